@@ -1,0 +1,99 @@
+// Package message is the backend for those who answer raw JSON-RPC messages
+// themselves: gateways, and servers written without an SDK.
+package message
+
+import (
+	"context"
+
+	"holdfast/jsonrpc"
+	"holdfast/session"
+)
+
+// A Handler answers the messages of clients. Serve is called for every request,
+// every notification, and every response to a request that the handler made. It
+// must not wait for anything: what takes time goes on in a goroutine or a timer,
+// which keeps the exchange. Serve may be called concurrently.
+type Handler interface {
+	Serve(x *Exchange)
+}
+
+// HandlerFunc makes a function a Handler.
+type HandlerFunc func(x *Exchange)
+
+// Serve calls f.
+func (f HandlerFunc) Serve(x *Exchange) { f(x) }
+
+// An Exchange is one message of a client, and the means to speak about it. Its
+// methods may be called concurrently, and after Serve has returned. Raw JSON
+// that is given to them must be well-formed and is kept.
+type Exchange struct {
+	session.Inbound
+	Sink session.Sink
+}
+
+// Result answers the request.
+func (x *Exchange) Result(result []byte) {
+	raw := jsonrpc.AppendResult(make([]byte, 0, len(result)+len(x.ID)+40), x.ID, result)
+	x.Sink.Emit(x.Call, jsonrpc.Message{Kind: jsonrpc.Response, ID: x.ID, Result: result, Raw: oneLine(raw)})
+}
+
+// Error fails the request.
+func (x *Exchange) Error(e *jsonrpc.Error) {
+	raw := jsonrpc.AppendError(nil, x.ID, e)
+	x.Sink.Emit(x.Call, jsonrpc.Message{Kind: jsonrpc.Response, ID: x.ID, Error: raw, Raw: oneLine(raw)})
+}
+
+// Notify says something about the request before its answer.
+func (x *Exchange) Notify(method string, params []byte) {
+	raw := jsonrpc.AppendRequest(make([]byte, 0, len(params)+len(method)+40), nil, method, params)
+	x.Sink.Emit(x.Call, jsonrpc.Message{Kind: jsonrpc.Notification, Method: method, Params: params, Raw: oneLine(raw)})
+}
+
+// Request asks the client something about the request. The answer comes to the
+// handler as a message of its own, with the id given here, which must be in use
+// once at a time in the session.
+func (x *Exchange) Request(id []byte, method string, params []byte) {
+	raw := jsonrpc.AppendRequest(nil, id, method, params)
+	x.Sink.Emit(x.Call, jsonrpc.Message{Kind: jsonrpc.Request, ID: id, Method: method, Params: params, Raw: oneLine(raw)})
+}
+
+// oneLine makes the line breaks between tokens blanks: a message is a line.
+func oneLine(raw []byte) []byte {
+	for i, c := range raw {
+		if c == '\n' || c == '\r' {
+			raw[i] = ' '
+		}
+	}
+	return raw
+}
+
+// New returns a backend that hands every message to h. If h has a method
+// Closed(sink session.Sink), it is called when the conversation with that sink
+// has ended.
+func New(h Handler) session.Backend { return &backend{h} }
+
+type backend struct{ h Handler }
+
+// Open implements [session.Backend].
+func (b *backend) Open(_ context.Context, _ session.Start, sink session.Sink) (session.Conn, error) {
+	return &conn{h: b.h, sink: sink}, nil
+}
+
+type conn struct {
+	h    Handler
+	sink session.Sink
+}
+
+// Deliver implements [session.Conn].
+func (c *conn) Deliver(in session.Inbound) error {
+	c.h.Serve(&Exchange{Inbound: in, Sink: c.sink})
+	return nil
+}
+
+// Close implements [session.Conn].
+func (c *conn) Close() error {
+	if h, ok := c.h.(interface{ Closed(session.Sink) }); ok {
+		h.Closed(c.sink)
+	}
+	return nil
+}

@@ -1,0 +1,434 @@
+// Package memory keeps streams in the process's own memory. It promises no
+// durability: what it keeps is gone with the process.
+package memory
+
+import (
+	"bytes"
+	"container/list"
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"holdfast/stream"
+)
+
+// Options bound what a store keeps. The zero value of each field stands for the
+// default given with it.
+type Options struct {
+	Keep         time.Duration // how long a finished stream is kept; 10 minutes
+	StreamBytes  int64         // most bytes of one stream; 16 MiB
+	SessionBytes int64         // most bytes of one session; 64 MiB
+	TotalBytes   int64         // most bytes of all sessions; 1 GiB
+}
+
+// overhead is what an entry costs beside its bytes.
+const overhead = 64
+
+// A Store is a [stream.Store] in memory.
+//
+// Locks: fin guards only the list of finished streams; a session's lock may be
+// held while fin is taken, never the other way round, and never two sessions'.
+type Store struct {
+	opts  Options
+	total atomic.Int64
+
+	mu       sync.RWMutex
+	sessions map[stream.SessionKey]*session
+
+	fin      sync.Mutex
+	finished *list.List // of *ended, oldest first
+
+	quit chan struct{}
+	done chan struct{}
+}
+
+type session struct {
+	mu      sync.Mutex
+	epoch   uint64
+	deleted bool
+	bytes   int64
+	logs    map[uint64]*log
+	ended   list.List // of *ended, oldest first
+}
+
+type log struct {
+	next     uint64 // sequence of the next entry
+	entries  []stream.Entry
+	bytes    int64
+	last     bool
+	watchers []chan<- struct{}
+}
+
+// ended is a finished stream, in its session's list and in the store's.
+type ended struct {
+	s         *session
+	number    uint64
+	at        time.Time
+	inStore   *list.Element
+	inSession *list.Element // nil once dropped
+}
+
+// New opens an empty store. Close it to end the goroutine that drops what is
+// kept no longer.
+func New(opts Options) *Store {
+	def := func(v *int64, to int64) {
+		if *v <= 0 {
+			*v = to
+		}
+	}
+	if opts.Keep <= 0 {
+		opts.Keep = 10 * time.Minute
+	}
+	def(&opts.StreamBytes, 16<<20)
+	def(&opts.SessionBytes, 64<<20)
+	def(&opts.TotalBytes, 1<<30)
+	st := &Store{
+		opts:     opts,
+		sessions: make(map[stream.SessionKey]*session),
+		finished: list.New(),
+		quit:     make(chan struct{}),
+		done:     make(chan struct{}),
+	}
+	go st.expire()
+	return st
+}
+
+// Close ends the store.
+func (st *Store) Close() error {
+	close(st.quit)
+	<-st.done
+	return nil
+}
+
+// Bytes returns how much is kept in all.
+func (st *Store) Bytes() int64 { return st.total.Load() }
+
+// Create implements [stream.Store].
+func (st *Store) Create(_ context.Context, key stream.SessionKey) (stream.Lease, error) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if _, ok := st.sessions[key]; ok {
+		return stream.Lease{}, stream.ErrExists
+	}
+	st.sessions[key] = &session{epoch: 1}
+	return stream.Lease{Session: key, Epoch: 1}, nil
+}
+
+func (st *Store) find(key stream.SessionKey) *session {
+	st.mu.RLock()
+	defer st.mu.RUnlock()
+	return st.sessions[key]
+}
+
+// Append implements [stream.Store].
+func (st *Store) Append(_ context.Context, lease stream.Lease, records []stream.Record) error {
+	s := st.find(lease.Session)
+	if s == nil {
+		return stream.ErrNotFound
+	}
+	var size int64
+	privileged := true // nothing but last entries within the reserve
+	for i := range records {
+		n := int64(len(records[i].Data))
+		size += n + overhead
+		privileged = privileged && records[i].Last && n <= stream.Reserve
+	}
+	for st.total.Load()+size > st.opts.TotalBytes {
+		if !st.evictOldest() {
+			if privileged {
+				break
+			}
+			return stream.ErrFull
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.deleted {
+		return stream.ErrNotFound
+	}
+	if s.epoch != lease.Epoch {
+		return stream.ErrFenced
+	}
+	if err := s.check(records); err != nil {
+		return err
+	}
+	for s.bytes+size > st.opts.SessionBytes && s.ended.Len() > 0 {
+		st.drop(s.ended.Front().Value.(*ended))
+	}
+	if s.bytes+size > st.opts.SessionBytes && !privileged && !st.makeRoom(s, records, size) {
+		return stream.ErrFull
+	}
+	for i := range records {
+		st.put(s, &records[i])
+	}
+	return nil
+}
+
+// check says whether all records follow what is there, so that an append is all
+// or none.
+func (s *session) check(records []stream.Record) error {
+	for i := range records {
+		r := &records[i]
+		next, last := uint64(1), false
+		l := s.logs[r.Number]
+		if l != nil {
+			next, last = l.next, l.last
+		}
+		// Records before this one may be of the same stream. A batch is short.
+		for j := range records[:i] {
+			if b := &records[j]; b.Number == r.Number && b.Seq >= next {
+				next, last = b.Seq+1, b.Last
+			}
+		}
+		switch {
+		case r.Seq < next:
+			if l == nil || !l.same(r) {
+				return fmt.Errorf("%w: sequence %d was used", stream.ErrConflict, r.Seq)
+			}
+		case r.Seq > next || last:
+			return fmt.Errorf("%w: sequence %d after %d", stream.ErrConflict, r.Seq, next-1)
+		}
+	}
+	return nil
+}
+
+// same says whether the record is kept already. What was trimmed is taken on
+// trust: it cannot be compared any more.
+func (l *log) same(r *stream.Record) bool {
+	first := l.next - uint64(len(l.entries))
+	if r.Seq < first {
+		return true
+	}
+	if r.Seq >= l.next {
+		return false
+	}
+	e := &l.entries[r.Seq-first]
+	return e.Last == r.Last && bytes.Equal(e.Data, r.Data)
+}
+
+// put appends one record that check has accepted.
+func (st *Store) put(s *session, r *stream.Record) {
+	l := s.log(r.Number)
+	if r.Seq < l.next {
+		return // repeated
+	}
+	l.entries = append(l.entries, r.Entry)
+	l.next++
+	st.account(s, l, int64(len(r.Data))+overhead)
+	for l.bytes > st.opts.StreamBytes && len(l.entries) > 1 {
+		st.trim(s, l)
+	}
+	if r.Last {
+		l.last = true
+		e := &ended{s: s, number: r.Number, at: time.Now()}
+		e.inSession = s.ended.PushBack(e)
+		st.fin.Lock()
+		e.inStore = st.finished.PushBack(e)
+		st.fin.Unlock()
+	}
+	l.tell()
+}
+
+// log returns the log of a stream, made if need be.
+func (s *session) log(number uint64) *log {
+	l := s.logs[number]
+	if l == nil {
+		if s.logs == nil {
+			s.logs = make(map[uint64]*log, 1)
+		}
+		l = &log{next: 1}
+		s.logs[number] = l
+	}
+	return l
+}
+
+func (l *log) tell() {
+	for _, w := range l.watchers {
+		select {
+		case w <- struct{}{}:
+		default: // it has been told already
+		}
+	}
+}
+
+// account adds n bytes to a log and to all that it is part of.
+func (st *Store) account(s *session, l *log, n int64) {
+	l.bytes += n
+	s.bytes += n
+	st.total.Add(n)
+}
+
+// trim takes the oldest entry of a log.
+func (st *Store) trim(s *session, l *log) {
+	st.account(s, l, -int64(len(l.entries[0].Data))-overhead)
+	l.entries[0] = stream.Entry{}
+	l.entries = l.entries[1:]
+}
+
+// makeRoom trims the streams that are written to, until size more bytes fit in
+// their session.
+func (st *Store) makeRoom(s *session, records []stream.Record, size int64) bool {
+	for i := range records {
+		l := s.logs[records[i].Number]
+		for l != nil && len(l.entries) > 0 && s.bytes+size > st.opts.SessionBytes {
+			st.trim(s, l)
+		}
+	}
+	return s.bytes+size <= st.opts.SessionBytes
+}
+
+// drop forgets a finished stream. Its session is locked.
+func (st *Store) drop(e *ended) {
+	s := e.s
+	s.ended.Remove(e.inSession)
+	e.inSession = nil
+	st.fin.Lock()
+	st.finished.Remove(e.inStore)
+	st.fin.Unlock()
+	if l := s.logs[e.number]; l != nil {
+		st.account(s, l, -l.bytes)
+		delete(s.logs, e.number)
+		l.tell()
+	}
+}
+
+// evictOldest forgets the stream that finished first, of whatever session, and
+// says whether there was one.
+func (st *Store) evictOldest() bool {
+	e := st.oldest()
+	if e == nil {
+		return false
+	}
+	st.forget(e)
+	return true
+}
+
+// oldest returns the stream that finished first, or nil.
+func (st *Store) oldest() *ended {
+	st.fin.Lock()
+	defer st.fin.Unlock()
+	if el := st.finished.Front(); el != nil {
+		return el.Value.(*ended)
+	}
+	return nil
+}
+
+// forget drops a finished stream unless another did so first.
+func (st *Store) forget(e *ended) {
+	e.s.mu.Lock()
+	defer e.s.mu.Unlock()
+	if e.inSession != nil {
+		st.drop(e)
+	}
+}
+
+// Read implements [stream.Store]. At the end of a finished stream it returns
+// io.EOF.
+func (st *Store) Read(_ context.Context, after stream.Cursor, buf []stream.Entry) ([]stream.Entry, error) {
+	s := st.find(after.Stream.Session)
+	if s == nil {
+		return buf, stream.ErrNotFound
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l := s.logs[after.Stream.Number]
+	if l == nil || l.next == 1 {
+		return buf, stream.ErrNotFound
+	}
+	first := l.next - uint64(len(l.entries))
+	switch {
+	case after.Seq > 0 && after.Epoch != s.epoch, after.Seq+1 < first, after.Seq >= l.next:
+		return buf, stream.ErrTrimmed
+	case after.Seq+1 == l.next:
+		if l.last {
+			return buf, io.EOF
+		}
+		return buf, nil
+	}
+	from := l.entries[after.Seq+1-first:]
+	return append(buf, from[:min(len(from), cap(buf)-len(buf))]...), nil
+}
+
+// Bounds implements [stream.Store].
+func (st *Store) Bounds(_ context.Context, id stream.ID) (oldest, next uint64, err error) {
+	s := st.find(id.Session)
+	if s == nil {
+		return 0, 0, stream.ErrNotFound
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l := s.logs[id.Number]
+	if l == nil || l.next == 1 {
+		return 0, 0, stream.ErrNotFound
+	}
+	return l.next - uint64(len(l.entries)), l.next, nil
+}
+
+// Watch implements [stream.Store].
+func (st *Store) Watch(id stream.ID, ready chan<- struct{}) (func(), error) {
+	s := st.find(id.Session)
+	if s == nil {
+		return nil, stream.ErrNotFound
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.deleted {
+		return nil, stream.ErrNotFound
+	}
+	l := s.log(id.Number)
+	l.watchers = append(l.watchers, ready)
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if i := slices.Index(l.watchers, ready); i >= 0 {
+			l.watchers = slices.Delete(l.watchers, i, i+1)
+		}
+		if l.next == 1 && len(l.watchers) == 0 && s.logs[id.Number] == l {
+			delete(s.logs, id.Number) // nothing was ever written
+		}
+	}, nil
+}
+
+// Delete implements [stream.Store].
+func (st *Store) Delete(_ context.Context, key stream.SessionKey) error {
+	st.mu.Lock()
+	s := st.sessions[key]
+	delete(st.sessions, key)
+	st.mu.Unlock()
+	if s == nil {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.deleted = true
+	for s.ended.Len() > 0 {
+		st.drop(s.ended.Front().Value.(*ended))
+	}
+	for n, l := range s.logs {
+		st.account(s, l, -l.bytes)
+		delete(s.logs, n)
+		l.tell()
+	}
+	return nil
+}
+
+// expire drops finished streams when their time has come.
+func (st *Store) expire() {
+	defer close(st.done)
+	t := time.NewTicker(max(st.opts.Keep/8, 10*time.Millisecond))
+	defer t.Stop()
+	for {
+		select {
+		case <-st.quit:
+			return
+		case now := <-t.C:
+			for e := st.oldest(); e != nil && now.Sub(e.at) >= st.opts.Keep; e = st.oldest() {
+				st.forget(e)
+			}
+		}
+	}
+}

@@ -1,0 +1,181 @@
+package holdfast
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/auth"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"holdfast/backend/sdk"
+	"holdfast/engine"
+	"holdfast/server"
+	"holdfast/session"
+	"holdfast/stream"
+)
+
+// Response says how POST requests are answered.
+type Response = server.Response
+
+// The ways to answer a POST.
+const (
+	ResponseAuto = server.ResponseAuto
+	ResponseJSON = server.ResponseJSON
+	ResponseSSE  = server.ResponseSSE
+)
+
+// Options say how a [Handler] behaves. The zero value is useful, and the zero
+// value of each field stands for the default given with it.
+type Options struct {
+	// Response says how requests are answered. By default, lists, reads and calls
+	// of tools that may be called again without harm (readOnlyHint,
+	// idempotentHint) get plain JSON if they are answered at once; everything else
+	// gets a stream that can be resumed.
+	Response Response
+	// UpgradeAfter is how long plain JSON is waited for before the answer becomes
+	// a stream; 50 ms.
+	UpgradeAfter time.Duration
+	// DisconnectAfter is the age at which the connection of a stream is ended, for
+	// its client to come back and go on (SEP-1699). By default never.
+	DisconnectAfter time.Duration
+	// Retry is how long clients are told to wait before they come back; 1 s.
+	Retry time.Duration
+	// KeepAlive is the silence after which a comment is sent on a stream; 15 s.
+	// Negative: never.
+	KeepAlive time.Duration
+	// SessionTTL is how long a session lives that has nothing in flight and no
+	// client connected; 30 minutes.
+	SessionTTL time.Duration
+	// Keep is how long a finished call can still be read; 10 minutes.
+	Keep time.Duration
+	// MaxBody bounds a request's body, in bytes; 4 MiB.
+	MaxBody int64
+	// MaxSessions and MaxCalls bound what is open and in flight at a time; 100,000
+	// and 1,000,000. What is over a limit is answered with 429.
+	MaxSessions, MaxCalls int
+	// Stateless serves without sessions: each POST stands alone, and nothing can
+	// be resumed.
+	Stateless bool
+	// AllowedOrigins are web origins whose pages may use the server, such as
+	// "https://example.com"; "*" allows any. By default only pages of the server's
+	// own address, and, for a server on a loopback address, pages of this machine.
+	AllowedOrigins []string
+	// AllowedHosts are the names that a Host header may carry; "*" allows any. By
+	// default a server on a loopback address answers only to loopback names, and
+	// another to any.
+	AllowedHosts []string
+	// Principal returns who makes a request, or "" for nobody in particular. A
+	// session can be used only by the principal that began it. By default it is
+	// the user of the go-sdk's auth.TokenInfo in the request's context.
+	Principal func(*http.Request) string
+	// Safe says which tools may be called again without harm, beside those that
+	// say so in their annotations.
+	Safe func(tool string) bool
+	// Store keeps the calls. By default it is memory, bounded as
+	// [holdfast/engine/memory.Options] says; then Shutdown closes it.
+	Store stream.Store
+	// Logger takes what is worth telling the operator; slog.Default().
+	Logger *slog.Logger
+}
+
+// A Handler serves MCP over Streamable HTTP so that no call is lost, doubled or
+// hung when a connection is cut. It is an [http.Handler]; its methods may be
+// called concurrently.
+type Handler struct {
+	*server.Handler
+	sessions *session.Manager
+	store    stream.Store // to close, or nil
+}
+
+// NewHandler returns a handler that answers with official MCP servers. It has the
+// shape of mcp.NewStreamableHTTPHandler: getServer returns the server for a new
+// session, may return the same one each time, and refuses with nil. opts may be
+// nil.
+func NewHandler(getServer func(*http.Request) *mcp.Server, opts *Options) *Handler {
+	return NewBackendHandler(sdk.New(getServer), opts)
+}
+
+// NewBackendHandler returns a handler in front of any backend: a process
+// ([holdfast/backend/process]), or code that answers raw messages
+// ([holdfast/backend/message]). opts may be nil.
+func NewBackendHandler(backend session.Backend, opts *Options) *Handler {
+	var o Options
+	if opts != nil {
+		o = *opts
+	}
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	if o.Principal == nil {
+		o.Principal = tokenUser
+	}
+	h := &Handler{}
+	if o.Store == nil {
+		h.store = engine.Memory(o.Keep)
+		o.Store = h.store
+	}
+	h.sessions = session.NewManager(o.Store, backend, session.Options{
+		TTL:         o.SessionTTL,
+		MaxSessions: o.MaxSessions,
+		MaxCalls:    o.MaxCalls,
+		Stateless:   o.Stateless,
+		Safe:        o.Safe,
+		Logger:      o.Logger,
+	})
+	h.Handler = server.New(server.Options{
+		Manager:         h.sessions,
+		Response:        o.Response,
+		UpgradeAfter:    o.UpgradeAfter,
+		DisconnectAfter: o.DisconnectAfter,
+		Retry:           o.Retry,
+		KeepAlive:       o.KeepAlive,
+		MaxBody:         o.MaxBody,
+		Stateless:       o.Stateless,
+		AllowedOrigins:  o.AllowedOrigins,
+		AllowedHosts:    o.AllowedHosts,
+		Principal:       o.Principal,
+		Logger:          o.Logger,
+	})
+	return h
+}
+
+// tokenUser returns the user whom the go-sdk's auth middleware has made out.
+func tokenUser(r *http.Request) string {
+	if t := auth.TokenInfoFromContext(r.Context()); t != nil {
+		return t.UserID
+	}
+	return ""
+}
+
+// Shutdown ends the handler. It refuses new sessions and calls, tells clients
+// that only listen when to come back, waits until calls in flight have ended and
+// their clients have read how, or ctx is done, and then ends all sessions: calls
+// still in flight fail, saying so. It returns ctx's error if it could not wait
+// for all. Call it before http.Server.Shutdown, so that clients can still come
+// back for what they miss.
+func (h *Handler) Shutdown(ctx context.Context) error {
+	err := h.Drain(ctx)
+	h.sessions.Close()
+	if h.store != nil {
+		err = errors.Join(err, h.store.Close())
+		h.store = nil
+	}
+	return err
+}
+
+// Disconnect ends the connection on which the client reads the call that ctx
+// belongs to (the context of a tool's handler), after telling it to come back
+// after retry; 0 stands for Options.Retry. The call goes on, and what it says
+// meanwhile is kept for the client. It does nothing where there is no such call,
+// or no connection, or a client that could not come back. (SEP-1699)
+func Disconnect(ctx context.Context, retry time.Duration) {
+	if retry == 0 {
+		retry = -1
+	}
+	if call := session.FromContext(ctx); call != nil {
+		call.Disconnect(retry)
+	}
+}

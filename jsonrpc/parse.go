@@ -1,0 +1,432 @@
+package jsonrpc
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"unicode/utf8"
+)
+
+// maxDepth bounds nesting, and with it the parser's stack. It is the depth at
+// which the official go-sdk refuses a message too.
+const maxDepth = 1000
+
+// parser is a validating cursor over JSON text (RFC 8259). Every method leaves
+// i after what it consumed.
+type parser struct {
+	b []byte
+	i int
+}
+
+func (p *parser) fail(what string) error {
+	if p.i >= len(p.b) {
+		return fmt.Errorf("%w: ends where %s was expected", ErrParse, what)
+	}
+	return fmt.Errorf("%w: expected %s at byte %d", ErrParse, what, p.i)
+}
+
+// space skips white space and turns line breaks into blanks.
+func (p *parser) space() {
+	for p.i < len(p.b) {
+		switch p.b[p.i] {
+		case ' ', '\t':
+		case '\n', '\r':
+			p.b[p.i] = ' '
+		default:
+			return
+		}
+		p.i++
+	}
+}
+
+// member is one of the top-level names that JSON-RPC gives a meaning.
+type member uint8
+
+const (
+	other member = iota
+	version
+	id
+	method
+	params
+	result
+	failure
+)
+
+func memberOf(key []byte) member {
+	switch string(key) {
+	case `jsonrpc`:
+		return version
+	case `id`:
+		return id
+	case `method`:
+		return method
+	case `params`:
+		return params
+	case `result`:
+		return result
+	case `error`:
+		return failure
+	}
+	return other
+}
+
+// message consumes one JSON-RPC message. A message of which any part is
+// malformed is ErrParse, whatever else is wrong with it.
+func (p *parser) message() (Message, error) {
+	start := p.i
+	if p.i >= len(p.b) || p.b[p.i] != '{' {
+		if err := p.value(0); err != nil {
+			return Message{}, err
+		}
+		return Message{}, fmt.Errorf("%w: not an object", ErrInvalid)
+	}
+	var fields [failure + 1][]byte
+	var twice bool
+	err := p.object(0, func(key []byte) error {
+		m := memberOf(key)
+		from := p.i
+		if err := p.value(1); err != nil {
+			return err
+		}
+		if m != other {
+			// Two parsers may disagree about which of two equal names counts.
+			twice = twice || fields[m] != nil
+			fields[m] = p.b[from:p.i]
+		}
+		return nil
+	})
+	if err != nil {
+		return Message{}, err
+	}
+	if twice {
+		return Message{}, fmt.Errorf("%w: a member stands twice", ErrInvalid)
+	}
+	return classify(&fields, p.b[start:p.i:p.i])
+}
+
+func classify(f *[failure + 1][]byte, raw []byte) (Message, error) {
+	if string(f[version]) != `"2.0"` {
+		return Message{}, fmt.Errorf(`%w: "jsonrpc" is not "2.0"`, ErrInvalid)
+	}
+	m := Message{ID: f[id], Raw: raw}
+	if m.ID != nil && !validID(m.ID) {
+		return Message{}, fmt.Errorf(`%w: "id" is neither a string nor an integer`, ErrInvalid)
+	}
+	switch {
+	case f[method] != nil:
+		if f[result] != nil || f[failure] != nil {
+			return Message{}, fmt.Errorf("%w: a request with a result", ErrInvalid)
+		}
+		name, ok := unquote(f[method])
+		if !ok {
+			return Message{}, fmt.Errorf(`%w: "method" is not a string`, ErrInvalid)
+		}
+		if f[params] != nil && f[params][0] != '{' && f[params][0] != '[' {
+			return Message{}, fmt.Errorf(`%w: "params" is neither an object nor an array`, ErrInvalid)
+		}
+		m.Kind, m.Method, m.Params = Notification, name, f[params]
+		if m.ID != nil {
+			m.Kind = Request
+		}
+	case (f[result] != nil) != (f[failure] != nil):
+		if m.ID == nil {
+			return Message{}, fmt.Errorf("%w: a response without an id", ErrInvalid)
+		}
+		if f[failure] != nil && f[failure][0] != '{' {
+			return Message{}, fmt.Errorf(`%w: "error" is not an object`, ErrInvalid)
+		}
+		m.Kind, m.Result, m.Error = Response, f[result], f[failure]
+	default:
+		return Message{}, fmt.Errorf("%w: neither a method, nor a result or an error", ErrInvalid)
+	}
+	return m, nil
+}
+
+// validID reports whether raw is a string or an integer, which is what MCP
+// allows (revision 2025-06-18, Base Protocol, Requests: never null).
+func validID(raw []byte) bool {
+	if raw[0] == '"' {
+		return true
+	}
+	return (raw[0] == '-' || raw[0] >= '0' && raw[0] <= '9') && !bytes.ContainsAny(raw, ".eE")
+}
+
+// unquote returns the value of a JSON string that is known to be well-formed.
+func unquote(raw []byte) (string, bool) {
+	if len(raw) < 2 || raw[0] != '"' {
+		return "", false
+	}
+	if bytes.IndexByte(raw, '\\') < 0 {
+		return intern(raw[1 : len(raw)-1]), true
+	}
+	var s string
+	if json.Unmarshal(raw, &s) != nil {
+		return "", false
+	}
+	return s, true
+}
+
+// intern spares the commonest method names an allocation.
+func intern(b []byte) string {
+	switch string(b) {
+	case "tools/call":
+		return "tools/call"
+	case "tools/list":
+		return "tools/list"
+	case "ping":
+		return "ping"
+	case "initialize":
+		return "initialize"
+	case "notifications/progress":
+		return "notifications/progress"
+	case "notifications/message":
+		return "notifications/message"
+	case "notifications/initialized":
+		return "notifications/initialized"
+	}
+	return string(b)
+}
+
+// object consumes an object. member is called with each name, unescaped, when
+// the cursor stands on its value, and must consume that value.
+func (p *parser) object(depth int, member func(key []byte) error) error {
+	if depth >= maxDepth {
+		return fmt.Errorf("%w: nested deeper than %d", ErrParse, maxDepth)
+	}
+	p.i++ // {
+	p.space()
+	if p.i < len(p.b) && p.b[p.i] == '}' {
+		p.i++
+		return nil
+	}
+	for {
+		from := p.i
+		if err := p.str(); err != nil {
+			return err
+		}
+		key := p.b[from+1 : p.i-1]
+		if bytes.IndexByte(key, '\\') >= 0 {
+			s, ok := unquote(p.b[from:p.i])
+			if !ok {
+				return p.fail("a name")
+			}
+			key = []byte(s)
+		}
+		p.space()
+		if p.i >= len(p.b) || p.b[p.i] != ':' {
+			return p.fail("':'")
+		}
+		p.i++
+		p.space()
+		if err := member(key); err != nil {
+			return err
+		}
+		if done, err := p.next('}'); done || err != nil {
+			return err
+		}
+	}
+}
+
+// next consumes what stands after an element: a comma, or the end.
+func (p *parser) next(end byte) (done bool, err error) {
+	p.space()
+	if p.i >= len(p.b) {
+		return false, p.fail("',' or '" + string(end) + "'")
+	}
+	switch p.b[p.i] {
+	case end:
+		p.i++
+		return true, nil
+	case ',':
+		p.i++
+		p.space()
+		return false, nil
+	}
+	return false, p.fail("',' or '" + string(end) + "'")
+}
+
+// value consumes any JSON value at the given depth.
+func (p *parser) value(depth int) error {
+	if p.i >= len(p.b) {
+		return p.fail("a value")
+	}
+	switch c := p.b[p.i]; c {
+	case '{':
+		return p.object(depth, func([]byte) error { return p.value(depth + 1) })
+	case '[':
+		return p.array(depth)
+	case '"':
+		return p.str()
+	case 't':
+		return p.word("true")
+	case 'f':
+		return p.word("false")
+	case 'n':
+		return p.word("null")
+	default:
+		return p.number()
+	}
+}
+
+func (p *parser) array(depth int) error {
+	if depth >= maxDepth {
+		return fmt.Errorf("%w: nested deeper than %d", ErrParse, maxDepth)
+	}
+	p.i++ // [
+	p.space()
+	if p.i < len(p.b) && p.b[p.i] == ']' {
+		p.i++
+		return nil
+	}
+	for {
+		if err := p.value(depth + 1); err != nil {
+			return err
+		}
+		if done, err := p.next(']'); done || err != nil {
+			return err
+		}
+	}
+}
+
+func (p *parser) word(w string) error {
+	if len(p.b)-p.i < len(w) || string(p.b[p.i:p.i+len(w)]) != w {
+		return p.fail("a value")
+	}
+	p.i += len(w)
+	return nil
+}
+
+// plain marks the bytes that stand for themselves inside a string.
+var plain = func() (t [256]bool) {
+	for c := 0x20; c < utf8.RuneSelf; c++ {
+		t[c] = c != '"' && c != '\\'
+	}
+	return t
+}()
+
+func (p *parser) str() error {
+	if p.i >= len(p.b) || p.b[p.i] != '"' {
+		return p.fail("a string")
+	}
+	p.i++
+	for p.i < len(p.b) {
+		c := p.b[p.i]
+		switch {
+		case plain[c]:
+			p.i++
+		case c == '"':
+			p.i++
+			return nil
+		case c == '\\':
+			if err := p.escape(); err != nil {
+				return err
+			}
+		case c < 0x20:
+			return p.fail("no control character")
+		default:
+			r, n := utf8.DecodeRune(p.b[p.i:])
+			if r == utf8.RuneError && n == 1 {
+				return p.fail("UTF-8")
+			}
+			p.i += n
+		}
+	}
+	return p.fail("'\"'")
+}
+
+func (p *parser) escape() error {
+	p.i++ // backslash
+	if p.i >= len(p.b) {
+		return p.fail("an escape")
+	}
+	switch p.b[p.i] {
+	case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
+		p.i++
+		return nil
+	case 'u':
+		for n := range 4 {
+			if j := p.i + 1 + n; j >= len(p.b) || !hex(p.b[j]) {
+				return p.fail("four hexadecimal digits")
+			}
+		}
+		p.i += 5
+		return nil
+	}
+	return p.fail("an escape")
+}
+
+func hex(c byte) bool {
+	return c >= '0' && c <= '9' || c|0x20 >= 'a' && c|0x20 <= 'f'
+}
+
+func (p *parser) digits() bool {
+	from := p.i
+	for p.i < len(p.b) && p.b[p.i] >= '0' && p.b[p.i] <= '9' {
+		p.i++
+	}
+	return p.i > from
+}
+
+func (p *parser) number() error {
+	if p.b[p.i] == '-' {
+		p.i++
+	}
+	if p.i < len(p.b) && p.b[p.i] == '0' {
+		p.i++
+	} else if !p.digits() {
+		return p.fail("a value")
+	}
+	if p.i < len(p.b) && p.b[p.i] == '.' {
+		p.i++
+		if !p.digits() {
+			return p.fail("a digit")
+		}
+	}
+	if p.i < len(p.b) && p.b[p.i]|0x20 == 'e' {
+		p.i++
+		if p.i < len(p.b) && (p.b[p.i] == '+' || p.b[p.i] == '-') {
+			p.i++
+		}
+		if !p.digits() {
+			return p.fail("a digit")
+		}
+	}
+	return nil
+}
+
+// Field returns the raw value found by following names through nested objects
+// of well-formed JSON, or nil if there is none. The last of equal names counts,
+// as in encoding/json.
+func Field(data []byte, path ...string) []byte {
+	for _, name := range path {
+		p := parser{b: data}
+		for p.i < len(data) && (data[p.i] == ' ' || data[p.i] == '\t') {
+			p.i++
+		}
+		if p.i >= len(data) || data[p.i] != '{' {
+			return nil
+		}
+		var found []byte
+		err := p.object(0, func(key []byte) error {
+			from := p.i
+			if err := p.value(1); err != nil {
+				return err
+			}
+			if string(key) == name {
+				found = data[from:p.i]
+			}
+			return nil
+		})
+		if err != nil || found == nil {
+			return nil
+		}
+		data = found
+	}
+	return data
+}
+
+// String returns the value of a raw JSON string, or "" if raw is none.
+func String(raw []byte) string {
+	s, _ := unquote(raw)
+	return s
+}

@@ -1,0 +1,38 @@
+// Package protocol holds the Model Context Protocol's own words: revisions,
+// header names, error codes. It is pure.
+package protocol
+
+import "slices"
+
+// Revisions, oldest first. They compare as strings.
+const (
+	V20241105 = "2024-11-05" // HTTP+SSE
+	V20250326 = "2025-03-26" // Streamable HTTP, with batches
+	V20250618 = "2025-06-18" // no batches, version header
+	V20251125 = "2025-11-25" // priming events and polling (SEP-1699)
+)
+
+// Supported returns the revisions served here, newest first.
+func Supported() []string { return []string{V20251125, V20250618, V20250326, V20241105} }
+
+// Known says whether a revision is served here.
+func Known(revision string) bool { return slices.Contains(Supported(), revision) }
+
+// Headers, in the canonical form of net/http.
+const (
+	HeaderSession     = "Mcp-Session-Id"
+	HeaderVersion     = "Mcp-Protocol-Version"
+	HeaderLastEventID = "Last-Event-Id"
+)
+
+// CodeUnsupportedVersion is the error code for a revision that the server does
+// not speak (revision 2026-07-28, Versioning).
+const CodeUnsupportedVersion = -32022
+
+// Batches says whether a revision has JSON-RPC batches. An unknown one is taken
+// for 2025-03-26 (2025-06-18, Transports, "Protocol Version Header").
+func Batches(revision string) bool { return revision == "" || revision <= V20250326 }
+
+// Primes says whether a stream of the revision starts with an event of empty
+// data (SEP-1699). Several older clients fail on one.
+func Primes(revision string) bool { return revision >= V20251125 }

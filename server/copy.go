@@ -1,0 +1,362 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"holdfast/protocol"
+	"holdfast/session"
+	"holdfast/sse"
+	"holdfast/stream"
+)
+
+// A conn is one event stream to one client, which reads one stream of the log,
+// or the standalone stream together with others that it continues.
+type conn struct {
+	h *Handler
+	w http.ResponseWriter
+	c *http.ResponseController
+	s *session.Session
+
+	sources []source
+	ready   chan struct{}
+
+	ids    bool   // events carry ids
+	primes bool   // the client knows events with empty data
+	prefix string // of event ids: names the session where nothing else does
+	url    bool   // the client came through the stream URL, or may
+	sentID bool   // an id was written
+
+	opened  time.Time
+	written time.Time
+	asking  time.Time // since when there is nothing to do but wait for the client's input
+	recover []time.Time
+}
+
+// source is one stream that a connection reads.
+type source struct {
+	*session.Reader
+	name  string
+	ended bool
+}
+
+// page is what one turn of the loop needs. Connections that wait hold none.
+type page struct {
+	entries [64]stream.Entry
+	text    []byte
+}
+
+var pages = sync.Pool{New: func() any { return &page{text: make([]byte, 0, 8<<10)} }}
+
+// mostText is how many bytes are gathered before they are written.
+const mostText = 64 << 10
+
+// newConn prepares an event stream; nothing is written yet.
+func (h *Handler) newConn(w http.ResponseWriter, s *session.Session) *conn {
+	return &conn{
+		h:      h,
+		w:      w,
+		c:      http.NewResponseController(w),
+		s:      s,
+		ready:  make(chan struct{}, 1),
+		ids:    !h.opts.Stateless,
+		primes: !h.opts.Stateless && protocol.Primes(s.Revision()),
+		opened: time.Now(),
+	}
+}
+
+// read adds a stream to what the connection reads.
+func (c *conn) read(ctx context.Context, cursor stream.Cursor) error {
+	r, err := c.s.Read(ctx, cursor.Stream.Number, cursor.Epoch, cursor.Seq, c.ready)
+	if err != nil {
+		return err
+	}
+	src := source{Reader: r}
+	if c.ids {
+		src.name = c.prefix + c.s.StreamName(cursor.Stream.Number)
+	}
+	c.sources = append(c.sources, src)
+	return nil
+}
+
+// open sends the header, and what comes before any message: the priming event,
+// or first.
+func (c *conn) open(first []byte) error {
+	// A server's timeouts are meant for requests; a stream has its own.
+	_ = c.c.SetReadDeadline(time.Time{})
+	head := c.w.Header()
+	head["Content-Type"] = typeSSE
+	head.Set("Cache-Control", "no-cache, no-transform")
+	head.Set("X-Accel-Buffering", "no") // or nginx gathers what should be seen at once
+	c.w.WriteHeader(http.StatusOK)
+	if c.primes {
+		first = c.prime(first, c.h.opts.Retry)
+	}
+	return c.write(first)
+}
+
+// prime appends an event that carries a new id for the place that the
+// connection is at.
+func (c *conn) prime(dst []byte, retry time.Duration) []byte {
+	id := c.eventID(&c.sources[0])
+	id = append(id, '~')
+	id = strconv.AppendUint(id, uint64(rand.Uint32()), 36)
+	c.sentID = true
+	return sse.AppendPriming(dst, id, retry)
+}
+
+func (c *conn) eventID(src *source) []byte {
+	at := src.Cursor()
+	return session.AppendEventID(nil, src.name, at.Epoch, at.Seq)
+}
+
+// write writes and flushes. The time that it may take is bounded: a client that
+// does not read holds up nobody but itself, and not for ever.
+func (c *conn) write(text []byte) error {
+	c.written = time.Now()
+	_ = c.c.SetWriteDeadline(c.written.Add(c.h.opts.WriteTimeout))
+	if len(text) > 0 {
+		if _, err := c.w.Write(text); err != nil {
+			return err
+		}
+	}
+	if err := c.c.Flush(); err != nil && !errors.Is(err, http.ErrNotSupported) {
+		return err
+	}
+	return nil
+}
+
+// Why a connection ends.
+var (
+	errTaken  = errors.New("a newer connection reads the stream")
+	errKicked = errors.New("the connection was ended, to be resumed")
+)
+
+// copy writes what the sources hold until they end (nil), the client is gone,
+// or the connection is ended for another reason. It is the only loop that
+// writes messages to a client.
+func (c *conn) copy(ctx context.Context) error {
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for {
+		more, err := c.turn(ctx)
+		if err != nil || c.over() {
+			return err
+		}
+		if more {
+			continue
+		}
+		timer.Reset(c.next())
+		if err := c.wait(ctx, timer.C); err != nil {
+			return err
+		}
+	}
+}
+
+// turn writes what is ready, in one write, and says whether there may be more.
+func (c *conn) turn(ctx context.Context) (more bool, err error) {
+	p := pages.Get().(*page)
+	text := p.text[:0]
+	for i := range c.sources {
+		src := &c.sources[i]
+		if src.ended {
+			continue
+		}
+		entries, err := src.Next(ctx, p.entries[:0])
+		text = c.append(text, src, entries)
+		switch {
+		case err == nil:
+			more = more || len(entries) == cap(p.entries) || len(text) > mostText
+		case errors.Is(err, io.EOF):
+			src.ended = true
+		default:
+			p.release(text)
+			return false, err
+		}
+	}
+	if len(text) > 0 {
+		err = c.write(text)
+	}
+	p.release(text)
+	if err != nil {
+		return false, err
+	}
+	for i := range c.sources {
+		c.sources[i].Told()
+	}
+	return more, nil
+}
+
+func (p *page) release(text []byte) {
+	clear(p.entries[:])
+	if cap(text) <= 2*mostText {
+		p.text = text
+	}
+	pages.Put(p)
+}
+
+// append appends the events of entries.
+func (c *conn) append(text []byte, src *source, entries []stream.Entry) []byte {
+	if len(entries) == 0 {
+		return text
+	}
+	var room [96]byte
+	var id []byte
+	if c.ids {
+		id = session.AppendEventID(room[:0], src.name, src.Cursor().Epoch, 0)
+		id = id[:len(id)-1]
+	}
+	for i := range entries {
+		e := &entries[i]
+		src.ended = src.ended || e.Last
+		if len(e.Data) == 0 {
+			continue // the end of a call that was cancelled
+		}
+		if c.ids {
+			c.sentID = true
+			text = sse.AppendMessage(text, strconv.AppendUint(id, e.Seq, 36), e.Data)
+		} else {
+			text = sse.AppendMessage(text, nil, e.Data)
+		}
+	}
+	return text
+}
+
+// over says whether every source has ended.
+func (c *conn) over() bool {
+	for i := range c.sources {
+		if !c.sources[i].ended {
+			return false
+		}
+	}
+	return true
+}
+
+// next returns how long to wait at the most before something is due.
+func (c *conn) next() time.Duration {
+	now := time.Now()
+	due := now.Add(time.Hour)
+	sooner := func(t time.Time) {
+		if t.Before(due) {
+			due = t
+		}
+	}
+	if c.h.opts.KeepAlive > 0 {
+		sooner(c.written.Add(c.h.opts.KeepAlive))
+	}
+	if c.h.opts.DisconnectAfter > 0 && c.mayLeave() {
+		sooner(c.opened.Add(c.h.opts.DisconnectAfter))
+	}
+	if len(c.recover) > 0 {
+		sooner(c.recover[0])
+	}
+	if c.waitsForInput() {
+		if c.asking.IsZero() {
+			c.asking = now
+		}
+		sooner(c.asking.Add(c.h.opts.InputGrace))
+	} else {
+		c.asking = time.Time{}
+	}
+	return max(due.Sub(now), 0)
+}
+
+// waitsForInput says whether the call waits for its client, which knows how to
+// come back for the rest (SEP-1335, "Multi-turn").
+func (c *conn) waitsForInput() bool {
+	return (c.url || c.primes) && c.mayLeave() && len(c.sources) == 1 && c.sources[0].AwaitsInput()
+}
+
+// mayLeave says whether the connection may be ended before its streams: the
+// client can come back to the same place, or misses nothing if it does not.
+func (c *conn) mayLeave() bool {
+	return c.sentID || c.url || c.sources[0].Cursor().Stream.Number == 0
+}
+
+// wait waits until there is something to do.
+func (c *conn) wait(ctx context.Context, timeout <-chan time.Time) error {
+	draining := c.h.draining
+	if len(c.sources) != 1 || c.sources[0].Cursor().Stream.Number != 0 || c.s.Single() && c.s.Busy() {
+		draining = nil // calls in flight are waited for
+	}
+	// A connection that continues others besides its own gives up for the first.
+	src := c.sources[len(c.sources)-1]
+	select {
+	case <-c.ready:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-c.sources[0].Gone():
+		return errTaken
+	case <-src.Gone():
+		c.sources[len(c.sources)-1].ended = true
+		return nil
+	case retry := <-src.Kicked():
+		return c.leave(retry)
+	case <-draining:
+		// Spread over a second time of waiting, so that not all come back at once.
+		return c.leave(c.h.opts.Retry + rand.N(c.h.opts.Retry+1))
+	case <-timeout:
+		return c.due(ctx)
+	}
+}
+
+// due does what its time has come for.
+func (c *conn) due(ctx context.Context) error {
+	now := time.Now()
+	opts := &c.h.opts
+	if len(c.recover) > 0 && !now.Before(c.recover[0]) {
+		c.recover = c.recover[1:]
+		c.adopt(ctx, len(c.recover) == 0)
+	}
+	switch {
+	case opts.DisconnectAfter > 0 && c.mayLeave() && now.Sub(c.opened) >= opts.DisconnectAfter:
+		return c.leave(-1)
+	case !c.asking.IsZero() && now.Sub(c.asking) >= opts.InputGrace && c.waitsForInput():
+		return c.leave(-1)
+	case opts.KeepAlive > 0 && now.Sub(c.written) >= opts.KeepAlive:
+		return c.write([]byte(sse.Comment))
+	}
+	return nil
+}
+
+// leave ends the connection and tells the client when to come back (SEP-1699).
+// Where the client could not come back, it stays.
+func (c *conn) leave(retry time.Duration) error {
+	if !c.mayLeave() {
+		return nil
+	}
+	if retry < 0 {
+		retry = c.h.opts.Retry
+	}
+	var text []byte
+	if c.primes {
+		text = c.prime(nil, retry)
+	} else {
+		text = sse.AppendRetry(nil, retry)
+	}
+	if err := c.write(text); err != nil {
+		return err
+	}
+	return errKicked
+}
+
+// close detaches the readers, after the copying has ended with err.
+func (c *conn) close(err error) {
+	broke := err != nil && !errors.Is(err, errTaken) && !errors.Is(err, errKicked)
+	for i := range c.sources {
+		src := &c.sources[i]
+		src.Detach(broke && !src.ended, c.sentID)
+	}
+	// The connection may be used for more requests.
+	_ = c.c.SetWriteDeadline(time.Time{})
+	if errors.Is(err, stream.ErrTrimmed) {
+		c.h.logger.Warn("slow reader: what it missed is no longer kept", "session", c.s.Name())
+	}
+}

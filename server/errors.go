@@ -1,0 +1,75 @@
+package server
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strconv"
+
+	"holdfast/jsonrpc"
+	"holdfast/protocol"
+	"holdfast/session"
+	"holdfast/stream"
+)
+
+const codeInvalid = jsonrpc.CodeInvalidRequest
+
+func errf(code int, format string, args ...any) *jsonrpc.Error {
+	return jsonrpc.Errorf(code, format, args...)
+}
+
+// reject answers a request with an HTTP status and a JSON-RPC error that has no
+// id: it is about the HTTP request.
+func reject(w http.ResponseWriter, status int, e *jsonrpc.Error) {
+	body := jsonrpc.AppendError(nil, nil, e)
+	head := w.Header()
+	head["Content-Type"] = typeJSON
+	head.Set("Content-Length", strconv.Itoa(len(body)))
+	w.WriteHeader(status)
+	_, _ = w.Write(body) // who has gone does not hear it
+}
+
+// fail answers a request with what an error of the floors below means in HTTP.
+func (h *Handler) fail(w http.ResponseWriter, err error) {
+	switch {
+	case errors.Is(err, session.ErrNotFound):
+		reject(w, http.StatusNotFound, errf(jsonrpc.CodeServer,
+			"session not found: it has ended or expired; start a new one with an initialize request"))
+	case errors.Is(err, session.ErrDuplicate):
+		reject(w, http.StatusBadRequest, errf(codeInvalid, "%v: use an id once", err))
+	case errors.Is(err, session.ErrBusy):
+		w.Header().Set("Retry-After", "1")
+		reject(w, http.StatusTooManyRequests, errf(jsonrpc.CodeServer, "%v: try again later", err))
+	case errors.Is(err, session.ErrClosing):
+		w.Header().Set("Retry-After", "1")
+		reject(w, http.StatusServiceUnavailable, errf(jsonrpc.CodeServer, "%v: try again later", err))
+	case errors.Is(err, session.ErrNoServer):
+		reject(w, http.StatusBadRequest, errf(codeInvalid, "%v", err))
+	case errors.Is(err, session.ErrRefused):
+		h.logger.Error("session not opened", "error", err)
+		reject(w, http.StatusBadGateway, errf(jsonrpc.CodeServer, "%v", err))
+	case errors.Is(err, session.ErrBadID):
+		reject(w, http.StatusBadRequest, errf(jsonrpc.CodeInvalidParams,
+			"%v: resume with an id that was received in this session", err))
+	case errors.Is(err, stream.ErrTrimmed), errors.Is(err, stream.ErrNotFound):
+		reject(w, http.StatusGone, errf(jsonrpc.CodeServer,
+			"outcome unknown: %v; they were dropped after the time or the size they are kept for", stream.ErrTrimmed))
+	case errors.Is(err, stream.ErrFull), errors.Is(err, stream.ErrUnavailable):
+		w.Header().Set("Retry-After", "1")
+		reject(w, http.StatusServiceUnavailable, errf(jsonrpc.CodeServer, "%v: try again later", err))
+	default:
+		h.logger.Error("request failed", "error", err)
+		reject(w, http.StatusInternalServerError, errf(jsonrpc.CodeInternal, "internal error: %v", err))
+	}
+}
+
+func unsupported(version string) *jsonrpc.Error {
+	e := errf(protocol.CodeUnsupportedVersion, "unsupported protocol version %.40q", version)
+	e.Data, _ = json.Marshal(map[string]any{"supported": protocol.Supported(), "requested": version})
+	return e
+}
+
+var (
+	typeJSON = []string{"application/json"}
+	typeSSE  = []string{"text/event-stream"}
+)

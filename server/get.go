@@ -1,0 +1,226 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+
+	"holdfast/protocol"
+	"holdfast/session"
+	"holdfast/stream"
+)
+
+// stream answers a POST with the call's stream, from its beginning. deliver,
+// unless nil, hands the call to its backend once the client can ask for it
+// again.
+func (h *Handler) stream(w http.ResponseWriter, r *http.Request, call *session.Call, deliver func()) {
+	s := call.Session()
+	c := h.newConn(w, s)
+	if call.Method() == "initialize" {
+		c.primes = false // the revision is not settled, and the session is young
+	}
+	cursor := stream.Cursor{Stream: stream.ID{Number: call.Number()}}
+	err := c.read(r.Context(), cursor)
+	if err == nil {
+		c.link()
+		err = c.open(nil)
+	}
+	if deliver != nil {
+		deliver()
+	}
+	if err == nil {
+		err = c.copy(r.Context())
+	}
+	c.close(err)
+}
+
+// link offers the URL at which the stream can be resumed from where it is now
+// (SEP-1335, `rel="stream"` URL). It is relative to the request's own, so that
+// it is right behind proxies that rewrite paths.
+func (c *conn) link() {
+	if !c.ids || c.prefix != "" {
+		return
+	}
+	id := c.eventID(&c.sources[0])
+	c.w.Header().Set("Link", `<?stream=`+c.s.Name()+"."+string(id)+`>; rel="stream"`)
+}
+
+// get opens the standalone stream, or resumes a stream (2025-11-25, Transports,
+// "Listening for Messages from the Server", "Resumability and Redelivery").
+func (h *Handler) get(w http.ResponseWriter, r *http.Request) {
+	if !accepts(r.Header["Accept"], "text/event-stream") {
+		reject(w, http.StatusNotAcceptable, errf(codeInvalid, "Accept must list text/event-stream"))
+		return
+	}
+	if param := streamParam(r); param != "" {
+		h.getStream(w, r, param)
+		return
+	}
+	s := h.session(w, r)
+	if s == nil {
+		return
+	}
+	last := r.Header[protocol.HeaderLastEventID]
+	if len(last) == 0 || last[0] == "" {
+		h.listen(w, r, s)
+		return
+	}
+	cursor, err := s.ParseEventID(last[0])
+	if err != nil {
+		h.fail(w, err)
+		return
+	}
+	h.resume(w, r, h.newConn(w, s), cursor)
+}
+
+// listen opens the standalone stream, and with it continues calls whose client
+// has lost their connection and knows nothing but its session ("Disconnection
+// Recovery Mode").
+func (h *Handler) listen(w http.ResponseWriter, r *http.Request, s *session.Session) {
+	c := h.newConn(w, s)
+	err := c.read(r.Context(), stream.Cursor{Seq: s.Told()})
+	if errors.Is(err, stream.ErrTrimmed) || errors.Is(err, io.EOF) {
+		h.logger.Warn("messages of the standalone stream were dropped unread", "session", s.Name())
+		err = c.read(r.Context(), stream.Cursor{Seq: s.Oldest(r.Context())})
+	}
+	if err != nil {
+		h.fail(w, err)
+		return
+	}
+	// A break is noticed a little after it happens. And where an id was written,
+	// the client may be about to come back with it, after the time that it was
+	// told to wait.
+	c.recover = []time.Time{c.opened, c.opened.Add(100 * time.Millisecond), c.opened.Add(2 * h.opts.Retry)}
+	err = c.open(nil)
+	if err == nil {
+		err = c.copy(r.Context())
+	}
+	c.close(err)
+}
+
+// adopt continues on this connection the calls whose own connection broke before
+// this one was opened.
+func (c *conn) adopt(ctx context.Context, uncertain bool) {
+	for _, number := range c.s.Broken(c.opened.Add(100*time.Millisecond), uncertain) {
+		err := c.read(ctx, stream.Cursor{Stream: stream.ID{Number: number}})
+		if err != nil && !errors.Is(err, io.EOF) {
+			c.h.logger.Warn("call not continued", "session", c.s.Name(), "error", err)
+		}
+	}
+}
+
+// resume continues a stream from a cursor.
+func (h *Handler) resume(w http.ResponseWriter, r *http.Request, c *conn, cursor stream.Cursor) {
+	err := c.read(r.Context(), cursor)
+	if errors.Is(err, io.EOF) {
+		w.WriteHeader(http.StatusNoContent) // all was said; do not come back
+		return
+	}
+	if err != nil {
+		h.fail(w, err)
+		return
+	}
+	c.link()
+	err = c.open(nil)
+	if err == nil {
+		err = c.copy(r.Context())
+	}
+	c.close(err)
+}
+
+// streamParam returns the stream that a stream URL names, or "".
+func streamParam(r *http.Request) string {
+	if r.URL.RawQuery == "" {
+		return ""
+	}
+	return r.URL.Query().Get("stream")
+}
+
+// find returns the session and the place that a stream URL names. The URL is
+// enough: whoever has it was given it, but must still be the same principal. If
+// there is none the request is answered, and s is nil.
+func (h *Handler) find(w http.ResponseWriter, r *http.Request, param string) (s *session.Session, at stream.Cursor) {
+	if !h.version(w, r) {
+		return nil, at
+	}
+	name, id, _ := strings.Cut(param, ".")
+	s, err := h.sessions.FindName(name, h.opts.Principal(r))
+	if err == nil {
+		// A session header, if there is one, must not be another's.
+		if own := r.Header[protocol.HeaderSession]; len(own) > 0 && !s.Is(own[0]) {
+			err = session.ErrNotFound
+		}
+	}
+	if err == nil {
+		at, err = s.ParseEventID(id)
+		if errors.Is(err, session.ErrBadID) {
+			err = session.ErrNotFound // who guesses URLs learns nothing
+		}
+	}
+	if last := r.Header[protocol.HeaderLastEventID]; err == nil && len(last) > 0 && last[0] != "" {
+		number := at.Stream.Number
+		at, err = s.ParseEventID(last[0])
+		if err == nil && at.Stream.Number != number {
+			err = session.ErrBadID
+		}
+	}
+	if err != nil {
+		h.fail(w, err)
+		return nil, at
+	}
+	return s, at
+}
+
+// getStream resumes a stream at its URL. A call that waits for input and has
+// nothing to say answers 204, which asks the client to POST what it has.
+func (h *Handler) getStream(w http.ResponseWriter, r *http.Request, param string) {
+	s, cursor := h.find(w, r, param)
+	if s == nil {
+		return
+	}
+	if s.AwaitsInputAt(cursor) {
+		w.WriteHeader(http.StatusNoContent)
+		return
+	}
+	c := h.newConn(w, s)
+	c.url = true
+	h.resume(w, r, c, cursor)
+}
+
+// postStream takes the answers that a client has gathered, and goes on with the
+// stream (SEP-1335, "Multi-turn requests").
+func (h *Handler) postStream(w http.ResponseWriter, r *http.Request) {
+	if h.opts.Stateless {
+		reject(w, http.StatusNotFound, errf(codeInvalid, "a stateless endpoint has no stream URLs"))
+		return
+	}
+	msgs, _, ok := h.messages(w, r)
+	if !ok {
+		return
+	}
+	s, cursor := h.find(w, r, streamParam(r))
+	if s == nil {
+		return
+	}
+	for i := range msgs {
+		if msgs[i].Kind != jsonrpcResponse {
+			reject(w, http.StatusBadRequest, errf(codeInvalid, "only responses can be posted to a stream URL"))
+			return
+		}
+	}
+	if len(r.Header[protocol.HeaderLastEventID]) == 0 {
+		cursor = s.ToldAt(cursor)
+	}
+	ctx := context.WithoutCancel(r.Context())
+	for i := range msgs {
+		if err := s.Send(ctx, msgs[i], r.Header); err != nil {
+			h.logger.Warn("answer not delivered", "session", s.Name(), "error", err)
+		}
+	}
+	c := h.newConn(w, s)
+	c.url = true
+	h.resume(w, r, c, cursor)
+}

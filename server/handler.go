@@ -1,0 +1,192 @@
+// Package server is the HTTP doors onto the log: POST, GET, DELETE, the stream
+// URL of SEP-1335, and the HTTP+SSE pair of revision 2024-11-05.
+//
+// Each door checks a request, finds its session, and opens a reader. One loop,
+// in copy.go, writes what readers read.
+package server
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"sync"
+	"time"
+
+	"holdfast/protocol"
+	"holdfast/session"
+)
+
+// Response says how POST requests are answered.
+type Response int
+
+// The ways to answer.
+const (
+	// ResponseAuto answers with JSON what may be asked again without harm and is
+	// answered at once, and with a stream all else.
+	ResponseAuto Response = iota
+	// ResponseJSON answers with JSON unless the server says something before its
+	// response. What is lost on the way to the client then can only be recovered
+	// by a client that comes back with its session id.
+	ResponseJSON
+	// ResponseSSE answers every request with a resumable stream.
+	ResponseSSE
+)
+
+// Options say how a Handler behaves. All fields but Manager may be left zero,
+// which stands for the default given with each.
+type Options struct {
+	Manager *session.Manager // required
+
+	Response        Response
+	UpgradeAfter    time.Duration // how long JSON is waited for before it becomes a stream; 50 ms
+	DisconnectAfter time.Duration // age at which a stream's connection is ended, to be resumed; 0: never
+	Retry           time.Duration // what clients are told to wait before they come back; 1 s
+	KeepAlive       time.Duration // silence after which a comment is sent; 15 s; negative: never
+	WriteTimeout    time.Duration // how long one write may wait for a slow client; 30 s
+	InputGrace      time.Duration // how long a connection is held while the client is asked; 1 s
+	MaxBody         int64         // bytes of a request body; 4 MiB
+	Stateless       bool          // no sessions: each POST stands alone
+	AllowedOrigins  []string      // beside the server's own; "*" allows any
+	AllowedHosts    []string      // beside loopback names on a loopback address; "*" allows any
+	// Principal returns who makes a request, "" for nobody in particular. A
+	// session can be used only by the principal that began it.
+	Principal func(*http.Request) string
+	Logger    *slog.Logger // slog.Default()
+}
+
+// A Handler serves MCP at one URL. It is an [http.Handler].
+type Handler struct {
+	opts     Options
+	sessions *session.Manager
+	logger   *slog.Logger
+	origins  map[string]bool
+	hosts    map[string]bool
+
+	drainOnce sync.Once
+	draining  chan struct{}
+}
+
+// New returns a handler.
+func New(opts Options) *Handler {
+	def := func(d *time.Duration, to time.Duration) {
+		if *d == 0 {
+			*d = to
+		}
+	}
+	def(&opts.UpgradeAfter, 50*time.Millisecond)
+	def(&opts.Retry, time.Second)
+	def(&opts.KeepAlive, 15*time.Second)
+	def(&opts.WriteTimeout, 30*time.Second)
+	def(&opts.InputGrace, time.Second)
+	if opts.MaxBody <= 0 {
+		opts.MaxBody = 4 << 20
+	}
+	if opts.Principal == nil {
+		opts.Principal = func(*http.Request) string { return "" }
+	}
+	if opts.Logger == nil {
+		opts.Logger = slog.Default()
+	}
+	return &Handler{
+		opts:     opts,
+		sessions: opts.Manager,
+		logger:   opts.Logger,
+		origins:  setOf(opts.AllowedOrigins),
+		hosts:    setOf(opts.AllowedHosts),
+		draining: make(chan struct{}),
+	}
+}
+
+// ServeHTTP serves the Streamable HTTP endpoint (2025-11-25, Transports).
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if !h.guard(w, r) {
+		return
+	}
+	switch {
+	case r.Method == http.MethodPost && r.URL.RawQuery != "" && streamParam(r) != "":
+		h.postStream(w, r)
+	case r.Method == http.MethodPost:
+		h.post(w, r)
+	case r.Method == http.MethodGet && !h.opts.Stateless:
+		h.get(w, r)
+	case r.Method == http.MethodDelete && !h.opts.Stateless:
+		h.delete(w, r)
+	default:
+		allow := "GET, POST, DELETE, OPTIONS"
+		if h.opts.Stateless {
+			allow = "POST, OPTIONS"
+		}
+		w.Header().Set("Allow", allow)
+		reject(w, http.StatusMethodNotAllowed, errf(codeInvalid, "method %s is not allowed here", r.Method))
+	}
+}
+
+// delete ends a session.
+func (h *Handler) delete(w http.ResponseWriter, r *http.Request) {
+	s := h.session(w, r)
+	if s == nil {
+		return
+	}
+	h.sessions.End(s)
+	w.WriteHeader(http.StatusNoContent)
+}
+
+// session finds the session that a request names. If there is none it answers
+// the request and returns nil.
+func (h *Handler) session(w http.ResponseWriter, r *http.Request) *session.Session {
+	if !h.version(w, r) {
+		return nil
+	}
+	id := r.Header[protocol.HeaderSession]
+	if len(id) == 0 || id[0] == "" {
+		reject(w, http.StatusBadRequest, errf(codeInvalid,
+			"missing Mcp-Session-Id header: start with an initialize request and send the id that its response carries"))
+		return nil
+	}
+	s, err := h.sessions.Find(id[0], h.opts.Principal(r))
+	if err == nil && s.Single() {
+		err = session.ErrNotFound // it speaks through the other doors
+	}
+	if err != nil {
+		h.fail(w, err)
+		return nil
+	}
+	return s
+}
+
+// version checks the MCP-Protocol-Version header, which may be absent.
+func (h *Handler) version(w http.ResponseWriter, r *http.Request) bool {
+	v := r.Header[protocol.HeaderVersion]
+	if len(v) == 0 || protocol.Known(v[0]) {
+		return true
+	}
+	reject(w, http.StatusBadRequest, unsupported(v[0]))
+	return false
+}
+
+// Drain refuses new sessions and calls from now on, and sends away with `retry`
+// those who wait for nothing in particular. It returns when no call is in flight
+// and nobody reads, or with ctx's error when ctx is done. After it the Manager
+// is to be closed.
+func (h *Handler) Drain(ctx context.Context) error {
+	h.sessions.Stop()
+	h.drainOnce.Do(func() { close(h.draining) })
+	t := time.NewTicker(10 * time.Millisecond)
+	defer t.Stop()
+	for !h.sessions.Idle() {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-t.C:
+		}
+	}
+	return nil
+}
+
+func setOf(list []string) map[string]bool {
+	set := make(map[string]bool, len(list))
+	for _, v := range list {
+		set[v] = true
+	}
+	return set
+}

@@ -1,0 +1,263 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"io"
+	"mime"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"holdfast/jsonrpc"
+	"holdfast/protocol"
+	"holdfast/session"
+)
+
+// post takes messages from the client (2025-11-25, Transports, "Sending Messages
+// to the Server").
+func (h *Handler) post(w http.ResponseWriter, r *http.Request) {
+	msgs, batch, ok := h.messages(w, r)
+	if !ok || !h.version(w, r) {
+		return
+	}
+	requests := 0
+	for i := range msgs {
+		if msgs[i].Kind != jsonrpc.Request {
+			continue
+		}
+		requests++
+		if msgs[i].Method == "initialize" && len(msgs) > 1 {
+			reject(w, http.StatusBadRequest, errf(codeInvalid, "initialize must not be part of a batch"))
+			return
+		}
+	}
+	if h.opts.Stateless {
+		h.stateless(w, r, msgs, batch, requests)
+		return
+	}
+	if msgs[0].Method == "initialize" && requests == 1 && r.Header[protocol.HeaderSession] == nil {
+		h.initialize(w, r, msgs)
+		return
+	}
+	s := h.session(w, r)
+	if s == nil {
+		return
+	}
+	if !h.fits(w, r, s, msgs, batch) {
+		return
+	}
+	if requests == 0 {
+		h.take(w, r, s, msgs)
+		return
+	}
+	h.call(w, r, s, msgs, batch)
+}
+
+// fits checks what only the session's state can tell of the messages.
+func (h *Handler) fits(w http.ResponseWriter, r *http.Request, s *session.Session, msgs []jsonrpc.Message, batch bool) bool {
+	if msgs[0].Method == "initialize" && msgs[0].Kind == jsonrpc.Request {
+		reject(w, http.StatusBadRequest, errf(codeInvalid, "the session is initialized already"))
+		return false
+	}
+	if !batch {
+		return true
+	}
+	revision := s.Revision()
+	if v := r.Header[protocol.HeaderVersion]; len(v) > 0 {
+		revision = v[0]
+	}
+	if !protocol.Batches(revision) {
+		reject(w, http.StatusBadRequest, errf(codeInvalid, "protocol revision %s has no batches: send one message", revision))
+		return false
+	}
+	return true
+}
+
+// messages reads the body of a POST. If it is not what it should be the request
+// is answered, and ok is false.
+func (h *Handler) messages(w http.ResponseWriter, r *http.Request) (msgs []jsonrpc.Message, batch, ok bool) {
+	if !accepts(r.Header["Accept"], "application/json") || !accepts(r.Header["Accept"], "text/event-stream") {
+		reject(w, http.StatusNotAcceptable, errf(codeInvalid,
+			"Accept must list both application/json and text/event-stream"))
+		return nil, false, false
+	}
+	return h.body(w, r)
+}
+
+// body reads and parses a body of JSON.
+func (h *Handler) body(w http.ResponseWriter, r *http.Request) (msgs []jsonrpc.Message, batch, ok bool) {
+	if !isJSON(r.Header["Content-Type"]) {
+		reject(w, http.StatusUnsupportedMediaType, errf(codeInvalid, "Content-Type must be application/json"))
+		return nil, false, false
+	}
+	data, err := h.read(w, r)
+	var tooLarge *http.MaxBytesError
+	switch {
+	case errors.As(err, &tooLarge):
+		reject(w, http.StatusRequestEntityTooLarge, errf(codeInvalid, "the body is larger than %d bytes", tooLarge.Limit))
+		return nil, false, false
+	case err != nil:
+		reject(w, http.StatusBadRequest, errf(jsonrpc.CodeParse, "the body ended early: %v", err))
+		return nil, false, false
+	}
+	msgs, batch, err = jsonrpc.ParseBody(data)
+	switch {
+	case errors.Is(err, jsonrpc.ErrParse):
+		reject(w, http.StatusBadRequest, errf(jsonrpc.CodeParse, "%v", err))
+	case err != nil:
+		reject(w, http.StatusBadRequest, errf(codeInvalid, "%v", err))
+	}
+	return msgs, batch, err == nil
+}
+
+// read reads a body within the limit.
+func (h *Handler) read(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+	if r.ContentLength > h.opts.MaxBody {
+		return nil, &http.MaxBytesError{Limit: h.opts.MaxBody}
+	}
+	// A large length is only believed as it arrives.
+	if n := r.ContentLength; n >= 0 && n <= 64<<10 {
+		data := make([]byte, n)
+		_, err := io.ReadFull(r.Body, data)
+		return data, err
+	}
+	return io.ReadAll(http.MaxBytesReader(w, r.Body, h.opts.MaxBody))
+}
+
+// take hands over notifications and responses, which have no answer.
+func (h *Handler) take(w http.ResponseWriter, r *http.Request, s *session.Session, msgs []jsonrpc.Message) {
+	ctx := context.WithoutCancel(r.Context())
+	for i := range msgs {
+		if err := s.Send(ctx, msgs[i], r.Header); err != nil {
+			h.logger.Warn("message not delivered", "session", s.Name(), "method", msgs[i].Method, "error", err)
+		}
+	}
+	w.WriteHeader(http.StatusAccepted)
+}
+
+// initialize begins a session.
+func (h *Handler) initialize(w http.ResponseWriter, r *http.Request, msgs []jsonrpc.Message) {
+	s, err := h.sessions.New(r, h.opts.Principal(r), false)
+	if err != nil {
+		h.fail(w, err)
+		return
+	}
+	w.Header()[protocol.HeaderSession] = []string{s.ID()}
+	h.call(w, r, s, msgs, false)
+	if s.Revision() != "" {
+		return
+	}
+	if c := s.Opening(); c == nil || r.Context().Err() != nil {
+		// It failed, or its client has gone without knowing the session.
+		h.sessions.End(s)
+	}
+}
+
+// call answers requests: with JSON while they are light, else with a stream.
+func (h *Handler) call(w http.ResponseWriter, r *http.Request, s *session.Session, msgs []jsonrpc.Message, batch bool) {
+	c, err := s.Begin(msgs, h.light(r, s, msgs))
+	if err != nil {
+		h.fail(w, err)
+		return
+	}
+	ctx := context.WithoutCancel(r.Context())
+	if c.Number() != 0 {
+		h.stream(w, r, c, func() { c.Deliver(ctx, msgs, r.Header) })
+		return
+	}
+	c.Deliver(ctx, msgs, r.Header)
+	after := h.opts.UpgradeAfter
+	if h.opts.Response == ResponseJSON || h.opts.Stateless {
+		after = 0
+	}
+	answers, done := c.Wait(r.Context(), after)
+	switch {
+	case done:
+		answer(w, answers, batch)
+	case r.Context().Err() != nil:
+		c.Break()
+	default:
+		h.stream(w, r, c, nil)
+	}
+}
+
+// light says whether requests start light.
+func (h *Handler) light(r *http.Request, s *session.Session, msgs []jsonrpc.Message) bool {
+	switch {
+	case h.opts.Response == ResponseJSON, h.opts.Stateless:
+		return true
+	case h.opts.Response == ResponseSSE:
+		return false
+	}
+	for i := range msgs {
+		if msgs[i].Kind == jsonrpc.Request && !s.Light(r.Context(), &msgs[i], r.Header) {
+			return false
+		}
+	}
+	return true
+}
+
+// answer writes the responses of a light call. A cancelled one has none.
+func answer(w http.ResponseWriter, answers [][]byte, batch bool) {
+	if len(answers) == 0 {
+		w.WriteHeader(http.StatusAccepted)
+		return
+	}
+	body := answers[0]
+	if batch {
+		body = []byte{'['}
+		for i, a := range answers {
+			if i > 0 {
+				body = append(body, ',')
+			}
+			body = append(body, a...)
+		}
+		body = append(body, ']')
+	}
+	head := w.Header()
+	head["Content-Type"] = typeJSON
+	head["Content-Length"] = []string{strconv.Itoa(len(body))}
+	_, _ = w.Write(body) // a light call may be asked again
+}
+
+// accepts says whether an Accept header allows a media type.
+func accepts(accept []string, media string) bool {
+	major, _, _ := strings.Cut(media, "/")
+	for _, list := range accept {
+		for item := range strings.SplitSeq(list, ",") {
+			item, params, _ := strings.Cut(item, ";")
+			item = strings.TrimSpace(item)
+			if item != "*/*" && !strings.EqualFold(item, media) && !strings.EqualFold(item, major+"/*") {
+				continue
+			}
+			if params == "" || !refused(params) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// refused says whether the parameters of a media range give it no weight.
+func refused(params string) bool {
+	for p := range strings.SplitSeq(params, ";") {
+		name, value, _ := strings.Cut(strings.TrimSpace(p), "=")
+		if strings.EqualFold(name, "q") {
+			q, err := strconv.ParseFloat(value, 64)
+			return err == nil && q == 0
+		}
+	}
+	return false
+}
+
+func isJSON(contentType []string) bool {
+	if len(contentType) != 1 {
+		return false
+	}
+	if contentType[0] == "application/json" {
+		return true
+	}
+	media, _, err := mime.ParseMediaType(contentType[0])
+	return err == nil && media == "application/json"
+}

@@ -1,0 +1,279 @@
+package session
+
+import (
+	"context"
+	"net/http"
+	"sync"
+	"time"
+
+	"holdfast/jsonrpc"
+)
+
+// A Call is the requests of one POST and all that the server says about them:
+// one request, or in revisions that have batches, several.
+//
+// A call starts light, in memory, or stored. A light one becomes stored when it
+// says anything before its response, when the door that waits for it asks
+// ([Call.Promote]), or when its client is gone. What a stored call says can be
+// read, from any place in it, through a [Reader].
+type Call struct {
+	s *Session
+
+	// Guarded by s.mu; after Begin they change no more.
+	method string // of the first request
+	tokens []string
+
+	mu      sync.Mutex
+	pending [][]byte      // ids without a response, in the order of the requests
+	light   [][]byte      // responses so far, while the call is light
+	number  uint64        // of the stream; 0 while light
+	said    uint64        // entries queued for the stream
+	told    uint64        // sequence of the last entry that a reader has written out
+	asking  int           // requests to the client that it has not answered
+	ended   bool          // nothing more is taken
+	changed chan struct{} // told when a light call ends or is promoted; nil if nobody waits
+	kick    *kick         // a disconnect asked for before there was a reader
+
+	// Touched only by the one who appends.
+	seq    uint64 // of the last entry in the store
+	sealed bool   // the store refused an entry and the stream was ended
+}
+
+// kick asks a reader to end its connection.
+type kick struct{ retry time.Duration }
+
+// standalone is the number of the stream that carries what belongs to no call.
+const standalone = 0
+
+// Method returns the method of the call's first request.
+func (c *Call) Method() string { return c.method }
+
+// Session returns the session that the call is part of.
+func (c *Call) Session() *Session { return c.s }
+
+// Number returns the number of the call's stream, or 0 while it is light.
+func (c *Call) Number() uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.number
+}
+
+// Deliver hands the call's requests to the backend, which may be opened for it.
+// It does not wait for answers. What goes wrong becomes an answer.
+func (c *Call) Deliver(ctx context.Context, msgs []jsonrpc.Message, header http.Header) {
+	for i := range msgs {
+		in := Inbound{Message: msgs[i], Context: ctx, Header: header}
+		if in.Kind == jsonrpc.Request {
+			in.Call = c
+		}
+		err := c.s.deliver(ctx, in)
+		if err != nil && in.Kind == jsonrpc.Request {
+			c.s.fail(c, in.ID, jsonrpc.Errorf(jsonrpc.CodeServer, "the server did not take the request: %v", err))
+		}
+	}
+}
+
+// Wait waits for a light call to answer. It returns the responses and true, or
+// false as soon as the call is stored: by itself, because after has passed (0:
+// never), or because ctx is done. A call that was cancelled has no responses.
+func (c *Call) Wait(ctx context.Context, after time.Duration) ([][]byte, bool) {
+	c.mu.Lock()
+	if c.ended || c.number != 0 {
+		defer c.mu.Unlock()
+		return c.light, c.number == 0
+	}
+	changed := make(chan struct{}, 1)
+	c.changed = changed
+	c.mu.Unlock()
+
+	var timeout <-chan time.Time
+	if after > 0 {
+		t := time.NewTimer(after)
+		defer t.Stop()
+		timeout = t.C
+	}
+	select {
+	case <-changed:
+	case <-timeout:
+	case <-ctx.Done():
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.number == 0 && !c.ended {
+		c.promote()
+		c.s.log.flush()
+	}
+	return c.light, c.number == 0
+}
+
+// Promote makes a light call a stored one. An ended call is left alone.
+func (c *Call) Promote() {
+	c.mu.Lock()
+	if c.number == 0 && !c.ended {
+		c.promote()
+	}
+	c.mu.Unlock()
+	c.s.log.flush()
+}
+
+// promote gives the call a stream. c.mu is held; the log must be flushed after.
+func (c *Call) promote() {
+	c.number = c.s.streams.add(c)
+	for _, data := range c.light {
+		c.push(data, false)
+	}
+	c.light = nil
+	c.wake()
+}
+
+// push queues one entry of the call's stream. c.mu is held.
+func (c *Call) push(data []byte, last bool) {
+	c.said++
+	c.s.log.queue(saying{c: c, number: c.number, data: data, last: last})
+}
+
+func (c *Call) wake() {
+	if c.changed != nil {
+		select {
+		case c.changed <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// say takes a message that is no response. asks says that the client has to
+// answer it. It reports whether the message was taken.
+func (c *Call) say(data []byte, asks bool) bool {
+	if c.s.single && c != c.s.aside {
+		return c.s.aside.say(data, asks)
+	}
+	c.mu.Lock()
+	if c.ended {
+		c.mu.Unlock()
+		return false
+	}
+	if c.number == 0 && c != c.s.aside {
+		c.promote()
+	}
+	if asks {
+		c.asking++
+	}
+	c.push(data, false)
+	c.mu.Unlock()
+	c.s.log.flush()
+	return true
+}
+
+// respond takes the response to the pending request id.
+func (c *Call) respond(id, data []byte) {
+	c.mu.Lock()
+	defer c.s.log.flush()
+	defer c.mu.Unlock()
+	if c.ended || !c.settle(id) {
+		return
+	}
+	last := len(c.pending) == 0
+	switch {
+	case c.s.single:
+		c.s.aside.mu.Lock()
+		c.s.aside.push(data, false)
+		c.s.aside.mu.Unlock()
+		c.ended = last
+	case c.number == 0:
+		c.light = append(c.light, data)
+		c.ended = last
+	default:
+		c.push(data, last)
+		c.ended = last
+	}
+	if last {
+		c.wake()
+	}
+}
+
+// settle takes id off the pending ones and says whether it was one.
+func (c *Call) settle(id []byte) bool {
+	for i := range c.pending {
+		if string(c.pending[i]) == string(id) {
+			c.pending = append(c.pending[:i], c.pending[i+1:]...)
+			return true
+		}
+	}
+	return false
+}
+
+// cancel ends the pending request id without a response: its client wants none.
+func (c *Call) cancel(id []byte) {
+	c.mu.Lock()
+	defer c.s.log.flush()
+	defer c.mu.Unlock()
+	if c.ended || !c.settle(id) || len(c.pending) > 0 {
+		return
+	}
+	c.ended = true
+	if c.number != 0 {
+		c.push(nil, true)
+	}
+	c.wake()
+}
+
+// answered notes that the client answered a request of the call.
+func (c *Call) answered() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.asking > 0 {
+		c.asking--
+	}
+}
+
+// AwaitsInput says whether the call waits for the client to answer a request,
+// and how far it has spoken.
+func (c *Call) AwaitsInput() (bool, uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.asking > 0 && !c.ended, c.said
+}
+
+// Disconnect asks the call's reader to end its connection, after telling the
+// client to wait for retry before it comes back (negative: as long as it was
+// told when it connected). The call goes on. It does nothing where nobody is
+// connected. (SEP-1699: polling by server-side disconnect.)
+func (c *Call) Disconnect(retry time.Duration) {
+	c.mu.Lock()
+	first := c.number == 0
+	if first && !c.ended {
+		c.kick = &kick{retry}
+		c.promote()
+	}
+	number := c.number
+	c.mu.Unlock()
+	if first {
+		c.s.log.flush()
+		return
+	}
+	c.s.streams.kick(number, retry)
+}
+
+// takeKick returns and clears the disconnect that was asked for before there
+// was a reader.
+func (c *Call) takeKick() *kick {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	k := c.kick
+	c.kick = nil
+	return k
+}
+
+type contextKey struct{}
+
+// NewContext returns a context that carries the call, for backends whose
+// handlers take one.
+func NewContext(ctx context.Context, c *Call) context.Context {
+	return context.WithValue(ctx, contextKey{}, c)
+}
+
+// FromContext returns the call that ctx belongs to, or nil.
+func FromContext(ctx context.Context) *Call {
+	c, _ := ctx.Value(contextKey{}).(*Call)
+	return c
+}

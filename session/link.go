@@ -1,0 +1,230 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"holdfast/jsonrpc"
+)
+
+// A link is one opening of the backend for a session. After the backend has
+// ended by itself the session gets another link, and what the old one still
+// says is not heard.
+type link struct {
+	s    *Session
+	conn Conn // nil until Open has returned
+	over bool // guarded by s.mu
+}
+
+// reopenTimeout bounds how long a request waits for a backend to be opened
+// again and to answer the initialize that it is given.
+const reopenTimeout = 30 * time.Second
+
+// connect opens the backend for a new session.
+func (s *Session) connect(ctx context.Context, r *http.Request) error {
+	l := &link{s: s}
+	s.mu.Lock()
+	s.link = l
+	s.mu.Unlock()
+	conn, err := s.m.backend.Open(ctx, Start{Session: s.Name(), Secret: s.id, HTTP: r}, l)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrRefused, err)
+	}
+	s.mu.Lock()
+	l.conn = conn
+	over := l.over || s.closed
+	s.mu.Unlock()
+	if over { // it ended while it was opened
+		s.m.release(conn)
+		return fmt.Errorf("%w: it ended at once", ErrRefused)
+	}
+	return nil
+}
+
+// deliver hands a message to the backend, opened again if it has ended.
+func (s *Session) deliver(ctx context.Context, in Inbound) error {
+	for range 4 { // a backend that ends again and again is not believed
+		s.mu.Lock()
+		if s.closed {
+			s.mu.Unlock()
+			return ErrNotFound
+		}
+		l, opening := s.link, s.opening
+		if l != nil && opening == nil {
+			s.mu.Unlock()
+			return l.conn.Deliver(in)
+		}
+		if opening == nil {
+			opening = make(chan struct{})
+			s.opening = opening
+			s.mu.Unlock()
+			err := s.reopen(ctx, in)
+			s.mu.Lock()
+			s.opening = nil
+			close(opening)
+			s.mu.Unlock()
+			if err != nil {
+				return err
+			}
+			continue
+		}
+		s.mu.Unlock()
+		select {
+		case <-opening:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return errEnded
+}
+
+// reopen gives the session a new backend in the state that its client believes
+// it to be in: the stored initialize is sent again and its answer swallowed.
+func (s *Session) reopen(ctx context.Context, in Inbound) error {
+	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), reopenTimeout)
+	defer stop()
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "/", nil)
+	if err != nil {
+		return err
+	}
+	r.Header = in.Header
+	if err := s.connect(ctx, r); err != nil {
+		s.unlink()
+		return err
+	}
+	s.mu.Lock()
+	raw, ready, l := s.initialize, s.ready, s.link
+	s.mu.Unlock()
+	if raw == nil || in.Method == "initialize" {
+		return nil
+	}
+	init, err := jsonrpc.Parse(append([]byte(nil), raw...))
+	if err != nil {
+		return err
+	}
+	reply, err := s.ask(ctx, l, init.Method, init.Params, in)
+	if err == nil && reply.Error != nil {
+		err = fmt.Errorf("initialize failed: %s", reply.Error)
+	}
+	if err != nil {
+		s.unlink()
+		if l != nil && l.conn != nil {
+			s.m.release(l.conn)
+		}
+		return fmt.Errorf("server did not start again: %w", err)
+	}
+	if ready {
+		return l.conn.Deliver(Inbound{Message: initialized, Context: in.Context, Header: in.Header})
+	}
+	return nil
+}
+
+func (s *Session) unlink() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.link != nil {
+		s.link.over = true
+		s.link = nil
+	}
+}
+
+var errEnded = errors.New("the server ended")
+
+// ask makes a request of our own to the backend and waits for its answer, which
+// no client sees.
+func (s *Session) ask(ctx context.Context, l *link, method string, params []byte, in Inbound) (jsonrpc.Message, error) {
+	if l == nil || l.conn == nil {
+		return jsonrpc.Message{}, errEnded
+	}
+	answer := make(chan jsonrpc.Message, 1)
+	s.mu.Lock()
+	s.internals++
+	id := fmt.Appendf(nil, `"holdfast-%d"`, s.internals)
+	if s.internal == nil {
+		s.internal = make(map[string]chan jsonrpc.Message)
+	}
+	s.internal[string(id)] = answer
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.internal, string(id))
+		if len(s.internal) == 0 {
+			s.internal = nil
+		}
+	}()
+	m, err := jsonrpc.Parse(jsonrpc.AppendRequest(nil, id, method, params))
+	if err != nil {
+		return m, err
+	}
+	if err := l.conn.Deliver(Inbound{Message: m, Context: in.Context, Header: in.Header}); err != nil {
+		return m, err
+	}
+	select {
+	case m, ok := <-answer:
+		if !ok {
+			return m, errEnded
+		}
+		return m, nil
+	case <-ctx.Done():
+		return m, ctx.Err()
+	}
+}
+
+// Closed implements [Sink].
+func (l *link) Closed(why error, reopen bool) {
+	s := l.s
+	s.mu.Lock()
+	if l.over {
+		s.mu.Unlock()
+		return
+	}
+	l.over = true
+	if s.link == l && l.conn != nil {
+		s.link = nil // the next delivery opens another
+	}
+	lost := s.takeOpen()
+	for id, answer := range s.internal {
+		close(answer)
+		delete(s.internal, id)
+	}
+	s.asked = nil
+	conn := l.conn
+	s.mu.Unlock()
+	s.m.logger.Warn("backend ended", "session", s.Name(), "error", why, "calls", len(lost))
+	s.failAll(lost, jsonrpc.Errorf(jsonrpc.CodeServer, "outcome unknown: %v", why))
+	if conn != nil {
+		s.m.release(conn)
+	}
+	if !reopen {
+		s.m.end(s, why)
+	}
+}
+
+// pendingCall is a request in flight.
+type pendingCall struct {
+	id   string
+	call *Call
+}
+
+// takeOpen takes all requests in flight off the record. s.mu is held.
+func (s *Session) takeOpen() []pendingCall {
+	var lost []pendingCall
+	for id, c := range s.open {
+		lost = append(lost, pendingCall{id, c})
+	}
+	s.open = nil
+	return lost
+}
+
+// failAll answers requests that were taken off the record.
+func (s *Session) failAll(lost []pendingCall, e *jsonrpc.Error) {
+	for _, p := range lost {
+		id := []byte(p.id)
+		p.call.respond(id, jsonrpc.AppendError(nil, id, e))
+		s.m.dismiss(s, 1)
+	}
+}

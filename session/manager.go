@@ -1,0 +1,325 @@
+package session
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"holdfast/jsonrpc"
+	"holdfast/stream"
+)
+
+// Options bound what a Manager takes on. The zero value of each field stands for
+// the default given with it.
+type Options struct {
+	TTL         time.Duration // how long an idle session lives; 30 minutes
+	MaxSessions int           // 100,000
+	MaxCalls    int           // requests in flight, in all; 1,000,000
+	SessionMax  int           // requests in flight in one session; 1,000
+	Stateless   bool          // no request of a backend can be answered
+	// Safe says which tools may be called again without harm, beside those that
+	// say so themselves (readOnlyHint, idempotentHint).
+	Safe   func(tool string) bool
+	Logger *slog.Logger // slog.Default()
+}
+
+// A Manager holds the sessions of one endpoint. Its methods may be called
+// concurrently.
+type Manager struct {
+	opts    Options
+	store   stream.Store
+	backend Backend
+	logger  *slog.Logger
+
+	calls atomic.Int64 // requests in flight
+
+	mu       sync.RWMutex
+	sessions map[stream.SessionKey]*Session
+	closing  bool
+
+	work sync.WaitGroup // everything that ends by itself
+	quit chan struct{}
+}
+
+// NewManager returns a manager of sessions that are answered by backend and kept
+// in store. The caller closes it, and the store after it.
+func NewManager(store stream.Store, backend Backend, opts Options) *Manager {
+	if opts.TTL <= 0 {
+		opts.TTL = 30 * time.Minute
+	}
+	if opts.MaxSessions <= 0 {
+		opts.MaxSessions = 100_000
+	}
+	if opts.MaxCalls <= 0 {
+		opts.MaxCalls = 1_000_000
+	}
+	if opts.SessionMax <= 0 {
+		opts.SessionMax = 1_000
+	}
+	if opts.Logger == nil {
+		opts.Logger = slog.Default()
+	}
+	m := &Manager{
+		opts:     opts,
+		store:    store,
+		backend:  backend,
+		logger:   opts.Logger,
+		sessions: make(map[stream.SessionKey]*Session),
+		quit:     make(chan struct{}),
+	}
+	m.work.Add(1)
+	go m.expire()
+	return m
+}
+
+// keyOf returns the public name of a session: good for logs and URLs, and no
+// help in guessing its id.
+func keyOf(id string) stream.SessionKey {
+	sum := sha256.Sum256([]byte(id))
+	return stream.SessionKey(base64.RawURLEncoding.EncodeToString(sum[:12]))
+}
+
+// New opens a session for the client that made the request. single says that all
+// its messages go to the standalone stream.
+//
+// The errors are [ErrBusy], [ErrClosing], and one that wraps [ErrRefused].
+func (m *Manager) New(r *http.Request, principal string, single bool) (*Session, error) {
+	id := rand.Text() // 130 bits, visible ASCII
+	s := &Session{m: m, id: id, key: keyOf(id), principal: principal, single: single}
+	s.aside = &Call{s: s}
+	s.log.s = s
+	s.Touch()
+	m.mu.Lock()
+	switch {
+	case m.closing:
+		m.mu.Unlock()
+		return nil, ErrClosing
+	case len(m.sessions) >= m.opts.MaxSessions:
+		m.mu.Unlock()
+		return nil, fmt.Errorf("%w: %d sessions are open", ErrBusy, m.opts.MaxSessions)
+	}
+	m.sessions[s.key] = s
+	m.mu.Unlock()
+	lease, err := m.store.Create(r.Context(), s.key)
+	if err == nil {
+		s.lease = lease
+		err = s.connect(r.Context(), r)
+	}
+	if err != nil {
+		m.end(s, err)
+		return nil, err
+	}
+	return s, nil
+}
+
+// Find returns the session with the secret id, if it is the principal's.
+// Otherwise it is [ErrNotFound], whatever the reason.
+func (m *Manager) Find(id, principal string) (*Session, error) {
+	return m.FindName(string(keyOf(id)), principal)
+}
+
+// FindName returns the session with the public name, if it is the principal's. A
+// name alone opens nothing: the caller has to ask for a secret of the stream.
+func (m *Manager) FindName(name, principal string) (*Session, error) {
+	m.mu.RLock()
+	s := m.sessions[stream.SessionKey(name)]
+	m.mu.RUnlock()
+	if s == nil || s.principal != principal || s.isClosed() {
+		return nil, ErrNotFound
+	}
+	s.Touch()
+	return s, nil
+}
+
+// Len returns how many sessions are open.
+func (m *Manager) Len() int {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return len(m.sessions)
+}
+
+// admit counts n more requests in flight, if they are within the limits.
+func (m *Manager) admit(s *Session, n int32) error {
+	m.mu.RLock()
+	closing := m.closing
+	m.mu.RUnlock()
+	if closing {
+		return ErrClosing
+	}
+	if got := s.ongoing.Add(n); got > int32(m.opts.SessionMax) {
+		s.ongoing.Add(-n)
+		return fmt.Errorf("%w: %d requests in this session", ErrBusy, m.opts.SessionMax)
+	}
+	if got := m.calls.Add(int64(n)); got > int64(m.opts.MaxCalls) {
+		m.dismiss(s, n)
+		return fmt.Errorf("%w: %d requests on this node", ErrBusy, m.opts.MaxCalls)
+	}
+	return nil
+}
+
+// dismiss counts n requests less.
+func (m *Manager) dismiss(s *Session, n int32) {
+	m.calls.Add(-int64(n))
+	if s.ongoing.Add(-n) == 0 {
+		s.Touch() // idle from now on
+	}
+}
+
+// release closes a backend's conversation on a goroutine of its own: it may wait
+// for a process to end.
+func (m *Manager) release(conn Conn) {
+	m.work.Add(1)
+	go func() {
+		defer m.work.Done()
+		if err := conn.Close(); err != nil {
+			m.logger.Warn("backend not closed", "error", err)
+		}
+	}()
+}
+
+// End ends a session at its client's wish.
+func (m *Manager) End(s *Session) { m.end(s, errors.New("the client ended the session")) }
+
+// linger is how long the streams of an ended session are kept for readers that
+// have not read how their calls ended.
+const linger = 5 * time.Second
+
+// end ends a session: what is in flight fails with why, and the backend is
+// closed.
+func (m *Manager) end(s *Session, why error) {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return
+	}
+	s.closed = true
+	lost := s.takeOpen()
+	l := s.link
+	s.link = nil
+	var conn Conn
+	if l != nil && !l.over {
+		l.over, conn = true, l.conn
+	}
+	for id, answer := range s.internal {
+		close(answer)
+		delete(s.internal, id)
+	}
+	s.mu.Unlock()
+	m.mu.Lock()
+	delete(m.sessions, s.key)
+	m.mu.Unlock()
+
+	s.failAll(lost, jsonrpc.Errorf(jsonrpc.CodeServer, "session ended: %v", why))
+	if conn != nil {
+		m.release(conn)
+	}
+	s.streams.closeStandalone()
+	if s.reading.Load() == 0 {
+		m.forget(s)
+		return
+	}
+	m.work.Add(1)
+	go func() {
+		defer m.work.Done()
+		tick := time.NewTicker(20 * time.Millisecond)
+		defer tick.Stop()
+		for end := time.Now().Add(linger); s.reading.Load() > 0 && time.Now().Before(end); {
+			<-tick.C
+		}
+		m.forget(s)
+	}()
+}
+
+func (m *Manager) forget(s *Session) {
+	if err := m.store.Delete(context.Background(), s.key); err != nil {
+		m.logger.Warn("session not deleted", "session", s.Name(), "error", err)
+	}
+}
+
+// closeStandalone ends the connection of the standalone stream's reader.
+func (t *table) closeStandalone() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if r := t.readers[standalone]; r != nil {
+		delete(t.readers, standalone)
+		close(r.gone)
+	}
+}
+
+func (s *Session) isClosed() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.closed
+}
+
+// expire ends sessions that have been idle for too long.
+func (m *Manager) expire() {
+	defer m.work.Done()
+	t := time.NewTicker(min(max(m.opts.TTL/8, 10*time.Millisecond), time.Minute))
+	defer t.Stop()
+	for {
+		select {
+		case <-m.quit:
+			return
+		case now := <-t.C:
+			for _, s := range m.all() {
+				if s.idle(now, m.opts.TTL) {
+					m.logger.Debug("session expired", "session", s.Name())
+					m.end(s, errors.New("it was idle for too long"))
+				}
+			}
+		}
+	}
+}
+
+func (m *Manager) all() []*Session {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	all := make([]*Session, 0, len(m.sessions))
+	for _, s := range m.sessions {
+		all = append(all, s)
+	}
+	return all
+}
+
+// Stop refuses new sessions and calls from now on.
+func (m *Manager) Stop() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.closing = true
+}
+
+// Idle says whether nothing is in flight and nobody reads.
+func (m *Manager) Idle() bool {
+	if m.calls.Load() > 0 {
+		return false
+	}
+	for _, s := range m.all() {
+		if s.reading.Load() > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// Close ends all sessions, and waits until their backends are closed.
+func (m *Manager) Close() {
+	m.Stop()
+	select {
+	case <-m.quit:
+	default:
+		close(m.quit)
+	}
+	for _, s := range m.all() {
+		m.end(s, ErrClosing)
+	}
+	m.work.Wait()
+}

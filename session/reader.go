@@ -1,0 +1,317 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"holdfast/stream"
+)
+
+// table is a session's streams: which are written, and who reads them.
+type table struct {
+	mu      sync.Mutex
+	last    uint64 // the last number given
+	calls   map[uint64]*Call
+	readers map[uint64]*Reader
+	broken  []broken
+}
+
+// broken is a stream whose connection broke, so that its client may come back
+// with nothing but its session id.
+type broken struct {
+	number  uint64
+	certain bool // no event id was written, so none can have arrived
+	at      time.Time
+}
+
+// mostBroken bounds how many broken streams a session remembers.
+const mostBroken = 64
+
+// add gives a call a stream.
+func (t *table) add(c *Call) uint64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.last++
+	if t.calls == nil {
+		t.calls = make(map[uint64]*Call)
+	}
+	t.calls[t.last] = c
+	return t.last
+}
+
+// remove forgets the call of a stream that has its last entry.
+func (t *table) remove(number uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.calls, number)
+}
+
+// call returns the call whose stream is still written, or nil.
+func (t *table) call(number uint64) *Call {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.calls[number]
+}
+
+// read says whether a stream has a reader.
+func (t *table) read(number uint64) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.readers[number] != nil
+}
+
+// kick asks the reader of a stream, if there is one, to end its connection.
+func (t *table) kick(number uint64, retry time.Duration) {
+	t.mu.Lock()
+	r := t.readers[number]
+	t.mu.Unlock()
+	if r != nil {
+		r.Kick(retry)
+	}
+}
+
+// A Reader is one connection's place in one stream. It is used by one goroutine,
+// but for Kick.
+type Reader struct {
+	s      *Session
+	call   *Call // nil if the stream had ended when the reader came
+	cursor stream.Cursor
+	stop   func()
+	gone   chan struct{}
+	kicked chan time.Duration
+}
+
+// Read attaches a reader to a stream, after the entry seq that was written under
+// epoch. It takes over from a reader that is there, which sees Gone closed.
+// ready is told when there is something to read; several readers may share it.
+//
+// The error is io.EOF for a finished stream of which nothing is left to read,
+// and [stream.ErrTrimmed] or [stream.ErrNotFound] where it can't be read from
+// there.
+func (s *Session) Read(ctx context.Context, number, epoch, seq uint64, ready chan struct{}) (*Reader, error) {
+	r := &Reader{
+		s:      s,
+		cursor: stream.Cursor{Stream: stream.ID{Session: s.key, Number: number}, Epoch: epoch, Seq: seq},
+		gone:   make(chan struct{}),
+		kicked: make(chan time.Duration, 1),
+	}
+	if epoch == 0 {
+		r.cursor.Epoch = s.lease.Epoch
+	}
+	if number == standalone {
+		r.call = s.aside
+	} else {
+		r.call = s.streams.call(number)
+	}
+	stop, err := s.m.store.Watch(r.cursor.Stream, ready)
+	if err != nil {
+		return nil, err
+	}
+	// Look once before taking over: a bad cursor must not disturb a good reader.
+	if err := r.look(ctx); err != nil {
+		stop()
+		s.streams.forget(number)
+		return nil, err
+	}
+	r.stop = stop
+	s.reading.Add(1)
+	s.streams.attach(r)
+	if r.call != nil {
+		if k := r.call.takeKick(); k != nil {
+			r.Kick(k.retry)
+		}
+	}
+	select { // what is there already
+	case ready <- struct{}{}:
+	default:
+	}
+	return r, nil
+}
+
+// look says whether the stream can be read from the cursor.
+func (r *Reader) look(ctx context.Context) error {
+	var one [1]stream.Entry
+	_, err := r.s.m.store.Read(ctx, r.cursor, one[:0])
+	if errors.Is(err, stream.ErrNotFound) && r.call != nil && r.cursor.Seq == 0 {
+		return nil // nothing has been said yet
+	}
+	return err
+}
+
+func (t *table) attach(r *Reader) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	number := r.cursor.Stream.Number
+	if old := t.readers[number]; old != nil {
+		close(old.gone)
+	}
+	if t.readers == nil {
+		t.readers = make(map[uint64]*Reader, 1)
+	}
+	t.readers[number] = r
+	t.broken = slices.DeleteFunc(t.broken, func(b broken) bool { return b.number == number })
+}
+
+// Next appends to buf, up to its capacity, what follows. Entries count as read
+// once [Reader.Told] says so. At the end of the stream it is io.EOF.
+func (r *Reader) Next(ctx context.Context, buf []stream.Entry) ([]stream.Entry, error) {
+	buf, err := r.s.m.store.Read(ctx, r.cursor, buf)
+	if errors.Is(err, stream.ErrNotFound) && r.call != nil && r.cursor.Seq == 0 && !r.s.isClosed() {
+		err = nil
+	}
+	if n := len(buf); n > 0 && err == nil {
+		r.cursor.Seq = buf[n-1].Seq
+		r.cursor.Epoch = r.s.lease.Epoch
+	}
+	return buf, err
+}
+
+// Told notes that everything that Next returned has been written to the client.
+func (r *Reader) Told() {
+	if r.call == nil {
+		return
+	}
+	r.call.mu.Lock()
+	r.call.told = max(r.call.told, r.cursor.Seq)
+	r.call.mu.Unlock()
+}
+
+// Cursor returns the reader's place: after the last entry that Next returned.
+func (r *Reader) Cursor() stream.Cursor { return r.cursor }
+
+// AwaitsInput says whether everything said has been read and the call waits for
+// the client to answer.
+func (r *Reader) AwaitsInput() bool {
+	if r.call == nil || r.cursor.Stream.Number == standalone {
+		return false
+	}
+	asking, said := r.call.AwaitsInput()
+	return asking && said == r.cursor.Seq
+}
+
+// Gone is closed when a newer reader has taken over, or the session has ended
+// and what it said has been read.
+func (r *Reader) Gone() <-chan struct{} { return r.gone }
+
+// Kicked receives when the connection should be ended, and the client told to
+// wait before it comes back.
+func (r *Reader) Kicked() <-chan time.Duration { return r.kicked }
+
+// Kick asks the reader to end its connection. It never waits.
+func (r *Reader) Kick(retry time.Duration) {
+	select {
+	case r.kicked <- retry:
+	default:
+	}
+}
+
+// Detach ends the reading. broke says that the connection broke before the end
+// of the stream, and ids whether an event id was written to it: then the client
+// may come back without one.
+func (r *Reader) Detach(broke, ids bool) {
+	r.stop()
+	t := &r.s.streams
+	t.mu.Lock()
+	number := r.cursor.Stream.Number
+	if t.readers[number] == r {
+		delete(t.readers, number)
+		if len(t.readers) == 0 {
+			t.readers = nil
+		}
+		if broke && number != standalone {
+			if len(t.broken) >= mostBroken {
+				t.broken = slices.Delete(t.broken, 0, 1)
+			}
+			t.broken = append(t.broken, broken{number: number, certain: !ids, at: time.Now()})
+		}
+	}
+	t.mu.Unlock()
+	r.s.Touch()
+	r.s.reading.Add(-1)
+}
+
+// Broken returns the streams whose connection broke before the given time, and
+// was not resumed since. Those to whose connection an event id was written are
+// given only if uncertain is set: their client may be about to come back with
+// the id.
+func (s *Session) Broken(before time.Time, uncertain bool) []uint64 {
+	t := &s.streams
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var numbers []uint64
+	for _, b := range t.broken {
+		if (b.certain || uncertain) && b.at.Before(before) {
+			numbers = append(numbers, b.number)
+		}
+	}
+	return numbers
+}
+
+// forget takes a stream off the broken ones: it can't be continued any more.
+func (t *table) forget(number uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.broken = slices.DeleteFunc(t.broken, func(b broken) bool { return b.number == number })
+}
+
+// Told returns the sequence of the last message of the standalone stream that
+// was written to a client.
+func (s *Session) Told() uint64 {
+	s.aside.mu.Lock()
+	defer s.aside.mu.Unlock()
+	return s.aside.told
+}
+
+// Oldest returns the sequence before the oldest message of the standalone stream
+// that is still kept.
+func (s *Session) Oldest(ctx context.Context) uint64 {
+	oldest, _, err := s.m.store.Bounds(ctx, stream.ID{Session: s.key, Number: standalone})
+	if err != nil {
+		return 0
+	}
+	return oldest - 1
+}
+
+// Busy says whether requests are in flight.
+func (s *Session) Busy() bool { return s.ongoing.Load() > 0 }
+
+// AwaitsInputAt says whether the stream's call has said nothing after the cursor
+// and waits for its client to answer.
+func (s *Session) AwaitsInputAt(at stream.Cursor) bool {
+	c := s.streams.call(at.Stream.Number)
+	if c == nil {
+		return false
+	}
+	asking, said := c.AwaitsInput()
+	return asking && said == at.Seq
+}
+
+// ToldAt moves a cursor on to the last entry of its stream that was written to
+// a client.
+func (s *Session) ToldAt(at stream.Cursor) stream.Cursor {
+	if c := s.streams.call(at.Stream.Number); c != nil {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.told > at.Seq {
+			at.Seq, at.Epoch = c.told, s.lease.Epoch
+		}
+	}
+	return at
+}
+
+// Break notes that the connection of a light call broke before its answer was
+// written, so that its client may come back with nothing but its session id.
+func (c *Call) Break() {
+	c.Promote()
+	number := c.Number()
+	if number == 0 {
+		return
+	}
+	t := &c.s.streams
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.broken = append(t.broken, broken{number: number, certain: true, at: time.Now()})
+}

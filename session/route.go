@@ -1,0 +1,200 @@
+package session
+
+import (
+	"encoding/json"
+	"strconv"
+
+	"holdfast/jsonrpc"
+)
+
+// Emit implements [Sink].
+func (l *link) Emit(call *Call, m jsonrpc.Message) {
+	switch m.Kind {
+	case jsonrpc.Response:
+		l.s.responded(l, m)
+	case jsonrpc.Request:
+		l.s.request(l, call, m)
+	case jsonrpc.Notification:
+		l.s.notified(l, call, m)
+	}
+}
+
+// EmitUnrelated implements [Sink].
+func (l *link) EmitUnrelated(m jsonrpc.Message) {
+	switch m.Kind {
+	case jsonrpc.Request:
+		l.s.request(l, l.s.aside, m)
+	case jsonrpc.Notification:
+		l.s.notified(l, l.s.aside, m)
+	case jsonrpc.Response:
+		l.s.responded(l, m)
+	}
+}
+
+// responded takes the backend's response to its call.
+func (s *Session) responded(l *link, m jsonrpc.Message) {
+	s.mu.Lock()
+	if l.over {
+		s.mu.Unlock()
+		return
+	}
+	c := s.open[string(m.ID)]
+	if c == nil {
+		if answer := s.internal[string(m.ID)]; answer != nil {
+			delete(s.internal, string(m.ID))
+			answer <- m
+		}
+		s.mu.Unlock()
+		return // or it was cancelled, and nobody wants it
+	}
+	delete(s.open, string(m.ID))
+	switch c.method {
+	case "initialize":
+		s.revision = jsonrpc.String(jsonrpc.Field(m.Result, "protocolVersion"))
+	case "tools/list":
+		s.hints.learn(m.Result)
+	}
+	s.mu.Unlock()
+	c.respond(m.ID, m.Raw)
+	s.m.dismiss(s, 1)
+}
+
+// request takes a request of the backend to the client, under an id that is
+// unique in the session for as long as it lives.
+func (s *Session) request(l *link, call *Call, m jsonrpc.Message) {
+	if s.m.opts.Stateless {
+		// There is no session in which an answer could come.
+		refusal := jsonrpc.AppendError(nil, m.ID, jsonrpc.Errorf(jsonrpc.CodeInvalidRequest,
+			"%s: a stateless endpoint cannot ask its client", m.Method))
+		if back, err := jsonrpc.Parse(refusal); err == nil && l.conn != nil {
+			go l.conn.Deliver(Inbound{Message: back})
+		}
+		return
+	}
+	s.mu.Lock()
+	if l.over {
+		s.mu.Unlock()
+		return
+	}
+	if call == nil {
+		call = s.guess(true)
+	}
+	s.asks++
+	// The lease's epoch keeps ids apart that different owners of the session give.
+	id := int64(s.lease.Epoch-1)<<32 + s.asks
+	if s.asked == nil {
+		s.asked = make(map[int64]asked)
+	}
+	s.asked[id] = asked{link: l, id: append([]byte(nil), m.ID...), call: call}
+	s.mu.Unlock()
+	data := m.WithID(strconv.AppendInt(nil, id, 10))
+	if !call.say(data, true) {
+		s.aside.say(data, true)
+	}
+}
+
+// notified takes a notification of the backend to the client.
+func (s *Session) notified(l *link, call *Call, m jsonrpc.Message) {
+	s.mu.Lock()
+	if l.over {
+		s.mu.Unlock()
+		return
+	}
+	data := m.Raw
+	switch m.Method {
+	case "notifications/cancelled":
+		// It names a request of the backend's, which the client knows by our id,
+		// and goes where that one went.
+		id, c := s.takeAsked(l, jsonrpc.Field(m.Params, "requestId"))
+		if c == nil {
+			s.mu.Unlock()
+			return
+		}
+		call, data = c, cancelled(id, m.Params)
+	case "notifications/tools/list_changed":
+		s.hints = hints{}
+		call = s.aside
+	case "notifications/resources/list_changed", "notifications/prompts/list_changed",
+		"notifications/resources/updated", "notifications/elicitation/complete":
+		if call == nil {
+			call = s.aside
+		}
+	case "notifications/progress":
+		if call == nil {
+			call = s.byToken(jsonrpc.Field(m.Params, "progressToken"))
+		}
+	default:
+		if call == nil {
+			call = s.guess(false)
+		}
+	}
+	s.mu.Unlock()
+	if !call.say(data, false) && m.Method != "notifications/progress" {
+		// The call is over: what is no longer about it may still be of use.
+		s.aside.say(data, false)
+	}
+}
+
+// takeAsked forgets a request of the backend's and returns the id that the
+// client knows it by. s.mu is held.
+func (s *Session) takeAsked(l *link, id []byte) (int64, *Call) {
+	for ours, a := range s.asked {
+		if a.link == l && string(a.id) == string(id) {
+			delete(s.asked, ours)
+			a.call.answered()
+			return ours, a.call
+		}
+	}
+	return 0, nil
+}
+
+func cancelled(id int64, params []byte) []byte {
+	p := map[string]json.RawMessage{}
+	_ = json.Unmarshal(params, &p) // well-formed: it was parsed
+	p["requestId"] = strconv.AppendInt(nil, id, 10)
+	text, _ := json.Marshal(p)
+	return jsonrpc.AppendRequest(nil, nil, "notifications/cancelled", text)
+}
+
+// byToken returns the call that gave a progress token. s.mu is held.
+func (s *Session) byToken(token []byte) *Call {
+	for _, c := range s.open {
+		for _, t := range c.tokens {
+			if t == string(token) {
+				return c
+			}
+		}
+	}
+	return s.aside
+}
+
+// guess returns the call that a message belongs to whose backend does not say
+// so: the only one in flight. Where there are several, it goes to the
+// standalone stream; but a request, which someone has to answer, goes to a call
+// whose client is connected if the standalone stream has no reader. s.mu is
+// held.
+func (s *Session) guess(asks bool) *Call {
+	var only *Call
+	many := false
+	for _, c := range s.open {
+		if c.method == "initialize" {
+			continue
+		}
+		many = many || only != nil && only != c
+		only = c
+	}
+	switch {
+	case only == nil:
+		return s.aside
+	case !many:
+		return only
+	case asks && !s.streams.read(standalone):
+		for _, c := range s.open {
+			if c.method == "tools/call" {
+				return c
+			}
+		}
+		return only
+	}
+	return s.aside
+}

@@ -1,0 +1,305 @@
+// Package session holds sessions and their calls: their lives, what is in
+// flight in them, and which stream a message of the backend belongs to.
+//
+// What a backend says goes one way: [Sink.Emit] finds the call, the call puts
+// the message into the store, and a [Reader] takes it from there. Nothing else
+// leads from a backend to a client, except the answer of a light call, which
+// its one waiter takes from memory.
+//
+// Locks, in the order in which they may be taken: Session.mu, Call.mu, then
+// table.mu or appender.mu. None is held while the store or the backend is called.
+package session
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"holdfast/jsonrpc"
+	"holdfast/stream"
+)
+
+// Errors that a door branches on.
+var (
+	// ErrNotFound stands for a session that does not exist, has ended, or is
+	// another principal's: nobody is told which.
+	ErrNotFound = errors.New("session not found")
+	// ErrDuplicate refuses a request whose id is in flight in its session.
+	ErrDuplicate = errors.New("a request with this id is in flight in this session")
+	// ErrBusy refuses what is over a limit, for now.
+	ErrBusy = errors.New("too much is in flight")
+	// ErrClosing refuses what comes while the node is shutting down.
+	ErrClosing = errors.New("the server is shutting down")
+	// ErrRefused wraps a backend's refusal to open a session.
+	ErrRefused = errors.New("the server refused the session")
+	// ErrNoServer is a backend's word that there is nothing to serve for a
+	// request: the client is at the wrong door.
+	ErrNoServer = errors.New("no server for this request")
+)
+
+// A Session is one client's conversation with one backend. Its methods may be
+// called concurrently.
+type Session struct {
+	m         *Manager
+	id        string
+	key       stream.SessionKey
+	principal string
+	lease     stream.Lease
+	single    bool  // all messages go to the standalone stream (revision 2024-11-05)
+	aside     *Call // the standalone stream
+	streams   table
+	log       appender
+
+	used    atomic.Int64 // when the client was last heard of, Unix nanoseconds
+	ongoing atomic.Int32 // requests in flight
+	reading atomic.Int32 // readers connected
+
+	mu         sync.Mutex
+	closed     bool
+	revision   string
+	initialize []byte // the raw request, kept to open the backend again
+	ready      bool   // the client has sent notifications/initialized
+	link       *link  // the open conversation, or nil
+	opening    chan struct{}
+	open       map[string]*Call // by raw id of a request in flight
+	asked      map[int64]asked  // the backend's requests that the client has not answered
+	asks       int64            // how many there have been
+	hints      hints
+	internal   map[string]chan jsonrpc.Message // requests of our own
+	internals  int
+}
+
+// asked is a request of the backend, on its way to the client or with it.
+type asked struct {
+	link *link
+	id   []byte // the backend's own
+	call *Call  // whose stream it went to
+}
+
+// ID returns the session's secret id, which the client presents with each
+// request. It must not be logged.
+func (s *Session) ID() string { return s.id }
+
+// Name returns the session's public name, for logs and URLs.
+func (s *Session) Name() string { return string(s.key) }
+
+// Revision returns the protocol revision that initialize settled on, or ""
+// before that.
+func (s *Session) Revision() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.revision
+}
+
+// Touch notes that the client was heard of.
+func (s *Session) Touch() { s.used.Store(time.Now().UnixNano()) }
+
+// idle says whether the session has had nothing to do since the given time. A
+// call that runs with nobody connected keeps its session for a day, not for
+// ever.
+func (s *Session) idle(now time.Time, ttl time.Duration) bool {
+	quiet := now.Sub(time.Unix(0, s.used.Load()))
+	if s.reading.Load() > 0 {
+		return false
+	}
+	if s.ongoing.Load() > 0 {
+		return quiet > max(ttl, 24*time.Hour)
+	}
+	return quiet > ttl
+}
+
+// Begin opens a call for the requests among msgs. A light call is held in
+// memory until it says something else than its responses.
+//
+// The errors are [ErrDuplicate], [ErrBusy], [ErrClosing] and [ErrNotFound].
+func (s *Session) Begin(msgs []jsonrpc.Message, light bool) (*Call, error) {
+	c := &Call{s: s}
+	n := int32(0)
+	for i := range msgs {
+		if msgs[i].Kind == jsonrpc.Request {
+			n++
+		}
+	}
+	if err := s.m.admit(s, n); err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	err := s.enter(c, msgs)
+	s.mu.Unlock()
+	if err != nil {
+		s.m.dismiss(s, n)
+		return nil, err
+	}
+	if !light {
+		c.Promote()
+	}
+	return c, nil
+}
+
+// enter puts the requests on record. s.mu is held.
+func (s *Session) enter(c *Call, msgs []jsonrpc.Message) error {
+	if s.closed {
+		return ErrNotFound
+	}
+	for i := range msgs {
+		m := &msgs[i]
+		if m.Kind != jsonrpc.Request {
+			continue
+		}
+		if s.open[string(m.ID)] != nil {
+			s.leave(c)
+			return ErrDuplicate
+		}
+		if s.open == nil {
+			s.open = make(map[string]*Call)
+		}
+		s.open[string(m.ID)] = c
+		c.pending = append(c.pending, m.ID)
+		if c.method == "" {
+			c.method = m.Method
+		}
+		if m.Method == "initialize" && s.initialize == nil {
+			s.initialize = m.Raw
+		}
+		if token := jsonrpc.Field(m.Params, "_meta", "progressToken"); token != nil {
+			c.tokens = append(c.tokens, string(token))
+		}
+	}
+	return nil
+}
+
+// leave takes back what enter did. s.mu is held.
+func (s *Session) leave(c *Call) {
+	for _, id := range c.pending {
+		delete(s.open, string(id))
+	}
+}
+
+// fail answers a pending request with an error of ours.
+func (s *Session) fail(c *Call, id []byte, e *jsonrpc.Error) {
+	s.mu.Lock()
+	mine := s.open[string(id)] == c
+	if mine {
+		delete(s.open, string(id))
+	}
+	s.mu.Unlock()
+	if mine {
+		c.respond(id, jsonrpc.AppendError(nil, id, e))
+		s.m.dismiss(s, 1)
+	}
+}
+
+// Cancel ends the requests whose ids are given as a notifications/cancelled
+// gives them: the backend is told, and whatever it still says of them is
+// dropped.
+func (s *Session) cancel(id []byte) {
+	s.mu.Lock()
+	c := s.open[string(id)]
+	if c == nil || c.method == "initialize" {
+		s.mu.Unlock()
+		return
+	}
+	delete(s.open, string(id))
+	s.mu.Unlock()
+	c.cancel(id)
+	s.m.dismiss(s, 1)
+}
+
+// Send takes a message of the client that is no request: a notification, or the
+// answer to a request of the backend.
+func (s *Session) Send(ctx context.Context, m jsonrpc.Message, header http.Header) error {
+	if m.Kind == jsonrpc.Response {
+		return s.answer(ctx, m, header)
+	}
+	err := s.deliver(ctx, Inbound{Message: m, Context: ctx, Header: header})
+	switch m.Method {
+	case "notifications/cancelled":
+		if id := jsonrpc.Field(m.Params, "requestId"); id != nil {
+			s.cancel(id)
+		}
+	case "notifications/initialized":
+		s.mu.Lock()
+		s.ready = true
+		s.mu.Unlock()
+	}
+	return err
+}
+
+// answer hands the client's answer to the backend that asked. An answer that
+// nobody waits for is dropped: it may be a second one.
+func (s *Session) answer(ctx context.Context, m jsonrpc.Message, header http.Header) error {
+	var id int64
+	if json.Unmarshal(m.ID, &id) != nil {
+		// Some clients answer with the id as a string.
+		if _, err := fmt.Sscan(jsonrpc.String(m.ID), &id); err != nil {
+			return nil
+		}
+	}
+	s.mu.Lock()
+	a, ok := s.asked[id]
+	delete(s.asked, id)
+	current := ok && s.link == a.link && a.link.conn != nil
+	s.mu.Unlock()
+	if !ok {
+		return nil
+	}
+	a.call.answered()
+	if !current {
+		return nil // whoever asked is gone
+	}
+	raw := m.WithID(a.id)
+	m.ID, m.Raw = a.id, raw
+	return a.link.conn.Deliver(Inbound{Message: m, Context: ctx, Header: header})
+}
+
+// Is says whether id is the session's secret id.
+func (s *Session) Is(id string) bool { return keyOf(id) == s.key }
+
+// Single says whether all the session's messages go to its standalone stream.
+func (s *Session) Single() bool { return s.single }
+
+// Opening returns the initialize call while it is in flight, or nil.
+func (s *Session) Opening() *Call {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range s.open {
+		if c.method == "initialize" {
+			return c
+		}
+	}
+	return nil
+}
+
+// Initialize does a client's part of the opening, for requests that come without
+// one.
+func (s *Session) Initialize(ctx context.Context, params []byte, header http.Header) error {
+	ctx, stop := context.WithTimeout(ctx, reopenTimeout)
+	defer stop()
+	s.mu.Lock()
+	l := s.link
+	s.mu.Unlock()
+	in := Inbound{Context: ctx, Header: header}
+	reply, err := s.ask(ctx, l, "initialize", params, in)
+	if err == nil && reply.Error != nil {
+		err = fmt.Errorf("initialize failed: %s", reply.Error)
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrRefused, err)
+	}
+	s.mu.Lock()
+	s.revision = jsonrpc.String(jsonrpc.Field(reply.Result, "protocolVersion"))
+	s.mu.Unlock()
+	return s.Send(ctx, initialized, header)
+}
+
+// initialized is the notification that ends the opening.
+var initialized = jsonrpc.Message{
+	Kind:   jsonrpc.Notification,
+	Method: "notifications/initialized",
+	Raw:    []byte(`{"jsonrpc":"2.0","method":"notifications/initialized"}`),
+}

@@ -1,0 +1,184 @@
+// Package sse writes and reads server-sent events (WHATWG HTML, section 9.2).
+// It knows nothing of HTTP or of MCP, and all of it is pure but for the
+// [Reader]'s reading.
+package sse
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"io"
+	"strconv"
+	"time"
+)
+
+// ContentType is the media type of an event stream.
+const ContentType = "text/event-stream"
+
+// Comment is a line that keeps a connection alive and says nothing.
+const Comment = ": keep-alive\n\n"
+
+// An Event is one event of a stream.
+type Event struct {
+	ID    string        // "" if the event has none
+	Name  string        // the event field; "" means "message"
+	Data  []byte        // the lines of the data field, joined by line feeds
+	Retry time.Duration // how long to wait before connecting again; negative if not said
+	// HasData tells an event with empty data from one without any, which a
+	// browser would not dispatch.
+	HasData bool
+}
+
+// AppendMessage appends a message event. data must contain no line break; id
+// may be empty.
+func AppendMessage(dst []byte, id []byte, data []byte) []byte {
+	dst = append(dst, "event: message\n"...)
+	if len(id) > 0 {
+		dst = append(dst, "id: "...)
+		dst = append(dst, id...)
+		dst = append(dst, '\n')
+	}
+	dst = append(dst, "data: "...)
+	dst = append(dst, data...)
+	return append(dst, "\n\n"...)
+}
+
+// AppendPriming appends an event that carries an id, empty data, and how long
+// to wait before connecting again (SEP-1699). Retry is rounded to milliseconds
+// and left out when negative.
+func AppendPriming(dst []byte, id []byte, retry time.Duration) []byte {
+	dst = append(dst, "id: "...)
+	dst = append(dst, id...)
+	dst = append(dst, '\n')
+	if retry >= 0 {
+		dst = appendRetryLine(dst, retry)
+	}
+	return append(dst, "data: \n\n"...)
+}
+
+// AppendRetry appends an event that only says how long to wait before
+// connecting again. No client dispatches it.
+func AppendRetry(dst []byte, retry time.Duration) []byte {
+	return append(appendRetryLine(dst, retry), '\n')
+}
+
+func appendRetryLine(dst []byte, retry time.Duration) []byte {
+	dst = append(dst, "retry: "...)
+	dst = strconv.AppendInt(dst, retry.Milliseconds(), 10)
+	return append(dst, '\n')
+}
+
+// AppendEvent appends a named event, as the endpoint event of revision
+// 2024-11-05.
+func AppendEvent(dst []byte, name, data string) []byte {
+	dst = append(dst, "event: "...)
+	dst = append(dst, name...)
+	dst = append(dst, "\ndata: "...)
+	dst = append(dst, data...)
+	return append(dst, "\n\n"...)
+}
+
+// ErrTooLong is returned by [Reader.Next] for an event over the limit.
+var ErrTooLong = errors.New("server-sent event is too long")
+
+// A Reader takes events off a stream. It must not be used concurrently.
+type Reader struct {
+	r     *bufio.Reader
+	max   int
+	first bool
+	skipN bool // the last line ended in CR: a LF that follows belongs to it
+}
+
+// NewReader returns a reader of events of at most max bytes each.
+func NewReader(r io.Reader, max int) *Reader {
+	return &Reader{r: bufio.NewReaderSize(r, 4096), max: max, first: true}
+}
+
+// Next returns the next event that has any field at all, and io.EOF at the end
+// of the stream; an event that the end cuts off is dropped, as the standard
+// wants. The event's Data is its own.
+func (r *Reader) Next() (Event, error) {
+	ev := Event{Retry: -1}
+	var seen bool
+	size := 0
+	for {
+		line, err := r.line(r.max - size)
+		if err != nil {
+			return Event{}, err
+		}
+		size += len(line)
+		if len(line) == 0 {
+			if seen {
+				return ev, nil
+			}
+			size = 0
+			continue
+		}
+		name, value, _ := bytes.Cut(line, []byte(":"))
+		if len(name) == 0 {
+			continue // a comment
+		}
+		value = bytes.TrimPrefix(value, []byte(" "))
+		seen = ev.set(string(name), value) || seen
+	}
+}
+
+// set takes in one field and reports whether it has a meaning.
+func (ev *Event) set(name string, value []byte) bool {
+	switch name {
+	case "data":
+		if ev.HasData {
+			ev.Data = append(ev.Data, '\n')
+		}
+		ev.Data = append(ev.Data, value...)
+		ev.HasData = true
+	case "id":
+		if bytes.IndexByte(value, 0) >= 0 {
+			return false
+		}
+		ev.ID = string(value)
+	case "event":
+		ev.Name = string(value)
+	case "retry":
+		// ParseUint takes no sign, as the standard wants; a number too large for
+		// a Duration is as good as none.
+		ms, err := strconv.ParseUint(string(value), 10, 40)
+		if err != nil {
+			return false
+		}
+		ev.Retry = time.Duration(ms) * time.Millisecond
+	default:
+		return false
+	}
+	return true
+}
+
+// line returns the next line without its end, which is LF, CR or CRLF. The
+// bytes are good until the next call.
+func (r *Reader) line(max int) ([]byte, error) {
+	var line []byte
+	for {
+		c, err := r.r.ReadByte()
+		if err != nil {
+			return nil, err
+		}
+		if r.skipN {
+			r.skipN = false
+			if c == '\n' {
+				continue
+			}
+		}
+		if c == '\n' || c == '\r' {
+			r.skipN = c == '\r'
+			if r.first {
+				r.first = false
+				line = bytes.TrimPrefix(line, []byte("\ufeff"))
+			}
+			return line, nil
+		}
+		if len(line) >= max {
+			return nil, ErrTooLong
+		}
+		line = append(line, c)
+	}
+}
