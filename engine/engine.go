@@ -19,11 +19,10 @@ func Open(rawURL string, keep time.Duration) (stream.Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("store %q: %w", rawURL, err)
 	}
-	switch u.Scheme {
-	case "memory":
+	if u.Scheme == "memory" {
 		return Memory(keep), nil
 	}
-	return nil, fmt.Errorf("store %q: no such engine; there is memory:", u.Redacted())
+	return nil, fmt.Errorf(`store %q: no such engine; there is only "memory:"`, u.Redacted())
 }
 
 // Memory opens a store in this process.

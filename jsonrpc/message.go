@@ -90,14 +90,14 @@ func Parse(data []byte) (Message, error) {
 	p := parser{b: data}
 	p.space()
 	m, err := p.message()
-	if err != nil {
+	if errors.Is(err, ErrParse) {
 		return Message{}, err
 	}
 	p.space()
-	if p.i != len(p.b) {
+	if p.i != len(p.b) { // outweighs an invalid message
 		return Message{}, fmt.Errorf("%w: text after the message at byte %d", ErrParse, p.i)
 	}
-	return m, nil
+	return m, err
 }
 
 // ParseBody takes a request body apart: one message, or a batch of them (an

@@ -14,8 +14,9 @@ const maxDepth = 1000
 // parser is a validating cursor over JSON text (RFC 8259). Every method leaves
 // i after what it consumed.
 type parser struct {
-	b []byte
-	i int
+	b    []byte
+	i    int
+	keep bool // line breaks are left as they are
 }
 
 func (p *parser) fail(what string) error {
@@ -25,13 +26,16 @@ func (p *parser) fail(what string) error {
 	return fmt.Errorf("%w: expected %s at byte %d", ErrParse, what, p.i)
 }
 
-// space skips white space and turns line breaks into blanks.
+// space skips white space and, unless it is told to keep them, turns line breaks
+// into blanks.
 func (p *parser) space() {
 	for p.i < len(p.b) {
 		switch p.b[p.i] {
 		case ' ', '\t':
 		case '\n', '\r':
-			p.b[p.i] = ' '
+			if !p.keep {
+				p.b[p.i] = ' '
+			}
 		default:
 			return
 		}
@@ -91,7 +95,7 @@ func (p *parser) message() (Message, error) {
 		if m != other {
 			// Two parsers may disagree about which of two equal names counts.
 			twice = twice || fields[m] != nil
-			fields[m] = p.b[from:p.i]
+			fields[m] = p.b[from:p.i:p.i]
 		}
 		return nil
 	})
@@ -396,13 +400,11 @@ func (p *parser) number() error {
 
 // Field returns the raw value found by following names through nested objects
 // of well-formed JSON, or nil if there is none. The last of equal names counts,
-// as in encoding/json.
+// as in encoding/json. It changes nothing in data.
 func Field(data []byte, path ...string) []byte {
 	for _, name := range path {
-		p := parser{b: data}
-		for p.i < len(data) && (data[p.i] == ' ' || data[p.i] == '\t') {
-			p.i++
-		}
+		p := parser{b: data, keep: true}
+		p.space()
 		if p.i >= len(data) || data[p.i] != '{' {
 			return nil
 		}
@@ -413,7 +415,7 @@ func Field(data []byte, path ...string) []byte {
 				return err
 			}
 			if string(key) == name {
-				found = data[from:p.i]
+				found = data[from:p.i:p.i]
 			}
 			return nil
 		})

@@ -35,6 +35,9 @@ func (h *Handler) stream(w http.ResponseWriter, r *http.Request, call *session.C
 		err = c.copy(r.Context())
 	}
 	c.close(err)
+	if err == nil && c.ids {
+		s.Written(cursor.Stream.Number, r.RemoteAddr)
+	}
 }
 
 // link offers the URL at which the stream can be resumed from where it is now
@@ -65,9 +68,11 @@ func (h *Handler) get(w http.ResponseWriter, r *http.Request) {
 	}
 	last := r.Header[protocol.HeaderLastEventID]
 	if len(last) == 0 || last[0] == "" {
+		s.Doubt(r.RemoteAddr)
 		h.listen(w, r, s)
 		return
 	}
+	s.Confirm()
 	cursor, err := s.ParseEventID(last[0])
 	if err != nil {
 		h.fail(w, err)

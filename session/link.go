@@ -19,6 +19,20 @@ type link struct {
 	over bool // guarded by s.mu
 }
 
+// deliver hands a message to the conversation while it lasts.
+func (l *link) deliver(in Inbound) error {
+	l.s.mu.Lock()
+	conn := l.conn
+	if l.over {
+		conn = nil
+	}
+	l.s.mu.Unlock()
+	if conn == nil {
+		return errEnded
+	}
+	return conn.Deliver(in)
+}
+
 // reopenTimeout bounds how long a request waits for a backend to be opened
 // again and to answer the initialize that it is given.
 const reopenTimeout = 30 * time.Second

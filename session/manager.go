@@ -299,16 +299,20 @@ func (m *Manager) Stop() {
 
 // Idle says whether nothing is in flight and nobody reads.
 func (m *Manager) Idle() bool {
-	if m.calls.Load() > 0 {
-		return false
-	}
-	for _, s := range m.all() {
-		if s.reading.Load() > 0 {
-			return false
-		}
-	}
-	return true
+	return m.calls.Load() == 0 && m.Readers() == 0
 }
+
+// Readers returns how many readers are attached.
+func (m *Manager) Readers() int {
+	n := 0
+	for _, s := range m.all() {
+		n += int(s.reading.Load())
+	}
+	return n
+}
+
+// Calls returns how many requests are in flight.
+func (m *Manager) Calls() int { return int(m.calls.Load()) }
 
 // Close ends all sessions, and waits until their backends are closed.
 func (m *Manager) Close() {

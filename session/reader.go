@@ -25,6 +25,9 @@ type broken struct {
 	number  uint64
 	certain bool // no event id was written, so none can have arrived
 	at      time.Time
+	// from is the address of a client to whom all was written, of which nobody
+	// can know whether it arrived; "" where the connection is known to have broken.
+	from string
 }
 
 // mostBroken bounds how many broken streams a session remembers.
@@ -221,14 +224,13 @@ func (r *Reader) Detach(broke, ids bool) {
 		if len(t.readers) == 0 {
 			t.readers = nil
 		}
-		if broke && number != standalone {
-			if len(t.broken) >= mostBroken {
-				t.broken = slices.Delete(t.broken, 0, 1)
-			}
-			t.broken = append(t.broken, broken{number: number, certain: !ids, at: time.Now()})
-		}
+	} else {
+		broke = false // another reads it by now
 	}
 	t.mu.Unlock()
+	if broke && number != standalone {
+		t.lost(broken{number: number, certain: !ids, at: time.Now()})
+	}
 	r.s.Touch()
 	r.s.reading.Add(-1)
 }
@@ -248,6 +250,49 @@ func (s *Session) Broken(before time.Time, uncertain bool) []uint64 {
 		}
 	}
 	return numbers
+}
+
+// Written notes that all of a stream was written to the client at an address.
+// Until the client shows, by another request, that it has gone on, the bytes may
+// as well have been lost on the way.
+func (s *Session) Written(number uint64, from string) {
+	s.streams.lost(broken{number: number, at: time.Now(), from: from})
+}
+
+// lost remembers a stream that its client may have to ask for.
+func (t *table) lost(b broken) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.broken) >= mostBroken {
+		t.broken = slices.Delete(t.broken, 0, 1)
+	}
+	t.broken = append(t.broken, b)
+}
+
+// Confirm notes that the client has gone on: what was written has arrived.
+func (s *Session) Confirm() {
+	t := &s.streams
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.broken) > 0 {
+		t.broken = slices.DeleteFunc(t.broken, func(b broken) bool { return b.from != "" })
+	}
+}
+
+// doubtFor is how long a client that lost an answer takes at the most to come
+// back for it.
+const doubtFor = 10 * time.Second
+
+// Doubt is [Session.Confirm] for a client that comes, from an address, with
+// nothing but its session. It may have lost the last answer; not so if it comes
+// on the connection on which that was written, or much later.
+func (s *Session) Doubt(from string) {
+	t := &s.streams
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.broken = slices.DeleteFunc(t.broken, func(b broken) bool {
+		return b.from != "" && (b.from == from || time.Since(b.at) > doubtFor)
+	})
 }
 
 // forget takes a stream off the broken ones: it can't be continued any more.
@@ -310,8 +355,5 @@ func (c *Call) Break() {
 	if number == 0 {
 		return
 	}
-	t := &c.s.streams
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.broken = append(t.broken, broken{number: number, certain: true, at: time.Now()})
+	c.s.streams.lost(broken{number: number, certain: true, at: time.Now()})
 }

@@ -66,9 +66,15 @@ func (s *Session) request(l *link, call *Call, m jsonrpc.Message) {
 		// There is no session in which an answer could come.
 		refusal := jsonrpc.AppendError(nil, m.ID, jsonrpc.Errorf(jsonrpc.CodeInvalidRequest,
 			"%s: a stateless endpoint cannot ask its client", m.Method))
-		if back, err := jsonrpc.Parse(refusal); err == nil && l.conn != nil {
-			go l.conn.Deliver(Inbound{Message: back})
+		back, err := jsonrpc.Parse(refusal)
+		if err != nil {
+			return
 		}
+		go func() { // the backend may be in the middle of its own writing
+			if err := l.deliver(Inbound{Message: back}); err != nil {
+				s.m.logger.Debug("refusal not delivered", "session", s.Name(), "error", err)
+			}
+		}()
 		return
 	}
 	s.mu.Lock()

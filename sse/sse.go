@@ -78,18 +78,24 @@ func AppendEvent(dst []byte, name, data string) []byte {
 	return append(dst, "\n\n"...)
 }
 
-// ErrTooLong is returned by [Reader.Next] for an event over the limit.
+// ErrTooLong is returned by [Reader.Next] for an event over the limit. The
+// reader is of no use after it.
 var ErrTooLong = errors.New("server-sent event is too long")
 
 // A Reader takes events off a stream. It must not be used concurrently.
 type Reader struct {
 	r     *bufio.Reader
 	max   int
+	buf   []byte // of the last line
 	first bool
 	skipN bool // the last line ended in CR: a LF that follows belongs to it
 }
 
-// NewReader returns a reader of events of at most max bytes each.
+// mostKept is how large a buffer for lines a reader keeps.
+const mostKept = 64 << 10
+
+// NewReader returns a reader of events of at most max bytes each, not counting
+// comments and the ends of lines.
 func NewReader(r io.Reader, max int) *Reader {
 	return &Reader{r: bufio.NewReaderSize(r, 4096), max: max, first: true}
 }
@@ -106,7 +112,6 @@ func (r *Reader) Next() (Event, error) {
 		if err != nil {
 			return Event{}, err
 		}
-		size += len(line)
 		if len(line) == 0 {
 			if seen {
 				return ev, nil
@@ -116,8 +121,9 @@ func (r *Reader) Next() (Event, error) {
 		}
 		name, value, _ := bytes.Cut(line, []byte(":"))
 		if len(name) == 0 {
-			continue // a comment
+			continue // a comment, of which there may be any number
 		}
+		size += len(line)
 		value = bytes.TrimPrefix(value, []byte(" "))
 		seen = ev.set(string(name), value) || seen
 	}
@@ -156,29 +162,50 @@ func (ev *Event) set(name string, value []byte) bool {
 // line returns the next line without its end, which is LF, CR or CRLF. The
 // bytes are good until the next call.
 func (r *Reader) line(max int) ([]byte, error) {
-	var line []byte
+	if cap(r.buf) > mostKept {
+		r.buf = nil
+	}
+	line := r.buf[:0]
 	for {
-		c, err := r.r.ReadByte()
-		if err != nil {
+		if _, err := r.r.Peek(1); err != nil {
 			return nil, err
 		}
+		part, _ := r.r.Peek(r.r.Buffered())
 		if r.skipN {
 			r.skipN = false
-			if c == '\n' {
+			if part[0] == '\n' {
+				_, _ = r.r.Discard(1)
 				continue
 			}
 		}
-		if c == '\n' || c == '\r' {
-			r.skipN = c == '\r'
-			if r.first {
-				r.first = false
-				line = bytes.TrimPrefix(line, []byte("\ufeff"))
-			}
-			return line, nil
-		}
-		if len(line) >= max {
+		n := end(part)
+		if len(line)+n > max {
 			return nil, ErrTooLong
 		}
-		line = append(line, c)
+		line = append(line, part[:n]...)
+		r.buf = line
+		if n == len(part) {
+			_, _ = r.r.Discard(n)
+			continue
+		}
+		// What follows a CR may be long in coming: it is not waited for.
+		r.skipN = part[n] == '\r'
+		_, _ = r.r.Discard(n + 1)
+		if r.first {
+			r.first = false
+			line = bytes.TrimPrefix(line, []byte("\ufeff"))
+		}
+		return line, nil
 	}
+}
+
+// end returns how many bytes come before the first end of a line.
+func end(part []byte) int {
+	if n := bytes.IndexByte(part, '\n'); n >= 0 {
+		part = part[:n]
+	}
+	if n := bytes.IndexByte(part, '\r'); n >= 0 {
+		part = part[:n]
+	}
+	return len(part)
 }

@@ -28,8 +28,9 @@ type usageError struct{ error }
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	os.Exit(run(ctx, os.Args[1:]))
+	code := run(ctx, os.Args[1:])
+	stop()
+	os.Exit(code)
 }
 
 // run runs a command line and returns the exit code.

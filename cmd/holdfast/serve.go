@@ -55,7 +55,7 @@ a process of its own.`,
   holdfast serve -- npx -y @modelcontextprotocol/server-everything stdio`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if f.demo == (len(args) > 0) {
-				return usageError{errors.New("serve wants either --demo or a command: holdfast serve -- COMMAND ARG...")}
+				return usageError{errors.New("serve wants either --demo or a command (holdfast serve -- COMMAND ARG)")}
 			}
 			return nil
 		},

@@ -1,0 +1,235 @@
+package process
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"holdfast/session"
+)
+
+// drainWait is how long output is awaited after the process is gone: first
+// until whoever else holds the pipe lets go of it, then once more for what the
+// process itself left in it.
+const drainWait = 50 * time.Millisecond
+
+// A conn is one session's process. These goroutines are its own, and have ended
+// when done is closed: supervise, which alone decides how it ends; watch, which
+// tells it of the exit; write, readMessages and readLog, one for each pipe.
+type conn struct {
+	b    *Backend
+	log  *slog.Logger
+	sink session.Sink
+
+	cmd *exec.Cmd
+	pid int // of the process, and the name of its group
+	tag string
+
+	stdin          *os.File
+	stdout, stderr *output
+	queue          queue
+	lastLine       string // of stderr; to be read when the readers have ended
+
+	ask     sync.Once
+	closing chan struct{} // closed: Close was called
+	faults  chan fault    // room for one from each goroutine that sends
+	exited  chan struct{} // closed: the process has exited, and may be a zombie
+	done    chan struct{} // closed: nothing is left
+
+	readers, others sync.WaitGroup
+	reap            func() string // frees the zombie, and says how it ended
+}
+
+// A fault is a reason of ours to end a conversation.
+type fault struct {
+	why error
+	// patient: the process is probably just about to exit, and its exit status
+	// will be the better reason.
+	patient bool
+}
+
+// start starts a process and none of the goroutines.
+func (b *Backend) start(tag string, start session.Start, sink session.Sink) (*conn, error) {
+	c := &conn{
+		b: b, sink: sink, tag: tag,
+		log:     b.opts.Logger.With("session", start.Session),
+		closing: make(chan struct{}),
+		faults:  make(chan fault, 2),
+		exited:  make(chan struct{}),
+		done:    make(chan struct{}),
+	}
+	c.queue.init(b.opts.MaxQueue)
+	c.cmd = &exec.Cmd{Path: b.path, Args: b.args, Dir: b.opts.Dir, Env: b.environment(tag)}
+	c.cmd.SysProcAttr = ownGroup()
+	// Not the pipes of os/exec: its Wait closes them before they are read empty.
+	var pipes [3][2]*os.File // stdin, stdout, stderr; each a reading and a writing end
+	for i := range pipes {
+		r, w, err := os.Pipe()
+		if err != nil {
+			closePipes(slices.Concat(pipes[0][:], pipes[1][:])...)
+			return nil, fmt.Errorf("make a pipe: %w", err)
+		}
+		pipes[i] = [2]*os.File{r, w}
+	}
+	c.cmd.Stdin, c.cmd.Stdout, c.cmd.Stderr = pipes[0][0], pipes[1][1], pipes[2][1]
+	c.stdin, c.stdout, c.stderr = pipes[0][1], newOutput(pipes[1][0]), newOutput(pipes[2][0])
+	err := c.cmd.Start()
+	closePipes(pipes[0][0], pipes[1][1], pipes[2][1]) // the process has its own
+	if err != nil {
+		closePipes(c.stdin, c.stdout.f, c.stderr.f)
+		return nil, err
+	}
+	c.pid = c.cmd.Process.Pid
+	c.reap = sync.OnceValue(func() string {
+		if err := c.cmd.Wait(); err != nil && c.cmd.ProcessState == nil {
+			return err.Error()
+		}
+		return c.cmd.ProcessState.String()
+	})
+	return c, nil
+}
+
+// discard ends a process that was never run.
+func (c *conn) discard() {
+	c.signal(syscall.SIGKILL)
+	c.b.guard.remove(c.pid)
+	c.reap()
+	closePipes(c.stdin, c.stdout.f, c.stderr.f)
+	c.b.sweep(c.tag)
+}
+
+// signal sends a signal to the whole process group.
+func (c *conn) signal(s syscall.Signal) {
+	if err := signalGroup(c.cmd.Process, s); err != nil {
+		c.log.Warn("cannot signal the server's processes", "pid", c.pid, "signal", s.String(), "error", err)
+	}
+}
+
+// run starts the goroutines.
+func (c *conn) run() {
+	c.log.Debug("server process started", "pid", c.pid)
+	c.readers.Go(c.readMessages)
+	c.readers.Go(c.readLog)
+	c.others.Go(c.write)
+	c.others.Go(c.watch)
+	go c.supervise()
+}
+
+// watch closes exited when the process exits.
+func (c *conn) watch() {
+	// A zombie keeps its id, so the group can be killed without a chance that
+	// the name has come to mean another; hence it is reaped later, if possible.
+	if !awaitExit(c.pid) {
+		c.reap()
+	}
+	close(c.exited)
+}
+
+// supervise sees the process through to its end and leaves nothing behind.
+func (c *conn) supervise() {
+	why := c.untilExit()
+	c.queue.close(errors.New("the server process has ended"))
+	closePipes(c.stdin)
+	// If it exited by itself, what it said is read before its descendants, who
+	// may be saying it (think of a filter in its output), are killed.
+	if c.asked() || why != nil {
+		c.signal(syscall.SIGKILL)
+	}
+	deadline := time.Now().Add(drainWait)
+	c.stdout.endBy(deadline)
+	c.stderr.endBy(deadline)
+	c.readers.Wait()
+	c.signal(syscall.SIGKILL)
+	c.b.guard.remove(c.pid)
+	status := c.reap()
+	c.others.Wait()
+	closePipes(c.stdin, c.stdout.f, c.stderr.f)
+	c.log.Debug("server process ended", "pid", c.pid, "status", status)
+	if !c.asked() {
+		if why == nil {
+			why = fmt.Errorf("server process exited: %s", status)
+		}
+		if c.lastLine != "" {
+			why = fmt.Errorf("%w (last stderr: %s)", why, c.lastLine)
+		}
+		c.sink.Closed(why, true)
+	}
+	c.b.sweep(c.tag)
+	c.b.forget(c)
+	close(c.done)
+}
+
+// untilExit returns when the process has exited: by itself or because Close was
+// called, then with nil, or because of the fault that it returns.
+func (c *conn) untilExit() error {
+	select {
+	case <-c.exited:
+		return nil
+	case <-c.closing:
+	case f := <-c.faults:
+		if f.patient && c.exitsInTime() {
+			return nil
+		}
+		c.signal(syscall.SIGKILL)
+		<-c.exited
+		return f.why
+	}
+	c.queue.close(errors.New("the session is closed"))
+	closePipes(c.stdin)
+	for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
+		if c.exitsInTime() {
+			return nil
+		}
+		c.signal(s)
+	}
+	<-c.exited
+	return nil
+}
+
+// exitsInTime reports whether the process exits within the grace period.
+func (c *conn) exitsInTime() bool {
+	t := time.NewTimer(c.b.opts.Grace)
+	defer t.Stop()
+	select {
+	case <-c.exited:
+		return true
+	case <-t.C:
+		return false
+	}
+}
+
+// Deliver queues a message for the process's stdin. It never waits; it fails if
+// the conversation has ended or the server does not read its stdin.
+func (c *conn) Deliver(in session.Inbound) error {
+	if err := c.queue.put(in.Raw); err != nil {
+		return fmt.Errorf("deliver to the server process: %w", err)
+	}
+	return nil
+}
+
+// Close ends the process: by the end of its stdin, SIGTERM after a grace period,
+// SIGKILL after another; and kills what it leaves behind. It returns when all of
+// that is gone. The sink's Closed is not called unless it was already due. It
+// may be called more than once, but not from inside the sink.
+func (c *conn) Close() error {
+	c.askToEnd()
+	<-c.done
+	return nil
+}
+
+func (c *conn) askToEnd() { c.ask.Do(func() { close(c.closing) }) }
+
+func (c *conn) asked() bool {
+	select {
+	case <-c.closing:
+		return true
+	default:
+		return false
+	}
+}

@@ -1,0 +1,315 @@
+//go:build unix
+
+package process
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"holdfast/jsonrpc"
+	"holdfast/session"
+)
+
+func TestEcho(t *testing.T) {
+	f := newFixture(t, Options{})
+	c, r := f.open()
+	const calls = 100
+	var all sync.WaitGroup
+	for range calls {
+		all.Go(func() { deliver(t, c, "echo", `{"text":"hello"}`) })
+	}
+	all.Wait()
+	var msgs []jsonrpc.Message
+	for range calls {
+		msgs = append(msgs, within(t, soon, "answer", r.said))
+	}
+	// Looked at when all have come: each has bytes of its own.
+	for _, m := range msgs {
+		if m.Kind != jsonrpc.Response || string(m.ID) != "7" || string(m.Result) != `{"text":"hello"}` {
+			t.Fatalf("got %s %s", m.Kind, m.Raw)
+		}
+	}
+	large := fmt.Sprintf(`{"text":%q}`, strings.Repeat("l", 1<<20))
+	deliver(t, c, "echo", large)
+	if m := within(t, soon, "large answer", r.said); string(m.Result) != large {
+		t.Errorf("got %d bytes, want %d", len(m.Result), len(large))
+	}
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+	r.end()
+	if err := c.Deliver(request("echo", "{}")); err == nil {
+		t.Error("a closed conversation takes messages")
+	}
+	if strings.Contains(f.logs.String(), "hush") {
+		t.Error("the session's secret was logged")
+	}
+}
+
+func TestBatchAndGarbage(t *testing.T) {
+	f := newFixture(t, Options{})
+	c, r := f.open()
+	deliver(t, c, "print", `{"text":"\nListening on stdio\u0007!\n\n"}`)
+	deliver(t, c, "print", fmt.Sprintf(`{"text":"{%s"}`, strings.Repeat("x", 1000)))
+	deliver(t, c, "print", `{"text":" [{\"jsonrpc\":\"2.0\",\"method\":\"a\"}, {\"jsonrpc\":\"2.0\",\"method\":\"b\"}]"}`)
+	for _, want := range []string{"a", "b"} {
+		if m := within(t, soon, "message", r.said); m.Method != want {
+			t.Errorf("got %q, want %q", m.Method, want)
+		}
+	}
+	logs := f.logs.String()
+	if n := strings.Count(logs, `"level":"WARN"`); n != 2 {
+		t.Errorf("%d warnings, want 2:\n%s", n, logs)
+	}
+	if !strings.Contains(logs, `Listening on stdio\\a!`) || strings.Contains(logs, strings.Repeat("x", maxQuote)) {
+		t.Errorf("lines are not quoted, or not cut:\n%s", logs)
+	}
+}
+
+func TestStderr(t *testing.T) {
+	f := newFixture(t, Options{})
+	c, _ := f.open()
+	deliver(t, c, "complain", "{}")
+	poll(t, "three lines are logged", func() bool { return strings.Contains(f.logs.String(), "the last word") })
+	logs := strings.Split(strings.TrimSpace(f.logs.String()), "\n")
+	if len(logs) != 3 {
+		t.Fatalf("%d lines, want 3", len(logs))
+	}
+	for _, want := range []string{`"level":"INFO"`, `"session":"public-name"`, `"stderr":"a complaint"`} {
+		if !strings.Contains(logs[0], want) {
+			t.Errorf("no %s in %s", want, logs[0])
+		}
+	}
+	if len(logs[1]) > maxLogLine+200 {
+		t.Errorf("a line of %d bytes was logged", len(logs[1]))
+	}
+}
+
+func TestExit(t *testing.T) {
+	f := newFixture(t, Options{})
+	c, r := f.open()
+	deliver(t, c, "exit", "{}")
+	why := within(t, soon, "Closed", r.closed)
+	const want = "server process exited: exit status 3 (last stderr: cannot go on)"
+	if why.Error() != want {
+		t.Errorf("got %q, want %q", why, want)
+	}
+	if err := c.Deliver(request("echo", "{}")); err == nil {
+		t.Error("an ended conversation takes messages")
+	}
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+	c, r = f.open() // again
+	deliver(t, c, "echo", "{}")
+	within(t, soon, "answer", r.said)
+}
+
+func TestKilled(t *testing.T) {
+	f := newFixture(t, Options{})
+	c, r := f.open()
+	deliver(t, c, "echo", "{}")
+	within(t, soon, "answer", r.said)
+	if err := syscall.Kill(c.pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	why := within(t, time.Second, "Closed", r.closed)
+	if want := "server process exited: signal: killed"; why.Error() != want {
+		t.Errorf("got %q, want %q", why, want)
+	}
+}
+
+// Everything that was said before the exit comes before Closed.
+func TestBurstThenExit(t *testing.T) {
+	f := newFixture(t, Options{})
+	c, r := f.open()
+	deliver(t, c, "burst", "{}")
+	why := within(t, soon, "Closed", r.closed)
+	if len(r.said) != 5000 || why.Error() != "server process exited: exit status 0" {
+		t.Errorf("got %d messages, and %q", len(r.said), why)
+	}
+	for n := range len(r.said) {
+		if m := <-r.said; string(m.Params) != fmt.Sprintf(`{"n":%d}`, n) {
+			t.Fatalf("message %d is %s", n, m.Raw)
+		}
+	}
+}
+
+// What a process says, does and leaves undone that ends a conversation.
+func TestFaults(t *testing.T) {
+	for name, test := range map[string]struct{ script, why string }{
+		"long message": {
+			`head -c 20000 /dev/zero | tr '\0' x; exec sleep 1000`,
+			"server process wrote a message of more than 1000 bytes"},
+		"closed stdout": {
+			`exec >&-; exec sleep 1000`,
+			"server process closed its stdout"},
+		"closed stdin": {
+			`exec <&-; echo not any more >&2; echo '{"jsonrpc":"2.0","method":"ready"}'; exec sleep 1000`,
+			"server process stopped reading its stdin: broken pipe (last stderr: not any more)"},
+		"exit after closed stdout": {
+			`exec >&-; exit 5`,
+			"server process exited: exit status 5"},
+		"last line without an end": {
+			`printf '{"jsonrpc":"2.0","method":"ready"}'; exit 6`,
+			"server process exited: exit status 6"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t, Options{MaxMessage: 1000, Grace: 100 * time.Millisecond}, sh(test.script)...)
+			c, r := f.open()
+			if strings.Contains(test.script, "ready") {
+				within(t, soon, "message", r.said)
+				_ = c.Deliver(request("echo", "{}")) // may have exited
+			}
+			if why := within(t, soon, "Closed", r.closed); why.Error() != test.why {
+				t.Errorf("got %q, want %q", why, test.why)
+			}
+		})
+	}
+}
+
+func TestNeverReads(t *testing.T) {
+	const most = 256 << 10
+	f := newFixture(t, Options{MaxQueue: most, Grace: 50 * time.Millisecond}, "sleep", "1000")
+	c, r := f.open()
+	m := request("echo", fmt.Sprintf(`{"text":%q}`, strings.Repeat("x", 1000)))
+	var err error
+	sent := 0
+	for err == nil && sent < 10*most {
+		began := time.Now()
+		err = c.Deliver(m)
+		if took := time.Since(began); took > time.Second {
+			t.Fatalf("Deliver took %v", took)
+		}
+		sent += len(m.Raw)
+	}
+	if err == nil || !strings.Contains(err.Error(), "does not read its stdin") {
+		t.Errorf("got %v after %d bytes", err, sent)
+	}
+	if sent < most-2*len(m.Raw) || sent > 2*most+pipeSize {
+		t.Errorf("%d bytes were taken; the limit is %d", sent, most)
+	}
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+	r.end()
+}
+
+// A process that heeds neither the end of its stdin nor SIGTERM.
+func TestStubborn(t *testing.T) {
+	const grace = 200 * time.Millisecond
+	f := newFixture(t, Options{Grace: grace},
+		sh(`trap '' TERM; echo '{"jsonrpc":"2.0","method":"ready"}'; while :; do sleep 0.05; done`)...)
+	c, r := f.open()
+	within(t, soon, "message", r.said)
+	began := time.Now()
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+	if took := time.Since(began); took < 2*grace || took > 2*grace+2*time.Second {
+		t.Errorf("Close took %v, the grace period is %v", took, grace)
+	}
+	r.end()
+}
+
+// A process that ends at the end of its stdin is given the time to.
+func TestOrderlyEnd(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "done")
+	f := newFixture(t, Options{Grace: soon}, "sh", "-c", `while read -r line; do :; done; echo done >"$0"`, file)
+	c, r := f.open()
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+	r.end()
+	if _, err := os.Stat(file); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestCloseRacesExit(t *testing.T) {
+	f := newFixture(t, Options{}, sh("read -r line; exit 1")...)
+	var all sync.WaitGroup
+	for range 20 {
+		c, r := f.open()
+		all.Go(func() { _ = c.Deliver(request("exit", "{}")) }) // may be too late
+		for range 2 {
+			all.Go(func() {
+				if err := c.Close(); err != nil {
+					t.Error(err)
+				}
+				r.end()
+			})
+		}
+	}
+	all.Wait()
+}
+
+func TestNewFails(t *testing.T) {
+	for _, command := range [][]string{nil, {""}, {"holdfast-no-such-program"}, {"./no/such/program"}} {
+		if b, err := New(command, nil); err == nil {
+			t.Errorf("New(%q) = %v, want an error", command, b)
+		}
+	}
+}
+
+func TestOpenFails(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "server")
+	if err := os.WriteFile(file, []byte("#!/bin/sh\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	f := newFixture(t, Options{Dir: filepath.Dir(file)}, "./server")
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	r := newRecorder(t)
+	r.end()
+	if _, err := f.Open(context.Background(), session.Start{}, r); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("got %v, want that the program is gone", err)
+	}
+	if err := f.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := f.Open(context.Background(), session.Start{}, r); !errors.Is(err, ErrClosed) {
+		t.Errorf("got %v, want %v", err, ErrClosed)
+	}
+}
+
+// A lateCancel is a context that is cancelled when it is looked at again.
+type lateCancel struct {
+	context.Context
+	looked int
+}
+
+func (c *lateCancel) Err() error {
+	if c.looked++; c.looked > 1 {
+		return context.Canceled
+	}
+	return nil
+}
+
+func TestOpenCancelled(t *testing.T) {
+	f := newFixture(t, Options{}, "sleep", "1000")
+	r := newRecorder(t)
+	r.end()
+	ctx := &lateCancel{Context: context.Background()}
+	if _, err := f.Open(ctx, session.Start{}, r); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v, want %v", err, context.Canceled)
+	}
+	if left := marked(f.mark); len(left) != 0 {
+		t.Errorf("processes %v are left", left)
+	}
+	ended, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, err := f.Open(ended, session.Start{}, r); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v, want %v", err, context.Canceled)
+	}
+}

@@ -1,0 +1,281 @@
+//go:build unix
+
+package process
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/rand"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"holdfast/session"
+)
+
+// A descendant that holds stdout open delays nobody, and does not survive.
+func TestGrandchildHoldsStdout(t *testing.T) {
+	needLinux(t)
+	f := newFixture(t, Options{}, sh("sleep 1000 & echo bye >&2; exit 1")...)
+	_, r := f.open()
+	why := within(t, time.Second, "Closed", r.closed)
+	if want := "server process exited: exit status 1 (last stderr: bye)"; why.Error() != want {
+		t.Errorf("got %q, want %q", why, want)
+	}
+	poll(t, "the grandchild gone", func() bool { return len(marked(f.mark)) == 0 })
+}
+
+// Failure 9: many sessions, each with descendants, end at the same time.
+func TestCloseMany(t *testing.T) {
+	needLinux(t)
+	const sessions = 50
+	f := newFixture(t, Options{Grace: 300 * time.Millisecond}, sh("cat >/dev/null & sleep 1000 & wait")...)
+	first, r := f.open() // starts the guard and the poller
+	if err := first.Close(); err != nil {
+		t.Error(err)
+	}
+	r.end()
+	files := openFiles(t)
+	conns := make([]*conn, sessions)
+	for i := range conns {
+		conns[i], _ = f.open()
+	}
+	poll(t, "all descendants there", func() bool { return len(marked(f.mark)) >= 2*sessions })
+	var all sync.WaitGroup
+	for _, c := range conns {
+		all.Go(func() {
+			if err := c.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	poll(t, "all descendants gone", func() bool { return len(marked(f.mark)) == 0 })
+	if n := openFiles(t); n > files {
+		t.Errorf("%d files are open, %d were", n, files)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if n := len(f.conns); n != 0 {
+		t.Errorf("the backend keeps %d conversations", n)
+	}
+}
+
+func openFiles(t *testing.T) int {
+	t.Helper()
+	files, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(files)
+}
+
+// A daemon, which left the process group, ends with its session; that of
+// another session lives on.
+func TestDaemon(t *testing.T) {
+	needLinux(t)
+	needSetsid(t)
+	f := newFixture(t, Options{}, sh("setsid sleep 1000 >/dev/null 2>&1 & cat")...)
+	a, _ := f.open()
+	b, _ := f.open()
+	poll(t, "all processes there", func() bool { return len(daemons(f.mark)) == 2 })
+	if err := a.Close(); err != nil {
+		t.Error(err)
+	}
+	poll(t, "one daemon gone", func() bool { return len(daemons(f.mark)) == 1 })
+	if err := b.Close(); err != nil {
+		t.Error(err)
+	}
+	poll(t, "the other daemon gone", func() bool { return len(daemons(f.mark)) == 0 })
+}
+
+// limited returns the context of a process that may not outlive a failing test.
+// The test fails if its time runs out.
+func limited(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), soon)
+	t.Cleanup(func() {
+		if ctx.Err() != nil {
+			t.Errorf("a process had to be killed after %v", soon)
+		}
+		cancel()
+	})
+	return ctx
+}
+
+func needSetsid(t *testing.T) {
+	t.Helper()
+	if _, err := exec.LookPath("setsid"); err != nil {
+		t.Skip("no setsid program here")
+	}
+}
+
+// daemons returns those of a test's processes that lead a session.
+func daemons(mark string) (pids []int) {
+	for _, pid := range marked(mark) {
+		if sid, _, errno := syscall.Syscall(syscall.SYS_GETSID, uintptr(pid), 0, 0); errno == 0 && int(sid) == pid {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+const heldSessions = 4
+
+// hold is a process that uses the backend until it is killed. It says the tag
+// of its guard when it is ready.
+func hold() {
+	b, err := New(sh(`trap '' TERM; sleep 1000 & setsid sleep 1000 & wait`), nil)
+	for range heldSessions {
+		if err == nil {
+			_, err = b.Open(context.Background(), session.Start{}, nil)
+		}
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	fmt.Println(b.tag)
+	select {}
+}
+
+// When we are killed, the guard kills all that we started.
+func TestUserKilled(t *testing.T) {
+	needLinux(t)
+	needSetsid(t)
+	mark := rand.Text()
+	user := exec.CommandContext(limited(t), os.Args[0])
+	// A foreign tag, as if the user were some other Holdfast's child.
+	user.Env = append(os.Environ(), markVariable+"="+mark, modeVariable+"=holder", tagVariable+"=foreign.1")
+	user.Stderr = os.Stderr
+	out, err := user.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := user.Start(); err != nil {
+		t.Fatal(err)
+	}
+	tag, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	poll(t, "all descendants there", func() bool { return len(daemons(mark)) == heldSessions && len(marked(mark)) >= 1+3*heldSessions })
+	guards := commands(strings.TrimSpace(tag))
+	if len(guards) != 1 {
+		t.Fatalf("%d guards, want 1", len(guards))
+	}
+	environ, err := os.ReadFile(filepath.Join(guards[0], "environ"))
+	if err != nil || bytes.Contains(environ, []byte(tagVariable)) {
+		t.Errorf("the guard's environment is %q, %v", environ, err)
+	}
+	// Ctrl-C and the like reach the guard too, if all of a control group is told.
+	guard := 0
+	if _, err := fmt.Sscanf(guards[0], "/proc/%d", &guard); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(guard, syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+
+	if err := user.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = user.Wait() // killed
+	poll(t, "all descendants gone", func() bool { return len(marked(mark)) == 0 })
+	poll(t, "the guard gone", func() bool { return len(commands(strings.TrimSpace(tag))) == 0 })
+}
+
+// commands returns the directories of the processes whose command line has the
+// text.
+func commands(text string) (dirs []string) {
+	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, file := range files {
+		if line, _ := os.ReadFile(file); bytes.Contains(line, []byte(text)) {
+			dirs = append(dirs, filepath.Dir(file))
+		}
+	}
+	return dirs
+}
+
+// Without grep, or with one that stops at a NUL, the guard finds daemons too.
+func TestGuardWithoutGrep(t *testing.T) {
+	needLinux(t)
+	needSetsid(t)
+	mark := rand.Text()
+	daemon := exec.CommandContext(limited(t), "setsid", "sleep", "1000")
+	daemon.Env = append(os.Environ(), markVariable+"="+mark)
+	if err := daemon.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", t.TempDir())
+	guard, err := startGuard(markVariable + "=" + mark)
+	if err != nil {
+		t.Fatal(err)
+	}
+	closePipes(guard.stdin)
+	within(t, soon, "end of the guard", guard.exited)
+	if err := daemon.Wait(); err == nil || err.Error() != "signal: killed" {
+		t.Errorf("the daemon ended with %v", err)
+	}
+}
+
+// The guard kills the groups that it was told of, and not those that it was told
+// to forget.
+func TestGuardGroups(t *testing.T) {
+	guard, err := startGuard("nothing has this mark")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var groups [3]*exec.Cmd
+	for i := range groups {
+		groups[i] = exec.CommandContext(limited(t), "sleep", "1000")
+		groups[i].SysProcAttr = ownGroup()
+		if err := groups[i].Start(); err != nil {
+			t.Fatal(err)
+		}
+		if err := guard.write(fmt.Sprintf("+ %d\n", groups[i].Process.Pid)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := guard.write(fmt.Sprintf("- %d\n", groups[1].Process.Pid)); err != nil {
+		t.Fatal(err)
+	}
+	closePipes(guard.stdin)
+	within(t, soon, "end of the guard", guard.exited)
+	if err := groups[1].Process.Signal(syscall.SIGTERM); err != nil { // it lives
+		t.Error(err)
+	}
+	for i, want := range []string{"signal: killed", "signal: terminated", "signal: killed"} {
+		if err := groups[i].Wait(); err == nil || err.Error() != want {
+			t.Errorf("group %d ended with %v, want %s", i, err, want)
+		}
+	}
+}
+
+// A guard that was killed is replaced, and the new one knows every group.
+func TestGuardKilled(t *testing.T) {
+	f := newFixture(t, Options{})
+	a, r := f.open()
+	old := f.guard.running
+	if err := old.process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	within(t, soon, "end of the guard", old.exited)
+	b, _ := f.open()
+	if f.guard.running == old || !f.guard.groups[a.pid] || !f.guard.groups[b.pid] {
+		t.Fatalf("guard %v knows %v", f.guard.running, f.guard.groups)
+	}
+	deliver(t, a, "echo", "{}")
+	within(t, soon, "answer", r.said)
+	// What it knows shows when it takes the end of its stdin for our death.
+	closePipes(f.guard.running.stdin)
+	if why := within(t, soon, "Closed", r.closed); why.Error() != "server process exited: signal: killed" {
+		t.Errorf("got %q", why)
+	}
+}

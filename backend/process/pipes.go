@@ -1,0 +1,193 @@
+package process
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"holdfast/jsonrpc"
+)
+
+const (
+	readBuffer = 16 << 10 // of stdout, per session
+	maxLogLine = 8 << 10  // of stderr, in bytes; also its read buffer
+	maxQuote   = 200      // bytes of a line quoted in an error or a warning
+	// pipeSize is what a pipe holds at most, unless its writer took the trouble
+	// to enlarge it.
+	pipeSize = 64 << 10
+)
+
+// errTooLong is what readLine gives for a line that is too long.
+var errTooLong = errors.New("line too long")
+
+// An output is our end of a process's stdout or stderr.
+type output struct {
+	f    *os.File
+	late bool // the deadline has passed; the reader's own
+	left int  // bytes that may be read after it; the reader's own
+}
+
+func newOutput(f *os.File) *output { return &output{f: f, left: pipeSize} }
+
+// endBy is told when the process is gone: reading ends at end of file, or at
+// about t if a descendant still holds the pipe open.
+func (o *output) endBy(t time.Time) {
+	if o.f.SetReadDeadline(t) != nil { // not on this system
+		time.AfterFunc(time.Until(t), func() { closePipes(o.f) })
+	}
+}
+
+// Read reads from the pipe. After the deadline it goes on as long as there is
+// something that the process itself may have written, which is at most what a
+// pipe holds: a slow sink loses nothing, and a descendant that goes on writing
+// keeps nobody.
+func (o *output) Read(b []byte) (int, error) {
+	if !o.late {
+		n, err := o.f.Read(b)
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			return n, err
+		}
+		o.late = true
+	}
+	if o.left == 0 || o.f.SetReadDeadline(time.Now().Add(drainWait)) != nil {
+		return 0, io.EOF
+	}
+	n, err := o.f.Read(b[:min(len(b), o.left)])
+	o.left -= n
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		err = io.EOF
+	}
+	return n, err
+}
+
+// closePipes closes ends of pipes; nil and what is closed already is passed over.
+// That a pipe can't be closed never changes anything.
+func closePipes(ends ...*os.File) {
+	for _, f := range ends {
+		_ = f.Close()
+	}
+}
+
+// readMessages hands what the process says on stdout to the sink.
+func (c *conn) readMessages() {
+	r := bufio.NewReaderSize(c.stdout, readBuffer)
+	for {
+		line, err := readLine(r, c.b.opts.MaxMessage)
+		if errors.Is(err, errTooLong) {
+			c.faults <- fault{why: fmt.Errorf("server process wrote a message of more than %d bytes", c.b.opts.MaxMessage)}
+			return
+		}
+		c.emit(bytes.TrimSpace(line))
+		if err != nil {
+			// Nothing more can be answered, whether or not the process lives on.
+			c.faults <- fault{why: errors.New("server process closed its stdout"), patient: true}
+			return
+		}
+	}
+}
+
+// readLine reads a line, with its end, into bytes of its own. It fails with
+// errTooLong for one of more than limit bytes, not counting its end. The last
+// line comes with io.EOF.
+func readLine(r *bufio.Reader, limit int64) ([]byte, error) {
+	var line []byte
+	for {
+		part, err := r.ReadSlice('\n')
+		line = append(line, part...)
+		if int64(len(bytes.TrimRight(line, "\r\n"))) > limit {
+			return nil, errTooLong
+		}
+		if !errors.Is(err, bufio.ErrBufferFull) {
+			return line, err
+		}
+	}
+}
+
+// emit passes on the message, or the batch of them, that a line holds. A server
+// that prints something else is not worth a session: it is logged.
+func (c *conn) emit(line []byte) {
+	if len(line) == 0 {
+		return
+	}
+	var one [1]jsonrpc.Message
+	msgs := one[:]
+	var err error
+	if line[0] == '[' {
+		msgs, _, err = jsonrpc.ParseBody(line)
+	} else {
+		one[0], err = jsonrpc.Parse(line)
+	}
+	if err != nil {
+		c.log.Warn("server wrote no message on stdout", "line", quote(line), "error", err)
+		return
+	}
+	for _, m := range msgs {
+		c.sink.Emit(nil, m)
+	}
+}
+
+// quote returns the beginning of a line, fit to be shown.
+func quote(line []byte) string {
+	if len(line) > maxQuote {
+		return strconv.Quote(string(line[:maxQuote])) + "…"
+	}
+	return strconv.Quote(string(line))
+}
+
+// readLog logs what the process says on stderr, line by line. Of a line that is
+// too long the beginning is logged.
+func (c *conn) readLog() {
+	r := bufio.NewReaderSize(c.stderr, maxLogLine)
+	for {
+		part, more, err := r.ReadLine()
+		if err != nil {
+			return
+		}
+		line := strings.ToValidUTF8(string(bytes.TrimRight(part, " \t\r")), "\uFFFD")
+		if more {
+			line += "…"
+		}
+		for more && err == nil {
+			_, more, err = r.ReadLine()
+		}
+		if line == "" {
+			continue
+		}
+		c.log.Info("server stderr", "stderr", line)
+		c.lastLine = line
+		if len(line) > maxQuote {
+			c.lastLine = strings.ToValidUTF8(line[:maxQuote], "") + "…"
+		}
+	}
+}
+
+// write writes the queued messages to the process's stdin, each in one piece:
+// some servers take a read for a message.
+func (c *conn) write() {
+	var line []byte
+	for {
+		raw, ok := c.queue.next()
+		if !ok {
+			return
+		}
+		line = append(append(line[:0], raw...), '\n')
+		if _, err := c.stdin.Write(line); err != nil {
+			if path, ok := errors.AsType[*os.PathError](err); ok {
+				err = path.Err // the pipe's made-up name says nothing
+			}
+			c.queue.close(fmt.Errorf("the server does not read its stdin: %w", err))
+			// What was queued is lost, and its calls would wait forever.
+			c.faults <- fault{why: fmt.Errorf("server process stopped reading its stdin: %w", err), patient: true}
+			return
+		}
+		if cap(line) > readBuffer {
+			line = nil
+		}
+	}
+}

@@ -1,0 +1,120 @@
+package process
+
+import (
+	"bufio"
+	"errors"
+	"io"
+	"os"
+	"strings"
+	"testing"
+	"time"
+)
+
+// After the deadline what is in the pipe is still read, and no more than that.
+func TestOutputAfterDeadline(t *testing.T) {
+	for name, written := range map[string]int{"nothing": 0, "little": 100, "a full pipe": pipeSize} {
+		t.Run(name, func(t *testing.T) {
+			r, w, err := os.Pipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer closePipes(r, w)
+			if _, err := w.WriteString(strings.Repeat("x", written)); err != nil {
+				t.Fatal(err)
+			}
+			o := newOutput(r)
+			o.endBy(time.Now().Add(-time.Second))
+			got, err := io.ReadAll(o)
+			if len(got) != written || err != nil {
+				t.Errorf("got %d bytes of %d, %v", len(got), written, err)
+			}
+		})
+	}
+}
+
+// A descendant that writes without end does not keep the reader.
+func TestOutputEndless(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	written := make(chan struct{})
+	go func() {
+		defer close(written)
+		for err := error(nil); err == nil; {
+			_, err = w.WriteString(strings.Repeat("x", 1000))
+		}
+	}()
+	o := newOutput(r)
+	o.endBy(time.Now())
+	_, err = io.Copy(io.Discard, o)
+	if err != nil {
+		t.Error(err)
+	}
+	closePipes(r)
+	<-written
+	closePipes(w)
+}
+
+func TestReadLine(t *testing.T) {
+	const limit = 40
+	full := strings.Repeat("f", limit)
+	r := bufio.NewReaderSize(strings.NewReader("a\n\n"+full+"\r\n"+full+"\nlast"), 16)
+	for _, want := range []string{"a\n", "\n", full + "\r\n", full + "\n"} {
+		if got, err := readLine(r, limit); string(got) != want || err != nil {
+			t.Errorf("got %q, %v, want %q", got, err, want)
+		}
+	}
+	if got, err := readLine(r, limit); string(got) != "last" || !errors.Is(err, io.EOF) {
+		t.Errorf("got %q, %v", got, err)
+	}
+	r = bufio.NewReaderSize(strings.NewReader(full+"f\n"), 16)
+	if _, err := readLine(r, limit); !errors.Is(err, errTooLong) {
+		t.Errorf("got %v, want %v", err, errTooLong)
+	}
+}
+
+func TestQueue(t *testing.T) {
+	var q queue
+	q.init(10)
+	put := func(text string, want bool) {
+		t.Helper()
+		if err := q.put([]byte(text)); (err == nil) != want {
+			t.Errorf("put %q: %v", text, err)
+		}
+	}
+	next := func(want string) {
+		t.Helper()
+		if raw, ok := q.next(); string(raw) != want || !ok {
+			t.Errorf("next: %q, %v, want %q", raw, ok, want)
+		}
+	}
+	put("larger than the queue", true)
+	put("", false)
+	next("larger than the queue")
+	put("", false) // it is being written
+	for range 100 {
+		q.mu.Lock()
+		q.size, q.writing = q.size-q.writing, 0
+		q.mu.Unlock()
+		put("1", true)
+		put("22", true)
+		put("333", true)
+		put("4", false)
+		next("1")
+		next("22")
+		next("333")
+	}
+	if cap(q.waiting) > 8 {
+		t.Errorf("the queue has room for %d messages after holding 3", cap(q.waiting))
+	}
+	ended := errors.New("ended")
+	q.close(ended)
+	q.close(errors.New("again"))
+	if err := q.put([]byte("1")); !errors.Is(err, ended) {
+		t.Errorf("got %v, want %v", err, ended)
+	}
+	if _, ok := q.next(); ok {
+		t.Error("a closed queue gives a message")
+	}
+}

@@ -1,0 +1,129 @@
+package load
+
+import (
+	"bytes"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// revision is what the benchmarks speak.
+const revision = "2025-11-25"
+
+// firstID is the lowest id of a request; all have as many digits, so that one
+// can be written over another in place.
+const firstID = 10_000_000
+
+// A Request is an HTTP request, ready to be written again and again.
+type Request struct {
+	raw []byte
+	id  int // where the id's digits are, or 0
+	n   int
+}
+
+// Post makes a request that posts one JSON-RPC message. Where the message says
+// "id":10000000, each call of [Request.Next] changes it.
+func Post(addr, path, session, message string) *Request {
+	raw := head("POST", addr, path, session)
+	raw = fmt.Appendf(raw, "Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(message), message)
+	r := &Request{raw: raw}
+	if at := bytes.Index(raw, []byte(`"id":`+strconv.Itoa(firstID))); at > 0 {
+		r.id = at + len(`"id":`)
+	}
+	return r
+}
+
+// Get makes a request for a stream: the standalone one, or the one that the
+// event id is of.
+func Get(addr, path, session, lastEventID string) *Request {
+	raw := head("GET", addr, path, session)
+	if lastEventID != "" {
+		raw = fmt.Appendf(raw, "Last-Event-ID: %s\r\n", lastEventID)
+	}
+	return &Request{raw: append(raw, "\r\n"...)}
+}
+
+func head(method, addr, path, session string) []byte {
+	accept := "application/json, text/event-stream"
+	if method == "GET" {
+		accept = "text/event-stream"
+	}
+	raw := fmt.Appendf(nil, "%s %s HTTP/1.1\r\nHost: %s\r\nAccept: %s\r\n", method, path, addr, accept)
+	if session != "" {
+		raw = fmt.Appendf(raw, "Mcp-Session-Id: %s\r\nMcp-Protocol-Version: %s\r\n", session, revision)
+	}
+	return raw
+}
+
+// Next gives the request an id that it did not have before, and returns it.
+func (r *Request) Next() *Request {
+	if r.id > 0 {
+		r.n++
+		strconv.AppendInt(r.raw[:r.id], int64(firstID+r.n), 10)
+	}
+	return r
+}
+
+// Handshake initializes a session and returns its id.
+func (c *Client) Handshake(path string) (string, error) {
+	res, err := c.Do(Post(c.addr, path, "", fmt.Sprintf(
+		`{"jsonrpc":"2.0","id":%d,"method":"initialize","params":{"protocolVersion":%q,"capabilities":{},"clientInfo":{"name":"bench","version":"1"}}}`,
+		firstID, revision)))
+	if err != nil {
+		return "", fmt.Errorf("initialize: %w", err)
+	}
+	session := res.Session
+	if err := res.Expect(200, `"protocolVersion"`); err != nil {
+		return "", fmt.Errorf("initialize: %w", err)
+	}
+	res, err = c.Do(Post(c.addr, path, session, `{"jsonrpc":"2.0","method":"notifications/initialized"}`))
+	if err == nil {
+		err = res.Expect(202, "")
+	}
+	if err != nil {
+		return "", fmt.Errorf("initialized: %w", err)
+	}
+	return session, nil
+}
+
+// Echo is a call of echo with a text of the size.
+func Echo(size int) string {
+	return call("echo", fmt.Sprintf(`{"text":%q}`, strings.Repeat("e", size)), "")
+}
+
+// Progress is a call of progress.
+func Progress(n, size int) string {
+	return call("progress", fmt.Sprintf(`{"n":%d,"size":%d}`, n, size), `,"_meta":{"progressToken":"bench"}`)
+}
+
+// Slow is a call of slow.
+func Slow(ms int) string {
+	return call("slow", fmt.Sprintf(`{"ms":%d}`, ms), "")
+}
+
+func call(tool, args, meta string) string {
+	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":%q,"arguments":%s%s}}`,
+		firstID, tool, args, meta)
+}
+
+// progressEvent marks an event that reports progress.
+var progressEvent = []byte(`"notifications/progress"`)
+
+// Events counts the progress events in a body.
+func Events(body []byte) int { return bytes.Count(body, progressEvent) }
+
+// FirstEventID returns the event id of the first progress event in a body, or "".
+func FirstEventID(body []byte) string {
+	at := bytes.Index(body, progressEvent)
+	if at < 0 {
+		return ""
+	}
+	from := bytes.LastIndex(body[:at], []byte("\n\n")) + 1
+	end := at + max(bytes.Index(body[at:], []byte("\n\n")), 0)
+	for line := range bytes.SplitSeq(body[from:end], []byte("\n")) {
+		if id, ok := bytes.CutPrefix(line, []byte("id:")); ok {
+			return string(bytes.TrimSpace(id))
+		}
+	}
+	return ""
+}

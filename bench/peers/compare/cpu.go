@@ -1,0 +1,147 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"holdfast/bench/load"
+)
+
+// callers is how many clients there are at a time.
+const callers = 16
+
+// warmUp is how many calls a client makes before its calls count.
+const warmUp = 30
+
+// What CPU is measured for.
+const (
+	plainCall = "plain call"
+	sseCall   = "resumable SSE call"
+	liveEvent = "stream event"
+	oldEvent  = "replayed event"
+)
+
+// cpuRound measures a subject once and adds server CPU per operation, in
+// microseconds, to the figures.
+func cpuRound(f figures, s *subject, p *process, d time.Duration) error {
+	if s.plain != "" {
+		if err := echoes(f, plainCall, s, p, s.plain, d); err != nil {
+			return err
+		}
+	}
+	if s.sse != "" {
+		if err := echoes(f, sseCall, s, p, s.sse, d); err != nil {
+			return err
+		}
+	}
+	if s.stream != "" {
+		return streams(f, s, p, d)
+	}
+	return nil
+}
+
+// echoes measures short calls, for as long as d.
+func echoes(f figures, what string, s *subject, p *process, path string, d time.Duration) error {
+	cs, err := s.call(p, path, callers)
+	if err != nil {
+		return err
+	}
+	defer hangUp(cs)
+	once := func(c *caller, req *load.Request) error {
+		res, err := c.Do(req.Next())
+		if err != nil {
+			return err
+		}
+		return res.Expect(200, "eeee")
+	}
+	reqs := make(map[*caller]*load.Request)
+	for _, c := range cs {
+		reqs[c] = c.post(load.Echo(echoSize))
+		for range warmUp {
+			if err := once(c, reqs[c]); err != nil {
+				return fmt.Errorf("%s: %s: %w", s.name, what, err)
+			}
+		}
+	}
+	end := time.Now().Add(d)
+	return drive(f, what, s, p, cs, func(c *caller) (n int, err error) {
+		for time.Now().Before(end) && err == nil {
+			err = once(c, reqs[c])
+			n++
+		}
+		return n, err
+	})
+}
+
+// streams measures calls that report progress, each client one, and then, for as
+// long as d, their replay from the first event on.
+func streams(f figures, s *subject, p *process, d time.Duration) error {
+	cs, err := s.call(p, s.stream, callers)
+	if err != nil {
+		return err
+	}
+	defer hangUp(cs)
+	err = drive(f, liveEvent, s, p, cs, func(c *caller) (int, error) {
+		res, err := c.Do(c.post(load.Progress(events, eventSize)))
+		if err == nil {
+			err = res.Expect(200, "done")
+		}
+		if err != nil {
+			return 0, err
+		}
+		c.event = load.FirstEventID(res.Body)
+		n := load.Events(res.Body)
+		if n != events {
+			f.lose(liveEvent, s.name, events-n)
+		}
+		return n, nil
+	})
+	if err != nil || !s.replay {
+		return err
+	}
+	end := time.Now().Add(d)
+	return drive(f, oldEvent, s, p, cs, func(c *caller) (sum int, err error) {
+		for time.Now().Before(end) {
+			res, err := c.Do(load.Get(c.addr, c.path, c.session, c.event))
+			if err == nil {
+				err = res.Expect(200, "done")
+			}
+			if err != nil {
+				return 0, err
+			}
+			n := load.Events(res.Body)
+			if n < events-1 { // the floor, which replays nothing, writes all
+				f.lose(oldEvent, s.name, events-1-n)
+			}
+			sum += n
+		}
+		return sum, nil
+	})
+}
+
+// drive runs do for every client at once; do returns how many operations it was.
+func drive(f figures, what string, s *subject, p *process, cs []*caller, do func(*caller) (int, error)) error {
+	before, err := p.cpu()
+	if err != nil {
+		return err
+	}
+	ops := make([]int, len(cs))
+	errs := make([]error, len(cs))
+	var wg sync.WaitGroup
+	for i, c := range cs {
+		wg.Go(func() { ops[i], errs[i] = do(c) })
+	}
+	wg.Wait()
+	after, err := p.cpu()
+	if err := errors.Join(append(errs, err)...); err != nil {
+		return fmt.Errorf("%s: %s: %w", s.name, what, err)
+	}
+	sum := 0
+	for _, n := range ops {
+		sum += n
+	}
+	f.add(what, s.name, float64((after-before).Microseconds())/float64(sum))
+	return nil
+}

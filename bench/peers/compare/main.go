@@ -1,0 +1,86 @@
+// Command compare measures Holdfast against its peers, and against bare net/http
+// that writes the same bytes. It builds and starts every server as a process of
+// its own, drives all of them with the same clients, in turns, and prints what
+// each spends. It needs Linux (/proc), and takes about two minutes.
+//
+//	cd bench/peers && go run ./compare [-rounds 3] [-for 1s] [-held 2000] [-only TEXT]
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+func main() {
+	rounds := flag.Int("rounds", 3, "rounds of CPU measurements")
+	each := flag.Duration("for", time.Second, "how long short calls are made in each round")
+	held := flag.Int("held", 2000, "how many sessions and calls to hold for memory; 0 to skip")
+	only := flag.String("only", "", "measure the first subject, and those whose name contains this")
+	flag.Parse()
+	first := subjects[0]
+	subjects = slices.DeleteFunc(subjects, func(s subject) bool {
+		return s.name != first.name && !strings.Contains(s.name, *only)
+	})
+	if err := compare(*rounds, *each, *held); err != nil {
+		fmt.Fprintf(os.Stderr, "compare: %v\n", err)
+		os.Exit(1)
+	}
+}
+
+func compare(rounds int, each time.Duration, held int) (err error) {
+	dir, err := os.MkdirTemp("", "compare")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	for _, pkg := range servers() {
+		build := exec.Command("go", "build", "-o", filepath.Join(dir, binary(pkg)), pkg)
+		build.Stderr = os.Stderr
+		if err := build.Run(); err != nil {
+			return fmt.Errorf("build %s: %w", pkg, err)
+		}
+	}
+	f := newFigures()
+	if err := measureCPU(f, dir, rounds, each); err != nil {
+		return err
+	}
+	if held > 0 {
+		for i := range subjects {
+			if err := memoryRound(f, &subjects[i], dir, held); err != nil {
+				return err
+			}
+		}
+	}
+	return f.print(os.Stdout, rounds)
+}
+
+// measureCPU measures all subjects in turns. Each turn has a process of its own:
+// what one keeps from an earlier turn would make its collections rarer.
+func measureCPU(f figures, dir string, rounds int, each time.Duration) error {
+	for range rounds {
+		for i := range subjects {
+			s := &subjects[i]
+			p, err := start(filepath.Join(dir, binary(s.server)), s.args...)
+			if err != nil {
+				return err
+			}
+			err = cpuRound(f, s, p, each)
+			p.stop()
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// binary is what a package's program is called.
+func binary(pkg string) string { return path.Base(path.Dir(pkg)) }

@@ -1,0 +1,139 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+
+	"holdfast/bench/tools"
+)
+
+// figures holds what was measured: by what it was, then by subject.
+type figures struct {
+	rounds map[string]map[string][]float64
+	memory map[string]map[string]memory
+	lost   map[string]int // events, by subject and what they were
+}
+
+// memory is what one of something costs, in bytes: of the spans and stacks that
+// it keeps in use, and of the objects in them that are alive.
+type memory struct{ inUse, alive, goroutines float64 }
+
+func newFigures() figures {
+	return figures{
+		rounds: make(map[string]map[string][]float64),
+		memory: make(map[string]map[string]memory),
+		lost:   make(map[string]int),
+	}
+}
+
+// add adds one round's figure.
+func (f figures) add(what, subject string, v float64) {
+	if f.rounds[what] == nil {
+		f.rounds[what] = make(map[string][]float64)
+	}
+	f.rounds[what][subject] = append(f.rounds[what][subject], v)
+}
+
+// lose notes events that never came.
+func (f figures) lose(what, subject string, n int) { f.lost[subject+": "+what] += n }
+
+// addMemory adds what n of something cost together.
+func (f figures) addMemory(what, subject string, before, after tools.Stats, n int) {
+	if f.memory[what] == nil {
+		f.memory[what] = make(map[string]memory)
+	}
+	each := func(of func(tools.Stats) float64) float64 { return (of(after) - of(before)) / float64(n) }
+	f.memory[what][subject] = memory{
+		inUse:      each(func(s tools.Stats) float64 { return float64(s.HeapInuse + s.StackInuse) }),
+		alive:      each(func(s tools.Stats) float64 { return float64(s.HeapAlloc + s.StackInuse) }),
+		goroutines: each(func(s tools.Stats) float64 { return float64(s.Goroutines) }),
+	}
+}
+
+func median(v []float64) float64 {
+	if len(v) == 0 {
+		return 0
+	}
+	v = slices.Sorted(slices.Values(v))
+	return v[len(v)/2]
+}
+
+// spread is how far apart the rounds of one figure lie, as a part of its median.
+func (f figures) spread() (worst float64) {
+	for _, by := range f.rounds {
+		for _, v := range by {
+			worst = max(worst, (slices.Max(v)-slices.Min(v))/median(v))
+		}
+	}
+	return worst
+}
+
+// print writes the report. Columns are related to the first subject's figure in
+// the column given with them.
+func (f figures) print(w io.Writer, rounds int) error {
+	var b strings.Builder
+	floor := subjects[0].name
+	fmt.Fprintf(&b, "%s, %d CPUs (%s), %d clients, median of %d interleaved rounds (which lie up to %.0f %% apart).\n\n",
+		runtime.Version(), runtime.NumCPU(), cpuModel(), callers, rounds, 100*f.spread())
+
+	b.WriteString("Server CPU in µs per operation, and as a multiple of the floor's in the same column " +
+		"(of its plain call for the SSE call):\n\n")
+	table(&b, []string{plainCall, sseCall, liveEvent, oldEvent}, func(what, subject string) string {
+		v := median(f.rounds[what][subject])
+		if v == 0 {
+			return ""
+		}
+		base := what
+		if what == sseCall {
+			base = plainCall
+		}
+		return fmt.Sprintf("%.2f (%.2f ×)", v, v/median(f.rounds[base][floor]))
+	})
+
+	if len(f.memory) > 0 {
+		b.WriteString("\nMemory after collection, bytes each: heap spans and stacks in use / objects alive and stacks (goroutines each):\n\n")
+		table(&b, []string{idleSession, waitingCall, leftCall}, func(what, subject string) string {
+			m, ok := f.memory[what][subject]
+			if !ok {
+				return ""
+			}
+			return fmt.Sprintf("%.0f / %.0f (%.1f)", m.inUse, m.alive, m.goroutines)
+		})
+	}
+	for _, what := range slices.Sorted(maps.Keys(f.lost)) {
+		fmt.Fprintf(&b, "\nLost: %s: %d\n", what, f.lost[what])
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+func table(b *strings.Builder, columns []string, cell func(what, subject string) string) {
+	fmt.Fprintf(b, "| | %s |\n|---|%s\n", strings.Join(columns, " | "), strings.Repeat("---:|", len(columns)))
+	for i := range subjects {
+		row := make([]string, len(columns))
+		for j, what := range columns {
+			row[j] = cell(what, subjects[i].name)
+		}
+		if strings.Join(row, "") != "" {
+			fmt.Fprintf(b, "| %s | %s |\n", subjects[i].name, strings.Join(row, " | "))
+		}
+	}
+}
+
+// cpuModel says what the machine has, as far as it does.
+func cpuModel() string {
+	data, err := os.ReadFile("/proc/cpuinfo")
+	if err == nil {
+		for line := range strings.Lines(string(data)) {
+			if name, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(name) == "model name" {
+				return strings.TrimSpace(value)
+			}
+		}
+	}
+	return runtime.GOARCH
+}

@@ -1,0 +1,138 @@
+package main
+
+import (
+	"fmt"
+	"net/url"
+	"slices"
+
+	"holdfast/bench/load"
+)
+
+// Sizes of what is measured.
+const (
+	echoSize  = 32    // bytes of text
+	events    = 10000 // of a stream
+	eventSize = 64    // bytes of text in each
+)
+
+// A subject is one server in one of its ways to answer. A path is empty where it
+// has nothing to show.
+type subject struct {
+	name   string
+	server string   // which of the binaries
+	args   []string // of the server
+	bare   bool     // takes anything: no handshake
+
+	plain  string // answers a call with JSON
+	sse    string // answers a call with a stream that can be resumed
+	stream string // streams progress
+	replay bool   // and replays it
+	idle   string // has standalone streams
+	wait   string // holds a call that waits
+	cut    bool   // and goes on with it when its client is gone
+}
+
+// eventsPath is where the floor streams.
+func eventsPath(flush int) string {
+	return "/events?" + url.Values{
+		"n": {fmt.Sprint(events)}, "size": {fmt.Sprint(eventSize)}, "flush": {fmt.Sprint(flush)},
+	}.Encode()
+}
+
+// The binaries.
+const (
+	ours  = "holdfast/bench/server"
+	peers = "holdfast/bench/peers/server"
+)
+
+var subjects = []subject{
+	{
+		name: "bare net/http", server: peers, args: []string{"-kind", "floor"}, bare: true,
+		plain: "/json", sse: "/sse", stream: eventsPath(1), replay: true, idle: "/idle", wait: "/wait",
+	},
+	{
+		name: "bare net/http, one flush in all", server: peers, args: []string{"-kind", "floor"}, bare: true,
+		stream: eventsPath(0), replay: true,
+	},
+	{
+		name: "Holdfast, message backend", server: ours, args: []string{"-backend", "message"},
+		plain: "/mcp", sse: "/mcp-sse", stream: "/mcp-sse", replay: true, idle: "/mcp", wait: "/mcp", cut: true,
+	},
+	{
+		name: "Holdfast, mcp.Server", server: ours, args: []string{"-backend", "sdk"},
+		plain: "/mcp", sse: "/mcp-sse", stream: "/mcp-sse", replay: true, idle: "/mcp", wait: "/mcp", cut: true,
+	},
+	{
+		name: "go-sdk", server: peers, args: []string{"-kind", "go-sdk"},
+		plain: "/mcp-json", stream: "/mcp-sse", idle: "/mcp-sse", wait: "/mcp-sse",
+	},
+	{
+		name: "go-sdk, event store", server: peers, args: []string{"-kind", "go-sdk"},
+		sse: "/mcp-store", stream: "/mcp-store", replay: true, idle: "/mcp-store", wait: "/mcp-store", cut: true,
+	},
+	{
+		name: "mcp-go", server: peers, args: []string{"-kind", "mcp-go"},
+		plain: "/mcp", stream: "/mcp", idle: "/mcp", wait: "/mcp",
+	},
+	{
+		name: "mcp-go, event store", server: peers, args: []string{"-kind", "mcp-go"},
+		stream: "/mcp-store", replay: true, idle: "/mcp-store", wait: "/mcp-store",
+	},
+}
+
+// A caller is one client of a subject: a connection and a session.
+type caller struct {
+	*load.Client
+	addr, path, session string
+	event               string // id of the first event it got
+}
+
+// call opens n callers of a path.
+func (s *subject) call(p *process, path string, n int) ([]*caller, error) {
+	var cs []*caller
+	for range n {
+		c, err := s.dial(p, path)
+		if err != nil {
+			hangUp(cs)
+			return nil, fmt.Errorf("%s: %w", s.name, err)
+		}
+		cs = append(cs, c)
+	}
+	return cs, nil
+}
+
+func (s *subject) dial(p *process, path string) (*caller, error) {
+	client, err := load.Dial(p.addr)
+	if err != nil {
+		return nil, err
+	}
+	c := &caller{Client: client, addr: p.addr, path: path, session: "none"}
+	if !s.bare {
+		if c.session, err = client.Handshake(path); err != nil {
+			_ = client.Close()
+			return nil, err
+		}
+	}
+	return c, nil
+}
+
+// post makes a request of the caller's session.
+func (c *caller) post(message string) *load.Request {
+	return load.Post(c.addr, c.path, c.session, message)
+}
+
+func hangUp(cs []*caller) {
+	for _, c := range cs {
+		_ = c.Close()
+	}
+}
+
+// servers returns the packages that have to be built.
+func servers() []string {
+	var all []string
+	for i := range subjects {
+		all = append(all, subjects[i].server)
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}

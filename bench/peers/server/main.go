@@ -1,0 +1,66 @@
+// Command server serves the tools of the benchmarks through what Holdfast is
+// measured against. Which paths there are depends on the kind:
+//
+//	floor    see package floor
+//	go-sdk   /mcp-json, /mcp-sse, and /mcp-store with an event store
+//	mcp-go   /mcp, and /mcp-store with an event store
+//
+// and GET /bench/stats[?gc=1] with each.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"holdfast/bench/floor"
+	"holdfast/bench/tools"
+)
+
+// storeBytes is what an event store may keep: enough for a whole comparison, so
+// that nothing is replayed in part.
+const storeBytes = 1 << 30
+
+func main() {
+	listen := flag.String("listen", "127.0.0.1:8082", "address to listen on")
+	kind := flag.String("kind", "floor", "floor, go-sdk or mcp-go")
+	flag.Parse()
+	if err := serve(*listen, *kind); err != nil {
+		slog.Error("peer failed", "error", err)
+		os.Exit(1)
+	}
+}
+
+func serve(addr, kind string) error {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /bench/stats", tools.ServeStats)
+	switch kind {
+	case "floor":
+		mux.Handle("/", floor.New())
+	case "go-sdk":
+		s := tools.NewServer()
+		get := func(*http.Request) *mcp.Server { return s }
+		store := mcp.NewMemoryEventStore(nil)
+		store.SetMaxBytes(storeBytes)
+		mux.Handle("/mcp-json", mcp.NewStreamableHTTPHandler(get, &mcp.StreamableHTTPOptions{JSONResponse: true}))
+		mux.Handle("/mcp-sse", mcp.NewStreamableHTTPHandler(get, nil))
+		mux.Handle("/mcp-store", mcp.NewStreamableHTTPHandler(get, &mcp.StreamableHTTPOptions{EventStore: store}))
+	case "mcp-go":
+		addMCPGo(mux)
+	default:
+		return fmt.Errorf("no kind is called %q", kind)
+	}
+	ln, err := net.Listen("tcp", addr)
+	if err != nil {
+		return fmt.Errorf("listen: %w", err)
+	}
+	slog.Info("peer is listening", "url", fmt.Sprintf("http://%s/", ln.Addr()), "kind", kind)
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
+	return server.Serve(ln)
+}

@@ -1,0 +1,101 @@
+// Command server is what the benchmarks measure: three tools behind Holdfast.
+//
+//	/mcp        answers as it sees fit
+//	/mcp-json   JSON wherever the protocol allows it
+//	/mcp-sse    always an event stream that can be resumed
+//	GET /bench/stats[?gc=1]
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"holdfast"
+	"holdfast/backend/message"
+	"holdfast/bench/tools"
+)
+
+// drainTime bounds how long running calls are waited for after SIGTERM.
+const drainTime = 5 * time.Second
+
+func main() {
+	listen := flag.String("listen", "127.0.0.1:8081", "address to listen on")
+	backend := flag.String("backend", "sdk", "what answers: sdk (an official mcp.Server) or message (raw JSON-RPC)")
+	flag.Parse()
+	if err := serve(*listen, *backend); err != nil {
+		slog.Error("bench server failed", "error", err)
+		os.Exit(1)
+	}
+}
+
+func serve(addr, backend string) error {
+	newHandler, err := handlers(backend)
+	if err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /bench/stats", tools.ServeStats)
+	var all []*holdfast.Handler
+	for path, response := range map[string]holdfast.Response{
+		"/mcp":      holdfast.ResponseAuto,
+		"/mcp-json": holdfast.ResponseJSON,
+		"/mcp-sse":  holdfast.ResponseSSE,
+	} {
+		h := newHandler(&holdfast.Options{Response: response})
+		mux.Handle(path, h)
+		all = append(all, h)
+	}
+
+	ln, err := net.Listen("tcp", addr)
+	if err != nil {
+		return fmt.Errorf("listen: %w", err)
+	}
+	slog.Info("bench server is listening", "url", fmt.Sprintf("http://%s/mcp", ln.Addr()), "backend", backend)
+
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
+	failed := make(chan error, 1)
+	go func() { failed <- server.Serve(ln) }()
+	select {
+	case err := <-failed:
+		return fmt.Errorf("serve: %w", err)
+	case <-ctx.Done():
+	}
+	drain, cancel := context.WithTimeout(context.Background(), drainTime)
+	defer cancel()
+	var errs []error
+	for _, h := range all {
+		errs = append(errs, h.Shutdown(drain))
+	}
+	return errors.Join(append(errs, server.Shutdown(drain))...)
+}
+
+// handlers returns what makes a handler over the backend.
+func handlers(backend string) (func(*holdfast.Options) *holdfast.Handler, error) {
+	switch backend {
+	case "sdk":
+		s := tools.NewServer()
+		return func(o *holdfast.Options) *holdfast.Handler {
+			return holdfast.NewHandler(func(*http.Request) *mcp.Server { return s }, o)
+		}, nil
+	case "message":
+		b := message.New(message.HandlerFunc(tools.Answer))
+		return func(o *holdfast.Options) *holdfast.Handler {
+			return holdfast.NewBackendHandler(b, o)
+		}, nil
+	}
+	return nil, fmt.Errorf("no backend is called %q", backend)
+}

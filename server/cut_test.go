@@ -1,0 +1,228 @@
+package server_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"holdfast/jsonrpc"
+	"holdfast/server"
+)
+
+// follower is a client that lost a call's connection and goes on by whatever it
+// knows: the last event id, the stream URL, or nothing but its session.
+type follower struct {
+	p    *peer
+	last string // event id
+	link string
+	got  []jsonrpc.Message
+	done bool
+	seen map[string]bool
+}
+
+// take takes in an answer as far as it arrived.
+func (f *follower) take(r reply) error {
+	if l := r.header.Get("Link"); l != "" {
+		f.link = "/mcp" + strings.TrimPrefix(strings.SplitN(l, ">", 2)[0], "<")
+	}
+	if strings.HasPrefix(r.header.Get("Content-Type"), "application/json") && r.whole {
+		return f.message(r.body)
+	}
+	for _, ev := range r.events() {
+		if ev.ID != "" {
+			if f.seen[ev.ID] {
+				return fmt.Errorf("event id %s came twice", ev.ID)
+			}
+			f.seen[ev.ID] = true
+			f.last = ev.ID
+		}
+		if len(ev.Data) > 0 {
+			if err := f.message(ev.Data); err != nil {
+				return err
+			}
+		} else if f.p.version < "2025-11-25" && ev.HasData {
+			return fmt.Errorf("an old client got an event with empty data")
+		}
+	}
+	return nil
+}
+
+func (f *follower) message(data []byte) error {
+	m, err := jsonrpc.Parse(append([]byte(nil), data...))
+	if err != nil {
+		return fmt.Errorf("message %s: %w", data, err)
+	}
+	f.got = append(f.got, m)
+	f.done = f.done || m.Kind == jsonrpc.Response
+	return nil
+}
+
+// again comes back once.
+func (f *follower) again() *wire {
+	switch {
+	case f.last != "":
+		return f.p.open("GET", "/mcp", "", "Last-Event-ID: "+f.last)
+	case f.link != "":
+		return f.p.open("GET", f.link, "")
+	}
+	return f.p.open("GET", "/mcp", "")
+}
+
+// rest reads until the call's response.
+func (f *follower) rest(w *wire) error {
+	if w.head().StatusCode != 200 {
+		return fmt.Errorf("resume: %d", w.head().StatusCode)
+	}
+	if f.take(reply{header: w.head().Header}) != nil {
+		return fmt.Errorf("header")
+	}
+	for !f.done {
+		ev, err := w.next()
+		if err != nil {
+			return fmt.Errorf("stream ended early: %w", err)
+		}
+		if len(ev.Data) == 0 {
+			continue
+		}
+		if err := f.message(ev.Data); err != nil {
+			return err
+		}
+	}
+	return w.c.Close()
+}
+
+// check says whether the call's messages came once and in order.
+func (f *follower) check(n int) error {
+	if len(f.got) != n+1 {
+		return fmt.Errorf("%d messages, want %d", len(f.got), n+1)
+	}
+	for i, m := range f.got[:n] {
+		var p struct{ Progress int }
+		if err := json.Unmarshal(m.Params, &p); err != nil || p.Progress != i+1 {
+			return fmt.Errorf("message %d is %s", i, m.Raw)
+		}
+	}
+	if f.got[n].Kind != jsonrpc.Response {
+		return fmt.Errorf("the last message is %s", f.got[n].Raw)
+	}
+	return nil
+}
+
+// TestCutAtEveryByte cuts a streamed call's answer after every number of bytes,
+// as FIN and RST, and as a connection that a proxy holds open behind the client's
+// back. Every message arrives once and in order, and the tool runs once.
+func TestCutAtEveryByte(t *testing.T) {
+	for _, version := range []string{"2025-03-26", "2025-06-18", "2025-11-25"} {
+		for _, how := range []cut{fin, rst, ghost} {
+			for _, pause := range []int{0, 1} {
+				t.Run(fmt.Sprintf("%s/%v/pause%d", version, how, pause), func(t *testing.T) {
+					t.Parallel()
+					n := newNode(t, config{server: server.Options{Retry: 20 * time.Millisecond}})
+					cutEverywhere(n, version, how, pause)
+				})
+			}
+		}
+	}
+}
+
+func cutEverywhere(n *node, version string, how cut, pause int) {
+	const steps = 2
+	stride := 1
+	if testing.Short() {
+		stride = 17
+	}
+	var end atomic.Bool
+	var wg sync.WaitGroup
+	slots := make(chan struct{}, 8)
+	for at := 0; !end.Load() && at < 4000; at += stride {
+		wg.Add(1)
+		slots <- struct{}{}
+		go func() {
+			defer func() { <-slots; wg.Done() }()
+			p := n.connect(version, nil)
+			key := fmt.Sprint(at)
+			f := &follower{p: p, seen: map[string]bool{}}
+			first := p.open("POST", "/mcp", fmt.Sprintf(
+				`{"jsonrpc":"2.0","id":"c","method":"tools/call","params":{"name":"steps","arguments":{"key":%q,"n":%d,"pause":%d},"_meta":{"progressToken":7}}}`,
+				key, steps, pause)).atMost(at, how)
+			if err := f.take(first); err != nil {
+				n.t.Errorf("cut at %d: %v", at, err)
+				return
+			}
+			if first.whole && f.done {
+				end.Store(true)
+			}
+			if how == ghost && f.last == "" && f.link == "" {
+				return // nobody can know that this connection is dead
+			}
+			if !f.done {
+				if err := f.rest(f.again()); err != nil {
+					n.t.Errorf("cut at %d: %v", at, err)
+					return
+				}
+			}
+			if err := f.check(steps); err != nil {
+				n.t.Errorf("cut at %d: %v", at, err)
+			}
+			if got := n.runs(key); got != 1 {
+				n.t.Errorf("cut at %d: the tool ran %d times", at, got)
+			}
+			n.end(p)
+		}()
+	}
+	wg.Wait()
+	if !end.Load() {
+		n.t.Error("no answer arrived whole: the cuts did not reach the end")
+	}
+}
+
+func (n *node) end(p *peer) {
+	if res := p.open("DELETE", "/mcp", "").all(); res.status != 204 {
+		n.t.Errorf("DELETE: %d", res.status)
+	}
+}
+
+// TestCutTwice is failure 3: cut before any output, resumed, cut again before
+// any new id.
+func TestCutTwice(t *testing.T) {
+	for _, version := range []string{"2025-06-18", "2025-11-25"} {
+		n := newNode(t, config{server: server.Options{Retry: 20 * time.Millisecond}})
+		p := n.connect(version, nil)
+		f := &follower{p: p, seen: map[string]bool{}}
+		p.open("POST", "/mcp", call("hold", `{}`)).atMost(0, rst)
+		n.sessionsQuiet()
+		for range 3 {
+			w := f.again()
+			w.head()
+			w.atMost(0, fin)
+			n.sessionsQuiet()
+		}
+		held := n.release(1)
+		held[0].Result(result("late"))
+		if err := f.rest(f.again()); err != nil {
+			t.Fatal(err)
+		}
+		if err := f.check(0); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// sessionsQuiet waits until no connection reads a stream.
+func (n *node) sessionsQuiet() {
+	n.t.Helper()
+	eventually(n.t, "connections to end", func() bool { return n.sessions.Readers() == 0 })
+}
+
+// call is the body of a tools/call with id "c" and progress token 7.
+func call(name, args string) string {
+	return callAs(`"c"`, name, args)
+}
+
+func callAs(id, name, args string) string {
+	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":"tools/call","params":{"name":%q,"arguments":%s,"_meta":{"progressToken":%s}}}`, id, name, args, id)
+}

@@ -1,0 +1,269 @@
+package sse
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"reflect"
+	"strings"
+	"testing"
+	"testing/iotest"
+	"time"
+)
+
+// events reads all events there are, and returns the error that ended them.
+func events(r io.Reader, max int) ([]Event, error) {
+	var all []Event
+	for rd := NewReader(r, max); ; {
+		ev, err := rd.Next()
+		if err != nil {
+			return all, err
+		}
+		all = append(all, ev)
+	}
+}
+
+// message is an event with data and nothing else.
+func message(data string) Event { return Event{Data: []byte(data), HasData: true, Retry: -1} }
+
+func TestReader(t *testing.T) {
+	tests := []struct {
+		name, text string
+		want       []Event
+	}{
+		{"nothing", "", nil},
+		{"blank lines", "\n\r\n\r\r\n", nil},
+		{"LF", "data: a\n\n", []Event{message("a")}},
+		{"CR", "data: a\r\r", []Event{message("a")}},
+		{"CRLF", "data: a\r\n\r\n", []Event{message("a")}},
+		{"CRLF is one end", "data: a\r\ndata: b\r\n\r\n", []Event{message("a\nb")}},
+		{"LF CR is two ends", "data: a\n\rdata: b\n\n", []Event{message("a"), message("b")}},
+		{"all ends mixed", "data: a\rdata: b\ndata: c\r\n\rdata: d\n\n", []Event{message("a\nb\nc"), message("d")}},
+		{"byte order mark", "\ufeffdata: a\n\n", []Event{message("a")}},
+		{"byte order mark before a blank line", "\ufeff\ndata: a\n\n", []Event{message("a")}},
+		{"only one byte order mark", "\ufeff\ufeffdata: a\n\n", nil},
+		{"byte order mark later", "data: a\n\n\ufeffdata: b\n\n", []Event{message("a")}},
+		{"byte order mark in a value", "data: \ufeff\n\n", []Event{message("\ufeff")}},
+		{"comments", ": x\n:\ndata: a\n: data: b\n\n:\n\n", []Event{message("a")}},
+		{"one leading blank is taken off", "data:  a \n\n", []Event{message(" a ")}},
+		{"no blank", "data:a\n\n", []Event{message("a")}},
+		{"tab is no blank", "data:\ta\n\n", []Event{message("\ta")}},
+		{"colon in a value", "data: a: b:\n\n", []Event{message("a: b:")}},
+		{"blank before the colon", "data : a\n\n", nil},
+		{"blank before the name", " data: a\n\n", nil},
+		{"field without a colon", "data\n\n", []Event{{HasData: true, Retry: -1}}},
+		{"two of them", "data\ndata\n\n", []Event{message("\n")}},
+		{"empty data", "data:\n\n", []Event{{HasData: true, Retry: -1}}},
+		{"empty line of data", "data: a\ndata:\ndata: b\n\n", []Event{message("a\n\nb")}},
+		{"unknown fields", "foo: 1\nDATA: b\nEvent\n\n", nil},
+		{"unknown field beside data", "foo: 1\ndata: a\n\n", []Event{message("a")}},
+		{"no blank line at the end", "data: a\n\ndata: b\n", []Event{message("a")}},
+		{"cut in a line", "data: a\n\ndata: b", []Event{message("a")}},
+		{"cut in a CRLF", "data: a\r\n\r", []Event{message("a")}},
+		{
+			"all fields", "event: e\nid: 1\nretry: 250\ndata: a\n\n",
+			[]Event{{Name: "e", ID: "1", Retry: 250 * time.Millisecond, Data: []byte("a"), HasData: true}},
+		},
+		{"the last counts", "event: e\nid: 1\nevent: f\nid: 2\n\n", []Event{{Name: "f", ID: "2", Retry: -1}}},
+		{"an event keeps nothing of the last", "id: 1\nevent: e\nretry: 1\ndata: a\n\ndata: b\n\n", []Event{
+			{Name: "e", ID: "1", Retry: time.Millisecond, Data: []byte("a"), HasData: true}, message("b"),
+		}},
+		{"id with NUL is ignored", "id: 1\nid: 2\x003\ndata: a\n\n", []Event{
+			{ID: "1", Data: []byte("a"), HasData: true, Retry: -1},
+		}},
+		{"nothing but an id with NUL", "id: \x00\n\n", nil},
+		{"empty id", "id\n\n", []Event{{Retry: -1}}},
+		{"retry alone", "retry: 3000\n\n", []Event{{Retry: 3 * time.Second}}},
+		{"retry of zero", "retry: 000\n\n", []Event{{Retry: 0}}},
+		{"retry not of digits", "retry: 1s\nretry: -1\nretry: +1\nretry:  1\nretry: 1_0\nretry: 0x1\nretry:\nretry: ١\n\n", nil},
+		{"retry beyond all patience", "retry: 99999999999999999999\n\n", nil},
+		{"JSON", `data: {"a":"\n"}` + "\n\n", []Event{message(`{"a":"\n"}`)}},
+	}
+	readers := map[string]func(io.Reader) io.Reader{
+		"at once":      func(r io.Reader) io.Reader { return r },
+		"byte by byte": iotest.OneByteReader,
+		"data and EOF": iotest.DataErrReader,
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			for name, of := range readers {
+				got, err := events(of(strings.NewReader(test.text)), 1<<10)
+				if !errors.Is(err, io.EOF) {
+					t.Errorf("%s: got error %v", name, err)
+				}
+				if !reflect.DeepEqual(got, test.want) {
+					t.Errorf("%s: got %+v, want %+v", name, got, test.want)
+				}
+			}
+		})
+	}
+}
+
+func TestReaderDataIsItsOwn(t *testing.T) {
+	got, _ := events(strings.NewReader("data: a\n\ndata: b\n\n"), 1<<10)
+	if len(got) != 2 || string(got[0].Data) != "a" || string(got[1].Data) != "b" {
+		t.Errorf("got %+v", got)
+	}
+}
+
+func TestReaderLimit(t *testing.T) {
+	line := func(n int) string { return "data: " + strings.Repeat("x", n-6) + "\n" }
+	tests := []struct {
+		name, text string
+		events     int
+		err        error
+	}{
+		{"a line that fits", line(100) + "\n", 1, io.EOF},
+		{"a line that does not", line(101) + "\n", 0, ErrTooLong},
+		{"a line without an end", strings.Repeat("x", 1<<20), 0, ErrTooLong},
+		{"lines that fit", line(50) + line(50) + "\n", 1, io.EOF},
+		{"lines that do not", line(50) + line(51) + "\n", 0, ErrTooLong},
+		{"fields that mean nothing", strings.Repeat("x\n", 101), 0, ErrTooLong},
+		{"the limit is each event's", strings.Repeat(line(100)+"\n", 5), 5, io.EOF},
+		{"any number of comments", strings.Repeat(": keep-alive\n", 50) + line(100) + "\n", 1, io.EOF},
+		{"a comment without an end", ":" + strings.Repeat("x", 1<<20), 0, ErrTooLong},
+	}
+	for _, test := range tests {
+		got, err := events(strings.NewReader(test.text), 100)
+		if len(got) != test.events || !errors.Is(err, test.err) {
+			t.Errorf("%s: %d events and %v, want %d and %v", test.name, len(got), err, test.events, test.err)
+		}
+	}
+	// Far more than what the reader holds at once.
+	long := strings.Repeat("y", 300<<10)
+	got, err := events(strings.NewReader("data: "+long+"\n\ndata: a\n\n"), 1<<20)
+	if len(got) != 2 || string(got[0].Data) != long || !errors.Is(err, io.EOF) {
+		t.Errorf("long line: %d events and %v", len(got), err)
+	}
+}
+
+// A reader tells what broke a stream, and hands out what was whole before.
+func TestReaderError(t *testing.T) {
+	broken := errors.New("broken")
+	got, err := events(io.MultiReader(strings.NewReader("data: a\n\ndata: b\n"), iotest.ErrReader(broken)), 100)
+	if len(got) != 1 || !errors.Is(err, broken) {
+		t.Errorf("%d events and %v", len(got), err)
+	}
+}
+
+// An event that ends in CR is there at once, whether or not a LF follows.
+func TestReaderDoesNotWaitForLF(t *testing.T) {
+	pr, pw := io.Pipe()
+	defer pr.Close()
+	go func() {
+		_, _ = io.WriteString(pw, "data: a\r\n\r") // and nothing more
+	}()
+	ev, err := NewReader(pr, 100).Next()
+	if err != nil || string(ev.Data) != "a" {
+		t.Errorf("got %+v and %v", ev, err)
+	}
+}
+
+func TestAppend(t *testing.T) {
+	tests := []struct {
+		got  []byte
+		text string
+		want []Event
+	}{
+		{
+			AppendMessage([]byte("\n"), []byte("i"), []byte(`{}`)), "\nevent: message\nid: i\ndata: {}\n\n",
+			[]Event{{Name: "message", ID: "i", Data: []byte(`{}`), HasData: true, Retry: -1}},
+		}, {
+			AppendMessage(nil, nil, []byte(`{}`)), "event: message\ndata: {}\n\n",
+			[]Event{{Name: "message", Data: []byte(`{}`), HasData: true, Retry: -1}},
+		}, {
+			AppendPriming(nil, []byte("i"), 1500*time.Millisecond+time.Microsecond), "id: i\nretry: 1500\ndata: \n\n",
+			[]Event{{ID: "i", HasData: true, Retry: 1500 * time.Millisecond}},
+		}, {
+			AppendPriming(nil, []byte("i"), 0), "id: i\nretry: 0\ndata: \n\n",
+			[]Event{{ID: "i", HasData: true}},
+		}, {
+			AppendPriming(nil, []byte("i"), -1), "id: i\ndata: \n\n",
+			[]Event{{ID: "i", HasData: true, Retry: -1}},
+		},
+		{AppendRetry(nil, time.Second), "retry: 1000\n\n", []Event{{Retry: time.Second}}},
+		{
+			AppendEvent(nil, "endpoint", "/m?s=1"), "event: endpoint\ndata: /m?s=1\n\n",
+			[]Event{{Name: "endpoint", Data: []byte("/m?s=1"), HasData: true, Retry: -1}},
+		},
+		{[]byte(Comment), ": keep-alive\n\n", nil},
+	}
+	for _, test := range tests {
+		if string(test.got) != test.text {
+			t.Errorf("got %q, want %q", test.got, test.text)
+		}
+		got, err := events(bytes.NewReader(test.got), 1<<10)
+		if !reflect.DeepEqual(got, test.want) || !errors.Is(err, io.EOF) {
+			t.Errorf("%q: got %+v and %v, want %+v", test.got, got, err, test.want)
+		}
+	}
+}
+
+func FuzzReader(f *testing.F) {
+	f.Add([]byte("\ufeffid: 1\r\nevent: e\rretry: 5\ndata: a\ndata\n\n: c\n\n"))
+	f.Add([]byte("id: \x00\nretry: x\n\n\r\n\r\rdata"))
+	f.Add(bytes.Repeat([]byte("data: 0123456789\n"), 10))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		const limit = 64
+		whole, err := events(bytes.NewReader(text), limit)
+		if !errors.Is(err, io.EOF) && !errors.Is(err, ErrTooLong) {
+			t.Fatal(err)
+		}
+		for _, ev := range whole {
+			if n := len(ev.ID) + len(ev.Name) + len(ev.Data); n > limit {
+				t.Fatalf("an event of %d bytes: %+v", n, ev)
+			}
+			if strings.ContainsAny(ev.ID, "\r\n\x00") || strings.ContainsAny(ev.Name, "\r\n") || bytes.ContainsAny(ev.Data, "\r") {
+				t.Fatalf("an end of a line within %+v", ev)
+			}
+		}
+		// How the text is cut into reads must not matter.
+		slow, slowErr := events(iotest.OneByteReader(bytes.NewReader(text)), limit)
+		if !reflect.DeepEqual(slow, whole) || !errors.Is(slowErr, err) {
+			t.Fatalf("byte by byte: %+v and %v, want %+v and %v", slow, slowErr, whole, err)
+		}
+	})
+}
+
+func FuzzRoundTrip(f *testing.F) {
+	f.Add("id.1.a", `{"jsonrpc":"2.0"}`, int64(15))
+	f.Add(" leading", " : data", int64(-1))
+	f.Add("", "", int64(0))
+	f.Fuzz(func(t *testing.T, id, data string, ms int64) {
+		if strings.ContainsAny(id, "\r\n\x00") || strings.ContainsAny(data, "\r\n") {
+			t.Skip("not to be had from the callers")
+		}
+		retry := time.Duration(ms%(1<<39)) * time.Millisecond
+		text := AppendMessage(nil, []byte(id), []byte(data))
+		text = AppendPriming(text, []byte(id), retry)
+		text = append(text, Comment...)
+		text = AppendEvent(text, "endpoint", data)
+		text = AppendRetry(text, max(retry, 0))
+		got, err := events(bytes.NewReader(text), len(text))
+		if !errors.Is(err, io.EOF) {
+			t.Fatal(err)
+		}
+		bytesOf := func(s string) []byte { return append([]byte(nil), s...) }
+		want := []Event{
+			{Name: "message", ID: id, Data: bytesOf(data), HasData: true, Retry: -1},
+			{ID: id, HasData: true, Retry: max(retry, -1)},
+			{Name: "endpoint", Data: bytesOf(data), HasData: true, Retry: -1},
+			{Retry: max(retry, 0)},
+		}
+		if !reflect.DeepEqual(got, want) {
+			t.Fatalf("got %+v, want %+v", got, want)
+		}
+	})
+}
+
+func BenchmarkReader(b *testing.B) {
+	one := AppendMessage(nil, []byte("0123456789abcdef1.1.a"), bytes.Repeat([]byte("x"), 250))
+	text := bytes.Repeat(one, 100)
+	b.SetBytes(int64(len(text)))
+	b.ReportAllocs()
+	for b.Loop() {
+		if got, err := events(bytes.NewReader(text), 1<<20); len(got) != 100 || !errors.Is(err, io.EOF) {
+			b.Fatal(err)
+		}
+	}
+}
