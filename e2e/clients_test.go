@@ -17,6 +17,7 @@ type script struct {
 	Door     string     `json:"door,omitempty"`
 	Revision string     `json:"revision,omitempty"`
 	Retries  int        `json:"retries,omitempty"`
+	Probe    bool       `json:"probe,omitempty"`
 	Answer   *string    `json:"answer,omitempty"`
 	Calls    []toolCall `json:"calls"`
 }
@@ -212,6 +213,27 @@ func TestCutAtBytes(t *testing.T) {
 				s.Calls = append(s.Calls, long)
 			}
 			client(t, s).wantLong(t)
+		})
+	}
+}
+
+// TestProbe has a client that knows revision 2026-07-28 find out that holdfast
+// does not, and go on with the newest that both know: without a word of it as an
+// error, and whatever the answers look like.
+func TestProbe(t *testing.T) {
+	for _, flags := range [][]string{nil, {"--response", "json"}, {"--response", "sse"}, {"--stateless"}} {
+		t.Run(strings.Join(append(flags, "serve"), " "), func(t *testing.T) {
+			t.Parallel()
+			p := serveEverything(t, flags...)
+			echo := toolCall{"echo", map[string]any{"message": "hello"}}
+			r := client(t, script{SDK: 2, URL: p.URL, Probe: true, Calls: []toolCall{echo}})
+			r.wantRevision(t, "2025-11-25")
+			if c := r.Calls[0]; c.Error != "" || len(c.Result.Content) != 1 || c.Result.Content[0].Text != "Echo: hello" {
+				t.Errorf("got %+v, error %q", c.Result, c.Error)
+			}
+			if len(r.Errors) > 0 {
+				t.Errorf("the client saw errors: %q", r.Errors)
+			}
 		})
 	}
 }

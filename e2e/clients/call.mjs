@@ -12,6 +12,7 @@
 //           transport drops the Last-Event-ID header when it reconnects
 // revision  what to ask for, in place of the client's own latest
 // retries   how often a reconnection may fail; by default the client's own choice
+// probe     begin as a client of revision 2026-07-28 does, with server/discover
 // answer    what to answer when asked (elicitation)
 //
 // HOLDFAST_NPM names the directory whose node_modules holds the clients.
@@ -120,7 +121,10 @@ const report = { revision: "", asked: [], calls: [], errors: [] };
 const transport = newTransport();
 const client = new sdk.Client(
   { name: "holdfast-e2e", version: "1.0.0" },
-  { capabilities: config.answer === undefined ? {} : { elicitation: {} } },
+  {
+    capabilities: config.answer === undefined ? {} : { elicitation: {} },
+    ...(config.probe ? { versionNegotiation: { mode: "auto" } } : {}),
+  },
 );
 client.onerror = (error) => report.errors.push(String(error));
 if (config.answer !== undefined) {
