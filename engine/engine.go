@@ -2,6 +2,7 @@
 package engine
 
 import (
+	"errors"
 	"fmt"
 	"net/url"
 	"time"
@@ -15,14 +16,17 @@ import (
 //
 //	memory:    in this process; what it keeps is gone with the process
 func Open(rawURL string, keep time.Duration) (stream.Store, error) {
+	// What is wrong is said without the URL: it may hold a password.
 	u, err := url.Parse(rawURL)
-	if err != nil {
-		return nil, fmt.Errorf("store %q: %w", rawURL, err)
+	switch {
+	case err != nil:
+		return nil, errors.New("store: malformed URL")
+	case u.Scheme != "memory":
+		return nil, fmt.Errorf(`store %q: no such engine; there is only "memory:"`, u.Scheme+":")
+	case *u != url.URL{Scheme: "memory"}:
+		return nil, errors.New(`store "memory:": nothing may follow the colon`)
 	}
-	if u.Scheme == "memory" {
-		return Memory(keep), nil
-	}
-	return nil, fmt.Errorf(`store %q: no such engine; there is only "memory:"`, u.Redacted())
+	return Memory(keep), nil
 }
 
 // Memory opens a store in this process.

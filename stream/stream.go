@@ -10,7 +10,8 @@
 // for each.
 //
 //  1. A session is created before anything is appended to it, and owned under a
-//     [Lease]. Creating one that exists is [ErrExists].
+//     [Lease]. Creating one that exists is [ErrExists]; appending to one that
+//     does not, or watching it, is [ErrNotFound].
 //  2. An append is all or none. When it returns nil, its entries are kept as
 //     durably as the store promises, and every read that starts later sees them.
 //  3. Sequences are dense from 1 in each stream. An entry whose sequence was
@@ -24,17 +25,18 @@
 //  6. A read after a cursor returns entries in order, without a gap and without
 //     a duplicate; at the end of a finished stream it is io.EOF. If entries
 //     after the cursor are no longer kept it is [ErrTrimmed]: a gap is an error,
-//     never silence. A cursor of another epoch, or past the newest entry, is
-//     [ErrTrimmed] too.
+//     never silence. A cursor past the newest entry, or whose entry was written
+//     under another epoch than the cursor says, is [ErrTrimmed] too.
 //  7. A stream that was never written, or is kept no longer, is [ErrNotFound].
 //  8. A watcher is told after every append to its stream; one telling may stand
 //     for several appends. An append never waits for a watcher.
 //  9. What is kept is bounded, per stream, per session and in all. A stream over
 //     its limit loses its oldest entries. A session over its limit, and a store
-//     over its own, lose finished streams first; a store never takes from one
-//     session's unfinished stream to make room for another's, but refuses with
-//     [ErrFull]. The entry marked Last is accepted even then, if it is no larger
-//     than [Reserve].
+//     over its own, lose finished streams first; then the append is refused with
+//     [ErrFull], unless its own streams can make room for it with their oldest
+//     entries. No other unfinished stream loses anything, of this session or of
+//     another. An append that ends its streams in entries no larger than
+//     [Reserve] is accepted even then.
 //  10. Finished streams are kept for as long as the store was told, and then
 //     dropped. Unfinished ones live as long as their session.
 //  11. Deleting a session drops all that it keeps and tells its watchers. It is
@@ -49,8 +51,8 @@ import (
 	"errors"
 )
 
-// Reserve is the size in bytes up to which a last entry is accepted by a store
-// that is full, so that every call can be told how it ended.
+// Reserve is the size in bytes up to which the entries that end a stream are
+// accepted by a store that is full, so that every call can be told how it ended.
 const Reserve = 1 << 10
 
 // A SessionKey names a session to the store. It is not the session's secret id.

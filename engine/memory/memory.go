@@ -3,10 +3,8 @@
 package memory
 
 import (
-	"bytes"
 	"container/list"
 	"context"
-	"fmt"
 	"io"
 	"slices"
 	"sync"
@@ -124,115 +122,6 @@ func (st *Store) find(key stream.SessionKey) *session {
 	return st.sessions[key]
 }
 
-// Append implements [stream.Store].
-func (st *Store) Append(_ context.Context, lease stream.Lease, records []stream.Record) error {
-	s := st.find(lease.Session)
-	if s == nil {
-		return stream.ErrNotFound
-	}
-	var size int64
-	privileged := true // nothing but last entries within the reserve
-	for i := range records {
-		n := int64(len(records[i].Data))
-		size += n + overhead
-		privileged = privileged && records[i].Last && n <= stream.Reserve
-	}
-	for st.total.Load()+size > st.opts.TotalBytes {
-		if !st.evictOldest() {
-			if privileged {
-				break
-			}
-			return stream.ErrFull
-		}
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.deleted {
-		return stream.ErrNotFound
-	}
-	if s.epoch != lease.Epoch {
-		return stream.ErrFenced
-	}
-	if err := s.check(records); err != nil {
-		return err
-	}
-	for s.bytes+size > st.opts.SessionBytes && s.ended.Len() > 0 {
-		st.drop(s.ended.Front().Value.(*ended))
-	}
-	if s.bytes+size > st.opts.SessionBytes && !privileged && !st.makeRoom(s, records, size) {
-		return stream.ErrFull
-	}
-	for i := range records {
-		st.put(s, &records[i])
-	}
-	return nil
-}
-
-// check says whether all records follow what is there, so that an append is all
-// or none.
-func (s *session) check(records []stream.Record) error {
-	for i := range records {
-		r := &records[i]
-		next, last := uint64(1), false
-		l := s.logs[r.Number]
-		if l != nil {
-			next, last = l.next, l.last
-		}
-		// Records before this one may be of the same stream. A batch is short.
-		for j := range records[:i] {
-			if b := &records[j]; b.Number == r.Number && b.Seq >= next {
-				next, last = b.Seq+1, b.Last
-			}
-		}
-		switch {
-		case r.Seq < next:
-			if l == nil || !l.same(r) {
-				return fmt.Errorf("%w: sequence %d was used", stream.ErrConflict, r.Seq)
-			}
-		case r.Seq > next || last:
-			return fmt.Errorf("%w: sequence %d after %d", stream.ErrConflict, r.Seq, next-1)
-		}
-	}
-	return nil
-}
-
-// same says whether the record is kept already. What was trimmed is taken on
-// trust: it cannot be compared any more.
-func (l *log) same(r *stream.Record) bool {
-	first := l.next - uint64(len(l.entries))
-	if r.Seq < first {
-		return true
-	}
-	if r.Seq >= l.next {
-		return false
-	}
-	e := &l.entries[r.Seq-first]
-	return e.Last == r.Last && bytes.Equal(e.Data, r.Data)
-}
-
-// put appends one record that check has accepted.
-func (st *Store) put(s *session, r *stream.Record) {
-	l := s.log(r.Number)
-	if r.Seq < l.next {
-		return // repeated
-	}
-	l.entries = append(l.entries, r.Entry)
-	l.next++
-	st.account(s, l, int64(len(r.Data))+overhead)
-	for l.bytes > st.opts.StreamBytes && len(l.entries) > 1 {
-		st.trim(s, l)
-	}
-	if r.Last {
-		l.last = true
-		e := &ended{s: s, number: r.Number, at: time.Now()}
-		e.inSession = s.ended.PushBack(e)
-		st.fin.Lock()
-		e.inStore = st.finished.PushBack(e)
-		st.fin.Unlock()
-	}
-	l.tell()
-}
-
 // log returns the log of a stream, made if need be.
 func (s *session) log(number uint64) *log {
 	l := s.logs[number]
@@ -255,30 +144,18 @@ func (l *log) tell() {
 	}
 }
 
-// account adds n bytes to a log and to all that it is part of.
-func (st *Store) account(s *session, l *log, n int64) {
-	l.bytes += n
-	s.bytes += n
-	st.total.Add(n)
+// release takes n bytes off a log and off all that it is part of.
+func (st *Store) release(s *session, l *log, n int64) {
+	l.bytes -= n
+	s.bytes -= n
+	st.total.Add(-n)
 }
 
 // trim takes the oldest entry of a log.
 func (st *Store) trim(s *session, l *log) {
-	st.account(s, l, -int64(len(l.entries[0].Data))-overhead)
+	st.release(s, l, int64(len(l.entries[0].Data))+overhead)
 	l.entries[0] = stream.Entry{}
 	l.entries = l.entries[1:]
-}
-
-// makeRoom trims the streams that are written to, until size more bytes fit in
-// their session.
-func (st *Store) makeRoom(s *session, records []stream.Record, size int64) bool {
-	for i := range records {
-		l := s.logs[records[i].Number]
-		for l != nil && len(l.entries) > 0 && s.bytes+size > st.opts.SessionBytes {
-			st.trim(s, l)
-		}
-	}
-	return s.bytes+size <= st.opts.SessionBytes
 }
 
 // drop forgets a finished stream. Its session is locked.
@@ -290,21 +167,10 @@ func (st *Store) drop(e *ended) {
 	st.finished.Remove(e.inStore)
 	st.fin.Unlock()
 	if l := s.logs[e.number]; l != nil {
-		st.account(s, l, -l.bytes)
+		st.release(s, l, l.bytes)
 		delete(s.logs, e.number)
 		l.tell()
 	}
-}
-
-// evictOldest forgets the stream that finished first, of whatever session, and
-// says whether there was one.
-func (st *Store) evictOldest() bool {
-	e := st.oldest()
-	if e == nil {
-		return false
-	}
-	st.forget(e)
-	return true
 }
 
 // oldest returns the stream that finished first, or nil.
@@ -409,7 +275,7 @@ func (st *Store) Delete(_ context.Context, key stream.SessionKey) error {
 		st.drop(s.ended.Front().Value.(*ended))
 	}
 	for n, l := range s.logs {
-		st.account(s, l, -l.bytes)
+		st.release(s, l, l.bytes)
 		delete(s.logs, n)
 		l.tell()
 	}

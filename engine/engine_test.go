@@ -1,0 +1,94 @@
+package engine_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"holdfast/engine"
+	"holdfast/stream"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestOpen(t *testing.T) {
+	t.Parallel()
+	for _, url := range []string{"memory:", "MEMORY:"} {
+		st, err := engine.Open(url, 0)
+		if err != nil {
+			t.Errorf("%s: %v", url, err)
+			continue
+		}
+		if _, err := st.Create(t.Context(), "a"); err != nil {
+			t.Errorf("%s: %v", url, err)
+		}
+		if err := st.Close(); err != nil {
+			t.Errorf("%s: %v", url, err)
+		}
+	}
+}
+
+// What a URL asks for in vain is said, without the password that it may hold.
+func TestOpenErrors(t *testing.T) {
+	t.Parallel()
+	for url, want := range map[string]string{
+		"":                               `store ":": no such engine`,
+		"memory":                         "no such engine",
+		"/var/lib/holdfast":              "no such engine",
+		"rocks://me:hunter2@host":        `store "rocks:": no such engine; there is only "memory:"`,
+		"rocks:me:hunter2@host":          `store "rocks:"`,
+		"rocks://me:hunter2@ho st":       "malformed",
+		"rocks://me:hunter2/x@host":      "malformed",
+		":":                              "malformed",
+		"memory:hunter2":                 "nothing may follow",
+		"memory://host":                  "nothing may follow",
+		"memory:?keep=hunter2":           "nothing may follow",
+		"memory:#hunter2":                "nothing may follow",
+		"rocks://me:hunt%er2@host":       "malformed",
+		"rocks://host?password=hunter2":  "no such engine",
+		"rocks://me@host/\x7f?k=hunter2": "malformed",
+	} {
+		st, err := engine.Open(url, time.Minute)
+		if err == nil {
+			t.Errorf("%q: opened", url)
+			_ = st.Close()
+			continue
+		}
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: got %q, want %q", url, err, want)
+		}
+		if strings.Contains(err.Error(), "hunt") {
+			t.Errorf("%q: tells the password: %v", url, err)
+		}
+	}
+}
+
+// What Open is told of the time to keep reaches the store.
+func TestOpenKeep(t *testing.T) {
+	t.Parallel()
+	st, err := engine.Open("memory:", time.Nanosecond)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	l, err := st.Create(t.Context(), "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := st.Append(t.Context(), l, []stream.Record{{Number: 1, Entry: stream.Entry{Seq: 1, Last: true}}}); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(10 * time.Second); ; {
+		_, _, err := st.Bounds(t.Context(), stream.ID{Session: "a", Number: 1})
+		if errors.Is(err, stream.ErrNotFound) {
+			return
+		}
+		if err != nil || time.Now().After(end) {
+			t.Fatalf("still there: %v", err)
+		}
+		time.Sleep(time.Millisecond) // polling: nobody tells of this
+	}
+}

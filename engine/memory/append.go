@@ -1,0 +1,192 @@
+package memory
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"time"
+
+	"holdfast/stream"
+)
+
+// Append implements [stream.Store].
+func (st *Store) Append(_ context.Context, lease stream.Lease, records []stream.Record) error {
+	s := st.find(lease.Session)
+	if s == nil {
+		return stream.ErrNotFound
+	}
+	// What is to be refused makes no room. A session's appends have one caller at
+	// a time, so what is checked here still holds below.
+	s.mu.Lock()
+	fresh, err := s.check(lease, records)
+	s.mu.Unlock()
+	if err != nil || len(fresh) == 0 {
+		return err
+	}
+	size := int64(0)
+	for i := range fresh {
+		size += int64(len(fresh[i].Data)) + overhead
+	}
+	final := ends(fresh)
+	if !final && size > min(st.opts.SessionBytes, st.opts.TotalBytes) || !st.reserve(size, final) {
+		return stream.ErrFull
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.deleted {
+		st.total.Add(-size)
+		return stream.ErrNotFound
+	}
+	for s.bytes+size > st.opts.SessionBytes && s.ended.Len() > 0 {
+		st.drop(s.ended.Front().Value.(*ended))
+	}
+	if s.bytes+size > st.opts.SessionBytes && !final && !st.makeRoom(s, fresh, size) {
+		st.total.Add(-size)
+		return stream.ErrFull
+	}
+	for i := range fresh {
+		st.put(s, &fresh[i])
+	}
+	return nil
+}
+
+// reserve takes size bytes out of what all sessions may keep, and says whether
+// they were to be had. A final append gets them in any case.
+func (st *Store) reserve(size int64, final bool) bool {
+	for {
+		kept := st.total.Load()
+		if kept+size > st.opts.TotalBytes {
+			if e := st.oldest(); e != nil {
+				st.forget(e)
+				continue
+			}
+			if !final {
+				return false
+			}
+		}
+		if st.total.CompareAndSwap(kept, kept+size) {
+			return true
+		}
+	}
+}
+
+// ends says whether records end every stream that they are for, in entries
+// within the reserve: such an append is never refused for want of room.
+func ends(records []stream.Record) bool {
+	for i := range records {
+		if len(records[i].Data) > stream.Reserve {
+			return false
+		}
+		j := i
+		for j < len(records) && (records[j].Number != records[i].Number || !records[j].Last) {
+			j++
+		}
+		if j == len(records) {
+			return false
+		}
+	}
+	return true
+}
+
+// check says whether the lease is good and all records follow what is there, so
+// that an append is all or none. It returns those that are not there yet.
+func (s *session) check(lease stream.Lease, records []stream.Record) (fresh []stream.Record, err error) {
+	if s.deleted {
+		return nil, stream.ErrNotFound
+	}
+	if s.epoch != lease.Epoch {
+		return nil, stream.ErrFenced
+	}
+	repeated := 0
+	for i := range records {
+		r := &records[i]
+		next, last := uint64(1), false
+		l := s.logs[r.Number]
+		if l != nil {
+			next, last = l.next, l.last
+		}
+		stored := next
+		// Records before this one may be of the same stream.
+		for j := i - 1; j >= 0; j-- {
+			if b := &records[j]; b.Number == r.Number && b.Seq >= next {
+				next, last = b.Seq+1, b.Last
+				break
+			}
+		}
+		switch {
+		case r.Seq == 0, r.Seq > next, r.Seq == next && last:
+			return nil, fmt.Errorf("%w: sequence %d after %d", stream.ErrConflict, r.Seq, next-1)
+		case r.Seq < next:
+			if r.Seq >= stored || !l.same(r) {
+				return nil, fmt.Errorf("%w: sequence %d was used", stream.ErrConflict, r.Seq)
+			}
+			if repeated++; fresh == nil {
+				fresh = append(make([]stream.Record, 0, len(records)), records[:i]...)
+			}
+			continue
+		}
+		if repeated > 0 {
+			fresh = append(fresh, *r)
+		}
+	}
+	if repeated == 0 {
+		fresh = records
+	}
+	return fresh, nil
+}
+
+// same says whether the record is kept already. What was trimmed is taken on
+// trust: it cannot be compared any more.
+func (l *log) same(r *stream.Record) bool {
+	first := l.next - uint64(len(l.entries))
+	if r.Seq < first {
+		return true
+	}
+	e := &l.entries[r.Seq-first]
+	return e.Last == r.Last && bytes.Equal(e.Data, r.Data)
+}
+
+// put appends one record that check has accepted and reserve has counted.
+func (st *Store) put(s *session, r *stream.Record) {
+	l := s.log(r.Number)
+	l.entries = append(l.entries, r.Entry)
+	l.next++
+	n := int64(len(r.Data)) + overhead
+	l.bytes += n
+	s.bytes += n
+	for l.bytes > st.opts.StreamBytes && len(l.entries) > 1 {
+		st.trim(s, l)
+	}
+	if r.Last {
+		l.last = true
+		e := &ended{s: s, number: r.Number, at: time.Now()}
+		e.inSession = s.ended.PushBack(e)
+		st.fin.Lock()
+		e.inStore = st.finished.PushBack(e)
+		st.fin.Unlock()
+	}
+	l.tell()
+}
+
+// makeRoom trims the streams that are written to, until size more bytes fit in
+// their session. It trims nothing if that is not enough.
+func (st *Store) makeRoom(s *session, records []stream.Record, size int64) bool {
+	over := s.bytes + size - st.opts.SessionBytes
+	seen := make(map[*log]bool)
+	for i := range records {
+		if l := s.logs[records[i].Number]; l != nil && !seen[l] {
+			seen[l] = true
+			over -= l.bytes
+		}
+	}
+	if over > 0 {
+		return false
+	}
+	for i := range records {
+		l := s.logs[records[i].Number]
+		for l != nil && len(l.entries) > 0 && s.bytes+size > st.opts.SessionBytes {
+			st.trim(s, l)
+		}
+	}
+	return true
+}

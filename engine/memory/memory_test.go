@@ -1,0 +1,354 @@
+package memory
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"holdfast/stream"
+	"holdfast/stream/streamtest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestStore(t *testing.T) {
+	t.Parallel()
+	streamtest.Run(t, func(_ *testing.T, l streamtest.Limits) func() stream.Store {
+		return func() stream.Store {
+			return New(Options{Keep: l.Keep, StreamBytes: l.StreamBytes, SessionBytes: l.SessionBytes, TotalBytes: l.TotalBytes})
+		}
+	}, streamtest.Options{
+		Check: func(t *testing.T, st stream.Store) { consistent(t, st.(*Store)) },
+	})
+}
+
+// consistent checks that everything is counted once.
+func consistent(t *testing.T, st *Store) {
+	t.Helper()
+	st.mu.RLock()
+	defer st.mu.RUnlock()
+	total, finished := int64(0), 0
+	for key, s := range st.sessions {
+		s.mu.Lock()
+		inSession := int64(0)
+		for number, l := range s.logs {
+			n := int64(0)
+			for _, e := range l.entries {
+				n += int64(len(e.Data)) + overhead
+			}
+			if n != l.bytes {
+				t.Errorf("stream %d of %s keeps %d bytes and counts %d", number, key, n, l.bytes)
+			}
+			inSession += n
+		}
+		if inSession != s.bytes {
+			t.Errorf("session %s keeps %d bytes and counts %d", key, inSession, s.bytes)
+		}
+		total += inSession
+		finished += s.ended.Len()
+		s.mu.Unlock()
+	}
+	if got := st.Bytes(); got != total {
+		t.Errorf("the store keeps %d bytes and counts %d", total, got)
+	}
+	st.fin.Lock()
+	defer st.fin.Unlock()
+	if got := st.finished.Len(); got != finished {
+		t.Errorf("%d streams are finished, and %d known", finished, got)
+	}
+}
+
+func open(t *testing.T, o Options) *Store {
+	t.Helper()
+	st := New(o)
+	t.Cleanup(func() {
+		if err := st.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return st
+}
+
+func create(t *testing.T, st *Store, key stream.SessionKey) stream.Lease {
+	t.Helper()
+	l, err := st.Create(t.Context(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func add(st *Store, l stream.Lease, number, seq uint64, size int, last bool) error {
+	return st.Append(context.Background(), l, []stream.Record{
+		{Number: number, Entry: stream.Entry{Seq: seq, Data: make([]byte, size), Last: last}},
+	})
+}
+
+// Finished streams are dropped when their time has come, not before, and not
+// much later.
+func TestKeep(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		st := New(Options{}) // 10 minutes
+		defer st.Close()
+		l := create(t, st, "a")
+		must := func(err error) {
+			t.Helper()
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		must(add(st, l, 1, 1, 100, false))
+		must(add(st, l, 2, 1, 100, true))
+		time.Sleep(5 * time.Minute)
+		must(add(st, l, 3, 1, 100, true))
+		kept := func(numbers ...uint64) {
+			t.Helper()
+			synctest.Wait()
+			found := make(map[uint64]bool)
+			for _, n := range numbers {
+				found[n] = true
+			}
+			for n := uint64(1); n <= 3; n++ {
+				_, _, err := st.Bounds(t.Context(), stream.ID{Session: "a", Number: n})
+				if found[n] != (err == nil) {
+					t.Fatalf("after %v: stream %d: %v", time.Now(), n, err)
+				}
+			}
+			if got := st.Bytes(); got != int64(len(numbers))*(100+overhead) {
+				t.Fatalf("%d bytes for %d streams", got, len(numbers))
+			}
+			consistent(t, st)
+		}
+		time.Sleep(5*time.Minute - time.Second)
+		kept(1, 2, 3)
+		time.Sleep(time.Second + 10*time.Minute/8)
+		kept(1, 3)
+		time.Sleep(5 * time.Minute)
+		kept(1)
+		time.Sleep(24 * time.Hour)
+		kept(1)
+		must(add(st, l, 1, 2, 100, true))
+		time.Sleep(12 * time.Minute)
+		kept()
+	})
+}
+
+// Sessions that write at the same time stay within the store's limit together,
+// and take nothing from each other.
+func TestTotalBytesTogether(t *testing.T) {
+	t.Parallel()
+	const limit = 1 << 20
+	st := open(t, Options{TotalBytes: limit})
+	var writers sync.WaitGroup
+	stored := make([]uint64, 32)
+	leases := make([]stream.Lease, len(stored))
+	for i := range stored {
+		leases[i] = create(t, st, stream.SessionKey(fmt.Sprint(i)))
+		writers.Go(func() {
+			for {
+				err := add(st, leases[i], 1, stored[i]+1, 512, false)
+				if errors.Is(err, stream.ErrFull) {
+					return
+				}
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				stored[i]++
+				if n := st.Bytes(); n > limit {
+					t.Errorf("%d bytes are kept", n)
+					return
+				}
+			}
+		})
+	}
+	writers.Wait()
+	entry := int64(512 + overhead)
+	if n := st.Bytes(); n > limit || n <= limit-entry {
+		t.Errorf("full with %d bytes", n)
+	}
+	for i, n := range stored {
+		if n == 0 {
+			continue
+		}
+		oldest, next, err := st.Bounds(t.Context(), stream.ID{Session: leases[i].Session, Number: 1})
+		if err != nil || oldest != 1 || next != n+1 {
+			t.Errorf("session %d stored %d, and has %d to %d: %v", i, n, oldest, next, err)
+		}
+	}
+	consistent(t, st)
+}
+
+// Streams that end, are evicted, expire and are deleted at the same time are
+// counted once.
+func TestChurn(t *testing.T) {
+	t.Parallel()
+	st := open(t, Options{Keep: time.Millisecond, StreamBytes: 4 << 10, SessionBytes: 16 << 10, TotalBytes: 64 << 10})
+	var sessions sync.WaitGroup
+	for i := range 16 {
+		key := stream.SessionKey(fmt.Sprint(i))
+		sessions.Go(func() {
+			for range 20 {
+				l, err := st.Create(t.Context(), key)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				for number := uint64(0); number < 20; number++ {
+					for seq := uint64(1); seq <= 8; seq++ {
+						err := add(st, l, number, seq, 700, seq == 8 && number > 0)
+						if err != nil && !errors.Is(err, stream.ErrFull) {
+							t.Error(err)
+						}
+						if err != nil {
+							break
+						}
+					}
+				}
+				if err := st.Delete(t.Context(), key); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	sessions.Wait()
+	if n := st.Bytes(); n != 0 {
+		t.Errorf("%d bytes are left", n)
+	}
+	consistent(t, st)
+}
+
+// An append that is refused has no effect, also none on what could be dropped
+// for it.
+func TestRefusedTakesNothing(t *testing.T) {
+	t.Parallel()
+	st := open(t, Options{SessionBytes: 4 << 10, TotalBytes: 8 << 10})
+	l, m := create(t, st, "a"), create(t, st, "b")
+	for _, lease := range []stream.Lease{l, m} {
+		if err := add(st, lease, 1, 1, 3000, true); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before := st.Bytes()
+	for what, act := range map[string]struct {
+		err, want error
+	}{
+		"fenced":    {add(st, stream.Lease{Session: "a", Epoch: 2}, 2, 1, 3000, false), stream.ErrFenced},
+		"a gap":     {add(st, l, 2, 2, 3000, false), stream.ErrConflict},
+		"repeated":  {add(st, l, 1, 1, 3000, true), nil},
+		"unknown":   {add(st, stream.Lease{Session: "c", Epoch: 1}, 2, 1, 3000, false), stream.ErrNotFound},
+		"too large": {add(st, l, 2, 1, 5000, false), stream.ErrFull},
+	} {
+		if !errors.Is(act.err, act.want) {
+			t.Errorf("%s: got %v, want %v", what, act.err, act.want)
+		}
+	}
+	if got := st.Bytes(); got != before {
+		t.Errorf("%d bytes became %d", before, got)
+	}
+	consistent(t, st)
+}
+
+// Streams that are watched and never written leave nothing.
+func TestWatchLeavesNothing(t *testing.T) {
+	t.Parallel()
+	st := open(t, Options{})
+	l := create(t, st, "a")
+	if err := add(st, l, 1, 1, 1, false); err != nil {
+		t.Fatal(err)
+	}
+	var stops []func()
+	for number := range uint64(100) {
+		for range 2 {
+			stop, err := st.Watch(stream.ID{Session: "a", Number: number}, make(chan struct{}, 1))
+			if err != nil {
+				t.Fatal(err)
+			}
+			stops = append(stops, stop)
+		}
+	}
+	for _, stop := range stops {
+		stop()
+	}
+	if n := len(st.find("a").logs); n != 1 {
+		t.Errorf("%d streams are known", n)
+	}
+}
+
+// What is deleted or has expired is no longer in memory.
+func TestMemoryIsReturned(t *testing.T) { // alone: it looks at the whole heap
+	heap := func() int64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	const sessions, size = 500, 64 << 10
+	for _, how := range []string{"deleted", "expired", "trimmed"} {
+		t.Run(how, func(t *testing.T) {
+			before := heap()
+			o := Options{Keep: time.Nanosecond, StreamBytes: size / 2}
+			if how == "deleted" {
+				o = Options{}
+			}
+			st := open(t, o)
+			for i := range sessions {
+				l := create(t, st, stream.SessionKey(fmt.Sprint(i)))
+				for seq := uint64(1); seq <= 2; seq++ {
+					if err := add(st, l, 1, seq, size/2, seq == 2 && how != "trimmed"); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			switch how {
+			case "deleted":
+				if held := heap() - before; held < sessions*size*9/10 {
+					t.Errorf("only %d bytes are held", held)
+				}
+				for i := range sessions {
+					if err := st.Delete(t.Context(), stream.SessionKey(fmt.Sprint(i))); err != nil {
+						t.Fatal(err)
+					}
+				}
+			case "expired":
+				for end := time.Now().Add(20 * time.Second); st.Bytes() > 0; {
+					if time.Now().After(end) {
+						t.Fatalf("%d bytes are left", st.Bytes())
+					}
+					time.Sleep(time.Millisecond) // polling: nobody tells of this
+				}
+			}
+			left := int64(sessions * size / 10)
+			if how == "trimmed" {
+				left += sessions * size / 2
+			}
+			if got := heap() - before; got > left {
+				t.Errorf("%d bytes are still held", got)
+			}
+			runtime.KeepAlive(st)
+		})
+	}
+}
+
+func BenchmarkAppend(b *testing.B) {
+	st := New(Options{})
+	defer st.Close()
+	l, _ := st.Create(b.Context(), "a")
+	data := make([]byte, 256)
+	seq := uint64(0)
+	b.ReportAllocs()
+	for b.Loop() {
+		seq++
+		if err := st.Append(b.Context(), l, []stream.Record{{Number: 1, Entry: stream.Entry{Seq: seq, Data: data}}}); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,278 @@
+// Package streamtest is the suite that every [stream.Store] passes. It has a
+// case for each rule of package stream, named after it, and ends with random
+// operations against a model.
+package streamtest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"testing"
+	"time"
+
+	"holdfast/stream"
+)
+
+// Limits bound the store that a case wants. A zero field stands for more than
+// any case needs. What an engine counts beside the bytes of the entries is its
+// own business, up to half of a limit.
+type Limits struct {
+	Keep         time.Duration
+	StreamBytes  int64
+	SessionBytes int64
+	TotalBytes   int64
+}
+
+// A Maker makes a new, empty store and returns what opens a handle on it. The
+// suite closes the handles; what else the store needs to be cleaned up is the
+// Maker's, through t.
+type Maker func(t *testing.T, limits Limits) (open func() stream.Store)
+
+// Options say what an engine's stores can do beside what the rules ask of all.
+// The zero value is a store with one handle, which forgets when that is closed.
+type Options struct {
+	// Nodes: several handles may be open at a time, each standing for a node, and
+	// all see the same sessions.
+	Nodes bool
+	// Durable: what was appended is there when a store is opened again.
+	Durable bool
+	// Acquire takes a session over, under a new epoch. Nil: there is no taking
+	// over.
+	Acquire func(ctx context.Context, st stream.Store, key stream.SessionKey) (stream.Lease, error)
+	// Check is called at the end of each case, for what the store itself can say
+	// of its consistency. Nil: nothing.
+	Check func(t *testing.T, st stream.Store)
+}
+
+// Run runs the suite on the stores that mk makes.
+func Run(t *testing.T, mk Maker, o Options) {
+	cases := []struct {
+		name   string
+		run    func(*box)
+		limits Limits
+	}{
+		{"1 a session is created first, once", created, Limits{}},
+		{"2 an append is all or none", allOrNone, Limits{}},
+		{"2 an append is seen by every later read", seenAtOnce, Limits{}},
+		{"2 an append is as durable as promised", durable, Limits{}},
+		{"3 sequences are dense from 1", dense, Limits{}},
+		{"3 a repeated entry changes nothing", repeated, Limits{}},
+		{"4 an append of another epoch is fenced", fenced, Limits{}},
+		{"4 a taken over session fences its old owner", takenOver, Limits{}},
+		{"5 nothing follows the last entry", last, Limits{}},
+		{"6 a read is in order, without gap or duplicate", inOrder, Limits{}},
+		{"6 a tail has no gap and no duplicate", tails, Limits{}},
+		{"6 a gap is an error", gap, Limits{StreamBytes: 32 * kib}},
+		{"6 a cursor that names no entry is an error", badCursor, Limits{}},
+		{"7 a stream never written is not found", neverWritten, Limits{}},
+		{"8 a watcher is told after every append", watched, Limits{}},
+		{"8 an append never waits for a watcher", unwatched, Limits{}},
+		{"9 a stream over its limit loses its oldest", streamLimit, Limits{StreamBytes: 32 * kib}},
+		{"9 a session over its limit loses finished streams first", sessionFinished, Limits{SessionBytes: 64 * kib}},
+		{"9 a session over its limit takes from no other stream", sessionLimit, Limits{SessionBytes: 64 * kib}},
+		{"9 a store over its limit loses finished streams first", totalFinished, Limits{TotalBytes: 64 * kib}},
+		{"9 a store over its limit takes from no unfinished stream", totalLimit, Limits{TotalBytes: 64 * kib}},
+		{"9 what ends a stream is accepted by a full store", fullEnd, Limits{TotalBytes: 64 * kib}},
+		{"9 a repeated entry is accepted by a full store", fullRepeat, Limits{TotalBytes: 64 * kib}},
+		{"10 a finished stream is kept for a time", kept, Limits{Keep: 300 * time.Millisecond}},
+		{"11 a deleted session is gone", deleted, Limits{}},
+		{"11 deleting tells the watchers", deletedWatched, Limits{}},
+		{"all rules at once", random, Limits{}},
+		{"all rules at once, concurrently", crowd, Limits{}},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			b := &box{T: t, o: o, open: mk(t, c.limits)}
+			b.reopen()
+			t.Cleanup(b.close)
+			c.run(b)
+			if o.Check != nil && !t.Failed() {
+				o.Check(t, b.st)
+			}
+		})
+	}
+}
+
+const kib = 1 << 10
+
+// patience is how long the suite waits for what must come.
+const patience = 20 * time.Second
+
+// box is what a case works with: a store and, where there are several nodes,
+// another handle on it.
+type box struct {
+	*testing.T
+	o     Options
+	open  func() stream.Store
+	st    stream.Store
+	other stream.Store // st itself if there is one handle only
+}
+
+func (b *box) reopen() {
+	b.st = b.open()
+	b.other = b.st
+	if b.o.Nodes {
+		b.other = b.open()
+	}
+}
+
+func (b *box) close() {
+	if b.other != b.st {
+		if err := b.other.Close(); err != nil {
+			b.Errorf("Close: %v", err)
+		}
+	}
+	if err := b.st.Close(); err != nil {
+		b.Errorf("Close: %v", err)
+	}
+}
+
+// create makes a session.
+func (b *box) create(key stream.SessionKey) stream.Lease {
+	b.Helper()
+	l, err := b.st.Create(b.Context(), key)
+	if err != nil {
+		b.Fatalf("Create: %v", err)
+	}
+	return l
+}
+
+// want checks what an act came to.
+func (b *box) want(what string, got, want error) {
+	b.Helper()
+	if !errors.Is(got, want) {
+		b.Fatalf("%s: got %v, want %v", what, got, want)
+	}
+}
+
+// text is what the entry seq of a stream says, n bytes long if n is more than
+// its few words take.
+func text(number, seq uint64, n int) []byte {
+	s := fmt.Appendf(nil, `{"stream":%d,"seq":%d}`, number, seq)
+	return append(s, bytes.Repeat([]byte(" "), max(n-len(s), 0))...)
+}
+
+// rec is a small record.
+func rec(number, seq uint64) stream.Record { return sized(number, seq, 0) }
+
+func sized(number, seq uint64, n int) stream.Record {
+	return stream.Record{Number: number, Entry: stream.Entry{Seq: seq, Data: text(number, seq, n)}}
+}
+
+// final is a record that ends its stream.
+func final(r stream.Record) stream.Record {
+	r.Last = true
+	return r
+}
+
+func (b *box) append(l stream.Lease, records ...stream.Record) error {
+	return b.st.Append(b.Context(), l, records)
+}
+
+// add appends what must be taken.
+func (b *box) add(l stream.Lease, records ...stream.Record) {
+	b.Helper()
+	if err := b.append(l, records...); err != nil {
+		b.Fatalf("Append: %v", err)
+	}
+}
+
+// at is a cursor under the lease's epoch.
+func at(l stream.Lease, number, seq uint64) stream.Cursor {
+	return stream.Cursor{Stream: stream.ID{Session: l.Session, Number: number}, Epoch: l.Epoch, Seq: seq}
+}
+
+// read reads once, with room for many.
+func read(ctx context.Context, st stream.Store, after stream.Cursor) ([]stream.Entry, error) {
+	return st.Read(ctx, after, make([]stream.Entry, 0, 64))
+}
+
+// has checks that the store keeps exactly the entries from to to of a stream,
+// sized as they were written.
+func (b *box) has(st stream.Store, l stream.Lease, number, from, to uint64, n int) {
+	b.Helper()
+	oldest, next, err := st.Bounds(b.Context(), at(l, number, 0).Stream)
+	if err != nil || oldest != from || next != to+1 {
+		b.Fatalf("Bounds of stream %d: got %d, %d and %v, want %d and %d", number, oldest, next, err, from, to+1)
+	}
+	after := at(l, number, from-1)
+	for after.Seq < to {
+		got, err := read(b.Context(), st, after)
+		if err != nil || len(got) == 0 {
+			b.Fatalf("Read of stream %d after %d: %d entries and %v", number, after.Seq, len(got), err)
+		}
+		for _, e := range got {
+			after.Seq++
+			if e.Seq != after.Seq || !bytes.Equal(e.Data, text(number, e.Seq, n)) {
+				b.Fatalf("stream %d: got %d, %.40q after %d", number, e.Seq, e.Data, after.Seq-1)
+			}
+		}
+	}
+}
+
+// gone checks that a stream is not to be had.
+func (b *box) gone(l stream.Lease, number uint64) {
+	b.Helper()
+	for _, st := range []stream.Store{b.st, b.other} {
+		_, err := read(b.Context(), st, at(l, number, 0))
+		b.want(fmt.Sprintf("Read of stream %d", number), err, stream.ErrNotFound)
+		_, _, err = st.Bounds(b.Context(), at(l, number, 0).Stream)
+		b.want(fmt.Sprintf("Bounds of stream %d", number), err, stream.ErrNotFound)
+	}
+}
+
+// watch watches a stream for as long as the case lasts.
+func (b *box) watch(st stream.Store, id stream.ID) chan struct{} {
+	b.Helper()
+	ready := make(chan struct{}, 1)
+	stop, err := st.Watch(id, ready)
+	if err != nil {
+		b.Fatalf("Watch: %v", err)
+	}
+	b.Cleanup(stop)
+	return ready
+}
+
+// told waits for a watcher to be told.
+func (b *box) told(ready <-chan struct{}, what string) {
+	b.Helper()
+	select {
+	case <-ready:
+	case <-time.After(patience):
+		b.Fatalf("not told of %s", what)
+	}
+}
+
+// follow reads a stream to its end, waiting where there is nothing yet, and
+// hands each entry to got. It is called on any goroutine.
+func follow(ctx context.Context, st stream.Store, after stream.Cursor, ready <-chan struct{}, got func(stream.Entry) error) error {
+	buf := make([]stream.Entry, 0, 7)
+	timeout := time.NewTimer(patience)
+	defer timeout.Stop()
+	for {
+		entries, err := st.Read(ctx, after, buf)
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil && (after.Seq > 0 || !errors.Is(err, stream.ErrNotFound)) {
+			return err
+		}
+		for _, e := range entries {
+			if err := got(e); err != nil {
+				return err
+			}
+			after.Seq = e.Seq
+		}
+		if len(entries) > 0 {
+			continue
+		}
+		select {
+		case <-ready:
+		case <-timeout.C:
+			return fmt.Errorf("nothing more after %d", after.Seq)
+		}
+	}
+}
