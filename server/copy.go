@@ -36,14 +36,18 @@ type conn struct {
 	opened  time.Time
 	written time.Time
 	asking  time.Time // since when there is nothing to do but wait for the client's input
-	recover []time.Time
+
+	// When to look for calls to continue, and the newest that can be meant.
+	recover   []time.Time
+	recoverTo uint64
 }
 
 // source is one stream that a connection reads.
 type source struct {
 	*session.Reader
 	name  string
-	ended bool
+	ended bool // nothing follows
+	told  bool // and all was written
 }
 
 // page is what one turn of the loop needs. Connections that wait hold none.
@@ -188,7 +192,9 @@ func (c *conn) turn(ctx context.Context) (more bool, err error) {
 		return false, err
 	}
 	for i := range c.sources {
-		c.sources[i].Told()
+		src := &c.sources[i]
+		src.Told()
+		src.told = src.ended
 	}
 	return more, nil
 }
@@ -352,7 +358,7 @@ func (c *conn) close(err error) {
 	broke := err != nil && !errors.Is(err, errTaken) && !errors.Is(err, errKicked)
 	for i := range c.sources {
 		src := &c.sources[i]
-		src.Detach(broke && !src.ended, c.sentID)
+		src.Detach(broke && !src.told, c.sentID)
 	}
 	// The connection may be used for more requests.
 	_ = c.c.SetWriteDeadline(time.Time{})

@@ -119,6 +119,9 @@ func TestCutAtEveryByte(t *testing.T) {
 	for _, version := range []string{"2025-03-26", "2025-06-18", "2025-11-25"} {
 		for _, how := range []cut{fin, rst, ghost} {
 			for _, pause := range []int{0, 1} {
+				if pause == 1 && version == "2025-03-26" {
+					continue // as 2025-06-18
+				}
 				t.Run(fmt.Sprintf("%s/%v/pause%d", version, how, pause), func(t *testing.T) {
 					t.Parallel()
 					n := newNode(t, config{server: server.Options{Retry: 20 * time.Millisecond}})
@@ -137,7 +140,7 @@ func cutEverywhere(n *node, version string, how cut, pause int) {
 	}
 	var end atomic.Bool
 	var wg sync.WaitGroup
-	slots := make(chan struct{}, 8)
+	slots := make(chan struct{}, 128)
 	for at := 0; !end.Load() && at < 4000; at += stride {
 		wg.Add(1)
 		slots <- struct{}{}
@@ -146,9 +149,9 @@ func cutEverywhere(n *node, version string, how cut, pause int) {
 			p := n.connect(version, nil)
 			key := fmt.Sprint(at)
 			f := &follower{p: p, seen: map[string]bool{}}
-			first := p.open("POST", "/mcp", fmt.Sprintf(
-				`{"jsonrpc":"2.0","id":"c","method":"tools/call","params":{"name":"steps","arguments":{"key":%q,"n":%d,"pause":%d},"_meta":{"progressToken":7}}}`,
-				key, steps, pause)).atMost(at, how)
+			w := p.open("POST", "/mcp", call("steps", fmt.Sprintf(`{"key":%q,"n":%d,"pause":%d}`, key, steps, pause)))
+			eventually(n.t, "the call to arrive", func() bool { return n.runs(key) == 1 })
+			first := w.atMost(at, how)
 			if err := f.take(first); err != nil {
 				n.t.Errorf("cut at %d: %v", at, err)
 				return
@@ -224,5 +227,5 @@ func call(name, args string) string {
 }
 
 func callAs(id, name, args string) string {
-	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":"tools/call","params":{"name":%q,"arguments":%s,"_meta":{"progressToken":%s}}}`, id, name, args, id)
+	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":"tools/call","params":{"name":%q,"arguments":%s,"_meta":{"progressToken":7}}}`, id, name, args)
 }

@@ -98,7 +98,10 @@ func (h *Handler) listen(w http.ResponseWriter, r *http.Request, s *session.Sess
 	// A break is noticed a little after it happens. And where an id was written,
 	// the client may be about to come back with it, after the time that it was
 	// told to wait.
-	c.recover = []time.Time{c.opened, c.opened.Add(100 * time.Millisecond), c.opened.Add(2 * h.opts.Retry)}
+	c.recoverTo = s.LastStream()
+	for _, after := range []time.Duration{0, noticed, max(2*h.opts.Retry, 2*noticed)} {
+		c.recover = append(c.recover, c.opened.Add(after))
+	}
 	err = c.open(nil)
 	if err == nil {
 		err = c.copy(r.Context())
@@ -106,10 +109,13 @@ func (h *Handler) listen(w http.ResponseWriter, r *http.Request, s *session.Sess
 	c.close(err)
 }
 
+// noticed is how long it takes at the most to notice that a connection broke.
+const noticed = 250 * time.Millisecond
+
 // adopt continues on this connection the calls whose own connection broke before
 // this one was opened.
 func (c *conn) adopt(ctx context.Context, uncertain bool) {
-	for _, number := range c.s.Broken(c.opened.Add(100*time.Millisecond), uncertain) {
+	for _, number := range c.s.Broken(c.recoverTo, uncertain) {
 		err := c.read(ctx, stream.Cursor{Stream: stream.ID{Number: number}})
 		if err != nil && !errors.Is(err, io.EOF) {
 			c.h.logger.Warn("call not continued", "session", c.s.Name(), "error", err)

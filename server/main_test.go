@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -363,11 +362,16 @@ func (w *wire) message() sse.Event {
 	}
 }
 
-// atMost reads n bytes of the answer and then cuts the connection as how says.
-func (w *wire) atMost(n int, how cut) reply {
+// atMost reads n bytes of the answer, or all of it if it is shorter, and then
+// cuts the connection as how says.
+func (w *wire) atMost(n int, how cut) (r reply) {
 	_ = w.c.SetReadDeadline(time.Now().Add(20 * time.Second))
-	raw, err := io.ReadAll(io.LimitReader(w.c, int64(n)))
-	whole := err == nil && len(raw) < n
+	res, err := http.ReadResponse(bufio.NewReader(io.LimitReader(w.c, int64(n))), nil)
+	if err == nil {
+		r.status, r.header = res.StatusCode, res.Header
+		r.body, err = io.ReadAll(res.Body)
+		r.whole = err == nil
+	}
 	switch how {
 	case fin:
 		w.c.Close()
@@ -376,18 +380,7 @@ func (w *wire) atMost(n int, how cut) reply {
 		w.c.Close()
 	case ghost: // stays open, and nobody reads
 	}
-	res, err := http.ReadResponse(bufio.NewReader(bytes.NewReader(raw)), nil)
-	if err != nil {
-		return reply{}
-	}
-	body, err := io.ReadAll(res.Body)
-	if err == nil && !whole {
-		whole = true // it ended just there
-	}
-	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) {
-		w.t.Errorf("body: %v", err)
-	}
-	return reply{status: res.StatusCode, header: res.Header, body: body, whole: whole}
+	return r
 }
 
 type cut int

@@ -297,9 +297,18 @@ func (m *Manager) Stop() {
 	m.closing = true
 }
 
-// Idle says whether nothing is in flight and nobody reads.
-func (m *Manager) Idle() bool {
-	return m.calls.Load() == 0 && m.Readers() == 0
+// Idle says whether nothing is in flight, nobody reads, and no client is likely
+// to come back, within patience, for the end of a call that it has yet to read.
+func (m *Manager) Idle(patience time.Duration) bool {
+	if m.calls.Load() > 0 {
+		return false
+	}
+	for _, s := range m.all() {
+		if s.reading.Load() > 0 || s.streams.awaited(patience) {
+			return false
+		}
+	}
+	return true
 }
 
 // Readers returns how many readers are attached.

@@ -17,6 +17,7 @@ type table struct {
 	calls   map[uint64]*Call
 	readers map[uint64]*Reader
 	broken  []broken
+	unread  map[uint64]time.Time // ended while nobody read them, or left before their end was read; and when
 }
 
 // broken is a stream whose connection broke, so that its client may come back
@@ -50,6 +51,36 @@ func (t *table) remove(number uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.calls, number)
+	if t.readers[number] == nil {
+		t.leave(number)
+	}
+}
+
+// leave notes that a stream has ended and its client has yet to read how, for
+// as long as that can matter to [table.awaited]. t.mu is held.
+func (t *table) leave(number uint64) {
+	for n, at := range t.unread {
+		if time.Since(at) > doubtFor {
+			delete(t.unread, n)
+		}
+	}
+	if t.unread == nil {
+		t.unread = make(map[uint64]time.Time)
+	}
+	t.unread[number] = time.Now()
+}
+
+// awaited says whether a client is likely to come back for the end of a stream:
+// it has yet to read it, and has been away for no longer than patience.
+func (t *table) awaited(patience time.Duration) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, at := range t.unread {
+		if time.Since(at) <= patience {
+			return true
+		}
+	}
+	return false
 }
 
 // call returns the call whose stream is still written, or nil.
@@ -82,6 +113,7 @@ type Reader struct {
 	s      *Session
 	call   *Call // nil if the stream had ended when the reader came
 	cursor stream.Cursor
+	ended  bool // Next has returned the last entry
 	stop   func()
 	gone   chan struct{}
 	kicked chan time.Duration
@@ -155,6 +187,7 @@ func (t *table) attach(r *Reader) {
 		t.readers = make(map[uint64]*Reader, 1)
 	}
 	t.readers[number] = r
+	delete(t.unread, number)
 	t.broken = slices.DeleteFunc(t.broken, func(b broken) bool { return b.number == number })
 }
 
@@ -168,6 +201,7 @@ func (r *Reader) Next(ctx context.Context, buf []stream.Entry) ([]stream.Entry, 
 	if n := len(buf); n > 0 && err == nil {
 		r.cursor.Seq = buf[n-1].Seq
 		r.cursor.Epoch = r.s.lease.Epoch
+		r.ended = buf[n-1].Last
 	}
 	return buf, err
 }
@@ -224,6 +258,9 @@ func (r *Reader) Detach(broke, ids bool) {
 		if len(t.readers) == 0 {
 			t.readers = nil
 		}
+		if number != standalone && t.calls[number] == nil && !r.ended {
+			t.leave(number)
+		}
 	} else {
 		broke = false // another reads it by now
 	}
@@ -235,17 +272,24 @@ func (r *Reader) Detach(broke, ids bool) {
 	r.s.reading.Add(-1)
 }
 
-// Broken returns the streams whose connection broke before the given time, and
-// was not resumed since. Those to whose connection an event id was written are
-// given only if uncertain is set: their client may be about to come back with
-// the id.
-func (s *Session) Broken(before time.Time, uncertain bool) []uint64 {
+// LastStream returns the number of the newest stream.
+func (s *Session) LastStream() uint64 {
+	t := &s.streams
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.last
+}
+
+// Broken returns the streams, up to a number, whose connection broke and was not
+// resumed since. Those to whose connection an event id was written are given
+// only if uncertain is set: their client may be about to come back with the id.
+func (s *Session) Broken(upTo uint64, uncertain bool) []uint64 {
 	t := &s.streams
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var numbers []uint64
 	for _, b := range t.broken {
-		if (b.certain || uncertain) && b.at.Before(before) {
+		if (b.certain || uncertain) && b.number <= upTo {
 			numbers = append(numbers, b.number)
 		}
 	}
