@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,6 +18,10 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == "stdio" {
+		stdio()
+		return
+	}
 	dir, err := os.MkdirTemp("", "holdfast-e2e-")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -91,6 +96,12 @@ type program struct {
 	SSE  string // of the endpoint for 2024-11-05 clients
 	Try  string // the command line that it offers
 	Addr string
+
+	cmd *exec.Cmd
+	// Closed when it has ended; then err says how, and log holds its stderr.
+	ended chan struct{}
+	err   error
+	log   strings.Builder
 }
 
 var (
@@ -99,60 +110,90 @@ var (
 	try     = regexp.MustCompile(`^Try it: (.+)$`)
 )
 
-// serve starts holdfast serve on a port of its own. At the end of the test it is
-// told to stop, and must exit with 0.
+// serve starts holdfast serve on a port of its own. If it still runs at the end
+// of the test it is told to stop, and must exit with 0.
 func serve(t *testing.T, args ...string) *program {
 	t.Helper()
 	if err := build(); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(built, append([]string{"serve", "--listen", "127.0.0.1:0"}, args...)...)
-	stderr, err := cmd.StderrPipe()
+	p := &program{ended: make(chan struct{})}
+	p.cmd = exec.Command(built, append([]string{"serve", "--listen", "127.0.0.1:0"}, args...)...)
+	stderr, err := p.cmd.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := cmd.Start(); err != nil {
+	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	p := &program{}
 	greeted := make(chan bool, 1)
-	ended := make(chan struct{})
-	var log strings.Builder // to be read when ended is closed
 	go func() {
-		defer close(ended)
+		defer close(p.ended)
 		defer close(greeted)
-		lines := bufio.NewScanner(stderr)
-		for lines.Scan() {
-			fmt.Fprintln(&log, lines.Text())
-			if m := serving.FindStringSubmatch(lines.Text()); m != nil {
-				p.URL, p.Addr = m[1], m[2]
-			}
-			if m := older.FindStringSubmatch(lines.Text()); m != nil {
-				p.SSE = m[1]
-			}
-			if m := try.FindStringSubmatch(lines.Text()); m != nil && p.Try == "" {
-				p.Try = m[1]
-				greeted <- true
-			}
-		}
+		p.listen(stderr, greeted)
+		p.err = p.cmd.Wait()
 	}()
 	t.Cleanup(func() {
-		_ = cmd.Process.Signal(syscall.SIGTERM)
-		stuck := time.AfterFunc(15*time.Second, func() { _ = cmd.Process.Kill() })
-		<-ended
-		err := cmd.Wait()
-		stuck.Stop()
-		if err != nil {
-			t.Errorf("holdfast: %v", err)
+		select {
+		case <-p.ended: // the test saw to it
+		default:
+			if err := p.stop(t); err != nil {
+				t.Errorf("holdfast: %v", err)
+			}
 		}
 		if t.Failed() {
-			t.Logf("holdfast %s:\n%s", strings.Join(cmd.Args[1:], " "), log.String())
+			t.Logf("holdfast %s:\n%s", strings.Join(p.cmd.Args[1:], " "), p.log.String())
 		}
 	})
 	if !<-greeted {
 		t.Fatal("holdfast did not say where it serves")
 	}
 	return p
+}
+
+// listen reads what the program says, and tells greeted when it serves.
+func (p *program) listen(stderr io.Reader, greeted chan<- bool) {
+	lines := bufio.NewScanner(stderr)
+	for lines.Scan() {
+		fmt.Fprintln(&p.log, lines.Text())
+		if m := serving.FindStringSubmatch(lines.Text()); m != nil {
+			p.URL, p.Addr = m[1], m[2]
+		}
+		if m := older.FindStringSubmatch(lines.Text()); m != nil {
+			p.SSE = m[1]
+		}
+		if m := try.FindStringSubmatch(lines.Text()); m != nil && p.Try == "" {
+			p.Try = m[1]
+			greeted <- true
+		}
+	}
+}
+
+// signal sends the program a signal.
+func (p *program) signal(t *testing.T, s os.Signal) {
+	t.Helper()
+	if err := p.cmd.Process.Signal(s); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// wait waits for the program to end and returns how it did: nil for exit code 0.
+func (p *program) wait(t *testing.T, atMost time.Duration) error {
+	t.Helper()
+	select {
+	case <-p.ended:
+	case <-time.After(atMost):
+		t.Errorf("holdfast did not end within %v", atMost)
+		_ = p.cmd.Process.Kill()
+		<-p.ended
+	}
+	return p.err
+}
+
+// stop tells the program to stop.
+func (p *program) stop(t *testing.T) error {
+	_ = p.cmd.Process.Signal(syscall.SIGTERM)
+	return p.wait(t, 15*time.Second)
 }
 
 // serveEverything serves server-everything over stdio.

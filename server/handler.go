@@ -167,14 +167,14 @@ func (h *Handler) version(w http.ResponseWriter, r *http.Request) bool {
 // Drain refuses new sessions and calls from now on, and sends away with `retry`
 // those who wait for nothing in particular. It returns when no call is in flight,
 // nobody reads, and those who were sent away from a call that has ended since
-// have had the time to come back; or with ctx's error when ctx is done. After it the Manager
-// is to be closed.
+// have had the time to come back; or with ctx's error when ctx is done. After it
+// the Manager is to be closed.
 func (h *Handler) Drain(ctx context.Context) error {
 	h.sessions.Stop()
 	h.drainOnce.Do(func() { close(h.draining) })
 	t := time.NewTicker(10 * time.Millisecond)
 	defer t.Stop()
-	for !h.sessions.Idle(max(2*h.opts.Retry, 2*noticed)) {
+	for !h.sessions.Idle(max(2*h.opts.Retry, time.Second)) {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()

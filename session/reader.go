@@ -17,7 +17,7 @@ type table struct {
 	calls   map[uint64]*Call
 	readers map[uint64]*Reader
 	broken  []broken
-	unread  map[uint64]time.Time // ended while nobody read them, or left before their end was read; and when
+	unread  map[uint64]time.Time // what has ended and its client has yet to read to the end; since when it is away
 }
 
 // broken is a stream whose connection broke, so that its client may come back
@@ -114,6 +114,7 @@ type Reader struct {
 	call   *Call // nil if the stream had ended when the reader came
 	cursor stream.Cursor
 	ended  bool // Next has returned the last entry
+	read   bool // and it was written to the client
 	stop   func()
 	gone   chan struct{}
 	kicked chan time.Duration
@@ -208,6 +209,7 @@ func (r *Reader) Next(ctx context.Context, buf []stream.Entry) ([]stream.Entry, 
 
 // Told notes that everything that Next returned has been written to the client.
 func (r *Reader) Told() {
+	r.read = r.ended
 	if r.call == nil {
 		return
 	}
@@ -258,7 +260,7 @@ func (r *Reader) Detach(broke, ids bool) {
 		if len(t.readers) == 0 {
 			t.readers = nil
 		}
-		if number != standalone && t.calls[number] == nil && !r.ended {
+		if number != standalone && t.calls[number] == nil && !r.read {
 			t.leave(number)
 		}
 	} else {

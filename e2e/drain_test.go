@@ -1,0 +1,115 @@
+package e2e
+
+import (
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// eachBackend runs a test against the demo server and against a stdio server.
+func eachBackend(t *testing.T, test func(t *testing.T, serve func(flags ...string) *program)) {
+	for name, what := range map[string][]string{"demo": {"--demo"}, "stdio": {"--", os.Args[0], "stdio"}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, func(flags ...string) *program { return serve(t, append(flags, what...)...) })
+		})
+	}
+}
+
+// SIGTERM sends those away who only listen, refuses what is new, and waits for
+// the calls in flight and for their clients: for one that is connected, and for
+// one that was not when the signal came.
+func TestTerminate(t *testing.T) {
+	eachBackend(t, func(t *testing.T, serve func(...string) *program) {
+		const steps = 15
+		p := serve("--retry", "200ms")
+		idle := connect(t, p)
+		listening := idle.listen("GET", "", "")
+		reading := connect(t, p).count(steps, 100*time.Millisecond)
+		other := connect(t, p)
+		gone := other.count(steps, 100*time.Millisecond)
+		reading.until(2)
+		gone.until(2)
+		gone.body.Close()
+
+		p.signal(t, syscall.SIGTERM)
+		if listening.rest(); listening.retry < 200*time.Millisecond || listening.retry > 400*time.Millisecond {
+			t.Errorf("who listens was told to wait %v, want 200 to 400 ms", listening.retry)
+		}
+		refused := idle.send("POST", "", `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)
+		refused.Body.Close()
+		if refused.StatusCode != http.StatusServiceUnavailable || refused.Header.Get("Retry-After") == "" {
+			t.Errorf("a new request got %s, Retry-After %q", refused.Status, refused.Header.Get("Retry-After"))
+		}
+		if got := other.listen("GET", gone.lastID, "").rest().heard; !slices.Equal(got, counted(2, steps)) {
+			t.Errorf("who came back heard %q", got)
+		}
+		if reading.rest(); !slices.Equal(reading.heard, counted(0, steps)) {
+			t.Errorf("who stayed heard %q", reading.heard)
+		}
+		if err := p.wait(t, 3*time.Second); err != nil {
+			t.Errorf("holdfast: %v", err)
+		}
+	})
+}
+
+// A call that ends while its client is away, as polling clients mostly are, is
+// kept until the client had the time to come back.
+func TestTerminatePolling(t *testing.T) {
+	eachBackend(t, func(t *testing.T, serve func(...string) *program) {
+		const steps = 10
+		p := serve("--retry", "500ms", "--disconnect-after", "100ms")
+		c := connect(t, p)
+		l := c.count(steps, 30*time.Millisecond).rest()
+		if l.retry != 500*time.Millisecond {
+			t.Fatalf("told to wait %v after %q, want to be sent away for 500 ms", l.retry, l.heard)
+		}
+		p.signal(t, syscall.SIGTERM)
+		time.Sleep(l.retry) // as it was told: the call ends meanwhile
+		heard := slices.Concat(l.heard, c.listen("GET", l.lastID, "").rest().heard)
+		if !slices.Equal(heard, counted(0, steps)) {
+			t.Errorf("heard %q", heard)
+		}
+		if err := p.wait(t, 3*time.Second); err != nil {
+			t.Errorf("holdfast: %v", err)
+		}
+	})
+}
+
+// A call that takes longer than --drain fails, and says so.
+func TestTerminateBounded(t *testing.T) {
+	eachBackend(t, func(t *testing.T, serve func(...string) *program) {
+		p := serve("--drain", "300ms")
+		l := connect(t, p).count(1, time.Minute)
+		p.signal(t, syscall.SIGTERM)
+		if l.rest(); len(l.heard) != 1 || !strings.HasPrefix(l.heard[0], "error session ended: ") {
+			t.Errorf("heard %q, want an error that says why", l.heard)
+		}
+		if err := p.wait(t, 5*time.Second); err != nil {
+			t.Errorf("holdfast: %v", err)
+		}
+	})
+}
+
+// A second signal does not wait for --drain.
+func TestTerminateTwice(t *testing.T) {
+	eachBackend(t, func(t *testing.T, serve func(...string) *program) {
+		p := serve("--drain", "1m")
+		c := connect(t, p)
+		listening := c.listen("GET", "", "")
+		l := c.count(1, time.Minute)
+		p.signal(t, syscall.SIGTERM)
+		listening.rest() // it drains
+		p.signal(t, syscall.SIGINT)
+		if l.rest(); len(l.heard) != 1 || !strings.HasPrefix(l.heard[0], "error ") {
+			t.Errorf("heard %q, want an error", l.heard)
+		}
+		if err := p.wait(t, 5*time.Second); err != nil {
+			t.Errorf("holdfast: %v", err)
+		}
+	})
+}
