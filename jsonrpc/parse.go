@@ -398,28 +398,37 @@ func (p *parser) number() error {
 	return nil
 }
 
+// Each calls member with the name, unescaped, and the raw value of each member of
+// a well-formed JSON object. It says whether data is one, and changes nothing in
+// it.
+func Each(data []byte, member func(name, value []byte)) bool {
+	p := parser{b: data, keep: true}
+	p.space()
+	if p.i >= len(data) || data[p.i] != '{' {
+		return false
+	}
+	return p.object(0, func(key []byte) error {
+		from := p.i
+		if err := p.value(1); err != nil {
+			return err
+		}
+		member(key, data[from:p.i:p.i])
+		return nil
+	}) == nil
+}
+
 // Field returns the raw value found by following names through nested objects
 // of well-formed JSON, or nil if there is none. The last of equal names counts,
 // as in encoding/json. It changes nothing in data.
 func Field(data []byte, path ...string) []byte {
 	for _, name := range path {
-		p := parser{b: data, keep: true}
-		p.space()
-		if p.i >= len(data) || data[p.i] != '{' {
-			return nil
-		}
 		var found []byte
-		err := p.object(0, func(key []byte) error {
-			from := p.i
-			if err := p.value(1); err != nil {
-				return err
-			}
+		ok := Each(data, func(key, value []byte) {
 			if string(key) == name {
-				found = data[from:p.i:p.i]
+				found = value
 			}
-			return nil
 		})
-		if err != nil || found == nil {
+		if !ok || found == nil {
 			return nil
 		}
 		data = found

@@ -29,34 +29,32 @@ func (t transport) Connect(context.Context) (mcp.Connection, error) { return t.c
 // Ids: the SDK passes ids through float64, so it is given numbers of ours, and
 // the client's bytes are kept here.
 type conn struct {
-	b      *Backend
-	secret string
-	sink   session.Sink
+	b       *Backend
+	secret  string
+	sink    session.Sink
+	server  *mcp.Server
+	session *mcp.ServerSession // set before anything is delivered
+	ctx     context.Context    // of handlers; it has the values of the session's first request
 
 	in   chan sdkrpc.Message
 	done chan struct{}
-	once sync.Once
+
+	running sync.WaitGroup // handlers of direct calls
 
 	mu       sync.Mutex
 	last     int64
 	requests map[int64]request
+	notice   *mcp.RequestExtra // the last notification, while the SDK is at work on it
+	ready    bool              // the SDK has seen initialize
+	over     bool
 }
 
-// request is one that the SDK has not answered.
+// request is one that has not been answered.
 type request struct {
-	id    []byte // the client's
-	call  *session.Call
-	extra *mcp.RequestExtra
-}
-
-func newConn(b *Backend, start session.Start, sink session.Sink) *conn {
-	return &conn{
-		b:      b,
-		secret: start.Secret,
-		sink:   sink,
-		in:     make(chan sdkrpc.Message, 4),
-		done:   make(chan struct{}),
-	}
+	id     []byte // the client's
+	call   *session.Call
+	extra  *mcp.RequestExtra  // of a request that went to the SDK
+	cancel context.CancelFunc // of a direct call
 }
 
 // SessionID implements [mcp.Connection].
@@ -65,6 +63,9 @@ func (c *conn) SessionID() string { return c.secret }
 // Deliver implements [session.Conn]. It waits for the SDK's reading goroutine,
 // which only queues.
 func (c *conn) Deliver(in session.Inbound) error {
+	if in.Kind == jsonrpc.Request && c.direct(&in) {
+		return nil
+	}
 	m, err := c.translate(&in)
 	if err != nil || m == nil {
 		return err
@@ -82,14 +83,10 @@ func (c *conn) Deliver(in session.Inbound) error {
 func (c *conn) translate(in *session.Inbound) (sdkrpc.Message, error) {
 	switch in.Kind {
 	case jsonrpc.Request:
-		extra := c.b.extra(in)
+		extra := newExtra(in)
+		c.b.remember(extra, origin{call: in.Call})
 		c.mu.Lock()
-		c.last++
-		id := c.last
-		if c.requests == nil {
-			c.requests = make(map[int64]request, 1)
-		}
-		c.requests[id] = request{id: in.ID, call: in.Call, extra: extra}
+		id := c.add(request{id: in.ID, call: in.Call, extra: extra})
 		c.mu.Unlock()
 		return &sdkrpc.Request{ID: number(id), Method: in.Method, Params: in.Params, Extra: extra}, nil
 	case jsonrpc.Notification:
@@ -99,7 +96,12 @@ func (c *conn) translate(in *session.Inbound) (sdkrpc.Message, error) {
 				return nil, nil
 			}
 		}
-		return &sdkrpc.Request{Method: in.Method, Params: params, Extra: c.b.extra(in)}, nil
+		extra := newExtra(in)
+		switch in.Method { // those that a handler may act upon
+		case "notifications/initialized", "notifications/roots/list_changed":
+			c.noticed(extra)
+		}
+		return &sdkrpc.Request{Method: in.Method, Params: params, Extra: extra}, nil
 	}
 	id, err := answerID(in.ID)
 	if err != nil {
@@ -116,14 +118,58 @@ func (c *conn) translate(in *session.Inbound) (sdkrpc.Message, error) {
 	return r, nil
 }
 
-// cancelled puts our number in the place of the client's id. It returns nil if
-// there is no such request.
+// add puts a request on record and returns our number for it. c.mu is held.
+func (c *conn) add(r request) int64 {
+	c.last++
+	if c.requests == nil {
+		c.requests = make(map[int64]request, 1)
+	}
+	c.requests[c.last] = r
+	return c.last
+}
+
+// take takes a request off the record, and says whether it was on it.
+func (c *conn) take(n int64) (request, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	r, ok := c.requests[n]
+	delete(c.requests, n)
+	return r, ok
+}
+
+// noticed notes that the SDK is given a notification. Those before it will have
+// been handled when it has been.
+func (c *conn) noticed(e *mcp.RequestExtra) {
+	c.mu.Lock()
+	before := c.notice
+	c.notice = e
+	c.mu.Unlock()
+	c.b.drop(before)
+	c.b.remember(e, origin{notice: c})
+}
+
+// handled notes that the SDK is done with a notification.
+func (c *conn) handled(e *mcp.RequestExtra) {
+	c.mu.Lock()
+	if c.notice == e {
+		c.notice = nil
+	}
+	c.mu.Unlock()
+	c.b.drop(e)
+}
+
+// cancelled cancels a direct call, or puts our number in the place of the
+// client's id. It returns nil if there is nothing to tell the SDK.
 func (c *conn) cancelled(params []byte) []byte {
 	id := jsonrpc.Field(params, "requestId")
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for n, r := range c.requests {
 		if id != nil && string(r.id) == string(id) {
+			if r.cancel != nil {
+				r.cancel()
+				return nil
+			}
 			fields := map[string]json.RawMessage{}
 			_ = json.Unmarshal(params, &fields) // well-formed: it was parsed
 			fields["requestId"] = strconv.AppendInt(nil, n, 10)
@@ -181,30 +227,33 @@ func (c *conn) Write(ctx context.Context, m sdkrpc.Message) error {
 }
 
 func (c *conn) respond(m *sdkrpc.Response) error {
-	n, ok := m.ID.Raw().(int64)
-	c.mu.Lock()
-	r, found := c.requests[n]
-	delete(c.requests, n)
-	c.mu.Unlock()
-	if !ok || !found {
+	n, _ := m.ID.Raw().(int64)
+	r, ok := c.take(n)
+	if !ok {
 		return nil
 	}
 	c.b.drop(r.extra)
-	out := jsonrpc.Message{Kind: jsonrpc.Response, ID: r.id}
-	if m.Error == nil {
-		out.Result = m.Result
-		out.Raw = jsonrpc.AppendResult(make([]byte, 0, len(m.Result)+len(r.id)+40), r.id, m.Result)
+	if m.Error != nil {
+		c.sink.Emit(r.call, failure(r.id, m.Error))
 	} else {
-		e := &jsonrpc.Error{Message: m.Error.Error()}
-		var wire *sdkrpc.Error
-		if errors.As(m.Error, &wire) {
-			e.Code, e.Data = int(wire.Code), wire.Data
-		}
-		out.Raw = jsonrpc.AppendError(nil, r.id, e)
-		out.Error = jsonrpc.Field(out.Raw, "error")
+		c.sink.Emit(r.call, success(r.id, m.Result))
 	}
-	c.sink.Emit(r.call, out)
 	return nil
+}
+
+func success(id, result []byte) jsonrpc.Message {
+	raw := jsonrpc.AppendResult(make([]byte, 0, len(result)+len(id)+40), id, result)
+	return jsonrpc.Message{Kind: jsonrpc.Response, ID: id, Result: result, Raw: raw}
+}
+
+func failure(id []byte, err error) jsonrpc.Message {
+	e := &jsonrpc.Error{Message: err.Error()}
+	var wire *sdkrpc.Error
+	if errors.As(err, &wire) {
+		e.Code, e.Data = int(wire.Code), wire.Data
+	}
+	raw := jsonrpc.AppendError(nil, id, e)
+	return jsonrpc.Message{Kind: jsonrpc.Response, ID: id, Error: jsonrpc.Field(raw, "error"), Raw: raw}
 }
 
 func (c *conn) say(ctx context.Context, m *sdkrpc.Request) error {
@@ -225,21 +274,26 @@ func (c *conn) say(ctx context.Context, m *sdkrpc.Request) error {
 	return nil
 }
 
-// Close implements [mcp.Connection] and [session.Conn]. The SDK's reader then
-// sees the end of its input, cancels the handlers that still run, and ends the
-// session when they have returned.
+// Close implements [mcp.Connection] and [session.Conn]. Handlers that still run
+// are cancelled. The SDK's reader sees the end of its input, and ends the session
+// when the handlers that it runs have returned.
 func (c *conn) Close() error {
-	c.once.Do(func() {
-		close(c.done)
-		c.mu.Lock()
-		left := c.requests
-		c.requests = nil
-		c.mu.Unlock()
-		for _, r := range left {
-			c.b.drop(r.extra)
+	c.mu.Lock()
+	over, left, notice := c.over, c.requests, c.notice
+	c.over, c.requests, c.notice = true, nil, nil
+	c.mu.Unlock()
+	if over {
+		return nil
+	}
+	close(c.done)
+	c.b.drop(notice)
+	for _, r := range left {
+		if r.cancel != nil {
+			r.cancel()
 		}
-		// If it was the SDK that closed, the session is over.
-		go c.sink.Closed(errors.New("the server closed the session"), false)
-	})
+		c.b.drop(r.extra)
+	}
+	// If it was the SDK that closed, the session is over.
+	go c.sink.Closed(errors.New("the server closed the session"), false)
 	return nil
 }

@@ -12,6 +12,7 @@ import (
 	"weak"
 
 	"github.com/modelcontextprotocol/go-sdk/auth"
+	sdkrpc "github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"holdfast/session"
@@ -23,7 +24,13 @@ type Backend struct {
 
 	mu     sync.Mutex
 	known  map[weak.Pointer[mcp.Server]]bool // servers that have our middleware
-	extras map[*mcp.RequestExtra]*session.Call
+	extras map[*mcp.RequestExtra]origin
+}
+
+// origin is what the SDK is at work on when it passes an Extra of ours.
+type origin struct {
+	call   *session.Call // a request of this call
+	notice *conn         // or a notification to this session
 }
 
 // New returns a backend whose sessions are answered by the server that getServer
@@ -33,7 +40,7 @@ func New(getServer func(*http.Request) *mcp.Server) *Backend {
 	return &Backend{
 		getServer: getServer,
 		known:     make(map[weak.Pointer[mcp.Server]]bool),
-		extras:    make(map[*mcp.RequestExtra]*session.Call),
+		extras:    make(map[*mcp.RequestExtra]origin),
 	}
 }
 
@@ -44,21 +51,26 @@ func (b *Backend) Open(_ context.Context, start session.Start, sink session.Sink
 		return nil, session.ErrNoServer
 	}
 	b.adopt(server)
-	c := newConn(b, start, sink)
-	// The handlers' contexts descend from this one: they get its values and not
-	// its end.
-	ss, err := server.Connect(context.WithoutCancel(start.HTTP.Context()), transport{c}, nil)
-	if err != nil {
+	c := &conn{
+		b:      b,
+		secret: start.Secret,
+		sink:   sink,
+		server: server,
+		// The handlers' contexts descend from this one: they get its values and not
+		// its end.
+		ctx:  context.WithoutCancel(start.HTTP.Context()),
+		in:   make(chan sdkrpc.Message, 4),
+		done: make(chan struct{}),
+	}
+	var err error
+	if c.session, err = server.Connect(c.ctx, transport{c}, nil); err != nil {
 		return nil, err
 	}
-	return &handle{conn: c, session: ss}, nil
+	return &handle{c}, nil
 }
 
 // handle is a conn as Holdfast closes it: with what the SDK has built on it.
-type handle struct {
-	*conn
-	session *mcp.ServerSession
-}
+type handle struct{ *conn }
 
 // handlerGrace is how long handlers may take to return once they are cancelled.
 const handlerGrace = 5 * time.Second
@@ -67,7 +79,10 @@ const handlerGrace = 5 * time.Second
 func (h *handle) Close() error {
 	_ = h.conn.Close() // it has no error
 	closed := make(chan error, 1)
-	go func() { closed <- h.session.Close() }()
+	go func() {
+		h.running.Wait()
+		closed <- h.session.Close()
+	}()
 	t := time.NewTimer(handlerGrace)
 	defer t.Stop()
 	select {
@@ -92,8 +107,12 @@ func (b *Backend) adopt(server *mcp.Server) {
 	runtime.AddCleanup(server, b.forget, p)
 	server.AddReceivingMiddleware(func(next mcp.MethodHandler) mcp.MethodHandler {
 		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
-			if call := b.callOf(req.GetExtra()); call != nil {
-				ctx = session.NewContext(ctx, call)
+			from := b.origin(req.GetExtra())
+			if from.call != nil {
+				ctx = session.NewContext(ctx, from.call)
+			}
+			if from.notice != nil {
+				defer from.notice.handled(req.GetExtra())
 			}
 			return next(ctx, method, req)
 		}
@@ -106,39 +125,39 @@ func (b *Backend) forget(p weak.Pointer[mcp.Server]) {
 	delete(b.known, p)
 }
 
-// extra returns what the SDK is to pass to a request's handler, and remembers
-// which call it stands for.
-func (b *Backend) extra(in *session.Inbound) *mcp.RequestExtra {
+// newExtra returns what a message's handler is to know of the HTTP request.
+func newExtra(in *session.Inbound) *mcp.RequestExtra {
 	e := &mcp.RequestExtra{Header: in.Header}
 	if in.Context != nil {
 		e.TokenInfo = auth.TokenInfoFromContext(in.Context)
 	}
-	if in.Call == nil {
-		return e
-	}
-	call := in.Call
-	e.CloseSSEStream = func(args mcp.CloseSSEStreamArgs) {
-		retry := args.RetryAfter
-		if retry == 0 {
-			retry = -1
+	if call := in.Call; call != nil {
+		e.CloseSSEStream = func(args mcp.CloseSSEStreamArgs) {
+			retry := args.RetryAfter
+			if retry == 0 {
+				retry = -1
+			}
+			call.Disconnect(retry)
 		}
-		call.Disconnect(retry)
 	}
-	b.mu.Lock()
-	b.extras[e] = call
-	b.mu.Unlock()
 	return e
 }
 
-func (b *Backend) callOf(e *mcp.RequestExtra) *session.Call {
-	if e == nil {
-		return nil
-	}
+// remember notes what an Extra stands for.
+func (b *Backend) remember(e *mcp.RequestExtra, from origin) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.extras[e] = from
+}
+
+// origin returns what an Extra stands for, if it is one of ours.
+func (b *Backend) origin(e *mcp.RequestExtra) origin {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.extras[e]
 }
 
+// drop forgets an Extra, which may be nil.
 func (b *Backend) drop(e *mcp.RequestExtra) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
