@@ -1,0 +1,267 @@
+package holdfast_test
+
+import (
+	"fmt"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+const module = "holdfast"
+
+// floors is the house from the ground up: each package, and the packages of ours
+// that it may import, all of which stand before it. "." is the root, and a name
+// that ends in "/..." stands for all below it; nobody imports those.
+var floors = []struct {
+	name    string
+	imports []string
+}{
+	{"jsonrpc", nil},
+	{"sse", nil},
+	{"protocol", nil},
+	{"stream", nil},
+	{"stream/streamtest", []string{"stream"}},
+	{"engine/memory", []string{"stream"}},
+	{"engine", []string{"stream", "engine/memory"}},
+	{"session", []string{"stream", "jsonrpc", "protocol"}},
+	{"backend/message", []string{"session", "jsonrpc", "protocol"}},
+	{"backend/process", []string{"session", "jsonrpc", "protocol"}},
+	{"backend/sdk", []string{"session", "jsonrpc", "protocol"}},
+	{"server", []string{"session", "stream", "jsonrpc", "sse", "protocol"}},
+	{".", []string{"server", "session", "backend/sdk", "engine", "stream"}},
+	{"cmd/...", everything},
+	{"bench/...", everything},
+	{"conformance/...", everything},
+	{"e2e", everything},
+}
+
+// everything stands for all packages on the floors below.
+var everything = []string{"*"}
+
+// guests are the modules of others, and the packages that may import them.
+var guests = map[string][]string{
+	"github.com/modelcontextprotocol/go-sdk": {".", "backend/sdk", "cmd/...", "bench/...", "conformance/..."},
+	"github.com/spf13/cobra":                 {"cmd/..."},
+	"github.com/spf13/pflag":                 {"cmd/..."},
+}
+
+// pure packages take bytes and values: no clock, network, files or logger.
+var (
+	pure   = []string{"jsonrpc", "sse", "protocol"}
+	impure = []string{"context", "log", "math/rand", "net", "os", "runtime", "sync", "syscall"}
+)
+
+// sources returns the packages of the module, by directory, with what they
+// import outside their tests and the files that do.
+func sources(t *testing.T) map[string]map[string]string {
+	t.Helper()
+	all := make(map[string]map[string]string)
+	err := filepath.WalkDir(".", func(file string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		name := d.Name()
+		if d.IsDir() {
+			_, err := os.Stat(filepath.Join(file, "go.mod"))
+			other := file != "." && err == nil // another module
+			if other || name == "testdata" || file != "." && strings.HasPrefix(name, ".") {
+				return filepath.SkipDir
+			}
+			return nil
+		}
+		if !strings.HasSuffix(name, ".go") {
+			return nil
+		}
+		pkg := path.Dir(filepath.ToSlash(file))
+		if all[pkg] == nil {
+			all[pkg] = make(map[string]string)
+		}
+		if strings.HasSuffix(name, "_test.go") {
+			return nil
+		}
+		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ImportsOnly)
+		if err != nil {
+			return err
+		}
+		for _, spec := range parsed.Imports {
+			imported, err := strconv.Unquote(spec.Path.Value)
+			if err != nil {
+				return err
+			}
+			all[pkg][imported] = file
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// matches says whether a package is one of those that a name stands for.
+func matches(pkg, name string) bool {
+	below, ok := strings.CutSuffix(name, "/...")
+	return pkg == name || ok && (pkg == below || strings.HasPrefix(pkg, below+"/"))
+}
+
+// floorOf returns the place of a package in floors, or -1.
+func floorOf(pkg string) int {
+	for i, f := range floors {
+		if matches(pkg, f.name) {
+			return i
+		}
+	}
+	return -1
+}
+
+// may says whether a package of ours may import another.
+func may(pkg, imported string) error {
+	from, to := floorOf(pkg), floorOf(imported)
+	f := floors[from]
+	switch {
+	case to < 0:
+		return fmt.Errorf("which stands on no floor")
+	case strings.HasSuffix(floors[to].name, "/...") && floors[to].name == f.name:
+		return nil // programs have packages of their own
+	case strings.HasSuffix(floors[to].name, "/..."):
+		return fmt.Errorf("a program's own")
+	case to >= from:
+		return fmt.Errorf("which stands above it: imports point down only")
+	case !slices.Contains(f.imports, "*") && !slices.Contains(f.imports, floors[to].name):
+		return fmt.Errorf("but may import only %q of ours", f.imports)
+	}
+	return nil
+}
+
+// Imports point down the floors of the house, and guests stay in their rooms.
+func TestImports(t *testing.T) {
+	t.Parallel()
+	all := sources(t)
+	for _, pkg := range slices.Sorted(maps.Keys(all)) {
+		if floorOf(pkg) < 0 {
+			t.Errorf("package %s stands on no floor: give it one in arch_test.go", pkg)
+			continue
+		}
+		for imported, file := range all[pkg] {
+			if err := allowed(pkg, imported); err != nil {
+				t.Errorf("%s: package %s imports %s, %v", file, pkg, imported, err)
+			}
+		}
+	}
+}
+
+func allowed(pkg, imported string) error {
+	first, _, _ := strings.Cut(imported, "/")
+	switch {
+	case imported == module:
+		return may(pkg, ".")
+	case first == module:
+		return may(pkg, strings.TrimPrefix(imported, module+"/"))
+	case strings.Contains(first, "."):
+		for guest, rooms := range guests {
+			if imported != guest && !strings.HasPrefix(imported, guest+"/") {
+				continue
+			}
+			if !slices.ContainsFunc(rooms, func(room string) bool { return matches(pkg, room) }) {
+				return fmt.Errorf("which only %q may", rooms)
+			}
+			return nil
+		}
+		return fmt.Errorf("a dependency that arch_test.go does not know")
+	case slices.Contains(pure, pkg):
+		for _, p := range impure {
+			if imported == p || strings.HasPrefix(imported, p+"/") {
+				return fmt.Errorf("but is pure: bytes and values, no clock, network, files or logger")
+			}
+		}
+	}
+	return nil
+}
+
+// The lists above name nothing that is not there any more, and every floor
+// stands on those before it.
+func TestFloors(t *testing.T) {
+	t.Parallel()
+	all := sources(t)
+	for i, f := range floors {
+		found := false
+		for pkg := range all {
+			found = found || matches(pkg, f.name)
+		}
+		if !found {
+			t.Errorf("there is no package %s", f.name)
+		}
+		for _, name := range f.imports {
+			if j := floorOf(name); name != "*" && (j < 0 || j >= i) {
+				t.Errorf("%s is said to import %s, which does not stand below it", f.name, name)
+			}
+		}
+	}
+	for guest, rooms := range guests {
+		used := false
+		for pkg, imports := range all {
+			for imported := range imports {
+				used = used || (imported == guest || strings.HasPrefix(imported, guest+"/")) &&
+					slices.ContainsFunc(rooms, func(room string) bool { return matches(pkg, room) })
+			}
+		}
+		if !used {
+			t.Errorf("nobody imports %s", guest)
+		}
+	}
+}
+
+// The rules refuse what they are there for.
+func TestImportRules(t *testing.T) {
+	t.Parallel()
+	for _, bad := range [][2]string{
+		{"jsonrpc", "holdfast/protocol"},
+		{"sse", "net/http"},
+		{"protocol", "log/slog"},
+		{"stream", "holdfast/session"},
+		{"stream", "holdfast/jsonrpc"},
+		{"engine/memory", "holdfast/session"},
+		{"engine/memory", "holdfast/engine"},
+		{"session", "holdfast/server"},
+		{"session", "holdfast/sse"},
+		{"session", "holdfast/engine"},
+		{"backend/sdk", "holdfast/server"},
+		{"backend/process", "holdfast/backend/message"},
+		{"server", "holdfast"},
+		{"server", "holdfast/backend/sdk"},
+		{"server", "github.com/modelcontextprotocol/go-sdk/mcp"},
+		{"session", "github.com/spf13/cobra"},
+		{".", "github.com/spf13/cobra"},
+		{".", "example.com/new"},
+		{"engine", "holdfast/bench/tools"},
+		{"cmd/holdfast", "holdfast/bench/tools"},
+		{"engine", "holdfast/attic"},
+	} {
+		if allowed(bad[0], bad[1]) == nil {
+			t.Errorf("%s may import %s", bad[0], bad[1])
+		}
+	}
+	for _, good := range [][2]string{
+		{"jsonrpc", "encoding/json"},
+		{"sse", "time"},
+		{"session", "net/http"},
+		{"session", "holdfast/protocol"},
+		{".", "holdfast/server"},
+		{"cmd/holdfast", "holdfast"},
+		{"cmd/holdfast", "github.com/spf13/cobra"},
+		{"bench/server", "holdfast/bench/tools"},
+		{"backend/sdk", "github.com/modelcontextprotocol/go-sdk/jsonrpc"},
+	} {
+		if err := allowed(good[0], good[1]); err != nil {
+			t.Errorf("%s imports %s, %v", good[0], good[1], err)
+		}
+	}
+}
