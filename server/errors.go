@@ -1,8 +1,10 @@
 package server
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
+	"log/slog"
 	"net/http"
 	"strconv"
 
@@ -46,7 +48,11 @@ func (h *Handler) fail(w http.ResponseWriter, err error) {
 	case errors.Is(err, session.ErrNoServer):
 		reject(w, http.StatusBadRequest, errf(codeInvalid, "%v", err))
 	case errors.Is(err, session.ErrRefused):
-		h.logger.Error("session not opened", "error", err)
+		level := slog.LevelError
+		if errors.Is(err, context.Canceled) {
+			level = slog.LevelDebug // the client did not wait
+		}
+		h.logger.Log(context.Background(), level, "session not opened", "error", err)
 		reject(w, http.StatusBadGateway, errf(jsonrpc.CodeServer, "%v", err))
 	case errors.Is(err, session.ErrBadID):
 		reject(w, http.StatusBadRequest, errf(jsonrpc.CodeInvalidParams,

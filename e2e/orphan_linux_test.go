@@ -1,0 +1,197 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// markVariable is in the environment of everything that the command of marked
+// starts, and of nothing else.
+const markVariable = "HOLDFAST_E2E_MARK"
+
+// marked returns a command line that runs a shell script, and a function that
+// finds the processes it has led to.
+func marked(script string, args ...string) (command []string, pids func() []int) {
+	mark := markVariable + "=" + rand.Text()
+	command = append([]string{"--", "env", mark, "sh", "-c", script, "sh"}, args...)
+	return command, func() (pids []int) {
+		files, _ := filepath.Glob("/proc/[0-9]*/environ")
+		for _, file := range files {
+			environ, _ := os.ReadFile(file) // it may have gone
+			pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
+			if err == nil && bytes.Contains(environ, []byte(mark)) {
+				pids = append(pids, pid)
+			}
+		}
+		return pids
+	}
+}
+
+// children returns the processes whose parent is pid.
+func children(pid int) (pids []int) {
+	files, _ := filepath.Glob("/proc/[0-9]*/stat")
+	for _, file := range files {
+		stat, _ := os.ReadFile(file)
+		_, rest, _ := bytes.Cut(stat, []byte(") ")) // its name, which may hold anything
+		var state string
+		var parent int
+		if _, err := fmt.Sscan(string(rest), &state, &parent); err != nil || parent != pid || state == "Z" {
+			continue
+		}
+		if child, err := strconv.Atoi(filepath.Base(filepath.Dir(file))); err == nil {
+			pids = append(pids, child)
+		}
+	}
+	return pids
+}
+
+// eventually waits until ok.
+func eventually(t *testing.T, what string, atMost time.Duration, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(atMost); !ok(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%s: not within %v", what, atMost)
+		}
+	}
+}
+
+// Failure 9: holdfast is killed with sessions that are idle, in a call, and have
+// started daemons. Nothing that it started is left.
+func TestKilled(t *testing.T) {
+	t.Parallel()
+	const sessions = 12
+	command, pids := marked(`trap '' TERM; sleep 1000 & (setsid sleep 1000 >/dev/null 2>&1 &); "$1" stdio; wait`, os.Args[0])
+	p := serve(t, command...)
+	for i := range sessions {
+		if c := connect(t, p); i%2 == 0 {
+			c.count(100, 50*time.Millisecond).until(1)
+		}
+	}
+	const each = 4 // the shell, sleep, the daemon, the server
+	eventually(t, "all processes there", 10*time.Second, func() bool { return len(pids()) >= each*sessions })
+	guards := slices.DeleteFunc(children(p.cmd.Process.Pid), func(pid int) bool { return slices.Contains(pids(), pid) })
+	if len(guards) != 1 {
+		t.Errorf("%d children that are no servers, want one guard", len(guards))
+	}
+
+	p.signal(t, syscall.SIGKILL)
+	if err := p.wait(t, 5*time.Second); err == nil || err.Error() != "signal: killed" {
+		t.Errorf("holdfast ended with %v", err)
+	}
+	eventually(t, "all processes gone", 10*time.Second, func() bool { return len(pids()) == 0 })
+	for _, pid := range guards {
+		eventually(t, "the guard gone", 10*time.Second, func() bool { return syscall.Kill(pid, 0) != nil })
+	}
+}
+
+// Failure 9: 200 clients vanish without DELETE, some of them during set-up. What
+// was started for them goes when their sessions expire; who is busy stays.
+func TestAbandoned(t *testing.T) {
+	t.Parallel()
+	const sessions = 200
+	// A server that does no more than initialize, so that many can run.
+	command, pids := marked(`sleep 1000 & while read -r line; do case $line in *'"initialize"'*)
+		echo '{"jsonrpc":"2.0","id":0,"result":{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"sh","version":"1"}}}';;
+		esac; done`)
+	p := serve(t, append([]string{"--session-ttl", "3s", "--drain", "100ms"}, command...)...)
+	busy := connect(t, p)
+	stays := busy.listen("POST", "", `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"never"}}`)
+	stays.body.Close() // nobody reads, but it runs
+	own := len(pids())
+
+	var all sync.WaitGroup
+	room := make(chan struct{}, 16)
+	for i := range sessions {
+		all.Go(func() {
+			room <- struct{}{}
+			defer func() { <-room }()
+			vanish(t, p, time.Duration(i%2*i/8)*time.Millisecond)
+		})
+	}
+	all.Wait()
+	if n := len(pids()); n < sessions {
+		t.Errorf("%d processes, which is too few to show anything", n)
+	}
+	eventually(t, "the processes of those who vanished gone", 20*time.Second, func() bool { return len(pids()) == own })
+	if err := p.stop(t); err != nil {
+		t.Errorf("holdfast: %v", err)
+	}
+	eventually(t, "all processes gone", 5*time.Second, func() bool { return len(pids()) == 0 })
+}
+
+// vanish begins a session and drops the connection: patience after asking for
+// it, or, if that is 0, when it is there.
+func vanish(t *testing.T, p *program, patience time.Duration) {
+	conn, err := (&net.Dialer{}).DialContext(context.Background(), "tcp", p.Addr)
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	defer conn.Close()
+	const body = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25",` +
+		`"capabilities":{},"clientInfo":{"name":"gone","version":"1"}}}`
+	_, err = fmt.Fprintf(conn, "POST /mcp HTTP/1.1\r\nHost: %s\r\nAccept: application/json, text/event-stream\r\n"+
+		"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", p.Addr, len(body), body)
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	if patience > 0 {
+		time.Sleep(patience) // any moment of the set-up will do
+		return
+	}
+	_ = conn.SetReadDeadline(time.Now().Add(20 * time.Second))
+	var answer []byte
+	for part := make([]byte, 4096); !bytes.Contains(answer, []byte("serverInfo")); {
+		n, err := conn.Read(part)
+		if answer = append(answer, part[:n]...); err != nil {
+			t.Errorf("initialize: %v: %s", err, answer)
+			return
+		}
+	}
+}
+
+// Failure 9: a server that is killed fails its calls at once, and says so; the
+// next call of the session gets a new one. Sessions do not hear of each other,
+// though all use the same request ids.
+func TestServerKilled(t *testing.T) {
+	t.Parallel()
+	command, pids := marked(`exec "$1" stdio`, os.Args[0])
+	p := serve(t, command...)
+	victim := connect(t, p)
+	doomed := pids()
+	other := connect(t, p).count(20, 50*time.Millisecond)
+	l := victim.count(1000, 50*time.Millisecond)
+	l.until(1)
+	for _, pid := range doomed {
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			t.Error(err)
+		}
+	}
+	killed := time.Now()
+	l.rest()
+	if got := l.heard[len(l.heard)-1]; !strings.HasPrefix(got, "error ") || !strings.Contains(got, "server process exited: signal: killed") {
+		t.Errorf("heard %q in the end", got)
+	}
+	if d := time.Since(killed); d > 2*time.Second {
+		t.Errorf("the call failed after %v", d)
+	}
+	if got := victim.count(3, 0).rest().heard; !slices.Equal(got, counted(0, 3)) {
+		t.Errorf("the next call heard %q", got)
+	}
+	if got := other.rest().heard; !slices.Equal(got, counted(0, 20)) {
+		t.Errorf("the other session heard %q", got)
+	}
+}
