@@ -35,6 +35,7 @@ type conn struct {
 
 	opened  time.Time
 	written time.Time
+	wrote   int       // bytes
 	asking  time.Time // since when there is nothing to do but wait for the client's input
 
 	// When to look for calls to continue, and the newest that can be meant.
@@ -60,6 +61,10 @@ var pages = sync.Pool{New: func() any { return &page{text: make([]byte, 0, 8<<10
 
 // mostText is how many bytes are gathered before they are written.
 const mostText = 64 << 10
+
+// surelySent is how many bytes of a response the system takes off our hands
+// whether the client reads or not: so few need no bound on the time it takes.
+const surelySent = 8 << 10
 
 // newConn prepares an event stream; nothing is written yet.
 func (h *Handler) newConn(w http.ResponseWriter, s *session.Session) *conn {
@@ -102,7 +107,7 @@ func (c *conn) open(first []byte) error {
 	if c.primes {
 		first = c.prime(first, c.h.opts.Retry)
 	}
-	return c.write(first)
+	return c.write(first, false)
 }
 
 // prime appends an event that carries a new id for the place that the
@@ -121,14 +126,19 @@ func (c *conn) eventID(src *source) []byte {
 }
 
 // write writes and flushes. The time that it may take is bounded: a client that
-// does not read holds up nobody but itself, and not for ever.
-func (c *conn) write(text []byte) error {
+// does not read holds up nobody but itself, and not for ever. What is the last of
+// a short response may wait for the response's end, to go out with it.
+func (c *conn) write(text []byte, last bool) error {
 	c.written = time.Now()
+	c.wrote += len(text)
 	_ = c.c.SetWriteDeadline(c.written.Add(c.h.opts.WriteTimeout))
 	if len(text) > 0 {
 		if _, err := c.w.Write(text); err != nil {
 			return err
 		}
+	}
+	if last && c.wrote <= surelySent {
+		return nil
 	}
 	if err := c.c.Flush(); err != nil && !errors.Is(err, http.ErrNotSupported) {
 		return err
@@ -185,7 +195,7 @@ func (c *conn) turn(ctx context.Context) (more bool, err error) {
 		}
 	}
 	if len(text) > 0 {
-		err = c.write(text)
+		err = c.write(text, c.over())
 	}
 	p.release(text)
 	if err != nil {
@@ -327,7 +337,7 @@ func (c *conn) due(ctx context.Context) error {
 	case !c.asking.IsZero() && now.Sub(c.asking) >= opts.InputGrace && c.waitsForInput():
 		return c.leave(-1)
 	case opts.KeepAlive > 0 && now.Sub(c.written) >= opts.KeepAlive:
-		return c.write([]byte(sse.Comment))
+		return c.write([]byte(sse.Comment), false)
 	}
 	return nil
 }
@@ -347,7 +357,7 @@ func (c *conn) leave(retry time.Duration) error {
 	} else {
 		text = sse.AppendRetry(nil, retry)
 	}
-	if err := c.write(text); err != nil {
+	if err := c.write(text, false); err != nil {
 		return err
 	}
 	return errKicked
