@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -95,6 +96,9 @@ type steps struct {
 	N     int    `json:"n"`
 	Size  int    `json:"size"`
 	Pause int    `json:"pause"` // milliseconds before each step
+	// Jitter is the most microseconds before each step, at random, so that it
+	// meets readers anywhere.
+	Jitter int `json:"jitter"`
 }
 
 func (s *script) Serve(x *message.Exchange) {
@@ -128,6 +132,16 @@ func (s *script) call(x *message.Exchange) {
 		s.mu.Lock()
 		s.runs[a.Key]++
 		s.mu.Unlock()
+		if a.Jitter > 0 {
+			go func() {
+				for i := 1; i <= a.N; i++ {
+					time.Sleep(time.Duration(rand.N(a.Jitter)) * time.Microsecond)
+					progress(x, i, a.Size)
+				}
+				x.Result(result("done"))
+			}()
+			return
+		}
 		if a.Pause == 0 {
 			for i := 1; i <= a.N; i++ {
 				progress(x, i, a.Size)

@@ -217,7 +217,7 @@ func (m *Manager) end(s *Session, why error) {
 	delete(m.sessions, s.key)
 	m.mu.Unlock()
 
-	s.failAll(lost, jsonrpc.Errorf(jsonrpc.CodeServer, "session ended: %v", why))
+	s.failAll(lost, jsonrpc.Errorf(jsonrpc.CodeServer, "outcome unknown: the session ended: %v", why))
 	if conn != nil {
 		m.release(conn)
 	}
@@ -309,6 +309,13 @@ func (m *Manager) Idle(patience time.Duration) bool {
 		}
 	}
 	return true
+}
+
+// Sessions returns how many sessions there are.
+func (m *Manager) Sessions() int {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return len(m.sessions)
 }
 
 // Readers returns how many readers are attached.

@@ -1,0 +1,178 @@
+package server_test
+
+import (
+	"context"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"holdfast/engine/memory"
+	"holdfast/server"
+	"holdfast/session"
+)
+
+// TestExpiry ends sessions that are idle, and none that has a reader or a call in
+// flight.
+func TestExpiry(t *testing.T) {
+	n := newNode(t, config{session: session.Options{TTL: 150 * time.Millisecond}})
+	idle, reading, calling := n.connect("2025-11-25", nil), n.connect("2025-11-25", nil), n.connect("2025-11-25", nil)
+	get := reading.open("GET", "/mcp", "")
+	get.head()
+	w := calling.open("POST", "/mcp", call("hold", `{}`)) // and then its client is gone
+	ev, err := w.next()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.c.Close()
+	held := n.release(1)
+	eventually(t, "the idle session to end", func() bool { return n.sessions.Sessions() == 2 })
+	if r := idle.post(call("echo", `{}`)); r.status != 404 {
+		t.Errorf("an expired session answers %d", r.status)
+	}
+	// The others outlive it by far.
+	end := time.Now().Add(600 * time.Millisecond)
+	eventually(t, "the time to pass", func() bool { return time.Now().After(end) })
+	if n.sessions.Sessions() != 2 {
+		t.Fatal("a busy session was counted as idle")
+	}
+	held[0].Result(result("kept"))
+	if ev := calling.open("GET", "/mcp", "", "Last-Event-ID: "+ev.ID).message(); !strings.Contains(string(ev.Data), "kept") {
+		t.Errorf("got %s", ev.Data)
+	}
+	get.c.Close()
+	eventually(t, "all sessions to end", func() bool { return n.sessions.Sessions() == 0 })
+}
+
+// TestChurn is failure 12: sessions are opened, used once and left. Goroutines
+// and what is kept return to where they were.
+func TestChurn(t *testing.T) {
+	n := newNode(t, config{
+		session: session.Options{TTL: 50 * time.Millisecond},
+		memory:  memory.Options{Keep: 50 * time.Millisecond},
+	})
+	before := runtime.NumGoroutine()
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			for range 100 {
+				p := n.connect("2025-11-25", nil)
+				if r := p.post(call("steps", `{"n":1}`)); r.status != 200 {
+					t.Errorf("got %d %s", r.status, r.body)
+					return
+				}
+			}
+		}()
+	}
+	wg.Wait()
+	eventually(t, "sessions to end", func() bool { return n.sessions.Sessions() == 0 })
+	eventually(t, "what they kept to go", func() bool { return n.store.Bytes() == 0 })
+	eventually(t, "goroutines to end", func() bool { return runtime.NumGoroutine() <= before+2 })
+}
+
+// TestGoroutines is what waiting costs: an idle session with a GET stream has the
+// two goroutines of its connection, a call with nobody connected has none.
+func TestGoroutines(t *testing.T) {
+	n := newNode(t, config{})
+	const many = 50
+	var peers []*peer
+	for range many {
+		peers = append(peers, n.connect("2025-11-25", nil))
+	}
+	settled := func(want int) {
+		t.Helper()
+		got := 0
+		defer func() {
+			if t.Failed() {
+				t.Logf("%d goroutines, want %d", got, want)
+			}
+		}()
+		eventually(t, "goroutines to settle", func() bool { got = runtime.NumGoroutine(); return got <= want })
+	}
+	eventually(t, "connections to end", func() bool { return n.sessions.Readers() == 0 })
+	runtime.GC()
+	base := runtime.NumGoroutine()
+	for _, p := range peers {
+		p.open("GET", "/mcp", "").head()
+	}
+	settled(base + 2*many)
+	var calls []*wire
+	for _, p := range peers {
+		w := p.open("POST", "/mcp", call("hold", `{}`))
+		w.head()
+		calls = append(calls, w)
+	}
+	n.release(many)
+	for _, w := range calls {
+		w.c.Close()
+	}
+	eventually(t, "call connections to end", func() bool { return n.sessions.Readers() == many })
+	settled(base + 2*many)
+}
+
+// TestDrain is a node on its way out: quiet streams are sent away with `retry`,
+// calls are waited for, new ones are refused.
+func TestDrain(t *testing.T) {
+	n := newNode(t, config{server: server.Options{Retry: 20 * time.Millisecond}})
+	p := n.connect("2025-11-25", nil)
+	get := p.open("GET", "/mcp", "")
+	get.head()
+	w := p.open("POST", "/mcp", call("hold", `{}`))
+	w.head()
+	held := n.release(1)
+	drained := make(chan error)
+	go func() { drained <- n.Drain(context.Background()) }()
+	away := get.all()
+	if events := (reply{body: away.body}).events(); !away.whole || events[len(events)-1].Retry < 20*time.Millisecond {
+		t.Errorf("the quiet stream ended with %q", away.body)
+	}
+	if r := p.post(callAs("8", "echo", `{}`)); r.status != 503 || r.header.Get("Retry-After") == "" {
+		t.Errorf("a call while draining: %d %s", r.status, r.body)
+	}
+	select {
+	case err := <-drained:
+		t.Fatalf("drained (%v) with a call in flight", err)
+	default:
+	}
+	held[0].Result(result("in time"))
+	if ev := w.message(); !strings.Contains(string(ev.Data), "in time") {
+		t.Errorf("got %s", ev.Data)
+	}
+	if err := <-drained; err != nil {
+		t.Error(err)
+	}
+
+	n = newNode(t, config{})
+	p = n.connect("2025-11-25", nil)
+	p.open("POST", "/mcp", call("hold", `{}`)).head()
+	ctx, stop := context.WithTimeout(context.Background(), 20*time.Millisecond)
+	defer stop()
+	if err := n.Drain(ctx); err == nil {
+		t.Error("drained with a call in flight")
+	}
+}
+
+// TestClosedSession answers what is in flight when a session ends: nothing hangs.
+func TestClosedSession(t *testing.T) {
+	n := newNode(t, config{})
+	p := n.connect("2025-11-25", nil)
+	get := p.open("GET", "/mcp", "")
+	get.head()
+	w := p.open("POST", "/mcp", call("hold", `{}`))
+	w.head()
+	n.release(1)
+	n.end(p)
+	if ev := w.message(); !strings.Contains(string(ev.Data), "outcome unknown") {
+		t.Errorf("got %s", ev.Data)
+	}
+	w.all()
+	get.all()
+	for _, method := range []string{"GET", "DELETE"} {
+		if r := p.open(method, "/mcp", "").all(); r.status != 404 {
+			t.Errorf("%s after DELETE: %d", method, r.status)
+		}
+	}
+}
