@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/signal"
 	"path"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -30,7 +29,7 @@ type serveFlags struct {
 	listen          string
 	path, ssePath   string
 	store           string
-	response        string
+	response        choice
 	upgradeAfter    time.Duration
 	disconnectAfter time.Duration
 	retry           time.Duration
@@ -44,7 +43,7 @@ type serveFlags struct {
 }
 
 func newServe() *cobra.Command {
-	f := serveFlags{maxBody: 4 << 20}
+	f := serveFlags{maxBody: 4 << 20, response: choice{"auto", []string{"auto", "json", "sse"}}}
 	cmd := &cobra.Command{
 		Use:   "serve [flags] --demo\n  holdfast serve [flags] -- COMMAND ARG...",
 		Short: "Serve an MCP server over Streamable HTTP",
@@ -53,21 +52,17 @@ HTTP endpoint at which no call is lost when a connection is cut. Each session ge
 a process of its own.`,
 		Example: `  holdfast serve --demo
   holdfast serve -- npx -y @modelcontextprotocol/server-everything stdio`,
-		Args: func(_ *cobra.Command, args []string) error {
-			if f.demo == (len(args) > 0) {
-				return usageError{errors.New("serve wants either --demo or a command (holdfast serve -- COMMAND ARG)")}
-			}
-			return nil
-		},
+		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error { return f.serve(cmd.Context(), args, cmd.ErrOrStderr()) },
 	}
 	fs := cmd.Flags()
+	fs.SetInterspersed(false) // the flags after the command are the command's
 	fs.BoolVar(&f.demo, "demo", false, "serve a built-in MCP server to try things on")
-	fs.StringVar(&f.listen, "listen", "127.0.0.1:8080", "address to listen on")
-	fs.StringVar(&f.path, "path", "/mcp", "path of the Streamable HTTP endpoint")
-	fs.StringVar(&f.ssePath, "sse-path", "/sse", "path of the HTTP+SSE endpoint for 2024-11-05 clients; empty: none")
-	fs.StringVar(&f.store, "store", "memory:", "where calls are kept")
-	fs.StringVar(&f.response, "response", "auto", "how requests are answered: auto, json or sse")
+	fs.StringVar(&f.listen, "listen", "127.0.0.1:8080", "`address` to listen on, as HOST:PORT; port 0: any free one")
+	fs.StringVar(&f.path, "path", "/mcp", "`path` of the Streamable HTTP endpoint")
+	fs.StringVar(&f.ssePath, "sse-path", "/sse", "`path` of the HTTP+SSE endpoint for 2024-11-05 clients; empty: none")
+	fs.StringVar(&f.store, "store", "memory:", "where calls are kept, as a `URL`")
+	fs.Var(&f.response, "response", "how requests are answered: as fits, or always with JSON or a stream where possible")
 	fs.DurationVar(&f.upgradeAfter, "upgrade-after", 50*time.Millisecond, "how long JSON is waited for before the answer becomes a stream")
 	fs.DurationVar(&f.disconnectAfter, "disconnect-after", 0, "age at which a stream's connection is ended, to be resumed; 0: never")
 	fs.DurationVar(&f.retry, "retry", time.Second, "how long clients are told to wait before they come back")
@@ -76,39 +71,56 @@ a process of its own.`,
 	fs.DurationVar(&f.keep, "keep", 10*time.Minute, "how long a finished call can still be read")
 	fs.DurationVar(&f.drain, "drain", 10*time.Second, "how long running calls may take to finish after SIGTERM")
 	fs.Var(&f.maxBody, "max-body", "largest request body")
-	fs.StringArrayVar(&f.origins, "allow-origin", nil, "web origin whose pages may connect (repeat for more; * for any)")
-	fs.StringArrayVar(&f.hosts, "allow-host", nil, "host name that clients may use (repeat for more; * for any)")
+	fs.StringArrayVar(&f.origins, "allow-origin", nil, "web `origin` whose pages may connect (repeat for more; * for any)")
+	fs.StringArrayVar(&f.hosts, "allow-host", nil, "`host` name that clients may use (repeat for more; * for any)")
 	fs.BoolVar(&f.stateless, "stateless", false, "serve without sessions: each request stands alone")
+	_ = cmd.RegisterFlagCompletionFunc("response", f.response.complete) // fails for unknown flags only
 	return cmd
 }
 
 // check finds what is wrong with the flags' values.
-func (f *serveFlags) check() error {
+func (f *serveFlags) check(command []string) error {
+	switch {
+	case f.demo && len(command) > 0:
+		return usagef("there is both --demo and a command (%s): leave one of them out", command[0])
+	case !f.demo && len(command) == 0:
+		return usagef("what shall be served? Give a command (holdfast serve -- COMMAND ARG...), or --demo")
+	}
 	for name, p := range map[string]string{"--path": f.path, "--sse-path": f.ssePath} {
 		if p != "" && !strings.HasPrefix(p, "/") || strings.ContainsAny(p, " ?#{}") {
-			return usageError{fmt.Errorf("%s %q: want an absolute path like /mcp", name, p)}
+			return usagef("%s %q: want an absolute path like /mcp", name, p)
 		}
 	}
 	switch {
 	case f.path == "":
-		return usageError{errors.New("--path is empty")}
+		return usagef("--path is empty: want a path like /mcp")
 	case f.path == f.ssePath:
-		return usageError{errors.New("--path and --sse-path are the same")}
-	case f.upgradeAfter <= 0 || f.retry <= 0 || f.sessionTTL <= 0 || f.keep <= 0:
-		return usageError{errors.New("--upgrade-after, --retry, --session-ttl and --keep must be positive")}
-	case f.disconnectAfter < 0 || f.keepAlive < 0 || f.drain < 0:
-		return usageError{errors.New("--disconnect-after, --keepalive and --drain must not be negative")}
+		return usagef("--path and --sse-path are both %s: each needs its own", f.path)
+	}
+	for name, d := range map[string]time.Duration{
+		"--upgrade-after": f.upgradeAfter, "--retry": f.retry, "--session-ttl": f.sessionTTL, "--keep": f.keep,
+	} {
+		if d <= 0 {
+			return usagef("%s %v: want more than 0", name, d)
+		}
+	}
+	for name, d := range map[string]time.Duration{
+		"--disconnect-after": f.disconnectAfter, "--keepalive": f.keepAlive, "--drain": f.drain,
+	} {
+		if d < 0 {
+			return usagef("%s %v: want 0 or more", name, d)
+		}
+	}
+	if _, _, err := net.SplitHostPort(f.listen); err != nil {
+		return usagef("--listen %q: want HOST:PORT like 127.0.0.1:8080, or :8080 for all interfaces", f.listen)
 	}
 	return nil
 }
 
-func (f *serveFlags) options() (*holdfast.Options, error) {
-	response, ok := map[string]holdfast.Response{
+func (f *serveFlags) options() *holdfast.Options {
+	response := map[string]holdfast.Response{
 		"auto": holdfast.ResponseAuto, "json": holdfast.ResponseJSON, "sse": holdfast.ResponseSSE,
-	}[f.response]
-	if !ok {
-		return nil, usageError{fmt.Errorf("--response %q: want auto, json or sse", f.response)}
-	}
+	}[f.response.value]
 	keepAlive := f.keepAlive
 	if keepAlive == 0 {
 		keepAlive = -1
@@ -124,18 +136,15 @@ func (f *serveFlags) options() (*holdfast.Options, error) {
 		Stateless:       f.stateless,
 		AllowedOrigins:  f.origins,
 		AllowedHosts:    f.hosts,
-	}, nil
+	}
 }
 
 // serve runs until ctx is done, then drains.
 func (f *serveFlags) serve(ctx context.Context, command []string, out io.Writer) (err error) {
-	if err := f.check(); err != nil {
+	if err := f.check(command); err != nil {
 		return err
 	}
-	opts, err := f.options()
-	if err != nil {
-		return err
-	}
+	opts := f.options()
 	store, err := engine.Open(f.store, f.keep)
 	if err != nil {
 		return usageError{err}
@@ -166,11 +175,19 @@ func (f *serveFlags) serve(ctx context.Context, command []string, out io.Writer)
 	}
 	listener, err := net.Listen("tcp", f.listen)
 	if err != nil {
-		_ = handler.Shutdown(ctx)
-		return err
+		_ = handler.Shutdown(ctx) // nobody knows of it yet
+		return f.notListening(err)
 	}
 	f.greet(out, listener.Addr().String())
 	return serveUntil(ctx, listener, mux, handler, f.drain)
+}
+
+// notListening says what to do about an address that can't be listened on.
+func (f *serveFlags) notListening(err error) error {
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return fmt.Errorf("%s is in use by another program: choose another address with --listen (port 0: any free one)", f.listen)
+	}
+	return fmt.Errorf("--listen %s: %w", f.listen, err)
 }
 
 // greet says where the server is and how to try it.
@@ -226,39 +243,3 @@ func serveUntil(ctx context.Context, l net.Listener, mux http.Handler, handler *
 	slog.Info("stopped")
 	return cause
 }
-
-// byteSize is a flag for a number of bytes, as 4MiB.
-type byteSize int64
-
-var units = []struct {
-	suffix string
-	bytes  int64
-}{{"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}, {"GB", 1e9}, {"MB", 1e6}, {"KB", 1e3}, {"kB", 1e3}, {"B", 1}, {"", 1}}
-
-// String implements [pflag.Value].
-func (b *byteSize) String() string {
-	for _, u := range units[:3] {
-		if *b > 0 && int64(*b)%u.bytes == 0 {
-			return strconv.FormatInt(int64(*b)/u.bytes, 10) + u.suffix
-		}
-	}
-	return strconv.FormatInt(int64(*b), 10)
-}
-
-// Set implements [pflag.Value].
-func (b *byteSize) Set(s string) error {
-	for _, u := range units {
-		if number, ok := strings.CutSuffix(s, u.suffix); ok {
-			n, err := strconv.ParseInt(strings.TrimSpace(number), 10, 64)
-			if err != nil || n <= 0 || n > (1<<62)/u.bytes {
-				return fmt.Errorf("want a size like 4MiB")
-			}
-			*b = byteSize(n * u.bytes)
-			return nil
-		}
-	}
-	return nil
-}
-
-// Type implements [pflag.Value].
-func (b *byteSize) Type() string { return "size" }

@@ -17,9 +17,13 @@ func newVersion() *cobra.Command {
 		Short: "Print the version",
 		Args:  noArgs,
 		Run: func(cmd *cobra.Command, _ []string) {
-			fmt.Fprintf(cmd.OutOrStdout(), "holdfast %s (%s, %s/%s)\n", versionText(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
+			fmt.Fprint(cmd.OutOrStdout(), versionLine())
 		},
 	}
+}
+
+func versionLine() string {
+	return fmt.Sprintf("holdfast %s (%s, %s/%s)\n", versionText(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }
 
 func versionText() string {
@@ -35,7 +39,7 @@ func versionText() string {
 
 func noArgs(cmd *cobra.Command, args []string) error {
 	if err := cobra.NoArgs(cmd, args); err != nil {
-		return usageError{err}
+		return usagef("%s takes no arguments", cmd.CommandPath())
 	}
 	return nil
 }

@@ -1,0 +1,135 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// usageError is an error of the one who typed the command.
+type usageError struct{ error }
+
+func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
+
+// wrongFlag says what is wrong with a flag on the command line.
+func wrongFlag(cmd *cobra.Command, err error) error {
+	var value *pflag.InvalidValueError
+	var unknown *pflag.NotExistError
+	switch {
+	case errors.As(err, &value):
+		return wrongValue("--"+value.GetFlag().Name, value)
+	case errors.As(err, &unknown) && !cmd.HasParent():
+		for _, c := range cmd.Commands() {
+			if c.Flags().Lookup(unknown.GetSpecifiedName()) != nil {
+				return usagef("%w: did you mean 'holdfast %s --%s'?", err, c.Name(), unknown.GetSpecifiedName())
+			}
+		}
+	}
+	return usageError{err}
+}
+
+// wrongValue says what is wrong with the value of a flag, or of the variable
+// that stands for it.
+func wrongValue(name string, err *pflag.InvalidValueError) error {
+	want := err.Unwrap().Error()
+	switch err.GetFlag().Value.Type() {
+	case "duration":
+		want = "want a duration like 500ms, 30s or 10m"
+	case "bool":
+		want = "want true or false"
+	}
+	return usagef("%s %q: %s", name, err.GetValue(), want)
+}
+
+// fromEnvironment sets the flags that were not given from HOLDFAST_ variables.
+// Flags that can be repeated take a list with commas.
+func fromEnvironment(flags *pflag.FlagSet) error {
+	var err error
+	flags.VisitAll(func(f *pflag.Flag) {
+		name := "HOLDFAST_" + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
+		value, ok := os.LookupEnv(name)
+		if !ok || f.Changed || err != nil {
+			return
+		}
+		if list, ok := f.Value.(pflag.SliceValue); ok {
+			err = list.Replace(strings.Split(value, ","))
+			return
+		}
+		var invalid *pflag.InvalidValueError
+		if e := flags.Set(f.Name, value); errors.As(e, &invalid) {
+			err = wrongValue(name, invalid)
+		} else if e != nil {
+			err = usagef("%s: %w", name, e)
+		}
+	})
+	return err
+}
+
+// choice is a flag for one of a few words.
+type choice struct {
+	value string
+	of    []string
+}
+
+// String implements [pflag.Value].
+func (c *choice) String() string { return c.value }
+
+// Set implements [pflag.Value].
+func (c *choice) Set(s string) error {
+	if !slices.Contains(c.of, s) {
+		last := len(c.of) - 1
+		return fmt.Errorf("want %s or %s", strings.Join(c.of[:last], ", "), c.of[last])
+	}
+	c.value = s
+	return nil
+}
+
+// Type implements [pflag.Value].
+func (c *choice) Type() string { return strings.Join(c.of, "|") }
+
+// complete offers the words to the shell.
+func (c *choice) complete(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	return c.of, cobra.ShellCompDirectiveNoFileComp
+}
+
+// byteSize is a flag for a number of bytes, as 4MiB.
+type byteSize int64
+
+var units = []struct {
+	suffix string
+	bytes  int64
+}{{"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}, {"GB", 1e9}, {"MB", 1e6}, {"KB", 1e3}, {"kB", 1e3}, {"B", 1}, {"", 1}}
+
+// String implements [pflag.Value].
+func (b *byteSize) String() string {
+	for _, u := range units[:3] {
+		if *b > 0 && int64(*b)%u.bytes == 0 {
+			return strconv.FormatInt(int64(*b)/u.bytes, 10) + u.suffix
+		}
+	}
+	return strconv.FormatInt(int64(*b), 10)
+}
+
+// Set implements [pflag.Value].
+func (b *byteSize) Set(s string) error {
+	for _, u := range units {
+		if number, ok := strings.CutSuffix(s, u.suffix); ok {
+			n, err := strconv.ParseInt(strings.TrimSpace(number), 10, 64)
+			if err != nil || n <= 0 || n > (1<<62)/u.bytes {
+				return errors.New("want a size like 512KiB or 4MiB")
+			}
+			*b = byteSize(n * u.bytes)
+			return nil
+		}
+	}
+	return nil
+}
+
+// Type implements [pflag.Value].
+func (b *byteSize) Type() string { return "size" }

@@ -1,0 +1,98 @@
+package main
+
+import (
+	"bufio"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){"holdfast": main})
+}
+
+// TestScripts runs testdata/*.txtar: the command line as a user types it. TAKEN
+// is an address that another program listens on.
+func TestScripts(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = taken.Close() })
+	testscript.Run(t, testscript.Params{
+		Dir:  "testdata",
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"serves": serves, "exits": exits},
+		Setup: func(env *testscript.Env) error {
+			env.Setenv("TAKEN", taken.Addr().String())
+			return nil
+		},
+		RequireUniqueNames: true,
+	})
+}
+
+// serves runs "holdfast serve" with flags until it says how to try it, stops it
+// with SIGTERM, and demands exit code 0. What it said can be looked at as stderr.
+func serves(ts *testscript.TestScript, neg bool, args []string) {
+	if neg {
+		ts.Fatalf("serves cannot be negated: use ! exec holdfast serve")
+	}
+	program := ""
+	for _, dir := range filepath.SplitList(ts.Getenv("PATH")) {
+		if p := filepath.Join(dir, "holdfast"); program == "" {
+			if _, err := os.Stat(p); err == nil {
+				program = p
+			}
+		}
+	}
+	cmd := exec.Command(program, append([]string{"serve", "--listen", "127.0.0.1:0"}, args...)...)
+	for _, name := range []string{"PATH", "HOME", "HOLDFAST_DEMO", "HOLDFAST_PATH", "HOLDFAST_LOG_FORMAT"} {
+		if value := ts.Getenv(name); value != "" {
+			cmd.Env = append(cmd.Env, name+"="+value)
+		}
+	}
+	stderr, err := cmd.StderrPipe()
+	ts.Check(err)
+	ts.Check(cmd.Start())
+	var said strings.Builder
+	for lines := bufio.NewReader(stderr); ; {
+		line, err := lines.ReadString('\n')
+		said.WriteString(line)
+		if strings.HasPrefix(line, "Try it: ") {
+			ts.Check(cmd.Process.Signal(syscall.SIGTERM))
+		}
+		if err != nil {
+			break
+		}
+	}
+	err = cmd.Wait()
+	_, _ = io.WriteString(ts.Stderr(), said.String())
+	if err != nil {
+		ts.Fatalf("holdfast serve: %v", err)
+	}
+}
+
+// exits runs a command that must end with an exit code.
+func exits(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: exits CODE COMMAND ARG...")
+	}
+	var exit *exec.ExitError
+	code := 0
+	if err := ts.Exec(args[1], args[2:]...); errors.As(err, &exit) {
+		code = exit.ExitCode()
+	} else if err != nil {
+		ts.Fatalf("%v", err)
+	}
+	if want := args[0]; strconv.Itoa(code) != want {
+		ts.Fatalf("exit code %d, want %s", code, want)
+	}
+}
