@@ -94,8 +94,8 @@ func (c *conn) read(ctx context.Context, cursor stream.Cursor) error {
 	return nil
 }
 
-// open sends the header, and what comes before any message: the priming event,
-// or first.
+// open sends the header, and what comes before any message: first, the priming
+// event, or a comment.
 func (c *conn) open(first []byte) error {
 	// A server's timeouts are meant for requests; a stream has its own.
 	_ = c.c.SetReadDeadline(time.Time{})
@@ -104,8 +104,11 @@ func (c *conn) open(first []byte) error {
 	head.Set("Cache-Control", "no-cache, no-transform")
 	head.Set("X-Accel-Buffering", "no") // or nginx gathers what should be seen at once
 	c.w.WriteHeader(http.StatusOK)
-	if c.primes {
+	switch {
+	case c.primes:
 		first = c.prime(first, c.h.opts.Retry)
+	case len(first) == 0:
+		first = []byte(sse.Comment) // some proxies hold the header until there is a body
 	}
 	return c.write(first, false)
 }

@@ -62,14 +62,14 @@ func (f *follower) message(data []byte) error {
 }
 
 // again comes back once.
-func (f *follower) again() *wire {
+func (f *follower) again(extra ...string) *wire {
 	switch {
 	case f.last != "":
-		return f.p.open("GET", "/mcp", "", "Last-Event-ID: "+f.last)
+		return f.p.open("GET", "/mcp", "", append(extra, "Last-Event-ID: "+f.last)...)
 	case f.link != "":
-		return f.p.open("GET", f.link, "")
+		return f.p.open("GET", f.link, "", extra...)
 	}
-	return f.p.open("GET", "/mcp", "")
+	return f.p.open("GET", "/mcp", "", extra...)
 }
 
 // rest reads until the call's response.

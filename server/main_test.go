@@ -241,6 +241,7 @@ type peer struct {
 	id      string
 	version string
 	header  http.Header // sent with every request
+	via     string      // the address to connect to, if not the node's own
 }
 
 // connect initializes a session.
@@ -302,7 +303,11 @@ func (p *peer) post(body string, extra ...string) reply {
 // open sends a request and returns the connection on which its answer comes.
 func (p *peer) open(method, target, body string, extra ...string) *wire {
 	p.n.t.Helper()
-	c, err := net.Dial("tcp", p.n.addr)
+	addr := p.via
+	if addr == "" {
+		addr = p.n.addr
+	}
+	c, err := net.Dial("tcp", addr)
 	if err != nil {
 		p.n.t.Fatal(err)
 	}

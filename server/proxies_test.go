@@ -1,0 +1,135 @@
+package server_test
+
+import (
+	"bytes"
+	"io"
+	"net"
+	"net/http"
+	"testing"
+	"time"
+
+	"holdfast/server"
+)
+
+// proxy is a proxy of the kind that the name says, which passes on one
+// connection's bytes with pass.
+type proxy struct {
+	name string
+	pass func(client, server net.Conn)
+	cuts bool // it ends connections that are not at their end
+}
+
+var proxies = []proxy{
+	{"cuts idle connections", func(client, server net.Conn) {
+		relay(client, server, func() { _ = server.SetReadDeadline(time.Now().Add(100 * time.Millisecond)) })
+	}, false},
+	{"caps a connection's time", func(client, server net.Conn) {
+		_ = server.SetReadDeadline(time.Now().Add(60 * time.Millisecond))
+		relay(client, server, func() {})
+	}, true},
+	{"holds the header until the first byte of the body", func(client, server net.Conn) {
+		var head []byte
+		one := make([]byte, 1)
+		for !bytes.Contains(head, []byte("\r\n\r\n")) || len(head) == bytes.Index(head, []byte("\r\n\r\n"))+4 {
+			if _, err := server.Read(one); err != nil {
+				return
+			}
+			head = append(head, one...)
+		}
+		if _, err := client.Write(head); err != nil {
+			return
+		}
+		relay(client, server, func() {})
+	}, false},
+	{"buffers", func(client, server net.Conn) {
+		all, err := io.ReadAll(server) // requests ask for the connection to be closed
+		if err == nil {
+			_, _ = client.Write(all)
+		}
+	}, true},
+}
+
+// relay copies from server to client. before is called before each read.
+func relay(client, server net.Conn, before func()) {
+	buf := make([]byte, 4<<10)
+	for {
+		before()
+		n, err := server.Read(buf)
+		if _, e := client.Write(buf[:n]); e != nil || err != nil {
+			return
+		}
+	}
+}
+
+// listen starts the proxy and returns its address.
+func (p proxy) listen(t *testing.T, to string) string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			client, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer client.Close()
+				server, err := net.Dial("tcp", to)
+				if err != nil {
+					return
+				}
+				defer server.Close()
+				go func() { _, _ = io.Copy(server, client) }()
+				p.pass(client, server)
+			}()
+		}
+	}()
+	return l.Addr().String()
+}
+
+// TestHostileProxies is failure 6: a silent tool behind proxies that cut, hold
+// and buffer.
+func TestHostileProxies(t *testing.T) {
+	for _, px := range proxies {
+		for _, version := range []string{"2025-06-18", "2025-11-25"} {
+			t.Run(px.name+"/"+version, func(t *testing.T) {
+				t.Parallel()
+				opts := server.Options{Retry: 5 * time.Millisecond}
+				switch px.name {
+				case "cuts idle connections":
+					opts.KeepAlive = 20 * time.Millisecond
+				case "buffers":
+					opts.DisconnectAfter = 50 * time.Millisecond
+				}
+				n := newNode(t, config{server: opts, http: func(s *http.Server) { s.WriteTimeout = 30 * time.Millisecond }})
+				p := n.connect(version, nil)
+				p.via = px.listen(t, n.addr)
+				f := &follower{p: p, seen: map[string]bool{}}
+				w := p.open("POST", "/mcp", call("steps", `{"key":"k","n":1,"pause":200}`), "Connection: close")
+				began := time.Now()
+				w.head()
+				if first := time.Since(began); first > 150*time.Millisecond && px.name != "buffers" {
+					t.Errorf("the header came after %v", first)
+				}
+				for {
+					r := w.all()
+					if err := f.take(r); err != nil {
+						t.Fatal(err)
+					}
+					if f.done {
+						break
+					}
+					if !px.cuts {
+						t.Fatalf("ended before the response: %q", r.body)
+					}
+					w = f.again("Connection: close")
+				}
+				if err := f.check(1); err != nil || n.runs("k") != 1 {
+					t.Errorf("%v, %d runs", err, n.runs("k"))
+				}
+			})
+		}
+	}
+}
