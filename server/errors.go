@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"strconv"
@@ -71,7 +72,7 @@ func (h *Handler) fail(w http.ResponseWriter, err error) {
 
 func unsupported(version string) *jsonrpc.Error {
 	e := errf(protocol.CodeUnsupportedVersion, "unsupported protocol version %.40q", version)
-	e.Data, _ = json.Marshal(map[string]any{"supported": protocol.Supported(), "requested": version})
+	e.Data, _ = json.Marshal(map[string]any{"supported": protocol.Supported(), "requested": fmt.Sprintf("%.40s", version)})
 	return e
 }
 

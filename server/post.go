@@ -222,22 +222,30 @@ func answer(w http.ResponseWriter, answers [][]byte, batch bool) {
 	_, _ = w.Write(body) // a light call may be asked again
 }
 
-// accepts says whether an Accept header allows a media type.
+// accepts says whether an Accept header allows a media type: what the range that
+// fits it best says (RFC 9110, section 12.5.1).
 func accepts(accept []string, media string) bool {
 	major, _, _ := strings.Cut(media, "/")
+	best, ok := 0, false
 	for _, list := range accept {
 		for item := range strings.SplitSeq(list, ",") {
 			item, params, _ := strings.Cut(item, ";")
 			item = strings.TrimSpace(item)
-			if item != "*/*" && !strings.EqualFold(item, media) && !strings.EqualFold(item, major+"/*") {
-				continue
+			fit := 0
+			switch {
+			case strings.EqualFold(item, media):
+				fit = 3
+			case strings.EqualFold(item, major+"/*"):
+				fit = 2
+			case item == "*/*":
+				fit = 1
 			}
-			if params == "" || !refused(params) {
-				return true
+			if fit > best {
+				best, ok = fit, params == "" || !refused(params)
 			}
 		}
 	}
-	return false
+	return ok
 }
 
 // refused says whether the parameters of a media range give it no weight.

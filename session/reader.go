@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"errors"
+	"io"
 	"slices"
 	"sync"
 	"time"
@@ -149,7 +150,9 @@ func (s *Session) Read(ctx context.Context, number, epoch, seq uint64, ready cha
 	// Look once before taking over: a bad cursor must not disturb a good reader.
 	if err := r.look(ctx); err != nil {
 		stop()
-		s.streams.forget(number)
+		if seq == 0 || errors.Is(err, io.EOF) { // else the cursor is at fault, and not the stream
+			s.streams.forget(number)
+		}
 		return nil, err
 	}
 	r.stop = stop
