@@ -37,8 +37,8 @@ func (st *Store) Append(_ context.Context, lease stream.Lease, records []stream.
 		st.total.Add(-size)
 		return stream.ErrNotFound
 	}
-	for s.bytes+size > st.opts.SessionBytes && s.ended.Len() > 0 {
-		st.drop(s.ended.Front().Value.(*ended))
+	for s.bytes+size > st.opts.SessionBytes && s.finished.oldest != nil {
+		st.drop(s.finished.oldest)
 	}
 	if s.bytes+size > st.opts.SessionBytes && !final && !st.makeRoom(s, fresh, size) {
 		st.total.Add(-size)
@@ -56,8 +56,8 @@ func (st *Store) reserve(size int64, final bool) bool {
 	for {
 		kept := st.total.Load()
 		if kept+size > st.opts.TotalBytes {
-			if e := st.oldest(); e != nil {
-				st.forget(e)
+			if l := st.oldest(); l != nil {
+				st.forget(l)
 				continue
 			}
 			if !final {
@@ -158,11 +158,10 @@ func (st *Store) put(s *session, r *stream.Record) {
 		st.trim(s, l)
 	}
 	if r.Last {
-		l.last = true
-		e := &ended{s: s, number: r.Number, at: time.Now()}
-		e.inSession = s.ended.PushBack(e)
+		l.last, l.at = true, time.Now()
+		s.finished.push(l, inSession)
 		st.fin.Lock()
-		e.inStore = st.finished.PushBack(e)
+		st.finished.push(l, inStore)
 		st.fin.Unlock()
 	}
 	l.tell()

@@ -3,7 +3,6 @@
 package memory
 
 import (
-	"container/list"
 	"context"
 	"io"
 	"slices"
@@ -38,36 +37,32 @@ type Store struct {
 	sessions map[stream.SessionKey]*session
 
 	fin      sync.Mutex
-	finished *list.List // of *ended, oldest first
+	finished queue
 
 	quit chan struct{}
 	done chan struct{}
 }
 
 type session struct {
-	mu      sync.Mutex
-	epoch   uint64
-	deleted bool
-	bytes   int64
-	logs    map[uint64]*log
-	ended   list.List // of *ended, oldest first
+	mu       sync.Mutex
+	epoch    uint64
+	deleted  bool
+	bytes    int64
+	logs     map[uint64]*log
+	finished queue
 }
 
 type log struct {
+	s        *session
+	number   uint64
 	next     uint64 // sequence of the next entry
 	entries  []stream.Entry
 	bytes    int64
 	last     bool
 	watchers []chan<- struct{}
-}
 
-// ended is a finished stream, in its session's list and in the store's.
-type ended struct {
-	s         *session
-	number    uint64
-	at        time.Time
-	inStore   *list.Element
-	inSession *list.Element // nil once dropped
+	at     time.Time // when it ended
+	places [2]place  // in the queues of those that have
 }
 
 // New opens an empty store. Close it to end the goroutine that drops what is
@@ -87,7 +82,6 @@ func New(opts Options) *Store {
 	st := &Store{
 		opts:     opts,
 		sessions: make(map[stream.SessionKey]*session),
-		finished: list.New(),
 		quit:     make(chan struct{}),
 		done:     make(chan struct{}),
 	}
@@ -129,7 +123,7 @@ func (s *session) log(number uint64) *log {
 		if s.logs == nil {
 			s.logs = make(map[uint64]*log, 1)
 		}
-		l = &log{next: 1}
+		l = &log{s: s, number: number, next: 1}
 		s.logs[number] = l
 	}
 	return l
@@ -159,36 +153,30 @@ func (st *Store) trim(s *session, l *log) {
 }
 
 // drop forgets a finished stream. Its session is locked.
-func (st *Store) drop(e *ended) {
-	s := e.s
-	s.ended.Remove(e.inSession)
-	e.inSession = nil
+func (st *Store) drop(l *log) {
+	s := l.s
+	s.finished.remove(l, inSession)
 	st.fin.Lock()
-	st.finished.Remove(e.inStore)
+	st.finished.remove(l, inStore)
 	st.fin.Unlock()
-	if l := s.logs[e.number]; l != nil {
-		st.release(s, l, l.bytes)
-		delete(s.logs, e.number)
-		l.tell()
-	}
+	st.release(s, l, l.bytes)
+	delete(s.logs, l.number)
+	l.tell()
 }
 
 // oldest returns the stream that finished first, or nil.
-func (st *Store) oldest() *ended {
+func (st *Store) oldest() *log {
 	st.fin.Lock()
 	defer st.fin.Unlock()
-	if el := st.finished.Front(); el != nil {
-		return el.Value.(*ended)
-	}
-	return nil
+	return st.finished.oldest
 }
 
 // forget drops a finished stream unless another did so first.
-func (st *Store) forget(e *ended) {
-	e.s.mu.Lock()
-	defer e.s.mu.Unlock()
-	if e.inSession != nil {
-		st.drop(e)
+func (st *Store) forget(l *log) {
+	l.s.mu.Lock()
+	defer l.s.mu.Unlock()
+	if l.s.logs[l.number] == l {
+		st.drop(l)
 	}
 }
 
@@ -253,6 +241,9 @@ func (st *Store) Watch(id stream.ID, ready chan<- struct{}) (func(), error) {
 		if i := slices.Index(l.watchers, ready); i >= 0 {
 			l.watchers = slices.Delete(l.watchers, i, i+1)
 		}
+		if len(l.watchers) == 0 {
+			l.watchers = nil
+		}
 		if l.next == 1 && len(l.watchers) == 0 && s.logs[id.Number] == l {
 			delete(s.logs, id.Number) // nothing was ever written
 		}
@@ -271,8 +262,8 @@ func (st *Store) Delete(_ context.Context, key stream.SessionKey) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.deleted = true
-	for s.ended.Len() > 0 {
-		st.drop(s.ended.Front().Value.(*ended))
+	for s.finished.oldest != nil {
+		st.drop(s.finished.oldest)
 	}
 	for n, l := range s.logs {
 		st.release(s, l, l.bytes)
@@ -292,8 +283,8 @@ func (st *Store) expire() {
 		case <-st.quit:
 			return
 		case now := <-t.C:
-			for e := st.oldest(); e != nil && now.Sub(e.at) >= st.opts.Keep; e = st.oldest() {
-				st.forget(e)
+			for l := st.oldest(); l != nil && now.Sub(l.at) >= st.opts.Keep; l = st.oldest() {
+				st.forget(l)
 			}
 		}
 	}

@@ -37,7 +37,7 @@ func consistent(t *testing.T, st *Store) {
 	total, finished := int64(0), 0
 	for key, s := range st.sessions {
 		s.mu.Lock()
-		inSession := int64(0)
+		kept := int64(0)
 		for number, l := range s.logs {
 			n := int64(0)
 			for _, e := range l.entries {
@@ -46,13 +46,13 @@ func consistent(t *testing.T, st *Store) {
 			if n != l.bytes {
 				t.Errorf("stream %d of %s keeps %d bytes and counts %d", number, key, n, l.bytes)
 			}
-			inSession += n
+			kept += n
 		}
-		if inSession != s.bytes {
-			t.Errorf("session %s keeps %d bytes and counts %d", key, inSession, s.bytes)
+		if kept != s.bytes {
+			t.Errorf("session %s keeps %d bytes and counts %d", key, kept, s.bytes)
 		}
-		total += inSession
-		finished += s.ended.Len()
+		total += kept
+		finished += s.finished.count(inSession)
 		s.mu.Unlock()
 	}
 	if got := st.Bytes(); got != total {
@@ -60,9 +60,16 @@ func consistent(t *testing.T, st *Store) {
 	}
 	st.fin.Lock()
 	defer st.fin.Unlock()
-	if got := st.finished.Len(); got != finished {
+	if got := st.finished.count(inStore); got != finished {
 		t.Errorf("%d streams are finished, and %d known", finished, got)
 	}
+}
+
+func (q *queue) count(in int) (n int) {
+	for l := q.oldest; l != nil; l = l.places[in].newer {
+		n++
+	}
+	return n
 }
 
 func open(t *testing.T, o Options) *Store {
