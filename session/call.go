@@ -2,11 +2,13 @@ package session
 
 import (
 	"context"
+	"io"
 	"net/http"
 	"sync"
 	"time"
 
 	"holdfast/jsonrpc"
+	"holdfast/stream"
 )
 
 // A Call is the requests of one POST and all that the server says about them:
@@ -24,19 +26,46 @@ type Call struct {
 	tokens []string
 
 	mu      sync.Mutex
-	pending [][]byte      // ids without a response, in the order of the requests
-	light   [][]byte      // responses so far, while the call is light
-	number  uint64        // of the stream; 0 while light
-	said    uint64        // entries queued for the stream
-	told    uint64        // sequence of the last entry that a reader has written out
-	asking  int           // requests to the client that it has not answered
-	ended   bool          // nothing more is taken
-	changed chan struct{} // told when a light call ends or is promoted; nil if nobody waits
-	kick    *kick         // a disconnect asked for before there was a reader
+	pending [][]byte       // ids without a response, in the order of the requests
+	light   [][]byte       // responses so far, while the call is light
+	number  uint64         // of the stream; 0 while light
+	said    uint64         // entries queued for the stream
+	told    uint64         // sequence of the last entry that a reader has written out
+	asking  int            // requests to the client that it has not answered
+	ended   bool           // nothing more is taken
+	changed chan struct{}  // told when a light call ends or is promoted; nil if nobody waits
+	kick    *kick          // a disconnect asked for before there was a reader
+	unkept  []stream.Entry // how the stream ends, where the store did not take it
 
 	// Touched only by the one who appends.
 	seq    uint64 // of the last entry in the store
 	sealed bool   // the store refused an entry and the stream was ended
+}
+
+// tell has the call's readers told how the call ended, from memory.
+func (c *Call) tell(end []stream.Entry) {
+	for i := range end {
+		end[i].Seq = c.seq + 1 + uint64(i)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.unkept = end
+}
+
+// after appends to buf, up to its capacity, what [Call.tell] was given. It says
+// whether the place after seq is there and no longer in the store; at the end of
+// the stream it is io.EOF.
+func (c *Call) after(seq uint64, buf []stream.Entry) (_ []stream.Entry, ok bool, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.unkept) == 0 || seq+1 < c.unkept[0].Seq {
+		return buf, false, nil
+	}
+	rest := c.unkept[min(seq+1-c.unkept[0].Seq, uint64(len(c.unkept))):]
+	if len(rest) == 0 {
+		return buf, true, io.EOF
+	}
+	return append(buf, rest[:min(len(rest), cap(buf)-len(buf))]...), true, nil
 }
 
 // kick asks a reader to end its connection.

@@ -113,61 +113,103 @@ func (a *appender) apart(ctx context.Context, turn []saying) {
 		if x.c.sealed {
 			continue
 		}
-		err := a.put(ctx, x.c, stream.Entry{Data: x.data, Last: x.last}, x.number)
-		if err != nil {
-			a.refused(ctx, x, err)
-		}
-		if x.last {
+		err := a.put(ctx, x.c, x.number, stream.Entry{Data: x.data, Last: x.last})
+		switch {
+		case err != nil:
+			a.refused(ctx, turn[i:], err)
+		case x.last:
 			a.s.streams.remove(x.number)
 		}
 	}
 }
 
-func (a *appender) put(ctx context.Context, c *Call, e stream.Entry, number uint64) error {
-	e.Seq = c.seq + 1
-	err := a.s.m.store.Append(ctx, a.s.lease, []stream.Record{{Number: number, Entry: e}})
+// put appends entries to a call's stream, all or none.
+func (a *appender) put(ctx context.Context, c *Call, number uint64, entries ...stream.Entry) error {
+	records := make([]stream.Record, len(entries))
+	for i, e := range entries {
+		e.Seq = c.seq + 1 + uint64(i)
+		records[i] = stream.Record{Number: number, Entry: e}
+	}
+	err := a.s.m.store.Append(ctx, a.s.lease, records)
 	if err == nil {
-		c.seq++
+		c.seq += uint64(len(records))
 	}
 	return err
 }
 
-// refused ends the stream of a message that the store did not take, in words
-// small enough to be taken. On the standalone stream, which has no end, the
-// message is lost.
-func (a *appender) refused(ctx context.Context, x *saying, err error) {
+// refused ends the stream of the first message of turn, which the store did not
+// take, in words small enough to be taken; if even they are not, who reads the
+// stream is told from memory. On the standalone stream, which has no end, a
+// response is replaced, and another message lost.
+func (a *appender) refused(ctx context.Context, turn []saying, err error) {
+	x := &turn[0]
 	if errors.Is(err, stream.ErrNotFound) {
 		x.c.sealed = true // the session is gone, and its readers know
+		if x.number != standalone {
+			a.s.streams.remove(x.number)
+		}
 		return
 	}
 	a.s.m.logger.Error("message not stored", "session", a.s.Name(), "stream", x.number, "error", err)
+	var ids [][]byte
 	if x.number == standalone {
-		return
-	}
-	ids := x.c.seal()
-	if id := jsonrpc.Field(x.data, "id"); x.last && id != nil {
-		ids = append(ids, id)
-	}
-	for i, id := range ids {
-		text := jsonrpc.AppendError(nil, id, jsonrpc.Errorf(jsonrpc.CodeServer,
-			"outcome unknown: what the server said could not be kept: %v", err))
-		e := stream.Entry{Data: text, Last: i == len(ids)-1}
-		if err := a.put(ctx, x.c, e, x.number); err != nil {
-			a.s.m.logger.Error("call ended unseen", "session", a.s.Name(), "stream", x.number, "error", err)
-			break
+		if ids = responseID(ids, x); ids == nil {
+			return
 		}
+	} else {
+		ids = a.unanswered(turn)
 	}
-	x.c.sealed = true
-	if !x.last {
+	end := []stream.Entry{{}} // a cancelled call ends in silence
+	for i, id := range ids {
+		end = append(end[:i], stream.Entry{Data: jsonrpc.AppendError(nil, id, jsonrpc.Errorf(jsonrpc.CodeServer,
+			"outcome unknown: what the server said could not be kept: %v", err))})
+	}
+	if x.number != standalone {
+		x.c.sealed = true
+		end[len(end)-1].Last = true
+	}
+	err = a.put(ctx, x.c, x.number, end...)
+	switch {
+	case x.number == standalone:
+	case err == nil:
 		a.s.streams.remove(x.number)
+		return
+	default:
+		x.c.tell(end)
+		a.s.streams.poke(x.number)
+	}
+	if err != nil {
+		a.s.m.logger.Error("end of a call not stored", "session", a.s.Name(), "stream", x.number, "error", err)
 	}
 }
 
-// seal ends the call and returns the ids that had no response yet.
-func (c *Call) seal() [][]byte {
+// unanswered ends the call of the first message of turn and returns the ids of
+// its requests whose response is not in the store.
+func (a *appender) unanswered(turn []saying) [][]byte {
+	c := turn[0].c
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	ids := c.pending
 	c.pending, c.ended = nil, true
+	c.mu.Unlock()
+	for i := range turn {
+		if turn[i].c == c {
+			ids = responseID(ids, &turn[i])
+		}
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for i := range a.waiting {
+		if a.waiting[i].c == c {
+			ids = responseID(ids, &a.waiting[i])
+		}
+	}
+	return ids
+}
+
+// responseID appends the id of a response.
+func responseID(ids [][]byte, x *saying) [][]byte {
+	if id := jsonrpc.Field(x.data, "id"); id != nil && jsonrpc.Field(x.data, "method") == nil {
+		return append(ids, id)
+	}
 	return ids
 }

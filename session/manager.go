@@ -97,6 +97,7 @@ func (m *Manager) New(r *http.Request, principal string, single bool) (*Session,
 	s.aside = &Call{s: s}
 	s.log.s = s
 	s.Touch()
+	s.ongoing.Store(1) // not idle, however long the backend takes to open
 	m.mu.Lock()
 	switch {
 	case m.closing:
@@ -117,6 +118,8 @@ func (m *Manager) New(r *http.Request, principal string, single bool) (*Session,
 		m.end(s, err)
 		return nil, err
 	}
+	s.Touch()
+	s.ongoing.Add(-1)
 	return s, nil
 }
 

@@ -108,6 +108,15 @@ func (t *table) kick(number uint64, retry time.Duration) {
 	}
 }
 
+// poke tells the reader of a stream, if there is one, to look again.
+func (t *table) poke(number uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if r := t.readers[number]; r != nil {
+		r.poke()
+	}
+}
+
 // A Reader is one connection's place in one stream. It is used by one goroutine,
 // but for Kick.
 type Reader struct {
@@ -116,6 +125,7 @@ type Reader struct {
 	cursor stream.Cursor
 	ended  bool // Next has returned the last entry
 	read   bool // and it was written to the client
+	ready  chan<- struct{}
 	stop   func()
 	gone   chan struct{}
 	kicked chan time.Duration
@@ -132,6 +142,7 @@ func (s *Session) Read(ctx context.Context, number, epoch, seq uint64, ready cha
 	r := &Reader{
 		s:      s,
 		cursor: stream.Cursor{Stream: stream.ID{Session: s.key, Number: number}, Epoch: epoch, Seq: seq},
+		ready:  ready,
 		gone:   make(chan struct{}),
 		kicked: make(chan time.Duration, 1),
 	}
@@ -163,20 +174,22 @@ func (s *Session) Read(ctx context.Context, number, epoch, seq uint64, ready cha
 			r.Kick(k.retry)
 		}
 	}
-	select { // what is there already
-	case ready <- struct{}{}:
+	r.poke() // for what is there already
+	return r, nil
+}
+
+// poke tells the reader to look, without waiting.
+func (r *Reader) poke() {
+	select {
+	case r.ready <- struct{}{}:
 	default:
 	}
-	return r, nil
 }
 
 // look says whether the stream can be read from the cursor.
 func (r *Reader) look(ctx context.Context) error {
 	var one [1]stream.Entry
-	_, err := r.s.m.store.Read(ctx, r.cursor, one[:0])
-	if errors.Is(err, stream.ErrNotFound) && r.call != nil && r.cursor.Seq == 0 {
-		return nil // nothing has been said yet
-	}
+	_, err := r.fetch(ctx, one[:0])
 	return err
 }
 
@@ -198,14 +211,27 @@ func (t *table) attach(r *Reader) {
 // Next appends to buf, up to its capacity, what follows. Entries count as read
 // once [Reader.Told] says so. At the end of the stream it is io.EOF.
 func (r *Reader) Next(ctx context.Context, buf []stream.Entry) ([]stream.Entry, error) {
-	buf, err := r.s.m.store.Read(ctx, r.cursor, buf)
-	if errors.Is(err, stream.ErrNotFound) && r.call != nil && r.cursor.Seq == 0 && !r.s.isClosed() {
-		err = nil
-	}
-	if n := len(buf); n > 0 && err == nil {
+	had := len(buf)
+	buf, err := r.fetch(ctx, buf)
+	if n := len(buf); n > had && err == nil {
 		r.cursor.Seq = buf[n-1].Seq
 		r.cursor.Epoch = r.s.lease.Epoch
 		r.ended = buf[n-1].Last
+	}
+	return buf, err
+}
+
+// fetch reads what follows from the store, or what the store did not take from
+// the call.
+func (r *Reader) fetch(ctx context.Context, buf []stream.Entry) ([]stream.Entry, error) {
+	if r.call != nil {
+		if buf, ok, err := r.call.after(r.cursor.Seq, buf); ok {
+			return buf, err
+		}
+	}
+	buf, err := r.s.m.store.Read(ctx, r.cursor, buf)
+	if errors.Is(err, stream.ErrNotFound) && r.call != nil && r.cursor.Seq == 0 && !r.s.isClosed() {
+		err = nil // nothing has been said yet
 	}
 	return buf, err
 }
