@@ -38,7 +38,8 @@ func (w *wire) Write(_ context.Context, m jsonrpc.Message) error {
 func (w *wire) Close() error { return nil }
 
 // BenchmarkServerAlone is what an official mcp.Server spends on a plain call
-// once it has been handed over: nothing in front of it can make it less.
+// that comes over a connection: what every transport pays that leaves the way
+// from there to the tool to the SDK.
 func BenchmarkServerAlone(b *testing.B) {
 	w := &wire{in: make(chan jsonrpc.Message), out: make(chan jsonrpc.Message, 1), done: make(chan struct{})}
 	ss, err := tools.NewServer().Connect(b.Context(), w, nil)
