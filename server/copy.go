@@ -38,9 +38,12 @@ type conn struct {
 	wrote   int       // bytes
 	asking  time.Time // since when there is nothing to do but wait for the client's input
 
-	// When to look for calls to continue, and the newest that can be meant.
-	recover   []time.Time
+	// When to look for calls to continue (zero: no more), the newest that can be
+	// meant, and when the client came with nothing but its session (zero: it came
+	// with more).
+	recover   time.Time
 	recoverTo uint64
+	asked     time.Time
 }
 
 // source is one stream that a connection reads.
@@ -272,8 +275,8 @@ func (c *conn) next() time.Duration {
 	if c.h.opts.DisconnectAfter > 0 && c.mayLeave() {
 		sooner(c.opened.Add(c.h.opts.DisconnectAfter))
 	}
-	if len(c.recover) > 0 {
-		sooner(c.recover[0])
+	if !c.recover.IsZero() {
+		sooner(c.recover)
 	}
 	if c.waitsForInput() {
 		if c.asking.IsZero() {
@@ -306,6 +309,10 @@ func (c *conn) wait(ctx context.Context, timeout <-chan time.Time) error {
 	}
 	// A connection that continues others besides its own gives up for the first.
 	src := c.sources[len(c.sources)-1]
+	var besides <-chan struct{}
+	if len(c.sources) > 1 {
+		besides = src.Gone()
+	}
 	select {
 	case <-c.ready:
 		return nil
@@ -313,7 +320,7 @@ func (c *conn) wait(ctx context.Context, timeout <-chan time.Time) error {
 		return ctx.Err()
 	case <-c.sources[0].Gone():
 		return errTaken
-	case <-src.Gone():
+	case <-besides:
 		c.sources[len(c.sources)-1].ended = true
 		return nil
 	case retry := <-src.Kicked():
@@ -330,9 +337,8 @@ func (c *conn) wait(ctx context.Context, timeout <-chan time.Time) error {
 func (c *conn) due(ctx context.Context) error {
 	now := time.Now()
 	opts := &c.h.opts
-	if len(c.recover) > 0 && !now.Before(c.recover[0]) {
-		c.recover = c.recover[1:]
-		c.adopt(ctx, len(c.recover) == 0)
+	if !c.recover.IsZero() && !now.Before(c.recover) {
+		c.adopt(ctx)
 	}
 	switch {
 	case opts.DisconnectAfter > 0 && c.mayLeave() && now.Sub(c.opened) >= opts.DisconnectAfter:
@@ -371,7 +377,10 @@ func (c *conn) close(err error) {
 	broke := err != nil && !errors.Is(err, errTaken) && !errors.Is(err, errKicked)
 	for i := range c.sources {
 		src := &c.sources[i]
-		src.Detach(broke && !src.told, c.sentID)
+		// Of a connection that continued calls besides its own stream the client
+		// knows one id at the most: it may come back for another stream.
+		besides := i > 0
+		src.Detach((broke || besides && err != nil) && !src.told, c.sentID, besides)
 	}
 	// The connection may be used for more requests.
 	_ = c.c.SetWriteDeadline(time.Time{})

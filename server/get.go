@@ -36,7 +36,7 @@ func (h *Handler) stream(w http.ResponseWriter, r *http.Request, call *session.C
 	}
 	c.close(err)
 	if err == nil && c.ids {
-		s.Written(cursor.Stream.Number, r.RemoteAddr)
+		s.Written(cursor.Stream.Number, 0, r.RemoteAddr)
 	}
 }
 
@@ -95,13 +95,8 @@ func (h *Handler) listen(w http.ResponseWriter, r *http.Request, s *session.Sess
 		h.fail(w, err)
 		return
 	}
-	// A break is noticed a little after it happens. And where an id was written,
-	// the client may be about to come back with it, after the time that it was
-	// told to wait.
-	c.recoverTo = s.LastStream()
-	for _, after := range []time.Duration{0, noticed, max(2*h.opts.Retry, 2*noticed)} {
-		c.recover = append(c.recover, c.opened.Add(after))
-	}
+	c.asked = c.opened
+	c.lookForBroken()
 	err = c.open(nil)
 	if err == nil {
 		err = c.copy(r.Context())
@@ -109,21 +104,35 @@ func (h *Handler) listen(w http.ResponseWriter, r *http.Request, s *session.Sess
 	c.close(err)
 }
 
-// noticed is how long it takes at the most to notice that a connection broke.
-const noticed = 250 * time.Millisecond
+// lookForBroken has the connection continue the calls that broke before it was
+// opened.
+func (c *conn) lookForBroken() {
+	c.recover, c.recoverTo = c.opened, c.s.LastStream()
+}
 
-// adopt continues on this connection the calls whose own connection broke before
-// this one was opened.
-func (c *conn) adopt(ctx context.Context, uncertain bool) {
-	for _, number := range c.s.Broken(c.recoverTo, uncertain) {
-		err := c.read(ctx, stream.Cursor{Stream: stream.ID{Number: number}})
+// adopt continues calls on this connection, and says when to look for more: a
+// break is noticed a little after it happens, and where an id was written, the
+// client may be about to come back with it, after the time that it was told to
+// wait.
+func (c *conn) adopt(ctx context.Context) {
+	broken, due := c.s.Broken(c.recoverTo, c.asked, max(2*c.h.opts.Retry, 2*session.Noticed))
+	for _, at := range broken {
+		err := c.read(ctx, at)
 		if err != nil && !errors.Is(err, io.EOF) {
 			c.h.logger.Warn("call not continued", "session", c.s.Name(), "error", err)
 		}
 	}
+	if again := c.opened.Add(session.Noticed); time.Now().Before(again) && (due.IsZero() || again.Before(due)) {
+		due = again
+	}
+	c.recover = due
 }
 
-// resume continues a stream from a cursor.
+// resume continues a stream from a cursor. A client that resumes the standalone
+// stream may, with another connection, have lost track of a call: some forget
+// the id that they resumed with when the connection ends before the next one, and
+// come back with nothing but the session. Both then read the standalone stream in
+// turns, and either may continue the call.
 func (h *Handler) resume(w http.ResponseWriter, r *http.Request, c *conn, cursor stream.Cursor) {
 	err := c.read(r.Context(), cursor)
 	if errors.Is(err, io.EOF) {
@@ -135,11 +144,17 @@ func (h *Handler) resume(w http.ResponseWriter, r *http.Request, c *conn, cursor
 		return
 	}
 	c.link()
+	if cursor.Stream.Number == 0 {
+		c.lookForBroken()
+	}
 	err = c.open(nil)
 	if err == nil {
 		err = c.copy(r.Context())
 	}
 	c.close(err)
+	if err == nil && cursor.Stream.Number != 0 {
+		c.s.Written(cursor.Stream.Number, cursor.Seq, r.RemoteAddr)
+	}
 }
 
 // streamParam returns the stream that a stream URL names, or "".

@@ -124,7 +124,7 @@ func TestRefusedAppend(t *testing.T) {
 							if r, err = s.Read(t.Context(), c.Number(), 0, 0, ready); err != nil {
 								t.Fatal(err)
 							}
-							defer r.Detach(false, true)
+							defer r.Detach(false, true, false)
 							<-ready
 							if entries, err := r.Next(t.Context(), make([]stream.Entry, 0, 1)); err != nil || len(entries) > 0 {
 								t.Fatalf("got %+v and %v", entries, err)
@@ -298,7 +298,7 @@ func TestRefusedSingle(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer r.Detach(false, true)
+	defer r.Detach(false, true, false)
 	entries, err := r.Next(t.Context(), make([]stream.Entry, 0, 8))
 	if err != nil || len(entries) != 2 {
 		t.Fatalf("got %+v and %v", entries, err)

@@ -158,7 +158,7 @@ func readAll(t testing.TB, s *Session, number uint64) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer r.Detach(false, true)
+	defer r.Detach(false, true, false)
 	return toEnd(t, r, ready)
 }
 

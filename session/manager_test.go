@@ -170,7 +170,7 @@ func TestIdle(t *testing.T) {
 		conn.say(call, `{"jsonrpc":"2.0","id":1,"result":{}}`)
 		time.Sleep(29 * time.Minute)
 		alive(busy, read)
-		r.Detach(true, true)
+		r.Detach(true, true, false)
 		time.Sleep(5 * time.Minute)
 		alive(read)
 		time.Sleep(30 * time.Minute)

@@ -18,6 +18,8 @@ type table struct {
 	calls   map[uint64]*Call
 	readers map[uint64]*Reader
 	broken  []broken
+	asked   time.Time            // when the client last came back with nothing but its session
+	askedTo uint64               // the last number given then
 	unread  map[uint64]time.Time // what has ended and its client has yet to read to the end; since when it is away
 }
 
@@ -25,8 +27,10 @@ type table struct {
 // with nothing but its session id.
 type broken struct {
 	number  uint64
-	certain bool // no event id was written, so none can have arrived
+	seq     uint64 // what its client has for certain: it asked for what follows
+	certain bool   // no event id was written, so none can have arrived
 	at      time.Time
+	asked   time.Time // when its client first came back with nothing but its session
 	// from is the address of a client to whom all was written, of which nobody
 	// can know whether it arrived; "" where the connection is known to have broken.
 	from string
@@ -123,8 +127,9 @@ type Reader struct {
 	s      *Session
 	call   *Call // nil if the stream had ended when the reader came
 	cursor stream.Cursor
-	ended  bool // Next has returned the last entry
-	read   bool // and it was written to the client
+	began  uint64 // the sequence that it began after
+	ended  bool   // Next has returned the last entry
+	read   bool   // and it was written to the client
 	ready  chan<- struct{}
 	stop   func()
 	gone   chan struct{}
@@ -142,6 +147,7 @@ func (s *Session) Read(ctx context.Context, number, epoch, seq uint64, ready cha
 	r := &Reader{
 		s:      s,
 		cursor: stream.Cursor{Stream: stream.ID{Session: s.key, Number: number}, Epoch: epoch, Seq: seq},
+		began:  seq,
 		ready:  ready,
 		gone:   make(chan struct{}),
 		kicked: make(chan time.Duration, 1),
@@ -278,29 +284,39 @@ func (r *Reader) Kick(retry time.Duration) {
 
 // Detach ends the reading. broke says that the connection broke before the end
 // of the stream, and ids whether an event id was written to it: then the client
-// may come back without one.
-func (r *Reader) Detach(broke, ids bool) {
+// may come back without one. besides says that it was read besides another
+// stream: then the client may come back for that one only.
+func (r *Reader) Detach(broke, ids, besides bool) {
 	r.stop()
-	t := &r.s.streams
-	t.mu.Lock()
-	number := r.cursor.Stream.Number
-	if t.readers[number] == r {
-		delete(t.readers, number)
-		if len(t.readers) == 0 {
-			t.readers = nil
-		}
-		if number != standalone && t.calls[number] == nil && !r.read {
-			t.leave(number)
-		}
-	} else {
-		broke = false // another reads it by now
-	}
-	t.mu.Unlock()
-	if broke && number != standalone {
-		t.lost(broken{number: number, certain: !ids, at: time.Now()})
-	}
+	r.s.streams.detach(r, broke, ids, besides)
 	r.s.Touch()
 	r.s.reading.Add(-1)
+}
+
+func (t *table) detach(r *Reader, broke, ids, besides bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	number := r.cursor.Stream.Number
+	if t.readers[number] != r {
+		return // another reads it by now
+	}
+	delete(t.readers, number)
+	if len(t.readers) == 0 {
+		t.readers = nil
+	}
+	if number == standalone {
+		return
+	}
+	if t.calls[number] == nil && !r.read {
+		t.leave(number)
+	}
+	if broke {
+		b := broken{number: number, seq: r.began, certain: !ids, at: time.Now()}
+		if besides {
+			b.asked = b.at
+		}
+		t.lost(b)
+	}
 }
 
 // LastStream returns the number of the newest stream.
@@ -311,33 +327,63 @@ func (s *Session) LastStream() uint64 {
 	return t.last
 }
 
-// Broken returns the streams, up to a number, whose connection broke and was not
-// resumed since. Those to whose connection an event id was written are given
-// only if uncertain is set: their client may be about to come back with the id.
-func (s *Session) Broken(upTo uint64, uncertain bool) []uint64 {
+// Broken returns where to continue the streams, up to a number, whose connection
+// broke and was not resumed since, for a client that came back with nothing but
+// its session: now, at the time asked, or, if that is zero, before. Those to
+// whose connection an event id was written are given after patience: their client
+// may be about to come back with the id. due is when the next of them will be
+// given, or zero.
+func (s *Session) Broken(upTo uint64, asked time.Time, patience time.Duration) (at []stream.Cursor, due time.Time) {
 	t := &s.streams
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	var numbers []uint64
-	for _, b := range t.broken {
-		if (b.certain || uncertain) && b.number <= upTo {
-			numbers = append(numbers, b.number)
+	now := time.Now()
+	if asked.After(t.asked) {
+		t.asked, t.askedTo = asked, upTo
+	}
+	for i := range t.broken {
+		b := &t.broken[i]
+		if b.number > upTo {
+			continue
+		}
+		if b.asked.IsZero() {
+			b.asked = asked
+		}
+		if b.asked.IsZero() {
+			continue
+		}
+		when := b.asked
+		if !b.certain {
+			when = when.Add(patience)
+		}
+		switch {
+		case !now.Before(when):
+			at = append(at, stream.Cursor{Stream: stream.ID{Number: b.number}, Seq: b.seq})
+		case due.IsZero() || when.Before(due):
+			due = when
 		}
 	}
-	return numbers
+	return at, due
 }
 
-// Written notes that all of a stream was written to the client at an address.
-// Until the client shows, by another request, that it has gone on, the bytes may
-// as well have been lost on the way.
-func (s *Session) Written(number uint64, from string) {
-	s.streams.lost(broken{number: number, at: time.Now(), from: from})
+// Written notes that all of a stream, after the entry seq, was written to the
+// client at an address. Until the client shows, by another request, that it has
+// gone on, the bytes may as well have been lost on the way.
+func (s *Session) Written(number, seq uint64, from string) {
+	s.streams.mu.Lock()
+	defer s.streams.mu.Unlock()
+	s.streams.lost(broken{number: number, seq: seq, at: time.Now(), from: from})
 }
 
-// lost remembers a stream that its client may have to ask for.
+// Noticed is how long it takes at the most to notice that a connection broke: its
+// client may be back before.
+const Noticed = 250 * time.Millisecond
+
+// lost remembers a stream that its client may have to ask for. t.mu is held.
 func (t *table) lost(b broken) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+	if b.asked.IsZero() && b.number <= t.askedTo && b.at.Sub(t.asked) <= Noticed {
+		b.asked = t.asked
+	}
 	if len(t.broken) >= mostBroken {
 		t.broken = slices.Delete(t.broken, 0, 1)
 	}
@@ -350,7 +396,7 @@ func (s *Session) Confirm() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if len(t.broken) > 0 {
-		t.broken = slices.DeleteFunc(t.broken, func(b broken) bool { return b.from != "" })
+		t.broken = slices.DeleteFunc(t.broken, func(b broken) bool { return b.from != "" && b.asked.IsZero() })
 	}
 }
 
@@ -366,7 +412,7 @@ func (s *Session) Doubt(from string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.broken = slices.DeleteFunc(t.broken, func(b broken) bool {
-		return b.from != "" && (b.from == from || time.Since(b.at) > doubtFor)
+		return b.from != "" && b.asked.IsZero() && (b.from == from || time.Since(b.at) > doubtFor)
 	})
 }
 
@@ -430,5 +476,7 @@ func (c *Call) Break() {
 	if number == 0 {
 		return
 	}
+	c.s.streams.mu.Lock()
+	defer c.s.streams.mu.Unlock()
 	c.s.streams.lost(broken{number: number, certain: true, at: time.Now()})
 }

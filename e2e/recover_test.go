@@ -1,0 +1,35 @@
+package e2e
+
+import (
+	"slices"
+	"testing"
+	"time"
+)
+
+// Some clients resume a call, lose the connection before its first id, forget
+// the id that they resumed with, and come back with nothing but the session,
+// while another connection of theirs takes turns at the standalone stream. They
+// hear the rest of the call, and nothing twice. (Failure 3)
+func TestIDForgotten(t *testing.T) {
+	eachBackend(t, func(t *testing.T, serve func(...string) *program) {
+		const steps, heard = 20, 2
+		p := serve("--retry", "100ms")
+		c := connect(t, p)
+		listening := c.listen("GET", "", "")
+		listening.next() // its first id
+		call := c.count(steps, 50*time.Millisecond)
+		call.until(heard)
+		call.body.Close()
+		c.listen("GET", call.lastID, "").body.Close()
+		forgetful := c.listen("GET", "", "") // takes over
+		for range 3 {                        // as long as neither hears of the call
+			time.Sleep(100 * time.Millisecond) // as both were told
+			next := c.listen("GET", listening.rest().lastID, "")
+			listening, forgetful = forgetful, next
+		}
+		forgetful.until(steps - heard + 1)
+		if want := counted(heard, steps); !slices.Equal(forgetful.heard, want) {
+			t.Errorf("heard %q, want %q", forgetful.heard, want)
+		}
+	})
+}
