@@ -86,7 +86,7 @@ func TestTerminateBounded(t *testing.T) {
 		p := serve("--drain", "300ms")
 		l := connect(t, p).count(1, time.Minute)
 		p.signal(t, syscall.SIGTERM)
-		if l.rest(); len(l.heard) != 1 || !strings.HasPrefix(l.heard[0], "error session ended: ") {
+		if l.rest(); len(l.heard) != 1 || !strings.Contains(l.heard[0], "the server is shutting down") {
 			t.Errorf("heard %q, want an error that says why", l.heard)
 		}
 		if err := p.wait(t, 5*time.Second); err != nil {

@@ -381,7 +381,7 @@ const Noticed = 250 * time.Millisecond
 
 // lost remembers a stream that its client may have to ask for. t.mu is held.
 func (t *table) lost(b broken) {
-	if b.asked.IsZero() && b.number <= t.askedTo && b.at.Sub(t.asked) <= Noticed {
+	if b.from == "" && b.asked.IsZero() && b.number <= t.askedTo && b.at.Sub(t.asked) <= Noticed {
 		b.asked = t.asked
 	}
 	if len(t.broken) >= mostBroken {
