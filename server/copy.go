@@ -165,12 +165,15 @@ func (c *conn) copy(ctx context.Context) error {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for {
+		gone := c.sources[0].Gone() // asked before, so that what was said until then is written
 		more, err := c.turn(ctx)
-		if err != nil || c.over() {
+		switch {
+		case err != nil || c.over():
 			return err
-		}
-		if more {
+		case more:
 			continue
+		case gone:
+			return errTaken
 		}
 		timer.Reset(c.next())
 		if err := c.wait(ctx, timer.C); err != nil {
@@ -308,23 +311,20 @@ func (c *conn) wait(ctx context.Context, timeout <-chan time.Time) error {
 		draining = nil // calls in flight are waited for
 	}
 	// A connection that continues others besides its own gives up for the first.
-	src := c.sources[len(c.sources)-1]
-	var besides <-chan struct{}
-	if len(c.sources) > 1 {
-		besides = src.Gone()
+	src := &c.sources[len(c.sources)-1]
+	if len(c.sources) > 1 && src.Gone() {
+		src.ended = true
+		return nil
 	}
+	if retry, ok := src.Kicked(); ok {
+		return c.leave(retry)
+	}
+	// The less there is to select from, the less memory a waiting connection takes.
 	select {
 	case <-c.ready:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-c.sources[0].Gone():
-		return errTaken
-	case <-besides:
-		c.sources[len(c.sources)-1].ended = true
-		return nil
-	case retry := <-src.Kicked():
-		return c.leave(retry)
 	case <-draining:
 		// Spread over a second time of waiting, so that not all come back at once.
 		return c.leave(c.h.opts.Retry + rand.N(c.h.opts.Retry+1))

@@ -253,7 +253,7 @@ func (t *table) closeStandalone() {
 	defer t.mu.Unlock()
 	if r := t.readers[standalone]; r != nil {
 		delete(t.readers, standalone)
-		close(r.gone)
+		r.end()
 	}
 }
 

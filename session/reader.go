@@ -6,6 +6,7 @@ import (
 	"io"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"holdfast/stream"
@@ -132,13 +133,14 @@ type Reader struct {
 	read   bool   // and it was written to the client
 	ready  chan<- struct{}
 	stop   func()
-	gone   chan struct{}
-	kicked chan time.Duration
+	gone   atomic.Bool
+	kicked atomic.Pointer[kick]
 }
 
 // Read attaches a reader to a stream, after the entry seq that was written under
-// epoch. It takes over from a reader that is there, which sees Gone closed.
-// ready is told when there is something to read; several readers may share it.
+// epoch. It takes over from a reader that is there. ready is told when there is
+// something to read, and when the reader is gone or kicked; several readers may
+// share it.
 //
 // The error is io.EOF for a finished stream of which nothing is left to read,
 // and [stream.ErrTrimmed] or [stream.ErrNotFound] where it can't be read from
@@ -149,8 +151,6 @@ func (s *Session) Read(ctx context.Context, number, epoch, seq uint64, ready cha
 		cursor: stream.Cursor{Stream: stream.ID{Session: s.key, Number: number}, Epoch: epoch, Seq: seq},
 		began:  seq,
 		ready:  ready,
-		gone:   make(chan struct{}),
-		kicked: make(chan time.Duration, 1),
 	}
 	if epoch == 0 {
 		r.cursor.Epoch = s.lease.Epoch
@@ -204,7 +204,7 @@ func (t *table) attach(r *Reader) {
 	defer t.mu.Unlock()
 	number := r.cursor.Stream.Number
 	if old := t.readers[number]; old != nil {
-		close(old.gone)
+		old.end()
 	}
 	if t.readers == nil {
 		t.readers = make(map[uint64]*Reader, 1)
@@ -266,20 +266,29 @@ func (r *Reader) AwaitsInput() bool {
 	return asking && said == r.cursor.Seq
 }
 
-// Gone is closed when a newer reader has taken over, or the session has ended
-// and what it said has been read.
-func (r *Reader) Gone() <-chan struct{} { return r.gone }
+// Gone says whether a newer reader has taken over, or the session has ended and
+// what it said has been read.
+func (r *Reader) Gone() bool { return r.gone.Load() }
 
-// Kicked receives when the connection should be ended, and the client told to
-// wait before it comes back.
-func (r *Reader) Kicked() <-chan time.Duration { return r.kicked }
+// Kicked says, once, that the connection should be ended, and how long the
+// client is to be told to wait before it comes back.
+func (r *Reader) Kicked() (retry time.Duration, ok bool) {
+	if k := r.kicked.Swap(nil); k != nil {
+		return k.retry, true
+	}
+	return 0, false
+}
 
 // Kick asks the reader to end its connection. It never waits.
 func (r *Reader) Kick(retry time.Duration) {
-	select {
-	case r.kicked <- retry:
-	default:
-	}
+	r.kicked.CompareAndSwap(nil, &kick{retry})
+	r.poke()
+}
+
+// end makes the reader see that it is gone.
+func (r *Reader) end() {
+	r.gone.Store(true)
+	r.poke()
 }
 
 // Detach ends the reading. broke says that the connection broke before the end
