@@ -91,10 +91,10 @@ func (f *serveFlags) check(command []string) error {
 			return usagef("%s %q: want an absolute path like /mcp", name, p)
 		}
 	}
-	switch {
-	case f.path == "":
+	switch f.path {
+	case "":
 		return usagef("--path is empty: want a path like /mcp")
-	case f.path == f.ssePath:
+	case f.ssePath:
 		return usagef("--path and --sse-path are both %s: each needs its own", f.path)
 	}
 	for name, d := range map[string]time.Duration{
