@@ -95,7 +95,11 @@ type Handler struct {
 // session, may return the same one each time, and refuses with nil. opts may be
 // nil.
 func NewHandler(getServer func(*http.Request) *mcp.Server, opts *Options) *Handler {
-	return NewBackendHandler(sdk.New(getServer), opts)
+	backend := sdk.New(getServer)
+	if opts != nil {
+		backend.Logger = opts.Logger
+	}
+	return NewBackendHandler(backend, opts)
 }
 
 // NewBackendHandler returns a handler in front of any backend: a process

@@ -23,8 +23,7 @@ type transport struct{ c *conn }
 func (t transport) Connect(context.Context) (mcp.Connection, error) { return t.c, nil }
 
 // conn is one session, seen from the SDK as an [mcp.Connection] and from
-// Holdfast as a [session.Conn]. The two Closes are one method, which may be
-// called by both.
+// Holdfast, through a handle, as a [session.Conn].
 //
 // Ids: the SDK passes ids through float64, so it is given numbers of ours, and
 // the client's bytes are kept here.
@@ -46,6 +45,7 @@ type conn struct {
 	requests map[int64]request
 	notice   *mcp.RequestExtra // the last notification, while the SDK is at work on it
 	ready    bool              // the SDK has seen initialize
+	closing  bool              // the SDK has closed: no direct call begins any more
 	over     bool
 }
 
@@ -86,8 +86,15 @@ func (c *conn) translate(in *session.Inbound) (sdkrpc.Message, error) {
 		extra := newExtra(in)
 		c.b.remember(extra, origin{call: in.Call})
 		c.mu.Lock()
-		id := c.add(request{id: in.ID, call: in.Call, extra: extra})
+		over, id := c.over, int64(0)
+		if !over {
+			id = c.add(request{id: in.ID, call: in.Call, extra: extra})
+		}
 		c.mu.Unlock()
+		if over { // end has dropped what there was
+			c.b.drop(extra)
+			return nil, mcp.ErrConnectionClosed
+		}
 		return &sdkrpc.Request{ID: number(id), Method: in.Method, Params: in.Params, Extra: extra}, nil
 	case jsonrpc.Notification:
 		params := in.Params
@@ -140,12 +147,14 @@ func (c *conn) take(n int64) (request, bool) {
 // noticed notes that the SDK is given a notification. Those before it will have
 // been handled when it has been.
 func (c *conn) noticed(e *mcp.RequestExtra) {
+	c.b.remember(e, origin{notice: c})
 	c.mu.Lock()
 	before := c.notice
-	c.notice = e
+	if c.notice = e; c.over {
+		before, c.notice = e, nil
+	}
 	c.mu.Unlock()
 	c.b.drop(before)
-	c.b.remember(e, origin{notice: c})
 }
 
 // handled notes that the SDK is done with a notification.
@@ -274,16 +283,30 @@ func (c *conn) say(ctx context.Context, m *sdkrpc.Request) error {
 	return nil
 }
 
-// Close implements [mcp.Connection] and [session.Conn]. Handlers that still run
-// are cancelled. The SDK's reader sees the end of its input, and ends the session
-// when the handlers that it runs have returned.
+// Close implements [mcp.Connection]. The SDK closes when the handlers that it
+// runs have returned; those of direct calls are waited for too, and no others
+// begin. It must not wait itself: the SDK holds a lock.
 func (c *conn) Close() error {
+	c.mu.Lock()
+	c.closing = true
+	c.mu.Unlock()
+	go func() {
+		c.running.Wait()
+		c.end()
+	}()
+	return nil
+}
+
+// end ends the conversation. Handlers that still run are cancelled. The SDK's
+// reader sees the end of its input, and ends the session when the handlers that
+// it runs have returned.
+func (c *conn) end() {
 	c.mu.Lock()
 	over, left, notice := c.over, c.requests, c.notice
 	c.over, c.requests, c.notice = true, nil, nil
 	c.mu.Unlock()
 	if over {
-		return nil
+		return
 	}
 	close(c.done)
 	c.b.drop(notice)
@@ -295,5 +318,4 @@ func (c *conn) Close() error {
 	}
 	// If it was the SDK that closed, the session is over.
 	go c.sink.Closed(errors.New("the server closed the session"), false)
-	return nil
 }

@@ -55,7 +55,7 @@ func (c *conn) begin(r request) (n int64, ok bool) {
 	if !c.ready {
 		c.ready = c.session.InitializeParams() != nil
 	}
-	if c.over || !c.ready || c.notice != nil {
+	if c.over || c.closing || !c.ready || c.notice != nil {
 		return 0, false
 	}
 	c.running.Add(1)

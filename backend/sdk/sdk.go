@@ -5,8 +5,10 @@ package sdk
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"runtime"
+	"runtime/debug"
 	"sync"
 	"time"
 	"weak"
@@ -20,6 +22,10 @@ import (
 
 // A Backend opens sessions of mcp.Servers.
 type Backend struct {
+	// Logger takes handlers' panics; slog.Default() if nil. It must not be changed
+	// once the backend is in use.
+	Logger *slog.Logger
+
 	getServer func(*http.Request) *mcp.Server
 
 	mu     sync.Mutex
@@ -77,7 +83,7 @@ const handlerGrace = 5 * time.Second
 
 // Close implements [session.Conn].
 func (h *handle) Close() error {
-	_ = h.conn.Close() // it has no error
+	h.end()
 	closed := make(chan error, 1)
 	go func() {
 		h.running.Wait()
@@ -106,7 +112,8 @@ func (b *Backend) adopt(server *mcp.Server) {
 	b.known[p] = true
 	runtime.AddCleanup(server, b.forget, p)
 	server.AddReceivingMiddleware(func(next mcp.MethodHandler) mcp.MethodHandler {
-		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
+		return func(ctx context.Context, method string, req mcp.Request) (_ mcp.Result, err error) {
+			defer b.recovered(method, &err)
 			from := b.origin(req.GetExtra())
 			if from.call != nil {
 				ctx = session.NewContext(ctx, from.call)
@@ -117,6 +124,22 @@ func (b *Backend) adopt(server *mcp.Server) {
 			return next(ctx, method, req)
 		}
 	})
+}
+
+// recovered makes a handler's panic the error of its one request, as net/http
+// does: the SDK runs handlers on goroutines of its own, where a panic would end
+// the process and every other client's call with it.
+func (b *Backend) recovered(method string, err *error) {
+	p := recover()
+	if p == nil {
+		return
+	}
+	logger := b.Logger
+	if logger == nil {
+		logger = slog.Default()
+	}
+	logger.Error("handler panicked", "method", method, "panic", p, "stack", string(debug.Stack()))
+	*err = &sdkrpc.Error{Code: sdkrpc.CodeInternalError, Message: "the server failed: " + method + " panicked"}
 }
 
 func (b *Backend) forget(p weak.Pointer[mcp.Server]) {

@@ -1,0 +1,70 @@
+package sdk
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"holdfast/jsonrpc"
+	"holdfast/session"
+)
+
+// A conversation that has ended leaves nothing behind, and nothing that is still
+// delivered to it does.
+func TestCloseLeavesNothing(t *testing.T) {
+	t.Parallel()
+	server := mcp.NewServer(&mcp.Implementation{Name: "t", Version: "1"}, nil)
+	server.AddTool(&mcp.Tool{Name: "x", InputSchema: json.RawMessage(`{"type":"object"}`)}, nil)
+	b := New(func(*http.Request) *mcp.Server { return server })
+	out := make(sink, 100)
+	start := session.Start{HTTP: httptest.NewRequest(http.MethodPost, "/", nil)}
+	for range 20 {
+		conn, err := b.Open(t.Context(), start, out)
+		if err != nil {
+			t.Fatal(err)
+		}
+		deliver := func(text string) error {
+			m, err := jsonrpc.Parse([]byte(text))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return conn.Deliver(session.Inbound{Message: m})
+		}
+		if err := deliver(`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`); err != nil {
+			t.Fatal(err)
+		}
+		if m := <-out; m.Kind != jsonrpc.Response || m.Error != nil {
+			t.Fatalf("got %s", m.Raw)
+		}
+		if err := conn.Close(); err != nil {
+			t.Error(err)
+		}
+		refused := 0
+		for range 40 { // more than are queued for a reader that has gone
+			for _, text := range []string{
+				`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"x"}}`,
+				`{"jsonrpc":"2.0","id":3,"method":"ping"}`,
+				`{"jsonrpc":"2.0","method":"notifications/initialized"}`,
+				`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":2}}`,
+			} {
+				if deliver(text) != nil {
+					refused++
+				}
+			}
+		}
+		if refused == 0 {
+			t.Error("all is taken after the end")
+		}
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if n := len(b.extras); n > 0 {
+		t.Errorf("%d extras are left", n)
+	}
+	if n := len(b.known); n != 1 {
+		t.Errorf("%d servers are known", n)
+	}
+}
