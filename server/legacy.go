@@ -38,7 +38,11 @@ func (h *Handler) SSE(messages string) http.Handler {
 		case r.Method == http.MethodPost && !h.opts.Stateless:
 			h.postSSE(w, r)
 		default:
-			w.Header().Set("Allow", "GET, POST, OPTIONS")
+			allow := "GET, POST, OPTIONS"
+			if h.opts.Stateless {
+				allow = "OPTIONS" // the pair is nothing without a session
+			}
+			w.Header().Set("Allow", allow)
 			reject(w, http.StatusMethodNotAllowed, errf(codeInvalid, "method %s is not allowed here", r.Method))
 		}
 	})
@@ -91,7 +95,13 @@ func (h *Handler) getSSE(w http.ResponseWriter, r *http.Request, messages string
 
 // postSSE takes messages. What they are answered with goes to the stream.
 func (h *Handler) postSSE(w http.ResponseWriter, r *http.Request) {
-	s, err := h.sessions.Find(r.URL.Query().Get(sessionParam), h.opts.Principal(r))
+	id := r.URL.Query().Get(sessionParam)
+	if id == "" {
+		reject(w, http.StatusBadRequest, errf(codeInvalid,
+			"missing %s: POST to the URL that the stream's endpoint event gives", sessionParam))
+		return
+	}
+	s, err := h.sessions.Find(id, h.opts.Principal(r))
 	if err != nil || !s.Single() {
 		h.fail(w, session.ErrNotFound)
 		return

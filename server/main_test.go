@@ -49,8 +49,10 @@ type config struct {
 
 func newNode(t testing.TB, c config) *node {
 	t.Helper()
-	quiet := slog.New(slog.DiscardHandler)
-	c.session.Logger, c.server.Logger = quiet, quiet
+	if c.server.Logger == nil {
+		c.server.Logger = slog.New(slog.DiscardHandler)
+	}
+	c.session.Logger = c.server.Logger
 	n := &node{t: t, script: &script{runs: map[string]int{}}, store: memory.New(c.memory)}
 	backend := c.backend
 	if backend == nil {
