@@ -97,38 +97,38 @@ func (c *conn) read(ctx context.Context, cursor stream.Cursor) error {
 	return nil
 }
 
-// open sends the header, and what comes before any message: first, the priming
-// event, or a comment.
+// open sends the header, and what comes before any message: the priming event,
+// first, or a comment.
 func (c *conn) open(first []byte) error {
 	// A server's timeouts are meant for requests; a stream has its own.
 	_ = c.c.SetReadDeadline(time.Time{})
 	head := c.w.Header()
 	head["Content-Type"] = typeSSE
-	head.Set("Cache-Control", "no-cache, no-transform")
-	head.Set("X-Accel-Buffering", "no") // or nginx gathers what should be seen at once
+	head["Cache-Control"] = noCache
+	head["X-Accel-Buffering"] = unbuffered // or nginx gathers what should be seen at once
 	c.w.WriteHeader(http.StatusOK)
 	switch {
 	case c.primes:
-		first = c.prime(first, c.h.opts.Retry)
+		first = c.prime(c.h.opts.Retry)
 	case len(first) == 0:
 		first = []byte(sse.Comment) // some proxies hold the header until there is a body
 	}
 	return c.write(first, false)
 }
 
-// prime appends an event that carries a new id for the place that the
-// connection is at.
-func (c *conn) prime(dst []byte, retry time.Duration) []byte {
+// prime returns an event that carries a new id for the place that the connection
+// is at.
+func (c *conn) prime(retry time.Duration) []byte {
 	id := c.eventID(&c.sources[0])
 	id = append(id, '~')
 	id = strconv.AppendUint(id, uint64(rand.Uint32()), 36)
 	c.sentID = true
-	return sse.AppendPriming(dst, id, retry)
+	return sse.AppendPriming(make([]byte, 0, 128), id, retry)
 }
 
 func (c *conn) eventID(src *source) []byte {
 	at := src.Cursor()
-	return session.AppendEventID(nil, src.name, at.Epoch, at.Seq)
+	return session.AppendEventID(make([]byte, 0, 64), src.name, at.Epoch, at.Seq)
 }
 
 // write writes and flushes. The time that it may take is bounded: a client that
@@ -362,7 +362,7 @@ func (c *conn) leave(retry time.Duration) error {
 	}
 	var text []byte
 	if c.primes {
-		text = c.prime(nil, retry)
+		text = c.prime(retry)
 	} else {
 		text = sse.AppendRetry(nil, retry)
 	}

@@ -77,6 +77,8 @@ func unsupported(version string) *jsonrpc.Error {
 }
 
 var (
-	typeJSON = []string{"application/json"}
-	typeSSE  = []string{"text/event-stream"}
+	typeJSON   = []string{"application/json"}
+	typeSSE    = []string{"text/event-stream"}
+	noCache    = []string{"no-cache, no-transform"}
+	unbuffered = []string{"no"}
 )
