@@ -49,7 +49,7 @@ func TestExpiry(t *testing.T) {
 // and what is kept return to where they were.
 func TestChurn(t *testing.T) {
 	n := newNode(t, config{
-		session: session.Options{TTL: 50 * time.Millisecond},
+		session: session.Options{TTL: 500 * time.Millisecond},
 		memory:  memory.Options{Keep: 50 * time.Millisecond},
 	})
 	before := runtime.NumGoroutine()
