@@ -3,6 +3,7 @@
 package message
 
 import (
+	"bytes"
 	"context"
 
 	"holdfast/jsonrpc"
@@ -33,32 +34,40 @@ type Exchange struct {
 
 // Result answers the request.
 func (x *Exchange) Result(result []byte) {
+	result = oneLine(result)
 	raw := jsonrpc.AppendResult(make([]byte, 0, len(result)+len(x.ID)+40), x.ID, result)
-	x.Sink.Emit(x.Call, jsonrpc.Message{Kind: jsonrpc.Response, ID: x.ID, Result: result, Raw: oneLine(raw)})
+	x.Sink.Emit(x.Call, jsonrpc.Message{Kind: jsonrpc.Response, ID: x.ID, Result: result, Raw: raw})
 }
 
 // Error fails the request.
 func (x *Exchange) Error(e *jsonrpc.Error) {
 	raw := jsonrpc.AppendError(nil, x.ID, e)
-	x.Sink.Emit(x.Call, jsonrpc.Message{Kind: jsonrpc.Response, ID: x.ID, Error: raw, Raw: oneLine(raw)})
+	x.Sink.Emit(x.Call, jsonrpc.Message{Kind: jsonrpc.Response, ID: x.ID, Error: jsonrpc.Field(raw, "error"), Raw: raw})
 }
 
 // Notify says something about the request before its answer.
 func (x *Exchange) Notify(method string, params []byte) {
+	params = oneLine(params)
 	raw := jsonrpc.AppendRequest(make([]byte, 0, len(params)+len(method)+40), nil, method, params)
-	x.Sink.Emit(x.Call, jsonrpc.Message{Kind: jsonrpc.Notification, Method: method, Params: params, Raw: oneLine(raw)})
+	x.Sink.Emit(x.Call, jsonrpc.Message{Kind: jsonrpc.Notification, Method: method, Params: params, Raw: raw})
 }
 
 // Request asks the client something about the request. The answer comes to the
 // handler as a message of its own, with the id given here, which must be in use
 // once at a time in the session.
 func (x *Exchange) Request(id []byte, method string, params []byte) {
+	params = oneLine(params)
 	raw := jsonrpc.AppendRequest(nil, id, method, params)
-	x.Sink.Emit(x.Call, jsonrpc.Message{Kind: jsonrpc.Request, ID: id, Method: method, Params: params, Raw: oneLine(raw)})
+	x.Sink.Emit(x.Call, jsonrpc.Message{Kind: jsonrpc.Request, ID: id, Method: method, Params: params, Raw: raw})
 }
 
-// oneLine makes the line breaks between tokens blanks: a message is a line.
+// oneLine makes the line breaks between tokens blanks: a message is a line, and
+// so are its parts. What it is given stays as it is.
 func oneLine(raw []byte) []byte {
+	if bytes.IndexByte(raw, '\n') < 0 && bytes.IndexByte(raw, '\r') < 0 {
+		return raw
+	}
+	raw = bytes.Clone(raw)
 	for i, c := range raw {
 		if c == '\n' || c == '\r' {
 			raw[i] = ' '
