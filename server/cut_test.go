@@ -74,10 +74,11 @@ func (f *follower) again(extra ...string) *wire {
 
 // rest reads until the call's response.
 func (f *follower) rest(w *wire) error {
-	if w.head().StatusCode != 200 {
-		return fmt.Errorf("resume: %d", w.head().StatusCode)
+	head := w.head() //nolint:bodyclose // the test's end closes the connection
+	if head.StatusCode != 200 {
+		return fmt.Errorf("resume: %d", head.StatusCode)
 	}
-	if f.take(reply{header: w.head().Header}) != nil {
+	if f.take(reply{header: head.Header}) != nil {
 		return fmt.Errorf("header")
 	}
 	for !f.done {

@@ -2,6 +2,7 @@ package server_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -88,7 +89,7 @@ func TestPriming(t *testing.T) {
 				t.Errorf("%s: %+v", version, ev)
 			}
 		}
-		if _, err := w.next(); err != io.EOF {
+		if _, err := w.next(); !errors.Is(err, io.EOF) {
 			t.Errorf("%s: after the response: %v", version, err)
 		}
 		// All was said: who asks again is told not to.
@@ -231,7 +232,7 @@ func TestBatch(t *testing.T) {
 	if ev := w.message(); !strings.Contains(string(ev.Data), `"id":4`) {
 		t.Errorf("got %s", ev.Data)
 	}
-	if _, err := w.next(); err != io.EOF {
+	if _, err := w.next(); !errors.Is(err, io.EOF) {
 		t.Errorf("after the last response: %v", err)
 	}
 	if r := n.connect("2025-06-18", nil).post(batch); r.status != 400 {

@@ -330,7 +330,6 @@ func (p *peer) open(method, target, body string, extra ...string) *wire {
 type wire struct {
 	t   testing.TB
 	c   *net.TCPConn
-	raw bytes.Buffer
 	r   *bufio.Reader
 	res *http.Response
 	rd  *sse.Reader

@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -37,8 +38,8 @@ func TestGhost(t *testing.T) {
 			if s := next.head().StatusCode; s != 200 {
 				t.Fatalf("%s: takeover answered %d", version, s)
 			}
-			for err := error(nil); err != io.EOF; { //nolint:errorlint // the reader's own
-				if _, err = ghost.next(); err != nil && err != io.EOF {
+			for err := error(nil); !errors.Is(err, io.EOF); {
+				if _, err = ghost.next(); err != nil && !errors.Is(err, io.EOF) {
 					t.Fatalf("%s: the old connection ended with %v", version, err)
 				}
 			}
