@@ -3,6 +3,7 @@ package server_test
 import (
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -74,8 +75,8 @@ func (f *follower) again(extra ...string) *wire {
 
 // rest reads until the call's response.
 func (f *follower) rest(w *wire) error {
-	head := w.head() //nolint:bodyclose // the test's end closes the connection
-	if head.StatusCode != 200 {
+	head := w.head()
+	if head.StatusCode != http.StatusOK {
 		return fmt.Errorf("resume: %d", head.StatusCode)
 	}
 	if f.take(reply{header: head.Header}) != nil {

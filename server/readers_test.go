@@ -60,7 +60,7 @@ func TestGhost(t *testing.T) {
 		again := p.open("GET", "/mcp", "", "Last-Event-ID: "+asked.ID)
 		again.head()
 		for err := error(nil); err == nil; {
-			if _, err = call.next(); err != nil && err != io.EOF {
+			if _, err = call.next(); err != nil && !errors.Is(err, io.EOF) {
 				t.Errorf("%s: the old connection ended with %v", version, err)
 			}
 		}

@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -148,9 +149,9 @@ func TestCancel(t *testing.T) {
 	if r := p.post(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"c"}}`); r.status != 202 {
 		t.Fatal(r.status)
 	}
-	for err := error(nil); err != io.EOF; { //nolint:errorlint // the reader's own
+	for err := error(nil); !errors.Is(err, io.EOF); {
 		ev, e := w.next()
-		if err = e; e == nil && len(ev.Data) > 0 || e != nil && e != io.EOF {
+		if err = e; e == nil && len(ev.Data) > 0 || e != nil && !errors.Is(e, io.EOF) {
 			t.Fatalf("after the cancellation: %s, %v", ev.Data, e)
 		}
 	}
