@@ -31,15 +31,15 @@ type Call struct {
 	number  uint64         // of the stream; 0 while light
 	said    uint64         // entries queued for the stream
 	told    uint64         // sequence of the last entry that a reader has written out
-	asking  int            // requests to the client that it has not answered
+	asking  int32          // requests to the client that it has not answered
 	ended   bool           // nothing more is taken
+	sealed  bool           // the store refused an entry and the stream was ended (guarded as seq)
 	changed chan struct{}  // told when a light call ends or is promoted; nil if nobody waits
 	kick    *kick          // a disconnect asked for before there was a reader
 	unkept  []stream.Entry // how the stream ends, where the store did not take it
 
 	// Touched only by the one who appends.
-	seq    uint64 // of the last entry in the store
-	sealed bool   // the store refused an entry and the stream was ended
+	seq uint64 // of the last entry in the store
 }
 
 // tell has the call's readers told how the call ended, from memory.
