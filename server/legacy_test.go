@@ -299,6 +299,27 @@ func TestPairTakeover(t *testing.T) {
 	c.wants(`"id":1`)
 }
 
+// TestPairRevision is a client of the pair that speaks a newer revision, as those
+// do that fall back: its stream stays the old one, also when it is resumed.
+func TestPairRevision(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, config{server: server.Options{InputGrace: time.Millisecond}})
+	c := n.pair(nil)
+	c.send(strings.Replace(initialize, "2024-11-05", "2025-11-25", 1))
+	c.wants(`"protocolVersion":"2025-11-25"`)
+	c.w.c.Close()
+	c.open()
+	c.send(callAs("1", "ask", `{}`))
+	asked, err := c.w.next()
+	if err != nil || !strings.Contains(string(asked.Data), "elicitation/create") {
+		t.Fatalf("%+v, %v", asked, err)
+	}
+	c.send(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"action":"accept"}}`, jsonrpc.Field(asked.Data, "id")))
+	if ev, err := c.w.next(); err != nil || !strings.Contains(string(ev.Data), "accept") {
+		t.Errorf("%+v, %v", ev, err)
+	}
+}
+
 // TestPairBadInput is what is refused at the pair of doors. The session lives on.
 func TestPairBadInput(t *testing.T) {
 	t.Parallel()
