@@ -44,6 +44,7 @@ type conn struct {
 	recover   time.Time
 	recoverTo uint64
 	asked     time.Time
+	from      string // the client's address
 }
 
 // source is one stream that a connection reads.
@@ -70,7 +71,7 @@ const mostText = 64 << 10
 const surelySent = 8 << 10
 
 // newConn prepares an event stream; nothing is written yet.
-func (h *Handler) newConn(w http.ResponseWriter, s *session.Session) *conn {
+func (h *Handler) newConn(w http.ResponseWriter, r *http.Request, s *session.Session) *conn {
 	return &conn{
 		h:      h,
 		w:      w,
@@ -79,6 +80,7 @@ func (h *Handler) newConn(w http.ResponseWriter, s *session.Session) *conn {
 		ready:  make(chan struct{}, 1),
 		ids:    !h.opts.Stateless,
 		primes: !h.opts.Stateless && protocol.Primes(s.Revision()),
+		from:   r.RemoteAddr,
 		opened: time.Now(),
 	}
 }
@@ -188,6 +190,9 @@ func (c *conn) turn(ctx context.Context) (more bool, err error) {
 	text := p.text[:0]
 	for i := range c.sources {
 		src := &c.sources[i]
+		if i > 0 && src.Gone() {
+			src.ended = true // its client reads it on another connection
+		}
 		if src.ended {
 			continue
 		}
@@ -207,12 +212,18 @@ func (c *conn) turn(ctx context.Context) (more bool, err error) {
 		err = c.write(text, c.over())
 	}
 	p.release(text)
+	if err == nil && c.over() {
+		err = ctx.Err() // what is written to a client that has left does not fail at once
+	}
 	if err != nil {
 		return false, err
 	}
 	for i := range c.sources {
 		src := &c.sources[i]
 		src.Told()
+		if src.ended && !src.told && c.ids {
+			src.Written(c.from, i > 0)
+		}
 		src.told = src.ended
 	}
 	return more, nil
@@ -310,14 +321,10 @@ func (c *conn) wait(ctx context.Context, timeout <-chan time.Time) error {
 	if len(c.sources) != 1 || c.sources[0].Cursor().Stream.Number != 0 || c.s.Single() && c.s.Busy() {
 		draining = nil // calls in flight are waited for
 	}
-	// A connection that continues others besides its own gives up for the first.
-	src := &c.sources[len(c.sources)-1]
-	if len(c.sources) > 1 && src.Gone() {
-		src.ended = true
-		return nil
-	}
-	if retry, ok := src.Kicked(); ok {
-		return c.leave(retry)
+	for i := range c.sources {
+		if retry, ok := c.sources[i].Kicked(); ok {
+			return c.leave(retry)
+		}
 	}
 	// The less there is to select from, the less memory a waiting connection takes.
 	select {

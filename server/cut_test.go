@@ -2,8 +2,9 @@ package server_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
-	"net/http"
+	"io"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -73,28 +74,41 @@ func (f *follower) again(extra ...string) *wire {
 	return f.p.open("GET", "/mcp", "", extra...)
 }
 
-// rest reads until the call's response.
+// rest reads until the call's response. A connection that is ended is followed by
+// another.
 func (f *follower) rest(w *wire) error {
-	head := w.head()
-	if head.StatusCode != http.StatusOK {
-		return fmt.Errorf("resume: %d", head.StatusCode)
-	}
-	if f.take(reply{header: head.Header}) != nil {
-		return fmt.Errorf("header")
-	}
-	for !f.done {
-		ev, err := w.next()
-		if err != nil {
-			return fmt.Errorf("stream ended early: %w", err)
+	for range 3 {
+		if w.head().StatusCode != 200 {
+			return fmt.Errorf("resume: %d", w.head().StatusCode)
 		}
-		if len(ev.Data) == 0 {
-			continue
-		}
-		if err := f.message(ev.Data); err != nil {
+		if err := f.take(reply{header: w.head().Header}); err != nil {
 			return err
 		}
+		for !f.done {
+			ev, err := w.next()
+			if errors.Is(err, io.EOF) {
+				break // an older connection of ours was served after it, and took over
+			}
+			if err != nil {
+				return fmt.Errorf("stream: %w", err)
+			}
+			if ev.ID != "" {
+				f.last = ev.ID
+			}
+			if len(ev.Data) == 0 {
+				continue
+			}
+			if err := f.message(ev.Data); err != nil {
+				return err
+			}
+		}
+		w.c.Close()
+		if f.done {
+			return nil
+		}
+		w = f.again()
 	}
-	return w.c.Close()
+	return errors.New("stream ended early")
 }
 
 // check says whether the call's messages came once and in order.
@@ -164,6 +178,12 @@ func cutEverywhere(n *node, version string, how cut, pause int) {
 			if how == ghost && f.last == "" && f.link == "" {
 				return // nobody can know that this connection is dead
 			}
+			if f.last == "" && f.link == "" { // again, on the connection that goes on with it
+				if err := f.take(f.again().atMost(at, how)); err != nil {
+					n.t.Errorf("cut at %d, and again: %v", at, err)
+					return
+				}
+			}
 			if !f.done {
 				if err := f.rest(f.again()); err != nil {
 					n.t.Errorf("cut at %d: %v", at, err)
@@ -230,4 +250,29 @@ func call(name, args string) string {
 
 func callAs(id, name, args string) string {
 	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":"tools/call","params":{"name":%q,"arguments":%s,"_meta":{"progressToken":7}}}`, id, name, args)
+}
+
+// TestContinuedOnce continues a call for a client that knows only its session.
+// The connection that goes on with it hears it once, also when there is more to
+// look for.
+func TestContinuedOnce(t *testing.T) {
+	n := newNode(t, config{server: server.Options{Retry: 20 * time.Millisecond}})
+	p := n.connect("2025-06-18", nil)
+	p.open("POST", "/mcp", callAs("1", "hold", `{}`)).atMost(10, rst)
+	p.open("POST", "/mcp", callAs("2", "steps", `{"key":"k","n":1}`)).atMost(10, rst)
+	held := n.release(1)
+	eventually(t, "the call to run", func() bool { return n.runs("k") == 1 })
+	n.sessionsQuiet()
+	w := p.open("GET", "/mcp", "")
+	var got []string
+	for range 2 {
+		got = append(got, string(w.message().Data))
+	}
+	end := time.Now().Add(1200 * time.Millisecond) // twice as long as any answer is in doubt
+	eventually(t, "doubts to pass", func() bool { return time.Now().After(end) })
+	held[0].Result(result("last"))
+	got = append(got, string(w.message().Data))
+	if len(got) != 3 || !strings.Contains(got[0], "progress") || !strings.Contains(got[1], "done") || !strings.Contains(got[2], "last") {
+		t.Errorf("got %q", got)
+	}
 }

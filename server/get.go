@@ -18,7 +18,7 @@ import (
 // again.
 func (h *Handler) stream(w http.ResponseWriter, r *http.Request, call *session.Call, deliver func()) {
 	s := call.Session()
-	c := h.newConn(w, s)
+	c := h.newConn(w, r, s)
 	if call.Method() == "initialize" {
 		c.primes = false // the revision is not settled, and the session is young
 	}
@@ -35,9 +35,6 @@ func (h *Handler) stream(w http.ResponseWriter, r *http.Request, call *session.C
 		err = c.copy(r.Context())
 	}
 	c.close(err)
-	if err == nil && c.ids {
-		s.Written(cursor.Stream.Number, 0, r.RemoteAddr)
-	}
 }
 
 // link offers the URL at which the stream can be resumed from where it is now
@@ -72,20 +69,20 @@ func (h *Handler) get(w http.ResponseWriter, r *http.Request) {
 		h.listen(w, r, s)
 		return
 	}
-	s.Confirm()
 	cursor, err := s.ParseEventID(last[0])
 	if err != nil {
 		h.fail(w, err)
 		return
 	}
-	h.resume(w, r, h.newConn(w, s), cursor)
+	h.resume(w, r, h.newConn(w, r, s), cursor)
 }
 
 // listen opens the standalone stream, and with it continues calls whose client
 // has lost their connection and knows nothing but its session ("Disconnection
 // Recovery Mode").
 func (h *Handler) listen(w http.ResponseWriter, r *http.Request, s *session.Session) {
-	c := h.newConn(w, s)
+	c := h.newConn(w, r, s)
+	s.Dislodge(r.Context())
 	err := c.read(r.Context(), stream.Cursor{Seq: s.Told()})
 	if errors.Is(err, stream.ErrTrimmed) || errors.Is(err, io.EOF) {
 		h.logger.Warn("messages of the standalone stream were dropped unread", "session", s.Name())
@@ -96,7 +93,7 @@ func (h *Handler) listen(w http.ResponseWriter, r *http.Request, s *session.Sess
 		return
 	}
 	c.asked = c.opened
-	c.lookForBroken()
+	c.lookForBroken(r.Context())
 	err = c.open(nil)
 	if err == nil {
 		err = c.copy(r.Context())
@@ -106,8 +103,9 @@ func (h *Handler) listen(w http.ResponseWriter, r *http.Request, s *session.Sess
 
 // lookForBroken has the connection continue the calls that broke before it was
 // opened.
-func (c *conn) lookForBroken() {
-	c.recover, c.recoverTo = c.opened, c.s.LastStream()
+func (c *conn) lookForBroken(ctx context.Context) {
+	c.recoverTo = c.s.LastStream()
+	c.adopt(ctx)
 }
 
 // adopt continues calls on this connection, and says when to look for more: a
@@ -115,7 +113,7 @@ func (c *conn) lookForBroken() {
 // client may be about to come back with it, after the time that it was told to
 // wait.
 func (c *conn) adopt(ctx context.Context) {
-	broken, due := c.s.Broken(c.recoverTo, c.asked, max(2*c.h.opts.Retry, 2*session.Noticed))
+	broken, due := c.s.Broken(c.recoverTo, c.from, c.asked, max(2*c.h.opts.Retry, 2*session.Noticed))
 	for _, at := range broken {
 		err := c.read(ctx, at)
 		if err != nil && !errors.Is(err, io.EOF) {
@@ -145,16 +143,13 @@ func (h *Handler) resume(w http.ResponseWriter, r *http.Request, c *conn, cursor
 	}
 	c.link()
 	if cursor.Stream.Number == 0 {
-		c.lookForBroken()
+		c.lookForBroken(r.Context())
 	}
 	err = c.open(nil)
 	if err == nil {
 		err = c.copy(r.Context())
 	}
 	c.close(err)
-	if err == nil && cursor.Stream.Number != 0 {
-		c.s.Written(cursor.Stream.Number, cursor.Seq, r.RemoteAddr)
-	}
 }
 
 // streamParam returns the stream that a stream URL names, or "".
@@ -211,7 +206,7 @@ func (h *Handler) getStream(w http.ResponseWriter, r *http.Request, param string
 		w.WriteHeader(http.StatusNoContent)
 		return
 	}
-	c := h.newConn(w, s)
+	c := h.newConn(w, r, s)
 	c.url = true
 	h.resume(w, r, c, cursor)
 }
@@ -246,7 +241,7 @@ func (h *Handler) postStream(w http.ResponseWriter, r *http.Request) {
 			h.logger.Warn("answer not delivered", "session", s.Name(), "error", err)
 		}
 	}
-	c := h.newConn(w, s)
+	c := h.newConn(w, r, s)
 	c.url = true
 	h.resume(w, r, c, cursor)
 }

@@ -31,7 +31,7 @@ func (h *Handler) guard(w http.ResponseWriter, r *http.Request) bool {
 	origin := r.Header["Origin"]
 	if len(origin) == 0 {
 		if r.Method == http.MethodOptions {
-			w.Header().Set("Allow", "GET, POST, DELETE, OPTIONS")
+			w.Header().Set("Allow", h.allow())
 			w.WriteHeader(http.StatusNoContent)
 			return false
 		}
@@ -49,7 +49,7 @@ func (h *Handler) guard(w http.ResponseWriter, r *http.Request) bool {
 	if r.Method != http.MethodOptions {
 		return true
 	}
-	head.Set("Access-Control-Allow-Methods", "GET, POST, DELETE, OPTIONS")
+	head.Set("Access-Control-Allow-Methods", h.allow())
 	head.Set("Access-Control-Allow-Headers", allowable(r.Header.Values("Access-Control-Request-Headers")))
 	head.Set("Access-Control-Max-Age", "600")
 	w.WriteHeader(http.StatusNoContent)
@@ -129,6 +129,7 @@ func bare(host string) string {
 }
 
 func loopbackName(name string) bool {
+	name = strings.ToLower(name)
 	if name == "localhost" || name == "127.0.0.1" || strings.HasSuffix(name, ".localhost") {
 		return true
 	}

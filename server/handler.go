@@ -112,13 +112,17 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case r.Method == http.MethodDelete && !h.opts.Stateless:
 		h.delete(w, r)
 	default:
-		allow := "GET, POST, DELETE, OPTIONS"
-		if h.opts.Stateless {
-			allow = "POST, OPTIONS"
-		}
-		w.Header().Set("Allow", allow)
+		w.Header().Set("Allow", h.allow())
 		reject(w, http.StatusMethodNotAllowed, errf(codeInvalid, "method %s is not allowed here", r.Method))
 	}
+}
+
+// allow lists the methods that the endpoint has.
+func (h *Handler) allow() string {
+	if h.opts.Stateless {
+		return "POST, OPTIONS"
+	}
+	return "GET, POST, DELETE, OPTIONS"
 }
 
 // delete ends a session.

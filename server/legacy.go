@@ -73,7 +73,7 @@ func (h *Handler) getSSE(w http.ResponseWriter, r *http.Request, messages string
 		h.fail(w, err)
 		return
 	}
-	c := h.newConn(w, s)
+	c := h.newConn(w, r, s)
 	c.primes = false
 	c.prefix = s.Name() + "."
 	if err := c.read(r.Context(), cursor); err != nil {

@@ -205,3 +205,22 @@ func TestHalfOpenListener(t *testing.T) {
 		t.Errorf("got %d", r.status)
 	}
 }
+
+// TestTakeoverRepeatsNothing has a client that keeps no ids take over its own
+// standalone stream, at the very moment at which messages are written to it.
+func TestTakeoverRepeatsNothing(t *testing.T) {
+	n := newNode(t, config{})
+	p := n.connect("2025-06-18", nil)
+	w := p.open("GET", "/mcp", "")
+	w.head()
+	for i := range 200 {
+		if r := p.post(fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/unrelated","params":{"data":%d}}`, i)); r.status != 202 {
+			t.Fatal(r.status)
+		}
+		if got := string(jsonrpc.Field(parse(string(w.message().Data)).Params, "data")); got != fmt.Sprint(i) {
+			t.Fatalf("message %d is %s", i, got)
+		}
+		w = p.open("GET", "/mcp", "")
+		w.head()
+	}
+}

@@ -93,6 +93,9 @@ func (c *Call) Deliver(ctx context.Context, msgs []jsonrpc.Message, header http.
 	for i := range msgs {
 		in := Inbound{Message: msgs[i], Context: ctx, Header: header}
 		if in.Kind == jsonrpc.Request {
+			if !c.s.inFlight(in.ID, c) {
+				continue // cancelled before it was begun
+			}
 			in.Call = c
 		}
 		err := c.s.deliver(ctx, in)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,22 +22,6 @@ type table struct {
 	askedTo uint64               // the last number given then
 	unread  map[uint64]time.Time // what has ended and its client has yet to read to the end; since when it is away
 }
-
-// broken is a stream whose connection broke, so that its client may come back
-// with nothing but its session id.
-type broken struct {
-	number  uint64
-	seq     uint64 // what its client has for certain: it asked for what follows
-	certain bool   // no event id was written, so none can have arrived
-	at      time.Time
-	asked   time.Time // when its client first came back with nothing but its session
-	// from is the address of a client to whom all was written, of which nobody
-	// can know whether it arrived; "" where the connection is known to have broken.
-	from string
-}
-
-// mostBroken bounds how many broken streams a session remembers.
-const mostBroken = 64
 
 // add gives a call a stream.
 func (t *table) add(c *Call) uint64 {
@@ -131,10 +114,11 @@ type Reader struct {
 	began  uint64 // the sequence that it began after
 	ended  bool   // Next has returned the last entry
 	read   bool   // and it was written to the client
+	gone   atomic.Bool
 	ready  chan<- struct{}
 	stop   func()
-	gone   atomic.Bool
 	kicked atomic.Pointer[kick]
+	left   chan struct{} // closed by Detach, if somebody waits for that; guarded by table.mu
 }
 
 // Read attaches a reader to a stream, after the entry seq that was written under
@@ -168,7 +152,9 @@ func (s *Session) Read(ctx context.Context, number, epoch, seq uint64, ready cha
 	if err := r.look(ctx); err != nil {
 		stop()
 		if seq == 0 || errors.Is(err, io.EOF) { // else the cursor is at fault, and not the stream
-			s.streams.forget(number)
+			s.streams.mu.Lock()
+			s.streams.found(number)
+			s.streams.mu.Unlock()
 		}
 		return nil, err
 	}
@@ -182,6 +168,34 @@ func (s *Session) Read(ctx context.Context, number, epoch, seq uint64, ready cha
 	}
 	r.poke() // for what is there already
 	return r, nil
+}
+
+// dislodgeWait bounds how long a new reader waits for the old one to leave. One
+// that takes longer is stuck in writing to a client that does not read.
+const dislodgeWait = 250 * time.Millisecond
+
+// Dislodge ends the connection on which the standalone stream is read, so that
+// [Session.Told] says what was written there. It waits for that, but not long.
+func (s *Session) Dislodge(ctx context.Context) {
+	t := &s.streams
+	t.mu.Lock()
+	r := t.readers[standalone]
+	if r == nil {
+		t.mu.Unlock()
+		return
+	}
+	if r.left == nil {
+		r.left = make(chan struct{})
+	}
+	left := r.left
+	t.mu.Unlock()
+	r.end()
+	ctx, stop := context.WithTimeout(ctx, dislodgeWait)
+	defer stop()
+	select {
+	case <-left:
+	case <-ctx.Done():
+	}
 }
 
 // poke tells the reader to look, without waiting.
@@ -211,7 +225,7 @@ func (t *table) attach(r *Reader) {
 	}
 	t.readers[number] = r
 	delete(t.unread, number)
-	t.broken = slices.DeleteFunc(t.broken, func(b broken) bool { return b.number == number })
+	t.found(number)
 }
 
 // Next appends to buf, up to its capacity, what follows. Entries count as read
@@ -305,6 +319,9 @@ func (r *Reader) Detach(broke, ids, besides bool) {
 func (t *table) detach(r *Reader, broke, ids, besides bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if r.left != nil {
+		close(r.left)
+	}
 	number := r.cursor.Stream.Number
 	if t.readers[number] != r {
 		return // another reads it by now
@@ -326,110 +343,6 @@ func (t *table) detach(r *Reader, broke, ids, besides bool) {
 		}
 		t.lost(b)
 	}
-}
-
-// LastStream returns the number of the newest stream.
-func (s *Session) LastStream() uint64 {
-	t := &s.streams
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.last
-}
-
-// Broken returns where to continue the streams, up to a number, whose connection
-// broke and was not resumed since, for a client that came back with nothing but
-// its session: now, at the time asked, or, if that is zero, before. Those to
-// whose connection an event id was written are given after patience: their client
-// may be about to come back with the id. due is when the next of them will be
-// given, or zero.
-func (s *Session) Broken(upTo uint64, asked time.Time, patience time.Duration) (at []stream.Cursor, due time.Time) {
-	t := &s.streams
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	now := time.Now()
-	if asked.After(t.asked) {
-		t.asked, t.askedTo = asked, upTo
-	}
-	for i := range t.broken {
-		b := &t.broken[i]
-		if b.number > upTo {
-			continue
-		}
-		if b.asked.IsZero() {
-			b.asked = asked
-		}
-		if b.asked.IsZero() {
-			continue
-		}
-		when := b.asked
-		if !b.certain {
-			when = when.Add(patience)
-		}
-		switch {
-		case !now.Before(when):
-			at = append(at, stream.Cursor{Stream: stream.ID{Number: b.number}, Seq: b.seq})
-		case due.IsZero() || when.Before(due):
-			due = when
-		}
-	}
-	return at, due
-}
-
-// Written notes that all of a stream, after the entry seq, was written to the
-// client at an address. Until the client shows, by another request, that it has
-// gone on, the bytes may as well have been lost on the way.
-func (s *Session) Written(number, seq uint64, from string) {
-	s.streams.mu.Lock()
-	defer s.streams.mu.Unlock()
-	s.streams.lost(broken{number: number, seq: seq, at: time.Now(), from: from})
-}
-
-// Noticed is how long it takes at the most to notice that a connection broke: its
-// client may be back before.
-const Noticed = 250 * time.Millisecond
-
-// lost remembers a stream that its client may have to ask for. t.mu is held.
-func (t *table) lost(b broken) {
-	if b.from == "" && b.asked.IsZero() && b.number <= t.askedTo && b.at.Sub(t.asked) <= Noticed {
-		b.asked = t.asked
-	}
-	if len(t.broken) >= mostBroken {
-		t.broken = slices.Delete(t.broken, 0, 1)
-	}
-	t.broken = append(t.broken, b)
-}
-
-// Confirm notes that the client has gone on: what was written has arrived.
-func (s *Session) Confirm() {
-	t := &s.streams
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if len(t.broken) > 0 {
-		t.broken = slices.DeleteFunc(t.broken, func(b broken) bool { return b.from != "" && b.asked.IsZero() })
-	}
-}
-
-// doubtFor is how long a client that lost an answer takes at the most to come
-// back for it.
-const doubtFor = 10 * time.Second
-
-// Doubt is [Session.Confirm] for a client that comes, from an address, with
-// nothing but its session. It may have lost the last answer; not so if it comes
-// on the connection on which that was written, or much later.
-func (s *Session) Doubt(from string) {
-	t := &s.streams
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.broken = slices.DeleteFunc(t.broken, func(b broken) bool {
-		return b.from != "" && b.asked.IsZero() && (b.from == from || time.Since(b.at) > doubtFor)
-	})
-}
-
-// forget takes a stream off the broken ones: it can't be continued any more.
-func (t *table) forget(number uint64) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.broken = slices.DeleteFunc(t.broken, func(b broken) bool { return b.number == number })
 }
 
 // Told returns the sequence of the last message of the standalone stream that
@@ -475,17 +388,4 @@ func (s *Session) ToldAt(at stream.Cursor) stream.Cursor {
 		}
 	}
 	return at
-}
-
-// Break notes that the connection of a light call broke before its answer was
-// written, so that its client may come back with nothing but its session id.
-func (c *Call) Break() {
-	c.Promote()
-	number := c.Number()
-	if number == 0 {
-		return
-	}
-	c.s.streams.mu.Lock()
-	defer c.s.streams.mu.Unlock()
-	c.s.streams.lost(broken{number: number, certain: true, at: time.Now()})
 }

@@ -194,9 +194,15 @@ func (s *Session) fail(c *Call, id []byte, e *jsonrpc.Error) {
 	}
 }
 
-// Cancel ends the requests whose ids are given as a notifications/cancelled
-// gives them: the backend is told, and whatever it still says of them is
-// dropped.
+// inFlight says whether the request id is one of the call's, and unanswered.
+func (s *Session) inFlight(id []byte, c *Call) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.open[string(id)] == c
+}
+
+// cancel ends the request id. The backend has been told, and whatever it still
+// says of it is dropped.
 func (s *Session) cancel(id []byte) {
 	s.mu.Lock()
 	c := s.open[string(id)]

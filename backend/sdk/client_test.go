@@ -246,9 +246,6 @@ func TestUnheard(t *testing.T) {
 	}
 	post(t, url, id, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"roots":[{"uri":"file:///r"}]}}`, told["roots/list"].ID))
 	m := next(second)
-	for told[m.Method].Kind != 0 {
-		m = next(second) // taken over just before it was noted as told: told again
-	}
 	if m.Method != "notifications/message" || !strings.Contains(string(m.Params), "answered") {
 		t.Errorf("got %s", m.Raw)
 	}
