@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -78,7 +79,7 @@ func (f *follower) again(extra ...string) *wire {
 // another.
 func (f *follower) rest(w *wire) error {
 	for range 3 {
-		if w.head().StatusCode != 200 {
+		if w.head().StatusCode != http.StatusOK {
 			return fmt.Errorf("resume: %d", w.head().StatusCode)
 		}
 		if err := f.take(reply{header: w.head().Header}); err != nil {

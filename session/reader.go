@@ -17,6 +17,7 @@ type table struct {
 	last    uint64 // the last number given
 	calls   map[uint64]*Call
 	readers map[uint64]*Reader
+	left    chan struct{} // closed when the standalone stream's reader leaves, if somebody waits for that
 	broken  []broken
 	asked   time.Time            // when the client last came back with nothing but its session
 	askedTo uint64               // the last number given then
@@ -118,7 +119,6 @@ type Reader struct {
 	ready  chan<- struct{}
 	stop   func()
 	kicked atomic.Pointer[kick]
-	left   chan struct{} // closed by Detach, if somebody waits for that; guarded by table.mu
 }
 
 // Read attaches a reader to a stream, after the entry seq that was written under
@@ -184,10 +184,10 @@ func (s *Session) Dislodge(ctx context.Context) {
 		t.mu.Unlock()
 		return
 	}
-	if r.left == nil {
-		r.left = make(chan struct{})
+	if t.left == nil {
+		t.left = make(chan struct{})
 	}
-	left := r.left
+	left := t.left
 	t.mu.Unlock()
 	r.end()
 	ctx, stop := context.WithTimeout(ctx, dislodgeWait)
@@ -319,8 +319,9 @@ func (r *Reader) Detach(broke, ids, besides bool) {
 func (t *table) detach(r *Reader, broke, ids, besides bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if r.left != nil {
-		close(r.left)
+	if t.left != nil && r.cursor.Stream.Number == standalone {
+		close(t.left)
+		t.left = nil
 	}
 	number := r.cursor.Stream.Number
 	if t.readers[number] != r {
