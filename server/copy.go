@@ -164,7 +164,8 @@ var (
 // or the connection is ended for another reason. It is the only loop that
 // writes messages to a client.
 func (c *conn) copy(ctx context.Context) error {
-	timer := time.NewTimer(time.Hour)
+	ready := c.ready // all that the timer holds
+	timer := time.AfterFunc(time.Hour, func() { session.Poke(ready) })
 	defer timer.Stop()
 	for {
 		gone := c.sources[0].Gone() // asked before, so that what was said until then is written
@@ -177,8 +178,11 @@ func (c *conn) copy(ctx context.Context) error {
 		case gone:
 			return errTaken
 		}
+		if err := c.due(ctx); err != nil {
+			return err
+		}
 		timer.Reset(c.next())
-		if err := c.wait(ctx, timer.C); err != nil {
+		if err := c.wait(ctx); err != nil {
 			return err
 		}
 	}
@@ -316,15 +320,10 @@ func (c *conn) mayLeave() bool {
 }
 
 // wait waits until there is something to do.
-func (c *conn) wait(ctx context.Context, timeout <-chan time.Time) error {
+func (c *conn) wait(ctx context.Context) error {
 	draining := c.h.draining
 	if len(c.sources) != 1 || c.sources[0].Cursor().Stream.Number != 0 || c.s.Single() && c.s.Busy() {
 		draining = nil // calls in flight are waited for
-	}
-	for i := range c.sources {
-		if retry, ok := c.sources[i].Kicked(); ok {
-			return c.leave(retry)
-		}
 	}
 	// The less there is to select from, the less memory a waiting connection takes.
 	select {
@@ -335,8 +334,6 @@ func (c *conn) wait(ctx context.Context, timeout <-chan time.Time) error {
 	case <-draining:
 		// Spread over a second time of waiting, so that not all come back at once.
 		return c.leave(c.h.opts.Retry + rand.N(c.h.opts.Retry+1))
-	case <-timeout:
-		return c.due(ctx)
 	}
 }
 
@@ -344,6 +341,11 @@ func (c *conn) wait(ctx context.Context, timeout <-chan time.Time) error {
 func (c *conn) due(ctx context.Context) error {
 	now := time.Now()
 	opts := &c.h.opts
+	for i := range c.sources {
+		if retry, ok := c.sources[i].Kicked(); ok {
+			return c.leave(retry)
+		}
+	}
 	if !c.recover.IsZero() && !now.Before(c.recover) {
 		c.adopt(ctx)
 	}

@@ -26,7 +26,7 @@ type Call struct {
 	tokens []string
 
 	mu      sync.Mutex
-	pending [][]byte       // ids without a response, in the order of the requests
+	pending []string       // raw ids without a response, in the order of the requests
 	light   [][]byte       // responses so far, while the call is light
 	number  uint64         // of the stream; 0 while light
 	said    uint64         // entries queued for the stream
@@ -226,7 +226,7 @@ func (c *Call) respond(id, data []byte) {
 // settle takes id off the pending ones and says whether it was one.
 func (c *Call) settle(id []byte) bool {
 	for i := range c.pending {
-		if string(c.pending[i]) == string(id) {
+		if c.pending[i] == string(id) {
 			c.pending = append(c.pending[:i], c.pending[i+1:]...)
 			return true
 		}

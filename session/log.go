@@ -188,7 +188,10 @@ func (a *appender) refused(ctx context.Context, turn []saying, err error) {
 func (a *appender) unanswered(turn []saying) [][]byte {
 	c := turn[0].c
 	c.mu.Lock()
-	ids := c.pending
+	var ids [][]byte
+	for _, id := range c.pending {
+		ids = append(ids, []byte(id))
+	}
 	c.pending, c.ended = nil, true
 	c.mu.Unlock()
 	for i := range turn {

@@ -199,9 +199,12 @@ func (s *Session) Dislodge(ctx context.Context) {
 }
 
 // poke tells the reader to look, without waiting.
-func (r *Reader) poke() {
+func (r *Reader) poke() { Poke(r.ready) }
+
+// Poke tells whoever waits on ready to look again. It never waits.
+func Poke(ready chan<- struct{}) {
 	select {
-	case r.ready <- struct{}{}:
+	case ready <- struct{}{}:
 	default:
 	}
 }

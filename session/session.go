@@ -151,15 +151,16 @@ func (s *Session) enter(c *Call, msgs []jsonrpc.Message) error {
 		if m.Kind != jsonrpc.Request {
 			continue
 		}
-		if s.open[string(m.ID)] != nil {
+		id := string(m.ID) // a copy: the call may live for long, and must not hold the body
+		if s.open[id] != nil {
 			s.leave(c)
 			return ErrDuplicate
 		}
 		if s.open == nil {
 			s.open = make(map[string]*Call)
 		}
-		s.open[string(m.ID)] = c
-		c.pending = append(c.pending, m.ID)
+		s.open[id] = c
+		c.pending = append(c.pending, id)
 		if c.method == "" {
 			c.method = m.Method
 		}
@@ -176,7 +177,7 @@ func (s *Session) enter(c *Call, msgs []jsonrpc.Message) error {
 // leave takes back what enter did. s.mu is held.
 func (s *Session) leave(c *Call) {
 	for _, id := range c.pending {
-		delete(s.open, string(id))
+		delete(s.open, id)
 	}
 }
 
