@@ -53,7 +53,7 @@ type Options struct {
 	Keep time.Duration
 	// MaxBody bounds a request's body, in bytes; 4 MiB.
 	MaxBody int64
-	// MaxSessions and MaxCalls bound what is open and in flight at a time; 100,000
+	// MaxSessions and MaxCalls bound what is open and in flight at a time; 250,000
 	// and 1,000,000. What is over a limit is answered with 429.
 	MaxSessions, MaxCalls int
 	// Stateless serves without sessions: each POST stands alone, and nothing can

@@ -21,7 +21,7 @@ import (
 // the default given with it.
 type Options struct {
 	TTL         time.Duration // how long an idle session lives; 30 minutes
-	MaxSessions int           // 100,000
+	MaxSessions int           // 250,000
 	MaxCalls    int           // requests in flight, in all; 1,000,000
 	SessionMax  int           // requests in flight in one session; 1,000
 	Stateless   bool          // no request of a backend can be answered
@@ -56,7 +56,7 @@ func NewManager(store stream.Store, backend Backend, opts Options) *Manager {
 		opts.TTL = 30 * time.Minute
 	}
 	if opts.MaxSessions <= 0 {
-		opts.MaxSessions = 100_000
+		opts.MaxSessions = 250_000
 	}
 	if opts.MaxCalls <= 0 {
 		opts.MaxCalls = 1_000_000
