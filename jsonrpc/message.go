@@ -8,6 +8,7 @@
 package jsonrpc
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -217,5 +218,23 @@ func (m *Message) WithID(id []byte) []byte {
 	return AppendResult(make([]byte, 0, len(m.Raw)+len(id)), id, m.Result)
 }
 
-// IntID returns n as a raw id.
-func IntID(n int64) []byte { return strconv.AppendInt(nil, n, 10) }
+// Key returns a raw id, or progress token, in the one spelling that all spellings
+// of the same value share: "a\/b" and "a/b" are one id, and so are 1 and 1.0. It
+// is raw itself where that is so already.
+func Key(raw []byte) []byte {
+	if len(raw) == 0 {
+		return raw
+	}
+	if raw[0] == '"' {
+		if bytes.IndexByte(raw, '\\') < 0 {
+			return raw
+		}
+		return append(append([]byte{'"'}, String(raw)...), '"')
+	}
+	if bytes.ContainsAny(raw, ".eE") {
+		if f, err := strconv.ParseFloat(string(raw), 64); err == nil {
+			return strconv.AppendFloat(nil, f, 'f', -1, 64)
+		}
+	}
+	return raw
+}

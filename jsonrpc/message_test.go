@@ -3,7 +3,6 @@ package jsonrpc
 import (
 	"encoding/json"
 	"errors"
-	"math"
 	"testing"
 )
 
@@ -49,8 +48,14 @@ func TestAppend(t *testing.T) {
 		{string(AppendRequest(nil, []byte(`1`), "m", []byte(`{}`))), `{"jsonrpc":"2.0","id":1,"method":"m","params":{}}`},
 		{string(AppendRequest(nil, nil, "m", nil)), `{"jsonrpc":"2.0","method":"m"}`},
 		{string(AppendRequest(nil, nil, "a\"\\\n", nil)), `{"jsonrpc":"2.0","method":"a\"\\\n"}`},
-		{string(IntID(math.MinInt64)), `-9223372036854775808`},
-		{string(IntID(0)), `0`},
+		{string(Key([]byte(`-7`))), `-7`},
+		{string(Key([]byte(`9007199254740993`))), `9007199254740993`},
+		{string(Key([]byte(`1.0`))), `1`},
+		{string(Key([]byte(`12e1`))), `120`},
+		{string(Key([]byte(`"a/b"`))), `"a/b"`},
+		{string(Key([]byte(`"a\/b"`))), `"a/b"`},
+		{string(Key([]byte(`"\u00e9"`))), `"é"`},
+		{string(Key([]byte(`"1"`))), `"1"`},
 	}
 	for _, test := range tests {
 		if test.got != test.want {

@@ -43,7 +43,7 @@ func (h *Handler) fail(w http.ResponseWriter, err error) {
 	case errors.Is(err, session.ErrBusy):
 		w.Header().Set("Retry-After", "1")
 		reject(w, http.StatusTooManyRequests, errf(jsonrpc.CodeServer, "%v: try again later", err))
-	case errors.Is(err, session.ErrClosing):
+	case errors.Is(err, session.ErrClosing), errors.Is(err, session.ErrNotTaken):
 		w.Header().Set("Retry-After", "1")
 		reject(w, http.StatusServiceUnavailable, errf(jsonrpc.CodeServer, "%v: try again later", err))
 	case errors.Is(err, session.ErrNoServer):

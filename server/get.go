@@ -235,11 +235,8 @@ func (h *Handler) postStream(w http.ResponseWriter, r *http.Request) {
 	if len(r.Header[protocol.HeaderLastEventID]) == 0 {
 		cursor = s.ToldAt(cursor)
 	}
-	ctx := context.WithoutCancel(r.Context())
-	for i := range msgs {
-		if err := s.Send(ctx, msgs[i], r.Header); err != nil {
-			h.logger.Warn("answer not delivered", "session", s.Name(), "error", err)
-		}
+	if !h.send(w, r, s, msgs) {
+		return
 	}
 	c := h.newConn(w, r, s)
 	c.url = true

@@ -128,13 +128,27 @@ func (h *Handler) read(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 
 // take hands over notifications and responses, which have no answer.
 func (h *Handler) take(w http.ResponseWriter, r *http.Request, s *session.Session, msgs []jsonrpc.Message) {
+	if h.send(w, r, s, msgs) {
+		w.WriteHeader(http.StatusAccepted)
+	}
+}
+
+// send hands over notifications and responses. A response that the backend does
+// not take now has to be sent again: then the request is answered so, and it is
+// false.
+func (h *Handler) send(w http.ResponseWriter, r *http.Request, s *session.Session, msgs []jsonrpc.Message) bool {
 	ctx := context.WithoutCancel(r.Context())
 	for i := range msgs {
-		if err := s.Send(ctx, msgs[i], r.Header); err != nil {
+		err := s.Send(ctx, msgs[i], r.Header)
+		if errors.Is(err, session.ErrNotTaken) {
+			h.fail(w, err)
+			return false
+		}
+		if err != nil {
 			h.logger.Warn("message not delivered", "session", s.Name(), "method", msgs[i].Method, "error", err)
 		}
 	}
-	w.WriteHeader(http.StatusAccepted)
+	return true
 }
 
 // initialize begins a session.

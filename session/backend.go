@@ -20,19 +20,20 @@ type Backend interface {
 type Start struct {
 	// Session is the session's public name: good for logs, useless to a thief.
 	Session string
-	// Secret is the session's id as the client knows it ("" when stateless).
-	// It must not be logged.
+	// Secret is the session's id as the client knows it; when stateless no client
+	// does. It must not be logged.
 	Secret string
-	// HTTP is the request that began the session. Only its method, URL, header
-	// and context values may be used, and only during Open.
+	// HTTP is the request that began the session; when the backend is opened again,
+	// a stand-in with the header of the request that it is opened for. Only its
+	// method, URL, header and context values may be used, and only during Open.
 	HTTP *http.Request
 }
 
 // A Conn is one session's conversation with its backend.
 type Conn interface {
 	// Deliver hands over one message of the client: a request (then in.Call is
-	// what its answer is about), a notification, or the response to a request
-	// that the backend made. It must not wait for the answer. An error means that
+	// what its answer is about; it is nil for requests of Holdfast's own), a
+	// notification, or the response to a request that the backend made. It must not wait for the answer. An error means that
 	// the backend did not take the message and never will have run it.
 	//
 	// Deliveries come from several goroutines.
@@ -45,9 +46,10 @@ type Conn interface {
 // Inbound is a message from the client. The message and its bytes may be kept.
 type Inbound struct {
 	jsonrpc.Message
-	// Call is the call that a request opened; nil for all else.
+	// Call is the call that a request opened; nil for all else, and for requests of
+	// Holdfast's own.
 	Call *Call
-	// Context carries the values of the HTTP request, and no cancellation. It
+	// Context carries the values of the HTTP request; it does not end with it. It
 	// keeps the whole HTTP request alive: hold it no longer than needed.
 	Context context.Context
 	// Header is the HTTP request's; read only.

@@ -26,7 +26,7 @@ type Call struct {
 	tokens []string
 
 	mu      sync.Mutex
-	pending []string       // raw ids without a response, in the order of the requests
+	pending []*inflight    // without a response, in their order
 	light   [][]byte       // responses so far, while the call is light
 	number  uint64         // of the stream; 0 while light
 	said    uint64         // entries queued for the stream
@@ -91,16 +91,16 @@ func (c *Call) Number() uint64 {
 // It does not wait for answers. What goes wrong becomes an answer.
 func (c *Call) Deliver(ctx context.Context, msgs []jsonrpc.Message, header http.Header) {
 	for i := range msgs {
-		in := Inbound{Message: msgs[i], Context: ctx, Header: header}
-		if in.Kind == jsonrpc.Request {
-			if !c.s.inFlight(in.ID, c) {
-				continue // cancelled before it was begun
+		m := msgs[i]
+		if m.Kind != jsonrpc.Request {
+			if err := c.s.Send(ctx, m, header); err != nil {
+				c.s.m.logger.Warn("message of a batch not delivered", "session", c.s.Name(), "method", m.Method, "error", err)
 			}
-			in.Call = c
+			continue
 		}
-		err := c.s.deliver(ctx, in)
-		if err != nil && in.Kind == jsonrpc.Request {
-			c.s.fail(c, in.ID, jsonrpc.Errorf(jsonrpc.CodeServer, "the server did not take the request: %v", err))
+		err := c.s.deliver(ctx, Inbound{Message: m, Call: c, Context: ctx, Header: header})
+		if err != nil {
+			c.s.fail(c, m.ID, jsonrpc.Errorf(jsonrpc.CodeServer, "the server did not take the request: %v", err))
 		}
 	}
 }
@@ -196,12 +196,12 @@ func (c *Call) say(data []byte, asks bool) bool {
 	return true
 }
 
-// respond takes the response to the pending request id.
-func (c *Call) respond(id, data []byte) {
+// respond takes the response to a pending request.
+func (c *Call) respond(rq *inflight, data []byte) {
 	c.mu.Lock()
 	defer c.s.log.flush()
 	defer c.mu.Unlock()
-	if c.ended || !c.settle(id) {
+	if c.ended || !c.settle(rq) {
 		return
 	}
 	last := len(c.pending) == 0
@@ -223,10 +223,10 @@ func (c *Call) respond(id, data []byte) {
 	}
 }
 
-// settle takes id off the pending ones and says whether it was one.
-func (c *Call) settle(id []byte) bool {
+// settle takes a request off the pending ones and says whether it was one.
+func (c *Call) settle(rq *inflight) bool {
 	for i := range c.pending {
-		if c.pending[i] == string(id) {
+		if c.pending[i] == rq {
 			c.pending = append(c.pending[:i], c.pending[i+1:]...)
 			return true
 		}
@@ -234,12 +234,12 @@ func (c *Call) settle(id []byte) bool {
 	return false
 }
 
-// cancel ends the pending request id without a response: its client wants none.
-func (c *Call) cancel(id []byte) {
+// cancel ends a pending request without a response: its client wants none.
+func (c *Call) cancel(rq *inflight) {
 	c.mu.Lock()
 	defer c.s.log.flush()
 	defer c.mu.Unlock()
-	if c.ended || !c.settle(id) || len(c.pending) > 0 {
+	if c.ended || !c.settle(rq) || len(c.pending) > 0 {
 		return
 	}
 	c.ended = true
@@ -247,6 +247,13 @@ func (c *Call) cancel(id []byte) {
 		c.push(nil, true)
 	}
 	c.wake()
+}
+
+// over says whether the call has ended and waited for its client.
+func (c *Call) over() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.ended && c.asking > 0
 }
 
 // answered notes that the client answered a request of the call.
@@ -271,6 +278,10 @@ func (c *Call) AwaitsInput() (bool, uint64) {
 // told when it connected). The call goes on. It does nothing where nobody is
 // connected. (SEP-1699: polling by server-side disconnect.)
 func (c *Call) Disconnect(retry time.Duration) {
+	if c.s.single { // its reader is the standalone stream's
+		c.s.streams.kick(standalone, retry)
+		return
+	}
 	c.mu.Lock()
 	first := c.number == 0
 	if first && !c.ended {

@@ -12,6 +12,7 @@ import (
 // hints is what a session knows of its backend's tools.
 type hints struct {
 	complete bool            // every tool has been seen
+	listed   int             // how often the list has changed
 	safe     map[string]bool // tools that say they may be called again
 }
 
@@ -78,12 +79,17 @@ func (s *Session) learnAll(ctx context.Context, l *link, header http.Header) {
 	wait, stop := context.WithTimeout(ctx, hintsTimeout)
 	defer stop()
 	in := Inbound{Context: context.WithoutCancel(ctx), Header: header}
-	var all hints
+	s.mu.Lock()
+	all := hints{listed: s.hints.listed}
+	s.mu.Unlock()
 	params := []byte("{}")
 	for range 100 { // pages; a server that has no last one is not believed
 		m, err := s.ask(wait, l, "tools/list", params, in)
 		if err != nil {
 			s.m.logger.Debug("tools not listed", "session", s.Name(), "error", err)
+			if ctx.Err() != nil {
+				return // its client has left, and another may ask
+			}
 			break
 		}
 		cursor := all.learn(m.Result)
@@ -95,5 +101,7 @@ func (s *Session) learnAll(ctx context.Context, l *link, header http.Header) {
 	all.complete = true
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.hints = all
+	if all.listed == s.hints.listed { // else it is an old list
+		s.hints = all
+	}
 }

@@ -2,6 +2,7 @@ package session
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"net/http"
@@ -39,19 +40,24 @@ const reopenTimeout = 30 * time.Second
 
 // connect opens the backend for a new session.
 func (s *Session) connect(ctx context.Context, r *http.Request) error {
+	if !s.m.enter() {
+		return ErrClosing
+	}
 	l := &link{s: s}
 	s.mu.Lock()
 	s.link = l
 	s.mu.Unlock()
 	conn, err := s.m.backend.Open(ctx, Start{Session: s.Name(), Secret: s.id, HTTP: r}, l)
 	if err != nil {
+		s.m.work.Done()
 		return fmt.Errorf("%w: %w", ErrRefused, err)
 	}
 	s.mu.Lock()
 	l.conn = conn
-	over := l.over || s.closed
+	ended := l.over || s.closed
+	l.over = ended
 	s.mu.Unlock()
-	if over { // it ended while it was opened
+	if ended { // while it was opened
 		s.m.release(conn)
 		return fmt.Errorf("%w: it ended at once", ErrRefused)
 	}
@@ -68,7 +74,11 @@ func (s *Session) deliver(ctx context.Context, in Inbound) error {
 		}
 		l, opening := s.link, s.opening
 		if l != nil && opening == nil {
+			begun := s.begin(&in)
 			s.mu.Unlock()
+			if !begun {
+				return nil
+			}
 			return l.conn.Deliver(in)
 		}
 		if opening == nil {
@@ -125,9 +135,6 @@ func (s *Session) reopen(ctx context.Context, in Inbound) error {
 	}
 	if err != nil {
 		s.unlink()
-		if l != nil && l.conn != nil {
-			s.m.release(l.conn)
-		}
 		return fmt.Errorf("server did not start again: %w", err)
 	}
 	if ready {
@@ -136,13 +143,31 @@ func (s *Session) reopen(ctx context.Context, in Inbound) error {
 	return nil
 }
 
+// unlink gives up the session's conversation.
 func (s *Session) unlink() {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.link != nil {
-		s.link.over = true
-		s.link = nil
+	conn := s.link.finish()
+	s.mu.Unlock()
+	if conn != nil {
+		s.m.release(conn)
 	}
+}
+
+// finish ends a link. The first to do so is given the conversation, which it has
+// to release, if there is one already. l may be nil; s.mu is held.
+func (l *link) finish() Conn {
+	if l == nil || l.over {
+		return nil
+	}
+	l.over = true
+	if l.s.link == l {
+		l.s.link = nil // the next delivery opens another
+	}
+	for id, answer := range l.s.internal {
+		close(answer)
+		delete(l.s.internal, id)
+	}
+	return l.conn
 }
 
 var errEnded = errors.New("the server ended")
@@ -155,8 +180,11 @@ func (s *Session) ask(ctx context.Context, l *link, method string, params []byte
 	}
 	answer := make(chan jsonrpc.Message, 1)
 	s.mu.Lock()
+	if s.ours == "" {
+		s.ours = "holdfast-" + rand.Text()[:12] // which no client uses, even if it is a Holdfast itself
+	}
 	s.internals++
-	id := fmt.Appendf(nil, `"holdfast-%d"`, s.internals)
+	id := fmt.Appendf(nil, `"%s-%d"`, s.ours, s.internals)
 	if s.internal == nil {
 		s.internal = make(map[string]chan jsonrpc.Message)
 	}
@@ -196,49 +224,16 @@ func (l *link) Closed(why error, reopen bool) {
 		s.mu.Unlock()
 		return
 	}
-	l.over = true
-	if s.link == l && l.conn != nil {
-		s.link = nil // the next delivery opens another
-	}
-	lost := s.takeOpen()
-	for id, answer := range s.internal {
-		close(answer)
-		delete(s.internal, id)
-	}
+	conn := l.finish()
+	lost := s.takeOpen(!reopen)
 	s.asked = nil
-	conn := l.conn
 	s.mu.Unlock()
 	s.m.logger.Warn("backend ended", "session", s.Name(), "error", why, "calls", len(lost))
 	s.failAll(lost, jsonrpc.Errorf(jsonrpc.CodeServer, "outcome unknown: %v", why))
-	if conn != nil {
-		s.m.release(conn)
-	}
 	if !reopen {
 		s.m.end(s, why)
 	}
-}
-
-// pendingCall is a request in flight.
-type pendingCall struct {
-	id   string
-	call *Call
-}
-
-// takeOpen takes all requests in flight off the record. s.mu is held.
-func (s *Session) takeOpen() []pendingCall {
-	var lost []pendingCall
-	for id, c := range s.open {
-		lost = append(lost, pendingCall{id, c})
-	}
-	s.open = nil
-	return lost
-}
-
-// failAll answers requests that were taken off the record.
-func (s *Session) failAll(lost []pendingCall, e *jsonrpc.Error) {
-	for _, p := range lost {
-		id := []byte(p.id)
-		p.call.respond(id, jsonrpc.AppendError(nil, id, e))
-		s.m.dismiss(s, 1)
+	if conn != nil {
+		s.m.release(conn)
 	}
 }

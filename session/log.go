@@ -189,8 +189,8 @@ func (a *appender) unanswered(turn []saying) [][]byte {
 	c := turn[0].c
 	c.mu.Lock()
 	var ids [][]byte
-	for _, id := range c.pending {
-		ids = append(ids, []byte(id))
+	for _, rq := range c.pending {
+		ids = append(ids, []byte(rq.id))
 	}
 	c.pending, c.ended = nil, true
 	c.mu.Unlock()

@@ -43,10 +43,12 @@ type Manager struct {
 
 	mu       sync.RWMutex
 	sessions map[stream.SessionKey]*Session
-	closing  bool
+	closing  bool // nothing new is taken
+	closed   bool // Close waits for what is left
 
 	work sync.WaitGroup // everything that ends by itself
 	quit chan struct{}
+	once sync.Once // closes quit
 }
 
 // NewManager returns a manager of sessions that are answered by backend and kept
@@ -108,6 +110,8 @@ func (m *Manager) New(r *http.Request, principal string, single bool) (*Session,
 		return nil, fmt.Errorf("%w: %d sessions are open", ErrBusy, m.opts.MaxSessions)
 	}
 	m.sessions[s.key] = s
+	m.work.Add(1)
+	defer m.work.Done()
 	m.mu.Unlock()
 	lease, err := m.store.Create(r.Context(), s.key)
 	if err == nil {
@@ -116,6 +120,7 @@ func (m *Manager) New(r *http.Request, principal string, single bool) (*Session,
 	}
 	if err != nil {
 		m.end(s, err)
+		m.forget(s) // it may have been ended before there was anything to forget
 		return nil, err
 	}
 	s.Touch()
@@ -126,7 +131,11 @@ func (m *Manager) New(r *http.Request, principal string, single bool) (*Session,
 // Find returns the session with the secret id, if it is the principal's.
 // Otherwise it is [ErrNotFound], whatever the reason.
 func (m *Manager) Find(id, principal string) (*Session, error) {
-	return m.FindName(string(keyOf(id)), principal)
+	s, err := m.FindName(string(keyOf(id)), principal)
+	if err == nil {
+		s.Touch()
+	}
+	return s, err
 }
 
 // FindName returns the session with the public name, if it is the principal's. A
@@ -138,15 +147,19 @@ func (m *Manager) FindName(name, principal string) (*Session, error) {
 	if s == nil || s.principal != principal || s.isClosed() {
 		return nil, ErrNotFound
 	}
-	s.Touch()
 	return s, nil
 }
 
-// Len returns how many sessions are open.
-func (m *Manager) Len() int {
+// enter counts work that Close waits for, until work.Done, unless Close has begun
+// to wait.
+func (m *Manager) enter() bool {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
-	return len(m.sessions)
+	if m.closed {
+		return false
+	}
+	m.work.Add(1)
+	return true
 }
 
 // admit counts n more requests in flight, if they are within the limits.
@@ -176,10 +189,9 @@ func (m *Manager) dismiss(s *Session, n int32) {
 	}
 }
 
-// release closes a backend's conversation on a goroutine of its own: it may wait
-// for a process to end.
+// release closes a backend's conversation, which was counted as work when it was
+// opened, on a goroutine of its own: it may wait for a process to end.
 func (m *Manager) release(conn Conn) {
-	m.work.Add(1)
 	go func() {
 		defer m.work.Done()
 		if err := conn.Close(); err != nil {
@@ -204,32 +216,23 @@ func (m *Manager) end(s *Session, why error) {
 		return
 	}
 	s.closed = true
-	lost := s.takeOpen()
-	l := s.link
-	s.link = nil
-	var conn Conn
-	if l != nil && !l.over {
-		l.over, conn = true, l.conn
-	}
-	for id, answer := range s.internal {
-		close(answer)
-		delete(s.internal, id)
-	}
+	lost := s.takeOpen(true)
+	conn := s.link.finish()
+	s.asked = nil
 	s.mu.Unlock()
 	m.mu.Lock()
 	delete(m.sessions, s.key)
 	m.mu.Unlock()
 
 	s.failAll(lost, jsonrpc.Errorf(jsonrpc.CodeServer, "outcome unknown: the session ended: %v", why))
-	if conn != nil {
-		m.release(conn)
-	}
 	s.streams.closeStandalone()
-	if s.reading.Load() == 0 {
+	if conn != nil {
+		defer m.release(conn)
+	}
+	if s.reading.Load() == 0 || !m.enter() {
 		m.forget(s)
 		return
 	}
-	m.work.Add(1)
 	go func() {
 		defer m.work.Done()
 		tick := time.NewTicker(20 * time.Millisecond)
@@ -336,13 +339,12 @@ func (m *Manager) Calls() int { return int(m.calls.Load()) }
 // Close ends all sessions, and waits until their backends are closed.
 func (m *Manager) Close() {
 	m.Stop()
-	select {
-	case <-m.quit:
-	default:
-		close(m.quit)
-	}
+	m.once.Do(func() { close(m.quit) })
 	for _, s := range m.all() {
 		m.end(s, ErrClosing)
 	}
+	m.mu.Lock()
+	m.closed = true
+	m.mu.Unlock()
 	m.work.Wait()
 }

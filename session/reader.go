@@ -17,7 +17,8 @@ type table struct {
 	last    uint64 // the last number given
 	calls   map[uint64]*Call
 	readers map[uint64]*Reader
-	left    chan struct{} // closed when the standalone stream's reader leaves, if somebody waits for that
+	leaving *Reader       // a reader of the standalone stream that somebody waits for
+	left    chan struct{} // closed when it leaves
 	broken  []broken
 	asked   time.Time            // when the client last came back with nothing but its session
 	askedTo uint64               // the last number given then
@@ -159,6 +160,7 @@ func (s *Session) Read(ctx context.Context, number, epoch, seq uint64, ready cha
 		return nil, err
 	}
 	r.stop = stop
+	s.Touch()
 	s.reading.Add(1)
 	s.streams.attach(r)
 	if r.call != nil {
@@ -184,8 +186,8 @@ func (s *Session) Dislodge(ctx context.Context) {
 		t.mu.Unlock()
 		return
 	}
-	if t.left == nil {
-		t.left = make(chan struct{})
+	if t.leaving != r {
+		t.leaving, t.left = r, make(chan struct{})
 	}
 	left := t.left
 	t.mu.Unlock()
@@ -322,9 +324,9 @@ func (r *Reader) Detach(broke, ids, besides bool) {
 func (t *table) detach(r *Reader, broke, ids, besides bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.left != nil && r.cursor.Stream.Number == standalone {
+	if t.leaving == r {
 		close(t.left)
-		t.left = nil
+		t.leaving, t.left = nil, nil
 	}
 	number := r.cursor.Stream.Number
 	if t.readers[number] != r {

@@ -2,6 +2,7 @@ package session
 
 import (
 	"encoding/json"
+	"slices"
 	"strconv"
 
 	"holdfast/jsonrpc"
@@ -11,7 +12,7 @@ import (
 func (l *link) Emit(call *Call, m jsonrpc.Message) {
 	switch m.Kind {
 	case jsonrpc.Response:
-		l.s.responded(l, m)
+		l.s.responded(l, call, m)
 	case jsonrpc.Request:
 		l.s.request(l, call, m)
 	case jsonrpc.Notification:
@@ -27,36 +28,42 @@ func (l *link) EmitUnrelated(m jsonrpc.Message) {
 	case jsonrpc.Notification:
 		l.s.notified(l, l.s.aside, m)
 	case jsonrpc.Response:
-		l.s.responded(l, m)
+		l.s.responded(l, nil, m)
 	}
 }
 
-// responded takes the backend's response to its call.
-func (s *Session) responded(l *link, m jsonrpc.Message) {
+// responded takes the backend's response to its call. One that comes for another
+// call than the one in flight under its id is too late.
+func (s *Session) responded(l *link, call *Call, m jsonrpc.Message) {
 	s.mu.Lock()
 	if l.over {
 		s.mu.Unlock()
 		return
 	}
-	c := s.open[string(m.ID)]
-	if c == nil {
-		if answer := s.internal[string(m.ID)]; answer != nil {
-			delete(s.internal, string(m.ID))
-			answer <- m
-		}
+	if answer := s.internal[string(m.ID)]; answer != nil {
+		delete(s.internal, string(m.ID))
+		answer <- m
 		s.mu.Unlock()
-		return // or it was cancelled, and nobody wants it
+		return
 	}
-	delete(s.open, string(m.ID))
-	switch c.method {
+	rq := s.take(m.ID, call)
+	if rq == nil {
+		s.mu.Unlock()
+		return // it was cancelled, and nobody wants it
+	}
+	switch rq.call.method {
 	case "initialize":
 		s.revision = jsonrpc.String(jsonrpc.Field(m.Result, "protocolVersion"))
 	case "tools/list":
 		s.hints.learn(m.Result)
 	}
 	s.mu.Unlock()
-	c.respond(m.ID, m.Raw)
-	s.m.dismiss(s, 1)
+	data := m.Raw
+	if string(m.ID) != rq.id {
+		data = m.WithID([]byte(rq.id)) // as its client spelled it
+	}
+	rq.call.respond(rq, data)
+	s.ended(rq)
 }
 
 // request takes a request of the backend to the client, under an id that is
@@ -64,22 +71,17 @@ func (s *Session) responded(l *link, m jsonrpc.Message) {
 func (s *Session) request(l *link, call *Call, m jsonrpc.Message) {
 	if s.m.opts.Stateless {
 		// There is no session in which an answer could come.
-		refusal := jsonrpc.AppendError(nil, m.ID, jsonrpc.Errorf(jsonrpc.CodeInvalidRequest,
-			"%s: a stateless endpoint cannot ask its client", m.Method))
-		back, err := jsonrpc.Parse(refusal)
-		if err != nil {
-			return
-		}
-		go func() { // the backend may be in the middle of its own writing
-			if err := l.deliver(Inbound{Message: back}); err != nil {
-				s.m.logger.Debug("refusal not delivered", "session", s.Name(), "error", err)
-			}
-		}()
+		s.refuse(l, m, "a stateless endpoint cannot ask its client")
 		return
 	}
 	s.mu.Lock()
 	if l.over {
 		s.mu.Unlock()
+		return
+	}
+	if len(s.asked) >= mostAsked {
+		s.mu.Unlock()
+		s.refuse(l, m, "too many requests wait for the client's answer")
 		return
 	}
 	if call == nil {
@@ -97,6 +99,24 @@ func (s *Session) request(l *link, call *Call, m jsonrpc.Message) {
 	if !call.say(data, true) {
 		s.aside.say(data, true)
 	}
+}
+
+// mostAsked bounds how many requests of the backend wait for the client.
+const mostAsked = 1000
+
+// refuse answers a request of the backend in the client's place.
+func (s *Session) refuse(l *link, m jsonrpc.Message, why string) {
+	back, err := jsonrpc.Parse(jsonrpc.AppendError(nil, m.ID,
+		jsonrpc.Errorf(jsonrpc.CodeInvalidRequest, "%s: %s", m.Method, why)))
+	if err != nil || !s.m.enter() {
+		return
+	}
+	go func() { // the backend may be in the middle of its own writing
+		defer s.m.work.Done()
+		if err := l.deliver(Inbound{Message: back}); err != nil {
+			s.m.logger.Debug("refusal not delivered", "session", s.Name(), "error", err)
+		}
+	}()
 }
 
 // notified takes a notification of the backend to the client.
@@ -118,7 +138,7 @@ func (s *Session) notified(l *link, call *Call, m jsonrpc.Message) {
 		}
 		call, data = c, cancelled(id, m.Params)
 	case "notifications/tools/list_changed":
-		s.hints = hints{}
+		s.hints = hints{listed: s.hints.listed + 1}
 		call = s.aside
 	case "notifications/resources/list_changed", "notifications/prompts/list_changed",
 		"notifications/resources/updated", "notifications/elicitation/complete":
@@ -145,7 +165,7 @@ func (s *Session) notified(l *link, call *Call, m jsonrpc.Message) {
 // client knows it by. s.mu is held.
 func (s *Session) takeAsked(l *link, id []byte) (int64, *Call) {
 	for ours, a := range s.asked {
-		if a.link == l && string(a.id) == string(id) {
+		if a.link == l && string(jsonrpc.Key(a.id)) == string(jsonrpc.Key(id)) {
 			delete(s.asked, ours)
 			a.call.answered()
 			return ours, a.call
@@ -164,11 +184,10 @@ func cancelled(id int64, params []byte) []byte {
 
 // byToken returns the call that gave a progress token. s.mu is held.
 func (s *Session) byToken(token []byte) *Call {
-	for _, c := range s.open {
-		for _, t := range c.tokens {
-			if t == string(token) {
-				return c
-			}
+	key := string(jsonrpc.Key(token))
+	for _, rq := range s.open {
+		if slices.Contains(rq.call.tokens, key) {
+			return rq.call
 		}
 	}
 	return s.aside
@@ -182,7 +201,8 @@ func (s *Session) byToken(token []byte) *Call {
 func (s *Session) guess(asks bool) *Call {
 	var only *Call
 	many := false
-	for _, c := range s.open {
+	for _, rq := range s.open {
+		c := rq.call
 		if c.method == "initialize" {
 			continue
 		}
@@ -195,9 +215,9 @@ func (s *Session) guess(asks bool) *Call {
 	case !many:
 		return only
 	case asks && !s.streams.read(standalone):
-		for _, c := range s.open {
-			if c.method == "tools/call" {
-				return c
+		for _, rq := range s.open {
+			if rq.call.method == "tools/call" {
+				return rq.call
 			}
 		}
 		return only

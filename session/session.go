@@ -12,10 +12,10 @@ package session
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -33,6 +33,9 @@ var (
 	ErrDuplicate = errors.New("a request with this id is in flight in this session")
 	// ErrBusy refuses what is over a limit, for now.
 	ErrBusy = errors.New("too much is in flight")
+	// ErrNotTaken wraps a backend's refusal to take a message, which may be sent
+	// again.
+	ErrNotTaken = errors.New("the server did not take the message")
 	// ErrClosing refuses what comes while the node is shutting down.
 	ErrClosing = errors.New("the server is shutting down")
 	// ErrRefused wraps a backend's refusal to open a session.
@@ -66,12 +69,13 @@ type Session struct {
 	ready      bool   // the client has sent notifications/initialized
 	link       *link  // the open conversation, or nil
 	opening    chan struct{}
-	open       map[string]*Call // by raw id of a request in flight
-	asked      map[int64]asked  // the backend's requests that the client has not answered
-	asks       int64            // how many there have been
+	open       map[string]*inflight // in flight, by the key of their id
+	asked      map[int64]asked      // the backend's requests that the client has not answered
+	asks       int64                // how many there have been
 	hints      hints
 	internal   map[string]chan jsonrpc.Message // requests of our own
 	internals  int
+	ours       string // begins the ids of our own requests
 }
 
 // asked is a request of the backend, on its way to the client or with it.
@@ -141,111 +145,35 @@ func (s *Session) Begin(msgs []jsonrpc.Message, light bool) (*Call, error) {
 	return c, nil
 }
 
-// enter puts the requests on record. s.mu is held.
-func (s *Session) enter(c *Call, msgs []jsonrpc.Message) error {
-	if s.closed {
-		return ErrNotFound
-	}
-	for i := range msgs {
-		m := &msgs[i]
-		if m.Kind != jsonrpc.Request {
-			continue
-		}
-		id := string(m.ID) // a copy: the call may live for long, and must not hold the body
-		if s.open[id] != nil {
-			s.leave(c)
-			return ErrDuplicate
-		}
-		if s.open == nil {
-			s.open = make(map[string]*Call)
-		}
-		s.open[id] = c
-		c.pending = append(c.pending, id)
-		if c.method == "" {
-			c.method = m.Method
-		}
-		if m.Method == "initialize" && s.initialize == nil {
-			s.initialize = m.Raw
-		}
-		if token := jsonrpc.Field(m.Params, "_meta", "progressToken"); token != nil {
-			c.tokens = append(c.tokens, string(token))
-		}
-	}
-	return nil
-}
-
-// leave takes back what enter did. s.mu is held.
-func (s *Session) leave(c *Call) {
-	for _, id := range c.pending {
-		delete(s.open, id)
-	}
-}
-
-// fail answers a pending request with an error of ours.
-func (s *Session) fail(c *Call, id []byte, e *jsonrpc.Error) {
-	s.mu.Lock()
-	mine := s.open[string(id)] == c
-	if mine {
-		delete(s.open, string(id))
-	}
-	s.mu.Unlock()
-	if mine {
-		c.respond(id, jsonrpc.AppendError(nil, id, e))
-		s.m.dismiss(s, 1)
-	}
-}
-
-// inFlight says whether the request id is one of the call's, and unanswered.
-func (s *Session) inFlight(id []byte, c *Call) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.open[string(id)] == c
-}
-
-// cancel ends the request id. The backend has been told, and whatever it still
-// says of it is dropped.
-func (s *Session) cancel(id []byte) {
-	s.mu.Lock()
-	c := s.open[string(id)]
-	if c == nil || c.method == "initialize" {
-		s.mu.Unlock()
-		return
-	}
-	delete(s.open, string(id))
-	s.mu.Unlock()
-	c.cancel(id)
-	s.m.dismiss(s, 1)
-}
-
 // Send takes a message of the client that is no request: a notification, or the
 // answer to a request of the backend.
 func (s *Session) Send(ctx context.Context, m jsonrpc.Message, header http.Header) error {
 	if m.Kind == jsonrpc.Response {
 		return s.answer(ctx, m, header)
 	}
-	err := s.deliver(ctx, Inbound{Message: m, Context: ctx, Header: header})
 	switch m.Method {
 	case "notifications/cancelled":
 		if id := jsonrpc.Field(m.Params, "requestId"); id != nil {
-			s.cancel(id)
+			s.cancel(id) // first, so that a request that waits to be delivered is not
 		}
 	case "notifications/initialized":
 		s.mu.Lock()
 		s.ready = true
 		s.mu.Unlock()
 	}
-	return err
+	return s.deliver(ctx, Inbound{Message: m, Context: ctx, Header: header})
 }
 
 // answer hands the client's answer to the backend that asked. An answer that
 // nobody waits for is dropped: it may be a second one.
 func (s *Session) answer(ctx context.Context, m jsonrpc.Message, header http.Header) error {
-	var id int64
-	if json.Unmarshal(m.ID, &id) != nil {
-		// Some clients answer with the id as a string.
-		if _, err := fmt.Sscan(jsonrpc.String(m.ID), &id); err != nil {
-			return nil
-		}
+	text := string(jsonrpc.Key(m.ID))
+	if m.ID[0] == '"' {
+		text = jsonrpc.String(m.ID) // some clients answer with the id as a string
+	}
+	id, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		return nil
 	}
 	s.mu.Lock()
 	a, ok := s.asked[id]
@@ -255,13 +183,20 @@ func (s *Session) answer(ctx context.Context, m jsonrpc.Message, header http.Hea
 	if !ok {
 		return nil
 	}
-	a.call.answered()
-	if !current {
-		return nil // whoever asked is gone
+	if current { // else whoever asked is gone
+		raw := m.WithID(a.id)
+		m.ID, m.Raw = a.id, raw
+		if err := a.link.conn.Deliver(Inbound{Message: m, Context: ctx, Header: header}); err != nil {
+			s.mu.Lock()
+			if s.link == a.link {
+				s.asked[id] = a // so that it can be answered again
+			}
+			s.mu.Unlock()
+			return fmt.Errorf("%w: %w", ErrNotTaken, err)
+		}
 	}
-	raw := m.WithID(a.id)
-	m.ID, m.Raw = a.id, raw
-	return a.link.conn.Deliver(Inbound{Message: m, Context: ctx, Header: header})
+	a.call.answered()
+	return nil
 }
 
 // Is says whether id is the session's secret id.
@@ -274,9 +209,9 @@ func (s *Session) Single() bool { return s.single }
 func (s *Session) Opening() *Call {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, c := range s.open {
-		if c.method == "initialize" {
-			return c
+	for _, rq := range s.open {
+		if rq.call.method == "initialize" {
+			return rq.call
 		}
 	}
 	return nil

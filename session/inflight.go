@@ -1,0 +1,147 @@
+package session
+
+import (
+	"holdfast/jsonrpc"
+)
+
+// An inflight is one request of a call, from the time it is taken until it is
+// answered or given up. Whoever takes it off Session.open is the one to end it.
+type inflight struct {
+	call *Call
+	id   string // raw, as the client spelled it
+	sent bool   // the backend has it, or may have it; guarded by Session.mu
+}
+
+// enter puts the requests on record. s.mu is held.
+func (s *Session) enter(c *Call, msgs []jsonrpc.Message) error {
+	if s.closed {
+		return ErrNotFound
+	}
+	for i := range msgs {
+		m := &msgs[i]
+		if m.Kind != jsonrpc.Request {
+			continue
+		}
+		key := jsonrpc.Key(m.ID)
+		if s.open[string(key)] != nil {
+			s.leave(c)
+			return ErrDuplicate
+		}
+		if s.open == nil {
+			s.open = make(map[string]*inflight)
+		}
+		rq := &inflight{call: c, id: string(m.ID)} // a copy: the call may live for long, and must not hold the body
+		if string(key) == rq.id {
+			s.open[rq.id] = rq
+		} else {
+			s.open[string(key)] = rq
+		}
+		c.pending = append(c.pending, rq)
+		if c.method == "" {
+			c.method = m.Method
+		}
+		if m.Method == "initialize" && s.initialize == nil {
+			s.initialize = m.Raw
+		}
+		if token := jsonrpc.Field(m.Params, "_meta", "progressToken"); token != nil {
+			c.tokens = append(c.tokens, string(jsonrpc.Key(token)))
+		}
+	}
+	return nil
+}
+
+// leave takes back what enter did. s.mu is held.
+func (s *Session) leave(c *Call) {
+	for key, rq := range s.open {
+		if rq.call == c {
+			delete(s.open, key)
+		}
+	}
+}
+
+// take takes a request off the record, if it is there and the call's (nil: of any
+// call). s.mu is held.
+func (s *Session) take(id []byte, c *Call) *inflight {
+	key := jsonrpc.Key(id)
+	rq := s.open[string(key)]
+	if rq == nil || c != nil && rq.call != c {
+		return nil
+	}
+	delete(s.open, string(key))
+	return rq
+}
+
+// begin says whether a request is to be handed to the backend now: not so if it
+// has been ended meanwhile. s.mu is held.
+func (s *Session) begin(in *Inbound) bool {
+	if in.Call == nil {
+		return true
+	}
+	rq := s.open[string(jsonrpc.Key(in.ID))]
+	if rq == nil || rq.call != in.Call {
+		return false
+	}
+	rq.sent = true
+	return true
+}
+
+// fail answers a request of the call with an error of ours, if it is still
+// unanswered.
+func (s *Session) fail(c *Call, id []byte, e *jsonrpc.Error) {
+	s.mu.Lock()
+	rq := s.take(id, c)
+	s.mu.Unlock()
+	if rq != nil {
+		s.failAll([]*inflight{rq}, e)
+	}
+}
+
+// failAll answers requests that were taken off the record.
+func (s *Session) failAll(lost []*inflight, e *jsonrpc.Error) {
+	for _, rq := range lost {
+		rq.call.respond(rq, jsonrpc.AppendError(nil, []byte(rq.id), e))
+		s.ended(rq)
+	}
+}
+
+// cancel ends a request. The backend is told by the one who calls, and whatever
+// it still says of it is dropped.
+func (s *Session) cancel(id []byte) {
+	s.mu.Lock()
+	if rq := s.open[string(jsonrpc.Key(id))]; rq == nil || rq.call.method == "initialize" {
+		s.mu.Unlock()
+		return
+	}
+	rq := s.take(id, nil)
+	s.mu.Unlock()
+	rq.call.cancel(rq)
+	s.ended(rq)
+}
+
+// ended is called for each request that was taken off the record, after its call
+// knows.
+func (s *Session) ended(rq *inflight) {
+	if rq.call.over() {
+		s.mu.Lock()
+		for id, a := range s.asked {
+			if a.call == rq.call {
+				delete(s.asked, id) // nobody waits for the answer
+			}
+		}
+		s.mu.Unlock()
+	}
+	s.m.dismiss(s, 1)
+}
+
+// takeOpen takes all requests in flight off the record, or only those that the
+// backend may have. s.mu is held.
+func (s *Session) takeOpen(unsent bool) []*inflight {
+	var lost []*inflight
+	for key, rq := range s.open {
+		if rq.sent || unsent {
+			lost = append(lost, rq)
+			delete(s.open, key)
+		}
+	}
+	return lost
+}

@@ -1,0 +1,370 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"holdfast/jsonrpc"
+)
+
+// Some servers spell an id differently in their answers. The client gets its own.
+func TestIDSpelling(t *testing.T) {
+	h := newHouse(t, Options{}, nil)
+	defer h.close()
+	s := h.open("")
+	for _, spell := range [][2]string{{`"a/b"`, `"a\/b"`}, {`"é"`, `"\u00e9"`}} {
+		c := begin(t, s, true, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":"ping","params":{"_meta":{"progressToken":%[1]s}}}`, spell[0]))
+		again := []jsonrpc.Message{parse(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":"ping"}`, spell[1]))}
+		if _, err := s.Begin(again, true); !errors.Is(err, ErrDuplicate) {
+			t.Errorf("id %s beside %s: %v", spell[1], spell[0], err)
+		}
+		s.mu.Lock()
+		if s.byToken([]byte(spell[1])) != c {
+			t.Errorf("progress for %s does not belong to %s", spell[1], spell[0])
+		}
+		s.mu.Unlock()
+		h.desk.last().say(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{}}`, spell[1]))
+		answers, done := c.Wait(t.Context(), time.Second)
+		if !done || len(answers) != 1 || !strings.Contains(string(answers[0]), `"id":`+spell[0]) {
+			t.Errorf("id %s answered as %s: %q", spell[0], spell[1], answers)
+		}
+	}
+}
+
+// A batch may hold answers and notifications beside requests.
+func TestMixedBatch(t *testing.T) {
+	h := newHouse(t, Options{}, nil)
+	defer h.close()
+	s := h.open("")
+	c := begin(t, s, false, request(5))
+	<-h.desk.last().in
+	h.desk.last().say(c, `{"jsonrpc":"2.0","id":"mine","method":"elicitation/create","params":{}}`)
+	begin(t, s, true, `{"jsonrpc":"2.0","id":1,"result":{"action":"accept"}}`, request(6))
+	if in := <-h.desk.last().in; string(in.ID) != `"mine"` {
+		t.Errorf("the answer arrived as %s", in.Raw)
+	}
+	begin(t, s, true, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":5}}`, request(7))
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.ended {
+		t.Error("a call that was cancelled in a batch goes on")
+	}
+}
+
+// The ids of Holdfast's own requests can't be met by a client's, not even by those
+// of another Holdfast.
+func TestOwnIDs(t *testing.T) {
+	h := newHouse(t, Options{}, nil)
+	defer h.close()
+	seen := map[string]bool{}
+	for range 3 {
+		s := h.open("")
+		if s.ours != "" {
+			t.Fatal("asked for nothing, and has ids")
+		}
+		m := parse(request(1))
+		s.Light(t.Context(), &m, nil)
+		if seen[s.ours] || len(s.ours) < 20 {
+			t.Errorf("%q again, or too short", s.ours)
+		}
+		seen[s.ours] = true
+	}
+}
+
+// A late response to a cancelled request is not the answer to the next one that
+// uses its id.
+func TestLateResponse(t *testing.T) {
+	h := newHouse(t, Options{}, nil)
+	defer h.close()
+	s := h.open("")
+	first := begin(t, s, true, request(5))
+	if err := s.Send(t.Context(), parse(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":5}}`), nil); err != nil {
+		t.Fatal(err)
+	}
+	second := begin(t, s, true, request(5))
+	h.desk.last().say(first, `{"jsonrpc":"2.0","id":5,"result":{"of":"first"}}`)
+	h.desk.last().say(second, `{"jsonrpc":"2.0","id":5,"result":{"of":"second"}}`)
+	if answers, _ := second.Wait(t.Context(), time.Second); len(answers) != 1 || !strings.Contains(string(answers[0]), "second") {
+		t.Errorf("got %q", answers)
+	}
+}
+
+// moody is a backend that refuses messages while it is told to.
+type moody struct {
+	desk
+	full atomic.Bool
+}
+
+type moodyConn struct {
+	Conn
+	m *moody
+}
+
+func (m *moody) Open(ctx context.Context, start Start, sink Sink) (Conn, error) {
+	c, err := m.desk.Open(ctx, start, sink)
+	return moodyConn{c, m}, err
+}
+
+func (c moodyConn) Deliver(in Inbound) error {
+	if c.m.full.Load() {
+		return errors.New("queue is full")
+	}
+	return c.Conn.Deliver(in)
+}
+
+// An answer that the backend does not take is told so, and can be sent again.
+func TestAnswerRefused(t *testing.T) {
+	h := newHouse(t, Options{}, nil)
+	defer h.close()
+	b := &moody{}
+	h.backend = b
+	s := h.open("")
+	c := begin(t, s, false, request(5))
+	<-b.last().in
+	b.last().say(c, `{"jsonrpc":"2.0","id":"mine","method":"elicitation/create","params":{}}`)
+	b.full.Store(true)
+	answer := parse(`{"jsonrpc":"2.0","id":1,"result":{}}`)
+	if err := s.Send(t.Context(), answer, nil); !errors.Is(err, ErrNotTaken) {
+		t.Errorf("refused with %v", err)
+	}
+	b.full.Store(false)
+	if err := s.Send(t.Context(), answer, nil); err != nil {
+		t.Error(err)
+	}
+	if in := <-b.last().in; string(in.ID) != `"mine"` {
+		t.Errorf("got %s", in.Raw)
+	}
+}
+
+// What ended calls asked their client is forgotten, and what others ask is
+// bounded.
+func TestAskedBounded(t *testing.T) {
+	h := newHouse(t, Options{}, nil)
+	defer h.close()
+	s := h.open("")
+	link := h.desk.last()
+	for i := range 10 {
+		c := begin(t, s, false, request(i))
+		<-link.in
+		link.say(c, fmt.Sprintf(`{"jsonrpc":"2.0","id":"q%d","method":"elicitation/create"}`, i))
+		link.say(c, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"result":{}}`, i))
+	}
+	asked := func() int {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return len(s.asked)
+	}
+	if n := asked(); n > 0 {
+		t.Errorf("%d requests of ended calls are on record", n)
+	}
+	for i := range mostAsked + 1 {
+		link.say(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":"r%d","method":"roots/list"}`, i))
+	}
+	if in := <-link.in; in.Error == nil || string(in.ID) != fmt.Sprintf(`"r%d"`, mostAsked) {
+		t.Errorf("got %s", in.Raw)
+	}
+	if n := asked(); n != mostAsked {
+		t.Errorf("%d requests are on record", n)
+	}
+}
+
+// A call of a 2024-11-05 session has no stream of its own to be disconnected from.
+func TestSingleDisconnect(t *testing.T) {
+	h := newHouse(t, Options{}, nil)
+	defer h.close()
+	s, err := h.New(newRequest(), "", true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := begin(t, s, true, request(1))
+	c.Disconnect(-1)
+	h.desk.last().say(c, `{"jsonrpc":"2.0","id":1,"result":{}}`)
+	s.streams.mu.Lock()
+	defer s.streams.mu.Unlock()
+	if n := len(s.streams.calls); n > 0 {
+		t.Errorf("%d calls are in the table", n)
+	}
+}
+
+// A request that was never handed over when its backend died goes to the next one;
+// one that was is told that its outcome is unknown.
+func TestDiedBefore(t *testing.T) {
+	h := newHouse(t, Options{}, nil)
+	defer h.close()
+	s := h.open("")
+	sent := begin(t, s, true, request(1))
+	msgs := []jsonrpc.Message{parse(request(2))}
+	waits, err := s.Begin(msgs, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.desk.last().sink.Closed(errors.New("died"), true)
+	waits.Deliver(t.Context(), msgs, nil)
+	h.desk.last().say(waits, `{"jsonrpc":"2.0","id":2,"result":{"ran":"once"}}`)
+	for c, want := range map[*Call]string{sent: "outcome unknown", waits: "once"} {
+		if answers, _ := c.Wait(t.Context(), time.Second); len(answers) != 1 || !strings.Contains(string(answers[0]), want) {
+			t.Errorf("got %q, want %s", answers, want)
+		}
+	}
+}
+
+// A request that is cancelled while the backend is opened again is never run.
+func TestCancelDuringReopen(t *testing.T) {
+	h := newHouse(t, Options{}, nil)
+	defer h.close()
+	s := h.open("")
+	opening, gate := make(chan struct{}), make(chan struct{})
+	h.desk.slow = func() { close(opening); <-gate }
+	h.desk.last().sink.Closed(errors.New("died"), true)
+	var wg sync.WaitGroup
+	for i := range 2 {
+		msgs := []jsonrpc.Message{parse(request(i))}
+		c, err := s.Begin(msgs, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		wg.Go(func() { c.Deliver(context.Background(), msgs, nil) })
+	}
+	<-opening
+	wg.Go(func() {
+		_ = s.Send(context.Background(), parse(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`), nil)
+	})
+	eventually(t, "the cancellation", func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return len(s.open) == 1
+	})
+	close(gate)
+	wg.Wait()
+	for len(h.desk.last().in) > 0 {
+		if in := <-h.desk.last().in; string(in.ID) == "1" {
+			t.Error("it was run")
+		}
+	}
+}
+
+// stillborn is a backend whose second conversation dies as it is initialized.
+type stillborn struct {
+	desk
+	closes atomic.Int32
+}
+
+type stillbornConn struct {
+	*deskConn
+	b *stillborn
+}
+
+func (b *stillborn) Open(ctx context.Context, start Start, sink Sink) (Conn, error) {
+	_, err := b.desk.Open(ctx, start, sink)
+	return stillbornConn{b.last(), b}, err
+}
+
+func (c stillbornConn) Deliver(in Inbound) error {
+	if in.Call == nil && in.Method == "initialize" {
+		go c.sink.Closed(errors.New("died at once"), true)
+		return nil
+	}
+	return c.deskConn.Deliver(in)
+}
+
+func (c stillbornConn) Close() error {
+	c.b.closes.Add(1)
+	return nil
+}
+
+// A conversation is closed once, however it ends.
+func TestClosedOnce(t *testing.T) {
+	h := newHouse(t, Options{}, nil)
+	b := &stillborn{}
+	h.backend = b
+	s := h.open("")
+	b.last().sink.Closed(errors.New("died"), true)
+	begin(t, s, false, request(1)) // opens it again, in vain
+	h.close()
+	if closes, opens := int(b.closes.Load()), len(b.links); closes != opens || opens < 2 {
+		t.Errorf("%d conversations, %d closes", opens, closes)
+	}
+}
+
+// Close may be called by several at once, and while sessions begin.
+func TestConcurrentClose(t *testing.T) {
+	for range 50 {
+		h := newHouse(t, Options{}, nil)
+		var wg sync.WaitGroup
+		for range 2 {
+			wg.Go(func() {
+				if s, err := h.New(newRequest(), "", false); err == nil {
+					h.End(s)
+				}
+			})
+			wg.Go(h.Manager.Close)
+		}
+		wg.Wait()
+		h.close()
+	}
+}
+
+// What is learned of the tools is not kept if the list has changed meanwhile, nor
+// if the client left before it was read.
+func TestHintsOutdated(t *testing.T) {
+	h := newHouse(t, Options{}, nil)
+	defer h.close()
+	b := &lister{asked: make(chan Inbound, 1)}
+	h.backend = b
+	s := h.open("")
+	m := parse(request(1))
+	ctx, leave := context.WithCancel(t.Context())
+	light := make(chan bool)
+	look := func() { light <- s.Light(ctx, &m, nil) }
+	answer := func(in Inbound) {
+		b.last().say(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"tools":[{"name":"x","annotations":{"readOnlyHint":true}}]}}`, in.ID))
+	}
+
+	go look()
+	in := <-b.asked
+	b.last().say(nil, `{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`)
+	answer(in)
+	if <-light {
+		t.Error("an outdated list is believed")
+	}
+	go look()
+	<-b.asked
+	leave()
+	<-light
+	ctx = t.Context()
+	go look()
+	answer(<-b.asked)
+	if !<-light {
+		t.Error("the list that came after all is not believed")
+	}
+}
+
+// lister is a backend that has the test answer tools/list.
+type lister struct {
+	desk
+	asked chan Inbound
+}
+
+type listerConn struct {
+	*deskConn
+	b *lister
+}
+
+func (b *lister) Open(ctx context.Context, start Start, sink Sink) (Conn, error) {
+	_, err := b.desk.Open(ctx, start, sink)
+	return listerConn{b.last(), b}, err
+}
+
+func (c listerConn) Deliver(in Inbound) error {
+	if in.Method == "tools/list" {
+		c.b.asked <- in
+		return nil
+	}
+	return c.deskConn.Deliver(in)
+}
