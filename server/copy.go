@@ -25,6 +25,7 @@ type conn struct {
 	s *session.Session
 
 	sources []source
+	first   int // the source that comes first in the next turn
 	ready   chan struct{}
 
 	ids    bool   // events carry ids
@@ -63,7 +64,8 @@ type page struct {
 
 var pages = sync.Pool{New: func() any { return &page{text: make([]byte, 0, 8<<10)} }}
 
-// mostText is how many bytes are gathered before they are written.
+// mostText is how many bytes are gathered before they are written: a message that
+// begins below it is the last one of its write.
 const mostText = 64 << 10
 
 // surelySent is how many bytes of a response the system takes off our hands
@@ -192,7 +194,10 @@ func (c *conn) copy(ctx context.Context) error {
 func (c *conn) turn(ctx context.Context) (more bool, err error) {
 	p := pages.Get().(*page)
 	text := p.text[:0]
-	for i := range c.sources {
+	first := c.first
+	c.first = 0
+	for n := range c.sources {
+		i := (first + n) % len(c.sources)
 		src := &c.sources[i]
 		if i > 0 && src.Gone() {
 			src.ended = true // its client reads it on another connection
@@ -200,11 +205,15 @@ func (c *conn) turn(ctx context.Context) (more bool, err error) {
 		if src.ended {
 			continue
 		}
+		if len(text) >= mostText {
+			more, c.first = true, i
+			break
+		}
 		entries, err := src.Next(ctx, p.entries[:0])
 		text = c.append(text, src, entries)
 		switch {
 		case err == nil:
-			more = more || len(entries) == cap(p.entries) || len(text) > mostText
+			more = more || len(entries) == cap(p.entries) || len(text) >= mostText
 		case errors.Is(err, io.EOF):
 			src.ended = true
 		default:
@@ -230,7 +239,23 @@ func (c *conn) turn(ctx context.Context) (more bool, err error) {
 		}
 		src.told = src.ended
 	}
+	c.drop()
 	return more, nil
+}
+
+// drop lets go of the continued calls that are over, or that their client reads
+// on another connection. A connection is as it was before it took them.
+func (c *conn) drop() {
+	kept := c.sources[:1]
+	for _, src := range c.sources[1:] {
+		if src.told {
+			src.Detach(false, c.sentID, true)
+		} else {
+			kept = append(kept, src)
+		}
+	}
+	clear(c.sources[len(kept):])
+	c.sources = kept
 }
 
 func (p *page) release(text []byte) {
@@ -241,7 +266,8 @@ func (p *page) release(text []byte) {
 	pages.Put(p)
 }
 
-// append appends the events of entries.
+// append appends the events of entries, and gives back to the source those that
+// are too much for one write.
 func (c *conn) append(text []byte, src *source, entries []stream.Entry) []byte {
 	if len(entries) == 0 {
 		return text
@@ -253,6 +279,10 @@ func (c *conn) append(text []byte, src *source, entries []stream.Entry) []byte {
 		id = id[:len(id)-1]
 	}
 	for i := range entries {
+		if len(text) >= mostText {
+			src.Back(entries[i-1].Seq)
+			break
+		}
 		e := &entries[i]
 		src.ended = src.ended || e.Last
 		if len(e.Data) == 0 {

@@ -23,50 +23,50 @@ func errf(code int, format string, args ...any) *jsonrpc.Error {
 
 // reject answers a request with an HTTP status and a JSON-RPC error that has no
 // id: it is about the HTTP request.
-func reject(w http.ResponseWriter, status int, e *jsonrpc.Error) {
+func (h *Handler) reject(w http.ResponseWriter, status int, e *jsonrpc.Error) {
 	body := jsonrpc.AppendError(nil, nil, e)
 	head := w.Header()
 	head["Content-Type"] = typeJSON
 	head.Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(status)
-	_, _ = w.Write(body) // who has gone does not hear it
+	h.finish(w, body) // who has gone does not hear it
 }
 
 // fail answers a request with what an error of the floors below means in HTTP.
 func (h *Handler) fail(w http.ResponseWriter, err error) {
 	switch {
 	case errors.Is(err, session.ErrNotFound):
-		reject(w, http.StatusNotFound, errf(jsonrpc.CodeServer,
+		h.reject(w, http.StatusNotFound, errf(jsonrpc.CodeServer,
 			"session not found: it has ended or expired; start a new one with an initialize request"))
 	case errors.Is(err, session.ErrDuplicate):
-		reject(w, http.StatusBadRequest, errf(codeInvalid, "%v: use an id once", err))
+		h.reject(w, http.StatusBadRequest, errf(codeInvalid, "%v: use an id once", err))
 	case errors.Is(err, session.ErrBusy):
 		w.Header().Set("Retry-After", "1")
-		reject(w, http.StatusTooManyRequests, errf(jsonrpc.CodeServer, "%v: try again later", err))
+		h.reject(w, http.StatusTooManyRequests, errf(jsonrpc.CodeServer, "%v: try again later", err))
 	case errors.Is(err, session.ErrClosing), errors.Is(err, session.ErrNotTaken):
 		w.Header().Set("Retry-After", "1")
-		reject(w, http.StatusServiceUnavailable, errf(jsonrpc.CodeServer, "%v: try again later", err))
+		h.reject(w, http.StatusServiceUnavailable, errf(jsonrpc.CodeServer, "%v: try again later", err))
 	case errors.Is(err, session.ErrNoServer):
-		reject(w, http.StatusBadRequest, errf(codeInvalid, "%v", err))
+		h.reject(w, http.StatusBadRequest, errf(codeInvalid, "%v", err))
 	case errors.Is(err, session.ErrRefused):
 		level := slog.LevelError
 		if errors.Is(err, context.Canceled) {
 			level = slog.LevelDebug // the client did not wait
 		}
 		h.logger.Log(context.Background(), level, "session not opened", "error", err)
-		reject(w, http.StatusBadGateway, errf(jsonrpc.CodeServer, "%v", err))
+		h.reject(w, http.StatusBadGateway, errf(jsonrpc.CodeServer, "%v", err))
 	case errors.Is(err, session.ErrBadID):
-		reject(w, http.StatusBadRequest, errf(jsonrpc.CodeInvalidParams,
+		h.reject(w, http.StatusBadRequest, errf(jsonrpc.CodeInvalidParams,
 			"%v: resume with an id that was received in this session", err))
 	case errors.Is(err, stream.ErrTrimmed), errors.Is(err, stream.ErrNotFound):
-		reject(w, http.StatusGone, errf(jsonrpc.CodeServer,
+		h.reject(w, http.StatusGone, errf(jsonrpc.CodeServer,
 			"outcome unknown: %v; they were dropped after the time or the size they are kept for", stream.ErrTrimmed))
 	case errors.Is(err, stream.ErrFull), errors.Is(err, stream.ErrUnavailable):
 		w.Header().Set("Retry-After", "1")
-		reject(w, http.StatusServiceUnavailable, errf(jsonrpc.CodeServer, "%v: try again later", err))
+		h.reject(w, http.StatusServiceUnavailable, errf(jsonrpc.CodeServer, "%v: try again later", err))
 	default:
 		h.logger.Error("request failed", "error", err)
-		reject(w, http.StatusInternalServerError, errf(jsonrpc.CodeInternal, "internal error: %v", err))
+		h.reject(w, http.StatusInternalServerError, errf(jsonrpc.CodeInternal, "internal error: %v", err))
 	}
 }
 

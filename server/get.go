@@ -8,28 +8,38 @@ import (
 	"strings"
 	"time"
 
+	"holdfast/jsonrpc"
 	"holdfast/protocol"
 	"holdfast/session"
 	"holdfast/stream"
 )
 
-// stream answers a POST with the call's stream, from its beginning. deliver,
-// unless nil, hands the call to its backend once the client can ask for it
-// again.
-func (h *Handler) stream(w http.ResponseWriter, r *http.Request, call *session.Call, deliver func()) {
+// stream answers a POST with the call's stream, from its beginning. held, unless
+// nil, are the call's messages, which go to the backend once the client can ask
+// for the call again, and not at all if there is no stream to ask for.
+func (h *Handler) stream(w http.ResponseWriter, r *http.Request, call *session.Call, held []jsonrpc.Message) {
 	s := call.Session()
 	c := h.newConn(w, r, s)
 	if call.Method() == "initialize" {
 		c.primes = false // the revision is not settled, and the session is young
 	}
 	cursor := stream.Cursor{Stream: stream.ID{Number: call.Number()}}
-	err := c.read(r.Context(), cursor)
-	if err == nil {
-		c.link()
-		err = c.open(nil)
+	if err := c.read(r.Context(), cursor); err != nil {
+		if held != nil {
+			call.Abort(held, errf(jsonrpc.CodeServer, "not delivered: its stream cannot be read: %v", err))
+			h.fail(w, err)
+			return
+		}
+		call.Break()
+		h.logger.Error("stream of a call not opened", "session", s.Name(), "error", err)
+		h.reject(w, http.StatusInternalServerError, errf(jsonrpc.CodeServer,
+			"the call runs, but its stream cannot be read: %v; its outcome is told to a GET with the session id", err))
+		return
 	}
-	if deliver != nil {
-		deliver()
+	c.link()
+	err := c.open(nil)
+	if held != nil {
+		call.Deliver(context.WithoutCancel(r.Context()), held, r.Header)
 	}
 	if err == nil {
 		err = c.copy(r.Context())
@@ -52,7 +62,7 @@ func (c *conn) link() {
 // "Listening for Messages from the Server", "Resumability and Redelivery").
 func (h *Handler) get(w http.ResponseWriter, r *http.Request) {
 	if !accepts(r.Header["Accept"], "text/event-stream") {
-		reject(w, http.StatusNotAcceptable, errf(codeInvalid, "Accept must list text/event-stream"))
+		h.reject(w, http.StatusNotAcceptable, errf(codeInvalid, "Accept must list text/event-stream"))
 		return
 	}
 	if param := streamParam(r); param != "" {
@@ -170,8 +180,9 @@ func (h *Handler) find(w http.ResponseWriter, r *http.Request, param string) (s 
 	name, id, _ := strings.Cut(param, ".")
 	s, err := h.sessions.FindName(name, h.opts.Principal(r))
 	if err == nil {
-		// A session header, if there is one, must not be another's.
-		if own := r.Header[protocol.HeaderSession]; len(own) > 0 && !s.Is(own[0]) {
+		// A session header, if there is one, must not be another's; and a session of
+		// 2024-11-05 speaks through the other doors.
+		if own := r.Header[protocol.HeaderSession]; s.Single() || len(own) > 0 && !s.Is(own[0]) {
 			err = session.ErrNotFound
 		}
 	}
@@ -215,7 +226,7 @@ func (h *Handler) getStream(w http.ResponseWriter, r *http.Request, param string
 // stream (SEP-1335, "Multi-turn requests").
 func (h *Handler) postStream(w http.ResponseWriter, r *http.Request) {
 	if h.opts.Stateless {
-		reject(w, http.StatusNotFound, errf(codeInvalid, "a stateless endpoint has no stream URLs"))
+		h.reject(w, http.StatusNotFound, errf(codeInvalid, "a stateless endpoint has no stream URLs"))
 		return
 	}
 	msgs, _, ok := h.messages(w, r)
@@ -227,8 +238,8 @@ func (h *Handler) postStream(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	for i := range msgs {
-		if msgs[i].Kind != jsonrpcResponse {
-			reject(w, http.StatusBadRequest, errf(codeInvalid, "only responses can be posted to a stream URL"))
+		if msgs[i].Kind != jsonrpc.Response {
+			h.reject(w, http.StatusBadRequest, errf(codeInvalid, "only responses can be posted to a stream URL"))
 			return
 		}
 	}

@@ -20,18 +20,19 @@ var allowedHeaders = map[string]bool{
 
 // guard checks Host and Origin, answers a preflight, and sets what a browser
 // wants to see on the answer (2025-11-25, Transports, "Security Warning"). It
-// says whether the request may go on; if not, it is answered.
-func (h *Handler) guard(w http.ResponseWriter, r *http.Request) bool {
+// says whether the request may go on; if not, it is answered. methods are those
+// that the door has.
+func (h *Handler) guard(w http.ResponseWriter, r *http.Request, methods string) bool {
 	local := onLoopback(r)
 	if !h.hostAllowed(r.Host, local) {
-		reject(w, http.StatusForbidden, errf(codeInvalid,
+		h.reject(w, http.StatusForbidden, errf(codeInvalid,
 			"Host %.80q is not allowed: it is no name of this server (allow it with --allow-host or AllowedHosts)", r.Host))
 		return false
 	}
 	origin := r.Header["Origin"]
 	if len(origin) == 0 {
 		if r.Method == http.MethodOptions {
-			w.Header().Set("Allow", h.allow())
+			w.Header().Set("Allow", methods)
 			w.WriteHeader(http.StatusNoContent)
 			return false
 		}
@@ -40,7 +41,7 @@ func (h *Handler) guard(w http.ResponseWriter, r *http.Request) bool {
 	head := w.Header()
 	head.Add("Vary", "Origin")
 	if len(origin) > 1 || !h.originAllowed(origin[0], r.Host, local) {
-		reject(w, http.StatusForbidden, errf(codeInvalid,
+		h.reject(w, http.StatusForbidden, errf(codeInvalid,
 			"Origin %.80q is not allowed (allow it with --allow-origin or AllowedOrigins)", origin[0]))
 		return false
 	}
@@ -49,7 +50,7 @@ func (h *Handler) guard(w http.ResponseWriter, r *http.Request) bool {
 	if r.Method != http.MethodOptions {
 		return true
 	}
-	head.Set("Access-Control-Allow-Methods", h.allow())
+	head.Set("Access-Control-Allow-Methods", methods)
 	head.Set("Access-Control-Allow-Headers", allowable(r.Header.Values("Access-Control-Request-Headers")))
 	head.Set("Access-Control-Max-Age", "600")
 	w.WriteHeader(http.StatusNoContent)
@@ -78,6 +79,7 @@ func allowable(asked []string) string {
 // loopback address only loopback names are, so that no web page can reach it by
 // pointing a name of its own there (DNS rebinding).
 func (h *Handler) hostAllowed(host string, local bool) bool {
+	host = strings.ToLower(host)
 	if h.hosts["*"] || h.hosts[host] || h.hosts[bare(host)] {
 		return true
 	}
@@ -92,6 +94,7 @@ func (h *Handler) hostAllowed(host string, local bool) bool {
 // one that came from the server's own host, where that host can't be a name
 // that somebody pointed here.
 func (h *Handler) originAllowed(origin, host string, local bool) bool {
+	origin, host = strings.ToLower(origin), strings.ToLower(host)
 	if h.origins["*"] || h.origins[origin] {
 		return true
 	}

@@ -102,10 +102,10 @@ func TestHost(t *testing.T) {
 	p.admits(t, "evil.example:"+port, "Origin: http://evil.example:"+port, false)
 	p.works("foreign hosts")
 
-	n = newNode(t, config{server: server.Options{AllowedHosts: []string{"mcp.example", "other.example:81"}}})
+	n = newNode(t, config{server: server.Options{AllowedHosts: []string{"mcp.Example", "other.example:81"}}})
 	p = n.connect("2025-11-25", nil)
 	for host, ok := range map[string]bool{
-		"mcp.example": true, "mcp.example:8080": true, "other.example:81": true, n.addr: true,
+		"mcp.example": true, "MCP.example:8080": true, "Other.example:81": true, n.addr: true,
 		"other.example:82": false, "evil.mcp.example": false, "mcp.example.evil.example": false,
 	} {
 		p.admits(t, host, "", ok)
@@ -156,9 +156,9 @@ func TestOrigin(t *testing.T) {
 	allow := func(origins ...string) *peer {
 		return newNode(t, config{server: server.Options{AllowedOrigins: origins}}).connect("2025-11-25", nil)
 	}
-	p = allow("https://app.example", "null")
+	p = allow("HTTPS://app.Example", "null")
 	for origin, ok := range map[string]bool{
-		"https://app.example": true, "null": true, "http://localhost": true,
+		"https://app.example": true, "https://APP.example": true, "null": true, "http://localhost": true,
 		"https://app.example:444": false, "http://app.example": false, "https://sub.app.example": false,
 		"https://app.example.evil.example": false, "https://evil.example": false,
 	} {
@@ -216,7 +216,10 @@ func TestCORS(t *testing.T) {
 			t.Errorf("preflight of %s: %d %v", target, r.status, r.header)
 		}
 		lists(r, "Access-Control-Allow-Headers", needed...)
-		lists(r, "Access-Control-Allow-Methods", "GET", "POST", "DELETE")
+		lists(r, "Access-Control-Allow-Methods", "GET", "POST")
+		if got := strings.Contains(r.header.Get("Access-Control-Allow-Methods"), "DELETE"); got != strings.HasPrefix(target, "/mcp") {
+			t.Errorf("preflight of %s allows DELETE: %v", target, got)
+		}
 		if strings.Contains(r.header.Get("Access-Control-Allow-Headers"), "x-evil") {
 			t.Errorf("x-evil is allowed")
 		}

@@ -9,6 +9,7 @@ import (
 	"context"
 	"log/slog"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -43,6 +44,7 @@ type Options struct {
 	Retry           time.Duration // what clients are told to wait before they come back; 1 s
 	KeepAlive       time.Duration // silence after which a comment is sent; 15 s; negative: never
 	WriteTimeout    time.Duration // how long one write may wait for a slow client; 30 s
+	BodyTimeout     time.Duration // how long a request's body may take, beside a second for each 64 KiB; 30 s
 	InputGrace      time.Duration // how long a connection is held while the client is asked; 1 s
 	MaxBody         int64         // bytes of a request body; 4 MiB
 	Stateless       bool          // no sessions: each POST stands alone
@@ -77,6 +79,7 @@ func New(opts Options) *Handler {
 	def(&opts.Retry, time.Second)
 	def(&opts.KeepAlive, 15*time.Second)
 	def(&opts.WriteTimeout, 30*time.Second)
+	def(&opts.BodyTimeout, 30*time.Second)
 	def(&opts.InputGrace, time.Second)
 	if opts.MaxBody <= 0 {
 		opts.MaxBody = 4 << 20
@@ -99,7 +102,8 @@ func New(opts Options) *Handler {
 
 // ServeHTTP serves the Streamable HTTP endpoint (2025-11-25, Transports).
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if !h.guard(w, r) {
+	h.limit(w, r)
+	if !h.guard(w, r, h.allow()) {
 		return
 	}
 	switch {
@@ -113,7 +117,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.delete(w, r)
 	default:
 		w.Header().Set("Allow", h.allow())
-		reject(w, http.StatusMethodNotAllowed, errf(codeInvalid, "method %s is not allowed here", r.Method))
+		h.reject(w, http.StatusMethodNotAllowed, errf(codeInvalid, "method %s is not allowed here", r.Method))
 	}
 }
 
@@ -143,7 +147,7 @@ func (h *Handler) session(w http.ResponseWriter, r *http.Request) *session.Sessi
 	}
 	id := r.Header[protocol.HeaderSession]
 	if len(id) == 0 || id[0] == "" {
-		reject(w, http.StatusBadRequest, errf(codeInvalid,
+		h.reject(w, http.StatusBadRequest, errf(codeInvalid,
 			"missing Mcp-Session-Id header: start with an initialize request and send the id that its response carries"))
 		return nil
 	}
@@ -164,7 +168,7 @@ func (h *Handler) version(w http.ResponseWriter, r *http.Request) bool {
 	if len(v) == 0 || protocol.Known(v[0]) {
 		return true
 	}
-	reject(w, http.StatusBadRequest, unsupported(v[0]))
+	h.reject(w, http.StatusBadRequest, unsupported(v[0]))
 	return false
 }
 
@@ -188,10 +192,11 @@ func (h *Handler) Drain(ctx context.Context) error {
 	return nil
 }
 
+// setOf returns a set of names whose case means nothing, in lower case.
 func setOf(list []string) map[string]bool {
 	set := make(map[string]bool, len(list))
 	for _, v := range list {
-		set[v] = true
+		set[strings.ToLower(v)] = true
 	}
 	return set
 }

@@ -15,8 +15,6 @@ import (
 	"holdfast/stream"
 )
 
-const jsonrpcResponse = jsonrpc.Response
-
 // sessionParam is the query parameter that names the session in the URL that an
 // endpoint event gives.
 const sessionParam = "sessionId"
@@ -29,7 +27,12 @@ const sessionParam = "sessionId"
 // session.
 func (h *Handler) SSE(messages string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !h.guard(w, r) {
+		allow := "GET, POST, OPTIONS"
+		if h.opts.Stateless {
+			allow = "OPTIONS" // the pair is nothing without a session
+		}
+		h.limit(w, r)
+		if !h.guard(w, r, allow) {
 			return
 		}
 		switch {
@@ -38,12 +41,8 @@ func (h *Handler) SSE(messages string) http.Handler {
 		case r.Method == http.MethodPost && !h.opts.Stateless:
 			h.postSSE(w, r)
 		default:
-			allow := "GET, POST, OPTIONS"
-			if h.opts.Stateless {
-				allow = "OPTIONS" // the pair is nothing without a session
-			}
 			w.Header().Set("Allow", allow)
-			reject(w, http.StatusMethodNotAllowed, errf(codeInvalid, "method %s is not allowed here", r.Method))
+			h.reject(w, http.StatusMethodNotAllowed, errf(codeInvalid, "method %s is not allowed here", r.Method))
 		}
 	})
 }
@@ -51,13 +50,15 @@ func (h *Handler) SSE(messages string) http.Handler {
 // getSSE opens a session, or resumes the one that the last event id names.
 func (h *Handler) getSSE(w http.ResponseWriter, r *http.Request, messages string) {
 	if a := r.Header["Accept"]; len(a) > 0 && !accepts(a, "text/event-stream") {
-		reject(w, http.StatusNotAcceptable, errf(codeInvalid, "Accept must list text/event-stream"))
+		h.reject(w, http.StatusNotAcceptable, errf(codeInvalid, "Accept must list text/event-stream"))
 		return
 	}
 	var s *session.Session
 	var cursor stream.Cursor
 	var err error
-	if last := r.Header[protocol.HeaderLastEventID]; len(last) > 0 && last[0] != "" {
+	last := r.Header[protocol.HeaderLastEventID]
+	resumes := len(last) > 0 && last[0] != ""
+	if resumes {
 		name, id, _ := strings.Cut(last[0], ".")
 		s, err = h.sessions.FindName(name, h.opts.Principal(r))
 		if err == nil {
@@ -77,6 +78,9 @@ func (h *Handler) getSSE(w http.ResponseWriter, r *http.Request, messages string
 	c.primes = false
 	c.prefix = s.Name() + "."
 	if err := c.read(r.Context(), cursor); err != nil {
+		if !resumes {
+			h.sessions.End(s) // nobody was told of it
+		}
 		h.fail(w, err)
 		return
 	}
@@ -97,7 +101,7 @@ func (h *Handler) getSSE(w http.ResponseWriter, r *http.Request, messages string
 func (h *Handler) postSSE(w http.ResponseWriter, r *http.Request) {
 	id := r.URL.Query().Get(sessionParam)
 	if id == "" {
-		reject(w, http.StatusBadRequest, errf(codeInvalid,
+		h.reject(w, http.StatusBadRequest, errf(codeInvalid,
 			"missing %s: POST to the URL that the stream's endpoint event gives", sessionParam))
 		return
 	}
@@ -109,6 +113,19 @@ func (h *Handler) postSSE(w http.ResponseWriter, r *http.Request) {
 	msgs, _, ok := h.body(w, r)
 	if !ok {
 		return
+	}
+	if initializes(msgs) {
+		why := ""
+		switch {
+		case len(msgs) > 1:
+			why = "initialize must not be part of a batch"
+		case s.Revision() != "" || s.Opening() != nil:
+			why = "the session is initialized already"
+		}
+		if why != "" {
+			h.reject(w, http.StatusBadRequest, errf(codeInvalid, "%s", why))
+			return
+		}
 	}
 	ctx := context.WithoutCancel(r.Context())
 	var calls []jsonrpc.Message

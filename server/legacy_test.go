@@ -355,6 +355,8 @@ func TestPairBadInput(t *testing.T) {
 		"no JSON":               {crafted{target: c.endpoint, body: ping, head: map[string]string{"Content-Type": "Content-Type: text/plain"}}, 415, codeInvalid, "Content-Type must be"},
 		"an id in flight":       {crafted{target: c.endpoint, body: callAs(`"c"`, "steps", `{"key":"bad"}`)}, 400, codeInvalid, "use an id once"},
 		"an id in flight again": {crafted{target: c.endpoint, body: "[" + callAs(`"d"`, "steps", `{"key":"bad"}`) + "," + callAs(`"c"`, "steps", `{"key":"bad"}`) + "]"}, 400, codeInvalid, "use an id once"},
+		"a second opening":      {crafted{target: c.endpoint, body: initialize}, 400, codeInvalid, "initialized already"},
+		"an opening in a batch": {crafted{target: c.endpoint, body: "[" + initialize + "," + ping + "]"}, 400, codeInvalid, "part of a batch"},
 		"no event stream":       {crafted{method: "GET", target: "/sse", head: map[string]string{"Accept": "Accept: application/json"}}, 406, codeInvalid, "Accept must"},
 		"an unknown name":       {crafted{method: "GET", target: "/sse", head: last("AAAAAAAAAAAAAAAA." + mark)}, 404, codeServer, "session not found"},
 		"garbage":               {crafted{method: "GET", target: "/sse", head: last("x")}, 404, codeServer, "session not found"},
@@ -364,6 +366,8 @@ func TestPairBadInput(t *testing.T) {
 		"a modern event id":     {crafted{method: "GET", target: "/sse", head: last(modernEvent)}, 404, codeServer, "session not found"},
 		"the POST door":         {crafted{head: map[string]string{"Mcp-Session-Id": "Mcp-Session-Id: " + id}, body: ping}, 404, codeServer, "session not found"},
 		"the GET door":          {crafted{method: "GET", head: map[string]string{"Mcp-Session-Id": "Mcp-Session-Id: " + id}}, 404, codeServer, "session not found"},
+		"its stream's URL":      {crafted{method: "GET", target: "/mcp?stream=" + c.last}, 404, codeServer, "session not found"},
+		"a POST to that":        {crafted{target: "/mcp?stream=" + c.last, body: `{"jsonrpc":"2.0","id":1,"result":{}}`}, 404, codeServer, "session not found"},
 		"the DELETE door":       {crafted{method: "DELETE", head: map[string]string{"Mcp-Session-Id": "Mcp-Session-Id: " + id}}, 404, codeServer, "session not found"},
 	} {
 		refused(t, what, c.p.craft(tc.crafted).all(), tc.status, tc.code, tc.says)

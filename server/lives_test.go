@@ -155,6 +155,32 @@ func TestDrain(t *testing.T) {
 	}
 }
 
+// TestDrainContinued drains while a client listens that has had a call continued
+// on its connection, which is over.
+func TestDrainContinued(t *testing.T) {
+	n := newNode(t, config{server: server.Options{Retry: 20 * time.Millisecond}})
+	p := n.connect("2025-06-18", nil)
+	p.open("POST", "/mcp", call("hold", `{}`)).atMost(0, rst)
+	held := n.release(1)
+	n.sessionsQuiet()
+	w := p.open("GET", "/mcp", "")
+	w.head()
+	eventually(t, "the call to be continued", func() bool { return n.sessions.Readers() == 2 })
+	held[0].Result(result("late"))
+	if ev := w.message(); !strings.Contains(string(ev.Data), "late") {
+		t.Errorf("got %s", ev.Data)
+	}
+	eventually(t, "the call to be let go of", func() bool { return n.sessions.Readers() == 1 })
+	ctx, stop := context.WithTimeout(t.Context(), 10*time.Second)
+	defer stop()
+	if err := n.Drain(ctx); err != nil {
+		t.Error(err)
+	}
+	if r := w.all(); !r.whole {
+		t.Errorf("the listener was not sent away: %q", r.body)
+	}
+}
+
 // TestClosedSession answers what is in flight when a session ends: nothing hangs.
 func TestClosedSession(t *testing.T) {
 	n := newNode(t, config{})

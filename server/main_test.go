@@ -25,6 +25,7 @@ import (
 	"holdfast/server"
 	"holdfast/session"
 	"holdfast/sse"
+	"holdfast/stream"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -45,6 +46,7 @@ type config struct {
 	memory  memory.Options
 	backend session.Backend // instead of the script
 	http    func(*http.Server)
+	store   func(stream.Store) stream.Store // put in front of the node's
 }
 
 func newNode(t testing.TB, c config) *node {
@@ -59,7 +61,11 @@ func newNode(t testing.TB, c config) *node {
 		backend = message.New(n.script)
 	}
 	c.session.Stateless = c.server.Stateless
-	n.sessions = session.NewManager(n.store, backend, c.session)
+	var store stream.Store = n.store
+	if c.store != nil {
+		store = c.store(store)
+	}
+	n.sessions = session.NewManager(store, backend, c.session)
 	c.server.Manager = n.sessions
 	n.Handler = server.New(c.server)
 	mux := http.NewServeMux()

@@ -6,6 +6,7 @@ import (
 	"io"
 	"mime"
 	"net/http"
+	"os"
 	"strconv"
 	"strings"
 
@@ -23,20 +24,19 @@ func (h *Handler) post(w http.ResponseWriter, r *http.Request) {
 	}
 	requests := 0
 	for i := range msgs {
-		if msgs[i].Kind != jsonrpc.Request {
-			continue
+		if msgs[i].Kind == jsonrpc.Request {
+			requests++
 		}
-		requests++
-		if msgs[i].Method == "initialize" && len(msgs) > 1 {
-			reject(w, http.StatusBadRequest, errf(codeInvalid, "initialize must not be part of a batch"))
-			return
-		}
+	}
+	if len(msgs) > 1 && initializes(msgs) {
+		h.reject(w, http.StatusBadRequest, errf(codeInvalid, "initialize must not be part of a batch"))
+		return
 	}
 	if h.opts.Stateless {
 		h.stateless(w, r, msgs, batch, requests)
 		return
 	}
-	if msgs[0].Method == "initialize" && requests == 1 && r.Header[protocol.HeaderSession] == nil {
+	if initializes(msgs) && r.Header[protocol.HeaderSession] == nil {
 		h.initialize(w, r, msgs)
 		return
 	}
@@ -55,10 +55,20 @@ func (h *Handler) post(w http.ResponseWriter, r *http.Request) {
 	h.call(w, r, s, msgs, batch)
 }
 
+// initializes says whether one of the messages is an initialize request.
+func initializes(msgs []jsonrpc.Message) bool {
+	for i := range msgs {
+		if msgs[i].Kind == jsonrpc.Request && msgs[i].Method == "initialize" {
+			return true
+		}
+	}
+	return false
+}
+
 // fits checks what only the session's state can tell of the messages.
 func (h *Handler) fits(w http.ResponseWriter, r *http.Request, s *session.Session, msgs []jsonrpc.Message, batch bool) bool {
-	if msgs[0].Method == "initialize" && msgs[0].Kind == jsonrpc.Request {
-		reject(w, http.StatusBadRequest, errf(codeInvalid, "the session is initialized already"))
+	if initializes(msgs) {
+		h.reject(w, http.StatusBadRequest, errf(codeInvalid, "the session is initialized already"))
 		return false
 	}
 	if !batch {
@@ -69,7 +79,7 @@ func (h *Handler) fits(w http.ResponseWriter, r *http.Request, s *session.Sessio
 		revision = v[0]
 	}
 	if !protocol.Batches(revision) {
-		reject(w, http.StatusBadRequest, errf(codeInvalid, "protocol revision %s has no batches: send one message", revision))
+		h.reject(w, http.StatusBadRequest, errf(codeInvalid, "protocol revision %s has no batches: send one message", revision))
 		return false
 	}
 	return true
@@ -79,7 +89,7 @@ func (h *Handler) fits(w http.ResponseWriter, r *http.Request, s *session.Sessio
 // is answered, and ok is false.
 func (h *Handler) messages(w http.ResponseWriter, r *http.Request) (msgs []jsonrpc.Message, batch, ok bool) {
 	if !accepts(r.Header["Accept"], "application/json") || !accepts(r.Header["Accept"], "text/event-stream") {
-		reject(w, http.StatusNotAcceptable, errf(codeInvalid,
+		h.reject(w, http.StatusNotAcceptable, errf(codeInvalid,
 			"Accept must list both application/json and text/event-stream"))
 		return nil, false, false
 	}
@@ -89,25 +99,31 @@ func (h *Handler) messages(w http.ResponseWriter, r *http.Request) (msgs []jsonr
 // body reads and parses a body of JSON.
 func (h *Handler) body(w http.ResponseWriter, r *http.Request) (msgs []jsonrpc.Message, batch, ok bool) {
 	if !isJSON(r.Header["Content-Type"]) {
-		reject(w, http.StatusUnsupportedMediaType, errf(codeInvalid, "Content-Type must be application/json"))
+		h.reject(w, http.StatusUnsupportedMediaType, errf(codeInvalid, "Content-Type must be application/json"))
 		return nil, false, false
 	}
 	data, err := h.read(w, r)
+	if err == nil {
+		h.unlimit(w, r)
+	}
 	var tooLarge *http.MaxBytesError
 	switch {
 	case errors.As(err, &tooLarge):
-		reject(w, http.StatusRequestEntityTooLarge, errf(codeInvalid, "the body is larger than %d bytes", tooLarge.Limit))
+		h.reject(w, http.StatusRequestEntityTooLarge, errf(codeInvalid, "the body is larger than %d bytes", tooLarge.Limit))
+		return nil, false, false
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		h.reject(w, http.StatusRequestTimeout, errf(jsonrpc.CodeParse, "the body took too long"))
 		return nil, false, false
 	case err != nil:
-		reject(w, http.StatusBadRequest, errf(jsonrpc.CodeParse, "the body ended early: %v", err))
+		h.reject(w, http.StatusBadRequest, errf(jsonrpc.CodeParse, "the body ended early: %v", err))
 		return nil, false, false
 	}
 	msgs, batch, err = jsonrpc.ParseBody(data)
 	switch {
 	case errors.Is(err, jsonrpc.ErrParse):
-		reject(w, http.StatusBadRequest, errf(jsonrpc.CodeParse, "%v", err))
+		h.reject(w, http.StatusBadRequest, errf(jsonrpc.CodeParse, "%v", err))
 	case err != nil:
-		reject(w, http.StatusBadRequest, errf(codeInvalid, "%v", err))
+		h.reject(w, http.StatusBadRequest, errf(codeInvalid, "%v", err))
 	}
 	return msgs, batch, err == nil
 }
@@ -176,12 +192,11 @@ func (h *Handler) call(w http.ResponseWriter, r *http.Request, s *session.Sessio
 		h.fail(w, err)
 		return
 	}
-	ctx := context.WithoutCancel(r.Context())
 	if c.Number() != 0 {
-		h.stream(w, r, c, func() { c.Deliver(ctx, msgs, r.Header) })
+		h.stream(w, r, c, msgs)
 		return
 	}
-	c.Deliver(ctx, msgs, r.Header)
+	c.Deliver(context.WithoutCancel(r.Context()), msgs, r.Header)
 	after := h.opts.UpgradeAfter
 	if h.opts.Response == ResponseJSON || h.opts.Stateless {
 		after = 0
@@ -189,7 +204,7 @@ func (h *Handler) call(w http.ResponseWriter, r *http.Request, s *session.Sessio
 	answers, done := c.Wait(r.Context(), after)
 	switch {
 	case done:
-		answer(w, answers, batch)
+		h.answer(w, answers, batch)
 	case r.Context().Err() != nil:
 		c.Break()
 	default:
@@ -214,7 +229,7 @@ func (h *Handler) light(r *http.Request, s *session.Session, msgs []jsonrpc.Mess
 }
 
 // answer writes the responses of a light call. A cancelled one has none.
-func answer(w http.ResponseWriter, answers [][]byte, batch bool) {
+func (h *Handler) answer(w http.ResponseWriter, answers [][]byte, batch bool) {
 	if len(answers) == 0 {
 		w.WriteHeader(http.StatusAccepted)
 		return
@@ -233,7 +248,7 @@ func answer(w http.ResponseWriter, answers [][]byte, batch bool) {
 	head := w.Header()
 	head["Content-Type"] = typeJSON
 	head["Content-Length"] = []string{strconv.Itoa(len(body))}
-	_, _ = w.Write(body) // a light call may be asked again
+	h.finish(w, body)
 }
 
 // accepts says whether an Accept header allows a media type: what the range that

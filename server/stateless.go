@@ -17,7 +17,7 @@ func (h *Handler) stateless(w http.ResponseWriter, r *http.Request, msgs []jsonr
 		revision = v[0]
 	}
 	if batch && !protocol.Batches(revision) {
-		reject(w, http.StatusBadRequest, errf(codeInvalid, "protocol revision %s has no batches: send one message", revision))
+		h.reject(w, http.StatusBadRequest, errf(codeInvalid, "protocol revision %s has no batches: send one message", revision))
 		return
 	}
 	if requests == 0 {

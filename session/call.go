@@ -105,6 +105,16 @@ func (c *Call) Deliver(ctx context.Context, msgs []jsonrpc.Message, header http.
 	}
 }
 
+// Abort answers, with an error of ours, the requests among msgs that the call was
+// begun with and that will not be delivered.
+func (c *Call) Abort(msgs []jsonrpc.Message, e *jsonrpc.Error) {
+	for i := range msgs {
+		if msgs[i].Kind == jsonrpc.Request {
+			c.s.fail(c, msgs[i].ID, e)
+		}
+	}
+}
+
 // Wait waits for a light call to answer. It returns the responses and true, or
 // false as soon as the call is stored: by itself, because after has passed (0:
 // never), or because ctx is done. A call that was cancelled has no responses.

@@ -246,6 +246,13 @@ func (r *Reader) Next(ctx context.Context, buf []stream.Entry) ([]stream.Entry, 
 	return buf, err
 }
 
+// Back goes back to after the entry seq, which the last Next returned, but not as
+// its last: what follows it is read again.
+func (r *Reader) Back(seq uint64) {
+	r.cursor.Seq = seq
+	r.ended = false
+}
+
 // fetch reads what follows from the store, or what the store did not take from
 // the call.
 func (r *Reader) fetch(ctx context.Context, buf []stream.Entry) ([]stream.Entry, error) {
