@@ -225,7 +225,7 @@ func (c *conn) turn(ctx context.Context) (more bool, err error) {
 		err = c.write(text, c.over())
 	}
 	p.release(text)
-	if err == nil && c.over() {
+	if err == nil && len(text) > 0 {
 		err = ctx.Err() // what is written to a client that has left does not fail at once
 	}
 	if err != nil {
@@ -234,7 +234,7 @@ func (c *conn) turn(ctx context.Context) (more bool, err error) {
 	for i := range c.sources {
 		src := &c.sources[i]
 		src.Told()
-		if src.ended && !src.told && c.ids {
+		if src.ended && !src.told && c.ids && c.h.resets.watched.Load() {
 			src.Written(c.from, i > 0)
 		}
 		src.told = src.ended

@@ -277,3 +277,25 @@ func TestContinuedOnce(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 }
+
+// TestToldOnce is a client that has read its answer, and then listens on another
+// connection without an id: it does not hear the answer again.
+func TestToldOnce(t *testing.T) {
+	n := newNode(t, config{server: server.Options{Retry: 20 * time.Millisecond}})
+	for _, version := range []string{"2025-06-18", "2025-11-25"} {
+		for _, extra := range []string{"Connection: close", "X: y"} {
+			p := n.connect(version, nil)
+			if r := p.post(call("steps", `{"n":2}`), extra); !r.whole {
+				t.Fatal(r.status)
+			}
+			w := p.open("GET", "/mcp", "")
+			w.head()
+			end := time.Now().Add(1200 * time.Millisecond) // twice as long as it takes to be told again
+			eventually(t, "the time to pass", func() bool { return time.Now().After(end) })
+			p.post(`{"jsonrpc":"2.0","method":"notifications/unrelated","params":{"data":"new"}}`)
+			if ev := w.message(); !strings.Contains(string(ev.Data), "new") {
+				t.Errorf("%s: told again: %s", version, ev.Data)
+			}
+		}
+	}
+}

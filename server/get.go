@@ -75,7 +75,6 @@ func (h *Handler) get(w http.ResponseWriter, r *http.Request) {
 	}
 	last := r.Header[protocol.HeaderLastEventID]
 	if len(last) == 0 || last[0] == "" {
-		s.Doubt(r.RemoteAddr)
 		h.listen(w, r, s)
 		return
 	}
@@ -103,7 +102,7 @@ func (h *Handler) listen(w http.ResponseWriter, r *http.Request, s *session.Sess
 		return
 	}
 	c.asked = c.opened
-	c.lookForBroken(r.Context())
+	c.adopt(r.Context())
 	err = c.open(nil)
 	if err == nil {
 		err = c.copy(r.Context())
@@ -111,27 +110,28 @@ func (h *Handler) listen(w http.ResponseWriter, r *http.Request, s *session.Sess
 	c.close(err)
 }
 
-// lookForBroken has the connection continue the calls that broke before it was
-// opened.
-func (c *conn) lookForBroken(ctx context.Context) {
-	c.recoverTo = c.s.LastStream()
-	c.adopt(ctx)
-}
-
 // adopt continues calls on this connection, and says when to look for more: a
 // break is noticed a little after it happens, and where an id was written, the
 // client may be about to come back with it, after the time that it was told to
 // wait.
 func (c *conn) adopt(ctx context.Context) {
-	broken, due := c.s.Broken(c.recoverTo, c.from, c.asked, max(2*c.h.opts.Retry, 2*session.Noticed))
+	age := time.Since(c.opened)
+	if age < 2*session.Noticed {
+		// A POST that was sent before this GET may arrive after it.
+		c.recoverTo = c.s.LastStream()
+	}
+	broken, due := c.s.Broken(c.recoverTo, c.h.resets.since, c.asked, max(2*c.h.opts.Retry, 2*session.Noticed))
 	for _, at := range broken {
 		err := c.read(ctx, at)
 		if err != nil && !errors.Is(err, io.EOF) {
 			c.h.logger.Warn("call not continued", "session", c.s.Name(), "error", err)
 		}
 	}
-	if again := c.opened.Add(session.Noticed); time.Now().Before(again) && (due.IsZero() || again.Before(due)) {
-		due = again
+	for n := range 2 {
+		look := session.Noticed * time.Duration(n+1)
+		if again := c.opened.Add(look); age < look && (due.IsZero() || again.Before(due)) {
+			due = again
+		}
 	}
 	c.recover = due
 }
@@ -153,7 +153,7 @@ func (h *Handler) resume(w http.ResponseWriter, r *http.Request, c *conn, cursor
 	}
 	c.link()
 	if cursor.Stream.Number == 0 {
-		c.lookForBroken(r.Context())
+		c.adopt(r.Context())
 	}
 	err = c.open(nil)
 	if err == nil {

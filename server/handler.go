@@ -64,6 +64,7 @@ type Handler struct {
 	origins  map[string]bool
 	hosts    map[string]bool
 
+	resets    resets
 	drainOnce sync.Once
 	draining  chan struct{}
 }

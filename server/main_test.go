@@ -77,6 +77,7 @@ func newNode(t testing.TB, c config) *node {
 	if c.http != nil {
 		c.http(ts.Config)
 	}
+	ts.Listener = n.Listener(ts.Listener)
 	ts.Start()
 	n.addr = ts.Listener.Addr().String()
 	t.Cleanup(func() {

@@ -44,7 +44,6 @@ func (h *Handler) post(w http.ResponseWriter, r *http.Request) {
 	if s == nil {
 		return
 	}
-	s.Confirm()
 	if !h.fits(w, r, s, msgs, batch) {
 		return
 	}

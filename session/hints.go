@@ -13,11 +13,16 @@ import (
 type hints struct {
 	complete bool            // every tool has been seen
 	listed   int             // how often the list has changed
+	learning chan struct{}   // closed when the list has been read; nil if it is not being read
 	safe     map[string]bool // tools that say they may be called again
 }
 
-// hintsTimeout bounds how long a first call waits to learn of its tool.
-const hintsTimeout = 2 * time.Second
+// Learning of the tools takes hintsTimeout at the most, and a call waits for it
+// no longer than hintsWait: it is stored then.
+const (
+	hintsTimeout = 10 * time.Second
+	hintsWait    = 50 * time.Millisecond
+)
 
 // toolList is the part of a tools/list result that matters here.
 type toolList struct {
@@ -52,7 +57,8 @@ func (h *hints) learn(result []byte) (next string) {
 }
 
 // Light says whether a request may start light: whether asking it again would do
-// no harm. For a tool that is not known yet the backend's list is read, once.
+// no harm. For a tool that is not known yet the backend's list is read, once, and
+// waited for a little.
 func (s *Session) Light(ctx context.Context, m *jsonrpc.Message, header http.Header) bool {
 	if m.Method != "tools/call" {
 		return true
@@ -62,34 +68,46 @@ func (s *Session) Light(ctx context.Context, m *jsonrpc.Message, header http.Hea
 		return true
 	}
 	s.mu.Lock()
-	safe, complete, l := s.hints.safe[name], s.hints.complete, s.link
-	usable := l != nil && l.conn != nil && s.revision != ""
-	s.mu.Unlock()
-	if safe || complete || !usable {
+	safe, known := s.hints.safe[name], s.hints.complete
+	if safe || known || s.link == nil || s.link.conn == nil || s.revision == "" {
+		s.mu.Unlock()
 		return safe
 	}
-	s.learnAll(ctx, l, header)
+	learning := s.hints.learning
+	if learning == nil {
+		if !s.m.enter() {
+			s.mu.Unlock()
+			return false
+		}
+		learning = make(chan struct{})
+		s.hints.learning = learning
+		in := Inbound{Context: context.WithoutCancel(ctx), Header: header}
+		go s.learnAll(s.link, s.hints.listed, learning, in)
+	}
+	s.mu.Unlock()
+	t := time.NewTimer(hintsWait)
+	defer t.Stop()
+	select {
+	case <-learning:
+	case <-t.C:
+	case <-ctx.Done():
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.hints.safe[name]
 }
 
-// learnAll reads the backend's whole list of tools.
-func (s *Session) learnAll(ctx context.Context, l *link, header http.Header) {
-	wait, stop := context.WithTimeout(ctx, hintsTimeout)
+// learnAll reads the backend's whole list of tools, and closes done.
+func (s *Session) learnAll(l *link, listed int, done chan struct{}, in Inbound) {
+	defer s.m.work.Done()
+	ctx, stop := context.WithTimeout(context.Background(), hintsTimeout)
 	defer stop()
-	in := Inbound{Context: context.WithoutCancel(ctx), Header: header}
-	s.mu.Lock()
-	all := hints{listed: s.hints.listed}
-	s.mu.Unlock()
+	var all hints
 	params := []byte("{}")
 	for range 100 { // pages; a server that has no last one is not believed
-		m, err := s.ask(wait, l, "tools/list", params, in)
+		m, err := s.ask(ctx, l, "tools/list", params, in)
 		if err != nil {
 			s.m.logger.Debug("tools not listed", "session", s.Name(), "error", err)
-			if ctx.Err() != nil {
-				return // its client has left, and another may ask
-			}
 			break
 		}
 		cursor := all.learn(m.Result)
@@ -98,10 +116,11 @@ func (s *Session) learnAll(ctx context.Context, l *link, header http.Header) {
 		}
 		params, _ = json.Marshal(map[string]string{"cursor": cursor})
 	}
-	all.complete = true
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if all.listed == s.hints.listed { // else it is an old list
-		s.hints = all
+	if s.hints.listed == listed { // else it is an old list
+		s.hints.safe, s.hints.complete = all.safe, true
+		s.hints.learning = nil
 	}
+	close(done)
 }

@@ -19,8 +19,9 @@ type broken struct {
 	certain bool   // no event id was written, so none can have arrived
 	at      time.Time
 	asked   time.Time // when its client first came back with nothing but its session
-	// from is the address of a client to whom all was written, of which nobody
-	// can know whether it arrived; "" where the connection is known to have broken.
+	// from is the address of a client to whom all was written, and who may yet turn
+	// out to have left with some of it unread; "" where the connection is known to
+	// have broken.
 	from string
 }
 
@@ -40,9 +41,9 @@ func (s *Session) LastStream() uint64 {
 // its session: now, at the time asked, or, if that is zero, before. Those to
 // whose connection an event id was written are given after patience: their client
 // may be about to come back with the id. due is when the next of them will be
-// given, or zero. What was written to this client's own connection, the one from
-// its address, is none of it.
-func (s *Session) Broken(upTo uint64, from string, asked time.Time, patience time.Duration) (at []stream.Cursor, due time.Time) {
+// given, or zero. unread says whether the client at an address left, since the
+// given time, with bytes unread.
+func (s *Session) Broken(upTo uint64, unread func(string, time.Time) bool, asked time.Time, patience time.Duration) (at []stream.Cursor, due time.Time) {
 	t := &s.streams
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -50,15 +51,15 @@ func (s *Session) Broken(upTo uint64, from string, asked time.Time, patience tim
 	t.broken = slices.DeleteFunc(t.broken, func(b broken) bool {
 		return b.from != "" && now.Sub(b.at) > doubtFor+patience
 	})
-	if asked.After(t.asked) {
+	if !asked.IsZero() && !asked.Before(t.asked) {
 		t.asked, t.askedTo = asked, upTo
 	}
 	for i := range t.broken {
 		b := &t.broken[i]
-		if b.number > upTo || b.from == from {
+		if b.number > upTo || b.from != "" && !unread(b.from, b.at) {
 			continue
 		}
-		if b.asked.IsZero() && (b.from == "" || b.at.Before(asked)) {
+		if b.asked.IsZero() {
 			b.asked = asked
 		}
 		if b.asked.IsZero() {
@@ -79,8 +80,7 @@ func (s *Session) Broken(upTo uint64, from string, asked time.Time, patience tim
 }
 
 // Written notes that all of the stream was written to the client, which is at an
-// address. Until the client shows, by another request, that it has gone on, the
-// bytes may as well have been lost on the way. besides says that it was read
+// address. It may yet turn out to have left with some of it unread. besides says that it was read
 // besides another stream: then the client may come back for that one only.
 func (r *Reader) Written(from string, besides bool) {
 	t := &r.s.streams
@@ -102,7 +102,7 @@ const Noticed = 250 * time.Millisecond
 
 // lost remembers a stream that its client may have to ask for. t.mu is held.
 func (t *table) lost(b broken) {
-	if b.from == "" && b.asked.IsZero() && b.number <= t.askedTo && b.at.Sub(t.asked) <= Noticed {
+	if b.from == "" && b.asked.IsZero() && b.number <= t.askedTo && b.at.Sub(t.asked) <= 2*Noticed {
 		b.asked = t.asked
 	}
 	if len(t.broken) >= mostBroken {
@@ -111,32 +111,9 @@ func (t *table) lost(b broken) {
 	t.broken = append(t.broken, b)
 }
 
-// Confirm notes that the client has gone on: what was written has arrived, as far
-// as it has not come back for it already.
-func (s *Session) Confirm() {
-	t := &s.streams
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if len(t.broken) > 0 {
-		t.broken = slices.DeleteFunc(t.broken, func(b broken) bool { return b.from != "" && !b.asked.After(b.at) })
-	}
-}
-
-// doubtFor is how long a client that lost an answer takes at the most to come
+// doubtFor is how long it takes at the most until a client that lost an answer is
 // back for it.
 const doubtFor = 10 * time.Second
-
-// Doubt is [Session.Confirm] for a client that comes, from an address, with
-// nothing but its session. It may have lost the last answer; not so if it comes
-// on the connection on which that was written.
-func (s *Session) Doubt(from string) {
-	t := &s.streams
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.broken = slices.DeleteFunc(t.broken, func(b broken) bool {
-		return b.from == from && b.asked.IsZero()
-	})
-}
 
 // found takes a stream off the broken ones: it is read again, or can't be any
 // more. t.mu is held.

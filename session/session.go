@@ -7,7 +7,8 @@
 // its one waiter takes from memory.
 //
 // Locks, in the order in which they may be taken: Session.mu, Call.mu, then
-// table.mu or appender.mu. None is held while the store or the backend is called.
+// table.mu, appender.mu or Manager.mu. Of two calls' locks the standalone stream's
+// comes second. None is held while the store or the backend is called.
 package session
 
 import (
@@ -105,13 +106,13 @@ func (s *Session) Touch() { s.used.Store(time.Now().UnixNano()) }
 
 // idle says whether the session has had nothing to do since the given time. A
 // call that runs with nobody connected keeps its session for a day, not for
-// ever.
+// ever. An initialize of revision 2024-11-05 that nobody waits for does not.
 func (s *Session) idle(now time.Time, ttl time.Duration) bool {
 	quiet := now.Sub(time.Unix(0, s.used.Load()))
 	if s.reading.Load() > 0 {
 		return false
 	}
-	if s.ongoing.Load() > 0 {
+	if s.ongoing.Load() > 0 && !(s.single && s.Opening() != nil) {
 		return quiet > max(ttl, 24*time.Hour)
 	}
 	return quiet > ttl

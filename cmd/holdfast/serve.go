@@ -179,7 +179,7 @@ func (f *serveFlags) serve(ctx context.Context, command []string, out io.Writer)
 		return f.notListening(err)
 	}
 	f.greet(out, listener.Addr().String())
-	return serveUntil(ctx, listener, mux, handler, f.drain)
+	return serveUntil(ctx, handler.Listener(listener), mux, handler, f.drain)
 }
 
 // notListening says what to do about an address that can't be listened on.

@@ -50,7 +50,7 @@ func serve(addr string) error {
 
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
 	failed := make(chan error, 1)
-	go func() { failed <- server.Serve(ln) }()
+	go func() { failed <- server.Serve(handler.Listener(ln)) }()
 	select {
 	case err := <-failed:
 		return fmt.Errorf("serve: %w", err)
