@@ -44,8 +44,8 @@ func AppendMessage(dst []byte, id []byte, data []byte) []byte {
 }
 
 // AppendPriming appends an event that carries an id, empty data, and how long
-// to wait before connecting again (SEP-1699). Retry is rounded to milliseconds
-// and left out when negative.
+// to wait before connecting again (SEP-1699). Of retry whole milliseconds are
+// sent; it is left out when negative.
 func AppendPriming(dst []byte, id []byte, retry time.Duration) []byte {
 	dst = append(dst, "id: "...)
 	dst = append(dst, id...)
@@ -95,7 +95,7 @@ type Reader struct {
 const mostKept = 64 << 10
 
 // NewReader returns a reader of events of at most max bytes each, not counting
-// comments and the ends of lines.
+// comments, of which each may have as many, and the ends of lines.
 func NewReader(r io.Reader, max int) *Reader {
 	return &Reader{r: bufio.NewReaderSize(r, 4096), max: max, first: true}
 }
@@ -159,8 +159,8 @@ func (ev *Event) set(name string, value []byte) bool {
 	return true
 }
 
-// line returns the next line without its end, which is LF, CR or CRLF. The
-// bytes are good until the next call.
+// line returns the next line without its end, which is LF, CR or CRLF, and which
+// is of at most max bytes, or a comment. The bytes are good until the next call.
 func (r *Reader) line(max int) ([]byte, error) {
 	if cap(r.buf) > mostKept {
 		r.buf = nil
@@ -179,6 +179,9 @@ func (r *Reader) line(max int) ([]byte, error) {
 			}
 		}
 		n := end(part)
+		if len(line) == 0 && part[0] == ':' {
+			max = r.max
+		}
 		if len(line)+n > max {
 			return nil, ErrTooLong
 		}

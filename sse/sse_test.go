@@ -121,6 +121,8 @@ func TestReaderLimit(t *testing.T) {
 		{"fields that mean nothing", strings.Repeat("x\n", 101), 0, ErrTooLong},
 		{"the limit is each event's", strings.Repeat(line(100)+"\n", 5), 5, io.EOF},
 		{"any number of comments", strings.Repeat(": keep-alive\n", 50) + line(100) + "\n", 1, io.EOF},
+		{"a comment in an event", line(90) + ": " + strings.Repeat("x", 90) + "\n" + line(10) + "\n", 1, io.EOF},
+		{"a comment in too long an event", line(90) + ": x\n" + line(11) + "\n", 0, ErrTooLong},
 		{"a comment without an end", ":" + strings.Repeat("x", 1<<20), 0, ErrTooLong},
 	}
 	for _, test := range tests {
