@@ -34,7 +34,6 @@ type conn struct {
 	stdin          *os.File
 	stdout, stderr *output
 	queue          queue
-	lastLine       string // of stderr; to be read when the readers have ended
 
 	ask     sync.Once
 	closing chan struct{} // closed: Close was called
@@ -155,10 +154,7 @@ func (c *conn) supervise() {
 		if why == nil {
 			why = fmt.Errorf("server process exited: %s", status)
 		}
-		if c.lastLine != "" {
-			why = fmt.Errorf("%w (last stderr: %s)", why, c.lastLine)
-		}
-		c.sink.Closed(why, true)
+		c.sink.Closed(why, true) // clients see it; what stderr said is for the log only
 	}
 	c.b.sweep(c.tag)
 	c.b.forget(c)

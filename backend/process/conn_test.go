@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -93,12 +94,27 @@ func TestStderr(t *testing.T) {
 	}
 }
 
+// A server is told nothing of how Holdfast was set up.
+func TestOwnEnvironment(t *testing.T) {
+	t.Setenv("HOLDFAST_STORE", "secret")
+	t.Setenv("FOR_THE_SERVER", "kept")
+	b, err := New([]string{"sh"}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	env := b.environment("tag")
+	if slices.Contains(env, "HOLDFAST_STORE=secret") || !slices.Contains(env, "FOR_THE_SERVER=kept") {
+		t.Errorf("got %q", env)
+	}
+}
+
 func TestExit(t *testing.T) {
 	f := newFixture(t, Options{})
 	c, r := f.open()
 	deliver(t, c, "exit", "{}")
 	why := within(t, soon, "Closed", r.closed)
-	const want = "server process exited: exit status 3 (last stderr: cannot go on)"
+	const want = "server process exited: exit status 3"
 	if why.Error() != want {
 		t.Errorf("got %q, want %q", why, want)
 	}
@@ -154,7 +170,7 @@ func TestFaults(t *testing.T) {
 			"server process closed its stdout"},
 		"closed stdin": {
 			`exec <&-; echo not any more >&2; echo '{"jsonrpc":"2.0","method":"ready"}'; exec sleep 1000`,
-			"server process stopped reading its stdin: broken pipe (last stderr: not any more)"},
+			"server process stopped reading its stdin: broken pipe"},
 		"exit after closed stdout": {
 			`exec >&-; exit 5`,
 			"server process exited: exit status 5"},

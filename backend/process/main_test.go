@@ -29,9 +29,9 @@ import (
 
 const (
 	// modeVariable makes the test binary a server, or a user of the backend.
-	modeVariable = "HOLDFAST_TEST_MODE"
+	modeVariable = "PROCESS_TEST_MODE"
 	// markVariable marks a test's processes, independently of the tag.
-	markVariable = "HOLDFAST_TEST_MARK"
+	markVariable = "PROCESS_TEST_MARK"
 	// soon is how long a test waits for what must happen.
 	soon = 5 * time.Second
 )

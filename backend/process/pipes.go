@@ -160,10 +160,6 @@ func (c *conn) readLog() {
 			continue
 		}
 		c.log.Info("server stderr", "stderr", line)
-		c.lastLine = line
-		if len(line) > maxQuote {
-			c.lastLine = strings.ToValidUTF8(line[:maxQuote], "") + "…"
-		}
 	}
 }
 

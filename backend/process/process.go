@@ -37,6 +37,9 @@ import (
 // tagVariable names the environment variable that marks a session's processes.
 const tagVariable = "HOLDFAST_PROCESS_TAG"
 
+// ownVariables begins the names of those that set up Holdfast.
+const ownVariables = "HOLDFAST_"
+
 // ErrClosed is what Open gives after Close.
 var ErrClosed = errors.New("backend is closed")
 
@@ -45,7 +48,9 @@ type Options struct {
 	// Dir is the working directory; "" means this process's own. A command that
 	// is a relative path is looked for there, as with [exec.Cmd].
 	Dir string
-	// Env is the whole environment ("KEY=value"); nil means this process's own.
+	// Env is the whole environment ("KEY=value"); nil means this process's own,
+	// without the variables that Holdfast itself is set up with (HOLDFAST_*), which
+	// are no business of the server's.
 	Env []string
 	// Logger gets the server's stderr and what goes wrong; nil means
 	// [slog.Default].
@@ -105,7 +110,9 @@ func (o *Options) setDefaults() {
 		o.Logger = slog.Default()
 	}
 	if o.Env == nil {
-		o.Env = (&exec.Cmd{Dir: o.Dir}).Environ() // with PWD, if Dir is given
+		o.Env = slices.DeleteFunc((&exec.Cmd{Dir: o.Dir}).Environ(), func(v string) bool { // with PWD, if Dir is given
+			return strings.HasPrefix(v, ownVariables)
+		})
 	}
 	o.Env = slices.Clone(o.Env)
 	if o.Grace <= 0 {
