@@ -6,7 +6,8 @@
 //
 //	npm install --prefix DIR --ignore-scripts
 //
-// in a DIR that holds a copy of package.json: .ci/tmp/npm in this repository, or
-// what HOLDFAST_NPM says. Without them the tests are skipped, but where CI is set
-// they fail.
+// in a DIR that holds a copy of package.json, and that HOLDFAST_NPM names. They take
+// their time, so without HOLDFAST_NPM they are skipped. Where CI is set, DIR is
+// .ci/tmp/npm in this repository if HOLDFAST_NPM does not say otherwise, and the
+// tests fail rather than being skipped.
 package e2e
