@@ -158,7 +158,10 @@ func tokenUser(r *http.Request) string {
 // that only listen when to come back, waits until calls in flight have ended and
 // their clients have read how, or ctx is done, and then ends all sessions: calls
 // still in flight fail, saying so. It returns ctx's error if it could not wait
-// for all. Call it before http.Server.Shutdown, so that clients can still come
+// for all. Once ctx is done it may take five seconds more for clients that are
+// still reading how their calls ended, and, at the same time, as long as the
+// backend needs to close: five seconds for handlers of an mcp.Server that do not
+// heed their cancellation, twice its Grace for a process. Call it before http.Server.Shutdown, so that clients can still come
 // back for what they miss.
 func (h *Handler) Shutdown(ctx context.Context) error {
 	err := h.Drain(ctx)

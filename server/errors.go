@@ -12,6 +12,7 @@ import (
 	"holdfast/jsonrpc"
 	"holdfast/protocol"
 	"holdfast/session"
+	"holdfast/sse"
 	"holdfast/stream"
 )
 
@@ -78,7 +79,7 @@ func unsupported(version string) *jsonrpc.Error {
 
 var (
 	typeJSON   = []string{"application/json"}
-	typeSSE    = []string{"text/event-stream"}
+	typeSSE    = []string{sse.ContentType}
 	noCache    = []string{"no-cache, no-transform"}
 	unbuffered = []string{"no"}
 )

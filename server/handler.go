@@ -26,8 +26,9 @@ const (
 	// answered at once, and with a stream all else.
 	ResponseAuto Response = iota
 	// ResponseJSON answers with JSON unless the server says something before its
-	// response. What is lost on the way to the client then can only be recovered
-	// by a client that comes back with its session id.
+	// response. Such an answer is stored nowhere: lost on the way, it is lost. Only
+	// while the call runs can a client that lost its connection come back for it,
+	// with its session id.
 	ResponseJSON
 	// ResponseSSE answers every request with a resumable stream.
 	ResponseSSE

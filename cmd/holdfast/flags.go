@@ -118,16 +118,16 @@ func (b *byteSize) String() string {
 
 // Set implements [pflag.Value].
 func (b *byteSize) Set(s string) error {
-	for _, u := range units {
-		if number, ok := strings.CutSuffix(s, u.suffix); ok {
-			n, err := strconv.ParseInt(strings.TrimSpace(number), 10, 64)
-			if err != nil || n <= 0 || n > (1<<62)/u.bytes {
-				return errors.New("want a size like 512KiB or 4MiB")
-			}
-			*b = byteSize(n * u.bytes)
-			return nil
-		}
+	i := 0
+	for !strings.HasSuffix(s, units[i].suffix) { // the last fits anything
+		i++
 	}
+	u := units[i]
+	n, err := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(s, u.suffix)), 10, 64)
+	if err != nil || n <= 0 || n > (1<<62)/u.bytes {
+		return errors.New("want a size like 512KiB or 4MiB")
+	}
+	*b = byteSize(n * u.bytes)
 	return nil
 }
 
