@@ -21,6 +21,8 @@ func Open(rawURL string, keep time.Duration) (stream.Store, error) {
 	switch {
 	case err != nil:
 		return nil, errors.New("store: malformed URL")
+	case u.Scheme == "":
+		return nil, errors.New(`store: want an engine's URL; there is only "memory:"`)
 	case u.Scheme != "memory":
 		return nil, fmt.Errorf(`store %q: no such engine; there is only "memory:"`, u.Scheme+":")
 	case *u != url.URL{Scheme: "memory"}:

@@ -35,9 +35,9 @@ func TestOpen(t *testing.T) {
 func TestOpenErrors(t *testing.T) {
 	t.Parallel()
 	for url, want := range map[string]string{
-		"":                               `store ":": no such engine`,
-		"memory":                         "no such engine",
-		"/var/lib/holdfast":              "no such engine",
+		"":                               "want an engine's URL",
+		"memory":                         "want an engine's URL",
+		"/var/lib/holdfast":              "want an engine's URL",
 		"rocks://me:hunter2@host":        `store "rocks:": no such engine; there is only "memory:"`,
 		"rocks:me:hunter2@host":          `store "rocks:"`,
 		"rocks://me:hunter2@ho st":       "malformed",

@@ -79,3 +79,20 @@ func TestKind(t *testing.T) {
 		}
 	}
 }
+
+// Some libraries write both fields of a response. The null one does not count, and
+// is not passed on.
+func TestSloppyResponse(t *testing.T) {
+	for text, want := range map[string]string{
+		`{"jsonrpc":"2.0","id":1,"result":null,"error":{"code":1,"message":"m"}}`: `{"jsonrpc":"2.0","id":1,"error":{"code":1,"message":"m"}}`,
+		`{"jsonrpc":"2.0","id":1,"result":{},"error":null}`:                       `{"jsonrpc":"2.0","id":1,"result":{}}`,
+	} {
+		m, err := Parse([]byte(text))
+		if err != nil || m.Kind != Response || string(m.Raw) != want {
+			t.Errorf("%s: got %s, %v", text, m.Raw, err)
+		}
+	}
+	if _, err := Parse([]byte(`{"jsonrpc":"2.0","id":1,"result":{},"error":{}}`)); err == nil {
+		t.Error("a result and an error are taken")
+	}
+}

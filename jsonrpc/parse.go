@@ -113,6 +113,14 @@ func classify(f *[failure + 1][]byte, raw []byte) (Message, error) {
 		return Message{}, fmt.Errorf(`%w: "jsonrpc" is not "2.0"`, ErrInvalid)
 	}
 	m := Message{ID: f[id], Raw: raw}
+	// Some libraries write both fields of a response, one of them null.
+	sloppy := f[method] == nil && f[result] != nil && f[failure] != nil
+	switch {
+	case sloppy && string(f[result]) == "null":
+		f[result] = nil
+	case sloppy && string(f[failure]) == "null":
+		f[failure] = nil
+	}
 	if m.ID != nil && !validID(m.ID) {
 		return Message{}, fmt.Errorf(`%w: "id" is neither a string nor an integer`, ErrInvalid)
 	}
@@ -140,6 +148,9 @@ func classify(f *[failure + 1][]byte, raw []byte) (Message, error) {
 			return Message{}, fmt.Errorf(`%w: "error" is not an object`, ErrInvalid)
 		}
 		m.Kind, m.Result, m.Error = Response, f[result], f[failure]
+		if sloppy {
+			m.Raw = m.WithID(m.ID)
+		}
 	default:
 		return Message{}, fmt.Errorf("%w: neither a method, nor a result or an error", ErrInvalid)
 	}

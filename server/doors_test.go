@@ -137,6 +137,9 @@ func TestMultiTurn(t *testing.T) {
 	if r := p.open("GET", link, "", "Last-Event-ID: "+f.last).all(); r.status != 204 || len(r.body) > 0 {
 		t.Fatalf("GET while the server waits: %d", r.status)
 	}
+	if r := p.open("GET", link, "").all(); r.status != 204 {
+		t.Fatalf("GET of the first Link while the server waits: %d", r.status)
+	}
 	answer := fmt.Sprintf(`[{"jsonrpc":"2.0","id":%s,"result":{"action":"accept"}}]`, f.got[0].ID)
 	w := p.open("POST", link, answer, "Last-Event-ID: "+f.last)
 	if err := f.rest(w); err != nil {

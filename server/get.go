@@ -213,7 +213,11 @@ func (h *Handler) getStream(w http.ResponseWriter, r *http.Request, param string
 	if s == nil {
 		return
 	}
-	if s.AwaitsInputAt(cursor) {
+	told := cursor
+	if len(r.Header[protocol.HeaderLastEventID]) == 0 {
+		told = s.ToldAt(cursor)
+	}
+	if s.AwaitsInputAt(told) {
 		w.WriteHeader(http.StatusNoContent)
 		return
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -391,8 +392,15 @@ func (s *Session) AwaitsInputAt(at stream.Cursor) bool {
 }
 
 // ToldAt moves a cursor on to the last entry of its stream that was written to
-// a client.
+// a client, if the connection did not break after that.
 func (s *Session) ToldAt(at stream.Cursor) stream.Cursor {
+	t := &s.streams
+	t.mu.Lock()
+	lost := slices.ContainsFunc(t.broken, func(b broken) bool { return b.number == at.Stream.Number })
+	t.mu.Unlock()
+	if lost {
+		return at
+	}
 	if c := s.streams.call(at.Stream.Number); c != nil {
 		c.mu.Lock()
 		defer c.mu.Unlock()

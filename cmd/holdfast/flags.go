@@ -54,7 +54,7 @@ func fromEnvironment(flags *pflag.FlagSet) error {
 	flags.VisitAll(func(f *pflag.Flag) {
 		name := "HOLDFAST_" + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
 		value, ok := os.LookupEnv(name)
-		if !ok || f.Changed || err != nil {
+		if !ok || f.Changed || err != nil || f.Name == "help" || f.Name == "version" {
 			return
 		}
 		if list, ok := f.Value.(pflag.SliceValue); ok {

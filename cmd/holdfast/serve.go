@@ -87,7 +87,7 @@ func (f *serveFlags) check(command []string) error {
 		return usagef("what shall be served? Give a command (holdfast serve -- COMMAND ARG...), or --demo")
 	}
 	for name, p := range map[string]string{"--path": f.path, "--sse-path": f.ssePath} {
-		if p != "" && !strings.HasPrefix(p, "/") || strings.ContainsAny(p, " ?#{}") {
+		if p != "" && (!strings.HasPrefix(p, "/") || path.Clean(p) != p || strings.ContainsAny(p, " ?#{}")) {
 			return usagef("%s %q: want an absolute path like /mcp", name, p)
 		}
 	}
@@ -96,6 +96,9 @@ func (f *serveFlags) check(command []string) error {
 		return usagef("--path is empty: want a path like /mcp")
 	case f.ssePath:
 		return usagef("--path and --sse-path are both %s: each needs its own", f.path)
+	}
+	if m := f.messagesPath(); f.ssePath != "" && (m == f.path || m == f.ssePath) {
+		return usagef("%s is where clients of --sse-path %s post their messages: choose other paths", m, f.ssePath)
 	}
 	for name, d := range map[string]time.Duration{
 		"--upgrade-after": f.upgradeAfter, "--retry": f.retry, "--session-ttl": f.sessionTTL, "--keep": f.keep,
@@ -116,6 +119,10 @@ func (f *serveFlags) check(command []string) error {
 	}
 	return nil
 }
+
+// messagesPath is where clients of revision 2024-11-05 post their messages: beside
+// their stream.
+func (f *serveFlags) messagesPath() string { return path.Join(path.Dir(f.ssePath), "messages") }
 
 func (f *serveFlags) options() *holdfast.Options {
 	response := map[string]holdfast.Response{
@@ -168,7 +175,7 @@ func (f *serveFlags) serve(ctx context.Context, command []string, out io.Writer)
 	mux := http.NewServeMux()
 	mux.Handle(f.path, handler)
 	if f.ssePath != "" && !f.stateless {
-		messages := path.Join(path.Dir(f.ssePath), "messages")
+		messages := f.messagesPath()
 		doors := handler.SSE(messages)
 		mux.Handle(f.ssePath, doors)
 		mux.Handle(messages, doors)
