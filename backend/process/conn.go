@@ -34,6 +34,7 @@ type conn struct {
 	stdin          *os.File
 	stdout, stderr *output
 	queue          queue
+	ids            ids
 
 	ask     sync.Once
 	closing chan struct{} // closed: Close was called
@@ -203,7 +204,9 @@ func (c *conn) exitsInTime() bool {
 // Deliver queues a message for the process's stdin. It never waits; it fails if
 // the conversation has ended or the server does not read its stdin.
 func (c *conn) Deliver(in session.Inbound) error {
-	if err := c.queue.put(in.Raw); err != nil {
+	line, n := c.ids.outbound(&in)
+	if err := c.queue.put(line); err != nil {
+		c.ids.forget(n)
 		return fmt.Errorf("deliver to the server process: %w", err)
 	}
 	return nil

@@ -55,6 +55,37 @@ func TestEcho(t *testing.T) {
 	}
 }
 
+// A server sees ids that every language can hold, and the client its own.
+func TestIDs(t *testing.T) {
+	f := newFixture(t, Options{})
+	c, r := f.open()
+	send := func(text string) {
+		t.Helper()
+		m, err := jsonrpc.Parse([]byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Deliver(session.Inbound{Message: m}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, id := range []string{`9007199254740993`, `-0`, `"a\/b"`, `"é"`, `""`} {
+		send(`{"jsonrpc":"2.0","id":` + id + `,"method":"ids"}`)
+		if m := within(t, soon, "answer", r.said); string(m.ID) != id || !strings.Contains(string(m.Raw), `"id":`+id) {
+			t.Errorf("the answer to %s is %s", id, m.Raw)
+		}
+	}
+	send(`{"jsonrpc":"2.0","id":"waits","method":"unknown"}`)
+	send(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"wa\u0069ts","reason":"r"}}`)
+	m := within(t, soon, "cancellation", r.said) // the second answers above went nowhere
+	if got := string(m.Params); m.Method != "saw" || got != `{"reason":"r","requestId":6}` {
+		t.Errorf("the cancellation arrived as %s %s", m.Method, got)
+	}
+	if n := len(c.ids.open); n != 0 {
+		t.Errorf("%d requests are on record", n)
+	}
+}
+
 func TestBatchAndGarbage(t *testing.T) {
 	f := newFixture(t, Options{})
 	c, r := f.open()

@@ -70,6 +70,11 @@ func serve(in io.Reader, out io.Writer) {
 		switch m.Method {
 		case "echo":
 			_, _ = fmt.Fprintf(out, "%s\r\n", jsonrpc.AppendResult(nil, m.ID, m.Params))
+		case "ids": // answered under its id turned into a string, twice
+			text := jsonrpc.AppendResult(nil, fmt.Appendf(nil, "%q", m.ID), []byte(`{}`))
+			_, _ = fmt.Fprintf(out, "\xef\xbb\xbf%s\n%s\n", text, text)
+		case "notifications/cancelled": // told back
+			_, _ = fmt.Fprintf(out, "%s\n", jsonrpc.AppendRequest(nil, nil, "saw", m.Params))
 		case "print": // its parameter, as it stands
 			var p struct{ Text string }
 			_ = json.Unmarshal(m.Params, &p)

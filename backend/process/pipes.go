@@ -112,6 +112,7 @@ func readLine(r *bufio.Reader, limit int64) ([]byte, error) {
 // emit passes on the message, or the batch of them, that a line holds. A server
 // that prints something else is not worth a session: it is logged.
 func (c *conn) emit(line []byte) {
+	line = bytes.TrimPrefix(line, []byte("\xef\xbb\xbf")) // some begin with a byte order mark
 	if len(line) == 0 {
 		return
 	}
@@ -128,7 +129,12 @@ func (c *conn) emit(line []byte) {
 		return
 	}
 	for _, m := range msgs {
-		c.sink.Emit(nil, m)
+		m, call, ok := c.ids.inbound(m)
+		if !ok {
+			c.log.Debug("server answered what it was not asked, or again", "id", quote(m.ID))
+			continue
+		}
+		c.sink.Emit(call, m)
 	}
 }
 
