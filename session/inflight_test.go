@@ -303,7 +303,7 @@ func TestConcurrentClose(t *testing.T) {
 					h.End(s)
 				}
 			})
-			wg.Go(h.Manager.Close)
+			wg.Go(h.Close)
 		}
 		wg.Wait()
 		h.close()

@@ -112,7 +112,7 @@ func (s *Session) idle(now time.Time, ttl time.Duration) bool {
 	if s.reading.Load() > 0 {
 		return false
 	}
-	if s.ongoing.Load() > 0 && !(s.single && s.Opening() != nil) {
+	if s.ongoing.Load() > 0 && (!s.single || s.Opening() == nil) {
 		return quiet > max(ttl, 24*time.Hour)
 	}
 	return quiet > ttl
