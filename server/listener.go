@@ -2,6 +2,7 @@ package server
 
 import (
 	"errors"
+	"io"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -61,27 +62,43 @@ type listener struct {
 func (l listener) Accept() (net.Conn, error) {
 	c, err := l.Listener.Accept()
 	if tcp, ok := c.(*net.TCPConn); ok {
-		return &watched{tcp, l.resets}, err
+		return &watched{TCPConn: tcp, resets: l.resets}, err
 	}
 	return c, err
 }
 
-// watched is a connection that says when it was reset.
+// watched is a connection that says when it was reset. A client that closes it
+// before all was sent ends it first, and resets it when more comes.
 type watched struct {
 	*net.TCPConn
 	resets *resets
+	ended  atomic.Bool // nothing more comes from the client
 }
 
 func (c *watched) Read(b []byte) (int, error) {
 	n, err := c.TCPConn.Read(b)
+	if errors.Is(err, io.EOF) {
+		c.ended.Store(true)
+		c.look(pending(c.TCPConn))
+	}
 	c.look(err)
 	return n, err
 }
 
 func (c *watched) Write(b []byte) (int, error) {
+	if c.ended.Load() {
+		c.look(syscall.EPIPE)
+	}
 	n, err := c.TCPConn.Write(b)
 	c.look(err)
 	return n, err
+}
+
+func (c *watched) Close() error {
+	if c.ended.Load() {
+		c.look(pending(c.TCPConn))
+	}
+	return c.TCPConn.Close()
 }
 
 func (c *watched) look(err error) {

@@ -56,13 +56,13 @@ func (s *Session) Broken(upTo uint64, unread func(string, time.Time) bool, asked
 	}
 	for i := range t.broken {
 		b := &t.broken[i]
-		if b.number > upTo || b.from != "" && !unread(b.from, b.at) {
+		if b.number > upTo {
 			continue
 		}
 		if b.asked.IsZero() {
 			b.asked = asked
 		}
-		if b.asked.IsZero() {
+		if b.asked.IsZero() || b.from != "" && !unread(b.from, b.at) {
 			continue
 		}
 		when := b.asked

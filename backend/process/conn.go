@@ -204,9 +204,9 @@ func (c *conn) exitsInTime() bool {
 // Deliver queues a message for the process's stdin. It never waits; it fails if
 // the conversation has ended or the server does not read its stdin.
 func (c *conn) Deliver(in session.Inbound) error {
-	line, n := c.ids.outbound(&in)
+	line, stand := c.ids.outbound(&in)
 	if err := c.queue.put(line); err != nil {
-		c.ids.forget(n)
+		c.ids.forget(stand)
 		return fmt.Errorf("deliver to the server process: %w", err)
 	}
 	return nil

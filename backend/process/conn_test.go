@@ -55,7 +55,8 @@ func TestEcho(t *testing.T) {
 	}
 }
 
-// A server sees ids that every language can hold, and the client its own.
+// A server sees ids that it can hold, as they are if possible, and the client its
+// own.
 func TestIDs(t *testing.T) {
 	f := newFixture(t, Options{})
 	c, r := f.open()
@@ -69,17 +70,22 @@ func TestIDs(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, id := range []string{`9007199254740993`, `-0`, `"a\/b"`, `"é"`, `""`} {
+	for _, id := range []string{`9007199254740993`, `-0`, `"a\/b"`, `"é<"`, `""`, `-12`, `"x y"`} {
 		send(`{"jsonrpc":"2.0","id":` + id + `,"method":"ids"}`)
 		if m := within(t, soon, "answer", r.said); string(m.ID) != id || !strings.Contains(string(m.Raw), `"id":`+id) {
 			t.Errorf("the answer to %s is %s", id, m.Raw)
 		}
 	}
-	send(`{"jsonrpc":"2.0","id":"waits","method":"unknown"}`)
+	send(`{"jsonrpc":"2.0","id":"w\u0061its","method":"unknown"}`)
 	send(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"wa\u0069ts","reason":"r"}}`)
-	m := within(t, soon, "cancellation", r.said) // the second answers above went nowhere
-	if got := string(m.Params); m.Method != "saw" || got != `{"reason":"r","requestId":6}` {
+	m := within(t, soon, "cancellation", r.said)
+	if got := string(m.Params); m.Method != "saw" || got != `{"reason":"r","requestId":"holdfast-id-5"}` {
 		t.Errorf("the cancellation arrived as %s %s", m.Method, got)
+	}
+	send(`{"jsonrpc":"2.0","id":"plain","method":"unknown"}`)
+	send(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"plain"}}`)
+	if m := within(t, soon, "cancellation", r.said); string(m.Params) != `{"requestId":"plain"}` {
+		t.Errorf("the cancellation arrived as %s", m.Raw)
 	}
 	if n := len(c.ids.open); n != 0 {
 		t.Errorf("%d requests are on record", n)

@@ -2,6 +2,7 @@ package process
 
 import (
 	"encoding/json"
+	"fmt"
 	"strconv"
 	"sync"
 
@@ -9,90 +10,90 @@ import (
 	"holdfast/session"
 )
 
-// ids are the requests that the process has yet to answer, by the ids that it
-// knows them by: small numbers, which any language reads and writes back as they
-// are, whatever the client's own look like.
+// ids are the requests whose id the process is not given as it is. What every
+// language reads and writes back unchanged goes through: numbers that fit a
+// float64, and ASCII without escapes. Other ids get a stand-in, since Node reads
+// 9007199254740993 as another number, and Python writes "é" back as "\u00e9".
 type ids struct {
 	mu   sync.Mutex
-	last int64
-	open map[int64]asked
+	last int
+	open map[string]string // the client's raw id, by the stand-in
 }
 
-// asked is a request under the id that it came with.
-type asked struct {
-	id   []byte
-	call *session.Call
-}
-
-// outbound returns the line that the process is given for a message, and the id
-// that it has in it if it is a request.
-func (s *ids) outbound(in *session.Inbound) (line []byte, n int64) {
-	switch {
-	case in.Kind == jsonrpc.Request:
-		s.mu.Lock()
-		s.last++
-		n = s.last
-		if s.open == nil {
-			s.open = make(map[int64]asked)
-		}
-		s.open[n] = asked{id: append([]byte(nil), in.ID...), call: in.Call}
-		s.mu.Unlock()
-		return in.WithID(strconv.AppendInt(nil, n, 10)), n
-	case in.Kind == jsonrpc.Notification && in.Method == "notifications/cancelled":
-		return s.cancelled(in), 0
+// plain says whether a raw id comes back from any process as it is.
+func plain(id []byte) bool {
+	if id[0] != '"' {
+		n, err := strconv.ParseInt(string(id), 10, 64)
+		return err == nil && n > -1<<53 && n < 1<<53 && string(id) != "-0"
 	}
-	return in.Raw, 0
+	for _, b := range id {
+		if b < ' ' || b > '~' || b == '\\' {
+			return false
+		}
+	}
+	return true
+}
+
+// outbound returns the line that the process is given for a message, and the
+// stand-in that it has in it, if any.
+func (s *ids) outbound(in *session.Inbound) (line []byte, stand string) {
+	switch {
+	case in.Kind == jsonrpc.Request && !plain(in.ID):
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.last++
+		stand = fmt.Sprintf(`"holdfast-id-%d"`, s.last)
+		if s.open == nil {
+			s.open = make(map[string]string)
+		}
+		s.open[stand] = string(in.ID)
+		return in.WithID([]byte(stand)), stand
+	case in.Kind == jsonrpc.Notification && in.Method == "notifications/cancelled":
+		return s.cancelled(in), ""
+	}
+	return in.Raw, ""
 }
 
 // cancelled returns the cancellation of a request under the id that the process
-// knows. Nobody waits for its answer any more.
+// knows.
 func (s *ids) cancelled(in *session.Inbound) []byte {
 	key := string(jsonrpc.Key(jsonrpc.Field(in.Params, "requestId")))
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for n, a := range s.open {
-		if string(jsonrpc.Key(a.id)) != key {
+	for stand, id := range s.open {
+		if string(jsonrpc.Key([]byte(id))) != key {
 			continue
 		}
-		delete(s.open, n)
+		delete(s.open, stand) // nobody waits for the answer any more
 		params := map[string]json.RawMessage{}
 		_ = json.Unmarshal(in.Params, &params) // well-formed: it was parsed
-		params["requestId"] = strconv.AppendInt(nil, n, 10)
-		text, err := json.Marshal(params)
-		if err != nil {
-			break
+		params["requestId"] = json.RawMessage(stand)
+		if text, err := json.Marshal(params); err == nil {
+			return jsonrpc.AppendRequest(nil, nil, in.Method, text)
 		}
-		return jsonrpc.AppendRequest(nil, nil, in.Method, text)
 	}
 	return in.Raw
 }
 
-// inbound returns a message of the process as its client is to see it, and the
-// call that it belongs to, if that is known. It is false for a response to
-// nothing.
-func (s *ids) inbound(m jsonrpc.Message) (jsonrpc.Message, *session.Call, bool) {
+// inbound returns a message of the process as its client is to see it.
+func (s *ids) inbound(m jsonrpc.Message) jsonrpc.Message {
 	if m.Kind != jsonrpc.Response {
-		return m, nil, true
-	}
-	n, err := strconv.ParseInt(string(m.ID), 10, 64)
-	if err != nil {
-		n, err = strconv.ParseInt(jsonrpc.String(m.ID), 10, 64) // some turn numbers into strings
+		return m
 	}
 	s.mu.Lock()
-	a, ok := s.open[n]
-	delete(s.open, n)
+	id, ok := s.open[string(m.ID)]
+	delete(s.open, string(m.ID))
 	s.mu.Unlock()
-	if err != nil || !ok {
-		return m, nil, false
+	if ok {
+		m.Raw = m.WithID([]byte(id))
+		m.ID = []byte(id)
 	}
-	m.Raw = m.WithID(a.id)
-	m.ID = a.id
-	return m, a.call, true
+	return m
 }
 
-// forget takes back a request that the process was not given.
-func (s *ids) forget(n int64) {
+// forget takes back a stand-in that the process was not given.
+func (s *ids) forget(stand string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.open, n)
+	delete(s.open, stand)
 }

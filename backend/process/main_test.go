@@ -70,9 +70,11 @@ func serve(in io.Reader, out io.Writer) {
 		switch m.Method {
 		case "echo":
 			_, _ = fmt.Fprintf(out, "%s\r\n", jsonrpc.AppendResult(nil, m.ID, m.Params))
-		case "ids": // answered under its id turned into a string, twice
-			text := jsonrpc.AppendResult(nil, fmt.Appendf(nil, "%q", m.ID), []byte(`{}`))
-			_, _ = fmt.Fprintf(out, "\xef\xbb\xbf%s\n%s\n", text, text)
+		case "ids": // answered as many languages do: the id is read, and written
+			var id any
+			_ = json.Unmarshal(m.ID, &id)
+			text, _ := json.Marshal(id)
+			_, _ = fmt.Fprintf(out, "\xef\xbb\xbf%s\n", jsonrpc.AppendResult(nil, text, []byte(`{}`)))
 		case "notifications/cancelled": // told back
 			_, _ = fmt.Fprintf(out, "%s\n", jsonrpc.AppendRequest(nil, nil, "saw", m.Params))
 		case "print": // its parameter, as it stands

@@ -129,12 +129,7 @@ func (c *conn) emit(line []byte) {
 		return
 	}
 	for _, m := range msgs {
-		m, call, ok := c.ids.inbound(m)
-		if !ok {
-			c.log.Debug("server answered what it was not asked, or again", "id", quote(m.ID))
-			continue
-		}
-		c.sink.Emit(call, m)
+		c.sink.Emit(nil, c.ids.inbound(m))
 	}
 }
 
