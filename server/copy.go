@@ -28,11 +28,13 @@ type conn struct {
 	first   int // the source that comes first in the next turn
 	ready   chan struct{}
 
-	ids    bool   // events carry ids
-	primes bool   // the client knows events with empty data
-	prefix string // of event ids: names the session where nothing else does
-	url    bool   // the client came through the stream URL, or may
-	sentID bool   // an id was written
+	ids     bool   // events carry ids
+	primes  bool   // the client knows events with empty data
+	prefix  string // of event ids: names the session where nothing else does
+	url     bool   // the client came through the stream URL, or may
+	sentID  bool   // an id was written
+	resumed bool   // the client came back for a call
+	unseen  bool   // and did not arrive: the client had left before
 
 	opened  time.Time
 	written time.Time
@@ -235,7 +237,13 @@ func (c *conn) turn(ctx context.Context) (more bool, err error) {
 		src := &c.sources[i]
 		src.Told()
 		if src.ended && !src.told && c.ids && c.h.resets.watched.Load() {
-			src.Written(c.from, i > 0)
+			from := c.from
+			if c.resumed && c.primes {
+				// Clients that know ids and come back without one after this have
+				// forgotten it: they lost the connection.
+				from = ""
+			}
+			src.Written(from, i > 0)
 		}
 		src.told = src.ended
 	}
@@ -414,12 +422,15 @@ func (c *conn) leave(retry time.Duration) error {
 // close detaches the readers, after the copying has ended with err.
 func (c *conn) close(err error) {
 	broke := err != nil && !errors.Is(err, errTaken) && !errors.Is(err, errKicked)
+	if broke {
+		c.s.Left(c.from)
+	}
 	for i := range c.sources {
 		src := &c.sources[i]
 		// Of a connection that continued calls besides its own stream the client
 		// knows one id at the most: it may come back for another stream.
 		besides := i > 0
-		src.Detach((broke || besides && err != nil) && !src.told, c.sentID, besides)
+		src.Detach((broke || besides && err != nil) && !src.told, c.sentID && !c.unseen, besides)
 	}
 	// The connection may be used for more requests.
 	_ = c.c.SetWriteDeadline(time.Time{})

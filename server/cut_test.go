@@ -176,7 +176,8 @@ func cutEverywhere(n *node, version string, how cut, pause, stride int) {
 			if how == ghost && f.last == "" && f.link == "" {
 				return // nobody can know that this connection is dead
 			}
-			if f.last == "" && f.link == "" { // again, on the connection that goes on with it
+			// Again, on the connection that goes on with it, before that has an id of its own.
+			if f.last == "" && f.link == "" && at < 200 {
 				if err := f.take(f.again().atMost(at, how)); err != nil {
 					n.t.Errorf("cut at %d, and again: %v", at, err)
 					return

@@ -38,6 +38,7 @@ func (h *Handler) stream(w http.ResponseWriter, r *http.Request, call *session.C
 	}
 	c.link()
 	err := c.open(nil)
+	c.unseen = r.Context().Err() != nil
 	if held != nil {
 		call.Deliver(context.WithoutCancel(r.Context()), held, r.Header)
 	}
@@ -102,6 +103,7 @@ func (h *Handler) listen(w http.ResponseWriter, r *http.Request, s *session.Sess
 		return
 	}
 	c.asked = c.opened
+	c.recoverTo = s.LastStream()
 	c.adopt(r.Context())
 	err = c.open(nil)
 	if err == nil {
@@ -116,10 +118,6 @@ func (h *Handler) listen(w http.ResponseWriter, r *http.Request, s *session.Sess
 // wait.
 func (c *conn) adopt(ctx context.Context) {
 	age := time.Since(c.opened)
-	if age < 2*session.Noticed {
-		// A POST that was sent before this GET may arrive after it.
-		c.recoverTo = c.s.LastStream()
-	}
 	broken, due := c.s.Broken(c.recoverTo, c.h.resets.since, c.asked, max(2*c.h.opts.Retry, 2*session.Noticed))
 	for _, at := range broken {
 		err := c.read(ctx, at)
@@ -152,7 +150,9 @@ func (h *Handler) resume(w http.ResponseWriter, r *http.Request, c *conn, cursor
 		return
 	}
 	c.link()
-	if cursor.Stream.Number == 0 {
+	c.resumed = cursor.Stream.Number != 0
+	if !c.resumed {
+		c.recoverTo = c.s.LastStream()
 		c.adopt(r.Context())
 	}
 	err = c.open(nil)

@@ -20,9 +20,9 @@ type broken struct {
 	at      time.Time
 	asked   time.Time // when its client first came back with nothing but its session
 	// from is the address of a client to whom all was written, and who may yet turn
-	// out to have left with some of it unread; "" where the connection is known to
-	// have broken.
-	from string
+	// out to have left with some of it unread; "" where that is known, or likely.
+	from  string
+	until time.Time // when this is no longer of interest; zero: never
 }
 
 // mostBroken bounds how many broken streams a session remembers.
@@ -49,20 +49,25 @@ func (s *Session) Broken(upTo uint64, unread func(string, time.Time) bool, asked
 	defer t.mu.Unlock()
 	now := time.Now()
 	t.broken = slices.DeleteFunc(t.broken, func(b broken) bool {
-		return b.from != "" && now.Sub(b.at) > doubtFor+patience
+		return !b.until.IsZero() && now.Sub(b.until) > patience
 	})
 	if !asked.IsZero() && !asked.Before(t.asked) {
 		t.asked, t.askedTo = asked, upTo
 	}
 	for i := range t.broken {
 		b := &t.broken[i]
-		if b.number > upTo {
+		// A POST that was sent, and given up, before this GET may arrive after it.
+		crossed := b.certain && !asked.IsZero() && b.at.Sub(asked) <= 2*Noticed
+		if b.number > upTo && !crossed {
+			continue
+		}
+		if b.from != "" && !unread(b.from, b.at) {
 			continue
 		}
 		if b.asked.IsZero() {
 			b.asked = asked
 		}
-		if b.asked.IsZero() || b.from != "" && !unread(b.from, b.at) {
+		if b.asked.IsZero() {
 			continue
 		}
 		when := b.asked
@@ -80,8 +85,10 @@ func (s *Session) Broken(upTo uint64, unread func(string, time.Time) bool, asked
 }
 
 // Written notes that all of the stream was written to the client, which is at an
-// address. It may yet turn out to have left with some of it unread. besides says that it was read
-// besides another stream: then the client may come back for that one only.
+// address ("": it has lost connections of this call before, and if it comes back
+// with nothing but its session it has lost this one). It may yet turn out to have
+// left with some of it unread. besides says that it was read besides another
+// stream: then the client may come back for that one only.
 func (r *Reader) Written(from string, besides bool) {
 	t := &r.s.streams
 	t.mu.Lock()
@@ -89,10 +96,24 @@ func (r *Reader) Written(from string, besides bool) {
 	number := r.cursor.Stream.Number
 	if number != standalone && t.readers[number] == r {
 		b := broken{number: number, seq: r.began, at: time.Now(), from: from}
+		b.until = b.at.Add(doubtFor)
 		if besides {
 			b.asked = b.at
 		}
 		t.lost(b)
+	}
+}
+
+// Left notes that the client at an address left without a word. What was written to
+// it just before has probably not arrived.
+func (s *Session) Left(from string) {
+	t := &s.streams
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i := range t.broken {
+		if b := &t.broken[i]; b.from == from && time.Since(b.at) < time.Second {
+			b.from = ""
+		}
 	}
 }
 
@@ -102,7 +123,7 @@ const Noticed = 250 * time.Millisecond
 
 // lost remembers a stream that its client may have to ask for. t.mu is held.
 func (t *table) lost(b broken) {
-	if b.from == "" && b.asked.IsZero() && b.number <= t.askedTo && b.at.Sub(t.asked) <= 2*Noticed {
+	if b.from == "" && b.asked.IsZero() && b.number <= t.askedTo && b.at.Sub(t.asked) <= Noticed {
 		b.asked = t.asked
 	}
 	if len(t.broken) >= mostBroken {
