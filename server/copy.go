@@ -34,6 +34,7 @@ type conn struct {
 	url     bool   // the client came through the stream URL, or may
 	sentID  bool   // an id was written
 	resumed bool   // the client came back for a call
+	young   bool   // it answers initialize: who lost that begins anew
 	unseen  bool   // and did not arrive: the client had left before
 
 	opened  time.Time
@@ -227,16 +228,17 @@ func (c *conn) turn(ctx context.Context) (more bool, err error) {
 		err = c.write(text, c.over())
 	}
 	p.release(text)
-	if err == nil && len(text) > 0 {
-		err = ctx.Err() // what is written to a client that has left does not fail at once
-	}
 	if err != nil {
 		return false, err
 	}
+	left := ctx.Err() // what is written to a client that has left does not fail at once
 	for i := range c.sources {
 		src := &c.sources[i]
+		if left != nil && src.Cursor().Stream.Number != 0 {
+			continue // the standalone stream is not told twice, though
+		}
 		src.Told()
-		if src.ended && !src.told && c.ids && c.h.resets.watched.Load() {
+		if src.ended && !src.told && c.ids && !c.young && c.h.resets.watched.Load() {
 			from := c.from
 			if c.resumed && c.primes {
 				// Clients that know ids and come back without one after this have
@@ -248,7 +250,7 @@ func (c *conn) turn(ctx context.Context) (more bool, err error) {
 		src.told = src.ended
 	}
 	c.drop()
-	return more, nil
+	return more, left
 }
 
 // drop lets go of the continued calls that are over, or that their client reads

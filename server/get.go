@@ -21,7 +21,8 @@ func (h *Handler) stream(w http.ResponseWriter, r *http.Request, call *session.C
 	s := call.Session()
 	c := h.newConn(w, r, s)
 	if call.Method() == "initialize" {
-		c.primes = false // the revision is not settled, and the session is young
+		c.primes = false // the revision is not settled
+		c.young = true
 	}
 	cursor := stream.Cursor{Stream: stream.ID{Number: call.Number()}}
 	if err := c.read(r.Context(), cursor); err != nil {
