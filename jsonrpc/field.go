@@ -1,0 +1,128 @@
+package jsonrpc
+
+import "bytes"
+
+// Each calls member with the name, unescaped, and the raw value of each member of
+// a well-formed JSON object. It says whether data is one, and changes nothing in
+// it.
+func Each(data []byte, member func(name, value []byte)) bool {
+	p := parser{b: data, keep: true}
+	p.space()
+	if p.i >= len(data) || data[p.i] != '{' {
+		return false
+	}
+	return p.object(0, func(key []byte) error {
+		from := p.i
+		if err := p.value(1); err != nil {
+			return err
+		}
+		member(key, data[from:p.i:p.i])
+		return nil
+	}) == nil
+}
+
+// Field returns the raw value found by following names through nested objects
+// of well-formed JSON, or nil if there is none. The last of equal names counts,
+// as in encoding/json. It changes nothing in data.
+func Field(data []byte, path ...string) []byte {
+	for _, name := range path {
+		var found []byte
+		ok := Each(data, func(key, value []byte) {
+			if string(key) == name {
+				found = value
+			}
+		})
+		if !ok || found == nil {
+			return nil
+		}
+		data = found
+	}
+	return data
+}
+
+// String returns the value of a raw JSON string, or "" if raw is none.
+func String(raw []byte) string {
+	s, _ := unquote(raw)
+	return s
+}
+
+// Set returns the object with value in the place that the path of names leads to.
+// Members on the way that are absent or null are made; the last of equal names is
+// the one meant, as in [Field]. Every byte that stands elsewhere stays as it was,
+// and data itself is left alone. It is false, and nothing is changed, where data
+// is no well-formed object, something on the way is neither an object nor null,
+// or path is empty.
+func Set(data, value []byte, path ...string) ([]byte, bool) {
+	if len(path) == 0 {
+		return data, false
+	}
+	from, to := 0, len(data) // of the object that is looked at
+	for n, name := range path {
+		at, ok := find(data[from:to], name)
+		if !ok {
+			return data, false
+		}
+		rest := path[n+1:]
+		if at.from == 0 { // no such member: it becomes the object's last
+			return splice(data, from+at.end, from+at.end, func(dst []byte) []byte {
+				if !at.empty {
+					dst = append(dst, ',')
+				}
+				return appendNested(append(appendString(dst, name), ':'), value, rest)
+			}), true
+		}
+		from, to = from+at.from, from+at.to
+		if len(rest) == 0 || string(data[from:to]) == "null" {
+			return splice(data, from, to, func(dst []byte) []byte { return appendNested(dst, value, rest) }), true
+		}
+	}
+	return data, false // not reached: the last name returns
+}
+
+// place is where an object's member stands: its value, if there is such a member,
+// and the brace at the object's end.
+type place struct {
+	from, to int
+	end      int
+	empty    bool // the object has no members
+}
+
+// find looks for a member of the object that data holds.
+func find(data []byte, name string) (at place, ok bool) {
+	p := parser{b: data, keep: true}
+	p.space()
+	if p.i >= len(data) || data[p.i] != '{' {
+		return at, false
+	}
+	at.empty = true
+	err := p.object(0, func(key []byte) error {
+		from := p.i
+		if err := p.value(1); err != nil {
+			return err
+		}
+		at.empty = false
+		if string(key) == name {
+			at.from, at.to = from, p.i
+		}
+		return nil
+	})
+	at.end = p.i - 1
+	return at, err == nil
+}
+
+// splice returns data with what fill appends in the place of data[from:to].
+func splice(data []byte, from, to int, fill func(dst []byte) []byte) []byte {
+	dst := make([]byte, 0, len(data)+128)
+	dst = fill(append(dst, data[:from]...))
+	return append(dst, data[to:]...)
+}
+
+// appendNested appends value inside objects of one member each, whose names are
+// path.
+func appendNested(dst, value []byte, path []string) []byte {
+	for _, name := range path {
+		dst = append(appendString(append(dst, '{'), name), ':')
+	}
+	dst = append(dst, value...)
+	return append(dst, bytes.Repeat([]byte{'}'}, len(path))...)
+}
