@@ -1,8 +1,9 @@
 // Command check judges what a run of the official MCP conformance suite left
-// behind. The suite's own exit code passes over warnings, and a scenario that
-// finds nothing to test counts as passed, so this counts for itself.
+// behind. The suite's own exit code passes over warnings and over clients that
+// crash, and a scenario that finds nothing to test counts as passed, so this
+// counts for itself.
 //
-//	check SPEC_VERSION DIR
+//	check server|client SPEC_VERSION DIR
 package main
 
 import (
@@ -10,27 +11,34 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 )
 
-// floors is what has to be reached, by revision: what the official go-sdk reaches
-// with an event store, for anything less is a regression to whoever comes from
-// there. The one check less (it has 84) is server-sse-streams-functional, which
-// reads tools/list off event streams: ours answers a list with plain JSON, which
-// the suite calls optional and records without a verdict.
+// floors is what has to be reached, by what was tried and its revision: what the
+// official go-sdk reaches, for anything less is a regression to whoever comes
+// from there.
+//
+// Its server, with an event store, has one check more on 2025-11-25 (84):
+// server-sse-streams-functional, which reads tools/list off event streams. Ours
+// answers a list with plain JSON, which the suite calls optional and records
+// without a verdict.
 var floors = map[string]struct{ scenarios, passed int }{
-	"2025-06-18": {27, 56},
-	"2025-11-25": {33, 83},
+	"server 2025-06-18": {27, 56},
+	"server 2025-11-25": {33, 83},
+	"client 2025-06-18": {5, 51},
+	"client 2025-11-25": {19, 203},
 }
 
 func main() {
-	if len(os.Args) != 3 {
-		fmt.Fprintln(os.Stderr, "usage: check SPEC_VERSION DIR")
+	if len(os.Args) != 4 || os.Args[1] != "server" && os.Args[1] != "client" {
+		fmt.Fprintln(os.Stderr, "usage: check server|client SPEC_VERSION DIR")
 		os.Exit(2)
 	}
-	if err := judge(os.Stdout, os.Args[1], os.Args[2]); err != nil {
-		fmt.Fprintf(os.Stderr, "conformance %s: %v\n", os.Args[1], err)
+	if err := judge(os.Stdout, os.Args[1], os.Args[2], os.Args[3]); err != nil {
+		fmt.Fprintf(os.Stderr, "conformance of the %s, %s: %v\n", os.Args[1], os.Args[2], err)
 		os.Exit(1)
 	}
 }
@@ -46,41 +54,82 @@ type check struct {
 // judge prints what did not pass and a summary line, and returns an error unless
 // all is well. A check is counted if it passed, failed or warned: the suite also
 // records what it merely saw.
-func judge(w io.Writer, version, dir string) error {
-	files, err := filepath.Glob(filepath.Join(dir, "*", "checks.json"))
+func judge(w io.Writer, side, version, dir string) error {
+	scenarios, err := find(dir)
 	if err != nil {
 		return fmt.Errorf("find results: %w", err)
 	}
 	count := map[string]int{}
-	for _, file := range files {
-		checks, err := read(file)
-		if err != nil {
+	unfinished := 0
+	for _, scenario := range scenarios {
+		if err := tally(w, side, dir, scenario, count); err != nil {
 			return fmt.Errorf("read results: %w", err)
 		}
-		for _, c := range checks {
-			count[c.Status]++
-			if c.Status == "FAILURE" || c.Status == "WARNING" {
-				_, _ = fmt.Fprintf(w, "%s %s: %s: %s\n    %s\n",
-					c.Status, filepath.Base(filepath.Dir(file)), c.ID, c.Description, c.ErrorMessage)
-			}
+		if side != "client" {
+			continue
+		}
+		if err := finished(filepath.Join(dir, scenario)); err != nil {
+			_, _ = fmt.Fprintf(w, "FAILURE %s: %v\n", scenario, err)
+			unfinished++
 		}
 	}
 	passed, failures, warnings := count["SUCCESS"], count["FAILURE"], count["WARNING"]
-	_, _ = fmt.Fprintf(w, "conformance %s: %d scenarios, %d checks, %d failures, %d warnings\n",
-		version, len(files), passed+failures+warnings, failures, warnings)
+	_, _ = fmt.Fprintf(w, "conformance of the %s, %s: %d scenarios, %d checks, %d failures, %d warnings\n",
+		side, version, len(scenarios), passed+failures+warnings, failures, warnings)
 
-	floor, known := floors[version]
+	floor, known := floors[side+" "+version]
 	switch {
 	case !known:
 		return errors.New("no floor is known for this revision")
 	case failures > 0 || warnings > 0:
 		return fmt.Errorf("%d failures, %d warnings", failures, warnings)
-	case len(files) < floor.scenarios:
-		return fmt.Errorf("only %d of %d scenarios ran", len(files), floor.scenarios)
+	case unfinished > 0:
+		return fmt.Errorf("%d clients did not finish", unfinished)
+	case len(scenarios) < floor.scenarios:
+		return fmt.Errorf("only %d of %d scenarios ran", len(scenarios), floor.scenarios)
 	case passed < floor.passed:
 		return fmt.Errorf("only %d of %d checks passed: some found nothing to test", passed, floor.passed)
 	}
 	return nil
+}
+
+// tally adds the checks of a scenario to count, by their status, and prints what
+// did not pass. What passes again and again in one scenario of a client counts
+// once: how often is the client's choice.
+func tally(w io.Writer, side, dir, scenario string, count map[string]int) error {
+	checks, err := read(filepath.Join(dir, scenario, "checks.json"))
+	if err != nil {
+		return err
+	}
+	passed := map[string]bool{}
+	for _, c := range checks {
+		switch c.Status {
+		case "SUCCESS":
+			if side == "client" && passed[c.ID] {
+				continue
+			}
+			passed[c.ID] = true
+		case "FAILURE", "WARNING":
+			_, _ = fmt.Fprintf(w, "%s %s: %s: %s\n    %s\n", c.Status, scenario, c.ID, c.Description, c.ErrorMessage)
+		}
+		count[c.Status]++
+	}
+	return nil
+}
+
+// find returns the directories below dir that hold results. Some scenarios have a
+// slash in their name.
+func find(dir string) ([]string, error) {
+	var found []string
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.Name() != "checks.json" {
+			return err
+		}
+		scenario, err := filepath.Rel(dir, filepath.Dir(path))
+		found = append(found, scenario)
+		return err
+	})
+	return found, err
 }
 
 func read(file string) ([]check, error) {
@@ -93,4 +142,27 @@ func read(file string) ([]check, error) {
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}
 	return checks, nil
+}
+
+// finished returns an error unless the client of a scenario said in its last line that
+// it has seen everything it wanted, with the last that it said instead.
+func finished(scenario string) error {
+	out, err := os.ReadFile(filepath.Join(scenario, "stdout.txt"))
+	if err != nil {
+		return err
+	}
+	if strings.HasPrefix(last(out), "done: ") {
+		return nil
+	}
+	said, err := os.ReadFile(filepath.Join(scenario, "stderr.txt"))
+	if err != nil {
+		return err
+	}
+	return fmt.Errorf("the client did not finish; it said %q", last(said))
+}
+
+// last returns the last line of a text.
+func last(text []byte) string {
+	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+	return lines[len(lines)-1]
 }

@@ -1,0 +1,86 @@
+// Command client is what the official MCP conformance suite tries clients with:
+// an official mcp.Client over Holdfast's transport. It plays one scenario, which
+// the suite names in the environment:
+//
+//	client [-discover] URL
+//
+// The suite looks at what it is sent, never at what its answers do in the client,
+// and its exit code passes over clients that fail or crash. So the client checks
+// what it is answered, and says that it has seen all of it in its last line on
+// stdout, which conformance/check wants of every scenario.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/auth"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// patience is less than the suite's own, 30 s, so that a client that hangs says
+// where.
+const patience = 20 * time.Second
+
+func main() {
+	discover := flag.Bool("discover", false, "begin as the official client does unless it is told a revision: with server/discover")
+	flag.Parse()
+	if flag.NArg() != 1 {
+		fmt.Fprintln(os.Stderr, "usage: client [-discover] URL")
+		os.Exit(2)
+	}
+	name := os.Getenv("MCP_CONFORMANCE_SCENARIO")
+	var revision string
+	if !*discover {
+		revision = os.Getenv("MCP_CONFORMANCE_PROTOCOL_VERSION")
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	err := run(ctx, flag.Arg(0), name, revision, os.Getenv("MCP_CONFORMANCE_CONTEXT"))
+	cancel()
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "conformance client: %q: %v\n", name, err)
+		os.Exit(1)
+	}
+	fmt.Println("done:", name)
+}
+
+// run plays the scenario of that name. Without a revision the official client
+// chooses how to begin.
+func run(ctx context.Context, url, name, revision, config string) error {
+	s, ok := find(name)
+	if !ok {
+		return errors.New("there is no such scenario")
+	}
+	var oauth auth.OAuthHandler
+	if s.authorized {
+		var known credentials
+		if config != "" {
+			if err := json.Unmarshal([]byte(config), &known); err != nil {
+				return fmt.Errorf("context: %w", err)
+			}
+		}
+		var err error
+		if oauth, err = newOAuth(known); err != nil {
+			return fmt.Errorf("OAuth: %w", err)
+		}
+	}
+	client := mcp.NewClient(&mcp.Implementation{Name: "holdfast-conformance", Version: "1.0.0"}, s.options)
+	session, err := client.Connect(ctx, newTransport(url, oauth), &mcp.ClientSessionOptions{ProtocolVersion: revision})
+	if err != nil {
+		return fmt.Errorf("connect: %w", err)
+	}
+	err = s.play(ctx, session)
+	if closing := session.Close(); closing != nil {
+		err = errors.Join(err, fmt.Errorf("close: %w", closing))
+	}
+	return err
+}
+
+func newTransport(url string, oauth auth.OAuthHandler) mcp.Transport {
+	return &mcp.StreamableClientTransport{Endpoint: url, OAuthHandler: oauth}
+}
