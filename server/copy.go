@@ -5,24 +5,20 @@ import (
 	"errors"
 	"io"
 	"math/rand/v2"
-	"net/http"
 	"strconv"
 	"sync"
 	"time"
 
-	"holdfast/protocol"
 	"holdfast/session"
-	"holdfast/sse"
 	"holdfast/stream"
 )
 
-// A conn is one event stream to one client, which reads one stream of the log,
-// or the standalone stream together with others that it continues.
+// A conn is one connection to one client, which reads one stream of the log, or
+// the standalone stream together with others.
 type conn struct {
-	h *Handler
-	w http.ResponseWriter
-	c *http.ResponseController
-	s *session.Session
+	h   *Handler
+	s   *session.Session
+	out sink
 
 	sources []source
 	first   int // the source that comes first in the next turn
@@ -38,8 +34,7 @@ type conn struct {
 	unseen  bool   // and did not arrive: the client had left before
 
 	opened  time.Time
-	written time.Time
-	wrote   int       // bytes
+	written time.Time // when the client was last told anything
 	asking  time.Time // since when there is nothing to do but wait for the client's input
 
 	// When to look for calls to continue (zero: no more), the newest that can be
@@ -49,6 +44,20 @@ type conn struct {
 	recoverTo uint64
 	asked     time.Time
 	from      string // the client's address
+}
+
+// A sink is how messages get to a client: as events, for one. Only the
+// connection's loop uses it.
+type sink interface {
+	// append appends a message as it will be written; id is its event id, or nil.
+	append(text, id, data []byte) []byte
+	// write writes what was appended, without waiting for a slow client for ever.
+	// Nothing will follow what is the last.
+	write(text []byte, last bool) error
+	// keep says something that means nothing, for the sake of saying it.
+	keep() error
+	// leave tells the client to come back after a time: the connection ends.
+	leave(retry time.Duration) error
 }
 
 // source is one stream that a connection reads.
@@ -63,6 +72,7 @@ type source struct {
 type page struct {
 	entries [64]stream.Entry
 	text    []byte
+	id      [96]byte
 }
 
 var pages = sync.Pool{New: func() any { return &page{text: make([]byte, 0, 8<<10)} }}
@@ -70,25 +80,6 @@ var pages = sync.Pool{New: func() any { return &page{text: make([]byte, 0, 8<<10
 // mostText is how many bytes are gathered before they are written: a message that
 // begins below it is the last one of its write.
 const mostText = 64 << 10
-
-// surelySent is how many bytes of a response the system takes off our hands
-// whether the client reads or not: so few need no bound on the time it takes.
-const surelySent = 8 << 10
-
-// newConn prepares an event stream; nothing is written yet.
-func (h *Handler) newConn(w http.ResponseWriter, r *http.Request, s *session.Session) *conn {
-	return &conn{
-		h:      h,
-		w:      w,
-		c:      http.NewResponseController(w),
-		s:      s,
-		ready:  make(chan struct{}, 1),
-		ids:    !h.opts.Stateless,
-		primes: !h.opts.Stateless && protocol.Primes(s.Revision()),
-		from:   r.RemoteAddr,
-		opened: time.Now(),
-	}
-}
 
 // read adds a stream to what the connection reads.
 func (c *conn) read(ctx context.Context, cursor stream.Cursor) error {
@@ -101,61 +92,6 @@ func (c *conn) read(ctx context.Context, cursor stream.Cursor) error {
 		src.name = c.prefix + c.s.StreamName(cursor.Stream.Number)
 	}
 	c.sources = append(c.sources, src)
-	return nil
-}
-
-// open sends the header, and what comes before any message: the priming event,
-// first, or a comment.
-func (c *conn) open(first []byte) error {
-	// A server's timeouts are meant for requests; a stream has its own.
-	_ = c.c.SetReadDeadline(time.Time{})
-	head := c.w.Header()
-	head["Content-Type"] = typeSSE
-	head["Cache-Control"] = noCache
-	head["X-Accel-Buffering"] = unbuffered // or nginx gathers what should be seen at once
-	c.w.WriteHeader(http.StatusOK)
-	switch {
-	case c.primes:
-		first = c.prime(c.h.opts.Retry)
-	case len(first) == 0:
-		first = []byte(sse.Comment) // some proxies hold the header until there is a body
-	}
-	return c.write(first, false)
-}
-
-// prime returns an event that carries a new id for the place that the connection
-// is at.
-func (c *conn) prime(retry time.Duration) []byte {
-	id := c.eventID(&c.sources[0])
-	id = append(id, '~')
-	id = strconv.AppendUint(id, uint64(rand.Uint32()), 36)
-	c.sentID = true
-	return sse.AppendPriming(make([]byte, 0, 128), id, retry)
-}
-
-func (c *conn) eventID(src *source) []byte {
-	at := src.Cursor()
-	return session.AppendEventID(make([]byte, 0, 64), src.name, at.Epoch, at.Seq)
-}
-
-// write writes and flushes. The time that it may take is bounded: a client that
-// does not read holds up nobody but itself, and not for ever. What is the last of
-// a short response may wait for the response's end, to go out with it.
-func (c *conn) write(text []byte, last bool) error {
-	c.written = time.Now()
-	c.wrote += len(text)
-	_ = c.c.SetWriteDeadline(c.written.Add(c.h.opts.WriteTimeout))
-	if len(text) > 0 {
-		if _, err := c.w.Write(text); err != nil {
-			return err
-		}
-	}
-	if last && c.wrote <= surelySent {
-		return nil
-	}
-	if err := c.c.Flush(); err != nil && !errors.Is(err, http.ErrNotSupported) {
-		return err
-	}
 	return nil
 }
 
@@ -213,7 +149,7 @@ func (c *conn) turn(ctx context.Context) (more bool, err error) {
 			break
 		}
 		entries, err := src.Next(ctx, p.entries[:0])
-		text = c.append(text, src, entries)
+		text = c.gather(p, text, src, entries)
 		switch {
 		case err == nil:
 			more = more || len(entries) == cap(p.entries) || len(text) >= mostText
@@ -225,7 +161,7 @@ func (c *conn) turn(ctx context.Context) (more bool, err error) {
 		}
 	}
 	if len(text) > 0 {
-		err = c.write(text, c.over())
+		err = c.out.write(text, c.over())
 	}
 	p.release(text)
 	if err != nil {
@@ -276,16 +212,15 @@ func (p *page) release(text []byte) {
 	pages.Put(p)
 }
 
-// append appends the events of entries, and gives back to the source those that
+// gather appends what entries say, and gives back to the source those that
 // are too much for one write.
-func (c *conn) append(text []byte, src *source, entries []stream.Entry) []byte {
+func (c *conn) gather(p *page, text []byte, src *source, entries []stream.Entry) []byte {
 	if len(entries) == 0 {
 		return text
 	}
-	var room [96]byte
 	var id []byte
 	if c.ids {
-		id = session.AppendEventID(room[:0], src.name, src.Cursor().Epoch, 0)
+		id = session.AppendEventID(p.id[:0], src.name, src.Cursor().Epoch, 0)
 		id = id[:len(id)-1]
 	}
 	for i := range entries {
@@ -300,9 +235,9 @@ func (c *conn) append(text []byte, src *source, entries []stream.Entry) []byte {
 		}
 		if c.ids {
 			c.sentID = true
-			text = sse.AppendMessage(text, strconv.AppendUint(id, e.Seq, 36), e.Data)
+			text = c.out.append(text, strconv.AppendUint(id, e.Seq, 36), e.Data)
 		} else {
-			text = sse.AppendMessage(text, nil, e.Data)
+			text = c.out.append(text, nil, e.Data)
 		}
 	}
 	return text
@@ -395,7 +330,7 @@ func (c *conn) due(ctx context.Context) error {
 	case !c.asking.IsZero() && now.Sub(c.asking) >= opts.InputGrace && c.waitsForInput():
 		return c.leave(-1)
 	case opts.KeepAlive > 0 && now.Sub(c.written) >= opts.KeepAlive:
-		return c.write([]byte(sse.Comment), false)
+		return c.out.keep()
 	}
 	return nil
 }
@@ -409,13 +344,7 @@ func (c *conn) leave(retry time.Duration) error {
 	if retry < 0 {
 		retry = c.h.opts.Retry
 	}
-	var text []byte
-	if c.primes {
-		text = c.prime(retry)
-	} else {
-		text = sse.AppendRetry(nil, retry)
-	}
-	if err := c.write(text, false); err != nil {
+	if err := c.out.leave(retry); err != nil {
 		return err
 	}
 	return errKicked
@@ -434,8 +363,6 @@ func (c *conn) close(err error) {
 		besides := i > 0
 		src.Detach((broke || besides && err != nil) && !src.told, c.sentID && !c.unseen, besides)
 	}
-	// The connection may be used for more requests.
-	_ = c.c.SetWriteDeadline(time.Time{})
 	if errors.Is(err, stream.ErrTrimmed) {
 		c.h.logger.Warn("slow reader: what it missed is no longer kept", "session", c.s.Name())
 	}

@@ -52,7 +52,7 @@ func (h *Handler) stream(w http.ResponseWriter, r *http.Request, call *session.C
 // link offers the URL at which the stream can be resumed from where it is now
 // (SEP-1335, `rel="stream"` URL). It is relative to the request's own, so that
 // it is right behind proxies that rewrite paths.
-func (c *conn) link() {
+func (c *events) link() {
 	if !c.ids || c.prefix != "" {
 		return
 	}
@@ -140,7 +140,7 @@ func (c *conn) adopt(ctx context.Context) {
 // the id that they resumed with when the connection ends before the next one, and
 // come back with nothing but the session. Both then read the standalone stream in
 // turns, and either may continue the call.
-func (h *Handler) resume(w http.ResponseWriter, r *http.Request, c *conn, cursor stream.Cursor) {
+func (h *Handler) resume(w http.ResponseWriter, r *http.Request, c *events, cursor stream.Cursor) {
 	err := c.read(r.Context(), cursor)
 	if errors.Is(err, io.EOF) {
 		w.WriteHeader(http.StatusNoContent) // all was said; do not come back
