@@ -41,6 +41,10 @@ func (h *Handler) fail(w http.ResponseWriter, err error) {
 			"session not found: it has ended or expired; start a new one with an initialize request"))
 	case errors.Is(err, session.ErrDuplicate):
 		h.reject(w, http.StatusBadRequest, errf(codeInvalid, "%v: use an id once", err))
+	case errors.Is(err, session.ErrKeyReused):
+		h.reject(w, http.StatusUnprocessableEntity, errf(codeInvalid, "%v: use a new key for a new request", err))
+	case errors.Is(err, session.ErrGone):
+		h.reject(w, http.StatusGone, errf(jsonrpc.CodeServer, "outcome unknown: %v", err))
 	case errors.Is(err, session.ErrBusy):
 		w.Header().Set("Retry-After", "1")
 		h.reject(w, http.StatusTooManyRequests, errf(jsonrpc.CodeServer, "%v: try again later", err))

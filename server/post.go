@@ -51,7 +51,15 @@ func (h *Handler) post(w http.ResponseWriter, r *http.Request) {
 		h.take(w, r, s, msgs)
 		return
 	}
-	h.call(w, r, s, msgs, batch)
+	key, err := keyOf(r, msgs)
+	switch {
+	case err != nil:
+		h.reject(w, http.StatusBadRequest, errf(codeInvalid, "%v", err))
+	case key != "":
+		h.keyed(w, r, s, key, msgs)
+	default:
+		h.call(w, r, s, msgs, batch)
+	}
 }
 
 // initializes says whether one of the messages is an initialize request.

@@ -24,6 +24,7 @@ type Call struct {
 	// Guarded by s.mu; after Begin they change no more.
 	method string // of the first request
 	tokens []string
+	record *record // nil for most calls
 
 	mu      sync.Mutex
 	pending []*inflight    // without a response, in their order
@@ -108,6 +109,9 @@ func (c *Call) Deliver(ctx context.Context, msgs []jsonrpc.Message, header http.
 // Abort answers, with an error of ours, the requests among msgs that the call was
 // begun with and that will not be delivered.
 func (c *Call) Abort(msgs []jsonrpc.Message, e *jsonrpc.Error) {
+	if c.record != nil && c.record.key != nil {
+		c.s.m.keys.free(*c.record.key)
+	}
 	for i := range msgs {
 		if msgs[i].Kind == jsonrpc.Request {
 			c.s.fail(c, msgs[i].ID, e)

@@ -40,6 +40,7 @@ type Manager struct {
 	logger  *slog.Logger
 
 	calls atomic.Int64 // requests in flight
+	keys  keys
 
 	mu       sync.RWMutex
 	sessions map[stream.SessionKey]*Session
@@ -276,6 +277,7 @@ func (m *Manager) expire() {
 		case <-m.quit:
 			return
 		case now := <-t.C:
+			m.sweepKeysAt(now)
 			for _, s := range m.all() {
 				if s.idle(now, m.opts.TTL) {
 					m.logger.Debug("session expired", "session", s.Name())

@@ -369,8 +369,12 @@ func (s *Session) Told() uint64 {
 
 // Oldest returns the sequence before the oldest message of the standalone stream
 // that is still kept.
-func (s *Session) Oldest(ctx context.Context) uint64 {
-	oldest, _, err := s.m.store.Bounds(ctx, stream.ID{Session: s.key, Number: standalone})
+func (s *Session) Oldest(ctx context.Context) uint64 { return s.OldestOf(ctx, standalone) }
+
+// OldestOf returns the sequence before the oldest message of a stream that is
+// still kept; 0 if there is none.
+func (s *Session) OldestOf(ctx context.Context, number uint64) uint64 {
+	oldest, _, err := s.m.store.Bounds(ctx, stream.ID{Session: s.key, Number: number})
 	if err != nil {
 		return 0
 	}

@@ -62,6 +62,9 @@ func (s *Session) responded(l *link, call *Call, m jsonrpc.Message) {
 	if string(m.ID) != rq.id {
 		data = m.WithID([]byte(rq.id)) // as its client spelled it
 	}
+	if rq.call.method == "initialize" {
+		data = s.advertise(data)
+	}
 	rq.call.respond(rq, data)
 	s.ended(rq)
 }

@@ -7,8 +7,8 @@
 // its one waiter takes from memory.
 //
 // Locks, in the order in which they may be taken: Session.mu, Call.mu, then
-// table.mu, appender.mu or Manager.mu. Of two calls' locks the standalone stream's
-// comes second. None is held while the store or the backend is called.
+// table.mu, appender.mu, keys.mu or Manager.mu. Of two calls' locks the standalone
+// stream's comes second. None is held while the store or the backend is called.
 package session
 
 import (
@@ -124,6 +124,14 @@ func (s *Session) idle(now time.Time, ttl time.Duration) bool {
 // The errors are [ErrDuplicate], [ErrBusy], [ErrClosing] and [ErrNotFound].
 func (s *Session) Begin(msgs []jsonrpc.Message, light bool) (*Call, error) {
 	c := &Call{s: s}
+	if err := s.start(c, msgs, light); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// start admits a new call and puts it on record.
+func (s *Session) start(c *Call, msgs []jsonrpc.Message, light bool) error {
 	n := int32(0)
 	for i := range msgs {
 		if msgs[i].Kind == jsonrpc.Request {
@@ -131,19 +139,19 @@ func (s *Session) Begin(msgs []jsonrpc.Message, light bool) (*Call, error) {
 		}
 	}
 	if err := s.m.admit(s, n); err != nil {
-		return nil, err
+		return err
 	}
 	s.mu.Lock()
 	err := s.enter(c, msgs)
 	s.mu.Unlock()
 	if err != nil {
 		s.m.dismiss(s, n)
-		return nil, err
+		return err
 	}
 	if !light {
 		c.Promote()
 	}
-	return c, nil
+	return nil
 }
 
 // Send takes a message of the client that is no request: a notification, or the

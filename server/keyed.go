@@ -1,0 +1,85 @@
+package server
+
+import (
+	"bytes"
+	"fmt"
+	"net/http"
+
+	"holdfast/jsonrpc"
+	"holdfast/protocol"
+	"holdfast/session"
+	"holdfast/stream"
+)
+
+// keyOf returns the idempotency key of a POST, "" if it has none: the header's,
+// else that of its one message.
+func keyOf(r *http.Request, msgs []jsonrpc.Message) (string, error) {
+	switch header := r.Header[protocol.HeaderIdempotencyKey]; {
+	case len(header) > 1:
+		return "", fmt.Errorf("%s stands there twice", protocol.HeaderIdempotencyKey)
+	case len(header) == 1:
+		return protocol.IdempotencyKey(header[0])
+	case len(msgs) > 1:
+		return "", nil
+	}
+	return messageKey(&msgs[0])
+}
+
+// messageKey returns the idempotency key that a message itself carries, or "".
+func messageKey(m *jsonrpc.Message) (string, error) {
+	if !bytes.Contains(m.Params, []byte("idempotencyKey")) { // as nearly always
+		return "", nil
+	}
+	raw := jsonrpc.Field(m.Params, "_meta", protocol.MetaIdempotencyKey)
+	if raw == nil {
+		return "", nil
+	}
+	key := jsonrpc.String(raw)
+	return key, protocol.CheckKey(key)
+}
+
+// keyed answers requests that came under an idempotency key: with the stream of
+// the call that they begin, or that they began the first time.
+func (h *Handler) keyed(w http.ResponseWriter, r *http.Request, s *session.Session, key string, msgs []jsonrpc.Message) {
+	call, known, err := s.BeginKeyed(key, joined(msgs), msgs)
+	switch {
+	case err != nil:
+		h.fail(w, err)
+	case call != nil:
+		h.stream(w, r, call, msgs)
+	default:
+		h.attach(w, r, known.Session, known.Number)
+	}
+}
+
+// joined returns what makes two bodies the same: their messages.
+func joined(msgs []jsonrpc.Message) []byte {
+	if len(msgs) == 1 {
+		return msgs[0].Raw
+	}
+	var all []byte
+	for i := range msgs {
+		all = append(append(all, msgs[i].Raw...), '\n') // no message has a line break in it
+	}
+	return all
+}
+
+// attach answers a POST with the stream of a call that is there already: after the
+// event that the client has last seen, or from the oldest that is kept.
+func (h *Handler) attach(w http.ResponseWriter, r *http.Request, s *session.Session, number uint64) {
+	cursor := stream.Cursor{Stream: stream.ID{Number: number}}
+	if last := r.Header[protocol.HeaderLastEventID]; len(last) > 0 && last[0] != "" {
+		at, err := s.ParseEventID(last[0])
+		if err == nil && at.Stream.Number != number {
+			err = session.ErrBadID
+		}
+		if err != nil {
+			h.fail(w, err)
+			return
+		}
+		cursor = at
+	} else {
+		cursor.Seq = s.OldestOf(r.Context(), number)
+	}
+	h.resume(w, r, h.newConn(w, r, s), cursor)
+}
