@@ -36,7 +36,8 @@ var floors = []struct {
 	{"backend/process", []string{"session", "jsonrpc", "protocol"}},
 	{"backend/sdk", []string{"session", "jsonrpc", "protocol"}},
 	{"server", []string{"session", "stream", "jsonrpc", "sse", "protocol"}},
-	{".", []string{"server", "session", "backend/sdk", "engine", "stream"}},
+	{"client", []string{"jsonrpc", "sse", "protocol"}},
+	{".", []string{"server", "session", "client", "backend/sdk", "engine", "stream", "jsonrpc"}},
 	{"cmd/...", everything},
 	{"bench/...", everything},
 	{"conformance/...", everything},
@@ -49,6 +50,8 @@ var everything = []string{"*"}
 // guests are the modules of others, and the packages that may import them.
 var guests = map[string][]string{
 	"github.com/modelcontextprotocol/go-sdk": {".", "backend/sdk", "cmd/...", "bench/...", "conformance/..."},
+	"golang.org/x/oauth2":                    {"."},
+	"github.com/cenkalti/backoff/v5":         {"client"},
 	"github.com/spf13/cobra":                 {"cmd/..."},
 	"github.com/spf13/pflag":                 {"cmd/..."},
 }

@@ -238,3 +238,10 @@ func Key(raw []byte) []byte {
 	}
 	return raw
 }
+
+// Object returns an object with one member, a string.
+func Object(name, value string) []byte {
+	dst := append([]byte{'{'}, appendString(nil, name)...)
+	dst = append(dst, ':')
+	return append(appendString(dst, value), '}')
+}

@@ -1,0 +1,457 @@
+package client
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"holdfast/jsonrpc"
+	"holdfast/protocol"
+)
+
+// A call is one request of the host, from the time it is sent until its answer
+// is given out.
+type call struct {
+	c      *Conn
+	id     []byte // as the host spelled it
+	method string
+	name   string // of the tool, for State
+	body   []byte // the request, as it is sent; nil for one that State told of
+	key    string // idempotency key; "" where the server honours none, or need not
+
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	posted chan struct{} // closed when the server has the request, or never will
+
+	inner chan<- jsonrpc.Message // takes the answer where the host did not ask
+
+	// Touched only by run.
+	pace  pace
+	door  door // that the last exchange went through
+	maybe bool // the server may have begun with the request
+
+	mu      sync.Mutex
+	session session // that it runs in
+	wire    []byte  // the id that it was last sent under
+	place   place
+	turns   turns
+	over    bool // its answer was given out
+	dead    doors
+	arrived bool // the server was heard to take it
+}
+
+// place is where a call is in its stream, and how it can be found again.
+type place struct {
+	stream *url.URL // SEP-1335
+	last   string   // event id
+	token  string   // SEP-975
+	seen   seen
+}
+
+// A door is a way to a call.
+type door int
+
+const (
+	doorPost    door = iota // the request
+	doorAgain               // the request, which may have arrived before
+	doorStream              // its stream URL
+	doorLast                // its last event id
+	doorToken               // its resume token
+	doorAnswers             // its stream URL, with answers
+)
+
+// doors are ways to come back to a call; those that are set are shut.
+type doors struct{ stream, last, token, again bool }
+
+// harmless are the methods that may be asked again whatever became of the first
+// asking: they change nothing, or the second time nothing more.
+var harmless = map[string]bool{
+	"initialize": true, "server/discover": true, "ping": true,
+	"tools/list": true, "prompts/list": true, "prompts/get": true,
+	"resources/list": true, "resources/templates/list": true, "resources/read": true,
+	"resources/subscribe": true, "resources/unsubscribe": true,
+	"completion/complete": true, "logging/setLevel": true,
+	"requests/getStatus": true, "requests/getStatus/all": true,
+	"tasks/get": true, "tasks/list": true, "tasks/result": true,
+}
+
+var errCancelled = errors.New("cancelled by the host")
+
+// request takes a request of the host.
+func (c *Conn) request(m jsonrpc.Message) error {
+	k := &call{c: c, id: m.ID, wire: m.ID, method: m.Method, body: m.Raw, posted: make(chan struct{})}
+	switch m.Method {
+	case "initialize":
+		k.body = c.opening(m)
+	case "tools/call":
+		k.name = jsonrpc.String(jsonrpc.Field(m.Params, "name"))
+	}
+	if err := c.enter(k); err != nil {
+		return err
+	}
+	if !c.spawn(k.run) {
+		c.leave(k)
+		return ErrClosed
+	}
+	return nil
+}
+
+// enter puts a call on record.
+func (c *Conn) enter(k *call) error {
+	k.ctx, k.cancel = context.WithCancelCause(c.ctx)
+	key := string(jsonrpc.Key(k.id))
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.closed:
+		return ErrClosed
+	case c.calls[key] != nil:
+		return ErrDuplicate
+	}
+	c.calls[key] = k
+	k.session = c.session
+	if c.session.keys && !harmless[k.method] && k.key == "" && k.body != nil {
+		k.key = newKey()
+	}
+	return nil
+}
+
+// leave takes a call off the record.
+func (c *Conn) leave(k *call) {
+	key := string(jsonrpc.Key(k.id))
+	c.mu.Lock()
+	there := c.calls[key] == k
+	if there {
+		delete(c.calls, key)
+	}
+	c.mu.Unlock()
+	if there {
+		c.changed()
+	}
+}
+
+// run does what it takes to answer the call.
+func (k *call) run() {
+	defer k.cancel(nil)
+	defer k.c.leave(k)
+	defer k.arrive(false)
+	c := k.c
+	if err := k.admit(); err != nil {
+		k.fail(k.maybe, err)
+		return
+	}
+	if c.single() {
+		k.overLine()
+		return
+	}
+	for !k.done() {
+		var sent atomic.Bool
+		x, ok := k.next(&sent)
+		if !ok {
+			k.fail(k.maybe || k.body == nil, k.noDoor())
+			return
+		}
+		resp, err := c.do(k.ctx, x)
+		if err == nil {
+			err = k.take(resp)
+		}
+		var no *refusal
+		if sent.Load() && !(errors.As(err, &no) && no.certain()) {
+			k.maybe = true
+		}
+		if k.done() {
+			return
+		}
+		if err = k.heed(err); err != nil {
+			k.fail(k.maybe || k.body == nil, err)
+			return
+		}
+	}
+}
+
+// admit sees to it that there is a session for the call to run in.
+func (k *call) admit() error {
+	if !k.session.lost || k.early() {
+		return nil
+	}
+	return k.lost(k.session)
+}
+
+// next returns the exchange that brings the call on: its request, or the best
+// door back to it. It reports false if there is none. sent will say whether the
+// request may have left.
+func (k *call) next(sent *atomic.Bool) (exchange, bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	s := k.session
+	x := exchange{session: &s, wait: k.c.opts.ConnectTimeout}
+	p := &k.place
+	switch answers := k.turns.sending; {
+	case answers != nil && p.stream != nil:
+		k.door, x.method, x.url, x.body, x.last = doorAnswers, http.MethodPost, p.stream, answers, p.last
+	case p.stream != nil && !k.dead.stream:
+		k.door, x.method, x.url, x.last = doorStream, http.MethodGet, p.stream, p.last
+	case p.last != "" && !k.dead.last:
+		k.door, x.method, x.last = doorLast, http.MethodGet, p.last
+	case p.token != "" && !k.dead.token:
+		k.door, x.method, x.body, x.last = doorToken, http.MethodPost, k.resume(), p.last
+	case k.body == nil:
+		return x, false
+	case !k.maybe:
+		k.door, x.sent = doorPost, sent
+		k.post(&x)
+	case !k.dead.again && (k.key != "" || harmless[k.method]):
+		// Who has the key attaches to the call, after what we have of it. What has
+		// no key is sent under another id: it may be in flight under this one.
+		k.door, x.sent, x.last = doorAgain, sent, p.last
+		if k.key == "" && k.method != "initialize" {
+			k.wire = k.c.newID()
+			x.last = ""
+		}
+		k.post(&x)
+	default:
+		return x, false
+	}
+	return x, true
+}
+
+// post fills in the request itself. k.mu is held.
+func (k *call) post(x *exchange) {
+	x.method, x.body, x.key, x.wait, x.headers = http.MethodPost, k.body, k.key, k.patience(), k.mirror
+	if string(k.wire) != string(k.id) {
+		if m, err := jsonrpc.Parse(bytes.Clone(k.body)); err == nil {
+			x.body = m.WithID(k.wire)
+		}
+	}
+}
+
+// mirror sets the headers that repeat what is in the body (2026-07-28).
+func (k *call) mirror(h http.Header) {
+	if k.method == "initialize" {
+		delete(h, protocol.HeaderSession)
+		delete(h, protocol.HeaderVersion)
+		return
+	}
+	mirror(h, k.method, k.body)
+}
+
+// patience is how long the header of the answer may take. k.mu is held.
+func (k *call) patience() time.Duration {
+	switch {
+	case k.method == "initialize", k.method == "server/discover":
+		return k.c.opts.ConnectTimeout
+	case k.key != "":
+		return k.c.opts.Silence // who honours keys says at once that it has the call
+	}
+	return k.c.opts.AnswerTimeout
+}
+
+// resume is the request that asks for the call by its token (SEP-975). k.mu is
+// held.
+func (k *call) resume() []byte {
+	k.wire = k.id
+	params := jsonrpc.Object("resumeToken", k.place.token)
+	return jsonrpc.AppendRequest(nil, k.id, "requests/resume", params)
+}
+
+// arrive notes that the server has the request, or never will: who waits to tell
+// it something about the request need not wait longer.
+func (k *call) arrive(taken bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.arrived = k.arrived || taken
+	select {
+	case <-k.posted:
+	default:
+		close(k.posted)
+	}
+}
+
+// heed decides what follows from how an exchange ended: nil to try the next one,
+// after waiting as long as need be.
+func (k *call) heed(err error) error {
+	var no *refusal
+	switch {
+	case k.ctx.Err() != nil:
+		return context.Cause(k.ctx)
+	case errors.Is(err, errNext):
+		return nil
+	case errors.As(err, &no):
+		return k.heedRefusal(no)
+	case err == nil || errors.Is(err, errCut):
+		return k.pace.wait(k.ctx, k.c, nil)
+	case errors.Is(err, errHopeless):
+		return err
+	case errors.Is(err, errSilent) && k.door == doorPost && k.key == "" && !harmless[k.method]:
+		return fmt.Errorf("the server did not begin to answer within %v", k.c.opts.AnswerTimeout)
+	case k.early():
+		// Whoever waits for the first answer of all would rather know.
+		return k.pace.waitBriefly(k.ctx, k.c, err)
+	}
+	return k.pace.wait(k.ctx, k.c, err)
+}
+
+// early says whether the call is one of those that begin a session.
+func (k *call) early() bool { return k.method == "initialize" || k.method == "server/discover" }
+
+// heedRefusal is heed for an answer that says no.
+func (k *call) heedRefusal(no *refusal) error {
+	switch no.status {
+	case http.StatusTooManyRequests, http.StatusServiceUnavailable, http.StatusRequestTimeout,
+		http.StatusInternalServerError, http.StatusBadGateway, http.StatusGatewayTimeout:
+		if k.door == doorPost && k.maybe && k.key == "" && !harmless[k.method] {
+			return no
+		}
+		k.pace.atleast = no.after
+		if k.method == "server/discover" {
+			return no // it may be a word that the server does not know
+		}
+		if k.early() {
+			return k.pace.waitBriefly(k.ctx, k.c, no)
+		}
+		return k.pace.wait(k.ctx, k.c, no)
+	}
+	k.mu.Lock()
+	s := k.session
+	k.mu.Unlock()
+	gone := no.status == http.StatusNotFound && s.id != "" && !k.early()
+	if gone && k.door != doorStream && k.door != doorAnswers {
+		return k.lost(s)
+	}
+	switch k.door {
+	case doorPost, doorAgain:
+		return k.heedPost(no)
+	case doorAnswers:
+		k.c.scatter(k)
+		k.shut()
+	default:
+		k.shut()
+	}
+	k.pace.last = no
+	return nil
+}
+
+// heedPost is heedRefusal for the request itself.
+func (k *call) heedPost(no *refusal) error {
+	switch {
+	case no.status == http.StatusConflict && k.key != "":
+		return k.pace.wait(k.ctx, k.c, nil) // the first of its key is at work (IETF draft, section 2.6)
+	case k.method == "initialize" && k.c.fallsBack(no.status):
+		return k.c.fallBack(k, no)
+	}
+	return no
+}
+
+// shut closes the door that was refused.
+func (k *call) shut() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	switch k.door {
+	case doorStream, doorAnswers:
+		k.dead.stream = true
+	case doorLast:
+		k.dead.last = true
+	case doorToken:
+		k.dead.token = true
+	default:
+		k.dead.again = true
+	}
+}
+
+// lost is what becomes of a call whose session the server does not have any more.
+// One that the server did not take is sent again in a new session.
+func (k *call) lost(s session) error {
+	fresh, err := k.c.renew(k.ctx, s)
+	switch {
+	case k.maybe || k.body == nil:
+		return errors.New("the server has ended the session in which the call ran")
+	case err != nil:
+		return fmt.Errorf("the server has ended the session, and did not begin another: %w", err)
+	}
+	k.mu.Lock()
+	k.session = fresh
+	k.mu.Unlock()
+	k.pace.renewals++
+	if k.pace.renewals > 3 {
+		return errors.New("the server ends each session at once")
+	}
+	return nil
+}
+
+// deliver gives out the call's answer, once, under the host's id.
+func (k *call) deliver(m jsonrpc.Message) {
+	k.mu.Lock()
+	first := !k.over
+	k.over = true
+	k.mu.Unlock()
+	if !first {
+		return
+	}
+	switch k.method {
+	case "initialize":
+		k.c.opened(m)
+	case "server/discover":
+		m = preferSessions(m)
+	}
+	if string(m.ID) != string(k.id) {
+		m.Raw, m.ID = m.WithID(k.id), k.id
+	}
+	// The id is free from now on: the host may use it as soon as it has the answer.
+	k.c.leave(k)
+	if k.inner != nil {
+		k.inner <- m
+		return
+	}
+	k.c.deliver(m)
+}
+
+// done says whether the call has been answered, or is waited for no longer.
+func (k *call) done() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.over || k.ctx.Err() != nil
+}
+
+// fail answers the call with an error. unknown says that nobody knows whether the
+// server did what it was asked.
+func (k *call) fail(unknown bool, err error) {
+	if k.ctx.Err() != nil {
+		return // nobody waits
+	}
+	if unknown && !strings.HasPrefix(err.Error(), outcomeUnknown) {
+		err = fmt.Errorf("%s%w", outcomeUnknown, err)
+	}
+	e := jsonrpc.Errorf(jsonrpc.CodeServer, "%v", err)
+	var no *refusal
+	if errors.As(err, &no) && no.rpc != nil {
+		e.Code, e.Data = no.rpc.Code, no.rpc.Data
+	}
+	m, perr := jsonrpc.Parse(jsonrpc.AppendError(nil, k.id, e))
+	if perr == nil {
+		k.deliver(m)
+	}
+}
+
+const outcomeUnknown = "outcome unknown: "
+
+// noDoor says why a call can't be gone on with.
+func (k *call) noDoor() error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	switch {
+	case k.pace.last != nil:
+		return k.pace.last
+	case k.place.stream != nil, k.place.last != "", k.place.token != "", k.dead.again:
+		return errors.New("the server does not know the call any more")
+	case k.arrived:
+		return errors.New("the connection ended before the answer, and the server offers no way to ask again")
+	}
+	return errors.New("the connection was lost before the server answered, and the request may have arrived")
+}

@@ -1,0 +1,379 @@
+package client
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"net/http/httptrace"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"holdfast/jsonrpc"
+	"holdfast/protocol"
+	"holdfast/sse"
+)
+
+// client makes the http.Client that requests go through.
+func (c *Conn) client() {
+	var h http.Client
+	if c.opts.HTTPClient != nil {
+		h = *c.opts.HTTPClient
+	} else if t, ok := http.DefaultTransport.(*http.Transport); ok {
+		// Each call has a connection of its own while it runs, and gives it back.
+		c.own = t.Clone()
+		c.own.MaxIdleConnsPerHost = 64
+		h.Transport = c.own
+	}
+	h.Timeout = 0
+	h.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	c.http = &h
+}
+
+// exchange is one HTTP request to be made.
+type exchange struct {
+	method  string
+	url     *url.URL // nil: the endpoint
+	body    []byte   // nil: none
+	session *session
+	last    string            // Last-Event-ID, or ""
+	key     string            // Idempotency-Key, or ""
+	wait    time.Duration     // how long the header may take
+	sent    *atomic.Bool      // set once the request may have left, if not nil
+	headers func(http.Header) // sets more; may be nil
+}
+
+// A response is an answer whose body is watched: when nothing comes for as long
+// as it was told to wait, it ends.
+type response struct {
+	*http.Response
+	cancel context.CancelCauseFunc
+	watch  *time.Timer
+	ctx    context.Context
+	quiet  time.Duration // how long nothing may come; 0: for ever
+}
+
+// errSilent is why a connection was given up on which nothing came.
+var errSilent = errors.New("nothing came for too long")
+
+// Close ends the response.
+func (r *response) Close() {
+	r.watch.Stop()
+	// What little is left is read, so that the connection can be used again. The
+	// end of a stream that goes on would be long in coming.
+	if r.ContentLength >= 0 && r.ContentLength <= 4<<10 {
+		_, _ = io.CopyN(io.Discard, r.Body, r.ContentLength)
+	}
+	r.cancel(context.Canceled)
+	_ = r.Body.Close()
+}
+
+// drain reads what is left of a stream whose last message has come, so that the
+// connection can be used again. A server that does not end it is not waited for.
+func (r *response) drain() {
+	r.quiet = 0
+	r.watch.Reset(drainFor)
+	_, _ = io.CopyN(io.Discard, r.Body, 4<<10)
+}
+
+const drainFor = 100 * time.Millisecond
+
+// Read implements io.Reader for the body.
+func (r *response) Read(p []byte) (int, error) {
+	n, err := r.Body.Read(p)
+	if r.quiet > 0 && n > 0 {
+		r.watch.Reset(r.quiet)
+	}
+	if err != nil && !errors.Is(err, io.EOF) {
+		if cause := context.Cause(r.ctx); cause != nil {
+			err = cause
+		}
+	}
+	return n, err
+}
+
+// expect sets how long nothing may come from now on; 0: for ever.
+func (r *response) expect(quiet time.Duration) {
+	r.quiet = quiet
+	if quiet > 0 {
+		r.watch.Reset(quiet)
+	} else {
+		r.watch.Stop()
+	}
+}
+
+// pause stops the watch while nobody reads, and starts it again.
+func (r *response) pause(stop bool) {
+	switch {
+	case r.quiet == 0:
+	case stop:
+		r.watch.Stop()
+	default:
+		r.watch.Reset(r.quiet)
+	}
+}
+
+// mostHops is how many redirects are followed.
+const mostHops = 10
+
+// do makes an exchange: redirects within the origin are followed, and a request
+// that was refused for want of authorization is sent once more. The response is
+// watched until it is closed.
+func (c *Conn) do(ctx context.Context, x exchange) (*response, error) {
+	if x.url == nil {
+		x.url = c.url
+	}
+	authorized := false
+	for hop := 0; ; hop++ {
+		req, resp, err := c.send(ctx, x)
+		if err != nil {
+			return nil, err
+		}
+		switch code := resp.StatusCode; {
+		case code == http.StatusMovedPermanently, code == http.StatusFound,
+			code == http.StatusTemporaryRedirect, code == http.StatusPermanentRedirect:
+			to, err := c.redirect(x.url, resp, hop)
+			resp.Close()
+			if err != nil {
+				return nil, err
+			}
+			x.url = to
+		case (code == http.StatusUnauthorized || code == http.StatusForbidden) && c.opts.Auth != nil && !authorized:
+			authorized = true
+			resp.watch.Stop() // a person may have to log in
+			err := c.opts.Auth.Authorize(resp.ctx, req, resp.Response)
+			resp.Close()
+			if err != nil {
+				return nil, &refusal{status: code, text: fmt.Sprintf("not authorized: %v", err)}
+			}
+		default:
+			return resp, nil
+		}
+	}
+}
+
+// redirect returns where a response says that the endpoint is, if that is no
+// other origin: what is sent there carries secrets.
+func (c *Conn) redirect(from *url.URL, resp *response, hop int) (*url.URL, error) {
+	to, err := resp.Location()
+	switch {
+	case err != nil:
+		return nil, &refusal{status: resp.StatusCode, text: fmt.Sprintf("redirected to nowhere: %v", err)}
+	case hop >= mostHops:
+		return nil, &refusal{status: resp.StatusCode, text: fmt.Sprintf("redirected more than %d times", mostHops)}
+	case !sameOrigin(from, to) && !upgrades(from, to):
+		return nil, &refusal{status: resp.StatusCode, text: fmt.Sprintf("redirected to another origin: use %s", to.Redacted())}
+	}
+	return to, nil
+}
+
+// send sends one request and waits for the header of its answer.
+func (c *Conn) send(ctx context.Context, x exchange) (*http.Request, *response, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	if x.sent != nil {
+		ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+			GotConn: func(httptrace.GotConnInfo) { x.sent.Store(true) },
+		})
+	}
+	var body io.Reader
+	if x.body != nil {
+		body = bytes.NewReader(x.body)
+	}
+	req, err := http.NewRequestWithContext(ctx, x.method, x.url.String(), body)
+	if err != nil {
+		cancel(err)
+		return nil, nil, err
+	}
+	// net/http sends requests again by itself if it can, those with an idempotency
+	// key even if they may have arrived. That is decided here.
+	req.GetBody = nil
+	if err := c.head(ctx, req, x); err != nil {
+		cancel(err)
+		return nil, nil, &refusal{text: err.Error()}
+	}
+	watch := time.AfterFunc(x.wait, func() { cancel(errSilent) })
+	resp, err := c.http.Do(req)
+	if err != nil {
+		watch.Stop()
+		if cause := context.Cause(ctx); cause != nil {
+			err = cause
+		}
+		cancel(err)
+		return nil, nil, err
+	}
+	return req, &response{Response: resp, cancel: cancel, watch: watch, ctx: ctx, quiet: x.wait}, nil
+}
+
+// head sets the header of a request.
+func (c *Conn) head(ctx context.Context, req *http.Request, x exchange) error {
+	h := req.Header
+	for name, values := range c.opts.Header {
+		h[http.CanonicalHeaderKey(name)] = values
+	}
+	switch x.method {
+	case http.MethodPost:
+		h["Content-Type"] = typeJSON
+		h["Accept"] = typeBoth
+	case http.MethodGet:
+		h["Accept"] = typeSSE
+	}
+	if x.session != nil && x.session.id != "" {
+		h[protocol.HeaderSession] = []string{x.session.id}
+	}
+	if x.session != nil && x.session.revision != "" {
+		h[protocol.HeaderVersion] = []string{x.session.revision}
+	}
+	if x.last != "" {
+		h[protocol.HeaderLastEventID] = []string{x.last}
+	}
+	if x.key != "" {
+		h[headerKey] = []string{`"` + x.key + `"`}
+	}
+	if x.headers != nil {
+		x.headers(h)
+	}
+	if c.opts.Auth != nil {
+		value, err := c.opts.Auth.Authorization(ctx)
+		if err != nil {
+			return fmt.Errorf("authorization: %w", err)
+		}
+		if value != "" {
+			h.Set("Authorization", value)
+		}
+	}
+	return nil
+}
+
+const headerKey = "Idempotency-Key"
+
+var (
+	typeJSON = []string{"application/json"}
+	typeBoth = []string{"application/json, text/event-stream"}
+	typeSSE  = []string{sse.ContentType}
+)
+
+// sameOrigin says whether two URLs have the same scheme, host and port.
+func sameOrigin(a, b *url.URL) bool {
+	return a.Scheme == b.Scheme && strings.EqualFold(a.Hostname(), b.Hostname()) && port(a) == port(b)
+}
+
+// upgrades says whether a URL is another one with TLS, both on their usual ports.
+func upgrades(from, to *url.URL) bool {
+	return from.Scheme == "http" && to.Scheme == "https" && strings.EqualFold(from.Hostname(), to.Hostname()) &&
+		port(from) == "80" && port(to) == "443"
+}
+
+func port(u *url.URL) string {
+	if p := u.Port(); p != "" {
+		return p
+	}
+	if u.Scheme == "https" || u.Scheme == "wss" {
+		return "443"
+	}
+	return "80"
+}
+
+// media returns a response's media type.
+func (r *response) media() string {
+	v := r.Header.Get("Content-Type")
+	if v == "application/json" || v == sse.ContentType {
+		return v
+	}
+	m, _, err := mime.ParseMediaType(v)
+	if err != nil {
+		return strings.TrimSpace(v)
+	}
+	return m
+}
+
+// retryAfter returns how long a response asks to wait, or 0 (RFC 9110, section
+// 10.2.3).
+func (r *response) retryAfter() time.Duration {
+	v := r.Header.Get("Retry-After")
+	if s, err := strconv.ParseUint(v, 10, 31); err == nil {
+		return time.Duration(s) * time.Second
+	}
+	if t, err := http.ParseTime(v); err == nil {
+		return max(time.Until(t), 0)
+	}
+	return 0
+}
+
+// errTooLarge stands for a message over Options.MaxMessage.
+var errTooLarge = errors.New("message is too large")
+
+// all reads a body of at most max bytes.
+func (r *response) all(max int) ([]byte, error) {
+	if n := r.ContentLength; n > int64(max) {
+		return nil, fmt.Errorf("%w: %d bytes, and at most %d are taken", errTooLarge, n, max)
+	} else if n >= 0 && n <= 64<<10 {
+		data := make([]byte, n)
+		_, err := io.ReadFull(r, data)
+		return data, err
+	}
+	data, err := io.ReadAll(io.LimitReader(r, int64(max)+1))
+	if err == nil && len(data) > max {
+		err = fmt.Errorf("%w: at most %d bytes are taken", errTooLarge, max)
+	}
+	return data, err
+}
+
+// A refusal is an answer that says that the server did not do what was asked, or
+// a reason to think that it was not asked at all.
+type refusal struct {
+	status int            // 0: the request was not sent
+	rpc    *jsonrpc.Error // what the server said in JSON-RPC; may be nil
+	text   string
+	after  time.Duration // how long to wait before asking again; 0: not said
+}
+
+// certain says whether the server has certainly not done what it was asked. A 503
+// is taken at its word: unable to handle the request (RFC 9110, section 15.6.4).
+func (e *refusal) certain() bool {
+	switch e.status {
+	case http.StatusGone:
+		return false
+	case http.StatusServiceUnavailable, 0:
+		return true
+	}
+	return e.status < 500
+}
+
+// Error implements error.
+func (e *refusal) Error() string {
+	switch {
+	case e.rpc != nil && e.status != 0:
+		return fmt.Sprintf("%s (HTTP %d)", e.rpc.Message, e.status)
+	case e.status != 0 && e.text == "":
+		return fmt.Sprintf("HTTP %d %s", e.status, http.StatusText(e.status))
+	case e.status != 0:
+		return fmt.Sprintf("%s (HTTP %d)", e.text, e.status)
+	}
+	return e.text
+}
+
+// refused reads what a response with an error status says, and closes it.
+func (c *Conn) refused(r *response) *refusal {
+	defer r.Close()
+	r.expect(c.opts.ConnectTimeout)
+	e := &refusal{status: r.StatusCode, after: r.retryAfter()}
+	data, err := r.all(64 << 10)
+	if err != nil || len(data) == 0 {
+		return e
+	}
+	if m, err := jsonrpc.Parse(data); err == nil && m.Kind == jsonrpc.Response && m.Error != nil {
+		e.rpc = errorOf(m.Error)
+		return e
+	}
+	if strings.HasPrefix(r.media(), "text/plain") {
+		text, _, _ := strings.Cut(strings.TrimSpace(string(data)), "\n")
+		e.text = fmt.Sprintf("%.200s", text)
+	}
+	return e
+}

@@ -1,0 +1,241 @@
+package client
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+
+	"holdfast/jsonrpc"
+	"holdfast/protocol"
+	"holdfast/sse"
+)
+
+// listen opens the standalone stream, and keeps it open (2025-11-25, Transports,
+// "Listening for Messages from the Server").
+func (c *Conn) listen() {
+	if c.opts.NoListen || c.single() {
+		return
+	}
+	c.mu.Lock()
+	ok := c.ready && !c.listening && c.session.revision != "" && c.session.revision < modern
+	c.listening = c.listening || ok
+	c.mu.Unlock()
+	if !ok {
+		return
+	}
+	c.spawn(func() {
+		err := (&listener{c: c}).run()
+		if c.ctx.Err() == nil {
+			c.logger.Debug("not listening", "reason", err)
+		}
+		c.mu.Lock()
+		c.listening = false
+		c.mu.Unlock()
+	})
+}
+
+// A listener reads the standalone stream.
+type listener struct {
+	c    *Conn
+	pace pace
+	seen seen
+	// talks says that the server sends keep-alives: then silence means something.
+	talks bool
+}
+
+// run reads until the server does not offer the stream, or the Conn ends.
+func (l *listener) run() error {
+	c := l.c
+	for c.ctx.Err() == nil {
+		c.mu.Lock()
+		s, last := c.session, c.heard
+		c.mu.Unlock()
+		r, err := c.do(c.ctx, exchange{method: http.MethodGet, session: &s, last: last, wait: c.opts.ConnectTimeout})
+		if err == nil {
+			err = l.take(r)
+		}
+		var no *refusal
+		switch {
+		case errors.Is(err, errHopeless):
+			return err
+		case errors.As(err, &no):
+			again, err := l.heed(no, s, last)
+			if !again {
+				return err
+			}
+			if err == nil {
+				continue
+			}
+		}
+		if errors.Is(err, errCut) {
+			err = nil
+		}
+		if err := l.pace.waitFor(c.ctx, err, 1<<62); err != nil {
+			return err
+		}
+	}
+	return c.ctx.Err()
+}
+
+// heed says whether to try again, after a refusal: at once if err is nil.
+func (l *listener) heed(no *refusal, s session, last string) (again bool, err error) {
+	switch no.status {
+	case http.StatusTooManyRequests, http.StatusServiceUnavailable, http.StatusRequestTimeout,
+		http.StatusInternalServerError, http.StatusBadGateway, http.StatusGatewayTimeout:
+		l.pace.atleast = no.after
+		return true, no
+	case http.StatusNotFound:
+		if s.id == "" {
+			return false, no
+		}
+		// Some servers say 404 where they mean 405: who never had the stream has not
+		// lost the session.
+		if l.pace.reachedOnce || last != "" {
+			_, err := l.c.renew(l.c.ctx, s)
+			return err == nil, err
+		}
+		return false, no
+	}
+	if last == "" {
+		return false, no
+	}
+	// What follows the last event is not kept any more: go on with what comes now.
+	l.c.logger.Warn("messages of the standalone stream were lost", "reason", no)
+	l.c.mu.Lock()
+	l.c.heard = ""
+	l.c.mu.Unlock()
+	return true, nil
+}
+
+// take reads the stream to the end of its connection.
+func (l *listener) take(r *response) error {
+	defer r.Close()
+	switch {
+	case r.StatusCode == http.StatusNoContent:
+		return fmt.Errorf("%w: there is no such stream", errHopeless)
+	case r.StatusCode != http.StatusOK:
+		return l.c.refused(r)
+	case r.media() != sse.ContentType:
+		return fmt.Errorf("%w: it answered with %.60q, not an event stream", errHopeless, r.media())
+	}
+	l.pace.reached()
+	l.pace.reachedOnce = true
+	r.expect(0)
+	if l.talks {
+		r.expect(l.c.opts.Silence)
+	}
+	id := r.Request.Header.Get(protocol.HeaderSession)
+	events := sse.NewReader(&counting{r: r, l: l}, l.c.opts.MaxMessage)
+	for {
+		ev, err := events.Next()
+		switch {
+		case err == nil:
+		case errors.Is(err, io.EOF):
+			return errCut
+		default:
+			return fmt.Errorf("%w: %w", errCut, err)
+		}
+		r.pause(true)
+		l.event(&ev, id)
+		r.pause(false)
+	}
+}
+
+// counting notes that the server sends something now and then.
+type counting struct {
+	r     *response
+	l     *listener
+	reads int
+}
+
+// Read implements io.Reader.
+func (n *counting) Read(p []byte) (int, error) {
+	got, err := n.r.Read(p)
+	n.reads++
+	// The first bytes may come with the header; what comes after that and is no
+	// event is a keep-alive, and there will be more.
+	if got > 0 && n.reads > 1 && p[0] == ':' && !n.l.talks {
+		n.l.talks = true
+		n.r.expect(n.l.c.opts.Silence)
+	}
+	return got, err
+}
+
+// event takes one event of the standalone stream in a session.
+func (l *listener) event(ev *sse.Event, session string) {
+	c := l.c
+	if ev.Retry >= 0 {
+		l.pace.retry, l.pace.told = ev.Retry, true
+	}
+	if ev.ID != "" {
+		c.mu.Lock()
+		if c.session.id == session {
+			c.heard = ev.ID
+		}
+		c.mu.Unlock()
+		c.changed()
+		if !l.seen.add(ev.ID) {
+			return
+		}
+	}
+	if len(ev.Data) == 0 || ev.Name != "" && ev.Name != "message" {
+		return
+	}
+	l.pace.progress()
+	m, err := jsonrpc.Parse(ev.Data)
+	if err != nil {
+		c.logger.Warn("message of the server dropped", "error", err)
+		return
+	}
+	if ev.ID != "" && c.knows(ev.ID) {
+		return // a call has it already
+	}
+	switch m.Kind {
+	case jsonrpc.Response:
+		c.answered(nil, m)
+	case jsonrpc.Request:
+		c.ask(nil, m)
+	case jsonrpc.Notification:
+		switch m.Method {
+		case "notifications/requests/resumePolicy":
+			if c.policy(m) {
+				return
+			}
+		case "notifications/cancelled":
+			c.unask(jsonrpc.Field(m.Params, "requestId"))
+		}
+		c.deliver(m)
+	}
+}
+
+// knows says whether a call in flight has taken an event.
+func (c *Conn) knows(id string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, k := range c.calls {
+		if k.knows(id) {
+			return true
+		}
+	}
+	return false
+}
+
+func (k *call) knows(id string) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	_, ok := k.place.seen.ids[id]
+	return ok
+}
+
+// policy gives a resume policy to the call that it is for. It says whether the
+// host need not see it.
+func (c *Conn) policy(m jsonrpc.Message) bool {
+	c.mu.Lock()
+	k := c.calls[string(jsonrpc.Key(jsonrpc.Field(m.Params, "requestId")))]
+	c.mu.Unlock()
+	if k != nil {
+		return k.policy(m)
+	}
+	return !c.asksForPolicy()
+}

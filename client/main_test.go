@@ -1,0 +1,124 @@
+package client_test
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"go.uber.org/goleak"
+
+	"holdfast"
+	"holdfast/client"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var impl = &mcp.Implementation{Name: "test", Version: "1"}
+
+// connect connects an official client to the URL.
+func connect(t *testing.T, url string, opts *client.Options, copts *mcp.ClientOptions) *mcp.ClientSession {
+	t.Helper()
+	ctx, stop := context.WithTimeout(t.Context(), 20*time.Second)
+	defer stop()
+	o := &holdfast.ClientOptions{}
+	if opts != nil {
+		o.Options = *opts
+	}
+	s, err := mcp.NewClient(impl, copts).Connect(ctx, holdfast.NewClientTransport(url, o), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+type addArgs struct{ A, B int }
+
+func newServer() *mcp.Server {
+	server := mcp.NewServer(impl, nil)
+	mcp.AddTool(server, &mcp.Tool{Name: "add"}, func(ctx context.Context, req *mcp.CallToolRequest, args addArgs) (*mcp.CallToolResult, any, error) {
+		if token := req.Params.GetProgressToken(); token != nil {
+			for i := range args.A {
+				_ = req.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: token, Progress: float64(i + 1)})
+			}
+		}
+		return nil, args.A + args.B, nil
+	})
+	mcp.AddTool(server, &mcp.Tool{Name: "ask"}, func(ctx context.Context, req *mcp.CallToolRequest, _ struct{}) (*mcp.CallToolResult, any, error) {
+		res, err := req.Session.Elicit(ctx, &mcp.ElicitParams{Message: "name?", RequestedSchema: map[string]any{
+			"type": "object", "properties": map[string]any{"name": map[string]any{"type": "string"}}}})
+		if err != nil {
+			return nil, nil, err
+		}
+		return nil, res.Content["name"], nil
+	})
+	return server
+}
+
+func serve(t *testing.T, h http.Handler) string {
+	t.Helper()
+	s := httptest.NewServer(h)
+	t.Cleanup(s.Close)
+	return s.URL
+}
+
+func holdfastServer(t *testing.T, opts *holdfast.Options) string {
+	t.Helper()
+	server := newServer()
+	h := holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, opts)
+	t.Cleanup(func() {
+		ctx, stop := context.WithTimeout(context.Background(), time.Second)
+		defer stop()
+		_ = h.Shutdown(ctx)
+	})
+	return serve(t, h)
+}
+
+func TestSkeleton(t *testing.T) {
+	t.Parallel()
+	for name, url := range map[string]string{
+		"holdfast": holdfastServer(t, nil),
+		"go-sdk":   serve(t, mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return newServer() }, nil)),
+		"go-sdk, event store": serve(t, mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return newServer() },
+			&mcp.StreamableHTTPOptions{EventStore: mcp.NewMemoryEventStore(nil)})),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			progress := make(chan float64, 100)
+			s := connect(t, url, nil, &mcp.ClientOptions{
+				ProgressNotificationHandler: func(_ context.Context, req *mcp.ProgressNotificationClientRequest) { progress <- req.Params.Progress },
+				ElicitationHandler: func(context.Context, *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
+					return &mcp.ElicitResult{Action: "accept", Content: map[string]any{"name": "bob"}}, nil
+				},
+			})
+			ctx, stop := context.WithTimeout(t.Context(), 10*time.Second)
+			defer stop()
+			p := &mcp.CallToolParams{Name: "add", Arguments: map[string]any{"A": 3, "B": 4}}
+			p.SetProgressToken("t")
+			res, err := s.CallTool(ctx, p)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if res.StructuredContent != 7.0 {
+				t.Errorf("%v", res.StructuredContent)
+			}
+			for i := range 3 {
+				select {
+				case got := <-progress:
+					if got != float64(i+1) {
+						t.Errorf("progress %v, want %d", got, i+1)
+					}
+				case <-ctx.Done():
+					t.Fatal(ctx.Err())
+				}
+			}
+			res, err = s.CallTool(ctx, &mcp.CallToolParams{Name: "ask", Arguments: map[string]any{}})
+			if err != nil || res.StructuredContent != "bob" {
+				t.Errorf("%v %v", res, err)
+			}
+		})
+	}
+}

@@ -1,0 +1,180 @@
+package client
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+)
+
+// pace says how long to wait before the next connection. A stream's reader uses
+// it; only retry and told are set with the call's lock held.
+type pace struct {
+	retry time.Duration // what the server told us to wait
+	told  bool          // that it did
+
+	off     *backoff.ExponentialBackOff
+	since   time.Time     // since when the server has been out of reach; zero: it is not
+	last    error         // how the last exchange failed
+	fresh   bool          // something has come since the last wait
+	atleast time.Duration // what a Retry-After asked for
+
+	reachedOnce bool // the server was there once
+	renewals    int  // how often the call began anew in another session
+}
+
+// reached notes that the server was there.
+func (p *pace) reached() { p.since, p.last = time.Time{}, nil }
+
+// progress notes that something has come.
+func (p *pace) progress() { p.fresh = true }
+
+// wait waits before the next connection: as long as the server asked to, and
+// longer and longer while it is out of reach (err) or nothing comes. It fails when
+// ctx ends, or the server was out of reach for Options.GiveUp.
+func (p *pace) wait(ctx context.Context, c *Conn, err error) error {
+	return p.waitFor(ctx, err, c.opts.GiveUp)
+}
+
+// waitBriefly is wait for who has not reached the server yet.
+func (p *pace) waitBriefly(ctx context.Context, c *Conn, err error) error {
+	return p.waitFor(ctx, err, min(c.opts.ConnectTimeout, c.opts.GiveUp)/6)
+}
+
+func (p *pace) waitFor(ctx context.Context, err error, giveUp time.Duration) error {
+	now := time.Now()
+	if err != nil {
+		p.last = err
+		if p.since.IsZero() {
+			p.since = now
+		}
+		if away := now.Sub(p.since); away >= giveUp {
+			return fmt.Errorf("the server has been out of reach for %v: %w", away.Round(time.Second), err)
+		}
+	}
+	if p.off == nil {
+		p.off = newBackoff()
+	}
+	if p.fresh {
+		p.off.Reset()
+		p.fresh = false
+	}
+	delay := p.off.NextBackOff()
+	if p.told {
+		// No sooner than told, and not all at once with everybody else.
+		told := p.retry + rand.N(p.retry/10+1)
+		if err == nil || told > delay {
+			delay = told
+		}
+	}
+	delay = max(delay, p.atleast)
+	p.atleast = 0
+	t := time.NewTimer(delay)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// Delays grow from the first to the longest.
+const (
+	firstDelay   = 100 * time.Millisecond
+	longestDelay = 30 * time.Second
+)
+
+func newBackoff() *backoff.ExponentialBackOff {
+	b := backoff.NewExponentialBackOff()
+	b.InitialInterval, b.MaxInterval, b.Multiplier = firstDelay, longestDelay, 2
+	b.Reset()
+	return b
+}
+
+// seen are event ids that have been taken, the newest of them: an event that
+// comes a second time is not given out again.
+type seen struct {
+	ids  map[string]struct{}
+	ring []string
+	next int
+}
+
+// mostSeen is how many event ids of a stream are remembered. A server that goes
+// back further than that does not know its own ids.
+const mostSeen = 512
+
+// add notes an id and says whether it is new.
+func (s *seen) add(id string) bool {
+	if _, old := s.ids[id]; old {
+		return false
+	}
+	if s.ids == nil {
+		s.ids = make(map[string]struct{})
+	}
+	s.ids[id] = struct{}{}
+	if len(s.ring) < mostSeen {
+		s.ring = append(s.ring, id)
+		return true
+	}
+	delete(s.ids, s.ring[s.next])
+	s.ring[s.next] = id
+	s.next = (s.next + 1) % mostSeen
+	return true
+}
+
+// outbox sends notifications in their order, one after the other.
+type outbox struct {
+	mu      sync.Mutex
+	waiting []func()
+	busy    bool
+	idle    chan struct{} // closed when nothing is left; nil if nobody waits
+}
+
+// put adds work; it says whether a goroutine must be started that calls run.
+func (o *outbox) put(f func()) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.waiting = append(o.waiting, f)
+	start := !o.busy
+	o.busy = true
+	return start
+}
+
+func (o *outbox) run() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for len(o.waiting) > 0 {
+		f := o.waiting[0]
+		o.waiting = o.waiting[1:]
+		o.mu.Unlock()
+		f()
+		o.mu.Lock()
+	}
+	o.busy, o.waiting = false, nil
+	if o.idle != nil {
+		close(o.idle)
+		o.idle = nil
+	}
+}
+
+// wait waits until all was sent, or ctx is done.
+func (o *outbox) wait(ctx context.Context) {
+	o.mu.Lock()
+	if !o.busy {
+		o.mu.Unlock()
+		return
+	}
+	if o.idle == nil {
+		o.idle = make(chan struct{})
+	}
+	idle := o.idle
+	o.mu.Unlock()
+	select {
+	case <-idle:
+	case <-ctx.Done():
+	}
+}

@@ -1,0 +1,288 @@
+package client
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	"holdfast/jsonrpc"
+	"holdfast/protocol"
+)
+
+// session is what the server knows the Conn by.
+type session struct {
+	id       string // "" where the server has none
+	revision string // "" before initialize
+	keys     bool   // the server honours idempotency keys
+	lost     bool   // the server has ended it
+}
+
+// keyed is the experimental capability of servers that honour idempotency keys.
+const keyed = "holdfast/idempotencyKey"
+
+// modern is the revision from which on there are no sessions.
+const modern = "2026-07-28"
+
+// opening keeps the host's initialize request, and says in it that we know how to
+// resume requests (SEP-975).
+func (c *Conn) opening(m jsonrpc.Message) []byte {
+	var params, capabilities map[string]json.RawMessage
+	_ = json.Unmarshal(m.Params, &params) // what is no object becomes one
+	_ = json.Unmarshal(params["capabilities"], &capabilities)
+	if params == nil {
+		params = make(map[string]json.RawMessage)
+	}
+	if capabilities == nil {
+		capabilities = make(map[string]json.RawMessage)
+	}
+	_, own := capabilities["resumableRequests"]
+	if !own {
+		capabilities["resumableRequests"] = json.RawMessage(`{}`)
+		if c.opts.Transport == WebSocket {
+			capabilities["resumableRequests"] = json.RawMessage(`{"eventIds":true}`)
+		}
+	}
+	params["capabilities"], _ = json.Marshal(capabilities) // of what was JSON
+	text, _ := json.Marshal(params)
+	raw := jsonrpc.AppendRequest(nil, m.ID, m.Method, text)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.opener, c.policies = raw, own
+	return raw
+}
+
+// asksForPolicy says whether the host wants to see resume policies.
+func (c *Conn) asksForPolicy() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.policies
+}
+
+// named notes the id of the session that an initialize has begun. One that was
+// begun before, by an initialize whose answer was lost, is ended.
+func (c *Conn) named(id string) {
+	c.mu.Lock()
+	old := c.session
+	c.session.id = id
+	c.mu.Unlock()
+	if old.id == "" || old.id == id || old.lost || old.revision != "" {
+		return
+	}
+	c.spawn(func() {
+		ctx, stop := context.WithTimeout(c.ctx, closeTimeout)
+		defer stop()
+		if r, err := c.do(ctx, exchange{method: http.MethodDelete, session: &old, wait: closeTimeout}); err == nil {
+			r.Close()
+		}
+	})
+}
+
+// opened takes in what initialize gave.
+func (c *Conn) opened(m jsonrpc.Message) {
+	if m.Error != nil {
+		return
+	}
+	c.mu.Lock()
+	s := &c.session
+	s.revision = jsonrpc.String(jsonrpc.Field(m.Result, "protocolVersion"))
+	s.keys = s.id != "" && jsonrpc.Field(m.Result, "capabilities", "experimental", keyed) != nil
+	s.lost = false
+	c.result = m.Result
+	c.mu.Unlock()
+	c.changed()
+}
+
+// renew begins a new session in the place of one that the server has ended: the
+// host's initialize is sent again, and its answer kept. Of several callers one
+// does it.
+func (c *Conn) renew(ctx context.Context, old session) (session, error) {
+	c.mu.Lock()
+	if c.session.id != old.id && c.session.revision != "" && c.renewing == nil {
+		defer c.mu.Unlock()
+		return c.session, nil
+	}
+	busy := c.renewing
+	if busy == nil {
+		busy = make(chan struct{})
+		c.renewing = busy
+		c.mu.Unlock()
+		if old.id != "" {
+			c.tellLost(old)
+		}
+		if !c.spawn(func() { c.begun(c.beginAgain()) }) {
+			return session{}, ErrClosed
+		}
+	} else {
+		c.mu.Unlock()
+	}
+	select {
+	case <-busy:
+	case <-ctx.Done():
+		return session{}, context.Cause(ctx)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.session, c.renewed
+}
+
+// begun notes how the beginning of a new session ended.
+func (c *Conn) begun(err error) {
+	c.mu.Lock()
+	c.renewed = err
+	close(c.renewing)
+	c.renewing = nil
+	c.mu.Unlock()
+	if err != nil {
+		c.logger.Warn("no new session", "error", err)
+		return
+	}
+	c.listen() // where the stream was given up with the old session
+}
+
+// tellLost says which calls were in flight in a session that is gone.
+func (c *Conn) tellLost(old session) {
+	c.mu.Lock()
+	c.session = session{lost: true}
+	c.heard = ""
+	var lost Lost
+	for _, k := range c.calls {
+		if k.inner == nil && k.ranIn(old.id) {
+			lost.Calls = append(lost.Calls, string(k.id))
+		}
+	}
+	c.mu.Unlock()
+	slices.Sort(lost.Calls)
+	if c.opts.Lost != nil {
+		c.opts.Lost(lost)
+		return
+	}
+	c.logger.Warn("the server has ended the session: a new one begins", "calls lost", len(lost.Calls))
+}
+
+// ranIn says whether the server took the call in a session.
+func (k *call) ranIn(id string) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.session.id == id && k.arrived
+}
+
+// beginAgain does a client's part of the opening.
+func (c *Conn) beginAgain() error {
+	c.mu.Lock()
+	opener, ready := c.opener, c.ready
+	c.mu.Unlock()
+	if opener == nil {
+		return errors.New("there is no initialize request to send again")
+	}
+	m, err := jsonrpc.Parse(slices.Clone(opener))
+	if err != nil {
+		return err
+	}
+	reply, err := c.askServer(c.ctx, m.Method, m.Params)
+	if err != nil {
+		return err
+	}
+	if reply.Error != nil {
+		return errors.New(errorOf(reply.Error).Message)
+	}
+	if !ready {
+		return nil
+	}
+	return c.tell(c.ctx, initialized, c.opts.ConnectTimeout)
+}
+
+var initialized = []byte(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+
+// askServer makes a request of our own and waits for its answer.
+func (c *Conn) askServer(ctx context.Context, method string, params []byte) (jsonrpc.Message, error) {
+	id := c.newID()
+	answer := make(chan jsonrpc.Message, 1)
+	k := &call{
+		c: c, id: id, wire: id, method: method, body: jsonrpc.AppendRequest(nil, id, method, params),
+		posted: make(chan struct{}), inner: answer,
+	}
+	if err := c.enter(k); err != nil {
+		return jsonrpc.Message{}, err
+	}
+	if !c.spawn(k.run) {
+		c.leave(k)
+		return jsonrpc.Message{}, ErrClosed
+	}
+	select {
+	case m := <-answer:
+		return m, nil
+	case <-ctx.Done():
+		k.cancel(context.Cause(ctx))
+		return jsonrpc.Message{}, context.Cause(ctx)
+	case <-c.ctx.Done():
+		return jsonrpc.Message{}, ErrClosed
+	}
+}
+
+// newID returns an id for a request of our own, which no host uses.
+func (c *Conn) newID() []byte {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ours == "" {
+		c.ours = "holdfast-" + strings.ToLower(rand.Text()[:10])
+	}
+	c.wires++
+	return fmt.Appendf(nil, `"%s-%d"`, c.ours, c.wires)
+}
+
+// newKey returns an idempotency key: 130 random bits.
+func newKey() string { return rand.Text() }
+
+// preferSessions takes in what server/discover gave. A server that also speaks a
+// revision with sessions is spoken to in that: there a call can be gone on with. To
+// the host it is as if the server did not know the method.
+func preferSessions(m jsonrpc.Message) jsonrpc.Message {
+	var offer struct {
+		SupportedVersions []string `json:"supportedVersions"`
+	}
+	if m.Error != nil || json.Unmarshal(m.Result, &offer) != nil ||
+		!slices.ContainsFunc(offer.SupportedVersions, func(v string) bool { return v < modern }) {
+		return m
+	}
+	refused, err := jsonrpc.Parse(jsonrpc.AppendError(nil, m.ID,
+		jsonrpc.Errorf(jsonrpc.CodeMethodNotFound, "server/discover is not used: this connection has a session")))
+	if err != nil {
+		return m
+	}
+	return refused
+}
+
+// errorOf decodes the error of a response, as far as it is one.
+func errorOf(raw []byte) *jsonrpc.Error {
+	e := &jsonrpc.Error{}
+	if json.Unmarshal(raw, e) != nil || e.Message == "" {
+		e.Message = "the server answered with an error that says nothing"
+	}
+	return e
+}
+
+// mirror sets the headers that repeat what is in a request's body (2026-07-28,
+// Transports, "Standard Headers"). Earlier servers do not look at them.
+func mirror(h http.Header, method string, body []byte) {
+	version := jsonrpc.String(jsonrpc.Field(body, "params", "_meta", "io.modelcontextprotocol/protocolVersion"))
+	if version < modern {
+		return
+	}
+	h[protocol.HeaderVersion] = []string{version}
+	h.Set("Mcp-Method", method)
+	name := ""
+	switch method {
+	case "tools/call", "prompts/get":
+		name = jsonrpc.String(jsonrpc.Field(body, "params", "name"))
+	case "resources/read":
+		name = jsonrpc.String(jsonrpc.Field(body, "params", "uri"))
+	}
+	if name != "" {
+		h.Set("Mcp-Name", name)
+	}
+}

@@ -1,0 +1,172 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+
+	"holdfast/jsonrpc"
+)
+
+// A State is where a [Conn] is: what another one, in another process or on
+// another machine, needs to go on from there. It holds secrets.
+type State struct {
+	URL      string `json:"url"`
+	Session  string `json:"session,omitempty"`  // its secret id
+	Revision string `json:"revision,omitempty"` // of the protocol
+	Keys     bool   `json:"keys,omitempty"`     // the server honours idempotency keys
+	// Initialize and Result are the host's initialize request and what it gave.
+	Initialize json.RawMessage `json:"initialize,omitempty"`
+	Result     json.RawMessage `json:"result,omitempty"`
+	Ready      bool            `json:"ready,omitempty"` // the opening is over
+	// LastEventID is the last one of the standalone stream.
+	LastEventID string      `json:"lastEventId,omitempty"`
+	Calls       []CallState `json:"calls,omitempty"`
+}
+
+// A CallState is where a call is.
+type CallState struct {
+	ID     json.RawMessage `json:"id"`
+	Method string          `json:"method,omitempty"`
+	Name   string          `json:"name,omitempty"` // of the tool
+	// What a call is found by. At least one is there, or nothing was heard of it yet.
+	Token       string `json:"token,omitempty"`       // SEP-975
+	Stream      string `json:"stream,omitempty"`      // SEP-1335
+	LastEventID string `json:"lastEventId,omitempty"` // of its stream
+	Key         string `json:"key,omitempty"`         // idempotency key
+	// Request is the request itself, as long as it may have to be sent again.
+	Request json.RawMessage `json:"request,omitempty"`
+}
+
+// changed says that the State is another.
+func (c *Conn) changed() {
+	if c.opts.Changed != nil {
+		c.opts.Changed()
+	}
+}
+
+// State returns where the Conn is.
+func (c *Conn) State() State {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := State{
+		URL: c.url.String(), Session: c.session.id, Revision: c.session.revision, Keys: c.session.keys,
+		Initialize: c.opener, Result: c.result, Ready: c.ready, LastEventID: c.heard,
+	}
+	for _, k := range c.calls {
+		if k.inner == nil && k.method != "initialize" {
+			s.Calls = append(s.Calls, k.state())
+		}
+	}
+	slices.SortFunc(s.Calls, func(a, b CallState) int { return strings.Compare(string(a.ID), string(b.ID)) })
+	return s
+}
+
+func (k *call) state() CallState {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	s := CallState{
+		ID: k.id, Method: k.method, Name: k.name,
+		Token: k.place.token, LastEventID: k.place.last, Key: k.key,
+	}
+	if k.place.stream != nil {
+		s.Stream = k.place.stream.String()
+	}
+	if k.key != "" && !k.arrived {
+		s.Request = k.body
+	}
+	return s
+}
+
+// restore takes over from another Conn. What it had in flight is gone on with by
+// [Conn.goOn].
+func (c *Conn) restore(s *State) {
+	c.session = session{id: s.Session, revision: s.Revision, keys: s.Keys}
+	c.opener, c.result, c.ready, c.heard = s.Initialize, s.Result, s.Ready, s.LastEventID
+	if m, err := jsonrpc.Parse(slices.Clone(s.Initialize)); err == nil {
+		c.policies = string(jsonrpc.Field(m.Params, "capabilities", "resumableRequests")) != "{}"
+	}
+}
+
+// goOn goes on with the calls that the State told of, and listens.
+func (c *Conn) goOn() {
+	s := c.opts.State
+	if s == nil {
+		return
+	}
+	for _, old := range s.Calls {
+		k := &call{
+			c: c, id: old.ID, wire: old.ID, method: old.Method, name: old.Name, key: old.Key, body: old.Request,
+			posted: make(chan struct{}), maybe: true,
+		}
+		k.place.last, k.place.token = old.LastEventID, old.Token
+		if u, err := url.Parse(old.Stream); err == nil && old.Stream != "" && sameOrigin(c.url, u) {
+			k.place.stream = u
+		}
+		if err := c.enter(k); err != nil {
+			continue
+		}
+		k.arrived = k.body == nil
+		if !c.spawn(k.run) {
+			return
+		}
+	}
+	if s.Ready {
+		c.listen()
+	}
+}
+
+// A Status is what the server says of a call, without giving out what it has said
+// (SEP-975, GetRequestStatusResult).
+type Status struct {
+	Status            string `json:"status"`            // processing, completed or failed
+	HasPendingMessage bool   `json:"hasPendingMessage"` // something waits to be read
+	HasInputRequest   bool   `json:"hasInputRequest"`   // the server waits for an answer
+}
+
+// Status asks the server how a call does that State told of, or that is in
+// flight here. The server must have given it a resume token.
+func (c *Conn) Status(ctx context.Context, id []byte) (Status, error) {
+	var token string
+	c.mu.Lock()
+	k := c.calls[string(jsonrpc.Key(id))]
+	c.mu.Unlock()
+	if k != nil {
+		k.mu.Lock()
+		token = k.place.token
+		k.mu.Unlock()
+	} else if c.opts.State != nil {
+		for _, old := range c.opts.State.Calls {
+			if sameID(old.ID, id) {
+				token = old.Token
+			}
+		}
+	}
+	if token == "" {
+		return Status{}, fmt.Errorf("the server gave no resume token for this request: it can only be resumed")
+	}
+	params := append([]byte(`{"requestId":`), id...)
+	params = append(params, `,"resumeToken":`...)
+	text, err := json.Marshal(token)
+	if err != nil {
+		return Status{}, err
+	}
+	params = append(append(params, text...), '}')
+	ctx, stop := context.WithTimeout(ctx, 2*c.opts.ConnectTimeout)
+	defer stop()
+	reply, err := c.askServer(ctx, "requests/getStatus", params)
+	if err != nil {
+		return Status{}, err
+	}
+	if reply.Error != nil {
+		return Status{}, errorOf(reply.Error)
+	}
+	var status Status
+	if err := json.Unmarshal(reply.Result, &status); err != nil {
+		return Status{}, fmt.Errorf("status: %w", err)
+	}
+	return status, nil
+}

@@ -1,0 +1,321 @@
+package client
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"holdfast/jsonrpc"
+	"holdfast/protocol"
+	"holdfast/sse"
+)
+
+var (
+	// errCut says that a connection ended before the answer.
+	errCut = errors.New("connection ended")
+	// errHopeless says that trying again can't help.
+	errHopeless = errors.New("the server sends what cannot be used")
+	// errNext says that another door is to be tried, or the same one, at once.
+	errNext = errors.New("next")
+)
+
+// take takes an answer to one of the call's exchanges to its end. Nil says that
+// the call has been answered, or may be gone on with.
+func (k *call) take(r *response) error {
+	defer r.Close()
+	switch {
+	case r.StatusCode == http.StatusOK:
+	case r.StatusCode == http.StatusAccepted && k.door == doorAnswers:
+		k.turned()
+		return errNext // what follows is to be asked for
+	case r.StatusCode == http.StatusNoContent && r.Request.Method == http.MethodGet:
+		return k.wanted()
+	case r.StatusCode == http.StatusAccepted, r.StatusCode == http.StatusNoContent:
+		k.arrive(true)
+		return fmt.Errorf("%w: it took the request and gave no answer (HTTP %d)", errHopeless, r.StatusCode)
+	default:
+		return k.c.refused(r)
+	}
+	if k.door == doorAnswers {
+		k.turned()
+	}
+	switch media := r.media(); media {
+	case sse.ContentType:
+		return k.follow(r)
+	case "application/json":
+		return k.whole(r)
+	default:
+		return fmt.Errorf("%w: it answered with %.60q, not JSON or an event stream: is this the URL of an MCP server?", errHopeless, media)
+	}
+}
+
+// whole takes an answer that is JSON.
+func (k *call) whole(r *response) error {
+	r.expect(k.c.opts.Silence)
+	data, err := r.all(k.c.opts.MaxMessage)
+	switch {
+	case errors.Is(err, errTooLarge):
+		return fmt.Errorf("%w: %w", errHopeless, err)
+	case err != nil:
+		return fmt.Errorf("%w: %w", errCut, err)
+	}
+	k.arrive(true)
+	k.begun(r)
+	msgs, _, err := jsonrpc.ParseBody(data)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errHopeless, err)
+	}
+	if k.door == doorToken && len(msgs) == 1 && msgs[0].Error != nil {
+		// Of the asking, not of the call: what becomes of that comes as a stream.
+		k.shut()
+		return errNext
+	}
+	for _, m := range msgs {
+		if m.Kind == jsonrpc.Response && (m.ID == nil || string(m.ID) == "null") && len(msgs) == 1 {
+			m.ID = k.id // an error about the request as a whole
+		}
+		if err := k.message(m); err != nil {
+			return err
+		}
+	}
+	if !k.done() {
+		return fmt.Errorf("%w: its answer is for another request", errHopeless)
+	}
+	return nil
+}
+
+// begun notes what the header of the answer to initialize says.
+func (k *call) begun(r *response) {
+	if k.method == "initialize" && r.Request.Method == http.MethodPost {
+		if id := r.Header.Get(protocol.HeaderSession); id != "" {
+			k.c.named(id)
+			k.mu.Lock()
+			k.session.id = id
+			k.mu.Unlock()
+		}
+	}
+}
+
+// follow reads a stream until it ends.
+func (k *call) follow(r *response) error {
+	k.arrive(true)
+	k.begun(r)
+	k.link(r)
+	if k.resumable() {
+		r.expect(k.c.opts.Silence)
+	} else {
+		r.expect(0)
+	}
+	k.pace.reached()
+	k.turns.connect(true)
+	defer k.turns.connect(false)
+	events := sse.NewReader(r, k.c.opts.MaxMessage)
+	for {
+		ev, err := events.Next()
+		switch {
+		case err == nil:
+		case errors.Is(err, sse.ErrTooLong):
+			return fmt.Errorf("%w: an event is larger than %d bytes", errHopeless, k.c.opts.MaxMessage)
+		case errors.Is(err, io.EOF):
+			return errCut
+		default:
+			return fmt.Errorf("%w: %w", errCut, err)
+		}
+		r.pause(true)
+		if err := k.event(&ev); err != nil {
+			return err
+		}
+		if k.done() {
+			r.drain()
+			return nil
+		}
+		if r.quiet == 0 && k.resumable() {
+			r.expect(k.c.opts.Silence)
+		}
+		r.pause(false)
+	}
+}
+
+// link notes the URL at which the stream can be found again (SEP-1335, `rel="stream"`
+// URL). One of another origin is not believed: our secrets are for the server.
+func (k *call) link(r *response) {
+	for _, value := range r.Header["Link"] {
+		ref := streamLink(value)
+		if ref == "" {
+			continue
+		}
+		u, err := r.Request.URL.Parse(ref)
+		if err != nil || !sameOrigin(r.Request.URL, u) {
+			k.c.logger.Warn("stream URL of another origin is not used", "origin", originOf(u))
+			continue
+		}
+		k.mu.Lock()
+		k.place.stream, k.dead.stream = u, false
+		k.mu.Unlock()
+		k.c.changed()
+		return
+	}
+}
+
+func originOf(u *url.URL) string {
+	if u == nil {
+		return "none"
+	}
+	return u.Scheme + "://" + u.Host
+}
+
+// streamLink returns the target of the link whose relation is stream in a Link
+// header (RFC 8288), or "".
+func streamLink(value string) string {
+	for value != "" {
+		start := strings.IndexByte(value, '<')
+		if start < 0 {
+			return ""
+		}
+		end := strings.IndexByte(value[start:], '>')
+		if end < 0 {
+			return ""
+		}
+		target := value[start+1 : start+end]
+		params := value[start+end+1:]
+		next := strings.Index(params, ",")
+		for next >= 0 && strings.Count(params[:next], `"`)%2 == 1 { // a comma in quotes
+			more := strings.Index(params[next+1:], ",")
+			if more < 0 {
+				next = -1
+				break
+			}
+			next += 1 + more
+		}
+		value = ""
+		if next >= 0 {
+			params, value = params[:next], params[next+1:]
+		}
+		for p := range strings.SplitSeq(params, ";") {
+			name, rel, _ := strings.Cut(strings.TrimSpace(p), "=")
+			if !strings.EqualFold(strings.TrimSpace(name), "rel") {
+				continue
+			}
+			for word := range strings.FieldsSeq(strings.Trim(strings.TrimSpace(rel), `"`)) {
+				if strings.EqualFold(word, "stream") {
+					return target
+				}
+			}
+		}
+	}
+	return ""
+}
+
+// resumable says whether the call could be gone on with if its connection ended
+// now.
+func (k *call) resumable() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	p := &k.place
+	return p.stream != nil && !k.dead.stream || p.last != "" && !k.dead.last || p.token != "" && !k.dead.token ||
+		k.key != "" || harmless[k.method]
+}
+
+// event takes one event of the call's stream.
+func (k *call) event(ev *sse.Event) error {
+	k.mu.Lock()
+	if ev.Retry >= 0 {
+		k.pace.retry, k.pace.told = ev.Retry, true
+	}
+	again := false
+	if ev.ID != "" {
+		again = !k.place.seen.add(ev.ID)
+		k.place.last, k.dead.last = ev.ID, false
+	}
+	k.mu.Unlock()
+	if ev.ID != "" {
+		k.c.changed()
+	}
+	if again || len(ev.Data) == 0 || ev.Name != "" && ev.Name != "message" {
+		return nil
+	}
+	k.pace.progress()
+	m, err := jsonrpc.Parse(ev.Data)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errHopeless, err)
+	}
+	return k.message(m)
+}
+
+// message takes one message of the call's stream.
+func (k *call) message(m jsonrpc.Message) error {
+	switch m.Kind {
+	case jsonrpc.Response:
+		k.c.answered(k, m)
+	case jsonrpc.Request:
+		k.c.ask(k, m)
+	case jsonrpc.Notification:
+		switch m.Method {
+		case "notifications/requests/resumePolicy":
+			if k.policy(m) {
+				return nil
+			}
+		case "notifications/cancelled":
+			k.c.unask(jsonrpc.Field(m.Params, "requestId"))
+		}
+		k.c.deliver(m)
+	}
+	return nil
+}
+
+// policy takes the resume policy of a call (SEP-975). It says whether the host
+// need not see it.
+func (k *call) policy(m jsonrpc.Message) bool {
+	token := jsonrpc.String(jsonrpc.Field(m.Params, "resumeToken"))
+	k.mu.Lock()
+	if token != "" && sameID(jsonrpc.Field(m.Params, "requestId"), k.id) {
+		k.place.token, k.dead.token = token, false
+	}
+	k.mu.Unlock()
+	k.c.changed()
+	return !k.c.asksForPolicy()
+}
+
+// answered gives a response to the call that it answers: k, or another whose
+// answer comes on k's stream, or, with a nil k, on the standalone one.
+func (c *Conn) answered(k *call, m jsonrpc.Message) {
+	if k != nil && k.named(m.ID) {
+		k.deliver(m)
+		return
+	}
+	c.mu.Lock()
+	var other *call
+	for _, o := range c.calls {
+		if o != k && o.named(m.ID) {
+			other = o
+		}
+	}
+	c.mu.Unlock()
+	if other == nil {
+		c.logger.Debug("response to no request in flight", "id", string(m.ID))
+		return
+	}
+	other.deliver(m)
+	other.cancel(nil)
+}
+
+// named says whether an id is one that the call was sent under.
+func (k *call) named(id []byte) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return sameID(id, k.wire) || sameID(id, k.id)
+}
+
+func sameID(a, b []byte) bool {
+	return len(a) > 0 && string(jsonrpc.Key(a)) == string(jsonrpc.Key(b))
+}
+
+// overLine sends the call over the Conn's one line, where its answer comes too.
+func (k *call) overLine() {
+	if err := k.c.overLine(k); err != nil && !k.done() {
+		k.fail(k.maybe, err)
+	}
+}

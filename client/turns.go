@@ -1,0 +1,310 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+
+	"holdfast/jsonrpc"
+)
+
+// A question is a request of the server that the host has yet to answer.
+type question struct {
+	call *call // on whose stream it came; nil: on the standalone one
+}
+
+// turns are a call's questions and the host's answers to them (SEP-1335,
+// "Multi-turn requests for server-to-client requests").
+type turns struct {
+	mu        sync.Mutex
+	asked     int      // questions without an answer
+	ready     [][]byte // answers that wait for the server to ask for them
+	connected bool     // the stream is being read
+	posting   int      // answers on their way to the endpoint
+	posted    bool     // one has arrived there since the server last said that it waits
+	changed   chan struct{}
+
+	// sending are answers on their way to the stream URL, as an array; nil if there
+	// are none. Guarded by call.mu.
+	sending []byte
+	sent    [][]byte // the same, one by one
+}
+
+// connect notes whether the call's stream is being read.
+func (t *turns) connect(on bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.connected = on
+}
+
+// ask gives a question of the server to the host.
+func (c *Conn) ask(k *call, m jsonrpc.Message) {
+	key := string(jsonrpc.Key(m.ID))
+	c.mu.Lock()
+	_, again := c.asked[key]
+	c.asked[key] = &question{call: k}
+	c.mu.Unlock()
+	if again {
+		return // the host has it
+	}
+	if k != nil {
+		k.turns.mu.Lock()
+		k.turns.asked++
+		k.turns.mu.Unlock()
+	}
+	c.deliver(m)
+}
+
+// unask forgets a question: the server has taken it back.
+func (c *Conn) unask(id []byte) {
+	if q := c.takeQuestion(id); q != nil && q.call != nil {
+		q.call.turns.answer(nil)
+	}
+}
+
+func (c *Conn) takeQuestion(id []byte) *question {
+	key := string(jsonrpc.Key(id))
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	q := c.asked[key]
+	delete(c.asked, key)
+	return q
+}
+
+// answer notes that a question is settled, with an answer that is to be kept for
+// the server or without.
+func (t *turns) answer(kept []byte) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.asked > 0 {
+		t.asked--
+	}
+	if kept != nil {
+		t.ready = append(t.ready, kept)
+	}
+	t.tell()
+}
+
+// tell wakes who waits for a change. t.mu is held.
+func (t *turns) tell() {
+	if t.changed != nil {
+		close(t.changed)
+		t.changed = nil
+	}
+}
+
+// post counts answers that go to the endpoint.
+func (t *turns) post(n int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.posting += n
+	t.posted = t.posted || n < 0
+	t.tell()
+}
+
+// keepFor is how long an answer waits for a server that has given a stream URL to
+// disconnect and ask for it. One that keeps the connection open gets it without.
+const keepFor = time.Second
+
+// reply takes the host's answer to a question of the server. A second one is
+// dropped.
+func (c *Conn) reply(m jsonrpc.Message) error {
+	q := c.takeQuestion(m.ID)
+	if q == nil {
+		return nil
+	}
+	k := q.call
+	if k == nil || c.single() {
+		if k != nil {
+			k.turns.answer(nil)
+		}
+		return c.sendAnswer(k, m.Raw)
+	}
+	k.mu.Lock()
+	turned, keys := k.place.stream != nil && !k.dead.stream, k.session.keys
+	k.mu.Unlock()
+	k.turns.mu.Lock()
+	connected := k.turns.connected
+	k.turns.mu.Unlock()
+	if !turned || keys && connected {
+		// A server that honours keys is one of ours, and takes answers at any time.
+		k.turns.answer(nil)
+		return c.sendAnswer(k, m.Raw)
+	}
+	k.turns.answer(m.Raw)
+	c.spawn(func() { c.keep(k) })
+	return nil
+}
+
+// keep sends the answers of a call one by one if its server does not disconnect
+// to ask for them.
+func (c *Conn) keep(k *call) {
+	t := time.NewTicker(keepFor)
+	defer t.Stop()
+	for {
+		select {
+		case <-t.C:
+		case <-k.ctx.Done():
+			return
+		}
+		k.turns.mu.Lock()
+		if len(k.turns.ready) == 0 {
+			k.turns.mu.Unlock()
+			return
+		}
+		var ready [][]byte
+		if k.turns.connected {
+			ready, k.turns.ready = k.turns.ready, nil
+		}
+		k.turns.mu.Unlock()
+		for _, raw := range ready {
+			if err := c.sendAnswer(k, raw); err != nil {
+				return
+			}
+		}
+	}
+}
+
+// wanted is what follows from a 204: the server waits for answers, or has nothing
+// more to say. It waits for the host to have answered everything.
+func (k *call) wanted() error {
+	t := &k.turns
+	for {
+		t.mu.Lock()
+		if t.asked == 0 && t.posting == 0 {
+			break
+		}
+		if t.changed == nil {
+			t.changed = make(chan struct{})
+		}
+		changed := t.changed
+		t.mu.Unlock()
+		select {
+		case <-changed:
+		case <-k.ctx.Done():
+			return context.Cause(k.ctx)
+		}
+	}
+	ready, posted := t.ready, t.posted
+	t.posted = false
+	if k.door == doorStream {
+		t.ready = nil
+	}
+	t.mu.Unlock()
+	if len(ready) == 0 && posted {
+		return errNext // the server had not heard the answer when it said so
+	}
+	if k.door != doorStream || len(ready) == 0 {
+		k.pace.last = errors.New("the server says that it has said everything, but the answer did not arrive")
+		k.shut()
+		return errNext
+	}
+	array := []byte{'['}
+	for i, raw := range ready {
+		if i > 0 {
+			array = append(array, ',')
+		}
+		array = append(array, raw...)
+	}
+	k.mu.Lock()
+	t.sending, t.sent = append(array, ']'), ready
+	k.mu.Unlock()
+	return errNext
+}
+
+// turned notes that the server has taken the answers that were sent to the stream
+// URL.
+func (k *call) turned() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.turns.sending, k.turns.sent = nil, nil
+}
+
+// scatter sends answers that the stream URL refused to the endpoint.
+func (c *Conn) scatter(k *call) {
+	k.mu.Lock()
+	answers := k.turns.sent
+	k.turns.sending, k.turns.sent = nil, nil
+	k.mu.Unlock()
+	for _, raw := range answers {
+		if err := c.sendAnswer(k, raw); err != nil {
+			return
+		}
+	}
+}
+
+// sendAnswer sends an answer, behind the caller's back, until the server has it.
+// k is the call that it is for, or nil.
+func (c *Conn) sendAnswer(k *call, raw []byte) error {
+	ctx := c.ctx
+	if k != nil {
+		ctx = k.ctx
+		k.turns.post(1)
+	}
+	ok := c.spawn(func() {
+		if k != nil {
+			defer k.turns.post(-1)
+		}
+		if err := c.tellFor(ctx, k, raw, c.opts.GiveUp); err != nil && ctx.Err() == nil {
+			c.logger.Warn("answer not delivered", "error", err)
+		}
+	})
+	if !ok {
+		return ErrClosed
+	}
+	return nil
+}
+
+// tell sends a message that has no answer until the server has it, for as long as
+// it may be out of reach.
+func (c *Conn) tell(ctx context.Context, raw []byte, atMost time.Duration) error {
+	return c.tellFor(ctx, nil, raw, atMost)
+}
+
+func (c *Conn) tellFor(ctx context.Context, k *call, raw []byte, atMost time.Duration) error {
+	if c.single() {
+		m, err := jsonrpc.Parse(raw)
+		if err != nil {
+			return err
+		}
+		return c.overLineTell(ctx, m)
+	}
+	var p pace
+	for {
+		c.mu.Lock()
+		s := c.session
+		c.mu.Unlock()
+		if k != nil {
+			k.mu.Lock()
+			s = k.session
+			k.mu.Unlock()
+		}
+		resp, err := c.do(ctx, exchange{method: http.MethodPost, body: raw, session: &s, wait: c.opts.ConnectTimeout})
+		if err == nil {
+			if resp.StatusCode < 300 {
+				resp.Close()
+				return nil
+			}
+			err = c.refused(resp)
+		}
+		var no *refusal
+		if errors.As(err, &no) {
+			switch no.status {
+			case http.StatusTooManyRequests, http.StatusServiceUnavailable, http.StatusRequestTimeout,
+				http.StatusInternalServerError, http.StatusBadGateway, http.StatusGatewayTimeout:
+				p.atleast = no.after
+			default:
+				return fmt.Errorf("not taken: %w", err)
+			}
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if err := p.waitFor(ctx, err, atMost); err != nil {
+			return err
+		}
+	}
+}

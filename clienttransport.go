@@ -1,0 +1,223 @@
+package holdfast
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/modelcontextprotocol/go-sdk/auth"
+	sdkrpc "github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"golang.org/x/oauth2"
+
+	"holdfast/client"
+	"holdfast/jsonrpc"
+)
+
+// ClientOptions say how a [ClientTransport] behaves. The zero value is useful:
+// what the fields of [client.Options] default to is said there.
+type ClientOptions struct {
+	client.Options
+	// OAuthHandler authorizes requests with the go-sdk's OAuth client. It takes the
+	// place of Options.Auth.
+	OAuthHandler auth.OAuthHandler
+}
+
+// A ClientTransport connects an official mcp.Client to a remote server, and does
+// not let go: calls outlive the connections under them. Where the outcome of a
+// call can't be known it fails with an error that says so ([OutcomeUnknown]).
+//
+// Use it for one Connect. Its methods may be called concurrently.
+type ClientTransport struct {
+	url  string
+	opts ClientOptions
+
+	mu   sync.Mutex
+	conn *client.Conn
+}
+
+// NewClientTransport returns a transport to the server at the URL: Streamable
+// HTTP or HTTP+SSE (http, https), or a WebSocket (ws, wss). opts may be nil.
+func NewClientTransport(url string, opts *ClientOptions) *ClientTransport {
+	t := &ClientTransport{url: url}
+	if opts != nil {
+		t.opts = *opts
+	}
+	if t.opts.OAuthHandler != nil {
+		t.opts.Auth = oauth{t.opts.OAuthHandler}
+	}
+	return t
+}
+
+// Connect implements [mcp.Transport]. Nothing is sent yet.
+func (t *ClientTransport) Connect(context.Context) (mcp.Connection, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.conn != nil {
+		return nil, errors.New("a ClientTransport is used for one Connect")
+	}
+	conn, err := client.New(t.url, &t.opts.Options)
+	if err != nil {
+		return nil, err
+	}
+	t.conn = conn
+	return &clientConn{conn}, nil
+}
+
+// State returns where the connection is, for another transport to go on from
+// (Options.State), here or elsewhere. It holds secrets.
+func (t *ClientTransport) State() client.State {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.conn == nil {
+		return client.State{URL: t.url}
+	}
+	return t.conn.State()
+}
+
+// Detach ends the connection without ending the session: what is in flight goes
+// on at the server, for whoever has the [ClientTransport.State].
+func (t *ClientTransport) Detach() {
+	t.mu.Lock()
+	conn := t.conn
+	t.mu.Unlock()
+	if conn != nil {
+		conn.Detach()
+	}
+}
+
+// OutcomeUnknown says whether err, of a call, means that nobody knows whether the
+// server did what it was asked.
+func OutcomeUnknown(err error) bool {
+	var e *sdkrpc.Error
+	return errors.As(err, &e) && strings.HasPrefix(e.Message, "outcome unknown")
+}
+
+// clientConn is a connection as the go-sdk wants it.
+type clientConn struct{ c *client.Conn }
+
+// Read implements [mcp.Connection].
+func (c *clientConn) Read(ctx context.Context) (sdkrpc.Message, error) {
+	for {
+		m, err := c.c.Receive(ctx)
+		if err != nil {
+			return nil, err
+		}
+		msg, err := toSDK(&m)
+		if err == nil {
+			return msg, nil
+		}
+		// One bad message must not end the session.
+	}
+}
+
+func toSDK(m *jsonrpc.Message) (sdkrpc.Message, error) {
+	id, err := sdkID(m.ID)
+	if err != nil {
+		return nil, err
+	}
+	if m.Kind != jsonrpc.Response {
+		return &sdkrpc.Request{ID: id, Method: m.Method, Params: m.Params}, nil
+	}
+	resp := &sdkrpc.Response{ID: id, Result: m.Result}
+	if m.Error != nil {
+		e := &sdkrpc.Error{}
+		if err := json.Unmarshal(m.Error, e); err != nil {
+			e = &sdkrpc.Error{Code: sdkrpc.CodeInternalError, Message: fmt.Sprintf("the server's error cannot be read: %v", err)}
+		}
+		resp.Error = e
+	}
+	return resp, nil
+}
+
+func sdkID(raw []byte) (sdkrpc.ID, error) {
+	if len(raw) == 0 {
+		return sdkrpc.ID{}, nil
+	}
+	if raw[0] == '"' {
+		return sdkrpc.MakeID(jsonrpc.String(raw))
+	}
+	f, err := strconv.ParseFloat(string(raw), 64)
+	if err != nil {
+		return sdkrpc.ID{}, err
+	}
+	return sdkrpc.MakeID(f)
+}
+
+// Write implements [mcp.Connection].
+func (c *clientConn) Write(ctx context.Context, msg sdkrpc.Message) error {
+	var m jsonrpc.Message
+	switch msg := msg.(type) {
+	case *sdkrpc.Request:
+		m.Kind, m.Method, m.Params = jsonrpc.Notification, msg.Method, msg.Params
+		if msg.IsCall() {
+			m.Kind, m.ID = jsonrpc.Request, rawID(msg.ID)
+		}
+		size := len(m.Params) + len(m.Method) + len(m.ID) + 64
+		m.Raw = jsonrpc.AppendRequest(make([]byte, 0, size), m.ID, m.Method, m.Params)
+	default:
+		data, err := sdkrpc.EncodeMessage(msg)
+		if err != nil {
+			return err
+		}
+		if m, err = jsonrpc.Parse(data); err != nil {
+			return err
+		}
+	}
+	err := c.c.Send(ctx, m)
+	if errors.Is(err, client.ErrClosed) {
+		return mcp.ErrConnectionClosed
+	}
+	return err
+}
+
+func rawID(id sdkrpc.ID) []byte {
+	switch v := id.Raw().(type) {
+	case int64:
+		return strconv.AppendInt(nil, v, 10)
+	default:
+		raw, _ := json.Marshal(v) // a string
+		return raw
+	}
+}
+
+// Close implements [mcp.Connection].
+func (c *clientConn) Close() error { return c.c.Close() }
+
+// SessionID implements [mcp.Connection].
+func (c *clientConn) SessionID() string { return c.c.SessionID() }
+
+// oauth is the go-sdk's OAuth client as an authorizer.
+type oauth struct{ h auth.OAuthHandler }
+
+// Authorization implements [client.Authorizer].
+func (o oauth) Authorization(ctx context.Context) (string, error) {
+	source, err := o.h.TokenSource(ctx)
+	if err != nil || source == nil {
+		return "", err
+	}
+	token, err := source.Token()
+	if err != nil {
+		// A grant that has ended is what the flow is there for: the server's 401
+		// starts it (RFC 6749, section 5.2).
+		var old *oauth2.RetrieveError
+		if errors.As(err, &old) && old.ErrorCode == "invalid_grant" {
+			return "", nil
+		}
+		return "", err
+	}
+	if token == nil {
+		return "", nil
+	}
+	return "Bearer " + token.AccessToken, nil
+}
+
+// Authorize implements [client.Authorizer].
+func (o oauth) Authorize(ctx context.Context, req *http.Request, resp *http.Response) error {
+	return o.h.Authorize(ctx, req, resp)
+}
