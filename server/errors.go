@@ -35,44 +35,50 @@ func (h *Handler) reject(w http.ResponseWriter, status int, e *jsonrpc.Error) {
 
 // fail answers a request with what an error of the floors below means in HTTP.
 func (h *Handler) fail(w http.ResponseWriter, err error) {
+	status, e := h.explain(err)
+	if status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable {
+		w.Header().Set("Retry-After", "1")
+	}
+	h.reject(w, status, e)
+}
+
+// explain returns what an error of the floors below means: in HTTP, and to
+// whoever made a request. What is the operator's business is logged.
+func (h *Handler) explain(err error) (status int, e *jsonrpc.Error) {
 	switch {
 	case errors.Is(err, session.ErrNotFound):
-		h.reject(w, http.StatusNotFound, errf(jsonrpc.CodeServer,
-			"session not found: it has ended or expired; start a new one with an initialize request"))
+		return http.StatusNotFound, errf(jsonrpc.CodeServer,
+			"session not found: it has ended or expired; start a new one with an initialize request")
 	case errors.Is(err, session.ErrDuplicate):
-		h.reject(w, http.StatusBadRequest, errf(codeInvalid, "%v: use an id once", err))
+		return http.StatusBadRequest, errf(codeInvalid, "%v: use an id once", err)
 	case errors.Is(err, session.ErrKeyReused):
-		h.reject(w, http.StatusUnprocessableEntity, errf(codeInvalid, "%v: use a new key for a new request", err))
+		return http.StatusUnprocessableEntity, errf(codeInvalid, "%v: use a new key for a new request", err)
 	case errors.Is(err, session.ErrGone):
-		h.reject(w, http.StatusGone, errf(jsonrpc.CodeServer, "outcome unknown: %v", err))
+		return http.StatusGone, errf(jsonrpc.CodeServer, "outcome unknown: %v", err)
 	case errors.Is(err, session.ErrBusy):
-		w.Header().Set("Retry-After", "1")
-		h.reject(w, http.StatusTooManyRequests, errf(jsonrpc.CodeServer, "%v: try again later", err))
+		return http.StatusTooManyRequests, errf(jsonrpc.CodeServer, "%v: try again later", err)
 	case errors.Is(err, session.ErrClosing), errors.Is(err, session.ErrNotTaken):
-		w.Header().Set("Retry-After", "1")
-		h.reject(w, http.StatusServiceUnavailable, errf(jsonrpc.CodeServer, "%v: try again later", err))
+		return http.StatusServiceUnavailable, errf(jsonrpc.CodeServer, "%v: try again later", err)
 	case errors.Is(err, session.ErrNoServer):
-		h.reject(w, http.StatusBadRequest, errf(codeInvalid, "%v", err))
+		return http.StatusBadRequest, errf(codeInvalid, "%v", err)
 	case errors.Is(err, session.ErrRefused):
 		level := slog.LevelError
 		if errors.Is(err, context.Canceled) {
 			level = slog.LevelDebug // the client did not wait
 		}
 		h.logger.Log(context.Background(), level, "session not opened", "error", err)
-		h.reject(w, http.StatusBadGateway, errf(jsonrpc.CodeServer, "%v", err))
+		return http.StatusBadGateway, errf(jsonrpc.CodeServer, "%v", err)
 	case errors.Is(err, session.ErrBadID):
-		h.reject(w, http.StatusBadRequest, errf(jsonrpc.CodeInvalidParams,
-			"%v: resume with an id that was received in this session", err))
+		return http.StatusBadRequest, errf(jsonrpc.CodeInvalidParams,
+			"%v: resume with an id that was received in this session", err)
 	case errors.Is(err, stream.ErrTrimmed), errors.Is(err, stream.ErrNotFound):
-		h.reject(w, http.StatusGone, errf(jsonrpc.CodeServer,
-			"outcome unknown: %v; they were dropped after the time or the size they are kept for", stream.ErrTrimmed))
+		return http.StatusGone, errf(jsonrpc.CodeServer,
+			"outcome unknown: %v; they were dropped after the time or the size they are kept for", stream.ErrTrimmed)
 	case errors.Is(err, stream.ErrFull), errors.Is(err, stream.ErrUnavailable):
-		w.Header().Set("Retry-After", "1")
-		h.reject(w, http.StatusServiceUnavailable, errf(jsonrpc.CodeServer, "%v: try again later", err))
-	default:
-		h.logger.Error("request failed", "error", err)
-		h.reject(w, http.StatusInternalServerError, errf(jsonrpc.CodeInternal, "internal error: %v", err))
+		return http.StatusServiceUnavailable, errf(jsonrpc.CodeServer, "%v: try again later", err)
 	}
+	h.logger.Error("request failed", "error", err)
+	return http.StatusInternalServerError, errf(jsonrpc.CodeInternal, "internal error: %v", err)
 }
 
 func unsupported(version string) *jsonrpc.Error {
