@@ -51,10 +51,10 @@ func unquote(s string) (string, bool) {
 	s = s[1 : len(s)-1]
 	var b strings.Builder
 	for i := 0; i < len(s); i++ {
-		switch {
-		case s[i] == '"':
+		switch s[i] {
+		case '"':
 			return "", false
-		case s[i] == '\\':
+		case '\\':
 			if i++; i == len(s) || s[i] != '"' && s[i] != '\\' {
 				return "", false
 			}

@@ -28,6 +28,8 @@ type desk struct {
 	links []*deskConn
 	err   error  // of Open
 	slow  func() // what Open waits for
+
+	initialized string // the result of initialize; "": a plain one
 }
 
 type deskConn struct {
@@ -62,8 +64,11 @@ func (d *desk) last() *deskConn {
 func (c *deskConn) Deliver(in Inbound) error {
 	switch in.Method {
 	case "initialize":
-		c.sink.Emit(in.Call, parse(fmt.Sprintf(
-			`{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-11-25","capabilities":{}}}`, in.ID)))
+		result := c.desk.initialized
+		if result == "" {
+			result = `{"protocolVersion":"2025-11-25","capabilities":{}}`
+		}
+		c.sink.Emit(in.Call, parse(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":%s}`, in.ID, result)))
 	case "tools/list":
 		c.sink.Emit(in.Call, parse(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"tools":[]}}`, in.ID)))
 	default:

@@ -24,6 +24,7 @@ type table struct {
 	asked   time.Time            // when the client last came back with nothing but its session
 	askedTo uint64               // the last number given then
 	unread  map[uint64]time.Time // what has ended and its client has yet to read to the end; since when it is away
+	most    int                  // how many of those are worth looking through for old ones
 }
 
 // add gives a call a stream.
@@ -51,10 +52,13 @@ func (t *table) remove(number uint64) {
 // leave notes that a stream has ended and its client has yet to read how, for
 // as long as that can matter to [table.awaited]. t.mu is held.
 func (t *table) leave(number uint64) {
-	for n, at := range t.unread {
-		if time.Since(at) > doubtFor {
-			delete(t.unread, n)
+	if len(t.unread) >= t.most {
+		for n, at := range t.unread {
+			if time.Since(at) > doubtFor {
+				delete(t.unread, n)
+			}
 		}
+		t.most = 2*len(t.unread) + 8
 	}
 	if t.unread == nil {
 		t.unread = make(map[uint64]time.Time)
