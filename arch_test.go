@@ -27,6 +27,7 @@ var floors = []struct {
 	{"jsonrpc", nil},
 	{"sse", nil},
 	{"protocol", nil},
+	{"webhook", nil},
 	{"stream", nil},
 	{"stream/streamtest", []string{"stream"}},
 	{"engine/memory", []string{"stream"}},
@@ -51,7 +52,9 @@ var everything = []string{"*"}
 var guests = map[string][]string{
 	"github.com/modelcontextprotocol/go-sdk": {".", "backend/sdk", "cmd/...", "bench/...", "conformance/..."},
 	"golang.org/x/oauth2":                    {"."},
-	"github.com/cenkalti/backoff/v5":         {"client"},
+	"github.com/cenkalti/backoff/v5":         {"client", "webhook"},
+	"github.com/coder/websocket":             {"client", "server"},
+	"github.com/standard-webhooks":           {"webhook"},
 	"github.com/spf13/cobra":                 {"cmd/..."},
 	"github.com/spf13/pflag":                 {"cmd/..."},
 }

@@ -1,0 +1,209 @@
+package webhook
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+)
+
+// Allowed is an address, a range of them, or a host name.
+type Allowed struct {
+	network netip.Prefix
+	host    string // "" for a network
+}
+
+// ParseAllowed reads a CIDR, an IP address or a host name. A host name stands for
+// whatever addresses it has, but not for the names below it.
+func ParseAllowed(text string) (Allowed, error) {
+	if p, err := netip.ParsePrefix(text); err == nil {
+		if p.Addr().Is4In6() {
+			return Allowed{}, fmt.Errorf("%q: want it in IPv4's own notation", text)
+		}
+		return Allowed{network: p.Masked()}, nil
+	}
+	if a, err := netip.ParseAddr(text); err == nil {
+		a = a.Unmap().WithZone("")
+		return Allowed{network: netip.PrefixFrom(a, a.BitLen())}, nil
+	}
+	name := hostOf(text)
+	labels := strings.Split(name, ".")
+	for _, label := range labels {
+		if label == "" || strings.ContainsFunc(label, notInName) {
+			return Allowed{}, fmt.Errorf("%q: want a CIDR like 10.0.0.0/8, an IP address or a host name", text)
+		}
+	}
+	if last := labels[len(labels)-1]; last[0] >= '0' && last[0] <= '9' {
+		return Allowed{}, fmt.Errorf("%q: want a whole IP address, or a CIDR like 10.0.0.0/8", text)
+	}
+	return Allowed{host: name}, nil
+}
+
+// notInName says whether a host name cannot have a character. Names beyond ASCII
+// are allowed in the form that they have in a URL or in DNS.
+func notInName(r rune) bool {
+	return r < 0x80 && r != '-' && r != '_' && (r < '0' || r > '9') && (r < 'a' || r > 'z')
+}
+
+// hostOf returns a host name as it is compared.
+func hostOf(name string) string { return strings.ToLower(strings.TrimSuffix(name, ".")) }
+
+// target is where a webhook is to go.
+type target struct {
+	url   *url.URL
+	host  string // as it is compared
+	place string // host and port, as they are counted
+}
+
+// String returns what may be logged of a target: no path, query or userinfo, which
+// may be secret.
+func (t target) String() string {
+	if t.url == nil {
+		return "(unreadable)"
+	}
+	return t.url.Scheme + "://" + t.url.Host
+}
+
+// LogValue implements [slog.LogValuer].
+func (t target) LogValue() slog.Value { return slog.StringValue(t.String()) }
+
+// policy says where webhooks may go.
+type policy struct {
+	networks []netip.Prefix
+	hosts    map[string]bool
+}
+
+func newPolicy(allow []Allowed) policy {
+	p := policy{hosts: make(map[string]bool)}
+	for _, a := range allow {
+		if a.host != "" {
+			p.hosts[a.host] = true
+		} else {
+			p.networks = append(p.networks, a.network)
+		}
+	}
+	return p
+}
+
+// longestURL bounds how many bytes a webhook's URL may have.
+const longestURL = 2048
+
+// parse reads a URL and refuses what no address can make right. Its errors hold
+// nothing of the URL's text.
+func (p *policy) parse(text string) (target, error) {
+	u, err := url.Parse(text)
+	switch {
+	case len(text) > longestURL:
+		return target{}, fmt.Errorf("it is longer than %d bytes", longestURL)
+	case err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Hostname() == "":
+		return target{}, errors.New("want an absolute https URL")
+	}
+	t := target{url: u, host: hostOf(u.Hostname()), place: strings.ToLower(u.Host)}
+	switch known := p.hosts[t.host] || len(p.networks) > 0; {
+	case u.User != nil:
+		return t, errors.New("it holds a user name or password")
+	case u.Scheme == "http" && !known:
+		return t, errPlain
+	case u.Port() != "" && u.Port() != "443" && !known:
+		return t, errPort
+	}
+	return t, nil
+}
+
+// errRefused is what [policy.check] wraps.
+var errRefused = errors.New("refused")
+
+// What is refused but where the operator allowed it.
+var (
+	errPlain = fmt.Errorf("%w: http, and not where the operator allowed it", errRefused)
+	errPort  = fmt.Errorf("%w: not port 443, and not where the operator allowed it", errRefused)
+)
+
+// check says whether the address that is about to be connected to, for a target,
+// is one that webhooks may go to.
+func (p *policy) check(t target, at netip.AddrPort) error {
+	addr := at.Addr().Unmap().WithZone("")
+	if p.hosts[t.host] || slices.ContainsFunc(p.networks, func(n netip.Prefix) bool { return n.Contains(addr) }) {
+		return nil
+	}
+	switch kind := special(addr); {
+	case kind != "":
+		return fmt.Errorf("%w: %s is %s", errRefused, addr, kind)
+	case t.url.Scheme != "https":
+		return errPlain
+	case at.Port() != 443:
+		return errPort
+	}
+	return nil
+}
+
+// specials are the IPv4 addresses that are not a public host's, and of the public
+// IPv6 ones (2000::/3) those that are not. (IANA special-purpose address
+// registries)
+var specials = []struct {
+	network netip.Prefix
+	kind    string
+}{
+	{netip.MustParsePrefix("0.0.0.0/8"), "unspecified"},
+	{netip.MustParsePrefix("10.0.0.0/8"), "private"},
+	{netip.MustParsePrefix("100.64.0.0/10"), "a carrier's own"},
+	{netip.MustParsePrefix("127.0.0.0/8"), "loopback"},
+	{netip.MustParsePrefix("168.63.129.16/32"), "Azure's metadata service"}, // public in form only
+	{netip.MustParsePrefix("169.254.0.0/16"), "link-local"},
+	{netip.MustParsePrefix("172.16.0.0/12"), "private"},
+	{netip.MustParsePrefix("192.0.0.0/24"), "reserved"},
+	{netip.MustParsePrefix("192.0.2.0/24"), "for documentation"},
+	{netip.MustParsePrefix("192.88.99.0/24"), "a 6to4 relay's"},
+	{netip.MustParsePrefix("192.168.0.0/16"), "private"},
+	{netip.MustParsePrefix("198.18.0.0/15"), "for benchmarks"},
+	{netip.MustParsePrefix("198.51.100.0/24"), "for documentation"},
+	{netip.MustParsePrefix("203.0.113.0/24"), "for documentation"},
+	{netip.MustParsePrefix("224.0.0.0/4"), "multicast"},
+	{netip.MustParsePrefix("240.0.0.0/4"), "reserved"},
+
+	{netip.MustParsePrefix("2001::/23"), "reserved"}, // Teredo among them
+	{netip.MustParsePrefix("2001:db8::/32"), "for documentation"},
+	{netip.MustParsePrefix("3fff::/20"), "for documentation"},
+}
+
+// What of IPv6 may be public, and the prefixes under which IPv6 addresses stand
+// for IPv4 ones that may be (RFC 6052, RFC 3056).
+var (
+	publicIPv6 = netip.MustParsePrefix("2000::/3")
+	nat64      = netip.MustParsePrefix("64:ff9b::/96")
+	sixToFour  = netip.MustParsePrefix("2002::/16")
+)
+
+// special says what an address is, unless it is a public host's.
+func special(addr netip.Addr) string {
+	if addr.Is6() {
+		b := addr.As16()
+		switch {
+		case nat64.Contains(addr):
+			return special(netip.AddrFrom4([4]byte(b[12:])))
+		case sixToFour.Contains(addr):
+			return special(netip.AddrFrom4([4]byte(b[2:])))
+		case addr.IsLoopback():
+			return "loopback"
+		case addr.IsUnspecified():
+			return "unspecified"
+		case addr.IsPrivate():
+			return "private"
+		case addr.IsMulticast():
+			return "multicast"
+		case addr.IsLinkLocalUnicast():
+			return "link-local"
+		case !publicIPv6.Contains(addr):
+			return "reserved"
+		}
+	}
+	for _, s := range specials {
+		if s.network.Contains(addr) {
+			return s.kind
+		}
+	}
+	return ""
+}

@@ -1,0 +1,278 @@
+package webhook
+
+import (
+	"container/heap"
+	"errors"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+)
+
+// delivery is an event on its way.
+type delivery struct {
+	to    target
+	id    string // the same for all tries
+	body  []byte
+	first time.Time // when it was to be sent
+	due   time.Time // when it is to be tried next
+	tries int
+	asked bool                        // its receiver asked to wait until then
+	pause *backoff.ExponentialBackOff // nil until the first try has failed
+}
+
+// queue is a heap of deliveries: the one that is due first comes first.
+type queue []*delivery
+
+func (q queue) Len() int           { return len(q) }
+func (q queue) Less(i, j int) bool { return q[i].due.Before(q[j].due) }
+func (q queue) Swap(i, j int)      { q[i], q[j] = q[j], q[i] }
+
+// Push implements [heap.Interface].
+func (q *queue) Push(d any) { *q = append(*q, d.(*delivery)) }
+
+// Pop implements [heap.Interface].
+func (q *queue) Pop() any {
+	last := len(*q) - 1
+	d := (*q)[last]
+	(*q)[last] = nil
+	*q = (*q)[:last]
+	return d
+}
+
+// host is a receiver, so that a slow one takes up no more than its share.
+type host struct {
+	busy   int         // tries at this moment
+	parked []*delivery // which are due, and wait for one of those to end
+}
+
+// dropped says, now and then, how many events there was no room for.
+type dropped struct {
+	n    int
+	said time.Time
+}
+
+// errClosed is why an event is not sent after Close.
+var errClosed = errors.New("the server is shutting down")
+
+// brief returns an error that does not fill the log, whatever a receiver said to
+// cause it.
+func brief(err error) string {
+	text := err.Error()
+	return text[:min(len(text), 300)]
+}
+
+// add queues a delivery, or drops it if there is no room.
+func (s *Sender) add(d *delivery) error {
+	s.mu.Lock()
+	if s.closed.Load() {
+		s.mu.Unlock()
+		return errClosed
+	}
+	if s.held < s.opts.Queue {
+		s.held++
+		heap.Push(&s.queue, d)
+		s.start()
+		s.mu.Unlock()
+		return nil
+	}
+	// Whoever sends too much must not fill the log with it, too.
+	s.dropped.n++
+	n := 0
+	if now := time.Now(); now.Sub(s.dropped.said) >= 10*time.Second {
+		n, s.dropped = s.dropped.n, dropped{said: now}
+	}
+	s.mu.Unlock()
+	if n > 0 {
+		s.logger.Warn("webhooks dropped: too many wait to be sent", "count", n, "most", s.opts.Queue)
+	}
+	return nil
+}
+
+// start starts a goroutine if there is something to do and there may be one more.
+// s.mu is held.
+func (s *Sender) start() {
+	if s.working >= s.opts.Concurrent || len(s.queue) == 0 || s.queue[0].due.After(time.Now()) {
+		return
+	}
+	s.working++
+	s.work.Add(1)
+	go s.run()
+}
+
+// run tries what is due until nothing is. Who goes last sees to it that somebody
+// comes for the rest.
+func (s *Sender) run() {
+	defer s.work.Done()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for {
+		d := s.next()
+		if d == nil {
+			break
+		}
+		s.start() // one for what else is due
+		s.mu.Unlock()
+		again := s.again(d, s.try(d))
+		s.mu.Lock()
+		s.done(d, again)
+	}
+	s.working--
+	s.arm()
+}
+
+// arm sets the timer for what is due next. s.mu is held.
+func (s *Sender) arm() {
+	if len(s.queue) == 0 {
+		return
+	}
+	wait := time.Until(s.queue[0].due)
+	if s.timer != nil {
+		s.timer.Reset(wait)
+		return
+	}
+	s.timer = time.AfterFunc(wait, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.start()
+	})
+}
+
+// next takes a delivery that is due off the queue; nil if there is none. s.mu is
+// held.
+func (s *Sender) next() *delivery {
+	for len(s.queue) > 0 && !s.queue[0].due.After(time.Now()) {
+		d := heap.Pop(&s.queue).(*delivery)
+		h := s.hosts[d.to.place]
+		if h == nil {
+			h = &host{}
+			s.hosts[d.to.place] = h
+		}
+		if h.busy >= s.opts.PerHost {
+			h.parked = append(h.parked, d)
+			continue
+		}
+		h.busy++
+		return d
+	}
+	return nil
+}
+
+// done takes back a delivery that was tried. s.mu is held.
+func (s *Sender) done(d *delivery, again bool) {
+	h := s.hosts[d.to.place]
+	h.busy--
+	switch {
+	case len(h.parked) > 0:
+		heap.Push(&s.queue, h.parked[0])
+		h.parked[0] = nil
+		h.parked = h.parked[1:]
+	case h.busy == 0:
+		delete(s.hosts, d.to.place)
+	}
+	if again {
+		heap.Push(&s.queue, d)
+		if s.closed.Load() { // since a moment ago
+			s.last()
+			s.emptied()
+		}
+		return
+	}
+	s.held--
+	s.emptied()
+}
+
+// again says, of a delivery that was just tried, whether it is tried again, and
+// notes when.
+func (s *Sender) again(d *delivery, r result) bool {
+	d.tries++
+	log := s.logger.With("url", d.to, "id", d.id, "try", d.tries)
+	now := time.Now()
+	switch {
+	case r.err == nil:
+		log.Debug("webhook sent")
+		return false
+	case errors.Is(r.err, errRefused):
+		log.Info("webhook refused", "error", brief(r.err))
+		return false
+	case r.final || s.closed.Load() || d.tries >= s.opts.Tries:
+		log.Warn("webhook given up", "error", brief(r.err))
+		return false
+	}
+	if d.pause == nil {
+		d.pause = &backoff.ExponentialBackOff{
+			InitialInterval:     s.opts.Pause,
+			RandomizationFactor: 0.5,
+			Multiplier:          3,
+			MaxInterval:         s.opts.Within,
+		}
+	}
+	wait := d.pause.NextBackOff()
+	d.asked = r.after > 0
+	if d.asked {
+		wait = r.after + min(wait, r.after/8) // not all of them at the same moment
+	}
+	if d.due = now.Add(wait); d.due.Sub(d.first) > s.opts.Within {
+		log.Warn("webhook given up", "error", brief(r.err), "next", wait)
+		return false
+	}
+	log.Debug("webhook to be tried again", "error", brief(r.err), "in", wait)
+	return true
+}
+
+// hasten closes the sender for new events, and has those that wait tried now.
+func (s *Sender) hasten() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed.Swap(true) {
+		return
+	}
+	if s.timer != nil {
+		s.timer.Stop()
+	}
+	s.last()
+	s.start()
+	s.emptied()
+}
+
+// last makes all that is queued due, but what is not to be tried yet: that is
+// given up. s.mu is held.
+func (s *Sender) last() {
+	now := time.Now()
+	kept := s.queue[:0]
+	for _, d := range s.queue {
+		if d.asked && d.due.After(now) {
+			s.held--
+			s.unsent++
+			continue
+		}
+		d.due = now
+		kept = append(kept, d)
+	}
+	clear(s.queue[len(kept):])
+	s.queue = kept
+	heap.Init(&s.queue)
+}
+
+// abandon gives up whatever is not on its way at this moment. s.mu is held.
+func (s *Sender) abandon() {
+	n := len(s.queue)
+	s.queue = nil
+	for _, h := range s.hosts {
+		n += len(h.parked)
+		h.parked = nil
+	}
+	s.unsent += s.held // those on their way are about to fail
+	s.held -= n
+	s.emptied()
+}
+
+// emptied says so when nothing is held and nothing will come. s.mu is held.
+func (s *Sender) emptied() {
+	if s.closed.Load() && s.held == 0 {
+		select {
+		case <-s.empty:
+		default:
+			close(s.empty)
+		}
+	}
+}
