@@ -45,6 +45,11 @@ type call struct {
 	over    bool // its answer was given out
 	dead    doors
 	arrived bool // the server was heard to take it
+
+	// Of a call that goes over a line.
+	written  bool   // it has been sent, or is about to be
+	resuming bool   // it was asked for by its token, and nothing has come since
+	stream   string // the name of its stream, in event ids
 }
 
 // place is where a call is in its stream, and how it can be found again.
@@ -328,6 +333,11 @@ func (k *call) heedRefusal(no *refusal) error {
 	switch k.door {
 	case doorPost, doorAgain:
 		return k.heedPost(no)
+	case doorStream, doorLast:
+		if no.status == http.StatusConflict {
+			return k.pace.wait(k.ctx, k.c, no) // it has not noticed the end of the last connection
+		}
+		k.shut()
 	case doorAnswers:
 		k.c.scatter(k)
 		k.shut()

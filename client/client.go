@@ -107,6 +107,7 @@ type Lost struct {
 // A Conn is a connection to one server. Its methods may be called concurrently,
 // but for Receive, which has one caller at a time.
 type Conn struct {
+	raw    string // the URL as it was given
 	url    *url.URL
 	opts   Options
 	http   *http.Client
@@ -135,13 +136,8 @@ type Conn struct {
 	asked     map[string]*question // the server's requests that the host has not answered
 	ours      string               // begins the ids of our own requests
 	wires     int                  // how many of those there have been
-	line      line                 // what carries everything, where that is one line; or nil
-}
-
-// A line carries all messages of a session: an HTTP+SSE pair or a WebSocket.
-type line interface {
-	// send sends a message, for the call k if it is a request.
-	send(ctx context.Context, k *call, m jsonrpc.Message) error
+	endpoint  string               // where messages are posted to (HTTP+SSE)
+	line      *line                // what carries everything, where that is one line; or nil
 }
 
 // New returns a Conn to the server at the URL. Nothing is sent yet.
@@ -150,7 +146,7 @@ func New(rawURL string, opts *Options) (*Conn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("server URL: %w", err)
 	}
-	c := &Conn{url: u, calls: make(map[string]*call), asked: make(map[string]*question), in: make(chan jsonrpc.Message, 16)}
+	c := &Conn{raw: rawURL, url: u, calls: make(map[string]*call), asked: make(map[string]*question), in: make(chan jsonrpc.Message, 16)}
 	if opts != nil {
 		c.opts = *opts
 	}
@@ -160,6 +156,7 @@ func New(rawURL string, opts *Options) (*Conn, error) {
 		if c.opts.Transport == Auto {
 			c.opts.Transport = WebSocket
 		}
+		c.url = plain(u)
 	default:
 		return nil, fmt.Errorf("server URL %q: want one that begins with http://, https://, ws:// or wss://", u.Redacted())
 	}
@@ -310,9 +307,6 @@ func (c *Conn) delete(ctx context.Context) error {
 	c.mu.Unlock()
 	if s.id == "" || s.lost {
 		return nil
-	}
-	if c.opts.Transport == WebSocket {
-		return nil // it has ended with its socket
 	}
 	resp, err := c.do(ctx, exchange{method: http.MethodDelete, session: &s, wait: closeTimeout})
 	if err != nil {

@@ -57,6 +57,7 @@ type response struct {
 	watch  *time.Timer
 	ctx    context.Context
 	quiet  time.Duration // how long nothing may come; 0: for ever
+	events bool          // what is no event does not count
 }
 
 // errSilent is why a connection was given up on which nothing came.
@@ -87,7 +88,7 @@ const drainFor = 100 * time.Millisecond
 // Read implements io.Reader for the body.
 func (r *response) Read(p []byte) (int, error) {
 	n, err := r.Body.Read(p)
-	if r.quiet > 0 && n > 0 {
+	if r.quiet > 0 && n > 0 && !r.events {
 		r.watch.Reset(r.quiet)
 	}
 	if err != nil && !errors.Is(err, io.EOF) {

@@ -3,9 +3,51 @@ package client
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
 
 	"holdfast/jsonrpc"
 )
+
+// A line carries all messages of a session over one connection, which is opened
+// again when it ends: an HTTP+SSE pair or a WebSocket.
+type line struct {
+	c    *Conn
+	wire wire
+	pace pace
+	seen seen // of the standalone stream
+
+	mu      sync.Mutex
+	up      int           // which connection is open; 0: none
+	opens   int           // how many have been
+	fit     bool          // the session is begun
+	err     error         // why there will be none
+	changed chan struct{} // closed at the next change
+	answers map[string]answer
+}
+
+// answer is one that the server may have to be told again.
+type answer struct {
+	k   *call
+	raw []byte
+}
+
+// A wire is what a line is made of.
+type wire interface {
+	// open connects. It says whether the session is the one of before.
+	open(ctx context.Context) (resumed bool, err error)
+	// read gives out messages until the connection ends.
+	read(take func(jsonrpc.Message)) error
+	// write sends a message. A [refusal] says that it was not taken.
+	write(ctx context.Context, raw []byte) error
+	// resumes says whether calls can be gone on with over another connection.
+	resumes() bool
+	// close ends the connection.
+	close()
+}
 
 // single says whether one line carries everything.
 func (c *Conn) single() bool {
@@ -20,10 +62,466 @@ func (c *Conn) fallsBack(status int) bool {
 	return c.opts.Transport == Auto && (status == 400 || status == 404 || status == 405)
 }
 
-func (c *Conn) fallBack(*call, *refusal) error { return errors.New("not built yet") }
+// fallBack makes an initialize over HTTP+SSE, after Streamable HTTP was refused.
+func (c *Conn) fallBack(k *call, no *refusal) error {
+	w := newPair(c)
+	if _, err := w.open(c.ctx); err != nil {
+		return no // the first reason is the better one
+	}
+	w.opened = true
+	c.mu.Lock()
+	if c.line == nil {
+		c.line = newLine(c, w)
+	}
+	c.mu.Unlock()
+	if err := c.overLine(k); err != nil {
+		return err
+	}
+	return errNext
+}
 
-func (c *Conn) overLine(*call) error { return errors.New("not built yet") }
+// theLine returns the line, and starts it if need be.
+func (c *Conn) theLine() *line {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.line == nil || c.line.dead() {
+		if c.opts.Transport == WebSocket {
+			c.line = newLine(c, newSocket(c))
+		} else {
+			c.line = newLine(c, newPair(c))
+		}
+	}
+	return c.line
+}
 
-func (c *Conn) overLineTell(context.Context, jsonrpc.Message) error {
-	return errors.New("not built yet")
+// newLine starts a line. c.mu is held.
+func newLine(c *Conn, w wire) *line {
+	l := &line{c: c, wire: w, changed: make(chan struct{}), answers: make(map[string]answer)}
+	l.fit = c.session.revision == "" || c.session.id != "" || c.endpoint != ""
+	if !c.closed {
+		c.work.Go(l.run)
+	}
+	return l
+}
+
+func (l *line) dead() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.err != nil
+}
+
+// change notes a change. l.mu is held.
+func (l *line) change() {
+	close(l.changed)
+	l.changed = make(chan struct{})
+}
+
+// wait waits until messages can be sent, those of the opening or all, and returns
+// the number of the connection.
+func (l *line) wait(ctx context.Context, early bool) (int, error) {
+	for {
+		l.mu.Lock()
+		up, fit, err, changed := l.up, l.fit, l.err, l.changed
+		l.mu.Unlock()
+		if err != nil {
+			return 0, err
+		}
+		if up != 0 && (fit || early) {
+			return up, nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return 0, context.Cause(ctx)
+		}
+	}
+}
+
+// run keeps the connection open.
+func (l *line) run() {
+	c := l.c
+	for {
+		resumed, err := l.wire.open(c.ctx)
+		if err == nil {
+			l.pace.reached()
+			l.opened(resumed)
+			err = l.wire.read(l.take)
+			l.wire.close()
+			l.mu.Lock()
+			l.up = 0
+			l.change()
+			l.mu.Unlock()
+			if c.ctx.Err() != nil {
+				return
+			}
+			c.logger.Debug("connection ended", "error", err)
+			err = nil
+		}
+		var no *refusal
+		if errors.As(err, &no) && no.certain() && no.status != 429 && no.status != 503 {
+			l.end(no)
+			return
+		}
+		if no != nil {
+			l.pace.atleast = no.after
+		}
+		if l.opens == 0 {
+			err = l.pace.waitBriefly(c.ctx, c, err)
+		} else {
+			err = l.pace.wait(c.ctx, c, err)
+		}
+		if err != nil {
+			l.end(err)
+			return
+		}
+	}
+}
+
+// opened notes that there is a connection, and goes on with what was in flight.
+func (l *line) opened(resumed bool) {
+	c := l.c
+	first := l.opens == 0
+	var old []*call
+	c.mu.Lock()
+	for _, k := range c.calls {
+		if k.isWritten() {
+			old = append(old, k)
+		}
+	}
+	again := !resumed && c.opener != nil && c.session.revision != ""
+	session := c.session
+	c.mu.Unlock()
+	l.mu.Lock()
+	l.opens++
+	l.up, l.fit = l.opens, l.fit && !again || first && !again
+	up := l.up
+	l.change()
+	l.mu.Unlock()
+	if again {
+		c.tellLost(session)
+	}
+	for _, k := range old {
+		k := k
+		c.spawn(func() { l.again(k, up, resumed) })
+	}
+	if again {
+		c.spawn(func() {
+			err := c.beginAgain()
+			if err != nil {
+				c.logger.Warn("no new session", "error", err)
+				l.wire.close() // and try once more
+				return
+			}
+			l.mu.Lock()
+			l.fit = l.fit || l.up == up
+			l.change()
+			l.mu.Unlock()
+		})
+	}
+	if resumed && l.wire.resumes() {
+		l.answerAgain(up)
+	}
+}
+
+// answerAgain tells the server again what it may not have heard.
+func (l *line) answerAgain(up int) {
+	l.mu.Lock()
+	var raws [][]byte
+	for id, a := range l.answers {
+		if a.k != nil && a.k.done() {
+			delete(l.answers, id)
+			continue
+		}
+		raws = append(raws, a.raw)
+	}
+	l.mu.Unlock()
+	for _, raw := range raws {
+		if l.write(l.c.ctx, up, raw) != nil {
+			return
+		}
+	}
+}
+
+// again goes on with a call that was sent over a connection that has ended.
+func (l *line) again(k *call, up int, resumed bool) {
+	if k.early() && resumed {
+		return
+	}
+	raw := k.lineAgain(l.wire.resumes(), resumed)
+	if raw == nil {
+		if !resumed || l.wire.resumes() {
+			k.fail(true, errors.New("the connection ended before the answer, and the server offers no way to ask again"))
+			k.cancel(nil)
+		}
+		return
+	}
+	if _, err := l.wait(k.ctx, k.early()); err == nil {
+		_ = l.write(k.ctx, up, raw) // what fails is sent again over the next connection
+	}
+}
+
+// lineAgain returns what brings a call on over another connection; nil: nothing.
+func (k *call) lineAgain(resumes, resumed bool) []byte {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	switch {
+	case !resumes && resumed:
+		return nil // the stream goes on by itself
+	case resumes && k.place.token != "":
+		k.resuming = true
+		params := jsonrpc.Object("resumeToken", k.place.token)
+		if k.place.last != "" {
+			params, _ = jsonrpc.Set(params, jsonrpc.Quote(k.place.last), "_meta", "holdfast/lastEventId")
+		}
+		return jsonrpc.AppendRequest(nil, k.id, "requests/resume", params)
+	case k.body == nil:
+		return nil
+	case resumes && resumed && k.key != "":
+		return k.lineBody()
+	case harmless[k.method]:
+		k.wire = k.c.newID()
+		return k.lineBody()
+	}
+	return nil
+}
+
+// lineBody is the request as it goes over a line. k.mu is held.
+func (k *call) lineBody() []byte {
+	body := k.body
+	if k.key != "" {
+		body, _ = jsonrpc.Set(body, jsonrpc.Quote(k.key), "params", "_meta", keyed)
+	}
+	if string(k.wire) != string(k.id) {
+		if m, err := jsonrpc.Parse(slices.Clone(body)); err == nil {
+			body = m.WithID(k.wire)
+		}
+	}
+	return body
+}
+
+func (k *call) isWritten() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.written && !k.over
+}
+
+// end gives up: whatever waits fails.
+func (l *line) end(err error) {
+	l.mu.Lock()
+	l.err = err
+	l.change()
+	l.mu.Unlock()
+	c := l.c
+	c.mu.Lock()
+	calls := make([]*call, 0, len(c.calls))
+	for _, k := range c.calls {
+		calls = append(calls, k)
+	}
+	c.mu.Unlock()
+	for _, k := range calls {
+		if k.isWritten() {
+			k.fail(true, err)
+			k.cancel(nil)
+		}
+	}
+}
+
+var errStale = errors.New("the connection has ended")
+
+// write sends a message over the connection of a number.
+func (l *line) write(ctx context.Context, up int, raw []byte) error {
+	l.mu.Lock()
+	current := l.up == up
+	l.mu.Unlock()
+	if !current {
+		return errStale
+	}
+	return l.wire.write(ctx, raw)
+}
+
+// overLine sends a call over the line and waits for its answer.
+func (c *Conn) overLine(k *call) error {
+	l := c.theLine()
+	for try := 0; ; try++ {
+		up, err := l.wait(k.ctx, k.early())
+		if err != nil {
+			return err
+		}
+		k.mu.Lock()
+		k.written = true
+		told := k.body == nil // State told of it: it is there already
+		var raw []byte
+		if !told {
+			raw = k.lineBody()
+		}
+		k.mu.Unlock()
+		if told {
+			l.again(k, up, true)
+			break
+		}
+		k.maybe = true
+		err = l.write(k.ctx, up, raw)
+		var no *refusal
+		switch {
+		case err == nil:
+		case errors.As(err, &no) && (no.status == 429 || no.status == 503):
+			k.maybe = false
+			k.pace.atleast = no.after
+			if err := k.pace.wait(k.ctx, c, err); err != nil {
+				return err
+			}
+			continue
+		case errors.As(err, &no):
+			k.maybe = !no.certain()
+			return no
+		case errors.Is(err, errStale) && !l.wire.resumes():
+			if try < 5 {
+				continue
+			}
+			return err
+		case k.ctx.Err() == nil && !l.wire.resumes():
+			return c.awaitLine(k, err)
+		}
+		break
+	}
+	k.arrive(true)
+	<-k.ctx.Done()
+	return nil
+}
+
+// awaitLine waits a little for the answer to a call whose sending failed: it may
+// have arrived all the same.
+func (c *Conn) awaitLine(k *call, err error) error {
+	t := time.NewTimer(c.opts.Silence)
+	defer t.Stop()
+	select {
+	case <-k.ctx.Done():
+		return nil
+	case <-t.C:
+		return fmt.Errorf("the request may have arrived: %w", err)
+	}
+}
+
+// overLineTell sends a message that has no answer.
+func (c *Conn) overLineTell(ctx context.Context, m jsonrpc.Message, k *call) error {
+	l := c.theLine()
+	if m.Kind == jsonrpc.Response {
+		l.mu.Lock()
+		if l.wire.resumes() && len(l.answers) < 1000 {
+			l.answers[string(jsonrpc.Key(m.ID))] = answer{k, m.Raw}
+		}
+		l.mu.Unlock()
+	}
+	for range 5 {
+		up, err := l.wait(ctx, m.Method == "notifications/initialized")
+		if err != nil {
+			return err
+		}
+		if err = l.write(ctx, up, m.Raw); err == nil || l.wire.resumes() && m.Kind == jsonrpc.Response {
+			return nil
+		}
+		var no *refusal
+		if errors.As(err, &no) {
+			return err
+		}
+	}
+	return errStale
+}
+
+// take takes a message of the server.
+func (l *line) take(m jsonrpc.Message) {
+	c := l.c
+	l.pace.progress()
+	var k *call
+	if m.Kind != jsonrpc.Response && l.wire.resumes() {
+		if id := jsonrpc.String(jsonrpc.Field(m.Params, "_meta", "holdfast/eventId")); id != "" {
+			var fresh bool
+			if k, fresh = l.place(id, m); !fresh {
+				return
+			}
+		}
+	}
+	switch m.Kind {
+	case jsonrpc.Response:
+		l.answered(m)
+	case jsonrpc.Request:
+		c.ask(k, m)
+	case jsonrpc.Notification:
+		switch m.Method {
+		case "notifications/requests/resumePolicy":
+			if c.policy(m) {
+				return
+			}
+		case "notifications/cancelled":
+			c.unask(jsonrpc.Field(m.Params, "requestId"))
+		}
+		c.deliver(m)
+	}
+}
+
+// place notes how far a stream has been heard: that of a call, which it returns,
+// or the standalone one. It says whether the event is new.
+func (l *line) place(id string, m jsonrpc.Message) (*call, bool) {
+	c := l.c
+	name, _, _ := strings.Cut(id, ".")
+	var asked []byte
+	if m.Method == "notifications/requests/resumePolicy" {
+		asked = jsonrpc.Key(jsonrpc.Field(m.Params, "requestId"))
+	}
+	defer c.changed()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for key, k := range c.calls {
+		if k.heard(id, name, string(asked) == key) {
+			k.mu.Lock()
+			defer k.mu.Unlock()
+			return k, k.place.seen.add(id)
+		}
+	}
+	c.heard = id
+	return nil, l.seen.add(id)
+}
+
+// heard notes an event if it is one of the call's stream, whose name mine says.
+func (k *call) heard(id, name string, mine bool) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if mine {
+		k.stream = name
+	}
+	if k.stream == "" && k.place.last != "" {
+		k.stream, _, _ = strings.Cut(k.place.last, ".")
+	}
+	if k.stream == "" || k.stream != name {
+		return false
+	}
+	k.place.last, k.resuming = id, false
+	return true
+}
+
+// answered gives a response to its call. One that refuses to resume a call looks
+// like one that refuses the call: then the server is asked which it is.
+func (l *line) answered(m jsonrpc.Message) {
+	c := l.c
+	c.mu.Lock()
+	k := c.calls[string(jsonrpc.Key(m.ID))]
+	c.mu.Unlock()
+	if k != nil && m.Error != nil && errorOf(m.Error).Code == jsonrpc.CodeInvalidParams && k.isResuming() {
+		c.spawn(func() {
+			if _, err := c.Status(k.ctx, k.id); err != nil {
+				k.fail(true, errors.New("the server does not know the call any more"))
+				k.cancel(nil)
+				return
+			}
+			c.answered(nil, m)
+		})
+		return
+	}
+	c.answered(nil, m)
+}
+
+func (k *call) isResuming() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.resuming
 }

@@ -5,14 +5,21 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"sync"
+	"time"
 
 	"holdfast/jsonrpc"
 	"holdfast/protocol"
 	"holdfast/sse"
 )
 
+// listenWait bounds how long the standalone stream is waited for: some servers
+// hold its header back until they have something to say.
+const listenWait = time.Second
+
 // listen opens the standalone stream, and keeps it open (2025-11-25, Transports,
-// "Listening for Messages from the Server").
+// "Listening for Messages from the Server"). It waits until the server has it, or
+// does not offer it: many servers lose what they ask before they have.
 func (c *Conn) listen() {
 	if c.opts.NoListen || c.single() {
 		return
@@ -24,8 +31,9 @@ func (c *Conn) listen() {
 	if !ok {
 		return
 	}
-	c.spawn(func() {
-		err := (&listener{c: c}).run()
+	l := &listener{c: c, open: make(chan struct{})}
+	started := c.spawn(func() {
+		err := l.run()
 		if c.ctx.Err() == nil {
 			c.logger.Debug("not listening", "reason", err)
 		}
@@ -33,11 +41,23 @@ func (c *Conn) listen() {
 		c.listening = false
 		c.mu.Unlock()
 	})
+	if !started {
+		return
+	}
+	t := time.NewTimer(listenWait)
+	defer t.Stop()
+	select {
+	case <-l.open:
+	case <-t.C:
+	case <-c.ctx.Done():
+	}
 }
 
 // A listener reads the standalone stream.
 type listener struct {
 	c    *Conn
+	open chan struct{} // closed when the server has answered, or can't
+	once sync.Once     // closes it
 	pace pace
 	seen seen
 	// talks says that the server sends keep-alives: then silence means something.
@@ -52,6 +72,7 @@ func (l *listener) run() error {
 		s, last := c.session, c.heard
 		c.mu.Unlock()
 		r, err := c.do(c.ctx, exchange{method: http.MethodGet, session: &s, last: last, wait: c.opts.ConnectTimeout})
+		l.once.Do(func() { close(l.open) })
 		if err == nil {
 			err = l.take(r)
 		}
@@ -82,7 +103,8 @@ func (l *listener) run() error {
 func (l *listener) heed(no *refusal, s session, last string) (again bool, err error) {
 	switch no.status {
 	case http.StatusTooManyRequests, http.StatusServiceUnavailable, http.StatusRequestTimeout,
-		http.StatusInternalServerError, http.StatusBadGateway, http.StatusGatewayTimeout:
+		http.StatusInternalServerError, http.StatusBadGateway, http.StatusGatewayTimeout,
+		http.StatusConflict: // it has not noticed the end of the last connection
 		l.pace.atleast = no.after
 		return true, no
 	case http.StatusNotFound:

@@ -22,6 +22,8 @@ type pace struct {
 	fresh   bool          // something has come since the last wait
 	atleast time.Duration // what a Retry-After asked for
 
+	polls int // resumed streams on which nothing came, one after the other
+
 	reachedOnce bool // the server was there once
 	renewals    int  // how often the call began anew in another session
 }
@@ -30,7 +32,22 @@ type pace struct {
 func (p *pace) reached() { p.since, p.last = time.Time{}, nil }
 
 // progress notes that something has come.
-func (p *pace) progress() { p.fresh = true }
+func (p *pace) progress() { p.fresh, p.polls = true, 0 }
+
+// firstPoll is how long a resumed stream may bring no event before it is asked for
+// again; each time it brings none the next may take twice as long.
+const firstPoll = 5 * time.Second
+
+// poll returns how long a resumed stream may bring no event, which is at most that
+// long.
+func (p *pace) poll(atMost time.Duration) time.Duration {
+	d := atMost
+	if p.polls < 10 {
+		d = min(firstPoll<<p.polls, atMost)
+	}
+	p.polls++
+	return d
+}
 
 // wait waits before the next connection: as long as the server asked to, and
 // longer and longer while it is out of reach (err) or nothing comes. It fails when

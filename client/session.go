@@ -132,6 +132,9 @@ func (c *Conn) renew(ctx context.Context, old session) (session, error) {
 
 // begun notes how the beginning of a new session ended.
 func (c *Conn) begun(err error) {
+	if err == nil {
+		c.listen() // where the stream was given up with the old session
+	}
 	c.mu.Lock()
 	c.renewed = err
 	close(c.renewing)
@@ -139,9 +142,7 @@ func (c *Conn) begun(err error) {
 	c.mu.Unlock()
 	if err != nil {
 		c.logger.Warn("no new session", "error", err)
-		return
 	}
-	c.listen() // where the stream was given up with the old session
 }
 
 // tellLost says which calls were in flight in a session that is gone.

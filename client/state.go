@@ -23,8 +23,10 @@ type State struct {
 	Result     json.RawMessage `json:"result,omitempty"`
 	Ready      bool            `json:"ready,omitempty"` // the opening is over
 	// LastEventID is the last one of the standalone stream.
-	LastEventID string      `json:"lastEventId,omitempty"`
-	Calls       []CallState `json:"calls,omitempty"`
+	LastEventID string `json:"lastEventId,omitempty"`
+	// Endpoint is where messages are posted to (HTTP+SSE).
+	Endpoint string      `json:"endpoint,omitempty"`
+	Calls    []CallState `json:"calls,omitempty"`
 }
 
 // A CallState is where a call is.
@@ -53,8 +55,9 @@ func (c *Conn) State() State {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := State{
-		URL: c.url.String(), Session: c.session.id, Revision: c.session.revision, Keys: c.session.keys,
+		URL: c.raw, Session: c.session.id, Revision: c.session.revision, Keys: c.session.keys,
 		Initialize: c.opener, Result: c.result, Ready: c.ready, LastEventID: c.heard,
+		Endpoint: c.endpoint,
 	}
 	for _, k := range c.calls {
 		if k.inner == nil && k.method != "initialize" {
@@ -86,6 +89,7 @@ func (k *call) state() CallState {
 func (c *Conn) restore(s *State) {
 	c.session = session{id: s.Session, revision: s.Revision, keys: s.Keys}
 	c.opener, c.result, c.ready, c.heard = s.Initialize, s.Result, s.Ready, s.LastEventID
+	c.endpoint = s.Endpoint
 	if m, err := jsonrpc.Parse(slices.Clone(s.Initialize)); err == nil {
 		c.policies = string(jsonrpc.Field(m.Params, "capabilities", "resumableRequests")) != "{}"
 	}

@@ -104,9 +104,15 @@ func (k *call) follow(r *response) error {
 	k.arrive(true)
 	k.begun(r)
 	k.link(r)
-	if k.resumable() {
+	switch {
+	case k.door == doorLast:
+		// Some servers replay what was missed and forget who came for it: what they say
+		// next is there for who comes again. They send keep-alives all the same.
+		r.events = true
+		r.expect(k.pace.poll(k.c.opts.Silence))
+	case k.resumable():
 		r.expect(k.c.opts.Silence)
-	} else {
+	default:
 		r.expect(0)
 	}
 	k.pace.reached()

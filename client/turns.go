@@ -270,7 +270,7 @@ func (c *Conn) tellFor(ctx context.Context, k *call, raw []byte, atMost time.Dur
 		if err != nil {
 			return err
 		}
-		return c.overLineTell(ctx, m)
+		return c.overLineTell(ctx, m, k)
 	}
 	var p pace
 	for {

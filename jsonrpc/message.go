@@ -241,7 +241,9 @@ func Key(raw []byte) []byte {
 
 // Object returns an object with one member, a string.
 func Object(name, value string) []byte {
-	dst := append([]byte{'{'}, appendString(nil, name)...)
-	dst = append(dst, ':')
+	dst := append(appendString([]byte{'{'}, name), ':')
 	return append(appendString(dst, value), '}')
 }
+
+// Quote returns a string as JSON.
+func Quote(s string) []byte { return appendString(nil, s) }

@@ -1,0 +1,80 @@
+package client_test
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"holdfast"
+	"holdfast/client"
+)
+
+// transports serves the same server over each transport, ours and the go-sdk's.
+func transports(t *testing.T) map[string]string {
+	t.Helper()
+	server := newServer()
+	get := func(*http.Request) *mcp.Server { return server }
+	h := holdfast.NewHandler(get, &holdfast.Options{Retry: 10 * time.Millisecond})
+	t.Cleanup(func() {
+		ctx, stop := context.WithTimeout(context.Background(), time.Second)
+		defer stop()
+		_ = h.Shutdown(ctx)
+	})
+	mux := http.NewServeMux()
+	mux.Handle("/mcp", h)
+	mux.Handle("/sse", h.SSE("/messages"))
+	mux.Handle("/messages", h.SSE("/messages"))
+	mux.Handle("/old", mcp.NewSSEHandler(get, nil))
+	base := serve(t, mux)
+	return map[string]string{
+		"http":        base + "/mcp",
+		"sse":         base + "/sse",
+		"sse, go-sdk": base + "/old",
+		"ws":          "ws" + strings.TrimPrefix(base, "http") + "/mcp",
+	}
+}
+
+// Whatever the transport, a client sees the same.
+func TestTransports(t *testing.T) {
+	t.Parallel()
+	for name, url := range transports(t) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var progress atomic.Int64
+			s := connect(t, url, &client.Options{}, &mcp.ClientOptions{
+				ProgressNotificationHandler: func(context.Context, *mcp.ProgressNotificationClientRequest) { progress.Add(1) },
+				ElicitationHandler: func(context.Context, *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
+					return &mcp.ElicitResult{Action: "accept", Content: map[string]any{"name": "bob"}}, nil
+				},
+			})
+			ctx, stop := context.WithTimeout(t.Context(), 10*time.Second)
+			defer stop()
+			for range 5 {
+				p := &mcp.CallToolParams{Name: "add", Arguments: map[string]any{"A": 3, "B": 4}}
+				p.SetProgressToken("t")
+				res, err := s.CallTool(ctx, p)
+				if err != nil || res.StructuredContent != 7.0 {
+					t.Fatalf("%v, %v", res, err)
+				}
+				res, err = s.CallTool(ctx, &mcp.CallToolParams{Name: "ask", Arguments: map[string]any{}})
+				if err != nil || res.StructuredContent != "bob" {
+					t.Fatalf("%v %v", res, err)
+				}
+			}
+			if _, err := s.CallTool(ctx, &mcp.CallToolParams{Name: "none"}); err == nil || holdfast.OutcomeUnknown(err) {
+				t.Errorf("a tool that is not there: %v", err)
+			}
+			if err := s.Close(); err != nil {
+				t.Errorf("close: %v", err)
+			}
+			if n := progress.Load(); n != 15 {
+				t.Errorf("%d progress notifications", n)
+			}
+		})
+	}
+}

@@ -1,0 +1,185 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"sync"
+
+	"holdfast/jsonrpc"
+	"holdfast/sse"
+)
+
+// A pair is the HTTP+SSE transport of revision 2024-11-05: a stream that all the
+// server's messages come on, and a URL that ours are posted to. The stream can be
+// resumed if the server gives event ids, as Holdfast does.
+type pair struct {
+	c      *Conn
+	stream *response
+	events *sse.Reader
+	opened bool // open has been called already, for the line to come
+	talks  bool
+
+	mu       sync.Mutex
+	endpoint *url.URL
+	last     string
+	seen     seen
+}
+
+func newPair(c *Conn) *pair {
+	p := &pair{c: c, last: c.heard}
+	if u, err := url.Parse(c.endpoint); err == nil && c.endpoint != "" && sameOrigin(c.url, u) {
+		p.endpoint = u
+	}
+	return p
+}
+
+// resumes implements [wire]: the stream is resumed as a whole.
+func (p *pair) resumes() bool { return false }
+
+// open implements [wire].
+func (p *pair) open(ctx context.Context) (resumed bool, err error) {
+	if p.opened {
+		p.opened = false
+		return false, nil
+	}
+	c := p.c
+	p.mu.Lock()
+	old, last := p.endpoint, p.last
+	p.mu.Unlock()
+	r, err := c.do(ctx, exchange{method: http.MethodGet, last: last, wait: c.opts.ConnectTimeout})
+	if err == nil && r.StatusCode >= 400 && r.StatusCode < 500 && last != "" {
+		r.Close() // it does not know the session any more
+		r, err = c.do(ctx, exchange{method: http.MethodGet, wait: c.opts.ConnectTimeout})
+	}
+	switch {
+	case err != nil:
+		return false, err
+	case r.StatusCode != http.StatusOK:
+		return false, c.refused(r)
+	case r.media() != sse.ContentType:
+		r.Close()
+		return false, &refusal{text: fmt.Sprintf("the server answered with %.60q, not an event stream: is this the URL of an MCP server?", r.media())}
+	}
+	events := sse.NewReader(r, c.opts.MaxMessage)
+	to, err := p.first(r, events)
+	if err != nil {
+		r.Close()
+		return false, err
+	}
+	r.expect(0)
+	if p.talks {
+		r.expect(c.opts.Silence)
+	}
+	p.mu.Lock()
+	p.endpoint, p.stream, p.events = to, r, events
+	p.mu.Unlock()
+	c.mu.Lock()
+	c.endpoint = to.String()
+	c.mu.Unlock()
+	c.changed()
+	return last != "" && old != nil && old.String() == to.String(), nil
+}
+
+// first reads the endpoint event, which comes first.
+func (p *pair) first(r *response, events *sse.Reader) (*url.URL, error) {
+	for {
+		ev, err := events.Next()
+		if err != nil {
+			return nil, fmt.Errorf("no endpoint event: %w", err)
+		}
+		p.note(&ev)
+		if ev.Name != "endpoint" {
+			continue
+		}
+		to, err := r.Request.URL.Parse(string(ev.Data))
+		if err != nil {
+			return nil, &refusal{text: fmt.Sprintf("endpoint event: %v", err)}
+		}
+		if !sameOrigin(r.Request.URL, to) {
+			return nil, &refusal{text: "the server wants messages to be posted to another origin: " + originOf(to)}
+		}
+		return to, nil
+	}
+}
+
+// note takes in an event's id and retry, and says whether the event is new.
+func (p *pair) note(ev *sse.Event) bool {
+	if ev.Retry >= 0 {
+		p.c.mu.Lock()
+		l := p.c.line
+		p.c.mu.Unlock()
+		if l != nil {
+			l.pace.retry, l.pace.told = ev.Retry, true
+		}
+	}
+	if ev.ID == "" {
+		return true
+	}
+	p.mu.Lock()
+	p.last = ev.ID
+	fresh := p.seen.add(ev.ID)
+	p.mu.Unlock()
+	p.c.mu.Lock()
+	p.c.heard = ev.ID
+	p.c.mu.Unlock()
+	p.c.changed()
+	return fresh
+}
+
+// read implements [wire].
+func (p *pair) read(take func(jsonrpc.Message)) error {
+	r := p.stream
+	for {
+		ev, err := p.events.Next()
+		if errors.Is(err, io.EOF) {
+			return errCut
+		}
+		if err != nil {
+			return err
+		}
+		r.pause(true)
+		if p.note(&ev) && len(ev.Data) > 0 && (ev.Name == "" || ev.Name == "message") {
+			msgs, _, err := jsonrpc.ParseBody(ev.Data)
+			if err != nil {
+				p.c.logger.Warn("message of the server dropped", "error", err)
+			}
+			for _, m := range msgs {
+				take(m)
+			}
+		}
+		r.pause(false)
+	}
+}
+
+// write implements [wire].
+func (p *pair) write(ctx context.Context, raw []byte) error {
+	p.mu.Lock()
+	to := p.endpoint
+	p.mu.Unlock()
+	c := p.c
+	c.mu.Lock()
+	s := session{revision: c.session.revision}
+	c.mu.Unlock()
+	r, err := c.do(ctx, exchange{method: http.MethodPost, url: to, body: raw, session: &s, wait: c.opts.ConnectTimeout})
+	if err != nil {
+		return err
+	}
+	if r.StatusCode >= 300 {
+		return c.refused(r)
+	}
+	r.Close()
+	return nil
+}
+
+// close implements [wire].
+func (p *pair) close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.stream != nil {
+		p.stream.Close()
+	}
+}

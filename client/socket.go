@@ -1,0 +1,186 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"sync"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"holdfast/jsonrpc"
+	"holdfast/protocol"
+)
+
+// A socket is a WebSocket that carries one message in each text frame. The session
+// is named in its handshake; calls are gone on with by their resume tokens
+// (SEP-975).
+type socket struct {
+	c   *Conn
+	url *url.URL
+
+	mu   sync.Mutex
+	conn *websocket.Conn
+}
+
+func newSocket(c *Conn) *socket {
+	u := *c.url
+	switch u.Scheme {
+	case "http":
+		u.Scheme = "ws"
+	case "https":
+		u.Scheme = "wss"
+	}
+	return &socket{c: c, url: &u}
+}
+
+// plain returns the URL with the scheme of HTTP.
+func plain(u *url.URL) *url.URL {
+	v := *u
+	switch v.Scheme {
+	case "ws":
+		v.Scheme = "http"
+	case "wss":
+		v.Scheme = "https"
+	}
+	return &v
+}
+
+// resumes implements [wire].
+func (s *socket) resumes() bool { return true }
+
+// open implements [wire].
+func (s *socket) open(ctx context.Context) (resumed bool, err error) {
+	c := s.c
+	c.mu.Lock()
+	old, last := c.session, c.heard
+	c.mu.Unlock()
+	conn, resp, err := s.dial(ctx, exchange{session: &old, last: last})
+	var no *refusal
+	if errors.As(err, &no) && (no.status == http.StatusNotFound || no.status == http.StatusGone || no.status == http.StatusBadRequest) && old.id != "" {
+		old.id = "" // it does not know the session any more
+		conn, resp, err = s.dial(ctx, exchange{session: &session{}})
+	}
+	if err != nil {
+		return false, err
+	}
+	conn.SetReadLimit(int64(c.opts.MaxMessage))
+	s.mu.Lock()
+	s.conn = conn
+	s.mu.Unlock()
+	id := resp.Header.Get(protocol.HeaderSession)
+	resumed = old.id != "" && (id == "" || id == old.id)
+	if !resumed {
+		c.mu.Lock()
+		c.session.id = id
+		c.mu.Unlock()
+	}
+	return resumed, nil
+}
+
+// dial makes a handshake, twice if it was refused for want of authorization.
+func (s *socket) dial(ctx context.Context, x exchange) (*websocket.Conn, *http.Response, error) {
+	for try := 0; ; try++ {
+		ctx, stop := context.WithTimeout(ctx, s.c.opts.ConnectTimeout)
+		req := &http.Request{Method: http.MethodGet, URL: plain(s.url), Header: make(http.Header)}
+		if err := s.c.head(ctx, req, x); err != nil {
+			stop()
+			return nil, nil, &refusal{text: err.Error()}
+		}
+		conn, resp, err := websocket.Dial(ctx, s.url.String(), &websocket.DialOptions{
+			HTTPClient: s.c.http, HTTPHeader: req.Header, Subprotocols: []string{"mcp"},
+		})
+		stop()
+		if err == nil {
+			return conn, resp, nil
+		}
+		if resp == nil || resp.StatusCode < 300 {
+			return nil, nil, err
+		}
+		if (resp.StatusCode == 401 || resp.StatusCode == 403) && s.c.opts.Auth != nil && try == 0 {
+			if err := s.c.opts.Auth.Authorize(ctx, req, resp); err != nil {
+				return nil, nil, &refusal{status: resp.StatusCode, text: fmt.Sprintf("not authorized: %v", err)}
+			}
+			continue
+		}
+		r := &response{Response: resp, cancel: func(error) {}, watch: time.NewTimer(time.Hour), ctx: ctx}
+		no := s.c.refused(r)
+		if no.status >= 500 && no.status != 503 {
+			return nil, nil, errors.New(no.Error())
+		}
+		if no.status < 400 {
+			no.text = "no WebSocket here: the server answered " + resp.Status
+		}
+		return nil, nil, no
+	}
+}
+
+// read implements [wire].
+func (s *socket) read(take func(jsonrpc.Message)) error {
+	ctx, stop := context.WithCancel(s.c.ctx)
+	defer stop()
+	s.mu.Lock()
+	conn := s.conn
+	s.mu.Unlock()
+	s.c.spawn(func() { s.ping(ctx, conn) })
+	for {
+		kind, data, err := conn.Read(ctx)
+		if err != nil {
+			return err
+		}
+		if kind != websocket.MessageText {
+			continue
+		}
+		msgs, _, err := jsonrpc.ParseBody(data)
+		if err != nil {
+			s.c.logger.Warn("message of the server dropped", "error", err)
+		}
+		for _, m := range msgs {
+			take(m)
+		}
+	}
+}
+
+// ping looks now and then whether the server is still there.
+func (s *socket) ping(ctx context.Context, conn *websocket.Conn) {
+	t := time.NewTicker(s.c.opts.Silence)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+		patience, stop := context.WithTimeout(ctx, s.c.opts.Silence)
+		err := conn.Ping(patience)
+		stop()
+		if err != nil {
+			_ = conn.CloseNow()
+			return
+		}
+	}
+}
+
+// write implements [wire].
+func (s *socket) write(ctx context.Context, raw []byte) error {
+	s.mu.Lock()
+	conn := s.conn
+	s.mu.Unlock()
+	// The end of the caller's ctx must not end the connection of all, as it would
+	// in the middle of a frame.
+	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), s.c.opts.ConnectTimeout)
+	defer stop()
+	return conn.Write(ctx, websocket.MessageText, raw)
+}
+
+// close implements [wire].
+func (s *socket) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.conn != nil {
+		_ = s.conn.CloseNow()
+	}
+}
