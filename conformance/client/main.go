@@ -21,6 +21,8 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/auth"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"holdfast"
 )
 
 // patience is less than the suite's own, 30 s, so that a client that hangs says
@@ -82,5 +84,5 @@ func run(ctx context.Context, url, name, revision, config string) error {
 }
 
 func newTransport(url string, oauth auth.OAuthHandler) mcp.Transport {
-	return &mcp.StreamableClientTransport{Endpoint: url, OAuthHandler: oauth}
+	return holdfast.NewClientTransport(url, &holdfast.ClientOptions{OAuthHandler: oauth})
 }
