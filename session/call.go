@@ -112,6 +112,7 @@ func (c *Call) Abort(msgs []jsonrpc.Message, e *jsonrpc.Error) {
 	if c.record != nil && c.record.key != nil {
 		c.s.m.keys.free(*c.record.key)
 	}
+	c.unhook(nil) // its client is told now
 	for i := range msgs {
 		if msgs[i].Kind == jsonrpc.Request {
 			c.s.fail(c, msgs[i].ID, e)
@@ -223,13 +224,16 @@ func (c *Call) respond(rq *inflight, data []byte) {
 	case c.s.single:
 		c.s.aside.mu.Lock()
 		c.s.aside.push(data, false)
+		c.hear(rq, data, c.s.aside.said)
 		c.s.aside.mu.Unlock()
 		c.ended = last
 	case c.number == 0:
 		c.light = append(c.light, data)
+		c.hear(rq, data, uint64(len(c.light)))
 		c.ended = last
 	default:
 		c.push(data, last)
+		c.hear(rq, data, c.said)
 		c.ended = last
 	}
 	if last {
@@ -253,6 +257,7 @@ func (c *Call) cancel(rq *inflight) {
 	c.mu.Lock()
 	defer c.s.log.flush()
 	defer c.mu.Unlock()
+	c.unhook(rq)
 	if c.ended || !c.settle(rq) || len(c.pending) > 0 {
 		return
 	}

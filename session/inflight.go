@@ -46,6 +46,7 @@ func (s *Session) enter(c *Call, msgs []jsonrpc.Message) error {
 		if token := jsonrpc.Field(m.Params, "_meta", "progressToken"); token != nil {
 			c.tokens = append(c.tokens, string(jsonrpc.Key(token)))
 		}
+		s.watch(c, rq, m)
 	}
 	return nil
 }
@@ -129,6 +130,9 @@ func (s *Session) ended(rq *inflight) {
 			}
 		}
 		s.mu.Unlock()
+	}
+	if s.single && rq.call.hooks() != nil {
+		s.dispatch(standalone, s.aside.hooks())
 	}
 	s.m.dismiss(s, 1)
 }

@@ -95,10 +95,13 @@ func (a *appender) append(turn []saying) {
 	}
 	for i := range turn {
 		if turn[i].last {
-			a.s.streams.remove(turn[i].number)
+			a.over(turn[i].number)
 		}
 	}
 }
+
+// over ends a stream that has its last entry.
+func (a *appender) over(number uint64) { a.s.dispatch(number, a.s.streams.remove(number)) }
 
 // apart puts the messages of a refused turn into the store one by one, so that
 // only those suffer that can't be kept.
@@ -118,7 +121,7 @@ func (a *appender) apart(ctx context.Context, turn []saying) {
 		case err != nil:
 			a.refused(ctx, turn[i:], err)
 		case x.last:
-			a.s.streams.remove(x.number)
+			a.over(x.number)
 		}
 	}
 }
@@ -146,7 +149,7 @@ func (a *appender) refused(ctx context.Context, turn []saying, err error) {
 	if errors.Is(err, stream.ErrNotFound) {
 		x.c.sealed = true // the session is gone, and its readers know
 		if x.number != standalone {
-			a.s.streams.remove(x.number)
+			a.over(x.number)
 		}
 		return
 	}
@@ -158,6 +161,7 @@ func (a *appender) refused(ctx context.Context, turn []saying, err error) {
 		}
 	} else {
 		ids = a.unanswered(turn)
+		x.c.mislay(x.c.seq)
 	}
 	end := []stream.Entry{{}} // a cancelled call ends in silence
 	for i, id := range ids {
@@ -172,11 +176,12 @@ func (a *appender) refused(ctx context.Context, turn []saying, err error) {
 	switch {
 	case x.number == standalone:
 	case err == nil:
-		a.s.streams.remove(x.number)
+		a.over(x.number)
 		return
 	default:
 		x.c.tell(end)
 		a.s.streams.poke(x.number)
+		x.c.finish(x.number)
 	}
 	if err != nil {
 		a.s.m.logger.Error("end of a call not stored", "session", a.s.Name(), "stream", x.number, "error", err)

@@ -27,7 +27,11 @@ type Options struct {
 	Stateless   bool          // no request of a backend can be answered
 	// Safe says which tools may be called again without harm, beside those that
 	// say so themselves (readOnlyHint, idempotentHint).
-	Safe   func(tool string) bool
+	Safe func(tool string) bool
+	// Ended is told of each request that named a webhook and whose call has ended
+	// with nobody connected, once. It must not wait: it is called on the goroutine
+	// that ends the call, with no lock held. Where it is nil, webhooks are ignored.
+	Ended  func(Ended)
 	Logger *slog.Logger // slog.Default()
 }
 
@@ -98,6 +102,9 @@ func (m *Manager) New(r *http.Request, principal string, single bool) (*Session,
 	id := rand.Text() // 130 bits, visible ASCII
 	s := &Session{m: m, id: id, key: keyOf(id), principal: principal, single: single}
 	s.aside = &Call{s: s}
+	if single && m.opts.Ended != nil {
+		s.aside.record = &record{hooks: &hooks{over: true}}
+	}
 	s.log.s = s
 	s.Touch()
 	s.ongoing.Store(1) // not idle, however long the backend takes to open

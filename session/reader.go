@@ -18,8 +18,9 @@ type table struct {
 	last    uint64 // the last number given
 	calls   map[uint64]*Call
 	readers map[uint64]*Reader
-	leaving *Reader       // a reader of the standalone stream that somebody waits for
-	left    chan struct{} // closed when it leaves
+	leaving *Reader           // a reader of the standalone stream that somebody waits for
+	left    chan struct{}     // closed when it leaves
+	hooked  map[uint64]*hooks // of calls that are over; nil for most sessions
 	broken  []broken
 	asked   time.Time            // when the client last came back with nothing but its session
 	askedTo uint64               // the last number given then
@@ -39,14 +40,17 @@ func (t *table) add(c *Call) uint64 {
 	return t.last
 }
 
-// remove forgets the call of a stream that has its last entry.
-func (t *table) remove(number uint64) {
+// remove forgets the call of a stream that has its last entry, and returns its
+// webhooks, which must be dispatched.
+func (t *table) remove(number uint64) *hooks {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	c := t.calls[number]
 	delete(t.calls, number)
 	if t.readers[number] == nil {
 		t.leave(number)
 	}
+	return t.over(c, number)
 }
 
 // leave notes that a stream has ended and its client has yet to read how, for
@@ -124,6 +128,7 @@ type Reader struct {
 	gone   atomic.Bool
 	ready  chan<- struct{}
 	stop   func()
+	hooks  *hooks // nil for most streams; guarded by table.mu
 	kicked atomic.Pointer[kick]
 }
 
@@ -236,6 +241,7 @@ func (t *table) attach(r *Reader) {
 	t.readers[number] = r
 	delete(t.unread, number)
 	t.found(number)
+	t.meet(r)
 }
 
 // Next appends to buf, up to its capacity, what follows. Entries count as read
@@ -276,6 +282,9 @@ func (r *Reader) fetch(ctx context.Context, buf []stream.Entry) ([]stream.Entry,
 // Told notes that everything that Next returned has been written to the client.
 func (r *Reader) Told() {
 	r.read = r.ended
+	if r.hooks != nil {
+		r.heard()
+	}
 	if r.call == nil {
 		return
 	}
@@ -329,6 +338,7 @@ func (r *Reader) end() {
 func (r *Reader) Detach(broke, ids, besides bool) {
 	r.stop()
 	r.s.streams.detach(r, broke, ids, besides)
+	r.s.dispatch(r.cursor.Stream.Number, r.hooks)
 	r.s.Touch()
 	r.s.reading.Add(-1)
 }

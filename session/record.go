@@ -2,5 +2,6 @@ package session
 
 // A record is what is known of a call beside its stream.
 type record struct {
-	key *keyID // that it was begun under; nil if under none
+	key   *keyID // that it was begun under; nil if under none
+	hooks *hooks // nil if its requests name no webhook
 }

@@ -150,6 +150,7 @@ func (c *Call) Break() {
 	if number == 0 {
 		return
 	}
+	c.release(number)
 	c.s.streams.mu.Lock()
 	defer c.s.streams.mu.Unlock()
 	c.s.streams.lost(broken{number: number, certain: true, at: time.Now()})

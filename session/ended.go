@@ -1,0 +1,234 @@
+package session
+
+import (
+	"bytes"
+	"math"
+	"time"
+
+	"holdfast/jsonrpc"
+)
+
+// What follows is for requests that name a webhook: somebody to be told when they
+// have ended and their client is away. docs/decisions/0010-webhooks.md says when
+// it is.
+
+// An Ended is a request that named a webhook, and whose call ended with nobody
+// connected to be told its response.
+type Ended struct {
+	ID      []byte    // raw, as its client spelled it
+	Webhook string    // the URL as the client gave it; "" if it gave none that could be one
+	Failed  bool      // the response is an error
+	Time    time.Time // when it was given
+}
+
+// metaWebhook is the member of a request's _meta whose url is the webhook.
+const metaWebhook = "holdfast/webhook"
+
+// longestWebhook bounds how many bytes of URL a call keeps.
+const longestWebhook = 2048
+
+// hooks are the webhooks of a call. Guarded by table.mu.
+type hooks struct {
+	list []hook
+	told uint64 // sequence of the last entry that was written to the client
+	held bool   // the door that began the call has it, and will read or break it
+	over bool   // the stream has its last entry
+}
+
+// hook is the webhook of one request.
+type hook struct {
+	Ended
+	rq  *inflight
+	seq uint64 // of its response; 0 while there is none
+}
+
+// hooks returns the call's webhooks, nil for most calls.
+func (c *Call) hooks() *hooks {
+	if c.record == nil {
+		return nil
+	}
+	return c.record.hooks
+}
+
+// watch keeps the webhook that a request names. s.mu is held.
+func (s *Session) watch(c *Call, rq *inflight, m *jsonrpc.Message) {
+	if s.m.opts.Ended == nil || s.m.opts.Stateless || !bytes.Contains(m.Params, []byte("webhook")) {
+		return
+	}
+	raw := jsonrpc.Field(m.Params, "_meta", metaWebhook, "url")
+	if raw == nil {
+		return
+	}
+	url := jsonrpc.String(raw)
+	if len(url) > longestWebhook {
+		url = ""
+	}
+	if c.record == nil {
+		c.record = &record{}
+	}
+	if c.record.hooks == nil {
+		c.record.hooks = &hooks{held: true}
+	}
+	h := c.record.hooks
+	h.list = append(h.list, hook{Ended: Ended{ID: []byte(rq.id), Webhook: url}, rq: rq})
+}
+
+// hear notes the response to a request, which is the entry seq of the call's
+// stream, or will be: in a single session, of the standalone one. c.mu is held.
+func (c *Call) hear(rq *inflight, response []byte, seq uint64) {
+	h := c.hooks()
+	if h == nil {
+		return
+	}
+	t := &c.s.streams
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i := range h.list {
+		k := &h.list[i]
+		if k.rq != rq {
+			continue
+		}
+		k.seq, k.Time, k.Failed = seq, time.Now(), jsonrpc.Field(response, "error") != nil
+		if c.s.single {
+			c.s.aside.hooks().list = append(c.s.aside.hooks().list, *k)
+			h.drop(rq)
+		}
+		return
+	}
+}
+
+// unhook forgets the webhook of a request (nil: of all): its client wants no
+// answer, or has it.
+func (c *Call) unhook(rq *inflight) {
+	if h := c.hooks(); h != nil {
+		c.s.streams.mu.Lock()
+		defer c.s.streams.mu.Unlock()
+		h.drop(rq)
+	}
+}
+
+func (h *hooks) drop(rq *inflight) {
+	kept := h.list[:0]
+	for _, k := range h.list {
+		if rq != nil && k.rq != rq {
+			kept = append(kept, k)
+		}
+	}
+	clear(h.list[len(kept):])
+	h.list = kept
+}
+
+// mislay notes that of the call's stream nothing after the entry seq could be
+// stored: its clients are told that the outcome is unknown.
+func (c *Call) mislay(seq uint64) {
+	h := c.hooks()
+	if h == nil {
+		return
+	}
+	c.s.streams.mu.Lock()
+	defer c.s.streams.mu.Unlock()
+	for i := range h.list {
+		if k := &h.list[i]; k.seq == 0 || k.seq > seq {
+			k.seq, k.Time, k.Failed = seq+1, time.Now(), true
+		}
+	}
+}
+
+// release notes that the door that began the call does not have it any more.
+func (c *Call) release(number uint64) {
+	h := c.hooks()
+	if h == nil {
+		return
+	}
+	c.s.streams.mu.Lock()
+	h.held = false
+	c.s.streams.mu.Unlock()
+	c.s.dispatch(number, h)
+}
+
+// over notes that a call's stream has its last entry, and returns its webhooks.
+// t.mu is held; [Session.dispatch] must follow.
+func (t *table) over(c *Call, number uint64) *hooks {
+	if c == nil || c.hooks() == nil {
+		return nil
+	}
+	h := c.hooks()
+	h.over = true
+	if t.hooked == nil {
+		t.hooked = make(map[uint64]*hooks)
+	}
+	t.hooked[number] = h
+	return h
+}
+
+// finish notes that a call is over whose end is not in the store.
+func (c *Call) finish(number uint64) {
+	t := &c.s.streams
+	t.mu.Lock()
+	h := t.over(c, number)
+	t.mu.Unlock()
+	c.s.dispatch(number, h)
+}
+
+// meet gives a new reader the webhooks of what it reads. t.mu is held.
+func (t *table) meet(r *Reader) {
+	r.hooks = t.hooked[r.cursor.Stream.Number]
+	if r.call != nil {
+		r.hooks = r.call.hooks()
+	}
+	if r.hooks != nil {
+		r.hooks.held = false
+	}
+}
+
+// heard notes that everything that Next returned has been written to the client.
+func (r *Reader) heard() {
+	t := &r.s.streams
+	t.mu.Lock()
+	r.hooks.told = max(r.hooks.told, r.cursor.Seq)
+	if r.read {
+		r.hooks.told = math.MaxUint64
+	}
+	t.mu.Unlock()
+	r.s.dispatch(r.cursor.Stream.Number, r.hooks)
+}
+
+// dispatch has the webhooks told whose call is over and nobody has it; h may be nil.
+// No lock is held.
+func (s *Session) dispatch(number uint64, h *hooks) {
+	if h == nil {
+		return
+	}
+	t := &s.streams
+	t.mu.Lock()
+	due := h.due(t.readers[number] != nil)
+	if h.over && len(h.list) == 0 {
+		delete(t.hooked, number)
+	}
+	t.mu.Unlock()
+	for i := range due {
+		s.m.opts.Ended(due[i].Ended)
+	}
+}
+
+// due takes off the list what need not be told, and what is to be told now, which
+// it returns. connected says whether the stream has a reader. table.mu is held.
+func (h *hooks) due(connected bool) []hook {
+	if !h.over {
+		return nil
+	}
+	var due []hook
+	kept := h.list[:0]
+	for _, k := range h.list {
+		switch {
+		case k.seq == 0 || k.seq <= h.told:
+		case connected || h.held:
+			kept = append(kept, k)
+		default:
+			due = append(due, k)
+		}
+	}
+	clear(h.list[len(kept):])
+	h.list = kept
+	return due
+}

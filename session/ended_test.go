@@ -1,0 +1,451 @@
+package session
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"holdfast/jsonrpc"
+	"holdfast/stream"
+)
+
+// bell is what a house's webhooks ring.
+type bell struct {
+	mu    sync.Mutex
+	rings []string
+}
+
+func (b *bell) ended(e Ended) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	status := "completed"
+	if e.Failed {
+		status = "failed"
+	}
+	if time.Since(e.Time) > time.Minute {
+		status += " at " + e.Time.String()
+	}
+	b.rings = append(b.rings, fmt.Sprintf("%s %s %s", e.ID, e.Webhook, status))
+}
+
+// rang says what has rung since it was last asked.
+func (b *bell) rang() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	rings := strings.Join(b.rings, ", ")
+	b.rings = nil
+	return rings
+}
+
+func (b *bell) want(t testing.TB, want string) {
+	t.Helper()
+	if got := b.rang(); got != want {
+		t.Errorf("rang %q, want %q", got, want)
+	}
+}
+
+// belled returns a house with a bell and a session in it.
+func belled(t *testing.T, o Options) (*house, *bell, *Session, *deskConn) {
+	t.Helper()
+	b := &bell{}
+	o.Ended = b.ended
+	h := newHouse(t, o, nil)
+	t.Cleanup(h.close)
+	s := h.open("")
+	return h, b, s, h.desk.last()
+}
+
+// hooked is a request that names a webhook.
+func hookedRequest(id int) string {
+	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"x","_meta":{"holdfast/webhook":{"url":"https://h/%d"}}}}`, id, id)
+}
+
+func response(id int) string { return fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"result":{}}`, id) }
+
+func failure(id int) string {
+	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"error":{"code":-32603,"message":"no"}}`, id)
+}
+
+// attach reads a stream from its beginning.
+func attach(t testing.TB, s *Session, number uint64) *Reader {
+	t.Helper()
+	r, err := s.Read(t.Context(), number, 0, 0, make(chan struct{}, 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// tell reads so many entries as a connection does, and has them written.
+func tell(t testing.TB, r *Reader, n int) {
+	t.Helper()
+	for range n {
+		if entries, err := r.Next(t.Context(), make([]stream.Entry, 0, 1)); err != nil || len(entries) != 1 {
+			t.Fatalf("Next: %v, %v", entries, err)
+		}
+		r.Told()
+	}
+}
+
+// A call that ends after its client has left rings, once.
+func TestEndedAway(t *testing.T) {
+	t.Parallel()
+	_, b, s, desk := belled(t, Options{})
+	for id, answer := range map[int]string{1: response(1), 2: failure(2)} {
+		c := begin(t, s, false, hookedRequest(id))
+		r := attach(t, s, c.Number())
+		r.Detach(true, true, false)
+		b.want(t, "")
+		desk.say(c, answer)
+		b.want(t, fmt.Sprintf("%d https://h/%d %s", id, id, map[int]string{1: "completed", 2: "failed"}[id]))
+		attach(t, s, c.Number()).Detach(true, true, false)
+		b.want(t, "")
+	}
+	if len(s.streams.hooked) > 0 {
+		t.Errorf("%d calls are still hooked", len(s.streams.hooked))
+	}
+}
+
+// A client that is connected is told so, and nobody else.
+func TestEndedConnected(t *testing.T) {
+	t.Parallel()
+	_, b, s, desk := belled(t, Options{})
+	c := begin(t, s, false, hookedRequest(1))
+	r := attach(t, s, c.Number())
+	desk.say(c, response(1))
+	tell(t, r, 1)
+	r.Detach(false, true, false)
+	b.want(t, "")
+	if len(s.streams.hooked) > 0 {
+		t.Errorf("%d calls are still hooked", len(s.streams.hooked))
+	}
+}
+
+// A connection that breaks before the response was written was none.
+func TestEndedBreaks(t *testing.T) {
+	t.Parallel()
+	_, b, s, desk := belled(t, Options{})
+	for name, leave := range map[string]func(*Reader){
+		"unread": func(*Reader) {},
+		"read, not written": func(r *Reader) {
+			if _, err := r.Next(t.Context(), make([]stream.Entry, 0, 4)); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"in part": func(r *Reader) { tell(t, r, 1) },
+		"kicked":  func(r *Reader) { r.Kick(0) },
+	} {
+		c := begin(t, s, false, hookedRequest(1))
+		r := attach(t, s, c.Number())
+		desk.say(c, `{"jsonrpc":"2.0","method":"notifications/message","params":{}}`)
+		desk.say(c, response(1))
+		b.want(t, "")
+		leave(r)
+		b.want(t, "")
+		r.Detach(name != "kicked", true, false)
+		if got := b.rang(); got != "1 https://h/1 completed" {
+			t.Errorf("%s: rang %q", name, got)
+		}
+	}
+}
+
+// Of two connections the one that took over counts.
+func TestEndedTaken(t *testing.T) {
+	t.Parallel()
+	_, b, s, desk := belled(t, Options{})
+	for _, late := range []bool{false, true} { // whether the first one leaves last
+		for _, reads := range []bool{false, true} {
+			c := begin(t, s, false, hookedRequest(1))
+			first := attach(t, s, c.Number())
+			if !late {
+				desk.say(c, response(1))
+			}
+			second := attach(t, s, c.Number())
+			if late {
+				desk.say(c, response(1))
+			} else {
+				first.Detach(true, true, false)
+				b.want(t, "")
+			}
+			want := "1 https://h/1 completed"
+			if reads {
+				tell(t, second, 1)
+				want = ""
+			}
+			second.Detach(!reads, true, false)
+			if late {
+				first.Detach(true, true, false)
+			}
+			if got := b.rang(); got != want {
+				t.Errorf("late %v, reads %v: rang %q, want %q", late, reads, got, want)
+			}
+		}
+	}
+	// The first one has written it all before it goes.
+	c := begin(t, s, false, hookedRequest(1))
+	first := attach(t, s, c.Number())
+	desk.say(c, response(1))
+	tell(t, first, 1)
+	attach(t, s, c.Number()).Detach(true, true, false)
+	first.Detach(false, true, false)
+	b.want(t, "")
+}
+
+// A light call's client is connected while its door waits, and until it has come
+// to read what became a stream.
+func TestEndedLight(t *testing.T) {
+	t.Parallel()
+	_, b, s, desk := belled(t, Options{})
+
+	answered := begin(t, s, true, hookedRequest(1))
+	desk.say(answered, response(1))
+	if _, done := answered.Wait(t.Context(), 0); !done {
+		t.Error("not answered")
+	}
+	b.want(t, "")
+
+	say := func(c *Call) { desk.say(c, `{"jsonrpc":"2.0","method":"notifications/message","params":{}}`) }
+	upgraded := begin(t, s, true, hookedRequest(2))
+	say(upgraded) // before the door has looked
+	desk.say(upgraded, response(2))
+	b.want(t, "")
+	r := attach(t, s, upgraded.Number())
+	b.want(t, "")
+	tell(t, r, 2)
+	r.Detach(false, true, false)
+	b.want(t, "")
+
+	lost := begin(t, s, true, hookedRequest(3))
+	say(lost)
+	desk.say(lost, response(3))
+	r = attach(t, s, lost.Number())
+	tell(t, r, 1)
+	b.want(t, "")
+	r.Detach(true, true, false)
+	b.want(t, "3 https://h/3 completed")
+
+	left := begin(t, s, true, hookedRequest(4))
+	gone, leave := context.WithCancel(t.Context())
+	leave()
+	if _, done := left.Wait(gone, 0); done {
+		t.Error("answered")
+	}
+	left.Break()
+	b.want(t, "")
+	desk.say(left, response(4))
+	b.want(t, "4 https://h/4 completed")
+
+	both := begin(t, s, true, hookedRequest(5))
+	say(both)
+	desk.say(both, response(5))
+	b.want(t, "")
+	both.Break()
+	b.want(t, "5 https://h/5 completed")
+	both.Break()
+	b.want(t, "")
+}
+
+// Who cancels wants to hear no more.
+func TestEndedCancelled(t *testing.T) {
+	t.Parallel()
+	_, b, s, desk := belled(t, Options{})
+	c := begin(t, s, false, hookedRequest(1))
+	attach(t, s, c.Number()).Detach(true, true, false)
+	if err := s.Send(t.Context(), parse(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`), nil); err != nil {
+		t.Fatal(err)
+	}
+	desk.say(c, response(1))
+	b.want(t, "")
+	if len(s.streams.hooked) > 0 {
+		t.Errorf("%d calls are still hooked", len(s.streams.hooked))
+	}
+}
+
+// Calls whose backend or session ends have failed, and a call that was never
+// delivered was told so on the connection that it came on.
+func TestEndedFailed(t *testing.T) {
+	t.Parallel()
+	h, b, s, desk := belled(t, Options{})
+	c := begin(t, s, false, hookedRequest(1))
+	attach(t, s, c.Number()).Detach(true, true, false)
+	desk.sink.Closed(errBroken, true)
+	b.want(t, "1 https://h/1 failed")
+
+	c = begin(t, s, false, hookedRequest(2))
+	attach(t, s, c.Number()).Detach(true, true, false)
+	h.End(s)
+	b.want(t, "2 https://h/2 failed")
+
+	s = h.open("")
+	c, err := s.Begin([]jsonrpc.Message{parse(hookedRequest(3))}, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Abort([]jsonrpc.Message{parse(hookedRequest(3))}, jsonrpc.Errorf(jsonrpc.CodeServer, "no"))
+	b.want(t, "")
+	if len(s.streams.hooked) > 0 {
+		t.Errorf("%d calls are still hooked", len(s.streams.hooked))
+	}
+}
+
+// What the store did not take is lost to the client, whatever the server said.
+func TestEndedNotStored(t *testing.T) {
+	t.Parallel()
+	for name, refuse := range map[string]func([]stream.Record) error{"full": full, "broken": brokenDisk} {
+		b, d := &bell{}, &disk{}
+		h := newHouse(t, Options{Ended: b.ended}, func(st stream.Store) stream.Store {
+			d.Store = st
+			return d
+		})
+		s := h.open("")
+		c := begin(t, s, false, hookedRequest(1))
+		attach(t, s, c.Number()).Detach(true, true, false)
+		d.set(refuse)
+		h.desk.last().say(c, `{"jsonrpc":"2.0","id":1,"result":{"text":"`+strings.Repeat("x", 2*stream.Reserve)+`"}}`)
+		if got := b.rang(); got != "1 https://h/1 failed" {
+			t.Errorf("%s: rang %q", name, got)
+		}
+		d.set(nil)
+		h.close()
+	}
+}
+
+// Of a batch those requests ring whose response was not written.
+func TestEndedBatch(t *testing.T) {
+	t.Parallel()
+	_, b, s, desk := belled(t, Options{})
+	for _, light := range []bool{false, true} {
+		c := begin(t, s, light, hookedRequest(1), request(2), hookedRequest(3), hookedRequest(4))
+		desk.say(c, response(1))
+		c.Promote()
+		r := attach(t, s, c.Number())
+		tell(t, r, 1)
+		desk.say(c, response(2))
+		desk.say(c, failure(3))
+		r.Detach(true, true, false)
+		b.want(t, "")
+		desk.say(c, response(4))
+		b.want(t, "3 https://h/3 failed, 4 https://h/4 completed")
+	}
+}
+
+// In a session of one stream, that stream's reader counts.
+func TestEndedSingle(t *testing.T) {
+	t.Parallel()
+	b := &bell{}
+	h := newHouse(t, Options{Ended: b.ended}, nil)
+	t.Cleanup(h.close)
+	s, err := h.New(newRequest(), "", true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	desk := h.desk.last()
+	call := func(id int) *Call { return begin(t, s, true, hookedRequest(id)) }
+
+	r := attach(t, s, standalone)
+	desk.say(call(1), response(1))
+	tell(t, r, 1)
+	desk.say(call(2), response(2))
+	b.want(t, "")
+	r.Detach(true, true, false)
+	b.want(t, "2 https://h/2 completed")
+	desk.say(call(3), failure(3))
+	b.want(t, "3 https://h/3 failed")
+
+	r = attach(t, s, standalone)
+	c := call(4)
+	if err := s.Send(t.Context(), parse(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":4}}`), nil); err != nil {
+		t.Fatal(err)
+	}
+	desk.say(c, response(4))
+	tell(t, r, 3)
+	r.Detach(true, true, false)
+	b.want(t, "")
+	if n := len(s.aside.hooks().list); n > 0 {
+		t.Errorf("%d webhooks are kept", n)
+	}
+}
+
+// What is no webhook is none, and what cannot be a URL is passed on as nothing.
+func TestEndedMeta(t *testing.T) {
+	t.Parallel()
+	_, b, s, desk := belled(t, Options{})
+	for params, want := range map[string]string{
+		`{"name":"x"}`: "",
+		`{"name":"x","arguments":{"_meta":{"holdfast/webhook":{"url":"https://h"}}}}`:       "",
+		`{"name":"x","_meta":{"webhook":{"url":"https://h"}}}`:                              "",
+		`{"name":"x","_meta":{"holdfast/webhook":"https://h"}}`:                             "",
+		`{"name":"x","_meta":{"holdfast/webhook":{}}}`:                                      "",
+		`{"name":"x","_meta":{"holdfast\/webhook":{"url":"https:\/\/h"}}}`:                  `"a" https://h completed`,
+		`{"name":"x","_meta":{"holdfast/webhook":{"url":7}}}`:                               `"a"  completed`,
+		`{"_meta":{"holdfast/webhook":{"url":"` + strings.Repeat("x", 3000) + `"}}}`:        `"a"  completed`,
+		`{"_meta":{"progressToken":1,"holdfast/webhook":{"url":"https://h","other":true}}}`: `"a" https://h completed`,
+	} {
+		c := begin(t, s, false, `{"jsonrpc":"2.0","id":"a","method":"tools/call","params":`+params+`}`)
+		attach(t, s, c.Number()).Detach(true, true, false)
+		if (c.record != nil) != (want != "") {
+			t.Errorf("%.80s: the call has a record: %v", params, c.record != nil)
+		}
+		desk.say(c, `{"jsonrpc":"2.0","id":"a","result":{}}`)
+		if got := b.rang(); got != want {
+			t.Errorf("%.80s: rang %q, want %q", params, got, want)
+		}
+	}
+}
+
+// Without somebody to tell, and without sessions, webhooks are ignored.
+func TestEndedOff(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, Options{}, nil)
+	t.Cleanup(h.close)
+	if c := begin(t, h.open(""), false, hookedRequest(1)); c.record != nil {
+		t.Error("the call keeps a webhook")
+	}
+	_, _, s, _ := belled(t, Options{Stateless: true})
+	if c := begin(t, s, false, hookedRequest(1)); c.record != nil {
+		t.Error("a stateless call keeps a webhook")
+	}
+}
+
+// However a connection's end and a call's meet: the response is written, or the
+// bell rings once.
+func TestEndedRaces(t *testing.T) {
+	t.Parallel()
+	_, b, s, desk := belled(t, Options{})
+	for i := range 500 {
+		c := begin(t, s, false, hookedRequest(1))
+		ready := make(chan struct{}, 1)
+		r, err := s.Read(t.Context(), c.Number(), 0, 0, ready)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var both sync.WaitGroup
+		both.Go(func() { desk.say(c, response(1)) })
+		told := false
+		both.Go(func() {
+			for range i % 4 {
+				entries, err := r.Next(t.Context(), make([]stream.Entry, 0, 4))
+				if err != nil {
+					t.Error(err)
+					break
+				}
+				if len(entries) > 0 {
+					r.Told()
+					told = true
+					break
+				}
+			}
+			r.Detach(!told, true, false)
+		})
+		both.Wait()
+		if got := b.rang(); (got == "") != told || strings.Contains(got, ",") {
+			t.Fatalf("told: %v, rang %q", told, got)
+		}
+	}
+	if len(s.streams.hooked) > 0 {
+		t.Errorf("%d calls are still hooked", len(s.streams.hooked))
+	}
+}
