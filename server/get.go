@@ -93,24 +93,30 @@ func (h *Handler) get(w http.ResponseWriter, r *http.Request) {
 // Recovery Mode").
 func (h *Handler) listen(w http.ResponseWriter, r *http.Request, s *session.Session) {
 	c := h.newConn(w, r, s)
-	s.Dislodge(r.Context())
-	err := c.read(r.Context(), stream.Cursor{Seq: s.Told()})
-	if errors.Is(err, stream.ErrTrimmed) || errors.Is(err, io.EOF) {
-		h.logger.Warn("messages of the standalone stream were dropped unread", "session", s.Name())
-		err = c.read(r.Context(), stream.Cursor{Seq: s.Oldest(r.Context())})
-	}
-	if err != nil {
+	if err := c.standalone(r.Context()); err != nil {
 		h.fail(w, err)
 		return
 	}
 	c.asked = c.opened
 	c.recoverTo = s.LastStream()
 	c.adopt(r.Context())
-	err = c.open(nil)
+	err := c.open(nil)
 	if err == nil {
 		err = c.copy(r.Context())
 	}
 	c.close(err)
+}
+
+// standalone has the connection read the standalone stream, after what was told of
+// it.
+func (c *conn) standalone(ctx context.Context) error {
+	c.s.Dislodge(ctx)
+	err := c.read(ctx, stream.Cursor{Seq: c.s.Told()})
+	if errors.Is(err, stream.ErrTrimmed) || errors.Is(err, io.EOF) {
+		c.h.logger.Warn("messages of the standalone stream were dropped unread", "session", c.s.Name())
+		err = c.read(ctx, stream.Cursor{Seq: c.s.Oldest(ctx)})
+	}
+	return err
 }
 
 // adopt continues calls on this connection, and says when to look for more: a
@@ -179,13 +185,10 @@ func (h *Handler) find(w http.ResponseWriter, r *http.Request, param string) (s 
 		return nil, at
 	}
 	name, id, _ := strings.Cut(param, ".")
-	s, err := h.sessions.FindName(name, h.opts.Principal(r))
-	if err == nil {
-		// A session header, if there is one, must not be another's; and a session of
-		// 2024-11-05 speaks through the other doors.
-		if own := r.Header[protocol.HeaderSession]; s.Single() || len(own) > 0 && !s.Is(own[0]) {
-			err = session.ErrNotFound
-		}
+	principal := h.opts.Principal(r)
+	s, err := h.sessions.FindName(name, principal)
+	if err == nil && (s.Single() || !h.may(r, principal, s)) {
+		err = session.ErrNotFound // a session of 2024-11-05 speaks through the other doors
 	}
 	if err == nil {
 		at, err = s.ParseEventID(id)
@@ -207,6 +210,34 @@ func (h *Handler) find(w http.ResponseWriter, r *http.Request, param string) (s 
 	return s, at
 }
 
+// may says whether the session header of a request, if it has one, lets it have a
+// stream of s: it must not be another client's. A named principal may come with
+// another of its sessions.
+func (h *Handler) may(r *http.Request, principal string, s *session.Session) bool {
+	own := r.Header[protocol.HeaderSession]
+	if len(own) == 0 || s.Is(own[0]) {
+		return true
+	}
+	_, err := h.sessions.Find(own[0], principal)
+	return err == nil && principal != ""
+}
+
+// newGuest prepares an event stream of a session that need not be the one that the
+// client is in: it is spoken to as its own revision has it.
+func (h *Handler) newGuest(w http.ResponseWriter, r *http.Request, s *session.Session) *events {
+	c := h.newConn(w, r, s)
+	own := r.Header[protocol.HeaderSession]
+	if len(own) == 0 || s.Is(own[0]) {
+		return c
+	}
+	if v := r.Header[protocol.HeaderVersion]; len(v) > 0 {
+		c.primes = protocol.Primes(v[0])
+	} else if mine, err := h.sessions.Find(own[0], h.opts.Principal(r)); err == nil {
+		c.primes = protocol.Primes(mine.Revision())
+	}
+	return c
+}
+
 // getStream resumes a stream at its URL. A call that waits for input and has
 // nothing to say answers 204, which asks the client to POST what it has.
 func (h *Handler) getStream(w http.ResponseWriter, r *http.Request, param string) {
@@ -222,7 +253,7 @@ func (h *Handler) getStream(w http.ResponseWriter, r *http.Request, param string
 		w.WriteHeader(http.StatusNoContent)
 		return
 	}
-	c := h.newConn(w, r, s)
+	c := h.newGuest(w, r, s)
 	c.url = true
 	h.resume(w, r, c, cursor)
 }
@@ -254,7 +285,7 @@ func (h *Handler) postStream(w http.ResponseWriter, r *http.Request) {
 	if !h.send(w, r, s, msgs) {
 		return
 	}
-	c := h.newConn(w, r, s)
+	c := h.newGuest(w, r, s)
 	c.url = true
 	h.resume(w, r, c, cursor)
 }

@@ -81,5 +81,5 @@ func (h *Handler) attach(w http.ResponseWriter, r *http.Request, s *session.Sess
 	} else {
 		cursor.Seq = s.OldestOf(r.Context(), number)
 	}
-	h.resume(w, r, h.newConn(w, r, s), cursor)
+	h.resume(w, r, h.newGuest(w, r, s), cursor)
 }
