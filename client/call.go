@@ -409,6 +409,10 @@ func (k *call) deliver(m jsonrpc.Message) {
 		k.c.opened(m)
 	case "server/discover":
 		m = preferSessions(m)
+	case "resources/subscribe", "resources/unsubscribe", "logging/setLevel":
+		if m.Error == nil && k.inner == nil {
+			k.c.setting(k.method, jsonrpc.Field(k.body, "params"))
+		}
 	}
 	if string(m.ID) != string(k.id) {
 		m.Raw, m.ID = m.WithID(k.id), k.id

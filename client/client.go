@@ -17,6 +17,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"io"
 	"log/slog"
 	"net/http"
@@ -120,6 +121,7 @@ type Conn struct {
 	in   chan jsonrpc.Message
 	once sync.Once // starts what State tells to go on with
 	out  outbox
+	seed maphash.Seed // for seen
 
 	mu        sync.Mutex
 	closed    bool
@@ -130,12 +132,14 @@ type Conn struct {
 	ready     bool                 // the host has sent notifications/initialized
 	listening bool                 // there is a listener
 	heard     string               // its last event id
+	seen      seen                 // events of all streams, but those of lines
 	renewing  chan struct{}        // closed when the session has been begun anew
 	renewed   error                // how that ended
 	calls     map[string]*call     // in flight, by the key of their id
 	asked     map[string]*question // the server's requests that the host has not answered
 	ours      string               // begins the ids of our own requests
 	wires     int                  // how many of those there have been
+	settings  []setting            // what the host has set in the session
 	endpoint  string               // where messages are posted to (HTTP+SSE)
 	line      *line                // what carries everything, where that is one line; or nil
 }
@@ -146,7 +150,7 @@ func New(rawURL string, opts *Options) (*Conn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("server URL: %w", err)
 	}
-	c := &Conn{raw: rawURL, url: u, calls: make(map[string]*call), asked: make(map[string]*question), in: make(chan jsonrpc.Message, 16)}
+	c := &Conn{raw: rawURL, url: u, calls: make(map[string]*call), asked: make(map[string]*question), in: make(chan jsonrpc.Message, 16), seed: maphash.MakeSeed()}
 	if opts != nil {
 		c.opts = *opts
 	}

@@ -368,8 +368,8 @@ func (c *Conn) refused(r *response) *refusal {
 	if err != nil || len(data) == 0 {
 		return e
 	}
-	if m, err := jsonrpc.Parse(data); err == nil && m.Kind == jsonrpc.Response && m.Error != nil {
-		e.rpc = errorOf(m.Error)
+	if said := jsonrpc.Field(data, "error"); said != nil && said[0] == '{' { // with an id or without
+		e.rpc = errorOf(said)
 		return e
 	}
 	if strings.HasPrefix(r.media(), "text/plain") {

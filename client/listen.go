@@ -3,8 +3,10 @@ package client
 import (
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"io"
 	"net/http"
+	"strconv"
 	"sync"
 	"time"
 
@@ -147,7 +149,7 @@ func (l *listener) take(r *response) error {
 	if l.talks {
 		r.expect(l.c.opts.Silence)
 	}
-	id := r.Request.Header.Get(protocol.HeaderSession)
+	id, replay := r.Request.Header.Get(protocol.HeaderSession), r.Request.Header.Get(protocol.HeaderLastEventID) != ""
 	events := sse.NewReader(&counting{r: r, l: l}, l.c.opts.MaxMessage)
 	for {
 		ev, err := events.Next()
@@ -159,7 +161,7 @@ func (l *listener) take(r *response) error {
 			return fmt.Errorf("%w: %w", errCut, err)
 		}
 		r.pause(true)
-		l.event(&ev, id)
+		l.event(&ev, id, replay)
 		r.pause(false)
 	}
 }
@@ -184,8 +186,9 @@ func (n *counting) Read(p []byte) (int, error) {
 	return got, err
 }
 
-// event takes one event of the standalone stream in a session.
-func (l *listener) event(ev *sse.Event, session string) {
+// event takes one event of the standalone stream in a session, which may be a
+// replay.
+func (l *listener) event(ev *sse.Event, session string, replay bool) {
 	c := l.c
 	if ev.Retry >= 0 {
 		l.pace.retry, l.pace.told = ev.Retry, true
@@ -201,7 +204,7 @@ func (l *listener) event(ev *sse.Event, session string) {
 			return
 		}
 	}
-	if len(ev.Data) == 0 || ev.Name != "" && ev.Name != "message" {
+	if len(ev.Data) == 0 || ev.Name != "" && ev.Name != "message" || c.astray(ev, replay) {
 		return
 	}
 	l.pace.progress()
@@ -209,9 +212,6 @@ func (l *listener) event(ev *sse.Event, session string) {
 	if err != nil {
 		c.logger.Warn("message of the server dropped", "error", err)
 		return
-	}
-	if ev.ID != "" && c.knows(ev.ID) {
-		return // a call has it already
 	}
 	switch m.Kind {
 	case jsonrpc.Response:
@@ -231,23 +231,17 @@ func (l *listener) event(ev *sse.Event, session string) {
 	}
 }
 
-// knows says whether a call in flight has taken an event.
-func (c *Conn) knows(id string) bool {
+// astray notes an event, and says whether it is one of another stream, which has
+// brought it already. Some servers replay all streams to who asks for the rest of
+// one. Others give the same ids in each stream, so what it says counts too.
+func (c *Conn) astray(ev *sse.Event, replay bool) bool {
+	if ev.ID == "" {
+		return false
+	}
+	said := maphash.Bytes(c.seed, ev.Data)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, k := range c.calls {
-		if k.knows(id) {
-			return true
-		}
-	}
-	return false
-}
-
-func (k *call) knows(id string) bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	_, ok := k.place.seen.ids[id]
-	return ok
+	return !c.seen.add(ev.ID+" "+strconv.FormatUint(said, 36)) && replay
 }
 
 // policy gives a resume policy to the call that it is for. It says whether the

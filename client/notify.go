@@ -60,6 +60,7 @@ func (c *Conn) cancelled(m jsonrpc.Message) {
 	k.mu.Lock()
 	k.over = true
 	k.mu.Unlock()
+	c.leave(k)
 	ok := c.spawn(func() {
 		defer k.cancel(errCancelled)
 		t := time.NewTimer(cancelWait)

@@ -194,7 +194,65 @@ func (c *Conn) beginAgain() error {
 	if !ready {
 		return nil
 	}
-	return c.tell(c.ctx, initialized, c.opts.ConnectTimeout)
+	if err := c.tell(c.ctx, initialized, c.opts.ConnectTimeout); err != nil {
+		return err
+	}
+	c.spawn(func() { c.settle(reply.Result) })
+	return nil
+}
+
+// settle sets again in a new session what the host had set in the old one, and has
+// the host look again at what may be another now. result is what initialize gave.
+func (c *Conn) settle(result []byte) {
+	c.mu.Lock()
+	set := slices.Clone(c.settings)
+	c.mu.Unlock()
+	for _, s := range set {
+		reply, err := c.askServer(c.ctx, s.method, s.params)
+		if err == nil && reply.Error != nil {
+			err = errorOf(reply.Error)
+		}
+		if err != nil && c.ctx.Err() == nil {
+			c.logger.Warn("not set again in the new session", "method", s.method, "error", err)
+		}
+	}
+	for _, list := range []string{"tools", "prompts", "resources"} {
+		if string(jsonrpc.Field(result, "capabilities", list, "listChanged")) != "true" {
+			continue
+		}
+		m, err := jsonrpc.Parse(jsonrpc.AppendRequest(nil, nil, "notifications/"+list+"/list_changed", nil))
+		if err == nil {
+			c.deliver(m)
+		}
+	}
+}
+
+// A setting is a request that has changed the session for as long as it lasts.
+type setting struct {
+	method string
+	key    string // of settings of which one is in force
+	params []byte
+}
+
+// mostSettings bounds how many settings are remembered.
+const mostSettings = 1000
+
+// setting remembers what a request that has succeeded has set.
+func (c *Conn) setting(method string, params []byte) {
+	s := setting{method: method, key: method, params: params}
+	switch method {
+	case "resources/subscribe", "resources/unsubscribe":
+		s.key = "resources/subscribe " + jsonrpc.String(jsonrpc.Field(params, "uri"))
+	case "logging/setLevel":
+	default:
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.settings = slices.DeleteFunc(c.settings, func(old setting) bool { return old.key == s.key })
+	if method != "resources/unsubscribe" && len(c.settings) < mostSettings {
+		c.settings = append(c.settings, s)
+	}
 }
 
 var initialized = []byte(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)

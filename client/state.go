@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/url"
 	"slices"
@@ -131,34 +132,27 @@ type Status struct {
 	HasInputRequest   bool   `json:"hasInputRequest"`   // the server waits for an answer
 }
 
-// Status asks the server how a call does that State told of, or that is in
-// flight here. The server must have given it a resume token.
+// Status asks the server how a call in flight does. The server must have given it
+// a resume token.
 func (c *Conn) Status(ctx context.Context, id []byte) (Status, error) {
-	var token string
 	c.mu.Lock()
 	k := c.calls[string(jsonrpc.Key(id))]
 	c.mu.Unlock()
-	if k != nil {
-		k.mu.Lock()
-		token = k.place.token
-		k.mu.Unlock()
-	} else if c.opts.State != nil {
-		for _, old := range c.opts.State.Calls {
-			if sameID(old.ID, id) {
-				token = old.Token
-			}
-		}
+	if k == nil {
+		return Status{}, fmt.Errorf("no request %s is in flight", id)
 	}
-	if token == "" {
-		return Status{}, fmt.Errorf("the server gave no resume token for this request: it can only be resumed")
+	return c.StatusOf(ctx, k.state())
+}
+
+// StatusOf is [Conn.Status] for a call of a State, which goes on elsewhere, or
+// nowhere.
+func (c *Conn) StatusOf(ctx context.Context, call CallState) (Status, error) {
+	if call.Token == "" {
+		return Status{}, errors.New("the server gave no resume token for this request: it can only be resumed")
 	}
-	params := append([]byte(`{"requestId":`), id...)
+	params := append([]byte(`{"requestId":`), call.ID...)
 	params = append(params, `,"resumeToken":`...)
-	text, err := json.Marshal(token)
-	if err != nil {
-		return Status{}, err
-	}
-	params = append(append(params, text...), '}')
+	params = append(append(params, jsonrpc.Quote(call.Token)...), '}')
 	ctx, stop := context.WithTimeout(ctx, 2*c.opts.ConnectTimeout)
 	defer stop()
 	reply, err := c.askServer(ctx, "requests/getStatus", params)

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -118,6 +119,7 @@ func (k *call) follow(r *response) error {
 	k.pace.reached()
 	k.turns.connect(true)
 	defer k.turns.connect(false)
+	replay := r.Request.Header.Get(protocol.HeaderLastEventID) != ""
 	events := sse.NewReader(r, k.c.opts.MaxMessage)
 	for {
 		ev, err := events.Next()
@@ -131,7 +133,7 @@ func (k *call) follow(r *response) error {
 			return fmt.Errorf("%w: %w", errCut, err)
 		}
 		r.pause(true)
-		if err := k.event(&ev); err != nil {
+		if err := k.event(&ev, replay); err != nil {
 			return err
 		}
 		if k.done() {
@@ -225,8 +227,8 @@ func (k *call) resumable() bool {
 		k.key != "" || harmless[k.method]
 }
 
-// event takes one event of the call's stream.
-func (k *call) event(ev *sse.Event) error {
+// event takes one event of the call's stream, which may be a replay.
+func (k *call) event(ev *sse.Event, replay bool) error {
 	k.mu.Lock()
 	if ev.Retry >= 0 {
 		k.pace.retry, k.pace.told = ev.Retry, true
@@ -240,12 +242,19 @@ func (k *call) event(ev *sse.Event) error {
 	if ev.ID != "" {
 		k.c.changed()
 	}
-	if again || len(ev.Data) == 0 || ev.Name != "" && ev.Name != "message" {
+	if again || len(ev.Data) == 0 || ev.Name != "" && ev.Name != "message" || k.c.astray(ev, replay) {
 		return nil
 	}
 	k.pace.progress()
 	m, err := jsonrpc.Parse(ev.Data)
-	if err != nil {
+	switch {
+	case err == nil:
+	case json.Valid(ev.Data) && jsonrpc.Field(ev.Data, "id") == nil:
+		// Not what is waited for. Some servers replay the events that carry no message
+		// as {}.
+		k.c.logger.Warn("message of the server dropped", "error", err)
+		return nil
+	default:
 		return fmt.Errorf("%w: %w", errHopeless, err)
 	}
 	return k.message(m)
