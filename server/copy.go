@@ -19,6 +19,8 @@ type conn struct {
 	h   *Handler
 	s   *session.Session
 	out sink
+	// What comes in on the same connection, if that is its way.
+	duplex *duplex
 
 	sources []source
 	first   int // the source that comes first in the next turn
@@ -64,8 +66,9 @@ type sink interface {
 type source struct {
 	*session.Reader
 	name  string
-	ended bool // nothing follows
-	told  bool // and all was written
+	about *about // what else a duplex connection knows of it
+	ended bool   // nothing follows
+	told  bool   // and all was written
 }
 
 // page is what one turn of the loop needs. Connections that wait hold none.
@@ -116,8 +119,10 @@ func (c *conn) copy(ctx context.Context) error {
 			return err
 		case more:
 			continue
-		case gone:
+		case gone && c.duplex == nil:
 			return errTaken
+		case gone:
+			c.duplex.lose()
 		}
 		if err := c.due(ctx); err != nil {
 			return err
@@ -133,6 +138,9 @@ func (c *conn) copy(ctx context.Context) error {
 func (c *conn) turn(ctx context.Context) (more bool, err error) {
 	p := pages.Get().(*page)
 	text := p.text[:0]
+	if c.duplex != nil {
+		text, more = c.duplex.takeUp(text)
+	}
 	first := c.first
 	c.first = 0
 	for n := range c.sources {
@@ -155,6 +163,8 @@ func (c *conn) turn(ctx context.Context) (more bool, err error) {
 			more = more || len(entries) == cap(p.entries) || len(text) >= mostText
 		case errors.Is(err, io.EOF):
 			src.ended = true
+		case c.duplex != nil && c.duplex.lost(ctx, src, err):
+			more = true
 		default:
 			p.release(text)
 			return false, err
@@ -174,7 +184,7 @@ func (c *conn) turn(ctx context.Context) (more bool, err error) {
 			continue // the standalone stream is not told twice, though
 		}
 		src.Told()
-		if src.ended && !src.told && c.ids && !c.young && c.h.resets.watched.Load() {
+		if src.ended && !src.told && c.ids && !c.young && c.duplex == nil && c.h.resets.watched.Load() {
 			from := c.from
 			if c.resumed && c.primes {
 				// Clients that know ids and come back without one after this have
@@ -195,6 +205,9 @@ func (c *conn) drop() {
 	kept := c.sources[:1]
 	for _, src := range c.sources[1:] {
 		if src.told {
+			if c.duplex != nil {
+				c.duplex.forget(&src)
+			}
 			src.Detach(false, c.sentID, true)
 		} else {
 			kept = append(kept, src)
@@ -243,8 +256,11 @@ func (c *conn) gather(p *page, text []byte, src *source, entries []stream.Entry)
 	return text
 }
 
-// over says whether every source has ended.
+// over says whether nothing will follow: every source has ended.
 func (c *conn) over() bool {
+	if c.duplex != nil {
+		return c.duplex.over()
+	}
 	for i := range c.sources {
 		if !c.sources[i].ended {
 			return false
@@ -271,6 +287,9 @@ func (c *conn) next() time.Duration {
 	if !c.recover.IsZero() {
 		sooner(c.recover)
 	}
+	if c.duplex != nil {
+		due = c.duplex.next(due)
+	}
 	if c.waitsForInput() {
 		if c.asking.IsZero() {
 			c.asking = now
@@ -291,13 +310,24 @@ func (c *conn) waitsForInput() bool {
 // mayLeave says whether the connection may be ended before its streams: the
 // client can come back to the same place, or misses nothing if it does not.
 func (c *conn) mayLeave() bool {
+	if c.duplex != nil {
+		return c.duplex.mayLeave()
+	}
 	return c.sentID || c.url || c.sources[0].Cursor().Stream.Number == 0
+}
+
+// quiet says whether the client waits for nothing in particular.
+func (c *conn) quiet() bool {
+	if c.duplex != nil && !c.duplex.idle() || c.s.Single() && c.s.Busy() {
+		return false
+	}
+	return len(c.sources) == 1 && c.sources[0].Cursor().Stream.Number == 0
 }
 
 // wait waits until there is something to do.
 func (c *conn) wait(ctx context.Context) error {
 	draining := c.h.draining
-	if len(c.sources) != 1 || c.sources[0].Cursor().Stream.Number != 0 || c.s.Single() && c.s.Busy() {
+	if !c.quiet() {
 		draining = nil // calls in flight are waited for
 	}
 	// The less there is to select from, the less memory a waiting connection takes.
@@ -323,6 +353,11 @@ func (c *conn) due(ctx context.Context) error {
 	}
 	if !c.recover.IsZero() && !now.Before(c.recover) {
 		c.adopt(ctx)
+	}
+	if c.duplex != nil {
+		if err := c.duplex.due(now); err != nil {
+			return err
+		}
 	}
 	switch {
 	case opts.DisconnectAfter > 0 && c.mayLeave() && now.Sub(c.opened) >= opts.DisconnectAfter:

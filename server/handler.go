@@ -113,6 +113,8 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.postStream(w, r)
 	case r.Method == http.MethodPost:
 		h.post(w, r)
+	case r.Method == http.MethodGet && !h.opts.Stateless && upgrades(r):
+		h.socket(w, r)
 	case r.Method == http.MethodGet && !h.opts.Stateless:
 		h.get(w, r)
 	case r.Method == http.MethodDelete && !h.opts.Stateless:

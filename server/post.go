@@ -194,7 +194,7 @@ func (h *Handler) initialize(w http.ResponseWriter, r *http.Request, msgs []json
 
 // call answers requests: with JSON while they are light, else with a stream.
 func (h *Handler) call(w http.ResponseWriter, r *http.Request, s *session.Session, msgs []jsonrpc.Message, batch bool) {
-	c, err := s.Begin(msgs, h.light(r, s, msgs))
+	c, err := s.Begin(msgs, h.light(r.Context(), r.Header, s, msgs))
 	if err != nil {
 		h.fail(w, err)
 		return
@@ -220,7 +220,7 @@ func (h *Handler) call(w http.ResponseWriter, r *http.Request, s *session.Sessio
 }
 
 // light says whether requests start light.
-func (h *Handler) light(r *http.Request, s *session.Session, msgs []jsonrpc.Message) bool {
+func (h *Handler) light(ctx context.Context, header http.Header, s *session.Session, msgs []jsonrpc.Message) bool {
 	switch {
 	case h.opts.Response == ResponseJSON, h.opts.Stateless:
 		return true
@@ -228,7 +228,7 @@ func (h *Handler) light(r *http.Request, s *session.Session, msgs []jsonrpc.Mess
 		return false
 	}
 	for i := range msgs {
-		if msgs[i].Kind == jsonrpc.Request && !s.Light(r.Context(), &msgs[i], r.Header) {
+		if msgs[i].Kind == jsonrpc.Request && !s.Light(ctx, &msgs[i], header) {
 			return false
 		}
 	}
@@ -243,19 +243,24 @@ func (h *Handler) answer(w http.ResponseWriter, answers [][]byte, batch bool) {
 	}
 	body := answers[0]
 	if batch {
-		body = []byte{'['}
-		for i, a := range answers {
-			if i > 0 {
-				body = append(body, ',')
-			}
-			body = append(body, a...)
-		}
-		body = append(body, ']')
+		body = appendAnswers(nil, answers, true)
 	}
 	head := w.Header()
 	head["Content-Type"] = typeJSON
 	head["Content-Length"] = []string{strconv.Itoa(len(body))}
 	h.finish(w, body)
+}
+
+// appendAnswers appends the responses of a light call.
+func appendAnswers(text []byte, answers [][]byte, batch bool) []byte {
+	if !batch {
+		return append(text, answers[0]...)
+	}
+	for i, a := range answers {
+		text = append(text, "[,"[min(i, 1)])
+		text = append(text, a...)
+	}
+	return append(text, ']')
 }
 
 // accepts says whether an Accept header allows a media type: what the range that

@@ -1,0 +1,414 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"holdfast/jsonrpc"
+	"holdfast/protocol"
+	"holdfast/session"
+	"holdfast/stream"
+)
+
+// A pipe carries messages both ways between a client and its [duplex]. read has
+// one caller at a time, and so have the others together.
+type pipe interface {
+	// read returns the next message, which is the caller's to keep. A *jsonrpc.Error
+	// says that one was left out, and why; io.EOF that no other will come, though the
+	// client may still read. After any other error the pipe is of no use.
+	read() ([]byte, error)
+	// write writes messages, each of which ends in a line feed, without waiting for
+	// a slow client for ever.
+	write(lines []byte) error
+	// ping asks the other end for a sign of life, and breaks the pipe if none comes.
+	// It does not wait.
+	ping()
+	// close ends the pipe because of why, and with it read. retry is when the client
+	// may come back.
+	close(why error, retry time.Duration)
+}
+
+// A duplex is a connection on which messages go both ways. One goroutine takes
+// what comes in (inbound.go), and one writes: the loop of [conn], which reads the
+// standalone stream of the connection's session, and besides, each call that was
+// made or resumed here, of whichever session.
+type duplex struct {
+	conn
+	pipe      pipe
+	principal string
+	values    context.Context // of the request that began the connection; it does not end with it
+	header    http.Header     // of that request
+	returns   bool            // the client can connect again, to the same session
+
+	mu       sync.Mutex
+	room     sync.Cond // told when arrivals were taken up, and at the end
+	arrivals []arrival // on their way to the loop
+	bytes    int       // that they say
+	finished bool      // nothing more comes in
+	closed   bool      // nothing is taken up any more
+	foreign  map[string]*session.Reader
+
+	// The loop's own.
+	light []arrival // calls that are waited for, oldest first
+	last  []byte    // what is to be said of streams that were lost
+	retry time.Duration
+}
+
+// An arrival is something for the loop to take up: one of text, call and src.
+type arrival struct {
+	text  []byte        // to be said
+	call  *session.Call // a light call, to be waited for
+	since time.Time     // when it began
+	batch bool          // its answers are
+	src   source        // to be read
+}
+
+// about is what a duplex connection knows of a stream that it reads, beside the
+// stream.
+type about struct {
+	session *session.Session
+	ids     [][]byte // of the requests
+}
+
+// Until the loop has taken them up, so many arrivals, and so many bytes said, may
+// wait: then nothing more is taken off the connection.
+const (
+	mostArrivals     = 64
+	mostArrivedBytes = 64 << 10
+)
+
+// Why a duplex connection ends, besides.
+var (
+	errSessionEnded = errors.New("the session ended")
+	errSilent       = errors.New("no initialize request came")
+	errPanicked     = errors.New("a backend panicked")
+)
+
+// newDuplex prepares a duplex connection in a session. r is the request that began
+// it.
+func (h *Handler) newDuplex(r *http.Request, s *session.Session) *duplex {
+	d := &duplex{
+		conn:      conn{h: h, s: s, ready: make(chan struct{}, 1), opened: time.Now()},
+		principal: h.opts.Principal(r),
+		values:    context.WithoutCancel(r.Context()),
+		header:    r.Header,
+	}
+	d.out, d.duplex = d, d
+	d.written = d.opened
+	d.room.L = &d.mu
+	return d
+}
+
+// serve carries messages until the client is gone (then it is ctx's error, or what
+// the pipe said), the connection is ended for another reason, or, if the client
+// has nothing more to say, all that it asked for has been said (nil). The
+// standalone stream must be read already. Backends are called on the caller's
+// goroutine, whom it concerns if one panics.
+func (d *duplex) serve(ctx context.Context, p pipe) (err error) {
+	d.pipe = p
+	d.sources[0].name = d.s.StreamName(0)
+	ctx, gone := context.WithCancelCause(ctx)
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		err = d.copy(ctx)
+		if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+			err = context.Cause(ctx)
+		}
+		d.close(err)
+		p.close(err, d.retry)
+	}()
+	defer func() {
+		gone(errPanicked) // if nothing has ended it yet
+		<-over
+	}()
+	d.listen(gone)
+	<-over
+	return err
+}
+
+// put hands something to the loop. It waits while too much is on its way there.
+func (d *duplex) put(a arrival) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for !d.closed && (len(d.arrivals) >= mostArrivals || d.bytes > mostArrivedBytes) {
+		d.room.Wait()
+	}
+	if d.closed {
+		d.drop(&a)
+		return
+	}
+	d.arrivals = append(d.arrivals, a)
+	d.bytes += len(a.text)
+	session.Poke(d.ready)
+}
+
+// say says something to the client.
+func (d *duplex) say(text []byte) { d.put(arrival{text: text}) }
+
+// drop lets go of what the loop will not take up, or wait for, any more.
+func (d *duplex) drop(a *arrival) {
+	switch {
+	case a.call != nil:
+		a.call.Break()
+	case a.src.Reader != nil:
+		d.detach(&a.src, true)
+	}
+}
+
+// detach ends the reading of a call. broke says that the connection broke before
+// its end: then a client that has no tokens to resume its calls by can have it
+// continued where it comes back with nothing but the session, as if it had made
+// it with a POST.
+func (d *duplex) detach(src *source, broke bool) {
+	src.Detach(broke && src.about.session == d.s && !resumable(d.s), false, false)
+}
+
+// takeUp takes up what has arrived, and appends what there is to say of it. more
+// says that it has left something for the next turn.
+func (d *duplex) takeUp(text []byte) (_ []byte, more bool) {
+	d.ids = wantsIDs(d.s)
+	d.mu.Lock()
+	arrivals := d.arrivals
+	d.arrivals, d.bytes = nil, 0
+	d.room.Broadcast()
+	d.mu.Unlock()
+	for i := range arrivals {
+		switch a := &arrivals[i]; {
+		case a.call != nil:
+			d.light = append(d.light, *a)
+		case a.src.Reader != nil:
+			d.sources = append(d.sources, a.src)
+		default:
+			text = append(append(text, a.text...), '\n')
+		}
+	}
+	text = append(text, d.last...)
+	d.last = nil
+	kept := d.light[:0]
+	for i := range d.light {
+		a := &d.light[i]
+		if len(text) >= mostText {
+			kept, more = append(kept, *a), true
+			continue
+		}
+		answers, done, number := a.call.Answers()
+		switch {
+		case number != 0:
+			if err := d.follow(a.call, a.src.about); err != nil {
+				text = d.refuse(text, a.src.about.ids, err)
+			}
+		case !done:
+			kept = append(kept, *a)
+		case len(answers) > 0: // else it was cancelled
+			text = append(appendAnswers(text, answers, a.batch), '\n')
+		}
+	}
+	clear(d.light[len(kept):])
+	if d.light = kept; len(kept) == 0 {
+		d.light = nil
+	}
+	return text, more
+}
+
+// follow adds the stream of a call that was light until now to what is read.
+func (d *duplex) follow(call *session.Call, of *about) error {
+	src, err := d.source(d.s, stream.Cursor{Stream: stream.ID{Number: call.Number()}}, of)
+	if err == nil {
+		d.sources = append(d.sources, src)
+	}
+	return err
+}
+
+// source attaches to a stream of a session.
+func (d *duplex) source(s *session.Session, at stream.Cursor, of *about) (source, error) {
+	r, err := s.Read(d.values, at.Stream.Number, at.Epoch, at.Seq, d.ready)
+	if err != nil {
+		return source{}, err
+	}
+	src := source{Reader: r, about: of}
+	if wantsIDs(d.s) {
+		src.name = s.StreamName(at.Stream.Number)
+	}
+	return src, nil
+}
+
+// refuse appends to text, for each request, the error that err means.
+func (d *duplex) refuse(text []byte, ids [][]byte, err error) []byte {
+	e := new(jsonrpc.Error)
+	if !errors.As(err, &e) {
+		_, e = d.h.explain(err)
+	}
+	for _, id := range ids {
+		text = append(jsonrpc.AppendError(text, id, e), '\n')
+	}
+	return text
+}
+
+// lost goes on without a stream, or a part of it, that can no longer be read, and
+// says whether that is possible.
+func (d *duplex) lost(ctx context.Context, src *source, err error) bool {
+	if !errors.Is(err, stream.ErrTrimmed) && !errors.Is(err, stream.ErrNotFound) {
+		return false
+	}
+	if src.about != nil {
+		src.ended = true
+		d.last = d.refuse(d.last, src.about.ids, err)
+		return true
+	}
+	if d.s.Ended() {
+		src.ended = true
+		return true
+	}
+	d.h.logger.Warn("messages of the standalone stream were dropped unread", "session", d.s.Name())
+	r, err := d.s.Read(ctx, 0, 0, d.s.Oldest(ctx), d.ready)
+	if err != nil {
+		return false
+	}
+	src.Detach(false, true, false)
+	src.Reader = r
+	return true
+}
+
+// lose lets go of the standalone stream, which is read elsewhere, or over.
+func (d *duplex) lose() {
+	if src := &d.sources[0]; !src.ended {
+		src.ended, src.told = true, true
+		src.Detach(false, true, false)
+	}
+}
+
+// forget is told of a stream that is no longer read here.
+func (d *duplex) forget(src *source) {
+	if src.about.session == d.s {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, id := range src.about.ids {
+		if key := string(jsonrpc.Key(id)); d.foreign[key] == src.Reader {
+			delete(d.foreign, key)
+		}
+	}
+}
+
+// idle says whether nothing that was asked here is unanswered, but what is read as
+// a stream.
+func (d *duplex) idle() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.arrivals) == 0 && len(d.light) == 0
+}
+
+// over says whether all has been said to a client that will say no more.
+func (d *duplex) over() bool {
+	d.mu.Lock()
+	finished := d.finished
+	d.mu.Unlock()
+	return finished && d.idle() && len(d.sources) == 1
+}
+
+// mayLeave says whether the connection may be ended: the client can connect again
+// and find all that it has asked for, or is being sent away by a node that has
+// nothing more to tell it.
+func (d *duplex) mayLeave() bool {
+	if !d.idle() {
+		return false
+	}
+	select {
+	case <-d.h.draining:
+		return len(d.sources) == 1
+	default:
+		return d.returns && (len(d.sources) == 1 || resumable(d.s))
+	}
+}
+
+// next returns when something is due, if that is before the given time.
+func (d *duplex) next(due time.Time) time.Time {
+	if len(d.light) > 0 && d.h.opts.Response != ResponseJSON {
+		if at := d.light[0].since.Add(d.h.opts.UpgradeAfter); at.Before(due) {
+			due = at
+		}
+	}
+	if at := d.opened.Add(d.h.opts.BodyTimeout); d.silent() && at.Before(due) {
+		due = at
+	}
+	return due
+}
+
+// silent says whether the client of a connection that can be made again has yet to
+// begin.
+func (d *duplex) silent() bool { return d.returns && !d.begun() }
+
+// begun says whether the session is initialized, or about to be.
+func (d *duplex) begun() bool { return d.s.Revision() != "" || d.s.Opening() != nil }
+
+// due does what its time has come for.
+func (d *duplex) due(now time.Time) error {
+	if d.h.opts.Response != ResponseJSON {
+		for i := range d.light {
+			if now.Sub(d.light[i].since) < d.h.opts.UpgradeAfter {
+				break
+			}
+			d.light[i].call.Promote() // which it tells
+		}
+	}
+	switch {
+	case d.s.Ended() && d.idle() && len(d.sources) == 1:
+		return errSessionEnded
+	case d.silent() && now.Sub(d.opened) >= d.h.opts.BodyTimeout:
+		return errSilent
+	}
+	return nil
+}
+
+// append implements [sink].
+func (d *duplex) append(text, id, data []byte) []byte {
+	if id != nil && jsonrpc.Field(data, "method") != nil {
+		quoted := append(append([]byte{'"'}, id...), '"')
+		data, _ = jsonrpc.Set(data, quoted, "params", "_meta", protocol.MetaEventID)
+	}
+	return append(append(text, data...), '\n')
+}
+
+// write implements [sink].
+func (d *duplex) write(lines []byte, _ bool) error { return d.pipe.write(lines) }
+
+// keep implements [sink].
+func (d *duplex) keep() error {
+	d.written = time.Now()
+	d.s.Touch()
+	d.pipe.ping()
+	return nil
+}
+
+// leave implements [sink].
+func (d *duplex) leave(retry time.Duration) error {
+	d.retry = retry
+	return nil
+}
+
+// close lets go of all that the connection reads and waits for, after the copying
+// has ended with err.
+func (d *duplex) close(err error) {
+	d.mu.Lock()
+	d.closed = true
+	rest := slices.Concat(d.light, d.arrivals)
+	d.light, d.arrivals = nil, nil
+	d.room.Broadcast()
+	d.mu.Unlock()
+	for i := range rest {
+		d.drop(&rest[i])
+	}
+	if src := &d.sources[0]; !src.told {
+		src.Detach(false, true, false)
+	}
+	for i := range d.sources[1:] {
+		src := &d.sources[i+1]
+		d.detach(src, err != nil && !src.told)
+	}
+}

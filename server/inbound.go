@@ -1,0 +1,223 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"time"
+
+	"holdfast/jsonrpc"
+	"holdfast/protocol"
+	"holdfast/session"
+	"holdfast/stream"
+)
+
+// listen takes what comes in, one message after the other, until nothing more
+// does. gone is told why, unless the client may still read.
+func (d *duplex) listen(gone context.CancelCauseFunc) {
+	for {
+		data, err := d.pipe.read()
+		var left *jsonrpc.Error
+		switch {
+		case errors.As(err, &left):
+			d.say(jsonrpc.AppendError(nil, nil, left))
+		case errors.Is(err, io.EOF):
+			d.mu.Lock()
+			d.finished = true
+			d.mu.Unlock()
+			session.Poke(d.ready)
+			return
+		case err != nil:
+			gone(err)
+			return
+		case !d.take(data):
+			return
+		}
+	}
+}
+
+// take takes what came as one: a message, or in old revisions a batch. It is false
+// when the connection is over.
+func (d *duplex) take(data []byte) bool {
+	d.mu.Lock()
+	closed := d.closed
+	d.mu.Unlock()
+	if closed {
+		return false // whoever sent it was told that nobody listens
+	}
+	d.s.Touch()
+	msgs, batch, err := jsonrpc.ParseBody(data)
+	switch {
+	case errors.Is(err, jsonrpc.ErrParse):
+		d.say(jsonrpc.AppendError(nil, nil, errf(jsonrpc.CodeParse, "%v", err)))
+		return true
+	case err != nil:
+		d.say(jsonrpc.AppendError(nil, nil, errf(codeInvalid, "%v", err)))
+		return true
+	}
+	if e := d.fits(msgs, batch); e != nil {
+		d.fail(msgs, e)
+		return true
+	}
+	calls := msgs[:0]
+	for i := range msgs {
+		if m := &msgs[i]; !d.handle(m) {
+			calls = append(calls, *m)
+		}
+	}
+	if len(calls) > 0 {
+		d.call(calls, batch)
+	}
+	return true
+}
+
+// fits says what only the session's state can tell against the messages.
+func (d *duplex) fits(msgs []jsonrpc.Message, batch bool) *jsonrpc.Error {
+	begins := initializes(msgs)
+	switch begun := d.begun(); {
+	case begins && len(msgs) > 1:
+		return errf(codeInvalid, "initialize must not be part of a batch")
+	case begins && begun:
+		return errf(codeInvalid, "the session is initialized already")
+	case !begins && !begun:
+		return errf(codeInvalid, "the first message must be an initialize request")
+	}
+	if revision := d.s.Revision(); batch && !protocol.Batches(revision) {
+		return errf(codeInvalid, "protocol revision %s has no batches: send one message", revision)
+	}
+	return nil
+}
+
+// handle does what is asked of Holdfast itself, and hands over what is no request.
+// It is false for a request that makes a call.
+func (d *duplex) handle(m *jsonrpc.Message) bool {
+	if m.Kind != jsonrpc.Request {
+		d.send(*m)
+		return true
+	}
+	return false
+}
+
+// send hands over a notification or a response. Whose backend does not take it
+// cannot be told: neither has an answer.
+func (d *duplex) send(m jsonrpc.Message) {
+	if err := d.s.Send(d.values, m, d.header); err != nil {
+		d.h.logger.Warn("message not delivered", "session", d.s.Name(), "method", m.Method, "error", err)
+	}
+}
+
+// call begins a call for requests. What it says comes from its stream, or, if it
+// is light, from [duplex.takeUp].
+func (d *duplex) call(msgs []jsonrpc.Message, batch bool) {
+	key := ""
+	var err error
+	if len(msgs) == 1 && msgs[0].Method != "initialize" {
+		key, err = messageKey(&msgs[0])
+	}
+	switch {
+	case err != nil:
+		d.fail(msgs, errf(codeInvalid, "%v", err))
+		return
+	case d.taken(d.s, msgs):
+		d.fail(msgs, session.ErrDuplicate)
+		return
+	}
+	var call *session.Call
+	if key == "" {
+		call, err = d.s.Begin(msgs, d.h.light(d.values, d.header, d.s, msgs))
+	} else {
+		var known *session.Attached
+		call, known, err = d.s.BeginKeyed(key, joined(msgs), msgs)
+		if known != nil {
+			d.attach(known.Session, known.Number, msgs[0].ID, stream.Cursor{})
+			return
+		}
+	}
+	if err != nil {
+		d.fail(msgs, err)
+		return
+	}
+	about := &about{session: d.s}
+	for i := range msgs {
+		about.ids = append(about.ids, bytes.Clone(msgs[i].ID)) // not to hold the whole message
+	}
+	if number := call.Number(); number != 0 {
+		// Read before it runs, as a client that made it with a POST is told where to
+		// ask for it before it runs.
+		src, err := d.source(d.s, stream.Cursor{Stream: stream.ID{Number: number}}, about)
+		if err != nil {
+			call.Abort(msgs, errf(jsonrpc.CodeServer, "not delivered: its stream cannot be read: %v", err))
+			d.fail(msgs, err)
+			return
+		}
+		d.put(arrival{src: src})
+		call.Deliver(d.values, msgs, d.header)
+		return
+	}
+	began := time.Now()
+	call.Deliver(d.values, msgs, d.header)
+	if answers, done, _ := call.Answers(); done {
+		if len(answers) > 0 { // else it was cancelled
+			d.say(appendAnswers(nil, answers, batch))
+		}
+		return
+	}
+	call.Tell(d.ready)
+	d.put(arrival{call: call, since: began, batch: batch, src: source{about: about}})
+}
+
+// attach goes on with a call that is there already, for a request with the id: after
+// a cursor, or, where that is zero, from the oldest entry that is kept.
+func (d *duplex) attach(s *session.Session, number uint64, id []byte, at stream.Cursor) {
+	at.Stream.Number = number
+	if at.Seq == 0 {
+		at.Seq = s.OldestOf(d.values, number)
+	}
+	src, err := d.source(s, at, &about{session: s, ids: [][]byte{bytes.Clone(id)}})
+	switch {
+	case errors.Is(err, io.EOF):
+		d.say(jsonrpc.AppendError(nil, id, errf(codeInvalid, "all was said after this event, the response too")))
+		return
+	case err != nil:
+		_, e := d.h.explain(err)
+		d.say(jsonrpc.AppendError(nil, id, e))
+		return
+	}
+	if s != d.s {
+		d.mu.Lock()
+		if d.foreign == nil {
+			d.foreign = make(map[string]*session.Reader)
+		}
+		d.foreign[string(jsonrpc.Key(id))] = src.Reader
+		d.mu.Unlock()
+	}
+	d.put(arrival{src: src})
+}
+
+// taken says whether a request's id is that of a call of another session than s
+// whose messages come on this connection: the client could not tell them apart.
+func (d *duplex) taken(s *session.Session, msgs []jsonrpc.Message) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for i := range msgs {
+		if d.foreign[string(jsonrpc.Key(msgs[i].ID))] != nil && s == d.s {
+			return true
+		}
+	}
+	return false
+}
+
+// fail answers requests with the error that err means; to other messages, which
+// have no answer, there is nothing to say.
+func (d *duplex) fail(msgs []jsonrpc.Message, err error) {
+	var ids [][]byte
+	for i := range msgs {
+		if msgs[i].Kind == jsonrpc.Request {
+			ids = append(ids, msgs[i].ID)
+		}
+	}
+	if text := d.refuse(nil, ids, err); len(text) > 0 {
+		d.say(text[:len(text)-1])
+	}
+}

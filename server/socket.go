@@ -1,0 +1,278 @@
+package server
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"holdfast/protocol"
+	"holdfast/session"
+)
+
+// subprotocol is what clients that know MCP may offer.
+const subprotocol = "mcp"
+
+// upgrades says whether a GET asks for a WebSocket.
+func upgrades(r *http.Request) bool {
+	for _, list := range r.Header["Upgrade"] {
+		for name := range strings.SplitSeq(list, ",") {
+			if strings.EqualFold(strings.TrimSpace(name), "websocket") {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// socket opens a WebSocket: with a session of its own, or attached to the one that
+// the handshake names.
+func (h *Handler) socket(w http.ResponseWriter, r *http.Request) {
+	if !h.version(w, r) {
+		return
+	}
+	if r.Header[protocol.HeaderSession] != nil {
+		if s := h.session(w, r); s != nil {
+			h.duplexSocket(w, r, s)
+		}
+		return
+	}
+	s, err := h.sessions.New(r, h.opts.Principal(r), false)
+	if err != nil {
+		h.fail(w, err)
+		return
+	}
+	h.duplexSocket(w, r, s)
+	if s.Revision() == "" {
+		h.sessions.End(s) // its client knows nothing of it but the name
+	}
+}
+
+// duplexSocket serves a WebSocket in a session.
+func (h *Handler) duplexSocket(w http.ResponseWriter, r *http.Request, s *session.Session) {
+	d := h.newDuplex(r, s)
+	d.returns = true
+	if err := d.from(r); err != nil {
+		h.fail(w, err)
+		return
+	}
+	w.Header()[protocol.HeaderSession] = []string{s.ID()}
+	p := &socket{timeout: h.opts.KeepAlive, wire: wire{timeout: h.opts.WriteTimeout}}
+	var err error
+	p.ws, err = websocket.Accept(&upgrade{w, &p.wire}, r, &websocket.AcceptOptions{
+		Subprotocols: []string{subprotocol},
+		// The guard has checked Origin and Host, by the rules that hold for every door.
+		InsecureSkipVerify: true,
+	})
+	if err != nil {
+		d.close(err) // it is answered
+		return
+	}
+	p.ws.SetReadLimit(h.opts.MaxBody)
+	err = d.serve(d.values, p)
+	h.logger.Debug("websocket ended", "session", s.Name(), "cause", err)
+}
+
+// from has the connection read the standalone stream from where its client is.
+func (d *duplex) from(r *http.Request) error {
+	last := r.Header[protocol.HeaderLastEventID]
+	if len(last) == 0 || last[0] == "" {
+		return d.standalone(r.Context())
+	}
+	at, err := d.s.ParseEventID(last[0])
+	if err == nil && at.Stream.Number != 0 {
+		err = fmt.Errorf("%w (one of a call: go on with that by requests/resume)", session.ErrBadID)
+	}
+	if err != nil {
+		return err
+	}
+	return d.read(r.Context(), at)
+}
+
+// A socket is a WebSocket as a [pipe].
+type socket struct {
+	ws      *websocket.Conn
+	wire    wire
+	timeout time.Duration // for a sign of life
+
+	reading atomic.Int64 // since when a message is waited for, Unix nanoseconds; 0: it is not
+	pinging atomic.Bool
+	pings   sync.WaitGroup
+}
+
+// bodies are what messages are read into: a connection that waits holds none.
+var bodies = sync.Pool{New: func() any { return new(bytes.Buffer) }}
+
+// read implements [pipe].
+func (p *socket) read() ([]byte, error) {
+	p.reading.Store(time.Now().UnixNano())
+	defer p.reading.Store(0)
+	kind, r, err := p.ws.Reader(context.Background())
+	if err != nil {
+		return nil, fmt.Errorf("websocket: %w", err)
+	}
+	b := bodies.Get().(*bytes.Buffer)
+	defer func() {
+		if b.Cap() <= 2*mostText {
+			b.Reset()
+			bodies.Put(b)
+		}
+	}()
+	if _, err := b.ReadFrom(r); err != nil {
+		return nil, fmt.Errorf("websocket: %w", err)
+	}
+	if kind != websocket.MessageText {
+		return nil, errf(codeInvalid, "messages come in text frames")
+	}
+	return bytes.Clone(b.Bytes()), nil
+}
+
+// write implements [pipe].
+func (p *socket) write(lines []byte) error {
+	p.wire.hold()
+	for len(lines) > 0 {
+		n := bytes.IndexByte(lines, '\n')
+		if err := p.ws.Write(context.Background(), websocket.MessageText, lines[:n]); err != nil {
+			_ = p.wire.release()
+			return err
+		}
+		lines = lines[n+1:]
+	}
+	return p.wire.release()
+}
+
+// ping implements [pipe]. Who sends anything lives. While a message is being
+// handled nobody reads, and nobody can tell.
+func (p *socket) ping() {
+	if p.pinging.Swap(true) {
+		return // the last one is still out
+	}
+	asked := time.Now().UnixNano()
+	p.pings.Go(func() {
+		ctx, stop := context.WithTimeout(context.Background(), p.timeout)
+		defer stop()
+		err := p.ws.Ping(ctx)
+		p.pinging.Store(false)
+		since := p.reading.Load()
+		if err != nil && since != 0 && since < asked && p.wire.heard.Load() < asked {
+			_ = p.ws.CloseNow()
+		}
+	})
+}
+
+// close implements [pipe]. It says why the connection ends, where that is known,
+// and waits a little for the other end to say that it understands.
+func (p *socket) close(why error, retry time.Duration) {
+	code, reason := websocket.StatusInternalError, ""
+	switch {
+	case errors.Is(why, errKicked):
+		code, reason = websocket.StatusGoingAway, fmt.Sprintf("going away; retry: %d", retry.Milliseconds())
+	case errors.Is(why, errSessionEnded):
+		code, reason = websocket.StatusNormalClosure, why.Error()
+	case errors.Is(why, errSilent):
+		code, reason = websocket.StatusPolicyViolation, why.Error()
+	}
+	_ = p.ws.Close(code, reason) // who has gone does not hear it
+	p.pings.Wait()
+}
+
+// upgrade is the answer to a handshake, of which the WebSocket gets the connection
+// as a wire.
+type upgrade struct {
+	http.ResponseWriter
+	wire *wire
+}
+
+// WriteHeader names the session only to who gets a WebSocket.
+func (u *upgrade) WriteHeader(status int) {
+	if status != http.StatusSwitchingProtocols {
+		u.Header().Del(protocol.HeaderSession)
+	}
+	u.ResponseWriter.WriteHeader(status)
+}
+
+// Hijack implements [http.Hijacker].
+func (u *upgrade) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	c, rw, err := http.NewResponseController(u.ResponseWriter).Hijack()
+	if err != nil {
+		return nil, nil, err
+	}
+	u.wire.Conn = c
+	// Room for the head of a frame: what is larger goes through.
+	return u.wire, bufio.NewReadWriter(rw.Reader, bufio.NewWriterSize(u.wire, 128)), nil
+}
+
+// A wire is the connection below a WebSocket. What is written while it is held
+// goes out in one write.
+type wire struct {
+	net.Conn
+	timeout time.Duration // for a write
+	heard   atomic.Int64  // when anything came last, Unix nanoseconds
+
+	mu   sync.Mutex
+	held *bytes.Buffer
+}
+
+// Read implements [net.Conn].
+func (w *wire) Read(b []byte) (int, error) {
+	n, err := w.Conn.Read(b)
+	if n > 0 {
+		w.heard.Store(time.Now().UnixNano())
+	}
+	return n, err
+}
+
+// Write implements [net.Conn].
+func (w *wire) Write(b []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.held != nil {
+		if w.held.Len()+len(b) <= mostText {
+			return w.held.Write(b)
+		}
+		if err := w.flush(); err != nil {
+			return 0, err
+		}
+	}
+	return w.send(b)
+}
+
+func (w *wire) send(b []byte) (int, error) {
+	_ = w.SetWriteDeadline(time.Now().Add(w.timeout))
+	return w.Conn.Write(b)
+}
+
+// flush writes what is held. w.mu is held.
+func (w *wire) flush() error {
+	if w.held.Len() == 0 {
+		return nil
+	}
+	_, err := w.send(w.held.Bytes())
+	w.held.Reset()
+	return err
+}
+
+// hold gathers what is written from now on, until release writes it.
+func (w *wire) hold() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.held = bodies.Get().(*bytes.Buffer)
+}
+
+func (w *wire) release() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	err := w.flush()
+	bodies.Put(w.held)
+	w.held = nil
+	return err
+}

@@ -1,0 +1,24 @@
+package session
+
+// What follows is for doors that wait for many calls at a time.
+
+// Tell has ready told, as that of a [Reader] is, when a light call has answered or
+// was given a stream: see [Call.Answers]. It takes the place of [Call.Wait].
+func (c *Call) Tell(ready chan struct{}) {
+	c.mu.Lock()
+	c.changed = ready
+	c.mu.Unlock()
+	Poke(ready) // for what has happened already
+}
+
+// Answers returns the responses of a call that ended while it was light, and
+// whether it did, or the number of its stream, or 0 while it is light. A call that
+// was cancelled has no responses.
+func (c *Call) Answers() (answers [][]byte, done bool, number uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.light, c.ended && c.number == 0, c.number
+}
+
+// Ended says whether the session is over.
+func (s *Session) Ended() bool { return s.isClosed() }
