@@ -135,6 +135,11 @@ func (c *Conn) leave(k *call) {
 	there := c.calls[key] == k
 	if there {
 		delete(c.calls, key)
+		for id, q := range c.asked {
+			if q.call == k {
+				delete(c.asked, id) // nobody waits for the answer
+			}
+		}
 	}
 	c.mu.Unlock()
 	if there {
@@ -170,6 +175,9 @@ func (k *call) run() {
 		var no *refusal
 		if sent.Load() && !(errors.As(err, &no) && no.certain()) {
 			k.maybe = true
+			if k.door == doorAnswers && err != nil && !errors.Is(err, errNext) {
+				k.doubt()
+			}
 		}
 		if k.done() {
 			return
@@ -200,7 +208,10 @@ func (k *call) next(sent *atomic.Bool) (exchange, bool) {
 	p := &k.place
 	switch answers := k.turns.sending; {
 	case answers != nil && p.stream != nil:
-		k.door, x.method, x.url, x.body, x.last = doorAnswers, http.MethodPost, p.stream, answers, p.last
+		k.door, x.method, x.url, x.body, x.last, x.sent = doorAnswers, http.MethodPost, p.stream, answers, p.last, sent
+		if !s.keys {
+			x.wait = k.c.opts.AnswerTimeout // it may go on with the call before it says anything
+		}
 	case p.stream != nil && !k.dead.stream:
 		k.door, x.method, x.url, x.last = doorStream, http.MethodGet, p.stream, p.last
 	case p.last != "" && !k.dead.last:
@@ -294,8 +305,10 @@ func (k *call) heed(err error) error {
 		return k.pace.wait(k.ctx, k.c, nil)
 	case errors.Is(err, errHopeless):
 		return err
-	case errors.Is(err, errSilent) && k.door == doorPost && k.key == "" && !harmless[k.method]:
-		return fmt.Errorf("the server did not begin to answer within %v", k.c.opts.AnswerTimeout)
+	case errors.Is(err, errSilent) && k.key == "" && (k.door == doorPost || k.door == doorAgain):
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		return fmt.Errorf("the server did not begin to answer within %v", k.patience())
 	case k.early():
 		// Whoever waits for the first answer of all would rather know.
 		return k.pace.waitBriefly(k.ctx, k.c, err)

@@ -40,9 +40,6 @@ func (k *call) take(r *response) error {
 	default:
 		return k.c.refused(r)
 	}
-	if k.door == doorAnswers {
-		k.turned()
-	}
 	switch media := r.media(); media {
 	case sse.ContentType:
 		return k.follow(r)
@@ -117,6 +114,7 @@ func (k *call) follow(r *response) error {
 		r.expect(0)
 	}
 	k.pace.reached()
+	k.turned() // or else it would be asked for answers again
 	k.turns.connect(true)
 	defer k.turns.connect(false)
 	replay := r.Request.Header.Get(protocol.HeaderLastEventID) != ""

@@ -29,8 +29,9 @@ type turns struct {
 
 	// sending are answers on their way to the stream URL, as an array; nil if there
 	// are none. Guarded by call.mu.
-	sending []byte
-	sent    [][]byte // the same, one by one
+	sending  []byte
+	sent     [][]byte // the same, one by one
+	doubtful bool     // they were sent, and nobody knows whether they arrived
 }
 
 // connect notes whether the call's stream is being read.
@@ -197,6 +198,13 @@ func (k *call) wanted() error {
 	if len(ready) == 0 && posted {
 		return errNext // the server had not heard the answer when it said so
 	}
+	k.mu.Lock()
+	doubtful := k.turns.doubtful
+	k.turns.doubtful = false
+	if doubtful {
+		ready = append(k.turns.sent, ready...)
+	}
+	k.mu.Unlock()
 	if k.door != doorStream || len(ready) == 0 {
 		k.pace.last = errors.New("the server says that it has said everything, but the answer did not arrive")
 		k.shut()
@@ -215,12 +223,22 @@ func (k *call) wanted() error {
 	return errNext
 }
 
+// doubt is what becomes of answers that may have arrived: they are not sent again
+// before the server says that it still waits for them.
+func (k *call) doubt() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.turns.sending != nil {
+		k.turns.sending, k.turns.doubtful = nil, true
+	}
+}
+
 // turned notes that the server has taken the answers that were sent to the stream
 // URL.
 func (k *call) turned() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.turns.sending, k.turns.sent = nil, nil
+	k.turns.sending, k.turns.sent, k.turns.doubtful = nil, nil, false
 }
 
 // scatter sends answers that the stream URL refused to the endpoint.
