@@ -11,6 +11,11 @@
 //
 //	handler := holdfast.NewHandler(getServer, nil)
 //
-// and the rest stays. Package holdfast/server explains the doors, and
+// and the rest stays. So it is with an mcp.Client: where it connected over an
+// mcp.StreamableClientTransport, it connects over [NewClientTransport], and a call
+// that it makes is not lost with a connection, whatever the server is, as far as
+// that server lets it.
+//
+// Packages holdfast/server and holdfast/client explain the two sides, and
 // ARCHITECTURE.md the house.
 package holdfast

@@ -134,3 +134,32 @@ func ExampleHandler_Shutdown() {
 	fmt.Println(err, <-served)
 	// Output: <nil> http: Server closed
 }
+
+// A Go client changes one line too: its calls outlive the connections under them.
+func ExampleNewClientTransport() {
+	server := mcp.NewServer(&mcp.Implementation{Name: "greeter", Version: "1.0.0"}, nil)
+	mcp.AddTool(server, &mcp.Tool{Name: "greet", Description: "says hello"}, greet)
+	url, stop := listen(holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, nil))
+	defer stop()
+
+	ctx := context.Background()
+	client := mcp.NewClient(&mcp.Implementation{Name: "caller", Version: "1.0.0"}, nil)
+	// It was: &mcp.StreamableClientTransport{Endpoint: url}
+	session, err := client.Connect(ctx, holdfast.NewClientTransport(url, nil), nil)
+	if err != nil {
+		log.Print(err)
+		return
+	}
+	defer session.Close()
+
+	result, err := session.CallTool(ctx, &mcp.CallToolParams{Name: "greet", Arguments: greeting{"Ada"}})
+	switch {
+	case holdfast.OutcomeUnknown(err):
+		fmt.Println("nobody knows whether the tool did its work:", err)
+	case err != nil:
+		fmt.Println("it did not:", err)
+	default:
+		fmt.Println(result.Content[0].(*mcp.TextContent).Text)
+	}
+	// Output: Hello, Ada
+}
