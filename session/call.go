@@ -99,6 +99,10 @@ func (c *Call) Deliver(ctx context.Context, msgs []jsonrpc.Message, header http.
 			}
 			continue
 		}
+		if c.isOver() { // what it had to say could not be stored, so it must not run
+			c.s.fail(c, m.ID, jsonrpc.Errorf(jsonrpc.CodeServer, "not delivered"))
+			continue
+		}
 		err := c.s.deliver(ctx, Inbound{Message: m, Call: c, Context: ctx, Header: header})
 		if err != nil {
 			c.s.fail(c, m.ID, jsonrpc.Errorf(jsonrpc.CodeServer, "the server did not take the request: %v", err))
@@ -161,11 +165,13 @@ func (c *Call) Promote() {
 	}
 	c.mu.Unlock()
 	c.s.log.flush()
+	c.s.tidy(time.Now())
 }
 
 // promote gives the call a stream. c.mu is held; the log must be flushed after.
 func (c *Call) promote() {
 	c.number = c.s.streams.add(c)
+	c.announce()
 	for _, data := range c.light {
 		c.push(data, false)
 	}
@@ -220,6 +226,9 @@ func (c *Call) respond(rq *inflight, data []byte) {
 		return
 	}
 	last := len(c.pending) == 0
+	if c.resume() != nil {
+		c.settled(rq.id, jsonrpc.Field(data, "error") != nil)
+	}
 	switch {
 	case c.s.single:
 		c.s.aside.mu.Lock()
@@ -252,20 +261,35 @@ func (c *Call) settle(rq *inflight) bool {
 	return false
 }
 
-// cancel ends a pending request without a response: its client wants none.
+// cancel ends a pending request without a response: its client wants none, unless
+// it may come back for the request, and then has to be told.
 func (c *Call) cancel(rq *inflight) {
 	c.mu.Lock()
 	defer c.s.log.flush()
 	defer c.mu.Unlock()
 	c.unhook(rq)
-	if c.ended || !c.settle(rq) || len(c.pending) > 0 {
+	if c.ended || !c.settle(rq) {
 		return
 	}
-	c.ended = true
-	if c.number != 0 {
+	c.ended = len(c.pending) == 0
+	switch {
+	case c.number == 0:
+	case c.resume() != nil:
+		c.settled(rq.id, true)
+		c.push(jsonrpc.AppendError(nil, []byte(rq.id), jsonrpc.Errorf(jsonrpc.CodeServer, "cancelled by its client")), c.ended)
+	case c.ended:
 		c.push(nil, true)
 	}
-	c.wake()
+	if c.ended {
+		c.wake()
+	}
+}
+
+// isOver says whether the call has ended.
+func (c *Call) isOver() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.ended
 }
 
 // over says whether the call has ended and waited for its client.

@@ -42,7 +42,9 @@ func (s *Session) enter(c *Call, msgs []jsonrpc.Message) error {
 		}
 		if m.Method == "initialize" && s.initialize == nil {
 			s.initialize = m.Raw
+			s.able(m.Params)
 		}
+		s.remember(c, rq.id, m.Method)
 		if token := jsonrpc.Field(m.Params, "_meta", "progressToken"); token != nil {
 			c.tokens = append(c.tokens, string(jsonrpc.Key(token)))
 		}

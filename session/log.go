@@ -161,6 +161,11 @@ func (a *appender) refused(ctx context.Context, turn []saying, err error) {
 		}
 	} else {
 		ids = a.unanswered(turn)
+		x.c.mu.Lock()
+		for _, id := range ids {
+			x.c.settled(string(id), true)
+		}
+		x.c.mu.Unlock()
 		x.c.mislay(x.c.seq)
 	}
 	end := []stream.Entry{{}} // a cancelled call ends in silence

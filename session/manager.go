@@ -25,6 +25,12 @@ type Options struct {
 	MaxCalls    int           // requests in flight, in all; 1,000,000
 	SessionMax  int           // requests in flight in one session; 1,000
 	Stateless   bool          // no request of a backend can be answered
+	// MaxWait is how long a client of SEP-975 may stay away from a call, without
+	// asking for its status, before it is cancelled; 1 h; negative: for ever. Such
+	// clients are told of no more than TTL and Keep, as the outcome is kept no
+	// longer, and to wait for at least MinWait before they come back.
+	MaxWait, MinWait time.Duration
+	Keep             time.Duration // how long the store keeps a finished call; 0: not known
 	// Safe says which tools may be called again without harm, beside those that
 	// say so themselves (readOnlyHint, idempotentHint).
 	Safe func(tool string) bool
@@ -48,6 +54,8 @@ type Manager struct {
 
 	mu       sync.RWMutex
 	sessions map[stream.SessionKey]*Session
+	// Those whose clients can resume requests, by their named principals.
+	resumers map[string]map[*Session]struct{}
 	closing  bool // nothing new is taken
 	closed   bool // Close waits for what is left
 
@@ -70,6 +78,9 @@ func NewManager(store stream.Store, backend Backend, opts Options) *Manager {
 	}
 	if opts.SessionMax <= 0 {
 		opts.SessionMax = 1_000
+	}
+	if opts.MaxWait == 0 {
+		opts.MaxWait = time.Hour
 	}
 	if opts.Logger == nil {
 		opts.Logger = slog.Default()
@@ -229,7 +240,7 @@ func (m *Manager) end(s *Session, why error) {
 	s.asked = nil
 	s.mu.Unlock()
 	m.mu.Lock()
-	delete(m.sessions, s.key)
+	m.unlist(s)
 	m.mu.Unlock()
 
 	s.failAll(lost, jsonrpc.Errorf(jsonrpc.CodeServer, "outcome unknown: the session ended: %v", why))
@@ -286,6 +297,7 @@ func (m *Manager) expire() {
 		case now := <-t.C:
 			m.sweepKeysAt(now)
 			for _, s := range m.all() {
+				s.tidy(now)
 				if s.idle(now, m.opts.TTL) {
 					m.logger.Debug("session expired", "session", s.Name())
 					m.end(s, errors.New("it was idle for too long"))

@@ -285,12 +285,16 @@ func (r *Reader) Told() {
 	if r.hooks != nil {
 		r.heard()
 	}
-	if r.call == nil {
+	c := r.call
+	if c == nil {
+		c = r.s.resumed(r.cursor.Stream.Number) // whose status tells, also after its end
+	}
+	if c == nil {
 		return
 	}
-	r.call.mu.Lock()
-	r.call.told = max(r.call.told, r.cursor.Seq)
-	r.call.mu.Unlock()
+	c.mu.Lock()
+	c.told = max(c.told, r.cursor.Seq)
+	c.mu.Unlock()
 }
 
 // Cursor returns the reader's place: after the last entry that Next returned.
@@ -337,6 +341,9 @@ func (r *Reader) end() {
 // stream: then the client may come back for that one only.
 func (r *Reader) Detach(broke, ids, besides bool) {
 	r.stop()
+	if c := r.s.resumed(r.cursor.Stream.Number); c != nil {
+		c.heardOf() // from now on it is away
+	}
 	r.s.streams.detach(r, broke, ids, besides)
 	r.s.dispatch(r.cursor.Stream.Number, r.hooks)
 	r.s.Touch()

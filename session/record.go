@@ -4,4 +4,7 @@ package session
 type record struct {
 	key   *keyID // that it was begun under; nil if under none
 	hooks *hooks // nil if its requests name no webhook
+
+	// How it is resumed; nil if its client can't. It does not change after Begin.
+	resume *resume
 }

@@ -1,9 +1,7 @@
 package session
 
 import (
-	"encoding/json"
 	"slices"
-	"strconv"
 
 	"holdfast/jsonrpc"
 )
@@ -98,7 +96,7 @@ func (s *Session) request(l *link, call *Call, m jsonrpc.Message) {
 	}
 	s.asked[id] = asked{link: l, id: append([]byte(nil), m.ID...), call: call}
 	s.mu.Unlock()
-	data := m.WithID(strconv.AppendInt(nil, id, 10))
+	data := m.WithID(s.askedID(id))
 	if !call.say(data, true) {
 		s.aside.say(data, true)
 	}
@@ -139,7 +137,7 @@ func (s *Session) notified(l *link, call *Call, m jsonrpc.Message) {
 			s.mu.Unlock()
 			return
 		}
-		call, data = c, cancelled(id, m.Params)
+		call, data = c, cancelled(s.askedID(id), m.Params)
 	case "notifications/tools/list_changed":
 		s.hints = hints{listed: s.hints.listed + 1}
 		call = s.aside
@@ -177,12 +175,9 @@ func (s *Session) takeAsked(l *link, id []byte) (int64, *Call) {
 	return 0, nil
 }
 
-func cancelled(id int64, params []byte) []byte {
-	p := map[string]json.RawMessage{}
-	_ = json.Unmarshal(params, &p) // well-formed: it was parsed
-	p["requestId"] = strconv.AppendInt(nil, id, 10)
-	text, _ := json.Marshal(p)
-	return jsonrpc.AppendRequest(nil, nil, "notifications/cancelled", text)
+func cancelled(id, params []byte) []byte {
+	params, _ = jsonrpc.Set(params, id, "requestId")
+	return jsonrpc.AppendRequest(nil, nil, "notifications/cancelled", params)
 }
 
 // byToken returns the call that gave a progress token. s.mu is held.

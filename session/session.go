@@ -16,7 +16,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -58,6 +57,8 @@ type Session struct {
 	aside     *Call // the standalone stream
 	streams   table
 	log       appender
+
+	resumes atomic.Pointer[resumes] // nil but for clients of SEP-975
 
 	used    atomic.Int64 // when the client was last heard of, Unix nanoseconds
 	ongoing atomic.Int32 // requests in flight
@@ -148,8 +149,17 @@ func (s *Session) start(c *Call, msgs []jsonrpc.Message, light bool) error {
 		s.m.dismiss(s, n)
 		return err
 	}
-	if !light {
-		c.Promote()
+	if light {
+		return nil
+	}
+	c.Promote()
+	if c.Number() != 0 && c.isOver() { // the policy could not be stored
+		for i := range msgs {
+			if msgs[i].Kind == jsonrpc.Request {
+				s.fail(c, msgs[i].ID, jsonrpc.Errorf(jsonrpc.CodeServer, "not delivered"))
+			}
+		}
+		return stream.ErrFull
 	}
 	return nil
 }
@@ -176,12 +186,8 @@ func (s *Session) Send(ctx context.Context, m jsonrpc.Message, header http.Heade
 // answer hands the client's answer to the backend that asked. An answer that
 // nobody waits for is dropped: it may be a second one.
 func (s *Session) answer(ctx context.Context, m jsonrpc.Message, header http.Header) error {
-	text := string(jsonrpc.Key(m.ID))
-	if m.ID[0] == '"' {
-		text = jsonrpc.String(m.ID) // some clients answer with the id as a string
-	}
-	id, err := strconv.ParseInt(text, 10, 64)
-	if err != nil {
+	id, ok := s.parseAskedID(m.ID)
+	if !ok {
 		return nil
 	}
 	s.mu.Lock()

@@ -1,0 +1,128 @@
+package session
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"holdfast/jsonrpc"
+)
+
+// What follows is done to calls from elsewhere than the connection, or the
+// session, that they were made on, or because nobody comes back for them.
+
+// lookAfter is called when a client may have been away from its call for too
+// long. If it has, the call is cancelled.
+func (c *Call) lookAfter() {
+	s := c.s
+	if !s.m.enter() {
+		return // all calls end now
+	}
+	defer s.m.work.Done()
+	connected := s.streams.read(c.Number())
+	most := s.m.opts.MaxWait
+	c.mu.Lock()
+	r := c.resume()
+	rest := most - time.Since(r.heard)
+	if connected {
+		rest = most
+	}
+	if c.ended || rest > 0 {
+		if !c.ended {
+			r.timer.Reset(rest)
+		}
+		c.mu.Unlock()
+		return
+	}
+	ids := make([]string, 0, len(c.pending))
+	for _, rq := range c.pending {
+		ids = append(ids, rq.id)
+	}
+	c.mu.Unlock()
+	why := jsonrpc.Errorf(jsonrpc.CodeServer, "cancelled: its client was away for longer than maxWait (%v)", most)
+	for _, id := range ids {
+		s.withdraw(c, []byte(id), nil, why.Message, func(rq *inflight) {
+			s.failAll([]*inflight{rq}, why)
+		})
+	}
+}
+
+// withdraw ends a request of the call, if it is in flight, as end does it, and
+// then tells the backend, if it has it. header is that of the HTTP request that
+// is the reason, or nil.
+func (s *Session) withdraw(c *Call, id []byte, header http.Header, reason string, end func(*inflight)) {
+	s.mu.Lock()
+	rq := s.take(id, c)
+	l := s.link
+	sent := rq != nil && rq.sent
+	s.mu.Unlock()
+	if rq == nil {
+		return
+	}
+	end(rq)
+	if !sent || l == nil {
+		return
+	}
+	params, _ := jsonrpc.Set([]byte(`{}`), []byte(rq.id), "requestId")
+	if reason != "" {
+		params, _ = jsonrpc.Set(params, jsonrpc.Quote(reason), "reason")
+	}
+	m := jsonrpc.Message{Kind: jsonrpc.Notification, Method: "notifications/cancelled", Params: params}
+	m.Raw = jsonrpc.AppendRequest(nil, nil, m.Method, params)
+	if err := l.deliver(Inbound{Message: m, Context: context.Background(), Header: header}); err != nil {
+		s.m.logger.Debug("cancellation not delivered", "session", s.Name(), "error", err)
+	}
+}
+
+// metaToken is the member of _meta of notifications/cancelled that names the call,
+// wherever the notification comes from.
+const metaToken = "holdfast/resumeToken"
+
+// Cancel takes a notifications/cancelled whose _meta has the resume token of the
+// request (holdfast/resumeToken), from whatever connection of the principal, and
+// says whether it is one. Where the token is wrong nothing is cancelled.
+func (m *Manager) Cancel(principal string, msg jsonrpc.Message, header http.Header) (taken bool) {
+	if msg.Kind != jsonrpc.Notification || msg.Method != "notifications/cancelled" {
+		return false
+	}
+	token := jsonrpc.Field(msg.Params, "_meta", metaToken)
+	if token == nil {
+		return false
+	}
+	id := jsonrpc.Field(msg.Params, "requestId")
+	s, number, err := m.Resumable(jsonrpc.String(token), id, principal)
+	if err != nil {
+		return true
+	}
+	if c := s.streams.call(number); c != nil {
+		reason := jsonrpc.String(jsonrpc.Field(msg.Params, "reason"))
+		s.withdraw(c, id, header, reason, func(rq *inflight) {
+			c.cancel(rq)
+			s.ended(rq)
+		})
+	}
+	return true
+}
+
+// Answer takes a client's answer to a request of a backend, if the request's id
+// names the session that it was made in: from whatever connection or session of
+// the same principal. taken says so; else the answer may be one for the session
+// that it came in. The error is that of [Session.Send].
+func (m *Manager) Answer(ctx context.Context, principal string, msg jsonrpc.Message, header http.Header) (taken bool, err error) {
+	if msg.Kind != jsonrpc.Response || len(msg.ID) == 0 || msg.ID[0] != '"' {
+		return false, nil
+	}
+	name, _, _, ok := parseSealed(jsonrpc.String(msg.ID))
+	if !ok {
+		return false, nil
+	}
+	s, err := m.FindName(name, principal)
+	if err != nil || !s.Resumable() {
+		return false, nil
+	}
+	if _, ok := s.parseAskedID(msg.ID); !ok {
+		return false, nil
+	}
+	s.Touch()
+	return true, s.answer(ctx, msg, header)
+}

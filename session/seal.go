@@ -1,0 +1,84 @@
+package session
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/base64"
+	"encoding/binary"
+	"strconv"
+	"strings"
+
+	"holdfast/jsonrpc"
+)
+
+// What a seal is for. One that was made for one purpose, or as a stream's name,
+// is of no use for another.
+const (
+	tokenSeal = "holdfast resume token"
+	askedSeal = "holdfast request id"
+)
+
+// seal returns the mark that only this session can make for a number and an id
+// (raw JSON, in any spelling; nil if there is none): 96 bits of a MAC under the
+// session's secret id, in base64.
+func (s *Session) seal(purpose string, number uint64, id []byte) string {
+	mac := hmac.New(sha256.New, []byte(s.id))
+	text := append(make([]byte, 0, 64), purpose...)
+	text = binary.BigEndian.AppendUint64(append(text, 0), number)
+	mac.Write(append(text, jsonrpc.Key(id)...))
+	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil)[:markLen*3/4])
+}
+
+// sealed says whether a mark is that of the number and the id.
+func (s *Session) sealed(mark, purpose string, number uint64, id []byte) bool {
+	return subtle.ConstantTimeCompare([]byte(mark), []byte(s.seal(purpose, number, id))) == 1
+}
+
+// appendSealed appends the text that names the session and the number, with their
+// mark.
+func (s *Session) appendSealed(dst []byte, purpose string, number uint64, id []byte) []byte {
+	dst = append(append(dst, s.key...), '.')
+	dst = append(dst, s.seal(purpose, number, id)...)
+	return strconv.AppendUint(dst, number, 36)
+}
+
+// parseSealed takes such a text apart. The mark is still to be checked.
+func parseSealed(text string) (name, mark string, number uint64, ok bool) {
+	name, rest, ok := strings.Cut(text, ".")
+	if !ok || len(rest) <= markLen || len(text) > 128 {
+		return "", "", 0, false
+	}
+	number, err := strconv.ParseUint(rest[markLen:], 36, 64)
+	ok = err == nil && rest[markLen:] == strconv.FormatUint(number, 36)
+	return name, rest[:markLen], number, ok
+}
+
+// token returns the secret that is enough to resume a request.
+func (s *Session) token(number uint64, id []byte) string {
+	return string(s.appendSealed(make([]byte, 0, 64), tokenSeal, number, id))
+}
+
+// askedID returns the id, as raw JSON, under which the client gets a request of
+// the backend. One that can resume requests may answer from elsewhere, and the id
+// says where to.
+func (s *Session) askedID(number int64) []byte {
+	if !s.Resumable() {
+		return strconv.AppendInt(nil, number, 10)
+	}
+	return append(s.appendSealed([]byte{'"'}, askedSeal, uint64(number), nil), '"')
+}
+
+// parseAskedID is its counterpart.
+func (s *Session) parseAskedID(id []byte) (number int64, ok bool) {
+	text := string(jsonrpc.Key(id))
+	if id[0] == '"' {
+		text = jsonrpc.String(id) // some clients answer with the id as a string
+	}
+	if !s.Resumable() {
+		number, err := strconv.ParseInt(text, 10, 64)
+		return number, err == nil
+	}
+	name, mark, n, ok := parseSealed(text)
+	return int64(n), ok && name == s.Name() && s.sealed(mark, askedSeal, n, nil)
+}
