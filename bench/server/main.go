@@ -32,14 +32,15 @@ const drainTime = 5 * time.Second
 func main() {
 	listen := flag.String("listen", "127.0.0.1:8081", "address to listen on")
 	backend := flag.String("backend", "sdk", "what answers: sdk (an official mcp.Server) or message (raw JSON-RPC)")
+	retry := flag.Duration("retry", 0, "how long clients are told to wait before they come back; 0: Holdfast's default")
 	flag.Parse()
-	if err := serve(*listen, *backend); err != nil {
+	if err := serve(*listen, *backend, *retry); err != nil {
 		slog.Error("bench server failed", "error", err)
 		os.Exit(1)
 	}
 }
 
-func serve(addr, backend string) error {
+func serve(addr, backend string, retry time.Duration) error {
 	newHandler, err := handlers(backend)
 	if err != nil {
 		return err
@@ -55,7 +56,7 @@ func serve(addr, backend string) error {
 		"/mcp-json": holdfast.ResponseJSON,
 		"/mcp-sse":  holdfast.ResponseSSE,
 	} {
-		h := newHandler(&holdfast.Options{Response: response})
+		h := newHandler(&holdfast.Options{Response: response, Retry: retry})
 		mux.Handle(path, h)
 		all = append(all, h)
 	}

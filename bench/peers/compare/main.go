@@ -1,9 +1,10 @@
 // Command compare measures Holdfast against its peers, and against bare net/http
 // that writes the same bytes. It builds and starts every server as a process of
 // its own, drives all of them with the same clients, in turns, and prints what
-// each spends. It needs Linux (/proc), and takes about two minutes.
+// each spends. With -clients it is clients that take turns, each a process of its
+// own, at the same servers. It needs Linux (/proc), and takes about two minutes.
 //
-//	cd bench/peers && go run ./compare [-rounds 3] [-for 1s] [-held 2000] [-only TEXT]
+//	cd bench/peers && go run ./compare [-clients] [-rounds 3] [-for 1s] [-held 2000] [-only TEXT]
 package main
 
 import (
@@ -12,7 +13,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -24,29 +24,33 @@ func main() {
 	each := flag.Duration("for", time.Second, "how long short calls are made in each round")
 	held := flag.Int("held", 2000, "how many sessions and calls to hold for memory; 0 to skip")
 	only := flag.String("only", "", "measure the first subject, and those whose name contains this")
+	clients := flag.Bool("clients", false, "measure clients, not servers")
 	flag.Parse()
 	first := subjects[0]
 	subjects = slices.DeleteFunc(subjects, func(s subject) bool {
 		return s.name != first.name && !strings.Contains(s.name, *only)
 	})
-	if err := compare(*rounds, *each, *held); err != nil {
+	if err := compare(*clients, *rounds, *each, *held); err != nil {
 		fmt.Fprintf(os.Stderr, "compare: %v\n", err)
 		os.Exit(1)
 	}
 }
 
-func compare(rounds int, each time.Duration, held int) (err error) {
+func compare(clients bool, rounds int, each time.Duration, held int) (err error) {
 	dir, err := os.MkdirTemp("", "compare")
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	for _, pkg := range servers() {
+	for _, pkg := range append(servers(), clientProgram) {
 		build := exec.Command("go", "build", "-o", filepath.Join(dir, binary(pkg)), pkg)
 		build.Stderr = os.Stderr
 		if err := build.Run(); err != nil {
 			return fmt.Errorf("build %s: %w", pkg, err)
 		}
+	}
+	if clients {
+		return compareClients(os.Stdout, dir, rounds, each, held)
 	}
 	f := newFigures()
 	if err := measureCPU(f, dir, rounds, each); err != nil {
@@ -83,4 +87,4 @@ func measureCPU(f figures, dir string, rounds int, each time.Duration) error {
 }
 
 // binary is what a package's program is called.
-func binary(pkg string) string { return path.Base(path.Dir(pkg)) }
+func binary(pkg string) string { return strings.ReplaceAll(pkg, "/", "-") }

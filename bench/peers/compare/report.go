@@ -78,12 +78,15 @@ func (f figures) spread() (worst float64) {
 func (f figures) print(w io.Writer, rounds int) error {
 	var b strings.Builder
 	floor := subjects[0].name
-	fmt.Fprintf(&b, "%s, %d CPUs (%s), %d clients, median of %d interleaved rounds (which lie up to %.0f %% apart).\n\n",
-		runtime.Version(), runtime.NumCPU(), cpuModel(), callers, rounds, 100*f.spread())
+	f.head(&b, rounds, fmt.Sprintf("%d clients", callers))
+	rows := make([]string, len(subjects))
+	for i := range subjects {
+		rows[i] = subjects[i].name
+	}
 
 	b.WriteString("Server CPU in µs per operation, and as a multiple of the floor's in the same column " +
 		"(of its plain call for the SSE call):\n\n")
-	table(&b, []string{plainCall, sseCall, liveEvent, oldEvent}, func(what, subject string) string {
+	table(&b, rows, []string{plainCall, sseCall, liveEvent, oldEvent}, func(what, subject string) string {
 		v := median(f.rounds[what][subject])
 		if v == 0 {
 			return ""
@@ -97,13 +100,7 @@ func (f figures) print(w io.Writer, rounds int) error {
 
 	if len(f.memory) > 0 {
 		b.WriteString("\nMemory after collection, bytes each: heap spans and stacks in use / objects alive and stacks (goroutines each):\n\n")
-		table(&b, []string{idleSession, waitingCall, leftCall}, func(what, subject string) string {
-			m, ok := f.memory[what][subject]
-			if !ok {
-				return ""
-			}
-			return fmt.Sprintf("%.0f / %.0f (%.1f)", m.inUse, m.alive, m.goroutines)
-		})
+		table(&b, rows, []string{idleSession, waitingCall, leftCall}, f.memoryCell)
 	}
 	for _, what := range slices.Sorted(maps.Keys(f.lost)) {
 		fmt.Fprintf(&b, "\nLost: %s: %d\n", what, f.lost[what])
@@ -112,15 +109,30 @@ func (f figures) print(w io.Writer, rounds int) error {
 	return err
 }
 
-func table(b *strings.Builder, columns []string, cell func(what, subject string) string) {
+func (f figures) memoryCell(what, subject string) string {
+	m, ok := f.memory[what][subject]
+	if !ok {
+		return ""
+	}
+	return fmt.Sprintf("%.0f / %.0f (%.1f)", m.inUse, m.alive, m.goroutines)
+}
+
+// head says where, how often and by how many was measured.
+func (f figures) head(b *strings.Builder, rounds int, who string) {
+	fmt.Fprintf(b, "%s, %d CPUs (%s), %s, median of %d interleaved rounds (which lie up to %.0f %% apart).\n\n",
+		runtime.Version(), runtime.NumCPU(), cpuModel(), who, rounds, 100*f.spread())
+}
+
+// table writes a row for each name that has anything to show.
+func table(b *strings.Builder, names, columns []string, cell func(what, name string) string) {
 	fmt.Fprintf(b, "| | %s |\n|---|%s\n", strings.Join(columns, " | "), strings.Repeat("---:|", len(columns)))
-	for i := range subjects {
+	for _, name := range names {
 		row := make([]string, len(columns))
 		for j, what := range columns {
-			row[j] = cell(what, subjects[i].name)
+			row[j] = cell(what, name)
 		}
 		if strings.Join(row, "") != "" {
-			fmt.Fprintf(b, "| %s | %s |\n", subjects[i].name, strings.Join(row, " | "))
+			fmt.Fprintf(b, "| %s | %s |\n", name, strings.Join(row, " | "))
 		}
 	}
 }

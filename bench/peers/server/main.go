@@ -2,6 +2,7 @@
 // measured against. Which paths there are depends on the kind:
 //
 //	floor    see package floor
+//	light    see floor.NewLight
 //	go-sdk   /mcp-json, /mcp-sse, and /mcp-store with an event store
 //	mcp-go   /mcp, and /mcp-store with an event store
 //
@@ -29,7 +30,7 @@ const storeBytes = 1 << 30
 
 func main() {
 	listen := flag.String("listen", "127.0.0.1:8082", "address to listen on")
-	kind := flag.String("kind", "floor", "floor, go-sdk or mcp-go")
+	kind := flag.String("kind", "floor", "floor, light, go-sdk or mcp-go")
 	flag.Parse()
 	if err := serve(*listen, *kind); err != nil {
 		slog.Error("peer failed", "error", err)
@@ -43,6 +44,8 @@ func serve(addr, kind string) error {
 	switch kind {
 	case "floor":
 		mux.Handle("/", floor.New())
+	case "light":
+		mux.Handle("/", floor.NewLight())
 	case "go-sdk":
 		s := tools.NewServer()
 		get := func(*http.Request) *mcp.Server { return s }
