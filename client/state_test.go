@@ -1,0 +1,302 @@
+package client_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"holdfast"
+	"holdfast/client"
+	"holdfast/jsonrpc"
+)
+
+// raw is a host that speaks JSON.
+type raw struct {
+	*client.Conn
+	t     *testing.T
+	heard map[string]int // notifications, by method
+}
+
+func newRaw(t *testing.T, url string, opts client.Options) *raw {
+	t.Helper()
+	c, err := client.New(url, &opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return &raw{c, t, make(map[string]int)}
+}
+
+func (r *raw) send(format string, args ...any) {
+	r.t.Helper()
+	m, err := jsonrpc.Parse(fmt.Appendf(nil, format, args...))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	if err := r.Send(r.t.Context(), m); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// until returns the first message for which f is true.
+func (r *raw) until(f func(jsonrpc.Message) bool) jsonrpc.Message {
+	r.t.Helper()
+	ctx, stop := context.WithTimeout(r.t.Context(), 20*time.Second)
+	defer stop()
+	for {
+		m, err := r.Receive(ctx)
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		if m.Kind == jsonrpc.Notification {
+			r.heard[m.Method]++
+		}
+		if f(m) {
+			return m
+		}
+	}
+}
+
+func (r *raw) answer(id string) jsonrpc.Message {
+	r.t.Helper()
+	return r.until(func(m jsonrpc.Message) bool { return m.Kind == jsonrpc.Response && string(m.ID) == id })
+}
+
+func (r *raw) open() {
+	r.t.Helper()
+	r.send(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"elicitation":{}},"clientInfo":{"name":"raw","version":"1"}}}`)
+	if m := r.answer("0"); m.Error != nil {
+		r.t.Fatalf("initialize: %s", m.Error)
+	}
+	r.send(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+}
+
+// gate is a server with a tool that waits.
+type gate struct {
+	url  string
+	runs atomic.Int32
+	open chan struct{}
+}
+
+func newGate(t *testing.T) *gate {
+	t.Helper()
+	g := &gate{open: make(chan struct{})}
+	server := mcp.NewServer(impl, nil)
+	mcp.AddTool(server, &mcp.Tool{Name: "wait"}, func(ctx context.Context, req *mcp.CallToolRequest, _ struct{}) (*mcp.CallToolResult, any, error) {
+		n := g.runs.Add(1)
+		if token := req.Params.GetProgressToken(); token != nil {
+			_ = req.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: token, Progress: 1})
+		}
+		select {
+		case <-g.open:
+		case <-ctx.Done():
+			return nil, nil, ctx.Err()
+		}
+		if token := req.Params.GetProgressToken(); token != nil {
+			_ = req.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: token, Progress: 2})
+		}
+		return nil, n, nil
+	})
+	h := holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, &holdfast.Options{Retry: 10 * time.Millisecond})
+	t.Cleanup(func() {
+		ctx, stop := context.WithTimeout(context.Background(), time.Second)
+		defer stop()
+		_ = h.Shutdown(ctx)
+	})
+	g.url = serve(t, h)
+	return g
+}
+
+// A call is begun by one Conn and finished by another, which knows only what the
+// first one's State says, whatever of it is left.
+func TestGoOn(t *testing.T) {
+	t.Parallel()
+	for name, forget := range map[string]func(*client.State){
+		"all": func(*client.State) {},
+		"one call": func(s *client.State) {
+			*s = client.State{URL: s.URL, Revision: s.Revision, Keys: s.Keys, Calls: s.Calls}
+		},
+		"stream URL": func(s *client.State) {
+			*s = client.State{URL: s.URL, Revision: s.Revision, Calls: s.Calls}
+			s.Calls[0].Token, s.Calls[0].LastEventID, s.Calls[0].Key = "", "", ""
+		},
+		"token": func(s *client.State) {
+			*s = client.State{URL: s.URL, Revision: s.Revision, Calls: s.Calls}
+			s.Calls[0].Stream, s.Calls[0].LastEventID, s.Calls[0].Key = "", "", ""
+		},
+		"event id": func(s *client.State) {
+			s.Calls[0].Stream, s.Calls[0].Token, s.Calls[0].Key = "", "", ""
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := newGate(t)
+			a := newRaw(t, g.url, client.Options{})
+			a.open()
+			a.send(`{"jsonrpc":"2.0","id":"x","method":"tools/call","params":{"name":"wait","arguments":{},"_meta":{"progressToken":"p"}}}`)
+			a.until(func(m jsonrpc.Message) bool { return m.Method == "notifications/progress" })
+			text, err := json.Marshal(a.State())
+			a.Detach()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := a.Receive(t.Context()); !errors.Is(err, io.EOF) {
+				t.Errorf("after Detach: %v", err)
+			}
+			close(g.open)
+			var s client.State
+			if err := json.Unmarshal(text, &s); err != nil {
+				t.Fatal(err)
+			}
+			forget(&s)
+			b := newRaw(t, s.URL, client.Options{State: &s})
+			var progress []string
+			m := b.until(func(m jsonrpc.Message) bool {
+				if m.Method == "notifications/progress" {
+					progress = append(progress, string(jsonrpc.Field(m.Params, "progress")))
+				}
+				return m.Kind == jsonrpc.Response
+			})
+			if string(m.ID) != `"x"` || m.Error != nil {
+				t.Fatalf("%s", m.Raw)
+			}
+			want := "2"
+			if s.Calls[0].LastEventID == "" {
+				want = "1 2" // nobody knows that the first one has arrived
+			}
+			if got := strings.Join(progress, " "); got != want {
+				t.Errorf("progress %s, want %s", got, want)
+			}
+			if n := g.runs.Load(); n != 1 {
+				t.Errorf("the tool ran %d times", n)
+			}
+		})
+	}
+}
+
+// The status of a call is told without taking what it has to say.
+func TestStatus(t *testing.T) {
+	t.Parallel()
+	g := newGate(t)
+	a := newRaw(t, g.url, client.Options{})
+	a.open()
+	a.send(`{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"wait","arguments":{},"_meta":{"progressToken":"p"}}}`)
+	a.until(func(m jsonrpc.Message) bool { return m.Method == "notifications/progress" })
+	s := a.State()
+	a.Detach()
+	s = client.State{URL: s.URL, Revision: s.Revision, Calls: s.Calls}
+	ask := func() client.Status {
+		t.Helper()
+		b := newRaw(t, s.URL, client.Options{State: &client.State{URL: s.URL, Revision: s.Revision}, NoListen: true})
+		got, err := b.StatusOf(t.Context(), s.Calls[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}
+	if got := ask(); got.Status != "processing" || got.HasInputRequest {
+		t.Errorf("%+v", got)
+	}
+	close(g.open)
+	for ask().Status == "processing" {
+		time.Sleep(time.Millisecond) // there is nothing to wait on: that is what this is for
+	}
+	if got := ask(); got.Status != "completed" || !got.HasPendingMessage {
+		t.Errorf("%+v", got)
+	}
+}
+
+// A request that the host cancels is cancelled at the server, and has no answer.
+func TestCancel(t *testing.T) {
+	t.Parallel()
+	g := newGate(t)
+	a := newRaw(t, g.url, client.Options{})
+	a.open()
+	a.send(`{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"wait","arguments":{},"_meta":{"progressToken":"p"}}}`)
+	a.until(func(m jsonrpc.Message) bool { return m.Method == "notifications/progress" })
+	s := a.State()
+	a.send(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":7}}`)
+	b := newRaw(t, s.URL, client.Options{State: &client.State{URL: s.URL, Revision: s.Revision}, NoListen: true})
+	for {
+		if got, err := b.StatusOf(t.Context(), s.Calls[0]); err != nil || got.Status != "processing" {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	a.send(`{"jsonrpc":"2.0","id":8,"method":"ping"}`)
+	if m := a.answer("8"); m.Error != nil || string(m.Result) != "{}" {
+		t.Errorf("%s", m.Raw)
+	}
+}
+
+// When the server has ended the session another one begins, and the host is told
+// what of the old one is lost.
+func TestNewSession(t *testing.T) {
+	t.Parallel()
+	var handler atomic.Pointer[holdfast.Handler]
+	var runs atomic.Int32
+	started := make(chan struct{}, 10)
+	end := func(h *holdfast.Handler) {
+		if h != nil {
+			ctx, stop := context.WithCancel(context.Background())
+			stop() // without waiting for anybody
+			_ = h.Shutdown(ctx)
+		}
+	}
+	restart := func() {
+		server := mcp.NewServer(impl, nil)
+		mcp.AddTool(server, &mcp.Tool{Name: "wait"}, func(ctx context.Context, _ *mcp.CallToolRequest, args struct {
+			Quick bool `json:"Quick,omitempty"`
+		}) (*mcp.CallToolResult, any, error) {
+			n := runs.Add(1)
+			if !args.Quick {
+				started <- struct{}{}
+				<-ctx.Done()
+			}
+			return nil, n, nil
+		})
+		end(handler.Swap(holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, &holdfast.Options{Retry: 10 * time.Millisecond})))
+	}
+	restart()
+	t.Cleanup(func() { end(handler.Load()) })
+	url := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { handler.Load().ServeHTTP(w, r) }))
+	lost := make(chan client.Lost, 10)
+	a := newRaw(t, url, client.Options{Lost: func(l client.Lost) { lost <- l }})
+	a.open()
+	a.send(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"wait","arguments":{}}}`)
+	<-started
+	old := a.SessionID()
+	restart()
+	m := a.answer("1")
+	if !strings.Contains(string(m.Error), "outcome unknown") {
+		t.Errorf("a call in flight: %s", m.Raw)
+	}
+	a.send(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"wait","arguments":{"Quick":true}}}`)
+	if m := a.answer("2"); m.Error != nil {
+		t.Errorf("a call after that: %s", m.Raw)
+	}
+	if id := a.SessionID(); id == old || id == "" {
+		t.Errorf("session %q, after %q", id, old)
+	}
+	if n := runs.Load(); n != 2 {
+		t.Errorf("tools ran %d times", n)
+	}
+	select {
+	case <-lost:
+	case <-time.After(10 * time.Second):
+		t.Error("nobody said that the session was lost")
+	}
+	const changed = "notifications/tools/list_changed"
+	if a.heard[changed] == 0 {
+		a.until(func(m jsonrpc.Message) bool { return m.Method == changed })
+	}
+}
