@@ -150,6 +150,9 @@ func (l *listener) take(r *response) error {
 		r.expect(l.c.opts.Silence)
 	}
 	id, replay := r.Request.Header.Get(protocol.HeaderSession), r.Request.Header.Get(protocol.HeaderLastEventID) != ""
+	l.c.mu.Lock()
+	replay = replay || l.c.session.keys // one of ours, which continues here the calls that a client may have lost
+	l.c.mu.Unlock()
 	events := sse.NewReader(&counting{r: r, l: l}, l.c.opts.MaxMessage)
 	for {
 		ev, err := events.Next()

@@ -117,7 +117,7 @@ func (k *call) follow(r *response) error {
 	k.turned() // or else it would be asked for answers again
 	k.turns.connect(true)
 	defer k.turns.connect(false)
-	replay := r.Request.Header.Get(protocol.HeaderLastEventID) != ""
+	replay := k.door != doorPost // what comes may have come before, here or on the standalone stream
 	events := sse.NewReader(r, k.c.opts.MaxMessage)
 	for {
 		ev, err := events.Next()
