@@ -71,6 +71,9 @@ func (h *Handler) explain(err error) (status int, e *jsonrpc.Error) {
 	case errors.Is(err, session.ErrBadID):
 		return http.StatusBadRequest, errf(jsonrpc.CodeInvalidParams,
 			"%v: resume with an id that was received in this session", err)
+	case errors.Is(err, session.ErrBadToken):
+		return http.StatusOK, errf(jsonrpc.CodeInvalidParams,
+			"%v: the token is not its own, or what became of it is no longer kept", err)
 	case errors.Is(err, stream.ErrTrimmed), errors.Is(err, stream.ErrNotFound):
 		return http.StatusGone, errf(jsonrpc.CodeServer,
 			"outcome unknown: %v; they were dropped after the time or the size they are kept for", stream.ErrTrimmed)

@@ -212,14 +212,14 @@ func (h *Handler) find(w http.ResponseWriter, r *http.Request, param string) (s 
 
 // may says whether the session header of a request, if it has one, lets it have a
 // stream of s: it must not be another client's. A named principal may come with
-// another of its sessions.
+// another of its sessions, and so may a client that resumes its requests (SEP-975).
 func (h *Handler) may(r *http.Request, principal string, s *session.Session) bool {
 	own := r.Header[protocol.HeaderSession]
 	if len(own) == 0 || s.Is(own[0]) {
 		return true
 	}
 	_, err := h.sessions.Find(own[0], principal)
-	return err == nil && principal != ""
+	return err == nil && (principal != "" || s.Resumable())
 }
 
 // newGuest prepares an event stream of a session that need not be the one that the

@@ -8,7 +8,6 @@ import (
 	"holdfast/jsonrpc"
 	"holdfast/protocol"
 	"holdfast/session"
-	"holdfast/stream"
 )
 
 // keyOf returns the idempotency key of a POST, "" if it has none: the header's,
@@ -67,19 +66,10 @@ func joined(msgs []jsonrpc.Message) []byte {
 // attach answers a POST with the stream of a call that is there already: after the
 // event that the client has last seen, or from the oldest that is kept.
 func (h *Handler) attach(w http.ResponseWriter, r *http.Request, s *session.Session, number uint64) {
-	cursor := stream.Cursor{Stream: stream.ID{Number: number}}
-	if last := r.Header[protocol.HeaderLastEventID]; len(last) > 0 && last[0] != "" {
-		at, err := s.ParseEventID(last[0])
-		if err == nil && at.Stream.Number != number {
-			err = session.ErrBadID
-		}
-		if err != nil {
-			h.fail(w, err)
-			return
-		}
-		cursor = at
-	} else {
-		cursor.Seq = s.OldestOf(r.Context(), number)
+	cursor, err := cursorAfter(r.Context(), s, number, lastEventID(r))
+	if err != nil {
+		h.fail(w, err)
+		return
 	}
 	h.resume(w, r, h.newGuest(w, r, s), cursor)
 }

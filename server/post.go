@@ -36,6 +36,15 @@ func (h *Handler) post(w http.ResponseWriter, r *http.Request) {
 		h.stateless(w, r, msgs, batch, requests)
 		return
 	}
+	if !batch && h.ours(&msgs[0]) {
+		h.postOurs(w, r, &msgs[0])
+		return
+	}
+	if requests == 0 {
+		if msgs, ok = h.roamed(w, r, msgs); !ok {
+			return
+		}
+	}
 	if initializes(msgs) && r.Header[protocol.HeaderSession] == nil {
 		h.initialize(w, r, msgs)
 		return

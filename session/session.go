@@ -165,13 +165,20 @@ func (s *Session) start(c *Call, msgs []jsonrpc.Message, light bool) error {
 }
 
 // Send takes a message of the client that is no request: a notification, or the
-// answer to a request of the backend.
+// answer to a request of the backend. One that names another session, of the same
+// principal, goes there.
 func (s *Session) Send(ctx context.Context, m jsonrpc.Message, header http.Header) error {
 	if m.Kind == jsonrpc.Response {
+		if taken, err := s.m.Answer(ctx, s.principal, m, header); taken {
+			return err
+		}
 		return s.answer(ctx, m, header)
 	}
 	switch m.Method {
 	case "notifications/cancelled":
+		if s.m.Cancel(s.principal, m, header) {
+			return nil
+		}
 		if id := jsonrpc.Field(m.Params, "requestId"); id != nil {
 			s.cancel(id) // first, so that a request that waits to be delivered is not
 		}
