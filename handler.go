@@ -1,6 +1,7 @@
 package holdfast
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -49,8 +50,14 @@ type Options struct {
 	// SessionTTL is how long a session lives that has nothing in flight and no
 	// client connected; 30 minutes.
 	SessionTTL time.Duration
-	// Keep is how long a finished call can still be read; 10 minutes.
+	// Keep is how long a finished call can still be read; 10 minutes. A Store keeps
+	// it for as long as that was told; then Keep says how long that is, if it is
+	// known.
 	Keep time.Duration
+	// MaxWait is how long a client of SEP-975 may stay away from a call before it is
+	// cancelled; 1 h; negative: for ever. Such clients are told of no more than
+	// SessionTTL and Keep, as what became of the call is kept no longer.
+	MaxWait time.Duration
 	// MaxBody bounds a request's body, in bytes; 4 MiB.
 	MaxBody int64
 	// MaxSessions and MaxCalls bound what is open and in flight at a time; 250,000
@@ -118,6 +125,9 @@ func NewBackendHandler(backend session.Backend, opts *Options) *Handler {
 	}
 	h := &Handler{}
 	if o.Store == nil {
+		if o.Keep <= 0 {
+			o.Keep = 10 * time.Minute
+		}
 		h.store = engine.Memory(o.Keep)
 		o.Store = h.store
 	}
@@ -126,6 +136,9 @@ func NewBackendHandler(backend session.Backend, opts *Options) *Handler {
 		MaxSessions: o.MaxSessions,
 		MaxCalls:    o.MaxCalls,
 		Stateless:   o.Stateless,
+		MaxWait:     o.MaxWait,
+		MinWait:     cmp.Or(o.Retry, time.Second),
+		Keep:        o.Keep,
 		Safe:        o.Safe,
 		Logger:      o.Logger,
 	})

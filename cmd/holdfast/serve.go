@@ -36,6 +36,7 @@ type serveFlags struct {
 	keepAlive       time.Duration
 	sessionTTL      time.Duration
 	keep            time.Duration
+	maxWait         time.Duration
 	drain           time.Duration
 	maxBody         byteSize
 	origins, hosts  []string
@@ -69,6 +70,7 @@ a process of its own.`,
 	fs.DurationVar(&f.keepAlive, "keepalive", 15*time.Second, "silence after which a comment is sent on a stream; 0: never")
 	fs.DurationVar(&f.sessionTTL, "session-ttl", 30*time.Minute, "how long an idle session lives")
 	fs.DurationVar(&f.keep, "keep", 10*time.Minute, "how long a finished call can still be read")
+	fs.DurationVar(&f.maxWait, "max-wait", time.Hour, "how long a client that resumes requests (SEP-975) may stay away from a running call before it is cancelled; 0: for ever")
 	fs.DurationVar(&f.drain, "drain", 10*time.Second, "how long running calls may take to finish after SIGTERM")
 	fs.Var(&f.maxBody, "max-body", "largest request body")
 	fs.StringArrayVar(&f.origins, "allow-origin", nil, "web `origin` whose pages may connect (repeat for more; * for any)")
@@ -108,7 +110,7 @@ func (f *serveFlags) check(command []string) error {
 		}
 	}
 	for name, d := range map[string]time.Duration{
-		"--disconnect-after": f.disconnectAfter, "--keepalive": f.keepAlive, "--drain": f.drain,
+		"--disconnect-after": f.disconnectAfter, "--keepalive": f.keepAlive, "--drain": f.drain, "--max-wait": f.maxWait,
 	} {
 		if d < 0 {
 			return usagef("%s %v: want 0 or more", name, d)
@@ -132,6 +134,10 @@ func (f *serveFlags) options() *holdfast.Options {
 	if keepAlive == 0 {
 		keepAlive = -1
 	}
+	maxWait := f.maxWait
+	if maxWait == 0 {
+		maxWait = -1
+	}
 	return &holdfast.Options{
 		Response:        response,
 		UpgradeAfter:    f.upgradeAfter,
@@ -139,6 +145,8 @@ func (f *serveFlags) options() *holdfast.Options {
 		Retry:           f.retry,
 		KeepAlive:       keepAlive,
 		SessionTTL:      f.sessionTTL,
+		Keep:            f.keep,
+		MaxWait:         maxWait,
 		MaxBody:         int64(f.maxBody),
 		Stateless:       f.stateless,
 		AllowedOrigins:  f.origins,
