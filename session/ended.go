@@ -2,7 +2,6 @@ package session
 
 import (
 	"bytes"
-	"math"
 	"time"
 
 	"holdfast/jsonrpc"
@@ -186,9 +185,6 @@ func (r *Reader) heard() {
 	t := &r.s.streams
 	t.mu.Lock()
 	r.hooks.told = max(r.hooks.told, r.cursor.Seq)
-	if r.read {
-		r.hooks.told = math.MaxUint64
-	}
 	t.mu.Unlock()
 	r.s.dispatch(r.cursor.Stream.Number, r.hooks)
 }
@@ -221,7 +217,7 @@ func (h *hooks) due(connected bool) []hook {
 	kept := h.list[:0]
 	for _, k := range h.list {
 		switch {
-		case k.seq == 0 || k.seq <= h.told:
+		case k.seq <= h.told: // or there is none: it was cancelled
 		case connected || h.held:
 			kept = append(kept, k)
 		default:

@@ -301,8 +301,11 @@ func TestEndedNotStored(t *testing.T) {
 			return d
 		})
 		s := h.open("")
-		c := begin(t, s, false, hookedRequest(1))
+		c := begin(t, s, false, hookedRequest(1), hookedRequest(2))
 		attach(t, s, c.Number()).Detach(true, true, false)
+		if err := s.Send(t.Context(), parse(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":2}}`), nil); err != nil {
+			t.Fatal(err)
+		}
 		d.set(refuse)
 		h.desk.last().say(c, `{"jsonrpc":"2.0","id":1,"result":{"text":"`+strings.Repeat("x", 2*stream.Reserve)+`"}}`)
 		if got := b.rang(); got != "1 https://h/1 failed" {

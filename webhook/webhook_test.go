@@ -205,6 +205,11 @@ func TestBadReceivers(t *testing.T) {
 	s.Send(event(mute.URL))
 	mute.next(t)
 	mute.next(t) // the second try
+
+	verbose := newReceiver(t, func(_ int, w http.ResponseWriter) { w.Header().Set("X", strings.Repeat("x", 64<<10)) })
+	s.Send(event(verbose.URL))
+	verbose.next(t)
+	log.has(t, "headers exceeded")
 }
 
 // However many events there are, few are on their way at a time, fewer to one
@@ -245,6 +250,40 @@ func TestBounds(t *testing.T) {
 		t.Errorf("%d tries at a time to one receiver", n)
 	}
 	eventually(t, "all to be sent", func() bool { return strings.Count(log.String(), "webhook sent") >= queue })
+}
+
+// However many receivers there are, few tries are made at a time, and no fewer.
+func TestConcurrent(t *testing.T) {
+	t.Parallel()
+	var busy, most atomic.Int64
+	together := make(chan struct{})
+	answer := func(n int, w http.ResponseWriter) {
+		if n < 2 {
+			w.WriteHeader(http.StatusBadGateway)
+			return
+		}
+		now := busy.Add(1)
+		for m := most.Load(); now > m && !most.CompareAndSwap(m, now); m = most.Load() {
+		}
+		if now == 3 {
+			close(together)
+		}
+		<-together
+		busy.Add(-1)
+	}
+	s, log := newSender(t, webhook.Options{Allow: allow(t, "127.0.0.1"), Pause: time.Hour / 3, Concurrent: 3})
+	for range 4 {
+		r := newReceiver(t, answer)
+		s.Send(event(r.URL))
+		s.Send(event(r.URL))
+	}
+	eventually(t, "all to wait", func() bool { return strings.Count(log.String(), "to be tried again") == 8 })
+	if err := s.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if n := most.Load(); n != 3 || strings.Contains(log.String(), "given up") { // with fewer than three the first would time out
+		t.Errorf("%d tries at a time; the log is %s", n, log)
+	}
 }
 
 // What there is no room for is dropped, and said so now and then.
