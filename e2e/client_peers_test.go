@@ -1,0 +1,300 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"holdfast"
+)
+
+// aCall is in each tool's call.
+const aCall = `"tools/call"`
+
+// soon bounds everything that these tests wait for.
+const soon = 20 * time.Second
+
+// A guest is an official client over our transport.
+type guest struct {
+	*mcp.ClientSession
+	t *testing.T
+	f *foreign
+
+	mu    sync.Mutex
+	heard map[any][]float64 // progress, by token
+	news  chan struct{}     // says that there is more
+	asked atomic.Int64
+}
+
+// visit connects to a server, through a proxy with that plan unless it is nil.
+func visit(t *testing.T, f *foreign, least int, plan func(string) Cut) *guest {
+	t.Helper()
+	target := f.url
+	if plan != nil {
+		target = behind(t, f.url, least, plan)
+	}
+	g := &guest{t: t, f: f, heard: make(map[any][]float64), news: make(chan struct{}, 1)}
+	client := mcp.NewClient(&mcp.Implementation{Name: "guest", Version: "1"}, &mcp.ClientOptions{
+		ProgressNotificationHandler: func(_ context.Context, req *mcp.ProgressNotificationClientRequest) {
+			g.mu.Lock()
+			defer g.mu.Unlock()
+			token := req.Params.ProgressToken
+			g.heard[token] = append(g.heard[token], req.Params.Progress)
+			select {
+			case g.news <- struct{}{}:
+			default:
+			}
+		},
+		ElicitationHandler: func(context.Context, *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
+			g.asked.Add(1)
+			return &mcp.ElicitResult{Action: "accept", Content: map[string]any{"name": "Ada"}}, nil
+		},
+	})
+	ctx, stop := context.WithTimeout(t.Context(), soon)
+	defer stop()
+	session, err := client.Connect(ctx, holdfast.NewClientTransport(target, nil), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.ClientSession = session
+	t.Cleanup(func() { _ = session.Close() })
+	return g
+}
+
+// behind starts a proxy to a server and returns the server's URL through it. In
+// the end at least least connections must have been cut.
+func behind(t *testing.T, to string, least int, plan func(request string) Cut) string {
+	t.Helper()
+	u, err := url.Parse(to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy, err := NewProxy(u.Host, plan)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := proxy.Close(); err != nil {
+			t.Error(err)
+		}
+		if n := proxy.Cuts(); n < least {
+			t.Errorf("%d connections were cut, want %d at least", n, least)
+		}
+	})
+	u.Host = proxy.Addr()
+	return u.String()
+}
+
+// call calls a tool, and returns the text that it answers.
+func (g *guest) call(params mcp.CallToolParams, token string) (string, error) {
+	ctx, stop := context.WithTimeout(g.t.Context(), soon)
+	defer stop()
+	if token != "" {
+		params.SetProgressToken(token)
+	}
+	res, err := g.CallTool(ctx, &params)
+	if err != nil {
+		return "", err
+	}
+	if text, ok := res.Content[0].(*mcp.TextContent); ok && !res.IsError {
+		return text.Text, nil
+	}
+	return "", fmt.Errorf("answered %+v", res)
+}
+
+// wantLong makes a long call, and wants its answer, and its progress once and in
+// order.
+func (g *guest) wantLong(token string) {
+	g.t.Helper()
+	said, err := g.call(g.f.long, token)
+	if err != nil || said != g.f.said {
+		g.t.Errorf("call %s: answered %q, %v; heard %v", token, said, err, g.progress(token))
+		return
+	}
+	if g.f.loose {
+		g.wantEcho()
+		heard := g.progress(token)
+		slices.Sort(heard)
+		if once := slices.Compact(slices.Clone(heard)); len(once) < len(heard) {
+			g.t.Errorf("call %s: heard %v", token, heard)
+		}
+		return
+	}
+	var want []float64
+	for i := range g.f.steps {
+		want = append(want, float64(i+1))
+	}
+	// The official client gives notifications out beside responses.
+	late := time.After(soon)
+	for len(g.progress(token)) < len(want) {
+		select {
+		case <-g.news:
+		case <-late:
+			g.t.Errorf("call %s: heard %v", token, g.progress(token))
+			return
+		}
+	}
+	g.wantEcho()
+	if heard := g.progress(token); !slices.Equal(heard, want) {
+		g.t.Errorf("call %s: heard %v", token, heard)
+	}
+}
+
+func (g *guest) progress(token string) []float64 {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return slices.Clone(g.heard[token])
+}
+
+// wantEcho wants the session to be of use.
+func (g *guest) wantEcho() {
+	g.t.Helper()
+	if said, err := g.call(g.f.echo, ""); err != nil || !strings.HasSuffix(said, "hello") {
+		g.t.Errorf("echo: %q, %v", said, err)
+	}
+}
+
+// wantRuns wants long calls to have been run that often.
+func (g *guest) wantRuns(want int64) {
+	g.t.Helper()
+	if n := g.f.ran.Load(); n != want {
+		g.t.Errorf("long calls have run %d times, want %d", n, want)
+	}
+}
+
+// wantUnknown makes a long call whose outcome can't be known in the end, and wants
+// the error to say so.
+func (g *guest) wantUnknown() {
+	g.t.Helper()
+	said, err := g.call(g.f.long, "lost")
+	if err == nil || !strings.Contains(err.Error(), "outcome unknown: ") {
+		g.t.Errorf("the call was answered with %q, %v", said, err)
+	}
+}
+
+// once is a plan that cuts the stream that answers the first request with such a
+// text in it.
+func once(text string, c Cut) func(string) Cut {
+	var done bool
+	return func(request string) Cut {
+		if done || !strings.Contains(request, text) {
+			return Cut{}
+		}
+		done = true
+		return c
+	}
+}
+
+// TestClientResumes has our client make calls of servers that keep their streams,
+// over connections that are cut.
+func TestClientResumes(t *testing.T) {
+	const often = 250 * time.Millisecond
+	servers := map[string]func(*testing.T) *foreign{
+		"go-sdk": func(t *testing.T) *foreign {
+			return official(t, &mcp.StreamableHTTPOptions{EventStore: mcp.NewMemoryEventStore(nil)})
+		},
+		"server-everything": func(t *testing.T) *foreign { return everythingOver(t, "streamableHttp", "/mcp") },
+	}
+	for server, start := range servers {
+		for _, test := range []struct {
+			name  string
+			plan  func(string) Cut
+			least int
+			calls int
+		}{
+			{name: "whole", calls: 3},
+			{name: "FIN", plan: always(Cut{After: often}), least: 3, calls: 1},
+			{name: "RST", plan: always(Cut{After: often, Reset: true}), least: 3, calls: 1},
+			{name: "half-open", plan: always(Cut{After: often, HalfOpen: true}), least: 1, calls: 1},
+			{name: "many", plan: always(Cut{After: often}), least: 3, calls: 3},
+			{name: "once", plan: once(aCall, Cut{After: often}), least: 1, calls: 1},
+			{
+				name: "within the header of resumed streams", least: 3, calls: 1,
+				plan: resumed(Cut{After: often}, Cut{Bytes: 20}, Cut{After: often}),
+			},
+			{
+				name: "before the first event of resumed streams", least: 3, calls: 1,
+				plan: resumed(Cut{After: often}, Cut{Bytes: 1, Body: true}, Cut{After: often}),
+			},
+		} {
+			t.Run(server+"/"+test.name, func(t *testing.T) {
+				t.Parallel()
+				f := start(t)
+				g := visit(t, f, test.least, test.plan)
+				var calls sync.WaitGroup
+				for i := range test.calls {
+					calls.Go(func() { g.wantLong(fmt.Sprintf("call %d", i)) })
+				}
+				calls.Wait()
+				if server == "go-sdk" {
+					g.wantRuns(int64(test.calls))
+				}
+			})
+		}
+	}
+}
+
+// TestClientIsAsked has a server ask our client something on a stream that it has
+// resumed.
+func TestClientIsAsked(t *testing.T) {
+	t.Parallel()
+	f := official(t, &mcp.StreamableHTTPOptions{EventStore: mcp.NewMemoryEventStore(nil)})
+	g := visit(t, f, 3, always(Cut{After: 250 * time.Millisecond}))
+	if said, err := g.call(call("ask", nil), "asking"); err != nil || said != "Ada" {
+		t.Errorf("answered %q, %v", said, err)
+	}
+	if n := g.asked.Load(); n != 1 {
+		t.Errorf("asked %d times", n)
+	}
+	g.wantRuns(1)
+}
+
+// TestClientDoesNotKnow has our client lose calls of servers that keep nothing: it
+// says that it can't know, soon, and the session is of use.
+func TestClientDoesNotKnow(t *testing.T) {
+	cut := Cut{After: 200 * time.Millisecond}
+	kept := &mcp.StreamableHTTPOptions{EventStore: mcp.NewMemoryEventStore(nil)}
+	for _, test := range []struct {
+		name  string
+		start func(*testing.T) *foreign
+		cut   Cut
+	}{
+		{name: "go-sdk", start: func(t *testing.T) *foreign { return official(t, nil) }, cut: cut},
+		{
+			name: "go-sdk, RST", cut: Cut{After: cut.After, Reset: true},
+			start: func(t *testing.T) *foreign { return official(t, nil) },
+		},
+		{
+			name: "go-sdk, before the first event id", cut: Cut{Bytes: 1},
+			start: func(t *testing.T) *foreign { return official(t, kept) },
+		},
+		{name: "mcp-go", start: func(t *testing.T) *foreign { return mcpgo(t, "/mcp") }, cut: cut},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			f := test.start(t)
+			g := visit(t, f, 1, once(aCall, test.cut))
+			g.wantUnknown()
+			g.wantEcho()
+			if strings.HasPrefix(test.name, "go-sdk") {
+				g.wantRuns(1)
+			}
+			g.wantLong("next")
+		})
+	}
+	t.Run("HTTP+SSE", func(t *testing.T) {
+		t.Parallel()
+		f := everythingOver(t, "sse", "/sse")
+		g := visit(t, f, 1, once("GET /", Cut{After: time.Second}))
+		g.wantUnknown()
+		g.wantLong("next")
+	})
+}

@@ -1,0 +1,227 @@
+package e2e
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// A foreign is a running server that nobody here wrote.
+type foreign struct {
+	url  string
+	echo mcp.CallToolParams // what it answers with "hello"
+	// A call that takes a second or two, and reports progress from 1 to steps.
+	long  mcp.CallToolParams
+	steps int
+	said  string // its answer
+	loose bool   // it loses, reorders or misplaces progress by itself
+
+	ran atomic.Int64 // how often long calls have begun, if it can be known
+}
+
+func call(name string, args map[string]any) mcp.CallToolParams {
+	return mcp.CallToolParams{Name: name, Arguments: args}
+}
+
+// official serves the official go-sdk's handler, in this process.
+func official(t *testing.T, opts *mcp.StreamableHTTPOptions) *foreign {
+	t.Helper()
+	const steps = 20
+	f := &foreign{
+		echo:  call("echo", map[string]any{"text": "hello"}),
+		long:  call("count", nil),
+		steps: steps,
+		said:  "counted",
+	}
+	server := mcp.NewServer(&mcp.Implementation{Name: "official", Version: "1"}, nil)
+	add := func(name string, do func(context.Context, *mcp.CallToolRequest) (string, error)) {
+		server.AddTool(&mcp.Tool{Name: name, InputSchema: json.RawMessage(`{"type":"object"}`)},
+			func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+				said, err := do(ctx, req)
+				return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: said}}}, err
+			})
+	}
+	add("echo", func(_ context.Context, req *mcp.CallToolRequest) (string, error) {
+		var in struct{ Text string }
+		err := json.Unmarshal(req.Params.Arguments, &in)
+		return in.Text, err
+	})
+	add("count", func(ctx context.Context, req *mcp.CallToolRequest) (string, error) {
+		f.ran.Add(1)
+		return f.said, count(ctx, req, steps)
+	})
+	add("ask", func(ctx context.Context, req *mcp.CallToolRequest) (string, error) {
+		f.ran.Add(1)
+		if err := count(ctx, req, steps); err != nil {
+			return "", err
+		}
+		res, err := req.Session.Elicit(ctx, &mcp.ElicitParams{
+			Message:         "Who?",
+			RequestedSchema: json.RawMessage(`{"type":"object","properties":{"name":{"type":"string"}}}`),
+		})
+		if err != nil {
+			return "", err
+		}
+		return fmt.Sprint(res.Content["name"]), nil
+	})
+	front := httptest.NewServer(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, opts))
+	t.Cleanup(front.Close)
+	f.url = front.URL
+	return f
+}
+
+// count reports progress, ten times a second.
+func count(ctx context.Context, req *mcp.CallToolRequest, to int) error {
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for i := range to {
+		err := req.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{
+			ProgressToken: req.Params.GetProgressToken(), Progress: float64(i + 1),
+		})
+		if err != nil {
+			// That nobody listens is no reason to stop.
+			continue
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+// everythingOver runs server-everything as a server of its own, over one of its
+// transports: streamableHttp or sse.
+func everythingOver(t *testing.T, transport, path string) *foreign {
+	t.Helper()
+	dir := npm(t, everything)
+	f := &foreign{
+		echo:  call("echo", map[string]any{"message": "hello"}),
+		long:  call(long.Name, long.Arguments),
+		steps: steps,
+		said:  longText,
+		// Who asks for the rest of one stream is told that of all others too, and the
+		// end of a call may be told there first.
+		loose: true,
+	}
+	listening := regexp.MustCompile(`on port (\d+)$`)
+	// It takes no port 0. Somebody else may take the port that was free just now.
+	for try := 0; ; try++ {
+		port := strconv.Itoa(freePort(t))
+		cmd := exec.Command("node", filepath.Join(dir, everything), transport)
+		cmd.Env = append(os.Environ(), "PORT="+port)
+		if found := begin(t, cmd, listening); found != nil {
+			f.url = "http://127.0.0.1:" + port + path
+			return f
+		}
+		if try == 3 {
+			t.Fatal("server-everything does not start")
+		}
+	}
+}
+
+func freePort(t *testing.T) int {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+// buildPeers builds the benchmarks' peers, which are a module of their own, and
+// returns the program.
+var buildPeers = sync.OnceValues(func() (string, error) {
+	program := filepath.Join(filepath.Dir(built), "peers")
+	cmd := exec.Command("go", "build", "-o", program, "./server")
+	cmd.Dir = filepath.Join("..", "bench", "peers")
+	if os.Getenv("CI") == "" {
+		cmd.Env = append(os.Environ(), "GOPROXY=off") // go test does not download what few need
+	}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("go build in bench/peers: %w\n%s", err, out)
+	}
+	return program, nil
+})
+
+// mcpgo runs a server made with mcp-go.
+func mcpgo(t *testing.T, path string) *foreign {
+	t.Helper()
+	program, err := buildPeers()
+	switch {
+	case err != nil && os.Getenv("CI") != "":
+		t.Fatal(err)
+	case err != nil:
+		t.Skip(err)
+	}
+	cmd := exec.Command(program, "-listen", "127.0.0.1:0", "-kind", "mcp-go")
+	found := begin(t, cmd, regexp.MustCompile(`url=(http://\S+)/`))
+	if found == nil {
+		t.Fatal("the mcp-go server does not start")
+	}
+	// It rests after each 50 steps.
+	const steps = 200
+	return &foreign{
+		url:   found[1] + path,
+		echo:  call("echo", map[string]any{"text": "hello"}),
+		long:  call("progress", map[string]any{"n": steps, "size": 10, "pause_ms": 400}),
+		steps: steps,
+		said:  fmt.Sprintf("done %d", steps),
+		loose: true,
+	}
+}
+
+// begin starts a program and waits until it says on stderr what greeting matches.
+// It returns the match, or nil if the program ends without. At the end of the test
+// the program is killed.
+func begin(t *testing.T, cmd *exec.Cmd, greeting *regexp.Regexp) []string {
+	t.Helper()
+	stderr, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var log strings.Builder
+	greeted := make(chan []string, 1)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		defer close(greeted)
+		for lines := bufio.NewScanner(stderr); lines.Scan(); {
+			fmt.Fprintln(&log, lines.Text())
+			if m := greeting.FindStringSubmatch(lines.Text()); m != nil && len(greeted) == 0 {
+				greeted <- m
+			}
+		}
+		_ = cmd.Wait() // killed
+	}()
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill() // or it has ended
+		<-ended
+		if t.Failed() {
+			said := log.String()
+			t.Logf("%s:\n%s", strings.Join(cmd.Args, " "), said[max(0, len(said)-2000):])
+		}
+	})
+	return <-greeted
+}
