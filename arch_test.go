@@ -38,7 +38,7 @@ var floors = []struct {
 	{"backend/sdk", []string{"session", "jsonrpc", "protocol"}},
 	{"server", []string{"session", "stream", "jsonrpc", "sse", "protocol"}},
 	{"client", []string{"jsonrpc", "sse", "protocol"}},
-	{".", []string{"server", "session", "client", "backend/sdk", "engine", "stream", "jsonrpc"}},
+	{".", []string{"server", "session", "client", "backend/sdk", "engine", "stream", "jsonrpc", "webhook"}},
 	{"cmd/...", everything},
 	{"bench/...", everything},
 	{"conformance/...", everything},

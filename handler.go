@@ -16,6 +16,7 @@ import (
 	"holdfast/server"
 	"holdfast/session"
 	"holdfast/stream"
+	"holdfast/webhook"
 )
 
 // Response says how POST requests are answered.
@@ -81,6 +82,11 @@ type Options struct {
 	// Safe says which tools may be called again without harm, beside those that
 	// say so in their annotations.
 	Safe func(tool string) bool
+	// Webhooks has requests told of to whom their client names in
+	// _meta["holdfast/webhook"], when they end with nobody connected. By default,
+	// and without sessions, there are none. [webhook.Options] says where they may
+	// go.
+	Webhooks *webhook.Options
 	// Store keeps the calls. By default it is memory, bounded as
 	// [holdfast/engine/memory.Options] says; then Shutdown closes it.
 	Store stream.Store
@@ -94,7 +100,8 @@ type Options struct {
 type Handler struct {
 	*server.Handler
 	sessions *session.Manager
-	store    stream.Store // to close, or nil
+	store    stream.Store    // to close, or nil
+	webhooks *webhook.Sender // or nil
 }
 
 // NewHandler returns a handler that answers with official MCP servers. It has the
@@ -131,6 +138,17 @@ func NewBackendHandler(backend session.Backend, opts *Options) *Handler {
 		h.store = engine.Memory(o.Keep)
 		o.Store = h.store
 	}
+	var ended func(session.Ended)
+	if o.Webhooks != nil && !o.Stateless {
+		opts := *o.Webhooks
+		if opts.Logger == nil {
+			opts.Logger = o.Logger
+		}
+		h.webhooks = webhook.New(opts)
+		ended = func(e session.Ended) {
+			h.webhooks.Send(webhook.Event{URL: e.Webhook, RequestID: e.ID, Failed: e.Failed, Time: e.Time})
+		}
+	}
 	h.sessions = session.NewManager(o.Store, backend, session.Options{
 		TTL:         o.SessionTTL,
 		MaxSessions: o.MaxSessions,
@@ -140,6 +158,7 @@ func NewBackendHandler(backend session.Backend, opts *Options) *Handler {
 		MinWait:     cmp.Or(o.Retry, time.Second),
 		Keep:        o.Keep,
 		Safe:        o.Safe,
+		Ended:       ended,
 		Logger:      o.Logger,
 	})
 	h.Handler = server.New(server.Options{
@@ -176,15 +195,30 @@ func tokenUser(r *http.Request) string {
 // backend needs to close: five seconds for handlers of an mcp.Server that do not
 // heed their cancellation, twice its Grace for a process. Call it before http.Server.Shutdown, so that clients can still come
 // back for what they miss.
+//
+// Webhooks that are not sent yet are tried once more, until ctx is done: two
+// seconds more if calls were cut short when its time was up.
 func (h *Handler) Shutdown(ctx context.Context) error {
 	err := h.Drain(ctx)
 	h.sessions.Close()
+	if h.webhooks != nil {
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			// How the calls that were cut short ended is not known before now.
+			late, stop := context.WithTimeout(context.WithoutCancel(ctx), webhookGrace)
+			defer stop()
+			ctx = late
+		}
+		err = errors.Join(err, h.webhooks.Close(ctx))
+	}
 	if h.store != nil {
 		err = errors.Join(err, h.store.Close())
 		h.store = nil
 	}
 	return err
 }
+
+// webhookGrace is how long webhooks of calls that were cut short are tried.
+const webhookGrace = 2 * time.Second
 
 // Disconnect ends the connection on which the client reads the call that ctx
 // belongs to (the context of a tool's handler), after telling it to come back

@@ -21,6 +21,7 @@ import (
 	"holdfast"
 	"holdfast/backend/process"
 	"holdfast/engine"
+	"holdfast/webhook"
 )
 
 // serveFlags are the flags of holdfast serve.
@@ -41,6 +42,8 @@ type serveFlags struct {
 	maxBody         byteSize
 	origins, hosts  []string
 	stateless       bool
+	webhook         webhookFlags
+	webhooks        *webhook.Options // which those say
 }
 
 func newServe() *cobra.Command {
@@ -76,11 +79,12 @@ a process of its own.`,
 	fs.StringArrayVar(&f.origins, "allow-origin", nil, "web `origin` whose pages may connect (repeat for more; * for any)")
 	fs.StringArrayVar(&f.hosts, "allow-host", nil, "`host` name that clients may use (repeat for more; * for any)")
 	fs.BoolVar(&f.stateless, "stateless", false, "serve without sessions: each request stands alone")
+	f.webhook.add(fs)
 	_ = cmd.RegisterFlagCompletionFunc("response", f.response.complete) // fails for unknown flags only
 	return cmd
 }
 
-// check finds what is wrong with the flags' values.
+// check finds what is wrong with the flags' values, and makes out webhooks.
 func (f *serveFlags) check(command []string) error {
 	switch {
 	case f.demo && len(command) > 0:
@@ -119,7 +123,9 @@ func (f *serveFlags) check(command []string) error {
 	if _, _, err := net.SplitHostPort(f.listen); err != nil {
 		return usagef("--listen %q: want HOST:PORT like 127.0.0.1:8080, or :8080 for all interfaces", f.listen)
 	}
-	return nil
+	var err error
+	f.webhooks, err = f.webhook.options(f.stateless)
+	return err
 }
 
 // messagesPath is where clients of revision 2024-11-05 post their messages: beside
@@ -151,6 +157,7 @@ func (f *serveFlags) options() *holdfast.Options {
 		Stateless:       f.stateless,
 		AllowedOrigins:  f.origins,
 		AllowedHosts:    f.hosts,
+		Webhooks:        f.webhooks,
 	}
 }
 
