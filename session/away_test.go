@@ -1,0 +1,312 @@
+package session
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"holdfast/jsonrpc"
+)
+
+// gone says whether a call has been cancelled because its client was away, and
+// checks that its backend was told.
+func gone(t *testing.T, link *deskConn, c *Call) bool {
+	t.Helper()
+	if !c.isOver() {
+		if len(link.in) > 0 {
+			t.Fatalf("the backend was told %s", (<-link.in).Raw)
+		}
+		return false
+	}
+	for _, q := range c.resume().requests {
+		if q.status != StatusFailed {
+			t.Errorf("request %s is %s", q.id, q.status)
+		}
+		in := <-link.in
+		if in.Method != "notifications/cancelled" || string(jsonrpc.Field(in.Params, "requestId")) != q.id || in.Context == nil {
+			t.Errorf("the backend was told %s", in.Raw)
+		}
+		if m := parse(string(in.Raw)); string(m.Params) != string(in.Params) {
+			t.Errorf("the message says %s, its params %s", m.Raw, in.Params)
+		}
+	}
+	said := readAll(t, c.s, c.number)
+	last := said[len(said)-1]
+	if m := parse(last); string(jsonrpc.Field(m.Error, "code")) != "-32000" ||
+		!strings.HasPrefix(jsonrpc.String(jsonrpc.Field(m.Error, "message")), "cancelled: its client was away for longer than maxWait (1m0s)") {
+		t.Errorf("the call ended with %s", last)
+	}
+	return true
+}
+
+func TestAwayForTooLong(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := newHouse(t, Options{MaxWait: time.Minute}, nil)
+		defer h.close()
+		s := h.able("")
+		link := h.desk.last()
+		start := func(ids ...int) *Call {
+			var texts []string
+			for _, id := range ids {
+				texts = append(texts, request(id))
+			}
+			c := begin(t, s, false, texts...)
+			for range ids {
+				<-link.in
+			}
+			return c
+		}
+		wait := func(d time.Duration) {
+			time.Sleep(d)
+			synctest.Wait()
+		}
+
+		never := start(1)
+		wait(59 * time.Second)
+		if gone(t, link, never) {
+			t.Error("cancelled too early")
+		}
+		wait(2 * time.Second)
+		if !gone(t, link, never) {
+			t.Error("nobody came, and it goes on")
+		}
+		link.say(never, answer(1)) // too late
+
+		both := start(2, 3)
+		link.say(both, answer(2))
+		wait(61 * time.Second)
+		if !both.isOver() || both.resume().requests[0].status != StatusCompleted {
+			t.Error("what was answered is", both.resume().requests)
+		}
+		<-link.in
+
+		// As long as somebody reads it goes on, and then for as long again.
+		read := start(4)
+		r, err := s.Read(t.Context(), read.Number(), 0, 0, make(chan struct{}, 1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		wait(10*time.Minute + 30*time.Second)
+		r.Detach(true, true, false)
+		wait(59 * time.Second)
+		if gone(t, link, read) {
+			t.Error("cancelled though its client was there just now")
+		}
+		token := s.token(read.Number(), []byte("4"))
+		for range 5 {
+			if _, _, err := h.Resumable(token, []byte("4"), ""); err != nil { // as for getStatus
+				t.Fatal(err)
+			}
+			wait(59 * time.Second)
+			if gone(t, link, read) {
+				t.Fatal("cancelled though its client asked for it")
+			}
+		}
+		h.AllResumable(t.Context(), "", s)
+		wait(59 * time.Second)
+		if gone(t, link, read) {
+			t.Error("cancelled though its client asked for all")
+		}
+		wait(2 * time.Second)
+		if !gone(t, link, read) {
+			t.Error("its client is away, and it goes on")
+		}
+
+		ended := start(5)
+		link.say(ended, answer(5))
+		wait(2 * time.Minute)
+		if len(link.in) > 0 || ended.resume().requests[0].status != StatusCompleted {
+			t.Error("an ended call was cancelled")
+		}
+		// One that the backend never got is not cancelled there.
+		c, err := s.Begin([]jsonrpc.Message{parse(request(6))}, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		wait(2 * time.Minute)
+		if !c.isOver() || len(link.in) > 0 || h.Calls() != 0 {
+			t.Errorf("%d calls in flight, %d messages", h.Calls(), len(link.in))
+		}
+		// Clients that were told of no policy may stay away.
+		plain := h.open("")
+		kept := begin(t, plain, false, request(7))
+		wait(3 * time.Hour)
+		if kept.isOver() {
+			t.Error("a call of a client without the capability was cancelled")
+		}
+	})
+}
+
+func TestAwayForEver(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := newHouse(t, Options{MaxWait: -1}, nil)
+		defer h.close()
+		c := begin(t, h.able(""), false, request(1))
+		if p := policyIn(t, firstOf(t, c.s, c.number, 1)[0]); p.MaxWait != 0 || p.MinWait != 0 {
+			t.Errorf("the policy is %+v", p)
+		}
+		time.Sleep(20 * time.Hour)
+		synctest.Wait()
+		if c.isOver() {
+			t.Error("cancelled")
+		}
+	})
+}
+
+// What is promised is no more than what is kept.
+func TestPromise(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct{ maxWait, ttl, keep, want time.Duration }{
+		{0, 0, 0, 30 * time.Minute},
+		{0, 3 * time.Hour, 0, time.Hour},
+		{0, 3 * time.Hour, 10 * time.Minute, 10 * time.Minute},
+		{time.Second, 0, 10 * time.Minute, time.Second},
+		{-1, 0, 10 * time.Minute, 0},
+	} {
+		h := newHouse(t, Options{MaxWait: test.maxWait, TTL: test.ttl, Keep: test.keep}, nil)
+		if got := h.promise(); got != test.want {
+			t.Errorf("%v: %v", test, got)
+		}
+		h.close()
+	}
+}
+
+// TestAnswerElsewhere answers a request of a backend from other places than the
+// session that it was made in.
+func TestAnswerElsewhere(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, Options{}, nil)
+	defer h.close()
+	s := h.able("alice")
+	link := h.desk.last()
+	other, plain, bob := h.able("alice"), h.open("alice"), h.able("bob")
+	c := begin(t, s, false, request(1))
+	<-link.in
+	asks := 0
+	ask := func() []byte {
+		asks++
+		link.say(c, fmt.Sprintf(`{"jsonrpc":"2.0","id":"q%d","method":"elicitation/create","params":{}}`, asks))
+		m := parse(firstOf(t, s, c.Number(), asks+1)[asks])
+		if m.ID[0] != '"' || len(jsonrpc.String(m.ID)) < 32 {
+			t.Fatalf("the client is asked under %s", m.ID)
+		}
+		return m.ID
+	}
+	reply := func(id []byte, n int) jsonrpc.Message {
+		return parse(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"n":%d}}`, id, n))
+	}
+	heard := func(n int) {
+		t.Helper()
+		in := <-link.in
+		if want := fmt.Sprintf(`{"jsonrpc":"2.0","id":"q%d","result":{"n":%d}}`, asks, n); string(in.Raw) != want {
+			t.Errorf("the backend got %s, want %s", in.Raw, want)
+		}
+	}
+
+	id := ask()
+	header := http.Header{"X": {"y"}}
+	if taken, err := h.Answer(t.Context(), "alice", reply(id, 1), header); !taken || err != nil {
+		t.Error(taken, err)
+	}
+	heard(1)
+	if taken, err := h.Answer(t.Context(), "alice", reply(id, 1), header); !taken || err != nil { // a second time
+		t.Error(taken, err)
+	}
+	for n, from := range []*Session{s, other, plain} {
+		if err := from.Send(t.Context(), reply(ask(), n), nil); err != nil {
+			t.Error(err)
+		}
+		heard(n)
+	}
+
+	id = ask()
+	text := jsonrpc.String(id)
+	forged := text[:20] + string(text[20]^1) + text[21:]
+	for what, bad := range map[string][]byte{
+		"another number": jsonrpc.Quote(text[:len(text)-1] + "0"), "forged": jsonrpc.Quote(forged), "a number": []byte("5"),
+		"the number alone": []byte(fmt.Sprint(asks)), "quoted": []byte(`"5"`), "another session": jsonrpc.Quote(other.Name() + text[16:]),
+		"a token": jsonrpc.Quote(s.token(uint64(asks), nil)), "empty": []byte(`""`),
+	} {
+		if taken, err := h.Answer(t.Context(), "alice", reply(bad, 9), nil); taken || err != nil {
+			t.Errorf("%s: %v, %v", what, taken, err)
+		}
+		if err := s.Send(t.Context(), reply(bad, 9), nil); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	for who, from := range map[string]*Session{"bob": bob, "": h.able("")} {
+		if taken, _ := h.Answer(t.Context(), who, reply(id, 9), nil); taken {
+			t.Errorf("%q answered", who)
+		}
+		if err := from.Send(t.Context(), reply(id, 9), nil); err != nil {
+			t.Error(err)
+		}
+	}
+	if len(link.in) > 0 {
+		t.Fatalf("the backend got %s", (<-link.in).Raw)
+	}
+	// The backend does not wait any more: the client knows the request by its id.
+	link.say(c, fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"q%d","reason":"r"}}`, asks))
+	m := parse(firstOf(t, s, c.Number(), asks+2)[asks+1])
+	if string(jsonrpc.Field(m.Params, "requestId")) != string(id) || string(jsonrpc.Field(m.Params, "reason")) != `"r"` {
+		t.Errorf("the client is told %s", m.Raw)
+	}
+}
+
+// TestCancelElsewhere cancels calls by their tokens.
+func TestCancelElsewhere(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, Options{}, nil)
+	defer h.close()
+	s := h.able("alice")
+	link := h.desk.last()
+	other, bob := h.able("alice"), h.able("bob")
+	cancel := func(id int, token string) jsonrpc.Message {
+		return parse(fmt.Sprintf(
+			`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%d,"reason":"enough","_meta":{"holdfast/resumeToken":%q}}}`, id, token))
+	}
+	old := begin(t, s, false, request(1))
+	<-link.in
+	link.say(old, answer(1))
+	oldToken := tokenOf(t, old)
+	c := begin(t, s, false, request(1))
+	token := tokenOf(t, c)
+	<-link.in
+	ofOther := begin(t, other, false, request(1))
+	ofBob := begin(t, bob, false, request(1))
+
+	for what, m := range map[string]jsonrpc.Message{
+		"an old token": cancel(1, oldToken), "another id": cancel(2, token), "forged": cancel(1, token[:len(token)-1]),
+	} {
+		if !h.Cancel("alice", m, nil) {
+			t.Errorf("%s: not taken", what)
+		}
+		if err := s.Send(t.Context(), m, nil); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := bob.Send(t.Context(), cancel(1, token), nil); err != nil {
+		t.Error(err)
+	}
+	if h.Cancel("alice", parse(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`), nil) {
+		t.Error("a cancellation without a token was taken")
+	}
+	if len(link.in) > 0 || c.isOver() || ofBob.isOver() {
+		t.Fatal("a call was cancelled with another's token")
+	}
+	if err := other.Send(t.Context(), cancel(1, token), nil); err != nil {
+		t.Error(err)
+	}
+	in := <-link.in
+	if want := `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1,"reason":"enough"}}`; string(in.Raw) != want {
+		t.Errorf("the backend got %s, want %s", in.Raw, want)
+	}
+	if !c.isOver() || ofOther.isOver() {
+		t.Errorf("over: %v, and the other's %v", c.isOver(), ofOther.isOver())
+	}
+}
