@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/url"
 	"slices"
@@ -32,6 +33,8 @@ type guest struct {
 	heard map[any][]float64 // progress, by token
 	news  chan struct{}     // says that there is more
 	asked atomic.Int64
+
+	changed chan struct{} // says that the server's tools have changed
 }
 
 // visit connects to a server, through a proxy with that plan unless it is nil.
@@ -41,7 +44,7 @@ func visit(t *testing.T, f *foreign, least int, plan func(string) Cut) *guest {
 	if plan != nil {
 		target = behind(t, f.url, least, plan)
 	}
-	g := &guest{t: t, f: f, heard: make(map[any][]float64), news: make(chan struct{}, 1)}
+	g := &guest{t: t, f: f, heard: make(map[any][]float64), news: make(chan struct{}, 1), changed: make(chan struct{}, 8)}
 	client := mcp.NewClient(&mcp.Implementation{Name: "guest", Version: "1"}, &mcp.ClientOptions{
 		ProgressNotificationHandler: func(_ context.Context, req *mcp.ProgressNotificationClientRequest) {
 			g.mu.Lock()
@@ -53,6 +56,7 @@ func visit(t *testing.T, f *foreign, least int, plan func(string) Cut) *guest {
 			default:
 			}
 		},
+		ToolListChangedHandler: func(context.Context, *mcp.ToolListChangedRequest) { g.changed <- struct{}{} },
 		ElicitationHandler: func(context.Context, *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
 			g.asked.Add(1)
 			return &mcp.ElicitResult{Action: "accept", Content: map[string]any{"name": "Ada"}}, nil
@@ -199,7 +203,7 @@ func TestClientResumes(t *testing.T) {
 	const often = 250 * time.Millisecond
 	servers := map[string]func(*testing.T) *foreign{
 		"go-sdk": func(t *testing.T) *foreign {
-			return official(t, &mcp.StreamableHTTPOptions{EventStore: mcp.NewMemoryEventStore(nil)})
+			return official(t, kept())
 		},
 		"server-everything": func(t *testing.T) *foreign { return everythingOver(t, "streamableHttp", "/mcp") },
 	}
@@ -246,7 +250,7 @@ func TestClientResumes(t *testing.T) {
 // resumed.
 func TestClientIsAsked(t *testing.T) {
 	t.Parallel()
-	f := official(t, &mcp.StreamableHTTPOptions{EventStore: mcp.NewMemoryEventStore(nil)})
+	f := official(t, kept())
 	g := visit(t, f, 3, always(Cut{After: 250 * time.Millisecond}))
 	if said, err := g.call(call("ask", nil), "asking"); err != nil || said != "Ada" {
 		t.Errorf("answered %q, %v", said, err)
@@ -261,7 +265,6 @@ func TestClientIsAsked(t *testing.T) {
 // says that it can't know, soon, and the session is of use.
 func TestClientDoesNotKnow(t *testing.T) {
 	cut := Cut{After: 200 * time.Millisecond}
-	kept := &mcp.StreamableHTTPOptions{EventStore: mcp.NewMemoryEventStore(nil)}
 	for _, test := range []struct {
 		name  string
 		start func(*testing.T) *foreign
@@ -274,7 +277,7 @@ func TestClientDoesNotKnow(t *testing.T) {
 		},
 		{
 			name: "go-sdk, before the first event id", cut: Cut{Bytes: 1},
-			start: func(t *testing.T) *foreign { return official(t, kept) },
+			start: func(t *testing.T) *foreign { return official(t, kept()) },
 		},
 		{name: "mcp-go", start: func(t *testing.T) *foreign { return mcpgo(t, "/mcp") }, cut: cut},
 	} {
@@ -297,4 +300,82 @@ func TestClientDoesNotKnow(t *testing.T) {
 		g.wantUnknown()
 		g.wantLong("next")
 	})
+}
+
+// TestClientAsksAgain has our client ask again what may be asked again, of a server
+// that keeps nothing.
+func TestClientAsksAgain(t *testing.T) {
+	t.Parallel()
+	f := official(t, nil)
+	var asked int
+	g := visit(t, f, 3, func(request string) Cut {
+		if !strings.Contains(request, `"tools/list"`) {
+			return Cut{}
+		}
+		asked++
+		return []Cut{{Bytes: 1}, {Bytes: 1, Body: true}, {Bytes: 40, Body: true, Reset: true}, {}}[min(asked-1, 3)]
+	})
+	ctx, stop := context.WithTimeout(t.Context(), soon)
+	defer stop()
+	if res, err := g.ListTools(ctx, nil); err != nil || len(res.Tools) != 3 {
+		t.Errorf("tools/list: %+v, %v", res, err)
+	}
+}
+
+// TestClientListens has a server say what belongs to no call, while the standalone
+// stream is cut.
+func TestClientListens(t *testing.T) {
+	t.Parallel()
+	f := official(t, kept())
+	comes := make(chan struct{}, 100)
+	g := visit(t, f, 3, func(request string) Cut {
+		if !strings.HasPrefix(request, "GET ") {
+			return Cut{}
+		}
+		comes <- struct{}{}
+		return Cut{After: 150 * time.Millisecond}
+	})
+	late := time.After(soon)
+	for i := range 4 {
+		select {
+		case <-comes:
+		case <-late:
+			t.Fatal("the client does not come back")
+		}
+		f.server.AddTool(&mcp.Tool{Name: fmt.Sprintf("more-%d", i), InputSchema: json.RawMessage(`{"type":"object"}`)}, nothing)
+		select {
+		case <-g.changed:
+		case <-late:
+			t.Fatalf("change %d was not heard of", i)
+		}
+	}
+}
+
+func nothing(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+	return &mcp.CallToolResult{}, nil
+}
+
+// TestClientBeginsAnew has a server forget its sessions while a call is running.
+func TestClientBeginsAnew(t *testing.T) {
+	t.Parallel()
+	f := official(t, kept())
+	g := visit(t, f, 0, nil)
+	lost := make(chan struct{})
+	go func() {
+		defer close(lost)
+		g.wantUnknown()
+	}()
+	late := time.After(soon)
+	for len(g.progress("lost")) == 0 {
+		select {
+		case <-g.news:
+		case <-late:
+			t.Fatal("the call does not begin")
+		}
+	}
+	f.restart(kept())
+	<-lost
+	g.wantEcho()
+	g.wantRuns(1)
+	g.wantLong("next")
 }

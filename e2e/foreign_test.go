@@ -33,6 +33,11 @@ type foreign struct {
 	loose bool   // it loses, reorders or misplaces progress by itself
 
 	ran atomic.Int64 // how often long calls have begun, if it can be known
+
+	// Of one in this process.
+	server  *mcp.Server
+	handler atomic.Pointer[mcp.StreamableHTTPHandler]
+	cut     func() // ends all connections
 }
 
 func call(name string, args map[string]any) mcp.CallToolParams {
@@ -80,10 +85,27 @@ func official(t *testing.T, opts *mcp.StreamableHTTPOptions) *foreign {
 		}
 		return fmt.Sprint(res.Content["name"]), nil
 	})
-	front := httptest.NewServer(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, opts))
+	f.server = server
+	f.restart(opts)
+	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		f.handler.Load().ServeHTTP(w, r)
+	}))
 	t.Cleanup(front.Close)
-	f.url = front.URL
+	f.url, f.cut = front.URL, front.CloseClientConnections
 	return f
+}
+
+// kept are options with an event store.
+func kept() *mcp.StreamableHTTPOptions {
+	return &mcp.StreamableHTTPOptions{EventStore: mcp.NewMemoryEventStore(nil)}
+}
+
+// restart begins anew: nothing is known of sessions, and connections have ended.
+func (f *foreign) restart(opts *mcp.StreamableHTTPOptions) {
+	f.handler.Store(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return f.server }, opts))
+	if f.cut != nil {
+		f.cut()
+	}
 }
 
 // count reports progress, ten times a second.
