@@ -39,13 +39,9 @@ type conn struct {
 	written time.Time // when the client was last told anything
 	asking  time.Time // since when there is nothing to do but wait for the client's input
 
-	// When to look for calls to continue (zero: no more), the newest that can be
-	// meant, and when the client came with nothing but its session (zero: it came
-	// with more).
-	recover   time.Time
-	recoverTo uint64
-	asked     time.Time
-	from      string // the client's address
+	recover time.Time // when there will be calls to continue; zero: that will be said
+	from    string    // the client's address
+	watched *watched  // the connection below; nil if it can't be asked
 }
 
 // A sink is how messages get to a client: as events, for one. Only the
@@ -101,6 +97,7 @@ func (c *conn) read(ctx context.Context, cursor stream.Cursor) error {
 // Why a connection ends.
 var (
 	errTaken  = errors.New("a newer connection reads the stream")
+	errLeft   = errors.New("the client has left")
 	errKicked = errors.New("the connection was ended, to be resumed")
 )
 
@@ -177,21 +174,15 @@ func (c *conn) turn(ctx context.Context) (more bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	left := ctx.Err() // what is written to a client that has left does not fail at once
+	left := c.left(ctx) // what is written to a client that has left does not fail at once
 	for i := range c.sources {
 		src := &c.sources[i]
 		if left != nil && src.Cursor().Stream.Number != 0 {
 			continue // the standalone stream is not told twice, though
 		}
 		src.Told()
-		if src.ended && !src.told && c.ids && !c.young && c.duplex == nil && c.h.resets.watched.Load() {
-			from := c.from
-			if c.resumed && c.primes {
-				// Clients that know ids and come back without one after this have
-				// forgotten it: they lost the connection.
-				from = ""
-			}
-			src.Written(from, i > 0)
+		if src.ended && !src.told {
+			c.finished(src, i > 0)
 		}
 		src.told = src.ended
 	}
@@ -351,7 +342,7 @@ func (c *conn) due(ctx context.Context) error {
 			return c.leave(retry)
 		}
 	}
-	if !c.recover.IsZero() && !now.Before(c.recover) {
+	if c.duplex == nil && c.sources[0].Lost() || !c.recover.IsZero() && !now.Before(c.recover) {
 		c.adopt(ctx)
 	}
 	if c.duplex != nil {
@@ -389,7 +380,7 @@ func (c *conn) leave(retry time.Duration) error {
 func (c *conn) close(err error) {
 	broke := err != nil && !errors.Is(err, errTaken) && !errors.Is(err, errKicked)
 	if broke {
-		c.s.Left(c.from)
+		c.s.Left(c.from, time.Now().Add(-justBefore))
 	}
 	for i := range c.sources {
 		src := &c.sources[i]

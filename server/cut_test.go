@@ -131,7 +131,8 @@ func (f *follower) check(n int) error {
 
 // TestCutAtEveryByte cuts a streamed call's answer after every number of bytes,
 // as FIN and RST, and as a connection that a proxy holds open behind the client's
-// back. Every message arrives once and in order, and the tool runs once.
+// back; and if nothing is known of the call then, the next connection as well.
+// Every message arrives once and in order, and the tool runs once.
 func TestCutAtEveryByte(t *testing.T) {
 	for _, version := range []string{"2025-03-26", "2025-06-18", "2025-11-25"} {
 		for _, how := range []cut{fin, rst, ghost} {
@@ -176,8 +177,8 @@ func cutEverywhere(n *node, version string, how cut, pause, stride int) {
 			if how == ghost && f.last == "" && f.link == "" {
 				return // nobody can know that this connection is dead
 			}
-			// Again, on the connection that goes on with it, before that has an id of its own.
-			if f.last == "" && f.link == "" && at < 200 {
+			// Again, on the connection that goes on with it.
+			if f.last == "" && f.link == "" {
 				if err := f.take(f.again().atMost(at, how)); err != nil {
 					n.t.Errorf("cut at %d, and again: %v", at, err)
 					return
@@ -213,6 +214,7 @@ func (n *node) end(p *peer) {
 // TestCutTwice is failure 3: cut before any output, resumed, cut again before
 // any new id.
 func TestCutTwice(t *testing.T) {
+	t.Parallel()
 	for _, version := range []string{"2025-06-18", "2025-11-25"} {
 		n := newNode(t, config{server: server.Options{Retry: 20 * time.Millisecond}})
 		p := n.connect(version, nil)
@@ -255,6 +257,7 @@ func callAs(id, name, args string) string {
 // The connection that goes on with it hears it once, also when there is more to
 // look for.
 func TestContinuedOnce(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, config{server: server.Options{Retry: 20 * time.Millisecond}})
 	p := n.connect("2025-06-18", nil)
 	p.open("POST", "/mcp", callAs("1", "hold", `{}`)).atMost(10, rst)
@@ -279,6 +282,7 @@ func TestContinuedOnce(t *testing.T) {
 // TestToldOnce is a client that has read its answer, and then listens on another
 // connection without an id: it does not hear the answer again.
 func TestToldOnce(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, config{server: server.Options{Retry: 20 * time.Millisecond}})
 	for _, version := range []string{"2025-06-18", "2025-11-25"} {
 		for _, extra := range []string{"Connection: close", "X: y"} {

@@ -22,15 +22,20 @@ type events struct {
 
 // newConn prepares an event stream; nothing is written yet.
 func (h *Handler) newConn(w http.ResponseWriter, r *http.Request, s *session.Session) *events {
+	below := h.watched.at(r)
+	if below != nil {
+		s.Heard(r.RemoteAddr)
+	}
 	c := &events{
 		conn: conn{
-			h:      h,
-			s:      s,
-			ready:  make(chan struct{}, 1),
-			ids:    !h.opts.Stateless,
-			primes: !h.opts.Stateless && protocol.Primes(s.Revision()),
-			from:   r.RemoteAddr,
-			opened: time.Now(),
+			h:       h,
+			s:       s,
+			ready:   make(chan struct{}, 1),
+			ids:     !h.opts.Stateless,
+			primes:  !h.opts.Stateless && protocol.Primes(s.Revision()),
+			from:    r.RemoteAddr,
+			watched: below,
+			opened:  time.Now(),
 		},
 		w: w,
 		c: http.NewResponseController(w),

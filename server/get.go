@@ -6,7 +6,6 @@ import (
 	"io"
 	"net/http"
 	"strings"
-	"time"
 
 	"holdfast/jsonrpc"
 	"holdfast/protocol"
@@ -38,8 +37,9 @@ func (h *Handler) stream(w http.ResponseWriter, r *http.Request, call *session.C
 		return
 	}
 	c.link()
+	gone := c.gone()
 	err := c.open(nil)
-	c.unseen = r.Context().Err() != nil
+	c.unseen = gone || r.Context().Err() != nil
 	if held != nil {
 		call.Deliver(context.WithoutCancel(r.Context()), held, r.Header)
 	}
@@ -97,8 +97,7 @@ func (h *Handler) listen(w http.ResponseWriter, r *http.Request, s *session.Sess
 		h.fail(w, err)
 		return
 	}
-	c.asked = c.opened
-	c.recoverTo = s.LastStream()
+	s.Asked()
 	c.adopt(r.Context())
 	err := c.open(nil)
 	if err == nil {
@@ -119,28 +118,6 @@ func (c *conn) standalone(ctx context.Context) error {
 	return err
 }
 
-// adopt continues calls on this connection, and says when to look for more: a
-// break is noticed a little after it happens, and where an id was written, the
-// client may be about to come back with it, after the time that it was told to
-// wait.
-func (c *conn) adopt(ctx context.Context) {
-	age := time.Since(c.opened)
-	broken, due := c.s.Broken(c.recoverTo, c.h.resets.since, c.asked, max(2*c.h.opts.Retry, 2*session.Noticed))
-	for _, at := range broken {
-		err := c.read(ctx, at)
-		if err != nil && !errors.Is(err, io.EOF) {
-			c.h.logger.Warn("call not continued", "session", c.s.Name(), "error", err)
-		}
-	}
-	for n := range 2 {
-		look := session.Noticed * time.Duration(n+1)
-		if again := c.opened.Add(look); age < look && (due.IsZero() || again.Before(due)) {
-			due = again
-		}
-	}
-	c.recover = due
-}
-
 // resume continues a stream from a cursor. A client that resumes the standalone
 // stream may, with another connection, have lost track of a call: some forget
 // the id that they resumed with when the connection ends before the next one, and
@@ -159,7 +136,6 @@ func (h *Handler) resume(w http.ResponseWriter, r *http.Request, c *events, curs
 	c.link()
 	c.resumed = cursor.Stream.Number != 0
 	if !c.resumed {
-		c.recoverTo = c.s.LastStream()
 		c.adopt(r.Context())
 	}
 	err = c.open(nil)

@@ -65,7 +65,7 @@ type Handler struct {
 	origins  map[string]bool
 	hosts    map[string]bool
 
-	resets    resets
+	watched   connections
 	drainOnce sync.Once
 	draining  chan struct{}
 }

@@ -4,10 +4,13 @@ import (
 	"errors"
 	"io"
 	"net"
+	"net/http"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"holdfast/session"
 )
 
 // Listener wraps l, on which the handler is served, so that the handler learns of
@@ -15,94 +18,104 @@ import (
 // that was written to its end for such a client may be told again to it when it
 // comes back with nothing but its session id; without Listener that can't be
 // known, and is not done. Only TCP connections, without TLS, are watched.
-func (h *Handler) Listener(l net.Listener) net.Listener {
-	h.resets.watched.Store(true)
-	return listener{l, &h.resets}
-}
+func (h *Handler) Listener(l net.Listener) net.Listener { return listener{l, &h.watched} }
 
-// resets are the clients that left with bytes unread.
-type resets struct {
-	watched atomic.Bool
-	mu      sync.Mutex
-	at      map[string]time.Time // by address
-}
+// connections are those that are watched, by their client's address. Entries are
+// added and removed as connections are accepted and closed.
+type connections struct{ open sync.Map }
 
-// remembered is how long a reset is remembered.
-const remembered = time.Minute
-
-func (r *resets) add(addr string) {
-	now := time.Now()
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.at == nil {
-		r.at = make(map[string]time.Time)
+// at returns the connection on which a request came, or nil if it is not watched
+// or carries several requests at a time.
+func (cs *connections) at(r *http.Request) *watched {
+	if r.ProtoMajor != 1 {
+		return nil
 	}
-	for a, at := range r.at {
-		if now.Sub(at) > remembered {
-			delete(r.at, a)
-		}
-	}
-	r.at[addr] = now
-}
-
-// since says whether the client at the address left with bytes unread, after the
-// given time, at which bytes were written to it. A reset that was noticed just
-// before they were is the same connection's: the write did not notice.
-func (r *resets) since(addr string, at time.Time) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.at[addr].After(at.Add(-time.Second))
+	c, _ := cs.open.Load(r.RemoteAddr)
+	w, _ := c.(*watched)
+	return w
 }
 
 type listener struct {
 	net.Listener
-	resets *resets
+	connections *connections
 }
 
 func (l listener) Accept() (net.Conn, error) {
 	c, err := l.Listener.Accept()
-	if tcp, ok := c.(*net.TCPConn); ok {
-		return &watched{TCPConn: tcp, resets: l.resets}, err
+	tcp, ok := c.(*net.TCPConn)
+	if !ok {
+		return c, err
 	}
-	return c, err
+	w := &watched{TCPConn: tcp, addr: tcp.RemoteAddr().String(), connections: l.connections}
+	w.connections.open.Store(w.addr, w)
+	return w, err
 }
 
 // watched is a connection that says when it was reset. A client that closes it
 // before all was sent ends it first, and resets it when more comes.
 type watched struct {
 	*net.TCPConn
-	resets *resets
-	ended  atomic.Bool // nothing more comes from the client
+	connections *connections
+	addr        string      // the client's
+	ended       atomic.Bool // nothing more comes from the client
+	reset       atomic.Bool
+	teller      atomic.Pointer[session.Session] // of what was last written, and may not arrive
+}
+
+// wrote notes that what the session has told was written. The session is told if
+// the client turns out to have left with some of it unread.
+func (c *watched) wrote(s *session.Session) {
+	c.teller.Store(s)
+	if c.reset.Load() {
+		s.Left(c.addr, time.Time{})
+	}
+}
+
+// gone says whether the client has left, as far as the network knows. That is
+// sooner than a reader is told.
+func (c *watched) gone() bool {
+	if !c.ended.Load() && !c.reset.Load() {
+		c.note(peek(c.TCPConn))
+	}
+	return c.ended.Load() || c.reset.Load()
 }
 
 func (c *watched) Read(b []byte) (int, error) {
 	n, err := c.TCPConn.Read(b)
+	c.note(err)
 	if errors.Is(err, io.EOF) {
-		c.ended.Store(true)
-		c.look(pending(c.TCPConn))
+		c.note(pending(c.TCPConn))
 	}
-	c.look(err)
 	return n, err
 }
 
 func (c *watched) Write(b []byte) (int, error) {
 	if c.ended.Load() {
-		c.look(syscall.EPIPE)
+		c.note(syscall.EPIPE)
 	}
 	n, err := c.TCPConn.Write(b)
-	c.look(err)
+	c.note(err)
 	return n, err
 }
 
 func (c *watched) Close() error {
-	if c.ended.Load() {
-		c.look(pending(c.TCPConn))
+	c.connections.open.CompareAndDelete(c.addr, c)
+	if c.teller.Load() != nil {
+		c.note(pending(c.TCPConn))
 	}
 	return c.TCPConn.Close()
 }
 
-func (c *watched) look(err error) {
-	if err != nil && (errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)) {
-		c.resets.add(c.RemoteAddr().String())
+// note notes what an error says of the client.
+func (c *watched) note(err error) {
+	switch {
+	case err == nil:
+	case errors.Is(err, io.EOF):
+		c.ended.Store(true)
+	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+		c.reset.Store(true)
+		if s := c.teller.Load(); s != nil {
+			s.Left(c.addr, time.Time{})
+		}
 	}
 }

@@ -47,6 +47,7 @@ type config struct {
 	backend session.Backend // instead of the script
 	http    func(*http.Server)
 	store   func(stream.Store) stream.Store // put in front of the node's
+	listen  func(net.Listener) net.Listener // the same
 }
 
 func newNode(t testing.TB, c config) *node {
@@ -78,6 +79,9 @@ func newNode(t testing.TB, c config) *node {
 		c.http(ts.Config)
 	}
 	ts.Listener = n.Listener(ts.Listener)
+	if c.listen != nil {
+		ts.Listener = c.listen(ts.Listener)
+	}
 	ts.Start()
 	n.addr = ts.Listener.Addr().String()
 	t.Cleanup(func() {

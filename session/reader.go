@@ -23,7 +23,6 @@ type table struct {
 	hooked  map[uint64]*hooks // of calls that are over; nil for most sessions
 	broken  []broken
 	asked   time.Time            // when the client last came back with nothing but its session
-	askedTo uint64               // the last number given then
 	unread  map[uint64]time.Time // what has ended and its client has yet to read to the end; since when it is away
 	most    int                  // how many of those are worth looking through for old ones
 }
@@ -53,12 +52,15 @@ func (t *table) remove(number uint64) *hooks {
 	return t.over(c, number)
 }
 
+// awaitedFor is how long a client may be away, at the most, and still be waited for.
+const awaitedFor = 10 * time.Second
+
 // leave notes that a stream has ended and its client has yet to read how, for
 // as long as that can matter to [table.awaited]. t.mu is held.
 func (t *table) leave(number uint64) {
 	if len(t.unread) >= t.most {
 		for n, at := range t.unread {
-			if time.Since(at) > doubtFor {
+			if time.Since(at) > awaitedFor {
 				delete(t.unread, n)
 			}
 		}
@@ -123,9 +125,11 @@ type Reader struct {
 	call   *Call // nil if the stream had ended when the reader came
 	cursor stream.Cursor
 	began  uint64 // the sequence that it began after
-	ended  bool   // Next has returned the last entry
-	read   bool   // and it was written to the client
+	since  time.Time
+	ended  bool // Next has returned the last entry
+	read   bool // and it was written to the client
 	gone   atomic.Bool
+	lost   atomic.Bool
 	ready  chan<- struct{}
 	stop   func()
 	hooks  *hooks // nil for most streams; guarded by table.mu
@@ -145,6 +149,7 @@ func (s *Session) Read(ctx context.Context, number, epoch, seq uint64, ready cha
 		s:      s,
 		cursor: stream.Cursor{Stream: stream.ID{Session: s.key, Number: number}, Epoch: epoch, Seq: seq},
 		began:  seq,
+		since:  time.Now(),
 		ready:  ready,
 	}
 	if epoch == 0 {
@@ -372,11 +377,7 @@ func (t *table) detach(r *Reader, broke, ids, besides bool) {
 		t.leave(number)
 	}
 	if broke {
-		b := broken{number: number, seq: r.began, certain: !ids, at: time.Now()}
-		if besides {
-			b.asked = b.at
-		}
-		t.lost(b)
+		t.lost(broken{number: number, seq: r.began, certain: !ids, since: r.since}, besides)
 	}
 }
 

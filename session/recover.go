@@ -11,66 +11,87 @@ import (
 // which calls they may have lost. docs/decisions/0001-session-id-only.md says
 // what can be known of that, and what is done where it can't.
 
-// broken is a stream whose connection broke, so that its client may come back
-// with nothing but its session id.
+// broken is a stream whose connection broke, or may have, so that its client may
+// come back with nothing but its session id.
 type broken struct {
 	number  uint64
-	seq     uint64 // what its client has for certain: it asked for what follows
-	certain bool   // no event id was written, so none can have arrived
-	at      time.Time
-	asked   time.Time // when its client first came back with nothing but its session
-	// from is the address of a client to whom all was written, and who may yet turn
-	// out to have left with some of it unread; "" where that is known, or likely.
-	from  string
-	until time.Time // when this is no longer of interest; zero: never
+	seq     uint64    // what its client has for certain: it asked for what follows
+	certain bool      // no event id was written, so none can have arrived
+	whole   bool      // all was written, and it is doubted that all has arrived
+	since   time.Time // when the connection began to read it
+	at      time.Time // when it broke, or all was written
+	asked   time.Time // when the client first came back, and may have meant this one; zero: not yet
+	// from is the address of a client to whom all was written, as long as nothing
+	// says that it left with some of it unread; else "".
+	from string
 }
 
-// mostBroken bounds how many broken streams a session remembers.
-const mostBroken = 64
+const (
+	// mostBroken bounds how many broken streams a session remembers.
+	mostBroken = 64
 
-// LastStream returns the number of the newest stream.
-func (s *Session) LastStream() uint64 {
+	// doubtFor is how long it is remembered that all was written. A client that lost
+	// it without a trace, and is not back by then, is not told.
+	doubtFor = time.Minute
+
+	// crossed bounds the time between two requests that a client made one after the
+	// other and that arrive in the other order.
+	crossed = 10 * time.Second
+
+	// late bounds the time by which the network, or a proxy, may bring the end of a
+	// connection later than what its client sent on another one afterwards.
+	late = time.Second
+)
+
+// Asked notes that the client has come back with nothing but its session.
+func (s *Session) Asked() {
 	t := &s.streams
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.last
+	t.asked = time.Now()
+	for i := range t.broken {
+		t.ask(&t.broken[i])
+	}
 }
 
-// Broken returns where to continue the streams, up to a number, whose connection
-// broke and was not resumed since, for a client that came back with nothing but
-// its session: now, at the time asked, or, if that is zero, before. Those to
-// whose connection an event id was written are given after patience: their client
-// may be about to come back with the id. due is when the next of them will be
-// given, or zero. unread says whether the client at an address left, since the
-// given time, with bytes unread.
-func (s *Session) Broken(upTo uint64, unread func(string, time.Time) bool, asked time.Time, patience time.Duration) (at []stream.Cursor, due time.Time) {
+// ask notes that b is asked for, if the client has come back since the time at
+// which it can have meant this one. t.mu is held.
+func (t *table) ask(b *broken) {
+	if !b.asked.IsZero() {
+		return
+	}
+	after := b.since
+	switch {
+	case b.certain: // a POST that was given up may arrive after the GET that followed it
+		after = after.Add(-crossed)
+	case b.whole && b.at.Add(-late).After(after):
+		after = b.at.Add(-late)
+	}
+	if t.asked.After(after) {
+		b.asked = t.asked
+	}
+}
+
+// Lost returns where to continue the streams that the client has lost and asked
+// for, now or before, with nothing but its session. Those to whose connection an
+// event id was written are given after patience: their client may be about to come
+// back with the id. due is when the next of them will be given, or zero.
+// [Reader.Lost] of the standalone stream's reader says when to call it again.
+func (s *Session) Lost(patience time.Duration) (at []stream.Cursor, due time.Time) {
 	t := &s.streams
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := time.Now()
-	t.broken = slices.DeleteFunc(t.broken, func(b broken) bool {
-		return !b.until.IsZero() && now.Sub(b.until) > patience
-	})
-	if !asked.IsZero() && !asked.Before(t.asked) {
-		t.asked, t.askedTo = asked, upTo
-	}
+	t.prune(now)
 	for i := range t.broken {
 		b := &t.broken[i]
-		// A POST that was sent, and given up, before this GET may arrive after it.
-		crossed := b.certain && !asked.IsZero() && b.at.Sub(asked) <= 2*Noticed
-		if b.number > upTo && !crossed {
-			continue
-		}
-		if b.from != "" && !unread(b.from, b.at) {
-			continue
-		}
-		if b.asked.IsZero() {
-			b.asked = asked
-		}
-		if b.asked.IsZero() {
+		if b.from != "" || b.asked.IsZero() {
 			continue
 		}
 		when := b.asked
+		if b.at.After(when) {
+			when = b.at
+		}
 		if !b.certain {
 			when = when.Add(patience)
 		}
@@ -95,46 +116,67 @@ func (r *Reader) Written(from string, besides bool) {
 	defer t.mu.Unlock()
 	number := r.cursor.Stream.Number
 	if number != standalone && t.readers[number] == r {
-		b := broken{number: number, seq: r.began, at: time.Now(), from: from}
-		b.until = b.at.Add(doubtFor)
-		if besides {
-			b.asked = b.at
-		}
-		t.lost(b)
+		t.lost(broken{number: number, seq: r.began, whole: true, since: r.since, from: from}, besides)
 	}
 }
 
 // Left notes that the client at an address left without a word. What was written to
-// it just before has probably not arrived.
-func (s *Session) Left(from string) {
+// it after the given time has probably not arrived.
+func (s *Session) Left(from string, after time.Time) {
 	t := &s.streams
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for i := range t.broken {
-		if b := &t.broken[i]; b.from == from && time.Since(b.at) < time.Second {
+		if b := &t.broken[i]; b.from == from && b.at.After(after) {
 			b.from = ""
+			t.wake()
 		}
 	}
 }
 
-// Noticed is how long it takes at the most to notice that a connection broke: its
-// client may be back before.
-const Noticed = 250 * time.Millisecond
-
-// lost remembers a stream that its client may have to ask for. t.mu is held.
-func (t *table) lost(b broken) {
-	if b.from == "" && b.asked.IsZero() && b.number <= t.askedTo && b.at.Sub(t.asked) <= Noticed {
-		b.asked = t.asked
-	}
-	if len(t.broken) >= mostBroken {
-		t.broken = slices.Delete(t.broken, 0, 1)
-	}
-	t.broken = append(t.broken, b)
+// Heard notes that the client at an address has sent a request on a connection on
+// which one follows the other: what was written to it before has arrived.
+func (s *Session) Heard(from string) {
+	t := &s.streams
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.broken = slices.DeleteFunc(t.broken, func(b broken) bool { return b.from == from })
 }
 
-// doubtFor is how long it takes at the most until a client that lost an answer is
-// back for it.
-const doubtFor = 10 * time.Second
+// lost remembers a stream that its client may have to ask for. t.mu is held.
+func (t *table) lost(b broken, besides bool) {
+	b.at = time.Now()
+	if besides {
+		b.asked = b.at
+	}
+	t.ask(&b)
+	t.prune(b.at)
+	if len(t.broken) >= mostBroken {
+		// Rather one that has probably arrived.
+		i := max(0, slices.IndexFunc(t.broken, func(b broken) bool { return b.from != "" }))
+		t.broken = slices.Delete(t.broken, i, i+1)
+	}
+	t.broken = append(t.broken, b)
+	t.wake()
+}
+
+// prune forgets what is no longer doubted. t.mu is held.
+func (t *table) prune(now time.Time) {
+	t.broken = slices.DeleteFunc(t.broken, func(b broken) bool { return b.whole && now.Sub(b.at) > doubtFor })
+}
+
+// wake tells the reader of the standalone stream, if there is one, that there may
+// be calls to continue. t.mu is held.
+func (t *table) wake() {
+	if r := t.readers[standalone]; r != nil {
+		r.lost.Store(true)
+		r.poke()
+	}
+}
+
+// Lost says, once, that [Session.Lost] may have more to say than when it was last
+// asked. The reader is the standalone stream's.
+func (r *Reader) Lost() bool { return r.lost.Swap(false) }
 
 // found takes a stream off the broken ones: it is read again, or can't be any
 // more. t.mu is held.
@@ -153,5 +195,5 @@ func (c *Call) Break() {
 	c.release(number)
 	c.s.streams.mu.Lock()
 	defer c.s.streams.mu.Unlock()
-	c.s.streams.lost(broken{number: number, certain: true, at: time.Now()})
+	c.s.streams.lost(broken{number: number, certain: true, since: time.Now()}, false)
 }

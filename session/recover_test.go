@@ -1,0 +1,220 @@
+package session
+
+import (
+	"fmt"
+	"testing"
+	"time"
+)
+
+// scene is a client's connections to one session: it reads the standalone stream
+// and calls, and loses them.
+type scene struct {
+	t     *testing.T
+	s     *Session
+	aside *Reader // the standalone stream's
+}
+
+const client = "192.0.2.1:1234"
+
+func newScene(t *testing.T) *scene {
+	h := newHouse(t, Options{}, nil)
+	t.Cleanup(h.close)
+	sc := &scene{t: t, s: h.open("")}
+	sc.aside = sc.read(standalone)
+	t.Cleanup(func() { sc.aside.Detach(false, false, false) })
+	return sc
+}
+
+func (sc *scene) read(number uint64) *Reader {
+	sc.t.Helper()
+	r, err := sc.s.Read(sc.t.Context(), number, 0, 0, make(chan struct{}, 1))
+	if err != nil {
+		sc.t.Fatal(err)
+	}
+	return r
+}
+
+// call begins a call, which its client reads.
+func (sc *scene) call() *Reader {
+	sc.t.Helper()
+	return sc.read(begin(sc.t, sc.s, false, request(1+int(sc.s.streams.last))).Number())
+}
+
+// whole is a connection to which all was written.
+func (r *Reader) whole(from string) {
+	r.Written(from, false)
+	r.Detach(false, true, false)
+}
+
+// ago moves the time at which the client came back into the past.
+func (sc *scene) ago(d time.Duration) { sc.s.streams.asked = sc.s.streams.asked.Add(-d) }
+
+// TestLost is which calls a client that comes with nothing but its session has
+// lost: what it did and what was noticed of it may come in any order, and any time
+// apart, where that is no guess.
+func TestLost(t *testing.T) {
+	const long = time.Hour
+	for what, tc := range map[string]struct {
+		do    func(sc *scene)
+		given bool
+		wait  bool // for the client to come back with an id
+	}{
+		"broke before an id": {given: true, do: func(sc *scene) {
+			sc.call().Detach(true, false, false)
+			sc.s.Asked()
+		}},
+		"broke before an id, noticed late": {given: true, do: func(sc *scene) {
+			r := sc.call()
+			sc.s.Asked()
+			r.Detach(true, false, false)
+		}},
+		"broke after an id": {given: true, wait: true, do: func(sc *scene) {
+			sc.call().Detach(true, true, false)
+			sc.s.Asked()
+		}},
+		"broke after an id, noticed late": {given: true, wait: true, do: func(sc *scene) {
+			r := sc.call()
+			r.since = r.since.Add(-2 * long)
+			sc.s.Asked()
+			sc.ago(long)
+			r.Detach(true, true, false)
+		}},
+		"not asked for": {do: func(sc *scene) { sc.call().Detach(true, false, false) }},
+		"asked before it began": {do: func(sc *scene) {
+			sc.s.Asked()
+			sc.call().Detach(true, true, false)
+		}},
+		"given up, and overtaken": {given: true, do: func(sc *scene) {
+			sc.s.Asked()
+			sc.call().Detach(true, false, false)
+		}},
+		"given up, long after": {do: func(sc *scene) {
+			sc.s.Asked()
+			sc.ago(long)
+			sc.call().Detach(true, false, false)
+		}},
+		"read again": {do: func(sc *scene) {
+			r := sc.call()
+			r.Detach(true, false, false)
+			sc.s.Asked()
+			sc.read(r.cursor.Stream.Number).Detach(false, true, false)
+		}},
+		"read besides": {given: true, do: func(sc *scene) { sc.call().Detach(true, false, true) }},
+		"all written": {do: func(sc *scene) {
+			sc.call().whole(client)
+			sc.s.Asked()
+		}},
+		"all written, and reset": {given: true, wait: true, do: func(sc *scene) {
+			sc.call().whole(client)
+			sc.s.Left(client, time.Time{})
+			sc.s.Asked()
+		}},
+		"all written, and reset late": {given: true, wait: true, do: func(sc *scene) {
+			sc.call().whole(client)
+			sc.s.Asked()
+			sc.s.Left(client, time.Time{})
+		}},
+		"all written, and another reset": {do: func(sc *scene) {
+			sc.call().whole(client)
+			sc.s.Asked()
+			sc.s.Left(client+"0", time.Time{})
+		}},
+		"all written, and left later": {do: func(sc *scene) {
+			sc.call().whole(client)
+			sc.s.Asked()
+			sc.s.Left(client, time.Now())
+		}},
+		"all written, just after the client came": {given: true, wait: true, do: func(sc *scene) {
+			r := sc.call()
+			sc.s.Asked()
+			r.whole(client)
+			sc.s.Left(client, time.Time{})
+		}},
+		"all written, long after the client came": {do: func(sc *scene) {
+			r := sc.call()
+			r.since = r.since.Add(-2 * long)
+			sc.s.Asked()
+			sc.ago(long)
+			r.whole(client)
+			sc.s.Left(client, time.Time{})
+		}},
+		"all written, and another request": {do: func(sc *scene) {
+			sc.call().whole(client)
+			sc.s.Heard(client)
+			sc.s.Left(client, time.Time{})
+			sc.s.Asked()
+		}},
+		"all written to who had lost it before": {given: true, wait: true, do: func(sc *scene) {
+			sc.call().whole("")
+			sc.s.Asked()
+		}},
+		"all written, long ago": {do: func(sc *scene) {
+			sc.call().whole("")
+			sc.s.streams.broken[0].at = time.Now().Add(-long)
+			sc.s.Asked()
+		}},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			sc := newScene(t)
+			sc.aside.Lost()
+			tc.do(sc)
+			if at, due := sc.s.Lost(long); tc.given && !tc.wait && len(at) != 1 || tc.wait && (len(at) > 0 || due.IsZero()) {
+				t.Errorf("at first %v, and at %v", at, due)
+			}
+			at, due := sc.s.Lost(0)
+			if len(at) == 1 != tc.given || !due.IsZero() {
+				t.Errorf("got %v, and at %v", at, due)
+			}
+		})
+	}
+}
+
+// TestLostIsSaid is the reader of the standalone stream, who may have to continue a
+// call: it is told when one is lost, and when it turns out to have been.
+func TestLostIsSaid(t *testing.T) {
+	sc := newScene(t)
+	for what, lose := range map[string]func(*Reader){
+		"broken":  func(r *Reader) { r.Detach(true, true, false) },
+		"written": func(r *Reader) { r.whole(client) },
+		"light": func(r *Reader) {
+			begin(t, sc.s, true, request(1000)).Break()
+			r.Detach(false, true, false)
+		},
+	} {
+		lose(sc.call())
+		if !sc.aside.Lost() {
+			t.Errorf("%s: not said", what)
+		}
+		if sc.aside.Lost() {
+			t.Errorf("%s: said twice", what)
+		}
+	}
+	sc.s.Left(client, time.Time{})
+	if !sc.aside.Lost() {
+		t.Error("reset: not said")
+	}
+}
+
+// TestLostForgotten is a client that loses more than is remembered. What is lost
+// for certain is remembered longer than what has probably arrived.
+func TestLostForgotten(t *testing.T) {
+	sc := newScene(t)
+	lost := sc.call()
+	lost.Detach(true, false, false)
+	for i := range 2 * mostBroken {
+		sc.call().whole(fmt.Sprint(i))
+	}
+	sc.s.Asked()
+	at, _ := sc.s.Lost(0)
+	if len(at) != 1 || at[0].Stream.Number != lost.cursor.Stream.Number {
+		t.Errorf("got %v", at)
+	}
+	for range mostBroken {
+		sc.call().Detach(true, false, false)
+	}
+	at, _ = sc.s.Lost(0)
+	if len(at) != mostBroken || at[0].Stream.Number == lost.cursor.Stream.Number {
+		t.Errorf("%d are remembered, from %v", len(at), at[0])
+	}
+}
