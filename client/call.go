@@ -101,7 +101,7 @@ func (c *Conn) request(m jsonrpc.Message) error {
 	if err := c.enter(k); err != nil {
 		return err
 	}
-	if !c.spawn(k.run) {
+	if !c.start(k) {
 		c.leave(k)
 		return ErrClosed
 	}

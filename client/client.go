@@ -123,6 +123,8 @@ type Conn struct {
 	out  outbox
 	seed maphash.Seed // for seen
 
+	workers workers
+
 	mu        sync.Mutex
 	closed    bool
 	session   session
@@ -170,6 +172,7 @@ func New(rawURL string, opts *Options) (*Conn, error) {
 	c.opts.defaults()
 	c.logger = c.opts.Logger
 	c.client()
+	c.workers.calls = make(chan *call)
 	c.ctx, c.stop = context.WithCancel(context.Background())
 	if s := c.opts.State; s != nil {
 		c.restore(s)

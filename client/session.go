@@ -268,7 +268,7 @@ func (c *Conn) askServer(ctx context.Context, method string, params []byte) (jso
 	if err := c.enter(k); err != nil {
 		return jsonrpc.Message{}, err
 	}
-	if !c.spawn(k.run) {
+	if !c.start(k) {
 		c.leave(k)
 		return jsonrpc.Message{}, ErrClosed
 	}

@@ -115,7 +115,7 @@ func (c *Conn) goOn() {
 			continue
 		}
 		k.arrived = k.body == nil
-		if !c.spawn(k.run) {
+		if !c.start(k) {
 			return
 		}
 	}
