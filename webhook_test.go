@@ -1,0 +1,128 @@
+package holdfast_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"holdfast"
+	"holdfast/webhook"
+)
+
+// Options.Webhooks has a client told of a call that went on without it: how it
+// ended, or, where the server was shut down first, that it failed.
+func TestWebhooks(t *testing.T) {
+	t.Parallel()
+	for _, status := range []string{"completed", "failed"} {
+		t.Run(status, func(t *testing.T) {
+			t.Parallel()
+			told := make(chan string, 10)
+			receiver := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+				body, _ := io.ReadAll(r.Body)
+				told <- string(body)
+			}))
+			defer receiver.Close()
+			release := make(chan struct{})
+			server := mcp.NewServer(&mcp.Implementation{Name: "slow", Version: "1.0.0"}, nil)
+			mcp.AddTool(server, &mcp.Tool{Name: "wait"}, func(ctx context.Context, _ *mcp.CallToolRequest, _ any) (*mcp.CallToolResult, any, error) {
+				select {
+				case <-release:
+					return nil, nil, errors.New("a tool's own failure is a result")
+				case <-ctx.Done():
+					return nil, nil, ctx.Err()
+				}
+			})
+			handler := holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, &holdfast.Options{
+				Webhooks:        webhooksTo(t, "127.0.0.1"),
+				DisconnectAfter: 10 * time.Millisecond, // then nobody is connected
+				Logger:          slog.New(slog.DiscardHandler),
+			})
+			web := httptest.NewServer(handler)
+			defer web.Close()
+
+			callAndLeave(t, web.URL, receiver.URL)
+			if status == "completed" {
+				close(release)
+				wantTold(t, told, status)
+			}
+			// No time for the client to come back, nor for the call to end.
+			over, stop := context.WithTimeout(t.Context(), time.Millisecond)
+			defer stop()
+			if err := handler.Shutdown(over); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("got %v", err)
+			}
+			if status == "failed" {
+				wantTold(t, told, status)
+			}
+			if n := len(told); n > 0 {
+				t.Errorf("%d webhooks more", n)
+			}
+		})
+	}
+}
+
+func webhooksTo(t *testing.T, place string) *webhook.Options {
+	t.Helper()
+	secret, err := webhook.ParseSecret("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
+	if err != nil {
+		t.Fatal(err)
+	}
+	allowed, err := webhook.ParseAllowed(place)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &webhook.Options{Secret: secret, Allow: []webhook.Allowed{allowed}}
+}
+
+// callAndLeave calls a tool, and returns when it was sent away.
+func callAndLeave(t *testing.T, url, hook string) {
+	t.Helper()
+	session := ""
+	for _, message := range []string{
+		`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}`,
+		`{"jsonrpc":"2.0","method":"notifications/initialized"}`,
+		fmt.Sprintf(`{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"wait","arguments":{},"_meta":{"holdfast/webhook":{"url":%q}}}}`, hook),
+	} {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(message))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Content-Type", "application/json")
+		r.Header.Set("Accept", "application/json, text/event-stream")
+		if session != "" {
+			r.Header.Set("Mcp-Session-Id", session)
+		}
+		res, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if id := res.Header.Get("Mcp-Session-Id"); id != "" {
+			session = id
+		}
+		if _, err := io.Copy(io.Discard, res.Body); err != nil {
+			t.Error(err)
+		}
+		res.Body.Close()
+	}
+}
+
+func wantTold(t *testing.T, told <-chan string, status string) {
+	t.Helper()
+	select {
+	case body := <-told:
+		if !strings.Contains(body, `"data":{"requestId":7,"status":"`+status+`"}`) {
+			t.Errorf("told %s", body)
+		}
+	case <-time.After(20 * time.Second):
+		t.Fatal("no webhook")
+	}
+}
