@@ -174,6 +174,10 @@ func (c *Conn) redirect(from *url.URL, resp *response, hop int) (*url.URL, error
 	return to, nil
 }
 
+// blank is a request to nowhere. A copy of it is made sooner than a request whose
+// URL, known long since, is written out and parsed again.
+var blank = &http.Request{Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1}
+
 // send sends one request and waits for the header of its answer.
 func (c *Conn) send(ctx context.Context, x exchange) (*http.Request, *response, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -182,18 +186,13 @@ func (c *Conn) send(ctx context.Context, x exchange) (*http.Request, *response, 
 			GotConn: func(httptrace.GotConnInfo) { x.sent.Store(true) },
 		})
 	}
-	var body io.Reader
+	req := blank.WithContext(ctx)
+	req.Method, req.URL, req.Host, req.Header = x.method, x.url, strings.TrimSuffix(x.url.Host, ":"), make(http.Header, 8)
 	if x.body != nil {
-		body = bytes.NewReader(x.body)
+		// No GetBody: net/http sends requests again by itself if it can, those with an
+		// idempotency key even if they may have arrived. That is decided here.
+		req.Body, req.ContentLength = io.NopCloser(bytes.NewReader(x.body)), int64(len(x.body))
 	}
-	req, err := http.NewRequestWithContext(ctx, x.method, x.url.String(), body)
-	if err != nil {
-		cancel(err)
-		return nil, nil, err
-	}
-	// net/http sends requests again by itself if it can, those with an idempotency
-	// key even if they may have arrived. That is decided here.
-	req.GetBody = nil
 	if err := c.head(ctx, req, x); err != nil {
 		cancel(err)
 		return nil, nil, &refusal{text: err.Error()}
