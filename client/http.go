@@ -58,6 +58,7 @@ type response struct {
 	ctx    context.Context
 	quiet  time.Duration // how long nothing may come; 0: for ever
 	events bool          // what is no event does not count
+	ended  bool          // there is no more of the body
 }
 
 // errSilent is why a connection was given up on which nothing came.
@@ -68,7 +69,7 @@ func (r *response) Close() {
 	r.watch.Stop()
 	// What little is left is read, so that the connection can be used again. The
 	// end of a stream that goes on would be long in coming.
-	if r.ContentLength >= 0 && r.ContentLength <= 4<<10 {
+	if !r.ended && r.ContentLength >= 0 && r.ContentLength <= 4<<10 {
 		_, _ = io.CopyN(io.Discard, r.Body, r.ContentLength)
 	}
 	r.cancel(context.Canceled)
@@ -91,7 +92,11 @@ func (r *response) Read(p []byte) (int, error) {
 	if r.quiet > 0 && n > 0 && !r.events {
 		r.watch.Reset(r.quiet)
 	}
-	if err != nil && !errors.Is(err, io.EOF) {
+	switch {
+	case err == nil:
+	case errors.Is(err, io.EOF):
+		r.ended = true
+	default:
 		if cause := context.Cause(r.ctx); cause != nil {
 			err = cause
 		}
