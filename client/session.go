@@ -1,6 +1,7 @@
 package client
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -328,6 +329,9 @@ func errorOf(raw []byte) *jsonrpc.Error {
 // mirror sets the headers that repeat what is in a request's body (2026-07-28,
 // Transports, "Standard Headers"). Earlier servers do not look at them.
 func mirror(h http.Header, method string, body []byte) {
+	if !bytes.Contains(body, []byte("protocolVersion")) {
+		return // a long body is sooner looked through than taken apart
+	}
 	version := jsonrpc.String(jsonrpc.Field(body, "params", "_meta", "io.modelcontextprotocol/protocolVersion"))
 	if version < modern {
 		return
