@@ -21,8 +21,9 @@ import (
 type call struct {
 	c      *Conn
 	id     []byte // as the host spelled it
+	at     string // where it is in Conn.calls: the key of its id
 	method string
-	name   string // of the tool, for State
+	name   string // of the tool, once State has asked for it
 	body   []byte // the request, as it is sent; nil for one that State told of
 	key    string // idempotency key; "" where the server honours none, or need not
 
@@ -92,11 +93,8 @@ var errCancelled = errors.New("cancelled by the host")
 // request takes a request of the host.
 func (c *Conn) request(m jsonrpc.Message) error {
 	k := &call{c: c, id: m.ID, wire: m.ID, method: m.Method, body: m.Raw, posted: make(chan struct{})}
-	switch m.Method {
-	case "initialize":
+	if m.Method == "initialize" {
 		k.body = c.opening(m)
-	case "tools/call":
-		k.name = jsonrpc.String(jsonrpc.Field(m.Params, "name"))
 	}
 	if err := c.enter(k); err != nil {
 		return err
@@ -111,16 +109,16 @@ func (c *Conn) request(m jsonrpc.Message) error {
 // enter puts a call on record.
 func (c *Conn) enter(k *call) error {
 	k.ctx, k.cancel = context.WithCancelCause(c.ctx)
-	key := string(jsonrpc.Key(k.id))
+	k.at = string(jsonrpc.Key(k.id))
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
 	case c.closed:
 		return ErrClosed
-	case c.calls[key] != nil:
+	case c.calls[k.at] != nil:
 		return ErrDuplicate
 	}
-	c.calls[key] = k
+	c.calls[k.at] = k
 	k.session = c.session
 	if c.session.keys && !harmless[k.method] && k.key == "" && k.body != nil {
 		k.key = newKey()
@@ -130,11 +128,10 @@ func (c *Conn) enter(k *call) error {
 
 // leave takes a call off the record.
 func (c *Conn) leave(k *call) {
-	key := string(jsonrpc.Key(k.id))
 	c.mu.Lock()
-	there := c.calls[key] == k
+	there := c.calls[k.at] == k
 	if there {
-		delete(c.calls, key)
+		delete(c.calls, k.at)
 		for id, q := range c.asked {
 			if q.call == k {
 				delete(c.asked, id) // nobody waits for the answer

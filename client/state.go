@@ -72,6 +72,9 @@ func (c *Conn) State() State {
 func (k *call) state() CallState {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	if k.name == "" && k.method == "tools/call" && k.body != nil {
+		k.name = jsonrpc.String(jsonrpc.Field(k.body, "params", "name"))
+	}
 	s := CallState{
 		ID: k.id, Method: k.method, Name: k.name,
 		Token: k.place.token, LastEventID: k.place.last, Key: k.key,
