@@ -106,7 +106,7 @@ func TestResume(t *testing.T) {
 					body = strings.Replace(body, `"}}`, fmt.Sprintf(`","_meta":{"holdfast/lastEventId":%q}}}`, last.ID), 1)
 				}
 				w = from.open("POST", "/mcp", body, extra)
-				if head := w.head(); head.StatusCode != 200 || head.Header.Get("Content-Type") != "text/event-stream" || head.Header.Get("Link") == "" {
+				if head := w.head(); head.StatusCode != http.StatusOK || head.Header.Get("Content-Type") != "text/event-stream" || head.Header.Get("Link") == "" {
 					t.Fatalf("%s: %d %v", what, head.StatusCode, head.Header)
 				}
 				message := func() sse.Event {
