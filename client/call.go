@@ -59,6 +59,11 @@ type place struct {
 	last   string   // event id
 	token  string   // SEP-975
 	seen   seen
+
+	// before is the event id that came before the first question which the host has
+	// not answered: what State says if behind.
+	before string
+	behind bool
 }
 
 // A door is a way to a call.

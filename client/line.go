@@ -436,7 +436,11 @@ func (l *line) take(m jsonrpc.Message) {
 	if m.Kind != jsonrpc.Response && l.wire.resumes() {
 		if id := jsonrpc.String(jsonrpc.Field(m.Params, "_meta", "holdfast/eventId")); id != "" {
 			var fresh bool
-			if k, fresh = l.place(id, m); !fresh {
+			k, fresh = l.place(id, m)
+			if k != nil && m.Kind != jsonrpc.Request {
+				k.settle()
+			}
+			if !fresh {
 				return
 			}
 		}
@@ -495,7 +499,8 @@ func (k *call) heard(id, name string, mine bool) bool {
 	if k.stream == "" || k.stream != name {
 		return false
 	}
-	k.place.last, k.resuming = id, false
+	k.place.advance(id)
+	k.resuming = false
 	return true
 }
 

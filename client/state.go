@@ -82,6 +82,9 @@ func (k *call) state() CallState {
 	if k.place.stream != nil {
 		s.Stream = k.place.stream.String()
 	}
+	if k.place.behind && (k.place.before != "" || s.Stream != "" || s.Token != "") {
+		s.LastEventID = k.place.before
+	}
 	if k.key != "" && !k.arrived {
 		s.Request = k.body
 	}

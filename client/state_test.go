@@ -183,6 +183,44 @@ func TestGoOn(t *testing.T) {
 	}
 }
 
+// A question that one Conn has left without an answer comes to the next one, which
+// answers it.
+func TestGoOnAsked(t *testing.T) {
+	t.Parallel()
+	server := mcp.NewServer(&mcp.Implementation{Name: "asks", Version: "1"}, nil)
+	mcp.AddTool(server, &mcp.Tool{Name: "ask"}, func(ctx context.Context, req *mcp.CallToolRequest, _ any) (*mcp.CallToolResult, any, error) {
+		if token := req.Params.GetProgressToken(); token != nil {
+			_ = req.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: token, Progress: 1})
+		}
+		res, err := req.Session.Elicit(ctx, &mcp.ElicitParams{Message: "?", RequestedSchema: map[string]any{"type": "object"}})
+		if err != nil {
+			return nil, nil, err
+		}
+		return nil, res.Action, nil
+	})
+	h := holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, &holdfast.Options{Retry: 10 * time.Millisecond})
+	t.Cleanup(func() {
+		ctx, stop := context.WithTimeout(context.Background(), time.Second)
+		defer stop()
+		_ = h.Shutdown(ctx)
+	})
+	a := newRaw(t, serve(t, h), client.Options{})
+	a.open()
+	a.send(`{"jsonrpc":"2.0","id":"x","method":"tools/call","params":{"name":"ask","arguments":{},"_meta":{"progressToken":"p"}}}`)
+	asked := a.until(func(m jsonrpc.Message) bool { return m.Kind == jsonrpc.Request })
+	s := a.State()
+	a.Detach()
+	b := newRaw(t, s.URL, client.Options{State: &s})
+	again := b.until(func(m jsonrpc.Message) bool { return m.Kind == jsonrpc.Request })
+	if string(again.ID) != string(asked.ID) || b.heard["notifications/progress"] != 0 {
+		t.Errorf("asked %s, then %s, after %v", asked.ID, again.ID, b.heard)
+	}
+	b.send(`{"jsonrpc":"2.0","id":%s,"result":{"action":"decline"}}`, again.ID)
+	if m := b.answer(`"x"`); string(jsonrpc.Field(m.Result, "structuredContent")) != `"decline"` {
+		t.Errorf("answered %s", m.Raw)
+	}
+}
+
 // The status of a call is told without taking what it has to say.
 func TestStatus(t *testing.T) {
 	t.Parallel()

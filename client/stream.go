@@ -227,6 +227,19 @@ func (k *call) resumable() bool {
 
 // event takes one event of the call's stream, which may be a replay.
 func (k *call) event(ev *sse.Event, replay bool) error {
+	m, err := k.parse(ev, replay)
+	if ev.ID != "" && m.Kind != jsonrpc.Request {
+		k.settle()
+	}
+	if err != nil || m.Kind == 0 {
+		return err
+	}
+	return k.message(m)
+}
+
+// parse notes what an event says of the stream, and takes the message out of it:
+// none if it has no kind.
+func (k *call) parse(ev *sse.Event, replay bool) (m jsonrpc.Message, err error) {
 	k.mu.Lock()
 	if ev.Retry >= 0 {
 		k.pace.retry, k.pace.told = ev.Retry, true
@@ -234,28 +247,25 @@ func (k *call) event(ev *sse.Event, replay bool) error {
 	again := false
 	if ev.ID != "" {
 		again = !k.place.seen.add(ev.ID)
-		k.place.last, k.dead.last = ev.ID, false
+		k.place.advance(ev.ID)
+		k.dead.last = false
 	}
 	k.mu.Unlock()
-	if ev.ID != "" {
-		k.c.changed()
-	}
 	if again || len(ev.Data) == 0 || ev.Name != "" && ev.Name != "message" || k.c.astray(ev, replay) {
-		return nil
+		return m, nil
 	}
 	k.pace.progress()
-	m, err := jsonrpc.Parse(ev.Data)
+	m, err = jsonrpc.Parse(ev.Data)
 	switch {
 	case err == nil:
+		return m, nil
 	case json.Valid(ev.Data) && jsonrpc.Field(ev.Data, "id") == nil:
 		// Not what is waited for. Some servers replay the events that carry no message
 		// as {}.
 		k.c.logger.Warn("message of the server dropped", "error", err)
-		return nil
-	default:
-		return fmt.Errorf("%w: %w", errHopeless, err)
+		return jsonrpc.Message{}, nil
 	}
-	return k.message(m)
+	return m, fmt.Errorf("%w: %w", errHopeless, err)
 }
 
 // message takes one message of the call's stream.

@@ -63,6 +63,7 @@ func (c *Conn) ask(k *call, m jsonrpc.Message) {
 func (c *Conn) unask(id []byte) {
 	if q := c.takeQuestion(id); q != nil && q.call != nil {
 		q.call.turns.answer(nil)
+		q.call.settle()
 	}
 }
 
@@ -118,6 +119,9 @@ func (c *Conn) reply(m jsonrpc.Message) error {
 		return nil
 	}
 	k := q.call
+	if k != nil {
+		defer k.settle()
+	}
 	if k == nil || c.single() {
 		if k != nil {
 			k.turns.answer(nil)
@@ -236,6 +240,7 @@ func (k *call) doubt() {
 // turned notes that the server has taken the answers that were sent to the stream
 // URL.
 func (k *call) turned() {
+	defer k.settle()
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.turns.sending, k.turns.sent, k.turns.doubtful = nil, nil, false
@@ -264,6 +269,7 @@ func (c *Conn) sendAnswer(k *call, raw []byte) error {
 	}
 	ok := c.spawn(func() {
 		if k != nil {
+			defer k.settle()
 			defer k.turns.post(-1)
 		}
 		if err := c.tellFor(ctx, k, raw, c.opts.GiveUp); err != nil && ctx.Err() == nil {
@@ -325,4 +331,26 @@ func (c *Conn) tellFor(ctx context.Context, k *call, raw []byte, atMost time.Dur
 			return err
 		}
 	}
+}
+
+// advance notes how far the stream was heard. Who goes on elsewhere is to go on
+// from before the event, until [call.settle] says otherwise. call.mu is held.
+func (p *place) advance(id string) {
+	if !p.behind {
+		p.before, p.behind = p.last, true
+	}
+	p.last = id
+}
+
+// settle lets State say how far the stream was heard, if the server has an answer
+// to everything: a question without one is for whoever goes on with the call.
+func (k *call) settle() {
+	k.mu.Lock()
+	t := &k.turns
+	t.mu.Lock()
+	open := t.asked > 0 || t.posting > 0 || len(t.ready) > 0
+	t.mu.Unlock()
+	k.place.behind = k.place.behind && (open || t.sending != nil || t.doubtful)
+	k.mu.Unlock()
+	k.c.changed()
 }
