@@ -366,6 +366,7 @@ func (e *refusal) Error() string {
 // refused reads what a response with an error status says, and closes it.
 func (c *Conn) refused(r *response) *refusal {
 	defer r.Close()
+	r.events = true // all of it is to come in that time
 	r.expect(c.opts.ConnectTimeout)
 	e := &refusal{status: r.StatusCode, after: r.retryAfter()}
 	data, err := r.all(64 << 10)

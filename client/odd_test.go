@@ -1,0 +1,147 @@
+package client_test
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"holdfast/client"
+	"holdfast/jsonrpc"
+)
+
+// An odd server ends the stream of a call after its first event, and does what
+// servers in use do to who comes back for the rest.
+type odd struct {
+	t       *testing.T
+	listens atomic.Bool
+	comes   atomic.Int32
+	// How often it refuses who comes back.
+	conflicts int32
+	rest      func(last string) string // what it tells who comes back with that event id
+	aside     string                   // an event of the standalone stream, or ""
+}
+
+const oddAnswer = "id: end\ndata: {\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{}}\n\n"
+
+func notice(id, method string) string {
+	return fmt.Sprintf("id: %s\ndata: {\"jsonrpc\":\"2.0\",\"method\":%q}\n\n", id, method)
+}
+
+// ServeHTTP implements [http.Handler].
+func (o *odd) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return
+	}
+	last := r.Header.Get("Last-Event-ID")
+	switch {
+	case strings.Contains(string(body), `"initialize"`):
+		w.Header().Set("Mcp-Session-Id", "s")
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprint(w, `{"jsonrpc":"2.0","id":0,"result":{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"odd","version":"1"}}}`)
+	case strings.Contains(string(body), `"tools/call"`):
+		if !o.listens.Load() {
+			o.t.Error("called before the standalone stream was there")
+		}
+		w.Header().Set("Content-Type", "text/event-stream")
+		fmt.Fprint(w, "id: begin\nretry: 1\ndata:\n\n")
+	case r.Method == http.MethodPost:
+		w.WriteHeader(http.StatusAccepted)
+	case r.Method == http.MethodGet && last == "":
+		o.listens.Store(true)
+		w.Header().Set("Content-Type", "text/event-stream")
+		fmt.Fprint(w, ": here\n\n", o.aside)
+		hold(w, r, time.Hour)
+	case r.Method == http.MethodGet:
+		w.Header().Set("Content-Type", "text/event-stream")
+		if n := o.comes.Add(1); n <= o.conflicts {
+			http.Error(w, "Conflict", http.StatusConflict)
+			return
+		}
+		fmt.Fprint(w, o.rest(last))
+		hold(w, r, 5*time.Millisecond)
+	}
+}
+
+// hold keeps a response open, with a comment now and then.
+func hold(w http.ResponseWriter, r *http.Request, pause time.Duration) {
+	tick := time.NewTicker(pause)
+	defer tick.Stop()
+	for {
+		if http.NewResponseController(w).Flush() != nil {
+			return
+		}
+		select {
+		case <-r.Context().Done():
+			return
+		case <-tick.C:
+			fmt.Fprint(w, ": still here\n\n")
+		}
+	}
+}
+
+func TestOddServers(t *testing.T) {
+	t.Parallel()
+	always := func(events ...string) func(string) string {
+		return func(string) string { return strings.Join(events, "") }
+	}
+	for _, test := range []struct {
+		name      string
+		conflicts int32
+		aside     string
+		rest      func(last string) string
+		want      map[string]int // notifications
+		comes     int32
+		fails     string
+	}{
+		{name: "the old connection seems to be there", conflicts: 2, rest: always(oddAnswer), comes: 3},
+		{
+			name: "replays, and forgets who came", comes: 3, want: map[string]int{"x/1": 1, "x/2": 1},
+			rest: func(last string) string {
+				return map[string]string{"begin": notice("1", "x/1"), "1": notice("2", "x/2"), "2": oddAnswer}[last]
+			},
+		},
+		{
+			name: "replays its empty events as objects", comes: 1, want: map[string]int{"x/1": 1},
+			rest: always("id: 0\ndata: {}\n\n", notice("1", "x/1"), oddAnswer),
+		},
+		{
+			name: "replays all streams", comes: 1, want: map[string]int{"x/aside": 1, "x/1": 1},
+			aside: notice("0", "x/aside"), rest: always(notice("0", "x/aside"), notice("1", "x/1"), oddAnswer),
+		},
+		{
+			name: "counts each stream's events", comes: 1, want: map[string]int{"x/aside": 1, "x/1": 1},
+			aside: notice("0", "x/aside"), rest: always(notice("0", "x/1"), oddAnswer),
+		},
+		{
+			name: "answers with what is no answer", comes: 1, fails: "outcome unknown: ",
+			rest: always("id: 0\ndata: {\"id\":1,\"result\":{}}\n\n"),
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			server := &odd{t: t, conflicts: test.conflicts, rest: test.rest, aside: test.aside}
+			r := newRaw(t, serve(t, server), client.Options{Silence: 50 * time.Millisecond})
+			r.open()
+			if test.aside != "" {
+				r.until(func(m jsonrpc.Message) bool { return m.Method == "x/aside" })
+			}
+			r.send(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"}}`)
+			m := r.answer("1")
+			if test.fails == "" && m.Error != nil || !strings.Contains(string(m.Error), test.fails) {
+				t.Errorf("answered %s, want an error with %q", m.Error, test.fails)
+			}
+			if !maps.Equal(r.heard, test.want) {
+				t.Errorf("heard %v, want %v", r.heard, test.want)
+			}
+			if n := server.comes.Load(); n != test.comes {
+				t.Errorf("the client came %d times, want %d", n, test.comes)
+			}
+		})
+	}
+}
