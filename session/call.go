@@ -172,6 +172,7 @@ func (c *Call) Promote() {
 func (c *Call) promote() {
 	c.number = c.s.streams.add(c)
 	c.announce()
+	c.shift()
 	for _, data := range c.light {
 		c.push(data, false)
 	}

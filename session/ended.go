@@ -96,6 +96,22 @@ func (c *Call) hear(rq *inflight, response []byte, seq uint64) {
 	}
 }
 
+// shift notes that the call, which was light, has said other things first, so that
+// its responses come after those. c.mu is held.
+func (c *Call) shift() {
+	h := c.hooks()
+	if h == nil {
+		return
+	}
+	c.s.streams.mu.Lock()
+	defer c.s.streams.mu.Unlock()
+	for i := range h.list {
+		if h.list[i].seq > 0 {
+			h.list[i].seq += c.said
+		}
+	}
+}
+
 // unhook forgets the webhook of a request (nil: of all): its client wants no
 // answer, or has it.
 func (c *Call) unhook(rq *inflight) {

@@ -319,13 +319,18 @@ func TestEndedNotStored(t *testing.T) {
 // Of a batch those requests ring whose response was not written.
 func TestEndedBatch(t *testing.T) {
 	t.Parallel()
-	_, b, s, desk := belled(t, Options{})
-	for _, light := range []bool{false, true} {
-		c := begin(t, s, light, hookedRequest(1), request(2), hookedRequest(3), hookedRequest(4))
+	h, b, s, _ := belled(t, Options{})
+	able := h.able("") // whose streams begin with what resumes each request
+	for i, s := range []*Session{s, s, able, able} {
+		c := begin(t, s, i%2 == 0, hookedRequest(1), request(2), hookedRequest(3), hookedRequest(4))
+		desk := h.desk.links[i/2]
 		desk.say(c, response(1))
 		c.Promote()
 		r := attach(t, s, c.Number())
 		tell(t, r, 1)
+		if s == able {
+			tell(t, r, 4)
+		}
 		desk.say(c, response(2))
 		desk.say(c, failure(3))
 		r.Detach(true, true, false)
@@ -333,6 +338,15 @@ func TestEndedBatch(t *testing.T) {
 		desk.say(c, response(4))
 		b.want(t, "3 https://h/3 failed, 4 https://h/4 completed")
 	}
+	// The response to the first was not written, but what came before it.
+	c := begin(t, able, true, hookedRequest(1), hookedRequest(2))
+	h.desk.links[1].say(c, response(1))
+	c.Promote()
+	r := attach(t, able, c.Number())
+	tell(t, r, 2)
+	r.Detach(true, true, false)
+	h.desk.links[1].say(c, response(2))
+	b.want(t, "1 https://h/1 completed, 2 https://h/2 completed")
 }
 
 // In a session of one stream, that stream's reader counts.
