@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -200,9 +201,23 @@ func TestWebhookPolling(t *testing.T) {
 // A client that does not read was not there, which is noticed after a while.
 func TestWebhookStuck(t *testing.T) {
 	t.Parallel()
-	n, k := newHooked(t, config{server: server.Options{WriteTimeout: 100 * time.Millisecond}})
+	n, k := newHooked(t, config{
+		server: server.Options{WriteTimeout: 100 * time.Millisecond},
+		http: func(s *http.Server) {
+			s.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
+				// The system takes no more off our hands than it must.
+				if c, ok := c.(interface{ SetWriteBuffer(int) error }); ok {
+					_ = c.SetWriteBuffer(4 << 10)
+				} else {
+					t.Errorf("%T has no buffer", c)
+				}
+				return ctx
+			}
+		},
+	})
 	p := n.connect("2025-11-25", nil)
-	w := p.open("POST", "/mcp", k.call("1", "steps", `{"n":1000,"size":20000}`))
+	w := p.open("POST", "/mcp", k.call("1", "steps", `{"n":50,"size":20000}`))
+	_ = w.c.SetReadBuffer(4 << 10)
 	k.want("1 completed")
 	w.c.Close()
 }
