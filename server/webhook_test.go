@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -226,13 +227,13 @@ func TestWebhookStuck(t *testing.T) {
 func TestWebhookLight(t *testing.T) {
 	t.Parallel()
 	n, k := newHooked(t, config{server: server.Options{Response: server.ResponseJSON}})
-	p := n.connect("2025-11-25", nil)
+	p := n.able("2025-11-25", "")
 	w := p.open("POST", "/mcp", k.call("1", "hold", `{}`))
 	held := n.release(1)
 	w.c.Close()
 	eventually(t, "the call to become a stream", func() bool {
-		s, err := n.sessions.Find(p.id, "")
-		return err == nil && s.LastStream() == 1
+		r := p.post(`{"jsonrpc":"2.0","id":2,"method":"requests/getStatus/all"}`)
+		return strings.Contains(string(r.body), `"requestId":1,`)
 	})
 	held[0].Result(result("done"))
 	k.want("1 completed")

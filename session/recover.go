@@ -43,14 +43,6 @@ const (
 	late = time.Second
 )
 
-// LastStream returns the number of the newest stream.
-func (s *Session) LastStream() uint64 {
-	t := &s.streams
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.last
-}
-
 // Asked notes that the client has come back with nothing but its session.
 func (s *Session) Asked() {
 	t := &s.streams
