@@ -35,6 +35,7 @@ type call struct {
 
 	// Touched only by run.
 	pace  pace
+	told  told
 	door  door // that the last exchange went through
 	maybe bool // the server may have begun with the request
 
@@ -307,7 +308,8 @@ func (k *call) heed(err error) error {
 		return k.pace.wait(k.ctx, k.c, nil)
 	case errors.Is(err, errHopeless):
 		return err
-	case errors.Is(err, errSilent) && k.key == "" && (k.door == doorPost || k.door == doorAgain):
+	case errors.Is(err, errSilent) && k.key == "" && (k.door == doorAgain || k.door == doorPost && (k.early() || !harmless[k.method])):
+		// What is harmless is asked once more: it may have been the connection.
 		k.mu.Lock()
 		defer k.mu.Unlock()
 		return fmt.Errorf("the server did not begin to answer within %v", k.patience())
@@ -323,9 +325,7 @@ func (k *call) early() bool { return k.method == "initialize" || k.method == "se
 
 // heedRefusal is heed for an answer that says no.
 func (k *call) heedRefusal(no *refusal) error {
-	switch no.status {
-	case http.StatusTooManyRequests, http.StatusServiceUnavailable, http.StatusRequestTimeout,
-		http.StatusInternalServerError, http.StatusBadGateway, http.StatusGatewayTimeout:
+	if no.passes() {
 		if k.door == doorPost && k.maybe && k.key == "" && !harmless[k.method] {
 			return no
 		}

@@ -315,7 +315,11 @@ func (c *Conn) delete(ctx context.Context) error {
 	if s.id == "" || s.lost {
 		return nil
 	}
-	resp, err := c.do(ctx, exchange{method: http.MethodDelete, session: &s, wait: closeTimeout})
+	x := exchange{method: http.MethodDelete, session: &s, wait: closeTimeout / 2}
+	resp, err := c.do(ctx, x)
+	if err != nil {
+		resp, err = c.do(ctx, x) // it may have been the connection
+	}
 	if err != nil {
 		return fmt.Errorf("end of session: %w", err)
 	}

@@ -194,9 +194,13 @@ func (c *Conn) send(ctx context.Context, x exchange) (*http.Request, *response, 
 	req := blank.WithContext(ctx)
 	req.Method, req.URL, req.Host, req.Header = x.method, x.url, strings.TrimSuffix(x.url.Host, ":"), make(http.Header, 8)
 	if x.body != nil {
-		// No GetBody: net/http sends requests again by itself if it can, those with an
-		// idempotency key even if they may have arrived. That is decided here.
 		req.Body, req.ContentLength = io.NopCloser(bytes.NewReader(x.body)), int64(len(x.body))
+		// net/http sends requests with an idempotency key again by itself, even if they
+		// may have arrived. That is decided here. Others it sends again only if nothing
+		// of them has left, over a connection that was kept for too long.
+		if x.key == "" {
+			req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(x.body)), nil }
+		}
 	}
 	if err := c.head(ctx, req, x); err != nil {
 		cancel(err)
@@ -208,6 +212,9 @@ func (c *Conn) send(ctx context.Context, x exchange) (*http.Request, *response, 
 		watch.Stop()
 		if cause := context.Cause(ctx); cause != nil {
 			err = cause
+		}
+		if errors.Is(err, errSilent) {
+			c.http.CloseIdleConnections() // which are likely to be as dead
 		}
 		cancel(err)
 		return nil, nil, err
@@ -348,6 +355,16 @@ func (e *refusal) certain() bool {
 		return true
 	}
 	return e.status < 500
+}
+
+// passes says whether the same may be taken later.
+func (e *refusal) passes() bool {
+	switch e.status {
+	case http.StatusTooManyRequests, http.StatusServiceUnavailable, http.StatusRequestTimeout,
+		http.StatusInternalServerError, http.StatusBadGateway, http.StatusGatewayTimeout:
+		return true
+	}
+	return false
 }
 
 // Error implements error.

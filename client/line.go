@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -326,7 +327,11 @@ func (l *line) end(err error) {
 	}
 }
 
-var errStale = errors.New("the connection has ended")
+// Errors of writing to a line, after which the server certainly has nothing.
+var (
+	errStale  = errors.New("the connection has ended")
+	errUnsent = errors.New("not sent")
+)
 
 // write sends a message over the connection of a number.
 func (l *line) write(ctx context.Context, up int, raw []byte) error {
@@ -342,68 +347,95 @@ func (l *line) write(ctx context.Context, up int, raw []byte) error {
 // overLine sends a call over the line and waits for its answer.
 func (c *Conn) overLine(k *call) error {
 	l := c.theLine()
-	for try := 0; ; try++ {
+	for {
 		up, err := l.wait(k.ctx, k.early())
 		if err != nil {
 			return err
 		}
-		k.mu.Lock()
-		k.written = true
-		told := k.body == nil // State told of it: it is there already
-		var raw []byte
-		if !told {
-			raw = k.lineBody()
+		raw, ok := l.about(k, up)
+		if !ok {
+			continue // to the next connection
 		}
-		k.mu.Unlock()
-		if told {
+		if raw == nil { // State told of it: it is there already
 			l.again(k, up, true)
 			break
 		}
 		k.maybe = true
-		err = l.write(k.ctx, up, raw)
-		var no *refusal
-		switch {
-		case err == nil:
-		case errors.As(err, &no) && (no.status == 429 || no.status == 503):
-			k.maybe = false
-			k.pace.atleast = no.after
-			if err := k.pace.wait(k.ctx, c, err); err != nil {
-				return err
-			}
-			continue
-		case errors.As(err, &no):
-			k.maybe = !no.certain()
-			return no
-		case errors.Is(err, errStale) && !l.wire.resumes():
-			if try < 5 {
-				continue
-			}
-			return err
-		case k.ctx.Err() == nil && !l.wire.resumes():
-			return c.awaitLine(k, err)
+		if err = l.write(k.ctx, up, raw); err == nil || l.wire.resumes() && !errors.Is(err, errStale) {
+			break
 		}
-		break
+		if again, err := k.lineFailed(err); !again {
+			return err
+		}
 	}
 	k.arrive(true)
 	<-k.ctx.Done()
 	return nil
 }
 
-// awaitLine waits a little for the answer to a call whose sending failed: it may
-// have arrived all the same.
-func (c *Conn) awaitLine(k *call, err error) error {
+// about notes that a call is about to be sent over the connection of a number, and
+// returns its request; nil: it has none. It is false if the connection has ended:
+// then the next one does not take the call for one that was sent.
+func (l *line) about(k *call, up int) (raw []byte, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.up != up {
+		return nil, false
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.written = true
+	if k.body != nil {
+		raw = k.lineBody()
+	}
+	return raw, true
+}
+
+// lineFailed says whether a call is to be sent again after its sending has failed,
+// or else why not; nil: it is over.
+func (k *call) lineFailed(err error) (again bool, _ error) {
+	c := k.c
+	var no *refusal
+	switch {
+	case errors.As(err, &no) && no.certain():
+		if no.status != http.StatusTooManyRequests && no.status != http.StatusServiceUnavailable {
+			k.maybe = false
+			return false, no
+		}
+		k.pace.atleast = no.after
+		fallthrough
+	case errors.Is(err, errUnsent), errors.Is(err, errStale):
+		k.maybe = false
+		k.mu.Lock()
+		k.written = false
+		k.mu.Unlock()
+		err = k.pace.wait(k.ctx, c, err)
+		return err == nil, err
+	}
+	// It may have arrived all the same, and then its answer comes over the line.
 	t := time.NewTimer(c.opts.Silence)
 	defer t.Stop()
 	select {
 	case <-k.ctx.Done():
-		return nil
+		return false, nil
 	case <-t.C:
-		return fmt.Errorf("the request may have arrived: %w", err)
 	}
+	if !harmless[k.method] {
+		return false, fmt.Errorf("the request may have arrived: %w", err)
+	}
+	if err := k.pace.wait(k.ctx, c, err); err != nil {
+		return false, err
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !k.early() {
+		k.wire = c.newID() // it may be in flight under the other
+	}
+	return true, nil
 }
 
 // overLineTell sends a message that has no answer.
-func (c *Conn) overLineTell(ctx context.Context, m jsonrpc.Message, k *call) error {
+func (c *Conn) overLineTell(ctx context.Context, m jsonrpc.Message, k *call, atMost time.Duration) error {
 	l := c.theLine()
 	if m.Kind == jsonrpc.Response {
 		l.mu.Lock()
@@ -412,7 +444,8 @@ func (c *Conn) overLineTell(ctx context.Context, m jsonrpc.Message, k *call) err
 		}
 		l.mu.Unlock()
 	}
-	for range 5 {
+	var p pace
+	for {
 		up, err := l.wait(ctx, m.Method == "notifications/initialized")
 		if err != nil {
 			return err
@@ -422,10 +455,15 @@ func (c *Conn) overLineTell(ctx context.Context, m jsonrpc.Message, k *call) err
 		}
 		var no *refusal
 		if errors.As(err, &no) {
+			if !no.passes() {
+				return fmt.Errorf("not taken: %w", err)
+			}
+			p.atleast = no.after
+		}
+		if err := p.waitFor(ctx, err, atMost); err != nil {
 			return err
 		}
 	}
-	return errStale
 }
 
 // take takes a message of the server.

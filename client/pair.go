@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"sync"
+	"sync/atomic"
 
 	"holdfast/jsonrpc"
 	"holdfast/sse"
@@ -164,8 +165,17 @@ func (p *pair) write(ctx context.Context, raw []byte) error {
 	c.mu.Lock()
 	s := session{revision: c.session.revision}
 	c.mu.Unlock()
-	r, err := c.do(ctx, exchange{method: http.MethodPost, url: to, body: raw, session: &s, wait: c.opts.ConnectTimeout})
+	var sent atomic.Bool
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	// The end of a call must not end the exchange: net/http would end with it
+	// whatever goes next over the same connection.
+	r, err := c.do(c.ctx, exchange{method: http.MethodPost, url: to, body: raw, session: &s, wait: c.opts.ConnectTimeout, sent: &sent})
 	if err != nil {
+		if !sent.Load() {
+			err = fmt.Errorf("%w: %w", errUnsent, err)
+		}
 		return err
 	}
 	if r.StatusCode >= 300 {

@@ -115,6 +115,11 @@ func (k *call) follow(r *response) error {
 	}
 	k.pace.reached()
 	k.turned() // or else it would be asked for answers again
+	if k.door == doorAnswers {
+		k.told.anew()
+	} else {
+		k.told.again()
+	}
 	k.turns.connect(true)
 	defer k.turns.connect(false)
 	replay := k.door != doorPost // what comes may have come before, here or on the standalone stream
@@ -252,6 +257,9 @@ func (k *call) parse(ev *sse.Event, replay bool) (m jsonrpc.Message, err error) 
 	}
 	k.mu.Unlock()
 	if again || len(ev.Data) == 0 || ev.Name != "" && ev.Name != "message" || k.c.astray(ev, replay) {
+		return m, nil
+	}
+	if ev.ID == "" && k.told.repeats(k.c.seed, ev.Data) {
 		return m, nil
 	}
 	k.pace.progress()

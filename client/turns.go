@@ -294,7 +294,13 @@ func (c *Conn) tellFor(ctx context.Context, k *call, raw []byte, atMost time.Dur
 		if err != nil {
 			return err
 		}
-		return c.overLineTell(ctx, m, k)
+		return c.overLineTell(ctx, m, k, atMost)
+	}
+	// The end of the call ends the waiting, and not the exchange: net/http would end
+	// with it whatever goes next over the same connection.
+	during := ctx
+	if k != nil {
+		during = c.ctx
 	}
 	var p pace
 	for {
@@ -306,7 +312,7 @@ func (c *Conn) tellFor(ctx context.Context, k *call, raw []byte, atMost time.Dur
 			s = k.session
 			k.mu.Unlock()
 		}
-		resp, err := c.do(ctx, exchange{method: http.MethodPost, body: raw, session: &s, wait: c.opts.ConnectTimeout})
+		resp, err := c.do(during, exchange{method: http.MethodPost, body: raw, session: &s, wait: c.opts.ConnectTimeout})
 		if err == nil {
 			if resp.StatusCode < 300 {
 				resp.Close()
@@ -316,13 +322,10 @@ func (c *Conn) tellFor(ctx context.Context, k *call, raw []byte, atMost time.Dur
 		}
 		var no *refusal
 		if errors.As(err, &no) {
-			switch no.status {
-			case http.StatusTooManyRequests, http.StatusServiceUnavailable, http.StatusRequestTimeout,
-				http.StatusInternalServerError, http.StatusBadGateway, http.StatusGatewayTimeout:
-				p.atleast = no.after
-			default:
+			if !no.passes() {
 				return fmt.Errorf("not taken: %w", err)
 			}
+			p.atleast = no.after
 		}
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
