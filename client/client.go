@@ -121,7 +121,6 @@ type Conn struct {
 	in   chan jsonrpc.Message
 	once sync.Once // starts what State tells to go on with
 	out  outbox
-	seed maphash.Seed // for seen
 
 	workers workers
 
@@ -152,7 +151,7 @@ func New(rawURL string, opts *Options) (*Conn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("server URL: %w", err)
 	}
-	c := &Conn{raw: rawURL, url: u, calls: make(map[string]*call), asked: make(map[string]*question), in: make(chan jsonrpc.Message, 16), seed: maphash.MakeSeed()}
+	c := &Conn{raw: rawURL, url: u, calls: make(map[string]*call), asked: make(map[string]*question), in: make(chan jsonrpc.Message, 16)}
 	if opts != nil {
 		c.opts = *opts
 	}
@@ -171,6 +170,7 @@ func New(rawURL string, opts *Options) (*Conn, error) {
 	}
 	c.opts.defaults()
 	c.logger = c.opts.Logger
+	c.seen.seed = maphash.MakeSeed()
 	c.client()
 	c.workers.calls = make(chan *call)
 	c.ctx, c.stop = context.WithCancel(context.Background())

@@ -3,10 +3,8 @@ package client
 import (
 	"errors"
 	"fmt"
-	"hash/maphash"
 	"io"
 	"net/http"
-	"strconv"
 	"sync"
 	"time"
 
@@ -241,10 +239,10 @@ func (c *Conn) astray(ev *sse.Event, replay bool) bool {
 	if ev.ID == "" {
 		return false
 	}
-	said := maphash.Bytes(c.seed, ev.Data)
+	h := c.seen.hash(ev.ID, ev.Data)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return !c.seen.add(ev.ID+" "+strconv.FormatUint(said, 36)) && replay
+	return !c.seen.addHash(h) && replay
 }
 
 // policy gives a resume policy to the call that it is for. It says whether the

@@ -3,7 +3,10 @@ package client
 import (
 	"context"
 	"fmt"
+	"hash/maphash"
+	"math/bits"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -113,33 +116,61 @@ func newBackoff() *backoff.ExponentialBackOff {
 }
 
 // seen are event ids that have been taken, the newest of them: an event that
-// comes a second time is not given out again.
+// comes a second time is not given out again. What is kept of an id is its hash,
+// which nobody outside can foresee.
 type seen struct {
-	ids  map[string]struct{}
-	ring []string
-	next int
+	seed   maphash.Seed
+	newest []uint64 // a ring once it is full
+	next   int      // the oldest in it
+	all    map[uint64]struct{}
 }
 
-// mostSeen is how many event ids of a stream are remembered. A server that goes
-// back further than that does not know its own ids.
-const mostSeen = 512
+const (
+	// mostSeen is how many event ids of a stream are remembered. A server that goes
+	// back further than that does not know its own ids.
+	mostSeen = 512
+	// fewSeen are sooner looked through than found in a map.
+	fewSeen = 16
+)
 
-// add notes an id and says whether it is new.
+// add notes an id, and says whether it is new.
 func (s *seen) add(id string) bool {
-	if _, old := s.ids[id]; old {
+	if s.seed == (maphash.Seed{}) {
+		s.seed = maphash.MakeSeed()
+	}
+	return s.addHash(maphash.String(s.seed, id))
+}
+
+// hash stands for an id and what was said under it, together. It needs no lock,
+// but s.seed.
+func (s *seen) hash(id string, said []byte) uint64 {
+	return maphash.String(s.seed, id) ^ bits.RotateLeft64(maphash.Bytes(s.seed, said), 1)
+}
+
+// addHash is add for an id of which there is the hash.
+func (s *seen) addHash(h uint64) bool {
+	if s.all == nil && slices.Contains(s.newest, h) {
 		return false
 	}
-	if s.ids == nil {
-		s.ids = make(map[string]struct{})
+	if _, old := s.all[h]; old {
+		return false
 	}
-	s.ids[id] = struct{}{}
-	if len(s.ring) < mostSeen {
-		s.ring = append(s.ring, id)
-		return true
+	if len(s.newest) < mostSeen {
+		s.newest = append(s.newest, h)
+	} else {
+		delete(s.all, s.newest[s.next])
+		s.newest[s.next] = h
+		s.next = (s.next + 1) % mostSeen
 	}
-	delete(s.ids, s.ring[s.next])
-	s.ring[s.next] = id
-	s.next = (s.next + 1) % mostSeen
+	switch {
+	case s.all != nil:
+		s.all[h] = struct{}{}
+	case len(s.newest) > fewSeen:
+		s.all = make(map[uint64]struct{})
+		for _, h := range s.newest {
+			s.all[h] = struct{}{}
+		}
+	}
 	return true
 }
 

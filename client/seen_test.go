@@ -1,0 +1,46 @@
+package client
+
+import (
+	"hash/maphash"
+	"strconv"
+	"testing"
+)
+
+// The newest ids are remembered, however many there have been.
+func TestSeen(t *testing.T) {
+	t.Parallel()
+	var s seen
+	for i := range 3 * mostSeen {
+		if !s.add(strconv.Itoa(i)) {
+			t.Fatalf("%d is not new", i)
+		}
+		for _, back := range []int{0, 1, fewSeen, mostSeen - 1} {
+			if i >= back && s.add(strconv.Itoa(i-back)) {
+				t.Fatalf("%d was forgotten after %d more", i-back, back)
+			}
+		}
+	}
+	if len(s.all) != mostSeen || len(s.newest) != mostSeen {
+		t.Errorf("%d and %d are remembered, want %d", len(s.all), len(s.newest), mostSeen)
+	}
+	if !s.add("0") {
+		t.Error("the oldest is still there")
+	}
+}
+
+// What is said under an id counts where it is asked for.
+func TestSeenSaid(t *testing.T) {
+	t.Parallel()
+	s := seen{seed: maphash.MakeSeed()}
+	for _, said := range []string{"a", "b"} {
+		if !s.addHash(s.hash("1", []byte(said))) {
+			t.Errorf("%q is not new", said)
+		}
+		if s.addHash(s.hash("1", []byte(said))) {
+			t.Errorf("%q is new again", said)
+		}
+	}
+	if !s.addHash(s.hash("2", []byte("a"))) {
+		t.Error("the id does not count")
+	}
+}
