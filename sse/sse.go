@@ -144,7 +144,10 @@ func (ev *Event) set(name string, value []byte) bool {
 		}
 		ev.ID = string(value)
 	case "event":
-		ev.Name = string(value)
+		ev.Name = "message"
+		if string(value) != ev.Name { // or else it would be copied for each event
+			ev.Name = string(value)
+		}
 	case "retry":
 		// ParseUint takes no sign, as the standard wants; a number too large for
 		// a Duration is as good as none.
