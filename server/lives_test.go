@@ -49,7 +49,7 @@ func TestExpiry(t *testing.T) {
 // and what is kept return to where they were.
 func TestChurn(t *testing.T) {
 	n := newNode(t, config{
-		session: session.Options{TTL: 2 * time.Second}, // a busy machine takes its time to use one,
+		session: session.Options{TTL: 2 * time.Second}, // a busy machine takes its time to use one
 		memory:  memory.Options{Keep: 50 * time.Millisecond},
 	})
 	before := runtime.NumGoroutine()
