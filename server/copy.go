@@ -62,7 +62,7 @@ type sink interface {
 type source struct {
 	*session.Reader
 	name  string
-	about *about // what else a duplex connection knows of it
+	about *asked // what else a duplex connection knows of it
 	ended bool   // nothing follows
 	told  bool   // and all was written
 }
@@ -167,6 +167,9 @@ func (c *conn) turn(ctx context.Context) (more bool, err error) {
 			return false, err
 		}
 	}
+	if c.duplex != nil {
+		c.duplex.forget()
+	}
 	if len(text) > 0 {
 		err = c.out.write(text, c.over())
 	}
@@ -196,9 +199,6 @@ func (c *conn) drop() {
 	kept := c.sources[:1]
 	for _, src := range c.sources[1:] {
 		if src.told {
-			if c.duplex != nil {
-				c.duplex.forget(&src)
-			}
 			src.Detach(false, c.sentID, true)
 		} else {
 			kept = append(kept, src)

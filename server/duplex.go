@@ -45,12 +45,12 @@ type duplex struct {
 	returns   bool            // the client can connect again, to the same session
 
 	mu       sync.Mutex
-	room     sync.Cond // told when arrivals were taken up, and at the end
-	arrivals []arrival // on their way to the loop
-	bytes    int       // that they say
-	finished bool      // nothing more comes in
-	closed   bool      // nothing is taken up any more
-	foreign  map[string]*session.Reader
+	room     sync.Cond         // told when arrivals were taken up, and at the end
+	arrivals []arrival         // on their way to the loop
+	bytes    int               // that they say
+	finished bool              // nothing more comes in
+	closed   bool              // nothing is taken up any more
+	foreign  map[string]*asked // calls of other sessions, by the ids of their requests
 
 	// The loop's own.
 	light []arrival // calls that are waited for, oldest first
@@ -67,9 +67,9 @@ type arrival struct {
 	src   source        // to be read
 }
 
-// about is what a duplex connection knows of a stream that it reads, beside the
+// asked is what a duplex connection knows of a stream that it reads, beside the
 // stream.
-type about struct {
+type asked struct {
 	session *session.Session
 	ids     [][]byte // of the requests
 }
@@ -165,13 +165,13 @@ func (d *duplex) drop(a *arrival) {
 // continued where it comes back with nothing but the session, as if it had made
 // it with a POST.
 func (d *duplex) detach(src *source, broke bool) {
-	src.Detach(broke && src.about.session == d.s && !resumable(d.s), false, false)
+	src.Detach(broke && src.about.session == d.s && !d.s.Resumable(), false, false)
 }
 
 // takeUp takes up what has arrived, and appends what there is to say of it. more
 // says that it has left something for the next turn.
 func (d *duplex) takeUp(text []byte) (_ []byte, more bool) {
-	d.ids = wantsIDs(d.s)
+	d.ids = d.s.EventIDs()
 	d.mu.Lock()
 	arrivals := d.arrivals
 	d.arrivals, d.bytes = nil, 0
@@ -216,7 +216,7 @@ func (d *duplex) takeUp(text []byte) (_ []byte, more bool) {
 }
 
 // follow adds the stream of a call that was light until now to what is read.
-func (d *duplex) follow(call *session.Call, of *about) error {
+func (d *duplex) follow(call *session.Call, of *asked) error {
 	src, err := d.source(d.s, stream.Cursor{Stream: stream.ID{Number: call.Number()}}, of)
 	if err == nil {
 		d.sources = append(d.sources, src)
@@ -225,13 +225,13 @@ func (d *duplex) follow(call *session.Call, of *about) error {
 }
 
 // source attaches to a stream of a session.
-func (d *duplex) source(s *session.Session, at stream.Cursor, of *about) (source, error) {
+func (d *duplex) source(s *session.Session, at stream.Cursor, of *asked) (source, error) {
 	r, err := s.Read(d.values, at.Stream.Number, at.Epoch, at.Seq, d.ready)
 	if err != nil {
 		return source{}, err
 	}
 	src := source{Reader: r, about: of}
-	if wantsIDs(d.s) {
+	if d.s.EventIDs() {
 		src.name = s.StreamName(at.Stream.Number)
 	}
 	return src, nil
@@ -261,7 +261,7 @@ func (d *duplex) lost(ctx context.Context, src *source, err error) bool {
 		return true
 	}
 	if d.s.Ended() {
-		src.ended = true
+		d.lose()
 		return true
 	}
 	d.h.logger.Warn("messages of the standalone stream were dropped unread", "session", d.s.Name())
@@ -282,16 +282,23 @@ func (d *duplex) lose() {
 	}
 }
 
-// forget is told of a stream that is no longer read here.
-func (d *duplex) forget(src *source) {
-	if src.about.session == d.s {
-		return
-	}
+// forget frees the ids of calls of other sessions that are over, before their
+// client is told so.
+func (d *duplex) forget() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for _, id := range src.about.ids {
-		if key := string(jsonrpc.Key(id)); d.foreign[key] == src.Reader {
-			delete(d.foreign, key)
+	if len(d.foreign) == 0 {
+		return
+	}
+	for i := range d.sources[1:] {
+		src := &d.sources[i+1]
+		if !src.ended || src.told || src.about.session == d.s {
+			continue
+		}
+		for _, id := range src.about.ids {
+			if key := string(jsonrpc.Key(id)); d.foreign[key] == src.about {
+				delete(d.foreign, key)
+			}
 		}
 	}
 }
@@ -323,7 +330,7 @@ func (d *duplex) mayLeave() bool {
 	case <-d.h.draining:
 		return len(d.sources) == 1
 	default:
-		return d.returns && (len(d.sources) == 1 || resumable(d.s))
+		return d.returns && (len(d.sources) == 1 || d.s.Resumable() && d.s.Revision() != "")
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"slices"
 	"time"
 
 	"holdfast/jsonrpc"
@@ -92,11 +93,30 @@ func (d *duplex) fits(msgs []jsonrpc.Message, batch bool) *jsonrpc.Error {
 // handle does what is asked of Holdfast itself, and hands over what is no request.
 // It is false for a request that makes a call.
 func (d *duplex) handle(m *jsonrpc.Message) bool {
-	if m.Kind != jsonrpc.Request {
+	switch {
+	case m.Kind != jsonrpc.Request:
 		d.send(*m)
-		return true
+	case !d.h.ours(m):
+		return false
+	case m.Method == methodResume:
+		s, at, err := d.h.resumption(d.values, d.principal, m, "")
+		if err == nil && s != d.s && d.clashes(s, m.ID) {
+			err = errf(codeInvalid, "a request of another session with this id is in flight on this connection: resume it on another")
+		}
+		if err != nil {
+			d.fail([]jsonrpc.Message{*m}, err)
+			break
+		}
+		d.attach(s, at, m.ID)
+	default:
+		result, err := d.h.status(d.values, d.principal, d.s, m)
+		if err != nil {
+			d.fail([]jsonrpc.Message{*m}, err)
+			break
+		}
+		d.say(jsonrpc.AppendResult(nil, m.ID, result))
 	}
-	return false
+	return true
 }
 
 // send hands over a notification or a response. Whose backend does not take it
@@ -119,7 +139,7 @@ func (d *duplex) call(msgs []jsonrpc.Message, batch bool) {
 	case err != nil:
 		d.fail(msgs, errf(codeInvalid, "%v", err))
 		return
-	case d.taken(d.s, msgs):
+	case slices.ContainsFunc(msgs, func(m jsonrpc.Message) bool { return d.clashes(d.s, m.ID) }):
 		d.fail(msgs, session.ErrDuplicate)
 		return
 	}
@@ -130,7 +150,8 @@ func (d *duplex) call(msgs []jsonrpc.Message, batch bool) {
 		var known *session.Attached
 		call, known, err = d.s.BeginKeyed(key, joined(msgs), msgs)
 		if known != nil {
-			d.attach(known.Session, known.Number, msgs[0].ID, stream.Cursor{})
+			at, _ := cursorAfter(d.values, known.Session, known.Number, "") // from the oldest that is kept
+			d.attach(known.Session, at, msgs[0].ID)
 			return
 		}
 	}
@@ -138,7 +159,7 @@ func (d *duplex) call(msgs []jsonrpc.Message, batch bool) {
 		d.fail(msgs, err)
 		return
 	}
-	about := &about{session: d.s}
+	about := &asked{session: d.s}
 	for i := range msgs {
 		about.ids = append(about.ids, bytes.Clone(msgs[i].ID)) // not to hold the whole message
 	}
@@ -167,45 +188,38 @@ func (d *duplex) call(msgs []jsonrpc.Message, batch bool) {
 	d.put(arrival{call: call, since: began, batch: batch, src: source{about: about}})
 }
 
-// attach goes on with a call that is there already, for a request with the id: after
-// a cursor, or, where that is zero, from the oldest entry that is kept.
-func (d *duplex) attach(s *session.Session, number uint64, id []byte, at stream.Cursor) {
-	at.Stream.Number = number
-	if at.Seq == 0 {
-		at.Seq = s.OldestOf(d.values, number)
+// attach goes on with a call that is there already, for a request with the id.
+func (d *duplex) attach(s *session.Session, at stream.Cursor, id []byte) {
+	about := &asked{session: s, ids: [][]byte{bytes.Clone(id)}}
+	src, err := d.source(s, at, about)
+	if errors.Is(err, io.EOF) {
+		err = errf(codeInvalid, "all was said before this, the response too")
 	}
-	src, err := d.source(s, at, &about{session: s, ids: [][]byte{bytes.Clone(id)}})
-	switch {
-	case errors.Is(err, io.EOF):
-		d.say(jsonrpc.AppendError(nil, id, errf(codeInvalid, "all was said after this event, the response too")))
-		return
-	case err != nil:
-		_, e := d.h.explain(err)
-		d.say(jsonrpc.AppendError(nil, id, e))
+	if err != nil {
+		d.fail([]jsonrpc.Message{{Kind: jsonrpc.Request, ID: id}}, err)
 		return
 	}
 	if s != d.s {
 		d.mu.Lock()
 		if d.foreign == nil {
-			d.foreign = make(map[string]*session.Reader)
+			d.foreign = make(map[string]*asked)
 		}
-		d.foreign[string(jsonrpc.Key(id))] = src.Reader
+		d.foreign[string(jsonrpc.Key(id))] = about
 		d.mu.Unlock()
 	}
 	d.put(arrival{src: src})
 }
 
-// taken says whether a request's id is that of a call of another session than s
-// whose messages come on this connection: the client could not tell them apart.
-func (d *duplex) taken(s *session.Session, msgs []jsonrpc.Message) bool {
+// clashes says whether a request's id is that of one that is in flight on this
+// connection, and of another session: its client could not tell them apart.
+func (d *duplex) clashes(s *session.Session, id []byte) bool {
+	if s != d.s && d.s.InFlight(id) {
+		return true
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for i := range msgs {
-		if d.foreign[string(jsonrpc.Key(msgs[i].ID))] != nil && s == d.s {
-			return true
-		}
-	}
-	return false
+	other := d.foreign[string(jsonrpc.Key(id))]
+	return other != nil && other.session != s
 }
 
 // fail answers requests with the error that err means; to other messages, which

@@ -1,5 +1,7 @@
 package session
 
+import "holdfast/jsonrpc"
+
 // What follows is for doors that wait for many calls at a time.
 
 // Tell has ready told, as that of a [Reader] is, when a light call has answered or
@@ -22,3 +24,10 @@ func (c *Call) Answers() (answers [][]byte, done bool, number uint64) {
 
 // Ended says whether the session is over.
 func (s *Session) Ended() bool { return s.isClosed() }
+
+// InFlight says whether a request with the id is in flight in the session.
+func (s *Session) InFlight(id []byte) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.open[string(jsonrpc.Key(id))] != nil
+}

@@ -1,0 +1,323 @@
+package server_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"holdfast/jsonrpc"
+)
+
+// A talker is a client on a connection that goes both ways.
+type talker struct {
+	t       testing.TB
+	id      string // of the session, where the transport says it
+	version string
+
+	send func(text string) error
+	recv func() ([]byte, error)
+	// cut ends the connection without a word, as how says.
+	cut func(how cut)
+	// over is closed when the server's part is over; err is then what it said, if it
+	// was a call.
+	over chan struct{}
+	err  error
+}
+
+// door is a way to begin to talk. most is how many bytes of what the server says
+// arrive before the connection is cut; 0: all.
+type door func(n *node, most int, extra ...string) *talker
+
+// doors are the transports that go both ways.
+var doors = map[string]door{"websocket": socketDoor, "stdio": pipeDoor}
+
+// bothWays runs a test over each of them.
+func bothWays(t *testing.T, test func(t *testing.T, open door)) {
+	for name, open := range doors {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, open)
+		})
+	}
+}
+
+// socketDoor opens a WebSocket, with extra headers in its handshake.
+func socketDoor(n *node, most int, extra ...string) *talker {
+	n.t.Helper()
+	c, _, err := n.dialSocket(most, extra...)
+	if err != nil {
+		n.t.Fatalf("websocket: %v", err)
+	}
+	return c
+}
+
+func (n *node) dialSocket(most int, extra ...string) (*talker, *http.Response, error) {
+	header := make(http.Header)
+	for _, line := range extra {
+		name, value, _ := strings.Cut(line, ": ")
+		header.Set(name, value)
+	}
+	var below *limited
+	transport := &http.Transport{DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+		c, err := (&net.Dialer{}).DialContext(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		below = &limited{TCPConn: c.(*net.TCPConn), left: most, counts: most > 0}
+		return below, nil
+	}}
+	ws, res, err := websocket.Dial(context.Background(), "ws://"+n.addr+"/mcp", &websocket.DialOptions{
+		HTTPClient: &http.Client{Transport: transport}, HTTPHeader: header, Subprotocols: []string{"mcp"},
+	})
+	if err != nil {
+		transport.CloseIdleConnections()
+		if below != nil {
+			below.Close()
+		}
+		return nil, res, err
+	}
+	ws.SetReadLimit(64 << 20)
+	c := &talker{t: n.t, id: res.Header.Get("Mcp-Session-Id")}
+	ctx, stop := context.WithTimeout(context.Background(), 30*time.Second)
+	c.send = func(text string) error { return ws.Write(ctx, websocket.MessageText, []byte(text)) }
+	c.recv = func() ([]byte, error) {
+		kind, data, err := ws.Read(ctx)
+		if err == nil && kind != websocket.MessageText {
+			err = fmt.Errorf("a frame of kind %v", kind)
+		}
+		return data, err
+	}
+	c.cut = func(how cut) {
+		switch how {
+		case rst:
+			_ = below.SetLinger(0)
+			_ = below.Close()
+		case fin:
+			_ = below.Close()
+		case ghost:
+			return
+		}
+		_ = ws.CloseNow()
+	}
+	n.t.Cleanup(func() { c.cut(rst); stop() })
+	return c, res, nil
+}
+
+// limited is a connection that is cut after so many bytes have come in.
+type limited struct {
+	*net.TCPConn
+	left   int
+	counts bool
+}
+
+func (c *limited) Read(b []byte) (int, error) {
+	if c.counts && len(b) > c.left {
+		b = b[:c.left]
+	}
+	n, err := c.TCPConn.Read(b)
+	c.left -= n
+	if c.counts && c.left <= 0 {
+		_ = c.SetLinger(0)
+		_ = c.Close()
+	}
+	return n, err
+}
+
+// pipeDoor serves a pair of pipes. Of extra it takes "Authorization" only, which
+// stands for whatever a program knows of its user.
+func pipeDoor(n *node, most int, extra ...string) *talker {
+	n.t.Helper()
+	in, out := pipes(n.t)
+	return n.talkOver(most, in, out, extra...)
+}
+
+// ends are both ends of a pipe.
+type ends struct {
+	r io.ReadCloser
+	w io.WriteCloser
+}
+
+// pipes returns two pipes, which a process's would be.
+func pipes(t testing.TB) (in, out ends) {
+	t.Helper()
+	for _, p := range []*ends{&in, &out} {
+		r, w, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		*p = ends{r, w}
+	}
+	return in, out
+}
+
+// memoryPipes returns two pipes that know no deadlines.
+func memoryPipes() (in, out ends) {
+	r, w := io.Pipe()
+	in = ends{r, w}
+	r, w = io.Pipe()
+	return in, ends{r, w}
+}
+
+type principalKey struct{}
+
+// named is the principal of a pair of pipes, or of a request.
+func named(r *http.Request) string {
+	if name, ok := r.Context().Value(principalKey{}).(string); ok {
+		return name
+	}
+	return bearer(r)
+}
+
+func (n *node) talkOver(most int, in, out ends, extra ...string) *talker {
+	ctx, stop := context.WithCancel(context.Background())
+	for _, line := range extra {
+		if name, ok := strings.CutPrefix(line, "Authorization: Bearer "); ok {
+			ctx = context.WithValue(ctx, principalKey{}, name)
+		}
+	}
+	c := &talker{t: n.t, over: make(chan struct{})}
+	go func() {
+		defer close(c.over)
+		c.err = n.ServeConn(ctx, in.r, out.w)
+		_ = in.r.Close()
+		_ = out.w.Close()
+	}()
+	var once sync.Once
+	c.cut = func(cut) {
+		once.Do(func() {
+			_ = in.w.Close()
+			_ = out.r.Close()
+		})
+	}
+	from := io.Reader(out.r)
+	if most > 0 {
+		from = io.LimitReader(from, int64(most))
+	}
+	lines := bufio.NewReader(from)
+	c.send = func(text string) error { _, err := io.WriteString(in.w, text+"\n"); return err }
+	c.recv = func() ([]byte, error) {
+		line, err := lines.ReadBytes('\n')
+		if err != nil {
+			c.cut(fin)
+			return nil, err
+		}
+		return line[:len(line)-1], nil
+	}
+	n.t.Cleanup(func() {
+		c.cut(fin)
+		stop()
+		<-c.over
+	})
+	return c
+}
+
+// initialize begins the session. capabilities may be "".
+func (c *talker) initialize(version, capabilities string) error {
+	c.version = version
+	if capabilities == "" {
+		capabilities = "{}"
+	}
+	err := c.send(fmt.Sprintf(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":%q,"capabilities":%s}}`, version, capabilities))
+	if err != nil {
+		return err
+	}
+	m, err := c.next()
+	if err != nil {
+		return err
+	}
+	if m.Kind != jsonrpc.Response || m.Result == nil || string(m.ID) != "0" {
+		return fmt.Errorf("initialize: %s", m.Raw)
+	}
+	return c.send(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+}
+
+// begin does so, or ends the test.
+func (c *talker) begin(version, capabilities string) {
+	c.t.Helper()
+	if err := c.initialize(version, capabilities); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// say sends messages, or ends the test.
+func (c *talker) say(texts ...string) {
+	c.t.Helper()
+	for _, text := range texts {
+		if err := c.send(text); err != nil {
+			c.t.Fatal(err)
+		}
+	}
+}
+
+func (c *talker) next() (jsonrpc.Message, error) {
+	data, err := c.recv()
+	if err != nil {
+		return jsonrpc.Message{}, err
+	}
+	m, err := jsonrpc.Parse(data)
+	if err != nil {
+		return m, fmt.Errorf("%s: %w", data, err)
+	}
+	return m, nil
+}
+
+// message returns the next message, or ends the test.
+func (c *talker) message() jsonrpc.Message {
+	c.t.Helper()
+	m, err := c.next()
+	if err != nil {
+		c.t.Fatalf("message: %v", err)
+	}
+	return m
+}
+
+// hears wants the next message to contain the texts.
+func (c *talker) hears(texts ...string) []byte {
+	c.t.Helper()
+	data, err := c.recv()
+	if err != nil {
+		c.t.Fatalf("%q: %v", texts, err)
+	}
+	for _, text := range texts {
+		if !strings.Contains(string(data), text) {
+			c.t.Errorf("got %s, want %s", data, text)
+		}
+	}
+	return data
+}
+
+// fails wants the next message to be an error, about a request with the id ("": about
+// none), with a text in it.
+func (c *talker) fails(id string, code int, text string) {
+	c.t.Helper()
+	data := c.hears(fmt.Sprintf(`"code":%d,`, code), text)
+	if got := string(jsonrpc.Field(data, "id")); got != id || jsonrpc.Field(data, "error") == nil {
+		c.t.Errorf("got %s, want an error for %q", data, id)
+	}
+}
+
+// ended wants the connection to be closed, by a WebSocket with a code and a reason.
+func (c *talker) ended(code websocket.StatusCode, reason string) {
+	c.t.Helper()
+	data, err := c.recv()
+	if err == nil {
+		c.t.Fatalf("got %s, want the connection's end", data)
+	}
+	var closed websocket.CloseError
+	if c.over != nil {
+		<-c.over
+	} else if !errors.As(err, &closed) || closed.Code != code || !strings.Contains(closed.Reason, reason) {
+		c.t.Errorf("ended with %v, want %v %q", err, code, reason)
+	}
+}
