@@ -1,8 +1,9 @@
 // Package e2e tests the holdfast program with real programs of others: the MCP
 // Inspector's command line, the TypeScript clients, and a stdio server from npm,
-// over real sockets that are cut.
+// over real sockets that are cut; and our client with servers of others: the
+// official go-sdk's, server-everything from npm, and one made with mcp-go.
 //
-// Its tests need node and the packages of package.json, installed with
+// Most tests need node and the packages of package.json, installed with
 //
 //	npm install --prefix DIR --ignore-scripts
 //
