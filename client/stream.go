@@ -259,7 +259,7 @@ func (k *call) parse(ev *sse.Event, replay bool) (m jsonrpc.Message, err error) 
 	if again || len(ev.Data) == 0 || ev.Name != "" && ev.Name != "message" || k.c.astray(ev, replay) {
 		return m, nil
 	}
-	if ev.ID == "" && k.told.repeats(k.c.seed, ev.Data) {
+	if ev.ID == "" && k.told.repeats(k.c.seen.seed, ev.Data) {
 		return m, nil
 	}
 	k.pace.progress()
