@@ -37,6 +37,7 @@ type call struct {
 	pace  pace
 	told  told
 	door  door // that the last exchange went through
+	left  bool // and its request may have left
 	maybe bool // the server may have begun with the request
 
 	mu      sync.Mutex
@@ -176,7 +177,8 @@ func (k *call) run() {
 			err = k.take(resp)
 		}
 		var no *refusal
-		if sent.Load() && !(errors.As(err, &no) && no.certain()) {
+		k.left = sent.Load()
+		if k.left && k.door != doorLast && (!errors.As(err, &no) || !no.certain()) {
 			k.maybe = true
 			if k.door == doorAnswers && err != nil && !errors.Is(err, errNext) {
 				k.doubt()
@@ -218,7 +220,7 @@ func (k *call) next(sent *atomic.Bool) (exchange, bool) {
 	case p.stream != nil && !k.dead.stream:
 		k.door, x.method, x.url, x.last = doorStream, http.MethodGet, p.stream, p.last
 	case p.last != "" && !k.dead.last:
-		k.door, x.method, x.last = doorLast, http.MethodGet, p.last
+		k.door, x.method, x.last, x.sent = doorLast, http.MethodGet, p.last, sent
 	case p.token != "" && !k.dead.token:
 		k.door, x.method, x.body, x.last = doorToken, http.MethodPost, k.resume(), p.last
 	case k.body == nil:
@@ -313,6 +315,9 @@ func (k *call) heed(err error) error {
 		k.mu.Lock()
 		defer k.mu.Unlock()
 		return fmt.Errorf("the server did not begin to answer within %v", k.patience())
+	case errors.Is(err, errSilent) && k.door == doorLast && k.left:
+		// Some servers hold the header back until there is something to say.
+		return k.pace.wait(k.ctx, k.c, nil)
 	case k.early():
 		// Whoever waits for the first answer of all would rather know.
 		return k.pace.waitBriefly(k.ctx, k.c, err)
@@ -341,7 +346,7 @@ func (k *call) heedRefusal(no *refusal) error {
 	k.mu.Lock()
 	s := k.session
 	k.mu.Unlock()
-	gone := no.status == http.StatusNotFound && s.id != "" && !k.early()
+	gone := no.forgot() && s.id != "" && !k.early()
 	if gone && k.door != doorStream && k.door != doorAnswers {
 		return k.lost(s)
 	}

@@ -241,13 +241,11 @@ func (c *Conn) Receive(ctx context.Context) (jsonrpc.Message, error) {
 // begin goes on, once, with what the State had in flight.
 func (c *Conn) begin() { c.once.Do(c.goOn) }
 
-// deliver gives a message to the host. It reports false if the Conn ended first.
-func (c *Conn) deliver(m jsonrpc.Message) bool {
+// deliver gives a message to the host, unless the Conn ends first.
+func (c *Conn) deliver(m jsonrpc.Message) {
 	select {
 	case c.in <- m:
-		return true
 	case <-c.ctx.Done():
-		return false
 	}
 }
 

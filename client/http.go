@@ -207,7 +207,7 @@ func (c *Conn) send(ctx context.Context, x exchange) (*http.Request, *response, 
 		return nil, nil, &refusal{text: err.Error()}
 	}
 	watch := time.AfterFunc(x.wait, func() { cancel(errSilent) })
-	resp, err := c.http.Do(req)
+	resp, err := c.http.Do(req) //nolint:bodyclose // the response closes it
 	if err != nil {
 		watch.Stop()
 		if cause := context.Cause(ctx); cause != nil {
@@ -343,6 +343,20 @@ type refusal struct {
 	rpc    *jsonrpc.Error // what the server said in JSON-RPC; may be nil
 	text   string
 	after  time.Duration // how long to wait before asking again; 0: not said
+}
+
+// forgot says whether the server does not know the session any more. That is 404,
+// but many servers made after the TypeScript SDK's example say 400.
+func (e *refusal) forgot() bool {
+	if e.status == http.StatusNotFound {
+		return true
+	}
+	if e.status != http.StatusBadRequest || e.rpc == nil {
+		return false
+	}
+	said := strings.ToLower(e.rpc.Message)
+	return strings.Contains(said, "no valid session") || strings.Contains(said, "session not found") ||
+		strings.Contains(said, "invalid session") || strings.Contains(said, "unknown session")
 }
 
 // certain says whether the server has certainly not done what it was asked. A 503

@@ -101,13 +101,11 @@ func (l *listener) run() error {
 
 // heed says whether to try again, after a refusal: at once if err is nil.
 func (l *listener) heed(no *refusal, s session, last string) (again bool, err error) {
-	switch no.status {
-	case http.StatusTooManyRequests, http.StatusServiceUnavailable, http.StatusRequestTimeout,
-		http.StatusInternalServerError, http.StatusBadGateway, http.StatusGatewayTimeout,
-		http.StatusConflict: // it has not noticed the end of the last connection
+	switch {
+	case no.passes(), no.status == http.StatusConflict: // it has not noticed the end of the last connection
 		l.pace.atleast = no.after
 		return true, no
-	case http.StatusNotFound:
+	case no.forgot():
 		if s.id == "" {
 			return false, no
 		}

@@ -58,11 +58,11 @@ func (s *socket) open(ctx context.Context) (resumed bool, err error) {
 	c.mu.Lock()
 	old, last := c.session, c.heard
 	c.mu.Unlock()
-	conn, resp, err := s.dial(ctx, exchange{session: &old, last: last})
+	conn, id, err := s.dial(ctx, exchange{session: &old, last: last})
 	var no *refusal
 	if errors.As(err, &no) && (no.status == http.StatusNotFound || no.status == http.StatusGone || no.status == http.StatusBadRequest) && old.id != "" {
 		old.id = "" // it does not know the session any more
-		conn, resp, err = s.dial(ctx, exchange{session: &session{}})
+		conn, id, err = s.dial(ctx, exchange{session: &session{}})
 	}
 	if err != nil {
 		return false, err
@@ -71,7 +71,6 @@ func (s *socket) open(ctx context.Context) (resumed bool, err error) {
 	s.mu.Lock()
 	s.conn = conn
 	s.mu.Unlock()
-	id := resp.Header.Get(protocol.HeaderSession)
 	resumed = old.id != "" && (id == "" || id == old.id)
 	if !resumed {
 		c.mu.Lock()
@@ -81,40 +80,41 @@ func (s *socket) open(ctx context.Context) (resumed bool, err error) {
 	return resumed, nil
 }
 
-// dial makes a handshake, twice if it was refused for want of authorization.
-func (s *socket) dial(ctx context.Context, x exchange) (*websocket.Conn, *http.Response, error) {
+// dial makes a handshake, twice if it was refused for want of authorization, and
+// returns the id that the server gives the session.
+func (s *socket) dial(ctx context.Context, x exchange) (_ *websocket.Conn, id string, err error) {
 	for try := 0; ; try++ {
 		ctx, stop := context.WithTimeout(ctx, s.c.opts.ConnectTimeout)
 		req := &http.Request{Method: http.MethodGet, URL: plain(s.url), Header: make(http.Header)}
 		if err := s.c.head(ctx, req, x); err != nil {
 			stop()
-			return nil, nil, &refusal{text: err.Error()}
+			return nil, "", &refusal{text: err.Error()}
 		}
-		conn, resp, err := websocket.Dial(ctx, s.url.String(), &websocket.DialOptions{
+		conn, resp, err := websocket.Dial(ctx, s.url.String(), &websocket.DialOptions{ //nolint:bodyclose // "you never need to"
 			HTTPClient: s.c.http, HTTPHeader: req.Header, Subprotocols: []string{"mcp"},
 		})
 		stop()
 		if err == nil {
-			return conn, resp, nil
+			return conn, resp.Header.Get(protocol.HeaderSession), nil
 		}
 		if resp == nil || resp.StatusCode < 300 {
-			return nil, nil, err
+			return nil, "", err
 		}
-		if (resp.StatusCode == 401 || resp.StatusCode == 403) && s.c.opts.Auth != nil && try == 0 {
+		if (resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusForbidden) && s.c.opts.Auth != nil && try == 0 {
 			if err := s.c.opts.Auth.Authorize(ctx, req, resp); err != nil {
-				return nil, nil, &refusal{status: resp.StatusCode, text: fmt.Sprintf("not authorized: %v", err)}
+				return nil, "", &refusal{status: resp.StatusCode, text: fmt.Sprintf("not authorized: %v", err)}
 			}
 			continue
 		}
 		r := &response{Response: resp, cancel: func(error) {}, watch: time.NewTimer(time.Hour), ctx: ctx}
 		no := s.c.refused(r)
 		if no.status >= 500 && no.status != 503 {
-			return nil, nil, errors.New(no.Error())
+			return nil, "", errors.New(no.Error())
 		}
 		if no.status < 400 {
 			no.text = "no WebSocket here: the server answered " + resp.Status
 		}
-		return nil, nil, no
+		return nil, "", no
 	}
 }
 

@@ -222,7 +222,8 @@ func (k *call) wanted() error {
 		array = append(array, raw...)
 	}
 	k.mu.Lock()
-	t.sending, t.sent = append(array, ']'), ready
+	array = append(array, ']')
+	t.sending, t.sent = array, ready
 	k.mu.Unlock()
 	return errNext
 }
