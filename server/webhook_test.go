@@ -207,8 +207,8 @@ func TestWebhookStuck(t *testing.T) {
 		http: func(s *http.Server) {
 			s.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
 				// The system takes no more off our hands than it must.
-				if c, ok := c.(interface{ SetWriteBuffer(int) error }); ok {
-					_ = c.SetWriteBuffer(4 << 10)
+				if tcp, ok := c.(interface{ SetWriteBuffer(int) error }); ok {
+					_ = tcp.SetWriteBuffer(4 << 10)
 				} else {
 					t.Errorf("%T has no buffer", c)
 				}
