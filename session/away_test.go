@@ -118,6 +118,9 @@ func TestAwayForTooLong(t *testing.T) {
 
 		ended := start(5)
 		link.say(ended, answer(5))
+		if ended.resume().timer.Stop() {
+			t.Error("the timer of an ended call goes on")
+		}
 		wait(2 * time.Minute)
 		if len(link.in) > 0 || ended.resume().requests[0].status != StatusCompleted {
 			t.Error("an ended call was cancelled")

@@ -128,6 +128,68 @@ func TestKeyedRace(t *testing.T) {
 	}
 }
 
+// gate is a store that takes what it is told to.
+type gate struct {
+	stream.Store
+	pass chan error
+}
+
+func (g *gate) Append(ctx context.Context, lease stream.Lease, records []stream.Record) error {
+	if err := <-g.pass; err != nil {
+		return err
+	}
+	return g.Store.Append(ctx, lease, records)
+}
+
+// Who comes while a call is about to begin under the key waits for that, and begins
+// it if it could not.
+func TestKeyedWaits(t *testing.T) {
+	t.Parallel()
+	for _, why := range []error{nil, stream.ErrFull} {
+		synctest.Test(t, func(t *testing.T) {
+			g := &gate{pass: make(chan error)}
+			h := newHouse(t, Options{}, func(st stream.Store) stream.Store { g.Store = st; return g })
+			defer h.close()
+			s := h.able("") // whose policy is stored before its call has begun
+			var calls, attached, refused int
+			var mu sync.Mutex
+			var wg sync.WaitGroup
+			for range 3 {
+				wg.Go(func() {
+					c, a, err := s.BeginKeyed("k", []byte("1"), []jsonrpc.Message{parse(request(1))})
+					mu.Lock()
+					defer mu.Unlock()
+					switch {
+					case err != nil:
+						refused++
+					case c != nil:
+						calls++
+					case a != nil && a.Number != 0:
+						attached++
+					}
+				})
+			}
+			synctest.Wait()
+			if calls+attached+refused > 0 {
+				t.Errorf("%d calls, %d attached, %d refused, before the call has begun", calls, attached, refused)
+			}
+			g.pass <- why
+			want := fmt.Sprint(1, 2, 0)
+			if why != nil {
+				g.pass <- why // once more, alone
+				g.pass <- nil // the words that end it
+				g.pass <- nil // the policy of the second
+				want = fmt.Sprint(1, 1, 1)
+			}
+			wg.Wait()
+			if got := fmt.Sprint(calls, attached, refused); got != want {
+				t.Errorf("calls, attached and refused are %s, want %s", got, want)
+			}
+			close(g.pass)
+		})
+	}
+}
+
 // A key whose call could not begin is not taken, also for those who came
 // meanwhile.
 func TestKeyedNotBegun(t *testing.T) {

@@ -192,6 +192,7 @@ func TestTokens(t *testing.T) {
 		"a stream's name":      {name + "." + mark, `"a/b"`, "alice"},
 		"an event id":          {name + "." + string(AppendEventID(nil, mark, 1, 1)), `"a/b"`, "alice"},
 		"a request's id":       {strings.Trim(string(s.askedID(int64(c.Number()))), `"`), `"a/b"`, "alice"},
+		"and none":             {strings.Trim(string(s.askedID(int64(c.Number()))), `"`), ``, "alice"},
 		"empty":                {"", `"a/b"`, "alice"},
 		"a name":               {name, `"a/b"`, "alice"},
 		"a name and no number": {token[:len(name)+1+markLen], `"a/b"`, "alice"},
