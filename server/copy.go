@@ -65,6 +65,7 @@ type source struct {
 	about *asked // what else a duplex connection knows of it
 	ended bool   // nothing follows
 	told  bool   // and all was written
+	noted bool   // what was written so far is on record
 }
 
 // page is what one turn of the loop needs. Connections that wait hold none.
@@ -146,7 +147,7 @@ func (c *conn) turn(ctx context.Context) (more bool, err error) {
 		if i > 0 && src.Gone() {
 			src.ended = true // its client reads it on another connection
 		}
-		if src.ended {
+		if src.ended || src.noted && len(c.sources) > 1 && !src.Behind() {
 			continue
 		}
 		if len(text) >= mostText {
@@ -154,6 +155,7 @@ func (c *conn) turn(ctx context.Context) (more bool, err error) {
 			break
 		}
 		entries, err := src.Next(ctx, p.entries[:0])
+		src.noted = src.noted && len(entries) == 0
 		text = c.gather(p, text, src, entries)
 		switch {
 		case err == nil:
@@ -180,10 +182,14 @@ func (c *conn) turn(ctx context.Context) (more bool, err error) {
 	left := c.left(ctx) // what is written to a client that has left does not fail at once
 	for i := range c.sources {
 		src := &c.sources[i]
+		if src.noted && src.told == src.ended {
+			continue
+		}
 		if left != nil && src.Cursor().Stream.Number != 0 {
 			continue // the standalone stream is not told twice, though
 		}
 		src.Told()
+		src.noted = true
 		if src.ended && !src.told {
 			c.finished(src, i > 0)
 		}

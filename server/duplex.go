@@ -53,9 +53,10 @@ type duplex struct {
 	foreign  map[string]*asked // calls of other sessions, by the ids of their requests
 
 	// The loop's own.
-	light []arrival // calls that are waited for, oldest first
-	last  []byte    // what is to be said of streams that were lost
-	retry time.Duration
+	light  []arrival // calls that are waited for, oldest first
+	last   []byte    // what is to be said of streams that were lost
+	retry  time.Duration
+	quoted []byte // an event id
 }
 
 // An arrival is something for the loop to take up: one of text, call and src.
@@ -134,17 +135,20 @@ func (d *duplex) serve(ctx context.Context, p pipe) (err error) {
 // put hands something to the loop. It waits while too much is on its way there.
 func (d *duplex) put(a arrival) {
 	d.mu.Lock()
-	defer d.mu.Unlock()
 	for !d.closed && (len(d.arrivals) >= mostArrivals || d.bytes > mostArrivedBytes) {
 		d.room.Wait()
 	}
-	if d.closed {
-		d.drop(&a)
-		return
+	closed := d.closed
+	if !closed {
+		d.arrivals = append(d.arrivals, a)
+		d.bytes += len(a.text)
 	}
-	d.arrivals = append(d.arrivals, a)
-	d.bytes += len(a.text)
-	session.Poke(d.ready)
+	d.mu.Unlock()
+	if closed {
+		d.drop(&a)
+	} else {
+		session.Poke(d.ready)
+	}
 }
 
 // say says something to the client.
@@ -316,7 +320,7 @@ func (d *duplex) over() bool {
 	d.mu.Lock()
 	finished := d.finished
 	d.mu.Unlock()
-	return finished && d.idle() && len(d.sources) == 1
+	return finished && d.idle() && len(d.sources) == 1 && len(d.last) == 0
 }
 
 // mayLeave says whether the connection may be ended: the client can connect again
@@ -376,8 +380,8 @@ func (d *duplex) due(now time.Time) error {
 // append implements [sink].
 func (d *duplex) append(text, id, data []byte) []byte {
 	if id != nil && jsonrpc.Field(data, "method") != nil {
-		quoted := append(append([]byte{'"'}, id...), '"')
-		data, _ = jsonrpc.Set(data, quoted, "params", "_meta", protocol.MetaEventID)
+		d.quoted = append(append(append(d.quoted[:0], '"'), id...), '"')
+		data, _ = jsonrpc.Set(data, d.quoted, "params", "_meta", protocol.MetaEventID)
 	}
 	return append(append(text, data...), '\n')
 }

@@ -169,6 +169,10 @@ func (p *socket) ping() {
 	})
 }
 
+// closeTimeout is how long the other end may take to say that it understands why a
+// connection ends.
+const closeTimeout = 5 * time.Second
+
 // close implements [pipe]. It says why the connection ends, where that is known,
 // and waits a little for the other end to say that it understands.
 func (p *socket) close(why error, retry time.Duration) {
@@ -181,6 +185,8 @@ func (p *socket) close(why error, retry time.Duration) {
 	case errors.Is(why, errSilent):
 		code, reason = websocket.StatusPolicyViolation, why.Error()
 	}
+	// Who sends half of a frame is not waited for.
+	_ = p.wire.SetReadDeadline(time.Now().Add(closeTimeout))
 	_ = p.ws.Close(code, reason) // who has gone does not hear it
 	p.pings.Wait()
 }

@@ -22,6 +22,17 @@ func (c *Call) Answers() (answers [][]byte, done bool, number uint64) {
 	return c.light, c.ended && c.number == 0, c.number
 }
 
+// Behind says whether there may be something to read. Who reads many streams is
+// spared asking the store for each.
+func (r *Reader) Behind() bool {
+	if r.call == nil {
+		return true
+	}
+	r.call.mu.Lock()
+	defer r.call.mu.Unlock()
+	return r.call.ended || r.call.said != r.cursor.Seq
+}
+
 // Ended says whether the session is over.
 func (s *Session) Ended() bool { return s.isClosed() }
 
