@@ -15,19 +15,11 @@ import (
 // What follows is SEP-975 without a transport, and its door over Streamable HTTP.
 // What is asked here is asked of Holdfast, and no backend hears of it.
 
-// The requests of SEP-975, and one for all that a client has.
-const (
-	methodResume    = "requests/resume"
-	methodStatus    = "requests/getStatus"
-	methodStatusAll = "requests/getStatus/all"
-)
+const methodResume = protocol.MethodResume
 
 // ours says whether a message is a request to Holdfast itself.
 func (h *Handler) ours(m *jsonrpc.Message) bool {
-	if h.opts.Stateless || m.Kind != jsonrpc.Request {
-		return false
-	}
-	return m.Method == methodResume || m.Method == methodStatus || m.Method == methodStatusAll
+	return !h.opts.Stateless && m.Kind == jsonrpc.Request && protocol.Resumes(m.Method)
 }
 
 // resumption returns where a requests/resume of the principal asks to go on: after
@@ -72,7 +64,7 @@ func lastEventID(r *http.Request) string {
 // from a principal that is in the session own (nil: in none). The error is one
 // that [Handler.explain] knows.
 func (h *Handler) status(ctx context.Context, principal string, own *session.Session, m *jsonrpc.Message) (result []byte, err error) {
-	if m.Method == methodStatusAll {
+	if m.Method == protocol.MethodStatusAll {
 		return json.Marshal(map[string]any{"requests": h.sessions.AllResumable(ctx, principal, own)})
 	}
 	id := jsonrpc.Field(m.Params, "requestId")

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"holdfast/jsonrpc"
+	"holdfast/protocol"
 	"holdfast/stream"
 )
 
@@ -97,6 +98,11 @@ func (c *Call) Deliver(ctx context.Context, msgs []jsonrpc.Message, header http.
 			if err := c.s.Send(ctx, m, header); err != nil {
 				c.s.m.logger.Warn("message of a batch not delivered", "session", c.s.Name(), "method", m.Method, "error", err)
 			}
+			continue
+		}
+		if protocol.Resumes(m.Method) { // whose tokens are none of the backend's business
+			c.s.fail(c, m.ID, jsonrpc.Errorf(jsonrpc.CodeMethodNotFound,
+				"%s: not in a batch, over HTTP+SSE, or without sessions", m.Method))
 			continue
 		}
 		if c.isOver() { // what it had to say could not be stored, so it must not run

@@ -121,6 +121,28 @@ func FuzzEventID(f *testing.F) {
 }
 
 // FuzzCursor looks for places that do not survive being an id.
+// FuzzSealed makes up texts that name a session: only what it made itself is good,
+// and only for what it was made for.
+func FuzzSealed(f *testing.F) {
+	s := bare("secret")
+	f.Add(s.token(1, []byte("1")), "1")
+	f.Add(strings.Trim(string(s.appendSealed(nil, askedSeal, 36, nil)), `"`), "")
+	f.Add(string(s.key)+"."+s.StreamName(7), `"a"`)
+	f.Fuzz(func(t *testing.T, text, id string) {
+		name, mark, number, ok := parseSealed(text)
+		if !ok {
+			return
+		}
+		for _, purpose := range []string{tokenSeal, askedSeal} {
+			made := string(s.appendSealed(nil, purpose, number, []byte(id)))
+			good := name == s.Name() && s.sealed(mark, purpose, number, []byte(id))
+			if good != (text == made) {
+				t.Fatalf("%q for %q: %v, but %q was made", text, id, good, made)
+			}
+		}
+	})
+}
+
 func FuzzCursor(f *testing.F) {
 	f.Add("secret", uint64(1), uint64(1), uint64(1), "x")
 	f.Add("", uint64(0), uint64(0), uint64(math.MaxUint64), "~.")

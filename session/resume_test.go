@@ -413,6 +413,24 @@ func TestAllResumable(t *testing.T) {
 	}
 }
 
+// What is asked of Holdfast where it can't answer is not asked of the backend.
+func TestResumeNotDelivered(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, Options{}, nil)
+	defer h.close()
+	s := h.able("")
+	for _, method := range []string{"requests/resume", "requests/getStatus", "requests/getStatus/all"} {
+		c := begin(t, s, true, fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":%q,"params":{"resumeToken":"secret"}}`, method))
+		answers, done := c.Wait(t.Context(), 0)
+		if !done || len(answers) != 1 || !strings.Contains(string(answers[0]), "-32601") {
+			t.Errorf("%s: %q", method, answers)
+		}
+	}
+	if in := h.desk.last().in; len(in) > 0 {
+		t.Errorf("the backend got %s", (<-in).Raw)
+	}
+}
+
 // A store that does not take the policy takes no call: it does not run.
 func TestPolicyNotStored(t *testing.T) {
 	t.Parallel()

@@ -7,8 +7,9 @@
 // its one waiter takes from memory.
 //
 // Locks, in the order in which they may be taken: Session.mu, Call.mu, then
-// table.mu, appender.mu, keys.mu or Manager.mu. Of two calls' locks the standalone
-// stream's comes second. None is held while the store or the backend is called.
+// table.mu, appender.mu, keys.mu, resumes.mu or Manager.mu. Of two calls' locks
+// the standalone stream's comes second. None is held while the store or the backend
+// is called.
 package session
 
 import (
