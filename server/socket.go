@@ -51,17 +51,19 @@ func (h *Handler) socket(w http.ResponseWriter, r *http.Request) {
 		h.fail(w, err)
 		return
 	}
+	defer func() {
+		if s.Revision() == "" {
+			h.sessions.End(s) // its client knows nothing of it but the name
+		}
+	}()
 	h.duplexSocket(w, r, s)
-	if s.Revision() == "" {
-		h.sessions.End(s) // its client knows nothing of it but the name
-	}
 }
 
 // duplexSocket serves a WebSocket in a session.
 func (h *Handler) duplexSocket(w http.ResponseWriter, r *http.Request, s *session.Session) {
 	d := h.newDuplex(r, s)
 	d.returns = true
-	if err := d.from(r); err != nil {
+	if err := d.goOn(r); err != nil {
 		h.fail(w, err)
 		return
 	}
@@ -82,8 +84,8 @@ func (h *Handler) duplexSocket(w http.ResponseWriter, r *http.Request, s *sessio
 	h.logger.Debug("websocket ended", "session", s.Name(), "cause", err)
 }
 
-// from has the connection read the standalone stream from where its client is.
-func (d *duplex) from(r *http.Request) error {
+// goOn has the connection read the standalone stream from where its client is.
+func (d *duplex) goOn(r *http.Request) error {
 	last := r.Header[protocol.HeaderLastEventID]
 	if len(last) == 0 || last[0] == "" {
 		return d.standalone(r.Context())
