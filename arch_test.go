@@ -57,6 +57,9 @@ var guests = map[string][]string{
 	"github.com/standard-webhooks":           {"webhook"},
 	"github.com/spf13/cobra":                 {"cmd/..."},
 	"github.com/spf13/pflag":                 {"cmd/..."},
+	"github.com/gofrs/flock":                 {"cmd/..."},
+	"github.com/schollz/progressbar/v3":      {"cmd/..."},
+	"golang.org/x/term":                      {"cmd/..."},
 }
 
 // pure packages take bytes and values: no clock, network, files or logger.

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -17,9 +18,11 @@ import (
 
 // Exit codes.
 const (
-	exitOK    = 0
-	exitError = 1
-	exitUsage = 2
+	exitOK          = 0
+	exitError       = 1
+	exitUsage       = 2
+	exitUnknown     = 3   // nobody knows whether the server did what it was asked
+	exitInterrupted = 130 // as shells say it of SIGINT
 )
 
 func main() {
@@ -36,6 +39,17 @@ func run(ctx context.Context, args []string) int {
 	cmd, err := root.ExecuteContextC(ctx)
 	if err == nil {
 		return exitOK
+	}
+	var coded codeError
+	switch {
+	case errors.As(err, &coded):
+		if !errors.Is(err, errSaid) {
+			fmt.Fprintln(os.Stderr, "holdfast:", err)
+		}
+		return coded.code
+	case ctx.Err() != nil && errors.Is(err, context.Canceled):
+		fmt.Fprintln(os.Stderr, "holdfast: interrupted")
+		return exitInterrupted
 	}
 	fmt.Fprintln(os.Stderr, "holdfast:", err)
 	var usage usageError
@@ -58,9 +72,12 @@ kept, and a client whose connection is cut goes on where it was.
 Every flag can be set in the environment too: --session-ttl as HOLDFAST_SESSION_TTL.
 A flag on the command line wins; one that can be repeated takes a list with commas.
 
-Exit codes: 0 done, 1 it went wrong, 2 the command line is wrong.`,
+Exit codes: 0 done, 1 it went wrong, 2 the command line is wrong, 3 the outcome of
+a call is unknown, 130 interrupted.`,
 		Example: `  holdfast serve --demo
-  holdfast serve -- npx -y @modelcontextprotocol/server-everything stdio`,
+  holdfast serve -- npx -y @modelcontextprotocol/server-everything stdio
+  holdfast connect http://127.0.0.1:8080/mcp
+  holdfast call http://127.0.0.1:8080/mcp count --arg to=5 --arg delay_ms=500`,
 		Version:       versionText(),
 		SilenceUsage:  true,
 		SilenceErrors: true,
@@ -68,7 +85,7 @@ Exit codes: 0 done, 1 it went wrong, 2 the command line is wrong.`,
 			if err := fromEnvironment(cmd.Flags()); err != nil {
 				return err
 			}
-			setLogger(format.value, level.value)
+			slog.SetDefault(slog.New(logHandler(cmd, os.Stderr)))
 			return nil
 		},
 	}
@@ -80,19 +97,19 @@ Exit codes: 0 done, 1 it went wrong, 2 the command line is wrong.`,
 	for name, c := range map[string]*choice{"log-format": format, "log-level": level} {
 		_ = root.RegisterFlagCompletionFunc(name, c.complete) // fails for unknown flags only
 	}
-	root.AddCommand(newServe(), newVersion())
+	root.AddCommand(newServe(), newConnect(), newTools(), newCall(), newResume(), newStatus(), newVersion())
 	return root
 }
 
-func setLogger(format, level string) {
+// logHandler writes the log as the command line wants it.
+func logHandler(cmd *cobra.Command, w io.Writer) slog.Handler {
 	opts := &slog.HandlerOptions{}
 	var least slog.Level
-	if err := least.UnmarshalText([]byte(level)); err == nil {
+	if err := least.UnmarshalText([]byte(cmd.Flag("log-level").Value.String())); err == nil {
 		opts.Level = least
 	}
-	if format == "json" {
-		slog.SetDefault(slog.New(slog.NewJSONHandler(os.Stderr, opts)))
-	} else {
-		slog.SetDefault(slog.New(slog.NewTextHandler(os.Stderr, opts)))
+	if cmd.Flag("log-format").Value.String() == "json" {
+		return slog.NewJSONHandler(w, opts)
 	}
+	return slog.NewTextHandler(w, opts)
 }

@@ -21,18 +21,24 @@ func TestMain(m *testing.M) {
 }
 
 // TestScripts runs testdata/*.txtar: the command line as a user types it. TAKEN
-// is an address that another program listens on.
+// is an address that another program listens on, FREE one that nobody does.
 func TestScripts(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = taken.Close() })
+	free := freePort(t)
 	testscript.Run(t, testscript.Params{
-		Dir:  "testdata",
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){"serves": serves, "exits": exits},
+		Dir: "testdata",
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"serves": serves, "exits": exits, "server": server, "restart": restart, "proxy": proxy,
+			"forgetful": forgetful, "signals": signals, "chat": chat,
+		},
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("TAKEN", taken.Addr().String())
+			env.Setenv("FREE", free)
+			env.Setenv("XDG_STATE_HOME", filepath.Join(env.WorkDir, "state"))
 			return nil
 		},
 		RequireUniqueNames: true,

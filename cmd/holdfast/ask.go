@@ -1,0 +1,219 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"holdfast/jsonrpc"
+)
+
+// A prompter asks whoever sits at the terminal what a server wants to know
+// (2025-11-25, Elicitation). One question is asked at a time.
+type prompter struct {
+	in   *lines
+	out  io.Writer
+	from string // who asks
+}
+
+// An elicitation is what a server wants to know.
+type elicitation struct {
+	Mode            string          `json:"mode"`
+	Message         string          `json:"message"`
+	RequestedSchema json.RawMessage `json:"requestedSchema"`
+	URL             string          `json:"url"`
+}
+
+// answer is what the user made of an elicitation.
+type answer struct {
+	Action  string                     `json:"action"` // accept, decline or cancel
+	Content map[string]json.RawMessage `json:"content,omitempty"`
+}
+
+// errTakenBack says that nobody wants the answer any more.
+var errTakenBack = errors.New("the question was taken back")
+
+// ask asks, until ctx ends. It returns the result for the server. Only ctx makes it
+// fail.
+func (p *prompter) ask(ctx context.Context, params []byte) (json.RawMessage, error) {
+	var e elicitation
+	if err := json.Unmarshal(params, &e); err != nil {
+		fmt.Fprintf(p.out, "%s asks something that cannot be read: declined\n", p.from)
+		return result(answer{Action: "decline"})
+	}
+	fmt.Fprintf(p.out, "%s asks: %s\n", p.from, strings.TrimSpace(plainText(e.Message)))
+	var a answer
+	var err error
+	if e.Mode == "url" || e.URL != "" && e.RequestedSchema == nil {
+		a, err = p.visit(ctx, e.URL)
+	} else {
+		a, err = p.form(ctx, &e)
+	}
+	switch {
+	case errors.Is(err, io.EOF):
+		fmt.Fprintln(p.out, "(declined)")
+		return result(answer{Action: "decline"})
+	case err != nil:
+		return nil, err
+	}
+	return result(a)
+}
+
+func result(a answer) (json.RawMessage, error) { return json.Marshal(a) }
+
+// visit asks the user to go to a URL (URL mode). Nothing is opened by itself: what
+// is shown is what is gone to.
+func (p *prompter) visit(ctx context.Context, to string) (answer, error) {
+	fmt.Fprintf(p.out, "  Go to %s\n", oneLine(to))
+	yes, err := p.confirm(ctx, "  Will you?")
+	if err != nil || !yes {
+		return answer{Action: "decline"}, err
+	}
+	return answer{Action: "accept"}, nil
+}
+
+// confirm asks for yes or no.
+func (p *prompter) confirm(ctx context.Context, what string) (bool, error) {
+	for {
+		text, err := p.read(ctx, what+" [Y/n]: ")
+		if err != nil {
+			return false, err
+		}
+		if text == "" {
+			return true, nil
+		}
+		if yes, ok := yesOrNo(text); ok {
+			return yes, nil
+		}
+		fmt.Fprintln(p.out, "  (want yes or no)")
+	}
+}
+
+// form asks for each field of a schema.
+func (p *prompter) form(ctx context.Context, e *elicitation) (answer, error) {
+	fields := fieldsOf(e.RequestedSchema)
+	if len(fields) == 0 {
+		yes, err := p.confirm(ctx, "  Yes?")
+		if err != nil || !yes {
+			return answer{Action: "decline"}, err
+		}
+		return answer{Action: "accept", Content: map[string]json.RawMessage{}}, nil
+	}
+	if slices.ContainsFunc(fields, func(f field) bool { return f.Default != nil || !f.required }) {
+		fmt.Fprintln(p.out, "  (an empty line takes what is in brackets; Ctrl-D declines)")
+	} else {
+		fmt.Fprintln(p.out, "  (Ctrl-D declines)")
+	}
+	a := answer{Action: "accept", Content: make(map[string]json.RawMessage)}
+	for _, f := range fields {
+		if f.Description == e.Message {
+			f.Description = "" // it was said
+		}
+		value, err := p.fill(ctx, f)
+		if err != nil {
+			return a, err
+		}
+		if value != nil {
+			a.Content[f.name] = value
+		}
+	}
+	return a, nil
+}
+
+// fill asks for one field until what is given fits. It is nil for a field that is
+// left out.
+func (p *prompter) fill(ctx context.Context, f field) (json.RawMessage, error) {
+	label := "  " + oneLine(f.label())
+	if about := oneLine(f.Description); about != "" && about != oneLine(f.label()) {
+		label += " (" + about + ")"
+	}
+	if choices := f.choices(); len(choices) > 0 {
+		fmt.Fprintln(p.out, label)
+		for i, c := range choices {
+			fmt.Fprintf(p.out, "    %d) %s\n", i+1, oneLine(c.title))
+		}
+		label = "  Which?"
+		if f.many() {
+			label = "  Which? Several with commas"
+		}
+	}
+	if hint := oneLine(f.hint()); hint != "" {
+		label += " [" + hint + "]"
+	}
+	for {
+		text, err := p.read(ctx, label+": ")
+		if err != nil {
+			return nil, err
+		}
+		if text == "" {
+			switch {
+			case f.Default != nil:
+				return f.Default, nil
+			case !f.required:
+				return nil, nil
+			case f.kind() != "string" || len(f.choices()) > 0 || f.least() > 0:
+				fmt.Fprintln(p.out, "  (this one is needed)")
+				continue
+			}
+		}
+		value, err := f.parse(text)
+		if err == nil {
+			return value, nil
+		}
+		fmt.Fprintf(p.out, "  (%v)\n", err)
+	}
+}
+
+// read prompts for one line.
+func (p *prompter) read(ctx context.Context, prompt string) (string, error) {
+	fmt.Fprint(p.out, prompt)
+	text, err := p.in.next(ctx)
+	if err != nil {
+		fmt.Fprintln(p.out) // the cursor is behind the prompt
+	}
+	return strings.TrimSpace(text), err
+}
+
+// lines reads lines that somebody types, one when it is asked for. A read cannot be
+// called off: the line that it brings is the next one's. For one caller at a time.
+type lines struct {
+	in      *bufio.Reader
+	got     chan line
+	pending bool
+}
+
+type line struct {
+	text string
+	err  error
+}
+
+func newLines(r io.Reader) *lines { return &lines{in: bufio.NewReader(r), got: make(chan line, 1)} }
+
+func (l *lines) next(ctx context.Context) (string, error) {
+	if !l.pending {
+		l.pending = true
+		go func() {
+			text, err := l.in.ReadString('\n')
+			if text != "" {
+				err = nil // the last line may have no end
+			}
+			l.got <- line{text, err}
+		}()
+	}
+	select {
+	case got := <-l.got:
+		l.pending = false
+		return got.text, got.err
+	case <-ctx.Done():
+		return "", context.Cause(ctx)
+	}
+}
+
+// takenBack returns the id of the request that a server does not want answered any
+// more.
+func takenBack(m jsonrpc.Message) []byte { return jsonrpc.Field(m.Params, "requestId") }

@@ -1,0 +1,178 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"holdfast/client"
+	"holdfast/jsonrpc"
+)
+
+// callFlags are the flags of holdfast call.
+type callFlags struct {
+	remoteFlags
+	follow followFlags
+	args   []string
+}
+
+// followFlags say how a call is followed: by call and by resume.
+type followFlags struct {
+	state       string
+	interactive bool
+	json        bool
+}
+
+func (f *followFlags) add(cmd *cobra.Command) {
+	addState(cmd, &f.state, "calls that are not over, for holdfast resume")
+	cmd.Flags().BoolVarP(&f.interactive, "interactive", "i", false, "ask what the server wants to know on stdin though it is no terminal")
+	cmd.Flags().BoolVar(&f.json, "json", false, "print the whole result, as JSON")
+}
+
+func newCall() *cobra.Command {
+	f := callFlags{remoteFlags: newRemoteFlags()}
+	cmd := &cobra.Command{
+		Use:   "call [flags] URL TOOL [JSON]",
+		Short: "Call a tool, over as many connections as it takes",
+		Long: `Call calls a tool and prints the text of its result on stdout. All else goes to
+stderr: progress, what the server wants to know, and the command that resumes the
+call when this one is killed.
+
+Arguments are a JSON object (- reads it from stdin), or --arg NAME=VALUE, where
+the tool's schema says whether a value is a number or text.
+
+Ctrl-C leaves the call, which goes on at the server, and prints the command that
+resumes it, here or on another machine. What that says is a secret. A second
+Ctrl-C within two seconds cancels the call.
+
+Exit codes: 0 a result, 1 the tool failed, or something else did, 2 the command
+line is wrong, 3 the outcome is unknown: the tool may have run, 130 interrupted:
+the call goes on at the server, or was cancelled.`,
+		Example: `  holdfast call http://127.0.0.1:8080/mcp echo --arg text=hello
+  holdfast call http://127.0.0.1:8080/mcp count '{"to": 100, "delay_ms": 200}'`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) < 2 || len(args) > 3 {
+				return usagef("want a URL, the name of a tool, and perhaps its arguments in JSON, as in\n"+
+					`  %s http://127.0.0.1:8080/mcp count '{"to": 5}'`, cmd.CommandPath())
+			}
+			return nil
+		},
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE:              f.call,
+	}
+	f.add(cmd)
+	f.follow.add(cmd)
+	cmd.Flags().StringArrayVarP(&f.args, "arg", "a", nil, "`argument` of the tool, as NAME=VALUE (repeat for more)")
+	return cmd
+}
+
+// call calls a tool and follows the call.
+func (f *callFlags) call(cmd *cobra.Command, args []string) error {
+	ctx, to, name, object := cmd.Context(), args[0], args[1], ""
+	if len(args) > 2 {
+		object = args[2]
+	}
+	if object == "-" && f.follow.interactive {
+		return usagef("stdin cannot give the arguments and the answers (--interactive)")
+	}
+	show := newDisplay(cmd.ErrOrStderr())
+	w, opts, err := f.follow.watch(cmd, &f.remoteFlags, show)
+	if err != nil {
+		return err
+	}
+	conn, err := dial(to, opts)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	w.conn, w.name = conn, name
+	var capabilities map[string]any
+	if w.ask = f.follow.prompter(cmd, show, to, object == "-"); w.ask != nil {
+		capabilities = map[string]any{"elicitation": map[string]any{"form": map[string]any{}, "url": map[string]any{}}}
+	}
+	p, err := begin(ctx, conn, to, capabilities)
+	if err != nil {
+		return err
+	}
+	params, err := f.params(ctx, p, name, object, cmd.InOrStdin())
+	if err != nil {
+		return err
+	}
+	w.id = []byte(`"hf-` + strings.ToLower(rand.Text()[:12]) + `"`)
+	params["_meta"] = map[string]any{"progressToken": json.RawMessage(w.id)}
+	if w.keeper, err = callsIn(f.follow.state).keep(w.id); err != nil {
+		show.line("holdfast: where the call is cannot be kept: %v", err)
+	}
+	if err := sendRequest(ctx, conn, w.id, toolsCall, params); err != nil {
+		return err
+	}
+	m, err := w.run(ctx)
+	if err != nil {
+		return err
+	}
+	return f.follow.print(m, name, cmd.OutOrStdout(), cmd.ErrOrStderr())
+}
+
+// params are those of the call: the tool must be there, and the arguments fit it.
+func (f *callFlags) params(ctx context.Context, p *peer, name, object string, stdin io.Reader) (map[string]any, error) {
+	list, _, err := p.tools(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, t := range list {
+		if t.Name == name {
+			args, err := arguments(object, f.args, &t, stdin)
+			return map[string]any{"name": name, "arguments": args}, err
+		}
+	}
+	return nil, unknownTool(name, list)
+}
+
+// watch prepares to follow a call.
+func (f *followFlags) watch(cmd *cobra.Command, remote *remoteFlags, show *display) (*watch, *client.Options, error) {
+	opts, err := remote.options(slog.New(logHandler(cmd, show)))
+	if err != nil {
+		return nil, nil, err
+	}
+	changed := make(chan struct{}, 1)
+	opts.Changed = func() {
+		select {
+		case changed <- struct{}{}:
+		default: // it is said already
+		}
+	}
+	w := &watch{show: show, changed: changed}
+	if t := remote.transport.value; t != "auto" {
+		w.flags += " --transport " + t
+	}
+	if len(remote.headers) > 0 {
+		w.flags += " (and the same --header)"
+	}
+	return w, opts, nil
+}
+
+// prompter asks the user what a server wants to know; nil where nobody can be
+// asked.
+func (f *followFlags) prompter(cmd *cobra.Command, show *display, to string, taken bool) *prompter {
+	in := cmd.InOrStdin()
+	if taken || !f.interactive && (!isTerminal(in) || !show.tty) {
+		return nil
+	}
+	return &prompter{in: newLines(in), out: show.w, from: serverName(to)}
+}
+
+// print prints the response of a call, and says how the program ends.
+func (f *followFlags) print(m jsonrpc.Message, name string, stdout, stderr io.Writer) error {
+	if m.Error != nil {
+		return errorOf(m)
+	}
+	if f.json {
+		return printRaw(m.Result, stdout)
+	}
+	return printResult(m.Result, name, stdout, stderr)
+}

@@ -1,0 +1,255 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+	"unicode"
+
+	"github.com/schollz/progressbar/v3"
+	"golang.org/x/term"
+)
+
+// A display shows on stderr how a call goes: with a bar on a terminal, else with
+// a line for each step. Its methods may be called concurrently.
+type display struct {
+	w   io.Writer
+	tty bool
+
+	mu     sync.Mutex
+	bar    *progressbar.ProgressBar
+	total  float64 // that the bar was made for; 0: not known
+	text   string  // beside the bar
+	at     int64   // its ticks
+	drawn  time.Time
+	ticker *time.Ticker // draws again: time passes, also where nothing is said
+	ended  bool
+	hidden bool   // a question is being asked
+	held   []byte // what was to be printed meanwhile
+}
+
+// A step is a progress notification's params.
+type step struct {
+	Progress float64 `json:"progress"`
+	Total    float64 `json:"total"`
+	Message  string  `json:"message"`
+}
+
+func newDisplay(w io.Writer) *display {
+	return &display{w: w, tty: isTerminal(w)}
+}
+
+func isTerminal(stream any) bool {
+	f, ok := stream.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}
+
+// Write prints lines, above the bar. It makes a display the place for the log.
+func (d *display) Write(p []byte) (int, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.hidden && d.tty {
+		d.held = append(d.held, p...)
+		return len(p), nil
+	}
+	d.clear()
+	defer d.draw()
+	return d.w.Write(p)
+}
+
+// line prints a line, above the bar.
+func (d *display) line(format string, args ...any) {
+	fmt.Fprintf(d, format+"\n", args...)
+}
+
+// progress shows a step.
+func (d *display) progress(s step) {
+	s.Message = oneLine(s.Message)
+	if !d.tty {
+		d.line("%s", s)
+		return
+	}
+	at := int64(s.Progress)
+	if s.Total > 0 {
+		// The last tick is the result's.
+		at = int64(math.Max(0, math.Min(s.Progress/s.Total*ticks, ticks-1)))
+	}
+	d.set(s.Total, at, strings.TrimPrefix(s.String(), "progress "))
+}
+
+// wait shows that something is waited for that has not said how far it is.
+func (d *display) wait(what string) {
+	d.mu.Lock()
+	started := d.bar != nil
+	d.mu.Unlock()
+	if d.tty && !started {
+		d.set(0, 0, what)
+	}
+}
+
+// drawEvery is how often a bar is drawn, at the most and while nothing changes.
+const drawEvery = 100 * time.Millisecond
+
+func (d *display) set(total float64, at int64, text string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.ended {
+		return
+	}
+	if d.bar == nil || d.total != total {
+		d.clear()
+		d.bar, d.total, d.drawn = d.newBar(total), total, time.Time{}
+	}
+	d.at, d.text = at, text
+	if d.ticker == nil {
+		d.ticker = time.NewTicker(drawEvery)
+		go d.redraw(d.ticker)
+	}
+	if time.Since(d.drawn) >= drawEvery {
+		d.draw()
+	}
+}
+
+// redraw draws until the bar is taken away.
+func (d *display) redraw(t *time.Ticker) {
+	for range t.C {
+		d.mu.Lock()
+		ended := d.ended
+		d.draw()
+		d.mu.Unlock()
+		if ended {
+			return
+		}
+	}
+}
+
+// String is the step as a line.
+func (s step) String() string {
+	text := "progress " + number(s.Progress)
+	if s.Total > 0 {
+		text += "/" + number(s.Total)
+	}
+	return strings.TrimSpace(text + " " + s.Message)
+}
+
+func number(f float64) string { return strconv.FormatFloat(f, 'f', -1, 64) }
+
+// ticks is how finely a bar is divided.
+const ticks = 1000
+
+func (d *display) newBar(total float64) *progressbar.ProgressBar {
+	most := int64(ticks)
+	if total <= 0 {
+		most = -1 // a spinner
+	}
+	return progressbar.NewOptions64(most,
+		progressbar.OptionSetWriter(d.w),
+		progressbar.OptionSetWidth(barWidth),
+		progressbar.OptionSetPredictTime(total > 0),
+		progressbar.OptionSetElapsedTime(true),
+		progressbar.OptionShowDescriptionAtLineEnd(),
+		progressbar.OptionSetRenderBlankState(false),
+		progressbar.OptionClearOnFinish(),
+		progressbar.OptionSetSpinnerChangeInterval(0), // redraw does that
+	)
+}
+
+// barWidth is the width of a bar in columns, and besideBar that of what is drawn
+// with it but the text.
+const (
+	barWidth  = 24
+	besideBar = barWidth + 28
+)
+
+// draw shows the bar, if there is one. d.mu is held.
+func (d *display) draw() {
+	if d.bar == nil || d.hidden || d.ended {
+		return
+	}
+	d.drawn = time.Now()
+	d.bar.Describe(d.fit(d.text))
+	_ = d.bar.Set64(d.at)
+}
+
+// fit makes a text as long as there is place for beside the bar.
+func (d *display) fit(text string) string {
+	width := 80
+	if f, ok := d.w.(*os.File); ok {
+		if w, _, err := term.GetSize(int(f.Fd())); err == nil && w > 0 {
+			width = w
+		}
+	}
+	room := max(width-besideBar, 8)
+	if letters := []rune(text); len(letters) > room {
+		return string(letters[:room-1]) + "…"
+	}
+	return text
+}
+
+// clear takes the bar away for what else is to be shown. d.mu is held.
+func (d *display) clear() {
+	if d.bar != nil && !d.hidden && !d.ended {
+		_ = d.bar.Clear()
+		fmt.Fprint(d.w, wholeLine) // a spinner is left there
+	}
+}
+
+// wholeLine clears the line that the cursor is on.
+const wholeLine = "\r\033[K"
+
+// hide takes the bar away until show, and keeps what else would be printed.
+func (d *display) hide() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.clear()
+	d.hidden = true
+}
+
+func (d *display) show() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.hidden = false
+	_, _ = d.w.Write(d.held)
+	d.held = nil
+	d.draw()
+}
+
+// end takes the bar away for good.
+func (d *display) end() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.clear()
+	d.bar, d.ended = nil, true
+}
+
+// say prints a line in the place of what the terminal shows of Ctrl-C.
+func (d *display) say(format string, args ...any) {
+	if d.tty {
+		fmt.Fprint(d.w, wholeLine)
+	}
+	fmt.Fprintf(d.w, format+"\n", args...)
+}
+
+// oneLine is a text of a server for a terminal: on one line, and nothing in it
+// that a terminal takes for a command.
+func oneLine(text string) string {
+	return strings.Join(strings.Fields(plainText(text)), " ")
+}
+
+// plainText is a text of a server for a terminal, with its lines.
+func plainText(text string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == '\n', r == '\t':
+			return r
+		case unicode.IsControl(r), unicode.Is(unicode.Bidi_Control, r):
+			return -1
+		}
+		return r
+	}, text)
+}

@@ -1,0 +1,309 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"net/mail"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"holdfast/jsonrpc"
+)
+
+// A field is one property of an elicitation's schema (2025-11-25, Elicitation,
+// "Requested Schema").
+type field struct {
+	name     string
+	required bool
+
+	Type        string          `json:"type"`
+	Title       string          `json:"title"`
+	Description string          `json:"description"`
+	Default     json.RawMessage `json:"default"`
+	Format      string          `json:"format"`
+	MinLength   *int            `json:"minLength"`
+	MaxLength   *int            `json:"maxLength"`
+	Minimum     *float64        `json:"minimum"`
+	Maximum     *float64        `json:"maximum"`
+	MinItems    *int            `json:"minItems"`
+	MaxItems    *int            `json:"maxItems"`
+	options
+	Items options `json:"items"`
+}
+
+// options are the ways in which a schema says what there is to choose from.
+type options struct {
+	Enum      []string `json:"enum"`
+	EnumNames []string `json:"enumNames"` // titles, of earlier revisions
+	OneOf     []option `json:"oneOf"`
+	AnyOf     []option `json:"anyOf"`
+}
+
+type option struct {
+	Const string `json:"const"`
+	Title string `json:"title"`
+}
+
+// A picked value is one of several.
+type picked struct{ value, title string }
+
+// fieldsOf returns the fields of a schema, in its order.
+func fieldsOf(schema []byte) []field {
+	var fields []field
+	var required []string
+	_ = json.Unmarshal(jsonrpc.Field(schema, "required"), &required)
+	jsonrpc.Each(jsonrpc.Field(schema, "properties"), func(name, value []byte) {
+		f := field{}
+		if json.Unmarshal(value, &f) != nil {
+			f = field{} // of a kind that is not known: JSON is asked for
+		}
+		f.name = string(name)
+		f.required = slices.Contains(required, f.name)
+		if string(f.Default) == "null" {
+			f.Default = nil
+		}
+		fields = append(fields, f)
+	})
+	return fields
+}
+
+func (f *field) label() string {
+	if f.Title != "" {
+		return f.Title
+	}
+	return f.name
+}
+
+// kind is the field's type; "" for one that is not known.
+func (f *field) kind() string {
+	switch f.Type {
+	case "string", "number", "integer", "boolean", "array":
+		return f.Type
+	}
+	if len(f.choices()) > 0 {
+		return "string"
+	}
+	return ""
+}
+
+// many says whether several values are picked.
+func (f *field) many() bool { return f.Type == "array" }
+
+// least is how long an answer must be.
+func (f *field) least() int {
+	if f.MinLength != nil {
+		return *f.MinLength
+	}
+	return 0
+}
+
+func (f *field) choices() []picked {
+	o := f.options
+	if f.many() {
+		o = f.Items
+	}
+	var all []picked
+	for i, value := range o.Enum {
+		title := value
+		if i < len(o.EnumNames) {
+			title = o.EnumNames[i]
+		}
+		all = append(all, picked{value, title})
+	}
+	for _, one := range slices.Concat(o.OneOf, o.AnyOf) {
+		title := one.Title
+		if title == "" {
+			title = one.Const
+		}
+		all = append(all, picked{one.Const, title})
+	}
+	return all
+}
+
+// hint is what an empty line gives, or what may be given.
+func (f *field) hint() string {
+	switch {
+	case f.Default != nil:
+		return f.shown()
+	case !f.required:
+		return "none"
+	case f.Type == "boolean":
+		return "y/n"
+	}
+	return ""
+}
+
+// shown is the default as a person would type it.
+func (f *field) shown() string {
+	switch v := decoded(f.Default).(type) {
+	case string:
+		return v
+	case bool:
+		if v {
+			return "yes"
+		}
+		return "no"
+	case []any:
+		words := make([]string, len(v))
+		for i, one := range v {
+			words[i] = fmt.Sprint(one)
+		}
+		return strings.Join(words, ", ")
+	}
+	return string(f.Default)
+}
+
+func decoded(raw []byte) any {
+	d := json.NewDecoder(bytes.NewReader(raw))
+	d.UseNumber()
+	var v any
+	_ = d.Decode(&v)
+	return v
+}
+
+// parse makes a value of what was typed.
+func (f *field) parse(text string) (json.RawMessage, error) {
+	if f.many() {
+		return f.parseMany(text)
+	}
+	if choices := f.choices(); len(choices) > 0 {
+		value, err := pick(choices, text)
+		if err != nil {
+			return nil, err
+		}
+		return json.Marshal(value)
+	}
+	switch f.kind() {
+	case "string":
+		if err := f.checkText(text); err != nil {
+			return nil, err
+		}
+		return json.Marshal(text)
+	case "number", "integer":
+		return f.parseNumber(text)
+	case "boolean":
+		yes, ok := yesOrNo(text)
+		if !ok {
+			return nil, errors.New("want yes or no")
+		}
+		return json.Marshal(yes)
+	}
+	if !json.Valid([]byte(text)) {
+		return nil, errors.New("want JSON")
+	}
+	return json.RawMessage(text), nil
+}
+
+// pick finds what was meant: by number, value or title.
+func pick(choices []picked, text string) (string, error) {
+	for _, c := range choices {
+		if c.value == text {
+			return c.value, nil
+		}
+	}
+	if n, err := strconv.Atoi(text); err == nil && n >= 1 && n <= len(choices) {
+		return choices[n-1].value, nil
+	}
+	for _, c := range choices {
+		if strings.EqualFold(c.title, text) || strings.EqualFold(c.value, text) {
+			return c.value, nil
+		}
+	}
+	return "", fmt.Errorf("there is no %q: want a number from 1 to %d", text, len(choices))
+}
+
+func (f *field) parseMany(text string) (json.RawMessage, error) {
+	values := []string{}
+	for part := range strings.SplitSeq(text, ",") {
+		part = strings.TrimSpace(part)
+		if part == "" {
+			continue
+		}
+		if choices := f.choices(); len(choices) > 0 {
+			var err error
+			if part, err = pick(choices, part); err != nil {
+				return nil, err
+			}
+		}
+		if !slices.Contains(values, part) {
+			values = append(values, part)
+		}
+	}
+	switch {
+	case f.MinItems != nil && len(values) < *f.MinItems:
+		return nil, fmt.Errorf("want at least %d", *f.MinItems)
+	case f.MaxItems != nil && len(values) > *f.MaxItems:
+		return nil, fmt.Errorf("want at most %d", *f.MaxItems)
+	}
+	return json.Marshal(values)
+}
+
+func (f *field) parseNumber(text string) (json.RawMessage, error) {
+	n, err := strconv.ParseFloat(text, 64)
+	switch {
+	case err != nil, math.IsInf(n, 0), math.IsNaN(n), !json.Valid([]byte(text)):
+		return nil, errors.New("want a number")
+	case f.Type == "integer" && n != math.Trunc(n):
+		return nil, errors.New("want a whole number")
+	case f.Minimum != nil && n < *f.Minimum:
+		return nil, fmt.Errorf("want at least %s", number(*f.Minimum))
+	case f.Maximum != nil && n > *f.Maximum:
+		return nil, fmt.Errorf("want at most %s", number(*f.Maximum))
+	}
+	return json.RawMessage(text), nil
+}
+
+func (f *field) checkText(text string) error {
+	n := utf8.RuneCountInString(text)
+	switch {
+	case n < f.least():
+		return fmt.Errorf("want at least %d characters", f.least())
+	case f.MaxLength != nil && n > *f.MaxLength:
+		return fmt.Errorf("want at most %d characters", *f.MaxLength)
+	}
+	var err error
+	example := ""
+	switch f.Format {
+	case "email":
+		var a *mail.Address
+		a, err = mail.ParseAddress(text)
+		if err == nil && a.Address != text {
+			err = errors.New("more than an address")
+		}
+		example = "an e-mail address like ada@example.com"
+	case "uri":
+		var u *url.URL
+		u, err = url.Parse(text)
+		if err == nil && !u.IsAbs() {
+			err = errors.New("no scheme")
+		}
+		example = "a URI like https://example.com/"
+	case "date":
+		_, err = time.Parse(time.DateOnly, text)
+		example = "a date like 2026-01-31"
+	case "date-time":
+		_, err = time.Parse(time.RFC3339, text)
+		example = "a date and time like 2026-01-31T12:00:00Z"
+	}
+	if err != nil {
+		return fmt.Errorf("want %s", example)
+	}
+	return nil
+}
+
+func yesOrNo(text string) (yes, ok bool) {
+	switch strings.ToLower(text) {
+	case "y", "yes", "true", "1":
+		return true, true
+	case "n", "no", "false", "0":
+		return false, true
+	}
+	return false, false
+}

@@ -1,0 +1,263 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"holdfast/client"
+	"holdfast/jsonrpc"
+	"holdfast/protocol"
+)
+
+// remoteFlags say how a remote server is reached. The commands that are clients
+// share them.
+type remoteFlags struct {
+	headers   []string
+	transport choice
+}
+
+func newRemoteFlags() remoteFlags {
+	return remoteFlags{transport: choice{"auto", []string{"auto", "http", "sse", "ws"}}}
+}
+
+func (f *remoteFlags) add(cmd *cobra.Command) {
+	fs := cmd.Flags()
+	fs.StringArrayVar(&f.headers, "header", nil, "`header` to send with each request, as 'Name: value' (repeat for more)")
+	fs.Var(&f.transport, "transport", "how the server is spoken to; auto: as it and its URL want")
+	_ = cmd.RegisterFlagCompletionFunc("transport", f.transport.complete) // fails for unknown flags only
+}
+
+// header returns the headers that were given.
+func (f *remoteFlags) header() (http.Header, error) {
+	h := make(http.Header)
+	for _, given := range f.headers {
+		name, value, ok := strings.Cut(given, ":")
+		value = strings.TrimSpace(value)
+		if !ok || name == "" || strings.ContainsAny(name, " \t\r\n") || strings.ContainsAny(value, "\r\n\x00") {
+			// What was given may be a secret: it is not repeated.
+			return nil, usagef("--header: want 'Name: value', as in 'Authorization: Bearer TOKEN'")
+		}
+		h.Add(name, value)
+	}
+	return h, nil
+}
+
+// options are those of a connection to a server.
+func (f *remoteFlags) options(logger *slog.Logger) (*client.Options, error) {
+	header, err := f.header()
+	if err != nil {
+		return nil, err
+	}
+	transport := map[string]client.Transport{
+		"auto": client.Auto, "http": client.HTTP, "sse": client.SSE, "ws": client.WebSocket,
+	}[f.transport.value]
+	return &client.Options{Header: header, Transport: transport, Logger: logger}, nil
+}
+
+// dial returns a connection to a server. Nothing is sent yet.
+func dial(to string, opts *client.Options) (*client.Conn, error) {
+	conn, err := client.New(to, opts)
+	if err != nil {
+		return nil, usageError{err}
+	}
+	return conn, nil
+}
+
+// serverName is what a person knows a server by.
+func serverName(rawURL string) string {
+	if u, err := url.Parse(rawURL); err == nil && u.Host != "" {
+		return u.Host
+	}
+	return "the server"
+}
+
+// A peer is a server that a command of ours has a session with. One goroutine at
+// a time uses it.
+type peer struct {
+	conn *client.Conn
+	url  string
+	asks int // requests made
+}
+
+// begin begins a session.
+func begin(ctx context.Context, conn *client.Conn, to string, capabilities map[string]any) (*peer, error) {
+	p := &peer{conn: conn, url: to}
+	_, err := p.ask(ctx, "initialize", map[string]any{
+		"protocolVersion": protocol.V20251125,
+		"capabilities":    capabilities,
+		"clientInfo":      map[string]any{"name": "holdfast", "version": versionText()},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", redacted(to), explained(err))
+	}
+	m, err := jsonrpc.Parse(jsonrpc.AppendRequest(nil, nil, "notifications/initialized", nil))
+	if err == nil {
+		err = conn.Send(ctx, m)
+	}
+	return p, err
+}
+
+// explained adds to the error of the first contact what may be done about it.
+func explained(err error) error {
+	for text, hint := range map[string]string{
+		"connection refused": "is it running?",
+		"no such host":       "is the name right?",
+		"HTTP 401":           "it may want --header 'Authorization: Bearer TOKEN'",
+		"HTTP 403":           "it may want --header 'Authorization: Bearer TOKEN'",
+		"HTTP 404":           "is the path right?",
+	} {
+		if strings.Contains(err.Error(), text) {
+			return fmt.Errorf("%w: %s", err, hint)
+		}
+	}
+	return err
+}
+
+// redacted is a URL without its password.
+func redacted(rawURL string) string {
+	u, err := url.Parse(rawURL)
+	if err != nil {
+		return rawURL
+	}
+	return u.Redacted()
+}
+
+// ask makes a request and returns its result. What the server says beside it is
+// answered as far as it must be, and dropped.
+func (p *peer) ask(ctx context.Context, method string, params any) (json.RawMessage, error) {
+	p.asks++
+	id := fmt.Appendf(nil, "%d", p.asks)
+	if err := sendRequest(ctx, p.conn, id, method, params); err != nil {
+		return nil, err
+	}
+	for {
+		m, err := p.conn.Receive(ctx)
+		switch {
+		case err != nil:
+			return nil, err
+		case m.Kind == jsonrpc.Request:
+			if err := p.conn.Send(ctx, refusal(m)); err != nil {
+				return nil, err
+			}
+		case m.Kind == jsonrpc.Response && string(m.ID) == string(id):
+			if m.Error != nil {
+				return nil, errorOf(m)
+			}
+			return m.Result, nil
+		}
+	}
+}
+
+func sendRequest(ctx context.Context, conn *client.Conn, id []byte, method string, params any) error {
+	raw, err := json.Marshal(params)
+	if err != nil {
+		return err
+	}
+	m, err := jsonrpc.Parse(jsonrpc.AppendRequest(nil, id, method, raw))
+	if err != nil {
+		return err
+	}
+	return conn.Send(ctx, m)
+}
+
+// refusal answers a request of the server that nobody here can do: but for a ping
+// it is an error.
+func refusal(m jsonrpc.Message) jsonrpc.Message {
+	raw := jsonrpc.AppendResult(nil, m.ID, []byte("{}"))
+	if m.Method != "ping" {
+		raw = jsonrpc.AppendError(nil, m.ID, jsonrpc.Errorf(jsonrpc.CodeMethodNotFound, "holdfast cannot do %s", m.Method))
+	}
+	return mustParse(raw)
+}
+
+// mustParse takes a message apart that was made here.
+func mustParse(raw []byte) jsonrpc.Message {
+	m, err := jsonrpc.Parse(raw)
+	if err != nil {
+		panic(err) // a mistake in this program
+	}
+	return m
+}
+
+// errorOf returns the error of a failed response. What the server did is unknown
+// where it says so.
+func errorOf(m jsonrpc.Message) error {
+	e := &jsonrpc.Error{}
+	if json.Unmarshal(m.Error, e) != nil || e.Message == "" {
+		e.Message = "the server answered with an error that says nothing"
+	}
+	if strings.HasPrefix(e.Message, outcomeUnknown) {
+		return codeError{exitUnknown, e}
+	}
+	return e
+}
+
+const outcomeUnknown = "outcome unknown"
+
+// codeError is an error that ends the program with a code of its own.
+type codeError struct {
+	code int
+	err  error
+}
+
+// Error implements error.
+func (e codeError) Error() string { return e.err.Error() }
+
+// Unwrap gives the cause.
+func (e codeError) Unwrap() error { return e.err }
+
+// errSaid stands for what was said already.
+var errSaid = errors.New("said already")
+
+// A tool is what a server says of a tool, as far as it is used here.
+type tool struct {
+	Name        string `json:"name"`
+	Title       string `json:"title"`
+	Description string `json:"description"`
+	InputSchema struct {
+		Properties           json.RawMessage `json:"properties"`
+		AdditionalProperties json.RawMessage `json:"additionalProperties"`
+		Required             []string        `json:"required"`
+	} `json:"inputSchema"`
+}
+
+// mostPages bounds how many pages of a list are read.
+const mostPages = 1000
+
+// tools lists the server's tools; raw are the same as the server tells them.
+func (p *peer) tools(ctx context.Context) (list []tool, raw []json.RawMessage, err error) {
+	params := map[string]any{}
+	for range mostPages {
+		result, err := p.ask(ctx, "tools/list", params)
+		if err != nil {
+			return nil, nil, fmt.Errorf("%s: tools/list: %w", redacted(p.url), err)
+		}
+		var page struct {
+			Tools      []json.RawMessage `json:"tools"`
+			NextCursor string            `json:"nextCursor"`
+		}
+		if err := json.Unmarshal(result, &page); err != nil {
+			return nil, nil, fmt.Errorf("%s: tools/list: %w", redacted(p.url), err)
+		}
+		for _, one := range page.Tools {
+			var t tool
+			if err := json.Unmarshal(one, &t); err != nil {
+				return nil, nil, fmt.Errorf("%s: tools/list: %w", redacted(p.url), err)
+			}
+			list, raw = append(list, t), append(raw, one)
+		}
+		if page.NextCursor == "" {
+			return list, raw, nil
+		}
+		params["cursor"] = page.NextCursor
+	}
+	return nil, nil, fmt.Errorf("%s: tools/list: it has no end", redacted(p.url))
+}

@@ -1,0 +1,96 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// printRaw prints a result as it is. A tool that failed is an error all the same.
+func printRaw(result []byte, stdout io.Writer) error {
+	var pretty bytes.Buffer
+	if err := json.Indent(&pretty, result, "", "  "); err != nil {
+		return fmt.Errorf("the result cannot be read: %w", err)
+	}
+	pretty.WriteByte('\n')
+	if _, err := pretty.WriteTo(stdout); err != nil {
+		return err
+	}
+	var failed struct {
+		IsError bool `json:"isError"`
+	}
+	if json.Unmarshal(result, &failed) == nil && failed.IsError {
+		return codeError{exitError, errSaid}
+	}
+	return nil
+}
+
+// printResult prints the text of a tool's result on stdout, and what else there is
+// on stderr. What a tool that failed says is an error.
+func printResult(result []byte, name string, stdout, stderr io.Writer) error {
+	var r mcp.CallToolResult
+	if err := json.Unmarshal(result, &r); err != nil {
+		return fmt.Errorf("the result cannot be read (--json prints it as it is): %w", err)
+	}
+	var texts []string
+	for _, c := range r.Content {
+		text, about := shown(c)
+		if about != "" {
+			fmt.Fprintln(stderr, about)
+		} else {
+			texts = append(texts, text)
+		}
+	}
+	if len(texts) == 0 && r.StructuredContent != nil {
+		text, err := json.MarshalIndent(r.StructuredContent, "", "  ")
+		if err != nil {
+			return err
+		}
+		texts = append(texts, string(text))
+	}
+	if r.IsError {
+		said := strings.TrimSpace(plainText(strings.Join(texts, "\n")))
+		if said == "" {
+			said = "it does not say why"
+		}
+		return errors.New(name + " failed: " + said)
+	}
+	for _, text := range texts {
+		if !strings.HasSuffix(text, "\n") {
+			text += "\n"
+		}
+		if _, err := io.WriteString(stdout, text); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// shown is a piece of a result: its text, or else what it is.
+func shown(c mcp.Content) (text, about string) {
+	switch c := c.(type) {
+	case *mcp.TextContent:
+		return c.Text, ""
+	case *mcp.ImageContent:
+		return "", fmt.Sprintf("(an image: %s, %d bytes; --json prints it)", oneLine(c.MIMEType), len(c.Data))
+	case *mcp.AudioContent:
+		return "", fmt.Sprintf("(audio: %s, %d bytes; --json prints it)", oneLine(c.MIMEType), len(c.Data))
+	case *mcp.ResourceLink:
+		return "", fmt.Sprintf("(a link: %s %s)", oneLine(c.Name), oneLine(c.URI))
+	case *mcp.EmbeddedResource:
+		if c.Resource == nil {
+			return "", "(a resource without content)"
+		}
+		if c.Resource.Blob == nil {
+			return c.Resource.Text, ""
+		}
+		return "", fmt.Sprintf("(a resource: %s, %s, %d bytes; --json prints it)",
+			oneLine(c.Resource.URI), oneLine(c.Resource.MIMEType), len(c.Resource.Blob))
+	}
+	return "", "(content of a kind that is not known; --json prints it)"
+}

@@ -1,0 +1,302 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"holdfast/e2e"
+)
+
+// soon bounds everything that scripts wait for.
+const soon = 20 * time.Second
+
+// program finds the program under test.
+func program(ts *testscript.TestScript, name string) string {
+	for _, dir := range filepath.SplitList(ts.Getenv("PATH")) {
+		if p, err := exec.LookPath(filepath.Join(dir, name)); err == nil {
+			return p
+		}
+	}
+	ts.Fatalf("no program %s", name)
+	return ""
+}
+
+// environment is that of a script, for what runs beside it.
+func environment(ts *testscript.TestScript) []string {
+	env := []string{}
+	for _, name := range []string{"PATH", "HOME", "TMPDIR", "XDG_STATE_HOME", "GOCOVERDIR"} {
+		if value := ts.Getenv(name); value != "" {
+			env = append(env, name+"="+value)
+		}
+	}
+	return env
+}
+
+// servers are those that scripts have started with "server", by their URLs.
+var servers sync.Map
+
+// server starts "holdfast serve" and sets a variable to its URL:
+//
+//	server NAME FLAG...
+//
+// It runs until the script ends.
+func server(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: server NAME FLAG...")
+	}
+	addr, stop := startServer(ts, "127.0.0.1:0", args[1:])
+	to := "http://" + addr + "/mcp"
+	ts.Setenv(args[0], to)
+	servers.Store(to, func() {
+		stop()
+		_, again := startServer(ts, addr, args[1:])
+		stop = again
+	})
+}
+
+// restart kills the server with a URL with SIGKILL and starts it again:
+//
+//	restart URL
+func restart(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: restart URL")
+	}
+	again, ok := servers.Load(args[0])
+	if !ok {
+		ts.Fatalf("no server at %s", args[0])
+	}
+	again.(func())()
+}
+
+var servingAt = regexp.MustCompile(`^Serving MCP at http://([^/]+)/mcp`)
+
+func startServer(ts *testscript.TestScript, listen string, flags []string) (addr string, kill func()) {
+	cmd := exec.Command(program(ts, "holdfast"), append([]string{"serve", "--listen", listen}, flags...)...)
+	cmd.Env = environment(ts)
+	stderr, err := cmd.StderrPipe()
+	ts.Check(err)
+	ts.Check(cmd.Start())
+	var once sync.Once
+	kill = func() {
+		once.Do(func() {
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait()
+		})
+	}
+	ts.Defer(kill)
+	lines := bufio.NewScanner(stderr)
+	for addr == "" && lines.Scan() {
+		if m := servingAt.FindStringSubmatch(lines.Text()); m != nil {
+			addr = m[1]
+		}
+	}
+	if addr == "" {
+		ts.Fatalf("holdfast serve: it does not say where")
+	}
+	go func() {
+		_, _ = io.Copy(io.Discard, stderr)
+	}()
+	return addr, kill
+}
+
+// proxy starts a proxy before a server that cuts each event stream at an age, and
+// sets a variable to the URL through it:
+//
+//	proxy NAME URL AGE
+func proxy(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 3 {
+		ts.Fatalf("usage: proxy NAME URL AGE")
+	}
+	u, err := url.Parse(args[1])
+	ts.Check(err)
+	age, err := time.ParseDuration(args[2])
+	ts.Check(err)
+	p, err := e2e.NewProxy(u.Host, func(string) e2e.Cut { return e2e.Cut{After: age} })
+	ts.Check(err)
+	ts.Defer(func() { _ = p.Close() })
+	u.Host = p.Addr()
+	ts.Setenv(args[0], u.String())
+}
+
+// forgetful starts a server that cannot resume anything, and sets a variable to its
+// URL:
+//
+//	forgetful NAME
+func forgetful(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: forgetful NAME")
+	}
+	demo := newDemo()
+	s := httptest.NewServer(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return demo }, nil))
+	ts.Defer(func() {
+		s.CloseClientConnections()
+		s.Close()
+	})
+	ts.Setenv(args[0], s.URL)
+}
+
+// signals runs a command, sends it a signal each time that what it says on stderr
+// matches, and demands an exit code (-1: it was killed):
+//
+//	signals CODE REGEXP SIGNAL [REGEXP SIGNAL]... -- COMMAND ARG...
+//
+// A match of the last word of stderr sets the variable TOKEN to what follows
+// "holdfast resume ".
+func signals(ts *testscript.TestScript, neg bool, args []string) {
+	sep := 0
+	for sep < len(args) && args[sep] != "--" {
+		sep++
+	}
+	if neg || sep >= len(args)-1 || sep < 3 || sep%2 == 0 {
+		ts.Fatalf("usage: signals CODE REGEXP SIGNAL [REGEXP SIGNAL]... -- COMMAND ARG...")
+	}
+	cmd := exec.Command(program(ts, args[sep+1]), args[sep+2:]...)
+	cmd.Env = environment(ts)
+	var stdout bytes.Buffer
+	cmd.Stdout = &stdout
+	stderr, err := cmd.StderrPipe()
+	ts.Check(err)
+	ts.Check(cmd.Start())
+	late := time.AfterFunc(soon, func() { _ = cmd.Process.Kill() })
+	defer late.Stop()
+	var said strings.Builder
+	steps := args[1:sep]
+	for lines := bufio.NewReader(stderr); ; {
+		line, err := lines.ReadString('\n')
+		said.WriteString(line)
+		if _, token, ok := strings.Cut(line, "holdfast resume hf1."); ok {
+			ts.Setenv("TOKEN", "hf1."+strings.Fields(token)[0])
+		}
+		if len(steps) > 0 && regexp.MustCompile(steps[0]).MatchString(line) {
+			s := map[string]syscall.Signal{"INT": syscall.SIGINT, "TERM": syscall.SIGTERM, "KILL": syscall.SIGKILL}[steps[1]]
+			ts.Check(cmd.Process.Signal(s))
+			steps = steps[2:]
+		}
+		if err != nil {
+			break
+		}
+	}
+	err = cmd.Wait()
+	_, _ = stdout.WriteTo(ts.Stdout())
+	_, _ = io.WriteString(ts.Stderr(), said.String())
+	var exit *exec.ExitError
+	code := 0
+	if errors.As(err, &exit) {
+		code = exit.ExitCode()
+	} else {
+		ts.Check(err)
+	}
+	if len(steps) > 0 {
+		ts.Fatalf("it ended before %q", steps[0])
+	}
+	if strconv.Itoa(code) != args[0] {
+		ts.Fatalf("exit code %d, want %s", code, args[0])
+	}
+}
+
+// chat runs a command and talks to it as a file says, line by line:
+//
+//	> what to say; $1 is what the last regexp has captured
+//	< regexp that a line of its stdout must match, sooner or later
+//	! regexp that no line has matched so far
+//	kill           SIGKILL
+//	close          end of its stdin
+//
+// At the end its stdin is closed, and it must exit with 0 if it was not killed.
+//
+//	chat FILE COMMAND ARG...
+func chat(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: chat FILE COMMAND ARG...")
+	}
+	cmd := exec.Command(program(ts, args[1]), args[2:]...)
+	cmd.Env = environment(ts)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	stdin, err := cmd.StdinPipe()
+	ts.Check(err)
+	stdout, err := cmd.StdoutPipe()
+	ts.Check(err)
+	ts.Check(cmd.Start())
+	late := time.AfterFunc(soon, func() { _ = cmd.Process.Kill() })
+	defer late.Stop()
+	heard := bufio.NewScanner(stdout)
+	heard.Buffer(nil, 32<<20)
+	var lines []string
+	killed, captured := false, ""
+	for step := range strings.Lines(ts.ReadFile(args[0])) {
+		step = strings.TrimSpace(step)
+		what, rest, _ := strings.Cut(step, " ")
+		switch what {
+		case "", "#":
+		case ">":
+			_, err := fmt.Fprintln(stdin, strings.ReplaceAll(rest, "$1", captured))
+			ts.Check(err)
+		case "<":
+			want := regexp.MustCompile(rest)
+			for found := false; !found; {
+				if !heard.Scan() {
+					ts.Fatalf("nothing matches %s in\n%s\nstderr: %s", rest, strings.Join(lines, "\n"), stderr.String())
+				}
+				lines = append(lines, heard.Text())
+				match := want.FindStringSubmatch(heard.Text())
+				if found = match != nil; len(match) > 1 {
+					captured = match[1]
+				}
+			}
+		case "!":
+			for _, line := range lines {
+				if regexp.MustCompile(rest).MatchString(line) {
+					ts.Fatalf("%s matches %s", rest, line)
+				}
+			}
+		case "kill":
+			killed = true
+			ts.Check(cmd.Process.Kill())
+		case "close":
+			ts.Check(stdin.Close())
+		default:
+			ts.Fatalf("%s: %q is none of > < ! kill close", args[0], step)
+		}
+	}
+	_ = stdin.Close()
+	for heard.Scan() {
+		lines = append(lines, heard.Text())
+	}
+	err = cmd.Wait()
+	_, _ = io.WriteString(ts.Stdout(), strings.Join(lines, "\n")+"\n")
+	_, _ = stderr.WriteTo(ts.Stderr())
+	if err != nil && !killed {
+		ts.Fatalf("%v\n%s", err, stderr.String())
+	}
+}
+
+// freePort is an address that nobody listens on.
+func freePort(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}

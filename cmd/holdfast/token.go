@@ -1,0 +1,144 @@
+package main
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"holdfast/client"
+	"holdfast/jsonrpc"
+)
+
+// tokenPrefix begins each token, and says of which kind it is.
+const tokenPrefix = "hf1."
+
+// mostToken bounds a token, in bytes.
+const mostToken = 64 << 10
+
+// token is all that another process, on any machine, needs to go on with a call.
+// It is a secret. It is "" where the call can't be gone on with from elsewhere.
+func token(s client.State) string {
+	if len(s.Calls) != 1 {
+		return ""
+	}
+	call := s.Calls[0]
+	call.Key, call.Request = "", nil // the request would make it long
+	small := client.State{URL: s.URL, Revision: s.Revision}
+	if call.Token != "" {
+		call.Stream = "" // the token alone leads there, without the session
+	} else {
+		small.Session, small.Endpoint = s.Session, s.Endpoint
+	}
+	if !located(call) {
+		return ""
+	}
+	// What can be guessed makes it no longer.
+	call.Stream = strings.TrimPrefix(call.Stream, s.URL)
+	if call.Method == toolsCall {
+		call.Method = ""
+	}
+	small.Calls = []client.CallState{call}
+	text, err := json.Marshal(small)
+	if err != nil {
+		return ""
+	}
+	return tokenPrefix + base64.RawURLEncoding.EncodeToString(text)
+}
+
+// located says whether the server has said where a call is to be found.
+func located(c client.CallState) bool { return c.Token != "" || c.Stream != "" || c.LastEventID != "" }
+
+// parseToken reads what [token] made.
+func parseToken(text string) (client.State, error) {
+	var s client.State
+	coded, ok := strings.CutPrefix(strings.TrimSpace(text), tokenPrefix)
+	if !ok {
+		return s, fmt.Errorf("want a token as holdfast call prints it, which begins with %q", tokenPrefix)
+	}
+	data, err := base64.RawURLEncoding.DecodeString(coded)
+	if err != nil {
+		return s, errors.New("the token is damaged, or a part of it is missing")
+	}
+	if err := json.Unmarshal(data, &s); err != nil {
+		return s, errors.New("the token is damaged, or a part of it is missing")
+	}
+	if err := checkState(s); err != nil {
+		return s, err
+	}
+	call := &s.Calls[0]
+	if strings.HasPrefix(call.Stream, "?") {
+		call.Stream = s.URL + call.Stream
+	}
+	if call.Method == "" {
+		call.Method = toolsCall
+	}
+	return s, nil
+}
+
+const toolsCall = "tools/call"
+
+// checkState finds what is wrong with a state that names one call.
+func checkState(s client.State) error {
+	if len(s.Calls) != 1 || s.URL == "" {
+		return errors.New("the token names no call")
+	}
+	c := s.Calls[0]
+	if m, err := jsonrpc.Parse(jsonrpc.AppendRequest(nil, c.ID, "x", nil)); err != nil || m.Kind != jsonrpc.Request {
+		return errors.New("the token names no call")
+	}
+	if !located(c) && (c.Key == "" || len(c.Request) == 0) {
+		return errors.New("the token does not say where the call is")
+	}
+	return nil
+}
+
+// oneCall is a state with no other call than one; false if that one is over.
+func oneCall(s client.State, id []byte) (client.State, bool) {
+	for _, c := range s.Calls {
+		if bytes.Equal(c.ID, id) {
+			s.Calls = []client.CallState{c}
+			// Whoever goes on with the call begins no session.
+			s.Initialize, s.Result, s.Ready, s.LastEventID = nil, nil, false, ""
+			return s, true
+		}
+	}
+	return s, false
+}
+
+// tokenArg takes at most one argument.
+func tokenArg(cmd *cobra.Command, args []string) error {
+	if len(args) > 1 {
+		return usagef("%s takes one token at the most", cmd.CommandPath())
+	}
+	return nil
+}
+
+// find returns the state that a token on the command line stands for: "-" reads it
+// from stdin, and without one it is the newest that is kept.
+func find(cmd *cobra.Command, args []string, calls shelf, idle bool) (client.State, error) {
+	if len(args) == 0 {
+		if calls.dir == "" {
+			return client.State{}, usagef("which call? Give the token that holdfast call printed")
+		}
+		return calls.newest(idle)
+	}
+	text := args[0]
+	if text == "-" {
+		data, err := io.ReadAll(io.LimitReader(cmd.InOrStdin(), mostToken))
+		if err != nil {
+			return client.State{}, fmt.Errorf("read the token: %w", err)
+		}
+		text = string(data)
+	}
+	s, err := parseToken(text)
+	if err != nil {
+		return s, usageError{err}
+	}
+	return s, nil
+}

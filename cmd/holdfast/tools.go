@@ -1,0 +1,78 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+)
+
+func newTools() *cobra.Command {
+	f := newRemoteFlags()
+	raw := false
+	cmd := &cobra.Command{
+		Use:     "tools [flags] URL",
+		Short:   "List the tools of a server",
+		Long:    `Tools lists the tools of a server, with their arguments.`,
+		Example: `  holdfast tools http://127.0.0.1:8080/mcp`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return usagef("which server? Give its URL, as in %s http://127.0.0.1:8080/mcp", cmd.CommandPath())
+			}
+			return nil
+		},
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return listTools(cmd.Context(), &f, args[0], raw, cmd.OutOrStdout())
+		},
+	}
+	f.add(cmd)
+	cmd.Flags().BoolVar(&raw, "json", false, "print the list as JSON, as the server tells it")
+	return cmd
+}
+
+func listTools(ctx context.Context, f *remoteFlags, url string, raw bool, out io.Writer) error {
+	opts, err := f.options(slog.Default())
+	if err != nil {
+		return err
+	}
+	opts.NoListen = true
+	conn, err := dial(url, opts)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	p, err := begin(ctx, conn, url, nil)
+	if err != nil {
+		return err
+	}
+	list, lines, err := p.tools(ctx)
+	if err != nil {
+		return err
+	}
+	if raw {
+		if lines == nil {
+			lines = []json.RawMessage{}
+		}
+		text, err := json.MarshalIndent(lines, "", "  ")
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(out, "%s\n", text)
+		return nil
+	}
+	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	for _, t := range list {
+		about, _, _ := strings.Cut(strings.TrimSpace(plainText(t.Description)), "\n")
+		if about == "" {
+			about = oneLine(t.Title)
+		}
+		fmt.Fprintf(table, "%s\t%s\t%s\n", oneLine(t.Name), signature(&t), oneLine(about))
+	}
+	return table.Flush()
+}

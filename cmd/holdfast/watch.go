@@ -1,0 +1,344 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"holdfast/client"
+	"holdfast/jsonrpc"
+)
+
+// hintAfter is how long a call may take before the command that resumes it is
+// printed.
+const hintAfter = time.Second
+
+// lingerFor is how long a second Ctrl-C is waited for, to cancel the call.
+const lingerFor = 2 * time.Second
+
+// keepEvery is how often, at the most, it is written down where a call is.
+const keepEvery = 200 * time.Millisecond
+
+// A watch follows one call to its end, or until the user leaves.
+type watch struct {
+	conn   *client.Conn
+	id     []byte // of the call, and its progress token
+	name   string // of the tool
+	flags  string // that resuming takes too
+	show   *display
+	ask    *prompter // nil: questions are declined
+	keeper *keeper   // nil: nothing is kept
+	asked  func(ctx context.Context) bool
+
+	changed  <-chan struct{} // says that the state is another
+	signals  chan os.Signal
+	messages chan jsonrpc.Message
+	answers  chan jsonrpc.Message
+
+	waiting []jsonrpc.Message // questions to be asked
+	asking  []byte            // the id of the one that is being asked
+	unask   context.CancelCauseFunc
+
+	long     *time.Timer // says that the call takes long
+	hintDue  bool
+	hinted   bool
+	kept     time.Time // when it was last written down where the call is
+	found    bool      // what was written down has its token
+	keepSoon <-chan time.Time
+	linger   <-chan time.Time // after the first Ctrl-C
+}
+
+// errLeft says that the user has left the call, which goes on or was cancelled.
+var errLeft = codeError{exitInterrupted, errSaid}
+
+// run follows the call. It returns its response.
+func (w *watch) run(ctx context.Context) (jsonrpc.Message, error) {
+	// What ends ctx is the same signals, which mean more here.
+	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	w.signals = make(chan os.Signal, 4)
+	signal.Notify(w.signals, os.Interrupt, syscall.SIGTERM)
+	defer signal.Stop(w.signals)
+	w.messages, w.answers = make(chan jsonrpc.Message), make(chan jsonrpc.Message)
+	go w.receive(ctx)
+	w.long = time.NewTimer(hintAfter)
+	defer w.long.Stop()
+	w.keep()
+	for {
+		select {
+		case m := <-w.messages:
+			if m.Kind == jsonrpc.Response && bytes.Equal(m.ID, w.id) {
+				w.over(true)
+				return m, nil
+			}
+			w.take(ctx, m)
+		case m := <-w.answers:
+			w.answered(ctx, m)
+		case <-w.changed:
+			w.keep()
+		case <-w.keepSoon:
+			w.keepSoon = nil
+			w.keep()
+		case <-w.long.C:
+			w.hintDue = true
+			w.show.wait("waiting for " + w.name)
+			w.hint()
+		case s := <-w.signals:
+			if err := w.signalled(ctx, s); err != nil {
+				return jsonrpc.Message{}, err
+			}
+		case <-w.linger:
+			w.over(false)
+			w.conn.Detach()
+			return jsonrpc.Message{}, errLeft
+		}
+	}
+}
+
+// receive hands over what the server says.
+func (w *watch) receive(ctx context.Context) {
+	for {
+		m, err := w.conn.Receive(ctx)
+		if err != nil {
+			return // run ends it
+		}
+		select {
+		case w.messages <- m:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// over ends what is shown and kept, for good if the call is over.
+func (w *watch) over(ended bool) {
+	if w.unask != nil {
+		w.unask(errTakenBack)
+	}
+	w.show.end()
+	w.keeper.end(ended)
+}
+
+// state is where the call is; false if its answer has come.
+func (w *watch) state() (client.State, bool) { return oneCall(w.conn.State(), w.id) }
+
+// keep writes down where the call is, not too often, and says how to resume it as
+// soon as it can be.
+func (w *watch) keep() {
+	s, ok := w.state()
+	if !ok || checkState(s) != nil {
+		return
+	}
+	found := s.Calls[0].Token != ""
+	if wait := keepEvery - time.Since(w.kept); wait > 0 && w.keeper.kept() && found == w.found {
+		if w.keepSoon == nil {
+			w.keepSoon = time.After(wait)
+		}
+		return
+	}
+	w.kept, w.found = time.Now(), found
+	if err := w.keeper.put(s); err != nil {
+		w.show.line("holdfast: where the call is cannot be kept: %v", err)
+		w.keeper.end(false)
+		w.keeper = nil
+	}
+	w.hint()
+}
+
+// hint prints the command that resumes the call, once, when the call takes long:
+// at once where nothing else remembers it.
+func (w *watch) hint() {
+	if w.hinted || !w.hintDue && w.keeper.kept() || w.asking != nil && w.show.tty {
+		return
+	}
+	if s, ok := w.state(); ok {
+		if command := w.command(s); command != "" {
+			w.hinted = true
+			w.show.line("If this is interrupted, resume with: %s", command)
+		}
+	}
+}
+
+// command is what resumes the call; "" if nothing does.
+func (w *watch) command(s client.State) string {
+	t := token(s)
+	if t == "" {
+		return ""
+	}
+	return "holdfast resume " + t + w.flags
+}
+
+// take does what a message of the server wants.
+func (w *watch) take(ctx context.Context, m jsonrpc.Message) {
+	switch {
+	case m.Kind == jsonrpc.Request && m.Method == "elicitation/create":
+		w.waiting = append(w.waiting, m)
+		w.next(ctx)
+	case m.Kind == jsonrpc.Request:
+		w.send(ctx, refusal(m))
+	case m.Method == "notifications/progress":
+		var s step
+		token := jsonrpc.Field(m.Params, "progressToken")
+		if json.Unmarshal(m.Params, &s) == nil && bytes.Equal(jsonrpc.Key(token), jsonrpc.Key(w.id)) {
+			w.show.progress(s)
+		}
+	case m.Method == "notifications/message":
+		w.log(m)
+	case m.Method == "notifications/cancelled":
+		w.takeBack(jsonrpc.Key(takenBack(m)))
+	}
+}
+
+// log shows what the server logs.
+func (w *watch) log(m jsonrpc.Message) {
+	level := jsonrpc.String(jsonrpc.Field(m.Params, "level"))
+	data := jsonrpc.Field(m.Params, "data")
+	text := jsonrpc.String(data)
+	if text == "" {
+		text = string(data)
+	}
+	w.show.line("%s: %s", oneLine(level), oneLine(text))
+}
+
+// takeBack drops a question that the server does not want answered any more.
+func (w *watch) takeBack(id []byte) {
+	for i, m := range w.waiting {
+		if bytes.Equal(jsonrpc.Key(m.ID), id) {
+			w.waiting = append(w.waiting[:i:i], w.waiting[i+1:]...)
+			return
+		}
+	}
+	if w.asking != nil && bytes.Equal(jsonrpc.Key(w.asking), id) {
+		w.unask(errTakenBack)
+	}
+}
+
+// next asks the next question, if none is being asked.
+func (w *watch) next(ctx context.Context) {
+	if w.asking != nil || len(w.waiting) == 0 || w.linger != nil {
+		return
+	}
+	m := w.waiting[0]
+	w.waiting = w.waiting[1:]
+	w.asking = m.ID
+	asking, unask := context.WithCancelCause(ctx)
+	w.unask = unask
+	go func() {
+		reply := w.reply(asking, m)
+		select {
+		case w.answers <- reply:
+		case <-ctx.Done():
+		}
+	}()
+}
+
+// reply asks the user, and makes what they answer a message. It has no kind if
+// nobody wants it any more.
+func (w *watch) reply(ctx context.Context, m jsonrpc.Message) jsonrpc.Message {
+	decline := mustParse(jsonrpc.AppendResult(nil, m.ID, []byte(`{"action":"decline"}`)))
+	if w.asked != nil && w.asked(ctx) {
+		return decline // told again, and answered before: the server drops this one
+	}
+	if w.ask == nil {
+		text := jsonrpc.String(jsonrpc.Field(m.Params, "message"))
+		w.show.line("declined, because there is no terminal to ask at: %s", oneLine(text))
+		return decline
+	}
+	w.show.hide()
+	defer w.show.show()
+	result, err := w.ask.ask(ctx, m.Params)
+	if err != nil {
+		if errors.Is(err, errTakenBack) {
+			w.show.line("(the question was taken back)")
+		}
+		return jsonrpc.Message{}
+	}
+	return mustParse(jsonrpc.AppendResult(nil, m.ID, result))
+}
+
+// answered sends an answer of the user.
+func (w *watch) answered(ctx context.Context, m jsonrpc.Message) {
+	w.unask(nil)
+	w.asking, w.unask = nil, nil
+	if m.Kind != 0 {
+		w.send(ctx, m)
+	}
+	w.hintDue = false
+	w.long.Reset(hintAfter) // what takes long is not the user
+	w.next(ctx)
+}
+
+func (w *watch) send(ctx context.Context, m jsonrpc.Message) {
+	if err := w.conn.Send(ctx, m); err != nil {
+		w.show.line("holdfast: %v", err)
+	}
+}
+
+// signalled does what the user wants with a signal: the first Ctrl-C leaves, a
+// second one soon after it cancels the call. SIGTERM leaves at once.
+func (w *watch) signalled(ctx context.Context, s os.Signal) error {
+	if w.linger != nil && s == os.Interrupt {
+		return w.cancel(ctx)
+	}
+	state, ok := w.state()
+	if !ok {
+		return nil // its answer has come, and is about to be taken
+	}
+	if w.unask != nil {
+		w.unask(context.Canceled)
+	}
+	w.hinted = true // it is said below
+	w.show.end()
+	if checkState(state) == nil {
+		_ = w.keeper.put(state)
+	}
+	command := w.command(state)
+	switch {
+	case command != "":
+		w.show.say("%s goes on at the server. Resume with: %s", w.name, command)
+	case w.keeper.kept():
+		w.show.say("%s was sent. Resume with: holdfast resume%s", w.name, w.flags)
+	default:
+		w.show.say("%s goes on at the server, which offers no way to come back to it.", w.name)
+	}
+	if s != os.Interrupt {
+		w.over(false)
+		w.conn.Detach()
+		return errLeft
+	}
+	w.show.say("Ctrl-C again cancels it.")
+	w.linger = time.After(lingerFor)
+	return nil
+}
+
+// cancelWithin bounds how long the cancellation of a call may take.
+const cancelWithin = 5 * time.Second
+
+// cancel tells the server that nobody wants the call's answer.
+func (w *watch) cancel(ctx context.Context) error {
+	w.over(true)
+	params := fmt.Appendf(nil, `{"requestId":%s,"reason":"the user cancelled it"}`, w.id)
+	w.send(ctx, mustParse(jsonrpc.AppendRequest(nil, nil, "notifications/cancelled", params)))
+	late := time.After(cancelWithin)
+	for {
+		if _, ok := w.state(); !ok { // it is off the record when the server was told
+			_ = w.conn.Close()
+			w.show.say("%s was cancelled.", w.name)
+			return errLeft
+		}
+		select {
+		case <-w.changed:
+		case <-w.messages:
+		case <-late:
+			w.conn.Detach()
+			w.show.say("%s: the server could not be told to cancel it.", w.name)
+			return errLeft
+		}
+	}
+}
