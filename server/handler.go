@@ -1,8 +1,10 @@
-// Package server is the HTTP doors onto the log: POST, GET, DELETE, the stream
-// URL of SEP-1335, and the HTTP+SSE pair of revision 2024-11-05.
+// Package server is the doors onto the log: POST, GET, DELETE, the stream URL of
+// SEP-1335, the HTTP+SSE pair of revision 2024-11-05, WebSocket, and a pair of
+// pipes.
 //
 // Each door checks a request, finds its session, and opens a reader. One loop,
-// in copy.go, writes what readers read.
+// in copy.go, writes what readers read, as events or as messages of a connection
+// that goes both ways (duplex.go).
 package server
 
 import (
@@ -43,11 +45,11 @@ type Options struct {
 	UpgradeAfter    time.Duration // how long JSON is waited for before it becomes a stream; 50 ms
 	DisconnectAfter time.Duration // age at which a stream's connection is ended, to be resumed; 0: never
 	Retry           time.Duration // what clients are told to wait before they come back; 1 s
-	KeepAlive       time.Duration // silence after which a comment is sent; 15 s; negative: never
+	KeepAlive       time.Duration // silence after which a comment is sent, and how often a WebSocket is pinged; 15 s; negative: never
 	WriteTimeout    time.Duration // how long one write may wait for a slow client; 30 s
-	BodyTimeout     time.Duration // how long a request's body may take, beside a second for each 64 KiB; 30 s
+	BodyTimeout     time.Duration // how long a request's body may take, beside a second for each 64 KiB, or the first message of a WebSocket; 30 s
 	InputGrace      time.Duration // how long a connection is held while the client is asked; 1 s
-	MaxBody         int64         // bytes of a request body; 4 MiB
+	MaxBody         int64         // bytes of a request body, or of a message; 4 MiB
 	Stateless       bool          // no sessions: each POST stands alone
 	AllowedOrigins  []string      // beside the server's own; "*" allows any
 	AllowedHosts    []string      // beside loopback names on a loopback address; "*" allows any
