@@ -100,7 +100,7 @@ func (d *duplex) handle(m *jsonrpc.Message) bool {
 		return false
 	case m.Method == methodResume:
 		s, at, err := d.h.resumption(d.values, d.principal, m, "")
-		if err == nil && s != d.s && d.clashes(s, m.ID) {
+		if err == nil && d.clashes(s, m.ID) {
 			err = errf(codeInvalid, "a request of another session with this id is in flight on this connection: resume it on another")
 		}
 		if err != nil {

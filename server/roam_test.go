@@ -389,8 +389,10 @@ func TestDuplexClashes(t *testing.T) {
 
 		c.say(resume("1", tokens[0]))
 		c.policy("1")
-		c.say(resume("1", tokens[1]))
-		c.fails("1", codeInvalid, "on another")
+		for _, token := range []string{tokens[1], own} {
+			c.say(resume("1", token))
+			c.fails("1", codeInvalid, "on another")
+		}
 		c.say(callAs("1", "echo", `{}`))
 		c.fails("1", codeInvalid, "use an id once")
 		for i, x := range held[:2] {
