@@ -110,7 +110,11 @@ func (h *Handler) listen(w http.ResponseWriter, r *http.Request, s *session.Sess
 // it.
 func (c *conn) standalone(ctx context.Context) error {
 	c.s.Dislodge(ctx)
-	err := c.read(ctx, stream.Cursor{Seq: c.s.Told()})
+	at := c.s.Told()
+	if c.ids && c.s.Resumable() {
+		at = 0 // who knows how to resume, and has no id, has heard nothing
+	}
+	err := c.read(ctx, stream.Cursor{Seq: at})
 	if errors.Is(err, stream.ErrTrimmed) || errors.Is(err, io.EOF) {
 		c.h.logger.Warn("messages of the standalone stream were dropped unread", "session", c.s.Name())
 		err = c.read(ctx, stream.Cursor{Seq: c.s.Oldest(ctx)})
@@ -215,14 +219,16 @@ func (h *Handler) newGuest(w http.ResponseWriter, r *http.Request, s *session.Se
 }
 
 // getStream resumes a stream at its URL. A call that waits for input and has
-// nothing to say answers 204, which asks the client to POST what it has.
+// nothing to say answers 204, which asks the client to POST what it has. A client
+// that comes back though nobody sent it away, and does not say how far it has
+// come, may not have heard the question: it is told again.
 func (h *Handler) getStream(w http.ResponseWriter, r *http.Request, param string) {
 	s, cursor := h.find(w, r, param)
 	if s == nil {
 		return
 	}
 	told := cursor
-	if len(r.Header[protocol.HeaderLastEventID]) == 0 {
+	if len(r.Header[protocol.HeaderLastEventID]) == 0 && !s.Reading(cursor.Stream.Number) {
 		told = s.ToldAt(cursor)
 	}
 	if s.AwaitsInputAt(told) {

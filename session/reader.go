@@ -417,6 +417,9 @@ func (s *Session) AwaitsInputAt(at stream.Cursor) bool {
 	return asking && said == at.Seq
 }
 
+// Reading says whether somebody reads a stream.
+func (s *Session) Reading(number uint64) bool { return s.streams.read(number) }
+
 // ToldAt moves a cursor on to the last entry of its stream that was written to
 // a client, if the connection did not break after that.
 func (s *Session) ToldAt(at stream.Cursor) stream.Cursor {
