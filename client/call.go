@@ -396,17 +396,18 @@ func (k *call) shut() {
 }
 
 // lost is what becomes of a call whose session the server does not have any more.
-// One that the server did not take is sent again in a new session.
+// One that the server did not take, or that changes nothing, is sent again in a new
+// session.
 func (k *call) lost(s session) error {
 	fresh, err := k.c.renew(k.ctx, s)
 	switch {
-	case k.maybe || k.body == nil:
+	case k.body == nil, k.maybe && !harmless[k.method]:
 		return errors.New("the server has ended the session in which the call ran")
 	case err != nil:
 		return fmt.Errorf("the server has ended the session, and did not begin another: %w", err)
 	}
 	k.mu.Lock()
-	k.session = fresh
+	k.session, k.place, k.dead = fresh, place{}, doors{}
 	k.mu.Unlock()
 	k.pace.renewals++
 	if k.pace.renewals > 3 {

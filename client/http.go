@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"mime"
+	"net"
 	"net/http"
 	"net/http/httptrace"
 	"net/url"
@@ -29,6 +30,7 @@ func (c *Conn) client() {
 		// Each call has a connection of its own while it runs, and gives it back.
 		c.own = t.Clone()
 		c.own.MaxIdleConnsPerHost = 64
+		c.own.DisableCompression = true // who compresses a stream may hold it back
 		h.Transport = c.own
 	}
 	h.Timeout = 0
@@ -208,6 +210,9 @@ func (c *Conn) send(ctx context.Context, x exchange) (*http.Request, *response, 
 	}
 	watch := time.AfterFunc(x.wait, func() { cancel(errSilent) })
 	resp, err := c.http.Do(req) //nolint:bodyclose // the response closes it
+	if x.sent != nil && (err == nil || !c.traces() && !dialing(err)) {
+		x.sent.Store(true)
+	}
 	if err != nil {
 		watch.Stop()
 		if cause := context.Cause(ctx); cause != nil {
@@ -220,6 +225,18 @@ func (c *Conn) send(ctx context.Context, x exchange) (*http.Request, *response, 
 		return nil, nil, err
 	}
 	return req, &response{Response: resp, cancel: cancel, watch: watch, ctx: ctx, quiet: x.wait}, nil
+}
+
+// traces says whether the transport is one that says when it has a connection.
+func (c *Conn) traces() bool {
+	_, ok := c.http.Transport.(*http.Transport)
+	return ok || c.http.Transport == nil
+}
+
+// dialing says whether an error is that there was no connection.
+func dialing(err error) bool {
+	var op *net.OpError
+	return errors.As(err, &op) && op.Op == "dial"
 }
 
 // head sets the header of a request.

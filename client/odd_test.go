@@ -1,6 +1,7 @@
 package client_test
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"maps"
@@ -143,5 +144,69 @@ func TestOddServers(t *testing.T) {
 				t.Errorf("the client came %d times, want %d", n, test.comes)
 			}
 		})
+	}
+}
+
+// An answer that comes under the event id of the priming event is an answer.
+func TestAnswerUnderAnOldID(t *testing.T) {
+	t.Parallel()
+	url := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		id := jsonrpc.Field(body, "id")
+		switch string(jsonrpc.Field(body, "method")) {
+		case `"initialize"`:
+			w.Header().Set("Content-Type", "application/json")
+			fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"x","version":"1"}}}`, id)
+		case `"tools/call"`:
+			w.Header().Set("Content-Type", "text/event-stream")
+			fmt.Fprintf(w, "id: 1\ndata: \n\nid: 1\ndata: {\"jsonrpc\":\"2.0\",\"id\":%s,\"result\":{}}\n\n", id)
+		default:
+			w.WriteHeader(http.StatusAccepted)
+		}
+	}))
+	a := newRaw(t, url, client.Options{NoListen: true})
+	a.open()
+	a.send(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"}}`)
+	if m := a.answer("1"); m.Error != nil {
+		t.Errorf("%s", m.Raw)
+	}
+}
+
+// tripper is a transport that says nothing of its connections.
+type tripper struct{ http.RoundTripper }
+
+// RoundTrip implements [http.RoundTripper].
+func (t tripper) RoundTrip(r *http.Request) (*http.Response, error) {
+	return t.RoundTripper.RoundTrip(r.WithContext(context.WithoutCancel(context.Background())))
+}
+
+// A request that may have run is not sent again over a transport that does not say
+// whether it had a connection.
+func TestUntracedTransport(t *testing.T) {
+	t.Parallel()
+	var posts atomic.Int32
+	url := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		switch string(jsonrpc.Field(body, "method")) {
+		case `"initialize"`:
+			w.Header().Set("Content-Type", "application/json")
+			fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"x","version":"1"}}}`, jsonrpc.Field(body, "id"))
+		case `"tools/call"`:
+			posts.Add(1)
+			panic(http.ErrAbortHandler)
+		default:
+			w.WriteHeader(http.StatusAccepted)
+		}
+	}))
+	plain := &http.Transport{}
+	t.Cleanup(plain.CloseIdleConnections)
+	a := newRaw(t, url, client.Options{NoListen: true, HTTPClient: &http.Client{Transport: tripper{plain}}})
+	a.open()
+	a.send(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"}}`)
+	if m := a.answer("1"); !strings.Contains(string(m.Error), "outcome unknown") {
+		t.Errorf("%s", m.Raw)
+	}
+	if n := posts.Load(); n != 1 {
+		t.Errorf("the request was sent %d times", n)
 	}
 }

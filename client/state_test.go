@@ -338,3 +338,38 @@ func TestNewSession(t *testing.T) {
 		a.until(func(m jsonrpc.Message) bool { return m.Method == changed })
 	}
 }
+
+// What changes nothing is asked again of a server that was restarted while it was
+// asked.
+func TestNewSessionWhileAsked(t *testing.T) {
+	t.Parallel()
+	server := newServer()
+	begin := func() *holdfast.Handler {
+		return holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, &holdfast.Options{Retry: 10 * time.Millisecond})
+	}
+	var handler atomic.Pointer[holdfast.Handler]
+	handler.Store(begin())
+	end := func(h *holdfast.Handler) {
+		ctx, stop := context.WithTimeout(context.Background(), time.Second)
+		defer stop()
+		_ = h.Shutdown(ctx)
+	}
+	t.Cleanup(func() { end(handler.Load()) })
+	restarts := 0
+	url := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		if strings.Contains(string(body), "tools/list") && restarts == 0 {
+			restarts++
+			end(handler.Swap(begin()))
+			panic(http.ErrAbortHandler)
+		}
+		r.Body = io.NopCloser(strings.NewReader(string(body)))
+		handler.Load().ServeHTTP(w, r)
+	}))
+	a := newRaw(t, url, client.Options{})
+	a.open()
+	a.send(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)
+	if m := a.answer("1"); m.Error != nil || restarts != 1 {
+		t.Errorf("%s, after %d restarts", m.Raw, restarts)
+	}
+}

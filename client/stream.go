@@ -256,10 +256,15 @@ func (k *call) parse(ev *sse.Event, replay bool) (m jsonrpc.Message, err error) 
 		k.dead.last = false
 	}
 	k.mu.Unlock()
-	if again || len(ev.Data) == 0 || ev.Name != "" && ev.Name != "message" || k.c.astray(ev, replay) {
+	if len(ev.Data) == 0 || ev.Name != "" && ev.Name != "message" {
 		return m, nil
 	}
-	if ev.ID == "" && k.told.repeats(k.c.seen.seed, ev.Data) {
+	if k.c.astray(ev, replay) || again || ev.ID == "" && k.told.repeats(k.c.seen.seed, ev.Data) {
+		// A response is given out once anyway, and some servers give it an id that was
+		// there before.
+		if m, err = jsonrpc.Parse(ev.Data); err != nil || m.Kind != jsonrpc.Response {
+			return jsonrpc.Message{}, nil
+		}
 		return m, nil
 	}
 	k.pace.progress()
