@@ -196,8 +196,8 @@ func (k *call) run() {
 
 // admit sees to it that there is a session for the call to run in.
 func (k *call) admit() error {
-	if !k.session.lost || k.early() {
-		return nil
+	if !k.session.lost || k.early() || k.c.single() {
+		return nil // a line waits for the session by itself
 	}
 	return k.lost(k.session)
 }
@@ -310,8 +310,11 @@ func (k *call) heed(err error) error {
 		return k.pace.wait(k.ctx, k.c, nil)
 	case errors.Is(err, errHopeless):
 		return err
-	case errors.Is(err, errSilent) && k.key == "" && (k.door == doorAgain || k.door == doorPost && (k.early() || !harmless[k.method])):
-		// What is harmless is asked once more: it may have been the connection.
+	case errors.Is(err, errSilent) && k.key == "" && (k.door == doorPost || k.door == doorAgain):
+		k.pace.silences++
+		if k.pace.silences == 1 && harmless[k.method] && !k.early() {
+			return k.pace.wait(k.ctx, k.c, err) // it may have been the connection
+		}
 		k.mu.Lock()
 		defer k.mu.Unlock()
 		return fmt.Errorf("the server did not begin to answer within %v", k.patience())

@@ -20,11 +20,15 @@ type line struct {
 	wire wire
 	pace pace
 	seen seen // of the standalone stream
+	// names are of the streams of calls: what comes late of a call that is over is
+	// none of the standalone stream's.
+	names seen
 
 	mu      sync.Mutex
 	up      int           // which connection is open; 0: none
 	opens   int           // how many have been
 	fit     bool          // the session is begun
+	begins  bool          // it is being begun anew
 	err     error         // why there will be none
 	changed chan struct{} // closed at the next change
 	answers map[string]answer
@@ -38,8 +42,9 @@ type answer struct {
 
 // A wire is what a line is made of.
 type wire interface {
-	// open connects. It says whether the session is the one of before.
-	open(ctx context.Context) (resumed bool, err error)
+	// open connects. It says whether the session is the one of before, or else what
+	// its id is, if it has one.
+	open(ctx context.Context) (id string, resumed bool, err error)
 	// read gives out messages until the connection ends.
 	read(take func(jsonrpc.Message)) error
 	// write sends a message. A [refusal] says that it was not taken.
@@ -66,8 +71,13 @@ func (c *Conn) fallsBack(status int) bool {
 // fallBack makes an initialize over HTTP+SSE, after Streamable HTTP was refused.
 func (c *Conn) fallBack(k *call, no *refusal) error {
 	w := newPair(c)
-	if _, err := w.open(c.ctx); err != nil {
+	_, _, err := w.open(c.ctx)
+	var not *refusal
+	switch {
+	case errors.As(err, &not) && !not.passes():
 		return no // the first reason is the better one
+	case err != nil:
+		return k.pace.waitBriefly(k.ctx, c, err)
 	}
 	w.opened = true
 	c.mu.Lock()
@@ -142,10 +152,10 @@ func (l *line) wait(ctx context.Context, early bool) (int, error) {
 func (l *line) run() {
 	c := l.c
 	for {
-		resumed, err := l.wire.open(c.ctx)
+		id, resumed, err := l.wire.open(c.ctx)
 		if err == nil {
 			l.pace.reached()
-			l.opened(resumed)
+			l.opened(id, resumed)
 			err = l.wire.read(l.take)
 			l.wire.close()
 			l.mu.Lock()
@@ -159,7 +169,7 @@ func (l *line) run() {
 			err = nil
 		}
 		var no *refusal
-		if errors.As(err, &no) && no.certain() && no.status != 429 && no.status != 503 {
+		if errors.As(err, &no) && !no.passes() {
 			l.end(no)
 			return
 		}
@@ -179,9 +189,8 @@ func (l *line) run() {
 }
 
 // opened notes that there is a connection, and goes on with what was in flight.
-func (l *line) opened(resumed bool) {
+func (l *line) opened(id string, resumed bool) {
 	c := l.c
-	first := l.opens == 0
 	var old []*call
 	c.mu.Lock()
 	for _, k := range c.calls {
@@ -189,39 +198,45 @@ func (l *line) opened(resumed bool) {
 			old = append(old, k)
 		}
 	}
-	again := !resumed && c.opener != nil && c.session.revision != ""
+	lost := !resumed && c.opener != nil && c.session.revision != ""
+	anew := lost || !resumed && c.session.lost
 	session := c.session
 	c.mu.Unlock()
-	l.mu.Lock()
-	l.opens++
-	l.up, l.fit = l.opens, l.fit && !again || first && !again
-	up := l.up
-	l.change()
-	l.mu.Unlock()
-	if again {
+	if lost {
 		c.tellLost(session)
 	}
+	if !resumed {
+		c.named(id)
+	}
+	l.mu.Lock()
+	l.opens++
+	l.up, l.fit = l.opens, !anew && (l.fit || l.opens == 1)
+	up := l.up
+	begin := anew && !l.begins
+	l.begins = l.begins || begin
+	l.change()
+	l.mu.Unlock()
 	for _, k := range old {
-		k := k
 		c.spawn(func() { l.again(k, up, resumed) })
 	}
-	if again {
-		c.spawn(func() {
-			err := c.beginAgain()
-			if err != nil {
-				c.logger.Warn("no new session", "error", err)
-				l.wire.close() // and try once more
-				return
-			}
-			l.mu.Lock()
-			l.fit = l.fit || l.up == up
-			l.change()
-			l.mu.Unlock()
-		})
+	if begin {
+		c.spawn(l.begin)
 	}
 	if resumed && l.wire.resumes() {
 		l.answerAgain(up)
 	}
+}
+
+// begin begins a session in the place of one that the server has ended.
+func (l *line) begin() {
+	err := l.c.beginAgain()
+	if err != nil && l.c.ctx.Err() == nil {
+		l.end(fmt.Errorf("the server has ended the session, and did not begin another: %w", err))
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.begins, l.fit = false, err == nil
+	l.change()
 }
 
 // answerAgain tells the server again what it may not have heard.
@@ -513,14 +528,20 @@ func (l *line) place(id string, m jsonrpc.Message) (*call, bool) {
 	defer c.changed()
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if asked != nil {
+		l.names.add(name)
+	}
 	for key, k := range c.calls {
 		if k.heard(id, name, string(asked) == key) {
+			l.names.add(name)
 			k.mu.Lock()
 			defer k.mu.Unlock()
 			return k, k.place.seen.add(id)
 		}
 	}
-	c.heard = id
+	if !l.names.has(name) {
+		c.heard = id
+	}
 	return nil, l.seen.add(id)
 }
 

@@ -53,6 +53,10 @@ func (c *Conn) listen() {
 	}
 }
 
+// longSilence is how many times Options.Silence a standalone stream may be silent
+// that has said nothing yet, and can be asked for again.
+const longSilence = 5
+
 // A listener reads the standalone stream.
 type listener struct {
 	c    *Conn
@@ -62,6 +66,10 @@ type listener struct {
 	seen seen
 	// talks says that the server sends keep-alives: then silence means something.
 	talks bool
+	// own is the last event id that is certainly the standalone stream's: some servers
+	// continue other streams on the same connection.
+	own  string
+	pure bool // the connection began where the standalone stream was
 }
 
 // run reads until the server does not offer the stream, or the Conn ends.
@@ -120,18 +128,35 @@ func (l *listener) heed(no *refusal, s session, last string) (again bool, err er
 	if last == "" {
 		return false, no
 	}
-	// What follows the last event is not kept any more: go on with what comes now.
-	l.c.logger.Warn("messages of the standalone stream were lost", "reason", no)
-	l.c.mu.Lock()
-	l.c.heard = ""
-	l.c.mu.Unlock()
+	if l.own == "" || l.own == last {
+		// What follows the last event is not kept any more: go on with what comes now.
+		l.c.logger.Warn("messages of the standalone stream may be lost", "reason", no)
+	}
+	l.back(last)
 	return true, nil
+}
+
+// back goes back to the last place that is certainly one in the standalone stream,
+// or, if that is the one that was refused, to where the server sees fit.
+func (l *listener) back(from string) {
+	if l.own == from {
+		l.own = ""
+	}
+	l.c.mu.Lock()
+	defer l.c.mu.Unlock()
+	if l.c.heard == from {
+		l.c.heard = l.own
+	}
 }
 
 // take reads the stream to the end of its connection.
 func (l *listener) take(r *response) error {
 	defer r.Close()
+	last := r.Request.Header.Get(protocol.HeaderLastEventID)
 	switch {
+	case r.StatusCode == http.StatusNoContent && last != "":
+		l.back(last) // it was another stream's, which has ended
+		return errCut
 	case r.StatusCode == http.StatusNoContent:
 		return fmt.Errorf("%w: there is no such stream", errHopeless)
 	case r.StatusCode != http.StatusOK:
@@ -141,17 +166,25 @@ func (l *listener) take(r *response) error {
 	}
 	l.pace.reached()
 	l.pace.reachedOnce = true
-	r.expect(0)
-	if l.talks {
-		r.expect(l.c.opts.Silence)
-	}
-	id, replay := r.Request.Header.Get(protocol.HeaderSession), r.Request.Header.Get(protocol.HeaderLastEventID) != ""
+	id, replay := r.Request.Header.Get(protocol.HeaderSession), last != ""
+	l.pure = last == "" || last == l.own
 	l.c.mu.Lock()
-	replay = replay || l.c.session.keys // one of ours, which continues here the calls that a client may have lost
+	ours := l.c.session.keys
 	l.c.mu.Unlock()
-	events := sse.NewReader(&counting{r: r, l: l}, l.c.opts.MaxMessage)
+	replay = replay || ours // which continues here the calls that a client may have lost
+	switch {
+	case l.talks, ours:
+		r.expect(l.c.opts.Silence)
+	case last != "":
+		r.expect(longSilence * l.c.opts.Silence)
+	default:
+		r.expect(0)
+	}
+	body := &listening{r: r, silence: l.c.opts.Silence}
+	events := sse.NewReader(body, l.c.opts.MaxMessage)
 	for {
 		ev, err := events.Next()
+		l.talks = l.talks || body.talks
 		switch {
 		case err == nil:
 		case errors.Is(err, io.EOF):
@@ -165,24 +198,28 @@ func (l *listener) take(r *response) error {
 	}
 }
 
-// counting notes that the server sends something now and then.
-type counting struct {
-	r     *response
-	l     *listener
-	reads int
+// A listening reads a response, and notes that the server sends keep-alives: then
+// there will be more, and silence means something.
+type listening struct {
+	r       *response
+	silence time.Duration
+	reads   int
+	talks   bool
 }
 
 // Read implements io.Reader.
-func (n *counting) Read(p []byte) (int, error) {
-	got, err := n.r.Read(p)
-	n.reads++
+func (l *listening) Read(p []byte) (int, error) {
+	n, err := l.r.Read(p)
+	l.reads++
 	// The first bytes may come with the header; what comes after that and is no
-	// event is a keep-alive, and there will be more.
-	if got > 0 && n.reads > 1 && p[0] == ':' && !n.l.talks {
-		n.l.talks = true
-		n.r.expect(n.l.c.opts.Silence)
+	// event is a keep-alive.
+	if n > 0 && l.reads > 1 && p[0] == ':' && !l.talks {
+		l.talks = true
+		if l.r.quiet == 0 || l.r.quiet > l.silence {
+			l.r.expect(l.silence)
+		}
 	}
-	return got, err
+	return n, err
 }
 
 // event takes one event of the standalone stream in a session, which may be a
@@ -198,20 +235,27 @@ func (l *listener) event(ev *sse.Event, session string, replay bool) {
 			c.heard = ev.ID
 		}
 		c.mu.Unlock()
+		if l.pure && len(ev.Data) == 0 {
+			l.own = ev.ID
+		}
 		c.changed()
 		if !l.seen.add(ev.ID) {
 			return
 		}
 	}
-	if len(ev.Data) == 0 || ev.Name != "" && ev.Name != "message" || c.astray(ev, replay) {
+	if len(ev.Data) == 0 || ev.Name != "" && ev.Name != "message" {
 		return
 	}
-	l.pace.progress()
+	again := c.repeated(ev)
 	m, err := jsonrpc.Parse(ev.Data)
 	if err != nil {
 		c.logger.Warn("message of the server dropped", "error", err)
 		return
 	}
+	if again && (replay || m.Kind != jsonrpc.Notification || m.Method == "notifications/progress") {
+		return // of these each is another, if the server does not repeat itself
+	}
+	l.pace.progress()
 	switch m.Kind {
 	case jsonrpc.Response:
 		c.answered(nil, m)
@@ -225,6 +269,11 @@ func (l *listener) event(ev *sse.Event, session string, replay bool) {
 			}
 		case "notifications/cancelled":
 			c.unask(jsonrpc.Field(m.Params, "requestId"))
+		case "notifications/tools/list_changed", "notifications/prompts/list_changed",
+			"notifications/resources/list_changed", "notifications/resources/updated":
+			if ev.ID != "" {
+				l.own = ev.ID // they belong to no call
+			}
 		}
 		c.deliver(m)
 	}
@@ -232,15 +281,19 @@ func (l *listener) event(ev *sse.Event, session string, replay bool) {
 
 // astray notes an event, and says whether it is one of another stream, which has
 // brought it already. Some servers replay all streams to who asks for the rest of
-// one. Others give the same ids in each stream, so what it says counts too.
-func (c *Conn) astray(ev *sse.Event, replay bool) bool {
+// one.
+func (c *Conn) astray(ev *sse.Event, replay bool) bool { return c.repeated(ev) && replay }
+
+// repeated notes an event, and says whether one like it has come on any stream. Some
+// servers give the same ids in each stream, so what it says counts too.
+func (c *Conn) repeated(ev *sse.Event) bool {
 	if ev.ID == "" {
 		return false
 	}
 	h := c.seen.hash(ev.ID, ev.Data)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return !c.seen.addHash(h) && replay
+	return !c.seen.addHash(h)
 }
 
 // policy gives a resume policy to the call that it is for. It says whether the

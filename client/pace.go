@@ -28,6 +28,7 @@ type pace struct {
 	polls int // resumed streams on which nothing came, one after the other
 
 	reachedOnce bool // the server was there once
+	silences    int  // how often the server did not begin to answer
 	renewals    int  // how often the call began anew in another session
 }
 
@@ -139,6 +140,19 @@ func (s *seen) add(id string) bool {
 		s.seed = maphash.MakeSeed()
 	}
 	return s.addHash(maphash.String(s.seed, id))
+}
+
+// has says whether an id was noted.
+func (s *seen) has(id string) bool {
+	if len(s.newest) == 0 {
+		return false
+	}
+	h := maphash.String(s.seed, id)
+	if s.all == nil {
+		return slices.Contains(s.newest, h)
+	}
+	_, ok := s.all[h]
+	return ok
 }
 
 // hash stands for an id and what was said under it, together. It needs no lock,

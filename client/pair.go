@@ -42,34 +42,34 @@ func newPair(c *Conn) *pair {
 func (p *pair) resumes() bool { return false }
 
 // open implements [wire].
-func (p *pair) open(ctx context.Context) (resumed bool, err error) {
+func (p *pair) open(ctx context.Context) (id string, resumed bool, err error) {
 	if p.opened {
 		p.opened = false
-		return false, nil
+		return "", false, nil
 	}
 	c := p.c
 	p.mu.Lock()
 	old, last := p.endpoint, p.last
 	p.mu.Unlock()
 	r, err := c.do(ctx, exchange{method: http.MethodGet, last: last, wait: c.opts.ConnectTimeout})
-	if err == nil && r.StatusCode >= 400 && r.StatusCode < 500 && last != "" {
-		r.Close() // it does not know the session any more
+	if err == nil && last != "" && forgotten(&refusal{status: r.StatusCode}) {
+		r.Close()
 		r, err = c.do(ctx, exchange{method: http.MethodGet, wait: c.opts.ConnectTimeout})
 	}
 	switch {
 	case err != nil:
-		return false, err
+		return "", false, err
 	case r.StatusCode != http.StatusOK:
-		return false, c.refused(r)
+		return "", false, c.refused(r)
 	case r.media() != sse.ContentType:
 		r.Close()
-		return false, &refusal{text: fmt.Sprintf("the server answered with %.60q, not an event stream: is this the URL of an MCP server?", r.media())}
+		return "", false, &refusal{text: fmt.Sprintf("the server answered with %.60q, not an event stream: is this the URL of an MCP server?", r.media())}
 	}
 	events := sse.NewReader(r, c.opts.MaxMessage)
 	to, err := p.first(r, events)
 	if err != nil {
 		r.Close()
-		return false, err
+		return "", false, err
 	}
 	r.expect(0)
 	if p.talks {
@@ -82,7 +82,7 @@ func (p *pair) open(ctx context.Context) (resumed bool, err error) {
 	c.endpoint = to.String()
 	c.mu.Unlock()
 	c.changed()
-	return last != "" && old != nil && old.String() == to.String(), nil
+	return "", last != "" && old != nil && old.String() == to.String(), nil
 }
 
 // first reads the endpoint event, which comes first.

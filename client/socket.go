@@ -53,31 +53,37 @@ func plain(u *url.URL) *url.URL {
 func (s *socket) resumes() bool { return true }
 
 // open implements [wire].
-func (s *socket) open(ctx context.Context) (resumed bool, err error) {
+func (s *socket) open(ctx context.Context) (id string, resumed bool, err error) {
 	c := s.c
 	c.mu.Lock()
 	old, last := c.session, c.heard
 	c.mu.Unlock()
+	if old.revision == "" {
+		old.id = "" // who has not begun begins anew
+	}
 	conn, id, err := s.dial(ctx, exchange{session: &old, last: last})
-	var no *refusal
-	if errors.As(err, &no) && (no.status == http.StatusNotFound || no.status == http.StatusGone || no.status == http.StatusBadRequest) && old.id != "" {
-		old.id = "" // it does not know the session any more
+	if last != "" && forgotten(err) {
+		conn, id, err = s.dial(ctx, exchange{session: &old}) // it may be the event
+	}
+	if old.id != "" && forgotten(err) {
+		old.id = ""
 		conn, id, err = s.dial(ctx, exchange{session: &session{}})
 	}
 	if err != nil {
-		return false, err
+		return "", false, err
 	}
 	conn.SetReadLimit(int64(c.opts.MaxMessage))
 	s.mu.Lock()
 	s.conn = conn
 	s.mu.Unlock()
-	resumed = old.id != "" && (id == "" || id == old.id)
-	if !resumed {
-		c.mu.Lock()
-		c.session.id = id
-		c.mu.Unlock()
-	}
-	return resumed, nil
+	return id, old.id != "" && (id == "" || id == old.id), nil
+}
+
+// forgotten says whether the server may not know the session any more.
+func forgotten(err error) bool {
+	var no *refusal
+	return errors.As(err, &no) &&
+		(no.status == http.StatusNotFound || no.status == http.StatusGone || no.status == http.StatusBadRequest)
 }
 
 // dial makes a handshake, twice if it was refused for want of authorization, and

@@ -123,7 +123,7 @@ func (k *call) follow(r *response) error {
 	k.turns.connect(true)
 	defer k.turns.connect(false)
 	replay := k.door != doorPost // what comes may have come before, here or on the standalone stream
-	events := sse.NewReader(r, k.c.opts.MaxMessage)
+	events := sse.NewReader(&listening{r: r, silence: k.c.opts.Silence}, k.c.opts.MaxMessage)
 	for {
 		ev, err := events.Next()
 		switch {
