@@ -36,11 +36,12 @@ func TestSlowAnswer(t *testing.T) {
 	t.Parallel()
 	var b busy
 	n := newNode(t, config{
-		server: server.Options{WriteTimeout: 50 * time.Millisecond, Response: server.ResponseJSON, MaxBody: 64 << 20},
+		server: server.Options{WriteTimeout: 50 * time.Millisecond, Response: server.ResponseJSON},
 		http:   b.count,
 	})
 	p := n.connect("2025-06-18", nil)
-	w := p.open("POST", "/mcp", callAs("1", "echo", `{"text":"`+strings.Repeat("x", 16<<20)+`"}`))
+	w := p.open("POST", "/mcp", callAs("1", "hold", `{}`))
+	n.release(1)[0].Result([]byte(`"` + strings.Repeat("x", 16<<20) + `"`))
 	w.head()
 	eventually(t, "the client to be given up", func() bool { return b.Load() == 0 })
 	if r := w.all(); r.whole {
