@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"crypto/rand"
-	"encoding/json"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -68,7 +67,7 @@ func newBridge(url string, opts client.Options, h *host) *bridge {
 		opened: make(chan struct{}), stop: make(chan struct{}),
 		flights: make(map[string]*flight), asked: make(map[string]*flight),
 	}
-	b.opts.Changed, b.opts.Lost = b.changed, b.lost
+	b.opts.Changed = b.changed
 	b.work.Go(b.saving)
 	return b
 }
@@ -392,31 +391,4 @@ func (b *bridge) subscribed(m jsonrpc.Message) []byte {
 		}
 	}
 	return m.Raw
-}
-
-// lost is told that the server has ended the session, and that another takes its
-// place. What the host knows of the server may be of yesterday.
-func (b *bridge) lost(l client.Lost) {
-	slog.Warn("the server has ended the session: a new one begins", "calls lost", len(l.Calls))
-	b.mu.Lock()
-	conn, ready := b.conn, b.ready
-	b.mu.Unlock()
-	if !ready {
-		return
-	}
-	go func() {
-		var result struct {
-			Capabilities map[string]struct {
-				ListChanged bool `json:"listChanged"`
-			} `json:"capabilities"`
-		}
-		if json.Unmarshal(conn.State().Result, &result) != nil {
-			return
-		}
-		for _, kind := range []string{"tools", "prompts", "resources"} {
-			if result.Capabilities[kind].ListChanged {
-				b.host.write(jsonrpc.AppendRequest(nil, nil, "notifications/"+kind+"/list_changed", nil))
-			}
-		}
-	}()
 }

@@ -173,6 +173,9 @@ func signals(ts *testscript.TestScript, neg bool, args []string) {
 	cmd.Env = environment(ts)
 	var stdout bytes.Buffer
 	cmd.Stdout = &stdout
+	stdin, err := cmd.StdinPipe() // which says nothing
+	ts.Check(err)
+	defer stdin.Close()
 	stderr, err := cmd.StderrPipe()
 	ts.Check(err)
 	ts.Check(cmd.Start())

@@ -178,6 +178,7 @@ func (w *watch) command(s client.State) string {
 func (w *watch) take(ctx context.Context, m jsonrpc.Message) {
 	switch {
 	case m.Kind == jsonrpc.Request && m.Method == "elicitation/create":
+		w.keep() // the user may leave as soon as there is something to read
 		w.waiting = append(w.waiting, m)
 		w.next(ctx)
 	case m.Kind == jsonrpc.Request:

@@ -1,0 +1,107 @@
+package e2e
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// TestConnect has a host that knows stdio only, the command line of the MCP
+// Inspector, use a remote server: "holdfast connect" is the command of its server.
+func TestConnect(t *testing.T) {
+	for _, inspector := range []struct{ name, node, script string }{
+		{"0.15", "node", inspector1},
+		{"2", node22, inspector2},
+	} {
+		t.Run(inspector.name, func(t *testing.T) {
+			t.Parallel()
+			dir := npm(t, inspector.script)
+			node := inspector.node
+			if node != "node" {
+				node = filepath.Join(npm(t, node), node)
+			}
+			u := &user{t: t, state: t.TempDir(), command: []string{node, filepath.Join(dir, inspector.script)}}
+			t.Run("restarted in between", u.restartedBetween)
+			t.Run("restarted meanwhile", u.restartedMeanwhile)
+			t.Run("cut", u.cut)
+		})
+	}
+}
+
+// A user runs the Inspector, again and again.
+type user struct {
+	t       *testing.T
+	state   string // the directory that connect keeps its state in
+	command []string
+}
+
+// inspect runs the Inspector with connect to a URL.
+func (u *user) inspect(t *testing.T, url string, args ...string) []byte {
+	t.Helper()
+	all := append(append([]string{}, u.command[1:]...),
+		"--cli", "-e", "XDG_STATE_HOME="+u.state, built, "connect", url)
+	return run(t, u.command[0], append(all, args...)...)
+}
+
+// restarted kills a server, as a crash would, and starts it again where it was.
+func restarted(t *testing.T, p *program) {
+	t.Helper()
+	p.signal(t, os.Kill)
+	_ = p.wait(t, 5*time.Second) // it was killed
+	serve(t, "--demo", "--listen", p.Addr)
+}
+
+// wantCount calls the count tool.
+func (u *user) wantCount(t *testing.T, url, to, delay string) {
+	t.Helper()
+	wantText(t, u.inspect(t, url, "--method", "tools/call", "--tool-name", "count",
+		"--tool-arg", "to="+to, "--tool-arg", "delay_ms="+delay), to)
+}
+
+// The server that connect has a session with on record is not there any more when
+// the host comes back, but another.
+func (u *user) restartedBetween(t *testing.T) {
+	p := serve(t, "--demo")
+	u.wantCount(t, p.URL, "3", "1")
+	kept, err := filepath.Glob(filepath.Join(u.state, "holdfast", "connect", "*.json"))
+	if err != nil || len(kept) == 0 {
+		t.Errorf("nothing is kept: %v", err)
+	}
+	u.wantCount(t, p.URL, "3", "1")
+	restarted(t, p)
+	u.wantCount(t, p.URL, "3", "1")
+}
+
+// The server is restarted while the host is connected: it does not notice.
+func (u *user) restartedMeanwhile(t *testing.T) {
+	p := serve(t, "--demo")
+	var once sync.Once
+	url := behind(t, p.URL, 0, func(request string) Cut {
+		if strings.Contains(request, "tools/list") {
+			once.Do(func() { restarted(t, p) })
+		}
+		return Cut{}
+	})
+	var list struct {
+		Tools []struct{ Name string }
+	}
+	unmarshal(t, u.inspect(t, url, "--method", "tools/list"), &list)
+	if len(list.Tools) != 3 {
+		t.Errorf("tools/list: %+v", list)
+	}
+	ran := false
+	once.Do(func() { ran = true })
+	if ran {
+		t.Error("the server was not restarted")
+	}
+}
+
+// Connections are cut again and again.
+func (u *user) cut(t *testing.T) {
+	p := serve(t, "--demo")
+	url := behind(t, p.URL, 2, always(Cut{After: 200 * time.Millisecond}))
+	u.wantCount(t, url, "20", "100")
+}
