@@ -134,6 +134,10 @@ func (f *follower) check(n int) error {
 // back; and if nothing is known of the call then, the next connection as well.
 // Every message arrives once and in order, and the tool runs once.
 func TestCutAtEveryByte(t *testing.T) {
+	t.Parallel()
+	var tests sync.WaitGroup // they wait more than they do
+	defer tests.Wait()
+	few := make(chan struct{}, 6)
 	for _, version := range []string{"2025-03-26", "2025-06-18", "2025-11-25"} {
 		for _, how := range []cut{fin, rst, ghost} {
 			for _, pause := range []int{0, 1} {
@@ -141,10 +145,13 @@ func TestCutAtEveryByte(t *testing.T) {
 				if testing.Short() || version == "2025-03-26" || how == rst && pause == 1 {
 					stride = 17 // the same code as 2025-06-18, and as fin
 				}
-				t.Run(fmt.Sprintf("%s/%v/pause%d", version, how, pause), func(t *testing.T) {
-					t.Parallel()
-					n := newNode(t, config{server: server.Options{Retry: 20 * time.Millisecond}})
-					cutEverywhere(n, version, how, pause, stride)
+				tests.Go(func() {
+					few <- struct{}{}
+					defer func() { <-few }()
+					t.Run(fmt.Sprintf("%s/%v/pause%d", version, how, pause), func(t *testing.T) {
+						n := newNode(t, config{server: server.Options{Retry: 20 * time.Millisecond}})
+						cutEverywhere(n, version, how, pause, stride)
+					})
 				})
 			}
 		}
@@ -155,7 +162,7 @@ func cutEverywhere(n *node, version string, how cut, pause, stride int) {
 	const steps = 2
 	var end atomic.Bool
 	var wg sync.WaitGroup
-	slots := make(chan struct{}, 128)
+	slots := make(chan struct{}, 40)
 	for at := 0; !end.Load() && at < 4000; at += stride {
 		wg.Add(1)
 		slots <- struct{}{}
@@ -270,8 +277,7 @@ func TestContinuedOnce(t *testing.T) {
 	for range 2 {
 		got = append(got, string(w.message().Data))
 	}
-	end := time.Now().Add(1200 * time.Millisecond) // twice as long as any answer is in doubt
-	eventually(t, "doubts to pass", func() bool { return time.Now().After(end) })
+	pass(t, 1200*time.Millisecond) // twice as long as an id is waited for
 	held[0].Result(result("last"))
 	got = append(got, string(w.message().Data))
 	if len(got) != 3 || !strings.Contains(got[0], "progress") || !strings.Contains(got[1], "done") || !strings.Contains(got[2], "last") {
@@ -284,6 +290,8 @@ func TestContinuedOnce(t *testing.T) {
 func TestToldOnce(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{server: server.Options{Retry: 20 * time.Millisecond}})
+	var listening []*wire
+	var peers []*peer
 	for _, version := range []string{"2025-06-18", "2025-11-25"} {
 		for _, extra := range []string{"Connection: close", "X: y"} {
 			p := n.connect(version, nil)
@@ -292,12 +300,14 @@ func TestToldOnce(t *testing.T) {
 			}
 			w := p.open("GET", "/mcp", "")
 			w.head()
-			end := time.Now().Add(1200 * time.Millisecond) // twice as long as it takes to be told again
-			eventually(t, "the time to pass", func() bool { return time.Now().After(end) })
-			p.post(`{"jsonrpc":"2.0","method":"notifications/unrelated","params":{"data":"new"}}`)
-			if ev := w.message(); !strings.Contains(string(ev.Data), "new") {
-				t.Errorf("%s: told again: %s", version, ev.Data)
-			}
+			listening, peers = append(listening, w), append(peers, p)
+		}
+	}
+	pass(t, 1200*time.Millisecond) // twice as long as it takes to be told again
+	for i, w := range listening {
+		peers[i].unrelated("new")
+		if ev := w.message(); !strings.Contains(string(ev.Data), "new") {
+			t.Errorf("%s: told again: %s", peers[i].version, ev.Data)
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"sync"
 	"testing"
 	"time"
 
@@ -93,51 +94,57 @@ func (p proxy) listen(t *testing.T, to string) string {
 // TestHostileProxies is failure 6: a silent tool behind proxies that cut, hold
 // and buffer.
 func TestHostileProxies(t *testing.T) {
-	const silence = 700 * time.Millisecond // of the tool; longer than a connection may be idle
+	t.Parallel()
+	var tests sync.WaitGroup // they wait more than they do
+	defer tests.Wait()
 	for _, px := range proxies {
 		for _, version := range []string{"2025-06-18", "2025-11-25"} {
-			t.Run(px.name+"/"+version, func(t *testing.T) {
-				t.Parallel()
-				opts := server.Options{Retry: 5 * time.Millisecond}
-				switch px.name {
-				case "cuts idle connections":
-					opts.KeepAlive = 20 * time.Millisecond
-				case "buffers":
-					opts.DisconnectAfter = 50 * time.Millisecond
-				}
-				n := newNode(t, config{server: opts, http: func(s *http.Server) { s.WriteTimeout = 30 * time.Millisecond }})
-				p := n.connect(version, nil)
-				p.via = px.listen(t, n.addr)
-				f := &follower{p: p, seen: map[string]bool{}}
-				w := p.open("POST", "/mcp", call("steps", fmt.Sprintf(`{"key":"k","n":1,"pause":%d}`, silence.Milliseconds())), "Connection: close")
-				if began := time.Now(); !px.cuts {
-					w.head()
-					if first := time.Since(began); first >= silence {
-						t.Errorf("the header came after %v", first)
-					}
-				}
-				for {
-					var r reply
-					if px.cuts {
-						r = w.atMost(1<<20, fin) // on a busy machine not even the header may arrive
-					} else {
-						r = w.all()
-					}
-					if err := f.take(r); err != nil {
-						t.Fatal(err)
-					}
-					if f.done {
-						break
-					}
-					if !px.cuts {
-						t.Fatalf("ended before the response: %q", r.body)
-					}
-					w = f.again("Connection: close")
-				}
-				if err := f.check(1); err != nil || n.runs("k") != 1 {
-					t.Errorf("%v, %d runs", err, n.runs("k"))
-				}
+			tests.Go(func() {
+				t.Run(px.name+"/"+version, func(t *testing.T) { hostile(t, px, version) })
 			})
 		}
+	}
+}
+
+func hostile(t *testing.T, px proxy, version string) {
+	const silence = 700 * time.Millisecond // of the tool; longer than a connection may be idle
+	opts := server.Options{Retry: 5 * time.Millisecond}
+	switch px.name {
+	case "cuts idle connections":
+		opts.KeepAlive = 20 * time.Millisecond
+	case "buffers":
+		opts.DisconnectAfter = 50 * time.Millisecond
+	}
+	n := newNode(t, config{server: opts, http: func(s *http.Server) { s.WriteTimeout = 30 * time.Millisecond }})
+	p := n.connect(version, nil)
+	p.via = px.listen(t, n.addr)
+	f := &follower{p: p, seen: map[string]bool{}}
+	w := p.open("POST", "/mcp", call("steps", fmt.Sprintf(`{"key":"k","n":1,"pause":%d}`, silence.Milliseconds())), "Connection: close")
+	if began := time.Now(); !px.cuts {
+		w.head()
+		if first := time.Since(began); first >= silence {
+			t.Errorf("the header came after %v", first)
+		}
+	}
+	for {
+		var r reply
+		if px.cuts {
+			r = w.atMost(1<<20, fin) // on a busy machine not even the header may arrive
+		} else {
+			r = w.all()
+		}
+		if err := f.take(r); err != nil {
+			t.Fatal(err)
+		}
+		if f.done {
+			break
+		}
+		if !px.cuts {
+			t.Fatalf("ended before the response: %q", r.body)
+		}
+		w = f.again("Connection: close")
+	}
+	if err := f.check(1); err != nil || n.runs("k") != 1 {
+		t.Errorf("%v, %d runs", err, n.runs("k"))
 	}
 }

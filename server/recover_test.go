@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -48,32 +49,40 @@ func (c tardyConn) Read(b []byte) (int, error) {
 // before it is noticed that it left. It hears its answer, whether that is written
 // to the old connection, or comes when it is noticed.
 func TestNoticedLate(t *testing.T) {
-	const noticed = 2 * time.Second
-	for _, answered := range []time.Duration{noticed - 800*time.Millisecond, noticed + 800*time.Millisecond} {
+	t.Parallel()
+	const noticed = 1500 * time.Millisecond
+	var tests sync.WaitGroup // they wait more than they do
+	defer tests.Wait()
+	for _, answered := range []time.Duration{noticed - 400*time.Millisecond, noticed + 400*time.Millisecond} {
 		for _, version := range []string{"2025-06-18", "2025-11-25"} {
 			for _, how := range []cut{fin, rst} {
-				t.Run(fmt.Sprintf("%v/%s/%v", answered, version, how), func(t *testing.T) {
-					t.Parallel()
-					over := make(chan struct{})
-					n := newNode(t, config{
-						server: server.Options{Retry: 20 * time.Millisecond},
-						listen: func(l net.Listener) net.Listener { return tardy{l, noticed, over} },
+				tests.Go(func() {
+					t.Run(fmt.Sprintf("%v/%s/%v", answered, version, how), func(t *testing.T) {
+						noticedLate(t, version, how, noticed, answered)
 					})
-					t.Cleanup(func() { close(over) })
-					p := n.connect(version, nil)
-					left := p.open("POST", "/mcp", call("hold", `{}`))
-					held := n.release(1)
-					left.atMost(20, how)
-					w := p.open("GET", "/mcp", "")
-					w.head()
-					pass(t, answered)
-					held[0].Result(result("late"))
-					if ev := w.message(); !strings.Contains(string(ev.Data), "late") {
-						t.Errorf("got %s", ev.Data)
-					}
 				})
 			}
 		}
+	}
+}
+
+func noticedLate(t *testing.T, version string, how cut, noticed, answered time.Duration) {
+	over := make(chan struct{})
+	n := newNode(t, config{
+		server: server.Options{Retry: 20 * time.Millisecond},
+		listen: func(l net.Listener) net.Listener { return tardy{l, noticed, over} },
+	})
+	t.Cleanup(func() { close(over) })
+	p := n.connect(version, nil)
+	left := p.open("POST", "/mcp", call("hold", `{}`))
+	held := n.release(1)
+	left.atMost(20, how)
+	w := p.open("GET", "/mcp", "")
+	w.head()
+	pass(t, answered)
+	held[0].Result(result("late"))
+	if ev := w.message(); !strings.Contains(string(ev.Data), "late") {
+		t.Errorf("got %s", ev.Data)
 	}
 }
 
@@ -82,6 +91,8 @@ func TestNoticedLate(t *testing.T) {
 func TestOnlyTheLast(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{server: server.Options{Retry: 20 * time.Millisecond}})
+	var back []*wire
+	var peers []*peer
 	for _, version := range []string{"2025-06-18", "2025-11-25"} {
 		p := n.connect(version, nil)
 		w := p.open("POST", "/mcp", callAs("1", "steps", `{"n":0}`))
@@ -95,16 +106,26 @@ func TestOnlyTheLast(t *testing.T) {
 		}
 		eventually(t, "the call to run", func() bool { return n.runs(version) == 1 })
 		w.atMost(0, rst)
-		w = p.open("GET", "/mcp", "")
+		back, peers = append(back, p.open("GET", "/mcp", "")), append(peers, p)
+	}
+	for i, w := range back {
 		if ev := w.message(); !strings.Contains(string(ev.Data), `"id":2`) {
-			t.Errorf("%s: first %s", version, ev.Data)
-		}
-		pass(t, 1200*time.Millisecond) // twice as long as an id is waited for
-		p.post(`{"jsonrpc":"2.0","method":"notifications/unrelated","params":{"data":"new"}}`)
-		if ev := w.message(); !strings.Contains(string(ev.Data), "new") {
-			t.Errorf("%s: told again: %s", version, ev.Data)
+			t.Errorf("%s: first %s", peers[i].version, ev.Data)
 		}
 	}
+	pass(t, 1200*time.Millisecond) // twice as long as an id is waited for
+	for i, w := range back {
+		peers[i].unrelated("new")
+		if ev := w.message(); !strings.Contains(string(ev.Data), "new") {
+			t.Errorf("%s: told again: %s", peers[i].version, ev.Data)
+		}
+	}
+}
+
+// unrelated has the server say something that belongs to no call.
+func (p *peer) unrelated(text string) {
+	p.n.t.Helper()
+	p.post(fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/unrelated","params":{"data":%q}}`, text))
 }
 
 // TestContinuedFromWhatIsKept is a client that comes back with nothing but its
