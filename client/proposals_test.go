@@ -1,0 +1,289 @@
+package client_test
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"holdfast/client"
+	"holdfast/jsonrpc"
+)
+
+// A script is a server that follows a proposal to the letter and offers nothing
+// else. serve takes what is about the call; the opening is done here.
+type script struct {
+	t     *testing.T
+	serve func(w http.ResponseWriter, r *http.Request, body []byte)
+
+	mu   sync.Mutex
+	seen []string // what was asked, in a line each
+}
+
+func (s *script) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, _ := io.ReadAll(r.Body)
+	method := jsonrpc.String(jsonrpc.Field(body, "method"))
+	switch method {
+	case "initialize":
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"script","version":"1"}}}`,
+			jsonrpc.Field(body, "id"))
+		return
+	case "notifications/initialized":
+		w.WriteHeader(http.StatusAccepted)
+		return
+	}
+	s.mu.Lock()
+	what := r.Method + " " + r.URL.RequestURI()
+	if method != "" {
+		what += " " + method
+	}
+	if last := r.Header.Get("Last-Event-Id"); last != "" {
+		what += " after " + last
+	}
+	s.seen = append(s.seen, what)
+	s.mu.Unlock()
+	s.serve(w, r, body)
+}
+
+// asked says whether exactly these things were asked, in this order.
+func (s *script) asked(want ...string) {
+	s.t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if strings.Join(s.seen, "\n") != strings.Join(want, "\n") {
+		s.t.Errorf("asked:\n\t%s\nwant:\n\t%s", strings.Join(s.seen, "\n\t"), strings.Join(want, "\n\t"))
+	}
+}
+
+// stream begins an event stream with what it says, and hangs up.
+func stream(w http.ResponseWriter, link string, text string) {
+	if link != "" {
+		w.Header().Set("Link", `</other>; rel="next", <`+link+`>; rel="stream"; title="a, b"`)
+	}
+	w.Header().Set("Content-Type", "text/event-stream")
+	w.WriteHeader(http.StatusOK)
+	_, _ = io.WriteString(w, text)
+}
+
+const result = `{"jsonrpc":"2.0","id":1,"result":{"content":[]}}`
+
+func data(messages ...string) string {
+	var b strings.Builder
+	for _, m := range messages {
+		fmt.Fprintf(&b, "data: %s\n\n", m)
+	}
+	return b.String()
+}
+
+func runScript(t *testing.T, serveCall func(w http.ResponseWriter, r *http.Request, body []byte)) (*script, *raw) {
+	t.Helper()
+	s := &script{t: t, serve: serveCall}
+	a := newRaw(t, serve(t, s)+"/mcp", client.Options{NoListen: true})
+	a.open()
+	a.send(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"}}`)
+	return s, a
+}
+
+// A stream is resumed at its URL, before any event, and after one (SEP-1335,
+// `rel="stream"` URL).
+func TestStreamURL(t *testing.T) {
+	t.Parallel()
+	turn := 0
+	s, a := runScript(t, func(w http.ResponseWriter, _ *http.Request, _ []byte) {
+		turn++
+		switch turn {
+		case 1:
+			stream(w, "/stream/1", "")
+		case 2:
+			stream(w, "", "id: e1\nretry: 1\n"+data(`{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"1"}}`))
+		case 3:
+			stream(w, "", data(result))
+		}
+	})
+	if m := a.answer("1"); m.Error != nil {
+		t.Errorf("%s", m.Raw)
+	}
+	if n := a.heard["notifications/message"]; n != 1 {
+		t.Errorf("%d messages", n)
+	}
+	s.asked("POST /mcp tools/call", "GET /stream/1", "GET /stream/1 after e1")
+}
+
+func question(id, text string) string {
+	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":"elicitation/create","params":{"message":%q,"requestedSchema":{"type":"object","properties":{}}}}`, id, text)
+}
+
+// A server that stops to ask is told all the answers at once, at the stream URL,
+// when it says that it waits (SEP-1335, "Multi-turn requests").
+func TestMultiTurn(t *testing.T) {
+	t.Parallel()
+	turn := 0
+	var got []string
+	s, a := runScript(t, func(w http.ResponseWriter, r *http.Request, body []byte) {
+		turn++
+		if r.Method == http.MethodPost && turn > 1 {
+			got = append(got, string(body))
+		}
+		switch turn {
+		case 1: // two questions in the first turn
+			stream(w, "/s/1", "retry: 1\n"+data(question(`"a"`, "first"), question("7", "second")))
+		case 2, 5:
+			w.WriteHeader(http.StatusNoContent)
+		case 3: // the answers
+			stream(w, "/s/2", data(`{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"1"}}`))
+		case 4: // and one more in the second
+			stream(w, "", data(question(`"c"`, "third")))
+		case 6:
+			stream(w, "/s/3", "")
+		case 7:
+			stream(w, "", data(result))
+		}
+	})
+	for range 3 {
+		m := a.until(func(m jsonrpc.Message) bool { return m.Kind == jsonrpc.Request })
+		a.send(`{"jsonrpc":"2.0","id":%s,"result":{"action":"accept","content":{}}}`, m.ID)
+	}
+	if m := a.answer("1"); m.Error != nil {
+		t.Errorf("%s", m.Raw)
+	}
+	s.asked("POST /mcp tools/call", "GET /s/1", "POST /s/1", "GET /s/2", "GET /s/2", "POST /s/2", "GET /s/3")
+	want := []string{
+		`[{"jsonrpc":"2.0","id":"a","result":{"action":"accept","content":{}}},{"jsonrpc":"2.0","id":7,"result":{"action":"accept","content":{}}}]`,
+		`[{"jsonrpc":"2.0","id":"c","result":{"action":"accept","content":{}}}]`,
+	}
+	if strings.Join(got, "\n") != strings.Join(want, "\n") {
+		t.Errorf("answers:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// A server waits for a host that takes its time, which holds no connection.
+func TestMultiTurnSlowly(t *testing.T) {
+	t.Parallel()
+	turn := 0
+	waits := make(chan struct{})
+	s, a := runScript(t, func(w http.ResponseWriter, _ *http.Request, _ []byte) {
+		turn++
+		switch turn {
+		case 1:
+			stream(w, "/s/1", "retry: 1\n"+data(question("1", "?")))
+		case 2:
+			w.WriteHeader(http.StatusNoContent)
+			close(waits)
+		case 3:
+			stream(w, "", data(result))
+		}
+	})
+	m := a.until(func(m jsonrpc.Message) bool { return m.Kind == jsonrpc.Request })
+	<-waits
+	a.send(`{"jsonrpc":"2.0","id":%s,"result":{"action":"decline"}}`, m.ID)
+	if m := a.answer("1"); m.Error != nil {
+		t.Errorf("%s", m.Raw)
+	}
+	s.asked("POST /mcp tools/call", "GET /s/1", "POST /s/1")
+}
+
+// Answers that may have been lost on their way are sent again when the server says
+// that it still waits, and not before.
+func TestMultiTurnCut(t *testing.T) {
+	t.Parallel()
+	turn := 0
+	s, a := runScript(t, func(w http.ResponseWriter, _ *http.Request, _ []byte) {
+		turn++
+		switch turn {
+		case 1:
+			stream(w, "/s/1", "retry: 1\n"+data(question(`"a"`, "?")))
+		case 2, 4:
+			w.WriteHeader(http.StatusNoContent)
+		case 3:
+			panic(http.ErrAbortHandler)
+		case 5:
+			stream(w, "", data(result))
+		}
+	})
+	m := a.until(func(m jsonrpc.Message) bool { return m.Kind == jsonrpc.Request })
+	a.send(`{"jsonrpc":"2.0","id":%s,"result":{"action":"decline"}}`, m.ID)
+	if m := a.answer("1"); m.Error != nil {
+		t.Errorf("%s", m.Raw)
+	}
+	s.asked("POST /mcp tools/call", "GET /s/1", "POST /s/1", "GET /s/1", "POST /s/1")
+}
+
+const policy = `{"jsonrpc":"2.0","method":"notifications/requests/resumePolicy","params":{"requestId":1,"resumeToken":"secret","minWait":0,"maxWait":60}}`
+
+// A request is resumed by its token, under its own id, where there is no other way
+// (SEP-975).
+func TestToken(t *testing.T) {
+	t.Parallel()
+	turn := 0
+	var resume string
+	s, a := runScript(t, func(w http.ResponseWriter, _ *http.Request, body []byte) {
+		turn++
+		switch turn {
+		case 1:
+			stream(w, "", data(policy))
+		case 2:
+			panic(http.ErrAbortHandler)
+		case 3:
+			resume = string(body)
+			stream(w, "", data(`{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"1"}}`))
+		case 4:
+			stream(w, "", data(result))
+		}
+	})
+	if m := a.answer("1"); m.Error != nil {
+		t.Errorf("%s", m.Raw)
+	}
+	if n := a.heard["notifications/requests/resumePolicy"]; n != 0 {
+		t.Error("the host was told a secret that it did not ask for")
+	}
+	s.asked("POST /mcp tools/call", "POST /mcp requests/resume", "POST /mcp requests/resume", "POST /mcp requests/resume")
+	if string(jsonrpc.Field([]byte(resume), "id")) != "1" || jsonrpc.String(jsonrpc.Field([]byte(resume), "params", "resumeToken")) != "secret" {
+		t.Errorf("%s", resume)
+	}
+}
+
+// A token that the server does not know any more leaves nobody waiting.
+func TestTokenExpired(t *testing.T) {
+	t.Parallel()
+	turn := 0
+	s, a := runScript(t, func(w http.ResponseWriter, _ *http.Request, _ []byte) {
+		if turn++; turn == 1 {
+			stream(w, "", data(policy))
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, `{"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"no such request"}}`)
+	})
+	if m := a.answer("1"); !strings.Contains(string(m.Error), "outcome unknown") {
+		t.Errorf("%s", m.Raw)
+	}
+	s.asked("POST /mcp tools/call", "POST /mcp requests/resume")
+}
+
+// A client waits as long as it is told to before it comes back (SEP-1699).
+func TestRetry(t *testing.T) {
+	t.Parallel()
+	var left, back time.Time
+	turn := 0
+	const wait = 300 * time.Millisecond
+	s, a := runScript(t, func(w http.ResponseWriter, _ *http.Request, _ []byte) {
+		if turn++; turn == 1 {
+			left = time.Now()
+			stream(w, "", fmt.Sprintf("id: p\nretry: %d\ndata: \n\n", wait.Milliseconds()))
+			return
+		}
+		back = time.Now()
+		stream(w, "", data(result))
+	})
+	if m := a.answer("1"); m.Error != nil {
+		t.Errorf("%s", m.Raw)
+	}
+	if d := back.Sub(left); d < wait {
+		t.Errorf("came back after %v", d)
+	}
+	s.asked("POST /mcp tools/call", "GET /mcp after p")
+}
