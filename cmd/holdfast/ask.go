@@ -19,6 +19,7 @@ type prompter struct {
 	in   *lines
 	out  io.Writer
 	from string // who asks
+	echo bool   // what is read is printed, because no terminal does
 }
 
 // An elicitation is what a server wants to know.
@@ -173,10 +174,14 @@ func (p *prompter) fill(ctx context.Context, f field) (json.RawMessage, error) {
 func (p *prompter) read(ctx context.Context, prompt string) (string, error) {
 	fmt.Fprint(p.out, prompt)
 	text, err := p.in.next(ctx)
-	if err != nil {
+	text = strings.TrimSpace(text)
+	switch {
+	case err != nil:
 		fmt.Fprintln(p.out) // the cursor is behind the prompt
+	case p.echo:
+		fmt.Fprintln(p.out, oneLine(text))
 	}
-	return strings.TrimSpace(text), err
+	return text, err
 }
 
 // lines reads lines that somebody types, one when it is asked for. A read cannot be

@@ -163,7 +163,7 @@ func (f *followFlags) prompter(cmd *cobra.Command, show *display, to string, tak
 	if taken || !f.interactive && (!isTerminal(in) || !show.tty) {
 		return nil
 	}
-	return &prompter{in: newLines(in), out: show.w, from: serverName(to)}
+	return &prompter{in: newLines(in), out: show.w, from: serverName(to), echo: !isTerminal(in)}
 }
 
 // print prints the response of a call, and says how the program ends.

@@ -79,9 +79,6 @@ func (f *resumeFlags) resume(cmd *cobra.Command, args []string) error {
 // settled says whether a question that comes from the past has been answered: then
 // the server does not wait for an answer.
 func settled(conn *client.Conn, call client.CallState) func(context.Context) bool {
-	if call.Token == "" {
-		return nil
-	}
 	return func(ctx context.Context) bool {
 		status, err := conn.Status(ctx, call.ID)
 		if err != nil {

@@ -3,6 +3,8 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -10,6 +12,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -23,6 +26,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"holdfast"
 	"holdfast/e2e"
 )
 
@@ -54,7 +58,8 @@ func environment(ts *testscript.TestScript) []string {
 // servers are those that scripts have started with "server", by their URLs.
 var servers sync.Map
 
-// server starts "holdfast serve" and sets a variable to its URL:
+// server starts "holdfast serve" and sets a variable to its URL, NAME_OLD to that for
+// 2024-11-05 clients, and NAME_WS to that of its WebSocket:
 //
 //	server NAME FLAG...
 //
@@ -66,6 +71,8 @@ func server(ts *testscript.TestScript, neg bool, args []string) {
 	addr, stop := startServer(ts, "127.0.0.1:0", args[1:])
 	to := "http://" + addr + "/mcp"
 	ts.Setenv(args[0], to)
+	ts.Setenv(args[0]+"_OLD", "http://"+addr+"/sse")
+	ts.Setenv(args[0]+"_WS", "ws://"+addr+"/mcp")
 	servers.Store(to, func() {
 		stop()
 		_, again := startServer(ts, addr, args[1:])
@@ -154,13 +161,62 @@ func forgetful(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Setenv(args[0], s.URL)
 }
 
+// curious starts a server with the tool "survey", which asks and then works on, and
+// sets a variable to its URL:
+//
+//	curious NAME
+func curious(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: curious NAME")
+	}
+	server := mcp.NewServer(&mcp.Implementation{Name: "curious", Version: "1"}, nil)
+	mcp.AddTool(server, &mcp.Tool{Name: "survey"}, survey)
+	h := holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, &holdfast.Options{Retry: 10 * time.Millisecond})
+	s := httptest.NewServer(h)
+	ts.Defer(func() {
+		ctx, stop := context.WithCancel(context.Background())
+		stop() // nobody waits
+		_ = h.Shutdown(ctx)
+		s.CloseClientConnections()
+		s.Close()
+	})
+	ts.Setenv(args[0], s.URL)
+}
+
+// survey asks for a name and a colour, and takes its time to think about them.
+func survey(ctx context.Context, req *mcp.CallToolRequest, _ any) (*mcp.CallToolResult, any, error) {
+	res, err := req.Session.Elicit(ctx, &mcp.ElicitParams{
+		Message: "Who are you?",
+		RequestedSchema: json.RawMessage(`{"type":"object","required":["name","colour"],"properties":{` +
+			`"name":{"type":"string","minLength":2},` +
+			`"colour":{"type":"string","oneOf":[{"const":"r","title":"Red"},{"const":"g","title":"Green"}]},` +
+			`"age":{"type":"integer","minimum":0,"title":"Age"},` +
+			`"news":{"type":"boolean","default":true}}}`),
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	for i := range 20 {
+		_ = req.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{
+			ProgressToken: req.Params.GetProgressToken(), Progress: float64(i + 1), Total: 20,
+		})
+		select {
+		case <-time.After(50 * time.Millisecond):
+		case <-ctx.Done():
+			return nil, nil, ctx.Err()
+		}
+	}
+	said, err := json.Marshal(res.Content) // with its names in order
+	return text("%s %s", res.Action, said), nil, err
+}
+
 // signals runs a command, sends it a signal each time that what it says on stderr
 // matches, and demands an exit code (-1: it was killed):
 //
 //	signals CODE REGEXP SIGNAL [REGEXP SIGNAL]... -- COMMAND ARG...
 //
-// A match of the last word of stderr sets the variable TOKEN to what follows
-// "holdfast resume ".
+// The variable TOKEN is set to what follows "holdfast resume " on stderr. Its stdin
+// gives what is in the file "answers", if there is one, and does not end.
 func signals(ts *testscript.TestScript, neg bool, args []string) {
 	sep := 0
 	for sep < len(args) && args[sep] != "--" {
@@ -173,9 +229,13 @@ func signals(ts *testscript.TestScript, neg bool, args []string) {
 	cmd.Env = environment(ts)
 	var stdout bytes.Buffer
 	cmd.Stdout = &stdout
-	stdin, err := cmd.StdinPipe() // which says nothing
+	stdin, err := cmd.StdinPipe() // which does not end
 	ts.Check(err)
 	defer stdin.Close()
+	if answers, err := os.ReadFile(ts.MkAbs("answers")); err == nil {
+		_, err := stdin.Write(answers)
+		ts.Check(err)
+	}
 	stderr, err := cmd.StderrPipe()
 	ts.Check(err)
 	ts.Check(cmd.Start())
@@ -222,6 +282,7 @@ func signals(ts *testscript.TestScript, neg bool, args []string) {
 //	< regexp that a line of its stdout must match, sooner or later
 //	! regexp that no line has matched so far
 //	kill           SIGKILL
+//	term           SIGTERM
 //	close          end of its stdin
 //
 // At the end its stdin is closed, and it must exit with 0 if it was not killed.
@@ -258,6 +319,8 @@ func chat(ts *testscript.TestScript, neg bool, args []string) {
 			want := regexp.MustCompile(rest)
 			for found := false; !found; {
 				if !heard.Scan() {
+					_ = cmd.Process.Kill()
+					_ = cmd.Wait() // stderr is complete then
 					ts.Fatalf("nothing matches %s in\n%s\nstderr: %s", rest, strings.Join(lines, "\n"), stderr.String())
 				}
 				lines = append(lines, heard.Text())
@@ -275,10 +338,12 @@ func chat(ts *testscript.TestScript, neg bool, args []string) {
 		case "kill":
 			killed = true
 			ts.Check(cmd.Process.Kill())
+		case "term":
+			ts.Check(cmd.Process.Signal(syscall.SIGTERM))
 		case "close":
 			ts.Check(stdin.Close())
 		default:
-			ts.Fatalf("%s: %q is none of > < ! kill close", args[0], step)
+			ts.Fatalf("%s: %q is none of > < ! kill term close", args[0], step)
 		}
 	}
 	_ = stdin.Close()

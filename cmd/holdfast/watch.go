@@ -152,12 +152,12 @@ func (w *watch) keep() {
 }
 
 // hint prints the command that resumes the call, once, when the call takes long:
-// at once where nothing else remembers it.
+// as soon as the call has a token where nothing else remembers it.
 func (w *watch) hint() {
 	if w.hinted || !w.hintDue && w.keeper.kept() || w.asking != nil && w.show.tty {
 		return
 	}
-	if s, ok := w.state(); ok {
+	if s, ok := w.state(); ok && (w.hintDue || s.Calls[0].Token != "") {
 		if command := w.command(s); command != "" {
 			w.hinted = true
 			w.show.line("If this is interrupted, resume with: %s", command)

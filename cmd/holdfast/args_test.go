@@ -1,0 +1,67 @@
+package main
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+)
+
+// Values are what the tool's schema says.
+func TestArguments(t *testing.T) {
+	t.Parallel()
+	var it tool
+	err := json.Unmarshal([]byte(`{"name":"it","inputSchema":{"type":"object","additionalProperties":false,"properties":{
+		"s":{"type":"string"},"i":{"type":"integer"},"n":{"type":["null","number"]},"b":{"type":"boolean"},
+		"a":{"type":"array"},"o":{"type":"object"},"x":{}},"required":["s"]}}`), &it)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		object string
+		pairs  string // with blanks between them
+		want   string // or what the error has in it
+	}{
+		{"", "", `{}`},
+		{"", "s=1", `{"s":"1"}`},
+		{"", "i=1 n=1.5 b=true", `{"b":true,"i":1,"n":1.5}`},
+		{"", "a=[1] o={} x=1", `{"a":[1],"o":{},"x":"1"}`},
+		{` {"s":"a","i":2}`, "s=b=c", `{"i":2,"s":"b=c"}`},
+		{"-", "s=b", `{"i":7,"s":"b"}`},
+		{"", "i=1.5", "want a whole number"},
+		{"", "n=one", "want a number"},
+		{"", "b=yes", "want true or false"},
+		{"", "a={}", "want a JSON array"},
+		{"", "o=[]", "want a JSON object"},
+		{"", "y=1", "has no such argument: it has s:string [i:integer] [n:number] [b:boolean] [a:array] [o:object] [x]"},
+		{"", "=1", "want NAME=VALUE"},
+		{"null", "", "no JSON object"},
+		{"[]", "", "no JSON object"},
+		{"{", "", "no JSON object"},
+	} {
+		got, err := arguments(test.object, strings.Fields(test.pairs), &it, strings.NewReader(`{"i":7}`))
+		if err != nil {
+			got = []byte(err.Error())
+		}
+		if string(got) != test.want && (err == nil || !strings.Contains(string(got), test.want)) {
+			t.Errorf("%s %s: %s; want %s", test.object, test.pairs, got, test.want)
+		}
+	}
+}
+
+func TestUnknownTool(t *testing.T) {
+	t.Parallel()
+	list := []tool{{Name: "echo"}, {Name: "get_weather"}, {Name: "get_whether"}, {Name: "list_files"}}
+	for name, want := range map[string]string{
+		"ehco":       "did you mean echo?",
+		"Get-Weathr": "did you mean get_weather or get_whether?",
+		"files":      "did you mean list_files?",
+		"qqqq":       "'holdfast tools' lists the 4 that there are",
+	} {
+		if err := unknownTool(name, list); !strings.HasSuffix(err.Error(), want) {
+			t.Errorf("%s: %v; want %s", name, err, want)
+		}
+	}
+	if err := unknownTool("x", nil); !strings.HasSuffix(err.Error(), "the server has none") {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,271 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"holdfast"
+)
+
+// demoServer serves the demo.
+func demoServer(t *testing.T) string {
+	t.Helper()
+	demo := newDemo()
+	h := holdfast.NewHandler(func(*http.Request) *mcp.Server { return demo }, &holdfast.Options{Retry: 10 * time.Millisecond})
+	s := httptest.NewServer(h)
+	t.Cleanup(func() {
+		ctx, stop := context.WithCancel(context.Background())
+		stop() // nobody waits
+		_ = h.Shutdown(ctx)
+		s.CloseClientConnections()
+		s.Close()
+	})
+	return s.URL
+}
+
+// A caller is a host that runs connect.
+type caller struct {
+	t     *testing.T
+	in    *io.PipeWriter
+	out   *io.PipeReader
+	lines *bufio.Scanner
+	stop  context.CancelFunc
+	ended chan error
+}
+
+func newCaller(t *testing.T, url, state string) *caller {
+	t.Helper()
+	in, toIt := io.Pipe()
+	fromIt, out := io.Pipe()
+	ctx, stop := context.WithTimeout(t.Context(), soon)
+	c := &caller{t: t, in: toIt, out: fromIt, lines: bufio.NewScanner(fromIt), stop: stop, ended: make(chan error, 1)}
+	f := connectFlags{remoteFlags: newRemoteFlags(), state: state}
+	go func() {
+		c.ended <- f.connect(ctx, url, in, out)
+		_ = out.Close()
+	}()
+	t.Cleanup(c.leave)
+	return c
+}
+
+// leave ends connect as SIGTERM does.
+func (c *caller) leave() {
+	c.stop()
+	_ = c.out.Close()
+	if err := <-c.ended; err != nil {
+		c.t.Error(err)
+	}
+	c.ended <- nil // for the next one
+}
+
+func (c *caller) say(format string, args ...any) {
+	c.t.Helper()
+	if _, err := fmt.Fprintf(c.in, format+"\n", args...); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// hear reads until a line has a text in it, and returns that.
+func (c *caller) hear(text string) string {
+	c.t.Helper()
+	for c.lines.Scan() {
+		if strings.Contains(c.lines.Text(), text) {
+			return c.lines.Text()
+		}
+	}
+	c.t.Fatalf("connect ended before %s", text)
+	return ""
+}
+
+func (c *caller) open() {
+	c.t.Helper()
+	c.say(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"caller","version":"1"}}}`)
+	c.hear(`"id":0,`)
+	c.say(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+}
+
+// count calls the tool count.
+func (c *caller) count(id, to int) {
+	c.t.Helper()
+	c.say(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"count","arguments":{"to":%d,"delay_ms":20},"_meta":{"progressToken":%d}}}`, id, to, id)
+}
+
+// kept returns the files in which connect has kept something.
+func kept(t *testing.T, state string) []string {
+	t.Helper()
+	names, err := filepath.Glob(filepath.Join(state, "connect", "*.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return names
+}
+
+// A call that is made again after the time in which that is taken for the same one
+// runs again.
+func TestClaimedTooLate(t *testing.T) {
+	t.Parallel()
+	url, state := demoServer(t), t.TempDir()
+	for _, ago := range []time.Duration{time.Minute, 2 * claimFor} {
+		first := newCaller(t, url, state)
+		first.open()
+		first.count(1, 30)
+		first.hear(`"progress":3,`)
+		first.leave()
+		names := kept(t, state)
+		if len(names) != 1 {
+			t.Fatalf("kept %q", names)
+		}
+		data, err := os.ReadFile(names[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		var s saved
+		if err := json.Unmarshal(data, &s); err != nil || len(s.Calls) != 1 {
+			t.Fatalf("%+v, %v", s, err)
+		}
+		s.Alive = time.Now().Add(-ago)
+		if data, err = json.Marshal(s); err != nil {
+			t.Fatal(err)
+		}
+		if err := replaceFile(names[0], data); err != nil {
+			t.Fatal(err)
+		}
+		second := newCaller(t, url, state)
+		second.open()
+		second.count(7, 30)
+		line := second.hear(`"method":"notifications/progress"`)
+		if again := strings.Contains(line, `"progress":1,`); again != (ago > claimFor) {
+			t.Errorf("after %v: %s", ago, line)
+		}
+		second.hear(`"id":7,"result"`)
+		second.in.Close()
+		if err := <-second.ended; err != nil {
+			t.Error(err)
+		}
+		second.ended <- nil
+	}
+}
+
+// Two hosts that are there at the same time have a session each, and when they come
+// back too.
+func TestTwoCallers(t *testing.T) {
+	t.Parallel()
+	url, state := demoServer(t), t.TempDir()
+	a, b := newCaller(t, url, state), newCaller(t, url, state)
+	a.open()
+	b.open()
+	a.count(1, 30)
+	b.count(1, 30)
+	a.hear(`"progress":2,`)
+	b.hear(`"progress":2,`)
+	a.leave()
+	b.leave()
+	if names := kept(t, state); len(names) != 2 {
+		t.Errorf("kept %q", names)
+	}
+	a, b = newCaller(t, url, state), newCaller(t, url, state)
+	a.open()
+	b.open()
+	a.count(2, 30)
+	b.count(2, 30)
+	for _, c := range []*caller{a, b} {
+		if line := c.hear("progress"); strings.Contains(line, `"progress":1,`) {
+			t.Error("a call was made a second time")
+		}
+		c.hear(`"id":2,"result"`)
+	}
+}
+
+// An answer that the host did not take is there for it when it comes back.
+func TestAnswerNotTaken(t *testing.T) {
+	t.Parallel()
+	url, state := demoServer(t), t.TempDir()
+	a := newCaller(t, url, state)
+	a.open()
+	a.say(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"count","arguments":{"to":1,"delay_ms":20}}}`)
+	_ = a.out.CloseWithError(errors.New("gone"))
+	if err := <-a.ended; err != nil { // it notices when the answer comes
+		t.Error(err)
+	}
+	a.ended <- nil
+	b := newCaller(t, url, state)
+	b.open()
+	b.count(2, 1)
+	if line := b.hear(`"jsonrpc"`); !strings.Contains(line, `"id":2,"result"`) {
+		t.Errorf("the call was made a second time: %s", line)
+	}
+}
+
+// Where nothing can be kept connect works all the same.
+func TestNothingKept(t *testing.T) {
+	t.Parallel()
+	state := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(state, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c := newCaller(t, demoServer(t), state)
+	c.open()
+	c.count(1, 2)
+	c.hear(`"id":1,"result"`)
+}
+
+// A line that is too long is refused, and the next one taken.
+func TestReadLine(t *testing.T) {
+	t.Parallel()
+	r := bufio.NewReaderSize(strings.NewReader("one\n"+strings.Repeat("x", 100)+"\r\n\n"+strings.Repeat("y", 50)+"\r\nlast"), 16)
+	var got []string
+	for {
+		line, err := readLine(r, 60)
+		if err != nil && !errors.Is(err, io.EOF) {
+			line = []byte(err.Error())
+		}
+		got = append(got, string(line))
+		if errors.Is(err, io.EOF) {
+			break
+		}
+	}
+	want := []string{"one", errLongLine.Error(), "", strings.Repeat("y", 50), "last"}
+	if strings.Join(got, "|") != strings.Join(want, "|") {
+		t.Errorf("%q; want %q", got, want)
+	}
+}
+
+// Requests that ask for the same have the same fingerprint.
+func TestFingerprint(t *testing.T) {
+	t.Parallel()
+	same := []string{
+		`{"name":"a","arguments":{"x":1,"y":[2]}}`,
+		`{"arguments":{"y":[2], "x":1},"name":"a"}`,
+		`{"_meta":{"progressToken":1},"name":"a","arguments":{"x":1,"y":[2]}}`,
+		`{"_meta":{"progressToken":"z","traceparent":"00-0-0-00"},"name":"a","arguments":{"x":1,"y":[2]}}`,
+	}
+	for _, params := range same {
+		if fingerprint("m", []byte(params)) != fingerprint("m", []byte(same[0])) {
+			t.Errorf("%s asks for something else", params)
+		}
+	}
+	for _, params := range []string{
+		`{"name":"a","arguments":{"x":1,"y":["2"]}}`, `{"name":"a","arguments":{"x":1}}`, `{"name":"b","arguments":{"x":1,"y":[2]}}`,
+		`{"_meta":{"k":1},"name":"a","arguments":{"x":1,"y":[2]}}`, `{"name":"a","arguments":{"x":12345678901234567890,"y":[2]}}`, ``,
+	} {
+		if fingerprint("m", []byte(params)) == fingerprint("m", []byte(same[0])) {
+			t.Errorf("%s asks for the same", params)
+		}
+	}
+	if fingerprint("m", []byte(same[0])) == fingerprint("n", []byte(same[0])) {
+		t.Error("another method asks for the same")
+	}
+}

@@ -1,0 +1,24 @@
+package main
+
+import (
+	"bytes"
+	"testing"
+)
+
+// Where there is no terminal each step is a line, and nothing that a server says is
+// taken for a command.
+func TestDisplay(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	d := newDisplay(&out)
+	d.wait("nothing")
+	d.progress(step{Progress: 1, Total: 4})
+	d.progress(step{Progress: 0.5, Message: "half\r\n\x1b[31m done\u202e"})
+	d.hide()
+	d.line("log: %s", "it")
+	d.show()
+	d.end()
+	if got, want := out.String(), "progress 1/4\nprogress 0.5 half [31m done\nlog: it\n"; got != want {
+		t.Errorf("%q; want %q", got, want)
+	}
+}
