@@ -3,6 +3,8 @@ package main
 import (
 	"bufio"
 	"errors"
+	"flag"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -17,7 +19,20 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"holdfast": main})
+	testscript.Main(patient{m}, map[string]func(){"holdfast": main})
+}
+
+// patient runs tests that wait more than they work: more of them at a time than
+// usual.
+type patient struct{ m *testing.M }
+
+// Run implements testscript.TestingM.
+func (p patient) Run() int {
+	flag.Parse()
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+	}
+	return p.m.Run()
 }
 
 // TestScripts runs testdata/*.txtar: the command line as a user types it. TAKEN
