@@ -111,7 +111,7 @@ func (h *Handler) listen(w http.ResponseWriter, r *http.Request, s *session.Sess
 func (c *conn) standalone(ctx context.Context) error {
 	c.s.Dislodge(ctx)
 	at := c.s.Told()
-	if c.ids && c.s.Resumable() {
+	if c.s.EventIDs() || c.duplex == nil && c.s.Resumable() {
 		at = 0 // who knows how to resume, and has no id, has heard nothing
 	}
 	err := c.read(ctx, stream.Cursor{Seq: at})
