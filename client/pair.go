@@ -20,6 +20,7 @@ import (
 type pair struct {
 	c      *Conn
 	stream *response
+	body   *listening
 	events *sse.Reader
 	opened bool // open has been called already, for the line to come
 	talks  bool
@@ -65,18 +66,23 @@ func (p *pair) open(ctx context.Context) (id string, resumed bool, err error) {
 		r.Close()
 		return "", false, &refusal{text: fmt.Sprintf("the server answered with %.60q, not an event stream: is this the URL of an MCP server?", r.media())}
 	}
-	events := sse.NewReader(r, c.opts.MaxMessage)
+	body := &listening{r: r, silence: c.opts.Silence}
+	events := sse.NewReader(body, c.opts.MaxMessage)
 	to, err := p.first(r, events)
 	if err != nil {
 		r.Close()
 		return "", false, err
 	}
-	r.expect(0)
-	if p.talks {
-		r.expect(c.opts.Silence)
-	}
 	p.mu.Lock()
-	p.endpoint, p.stream, p.events = to, r, events
+	p.endpoint, p.stream, p.body, p.events = to, r, body, events
+	switch {
+	case p.talks:
+		r.expect(c.opts.Silence)
+	case p.last != "":
+		r.expect(longSilence * c.opts.Silence)
+	default:
+		r.expect(0)
+	}
 	p.mu.Unlock()
 	c.mu.Lock()
 	c.endpoint = to.String()
@@ -136,6 +142,7 @@ func (p *pair) read(take func(jsonrpc.Message)) error {
 	r := p.stream
 	for {
 		ev, err := p.events.Next()
+		p.talks = p.talks || p.body.talks
 		if errors.Is(err, io.EOF) {
 			return errCut
 		}
