@@ -115,8 +115,9 @@ func (c *Conn) request(m jsonrpc.Message) error {
 
 // enter puts a call on record.
 func (c *Conn) enter(k *call) error {
-	k.ctx, k.cancel = context.WithCancelCause(c.ctx)
-	k.at = string(jsonrpc.Key(k.id))
+	if k.at == "" {
+		k.at = string(jsonrpc.Key(k.id))
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
@@ -125,6 +126,7 @@ func (c *Conn) enter(k *call) error {
 	case c.calls[k.at] != nil:
 		return ErrDuplicate
 	}
+	k.ctx, k.cancel = context.WithCancelCause(c.ctx)
 	c.calls[k.at] = k
 	k.session = c.session
 	if c.session.keys && !harmless[k.method] && k.key == "" && k.body != nil {
@@ -196,7 +198,7 @@ func (k *call) run() {
 
 // admit sees to it that there is a session for the call to run in.
 func (k *call) admit() error {
-	if !k.session.lost || k.early() || k.c.single() {
+	if !k.session.lost || k.method == "initialize" || k.early() || k.c.single() {
 		return nil // a line waits for the session by itself
 	}
 	return k.lost(k.session)
@@ -328,8 +330,11 @@ func (k *call) heed(err error) error {
 	return k.pace.wait(k.ctx, k.c, err)
 }
 
-// early says whether the call is one of those that begin a session.
-func (k *call) early() bool { return k.method == "initialize" || k.method == "server/discover" }
+// early says whether the call is one of those that begin the first session, for
+// whose answer somebody waits who does not know yet whether there is a server.
+func (k *call) early() bool {
+	return k.inner == nil && (k.method == "initialize" || k.method == "server/discover")
+}
 
 // heedRefusal is heed for an answer that says no.
 func (k *call) heedRefusal(no *refusal) error {
@@ -338,42 +343,41 @@ func (k *call) heedRefusal(no *refusal) error {
 			return no
 		}
 		k.pace.atleast = no.after
-		if k.method == "server/discover" {
+		switch {
+		case k.method == "server/discover":
 			return no // it may be a word that the server does not know
-		}
-		if k.early() {
+		case k.early() && no.after > 0:
+			return k.pace.waitFor(k.ctx, no, k.c.opts.ConnectTimeout)
+		case k.early():
 			return k.pace.waitBriefly(k.ctx, k.c, no)
 		}
 		return k.pace.wait(k.ctx, k.c, no)
 	}
-	k.mu.Lock()
-	s := k.session
-	k.mu.Unlock()
-	gone := no.forgot() && s.id != "" && !k.early()
-	if gone && k.door != doorStream && k.door != doorAnswers {
-		return k.lost(s)
-	}
-	switch k.door {
-	case doorPost, doorAgain:
+	switch {
+	case k.door == doorPost, k.door == doorAgain:
 		return k.heedPost(no)
-	case doorStream, doorLast:
-		if no.status == http.StatusConflict {
-			return k.pace.wait(k.ctx, k.c, no) // it has not noticed the end of the last connection
-		}
-		k.shut()
-	case doorAnswers:
+	case no.status == http.StatusConflict, no.auth:
+		// It has not noticed the end of the last connection, or nobody could be asked
+		// for a token now.
+		return k.pace.wait(k.ctx, k.c, no)
+	case !no.shuts():
+		return k.pace.waitFor(k.ctx, no, min(k.c.opts.Silence, k.c.opts.GiveUp))
+	case k.door == doorAnswers:
 		k.c.scatter(k)
-		k.shut()
-	default:
-		k.shut()
 	}
+	k.shut()
 	k.pace.last = no
 	return nil
 }
 
 // heedPost is heedRefusal for the request itself.
 func (k *call) heedPost(no *refusal) error {
+	k.mu.Lock()
+	s := k.session
+	k.mu.Unlock()
 	switch {
+	case no.forgot() && s.id != "" && k.method != "initialize":
+		return k.lost(s)
 	case no.status == http.StatusConflict && k.key != "":
 		return k.pace.wait(k.ctx, k.c, nil) // the first of its key is at work (IETF draft, section 2.6)
 	case k.method == "initialize" && k.c.fallsBack(no.status):
@@ -447,7 +451,21 @@ func (k *call) deliver(m jsonrpc.Message) {
 		k.inner <- m
 		return
 	}
-	k.c.deliver(m)
+	if !k.c.deliver(m) {
+		k.c.reenter(k) // the host did not get it: it is for who goes on from State
+	}
+}
+
+// reenter takes back that a call was answered.
+func (c *Conn) reenter(k *call) {
+	k.mu.Lock()
+	k.over = false
+	k.mu.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.calls[k.at] == nil {
+		c.calls[k.at] = k
+	}
 }
 
 // done says whether the call has been answered, or is waited for no longer.

@@ -15,6 +15,7 @@ package client
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"hash/maphash"
@@ -22,7 +23,9 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"holdfast/jsonrpc"
@@ -124,6 +127,9 @@ type Conn struct {
 
 	workers workers
 
+	ours  string        // begins the ids of our own requests
+	wires atomic.Uint64 // how many of those there have been
+
 	mu        sync.Mutex
 	closed    bool
 	session   session
@@ -138,8 +144,7 @@ type Conn struct {
 	renewed   error                // how that ended
 	calls     map[string]*call     // in flight, by the key of their id
 	asked     map[string]*question // the server's requests that the host has not answered
-	ours      string               // begins the ids of our own requests
-	wires     int                  // how many of those there have been
+	old       []*call              // those of State, until they are gone on with
 	settings  []setting            // what the host has set in the session
 	endpoint  string               // where messages are posted to (HTTP+SSE)
 	line      *line                // what carries everything, where that is one line; or nil
@@ -171,6 +176,7 @@ func New(rawURL string, opts *Options) (*Conn, error) {
 	c.opts.defaults()
 	c.logger = c.opts.Logger
 	c.seen.seed = maphash.MakeSeed()
+	c.ours = "holdfast-" + strings.ToLower(rand.Text()[:10])
 	c.client()
 	c.workers.calls = make(chan *call)
 	c.ctx, c.stop = context.WithCancel(context.Background())
@@ -234,6 +240,11 @@ func (c *Conn) Receive(ctx context.Context) (jsonrpc.Message, error) {
 	case <-ctx.Done():
 		return jsonrpc.Message{}, ctx.Err()
 	case <-c.ctx.Done():
+	}
+	select {
+	case m := <-c.in: // it was given out before the end
+		return m, nil
+	default:
 		return jsonrpc.Message{}, io.EOF
 	}
 }
@@ -241,11 +252,13 @@ func (c *Conn) Receive(ctx context.Context) (jsonrpc.Message, error) {
 // begin goes on, once, with what the State had in flight.
 func (c *Conn) begin() { c.once.Do(c.goOn) }
 
-// deliver gives a message to the host, unless the Conn ends first.
-func (c *Conn) deliver(m jsonrpc.Message) {
+// deliver gives a message to the host. It reports false if the Conn ended first.
+func (c *Conn) deliver(m jsonrpc.Message) bool {
 	select {
 	case c.in <- m:
+		return true
 	case <-c.ctx.Done():
+		return false
 	}
 }
 

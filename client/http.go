@@ -60,6 +60,7 @@ type response struct {
 	ctx    context.Context
 	quiet  time.Duration // how long nothing may come; 0: for ever
 	events bool          // what is no event does not count
+	talks  time.Duration // how long nothing may come once a keep-alive has; 0: as before
 	ended  bool          // there is no more of the body
 }
 
@@ -68,12 +69,13 @@ var errSilent = errors.New("nothing came for too long")
 
 // Close ends the response.
 func (r *response) Close() {
-	r.watch.Stop()
+	r.watch.Reset(drainFor)
 	// What little is left is read, so that the connection can be used again. The
 	// end of a stream that goes on would be long in coming.
 	if !r.ended && r.ContentLength >= 0 && r.ContentLength <= 4<<10 {
 		_, _ = io.CopyN(io.Discard, r.Body, r.ContentLength)
 	}
+	r.watch.Stop()
 	r.cancel(context.Canceled)
 	_ = r.Body.Close()
 }
@@ -91,6 +93,9 @@ const drainFor = 100 * time.Millisecond
 // Read implements io.Reader for the body.
 func (r *response) Read(p []byte) (int, error) {
 	n, err := r.Body.Read(p)
+	if n > 0 && r.talks > 0 && p[0] == ':' {
+		r.quiet, r.talks = r.talks, 0
+	}
 	if r.quiet > 0 && n > 0 && !r.events {
 		r.watch.Reset(r.quiet)
 	}
@@ -158,7 +163,7 @@ func (c *Conn) do(ctx context.Context, x exchange) (*response, error) {
 			err := c.opts.Auth.Authorize(resp.ctx, req, resp.Response)
 			resp.Close()
 			if err != nil {
-				return nil, &refusal{status: code, text: fmt.Sprintf("not authorized: %v", err)}
+				return nil, &refusal{status: code, auth: true, text: fmt.Sprintf("not authorized: %v", err)}
 			}
 		default:
 			return resp, nil
@@ -171,12 +176,14 @@ func (c *Conn) do(ctx context.Context, x exchange) (*response, error) {
 func (c *Conn) redirect(from *url.URL, resp *response, hop int) (*url.URL, error) {
 	to, err := resp.Location()
 	switch {
+	case errors.Is(err, http.ErrNoLocation):
+		return nil, &refusal{status: resp.StatusCode, text: "redirected to nowhere"}
 	case err != nil:
 		return nil, &refusal{status: resp.StatusCode, text: fmt.Sprintf("redirected to nowhere: %v", err)}
 	case hop >= mostHops:
 		return nil, &refusal{status: resp.StatusCode, text: fmt.Sprintf("redirected more than %d times", mostHops)}
 	case !sameOrigin(from, to) && !upgrades(from, to):
-		return nil, &refusal{status: resp.StatusCode, text: fmt.Sprintf("redirected to another origin: use %s", to.Redacted())}
+		return nil, &refusal{status: resp.StatusCode, text: fmt.Sprintf("redirected to another origin: %s", originOf(to))}
 	}
 	return to, nil
 }
@@ -206,7 +213,7 @@ func (c *Conn) send(ctx context.Context, x exchange) (*http.Request, *response, 
 	}
 	if err := c.head(ctx, req, x); err != nil {
 		cancel(err)
-		return nil, nil, &refusal{text: err.Error()}
+		return nil, nil, &refusal{auth: true, text: err.Error()}
 	}
 	watch := time.AfterFunc(x.wait, func() { cancel(errSilent) })
 	resp, err := c.http.Do(req) //nolint:bodyclose // the response closes it
@@ -215,6 +222,10 @@ func (c *Conn) send(ctx context.Context, x exchange) (*http.Request, *response, 
 	}
 	if err != nil {
 		watch.Stop()
+		var in *url.Error
+		if errors.As(err, &in) {
+			err = in.Err // without the URL, which may hold secrets
+		}
 		if cause := context.Cause(ctx); cause != nil {
 			err = cause
 		}
@@ -222,9 +233,21 @@ func (c *Conn) send(ctx context.Context, x exchange) (*http.Request, *response, 
 			c.http.CloseIdleConnections() // which are likely to be as dead
 		}
 		cancel(err)
-		return nil, nil, err
+		return nil, nil, plainly(err)
 	}
 	return req, &response{Response: resp, cancel: cancel, watch: watch, ctx: ctx, quiet: x.wait}, nil
+}
+
+// plainly says what net/http says of an answer that is none, for who need not know
+// what net/http is.
+func plainly(err error) error {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return errors.New("the server closed the connection without an answer")
+	}
+	if _, why, ok := strings.Cut(err.Error(), "transport connection broken: "); ok {
+		return fmt.Errorf("the server's answer is not HTTP: %.200s", strings.TrimPrefix(why, "net/http: "))
+	}
+	return err
 }
 
 // traces says whether the transport is one that says when it has a connection.
@@ -287,6 +310,12 @@ var (
 	typeSSE  = []string{sse.ContentType}
 )
 
+// headable says whether a header can hold a value (RFC 9110, section 5.5). An event
+// id may be one that none can: it is as good as none.
+func headable(value string) bool {
+	return !strings.ContainsFunc(value, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f })
+}
+
 // sameOrigin says whether two URLs have the same scheme, host and port.
 func sameOrigin(a, b *url.URL) bool {
 	return a.Scheme == b.Scheme && strings.EqualFold(a.Hostname(), b.Hostname()) && port(a) == port(b)
@@ -315,7 +344,7 @@ func (r *response) media() string {
 		return v
 	}
 	m, _, err := mime.ParseMediaType(v)
-	if err != nil {
+	if err != nil && !errors.Is(err, mime.ErrInvalidMediaParameter) {
 		return strings.TrimSpace(v)
 	}
 	return m
@@ -359,6 +388,7 @@ type refusal struct {
 	status int            // 0: the request was not sent
 	rpc    *jsonrpc.Error // what the server said in JSON-RPC; may be nil
 	text   string
+	auth   bool          // it is our authorizer's, not the server's
 	after  time.Duration // how long to wait before asking again; 0: not said
 }
 
@@ -382,20 +412,34 @@ func (e *refusal) certain() bool {
 	switch e.status {
 	case http.StatusGone:
 		return false
-	case http.StatusServiceUnavailable, 0:
+	case http.StatusServiceUnavailable, 0, http.StatusMovedPermanently, http.StatusFound,
+		http.StatusTemporaryRedirect, http.StatusPermanentRedirect:
 		return true
 	}
-	return e.status < 500
+	return e.status >= 400 && e.status < 500
 }
 
 // passes says whether the same may be taken later.
 func (e *refusal) passes() bool {
 	switch e.status {
-	case http.StatusTooManyRequests, http.StatusServiceUnavailable, http.StatusRequestTimeout,
-		http.StatusInternalServerError, http.StatusBadGateway, http.StatusGatewayTimeout:
+	case http.StatusTooManyRequests, http.StatusRequestTimeout, http.StatusTooEarly:
+		return true
+	case http.StatusNotImplemented, http.StatusHTTPVersionNotSupported:
+		return false
+	}
+	return e.status >= 500
+}
+
+// shuts says whether a way to come back to a call is closed, rather than out of
+// order.
+func (e *refusal) shuts() bool {
+	switch e.status {
+	case http.StatusBadRequest, http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotAcceptable,
+		http.StatusGone, http.StatusUnsupportedMediaType, http.StatusUnprocessableEntity,
+		http.StatusNotImplemented, http.StatusHTTPVersionNotSupported:
 		return true
 	}
-	return false
+	return e.status < 400 && e.status != 0
 }
 
 // Error implements error.

@@ -64,6 +64,8 @@ type listener struct {
 	once sync.Once     // closes it
 	pace pace
 	seen seen
+	// session is the one whose events were seen.
+	session string
 	// talks says that the server sends keep-alives: then silence means something.
 	talks bool
 	// own is the last event id that is certainly the standalone stream's: some servers
@@ -79,6 +81,9 @@ func (l *listener) run() error {
 		c.mu.Lock()
 		s, last := c.session, c.heard
 		c.mu.Unlock()
+		if s.id != l.session {
+			l.session, l.seen = s.id, seen{seed: l.seen.seed} // its ids may begin anew
+		}
 		r, err := c.do(c.ctx, exchange{method: http.MethodGet, session: &s, last: last, wait: c.opts.ConnectTimeout})
 		l.once.Do(func() { close(l.open) })
 		if err == nil {
@@ -110,7 +115,7 @@ func (l *listener) run() error {
 // heed says whether to try again, after a refusal: at once if err is nil.
 func (l *listener) heed(no *refusal, s session, last string) (again bool, err error) {
 	switch {
-	case no.passes(), no.status == http.StatusConflict: // it has not noticed the end of the last connection
+	case no.passes(), no.auth, no.status == http.StatusConflict: // it has not noticed the end of the last connection
 		l.pace.atleast = no.after
 		return true, no
 	case no.forgot():

@@ -79,6 +79,7 @@ func (p *pace) waitFor(ctx context.Context, err error, giveUp time.Duration) err
 	if p.off == nil {
 		p.off = newBackoff()
 	}
+	idle := !p.fresh
 	if p.fresh {
 		p.off.Reset()
 		p.fresh = false
@@ -91,8 +92,13 @@ func (p *pace) waitFor(ctx context.Context, err error, giveUp time.Duration) err
 			delay = told
 		}
 	}
-	delay = max(delay, p.atleast)
+	if delay = max(delay, p.atleast); idle {
+		delay = max(delay, leastPoll)
+	}
 	p.atleast = 0
+	if away := now.Sub(p.since); err != nil && away+delay > giveUp && delay > longestDelay {
+		return fmt.Errorf("the server asks to come back in %v: %w", delay.Round(time.Second), err)
+	}
 	t := time.NewTimer(delay)
 	defer t.Stop()
 	select {
@@ -107,6 +113,9 @@ func (p *pace) waitFor(ctx context.Context, err error, giveUp time.Duration) err
 const (
 	firstDelay   = 100 * time.Millisecond
 	longestDelay = 30 * time.Second
+	// leastPoll is how long at the least is waited after a connection on which nothing
+	// came, whatever the server says.
+	leastPoll = 10 * time.Millisecond
 )
 
 func newBackoff() *backoff.ExponentialBackOff {

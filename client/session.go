@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
-	"strings"
 
 	"holdfast/jsonrpc"
 	"holdfast/protocol"
@@ -151,6 +150,12 @@ func (c *Conn) tellLost(old session) {
 	c.mu.Lock()
 	c.session = session{lost: true}
 	c.heard = ""
+	c.seen = seen{seed: c.seen.seed} // ids may begin anew
+	for id, q := range c.asked {
+		if q.call == nil || q.call.inSession(old.id) {
+			delete(c.asked, id) // who asked is gone, and another may ask under the id
+		}
+	}
 	var lost Lost
 	for _, k := range c.calls {
 		if k.inner == nil && k.ranIn(old.id) {
@@ -164,6 +169,12 @@ func (c *Conn) tellLost(old session) {
 		return
 	}
 	c.logger.Warn("the server has ended the session: a new one begins", "calls lost", len(lost.Calls))
+}
+
+func (k *call) inSession(id string) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.session.id == id
 }
 
 // ranIn says whether the server took the call in a session.
@@ -286,13 +297,7 @@ func (c *Conn) askServer(ctx context.Context, method string, params []byte) (jso
 
 // newID returns an id for a request of our own, which no host uses.
 func (c *Conn) newID() []byte {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.ours == "" {
-		c.ours = "holdfast-" + strings.ToLower(rand.Text()[:10])
-	}
-	c.wires++
-	return fmt.Appendf(nil, `"%s-%d"`, c.ours, c.wires)
+	return fmt.Appendf(nil, `"%s-%d"`, c.ours, c.wires.Add(1))
 }
 
 // newKey returns an idempotency key: 130 random bits.

@@ -100,33 +100,62 @@ func (c *Conn) restore(s *State) {
 	if m, err := jsonrpc.Parse(slices.Clone(s.Initialize)); err == nil {
 		c.policies = string(jsonrpc.Field(m.Params, "capabilities", "resumableRequests")) != "{}"
 	}
+	for _, old := range s.Calls {
+		k := c.restored(old)
+		if err := c.enter(k); err == nil { // else it is there twice
+			c.old = append(c.old, k)
+		}
+	}
+}
+
+// restored returns a call that another Conn had in flight.
+func (c *Conn) restored(old CallState) *call {
+	k := &call{
+		c: c, id: old.ID, wire: old.ID, method: old.Method, name: old.Name, key: old.Key, body: old.Request,
+		posted: make(chan struct{}), maybe: true, arrived: old.Request == nil,
+	}
+	k.place.last, k.place.token = old.LastEventID, old.Token
+	if u, err := url.Parse(old.Stream); err == nil && old.Stream != "" && (sameOrigin(c.url, u) || upgrades(c.url, u)) {
+		k.place.stream = u
+	}
+	return k
 }
 
 // goOn goes on with the calls that the State told of, and listens.
 func (c *Conn) goOn() {
-	s := c.opts.State
-	if s == nil {
-		return
+	for _, k := range c.old {
+		c.start(k)
 	}
-	for _, old := range s.Calls {
-		k := &call{
-			c: c, id: old.ID, wire: old.ID, method: old.Method, name: old.Name, key: old.Key, body: old.Request,
-			posted: make(chan struct{}), maybe: true,
-		}
-		k.place.last, k.place.token = old.LastEventID, old.Token
-		if u, err := url.Parse(old.Stream); err == nil && old.Stream != "" && sameOrigin(c.url, u) {
-			k.place.stream = u
-		}
-		if err := c.enter(k); err != nil {
-			continue
-		}
-		k.arrived = k.body == nil
-		if !c.start(k) {
-			return
-		}
-	}
-	if s.Ready {
+	c.old = nil
+	if c.opts.State != nil && c.opts.State.Ready {
 		c.listen()
+	}
+}
+
+// Resume goes on with a call of another Conn's State, for who can't have its answer
+// under the id that it has there: it is returned here. What comes before it is given
+// out by [Conn.Receive], which somebody must call. An error of ctx leaves the call
+// to who resumes it next.
+func (c *Conn) Resume(ctx context.Context, old CallState) (jsonrpc.Message, error) {
+	c.begin()
+	answer := make(chan jsonrpc.Message, 1)
+	k := c.restored(old)
+	k.inner, k.at = answer, string(c.newID())
+	if err := c.enter(k); err != nil {
+		return jsonrpc.Message{}, err
+	}
+	if !c.start(k) {
+		c.leave(k)
+		return jsonrpc.Message{}, ErrClosed
+	}
+	select {
+	case m := <-answer:
+		return m, nil
+	case <-ctx.Done():
+		k.cancel(context.Cause(ctx))
+		return jsonrpc.Message{}, context.Cause(ctx)
+	case <-c.ctx.Done():
+		return jsonrpc.Message{}, ErrClosed
 	}
 }
 

@@ -1,12 +1,12 @@
 package client
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 
 	"holdfast/jsonrpc"
@@ -40,6 +40,9 @@ func (k *call) take(r *response) error {
 	default:
 		return k.c.refused(r)
 	}
+	if packed := r.Header.Get("Content-Encoding"); packed != "" && !strings.EqualFold(packed, "identity") {
+		return fmt.Errorf("%w: its answer is compressed (%.20q), which it was not asked for", errHopeless, packed)
+	}
 	switch media := r.media(); media {
 	case sse.ContentType:
 		return k.follow(r)
@@ -53,6 +56,7 @@ func (k *call) take(r *response) error {
 // whole takes an answer that is JSON.
 func (k *call) whole(r *response) error {
 	r.expect(k.c.opts.Silence)
+	k.arrive(true)
 	data, err := r.all(k.c.opts.MaxMessage)
 	switch {
 	case errors.Is(err, errTooLarge):
@@ -60,9 +64,8 @@ func (k *call) whole(r *response) error {
 	case err != nil:
 		return fmt.Errorf("%w: %w", errCut, err)
 	}
-	k.arrive(true)
 	k.begun(r)
-	msgs, _, err := jsonrpc.ParseBody(data)
+	msgs, err := k.messages(data)
 	if err != nil {
 		return fmt.Errorf("%w: %w", errHopeless, err)
 	}
@@ -72,9 +75,6 @@ func (k *call) whole(r *response) error {
 		return errNext
 	}
 	for _, m := range msgs {
-		if m.Kind == jsonrpc.Response && (m.ID == nil || string(m.ID) == "null") && len(msgs) == 1 {
-			m.ID = k.id // an error about the request as a whole
-		}
 		if err := k.message(m); err != nil {
 			return err
 		}
@@ -83,6 +83,25 @@ func (k *call) whole(r *response) error {
 		return fmt.Errorf("%w: its answer is for another request", errHopeless)
 	}
 	return nil
+}
+
+// messages takes apart what has come for the call. An error without an id, or with
+// the id null, is about the request as a whole (JSON-RPC 2.0, section 5), and
+// becomes its answer.
+func (k *call) messages(data []byte) ([]jsonrpc.Message, error) {
+	msgs, _, err := jsonrpc.ParseBody(data)
+	if !errors.Is(err, jsonrpc.ErrInvalid) {
+		return msgs, err
+	}
+	said, id := jsonrpc.Field(data, "error"), jsonrpc.Field(data, "id")
+	if said == nil || said[0] != '{' || id != nil && string(id) != "null" {
+		return nil, err
+	}
+	m, perr := jsonrpc.Parse(jsonrpc.AppendError(nil, k.id, errorOf(said)))
+	if perr != nil {
+		return nil, err
+	}
+	return []jsonrpc.Message{m}, nil
 }
 
 // begun notes what the header of the answer to initialize says.
@@ -112,6 +131,7 @@ func (k *call) follow(r *response) error {
 		r.expect(k.c.opts.Silence)
 	default:
 		r.expect(0)
+		r.talks = k.c.opts.Silence
 	}
 	k.pace.reached()
 	k.turned() // or else it would be asked for answers again
@@ -232,19 +252,25 @@ func (k *call) resumable() bool {
 
 // event takes one event of the call's stream, which may be a replay.
 func (k *call) event(ev *sse.Event, replay bool) error {
-	m, err := k.parse(ev, replay)
-	if ev.ID != "" && m.Kind != jsonrpc.Request {
+	msgs, err := k.parse(ev, replay)
+	asks := slices.ContainsFunc(msgs, func(m jsonrpc.Message) bool { return m.Kind == jsonrpc.Request })
+	if ev.ID != "" && !asks {
 		k.settle()
 	}
-	if err != nil || m.Kind == 0 {
-		return err
+	for _, m := range msgs {
+		if err := k.message(m); err != nil {
+			return err
+		}
 	}
-	return k.message(m)
+	return err
 }
 
-// parse notes what an event says of the stream, and takes the message out of it:
-// none if it has no kind.
-func (k *call) parse(ev *sse.Event, replay bool) (m jsonrpc.Message, err error) {
+// parse notes what an event says of the stream, and takes the messages out of it:
+// one, or in revision 2025-03-26 a batch.
+func (k *call) parse(ev *sse.Event, replay bool) ([]jsonrpc.Message, error) {
+	if !headable(ev.ID) {
+		ev.ID = ""
+	}
 	k.mu.Lock()
 	if ev.Retry >= 0 {
 		k.pace.retry, k.pace.told = ev.Retry, true
@@ -257,28 +283,26 @@ func (k *call) parse(ev *sse.Event, replay bool) (m jsonrpc.Message, err error) 
 	}
 	k.mu.Unlock()
 	if len(ev.Data) == 0 || ev.Name != "" && ev.Name != "message" {
-		return m, nil
+		return nil, nil
 	}
-	if k.c.astray(ev, replay) || again || ev.ID == "" && k.told.repeats(k.c.seen.seed, ev.Data) {
+	old := k.c.astray(ev, replay) || again || ev.ID == "" && k.told.repeats(k.c.seen.seed, ev.Data)
+	msgs, err := k.messages(ev.Data)
+	switch {
+	case old:
 		// A response is given out once anyway, and some servers give it an id that was
 		// there before.
-		if m, err = jsonrpc.Parse(ev.Data); err != nil || m.Kind != jsonrpc.Response {
-			return jsonrpc.Message{}, nil
-		}
-		return m, nil
-	}
-	k.pace.progress()
-	m, err = jsonrpc.Parse(ev.Data)
-	switch {
+		return slices.DeleteFunc(msgs, func(m jsonrpc.Message) bool { return m.Kind != jsonrpc.Response }), nil
 	case err == nil:
-		return m, nil
-	case json.Valid(ev.Data) && jsonrpc.Field(ev.Data, "id") == nil:
+		k.pace.progress()
+		return msgs, nil
+	case errors.Is(err, jsonrpc.ErrInvalid) && jsonrpc.Field(ev.Data, "id") == nil:
 		// Not what is waited for. Some servers replay the events that carry no message
 		// as {}.
+		k.pace.progress()
 		k.c.logger.Warn("message of the server dropped", "error", err)
-		return jsonrpc.Message{}, nil
+		return nil, nil
 	}
-	return m, fmt.Errorf("%w: %w", errHopeless, err)
+	return nil, fmt.Errorf("%w: %w", errHopeless, err)
 }
 
 // message takes one message of the call's stream.
