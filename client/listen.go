@@ -234,6 +234,9 @@ func (l *listener) event(ev *sse.Event, session string, replay bool) {
 	if ev.Retry >= 0 {
 		l.pace.retry, l.pace.told = ev.Retry, true
 	}
+	if !headable(ev.ID) {
+		ev.ID = ""
+	}
 	if ev.ID != "" {
 		c.mu.Lock()
 		if c.session.id == session {

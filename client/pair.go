@@ -68,7 +68,9 @@ func (p *pair) open(ctx context.Context) (id string, resumed bool, err error) {
 	}
 	body := &listening{r: r, silence: c.opts.Silence}
 	events := sse.NewReader(body, c.opts.MaxMessage)
+	r.events = true // the endpoint is to come in time, whatever else does
 	to, err := p.first(r, events)
+	r.events = false
 	if err != nil {
 		r.Close()
 		return "", false, err
@@ -115,6 +117,9 @@ func (p *pair) first(r *response, events *sse.Reader) (*url.URL, error) {
 
 // note takes in an event's id and retry, and says whether the event is new.
 func (p *pair) note(ev *sse.Event) bool {
+	if !headable(ev.ID) {
+		ev.ID = ""
+	}
 	if ev.Retry >= 0 {
 		p.c.mu.Lock()
 		l := p.c.line

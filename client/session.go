@@ -325,7 +325,8 @@ func preferSessions(m jsonrpc.Message) jsonrpc.Message {
 // errorOf decodes the error of a response, as far as it is one.
 func errorOf(raw []byte) *jsonrpc.Error {
 	e := &jsonrpc.Error{}
-	if json.Unmarshal(raw, e) != nil || e.Message == "" {
+	_ = json.Unmarshal(raw, e) // as far as it goes: a code that is text is no reason to hide what is said
+	if e.Message == "" {
 		e.Message = "the server answered with an error that says nothing"
 	}
 	return e
