@@ -2,6 +2,7 @@ package client_test
 
 import (
 	"context"
+	"flag"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -14,7 +15,13 @@ import (
 	"holdfast/client"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	// Tests here wait more than they work.
+	if err := flag.Set("test.parallel", "24"); err != nil {
+		panic(err)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 var impl = &mcp.Implementation{Name: "test", Version: "1"}
 

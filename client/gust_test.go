@@ -1,0 +1,271 @@
+package client_test
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"time"
+)
+
+// A gust is one connection.
+type gust struct {
+	w      *weather
+	number uint64
+	client *net.TCPConn
+	up     *net.TCPConn
+
+	mu    sync.Mutex
+	tr    trouble
+	left  int // bytes of the response until the trouble; negative: no limit
+	post  *post
+	timer *time.Timer
+	cut   bool
+}
+
+// carry carries a connection until either side ends it, or it is cut.
+func (g *gust) carry() {
+	br := bufio.NewReaderSize(g.client, 64<<10)
+	var responses sync.WaitGroup
+	defer responses.Wait()
+	defer g.over()
+	for n := 0; ; n++ {
+		q, err := readRequest(br)
+		if err != nil {
+			return
+		}
+		switch {
+		case q.line == "GET /mcp":
+			q.call = standalone
+		case q.call == noCall:
+			q.call = g.w.resumes(q.line)
+		}
+		tr := g.w.plan(g.number, n, q)
+		g.w.trace.addf("proxy %d.%d: %s %.300s %v", g.number, n, q.line, bytes.TrimPrefix(q.body, []byte(`{"jsonrpc":"2.0",`)), tr)
+		if !g.w.sleep(tr.delay) {
+			return
+		}
+		if tr.status != 0 && !tr.passed {
+			g.w.note(q.call, &post{struck: tr.status != 503}) // a 503 says that nothing was done
+			_, _ = g.client.Write(canned(tr.status, "keep-alive"))
+			continue
+		}
+		if g.up == nil {
+			up, err := net.Dial("tcp", g.w.target)
+			if err != nil {
+				return
+			}
+			if !g.w.keep(up) {
+				return
+			}
+			g.up = up.(*net.TCPConn)
+			responses.Go(g.responses)
+		}
+		if tr.twice {
+			g.w.wait.Go(func() { g.w.shadow(q.raw, tr.delay) })
+		}
+		if !g.request(q, tr) {
+			break
+		}
+		if q.upgrade {
+			g.frames(br, tr)
+			return
+		}
+	}
+	_, _ = io.Copy(io.Discard, br) // who was not told may go on talking
+}
+
+func canned(status int, connection string) []byte {
+	retry := ""
+	if status == 503 {
+		retry = "Retry-After: 0\r\n"
+	}
+	return fmt.Appendf(nil, "HTTP/1.1 %d Trouble\r\n%sConnection: %s\r\nContent-Length: 0\r\n\r\n", status, retry, connection)
+}
+
+// request passes a request on. It is false if the connection was cut in it.
+func (g *gust) request(q *request, tr trouble) bool {
+	p := &post{}
+	g.w.note(q.call, p)
+	data := q.raw
+	g.mu.Lock()
+	if g.cut {
+		g.mu.Unlock()
+		p.struck = true
+		return false
+	}
+	g.tr, g.left, g.post = tr, -1, p
+	if g.timer != nil {
+		g.timer.Stop()
+		g.timer = nil
+	}
+	switch {
+	case tr.inside && !q.upgrade:
+		data = data[:min(tr.at, len(data))]
+	case tr.at >= 0 && !tr.inside:
+		g.left = tr.at
+	}
+	if tr.after > 0 {
+		var timer *time.Timer
+		timer = time.AfterFunc(tr.after, func() {
+			g.mu.Lock()
+			defer g.mu.Unlock()
+			if g.timer == timer {
+				g.strike()
+			}
+		})
+		g.timer = timer
+	}
+	g.mu.Unlock()
+	_, _ = g.up.Write(data) // what fails here fails the response too
+	if len(data) == len(q.raw) {
+		return true
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.strike()
+	return false
+}
+
+// frames carries what comes after a request that made a tunnel of the connection.
+func (g *gust) frames(br *bufio.Reader, tr trouble) {
+	left := -1
+	if tr.inside {
+		left = tr.at
+	}
+	buf := make([]byte, 4<<10)
+	for {
+		n, err := br.Read(buf)
+		data := buf[:n]
+		if left >= 0 && left <= len(data) {
+			_, _ = g.up.Write(data[:left])
+			g.mu.Lock()
+			g.strike()
+			g.mu.Unlock()
+			_, _ = io.Copy(io.Discard, br)
+			return
+		}
+		if left >= 0 {
+			left -= len(data)
+		}
+		g.mu.Lock()
+		cut := g.cut
+		g.mu.Unlock()
+		if !cut {
+			_, _ = g.up.Write(data)
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// over ends what is left of the connection when the client has.
+func (g *gust) over() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.timer != nil {
+		g.timer.Stop()
+		g.timer = nil
+	}
+	if g.up != nil && (!g.cut || !g.tr.haunted) {
+		g.w.drop(g.up)
+	}
+}
+
+// responses carries what the server says.
+func (g *gust) responses() {
+	buf := make([]byte, 16<<10)
+	for {
+		n, err := g.up.Read(buf)
+		if n > 0 {
+			g.pass(buf[:n])
+		}
+		if err == nil {
+			continue
+		}
+		g.mu.Lock()
+		if !g.cut {
+			_ = g.client.Close()
+		}
+		g.mu.Unlock()
+		g.w.drop(g.up)
+		return
+	}
+}
+
+// pass hands data to the client, up to the place of the trouble.
+func (g *gust) pass(data []byte) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.cut {
+		return // a server that was not told talks on
+	}
+	if g.left >= 0 && g.left <= len(data) {
+		g.give(data[:g.left])
+		data = data[g.left:]
+		g.left = -1
+		if g.tr.stall == 0 {
+			g.strike()
+			return
+		}
+		stall := g.tr.stall
+		g.mu.Unlock()
+		g.w.sleep(stall)
+		g.mu.Lock()
+		if g.cut {
+			return
+		}
+	} else if g.left >= 0 {
+		g.left -= len(data)
+	}
+	g.give(data)
+}
+
+// give hands data to the client. g.mu is held.
+func (g *gust) give(data []byte) {
+	if room := 8<<10 - len(g.post.passed); room > 0 {
+		g.w.mu.Lock()
+		g.post.passed = append(g.post.passed, data[:min(room, len(data))]...)
+		g.w.mu.Unlock()
+	}
+	_ = g.client.SetWriteDeadline(time.Now().Add(10 * time.Second))
+	if _, err := g.client.Write(data); errors.Is(err, os.ErrDeadlineExceeded) {
+		panic("a client does not read")
+	}
+}
+
+// strike cuts the connection. g.mu is held.
+func (g *gust) strike() {
+	if g.cut {
+		return
+	}
+	g.cut = true
+	g.w.trace.addf("proxy %d: struck", g.number)
+	g.w.mu.Lock()
+	g.post.struck, g.post.reset, g.post.silent = true, g.tr.reset, g.tr.haunted
+	g.w.mu.Unlock()
+	if g.tr.status != 0 {
+		_, _ = g.client.Write(canned(g.tr.status, "close"))
+	}
+	switch {
+	case g.tr.deaf:
+	case g.tr.reset:
+		_ = g.client.SetLinger(0)
+		_ = g.client.Close()
+	default:
+		// What the client still sends must not turn the FIN into an RST.
+		_ = g.client.CloseWrite()
+		_ = g.client.SetReadDeadline(time.Now().Add(time.Second))
+	}
+	if !g.tr.haunted {
+		if g.tr.reset {
+			_ = g.up.SetLinger(0)
+		}
+		_ = g.up.Close()
+	}
+}

@@ -1,0 +1,369 @@
+package client_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"regexp"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"holdfast"
+)
+
+var (
+	seedFlag  = flag.Uint64("seed", 0, "seed of the property test; 0: a new one")
+	worldFlag = flag.Int("worlds", 1, "how many worlds the property test makes for each door")
+	callsFlag = flag.Int("calls", 0, "how many calls the property test makes in each; 0: as many as take about 10 s")
+)
+
+// A way is what a server offers to a client that has lost its connection, and how
+// it is spoken to.
+type way struct {
+	name     string
+	strip    strip
+	server   holdfast.Options
+	revision string
+	path     string // "" stands for /mcp
+	ws       bool
+	// lossy says that what the server says unasked may come twice, or not at all: there
+	// are no ids to know it by. It is not listened to.
+	lossy bool
+}
+
+const polls = 40 * time.Millisecond
+
+// ways are all of them.
+var ways = []way{
+	{name: "all"},
+	{name: "all, 2025-06-18", revision: "2025-06-18"},
+	{name: "all, 2025-03-26", revision: "2025-03-26"},
+	{name: "all, polled", server: holdfast.Options{DisconnectAfter: polls}},
+	{name: "all, polled, 2025-06-18", server: holdfast.Options{DisconnectAfter: polls}, revision: "2025-06-18"},
+	{name: "all, JSON", server: holdfast.Options{Response: holdfast.ResponseJSON}},
+	{name: "all, SSE", server: holdfast.Options{Response: holdfast.ResponseSSE}},
+	{name: "no link", strip: strip{link: true}},
+	{name: "no ids", strip: strip{ids: true}, lossy: true},
+	{name: "no policy", strip: strip{policy: true}},
+	{name: "no keys", strip: strip{keys: true}},
+	{name: "no keys, JSON", strip: strip{keys: true}, server: holdfast.Options{Response: holdfast.ResponseJSON}},
+	{name: "link alone", strip: strip{ids: true, policy: true, keys: true}, lossy: true},
+	{name: "ids alone", strip: strip{link: true, policy: true, keys: true}},
+	{name: "ids alone, polled", strip: strip{link: true, policy: true, keys: true}, server: holdfast.Options{DisconnectAfter: polls}},
+	{name: "ids alone, 2025-03-26", strip: strip{link: true, policy: true, keys: true}, revision: "2025-03-26"},
+	{name: "policy alone", strip: strip{link: true, ids: true, keys: true}, lossy: true},
+	{name: "policy and ids", strip: strip{link: true, keys: true}},
+	{name: "keys alone", strip: strip{link: true, ids: true, policy: true}, lossy: true},
+	{name: "keys and ids", strip: strip{link: true, policy: true}},
+	// Of a later revision the server would end connections, believing that they can be
+	// resumed.
+	{name: "nothing", strip: strip{link: true, ids: true, policy: true, keys: true}, revision: "2025-06-18", lossy: true},
+	{name: "HTTP+SSE", path: "/sse"},
+	{name: "WebSocket", ws: true},
+}
+
+// Whatever becomes of the connections between our client and our server: each
+// message arrives once and in order, each tool runs once, and nothing hangs.
+func TestProperty(t *testing.T) {
+	t.Parallel()
+	seed := *seedFlag
+	if seed == 0 {
+		seed = uint64(time.Now().UnixNano())
+	}
+	n := *callsFlag
+	switch {
+	case n > 0:
+	case testing.Short():
+		n = 20
+	case raceEnabled:
+		n = 25
+	default:
+		n = 50
+	}
+	var calls, unknown, asked, told, fouled atomic.Int64
+	began := time.Now()
+	t.Cleanup(func() {
+		t.Logf("seed %d: %d calls (%d of unknown outcome), %d questions, %d notifications, %d troubles in %v", seed,
+			calls.Load(), unknown.Load(), asked.Load(), told.Load(), fouled.Load(), time.Since(began).Round(time.Millisecond))
+	})
+	for _, way := range ways {
+		for i := range *worldFlag {
+			t.Run(fmt.Sprintf("%s/%d", way.name, seed+uint64(i)), func(t *testing.T) {
+				t.Parallel()
+				w := newWorld(t, way, seed+uint64(i))
+				w.run(n)
+				w.end()
+				calls.Add(int64(len(w.calls)))
+				unknown.Add(w.unknown.Load())
+				for _, c := range w.calls {
+					asked.Add(int64(c.plan.asks()))
+				}
+				told.Add(int64(len(w.updates)))
+				for _, n := range w.weather.counts {
+					fouled.Add(int64(n))
+				}
+			})
+		}
+	}
+}
+
+// run makes calls, several at a time.
+func (w *world) run(n int) {
+	ctx, stop := context.WithTimeout(w.t.Context(), patience())
+	if err := w.session.Subscribe(ctx, &mcp.SubscribeParams{URI: "x://a"}); err != nil {
+		w.t.Errorf("subscribe: %v", err)
+	}
+	stop()
+	r := rand.New(rand.NewPCG(w.seed, 2))
+	for k := range n {
+		w.calls = append(w.calls, &called{number: k, plan: newPlot(r), asked: map[string]int{}, answers: map[string]string{}})
+	}
+	jobs := make(chan func())
+	var workers sync.WaitGroup
+	for range 12 {
+		workers.Go(func() {
+			for job := range jobs {
+				job()
+			}
+		})
+	}
+	for _, c := range w.calls {
+		tool := []string{"work", "safe"}[r.IntN(2)]
+		if r.IntN(16) == 0 {
+			after := time.Duration(r.IntN(150)) * time.Millisecond
+			jobs <- func() { w.cancel(c, tool, after) }
+		} else {
+			jobs <- func() { w.call(c, tool) }
+		}
+		switch r.IntN(8) {
+		case 0:
+			jobs <- w.look
+		case 1, 2:
+			w.updated++
+			_ = w.server.ResourceUpdated(context.Background(), &mcp.ResourceUpdatedNotificationParams{
+				URI: "x://a", Meta: mcp.Meta{"n": w.updated}})
+		}
+	}
+	close(jobs)
+	workers.Wait()
+}
+
+// look asks what may be asked again.
+func (w *world) look() {
+	ctx, stop := context.WithTimeout(w.t.Context(), patience())
+	defer stop()
+	began := time.Now()
+	tools, err := w.session.ListTools(ctx, nil)
+	if err == nil && len(tools.Tools) != 2 {
+		err = errors.New("not all of them")
+	}
+	w.looked("tools/list", err, began)
+	began = time.Now()
+	resource, err := w.session.ReadResource(ctx, &mcp.ReadResourceParams{URI: "x://a"})
+	if err == nil && resource.Contents[0].Text != "a" {
+		err = errors.New("not what is in it")
+	}
+	w.looked("resources/read", err, began)
+}
+
+func (w *world) looked(what string, err error, began time.Time) {
+	// Two connections may have died without a word, one after the other.
+	unlucky := holdfast.OutcomeUnknown(err) && time.Since(began) >= 2*answerTimeout
+	if err != nil && !unlucky {
+		w.t.Errorf("%s: %s: %v", w.way.name, what, err)
+	}
+}
+
+// call makes a call and looks at what has come of it.
+func (w *world) call(c *called, tool string) {
+	if w.t.Failed() {
+		return
+	}
+	ctx, stop := context.WithTimeout(w.t.Context(), patience())
+	defer stop()
+	p := &mcp.CallToolParams{Name: tool, Arguments: map[string]any{"k": c.number}}
+	p.SetProgressToken(fmt.Sprintf("%d", c.number))
+	began := time.Now()
+	res, err := w.session.CallTool(ctx, p)
+	w.trace.addf("test: call %d ended after %v: %v", c.number, time.Since(began), err)
+	if holdfast.OutcomeUnknown(err) && w.mayBeUnknown(c, time.Since(began)) {
+		w.unknown.Add(1)
+		if n := c.runs.Load(); n > 1 {
+			w.wrong(c, "it ran %d times", n)
+		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		w.inOrder(c, false)
+		return
+	}
+	switch {
+	case err != nil:
+		w.wrong(c, "%v", err)
+		return
+	case c.plan.fails() != res.IsError:
+		w.wrong(c, "its result is %v %v", res.IsError, res.Content)
+	case !res.IsError && res.StructuredContent != float64(c.number):
+		w.wrong(c, "its result is %v", res.StructuredContent)
+	}
+	if n := c.runs.Load(); n != 1 {
+		w.wrong(c, "it ran %d times", n)
+	}
+	// The official client gives out responses ahead of notifications that came before.
+	eventually(ctx, func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return len(c.progress) >= c.plan.tells()
+	})
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	w.inOrder(c, true)
+}
+
+// cancel makes a call that nobody wants any more after a while.
+func (w *world) cancel(c *called, tool string, after time.Duration) {
+	ctx, stop := context.WithTimeout(w.t.Context(), after)
+	defer stop()
+	p := &mcp.CallToolParams{Name: tool, Arguments: map[string]any{"k": c.number}}
+	p.SetProgressToken(fmt.Sprintf("%d", c.number))
+	_, err := w.session.CallTool(ctx, p)
+	w.trace.addf("test: call %d, cancelled after %v, ended: %v", c.number, after, err)
+	if n := c.runs.Load(); n > 1 {
+		w.wrong(c, "it ran %d times", n)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	w.inOrder(c, false)
+}
+
+// eventually waits until something is so, or ctx is done.
+func eventually(ctx context.Context, so func() bool) bool {
+	t := time.NewTicker(2 * time.Millisecond)
+	defer t.Stop()
+	for !so() {
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			return false
+		}
+	}
+	return true
+}
+
+// inOrder looks at what a call has said: all of it, or the beginning. c.mu is held.
+func (w *world) inOrder(c *called, all bool) {
+	for i, n := range c.progress {
+		if n != float64(i+1) {
+			w.wrong(c, "progress came as %v", c.progress)
+			break
+		}
+	}
+	if n := c.plan.tells(); all && len(c.progress) != n {
+		w.wrong(c, "%d of %d progress notifications came", len(c.progress), n)
+	}
+	for q, n := range c.asked {
+		if n != 1 {
+			w.wrong(c, "question %s was asked %d times", q, n)
+		}
+	}
+	for q, a := range c.answers {
+		if a != "to "+q {
+			w.wrong(c, "question %s was answered %q", q, a)
+		}
+	}
+	if n := c.plan.asks(); all && (len(c.asked) != n || len(c.answers) != n) {
+		w.wrong(c, "%d questions, %d asked, %d answered", n, len(c.asked), len(c.answers))
+	}
+}
+
+// mayBeUnknown says whether the client may have no way to know what became of a
+// call.
+func (w *world) mayBeUnknown(c *called, after time.Duration) bool {
+	if w.way.ws || w.way.path == "" && !w.way.strip.keys {
+		return false // who has a key can ask whatever happened
+	}
+	if after >= answerTimeout {
+		return true // on a busy machine
+	}
+	return w.weather.hurt(c.number, func(p *post) bool {
+		head, body, whole := bytes.Cut(p.passed, []byte("\r\n\r\n"))
+		strip := w.way.strip
+		hasID := !strip.ids && hasID.Match(body)
+		switch {
+		case p.reset:
+			return true // what came through may have been lost behind it
+		case w.way.path != "":
+			return !whole // the answer comes elsewhere
+		case !whole || !bytes.Contains(head, []byte("event-stream")):
+			return true
+		case !strip.link:
+			// A server that believes that it was heard waits for an answer, and who has no
+			// id can't tell it otherwise: SEP-1335 has no word for that.
+			return p.silent && !hasID && c.plan.asks() > 0
+		case hasID:
+			return false
+		}
+		return strip.policy || !hasPolicy.Match(body)
+	})
+}
+
+var (
+	hasID     = regexp.MustCompile(`(?s)id: .*\n\n`)
+	hasPolicy = regexp.MustCompile(`(?s)requests/resumePolicy.*\n\n`)
+)
+
+// wrong fails the test.
+func (w *world) wrong(c *called, format string, args ...any) {
+	w.t.Errorf("%s: call %d (%v): %s", w.way.name, c.number, c.plan, fmt.Sprintf(format, args...))
+}
+
+// end ends the session and looks at what is left.
+func (w *world) end() {
+	w.weather.bad.Store(0)
+	ctx, stop := context.WithTimeout(w.t.Context(), patience())
+	defer stop()
+	// Who does not say that it can resume, and has no id yet, can't say that it has
+	// heard nothing.
+	late := w.way.strip.policy && w.weather.hurt(standalone, func(p *post) bool { return p.reset || !hasID.Match(p.passed) })
+	// What is said unasked comes when it comes.
+	ok := w.way.lossy || eventually(ctx, func() bool {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		n := len(w.updates)
+		return n >= int(w.updated) || late && n > 0 && w.updates[n-1] >= w.updated
+	})
+	w.mu.Lock()
+	for i, n := range w.updates {
+		ok = ok && (n == float64(i+1) || late && n == w.updates[0]+float64(i))
+	}
+	if !ok {
+		w.t.Errorf("%s: updates came as %v, want %v of them", w.way.name, w.updates, w.updated)
+	}
+	w.mu.Unlock()
+	if err := w.session.Close(); err != nil {
+		w.t.Errorf("close: %v", err)
+	}
+	w.dials.CloseIdleConnections()
+	left := func() int { return len(slices.Collect(w.server.Sessions())) }
+	// A session of HTTP+SSE can't be ended by its client.
+	if w.way.path == "" && !eventually(ctx, func() bool { return left() <= w.weather.orphans }) {
+		w.t.Errorf("%d sessions are left, and at most %d were begun by nobody", left(), w.weather.orphans)
+	}
+	w.weather.close()
+	if err := w.handler.Shutdown(ctx); err != nil {
+		w.t.Errorf("shutdown: %v", err)
+	}
+	w.http.Close()
+	for _, c := range w.calls {
+		if c.runs.Load() != c.ended.Load() {
+			w.wrong(c, "its tool runs on")
+		}
+	}
+}

@@ -1,0 +1,200 @@
+package client_test
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/textproto"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// trouble is what happens to one request.
+type trouble struct {
+	name    string
+	delay   time.Duration // before anything else
+	status  int           // the answer of the proxy itself
+	passed  bool          // it comes after the request was passed on
+	twice   bool          // the request is sent on twice
+	inside  bool          // the cut is in the request
+	at      int           // bytes before the cut; negative: there is none
+	after   time.Duration // time before the cut; 0: it is not for that
+	stall   time.Duration // a pause before the response goes on
+	reset   bool
+	deaf    bool // the client is not told of the cut
+	haunted bool // the server is not told of it
+}
+
+// String implements fmt.Stringer.
+func (tr trouble) String() string {
+	switch {
+	case tr.name == "":
+		return ""
+	case tr.status != 0:
+		return fmt.Sprintf("[%s: %d]", tr.name, tr.status)
+	}
+	return fmt.Sprintf("[%s: %d bytes, %v]", tr.name, tr.at, tr.delay+tr.after+tr.stall)
+}
+
+// A request is one as it came, taken apart as far as needed.
+type request struct {
+	raw     []byte
+	line    string
+	body    []byte
+	get     bool
+	upgrade bool
+	call    int // the number of the call
+}
+
+// What is no number of a call.
+const (
+	noCall     = -1
+	standalone = -2 // the standalone stream is opened
+)
+
+// callNumber finds it in the arguments of a tool.
+var callNumber = regexp.MustCompile(`"tools/call".*"k":(\d+)|"k":(\d+).*"tools/call"`)
+
+func readRequest(r *bufio.Reader) (*request, error) {
+	var raw bytes.Buffer
+	tp := textproto.NewReader(bufio.NewReader(io.TeeReader(&oneByOne{r}, &raw)))
+	line, err := tp.ReadLine()
+	if err != nil {
+		return nil, err
+	}
+	head, err := tp.ReadMIMEHeader()
+	if err != nil {
+		return nil, err
+	}
+	q := &request{line: line, get: strings.HasPrefix(line, "GET "), upgrade: head.Get("Upgrade") != "", call: noCall}
+	if n, err := strconv.Atoi(head.Get("Content-Length")); err == nil {
+		q.body = make([]byte, n)
+		if _, err := io.ReadFull(r, q.body); err != nil {
+			return nil, err
+		}
+	}
+	if m := callNumber.FindSubmatch(q.body); m != nil {
+		q.call, _ = strconv.Atoi(string(m[1]) + string(m[2]))
+	}
+	q.raw = append(raw.Bytes(), q.body...)
+	q.line = strings.TrimSuffix(q.line, " HTTP/1.1")
+	if last := head.Get("Last-Event-Id"); last != "" {
+		q.line += " after " + last
+	}
+	if head.Get("Idempotency-Key") != "" {
+		q.line += " keyed"
+	}
+	return q, nil
+}
+
+// oneByOne keeps the reader above it from reading beyond the header.
+type oneByOne struct{ r *bufio.Reader }
+
+func (o *oneByOne) Read(p []byte) (int, error) {
+	b, err := o.r.ReadByte()
+	if err != nil {
+		return 0, err
+	}
+	p[0] = b
+	return 1, nil
+}
+
+// troubles are the kinds of trouble, each with its share.
+var troubles = []struct {
+	share int
+	make  func(r *rand.Rand, q *request) trouble
+}{
+	{6, func(r *rand.Rand, _ *request) trouble { return cutAt(r, "response cut", false) }},
+	{4, func(r *rand.Rand, q *request) trouble {
+		tr := cutAt(r, "request cut", true)
+		tr.at = r.IntN(len(q.raw) + 1)
+		if q.upgrade {
+			tr.at = r.IntN(6000) // of what follows the request
+		}
+		return tr
+	}},
+	{3, func(r *rand.Rand, _ *request) trouble {
+		tr := cutAt(r, "cut in time", false)
+		tr.at, tr.after = -1, time.Duration(1+r.IntN(150))*time.Millisecond
+		return tr
+	}},
+	{3, func(r *rand.Rand, _ *request) trouble {
+		return trouble{name: "late", at: -1, delay: time.Duration(r.IntN(60)) * time.Millisecond}
+	}},
+	{2, func(r *rand.Rand, _ *request) trouble {
+		return trouble{name: "stalled", at: r.IntN(2000), stall: time.Duration(r.IntN(60)) * time.Millisecond}
+	}},
+	{2, func(r *rand.Rand, _ *request) trouble {
+		return trouble{name: "not passed on", at: -1, status: 502 + r.IntN(2)}
+	}},
+	{1, func(r *rand.Rand, _ *request) trouble {
+		return trouble{name: "passed on, and an error", at: 0, status: 502 + 2*r.IntN(2), passed: true, after: time.Duration(1+r.IntN(40)) * time.Millisecond}
+	}},
+	{3, func(r *rand.Rand, q *request) trouble {
+		return trouble{name: "twice", at: -1, twice: q.get && !q.upgrade, delay: time.Duration(r.IntN(5)) * time.Millisecond}
+	}},
+}
+
+// cutAt is a cut at a place that may be in the header, the first events, or later.
+func cutAt(r *rand.Rand, name string, inside bool) trouble {
+	tr := trouble{name: name, inside: inside, at: r.IntN([]int{300, 700, 3000, 30000}[r.IntN(4)])}
+	switch r.IntN(8) {
+	case 0:
+		tr.deaf, tr.name = true, name+", client not told"
+	case 1:
+		tr.haunted, tr.name = true, name+", server not told"
+	case 2:
+		tr.deaf, tr.haunted, tr.name = true, true, name+", nobody told"
+	case 3, 4:
+		tr.reset, tr.name = true, name+" by RST"
+	}
+	return tr
+}
+
+// plan says what happens to a request.
+func (w *weather) plan(conn uint64, n int, q *request) trouble {
+	r := rand.New(rand.NewPCG(w.seed, conn<<16|uint64(n)))
+	bad := w.bad.Load()
+	if q.upgrade || strings.HasPrefix(q.line, "GET /sse") {
+		bad *= 3 // there are few of them
+	}
+	if uint64(r.IntN(1000)) >= bad {
+		return trouble{at: -1}
+	}
+	all := 0
+	for _, k := range troubles {
+		all += k.share
+	}
+	pick := r.IntN(all)
+	var tr trouble
+	for _, k := range troubles {
+		if pick -= k.share; pick < 0 {
+			tr = k.make(r, q)
+			break
+		}
+	}
+	first := q.call >= 0 && !q.get || q.call == standalone
+	if w.kind && tr.deaf && first {
+		return trouble{at: -1}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if bytes.Contains(q.body, []byte(`"initialize"`)) {
+		// A client that has not begun gives up soon, and may: one trouble is enough, and
+		// that the server says nothing at all is too much.
+		if w.begun || tr.deaf {
+			return trouble{at: -1}
+		}
+		w.begun = true
+		w.orphans++ // the client may never learn of the session that it began
+	}
+	if q.upgrade {
+		w.orphans++ // the same
+	}
+	w.counts[tr.name]++
+	return tr
+}

@@ -1,0 +1,191 @@
+package client_test
+
+import (
+	"bytes"
+	"io"
+	"net"
+	"regexp"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// weather is a proxy of TCP connections under which everything goes wrong that can
+// go wrong with connections: they are cut at any byte of a request or a response,
+// by FIN or RST or with one side or both not being told; they are late, so that
+// others overtake them; requests are answered with an error in the server's place,
+// before or after they were passed on; and a GET is sent on twice, as HTTP lets
+// proxies do (RFC 9110, section 9.2.2).
+//
+// What happens to a request follows from the seed, the number of its connection
+// and its number in that.
+type weather struct {
+	target   string
+	seed     uint64
+	trace    *trace
+	listener net.Listener
+	done     chan struct{}
+	wait     sync.WaitGroup
+	bad      atomic.Uint64 // how many of 1000 requests are in trouble
+	kind     bool          // who can't ask again yet is always told of a cut
+
+	mu      sync.Mutex
+	conns   map[net.Conn]struct{}
+	number  uint64
+	counts  map[string]int
+	posts   map[int][]*post // of the requests that call tools, by the number that they carry
+	orphans int             // sessions that the server may believe in and no client knows of
+	begun   bool            // an initialize has been in trouble
+}
+
+// A post is what became of a request that calls a tool, or resumes such a call at
+// its stream URL.
+type post struct {
+	passed []byte // the beginning of its response, as far as it came through
+	struck bool   // it was cut
+	reset  bool   // so that what had come through may have been lost behind it
+	silent bool   // the server was not told
+}
+
+func newWeather(t testing.TB, target string, seed uint64, tr *trace) *weather {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &weather{
+		target: target, seed: seed, trace: tr, listener: l, done: make(chan struct{}), conns: make(map[net.Conn]struct{}),
+		counts: make(map[string]int), posts: make(map[int][]*post),
+	}
+	w.wait.Go(w.accept)
+	return w
+}
+
+func (w *weather) addr() string { return w.listener.Addr().String() }
+
+// close ends the proxy and all its connections.
+func (w *weather) close() {
+	close(w.done)
+	_ = w.listener.Close()
+	w.mu.Lock()
+	for c := range w.conns {
+		_ = c.Close()
+	}
+	w.mu.Unlock()
+	w.wait.Wait()
+}
+
+// keep notes a connection for close to end. It is false if close was there first.
+func (w *weather) keep(c net.Conn) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	select {
+	case <-w.done:
+		_ = c.Close()
+		return false
+	default:
+		w.conns[c] = struct{}{}
+		return true
+	}
+}
+
+func (w *weather) drop(c net.Conn) {
+	w.mu.Lock()
+	delete(w.conns, c)
+	w.mu.Unlock()
+	_ = c.Close()
+}
+
+func (w *weather) accept() {
+	for {
+		c, err := w.listener.Accept()
+		if err != nil {
+			return
+		}
+		w.mu.Lock()
+		w.number++
+		n := w.number
+		w.mu.Unlock()
+		if w.keep(c) {
+			w.wait.Go(func() {
+				defer w.drop(c)
+				g := &gust{w: w, number: n, client: c.(*net.TCPConn), left: -1}
+				g.carry()
+			})
+		}
+	}
+}
+
+// hurt says whether one of the connections that a call was made or resumed over
+// was cut so that it is, or before anything of it was seen.
+func (w *weather) hurt(call int, so func(p *post) bool) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.posts[call]) == 0 {
+		return true
+	}
+	for _, p := range w.posts[call] {
+		if p.struck && so(p) {
+			return true
+		}
+	}
+	return false
+}
+
+// resumes returns the call that a request to a stream URL resumes.
+func (w *weather) resumes(line string) int {
+	url := streamURL.FindString(line)
+	if url == "" {
+		return noCall
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for call, posts := range w.posts {
+		for _, p := range posts {
+			if bytes.Contains(p.passed, []byte(url)) {
+				return call
+			}
+		}
+	}
+	return noCall
+}
+
+// streamURL finds the part of it that stays the same.
+var streamURL = regexp.MustCompile(`stream=[^.]+\.[^.]+\.`)
+
+// note notes a request that calls a tool.
+func (w *weather) note(call int, p *post) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if call != noCall {
+		w.posts[call] = append(w.posts[call], p)
+	}
+}
+
+func (w *weather) sleep(d time.Duration) bool {
+	if d <= 0 {
+		return true
+	}
+	select {
+	case <-time.After(d):
+		return true
+	case <-w.done:
+		return false
+	}
+}
+
+// shadow sends a request on a second time, and listens to the answer for a while.
+func (w *weather) shadow(raw []byte, after time.Duration) {
+	if !w.sleep(after) {
+		return
+	}
+	c, err := net.Dial("tcp", w.target)
+	if err != nil || !w.keep(c) {
+		return
+	}
+	defer w.drop(c)
+	_, _ = c.Write(raw)
+	_ = c.SetReadDeadline(time.Now().Add(20 * time.Millisecond))
+	_, _ = io.Copy(io.Discard, c)
+}
