@@ -1,0 +1,322 @@
+package client_test
+
+import (
+	"bytes"
+	"compress/gzip"
+	"fmt"
+	"io"
+	"net/http"
+	"runtime/metrics"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"holdfast/client"
+	"holdfast/jsonrpc"
+)
+
+// A bad server begins a session like any other, and answers what is called "good".
+// What is called "held" it answers when the test lets go of it, and what is called
+// "bad" as the test says. It honours no idempotency keys.
+type bad struct {
+	posts  atomic.Int32 // of the bad call
+	comes  atomic.Int32 // GETs
+	inits  atomic.Int32
+	let    chan struct{}
+	answer func(w http.ResponseWriter, r *http.Request, s *bad) // the bad call
+	get    func(w http.ResponseWriter, r *http.Request, s *bad) // nil: 405
+	init   func(w http.ResponseWriter, r *http.Request, s *bad) // nil: a session
+}
+
+const (
+	typeEvents = "text/event-stream"
+	typeJSON   = "application/json"
+	good       = `{"jsonrpc":"2.0","id":1,"result":{}}`
+	// hello is what initialize gives where it has the id 0, as in raw.open.
+	hello = `{"jsonrpc":"2.0","id":0,"result":{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"bad","version":"1"}}}`
+)
+
+// ServeHTTP implements [http.Handler].
+func (s *bad) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.Method == http.MethodGet {
+		s.comes.Add(1)
+		if s.get == nil {
+			w.WriteHeader(http.StatusMethodNotAllowed)
+			return
+		}
+		s.get(w, r, s)
+		return
+	}
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return
+	}
+	id := jsonrpc.Field(body, "id")
+	name := jsonrpc.String(jsonrpc.Field(body, "params", "name"))
+	switch method := jsonrpc.String(jsonrpc.Field(body, "method")); {
+	case method == "initialize":
+		s.inits.Add(1)
+		if s.init != nil {
+			s.init(w, r, s)
+			return
+		}
+		w.Header().Set("Mcp-Session-Id", fmt.Sprint("s", s.inits.Load()))
+		w.Header().Set("Content-Type", typeJSON)
+		fmt.Fprint(w, strings.Replace(hello, `"id":0`, `"id":`+string(id), 1))
+	case name == "bad":
+		s.posts.Add(1)
+		s.answer(w, r, s)
+	case name == "held":
+		w.Header().Set("Content-Type", typeEvents)
+		_ = http.NewResponseController(w).Flush()
+		select {
+		case <-s.let:
+		case <-r.Context().Done():
+		}
+		fmt.Fprintf(w, "data: {\"jsonrpc\":\"2.0\",\"id\":%s,\"result\":{}}\n\n", id)
+	case name == "good":
+		w.Header().Set("Content-Type", typeJSON)
+		fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":{}}`, id)
+	default:
+		w.WriteHeader(http.StatusAccepted)
+	}
+}
+
+// call makes the bad call in a session in which another is in flight, and another
+// comes after it. Both of these are answered. It returns what became of the bad one.
+func (s *bad) call(t *testing.T, opts client.Options) *jsonrpc.Error {
+	t.Helper()
+	s.let = make(chan struct{})
+	opts.NoListen = true
+	r := newRaw(t, serve(t, s), opts)
+	r.open()
+	r.send(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"held"}}`)
+	r.send(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"bad"}}`)
+	answered := make(map[string]int)
+	answer := func(id string) (m jsonrpc.Message) {
+		t.Helper()
+		return r.until(func(m jsonrpc.Message) bool {
+			if m.Kind == jsonrpc.Response {
+				answered[string(m.ID)]++
+			}
+			return m.Kind == jsonrpc.Response && string(m.ID) == id
+		})
+	}
+	m := answer("1")
+	close(s.let)
+	if m := answer("2"); m.Error != nil {
+		t.Errorf("the call that was in flight: %s", m.Error)
+	}
+	r.send(`{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"good"}}`)
+	if m := answer("3"); m.Error != nil {
+		t.Errorf("the next call: %s", m.Error)
+	}
+	if len(answered) != 3 || answered["1"]+answered["2"]+answered["3"] != 3 {
+		t.Errorf("answered %v, want each once", answered)
+	}
+	return errorIn(t, m)
+}
+
+// errorIn returns the error of a response, or nil. It says what happened, and not
+// how.
+func errorIn(t *testing.T, m jsonrpc.Message) *jsonrpc.Error {
+	t.Helper()
+	if m.Error == nil {
+		return nil
+	}
+	e := &jsonrpc.Error{Message: jsonrpc.String(jsonrpc.Field(m.Error, "message"))}
+	for _, jargon := range []string{"net/http", "http: ", "json: ", "%!", "EOF", "context ", "refusal", "errC", "[]byte", "0x"} {
+		if strings.Contains(e.Message, jargon) {
+			t.Errorf("the message is for nobody outside: %q", e.Message)
+		}
+	}
+	if len(e.Message) > 400 {
+		t.Errorf("the message has %d bytes", len(e.Message))
+	}
+	return e
+}
+
+// elsewhere returns the URL of a server that nobody is to contact.
+func elsewhere(t *testing.T) string {
+	t.Helper()
+	return serve(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		t.Errorf("another origin was contacted: %s %s with %v", r.Method, r.URL, r.Header)
+	}))
+}
+
+// says answers with a status, a content type and a body.
+func says(status int, media, body string) func(http.ResponseWriter, *http.Request, *bad) {
+	return func(w http.ResponseWriter, _ *http.Request, _ *bad) {
+		w.Header()["Content-Type"] = nil
+		if media != "" {
+			w.Header().Set("Content-Type", media)
+		}
+		w.WriteHeader(status)
+		fmt.Fprint(w, body)
+	}
+}
+
+// with sets a header before another answer.
+func with(name, value string, answer func(http.ResponseWriter, *http.Request, *bad)) func(http.ResponseWriter, *http.Request, *bad) {
+	return func(w http.ResponseWriter, r *http.Request, s *bad) {
+		w.Header().Set(name, value)
+		answer(w, r, s)
+	}
+}
+
+// wire answers with bytes as they stand, and ends the connection.
+func wire(text string) func(http.ResponseWriter, *http.Request, *bad) {
+	return func(w http.ResponseWriter, _ *http.Request, _ *bad) {
+		conn, _, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			return
+		}
+		defer conn.Close()
+		_, _ = io.WriteString(conn, text)
+	}
+}
+
+// once gives another answer to who asks again.
+func once(first, then func(http.ResponseWriter, *http.Request, *bad)) func(http.ResponseWriter, *http.Request, *bad) {
+	return func(w http.ResponseWriter, r *http.Request, s *bad) {
+		if s.posts.Load() == 1 {
+			first(w, r, s)
+			return
+		}
+		then(w, r, s)
+	}
+}
+
+// endless writes a part again and again until nobody reads any more, and at most 10
+// GB of it.
+func endless(w io.Writer, part string) {
+	chunk := []byte(strings.Repeat(part, 1+64<<10/len(part)))
+	for n := 0; n < 10<<30; n += len(chunk) {
+		if _, err := w.Write(chunk); err != nil {
+			return
+		}
+	}
+}
+
+// away waits until the client has gone.
+func away(r *http.Request) {
+	select {
+	case <-r.Context().Done():
+	case <-time.After(20 * time.Second):
+	}
+}
+
+// gzipped is text, packed.
+func gzipped(text string) string {
+	var b bytes.Buffer
+	w := gzip.NewWriter(&b)
+	_, _ = w.Write([]byte(text))
+	_ = w.Close()
+	return b.String()
+}
+
+// judge compares an error with its beginning and a part of it; with no beginning
+// none is wanted.
+func judge(t *testing.T, e *jsonrpc.Error, want, tells string) {
+	t.Helper()
+	switch {
+	case e == nil && want != succeeds:
+		t.Errorf("the call succeeded, want %q", want)
+	case e == nil:
+	case want == succeeds, !strings.HasPrefix(e.Message, want), !strings.Contains(e.Message, tells):
+		t.Errorf("%q, want %q … %q", e.Message, want, tells)
+	}
+}
+
+// tryOpen sends initialize, and returns the error that it is answered with.
+func (r *raw) tryOpen() *jsonrpc.Error {
+	r.t.Helper()
+	r.send(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"raw","version":"1"}}}`)
+	return errorIn(r.t, r.answer("0"))
+}
+
+func wait(t *testing.T, c <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-c:
+	case <-time.After(20 * time.Second):
+		t.Fatal("waited in vain")
+	}
+}
+
+// What is too large is not taken in. This test does not run beside others: what is
+// measured is of all.
+func TestInputHuge(t *testing.T) { //nolint:tparallel // see above
+	json := func(w http.ResponseWriter, _ *http.Request, _ *bad) {
+		w.Header().Set("Content-Type", typeJSON)
+		fmt.Fprint(w, `{"jsonrpc":"2.0","id":1,"result":"`)
+		endless(w, "x")
+	}
+	event := func(w http.ResponseWriter, _ *http.Request, _ *bad) {
+		w.Header().Set("Content-Type", typeEvents)
+		fmt.Fprint(w, `data: {"jsonrpc":"2.0","id":1,"result":"`)
+		endless(w, "x")
+	}
+	lines := func(w http.ResponseWriter, _ *http.Request, _ *bad) {
+		w.Header().Set("Content-Type", typeEvents)
+		endless(w, "data: 0000000000000000000000000000000000\n")
+	}
+	for _, test := range []struct {
+		name   string
+		answer func(http.ResponseWriter, *http.Request, *bad)
+		want   string
+	}{
+		{"JSON", json, useless + "message is too large: at most 16777216 bytes are taken"},
+		{"JSON of known length", with("Content-Length", fmt.Sprint(10<<30), json), useless + "message is too large: 10737418240 bytes, and at most 16777216 are taken"},
+		{"an event", event, useless + "an event is larger than 16777216 bytes"},
+		{"an event of many lines", lines, useless + "an event is larger than 16777216 bytes"},
+		{"a reason", func(w http.ResponseWriter, _ *http.Request, _ *bad) {
+			w.Header().Set("Content-Type", "text/plain")
+			w.WriteHeader(http.StatusBadRequest)
+			endless(w, "x")
+		}, "HTTP 400 Bad Request"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s := &bad{answer: test.answer}
+			var e *jsonrpc.Error
+			grown := growth(func() { e = s.call(t, client.Options{}) })
+			judge(t, e, test.want, "")
+			if n := s.posts.Load(); n != 1 {
+				t.Errorf("the request was sent %d times", n)
+			}
+			if grown > 64<<20 {
+				t.Errorf("the heap grew by %d bytes", grown)
+			}
+		})
+	}
+}
+
+// growth returns by how much the heap grew at most while f ran.
+func growth(f func()) uint64 {
+	sample := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
+	read := func() uint64 {
+		metrics.Read(sample)
+		return sample[0].Value.Uint64()
+	}
+	first := read()
+	most := first
+	done, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		tick := time.NewTicker(time.Millisecond)
+		defer tick.Stop()
+		for {
+			most = max(most, read())
+			select {
+			case <-tick.C:
+			case <-done:
+				return
+			}
+		}
+	}()
+	f()
+	close(done)
+	<-ended
+	return most - first
+}
