@@ -61,7 +61,14 @@ func (t *ClientTransport) Connect(context.Context) (mcp.Connection, error) {
 	if t.conn != nil {
 		return nil, errors.New("a ClientTransport is used for one Connect")
 	}
-	conn, err := client.New(t.url, &t.opts.Options)
+	opts := t.opts.Options
+	if opts.State != nil {
+		// Their ids mean nothing to this mcp.Client, which may use them for its own.
+		state := *opts.State
+		state.Calls = nil
+		opts.State = &state
+	}
+	conn, err := client.New(t.url, &opts)
 	if err != nil {
 		return nil, err
 	}
@@ -69,8 +76,37 @@ func (t *ClientTransport) Connect(context.Context) (mcp.Connection, error) {
 	return &clientConn{conn}, nil
 }
 
-// State returns where the connection is, for another transport to go on from
-// (Options.State), here or elsewhere. It holds secrets.
+// Resume goes on with a call that is in flight in another transport's State, from
+// another process or machine maybe, and returns its result: that of a tools/call is
+// to be decoded into an mcp.CallToolResult. What the call says before that, and
+// asks, comes to the mcp.Client that is connected here, in whatever session it has.
+// Where only the old session would do (the server gave the call no resume token and
+// no stream URL), Options.State has to be that State too. If ctx ends first, the
+// call goes on at the server. The error is the call's: see [OutcomeUnknown].
+func (t *ClientTransport) Resume(ctx context.Context, call client.CallState) (json.RawMessage, error) {
+	t.mu.Lock()
+	conn := t.conn
+	t.mu.Unlock()
+	if conn == nil {
+		return nil, errors.New("resume: the transport is not connected")
+	}
+	m, err := conn.Resume(ctx, call)
+	if err != nil {
+		return nil, err
+	}
+	msg, err := toSDK(&m)
+	if err != nil {
+		return nil, err
+	}
+	if resp, ok := msg.(*sdkrpc.Response); ok && resp.Error != nil {
+		return nil, fmt.Errorf("%s: %w", call.Method, resp.Error)
+	}
+	return m.Result, nil
+}
+
+// State returns where the connection is, for another transport to go on from, here
+// or elsewhere: with the session (Options.State), and with the calls in flight, each
+// of which [ClientTransport.Resume] takes. It holds secrets.
 func (t *ClientTransport) State() client.State {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -143,7 +143,7 @@ func (c *Conn) leave(k *call) {
 		delete(c.calls, k.at)
 		for id, q := range c.asked {
 			if q.call == k {
-				delete(c.asked, id) // nobody waits for the answer
+				c.forget(id)
 			}
 		}
 	}

@@ -143,6 +143,7 @@ type Conn struct {
 	renewing  chan struct{}        // closed when the session has been begun anew
 	renewed   error                // how that ended
 	calls     map[string]*call     // in flight, by the key of their id
+	stale     map[string]struct{}  // those that nobody waits for any more
 	asked     map[string]*question // the server's requests that the host has not answered
 	old       []*call              // those of State, until they are gone on with
 	settings  []setting            // what the host has set in the session

@@ -435,8 +435,7 @@ func (e *refusal) passes() bool {
 func (e *refusal) shuts() bool {
 	switch e.status {
 	case http.StatusBadRequest, http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotAcceptable,
-		http.StatusGone, http.StatusUnsupportedMediaType, http.StatusUnprocessableEntity,
-		http.StatusNotImplemented, http.StatusHTTPVersionNotSupported:
+		http.StatusGone, http.StatusUnsupportedMediaType, http.StatusUnprocessableEntity:
 		return true
 	}
 	return e.status < 400 && e.status != 0

@@ -130,6 +130,9 @@ func (l *listener) heed(no *refusal, s session, last string) (again bool, err er
 		}
 		return false, no
 	}
+	if !no.shuts() && l.pace.reachedOnce {
+		return true, no // it was there, and will be again
+	}
 	if last == "" {
 		return false, no
 	}

@@ -153,7 +153,7 @@ func (c *Conn) tellLost(old session) {
 	c.seen = seen{seed: c.seen.seed} // ids may begin anew
 	for id, q := range c.asked {
 		if q.call == nil || q.call.inSession(old.id) {
-			delete(c.asked, id) // who asked is gone, and another may ask under the id
+			c.forget(id) // who asked is gone, and another may ask under the id
 		}
 	}
 	var lost Lost

@@ -373,3 +373,109 @@ func TestNewSessionWhileAsked(t *testing.T) {
 		t.Errorf("%s, after %d restarts", m.Raw, restarts)
 	}
 }
+
+// A call that one official client began is finished by another, in a process that
+// has nothing but its CallState, and a session and ids of its own.
+func TestResumeOfficial(t *testing.T) {
+	t.Parallel()
+	g := newGate(t)
+	ctx, stop := context.WithTimeout(t.Context(), 20*time.Second)
+	defer stop()
+	began := make(chan struct{}, 1)
+	first := holdfast.NewClientTransport(g.url, nil)
+	a, err := mcp.NewClient(impl, &mcp.ClientOptions{
+		ProgressNotificationHandler: func(context.Context, *mcp.ProgressNotificationClientRequest) { began <- struct{}{} },
+	}).Connect(ctx, first, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	left := make(chan error, 1)
+	go func() {
+		p := &mcp.CallToolParams{Name: "wait", Arguments: map[string]any{}}
+		p.SetProgressToken("p")
+		_, err := a.CallTool(ctx, p)
+		left <- err
+	}()
+	<-began
+	call := first.State().Calls[0]
+	first.Detach()
+	if err := <-left; err == nil {
+		t.Error("the call ended here")
+	}
+
+	progress := make(chan float64, 10)
+	second := holdfast.NewClientTransport(g.url, nil)
+	b, err := mcp.NewClient(impl, &mcp.ClientOptions{
+		ProgressNotificationHandler: func(_ context.Context, req *mcp.ProgressNotificationClientRequest) { progress <- req.Params.Progress },
+	}).Connect(ctx, second, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	close(g.open)
+	text, err := second.Resume(ctx, call)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var result mcp.CallToolResult
+	if err := json.Unmarshal(text, &result); err != nil || result.StructuredContent != 1.0 {
+		t.Errorf("%s: %v", text, err)
+	}
+	if got := <-progress; got != 2 {
+		t.Errorf("progress %v: what was told before is told again", got)
+	}
+	if _, err := second.Resume(ctx, client.CallState{ID: call.ID, Method: call.Method, Token: "wrong"}); !holdfast.OutcomeUnknown(err) {
+		t.Errorf("a wrong token: %v", err)
+	}
+	if err := b.Ping(ctx, nil); err != nil {
+		t.Errorf("after that: %v", err)
+	}
+}
+
+// A late answer to a question of a session that is gone does not answer another
+// question that has its id.
+func TestStaleQuestion(t *testing.T) {
+	t.Parallel()
+	var gone atomic.Bool
+	answered := make(chan string, 10)
+	s := &script{t: t}
+	s.serve = func(w http.ResponseWriter, r *http.Request, body []byte) {
+		id := jsonrpc.Field(body, "id")
+		switch {
+		case jsonrpc.Field(body, "method") == nil && r.Method == http.MethodPost:
+			answered <- string(body)
+			w.WriteHeader(http.StatusAccepted)
+		case gone.CompareAndSwap(true, false):
+			w.WriteHeader(http.StatusNotFound)
+		default:
+			stream(w, "", data(question("0", "sure?")))
+			_ = http.NewResponseController(w).Flush()
+			if string(id) == "2" {
+				stream(w, "", data(`{"jsonrpc":"2.0","id":2,"result":{}}`))
+			}
+			<-r.Context().Done()
+		}
+	}
+	url := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Mcp-Session-Id", "s")
+		s.ServeHTTP(w, r)
+	}))
+	a := newRaw(t, url, client.Options{NoListen: true})
+	a.open()
+	asked := func() jsonrpc.Message {
+		return a.until(func(m jsonrpc.Message) bool { return m.Kind == jsonrpc.Request })
+	}
+	a.send(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"}}`)
+	old := asked()
+	gone.Store(true)
+	a.send(`{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"x"}}`) // finds the session gone
+	fresh := asked()
+	if string(old.ID) == string(fresh.ID) {
+		t.Fatalf("two questions are both called %s", fresh.ID)
+	}
+	a.send(`{"jsonrpc":"2.0","id":%s,"result":{"action":"accept"}}`, old.ID)
+	a.send(`{"jsonrpc":"2.0","id":%s,"result":{"action":"decline"}}`, fresh.ID)
+	if got := <-answered; got != `{"jsonrpc":"2.0","id":0,"result":{"action":"decline"}}` {
+		t.Errorf("answered %s", got)
+	}
+}

@@ -14,6 +14,22 @@ import (
 // A question is a request of the server that the host has yet to answer.
 type question struct {
 	call *call // on whose stream it came; nil: on the standalone one
+	// id is the server's, where the host knows the question by another: it may still
+	// answer an older one under this.
+	id []byte
+}
+
+// mostStale bounds how many questions are remembered that nobody waits for any more
+// and that the host may yet answer.
+const mostStale = 1000
+
+// forget forgets a question that nobody waits for any more. c.mu is held.
+func (c *Conn) forget(key string) {
+	delete(c.asked, key)
+	if c.stale == nil || len(c.stale) >= mostStale {
+		c.stale = make(map[string]struct{})
+	}
+	c.stale[key] = struct{}{}
 }
 
 // turns are a call's questions and the host's answers to them (SEP-1335,
@@ -44,9 +60,15 @@ func (t *turns) connect(on bool) {
 // ask gives a question of the server to the host.
 func (c *Conn) ask(k *call, m jsonrpc.Message) {
 	key := string(jsonrpc.Key(m.ID))
+	q := &question{call: k}
 	c.mu.Lock()
+	if _, old := c.stale[key]; old {
+		q.id, m.ID = m.ID, c.newID()
+		m.Raw = m.WithID(m.ID)
+		key = string(m.ID)
+	}
 	_, again := c.asked[key]
-	c.asked[key] = &question{call: k}
+	c.asked[key] = q
 	c.mu.Unlock()
 	if again {
 		return // the host has it
@@ -73,6 +95,7 @@ func (c *Conn) takeQuestion(id []byte) *question {
 	defer c.mu.Unlock()
 	q := c.asked[key]
 	delete(c.asked, key)
+	delete(c.stale, key)
 	return q
 }
 
@@ -117,6 +140,9 @@ func (c *Conn) reply(m jsonrpc.Message) error {
 	q := c.takeQuestion(m.ID)
 	if q == nil {
 		return nil
+	}
+	if q.id != nil {
+		m.Raw = m.WithID(q.id)
 	}
 	k := q.call
 	if k != nil {
