@@ -390,6 +390,7 @@ type refusal struct {
 	text   string
 	auth   bool          // it is our authorizer's, not the server's
 	after  time.Duration // how long to wait before asking again; 0: not said
+	later  bool          // it says when to ask again
 }
 
 // forgot says whether the server does not know the session any more. That is 404,
@@ -407,13 +408,16 @@ func (e *refusal) forgot() bool {
 }
 
 // certain says whether the server has certainly not done what it was asked. A 503
-// is taken at its word: unable to handle the request (RFC 9110, section 15.6.4).
+// means so (RFC 9110, section 15.6.4), but is also what proxies make of a server
+// that has died with the request (Envoy: "upstream connect error or disconnect/reset
+// before headers"). Those don't say when to ask again.
 func (e *refusal) certain() bool {
 	switch e.status {
 	case http.StatusGone:
 		return false
-	case http.StatusServiceUnavailable, 0, http.StatusMovedPermanently, http.StatusFound,
-		http.StatusTemporaryRedirect, http.StatusPermanentRedirect:
+	case http.StatusServiceUnavailable:
+		return e.later
+	case 0, http.StatusMovedPermanently, http.StatusFound, http.StatusTemporaryRedirect, http.StatusPermanentRedirect:
 		return true
 	}
 	return e.status >= 400 && e.status < 500
@@ -459,7 +463,7 @@ func (c *Conn) refused(r *response) *refusal {
 	defer r.Close()
 	r.events = true // all of it is to come in that time
 	r.expect(c.opts.ConnectTimeout)
-	e := &refusal{status: r.StatusCode, after: r.retryAfter()}
+	e := &refusal{status: r.StatusCode, after: r.retryAfter(), later: r.Header.Get("Retry-After") != ""}
 	data, err := r.all(64 << 10)
 	if err != nil || len(data) == 0 {
 		return e

@@ -136,6 +136,8 @@ func TestInputStatus(t *testing.T) {
 		{"501", says(501, "", ""), unknown + "HTTP 501 Not Implemented", 1, 0},
 		{"502", says(502, "text/html", "<p>"), unknown + "HTTP 502 Bad Gateway", 1, 0},
 		{"503", with("Retry-After", "1", once(says(503, "", ""), answer)), succeeds, 2, time.Second},
+		{"503, come back at once", with("Retry-After", "0", once(says(503, "", ""), answer)), succeeds, 2, 0},
+		{"503 of a proxy whose server has died", says(503, "text/plain", "upstream connect error"), unknown + "upstream connect error (HTTP 503)", 1, 0},
 		{"504", says(504, "", ""), unknown + "HTTP 504 Gateway Timeout", 1, 0},
 		{"303", with("Location", "/x", says(303, "", "")), unknown + "HTTP 303 See Other", 1, 0},
 		{"an unknown status", says(299, "", ""), unknown + "HTTP 299", 1, 0},

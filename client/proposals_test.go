@@ -246,6 +246,96 @@ func TestToken(t *testing.T) {
 	}
 }
 
+// Who resumes by a token, and has no event ids, is sent everything that is kept
+// (SEP-975, "Streamable HTTP"): the host is told each message, and asked each
+// question, once.
+func TestTokenRepeats(t *testing.T) {
+	t.Parallel()
+	turn := 0
+	logged := func(n int) string {
+		return fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":%d}}`, n)
+	}
+	var answers int
+	s, a := runScript(t, func(w http.ResponseWriter, _ *http.Request, body []byte) {
+		if jsonrpc.Field(body, "method") == nil {
+			answers++
+			w.WriteHeader(http.StatusAccepted)
+			return
+		}
+		turn++
+		all := []string{policy, logged(1), question(`"a"`, "?"), logged(1), logged(2), result}
+		switch turn {
+		case 1:
+			stream(w, "", data(all[:3]...))
+		case 2: // the answer has to be there
+			stream(w, "", "retry: 1\n"+data(all[:4]...))
+		case 3:
+			stream(w, "", data(all[:1]...))
+		case 4:
+			stream(w, "", data(all...))
+		}
+	})
+	m := a.until(func(m jsonrpc.Message) bool { return m.Kind == jsonrpc.Request })
+	a.send(`{"jsonrpc":"2.0","id":%s,"result":{"action":"decline"}}`, m.ID)
+	asked := 0
+	m = a.until(func(m jsonrpc.Message) bool {
+		if m.Kind == jsonrpc.Request {
+			asked++
+		}
+		return m.Kind == jsonrpc.Response
+	})
+	if m.Error != nil || asked != 0 {
+		t.Errorf("%s, asked %d times again", m.Raw, asked)
+	}
+	if n := a.heard["notifications/message"]; n != 3 {
+		t.Errorf("%d messages", n)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if turn != 4 || answers != 1 {
+		t.Errorf("%d turns, %d answers: %q", turn, answers, s.seen)
+	}
+}
+
+// What a server says of a call is asked for by its token, without disturbing it
+// (SEP-975, "requests/getStatus").
+func TestStatusByToken(t *testing.T) {
+	t.Parallel()
+	here, done := make(chan struct{}), make(chan struct{})
+	var asked string
+	s, a := runScript(t, func(w http.ResponseWriter, r *http.Request, body []byte) {
+		if jsonrpc.String(jsonrpc.Field(body, "method")) == "requests/getStatus" {
+			asked = string(jsonrpc.Field(body, "params"))
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":{"requestId":1,"status":"processing","hasPendingMessage":true,"hasInputRequest":false}}`,
+				jsonrpc.Field(body, "id"))
+			return
+		}
+		stream(w, "", data(policy, `{"jsonrpc":"2.0","method":"notifications/message","params":{}}`))
+		_ = http.NewResponseController(w).Flush()
+		close(here)
+		select {
+		case <-done:
+		case <-r.Context().Done():
+		}
+		_, _ = io.WriteString(w, data(result))
+	})
+	<-here
+	a.until(func(m jsonrpc.Message) bool { return m.Method == "notifications/message" })
+	status, err := a.Status(t.Context(), []byte("1"))
+	if err != nil || status != (client.Status{Status: "processing", HasPendingMessage: true}) {
+		t.Errorf("%+v, %v", status, err)
+	}
+	close(done)
+	if m := a.answer("1"); m.Error != nil {
+		t.Errorf("%s", m.Raw)
+	}
+	if string(jsonrpc.Field([]byte(asked), "requestId")) != "1" || jsonrpc.String(jsonrpc.Field([]byte(asked), "resumeToken")) != "secret" {
+		t.Errorf("asked with %s", asked)
+	}
+	s.asked("POST /mcp tools/call", "POST /mcp requests/getStatus")
+}
+
 // A token that the server does not know any more leaves nobody waiting.
 func TestTokenExpired(t *testing.T) {
 	t.Parallel()

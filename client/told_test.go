@@ -1,0 +1,54 @@
+package client
+
+import (
+	"hash/maphash"
+	"strings"
+	"testing"
+)
+
+// What a stream without event ids says again is dropped, and nothing else.
+func TestTold(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct{ name, says, want string }{
+		// A | is where the stream is asked for again.
+		{"from its beginning", "abc|abcd", "abcd"},
+		{"from its beginning, twice", "ab|abc|abcd", "abcd"},
+		{"cut while it repeats", "abc|ab|abcd", "abcd"},
+		{"from what is kept", "abcd|cde", "abcde"},
+		{"what is new only", "abc|def", "abcdef"},
+		{"nothing new", "abc|abc", "abc"},
+		{"the same again, live", "aaa", "aaa"},
+		{"the same again, after its beginning", "xaa|aa", "xaaaa"}, // which of them can't be known: none is dropped
+		{"the same again, from the beginning", "xaa|xaaa", "xaaa"},
+		{"a repetition that breaks off", "abc|abz", "abcz"},
+		{"nothing before", "|ab", "ab"},
+	} {
+		var told told
+		var got strings.Builder
+		seed := maphash.MakeSeed()
+		for _, c := range test.says {
+			switch {
+			case c == '|':
+				told.again()
+			case !told.repeats(seed, []byte(string(c))):
+				got.WriteRune(c)
+			}
+		}
+		if got.String() != test.want {
+			t.Errorf("%s: %s became %s, want %s", test.name, test.says, &got, test.want)
+		}
+	}
+}
+
+// However much a stream says, what is remembered of it is bounded.
+func TestToldBounded(t *testing.T) {
+	t.Parallel()
+	var told told
+	seed := maphash.MakeSeed()
+	for i := range mostTold + 100 {
+		told.repeats(seed, []byte{byte(i), byte(i >> 8), byte(i >> 16)})
+	}
+	if n := len(told.sums); n != mostTold {
+		t.Errorf("%d are remembered", n)
+	}
+}
