@@ -178,15 +178,23 @@ func (d *display) draw() {
 
 // fit makes a text as long as there is place for beside the bar.
 func (d *display) fit(text string) string {
-	width := 80
-	if f, ok := d.w.(*os.File); ok {
-		if w, _, err := term.GetSize(int(f.Fd())); err == nil && w > 0 {
-			width = w
+	return cut(text, max(columns(d.w)-besideBar, 8))
+}
+
+// columns is the width of a terminal.
+func columns(stream any) int {
+	if f, ok := stream.(*os.File); ok {
+		if width, _, err := term.GetSize(int(f.Fd())); err == nil && width > 0 {
+			return width
 		}
 	}
-	room := max(width-besideBar, 8)
-	if letters := []rune(text); len(letters) > room {
-		return string(letters[:room-1]) + "…"
+	return 80
+}
+
+// cut makes a text at most so many letters long.
+func cut(text string, most int) string {
+	if letters := []rune(text); len(letters) > most {
+		return string(letters[:most-1]) + "…"
 	}
 	return text
 }

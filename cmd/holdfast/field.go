@@ -144,7 +144,7 @@ func (f *field) hint() string {
 func (f *field) shown() string {
 	switch v := decoded(f.Default).(type) {
 	case string:
-		return v
+		return f.title(v)
 	case bool:
 		if v {
 			return "yes"
@@ -153,11 +153,21 @@ func (f *field) shown() string {
 	case []any:
 		words := make([]string, len(v))
 		for i, one := range v {
-			words[i] = fmt.Sprint(one)
+			words[i] = f.title(fmt.Sprint(one))
 		}
 		return strings.Join(words, ", ")
 	}
 	return string(f.Default)
+}
+
+// title is what a value to choose is shown as.
+func (f *field) title(value string) string {
+	for _, c := range f.choices() {
+		if c.value == value {
+			return c.title
+		}
+	}
+	return value
 }
 
 func decoded(raw []byte) any {

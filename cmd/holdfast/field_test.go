@@ -68,10 +68,11 @@ func TestFields(t *testing.T) {
 	var all []string
 	for _, f := range fieldsOf([]byte(`{"type":"object","required":["b","e"],"properties":{
 		"c":{"type":"string","title":"A title"},"b":{"type":"string"},"a":{"type":"string","default":"x"},
-		"d":{"type":"array","items":{"enum":["p","q"]},"default":["p","q"]},"e":{"type":"boolean"},"f":{"type":"integer","default":0}}}`)) {
+		"d":{"type":"array","items":{"enum":["p","q"]},"default":["p","q"]},"e":{"type":"boolean"},
+		"g":{"type":"string","oneOf":[{"const":"h-1","title":"Hero"}],"default":"h-1"},"f":{"type":"integer","default":0}}}`)) {
 		all = append(all, f.label()+" "+f.hint())
 	}
-	want := "A title none|b |a x|d p, q|e y/n|f 0"
+	want := "A title none|b |a x|d p, q|e y/n|g Hero|f 0"
 	if got := strings.Join(all, "|"); got != want {
 		t.Errorf("%s; want %s", got, want)
 	}

@@ -7,7 +7,6 @@ import (
 	"io"
 	"log/slog"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 )
@@ -66,13 +65,15 @@ func listTools(ctx context.Context, f *remoteFlags, url string, raw bool, out io
 		fmt.Fprintf(out, "%s\n", text)
 		return nil
 	}
-	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	for _, t := range list {
+		fmt.Fprintln(out, strings.TrimSpace(oneLine(t.Name)+" "+signature(&t)))
 		about, _, _ := strings.Cut(strings.TrimSpace(plainText(t.Description)), "\n")
 		if about == "" {
-			about = oneLine(t.Title)
+			about = t.Title
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\n", oneLine(t.Name), signature(&t), oneLine(about))
+		if about = oneLine(about); about != "" {
+			fmt.Fprintln(out, "    "+about)
+		}
 	}
-	return table.Flush()
+	return nil
 }
