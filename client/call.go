@@ -106,6 +106,7 @@ func (c *Conn) request(m jsonrpc.Message) error {
 	if err := c.enter(k); err != nil {
 		return err
 	}
+	c.changed()
 	if !c.start(k) {
 		c.leave(k)
 		return ErrClosed
@@ -481,7 +482,7 @@ func (k *call) fail(unknown bool, err error) {
 	if k.ctx.Err() != nil {
 		return // nobody waits
 	}
-	if unknown && !strings.HasPrefix(err.Error(), outcomeUnknown) {
+	if unknown && !harmless[k.method] && !strings.HasPrefix(err.Error(), outcomeUnknown) {
 		err = fmt.Errorf("%s%w", outcomeUnknown, err)
 	}
 	e := jsonrpc.Errorf(jsonrpc.CodeServer, "%v", err)

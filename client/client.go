@@ -75,7 +75,8 @@ type Options struct {
 	// State is where another Conn was ([Conn.State]): this one goes on from there.
 	State *State
 	// Changed is called after each change of what [Conn.State] returns, often, and
-	// must not wait.
+	// must not wait. It is called for a request before that is sent: who writes the
+	// State down there and then finds the request again, whenever the process ends.
 	Changed func()
 	// Lost is called when the server has ended the session and another takes its
 	// place, before the error responses of the calls that are lost are given out.

@@ -479,3 +479,34 @@ func TestStaleQuestion(t *testing.T) {
 		t.Errorf("answered %s", got)
 	}
 }
+
+// A request is in the State before it is sent.
+func TestStateBeforeSending(t *testing.T) {
+	t.Parallel()
+	var conn atomic.Pointer[client.Conn]
+	var posts, early atomic.Int32
+	server := newServer()
+	h := holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, nil)
+	t.Cleanup(func() { _ = h.Shutdown(t.Context()) })
+	url := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		posts.Add(1)
+		h.ServeHTTP(w, r)
+	}))
+	a := newRaw(t, url, client.Options{NoListen: true, Changed: func() {
+		c := conn.Load()
+		if c == nil {
+			return
+		}
+		if calls := c.State().Calls; len(calls) == 1 && calls[0].Key != "" && calls[0].Request != nil && posts.Load() == 0 {
+			early.Add(1)
+		}
+	}})
+	a.open()
+	posts.Store(0)
+	conn.Store(a.Conn)
+	a.send(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"nothing"}}`)
+	a.answer("1")
+	if early.Load() == 0 {
+		t.Error("nobody was told of the request before it was sent")
+	}
+}

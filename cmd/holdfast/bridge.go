@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"holdfast/client"
@@ -26,6 +27,7 @@ type bridge struct {
 
 	prefix string // of the ids
 	dirty  chan struct{}
+	hurry  atomic.Bool // what changes is to be written down there and then
 	opened chan struct{} // closed when the host's first initialize has its answer
 	open   sync.Once
 	stop   chan struct{} // closed when the bridge ends
@@ -194,12 +196,11 @@ func (b *bridge) request(ctx context.Context, conn *client.Conn, m jsonrpc.Messa
 	case raw == nil:
 		return // it is in flight since before this process began
 	}
-	if err := conn.Send(ctx, mustParse(raw)); err != nil {
+	b.hurry.Store(f.print != "") // as soon as it is sent it may run
+	err := conn.Send(ctx, mustParse(raw))
+	b.hurry.Store(false)
+	if err != nil {
 		b.give(f, jsonrpc.AppendError(nil, f.id, jsonrpc.Errorf(jsonrpc.CodeInternal, "%v", err)))
-		return
-	}
-	if f.print != "" {
-		b.save() // from now on it may run
 	}
 }
 

@@ -181,6 +181,10 @@ func (b *bridge) orphan(print string) *flight {
 
 // changed says that something is to be written down.
 func (b *bridge) changed() {
+	if b.hurry.Load() {
+		b.save()
+		return
+	}
 	select {
 	case b.dirty <- struct{}{}:
 	default:
