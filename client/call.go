@@ -32,6 +32,7 @@ type call struct {
 	posted chan struct{} // closed when the server has the request, or never will
 
 	inner chan<- jsonrpc.Message // takes the answer where the host did not ask
+	brief bool                   // who waits would rather know than wait
 
 	// Touched only by run.
 	pace  pace
@@ -130,6 +131,9 @@ func (c *Conn) enter(k *call) error {
 	k.ctx, k.cancel = context.WithCancelCause(c.ctx)
 	c.calls[k.at] = k
 	k.session = c.session
+	if c.opener != nil && c.session.revision == "" && !c.session.lost && k.inner == nil {
+		k.brief = true // nobody has answered initialize
+	}
 	if c.session.keys && !harmless[k.method] && k.key == "" && k.body != nil {
 		k.key = newKey()
 	}
@@ -310,6 +314,9 @@ func (k *call) heed(err error) error {
 	case errors.As(err, &no):
 		return k.heedRefusal(no)
 	case err == nil || errors.Is(err, errCut):
+		if (k.door == doorPost || k.door == doorAgain) && k.pace.cut() >= mostCuts {
+			return errors.New("the server ends each connection without an answer")
+		}
 		return k.pace.wait(k.ctx, k.c, nil)
 	case errors.Is(err, errHopeless):
 		return err
@@ -334,7 +341,7 @@ func (k *call) heed(err error) error {
 // early says whether the call is one of those that begin the first session, for
 // whose answer somebody waits who does not know yet whether there is a server.
 func (k *call) early() bool {
-	return k.inner == nil && (k.method == "initialize" || k.method == "server/discover")
+	return k.brief || k.inner == nil && (k.method == "initialize" || k.method == "server/discover")
 }
 
 // heedRefusal is heed for an answer that says no.

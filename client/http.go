@@ -211,6 +211,9 @@ func (c *Conn) send(ctx context.Context, x exchange) (*http.Request, *response, 
 			req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(x.body)), nil }
 		}
 	}
+	if host := c.opts.Header.Get("Host"); host != "" {
+		req.Host = host // net/http looks for it there
+	}
 	if err := c.head(ctx, req, x); err != nil {
 		cancel(err)
 		return nil, nil, &refusal{auth: true, text: err.Error()}

@@ -25,15 +25,31 @@ type pace struct {
 	fresh   bool          // something has come since the last wait
 	atleast time.Duration // what a Retry-After asked for
 
+	cuts  int // connections on which nothing came, one after the other
 	polls int // resumed streams on which nothing came, one after the other
 
-	reachedOnce bool // the server was there once
-	silences    int  // how often the server did not begin to answer
-	renewals    int  // how often the call began anew in another session
+	reachedOnce bool          // the server was there once
+	silences    int           // how often the server did not begin to answer
+	wake        chan struct{} // ends a wait; made by who waits or who ends it, under mu
+	mu          sync.Mutex
+
+	renewals int // how often the call began anew in another session
 }
 
 // reached notes that the server was there.
 func (p *pace) reached() { p.since, p.last = time.Time{}, nil }
+
+// mostCuts is how many connections in a row may end on which nothing came in answer
+// to a request that is sent again each time.
+const mostCuts = 8
+
+// cut notes that a connection has ended, and returns on how many of them nothing came.
+func (p *pace) cut() int {
+	if p.cuts++; p.fresh {
+		p.cuts = 0
+	}
+	return p.cuts
+}
 
 // progress notes that something has come.
 func (p *pace) progress() { p.fresh, p.polls = true, 0 }
@@ -57,6 +73,9 @@ func (p *pace) poll(atMost time.Duration) time.Duration {
 // longer and longer while it is out of reach (err) or nothing comes. It fails when
 // ctx ends, or the server was out of reach for Options.GiveUp.
 func (p *pace) wait(ctx context.Context, c *Conn, err error) error {
+	if err != nil && p.since.IsZero() {
+		c.logger.Info("the server is out of reach: trying again", "error", err)
+	}
 	return p.waitFor(ctx, err, c.opts.GiveUp)
 }
 
@@ -104,9 +123,28 @@ func (p *pace) waitFor(ctx context.Context, err error, giveUp time.Duration) err
 	select {
 	case <-t.C:
 		return nil
+	case <-p.waker():
+		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
+}
+
+// poke ends a wait, this one or the next.
+func (p *pace) poke() {
+	select {
+	case p.waker() <- struct{}{}:
+	default:
+	}
+}
+
+func (p *pace) waker() chan struct{} {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.wake == nil {
+		p.wake = make(chan struct{}, 1)
+	}
+	return p.wake
 }
 
 // Delays grow from the first to the longest.

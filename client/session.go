@@ -275,7 +275,7 @@ func (c *Conn) askServer(ctx context.Context, method string, params []byte) (jso
 	answer := make(chan jsonrpc.Message, 1)
 	k := &call{
 		c: c, id: id, wire: id, method: method, body: jsonrpc.AppendRequest(nil, id, method, params),
-		posted: make(chan struct{}), inner: answer,
+		posted: make(chan struct{}), inner: answer, brief: method == "requests/getStatus",
 	}
 	if err := c.enter(k); err != nil {
 		return jsonrpc.Message{}, err

@@ -118,6 +118,8 @@ func (c *Conn) restored(old CallState) *call {
 	if u, err := url.Parse(old.Stream); err == nil && old.Stream != "" && (sameOrigin(c.url, u) || upgrades(c.url, u)) {
 		k.place.stream = u
 	}
+	// Without its session the event id leads nowhere, where something else does.
+	k.dead.last = c.session.id == "" && (k.place.stream != nil || k.place.token != "")
 	return k
 }
 

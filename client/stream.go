@@ -71,6 +71,7 @@ func (k *call) whole(r *response) error {
 	}
 	if k.door == doorToken && len(msgs) == 1 && msgs[0].Error != nil {
 		// Of the asking, not of the call: what becomes of that comes as a stream.
+		k.pace.last = errorOf(msgs[0].Error)
 		k.shut()
 		return errNext
 	}

@@ -166,8 +166,43 @@ func (c *Conn) reply(m jsonrpc.Message) error {
 		return c.sendAnswer(k, m.Raw)
 	}
 	k.turns.answer(m.Raw)
+	if keys && k.gather() {
+		k.pace.poke() // it has disconnected to wait for this, and need not be asked whether it does
+		return nil
+	}
 	c.spawn(func() { c.keep(k) })
 	return nil
+}
+
+// gather makes the answers that wait ready to be sent to the stream URL, if none is
+// missing.
+func (k *call) gather() bool {
+	t := &k.turns
+	t.mu.Lock()
+	ready := t.ready
+	if t.asked > 0 || len(ready) == 0 {
+		t.mu.Unlock()
+		return false
+	}
+	t.ready = nil
+	t.mu.Unlock()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.send(ready)
+	return true
+}
+
+// send has answers sent to the stream URL next. k.mu is held.
+func (k *call) send(ready [][]byte) {
+	array := []byte{'['}
+	for i, raw := range ready {
+		if i > 0 {
+			array = append(array, ',')
+		}
+		array = append(array, raw...)
+	}
+	array = append(array, ']')
+	k.turns.sending, k.turns.sent = array, ready
 }
 
 // keep sends the answers of a call one by one if its server does not disconnect
@@ -240,16 +275,8 @@ func (k *call) wanted() error {
 		k.shut()
 		return errNext
 	}
-	array := []byte{'['}
-	for i, raw := range ready {
-		if i > 0 {
-			array = append(array, ',')
-		}
-		array = append(array, raw...)
-	}
 	k.mu.Lock()
-	array = append(array, ']')
-	t.sending, t.sent = array, ready
+	k.send(ready)
 	k.mu.Unlock()
 	return errNext
 }
