@@ -50,7 +50,7 @@ func (g *gust) carry() {
 			return
 		}
 		if tr.status != 0 && !tr.passed {
-			g.w.note(q.call, &post{struck: tr.status != 503}) // a 503 says that nothing was done
+			g.w.note(q.call, &post{struck: tr.status != 503, refused: tr.status == 503}) // a 503 says that nothing was done
 			_, _ = g.client.Write(canned(tr.status, "keep-alive"))
 			continue
 		}

@@ -103,13 +103,17 @@ func (p *pace) waitFor(ctx context.Context, err error, giveUp time.Duration) err
 		p.off.Reset()
 		p.fresh = false
 	}
-	delay := p.off.NextBackOff()
-	if p.told {
-		// No sooner than told, and not all at once with everybody else.
-		told := p.retry + rand.N(p.retry/10+1)
-		if err == nil || told > delay {
-			delay = told
-		}
+	// No sooner than told, and not all at once with everybody else.
+	told := p.retry + rand.N(p.retry/10+1)
+	var delay time.Duration
+	switch {
+	case p.told && err == nil:
+		p.off.Reset() // it was there, and sent us away
+		delay = told
+	case p.told:
+		delay = max(p.off.NextBackOff(), told)
+	default:
+		delay = p.off.NextBackOff()
 	}
 	if delay = max(delay, p.atleast); idle {
 		delay = max(delay, leastPoll)

@@ -160,7 +160,7 @@ func (w *weather) plan(conn uint64, n int, q *request) trouble {
 	r := rand.New(rand.NewPCG(w.seed, conn<<16|uint64(n)))
 	bad := w.bad.Load()
 	if q.upgrade || strings.HasPrefix(q.line, "GET /sse") {
-		bad *= 3 // there are few of them
+		bad = min(3*bad, 700) // there are few of them
 	}
 	if uint64(r.IntN(1000)) >= bad {
 		return trouble{at: -1}

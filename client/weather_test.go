@@ -46,6 +46,8 @@ type post struct {
 	struck bool   // it was cut
 	reset  bool   // so that what had come through may have been lost behind it
 	silent bool   // the server was not told
+	// refused says that the proxy told the client to send it again.
+	refused bool
 }
 
 func newWeather(t testing.TB, target string, seed uint64, tr *trace) *weather {
@@ -122,7 +124,11 @@ func (w *weather) accept() {
 func (w *weather) hurt(call int, so func(p *post) bool) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if len(w.posts[call]) == 0 {
+	seen := false
+	for _, p := range w.posts[call] {
+		seen = seen || !p.refused
+	}
+	if !seen {
 		return true
 	}
 	for _, p := range w.posts[call] {
