@@ -27,7 +27,7 @@ type bridge struct {
 
 	prefix string // of the ids
 	dirty  chan struct{}
-	hurry  atomic.Bool // what changes is to be written down there and then
+	hurry  atomic.Bool   // what changes is to be written down there and then
 	opened chan struct{} // closed when the host's first initialize has its answer
 	open   sync.Once
 	stop   chan struct{} // closed when the bridge ends

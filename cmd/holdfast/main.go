@@ -48,6 +48,9 @@ func run(ctx context.Context, args []string) int {
 		}
 		return coded.code
 	case ctx.Err() != nil && errors.Is(err, context.Canceled):
+		if isTerminal(os.Stderr) {
+			fmt.Fprint(os.Stderr, wholeLine) // which shows ^C
+		}
 		fmt.Fprintln(os.Stderr, "holdfast: interrupted")
 		return exitInterrupted
 	}
