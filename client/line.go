@@ -28,16 +28,13 @@ type line struct {
 	up      int           // which connection is open; 0: none
 	opens   int           // how many have been
 	fit     bool          // the session is begun
+	born    int           // which connection was the first of the session; 0: of another Conn
 	begins  bool          // it is being begun anew
 	err     error         // why there will be none
 	changed chan struct{} // closed at the next change
-	answers map[string]answer
-}
-
-// answer is one that the server may have to be told again.
-type answer struct {
-	k   *call
-	raw []byte
+	// on says over which connection each call was sent last, or is about to be.
+	on      map[*call]int
+	answers answers
 }
 
 // A wire is what a line is made of.
@@ -51,6 +48,8 @@ type wire interface {
 	write(ctx context.Context, raw []byte) error
 	// resumes says whether calls can be gone on with over another connection.
 	resumes() bool
+	// confirm returns when the server has all that was written.
+	confirm(ctx context.Context) error
 	// close ends the connection.
 	close()
 }
@@ -59,7 +58,15 @@ type wire interface {
 func (c *Conn) single() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.line != nil || c.opts.Transport >= SSE
+	// A State with an endpoint is of one that fell back.
+	fell := c.opts.Transport == Auto && c.opts.State != nil && c.opts.State.Endpoint != ""
+	return c.line != nil || c.opts.Transport >= SSE || fell
+}
+
+// keeps says whether a session that was there is likely to be there still, though
+// the server does not let us to it now.
+func (e *refusal) keeps() bool {
+	return e.auth || e.status == http.StatusUnauthorized || e.status == http.StatusConflict
 }
 
 // fallsBack says whether a status is one that an HTTP+SSE server answers a POST
@@ -81,10 +88,14 @@ func (c *Conn) fallBack(k *call, no *refusal) error {
 	}
 	w.opened = true
 	c.mu.Lock()
-	if c.line == nil {
+	first := c.line == nil
+	if first {
 		c.line = newLine(c, w)
 	}
 	c.mu.Unlock()
+	if !first {
+		w.close()
+	}
 	if err := c.overLine(k); err != nil {
 		return err
 	}
@@ -107,7 +118,7 @@ func (c *Conn) theLine() *line {
 
 // newLine starts a line. c.mu is held.
 func newLine(c *Conn, w wire) *line {
-	l := &line{c: c, wire: w, changed: make(chan struct{}), answers: make(map[string]answer)}
+	l := &line{c: c, wire: w, changed: make(chan struct{}), on: make(map[*call]int), answers: newAnswers()}
 	l.fit = c.session.revision == "" || c.session.id != "" || c.endpoint != ""
 	if !c.closed {
 		c.work.Go(l.run)
@@ -166,10 +177,14 @@ func (l *line) run() {
 				return
 			}
 			c.logger.Debug("connection ended", "error", err)
+			var big *oversize
+			if errors.As(err, &big) {
+				l.refused(big.raw)
+			}
 			err = nil
 		}
 		var no *refusal
-		if errors.As(err, &no) && !no.passes() {
+		if errors.As(err, &no) && !no.passes() && (l.opens == 0 || !no.keeps()) {
 			l.end(no)
 			return
 		}
@@ -198,6 +213,9 @@ func (l *line) opened(id string, resumed bool) {
 			old = append(old, k)
 		}
 	}
+	if !resumed {
+		l.seen, l.names = seen{}, seen{} // ids may begin anew
+	}
 	lost := !resumed && c.opener != nil && c.session.revision != ""
 	anew := lost || !resumed && c.session.lost
 	session := c.session
@@ -211,13 +229,17 @@ func (l *line) opened(id string, resumed bool) {
 	l.mu.Lock()
 	l.opens++
 	l.up, l.fit = l.opens, !anew && (l.fit || l.opens == 1)
+	if !resumed {
+		l.born = l.opens
+		l.answers.sessionEnds()
+	}
 	up := l.up
 	begin := anew && !l.begins
 	l.begins = l.begins || begin
 	l.change()
 	l.mu.Unlock()
 	for _, k := range old {
-		c.spawn(func() { l.again(k, up, resumed) })
+		c.spawn(func() { l.again(k, up) })
 	}
 	if begin {
 		c.spawn(l.begin)
@@ -239,50 +261,42 @@ func (l *line) begin() {
 	l.change()
 }
 
-// answerAgain tells the server again what it may not have heard.
-func (l *line) answerAgain(up int) {
+// again goes on with a call over the connection of a number, where it has not been
+// sent yet, but over another or by another Conn.
+func (l *line) again(k *call, up int) {
 	l.mu.Lock()
-	var raws [][]byte
-	for id, a := range l.answers {
-		if a.k != nil && a.k.done() {
-			delete(l.answers, id)
-			continue
-		}
-		raws = append(raws, a.raw)
+	last := l.on[k]
+	resumed := last >= l.born
+	over := last >= up || !k.isWritten() // it is sent anew
+	// A stream that goes on does so with its calls, if the server has them.
+	over = over || resumed && (k.opens() || !l.wire.resumes())
+	if !over {
+		l.on[k] = up
 	}
 	l.mu.Unlock()
-	for _, raw := range raws {
-		if l.write(l.c.ctx, up, raw) != nil {
-			return
-		}
-	}
-}
-
-// again goes on with a call that was sent over a connection that has ended.
-func (l *line) again(k *call, up int, resumed bool) {
-	if k.early() && resumed {
+	if over {
 		return
 	}
 	raw := k.lineAgain(l.wire.resumes(), resumed)
 	if raw == nil {
-		if !resumed || l.wire.resumes() {
-			k.fail(true, errors.New("the connection ended before the answer, and the server offers no way to ask again"))
-			k.cancel(nil)
-		}
+		k.fail(true, errors.New("the connection ended before the answer, and the server offers no way to ask again"))
+		k.cancel(nil)
 		return
 	}
-	if _, err := l.wait(k.ctx, k.early()); err == nil {
+	if _, err := l.wait(k.ctx, k.opens()); err == nil {
 		_ = l.write(k.ctx, up, raw) // what fails is sent again over the next connection
 	}
 }
 
-// lineAgain returns what brings a call on over another connection; nil: nothing.
+// opens says whether the call is one that begins a session.
+func (k *call) opens() bool { return k.method == "initialize" || k.method == "server/discover" }
+
+// lineAgain returns what brings a call on over another connection, where the server
+// has to be asked to; nil: nothing.
 func (k *call) lineAgain(resumes, resumed bool) []byte {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	switch {
-	case !resumes && resumed:
-		return nil // the stream goes on by itself
 	case resumes && k.place.token != "":
 		k.resuming = true
 		params := jsonrpc.Object("resumeToken", k.place.token)
@@ -327,7 +341,11 @@ func (l *line) end(err error) {
 	l.err = err
 	l.change()
 	l.mu.Unlock()
-	c := l.c
+	l.c.failWritten(err)
+}
+
+// failWritten fails all calls that have gone over the line.
+func (c *Conn) failWritten(err error) {
 	c.mu.Lock()
 	calls := make([]*call, 0, len(c.calls))
 	for _, k := range c.calls {
@@ -340,6 +358,53 @@ func (l *line) end(err error) {
 			k.cancel(nil)
 		}
 	}
+}
+
+// An oversize is the end of a connection because the server does not take messages
+// as large as one that was written.
+type oversize struct{ raw []byte }
+
+// Error implements error.
+func (o *oversize) Error() string {
+	return fmt.Sprintf("the server does not take a message as large as this, of %d bytes", len(o.raw))
+}
+
+// refused fails what was too large for the server, which would not take it a second
+// time either.
+func (l *line) refused(raw []byte) {
+	c := l.c
+	m, err := jsonrpc.Parse(raw)
+	why := &oversize{raw}
+	c.logger.Warn("message not taken", "method", m.Method, "error", why)
+	if err != nil {
+		return
+	}
+	switch m.Kind {
+	case jsonrpc.Request:
+		if k := c.callNamed(m.ID); k != nil {
+			k.fail(m.Method == "requests/resume", why)
+			k.cancel(nil)
+		}
+	case jsonrpc.Response:
+		// Who asked is told that there is no answer, instead of waiting for it.
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if a := l.answers.kept[string(jsonrpc.Key(m.ID))]; a != nil {
+			a.raw = jsonrpc.AppendError(nil, m.ID, jsonrpc.Errorf(jsonrpc.CodeInternal, "%v", why))
+		}
+	}
+}
+
+// callNamed returns the call in flight that goes by an id, or nil.
+func (c *Conn) callNamed(id []byte) *call {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, k := range c.calls {
+		if k.named(id) {
+			return k
+		}
+	}
+	return nil
 }
 
 // Errors of writing to a line, after which the server certainly has nothing.
@@ -362,25 +427,31 @@ func (l *line) write(ctx context.Context, up int, raw []byte) error {
 // overLine sends a call over the line and waits for its answer.
 func (c *Conn) overLine(k *call) error {
 	l := c.theLine()
+	defer l.off(k)
+	restored := k.maybe && !k.opens() // another Conn has sent it
 	for {
-		up, err := l.wait(k.ctx, k.early())
+		up, err := l.wait(k.ctx, k.opens())
 		if err != nil {
 			return err
 		}
-		raw, ok := l.about(k, up)
+		raw, ok := l.about(k, up, restored)
 		if !ok {
 			continue // to the next connection
 		}
-		if raw == nil { // State told of it: it is there already
-			l.again(k, up, true)
+		if raw == nil {
+			l.again(k, up)
 			break
 		}
 		k.maybe = true
 		if err = l.write(k.ctx, up, raw); err == nil || l.wire.resumes() && !errors.Is(err, errStale) {
 			break
 		}
-		if again, err := k.lineFailed(err); !again {
+		again, err := l.failed(k, up, err)
+		if err != nil {
 			return err
+		}
+		if !again {
+			break
 		}
 	}
 	k.arrive(true)
@@ -389,9 +460,10 @@ func (c *Conn) overLine(k *call) error {
 }
 
 // about notes that a call is about to be sent over the connection of a number, and
-// returns its request; nil: it has none. It is false if the connection has ended:
-// then the next one does not take the call for one that was sent.
-func (l *line) about(k *call, up int) (raw []byte, ok bool) {
+// returns its request; nil: it goes on with what was sent before. It is false if the
+// connection has ended: then the next one does not take the call for one that was
+// sent.
+func (l *line) about(k *call, up int, restored bool) (raw []byte, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.up != up {
@@ -400,16 +472,39 @@ func (l *line) about(k *call, up int) (raw []byte, ok bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.written = true
-	if k.body != nil {
-		raw = k.lineBody()
+	if restored || k.body == nil || l.on[k] == up {
+		return nil, true
 	}
-	return raw, true
+	l.on[k] = up
+	return k.lineBody(), true
 }
 
-// lineFailed says whether a call is to be sent again after its sending has failed,
-// or else why not; nil: it is over.
-func (k *call) lineFailed(err error) (again bool, _ error) {
-	c := k.c
+// off forgets a call that is over.
+func (l *line) off(k *call) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.on, k)
+}
+
+// back takes back that a call was sent over the connection of a number. It is false
+// if it has been gone on with over another.
+func (l *line) back(k *call, up int) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.on[k] != up {
+		return false
+	}
+	delete(l.on, k)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.written = false
+	return true
+}
+
+// failed says whether a call is to be sent again after its sending over the
+// connection of a number has failed, or else why not; nil: what was sent counts.
+func (l *line) failed(k *call, up int, err error) (again bool, _ error) {
+	c := l.c
 	var no *refusal
 	switch {
 	case errors.As(err, &no) && no.certain():
@@ -420,10 +515,10 @@ func (k *call) lineFailed(err error) (again bool, _ error) {
 		k.pace.atleast = no.after
 		fallthrough
 	case errors.Is(err, errUnsent), errors.Is(err, errStale):
+		if !l.back(k, up) {
+			return false, nil
+		}
 		k.maybe = false
-		k.mu.Lock()
-		k.written = false
-		k.mu.Unlock()
 		err = k.pace.wait(k.ctx, c, err)
 		return err == nil, err
 	}
@@ -441,44 +536,15 @@ func (k *call) lineFailed(err error) (again bool, _ error) {
 	if err := k.pace.wait(k.ctx, c, err); err != nil {
 		return false, err
 	}
+	if !l.back(k, up) {
+		return false, nil
+	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if !k.early() {
+	if !k.opens() {
 		k.wire = c.newID() // it may be in flight under the other
 	}
 	return true, nil
-}
-
-// overLineTell sends a message that has no answer.
-func (c *Conn) overLineTell(ctx context.Context, m jsonrpc.Message, k *call, atMost time.Duration) error {
-	l := c.theLine()
-	if m.Kind == jsonrpc.Response {
-		l.mu.Lock()
-		if l.wire.resumes() && len(l.answers) < 1000 {
-			l.answers[string(jsonrpc.Key(m.ID))] = answer{k, m.Raw}
-		}
-		l.mu.Unlock()
-	}
-	var p pace
-	for {
-		up, err := l.wait(ctx, m.Method == "notifications/initialized")
-		if err != nil {
-			return err
-		}
-		if err = l.write(ctx, up, m.Raw); err == nil || l.wire.resumes() && m.Kind == jsonrpc.Response {
-			return nil
-		}
-		var no *refusal
-		if errors.As(err, &no) {
-			if !no.passes() {
-				return fmt.Errorf("not taken: %w", err)
-			}
-			p.atleast = no.after
-		}
-		if err := p.waitFor(ctx, err, atMost); err != nil {
-			return err
-		}
-	}
 }
 
 // take takes a message of the server.
@@ -502,6 +568,11 @@ func (l *line) take(m jsonrpc.Message) {
 	case jsonrpc.Response:
 		l.answered(m)
 	case jsonrpc.Request:
+		if l.wire.resumes() {
+			l.mu.Lock()
+			l.answers.asked(m)
+			l.mu.Unlock()
+		}
 		c.ask(k, m)
 	case jsonrpc.Notification:
 		switch m.Method {
@@ -567,10 +638,7 @@ func (k *call) heard(id, name string, mine bool) bool {
 // like one that refuses the call: then the server is asked which it is.
 func (l *line) answered(m jsonrpc.Message) {
 	c := l.c
-	c.mu.Lock()
-	k := c.calls[string(jsonrpc.Key(m.ID))]
-	c.mu.Unlock()
-	if k != nil && m.Error != nil && errorOf(m.Error).Code == jsonrpc.CodeInvalidParams && k.isResuming() {
+	if k := c.callNamed(m.ID); k != nil && m.Error != nil && errorOf(m.Error).Code == jsonrpc.CodeInvalidParams && k.isResuming() {
 		c.spawn(func() {
 			if _, err := c.Status(k.ctx, k.id); err != nil {
 				k.fail(true, errors.New("the server does not know the call any more"))

@@ -56,6 +56,7 @@ func (p *pair) open(ctx context.Context) (id string, resumed bool, err error) {
 	if err == nil && last != "" && forgotten(&refusal{status: r.StatusCode}) {
 		r.Close()
 		r, err = c.do(ctx, exchange{method: http.MethodGet, wait: c.opts.ConnectTimeout})
+		old = nil // even if messages go where they went before
 	}
 	switch {
 	case err != nil:
@@ -75,22 +76,32 @@ func (p *pair) open(ctx context.Context) (id string, resumed bool, err error) {
 		r.Close()
 		return "", false, err
 	}
+	resumed = last != "" && old != nil && old.String() == to.String()
+	p.talks = p.talks || body.talks
 	p.mu.Lock()
 	p.endpoint, p.stream, p.body, p.events = to, r, body, events
+	if !resumed {
+		// The ids of another session may begin anew. That of its first event stands.
+		p.seen = seen{}
+		if p.last == last {
+			p.last = ""
+		}
+	}
+	last = p.last
+	p.mu.Unlock()
 	switch {
 	case p.talks:
 		r.expect(c.opts.Silence)
-	case p.last != "":
+	case resumed: // the server can do it again
 		r.expect(longSilence * c.opts.Silence)
 	default:
 		r.expect(0)
 	}
-	p.mu.Unlock()
 	c.mu.Lock()
-	c.endpoint = to.String()
+	c.endpoint, c.heard = to.String(), last
 	c.mu.Unlock()
 	c.changed()
-	return "", last != "" && old != nil && old.String() == to.String(), nil
+	return "", resumed, nil
 }
 
 // first reads the endpoint event, which comes first.
@@ -196,6 +207,9 @@ func (p *pair) write(ctx context.Context, raw []byte) error {
 	r.Close()
 	return nil
 }
+
+// confirm implements [wire]: what was posted has been taken.
+func (p *pair) confirm(context.Context) error { return nil }
 
 // close implements [wire].
 func (p *pair) close() {

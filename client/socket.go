@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 	"sync"
@@ -24,6 +25,7 @@ type socket struct {
 
 	mu   sync.Mutex
 	conn *websocket.Conn
+	most []byte // the longest message that was written on it
 }
 
 func newSocket(c *Conn) *socket {
@@ -72,9 +74,9 @@ func (s *socket) open(ctx context.Context) (id string, resumed bool, err error) 
 	if err != nil {
 		return "", false, err
 	}
-	conn.SetReadLimit(int64(c.opts.MaxMessage))
+	conn.SetReadLimit(-1) // read knows better what to do
 	s.mu.Lock()
-	s.conn = conn
+	s.conn, s.most = conn, nil
 	s.mu.Unlock()
 	return id, old.id != "" && (id == "" || id == old.id), nil
 }
@@ -133,11 +135,19 @@ func (s *socket) read(take func(jsonrpc.Message)) error {
 	s.mu.Unlock()
 	s.c.spawn(func() { s.ping(ctx, conn) })
 	for {
-		kind, data, err := conn.Read(ctx)
+		kind, r, err := conn.Reader(ctx)
 		if err != nil {
-			return err
+			return s.ended(err)
 		}
-		if kind != websocket.MessageText {
+		data, err := io.ReadAll(io.LimitReader(r, int64(s.c.opts.MaxMessage)+1))
+		if err == nil && len(data) > s.c.opts.MaxMessage {
+			err = s.tooLarge(data, r, take)
+			data = nil
+		}
+		if err != nil {
+			return s.ended(err)
+		}
+		if kind != websocket.MessageText || data == nil {
 			continue
 		}
 		msgs, _, err := jsonrpc.ParseBody(data)
@@ -148,6 +158,53 @@ func (s *socket) read(take func(jsonrpc.Message)) error {
 			take(m)
 		}
 	}
+}
+
+// tooLarge lets a message go by of which only the beginning was read. The server
+// would send it again over the next connection: so what waits for it is told here.
+func (s *socket) tooLarge(data []byte, rest io.Reader, take func(jsonrpc.Message)) error {
+	var g glance
+	_, _ = g.Write(data)
+	if _, err := io.Copy(&g, rest); err != nil {
+		return err
+	}
+	c, id := s.c, g.of()
+	err := fmt.Errorf("a message of the server is larger than %d bytes", c.opts.MaxMessage)
+	c.logger.Warn("message of the server dropped", "error", err)
+	switch {
+	case g.method && id != nil:
+		raw := jsonrpc.AppendError(nil, id, jsonrpc.Errorf(jsonrpc.CodeInternal, "the request is larger than %d bytes", c.opts.MaxMessage))
+		c.spawn(func() { _ = s.write(c.ctx, raw) })
+	case g.method: // nobody waits for it
+	case g.answer && id != nil:
+		raw := jsonrpc.AppendError(nil, id, jsonrpc.Errorf(jsonrpc.CodeServer, "%s%v", outcomeUnknown, err))
+		if m, err := jsonrpc.Parse(raw); err == nil {
+			take(m)
+		}
+	default:
+		c.failWritten(err) // it may answer any of them
+	}
+	return nil
+}
+
+// ended says why a connection ended: the server may not have taken something.
+func (s *socket) ended(err error) error {
+	if websocket.CloseStatus(err) != websocket.StatusMessageTooBig {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return &oversize{raw: s.most} // if any was too large the longest was
+}
+
+// confirm implements [wire]: who answers a ping has read what came before it.
+func (s *socket) confirm(ctx context.Context) error {
+	s.mu.Lock()
+	conn := s.conn
+	s.mu.Unlock()
+	ctx, stop := context.WithTimeout(ctx, s.c.opts.Silence)
+	defer stop()
+	return conn.Ping(ctx)
 }
 
 // ping looks now and then whether the server is still there.
@@ -174,6 +231,9 @@ func (s *socket) ping(ctx context.Context, conn *websocket.Conn) {
 func (s *socket) write(ctx context.Context, raw []byte) error {
 	s.mu.Lock()
 	conn := s.conn
+	if len(raw) > len(s.most) {
+		s.most = raw
+	}
 	s.mu.Unlock()
 	// The end of the caller's ctx must not end the connection of all, as it would
 	// in the middle of a frame.

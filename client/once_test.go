@@ -1,0 +1,80 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"holdfast/jsonrpc"
+)
+
+// A torn wire is one whose first connection fails to take a message, without saying
+// whether it did, and ends while who wrote it waits for the answer.
+type torn struct {
+	up     int
+	failed chan struct{}
+	ends   chan struct{} // the second connection
+	wrote  chan jsonrpc.Message
+}
+
+func (w *torn) open(context.Context) (string, bool, error) { w.up++; return "", w.up == 1, nil }
+
+func (w *torn) read(func(jsonrpc.Message)) error {
+	if w.up == 1 {
+		<-w.failed
+	} else {
+		<-w.ends
+	}
+	return errCut
+}
+
+func (w *torn) write(_ context.Context, raw []byte) error {
+	select {
+	case <-w.failed:
+	default:
+		close(w.failed)
+		return errors.New("no answer")
+	}
+	m, err := jsonrpc.Parse(raw)
+	if err == nil {
+		w.wrote <- m
+	}
+	return err
+}
+
+func (w *torn) resumes() bool                 { return false }
+func (w *torn) confirm(context.Context) error { return nil }
+func (w *torn) close()                        {}
+
+// A call that was gone on with over the next connection is not sent again by who
+// sent it over the last one.
+func TestSentOnce(t *testing.T) {
+	t.Parallel()
+	c, err := New("http://127.0.0.1/", &Options{Transport: SSE, Silence: 300 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &torn{failed: make(chan struct{}), ends: make(chan struct{}), wrote: make(chan jsonrpc.Message, 10)}
+	c.mu.Lock()
+	c.line = newLine(c, w)
+	c.mu.Unlock()
+	t.Cleanup(func() {
+		c.stop()
+		close(w.ends)
+		c.Detach()
+	})
+	m, err := jsonrpc.Parse([]byte(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Send(t.Context(), m); err != nil {
+		t.Fatal(err)
+	}
+	first := <-w.wrote
+	select {
+	case m := <-w.wrote:
+		t.Errorf("sent again, first as %s, then as %s", first.ID, m.ID)
+	case <-time.After(time.Second):
+	}
+}
