@@ -78,6 +78,9 @@ type Options struct {
 	// must not wait. It is called for a request before that is sent: who writes the
 	// State down there and then finds the request again, whenever the process ends.
 	Changed func()
+	// Away is called when the server can't be reached for a call that is waited for,
+	// once for each call and time. It must not wait. Nil: it is logged.
+	Away func(error)
 	// Lost is called when the server has ended the session and another takes its
 	// place, before the error responses of the calls that are lost are given out.
 	// It must not wait. Nil: it is logged.

@@ -74,9 +74,18 @@ func (p *pace) poll(atMost time.Duration) time.Duration {
 // ctx ends, or the server was out of reach for Options.GiveUp.
 func (p *pace) wait(ctx context.Context, c *Conn, err error) error {
 	if err != nil && p.since.IsZero() {
-		c.logger.Info("the server is out of reach: trying again", "error", err)
+		c.away(err)
 	}
 	return p.waitFor(ctx, err, c.opts.GiveUp)
+}
+
+// away says that the server is out of reach.
+func (c *Conn) away(err error) {
+	if c.opts.Away != nil {
+		c.opts.Away(err)
+		return
+	}
+	c.logger.Info("the server is out of reach: trying again", "error", err)
 }
 
 // waitBriefly is wait for who has not reached the server yet.

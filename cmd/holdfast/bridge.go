@@ -25,6 +25,7 @@ type bridge struct {
 	host  *host
 	slots *slots // nil: nothing is kept
 
+	began  time.Time
 	prefix string // of the ids
 	dirty  chan struct{}
 	hurry  atomic.Bool   // what changes is to be written down there and then
@@ -64,7 +65,7 @@ type flight struct {
 
 func newBridge(url string, opts client.Options, h *host) *bridge {
 	b := &bridge{
-		url: url, opts: opts, host: h,
+		url: url, opts: opts, host: h, began: time.Now(),
 		prefix: strings.ToLower(rand.Text()[:8]), dirty: make(chan struct{}, 1),
 		opened: make(chan struct{}), stop: make(chan struct{}),
 		flights: make(map[string]*flight), asked: make(map[string]*flight),
@@ -185,6 +186,9 @@ func (b *bridge) newID() []byte {
 // request takes a request of the host.
 func (b *bridge) request(ctx context.Context, conn *client.Conn, m jsonrpc.Message) {
 	f := &flight{host: m.ID, method: m.Method, token: jsonrpc.Field(m.Params, "_meta", "progressToken")}
+	if b.fromAnother(conn, f, m) {
+		return
+	}
 	raw, again := b.enter(f, m)
 	switch {
 	case again != nil:
@@ -202,6 +206,42 @@ func (b *bridge) request(ctx context.Context, conn *client.Conn, m jsonrpc.Messa
 	if err != nil {
 		b.give(f, jsonrpc.AppendError(nil, f.id, jsonrpc.Errorf(jsonrpc.CodeInternal, "%v", err)))
 	}
+}
+
+// fromAnother goes on with a call that another window of the host made, before both
+// were closed. It says whether there is one.
+func (b *bridge) fromAnother(conn *client.Conn, f *flight, m jsonrpc.Message) bool {
+	if b.slots == nil || !keeps(m.Method) || time.Since(b.began) > claimFor {
+		return false
+	}
+	print, key := fingerprint(m.Method, m.Params), string(jsonrpc.Key(m.ID))
+	b.mu.Lock()
+	own := b.asked[key] != nil || b.orphan(print) != nil || b.slot == nil
+	b.mu.Unlock()
+	if own {
+		return false
+	}
+	old := b.slots.claim(b.print, print)
+	if old == nil {
+		return false
+	}
+	slog.Info("a call goes on that was made before, by another", "method", m.Method)
+	f.id, f.print, f.place = old.ID, print, old.Place
+	b.mu.Lock()
+	b.flights[string(f.id)], b.asked[key] = f, f
+	b.mu.Unlock()
+	b.save()
+	if old.Answer != nil {
+		b.give(f, old.Answer)
+		return true
+	}
+	b.work.Go(func() {
+		answer, err := conn.Resume(context.Background(), *old.Place)
+		if err == nil {
+			b.give(f, answer.Raw)
+		}
+	})
+	return true
 }
 
 // enter puts a request on record. It returns the message for the server, if there

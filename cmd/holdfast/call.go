@@ -146,6 +146,7 @@ func (f *followFlags) watch(cmd *cobra.Command, remote *remoteFlags, show *displ
 		default: // it is said already
 		}
 	}
+	opts.Away = func(err error) { show.line("no answer (%v): trying again", err) }
 	w := &watch{show: show, changed: changed}
 	if t := remote.transport.value; t != "auto" {
 		w.flags += " --transport " + t

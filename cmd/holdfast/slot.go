@@ -52,6 +52,8 @@ func (s *slots) take(print string) (*slot, *saved, error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	var best *slot
+	var kept *saved
 	for _, name := range names {
 		one, err := lockSlot(name)
 		if err != nil {
@@ -60,10 +62,18 @@ func (s *slots) take(print string) (*slot, *saved, error) {
 		if one == nil {
 			continue // another bridge has it
 		}
-		if old := one.read(); old != nil && old.Print == print {
-			return one, old, nil
+		old := one.read()
+		if old == nil || old.Print != print || kept != nil && !old.better(kept) {
+			one.release() // of another host, which may come back
+			continue
 		}
-		one.release() // of another host, which may come back
+		if best != nil {
+			best.release()
+		}
+		best, kept = one, old
+	}
+	if best != nil {
+		return best, kept, nil
 	}
 	for i := range mostSlots {
 		one, err := lockSlot(filepath.Join(s.dir, fmt.Sprintf("%s-%d.json", s.name, i)))
@@ -79,6 +89,62 @@ func (s *slots) take(print string) (*slot, *saved, error) {
 		one.release()
 	}
 	return nil, nil, fmt.Errorf("%d sessions with this server are kept already in %s", mostSlots, s.dir)
+}
+
+// better says whether a host that comes back is likelier to be the one of s than of
+// other: it has calls in flight, or was there later.
+func (s *saved) better(other *saved) bool {
+	if some, others := len(s.Calls) > 0, len(other.Calls) > 0; some != others {
+		return some
+	}
+	return s.Alive.After(other.Alive)
+}
+
+// claim takes a call of another bridge that is not there any more out of what is
+// kept: a host with several windows brings them back in any order. It returns nil if
+// there is none.
+func (s *slots) claim(print, request string) *savedFlight {
+	names, err := filepath.Glob(filepath.Join(s.dir, s.name+"-*.json"))
+	if err != nil {
+		return nil
+	}
+	for _, name := range names {
+		one, err := lockSlot(name)
+		if err != nil || one == nil {
+			continue
+		}
+		found := one.claim(print, request)
+		one.release()
+		if found != nil {
+			return found
+		}
+	}
+	return nil
+}
+
+// claim is [slots.claim] for one slot.
+func (s *slot) claim(print, request string) *savedFlight {
+	old := s.read()
+	if old == nil || old.Print != print {
+		return nil
+	}
+	for i, c := range old.Calls {
+		left := c.Left
+		if left.IsZero() {
+			left = old.Alive
+		}
+		if c.Print != request || time.Since(left) > claimFor || c.Answer == nil && c.Place == nil {
+			continue
+		}
+		old.Calls = append(old.Calls[:i:i], old.Calls[i+1:]...)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.write(old) != nil {
+			return nil // it would be claimed twice
+		}
+		return &c
+	}
+	return nil
 }
 
 // lockSlot takes the slot with a file, or returns nil if another process has it.

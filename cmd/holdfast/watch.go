@@ -77,6 +77,9 @@ func (w *watch) run(ctx context.Context) (jsonrpc.Message, error) {
 				w.over(true)
 				return m, nil
 			}
+			if w.cannotAsk(ctx, m) {
+				return jsonrpc.Message{}, w.leaveAsked(m)
+			}
 			w.take(ctx, m)
 		case m := <-w.answers:
 			w.answered(ctx, m)
@@ -99,6 +102,25 @@ func (w *watch) run(ctx context.Context) (jsonrpc.Message, error) {
 			return jsonrpc.Message{}, errLeft
 		}
 	}
+}
+
+// cannotAsk says whether a message is a question of a call that somebody else began,
+// who may be able to answer it, as nobody is here.
+func (w *watch) cannotAsk(ctx context.Context, m jsonrpc.Message) bool {
+	return w.ask == nil && w.asked != nil && m.Kind == jsonrpc.Request && m.Method == "elicitation/create" && !w.asked(ctx)
+}
+
+// leaveAsked leaves a call that waits for an answer.
+func (w *watch) leaveAsked(m jsonrpc.Message) error {
+	s, ok := w.state()
+	w.over(false)
+	w.conn.Detach()
+	text := oneLine(jsonrpc.String(jsonrpc.Field(m.Params, "message")))
+	err := fmt.Errorf("there is no terminal to ask at, and the server waits for an answer to: %s", text)
+	if command := w.command(s); ok && command != "" {
+		err = fmt.Errorf("%w\nAnswer it at a terminal (or with --interactive): %s", err, command)
+	}
+	return err
 }
 
 // receive hands over what the server says.
