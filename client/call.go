@@ -221,6 +221,7 @@ func (k *call) next(sent *atomic.Bool) (exchange, bool) {
 	switch answers := k.turns.sending; {
 	case answers != nil && p.stream != nil:
 		k.door, x.method, x.url, x.body, x.last, x.sent = doorAnswers, http.MethodPost, p.stream, answers, p.last, sent
+		k.turns.flown = len(k.turns.sent)
 		if !s.keys {
 			x.wait = k.c.opts.AnswerTimeout // it may go on with the call before it says anything
 		}
@@ -398,6 +399,11 @@ func (k *call) heedPost(no *refusal) error {
 func (k *call) shut() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	k.shutLocked()
+}
+
+// shutLocked is shut while k.mu is held.
+func (k *call) shutLocked() {
 	switch k.door {
 	case doorStream, doorAnswers:
 		k.dead.stream = true

@@ -228,6 +228,10 @@ func (g *gust) pass(data []byte) {
 
 // give hands data to the client. g.mu is held.
 func (g *gust) give(data []byte) {
+	if len(g.post.passed) == 0 {
+		status, _, _ := bytes.Cut(data, []byte("\r"))
+		g.w.trace.addf("proxy %d: %s", g.number, status)
+	}
 	if room := 8<<10 - len(g.post.passed); room > 0 {
 		g.w.mu.Lock()
 		g.post.passed = append(g.post.passed, data[:min(room, len(data))]...)

@@ -135,14 +135,19 @@ func (k *call) follow(r *response) error {
 		r.talks = k.c.opts.Silence
 	}
 	k.pace.reached()
-	k.turned() // or else it would be asked for answers again
-	if k.door == doorAnswers {
-		k.told.anew()
-	} else {
+	switch k.door {
+	case doorAnswers:
+		k.turned()
+		k.told.turn()
+	case doorStream:
+		k.turned() // or else it would have asked for answers again
+		k.told.again()
+	default:
 		k.told.again()
 	}
 	k.turns.connect(true)
 	defer k.turns.connect(false)
+	k.late()
 	replay := k.door != doorPost // what comes may have come before, here or on the standalone stream
 	events := sse.NewReader(&listening{r: r, silence: k.c.opts.Silence}, k.c.opts.MaxMessage)
 	for {

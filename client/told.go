@@ -8,8 +8,11 @@ import "hash/maphash"
 // what comes again is known by what it says.
 type told struct {
 	sums      []uint64
+	first     int  // where the repetition began that comes now
 	next      int  // where what comes now may stand; len(sums): nowhere
+	from      int  // where the newest stream began that goes on with the call
 	beginning bool // nothing has come since the stream was asked for again
+	turns     bool // what comes now may be another stream
 }
 
 // mostTold bounds how many messages of a stream are remembered.
@@ -18,22 +21,36 @@ const mostTold = 1 << 16
 // again notes that the stream is asked for again.
 func (t *told) again() { t.beginning, t.next = true, len(t.sums) }
 
-// anew notes that another stream goes on with the call, which repeats nothing.
-func (t *told) anew() { *t = told{} }
+// turn notes that the server has been given what it asked for: it goes on with
+// another stream, or with the same one.
+func (t *told) turn() {
+	t.again()
+	t.turns = true
+}
 
 // repeats notes a message, and says whether it has come before: the stream repeats
-// what it has said from its first message on, or from another of which there is
-// only one like it.
+// what it has said from its first message on, or that of the newest of several
+// streams, or from another of which there is only one like it.
 func (t *told) repeats(seed maphash.Seed, data []byte) bool {
 	sum := maphash.Bytes(seed, data)
 	if t.beginning {
-		t.beginning, t.next = false, t.find(sum)
+		t.next = t.find(sum)
+		t.first = t.next
+		if t.turns && t.next == len(t.sums) {
+			t.from = t.next
+		}
+		t.beginning, t.turns = false, false
 	}
-	if t.next < len(t.sums) && t.sums[t.next] == sum {
+	switch n := len(t.sums); {
+	case t.next < n && t.sums[t.next] == sum:
 		t.next++
 		return true
-	}
-	if len(t.sums) < mostTold {
+	case n >= mostTold:
+	case t.next < n: // it goes on otherwise: it is another stream that begins alike
+		t.from = n
+		t.sums = append(t.sums, t.sums[t.first:t.next]...)
+		t.sums = append(t.sums, sum)
+	default:
 		t.sums = append(t.sums, sum)
 	}
 	t.next = len(t.sums)
@@ -44,6 +61,9 @@ func (t *told) repeats(seed maphash.Seed, data []byte) bool {
 // it is none.
 func (t *told) find(sum uint64) int {
 	at := len(t.sums)
+	if t.from < at && t.sums[t.from] == sum {
+		return t.from
+	}
 	for i, s := range t.sums {
 		switch {
 		case s != sum:

@@ -10,7 +10,7 @@ import (
 func TestTold(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct{ name, says, want string }{
-		// A | is where the stream is asked for again.
+		// At a | the stream is asked for again, and at a > it is given answers.
 		{"from its beginning", "abc|abcd", "abcd"},
 		{"from its beginning, twice", "ab|abc|abcd", "abcd"},
 		{"cut while it repeats", "abc|ab|abcd", "abcd"},
@@ -20,8 +20,13 @@ func TestTold(t *testing.T) {
 		{"the same again, live", "aaa", "aaa"},
 		{"the same again, after its beginning", "xaa|aa", "xaaaa"}, // which of them can't be known: none is dropped
 		{"the same again, from the beginning", "xaa|xaaa", "xaaa"},
-		{"a repetition that breaks off", "abc|abz", "abcz"},
+		{"a repetition that breaks off", "abc|abz|abzy", "abczy"},
 		{"nothing before", "|ab", "ab"},
+		{"another stream", "ab>cd|cde", "abcde"},
+		{"another stream, cut before it spoke", "ab>|cd|cd", "abcd"},
+		{"another stream that begins alike", "xab>xcd|xcde", "xabcde"}, // which looks like the first
+		{"the same stream", "ab>abc|abcd", "abcd"},
+		{"turn by turn", "ab>cb>eb|ebf", "abcbebf"},
 	} {
 		var told told
 		var got strings.Builder
@@ -30,6 +35,8 @@ func TestTold(t *testing.T) {
 			switch {
 			case c == '|':
 				told.again()
+			case c == '>':
+				told.turn()
 			case !told.repeats(seed, []byte(string(c))):
 				got.WriteRune(c)
 			}
@@ -48,6 +55,9 @@ func TestToldBounded(t *testing.T) {
 	for i := range mostTold + 100 {
 		told.repeats(seed, []byte{byte(i), byte(i >> 8), byte(i >> 16)})
 	}
+	told.again()
+	told.repeats(seed, []byte{0, 0, 0})
+	told.repeats(seed, []byte("new"))
 	if n := len(told.sums); n != mostTold {
 		t.Errorf("%d are remembered", n)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -43,11 +44,12 @@ type turns struct {
 	posted    bool     // one has arrived there since the server last said that it waits
 	changed   chan struct{}
 
-	// sending are answers on their way to the stream URL, as an array; nil if there
-	// are none. Guarded by call.mu.
-	sending  []byte
-	sent     [][]byte // the same, one by one
-	doubtful bool     // they were sent, and nobody knows whether they arrived
+	// sending are answers for the stream URL, as an array; nil if there are none, or if
+	// they were sent and nobody knows whether they arrived. Guarded by call.mu, as what
+	// follows.
+	sending []byte
+	sent    [][]byte // those of which it is not known that they arrived
+	flown   int      // how many of them have been sent
 }
 
 // connect notes whether the call's stream is being read.
@@ -178,31 +180,30 @@ func (c *Conn) reply(m jsonrpc.Message) error {
 // missing.
 func (k *call) gather() bool {
 	t := &k.turns
-	t.mu.Lock()
-	ready := t.ready
-	if t.asked > 0 || len(ready) == 0 {
-		t.mu.Unlock()
-		return false
-	}
-	t.ready = nil
-	t.mu.Unlock()
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.send(ready)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.asked > 0 || len(t.ready) == 0 || t.connected { // or late would not see to it
+		return false
+	}
+	k.send(t.ready)
+	t.ready = nil
 	return true
 }
 
 // send has answers sent to the stream URL next. k.mu is held.
 func (k *call) send(ready [][]byte) {
-	array := []byte{'['}
-	for i, raw := range ready {
+	t := &k.turns
+	t.sent, t.flown = append(slices.Clip(t.sent), ready...), 0
+	t.sending = []byte{'['}
+	for i, raw := range t.sent {
 		if i > 0 {
-			array = append(array, ',')
+			t.sending = append(t.sending, ',')
 		}
-		array = append(array, raw...)
+		t.sending = append(t.sending, raw...)
 	}
-	array = append(array, ']')
-	k.turns.sending, k.turns.sent = array, ready
+	t.sending = append(t.sending, ']')
 }
 
 // keep sends the answers of a call one by one if its server does not disconnect
@@ -264,30 +265,30 @@ func (k *call) wanted() error {
 		return errNext // the server had not heard the answer when it said so
 	}
 	k.mu.Lock()
-	doubtful := k.turns.doubtful
-	k.turns.doubtful = false
-	if doubtful {
-		ready = append(k.turns.sent, ready...)
-	}
-	k.mu.Unlock()
-	if k.door != doorStream || len(ready) == 0 {
+	defer k.mu.Unlock()
+	switch {
+	case len(ready) == 0 && t.sending != nil: // whoever answered last has seen to it
+	case k.door == doorStream && len(ready)+len(t.sent) > 0:
+		k.send(ready) // and with them what it does not have yet
+	default:
 		k.pace.last = errors.New("the server says that it has said everything, but the answer did not arrive")
-		k.shut()
-		return errNext
+		k.shutLocked()
 	}
-	k.mu.Lock()
-	k.send(ready)
-	k.mu.Unlock()
 	return errNext
 }
 
 // doubt is what becomes of answers that may have arrived: they are not sent again
-// before the server says that it still waits for them.
+// before the server says that it still waits for them. One that honours keys is one
+// of ours, which takes each once however often it comes.
 func (k *call) doubt() {
 	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.turns.sending != nil {
-		k.turns.sending, k.turns.doubtful = nil, true
+	keys := k.session.keys
+	if !keys {
+		k.turns.sending = nil
+	}
+	k.mu.Unlock()
+	if keys {
+		k.c.scatter(k)
 	}
 }
 
@@ -297,14 +298,29 @@ func (k *call) turned() {
 	defer k.settle()
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.turns.sending, k.turns.sent, k.turns.doubtful = nil, nil, false
+	t := &k.turns
+	t.sending, t.sent = nil, t.sent[min(t.flown, len(t.sent)):]
+	if t.flown = 0; len(t.sent) > 0 {
+		k.send(nil)
+	}
+}
+
+// late sends answers that were gathered while the stream was asked for: it goes on
+// without them, and there is no need to wait for its next end.
+func (k *call) late() {
+	k.mu.Lock()
+	late := k.session.keys && k.turns.sending != nil
+	k.mu.Unlock()
+	if late {
+		k.c.scatter(k)
+	}
 }
 
 // scatter sends answers that the stream URL refused to the endpoint.
 func (c *Conn) scatter(k *call) {
 	k.mu.Lock()
 	answers := k.turns.sent
-	k.turns.sending, k.turns.sent = nil, nil
+	k.turns.sending, k.turns.sent, k.turns.flown = nil, nil, 0
 	k.mu.Unlock()
 	for _, raw := range answers {
 		if err := c.sendAnswer(k, raw); err != nil {
@@ -407,7 +423,7 @@ func (k *call) settle() {
 	t.mu.Lock()
 	open := t.asked > 0 || t.posting > 0 || len(t.ready) > 0
 	t.mu.Unlock()
-	k.place.behind = k.place.behind && (open || t.sending != nil || t.doubtful)
+	k.place.behind = k.place.behind && (open || len(t.sent) > 0)
 	k.mu.Unlock()
 	k.c.changed()
 }
