@@ -251,7 +251,7 @@ func (g *gust) strike() {
 	g.cut = true
 	g.w.trace.addf("proxy %d: struck", g.number)
 	g.w.mu.Lock()
-	g.post.struck, g.post.reset, g.post.silent = true, g.tr.reset, g.tr.haunted
+	g.post.struck, g.post.reset = true, g.tr.reset
 	g.w.mu.Unlock()
 	if g.tr.status != 0 {
 		_, _ = g.client.Write(canned(g.tr.status, "close"))

@@ -305,7 +305,7 @@ func (w *world) mayBeUnknown(c *called, after time.Duration) bool {
 		case !strip.link:
 			// A server that believes that it was heard waits for an answer, and who has no
 			// id can't tell it otherwise: SEP-1335 has no word for that.
-			return p.silent && !hasID && c.plan.asks() > 0
+			return !hasID && c.plan.asks() > 0
 		case hasID:
 			return false
 		}

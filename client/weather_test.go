@@ -45,7 +45,6 @@ type post struct {
 	passed []byte // the beginning of its response, as far as it came through
 	struck bool   // it was cut
 	reset  bool   // so that what had come through may have been lost behind it
-	silent bool   // the server was not told
 	// refused says that the proxy told the client to send it again.
 	refused bool
 }
