@@ -18,12 +18,13 @@ import (
 // server's messages come on, and a URL that ours are posted to. The stream can be
 // resumed if the server gives event ids, as Holdfast does.
 type pair struct {
-	c      *Conn
-	stream *response
-	body   *listening
-	events *sse.Reader
-	opened bool // open has been called already, for the line to come
-	talks  bool
+	c        *Conn
+	stream   *response
+	body     *listening
+	events   *sse.Reader
+	opened   bool // open has been called already, for the line to come
+	numbered bool // the server gives its first event an id: its stream can be resumed
+	talks    bool
 
 	mu       sync.Mutex
 	endpoint *url.URL
@@ -92,7 +93,7 @@ func (p *pair) open(ctx context.Context) (id string, resumed bool, err error) {
 	switch {
 	case p.talks:
 		r.expect(c.opts.Silence)
-	case resumed: // the server can do it again
+	case resumed || p.numbered: // the server can do it again, or says so with its first event
 		r.expect(longSilence * c.opts.Silence)
 	default:
 		r.expect(0)
@@ -115,6 +116,7 @@ func (p *pair) first(r *response, events *sse.Reader) (*url.URL, error) {
 		if ev.Name != "endpoint" {
 			continue
 		}
+		p.numbered = ev.ID != ""
 		to, err := r.Request.URL.Parse(string(ev.Data))
 		if err != nil {
 			return nil, &refusal{text: fmt.Sprintf("endpoint event: %v", err)}
