@@ -1,0 +1,208 @@
+package client
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+
+	"holdfast/jsonrpc"
+)
+
+// again goes on with a call over the connection of a number, where it has not been
+// sent yet, but over another or by another Conn.
+func (l *line) again(k *call, up int) {
+	l.mu.Lock()
+	last := l.on[k]
+	resumed := last >= l.born
+	over := last >= up || !k.isWritten() // it is sent anew
+	// A stream that goes on does so with its calls, if the server has them.
+	over = over || resumed && (k.opens() || !l.wire.resumes())
+	if !over {
+		l.on[k] = up
+	}
+	l.mu.Unlock()
+	if over {
+		return
+	}
+	raw := k.lineAgain(l.wire.resumes(), resumed)
+	if raw == nil {
+		k.fail(true, errors.New("the connection ended before the answer, and the server offers no way to ask again"))
+		k.cancel(nil)
+		return
+	}
+	if _, err := l.wait(k.ctx, k.opens()); err == nil {
+		_ = l.write(k.ctx, up, raw) // what fails is sent again over the next connection
+	}
+}
+
+// opens says whether the call is one that begins a session.
+func (k *call) opens() bool { return k.method == "initialize" || k.method == "server/discover" }
+
+// lineAgain returns what brings a call on over another connection, where the server
+// has to be asked to; nil: nothing.
+func (k *call) lineAgain(resumes, resumed bool) []byte {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	switch {
+	case resumes && k.place.token != "":
+		k.resuming = true
+		params := jsonrpc.Object("resumeToken", k.place.token)
+		if k.place.last != "" {
+			params, _ = jsonrpc.Set(params, jsonrpc.Quote(k.place.last), "_meta", "holdfast/lastEventId")
+		}
+		return jsonrpc.AppendRequest(nil, k.id, "requests/resume", params)
+	case k.body == nil:
+		return nil
+	case resumes && resumed && k.key != "":
+		return k.lineBody()
+	case harmless[k.method]:
+		k.wire = k.c.newID()
+		return k.lineBody()
+	}
+	return nil
+}
+
+// lineBody is the request as it goes over a line. k.mu is held.
+func (k *call) lineBody() []byte {
+	body := k.body
+	if k.key != "" {
+		body, _ = jsonrpc.Set(body, jsonrpc.Quote(k.key), "params", "_meta", keyed)
+	}
+	if string(k.wire) != string(k.id) {
+		if m, err := jsonrpc.Parse(slices.Clone(body)); err == nil {
+			body = m.WithID(k.wire)
+		}
+	}
+	return body
+}
+
+func (k *call) isWritten() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.written && !k.over
+}
+
+// overLine sends a call over the line and waits for its answer.
+func (c *Conn) overLine(k *call) error {
+	l := c.theLine()
+	defer l.off(k)
+	restored := k.maybe && !k.opens() // another Conn has sent it
+	for {
+		up, err := l.wait(k.ctx, k.opens())
+		if err != nil {
+			return err
+		}
+		raw, ok := l.about(k, up, restored)
+		if !ok {
+			continue // to the next connection
+		}
+		if raw == nil {
+			l.again(k, up)
+			break
+		}
+		k.maybe = true
+		if err = l.write(k.ctx, up, raw); err == nil || l.wire.resumes() && !errors.Is(err, errStale) {
+			break
+		}
+		again, err := l.failed(k, up, err)
+		if err != nil {
+			return err
+		}
+		if !again {
+			break
+		}
+	}
+	k.arrive(true)
+	<-k.ctx.Done()
+	return nil
+}
+
+// about notes that a call is about to be sent over the connection of a number, and
+// returns its request; nil: it goes on with what was sent before. It is false if the
+// connection has ended: then the next one does not take the call for one that was
+// sent.
+func (l *line) about(k *call, up int, restored bool) (raw []byte, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.up != up {
+		return nil, false
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.written = true
+	if restored || k.body == nil || l.on[k] == up {
+		return nil, true
+	}
+	l.on[k] = up
+	return k.lineBody(), true
+}
+
+// off forgets a call that is over.
+func (l *line) off(k *call) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.on, k)
+}
+
+// back takes back that a call was sent over the connection of a number. It is false
+// if it has been gone on with over another.
+func (l *line) back(k *call, up int) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.on[k] != up {
+		return false
+	}
+	delete(l.on, k)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.written = false
+	return true
+}
+
+// failed says whether a call is to be sent again after its sending over the
+// connection of a number has failed, or else why not; nil: what was sent counts.
+func (l *line) failed(k *call, up int, err error) (again bool, _ error) {
+	c := l.c
+	var no *refusal
+	switch {
+	case errors.As(err, &no) && no.certain():
+		if no.status != http.StatusTooManyRequests && no.status != http.StatusServiceUnavailable {
+			k.maybe = false
+			return false, no
+		}
+		k.pace.atleast = no.after
+		fallthrough
+	case errors.Is(err, errUnsent), errors.Is(err, errStale):
+		if !l.back(k, up) {
+			return false, nil
+		}
+		k.maybe = false
+		err = k.pace.wait(k.ctx, c, err)
+		return err == nil, err
+	}
+	// It may have arrived all the same, and then its answer comes over the line.
+	t := time.NewTimer(c.opts.Silence)
+	defer t.Stop()
+	select {
+	case <-k.ctx.Done():
+		return false, nil
+	case <-t.C:
+	}
+	if !harmless[k.method] {
+		return false, fmt.Errorf("the request may have arrived: %w", err)
+	}
+	if err := k.pace.wait(k.ctx, c, err); err != nil {
+		return false, err
+	}
+	if !l.back(k, up) {
+		return false, nil
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !k.opens() {
+		k.wire = c.newID() // it may be in flight under the other
+	}
+	return true, nil
+}
