@@ -376,15 +376,7 @@ func (l *line) take(m jsonrpc.Message) {
 		}
 		c.ask(k, m)
 	case jsonrpc.Notification:
-		switch m.Method {
-		case "notifications/requests/resumePolicy":
-			if c.policy(m) {
-				return
-			}
-		case "notifications/cancelled":
-			c.unask(jsonrpc.Field(m.Params, "requestId"))
-		}
-		c.deliver(m)
+		c.notified(m)
 	}
 }
 

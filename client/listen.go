@@ -274,20 +274,28 @@ func (l *listener) event(ev *sse.Event, session string, replay bool) {
 		c.ask(nil, m)
 	case jsonrpc.Notification:
 		switch m.Method {
-		case "notifications/requests/resumePolicy":
-			if c.policy(m) {
-				return
-			}
-		case "notifications/cancelled":
-			c.unask(jsonrpc.Field(m.Params, "requestId"))
 		case "notifications/tools/list_changed", "notifications/prompts/list_changed",
 			"notifications/resources/list_changed", "notifications/resources/updated":
 			if ev.ID != "" {
 				l.own = ev.ID // they belong to no call
 			}
 		}
-		c.deliver(m)
+		c.notified(m)
 	}
+}
+
+// notified gives a notification that comes on no call's own stream to the host,
+// after what it means here.
+func (c *Conn) notified(m jsonrpc.Message) {
+	switch m.Method {
+	case "notifications/requests/resumePolicy":
+		if c.policy(m) {
+			return
+		}
+	case "notifications/cancelled":
+		c.unask(jsonrpc.Field(m.Params, "requestId"))
+	}
+	c.deliver(m)
 }
 
 // astray notes an event, and says whether it is one of another stream, which has

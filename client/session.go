@@ -272,11 +272,16 @@ var initialized = []byte(`{"jsonrpc":"2.0","method":"notifications/initialized"}
 // askServer makes a request of our own and waits for its answer.
 func (c *Conn) askServer(ctx context.Context, method string, params []byte) (jsonrpc.Message, error) {
 	id := c.newID()
-	answer := make(chan jsonrpc.Message, 1)
-	k := &call{
+	return c.await(ctx, &call{
 		c: c, id: id, wire: id, method: method, body: jsonrpc.AppendRequest(nil, id, method, params),
-		posted: make(chan struct{}), inner: answer, brief: method == "requests/getStatus",
-	}
+		posted: make(chan struct{}), brief: method == "requests/getStatus",
+	})
+}
+
+// await runs a call whose answer the host does not get, and returns that.
+func (c *Conn) await(ctx context.Context, k *call) (jsonrpc.Message, error) {
+	answer := make(chan jsonrpc.Message, 1)
+	k.inner = answer
 	if err := c.enter(k); err != nil {
 		return jsonrpc.Message{}, err
 	}

@@ -140,25 +140,9 @@ func (c *Conn) goOn() {
 // to who resumes it next.
 func (c *Conn) Resume(ctx context.Context, old CallState) (jsonrpc.Message, error) {
 	c.begin()
-	answer := make(chan jsonrpc.Message, 1)
 	k := c.restored(old)
-	k.inner, k.at = answer, string(c.newID())
-	if err := c.enter(k); err != nil {
-		return jsonrpc.Message{}, err
-	}
-	if !c.start(k) {
-		c.leave(k)
-		return jsonrpc.Message{}, ErrClosed
-	}
-	select {
-	case m := <-answer:
-		return m, nil
-	case <-ctx.Done():
-		k.cancel(context.Cause(ctx))
-		return jsonrpc.Message{}, context.Cause(ctx)
-	case <-c.ctx.Done():
-		return jsonrpc.Message{}, ErrClosed
-	}
+	k.at = string(c.newID())
+	return c.await(ctx, k)
 }
 
 // A Status is what the server says of a call, without giving out what it has said
