@@ -2,33 +2,81 @@
 package engine
 
 import (
+	"context"
 	"errors"
 	"fmt"
-	"net/url"
+	"log/slog"
+	"strings"
 	"time"
 
+	"holdfast/engine/durable"
+	"holdfast/engine/jetstream"
 	"holdfast/engine/memory"
+	"holdfast/engine/redis"
 	"holdfast/stream"
 )
 
-// Open opens the store that a URL names, which keeps finished calls for keep (0:
-// the engine's default). So far there is one engine:
+// Options say what a store keeps. The zero value of each field stands for the
+// default given with it.
+type Options struct {
+	Keep       time.Duration // how long a finished call can still be read; 10 minutes
+	SessionTTL time.Duration // how long a session lives that nobody uses; 30 minutes
+	Logger     *slog.Logger  // slog.Default()
+}
+
+// opener opens an engine. Its errors do not tell the URL, which may hold a
+// password.
+type opener func(ctx context.Context, rawURL string, o durable.Options) (durable.Log, error)
+
+// engines are those that outlive a process, by the schemes of their URLs.
+var engines = map[string]opener{
+	"file":           jetstream.Open,
+	"nats":           jetstream.Open,
+	"tls":            jetstream.Open,
+	"redis":          redis.Open,
+	"rediss":         redis.Open,
+	"redis+sentinel": redis.Open,
+	"redis+cluster":  redis.Open,
+}
+
+// schemes is what is offered to those who name no engine that there is.
+const schemes = "memory:, file:DIR, nats://HOST or redis://HOST"
+
+// Open opens the store that a URL names:
 //
-//	memory:    in this process; what it keeps is gone with the process
-func Open(rawURL string, keep time.Duration) (stream.Store, error) {
-	// What is wrong is said without the URL: it may hold a password.
-	u, err := url.Parse(rawURL)
+//	memory:                      in this process; what it keeps is gone with the process
+//	file:DIR                     on this disk, in this process (JetStream): one node
+//	nats://USER:PASS@H1,H2,H3    a JetStream cluster: any number of nodes
+//	redis://HOST:PORT/DB         Redis or Valkey: any number of nodes
+//
+// All but memory are a [stream.Shared].
+func Open(ctx context.Context, rawURL string, o Options) (stream.Store, error) {
+	// net/url does not take several hosts with ports.
+	scheme, rest, ok := strings.Cut(rawURL, ":")
+	scheme = strings.ToLower(scheme)
 	switch {
-	case err != nil:
-		return nil, errors.New("store: malformed URL")
-	case u.Scheme == "":
-		return nil, errors.New(`store: want an engine's URL; there is only "memory:"`)
-	case u.Scheme != "memory":
-		return nil, fmt.Errorf(`store %q: no such engine; there is only "memory:"`, u.Scheme+":")
-	case *u != url.URL{Scheme: "memory"}:
+	case !ok || !isScheme(scheme):
+		return nil, errors.New("store: want an engine's URL: " + schemes)
+	case scheme == "memory" && rest != "":
 		return nil, errors.New(`store "memory:": nothing may follow the colon`)
+	case scheme == "memory":
+		return Memory(o.Keep), nil
 	}
-	return Memory(keep), nil
+	open := engines[scheme]
+	if open == nil {
+		return nil, fmt.Errorf("store %q: no such engine: want %s", scheme+":", schemes)
+	}
+	d := durable.Options{Keep: o.Keep, SessionTTL: o.SessionTTL, Logger: o.Logger}
+	log, err := open(ctx, scheme+":"+rest, d)
+	if err != nil {
+		return nil, fmt.Errorf("store %q: %w", scheme+":", err)
+	}
+	return durable.New(log, d), nil
+}
+
+// isScheme says whether s, in lower case, is the scheme of a URL (RFC 3986, section 3.1).
+func isScheme(s string) bool {
+	return s != "" && s[0] >= 'a' && s[0] <= 'z' && strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789+-.") == ""
 }
 
 // Memory opens a store in this process.

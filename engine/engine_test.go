@@ -17,12 +17,12 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func TestOpen(t *testing.T) {
 	t.Parallel()
 	for _, url := range []string{"memory:", "MEMORY:"} {
-		st, err := engine.Open(url, 0)
+		st, err := engine.Open(t.Context(), url, engine.Options{})
 		if err != nil {
 			t.Errorf("%s: %v", url, err)
 			continue
 		}
-		if _, err := st.Create(t.Context(), "a"); err != nil {
+		if _, err := st.Create(t.Context(), "a", nil); err != nil {
 			t.Errorf("%s: %v", url, err)
 		}
 		if err := st.Close(); err != nil {
@@ -38,20 +38,20 @@ func TestOpenErrors(t *testing.T) {
 		"":                               "want an engine's URL",
 		"memory":                         "want an engine's URL",
 		"/var/lib/holdfast":              "want an engine's URL",
-		"rocks://me:hunter2@host":        `store "rocks:": no such engine; there is only "memory:"`,
+		"rocks://me:hunter2@host":        `store "rocks:": no such engine`,
 		"rocks:me:hunter2@host":          `store "rocks:"`,
-		"rocks://me:hunter2@ho st":       "malformed",
-		"rocks://me:hunter2/x@host":      "malformed",
-		":":                              "malformed",
+		"rocks://me:hunter2@ho st":       "no such engine",
+		"rocks://me:hunter2/x@host":      "no such engine",
+		":":                              "want an engine",
 		"memory:hunter2":                 "nothing may follow",
 		"memory://host":                  "nothing may follow",
 		"memory:?keep=hunter2":           "nothing may follow",
 		"memory:#hunter2":                "nothing may follow",
-		"rocks://me:hunt%er2@host":       "malformed",
+		"rocks://me:hunt%er2@host":       "no such engine",
 		"rocks://host?password=hunter2":  "no such engine",
 		"rocks://me@host/\x7f?k=hunter2": "malformed",
 	} {
-		st, err := engine.Open(url, time.Minute)
+		st, err := engine.Open(t.Context(), url, engine.Options{Keep: time.Minute})
 		if err == nil {
 			t.Errorf("%q: opened", url)
 			_ = st.Close()
@@ -69,12 +69,12 @@ func TestOpenErrors(t *testing.T) {
 // What Open is told of the time to keep reaches the store.
 func TestOpenKeep(t *testing.T) {
 	t.Parallel()
-	st, err := engine.Open("memory:", time.Nanosecond)
+	st, err := engine.Open(t.Context(), "memory:", engine.Options{Keep: time.Nanosecond})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer st.Close()
-	l, err := st.Create(t.Context(), "a")
+	l, err := st.Create(t.Context(), "a", nil)
 	if err != nil {
 		t.Fatal(err)
 	}

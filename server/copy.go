@@ -229,13 +229,10 @@ func (c *conn) gather(p *page, text []byte, src *source, entries []stream.Entry)
 		return text
 	}
 	var id []byte
-	if c.ids {
-		id = session.AppendEventID(p.id[:0], src.name, src.Cursor().Epoch, 0)
-		id = id[:len(id)-1]
-	}
+	epoch := uint64(0) // that id is of
 	for i := range entries {
 		if len(text) >= mostText {
-			src.Back(entries[i-1].Seq)
+			src.Back(entries[i-1])
 			break
 		}
 		e := &entries[i]
@@ -245,6 +242,11 @@ func (c *conn) gather(p *page, text []byte, src *source, entries []stream.Entry)
 		}
 		if c.ids {
 			c.sentID = true
+			if e.Epoch != epoch {
+				epoch = e.Epoch
+				id = session.AppendEventID(p.id[:0], src.name, epoch, 0)
+				id = id[:len(id)-1]
+			}
 			text = c.out.append(text, strconv.AppendUint(id, e.Seq, 36), e.Data)
 		} else {
 			text = c.out.append(text, nil, e.Data)

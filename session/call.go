@@ -47,7 +47,7 @@ type Call struct {
 // tell has the call's readers told how the call ended, from memory.
 func (c *Call) tell(end []stream.Entry) {
 	for i := range end {
-		end[i].Seq = c.seq + 1 + uint64(i)
+		end[i].Seq, end[i].Epoch = c.seq+1+uint64(i), c.s.lease.Epoch
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -63,6 +63,9 @@ func (s *Session) ParseEventID(id string) (stream.Cursor, error) {
 		}
 		n[i] = v
 	}
+	if n[1] == 0 && n[2] > 0 {
+		return stream.Cursor{}, ErrBadID // no entry was ever written under epoch 0
+	}
 	name := id[:markLen+len(parts[0])]
 	if subtle.ConstantTimeCompare([]byte(name), []byte(s.StreamName(n[0]))) != 1 {
 		return stream.Cursor{}, ErrBadID

@@ -132,7 +132,7 @@ func (m *Manager) New(r *http.Request, principal string, single bool) (*Session,
 	m.work.Add(1)
 	defer m.work.Done()
 	m.mu.Unlock()
-	lease, err := m.store.Create(r.Context(), s.key)
+	lease, err := m.store.Create(r.Context(), s.key, nil)
 	if err == nil {
 		s.lease = lease
 		err = s.connect(r.Context(), r)

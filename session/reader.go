@@ -153,7 +153,7 @@ func (s *Session) Read(ctx context.Context, number, epoch, seq uint64, ready cha
 		ready:  ready,
 	}
 	if epoch == 0 {
-		r.cursor.Epoch = s.lease.Epoch
+		r.cursor.Epoch = s.epochOf(ctx, r.cursor)
 	}
 	if number == standalone {
 		r.call = s.aside
@@ -185,6 +185,18 @@ func (s *Session) Read(ctx context.Context, number, epoch, seq uint64, ready cha
 	}
 	r.poke() // for what is there already
 	return r, nil
+}
+
+// epochOf returns the epoch under which the entry before a cursor was written.
+func (s *Session) epochOf(ctx context.Context, at stream.Cursor) uint64 {
+	if at.Seq > 0 {
+		var one [1]stream.Entry
+		at.Seq, at.Epoch = at.Seq-1, 0
+		if got, err := s.m.store.Read(ctx, at, one[:0]); err == nil && len(got) > 0 {
+			return got[0].Epoch
+		}
+	}
+	return s.lease.Epoch
 }
 
 // dislodgeWait bounds how long a new reader waits for the old one to leave. One
@@ -256,16 +268,16 @@ func (r *Reader) Next(ctx context.Context, buf []stream.Entry) ([]stream.Entry, 
 	buf, err := r.fetch(ctx, buf)
 	if n := len(buf); n > had && err == nil {
 		r.cursor.Seq = buf[n-1].Seq
-		r.cursor.Epoch = r.s.lease.Epoch
+		r.cursor.Epoch = buf[n-1].Epoch
 		r.ended = buf[n-1].Last
 	}
 	return buf, err
 }
 
-// Back goes back to after the entry seq, which the last Next returned, but not as
-// its last: what follows it is read again.
-func (r *Reader) Back(seq uint64) {
-	r.cursor.Seq = seq
+// Back goes back to after an entry which the last Next returned, but not as its
+// last: what follows it is read again.
+func (r *Reader) Back(to stream.Entry) {
+	r.cursor.Seq, r.cursor.Epoch = to.Seq, to.Epoch
 	r.ended = false
 }
 
@@ -434,7 +446,7 @@ func (s *Session) ToldAt(at stream.Cursor) stream.Cursor {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		if c.told > at.Seq {
-			at.Seq, at.Epoch = c.told, s.lease.Epoch
+			at.Seq, at.Epoch = c.told, 0
 		}
 	}
 	return at

@@ -11,7 +11,8 @@
 //
 //  1. A session is created before anything is appended to it, and owned under a
 //     [Lease]. Creating one that exists is [ErrExists]; appending to one that
-//     does not, or watching it, is [ErrNotFound].
+//     does not, or watching it, is [ErrNotFound]. It is read, watched and written
+//     by its owner only.
 //  2. An append is all or none. When it returns nil, its entries are kept as
 //     durably as the store promises, and every read that starts later sees them.
 //  3. Sequences are dense from 1 in each stream. An entry whose sequence was
@@ -26,7 +27,8 @@
 //     a duplicate; at the end of a finished stream it is io.EOF. If entries
 //     after the cursor are no longer kept it is [ErrTrimmed]: a gap is an error,
 //     never silence. A cursor past the newest entry, or whose entry was written
-//     under another epoch than the cursor says, is [ErrTrimmed] too.
+//     under another epoch than the cursor says, is [ErrTrimmed] too. An entry
+//     carries the epoch of the lease under which it was appended.
 //  7. A stream that was never written, or is kept no longer, is [ErrNotFound].
 //  8. A watcher is told after every append to its stream; one telling may stand
 //     for several appends. An append never waits for a watcher.
@@ -44,11 +46,36 @@
 //
 // All methods may be called concurrently, except appends of one session, which
 // have one caller at a time.
+//
+// # The contract of a shared store
+//
+// A [Shared] store is durable: it outlives the node that writes to it, and other
+// nodes take its sessions over.
+//
+//  12. A record may be a note: opaque bytes that are kept beside a stream and are
+//     no entry of it. A newer note takes the place of the older. Notes are
+//     appended with entries, all or none, before the stream's last entry.
+//  13. [Shared.Acquire] gives the session a newer epoch. From when it returns no
+//     older lease can append, and everything that an append under one was ever
+//     accepted with is there. Of several who acquire what the same [Shared.Lookup]
+//     said, one succeeds; for the others it is [ErrConflict].
+//  14. What is acquired is what was appended: each stream's note and bounds, and
+//     the data that the session was created with. A finished stream has no note
+//     any more once its end has expired.
+//  15. An append that can't be known to have succeeded or not is repeated by the
+//     store, for as long as its context lasts; only then it is [ErrUnavailable].
+//     After that, and after [ErrFenced], the lease is lost: nothing can be
+//     appended under it, and what it was for can be acquired again.
+//  16. A session that nobody has touched, created or acquired for the store's time
+//     to live is gone. Streams of it that have not ended live as long as it and its
+//     owner, however old their entries are.
+//  17. [Shared.Claim] gives an id its first value; for all others it returns that.
 package stream
 
 import (
 	"context"
 	"errors"
+	"time"
 )
 
 // Reserve is the size in bytes up to which the entries that end a stream are
@@ -66,7 +93,8 @@ type ID struct {
 }
 
 // A Cursor is a place in a stream: after the entry Seq, written under Epoch.
-// Seq 0 is the stream's beginning, and no epoch is asked for there.
+// Seq 0 is the stream's beginning, and no epoch is asked for there, nor where
+// Epoch is 0.
 type Cursor struct {
 	Stream ID
 	Epoch  uint64
@@ -76,14 +104,16 @@ type Cursor struct {
 // An Entry is one message in a stream. Whoever holds one must not change its
 // bytes.
 type Entry struct {
-	Seq  uint64
-	Data []byte // one JSON-RPC message; may be empty in a last entry
-	Last bool   // nothing follows in this stream
+	Seq   uint64
+	Epoch uint64 // of the lease that it was appended under; the store sets it
+	Data  []byte // one JSON-RPC message; may be empty in a last entry
+	Last  bool   // nothing follows in this stream
 }
 
-// A Record is an entry on its way into its stream.
+// A Record is an entry on its way into its stream, or a note beside it.
 type Record struct {
 	Number uint64 // of the stream
+	Note   bool   // Data is a note: Seq and Last mean nothing
 	Entry
 }
 
@@ -100,14 +130,16 @@ var (
 	ErrConflict    = errors.New("entry does not follow the last one")
 	ErrFenced      = errors.New("session is owned by another")
 	ErrFull        = errors.New("store is full")
+	ErrTooLarge    = errors.New("message is too large for the store")
 	ErrTrimmed     = errors.New("messages after this cursor are no longer kept")
 	ErrUnavailable = errors.New("store is unavailable, outcome unknown")
 )
 
 // A Store keeps streams. The rules are in the package documentation.
 type Store interface {
-	// Create makes a session known and leases it to the caller.
-	Create(ctx context.Context, key SessionKey) (Lease, error)
+	// Create makes a session known and leases it to the caller. about is for those
+	// who take the session over; the caller must not change it any more.
+	Create(ctx context.Context, key SessionKey, about []byte) (Lease, error)
 	// Append adds records to streams of the lease's session.
 	Append(ctx context.Context, lease Lease, records []Record) error
 	// Read appends to buf the entries after the cursor, up to buf's capacity, and
@@ -124,4 +156,62 @@ type Store interface {
 	Delete(ctx context.Context, key SessionKey) error
 	// Close ends the store's own work. No other call may follow.
 	Close() error
+}
+
+// A Session is what a shared store knows of a session without owning it.
+type Session struct {
+	Key   SessionKey
+	Owner string // the node that owns it; "" if it was released
+	Open  bool   // it was released while calls in it had not ended
+	Epoch uint64
+	About []byte // what it was created with
+}
+
+// A Taken is a session as it was found when it was acquired.
+type Taken struct {
+	Lease
+	About   []byte
+	Streams []Stream // those of which something is kept, by their numbers
+}
+
+// A Stream is what is kept of a stream.
+type Stream struct {
+	Number       uint64
+	Note         []byte
+	Oldest, Next uint64 // as [Store.Bounds] gives them; both 1 if there is only a note
+	Ended        bool
+}
+
+// A ClaimID names what is claimed.
+type ClaimID [32]byte
+
+// A Shared store is a store whose sessions other nodes take over. The rules are in
+// the package documentation. Its methods may be called concurrently; they return
+// [ErrUnavailable] when the engine does not answer before ctx is done.
+type Shared interface {
+	Store
+	// Node is the name under which this process owns sessions. No two that ever ran
+	// have the same.
+	Node() string
+	// Lookup says who owns a session. The error is [ErrNotFound], after expiry too.
+	Lookup(ctx context.Context, key SessionKey) (Session, error)
+	// Acquire takes a session over from the owner that was is about, dead or not.
+	Acquire(ctx context.Context, was Session) (Taken, error)
+	// Release gives a session up, for whoever wants it next: then nobody owns it.
+	// open says that calls in it have not ended. What this node has of it in memory
+	// is dropped, and watchers are told.
+	Release(ctx context.Context, lease Lease, open bool) error
+	// Forget drops what this node has in memory of a session whose lease is lost,
+	// and tells its watchers.
+	Forget(lease Lease)
+	// Touch starts the session's idle time anew. [ErrFenced] says that another owns
+	// it.
+	Touch(ctx context.Context, lease Lease) error
+	// Sessions calls yield with every session, in no order, until it returns false.
+	Sessions(ctx context.Context, yield func(Session) bool) error
+	// Claim gives id the value, if it has none, and returns nil; else what it has,
+	// and how long ago it was given. A claim is kept for a day.
+	Claim(ctx context.Context, id ClaimID, value []byte) (was []byte, age time.Duration, err error)
+	// Unclaim takes the value from id again, if it still has it.
+	Unclaim(ctx context.Context, id ClaimID, value []byte) error
 }

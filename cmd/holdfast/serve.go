@@ -167,7 +167,7 @@ func (f *serveFlags) serve(ctx context.Context, command []string, out io.Writer)
 		return err
 	}
 	opts := f.options()
-	store, err := engine.Open(f.store, f.keep)
+	store, err := engine.Open(ctx, f.store, engine.Options{Keep: f.keep, SessionTTL: f.sessionTTL})
 	if err != nil {
 		return usageError{err}
 	}

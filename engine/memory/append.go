@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"holdfast/stream"
@@ -17,6 +18,7 @@ func (st *Store) Append(_ context.Context, lease stream.Lease, records []stream.
 	}
 	// What is to be refused makes no room. A session's appends have one caller at
 	// a time, so what is checked here still holds below.
+	records = entries(records)
 	s.mu.Lock()
 	fresh, err := s.check(lease, records)
 	s.mu.Unlock()
@@ -49,6 +51,16 @@ func (st *Store) Append(_ context.Context, lease stream.Lease, records []stream.
 	}
 	return nil
 }
+
+// entries returns the records that are no notes, which nobody could read here.
+func entries(records []stream.Record) []stream.Record {
+	if !slices.ContainsFunc(records, isNote) {
+		return records
+	}
+	return slices.DeleteFunc(slices.Clone(records), isNote)
+}
+
+func isNote(r stream.Record) bool { return r.Note }
 
 // reserve takes size bytes out of what all sessions may keep, and says whether
 // they were to be had. A final append gets them in any case.
@@ -149,7 +161,9 @@ func (l *log) same(r *stream.Record) bool {
 // put appends one record that check has accepted and reserve has counted.
 func (st *Store) put(s *session, r *stream.Record) {
 	l := s.log(r.Number)
-	l.entries = append(l.entries, r.Entry)
+	e := r.Entry
+	e.Epoch = s.epoch
+	l.entries = append(l.entries, e)
 	l.next++
 	n := int64(len(r.Data)) + overhead
 	l.bytes += n

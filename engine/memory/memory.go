@@ -100,7 +100,7 @@ func (st *Store) Close() error {
 func (st *Store) Bytes() int64 { return st.total.Load() }
 
 // Create implements [stream.Store].
-func (st *Store) Create(_ context.Context, key stream.SessionKey) (stream.Lease, error) {
+func (st *Store) Create(_ context.Context, key stream.SessionKey, _ []byte) (stream.Lease, error) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	if _, ok := st.sessions[key]; ok {
@@ -195,7 +195,7 @@ func (st *Store) Read(_ context.Context, after stream.Cursor, buf []stream.Entry
 	}
 	first := l.next - uint64(len(l.entries))
 	switch {
-	case after.Seq > 0 && after.Epoch != s.epoch, after.Seq+1 < first, after.Seq >= l.next:
+	case after.Seq+1 < first, after.Seq >= l.next, !l.wrote(after, first):
 		return buf, stream.ErrTrimmed
 	case after.Seq+1 == l.next:
 		if l.last {
@@ -205,6 +205,16 @@ func (st *Store) Read(_ context.Context, after stream.Cursor, buf []stream.Entry
 	}
 	from := l.entries[after.Seq+1-first:]
 	return append(buf, from[:min(len(from), cap(buf)-len(buf))]...), nil
+}
+
+// wrote says whether the entry before a cursor, which is after the one before
+// first, was written under the cursor's epoch. Of an entry that was trimmed this is
+// not known, and believed.
+func (l *log) wrote(after stream.Cursor, first uint64) bool {
+	if after.Seq < first || after.Epoch == 0 {
+		return true
+	}
+	return l.entries[after.Seq-first].Epoch == after.Epoch
 }
 
 // Bounds implements [stream.Store].

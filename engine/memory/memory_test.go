@@ -105,7 +105,7 @@ func open(t *testing.T, o Options) *Store {
 
 func create(t *testing.T, st *Store, key stream.SessionKey) stream.Lease {
 	t.Helper()
-	l, err := st.Create(t.Context(), key)
+	l, err := st.Create(t.Context(), key, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -224,7 +224,7 @@ func TestChurn(t *testing.T) {
 		key := stream.SessionKey(fmt.Sprint(i))
 		sessions.Go(func() {
 			for range 20 {
-				l, err := st.Create(t.Context(), key)
+				l, err := st.Create(t.Context(), key, nil)
 				if err != nil {
 					t.Error(err)
 					return
@@ -368,7 +368,7 @@ func TestMemoryIsReturned(t *testing.T) { // alone: it looks at the whole heap
 func BenchmarkAppend(b *testing.B) {
 	st := New(Options{})
 	defer st.Close()
-	l, _ := st.Create(b.Context(), "a")
+	l, _ := st.Create(b.Context(), "a", nil)
 	data := make([]byte, 256)
 	seq := uint64(0)
 	b.ReportAllocs()

@@ -24,7 +24,7 @@ func created(b *box) {
 			st = b.other
 		}
 		wg.Go(func() {
-			l, err := st.Create(b.Context(), "a")
+			l, err := st.Create(b.Context(), "a", nil)
 			switch {
 			case err == nil && l.Session == "a":
 				won.Add(1)
@@ -39,7 +39,7 @@ func created(b *box) {
 	}
 	l := b.create("b")
 	b.add(l, rec(1, 1))
-	_, err = b.other.Create(b.Context(), "b")
+	_, err = b.other.Create(b.Context(), "b", nil)
 	b.want("Create again", err, stream.ErrExists)
 	b.has(b.st, l, 1, 1, 1, 0)
 }
@@ -91,7 +91,7 @@ func durable(b *box) {
 	b.reopen()
 	b.has(b.st, l, 1, 1, 50, 0)
 	b.has(b.other, l, 2, 1, 51, 0)
-	_, err := b.st.Create(b.Context(), "a")
+	_, err := b.st.Create(b.Context(), "a", nil)
 	b.want("Create again", err, stream.ErrExists)
 	if b.o.Acquire != nil {
 		if l, err = b.o.Acquire(b.Context(), b.st, "a"); err != nil {

@@ -79,7 +79,7 @@ func random(b *box) {
 		switch x := rng.IntN(100); {
 		case x < 5:
 			what = fmt.Sprintf("Create %s", key)
-			l, err := st.Create(b.Context(), key)
+			l, err := st.Create(b.Context(), key, nil)
 			if got = err; m[key] != nil {
 				want = stream.ErrExists
 			} else {
@@ -162,7 +162,7 @@ func crowd(b *box) {
 		st, readers := b.st, b.other
 		wg.Go(func() {
 			for round := range 3 {
-				l, err := st.Create(b.Context(), key)
+				l, err := st.Create(b.Context(), key, nil)
 				if err != nil {
 					b.Errorf("Create: %v", err)
 					return

@@ -141,7 +141,6 @@ func badCursor(b *box) {
 			at(l, 1, 3), at(l, 2, 3), at(l, 1, 1<<63), at(l, 1, 1<<64-1), // past the newest
 			{Stream: at(l, 1, 0).Stream, Epoch: l.Epoch + 1, Seq: 1},
 			{Stream: at(l, 1, 0).Stream, Epoch: l.Epoch + 1, Seq: 2},
-			{Stream: at(l, 1, 0).Stream, Epoch: 0, Seq: 1},
 			{Stream: at(l, 2, 0).Stream, Epoch: l.Epoch + 1, Seq: 2},
 		} {
 			got, err := read(b.Context(), st, c)

@@ -133,7 +133,7 @@ func (b *box) close() {
 // create makes a session.
 func (b *box) create(key stream.SessionKey) stream.Lease {
 	b.Helper()
-	l, err := b.st.Create(b.Context(), key)
+	l, err := b.st.Create(b.Context(), key, nil)
 	if err != nil {
 		b.Fatalf("Create: %v", err)
 	}
