@@ -98,9 +98,9 @@ func NewManager(store stream.Store, backend Backend, opts Options) *Manager {
 	return m
 }
 
-// keyOf returns the public name of a session: good for logs and URLs, and no
+// KeyOf returns the public name of a session: good for logs and URLs, and no
 // help in guessing its id.
-func keyOf(id string) stream.SessionKey {
+func KeyOf(id string) stream.SessionKey {
 	sum := sha256.Sum256([]byte(id))
 	return stream.SessionKey(base64.RawURLEncoding.EncodeToString(sum[:12]))
 }
@@ -111,7 +111,7 @@ func keyOf(id string) stream.SessionKey {
 // The errors are [ErrBusy], [ErrClosing], and one that wraps [ErrRefused].
 func (m *Manager) New(r *http.Request, principal string, single bool) (*Session, error) {
 	id := rand.Text() // 130 bits, visible ASCII
-	s := &Session{m: m, id: id, key: keyOf(id), principal: principal, single: single}
+	s := &Session{m: m, id: id, key: KeyOf(id), principal: principal, single: single}
 	s.aside = &Call{s: s}
 	if single && m.opts.Ended != nil {
 		s.aside.record = &record{hooks: &hooks{over: true}}
@@ -150,7 +150,7 @@ func (m *Manager) New(r *http.Request, principal string, single bool) (*Session,
 // Find returns the session with the secret id, if it is the principal's.
 // Otherwise it is [ErrNotFound], whatever the reason.
 func (m *Manager) Find(id, principal string) (*Session, error) {
-	s, err := m.FindName(string(keyOf(id)), principal)
+	s, err := m.FindName(string(KeyOf(id)), principal)
 	if err == nil {
 		s.Touch()
 	}

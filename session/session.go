@@ -223,7 +223,7 @@ func (s *Session) answer(ctx context.Context, m jsonrpc.Message, header http.Hea
 }
 
 // Is says whether id is the session's secret id.
-func (s *Session) Is(id string) bool { return keyOf(id) == s.key }
+func (s *Session) Is(id string) bool { return KeyOf(id) == s.key }
 
 // Single says whether all the session's messages go to its standalone stream.
 func (s *Session) Single() bool { return s.single }
