@@ -3,6 +3,8 @@ package client_test
 import (
 	"context"
 	"net/http"
+	"net/http/httputil"
+	neturl "net/url"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -36,6 +38,50 @@ func transports(t *testing.T) map[string]string {
 		"sse":         base + "/sse",
 		"sse, go-sdk": base + "/old",
 		"ws":          "ws" + strings.TrimPrefix(base, "http") + "/mcp",
+	}
+}
+
+// A latch lets those in who have logged in.
+type latch struct{ open atomic.Bool }
+
+func (l *latch) Authorization(context.Context) (string, error) {
+	if l.open.Load() {
+		return "Bearer x", nil
+	}
+	return "", nil
+}
+
+func (l *latch) Authorize(ctx context.Context, _ *http.Request, resp *http.Response) error {
+	_ = resp.Body.Close()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	l.open.Store(true)
+	return nil
+}
+
+// Whatever the transport, who is asked to log in can.
+func TestLogIn(t *testing.T) {
+	t.Parallel()
+	for name, url := range transports(t) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			base, path, _ := strings.Cut(strings.TrimPrefix(strings.TrimPrefix(url, "http://"), "ws://"), "/")
+			to := httputil.NewSingleHostReverseProxy(&neturl.URL{Scheme: "http", Host: base})
+			to.FlushInterval = -1
+			door := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if r.Header.Get("Authorization") == "" {
+					w.WriteHeader(http.StatusUnauthorized)
+					return
+				}
+				to.ServeHTTP(w, r)
+			}))
+			scheme, _, _ := strings.Cut(url, ":")
+			s := connect(t, scheme+strings.TrimPrefix(door, "http")+"/"+path, &client.Options{Auth: &latch{}}, nil)
+			if err := s.Ping(t.Context(), nil); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }
 

@@ -92,13 +92,12 @@ func forgotten(err error) bool {
 // returns the id that the server gives the session.
 func (s *socket) dial(ctx context.Context, x exchange) (_ *websocket.Conn, id string, err error) {
 	for try := 0; ; try++ {
-		ctx, stop := context.WithTimeout(ctx, s.c.opts.ConnectTimeout)
 		req := &http.Request{Method: http.MethodGet, URL: plain(s.url), Header: make(http.Header)}
 		if err := s.c.head(ctx, req, x); err != nil {
-			stop()
 			return nil, "", &refusal{text: err.Error()}
 		}
-		conn, resp, err := websocket.Dial(ctx, s.url.String(), &websocket.DialOptions{ //nolint:bodyclose // "you never need to"
+		patience, stop := context.WithTimeout(ctx, s.c.opts.ConnectTimeout)
+		conn, resp, err := websocket.Dial(patience, s.url.String(), &websocket.DialOptions{ //nolint:bodyclose // "you never need to"
 			HTTPClient: s.c.http, HTTPHeader: req.Header, Subprotocols: []string{"mcp"},
 		})
 		stop()
