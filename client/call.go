@@ -227,10 +227,13 @@ func (k *call) next(sent *atomic.Bool) (exchange, bool) {
 		}
 	case p.stream != nil && !k.dead.stream:
 		k.door, x.method, x.url, x.last = doorStream, http.MethodGet, p.stream, p.last
+		x.wait = k.pace.bound(x.wait)
 	case p.last != "" && !k.dead.last:
 		k.door, x.method, x.last, x.sent = doorLast, http.MethodGet, p.last, sent
+		x.wait = k.pace.bound(x.wait)
 	case p.token != "" && !k.dead.token:
 		k.door, x.method, x.body, x.last = doorToken, http.MethodPost, k.resume(), p.last
+		x.wait = k.pace.bound(x.wait)
 	case k.body == nil:
 		return x, false
 	case !k.maybe:

@@ -35,6 +35,7 @@ func (k *call) heed(err error) error {
 		return fmt.Errorf("the server did not begin to answer within %v", k.patience())
 	case errors.Is(err, errSilent) && k.door == doorLast && k.left:
 		// Some servers hold the header back until there is something to say.
+		k.pace.slow++
 		return k.pace.wait(k.ctx, k.c, nil)
 	case k.early():
 		// Whoever waits for the first answer of all would rather know.

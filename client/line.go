@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"time"
 
 	"holdfast/jsonrpc"
 )
@@ -30,6 +31,7 @@ type line struct {
 	begins  bool          // it is being begun anew
 	err     error         // why there will be none
 	changed chan struct{} // closed at the next change
+	waiting int           // how many wait for it to be open
 	// on says over which connection each call was sent last, or is about to be.
 	on      map[*call]int
 	answers answers
@@ -38,8 +40,8 @@ type line struct {
 // A wire is what a line is made of.
 type wire interface {
 	// open connects. It says whether the session is the one of before, or else what
-	// its id is, if it has one.
-	open(ctx context.Context) (id string, resumed bool, err error)
+	// its id is, if it has one. The server may take so long to answer.
+	open(ctx context.Context, within time.Duration) (id string, resumed bool, err error)
 	// read gives out messages until the connection ends.
 	read(take func(jsonrpc.Message)) error
 	// write sends a message. A [refusal] says that it was not taken.
@@ -76,7 +78,7 @@ func (c *Conn) fallsBack(status int) bool {
 // fallBack makes an initialize over HTTP+SSE, after Streamable HTTP was refused.
 func (c *Conn) fallBack(k *call, no *refusal) error {
 	w := newPair(c)
-	_, _, err := w.open(c.ctx)
+	_, _, err := w.open(c.ctx, c.opts.ConnectTimeout)
 	var not *refusal
 	switch {
 	case errors.As(err, &not) && !not.passes():
@@ -117,6 +119,7 @@ func (c *Conn) theLine() *line {
 // newLine starts a line. c.mu is held.
 func newLine(c *Conn, w wire) *line {
 	l := &line{c: c, wire: w, changed: make(chan struct{}), on: make(map[*call]int), answers: newAnswers()}
+	l.pace.idle, l.pace.nudge = l.idle, make(chan struct{}, 1)
 	l.fit = c.session.revision == "" || c.session.id != "" || c.endpoint != ""
 	if !c.closed {
 		c.work.Go(l.run)
@@ -139,6 +142,8 @@ func (l *line) change() {
 // wait waits until messages can be sent, those of the opening or all, and returns
 // the number of the connection.
 func (l *line) wait(ctx context.Context, early bool) (int, error) {
+	l.waits(1)
+	defer l.waits(-1)
 	for {
 		l.mu.Lock()
 		up, fit, err, changed := l.up, l.fit, l.err, l.changed
@@ -157,11 +162,33 @@ func (l *line) wait(ctx context.Context, early bool) (int, error) {
 	}
 }
 
+// waits notes who waits for the connection, one more or one less.
+func (l *line) waits(n int) {
+	l.mu.Lock()
+	l.waiting += n
+	l.mu.Unlock()
+	l.pace.hurry()
+}
+
+// idle says whether nobody waits for the connection.
+func (l *line) idle() bool {
+	l.mu.Lock()
+	waiting := l.waiting
+	l.mu.Unlock()
+	l.c.mu.Lock()
+	defer l.c.mu.Unlock()
+	return waiting == 0 && len(l.c.calls) == 0
+}
+
 // run keeps the connection open.
 func (l *line) run() {
 	c := l.c
 	for {
-		id, resumed, err := l.wire.open(c.ctx)
+		within := c.opts.ConnectTimeout
+		if l.opens > 0 {
+			within = l.pace.bound(within)
+		}
+		id, resumed, err := l.wire.open(c.ctx, within)
 		if err == nil {
 			l.pace.reached()
 			l.opened(id, resumed)

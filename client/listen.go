@@ -32,6 +32,7 @@ func (c *Conn) listen() {
 		return
 	}
 	l := &listener{c: c, open: make(chan struct{})}
+	l.pace.idle = func() bool { return true }
 	started := c.spawn(func() {
 		err := l.run()
 		if c.ctx.Err() == nil {

@@ -18,7 +18,10 @@ type torn struct {
 	wrote  chan jsonrpc.Message
 }
 
-func (w *torn) open(context.Context) (string, bool, error) { w.up++; return "", w.up == 1, nil }
+func (w *torn) open(context.Context, time.Duration) (string, bool, error) {
+	w.up++
+	return "", w.up == 1, nil
+}
 
 func (w *torn) read(func(jsonrpc.Message)) error {
 	if w.up == 1 {

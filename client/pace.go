@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"hash/maphash"
 	"math/bits"
@@ -24,6 +25,13 @@ type pace struct {
 	last    error         // how the last exchange failed
 	fresh   bool          // something has come since the last wait
 	atleast time.Duration // what a Retry-After asked for
+	met     time.Time     // when the server was reached, if that was after the last wait
+	slow    int           // how often it did not begin to answer in time, since it was reached
+
+	// idle says whether nobody waits for the connection: then the next one has more
+	// time, until somebody does. Nil: somebody does all the time.
+	idle  func() bool
+	nudge chan struct{} // has idle asked again
 
 	cuts  int // connections on which nothing came, one after the other
 	polls int // resumed streams on which nothing came, one after the other
@@ -37,7 +45,18 @@ type pace struct {
 }
 
 // reached notes that the server was there.
-func (p *pace) reached() { p.since, p.last = time.Time{}, nil }
+func (p *pace) reached() { p.since, p.last, p.slow, p.met = time.Time{}, nil, 0, time.Now() }
+
+// firstBound is how long the server may take to answer who comes back: a connection
+// that leads nowhere is to be noticed soon. For a server that is slow it is twice as
+// long the next time.
+const firstBound = 10 * time.Second
+
+// bound returns how long the server may take to answer who comes back, which is at
+// most that long.
+func (p *pace) bound(atMost time.Duration) time.Duration {
+	return min(firstBound<<min(p.slow, 10), atMost)
+}
 
 // mostCuts is how many connections in a row may end on which nothing came in answer
 // to a request that is sent again each time.
@@ -104,42 +123,70 @@ func (p *pace) waitFor(ctx context.Context, err error, giveUp time.Duration) err
 			return fmt.Errorf("the server has been out of reach for %v: %w", away.Round(time.Second), err)
 		}
 	}
-	if p.off == nil {
-		p.off = newBackoff()
+	if errors.Is(err, errSilent) {
+		p.slow++
 	}
-	idle := !p.fresh
-	if p.fresh {
-		p.off.Reset()
-		p.fresh = false
-	}
-	// No sooner than told, and not all at once with everybody else.
-	told := p.retry + rand.N(p.retry/10+1)
-	var delay time.Duration
-	switch {
-	case p.told && err == nil:
-		p.off.Reset() // it was there, and sent us away
-		delay = told
-	case p.told:
-		delay = max(p.off.NextBackOff(), told)
-	default:
-		delay = p.off.NextBackOff()
-	}
-	if delay = max(delay, p.atleast); idle {
-		delay = max(delay, leastPoll)
-	}
-	p.atleast = 0
-	if away := now.Sub(p.since); err != nil && away+delay > giveUp && delay > longestDelay {
+	delay, more := p.delay(err == nil)
+	if away := now.Sub(p.since); err != nil && away+delay > giveUp && delay > longestIdle {
 		return fmt.Errorf("the server asks to come back in %v: %w", delay.Round(time.Second), err)
 	}
 	t := time.NewTimer(delay)
 	defer t.Stop()
 	select {
 	case <-t.C:
-		return nil
 	case <-p.waker():
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)
+	}
+	t.Reset(more)
+	for more > 0 && p.idle != nil && p.idle() {
+		select {
+		case <-t.C:
+			return nil
+		case <-p.nudge:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}
+
+// delay returns how long to wait, and how much longer if nobody waits for the
+// connection. there says that the server was not out of reach.
+func (p *pace) delay(there bool) (delay, more time.Duration) {
+	if p.off == nil {
+		p.off = newBackoff()
+	}
+	// Who comes back after a connection that was of use, or lasted, does not come
+	// too often.
+	if p.fresh || !p.met.IsZero() && time.Since(p.met) >= longestDelay {
+		p.off.Reset()
+	}
+	// No sooner than told, and not all at once with everybody else.
+	told := p.retry + rand.N(p.retry/10+1)
+	if p.told && there {
+		p.off.Reset() // it was there, and sent us away
+	}
+	var idle time.Duration
+	if delay = told; !p.told || !there {
+		idle = p.off.NextBackOff()
+		if delay = min(idle, longestDelay/2+rand.N(longestDelay/2)); p.told {
+			delay = max(delay, told)
+		}
+	}
+	if delay = max(delay, p.atleast); !p.fresh {
+		delay = max(delay, leastPoll)
+	}
+	p.fresh, p.met, p.atleast = false, time.Time{}, 0
+	return delay, max(idle-delay, 0)
+}
+
+// hurry says that somebody may wait for the connection now.
+func (p *pace) hurry() {
+	select {
+	case p.nudge <- struct{}{}:
+	default:
 	}
 }
 
@@ -160,10 +207,12 @@ func (p *pace) waker() chan struct{} {
 	return p.wake
 }
 
-// Delays grow from the first to the longest.
+// Delays grow from the first to the longest, and farther while nobody waits for the
+// connection.
 const (
 	firstDelay   = 100 * time.Millisecond
-	longestDelay = 30 * time.Second
+	longestDelay = 5 * time.Second
+	longestIdle  = 30 * time.Second
 	// leastPoll is how long at the least is waited after a connection on which nothing
 	// came, whatever the server says.
 	leastPoll = 10 * time.Millisecond
@@ -171,7 +220,8 @@ const (
 
 func newBackoff() *backoff.ExponentialBackOff {
 	b := backoff.NewExponentialBackOff()
-	b.InitialInterval, b.MaxInterval, b.Multiplier = firstDelay, longestDelay, 2
+	b.InitialInterval, b.Multiplier = firstDelay, 2
+	b.MaxInterval = time.Duration(float64(longestIdle) / (1 + b.RandomizationFactor))
 	b.Reset()
 	return b
 }

@@ -2,6 +2,7 @@ package client
 
 import (
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -39,6 +40,101 @@ func TestPolledThenAway(t *testing.T) {
 		wait(nil)
 		if d := wait(away); d > 2*firstDelay {
 			t.Errorf("away again, and waited %v", d)
+		}
+	})
+}
+
+// While somebody waits the next connection is never far; while nobody does it has
+// time, until somebody comes.
+func TestIdle(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var idle atomic.Bool
+		idle.Store(true)
+		p := pace{idle: idle.Load, nudge: make(chan struct{}, 1)}
+		away := errors.New("away")
+		wait := func() time.Duration {
+			t.Helper()
+			p.hurry() // for nothing
+			began := time.Now()
+			if err := p.waitFor(t.Context(), away, 24*time.Hour); err != nil {
+				t.Fatal(err)
+			}
+			return time.Since(began)
+		}
+		var longest time.Duration
+		for range 100 {
+			longest = max(longest, wait())
+		}
+		if longest <= longestIdle/2 || longest > longestIdle {
+			t.Errorf("nobody waits, and it took up to %v", longest)
+		}
+		for range 10 {
+			time.AfterFunc(time.Second, func() {
+				idle.Store(false)
+				p.hurry()
+			})
+			if d := wait(); d < longestDelay/2 || d > longestDelay {
+				t.Errorf("somebody came, and it took %v", d)
+			}
+			idle.Store(true)
+			time.AfterFunc(6*time.Second, func() {
+				idle.Store(false)
+				p.hurry()
+			})
+			if d := wait(); d > 6*time.Second {
+				t.Errorf("somebody came late, and it took %v", d)
+			}
+			idle.Store(true)
+		}
+	})
+}
+
+// A connection on which nothing came is no reason to come back soon, unless it
+// lasted.
+func TestLasted(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var p pace
+		wait := func() time.Duration {
+			began := time.Now()
+			if err := p.waitFor(t.Context(), nil, time.Hour); err != nil {
+				t.Fatal(err)
+			}
+			return time.Since(began)
+		}
+		for range 10 {
+			p.reached()
+			wait()
+		}
+		p.reached()
+		if d := wait(); d < longestDelay/2 {
+			t.Errorf("each connection ended at once, and it waited %v", d)
+		}
+		p.reached()
+		time.Sleep(longestDelay)
+		if d := wait(); d > 2*firstDelay {
+			t.Errorf("the connection lasted, and it waited %v", d)
+		}
+	})
+}
+
+// How long the server may take to answer grows while it is too short.
+func TestBound(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var p pace
+		for _, want := range []time.Duration{10, 20, 30, 30} {
+			if d := p.bound(30 * time.Second); d != want*time.Second {
+				t.Errorf("%v, want %d s", d, want)
+			}
+			if err := p.waitFor(t.Context(), errSilent, time.Hour); err != nil {
+				t.Fatal(err)
+			}
+		}
+		p.reached()
+		if d := p.bound(30 * time.Second); d != firstBound {
+			t.Errorf("reached, and then %v", d)
 		}
 	})
 }

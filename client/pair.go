@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"holdfast/jsonrpc"
 	"holdfast/sse"
@@ -44,7 +45,7 @@ func newPair(c *Conn) *pair {
 func (p *pair) resumes() bool { return false }
 
 // open implements [wire].
-func (p *pair) open(ctx context.Context) (id string, resumed bool, err error) {
+func (p *pair) open(ctx context.Context, within time.Duration) (id string, resumed bool, err error) {
 	if p.opened {
 		p.opened = false
 		return "", false, nil
@@ -53,10 +54,10 @@ func (p *pair) open(ctx context.Context) (id string, resumed bool, err error) {
 	p.mu.Lock()
 	old, last := p.endpoint, p.last
 	p.mu.Unlock()
-	r, err := c.do(ctx, exchange{method: http.MethodGet, last: last, wait: c.opts.ConnectTimeout})
+	r, err := c.do(ctx, exchange{method: http.MethodGet, last: last, wait: within})
 	if err == nil && last != "" && forgotten(&refusal{status: r.StatusCode}) {
 		r.Close()
-		r, err = c.do(ctx, exchange{method: http.MethodGet, wait: c.opts.ConnectTimeout})
+		r, err = c.do(ctx, exchange{method: http.MethodGet, wait: within})
 		old = nil // even if messages go where they went before
 	}
 	switch {

@@ -55,7 +55,7 @@ func plain(u *url.URL) *url.URL {
 func (s *socket) resumes() bool { return true }
 
 // open implements [wire].
-func (s *socket) open(ctx context.Context) (id string, resumed bool, err error) {
+func (s *socket) open(ctx context.Context, within time.Duration) (id string, resumed bool, err error) {
 	c := s.c
 	c.mu.Lock()
 	old, last := c.session, c.heard
@@ -63,13 +63,13 @@ func (s *socket) open(ctx context.Context) (id string, resumed bool, err error) 
 	if old.revision == "" {
 		old.id = "" // who has not begun begins anew
 	}
-	conn, id, err := s.dial(ctx, exchange{session: &old, last: last})
+	conn, id, err := s.dial(ctx, exchange{session: &old, last: last, wait: within})
 	if last != "" && forgotten(err) {
-		conn, id, err = s.dial(ctx, exchange{session: &old}) // it may be the event
+		conn, id, err = s.dial(ctx, exchange{session: &old, wait: within}) // it may be the event
 	}
 	if old.id != "" && forgotten(err) {
 		old.id = ""
-		conn, id, err = s.dial(ctx, exchange{session: &session{}})
+		conn, id, err = s.dial(ctx, exchange{session: &session{}, wait: within})
 	}
 	if err != nil {
 		return "", false, err
@@ -96,15 +96,19 @@ func (s *socket) dial(ctx context.Context, x exchange) (_ *websocket.Conn, id st
 		if err := s.c.head(ctx, req, x); err != nil {
 			return nil, "", &refusal{text: err.Error()}
 		}
-		patience, stop := context.WithTimeout(ctx, s.c.opts.ConnectTimeout)
+		patience, stop := context.WithTimeoutCause(ctx, x.wait, errSilent)
 		conn, resp, err := websocket.Dial(patience, s.url.String(), &websocket.DialOptions{ //nolint:bodyclose // "you never need to"
 			HTTPClient: s.c.http, HTTPHeader: req.Header, Subprotocols: []string{"mcp"},
 		})
+		silent := errors.Is(context.Cause(patience), errSilent)
 		stop()
-		if err == nil {
+		switch {
+		case err == nil:
 			return conn, resp.Header.Get(protocol.HeaderSession), nil
-		}
-		if resp == nil || resp.StatusCode < 300 {
+		case silent:
+			s.c.http.CloseIdleConnections() // which are likely to be as dead
+			return nil, "", errSilent
+		case resp == nil || resp.StatusCode < 300:
 			return nil, "", err
 		}
 		if (resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusForbidden) && s.c.opts.Auth != nil && try == 0 {
