@@ -155,11 +155,39 @@ func cutAt(r *rand.Rand, name string, inside bool) trouble {
 	return tr
 }
 
+// mostRow is how many lines in a row are in trouble at the most: everything waits for
+// the next one, and gets on with one that is in none. [patience] follows from it.
+const mostRow = 6
+
+// opensLine says whether a request opens a connection that is to carry everything.
+func (q *request) opensLine() bool { return q.upgrade || strings.HasPrefix(q.line, "GET /sse") }
+
 // plan says what happens to a request.
 func (w *weather) plan(conn uint64, n int, q *request) trouble {
+	tr := trouble{at: -1}
+	w.mu.Lock()
+	spared := q.opensLine() && w.row >= mostRow
+	w.mu.Unlock()
+	if !spared {
+		tr = w.draw(conn, n, q)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case !q.opensLine():
+	case tr.name == "":
+		w.row = 0
+	default:
+		w.row++
+	}
+	return tr
+}
+
+// draw draws what happens to a request.
+func (w *weather) draw(conn uint64, n int, q *request) trouble {
 	r := rand.New(rand.NewPCG(w.seed, conn<<16|uint64(n)))
 	bad := w.bad.Load()
-	if q.upgrade || strings.HasPrefix(q.line, "GET /sse") {
+	if q.opensLine() {
 		bad = min(3*bad, 700) // there are few of them
 	}
 	if uint64(r.IntN(1000)) >= bad {

@@ -37,6 +37,7 @@ type weather struct {
 	posts   map[int][]*post // of the requests that call tools, by the number that they carry
 	orphans int             // sessions that the server may believe in and no client knows of
 	begun   bool            // an initialize has been in trouble
+	row     int             // lines in trouble, one after the other
 }
 
 // A post is what became of a request that calls a tool, or resumes such a call at

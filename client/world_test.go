@@ -111,7 +111,11 @@ func newPlot(r *rand.Rand) plot {
 // trouble1000 is how many of 1000 requests are in trouble.
 const trouble1000 = 250
 
-// patience is how long a call may take. It is for the machine, not for the client.
+// patience is how long a call may take. What waits for a line waits the longest: for
+// [mostRow] of them in trouble, one after the other. The pauses after those are 9.5 s
+// at the most. To find one dead takes 3 s in its handshake, and then up to five times
+// the silence: 5 s, or 15 s with the race detector. That makes 40 s, or 100 s; the rest
+// is for connections that are refused, and for the machine.
 func patience() time.Duration {
 	if raceEnabled {
 		return 120 * time.Second
@@ -159,6 +163,14 @@ func newWorld(t *testing.T, way way, seed uint64) *world {
 // again, and may have died without a word.
 const answerTimeout = 5 * time.Second
 
+// lineSilence is how long one connection for everything may be silent.
+func lineSilence() time.Duration {
+	if raceEnabled {
+		return 3 * time.Second
+	}
+	return time.Second
+}
+
 // connect connects the client.
 func (w *world) connect() {
 	path := w.way.path
@@ -183,10 +195,10 @@ func (w *world) connect() {
 	}
 	silence := 3 * time.Second
 	switch {
+	case w.way.path != "", w.way.ws:
+		silence = lineSilence()
 	case raceEnabled, w.way.name == "nothing":
 		silence = 8 * time.Second
-	case w.way.path != "", w.way.ws:
-		silence = time.Second
 	}
 	transport := holdfast.NewClientTransport(scheme+w.weather.addr()+path, &holdfast.ClientOptions{Options: client.Options{
 		HTTPClient: &http.Client{Transport: w.dials}, Logger: w.trace.logger("client"),
