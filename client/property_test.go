@@ -118,8 +118,13 @@ func TestProperty(t *testing.T) {
 // run makes calls, several at a time.
 func (w *world) run(n int) {
 	ctx, stop := context.WithTimeout(w.t.Context(), patience())
-	if err := w.session.Subscribe(ctx, &mcp.SubscribeParams{URI: "x://a"}); err != nil {
-		w.t.Errorf("subscribe: %v", err)
+	for {
+		began := time.Now()
+		err := w.session.Subscribe(ctx, &mcp.SubscribeParams{URI: "x://a"})
+		w.looked("resources/subscribe", err, began)
+		if err == nil || ctx.Err() != nil || w.t.Failed() {
+			break
+		}
 	}
 	stop()
 	r := rand.New(rand.NewPCG(w.seed, 2))
@@ -346,6 +351,13 @@ func (w *world) end() {
 		w.t.Errorf("%s: updates came as %v, want %v of them", w.way.name, w.updates, w.updated)
 	}
 	w.mu.Unlock()
+	if w.way.path != "" {
+		// A session of HTTP+SSE can't be ended by its client, nor what waits there for an
+		// answer that is still on its way.
+		eventually(ctx, func() bool {
+			return !slices.ContainsFunc(w.calls, func(c *called) bool { return c.runs.Load() != c.ended.Load() })
+		})
+	}
 	if err := w.session.Close(); err != nil {
 		w.t.Errorf("close: %v", err)
 	}
