@@ -60,7 +60,7 @@ func (w *gone) close()                        {}
 func TestLineAway(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		c, err := New("ws://127.0.0.1/", nil)
+		c, err := New("ws://127.0.0.1/", &Options{GiveUp: 24 * time.Hour})
 		if err != nil {
 			t.Fatal(err)
 		}
