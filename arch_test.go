@@ -31,6 +31,7 @@ var floors = []struct {
 	{"stream", nil},
 	{"stream/streamtest", []string{"stream"}},
 	{"cluster", nil},
+	{"cluster/bustest", []string{"cluster"}},
 	{"engine/memory", []string{"stream"}},
 	{"engine/durable", []string{"stream", "engine/memory", "cluster"}},
 	{"engine/durable/logtest", []string{"stream", "engine/durable", "cluster"}},
