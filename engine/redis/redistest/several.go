@@ -1,0 +1,101 @@
+//go:build unix
+
+package redistest
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Replica runs a server that is a replica of another, and returns when it has
+// what that has. args are more of its options.
+func Replica(t testing.TB, of *Server, args ...string) *Server {
+	t.Helper()
+	s := Start(t, append([]string{"--replicaof", "127.0.0.1 " + strconv.Itoa(of.port)}, args...)...)
+	s.eventually("the replica has a link to its master", func() bool {
+		info, err := s.Do("INFO", "replication")
+		return err == nil && strings.Contains(info, "master_link_status:up")
+	})
+	return s
+}
+
+// Promote makes a replica a master.
+func (s *Server) Promote() {
+	s.t.Helper()
+	s.MustDo("REPLICAOF", "NO", "ONE")
+}
+
+// Sentinel runs a Sentinel that watches a master under a name, and decides alone,
+// after the master was silent for a second.
+func Sentinel(t testing.TB, of *Server, name string) *Server {
+	t.Helper()
+	need(t)
+	s := &Server{t: t, dir: t.TempDir()}
+	conf := s.file("sentinel.conf", fmt.Sprintf("bind 127.0.0.1\nsentinel monitor %[1]s 127.0.0.1 %[2]d 1\n"+
+		"sentinel down-after-milliseconds %[1]s 1000\nsentinel failover-timeout %[1]s 3000\n", name, of.port))
+	s.args = []string{conf, "--sentinel"}
+	s.begin()
+	s.eventually("Sentinel knows the master's replica", func() bool {
+		info, err := s.Do("INFO", "sentinel")
+		return err == nil && strings.Contains(info, "status=ok") && !strings.Contains(info, "slaves=0")
+	})
+	return s
+}
+
+// Cluster runs masters of a Redis Cluster, each with one replica if replicas is
+// true, and returns when all know that it is complete: the masters first.
+func Cluster(t testing.TB, masters int, replicas bool) []*Server {
+	t.Helper()
+	n := masters
+	if replicas {
+		n *= 2
+	}
+	all := make([]*Server, n)
+	for i := range all {
+		all[i] = Start(t, "--cluster-enabled", "yes", "--cluster-node-timeout", "1500",
+			"--cluster-replica-validity-factor", "0")
+	}
+	const slots = 16384
+	for i, s := range all[:masters] {
+		s.MustDo("CLUSTER", "ADDSLOTSRANGE", strconv.Itoa(i*slots/masters), strconv.Itoa((i+1)*slots/masters-1))
+		s.MustDo("CLUSTER", "SET-CONFIG-EPOCH", strconv.Itoa(i+1))
+	}
+	for _, s := range all[1:] {
+		s.MustDo("CLUSTER", "MEET", "127.0.0.1", strconv.Itoa(all[0].port))
+	}
+	for i, s := range all[masters:] {
+		id := all[i].MustDo("CLUSTER", "MYID")
+		s.eventually("the nodes of the Cluster have met", func() bool {
+			_, err := s.Do("CLUSTER", "REPLICATE", id)
+			return err == nil
+		})
+	}
+	for _, s := range all {
+		s.eventually("the Cluster is complete", func() bool {
+			info, err := s.Do("CLUSTER", "INFO")
+			return err == nil && strings.Contains(info, "cluster_state:ok") &&
+				strings.Contains(info, fmt.Sprintf("cluster_known_nodes:%d", n))
+		})
+	}
+	if replicas {
+		for _, s := range all[:masters] {
+			s.eventually("each master has its replica", func() bool {
+				info, err := s.Do("INFO", "replication")
+				return err == nil && strings.Contains(info, "state=online")
+			})
+		}
+	}
+	return all
+}
+
+func (s *Server) eventually(what string, ok func() bool) {
+	s.t.Helper()
+	for deadline := time.Now().Add(patience); !ok(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			s.t.Fatalf("it is not so that %s", what)
+		}
+	}
+}
