@@ -1,0 +1,280 @@
+// Package natstest runs JetStream clusters on loopback, for tests and examples.
+//
+// [Start] runs the servers in this process, [StartProcesses] each in one of its own,
+// which can be killed and stopped as a process can. [Cluster] and [Processes] are
+// the same for tests.
+package natstest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// User and Password are what a client needs.
+const (
+	User     = "holdfast"
+	Password = "s3cret"
+)
+
+// patience is how long a cluster may take to start on a busy machine.
+const patience = time.Minute
+
+// Servers are the servers of one cluster. Kill, Restart, Pause, Resume and Close have
+// one caller at a time.
+type Servers struct {
+	nodes []*node
+	launch
+}
+
+// A node is one server: what it is started with, and the one that runs.
+type node struct {
+	config
+	running server // nil: it does not
+}
+
+// A launch starts a server.
+type launch func(config) (server, error)
+
+// A server is one that runs.
+type server interface {
+	kill()
+	pause() error
+	resume() error
+}
+
+// A config says all that a server needs to know.
+type config struct {
+	Name    string
+	Dir     string
+	Port    int // of clients
+	Routes  []string
+	Route   int // its own port for other servers
+	Cluster string
+}
+
+// Start starts n servers in this process, which keep what they store below dir.
+func Start(dir string, n int) (*Servers, error) { return start(dir, n, embed) }
+
+// StartProcesses starts n servers, each in a process of its own: the running
+// program again, which must call [Main] before anything else.
+func StartProcesses(dir string, n int) (*Servers, error) { return start(dir, n, spawn) }
+
+// Cluster starts three servers in this process, and ends them with the test.
+func Cluster(t testing.TB) *Servers {
+	t.Helper()
+	return forTest(t, Start)
+}
+
+// Processes starts three servers in processes of their own, and ends them with the
+// test. TestMain must call [Main] first.
+func Processes(t testing.TB) *Servers {
+	t.Helper()
+	return forTest(t, StartProcesses)
+}
+
+func forTest(t testing.TB, start func(string, int) (*Servers, error)) *Servers {
+	t.Helper()
+	s, err := start(t.TempDir(), 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	return s
+}
+
+func start(dir string, n int, l launch) (*Servers, error) {
+	ports, err := freePorts(2 * n)
+	if err != nil {
+		return nil, err
+	}
+	s := &Servers{launch: l}
+	var routes []string
+	for i := range n {
+		routes = append(routes, "nats://"+loopback(ports[n+i]))
+	}
+	for i := range n {
+		s.nodes = append(s.nodes, &node{config: config{
+			Name: "n" + strconv.Itoa(i), Dir: filepath.Join(dir, "n"+strconv.Itoa(i)),
+			Port: ports[i], Route: ports[n+i], Routes: routes, Cluster: "natstest",
+		}})
+	}
+	for i := range s.nodes {
+		if err := s.run(i); err != nil {
+			s.Close()
+			return nil, err
+		}
+	}
+	if err := s.ready(); err != nil {
+		s.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// URL is that of all servers, with the password, as --store takes it. nats.go by itself
+// gives the password to the first server only: it needs [nats.UserInfo] too.
+func (s *Servers) URL() string {
+	hosts := make([]string, len(s.nodes))
+	for i := range s.nodes {
+		hosts[i] = s.Addr(i)
+	}
+	return "nats://" + url.UserPassword(User, Password).String() + "@" + strings.Join(hosts, ",")
+}
+
+// Addr is the host and port of a server, for clients.
+func (s *Servers) Addr(i int) string { return loopback(s.nodes[i].Port) }
+
+// Len is the number of servers, running or not.
+func (s *Servers) Len() int { return len(s.nodes) }
+
+// Kill ends a server at once: a process by SIGKILL, one in this process by having it
+// shut down, which is nearly as sudden to its clients.
+func (s *Servers) Kill(i int) {
+	if n := s.nodes[i]; n.running != nil {
+		n.running.kill()
+		n.running = nil
+	}
+}
+
+// Restart starts a server that was killed, with the data it had. It returns when it
+// takes connections; the cluster may need seconds more to have it up to date.
+func (s *Servers) Restart(i int) error {
+	s.Kill(i)
+	return s.run(i)
+}
+
+// Pause stops a server's process (SIGSTOP) until Resume.
+func (s *Servers) Pause(i int) error { return s.nodes[i].signal(server.pause) }
+
+// Resume lets it go on.
+func (s *Servers) Resume(i int) error { return s.nodes[i].signal(server.resume) }
+
+func (n *node) signal(f func(server) error) error {
+	if n.running == nil {
+		return errors.New("natstest: the server does not run")
+	}
+	return f(n.running)
+}
+
+// Leader returns which server leads a stream; -1: none does.
+func (s *Servers) Leader(ctx context.Context, stream string) (int, error) {
+	var at int
+	err := s.with(func(js jetstream.JetStream) error {
+		st, err := js.Stream(ctx, stream)
+		if err != nil {
+			return err
+		}
+		at = s.index(st.CachedInfo().Cluster.Leader)
+		return nil
+	})
+	return at, err
+}
+
+func (s *Servers) index(name string) int {
+	for i, n := range s.nodes {
+		if n.Name == name {
+			return i
+		}
+	}
+	return -1
+}
+
+// Close ends all servers.
+func (s *Servers) Close() {
+	for i := range s.nodes {
+		s.Kill(i)
+	}
+}
+
+func (s *Servers) run(i int) error {
+	n := s.nodes[i]
+	if err := os.MkdirAll(n.Dir, 0o700); err != nil {
+		return fmt.Errorf("natstest: %w", err)
+	}
+	running, err := s.launch(n.config)
+	if err != nil {
+		return fmt.Errorf("natstest: starting server %s: %w", n.Name, err)
+	}
+	n.running = running
+	return until(func() error {
+		c, err := net.DialTimeout("tcp", s.Addr(i), time.Second)
+		if err == nil {
+			_ = c.Close()
+		}
+		return err
+	})
+}
+
+// ready waits until the servers are one cluster, which is when a stream can be made
+// that all of them keep.
+func (s *Servers) ready() error {
+	return until(func() error {
+		return s.with(func(js jetstream.JetStream) error {
+			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+			defer cancel()
+			_, err := js.CreateStream(ctx, jetstream.StreamConfig{
+				Name: "ready", Subjects: []string{"ready"}, Storage: jetstream.MemoryStorage, Replicas: len(s.nodes),
+			})
+			if err != nil {
+				return err
+			}
+			return js.DeleteStream(ctx, "ready")
+		})
+	})
+}
+
+// with calls f with a connection to the cluster.
+func (s *Servers) with(f func(jetstream.JetStream) error) error {
+	nc, err := nats.Connect(s.URL(), nats.UserInfo(User, Password), nats.Timeout(2*time.Second))
+	if err != nil {
+		return err
+	}
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return err
+	}
+	return f(js)
+}
+
+// until calls f until it succeeds.
+func until(f func() error) error {
+	for end := time.Now().Add(patience); ; {
+		err := f()
+		if err == nil {
+			return nil
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("natstest: the cluster does not start: %w", err)
+		}
+		time.Sleep(20 * time.Millisecond) // polling: nobody tells of this
+	}
+}
+
+// freePorts returns ports that nobody listens on now.
+func freePorts(n int) ([]int, error) {
+	ports := make([]int, n)
+	for i := range ports {
+		l, err := net.Listen("tcp", loopback(0))
+		if err != nil {
+			return nil, fmt.Errorf("natstest: %w", err)
+		}
+		defer l.Close()
+		ports[i] = l.Addr().(*net.TCPAddr).Port
+	}
+	return ports, nil
+}
+
+func loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
