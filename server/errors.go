@@ -57,7 +57,7 @@ func (h *Handler) explain(err error) (status int, e *jsonrpc.Error) {
 		return http.StatusGone, errf(jsonrpc.CodeServer, "outcome unknown: %v", err)
 	case errors.Is(err, session.ErrBusy):
 		return http.StatusTooManyRequests, errf(jsonrpc.CodeServer, "%v: try again later", err)
-	case errors.Is(err, session.ErrClosing), errors.Is(err, session.ErrNotTaken):
+	case errors.Is(err, session.ErrClosing), errors.Is(err, session.ErrNotTaken), errors.Is(err, session.ErrMoved):
 		return http.StatusServiceUnavailable, errf(jsonrpc.CodeServer, "%v: try again later", err)
 	case errors.Is(err, session.ErrNoServer):
 		return http.StatusBadRequest, errf(codeInvalid, "%v", err)

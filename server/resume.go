@@ -123,7 +123,7 @@ func (h *Handler) roam(ctx context.Context, principal string, m jsonrpc.Message,
 	if m.Kind == jsonrpc.Response {
 		return h.sessions.Answer(ctx, principal, m, header)
 	}
-	return h.sessions.Cancel(principal, m, header), nil
+	return h.sessions.Cancel(principal, m, header)
 }
 
 // roamed hands over those messages of a POST without requests that find their

@@ -2,6 +2,7 @@ package session
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"time"
 
@@ -80,19 +81,23 @@ const metaToken = "holdfast/resumeToken"
 
 // Cancel takes a notifications/cancelled whose _meta has the resume token of the
 // request (holdfast/resumeToken), from whatever connection of the principal, and
-// says whether it is one. Where the token is wrong nothing is cancelled.
-func (m *Manager) Cancel(principal string, msg jsonrpc.Message, header http.Header) (taken bool) {
+// says whether it is one. Where the token is wrong nothing is cancelled. The error
+// is an [*Elsewhere], or that of a store which can't tell.
+func (m *Manager) Cancel(principal string, msg jsonrpc.Message, header http.Header) (taken bool, err error) {
 	if msg.Kind != jsonrpc.Notification || msg.Method != "notifications/cancelled" {
-		return false
+		return false, nil
 	}
 	token := jsonrpc.Field(msg.Params, "_meta", metaToken)
 	if token == nil {
-		return false
+		return false, nil
 	}
 	id := jsonrpc.Field(msg.Params, "requestId")
 	s, number, err := m.Resumable(jsonrpc.String(token), id, principal)
+	if errors.Is(err, ErrBadToken) {
+		return true, nil
+	}
 	if err != nil {
-		return true
+		return true, err
 	}
 	if c := s.streams.call(number); c != nil {
 		reason := jsonrpc.String(jsonrpc.Field(msg.Params, "reason"))
@@ -101,13 +106,13 @@ func (m *Manager) Cancel(principal string, msg jsonrpc.Message, header http.Head
 			s.ended(rq)
 		})
 	}
-	return true
+	return true, nil
 }
 
 // Answer takes a client's answer to a request of a backend, if the request's id
 // names the session that it was made in: from whatever connection or session of
 // the same principal. taken says so; else the answer may be one for the session
-// that it came in. The error is that of [Session.Send].
+// that it came in. The error is that of [Session.Send], or an [*Elsewhere].
 func (m *Manager) Answer(ctx context.Context, principal string, msg jsonrpc.Message, header http.Header) (taken bool, err error) {
 	if msg.Kind != jsonrpc.Response || len(msg.ID) == 0 || msg.ID[0] != '"' {
 		return false, nil

@@ -286,7 +286,7 @@ func TestCancelElsewhere(t *testing.T) {
 	for what, m := range map[string]jsonrpc.Message{
 		"an old token": cancel(1, oldToken), "another id": cancel(2, token), "forged": cancel(1, token[:len(token)-1]),
 	} {
-		if !h.Cancel("alice", m, nil) {
+		if taken, err := h.Cancel("alice", m, nil); !taken || err != nil {
 			t.Errorf("%s: not taken", what)
 		}
 		if err := s.Send(t.Context(), m, nil); err != nil {
@@ -296,7 +296,7 @@ func TestCancelElsewhere(t *testing.T) {
 	if err := bob.Send(t.Context(), cancel(1, token), nil); err != nil {
 		t.Error(err)
 	}
-	if h.Cancel("alice", parse(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`), nil) {
+	if taken, _ := h.Cancel("alice", parse(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`), nil); taken {
 		t.Error("a cancellation without a token was taken")
 	}
 	if len(link.in) > 0 || c.isOver() || ofBob.isOver() {

@@ -30,6 +30,9 @@ var (
 	// ErrNotFound stands for a session that does not exist, has ended, or is
 	// another principal's: nobody is told which.
 	ErrNotFound = errors.New("session not found")
+	// ErrMoved stands for a session that has left this node just now: it is to be
+	// located again ([Manager.Locate]).
+	ErrMoved = errors.New("the session is moving to another node")
 	// ErrDuplicate refuses a request whose id is in flight in its session.
 	ErrDuplicate = errors.New("a request with this id is in flight in this session")
 	// ErrBusy refuses what is over a limit, for now.
@@ -58,6 +61,7 @@ type Session struct {
 	aside     *Call // the standalone stream
 	streams   table
 	log       appender
+	moved     atomic.Bool // it has left this node
 
 	resumes atomic.Pointer[resumes] // nil but for clients of SEP-975
 
@@ -177,8 +181,8 @@ func (s *Session) Send(ctx context.Context, m jsonrpc.Message, header http.Heade
 	}
 	switch m.Method {
 	case "notifications/cancelled":
-		if s.m.Cancel(s.principal, m, header) {
-			return nil
+		if taken, err := s.m.Cancel(s.principal, m, header); taken {
+			return err
 		}
 		if id := jsonrpc.Field(m.Params, "requestId"); id != nil {
 			s.cancel(id) // first, so that a request that waits to be delivered is not

@@ -70,3 +70,7 @@ func (m *Manager) Lose(stream.SessionKey) {}
 // Verify looks who owns the sessions here that are in use, and loses those that
 // another has taken: for after a pause of this process, or of the store.
 func (m *Manager) Verify(context.Context) {}
+
+// Moved says whether the session has left this node: another has taken it, or may.
+// What it says and is asked goes on there, so its clients should come back.
+func (s *Session) Moved() bool { return s.moved.Load() }
