@@ -33,7 +33,9 @@ type Log interface {
 
 	// Append adds a frame to a key's sequence if its last frame is the one at last;
 	// 0: it has none. Else it is ErrConflict, and last is the one that it has (0:
-	// none is kept). ErrFull: there is no room, and nothing was added.
+	// none is kept). ErrFull: there is no room, and nothing was added. Places grow,
+	// and none is used twice for a key, whatever was trimmed or has expired since. A
+	// frame is not kept longer than the call, unless that ends in ErrUnavailable.
 	Append(ctx context.Context, key string, last uint64, frame []byte) (at uint64, err error)
 	// Frames calls yield with the frames that are kept after the place after, in
 	// order, until it returns false. It sees every Append that has returned, on any
