@@ -24,7 +24,7 @@ func newServer(c config) (*natsserver.Server, error) {
 		JetStream: true, StoreDir: c.Dir, JetStreamMaxStore: 16 << 30, JetStreamMaxMemory: 64 << 20,
 		NoSigs: true, NoLog: true, MaxPayload: 8 << 20, PingInterval: 2 * time.Second, MaxPingsOut: 2,
 		Cluster: natsserver.ClusterOpts{
-			Name: c.Cluster, Host: "127.0.0.1", Port: c.Route, PingInterval: 2 * time.Second, MaxPingsOut: 2,
+			Name: c.Cluster, NoAdvertise: true, Host: "127.0.0.1", Port: c.Route, PingInterval: 2 * time.Second, MaxPingsOut: 2,
 		},
 	}
 	for _, r := range c.Routes {
