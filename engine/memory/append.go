@@ -12,39 +12,83 @@ import (
 
 // Append implements [stream.Store].
 func (st *Store) Append(_ context.Context, lease stream.Lease, records []stream.Record) error {
-	s := st.find(lease.Session)
-	if s == nil {
-		return stream.ErrNotFound
-	}
-	// What is to be refused makes no room. A session's appends have one caller at
-	// a time, so what is checked here still holds below.
-	records = entries(records)
-	s.mu.Lock()
-	fresh, err := s.check(lease, records)
-	s.mu.Unlock()
+	s, fresh, n, err := st.prepare(lease, entries(records))
 	if err != nil || len(fresh) == 0 {
 		return err
 	}
-	size := int64(0)
+	return st.commit(s, fresh, n)
+}
+
+// A Pending is an append that the store has accepted and has room for.
+type Pending struct {
+	s     *session
+	fresh []stream.Record
+	room
+}
+
+// room is what an append takes.
+type room struct {
+	size  int64
+	final bool // it takes it in any case
+}
+
+// Fresh returns the records that were not there yet.
+func (p *Pending) Fresh() []stream.Record { return p.fresh }
+
+// Prepare says whether entries can be appended, and takes the room for them. It
+// must be followed by Commit or Abandon before the session's next append.
+func (st *Store) Prepare(lease stream.Lease, records []stream.Record) (Pending, error) {
+	s, fresh, n, err := st.prepare(lease, records)
+	return Pending{s, fresh, n}, err
+}
+
+// Commit appends what was prepared. ErrNotFound: the session has gone since.
+func (st *Store) Commit(p Pending) error {
+	if len(p.fresh) == 0 {
+		return nil
+	}
+	return st.commit(p.s, p.fresh, p.room)
+}
+
+// Abandon gives back the room for what was prepared.
+func (st *Store) Abandon(p Pending) { st.total.Add(-p.size) }
+
+// prepare and commit are apart from Pending so that the records of an append that
+// is both need not be on the heap.
+func (st *Store) prepare(lease stream.Lease, records []stream.Record) (s *session, fresh []stream.Record, n room, err error) {
+	s = st.find(lease.Session)
+	if s == nil {
+		return nil, nil, n, stream.ErrNotFound
+	}
+	// What is to be refused makes no room. A session's appends have one caller at
+	// a time, so what is checked here still holds when they are committed.
+	s.mu.Lock()
+	fresh, err = s.check(lease, records)
+	if err != nil || len(fresh) == 0 {
+		s.mu.Unlock()
+		return nil, nil, n, err
+	}
 	for i := range fresh {
-		size += int64(len(fresh[i].Data)) + overhead
+		n.size += int64(len(fresh[i].Data)) + overhead
 	}
-	final := ends(fresh)
-	if !final && size > min(st.opts.SessionBytes, st.opts.TotalBytes) || !st.reserve(size, final) {
-		return stream.ErrFull
+	n.final = ends(fresh)
+	fits := n.final || st.fits(s, fresh, n.size)
+	s.mu.Unlock()
+	if !fits || !st.reserve(n.size, n.final) {
+		return nil, nil, room{}, stream.ErrFull
 	}
+	return s, fresh, n, nil
+}
+
+func (st *Store) commit(s *session, fresh []stream.Record, n room) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.deleted {
-		st.total.Add(-size)
+		st.total.Add(-n.size)
 		return stream.ErrNotFound
 	}
-	for s.bytes+size > st.opts.SessionBytes && s.finished.oldest != nil {
-		st.drop(s.finished.oldest)
-	}
-	if s.bytes+size > st.opts.SessionBytes && !final && !st.makeRoom(s, fresh, size) {
-		st.total.Add(-size)
-		return stream.ErrFull
+	if s.bytes+n.size > st.opts.SessionBytes {
+		st.makeRoom(s, fresh, n)
 	}
 	for i := range fresh {
 		st.put(s, &fresh[i])
@@ -181,10 +225,19 @@ func (st *Store) put(s *session, r *stream.Record) {
 	l.tell()
 }
 
-// makeRoom trims the streams that are written to, until size more bytes fit in
-// their session. It trims nothing if that is not enough.
-func (st *Store) makeRoom(s *session, records []stream.Record, size int64) bool {
+// fits says whether a session can make room for records of so many bytes: with
+// the streams that have finished, and those that are written to. It is locked.
+func (st *Store) fits(s *session, records []stream.Record, size int64) bool {
+	if size > min(st.opts.SessionBytes, st.opts.TotalBytes) {
+		return false
+	}
 	over := s.bytes + size - st.opts.SessionBytes
+	for l := s.finished.oldest; l != nil && over > 0; l = l.places[inSession].newer {
+		over -= l.bytes
+	}
+	if over <= 0 {
+		return true
+	}
 	seen := make(map[*log]bool)
 	for i := range records {
 		if l := s.logs[records[i].Number]; l != nil && !seen[l] {
@@ -192,14 +245,18 @@ func (st *Store) makeRoom(s *session, records []stream.Record, size int64) bool 
 			over -= l.bytes
 		}
 	}
-	if over > 0 {
-		return false
+	return over <= 0
+}
+
+// makeRoom does what fits has counted on.
+func (st *Store) makeRoom(s *session, records []stream.Record, n room) {
+	for s.bytes+n.size > st.opts.SessionBytes && s.finished.oldest != nil {
+		st.drop(s.finished.oldest)
 	}
 	for i := range records {
 		l := s.logs[records[i].Number]
-		for l != nil && len(l.entries) > 0 && s.bytes+size > st.opts.SessionBytes {
+		for l != nil && !n.final && len(l.entries) > 0 && s.bytes+n.size > st.opts.SessionBytes {
 			st.trim(s, l)
 		}
 	}
-	return true
 }

@@ -269,6 +269,12 @@ func (st *Store) Delete(_ context.Context, key stream.SessionKey) error {
 	if s == nil {
 		return nil
 	}
+	st.clear(s)
+	return nil
+}
+
+// clear drops all of a session that is no longer known.
+func (st *Store) clear(s *session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.deleted = true
@@ -280,7 +286,6 @@ func (st *Store) Delete(_ context.Context, key stream.SessionKey) error {
 		delete(s.logs, n)
 		l.tell()
 	}
-	return nil
 }
 
 // expire drops finished streams when their time has come.
