@@ -1,17 +1,158 @@
-// Package jetstream keeps streams in NATS JetStream: in this process, or a cluster.
+// Package jetstream keeps what durable.Log asks for in NATS JetStream: in this process,
+// on its disk, or in a cluster that somebody runs.
+//
+// Two streams hold it, named after a prefix. PREFIX-events has a subject for each key
+// whose frames it keeps, PREFIX-values one for each value, of which only the newest is
+// kept, for its own time. A place in a sequence, and a value's version, is the stream's
+// sequence of the message. That nobody else has written in between is checked by the
+// stream's leader (Nats-Expected-Last-Subject-Sequence); and since that header is kept
+// with the message, each frame names the one before it.
 package jetstream
 
 import (
 	"context"
-	"errors"
+	"crypto/rand"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
 
-	_ "github.com/nats-io/nats-server/v2/server" // placeholder, so that go.mod has it
-	_ "github.com/nats-io/nats.go"
-	_ "github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nats.go"
+
 	"holdfast/engine/durable"
+	"holdfast/stream"
 )
 
-// Open opens "file:DIR" or "nats://…".
-func Open(ctx context.Context, rawURL string, o durable.Options) (durable.Log, error) {
-	return nil, errors.New("to come")
+const (
+	// attempt is how long the engine has to answer one request.
+	attempt = 2 * time.Second
+	// opening is how long it has to be there at all.
+	opening = 15 * time.Second
+	// closing bounds what is done for others before an end.
+	closing = 10 * time.Second
+
+	// room for the headers of a message, which count towards the largest payload.
+	headroom = 1 << 10
+	// maxMessage is the size of the largest message between nodes that makes sense:
+	// larger ones delay others on the same connection.
+	maxMessage = 1 << 20
+	// scans is how many reads of many messages run at once. What they ask for at
+	// most, together, stays below what a server holds for a client before it thinks
+	// it dead (64 MiB).
+	scans = 8
+)
+
+// Log is a durable.Log in JetStream. Its methods may be called concurrently.
+type Log struct {
+	nc        *nats.Conn
+	server    *embedded // nil: it is elsewhere
+	log       *slog.Logger
+	prefix    string
+	events    string // names of the streams
+	values    string
+	retention time.Duration
+	node      string
+
+	replies  replies
+	scanning chan struct{}
+	peers    sync.Map      // node name -> peer
+	closed   chan struct{} // when the connection is
 }
+
+var _ durable.Log = (*Log)(nil)
+
+// Open opens an engine:
+//
+//	file:DIR                  in this process, which alone may have DIR
+//	nats://USER:PASS@H1,H2    a cluster; tls:// for one that must be reached over TLS
+//
+// The URL's query may say, for file:
+//
+//	max=SIZE     most disk it may take, like 10GiB (the default, or half of what is free)
+//	sync=always  an append is on the disk itself before it is acknowledged (a process
+//	             that is killed loses nothing without it, a machine without power may);
+//	             or how often it is brought there, like 10s; the default is 2m
+//
+// and for a cluster:
+//
+//	replicas=N   on how many servers all is kept: 3, or 1 where there is only one
+//	prefix=NAME  what its streams and subjects begin with: holdfast
+//	max=SIZE     most disk that the streams may take on a server, if they are made now: 10GiB
+//	creds=FILE   credentials, as NATS makes them; ca=FILE, cert=FILE and key=FILE for TLS
+//
+// Streams that are not there are made. Those that are there are not changed: what does
+// not fit is an error. (file: has nobody else to ask, and changes its own.) Errors do
+// not tell passwords.
+func Open(ctx context.Context, rawURL string, o durable.Options) (durable.Log, error) {
+	a, err := parse(rawURL)
+	if err != nil {
+		return nil, err
+	}
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	ctx, cancel := context.WithTimeout(ctx, opening)
+	defer cancel()
+	l := &Log{
+		log: o.Logger, prefix: a.prefix, events: a.prefix + "-events", values: a.prefix + "-values",
+		node: strings.ToLower(rand.Text()), scanning: make(chan struct{}, scans), closed: make(chan struct{}),
+	}
+	if a.dir != "" {
+		if l.server, err = embed(a, o.Logger); err != nil {
+			return nil, err
+		}
+	}
+	if err := l.open(ctx, a, o.Keep); err != nil {
+		_ = l.Close()
+		return nil, err
+	}
+	return l, nil
+}
+
+func (l *Log) open(ctx context.Context, a address, keep time.Duration) error {
+	var err error
+	if l.nc, err = l.connect(ctx, a); err != nil {
+		return err
+	}
+	if err := l.replies.start(l.nc); err != nil {
+		return fmt.Errorf("subscribing: %w", err)
+	}
+	return l.prepare(ctx, a, keep)
+}
+
+// Retention is how long a frame is kept.
+func (l *Log) Retention() time.Duration { return l.retention }
+
+// MaxFrame is what the servers take as a message, less our headers.
+func (l *Log) MaxFrame() int { return max(int(l.nc.MaxPayload())-headroom, 0) }
+
+// Ping writes a value that nobody reads and asks for an event that there isn't: the
+// leaders of both streams answer, and the servers take writes.
+func (l *Log) Ping(ctx context.Context) error {
+	if _, err := l.publish(ctx, message{subject: l.prefix + ".kv.-ping." + l.node, ttl: 2 * time.Second, any: true}); err != nil {
+		return fmt.Errorf("writing: %w", err)
+	}
+	if _, _, err := l.last(ctx, l.events, l.prefix+".ev.-ping"); err != nil {
+		return fmt.Errorf("reading: %w", err)
+	}
+	return nil
+}
+
+// Close ends the connection and, if it is in this process, the server.
+func (l *Log) Close() error {
+	if l.nc != nil {
+		if l.nc.IsConnected() {
+			_ = l.nc.FlushTimeout(time.Second) // what was told to other nodes
+		}
+		l.nc.Close()
+		<-l.closed
+	}
+	if l.server != nil {
+		return l.server.close()
+	}
+	return nil
+}
+
+// unavailable is an error whose outcome is not known.
+func unavailable(err error) error { return fmt.Errorf("%w: %w", stream.ErrUnavailable, err) }

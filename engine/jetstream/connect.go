@@ -1,0 +1,99 @@
+package jetstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go"
+)
+
+// connect connects to the engine. It goes on for as long as ctx lasts where no server
+// answers, since they may be starting too.
+func (l *Log) connect(ctx context.Context, a address) (*nats.Conn, error) {
+	o, err := l.options(a)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		nc, err := o.Connect()
+		switch {
+		case err == nil:
+			return nc, nil
+		case errors.Is(err, nats.ErrAuthorization), errors.Is(err, nats.ErrAuthExpired), errors.Is(err, nats.ErrAuthRevoked):
+			return nil, fmt.Errorf("the servers do not take this user and password: %w", err)
+		case !errors.Is(err, nats.ErrNoServers) && !errors.Is(err, nats.ErrTimeout):
+			return nil, fmt.Errorf("connecting: %w", err)
+		}
+		if !pause(ctx, 200*time.Millisecond) {
+			return nil, fmt.Errorf("connecting: %w", err)
+		}
+	}
+}
+
+// options are how we use NATS: what can't be sent now fails now, and is repeated by
+// those who know whether it may be.
+func (l *Log) options(a address) (nats.Options, error) {
+	o := nats.GetDefaultOptions()
+	o.Name = "holdfast " + l.node
+	o.MaxReconnect = -1
+	o.ReconnectWait = 100 * time.Millisecond
+	o.ReconnectJitter, o.ReconnectJitterTLS = 200*time.Millisecond, 200*time.Millisecond
+	o.ReconnectBufSize = -1
+	o.PingInterval, o.MaxPingsOut = 2*time.Second, 2
+	o.Timeout, o.FlusherTimeout = attempt, attempt
+	o.IgnoreAuthErrorAbort = true // a server that starts may not know us yet
+	o.DisconnectedErrCB = func(_ *nats.Conn, err error) {
+		if err != nil {
+			l.log.Warn("the connection to the engine is lost", "error", err)
+		}
+	}
+	o.ReconnectedCB = func(nc *nats.Conn) {
+		l.log.Info("the connection to the engine is back", "server", nc.ConnectedAddr())
+	}
+	o.AsyncErrorCB = func(_ *nats.Conn, _ *nats.Subscription, err error) {
+		l.log.Warn("the engine reports an error", "error", err)
+	}
+	o.ClosedCB = func(*nats.Conn) { close(l.closed) }
+	if l.server != nil {
+		o.InProcessServer = l.server
+		return o, nil
+	}
+	o.Servers = a.servers
+	if a.user != nil {
+		if password, ok := a.user.Password(); ok {
+			o.User, o.Password = a.user.Username(), password
+		} else {
+			o.Token = a.user.Username()
+		}
+	}
+	var files []nats.Option
+	if a.creds != "" {
+		files = append(files, nats.UserCredentials(a.creds))
+	}
+	if a.ca != "" {
+		files = append(files, nats.RootCAs(a.ca))
+	}
+	if a.cert != "" {
+		files = append(files, nats.ClientCert(a.cert, a.key))
+	}
+	for _, f := range files {
+		if err := f(&o); err != nil {
+			return o, err
+		}
+	}
+	return o, nil
+}
+
+// pause waits, and returns false when ctx is done.
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

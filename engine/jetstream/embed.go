@@ -1,0 +1,138 @@
+package jetstream
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/gofrs/flock"
+	natsserver "github.com/nats-io/nats-server/v2/server"
+)
+
+// maxPayload is the size of the largest message of a server in this process.
+const maxPayload = 8 << 20
+
+// embedded is a server in this process, which nobody else can reach.
+type embedded struct {
+	*natsserver.Server
+	dir  string
+	lock *flock.Flock
+	log  *serverLog
+}
+
+// embed starts a server over a directory, which it locks.
+func embed(a address, log *slog.Logger) (*embedded, error) {
+	if err := makeDir(a.dir); err != nil {
+		return nil, err
+	}
+	e := &embedded{dir: a.dir, lock: flock.New(filepath.Join(a.dir, "lock"), flock.SetPermissions(0o600)), log: &serverLog{log: log}}
+	switch ok, err := e.lock.TryLock(); {
+	case err != nil:
+		return nil, fmt.Errorf("locking directory %s: %w", a.dir, errors.Unwrap(err))
+	case !ok:
+		return nil, fmt.Errorf("directory %s is in use by another process", a.dir)
+	}
+	err := e.start(a)
+	if err != nil {
+		_ = e.close()
+		return nil, fmt.Errorf("starting in %s: %w", a.dir, err)
+	}
+	return e, nil
+}
+
+// makeDir makes a directory, or says why it can't be used.
+func makeDir(dir string) error {
+	err := os.MkdirAll(dir, 0o700)
+	var info fs.FileInfo
+	if err == nil {
+		info, err = os.Stat(dir)
+	}
+	switch {
+	case errors.Is(err, syscall.ENOTDIR), err == nil && !info.IsDir():
+		return fmt.Errorf("%s is not a directory", dir)
+	case errors.Is(err, syscall.ENOSPC):
+		return fmt.Errorf("making directory %s: the disk is full", dir)
+	case err != nil:
+		return fmt.Errorf("making directory: %w", err)
+	}
+	return nil
+}
+
+func (e *embedded) start(a address) error {
+	if free, ok := freeDisk(a.dir); ok && free < leastMax {
+		return fmt.Errorf("the disk is full: %d bytes are free, and %d are needed at least", free, leastMax)
+	}
+	o := &natsserver.Options{
+		ServerName: "holdfast", DontListen: true, NoSigs: true, NoLog: true,
+		JetStream: true, StoreDir: a.dir, MaxPayload: maxPayload,
+		// The streams' own limits hold; the server's would be a share of what is free
+		// now, and refuse to take up again what is larger.
+		JetStreamMaxStore: 1 << 60,
+		SyncAlways:        a.always, SyncInterval: a.sync,
+	}
+	var err error
+	if e.Server, err = natsserver.NewServer(o); err != nil {
+		return err
+	}
+	e.SetLoggerV2(e.log, false, false, false)
+	e.Start()
+	if f := e.log.fatal.Load(); f != nil {
+		return errors.New(*f)
+	}
+	if !e.ReadyForConnections(opening) {
+		return errors.New("the server does not start")
+	}
+	return nil
+}
+
+// holds says whether the directory has a stream, in whichever condition.
+func (e *embedded) holds(name string) bool {
+	_, err := os.Stat(filepath.Join(e.dir, "jetstream", "$G", "streams", name))
+	return err == nil
+}
+
+// close ends the server, which writes down what spares the next one to look at all
+// it has.
+func (e *embedded) close() error {
+	var err error
+	if e.Server != nil {
+		e.Shutdown()
+		done := make(chan struct{})
+		go func() {
+			e.WaitForShutdown()
+			close(done)
+		}()
+		select {
+		case <-done:
+		case <-time.After(closing):
+			err = fmt.Errorf("the server in this process does not end within %v", closing)
+		}
+	}
+	return errors.Join(err, e.lock.Unlock())
+}
+
+// serverLog hands what a server logs to ours. Most of it is for those who run
+// servers, and not for those who have one inside a program.
+type serverLog struct {
+	log   *slog.Logger
+	fatal atomic.Pointer[string]
+}
+
+func (s *serverLog) Noticef(format string, v ...any) { s.log.Debug(line(format, v)) }
+func (s *serverLog) Debugf(format string, v ...any)  { s.log.Debug(line(format, v)) }
+func (s *serverLog) Tracef(format string, v ...any)  { s.log.Debug(line(format, v)) }
+func (s *serverLog) Warnf(format string, v ...any)   { s.log.Warn(line(format, v)) }
+func (s *serverLog) Errorf(format string, v ...any)  { s.log.Warn(line(format, v)) }
+
+func (s *serverLog) Fatalf(format string, v ...any) {
+	text := fmt.Sprintf(format, v...)
+	s.fatal.Store(&text)
+}
+
+func line(format string, v []any) string { return "JetStream: " + fmt.Sprintf(format, v...) }

@@ -1,0 +1,51 @@
+package jetstream_test
+
+import (
+	"context"
+	"log/slog"
+	"path/filepath"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"holdfast/engine/durable"
+	"holdfast/engine/durable/logtest"
+	"holdfast/engine/jetstream"
+	"holdfast/engine/jetstream/natstest"
+)
+
+func TestMain(m *testing.M) {
+	natstest.Main()
+	goleak.VerifyTestMain(m)
+}
+
+// quiet is for engines whose trouble is meant.
+var quiet = slog.New(slog.DiscardHandler)
+
+// What holds for every engine holds for one on disk in this process.
+func TestFile(t *testing.T) {
+	t.Parallel()
+	logtest.Run(t, func(t *testing.T) func() durable.Log {
+		dir := filepath.Join(t.TempDir(), "new")
+		return func() durable.Log { return must(t, "file:"+dir) }
+	}, logtest.RunOptions{OneNode: true, Reopen: true})
+}
+
+// And for a cluster that keeps all three times.
+func TestCluster(t *testing.T) {
+	t.Parallel()
+	s := natstest.Cluster(t)
+	logtest.Run(t, func(t *testing.T) func() durable.Log {
+		return func() durable.Log { return must(t, s.URL()) }
+	}, logtest.RunOptions{Reopen: true})
+}
+
+// must opens an engine that somebody else closes.
+func must(t testing.TB, url string) durable.Log {
+	t.Helper()
+	l, err := jetstream.Open(context.Background(), url, durable.Options{Logger: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}

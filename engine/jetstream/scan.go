@@ -1,0 +1,279 @@
+package jetstream
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+const (
+	batchMessages = 1000    // most messages of one answer,
+	batchBytes    = 4 << 20 // and when an answer ends
+)
+
+// A stored message.
+type stored struct {
+	at      uint64
+	before  uint64 // the one before it of the same subject, as its writer knew
+	subject string
+	time    time.Time
+	removed bool // it stands for nothing
+	data    []byte
+}
+
+func (m stored) age() time.Duration { return max(time.Since(m.time), 0) }
+
+func (m *stored) header(h nats.Header) error {
+	m.removed = len(h[headerRemoved])+len(h[headerMarker]) > 0
+	last := h[headerLast]
+	if len(last) == 0 {
+		return nil
+	}
+	var err error
+	m.before, err = strconv.ParseUint(last[0], 10, 64)
+	return err
+}
+
+// last asks a stream's leader for the newest message of a subject; only the leader
+// knows of every write that was acknowledged.
+func (l *Log) last(ctx context.Context, name, subject string) (stored, bool, error) {
+	return l.one(ctx, name, fmt.Appendf(nil, `{"last_by_subj":%q}`, subject))
+}
+
+// next asks it for the oldest one after a place.
+func (l *Log) next(ctx context.Context, name, subject string, after uint64) (stored, bool, error) {
+	return l.one(ctx, name, fmt.Appendf(nil, `{"seq":%d,"next_by_subj":%q}`, after+1, subject))
+}
+
+func (l *Log) one(ctx context.Context, name string, request []byte) (stored, bool, error) {
+	data, err := l.ask(ctx, "STREAM.MSG.GET."+name, request)
+	if err != nil {
+		if code(err) == codeNoMessage {
+			return stored{}, false, nil
+		}
+		return stored{}, false, err
+	}
+	var answer struct {
+		Message struct {
+			Subject string    `json:"subject"`
+			Seq     uint64    `json:"seq"`
+			Header  []byte    `json:"hdrs"`
+			Data    []byte    `json:"data"`
+			Time    time.Time `json:"time"`
+		} `json:"message"`
+	}
+	if err := json.Unmarshal(data, &answer); err != nil {
+		return stored{}, false, unavailable(fmt.Errorf("reading an answer: %w", err))
+	}
+	is := answer.Message
+	m := stored{at: is.Seq, subject: is.Subject, time: is.Time, data: is.Data}
+	if len(is.Header) > 0 {
+		h, err := nats.DecodeHeadersMsg(is.Header)
+		if err == nil {
+			err = m.header(h)
+		}
+		if err != nil {
+			return stored{}, false, unavailable(fmt.Errorf("reading headers: %w", err))
+		}
+	}
+	return m, true, nil
+}
+
+// ask makes a request of JetStream's interface, which can be made twice, and returns
+// the answer, if it is not an error. Where there is just no leader nobody answers: it
+// asks again, as long as an attempt may last.
+func (l *Log) ask(ctx context.Context, what string, request []byte) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, attempt)
+	defer cancel()
+	for {
+		answer, err := l.askOnce(ctx, what, request)
+		if err == nil || ctx.Err() != nil || !transient(err) || !pause(ctx, 20*time.Millisecond) {
+			return answer, err
+		}
+	}
+}
+
+func (l *Log) askOnce(ctx context.Context, what string, request []byte) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, attempt/4)
+	defer cancel()
+	reply, err := l.nc.RequestWithContext(ctx, "$JS.API."+what, request)
+	if err != nil {
+		return nil, unavailable(err)
+	}
+	var answer struct {
+		Error *jetstream.APIError `json:"error"`
+	}
+	if err := json.Unmarshal(reply.Data, &answer); err != nil {
+		return nil, unavailable(fmt.Errorf("reading an answer: %w", err))
+	}
+	if answer.Error != nil {
+		return nil, unavailable(answer.Error)
+	}
+	return reply.Data, nil
+}
+
+// A scan reads many messages, from whichever server has them. Such a server may lag
+// behind the leader, which has said where the end is: what is not found there is
+// asked of the leader, one by one.
+type scan struct {
+	*Log
+	stream, filter string
+	at             uint64 // what has been read, and
+	end            uint64 // what must be
+	chained        bool   // each message names the one before it
+	read           bool   // something has been read
+}
+
+func (s *scan) run(ctx context.Context, yield func(stored) bool) error {
+	select {
+	case s.scanning <- struct{}{}:
+		defer func() { <-s.scanning }()
+	case <-ctx.Done():
+		return unavailable(ctx.Err())
+	}
+	for {
+		was := s.at
+		pending, more, err := s.batch(ctx, yield)
+		if err != nil || !more || s.at >= s.end && (s.chained || pending == 0) {
+			return err
+		}
+		if s.at > was && pending > 0 {
+			continue
+		}
+		m, ok, err := s.next(ctx, s.stream, s.filter, s.at)
+		if err != nil || !ok {
+			return err // it was dropped meanwhile
+		}
+		if !s.follows(m) {
+			return unavailable(fmt.Errorf("messages between %d and %d of %s are lost", s.at, m.at, s.filter))
+		}
+		if !s.take(m, yield) {
+			return nil
+		}
+	}
+}
+
+// follows says whether nothing is missing before a message.
+func (s *scan) follows(m stored) bool { return !s.chained || !s.read || m.before == s.at }
+
+func (s *scan) take(m stored, yield func(stored) bool) bool {
+	s.at, s.read = m.at, true
+	return yield(m)
+}
+
+// batch reads one answer of many messages. pending says how many follow them; more is
+// false when yield wants no more.
+func (s *scan) batch(ctx context.Context, yield func(stored) bool) (pending uint64, more bool, err error) {
+	request := fmt.Appendf(nil, `{"seq":%d,"next_by_subj":%q,"batch":%d,"max_bytes":%d}`, s.at+1, s.filter, batchMessages, batchBytes)
+	subject, answers, done := s.replies.expect(batchMessages + 1)
+	defer done()
+	if err := s.nc.PublishRequest("$JS.API.DIRECT.GET."+s.stream, subject, request); err != nil {
+		return 0, false, unavailable(err)
+	}
+	silence := time.NewTimer(attempt)
+	defer silence.Stop()
+	for {
+		select {
+		case m := <-answers:
+			silence.Reset(attempt)
+			if status := m.Header.Get("Status"); status != "" && len(m.Data) == 0 {
+				pending, err := ended(status, m.Header)
+				return pending, true, err
+			}
+			is, err := direct(m)
+			if err != nil {
+				return 0, false, err
+			}
+			if !s.follows(is) {
+				return 0, true, nil
+			}
+			if !s.take(is, yield) {
+				return 0, false, nil
+			}
+		case <-silence.C:
+			return 0, false, unavailable(nats.ErrTimeout)
+		case <-ctx.Done():
+			return 0, false, unavailable(ctx.Err())
+		}
+	}
+}
+
+// ended reads what ends an answer.
+func ended(status string, h nats.Header) (pending uint64, err error) {
+	switch status {
+	case "204":
+		pending, err = strconv.ParseUint(h.Get("Nats-Num-Pending"), 10, 64)
+	case "404":
+	case "503":
+		err = nats.ErrNoResponders
+	default:
+		err = fmt.Errorf("status %s", status)
+	}
+	if err != nil {
+		err = unavailable(fmt.Errorf("reading many messages: %w", err))
+	}
+	return pending, err
+}
+
+// direct reads one message of an answer.
+func direct(m *nats.Msg) (stored, error) {
+	is := stored{subject: m.Header.Get(jetstream.SubjectHeader), data: m.Data}
+	var err, err2 error
+	is.at, err = strconv.ParseUint(m.Header.Get(jetstream.SequenceHeader), 10, 64)
+	is.time, err2 = time.Parse(time.RFC3339Nano, m.Header.Get(jetstream.TimeStampHeaer))
+	if err := errors.Join(err, err2, is.header(m.Header)); err != nil {
+		return is, unavailable(fmt.Errorf("reading a message: %w", err))
+	}
+	return is, nil
+}
+
+// replies are answers of many messages that are expected, by the last token of the
+// subject that they go to: one subscription stands for all.
+type replies struct {
+	prefix string
+	mu     sync.Mutex
+	n      uint64
+	open   map[string]chan *nats.Msg
+}
+
+func (r *replies) start(nc *nats.Conn) error {
+	r.prefix = nc.NewInbox() + "."
+	r.open = make(map[string]chan *nats.Msg)
+	sub, err := nc.Subscribe(r.prefix+"*", r.take)
+	if err != nil {
+		return err
+	}
+	return sub.SetPendingLimits(-1, -1)
+}
+
+// expect returns a subject, and where what comes to it goes until done.
+func (r *replies) expect(most int) (subject string, answers <-chan *nats.Msg, done func()) {
+	to := make(chan *nats.Msg, most)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.n++
+	token := strconv.FormatUint(r.n, 10)
+	r.open[token] = to
+	return r.prefix + token, to, func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		delete(r.open, token)
+	}
+}
+
+func (r *replies) take(m *nats.Msg) {
+	r.mu.Lock()
+	to := r.open[m.Subject[len(r.prefix):]]
+	r.mu.Unlock()
+	select {
+	case to <- m:
+	default: // nobody waits for it any more, or it is more than was asked for
+	}
+}

@@ -1,0 +1,226 @@
+package jetstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+const (
+	leastRetention = 15 * time.Minute
+	defaultKeep    = 10 * time.Minute
+	// longest is how long what never expires is kept.
+	longest = 100 * 365 * 24 * time.Hour
+)
+
+// prepare makes the two streams, or looks whether those that are there will do.
+func (l *Log) prepare(ctx context.Context, a address, keep time.Duration) error {
+	js, err := jetstream.New(l.nc)
+	if err != nil {
+		return err
+	}
+	if keep <= 0 {
+		keep = defaultKeep
+	}
+	p := preparer{Log: l, js: js, asked: a, retention: max(leastRetention, 2*keep+time.Minute)}
+	p.copies = p.asked.replicas
+	if p.copies == 0 {
+		p.copies = 1
+		if l.nc.ConnectedClusterName() != "" {
+			p.copies = 3
+		}
+	}
+	if err := p.size(ctx); err != nil {
+		return err
+	}
+	kept, err := p.stream(ctx, p.eventsConfig())
+	if err != nil {
+		return err
+	}
+	l.retention = kept.MaxAge
+	if l.retention <= 0 {
+		l.retention = longest
+	}
+	if _, err = p.stream(ctx, p.valuesConfig()); err != nil {
+		return err
+	}
+	return p.led(ctx)
+}
+
+// led waits until both streams have leaders, which new ones may not have at once.
+func (p *preparer) led(ctx context.Context) error {
+	for _, name := range []string{p.events, p.values} {
+		for {
+			_, _, err := p.last(ctx, name, p.prefix+".none")
+			if err != nil && transient(err) && pause(ctx, 100*time.Millisecond) {
+				continue
+			}
+			if err != nil {
+				return fmt.Errorf("stream %s: %w", name, err)
+			}
+			break
+		}
+	}
+	return nil
+}
+
+// A preparer prepares streams.
+type preparer struct {
+	*Log
+	js        jetstream.JetStream
+	asked     address
+	copies    int
+	retention time.Duration
+	most      int64 // bytes of both streams
+}
+
+// size says how large the streams may be. Of a disk of ours they take what they have
+// and half of what is free: a full disk would be noticed by nobody but us, who would
+// wait in vain for acknowledgements.
+func (p *preparer) size(ctx context.Context) error {
+	p.most = defaultMax
+	if p.asked.max > 0 {
+		p.most = p.asked.max
+		return nil
+	}
+	if p.server == nil {
+		return nil
+	}
+	free, ok := freeDisk(p.server.dir)
+	if !ok {
+		return nil
+	}
+	var used int64
+	for _, name := range []string{p.events, p.values} {
+		s, err := p.js.Stream(ctx, name)
+		switch {
+		case err == nil:
+			used += int64(s.CachedInfo().State.Bytes)
+		case !errors.Is(err, jetstream.ErrStreamNotFound):
+			return fmt.Errorf("stream %s: %w", name, err)
+		}
+	}
+	p.most = min(p.most, used+free/2)
+	return nil
+}
+
+func (p *preparer) eventsConfig() jetstream.StreamConfig {
+	return jetstream.StreamConfig{
+		Name: p.events, Subjects: []string{p.prefix + ".ev.>"}, Description: "Holdfast: what was said in each session",
+		Storage: jetstream.FileStorage, Retention: jetstream.LimitsPolicy, Discard: jetstream.DiscardNew,
+		MaxBytes: p.most / 5 * 4, MaxAge: p.retention, Replicas: p.copies, AllowDirect: true,
+	}
+}
+
+func (p *preparer) valuesConfig() jetstream.StreamConfig {
+	return jetstream.StreamConfig{
+		Name: p.values, Subjects: []string{p.prefix + ".kv.>"}, Description: "Holdfast: who owns which session",
+		Storage: jetstream.FileStorage, Retention: jetstream.LimitsPolicy, Discard: jetstream.DiscardNew,
+		MaxBytes: p.most / 5, MaxMsgsPerSubject: 1, AllowMsgTTL: true, Replicas: p.copies, AllowDirect: true,
+	}
+}
+
+// stream makes a stream, or looks whether the one that is there will do, and returns
+// what it is.
+func (p *preparer) stream(ctx context.Context, want jetstream.StreamConfig) (jetstream.StreamConfig, error) {
+	for {
+		is, err := p.try(ctx, want)
+		if err == nil || !transient(err) || !pause(ctx, 100*time.Millisecond) {
+			return is, err
+		}
+	}
+}
+
+func (p *preparer) try(ctx context.Context, want jetstream.StreamConfig) (jetstream.StreamConfig, error) {
+	s, err := p.js.Stream(ctx, want.Name)
+	switch {
+	case errors.Is(err, jetstream.ErrStreamNotFound) && p.server != nil && p.server.holds(want.Name):
+		return want, fmt.Errorf("what %s holds of stream %s is corrupt; move it away to begin anew", p.server.dir, want.Name)
+	case errors.Is(err, jetstream.ErrStreamNotFound):
+		_, err := p.js.CreateStream(ctx, want)
+		return want, p.explain(want, err)
+	case err != nil:
+		return want, fmt.Errorf("stream %s: %w", want.Name, err)
+	}
+	is := s.CachedInfo().Config
+	if p.server != nil {
+		return p.adapt(ctx, is, want)
+	}
+	return is, p.check(is, want)
+}
+
+// adapt changes a stream of ours to what is wanted now.
+func (p *preparer) adapt(ctx context.Context, is, want jetstream.StreamConfig) (jetstream.StreamConfig, error) {
+	if err := p.check(is, want); err == nil && is.MaxBytes == want.MaxBytes && is.MaxAge == want.MaxAge {
+		return is, nil
+	}
+	if _, err := p.js.UpdateStream(ctx, want); err != nil {
+		return is, fmt.Errorf("stream %s: changing its limits: %w", want.Name, err)
+	}
+	return want, nil
+}
+
+// explain says what can be done about a stream that can't be made.
+func (p *preparer) explain(want jetstream.StreamConfig, err error) error {
+	if err == nil {
+		return nil
+	}
+	err = fmt.Errorf("making stream %s: %w", want.Name, err)
+	switch code(err) {
+	case codeNoPeers, codeReplicas:
+		return fmt.Errorf("%w (it needs %d servers that have room; see replicas= and max=)", err, want.Replicas)
+	case codeStorage, codeResources, codeAccount:
+		return fmt.Errorf("%w (it asks for %d bytes; see max=)", err, want.MaxBytes)
+	}
+	return err
+}
+
+// check says what is wrong with a stream that is there.
+func (p *preparer) check(is, want jetstream.StreamConfig) error {
+	switch {
+	case len(is.Subjects) != 1 || is.Subjects[0] != want.Subjects[0]:
+		return differs(is, "subjects", is.Subjects, want.Subjects)
+	case is.Storage != want.Storage:
+		return differs(is, "storage", is.Storage, want.Storage)
+	case is.Retention != want.Retention:
+		return differs(is, "retention", is.Retention, want.Retention)
+	case is.Discard != want.Discard:
+		return differs(is, "discard policy", is.Discard, want.Discard)
+	case is.MaxMsgsPerSubject != want.MaxMsgsPerSubject && max(is.MaxMsgsPerSubject, want.MaxMsgsPerSubject) > 0:
+		return differs(is, "max-msgs-per-subject", is.MaxMsgsPerSubject, want.MaxMsgsPerSubject)
+	case is.MaxAge > 0 && (want.MaxAge == 0 || is.MaxAge < want.MaxAge):
+		return differs(is, "max-age", is.MaxAge, want.MaxAge)
+	case want.AllowMsgTTL && !is.AllowMsgTTL:
+		return differs(is, "allow-msg-ttl", false, true)
+	case !is.AllowDirect:
+		return differs(is, "allow-direct", false, true)
+	case p.asked.replicas > 0 && is.Replicas < p.asked.replicas:
+		return differs(is, "replicas", is.Replicas, p.asked.replicas)
+	case p.asked.max > 0 && is.MaxBytes != want.MaxBytes:
+		return differs(is, "max-bytes", is.MaxBytes, want.MaxBytes)
+	case is.Sealed || is.NoAck || is.DenyPurge || is.Mirror != nil || is.SubjectTransform != nil:
+		return fmt.Errorf("stream %s is sealed, a mirror, without acknowledgements, without purges, or transforms subjects: choose another prefix=", is.Name)
+	}
+	return nil
+}
+
+func differs(s jetstream.StreamConfig, what string, is, want any) error {
+	return fmt.Errorf("stream %s has %s %v, and needs %v: change it (nats stream edit), or choose another prefix=", s.Name, what, is, want)
+}
+
+// transient says whether a cluster that is starting, or another node that makes the
+// same stream, may be the reason of an error.
+func transient(err error) bool {
+	switch code(err) {
+	case codeNotReady, codeNoPeers, codeInUse, codeNoLeader:
+		return true
+	case 0:
+		return errors.Is(err, nats.ErrNoResponders) || errors.Is(err, nats.ErrTimeout) ||
+			errors.Is(err, context.DeadlineExceeded) || errors.Is(err, jetstream.ErrJetStreamNotEnabled)
+	}
+	return false
+}

@@ -1,0 +1,104 @@
+package jetstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"holdfast/stream"
+)
+
+// mourning is how long what stands for a removed value is kept. It is there for
+// nobody: a value that is removed by a message, and not by a purge, is removed only
+// if it is still the one that was meant.
+const mourning = 2 * time.Second
+
+func (l *Log) valueSubject(key string) string { return l.prefix + ".kv." + key }
+
+// Put sets a value.
+func (l *Log) Put(ctx context.Context, key string, was uint64, value []byte, ttl time.Duration) (uint64, error) {
+	m := message{subject: l.valueSubject(key), last: was, ttl: max(ttl, time.Second), data: value}
+	for {
+		at, err := l.publish(ctx, m)
+		var wrong *wrongLast
+		if err == nil || !errors.As(err, &wrong) {
+			return at, err
+		}
+		if was != 0 {
+			_, err := l.lastAfter(ctx, l.values, m, wrong)
+			if err == nil {
+				err = stream.ErrConflict
+			}
+			return 0, err
+		}
+		is, ok, err := l.last(ctx, l.values, m.subject)
+		switch {
+		case err != nil:
+			return 0, err
+		case ok && !is.removed:
+			return 0, stream.ErrConflict
+		case ctx.Err() != nil:
+			return 0, unavailable(ctx.Err())
+		}
+		m.last = is.at // what stands for nothing, or nothing
+	}
+}
+
+// Get returns a value.
+func (l *Log) Get(ctx context.Context, key string) ([]byte, uint64, time.Duration, error) {
+	is, ok, err := l.last(ctx, l.values, l.valueSubject(key))
+	switch {
+	case err != nil:
+		return nil, 0, 0, err
+	case !ok || is.removed:
+		return nil, 0, 0, stream.ErrNotFound
+	}
+	return is.data, is.at, is.age(), nil
+}
+
+// Remove takes a value away.
+func (l *Log) Remove(ctx context.Context, key string, was uint64) error {
+	m := message{subject: l.valueSubject(key), ttl: mourning, removed: true}
+	for {
+		is, ok, err := l.last(ctx, l.values, m.subject)
+		switch {
+		case err != nil:
+			return err
+		case !ok || is.removed:
+			return nil
+		case was != 0 && is.at != was:
+			return stream.ErrConflict
+		}
+		m.last = is.at
+		_, err = l.publish(ctx, m)
+		switch {
+		case errors.Is(err, stream.ErrFull):
+			return l.erase(ctx, is.at)
+		case err == nil || !errors.Is(err, stream.ErrConflict):
+			return err
+		case ctx.Err() != nil:
+			return unavailable(ctx.Err())
+		}
+	}
+}
+
+// erase deletes a message where there is no room for one that would take its place.
+func (l *Log) erase(ctx context.Context, at uint64) error {
+	_, err := l.ask(ctx, "STREAM.MSG.DELETE."+l.values, fmt.Appendf(nil, `{"seq":%d,"no_erase":true}`, at))
+	return err
+}
+
+// List reads all values below a prefix. One that is put meanwhile may come twice.
+func (l *Log) List(ctx context.Context, prefix string, yield func(string, []byte, uint64) bool) error {
+	filter := l.valueSubject(prefix) + ">"
+	end, ok, err := l.last(ctx, l.values, filter)
+	if err != nil || !ok {
+		return err
+	}
+	s := scan{Log: l, stream: l.values, filter: filter, end: end.at}
+	return s.run(ctx, func(m stored) bool {
+		return m.removed || yield(strings.TrimPrefix(m.subject, l.valueSubject("")), m.data, m.at)
+	})
+}
