@@ -1,0 +1,73 @@
+package session
+
+import (
+	"crypto/sha256"
+
+	"holdfast/jsonrpc"
+)
+
+// What follows is for requests that another node has sent on, and sends again when
+// it can't know whether they arrived.
+
+// onceID names a POST to the session, however often it arrives. No client's key is
+// like it.
+func (s *Session) onceID(once string) keyID {
+	text := append(make([]byte, 0, 128), 'o')
+	text = append(append(text, s.key...), 0)
+	return sha256.Sum256(append(text, once...))
+}
+
+// BeginOnce is like [Session.BeginKeyed] for a name that a node has given to a POST
+// to this session, and that means nothing anywhere else.
+func (s *Session) BeginOnce(once string, body []byte, msgs []jsonrpc.Message) (*Call, *Attached, error) {
+	m, id, sum := s.m, s.onceID(once), sumOf(body)
+	for {
+		e, mine := m.keys.claim(id, sum, s)
+		if mine {
+			m.keys.unburied(id)
+			c := &Call{s: s, record: &record{key: &id}}
+			err := s.start(c, msgs, false)
+			if err == nil && c.Number() == 0 {
+				err = ErrNotFound // the session ended just now, and the call with it
+			}
+			if err != nil {
+				m.keys.free(id)
+				return nil, nil, err
+			}
+			if m.keys.settle(id, c.Number()) {
+				m.sweepKeys()
+			}
+			return c, nil, nil
+		}
+		switch {
+		case e.began != nil:
+			<-e.began // beginning does not take long
+			continue
+		case e.body != sum:
+			return nil, nil, ErrKeyReused
+		case e.buried || m.keeper(s.key, e.number) == nil:
+			return nil, nil, ErrGone
+		}
+		return nil, &Attached{Session: s, Number: e.number}, nil
+	}
+}
+
+// unburied has nothing stay behind of a key, once its call is no longer kept: nobody
+// comes back with it.
+func (k *keys) unburied(id keyID) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if e := k.known[id]; e != nil {
+		e.alone = true
+	}
+}
+
+// Pending returns the call that a request in flight with the id is part of, or nil.
+func (s *Session) Pending(id []byte) *Call {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if rq := s.open[string(jsonrpc.Key(id))]; rq != nil {
+		return rq.call
+	}
+	return nil
+}
