@@ -2,8 +2,12 @@ package cluster
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"net"
+	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -11,61 +15,309 @@ import (
 // stands for the default given with it.
 type Options struct {
 	Heartbeat time.Duration // how often a node says that it lives; 500 ms
-	Silence   time.Duration // how long a peer may be silent before it is asked; 2 s
-	Answer    time.Duration // how long it has to answer, the first and the second time; 500 ms
+	Silence   time.Duration // how long a peer may be silent, or a message of a connection late; 2 s
+	Answer    time.Duration // how long a silent peer has to answer, the first and the second time; 500 ms
+	Doubt     time.Duration // how long a peer that was there may have no name, as while it changes servers; 300 ms
 	Window    int           // bytes of a connection's direction that nobody has read yet; 256 KiB
 
 	Logger *slog.Logger // slog.Default()
 }
 
+func (o Options) withDefaults() Options {
+	o.Heartbeat = or(o.Heartbeat, 500*time.Millisecond)
+	o.Silence = or(o.Silence, 2*time.Second)
+	o.Answer = or(o.Answer, 500*time.Millisecond)
+	o.Doubt = or(o.Doubt, 300*time.Millisecond)
+	o.Window = or(o.Window, 256<<10)
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	return o
+}
+
+func or[T comparable](v, otherwise T) T {
+	var zero T
+	if v == zero {
+		return otherwise
+	}
+	return v
+}
+
+// tick is how often a node looks after its peers and connections.
+func (o *Options) tick() time.Duration { return o.Heartbeat / 2 }
+
+// ticks are as many as pass in a time, or one more.
+func (o *Options) ticks(d time.Duration) int { return int(d/o.tick()) + 1 }
+
+// jump is how much later than it should a tick comes only to a process that was
+// stopped.
+func (o *Options) jump() time.Duration { return o.Silence * 3 / 4 }
+
 // A Node is this process among those of one engine. Its methods may be called
 // concurrently.
-type Node struct{}
+type Node struct {
+	bus   Bus
+	o     Options
+	name  string
+	chunk int // most bytes of a message's data
+	log   *slog.Logger
+	start time.Time
+	stop  func() // the bus tells no more
+
+	outbox  *line[post]
+	told    *line[func()] // what watchers are to hear
+	notices *line[[]byte]
+	listen  *listener
+	closed  chan struct{}
+	wait    sync.WaitGroup
+	health  health
+	hurry   chan struct{} // wakes the ticker: a peer is in doubt
+
+	mu      sync.Mutex
+	peers   map[string]*peer
+	conns   map[connID]*conn
+	closing bool
+	drained bool
+	watches []func(string)
+	wakes   []func()
+	notice  func([]byte)
+	scratch []*conn // of checkConns
+}
+
+// post is a message for the outbox.
+type post struct {
+	to string // "": all
+	m  *parcel
+}
+
+// smallest is the least that a bus must carry in one message.
+const smallest = 4 << 10
 
 // Join makes the process a node of those on the bus, which stays the caller's to
 // close, after the node.
-func Join(bus Bus, o Options) (*Node, error) { panic("to come") }
+func Join(bus Bus, o Options) (*Node, error) {
+	n := &Node{
+		bus: bus, o: o.withDefaults(), name: bus.Node(), start: time.Now(),
+		outbox: newLine[post](1 << 16), told: newLine[func()](1 << 16), notices: newLine[[]byte](1 << 12),
+		closed: make(chan struct{}), hurry: make(chan struct{}, 1),
+		peers: make(map[string]*peer), conns: make(map[connID]*conn),
+	}
+	n.log = n.o.Logger
+	n.chunk = min(64<<10, bus.MaxMessage()-headRoom)
+	if len(n.name) > 255 || n.chunk < smallest-headRoom {
+		return nil, fmt.Errorf("joining the cluster: a name of %d bytes and messages of %d will not do", len(n.name), bus.MaxMessage())
+	}
+	n.listen = newListener(n)
+	stop, err := bus.Receive((*ear)(n))
+	if err != nil {
+		return nil, fmt.Errorf("joining the cluster: %w", err)
+	}
+	n.stop = stop
+	n.wait.Go(func() { n.outbox.work(n.deliver) })
+	n.wait.Go(func() { n.told.work(n.tell) })
+	n.wait.Go(func() { n.notices.work(n.hearNotice) })
+	n.wait.Go(n.run)
+	return n, nil
+}
 
 // Name is this node's name on the bus.
-func (n *Node) Name() string { panic("to come") }
+func (n *Node) Name() string { return n.name }
 
-// Dial opens a connection to what a node's [Node.Listener] gives out. Its error is
-// ErrNoNode at once if nobody has the name, and after a second and a half or so if
-// nobody answers.
-func (n *Node) Dial(ctx context.Context, node string) (net.Conn, error) { panic("to come") }
+// now is a time since the node began.
+func (n *Node) now() time.Duration { return time.Since(n.start) }
 
-// Listener gives out the connections that others dial. It is the same each time.
-// Its Accept ends with net.ErrClosed once it or the node is closed.
-func (n *Node) Listener() net.Listener { panic("to come") }
+// deliver sends what waits in the outbox.
+func (n *Node) deliver(p post) {
+	now := int64(n.now()) | 1
+	n.health.sending.Store(now)
+	defer n.health.sending.Store(0)
+	if p.to != "" {
+		_ = n.sendTo(p.to, p.m) // as if lost
+		return
+	}
+	err := n.bus.Cast(p.m.b)
+	parcels.Put(p.m)
+	if n.health.mute.Swap(err != nil) != (err != nil) && err != nil {
+		n.log.Warn("cluster: the bus takes no messages", "error", err)
+	}
+}
 
-// Gone says whether a node is gone: it has said so, nobody has its name, or it does
-// not answer. It is asked if it has not been heard of just now, so the answer may
-// take a second or so. What ctx ends is no sign: then a node is not gone.
-func (n *Node) Gone(ctx context.Context, node string) bool { panic("to come") }
+// post has a message sent soon, by the outbox: those that the bus calls must not
+// wait. A node that has more to say than the bus takes loses some, as buses do.
+func (n *Node) post(to string, m *parcel) {
+	if !n.outbox.put(post{to, m}) {
+		parcels.Put(m)
+	}
+}
 
-// Peers are the names of the other nodes that live and take new sessions, in order.
-func (n *Node) Peers() []string { panic("to come") }
+// send sends a message to a peer now.
+func (n *Node) send(p *peer, m *parcel) error { return n.sendTo(p.name, m) }
 
-// Watch has f called with the name of each peer that is gone from now on, one at a
-// time, from a goroutine of the Node. A peer that was only away for long may come
-// back, and be gone again.
-func (n *Node) Watch(f func(node string)) { panic("to come") }
+func (n *Node) sendTo(name string, m *parcel) error {
+	err := n.bus.Send(name, m.b)
+	parcels.Put(m)
+	if errors.Is(err, ErrNoNode) {
+		n.nobody(name)
+	}
+	return err
+}
 
-// OnWake has f called, from a goroutine of the Node, when this node has been away:
-// its process was stopped, or the bus, for so long that others may think it gone.
-func (n *Node) OnWake(f func()) { panic("to come") }
+// conn finds a connection with a peer.
+func (n *Node) conn(p *peer, id connID) *conn {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if c := n.conns[id]; c != nil && c.peer == p {
+		return c
+	}
+	return nil
+}
+
+// remove forgets a connection, and says whether it was there.
+func (n *Node) remove(c *conn) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.conns[c.id] != c {
+		return false
+	}
+	delete(n.conns, c.id)
+	return true
+}
+
+// drop ends a connection for a reason. reset: the other end is to know.
+func (n *Node) drop(c *conn, why error, reset bool) {
+	there := n.remove(c)
+	c.fail(why)
+	if there && reset {
+		n.post(c.peer.name, n.compose(kindReset).conn(c.id))
+	}
+}
 
 // Notify sends a node a small message, which arrives once or not at all. ErrNoNode:
 // nobody has the name, as far as is known at once.
-func (n *Node) Notify(node string, data []byte) error { panic("to come") }
+func (n *Node) Notify(node string, data []byte) error {
+	if len(data) > n.chunk {
+		return fmt.Errorf("notifying node %s: a message of %d bytes is too large", node, len(data))
+	}
+	p := n.hold(node)
+	defer n.release(p)
+	if p.lost() {
+		return fmt.Errorf("notifying node %s: %w", node, ErrNoNode)
+	}
+	if err := n.send(p, n.compose(kindNotice).bytes(data...)); err != nil {
+		return fmt.Errorf("notifying node %s: %w", node, err)
+	}
+	return nil
+}
 
 // Notices has f called with each message that another node has sent by Notify, from
-// a goroutine of the Node, one at a time. f may keep the data.
-func (n *Node) Notices(f func(data []byte)) { panic("to come") }
+// a goroutine of the Node, one at a time. f may keep the data. It replaces the f of
+// a call before; what came before the first is lost.
+func (n *Node) Notices(f func(data []byte)) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.notice = f
+}
+
+func (n *Node) hearNotice(data []byte) {
+	n.mu.Lock()
+	f := n.notice
+	n.mu.Unlock()
+	if f != nil {
+		f(data)
+	}
+}
+
+// tell calls watchers, unless the node is closed.
+func (n *Node) tell(f func()) {
+	select {
+	case <-n.closed:
+	default:
+		f()
+	}
+}
 
 // Drain tells the others to send no new sessions here. Connections go on.
-func (n *Node) Drain() { panic("to come") }
+func (n *Node) Drain() {
+	n.mu.Lock()
+	n.drained = true
+	n.mu.Unlock()
+	n.beat(0)
+}
 
-// Close ends all connections, tells the others that this node is gone, and waits
-// for its goroutines.
-func (n *Node) Close() error { panic("to come") }
+// Close ends all connections, so that the other ends read what was written, which
+// may take a second; tells the others that this node is gone, and waits for its
+// goroutines.
+func (n *Node) Close() error {
+	n.mu.Lock()
+	if n.closing {
+		n.mu.Unlock()
+		return net.ErrClosed
+	}
+	n.closing = true
+	all := n.allConns()
+	n.mu.Unlock()
+	n.listen.Close()
+	for _, c := range all {
+		c.Close()
+	}
+	n.linger()
+	n.post("", n.compose(kindBye))
+	n.outbox.close()
+	close(n.closed)
+	n.told.close()
+	n.notices.close()
+	n.wait.Wait()
+	n.stop()
+	n.mu.Lock()
+	all = n.allConns()
+	n.mu.Unlock()
+	for _, c := range all {
+		n.drop(c, net.ErrClosed, false)
+	}
+	return nil
+}
+
+// allConns lists the connections. n.mu is held.
+func (n *Node) allConns() []*conn {
+	all := make([]*conn, 0, len(n.conns))
+	for _, c := range n.conns {
+		all = append(all, c)
+	}
+	return all
+}
+
+// linger waits until the other ends have got all, for a second at most.
+func (n *Node) linger() {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	poll := time.NewTicker(5 * time.Millisecond)
+	defer poll.Stop()
+	for {
+		n.mu.Lock()
+		left := len(n.conns)
+		n.mu.Unlock()
+		if left == 0 {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-poll.C:
+		}
+	}
+}
+
+// health is whether the bus carries what this node says.
+type health struct {
+	sending atomic.Int64 // since when the outbox hands a message to the bus; 0: it waits for one
+	mute    atomic.Bool  // the last cast failed
+	woke    atomic.Int64 // when the bus was last found to be back; 0: it was never away
+	echo    atomic.Int64 // when this node last heard itself; 0: never, as buses need not do that
+}
+
+// well says whether the bus has carried messages since a time, as far as can be
+// known.
+func (n *Node) well(now, since time.Duration) bool {
+	sending, echo := time.Duration(n.health.sending.Load()), time.Duration(n.health.echo.Load())
+	return !n.health.mute.Load() && (sending == 0 || now-sending < n.o.jump()) && (echo == 0 || echo >= since)
+}

@@ -39,12 +39,13 @@ type Net struct {
 	faults Faults
 	rand   *rand.Rand
 	buses  map[string]*Bus
+	hidden map[string]bool
 }
 
 // New returns a net without faults and buses. Its faults are the same for the same
 // seed, as far as the order of what is sent is.
 func New(seed uint64) *Net {
-	return &Net{rand: rand.New(rand.NewPCG(seed, 0)), buses: make(map[string]*Bus)}
+	return &Net{rand: rand.New(rand.NewPCG(seed, 0)), buses: make(map[string]*Bus), hidden: make(map[string]bool)}
 }
 
 // Set changes the faults.
@@ -52,6 +53,14 @@ func (n *Net) Set(f Faults) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.faults = f
+}
+
+// Hide lets nobody have a node's name for a while, as when the node changes from one
+// server of an engine to another.
+func (n *Net) Hide(name string, hidden bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.hidden[name] = hidden
 }
 
 // Bus returns a new bus of a name that none had before. It must be closed.
@@ -73,7 +82,9 @@ func (n *Net) find(from, to string) (b *Bus, lost bool, delay time.Duration, nob
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	f := n.faults
-	b = n.buses[to]
+	if !n.hidden[to] {
+		b = n.buses[to]
+	}
 	if from == to {
 		return b, false, 0, f.Nobody
 	}

@@ -1,0 +1,240 @@
+package cluster
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// errAway says that the bus carries nothing.
+var errAway = errors.New("the bus carries no messages")
+
+// dialled is how long a peer that is heard of has to answer a dialler.
+const dialled = 5 * time.Second
+
+// Dial opens a connection to what a node's [Node.Listener] gives out. Its error is
+// ErrNoNode at once if nobody has the name, after [Options.Doubt] if somebody had it
+// just now, and after a second and a half or so if nobody answers.
+func (n *Node) Dial(ctx context.Context, node string) (net.Conn, error) {
+	c, err := n.dial(ctx, node)
+	if err != nil {
+		return nil, fmt.Errorf("dialling node %s: %w", node, err)
+	}
+	return c, nil
+}
+
+func (n *Node) dial(ctx context.Context, node string) (*conn, error) {
+	p := n.hold(node)
+	defer n.release(p)
+	var random [8]byte
+	rand.Read(random[:])
+	c := n.newConn(p, connID{binary.BigEndian.Uint64(random[:]), true})
+	up := make(chan struct{})
+	c.up = up
+	n.mu.Lock()
+	if n.closing {
+		n.mu.Unlock()
+		return nil, net.ErrClosed
+	}
+	if p.lost() {
+		n.mu.Unlock()
+		return nil, ErrNoNode
+	}
+	n.conns[c.id] = c
+	n.mu.Unlock()
+	err := n.knock(ctx, c, up)
+	if err == nil {
+		err = c.failure()
+	}
+	if err != nil {
+		n.drop(c, err, true)
+		return nil, err
+	}
+	return c, nil
+}
+
+// knock says open until the other end answers.
+func (n *Node) knock(ctx context.Context, c *conn, up <-chan struct{}) error {
+	p, begun, now := c.peer, n.now(), n.now()
+	timer := time.NewTimer(n.o.Answer)
+	defer timer.Stop()
+	for {
+		if late := n.now() - now - n.o.Answer; late > n.o.jump() {
+			begun += late // this process was stopped
+		}
+		now = n.now()
+		silent := now - max(begun, time.Duration(p.heard.Load()))
+		switch {
+		case p.lost():
+			return ErrNoNode
+		case now-begun > dialled:
+			return errors.New("it does not answer")
+		case silent < 3*n.o.Answer:
+		case !n.well(now, now-n.o.jump()):
+			return errAway
+		default:
+			n.lose(p, gone, "does not answer")
+			return ErrNoNode
+		}
+		news := n.next(p)
+		err := n.send(p, n.compose(kindOpen).conn(c.id).number(uint64(n.o.Window)))
+		if err != nil && !errors.Is(err, ErrNoNode) {
+			return err
+		}
+		if p.lost() {
+			return ErrNoNode
+		}
+		timer.Reset(n.o.Answer)
+		if err := n.answer(ctx, c, up, news, timer.C); !errors.Is(err, errAgain) {
+			return err
+		}
+	}
+}
+
+// errAgain says that it is time to knock again.
+var errAgain = errors.New("again")
+
+// answer waits for the answer to open.
+func (n *Node) answer(ctx context.Context, c *conn, up, news <-chan struct{}, again <-chan time.Time) error {
+	doubted := n.doubted(c.peer)
+	for {
+		select {
+		case <-up:
+			return nil
+		case <-news:
+			news = n.next(c.peer)
+			switch is := n.doubted(c.peer); {
+			case c.peer.lost():
+				return ErrNoNode
+			case doubted && !is:
+				return errAgain // it is back, and has not heard
+			default:
+				doubted = is
+			}
+		case <-again:
+			return errAgain
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-n.closed:
+			return net.ErrClosed
+		}
+	}
+}
+
+// doubted says whether nobody seems to have the name of a peer.
+func (n *Node) doubted(p *peer) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return p.nobody != 0
+}
+
+// reset is why a connection has failed that the other end does not know.
+func (c *conn) reset() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.up != nil {
+		return syscall.ECONNREFUSED
+	}
+	return fmt.Errorf("node %s: %w", c.peer.name, syscall.ECONNRESET)
+}
+
+// onOpen takes a connection, once.
+func (n *Node) onOpen(p *peer, id connID, window uint64) {
+	c := n.newConn(p, id)
+	c.limit = window
+	n.mu.Lock()
+	known := n.conns[id]
+	taken := known == nil && !id.dialed && !n.closing
+	if taken {
+		n.conns[id] = c
+		if taken = n.listen.offer(c); !taken {
+			delete(n.conns, id)
+		}
+	}
+	n.mu.Unlock()
+	if taken || known != nil && known.peer == p {
+		n.post(p.name, n.compose(kindAccept).conn(id).number(uint64(n.o.Window)))
+	} else {
+		n.post(p.name, n.compose(kindReset).conn(id))
+	}
+}
+
+// A listener gives out the connections that others dial.
+type listener struct {
+	node   *Node
+	queue  chan *conn
+	closed chan struct{}
+	once   sync.Once
+}
+
+// backlog is how many connections may wait to be accepted.
+const backlog = 4096
+
+func newListener(n *Node) *listener {
+	return &listener{node: n, queue: make(chan *conn, backlog), closed: make(chan struct{})}
+}
+
+// Listener gives out the connections that others dial. It is the same each time.
+// Its Accept ends with net.ErrClosed once it or the node is closed; then dialling
+// this node fails.
+func (n *Node) Listener() net.Listener { return n.listen }
+
+// offer queues a connection. It does not wait.
+func (l *listener) offer(c *conn) bool {
+	select {
+	case <-l.closed:
+		return false
+	default:
+	}
+	select {
+	case l.queue <- c:
+		return true
+	default:
+		return false
+	}
+}
+
+// Accept returns the next connection.
+func (l *listener) Accept() (net.Conn, error) {
+	select {
+	case <-l.closed:
+		return nil, net.ErrClosed
+	default:
+	}
+	select {
+	case c := <-l.queue:
+		return c, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+// Close refuses all that were not accepted.
+func (l *listener) Close() error {
+	err := net.ErrClosed
+	l.once.Do(func() {
+		err = nil
+		n := l.node
+		n.mu.Lock() // nobody offers any more
+		close(l.closed)
+		n.mu.Unlock()
+		for {
+			select {
+			case c := <-l.queue:
+				n.drop(c, net.ErrClosed, true)
+			default:
+				return
+			}
+		}
+	})
+	return err
+}
+
+// Addr is the node's name.
+func (l *listener) Addr() net.Addr { return Addr(l.node.name) }

@@ -1,0 +1,8 @@
+package cluster
+
+// Conns is how many connections a node has.
+func (n *Node) Conns() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return len(n.conns)
+}

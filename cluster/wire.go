@@ -1,0 +1,137 @@
+package cluster
+
+import (
+	"encoding/binary"
+	"sync"
+)
+
+// A message between nodes is a version, a kind, the name of the node that sends it
+// (its length first), and what the kind says:
+//
+//	beat     flags: that the node lives
+//	bye      that it ends
+//	ping     asks for a pong
+//	notice   data of Notify
+//	open     conn, window: a connection is dialled
+//	accept   conn, window: and taken
+//	data     conn, number, bytes
+//	fin      conn, number: no more follows, and nothing is read any more
+//	reset    conn: it is not known, or has failed
+//	credit   conn, how many bytes may have been sent in all, the number waited for
+//	check    for each conn: the number of the next message to be sent
+//	have     for each conn of a check: what credit says
+//
+// A conn is its id, and whether the dialler or the other side speaks. Messages of a
+// conn's direction are numbered from 0. Numbers are varints.
+const version = 1
+
+type kind byte
+
+const (
+	kindBeat kind = iota
+	kindBye
+	kindPing
+	kindPong
+	kindNotice
+	kindOpen
+	kindAccept
+	kindData
+	kindFin
+	kindReset
+	kindCredit
+	kindCheck
+	kindHave
+)
+
+// Flags of a beat.
+const (
+	beatDraining = 1 << iota // no new sessions here
+	beatHello                // tell me who you are
+)
+
+// headRoom is more than what precedes the bytes of a data message.
+const headRoom = 2 + 1 + 255 + 9 + binary.MaxVarintLen64
+
+// connID names a connection at one of its ends.
+type connID struct {
+	id     uint64
+	dialed bool // this end has dialled
+}
+
+// appendHead begins a message.
+func (n *Node) appendHead(b []byte, k kind) []byte {
+	b = append(b, version, byte(k), byte(len(n.name)))
+	return append(b, n.name...)
+}
+
+// parseHead takes a message apart. ok: it is one.
+func parseHead(m []byte) (k kind, from, body []byte, ok bool) {
+	if len(m) < 3 || m[0] != version || len(m) < 3+int(m[2]) {
+		return 0, nil, nil, false
+	}
+	end := 3 + int(m[2])
+	return kind(m[1]), m[3:end], m[end:], true
+}
+
+// appendConn names a connection as the end that speaks has it.
+func appendConn(b []byte, id connID) []byte {
+	side := byte(0)
+	if id.dialed {
+		side = 1
+	}
+	return binary.BigEndian.AppendUint64(append(b, side), id.id)
+}
+
+// A reader takes a message's body apart. Once something is missing, all is zero.
+type reader struct {
+	b   []byte
+	bad bool
+}
+
+// conn returns the name of a connection as the end that hears has it.
+func (r *reader) conn() connID {
+	if len(r.b) < 9 {
+		r.bad, r.b = true, nil
+		return connID{}
+	}
+	id := connID{id: binary.BigEndian.Uint64(r.b[1:]), dialed: r.b[0] == 0}
+	r.b = r.b[9:]
+	return id
+}
+
+func (r *reader) number() uint64 {
+	v, size := binary.Uvarint(r.b)
+	if size <= 0 {
+		r.bad, r.b = true, nil
+		return 0
+	}
+	r.b = r.b[size:]
+	return v
+}
+
+// A parcel is a message to be sent, whose memory is used again.
+type parcel struct{ b []byte }
+
+var parcels = sync.Pool{New: func() any { return &parcel{make([]byte, 0, 1<<10)} }}
+
+// compose begins a message. Whoever sends it puts it back.
+func (n *Node) compose(k kind) *parcel {
+	p := parcels.Get().(*parcel)
+	p.b = n.appendHead(p.b[:0], k)
+	return p
+}
+
+func (p *parcel) conn(id connID) *parcel {
+	p.b = appendConn(p.b, id)
+	return p
+}
+
+func (p *parcel) number(v uint64) *parcel {
+	p.b = binary.AppendUvarint(p.b, v)
+	return p
+}
+
+func (p *parcel) bytes(b ...byte) *parcel {
+	p.b = append(p.b, b...)
+	return p
+}
