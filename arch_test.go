@@ -38,6 +38,7 @@ var floors = []struct {
 	{"engine/jetstream", []string{"stream", "engine/durable", "cluster"}},
 	{"engine/jetstream/natstest", nil},
 	{"engine/redis", []string{"stream", "engine/durable", "cluster"}},
+	{"engine/redis/redistest", nil},
 	{"engine", []string{"stream", "cluster", "engine/memory", "engine/durable", "engine/jetstream", "engine/redis"}},
 	{"session", []string{"stream", "jsonrpc", "protocol"}},
 	{"backend/message", []string{"session", "jsonrpc", "protocol"}},

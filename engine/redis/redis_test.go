@@ -1,0 +1,222 @@
+//go:build unix
+
+package redis
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"holdfast/engine/durable"
+	"holdfast/engine/redis/redistest"
+	"holdfast/stream"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var quiet = slog.New(slog.DiscardHandler)
+
+// open opens a URL until the test ends.
+func open(t testing.TB, rawURL string) *Log {
+	t.Helper()
+	l, err := Open(t.Context(), rawURL, durable.Options{Logger: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	return l.(*Log)
+}
+
+// appendAll appends frames after last, and returns the last one's place.
+func appendAll(t testing.TB, l *Log, key string, last uint64, frames ...string) uint64 {
+	t.Helper()
+	for _, frame := range frames {
+		at, err := l.Append(t.Context(), key, last, []byte(frame))
+		if err != nil {
+			t.Fatal(err)
+		}
+		last = at
+	}
+	return last
+}
+
+// frames returns what is kept of a sequence.
+func frames(t testing.TB, l *Log, key string) []string {
+	t.Helper()
+	var all []string
+	err := l.Frames(t.Context(), key, 0, func(_ uint64, _ time.Duration, frame []byte) bool {
+		all = append(all, string(frame))
+		return true
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// A place, and a version, is never used twice, though a key was gone meanwhile.
+func TestNothingStartsAnew(t *testing.T) {
+	t.Parallel()
+	l := open(t, redistest.Start(t).URL())
+	ctx := t.Context()
+	first := appendAll(t, l, "e.a", 0, "one")
+	if err := l.Trim(ctx, "e.a", 0); err != nil {
+		t.Fatal(err)
+	}
+	if at, err := l.Append(ctx, "e.a", first, []byte("two")); !errors.Is(err, stream.ErrConflict) || at != 0 {
+		t.Errorf("after what is gone: %d, %v", at, err)
+	}
+	if second := appendAll(t, l, "e.a", 0, "two"); second <= first {
+		t.Errorf("place %d after %d", second, first)
+	}
+	was, err := l.Put(ctx, "s.a", 0, []byte("one"), time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Remove(ctx, "s.a", 0); err != nil {
+		t.Fatal(err)
+	}
+	if version, err := l.Put(ctx, "s.a", 0, []byte("two"), time.Second); err != nil || version <= was {
+		t.Errorf("version %d after %d, %v", version, was, err)
+	}
+	if _, err := l.Put(ctx, "s.a", was, []byte("three"), time.Second); !errors.Is(err, stream.ErrConflict) {
+		t.Errorf("put over a version that is gone: %v", err)
+	}
+}
+
+// Frames of all sizes come back, in order and page by page.
+func TestManyFrames(t *testing.T) {
+	t.Parallel()
+	l := open(t, redistest.Start(t).URL())
+	var want []string
+	for i := range 3000 {
+		want = append(want, fmt.Sprint(i))
+	}
+	for i := range 12 {
+		want = append(want, strings.Repeat(fmt.Sprint(i%10), 1<<20-i))
+	}
+	want = append(want, "", strings.Repeat("x", maxFrame), "last")
+	last := appendAll(t, l, "e.k", 0, want...)
+	if got := frames(t, l, "e.k"); !equal(got, want) {
+		t.Errorf("%d frames, want %d, or others", len(got), len(want))
+	}
+	if _, err := l.Append(t.Context(), "e.k", last, make([]byte, maxFrame+1)); !errors.Is(err, stream.ErrTooLarge) {
+		t.Errorf("a frame that is too large: %v", err)
+	}
+	if err := l.Trim(t.Context(), "e.k", last); err != nil {
+		t.Fatal(err)
+	}
+	if got := frames(t, l, "e.k"); !equal(got, []string{"last"}) {
+		t.Errorf("after trimming all but the last: %d frames", len(got))
+	}
+}
+
+func equal(a, b []string) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for i := range a {
+		if a[i] != b[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// A server that forgets when it is full is refused; one that is not what it should
+// be otherwise is refused or warned of. No error tells the password.
+func TestOpenRefuses(t *testing.T) {
+	t.Parallel()
+	plain := redistest.Start(t, "--requirepass", "s3cret", "--appendonly", "no", "--user", "few", "on", ">f3w", "~*", "&*", "+@all", "-info")
+	evicting := redistest.Start(t, "--maxmemory-policy", "allkeys-lru")
+	master := redistest.Start(t)
+	replica := redistest.Replica(t, master)
+	host := plain.Addr()
+	for _, c := range []struct{ url, want string }{
+		{"redis://:s3cret-not@" + host, "WRONGPASS"},
+		{"redis://" + host, "NOAUTH"},
+		{"redis://:s3cret@" + host + "/99", "DB index is out of range"},
+		{"redis://:s3cret@127.0.0.1:1", "refused"},
+		{evicting.URL(), "CONFIG SET maxmemory-policy noeviction"},
+		{replica.URL(), "replica"},
+		{"redis+cluster://:s3cret@" + host, "cluster support disabled"},
+		{"redis://:s3cret/x@" + host, "%2F"},
+		{"redis://:s3cret@" + host + "/x", "database"},
+		{"redis://:s3cret@" + host + "?wait=x", "wait"},
+		{"redis://:s3cret@" + host + "?prefix={x}", "prefix"},
+		{"redis://:s3cret@" + host + "?colour=x", "colour"},
+		{"redis://:s3cret@" + host + ",other", "several hosts"},
+		{"redis://:s3cret%zz@" + host, "%XX"},
+		{"redis+sentinel://:s3cret@" + host, "master"},
+		{"redis:x", "redis://USER"},
+	} {
+		l, err := Open(t.Context(), c.url, durable.Options{Logger: quiet})
+		if err == nil {
+			l.Close()
+			t.Errorf("%s: no error", c.url)
+			continue
+		}
+		if !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "s3cret") {
+			t.Errorf("%s: %v", c.url, err)
+		}
+	}
+	for _, c := range []struct{ url, want string }{
+		{"redis://:s3cret@" + host, "appendonly is no"},
+		{"redis://few:f3w@" + host, "INFO is forbidden"},
+		{master.URL() + "?wait=2", "fewer replicas"},
+	} {
+		var said bytes.Buffer
+		l, err := Open(t.Context(), c.url, durable.Options{Logger: slog.New(slog.NewTextHandler(&said, nil))})
+		if err != nil {
+			t.Errorf("%s: %v", c.url, err)
+			continue
+		}
+		l.Close()
+		if !strings.Contains(said.String(), c.want) {
+			t.Errorf("%s: no warning %q: %s", c.url, c.want, &said)
+		}
+	}
+}
+
+// A Redis that is full says so, of what was not added; what was stays, and the log
+// goes on when there is room again.
+func TestFull(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t, "--maxmemory", "8mb")
+	l := open(t, server.URL())
+	big := bytes.Repeat([]byte("x"), 256<<10)
+	var (
+		last  uint64
+		err   error
+		count int
+	)
+	for count = range 100 {
+		var at uint64
+		if at, err = l.Append(t.Context(), "e.k", last, big); err != nil {
+			break
+		}
+		last = at
+	}
+	if !errors.Is(err, stream.ErrFull) {
+		t.Fatalf("after %d frames: %v", count, err)
+	}
+	if _, err := l.Put(t.Context(), "s.k", 0, big, time.Minute); !errors.Is(err, stream.ErrFull) {
+		t.Errorf("put: %v", err)
+	}
+	if err := l.Ping(t.Context()); !errors.Is(err, stream.ErrFull) {
+		t.Errorf("ping: %v", err)
+	}
+	if got := frames(t, l, "e.k"); len(got) != count {
+		t.Errorf("%d frames are kept, %d were acknowledged", len(got), count)
+	}
+	if err := l.Trim(t.Context(), "e.k", last); err != nil {
+		t.Fatal(err)
+	}
+	appendAll(t, l, "e.k", last, "more")
+}
