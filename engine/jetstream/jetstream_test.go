@@ -16,6 +16,7 @@ import (
 
 func TestMain(m *testing.M) {
 	natstest.Main()
+	appender()
 	goleak.VerifyTestMain(m)
 }
 

@@ -64,7 +64,8 @@ type config struct {
 	Cluster string
 }
 
-// Start starts n servers in this process, which keep what they store below dir.
+// Start starts n servers in this process, which keep what they store below dir. One
+// alone is no cluster.
 func Start(dir string, n int) (*Servers, error) { return start(dir, n, embed) }
 
 // StartProcesses starts n servers, each in a process of its own: the running

@@ -21,11 +21,15 @@ const variable = "HOLDFAST_NATSTEST_SERVER"
 func newServer(c config) (*natsserver.Server, error) {
 	o := &natsserver.Options{
 		ServerName: c.Name, Host: "127.0.0.1", Port: c.Port, Username: User, Password: Password,
-		JetStream: true, StoreDir: c.Dir, JetStreamMaxStore: 16 << 30, JetStreamMaxMemory: 64 << 20,
+		JetStream: true, StoreDir: c.Dir, JetStreamMaxStore: 1 << 40, JetStreamMaxMemory: 64 << 20,
 		NoSigs: true, NoLog: true, MaxPayload: 8 << 20, PingInterval: 2 * time.Second, MaxPingsOut: 2,
-		Cluster: natsserver.ClusterOpts{
+	}
+	if len(c.Routes) == 1 {
+		c.Routes = nil // alone
+	} else {
+		o.Cluster = natsserver.ClusterOpts{
 			Name: c.Cluster, NoAdvertise: true, Host: "127.0.0.1", Port: c.Route, PingInterval: 2 * time.Second, MaxPingsOut: 2,
-		},
+		}
 	}
 	for _, r := range c.Routes {
 		u, err := url.Parse(r)
