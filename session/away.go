@@ -117,15 +117,19 @@ func (m *Manager) Answer(ctx context.Context, principal string, msg jsonrpc.Mess
 	if msg.Kind != jsonrpc.Response || len(msg.ID) == 0 || msg.ID[0] != '"' {
 		return false, nil
 	}
-	name, _, _, ok := parseSealed(jsonrpc.String(msg.ID))
+	name, mark, number, ok := parseSealed(jsonrpc.String(msg.ID))
 	if !ok {
 		return false, nil
 	}
-	s, err := m.FindName(name, principal)
-	if err != nil || !s.Resumable() {
+	s, err := m.named(name, principal, func(secret string) bool {
+		return isSealed(secret, mark, askedSeal, number, nil)
+	})
+	switch {
+	case errors.Is(err, ErrNotFound):
 		return false, nil
-	}
-	if _, ok := s.parseAskedID(msg.ID); !ok {
+	case err != nil:
+		return true, err
+	case !s.Resumable():
 		return false, nil
 	}
 	s.Touch()

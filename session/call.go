@@ -26,6 +26,7 @@ type Call struct {
 	method string // of the first request
 	tokens []string
 	record *record // nil for most calls
+	kept   *kept   // nil where the store is not shared
 
 	mu      sync.Mutex
 	pending []*inflight    // without a response, in their order
@@ -119,9 +120,7 @@ func (c *Call) Deliver(ctx context.Context, msgs []jsonrpc.Message, header http.
 // Abort answers, with an error of ours, the requests among msgs that the call was
 // begun with and that will not be delivered.
 func (c *Call) Abort(msgs []jsonrpc.Message, e *jsonrpc.Error) {
-	if c.record != nil && c.record.key != nil {
-		c.s.m.keys.free(*c.record.key)
-	}
+	c.disown()
 	c.unhook(nil) // its client is told now
 	for i := range msgs {
 		if msgs[i].Kind == jsonrpc.Request {
@@ -177,6 +176,7 @@ func (c *Call) Promote() {
 // promote gives the call a stream. c.mu is held; the log must be flushed after.
 func (c *Call) promote() {
 	c.number = c.s.streams.add(c)
+	c.note(c.number)
 	c.announce()
 	c.shift()
 	for _, data := range c.light {
@@ -239,7 +239,9 @@ func (c *Call) respond(rq *inflight, data []byte) {
 	switch {
 	case c.s.single:
 		c.s.aside.mu.Lock()
-		c.s.aside.push(data, false)
+		c.s.aside.said++
+		c.s.log.queue(saying{c: c.s.aside, number: standalone, data: data, joined: c.kept != nil})
+		c.journalled(rq.id, last)
 		c.hear(rq, data, c.s.aside.said)
 		c.s.aside.mu.Unlock()
 		c.ended = last
@@ -255,6 +257,26 @@ func (c *Call) respond(rq *inflight, data []byte) {
 	if last {
 		c.wake()
 	}
+}
+
+// drop ends a request without a word in the log: the session has left this node, or
+// is about to. Who waits for a light answer is told e.
+func (c *Call) drop(rq *inflight, e *jsonrpc.Error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ended || !c.settle(rq) {
+		return
+	}
+	if c.number == 0 && !c.s.single {
+		c.light = append(c.light, jsonrpc.AppendError(nil, []byte(rq.id), e))
+	}
+	if c.ended = len(c.pending) == 0; !c.ended {
+		return
+	}
+	if r := c.resume(); r != nil && r.timer != nil {
+		r.timer.Stop()
+	}
+	c.wake()
 }
 
 // settle takes a request off the pending ones and says whether it was one.
@@ -281,6 +303,7 @@ func (c *Call) cancel(rq *inflight) {
 	c.ended = len(c.pending) == 0
 	switch {
 	case c.number == 0:
+		c.journalled(rq.id, c.ended)
 	case c.resume() != nil:
 		c.settled(rq.id, true)
 		c.push(jsonrpc.AppendError(nil, []byte(rq.id), jsonrpc.Errorf(jsonrpc.CodeServer, "cancelled by its client")), c.ended)

@@ -208,8 +208,8 @@ func (r *Reader) heard() {
 // dispatch has the webhooks told whose call is over and nobody has it; h may be nil.
 // No lock is held.
 func (s *Session) dispatch(number uint64, h *hooks) {
-	if h == nil {
-		return
+	if h == nil || s.moved.Load() {
+		return // or the new owner tells them
 	}
 	t := &s.streams
 	t.mu.Lock()

@@ -117,10 +117,15 @@ func (s *Session) learnAll(l *link, listed int, done chan struct{}, in Inbound) 
 		params, _ = json.Marshal(map[string]string{"cursor": cursor})
 	}
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.hints.listed == listed { // else it is an old list
+	current := s.hints.listed == listed // else it is an old list
+	if current {
 		s.hints.safe, s.hints.complete = all.safe, true
 		s.hints.learning = nil
 	}
 	close(done)
+	s.mu.Unlock()
+	if current && s.m.shared != nil && len(all.safe) > 0 {
+		s.noteSession(nil, true) // the next owner cannot ask before it opens a backend
+		s.log.flush()
+	}
 }

@@ -15,7 +15,7 @@ type inflight struct {
 // enter puts the requests on record. s.mu is held.
 func (s *Session) enter(c *Call, msgs []jsonrpc.Message) error {
 	if s.closed {
-		return ErrNotFound
+		return s.gone()
 	}
 	for i := range msgs {
 		m := &msgs[i]
@@ -40,7 +40,7 @@ func (s *Session) enter(c *Call, msgs []jsonrpc.Message) error {
 		if c.method == "" {
 			c.method = m.Method
 		}
-		if m.Method == "initialize" && s.initialize == nil {
+		if m.Method == "initialize" && (s.initialize == nil || s.taken && s.revision == "") {
 			s.initialize = m.Raw
 			s.able(m.Params)
 		}
@@ -51,6 +51,14 @@ func (s *Session) enter(c *Call, msgs []jsonrpc.Message) error {
 		s.watch(c, rq, m)
 	}
 	return nil
+}
+
+// gone says why the session takes nothing any more. s.mu is held.
+func (s *Session) gone() error {
+	if s.moves {
+		return ErrMoved
+	}
+	return ErrNotFound
 }
 
 // leave takes back what enter did. s.mu is held.

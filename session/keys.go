@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"maps"
 	"math"
 	"sync"
@@ -71,6 +72,7 @@ type keyed struct {
 	number  uint64            // 0 until it has begun
 	began   chan struct{}     // closed when it has, or could not; nil after that
 	buried  bool              // nothing is kept of the call
+	found   *keyed            // what was found of it meanwhile, in a session that was taken over
 }
 
 // keySum stands for a request: only its own client could want two to collide.
@@ -104,22 +106,31 @@ const (
 // same time one begins the call.
 //
 // The errors are those of Begin, after which the key is free again,
-// [ErrKeyReused] and [ErrGone].
+// [ErrKeyReused], [ErrGone], and an [*Elsewhere] where the call was begun in a
+// session that is not on this node.
 func (s *Session) BeginKeyed(key string, body []byte, msgs []jsonrpc.Message) (*Call, *Attached, error) {
 	m, id, sum := s.m, s.keyID(key), sumOf(body)
 	for {
 		e, mine := m.keys.claim(id, sum, s)
 		if mine {
-			c := &Call{s: s, record: &record{key: &id}}
-			err := s.start(c, msgs, false)
-			if err != nil {
+			switch err := s.claim(id, sum); {
+			case errors.Is(err, errHere):
+				m.keys.free(id)
+				continue
+			case err != nil:
 				m.keys.free(id)
 				return nil, nil, err
 			}
+			c := &Call{s: s, record: &record{key: &id, sum: sum}}
+			err := s.start(c, msgs, false)
 			number := c.Number()
-			if number == 0 { // the session ended just now, and the call with it
+			if err == nil && number == 0 { // the session ended just now, and the call with it
+				err = ErrNotFound
+			}
+			if err != nil {
+				s.unclaim(id, sum)
 				m.keys.free(id)
-				return nil, nil, ErrNotFound
+				return nil, nil, err
 			}
 			if m.keys.settle(id, number) {
 				m.sweepKeys()
@@ -137,6 +148,14 @@ func (s *Session) BeginKeyed(key string, body []byte, msgs []jsonrpc.Message) (*
 		}
 		if owner := m.keeper(e.session, e.number); owner != nil && owner.principal == s.principal {
 			return nil, &Attached{Session: owner, Number: e.number}, nil
+		}
+		if _, err := m.FindName(string(e.session), s.principal); err != nil && m.shared != nil {
+			switch err = m.elsewhere(e.session, s.principal); {
+			case errors.Is(err, errHere):
+				continue
+			case !errors.Is(err, ErrNotFound):
+				return nil, nil, err
+			}
 		}
 		m.keys.bury(id, time.Now())
 		return nil, nil, ErrGone
@@ -182,7 +201,11 @@ func (k *keys) free(id keyID) {
 	if e == nil || e.buried {
 		return
 	}
-	delete(k.known, id)
+	if e.found != nil {
+		k.known[id] = e.found
+	} else {
+		delete(k.known, id)
+	}
 	if e.began != nil {
 		close(e.began)
 	}
@@ -251,8 +274,8 @@ func (m *Manager) sweepKeys() {
 		switch {
 		case s != nil:
 			kept++
-		case p.alone && m.ended(p.session):
-			k.free(p.id) // nobody could use it
+		case (p.alone || m.shared != nil) && m.ended(p.session):
+			k.free(p.id) // nobody could use it, or the store knows it
 		default:
 			k.bury(p.id, time.Now())
 		}
@@ -276,6 +299,109 @@ func (m *Manager) ended(name stream.SessionKey) bool {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	return m.sessions[name] == nil
+}
+
+// restore notes the key of a call in a session that was taken over.
+func (k *keys) restore(id keyID, sum keySum, s *Session, number uint64) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.known == nil {
+		k.known = make(map[keyID]*keyed)
+		k.crowd, k.swept = keysCrowd, time.Now()
+	}
+	e := &keyed{body: sum, alone: s.principal == "", session: s.key, number: number}
+	if now := k.known[id]; now != nil && now.began != nil {
+		now.found = e // who is about to begin it will hear of it from the store
+		return
+	}
+	k.known[id] = e
+}
+
+// found says whether, while a call was about to begin under the key, it was found
+// that one has.
+func (k *keys) found(id keyID) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	e := k.known[id]
+	return e != nil && e.found != nil
+}
+
+// newClaim is how old the claim to a key may be of which there is no call, to be
+// taken for one whose node was lost before the call began. What is older may have
+// been a call that is kept no longer.
+const newClaim = time.Minute
+
+// claim takes a key of a named principal for a call of the session, on all nodes.
+// The error is errHere if the call, or its session, has come here meanwhile.
+func (s *Session) claim(id keyID, sum keySum) error {
+	m := s.m
+	if m.shared == nil || s.principal == "" {
+		return nil // the session's notes say all
+	}
+	ctx, stop := context.WithTimeout(m.ctx, asks)
+	defer stop()
+	was, age, err := m.shared.Claim(ctx, stream.ClaimID(id), s.claimed(sum))
+	switch {
+	case err != nil:
+		return fmt.Errorf("idempotency key not claimed: %w", err)
+	case was == nil:
+		return nil
+	case len(was) <= len(sum):
+		return ErrGone
+	case keySum(was[:len(sum)]) != sum:
+		return ErrKeyReused
+	}
+	key := stream.SessionKey(was[len(sum):])
+	if _, err := m.FindName(string(key), s.principal); err != nil {
+		if err = m.elsewhere(key, s.principal); errors.Is(err, ErrNotFound) {
+			err = ErrGone
+		}
+		return err
+	}
+	switch {
+	case m.keys.found(id):
+		return errHere
+	case age >= newClaim || m.opts.Keep > 0 && age >= m.opts.Keep:
+		return ErrGone
+	case key == s.key:
+		return nil
+	}
+	if err := m.shared.Unclaim(ctx, stream.ClaimID(id), was); err != nil {
+		return fmt.Errorf("idempotency key not claimed: %w", err)
+	}
+	return errHere
+}
+
+// claimed is what the store is told of who began a call, and with what.
+func (s *Session) claimed(sum keySum) []byte { return append(sum[:], s.key...) }
+
+// unclaim gives up a key whose call has not begun. If that fails it is known by its
+// age.
+func (s *Session) unclaim(id keyID, sum keySum) {
+	if s.m.shared == nil || s.principal == "" || s.moved.Load() {
+		return
+	}
+	ctx, stop := context.WithTimeout(s.m.ctx, asks)
+	defer stop()
+	if err := s.m.shared.Unclaim(ctx, stream.ClaimID(id), s.claimed(sum)); err != nil {
+		s.m.logger.Warn("idempotency key not given up", "session", s.Name(), "error", err)
+	}
+}
+
+// disown frees the key of a call that will not be delivered.
+func (c *Call) disown() {
+	if c.record == nil || c.record.key == nil {
+		return
+	}
+	if c.kept != nil {
+		c.mu.Lock()
+		if c.number != 0 && !c.ended {
+			c.s.log.queue(saying{c: c, number: c.number, data: []byte("{}"), note: true})
+		}
+		c.mu.Unlock()
+	}
+	c.s.unclaim(*c.record.key, c.record.sum)
+	c.s.m.keys.free(*c.record.key)
 }
 
 // sweepKeysAt does so where it is time for it.

@@ -69,8 +69,8 @@ func (s *Session) deliver(ctx context.Context, in Inbound) error {
 	for range 4 { // a backend that ends again and again is not believed
 		s.mu.Lock()
 		if s.closed {
-			s.mu.Unlock()
-			return ErrNotFound
+			defer s.mu.Unlock()
+			return s.gone()
 		}
 		l, opening := s.link, s.opening
 		if l != nil && opening == nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"time"
 
 	"holdfast/jsonrpc"
 	"holdfast/stream"
@@ -20,45 +21,129 @@ type appender struct {
 
 	mu      sync.Mutex
 	waiting []saying
+	bytes   int           // that are queued, or being appended
+	room    chan struct{} // closed when there is room again; nil if nobody waits for that
 	busy    bool
+	holding bool // nothing is appended until all has been queued
 
 	// Used only by the one who is busy.
 	spare []saying
 	batch []stream.Record
 }
 
-// saying is a message on its way into the log.
+// saying is a message, or a note, on its way into the log.
 type saying struct {
 	c      *Call
 	number uint64
 	data   []byte
 	last   bool
+	note   bool
+	joined bool          // what is queued after it goes into the same append
+	done   chan struct{} // closed when it is stored, or will not be; nil if nobody waits
 }
 
-// roomKept is how many queued messages an idle session keeps room for.
-const roomKept = 4
+const (
+	// roomKept is how many queued messages an idle session keeps room for.
+	roomKept = 4
+
+	// mostQueued bounds the bytes of messages that wait to be appended: a backend that
+	// talks faster than the store takes it waits.
+	mostQueued = 32 << 20
+
+	// mostTurn is how many bytes go into one append, if there is more than one message
+	// of them.
+	mostTurn = 512 << 10
+
+	// mostTurns is how often one goroutine appends what others say before another
+	// takes its place.
+	mostTurns = 16
+
+	// patience bounds an append whose outcome is not known.
+	patience = 30 * time.Second
+)
 
 // queue adds to the next append. flush must follow, when no lock is held.
 func (a *appender) queue(x saying) {
 	a.mu.Lock()
 	a.waiting = append(a.waiting, x)
+	a.bytes += len(x.data)
 	a.mu.Unlock()
 }
 
-// flush appends all that is queued, unless another goroutine is at it already.
+// flush appends all that is queued, unless another goroutine is at it already: then
+// it waits only if too much is queued.
 func (a *appender) flush() {
 	a.mu.Lock()
-	if a.busy {
+	for a.busy {
+		if a.bytes <= mostQueued || a.holding || a.s.moved.Load() {
+			a.mu.Unlock()
+			return
+		}
+		if a.room == nil {
+			a.room = make(chan struct{})
+		}
+		room := a.room
 		a.mu.Unlock()
-		return
+		<-room
+		a.mu.Lock()
 	}
 	a.busy = true
+	a.drain(mostTurns)
+}
+
+// hold has appends wait until what is queued meanwhile can go as one.
+func (a *appender) hold() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.holding = !a.busy
+	a.busy = true
+}
+
+// let appends what was held. It follows hold.
+func (a *appender) let() {
+	a.mu.Lock()
+	if !a.holding {
+		a.mu.Unlock()
+		a.flush()
+		return
+	}
+	a.holding = false
+	a.drain(mostTurns)
+}
+
+// drain appends what is queued, and after some turns leaves it to a goroutine of
+// its own. a.mu is held, and is not when it returns.
+func (a *appender) drain(turns int) {
 	for len(a.waiting) > 0 {
+		if turns--; turns == 0 && a.s.m.enter() {
+			a.mu.Unlock()
+			go func() {
+				defer a.s.m.work.Done()
+				a.mu.Lock()
+				a.drain(-1)
+			}()
+			return
+		}
 		turn := a.waiting
 		a.waiting = a.spare[:0]
 		a.mu.Unlock()
-		a.append(turn)
-		clear(turn)
+		for rest := turn; len(rest) > 0; {
+			n, size := portion(rest)
+			a.append(rest, n)
+			for i := range rest[:n] {
+				if rest[i].done != nil {
+					close(rest[i].done)
+				}
+			}
+			clear(rest[:n])
+			rest = rest[n:]
+			a.mu.Lock()
+			if a.bytes -= size; a.room != nil && a.bytes <= mostQueued {
+				close(a.room)
+				a.room = nil
+			}
+			a.mu.Unlock()
+		}
 		a.mu.Lock()
 		a.spare = turn
 	}
@@ -66,62 +151,113 @@ func (a *appender) flush() {
 		a.spare, a.waiting = nil, nil
 	}
 	a.busy = false
+	if a.room != nil { // who waits can do it
+		close(a.room)
+		a.room = nil
+	}
 	a.mu.Unlock()
 }
 
-// append puts one turn into the store.
-func (a *appender) append(turn []saying) {
-	ctx := context.Background()
+// portion says how many messages go into the next append, and how many bytes they
+// have.
+func portion(turn []saying) (n, size int) {
+	for n < len(turn) {
+		if n > 0 && size+len(turn[n].data) > mostTurn && !turn[n-1].joined {
+			break
+		}
+		size += len(turn[n].data)
+		n++
+	}
+	return n, size
+}
+
+// context bounds one append.
+func (a *appender) context() (context.Context, context.CancelFunc) {
+	if a.s.m.shared == nil {
+		return a.s.m.ctx, func() {}
+	}
+	return context.WithTimeout(a.s.m.ctx, patience)
+}
+
+// append puts the first n messages of rest into the store.
+func (a *appender) append(rest []saying, n int) {
+	if a.s.moved.Load() {
+		return // whoever has the session now says how its calls end
+	}
+	turn := rest[:n]
+	ctx, stop := a.context()
+	defer stop()
 	batch := a.batch[:0]
 	for i := range turn {
-		x := &turn[i]
-		if x.c.sealed {
-			continue
+		if !turn[i].c.sealed {
+			batch = append(batch, turn[i].record())
 		}
-		x.c.seq++
-		batch = append(batch, stream.Record{
-			Number: x.number,
-			Entry:  stream.Entry{Seq: x.c.seq, Data: x.data, Last: x.last},
-		})
 	}
 	err := a.s.m.store.Append(ctx, a.s.lease, batch)
 	clear(batch)
 	if a.batch = batch[:0]; cap(batch) > roomKept {
 		a.batch = nil
 	}
-	if err != nil {
-		a.apart(ctx, turn)
+	if err == nil {
+		for i := range turn {
+			if turn[i].last {
+				a.over(&turn[i])
+			}
+		}
 		return
 	}
 	for i := range turn {
-		if turn[i].last {
-			a.over(turn[i].number)
-		}
-	}
-}
-
-// over ends a stream that has its last entry.
-func (a *appender) over(number uint64) { a.s.dispatch(number, a.s.streams.remove(number)) }
-
-// apart puts the messages of a refused turn into the store one by one, so that
-// only those suffer that can't be kept.
-func (a *appender) apart(ctx context.Context, turn []saying) {
-	for i := range turn {
-		if !turn[i].c.sealed {
+		if !turn[i].c.sealed && !turn[i].note {
 			turn[i].c.seq--
 		}
 	}
-	for i := range turn {
-		x := &turn[i]
+	if a.loses(err) {
+		a.lost(rest, err)
+	} else {
+		a.apart(ctx, rest, n)
+	}
+}
+
+// record numbers a message.
+func (x *saying) record() stream.Record {
+	r := stream.Record{Number: x.number, Note: x.note, Entry: stream.Entry{Data: x.data, Last: x.last}}
+	if !x.note {
+		x.c.seq++
+		r.Seq = x.c.seq
+	}
+	return r
+}
+
+// over ends a stream that has its last entry.
+func (a *appender) over(x *saying) {
+	if x.c.kept != nil && x.c.kept.journal != 0 {
+		return // nobody reads it
+	}
+	a.s.dispatch(x.number, a.s.streams.remove(x.number))
+}
+
+// apart puts the first n messages of rest, which were refused together, into the
+// store one by one, so that only those suffer that can't be kept.
+func (a *appender) apart(ctx context.Context, rest []saying, n int) {
+	for i := range n {
+		x := &rest[i]
 		if x.c.sealed {
 			continue
 		}
-		err := a.put(ctx, x.c, x.number, stream.Entry{Data: x.data, Last: x.last})
+		var err error
+		if x.note {
+			err = a.s.m.store.Append(ctx, a.s.lease, []stream.Record{x.record()})
+		} else {
+			err = a.put(ctx, x.c, x.number, stream.Entry{Data: x.data, Last: x.last})
+		}
 		switch {
+		case a.loses(err):
+			a.lost(rest[i:], err)
+			return
 		case err != nil:
-			a.refused(ctx, turn[i:], err)
+			a.refused(ctx, rest[i:], err)
 		case x.last:
-			a.over(x.number)
+			a.over(x)
 		}
 	}
 }
@@ -149,18 +285,24 @@ func (a *appender) refused(ctx context.Context, turn []saying, err error) {
 	if errors.Is(err, stream.ErrNotFound) {
 		x.c.sealed = true // the session is gone, and its readers know
 		if x.number != standalone {
-			a.over(x.number)
+			a.over(x)
 		}
 		return
 	}
+	if x.note && x.c.kept != nil {
+		x.c.kept.failed = err
+	}
 	a.s.m.logger.Error("message not stored", "session", a.s.Name(), "stream", x.number, "error", err)
 	var ids [][]byte
-	if x.number == standalone {
+	switch {
+	case x.c.kept != nil && x.c.kept.journal != 0:
+		return // if it is the note the call does not begin
+	case x.number == standalone:
 		if ids = responseID(ids, x); ids == nil {
 			return
 		}
-	} else {
-		ids = a.unanswered(turn)
+	default:
+		ids = a.unanswered(x.c, turn)
 		x.c.mu.Lock()
 		for _, id := range ids {
 			x.c.settled(string(id), true)
@@ -168,20 +310,19 @@ func (a *appender) refused(ctx context.Context, turn []saying, err error) {
 		x.c.mu.Unlock()
 		x.c.mislay(x.c.seq)
 	}
-	end := []stream.Entry{{}} // a cancelled call ends in silence
-	for i, id := range ids {
-		end = append(end[:i], stream.Entry{Data: jsonrpc.AppendError(nil, id, jsonrpc.Errorf(jsonrpc.CodeServer,
-			"outcome unknown: what the server said could not be kept: %v", err))})
-	}
+	end := endings(ids, err)
 	if x.number != standalone {
 		x.c.sealed = true
 		end[len(end)-1].Last = true
 	}
 	err = a.put(ctx, x.c, x.number, end...)
 	switch {
+	case a.loses(err):
+		a.lost(turn, err)
+		return
 	case x.number == standalone:
 	case err == nil:
-		a.over(x.number)
+		a.over(x)
 		return
 	default:
 		x.c.tell(end)
@@ -193,10 +334,20 @@ func (a *appender) refused(ctx context.Context, turn []saying, err error) {
 	}
 }
 
-// unanswered ends the call of the first message of turn and returns the ids of
-// its requests whose response is not in the store.
-func (a *appender) unanswered(turn []saying) [][]byte {
-	c := turn[0].c
+// endings returns what a call is told of whose answers, to requests with the ids,
+// could not be kept.
+func endings(ids [][]byte, err error) []stream.Entry {
+	end := []stream.Entry{{}} // a cancelled call ends in silence
+	for i, id := range ids {
+		end = append(end[:i], stream.Entry{Data: jsonrpc.AppendError(nil, id, jsonrpc.Errorf(jsonrpc.CodeServer,
+			"outcome unknown: what the server said could not be kept: %v", err))})
+	}
+	return end
+}
+
+// unanswered ends a call and returns the ids of its requests whose response is not
+// in the store: turn is what is about to be appended.
+func (a *appender) unanswered(c *Call, turn []saying) [][]byte {
 	c.mu.Lock()
 	var ids [][]byte
 	for _, rq := range c.pending {
@@ -221,6 +372,9 @@ func (a *appender) unanswered(turn []saying) [][]byte {
 
 // responseID appends the id of a response.
 func responseID(ids [][]byte, x *saying) [][]byte {
+	if x.note {
+		return ids
+	}
 	if id := jsonrpc.Field(x.data, "id"); id != nil && jsonrpc.Field(x.data, "method") == nil {
 		return append(ids, id)
 	}

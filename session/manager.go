@@ -46,6 +46,7 @@ type Options struct {
 type Manager struct {
 	opts    Options
 	store   stream.Store
+	shared  stream.Shared // the store, if other nodes take its sessions over; else nil
 	backend Backend
 	logger  *slog.Logger
 
@@ -56,12 +57,18 @@ type Manager struct {
 	sessions map[stream.SessionKey]*Session
 	// Those whose clients can resume requests, by their named principals.
 	resumers map[string]map[*Session]struct{}
-	closing  bool // nothing new is taken
-	closed   bool // Close waits for what is left
+	ending   map[stream.SessionKey]struct{} // those that have ended, and that the store has still to delete
+	taking   map[stream.SessionKey]*taking  // those that are being taken over
+	handing  bool                           // none is taken over any more
+	closing  bool                           // nothing new is taken
+	closed   bool                           // Close waits for what is left
 
 	work sync.WaitGroup // everything that ends by itself
 	quit chan struct{}
 	once sync.Once // closes quit
+
+	ctx  context.Context // of appends; done when Close has waited for them long enough
+	stop context.CancelFunc
 }
 
 // NewManager returns a manager of sessions that are answered by backend and kept
@@ -93,6 +100,10 @@ func NewManager(store stream.Store, backend Backend, opts Options) *Manager {
 		sessions: make(map[stream.SessionKey]*Session),
 		quit:     make(chan struct{}),
 	}
+	if !opts.Stateless { // whose sessions nobody could want to take over
+		m.shared, _ = store.(stream.Shared)
+	}
+	m.ctx, m.stop = context.WithCancel(context.Background())
 	m.work.Add(1)
 	go m.expire()
 	return m
@@ -110,15 +121,15 @@ func KeyOf(id string) stream.SessionKey {
 //
 // The errors are [ErrBusy], [ErrClosing], and one that wraps [ErrRefused].
 func (m *Manager) New(r *http.Request, principal string, single bool) (*Session, error) {
-	id := rand.Text() // 130 bits, visible ASCII
-	s := &Session{m: m, id: id, key: KeyOf(id), principal: principal, single: single}
-	s.aside = &Call{s: s}
-	if single && m.opts.Ended != nil {
-		s.aside.record = &record{hooks: &hooks{over: true}}
+	s := m.session(rand.Text(), principal, single) // 130 bits, visible ASCII
+	s.ongoing.Store(1)                             // not idle, however long the backend takes to open
+	var record []byte
+	if m.shared != nil {
+		var err error
+		if record, err = s.about(); err != nil {
+			return nil, err
+		}
 	}
-	s.log.s = s
-	s.Touch()
-	s.ongoing.Store(1) // not idle, however long the backend takes to open
 	m.mu.Lock()
 	switch {
 	case m.closing:
@@ -132,9 +143,12 @@ func (m *Manager) New(r *http.Request, principal string, single bool) (*Session,
 	m.work.Add(1)
 	defer m.work.Done()
 	m.mu.Unlock()
-	lease, err := m.store.Create(r.Context(), s.key, nil)
+	lease, err := m.store.Create(r.Context(), s.key, record)
 	if err == nil {
+		s.mu.Lock()
 		s.lease = lease
+		s.mu.Unlock()
+		s.renewed.Store(time.Now().UnixNano())
 		err = s.connect(r.Context(), r)
 	}
 	if err != nil {
@@ -145,6 +159,18 @@ func (m *Manager) New(r *http.Request, principal string, single bool) (*Session,
 	s.Touch()
 	s.ongoing.Add(-1)
 	return s, nil
+}
+
+// session makes a session that is not known to anybody yet.
+func (m *Manager) session(id, principal string, single bool) *Session {
+	s := &Session{m: m, id: id, key: KeyOf(id), principal: principal, single: single}
+	s.aside = &Call{s: s}
+	if single && m.opts.Ended != nil {
+		s.aside.record = &record{hooks: &hooks{over: true}}
+	}
+	s.log.s = s
+	s.Touch()
+	return s
 }
 
 // Find returns the session with the secret id, if it is the principal's.
@@ -241,6 +267,12 @@ func (m *Manager) end(s *Session, why error) {
 	s.mu.Unlock()
 	m.mu.Lock()
 	m.unlist(s)
+	if m.shared != nil {
+		if m.ending == nil {
+			m.ending = make(map[stream.SessionKey]struct{})
+		}
+		m.ending[s.key] = struct{}{}
+	}
 	m.mu.Unlock()
 
 	s.failAll(lost, jsonrpc.Errorf(jsonrpc.CodeServer, "outcome unknown: the session ended: %v", why))
@@ -254,17 +286,31 @@ func (m *Manager) end(s *Session, why error) {
 	}
 	go func() {
 		defer m.work.Done()
-		tick := time.NewTicker(20 * time.Millisecond)
-		defer tick.Stop()
-		for end := time.Now().Add(linger); s.reading.Load() > 0 && time.Now().Before(end); {
-			<-tick.C
-		}
+		m.outlast(linger, func() bool { return s.reading.Load() == 0 })
 		m.forget(s)
 	}()
 }
 
+// forget deletes a session that has ended, unless another node has taken it before.
 func (m *Manager) forget(s *Session) {
-	if err := m.store.Delete(context.Background(), s.key); err != nil {
+	defer func() {
+		m.mu.Lock()
+		delete(m.ending, s.key)
+		m.mu.Unlock()
+	}()
+	if lease := s.leased(); m.shared != nil && lease.Epoch != 0 {
+		err := m.touch(s)
+		if err != nil && !errors.Is(err, stream.ErrNotFound) || s.moved.Load() {
+			m.logger.Warn("session not deleted: it may be another's", "session", s.Name(), "error", err)
+			s.moved.Store(true)
+			m.shared.Forget(lease)
+			s.streams.dismissAll()
+			return
+		}
+	}
+	ctx, stop := context.WithTimeout(m.ctx, patience)
+	defer stop()
+	if err := m.store.Delete(ctx, s.key); err != nil {
 		m.logger.Warn("session not deleted", "session", s.Name(), "error", err)
 	}
 }
@@ -296,13 +342,21 @@ func (m *Manager) expire() {
 			return
 		case now := <-t.C:
 			m.sweepKeysAt(now)
+			var due []*Session
 			for _, s := range m.all() {
 				s.tidy(now)
-				if s.idle(now, m.opts.TTL) {
-					m.logger.Debug("session expired", "session", s.Name())
-					m.end(s, errors.New("it was idle for too long"))
+				if s.idle(now, m.opts.TTL) || m.shared != nil && s.due(now) {
+					due = append(due, s)
 				}
 			}
+			m.each(due, atOnce, func(s *Session) {
+				if !s.idle(now, m.opts.TTL) {
+					m.renew(s, now)
+					return
+				}
+				m.logger.Debug("session expired", "session", s.Name())
+				m.end(s, errors.New("it was idle for too long"))
+			})
 		}
 	}
 }
@@ -357,10 +411,20 @@ func (m *Manager) Readers() int {
 // Calls returns how many requests are in flight.
 func (m *Manager) Calls() int { return int(m.calls.Load()) }
 
-// Close ends all sessions, and waits until their backends are closed.
+// closePatience is how long Close waits for a store that does not answer.
+const closePatience = 10 * time.Second
+
+// Close ends all sessions, or, where the store is shared, leaves them to others, and
+// waits until their backends are closed.
 func (m *Manager) Close() {
 	m.Stop()
 	m.once.Do(func() { close(m.quit) })
+	late := time.AfterFunc(closePatience, m.stop)
+	defer m.stop()
+	defer late.Stop()
+	if m.shared != nil {
+		m.each(m.all(), departed, m.cut)
+	}
 	for _, s := range m.all() {
 		m.end(s, ErrClosing)
 	}

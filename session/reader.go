@@ -23,6 +23,7 @@ type table struct {
 	hooked  map[uint64]*hooks // of calls that are over; nil for most sessions
 	broken  []broken
 	asked   time.Time            // when the client last came back with nothing but its session
+	done    []uint64             // read to the end since the last note; only where the store is shared
 	unread  map[uint64]time.Time // what has ended and its client has yet to read to the end; since when it is away
 	most    int                  // how many of those are worth looking through for old ones
 }
@@ -36,6 +37,14 @@ func (t *table) add(c *Call) uint64 {
 		t.calls = make(map[uint64]*Call)
 	}
 	t.calls[t.last] = c
+	return t.last
+}
+
+// number gives a number without a call.
+func (t *table) number() uint64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.last++
 	return t.last
 }
 
@@ -289,9 +298,13 @@ func (r *Reader) fetch(ctx context.Context, buf []stream.Entry) ([]stream.Entry,
 			return buf, err
 		}
 	}
+	had := len(buf)
 	buf, err := r.s.m.store.Read(ctx, r.cursor, buf)
 	if errors.Is(err, stream.ErrNotFound) && r.call != nil && r.cursor.Seq == 0 && !r.s.isClosed() {
 		err = nil // nothing has been said yet
+	}
+	if len(buf) == had && !errors.Is(err, io.EOF) && r.s.moved.Load() {
+		err = ErrMoved
 	}
 	return buf, err
 }
@@ -312,6 +325,9 @@ func (r *Reader) Told() {
 	c.mu.Lock()
 	c.told = max(c.told, r.cursor.Seq)
 	c.mu.Unlock()
+	if c == r.s.aside {
+		r.s.noteTold(false)
+	}
 }
 
 // Cursor returns the reader's place: after the last entry that Next returned.
@@ -362,6 +378,9 @@ func (r *Reader) Detach(broke, ids, besides bool) {
 		c.heardOf() // from now on it is away
 	}
 	r.s.streams.detach(r, broke, ids, besides)
+	if r.call == r.s.aside {
+		r.s.noteTold(true)
+	}
 	r.s.dispatch(r.cursor.Stream.Number, r.hooks)
 	r.s.Touch()
 	r.s.reading.Add(-1)
@@ -385,8 +404,11 @@ func (t *table) detach(r *Reader, broke, ids, besides bool) {
 	if number == standalone {
 		return
 	}
-	if t.calls[number] == nil && !r.read {
+	switch {
+	case t.calls[number] == nil && !r.read:
 		t.leave(number)
+	case r.read && r.s.m.shared != nil:
+		t.finished(number)
 	}
 	if broke {
 		t.lost(broken{number: number, seq: r.began, certain: !ids, since: r.since}, besides)

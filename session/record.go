@@ -3,6 +3,7 @@ package session
 // A record is what is known of a call beside its stream.
 type record struct {
 	key   *keyID // that it was begun under; nil if under none
+	sum   keySum // of what it was begun with, if so
 	hooks *hooks // nil if its requests name no webhook
 
 	// How it is resumed; nil if its client can't. It does not change after Begin.

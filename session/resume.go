@@ -259,15 +259,21 @@ func (c *Call) requestOf(id []byte) *resumable {
 // number of its stream, which may have ended. id is the request's, as raw JSON.
 // Its client counts as heard of.
 //
-// The error is [ErrBadToken], whatever the reason.
+// The error is [ErrBadToken], whatever the reason, an [*Elsewhere] if the token is
+// good and its session not on this node, or that of a store which can't tell.
 func (m *Manager) Resumable(token string, id []byte, principal string) (*Session, uint64, error) {
 	name, mark, number, ok := parseSealed(token)
 	if !ok {
 		return nil, 0, ErrBadToken
 	}
-	s, err := m.FindName(name, principal)
-	if err != nil || !s.sealed(mark, tokenSeal, number, id) {
+	s, err := m.named(name, principal, func(secret string) bool {
+		return isSealed(secret, mark, tokenSeal, number, id)
+	})
+	if errors.Is(err, ErrNotFound) {
 		return nil, 0, ErrBadToken
+	}
+	if err != nil {
+		return nil, 0, err
 	}
 	c := s.resumed(number)
 	if c == nil || m.keeper(s.key, number) == nil {

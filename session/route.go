@@ -49,13 +49,18 @@ func (s *Session) responded(l *link, call *Call, m jsonrpc.Message) {
 		s.mu.Unlock()
 		return // it was cancelled, and nobody wants it
 	}
+	noted := false
 	switch rq.call.method {
 	case "initialize":
 		s.revision = jsonrpc.String(jsonrpc.Field(m.Result, "protocolVersion"))
+		noted = s.revision != "" && s.m.shared != nil
 	case "tools/list":
 		s.hints.learn(m.Result)
 	}
 	s.mu.Unlock()
+	if noted {
+		s.noteStored(true) // who knows the session from its answer finds it on any node
+	}
 	data := m.Raw
 	if string(m.ID) != rq.id {
 		data = m.WithID([]byte(rq.id)) // as its client spelled it

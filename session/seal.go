@@ -23,7 +23,11 @@ const (
 // (raw JSON, in any spelling; nil if there is none): 96 bits of a MAC under the
 // session's secret id, in base64.
 func (s *Session) seal(purpose string, number uint64, id []byte) string {
-	mac := hmac.New(sha256.New, []byte(s.id))
+	return sealUnder(s.id, purpose, number, id)
+}
+
+func sealUnder(secret, purpose string, number uint64, id []byte) string {
+	mac := hmac.New(sha256.New, []byte(secret))
 	text := append(make([]byte, 0, 64), purpose...)
 	text = binary.BigEndian.AppendUint64(append(text, 0), number)
 	mac.Write(append(text, jsonrpc.Key(id)...))
@@ -32,7 +36,11 @@ func (s *Session) seal(purpose string, number uint64, id []byte) string {
 
 // sealed says whether a mark is that of the number and the id.
 func (s *Session) sealed(mark, purpose string, number uint64, id []byte) bool {
-	return subtle.ConstantTimeCompare([]byte(mark), []byte(s.seal(purpose, number, id))) == 1
+	return isSealed(s.id, mark, purpose, number, id)
+}
+
+func isSealed(secret, mark, purpose string, number uint64, id []byte) bool {
+	return subtle.ConstantTimeCompare([]byte(mark), []byte(sealUnder(secret, purpose, number, id))) == 1
 }
 
 // appendSealed appends the text that names the session and the number, with their

@@ -65,6 +65,7 @@ type Session struct {
 
 	resumes atomic.Pointer[resumes] // nil but for clients of SEP-975
 
+	renewed atomic.Int64 // when the store was last told that it is used, Unix nanoseconds
 	used    atomic.Int64 // when the client was last heard of, Unix nanoseconds
 	ongoing atomic.Int32 // requests in flight
 	reading atomic.Int32 // readers connected
@@ -74,6 +75,9 @@ type Session struct {
 	revision   string
 	initialize []byte // the raw request, kept to open the backend again
 	ready      bool   // the client has sent notifications/initialized
+	taken      bool   // it was taken over from another node
+	moves      bool   // it was closed here to go on elsewhere
+	noted      uint64 // how far the standalone stream was told, as the store knows
 	link       *link  // the open conversation, or nil
 	opening    chan struct{}
 	open       map[string]*inflight // in flight, by the key of their id
@@ -127,7 +131,9 @@ func (s *Session) idle(now time.Time, ttl time.Duration) bool {
 // Begin opens a call for the requests among msgs. A light call is held in
 // memory until it says something else than its responses.
 //
-// The errors are [ErrDuplicate], [ErrBusy], [ErrClosing] and [ErrNotFound].
+// The errors are [ErrDuplicate], [ErrBusy], [ErrClosing], [ErrNotFound],
+// [ErrMoved], and that of a store which does not take what has to be known of the
+// call before it runs.
 func (s *Session) Begin(msgs []jsonrpc.Message, light bool) (*Call, error) {
 	c := &Call{s: s}
 	if err := s.start(c, msgs, light); err != nil {
@@ -147,6 +153,9 @@ func (s *Session) start(c *Call, msgs []jsonrpc.Message, light bool) error {
 	if err := s.m.admit(s, n); err != nil {
 		return err
 	}
+	if s.m.shared != nil {
+		s.prepare(c, msgs, light)
+	}
 	s.mu.Lock()
 	err := s.enter(c, msgs)
 	s.mu.Unlock()
@@ -154,17 +163,32 @@ func (s *Session) start(c *Call, msgs []jsonrpc.Message, light bool) error {
 		s.m.dismiss(s, n)
 		return err
 	}
+	if s.single && c.kept != nil {
+		return s.file(c)
+	}
 	if light {
 		return nil
 	}
 	c.Promote()
-	if c.Number() != 0 && c.isOver() { // the policy could not be stored
+	if c.kept != nil {
+		<-c.kept.stored // before it runs
+		switch {
+		case s.moved.Load():
+			return ErrMoved
+		case c.kept.failed != nil:
+			err = c.kept.failed
+		}
+	}
+	if c.Number() != 0 && c.isOver() { // the note or the policy could not be stored
 		for i := range msgs {
 			if msgs[i].Kind == jsonrpc.Request {
 				s.fail(c, msgs[i].ID, jsonrpc.Errorf(jsonrpc.CodeServer, "not delivered"))
 			}
 		}
-		return stream.ErrFull
+		if err == nil {
+			err = stream.ErrFull
+		}
+		return err
 	}
 	return nil
 }
@@ -189,8 +213,12 @@ func (s *Session) Send(ctx context.Context, m jsonrpc.Message, header http.Heade
 		}
 	case "notifications/initialized":
 		s.mu.Lock()
+		again := s.ready && s.taken // the backend has been told already
 		s.ready = true
 		s.mu.Unlock()
+		if again {
+			return nil
+		}
 	}
 	return s.deliver(ctx, Inbound{Message: m, Context: ctx, Header: header})
 }

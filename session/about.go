@@ -1,0 +1,38 @@
+package session
+
+import (
+	"encoding/json"
+	"fmt"
+	"log/slog"
+
+	"holdfast/stream"
+)
+
+// about is what a shared store's record of a session says of it beside its owner:
+// all that another node needs to know whose it is. It holds the session's secret
+// id, as whoever reads the engine reads the calls anyway.
+type about struct {
+	ID        string `json:"id"`
+	Principal []byte `json:"principal,omitempty"` // any bytes
+	Single    bool   `json:"single,omitempty"`
+}
+
+// about returns what the store is told when the session is created.
+func (s *Session) about() ([]byte, error) {
+	return json.Marshal(about{ID: s.id, Principal: []byte(s.principal), Single: s.single})
+}
+
+// away reads a record.
+func away(at stream.Session) (*Away, error) {
+	var a about
+	if err := json.Unmarshal(at.About, &a); err != nil {
+		return nil, fmt.Errorf("record of session %s: %w", at.Key, err)
+	}
+	if KeyOf(a.ID) != at.Key {
+		return nil, fmt.Errorf("record of session %s is of another", at.Key)
+	}
+	return &Away{Session: at, ID: a.ID, Principal: string(a.Principal), Single: a.Single, was: at}, nil
+}
+
+// LogValue implements [slog.LogValuer]: no log has the secret id.
+func (a *Away) LogValue() slog.Value { return slog.StringValue(string(a.Key)) }

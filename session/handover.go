@@ -1,0 +1,159 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"holdfast/jsonrpc"
+	"holdfast/stream"
+)
+
+const (
+	// handOften is how often it is looked for sessions in which nothing is in flight.
+	handOften = 50 * time.Millisecond
+
+	// farewell is how long readers are given to read what was said to the end, in a
+	// session that is cut.
+	farewell = 2 * time.Second
+)
+
+// HandOver gives up all sessions for other nodes to take over, each as soon as
+// nothing is in flight in it. When ctx is done it cuts what is left: calls that
+// may be made again are left to the next owner, others end with their outcome
+// unknown. It returns when no session is left; the error is ctx's if it had to cut.
+// It does nothing where the store is not shared. From now on no session is taken
+// over any more.
+func (m *Manager) HandOver(ctx context.Context) error {
+	if m.shared == nil {
+		return nil
+	}
+	m.mu.Lock()
+	m.handing = true
+	m.mu.Unlock()
+	tick := time.NewTicker(handOften)
+	defer tick.Stop()
+	for {
+		all := m.all()
+		if len(all) == 0 {
+			return nil
+		}
+		var quiet []*Session
+		for _, s := range all {
+			if s.ongoing.Load() == 0 && !s.streams.behind() {
+				quiet = append(quiet, s)
+			}
+		}
+		m.each(quiet, atOnce, m.yield)
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			m.each(m.all(), departed, m.cut)
+			return ctx.Err()
+		}
+	}
+}
+
+// behind says whether readers have yet to tell their clients what there is.
+func (t *table) behind() bool {
+	t.mu.Lock()
+	calls := make([]*Call, 0, len(t.readers))
+	for _, r := range t.readers {
+		calls = append(calls, r.call)
+	}
+	t.mu.Unlock()
+	for _, c := range calls {
+		if c == nil {
+			return true // until it has read the end
+		}
+		c.mu.Lock()
+		behind := c.told < c.said
+		c.mu.Unlock()
+		if behind {
+			return true
+		}
+	}
+	return false
+}
+
+// yield gives up a session if nothing is in flight in it.
+func (m *Manager) yield(s *Session) {
+	s.mu.Lock()
+	if s.closed || len(s.open) > 0 || s.ongoing.Load() > 0 || s.lease.Epoch == 0 {
+		s.mu.Unlock()
+		return
+	}
+	s.closed, s.moves = true, true
+	conn := s.link.finish()
+	s.asked = nil
+	s.mu.Unlock()
+	m.part(s, conn, false)
+}
+
+// cut gives up a session, whatever is in flight in it.
+func (m *Manager) cut(s *Session) {
+	s.mu.Lock()
+	if s.closed || s.lease.Epoch == 0 {
+		s.mu.Unlock()
+		return
+	}
+	s.closed, s.moves = true, true
+	all := s.takeOpen(true)
+	conn := s.link.finish()
+	s.asked = nil
+	s.mu.Unlock()
+	var again, lost []*inflight
+	for _, rq := range all {
+		if rq.call.repeatable() {
+			again = append(again, rq)
+		} else {
+			lost = append(lost, rq)
+		}
+	}
+	s.log.hold()
+	s.failAll(lost, jsonrpc.Errorf(jsonrpc.CodeServer, "outcome unknown: the session ended: %v", ErrClosing))
+	s.log.let()
+	m.drop(s, again)
+	m.outlast(farewell, func() bool { return s.ongoing.Load() == 0 && !s.streams.behind() })
+	m.part(s, conn, len(again) > 0)
+}
+
+// repeatable says whether the next owner of the session will know of the call, and
+// may make it again.
+func (c *Call) repeatable() bool {
+	return c.kept != nil && c.kept.safe && (c.Number() != 0 || c.kept.journal != 0)
+}
+
+// part releases a session that was closed. open says that calls in it have not
+// ended.
+func (m *Manager) part(s *Session, conn Conn, open bool) {
+	if conn != nil {
+		defer m.release(conn)
+	}
+	s.noteStored(false)
+	m.outlast(farewell, s.log.rests)
+	m.mu.Lock()
+	m.unlist(s)
+	m.mu.Unlock()
+	if s.moved.Swap(true) {
+		return // lost meanwhile
+	}
+	s.streams.dismissAll()
+	ctx, stop := context.WithTimeout(m.ctx, asks)
+	defer stop()
+	err := m.shared.Release(ctx, s.lease, open)
+	if err == nil {
+		return
+	}
+	if !errors.Is(err, stream.ErrFenced) {
+		m.logger.Warn("session not released", "session", s.Name(), "error", err)
+	}
+	m.shared.Forget(s.lease)
+}
+
+// rests says whether nothing is being appended.
+func (a *appender) rests() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return !a.busy && len(a.waiting) == 0
+}

@@ -1,0 +1,233 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"holdfast/jsonrpc"
+	"holdfast/stream"
+)
+
+// What follows is how a session leaves this node without ending: another has taken
+// it, or the store can't be reached. What the store has of it is the next owner's.
+
+// loses says whether, after an append that failed so, nothing can be appended to
+// the session any more.
+func (a *appender) loses(err error) bool {
+	return a.s.m.shared != nil && (errors.Is(err, stream.ErrFenced) || errors.Is(err, stream.ErrNotFound) || unavailable(err))
+}
+
+// unavailable says whether a store did not answer in time.
+func unavailable(err error) bool {
+	return errors.Is(err, stream.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
+}
+
+// lost gives up the session because rest could not be appended. If nobody is known
+// to have taken it, those who read its calls are told how they ended, from memory.
+func (a *appender) lost(rest []saying, err error) {
+	s := a.s
+	s.m.logger.Warn("session lost", "session", s.Name(), "error", err)
+	if !unavailable(err) {
+		s.m.lose(s, 0)
+		return
+	}
+	var ids [][]byte
+	if s.single {
+		ids = a.unanswered(s.aside, rest)
+		s.mu.Lock()
+		for _, rq := range s.open {
+			ids = append(ids, []byte(rq.id))
+		}
+		s.mu.Unlock()
+		s.aside.tell(endings(ids, err))
+	}
+	for number, c := range s.streams.all() {
+		ids := a.unanswered(c, rest)
+		end := endings(ids, err)
+		end[len(end)-1].Last = true
+		c.tell(end)
+		s.streams.poke(number)
+	}
+	s.streams.poke(standalone)
+	s.m.lose(s, linger)
+}
+
+// all returns the calls whose streams are still written.
+func (t *table) all() map[uint64]*Call {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	all := make(map[uint64]*Call, len(t.calls))
+	for number, c := range t.calls {
+		all[number] = c
+	}
+	return all
+}
+
+// dismissAll makes all readers see that they are gone.
+func (t *table) dismissAll() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, r := range t.readers {
+		r.end()
+	}
+}
+
+// Lose forgets a session that another node has taken. Its readers leave without
+// having seen an end, and its clients come back to the new owner.
+func (m *Manager) Lose(key stream.SessionKey) {
+	m.mu.RLock()
+	s := m.sessions[key]
+	m.mu.RUnlock()
+	if s != nil && m.shared != nil && s.leased().Epoch != 0 {
+		m.lose(s, 0)
+	}
+}
+
+// errMoved is what a light call is told whose session leaves: it may be made again.
+var errMoved = jsonrpc.Errorf(jsonrpc.CodeServer, "not answered: %v; make the request again", ErrMoved)
+
+// lose has a session leave this node. Who reads it may read what there is for a
+// time. No lock is held, but the caller may be appending.
+func (m *Manager) lose(s *Session, linger time.Duration) {
+	if s.moved.Swap(true) {
+		return
+	}
+	s.mu.Lock()
+	ended := s.closed // and kept for those who read the end
+	s.closed, s.moves = true, true
+	left := s.takeOpen(true)
+	conn := s.link.finish()
+	s.asked = nil
+	s.mu.Unlock()
+	m.mu.Lock()
+	m.unlist(s)
+	m.mu.Unlock()
+	m.drop(s, left)
+	if conn != nil {
+		m.release(conn)
+	}
+	if ended {
+		return // see forget
+	}
+	if linger == 0 || s.reading.Load() == 0 || !m.enter() {
+		m.shared.Forget(s.lease)
+		s.streams.dismissAll()
+		return
+	}
+	go func() {
+		defer m.work.Done()
+		m.outlast(linger, func() bool { return s.reading.Load() == 0 })
+		m.shared.Forget(s.lease)
+		s.streams.dismissAll()
+	}()
+}
+
+// drop lets go of requests that were taken off the record of a session that leaves.
+func (m *Manager) drop(s *Session, left []*inflight) {
+	for _, rq := range left {
+		rq.call.drop(rq, errMoved)
+	}
+	m.dismiss(s, int32(len(left)))
+}
+
+// outlast waits until something is so, but not for long.
+func (m *Manager) outlast(wait time.Duration, so func() bool) {
+	if so() {
+		return
+	}
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(wait); !so() && time.Now().Before(end); {
+		select {
+		case <-tick.C:
+		case <-m.ctx.Done():
+			return
+		}
+	}
+}
+
+// leased returns the session's lease, which is zero while it is being made.
+func (s *Session) leased() stream.Lease {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.lease
+}
+
+// asks bounds how long the store is asked for something that nobody has to have.
+const asks = 5 * time.Second
+
+// Verify looks who owns the sessions here that are in use, and loses those that
+// another has taken: for after a pause of this process, or of the store.
+func (m *Manager) Verify(ctx context.Context) {
+	if m.shared == nil {
+		return
+	}
+	var used []*Session
+	for _, s := range m.all() {
+		if s.reading.Load() > 0 || s.ongoing.Load() > 0 {
+			used = append(used, s)
+		}
+	}
+	m.each(used, atOnce, func(s *Session) {
+		ctx, stop := context.WithTimeout(ctx, asks)
+		defer stop()
+		lease := s.leased() // before: it may be new
+		at, err := m.shared.Lookup(ctx, s.key)
+		if lease.Epoch == 0 || err != nil && !errors.Is(err, stream.ErrNotFound) {
+			return
+		}
+		if err != nil || at.Owner != m.shared.Node() || at.Epoch != lease.Epoch {
+			m.logger.Warn("session was taken by another node", "session", s.Name())
+			m.lose(s, 0)
+		}
+	})
+}
+
+// For how many sessions the store is asked at a time, and how many are waited for,
+// mostly for their readers.
+const (
+	atOnce   = 16
+	departed = 256
+)
+
+// each calls f for all of the sessions, for some at a time, and returns when that
+// is done.
+func (m *Manager) each(all []*Session, some int, f func(*Session)) {
+	var group sync.WaitGroup
+	places := make(chan struct{}, some)
+	for _, s := range all {
+		places <- struct{}{}
+		group.Go(func() {
+			defer func() { <-places }()
+			f(s)
+		})
+	}
+	group.Wait()
+}
+
+// due says whether the store should be told again that the session is in use.
+func (s *Session) due(now time.Time) bool {
+	last := s.renewed.Load()
+	return last != 0 && now.Sub(time.Unix(0, last)) >= s.m.opts.TTL/3
+}
+
+// renew tells it, and loses the session if it is another's.
+func (m *Manager) renew(s *Session, now time.Time) {
+	last := s.renewed.Swap(now.UnixNano())
+	if err := m.touch(s); err != nil && !unavailable(err) {
+		m.logger.Warn("session lost", "session", s.Name(), "error", err)
+		m.lose(s, 0)
+	} else if err != nil {
+		s.renewed.CompareAndSwap(now.UnixNano(), last) // the next time, then
+	}
+}
+
+// touch asks the store whether the session is still this node's, and starts its
+// idle time anew.
+func (m *Manager) touch(s *Session) error {
+	ctx, stop := context.WithTimeout(m.ctx, asks)
+	defer stop()
+	return m.shared.Touch(ctx, s.lease)
+}

@@ -1,0 +1,269 @@
+package session
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+
+	"holdfast/jsonrpc"
+	"holdfast/stream"
+)
+
+// What follows is what a shared store is told of a call, and of a session, beside
+// what they say: notes, for whoever takes the session over.
+// docs/decisions/0014-take-over.md says what is done with them.
+
+// kept is what is known of a call for its note. It is nil where the store is not
+// shared, and does not change after the call has begun.
+type kept struct {
+	msgs []jsonrpc.Message // until the note is queued; guarded by Call.mu
+	safe bool              // its requests may be made again
+
+	// A call whose messages go to the standalone stream has a stream of its own all
+	// the same, that nobody reads: its note stands beside it, and it ends with the
+	// call. Its entries are the ids of those requests of a batch that were answered
+	// before the last.
+	journal uint64
+
+	stored chan struct{} // closed when the note is stored, or will not be; nil if nobody waits
+	failed error         // why it was refused; to be read after that
+}
+
+// notes are as JSON.
+type callNote struct {
+	Safe     bool              `json:"safe"`
+	Key      []byte            `json:"key"` // the idempotency key that it began under, hashed
+	Sum      []byte            `json:"sum"` // of its body
+	Read     []uint64          `json:"read"`
+	Requests []json.RawMessage `json:"requests"`
+}
+
+type sessionNote struct {
+	Revision   string          `json:"revision"`
+	Told       uint64          `json:"told"` // of the standalone stream, at the least
+	Read       []uint64        `json:"read"`
+	Safe       []string        `json:"safe"` // tools that may be called again
+	Initialize json.RawMessage `json:"initialize"`
+}
+
+// mostRead bounds how many streams a note says were read to their end.
+const mostRead = 256
+
+// appendNote appends the call's note. read are streams that were read to their end
+// since the last note. c.mu is held.
+func (c *Call) appendNote(dst []byte, read []uint64) []byte {
+	dst = append(dst, `{"safe":`...)
+	dst = strconv.AppendBool(dst, c.kept.safe)
+	if c.record != nil && c.record.key != nil {
+		dst = append(dst, `,"key":"`...)
+		dst = base64.StdEncoding.AppendEncode(dst, c.record.key[:])
+		dst = append(dst, `","sum":"`...)
+		dst = base64.StdEncoding.AppendEncode(dst, c.record.sum[:])
+		dst = append(dst, '"')
+	}
+	dst = appendRead(dst, read)
+	dst = append(dst, `,"requests":[`...)
+	first := true
+	for i := range c.kept.msgs {
+		if c.kept.msgs[i].Kind != jsonrpc.Request {
+			continue
+		}
+		if !first {
+			dst = append(dst, ',')
+		}
+		first = false
+		dst = append(dst, c.kept.msgs[i].Raw...) // as it came: a key's sum is of these bytes
+	}
+	return append(dst, "]}"...)
+}
+
+func appendRead(dst []byte, read []uint64) []byte {
+	if len(read) == 0 {
+		return dst
+	}
+	dst = append(dst, `,"read":`...)
+	for i, number := range read {
+		dst = strconv.AppendUint(append(dst, "[,"[min(i, 1)]), number, 10)
+	}
+	return append(dst, ']')
+}
+
+// note queues the call's note. c.mu is held; the log must be flushed after.
+func (c *Call) note(number uint64) {
+	k := c.kept
+	if k == nil {
+		return
+	}
+	data := c.appendNote(nil, c.s.streams.takeRead())
+	k.msgs = nil
+	c.s.log.queue(saying{c: c, number: number, data: data, note: true, done: k.stored})
+}
+
+// prepare notes what the store will have to know of a call that is about to begin.
+func (s *Session) prepare(c *Call, msgs []jsonrpc.Message, light bool) {
+	c.kept = &kept{msgs: msgs, safe: s.safe(msgs)}
+	if !light || s.single {
+		c.kept.stored = make(chan struct{})
+	}
+}
+
+// safe says whether requests may be made again without harm, as far as is known
+// now.
+func (s *Session) safe(msgs []jsonrpc.Message) bool {
+	for i := range msgs {
+		m := &msgs[i]
+		if m.Kind != jsonrpc.Request || m.Method != "tools/call" {
+			continue
+		}
+		name := jsonrpc.String(jsonrpc.Field(m.Params, "name"))
+		if s.m.opts.Safe != nil && s.m.opts.Safe(name) {
+			continue
+		}
+		s.mu.Lock()
+		safe := s.hints.safe[name]
+		s.mu.Unlock()
+		if !safe {
+			return false
+		}
+	}
+	return true
+}
+
+// file has the store told of a call whose messages go to the standalone stream.
+func (s *Session) file(c *Call) error {
+	c.mu.Lock()
+	c.kept.journal = s.streams.number()
+	c.note(c.kept.journal)
+	c.mu.Unlock()
+	s.log.flush()
+	<-c.kept.stored
+	err := c.kept.failed
+	if err == nil && s.moved.Load() {
+		err = ErrMoved
+	}
+	if err != nil {
+		s.mu.Lock()
+		lost := 0
+		for _, rq := range s.open {
+			if rq.call == c {
+				lost++
+			}
+		}
+		s.leave(c)
+		s.mu.Unlock()
+		s.m.dismiss(s, int32(lost))
+	}
+	return err
+}
+
+// journalled queues, with the answer to a request that goes to the standalone
+// stream, that it was given. c.mu is held; the log must be flushed after.
+func (c *Call) journalled(id string, last bool) {
+	if c.kept == nil || c.kept.journal == 0 {
+		return
+	}
+	var data []byte
+	if !last {
+		data = []byte(id)
+	}
+	c.s.log.queue(saying{c: c, number: c.kept.journal, data: data, last: last})
+}
+
+// noteSession queues the session's own note, beside its standalone stream, if that
+// says anything new, or always. done, unless nil, is closed when it is stored. The
+// log must be flushed after.
+func (s *Session) noteSession(done chan struct{}, always bool) (queued bool) {
+	s.mu.Lock() // held to the end: no older note may follow a newer one
+	defer s.mu.Unlock()
+	s.aside.mu.Lock()
+	defer s.aside.mu.Unlock()
+	read := s.streams.takeRead()
+	if !always && s.noted == s.aside.told && len(read) == 0 {
+		return false
+	}
+	s.noted = s.aside.told
+	data := append([]byte(`{"revision":`), jsonrpc.Quote(s.revision)...)
+	data = append(data, `,"told":`...)
+	data = strconv.AppendUint(data, s.noted, 10)
+	data = appendRead(data, read)
+	if len(s.hints.safe) > 0 {
+		tools, _ := json.Marshal(slices.Sorted(maps.Keys(s.hints.safe)))
+		data = append(append(data, `,"safe":`...), tools...)
+	}
+	if s.revision != "" && s.initialize != nil {
+		data = append(append(data, `,"initialize":`...), s.initialize...)
+	}
+	s.log.queue(saying{c: s.aside, number: standalone, data: append(data, '}'), note: true, done: done})
+	return true
+}
+
+// noteStored has the session's note stored, if that says anything new, or always,
+// and waits for it.
+func (s *Session) noteStored(always bool) {
+	done := make(chan struct{})
+	if s.noteSession(done, always) {
+		s.log.flush()
+		<-done
+	}
+}
+
+// toldOften is how many messages of the standalone stream are told before the
+// store is: as many may be told again after a take-over.
+const toldOften = 64
+
+// noteTold has the store told how far the standalone stream was told, where that is
+// due, or left says that its reader leaves.
+func (s *Session) noteTold(left bool) {
+	if s.m.shared == nil || s.single || s.moved.Load() {
+		return // of a single session, clients know event ids
+	}
+	s.mu.Lock()
+	s.aside.mu.Lock()
+	n := s.aside.told - s.noted
+	s.aside.mu.Unlock()
+	s.mu.Unlock()
+	if n >= toldOften || left && n > 0 {
+		s.noteSession(nil, false)
+		s.log.flush()
+	}
+}
+
+// takeRead returns the streams that were read to their end since it was last
+// called.
+func (t *table) takeRead() []uint64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	read := t.done
+	t.done = nil
+	return read
+}
+
+// finished notes that a stream was read to its end. t.mu is held.
+func (t *table) finished(number uint64) {
+	if len(t.done) < mostRead && !slices.Contains(t.done, number) {
+		t.done = append(t.done, number)
+	}
+}
+
+// parseNote reads a call's note. Without a note, or with one that can't be read,
+// nothing is known.
+func parseNote(st *stream.Stream) (n callNote, msgs []jsonrpc.Message, err error) {
+	if len(st.Note) == 0 {
+		return n, nil, nil
+	}
+	if err := json.Unmarshal(st.Note, &n); err != nil {
+		return n, nil, fmt.Errorf("note of stream %d: %w", st.Number, err)
+	}
+	for _, raw := range n.Requests {
+		m, err := jsonrpc.Parse(bytes.Clone(raw))
+		if err != nil || m.Kind != jsonrpc.Request {
+			return n, nil, fmt.Errorf("note of stream %d: not a request: %w", st.Number, err)
+		}
+		msgs = append(msgs, m)
+	}
+	return n, msgs, nil
+}
