@@ -76,8 +76,8 @@ func (w *town) kill(name string) {
 	delete(w.nodes, name)
 }
 
-// pair returns both ends of a connection.
-func (w *town) pair(from, to string) (a, b net.Conn) {
+// pair returns both ends of a connection from node a.
+func (w *town) pair(to string) (a, b net.Conn) {
 	w.t.Helper()
 	accepted := make(chan net.Conn, 1)
 	go func() {
@@ -86,7 +86,7 @@ func (w *town) pair(from, to string) (a, b net.Conn) {
 			accepted <- c
 		}
 	}()
-	a, err := w.nodes[from].Dial(context.Background(), to)
+	a, err := w.nodes["a"].Dial(context.Background(), to)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -103,15 +103,13 @@ func eventually(t testing.TB, what string, ok func() bool) {
 	}
 }
 
-func within(t testing.TB, most time.Duration, what string, do func()) time.Duration {
+func within(t testing.TB, most time.Duration, what string, do func()) {
 	t.Helper()
 	begun := time.Now()
 	do()
-	took := time.Since(begun)
-	if took > most {
+	if took := time.Since(begun); took > most {
 		t.Errorf("%s took %v", what, took)
 	}
-	return took
 }
 
 // Bytes arrive as they were sent, whatever the sizes of writes and reads, when
@@ -123,7 +121,7 @@ func TestBytes(t *testing.T) {
 			t.Parallel()
 			w := newTown(t, 1, cluster.Options{}, "a", "b")
 			w.Set(f)
-			a, b := w.pair("a", "b")
+			a, b := w.pair("b")
 			var wait sync.WaitGroup
 			for i, end := range []net.Conn{a, b} {
 				sent := noise(uint64(i), 1<<21)
@@ -157,7 +155,7 @@ func TestBytes(t *testing.T) {
 func noise(seed uint64, size int) []byte {
 	b := make([]byte, size)
 	r := rand.NewChaCha8([32]byte{byte(seed)})
-	r.Read(b)
+	_, _ = r.Read(b)
 	return b
 }
 
@@ -166,7 +164,7 @@ func TestClose(t *testing.T) {
 	t.Parallel()
 	w := newTown(t, 2, cluster.Options{}, "a", "b")
 	w.Set(bustest.Faults{Jitter: 2 * time.Millisecond})
-	a, b := w.pair("a", "b")
+	a, b := w.pair("b")
 	sent := noise(1, 200<<10)
 	if _, err := a.Write(sent); err != nil {
 		t.Fatal(err)
@@ -209,7 +207,7 @@ func second(_ int, err error) error { return err }
 func TestBackpressure(t *testing.T) {
 	t.Parallel()
 	w := newTown(t, 3, cluster.Options{}, "a", "b")
-	a, b := w.pair("a", "b")
+	a, b := w.pair("b")
 	if err := a.SetWriteDeadline(time.Now().Add(50 * time.Millisecond)); err != nil {
 		t.Fatal(err)
 	}
@@ -221,7 +219,7 @@ func TestBackpressure(t *testing.T) {
 		t.Fatal(err)
 	}
 	go func() {
-		io.Copy(io.Discard, b)
+		_, _ = io.Copy(io.Discard, b)
 		b.Close()
 	}()
 	if _, err := a.Write(make([]byte, 1<<20)); err != nil {
@@ -240,7 +238,7 @@ func isTimeout(err error) bool {
 func TestDeadlines(t *testing.T) {
 	t.Parallel()
 	w := newTown(t, 4, cluster.Options{Window: 100}, "a", "b")
-	a, b := w.pair("a", "b")
+	a, b := w.pair("b")
 	defer a.Close()
 	defer b.Close()
 	full := make([]byte, 1000)
@@ -248,26 +246,26 @@ func TestDeadlines(t *testing.T) {
 		"read":  func() error { return second(a.Read(full)) },
 		"write": func() error { return second(a.Write(full)) },
 	} {
-		a.SetDeadline(time.Unix(1, 0))
+		_ = a.SetDeadline(time.Unix(1, 0))
 		if err := do(); !isTimeout(err) {
 			t.Errorf("%s after a deadline: %v", name, err)
 		}
-		a.SetDeadline(time.Now().Add(20 * time.Millisecond))
+		_ = a.SetDeadline(time.Now().Add(20 * time.Millisecond))
 		if err := do(); !isTimeout(err) {
 			t.Errorf("%s before a deadline: %v", name, err)
 		}
 		if err := do(); !isTimeout(err) {
 			t.Errorf("%s again: %v", name, err)
 		}
-		a.SetDeadline(time.Time{})
+		_ = a.SetDeadline(time.Time{})
 		done := make(chan error)
 		go func() { done <- do() }()
-		a.SetDeadline(time.Now().Add(time.Hour))
-		a.SetDeadline(time.Now())
+		_ = a.SetDeadline(time.Now().Add(time.Hour))
+		_ = a.SetDeadline(time.Now())
 		if err := <-done; !isTimeout(err) {
 			t.Errorf("%s while its deadline changes: %v", name, err)
 		}
-		a.SetDeadline(time.Time{})
+		_ = a.SetDeadline(time.Time{})
 	}
 	if _, err := b.Write([]byte("hello")); err != nil {
 		t.Fatal(err)
@@ -281,15 +279,15 @@ func TestDeadlines(t *testing.T) {
 func TestConcurrent(t *testing.T) {
 	t.Parallel()
 	w := newTown(t, 5, cluster.Options{}, "a", "b")
-	a, b := w.pair("a", "b")
+	a, b := w.pair("b")
 	var wait sync.WaitGroup
 	for i := range 10 {
 		for _, c := range []net.Conn{a, b} {
 			wait.Go(func() {
 				for range 50 {
-					c.SetDeadline(time.Now().Add(time.Duration(i) * time.Millisecond))
-					c.Write(make([]byte, 100*i))
-					c.Read(make([]byte, 100))
+					_ = c.SetDeadline(time.Now().Add(time.Duration(i) * time.Millisecond))
+					_, _ = c.Write(make([]byte, 100*i))
+					_, _ = c.Read(make([]byte, 100))
 					_, _ = c.LocalAddr(), c.RemoteAddr()
 				}
 				if i == 9 {
@@ -338,13 +336,13 @@ func TestDialNobody(t *testing.T) {
 func TestDialSelf(t *testing.T) {
 	t.Parallel()
 	w := newTown(t, 7, cluster.Options{}, "a")
-	a, b := w.pair("a", "a")
+	a, b := w.pair("a")
 	go func() {
-		io.Copy(b, b)
+		_, _ = io.Copy(b, b)
 		b.Close()
 	}()
 	sent, got := noise(1, 1<<20), make([]byte, 1<<20)
-	go a.Write(sent)
+	go func() { _, _ = a.Write(sent) }()
 	if _, err := io.ReadFull(a, got); err != nil || !bytes.Equal(sent, got) {
 		t.Errorf("echo: %v", err)
 	}
@@ -373,7 +371,7 @@ func TestPeers(t *testing.T) {
 			if w.nodes["a"].Gone(t.Context(), "b") {
 				t.Error("one who drains is gone")
 			}
-			c, _ := w.pair("a", "c")
+			c, _ := w.pair("c")
 			w.nodes["c"].Close()
 			delete(w.nodes, "c")
 			if name := <-gone; name != "c" {
@@ -383,7 +381,7 @@ func TestPeers(t *testing.T) {
 			if _, err := c.Read(make([]byte, 1)); err == nil {
 				t.Error("a connection outlives its peer")
 			}
-			c, _ = w.pair("a", "d")
+			c, _ = w.pair("d")
 			w.kill("d")
 			within(t, 3*time.Second, "noticing a death", func() {
 				if _, err := c.Read(make([]byte, 1)); !errors.Is(err, cluster.ErrNoNode) {
@@ -435,7 +433,7 @@ func TestPause(t *testing.T) {
 	woke := make(chan struct{}, 10)
 	w.nodes["b"].OnWake(func() { woke <- struct{}{} })
 	eventually(t, "peers", func() bool { return len(w.nodes["a"].Peers()) == 2 })
-	here, there := w.pair("a", "b")
+	here, there := w.pair("b")
 	for range 2 {
 		w.buses["b"].Pause(true)
 		if name := <-gone; name != "b" {
@@ -450,7 +448,7 @@ func TestPause(t *testing.T) {
 		if _, err := there.Read(make([]byte, 1)); err == nil {
 			t.Error("a connection that was given up goes on")
 		}
-		here, there = w.pair("a", "b")
+		here, there = w.pair("b")
 	}
 	here.Close()
 	there.Close()
@@ -537,12 +535,12 @@ func TestLoss(t *testing.T) {
 	w := newTown(t, 14, quick, "a", "b")
 	for name, do := range map[string]func(a, b net.Conn){
 		"a message in between": func(a, _ net.Conn) {
-			a.Write([]byte("1"))
+			_, _ = a.Write([]byte("1"))
 			w.Set(bustest.Faults{})
-			a.Write([]byte("2"))
+			_, _ = a.Write([]byte("2"))
 		},
 		"the last message": func(a, _ net.Conn) {
-			a.Write([]byte("1"))
+			_, _ = a.Write([]byte("1"))
 			w.Set(bustest.Faults{})
 		},
 		"fin": func(a, _ net.Conn) {
@@ -550,7 +548,7 @@ func TestLoss(t *testing.T) {
 			w.Set(bustest.Faults{})
 		},
 	} {
-		a, b := w.pair("a", "b")
+		a, b := w.pair("b")
 		w.Set(bustest.Faults{Loss: 1})
 		do(a, b)
 		within(t, 3*time.Second, name, func() {
