@@ -22,9 +22,11 @@
 // # What Redis has to be told
 //
 // maxmemory-policy has to be noeviction: else Redis forgets what was
-// acknowledged, and Open refuses it. With appendonly yes, a server that was
-// killed loses nothing, and a machine without power at most the last second, or
-// nothing with appendfsync always. A master whose replica is promoted
+// acknowledged, and Open refuses it. With appendonly yes and appendfsync always,
+// nothing that was acknowledged is lost when a server is killed or a machine
+// without power. With appendfsync everysec the last second or two can be lost, also
+// of a server that was killed, if the disk was slow (Redis then keeps what it
+// could not write yet to itself, and answers). A master whose replica is promoted
 // loses what the replica does not have yet, unless each write waits for it
 // (wait=1); min-replicas-to-write 1 keeps a master that has lost its replicas
 // from taking writes that nobody else will see. stream-node-max-bytes 512 saves

@@ -5,6 +5,7 @@ package redis
 import (
 	"bytes"
 	"errors"
+	"flag"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -18,7 +19,15 @@ import (
 	"holdfast/stream"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	// These tests mostly wait for servers, so that there can be more than there are
+	// processors.
+	flag.Parse()
+	if err := flag.Set("test.parallel", "16"); err != nil {
+		panic(err)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 var quiet = slog.New(slog.DiscardHandler)
 
@@ -87,6 +96,33 @@ func TestNothingStartsAnew(t *testing.T) {
 	}
 	if _, err := l.Put(ctx, "s.a", was, []byte("three"), time.Second); !errors.Is(err, stream.ErrConflict) {
 		t.Errorf("put over a version that is gone: %v", err)
+	}
+}
+
+// What is older than it has to be kept is forgotten.
+func TestExpires(t *testing.T) {
+	t.Parallel()
+	l, err := Open(t.Context(), redistest.Start(t).URL(), durable.Options{Keep: 500 * time.Millisecond, Logger: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	began := time.Now()
+	last := appendAll(t, l.(*Log), "e.k", 0, "one", "two")
+	for len(frames(t, l.(*Log), "e.k")) > 0 {
+		if time.Since(began) > 20*time.Second {
+			t.Fatal("frames are there after 20 s")
+		}
+		time.Sleep(5 * time.Millisecond) // polling
+	}
+	if kept := time.Since(began); kept < l.Retention() || l.Retention() != time.Second {
+		t.Errorf("kept for %v, want at least %v, and that to be a second", kept, l.Retention())
+	}
+	if _, err := l.Append(t.Context(), "e.k", last, nil); !errors.Is(err, stream.ErrConflict) {
+		t.Errorf("after what has expired: %v", err)
+	}
+	if at := appendAll(t, l.(*Log), "e.k", 0, "three"); at <= last {
+		t.Errorf("place %d after %d", at, last)
 	}
 }
 

@@ -28,6 +28,15 @@ func (s *Server) Promote() {
 	s.MustDo("REPLICAOF", "NO", "ONE")
 }
 
+// Promoted returns when a replica has become a master.
+func (s *Server) Promoted() {
+	s.t.Helper()
+	s.eventually("the replica is a master", func() bool {
+		role, err := s.Do("ROLE")
+		return err == nil && strings.HasPrefix(role, "master")
+	})
+}
+
 // Sentinel runs a Sentinel that watches a master under a name, and decides alone,
 // after the master was silent for a second.
 func Sentinel(t testing.TB, of *Server, name string) *Server {

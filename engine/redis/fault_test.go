@@ -1,0 +1,277 @@
+//go:build unix
+
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"holdfast/engine/durable"
+	"holdfast/engine/redis/redistest"
+	"holdfast/stream"
+)
+
+// A writer appends to a sequence as an owner does: what has an unknown outcome is
+// repeated, and if it is refused then, it was a success if the last frame is that
+// one.
+type writer struct {
+	log   *Log
+	key   string
+	last  uint64
+	acked []string
+}
+
+// write appends until quit is closed.
+func (w *writer) write(ctx context.Context, quit <-chan struct{}, count *atomic.Int64) error {
+	for n := 0; ; n++ {
+		select {
+		case <-quit:
+			return nil
+		default:
+		}
+		frame := fmt.Sprintf("%s %d", w.key, n)
+		if err := w.add(ctx, frame); err != nil {
+			return fmt.Errorf("frame %d of %s: %w", n, w.key, err)
+		}
+		w.acked = append(w.acked, frame)
+		count.Add(1)
+	}
+}
+
+func (w *writer) add(ctx context.Context, frame string) error {
+	for {
+		at, err := w.log.Append(ctx, w.key, w.last, []byte(frame))
+		switch {
+		case err == nil:
+			w.last = at
+			return nil
+		case errors.Is(err, stream.ErrConflict):
+			found := ""
+			for found == "" && ctx.Err() == nil {
+				err = w.log.Frames(ctx, w.key, w.last, func(_ uint64, _ time.Duration, data []byte) bool {
+					found = string(data)
+					return true
+				})
+			}
+			if found != frame {
+				return fmt.Errorf("%q is there, at %d after %d, %w", found, at, w.last, err)
+			}
+			w.last = at
+			return nil
+		case !errors.Is(err, stream.ErrUnavailable) || ctx.Err() != nil:
+			return err
+		}
+		time.Sleep(10 * time.Millisecond) // a pause before it is tried again
+	}
+}
+
+// survives has writers at work while faults happen, and checks that all that was
+// acknowledged is there then, once and in order.
+func survives(t *testing.T, url string, fault func(progress func())) {
+	t.Helper()
+	l := open(t, url)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	writers := make([]*writer, 8)
+	var (
+		wg    sync.WaitGroup
+		count atomic.Int64
+	)
+	quit := make(chan struct{})
+	for i := range writers {
+		w := &writer{log: l, key: fmt.Sprint("e.", i)}
+		writers[i] = w
+		wg.Go(func() {
+			if err := w.write(ctx, quit, &count); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	fault(func() {
+		for was := count.Load(); count.Load() < was+300 && ctx.Err() == nil; {
+			time.Sleep(time.Millisecond) // polling
+		}
+	})
+	close(quit)
+	wg.Wait()
+	check := open(t, url)
+	for _, w := range writers {
+		if got := frames(t, check, w.key); !equal(got, w.acked) {
+			t.Errorf("%s: %d frames are kept, %d were acknowledged", w.key, len(got), len(w.acked))
+		}
+	}
+	t.Logf("%d appends", count.Load())
+}
+
+// A server that is killed and started again has all that it acknowledged.
+func TestKilled(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t, "--appendfsync", "always")
+	survives(t, server.URL(), func(progress func()) {
+		for range 3 {
+			progress()
+			server.Kill()
+			server.Restart()
+		}
+		progress()
+		server.Pause()
+		time.Sleep(2500 * time.Millisecond) // longer than an attempt
+		server.Resume()
+		progress()
+	})
+}
+
+// A master is killed and its replica takes its place: with wait=1 nothing that was
+// acknowledged is lost.
+func TestMasterKilled(t *testing.T) {
+	t.Parallel()
+	master := redistest.Start(t)
+	replica := redistest.Replica(t, master)
+	sentinel := redistest.Sentinel(t, master, "mymaster")
+	survives(t, "redis+sentinel://"+sentinel.Addr()+"?master=mymaster&wait=1", func(progress func()) {
+		progress()
+		master.Kill()
+		replica.Promoted()
+		// It has no replica, so that no write is acknowledged before it has.
+		redistest.Replica(t, replica)
+		progress()
+	})
+}
+
+// The same in a Cluster.
+func TestClusterMasterKilled(t *testing.T) {
+	t.Parallel()
+	servers := redistest.Cluster(t, 3, true)
+	url := "redis+cluster://" + servers[1].Addr() + "," + servers[2].Addr() + "/?wait=1"
+	survives(t, url, func(progress func()) {
+		progress()
+		servers[0].Kill()
+		servers[3].Promoted()
+		servers[0].Restart()
+		progress()
+	})
+}
+
+// A write that too few replicas have is not acknowledged; and when it is repeated,
+// what is there is not reported before they have it either.
+func TestTooFewReplicas(t *testing.T) {
+	t.Parallel()
+	master := redistest.Start(t)
+	replica := redistest.Replica(t, master)
+	l := open(t, master.URL()+"?wait=1")
+	ctx := t.Context()
+	one := appendAll(t, l, "e.k", 0, "one")
+	version, err := l.Put(ctx, "s.k", 0, []byte("one"), time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	replica.Pause()
+	var wg sync.WaitGroup
+	for what, f := range map[string]func() error{
+		"append": func() error {
+			for range 2 {
+				if _, err := l.Append(ctx, "e.k", one, []byte("two")); !errors.Is(err, stream.ErrUnavailable) {
+					return err
+				}
+			}
+			return nil
+		},
+		"put": func() error {
+			for range 2 {
+				if _, err := l.Put(ctx, "s.k", version, []byte("two"), time.Minute); !errors.Is(err, stream.ErrUnavailable) {
+					return err
+				}
+			}
+			return nil
+		},
+		"ping": func() error {
+			if err := l.Ping(ctx); !errors.Is(err, stream.ErrUnavailable) {
+				return err
+			}
+			return nil
+		},
+	} {
+		wg.Go(func() {
+			if err := f(); err != nil {
+				t.Errorf("%s without a replica: %v", what, err)
+			}
+		})
+	}
+	wg.Wait()
+	replica.Resume()
+	if _, err := l.Append(ctx, "e.k", one, []byte("two")); !errors.Is(err, stream.ErrConflict) {
+		t.Errorf("append again: %v", err)
+	}
+	if _, err := l.Put(ctx, "s.k", version, []byte("two"), time.Minute); !errors.Is(err, stream.ErrConflict) {
+		t.Errorf("put again: %v", err)
+	}
+}
+
+// A hearer counts what it is told.
+type hearer struct {
+	messages, gone atomic.Int64
+}
+
+func (h *hearer) Message([]byte) { h.messages.Add(1) }
+func (h *hearer) Gone(string)    { h.gone.Add(1) }
+
+// Nobody waits longer than it says while Redis is away, and all goes on when it
+// is back: nodes hear of each other, and nobody is said to be gone who was not.
+func TestAway(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	a, b := open(t, server.URL()), open(t, server.URL())
+	var atA, atB hearer
+	for l, h := range map[*Log]*hearer{a: &atA, b: &atB} {
+		stop, err := l.Receive(h)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer stop()
+	}
+	last := appendAll(t, a, "e.k", 0, "one")
+	for _, away := range []struct{ begin, end func() }{
+		{server.Pause, server.Resume},
+		{server.Kill, server.Restart},
+	} {
+		away.begin()
+		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		began := time.Now()
+		if _, err := a.Append(ctx, "e.k", last, []byte("two")); !errors.Is(err, stream.ErrUnavailable) {
+			t.Errorf("append: %v", err)
+		}
+		if err := a.Ping(ctx); !errors.Is(err, stream.ErrUnavailable) {
+			t.Errorf("ping: %v", err)
+		}
+		cancel()
+		if took := time.Since(began); took > time.Second {
+			t.Errorf("with 200 ms of time it took %v", took)
+		}
+		_ = a.Send(b.Node(), []byte("x"))
+		time.Sleep(2500 * time.Millisecond) // Redis is away for so long
+		away.end()
+		was := atA.messages.Load()
+		for deadline := time.Now().Add(10 * time.Second); atA.messages.Load() == was; {
+			if time.Now().After(deadline) {
+				t.Fatal("nothing is heard after Redis is back")
+			}
+			_ = b.Send(a.Node(), []byte("x"))
+			_ = a.Send(b.Node(), []byte("x"))
+			time.Sleep(10 * time.Millisecond) // polling
+		}
+		last, _ = a.Append(t.Context(), "e.k", last, []byte("two"))
+	}
+	if atA.gone.Load()+atB.gone.Load() > 0 {
+		t.Errorf("%d times a node was said to be gone that was there", atA.gone.Load()+atB.gone.Load())
+	}
+	if l, err := Open(t.Context(), server.URL(), durable.Options{Logger: quiet}); err != nil {
+		t.Error(err)
+	} else {
+		l.Close()
+	}
+}
