@@ -40,6 +40,7 @@ type Net struct {
 	rand   *rand.Rand
 	buses  map[string]*Bus
 	hidden map[string]bool
+	count  int
 }
 
 // New returns a net without faults and buses. Its faults are the same for the same
@@ -53,6 +54,13 @@ func (n *Net) Set(f Faults) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.faults = f
+}
+
+// Count is how many messages were handed to nodes, or lost on the way.
+func (n *Net) Count() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.count
 }
 
 // Hide lets nobody have a node's name for a while, as when the node changes from one
@@ -81,6 +89,7 @@ func (n *Net) Bus(name string) *Bus {
 func (n *Net) find(from, to string) (b *Bus, lost bool, delay time.Duration, nobody Nobody) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	n.count++
 	f := n.faults
 	if !n.hidden[to] {
 		b = n.buses[to]
