@@ -1,0 +1,84 @@
+// Engine measures Holdfast over each of its engines, beside the engine itself: what
+// an append costs through Holdfast and as a bare fenced publish, what a light call
+// costs with each engine, and how many calls wait on one node, how large they are,
+// and how soon it is back after a SIGKILL.
+//
+//	go run ./bench/engine                 appends and light calls, 2 minutes
+//	go run ./bench/engine -waiting 1e6    a million calls on one node with file:
+//
+// It needs Linux, and redis-server for Redis's figures.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"strconv"
+	"strings"
+	"time"
+
+	"holdfast/engine/jetstream/natstest"
+)
+
+// settings are what the flags say.
+type settings struct {
+	each     time.Duration
+	rounds   int
+	sessions []int
+	only     string
+	waiting  int
+	child    string
+	dir      string
+}
+
+func main() {
+	natstest.Main()
+	slog.SetDefault(slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError})))
+	var s settings
+	var sessions string
+	var waiting float64
+	flag.DurationVar(&s.each, "for", 2*time.Second, "how long one measurement takes")
+	flag.IntVar(&s.rounds, "rounds", 3, "how often each is made; the median counts")
+	flag.StringVar(&sessions, "sessions", "1,64,256", "how many append at a time")
+	flag.StringVar(&s.only, "only", "", "measure only what has this in its name")
+	flag.Float64Var(&waiting, "waiting", 0, "measure as many calls that wait, instead")
+	flag.StringVar(&s.child, "child", "", "for its own use")
+	flag.StringVar(&s.dir, "dir", "", "where file: keeps its data; a new temporary directory by default")
+	flag.Parse()
+	s.waiting = int(waiting)
+	for n := range strings.SplitSeq(sessions, ",") {
+		v, err := strconv.Atoi(n)
+		if err != nil || v < 1 {
+			fmt.Fprintf(os.Stderr, "-sessions %q: want numbers with commas between\n", sessions)
+			os.Exit(2)
+		}
+		s.sessions = append(s.sessions, v)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := s.run(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "engine:", err)
+		os.Exit(1)
+	}
+}
+
+func (s settings) run(ctx context.Context) error {
+	switch {
+	case s.child != "":
+		return s.node(ctx)
+	case s.waiting > 0:
+		return s.wait(ctx)
+	}
+	all, stop, err := start(ctx, s.only)
+	defer stop()
+	if err != nil {
+		return err
+	}
+	if err := s.appends(ctx, all); err != nil {
+		return err
+	}
+	return s.light(ctx, all)
+}
