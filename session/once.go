@@ -25,7 +25,7 @@ func (s *Session) BeginOnce(once string, body []byte, msgs []jsonrpc.Message) (*
 		e, mine := m.keys.claim(id, sum, s)
 		if mine {
 			m.keys.unburied(id)
-			c := &Call{s: s, record: &record{key: &id}}
+			c := &Call{s: s, record: &record{key: &id, sum: sum}}
 			err := s.start(c, msgs, false)
 			if err == nil && c.Number() == 0 {
 				err = ErrNotFound // the session ended just now, and the call with it
