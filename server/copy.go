@@ -39,6 +39,7 @@ type conn struct {
 	written time.Time // when the client was last told anything
 	asking  time.Time // since when there is nothing to do but wait for the client's input
 
+	leaving time.Time // when to leave, as the node is drained; zero: it is not
 	recover time.Time // when there will be calls to continue; zero: that will be said
 	from    string    // the client's address
 	watched *watched  // the connection below; nil if it can't be asked
@@ -84,6 +85,9 @@ const mostText = 64 << 10
 // read adds a stream to what the connection reads.
 func (c *conn) read(ctx context.Context, cursor stream.Cursor) error {
 	r, err := c.s.Read(ctx, cursor.Stream.Number, cursor.Epoch, cursor.Seq, c.ready)
+	if err != nil && c.s.Moved() {
+		return session.ErrMoved
+	}
 	if err != nil {
 		return err
 	}
@@ -286,6 +290,9 @@ func (c *conn) next() time.Duration {
 	if !c.recover.IsZero() {
 		sooner(c.recover)
 	}
+	if !c.leaving.IsZero() && c.quiet() {
+		sooner(c.leaving)
+	}
 	if c.duplex != nil {
 		due = c.duplex.next(due)
 	}
@@ -326,7 +333,7 @@ func (c *conn) quiet() bool {
 // wait waits until there is something to do.
 func (c *conn) wait(ctx context.Context) error {
 	draining := c.h.draining
-	if !c.quiet() {
+	if !c.quiet() || !c.leaving.IsZero() {
 		draining = nil // calls in flight are waited for
 	}
 	// The less there is to select from, the less memory a waiting connection takes.
@@ -336,8 +343,8 @@ func (c *conn) wait(ctx context.Context) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-draining:
-		// Spread over a second time of waiting, so that not all come back at once.
-		return c.leave(c.h.opts.Retry + rand.N(c.h.opts.Retry+1))
+		c.leaving = time.Now().Add(rand.N(c.h.spread + 1))
+		return nil
 	}
 }
 
@@ -359,6 +366,9 @@ func (c *conn) due(ctx context.Context) error {
 		}
 	}
 	switch {
+	case !c.leaving.IsZero() && !now.Before(c.leaving) && c.quiet():
+		// Spread over a second time of waiting, so that not all come back at once.
+		return c.leave(opts.Retry + rand.N(opts.Retry+1))
 	case opts.DisconnectAfter > 0 && c.mayLeave() && now.Sub(c.opened) >= opts.DisconnectAfter:
 		return c.leave(-1)
 	case !c.asking.IsZero() && now.Sub(c.asking) >= opts.InputGrace && c.waitsForInput():

@@ -78,7 +78,7 @@ var (
 func (h *Handler) newDuplex(r *http.Request, s *session.Session) *duplex {
 	d := &duplex{
 		conn:      conn{h: h, s: s, ready: make(chan struct{}, 1), opened: time.Now()},
-		principal: h.opts.Principal(r),
+		principal: h.principal(r),
 		values:    context.WithoutCancel(r.Context()),
 		header:    r.Header,
 	}
@@ -257,6 +257,8 @@ func (d *duplex) due(now time.Time) error {
 		}
 	}
 	switch {
+	case d.s.Moved():
+		return errKicked
 	case d.s.Ended() && d.idle() && len(d.sources) == 1:
 		return errSessionEnded
 	case d.silent() && now.Sub(d.opened) >= d.h.opts.BodyTimeout:

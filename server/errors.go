@@ -45,7 +45,10 @@ func (h *Handler) fail(w http.ResponseWriter, err error) {
 // explain returns what an error of the floors below means: in HTTP, and to
 // whoever made a request. What is the operator's business is logged.
 func (h *Handler) explain(err error) (status int, e *jsonrpc.Error) {
+	var known *jsonrpc.Error
 	switch {
+	case errors.As(err, &known):
+		return http.StatusBadRequest, known
 	case errors.Is(err, session.ErrNotFound):
 		return http.StatusNotFound, errf(jsonrpc.CodeServer,
 			"session not found: it has ended or expired; start a new one with an initialize request")
@@ -57,7 +60,8 @@ func (h *Handler) explain(err error) (status int, e *jsonrpc.Error) {
 		return http.StatusGone, errf(jsonrpc.CodeServer, "outcome unknown: %v", err)
 	case errors.Is(err, session.ErrBusy):
 		return http.StatusTooManyRequests, errf(jsonrpc.CodeServer, "%v: try again later", err)
-	case errors.Is(err, session.ErrClosing), errors.Is(err, session.ErrNotTaken), errors.Is(err, session.ErrMoved):
+	case errors.Is(err, session.ErrClosing), errors.Is(err, session.ErrNotTaken), errors.Is(err, session.ErrMoved),
+		errors.Is(err, errUnreached), errors.Is(err, stream.ErrConflict):
 		return http.StatusServiceUnavailable, errf(jsonrpc.CodeServer, "%v: try again later", err)
 	case errors.Is(err, session.ErrNoServer):
 		return http.StatusBadRequest, errf(codeInvalid, "%v", err)
@@ -79,6 +83,9 @@ func (h *Handler) explain(err error) (status int, e *jsonrpc.Error) {
 			"outcome unknown: %v; they were dropped after the time or the size they are kept for", stream.ErrTrimmed)
 	case errors.Is(err, stream.ErrFull), errors.Is(err, stream.ErrUnavailable):
 		return http.StatusServiceUnavailable, errf(jsonrpc.CodeServer, "%v: try again later", err)
+	}
+	if errors.Is(err, errUnknown) {
+		return http.StatusBadGateway, errf(jsonrpc.CodeServer, "%v", err)
 	}
 	h.logger.Error("request failed", "error", err)
 	return http.StatusInternalServerError, errf(jsonrpc.CodeInternal, "internal error: %v", err)

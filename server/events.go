@@ -17,12 +17,17 @@ type events struct {
 	conn
 	w     http.ResponseWriter
 	c     *http.ResponseController
-	wrote int // bytes
+	wrote int  // bytes
+	away  bool // another node passes it on to the client
 }
 
 // newConn prepares an event stream; nothing is written yet.
 func (h *Handler) newConn(w http.ResponseWriter, r *http.Request, s *session.Session) *events {
-	below := h.watched.at(r)
+	v := h.visit(r)
+	var below *watched
+	if v == nil {
+		below = h.watched.at(r)
+	}
 	if below != nil {
 		s.Heard(r.RemoteAddr)
 	}
@@ -37,8 +42,9 @@ func (h *Handler) newConn(w http.ResponseWriter, r *http.Request, s *session.Ses
 			watched: below,
 			opened:  time.Now(),
 		},
-		w: w,
-		c: http.NewResponseController(w),
+		w:    w,
+		c:    http.NewResponseController(w),
+		away: v != nil && !v.here,
 	}
 	c.out = c
 	return c
@@ -53,6 +59,9 @@ func (c *events) open(first []byte) error {
 	head["Content-Type"] = typeSSE
 	head["Cache-Control"] = noCache
 	head["X-Accel-Buffering"] = unbuffered // or nginx gathers what should be seen at once
+	if c.away {
+		head[headerAt] = []string{string(c.eventID(&c.sources[0]))}
+	}
 	c.w.WriteHeader(http.StatusOK)
 	switch {
 	case c.primes:
@@ -123,4 +132,12 @@ func (c *events) leave(retry time.Duration) error {
 func (c *events) close(err error) {
 	c.conn.close(err)
 	_ = c.c.SetWriteDeadline(time.Time{})
+	if !c.s.Moved() || c.over() {
+		return
+	}
+	if f, ok := c.w.(*follow); ok {
+		f.moved = true
+	} else if c.away {
+		panic(http.ErrAbortHandler) // the node goes on with it where the session is
+	}
 }

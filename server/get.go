@@ -67,35 +67,30 @@ func (h *Handler) get(w http.ResponseWriter, r *http.Request) {
 		h.reject(w, http.StatusNotAcceptable, errf(codeInvalid, "Accept must list text/event-stream"))
 		return
 	}
-	if param := streamParam(r); param != "" {
-		h.getStream(w, r, param)
+	if streamParam(r) != "" {
+		h.inStream(w, r, errand{}, func(s *session.Session, at stream.Cursor) error { return h.getStream(w, r, s, at) })
 		return
 	}
-	s := h.session(w, r)
-	if s == nil {
-		return
-	}
-	last := r.Header[protocol.HeaderLastEventID]
-	if len(last) == 0 || last[0] == "" {
-		h.listen(w, r, s)
-		return
-	}
-	cursor, err := s.ParseEventID(last[0])
-	if err != nil {
-		h.fail(w, err)
-		return
-	}
-	h.resume(w, r, h.newConn(w, r, s), cursor)
+	h.inSession(w, r, errand{}, func(s *session.Session) error {
+		last := lastEventID(r)
+		if last == "" {
+			return h.listen(w, r, s)
+		}
+		cursor, err := s.ParseEventID(last)
+		if err != nil {
+			return err
+		}
+		return h.resume(w, r, h.newGuest(w, r, s), cursor)
+	})
 }
 
 // listen opens the standalone stream, and with it continues calls whose client
 // has lost their connection and knows nothing but its session ("Disconnection
 // Recovery Mode").
-func (h *Handler) listen(w http.ResponseWriter, r *http.Request, s *session.Session) {
+func (h *Handler) listen(w http.ResponseWriter, r *http.Request, s *session.Session) error {
 	c := h.newConn(w, r, s)
 	if err := c.standalone(r.Context()); err != nil {
-		h.fail(w, err)
-		return
+		return err
 	}
 	s.Asked()
 	c.adopt(r.Context())
@@ -104,6 +99,7 @@ func (h *Handler) listen(w http.ResponseWriter, r *http.Request, s *session.Sess
 		err = c.copy(r.Context())
 	}
 	c.close(err)
+	return nil
 }
 
 // standalone has the connection read the standalone stream, after what was told of
@@ -127,15 +123,14 @@ func (c *conn) standalone(ctx context.Context) error {
 // the id that they resumed with when the connection ends before the next one, and
 // come back with nothing but the session. Both then read the standalone stream in
 // turns, and either may continue the call.
-func (h *Handler) resume(w http.ResponseWriter, r *http.Request, c *events, cursor stream.Cursor) {
+func (h *Handler) resume(w http.ResponseWriter, r *http.Request, c *events, cursor stream.Cursor) error {
 	err := c.read(r.Context(), cursor)
 	if errors.Is(err, io.EOF) {
 		w.WriteHeader(http.StatusNoContent) // all was said; do not come back
-		return
+		return nil
 	}
 	if err != nil {
-		h.fail(w, err)
-		return
+		return err
 	}
 	c.link()
 	c.resumed = cursor.Stream.Number != 0
@@ -147,6 +142,7 @@ func (h *Handler) resume(w http.ResponseWriter, r *http.Request, c *events, curs
 		err = c.copy(r.Context())
 	}
 	c.close(err)
+	return nil
 }
 
 // streamParam returns the stream that a stream URL names, or "".
@@ -157,37 +153,51 @@ func streamParam(r *http.Request) string {
 	return r.URL.Query().Get("stream")
 }
 
-// find returns the session and the place that a stream URL names. The URL is
-// enough: whoever has it was given it, but must still be the same principal. If
-// there is none the request is answered, and s is nil.
-func (h *Handler) find(w http.ResponseWriter, r *http.Request, param string) (s *session.Session, at stream.Cursor) {
+// inStream does what a request wants at a stream URL, wherever its session is. do
+// is given the session and the place that the URL names, and answers the request
+// unless it returns an error. The URL is enough: whoever has it was given it, but
+// must still be the same principal.
+func (h *Handler) inStream(w http.ResponseWriter, r *http.Request, e errand, do func(*session.Session, stream.Cursor) error) {
 	if !h.version(w, r) {
-		return nil, at
+		return
 	}
-	name, id, _ := strings.Cut(param, ".")
-	principal := h.opts.Principal(r)
-	s, err := h.sessions.FindName(name, principal)
-	if err == nil && (s.Single() || !h.may(r, principal, s)) {
-		err = session.ErrNotFound // a session of 2024-11-05 speaks through the other doors
-	}
-	if err == nil {
-		at, err = s.ParseEventID(id)
-		if errors.Is(err, session.ErrBadID) {
-			err = session.ErrNotFound // who guesses URLs learns nothing
+	name, id, _ := strings.Cut(streamParam(r), ".")
+	e.key = stream.SessionKey(name)
+	here := func(s *session.Session) error {
+		at, err := h.place(r, s, id)
+		if err != nil {
+			return err
 		}
+		return do(s, at)
 	}
-	if last := r.Header[protocol.HeaderLastEventID]; err == nil && len(last) > 0 && last[0] != "" {
+	s, err := h.sessions.FindName(name, h.principal(r))
+	if err == nil {
+		err = here(s)
+	} else {
+		err = errNotHere
+	}
+	if err != nil {
+		h.chase(w, r, e, s, err, here)
+	}
+}
+
+// place returns the place in a session's stream that a stream URL names.
+func (h *Handler) place(r *http.Request, s *session.Session, id string) (at stream.Cursor, err error) {
+	if s.Single() || !h.may(r, h.principal(r), s) {
+		return at, session.ErrNotFound // a session of 2024-11-05 speaks through the other doors
+	}
+	at, err = s.ParseEventID(id)
+	if errors.Is(err, session.ErrBadID) {
+		return at, session.ErrNotFound // who guesses URLs learns nothing
+	}
+	if last := lastEventID(r); err == nil && last != "" {
 		number := at.Stream.Number
-		at, err = s.ParseEventID(last[0])
+		at, err = s.ParseEventID(last)
 		if err == nil && at.Stream.Number != number {
 			err = session.ErrBadID
 		}
 	}
-	if err != nil {
-		h.fail(w, err)
-		return nil, at
-	}
-	return s, at
+	return at, err
 }
 
 // may says whether the session header of a request, if it has one, lets it have a
@@ -199,6 +209,9 @@ func (h *Handler) may(r *http.Request, principal string, s *session.Session) boo
 		return true
 	}
 	_, err := h.sessions.Find(own[0], principal)
+	if err != nil && h.peers != nil {
+		_, _, err = h.sessions.Locate(r.Context(), session.KeyOf(own[0]), principal)
+	}
 	return err == nil && (principal != "" || s.Resumable())
 }
 
@@ -206,13 +219,17 @@ func (h *Handler) may(r *http.Request, principal string, s *session.Session) boo
 // client is in: it is spoken to as its own revision has it.
 func (h *Handler) newGuest(w http.ResponseWriter, r *http.Request, s *session.Session) *events {
 	c := h.newConn(w, r, s)
+	if v := h.visit(r); v != nil && v.Revision != "" {
+		c.primes = protocol.Primes(v.Revision)
+		return c
+	}
 	own := r.Header[protocol.HeaderSession]
 	if len(own) == 0 || s.Is(own[0]) {
 		return c
 	}
 	if v := r.Header[protocol.HeaderVersion]; len(v) > 0 {
 		c.primes = protocol.Primes(v[0])
-	} else if mine, err := h.sessions.Find(own[0], h.opts.Principal(r)); err == nil {
+	} else if mine, err := h.sessions.Find(own[0], h.principal(r)); err == nil {
 		c.primes = protocol.Primes(mine.Revision())
 	}
 	return c
@@ -222,22 +239,18 @@ func (h *Handler) newGuest(w http.ResponseWriter, r *http.Request, s *session.Se
 // nothing to say answers 204, which asks the client to POST what it has. A client
 // that comes back though nobody sent it away, and does not say how far it has
 // come, may not have heard the question: it is told again.
-func (h *Handler) getStream(w http.ResponseWriter, r *http.Request, param string) {
-	s, cursor := h.find(w, r, param)
-	if s == nil {
-		return
-	}
+func (h *Handler) getStream(w http.ResponseWriter, r *http.Request, s *session.Session, cursor stream.Cursor) error {
 	told := cursor
 	if len(r.Header[protocol.HeaderLastEventID]) == 0 && !s.Reading(cursor.Stream.Number) {
 		told = s.ToldAt(cursor)
 	}
 	if s.AwaitsInputAt(told) {
 		w.WriteHeader(http.StatusNoContent)
-		return
+		return nil
 	}
 	c := h.newGuest(w, r, s)
 	c.url = true
-	h.resume(w, r, c, cursor)
+	return h.resume(w, r, c, cursor)
 }
 
 // postStream takes the answers that a client has gathered, and goes on with the
@@ -247,12 +260,8 @@ func (h *Handler) postStream(w http.ResponseWriter, r *http.Request) {
 		h.reject(w, http.StatusNotFound, errf(codeInvalid, "a stateless endpoint has no stream URLs"))
 		return
 	}
-	msgs, _, ok := h.messages(w, r)
+	msgs, batch, ok := h.messages(w, r)
 	if !ok {
-		return
-	}
-	s, cursor := h.find(w, r, streamParam(r))
-	if s == nil {
 		return
 	}
 	for i := range msgs {
@@ -261,13 +270,15 @@ func (h *Handler) postStream(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	if len(r.Header[protocol.HeaderLastEventID]) == 0 {
-		cursor = s.ToldAt(cursor)
-	}
-	if !h.send(w, r, s, msgs) {
-		return
-	}
-	c := h.newGuest(w, r, s)
-	c.url = true
-	h.resume(w, r, c, cursor)
+	h.inStream(w, r, errand{msgs: msgs, batch: batch}, func(s *session.Session, cursor stream.Cursor) error {
+		if len(r.Header[protocol.HeaderLastEventID]) == 0 {
+			cursor = s.ToldAt(cursor)
+		}
+		if err := h.send(r, s, msgs); err != nil {
+			return err
+		}
+		c := h.newGuest(w, r, s)
+		c.url = true
+		return h.resume(w, r, c, cursor)
+	})
 }

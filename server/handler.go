@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"holdfast/cluster"
 	"holdfast/protocol"
 	"holdfast/session"
 )
@@ -57,6 +58,16 @@ type Options struct {
 	// session can be used only by the principal that began it.
 	Principal func(*http.Request) string
 	Logger    *slog.Logger // slog.Default()
+
+	// Node is this process among those that share the manager's store; nil if it is
+	// alone. The handler serves the others on it, and takes their sessions over when
+	// they are gone.
+	Node *cluster.Node
+	// Pack makes what goes to another node with a request of what its context says of
+	// its client, and Unpack, there, puts it into the request's context. Both may be
+	// nil, for nothing.
+	Pack   func(context.Context) []byte
+	Unpack func(*http.Request, []byte) *http.Request
 }
 
 // A Handler serves MCP at one URL. It is an [http.Handler].
@@ -68,11 +79,13 @@ type Handler struct {
 	hosts    map[string]bool
 
 	watched   connections
+	peers     *peers // nil where there is no other node
 	drainOnce sync.Once
 	draining  chan struct{}
+	spread    time.Duration // over which clients are sent away when draining; set before that
 }
 
-// New returns a handler.
+// New returns a handler. One with a Node must be closed.
 func New(opts Options) *Handler {
 	def := func(d *time.Duration, to time.Duration) {
 		if *d == 0 {
@@ -94,7 +107,7 @@ func New(opts Options) *Handler {
 	if opts.Logger == nil {
 		opts.Logger = slog.Default()
 	}
-	return &Handler{
+	h := &Handler{
 		opts:     opts,
 		sessions: opts.Manager,
 		logger:   opts.Logger,
@@ -102,14 +115,31 @@ func New(opts Options) *Handler {
 		hosts:    setOf(opts.AllowedHosts),
 		draining: make(chan struct{}),
 	}
+	if opts.Node != nil {
+		h.peers = h.join(opts.Node)
+		h.peers.start()
+	}
+	return h
+}
+
+// Close ends what the handler does for other nodes, and with them: those that are
+// served here are cut off. It does nothing for a handler without a Node.
+func (h *Handler) Close() {
+	if h.peers != nil {
+		h.peers.close()
+	}
 }
 
 // ServeHTTP serves the Streamable HTTP endpoint (2025-11-25, Transports).
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.limit(w, r)
-	if !h.guard(w, r, h.allow()) {
-		return
+	if h.guard(w, r, h.allow()) {
+		h.door(w, r)
 	}
+}
+
+// door serves a request whose Host and Origin are in order.
+func (h *Handler) door(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case r.Method == http.MethodPost && r.URL.RawQuery != "" && streamParam(r) != "":
 		h.postStream(w, r)
@@ -137,35 +167,47 @@ func (h *Handler) allow() string {
 
 // delete ends a session.
 func (h *Handler) delete(w http.ResponseWriter, r *http.Request) {
-	s := h.session(w, r)
-	if s == nil {
-		return
+	do := func(s *session.Session) error {
+		h.sessions.End(s)
+		w.WriteHeader(http.StatusNoContent)
+		return nil
 	}
-	h.sessions.End(s)
-	w.WriteHeader(http.StatusNoContent)
+	h.inSession(w, r, errand{}, do)
 }
 
-// session finds the session that a request names. If there is none it answers
-// the request and returns nil.
-func (h *Handler) session(w http.ResponseWriter, r *http.Request) *session.Session {
+// inSession does what a request wants in the session that it names, wherever that
+// is. do answers the request unless it returns an error.
+func (h *Handler) inSession(w http.ResponseWriter, r *http.Request, e errand, do func(*session.Session) error) {
 	if !h.version(w, r) {
-		return nil
+		return
 	}
-	id := r.Header[protocol.HeaderSession]
-	if len(id) == 0 || id[0] == "" {
-		h.reject(w, http.StatusBadRequest, errf(codeInvalid,
-			"missing Mcp-Session-Id header: start with an initialize request and send the id that its response carries"))
-		return nil
-	}
-	s, err := h.sessions.Find(id[0], h.opts.Principal(r))
-	if err == nil && s.Single() {
-		err = session.ErrNotFound // it speaks through the other doors
+	s, err := h.named(r)
+	if err == nil {
+		err = do(s)
 	}
 	if err != nil {
-		h.fail(w, err)
-		return nil
+		h.chase(w, r, e, s, err, do)
 	}
-	return s
+}
+
+// errUnnamed says that a request has to name its session.
+var errUnnamed = errf(codeInvalid,
+	"missing Mcp-Session-Id header: start with an initialize request and send the id that its response carries")
+
+// named returns the session that a request names, if it is on this node.
+func (h *Handler) named(r *http.Request) (*session.Session, error) {
+	id := r.Header[protocol.HeaderSession]
+	if len(id) == 0 || id[0] == "" {
+		return nil, errUnnamed
+	}
+	s, err := h.sessions.Find(id[0], h.principal(r))
+	if err != nil {
+		return nil, errNotHere
+	}
+	if s.Single() {
+		return nil, session.ErrNotFound // it speaks through the other doors
+	}
+	return s, nil
 }
 
 // version checks the MCP-Protocol-Version header, which may be absent.

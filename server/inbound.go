@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net/http"
+	"net/url"
 	"slices"
 	"time"
 
@@ -99,7 +101,7 @@ func (d *duplex) handle(m *jsonrpc.Message) bool {
 	case !d.h.ours(m):
 		return false
 	case m.Method == methodResume:
-		s, at, err := d.h.resumption(d.values, d.principal, m, "")
+		s, at, err := d.resumption(m)
 		if err == nil && d.clashes(s, m.ID) {
 			err = errf(codeInvalid, "a request of another session with this id is in flight on this connection: resume it on another")
 		}
@@ -109,20 +111,65 @@ func (d *duplex) handle(m *jsonrpc.Message) bool {
 		}
 		d.attach(s, at, m.ID)
 	default:
-		result, err := d.h.status(d.values, d.principal, d.s, m)
+		answer, err := d.status(m)
 		if err != nil {
 			d.fail([]jsonrpc.Message{*m}, err)
 			break
 		}
-		d.say(jsonrpc.AppendResult(nil, m.ID, result))
+		d.say(answer)
 	}
 	return true
+}
+
+// resumption is [Handler.resumption] for a connection that can't be joined with one
+// of another node: a session there stays there. One that is abandoned comes here.
+func (d *duplex) resumption(m *jsonrpc.Message) (s *session.Session, at stream.Cursor, err error) {
+	for range mostMoves {
+		s, at, err = d.h.resumption(d.values, d.principal, m, "")
+		var away *session.Elsewhere
+		if d.h.peers == nil || !errors.As(err, &away) {
+			return s, at, err
+		}
+		if d.h.isDraining() || !d.h.abandoned(d.values, away.Away) {
+			return s, at, errf(jsonrpc.CodeServer, "the request is on another node: resume it over Streamable HTTP, or on a connection that is made for its session")
+		}
+		if _, err = d.h.takeOver(d.values, away.Away); err != nil && !errors.Is(err, stream.ErrConflict) {
+			return s, at, err
+		}
+	}
+	return s, at, errUnreached
+}
+
+// status is the answer to requests/getStatus, or requests/getStatus/all.
+func (d *duplex) status(m *jsonrpc.Message) (answer []byte, err error) {
+	var more []session.ResumableRequest
+	if d.h.peers != nil && m.Method == protocol.MethodStatusAll && d.principal != "" {
+		if more, err = d.h.everywhere(d.request(), d.principal, m); err != nil {
+			return nil, err
+		}
+	}
+	var result []byte
+	answer, err = d.h.carry(d.request(), d.principal, m, func() (err error) {
+		result, err = d.h.status(d.values, d.principal, d.s, m, more)
+		return err
+	})
+	if err != nil || answer != nil {
+		return answer, err
+	}
+	return jsonrpc.AppendResult(nil, m.ID, result), nil
+}
+
+// request stands for the request that began the connection.
+func (d *duplex) request() *http.Request {
+	r := &http.Request{Method: http.MethodPost, URL: &url.URL{Path: "/"}, Header: d.header, Host: "localhost"}
+	return r.WithContext(d.values)
 }
 
 // send hands over a notification or a response. Whose backend does not take it
 // cannot be told: neither has an answer.
 func (d *duplex) send(m jsonrpc.Message) {
-	if err := d.s.Send(d.values, m, d.header); err != nil {
+	_, err := d.h.carry(d.request(), d.principal, &m, func() error { return d.s.Send(d.values, m, d.header) })
+	if err != nil {
 		d.h.logger.Warn("message not delivered", "session", d.s.Name(), "method", m.Method, "error", err)
 	}
 }
@@ -225,6 +272,10 @@ func (d *duplex) clashes(s *session.Session, id []byte) bool {
 // fail answers requests with the error that err means; to other messages, which
 // have no answer, there is nothing to say.
 func (d *duplex) fail(msgs []jsonrpc.Message, err error) {
+	if errors.Is(err, session.ErrMoved) {
+		session.Poke(d.ready) // the connection ends, and its client asks again where the session is
+		return
+	}
 	var ids [][]byte
 	for i := range msgs {
 		if msgs[i].Kind == jsonrpc.Request {

@@ -39,16 +39,46 @@ func messageKey(m *jsonrpc.Message) (string, error) {
 
 // keyed answers requests that came under an idempotency key: with the stream of
 // the call that they begin, or that they began the first time.
-func (h *Handler) keyed(w http.ResponseWriter, r *http.Request, s *session.Session, key string, msgs []jsonrpc.Message) {
+func (h *Handler) keyed(w http.ResponseWriter, r *http.Request, s *session.Session, key string, msgs []jsonrpc.Message) error {
 	call, known, err := s.BeginKeyed(key, joined(msgs), msgs)
+	return h.begun(w, r, call, known, msgs, err)
+}
+
+// begun answers with the call that was begun just now, or before.
+func (h *Handler) begun(w http.ResponseWriter, r *http.Request, call *session.Call, known *session.Attached, msgs []jsonrpc.Message, err error) error {
 	switch {
 	case err != nil:
-		h.fail(w, err)
+		return err
 	case call != nil:
 		h.stream(w, r, call, msgs)
-	default:
-		h.attach(w, r, known.Session, known.Number)
+		return nil
 	}
+	return h.attach(w, r, known.Session, known.Number)
+}
+
+// once answers requests that another node has sent on, and sends again if it can't
+// know whether they arrived: like those under a key, but a call that may be made
+// again is no more than looked for among those in flight. If done is false it is to
+// be begun.
+func (h *Handler) once(w http.ResponseWriter, r *http.Request, s *session.Session, v *visit, msgs []jsonrpc.Message, light bool) (done bool, err error) {
+	if !light {
+		call, known, err := s.BeginOnce(v.Once, joined(msgs), msgs)
+		return true, h.begun(w, r, call, known, msgs, err)
+	}
+	for i := range msgs {
+		if msgs[i].Kind != jsonrpc.Request {
+			continue
+		}
+		c := s.Pending(msgs[i].ID)
+		if c == nil {
+			break
+		}
+		c.Promote()
+		if number := c.Number(); number != 0 {
+			return true, h.attach(w, r, s, number)
+		}
+	}
+	return false, nil
 }
 
 // joined returns what makes two bodies the same: their messages.
@@ -65,11 +95,10 @@ func joined(msgs []jsonrpc.Message) []byte {
 
 // attach answers a POST with the stream of a call that is there already: after the
 // event that the client has last seen, or from the oldest that is kept.
-func (h *Handler) attach(w http.ResponseWriter, r *http.Request, s *session.Session, number uint64) {
+func (h *Handler) attach(w http.ResponseWriter, r *http.Request, s *session.Session, number uint64) error {
 	cursor, err := cursorAfter(r.Context(), s, number, lastEventID(r))
 	if err != nil {
-		h.fail(w, err)
-		return
+		return err
 	}
-	h.resume(w, r, h.newGuest(w, r, s), cursor)
+	return h.resume(w, r, h.newGuest(w, r, s), cursor)
 }

@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"holdfast/jsonrpc"
-	"holdfast/protocol"
 	"holdfast/session"
 	"holdfast/sse"
 	"holdfast/stream"
@@ -35,16 +34,22 @@ func (h *Handler) SSE(messages string) http.Handler {
 		if !h.guard(w, r, allow) {
 			return
 		}
-		switch {
-		case r.Method == http.MethodGet && !h.opts.Stateless:
-			h.getSSE(w, r, messages)
-		case r.Method == http.MethodPost && !h.opts.Stateless:
-			h.postSSE(w, r)
-		default:
+		if h.opts.Stateless || r.Method != http.MethodGet && r.Method != http.MethodPost {
 			w.Header().Set("Allow", allow)
 			h.reject(w, http.StatusMethodNotAllowed, errf(codeInvalid, "method %s is not allowed here", r.Method))
+			return
 		}
+		h.pair(w, r, messages)
 	})
+}
+
+// pair serves a request whose Host and Origin are in order.
+func (h *Handler) pair(w http.ResponseWriter, r *http.Request, messages string) {
+	if r.Method == http.MethodGet {
+		h.getSSE(w, r, messages)
+	} else {
+		h.postSSE(w, r)
+	}
 }
 
 // getSSE opens a session, or resumes the one that the last event id names.
@@ -53,36 +58,47 @@ func (h *Handler) getSSE(w http.ResponseWriter, r *http.Request, messages string
 		h.reject(w, http.StatusNotAcceptable, errf(codeInvalid, "Accept must list text/event-stream"))
 		return
 	}
-	var s *session.Session
-	var cursor stream.Cursor
-	var err error
-	last := r.Header[protocol.HeaderLastEventID]
-	resumes := len(last) > 0 && last[0] != ""
-	if resumes {
-		name, id, _ := strings.Cut(last[0], ".")
-		s, err = h.sessions.FindName(name, h.opts.Principal(r))
-		if err == nil {
-			cursor, err = s.ParseEventID(id)
+	e := errand{pair: true, where: messages}
+	last := lastEventID(r)
+	if last == "" {
+		if s := h.begin(w, r, true, e); s != nil {
+			if err := h.openSSE(w, r, s, stream.Cursor{}, messages); err != nil {
+				h.sessions.End(s) // nobody was told of it
+				h.fail(w, err)
+			}
 		}
+		return
+	}
+	name, id, _ := strings.Cut(last, ".")
+	e.key = stream.SessionKey(name)
+	do := func(s *session.Session) error {
+		cursor, err := s.ParseEventID(id)
 		if err == nil && (!s.Single() || cursor.Stream.Number != 0) {
 			err = session.ErrBadID
 		}
+		if err != nil {
+			return err
+		}
+		return h.openSSE(w, r, s, cursor, messages)
+	}
+	s, err := h.sessions.FindName(name, h.principal(r))
+	if err == nil {
+		err = do(s)
 	} else {
-		s, err = h.sessions.New(r, h.opts.Principal(r), true)
+		err = errNotHere
 	}
 	if err != nil {
-		h.fail(w, err)
-		return
+		h.chase(w, r, e, s, err, do)
 	}
+}
+
+// openSSE answers with a session's one stream.
+func (h *Handler) openSSE(w http.ResponseWriter, r *http.Request, s *session.Session, cursor stream.Cursor, messages string) error {
 	c := h.newConn(w, r, s)
 	c.primes = false
 	c.prefix = s.Name() + "."
 	if err := c.read(r.Context(), cursor); err != nil {
-		if !resumes {
-			h.sessions.End(s) // nobody was told of it
-		}
-		h.fail(w, err)
-		return
+		return err
 	}
 	// The endpoint event carries the first id, so that the stream can be resumed
 	// before its first message.
@@ -90,11 +106,12 @@ func (h *Handler) getSSE(w http.ResponseWriter, r *http.Request, messages string
 	first = append(first, '\n')
 	first = sse.AppendEvent(first, "endpoint", messages+"?"+sessionParam+"="+url.QueryEscape(s.ID()))
 	c.sentID = true
-	err = c.open(first)
+	err := c.open(first)
 	if err == nil {
 		err = c.copy(r.Context())
 	}
 	c.close(err)
+	return nil
 }
 
 // postSSE takes messages. What they are answered with goes to the stream.
@@ -105,42 +122,58 @@ func (h *Handler) postSSE(w http.ResponseWriter, r *http.Request) {
 			"missing %s: POST to the URL that the stream's endpoint event gives", sessionParam))
 		return
 	}
-	s, err := h.sessions.Find(id, h.opts.Principal(r))
-	if err != nil || !s.Single() {
+	principal := h.principal(r)
+	s, err := h.sessions.Find(id, principal)
+	if err == nil && !s.Single() || err != nil && h.peers == nil {
 		h.fail(w, session.ErrNotFound)
 		return
 	}
-	msgs, _, ok := h.body(w, r)
+	msgs, batch, ok := h.body(w, r)
 	if !ok {
 		return
 	}
-	if initializes(msgs) {
-		why := ""
-		switch {
-		case len(msgs) > 1:
-			why = "initialize must not be part of a batch"
-		case s.Revision() != "" || s.Opening() != nil:
-			why = "the session is initialized already"
-		}
-		if why != "" {
-			h.reject(w, http.StatusBadRequest, errf(codeInvalid, "%s", why))
-			return
-		}
+	do := func(s *session.Session) error { return h.takeSSE(w, r, s, msgs) }
+	if err == nil {
+		err = do(s)
+	} else {
+		err = errNotHere
+	}
+	if err != nil {
+		h.chase(w, r, errand{key: session.KeyOf(id), pair: true, msgs: msgs, batch: batch}, s, err, do)
+	}
+}
+
+// takeSSE gives a session what was POSTed to it.
+func (h *Handler) takeSSE(w http.ResponseWriter, r *http.Request, s *session.Session, msgs []jsonrpc.Message) error {
+	switch {
+	case !s.Single():
+		return session.ErrNotFound
+	case !initializes(msgs):
+	case len(msgs) > 1:
+		return errf(codeInvalid, "initialize must not be part of a batch")
+	case s.Revision() != "" || s.Opening() != nil:
+		return errf(codeInvalid, "the session is initialized already")
 	}
 	ctx := context.WithoutCancel(r.Context())
 	var calls []jsonrpc.Message
 	for i := range msgs {
 		if msgs[i].Kind == jsonrpc.Request {
 			calls = append(calls, msgs[i])
-		} else if err := s.Send(ctx, msgs[i], r.Header); err != nil {
+		} else if err := s.Send(ctx, msgs[i], r.Header); errors.Is(err, session.ErrMoved) {
+			return err
+		} else if err != nil {
 			h.logger.Warn("message not delivered", "session", s.Name(), "method", msgs[i].Method, "error", err)
+		}
+	}
+	if len(calls) > 0 {
+		if v := h.visit(r); v != nil && v.Again && s.Pending(calls[0].ID) != nil {
+			calls = nil // they came before
 		}
 	}
 	if len(calls) > 0 {
 		c, err := s.Begin(calls, true)
 		if err != nil {
-			h.fail(w, err)
-			return
+			return err
 		}
 		defer c.Deliver(ctx, calls, r.Header)
 	}
@@ -148,4 +181,5 @@ func (h *Handler) postSSE(w http.ResponseWriter, r *http.Request) {
 	if _, err := io.WriteString(w, "Accepted"); err != nil && !errors.Is(err, http.ErrBodyNotAllowed) {
 		h.logger.Debug("202 not written", "error", err)
 	}
+	return nil
 }

@@ -37,7 +37,7 @@ func (h *Handler) post(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if !batch && h.ours(&msgs[0]) {
-		h.postOurs(w, r, &msgs[0])
+		h.postOurs(w, r, msgs)
 		return
 	}
 	if requests == 0 {
@@ -49,26 +49,32 @@ func (h *Handler) post(w http.ResponseWriter, r *http.Request) {
 		h.initialize(w, r, msgs)
 		return
 	}
-	s := h.session(w, r)
-	if s == nil {
-		return
+	s, err := h.named(r)
+	if err == nil {
+		err = h.give(w, r, s, msgs, batch, requests)
 	}
-	if !h.fits(w, r, s, msgs, batch) {
-		return
+	if err != nil {
+		again := func(s *session.Session) error { return h.give(w, r, s, msgs, batch, requests) }
+		h.chase(w, r, errand{msgs: msgs, batch: batch}, s, err, again)
+	}
+}
+
+// give gives a session what was POSTed to it, and answers, unless there is an error.
+func (h *Handler) give(w http.ResponseWriter, r *http.Request, s *session.Session, msgs []jsonrpc.Message, batch bool, requests int) error {
+	if err := fits(r, s, msgs, batch); err != nil {
+		return err
 	}
 	if requests == 0 {
-		h.take(w, r, s, msgs)
-		return
+		return h.take(w, r, s, msgs)
 	}
 	key, err := keyOf(r, msgs)
 	switch {
 	case err != nil:
-		h.reject(w, http.StatusBadRequest, errf(codeInvalid, "%v", err))
+		return errf(codeInvalid, "%v", err)
 	case key != "":
-		h.keyed(w, r, s, key, msgs)
-	default:
-		h.call(w, r, s, msgs, batch)
+		return h.keyed(w, r, s, key, msgs)
 	}
+	return h.call(w, r, s, msgs, batch)
 }
 
 // initializes says whether one of the messages is an initialize request.
@@ -82,23 +88,21 @@ func initializes(msgs []jsonrpc.Message) bool {
 }
 
 // fits checks what only the session's state can tell of the messages.
-func (h *Handler) fits(w http.ResponseWriter, r *http.Request, s *session.Session, msgs []jsonrpc.Message, batch bool) bool {
+func fits(r *http.Request, s *session.Session, msgs []jsonrpc.Message, batch bool) error {
 	if initializes(msgs) {
-		h.reject(w, http.StatusBadRequest, errf(codeInvalid, "the session is initialized already"))
-		return false
+		return errf(codeInvalid, "the session is initialized already")
 	}
 	if !batch {
-		return true
+		return nil
 	}
 	revision := s.Revision()
 	if v := r.Header[protocol.HeaderVersion]; len(v) > 0 {
 		revision = v[0]
 	}
 	if !protocol.Batches(revision) {
-		h.reject(w, http.StatusBadRequest, errf(codeInvalid, "protocol revision %s has no batches: send one message", revision))
-		return false
+		return errf(codeInvalid, "protocol revision %s has no batches: send one message", revision)
 	}
-	return true
+	return nil
 }
 
 // messages reads the body of a POST. If it is not what it should be the request
@@ -159,39 +163,41 @@ func (h *Handler) read(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 }
 
 // take hands over notifications and responses, which have no answer.
-func (h *Handler) take(w http.ResponseWriter, r *http.Request, s *session.Session, msgs []jsonrpc.Message) {
-	if h.send(w, r, s, msgs) {
+func (h *Handler) take(w http.ResponseWriter, r *http.Request, s *session.Session, msgs []jsonrpc.Message) error {
+	err := h.send(r, s, msgs)
+	if err == nil {
 		w.WriteHeader(http.StatusAccepted)
 	}
+	return err
 }
 
 // send hands over notifications and responses. A response that the backend does
-// not take now has to be sent again: then the request is answered so, and it is
-// false.
-func (h *Handler) send(w http.ResponseWriter, r *http.Request, s *session.Session, msgs []jsonrpc.Message) bool {
+// not take now has to be sent again, and so has all that comes to a session which
+// is no longer here: that is an error.
+func (h *Handler) send(r *http.Request, s *session.Session, msgs []jsonrpc.Message) error {
 	ctx := context.WithoutCancel(r.Context())
 	for i := range msgs {
 		err := s.Send(ctx, msgs[i], r.Header)
-		if errors.Is(err, session.ErrNotTaken) {
-			h.fail(w, err)
-			return false
+		if errors.Is(err, session.ErrNotTaken) || errors.Is(err, session.ErrMoved) {
+			return err
 		}
 		if err != nil {
 			h.logger.Warn("message not delivered", "session", s.Name(), "method", msgs[i].Method, "error", err)
 		}
 	}
-	return true
+	return nil
 }
 
 // initialize begins a session.
 func (h *Handler) initialize(w http.ResponseWriter, r *http.Request, msgs []jsonrpc.Message) {
-	s, err := h.sessions.New(r, h.opts.Principal(r), false)
-	if err != nil {
-		h.fail(w, err)
+	s := h.begin(w, r, false, errand{msgs: msgs})
+	if s == nil {
 		return
 	}
 	w.Header()[protocol.HeaderSession] = []string{s.ID()}
-	h.call(w, r, s, msgs, false)
+	if err := h.call(w, r, s, msgs, false); err != nil {
+		h.fail(w, err)
+	}
 	if s.Revision() != "" {
 		return
 	}
@@ -202,15 +208,20 @@ func (h *Handler) initialize(w http.ResponseWriter, r *http.Request, msgs []json
 }
 
 // call answers requests: with JSON while they are light, else with a stream.
-func (h *Handler) call(w http.ResponseWriter, r *http.Request, s *session.Session, msgs []jsonrpc.Message, batch bool) {
-	c, err := s.Begin(msgs, h.light(r.Context(), r.Header, s, msgs))
+func (h *Handler) call(w http.ResponseWriter, r *http.Request, s *session.Session, msgs []jsonrpc.Message, batch bool) error {
+	light := h.light(r.Context(), r.Header, s, msgs)
+	if v := h.visit(r); v != nil && v.Once != "" && (v.Again || !light) {
+		if done, err := h.once(w, r, s, v, msgs, light); done || err != nil {
+			return err
+		}
+	}
+	c, err := s.Begin(msgs, light)
 	if err != nil {
-		h.fail(w, err)
-		return
+		return err
 	}
 	if c.Number() != 0 {
 		h.stream(w, r, c, msgs)
-		return
+		return nil
 	}
 	c.Deliver(context.WithoutCancel(r.Context()), msgs, r.Header)
 	after := h.opts.UpgradeAfter
@@ -226,6 +237,21 @@ func (h *Handler) call(w http.ResponseWriter, r *http.Request, s *session.Sessio
 	default:
 		h.stream(w, r, c, nil)
 	}
+	return nil
+}
+
+// begin begins a session, on this node or, if that takes on nothing new, on
+// another, which then answers the request. If it returns nil the request is
+// answered.
+func (h *Handler) begin(w http.ResponseWriter, r *http.Request, single bool, e errand) *session.Session {
+	s, err := h.sessions.New(r, h.principal(r), single)
+	if errors.Is(err, session.ErrClosing) && h.peers != nil {
+		_, err = h.reach(w, r, e)
+	}
+	if err != nil && !errors.Is(err, errAnswered) {
+		h.fail(w, err)
+	}
+	return s
 }
 
 // light says whether requests start light.

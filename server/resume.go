@@ -63,9 +63,11 @@ func lastEventID(r *http.Request) string {
 // status returns the result of requests/getStatus, or of requests/getStatus/all,
 // from a principal that is in the session own (nil: in none). The error is one
 // that [Handler.explain] knows.
-func (h *Handler) status(ctx context.Context, principal string, own *session.Session, m *jsonrpc.Message) (result []byte, err error) {
+// more are requests that other nodes know of.
+func (h *Handler) status(ctx context.Context, principal string, own *session.Session, m *jsonrpc.Message, more []session.ResumableRequest) (result []byte, err error) {
 	if m.Method == protocol.MethodStatusAll {
-		return json.Marshal(map[string]any{"requests": h.sessions.AllResumable(ctx, principal, own)})
+		all := append(h.sessions.AllResumable(ctx, principal, own), more...)
+		return json.Marshal(map[string]any{"requests": all})
 	}
 	id := jsonrpc.Field(m.Params, "requestId")
 	token := jsonrpc.String(jsonrpc.Field(m.Params, "resumeToken"))
@@ -81,39 +83,70 @@ func (h *Handler) status(ctx context.Context, principal string, own *session.Ses
 }
 
 // postOurs answers a request to Holdfast itself. A session is not needed: a token
-// is enough, and counts for the principal's requests in any session.
-func (h *Handler) postOurs(w http.ResponseWriter, r *http.Request, m *jsonrpc.Message) {
-	principal := h.opts.Principal(r)
+// is enough, and counts for the principal's requests in any session, wherever that
+// is.
+func (h *Handler) postOurs(w http.ResponseWriter, r *http.Request, msgs []jsonrpc.Message) {
+	m := &msgs[0]
+	do := func(*session.Session) error { return h.resumeOurs(w, r, m) }
 	if m.Method != methodResume {
-		var own *session.Session
-		if id := r.Header[protocol.HeaderSession]; len(id) > 0 {
-			own, _ = h.sessions.Find(id[0], principal) // one that is gone has no requests
-		}
-		result, err := h.status(r.Context(), principal, own, m)
-		if err != nil {
-			h.refuse(w, m.ID, err)
-			return
-		}
-		h.answer(w, [][]byte{jsonrpc.AppendResult(nil, m.ID, result)}, false)
-		return
+		do = func(own *session.Session) error { return h.statusOurs(w, r, own, m) }
 	}
-	s, at, err := h.resumption(r.Context(), principal, m, lastEventID(r))
+	var own *session.Session
+	e := errand{msgs: msgs}
+	if id := r.Header[protocol.HeaderSession]; len(id) > 0 {
+		own, _ = h.sessions.Find(id[0], h.principal(r)) // one that is gone has no requests
+		e.key = session.KeyOf(id[0])
+	}
+	err := do(own)
 	if err != nil {
-		h.refuse(w, m.ID, err)
-		return
+		h.chase(w, r, e, own, err, do)
 	}
-	h.resume(w, r, h.newGuest(w, r, s), at)
+}
+
+func (h *Handler) resumeOurs(w http.ResponseWriter, r *http.Request, m *jsonrpc.Message) error {
+	s, at, err := h.resumption(r.Context(), h.principal(r), m, lastEventID(r))
+	if err != nil {
+		return h.refuse(w, m.ID, err)
+	}
+	return h.resume(w, r, h.newGuest(w, r, s), at)
+}
+
+func (h *Handler) statusOurs(w http.ResponseWriter, r *http.Request, own *session.Session, m *jsonrpc.Message) error {
+	principal := h.principal(r)
+	if m.Method == protocol.MethodStatusAll && own == nil && principal == "" && h.visit(r) == nil {
+		if id := r.Header[protocol.HeaderSession]; len(id) > 0 && h.peers != nil {
+			_, at, err := h.sessions.Locate(r.Context(), session.KeyOf(id[0]), principal)
+			if err == nil && at != nil {
+				return &session.Elsewhere{Away: at}
+			}
+		}
+	}
+	v := h.visit(r)
+	var more []session.ResumableRequest
+	var err error
+	if m.Method == protocol.MethodStatusAll && principal != "" && h.peers != nil && (v == nil || !v.Local) {
+		more, err = h.everywhere(r, principal, m)
+	}
+	var result []byte
+	if err == nil {
+		result, err = h.status(r.Context(), principal, own, m, more)
+	}
+	if err != nil {
+		return h.refuse(w, m.ID, err)
+	}
+	h.answer(w, [][]byte{jsonrpc.AppendResult(nil, m.ID, result)}, false)
+	return nil
 }
 
 // refuse answers a request to Holdfast itself with an error. That there is no such
 // request is an answer like others.
-func (h *Handler) refuse(w http.ResponseWriter, id []byte, err error) {
+func (h *Handler) refuse(w http.ResponseWriter, id []byte, err error) error {
 	if !errors.Is(err, session.ErrBadToken) {
-		h.fail(w, err)
-		return
+		return err
 	}
 	_, e := h.explain(err)
 	h.answer(w, [][]byte{jsonrpc.AppendError(nil, id, e)}, false)
+	return nil
 }
 
 // roam takes a message of the principal that says itself which session it is for,
@@ -130,10 +163,18 @@ func (h *Handler) roam(ctx context.Context, principal string, m jsonrpc.Message,
 // session by themselves, and returns the others. If it is false the POST has been
 // answered.
 func (h *Handler) roamed(w http.ResponseWriter, r *http.Request, msgs []jsonrpc.Message) (rest []jsonrpc.Message, ok bool) {
-	principal := h.opts.Principal(r)
+	principal := h.principal(r)
 	rest = msgs[:0]
 	for i := range msgs {
 		taken, err := h.roam(context.WithoutCancel(r.Context()), principal, msgs[i], r.Header)
+		var away *session.Elsewhere
+		if errors.As(err, &away) && h.visit(r) == nil {
+			taken = true
+			_, err = h.carry(r, principal, &msgs[i], func() error {
+				_, err := h.roam(context.WithoutCancel(r.Context()), principal, msgs[i], r.Header)
+				return err
+			})
+		}
 		if err != nil {
 			h.fail(w, err)
 			return nil, false

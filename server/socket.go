@@ -41,14 +41,11 @@ func (h *Handler) socket(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if r.Header[protocol.HeaderSession] != nil {
-		if s := h.session(w, r); s != nil {
-			h.duplexSocket(w, r, s)
-		}
+		h.inSession(w, r, errand{}, func(s *session.Session) error { return h.duplexSocket(w, r, s) })
 		return
 	}
-	s, err := h.sessions.New(r, h.opts.Principal(r), false)
-	if err != nil {
-		h.fail(w, err)
+	s := h.begin(w, r, false, errand{})
+	if s == nil {
 		return
 	}
 	defer func() {
@@ -56,16 +53,17 @@ func (h *Handler) socket(w http.ResponseWriter, r *http.Request) {
 			h.sessions.End(s) // its client knows nothing of it but the name
 		}
 	}()
-	h.duplexSocket(w, r, s)
+	if err := h.duplexSocket(w, r, s); err != nil {
+		h.fail(w, err)
+	}
 }
 
 // duplexSocket serves a WebSocket in a session.
-func (h *Handler) duplexSocket(w http.ResponseWriter, r *http.Request, s *session.Session) {
+func (h *Handler) duplexSocket(w http.ResponseWriter, r *http.Request, s *session.Session) error {
 	d := h.newDuplex(r, s)
 	d.returns = true
 	if err := d.goOn(r); err != nil {
-		h.fail(w, err)
-		return
+		return err
 	}
 	w.Header()[protocol.HeaderSession] = []string{s.ID()}
 	p := &socket{timeout: h.opts.KeepAlive, wire: wire{timeout: h.opts.WriteTimeout}}
@@ -77,11 +75,12 @@ func (h *Handler) duplexSocket(w http.ResponseWriter, r *http.Request, s *sessio
 	})
 	if err != nil {
 		d.close(err) // it is answered
-		return
+		return nil
 	}
 	p.ws.SetReadLimit(h.opts.MaxBody)
 	err = d.serve(d.values, p)
 	h.logger.Debug("websocket ended", "session", s.Name(), "cause", err)
+	return nil
 }
 
 // goOn has the connection read the standalone stream from where its client is.

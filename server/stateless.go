@@ -24,7 +24,7 @@ func (h *Handler) stateless(w http.ResponseWriter, r *http.Request, msgs []jsonr
 		w.WriteHeader(http.StatusAccepted) // there is nobody left whom it could concern
 		return
 	}
-	s, err := h.sessions.New(r, h.opts.Principal(r), false)
+	s, err := h.sessions.New(r, h.principal(r), false)
 	if err != nil {
 		h.fail(w, err)
 		return
@@ -37,7 +37,9 @@ func (h *Handler) stateless(w http.ResponseWriter, r *http.Request, msgs []jsonr
 			return
 		}
 	}
-	h.call(w, r, s, msgs, batch)
+	if err := h.call(w, r, s, msgs, batch); err != nil {
+		h.fail(w, err)
+	}
 }
 
 // initializeParams are what a backend is told of a client that it will see once.

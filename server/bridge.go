@@ -1,0 +1,141 @@
+package server
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/coder/websocket"
+)
+
+// upgrade joins a client's connection with the one on which a node has accepted a
+// WebSocket: bytes both ways, until either ends. A client whose node is lost, or
+// sends it away, is told to come back.
+func (rl *relay) upgrade(res *http.Response) error {
+	far, ok := res.Body.(io.ReadWriteCloser)
+	if !ok {
+		return fmt.Errorf("no connection below a %d", res.StatusCode)
+	}
+	head := rl.w.Header()
+	head["Connection"], head["Upgrade"] = []string{"Upgrade"}, res.Header["Upgrade"]
+	rl.w.WriteHeader(http.StatusSwitchingProtocols)
+	near, buffered, err := http.NewResponseController(rl.w).Hijack()
+	if err != nil {
+		return fmt.Errorf("websocket not taken over: %w", err)
+	}
+	_ = near.SetDeadline(time.Time{})
+	b := &bridge{near: near, far: far, timeout: rl.h.opts.WriteTimeout}
+	defer rl.h.peers.crossing(b)()
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		// What the client says, the head of its next frame maybe, is not looked at.
+		_, _ = io.Copy(far, buffered.Reader)
+		_ = far.Close() // and with it, down ends
+	}()
+	b.down()
+	_ = near.Close()
+	_ = far.Close()
+	<-over
+	return nil
+}
+
+// A bridge is a WebSocket between a client and another node.
+type bridge struct {
+	near    net.Conn
+	far     io.ReadWriteCloser
+	timeout time.Duration // for a write
+
+	mu    sync.Mutex // held while a frame is written
+	frame frame      // where what was written to the client ended
+	ended bool       // a close frame was
+}
+
+// down carries what the node says to the client.
+func (b *bridge) down() {
+	chunk := chunks.Get().(*[16 << 10]byte)
+	defer chunks.Put(chunk)
+	for {
+		n, err := b.far.Read(chunk[:])
+		if !b.write(chunk[:n]) {
+			return
+		}
+		if err != nil {
+			if !errors.Is(err, io.EOF) || !b.frame.closed {
+				b.leave(websocket.StatusServiceRestart, "the node was lost; come back at once")
+			}
+			return
+		}
+	}
+}
+
+// write writes to the client what the node said.
+func (b *bridge) write(text []byte) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.ended {
+		return false
+	}
+	b.frame.follow(text)
+	_ = b.near.SetWriteDeadline(time.Now().Add(b.timeout))
+	_, err := b.near.Write(text)
+	return err == nil
+}
+
+// leave tells the client why its connection ends, if there is no half of a frame
+// before it, and ends it.
+func (b *bridge) leave(code websocket.StatusCode, reason string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.ended && !b.frame.closed && b.frame.whole() {
+		text := append([]byte{0x88, byte(2 + len(reason))}, byte(code>>8), byte(code))
+		_ = b.near.SetWriteDeadline(time.Now().Add(time.Second))
+		_, _ = b.near.Write(append(text, reason...)) // who has gone does not hear it
+	}
+	b.ended = true
+	_ = b.far.Close()
+}
+
+// A frame follows a server's frames (RFC 6455, section 5.2), to know where one
+// ends.
+type frame struct {
+	head   [10]byte
+	got    int    // bytes of the head
+	rest   uint64 // bytes of the payload that are still to come
+	closed bool   // a close frame has begun
+}
+
+func (f *frame) whole() bool { return f.got == 0 && f.rest == 0 }
+
+// follow takes in the next bytes.
+func (f *frame) follow(text []byte) {
+	for len(text) > 0 {
+		if f.rest > 0 {
+			n := min(f.rest, uint64(len(text)))
+			f.rest -= n
+			text = text[n:]
+			continue
+		}
+		f.head[f.got] = text[0]
+		f.got++
+		text = text[1:]
+		size := uint64(f.head[1] & 0x7f)
+		switch {
+		case f.got < 2:
+			continue
+		case size == 126 && f.got < 4, size == 127 && f.got < 10:
+			continue
+		case size == 126:
+			size = uint64(binary.BigEndian.Uint16(f.head[2:4]))
+		case size == 127:
+			size = binary.BigEndian.Uint64(f.head[2:10])
+		}
+		f.closed = f.closed || f.head[0]&0x0f == 0x8
+		f.rest, f.got = size, 0
+	}
+}

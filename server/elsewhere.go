@@ -1,0 +1,178 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+
+	"holdfast/jsonrpc"
+	"holdfast/protocol"
+	"holdfast/session"
+	"holdfast/sse"
+)
+
+// mostMoves is how often a request may turn out to concern a session that is not
+// here, or not any more, before it is refused.
+const mostMoves = 4
+
+// errNotHere is ErrNotFound as far as this node knows.
+var errNotHere = fmt.Errorf("%w on this node", session.ErrNotFound)
+
+// chase goes on with a request that has come to an error. If that is because its
+// session s (nil: it was not found), or another that it concerns, is not here, the
+// request is sent there, or the session comes here and do is called again. Any
+// other error answers the request.
+func (h *Handler) chase(w http.ResponseWriter, r *http.Request, e errand, s *session.Session, err error, do func(*session.Session) error) {
+	for n := 0; err != nil && !errors.Is(err, errAnswered); n++ {
+		var away *session.Elsewhere
+		x := e
+		switch {
+		case h.peers == nil || n >= mostMoves:
+			h.fail(w, err)
+			return
+		case errors.As(err, &away):
+			x.key, x.at, x.as = away.Key, away.Away, true
+			if _, err = h.reach(w, r, x); err == nil {
+				err = do(s)
+				continue
+			}
+		case errors.Is(err, errNotHere), errors.Is(err, session.ErrMoved):
+			if id := r.Header[protocol.HeaderSession]; x.key == "" && len(id) > 0 {
+				x.key = session.KeyOf(id[0])
+			}
+			if s, err = h.reach(w, r, x); err == nil {
+				err = do(s)
+				continue
+			}
+		}
+		if !errors.Is(err, errAnswered) {
+			h.fail(w, err)
+		}
+		return
+	}
+}
+
+// carry does what one message asks for that came on whatever connection: here, or,
+// if the session that it concerns is on another node, by sending it there. Then its
+// answer comes back, nil if it has none. r stands for the connection's request.
+func (h *Handler) carry(r *http.Request, principal string, m *jsonrpc.Message, do func() error) (answer []byte, err error) {
+	for range mostMoves {
+		err = do()
+		var away *session.Elsewhere
+		if h.peers == nil || !errors.As(err, &away) {
+			return nil, err
+		}
+		got := &kept{}
+		e := errand{key: away.Key, at: away.Away, as: true, msgs: []jsonrpc.Message{*m}, who: &principal}
+		_, err = h.reach(got, askFor(r), e)
+		if errors.Is(err, errAnswered) {
+			return got.answer()
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return nil, errUnreached
+}
+
+// askFor is a POST of our own in the place of a request, or on its connection.
+func askFor(r *http.Request) *http.Request {
+	to := r.Clone(context.WithValue(r.Context(), visitKey{}, (*visit)(nil)))
+	to.Method, to.Body, to.ContentLength = http.MethodPost, http.NoBody, 0
+	to.URL.RawQuery = ""
+	for _, name := range []string{protocol.HeaderLastEventID, protocol.HeaderIdempotencyKey, "Upgrade", "Connection"} {
+		to.Header.Del(name)
+	}
+	to.Header["Accept"] = []string{"application/json, " + sse.ContentType}
+	to.Header["Content-Type"] = typeJSON
+	return to
+}
+
+// everywhere asks the other nodes on which the principal has sessions for its
+// requests. Those of a node that is gone come here.
+func (h *Handler) everywhere(r *http.Request, principal string, m *jsonrpc.Message) ([]session.ResumableRequest, error) {
+	ctx, stop := context.WithTimeout(r.Context(), reachFor)
+	defer stop()
+	homes, err := h.sessions.Homes(ctx, principal)
+	if err != nil {
+		return nil, err
+	}
+	var mu sync.Mutex
+	var all []session.ResumableRequest
+	var work sync.WaitGroup
+	for _, home := range homes {
+		work.Go(func() {
+			got := &kept{}
+			rl := h.newRelay(got, askFor(r), &errand{msgs: []jsonrpc.Message{*m}, who: &principal, local: true})
+			var said struct {
+				Result struct{ Requests []session.ResumableRequest }
+			}
+			fail := rl.send(ctx, home, nil, false)
+			if fail == nil {
+				var text []byte
+				if text, fail = got.answer(); fail == nil {
+					fail = json.Unmarshal(text, &said)
+				}
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if fail != nil && rl.gone == "" {
+				err = fmt.Errorf("%w: %w", errUnreached, fail)
+			}
+			all = append(all, said.Result.Requests...)
+		})
+	}
+	work.Wait()
+	return all, err
+}
+
+// kept is an answer that stays here.
+type kept struct {
+	head   http.Header
+	status int
+	body   bytes.Buffer
+}
+
+// answer returns the body, nil if there is none to expect.
+func (k *kept) answer() ([]byte, error) {
+	switch k.status {
+	case http.StatusOK:
+		return k.body.Bytes(), nil
+	case http.StatusAccepted, http.StatusNoContent:
+		return nil, nil
+	}
+	var told struct{ Error *jsonrpc.Error }
+	if json.Unmarshal(k.body.Bytes(), &told) == nil && told.Error != nil && k.status != http.StatusServiceUnavailable {
+		return nil, told.Error
+	}
+	return nil, fmt.Errorf("%w: %d", errUnreached, k.status)
+}
+
+// Header implements [http.ResponseWriter].
+func (k *kept) Header() http.Header {
+	if k.head == nil {
+		k.head = make(http.Header)
+	}
+	return k.head
+}
+
+// WriteHeader implements [http.ResponseWriter].
+func (k *kept) WriteHeader(status int) {
+	if k.status == 0 {
+		k.status = status
+	}
+}
+
+// Write implements [http.ResponseWriter].
+func (k *kept) Write(text []byte) (int, error) {
+	k.WriteHeader(http.StatusOK)
+	return k.body.Write(text)
+}
+
+// SetWriteDeadline is there for [http.ResponseController].
+func (k *kept) SetWriteDeadline(time.Time) error { return nil }

@@ -1,0 +1,271 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"holdfast/cluster"
+	"holdfast/stream"
+)
+
+// sweepEvery is how often sessions are looked for that nobody looks after, beside
+// when a node is gone.
+const sweepEvery = 30 * time.Second
+
+// peers is the handler among those on other nodes: what it sends them, what they
+// send it, and what becomes of the sessions of those that are gone.
+type peers struct {
+	h         *Handler
+	node      *cluster.Node
+	transport *http.Transport
+	server    *http.Server
+
+	quit chan struct{} // closed at the end
+	work sync.WaitGroup
+	lost chan string // nodes that are gone
+
+	mu      sync.Mutex
+	relays  map[*relay]struct{}
+	bridges map[*bridge]struct{}
+}
+
+// join begins to serve other nodes, and to look after their sessions.
+func (h *Handler) join(node *cluster.Node) *peers {
+	p := &peers{
+		h:       h,
+		node:    node,
+		quit:    make(chan struct{}),
+		lost:    make(chan string, 64),
+		relays:  make(map[*relay]struct{}),
+		bridges: make(map[*bridge]struct{}),
+	}
+	p.transport = &http.Transport{
+		DialContext: func(ctx context.Context, _, address string) (net.Conn, error) {
+			name, _, err := net.SplitHostPort(address)
+			if err != nil {
+				return nil, err
+			}
+			return node.Dial(ctx, name)
+		},
+		DisableCompression:     true,
+		MaxIdleConnsPerHost:    128,
+		IdleConnTimeout:        time.Minute,
+		MaxResponseHeaderBytes: 1 << 20,
+	}
+	p.server = &http.Server{
+		Handler:           http.HandlerFunc(h.receive),
+		ReadHeaderTimeout: 10 * time.Second,
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    2 << 20, // a client's, and a visit
+		ErrorLog:          nil,
+	}
+	return p
+}
+
+// start starts what runs until [Handler.Close].
+func (p *peers) start() {
+	p.work.Go(func() {
+		err := p.server.Serve(p.node.Listener())
+		if !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
+			p.h.logger.Error("other nodes are not served any more", "error", err)
+		}
+	})
+	p.work.Go(p.sweep)
+	p.node.Watch(func(name string) {
+		select {
+		case p.lost <- name:
+		case <-p.quit:
+		}
+	})
+	p.node.OnWake(p.h.Verify)
+	p.node.Notices(func(key []byte) { p.h.sessions.Lose(stream.SessionKey(key)) })
+}
+
+// Verify looks whether the sessions here are still this node's: for after a time
+// in which others may have thought it gone, as when the engine was away.
+func (h *Handler) Verify() {
+	if h.peers == nil || !h.peers.begin() {
+		return
+	}
+	go func() {
+		defer h.peers.work.Done()
+		ctx, stop := h.peers.until(sweepEvery)
+		defer stop()
+		h.sessions.Verify(ctx)
+	}()
+}
+
+// begin counts work that the end waits for, unless it has begun.
+func (p *peers) begin() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	select {
+	case <-p.quit:
+		return false
+	default:
+		p.work.Add(1)
+		return true
+	}
+}
+
+// until returns a context that ends with the peers, or after a time.
+func (p *peers) until(d time.Duration) (context.Context, context.CancelFunc) {
+	ctx, stop := context.WithTimeout(context.Background(), d)
+	over := make(chan struct{})
+	go func() {
+		select {
+		case <-p.quit:
+			stop()
+		case <-over:
+		}
+	}()
+	var once sync.Once
+	return ctx, func() {
+		stop()
+		once.Do(func() { close(over) })
+	}
+}
+
+// sweep looks after the sessions of nodes that are gone, and now and then after all
+// of them.
+func (p *peers) sweep() {
+	t := time.NewTimer(0)
+	defer t.Stop()
+	for {
+		gone := map[string]bool{}
+		select {
+		case <-p.quit:
+			return
+		case name := <-p.lost:
+			gone[name] = true
+		case <-t.C:
+			t.Reset(sweepEvery + rand.N(sweepEvery/4))
+		}
+		if p.h.isDraining() {
+			continue
+		}
+		p.sweepOnce(gone)
+	}
+}
+
+// sweepOnce takes over this node's share of what is to be taken over.
+func (p *peers) sweepOnce(gone map[string]bool) {
+	ctx, stop := p.until(10 * time.Minute)
+	defer stop()
+	is := func(name string) bool {
+		is, known := gone[name]
+		if !known {
+			is = p.node.Gone(ctx, name)
+			gone[name] = is
+		}
+		return is
+	}
+	if err := p.h.sessions.Sweep(ctx, is, p.mine); err != nil && ctx.Err() == nil {
+		p.h.logger.Warn("sessions of lost nodes not all taken over; tried again soon", "error", err)
+	}
+}
+
+// mine says whether it is for this node, of those that live, to take a session
+// over: each has its share, and all agree on it (rendezvous hashing).
+func (p *peers) mine(key stream.SessionKey) bool {
+	me := weight(p.node.Name(), key)
+	for _, name := range p.node.Peers() {
+		if weight(name, key) > me {
+			return false
+		}
+	}
+	return true
+}
+
+func weight(node string, key stream.SessionKey) uint64 {
+	sum := fnv.New64a()
+	_, _ = fmt.Fprintf(sum, "%s %s", key, node)
+	return mix(sum.Sum64())
+}
+
+// mix spreads a sum's last bytes over all of it.
+func mix(x uint64) uint64 {
+	x ^= x >> 33
+	x *= 0xff51afd7ed558ccd
+	x ^= x >> 33
+	x *= 0xc4ceb9fe1a85ec53
+	return x ^ x>>33
+}
+
+// enter counts a request that another node answers. What it returns is called at
+// its end.
+func (p *peers) enter(rl *relay) (leave func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.relays[rl] = struct{}{}
+	return func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		delete(p.relays, rl)
+	}
+}
+
+// crossing is the same for a WebSocket.
+func (p *peers) crossing(b *bridge) (leave func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.bridges[b] = struct{}{}
+	return func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		delete(p.bridges, b)
+	}
+}
+
+// sendAway tells the clients of WebSockets to other nodes to come back, and so to
+// another node than this one, spread over a time.
+func (p *peers) sendAway(ctx context.Context, spread time.Duration, retry time.Duration) {
+	p.mu.Lock()
+	bridges := make([]*bridge, 0, len(p.bridges))
+	for b := range p.bridges {
+		bridges = append(bridges, b)
+	}
+	p.mu.Unlock()
+	for i, b := range bridges {
+		t := time.NewTimer(spread / time.Duration(len(bridges)))
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+		}
+		t.Stop()
+		after := retry + time.Duration(i)*time.Millisecond
+		b.leave(websocket.StatusGoingAway, fmt.Sprintf("going away; retry: %d", after.Milliseconds()))
+	}
+}
+
+// busy says whether requests here are being answered by other nodes.
+func (p *peers) busy() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.relays) > 0
+}
+
+// close ends all that runs, and waits for it.
+func (p *peers) close() {
+	p.mu.Lock()
+	select {
+	case <-p.quit:
+		p.mu.Unlock()
+		return
+	default:
+	}
+	close(p.quit)
+	p.mu.Unlock()
+	_ = p.server.Close()
+	p.transport.CloseIdleConnections()
+	p.work.Wait()
+}

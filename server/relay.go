@@ -1,0 +1,194 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptrace"
+	"net/textproto"
+	"strconv"
+	"strings"
+	"time"
+
+	"holdfast/protocol"
+	"holdfast/session"
+	"holdfast/sse"
+)
+
+// leaveGrace is how long a request whose client has left may wait for the first
+// sign of its answer, so that it surely was taken, and its call can be asked for.
+const leaveGrace = 2 * time.Second
+
+// send sends the request to a node, and passes on what it answers. The error wraps
+// errAgain where that came to nothing.
+func (rl *relay) send(ctx context.Context, node string, at *session.Away, take bool) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	leaves := context.AfterFunc(rl.r.Context(), func() {
+		t := time.NewTimer(leaveGrace)
+		defer t.Stop()
+		select {
+		case <-t.C:
+			cancel()
+		case <-ctx.Done():
+		}
+	})
+	defer leaves()
+	dialled := false
+	trace := &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { dialled = true }}
+	req, err := rl.request(httptrace.WithClientTrace(ctx, trace), node, at, take)
+	if err != nil {
+		return err
+	}
+	res, err := rl.h.peers.transport.RoundTrip(req)
+	if err != nil {
+		rl.sent = rl.sent || dialled
+		rl.lost(ctx, node, err)
+		return fmt.Errorf("%w: %w", errAgain, err)
+	}
+	defer func() { _ = res.Body.Close() }() // which the connection's end may have broken
+	if isEvents(res.Header) || res.StatusCode == http.StatusSwitchingProtocols {
+		leaves()
+		stop := context.AfterFunc(rl.r.Context(), cancel)
+		defer stop()
+	}
+	err = rl.pass(res, at)
+	if errors.Is(err, errCut) {
+		rl.lost(ctx, node, err)
+		err = fmt.Errorf("%w: %w", errAgain, err)
+	}
+	return err
+}
+
+// request makes the request that is sent.
+func (rl *relay) request(ctx context.Context, node string, at *session.Away, take bool) (*http.Request, error) {
+	v := rl.visit
+	v.Take, v.Again = take, rl.sent
+	of := rl.r
+	payload := rl.payload
+	if rl.out != nil {
+		of, payload = rl.resumption(ctx), nil
+		v.Once = ""
+	}
+	req, err := http.NewRequestWithContext(ctx, of.Method, "http://"+node+of.URL.RequestURI(), bytes.NewReader(payload))
+	if err != nil {
+		return nil, err
+	}
+	if len(payload) == 0 {
+		req.Body, req.GetBody, req.ContentLength = http.NoBody, nil, 0
+	}
+	req.Host = of.Host
+	req.Header = passable(of.Header, upgrades(of))
+	req.Header["User-Agent"] = append([]string{}, of.Header["User-Agent"]...)
+	if len(of.Header["User-Agent"]) == 0 {
+		req.Header["User-Agent"] = []string{""} // not net/http's own
+	}
+	if rl.e.as && at != nil && rl.out == nil {
+		req.Header[protocol.HeaderSession] = []string{at.ID}
+	}
+	req.Header[headerVisit] = []string{v.encode()}
+	return req, nil
+}
+
+// again is the client's request as it is served here after it was sent elsewhere.
+func (rl *relay) again() *http.Request {
+	r := rl.r.WithContext(rl.r.Context())
+	r.Body = io.NopCloser(bytes.NewReader(rl.payload))
+	r.ContentLength = int64(len(rl.payload))
+	return r
+}
+
+// resumption is a request for the rest of the stream that answers.
+func (rl *relay) resumption(ctx context.Context) *http.Request {
+	r := rl.r.Clone(ctx)
+	r.Method, r.Body, r.ContentLength = http.MethodGet, http.NoBody, 0
+	if streamParam(r) == "" && !rl.e.pair {
+		r.URL.RawQuery = ""
+		r.Header[protocol.HeaderSession] = []string{rl.out.session}
+	}
+	r.Header.Del("Content-Type")
+	r.Header.Set("Accept", sse.ContentType)
+	r.Header.Del(protocol.HeaderLastEventID)
+	if rl.out.last != "" {
+		r.Header[protocol.HeaderLastEventID] = []string{rl.out.last}
+	}
+	return r
+}
+
+// hop are the headers that concern one connection (RFC 9110, section 7.6.1), and
+// those that net/http writes itself.
+var hop = map[string]bool{
+	"Connection": true, "Keep-Alive": true, "Proxy-Authenticate": true, "Proxy-Authorization": true, "Te": true,
+	"Trailer": true, "Transfer-Encoding": true, "Upgrade": true, "Content-Length": true, "Expect": true, "Host": true,
+}
+
+// passable returns the headers that go from one connection to another. Those of a
+// handshake are needed there.
+func passable(from http.Header, handshake bool) http.Header {
+	named := map[string]bool{}
+	for _, list := range from["Connection"] {
+		for name := range strings.SplitSeq(list, ",") {
+			named[textproto.CanonicalMIMEHeaderKey(strings.TrimSpace(name))] = true
+		}
+	}
+	to := make(http.Header, len(from)+1)
+	for name, values := range from {
+		if !hop[name] && !named[name] && !strings.HasPrefix(name, ownHeaders) {
+			to[name] = values
+		}
+	}
+	if handshake {
+		to["Connection"], to["Upgrade"] = []string{"Upgrade"}, from["Upgrade"]
+	}
+	return to
+}
+
+func isEvents(head http.Header) bool {
+	return strings.HasPrefix(head.Get("Content-Type"), sse.ContentType)
+}
+
+// errCut says that a node's answer ended before its end.
+var errCut = errors.New("the answer was cut off")
+
+// pass passes a node's answer on to the client.
+func (rl *relay) pass(res *http.Response, at *session.Away) error {
+	switch {
+	case res.StatusCode == http.StatusMisdirectedRequest && res.Header.Get(headerVisit) != "":
+		return errAgain
+	case rl.out != nil:
+		return rl.out.goOn(res)
+	case res.StatusCode == http.StatusSwitchingProtocols:
+		rl.setHeader(res)
+		return rl.upgrade(res)
+	case isEvents(res.Header):
+		return rl.begin(res, at)
+	}
+	body, err := io.ReadAll(res.Body)
+	if err != nil {
+		rl.sent = true
+		return errCut
+	}
+	rl.setHeader(res)
+	head := rl.w.Header()
+	if len(body) > 0 {
+		head["Content-Length"] = []string{strconv.Itoa(len(body))}
+	}
+	rl.w.WriteHeader(res.StatusCode)
+	if len(body) > 0 {
+		rl.h.finish(rl.w, body)
+	}
+	return nil
+}
+
+// setHeader takes over the header of a node's answer.
+func (rl *relay) setHeader(res *http.Response) {
+	head := rl.w.Header()
+	for name, values := range passable(res.Header, false) {
+		if name != "Date" {
+			head[name] = append(head[name][:len(head[name]):len(head[name])], values...)
+		}
+	}
+}

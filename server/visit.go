@@ -1,0 +1,102 @@
+package server
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"net/http"
+	"strings"
+)
+
+// A visit is what the node that got a request tells the node that it sends it on
+// to. It comes over the connections between nodes only: what a client says in its
+// place is neither read nor sent on.
+type visit struct {
+	Principal string `json:"principal,omitempty"`
+	From      string `json:"from,omitempty"` // the client's address
+	// Once names the POST, however often it is sent: its requests run once.
+	Once  string `json:"once,omitempty"`
+	Again bool   `json:"again,omitempty"` // it may have been sent before
+	// Take says that the session is nobody's, and to be taken over.
+	Take bool `json:"take,omitempty"`
+	// Local asks for what this node knows by itself.
+	Local bool `json:"local,omitempty"`
+	// Revision is the one that the client speaks, if it is known; its session need
+	// not be the one that the request goes to.
+	Revision string `json:"revision,omitempty"`
+	// Messages is, at the doors of revision 2024-11-05, where clients are told to
+	// post; Pair says that it is those doors.
+	Messages string `json:"messages,omitempty"`
+	Pair     bool   `json:"pair,omitempty"`
+	// Info is what [Options.Pack] has made of the request's context.
+	Info []byte `json:"info,omitempty"`
+
+	here bool // it never left this node
+}
+
+// Headers between nodes. No client gets one of ours to see, or has one of its own
+// heard.
+const (
+	ownHeaders  = "Holdfast-"
+	headerVisit = "Holdfast-Visit" // a visit, in a request
+	headerAt    = "Holdfast-At"    // the event id of the place that a stream begins after, in a response
+)
+
+type visitKey struct{}
+
+// visit returns what another node has told of a request, or nil for a client's.
+func (h *Handler) visit(r *http.Request) *visit {
+	if h.peers == nil {
+		return nil // and nothing is looked for
+	}
+	v, _ := r.Context().Value(visitKey{}).(*visit)
+	return v
+}
+
+// principal returns who makes a request.
+func (h *Handler) principal(r *http.Request) string {
+	if v := h.visit(r); v != nil {
+		return v.Principal
+	}
+	return h.opts.Principal(r)
+}
+
+// encode returns the visit as a header's value.
+func (v *visit) encode() string {
+	text, _ := json.Marshal(v)
+	return base64.RawStdEncoding.EncodeToString(text)
+}
+
+// receive serves what other nodes send on. Origin and Host were checked where the
+// client is connected, and so was the time that the body took.
+func (h *Handler) receive(w http.ResponseWriter, r *http.Request) {
+	var v visit
+	text, err := base64.RawStdEncoding.DecodeString(r.Header.Get(headerVisit))
+	if err == nil {
+		err = json.Unmarshal(text, &v)
+	}
+	if err != nil {
+		h.reject(w, http.StatusBadRequest, errf(codeInvalid, "no request of a node: %v", err))
+		return
+	}
+	for name := range r.Header {
+		if strings.HasPrefix(name, ownHeaders) {
+			delete(r.Header, name)
+		}
+	}
+	r.RemoteAddr = v.From
+	if h.opts.Unpack != nil && len(v.Info) > 0 {
+		r = h.opts.Unpack(r, v.Info)
+	}
+	h.visited(w, r, &v)
+}
+
+// visited serves a request as one of another node.
+func (h *Handler) visited(w http.ResponseWriter, r *http.Request, v *visit) {
+	r = r.WithContext(context.WithValue(r.Context(), visitKey{}, v))
+	if !v.Pair {
+		h.door(w, r)
+		return
+	}
+	h.pair(w, r, v.Messages)
+}
