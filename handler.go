@@ -12,6 +12,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"holdfast/backend/sdk"
+	"holdfast/cluster"
 	"holdfast/engine"
 	"holdfast/server"
 	"holdfast/session"
@@ -89,6 +90,14 @@ type Options struct {
 	Webhooks *webhook.Options
 	// Store keeps the calls. By default it is memory, bounded as
 	// [holdfast/engine/memory.Options] says; then Shutdown closes it.
+	//
+	// With one that outlives the process ([holdfast/engine.Open]: "file:DIR",
+	// "nats://…", "redis://…") so do sessions and their calls. Handlers in any number
+	// of processes that share such a store serve one endpoint: each takes any
+	// request, and takes over the sessions of a process that is gone. They reach each
+	// other through the store; the processes must be each other's equals, as one
+	// sees what clients say to another, and is told who they are. [Handler.Shutdown]
+	// must be called, and then the store closed.
 	Store stream.Store
 	// Logger takes what is worth telling the operator; slog.Default().
 	Logger *slog.Logger
@@ -101,6 +110,8 @@ type Handler struct {
 	*server.Handler
 	sessions *session.Manager
 	store    stream.Store    // to close, or nil
+	node     *cluster.Node   // or nil
+	health   *health         // or nil
 	webhooks *webhook.Sender // or nil
 }
 
@@ -161,6 +172,7 @@ func NewBackendHandler(backend session.Backend, opts *Options) *Handler {
 		Ended:       ended,
 		Logger:      o.Logger,
 	})
+	h.join(o.Store, o.Logger, o.Stateless)
 	h.Handler = server.New(server.Options{
 		Manager:         h.sessions,
 		Response:        o.Response,
@@ -174,7 +186,13 @@ func NewBackendHandler(backend session.Backend, opts *Options) *Handler {
 		AllowedHosts:    o.AllowedHosts,
 		Principal:       o.Principal,
 		Logger:          o.Logger,
+		Node:            h.node,
+		Pack:            packToken,
+		Unpack:          unpackToken,
 	})
+	if h.health != nil {
+		h.health.start(h.Verify)
+	}
 	return h
 }
 
@@ -186,7 +204,13 @@ func tokenUser(r *http.Request) string {
 	return ""
 }
 
-// Shutdown ends the handler. It refuses new sessions and calls, tells clients
+// Shutdown ends the handler. Where the Store is shared with other processes, or
+// outlives this one, sessions are handed over to those, or given up for who comes
+// after; calls in flight are waited for until ctx is done, and go on elsewhere where
+// they may be made again. Clients that only listen are sent away over a third of the
+// time, fifteen seconds at most.
+//
+// Otherwise it refuses new sessions and calls, tells clients
 // that only listen when to come back, waits until calls in flight have ended and
 // their clients have read how, or ctx is done, and then ends all sessions: calls
 // still in flight fail, saying so. It returns ctx's error if it could not wait
@@ -199,8 +223,12 @@ func tokenUser(r *http.Request) string {
 // Webhooks that are not sent yet are tried once more, until ctx is done: two
 // seconds more if calls were cut short when its time was up.
 func (h *Handler) Shutdown(ctx context.Context) error {
+	if h.health != nil {
+		h.health.drain()
+	}
 	err := h.Drain(ctx)
 	h.sessions.Close()
+	h.Close()
 	if h.webhooks != nil {
 		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 			// How the calls that were cut short ended is not known before now.
@@ -209,6 +237,13 @@ func (h *Handler) Shutdown(ctx context.Context) error {
 			ctx = late
 		}
 		err = errors.Join(err, h.webhooks.Close(ctx))
+	}
+	if h.node != nil {
+		err = errors.Join(err, h.node.Close())
+		h.node = nil
+	}
+	if h.health != nil {
+		h.health.stop()
 	}
 	if h.store != nil {
 		err = errors.Join(err, h.store.Close())

@@ -61,7 +61,7 @@ func (h *Handler) explain(err error) (status int, e *jsonrpc.Error) {
 	case errors.Is(err, session.ErrBusy):
 		return http.StatusTooManyRequests, errf(jsonrpc.CodeServer, "%v: try again later", err)
 	case errors.Is(err, session.ErrClosing), errors.Is(err, session.ErrNotTaken), errors.Is(err, session.ErrMoved),
-		errors.Is(err, errUnreached), errors.Is(err, stream.ErrConflict):
+		errors.Is(err, errUnreached), errors.Is(err, errLeaving), errors.Is(err, stream.ErrConflict):
 		return http.StatusServiceUnavailable, errf(jsonrpc.CodeServer, "%v: try again later", err)
 	case errors.Is(err, session.ErrNoServer):
 		return http.StatusBadRequest, errf(codeInvalid, "%v", err)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"math/rand/v2"
 	"net/http"
 	"strings"
 	"sync"
@@ -44,6 +45,7 @@ func (rl *relay) begin(res *http.Response, at *session.Away) error {
 	f := &follow{rl: rl, c: http.NewResponseController(rl.w), last: res.Header.Get(headerAt)}
 	f.base = nameOf(f.last)
 	rl.out = f
+	rl.listens.Store(rl.r.Method == http.MethodGet && session.Standalone(f.base))
 	if at != nil {
 		f.session = at.ID
 	} else if ids := res.Header[protocol.HeaderSession]; len(ids) > 0 { // it began elsewhere, just now
@@ -84,6 +86,8 @@ func (f *follow) copy(from io.Reader) error {
 			return nil
 		case err != nil && f.rl.r.Context().Err() != nil:
 			return nil
+		case f.rl.leaving.Load():
+			return errLeaving
 		case err != nil:
 			return f.cut()
 		}
@@ -213,6 +217,7 @@ func (f *follow) write(text []byte) error {
 // giveUp ends the answer, for its client to come back.
 func (f *follow) giveUp() {
 	if f.broken == nil {
-		_ = f.write(sse.AppendRetry(nil, f.rl.h.opts.Retry))
+		retry := f.rl.h.opts.Retry
+		_ = f.write(sse.AppendRetry(nil, retry+rand.N(retry+1)))
 	}
 }

@@ -225,7 +225,13 @@ func (h *Handler) version(w http.ResponseWriter, r *http.Request) bool {
 // nobody reads, and those who were sent away from a call that has ended since
 // have had the time to come back; or with ctx's error when ctx is done. After it
 // the Manager is to be closed.
+//
+// Where the store is shared it hands all sessions over instead, and goes on with
+// what is in flight until it has ended or ctx is done.
 func (h *Handler) Drain(ctx context.Context) error {
+	if h.sessions.Shared() {
+		return h.handOver(ctx)
+	}
 	h.sessions.Stop()
 	h.drainOnce.Do(func() { close(h.draining) })
 	t := time.NewTicker(10 * time.Millisecond)

@@ -11,8 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/coder/websocket"
-
 	"holdfast/cluster"
 	"holdfast/stream"
 )
@@ -224,34 +222,6 @@ func (p *peers) crossing(b *bridge) (leave func()) {
 		defer p.mu.Unlock()
 		delete(p.bridges, b)
 	}
-}
-
-// sendAway tells the clients of WebSockets to other nodes to come back, and so to
-// another node than this one, spread over a time.
-func (p *peers) sendAway(ctx context.Context, spread time.Duration, retry time.Duration) {
-	p.mu.Lock()
-	bridges := make([]*bridge, 0, len(p.bridges))
-	for b := range p.bridges {
-		bridges = append(bridges, b)
-	}
-	p.mu.Unlock()
-	for i, b := range bridges {
-		t := time.NewTimer(spread / time.Duration(len(bridges)))
-		select {
-		case <-t.C:
-		case <-ctx.Done():
-		}
-		t.Stop()
-		after := retry + time.Duration(i)*time.Millisecond
-		b.leave(websocket.StatusGoingAway, fmt.Sprintf("going away; retry: %d", after.Milliseconds()))
-	}
-}
-
-// busy says whether requests here are being answered by other nodes.
-func (p *peers) busy() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return len(p.relays) > 0
 }
 
 // close ends all that runs, and waits for it.

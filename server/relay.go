@@ -27,6 +27,7 @@ const leaveGrace = 2 * time.Second
 func (rl *relay) send(ctx context.Context, node string, at *session.Away, take bool) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	rl.cancel.Store(&cancel)
 	leaves := context.AfterFunc(rl.r.Context(), func() {
 		t := time.NewTimer(leaveGrace)
 		defer t.Stop()

@@ -6,6 +6,7 @@ import (
 	"errors"
 	mathrand "math/rand/v2"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"holdfast/cluster"
@@ -134,6 +135,11 @@ type relay struct {
 	sent    bool      // it may have arrived somewhere
 	out     *follow   // what is told of the stream that answers; nil until it begins
 	end     time.Time // until when it is tried
+
+	// For who drains this node.
+	listens atomic.Bool // its client waits for nothing in particular
+	leaving atomic.Bool // it is being sent away
+	cancel  atomic.Pointer[context.CancelFunc]
 }
 
 func (h *Handler) newRelay(w http.ResponseWriter, r *http.Request, e *errand) *relay {
@@ -200,6 +206,8 @@ func (rl *relay) run() (*session.Session, error) {
 			return nil, rl.failed(err)
 		case rl.r.Context().Err() != nil && (rl.out != nil || rl.visit.Once == ""):
 			return nil, errAnswered // nobody listens
+		case rl.leaving.Load():
+			return nil, rl.failed(errLeaving)
 		case time.Now().After(rl.end):
 			return nil, rl.failed(errUnreached)
 		}

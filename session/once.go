@@ -62,6 +62,9 @@ func (k *keys) unburied(id keyID) {
 	}
 }
 
+// Standalone says whether a stream's name is that of a standalone stream.
+func Standalone(name string) bool { return len(name) == markLen+1 && name[markLen] == '0' }
+
 // Pending returns the call that a request in flight with the id is part of, or nil.
 func (s *Session) Pending(id []byte) *Call {
 	s.mu.Lock()

@@ -30,6 +30,7 @@ type serveFlags struct {
 	listen          string
 	path, ssePath   string
 	store           string
+	admin           string
 	response        choice
 	upgradeAfter    time.Duration
 	disconnectAfter time.Duration
@@ -65,7 +66,8 @@ a process of its own.`,
 	fs.StringVar(&f.listen, "listen", "127.0.0.1:8080", "`address` to listen on, as HOST:PORT; port 0: any free one")
 	fs.StringVar(&f.path, "path", "/mcp", "`path` of the Streamable HTTP endpoint")
 	fs.StringVar(&f.ssePath, "sse-path", "/sse", "`path` of the HTTP+SSE endpoint for 2024-11-05 clients; empty: none")
-	fs.StringVar(&f.store, "store", "memory:", "where calls are kept, as a `URL`")
+	fs.StringVar(&f.store, "store", "memory:", "where calls are kept, as a `URL`: memory:, file:DIR, nats://HOST,…, redis://HOST")
+	fs.StringVar(&f.admin, "admin", "", "`address` for probes, as HOST:PORT: /healthz and /readyz; empty: none")
 	fs.Var(&f.response, "response", "how requests are answered: as fits, or always with JSON or a stream where possible")
 	fs.DurationVar(&f.upgradeAfter, "upgrade-after", 50*time.Millisecond, "how long JSON is waited for before the answer becomes a stream")
 	fs.DurationVar(&f.disconnectAfter, "disconnect-after", 0, "age at which a stream's connection is ended, to be resumed; 0: never")
@@ -74,7 +76,7 @@ a process of its own.`,
 	fs.DurationVar(&f.sessionTTL, "session-ttl", 30*time.Minute, "how long an idle session lives")
 	fs.DurationVar(&f.keep, "keep", 10*time.Minute, "how long a finished call can still be read")
 	fs.DurationVar(&f.maxWait, "max-wait", time.Hour, "how long a client that resumes requests (SEP-975) may stay away from a running call before it is cancelled; 0: for ever")
-	fs.DurationVar(&f.drain, "drain", 10*time.Second, "how long running calls may take to finish after SIGTERM")
+	fs.DurationVar(&f.drain, "drain", 30*time.Second, "how long running calls may take to finish after SIGTERM")
 	fs.Var(&f.maxBody, "max-body", "largest request body")
 	fs.StringArrayVar(&f.origins, "allow-origin", nil, "web `origin` whose pages may connect (repeat for more; * for any)")
 	fs.StringArrayVar(&f.hosts, "allow-host", nil, "`host` name that clients may use (repeat for more; * for any)")
@@ -123,6 +125,9 @@ func (f *serveFlags) check(command []string) error {
 	if _, _, err := net.SplitHostPort(f.listen); err != nil {
 		return usagef("--listen %q: want HOST:PORT like 127.0.0.1:8080, or :8080 for all interfaces", f.listen)
 	}
+	if _, _, err := net.SplitHostPort(f.admin); f.admin != "" && err != nil {
+		return usagef("--admin %q: want HOST:PORT like 127.0.0.1:9090", f.admin)
+	}
 	var err error
 	f.webhooks, err = f.webhook.options(f.stateless)
 	return err
@@ -167,9 +172,14 @@ func (f *serveFlags) serve(ctx context.Context, command []string, out io.Writer)
 		return err
 	}
 	opts := f.options()
-	store, err := engine.Open(ctx, f.store, engine.Options{Keep: f.keep, SessionTTL: f.sessionTTL})
+	admin, err := listenAdmin(f.admin)
 	if err != nil {
-		return usageError{err}
+		return err
+	}
+	defer func() { err = errors.Join(err, admin.close()) }()
+	store, err := openStore(ctx, f.store, engine.Options{Keep: f.keep, SessionTTL: f.sessionTTL})
+	if err != nil {
+		return err
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
 	opts.Store = store
@@ -201,6 +211,7 @@ func (f *serveFlags) serve(ctx context.Context, command []string, out io.Writer)
 		return f.notListening(err)
 	}
 	f.greet(out, listener.Addr().String())
+	admin.watch(handler.Ready)
 	return serveUntil(ctx, handler.Listener(listener), mux, handler, f.drain)
 }
 
@@ -248,6 +259,7 @@ func serveUntil(ctx context.Context, l net.Listener, mux http.Handler, handler *
 	case cause = <-failed:
 	case <-ctx.Done():
 		slog.Info("draining", "for", drain)
+		server.SetKeepAlivesEnabled(false) // what comes next is for another node
 	}
 	// A second signal ends it at once.
 	impatient, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
