@@ -33,6 +33,7 @@ type conn struct {
 	sentID  bool   // an id was written
 	resumed bool   // the client came back for a call
 	young   bool   // it answers initialize: who lost that begins anew
+	away    bool   // another node passes it on to the client
 	unseen  bool   // and did not arrive: the client had left before
 
 	opened  time.Time
@@ -121,6 +122,8 @@ func (c *conn) copy(ctx context.Context) error {
 			return err
 		case more:
 			continue
+		case gone && c.duplex == nil && c.s.Moved():
+			return c.sendOn()
 		case gone && c.duplex == nil:
 			return errTaken
 		case gone:
@@ -377,6 +380,22 @@ func (c *conn) due(ctx context.Context) error {
 		return c.out.keep()
 	}
 	return nil
+}
+
+// sendOn has the client come back where its session is by now. When that is because
+// this node is drained, so have many others: they come one after the other.
+func (c *conn) sendOn() error {
+	if c.away {
+		return errTaken // its node goes on there
+	}
+	retry := time.Duration(0)
+	if c.h.isDraining() {
+		retry = c.h.opts.Retry + rand.N(min(c.h.spread, mostDelay)+1)
+	}
+	if err := c.leave(retry); err != nil {
+		return err
+	}
+	return errTaken
 }
 
 // leave ends the connection and tells the client when to come back (SEP-1699).

@@ -13,6 +13,10 @@ import (
 // mostSpread bounds the time over which clients are sent away.
 const mostSpread = 15 * time.Second
 
+// mostDelay bounds how long a client is asked to stay away whose session is elsewhere
+// already.
+const mostDelay = 5 * time.Second
+
 // spreadOf is the time over which clients are sent away, if all has to be over when
 // ctx is done.
 func spreadOf(ctx context.Context) time.Duration {

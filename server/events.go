@@ -17,8 +17,7 @@ type events struct {
 	conn
 	w     http.ResponseWriter
 	c     *http.ResponseController
-	wrote int  // bytes
-	away  bool // another node passes it on to the client
+	wrote int // bytes
 }
 
 // newConn prepares an event stream; nothing is written yet.
@@ -41,10 +40,10 @@ func (h *Handler) newConn(w http.ResponseWriter, r *http.Request, s *session.Ses
 			from:    r.RemoteAddr,
 			watched: below,
 			opened:  time.Now(),
+			away:    v != nil && !v.here,
 		},
-		w:    w,
-		c:    http.NewResponseController(w),
-		away: v != nil && !v.here,
+		w: w,
+		c: http.NewResponseController(w),
 	}
 	c.out = c
 	return c

@@ -258,8 +258,11 @@ func (rl *relay) step(ctx context.Context) (*session.Session, error) {
 		return nil, rl.abroad(ctx, at)
 	}
 	s, err := h.takeOver(ctx, at)
-	if errors.Is(err, stream.ErrConflict) {
+	switch {
+	case errors.Is(err, stream.ErrConflict):
 		err = errAgain
+	case errors.Is(err, session.ErrClosing):
+		return nil, rl.abroad(ctx, at)
 	}
 	return s, err
 }
