@@ -1,9 +1,16 @@
 package durable
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"log/slog"
+	"math/rand/v2"
+	"sync"
 	"time"
 
+	"holdfast/cluster"
+	"holdfast/engine/memory"
 	"holdfast/stream"
 )
 
@@ -22,5 +29,178 @@ type Options struct {
 	Logger *slog.Logger // slog.Default()
 }
 
+func (o Options) withDefaults() Options {
+	def := func(v *time.Duration, to time.Duration) {
+		if *v <= 0 {
+			*v = to
+		}
+	}
+	def(&o.Keep, 10*time.Minute)
+	def(&o.SessionTTL, 30*time.Minute)
+	def(&o.Patience, 30*time.Second)
+	if o.SessionBytes <= 0 {
+		o.SessionBytes = 64 << 20
+	}
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	return o
+}
+
+// A Store is a [stream.Shared] over a Log, and the Log's [cluster.Bus]. What the
+// sessions that are owned here say is also in memory, and read from there.
+//
+// What the engine keeps of a session is its record, and one sequence of frames.
+// The record says who owns it, and changes hands by comparing versions. A frame is
+// appended after the last one that its writer knows, or not at all: whoever takes
+// a session over appends one, and from then on every append of the last owner
+// fails. See frame for what they hold.
+//
+// Locks: mu guards the map and is held for no other; install orders who replaces
+// what is in memory of a session. Whoever has a session's turn writes to the engine
+// for it, and no lock is held meanwhile.
+type Store struct {
+	cluster.Bus
+	log   Log
+	o     Options
+	front *memory.Store
+	began time.Time
+
+	mu       sync.RWMutex
+	sessions map[stream.SessionKey]*session
+	install  sync.Mutex
+
+	frames  sync.Pool // of *[]byte
+	ctx     context.Context
+	stop    context.CancelFunc
+	work    sync.WaitGroup
+	heavy   chan *session // whose frames are to be trimmed
+	deleted chan grave    // whose frames nobody needs
+}
+
+var _ stream.Shared = (*Store)(nil)
+
 // New returns a store over an engine, which it closes.
-func New(log Log, o Options) stream.Store { panic("to come") }
+func New(log Log, o Options) *Store {
+	o = o.withDefaults()
+	st := &Store{
+		Bus: log,
+		log: log,
+		o:   o,
+		front: memory.New(memory.Options{
+			Keep: o.Keep, StreamBytes: o.StreamBytes, SessionBytes: o.SessionBytes, TotalBytes: o.TotalBytes,
+		}),
+		began:    time.Now(),
+		sessions: make(map[stream.SessionKey]*session),
+		heavy:    make(chan *session, 64),
+		deleted:  make(chan grave, 64),
+	}
+	st.frames.New = func() any { return new([]byte) }
+	st.ctx, st.stop = context.WithCancel(context.Background())
+	st.work.Go(st.refreshAll)
+	st.work.Go(st.trimDeleted)
+	return st
+}
+
+// Close implements [stream.Store]. It closes the engine's connection.
+func (st *Store) Close() error {
+	st.stop()
+	st.work.Wait()
+	err := st.front.Close()
+	return errors.Join(err, st.log.Close())
+}
+
+// Ping says whether the engine answers, and takes writes.
+func (st *Store) Ping(ctx context.Context) error { return st.log.Ping(ctx) }
+
+// Read implements [stream.Store], for the sessions that are owned here.
+func (st *Store) Read(ctx context.Context, after stream.Cursor, buf []stream.Entry) ([]stream.Entry, error) {
+	return st.front.Read(ctx, after, buf)
+}
+
+// Bounds implements [stream.Store], for the sessions that are owned here.
+func (st *Store) Bounds(ctx context.Context, id stream.ID) (oldest, next uint64, err error) {
+	return st.front.Bounds(ctx, id)
+}
+
+// Watch implements [stream.Store], for the sessions that are owned here.
+func (st *Store) Watch(id stream.ID, ready chan<- struct{}) (stop func(), err error) {
+	return st.front.Watch(id, ready)
+}
+
+// Keys of the engine's.
+func recordKey(key stream.SessionKey) string { return "s." + string(key) }
+func framesKey(key stream.SessionKey) string { return "e." + string(key) }
+
+const recordPrefix = "s."
+
+// checkKey says whether an engine can keep what is under a session's key.
+func checkKey(key stream.SessionKey) error {
+	ok := key != "" && len(key) <= 190
+	for _, c := range []byte(key) {
+		ok = ok && ('a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '-' || c == '_')
+	}
+	if !ok {
+		return fmt.Errorf("session key %.200q: want A-Z a-z 0-9 - _", key)
+	}
+	return nil
+}
+
+// How long one question to the engine may take before it is asked again, and the
+// pauses between.
+const (
+	attempt = 3 * time.Second
+	minWait = 5 * time.Millisecond
+	maxWait = 500 * time.Millisecond
+)
+
+// A retry is how often, and for how long, something is asked again.
+type retry struct {
+	ctx  context.Context
+	end  time.Time
+	wait time.Duration
+}
+
+// retry begins to count the store's patience.
+func (st *Store) retry(ctx context.Context) retry {
+	return retry{ctx: ctx, end: time.Now().Add(st.o.Patience), wait: minWait}
+}
+
+// once gives one question its time.
+func (r *retry) once() (context.Context, context.CancelFunc) {
+	end := time.Now().Add(attempt)
+	if end.After(r.end) {
+		end = r.end
+	}
+	return context.WithDeadline(r.ctx, end)
+}
+
+// again waits until it is time to ask again, and says whether there is time left.
+func (r *retry) again() bool {
+	wait := r.wait/2 + rand.N(r.wait)
+	r.wait = min(2*r.wait, maxWait)
+	if r.ctx.Err() != nil || time.Until(r.end) < wait {
+		return false
+	}
+	t := time.NewTimer(wait)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-r.ctx.Done():
+		return false
+	}
+}
+
+// ask asks until the answer is known.
+func (st *Store) ask(ctx context.Context, question func(context.Context) error) error {
+	r := st.retry(ctx)
+	for {
+		c, cancel := r.once()
+		err := question(c)
+		cancel()
+		if !errors.Is(err, stream.ErrUnavailable) || !r.again() {
+			return err
+		}
+	}
+}

@@ -29,26 +29,6 @@ func TestStore(t *testing.T) {
 	})
 }
 
-// handle is a store that outlives its handles, as one on a disk or on the
-// network does.
-type handle struct{ *Store }
-
-func (handle) Close() error { return nil }
-
-// The suite's own cases for several nodes and restarts, which other engines rely
-// on, hold for what does not depend on either.
-func TestStoreThroughHandles(t *testing.T) {
-	t.Parallel()
-	streamtest.Run(t, func(t *testing.T, l streamtest.Limits) func() stream.Store {
-		st := open(t, Options{Keep: l.Keep, StreamBytes: l.StreamBytes, SessionBytes: l.SessionBytes, TotalBytes: l.TotalBytes})
-		return func() stream.Store { return &handle{st} }
-	}, streamtest.Options{
-		Nodes:   true,
-		Durable: true,
-		Check:   func(t *testing.T, st stream.Store) { consistent(t, st.(*handle).Store) },
-	})
-}
-
 // consistent checks that everything is counted once.
 func consistent(t *testing.T, st *Store) {
 	t.Helper()

@@ -66,14 +66,12 @@ func seenAtOnce(b *box) {
 	l := b.create("a")
 	for seq := uint64(1); seq <= 100; seq++ {
 		b.add(l, rec(1, seq))
-		for _, st := range []stream.Store{b.st, b.other} {
-			got, err := read(b.Context(), st, at(l, 1, seq-1))
-			if err != nil || len(got) != 1 || got[0].Seq != seq {
-				b.Fatalf("after entry %d: %d entries and %v", seq, len(got), err)
-			}
-			if _, next, err := st.Bounds(b.Context(), at(l, 1, 0).Stream); err != nil || next != seq+1 {
-				b.Fatalf("after entry %d: next is %d and %v", seq, next, err)
-			}
+		got, err := read(b.Context(), b.st, at(l, 1, seq-1))
+		if err != nil || len(got) != 1 || got[0].Seq != seq {
+			b.Fatalf("after entry %d: %d entries and %v", seq, len(got), err)
+		}
+		if _, next, err := b.st.Bounds(b.Context(), at(l, 1, 0).Stream); err != nil || next != seq+1 {
+			b.Fatalf("after entry %d: next is %d and %v", seq, next, err)
 		}
 	}
 }
@@ -89,15 +87,13 @@ func durable(b *box) {
 	b.add(l, final(rec(2, 51)))
 	b.close()
 	b.reopen()
-	b.has(b.st, l, 1, 1, 50, 0)
-	b.has(b.other, l, 2, 1, 51, 0)
 	_, err := b.st.Create(b.Context(), "a", nil)
 	b.want("Create again", err, stream.ErrExists)
-	if b.o.Acquire != nil {
-		if l, err = b.o.Acquire(b.Context(), b.st, "a"); err != nil {
-			b.Fatal(err)
-		}
+	if b.nodes != nil {
+		l = b.acquire(b.nodes[0], "a").Lease
 	}
+	b.has(b.st, l, 1, 1, 50, 0)
+	b.has(b.st, l, 2, 1, 51, 0)
 	b.add(l, rec(1, 51))
 	b.want("Append after the last", b.append(l, rec(2, 52)), stream.ErrConflict)
 }
@@ -158,49 +154,6 @@ func fenced(b *box) {
 	b.add(l, rec(1, 2))
 }
 
-func takenOver(b *box) {
-	if b.o.Acquire == nil {
-		b.Skip("sessions have one owner")
-	}
-	old := b.create("a")
-	b.add(old, rec(1, 1), rec(1, 2))
-	// Whoever takes over sees every append that ever succeeded.
-	stored := make(chan uint64)
-	go func() {
-		seq := uint64(3)
-		for b.append(old, rec(1, seq)) == nil {
-			seq++
-		}
-		stored <- seq - 1
-	}()
-	l, err := b.o.Acquire(b.Context(), b.other, "a")
-	if err != nil {
-		b.Fatal(err)
-	}
-	if l.Epoch <= old.Epoch {
-		b.Errorf("epoch %d after %d", l.Epoch, old.Epoch)
-	}
-	_, next, err := b.other.Bounds(b.Context(), at(l, 1, 0).Stream)
-	if n := <-stored; err != nil || next != n+1 {
-		b.Fatalf("%d entries stored, next seen is %d and %v", n, next, err)
-	}
-	if err := b.other.Append(b.Context(), l, []stream.Record{rec(1, next), final(rec(1, next+1))}); err != nil {
-		b.Fatal(err)
-	}
-	b.want("old owner", b.append(old, rec(2, 1)), stream.ErrFenced)
-	b.gone(l, 2)
-	// An entry's epoch is its writer's.
-	if _, err := read(b.Context(), b.st, at(old, 1, 2)); err != nil {
-		b.Errorf("cursor of the old epoch: %v", err)
-	}
-	_, err = read(b.Context(), b.st, at(l, 1, 2))
-	b.want("old entry under the new epoch", err, stream.ErrTrimmed)
-	_, err = read(b.Context(), b.st, at(old, 1, next))
-	b.want("new entry under the old epoch", err, stream.ErrTrimmed)
-	_, err = read(b.Context(), b.st, at(l, 1, next+1))
-	b.want("the end", err, io.EOF)
-}
-
 func last(b *box) {
 	l := b.create("a")
 	b.add(l, rec(1, 1), final(rec(1, 2)))
@@ -209,17 +162,17 @@ func last(b *box) {
 	b.want("another last", b.append(l, final(rec(1, 3))), stream.ErrConflict)
 	b.want("after an empty last", b.append(l, rec(2, 2)), stream.ErrConflict)
 	b.has(b.st, l, 1, 1, 2, 0)
-	got, err := read(b.Context(), b.other, at(l, 1, 0))
+	got, err := read(b.Context(), b.st, at(l, 1, 0))
 	if err != nil || len(got) != 2 || got[0].Last || !got[1].Last {
 		b.Errorf("got %+v and %v", got, err)
 	}
-	got, err = read(b.Context(), b.other, at(l, 2, 0))
+	got, err = read(b.Context(), b.st, at(l, 2, 0))
 	if err != nil || len(got) != 1 || !got[0].Last || len(got[0].Data) != 0 {
 		b.Errorf("got %+v and %v", got, err)
 	}
 	for number, seq := range []uint64{1: 2, 2: 1} {
 		if number > 0 {
-			_, err := read(b.Context(), b.other, at(l, uint64(number), seq))
+			_, err := read(b.Context(), b.st, at(l, uint64(number), seq))
 			b.want("Read at the end", err, io.EOF)
 		}
 	}

@@ -43,10 +43,10 @@ func streamLimit(b *box) {
 	if kept := int(next-oldest) * big; kept > limit || kept < limit/2-big {
 		b.Errorf("%d bytes are kept", kept)
 	}
-	b.has(b.other, l, 1, oldest, n, big)
+	b.has(b.st, l, 1, oldest, n, big)
 	b.has(b.st, l, 2, 1, 1, big)
 	b.add(l, sized(1, n, big)) // repeated
-	b.has(b.other, l, 1, oldest, n, big)
+	b.has(b.st, l, 1, oldest, n, big)
 }
 
 func sessionFinished(b *box) {
@@ -201,7 +201,7 @@ func kept(b *box) {
 	start := time.Now()
 	b.add(l, rec(1, 1), final(rec(1, 2)))
 	for {
-		_, err := read(b.Context(), b.other, at(l, 1, 0))
+		_, err := read(b.Context(), b.st, at(l, 1, 0))
 		passed := time.Since(start)
 		if errors.Is(err, stream.ErrNotFound) {
 			if passed < 300*time.Millisecond {
@@ -224,7 +224,7 @@ func deleted(b *box) {
 	l, m := b.create("a"), b.create("b")
 	b.add(l, rec(1, 1), final(rec(2, 1)))
 	b.add(m, rec(1, 1))
-	if err := b.other.Delete(b.Context(), "a"); err != nil {
+	if err := b.st.Delete(b.Context(), "a"); err != nil {
 		b.Fatal(err)
 	}
 	b.gone(l, 1)
@@ -247,7 +247,7 @@ func deletedWatched(b *box) {
 	l := b.create("a")
 	b.add(l, rec(1, 1), final(rec(2, 1)))
 	for number := uint64(1); number <= 3; number++ { // unfinished, finished, not written
-		defer func(ready <-chan struct{}) { b.told(ready, "the deletion") }(b.watch(b.other, at(l, number, 0).Stream))
+		defer func(ready <-chan struct{}) { b.told(ready, "the deletion") }(b.watch(b.st, at(l, number, 0).Stream))
 	}
 	if err := b.st.Delete(b.Context(), "a"); err != nil {
 		b.Fatal(err)

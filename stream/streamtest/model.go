@@ -30,6 +30,7 @@ func (m model) append(l stream.Lease, records []stream.Record) error {
 		n := uint64(len(log))
 		switch {
 		case r.Seq == n+1 && (n == 0 || !log[n-1].Last):
+			r.Epoch = l.Epoch
 			after[r.Number] = append(log[:n:n], r.Entry)
 		case r.Seq >= 1 && r.Seq <= uint64(len(s[r.Number])):
 			if old := log[r.Seq-1]; old.Last != r.Last || !bytes.Equal(old.Data, r.Data) {
@@ -46,13 +47,13 @@ func (m model) append(l stream.Lease, records []stream.Record) error {
 }
 
 // read says what a read comes to.
-func (m model) read(c stream.Cursor, epoch uint64, room int) ([]stream.Entry, error) {
+func (m model) read(c stream.Cursor, room int) ([]stream.Entry, error) {
 	log := m[c.Stream.Session][c.Stream.Number]
 	n := uint64(len(log))
 	switch {
 	case n == 0:
 		return nil, stream.ErrNotFound
-	case c.Seq > n, c.Seq > 0 && c.Epoch != epoch:
+	case c.Seq > n, c.Seq > 0 && c.Epoch != 0 && c.Epoch != log[c.Seq-1].Epoch:
 		return nil, stream.ErrTrimmed
 	case c.Seq == n && log[n-1].Last:
 		return nil, io.EOF
@@ -67,43 +68,62 @@ func random(b *box) {
 	b.Logf("seed %d", seed)
 	m := make(model)
 	leases := make(map[stream.SessionKey]stream.Lease)
+	owners := make(map[stream.SessionKey]stream.Store)
 	keys := []stream.SessionKey{"a", "b", "c"}
+	for _, key := range keys {
+		owners[key] = b.st
+	}
 	for step := range 2000 {
-		st := b.st
-		if rng.IntN(2) == 1 {
-			st = b.other
-		}
 		key := keys[rng.IntN(len(keys))]
+		st := owners[key]
 		var got, want error
 		var what string
 		switch x := rng.IntN(100); {
 		case x < 5:
 			what = fmt.Sprintf("Create %s", key)
+			if rng.IntN(2) == 1 {
+				st = b.other
+			}
 			l, err := st.Create(b.Context(), key, nil)
 			if got = err; m[key] != nil {
 				want = stream.ErrExists
 			} else {
 				m[key] = make(map[uint64][]stream.Entry)
-				leases[key] = l
+				leases[key], owners[key] = l, st
 			}
 		case x < 6:
 			what = fmt.Sprintf("Delete %s", key)
 			got = st.Delete(b.Context(), key)
 			delete(m, key)
+		case x < 9 && b.nodes != nil && m[key] != nil:
+			what = fmt.Sprintf("Acquire %s", key)
+			node := b.nodes[rng.IntN(len(b.nodes))]
+			taken := b.acquire(node, key)
+			old, was := leases[key], owners[key]
+			leases[key], owners[key] = taken.Lease, node
+			want = stream.ErrFenced
+			got = was.Append(b.Context(), old, []stream.Record{rec(99, 1)})
+			if bad := m.unlike(key, taken); bad != "" {
+				b.Fatalf("step %d, seed %d: %s: %s", step, seed, what, bad)
+			}
 		case x < 50:
 			l := leases[key]
 			l.Session = key
 			records := m.some(rng, key)
 			what = fmt.Sprintf("Append to %s: %+v", key, records)
-			got, want = b.st.Append(b.Context(), l, records), m.append(l, records)
+			got, want = st.Append(b.Context(), l, records), m.append(l, records)
 		default:
 			c := at(leases[key], rng.Uint64N(4), rng.Uint64N(12))
 			c.Stream.Session = key
+			c.Epoch = m.epoch(c)
+			if rng.IntN(10) == 0 {
+				c.Epoch++
+			}
 			room := 1 + rng.IntN(5)
 			what = fmt.Sprintf("Read %+v, room for %d", c, room)
 			var entries, wanted []stream.Entry
 			entries, got = st.Read(b.Context(), c, make([]stream.Entry, 0, room))
-			wanted, want = m.read(c, leases[key].Epoch, room)
+			wanted, want = m.read(c, room)
 			if !same(entries, wanted, got == nil && room > 1) {
 				b.Fatalf("step %d, seed %d: %s: got %+v, want %+v", step, seed, what, entries, wanted)
 			}
@@ -112,6 +132,34 @@ func random(b *box) {
 			b.Fatalf("step %d, seed %d: %s: got %v, want %v", step, seed, what, got, want)
 		}
 	}
+}
+
+// epoch returns that of the entry before a cursor.
+func (m model) epoch(c stream.Cursor) uint64 {
+	log := m[c.Stream.Session][c.Stream.Number]
+	if c.Seq == 0 || c.Seq > uint64(len(log)) {
+		return 0
+	}
+	return log[c.Seq-1].Epoch
+}
+
+// unlike says in what a session that was acquired is not what was appended.
+func (m model) unlike(key stream.SessionKey, taken stream.Taken) string {
+	found := make(map[uint64]bool)
+	for _, x := range taken.Streams {
+		log := m[key][x.Number]
+		n := uint64(len(log))
+		if n == 0 || x.Oldest != 1 || x.Next != n+1 || x.Ended != log[n-1].Last {
+			return fmt.Sprintf("got %+v, want %d entries", x, n)
+		}
+		found[x.Number] = true
+	}
+	for number, log := range m[key] {
+		if len(log) > 0 && !found[number] {
+			return fmt.Sprintf("stream %d is missing", number)
+		}
+	}
+	return ""
 }
 
 // same says whether entries are those wanted. A store may return fewer than
@@ -124,7 +172,7 @@ func same(got, want []stream.Entry, fewer bool) bool {
 		return false
 	}
 	for i := range got {
-		if got[i].Seq != want[i].Seq || got[i].Last != want[i].Last || !bytes.Equal(got[i].Data, want[i].Data) {
+		if got[i].Seq != want[i].Seq || got[i].Epoch != want[i].Epoch || got[i].Last != want[i].Last || !bytes.Equal(got[i].Data, want[i].Data) {
 			return false
 		}
 	}
@@ -159,7 +207,7 @@ func crowd(b *box) {
 	var wg sync.WaitGroup
 	for i := range 16 {
 		key := stream.SessionKey(fmt.Sprintf("s%d", i))
-		st, readers := b.st, b.other
+		st := b.st
 		wg.Go(func() {
 			for round := range 3 {
 				l, err := st.Create(b.Context(), key, nil)
@@ -168,7 +216,7 @@ func crowd(b *box) {
 					return
 				}
 				ready := make(chan struct{}, 1)
-				stop, err := readers.Watch(at(l, 1, 0).Stream, ready)
+				stop, err := st.Watch(at(l, 1, 0).Stream, ready)
 				if err != nil {
 					b.Errorf("Watch: %v", err)
 					return
@@ -176,7 +224,7 @@ func crowd(b *box) {
 				var tail sync.WaitGroup
 				tail.Go(func() {
 					seq := uint64(0)
-					err := follow(b.Context(), readers, at(l, 1, 0), ready, func(e stream.Entry) error {
+					err := follow(b.Context(), st, at(l, 1, 0), ready, func(e stream.Entry) error {
 						if seq++; e.Seq != seq {
 							return fmt.Errorf("got %d, want %d", e.Seq, seq)
 						}

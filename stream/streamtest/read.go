@@ -21,7 +21,7 @@ func inOrder(b *box) {
 		after := at(l, 1, 0)
 		after.Epoch = 0 // at the beginning none is asked for
 		for after.Seq < n {
-			got, err := b.other.Read(b.Context(), after, make([]stream.Entry, 0, room))
+			got, err := b.st.Read(b.Context(), after, make([]stream.Entry, 0, room))
 			if err != nil || len(got) == 0 || len(got) > room {
 				b.Fatalf("room for %d: got %d and %v", room, len(got), err)
 			}
@@ -32,7 +32,7 @@ func inOrder(b *box) {
 				after.Seq, after.Epoch = e.Seq, l.Epoch
 			}
 		}
-		got, err := b.other.Read(b.Context(), after, make([]stream.Entry, 0, room))
+		got, err := b.st.Read(b.Context(), after, make([]stream.Entry, 0, room))
 		if err != nil || len(got) != 0 {
 			b.Fatalf("nothing new: got %d and %v", len(got), err)
 		}
@@ -65,9 +65,6 @@ func tails(b *box) {
 	var wg sync.WaitGroup
 	for i := range 6 {
 		st, from := b.st, uint64(i%3)
-		if i%2 == 1 {
-			st = b.other
-		}
 		for number := uint64(1); number <= 2; number++ {
 			after := at(l, number, from)
 			if number == 2 {
@@ -122,33 +119,29 @@ func gap(b *box) {
 		}
 	}
 	for after := range oldest - 1 {
-		for _, st := range []stream.Store{b.st, b.other} {
-			got, err := read(b.Context(), st, at(l, 1, after))
-			b.want(fmt.Sprintf("Read after %d of %d…", after, oldest), err, stream.ErrTrimmed)
-			if len(got) > 0 {
-				b.Errorf("%d entries after the gap", len(got))
-			}
+		got, err := read(b.Context(), b.st, at(l, 1, after))
+		b.want(fmt.Sprintf("Read after %d of %d…", after, oldest), err, stream.ErrTrimmed)
+		if len(got) > 0 {
+			b.Errorf("%d entries after the gap", len(got))
 		}
 	}
-	b.has(b.other, l, 1, oldest, seq, 4*kib)
+	b.has(b.st, l, 1, oldest, seq, 4*kib)
 }
 
 func badCursor(b *box) {
 	l := b.create("a")
 	b.add(l, rec(1, 1), rec(1, 2), rec(2, 1), final(rec(2, 2)))
-	for _, st := range []stream.Store{b.st, b.other} {
-		for _, c := range []stream.Cursor{
-			at(l, 1, 3), at(l, 2, 3), at(l, 1, 1<<63), at(l, 1, 1<<64-1), // past the newest
-			{Stream: at(l, 1, 0).Stream, Epoch: l.Epoch + 1, Seq: 1},
-			{Stream: at(l, 1, 0).Stream, Epoch: l.Epoch + 1, Seq: 2},
-			{Stream: at(l, 2, 0).Stream, Epoch: l.Epoch + 1, Seq: 2},
-		} {
-			got, err := read(b.Context(), st, c)
-			if len(got) > 0 {
-				b.Errorf("%+v: got %+v", c, got)
-			}
-			b.want(fmt.Sprintf("Read after %+v", c), err, stream.ErrTrimmed)
+	for _, c := range []stream.Cursor{
+		at(l, 1, 3), at(l, 2, 3), at(l, 1, 1<<63), at(l, 1, 1<<64-1), // past the newest
+		{Stream: at(l, 1, 0).Stream, Epoch: l.Epoch + 1, Seq: 1},
+		{Stream: at(l, 1, 0).Stream, Epoch: l.Epoch + 1, Seq: 2},
+		{Stream: at(l, 2, 0).Stream, Epoch: l.Epoch + 1, Seq: 2},
+	} {
+		got, err := read(b.Context(), b.st, c)
+		if len(got) > 0 {
+			b.Errorf("%+v: got %+v", c, got)
 		}
+		b.want(fmt.Sprintf("Read after %+v", c), err, stream.ErrTrimmed)
 	}
 }
 
@@ -173,8 +166,8 @@ func neverWritten(b *box) {
 
 func watched(b *box) {
 	l := b.create("a")
-	before := b.watch(b.other, at(l, 1, 0).Stream) // of a stream that is not there yet
-	second := b.watch(b.other, at(l, 2, 0).Stream)
+	before := b.watch(b.st, at(l, 1, 0).Stream) // of a stream that is not there yet
+	second := b.watch(b.st, at(l, 2, 0).Stream)
 	for seq := uint64(1); seq <= 20; seq++ {
 		r := rec(1, seq)
 		r.Last = seq == 20
@@ -188,11 +181,11 @@ func watched(b *box) {
 	both := make(chan struct{}, 1)
 	var stops []func()
 	for number := uint64(3); number <= 4; number++ {
-		stop, err := b.other.Watch(at(l, number, 0).Stream, both)
+		stop, err := b.st.Watch(at(l, number, 0).Stream, both)
 		b.want("Watch", err, nil)
 		stops = append(stops, stop)
 	}
-	beside := b.watch(b.other, at(l, 3, 0).Stream)
+	beside := b.watch(b.st, at(l, 3, 0).Stream)
 	b.add(l, rec(3, 1))
 	b.told(both, "stream 3")
 	b.told(beside, "stream 3")

@@ -19,6 +19,7 @@ import (
 // any case needs. What an engine counts beside the bytes of the entries is its
 // own business, up to half of a limit.
 type Limits struct {
+	SessionTTL   time.Duration // of shared stores
 	Keep         time.Duration
 	StreamBytes  int64
 	SessionBytes int64
@@ -32,15 +33,12 @@ type Maker func(t *testing.T, limits Limits) (open func() stream.Store)
 
 // Options say what an engine's stores can do beside what the rules ask of all.
 // The zero value is a store with one handle, which forgets when that is closed.
+// The rules of shared stores are asked of those that are a [stream.Shared].
 type Options struct {
-	// Nodes: several handles may be open at a time, each standing for a node, and
-	// all see the same sessions.
+	// Nodes: several handles may be open at a time, each a node's.
 	Nodes bool
 	// Durable: what was appended is there when a store is opened again.
 	Durable bool
-	// Acquire takes a session over, under a new epoch. Nil: there is no taking
-	// over.
-	Acquire func(ctx context.Context, st stream.Store, key stream.SessionKey) (stream.Lease, error)
 	// Check is called at the end of each case, for what the store itself can say
 	// of its consistency. Nil: nothing.
 	Check func(t *testing.T, st stream.Store)
@@ -60,7 +58,6 @@ func Run(t *testing.T, mk Maker, o Options) {
 		{"3 sequences are dense from 1", dense, Limits{}},
 		{"3 a repeated entry changes nothing", repeated, Limits{}},
 		{"4 an append of another epoch is fenced", fenced, Limits{}},
-		{"4 a taken over session fences its old owner", takenOver, Limits{}},
 		{"5 nothing follows the last entry", last, Limits{}},
 		{"6 a read is in order, without gap or duplicate", inOrder, Limits{}},
 		{"6 a tail has no gap and no duplicate", tails, Limits{}},
@@ -79,6 +76,20 @@ func Run(t *testing.T, mk Maker, o Options) {
 		{"10 a finished stream is kept for a time", kept, Limits{Keep: 300 * time.Millisecond}},
 		{"11 a deleted session is gone", deleted, Limits{}},
 		{"11 deleting tells the watchers", deletedWatched, Limits{}},
+		{"12 a note is kept beside its stream", notes, Limits{}},
+		{"12 a note is appended with entries, all or none", notesAllOrNone, Limits{}},
+		{"13 a taken over session fences its old owner", takenOver, Limits{}},
+		{"13 of several who acquire a session one succeeds", contested, Limits{}},
+		{"13 a session is taken over again and again", passedOn, Limits{}},
+		{"14 what is acquired is what was appended", acquired, Limits{}},
+		{"14 what has expired is not acquired", acquiredLate, Limits{Keep: 300 * time.Millisecond}},
+		{"14 what a stream has lost stays lost", acquiredTrimmed, Limits{StreamBytes: 32 * kib}},
+		{"14 what was released is acquired", released, Limits{}},
+		{"15 a lease that is lost stays lost", lostLease, Limits{}},
+		{"16 a session that nobody touches is gone", untouched, Limits{SessionTTL: time.Second}},
+		{"17 a claim is given once", claims, Limits{}},
+		{"sessions are found", sessionsFound, Limits{}},
+		{"a session deleted by another is gone", deletedElsewhere, Limits{}},
 		{"all rules at once", random, Limits{}},
 		{"all rules at once, concurrently", crowd, Limits{}},
 	}
@@ -108,7 +119,8 @@ type box struct {
 	o     Options
 	open  func() stream.Store
 	st    stream.Store
-	other stream.Store // st itself if there is one handle only
+	other stream.Store    // st itself if there is one handle only
+	nodes []stream.Shared // both, if the store is shared
 }
 
 func (b *box) reopen() {
@@ -116,6 +128,10 @@ func (b *box) reopen() {
 	b.other = b.st
 	if b.o.Nodes {
 		b.other = b.open()
+	}
+	b.nodes = nil
+	if first, ok := b.st.(stream.Shared); ok {
+		b.nodes = []stream.Shared{first, b.other.(stream.Shared)}
 	}
 }
 
@@ -199,6 +215,7 @@ func (b *box) has(st stream.Store, l stream.Lease, number, from, to uint64, n in
 		b.Fatalf("Bounds of stream %d: got %d, %d and %v, want %d and %d", number, oldest, next, err, from, to+1)
 	}
 	after := at(l, number, from-1)
+	after.Epoch = 0 // it may be another's
 	for after.Seq < to {
 		got, err := read(b.Context(), st, after)
 		if err != nil || len(got) == 0 {
@@ -206,6 +223,7 @@ func (b *box) has(st stream.Store, l stream.Lease, number, from, to uint64, n in
 		}
 		for _, e := range got {
 			after.Seq++
+			after.Epoch = e.Epoch
 			if e.Seq != after.Seq || !bytes.Equal(e.Data, text(number, e.Seq, n)) {
 				b.Fatalf("stream %d: got %d, %.40q after %d", number, e.Seq, e.Data, after.Seq-1)
 			}

@@ -1,0 +1,288 @@
+package durable
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"holdfast/stream"
+)
+
+// Append implements [stream.Store].
+func (st *Store) Append(ctx context.Context, lease stream.Lease, records []stream.Record) error {
+	s, err := st.own(ctx, lease)
+	if err != nil {
+		return err
+	}
+	defer s.turn.give()
+	entries, notes := records, []stream.Record(nil)
+	if slices.ContainsFunc(records, isNote) {
+		entries, notes = apart(records)
+		if notes, err = st.freshNotes(s, notes, entries); err != nil {
+			return err
+		}
+	}
+	p, err := st.front.Prepare(lease, entries)
+	if errors.Is(err, stream.ErrNotFound) {
+		return stream.ErrFenced // it was forgotten just now, or taken over on this very node
+	}
+	fresh := p.Fresh()
+	if err != nil || len(fresh)+len(notes) == 0 {
+		return err
+	}
+	buf := st.frames.Get().(*[]byte)
+	frame := s.encode((*buf)[:0], notes, fresh)
+	at := st.sinceBegan()
+	if err = st.hold(ctx, s, frame); err != nil {
+		st.front.Abandon(p)
+	} else {
+		_ = st.front.Commit(p) // forgotten or taken over meanwhile: it is kept all the same
+		s.note(at, notes, fresh, st.o.Keep)
+		if s.written += int64(len(frame)); s.written > 2*st.o.SessionBytes {
+			st.lighten(s)
+		}
+	}
+	if !s.doubt && cap(frame) <= 64<<10 {
+		*buf = frame
+		st.frames.Put(buf)
+	}
+	return err
+}
+
+func isNote(r stream.Record) bool { return r.Note }
+
+// apart parts notes from entries.
+func apart(records []stream.Record) (entries, notes []stream.Record) {
+	for _, r := range records {
+		if r.Note {
+			notes = append(notes, r)
+		} else {
+			entries = append(entries, r)
+		}
+	}
+	return entries, notes
+}
+
+// freshNotes returns those of an append's notes that say something new.
+func (st *Store) freshNotes(s *session, notes, entries []stream.Record) ([]stream.Record, error) {
+	fresh := notes[:0]
+	for _, n := range notes {
+		l, ok := s.live[n.Number]
+		if ok && bytes.Equal(l.note, n.Data) && l.note != nil {
+			continue
+		}
+		if !ok {
+			_, next, err := st.front.Bounds(context.Background(), stream.ID{Session: s.lease.Session, Number: n.Number})
+			ended := err == nil
+			if ended && slices.ContainsFunc(entries, func(r stream.Record) bool { return r.Number == n.Number && r.Seq == next-1 }) {
+				continue // all of it is repeated
+			}
+			if ended {
+				return nil, fmt.Errorf("%w: note beside stream %d, which has ended", stream.ErrConflict, n.Number)
+			}
+		}
+		fresh = append(fresh, n)
+	}
+	return fresh, nil
+}
+
+// encode appends to b the frame of an append.
+func (s *session) encode(b []byte, notes, fresh []stream.Record) []byte {
+	size := headRoom
+	for _, records := range [][]stream.Record{notes, fresh} {
+		for i := range records {
+			size += itemRoom + len(records[i].Data)
+		}
+	}
+	b = slices.Grow(b, size)
+	h := head{kind: frameItems, born: s.rec.born, epoch: s.lease.Epoch, items: uint64(len(notes) + len(fresh))}
+	b = h.append(b)
+	for i := range notes {
+		b = appendItem(b, &notes[i], 0)
+	}
+	for i := range fresh {
+		b = appendItem(b, &fresh[i], 0)
+	}
+	return b
+}
+
+// note keeps account of what a frame at s.last, begun at a time, holds.
+func (s *session) note(at time.Duration, notes, fresh []stream.Record, keep time.Duration) {
+	for i := range notes {
+		l := s.alive(notes[i].Number, at)
+		l.note = notes[i].Data
+		s.live[notes[i].Number] = l
+	}
+	for i := range fresh {
+		r := &fresh[i]
+		l, ok := s.live[r.Number]
+		switch {
+		case r.Last && !ok:
+			s.ended.add(at, keep, s.last)
+		case r.Last:
+			s.ended.add(at, keep, l.from)
+			delete(s.live, r.Number)
+		case !ok:
+			s.live[r.Number] = s.alive(r.Number, at)
+		}
+	}
+	if len(s.live) == 0 {
+		s.live = nil
+		s.stale.Store(0)
+	}
+}
+
+// alive returns what is known of a stream that has not ended, or will be.
+func (s *session) alive(number uint64, at time.Duration) live {
+	l, ok := s.live[number]
+	if ok {
+		return l
+	}
+	if s.live == nil {
+		s.live = make(map[uint64]live, 1)
+	}
+	if s.stale.Load() == 0 {
+		s.stale.Store(int64(max(at, 1)))
+	}
+	return live{from: s.last, at: at}
+}
+
+// hold has the engine hold a frame. If that fails the lease is lost, unless the
+// engine has no room for it.
+func (st *Store) hold(ctx context.Context, s *session, frame []byte) error {
+	if len(frame)+itemRoom > st.log.MaxFrame() { // repeated it may be longer
+		return stream.ErrTooLarge
+	}
+	err := st.settle(ctx, s)
+	if err == nil {
+		err = st.submit(ctx, s, frame, false)
+	}
+	if errors.Is(err, stream.ErrUnavailable) {
+		s.lost.Store(true)
+	}
+	return err
+}
+
+// settle finds out what became of a frame whose outcome is not known.
+func (st *Store) settle(ctx context.Context, s *session) error {
+	if s.unsettled == nil {
+		return nil
+	}
+	err := st.submit(ctx, s, s.unsettled, true)
+	if !errors.Is(err, stream.ErrUnavailable) {
+		s.unsettled = nil
+	}
+	if errors.Is(err, stream.ErrFull) || errors.Is(err, stream.ErrTooLarge) {
+		return nil // it repeated what is there; there is time for another try
+	}
+	return err
+}
+
+var (
+	errMoved   = errors.New("the last frame is another one than was known")
+	errExpired = errors.New("all frames have expired")
+)
+
+// submit appends a frame after the last one, and repeats that while the outcome is
+// not known. unknown says that it may be there already.
+func (st *Store) submit(ctx context.Context, s *session, frame []byte, unknown bool) error {
+	key := framesKey(s.lease.Session)
+	s.doubt = unknown
+	for r := st.retry(ctx); ; {
+		follow(frame, s.last)
+		once, cancel := r.once()
+		at, err := st.log.Append(once, key, s.last, frame)
+		if errors.Is(err, stream.ErrConflict) {
+			at, err = st.contested(once, s, frame, at, unknown)
+		}
+		cancel()
+		if errors.Is(err, errExpired) {
+			err = st.revive(ctx, s)
+		}
+		switch {
+		case err == nil:
+			s.last = at
+			return nil
+		case errors.Is(err, errMoved):
+			continue
+		case errors.Is(err, stream.ErrFenced):
+			s.lost.Store(true)
+			return stream.ErrFenced
+		case errors.Is(err, stream.ErrUnavailable):
+			unknown, s.doubt = true, true
+		case !unknown:
+			return err // nothing was ever added
+		}
+		if !r.again() {
+			return fmt.Errorf("%w: append: %w", stream.ErrUnavailable, err)
+		}
+	}
+}
+
+// contested finds out why the last frame is another one than was known: the one at
+// last, 0: none. It returns where the frame is that was to be appended, if that is
+// there.
+func (st *Store) contested(ctx context.Context, s *session, frame []byte, last uint64, unknown bool) (at uint64, err error) {
+	if unknown {
+		if at, err := st.after(ctx, s, frame); err != nil || at != 0 {
+			return at, err
+		}
+	}
+	switch {
+	case last == 0 && s.last != 0:
+		return 0, errExpired
+	case s.last == 0 && last != 0:
+		return 0, st.overtake(ctx, s, last)
+	}
+	return 0, stream.ErrFenced
+}
+
+// after looks for a frame right after the last one that is known, and returns its
+// place; 0: it is not there.
+func (st *Store) after(ctx context.Context, s *session, frame []byte) (found uint64, err error) {
+	err = st.log.Frames(ctx, framesKey(s.lease.Session), s.last, func(at uint64, _ time.Duration, got []byte) bool {
+		if bytes.Equal(got, frame) {
+			found = at
+		}
+		return false
+	})
+	return found, err
+}
+
+// overtake looks at what is there before the first frame of a session: it may be an
+// earlier session's of the same key.
+func (st *Store) overtake(ctx context.Context, s *session, last uint64) error {
+	err := st.log.Frames(ctx, framesKey(s.lease.Session), last-1, func(at uint64, _ time.Duration, got []byte) bool {
+		if h, err := parseFrame(got, func(item) {}); at == last && (err != nil || h.born != s.rec.born) {
+			s.last = at
+		}
+		return false
+	})
+	switch {
+	case err != nil:
+		return err
+	case s.last == last:
+		return errMoved
+	}
+	return stream.ErrFenced
+}
+
+// revive deals with frames that have all expired, as they do while a process
+// sleeps: if the session is still owned here, what of it has not ended is
+// appended again before all else.
+func (st *Store) revive(ctx context.Context, s *session) error {
+	if err := st.renew(ctx, s); err != nil {
+		if errors.Is(err, stream.ErrNotFound) {
+			return stream.ErrFenced
+		}
+		return err
+	}
+	s.last = 0
+	if err := st.rewrite(ctx, s, func(live) bool { return true }); err != nil {
+		return err
+	}
+	return errMoved
+}

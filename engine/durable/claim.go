@@ -1,0 +1,75 @@
+package durable
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/binary"
+	"errors"
+	"time"
+
+	"holdfast/stream"
+)
+
+// claimTTL is how long a claim is kept.
+const claimTTL = 24 * time.Hour
+
+// A claim is kept as a version, a number at random by which who made it knows it
+// again, and the value. What was taken back is only the byte claimFree, for a
+// while: an attempt to claim that is still under way must not come to anything.
+const (
+	claimFree    = 0
+	claimVersion = 1
+	claimHead    = 1 + 8
+	freeTTL      = time.Minute
+)
+
+func claimKey(id stream.ClaimID) string { return "k." + base64.RawURLEncoding.EncodeToString(id[:]) }
+
+// Claim implements [stream.Shared].
+func (st *Store) Claim(ctx context.Context, id stream.ClaimID, value []byte) (was []byte, age time.Duration, err error) {
+	key := claimKey(id)
+	mine := append(binary.BigEndian.AppendUint64([]byte{claimVersion}, stamp()), value...)
+	free := uint64(0) // the version of what may be claimed
+	err = st.ask(ctx, func(ctx context.Context) error {
+		for {
+			_, err := st.log.Put(ctx, key, free, mine, claimTTL)
+			if !errors.Is(err, stream.ErrConflict) {
+				return err
+			}
+			got, version, since, err := st.log.Get(ctx, key)
+			switch {
+			case errors.Is(err, stream.ErrNotFound):
+				free = 0 // it was taken back and that is forgotten
+				continue
+			case err != nil:
+				return err
+			case len(got) == 1 && got[0] == claimFree:
+				free = version
+				continue
+			case bytes.Equal(got, mine):
+				return nil // by an attempt that seemed to fail
+			case len(got) < claimHead || got[0] != claimVersion:
+				return errEncoding
+			}
+			was, age = got[claimHead:], since
+			return nil
+		}
+	})
+	return was, age, err
+}
+
+// Unclaim implements [stream.Shared].
+func (st *Store) Unclaim(ctx context.Context, id stream.ClaimID, value []byte) error {
+	key := claimKey(id)
+	return st.ask(ctx, func(ctx context.Context) error {
+		got, version, _, err := st.log.Get(ctx, key)
+		if err == nil && len(got) >= claimHead && bytes.Equal(got[claimHead:], value) {
+			_, err = st.log.Put(ctx, key, version, []byte{claimFree}, freeTTL)
+		}
+		if errors.Is(err, stream.ErrNotFound) || errors.Is(err, stream.ErrConflict) {
+			return nil // another's
+		}
+		return err
+	})
+}

@@ -1,0 +1,49 @@
+package durable_test
+
+import (
+	"log/slog"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"holdfast/engine/durable"
+	"holdfast/engine/durable/logtest"
+	"holdfast/stream"
+	"holdfast/stream/streamtest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// maker makes stores over one engine for each case.
+func maker(o logtest.Options) streamtest.Maker {
+	return func(t *testing.T, l streamtest.Limits) func() stream.Store {
+		e := logtest.New(o)
+		return func() stream.Store {
+			return durable.New(e.Open(), durable.Options{
+				Keep: l.Keep, SessionTTL: l.SessionTTL,
+				StreamBytes: l.StreamBytes, SessionBytes: l.SessionBytes, TotalBytes: l.TotalBytes,
+				Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
+			})
+		}
+	}
+}
+
+func TestStore(t *testing.T) {
+	t.Parallel()
+	streamtest.Run(t, maker(logtest.Options{}), streamtest.Options{Nodes: true, Durable: true})
+}
+
+func TestStoreOneNode(t *testing.T) {
+	t.Parallel()
+	streamtest.Run(t, maker(logtest.Options{}), streamtest.Options{Durable: true})
+}
+
+// Whatever fails for a time, all rules hold.
+func TestStoreFaults(t *testing.T) {
+	t.Parallel()
+	streamtest.Run(t, maker(logtest.Options{
+		Seed:   uint64(time.Now().UnixNano()),
+		Faults: logtest.Faults{Before: 0.03, After: 0.03, Late: 0.03},
+	}), streamtest.Options{Nodes: true, Durable: true})
+}

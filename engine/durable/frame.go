@@ -1,0 +1,147 @@
+package durable
+
+import (
+	"encoding/binary"
+
+	"holdfast/stream"
+)
+
+// A frame is one step in what is kept of a session, and all or none of it is
+// there. It says which frame it follows, so that what is missing shows.
+//
+//	version  1 byte
+//	kind     1 byte
+//	born     8 bytes, as in the session's record
+//	prev     8 bytes, the place of the frame before; 0: none was kept
+//	epoch    of the lease that wrote it
+//	stamp    8 bytes, in a frame that takes over: that of the session's record
+//	count    and so many items otherwise:
+//	  flags    1 byte
+//	  number   of the stream
+//	  seq      unless it is a note
+//	  epoch    of the entry, if it is repeated
+//	  data     its length, and its bytes
+//
+// Numbers without a size are varints.
+const (
+	frameVersion = 1
+	prevAt       = 10 // where prev is
+	headRoom     = 18 + 2*binary.MaxVarintLen64
+	itemRoom     = 1 + 4*binary.MaxVarintLen64
+)
+
+// The kinds of frames.
+const (
+	frameItems = iota
+	frameTaken // the session has been taken over: nothing of an older epoch follows
+)
+
+// Flags of items.
+const (
+	itemNote = 1 << iota
+	itemLast
+	itemRepeated // it was appended before, and its frame would expire
+	itemFirst    // with it begins the repetition of all that is kept of its stream
+	itemWhole    // with it that ends
+
+	itemFlags = itemNote | itemLast | itemRepeated | itemFirst | itemWhole
+)
+
+// An item is a record in a frame. Its entry's epoch is that of its first writer.
+type item struct {
+	stream.Record
+	flags byte
+}
+
+// A head is what a frame says before its items.
+type head struct {
+	kind  byte
+	born  uint64
+	prev  uint64
+	epoch uint64
+	stamp uint64
+	items uint64
+}
+
+func (h *head) append(b []byte) []byte {
+	b = append(b, frameVersion, h.kind)
+	b = binary.BigEndian.AppendUint64(b, h.born)
+	b = binary.BigEndian.AppendUint64(b, h.prev)
+	b = binary.AppendUvarint(b, h.epoch)
+	if h.kind == frameTaken {
+		return binary.BigEndian.AppendUint64(b, h.stamp)
+	}
+	return binary.AppendUvarint(b, h.items)
+}
+
+// follow changes the frame that an encoded one follows.
+func follow(frame []byte, prev uint64) { binary.BigEndian.PutUint64(frame[prevAt:], prev) }
+
+// appendItem encodes a record.
+func appendItem(b []byte, r *stream.Record, flags byte) []byte {
+	if r.Note {
+		flags |= itemNote
+	} else if r.Last {
+		flags |= itemLast
+	}
+	b = append(b, flags)
+	b = binary.AppendUvarint(b, r.Number)
+	if !r.Note {
+		b = binary.AppendUvarint(b, r.Seq)
+		if flags&itemRepeated != 0 {
+			b = binary.AppendUvarint(b, r.Epoch)
+		}
+	}
+	b = binary.AppendUvarint(b, uint64(len(r.Data)))
+	return append(b, r.Data...)
+}
+
+// parseFrame decodes a frame and calls yield with its items, whose data are parts
+// of b. Nothing of a frame that is not well formed is yielded.
+func parseFrame(b []byte, yield func(item)) (head, error) {
+	d := decoder{b: b}
+	version := d.byte()
+	h := head{kind: d.byte(), born: d.fixed(), prev: d.fixed(), epoch: d.number()}
+	switch {
+	case version != frameVersion || h.kind > frameTaken:
+		return head{}, errEncoding
+	case h.kind == frameTaken:
+		h.stamp = d.fixed()
+	default:
+		h.items = d.number()
+	}
+	for pass := range 2 {
+		at := d
+		for range h.items {
+			x := parseItem(&at, h.epoch)
+			if at.bad {
+				return head{}, errEncoding
+			}
+			if pass > 0 {
+				yield(x)
+			}
+		}
+		if at.bad || len(at.b) > 0 {
+			return head{}, errEncoding
+		}
+	}
+	return h, nil
+}
+
+func parseItem(d *decoder, epoch uint64) item {
+	x := item{flags: d.byte()}
+	if x.flags&^itemFlags != 0 {
+		d.bad = true
+	}
+	x.Number = d.number()
+	x.Note = x.flags&itemNote != 0
+	if !x.Note {
+		x.Seq, x.Epoch, x.Last = d.number(), epoch, x.flags&itemLast != 0
+		if x.flags&itemRepeated != 0 {
+			x.Epoch = d.number()
+		}
+		d.bad = d.bad || x.Seq == 0
+	}
+	x.Data = d.bytes(d.number())
+	return x
+}

@@ -1,0 +1,303 @@
+package durable
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"holdfast/stream"
+)
+
+// A session is one that is, or was, owned here.
+type session struct {
+	lease stream.Lease
+	lost  atomic.Bool  // nothing can be written any more
+	stale atomic.Int64 // no stream that has not ended has a frame from before, in time since the store began; 0: there is none
+	turn  turn
+
+	// Whoever has the turn uses these.
+	rec       record
+	version   uint64 // of the record
+	last      uint64 // where the last frame is; 0: none is known
+	unsettled []byte // a frame that may be there after last, or not
+	doubt     bool   // an attempt to append the last frame may still be under way
+	live      map[uint64]live
+	ended     places
+	written   int64 // bytes of frames since they were last trimmed
+}
+
+// live is what is to be known of a stream that has not ended, to keep it from
+// expiring.
+type live struct {
+	note []byte
+	from uint64        // the place of the oldest frame that it needs
+	at   time.Duration // when that was written, since the store began; 0: too long ago
+}
+
+// A turn is had by one at a time, who may wait for the engine.
+type turn struct {
+	mu      sync.Mutex
+	taken   bool
+	waiting []chan struct{}
+}
+
+// take waits for the turn.
+func (t *turn) take(ctx context.Context) error {
+	t.mu.Lock()
+	if !t.taken {
+		t.taken = true
+		t.mu.Unlock()
+		return nil
+	}
+	mine := make(chan struct{}, 1)
+	t.waiting = append(t.waiting, mine)
+	t.mu.Unlock()
+	select {
+	case <-mine:
+		return nil
+	case <-ctx.Done():
+	}
+	t.mu.Lock()
+	i := slices.Index(t.waiting, mine)
+	if i >= 0 {
+		t.waiting = slices.Delete(t.waiting, i, i+1)
+	}
+	t.mu.Unlock()
+	if i < 0 {
+		t.give() // it came meanwhile
+	}
+	return fmt.Errorf("%w: waiting for another write: %w", stream.ErrUnavailable, ctx.Err())
+}
+
+// give gives the turn to who has waited longest.
+func (t *turn) give() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.waiting) == 0 {
+		t.taken, t.waiting = false, nil
+		return
+	}
+	t.waiting[0] <- struct{}{} // has room for one
+	t.waiting = t.waiting[1:]
+}
+
+func (st *Store) find(key stream.SessionKey) *session {
+	st.mu.RLock()
+	defer st.mu.RUnlock()
+	return st.sessions[key]
+}
+
+// own takes the turn of a session that is owned under a lease.
+func (st *Store) own(ctx context.Context, lease stream.Lease) (*session, error) {
+	s := st.find(lease.Session)
+	if s == nil {
+		return nil, stream.ErrNotFound
+	}
+	if s.lease != lease || s.lost.Load() {
+		return nil, stream.ErrFenced
+	}
+	if err := s.turn.take(ctx); err != nil {
+		return nil, err
+	}
+	if s.lost.Load() {
+		s.turn.give()
+		return nil, stream.ErrFenced
+	}
+	return s, nil
+}
+
+// drop drops what is in memory of a session, and tells its watchers. It is called
+// without install.
+func (st *Store) drop(s *session) {
+	s.lost.Store(true)
+	st.install.Lock()
+	defer st.install.Unlock()
+	st.mu.Lock()
+	if st.sessions[s.lease.Session] == s {
+		delete(st.sessions, s.lease.Session)
+	}
+	st.mu.Unlock()
+	st.front.Drop(s.lease)
+}
+
+// sinceBegan is the store's clock, which no one sets.
+func (st *Store) sinceBegan() time.Duration { return time.Since(st.began) }
+
+// Create implements [stream.Store].
+func (st *Store) Create(ctx context.Context, key stream.SessionKey, about []byte) (stream.Lease, error) {
+	if err := checkKey(key); err != nil {
+		return stream.Lease{}, err
+	}
+	rec := record{owner: st.Node(), epoch: 1, born: stamp(), stamp: stamp(), about: about}
+	version, err := st.putRecord(ctx, key, 0, nil, &rec)
+	if errors.Is(err, stream.ErrConflict) {
+		return stream.Lease{}, stream.ErrExists
+	}
+	if err != nil {
+		return stream.Lease{}, err
+	}
+	if old := st.find(key); old != nil {
+		st.drop(old) // that session is gone from the engine
+	}
+	s := &session{lease: stream.Lease{Session: key, Epoch: 1}, rec: rec, version: version}
+	st.install.Lock()
+	defer st.install.Unlock()
+	if _, err := st.front.Create(ctx, key, nil); err != nil {
+		return stream.Lease{}, stream.ErrConflict // it was deleted and created meanwhile, or taken over
+	}
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.sessions[key] = s
+	return s.lease, nil
+}
+
+// putRecord puts a session's record over the one that it was, which is at version;
+// nil: there was none. ErrConflict: it is another; ErrNotFound: it is gone.
+func (st *Store) putRecord(ctx context.Context, key stream.SessionKey, version uint64, was, rec *record) (uint64, error) {
+	value := rec.append(nil)
+	at := recordKey(key)
+	err := st.ask(ctx, func(ctx context.Context) error {
+		for {
+			v, err := st.log.Put(ctx, at, version, value, 2*st.o.SessionTTL)
+			if err == nil {
+				version = v
+				return nil
+			}
+			if !errors.Is(err, stream.ErrConflict) {
+				return err
+			}
+			// An earlier attempt may have come to something, and so may others that
+			// changed nothing but the version.
+			got, v, _, err := st.log.Get(ctx, at)
+			if err != nil {
+				if was == nil && errors.Is(err, stream.ErrNotFound) {
+					continue // it has just expired
+				}
+				return err
+			}
+			now, err := parseRecord(got)
+			switch {
+			case err == nil && now.stamp == rec.stamp && now.born == rec.born && (was == nil || was.stamp != rec.stamp):
+				version = v
+				return nil
+			case err == nil && was != nil && now.stamp == was.stamp && now.born == was.born:
+				version = v
+			default:
+				return stream.ErrConflict
+			}
+		}
+	})
+	return version, err
+}
+
+// getRecord returns a session's record.
+func (st *Store) getRecord(ctx context.Context, key stream.SessionKey) (rec record, version uint64, err error) {
+	if checkKey(key) != nil {
+		return record{}, 0, stream.ErrNotFound // it can't have been created
+	}
+	err = st.ask(ctx, func(ctx context.Context) error {
+		value, v, _, err := st.log.Get(ctx, recordKey(key))
+		if err != nil {
+			return err
+		}
+		version = v
+		if rec, err = parseRecord(value); err != nil {
+			return fmt.Errorf("record of session %s: %w", key, err)
+		}
+		return nil
+	})
+	return rec, version, err
+}
+
+// Touch implements [stream.Shared].
+func (st *Store) Touch(ctx context.Context, lease stream.Lease) error {
+	s, err := st.own(ctx, lease)
+	if err != nil {
+		return err
+	}
+	defer s.turn.give()
+	return st.renew(ctx, s)
+}
+
+// renew puts the record again, as it is. Whoever calls has the turn.
+func (st *Store) renew(ctx context.Context, s *session) error {
+	version, err := st.putRecord(ctx, s.lease.Session, s.version, &s.rec, &s.rec)
+	switch {
+	case err == nil:
+		s.version = version
+	case errors.Is(err, stream.ErrConflict):
+		s.lost.Store(true)
+		return stream.ErrFenced
+	case errors.Is(err, stream.ErrNotFound):
+		s.lost.Store(true)
+	}
+	return err
+}
+
+// Lookup implements [stream.Shared].
+func (st *Store) Lookup(ctx context.Context, key stream.SessionKey) (stream.Session, error) {
+	rec, _, err := st.getRecord(ctx, key)
+	if err != nil {
+		return stream.Session{}, err
+	}
+	return rec.session(key), nil
+}
+
+// Sessions implements [stream.Shared].
+func (st *Store) Sessions(ctx context.Context, yield func(stream.Session) bool) error {
+	begun := false
+	var partial error
+	err := st.ask(ctx, func(ctx context.Context) error {
+		err := st.log.List(ctx, recordPrefix, func(key string, value []byte, _ uint64) bool {
+			begun = true
+			name := stream.SessionKey(key[len(recordPrefix):])
+			rec, err := parseRecord(value)
+			if err != nil {
+				st.o.Logger.Error("session can't be read", "session", name, "error", err)
+				return true
+			}
+			return yield(rec.session(name))
+		})
+		if begun { // who has seen some must not see them again
+			partial = err
+			return nil
+		}
+		return err
+	})
+	return errors.Join(err, partial)
+}
+
+// Release implements [stream.Shared].
+func (st *Store) Release(ctx context.Context, lease stream.Lease, open bool) error {
+	s, err := st.own(ctx, lease)
+	if err != nil {
+		return err
+	}
+	defer s.turn.give()
+	if err := st.settle(ctx, s); err != nil {
+		return err
+	}
+	rec := s.rec
+	rec.owner, rec.open, rec.stamp = "", open, stamp()
+	_, err = st.putRecord(ctx, lease.Session, s.version, &s.rec, &rec)
+	s.lost.Store(true)
+	switch {
+	case errors.Is(err, stream.ErrUnavailable):
+		return err
+	case errors.Is(err, stream.ErrConflict):
+		err = stream.ErrFenced
+	}
+	st.drop(s)
+	return err
+}
+
+// Forget implements [stream.Shared].
+func (st *Store) Forget(lease stream.Lease) {
+	if s := st.find(lease.Session); s != nil && s.lease == lease {
+		st.drop(s)
+	}
+}
