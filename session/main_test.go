@@ -30,6 +30,7 @@ type desk struct {
 	slow  func() // what Open waits for
 
 	initialized string // the result of initialize; "": a plain one
+	mute        bool   // there is none
 }
 
 type deskConn struct {
@@ -64,6 +65,9 @@ func (d *desk) last() *deskConn {
 func (c *deskConn) Deliver(in Inbound) error {
 	switch in.Method {
 	case "initialize":
+		if c.desk.mute {
+			return nil
+		}
 		result := c.desk.initialized
 		if result == "" {
 			result = `{"protocolVersion":"2025-11-25","capabilities":{}}`

@@ -1,0 +1,598 @@
+package session
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"holdfast/jsonrpc"
+	"holdfast/stream"
+)
+
+func safeRequest(id int) string { return strings.Replace(request(id), `"x"`, `"safe"`, 1) }
+
+// next returns what a backend is delivered next, which must be a request.
+func (c *deskConn) next(t testing.TB, method string) Inbound {
+	t.Helper()
+	timeout := time.After(20 * time.Second)
+	for {
+		select {
+		case in := <-c.in:
+			if in.Method == method {
+				return in
+			}
+		case <-timeout:
+			t.Fatalf("no %s was delivered", method)
+		}
+	}
+}
+
+func wantTexts(t testing.TB, what string, got []string, want ...string) {
+	t.Helper()
+	if len(got) != len(want) {
+		t.Fatalf("%s: got %q, want %q", what, got, want)
+	}
+	for i := range want {
+		if !strings.Contains(got[i], want[i]) {
+			t.Errorf("%s: message %d is %s, want %s", what, i, got[i], want[i])
+		}
+	}
+}
+
+const lostWith = "outcome unknown: the node that ran this call was lost"
+
+// An idle session goes on elsewhere, as itself.
+func TestTakeOverIdle(t *testing.T) {
+	t.Parallel()
+	f := newShelf()
+	a, b := f.add(t, "a", Options{}), f.add(t, "b", Options{})
+	s := a.open("alice")
+	_, at, err := b.Locate(t.Context(), s.key, "alice")
+	if err != nil || at.ID != s.ID() || at.Owner != "a" || at.Principal != "alice" || at.Single {
+		t.Fatalf("located %+v, %v", at, err)
+	}
+	if strings.Contains(fmt.Sprint(at.LogValue(), (&Elsewhere{at}).Error()), s.ID()) {
+		t.Error("the secret id would be logged")
+	}
+	for _, who := range []string{"bob", ""} {
+		if _, _, err := b.Locate(t.Context(), s.key, who); !errors.Is(err, ErrNotFound) {
+			t.Errorf("for %q: %v", who, err)
+		}
+	}
+	if _, _, err := b.Locate(t.Context(), KeyOf("made up"), "alice"); !errors.Is(err, ErrNotFound) {
+		t.Errorf("made up: %v", err)
+	}
+	a.kill()
+	taken := b.take(s)
+	if taken.ID() != s.ID() || taken.Revision() != "2025-11-25" || taken.lease.Epoch != 2 || taken.Single() {
+		t.Errorf("took %+v", taken)
+	}
+	if n := len(b.desk.links); n != 0 {
+		t.Errorf("%d backends were opened before anybody asked", n)
+	}
+	c := begin(t, taken, true, `{"jsonrpc":"2.0","id":1,"method":"ping"}`)
+	b.desk.last().next(t, "notifications/initialized")
+	b.desk.last().say(b.desk.last().next(t, "ping").Call, `{"jsonrpc":"2.0","id":1,"result":{}}`)
+	if answers, done := c.Wait(t.Context(), 0); !done || len(answers) != 1 {
+		t.Errorf("got %q", answers)
+	}
+	// The client of a lost session may say that it is ready again; the server is told once.
+	if err := taken.Send(t.Context(), initialized, nil); err != nil || len(b.desk.last().in) != 0 {
+		t.Errorf("initialized twice: %v, %d", err, len(b.desk.last().in))
+	}
+}
+
+// A call that may not be made again ends; what was said stays, and so does the
+// place of who reads it.
+func TestTakeOverUnsafe(t *testing.T) {
+	t.Parallel()
+	f := newShelf()
+	a, b := f.add(t, "a", safeTools()), f.add(t, "b", safeTools())
+	s := a.open("alice")
+	c := begin(t, s, false, request(1))
+	a.desk.last().say(c, `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progress":1}}`)
+	a.kill()
+	taken := b.take(s)
+	wantTexts(t, "all", readAll(t, taken, c.Number()), `"progress":1`, lostWith)
+	at := stream.Cursor{Stream: stream.ID{Session: s.key, Number: c.Number()}, Epoch: 1, Seq: 1}
+	r, err := taken.Read(t.Context(), at.Stream.Number, at.Epoch, at.Seq, make(chan struct{}, 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := r.Next(t.Context(), make([]stream.Entry, 0, 4))
+	if err != nil || len(got) != 1 || got[0].Epoch != 2 || !got[0].Last {
+		t.Errorf("read on: %+v, %v", got, err)
+	}
+	r.Detach(false, true, false)
+	if len(b.desk.links) != 0 || b.Calls() != 0 || taken.ongoing.Load() != 0 {
+		t.Errorf("%d backends, %d calls", len(b.desk.links), b.Calls())
+	}
+	// The numbers of the epochs do not meet.
+	if c := begin(t, taken, false, request(1)); c.Number() != 1<<32+1 {
+		t.Errorf("the next stream is %d", c.Number())
+	}
+}
+
+// A call that may be made again is, under the same id, and its stream goes on.
+func TestTakeOverSafe(t *testing.T) {
+	t.Parallel()
+	for _, light := range []bool{false, true} {
+		f := newShelf()
+		a, b := f.add(t, "a", safeTools()), f.add(t, "b", safeTools())
+		s := a.open("alice")
+		writes := a.node.writes.Load()
+		c := begin(t, s, light, safeRequest(1))
+		if n := a.node.writes.Load() - writes; n != 0 && light || n != 1 && !light {
+			t.Errorf("light %v: %d writes before it runs", light, n)
+		}
+		a.desk.last().say(c, `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progress":1}}`) // promotes it
+		a.kill()
+		taken := b.take(s)
+		eventually(t, "a backend", func() bool { return b.desk.opened() == 1 })
+		in := b.desk.last().next(t, "tools/call")
+		if string(in.ID) != "1" || string(in.Raw) != safeRequest(1) || in.Call.Number() != c.Number() {
+			t.Errorf("made again as %s", in.Raw)
+		}
+		b.desk.last().say(in.Call, `{"jsonrpc":"2.0","id":1,"result":"again"}`)
+		wantTexts(t, "all", readAll(t, taken, c.Number()), `"progress":1`, "again")
+	}
+}
+
+func (d *desk) opened() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.links)
+}
+
+// Of a batch, only what was not answered is made again, or ended.
+func TestTakeOverBatch(t *testing.T) {
+	t.Parallel()
+	for _, single := range []bool{false, true} {
+		f := newShelf()
+		a, b := f.add(t, "a", safeTools()), f.add(t, "b", safeTools())
+		s, err := a.New(newRequest(), "", single)
+		if err != nil {
+			t.Fatal(err)
+		}
+		initialize := begin(t, s, true, `{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2024-11-05"}}`)
+		eventually(t, "initialize", initialize.isOver)
+		unsafe := begin(t, s, single, request(1), request(2))
+		safe := begin(t, s, single, safeRequest(3), safeRequest(4))
+		for _, c := range []*Call{unsafe, unsafe, safe, safe} {
+			in := a.desk.last().next(t, "tools/call")
+			if string(in.ID) == "1" || string(in.ID) == "4" {
+				a.desk.last().say(c, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":"a"}`, in.ID))
+			}
+		}
+		a.kill()
+		taken := b.take(s)
+		eventually(t, "a backend", func() bool { return b.desk.opened() == 1 })
+		in := b.desk.last().next(t, "tools/call")
+		if string(in.ID) != "3" || len(b.desk.last().in) != 0 {
+			t.Errorf("made again: %s and %d more", in.ID, len(b.desk.last().in))
+		}
+		b.desk.last().say(in.Call, `{"jsonrpc":"2.0","id":3,"result":"b"}`)
+		if !single {
+			wantTexts(t, "unsafe", readAll(t, taken, unsafe.Number()), `"id":1,"result":"a"`, `"id":2,"error"`)
+			wantTexts(t, "safe", readAll(t, taken, safe.Number()), `"id":4,"result":"a"`, `"id":3,"result":"b"`)
+			continue
+		}
+		want := []string{`"id":"i"`, `"id":1,"result":"a"`, `"id":4,"result":"a"`, `"id":2,"error"`, `"id":3,"result":"b"`}
+		ready := make(chan struct{}, 1)
+		r, err := taken.Read(t.Context(), 0, 0, 0, ready)
+		if err != nil {
+			t.Fatal(err)
+		}
+		wantTexts(t, "single", some(t, r, ready, len(want)), want...)
+		r.Detach(false, true, false)
+		if taken.Busy() {
+			t.Error("still busy")
+		}
+		// All have ended, and nothing is made again a second time.
+		b.kill()
+		third := f.add(t, "c", safeTools())
+		if taken = third.take(s); taken.Busy() || third.desk.opened() != 0 {
+			t.Error("made again, or ended, twice")
+		}
+	}
+}
+
+// some reads n messages.
+func some(t testing.TB, r *Reader, ready <-chan struct{}, n int) (said []string) {
+	t.Helper()
+	timeout := time.After(20 * time.Second)
+	for len(said) < n {
+		entries, err := r.Next(t.Context(), make([]stream.Entry, 0, 8))
+		if err != nil {
+			t.Fatalf("Next: %v, after %q", err, said)
+		}
+		for _, e := range entries {
+			said = append(said, string(e.Data))
+		}
+		if len(entries) > 0 {
+			r.Told()
+			continue
+		}
+		select {
+		case <-ready:
+		case <-timeout:
+			t.Fatalf("hangs after %q", said)
+		}
+	}
+	return said
+}
+
+// A question that was asked before is asked again, under another id; the answer to
+// the old one is of no use to anybody.
+func TestTakeOverAsked(t *testing.T) {
+	t.Parallel()
+	f := newShelf()
+	a, b := f.add(t, "a", safeTools()), f.add(t, "b", safeTools())
+	s := a.open("alice")
+	c := begin(t, s, false, safeRequest(1))
+	question := `{"jsonrpc":"2.0","id":7,"method":"elicitation/create","params":{}}`
+	a.desk.last().say(c, question)
+	a.kill()
+	taken := b.take(s)
+	eventually(t, "a backend", func() bool { return b.desk.opened() == 1 })
+	link := b.desk.last()
+	link.say(link.next(t, "tools/call").Call, question)
+	ready := make(chan struct{}, 1)
+	r, err := taken.Read(t.Context(), c.Number(), 0, 0, ready)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Detach(false, true, false)
+	said := some(t, r, ready, 2)
+	old, now := parse(said[0]), parse(said[1])
+	if string(old.ID) == string(now.ID) {
+		t.Fatalf("both have the id %s", old.ID)
+	}
+	for i, id := range [][]byte{old.ID, now.ID} {
+		if err := taken.Send(t.Context(), parse(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"n":%d}}`, id, i)), nil); err != nil {
+			t.Error(err)
+		}
+	}
+	in := <-link.in
+	if in.Kind != jsonrpc.Response || string(in.ID) != "7" || string(in.Result) != `{"n":1}` || len(link.in) != 0 {
+		t.Errorf("delivered %s", in.Raw)
+	}
+}
+
+// Clients that come back with nothing but their session find what they may have
+// lost, and not what is known to have been read.
+func TestTakeOverLost(t *testing.T) {
+	t.Parallel()
+	f := newShelf()
+	a, b := f.add(t, "a", safeTools()), f.add(t, "b", safeTools())
+	s := a.open("alice")
+	answer := func(id int) *Call {
+		c := begin(t, s, false, request(id))
+		a.desk.last().say(c, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"result":"r"}`, id))
+		return c
+	}
+	readAll(t, s, answer(1).Number())
+	unread := answer(2)
+	running := begin(t, s, false, request(3))
+	a.kill()
+	taken := b.take(s)
+	taken.Asked()
+	lost, _ := taken.Lost(0)
+	var numbers []uint64
+	for _, at := range lost {
+		numbers = append(numbers, at.Stream.Number)
+	}
+	if fmt.Sprint(numbers) != fmt.Sprint([]uint64{unread.Number(), running.Number()}) {
+		t.Errorf("lost: %v", numbers)
+	}
+	wantTexts(t, "unread", readAll(t, taken, unread.Number()), `"r"`)
+}
+
+// The standalone stream is told again from where it is known to have been told.
+func TestTakeOverStandalone(t *testing.T) {
+	t.Parallel()
+	f := newShelf()
+	a, b := f.add(t, "a", Options{}), f.add(t, "b", Options{})
+	s := a.open("alice")
+	ready := make(chan struct{}, 1)
+	r, err := s.Read(t.Context(), 0, 0, 0, ready)
+	if err != nil {
+		t.Fatal(err)
+	}
+	say := func(n int) {
+		a.desk.last().sink.EmitUnrelated(parse(fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/message","params":{"n":%d}}`, n)))
+	}
+	for i := range toldOften + 10 {
+		say(i)
+		some(t, r, ready, 1)
+	}
+	r.Detach(true, true, false)
+	say(-1)
+	a.kill()
+	if taken := b.take(s); taken.Told() != toldOften+10 || taken.aside.said != toldOften+11 {
+		t.Errorf("told %d of %d", taken.Told(), taken.aside.said)
+	}
+}
+
+// What is not stored is not run.
+func TestNoteComesFirst(t *testing.T) {
+	t.Parallel()
+	f := newShelf()
+	a := f.add(t, "a", safeTools())
+	s := a.open("alice")
+	for _, cause := range []error{stream.ErrFull, stream.ErrTooLarge} {
+		refuse := func(records []stream.Record) error {
+			if len(records) > 0 && records[0].Note && records[0].Number > 0 {
+				return cause
+			}
+			return nil
+		}
+		a.node.before.Store(&refuse)
+		if _, err := s.Begin([]jsonrpc.Message{parse(request(1))}, false); !errors.Is(err, cause) {
+			t.Errorf("begun, though %v: %v", cause, err)
+		}
+		if s.Busy() || a.Calls() != 0 {
+			t.Error("still busy")
+		}
+	}
+	held, let := make(chan struct{}, 1), make(chan struct{})
+	hold := func([]stream.Record) error {
+		held <- struct{}{}
+		<-let
+		return nil
+	}
+	a.node.before.Store(&hold)
+	done := make(chan *Call)
+	go func() { done <- begin(t, s, false, request(1)) }()
+	<-held
+	if len(a.desk.last().in) != 0 {
+		t.Error("it was delivered before it was stored")
+	}
+	close(let)
+	<-done
+	a.desk.last().next(t, "tools/call")
+}
+
+// Of several who want a session one gets it, and the others of its node with it.
+func TestTakeOverRace(t *testing.T) {
+	t.Parallel()
+	f := newShelf()
+	a := f.add(t, "a", safeTools())
+	s := a.open("alice")
+	c := begin(t, s, false, request(1))
+	nodes := []*fleetNode{f.add(t, "b", safeTools()), f.add(t, "c", safeTools())}
+	a.kill()
+	_, at, err := nodes[0].Locate(t.Context(), s.key, "alice")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var group sync.WaitGroup
+	var got [2]sync.Map
+	var conflicts, other atomic.Int32
+	for i, n := range nodes {
+		for range 8 {
+			group.Go(func() {
+				taken, err := n.TakeOver(t.Context(), at)
+				switch {
+				case err == nil:
+					got[i].Store(taken, true)
+				case errors.Is(err, stream.ErrConflict):
+					conflicts.Add(1)
+				default:
+					other.Add(1)
+				}
+			})
+		}
+	}
+	group.Wait()
+	sessions := 0
+	for i := range got {
+		got[i].Range(func(any, any) bool { sessions++; return true })
+	}
+	if sessions != 1 || other.Load() != 0 {
+		t.Errorf("%d sessions, %d conflicts, %d other errors", sessions, conflicts.Load(), other.Load())
+	}
+	for _, n := range nodes {
+		if taken, _, _ := n.Locate(t.Context(), s.key, "alice"); taken != nil {
+			wantTexts(t, "the call", readAll(t, taken, c.Number()), lostWith)
+		}
+	}
+}
+
+// Tokens, statuses, answers and cancellations find their session on any node.
+func TestTakeOverResumable(t *testing.T) {
+	t.Parallel()
+	f := newShelf()
+	a, b := f.add(t, "a", safeTools()), f.add(t, "b", safeTools())
+	s, err := a.New(newRequest(), "alice", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	begin(t, s, true, `{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"resumableRequests":{"eventIds":true}}}}`)
+	well, bad, running := begin(t, s, false, request(1)), begin(t, s, false, request(2)), begin(t, s, false, safeRequest(3))
+	link := a.desk.last()
+	link.say(well, `{"jsonrpc":"2.0","id":1,"result":{}}`)
+	link.say(bad, `{"jsonrpc":"2.0","id":2,"error":{"code":1,"message":"no"}}`)
+	link.say(running, `{"jsonrpc":"2.0","id":7,"method":"elicitation/create","params":{}}`)
+	question := parse(readSome(t, s, running.Number(), 2)[1])
+	token := func(c *Call, id int) string { return s.token(c.Number(), fmt.Append(nil, id)) }
+	var at *Elsewhere
+	for _, who := range []string{"alice", "bob"} {
+		_, _, err := b.Resumable(token(running, 3), []byte("3"), who)
+		if who == "alice" && (!errors.As(err, &at) || at.ID != s.ID()) || who == "bob" && !errors.Is(err, ErrBadToken) {
+			t.Errorf("%s resumes: %v", who, err)
+		}
+	}
+	if _, _, err := b.Resumable(token(running, 3), []byte("4"), "alice"); !errors.Is(err, ErrBadToken) {
+		t.Errorf("another request's token: %v", err)
+	}
+	reply := parse(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{}}`, question.ID))
+	if taken, err := b.Answer(t.Context(), "alice", reply, nil); !taken || !errors.As(err, &at) {
+		t.Errorf("answer: %v, %v", taken, err)
+	}
+	cancel := parse(fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":3,"_meta":{"holdfast/resumeToken":%q}}}`, token(running, 3)))
+	if taken, err := b.Cancel("alice", cancel, nil); !taken || !errors.As(err, &at) {
+		t.Errorf("cancellation: %v, %v", taken, err)
+	}
+	if homes, err := b.Homes(t.Context(), "alice"); err != nil || fmt.Sprint(homes) != "[a]" {
+		t.Errorf("homes: %v, %v", homes, err)
+	}
+	a.kill()
+	taken, err := b.TakeOver(t.Context(), at.Away)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !taken.EventIDs() {
+		t.Error("the client's capability is forgotten")
+	}
+	for i, want := range []string{StatusCompleted, StatusFailed, StatusProcessing} {
+		id := fmt.Append(nil, i+1)
+		s, number, err := b.Resumable(token([]*Call{well, bad, running}[i], i+1), id, "alice")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if status, err := s.RequestStatus(t.Context(), number, id); err != nil || status.Status != want {
+			t.Errorf("request %s: %+v, %v", id, status, err)
+		}
+	}
+	all := b.AllResumable(t.Context(), "alice", nil)
+	if text, _ := json.Marshal(all); len(all) != 3 || all[2].ResumeToken != token(running, 3) {
+		t.Errorf("all: %s", text)
+	}
+	eventually(t, "a backend", func() bool { return b.desk.opened() == 1 })
+	b.desk.last().next(t, "tools/call")
+	if taken, err := b.Answer(t.Context(), "alice", reply, nil); !taken || err != nil {
+		t.Errorf("answer of a lost epoch: %v, %v", taken, err)
+	}
+	if taken, err := b.Cancel("alice", cancel, nil); !taken || err != nil {
+		t.Errorf("cancellation: %v, %v", taken, err)
+	}
+	b.desk.last().next(t, "notifications/cancelled")
+	wantTexts(t, "cancelled", readAll(t, taken, running.Number()), "resumePolicy", "elicitation", "cancelled by its client")
+}
+
+// readSome reads the first n messages of a stream.
+func readSome(t testing.TB, s *Session, number uint64, n int) []string {
+	t.Helper()
+	ready := make(chan struct{}, 1)
+	r, err := s.Read(t.Context(), number, 0, 0, ready)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Detach(true, true, false)
+	return some(t, r, ready, n)
+}
+
+// A call whose policy was not stored tells it when its session is taken over, before
+// anything else.
+func TestTakeOverPolicy(t *testing.T) {
+	t.Parallel()
+	f := newShelf()
+	a, b := f.add(t, "a", safeTools()), f.add(t, "b", safeTools())
+	s, err := a.New(newRequest(), "", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	begin(t, s, true, `{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"resumableRequests":{}}}}`)
+	fail := func(records []stream.Record) error {
+		if len(records) == 1 && !records[0].Note {
+			a.kill() // after the note, if they are two appends
+		}
+		return nil
+	}
+	a.node.before.Store(&fail)
+	c := begin(t, s, false, request(1))
+	a.kill()
+	wantTexts(t, "the call", readAll(t, b.take(s), c.Number()), "resumePolicy", lostWith)
+}
+
+// Webhooks are told of calls that have ended with their node, and of those that had
+// ended before and were not read, unless their clients come back in time.
+func TestTakeOverWebhooks(t *testing.T) {
+	t.Parallel()
+	f := newShelf()
+	var mu sync.Mutex
+	told := map[string]int{}
+	o := safeTools()
+	o.Ended = func(e Ended) {
+		mu.Lock()
+		defer mu.Unlock()
+		told[fmt.Sprintf("%s %s %v", e.ID, e.Webhook, e.Failed)]++
+	}
+	a, b := f.add(t, "a", safeTools()), f.add(t, "b", o)
+	a.opts.Ended = func(Ended) { t.Error("the lost node told a webhook") }
+	s := a.open("alice")
+	hooked := func(id int) string {
+		return fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"x","_meta":{"holdfast/webhook":{"url":"https://h/%d"}}}}`, id, id)
+	}
+	var calls [5]*Call
+	for i := range calls {
+		calls[i] = begin(t, s, false, hooked(i))
+	}
+	for i := range 2 { // their doors have them until the node is lost
+		a.desk.last().say(calls[i], fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"result":{}}`, i))
+	}
+	a.kill()
+	taken := b.take(s)
+	readAll(t, taken, calls[1].Number())
+	readAll(t, taken, calls[3].Number())
+	b.Close() // does not wait for who might come back
+	mu.Lock()
+	defer mu.Unlock()
+	want := map[string]int{"0 https://h/0 false": 1, "2 https://h/2 true": 1, "4 https://h/4 true": 1}
+	if fmt.Sprint(told) != fmt.Sprint(want) {
+		t.Errorf("told %v, want %v", told, want)
+	}
+}
+
+// An initialize that was in flight is made again.
+func TestTakeOverInitialize(t *testing.T) {
+	t.Parallel()
+	f := newShelf()
+	a, b := f.add(t, "a", Options{}), f.add(t, "b", Options{})
+	a.desk.mute = true
+	s, err := a.New(newRequest(), "", true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	begin(t, s, true, `{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2024-11-05"}}`)
+	a.kill()
+	taken := b.take(s)
+	wantTexts(t, "initialize", readSome(t, taken, 0, 1), `"protocolVersion":"2025-11-25"`)
+	if taken.Revision() != "2025-11-25" || b.desk.opened() != 1 {
+		t.Errorf("revision %q, %d backends", taken.Revision(), b.desk.opened())
+	}
+}
+
+// A backend that does not start holds up nobody but the calls that wait for it.
+func TestTakeOverSlowBackend(t *testing.T) {
+	t.Parallel()
+	f := newShelf()
+	a, b := f.add(t, "a", safeTools()), f.add(t, "b", safeTools())
+	s := a.open("alice")
+	lost, again := begin(t, s, false, request(1)), begin(t, s, false, safeRequest(2))
+	starts := make(chan struct{})
+	b.desk.slow = func() { <-starts }
+	a.kill()
+	ctx, stop := context.WithTimeout(t.Context(), 20*time.Second)
+	defer stop()
+	_, at, err := b.Locate(ctx, s.key, "alice")
+	if err != nil {
+		t.Fatal(err)
+	}
+	taken, err := b.TakeOver(ctx, at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantTexts(t, "lost", readAll(t, taken, lost.Number()), lostWith)
+	close(starts)
+	eventually(t, "a backend", func() bool { return b.desk.opened() == 1 })
+	b.desk.last().say(b.desk.last().next(t, "tools/call").Call, `{"jsonrpc":"2.0","id":2,"result":"late"}`)
+	wantTexts(t, "again", readAll(t, taken, again.Number()), "late")
+}
