@@ -1,7 +1,27 @@
 package server
 
-import "net/http"
+import (
+	"context"
+	"net"
+	"net/http"
+)
 
 // Gone says whether the client that a watched connection's request came from has
 // left, as far as the network knows.
 func (h *Handler) Gone(r *http.Request) bool { return h.watched.at(r).gone() }
+
+// Tunnel puts something in front of each connection to another node. It must be
+// called before there is one.
+func (h *Handler) Tunnel(wrap func(net.Conn) net.Conn) {
+	dial := h.peers.transport.DialContext
+	h.peers.transport.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		c, err := dial(ctx, network, addr)
+		if err == nil {
+			c = wrap(c)
+		}
+		return c, err
+	}
+}
+
+// Unpool has each request to another node have a connection of its own.
+func (h *Handler) Unpool() { h.peers.transport.DisableKeepAlives = true }

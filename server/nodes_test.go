@@ -1,0 +1,139 @@
+package server_test
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestAnyNode uses a session at nodes that don't have it.
+func TestAnyNode(t *testing.T) {
+	t.Parallel()
+	f := newFarm(t, 3, config{})
+	p := f.nodes[0].connect("2025-11-25", nil)
+	for i, n := range f.nodes {
+		if r := p.at(n).post(callAs(fmt.Sprint(i), "echo", `{"text":"quick"}`)); r.status != 200 || !strings.Contains(string(r.body), "quick") ||
+			r.header.Get("Content-Type") != "application/json" {
+			t.Errorf("light call at node %d: %d %v %s", i, r.status, r.header, r.body)
+		}
+		key := fmt.Sprint("k", i)
+		fl := &follower{p: p.at(n), seen: map[string]bool{}}
+		r := p.at(n).post(callAs(fmt.Sprint(10+i), "steps", fmt.Sprintf(`{"key":%q,"n":3}`, key)))
+		if err := fl.take(r); err != nil || fl.check(3) != nil || f.runs(key) != 1 {
+			t.Errorf("call at node %d: %v %v, %d runs: %d %s", i, err, fl.check(3), f.runs(key), r.status, r.body)
+		}
+		for name := range r.header {
+			if strings.HasPrefix(name, "Holdfast-") {
+				t.Errorf("the client sees %s", name)
+			}
+		}
+	}
+	if n := f.nodes[1].sessions.Sessions() + f.nodes[2].sessions.Sessions(); n != 0 {
+		t.Errorf("%d sessions moved", n)
+	}
+	for _, n := range f.nodes {
+		bad := *p.at(n)
+		bad.id = "made up"
+		for method, body := range map[string]string{"POST": call("echo", "{}"), "GET": "", "DELETE": ""} {
+			if r := bad.open(method, "/mcp", body).all(); r.status != http.StatusNotFound {
+				t.Errorf("%s of a made-up session: %d", method, r.status)
+			}
+		}
+	}
+	if r := p.at(f.nodes[2]).open("DELETE", "/mcp", "").all(); r.status != http.StatusNoContent {
+		t.Errorf("DELETE: %d %s", r.status, r.body)
+	}
+	for i, n := range f.nodes {
+		if r := p.at(n).post(call("echo", "{}")); r.status != http.StatusNotFound {
+			t.Errorf("POST to a deleted session at node %d: %d %s", i, r.status, r.body)
+		}
+	}
+}
+
+// TestRestartIdle is failure 1: the node of an idle session is lost.
+func TestRestartIdle(t *testing.T) {
+	t.Parallel()
+	f := newFarm(t, 3, config{})
+	p := f.nodes[0].connect("2025-11-25", nil)
+	f.nodes[0].kill()
+	fl := &follower{p: p.at(f.nodes[1]), seen: map[string]bool{}}
+	began := time.Now()
+	r := p.at(f.nodes[1]).post(call("steps", `{"key":"k","n":2}`))
+	if err := fl.take(r); err != nil || fl.check(2) != nil || f.runs("k") != 1 {
+		t.Errorf("%v %v, %d runs: %d %s", err, fl.check(2), f.runs("k"), r.status, r.body)
+	}
+	t.Log("after", time.Since(began))
+}
+
+// TestOwnerLost is failure 2: the node that runs a call is lost, while its client is
+// connected to another. The client is told the end on the connection that it has.
+func TestOwnerLost(t *testing.T) {
+	t.Parallel()
+	for _, x := range []struct {
+		name, call, want string
+		runs             int
+	}{
+		{"unsafe", call("hold", `{}`), "outcome unknown", 0},
+		{"safe", call("safe_steps", `{"key":"k","n":20,"pause":50}`), "done", 2},
+	} {
+		for _, version := range []string{"2025-06-18", "2025-11-25"} {
+			t.Run(x.name+" "+version, func(t *testing.T) {
+				t.Parallel()
+				f := newFarm(t, 3, config{})
+				p := f.nodes[0].connect(version, nil)
+				p.at(f.nodes[0]).post(`{"jsonrpc":"2.0","id":"l","method":"tools/list"}`)
+				w := p.at(f.nodes[1]).open("POST", "/mcp", x.call)
+				fl := &follower{p: p.at(f.nodes[1]), seen: map[string]bool{}}
+				if w.head().StatusCode != 200 {
+					t.Fatalf("%d", w.head().StatusCode)
+				}
+				if x.runs > 0 {
+					w.message()
+					w.message()
+				}
+				eventually(t, "the call to run", func() bool { return f.nodes[0].sessions.Calls() > 0 })
+				f.nodes[0].kill()
+				began := time.Now()
+				if err := fl.rest(w); err != nil {
+					t.Fatal(err)
+				}
+				t.Log("after", time.Since(began))
+				end := fl.got[len(fl.got)-1]
+				if !strings.Contains(string(end.Raw), x.want) || f.runs("k") != x.runs {
+					t.Errorf("ended with %s after %d runs", end.Raw, f.runs("k"))
+				}
+			})
+		}
+	}
+}
+
+// TestOwnerLostListening loses the node of a standalone stream. What is said on it
+// afterwards arrives on the same connection.
+func TestOwnerLostListening(t *testing.T) {
+	t.Parallel()
+	for _, version := range []string{"2025-06-18", "2025-11-25"} {
+		t.Run(version, func(t *testing.T) {
+			t.Parallel()
+			f := newFarm(t, 3, config{})
+			p := f.nodes[0].connect(version, nil)
+			w := p.at(f.nodes[1]).open("GET", "/mcp", "")
+			if w.head().StatusCode != 200 {
+				t.Fatalf("%d", w.head().StatusCode)
+			}
+			say := func(n *farmNode, text string) {
+				if r := p.at(n).post(fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/unrelated","params":{"data":%q}}`, text)); r.status != 202 {
+					t.Fatalf("%d %s", r.status, r.body)
+				}
+				if ev := w.message(); !strings.Contains(string(ev.Data), text) {
+					t.Errorf("got %s, want %s", ev.Data, text)
+				}
+			}
+			say(f.nodes[2], "one")
+			f.nodes[0].kill()
+			say(f.nodes[2], "two")
+			say(f.nodes[1], "three")
+		})
+	}
+}

@@ -1,0 +1,155 @@
+package server_test
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+)
+
+// A cutter cuts connections between nodes after so many bytes.
+type cutter struct {
+	reads, writes atomic.Int64 // that are left to the next connection; negative: any number
+	was           atomic.Int64 // connections
+}
+
+// arm has the next connection, and no other, cut.
+func (c *cutter) arm(reads, writes int) {
+	c.reads.Store(int64(reads))
+	c.writes.Store(int64(writes))
+}
+
+func (c *cutter) wrap(below net.Conn) net.Conn {
+	c.was.Add(1)
+	return &cutConn{Conn: below, reads: c.reads.Swap(-1), writes: c.writes.Swap(-1)}
+}
+
+type cutConn struct {
+	net.Conn
+	mu            sync.Mutex
+	reads, writes int64
+}
+
+func (c *cutConn) most(left *int64, n int) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if *left < 0 {
+		return n
+	}
+	n = int(min(int64(n), *left))
+	*left -= int64(n)
+	return n
+}
+
+func (c *cutConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if m := c.most(&c.reads, n); m < n || err == nil && c.spent(&c.reads) {
+		c.Close()
+		if m == 0 {
+			return 0, io.ErrUnexpectedEOF
+		}
+		return m, nil
+	}
+	return n, err
+}
+
+func (c *cutConn) spent(left *int64) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return *left == 0
+}
+
+func (c *cutConn) Write(b []byte) (int, error) {
+	m := c.most(&c.writes, len(b))
+	n, err := c.Conn.Write(b[:m])
+	if m < len(b) {
+		c.Close()
+		return n, io.ErrClosedPipe
+	}
+	return n, err
+}
+
+// TestTunnelCutAnywhere cuts the connection between the node that a client has and
+// the one that runs its call, after every number of bytes in either direction. The
+// client, whose own connection is whole, is told everything once and in order, and
+// the tool runs once.
+func TestTunnelCutAnywhere(t *testing.T) {
+	t.Parallel()
+	for _, version := range []string{"2025-06-18", "2025-11-25"} {
+		for _, way := range []string{"reads", "writes"} {
+			t.Run(version+" "+way, func(t *testing.T) {
+				t.Parallel()
+				f := newFarm(t, 2, config{})
+				var cut cutter
+				cut.arm(-1, -1)
+				f.nodes[1].Tunnel(cut.wrap)
+				f.nodes[1].Unpool()
+				p := f.nodes[0].connect(version, nil).at(f.nodes[1])
+				most := 1
+				for at := 0; at < most; at += 7 {
+					key := fmt.Sprint(way, at)
+					if way == "reads" {
+						cut.arm(at, -1)
+					} else {
+						cut.arm(-1, at)
+					}
+					fl := &follower{p: p, seen: map[string]bool{}}
+					before := cut.was.Load()
+					r := p.post(callAs(fmt.Sprint(at), "steps", fmt.Sprintf(`{"key":%q,"n":2}`, key)))
+					if err := fl.take(r); err != nil {
+						t.Errorf("cut after %d bytes: %v", at, err)
+					}
+					if err := fl.check(2); err != nil || f.runs(key) != 1 {
+						t.Fatalf("cut after %d bytes: %v, %d runs: %d %q", at, err, f.runs(key), r.status, r.body)
+					}
+					if cut.was.Load() > before+1 {
+						most = at + 100 // it was cut: further on it may be, too
+					}
+				}
+				t.Log("up to", most)
+			})
+		}
+	}
+}
+
+// TestTunnelLightCut does so with calls that may be made again.
+func TestTunnelLightCut(t *testing.T) {
+	t.Parallel()
+	f := newFarm(t, 2, config{})
+	var cut cutter
+	cut.arm(-1, -1)
+	f.nodes[1].Tunnel(cut.wrap)
+	f.nodes[1].Unpool()
+	p := f.nodes[0].connect("2025-11-25", nil).at(f.nodes[1])
+	p.post(`{"jsonrpc":"2.0","id":"l","method":"tools/list"}`)
+	for at := range 300 {
+		if cut.arm(at, -1); at%2 == 1 {
+			cut.arm(-1, 4*at)
+		}
+		if r := p.post(callAs(fmt.Sprint(at), "echo", `{"text":"quick"}`)); r.status != 200 || !strings.Contains(string(r.body), "quick") {
+			t.Fatalf("cut after %d: %d %s", at, r.status, r.body)
+		}
+	}
+}
+
+// TestForgedVisit sends what nodes tell each other from outside. It means nothing.
+func TestForgedVisit(t *testing.T) {
+	t.Parallel()
+	f := newFarm(t, 2, config{})
+	alice := f.nodes[0].connect("2025-11-25", http.Header{"Authorization": {"alice"}})
+	visit := `Holdfast-Visit: eyJwcmluY2lwYWwiOiJhbGljZSJ9` // {"principal":"alice"}
+	for i, n := range f.nodes {
+		bob := *alice.at(n)
+		bob.header = http.Header{"Authorization": {"bob"}}
+		if r := bob.post(call("echo", `{}`), visit); r.status != http.StatusNotFound {
+			t.Errorf("node %d: %d %s", i, r.status, r.body)
+		}
+		if r := alice.at(n).post(call("echo", `{"text":"hers"}`), visit, "Holdfast-At: x"); r.status != http.StatusOK {
+			t.Errorf("node %d: %d %s", i, r.status, r.body)
+		}
+	}
+}
