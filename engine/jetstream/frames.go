@@ -66,6 +66,5 @@ func (l *Log) Trim(ctx context.Context, key string, before uint64) error {
 	if err != nil {
 		return err
 	}
-	_, err = l.ask(ctx, "STREAM.PURGE."+l.events, request)
-	return err
+	return l.ask(ctx, "STREAM.PURGE."+l.events, request, new(failure))
 }

@@ -25,8 +25,14 @@ import (
 )
 
 const (
-	// attempt is how long the engine has to answer one request.
+	// attempt is how long the engine has to store a message. What it does with one
+	// after that is not known; so it is as short as it can be without making doubts
+	// where there is just a lot to do.
 	attempt = 2 * time.Second
+	// reading is how long it has to answer what can be asked again, and asking after
+	// how long that is done.
+	reading = 5 * time.Second
+	asking  = time.Second
 	// opening is how long it has to be there at all.
 	opening = 15 * time.Second
 	// closing bounds what is done for others before an end.

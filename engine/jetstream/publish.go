@@ -18,19 +18,20 @@ import (
 
 // Error codes of JetStream's that we know more about.
 const (
-	codeAccount   = 10002 // the account has no room
-	codeNoPeers   = 10005 // too few servers for as many replicas
-	codeNotReady  = 10008 // no leader of the cluster
-	codeNoLeader  = 10009
-	codeResources = 10023 // the server has no room
-	codeNoMessage = 10037
-	codeStorage   = 10047 // the server has no room for a new stream
-	codeTooLarge  = 10054
-	codeInUse     = 10058 // the stream is there, with other settings
-	codeWrongLast = 10071 // somebody else has written
-	codeReplicas  = 10074 // this server is not in a cluster
-	codeNotStored = 10077
-	codeInFlight  = 10164 // somebody is writing
+	codeAccount    = 10002 // the account has no room
+	codeNoPeers    = 10005 // too few servers for as many replicas
+	codeNotReady   = 10008 // no leader of the cluster
+	codeNoLeader   = 10009
+	codeResources  = 10023 // the server has no room
+	codeNoMessage  = 10037
+	codeStorage    = 10047 // the server has no room for a new stream
+	codeTooLarge   = 10054
+	codeNotDeleted = 10057 // there is no such message
+	codeInUse      = 10058 // the stream is there, with other settings
+	codeWrongLast  = 10071 // somebody else has written
+	codeReplicas   = 10074 // this server is not in a cluster
+	codeNotStored  = 10077
+	codeInFlight   = 10164 // somebody is writing
 )
 
 // code returns JetStream's code for an error, or 0.

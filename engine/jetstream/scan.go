@@ -1,10 +1,13 @@
 package jetstream
 
 import (
+	"bytes"
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -53,27 +56,16 @@ func (l *Log) next(ctx context.Context, name, subject string, after uint64) (sto
 }
 
 func (l *Log) one(ctx context.Context, name string, request []byte) (stored, bool, error) {
-	data, err := l.ask(ctx, "STREAM.MSG.GET."+name, request)
+	var answer found
+	err := l.ask(ctx, "STREAM.MSG.GET."+name, request, &answer)
+	if code(err) == codeNoMessage {
+		return stored{}, false, nil
+	}
 	if err != nil {
-		if code(err) == codeNoMessage {
-			return stored{}, false, nil
-		}
 		return stored{}, false, err
 	}
-	var answer struct {
-		Message struct {
-			Subject string    `json:"subject"`
-			Seq     uint64    `json:"seq"`
-			Header  []byte    `json:"hdrs"`
-			Data    []byte    `json:"data"`
-			Time    time.Time `json:"time"`
-		} `json:"message"`
-	}
-	if err := json.Unmarshal(data, &answer); err != nil {
-		return stored{}, false, unavailable(fmt.Errorf("reading an answer: %w", err))
-	}
 	is := answer.Message
-	m := stored{at: is.Seq, subject: is.Subject, time: is.Time, data: is.Data}
+	m := stored{at: is.Seq, subject: is.Subject, time: is.Time, data: answer.data}
 	if len(is.Header) > 0 {
 		h, err := nats.DecodeHeadersMsg(is.Header)
 		if err == nil {
@@ -86,37 +78,100 @@ func (l *Log) one(ctx context.Context, name string, request []byte) (stored, boo
 	return m, true, nil
 }
 
-// ask makes a request of JetStream's interface, which can be made twice, and returns
-// the answer, if it is not an error. Where there is just no leader nobody answers: it
-// asks again, as long as an attempt may last.
-func (l *Log) ask(ctx context.Context, what string, request []byte) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, attempt)
+// found is an answer with a message.
+type found struct {
+	failure
+	Message struct {
+		Subject string    `json:"subject"`
+		Seq     uint64    `json:"seq"`
+		Header  []byte    `json:"hdrs"`
+		Time    time.Time `json:"time"`
+	} `json:"message"`
+	data []byte
+}
+
+// read reads an answer. What the message says, in base64, may be megabytes, and a JSON
+// parser takes its time for each.
+func (f *found) read(answer []byte) error {
+	const name = `"data":"`
+	if i := bytes.Index(answer, []byte(name)); i > 0 {
+		text, rest, _ := bytes.Cut(answer[i+len(name):], []byte(`"`))
+		f.data = make([]byte, base64.StdEncoding.DecodedLen(len(text)))
+		n, err := base64.StdEncoding.Decode(f.data, text)
+		if err != nil {
+			return err
+		}
+		f.data = f.data[:n]
+		answer = slices.Concat(answer[:i], []byte(name+`"`), rest)
+	}
+	return json.Unmarshal(answer, f)
+}
+
+// An answer is read from what came.
+type answer interface {
+	read(data []byte) error
+	failed() error
+}
+
+// A failure is in an answer instead of what was asked for.
+type failure struct {
+	Error *jetstream.APIError `json:"error"`
+}
+
+func (f *failure) read(data []byte) error { return json.Unmarshal(data, f) }
+
+func (f *failure) failed() error {
+	if f.Error == nil {
+		return nil
+	}
+	return f.Error
+}
+
+// ask makes a request of JetStream's interface, which must be one that can be made
+// twice: where there is just no leader nobody answers, and it asks again.
+func (l *Log) ask(ctx context.Context, what string, request []byte, to answer) error {
+	ctx, cancel := context.WithTimeout(ctx, reading)
 	defer cancel()
 	for {
-		answer, err := l.askOnce(ctx, what, request)
-		if err == nil || ctx.Err() != nil || !transient(err) || !pause(ctx, 20*time.Millisecond) {
-			return answer, err
+		m, err := l.answer(ctx, "$JS.API."+what, request)
+		if err == nil {
+			if err := to.read(m.Data); err != nil {
+				return unavailable(fmt.Errorf("reading an answer: %w", err))
+			}
+			err = to.failed()
+		}
+		switch {
+		case err == nil:
+			return nil
+		case !transient(err) || !pause(ctx, 20*time.Millisecond):
+			return unavailable(err)
 		}
 	}
 }
 
-func (l *Log) askOnce(ctx context.Context, what string, request []byte) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, attempt/4)
-	defer cancel()
-	reply, err := l.nc.RequestWithContext(ctx, "$JS.API."+what, request)
-	if err != nil {
-		return nil, unavailable(err)
+// answer returns the first answer to a request, which it makes again when there is
+// none: no one may have led when it came.
+func (l *Log) answer(ctx context.Context, subject string, request []byte) (*nats.Msg, error) {
+	to, answers, done := l.replies.expect(1)
+	defer done()
+	for wait := asking; ; wait *= 2 {
+		if err := l.nc.PublishRequest(subject, to, request); err != nil {
+			return nil, err
+		}
+		again := time.NewTimer(wait)
+		select {
+		case m := <-answers:
+			again.Stop()
+			if m.Header.Get("Status") == "503" {
+				return nil, nats.ErrNoResponders
+			}
+			return m, nil
+		case <-again.C:
+		case <-ctx.Done():
+			again.Stop()
+			return nil, ctx.Err()
+		}
 	}
-	var answer struct {
-		Error *jetstream.APIError `json:"error"`
-	}
-	if err := json.Unmarshal(reply.Data, &answer); err != nil {
-		return nil, unavailable(fmt.Errorf("reading an answer: %w", err))
-	}
-	if answer.Error != nil {
-		return nil, unavailable(answer.Error)
-	}
-	return reply.Data, nil
 }
 
 // A scan reads many messages, from whichever server has them. Such a server may lag
@@ -177,12 +232,12 @@ func (s *scan) batch(ctx context.Context, yield func(stored) bool) (pending uint
 	if err := s.nc.PublishRequest("$JS.API.DIRECT.GET."+s.stream, subject, request); err != nil {
 		return 0, false, unavailable(err)
 	}
-	silence := time.NewTimer(attempt)
+	silence := time.NewTimer(reading)
 	defer silence.Stop()
 	for {
 		select {
 		case m := <-answers:
-			silence.Reset(attempt)
+			silence.Reset(reading)
 			if status := m.Header.Get("Status"); status != "" && len(m.Data) == 0 {
 				pending, err := ended(status, m.Header)
 				return pending, true, err

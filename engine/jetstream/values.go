@@ -86,7 +86,10 @@ func (l *Log) Remove(ctx context.Context, key string, was uint64) error {
 
 // erase deletes a message where there is no room for one that would take its place.
 func (l *Log) erase(ctx context.Context, at uint64) error {
-	_, err := l.ask(ctx, "STREAM.MSG.DELETE."+l.values, fmt.Appendf(nil, `{"seq":%d,"no_erase":true}`, at))
+	err := l.ask(ctx, "STREAM.MSG.DELETE."+l.values, fmt.Appendf(nil, `{"seq":%d,"no_erase":true}`, at), new(failure))
+	if code(err) == codeNoMessage || code(err) == codeNotDeleted {
+		return nil // it has gone meanwhile
+	}
 	return err
 }
 
