@@ -16,11 +16,14 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"holdfast/engine/jetstream/natstest"
 )
 
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == "stdio" {
-		stdio()
+	natstest.Main() // if it is to be a NATS server
+	if len(os.Args) > 1 && modes[os.Args[1]] != nil {
+		modes[os.Args[1]](os.Args[2:])
 		return
 	}
 	dir, err := os.MkdirTemp("", "holdfast-e2e-")
@@ -35,8 +38,18 @@ func TestMain(m *testing.M) {
 	}
 	built = filepath.Join(dir, "holdfast")
 	code := m.Run()
+	stopShared()
 	_ = os.RemoveAll(dir)
 	os.Exit(code)
+}
+
+// modes are what the test binary does when it is started again, by its first
+// argument.
+var modes = map[string]func(args []string){
+	"stdio":  func([]string) { stdio() },
+	"worker": worker,
+	"node":   libraryNode,
+	"piped":  piped,
 }
 
 // built is where the program is built, once, by the first test that needs it.
@@ -229,4 +242,14 @@ func run(t *testing.T, name string, args ...string) []byte {
 		t.Fatal(err)
 	}
 	return out
+}
+
+// eventually waits until ok.
+func eventually(t *testing.T, what string, atMost time.Duration, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(atMost); !ok(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%s: not within %v", what, atMost)
+		}
+	}
 }

@@ -57,16 +57,6 @@ func children(pid int) (pids []int) {
 	return pids
 }
 
-// eventually waits until ok.
-func eventually(t *testing.T, what string, atMost time.Duration, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(atMost); !ok(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%s: not within %v", what, atMost)
-		}
-	}
-}
-
 // Failure 9: holdfast is killed with sessions that are idle, in a call, and have
 // started daemons. Nothing that it started is left.
 func TestKilled(t *testing.T) {

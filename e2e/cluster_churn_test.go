@@ -1,0 +1,148 @@
+package e2e
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"holdfast/engine/jetstream/natstest"
+)
+
+var churned = flag.Int("cluster.churn", 600, "how many sessions TestClusterChurn opens; FAILURES asks for 100000")
+
+// Failure 12: many sessions are opened, used once, and left. What they took is given
+// back: goroutines and memory of the nodes, and their records in the engine. A session
+// in a call does not count as idle.
+func TestClusterChurn(t *testing.T) {
+	t.Parallel()
+	eachEngine(t, false, func(t *testing.T, e *enginery) {
+		const ttl = 3 * time.Second
+		f := newFleet(t, e, shape{library: true, flags: []string{"--session-ttl", ttl.String(), "--keep", "2s"}})
+		f.churn(60) // so that pools and caches are there
+		before := f.settled()
+		records := e.records(t)
+		busy := request{tool: "work", args: workArgs{ID: callID(t, "busy"), Steps: 3, MS: int((2*ttl + time.Second).Milliseconds())}}
+		told := make(chan *tale, 1)
+		r := f.client(f.balanced, f.balanced)
+		go func() { told <- r.call(bounded(t, 30*time.Second), busy) }()
+		f.churn(*churned)
+		most := e.records(t)
+		if s := <-told; s.wrong(busy) != nil || s.unknown() {
+			t.Errorf("who was busy: %v, heard %q", s.wrong(busy), s.heard)
+		}
+		eventually(t, "the sessions' records are gone", 20*time.Second, func() bool { return e.records(t) <= records })
+		t.Logf("keys in the engine: %d at first, %d at most, %d now", records, most, e.records(t))
+		after := f.settled()
+		for i, n := range f.nodes {
+			t.Logf("node %s: %d goroutines and %d KiB, then %d and %d KiB", n.name,
+				before[i].goroutines, before[i].heap>>10, after[i].goroutines, after[i].heap>>10)
+			if after[i].goroutines > before[i].goroutines+20 || after[i].heap > before[i].heap+4<<20+uint64(*churned)*200 {
+				t.Errorf("node %s did not give back what it took", n.name)
+			}
+		}
+	})
+}
+
+// churn opens sessions, uses each once and leaves it.
+func (f *fleet) churn(sessions int) {
+	limit := make(chan struct{}, 16)
+	own := &http.Transport{MaxIdleConnsPerHost: 16}
+	defer own.CloseIdleConnections()
+	var all sync.WaitGroup
+	ctx, stop := context.WithTimeout(f.t.Context(), time.Minute+time.Duration(sessions)*20*time.Millisecond)
+	defer stop()
+	for i := range sessions {
+		limit <- struct{}{}
+		all.Go(func() {
+			defer func() { <-limit }()
+			r := &roamer{at: f.balanced, http: &http.Client{Transport: own}}
+			if err := r.initialize(ctx); err != nil {
+				f.t.Error(err)
+				return
+			}
+			q := request{tool: []string{"work", "look"}[i%2], args: workArgs{ID: callID(f.t, sessions, i)}}
+			if s := r.call(ctx, q); s.wrong(q) != nil || s.unknown() {
+				f.t.Errorf("%v, heard %q", s.wrong(q), s.heard)
+			}
+		})
+	}
+	all.Wait()
+}
+
+type usage struct {
+	goroutines int
+	heap       uint64 // bytes
+}
+
+// settled is what the nodes use once that does not shrink any more.
+func (f *fleet) settled() []usage {
+	all := make([]usage, len(f.nodes))
+	for i, n := range f.nodes {
+		for same, tries := 0, 0; same < 3 && tries < 40; tries++ {
+			u := n.usage()
+			if same++; all[i].goroutines == 0 || u.goroutines < all[i].goroutines || u.heap < all[i].heap-all[i].heap/50 {
+				all[i], same = u, 0
+			}
+			time.Sleep(200 * time.Millisecond)
+		}
+	}
+	return all
+}
+
+func (n *node) usage() (u usage) {
+	n.t.Helper()
+	resp, err := http.Get("http://" + n.admin + "/")
+	if err != nil {
+		n.t.Error(err)
+		return u
+	}
+	defer resp.Body.Close()
+	said, err := io.ReadAll(resp.Body)
+	if err == nil {
+		_, err = fmt.Sscan(string(said), &u.goroutines, &u.heap)
+	}
+	if err != nil {
+		n.t.Error(err)
+	}
+	return u
+}
+
+// records is how many keys the engine has, beside those that live for a day (claims).
+func (e *enginery) records(t *testing.T) int {
+	t.Helper()
+	if e.redis != nil {
+		var n int
+		for key := range strings.FieldsSeq(e.redis.MustDo("KEYS", "*")) {
+			if strings.Contains(key, ":v:") {
+				n++
+			}
+		}
+		return n
+	}
+	nc, err := nats.Connect(e.url(e.addrs), nats.UserInfo(natstest.User, natstest.Password))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	streams := js.ListStreams(bounded(t, 10*time.Second))
+	for s := range streams.Info() {
+		if s.Config.AllowMsgTTL && strings.HasPrefix(s.Config.Name, e.prefix) {
+			n += int(s.State.Msgs)
+		}
+	}
+	return n
+}

@@ -1,0 +1,119 @@
+package e2e
+
+import (
+	"context"
+	"flag"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+var deployClients = flag.Int("cluster.deploy", 24, "how many clients TestClusterDeploy has; FAILURES asks for 1000")
+
+// Failure 8: each node in turn is told to stop and is replaced, under clients with
+// calls and open streams. The front asks whether nodes are ready, as load balancers
+// do. No call is lost, none is cut short or runs twice, and the nodes exit with 0.
+// Some clients come back for ever, and some give up after two tries.
+func TestClusterDeploy(t *testing.T) {
+	t.Parallel()
+	eachEngine(t, false, func(t *testing.T, e *enginery) {
+		f := newFleet(t, e, shape{flags: []string{"--drain", "10s"}})
+		watched, stopWatching := context.WithCancel(t.Context())
+		var all sync.WaitGroup
+		f.front.watch(watched, &all, f.nodes)
+		sum := newScore()
+		ctx, stop := context.WithCancel(t.Context())
+		var idle atomic.Int64
+		for i := range *deployClients {
+			r := f.client(f.balanced, f.balanced)
+			switch i % 3 {
+			case 0:
+				all.Go(func() { f.listen(ctx, r, &idle) })
+			case 1:
+				r.tries = 2
+				fallthrough
+			default:
+				all.Go(func() { f.keepCalling(ctx, i, r, sum) })
+			}
+		}
+		for _, n := range f.nodes {
+			time.Sleep(500 * time.Millisecond) // calls go on
+			began := time.Now()
+			if err := n.terminate(14 * time.Second); err != nil {
+				t.Errorf("node %s: %v", n.name, err)
+			}
+			t.Logf("node %s took %v to end", n.name, time.Since(began).Round(time.Millisecond))
+			n.restart()
+			eventually(t, "the new node is ready", 10*time.Second, func() bool { return n.ready() == http.StatusOK })
+		}
+		stop()
+		stopWatching()
+		ended := make(chan struct{})
+		go func() { defer close(ended); all.Wait() }()
+		select {
+		case <-ended:
+		case <-time.After(70 * time.Second):
+			t.Fatal("some clients are still waiting")
+		}
+		sum.report(t, 0)
+		if sum.unknown+sum.unsure+sum.again > 0 {
+			t.Errorf("%d calls were told that nobody knows, %d were cut off before they could know, %d ran again: want 0",
+				sum.unknown, sum.unsure, sum.again)
+		}
+		t.Logf("%d times who listens came back", idle.Load())
+	})
+}
+
+// listen keeps a standalone stream open, as an idle client does.
+func (f *fleet) listen(ctx context.Context, r *roamer, again *atomic.Int64) {
+	s := &tale{ids: make(map[string]bool), retry: 100 * time.Millisecond}
+	for ctx.Err() == nil {
+		header := map[string]string{}
+		if s.lastID != "" {
+			header["Last-Event-ID"] = s.lastID
+		}
+		resp, err := r.send(ctx, "GET", header, "")
+		if err == nil {
+			err = r.take(s, 0, resp)
+			resp.Body.Close()
+			if s.err != nil {
+				f.t.Errorf("who listens: %v", err)
+				return
+			}
+			again.Add(1)
+		}
+		select {
+		case <-time.After(s.retry):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// watch has the front pass over nodes that say that they are not ready, until ctx is
+// done.
+func (f *front) watch(ctx context.Context, all *sync.WaitGroup, nodes []*node) {
+	var mu sync.Mutex
+	out := make(map[*node]bool)
+	for _, n := range nodes {
+		all.Go(func() {
+			for tick := time.NewTicker(50 * time.Millisecond); ctx.Err() == nil; <-tick.C {
+				status := n.ready()
+				mu.Lock()
+				out[n] = status != http.StatusOK
+				mu.Unlock()
+			}
+		})
+	}
+	f.nodes = func() (addrs []string) {
+		mu.Lock()
+		defer mu.Unlock()
+		for _, n := range nodes {
+			if !out[n] {
+				addrs = append(addrs, n.address())
+			}
+		}
+		return addrs
+	}
+}

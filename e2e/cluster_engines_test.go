@@ -1,0 +1,142 @@
+package e2e
+
+import (
+	"crypto/rand"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"holdfast/engine/jetstream/natstest"
+	"holdfast/engine/redis/redistest"
+)
+
+// An enginery is an engine that nodes share.
+type enginery struct {
+	name  string
+	addrs []string // of its servers
+	// url is what nodes are told, if they reach the servers at these addresses.
+	url func(addrs []string) string
+
+	// One of these is there. prefix is what all is called in a NATS that others use too.
+	redis  *redistest.Server
+	nats   *natstest.Servers
+	prefix string
+}
+
+// eachEngine runs a test over every engine that nodes can share. processes says that
+// the test is going to kill or stop its servers.
+func eachEngine(t *testing.T, processes bool, test func(t *testing.T, e *enginery)) {
+	if testing.Short() {
+		t.Skip("several nodes over an engine take their time: not with -short")
+	}
+	t.Run("redis", func(t *testing.T) {
+		t.Parallel()
+		s := redistest.Start(t)
+		test(t, &enginery{
+			name:  "redis",
+			addrs: []string{s.Addr()},
+			url:   func(addrs []string) string { return "redis://" + addrs[0] + "/0" },
+			redis: s,
+		})
+	})
+	t.Run("jetstream", func(t *testing.T) {
+		t.Parallel()
+		start := sharedNATS
+		if processes {
+			start = natstest.Processes
+		}
+		s := start(t)
+		e := &enginery{name: "jetstream", prefix: rand.Text(), nats: s}
+		for i := range s.Len() {
+			e.addrs = append(e.addrs, s.Addr(i))
+		}
+		e.url = func(addrs []string) string {
+			return "nats://" + natstest.User + ":" + natstest.Password + "@" + strings.Join(addrs, ",") + "?prefix=" + e.prefix
+		}
+		test(t, e)
+	})
+}
+
+// The JetStream servers of all tests that don't disturb them.
+var (
+	shared   sync.Mutex
+	sharedIn *natstest.Servers
+)
+
+// sharedNATS starts them, if they are not there.
+func sharedNATS(t testing.TB) *natstest.Servers {
+	t.Helper()
+	shared.Lock()
+	defer shared.Unlock()
+	if sharedIn == nil {
+		s, err := natstest.Start(filepath.Join(filepath.Dir(built), "nats"), 3)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sharedIn = s
+	}
+	return sharedIn
+}
+
+// stopShared ends them.
+func stopShared() {
+	shared.Lock()
+	defer shared.Unlock()
+	if sharedIn != nil {
+		sharedIn.Close()
+	}
+}
+
+// kill kills a server of the engine, with SIGKILL if it is a process: the one that
+// matters most.
+func (e *enginery) kill(t *testing.T) (restart func()) {
+	t.Helper()
+	if e.redis != nil {
+		e.redis.Kill()
+		return e.redis.Restart
+	}
+	i := e.leader(t)
+	e.nats.Kill(i)
+	return func() {
+		if err := e.nats.Restart(i); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// leader is the server that leads most of the streams.
+func (e *enginery) leader(t *testing.T) int {
+	t.Helper()
+	nc, err := nats.Connect(e.url(e.addrs), nats.UserInfo(natstest.User, natstest.Password))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leads := make(map[string]int)
+	streams := js.ListStreams(bounded(t, 10*time.Second))
+	for s := range streams.Info() {
+		if s.Cluster != nil && s.State.Msgs > 0 {
+			leads[s.Cluster.Leader]++
+		}
+	}
+	if err := streams.Err(); err != nil {
+		t.Fatal(err)
+	}
+	best := 0
+	for i := range e.nats.Len() {
+		if leads[fmt.Sprint("n", i)] > leads[fmt.Sprint("n", best)] {
+			best = i
+		}
+	}
+	return best
+}

@@ -1,0 +1,209 @@
+package e2e
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"holdfast"
+	"holdfast/engine"
+)
+
+// fileEngine is a directory, for one node.
+func fileEngine(t *testing.T) *enginery {
+	dir := t.TempDir()
+	return &enginery{name: "file", url: func([]string) string { return "file:" + dir }}
+}
+
+// One node with its calls on disk is killed, and started again with the same
+// directory and port. (Failures 1, 2 and 7)
+func TestFile(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, fileEngine(t), shape{nodes: 1})
+	n := f.nodes[0]
+	at := fixed(n.url())
+	ctx := bounded(t, 60*time.Second)
+	idle, asks := f.client(at, at), f.client(at, at)
+	done := request{tool: "work", key: `"done"`, args: workArgs{ID: callID(t, "done"), Steps: 2, MS: 20}}
+	first := &tale{ids: make(map[string]bool)}
+	if asks.stay(ctx, first, 7, done); first.wrong(done) != nil || first.unknown() {
+		t.Fatalf("%v, heard %q", first.wrong(done), first.heard)
+	}
+
+	requests := []request{
+		{tool: "work", args: workArgs{ID: callID(t, "work"), Steps: 100, MS: 20_000}},
+		{tool: "look", args: workArgs{ID: callID(t, "look"), Steps: 10, MS: 1_000}},
+		{tool: "work", key: `"cut"`, args: workArgs{ID: callID(t, "cut"), Steps: 100, MS: 20_000}},
+	}
+	told := make([]chan *tale, len(requests))
+	for i, q := range requests {
+		r := f.client(at, at)
+		told[i] = make(chan *tale, 1)
+		go func() { told[i] <- r.call(ctx, q) }()
+	}
+	for _, q := range requests {
+		eventually(t, "the calls run", 10*time.Second, func() bool { return f.runs(q.args.ID) == 1 })
+	}
+	time.Sleep(300 * time.Millisecond) // they say something
+	killed := time.Now()
+	n.kill()
+	if err := n.start(n.address()); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("it serves again after %v", time.Since(killed).Round(time.Millisecond))
+	for i, q := range requests {
+		s := <-told[i]
+		if err := s.wrong(q); err != nil || !s.over() || s.unknown() != (q.tool == "work") {
+			t.Errorf("%s: %v, heard %q", q.tool, err, s.heard)
+		}
+		t.Logf("%s: ended after %v", q.tool, s.ended.Sub(killed).Round(time.Millisecond))
+	}
+	f.wantRuns(requests[0].args.ID, 1, 1)
+	f.wantRuns(requests[1].args.ID, 2, 2)
+	f.wantRuns(requests[2].args.ID, 1, 1)
+	again := &tale{ids: make(map[string]bool)}
+	if asks.stay(ctx, again, 7, done); again.wrong(done) != nil || again.unknown() {
+		t.Errorf("asked again: %v, heard %q", again.wrong(done), again.heard)
+	}
+	f.wantRuns(done.args.ID, 1, 1)
+	q := request{tool: "work", args: workArgs{ID: callID(t, "idle"), Steps: 2, MS: 20}}
+	if s := idle.call(ctx, q); s.wrong(q) != nil || s.unknown() {
+		t.Errorf("who was idle: %v, heard %q", s.wrong(q), s.heard)
+	}
+	f.wantRuns(q.args.ID, 1, 1)
+	stranger := &roamer{at: at, session: strings.Repeat("x", len(idle.session)), http: idle.http}
+	if status, said := status(t, stranger, "GET", nil, ""); status != http.StatusNotFound {
+		t.Errorf("a session that never was: %d: %s", status, said)
+	}
+}
+
+// piped makes the test binary an MCP server on standard input and output that resumes
+// requests (SEP-975), and keeps its calls in a directory.
+func piped(args []string) {
+	err := func() error {
+		ctx := context.Background()
+		store, err := engine.Open(ctx, args[0], engine.Options{})
+		if err != nil {
+			return err
+		}
+		work := workServer(args[1])
+		handler := holdfast.NewHandler(func(*http.Request) *mcp.Server { return work }, &holdfast.Options{Store: store})
+		if err := handler.ServeConn(ctx, os.Stdin, os.Stdout); err != nil {
+			return err
+		}
+		bounded, stop := context.WithTimeout(ctx, 5*time.Second)
+		defer stop()
+		_ = handler.Shutdown(bounded) // calls that were cut short are kept
+		return store.Close()
+	}()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// A pipe is a client on the other end.
+type pipe struct {
+	t     *testing.T
+	cmd   *exec.Cmd
+	in    io.WriteCloser
+	lines *bufio.Scanner
+}
+
+func newPipe(t *testing.T, url, traces string) *pipe {
+	t.Helper()
+	p := &pipe{t: t, cmd: exec.Command(os.Args[0], "piped", url, traces)}
+	p.cmd.Stderr = os.Stderr
+	var err error
+	if p.in, err = p.cmd.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
+	out, err := p.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.lines = bufio.NewScanner(out)
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.kill)
+	p.say(`{"jsonrpc":"2.0","id":"init","method":"initialize","params":{"protocolVersion":"2025-11-25",` +
+		`"capabilities":{"resumableRequests":{}},"clientInfo":{"name":"pipe","version":"1"}}}`)
+	p.hear(`"id":"init"`)
+	p.say(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+	return p
+}
+
+func (p *pipe) kill() {
+	_ = p.cmd.Process.Kill() // or it was
+	_ = p.cmd.Wait()
+}
+
+func (p *pipe) say(line string) {
+	if _, err := io.WriteString(p.in, line+"\n"); err != nil {
+		p.t.Errorf("say: %v", err)
+	}
+}
+
+// hear reads on to a line with a text in it.
+func (p *pipe) hear(text string) string {
+	p.t.Helper()
+	for p.lines.Scan() {
+		if strings.Contains(p.lines.Text(), text) {
+			return p.lines.Text()
+		}
+	}
+	p.t.Fatalf("nobody said %s: %v", text, p.lines.Err())
+	return ""
+}
+
+// A stdio server is killed in the middle of calls. When it is there again it goes on
+// with those that are safe to run again, before anybody asks; its client takes them up
+// by their tokens, on its new connection (SEP-975), and hears how each has ended.
+func TestPipeKilled(t *testing.T) {
+	t.Parallel()
+	f := &fleet{t: t, traces: t.TempDir()}
+	url := fileEngine(t).url(nil)
+	p := newPipe(t, url, f.traces)
+	tokens := make(map[int]string)
+	requests := map[int]request{
+		1: {tool: "work", args: workArgs{ID: callID(t, "work"), Steps: 100, MS: 20_000}},
+		2: {tool: "look", args: workArgs{ID: callID(t, "look"), Steps: 10, MS: 1_000}},
+	}
+	for id, q := range requests {
+		p.say(q.body(int64(id)))
+		var m struct {
+			Params struct {
+				RequestID   int
+				ResumeToken string
+			}
+		}
+		if err := json.Unmarshal([]byte(p.hear("resumePolicy")), &m); err != nil || m.Params.ResumeToken == "" {
+			t.Fatalf("no token: %v", err)
+		}
+		tokens[m.Params.RequestID] = m.Params.ResumeToken
+	}
+	for _, q := range requests {
+		eventually(t, "the calls run", 10*time.Second, func() bool { return f.runs(q.args.ID) == 1 })
+	}
+	p.kill()
+	p = newPipe(t, url, f.traces)
+	eventually(t, "what is safe runs again", 10*time.Second, func() bool { return f.runs(requests[2].args.ID) == 2 })
+	for id, want := range map[int]string{1: "outcome unknown", 2: "did " + requests[2].args.ID} {
+		p.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"requests/resume","params":{"resumeToken":%q}}`, id, tokens[id]))
+		if said := p.hear(fmt.Sprintf(`"id":%d,`, id)); !strings.Contains(said, want) {
+			t.Errorf("call %d ended with %s", id, said)
+		}
+		f.wantRuns(requests[id].args.ID, id, id)
+	}
+}

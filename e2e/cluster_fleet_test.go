@@ -1,0 +1,299 @@
+package e2e
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// A fleet is some nodes on one engine, and a front.
+type fleet struct {
+	t      *testing.T
+	nodes  []*node
+	front  *front
+	traces string // the directory where the tools leave theirs
+}
+
+// shape says what a fleet is like.
+type shape struct {
+	nodes   int  // 3
+	library bool // nodes are programs with the library in them, not holdfast serve
+	wires   bool // between each node and each server of the engine
+	flags   []string
+}
+
+// newFleet starts nodes over an engine.
+func newFleet(t *testing.T, e *enginery, s shape) *fleet {
+	t.Helper()
+	if err := build(); err != nil {
+		t.Fatal(err)
+	}
+	f := &fleet{t: t, traces: t.TempDir()}
+	if s.nodes == 0 {
+		s.nodes = 3
+	}
+	for i := range s.nodes {
+		n := &node{t: t, name: string(rune('A' + i)), admin: fmt.Sprintf("127.0.0.1:%d", freePort(t))}
+		addrs := e.addrs
+		if s.wires {
+			addrs = nil
+			for _, a := range e.addrs {
+				w := newWire(t, a)
+				n.wires = append(n.wires, w)
+				addrs = append(addrs, w.Addr)
+			}
+		}
+		flags := append([]string{"--admin", n.admin, "--store", e.url(addrs), "--retry", "100ms"}, s.flags...)
+		if s.library {
+			n.command = append(append([]string{os.Args[0], "node"}, flags...), f.traces)
+		} else {
+			n.command = append(append([]string{built, "serve"}, flags...), "--", os.Args[0], "worker", f.traces)
+		}
+		f.nodes = append(f.nodes, n)
+	}
+	var all sync.WaitGroup
+	for _, n := range f.nodes {
+		all.Go(func() { n.err = n.start("127.0.0.1:0") })
+	}
+	all.Wait()
+	t.Cleanup(f.stop)
+	for _, n := range f.nodes {
+		if n.err != nil {
+			t.Fatal(n.err)
+		}
+	}
+	f.front = newFront(t, func() (addrs []string) {
+		for _, n := range f.nodes {
+			addrs = append(addrs, n.address())
+		}
+		return addrs
+	})
+	return f
+}
+
+// stop ends the nodes, and says what they said if the test has failed.
+func (f *fleet) stop() {
+	var all sync.WaitGroup
+	for _, n := range f.nodes {
+		all.Go(n.end)
+	}
+	all.Wait()
+	for _, n := range f.nodes {
+		if said := n.log.String(); f.t.Failed() {
+			f.t.Logf("node %s:\n%s", n.name, said[max(0, len(said)-6000):])
+		}
+	}
+}
+
+// runs is how often the call with that id has begun to run, on any node.
+func (f *fleet) runs(id string) int {
+	data, err := os.ReadFile(filepath.Join(f.traces, id))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		f.t.Error(err)
+	}
+	return len(data)
+}
+
+// wantRuns checks how often a call has run.
+func (f *fleet) wantRuns(id string, least, most int) {
+	f.t.Helper()
+	if n := f.runs(id); n < least || n > most {
+		f.t.Errorf("call %s has run %d times, want %d to %d", id, n, least, most)
+	}
+}
+
+// A node is one of a fleet: one process after another.
+type node struct {
+	t       *testing.T
+	name    string
+	admin   string
+	command []string
+	wires   []*wire
+	log     lockedBuffer
+	err     error // of its first start
+
+	mu    sync.Mutex
+	addr  string
+	cmd   *exec.Cmd
+	ended chan struct{} // closed when the process has ended; then exit says how
+	exit  error
+}
+
+// lockedBuffer is a buffer that may be used concurrently.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+// start starts a process, and waits until it serves.
+func (n *node) start(listen string) error {
+	p := &program{ended: make(chan struct{})}
+	cmd := exec.Command(n.command[0], append([]string{n.command[1], "--listen", listen}, n.command[2:]...)...)
+	stderr, err := cmd.StderrPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	greeted := make(chan bool, 1)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		defer close(greeted)
+		p.listen(io.TeeReader(stderr, &n.log), greeted)
+		err := cmd.Wait()
+		n.mu.Lock()
+		n.exit = err
+		n.mu.Unlock()
+	}()
+	if !<-greeted {
+		<-ended
+		return fmt.Errorf("node %s did not say where it serves: %s", n.name, n.log.String())
+	}
+	n.mu.Lock()
+	n.addr, n.cmd, n.ended = p.Addr, cmd, ended
+	n.mu.Unlock()
+	return nil
+}
+
+func (n *node) address() string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.addr
+}
+
+// url is where the node itself is reached.
+func (n *node) url() string { return "http://" + n.address() + "/mcp" }
+
+// signal sends the process a signal.
+func (n *node) signal(s os.Signal) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	_ = n.cmd.Process.Signal(s) // or it has ended
+}
+
+// kill ends the process with SIGKILL, and waits until it is gone.
+func (n *node) kill() {
+	n.signal(syscall.SIGKILL)
+	<-n.ended
+}
+
+// restart starts the node again after its process has ended, at another port, as
+// orchestrators do.
+func (n *node) restart() {
+	n.t.Helper()
+	if err := n.start("127.0.0.1:0"); err != nil {
+		n.t.Error(err)
+	}
+}
+
+// terminate tells the process to stop, and returns how it has ended: nil for exit
+// code 0.
+func (n *node) terminate(atMost time.Duration) error {
+	n.signal(syscall.SIGTERM)
+	select {
+	case <-n.ended:
+	case <-time.After(atMost):
+		n.kill()
+		return fmt.Errorf("node %s did not end within %v", n.name, atMost)
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.exit
+}
+
+// end ends the process if there is one, whatever its state.
+func (n *node) end() {
+	n.mu.Lock()
+	cmd := n.cmd
+	n.mu.Unlock()
+	if cmd != nil {
+		n.signal(syscall.SIGCONT)
+		n.kill()
+	}
+}
+
+// ready is what /readyz says, 0: nothing.
+func (n *node) ready() int {
+	client := http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	resp, err := client.Get("http://" + n.admin + "/readyz")
+	if err != nil {
+		return 0
+	}
+	resp.Body.Close()
+	return resp.StatusCode
+}
+
+// callID makes ids of calls that no other has.
+func callID(t *testing.T, parts ...any) string {
+	name := strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' {
+			return r
+		}
+		return '-'
+	}, t.Name())
+	return strings.ReplaceAll(name+"-"+fmt.Sprint(parts...), " ", "-")
+}
+
+// alive says whether the node's process runs.
+func (n *node) alive() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	select {
+	case <-n.ended:
+		return false
+	default:
+		return true
+	}
+}
+
+// prefer is where a client goes that sticks to the first of some nodes that lives.
+func prefer(nodes ...*node) func() string {
+	return func() string {
+		for _, n := range nodes {
+			if n.alive() {
+				return n.url()
+			}
+		}
+		return nodes[0].url()
+	}
+}
+
+// client begins a session with the node that at says, and goes where then says from
+// then on.
+func (f *fleet) client(at, then func() string) *roamer {
+	f.t.Helper()
+	r, err := roam(f.t.Context(), at, "")
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.t.Cleanup(r.close)
+	r.at = then
+	return r
+}
+
+// balanced is through the front.
+func (f *fleet) balanced() string { return f.front.URL }

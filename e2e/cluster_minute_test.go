@@ -1,0 +1,164 @@
+package e2e
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+)
+
+// How hard TestClusterKills tries. The minute that is asked for is
+//
+//	go test ./e2e -run TestClusterKills -cluster.for 1m -cluster.clients 200 -cluster.call 5s
+var (
+	killFor     = flag.Duration("cluster.for", 6*time.Second, "how long nodes are killed")
+	killEvery   = flag.Duration("cluster.every", time.Second, "how often one is")
+	killClients = flag.Int("cluster.clients", 40, "under so many clients")
+	killCall    = flag.Duration("cluster.call", 1500*time.Millisecond, "with calls of up to that long")
+)
+
+// score is what became of many calls.
+type score struct {
+	mu                               sync.Mutex
+	calls, answered, unknown, unsure int
+	again                            int // runs of safe tools beyond the first
+	gaps                             []time.Duration
+	wrong                            []string
+	whys                             map[string]int // of those who were unsure
+}
+
+func newScore() *score { return &score{whys: make(map[string]int)} }
+
+// A caller makes calls.
+type caller interface {
+	call(ctx context.Context, q request) *tale
+}
+
+// TestClusterKills kills a random node every second, with SIGKILL, under many
+// clients of three kinds. No call is lost, no message is doubled, no tool runs twice
+// that is not safe to, and no client is left waiting.
+func TestClusterKills(t *testing.T) {
+	eachEngine(t, false, func(t *testing.T, e *enginery) {
+		f := newFleet(t, e, shape{library: true})
+		sum := newScore()
+		callers := f.callers(*killClients)
+		ctx, stop := context.WithCancel(t.Context())
+		var all sync.WaitGroup
+		for i, c := range callers {
+			all.Go(func() { f.keepCalling(ctx, i, c, sum) })
+		}
+		kills := f.killing(*killFor, *killEvery)
+		stop()
+		ended := make(chan struct{})
+		go func() { defer close(ended); all.Wait() }()
+		select {
+		case <-ended:
+		case <-time.After(*killCall + 90*time.Second):
+			t.Fatal("some clients are still waiting")
+		}
+		sum.report(t, kills)
+	})
+}
+
+// callers begins sessions: a third with our client, the others as the specification
+// says, with idempotency keys and without.
+func (f *fleet) callers(n int) []caller {
+	callers := make([]caller, n)
+	for i := range callers {
+		if i%3 == 0 {
+			callers[i] = f.visitor(f.ours())
+		} else {
+			callers[i] = f.client(f.balanced, f.balanced)
+		}
+	}
+	return callers
+}
+
+// killing kills and restarts nodes for a time, and returns how many it killed.
+func (f *fleet) killing(long, every time.Duration) int {
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	kills := 0
+	for end := time.Now().Add(long); time.Now().Before(end); kills++ {
+		<-tick.C
+		n := f.nodes[rand.IntN(len(f.nodes))]
+		n.kill()
+		n.restart()
+	}
+	return kills
+}
+
+// keepCalling makes one call after the other until ctx is done, and waits for the
+// last.
+func (f *fleet) keepCalling(ctx context.Context, i int, c caller, sum *score) {
+	for n := 0; ctx.Err() == nil; n++ {
+		long := rand.N(*killCall)
+		q := request{tool: "work", args: workArgs{ID: callID(f.t, i, n), Steps: 1 + int(long/(100*time.Millisecond)), MS: int(long.Milliseconds())}}
+		if n%2 == 1 {
+			q.tool = "look"
+		}
+		if i%3 == 1 {
+			q.key = fmt.Sprintf(`"%d-%d"`, i, n)
+		}
+		limit, stop := context.WithTimeout(f.t.Context(), long+60*time.Second)
+		s := c.call(limit, q)
+		stop()
+		sum.add(q, s, f.runs(q.args.ID))
+	}
+}
+
+// add judges a call.
+func (s *score) add(q request, c *tale, runs int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.calls++
+	s.gaps = append(s.gaps, c.gaps...)
+	err := c.wrong(q)
+	switch {
+	case err != nil:
+		s.wrong = append(s.wrong, fmt.Sprintf("%s %s: %v", q.tool, q.args.ID, err))
+	case q.tool == "work" && runs > 1:
+		s.wrong = append(s.wrong, fmt.Sprintf("%s ran %d times, and heard %q", q.args.ID, runs, c.heard))
+	case c.unsure:
+		s.unsure++
+		s.whys[c.why.Error()]++
+	case c.unknown() && q.tool == "look":
+		s.wrong = append(s.wrong, fmt.Sprintf("%s was not run again, though it is safe: %q", q.args.ID, c.heard))
+	case c.unknown():
+		s.unknown++
+	case runs == 0:
+		s.wrong = append(s.wrong, fmt.Sprintf("%s has not run, and heard %q", q.args.ID, c.heard))
+	default:
+		s.answered++
+		s.again += runs - 1
+	}
+}
+
+func (s *score) report(t *testing.T, kills int) {
+	t.Helper()
+	slices.Sort(s.gaps)
+	var median, worst time.Duration
+	if n := len(s.gaps); n > 0 {
+		median, worst = s.gaps[n/2], s.gaps[n-1]
+	}
+	t.Logf("%d kills, %d calls: %d answered (%d runs again of safe tools), %d told that nobody knows, %d cut off before they could know; "+
+		"from a cut to the next event: median %v, worst %v of %d",
+		kills, s.calls, s.answered, s.again, s.unknown, s.unsure, median.Round(time.Millisecond), worst.Round(time.Millisecond), len(s.gaps))
+	for why, n := range s.whys {
+		t.Logf("%d times: %s", n, why)
+	}
+	for i, w := range s.wrong {
+		if i == 10 {
+			t.Errorf("and %d more", len(s.wrong)-i)
+			break
+		}
+		t.Error(w)
+	}
+	if s.answered == 0 {
+		t.Error("no call was answered")
+	}
+}

@@ -1,0 +1,184 @@
+package e2e
+
+import (
+	"flag"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+var everyByte = flag.Int("cluster.stride", 29, "TestClusterReplay cuts a call's response after every so many bytes; 1: after each")
+
+// Failure 4: the response to a call is cut at any byte, and so is what follows it, as
+// FIN, as RST and half-open, while the call ends. Its client goes on at another node
+// each time, and hears everything once and in order.
+func TestClusterReplay(t *testing.T) {
+	t.Parallel()
+	eachEngine(t, false, func(t *testing.T, e *enginery) {
+		f := newFleet(t, e, shape{})
+		var cuts atomic.Int64
+		var places []string
+		for _, n := range f.nodes {
+			proxy, err := NewProxy(n.address(), func(string) Cut {
+				i := int(cuts.Add(1))
+				if i%3 == 0 {
+					return Cut{} // so that there is an end
+				}
+				return Cut{Bytes: 1 + i**everyByte%1400, Body: true, Reset: i%2 == 0, HalfOpen: i%5 == 0}
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() {
+				if err := proxy.Close(); err != nil {
+					t.Error(err)
+				}
+			})
+			places = append(places, fmt.Sprintf("http://%s/mcp", proxy.Addr()))
+		}
+		calls := 1400 / *everyByte
+		var all sync.WaitGroup
+		for k := range 3 { // sessions, one of each node
+			s := f.client(fixed(f.nodes[k].url()), nil)
+			for i := range calls / 3 {
+				r := &roamer{session: s.session, http: s.http}
+				r.ids.Store(int64(1000 * i))
+				var at atomic.Int64
+				r.at = func() string { return places[int(at.Add(1))%3] }
+				q := request{tool: "work", key: fmt.Sprintf(`"%d"`, i), args: workArgs{ID: callID(t, k, i), Steps: 8, MS: 40 * (i % 5)}}
+				all.Go(func() {
+					s := r.call(bounded(t, 30*time.Second), q)
+					if err := s.wrong(q); err != nil || !s.over() || s.unknown() {
+						t.Errorf("call %s: %v, heard %q", q.args.ID, err, s.heard)
+					}
+					f.wantRuns(q.args.ID, 1, 1)
+				})
+			}
+		}
+		all.Wait()
+		t.Logf("%d connections", cuts.Load())
+	})
+}
+
+// What a client library makes of it: the owner is killed while it waits, and its tool
+// may be run again.
+func TestClusterLibraries(t *testing.T) {
+	t.Parallel()
+	eachEngine(t, false, func(t *testing.T, e *enginery) {
+		f := newFleet(t, e, shape{})
+		transports := map[string]func() mcp.Transport{
+			"ours":   f.ours,
+			"go-sdk": func() mcp.Transport { return &mcp.StreamableClientTransport{Endpoint: f.front.URL, MaxRetries: 20} },
+		}
+		var all sync.WaitGroup
+		for name, transport := range transports {
+			for i := range 4 {
+				v := f.visitor(transport())
+				q := request{tool: "look", args: workArgs{ID: callID(t, name, i), Steps: 20, MS: 2_000}}
+				all.Go(func() {
+					s := v.call(bounded(t, 20*time.Second), q)
+					if err := s.wrong(q); err != nil || s.unknown() {
+						t.Errorf("%s: %v, heard %q", name, err, s.heard)
+					}
+				})
+			}
+		}
+		eventually(t, "the calls run", 10*time.Second, func() bool {
+			for name := range transports {
+				for i := range 4 {
+					if f.runs(callID(t, name, i)) == 0 {
+						return false
+					}
+				}
+			}
+			return true
+		})
+		time.Sleep(500 * time.Millisecond) // they say something
+		f.nodes[0].kill()
+		all.Wait()
+	})
+}
+
+// A tool asks its client something, and the client answers at another node than the
+// one where the call is. If the owner is killed before that, the call has ended, and
+// the answer is not taken for another's.
+func TestClusterAsk(t *testing.T) {
+	t.Parallel()
+	eachEngine(t, false, func(t *testing.T, e *enginery) {
+		f := newFleet(t, e, shape{})
+		ask := func(id string) request { return request{tool: "ask", args: workArgs{ID: id}} }
+		v := f.visitor(f.ours()) // every request of it goes to the next node
+		for i := range 4 {
+			go func() { <-v.asked }()
+			if s := v.call(bounded(t, 10*time.Second), ask(callID(t, i))); s.err != nil || s.last() != "result Ada" {
+				t.Errorf("call %d: %v, heard %q", i, s.err, s.heard)
+			}
+		}
+		answered := make(chan *tale, 1)
+		q := ask(callID(t, "lost"))
+		ctx := bounded(t, 20*time.Second)
+		go func() { answered <- v.call(ctx, q) }()
+		eventually(t, "the call runs", 5*time.Second, func() bool { return f.runs(q.args.ID) == 1 })
+		// Whoever owns the session dies: kill them one after the other.
+		for _, n := range f.nodes[:2] {
+			n.kill()
+			n.restart()
+		}
+		f.nodes[2].kill()
+		s := <-answered
+		if s.err != nil || !strings.HasPrefix(s.last(), "error outcome unknown") {
+			t.Errorf("%v, heard %q, want that the outcome is unknown", s.err, s.heard)
+		}
+		go func() {
+			select { // the question may still be asked
+			case <-v.asked:
+				<-v.asked
+			case <-ctx.Done():
+			}
+		}()
+		q = ask(callID(t, "after"))
+		if s := v.call(ctx, q); s.err != nil || s.last() != "result Ada" {
+			t.Errorf("the next call: %v, heard %q", s.err, s.heard)
+		}
+	})
+}
+
+// And the TypeScript clients: nodes are killed one after the other while calls run
+// that may be run again.
+func TestClusterTypeScript(t *testing.T) {
+	npm(t, sdk1, sdk2)
+	t.Parallel()
+	eachEngine(t, false, func(t *testing.T, e *enginery) {
+		for _, sdk := range []int{1, 2} {
+			f := newFleet(t, e, shape{library: true})
+			var calls []toolCall
+			for i := range 4 {
+				calls = append(calls, toolCall{"look", map[string]any{"id": callID(t, sdk, i), "steps": 30, "ms": 3000}})
+			}
+			var killer sync.WaitGroup
+			killer.Go(func() {
+				for end := time.Now().Add(10 * time.Second); f.runs(callID(t, sdk, 3)) == 0 && time.Now().Before(end); {
+					time.Sleep(10 * time.Millisecond)
+				}
+				for _, n := range f.nodes {
+					time.Sleep(300 * time.Millisecond)
+					n.kill()
+					n.restart()
+				}
+			})
+			r := client(t, script{SDK: sdk, URL: f.front.URL, Retries: 100, Calls: calls})
+			killer.Wait()
+			for i, call := range r.Calls {
+				responses := strings.Count(strings.Join(call.Heard, " "), "response")
+				if call.Error != "" || call.Result == nil || responses != 1 || call.Result.Content[0].Text != "did "+callID(t, sdk, i) {
+					t.Errorf("SDK %d, call %d: %q, got %+v, heard %q", sdk, i, call.Error, call.Result, call.Heard)
+				}
+			}
+		}
+	})
+}

@@ -1,0 +1,309 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"holdfast/sse"
+)
+
+// A roamer is a client of revision 2025-11-25 that does what the specification says
+// and no more: it comes back with Last-Event-ID, after as long as it was told. Each
+// of its requests goes where at says. It may make calls concurrently.
+type roamer struct {
+	at      func() string
+	user    string
+	session string
+	http    *http.Client
+	ids     atomic.Int64
+	// tries is how often in a row it asks without getting anything; 0: until its
+	// context ends.
+	tries int
+}
+
+// fixed is a place.
+func fixed(url string) func() string { return func() string { return url } }
+
+// roam begins a session.
+func roam(ctx context.Context, at func() string, user string) (*roamer, error) {
+	r := &roamer{at: at, user: user, http: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 4}}}
+	for {
+		err := r.initialize(ctx)
+		if err == nil || ctx.Err() != nil {
+			return r, err
+		}
+		time.Sleep(50 * time.Millisecond) // a node is gone just now
+	}
+}
+
+func (r *roamer) initialize(ctx context.Context) error {
+	r.session = ""
+	resp, err := r.send(ctx, "POST", nil, `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25",`+
+		`"capabilities":{"elicitation":{}},"clientInfo":{"name":"roamer","version":"1"}}}`)
+	if err != nil {
+		return err
+	}
+	body, err := io.ReadAll(resp.Body)
+	resp.Body.Close()
+	if err != nil || resp.StatusCode != http.StatusOK || !strings.Contains(string(body), `"result"`) {
+		return fmt.Errorf("initialize: %s, %w: %s", resp.Status, err, body)
+	}
+	r.session = resp.Header.Get("Mcp-Session-Id")
+	resp, err = r.send(ctx, "POST", nil, `{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+	if err != nil {
+		return err
+	}
+	resp.Body.Close()
+	if resp.StatusCode != http.StatusAccepted {
+		return fmt.Errorf("initialized: %s", resp.Status)
+	}
+	return nil
+}
+
+// send sends a request, wherever the roamer is now.
+func (r *roamer) send(ctx context.Context, method string, header map[string]string, body string) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, method, r.at(), strings.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Accept", "application/json, text/event-stream")
+	if body != "" {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	if r.session != "" {
+		req.Header.Set("Mcp-Session-Id", r.session)
+		req.Header.Set("MCP-Protocol-Version", "2025-11-25")
+	}
+	if r.user != "" {
+		req.Header.Set("User", r.user)
+	}
+	for name, value := range header {
+		req.Header.Set(name, value)
+	}
+	return r.http.Do(req)
+}
+
+func (r *roamer) close() { r.http.CloseIdleConnections() }
+
+// A tale is what a client has heard of a call.
+type tale struct {
+	heard  []string // "progress N", "result TEXT", "error TEXT"
+	ended  time.Time
+	unsure bool // it does not know whether the call was delivered, and can't ask
+	why    error
+	err    error
+	ids    map[string]bool
+	lastID string
+	link   string
+	retry  time.Duration
+	gaps   []time.Duration // from a cut to the next event
+	cutAt  time.Time
+}
+
+func (s *tale) over() bool { return !s.ended.IsZero() }
+
+// last is the last that was heard.
+func (s *tale) last() string {
+	if len(s.heard) == 0 {
+		return ""
+	}
+	return s.heard[len(s.heard)-1]
+}
+
+// unknown says whether the client was told that nobody knows.
+func (s *tale) unknown() bool { return strings.HasPrefix(s.last(), "error outcome unknown") }
+
+// A request is a tool's call.
+type request struct {
+	tool string
+	args workArgs
+	key  string // Idempotency-Key, for who asks again when nothing came
+}
+
+func (q request) body(id int64) string {
+	args, _ := json.Marshal(q.args)
+	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":%q,"arguments":%s,"_meta":{"progressToken":%d}}}`,
+		id, q.tool, args, id)
+}
+
+// call makes a call and stays with it until it has ended.
+func (r *roamer) call(ctx context.Context, q request) *tale {
+	s := &tale{ids: make(map[string]bool), retry: 50 * time.Millisecond}
+	r.stay(ctx, s, r.ids.Add(1), q)
+	return s
+}
+
+func (r *roamer) stay(ctx context.Context, s *tale, id int64, q request) {
+	header := map[string]string{}
+	if q.key != "" {
+		header["Idempotency-Key"] = q.key
+	}
+	for idle := 0; !s.over() && s.err == nil; {
+		before := len(s.ids)
+		method, body := "POST", q.body(id)
+		if s.lastID != "" {
+			method, body, header = "GET", "", map[string]string{"Last-Event-ID": s.lastID}
+		}
+		resp, err := r.send(ctx, method, header, body)
+		if err == nil {
+			err = r.take(s, id, resp)
+			resp.Body.Close()
+		}
+		if s.over() || s.err != nil {
+			return
+		}
+		if s.lastID == "" && q.key == "" && !errors.Is(err, errRefused) {
+			s.unsure, s.why = true, err
+			return
+		}
+		if s.cutAt.IsZero() {
+			s.cutAt = time.Now()
+		}
+		if idle++; len(s.ids) > before {
+			idle = 0
+		}
+		if r.tries > 0 && idle >= r.tries {
+			s.err = fmt.Errorf("gave up after %d tries, with %q, the last: %w", idle, s.heard, err)
+			return
+		}
+		select {
+		case <-time.After(s.retry):
+		case <-ctx.Done():
+			s.err = fmt.Errorf("hung after %q: %w, at last: %w", s.heard, ctx.Err(), err)
+		}
+	}
+}
+
+// errRefused says that a request was refused before anything was done.
+var errRefused = errors.New("refused")
+
+// take reads a response to its end, or its cut, and leaves it to be closed. The error says why the call is not
+// over, if it isn't.
+func (r *roamer) take(s *tale, id int64, resp *http.Response) error {
+	switch {
+	case resp.StatusCode == http.StatusOK:
+	case resp.StatusCode == http.StatusServiceUnavailable || resp.StatusCode == http.StatusTooManyRequests:
+		return fmt.Errorf("%w: %s", errRefused, resp.Status)
+	case resp.StatusCode >= 500:
+		return errors.New(resp.Status)
+	default:
+		body, _ := io.ReadAll(resp.Body)
+		if resp.StatusCode == http.StatusGone && strings.Contains(string(body), "outcome unknown") {
+			s.tell(body, id)
+			return nil
+		}
+		s.err = fmt.Errorf("after %q with id %q: %s: %s", s.heard, s.lastID, resp.Status, body)
+		return s.err
+	}
+	if link := resp.Header.Get("Link"); link != "" {
+		s.link = link
+	}
+	if strings.HasPrefix(resp.Header.Get("Content-Type"), "application/json") {
+		body, err := io.ReadAll(resp.Body)
+		if err == nil {
+			s.tell(body, id)
+		}
+		return err
+	}
+	for events := sse.NewReader(resp.Body, 1<<20); !s.over() && s.err == nil; {
+		ev, err := events.Next()
+		if err != nil {
+			return err
+		}
+		s.event(ev, id)
+	}
+	return s.err
+}
+
+func (s *tale) event(ev sse.Event, id int64) {
+	if ev.Retry >= 0 {
+		s.retry = ev.Retry
+	}
+	if ev.ID != "" {
+		if s.ids[ev.ID] {
+			s.err = fmt.Errorf("event %s came twice, after %q: %s", ev.ID, s.heard, ev.Data)
+			return
+		}
+		s.ids[ev.ID] = true
+		s.lastID = ev.ID
+		if !s.cutAt.IsZero() {
+			s.gaps = append(s.gaps, time.Since(s.cutAt))
+			s.cutAt = time.Time{}
+		}
+	}
+	if len(ev.Data) > 0 {
+		s.tell(ev.Data, id)
+	}
+}
+
+// tell takes a message.
+func (s *tale) tell(data []byte, id int64) {
+	var m struct {
+		ID     json.RawMessage
+		Method string
+		Params struct{ Progress float64 }
+		Result *toolResult
+		Error  *struct{ Message string }
+	}
+	if err := json.Unmarshal(data, &m); err != nil {
+		s.err = fmt.Errorf("%w in %s", err, data)
+		return
+	}
+	switch {
+	case m.Method == "notifications/progress":
+		s.heard = append(s.heard, fmt.Sprintf("progress %v", m.Params.Progress))
+		return
+	case m.Method != "":
+		s.heard = append(s.heard, m.Method)
+		return
+	case m.Error == nil && string(m.ID) != fmt.Sprint(id):
+		s.err = fmt.Errorf("the response of %s came to call %d: %s", m.ID, id, data)
+		return
+	case m.Result != nil && len(m.Result.Content) == 1:
+		s.heard = append(s.heard, "result "+m.Result.Content[0].Text)
+	case m.Error != nil:
+		s.heard = append(s.heard, "error "+m.Error.Message)
+	default:
+		s.heard = append(s.heard, string(data))
+	}
+	s.ended = time.Now()
+}
+
+// wrong says what is wrong with the tale of a call: with what was heard of a run,
+// each message once and in order; and, as it may have been run again if it is safe,
+// of runs that were broken off before that.
+func (s *tale) wrong(q request) error {
+	if s.err != nil {
+		return s.err
+	}
+	if !s.over() {
+		return nil // it is unsure
+	}
+	runs := [][]string{nil}
+	for _, h := range s.heard {
+		if h == "progress 1" && len(runs[len(runs)-1]) > 0 && q.tool == "look" {
+			runs = append(runs, nil)
+		}
+		runs[len(runs)-1] = append(runs[len(runs)-1], h)
+	}
+	want := counted(0, q.args.Steps)
+	want[q.args.Steps] = "result did " + q.args.ID
+	for i, run := range runs {
+		n := len(run)
+		whole := slices.Equal(run, want)
+		broken := n < len(want) && slices.Equal(run, want[:n])
+		failed := n > 0 && strings.HasPrefix(run[n-1], "error outcome unknown") && n <= len(want) && slices.Equal(run[:n-1], want[:n-1])
+		if last := i == len(runs)-1; last && !whole && !failed || !last && !broken {
+			return fmt.Errorf("heard %q", s.heard)
+		}
+	}
+	return nil
+}

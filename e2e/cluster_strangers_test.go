@@ -1,0 +1,142 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"holdfast/sse"
+)
+
+// Failure 10: Bob knows all that Alice was told, and presents it to every node, before
+// and after the one that owns her session was killed. He is told that there is no such
+// thing, and not one byte of hers.
+func TestClusterStrangers(t *testing.T) {
+	t.Parallel()
+	eachEngine(t, false, func(t *testing.T, e *enginery) {
+		f := newFleet(t, e, shape{library: true})
+		a, b, c := f.nodes[0], f.nodes[1], f.nodes[2]
+		alice, err := roam(bounded(t, 10*time.Second), fixed(a.url()), "alice")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(alice.close)
+		q := request{tool: "work", key: `"hers"`, args: workArgs{ID: callID(t), Steps: 4, MS: 100}}
+		hers := alice.call(bounded(t, 10*time.Second), q)
+		if err := hers.wrong(q); err != nil || hers.link == "" {
+			t.Fatalf("Alice: %v, Link %q, heard %q", err, hers.link, hers.heard)
+		}
+		link, _, _ := strings.Cut(strings.TrimPrefix(hers.link, "<"), ">")
+		token := f.token(alice, q)
+		for _, n := range []*node{b, c} {
+			f.intrude(n, alice.session, hers.lastID, link, token, q)
+		}
+		a.kill()
+		for _, n := range []*node{b, c} {
+			f.intrude(n, alice.session, hers.lastID, link, token, q)
+		}
+		alice.at = fixed(c.url())
+		s := &tale{ids: make(map[string]bool)}
+		if alice.stay(bounded(t, 10*time.Second), s, 1, q); s.wrong(q) != nil || s.unknown() {
+			t.Errorf("Alice comes back with her key: %v, heard %q", s.wrong(q), s.heard)
+		}
+		f.wantRuns(q.args.ID, 1, 1)
+	})
+}
+
+// token makes a call as a client that resumes requests (SEP-975), and returns the
+// token of it.
+func (f *fleet) token(r *roamer, q request) string {
+	f.t.Helper()
+	other := &roamer{at: r.at, user: r.user, http: r.http}
+	init := `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25",` +
+		`"capabilities":{"resumableRequests":{}},"clientInfo":{"name":"resumer","version":"1"}}}`
+	resp, err := other.send(f.t.Context(), "POST", nil, init)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	resp.Body.Close()
+	other.session = resp.Header.Get("Mcp-Session-Id")
+	q.args.ID += "-token"
+	resp, err = other.send(f.t.Context(), "POST", nil, q.body(5))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	for events := sse.NewReader(resp.Body, 1<<20); ; {
+		ev, err := events.Next()
+		if err != nil {
+			f.t.Fatalf("no token came: %v", err)
+		}
+		var m struct {
+			Params struct{ ResumeToken string }
+		}
+		if len(ev.Data) > 0 && json.Unmarshal(ev.Data, &m) == nil && m.Params.ResumeToken != "" {
+			return m.Params.ResumeToken
+		}
+	}
+}
+
+// intrude has Bob try everything at a node.
+func (f *fleet) intrude(n *node, session, eventID, link, token string, q request) {
+	t := f.t
+	t.Helper()
+	bob, err := roam(bounded(t, 10*time.Second), fixed(n.url()), "bob")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer bob.close()
+	as := func(session, url string) *roamer {
+		return &roamer{at: fixed(url), user: "bob", session: session, http: bob.http}
+	}
+	resume := fmt.Sprintf(`{"jsonrpc":"2.0","id":5,"method":"requests/resume","params":{"resumeToken":%q}}`, token)
+	asked := fmt.Sprintf(`{"jsonrpc":"2.0","id":6,"method":"requests/getStatus","params":{"requestId":5,"resumeToken":%q}}`, token)
+	for _, try := range []struct {
+		what   string
+		who    *roamer
+		method string
+		lastID string
+		body   string
+		status int
+	}{
+		{"her session", as(session, n.url()), "GET", "", "", 404},
+		{"her session, and event", as(session, n.url()), "GET", eventID, "", 404},
+		{"her session, with a request", as(session, n.url()), "POST", "", `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`, 404},
+		{"her session, with an answer", as(session, n.url()), "POST", "", `{"jsonrpc":"2.0","id":1,"result":{}}`, 404},
+		{"her session, to end it", as(session, n.url()), "DELETE", "", "", 404},
+		{"her stream", as("", n.url()+link), "GET", "", "", 404},
+		{"her stream, in his session", as(bob.session, n.url()+link), "GET", "", "", 404},
+		{"her event, in his session", bob, "GET", eventID, "", 400},
+		{"her token", bob, "POST", "", resume, 200},
+		{"her token, for its status", bob, "POST", "", asked, 200},
+	} {
+		header := map[string]string{}
+		if try.lastID != "" {
+			header["Last-Event-ID"] = try.lastID
+		}
+		resp, err := try.who.send(bounded(t, 10*time.Second), try.method, header, try.body)
+		if err != nil {
+			t.Errorf("%s: %v", try.what, err)
+			continue
+		}
+		said, err := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if err != nil || resp.StatusCode != try.status || try.status == http.StatusOK && !strings.Contains(string(said), `"code":-32602`) {
+			t.Errorf("Bob at %s with %s: %s, %v: %s", n.name, try.what, resp.Status, err, said)
+		}
+		if strings.Contains(string(said), q.args.ID) {
+			t.Errorf("Bob at %s with %s was told of Alice: %s", n.name, try.what, said)
+		}
+	}
+	// Her key is his own to him: the first time it is a new one.
+	own := q
+	own.args.ID += "-bob"
+	if s := bob.call(bounded(t, 10*time.Second), own); s.wrong(own) != nil || s.unknown() {
+		t.Errorf("Bob at %s with his own call under her key: %v, heard %q", n.name, s.wrong(own), s.heard)
+	}
+	f.wantRuns(own.args.ID, 1, 1)
+}

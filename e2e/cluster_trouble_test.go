@@ -1,0 +1,243 @@
+package e2e
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// A trouble is something that befalls nodes or their engine.
+type trouble struct {
+	name  string
+	only  string // the engine that it is for; "": any
+	cause func(t *testing.T, f *fleet, e *enginery)
+}
+
+var troubles = []trouble{
+	{"a server is killed and comes back, with its data", "", func(t *testing.T, _ *fleet, e *enginery) {
+		restart := e.kill(t)
+		time.Sleep(time.Second)
+		restart()
+	}},
+	{"the whole engine is away", "", func(_ *testing.T, _ *fleet, e *enginery) {
+		e.pause()
+		time.Sleep(4 * time.Second)
+		e.resume()
+	}},
+	{"a node is cut off from the engine, not from its clients", "", func(_ *testing.T, f *fleet, _ *enginery) {
+		for _, w := range f.nodes[0].wires {
+			w.cut()
+		}
+		time.Sleep(4 * time.Second)
+		for _, w := range f.nodes[0].wires {
+			w.heal()
+		}
+	}},
+	{"a node is cut off from its clients, not from the engine", "", func(_ *testing.T, f *fleet, _ *enginery) {
+		f.front.shun(f.nodes[1].address())
+		time.Sleep(time.Second)
+		f.front.shun("")
+	}},
+	{"a node stands still, and wakes", "", func(_ *testing.T, f *fleet, _ *enginery) {
+		f.nodes[2].signal(syscall.SIGSTOP)
+		time.Sleep(5 * time.Second)
+		f.nodes[2].signal(syscall.SIGCONT)
+	}},
+}
+
+// Failure 13: the engine restarts, and is away; nodes are cut off from it, or stand
+// still. Calls wait, or fail and say why; none is lost, none is doubled. (Between
+// nodes and engine are TCP proxies that let nothing through when they are cut; nodes
+// stand still by SIGSTOP.)
+func TestClusterTrouble(t *testing.T) {
+	t.Parallel()
+	eachEngine(t, true, func(t *testing.T, e *enginery) {
+		f := newFleet(t, e, shape{wires: true})
+		watched, stopWatching := context.WithCancel(t.Context())
+		var watchers, all sync.WaitGroup
+		f.front.watch(watched, &watchers, f.nodes)
+		t.Cleanup(func() { stopWatching(); watchers.Wait() })
+		sum := newScore()
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		for i, c := range f.callers(9) {
+			all.Go(func() { f.keepCalling(ctx, i, c, sum) })
+		}
+		for _, tr := range troubles {
+			if tr.only != "" && tr.only != e.name {
+				continue
+			}
+			began := sum.total()
+			tr.cause(t, f, e)
+			eventually(t, "calls are made again after "+tr.name, 25*time.Second, func() bool { return sum.total() > began+9 })
+			t.Logf("%s: %d calls", tr.name, sum.total()-began)
+		}
+		stop()
+		ended := make(chan struct{})
+		go func() { defer close(ended); all.Wait() }()
+		select {
+		case <-ended:
+		case <-time.After(90 * time.Second):
+			t.Fatal("some clients are still waiting")
+		}
+		sum.report(t, 0)
+	})
+}
+
+func (s *score) total() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.calls
+}
+
+// pause has all servers of the engine stand still.
+func (e *enginery) pause() {
+	if e.redis != nil {
+		e.redis.Pause()
+		return
+	}
+	for i := range e.nats.Len() {
+		_ = e.nats.Pause(i) // it runs
+	}
+}
+
+// resume ends that.
+func (e *enginery) resume() {
+	if e.redis != nil {
+		e.redis.Resume()
+		return
+	}
+	for i := range e.nats.Len() {
+		_ = e.nats.Resume(i) // it runs
+	}
+}
+
+// shun has the front pass over a node, as if it could not be reached; "": none.
+func (f *front) shun(addr string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.shunned = addr
+}
+
+// A paused owner that wakes, or one that was cut off from the engine, cannot write:
+// its call has ended for its clients, who hear of that once, wherever they are.
+func TestClusterFenced(t *testing.T) {
+	t.Parallel()
+	eachEngine(t, false, func(t *testing.T, e *enginery) {
+		for name, by := range map[string]struct{ freeze, thaw func(n *node) }{
+			"SIGSTOP": {
+				func(n *node) { n.signal(syscall.SIGSTOP) },
+				func(n *node) { n.signal(syscall.SIGCONT) },
+			},
+			"cut off": {
+				func(n *node) {
+					for _, w := range n.wires {
+						w.cut()
+					}
+				},
+				func(n *node) {
+					for _, w := range n.wires {
+						w.heal()
+					}
+				},
+			},
+		} {
+			t.Run(name, func(t *testing.T) {
+				f := newFleet(t, e, shape{wires: true})
+				f.t = t
+				f.freeze(by.freeze, by.thaw)
+			})
+		}
+	})
+}
+
+func (f *fleet) freeze(freeze, thaw func(n *node)) {
+	t := f.t
+	owner, b, c := f.nodes[0], f.nodes[1], f.nodes[2]
+	ctx := bounded(t, 40*time.Second)
+	places := []func() string{fixed(owner.url()), fixed(b.url()), fixed(c.url())}
+	tales := make([]*tale, 6)
+	requests := make([]request, len(tales))
+	var all sync.WaitGroup
+	for i := range tales {
+		r := f.client(fixed(owner.url()), places[i%3])
+		q := request{tool: "work", args: workArgs{ID: callID(t, i), Steps: 80, MS: 8_000}}
+		if i >= 3 {
+			q.tool = "look"
+			q.args.Steps, q.args.MS = 20, 2_000
+		}
+		requests[i] = q
+		all.Go(func() { tales[i] = r.call(ctx, q) })
+	}
+	for _, q := range requests {
+		eventually(t, "the calls run", 10*time.Second, func() bool { return f.runs(q.args.ID) == 1 })
+	}
+	freeze(owner)
+	began := time.Now()
+	time.Sleep(5 * time.Second)
+	thaw(owner)
+	all.Wait()
+	var took []time.Duration
+	for i, s := range tales {
+		q := requests[i]
+		if err := s.wrong(q); err != nil || !s.over() {
+			t.Errorf("call %d at %s: %v, heard %q", i, q.tool, err, s.heard)
+			continue
+		}
+		if i%3 != 0 { // not of the owner's own clients
+			took = append(took, s.ended.Sub(began))
+		}
+		if q.tool == "work" {
+			f.wantRuns(q.args.ID, 1, 1)
+		}
+	}
+	slices.Sort(took)
+	t.Logf("ended after %v", took)
+	// The session goes on, at the node that was away too.
+	for i, n := range f.nodes {
+		r := f.client(fixed(n.url()), f.balanced)
+		q := request{tool: "work", args: workArgs{ID: callID(t, "after", i), Steps: 3, MS: 30}}
+		if s := r.call(ctx, q); s.wrong(q) != nil || s.unknown() {
+			t.Errorf("a new session at %s: %v, heard %q", n.name, s.wrong(q), s.heard)
+		}
+	}
+}
+
+// The engine restarts without its data, as some are configured: sessions are gone, and
+// clients are told so at once; new ones can be made.
+func TestClusterDataLost(t *testing.T) {
+	t.Parallel()
+	eachEngine(t, true, func(t *testing.T, e *enginery) {
+		if e.redis == nil {
+			t.Skip("JetStream has its data on disk, on three servers")
+		}
+		f := newFleet(t, e, shape{})
+		idle := f.client(fixed(f.nodes[0].url()), fixed(f.nodes[1].url()))
+		busy := f.client(fixed(f.nodes[0].url()), fixed(f.nodes[0].url()))
+		ctx := bounded(t, 40*time.Second)
+		q := request{tool: "work", args: workArgs{ID: callID(t), Steps: 30, MS: 3_000}}
+		told := make(chan *tale, 1)
+		go func() { told <- busy.call(ctx, q) }()
+		eventually(t, "the call runs", 10*time.Second, func() bool { return f.runs(q.args.ID) == 1 })
+		e.redis.MustDo("FLUSHALL")
+		e.redis.Kill()
+		e.redis.Restart()
+		if s := <-told; !s.over() && (s.err == nil || !strings.Contains(s.err.Error(), "404")) {
+			t.Errorf("who was in a call: %v, heard %q", s.err, s.heard)
+		}
+		f.wantRuns(q.args.ID, 1, 1)
+		if status, said := status(t, idle, "POST", nil, `{"jsonrpc":"2.0","id":9,"method":"tools/list"}`); status != http.StatusNotFound {
+			t.Errorf("who was idle: %d: %s", status, said)
+		}
+		fresh := f.client(f.balanced, f.balanced)
+		q = request{tool: "work", args: workArgs{ID: callID(t, "after"), Steps: 3, MS: 30}}
+		if s := fresh.call(ctx, q); s.wrong(q) != nil || s.unknown() {
+			t.Errorf("a new session: %v, heard %q", s.wrong(q), s.heard)
+		}
+	})
+}

@@ -1,0 +1,100 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"holdfast"
+)
+
+// A visitor is an official client over some transport, as a client of a fleet.
+type visitor struct {
+	*mcp.ClientSession
+	asked chan struct{} // sent to when the user is asked, who answers then
+
+	mu    sync.Mutex
+	heard map[any][]string // progress, by token
+}
+
+// visitor connects an official client.
+func (f *fleet) visitor(transport mcp.Transport) *visitor {
+	f.t.Helper()
+	v := &visitor{heard: make(map[any][]string), asked: make(chan struct{})}
+	client := mcp.NewClient(&mcp.Implementation{Name: "visitor", Version: "1"}, &mcp.ClientOptions{
+		ProgressNotificationHandler: func(_ context.Context, req *mcp.ProgressNotificationClientRequest) {
+			v.mu.Lock()
+			defer v.mu.Unlock()
+			token := req.Params.ProgressToken
+			v.heard[token] = append(v.heard[token], fmt.Sprintf("progress %v", req.Params.Progress))
+		},
+		ElicitationHandler: func(ctx context.Context, _ *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
+			select {
+			case v.asked <- struct{}{}:
+				return &mcp.ElicitResult{Action: "accept", Content: map[string]any{"name": "Ada"}}, nil
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			}
+		},
+	})
+	session, err := client.Connect(bounded(f.t, 20*time.Second), transport, nil)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	v.ClientSession = session
+	f.t.Cleanup(func() { _ = session.Close() })
+	return v
+}
+
+// ours is our own transport, through the front.
+func (f *fleet) ours() mcp.Transport {
+	return holdfast.NewClientTransport(f.front.URL, nil)
+}
+
+// call makes a call, and tells of it as a roamer does.
+func (v *visitor) call(ctx context.Context, q request) *tale {
+	s := &tale{}
+	params := &mcp.CallToolParams{Name: q.tool, Arguments: q.args}
+	params.SetProgressToken(q.args.ID)
+	res, err := v.CallTool(ctx, params)
+	if ctx.Err() != nil {
+		s.err = fmt.Errorf("hung: %w", ctx.Err())
+		return s
+	}
+	s.ended = time.Now()
+	said := ""
+	switch {
+	case err != nil && holdfast.OutcomeUnknown(err):
+		_, why, _ := strings.Cut(err.Error(), "outcome unknown")
+		said = "error outcome unknown" + why
+	case err != nil:
+		s.err = err
+	case len(res.Content) != 1 || res.IsError:
+		s.err = fmt.Errorf("answered %+v", res)
+	default:
+		text, ok := res.Content[0].(*mcp.TextContent)
+		if !ok {
+			s.err = errors.New("answered no text")
+			return s
+		}
+		said = "result " + text.Text
+	}
+	// The SDK may hand out the answer before the progress that came before it.
+	last := fmt.Sprintf("progress %d", q.args.Steps)
+	for range 200 {
+		v.mu.Lock()
+		s.heard = slices.Concat(v.heard[q.args.ID], []string{said})
+		v.mu.Unlock()
+		if err != nil || q.args.Steps == 0 || len(s.heard) > 1 && s.heard[len(s.heard)-2] == last {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	return s
+}

@@ -1,0 +1,183 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"syscall"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"holdfast"
+	"holdfast/engine"
+)
+
+// What stands behind the nodes of a cluster: an MCP server whose tools leave a
+// trace of each run, in files that all processes share.
+
+type workArgs struct {
+	ID    string `json:"id"`
+	Steps int    `json:"steps"`
+	MS    int    `json:"ms"`
+}
+
+// workServer returns a server with the tools
+//
+//	work  reports progress so many times within so many milliseconds
+//	look  the same, and says that it is safe to call again
+//	ask   asks the user, and returns the answer
+func workServer(traces string) *mcp.Server {
+	server := mcp.NewServer(&mcp.Implementation{Name: "worker", Version: "1"}, nil)
+	work := func(ctx context.Context, req *mcp.CallToolRequest, a workArgs) (*mcp.CallToolResult, any, error) {
+		if err := trace(traces, a.ID); err != nil {
+			return nil, nil, err
+		}
+		err := pace(ctx, req, a.Steps, time.Duration(a.MS)*time.Millisecond)
+		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: "did " + a.ID}}}, nil, err
+	}
+	mcp.AddTool(server, &mcp.Tool{Name: "work"}, work)
+	mcp.AddTool(server, &mcp.Tool{Name: "look", Annotations: &mcp.ToolAnnotations{ReadOnlyHint: true}}, work)
+	mcp.AddTool(server, &mcp.Tool{Name: "ask"}, func(ctx context.Context, req *mcp.CallToolRequest, a workArgs) (*mcp.CallToolResult, any, error) {
+		if err := trace(traces, a.ID); err != nil {
+			return nil, nil, err
+		}
+		res, err := req.Session.Elicit(ctx, &mcp.ElicitParams{
+			Message:         "Who?",
+			RequestedSchema: map[string]any{"type": "object", "properties": map[string]any{"name": map[string]any{"type": "string"}}},
+		})
+		if err != nil {
+			return nil, nil, err
+		}
+		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: fmt.Sprint(res.Content["name"])}}}, nil, nil
+	})
+	return server
+}
+
+// trace notes that a call has begun to run.
+func trace(dir, id string) error {
+	f, err := os.OpenFile(filepath.Join(dir, id), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(".")
+	return errors.Join(err, f.Close())
+}
+
+// pace reports progress from 1 to steps, spread over a time.
+func pace(ctx context.Context, req *mcp.CallToolRequest, steps int, over time.Duration) error {
+	for i := range steps {
+		select {
+		case <-time.After(over / time.Duration(steps)):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		if req.Params.GetProgressToken() == nil {
+			continue
+		}
+		err := req.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{
+			ProgressToken: req.Params.GetProgressToken(), Progress: float64(i + 1),
+		})
+		if err != nil {
+			return err
+		}
+	}
+	if steps > 0 {
+		return nil
+	}
+	select {
+	case <-time.After(over):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// worker makes the test binary that server, over stdio.
+func worker(args []string) {
+	if err := workServer(args[0]).Run(context.Background(), &mcp.StdioTransport{}); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// libraryNode makes the test binary a node that is not holdfast serve but a
+// program with the library in it: its sessions cost no processes, and the header
+// User says who makes a request. It takes those flags of holdfast serve that the
+// tests use.
+func libraryNode(args []string) {
+	fs := flag.NewFlagSet("node", flag.ExitOnError)
+	listen := fs.String("listen", "", "")
+	admin := fs.String("admin", "", "")
+	store := fs.String("store", "", "")
+	retry := fs.Duration("retry", time.Second, "")
+	ttl := fs.Duration("session-ttl", 30*time.Minute, "")
+	keep := fs.Duration("keep", 10*time.Minute, "")
+	drain := fs.Duration("drain", 30*time.Second, "")
+	_ = fs.Parse(args) // exits
+	err := serveLibrary(*listen, *admin, *store, *drain, fs.Arg(0), &holdfast.Options{
+		Retry: *retry, SessionTTL: *ttl, Keep: *keep,
+		Principal: func(r *http.Request) string { return r.Header.Get("User") },
+	})
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func serveLibrary(listen, admin, storeURL string, drain time.Duration, traces string, o *holdfast.Options) error {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	store, err := engine.Open(ctx, storeURL, engine.Options{Keep: o.Keep, SessionTTL: o.SessionTTL})
+	if err != nil {
+		return err
+	}
+	o.Store = store
+	work := workServer(traces)
+	handler := holdfast.NewHandler(func(*http.Request) *mcp.Server { return work }, o)
+	l, err := net.Listen("tcp", listen)
+	if err != nil {
+		return err
+	}
+	mux := http.NewServeMux()
+	mux.Handle("/mcp", handler)
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
+	go func() { _ = server.Serve(handler.Listener(l)) }()
+	if admin != "" {
+		side, err := net.Listen("tcp", admin)
+		if err != nil {
+			return err
+		}
+		other := &http.Server{Handler: http.HandlerFunc(stats), ReadHeaderTimeout: 10 * time.Second}
+		go func() { _ = other.Serve(side) }()
+	}
+	fmt.Fprintf(os.Stderr, "Serving MCP at http://%s/mcp\nTry it: it is a test\n", l.Addr())
+	<-ctx.Done()
+	bounded, cancel := context.WithTimeout(context.Background(), drain)
+	defer cancel()
+	if err := handler.Shutdown(bounded); err != nil {
+		fmt.Fprintln(os.Stderr, "calls were cut short:", err)
+	}
+	last, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	if server.Shutdown(last) != nil {
+		_ = server.Close()
+	}
+	return store.Close()
+}
+
+// stats says how much is in use in this process, after a collection.
+func stats(w http.ResponseWriter, _ *http.Request) {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	fmt.Fprintf(w, "%d %d", runtime.NumGoroutine(), m.HeapAlloc)
+}
