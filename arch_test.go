@@ -59,7 +59,7 @@ var everything = []string{"*"}
 
 // guests are the modules of others, and the packages that may import them.
 var guests = map[string][]string{
-	"github.com/modelcontextprotocol/go-sdk": {".", "backend/sdk", "cmd/...", "bench/...", "conformance/..."},
+	"github.com/modelcontextprotocol/go-sdk": {".", "backend/sdk", "cmd/...", "bench/...", "conformance/...", "examples/..."},
 	"golang.org/x/oauth2":                    {"."},
 	"github.com/cenkalti/backoff/v5":         {"client", "webhook"},
 	"github.com/nats-io/nats-server/v2":      {"engine/jetstream", "engine/jetstream/natstest", "examples/..."},

@@ -1,0 +1,68 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"holdfast"
+)
+
+// patience is how long a call may take beyond its time before it counts as lost.
+const patience = 30 * time.Second
+
+// callers has clients make calls until ctx is done. When all have had the end of their
+// last call, they send to finished.
+func callers(ctx context.Context, url string, clients int, sum *score) (finished <-chan error) {
+	var all sync.WaitGroup
+	var ids atomic.Int64
+	failed := make(chan error, clients)
+	for range clients {
+		all.Go(func() {
+			if err := caller(ctx, url, &ids, sum); err != nil {
+				failed <- err
+			}
+		})
+	}
+	done := make(chan error, 1)
+	go func() {
+		all.Wait()
+		close(failed)
+		done <- <-failed // nil if there is none
+	}()
+	return done
+}
+
+// caller is one client: the official one, over a transport that does not let go.
+func caller(ctx context.Context, url string, ids *atomic.Int64, sum *score) error {
+	client := mcp.NewClient(&mcp.Implementation{Name: "caller", Version: "1"}, &mcp.ClientOptions{
+		ProgressNotificationHandler: func(_ context.Context, req *mcp.ProgressNotificationClientRequest) {
+			sum.heard(fmt.Sprint(req.Params.ProgressToken), req.Params.Progress)
+		},
+	})
+	bounded, stop := context.WithTimeout(context.Background(), patience)
+	session, err := client.Connect(bounded, holdfast.NewClientTransport(url, nil), nil)
+	stop()
+	if err != nil {
+		return fmt.Errorf("connect: %w", err)
+	}
+	for ctx.Err() == nil {
+		id := fmt.Sprint("call-", ids.Add(1))
+		params := &mcp.CallToolParams{Name: "count", Arguments: countArgs{Call: id, To: rand.IntN(50)}}
+		if rand.IntN(2) == 0 {
+			params.Name = "count_again"
+		}
+		params.SetProgressToken(id)
+		sum.begin(id, params.Name == "count_again")
+		bounded, stop := context.WithTimeout(context.Background(), 5*time.Second+patience)
+		_, err := session.CallTool(bounded, params)
+		stop()
+		sum.end(id, err)
+	}
+	return session.Close()
+}

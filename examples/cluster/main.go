@@ -1,0 +1,117 @@
+// Cluster shows what Holdfast is for, on one machine with nothing installed but Go:
+//
+//	go run ./examples/cluster
+//
+// It starts an engine (three JetStream servers), three nodes, and a load balancer that
+// gives each request to the next node, each server and node a process of its own. Then
+// clients make calls, and nodes are killed at random, with SIGKILL, as long as you let
+// them. In the end it counts.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"time"
+
+	"holdfast/engine/jetstream/natstest"
+)
+
+// settings are what can be chosen.
+type settings struct {
+	duration  time.Duration
+	clients   int
+	killEvery time.Duration
+	engine    string
+}
+
+func main() {
+	beChild()
+	s := settings{}
+	flag.DurationVar(&s.duration, "duration", 30*time.Second, "how long clients make calls; 0: until Ctrl-C")
+	flag.IntVar(&s.clients, "clients", 50, "how many clients make calls at a time")
+	flag.DurationVar(&s.killEvery, "kill-every", time.Second, "how often a node is killed; 0: never")
+	flag.StringVar(&s.engine, "engine", "jetstream", "`where` calls are kept: jetstream, redis (a redis-server that is installed), or the URL of an engine")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	sum, err := run(ctx, s)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	fmt.Print(sum.report())
+	if sum.lost > 0 || sum.doubled > 0 {
+		os.Exit(1)
+	}
+}
+
+// beChild makes this process what its parent started it for, if that is the case: a
+// node, or a server of the engine.
+func beChild() {
+	natstest.Main()
+	if len(os.Args) > 1 && os.Args[1] == "node" {
+		if err := runNode(os.Args[2], os.Args[3]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+}
+
+// run starts everything, lets clients make calls while nodes are killed, and returns
+// what became of the calls.
+func run(ctx context.Context, s settings) (*score, error) {
+	fmt.Printf("starting an engine (%s), three nodes and a load balancer\n", s.engine)
+	storeURL, stopEngine, err := startEngine(s.engine)
+	if err != nil {
+		return nil, err
+	}
+	defer stopEngine()
+	sum := newScore()
+	ledger, err := serve(sum) // the tools tell it of each run
+	if err != nil {
+		return nil, err
+	}
+	defer ledger.close()
+	nodes, err := startNodes(3, storeURL, ledger.url)
+	if err != nil {
+		return nil, err
+	}
+	defer nodes.stop()
+	front, err := serve(balancer(nodes.addresses))
+	if err != nil {
+		return nil, err
+	}
+	defer front.close()
+
+	limited := ctx
+	if s.duration > 0 {
+		var stop context.CancelFunc
+		limited, stop = context.WithTimeout(ctx, s.duration)
+		defer stop()
+	}
+	finished := callers(limited, front.url+"/mcp", s.clients, sum)
+	ticks := time.NewTicker(200 * time.Millisecond)
+	defer ticks.Stop()
+	begun, killed := time.Now(), time.Now()
+	for {
+		select {
+		case err := <-finished:
+			fmt.Println()
+			sum.judge()
+			return sum, err
+		case <-ticks.C:
+		}
+		if s.killEvery > 0 && time.Since(killed) >= s.killEvery && limited.Err() == nil {
+			killed = time.Now()
+			if err := nodes.killOne(); err != nil {
+				return nil, err
+			}
+			sum.killed()
+		}
+		fmt.Printf("\r%4.0f s  %s ", time.Since(begun).Seconds(), sum.line())
+	}
+}
