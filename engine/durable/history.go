@@ -29,8 +29,7 @@ type told struct {
 	bytes   int64
 	from    uint64    // the place of the first frame of what is kept
 	at      time.Time // of that frame
-	anew    uint64    // the place where a repetition of all that is kept begins, and
-	anewAt  time.Time // when that was; until it is whole
+	again   *told     // all that is kept, repeated; nil: it has not begun, or is whole
 	ended   bool
 	end     time.Time
 }
@@ -102,15 +101,29 @@ func (h *history) item(at uint64, put time.Time, x item) {
 		return // a frame that repeats what ended before it was appended
 	}
 	if x.flags&itemFirst != 0 {
-		l.again(at, put, &x)
+		l.again = &told{from: at, at: put}
 	}
-	if x.flags&itemWhole != 0 && l.anew != 0 {
-		l.from, l.at = l.anew, l.anewAt
-	}
-	if x.Note {
+	switch {
+	case x.Note:
 		l.note = x.Data
-		return
+	case x.flags&itemRepeated != 0 && l.again != nil:
+		l.again.take(&x)
+	default:
+		h.entry(l, &x)
 	}
+	if x.flags&itemWhole != 0 && l.again != nil {
+		l.renewed()
+	}
+	if x.Last {
+		l.ended, l.end = true, put
+		if time.Since(put) >= h.st.o.Keep {
+			l.entries, l.note = nil, nil // it stays known, so that nothing of it comes back
+		}
+	}
+}
+
+// entry takes the next entry of a stream.
+func (h *history) entry(l *told, x *item) {
 	switch next := l.next(); {
 	case next == 0 || x.Seq == next:
 	case x.Seq < next:
@@ -120,27 +133,25 @@ func (h *history) item(at uint64, put time.Time, x item) {
 			"session", h.key, "stream", x.Number, "after", next-1, "next", x.Seq)
 		l.entries, l.bytes = nil, 0
 	}
-	l.entries = append(l.entries, x.Entry)
-	l.bytes += int64(len(x.Data))
+	l.take(x)
 	h.limit(l)
-	if x.Last {
-		l.ended, l.end = true, put
-		if time.Since(put) >= h.st.o.Keep {
-			l.entries, l.note = nil, nil // it stays known, so that nothing of it comes back
-		}
-	}
 }
 
-// again takes the first of all that is kept of a stream.
-func (l *told) again(at uint64, put time.Time, x *item) {
-	l.anew, l.anewAt = at, put
-	if x.Note {
-		return
+func (l *told) take(x *item) {
+	l.entries = append(l.entries, x.Entry)
+	l.bytes += int64(len(x.Data))
+}
+
+// renewed takes what was repeated for what is kept. Nobody appends while a stream
+// is repeated, so it is all there was. Until it is whole it counts for nothing: the
+// rest of it may never come.
+func (l *told) renewed() {
+	again := l.again
+	if len(again.entries) == 0 {
+		again.entries, again.bytes = l.entries, l.bytes // only the note was
 	}
-	for len(l.entries) > 0 && l.entries[0].Seq < x.Seq {
-		l.bytes -= int64(len(l.entries[0].Data))
-		l.entries = l.entries[1:]
-	}
+	again.note = l.note
+	*l = *again
 }
 
 // limit drops a stream's oldest entries, as whoever wrote it did in memory.

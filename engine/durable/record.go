@@ -24,12 +24,12 @@ const recordOpen = 1 // a flag
 
 var errEncoding = errors.New("not what this version writes")
 
-func (r *record) append(b []byte) []byte {
+func (r *record) encode() []byte {
 	flags := byte(0)
 	if r.open {
 		flags |= recordOpen
 	}
-	b = append(b, recordVersion, flags)
+	b := []byte{recordVersion, flags}
 	b = binary.BigEndian.AppendUint64(b, r.born)
 	b = binary.BigEndian.AppendUint64(b, r.stamp)
 	b = binary.AppendUvarint(b, r.epoch)

@@ -158,7 +158,7 @@ func (st *Store) Create(ctx context.Context, key stream.SessionKey, about []byte
 // putRecord puts a session's record over the one that it was, which is at version;
 // nil: there was none. ErrConflict: it is another; ErrNotFound: it is gone.
 func (st *Store) putRecord(ctx context.Context, key stream.SessionKey, version uint64, was, rec *record) (uint64, error) {
-	value := rec.append(nil)
+	value := rec.encode()
 	at := recordKey(key)
 	err := st.ask(ctx, func(ctx context.Context) error {
 		for {
