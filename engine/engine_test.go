@@ -49,7 +49,7 @@ func TestOpenErrors(t *testing.T) {
 		"memory:#hunter2":                "nothing may follow",
 		"rocks://me:hunt%er2@host":       "no such engine",
 		"rocks://host?password=hunter2":  "no such engine",
-		"rocks://me@host/\x7f?k=hunter2": "malformed",
+		"rocks://me@host/\x7f?k=hunter2": "no such engine",
 	} {
 		st, err := engine.Open(t.Context(), url, engine.Options{Keep: time.Minute})
 		if err == nil {

@@ -1,0 +1,69 @@
+package engine_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+
+	"holdfast/engine/durable"
+	"holdfast/engine/jetstream"
+	"holdfast/engine/jetstream/natstest"
+	"holdfast/engine/redis"
+	"holdfast/engine/redis/redistest"
+	"holdfast/stream"
+	"holdfast/stream/streamtest"
+)
+
+// opener is what opens an engine.
+type opener func(ctx context.Context, rawURL string, o durable.Options) (durable.Log, error)
+
+// stores makes stores over an engine, whose URL is each case's own.
+func stores(open opener, url func(t *testing.T) string) streamtest.Maker {
+	return func(t *testing.T, l streamtest.Limits) func() stream.Store {
+		at := url(t)
+		o := durable.Options{
+			Keep: l.Keep, SessionTTL: l.SessionTTL,
+			StreamBytes: l.StreamBytes, SessionBytes: l.SessionBytes, TotalBytes: l.TotalBytes,
+			Logger: slog.New(slog.DiscardHandler),
+		}
+		return func() stream.Store {
+			log, err := open(context.Background(), at, o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return durable.New(log, o)
+		}
+	}
+}
+
+// prefixes are URLs of one engine under which each case has keys of its own.
+func prefixes(url string) func(t *testing.T) string {
+	var n atomic.Int64
+	return func(*testing.T) string { return fmt.Sprintf("%s?prefix=case%d", url, n.Add(1)) }
+}
+
+// A store obeys its rules over every engine.
+func TestFile(t *testing.T) {
+	t.Parallel()
+	streamtest.Run(t, stores(jetstream.Open, func(t *testing.T) string {
+		return "file:" + filepath.Join(t.TempDir(), "new")
+	}), streamtest.Options{Durable: true})
+}
+
+func TestNATS(t *testing.T) {
+	t.Parallel()
+	s, err := natstest.Start(t.TempDir(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	streamtest.Run(t, stores(jetstream.Open, prefixes(s.URL())), streamtest.Options{Nodes: true, Durable: true})
+}
+
+func TestRedis(t *testing.T) {
+	t.Parallel()
+	streamtest.Run(t, stores(redis.Open, prefixes(redistest.Start(t).URL())), streamtest.Options{Nodes: true, Durable: true})
+}
