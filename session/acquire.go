@@ -202,7 +202,7 @@ func (s *Session) restore(ctx context.Context, streams []stream.Stream) found {
 	f := found{hooks: make(map[uint64]*hooks)}
 	// What ended and is kept no longer had numbers, too: each epoch has its own.
 	s.streams.last = (s.lease.Epoch - 1) << 32
-	read := make(map[uint64]bool)
+	read, rung := make(map[uint64]bool), make(map[uint64]bool)
 	type parsed struct {
 		callNote
 		msgs []jsonrpc.Message
@@ -212,16 +212,15 @@ func (s *Session) restore(ctx context.Context, streams []stream.Stream) found {
 		st := &streams[i]
 		s.streams.last = max(s.streams.last, st.Number)
 		if st.Number == standalone {
-			s.restoreAside(st, read)
+			s.restoreAside(st, read, rung)
 			continue
 		}
 		n, msgs, err := parseNote(st)
 		if err != nil {
 			s.m.logger.Error("call not restored", "session", s.Name(), "error", err)
 		}
-		for _, number := range n.Read {
-			read[number] = true
-		}
+		mark(read, n.Read)
+		mark(rung, n.Rung)
 		notes[i] = parsed{n, msgs}
 	}
 	for i := range streams {
@@ -236,7 +235,7 @@ func (s *Session) restore(ctx context.Context, streams []stream.Stream) found {
 		case !st.Ended:
 			s.restoreCall(ctx, st, n.callNote, n.msgs, &f)
 		case !s.single:
-			s.restoreEnded(ctx, st, n.msgs, read[st.Number], &f)
+			s.restoreEnded(ctx, st, n.msgs, read[st.Number], rung[st.Number], &f)
 		}
 	}
 	if h := s.aside.hooks(); h != nil {
@@ -246,17 +245,22 @@ func (s *Session) restore(ctx context.Context, streams []stream.Stream) found {
 	return f
 }
 
+func mark(set map[uint64]bool, numbers []uint64) {
+	for _, number := range numbers {
+		set[number] = true
+	}
+}
+
 // restoreAside takes in what is known of the standalone stream, and of the session.
-func (s *Session) restoreAside(st *stream.Stream, read map[uint64]bool) {
+func (s *Session) restoreAside(st *stream.Stream, read, rung map[uint64]bool) {
 	var n sessionNote
 	if len(st.Note) > 0 {
 		if err := json.Unmarshal(st.Note, &n); err != nil {
 			s.m.logger.Error("session not restored", "session", s.Name(), "error", err)
 		}
 	}
-	for _, number := range n.Read {
-		read[number] = true
-	}
+	mark(read, n.Read)
+	mark(rung, n.Rung)
 	s.aside.seq, s.aside.said = st.Next-1, st.Next-1
 	s.aside.told = min(n.Told, s.aside.said)
 	s.noted = s.aside.told
@@ -330,8 +334,8 @@ func (s *Session) restoreCall(ctx context.Context, st *stream.Stream, n callNote
 }
 
 // restoreEnded takes in what may be asked of a call that has ended. read says that
-// its client has read the end; else it may have, or not.
-func (s *Session) restoreEnded(ctx context.Context, st *stream.Stream, msgs []jsonrpc.Message, read bool, f *found) {
+// its client has read the end, rung that its webhooks were told; else they may have.
+func (s *Session) restoreEnded(ctx context.Context, st *stream.Stream, msgs []jsonrpc.Message, read, rung bool, f *found) {
 	if young := len(msgs) > 0 && msgs[0].Method == "initialize"; !read && !young { // who lost that begins anew
 		s.streams.mu.Lock()
 		s.streams.doubt(st.Number)
@@ -345,7 +349,7 @@ func (s *Session) restoreEnded(ctx context.Context, st *stream.Stream, msgs []js
 	for i := range msgs {
 		rq := &inflight{call: c, id: string(msgs[i].ID)}
 		s.remember(c, rq.id, msgs[i].Method)
-		if !read {
+		if !read && !rung {
 			s.watch(c, rq, &msgs[i])
 		}
 	}

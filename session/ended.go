@@ -217,6 +217,9 @@ func (s *Session) dispatch(number uint64, h *hooks) {
 	if h.over && len(h.list) == 0 {
 		delete(t.hooked, number)
 	}
+	if len(due) > 0 && s.m.shared != nil && number != standalone {
+		t.rung = addNews(t.rung, number)
+	}
 	t.mu.Unlock()
 	for i := range due {
 		s.m.opts.Ended(due[i].Ended)

@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"errors"
+	"maps"
 	"time"
 
 	"holdfast/jsonrpc"
@@ -130,6 +131,7 @@ func (m *Manager) part(s *Session, conn Conn, open bool) {
 	if conn != nil {
 		defer m.release(conn)
 	}
+	s.ring()
 	s.noteStored(false)
 	m.outlast(farewell, s.log.rests)
 	m.mu.Lock()
@@ -149,6 +151,26 @@ func (m *Manager) part(s *Session, conn Conn, open bool) {
 		m.logger.Warn("session not released", "session", s.Name(), "error", err)
 	}
 	m.shared.Forget(s.lease)
+}
+
+// ring tells the webhooks of calls that have ended and that nobody reads.
+func (s *Session) ring() {
+	t := &s.streams
+	t.mu.Lock()
+	all := maps.Clone(t.hooked)
+	if h := s.aside.hooks(); h != nil {
+		if all == nil {
+			all = make(map[uint64]*hooks)
+		}
+		all[standalone] = h
+	}
+	for _, h := range all {
+		h.held = false
+	}
+	t.mu.Unlock()
+	for number, h := range all {
+		s.dispatch(number, h)
+	}
 }
 
 // rests says whether nothing is being appended.

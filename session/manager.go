@@ -310,6 +310,7 @@ func (m *Manager) forget(s *Session) {
 	}
 	ctx, stop := context.WithTimeout(m.ctx, patience)
 	defer stop()
+	s.dropped.Store(true)
 	if err := m.store.Delete(ctx, s.key); err != nil {
 		m.logger.Warn("session not deleted", "session", s.Name(), "error", err)
 	}

@@ -39,23 +39,24 @@ type callNote struct {
 	Key      []byte            `json:"key"` // the idempotency key that it began under, hashed
 	Sum      []byte            `json:"sum"` // of its body
 	Read     []uint64          `json:"read"`
+	Rung     []uint64          `json:"rung"`
 	Requests []json.RawMessage `json:"requests"`
 }
 
 type sessionNote struct {
 	Revision   string          `json:"revision"`
 	Told       uint64          `json:"told"` // of the standalone stream, at the least
-	Read       []uint64        `json:"read"`
+	Read       []uint64        `json:"read"` // streams that were, to their end, since the last note
+	Rung       []uint64        `json:"rung"` // those whose webhooks were told, since then
 	Safe       []string        `json:"safe"` // tools that may be called again
 	Initialize json.RawMessage `json:"initialize"`
 }
 
-// mostRead bounds how many streams a note says were read to their end.
-const mostRead = 256
+// mostNews bounds how many streams a note names.
+const mostNews = 256
 
-// appendNote appends the call's note. read are streams that were read to their end
-// since the last note. c.mu is held.
-func (c *Call) appendNote(dst []byte, read []uint64) []byte {
+// appendNote appends the call's note. c.mu is held.
+func (c *Call) appendNote(dst []byte) []byte {
 	dst = append(dst, `{"safe":`...)
 	dst = strconv.AppendBool(dst, c.kept.safe)
 	if c.record != nil && c.record.key != nil {
@@ -65,7 +66,9 @@ func (c *Call) appendNote(dst []byte, read []uint64) []byte {
 		dst = base64.StdEncoding.AppendEncode(dst, c.record.sum[:])
 		dst = append(dst, '"')
 	}
-	dst = appendRead(dst, read)
+	read, rung := c.s.streams.news()
+	dst = appendNumbers(dst, `,"read":`, read)
+	dst = appendNumbers(dst, `,"rung":`, rung)
 	dst = append(dst, `,"requests":[`...)
 	first := true
 	for i := range c.kept.msgs {
@@ -81,12 +84,13 @@ func (c *Call) appendNote(dst []byte, read []uint64) []byte {
 	return append(dst, "]}"...)
 }
 
-func appendRead(dst []byte, read []uint64) []byte {
-	if len(read) == 0 {
+// appendNumbers appends a member of a note, if there is anything in it.
+func appendNumbers(dst []byte, name string, numbers []uint64) []byte {
+	if len(numbers) == 0 {
 		return dst
 	}
-	dst = append(dst, `,"read":`...)
-	for i, number := range read {
+	dst = append(dst, name...)
+	for i, number := range numbers {
 		dst = strconv.AppendUint(append(dst, "[,"[min(i, 1)]), number, 10)
 	}
 	return append(dst, ']')
@@ -98,7 +102,7 @@ func (c *Call) note(number uint64) {
 	if k == nil {
 		return
 	}
-	data := c.appendNote(nil, c.s.streams.takeRead())
+	data := c.appendNote(nil)
 	k.msgs = nil
 	c.s.log.queue(saying{c: c, number: number, data: data, note: true, done: k.stored})
 }
@@ -181,15 +185,16 @@ func (s *Session) noteSession(done chan struct{}, always bool) (queued bool) {
 	defer s.mu.Unlock()
 	s.aside.mu.Lock()
 	defer s.aside.mu.Unlock()
-	read := s.streams.takeRead()
-	if !always && s.noted == s.aside.told && len(read) == 0 {
+	read, rung := s.streams.news()
+	if !always && s.noted == s.aside.told && len(read)+len(rung) == 0 {
 		return false
 	}
 	s.noted = s.aside.told
 	data := append([]byte(`{"revision":`), jsonrpc.Quote(s.revision)...)
 	data = append(data, `,"told":`...)
 	data = strconv.AppendUint(data, s.noted, 10)
-	data = appendRead(data, read)
+	data = appendNumbers(data, `,"read":`, read)
+	data = appendNumbers(data, `,"rung":`, rung)
 	if len(s.hints.safe) > 0 {
 		tools, _ := json.Marshal(slices.Sorted(maps.Keys(s.hints.safe)))
 		data = append(append(data, `,"safe":`...), tools...)
@@ -232,21 +237,22 @@ func (s *Session) noteTold(left bool) {
 	}
 }
 
-// takeRead returns the streams that were read to their end since it was last
-// called.
-func (t *table) takeRead() []uint64 {
+// news returns which streams were read to their end, and of which the webhooks were
+// told, since it was last called.
+func (t *table) news() (read, rung []uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	read := t.done
-	t.done = nil
-	return read
+	read, rung = t.done, t.rung
+	t.done, t.rung = nil, nil
+	return read, rung
 }
 
-// finished notes that a stream was read to its end. t.mu is held.
-func (t *table) finished(number uint64) {
-	if len(t.done) < mostRead && !slices.Contains(t.done, number) {
-		t.done = append(t.done, number)
+// addNews adds a stream to what the next note says. table.mu is held.
+func addNews(numbers []uint64, number uint64) []uint64 {
+	if len(numbers) < mostNews && !slices.Contains(numbers, number) {
+		numbers = append(numbers, number)
 	}
+	return numbers
 }
 
 // parseNote reads a call's note. Without a note, or with one that can't be read,

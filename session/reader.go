@@ -23,7 +23,8 @@ type table struct {
 	hooked  map[uint64]*hooks // of calls that are over; nil for most sessions
 	broken  []broken
 	asked   time.Time            // when the client last came back with nothing but its session
-	done    []uint64             // read to the end since the last note; only where the store is shared
+	done    []uint64             // for the next note: read to the end
+	rung    []uint64             // for the next note: of calls whose webhooks were told
 	unread  map[uint64]time.Time // what has ended and its client has yet to read to the end; since when it is away
 	most    int                  // how many of those are worth looking through for old ones
 }
@@ -300,7 +301,7 @@ func (r *Reader) fetch(ctx context.Context, buf []stream.Entry) ([]stream.Entry,
 	}
 	had := len(buf)
 	buf, err := r.s.m.store.Read(ctx, r.cursor, buf)
-	if errors.Is(err, stream.ErrNotFound) && r.call != nil && r.cursor.Seq == 0 && !r.s.isClosed() {
+	if errors.Is(err, stream.ErrNotFound) && r.call != nil && r.cursor.Seq == 0 && !r.s.dropped.Load() {
 		err = nil // nothing has been said yet
 	}
 	if len(buf) == had && !errors.Is(err, io.EOF) && r.s.moved.Load() {
@@ -408,7 +409,7 @@ func (t *table) detach(r *Reader, broke, ids, besides bool) {
 	case t.calls[number] == nil && !r.read:
 		t.leave(number)
 	case r.read && r.s.m.shared != nil:
-		t.finished(number)
+		t.done = addNews(t.done, number)
 	}
 	if broke {
 		t.lost(broken{number: number, seq: r.began, certain: !ids, since: r.since}, besides)

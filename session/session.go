@@ -62,6 +62,7 @@ type Session struct {
 	streams   table
 	log       appender
 	moved     atomic.Bool // it has left this node
+	dropped   atomic.Bool // what it said is kept no longer
 
 	resumes atomic.Pointer[resumes] // nil but for clients of SEP-975
 

@@ -1,0 +1,424 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"holdfast/jsonrpc"
+	"holdfast/stream"
+)
+
+// Whoever is fenced leaves at once: readers go without an end, the backend is
+// closed, and nothing of the session is deleted.
+func TestLoseFenced(t *testing.T) {
+	t.Parallel()
+	f := newShelf()
+	a, b := f.add(t, "a", safeTools()), f.add(t, "b", safeTools())
+	s := a.open("alice")
+	c := begin(t, s, false, request(1))
+	light := begin(t, s, true, safeRequest(2))
+	ready := make(chan struct{}, 1)
+	r, err := s.Read(t.Context(), c.Number(), 0, 0, ready)
+	if err != nil {
+		t.Fatal(err)
+	}
+	taken := b.take(s) // a sleeps, and knows nothing of it
+	link := a.desk.last()
+	link.say(c, `{"jsonrpc":"2.0","id":1,"result":"too late"}`)
+	if got, err := r.Next(t.Context(), make([]stream.Entry, 0, 4)); !errors.Is(err, ErrMoved) || len(got) != 0 || !r.Gone() {
+		t.Errorf("read %+v, %v", got, err)
+	}
+	r.Detach(true, true, false)
+	if answers, done := light.Wait(t.Context(), 0); !done || !strings.Contains(string(answers[0]), "make the request again") {
+		t.Errorf("light: %q", answers)
+	}
+	if !s.Moved() || a.Sessions() != 0 || a.Calls() != 0 {
+		t.Errorf("%d sessions, %d calls", a.Sessions(), a.Calls())
+	}
+	<-link.closed
+	for what, err := range map[string]error{
+		"Begin": func() error { _, err := s.Begin([]jsonrpc.Message{parse(request(3))}, true); return err }(),
+		"Send":  s.Send(t.Context(), parse(`{"jsonrpc":"2.0","method":"notifications/x"}`), nil),
+		"Read":  func() error { _, err := s.Read(t.Context(), c.Number(), 0, 0, ready); return err }(),
+	} {
+		if !errors.Is(err, ErrMoved) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	a.End(s)
+	if here, at, err := a.Locate(t.Context(), s.key, "alice"); err != nil || here != nil || at.Owner != "b" {
+		t.Errorf("located %v, %+v, %v", here, at, err)
+	}
+	wantTexts(t, "there", readAll(t, taken, c.Number()), lostWith)
+	if len(f.deleted) != 0 {
+		t.Error("it was deleted")
+	}
+}
+
+// A session that another has taken is not deleted by who had it, at its client's
+// wish or when it expires.
+func TestLoseNothingDeleted(t *testing.T) {
+	t.Parallel()
+	f := newShelf()
+	o := safeTools()
+	o.TTL = 100 * time.Millisecond
+	a, b := f.add(t, "a", o), f.add(t, "b", safeTools())
+	first, second := a.open("alice"), a.open("alice")
+	b.take(first)
+	b.take(second)
+	a.End(first)
+	eventually(t, "the other to expire", func() bool { return a.Sessions() == 0 })
+	for _, s := range []*Session{first, second} {
+		if at := f.session(s.key); at == nil || at.Owner != "b" {
+			t.Errorf("the store has %+v", at)
+		}
+	}
+}
+
+// Verify finds what was taken while this node slept.
+func TestVerify(t *testing.T) {
+	t.Parallel()
+	f := newShelf()
+	a, b := f.add(t, "a", safeTools()), f.add(t, "b", safeTools())
+	lost, deleted, kept, idle := a.open(""), a.open(""), a.open(""), a.open("")
+	for i, s := range []*Session{lost, deleted, kept} {
+		begin(t, s, false, request(i))
+	}
+	b.take(lost)
+	b.take(idle)
+	if err := b.node.Delete(t.Context(), deleted.key); err != nil {
+		t.Fatal(err)
+	}
+	a.Verify(t.Context())
+	for s, want := range map[*Session]bool{lost: true, deleted: true, kept: false, idle: false} {
+		if s.Moved() != want {
+			t.Errorf("moved: %v, want %v", s.Moved(), want)
+		}
+	}
+	a.Lose(idle.key)
+	a.Lose(KeyOf("made up"))
+	if !idle.Moved() {
+		t.Error("not lost")
+	}
+}
+
+// A store that does not answer ends the calls for those who read them; the node
+// itself may take the session over when the store is back.
+func TestLoseUnavailable(t *testing.T) {
+	t.Parallel()
+	for _, single := range []bool{false, true} {
+		f := newShelf()
+		a := f.add(t, "a", safeTools())
+		s, err := a.New(newRequest(), "", single)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := begin(t, s, true, `{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2025-11-25"}}`)
+		eventually(t, "initialize", c.isOver)
+		waits, speaks := begin(t, s, false, request(1)), begin(t, s, false, request(2))
+		number := waits.Number()
+		ready := make(chan struct{}, 1)
+		r, err := s.Read(t.Context(), number, 0, 0, ready)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a.kill()
+		a.desk.last().say(speaks, `{"jsonrpc":"2.0","id":2,"result":"not kept"}`)
+		if single {
+			said := some(t, r, ready, 3)
+			if all := strings.Join(said[1:], ""); strings.Count(all, "could not be kept") != 2 || !strings.Contains(all, `"id":1`) || !strings.Contains(all, `"id":2`) {
+				t.Errorf("told %q", said)
+			}
+		} else {
+			wantTexts(t, "the reader", toEnd(t, r, ready), "outcome unknown: what the server said could not be kept: store is unavailable")
+		}
+		r.Detach(false, true, false)
+		eventually(t, "the session to be lost", func() bool { return a.Sessions() == 0 && a.Calls() == 0 })
+		if _, _, err := a.Locate(t.Context(), s.key, ""); !errors.Is(err, stream.ErrUnavailable) {
+			t.Errorf("located while the store is away: %v", err)
+		}
+		a.node.dead.Store(false)
+		_, at, err := a.Locate(t.Context(), s.key, "")
+		if err != nil || at.Owner != "" {
+			t.Fatalf("located %+v, %v", at, err)
+		}
+		taken := a.take(s)
+		if !single {
+			wantTexts(t, "the call", readAll(t, taken, speaks.Number()), lostWith)
+		}
+		if taken.Busy() {
+			t.Error("still busy")
+		}
+	}
+}
+
+// A call whose note's fate is not known is not delivered, and its session is lost.
+func TestLoseBeforeDelivery(t *testing.T) {
+	t.Parallel()
+	f := newShelf()
+	a, b := f.add(t, "a", safeTools()), f.add(t, "b", safeTools())
+	s := a.open("alice")
+	a.kill()
+	if _, err := s.Begin([]jsonrpc.Message{parse(request(1))}, false); !errors.Is(err, ErrMoved) {
+		t.Errorf("begun: %v", err)
+	}
+	if n := len(a.desk.last().in); n != 0 || a.Calls() != 0 {
+		t.Errorf("%d delivered", n)
+	}
+	if taken := b.take(s); taken.Busy() {
+		t.Error("a call that did not begin goes on")
+	}
+}
+
+// A backend that talks faster than the store takes it waits.
+func TestBackpressure(t *testing.T) {
+	t.Parallel()
+	f := newShelf()
+	a := f.add(t, "a", safeTools())
+	s := a.open("alice")
+	c := begin(t, s, false, request(1))
+	held, let := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	hold := func([]stream.Record) error {
+		once.Do(func() { close(held) })
+		<-let
+		return nil
+	}
+	a.node.before.Store(&hold)
+	text := fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"x":%q}}`, strings.Repeat("x", 1<<20))
+	link, message := a.desk.last(), parse(text)
+	const speakers, each = 4, 16
+	var group sync.WaitGroup
+	for range speakers {
+		group.Go(func() {
+			for range each {
+				link.sink.Emit(c, message)
+			}
+		})
+	}
+	<-held
+	queued := func() int {
+		s.log.mu.Lock()
+		defer s.log.mu.Unlock()
+		return s.log.bytes
+	}
+	eventually(t, "the queue to fill", func() bool { return queued() > mostQueued })
+	if n := queued(); n > mostQueued+(speakers+1)*len(text) {
+		t.Errorf("%d bytes are queued", n)
+	}
+	close(let)
+	group.Wait()
+	link.say(c, `{"jsonrpc":"2.0","id":1,"result":{}}`)
+	if n := len(readAll(t, s, c.Number())); n != speakers*each+1 {
+		t.Errorf("%d messages", n)
+	}
+	if n := queued(); n != 0 {
+		t.Errorf("%d bytes are left over", n)
+	}
+}
+
+// HandOver gives up what is quiet at once, and the rest as it becomes so.
+func TestHandOver(t *testing.T) {
+	t.Parallel()
+	f := newShelf()
+	a, b := f.add(t, "a", safeTools()), f.add(t, "b", safeTools())
+	quiet, busy := a.open("alice"), a.open("alice")
+	c := begin(t, busy, false, request(1))
+	ready := make(chan struct{}, 1)
+	r, err := quiet.Read(t.Context(), 0, 0, 0, ready)
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- a.HandOver(t.Context()) }()
+	eventually(t, "the quiet one to be released", func() bool { return f.session(quiet.key).Owner == "" })
+	if !r.Gone() || f.session(quiet.key).Open {
+		t.Error("its reader stays, or it was released as open")
+	}
+	r.Detach(false, true, false)
+	if taken := b.take(quiet); taken.Revision() == "" {
+		t.Error("forgotten")
+	}
+	a.desk.last().say(c, `{"jsonrpc":"2.0","id":1,"result":"done"}`)
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	wantTexts(t, "what ended here", readAll(t, b.take(busy), c.Number()), "done")
+	_, at, err := a.Locate(t.Context(), quiet.key, "alice")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.TakeOver(t.Context(), at); !errors.Is(err, ErrClosing) {
+		t.Errorf("taken over again: %v", err)
+	}
+}
+
+// What is still in flight when the time is over is cut: here, and by Close.
+func TestHandOverCuts(t *testing.T) {
+	t.Parallel()
+	for _, closes := range []bool{false, true} {
+		f := newShelf()
+		a, b := f.add(t, "a", safeTools()), f.add(t, "b", safeTools())
+		s, other := a.open("alice"), a.open("alice")
+		unsafe, safe := begin(t, s, false, request(1)), begin(t, s, false, safeRequest(2))
+		light := begin(t, s, true, safeRequest(3))
+		begin(t, other, false, request(1))
+		ready := make(chan struct{}, 1)
+		r, err := s.Read(t.Context(), unsafe.Number(), 0, 0, ready)
+		if err != nil {
+			t.Fatal(err)
+		}
+		read := make(chan []string, 1)
+		go func() {
+			defer close(read)
+			read <- toEnd(t, r, ready)
+		}()
+		if closes {
+			a.Close()
+		} else {
+			ctx, stop := context.WithCancel(t.Context())
+			stop()
+			if err := a.HandOver(ctx); !errors.Is(err, context.Canceled) {
+				t.Error(err)
+			}
+		}
+		wantTexts(t, "its reader", <-read, "outcome unknown: the session ended: the server is shutting down")
+		r.Detach(false, true, false)
+		if answers, done := light.Wait(t.Context(), 0); !done || !strings.Contains(string(answers[0]), "outcome unknown") {
+			t.Errorf("light: %q", answers)
+		}
+		if a.Sessions() != 0 || a.Calls() != 0 {
+			t.Errorf("%d sessions, %d calls", a.Sessions(), a.Calls())
+		}
+		if one, two := f.session(s.key), f.session(other.key); one.Owner != "" || !one.Open || two.Owner != "" || two.Open {
+			t.Errorf("released as %+v, %+v", one, two)
+		}
+		// The sweep finds the one, and nobody need ask for it.
+		if err := b.Sweep(t.Context(), func(string) bool { return false }, func(stream.SessionKey) bool { return true }); err != nil {
+			t.Fatal(err)
+		}
+		if b.Sessions() != 1 {
+			t.Fatalf("%d sessions were swept", b.Sessions())
+		}
+		eventually(t, "a backend", func() bool { return b.desk.opened() == 1 })
+		b.desk.last().say(b.desk.last().next(t, "tools/call").Call, `{"jsonrpc":"2.0","id":2,"result":"again"}`)
+		wantTexts(t, "again", readAll(t, b.take(s), safe.Number()), "again")
+	}
+}
+
+// A sweep takes what its owner left, of what is for this node.
+func TestSweep(t *testing.T) {
+	t.Parallel()
+	f := newShelf()
+	a, b, c := f.add(t, "a", safeTools()), f.add(t, "b", safeTools()), f.add(t, "c", safeTools())
+	var left []*Session
+	for range 6 {
+		left = append(left, a.open("alice"))
+	}
+	b.open("alice")
+	a.kill()
+	asked := 0
+	gone := func(node string) bool { asked++; return node == "a" }
+	mine := func(key stream.SessionKey) bool { return key != left[0].key && key != left[1].key }
+	if err := c.Sweep(t.Context(), gone, mine); err != nil {
+		t.Fatal(err)
+	}
+	if c.Sessions() != 4 || b.Sessions() != 1 || asked != 2 {
+		t.Errorf("%d and %d sessions, %d questions", c.Sessions(), b.Sessions(), asked)
+	}
+}
+
+// A session that is in use does not expire in the store; one that is not is deleted.
+func TestRenew(t *testing.T) {
+	t.Parallel()
+	f := newShelf()
+	o := safeTools()
+	o.TTL = 300 * time.Millisecond
+	a := f.add(t, "a", o)
+	used, idle := a.open(""), a.open("")
+	begin(t, used, false, request(1))
+	touched := func() time.Time {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return f.sessions[used.key].touched
+	}
+	began := touched()
+	eventually(t, "the other to expire", func() bool { return f.session(idle.key) == nil })
+	eventually(t, "renewals", func() bool { return touched().Sub(began) > 2*o.TTL })
+}
+
+// Keys mean the same on every node.
+func TestKeysOnManyNodes(t *testing.T) {
+	t.Parallel()
+	f := newShelf()
+	a, b := f.add(t, "a", safeTools()), f.add(t, "b", safeTools())
+	s, other, nobody := a.open("alice"), b.open("alice"), a.open("")
+	msgs := []jsonrpc.Message{parse(request(1))}
+	keyed := func(s *Session, key, body string) (*Call, *Attached, error) {
+		return s.BeginKeyed(key, []byte(body), msgs)
+	}
+	c, _, err := keyed(s, "k", "body")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Deliver(context.Background(), msgs, nil)
+	alone, _, err := keyed(nobody, "k", "body")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var at *Elsewhere
+	if _, _, err := keyed(other, "k", "body"); !errors.As(err, &at) || at.ID != s.ID() || at.Owner != "a" {
+		t.Errorf("from another node: %v", err)
+	}
+	if _, _, err := keyed(other, "k", "different"); !errors.Is(err, ErrKeyReused) {
+		t.Errorf("for another request: %v", err)
+	}
+	// A claim whose call never began is of no weight, once its session is here.
+	if _, _, err := b.node.Claim(t.Context(), stream.ClaimID(s.keyID("early")), s.claimed(sumOf([]byte("body")))); err != nil {
+		t.Fatal(err)
+	}
+	a.kill()
+	taken := b.take(s)
+	for _, from := range []*Session{taken, other} {
+		_, known, err := keyed(from, "k", "body")
+		if err != nil || known == nil || known.Session != taken || known.Number != c.Number() {
+			t.Errorf("after the take-over: %+v, %v", known, err)
+		}
+		if _, _, err := keyed(from, "k", "different"); !errors.Is(err, ErrKeyReused) {
+			t.Errorf("for another request: %v", err)
+		}
+	}
+	if _, known, err := keyed(b.take(nobody), "k", "body"); err != nil || known == nil || known.Number != alone.Number() {
+		t.Errorf("of nobody in particular: %+v, %v", known, err)
+	}
+	wantTexts(t, "the call", readAll(t, taken, c.Number()), lostWith)
+	early, _, err := keyed(other, "early", "body")
+	if err != nil || early == nil {
+		t.Fatalf("a key whose call never began: %v", err)
+	}
+	early.Abort(msgs, jsonrpc.Errorf(1, "not delivered"))
+	if early, _, err = keyed(taken, "early", "body"); err != nil || early == nil {
+		t.Fatalf("a key that was given up: %v", err)
+	}
+	// A session that is gone may have run it.
+	if err := b.node.Delete(t.Context(), taken.key); err != nil {
+		t.Fatal(err)
+	}
+	third := f.add(t, "c", safeTools())
+	if _, _, err := keyed(third.open("alice"), "early", "body"); !errors.Is(err, ErrGone) {
+		t.Errorf("of a session that is gone: %v", err)
+	}
+	// So may one that is older than what is kept.
+	f.mu.Lock()
+	id := stream.ClaimID(other.keyID("old"))
+	f.claims[id] = claimed{other.claimed(sumOf([]byte("body"))), time.Now().Add(-time.Hour)}
+	f.mu.Unlock()
+	if _, _, err := keyed(other, "old", "body"); !errors.Is(err, ErrGone) {
+		t.Errorf("of long ago: %v", err)
+	}
+}
