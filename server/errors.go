@@ -84,9 +84,6 @@ func (h *Handler) explain(err error) (status int, e *jsonrpc.Error) {
 	case errors.Is(err, stream.ErrFull), errors.Is(err, stream.ErrUnavailable):
 		return http.StatusServiceUnavailable, errf(jsonrpc.CodeServer, "%v: try again later", err)
 	}
-	if errors.Is(err, errUnknown) {
-		return http.StatusBadGateway, errf(jsonrpc.CodeServer, "%v", err)
-	}
 	h.logger.Error("request failed", "error", err)
 	return http.StatusInternalServerError, errf(jsonrpc.CodeInternal, "internal error: %v", err)
 }

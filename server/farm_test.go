@@ -81,7 +81,7 @@ func (f *farm) start(c config) *farmNode {
 	n.sessions = session.NewManager(n.store, backend, c.session)
 	c.server.Manager, c.server.Node = n.sessions, n.member
 	if c.server.Principal == nil {
-		c.server.Principal = func(r *http.Request) string { return r.Header.Get("Authorization") }
+		c.server.Principal = bearer
 	}
 	n.Handler = server.New(c.server)
 	mux := http.NewServeMux()
@@ -123,7 +123,7 @@ func (n *farmNode) kill() {
 // runs counts how often a tool ran, on all nodes.
 func (f *farm) runs(key string) (sum int) {
 	for _, n := range f.nodes {
-		sum += n.node.runs(key)
+		sum += n.runs(key)
 	}
 	return sum
 }

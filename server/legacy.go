@@ -166,16 +166,19 @@ func (h *Handler) takeSSE(w http.ResponseWriter, r *http.Request, s *session.Ses
 		}
 	}
 	if len(calls) > 0 {
-		if v := h.visit(r); v != nil && v.Again && s.Pending(calls[0].ID) != nil {
-			calls = nil // they came before
+		var c *session.Call
+		var err error
+		if v := h.visit(r); v != nil && v.Once != "" {
+			c, _, err = s.BeginOnce(v.Once, joined(calls), calls)
+		} else {
+			c, err = s.Begin(calls, true)
 		}
-	}
-	if len(calls) > 0 {
-		c, err := s.Begin(calls, true)
 		if err != nil {
 			return err
 		}
-		defer c.Deliver(ctx, calls, r.Header)
+		if c != nil { // else they came before
+			defer c.Deliver(ctx, calls, r.Header)
+		}
 	}
 	w.WriteHeader(http.StatusAccepted)
 	if _, err := io.WriteString(w, "Accepted"); err != nil && !errors.Is(err, http.ErrBodyNotAllowed) {

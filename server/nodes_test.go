@@ -86,7 +86,7 @@ func TestOwnerLost(t *testing.T) {
 				p.at(f.nodes[0]).post(`{"jsonrpc":"2.0","id":"l","method":"tools/list"}`)
 				w := p.at(f.nodes[1]).open("POST", "/mcp", x.call)
 				fl := &follower{p: p.at(f.nodes[1]), seen: map[string]bool{}}
-				if w.head().StatusCode != 200 {
+				if w.head().StatusCode != http.StatusOK {
 					t.Fatalf("%d", w.head().StatusCode)
 				}
 				if x.runs > 0 {
@@ -119,7 +119,7 @@ func TestOwnerLostListening(t *testing.T) {
 			f := newFarm(t, 3, config{})
 			p := f.nodes[0].connect(version, nil)
 			w := p.at(f.nodes[1]).open("GET", "/mcp", "")
-			if w.head().StatusCode != 200 {
+			if w.head().StatusCode != http.StatusOK {
 				t.Fatalf("%d", w.head().StatusCode)
 			}
 			say := func(n *farmNode, text string) {

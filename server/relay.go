@@ -16,6 +16,7 @@ import (
 	"holdfast/protocol"
 	"holdfast/session"
 	"holdfast/sse"
+	"holdfast/stream"
 )
 
 // leaveGrace is how long a request whose client has left may wait for the first
@@ -157,7 +158,10 @@ var errCut = errors.New("the answer was cut off")
 // pass passes a node's answer on to the client.
 func (rl *relay) pass(res *http.Response, at *session.Away) error {
 	switch {
-	case res.StatusCode == http.StatusMisdirectedRequest && res.Header.Get(headerVisit) != "":
+	case res.StatusCode == http.StatusMisdirectedRequest && res.Header[headerMoved] != nil:
+		if where := res.Header.Get(headerMoved); where != "" {
+			rl.e.key, rl.e.as = stream.SessionKey(where), true
+		}
 		return errAgain
 	case rl.out != nil:
 		return rl.out.goOn(res)

@@ -175,8 +175,13 @@ func (h *Handler) roamed(w http.ResponseWriter, r *http.Request, msgs []jsonrpc.
 				return err
 			})
 		}
+		if errors.As(err, &away) {
+			_, err = h.reach(w, r, errand{key: away.Key, at: away.Away, as: true, msgs: msgs[i:]})
+		}
 		if err != nil {
-			h.fail(w, err)
+			if !errors.Is(err, errAnswered) {
+				h.fail(w, err)
+			}
 			return nil, false
 		}
 		if !taken {

@@ -86,7 +86,7 @@ func (h *Handler) reach(w http.ResponseWriter, r *http.Request, e errand) (*sess
 }
 
 // host is the same for a request of another node. It is not sent on: that node
-// looks again where the session is.
+// looks again where the session is, or is told that it is about another one.
 func (h *Handler) host(w http.ResponseWriter, r *http.Request, v *visit, e *errand) (*session.Session, error) {
 	if v.here {
 		return nil, errUnreached
@@ -100,15 +100,27 @@ func (h *Handler) host(w http.ResponseWriter, r *http.Request, v *visit, e *erra
 			return s, err
 		}
 	}
-	w.Header().Set(headerVisit, "moved")
+	where := ""
+	if e.as {
+		where = string(e.key)
+	}
+	w.Header()[headerMoved] = []string{where}
 	h.reject(w, http.StatusMisdirectedRequest, errf(jsonrpc.CodeServer, "the session is not on this node"))
 	return nil, errAnswered
 }
 
 // abandoned says whether a session has no owner, or one that is gone.
 func (h *Handler) abandoned(ctx context.Context, at *session.Away) bool {
-	me := h.peers.node.Name()
-	return at.Owner == "" || at.Owner == me || h.peers.node.Gone(ctx, at.Owner)
+	node := h.peers.node
+	if at.Owner == "" || at.Owner == node.Name() {
+		return true
+	}
+	c, err := node.Dial(ctx, at.Owner) // who was heard of just now may be gone nevertheless
+	if err == nil {
+		c.Close()
+		return false
+	}
+	return errors.Is(err, cluster.ErrNoNode) || node.Gone(ctx, at.Owner)
 }
 
 // takeOver takes a session over, and tells the node that had it: it may be there
@@ -195,9 +207,6 @@ func (rl *relay) run() (*session.Session, error) {
 			err = rl.inside(rl.w, rl.again())
 		case s != nil:
 			return s, nil
-		case rl.sent && rl.e.pair && rl.visit.Once != "" && rl.out == nil:
-			// Of a session of revision 2024-11-05 it can't be known which requests began.
-			return nil, errUnknown
 		}
 		switch {
 		case err == nil:
@@ -225,9 +234,6 @@ func (rl *relay) pause(d time.Duration) {
 		rl.end = time.Time{}
 	}
 }
-
-// errUnknown says that a request may have been taken by a node that was lost then.
-var errUnknown = errors.New("outcome unknown: the node that the message was for was lost")
 
 // errAgain wraps what says that a request was not answered, and that it is to be
 // looked again where the session is.

@@ -140,11 +140,11 @@ func TestTunnelLightCut(t *testing.T) {
 func TestForgedVisit(t *testing.T) {
 	t.Parallel()
 	f := newFarm(t, 2, config{})
-	alice := f.nodes[0].connect("2025-11-25", http.Header{"Authorization": {"alice"}})
+	alice := f.nodes[0].connect("2025-11-25", http.Header{"Authorization": {"Bearer alice"}})
 	visit := `Holdfast-Visit: eyJwcmluY2lwYWwiOiJhbGljZSJ9` // {"principal":"alice"}
 	for i, n := range f.nodes {
 		bob := *alice.at(n)
-		bob.header = http.Header{"Authorization": {"bob"}}
+		bob.header = http.Header{"Authorization": {"Bearer bob"}}
 		if r := bob.post(call("echo", `{}`), visit); r.status != http.StatusNotFound {
 			t.Errorf("node %d: %d %s", i, r.status, r.body)
 		}

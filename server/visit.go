@@ -39,6 +39,7 @@ type visit struct {
 const (
 	ownHeaders  = "Holdfast-"
 	headerVisit = "Holdfast-Visit" // a visit, in a request
+	headerMoved = "Holdfast-Moved" // that the request is for another node, and maybe the name of the session that it is about, in a response
 	headerAt    = "Holdfast-At"    // the event id of the place that a stream begins after, in a response
 )
 

@@ -18,7 +18,8 @@ func (s *Session) onceID(once string) keyID {
 }
 
 // BeginOnce is like [Session.BeginKeyed] for a name that a node has given to a POST
-// to this session, and that means nothing anywhere else.
+// to this session, and that means nothing anywhere else. In a single session a call
+// that was begun before has no stream of its own to be read.
 func (s *Session) BeginOnce(once string, body []byte, msgs []jsonrpc.Message) (*Call, *Attached, error) {
 	m, id, sum := s.m, s.onceID(once), sumOf(body)
 	for {
@@ -26,15 +27,19 @@ func (s *Session) BeginOnce(once string, body []byte, msgs []jsonrpc.Message) (*
 		if mine {
 			m.keys.unburied(id)
 			c := &Call{s: s, record: &record{key: &id, sum: sum}}
-			err := s.start(c, msgs, false)
-			if err == nil && c.Number() == 0 {
+			err := s.start(c, msgs, s.single)
+			number := c.Number()
+			if s.single && c.kept != nil {
+				number = c.kept.journal
+			}
+			if err == nil && number == 0 {
 				err = ErrNotFound // the session ended just now, and the call with it
 			}
 			if err != nil {
 				m.keys.free(id)
 				return nil, nil, err
 			}
-			if m.keys.settle(id, c.Number()) {
+			if m.keys.settle(id, number) {
 				m.sweepKeys()
 			}
 			return c, nil, nil
@@ -45,7 +50,7 @@ func (s *Session) BeginOnce(once string, body []byte, msgs []jsonrpc.Message) (*
 			continue
 		case e.body != sum:
 			return nil, nil, ErrKeyReused
-		case e.buried || m.keeper(s.key, e.number) == nil:
+		case e.buried || !s.single && m.keeper(s.key, e.number) == nil:
 			return nil, nil, ErrGone
 		}
 		return nil, &Attached{Session: s, Number: e.number}, nil
