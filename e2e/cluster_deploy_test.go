@@ -26,18 +26,19 @@ func TestClusterDeploy(t *testing.T) {
 		sum := newScore()
 		ctx, stop := context.WithCancel(t.Context())
 		var idle atomic.Int64
+		var callers []caller
 		for i := range *deployClients {
 			r := f.client(f.balanced, f.balanced)
-			switch i % 3 {
-			case 0:
+			if i%3 == 0 {
 				all.Go(func() { f.listen(ctx, r, &idle) })
-			case 1:
-				r.tries = 2
-				fallthrough
-			default:
-				all.Go(func() { f.keepCalling(ctx, i, r, sum) })
+				continue
 			}
+			if i%3 == 1 {
+				r.tries = 2
+			}
+			callers = append(callers, r)
 		}
+		calling := f.calling(callers, sum)
 		for _, n := range f.nodes {
 			time.Sleep(500 * time.Millisecond) // calls go on
 			began := time.Now()
@@ -48,15 +49,10 @@ func TestClusterDeploy(t *testing.T) {
 			n.restart()
 			eventually(t, "the new node is ready", 10*time.Second, func() bool { return n.ready() == http.StatusOK })
 		}
+		calling.end()
 		stop()
 		stopWatching()
-		ended := make(chan struct{})
-		go func() { defer close(ended); all.Wait() }()
-		select {
-		case <-ended:
-		case <-time.After(70 * time.Second):
-			t.Fatal("some clients are still waiting")
-		}
+		all.Wait()
 		sum.report(t, 0)
 		if sum.unknown+sum.unsure+sum.again > 0 {
 			t.Errorf("%d calls were told that nobody knows, %d were cut off before they could know, %d ran again: want 0",

@@ -46,20 +46,9 @@ func TestClusterKills(t *testing.T) {
 		f := newFleet(t, e, shape{library: true})
 		sum := newScore()
 		callers := f.callers(*killClients)
-		ctx, stop := context.WithCancel(t.Context())
-		var all sync.WaitGroup
-		for i, c := range callers {
-			all.Go(func() { f.keepCalling(ctx, i, c, sum) })
-		}
+		calling := f.calling(callers, sum)
 		kills := f.killing(*killFor, *killEvery)
-		stop()
-		ended := make(chan struct{})
-		go func() { defer close(ended); all.Wait() }()
-		select {
-		case <-ended:
-		case <-time.After(*killCall + 90*time.Second):
-			t.Fatal("some clients are still waiting")
-		}
+		calling.end()
 		sum.report(t, kills)
 	})
 }
@@ -92,10 +81,41 @@ func (f *fleet) killing(long, every time.Duration) int {
 	return kills
 }
 
-// keepCalling makes one call after the other until ctx is done, and waits for the
-// last.
-func (f *fleet) keepCalling(ctx context.Context, i int, c caller, sum *score) {
-	for n := 0; ctx.Err() == nil; n++ {
+// calling is clients that make one call after the other.
+type calling struct {
+	more  context.Context // done when no call is to begin any more
+	stop  func()
+	limit context.Context // done when all should have ended
+	hang  func()
+	all   sync.WaitGroup
+}
+
+// calling has clients make calls.
+func (f *fleet) calling(callers []caller, sum *score) *calling {
+	c := &calling{}
+	c.more, c.stop = context.WithCancel(f.t.Context())
+	c.limit, c.hang = context.WithCancel(f.t.Context())
+	f.t.Cleanup(func() { c.stop(); c.hang() })
+	for i, one := range callers {
+		c.all.Go(func() { f.keepCalling(c, i, one, sum) })
+	}
+	return c
+}
+
+// end lets the clients end the calls that they are in. That nodes die may keep a call
+// that is run again from ending for long; but now that they don't any more, what needs
+// much longer than it takes has been forgotten.
+func (c *calling) end() {
+	c.stop()
+	timer := time.AfterFunc(*killCall+slow()*20*time.Second, c.hang)
+	c.all.Wait()
+	timer.Stop()
+	c.hang()
+}
+
+// keepCalling makes one call after the other.
+func (f *fleet) keepCalling(to *calling, i int, c caller, sum *score) {
+	for n := 0; to.more.Err() == nil; n++ {
 		long := rand.N(*killCall)
 		q := request{tool: "work", args: workArgs{ID: callID(f.t, i, n), Steps: 1 + int(long/(100*time.Millisecond)), MS: int(long.Milliseconds())}}
 		if n%2 == 1 {
@@ -104,9 +124,7 @@ func (f *fleet) keepCalling(ctx context.Context, i int, c caller, sum *score) {
 		if i%3 == 1 {
 			q.key = fmt.Sprintf(`"%d-%d"`, i, n)
 		}
-		limit, stop := context.WithTimeout(f.t.Context(), long+60*time.Second)
-		s := c.call(limit, q)
-		stop()
+		s := c.call(to.limit, q)
 		sum.add(q, s, f.runs(q.args.ID))
 	}
 }
@@ -122,12 +140,12 @@ func (s *score) add(q request, c *tale, runs int) {
 	case err != nil:
 		s.wrong = append(s.wrong, fmt.Sprintf("%s %s: %v", q.tool, q.args.ID, err))
 	case q.tool == "work" && runs > 1:
-		s.wrong = append(s.wrong, fmt.Sprintf("%s ran %d times, and heard %q", q.args.ID, runs, c.heard))
+		s.wrong = append(s.wrong, fmt.Sprintf("%s ran %d times, and heard %q", q.args.ID, runs, tail(c.heard)))
 	case c.unsure:
 		s.unsure++
 		s.whys[c.why.Error()]++
 	case c.unknown() && q.tool == "look":
-		s.wrong = append(s.wrong, fmt.Sprintf("%s was not run again, though it is safe: %q", q.args.ID, c.heard))
+		s.wrong = append(s.wrong, fmt.Sprintf("%s was not run again, though it is safe: %q", q.args.ID, tail(c.heard)))
 	case c.unknown():
 		s.unknown++
 	case runs == 0:

@@ -171,16 +171,19 @@ func (r *roamer) stay(ctx context.Context, s *tale, id int64, q request) {
 			idle = 0
 		}
 		if r.tries > 0 && idle >= r.tries {
-			s.err = fmt.Errorf("gave up after %d tries, with %q, the last: %w", idle, s.heard, err)
+			s.err = fmt.Errorf("gave up after %d tries, with %q, the last: %w", idle, tail(s.heard), err)
 			return
 		}
 		select {
 		case <-time.After(s.retry):
 		case <-ctx.Done():
-			s.err = fmt.Errorf("hung after %q: %w, at last: %w", s.heard, ctx.Err(), err)
+			s.err = fmt.Errorf("hung after %q: %w, at last: %w", tail(s.heard), ctx.Err(), err)
 		}
 	}
 }
+
+// tail is the end of what was heard.
+func tail(heard []string) []string { return heard[max(0, len(heard)-10):] }
 
 // errRefused says that a request was refused before anything was done.
 var errRefused = errors.New("refused")
@@ -302,7 +305,7 @@ func (s *tale) wrong(q request) error {
 		broken := n < len(want) && slices.Equal(run, want[:n])
 		failed := n > 0 && strings.HasPrefix(run[n-1], "error outcome unknown") && n <= len(want) && slices.Equal(run[:n-1], want[:n-1])
 		if last := i == len(runs)-1; last && !whole && !failed || !last && !broken {
-			return fmt.Errorf("heard %q", s.heard)
+			return fmt.Errorf("heard, in run %d of %d, %q", i+1, len(runs), run)
 		}
 	}
 	return nil

@@ -59,15 +59,11 @@ func TestClusterTrouble(t *testing.T) {
 	eachEngine(t, true, func(t *testing.T, e *enginery) {
 		f := newFleet(t, e, shape{wires: true})
 		watched, stopWatching := context.WithCancel(t.Context())
-		var watchers, all sync.WaitGroup
+		var watchers sync.WaitGroup
 		f.front.watch(watched, &watchers, f.nodes)
 		t.Cleanup(func() { stopWatching(); watchers.Wait() })
 		sum := newScore()
-		ctx, stop := context.WithCancel(t.Context())
-		defer stop()
-		for i, c := range f.callers(9) {
-			all.Go(func() { f.keepCalling(ctx, i, c, sum) })
-		}
+		calling := f.calling(f.callers(9), sum)
 		for _, tr := range troubles {
 			if tr.only != "" && tr.only != e.name {
 				continue
@@ -77,14 +73,7 @@ func TestClusterTrouble(t *testing.T) {
 			eventually(t, "calls are made again after "+tr.name, 25*time.Second, func() bool { return sum.total() > began+9 })
 			t.Logf("%s: %d calls", tr.name, sum.total()-began)
 		}
-		stop()
-		ended := make(chan struct{})
-		go func() { defer close(ended); all.Wait() }()
-		select {
-		case <-ended:
-		case <-time.After(90 * time.Second):
-			t.Fatal("some clients are still waiting")
-		}
+		calling.end()
 		sum.report(t, 0)
 	})
 }
