@@ -142,7 +142,7 @@ func NewBackendHandler(backend session.Backend, opts *Options) *Handler {
 		o.Principal = tokenUser
 	}
 	h := &Handler{}
-	if o.Store == nil {
+	if o.Store == nil || o.Stateless { // then there is nothing to keep
 		if o.Keep <= 0 {
 			o.Keep = 10 * time.Minute
 		}

@@ -236,7 +236,7 @@ func TestStreamURLAnyNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.atMost(0, rst)
-	var none *peer = p.astray()
+	none := p.astray()
 	w = none.at(f.nodes[2]).open("POST", link, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"action":"accept"}}`, question.ID))
 	for {
 		ev, err := w.next()

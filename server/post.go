@@ -246,7 +246,7 @@ func (h *Handler) call(w http.ResponseWriter, r *http.Request, s *session.Sessio
 // another, which then answers the request. If it returns nil the request is
 // answered.
 func (h *Handler) begin(w http.ResponseWriter, r *http.Request, single bool, e errand) *session.Session {
-	s, err := h.sessions.New(r, h.principal(r), single)
+	s, err := h.newSession(r, single)
 	if errors.Is(err, session.ErrClosing) && h.peers != nil {
 		_, err = h.reach(w, r, e)
 	}
@@ -254,6 +254,15 @@ func (h *Handler) begin(w http.ResponseWriter, r *http.Request, single bool, e e
 		h.fail(w, err)
 	}
 	return s
+}
+
+// newSession begins a session on this node. The error is ErrClosing while it is
+// drained.
+func (h *Handler) newSession(r *http.Request, single bool) (*session.Session, error) {
+	if h.isDraining() {
+		return nil, session.ErrClosing
+	}
+	return h.sessions.New(r, h.principal(r), single)
 }
 
 // light says whether requests start light.

@@ -1,0 +1,183 @@
+package server_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"holdfast/server"
+)
+
+// drain drains the node in a bounded time, as its process would before it ends.
+func (n *farmNode) drain(d time.Duration) error {
+	ctx, stop := context.WithTimeout(context.Background(), d)
+	defer stop()
+	return n.Drain(ctx)
+}
+
+// TestDrainHandsOver is failure 8 on one of three nodes: who listens is sent away with
+// a time to come back, idle sessions go to others at once, a call in flight ends
+// where it is, and what cannot end goes on elsewhere or is told how it ended.
+func TestDrainHandsOver(t *testing.T) {
+	t.Parallel()
+	f := newFarm(t, 3, config{server: server.Options{Retry: 10 * time.Millisecond}})
+	idle := f.nodes[0].connect("2025-11-25", nil)
+	listener := f.nodes[0].connect("2025-11-25", nil)
+	ears := listener.open("GET", "/mcp", "")
+	ears.head()
+	far := f.nodes[1].connect("2025-11-25", nil)
+	through := far.at(f.nodes[0]).open("GET", "/mcp", "")
+	through.head()
+	busy := f.nodes[0].connect("2025-11-25", nil)
+	call1 := busy.open("POST", "/mcp", call("steps", `{"key":"busy","n":10,"pause":40}`))
+	call1.message()
+	var drained sync.WaitGroup
+	drained.Go(func() {
+		if err := f.nodes[0].drain(10 * time.Second); err != nil {
+			t.Errorf("drain: %v", err)
+		}
+	})
+	for what, w := range map[string]*wire{"listening": ears, "listening through it": through} {
+		retry := time.Duration(-1)
+		for {
+			ev, err := w.next()
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if err != nil {
+				t.Errorf("%s: %v", what, err)
+				break
+			}
+			retry = max(retry, ev.Retry)
+		}
+		if retry < 0 {
+			t.Errorf("%s: not told when to come back", what)
+		}
+	}
+	// Its sessions are used through it while it drains, and elsewhere.
+	for i, n := range f.nodes {
+		if r := idle.at(n).post(callAs(fmt.Sprint(i), "echo", `{"text":"quick"}`)); r.status != 200 || !strings.Contains(string(r.body), "quick") {
+			t.Errorf("idle session at node %d: %d %s", i, r.status, r.body)
+		}
+	}
+	if p := f.nodes[0].connect("2025-11-25", nil); p.at(f.nodes[2]).post(call("echo", `{"text":"x"}`)).status != 200 {
+		t.Error("a new session of a draining node can't be used")
+	}
+	if n := f.nodes[0].sessions.Sessions(); n > 1 {
+		t.Errorf("%d sessions are still here", n)
+	}
+	fl := &follower{p: busy, seen: map[string]bool{}}
+	if err := fl.rest(call1); err != nil || f.runs("busy") != 1 {
+		t.Errorf("call in flight: %v, %d runs", err, f.runs("busy"))
+	}
+	drained.Wait()
+	if n := f.nodes[0].sessions.Sessions(); n != 0 {
+		t.Errorf("%d sessions are left", n)
+	}
+	f.nodes[0].close()
+	for _, p := range []*peer{idle, listener, busy, far} {
+		if r := p.at(f.nodes[2]).post(callAs(`"z"`, "echo", `{"text":"quick"}`)); r.status != 200 {
+			t.Errorf("after it has ended: %d %s", r.status, r.body)
+		}
+	}
+}
+
+// TestDrainCuts ends a drain while calls still run: those that may be made again are,
+// elsewhere, and of the others it is said that nobody knows.
+func TestDrainCuts(t *testing.T) {
+	t.Parallel()
+	f := newFarm(t, 2, config{})
+	p := f.nodes[0].connect("2025-11-25", nil)
+	p.post(`{"jsonrpc":"2.0","id":"l","method":"tools/list"}`)
+	at := p.at(f.nodes[1])
+	lost := at.open("POST", "/mcp", callAs("1", "hold", `{}`))
+	lost.head()
+	safe := at.open("POST", "/mcp", callAs("2", "safe_steps", `{"key":"k","n":8,"pause":250}`))
+	safe.message()
+	if err := f.nodes[0].drain(300 * time.Millisecond); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("drain: %v", err)
+	}
+	f.nodes[0].close()
+	fl := &follower{p: at, seen: map[string]bool{}}
+	if err := fl.rest(lost); err != nil || !strings.Contains(string(fl.got[len(fl.got)-1].Error), "unknown") {
+		t.Errorf("unsafe: %v, %v", err, fl.got)
+	}
+	fl = &follower{p: at, seen: map[string]bool{}}
+	if err := fl.rest(safe); err != nil || !strings.Contains(string(fl.got[len(fl.got)-1].Result), "done") || f.runs("k") != 2 {
+		t.Errorf("safe: %v, %d runs, %v", err, f.runs("k"), fl.got)
+	}
+}
+
+// TestDrainAlone drains the only node. What comes meanwhile is asked to come later,
+// and goes on at the node that follows.
+func TestDrainAlone(t *testing.T) {
+	t.Parallel()
+	f := newFarm(t, 1, config{})
+	p := f.nodes[0].connect("2025-11-25", nil)
+	first := p.post(call("steps", `{"key":"k","n":2}`)).events()
+	if err := f.nodes[0].drain(5 * time.Second); err != nil {
+		t.Fatal(err)
+	}
+	for what, body := range map[string]string{"session": call("echo", `{}`), "new": `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{}}}`} {
+		q := *p
+		if what == "new" {
+			q.id = ""
+		}
+		if r := q.post(body); r.status != http.StatusServiceUnavailable || r.header.Get("Retry-After") == "" {
+			t.Errorf("%s: %d %s", what, r.status, r.body)
+		}
+	}
+	f.nodes[0].close()
+	n := f.start(config{})
+	w := p.at(n).open("GET", "/mcp", "", "Last-Event-ID: "+first[0].ID)
+	for _, want := range first[1:] {
+		if ev := w.message(); ev.ID != want.ID || !bytes.Equal(ev.Data, want.Data) {
+			t.Errorf("got %s %s, want %s %s", ev.ID, ev.Data, want.ID, want.Data)
+		}
+	}
+	if r := p.at(n).post(call("echo", `{"text":"quick"}`)); r.status != http.StatusOK {
+		t.Errorf("after the restart: %d %s", r.status, r.body)
+	}
+}
+
+// TestPipesAfterRestart is SEP-975 over stdio: the process that a call was made to is
+// killed, and the next resumes it.
+func TestPipesAfterRestart(t *testing.T) {
+	t.Parallel()
+	f := newFarm(t, 1, config{})
+	c := pipeDoor(f.nodes[0].node, 0, me)
+	c.begin("2025-11-25", resumes)
+	c.say(call("steps", `{"key":"k","n":2}`))
+	token := tokenIn(t, c.message().Raw)
+	var said []string
+	for len(said) < 3 {
+		said = append(said, string(c.message().Raw))
+	}
+	c.say(callAs(`"lost"`, "hold", `{}`))
+	lost := tokenIn(t, c.message().Raw)
+	f.nodes[0].kill()
+	n := f.start(config{})
+	c = pipeDoor(n.node, 0, me)
+	c.begin("2025-11-25", resumes)
+	c.say(again(`"c"`, token))
+	if tokenIn(t, c.message().Raw) != token {
+		t.Error("another token")
+	}
+	for _, want := range said {
+		if got := string(c.message().Raw); got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+	c.say(again(`"lost"`, lost))
+	c.message()
+	if m := c.message(); !strings.Contains(string(m.Error), "unknown") {
+		t.Errorf("got %s", m.Raw)
+	}
+}
