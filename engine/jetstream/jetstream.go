@@ -31,7 +31,7 @@ const (
 	attempt = 2 * time.Second
 	// reading is how long it has to answer what can be asked again, and asking after
 	// how long that is done.
-	reading = 5 * time.Second
+	reading = 4 * time.Second
 	asking  = time.Second
 	// opening is how long it has to be there at all.
 	opening = 15 * time.Second

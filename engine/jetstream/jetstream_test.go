@@ -2,8 +2,11 @@ package jetstream_test
 
 import (
 	"context"
+	"crypto/rand"
 	"log/slog"
+	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -12,6 +15,7 @@ import (
 	"holdfast/engine/durable/logtest"
 	"holdfast/engine/jetstream"
 	"holdfast/engine/jetstream/natstest"
+	"holdfast/stream/streamtest"
 )
 
 func TestMain(m *testing.M) {
@@ -32,13 +36,31 @@ func TestFile(t *testing.T) {
 	}, logtest.RunOptions{OneNode: true, Reopen: true})
 }
 
-// And for a cluster that keeps all three times.
+// And for a cluster that keeps all three times, and for stores over it.
 func TestCluster(t *testing.T) {
 	t.Parallel()
 	s := natstest.Cluster(t)
-	logtest.Run(t, func(t *testing.T) func() durable.Log {
-		return func() durable.Log { return must(t, s.URL()) }
-	}, logtest.RunOptions{Reopen: true})
+	t.Run("log", func(t *testing.T) {
+		t.Parallel()
+		logtest.Run(t, func(t *testing.T) func() durable.Log {
+			return func() durable.Log { return must(t, s.URL()) }
+		}, logtest.RunOptions{Reopen: true})
+	})
+	t.Run("store", func(t *testing.T) {
+		long(t)
+		t.Parallel()
+		streamtest.Run(t, stores(func(*testing.T) string {
+			return s.URL() + "?prefix=" + strings.ToLower(rand.Text()) // cases keep for different times
+		}), streamtest.Options{Nodes: true, Durable: true})
+	})
+}
+
+// long skips what takes long, where nobody said that there is time.
+func long(t *testing.T) {
+	t.Helper()
+	if testing.Short() || os.Getenv("CI") == "" {
+		t.Skip("takes more than 10 s: runs where CI is set")
+	}
 }
 
 // must opens an engine that somebody else closes.

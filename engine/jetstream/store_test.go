@@ -2,14 +2,11 @@ package jetstream_test
 
 import (
 	"context"
-	"crypto/rand"
 	"log/slog"
-	"strings"
 	"testing"
 
 	"holdfast/engine/durable"
 	"holdfast/engine/jetstream"
-	"holdfast/engine/jetstream/natstest"
 	"holdfast/stream"
 	"holdfast/stream/streamtest"
 )
@@ -38,16 +35,4 @@ func TestStoreFile(t *testing.T) {
 	t.Parallel()
 	streamtest.Run(t, stores(func(t *testing.T) string { return "file:" + t.TempDir() }),
 		streamtest.Options{Durable: true})
-}
-
-// And over a cluster.
-func TestStoreCluster(t *testing.T) {
-	t.Parallel()
-	if testing.Short() {
-		t.Skip("takes half a minute")
-	}
-	s := natstest.Cluster(t)
-	streamtest.Run(t, stores(func(*testing.T) string {
-		return s.URL() + "?prefix=" + strings.ToLower(rand.Text()) // cases keep for different times
-	}), streamtest.Options{Nodes: true, Durable: true})
 }
