@@ -32,6 +32,7 @@ var floors = []struct {
 	{"stream/streamtest", []string{"stream"}},
 	{"cluster", nil},
 	{"cluster/bustest", []string{"cluster"}},
+	{"cluster/clustertest", []string{"stream", "cluster"}},
 	{"engine/memory", []string{"stream"}},
 	{"engine/durable", []string{"stream", "engine/memory", "cluster"}},
 	{"engine/durable/logtest", []string{"stream", "engine/durable", "cluster"}},

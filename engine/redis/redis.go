@@ -166,11 +166,15 @@ func (l *Log) exec(ctx context.Context, key string, make func() []redis.Cmder) (
 		} else {
 			err = pipeline(ctx, node, cmds)
 		}
-		if l.cluster == nil || !hasMoved(err) {
-			return cmds, ignoreNil(err)
+		err = ignoreNil(err)
+		if err == nil || l.cluster == nil {
+			return cmds, err
+		}
+		l.cluster.ReloadState(ctx) // in the background: another may be master by now
+		if !hasMoved(err) {
+			return cmds, err
 		}
 		// The server has refused it: it can be sent again.
-		l.cluster.ReloadState(ctx)
 		select {
 		case <-ctx.Done():
 			return nil, fmt.Errorf("%w: %w", errMoved, ctx.Err())
