@@ -123,14 +123,7 @@ func (s *Session) safe(msgs []jsonrpc.Message) bool {
 		if m.Kind != jsonrpc.Request || m.Method != "tools/call" {
 			continue
 		}
-		name := jsonrpc.String(jsonrpc.Field(m.Params, "name"))
-		if s.m.opts.Safe != nil && s.m.opts.Safe(name) {
-			continue
-		}
-		s.mu.Lock()
-		safe := s.hints.safe[name]
-		s.mu.Unlock()
-		if !safe {
+		if !s.Light(s.m.ctx, m, nil) { // reads the hints, if nobody has yet
 			return false
 		}
 	}
