@@ -218,7 +218,39 @@ func TestClusterGhost(t *testing.T) {
 				t.Error(err)
 			}
 		}
+		f.supersede()
 	})
+}
+
+// supersede has a client read a call at one node while another connection of it to
+// another node is open: that one is closed.
+func (f *fleet) supersede() {
+	t := f.t
+	t.Helper()
+	r := f.client(fixed(f.nodes[1].url()), fixed(f.nodes[0].url()))
+	q := request{tool: "work", key: `"twice"`, args: workArgs{ID: callID(t, "twice"), Steps: 50, MS: 5_000}}
+	ctx := bounded(t, 20*time.Second)
+	old, err := r.send(ctx, "POST", map[string]string{"Idempotency-Key": q.key}, q.body(5))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer old.Body.Close()
+	began := time.Now()
+	closed := make(chan time.Duration, 1)
+	go func() {
+		_, _ = io.Copy(io.Discard, old.Body) // an end or a cut
+		closed <- time.Since(began)
+	}()
+	eventually(t, "the call runs", 5*time.Second, func() bool { return f.runs(q.args.ID) == 1 })
+	r.at = fixed(f.nodes[2].url())
+	s := &tale{ids: make(map[string]bool)}
+	if r.stay(ctx, s, 5, q); s.wrong(q) != nil || s.unknown() {
+		t.Errorf("the newest reader: %v, heard %q", s.wrong(q), s.heard)
+	}
+	if after := <-closed; after > 3*slow()*time.Second {
+		t.Errorf("the older connection was closed after %v", after)
+	}
+	f.wantRuns(q.args.ID, 1, 1)
 }
 
 // Failure 7: the response to a call is lost, and its client asks again at another

@@ -12,6 +12,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"time"
@@ -36,7 +37,7 @@ func main() {
 	flag.StringVar(&s.engine, "engine", "jetstream", "`where` calls are kept: jetstream, redis (a redis-server that is installed), or the URL of an engine")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	sum, err := run(ctx, s)
+	sum, err := run(ctx, os.Stdout, s)
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -63,8 +64,8 @@ func beChild() {
 
 // run starts everything, lets clients make calls while nodes are killed, and returns
 // what became of the calls.
-func run(ctx context.Context, s settings) (*score, error) {
-	fmt.Printf("starting an engine (%s), three nodes and a load balancer\n", s.engine)
+func run(ctx context.Context, out io.Writer, s settings) (*score, error) {
+	fmt.Fprintf(out, "starting an engine (%s), three nodes and a load balancer\n", s.engine)
 	storeURL, stopEngine, err := startEngine(s.engine)
 	if err != nil {
 		return nil, err
@@ -100,7 +101,7 @@ func run(ctx context.Context, s settings) (*score, error) {
 	for {
 		select {
 		case err := <-finished:
-			fmt.Println()
+			fmt.Fprintln(out)
 			sum.judge()
 			return sum, err
 		case <-ticks.C:
@@ -112,6 +113,6 @@ func run(ctx context.Context, s settings) (*score, error) {
 			}
 			sum.killed()
 		}
-		fmt.Printf("\r%4.0f s  %s ", time.Since(begun).Seconds(), sum.line())
+		fmt.Fprintf(out, "\r%4.0f s  %s ", time.Since(begun).Seconds(), sum.line())
 	}
 }

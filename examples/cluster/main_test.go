@@ -1,6 +1,7 @@
 package main
 
 import (
+	"io"
 	"os"
 	"testing"
 	"time"
@@ -16,7 +17,7 @@ func TestCluster(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes seconds")
 	}
-	sum, err := run(t.Context(), settings{duration: 4 * time.Second, clients: 10, killEvery: time.Second, engine: "jetstream"})
+	sum, err := run(t.Context(), io.Discard, settings{duration: 4 * time.Second, clients: 10, killEvery: time.Second, engine: "jetstream"})
 	if err != nil {
 		t.Fatal(err)
 	}
