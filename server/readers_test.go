@@ -104,13 +104,14 @@ func TestBadCursorDisturbsNobody(t *testing.T) {
 // told plainly that it is gone.
 func TestSlowReader(t *testing.T) {
 	t.Parallel()
-	const bound = 8 << 20
+	const bound = 16 << 20
 	n := newNode(t, config{
 		server: server.Options{WriteTimeout: 3 * time.Second}, // a busy machine makes a slow client of a good one
 		memory: memory.Options{StreamBytes: bound},
 	})
 	p := n.connect("2025-11-25", nil)
 	w := p.open("POST", "/mcp", call("hold", `{}`))
+	_ = w.c.SetReadBuffer(64 << 10) // some systems hold megabytes
 	first, err := w.next()
 	if err != nil {
 		t.Fatal(err)
