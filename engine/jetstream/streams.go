@@ -128,7 +128,10 @@ func (p *preparer) valuesConfig() jetstream.StreamConfig {
 // what it is.
 func (p *preparer) stream(ctx context.Context, want jetstream.StreamConfig) (jetstream.StreamConfig, error) {
 	for {
-		is, err := p.try(ctx, want)
+		// What is asked of a stream that has no leader yet is never answered.
+		once, cancel := context.WithTimeout(ctx, attempt)
+		is, err := p.try(once, want)
+		cancel()
 		if err == nil || !transient(err) || !pause(ctx, 100*time.Millisecond) {
 			return is, err
 		}
