@@ -88,10 +88,13 @@ func (c *clock) isAway(now time.Duration) bool {
 // peers asks who is silent, and gives up who has been for too long.
 func (c *clock) peers(now time.Duration) {
 	n := c.node
-	var ask, lost []*peer
+	var ask, lost, held []*peer
 	n.mu.Lock()
 	for name, p := range n.peers {
 		silent := now - time.Duration(p.heard.Load())
+		if _, waits := p.flow.held(); waits {
+			held = append(held, p)
+		}
 		switch state := p.state.Load(); {
 		case name == n.name:
 		case state == alive && silent > n.o.Silence+2*n.o.Answer:
@@ -106,6 +109,11 @@ func (c *clock) peers(now time.Duration) {
 	n.mu.Unlock()
 	for _, p := range ask {
 		n.post(p.name, n.compose(kindPing))
+	}
+	for _, p := range held {
+		p.flow.free(0) // those who were called may have given up
+		sent, _ := p.flow.held()
+		n.post(p.name, n.compose(kindSent).number(sent))
 	}
 	for _, p := range lost {
 		n.lose(p, gone, "does not answer")

@@ -145,19 +145,23 @@ func request(b *testing.B, client *http.Client, host string) {
 func BenchmarkEvents(b *testing.B) {
 	both(b, func(b *testing.B, client *http.Client, host string) {
 		for b.Loop() {
-			res, err := client.Get("http://" + host + "/events")
-			if err != nil {
-				b.Fatal(err)
-			}
-			lines := 0
-			for s := bufio.NewScanner(res.Body); s.Scan(); lines++ {
-			}
-			res.Body.Close()
-			if lines != 30_000 {
-				b.Fatalf("%d lines", lines)
-			}
+			stream(b, client, host)
 		}
 	})
+}
+
+func stream(b *testing.B, client *http.Client, host string) {
+	res, err := client.Get("http://" + host + "/events")
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer res.Body.Close()
+	lines := 0
+	for s := bufio.NewScanner(res.Body); s.Scan(); lines++ {
+	}
+	if lines != 30_000 {
+		b.Fatalf("%d lines", lines)
+	}
 }
 
 // The memory of a connection that is idle, both ends.

@@ -18,9 +18,13 @@ import (
 
 	"holdfast/cluster"
 	"holdfast/cluster/bustest"
+	"holdfast/engine/jetstream/natstest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	natstest.Main()
+	goleak.VerifyTestMain(m)
+}
 
 // quick are the times of nodes whose tests should not take long.
 var quick = cluster.Options{
@@ -526,6 +530,51 @@ func TestNotify(t *testing.T) {
 	if err := w.nodes["a"].Notify("c", nil); !errors.Is(err, cluster.ErrNoNode) {
 		t.Errorf("notifying nobody: %v", err)
 	}
+}
+
+// Messages that are lost do not count as on their way for ever.
+func TestLossOfMuch(t *testing.T) {
+	t.Parallel()
+	w := newTown(t, 15, quick, "a", "b")
+	var wait sync.WaitGroup
+	w.Set(bustest.Faults{})
+	var ends []net.Conn
+	for range 30 {
+		a, b := w.pair("b")
+		ends = append(ends, a, b)
+	}
+	w.Set(bustest.Faults{Loss: 1})
+	for i := range 30 {
+		wait.Go(func() {
+			_, _ = io.ReadFull(ends[2*i+1], make([]byte, 250<<10))
+			ends[2*i+1].Close()
+		})
+		wait.Go(func() {
+			if _, err := ends[2*i].Write(make([]byte, 250<<10)); err != nil {
+				return
+			}
+			if _, err := ends[2*i].Read(make([]byte, 1)); err == nil {
+				t.Error("read what nobody wrote")
+			}
+		})
+	}
+	time.Sleep(20 * time.Millisecond) // so that some is lost
+	w.Set(bustest.Faults{})
+	within(t, 5*time.Second, "losing it all", wait.Wait)
+	for _, c := range ends {
+		c.Close()
+	}
+	a, b := w.pair("b")
+	go func() {
+		_, _ = a.Write(make([]byte, 3<<20))
+		a.Close()
+	}()
+	within(t, 3*time.Second, "writing after that", func() {
+		if n, err := io.Copy(io.Discard, b); n != 3<<20 || err != nil {
+			t.Errorf("%d bytes, %v", n, err)
+		}
+	})
+	b.Close()
 }
 
 // A lost message fails its connection, at both ends, soon: the last one too, and

@@ -44,10 +44,13 @@ type conn struct {
 
 	writing bool   // somebody writes
 	sent    uint64 // the number of the next message
+	handed  uint64 // the bus has got those before
 	had     uint64 // the number that the other end waits for, as it has said
 	written uint64 // bytes
 	limit   uint64 // bytes that may be written
 	starved bool   // a writer waits for more
+	queued  bool   // a writer waits in the peer's flow
+	called  bool   // and may go on
 
 	watch
 }
@@ -125,11 +128,11 @@ func (c *conn) Write(p []byte) (int, error) {
 	defer c.endTurn()
 	done := 0
 	for done < len(p) {
-		size, number, err := c.reserve(len(p) - done)
+		size, number, place, err := c.reserve(len(p) - done)
 		if err != nil {
 			return done, err
 		}
-		m := c.node.compose(kindData).conn(c.id).number(number).bytes(p[done : done+size]...)
+		m := c.node.compose(kindData).conn(c.id).number(number).number(place).bytes(p[done : done+size]...)
 		if err := c.send(m); err != nil {
 			// Its number was given out, so nothing can follow.
 			c.node.drop(c, fmt.Errorf("writing to node %s: %w", c.peer.name, err), true)
@@ -159,27 +162,34 @@ func (c *conn) turn() error {
 func (c *conn) endTurn() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.writing, c.starved = false, false
+	c.writing, c.starved, c.handed = false, false, c.sent
 	c.canWrite.Broadcast()
 }
 
-// reserve waits for room for a message, and returns its size and number.
-func (c *conn) reserve(want int) (int, uint64, error) {
+// reserve waits until a message may be sent, and returns its size, its number and
+// its place among all that is sent to the peer.
+func (c *conn) reserve(want int) (size int, number, place uint64, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.handed = c.sent // by this writer, whose turn it is
 	for {
 		if err := c.mayWrite(); err != nil {
-			return 0, 0, err
+			return 0, 0, 0, err
 		}
-		if free := c.limit - c.written; free > 0 {
-			size := min(want, c.node.chunk, int(min(free, 1<<30)))
-			number := c.sent
-			c.sent++
-			c.written += uint64(size)
-			c.starved = false
-			return size, number, nil
+		free := c.limit - c.written
+		size = min(want, c.node.chunk, int(min(free, 1<<30)))
+		c.starved = free == 0
+		if !c.starved && !c.queued {
+			place, ok := c.peer.flow.take(c, size, c.called)
+			c.called = false
+			if ok {
+				number = c.sent
+				c.sent++
+				c.written += uint64(size)
+				return size, number, place, nil
+			}
+			c.queued = true
 		}
-		c.starved = true
 		c.canWrite.Wait()
 	}
 }
@@ -232,6 +242,12 @@ func (c *conn) Close() error {
 	// The node remembers it until the other end has got all.
 	if err := c.send(c.node.compose(kindFin).conn(c.id).number(number)); err != nil {
 		c.node.drop(c, fmt.Errorf("closing a connection to node %s: %w", c.peer.name, err), true)
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.writing {
+		c.handed = c.sent
 	}
 	return nil
 }

@@ -15,9 +15,6 @@ import (
 // errAway says that the bus carries nothing.
 var errAway = errors.New("the bus carries no messages")
 
-// dialled is how long a peer that is heard of has to answer a dialler.
-const dialled = 5 * time.Second
-
 // Dial opens a connection to what a node's [Node.Listener] gives out. Its error is
 // ErrNoNode at once if nobody has the name, after [Options.Doubt] if somebody had it
 // just now, and after a second and a half or so if nobody answers.
@@ -73,7 +70,7 @@ func (n *Node) knock(ctx context.Context, c *conn, up <-chan struct{}) error {
 		switch {
 		case p.lost():
 			return ErrNoNode
-		case now-begun > dialled:
+		case now-begun > 5*n.o.Silence: // it is heard of, but is slow
 			return errors.New("it does not answer")
 		case silent < 3*n.o.Answer:
 		case !n.well(now, now-n.o.jump()):

@@ -31,6 +31,10 @@ func (e *ear) Message(m []byte) {
 	case kindPing:
 		n.post(p.name, n.compose(kindPong))
 	case kindPong:
+	case kindSent:
+		n.onSent(p, r.number(), true)
+	case kindArrived:
+		p.flow.free(r.number())
 	case kindNotice:
 		n.notices.put(bytes.Clone(body))
 	case kindCheck:
@@ -44,23 +48,33 @@ func (e *ear) Message(m []byte) {
 		}
 	default:
 		id := r.conn()
+		var number uint64
+		if k != kindReset {
+			number = r.number()
+		}
+		if k == kindData {
+			n.onSent(p, r.number(), false)
+		}
 		if r.bad {
 			return
 		}
 		if c := n.conn(p, id); c != nil {
-			n.onConn(c, k, r)
+			n.onConn(c, k, number, r)
 		} else if k != kindReset {
 			n.post(p.name, n.compose(kindReset).conn(id))
 		}
 	}
 }
 
-// onConn hears a message of a connection.
-func (n *Node) onConn(c *conn, k kind, r reader) {
-	number := r.number()
-	if r.bad && k != kindReset {
-		return
+// onSent hears how much a peer has sent.
+func (n *Node) onSent(p *peer, place uint64, asked bool) {
+	if seen, tell := p.flow.came(place); tell || asked {
+		n.post(p.name, n.compose(kindArrived).number(seen))
 	}
+}
+
+// onConn hears a message of a connection, which has a number or a count first.
+func (n *Node) onConn(c *conn, k kind, number uint64, r reader) {
 	switch k {
 	case kindAccept:
 		c.accepted(number)

@@ -53,6 +53,8 @@ func (w *town) client(from string) *http.Client {
 	return &http.Client{Transport: transport}
 }
 
+var much = noise(1, 300_000)
+
 // office answers as the tests need it.
 func office(left chan<- struct{}) http.Handler {
 	mux := http.NewServeMux()
@@ -76,6 +78,9 @@ func office(left chan<- struct{}) http.Handler {
 			}
 			body = body[part:]
 		}
+	})
+	mux.HandleFunc("/much", func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write(much)
 	})
 	mux.HandleFunc("/events", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")

@@ -73,17 +73,17 @@ func TestStrangers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n.hears(from("a", kindData).conn(far).number(0).bytes([]byte("one ")...))
-	n.hears(from("b", kindData).conn(far).number(1).bytes([]byte("bad ")...))
+	n.hears(from("a", kindData).conn(far).number(0).number(0).bytes([]byte("one ")...))
+	n.hears(from("b", kindData).conn(far).number(1).number(0).bytes([]byte("bad ")...))
 	d.expect(t, kindReset)
 	n.hears(from("b", kindReset).conn(far))
 	n.hears(from("b", kindOpen).conn(far).number(1000))
 	d.expect(t, kindReset)
-	n.hears(from("a", kindData).conn(far).number(0).bytes([]byte("one ")...))
+	n.hears(from("a", kindData).conn(far).number(0).number(0).bytes([]byte("one ")...))
 	n.hears(from("a", kindFin).conn(far).number(3))
-	n.hears(from("a", kindData).conn(far).number(2).bytes([]byte("three")...))
-	n.hears(from("a", kindData).conn(far).number(2).bytes([]byte("three")...))
-	n.hears(from("a", kindData).conn(far).number(1).bytes([]byte("two ")...))
+	n.hears(from("a", kindData).conn(far).number(2).number(0).bytes([]byte("three")...))
+	n.hears(from("a", kindData).conn(far).number(2).number(0).bytes([]byte("three")...))
+	n.hears(from("a", kindData).conn(far).number(1).number(0).bytes([]byte("two ")...))
 	d.expect(t, kindCredit) // fin has come
 	n.hears(from("a", kindFin).conn(far).number(3))
 	d.expect(t, kindCredit)
@@ -106,7 +106,7 @@ func TestTooMuch(t *testing.T) {
 	far := connID{7, true}
 	n.hears(from("a", kindOpen).conn(far).number(1000))
 	d.expect(t, kindAccept)
-	n.hears(from("a", kindData).conn(far).number(0).bytes(make([]byte, 1001)...))
+	n.hears(from("a", kindData).conn(far).number(0).number(0).bytes(make([]byte, 1001)...))
 	d.expect(t, kindReset)
 	if n.Conns() != 0 {
 		t.Error("the connection is there")
@@ -154,7 +154,7 @@ func FuzzMessage(f *testing.F) {
 	for _, p := range []*parcel{
 		from("a", kindBeat).bytes(beatHello), from("a", kindBye), from("a", kindPing), from("a", kindNotice).bytes(1, 2),
 		from("a", kindOpen).conn(id).number(1 << 20), from("a", kindAccept).conn(id).number(5),
-		from("a", kindData).conn(id).number(0).bytes(1, 2, 3), from("a", kindFin).conn(id).number(1),
+		from("a", kindData).conn(id).number(0).number(0).bytes(1, 2, 3), from("a", kindFin).conn(id).number(1),
 		from("a", kindReset).conn(id), from("a", kindCredit).conn(id).number(1 << 40).number(3),
 		from("a", kindCheck).conn(id).number(3).conn(id).number(1), from("a", kindHave).conn(id).number(3).number(9),
 	} {

@@ -15,6 +15,8 @@ type peer struct {
 	state atomic.Int32 // changes under Node.mu
 	users atomic.Int32 // who holds it, and waits for news
 
+	flow flow
+
 	// Under Node.mu:
 	met      bool // its heartbeat was heard
 	draining bool

@@ -14,15 +14,18 @@ import (
 //	notice   data of Notify
 //	open     conn, window: a connection is dialled
 //	accept   conn, window: and taken
-//	data     conn, number, bytes
+//	data     conn, number, place, bytes
 //	fin      conn, number: no more follows, and nothing is read any more
 //	reset    conn: it is not known, or has failed
 //	credit   conn, how many bytes may have been sent in all, the number waited for
 //	check    for each conn: the number of the next message to be sent
 //	have     for each conn of a check: what credit says
+//	sent     place: how many bytes of data were sent to the node in all
+//	arrived  place: the bytes up to it are not on their way any more
 //
 // A conn is its id, and whether the dialler or the other side speaks. Messages of a
-// conn's direction are numbered from 0. Numbers are varints.
+// conn's direction are numbered from 0. The place of a data message is how many
+// bytes all conns have sent to the node, with it (see flow.go). Numbers are varints.
 const version = 1
 
 type kind byte
@@ -41,6 +44,8 @@ const (
 	kindCredit
 	kindCheck
 	kindHave
+	kindSent
+	kindArrived
 )
 
 // Flags of a beat.
@@ -50,7 +55,7 @@ const (
 )
 
 // headRoom is more than what precedes the bytes of a data message.
-const headRoom = 2 + 1 + 255 + 9 + binary.MaxVarintLen64
+const headRoom = 2 + 1 + 255 + 9 + 2*binary.MaxVarintLen64
 
 // connID names a connection at one of its ends.
 type connID struct {

@@ -1,0 +1,275 @@
+//go:build unix
+
+package cluster_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"io"
+	"log/slog"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"holdfast/cluster"
+	"holdfast/engine/durable"
+	"holdfast/engine/jetstream"
+	"holdfast/engine/jetstream/natstest"
+	"holdfast/engine/redis"
+	"holdfast/engine/redis/redistest"
+)
+
+// An engine is one that nodes meet over, with a server that can be killed.
+type engine struct {
+	name  string
+	start func(t testing.TB) (open func(context.Context) (durable.Log, error), kill, restart func())
+}
+
+var quiet = slog.New(slog.DiscardHandler)
+
+var engines = []engine{
+	{"nats", func(t testing.TB) (func(context.Context) (durable.Log, error), func(), func()) {
+		s, err := natstest.Start(t.TempDir(), 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(s.Close)
+		open := func(ctx context.Context) (durable.Log, error) {
+			return jetstream.Open(ctx, s.URL(), durable.Options{Logger: quiet})
+		}
+		restart := func() {
+			if err := s.Restart(0); err != nil {
+				t.Error(err)
+			}
+		}
+		return open, func() { s.Kill(0) }, restart
+	}},
+	{"redis", func(t testing.TB) (func(context.Context) (durable.Log, error), func(), func()) {
+		s := redistest.Start(t)
+		open := func(ctx context.Context) (durable.Log, error) {
+			return redis.Open(ctx, s.URL(), durable.Options{Logger: quiet})
+		}
+		return open, s.Kill, s.Restart
+	}},
+}
+
+// over is a town whose buses are an engine's.
+func over(t testing.TB, e engine, count int) (w *town, names []string, kill, restart func()) {
+	t.Helper()
+	open, kill, restart := e.start(t)
+	w = &town{t: t, nodes: make(map[string]*cluster.Node)}
+	for range count {
+		l, err := open(context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, err := cluster.Join(l, cluster.Options{Logger: quiet})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.nodes[n.Name()] = n
+		names = append(names, n.Name())
+		t.Cleanup(func() {
+			n.Close()
+			l.Close()
+		})
+	}
+	return w, names, kill, restart
+}
+
+func BenchmarkEngines(b *testing.B) {
+	for _, e := range engines {
+		b.Run(e.name, func(b *testing.B) {
+			w, names, _, _ := over(b, e, 2)
+			w.serve(names[1], light())
+			client := w.client(names[0])
+			b.Run("request", func(b *testing.B) {
+				b.ReportAllocs()
+				for b.Loop() {
+					request(b, client, names[1])
+				}
+			})
+			b.Run("requests", func(b *testing.B) {
+				b.SetParallelism(8)
+				b.RunParallel(func(pb *testing.PB) {
+					for pb.Next() {
+						request(b, client, names[1])
+					}
+				})
+			})
+			b.Run("events", func(b *testing.B) {
+				for b.Loop() {
+					stream(b, client, names[1])
+				}
+			})
+		})
+	}
+}
+
+// A thousand streams at once, and each gets all of it.
+func TestEngineMany(t *testing.T) {
+	for _, e := range engines {
+		t.Run(e.name, func(t *testing.T) {
+			w, names, _, _ := over(t, e, 2)
+			w.serve(names[1], office(make(chan struct{}, 1000)))
+			client := w.client(names[0])
+			var wait sync.WaitGroup
+			begun := time.Now()
+			for range 1000 {
+				wait.Go(func() {
+					res, err := client.Get("http://" + names[1] + "/much")
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					defer res.Body.Close()
+					if got, err := io.ReadAll(res.Body); !bytes.Equal(got, much) {
+						t.Errorf("%d bytes, %v", len(got), err)
+					}
+				})
+			}
+			wait.Wait()
+			t.Logf("1000 answers of 300 kB in %v", time.Since(begun))
+		})
+	}
+}
+
+// The engine is away for ten seconds: nothing hangs, nobody is found gone, and
+// requests go through again.
+func TestEngineAway(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("takes 20 seconds")
+	}
+	for _, e := range engines {
+		t.Run(e.name, func(t *testing.T) {
+			t.Parallel()
+			w, names, kill, restart := over(t, e, 3)
+			var gone, woken atomic.Int64
+			for _, n := range w.nodes {
+				n.Watch(func(string) { gone.Add(1) })
+				n.OnWake(func() { woken.Add(1) })
+			}
+			w.serve(names[1], office(make(chan struct{}, 1000)))
+			client := w.client(names[0])
+			idle := events(t.Context(), t, client, "http://"+names[1]+"/events?count=5&stay=1", 5) //nolint:bodyclose // it is closed below
+			eventually(t, "peers", func() bool { return len(w.nodes[names[0]].Peers()) == 2 })
+			defer idle.Body.Close()
+			kill()
+			var slowest time.Duration
+			var failed int
+			var last error
+			for end := time.Now().Add(10 * time.Second); time.Now().Before(end); failed++ {
+				begun := time.Now()
+				if last = get(client, names[1]); last == nil {
+					t.Error("an answer without an engine")
+				}
+				slowest = max(slowest, time.Since(begun))
+				time.Sleep(50 * time.Millisecond) // so that failing is not all that is done
+			}
+			t.Logf("%d failed, the slowest after %v, with %v", failed, slowest, last)
+			if slowest > 6*time.Second {
+				t.Errorf("a request took %v", slowest)
+			}
+			restart()
+			back := time.Now()
+			eventually(t, "an answer", func() bool { return get(client, names[1]) == nil })
+			t.Logf("an answer %v after the engine is back", time.Since(back))
+			eventually(t, "peers", func() bool { return len(w.nodes[names[0]].Peers()) == 2 })
+			eventually(t, "all to hear that they were away", func() bool { return woken.Load() == 3 })
+			if gone.Load() > 0 {
+				t.Errorf("%d nodes were found gone", gone.Load())
+			}
+			ended := make(chan error, 1)
+			go func() {
+				_, err := bufio.NewReader(idle.Body).ReadByte()
+				ended <- err
+			}()
+			select {
+			case err := <-ended:
+				t.Logf("the stream that was there before has ended: %v", err)
+			case <-time.After(2 * time.Second):
+				t.Log("the stream that was there before goes on")
+			}
+		})
+	}
+}
+
+// One server of three dies, with nodes on each: those that were on it are not found
+// gone, and requests go through.
+func TestServerDies(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("takes 10 seconds")
+	}
+	s := natstest.Processes(t)
+	three := engine{"three servers", func(testing.TB) (func(context.Context) (durable.Log, error), func(), func()) {
+		return func(ctx context.Context) (durable.Log, error) {
+			return jetstream.Open(ctx, s.URL(), durable.Options{Logger: quiet})
+		}, nil, nil
+	}}
+	w, names, _, _ := over(t, three, 6)
+	var gone atomic.Int64
+	for _, n := range w.nodes {
+		n.Watch(func(string) { gone.Add(1) })
+	}
+	for _, name := range names {
+		w.serve(name, office(make(chan struct{}, 1000)))
+		eventually(t, "peers", func() bool { return len(w.nodes[name].Peers()) == 5 })
+	}
+	var failed, whole atomic.Int64
+	var wait sync.WaitGroup
+	stop := make(chan struct{})
+	for i, name := range names {
+		client := w.client(name)
+		wait.Go(func() {
+			for n := i; ; n++ {
+				select {
+				case <-stop:
+					return
+				case <-time.After(5 * time.Millisecond):
+				}
+				begun := time.Now()
+				if err := get(client, names[n%6]); err != nil {
+					failed.Add(1)
+				} else {
+					whole.Add(1)
+				}
+				if took := time.Since(begun); took > 5*time.Second {
+					t.Errorf("a request took %v", took)
+				}
+			}
+		})
+	}
+	for i := range 2 {
+		s.Kill(i)
+		time.Sleep(4 * time.Second) // for the others to notice
+		if err := s.Restart(i); err != nil {
+			t.Error(err)
+		}
+		before := whole.Load()
+		eventually(t, "answers", func() bool { return whole.Load() > before+100 })
+	}
+	close(stop)
+	wait.Wait()
+	t.Logf("%d answers, %d errors", whole.Load(), failed.Load())
+	if gone.Load() > 0 {
+		t.Errorf("%d nodes were found gone", gone.Load())
+	}
+}
+
+func get(client *http.Client, host string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	req, _ := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+host+"/bytes?size=100&seed=1", nil)
+	res, err := client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	_, err = io.Copy(io.Discard, res.Body)
+	return err
+}
