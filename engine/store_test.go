@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"holdfast/engine/durable"
 	"holdfast/engine/jetstream"
@@ -66,4 +67,34 @@ func TestNATS(t *testing.T) {
 func TestRedis(t *testing.T) {
 	t.Parallel()
 	streamtest.Run(t, stores(redis.Open, prefixes(redistest.Start(t).URL())), streamtest.Options{Nodes: true, Durable: true})
+}
+
+// Whoever has a session, nothing acknowledged is lost: over every engine that takes
+// several nodes.
+func TestContest(t *testing.T) {
+	t.Parallel()
+	s, err := natstest.Start(t.TempDir(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	for name, open := range map[string]func() stream.Store{
+		"NATS":  stores(jetstream.Open, prefixes(s.URL()))(t, streamtest.Limits{}),
+		"Redis": stores(redis.Open, prefixes(redistest.Start(t).URL()))(t, streamtest.Limits{}),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var nodes []stream.Shared
+			for range 3 {
+				st := open().(*durable.Store)
+				t.Cleanup(func() {
+					if err := st.Close(); err != nil {
+						t.Error(err)
+					}
+				})
+				nodes = append(nodes, st)
+			}
+			streamtest.Contest(t, nodes, streamtest.ContestOptions{For: time.Second})
+		})
+	}
 }
