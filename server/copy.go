@@ -118,6 +118,8 @@ func (c *conn) copy(ctx context.Context) error {
 		gone := c.sources[0].Gone() // asked before, so that what was said until then is written
 		more, err := c.turn(ctx)
 		switch {
+		case err != nil && c.s.Moved() && ctx.Err() == nil:
+			return c.sendOn() // nothing is kept of it here
 		case err != nil || c.over():
 			return err
 		case more:
@@ -385,7 +387,10 @@ func (c *conn) due(ctx context.Context) error {
 // sendOn has the client come back where its session is by now. When that is because
 // this node is drained, so have many others: they come one after the other.
 func (c *conn) sendOn() error {
-	if c.away {
+	switch {
+	case c.duplex != nil:
+		return errKicked
+	case c.away:
 		return errTaken // its node goes on there
 	}
 	retry := time.Duration(0)

@@ -137,3 +137,41 @@ func TestOwnerLostListening(t *testing.T) {
 		})
 	}
 }
+
+// TestEngineAway is failure 13 as the doors have it: light calls don't need the
+// engine, others wait for it, and are refused if it is away for too long.
+func TestEngineAway(t *testing.T) {
+	t.Parallel()
+	f := newFarm(t, 1, config{})
+	n := f.nodes[0]
+	p := n.connect("2025-11-25", nil)
+	light := p.post(`{"jsonrpc":"2.0","id":"l","method":"tools/list"}`)
+	n.handle.Cut(true)
+	if r := p.post(callAs("1", "echo", `{"text":"quick"}`)); r.status != http.StatusOK || light.status != http.StatusOK {
+		t.Errorf("light call: %d %s", r.status, r.body)
+	}
+	time.AfterFunc(300*time.Millisecond, func() { n.handle.Cut(false) })
+	if r := p.post(callAs("2", "steps", `{"key":"k","n":1}`)); r.status != http.StatusOK || len(r.texts()) != 2 || f.runs("k") != 1 {
+		t.Errorf("stored call: %d %s, %d runs", r.status, r.body, f.runs("k"))
+	}
+	n.handle.Cut(true)
+	r := p.post(callAs("3", "steps", `{"key":"never","n":1}`))
+	if r.status != http.StatusServiceUnavailable || r.header.Get("Retry-After") == "" || f.runs("never") != 0 {
+		t.Errorf("stored call, for too long: %d %s, %d runs", r.status, r.body, f.runs("never"))
+	}
+	for method, body := range map[string]string{"POST": callAs("4", "echo", "{}"), "GET": "", "DELETE": ""} {
+		q := *p
+		q.id = "made up"
+		if r := q.open(method, "/mcp", body).all(); r.status != http.StatusServiceUnavailable {
+			t.Errorf("%s of what nobody can know: %d %s", method, r.status, r.body)
+		}
+	}
+	n.handle.Cut(false)
+	eventually(t, "the session to go on", func() bool {
+		r := p.post(callAs("5", "steps", `{"key":"again","n":1}`))
+		return r.status == http.StatusOK && len(r.texts()) == 2
+	})
+	if f.runs("again") != 1 {
+		t.Errorf("%d runs", f.runs("again"))
+	}
+}

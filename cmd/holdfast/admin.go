@@ -18,6 +18,32 @@ type admin struct {
 	server *http.Server // nil if nobody watches
 	failed chan error
 	ready  atomic.Pointer[func() error]
+	asked  atomic.Int64 // when somebody last asked whether clients should be sent here, Unix nanoseconds
+	ending atomic.Bool
+}
+
+// How long clients are still sent to a process that says that it is not ready, at the
+// most, and how long ago somebody must have asked for that to matter.
+const (
+	mostNotice = 5 * time.Second
+	lastAsked  = 30 * time.Second
+)
+
+var errDraining = errors.New("draining")
+
+// retire says from now on that the process is not ready, and waits for a part of the
+// time that there is, if somebody asks, for them to notice.
+func (a *admin) retire(ctx context.Context, drain time.Duration) {
+	a.ending.Store(true)
+	if time.Since(time.Unix(0, a.asked.Load())) > lastAsked {
+		return
+	}
+	t := time.NewTimer(min(drain/6, mostNotice))
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
 }
 
 // errStarting says that the process is not there yet.
@@ -53,6 +79,10 @@ func listenAdmin(addr string) (*admin, error) {
 func (a *admin) watch(ready func() error) { a.ready.Store(&ready) }
 
 func (a *admin) isReady() error {
+	a.asked.Store(time.Now().UnixNano())
+	if a.ending.Load() {
+		return errDraining
+	}
 	if ready := a.ready.Load(); ready != nil {
 		return (*ready)()
 	}

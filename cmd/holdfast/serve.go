@@ -212,7 +212,7 @@ func (f *serveFlags) serve(ctx context.Context, command []string, out io.Writer)
 	}
 	f.greet(out, listener.Addr().String())
 	admin.watch(handler.Ready)
-	return serveUntil(ctx, handler.Listener(listener), mux, handler, f.drain)
+	return serveUntil(ctx, handler.Listener(listener), mux, handler, admin, f.drain)
 }
 
 // notListening says what to do about an address that can't be listened on.
@@ -244,7 +244,7 @@ func (f *serveFlags) greet(out io.Writer, addr string) {
 
 // serveUntil serves until ctx is done. Then it drains: clients that only listen
 // are told to come back later, and calls in flight get the given time.
-func serveUntil(ctx context.Context, l net.Listener, mux http.Handler, handler *holdfast.Handler, drain time.Duration) error {
+func serveUntil(ctx context.Context, l net.Listener, mux http.Handler, handler *holdfast.Handler, admin *admin, drain time.Duration) error {
 	server := &http.Server{
 		Handler:           mux,
 		ReadHeaderTimeout: 10 * time.Second,
@@ -259,13 +259,16 @@ func serveUntil(ctx context.Context, l net.Listener, mux http.Handler, handler *
 	case cause = <-failed:
 	case <-ctx.Done():
 		slog.Info("draining", "for", drain)
-		server.SetKeepAlivesEnabled(false) // what comes next is for another node
 	}
 	// A second signal ends it at once.
 	impatient, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	bounded, cancel := context.WithTimeout(impatient, drain)
 	defer cancel()
+	if cause == nil {
+		admin.retire(bounded, drain)
+	}
+	server.SetKeepAlivesEnabled(false) // what comes next is for another node
 	if err := handler.Shutdown(bounded); err != nil {
 		slog.Warn("calls were cut short", "error", err)
 	}
