@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"sync"
@@ -16,6 +17,20 @@ import (
 
 // What follows is how a session goes on that another node began: see
 // docs/decisions/0014-take-over.md.
+
+// taken waits for all sessions that are being taken over.
+func (m *Manager) taken(ctx context.Context) {
+	m.mu.RLock()
+	all := slices.Collect(maps.Values(m.taking))
+	m.mu.RUnlock()
+	for _, t := range all {
+		select {
+		case <-t.done:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
 
 // taking is a session that is being taken over.
 type taking struct {

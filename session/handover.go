@@ -32,6 +32,7 @@ func (m *Manager) HandOver(ctx context.Context) error {
 	m.mu.Lock()
 	m.handing = true
 	m.mu.Unlock()
+	m.taken(ctx)
 	tick := time.NewTicker(handOften)
 	defer tick.Stop()
 	for {

@@ -424,6 +424,7 @@ func (m *Manager) Close() {
 	defer m.stop()
 	defer late.Stop()
 	if m.shared != nil {
+		m.taken(m.ctx)
 		m.each(m.all(), departed, m.cut)
 	}
 	for _, s := range m.all() {

@@ -186,6 +186,11 @@ func (s *Session) start(c *Call, msgs []jsonrpc.Message, light bool) error {
 				s.fail(c, msgs[i].ID, jsonrpc.Errorf(jsonrpc.CodeServer, "not delivered"))
 			}
 		}
+		if err == nil && s.isClosed() { // just now, and the call was ended with it
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return s.gone()
+		}
 		if err == nil {
 			err = stream.ErrFull
 		}
