@@ -22,7 +22,8 @@ import (
 type farm struct {
 	t      testing.TB
 	engine *logtest.Engine
-	nodes  []*farmNode
+	mu     sync.Mutex
+	nodes  []*farmNode // all that there ever were
 }
 
 type farmNode struct {
@@ -93,7 +94,9 @@ func (f *farm) start(c config) *farmNode {
 	n.http.Listener = n.Listener(n.http.Listener)
 	n.http.Start()
 	n.addr = n.http.Listener.Addr().String()
+	f.mu.Lock()
 	f.nodes = append(f.nodes, n)
+	f.mu.Unlock()
 	f.t.Cleanup(n.close)
 	return n
 }
@@ -122,6 +125,8 @@ func (n *farmNode) kill() {
 
 // runs counts how often a tool ran, on all nodes.
 func (f *farm) runs(key string) (sum int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	for _, n := range f.nodes {
 		sum += n.runs(key)
 	}
