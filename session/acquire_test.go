@@ -342,7 +342,7 @@ func TestNoteComesFirst(t *testing.T) {
 		}
 	}
 	held, let := make(chan struct{}, 1), make(chan struct{})
-	hold := func([]stream.Record) error {
+	hold := func([]stream.Record) error { //nolint:unparam // other hooks fail
 		held <- struct{}{}
 		<-let
 		return nil
@@ -500,7 +500,7 @@ func TestTakeOverPolicy(t *testing.T) {
 		t.Fatal(err)
 	}
 	begin(t, s, true, `{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"resumableRequests":{}}}}`)
-	fail := func(records []stream.Record) error {
+	fail := func(records []stream.Record) error { //nolint:unparam // other hooks fail
 		if len(records) == 1 && !records[0].Note {
 			a.kill() // after the note, if they are two appends
 		}

@@ -44,8 +44,8 @@ func (m *Manager) Locate(ctx context.Context, key stream.SessionKey, principal s
 		return s, nil, nil
 	}
 	m.mu.RLock()
-	known, under, ending := m.sessions[key], m.taking[key], false
-	_, ending = m.ending[key]
+	known, under := m.sessions[key], m.taking[key]
+	_, ending := m.ending[key]
 	m.mu.RUnlock()
 	switch {
 	case m.shared == nil, ending, known != nil && known.principal != principal:

@@ -338,7 +338,7 @@ func (v *visitor) check(k, tool string, said []string, epochs int) {
 // it is read once and in order, and what must not run twice does not.
 func TestFleet(t *testing.T) {
 	t.Parallel()
-	onShelf := func(*testing.T) func() (stream.Shared, func()) {
+	onShelf := func() func() (stream.Shared, func()) {
 		f := newShelf()
 		var count atomic.Int64
 		return func() (stream.Shared, func()) {
@@ -346,7 +346,7 @@ func TestFleet(t *testing.T) {
 			return n, func() { n.dead.Store(true) }
 		}
 	}
-	onEngine := func(t *testing.T) func() (stream.Shared, func()) {
+	onEngine := func() func() (stream.Shared, func()) {
 		e := logtest.New(logtest.Options{Seed: uint64(time.Now().UnixNano())})
 		return func() (stream.Shared, func()) {
 			h := e.Open()
@@ -354,10 +354,10 @@ func TestFleet(t *testing.T) {
 				func() { h.Cut(true) }
 		}
 	}
-	for name, maker := range map[string]func(*testing.T) func() (stream.Shared, func()){"shelf": onShelf, "engine": onEngine} {
+	for name, maker := range map[string]func() func() (stream.Shared, func()){"shelf": onShelf, "engine": onEngine} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			f := &fleet{t: t, open: maker(t), shop: &workshop{runs: map[string]int{}}, nodes: map[string]*member{}}
+			f := &fleet{t: t, open: maker(), shop: &workshop{runs: map[string]int{}}, nodes: map[string]*member{}}
 			f.run(8, 25, 30)
 		})
 	}

@@ -184,7 +184,7 @@ func TestBackpressure(t *testing.T) {
 	c := begin(t, s, false, request(1))
 	held, let := make(chan struct{}), make(chan struct{})
 	var once sync.Once
-	hold := func([]stream.Record) error {
+	hold := func([]stream.Record) error { //nolint:unparam // other hooks fail
 		once.Do(func() { close(held) })
 		<-let
 		return nil
