@@ -19,6 +19,9 @@ func (l *Log) connect(ctx context.Context, a address) (*nats.Conn, error) {
 	for {
 		nc, err := o.Connect()
 		switch {
+		case err == nil && !recent(nc.ConnectedServerVersion()):
+			nc.Close()
+			return nil, fmt.Errorf("the servers are NATS %s: 2.11 or newer is needed", nc.ConnectedServerVersion())
 		case err == nil:
 			return nc, nil
 		case errors.Is(err, nats.ErrAuthorization), errors.Is(err, nats.ErrAuthExpired), errors.Is(err, nats.ErrAuthRevoked):
@@ -51,6 +54,7 @@ func (l *Log) options(a address) (nats.Options, error) {
 	}
 	o.ReconnectedCB = func(nc *nats.Conn) {
 		l.log.Info("the connection to the engine is back", "server", nc.ConnectedAddr())
+		l.again(a)
 	}
 	o.AsyncErrorCB = func(_ *nats.Conn, _ *nats.Subscription, err error) {
 		l.log.Warn("the engine reports an error", "error", err)
@@ -84,6 +88,31 @@ func (l *Log) options(a address) (nats.Options, error) {
 		}
 	}
 	return o, nil
+}
+
+// recent says whether a server can do what we need: it is 2.11 that brought values
+// that expire each for itself, and many messages in one answer.
+func recent(version string) bool {
+	var major, minor int
+	if _, err := fmt.Sscanf(version, "%d.%d", &major, &minor); err != nil {
+		return true // who knows
+	}
+	return major > 2 || major == 2 && minor >= 11
+}
+
+// again looks whether the streams are still there, and makes them anew if the engine
+// has lost what it had.
+func (l *Log) again(a address) {
+	select {
+	case <-l.opened:
+	default:
+		return // they are being made
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), opening)
+	defer cancel()
+	if err := l.prepare(ctx, a); err != nil && !l.nc.IsClosed() {
+		l.log.Error("the engine is not as it was", "error", err)
+	}
 }
 
 // pause waits, and returns false when ctx is done.

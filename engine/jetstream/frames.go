@@ -1,6 +1,7 @@
 package jetstream
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -19,18 +20,16 @@ func (l *Log) Append(ctx context.Context, key string, last uint64, frame []byte)
 	if err == nil || !errors.As(err, &wrong) {
 		return at, err
 	}
-	at, err = l.lastAfter(ctx, l.events, m, wrong)
-	if err != nil {
-		return 0, err
-	}
-	return at, stream.ErrConflict
+	return l.contradict(ctx, l.events, m, wrong)
 }
 
-// lastAfter returns which message a subject really ends with, after a leader has said
-// that it is not the one that we think. A leader also says so if it could not look.
-func (l *Log) lastAfter(ctx context.Context, name string, m message, wrong *wrongLast) (uint64, error) {
+// contradict returns which message a subject ends with, and ErrConflict, after a leader
+// has said that it is not the one that we think. If it ends with an earlier one, or
+// with none, that may be because the leader could not look, or because it leads no
+// longer and does not know: then the one that leads may have stored the message.
+func (l *Log) contradict(ctx context.Context, name string, m message, wrong *wrongLast) (uint64, error) {
 	if wrong.at > m.last {
-		return wrong.at, nil
+		return wrong.at, stream.ErrConflict
 	}
 	is, _, err := l.last(ctx, name, m.subject) // none is at 0
 	switch {
@@ -38,14 +37,21 @@ func (l *Log) lastAfter(ctx context.Context, name string, m message, wrong *wron
 		return 0, err
 	case is.at == m.last:
 		return 0, unavailable(errors.New("the leader sees a conflict where there is none"))
+	case is.at > m.last && is.before == m.last && bytes.Equal(is.data, m.data):
+		return is.at, nil
 	}
-	return is.at, nil
+	return is.at, stream.ErrConflict
 }
 
 // Frames reads a key's frames.
 func (l *Log) Frames(ctx context.Context, key string, after uint64, yield func(uint64, time.Duration, []byte) bool) error {
 	subject := l.eventSubject(key)
+	free, err := turn(ctx, l.framing)
+	if err != nil {
+		return err
+	}
 	end, ok, err := l.last(ctx, l.events, subject)
+	free()
 	if err != nil || !ok || end.at <= after {
 		return err
 	}

@@ -16,6 +16,7 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -43,10 +44,10 @@ const (
 	// maxMessage is the size of the largest message between nodes that makes sense:
 	// larger ones delay others on the same connection.
 	maxMessage = 1 << 20
-	// scans is how many reads of many messages run at once. What they ask for at
-	// most, together, stays below what a server holds for a client before it thinks
-	// it dead (64 MiB).
-	scans = 8
+	// framings is how many reads of frames run at once, beside one of a list. What
+	// they ask for, together, stays below what a server holds for a client before it
+	// thinks it dead (64 MiB).
+	framings = 8
 )
 
 // Log is a durable.Log in JetStream. Its methods may be called concurrently.
@@ -57,13 +58,15 @@ type Log struct {
 	prefix    string
 	events    string // names of the streams
 	values    string
-	retention time.Duration
+	keep      time.Duration
+	retention atomic.Int64 // in ns
 	node      string
 
-	replies  replies
-	scanning chan struct{}
-	peers    sync.Map      // node name -> peer
-	closed   chan struct{} // when the connection is
+	replies          replies
+	framing, listing chan struct{} // with room for those who read
+	peers            sync.Map      // node name -> peer
+	opened           chan struct{} // when all else here is set
+	closed           chan struct{} // when the connection is
 }
 
 var _ durable.Log = (*Log)(nil)
@@ -98,25 +101,28 @@ func Open(ctx context.Context, rawURL string, o durable.Options) (durable.Log, e
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
-	ctx, cancel := context.WithTimeout(ctx, opening)
-	defer cancel()
 	l := &Log{
 		log: o.Logger, prefix: a.prefix, events: a.prefix + "-events", values: a.prefix + "-values",
-		node: strings.ToLower(rand.Text()), scanning: make(chan struct{}, scans), closed: make(chan struct{}),
+		keep: o.Keep, node: strings.ToLower(rand.Text()),
+		framing: make(chan struct{}, framings), listing: make(chan struct{}, 1), opened: make(chan struct{}), closed: make(chan struct{}),
 	}
 	if a.dir != "" {
+		// Which looks at all it has, if it was not ended in order: as long as it takes.
 		if l.server, err = embed(a, o.Logger); err != nil {
 			return nil, err
 		}
 	}
-	if err := l.open(ctx, a, o.Keep); err != nil {
+	ctx, cancel := context.WithTimeout(ctx, opening)
+	defer cancel()
+	if err := l.open(ctx, a); err != nil {
 		_ = l.Close()
 		return nil, err
 	}
+	close(l.opened)
 	return l, nil
 }
 
-func (l *Log) open(ctx context.Context, a address, keep time.Duration) error {
+func (l *Log) open(ctx context.Context, a address) error {
 	var err error
 	if l.nc, err = l.connect(ctx, a); err != nil {
 		return err
@@ -124,11 +130,11 @@ func (l *Log) open(ctx context.Context, a address, keep time.Duration) error {
 	if err := l.replies.start(l.nc); err != nil {
 		return fmt.Errorf("subscribing: %w", err)
 	}
-	return l.prepare(ctx, a, keep)
+	return l.prepare(ctx, a)
 }
 
 // Retention is how long a frame is kept.
-func (l *Log) Retention() time.Duration { return l.retention }
+func (l *Log) Retention() time.Duration { return time.Duration(l.retention.Load()) }
 
 // MaxFrame is what the servers take as a message, less our headers.
 func (l *Log) MaxFrame() int { return max(int(l.nc.MaxPayload())-headroom, 0) }

@@ -16,9 +16,14 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
+// An answer has so many messages at most, and ends after so many bytes. Before its
+// first one the server counts all that it might have, which takes a while where there
+// are a million subjects.
 const (
-	batchMessages = 1000    // most messages of one answer,
-	batchBytes    = 4 << 20 // and when an answer ends
+	fewMessages  = 1000
+	fewBytes     = 4 << 20
+	manyMessages = 50_000
+	manyBytes    = 16 << 20
 )
 
 // A stored message.
@@ -182,24 +187,42 @@ type scan struct {
 	stream, filter string
 	at             uint64 // what has been read, and
 	end            uint64 // what must be
-	chained        bool   // each message names the one before it
+	chained        bool   // each message names the one before it: it is one subject
 	read           bool   // something has been read
 }
 
-func (s *scan) run(ctx context.Context, yield func(stored) bool) error {
+// turn waits until there is a place among those who read.
+func turn(ctx context.Context, places chan struct{}) (free func(), err error) {
+	ctx, cancel := context.WithTimeout(ctx, reading)
+	defer cancel()
 	select {
-	case s.scanning <- struct{}{}:
-		defer func() { <-s.scanning }()
+	case places <- struct{}{}:
+		return func() { <-places }, nil
 	case <-ctx.Done():
-		return unavailable(ctx.Err())
+		return nil, unavailable(fmt.Errorf("others read: %w", ctx.Err()))
 	}
+}
+
+// run reads. While it calls yield nobody waits for it.
+func (s *scan) run(ctx context.Context, yield func(stored) bool) error {
 	for {
-		was := s.at
-		pending, more, err := s.batch(ctx, yield)
-		if err != nil || !more || s.at >= s.end && (s.chained || pending == 0) {
+		got, pending, err := s.batch(ctx)
+		if err != nil {
 			return err
 		}
-		if s.at > was && pending > 0 {
+		for _, m := range got {
+			if !s.follows(m) {
+				pending = 0 // this server has not all
+				break
+			}
+			if !s.take(m, yield) {
+				return nil
+			}
+		}
+		switch {
+		case s.at >= s.end && (s.chained || pending == 0):
+			return nil
+		case len(got) > 0 && pending > 0:
 			continue
 		}
 		m, ok, err := s.next(ctx, s.stream, s.filter, s.at)
@@ -223,14 +246,22 @@ func (s *scan) take(m stored, yield func(stored) bool) bool {
 	return yield(m)
 }
 
-// batch reads one answer of many messages. pending says how many follow them; more is
-// false when yield wants no more.
-func (s *scan) batch(ctx context.Context, yield func(stored) bool) (pending uint64, more bool, err error) {
-	request := fmt.Appendf(nil, `{"seq":%d,"next_by_subj":%q,"batch":%d,"max_bytes":%d}`, s.at+1, s.filter, batchMessages, batchBytes)
-	subject, answers, done := s.replies.expect(batchMessages + 1)
+// batch reads one answer of many messages. pending says how many follow them.
+func (s *scan) batch(ctx context.Context) (got []stored, pending uint64, err error) {
+	places, most, size := s.listing, manyMessages, manyBytes
+	if s.chained {
+		places, most, size = s.framing, fewMessages, fewBytes
+	}
+	free, err := turn(ctx, places)
+	if err != nil {
+		return nil, 0, err
+	}
+	defer free()
+	request := fmt.Appendf(nil, `{"seq":%d,"next_by_subj":%q,"batch":%d,"max_bytes":%d}`, s.at+1, s.filter, most, size)
+	subject, answers, done := s.replies.expect(most + 1)
 	defer done()
 	if err := s.nc.PublishRequest("$JS.API.DIRECT.GET."+s.stream, subject, request); err != nil {
-		return 0, false, unavailable(err)
+		return nil, 0, unavailable(err)
 	}
 	silence := time.NewTimer(reading)
 	defer silence.Stop()
@@ -240,22 +271,17 @@ func (s *scan) batch(ctx context.Context, yield func(stored) bool) (pending uint
 			silence.Reset(reading)
 			if status := m.Header.Get("Status"); status != "" && len(m.Data) == 0 {
 				pending, err := ended(status, m.Header)
-				return pending, true, err
+				return got, pending, err
 			}
 			is, err := direct(m)
 			if err != nil {
-				return 0, false, err
+				return nil, 0, err
 			}
-			if !s.follows(is) {
-				return 0, true, nil
-			}
-			if !s.take(is, yield) {
-				return 0, false, nil
-			}
+			got = append(got, is)
 		case <-silence.C:
-			return 0, false, unavailable(nats.ErrTimeout)
+			return nil, 0, unavailable(nats.ErrTimeout)
 		case <-ctx.Done():
-			return 0, false, unavailable(ctx.Err())
+			return nil, 0, unavailable(ctx.Err())
 		}
 	}
 }

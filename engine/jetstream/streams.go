@@ -18,15 +18,16 @@ const (
 )
 
 // prepare makes the two streams, or looks whether those that are there will do.
-func (l *Log) prepare(ctx context.Context, a address, keep time.Duration) error {
+func (l *Log) prepare(ctx context.Context, a address) error {
 	js, err := jetstream.New(l.nc)
 	if err != nil {
 		return err
 	}
+	keep := l.keep
 	if keep <= 0 {
 		keep = defaultKeep
 	}
-	p := preparer{Log: l, js: js, asked: a, retention: max(leastRetention, 2*keep+time.Minute)}
+	p := preparer{Log: l, js: js, asked: a, maxAge: max(leastRetention, 2*keep+time.Minute)}
 	p.copies = p.asked.replicas
 	if p.copies == 0 {
 		p.copies = 1
@@ -41,10 +42,10 @@ func (l *Log) prepare(ctx context.Context, a address, keep time.Duration) error 
 	if err != nil {
 		return err
 	}
-	l.retention = kept.MaxAge
-	if l.retention <= 0 {
-		l.retention = longest
+	if kept.MaxAge <= 0 {
+		kept.MaxAge = longest
 	}
+	l.retention.Store(int64(kept.MaxAge))
 	if _, err = p.stream(ctx, p.valuesConfig()); err != nil {
 		return err
 	}
@@ -71,11 +72,11 @@ func (p *preparer) led(ctx context.Context) error {
 // A preparer prepares streams.
 type preparer struct {
 	*Log
-	js        jetstream.JetStream
-	asked     address
-	copies    int
-	retention time.Duration
-	most      int64 // bytes of both streams
+	js     jetstream.JetStream
+	asked  address
+	copies int
+	maxAge time.Duration // of frames
+	most   int64         // bytes of both streams
 }
 
 // size says how large the streams may be. Of a disk of ours they take what they have
@@ -112,7 +113,7 @@ func (p *preparer) eventsConfig() jetstream.StreamConfig {
 	return jetstream.StreamConfig{
 		Name: p.events, Subjects: []string{p.prefix + ".ev.>"}, Description: "Holdfast: what was said in each session",
 		Storage: jetstream.FileStorage, Retention: jetstream.LimitsPolicy, Discard: jetstream.DiscardNew,
-		MaxBytes: p.most / 5 * 4, MaxAge: p.retention, Replicas: p.copies, AllowDirect: true,
+		MaxBytes: p.most / 5 * 4, MaxAge: p.maxAge, Replicas: p.copies, AllowDirect: true,
 	}
 }
 

@@ -27,11 +27,7 @@ func (l *Log) Put(ctx context.Context, key string, was uint64, value []byte, ttl
 			return at, err
 		}
 		if was != 0 {
-			_, err := l.lastAfter(ctx, l.values, m, wrong)
-			if err == nil {
-				err = stream.ErrConflict
-			}
-			return 0, err
+			return l.contradict(ctx, l.values, m, wrong)
 		}
 		is, ok, err := l.last(ctx, l.values, m.subject)
 		switch {
