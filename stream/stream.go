@@ -195,7 +195,9 @@ type Shared interface {
 	Node() string
 	// Lookup says who owns a session. The error is [ErrNotFound], after expiry too.
 	Lookup(ctx context.Context, key SessionKey) (Session, error)
-	// Acquire takes a session over from the owner that was is about, dead or not.
+	// Acquire takes a session over from the owner that was is about, dead or not. If
+	// it ends in [ErrUnavailable] the session may name this node as its owner, which
+	// has no lease; it can be acquired again.
 	Acquire(ctx context.Context, was Session) (Taken, error)
 	// Release gives a session up, for whoever wants it next: then nobody owns it.
 	// open says that calls in it have not ended. What this node has of it in memory

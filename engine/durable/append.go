@@ -35,7 +35,7 @@ func (st *Store) Append(ctx context.Context, lease stream.Lease, records []strea
 	}
 	buf := st.frames.Get().(*[]byte)
 	frame := s.encode((*buf)[:0], notes, fresh)
-	at := st.sinceBegan()
+	at := st.clock()
 	if err = st.hold(ctx, s, frame); err != nil {
 		st.front.Abandon(p)
 	} else {
@@ -112,9 +112,7 @@ func (s *session) encode(b []byte, notes, fresh []stream.Record) []byte {
 // note keeps account of what a frame at s.last, begun at a time, holds.
 func (s *session) note(at time.Duration, notes, fresh []stream.Record, keep time.Duration) {
 	for i := range notes {
-		l := s.alive(notes[i].Number, at)
-		l.note = notes[i].Data
-		s.live[notes[i].Number] = l
+		s.alive(notes[i].Number, at).note = notes[i].Data
 	}
 	for i := range fresh {
 		r := &fresh[i]
@@ -126,7 +124,7 @@ func (s *session) note(at time.Duration, notes, fresh []stream.Record, keep time
 			s.ended.add(at, keep, l.from)
 			delete(s.live, r.Number)
 		case !ok:
-			s.live[r.Number] = s.alive(r.Number, at)
+			s.alive(r.Number, at)
 		}
 	}
 	if len(s.live) == 0 {
@@ -135,19 +133,21 @@ func (s *session) note(at time.Duration, notes, fresh []stream.Record, keep time
 	}
 }
 
-// alive returns what is known of a stream that has not ended, or will be.
-func (s *session) alive(number uint64, at time.Duration) live {
-	l, ok := s.live[number]
-	if ok {
+// alive returns what is known of a stream that has not ended, which may begin with
+// the frame at s.last.
+func (s *session) alive(number uint64, at time.Duration) *live {
+	if l := s.live[number]; l != nil {
 		return l
 	}
 	if s.live == nil {
-		s.live = make(map[uint64]live, 1)
+		s.live = make(map[uint64]*live, 1)
 	}
 	if s.stale.Load() == 0 {
-		s.stale.Store(int64(max(at, 1)))
+		s.stale.Store(int64(at))
 	}
-	return live{from: s.last, at: at}
+	l := &live{from: s.last, at: at}
+	s.live[number] = l
+	return l
 }
 
 // hold has the engine hold a frame. If that fails the lease is lost, unless the
@@ -281,7 +281,7 @@ func (st *Store) revive(ctx context.Context, s *session) error {
 		return err
 	}
 	s.last = 0
-	if err := st.rewrite(ctx, s, func(live) bool { return true }); err != nil {
+	if err := st.rewrite(ctx, s, func(*live) bool { return true }); err != nil {
 		return err
 	}
 	return errMoved

@@ -64,7 +64,7 @@ type Store struct {
 	log   Log
 	o     Options
 	front *memory.Store
-	began time.Time
+	zero  time.Time // what its clock counts from: long before anything that is kept
 
 	mu       sync.RWMutex
 	sessions map[stream.SessionKey]*session
@@ -90,7 +90,7 @@ func New(log Log, o Options) *Store {
 		front: memory.New(memory.Options{
 			Keep: o.Keep, StreamBytes: o.StreamBytes, SessionBytes: o.SessionBytes, TotalBytes: o.TotalBytes,
 		}),
-		began:    time.Now(),
+		zero:     time.Now().Add(-1000 * time.Hour),
 		sessions: make(map[stream.SessionKey]*session),
 		heavy:    make(chan *session, 64),
 		deleted:  make(chan grave, 64),

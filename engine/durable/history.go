@@ -177,19 +177,19 @@ func (l *told) next() uint64 {
 // found returns what memory is to have, and tells the session what it is to keep.
 func (h *history) found(s *session) []memory.Loaded {
 	var all []memory.Loaded
-	now, began := time.Now(), h.st.sinceBegan()
+	now, clock := time.Now(), h.st.clock()
 	for number, l := range h.streams {
 		if len(l.entries) > 0 {
 			all = append(all, memory.Loaded{Number: number, Entries: l.entries, Ended: l.end})
 		}
 		switch {
 		case l.ended:
-			s.ended.add(began, h.st.o.Keep, l.from)
+			s.ended.add(clock, h.st.o.Keep, l.from)
 		case len(l.entries) > 0 || l.note != nil:
 			if s.live == nil {
-				s.live = make(map[uint64]live)
+				s.live = make(map[uint64]*live)
 			}
-			s.live[number] = live{note: l.note, from: l.from, at: began - now.Sub(l.at)}
+			s.live[number] = &live{note: l.note, from: l.from, at: clock - now.Sub(l.at)}
 		}
 	}
 	s.stale.Store(s.oldest())

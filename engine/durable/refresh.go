@@ -19,8 +19,8 @@ const (
 // refreshAll keeps what has not ended from expiring, and frames that nobody needs
 // from piling up.
 func (st *Store) refreshAll() {
-	old := st.log.Retention() / 2
-	t := time.NewTicker(max(old/16, 10*time.Millisecond))
+	tick := func() time.Duration { return max(st.log.Retention()/32, 10*time.Millisecond) }
+	t := time.NewTimer(tick())
 	defer t.Stop()
 	for {
 		select {
@@ -29,14 +29,18 @@ func (st *Store) refreshAll() {
 		case s := <-st.heavy:
 			st.report(s, "trim", st.trim(s))
 		case <-t.C:
-			st.refreshOlder(old)
+			st.refreshOlder(st.log.Retention() / 2)
+			t.Reset(tick())
 		}
 	}
 }
 
 // refreshOlder appends again what is in frames older than that.
 func (st *Store) refreshOlder(old time.Duration) {
-	before := st.sinceBegan() - old
+	if old <= 0 {
+		return // the engine does not know yet
+	}
+	before := st.clock() - old
 	var due []*session
 	st.mu.RLock()
 	for _, s := range st.sessions {
@@ -80,7 +84,7 @@ func (st *Store) refresh(s *session, before time.Duration) error {
 	}
 	err := st.settle(st.ctx, s)
 	if err == nil {
-		err = st.rewrite(st.ctx, s, func(l live) bool { return l.at <= before })
+		err = st.rewrite(st.ctx, s, func(l *live) bool { return l.at <= before })
 	}
 	s.stale.Store(s.oldest())
 	return err
@@ -90,8 +94,8 @@ func (st *Store) refresh(s *session, before time.Duration) error {
 func (s *session) oldest() int64 {
 	at := int64(0)
 	for _, l := range s.live {
-		if n := max(int64(l.at), 1); at == 0 || n < at {
-			at = n
+		if at == 0 || int64(l.at) < at {
+			at = int64(l.at)
 		}
 	}
 	return at
@@ -117,13 +121,13 @@ func (st *Store) trim(s *session) error {
 	}
 	err := st.settle(st.ctx, s)
 	if err == nil {
-		err = st.rewrite(st.ctx, s, func(live) bool { return true })
+		err = st.rewrite(st.ctx, s, func(*live) bool { return true })
 	}
 	if err != nil {
 		return err
 	}
 	s.stale.Store(s.oldest())
-	before := s.ended.oldest(st.sinceBegan(), st.o.Keep, s.last)
+	before := s.ended.oldest(st.clock(), st.o.Keep, s.last)
 	for _, l := range s.live {
 		before = min(before, l.from)
 	}
@@ -165,7 +169,7 @@ type rewriter struct {
 
 // rewrite appends again what is kept of the streams that have not ended, and are
 // to be.
-func (st *Store) rewrite(ctx context.Context, s *session, which func(live) bool) error {
+func (st *Store) rewrite(ctx context.Context, s *session, which func(*live) bool) error {
 	var numbers []uint64
 	for number, l := range s.live {
 		if which(l) {
@@ -238,7 +242,7 @@ func (w *rewriter) flush() error {
 	}
 	h := head{kind: frameItems, born: w.s.rec.born, epoch: w.s.lease.Epoch, items: w.items}
 	frame := append(h.append(make([]byte, 0, headRoom+len(w.body))), w.body...)
-	at := w.st.sinceBegan()
+	at := w.st.clock()
 	if err := w.st.submit(w.ctx, w.s, frame, false); err != nil {
 		if errors.Is(err, stream.ErrUnavailable) {
 			w.s.unsettled = frame
@@ -252,9 +256,8 @@ func (w *rewriter) flush() error {
 		}
 	}
 	for _, number := range w.done {
-		l := w.began[number]
-		l.note = w.s.live[number].note
-		w.s.live[number] = l
+		l := w.s.live[number]
+		l.from, l.at = w.began[number].from, w.began[number].at
 		delete(w.began, number)
 	}
 	w.body, w.items, w.done = w.body[:0], 0, w.done[:0]

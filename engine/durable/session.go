@@ -16,7 +16,7 @@ import (
 type session struct {
 	lease stream.Lease
 	lost  atomic.Bool  // nothing can be written any more
-	stale atomic.Int64 // no stream that has not ended has a frame from before, in time since the store began; 0: there is none
+	stale atomic.Int64 // no stream that has not ended has a frame from before, by the store's clock; 0: there is none
 	turn  turn
 
 	// Whoever has the turn uses these.
@@ -25,7 +25,7 @@ type session struct {
 	last      uint64 // where the last frame is; 0: none is known
 	unsettled []byte // a frame that may be there after last, or not
 	doubt     bool   // an attempt to append the last frame may still be under way
-	live      map[uint64]live
+	live      map[uint64]*live
 	ended     places
 	written   int64 // bytes of frames since they were last trimmed
 }
@@ -35,7 +35,7 @@ type session struct {
 type live struct {
 	note []byte
 	from uint64        // the place of the oldest frame that it needs
-	at   time.Duration // when that was written, since the store began; 0: too long ago
+	at   time.Duration // when that was written, by the store's clock
 }
 
 // A turn is had by one at a time, who may wait for the engine.
@@ -124,8 +124,8 @@ func (st *Store) drop(s *session) {
 	st.front.Drop(s.lease)
 }
 
-// sinceBegan is the store's clock, which no one sets.
-func (st *Store) sinceBegan() time.Duration { return time.Since(st.began) }
+// clock is the store's, which no one sets.
+func (st *Store) clock() time.Duration { return time.Since(st.zero) }
 
 // Create implements [stream.Store].
 func (st *Store) Create(ctx context.Context, key stream.SessionKey, about []byte) (stream.Lease, error) {

@@ -275,6 +275,32 @@ func TestFramesExpire(t *testing.T) {
 	}
 }
 
+// What was old already when it was taken over is appended again at once, also by a
+// node that has just begun.
+func TestOldWhenTaken(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		e := logtest.New(logtest.Options{Retention: 15 * time.Minute})
+		n := open(t, e, durable.Options{})
+		l := n.create("a")
+		n.want("Append", n.put(l, entry(1, 1), note(1, "note")), nil)
+		time.Sleep(time.Minute)
+		n.want("Append", n.put(l, entry(1, 2)), nil)
+		n.shut()
+		time.Sleep(13 * time.Minute)
+		for range 3 {
+			n = open(t, e, durable.Options{})
+			x := n.take().Streams[0]
+			if x.Oldest != 1 || x.Next != 3 || string(x.Note) != "note" {
+				t.Fatalf("acquired %+v", x)
+			}
+			time.Sleep(time.Minute)
+			n.shut()
+			time.Sleep(13 * time.Minute)
+		}
+	})
+}
+
 // A process that slept until all its frames had expired goes on if its session is
 // still its own, and does not if it isn't.
 func TestSleeper(t *testing.T) {
