@@ -33,6 +33,8 @@ func openStore(ctx context.Context, url string, o engine.Options) (stream.Store,
 			return store, nil
 		case ctx.Err() != nil:
 			return nil, ctx.Err()
+		case strings.EqualFold(url, "file:"):
+			return nil, usageError{err}
 		case strings.HasPrefix(strings.ToLower(url), "file:"):
 			return nil, err
 		case !unreachable(err) && time.Since(begun) < storePause:
