@@ -127,7 +127,7 @@ func (a *appender) drain(turns int) {
 		turn := a.waiting
 		a.waiting = a.spare[:0]
 		a.mu.Unlock()
-		for rest := turn; len(rest) > 0; {
+		for rest := turn; ; {
 			n, size := portion(rest)
 			a.append(rest, n)
 			for i := range rest[:n] {
@@ -142,9 +142,11 @@ func (a *appender) drain(turns int) {
 				close(a.room)
 				a.room = nil
 			}
+			if len(rest) == 0 {
+				break
+			}
 			a.mu.Unlock()
 		}
-		a.mu.Lock()
 		a.spare = turn
 	}
 	if cap(a.spare)+cap(a.waiting) > 2*roomKept {
