@@ -49,6 +49,8 @@ func (h *Handler) explain(err error) (status int, e *jsonrpc.Error) {
 	switch {
 	case errors.As(err, &known):
 		return http.StatusBadRequest, known
+	case errors.Is(err, errUnknown):
+		return http.StatusBadGateway, errf(jsonrpc.CodeServer, "%v", err)
 	case errors.Is(err, session.ErrNotFound):
 		return http.StatusNotFound, errf(jsonrpc.CodeServer,
 			"session not found: it has ended or expired; start a new one with an initialize request")

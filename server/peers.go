@@ -15,8 +15,8 @@ import (
 	"holdfast/stream"
 )
 
-// sweepEvery is how often sessions are looked for that nobody looks after, beside
-// when a node is gone.
+// sweepEvery is how often one of the nodes looks for sessions that nobody looks
+// after, beside when a node is gone.
 const sweepEvery = 30 * time.Second
 
 // peers is the handler among those on other nodes: what it sends them, what they
@@ -139,24 +139,26 @@ func (p *peers) sweep() {
 	t := time.NewTimer(0)
 	defer t.Stop()
 	for {
-		gone := map[string]bool{}
+		gone, mine := map[string]bool{}, p.mine
 		select {
 		case <-p.quit:
 			return
 		case name := <-p.lost:
-			gone[name] = true
+			gone[name] = true // all notice that at the same time, and take their shares
 		case <-t.C:
-			t.Reset(sweepEvery + rand.N(sweepEvery/4))
+			mine = func(stream.SessionKey) bool { return true }
+			every := sweepEvery * time.Duration(1+len(p.node.Peers()))
+			t.Reset(every*3/4 + rand.N(every/2))
 		}
 		if p.h.isDraining() {
 			continue
 		}
-		p.sweepOnce(gone)
+		p.sweepOnce(gone, mine)
 	}
 }
 
-// sweepOnce takes over this node's share of what is to be taken over.
-func (p *peers) sweepOnce(gone map[string]bool) {
+// sweepOnce takes over what is to be taken over, as far as mine says so.
+func (p *peers) sweepOnce(gone map[string]bool, mine func(stream.SessionKey) bool) {
 	ctx, stop := p.until(10 * time.Minute)
 	defer stop()
 	is := func(name string) bool {
@@ -167,7 +169,7 @@ func (p *peers) sweepOnce(gone map[string]bool) {
 		}
 		return is
 	}
-	if err := p.h.sessions.Sweep(ctx, is, p.mine); err != nil && ctx.Err() == nil {
+	if err := p.h.sessions.Sweep(ctx, is, mine); err != nil && ctx.Err() == nil {
 		p.h.logger.Warn("sessions of lost nodes not all taken over; tried again soon", "error", err)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	mathrand "math/rand/v2"
 	"net/http"
 	"sync/atomic"
@@ -235,6 +236,10 @@ func (rl *relay) pause(d time.Duration) {
 	}
 }
 
+// errUnknown stands for requests that may have been taken by a node that was lost
+// then.
+var errUnknown = errors.New("outcome unknown")
+
 // errAgain wraps what says that a request was not answered, and that it is to be
 // looked again where the session is.
 var errAgain = errors.New("not answered")
@@ -292,6 +297,9 @@ func (rl *relay) failed(err error) error {
 	if rl.sent && rl.r.Method == http.MethodDelete && errors.Is(err, session.ErrNotFound) {
 		rl.w.WriteHeader(http.StatusNoContent) // it was deleted before its node was lost
 		return errAnswered
+	}
+	if rl.sent && rl.visit.Once != "" && !errors.Is(err, session.ErrNotFound) {
+		return fmt.Errorf("%w: %w", errUnknown, err)
 	}
 	return err
 }
