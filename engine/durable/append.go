@@ -227,7 +227,7 @@ func (st *Store) submit(ctx context.Context, s *session, frame []byte, unknown b
 // there.
 func (st *Store) contested(ctx context.Context, s *session, frame []byte, last uint64, unknown bool) (at uint64, err error) {
 	if unknown {
-		if at, err := st.after(ctx, s, frame); err != nil || at != 0 {
+		if at, err := st.after(ctx, s, frame, last); err != nil || at != 0 {
 			return at, err
 		}
 	}
@@ -240,34 +240,42 @@ func (st *Store) contested(ctx context.Context, s *session, frame []byte, last u
 	return 0, stream.ErrFenced
 }
 
-// after looks for a frame right after the last one that is known, and returns its
-// place; 0: it is not there.
-func (st *Store) after(ctx context.Context, s *session, frame []byte) (found uint64, err error) {
+// errBehind says that the engine does not show what it has: whoever was asked has to
+// be asked again.
+var errBehind = fmt.Errorf("%w: the last frame is not to be seen", stream.ErrUnavailable)
+
+// after looks for a frame right after the last one that is known, where there are
+// frames up to last, and returns its place; 0: it is not there.
+func (st *Store) after(ctx context.Context, s *session, frame []byte, last uint64) (found uint64, err error) {
+	seen := false
 	err = st.log.Frames(ctx, framesKey(s.lease.Session), s.last, func(at uint64, _ time.Duration, got []byte) bool {
+		seen = true
 		if bytes.Equal(got, frame) {
 			found = at
 		}
 		return false
 	})
+	if err == nil && !seen && last > s.last {
+		err = errBehind
+	}
 	return found, err
 }
 
 // overtake looks at what is there before the first frame of a session: it may be an
 // earlier session's of the same key.
 func (st *Store) overtake(ctx context.Context, s *session, last uint64) error {
+	found := errBehind
 	err := st.log.Frames(ctx, framesKey(s.lease.Session), last-1, func(at uint64, _ time.Duration, got []byte) bool {
-		if h, err := parseFrame(got, func(item) {}); at == last && (err != nil || h.born != s.rec.born) {
-			s.last = at
+		found = stream.ErrFenced
+		if h, err := parseFrame(got, func(item) {}); at == last && err == nil && h.born != s.rec.born {
+			s.last, found = at, errMoved
 		}
 		return false
 	})
-	switch {
-	case err != nil:
+	if err != nil {
 		return err
-	case s.last == last:
-		return errMoved
 	}
-	return stream.ErrFenced
+	return found
 }
 
 // revive deals with frames that have all expired, as they do while a process

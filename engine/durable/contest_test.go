@@ -18,7 +18,7 @@ func TestContest(t *testing.T) {
 	for name, faults := range map[string]logtest.Faults{
 		"well":   {},
 		"slow":   {Latency: 2 * time.Millisecond},
-		"faulty": {Before: 0.1, After: 0.1, Late: 0.1, Latency: 200 * time.Microsecond},
+		"faulty": {Before: 0.1, After: 0.1, Late: 0.1, Behind: 0.5, Latency: 200 * time.Microsecond},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -32,7 +32,7 @@ func TestContest(t *testing.T) {
 				nodes = append(nodes, n)
 				handles = append(handles, n.h)
 			}
-			o := streamtest.ContestOptions{Seed: seed}
+			o := streamtest.ContestOptions{Seed: seed, For: time.Second}
 			if name == "faulty" {
 				o.Disturb = func(rng *rand.Rand) { handles[rng.IntN(3)].Cut(rng.IntN(3) == 0) }
 				o.Calm = func() {

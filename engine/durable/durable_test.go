@@ -44,6 +44,6 @@ func TestStoreFaults(t *testing.T) {
 	t.Parallel()
 	streamtest.Run(t, maker(logtest.Options{
 		Seed:   uint64(time.Now().UnixNano()),
-		Faults: logtest.Faults{Before: 0.03, After: 0.03, Late: 0.03},
+		Faults: logtest.Faults{Before: 0.03, After: 0.03, Late: 0.03, Behind: 0.5},
 	}), streamtest.Options{Nodes: true, Durable: true})
 }

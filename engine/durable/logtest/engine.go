@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -20,6 +21,10 @@ type Faults struct {
 	After   float64       // it takes effect, and the answer is lost
 	Late    float64       // the answer is lost, and it takes effect some operations later
 	Latency time.Duration // most that an operation takes; 0: they take no time
+
+	// Behind is how often Frames does not show the last frame, where nobody was told
+	// that it was added. This is no failure.
+	Behind float64
 }
 
 // Options say what an engine keeps. The zero value of each field stands for the
@@ -63,6 +68,7 @@ type frame struct {
 	at   uint64
 	put  time.Time
 	data []byte
+	told bool // somebody was told that it was added
 }
 
 // New makes an empty engine.
@@ -264,6 +270,26 @@ func (e *Engine) append(key string, last uint64, data []byte) (uint64, error) {
 	e.place++
 	e.logs[key] = append(l, frame{at: e.place, put: e.now(), data: data})
 	return e.place, nil
+}
+
+// tell notes that somebody was told of a frame.
+func (e *Engine) tell(key string, at uint64) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for i := range e.logs[key] {
+		if f := &e.logs[key][i]; f.at == at {
+			f.told = true
+		}
+	}
+}
+
+// seen returns the frames of a key that a reader sees. The engine is locked.
+func (e *Engine) seen(key string) []frame {
+	l := slices.Clone(e.log(key))
+	if n := len(l); n > 0 && !l[n-1].told && e.rng.Float64() < e.faults.Behind {
+		return l[:n-1]
+	}
+	return l
 }
 
 // list returns the keys with a prefix.

@@ -3,7 +3,6 @@ package logtest
 import (
 	"bytes"
 	"context"
-	"slices"
 	"sync"
 	"time"
 
@@ -114,6 +113,9 @@ func (h *Handle) Append(ctx context.Context, key string, last uint64, frame []by
 	if err := h.e.do(ctx, h, "Append", func() { res.at, res.err = h.e.append(key, last, frame) }); err != nil {
 		return 0, err
 	}
+	if res.err == nil {
+		h.e.tell(key, res.at)
+	}
 	return res.at, res.err
 }
 
@@ -121,7 +123,7 @@ func (h *Handle) Append(ctx context.Context, key string, last uint64, frame []by
 func (h *Handle) Frames(ctx context.Context, key string, after uint64, yield func(at uint64, age time.Duration, frame []byte) bool) error {
 	var found []frame
 	var now time.Time
-	if err := h.e.do(ctx, h, "Frames", func() { found, now = slices.Clone(h.e.log(key)), h.e.now() }); err != nil {
+	if err := h.e.do(ctx, h, "Frames", func() { found, now = h.e.seen(key), h.e.now() }); err != nil {
 		return err
 	}
 	for _, f := range found {
