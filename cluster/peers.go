@@ -259,7 +259,8 @@ func (n *Node) Peers() []string {
 
 // Watch has f called with the name of each peer that is gone from now on, one at a
 // time, from a goroutine of the Node. A peer that was only away for long may come
-// back, and be gone again.
+// back, and be gone again; so whoever acts on it later should ask [Node.Gone], which
+// then knows at once. While f waits, nobody else is told anything.
 func (n *Node) Watch(f func(node string)) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
