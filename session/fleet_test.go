@@ -125,6 +125,12 @@ func (f *fleet) stop(n *member, kill bool) {
 		n.cut()
 	}
 	f.ends.Go(func() {
+		began := time.Now()
+		defer func() {
+			if d := time.Since(began); d >= closePatience {
+				f.t.Errorf("a node took %v to stop", d)
+			}
+		}()
 		if !kill {
 			ctx, stop := context.WithTimeout(context.Background(), rand.N(20*time.Millisecond))
 			_ = n.HandOver(ctx)
@@ -239,12 +245,6 @@ func (v *visitor) call(id int, tool string, key string) {
 
 // read reads a stream to its end. epochs counts under how many it was written.
 func (v *visitor) read(k string, number uint64) (said []string, epochs int) {
-	began := time.Now()
-	defer func() {
-		if d := time.Since(began); d > 2*time.Second {
-			v.t.Logf("call %s took %v: %q", k, d, said)
-		}
-	}()
 	at := stream.Cursor{Stream: stream.ID{Number: number}}
 	buf := make([]stream.Entry, 0, 2)
 	for end := time.Now().Add(10 * time.Second); ; {
@@ -347,7 +347,7 @@ func TestFleet(t *testing.T) {
 		}
 	}
 	onEngine := func() func() (stream.Shared, func()) {
-		e := logtest.New(logtest.Options{Seed: uint64(time.Now().UnixNano())})
+		e := logtest.New(logtest.Options{Seed: uint64(time.Now().UnixNano()), Faults: logtest.Faults{Before: 0.01, After: 0.01, Late: 0.01}})
 		return func() (stream.Shared, func()) {
 			h := e.Open()
 			return durable.New(h, durable.Options{Patience: time.Second, Logger: slog.New(slog.DiscardHandler)}),

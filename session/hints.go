@@ -104,10 +104,12 @@ func (s *Session) learnAll(l *link, listed int, done chan struct{}, in Inbound) 
 	defer stop()
 	var all hints
 	params := []byte("{}")
+	failed := false // the server ended; one that does not answer is not asked again
 	for range 100 { // pages; a server that has no last one is not believed
 		m, err := s.ask(ctx, l, "tools/list", params, in)
 		if err != nil {
 			s.m.logger.Debug("tools not listed", "session", s.Name(), "error", err)
+			failed = ctx.Err() == nil
 			break
 		}
 		cursor := all.learn(m.Result)
@@ -118,13 +120,15 @@ func (s *Session) learnAll(l *link, listed int, done chan struct{}, in Inbound) 
 	}
 	s.mu.Lock()
 	current := s.hints.listed == listed // else it is an old list
-	if current {
+	if current && !failed {
 		s.hints.safe, s.hints.complete = all.safe, true
+	}
+	if current {
 		s.hints.learning = nil
 	}
 	close(done)
 	s.mu.Unlock()
-	if current && s.m.shared != nil && len(all.safe) > 0 {
+	if current && !failed && s.m.shared != nil && len(all.safe) > 0 {
 		s.noteSession(nil, true) // the next owner cannot ask before it opens a backend
 		s.log.flush()
 	}

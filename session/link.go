@@ -175,11 +175,12 @@ var errEnded = errors.New("the server ended")
 // ask makes a request of our own to the backend and waits for its answer, which
 // no client sees.
 func (s *Session) ask(ctx context.Context, l *link, method string, params []byte, in Inbound) (jsonrpc.Message, error) {
-	if l == nil || l.conn == nil {
-		return jsonrpc.Message{}, errEnded
-	}
 	answer := make(chan jsonrpc.Message, 1)
 	s.mu.Lock()
+	if l == nil || l.conn == nil || l.over { // what is asked from now on nobody would end
+		s.mu.Unlock()
+		return jsonrpc.Message{}, errEnded
+	}
 	if s.ours == "" {
 		s.ours = "holdfast-" + rand.Text()[:12] // which no client uses, even if it is a Holdfast itself
 	}

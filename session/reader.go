@@ -185,6 +185,11 @@ func (s *Session) Read(ctx context.Context, number, epoch, seq uint64, ready cha
 		return nil, err
 	}
 	r.stop = stop
+	if s.taken && r.call != nil && seq > 0 { // another node told its client so much
+		r.call.mu.Lock()
+		r.call.told = max(r.call.told, min(seq, r.call.said))
+		r.call.mu.Unlock()
+	}
 	s.Touch()
 	s.reading.Add(1)
 	s.streams.attach(r)
