@@ -3,6 +3,8 @@ package clustertest
 import (
 	"errors"
 	"fmt"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -66,8 +68,11 @@ func token(id, record int) string { return fmt.Sprintf("%d.%d;", id, record) }
 
 // origin reads a token.
 func origin(data []byte) (id, record int, ok bool) {
-	n, _ := fmt.Sscanf(string(data[:min(len(data), 40)]), "%d.%d;", &id, &record)
-	return id, record, n == 2
+	head, _, ok := strings.Cut(string(data[:min(len(data), 40)]), ";")
+	a, b, _ := strings.Cut(head, ".")
+	id, err1 := strconv.Atoi(a)
+	record, err2 := strconv.Atoi(b)
+	return id, record, ok && err1 == nil && err2 == nil
 }
 
 // outcome says what an error tells of an operation.
