@@ -24,7 +24,7 @@ func (l *Log) Append(ctx context.Context, key string, last uint64, frame []byte)
 	if len(frame) > maxFrame {
 		return 0, fmt.Errorf("append: %w", stream.ErrTooLarge)
 	}
-	cmd, err := l.run(ctx, &appendScript, l.key("f", key), last, frame, max(1, l.retention.Milliseconds()), l.touch())
+	cmd, err := l.run(ctx, &appendScript, l.key("f", key), frame, last, max(1, l.retention.Milliseconds()), l.touch())
 	if err != nil {
 		return 0, failed("append", err)
 	}

@@ -77,6 +77,7 @@ type Log struct {
 	replicas  int                  // how many have to acknowledge a write
 	retention time.Duration
 	logger    *slog.Logger
+	writes    lane // of one server: a Cluster has none
 }
 
 // Open connects to the Redis that a URL names, and checks that it keeps what it is
@@ -129,9 +130,9 @@ func (*Log) MaxFrame() int { return maxFrame }
 // Ping says whether Redis answers, and takes writes.
 func (l *Log) Ping(ctx context.Context) error {
 	key := l.base + "{ping}"
-	_, err := l.write(ctx, func(ctx context.Context, _ bool) redis.Cmder {
-		return redis.NewStatusCmd(ctx, "set", key, "", "ex", 60)
-	}, key)
+	_, err := l.write(ctx, key, nil, func(ctx context.Context, _ []byte, _ bool) *redis.Cmd {
+		return redis.NewCmd(ctx, "set", key, "", "ex", 60)
+	})
 	return failed("ping", err)
 }
 
@@ -139,6 +140,7 @@ func (l *Log) Ping(ctx context.Context) error {
 // connections.
 func (l *Log) Close() error {
 	l.hangUp()
+	l.writes.flights.Wait()
 	return l.client.Close()
 }
 
@@ -190,35 +192,6 @@ func pipeline(ctx context.Context, node *redis.Client, cmds []redis.Cmder) error
 	}
 	_, err := p.Exec(ctx)
 	return err
-}
-
-// write runs a command that writes to the key, and waits until as many replicas
-// as were asked for have it. prepare makes the command: with the text of its
-// script if the server does not know that yet.
-func (l *Log) write(ctx context.Context, prepare func(ctx context.Context, whole bool) redis.Cmder, key string) (redis.Cmder, error) {
-	ctx, cancel := context.WithTimeout(ctx, attemptTime)
-	defer cancel()
-	for _, whole := range []bool{false, true} {
-		cmds, err := l.exec(ctx, key, func() []redis.Cmder {
-			cmds := []redis.Cmder{prepare(ctx, whole)}
-			if l.replicas > 0 {
-				cmds = append(cmds, redis.NewIntCmd(ctx, "wait", l.replicas, waitTime.Milliseconds()))
-			}
-			return cmds
-		})
-		switch {
-		case redis.HasErrorPrefix(err, "NOSCRIPT") && !whole:
-			continue
-		case err != nil:
-			return nil, err
-		case l.replicas > 0:
-			if n := cmds[1].(*redis.IntCmd).Val(); n < int64(l.replicas) {
-				return nil, fmt.Errorf("%d of %d replicas have it", n, l.replicas)
-			}
-		}
-		return cmds[0], nil
-	}
-	return nil, errors.New("the script is not known though it was sent")
 }
 
 // read runs a command that reads a key, and returns the server's time at which it

@@ -16,21 +16,18 @@ func newScript(text string) script {
 	return script{text, hex.EncodeToString(sum[:])}
 }
 
-// run runs a script on a key and returns what it said.
-func (l *Log) run(ctx context.Context, s *script, key string, args ...any) (*redis.Cmd, error) {
-	cmd, err := l.write(ctx, func(ctx context.Context, whole bool) redis.Cmder {
-		words := make([]any, 0, 4+len(args))
+// run runs a script on a key and returns what it said. data is the first of its
+// arguments.
+func (l *Log) run(ctx context.Context, s *script, key string, data []byte, args ...any) (*redis.Cmd, error) {
+	return l.write(ctx, key, data, func(ctx context.Context, data []byte, whole bool) *redis.Cmd {
+		words := make([]any, 0, 5+len(args))
 		if whole {
-			words = append(words, "eval", s.text, 1, key)
+			words = append(words, "eval", s.text, 1, key, data)
 		} else {
-			words = append(words, "evalsha", s.sum, 1, key)
+			words = append(words, "evalsha", s.sum, 1, key, data)
 		}
 		return redis.NewCmd(ctx, append(words, args...)...)
-	}, key)
-	if err != nil {
-		return nil, err
-	}
-	return cmd.(*redis.Cmd), nil
+	})
 }
 
 // now is the server's clock in microseconds. A number of Lua's is exact up to
@@ -45,44 +42,44 @@ local now = t[1] * 1000000 + t[2]
 // WAIT waits for, and that something is there is not to be said before replicas
 // have it.
 var (
-	// KEYS[1] the frames; ARGV the last one's place, the frame, the retention in ms,
+	// KEYS[1] the frames; ARGV the frame, the last one's place, the retention in ms,
 	// "touch". Returns the new one's place, or minus the place of the last.
 	appendScript = newScript(now + `
 local last = 0
 local tail = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)[1]
 if tail then last = tonumber(string.match(tail[1], '^%d+')) end
 local keep = tonumber(ARGV[3])
-if last ~= tonumber(ARGV[1]) then
+if last ~= tonumber(ARGV[2]) then
   if last > 0 and ARGV[4] == 'touch' then redis.call('PEXPIRE', KEYS[1], math.ceil(keep * 1.25)) end
   return -last
 end
 local at = math.max(now, last + 1)
 redis.call('XADD', KEYS[1], 'MINID', '~', string.format('%.0f', now - keep * 1000),
-  string.format('%.0f-0', at), 'f', ARGV[2])
+  string.format('%.0f-0', at), 'f', ARGV[1])
 if redis.call('PTTL', KEYS[1]) < keep then redis.call('PEXPIRE', KEYS[1], math.ceil(keep * 1.25)) end
 return at
 `)
 
-	// KEYS[1] the value; ARGV the version that it has to have, the value, how long it
+	// KEYS[1] the value; ARGV the value, the version that it has to have, how long it
 	// lives in ms, "touch". Returns the new version, or 0.
 	putScript = newScript(now + `
 local was = redis.call('GETRANGE', KEYS[1], 0, 19)
-if was ~= ARGV[1] then
+if was ~= ARGV[2] then
   if was ~= '' and ARGV[4] == 'touch' then
     redis.call('PEXPIRE', KEYS[1], math.max(1, redis.call('PTTL', KEYS[1])))
   end
   return 0
 end
 local version = math.max(now, (tonumber(was) or 0) + 1)
-redis.call('SET', KEYS[1], string.format('%020.0f', version) .. ARGV[2], 'PX', ARGV[3])
+redis.call('SET', KEYS[1], string.format('%020.0f', version) .. ARGV[1], 'PX', ARGV[3])
 return version
 `)
 
-	// KEYS[1] the value; ARGV the version that it has to have, or nothing. Returns 1,
-	// or 0.
+	// KEYS[1] the value; ARGV nothing, the version that it has to have, or nothing.
+	// Returns 1, or 0.
 	removeScript = newScript(`
 local was = redis.call('GETRANGE', KEYS[1], 0, 19)
-if was ~= '' and ARGV[1] ~= '' and was ~= ARGV[1] then return 0 end
+if was ~= '' and ARGV[2] ~= '' and was ~= ARGV[2] then return 0 end
 redis.call('DEL', KEYS[1])
 return 1
 `)

@@ -32,7 +32,7 @@ func (l *Log) Put(ctx context.Context, key string, was uint64, value []byte, ttl
 	if len(value) > maxFrame {
 		return 0, fmt.Errorf("put: %w", stream.ErrTooLarge)
 	}
-	cmd, err := l.run(ctx, &putScript, l.key("v", key), digits(was), value, max(1, ttl.Milliseconds()), l.touch())
+	cmd, err := l.run(ctx, &putScript, l.key("v", key), value, digits(was), max(1, ttl.Milliseconds()), l.touch())
 	if err != nil {
 		return 0, failed("put", err)
 	}
@@ -68,7 +68,7 @@ func (l *Log) Get(ctx context.Context, key string) ([]byte, uint64, time.Duratio
 
 // Remove takes a key's value away, if its version is still was.
 func (l *Log) Remove(ctx context.Context, key string, was uint64) error {
-	cmd, err := l.run(ctx, &removeScript, l.key("v", key), digits(was))
+	cmd, err := l.run(ctx, &removeScript, l.key("v", key), nil, digits(was))
 	if err != nil {
 		return failed("remove", err)
 	}
