@@ -2,6 +2,7 @@ package jetstream_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -52,11 +53,16 @@ func bare(js natsjs.JetStream) appendFunc {
 		m := &nats.Msg{Subject: "holdfast.ev." + key, Data: frame, Header: nats.Header{
 			natsjs.ExpectedLastSubjSeqHeader: {strconv.FormatUint(last, 10)},
 		}}
-		ack, err := js.PublishMsg(ctx, m)
-		if err != nil {
-			return 0, err
+		for {
+			ack, err := js.PublishMsg(ctx, m)
+			if err == nil {
+				return ack.Sequence, nil
+			}
+			var api *natsjs.APIError
+			if !errors.As(err, &api) || api.ErrorCode != 10164 { // the one before is in flight
+				return 0, err
+			}
 		}
-		return ack.Sequence, nil
 	}
 }
 

@@ -46,7 +46,7 @@ func (l *Log) contradict(ctx context.Context, name string, m message, wrong *wro
 // Frames reads a key's frames.
 func (l *Log) Frames(ctx context.Context, key string, after uint64, yield func(uint64, time.Duration, []byte) bool) error {
 	subject := l.eventSubject(key)
-	free, err := turn(ctx, l.framing)
+	free, err := l.turn(ctx, l.framing)
 	if err != nil {
 		return err
 	}

@@ -14,7 +14,7 @@ import (
 // something is dropped.
 func TestFull(t *testing.T) {
 	t.Parallel()
-	l := must(t, "file:"+t.TempDir()+"?max=16MiB")
+	l := patient(must(t, "file:"+t.TempDir()+"?max=16MiB"))
 	defer closed(t, l)
 	frame := make([]byte, 1<<20)
 	var last, n uint64
@@ -45,7 +45,7 @@ func TestFull(t *testing.T) {
 // A value can be removed from an engine that has no room for another.
 func TestRemoveFull(t *testing.T) {
 	t.Parallel()
-	l := must(t, "file:"+t.TempDir()+"?max=16MiB")
+	l := patient(must(t, "file:"+t.TempDir()+"?max=16MiB"))
 	defer closed(t, l)
 	var keys []string
 	versions := make(map[string]uint64)

@@ -63,6 +63,7 @@ type Log struct {
 	node      string
 
 	replies          replies
+	attempt, reading time.Duration // see there
 	framing, listing chan struct{} // with room for those who read
 	peers            sync.Map      // node name -> peer
 	opened           chan struct{} // when all else here is set
@@ -104,6 +105,7 @@ func Open(ctx context.Context, rawURL string, o durable.Options) (durable.Log, e
 	l := &Log{
 		log: o.Logger, prefix: a.prefix, events: a.prefix + "-events", values: a.prefix + "-values",
 		keep: o.Keep, node: strings.ToLower(rand.Text()),
+		attempt: attempt, reading: reading,
 		framing: make(chan struct{}, framings), listing: make(chan struct{}, 1), opened: make(chan struct{}), closed: make(chan struct{}),
 	}
 	if a.dir != "" {

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -32,7 +33,7 @@ func TestFile(t *testing.T) {
 	t.Parallel()
 	logtest.Run(t, func(t *testing.T) func() durable.Log {
 		dir := filepath.Join(t.TempDir(), "new")
-		return func() durable.Log { return must(t, "file:"+dir) }
+		return func() durable.Log { return patient(must(t, "file:"+dir)) }
 	}, logtest.RunOptions{OneNode: true, Reopen: true})
 }
 
@@ -43,7 +44,7 @@ func TestCluster(t *testing.T) {
 	t.Run("log", func(t *testing.T) {
 		t.Parallel()
 		logtest.Run(t, func(t *testing.T) func() durable.Log {
-			return func() durable.Log { return must(t, s.URL()) }
+			return func() durable.Log { return patient(must(t, s.URL())) }
 		}, logtest.RunOptions{Reopen: true})
 	})
 	t.Run("store", func(t *testing.T) {
@@ -53,6 +54,13 @@ func TestCluster(t *testing.T) {
 			return s.URL() + "?prefix=" + strings.ToLower(rand.Text()) // cases keep for different times
 		}), streamtest.Options{Nodes: true, Durable: true})
 	})
+}
+
+// patient returns a log that lets the suite, which asks for much at once, not run into
+// what is meant for engines in trouble.
+func patient(l durable.Log) durable.Log {
+	jetstream.Patient(l, 15*time.Second)
+	return l
 }
 
 // long skips what takes long, where nobody said that there is time.

@@ -75,7 +75,7 @@ func (l *Log) publish(ctx context.Context, m message) (uint64, error) {
 		return 0, fmt.Errorf("%w: %d bytes, and %d are the most", stream.ErrTooLarge, len(m.data), l.MaxFrame())
 	}
 	msg := &nats.Msg{Subject: m.subject, Header: m.header(), Data: m.data}
-	ctx, cancel := context.WithTimeout(ctx, attempt)
+	ctx, cancel := context.WithTimeout(ctx, l.attempt)
 	defer cancel()
 	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
 		at, err := l.request(ctx, msg)

@@ -135,7 +135,7 @@ func (f *failure) failed() error {
 // ask makes a request of JetStream's interface, which must be one that can be made
 // twice: where there is just no leader nobody answers, and it asks again.
 func (l *Log) ask(ctx context.Context, what string, request []byte, to answer) error {
-	ctx, cancel := context.WithTimeout(ctx, reading)
+	ctx, cancel := context.WithTimeout(ctx, l.reading)
 	defer cancel()
 	for {
 		m, err := l.answer(ctx, "$JS.API."+what, request)
@@ -192,8 +192,8 @@ type scan struct {
 }
 
 // turn waits until there is a place among those who read.
-func turn(ctx context.Context, places chan struct{}) (free func(), err error) {
-	ctx, cancel := context.WithTimeout(ctx, reading)
+func (l *Log) turn(ctx context.Context, places chan struct{}) (free func(), err error) {
+	ctx, cancel := context.WithTimeout(ctx, l.reading)
 	defer cancel()
 	select {
 	case places <- struct{}{}:
@@ -252,7 +252,7 @@ func (s *scan) batch(ctx context.Context) (got []stored, pending uint64, err err
 	if s.chained {
 		places, most, size = s.framing, fewMessages, fewBytes
 	}
-	free, err := turn(ctx, places)
+	free, err := s.turn(ctx, places)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -263,12 +263,12 @@ func (s *scan) batch(ctx context.Context) (got []stored, pending uint64, err err
 	if err := s.nc.PublishRequest("$JS.API.DIRECT.GET."+s.stream, subject, request); err != nil {
 		return nil, 0, unavailable(err)
 	}
-	silence := time.NewTimer(reading)
+	silence := time.NewTimer(s.reading)
 	defer silence.Stop()
 	for {
 		select {
 		case m := <-answers:
-			silence.Reset(reading)
+			silence.Reset(s.reading)
 			if status := m.Header.Get("Status"); status != "" && len(m.Data) == 0 {
 				pending, err := ended(status, m.Header)
 				return got, pending, err
