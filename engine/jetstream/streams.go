@@ -86,7 +86,6 @@ func (p *preparer) size(ctx context.Context) error {
 	p.most = defaultMax
 	if p.asked.max > 0 {
 		p.most = p.asked.max
-		return nil
 	}
 	if p.server == nil {
 		return nil
@@ -105,7 +104,13 @@ func (p *preparer) size(ctx context.Context) error {
 			return fmt.Errorf("stream %s: %w", name, err)
 		}
 	}
-	p.most = min(p.most, used+free/2)
+	switch {
+	case p.asked.max == 0:
+		p.most = min(p.most, used+free/2)
+	case p.most > used+free:
+		p.log.Warn("the engine may take more disk than there is: when the disk is full nothing will be acknowledged",
+			"max", p.most, "used", used, "free", free)
+	}
 	return nil
 }
 
