@@ -259,15 +259,34 @@ func (c *Call) respond(rq *inflight, data []byte) {
 	}
 }
 
+// Again says whether the call was light and was not answered, because its session
+// left this node, and may be made again where that is now. What it was answered with
+// says so too.
+func (c *Call) Again() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.kept != nil && c.kept.again
+}
+
+// What a light call is told whose session leaves.
+var (
+	errAgain   = jsonrpc.Errorf(jsonrpc.CodeServer, "not answered: %v; make the request again", ErrMoved)
+	errUnknown = jsonrpc.Errorf(jsonrpc.CodeServer, "outcome unknown: %v", ErrMoved)
+)
+
 // drop ends a request without a word in the log: the session has left this node, or
-// is about to. Who waits for a light answer is told e.
-func (c *Call) drop(rq *inflight, e *jsonrpc.Error) {
+// is about to. Who waits for a light answer is told so.
+func (c *Call) drop(rq *inflight) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.ended || !c.settle(rq) {
 		return
 	}
 	if c.number == 0 && !c.s.single {
+		e := errUnknown
+		if c.kept != nil && c.kept.safe {
+			e, c.kept.again = errAgain, true
+		}
 		c.light = append(c.light, jsonrpc.AppendError(nil, []byte(rq.id), e))
 	}
 	if c.ended = len(c.pending) == 0; !c.ended {

@@ -105,9 +105,11 @@ func (m *Manager) cut(s *Session) {
 	s.asked = nil
 	s.mu.Unlock()
 	var again, lost []*inflight
+	open := false
 	for _, rq := range all {
-		if rq.call.repeatable() {
+		if stored, safe := rq.call.stored(), rq.call.kept != nil && rq.call.kept.safe; safe && (stored || !s.single) {
 			again = append(again, rq)
+			open = open || stored
 		} else {
 			lost = append(lost, rq)
 		}
@@ -117,13 +119,12 @@ func (m *Manager) cut(s *Session) {
 	s.log.let()
 	m.drop(s, again)
 	m.outlast(farewell, func() bool { return s.ongoing.Load() == 0 && !s.streams.behind() })
-	m.part(s, conn, len(again) > 0)
+	m.part(s, conn, open)
 }
 
-// repeatable says whether the next owner of the session will know of the call, and
-// may make it again.
-func (c *Call) repeatable() bool {
-	return c.kept != nil && c.kept.safe && (c.Number() != 0 || c.kept.journal != 0)
+// stored says whether the next owner of the session will know of the call.
+func (c *Call) stored() bool {
+	return c.kept != nil && (c.Number() != 0 || c.kept.journal != 0)
 }
 
 // part releases a session that was closed. open says that calls in it have not

@@ -6,7 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
 
@@ -85,9 +84,6 @@ func (m *Manager) Lose(key stream.SessionKey) {
 	}
 }
 
-// errMoved is what a light call is told whose session leaves: it may be made again.
-var errMoved = jsonrpc.Errorf(jsonrpc.CodeServer, "not answered: %v; make the request again", ErrMoved)
-
 // lose has a session leave this node. Who reads it may read what there is for a
 // time. No lock is held, but the caller may be appending.
 func (m *Manager) lose(s *Session, linger time.Duration) {
@@ -127,7 +123,7 @@ func (m *Manager) lose(s *Session, linger time.Duration) {
 // drop lets go of requests that were taken off the record of a session that leaves.
 func (m *Manager) drop(s *Session, left []*inflight) {
 	for _, rq := range left {
-		rq.call.drop(rq, errMoved)
+		rq.call.drop(rq)
 	}
 	m.dismiss(s, int32(len(left)))
 }

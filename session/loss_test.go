@@ -21,7 +21,7 @@ func TestLoseFenced(t *testing.T) {
 	a, b := f.add(t, "a", safeTools()), f.add(t, "b", safeTools())
 	s := a.open("alice")
 	c := begin(t, s, false, request(1))
-	light := begin(t, s, true, safeRequest(2))
+	light, unsafe := begin(t, s, true, safeRequest(2)), begin(t, s, true, request(3))
 	ready := make(chan struct{}, 1)
 	r, err := s.Read(t.Context(), c.Number(), 0, 0, ready)
 	if err != nil {
@@ -34,8 +34,11 @@ func TestLoseFenced(t *testing.T) {
 		t.Errorf("read %+v, %v", got, err)
 	}
 	r.Detach(true, true, false)
-	if answers, done := light.Wait(t.Context(), 0); !done || !strings.Contains(string(answers[0]), "make the request again") {
+	if answers, done := light.Wait(t.Context(), 0); !done || !strings.Contains(string(answers[0]), "make the request again") || !light.Again() {
 		t.Errorf("light: %q", answers)
+	}
+	if answers, done := unsafe.Wait(t.Context(), 0); !done || !strings.Contains(string(answers[0]), "outcome unknown") || unsafe.Again() {
+		t.Errorf("light, but not safe: %q", answers)
 	}
 	if !s.Moved() || a.Sessions() != 0 || a.Calls() != 0 {
 		t.Errorf("%d sessions, %d calls", a.Sessions(), a.Calls())
@@ -266,7 +269,7 @@ func TestHandOverCuts(t *testing.T) {
 		a, b := f.add(t, "a", safeTools()), f.add(t, "b", safeTools())
 		s, other := a.open("alice"), a.open("alice")
 		unsafe, safe := begin(t, s, false, request(1)), begin(t, s, false, safeRequest(2))
-		light := begin(t, s, true, safeRequest(3))
+		light, unsafe2 := begin(t, s, true, safeRequest(3)), begin(t, s, true, request(4)) // as with --response json
 		begin(t, other, false, request(1))
 		ready := make(chan struct{}, 1)
 		r, err := s.Read(t.Context(), unsafe.Number(), 0, 0, ready)
@@ -289,8 +292,11 @@ func TestHandOverCuts(t *testing.T) {
 		}
 		wantTexts(t, "its reader", <-read, "outcome unknown: the session ended: the server is shutting down")
 		r.Detach(false, true, false)
-		if answers, done := light.Wait(t.Context(), 0); !done || !strings.Contains(string(answers[0]), "outcome unknown") {
+		if answers, done := light.Wait(t.Context(), 0); !done || !strings.Contains(string(answers[0]), "make the request again") || !light.Again() {
 			t.Errorf("light: %q", answers)
+		}
+		if answers, done := unsafe2.Wait(t.Context(), 0); !done || !strings.Contains(string(answers[0]), "outcome unknown") || unsafe2.Again() {
+			t.Errorf("light, but not safe: %q", answers)
 		}
 		if a.Sessions() != 0 || a.Calls() != 0 {
 			t.Errorf("%d sessions, %d calls", a.Sessions(), a.Calls())

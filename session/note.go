@@ -18,10 +18,11 @@ import (
 // docs/decisions/0014-take-over.md says what is done with them.
 
 // kept is what is known of a call for its note. It is nil where the store is not
-// shared, and does not change after the call has begun.
+// shared, and does not change after the call has begun, but for what says otherwise.
 type kept struct {
-	msgs []jsonrpc.Message // until the note is queued; guarded by Call.mu
-	safe bool              // its requests may be made again
+	msgs  []jsonrpc.Message // until the note is queued; guarded by Call.mu
+	safe  bool              // its requests may be made again
+	again bool              // and have to be, as the session has left; guarded by Call.mu
 
 	// A call whose messages go to the standalone stream has a stream of its own all
 	// the same, that nobody reads: its note stands beside it, and it ends with the
