@@ -28,6 +28,7 @@ const (
 	prevAt       = 10 // where prev is
 	headRoom     = 18 + 2*binary.MaxVarintLen64
 	itemRoom     = 1 + 4*binary.MaxVarintLen64
+	maxSeq       = 1 << 62 // no stream is as long: such a frame is none of ours
 )
 
 // The kinds of frames.
@@ -140,7 +141,7 @@ func parseItem(d *decoder, epoch uint64) item {
 		if x.flags&itemRepeated != 0 {
 			x.Epoch = d.number()
 		}
-		d.bad = d.bad || x.Seq == 0
+		d.bad = d.bad || x.Seq == 0 || x.Seq > maxSeq
 	}
 	x.Data = d.bytes(d.number())
 	return x

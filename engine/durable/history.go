@@ -106,9 +106,10 @@ func (h *history) item(at uint64, put time.Time, x item) {
 	switch {
 	case x.Note:
 		l.note = x.Data
-	case x.flags&itemRepeated != 0 && l.again != nil:
+	case x.flags&itemRepeated != 0 && l.again != nil && l.again.precedes(&x):
 		l.again.take(&x)
 	default:
+		l.again = nil
 		h.entry(l, &x)
 	}
 	if x.flags&itemWhole != 0 && l.again != nil {
@@ -125,7 +126,7 @@ func (h *history) item(at uint64, put time.Time, x item) {
 // entry takes the next entry of a stream.
 func (h *history) entry(l *told, x *item) {
 	switch next := l.next(); {
-	case next == 0 || x.Seq == next:
+	case l.precedes(x):
 	case x.Seq < next:
 		return // it is repeated
 	default:
@@ -137,6 +138,9 @@ func (h *history) entry(l *told, x *item) {
 	h.limit(l)
 }
 
+// precedes says whether an entry is the next, or the first.
+func (l *told) precedes(x *item) bool { return l.next() == 0 || l.next() == x.Seq }
+
 func (l *told) take(x *item) {
 	l.entries = append(l.entries, x.Entry)
 	l.bytes += int64(len(x.Data))
@@ -147,6 +151,10 @@ func (l *told) take(x *item) {
 // rest of it may never come.
 func (l *told) renewed() {
 	again := l.again
+	if again.next() != 0 && again.next() < l.next() {
+		l.again = nil // it is not all that there was
+		return
+	}
 	if len(again.entries) == 0 {
 		again.entries, again.bytes = l.entries, l.bytes // only the note was
 	}

@@ -345,6 +345,117 @@ func TestMemoryIsReturned(t *testing.T) { // alone: it looks at the whole heap
 	}
 }
 
+// What is prepared has its room, and is there when it is committed, not before; or
+// gives the room back.
+func TestPrepare(t *testing.T) {
+	t.Parallel()
+	st := open(t, Options{TotalBytes: 4 << 10})
+	l := create(t, st, "a")
+	records := func(seq uint64) []stream.Record {
+		return []stream.Record{{Number: 1, Entry: stream.Entry{Seq: seq, Data: make([]byte, 2000)}}}
+	}
+	p, err := st.Prepare(l, records(1))
+	if err != nil || len(p.Fresh()) != 1 {
+		t.Fatalf("prepared %d: %v", len(p.Fresh()), err)
+	}
+	if _, _, err := st.Bounds(t.Context(), stream.ID{Session: "a", Number: 1}); !errors.Is(err, stream.ErrNotFound) {
+		t.Errorf("it is there already: %v", err)
+	}
+	m := create(t, st, "b")
+	if err := add(st, m, 1, 1, 2100, false); !errors.Is(err, stream.ErrFull) {
+		t.Errorf("its room was taken: %v", err)
+	}
+	if err := st.Commit(p); err != nil {
+		t.Fatal(err)
+	}
+	if p, err = st.Prepare(l, records(1)); err != nil || len(p.Fresh()) != 0 {
+		t.Errorf("repeated: %d and %v", len(p.Fresh()), err)
+	}
+	if err := st.Commit(p); err != nil {
+		t.Error(err)
+	}
+	if p, err = st.Prepare(l, records(2)[:1]); err == nil {
+		st.Abandon(p)
+	}
+	consistent(t, st)
+	if _, next, err := st.Bounds(t.Context(), stream.ID{Session: "a", Number: 1}); err != nil || next != 2 {
+		t.Errorf("next is %d: %v", next, err)
+	}
+	p, err = st.Prepare(m, []stream.Record{{Number: 1, Entry: stream.Entry{Seq: 1}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := st.Delete(t.Context(), "b"); err != nil {
+		t.Fatal(err)
+	}
+	if err := st.Commit(p); !errors.Is(err, stream.ErrNotFound) {
+		t.Errorf("committed to a session that is gone: %v", err)
+	}
+	consistent(t, st)
+}
+
+// A session that was kept elsewhere takes the place of an older one, within limits.
+func TestLoad(t *testing.T) {
+	t.Parallel()
+	st := open(t, Options{StreamBytes: 4 << 10, SessionBytes: 8 << 10})
+	old := create(t, st, "a")
+	if err := add(st, old, 1, 1, 100, true); err != nil {
+		t.Fatal(err)
+	}
+	ready := make(chan struct{}, 1)
+	if _, err := st.Watch(stream.ID{Session: "a", Number: 1}, ready); err != nil {
+		t.Fatal(err)
+	}
+	log := func(number, from uint64, n int, ended time.Time) Loaded {
+		l := Loaded{Number: number, Ended: ended}
+		for i := range n {
+			l.Entries = append(l.Entries, stream.Entry{Seq: from + uint64(i), Epoch: 1, Data: make([]byte, 1000)})
+		}
+		l.Entries[n-1].Last = !ended.IsZero()
+		return l
+	}
+	logs := func() []Loaded {
+		now := time.Now()
+		return []Loaded{log(3, 1, 3, now), log(1, 5, 2, time.Time{}), log(2, 1, 8, time.Time{}), log(4, 1, 3, now.Add(-time.Minute))}
+	}
+	lease := stream.Lease{Session: "a", Epoch: 1}
+	if st.Load(lease, logs()) {
+		t.Error("loaded under the epoch that is known")
+	}
+	if len(ready) > 0 {
+		t.Error("watchers were told")
+	}
+	lease.Epoch = 7
+	if !st.Load(lease, logs()) {
+		t.Fatal("not loaded")
+	}
+	if len(ready) == 0 {
+		t.Error("watchers were not told")
+	}
+	consistent(t, st)
+	for number, want := range map[uint64][2]uint64{1: {5, 7}, 2: {6, 9}, 3: {}, 4: {}} {
+		oldest, next, err := st.Bounds(t.Context(), stream.ID{Session: "a", Number: number})
+		if want[0] > 0 && (err != nil || oldest != want[0] || next != want[1]) || want[0] == 0 && err == nil && number == 4 {
+			t.Errorf("stream %d: %d to %d and %v, want %v", number, oldest, next, err, want)
+		}
+	}
+	if err := add(st, old, 2, 9, 1, false); !errors.Is(err, stream.ErrFenced) {
+		t.Errorf("appended under the old epoch: %v", err)
+	}
+	if err := add(st, lease, 2, 9, 1, false); err != nil {
+		t.Error(err)
+	}
+	st.Drop(old)
+	if _, _, err := st.Bounds(t.Context(), stream.ID{Session: "a", Number: 2}); err != nil {
+		t.Errorf("dropped under another lease: %v", err)
+	}
+	st.Drop(lease)
+	if n := st.Bytes(); n != 0 {
+		t.Errorf("%d bytes are left", n)
+	}
+	consistent(t, st)
+}
+
 func BenchmarkAppend(b *testing.B) {
 	st := New(Options{})
 	defer st.Close()
