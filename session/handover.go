@@ -78,6 +78,24 @@ func (t *table) behind() bool {
 	return false
 }
 
+// stepDown gives up a session at the beginning of a request in it, if this node gives
+// up its sessions and nothing else is in flight in this one; it reports whether it
+// has. Clients that make one call right after the other leave no other gap.
+func (m *Manager) stepDown(s *Session) bool {
+	m.mu.RLock()
+	handing := m.handing
+	m.mu.RUnlock()
+	s.mu.Lock()
+	begun := s.initialize != nil
+	s.mu.Unlock()
+	if !handing || !begun || s.ongoing.Load() > 0 {
+		return false
+	}
+	m.outlast(handOften, func() bool { return !s.streams.behind() }) // a client may be faster than we
+	m.yield(s)
+	return s.Moved()
+}
+
 // yield gives up a session if nothing is in flight in it.
 func (m *Manager) yield(s *Session) {
 	s.mu.Lock()

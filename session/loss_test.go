@@ -317,6 +317,29 @@ func TestHandOverCuts(t *testing.T) {
 	}
 }
 
+// A client that makes one request right after the other leaves no gap: its session is
+// given up at the beginning of the next.
+func TestHandOverBetween(t *testing.T) {
+	t.Parallel()
+	f := newShelf()
+	a, b := f.add(t, "a", safeTools()), f.add(t, "b", safeTools())
+	s := a.open("alice")
+	c := begin(t, s, false, request(1))
+	a.mu.Lock()
+	a.handing = true // HandOver has begun, and does not look just now
+	a.mu.Unlock()
+	second := begin(t, s, false, request(2)) // as a call is in flight
+	a.desk.last().say(c, `{"jsonrpc":"2.0","id":1,"result":"done"}`)
+	a.desk.last().say(second, `{"jsonrpc":"2.0","id":2,"result":"done"}`)
+	eventually(t, "all answered", func() bool { return !s.Busy() })
+	if _, err := s.Begin([]jsonrpc.Message{parse(request(3))}, false); !errors.Is(err, ErrMoved) || !s.Moved() {
+		t.Errorf("a new request: %v, moved: %v", err, s.Moved())
+	}
+	if b.take(s).Revision() == "" {
+		t.Error("forgotten")
+	}
+}
+
 // A sweep takes what its owner left, of what is for this node.
 func TestSweep(t *testing.T) {
 	t.Parallel()

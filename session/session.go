@@ -151,6 +151,9 @@ func (s *Session) start(c *Call, msgs []jsonrpc.Message, light bool) error {
 			n++
 		}
 	}
+	if n > 0 && s.m.shared != nil && s.m.stepDown(s) {
+		return ErrMoved
+	}
 	if err := s.m.admit(s, n); err != nil {
 		return err
 	}
