@@ -19,7 +19,7 @@ var deployClients = flag.Int("cluster.deploy", 24, "how many clients TestCluster
 func TestClusterDeploy(t *testing.T) {
 	t.Parallel()
 	eachEngine(t, false, func(t *testing.T, e *enginery) {
-		f := newFleet(t, e, shape{flags: []string{"--drain", "10s"}})
+		f := newFleet(t, e, shape{flags: []string{"--drain", "6s"}})
 		watched, stopWatching := context.WithCancel(t.Context())
 		var all sync.WaitGroup
 		f.front.watch(watched, &all, f.nodes)
@@ -42,7 +42,7 @@ func TestClusterDeploy(t *testing.T) {
 		for _, n := range f.nodes {
 			time.Sleep(500 * time.Millisecond) // calls go on
 			began := time.Now()
-			if err := n.terminate(14 * time.Second); err != nil {
+			if err := n.terminate(10 * time.Second); err != nil {
 				t.Errorf("node %s: %v", n.name, err)
 			}
 			t.Logf("node %s took %v to end", n.name, time.Since(began).Round(time.Millisecond))
