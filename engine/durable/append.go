@@ -217,7 +217,10 @@ func (st *Store) submit(ctx context.Context, s *session, frame []byte, unknown b
 			return err // nothing was ever added
 		}
 		if !r.again() {
-			return fmt.Errorf("%w: append: %w", stream.ErrUnavailable, err)
+			if errors.Is(err, stream.ErrUnavailable) {
+				return err
+			}
+			return fmt.Errorf("%w: a first append came to nothing known, a later one to: %w", stream.ErrUnavailable, err)
 		}
 	}
 }

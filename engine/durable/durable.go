@@ -157,13 +157,14 @@ const (
 // A retry is how often, and for how long, something is asked again.
 type retry struct {
 	ctx  context.Context
+	quit <-chan struct{}
 	end  time.Time
 	wait time.Duration
 }
 
 // retry begins to count the store's patience.
 func (st *Store) retry(ctx context.Context) retry {
-	return retry{ctx: ctx, end: time.Now().Add(st.o.Patience), wait: minWait}
+	return retry{ctx: ctx, quit: st.ctx.Done(), end: time.Now().Add(st.o.Patience), wait: minWait}
 }
 
 // once gives one question its time.
@@ -175,7 +176,8 @@ func (r *retry) once() (context.Context, context.CancelFunc) {
 	return context.WithDeadline(r.ctx, end)
 }
 
-// again waits until it is time to ask again, and says whether there is time left.
+// again waits until it is time to ask again, and says whether there is time left:
+// there is none once the store is closed.
 func (r *retry) again() bool {
 	wait := r.wait/2 + rand.N(r.wait)
 	r.wait = min(2*r.wait, maxWait)
@@ -188,8 +190,9 @@ func (r *retry) again() bool {
 	case <-t.C:
 		return true
 	case <-r.ctx.Done():
-		return false
+	case <-r.quit:
 	}
+	return false
 }
 
 // ask asks until the answer is known.

@@ -74,6 +74,26 @@ func lookup(n *node) error {
 	return err
 }
 
+// Who waits for an engine that is away does not keep a store from being closed.
+func TestCloseEndsWaiting(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		e := logtest.New(logtest.Options{})
+		n := open(t, e, durable.Options{})
+		l := n.create("a")
+		n.h.Cut(true)
+		done := make(chan error)
+		go func() { done <- n.put(l, entry(1, 1)) }()
+		time.Sleep(time.Second)
+		start := time.Now()
+		n.shut()
+		n.want("Append", <-done, stream.ErrUnavailable)
+		if took := time.Since(start); took > 0 {
+			t.Errorf("it took %v", took)
+		}
+	})
+}
+
 // A fenced append is one operation, and those after it are none.
 func TestFencedCost(t *testing.T) {
 	t.Parallel()
