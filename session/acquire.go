@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"net/http"
 	"slices"
@@ -127,7 +128,11 @@ func (m *Manager) takeOver(values context.Context, at *Away, old *Session) (*Ses
 	if s.Resumable() {
 		m.resumer(s)
 	}
-	m.logger.Info("session taken over", "session", s.Name(), "from", was.Owner,
+	level := slog.LevelDebug
+	if len(found.again)+len(found.lost) > 0 {
+		level = slog.LevelInfo
+	}
+	m.logger.Log(ctx, level, "session taken over", "session", s.Name(), "from", was.Owner,
 		"again", len(found.again), "unknown", len(found.lost))
 	s.settleLost(found.lost)
 	m.attend(s, found)
