@@ -1,0 +1,278 @@
+package session
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"time"
+
+	"holdfast/jsonrpc"
+	"holdfast/stream"
+)
+
+// What follows fills a session that was taken over with what the store has of it.
+
+// found is what was found of a session.
+type found struct {
+	again []repeat // to be made again
+	lost  []*Call  // to be ended
+	hooks map[uint64]*hooks
+}
+
+// repeat is a call with those of its requests that were not answered.
+type repeat struct {
+	call *Call
+	msgs []jsonrpc.Message
+}
+
+// restore fills a session that was taken over, and that nobody knows yet.
+func (s *Session) restore(ctx context.Context, streams []stream.Stream) found {
+	f := found{hooks: make(map[uint64]*hooks)}
+	// What ended and is kept no longer had numbers, too: each epoch has its own.
+	s.streams.last = (s.lease.Epoch - 1) << 32
+	read, rung := make(map[uint64]bool), make(map[uint64]bool)
+	type parsed struct {
+		callNote
+		msgs []jsonrpc.Message
+	}
+	notes := make([]parsed, len(streams))
+	for i := range streams {
+		st := &streams[i]
+		s.streams.last = max(s.streams.last, st.Number)
+		if st.Number == standalone {
+			s.restoreAside(st, read, rung)
+			continue
+		}
+		n, msgs, err := parseNote(st)
+		if err != nil {
+			s.m.logger.Error("call not restored", "session", s.Name(), "error", err)
+		}
+		mark(read, n.Read)
+		mark(rung, n.Rung)
+		notes[i] = parsed{n, msgs}
+	}
+	for i := range streams {
+		st, n := &streams[i], &notes[i]
+		if st.Number == standalone {
+			continue
+		}
+		if len(n.Key) == len(keyID{}) && len(n.Sum) == len(keySum{}) {
+			s.m.keys.restore(keyID(n.Key), keySum(n.Sum), s, st.Number)
+		}
+		switch {
+		case !st.Ended:
+			s.restoreCall(ctx, st, n.callNote, n.msgs, &f)
+		case !s.single:
+			s.restoreEnded(ctx, st, n.msgs, read[st.Number], rung[st.Number], &f)
+		}
+	}
+	if h := s.aside.hooks(); h != nil {
+		h.held = true
+		f.hooks[standalone] = h
+	}
+	return f
+}
+
+func mark(set map[uint64]bool, numbers []uint64) {
+	for _, number := range numbers {
+		set[number] = true
+	}
+}
+
+// restoreAside takes in what is known of the standalone stream, and of the session.
+func (s *Session) restoreAside(st *stream.Stream, read, rung map[uint64]bool) {
+	var n sessionNote
+	if len(st.Note) > 0 {
+		if err := json.Unmarshal(st.Note, &n); err != nil {
+			s.m.logger.Error("session not restored", "session", s.Name(), "error", err)
+		}
+	}
+	mark(read, n.Read)
+	mark(rung, n.Rung)
+	s.aside.seq, s.aside.said = st.Next-1, st.Next-1
+	s.aside.told = min(n.Told, s.aside.said)
+	s.noted = s.aside.told
+	if n.Initialize == nil {
+		return
+	}
+	m, err := jsonrpc.Parse(slices.Clone([]byte(n.Initialize)))
+	if err != nil {
+		s.m.logger.Error("session not restored", "session", s.Name(), "error", err)
+		return
+	}
+	s.initialize, s.revision, s.ready = m.Raw, n.Revision, true
+	for _, tool := range n.Safe {
+		if s.hints.safe == nil {
+			s.hints.safe = make(map[string]bool)
+		}
+		s.hints.safe[tool] = true
+	}
+	s.able(m.Params)
+}
+
+// restoreCall takes in a call that has not ended.
+func (s *Session) restoreCall(ctx context.Context, st *stream.Stream, n callNote, msgs []jsonrpc.Message, f *found) {
+	c := &Call{s: s, kept: &kept{safe: n.Safe}, seq: st.Next - 1}
+	if s.single {
+		c.kept.journal = st.Number
+	} else {
+		c.number, c.said = st.Number, c.seq
+	}
+	var answered map[string]outcome
+	if len(msgs) > 1 {
+		answered = s.answers(ctx, st)
+	}
+	open := slices.DeleteFunc(slices.Clone(msgs), func(m jsonrpc.Message) bool {
+		_, ok := answered[string(jsonrpc.Key(m.ID))]
+		return ok
+	})
+	s.mu.Lock()
+	if err := s.enter(c, open); err != nil {
+		s.m.logger.Error("call not restored", "session", s.Name(), "stream", st.Number, "error", err)
+		c.pending = nil
+	}
+	s.mu.Unlock()
+	s.ongoing.Add(int32(len(c.pending)))
+	s.m.calls.Add(int64(len(c.pending)))
+	if len(n.Key) == len(keyID{}) && len(n.Sum) == len(keySum{}) {
+		if c.record == nil {
+			c.record = &record{}
+		}
+		id := keyID(n.Key)
+		c.record.key, c.record.sum = &id, keySum(n.Sum)
+	}
+	if !s.single {
+		s.streams.mu.Lock()
+		if s.streams.calls == nil {
+			s.streams.calls = make(map[uint64]*Call)
+		}
+		s.streams.calls[st.Number] = c
+		s.streams.doubt(st.Number)
+		s.streams.mu.Unlock()
+	}
+	if h := c.hooks(); h != nil && !s.single {
+		f.hooks[st.Number] = h // held until then
+	}
+	c.restoreResume(msgs, answered)
+	if n.Safe && len(c.pending) > 0 {
+		f.again = append(f.again, repeat{c, open})
+	} else {
+		f.lost = append(f.lost, c)
+	}
+}
+
+// restoreEnded takes in what may be asked of a call that has ended. read says that
+// its client has read the end, rung that its webhooks were told; else they may have.
+func (s *Session) restoreEnded(ctx context.Context, st *stream.Stream, msgs []jsonrpc.Message, read, rung bool, f *found) {
+	if young := len(msgs) > 0 && msgs[0].Method == "initialize"; !read && !young { // who lost that begins anew
+		s.streams.mu.Lock()
+		s.streams.doubt(st.Number)
+		s.streams.mu.Unlock()
+	}
+	c := &Call{s: s, number: st.Number, ended: true, seq: st.Next - 1, said: st.Next - 1}
+	if read {
+		c.told = c.said
+	}
+	s.mu.Lock()
+	for i := range msgs {
+		rq := &inflight{call: c, id: string(msgs[i].ID)}
+		s.remember(c, rq.id, msgs[i].Method)
+		if !read && !rung {
+			s.watch(c, rq, &msgs[i])
+		}
+	}
+	s.mu.Unlock()
+	if c.record == nil {
+		return
+	}
+	answered := s.answers(ctx, st)
+	c.restoreResume(msgs, answered)
+	h := c.hooks()
+	if h == nil {
+		return
+	}
+	for i := range h.list {
+		k := &h.list[i]
+		if a, ok := answered[string(jsonrpc.Key(k.ID))]; ok {
+			k.seq, k.Time, k.Failed = a.seq, time.Now(), a.failed
+		}
+	}
+	s.streams.mu.Lock()
+	f.hooks[st.Number] = s.streams.over(c, st.Number)
+	s.streams.mu.Unlock()
+}
+
+// restoreResume has the call found by its tokens. answered are those of its
+// requests that have ended; of a call that has ended, all others were cancelled.
+func (c *Call) restoreResume(msgs []jsonrpc.Message, answered map[string]outcome) {
+	all := c.s.resumes.Load()
+	if all == nil || len(msgs) == 0 || msgs[0].Method == "initialize" {
+		return
+	}
+	if c.record == nil {
+		c.record = &record{}
+	}
+	r := &resume{heard: time.Now()}
+	c.record.resume = r
+	for i := range msgs {
+		q := resumable{id: string(msgs[i].ID), method: msgs[i].Method, status: StatusProcessing}
+		a, ok := answered[string(jsonrpc.Key(msgs[i].ID))]
+		switch {
+		case ok && !a.failed:
+			q.status = StatusCompleted
+		case ok, c.ended:
+			q.status = StatusFailed
+		}
+		r.requests = append(r.requests, q)
+	}
+	all.mu.Lock()
+	all.calls[c.number] = c
+	all.mu.Unlock()
+	if c.ended {
+		return
+	}
+	if most := c.s.m.opts.MaxWait; most > 0 {
+		r.timer = time.AfterFunc(most, c.lookAfter)
+	}
+	// What tells the client how to resume is the first that is said: it may not have
+	// come to that.
+	for i := int(c.said); i < len(r.requests); i++ {
+		c.push(c.s.policy(c.number, r.requests[i].id), false)
+	}
+}
+
+// doubt notes that the client of a stream may have lost it with the node that it
+// was connected to. t.mu is held.
+func (t *table) doubt(number uint64) { t.lost(broken{number: number, since: time.Now()}, false) }
+
+// outcome is what is known of the response to a request.
+type outcome struct {
+	seq    uint64
+	failed bool
+}
+
+// answers returns the responses in a stream, by the keys of their ids: of the
+// stream that a call of a single session has, those that it names.
+func (s *Session) answers(ctx context.Context, st *stream.Stream) map[string]outcome {
+	all := make(map[string]outcome)
+	at := stream.Cursor{Stream: stream.ID{Session: s.key, Number: st.Number}, Seq: st.Oldest - 1}
+	buf := make([]stream.Entry, 0, 64)
+	for {
+		got, err := s.m.store.Read(ctx, at, buf[:0])
+		if err != nil || len(got) == 0 {
+			return all // io.EOF, as a rule
+		}
+		for i := range got {
+			e := &got[i]
+			at.Seq, at.Epoch = e.Seq, e.Epoch
+			id := jsonrpc.Field(e.Data, "id")
+			switch {
+			case len(e.Data) == 0:
+			case s.single:
+				all[string(jsonrpc.Key(e.Data))] = outcome{seq: e.Seq}
+			case id != nil && jsonrpc.Field(e.Data, "method") == nil:
+				all[string(jsonrpc.Key(id))] = outcome{e.Seq, jsonrpc.Field(e.Data, "error") != nil}
+			}
+		}
+	}
+}
