@@ -39,9 +39,19 @@ func TestRedis(t *testing.T) {
 	})
 }
 
-// With writes that wait for a replica, that replica takes the master's place.
+// With writes that wait for a replica, that replica takes the master's place, when
+// the master is killed; or when it was stopped, and goes on without knowing.
 func TestRedisPromoted(t *testing.T) {
 	t.Parallel()
+	promoted(t, "the master is killed", (*redistest.Server).Kill, (*redistest.Server).Restart)
+}
+
+func TestRedisDeposed(t *testing.T) {
+	t.Parallel()
+	promoted(t, "the master is deposed", (*redistest.Server).Pause, (*redistest.Server).Resume)
+}
+
+func promoted(t *testing.T, name string, away, back func(*redistest.Server)) {
 	master := redistest.Start(t)
 	replica := redistest.Replica(t, master)
 	sentinel := redistest.Sentinel(t, master, "mymaster")
@@ -49,13 +59,14 @@ func TestRedisPromoted(t *testing.T) {
 		For: max(*lasts, 4*time.Second),
 		Open: func(t testing.TB) clustertest.Node {
 			url := "redis+sentinel://" + sentinel.Addr() + "?master=mymaster&wait=1"
-			log := opened(t, redis.Open, url)
-			return clustertest.Node{Store: store(log)}
+			return clustertest.Node{Store: store(opened(t, redis.Open, url))}
 		},
-		Faults: []clustertest.Fault{{Name: "the master is killed", Once: true, Do: func() {
-			master.Kill()
+		Faults: []clustertest.Fault{{Name: name, Once: true, Do: func() {
+			away(master)
 			replica.Promoted()
 			redistest.Replica(t, replica)
+			sentinel.Switched("mymaster", replica)
+			back(master)
 		}}},
 	})
 }

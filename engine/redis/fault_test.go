@@ -189,6 +189,12 @@ func TestTooFewReplicas(t *testing.T) {
 			}
 			return nil
 		},
+		"get": func() error {
+			if _, _, _, err := l.Get(ctx, "s.k"); !errors.Is(err, stream.ErrUnavailable) {
+				return err
+			}
+			return nil
+		},
 		"ping": func() error {
 			if err := l.Ping(ctx); !errors.Is(err, stream.ErrUnavailable) {
 				return err

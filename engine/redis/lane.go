@@ -133,7 +133,7 @@ func (l *Log) trip(ctx context.Context, key string, load []*writing, whole bool)
 			cmds = append(cmds, w.cmd)
 		}
 		if l.replicas > 0 {
-			cmds = append(cmds, redis.NewIntCmd(ctx, "wait", l.replicas, waitTime.Milliseconds()))
+			cmds = append(cmds, l.wait(ctx))
 		}
 		return cmds
 	})
@@ -141,7 +141,7 @@ func (l *Log) trip(ctx context.Context, key string, load []*writing, whole bool)
 		err = nil
 	}
 	if cmds != nil && l.replicas > 0 {
-		err = l.enough(cmds[len(load)].(*redis.IntCmd))
+		err = l.enough(cmds[len(load)])
 	}
 	for _, w := range load {
 		w.err = err
@@ -151,9 +151,14 @@ func (l *Log) trip(ctx context.Context, key string, load []*writing, whole bool)
 	}
 }
 
+// wait makes the command that waits for replicas.
+func (l *Log) wait(ctx context.Context) *redis.IntCmd {
+	return redis.NewIntCmd(ctx, "wait", l.replicas, waitTime.Milliseconds())
+}
+
 // enough says whether enough replicas have what was written, as WAIT tells.
-func (l *Log) enough(wait *redis.IntCmd) error {
-	n, err := wait.Result()
+func (l *Log) enough(wait redis.Cmder) error {
+	n, err := wait.(*redis.IntCmd).Result()
 	if err == nil && n < int64(l.replicas) {
 		err = fmt.Errorf("%d of %d replicas have it", n, l.replicas)
 	}

@@ -27,9 +27,9 @@
 // without power. With appendfsync everysec the last second or two can be lost, also
 // of a server that was killed, if the disk was slow (Redis then keeps what it
 // could not write yet to itself, and answers). A master whose replica is promoted
-// loses what the replica does not have yet, unless each write waits for it
-// (wait=1); min-replicas-to-write 1 keeps a master that has lost its replicas
-// from taking writes that nobody else will see. stream-node-max-bytes 512 saves
+// loses what the replica does not have yet, unless each write waits for it (wait=1;
+// then nothing can be written or read of sessions that are taken over while there
+// is no replica, so have two). stream-node-max-bytes 512 saves
 // memory where most calls are short.
 //
 // # Keys
@@ -195,7 +195,10 @@ func pipeline(ctx context.Context, node *redis.Client, cmds []redis.Cmder) error
 }
 
 // read runs a command that reads a key, and returns the server's time at which it
-// did. What fails is tried once more.
+// did. What fails is tried once more. If replicas have to acknowledge writes, it
+// waits until they have what it read: who repeats a write that was not
+// acknowledged, and finds it there, takes it for one that was; and a master that
+// has been replaced, and does not know it, has no replicas to ask.
 func (l *Log) read(ctx context.Context, key string, args ...any) (*redis.Cmd, time.Time, error) {
 	for try := 0; ; try++ {
 		cmd, now, err := l.readOnce(ctx, key, args)
@@ -209,10 +212,19 @@ func (l *Log) readOnce(ctx context.Context, key string, args []any) (*redis.Cmd,
 	ctx, cancel := context.WithTimeout(ctx, attemptTime)
 	defer cancel()
 	cmds, err := l.exec(ctx, key, func() []redis.Cmder {
-		return []redis.Cmder{redis.NewCmd(ctx, args...), redis.NewTimeCmd(ctx, "time")}
+		cmds := []redis.Cmder{redis.NewCmd(ctx, args...), redis.NewTimeCmd(ctx, "time")}
+		if l.replicas > 0 {
+			cmds = append(cmds, redis.NewCmd(ctx, "eval", touchScript, 1, key), l.wait(ctx))
+		}
+		return cmds
 	})
-	if err == nil {
-		err = cmds[1].Err()
+	for _, cmd := range cmds[min(1, len(cmds)):] {
+		if err == nil {
+			err = cmd.Err()
+		}
+	}
+	if err == nil && l.replicas > 0 {
+		err = l.enough(cmds[3])
 	}
 	if err != nil {
 		return nil, time.Time{}, err

@@ -37,7 +37,14 @@ local t = redis.call('TIME')
 local now = t[1] * 1000000 + t[2]
 `
 
-// scripts are those that write. Where they find that they must not, they write
+// touchScript changes nothing of a key, which is a write all the same.
+const touchScript = `
+local left = redis.call('PTTL', KEYS[1])
+if left > 0 then redis.call('PEXPIRE', KEYS[1], left) end
+return 0
+`
+
+// The scripts that write. Where they find that they must not, they write
 // all the same if ARGV has "touch": a command that changes nothing is not one that
 // WAIT waits for, and that something is there is not to be said before replicas
 // have it.

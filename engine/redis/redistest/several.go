@@ -37,6 +37,15 @@ func (s *Server) Promoted() {
 	})
 }
 
+// Switched returns when a Sentinel has made a server the master of a name.
+func (s *Server) Switched(name string, to *Server) {
+	s.t.Helper()
+	s.eventually("Sentinel knows of the new master", func() bool {
+		addr, err := s.Do("SENTINEL", "GET-MASTER-ADDR-BY-NAME", name)
+		return err == nil && strings.ReplaceAll(addr, "\n", ":") == to.Addr()
+	})
+}
+
 // Sentinel runs a Sentinel that watches a master under a name, and decides alone,
 // after the master was silent for a second.
 func Sentinel(t testing.TB, of *Server, name string) *Server {
@@ -44,7 +53,7 @@ func Sentinel(t testing.TB, of *Server, name string) *Server {
 	need(t)
 	s := &Server{t: t, dir: t.TempDir()}
 	conf := s.file("sentinel.conf", fmt.Sprintf("bind 127.0.0.1\nsentinel monitor %[1]s 127.0.0.1 %[2]d 1\n"+
-		"sentinel down-after-milliseconds %[1]s 1000\nsentinel failover-timeout %[1]s 3000\n", name, of.port))
+		"sentinel down-after-milliseconds %[1]s 1000\nsentinel failover-timeout %[1]s 60000\n", name, of.port))
 	s.args = []string{conf, "--sentinel"}
 	s.begin()
 	s.eventually("Sentinel knows the master's replica", func() bool {
