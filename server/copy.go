@@ -44,6 +44,7 @@ type conn struct {
 	recover time.Time // when there will be calls to continue; zero: that will be said
 	from    string    // the client's address
 	watched *watched  // the connection below; nil if it can't be asked
+	heeded  bool      // another node asks it, and tells
 }
 
 // A sink is how messages get to a client: as events, for one. Only the

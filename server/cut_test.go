@@ -150,7 +150,7 @@ func TestCutAtEveryByte(t *testing.T) {
 					defer func() { <-few }()
 					t.Run(fmt.Sprintf("%s/%v/pause%d", version, how, pause), func(t *testing.T) {
 						n := newNode(t, config{server: server.Options{Retry: 20 * time.Millisecond}})
-						cutEverywhere(n, version, how, pause, stride)
+						cutEverywhere(n, func() *peer { return n.connect(version, nil) }, n.runs, how, pause, stride)
 					})
 				})
 			}
@@ -158,7 +158,8 @@ func TestCutAtEveryByte(t *testing.T) {
 	}
 }
 
-func cutEverywhere(n *node, version string, how cut, pause, stride int) {
+// cutEverywhere does so with a client of each connect.
+func cutEverywhere(n *node, connect func() *peer, runs func(key string) int, how cut, pause, stride int) {
 	const steps = 2
 	var end atomic.Bool
 	var wg sync.WaitGroup
@@ -168,11 +169,11 @@ func cutEverywhere(n *node, version string, how cut, pause, stride int) {
 		slots <- struct{}{}
 		go func() {
 			defer func() { <-slots; wg.Done() }()
-			p := n.connect(version, nil)
+			p := connect()
 			key := fmt.Sprint(at)
 			f := &follower{p: p, seen: map[string]bool{}}
 			w := p.open("POST", "/mcp", call("steps", fmt.Sprintf(`{"key":%q,"n":%d,"pause":%d}`, key, steps, pause)))
-			eventually(n.t, "the call to arrive", func() bool { return n.runs(key) == 1 })
+			eventually(n.t, "the call to arrive", func() bool { return runs(key) == 1 })
 			first := w.atMost(at, how)
 			if err := f.take(first); err != nil {
 				n.t.Errorf("cut at %d: %v", at, err)
@@ -200,7 +201,7 @@ func cutEverywhere(n *node, version string, how cut, pause, stride int) {
 			if err := f.check(steps); err != nil {
 				n.t.Errorf("cut at %d: %v", at, err)
 			}
-			if got := n.runs(key); got != 1 {
+			if got := runs(key); got != 1 {
 				n.t.Errorf("cut at %d: the tool ran %d times", at, got)
 			}
 			n.end(p)

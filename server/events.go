@@ -23,11 +23,14 @@ type events struct {
 // newConn prepares an event stream; nothing is written yet.
 func (h *Handler) newConn(w http.ResponseWriter, r *http.Request, s *session.Session) *events {
 	v := h.visit(r)
+	if v != nil && v.here {
+		v = nil
+	}
 	var below *watched
 	if v == nil {
 		below = h.watched.at(r)
 	}
-	if below != nil {
+	if below != nil || v != nil && v.Watched {
 		s.Heard(r.RemoteAddr)
 	}
 	c := &events{
@@ -40,7 +43,8 @@ func (h *Handler) newConn(w http.ResponseWriter, r *http.Request, s *session.Ses
 			from:    r.RemoteAddr,
 			watched: below,
 			opened:  time.Now(),
-			away:    v != nil && !v.here,
+			away:    v != nil,
+			heeded:  v != nil && v.Watched,
 		},
 		w: w,
 		c: http.NewResponseController(w),

@@ -79,12 +79,15 @@ func (f *follow) copy(from io.Reader) error {
 	for {
 		n, err := from.Read(chunk[:])
 		if _, werr := f.Write(chunk[:n]); werr != nil {
+			f.rl.parting().tell(true)
 			return nil // the client has left
 		}
 		switch {
-		case errors.Is(err, io.EOF):
-			return nil
 		case err != nil && f.rl.r.Context().Err() != nil:
+			f.rl.parting().tell(true)
+			return nil
+		case errors.Is(err, io.EOF):
+			f.rl.over()
 			return nil
 		case f.rl.leaving.Load():
 			return errLeaving

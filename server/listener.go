@@ -60,14 +60,25 @@ type watched struct {
 	ended       atomic.Bool // nothing more comes from the client
 	reset       atomic.Bool
 	teller      atomic.Pointer[session.Session] // of what was last written, and may not arrive
+	far         atomic.Pointer[parting]         // the same where that is on another node
 }
 
 // wrote notes that what the session has told was written. The session is told if
 // the client turns out to have left with some of it unread.
 func (c *watched) wrote(s *session.Session) {
 	c.teller.Store(s)
+	c.far.Store(nil)
 	if c.reset.Load() {
 		s.Left(c.addr, time.Time{})
+	}
+}
+
+// passed notes that all was written of what another node has told.
+func (c *watched) passed(p *parting) {
+	c.far.Store(p)
+	c.teller.Store(nil)
+	if c.reset.Load() {
+		p.tell(false)
 	}
 }
 
@@ -100,7 +111,7 @@ func (c *watched) Write(b []byte) (int, error) {
 
 func (c *watched) Close() error {
 	c.connections.open.CompareAndDelete(c.addr, c)
-	if c.teller.Load() != nil {
+	if c.teller.Load() != nil || c.far.Load() != nil {
 		c.note(pending(c.TCPConn))
 	}
 	return c.TCPConn.Close()
@@ -116,6 +127,9 @@ func (c *watched) note(err error) {
 		c.reset.Store(true)
 		if s := c.teller.Load(); s != nil {
 			s.Left(c.addr, time.Time{})
+		}
+		if p := c.far.Load(); p != nil {
+			p.tell(false)
 		}
 	}
 }

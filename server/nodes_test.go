@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"holdfast/server"
 )
 
 // TestAnyNode uses a session at nodes that don't have it.
@@ -135,6 +137,22 @@ func TestOwnerLostListening(t *testing.T) {
 			say(f.nodes[2], "two")
 			say(f.nodes[1], "three")
 		})
+	}
+}
+
+// TestClientCutAnyNode cuts a streamed call's answer after every number of bytes, for
+// clients whose session is on another node than they are connected to.
+func TestClientCutAnyNode(t *testing.T) {
+	t.Parallel()
+	for _, version := range []string{"2025-06-18", "2025-11-25"} {
+		for _, how := range []cut{fin, rst, ghost} {
+			t.Run(fmt.Sprintf("%s/%v", version, how), func(t *testing.T) {
+				t.Parallel()
+				f := newFarm(t, 2, config{server: server.Options{Retry: 20 * time.Millisecond}})
+				connect := func() *peer { return f.nodes[0].connect(version, nil).at(f.nodes[1]) }
+				cutEverywhere(f.nodes[1].node, connect, f.runs, how, 1, 11)
+			})
+		}
 	}
 }
 

@@ -85,7 +85,7 @@ func (p *peers) start() {
 		}
 	})
 	p.node.OnWake(p.h.Verify)
-	p.node.Notices(func(key []byte) { p.h.sessions.Lose(stream.SessionKey(key)) })
+	p.node.Notices(p.told)
 }
 
 // Verify looks whether the sessions here are still this node's: for after a time

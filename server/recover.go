@@ -63,6 +63,8 @@ func (c *conn) finished(src *source, besides bool) {
 		// Clients that know ids and come back without one after this have forgotten it:
 		// they lost the connection.
 		src.Written("", besides)
+	case c.heeded:
+		src.Written(c.from, besides)
 	case c.watched != nil:
 		src.Written(c.from, besides)
 		c.watched.wrote(c.s)

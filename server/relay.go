@@ -39,6 +39,7 @@ func (rl *relay) send(ctx context.Context, node string, at *session.Away, take b
 		}
 	})
 	defer leaves()
+	rl.node = node
 	dialled := false
 	trace := &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { dialled = true }}
 	req, err := rl.request(httptrace.WithClientTrace(ctx, trace), node, at, take)

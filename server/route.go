@@ -129,7 +129,7 @@ func (h *Handler) abandoned(ctx context.Context, at *session.Away) bool {
 func (h *Handler) takeOver(ctx context.Context, at *session.Away) (*session.Session, error) {
 	s, err := h.sessions.TakeOver(ctx, at)
 	if err == nil && at.Owner != "" && at.Owner != h.peers.node.Name() {
-		_ = h.peers.node.Notify(at.Owner, []byte(at.Key)) // who is gone does not hear it
+		h.peers.tell(at.Owner, &notice{Taken: at.Key})
 	}
 	return s, err
 }
@@ -146,6 +146,7 @@ type relay struct {
 	payload []byte
 	gone    string    // the node that has turned out to be gone
 	sent    bool      // it may have arrived somewhere
+	node    string    // to which it was sent last
 	out     *follow   // what is told of the stream that answers; nil until it begins
 	end     time.Time // until when it is tried
 
@@ -160,6 +161,7 @@ func (h *Handler) newRelay(w http.ResponseWriter, r *http.Request, e *errand) *r
 	rl.visit = visit{
 		Principal: h.principal(r),
 		From:      r.RemoteAddr,
+		Watched:   h.watched.at(r) != nil,
 		Pair:      e.pair,
 		Messages:  e.where,
 		Local:     e.local,

@@ -14,6 +14,8 @@ import (
 type visit struct {
 	Principal string `json:"principal,omitempty"`
 	From      string `json:"from,omitempty"` // the client's address
+	// Watched says that the sender will tell if the client leaves with bytes unread.
+	Watched bool `json:"watched,omitempty"`
 	// Once names the POST, however often it is sent: its requests run once.
 	Once  string `json:"once,omitempty"`
 	Again bool   `json:"again,omitempty"` // it may have been sent before

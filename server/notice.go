@@ -1,0 +1,85 @@
+package server
+
+import (
+	"encoding/json"
+	"time"
+
+	"holdfast/stream"
+)
+
+// A notice is what one node tells another without being asked. It may be lost.
+type notice struct {
+	// Taken is a session that the sender has taken over.
+	Taken stream.SessionKey `json:"taken,omitempty"`
+
+	// Left is a session whose client, at an address, left the sender with bytes
+	// unread; Late says that this was noticed only after it, as it was written to.
+	Left      stream.SessionKey `json:"left,omitempty"`
+	Principal string            `json:"principal,omitempty"`
+	From      string            `json:"from,omitempty"`
+	Late      bool              `json:"late,omitempty"`
+}
+
+// tell tells a node something, if it is there.
+func (p *peers) tell(node string, n *notice) {
+	text, err := json.Marshal(n)
+	if err == nil {
+		err = p.node.Notify(node, text)
+	}
+	if err != nil {
+		p.h.logger.Debug("node not told", "node", node, "error", err)
+	}
+}
+
+// told takes in what another node tells.
+func (p *peers) told(text []byte) {
+	var n notice
+	if err := json.Unmarshal(text, &n); err != nil {
+		p.h.logger.Warn("another node is not understood", "error", err)
+		return
+	}
+	if n.Taken != "" {
+		p.h.sessions.Lose(n.Taken)
+	}
+	if n.Left == "" {
+		return
+	}
+	if s, err := p.h.sessions.FindName(string(n.Left), n.Principal); err == nil {
+		after := time.Time{}
+		if n.Late {
+			after = time.Now().Add(-justBefore)
+		}
+		s.Left(n.From, after)
+	}
+}
+
+// A parting is what a session's node is told when the client leaves that was told
+// of the session here.
+type parting struct {
+	peers *peers
+	node  string
+	left  notice
+}
+
+func (p *parting) tell(late bool) {
+	n := p.left
+	n.Late = late
+	p.peers.tell(p.node, &n)
+}
+
+func (rl *relay) parting() *parting {
+	return &parting{rl.h.peers, rl.node, notice{Left: rl.e.key, Principal: rl.visit.Principal, From: rl.r.RemoteAddr}}
+}
+
+// over notes that all of a stream was written to the client, which does not say that
+// it has arrived.
+func (rl *relay) over() {
+	below := rl.h.watched.at(rl.r)
+	switch {
+	case below == nil:
+	case below.gone():
+		rl.parting().tell(true)
+	default:
+		below.passed(rl.parting())
+	}
+}
