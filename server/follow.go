@@ -79,12 +79,12 @@ func (f *follow) copy(from io.Reader) error {
 	for {
 		n, err := from.Read(chunk[:])
 		if _, werr := f.Write(chunk[:n]); werr != nil {
-			f.rl.parting().tell(true)
+			f.rl.parting().tell()
 			return nil // the client has left
 		}
 		switch {
 		case err != nil && f.rl.r.Context().Err() != nil:
-			f.rl.parting().tell(true)
+			f.rl.parting().tell()
 			return nil
 		case errors.Is(err, io.EOF):
 			f.rl.over()

@@ -78,7 +78,7 @@ func (c *watched) passed(p *parting) {
 	c.far.Store(p)
 	c.teller.Store(nil)
 	if c.reset.Load() {
-		p.tell(false)
+		p.tell()
 	}
 }
 
@@ -129,7 +129,7 @@ func (c *watched) note(err error) {
 			s.Left(c.addr, time.Time{})
 		}
 		if p := c.far.Load(); p != nil {
-			p.tell(false)
+			p.tell()
 		}
 	}
 }

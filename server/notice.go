@@ -2,6 +2,7 @@ package server
 
 import (
 	"encoding/json"
+	"maps"
 	"time"
 
 	"holdfast/stream"
@@ -13,11 +14,10 @@ type notice struct {
 	Taken stream.SessionKey `json:"taken,omitempty"`
 
 	// Left is a session whose client, at an address, left the sender with bytes
-	// unread; Late says that this was noticed only after it, as it was written to.
+	// unread.
 	Left      stream.SessionKey `json:"left,omitempty"`
 	Principal string            `json:"principal,omitempty"`
 	From      string            `json:"from,omitempty"`
-	Late      bool              `json:"late,omitempty"`
 }
 
 // tell tells a node something, if it is there.
@@ -44,13 +44,36 @@ func (p *peers) told(text []byte) {
 	if n.Left == "" {
 		return
 	}
+	p.depart(n.From)
 	if s, err := p.h.sessions.FindName(string(n.Left), n.Principal); err == nil {
-		after := time.Time{}
-		if n.Late {
-			after = time.Now().Add(-justBefore)
-		}
-		s.Left(n.From, after)
+		s.Left(n.From, time.Time{})
 	}
+}
+
+// departedFor is how long it is remembered that a client left another node, and
+// mostDeparted how many are before old ones are looked for.
+const (
+	departedFor  = 10 * time.Second
+	mostDeparted = 1 << 10
+)
+
+// depart notes that a client left: what it was told may be on its way to the other
+// node still.
+func (p *peers) depart(from string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.departed) >= mostDeparted {
+		maps.DeleteFunc(p.departed, func(_ string, at time.Time) bool { return time.Since(at) > departedFor })
+	}
+	p.departed[from] = time.Now()
+}
+
+// hasLeft says whether a client is known to have left since a time.
+func (p *peers) hasLeft(from string, since time.Time) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	at, ok := p.departed[from]
+	return ok && !at.Before(since)
 }
 
 // A parting is what a session's node is told when the client leaves that was told
@@ -61,11 +84,7 @@ type parting struct {
 	left  notice
 }
 
-func (p *parting) tell(late bool) {
-	n := p.left
-	n.Late = late
-	p.peers.tell(p.node, &n)
-}
+func (p *parting) tell() { p.peers.tell(p.node, &p.left) }
 
 func (rl *relay) parting() *parting {
 	return &parting{rl.h.peers, rl.node, notice{Left: rl.e.key, Principal: rl.visit.Principal, From: rl.r.RemoteAddr}}
@@ -78,7 +97,7 @@ func (rl *relay) over() {
 	switch {
 	case below == nil:
 	case below.gone():
-		rl.parting().tell(true)
+		rl.parting().tell()
 	default:
 		below.passed(rl.parting())
 	}

@@ -34,6 +34,8 @@ type peers struct {
 	mu      sync.Mutex
 	relays  map[*relay]struct{}
 	bridges map[*bridge]struct{}
+	// departed are clients that have left other nodes, and when.
+	departed map[string]time.Time
 }
 
 // join begins to serve other nodes, and to look after their sessions.
@@ -45,6 +47,8 @@ func (h *Handler) join(node *cluster.Node) *peers {
 		lost:    make(chan string, 64),
 		relays:  make(map[*relay]struct{}),
 		bridges: make(map[*bridge]struct{}),
+
+		departed: make(map[string]time.Time),
 	}
 	p.transport = &http.Transport{
 		DialContext: func(ctx context.Context, _, address string) (net.Conn, error) {

@@ -65,6 +65,9 @@ func (c *conn) finished(src *source, besides bool) {
 		src.Written("", besides)
 	case c.heeded:
 		src.Written(c.from, besides)
+		if c.h.peers.hasLeft(c.from, c.opened) {
+			c.s.Left(c.from, time.Time{})
+		}
 	case c.watched != nil:
 		src.Written(c.from, besides)
 		c.watched.wrote(c.s)
