@@ -80,7 +80,8 @@ func (f *follower) again(extra ...string) *wire {
 func (f *follower) rest(w *wire) error {
 	for range 3 {
 		if w.head().StatusCode != http.StatusOK {
-			return fmt.Errorf("resume: %d", w.head().StatusCode)
+			text, _ := io.ReadAll(w.head().Body)
+			return fmt.Errorf("resume: %d %s", w.head().StatusCode, text)
 		}
 		if err := f.take(reply{header: w.head().Header}); err != nil {
 			return err

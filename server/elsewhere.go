@@ -45,6 +45,7 @@ func (h *Handler) chase(w http.ResponseWriter, r *http.Request, e errand, s *ses
 			if id := r.Header[protocol.HeaderSession]; x.key == "" && len(id) > 0 {
 				x.key = session.KeyOf(id[0])
 			}
+			x.again = errors.Is(err, session.ErrMoved)
 			if s, err = h.reach(w, r, x); err == nil {
 				err = do(s)
 				continue

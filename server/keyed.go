@@ -2,6 +2,7 @@ package server
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"net/http"
 
@@ -63,7 +64,10 @@ func (h *Handler) begun(w http.ResponseWriter, r *http.Request, call *session.Ca
 func (h *Handler) once(w http.ResponseWriter, r *http.Request, s *session.Session, v *visit, msgs []jsonrpc.Message, light bool) (done bool, err error) {
 	if !light {
 		call, known, err := s.BeginOnce(v.Once, joined(msgs), msgs)
-		return true, h.begun(w, r, call, known, msgs, err)
+		if !v.Again || !errors.Is(err, session.ErrDuplicate) {
+			return true, h.begun(w, r, call, known, msgs, err)
+		}
+		// It is made again already, by who has taken the session over.
 	}
 	for i := range msgs {
 		if msgs[i].Kind != jsonrpc.Request {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"holdfast/cluster"
+	"holdfast/session"
 	"holdfast/stream"
 )
 
@@ -29,7 +30,7 @@ type peers struct {
 
 	quit chan struct{} // closed at the end
 	work sync.WaitGroup
-	lost chan string // nodes that are gone
+	lost chan struct{} // told that a node is gone
 
 	mu      sync.Mutex
 	relays  map[*relay]struct{}
@@ -44,7 +45,7 @@ func (h *Handler) join(node *cluster.Node) *peers {
 		h:       h,
 		node:    node,
 		quit:    make(chan struct{}),
-		lost:    make(chan string, 64),
+		lost:    make(chan struct{}, 1),
 		relays:  make(map[*relay]struct{}),
 		bridges: make(map[*bridge]struct{}),
 
@@ -82,12 +83,7 @@ func (p *peers) start() {
 		}
 	})
 	p.work.Go(p.sweep)
-	p.node.Watch(func(name string) {
-		select {
-		case p.lost <- name:
-		case <-p.quit:
-		}
-	})
+	p.node.Watch(func(string) { session.Poke(p.lost) })
 	p.node.OnWake(p.h.Verify)
 	p.node.Notices(p.told)
 }
@@ -143,12 +139,11 @@ func (p *peers) sweep() {
 	t := time.NewTimer(0)
 	defer t.Stop()
 	for {
-		gone, mine := map[string]bool{}, p.mine
+		mine := p.mine
 		select {
 		case <-p.quit:
 			return
-		case name := <-p.lost:
-			gone[name] = true // all notice that at the same time, and take their shares
+		case <-p.lost: // all notice that at the same time, and take their shares
 		case <-t.C:
 			mine = func(stream.SessionKey) bool { return true }
 			every := sweepEvery * time.Duration(1+len(p.node.Peers()))
@@ -157,23 +152,16 @@ func (p *peers) sweep() {
 		if p.h.isDraining() {
 			continue
 		}
-		p.sweepOnce(gone, mine)
+		p.sweepOnce(mine)
 	}
 }
 
 // sweepOnce takes over what is to be taken over, as far as mine says so.
-func (p *peers) sweepOnce(gone map[string]bool, mine func(stream.SessionKey) bool) {
+func (p *peers) sweepOnce(mine func(stream.SessionKey) bool) {
 	ctx, stop := p.until(10 * time.Minute)
 	defer stop()
-	is := func(name string) bool {
-		is, known := gone[name]
-		if !known {
-			is = p.node.Gone(ctx, name)
-			gone[name] = is
-		}
-		return is
-	}
-	if err := p.h.sessions.Sweep(ctx, is, mine); err != nil && ctx.Err() == nil {
+	gone := func(name string) bool { return p.node.Gone(ctx, name) }
+	if err := p.h.sessions.Sweep(ctx, gone, mine); err != nil && ctx.Err() == nil {
 		p.h.logger.Warn("sessions of lost nodes not all taken over; tried again soon", "error", err)
 	}
 }

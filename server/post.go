@@ -55,7 +55,8 @@ func (h *Handler) post(w http.ResponseWriter, r *http.Request) {
 	}
 	if err != nil {
 		again := func(s *session.Session) error { return h.give(w, r, s, msgs, batch, requests) }
-		h.chase(w, r, errand{msgs: msgs, batch: batch}, s, err, again)
+		key, _ := keyOf(r, msgs)
+		h.chase(w, r, errand{msgs: msgs, batch: batch, keyed: key != ""}, s, err, again)
 	}
 }
 

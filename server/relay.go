@@ -69,7 +69,7 @@ func (rl *relay) send(ctx context.Context, node string, at *session.Away, take b
 // request makes the request that is sent.
 func (rl *relay) request(ctx context.Context, node string, at *session.Away, take bool) (*http.Request, error) {
 	v := rl.visit
-	v.Take, v.Again = take, rl.sent
+	v.Take, v.Again = take, rl.sent || rl.e.again
 	of := rl.r
 	payload := rl.payload
 	if rl.out != nil {

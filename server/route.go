@@ -44,6 +44,8 @@ type errand struct {
 	where string  // and what those tell their clients
 	who   *string // the principal, where the request can't tell
 	local bool    // what comes of it is for this node, which asks others too
+	again bool    // its call may be on record where the session is by now
+	keyed bool    // its client can make it again
 }
 
 // body returns what is sent on of a POST: without messages that have been taken
@@ -206,7 +208,7 @@ func (rl *relay) run() (*session.Session, error) {
 		case s != nil && rl.out != nil:
 			rl.out.continued = true
 			err = rl.inside(rl.out, rl.resumption(rl.r.Context()))
-		case s != nil && rl.sent && rl.visit.Once != "":
+		case s != nil && (rl.sent || rl.e.again) && rl.visit.Once != "":
 			err = rl.inside(rl.w, rl.again())
 		case s != nil:
 			return s, nil
@@ -300,7 +302,7 @@ func (rl *relay) failed(err error) error {
 		rl.w.WriteHeader(http.StatusNoContent) // it was deleted before its node was lost
 		return errAnswered
 	}
-	if rl.sent && rl.visit.Once != "" && !errors.Is(err, session.ErrNotFound) {
+	if rl.sent && rl.visit.Once != "" && !rl.e.keyed && !errors.Is(err, session.ErrNotFound) {
 		return fmt.Errorf("%w: %w", errUnknown, err)
 	}
 	return err
