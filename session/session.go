@@ -174,6 +174,14 @@ func (s *Session) start(c *Call, msgs []jsonrpc.Message, light bool) error {
 		return nil
 	}
 	c.Promote()
+	if c.kept != nil && c.Number() == 0 { // it has ended before it began
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.closed {
+			return s.gone()
+		}
+		return nil // its client has cancelled it
+	}
 	if c.kept != nil {
 		<-c.kept.stored // before it runs
 		switch {
