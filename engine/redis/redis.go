@@ -28,9 +28,10 @@
 // of a server that was killed, if the disk was slow (Redis then keeps what it
 // could not write yet to itself, and answers). A master whose replica is promoted
 // loses what the replica does not have yet, unless each write waits for it (wait=1;
-// then nothing can be written or read of sessions that are taken over while there
-// is no replica, so have two). stream-node-max-bytes 512 saves
-// memory where most calls are short.
+// then nothing can be written, nor a session taken over, while there is no
+// replica, so have two). Nothing helps if a master that was replaced is made the
+// master again: Redis is no quorum; where that matters, use JetStream.
+// stream-node-max-bytes 512 saves memory where most calls are short.
 //
 // # Keys
 //
