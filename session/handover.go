@@ -153,14 +153,17 @@ func (m *Manager) part(s *Session, conn Conn, open bool) {
 	}
 	s.ring()
 	s.noteStored(false)
-	m.outlast(farewell, s.log.rests)
+	m.outlast(patience, s.log.rests) // what the backend has said is not given up before it is stored
+	open = open || !s.log.rests()
 	m.mu.Lock()
 	m.unlist(s)
 	m.mu.Unlock()
-	if s.moved.Swap(true) {
-		return // lost meanwhile
-	}
+	lost := s.moved.Swap(true) // meanwhile
 	s.streams.dismissAll()
+	if lost {
+		m.shared.Forget(s.lease)
+		return
+	}
 	ctx, stop := context.WithTimeout(m.ctx, asks)
 	defer stop()
 	err := m.shared.Release(ctx, s.lease, open)

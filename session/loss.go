@@ -73,15 +73,21 @@ func (t *table) dismissAll() {
 	}
 }
 
-// Lose forgets a session that another node has taken. Its readers leave without
-// having seen an end, and its clients come back to the new owner.
+// Lose looks whether another node has taken a session, as is said, and forgets it
+// then: its readers leave without having seen an end, and its clients come back to
+// the new owner. What is said may be old: the session may be here again. It does not
+// wait.
 func (m *Manager) Lose(key stream.SessionKey) {
 	m.mu.RLock()
 	s := m.sessions[key]
 	m.mu.RUnlock()
-	if s != nil && m.shared != nil && s.leased().Epoch != 0 {
-		m.lose(s, 0)
+	if s == nil || m.shared == nil || !m.enter() {
+		return
 	}
+	go func() {
+		defer m.work.Done()
+		m.verify(m.ctx, s)
+	}()
 }
 
 // lose has a session leave this node. Who reads it may read what there is for a
@@ -166,19 +172,22 @@ func (m *Manager) Verify(ctx context.Context) {
 			used = append(used, s)
 		}
 	}
-	m.each(used, atOnce, func(s *Session) {
-		ctx, stop := context.WithTimeout(ctx, asks)
-		defer stop()
-		lease := s.leased() // before: it may be new
-		at, err := m.shared.Lookup(ctx, s.key)
-		if lease.Epoch == 0 || err != nil && !errors.Is(err, stream.ErrNotFound) {
-			return
-		}
-		if err != nil || at.Owner != m.shared.Node() || at.Epoch != lease.Epoch {
-			m.logger.Warn("session was taken by another node", "session", s.Name())
-			m.lose(s, 0)
-		}
-	})
+	m.each(used, atOnce, func(s *Session) { m.verify(ctx, s) })
+}
+
+// verify looks who owns a session that is here, and loses it if another does.
+func (m *Manager) verify(ctx context.Context, s *Session) {
+	ctx, stop := context.WithTimeout(ctx, asks)
+	defer stop()
+	lease := s.leased() // before: it may be new
+	at, err := m.shared.Lookup(ctx, s.key)
+	if lease.Epoch == 0 || err != nil && !errors.Is(err, stream.ErrNotFound) {
+		return
+	}
+	if err != nil || at.Owner != m.shared.Node() || at.Epoch != lease.Epoch {
+		m.logger.Warn("session was taken by another node", "session", s.Name())
+		m.lose(s, 0)
+	}
 }
 
 // For how many sessions the store is asked at a time, and how many are waited for,

@@ -105,9 +105,7 @@ func TestVerify(t *testing.T) {
 	}
 	a.Lose(idle.key)
 	a.Lose(KeyOf("made up"))
-	if !idle.Moved() {
-		t.Error("not lost")
-	}
+	eventually(t, "the other to be lost", idle.Moved)
 }
 
 // A store that does not answer ends the calls for those who read them; the node
@@ -450,4 +448,63 @@ func TestKeysOnManyNodes(t *testing.T) {
 	if _, _, err := keyed(other, "old", "body"); !errors.Is(err, ErrGone) {
 		t.Errorf("of long ago: %v", err)
 	}
+}
+
+// What is said late of who has a session does not take it from its owner.
+func TestLoseLate(t *testing.T) {
+	t.Parallel()
+	f := newShelf()
+	a, b := f.add(t, "a", safeTools()), f.add(t, "b", safeTools())
+	s := a.open("alice")
+	a.kill()
+	b.take(s)
+	a.node.dead.Store(false)
+	a.Lose(s.key)
+	eventually(t, "a to lose what b has taken", func() bool { return a.Sessions() == 0 })
+	_ = b.HandOver(t.Context())
+	back := a.take(s)
+	c := begin(t, back, false, request(1))
+	a.Lose(s.key) // of when b took it
+	a.verify(t.Context(), back)
+	if again := a.take(s); again != back {
+		t.Errorf("a lost a session that it owns, and with it a call: %q", readAll(t, again, c.Number()))
+	}
+}
+
+// A session that is lost while it is given up leaves nobody behind who waits.
+func TestLoseHandedOver(t *testing.T) {
+	t.Parallel()
+	f := newShelf()
+	a := f.add(t, "a", safeTools())
+	s := a.open("alice")
+	a.desk.last().sink.Emit(nil, parse(`{"jsonrpc":"2.0","method":"notifications/message","params":{}}`))
+	ready := make(chan struct{}, 1)
+	r, err := s.Read(t.Context(), 0, 0, 0, ready)
+	if err != nil {
+		t.Fatal(err)
+	}
+	some(t, r, ready, 1)
+	r.Told()
+	fenced := func([]stream.Record) error { return stream.ErrFenced }
+	a.node.before.Store(&fenced)
+	for len(ready) > 0 {
+		<-ready
+	}
+	if err := a.HandOver(t.Context()); err != nil {
+		t.Error(err)
+	}
+	select {
+	case <-ready:
+	case <-time.After(10 * time.Second):
+		t.Error("the reader waits for ever")
+	}
+	if !r.Gone() {
+		t.Error("the reader stays")
+	}
+	a.node.mu.Lock()
+	if a.node.lost[s.key] == 0 {
+		t.Error("the store was not told to forget the session")
+	}
+	a.node.mu.Unlock()
+	r.Detach(false, true, false)
 }

@@ -128,7 +128,9 @@ func (m *Manager) resumer(s *Session) {
 
 // unlist forgets a session that has ended. m.mu is held.
 func (m *Manager) unlist(s *Session) {
-	delete(m.sessions, s.key)
+	if m.sessions[s.key] == s { // and not another that came after it
+		delete(m.sessions, s.key)
+	}
 	if all := m.resumers[s.principal]; all != nil {
 		if delete(all, s); len(all) == 0 {
 			delete(m.resumers, s.principal)
