@@ -189,10 +189,10 @@ func (s *life) refused(op *Op) {
 }
 
 // contested says whether another may have acquired the session before an operation
-// ended.
+// ended, or have got so far as to fence its owner before it was refused.
 func (s *life) contested(op *Op) bool {
 	return slices.ContainsFunc(s.ops, func(o *Op) bool {
-		return o.Kind == Acquire && o.Outcome != Refused && o.Start < op.End && (o.Epoch == 0 || o.Epoch > op.Epoch)
+		return o.Kind == Acquire && o.Start < op.End && (o.Epoch == 0 || o.Epoch > op.Epoch)
 	})
 }
 
