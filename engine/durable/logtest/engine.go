@@ -276,10 +276,9 @@ func (e *Engine) append(key string, last uint64, data []byte) (uint64, error) {
 func (e *Engine) tell(key string, at uint64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for i := range e.logs[key] {
-		if f := &e.logs[key][i]; f.at == at {
-			f.told = true
-		}
+	l := e.logs[key]
+	for i := len(l) - 1; i >= 0 && l[i].at >= at; i-- {
+		l[i].told = l[i].told || l[i].at == at
 	}
 }
 
