@@ -17,15 +17,16 @@ import (
 	"holdfast/engine/jetstream/natstest"
 )
 
-var churned = flag.Int("cluster.churn", 600, "how many sessions TestClusterChurn opens; FAILURES asks for 100000")
+var churned = flag.Int("cluster.churn", 300, "how many sessions TestClusterChurn opens; FAILURES asks for 100000")
 
 // Failure 12: many sessions are opened, used once, and left. What they took is given
 // back: goroutines and memory of the nodes, and their records in the engine. A session
 // in a call does not count as idle.
 func TestClusterChurn(t *testing.T) {
+	isLong(t)
 	t.Parallel()
 	eachEngine(t, false, func(t *testing.T, e *enginery) {
-		const ttl = 3 * time.Second
+		const ttl = 2 * time.Second
 		f := newFleet(t, e, shape{library: true, flags: []string{"--session-ttl", ttl.String(), "--keep", "2s"}})
 		f.churn(60) // so that pools and caches are there
 		before := f.settled()

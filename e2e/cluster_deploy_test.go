@@ -17,6 +17,7 @@ var deployClients = flag.Int("cluster.deploy", 24, "how many clients TestCluster
 // do. No call is lost, none is cut short or runs twice, and the nodes exit with 0.
 // Some clients come back for ever, and some give up after two tries.
 func TestClusterDeploy(t *testing.T) {
+	isLong(t)
 	t.Parallel()
 	eachEngine(t, false, func(t *testing.T, e *enginery) {
 		f := newFleet(t, e, shape{flags: []string{"--drain", "6s"}})

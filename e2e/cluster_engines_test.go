@@ -2,7 +2,9 @@ package e2e
 
 import (
 	"crypto/rand"
+	"flag"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -90,6 +92,16 @@ func stopShared() {
 	defer shared.Unlock()
 	if sharedIn != nil {
 		sharedIn.Close()
+	}
+}
+
+var longToo = flag.Bool("cluster.long", os.Getenv("CI") != "", "run the longest tests of several nodes too, as where CI is set")
+
+// isLong skips a test that takes long for what it shows on top of the others.
+func isLong(t *testing.T) {
+	t.Helper()
+	if !*longToo {
+		t.Skip("it takes half a minute: -cluster.long runs it, and CI")
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"syscall"
@@ -43,7 +44,7 @@ func newFleet(t *testing.T, e *enginery, s shape) *fleet {
 		s.nodes = 3
 	}
 	for i := range s.nodes {
-		n := &node{t: t, name: string(rune('A' + i)), admin: fmt.Sprintf("127.0.0.1:%d", freePort(t))}
+		n := &node{t: t, name: string(rune('A' + i))}
 		addrs := e.addrs
 		if s.wires {
 			addrs = nil
@@ -53,7 +54,7 @@ func newFleet(t *testing.T, e *enginery, s shape) *fleet {
 				addrs = append(addrs, w.Addr)
 			}
 		}
-		flags := append([]string{"--admin", n.admin, "--store", e.url(addrs), "--retry", "100ms"}, s.flags...)
+		flags := append([]string{"--admin", "127.0.0.1:0", "--store", e.url(addrs), "--retry", "100ms"}, s.flags...)
 		if s.library {
 			n.command = append(append([]string{os.Args[0], "node"}, flags...), f.traces)
 		} else {
@@ -116,7 +117,6 @@ func (f *fleet) wantRuns(id string, least, most int) {
 type node struct {
 	t       *testing.T
 	name    string
-	admin   string
 	command []string
 	wires   []*wire
 	log     lockedBuffer
@@ -124,6 +124,7 @@ type node struct {
 
 	mu    sync.Mutex
 	addr  string
+	admin string // where it is asked whether it is ready
 	cmd   *exec.Cmd
 	ended chan struct{} // closed when the process has ended; then exit says how
 	exit  error
@@ -160,10 +161,11 @@ func (n *node) start(listen string) error {
 	}
 	greeted := make(chan bool, 1)
 	ended := make(chan struct{})
+	var said lockedBuffer // by this process
 	go func() {
 		defer close(ended)
 		defer close(greeted)
-		p.listen(io.TeeReader(stderr, &n.log), greeted)
+		p.listen(io.TeeReader(stderr, io.MultiWriter(&n.log, &said)), greeted)
 		err := cmd.Wait()
 		n.mu.Lock()
 		n.exit = err
@@ -174,10 +176,15 @@ func (n *node) start(listen string) error {
 		return fmt.Errorf("node %s did not say where it serves: %s", n.name, n.log.String())
 	}
 	n.mu.Lock()
+	defer n.mu.Unlock()
 	n.addr, n.cmd, n.ended = p.Addr, cmd, ended
-	n.mu.Unlock()
+	if m := probed.FindStringSubmatch(said.String()); m != nil {
+		n.admin = m[1]
+	}
 	return nil
 }
+
+var probed = regexp.MustCompile(`readyz=http://(\S+)/readyz`)
 
 func (n *node) address() string {
 	n.mu.Lock()
@@ -239,7 +246,10 @@ func (n *node) end() {
 // ready is what /readyz says, 0: nothing.
 func (n *node) ready() int {
 	client := http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
-	resp, err := client.Get("http://" + n.admin + "/readyz")
+	n.mu.Lock()
+	admin := n.admin
+	n.mu.Unlock()
+	resp, err := client.Get("http://" + admin + "/readyz")
 	if err != nil {
 		return 0
 	}

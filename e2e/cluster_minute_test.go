@@ -15,7 +15,7 @@ import (
 //
 //	go test ./e2e -run TestClusterKills -cluster.for 1m -cluster.clients 200 -cluster.call 5s
 var (
-	killFor     = flag.Duration("cluster.for", 6*time.Second, "how long nodes are killed")
+	killFor     = flag.Duration("cluster.for", 5*time.Second, "how long nodes are killed")
 	killEvery   = flag.Duration("cluster.every", time.Second, "how often one is")
 	killClients = flag.Int("cluster.clients", 40, "under so many clients")
 	killCall    = flag.Duration("cluster.call", 1500*time.Millisecond, "with calls of up to that long")

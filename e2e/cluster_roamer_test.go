@@ -160,7 +160,7 @@ func (r *roamer) stay(ctx context.Context, s *tale, id int64, q request) {
 		if s.over() || s.err != nil {
 			return
 		}
-		if s.lastID == "" && q.key == "" && !errors.Is(err, errRefused) {
+		if ctx.Err() == nil && s.lastID == "" && q.key == "" && !errors.Is(err, errRefused) {
 			s.unsure, s.why = true, err
 			return
 		}

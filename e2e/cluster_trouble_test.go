@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"flag"
 	"net/http"
 	"slices"
 	"strings"
@@ -10,6 +11,8 @@ import (
 	"testing"
 	"time"
 )
+
+var engineAway = flag.Duration("cluster.away", 3*time.Second, "how long the engine is away in TestClusterTrouble; FAILURES asks for 10s")
 
 // A trouble is something that befalls nodes or their engine.
 type trouble struct {
@@ -26,14 +29,14 @@ var troubles = []trouble{
 	}},
 	{"the whole engine is away", "", func(_ *testing.T, _ *fleet, e *enginery) {
 		e.pause()
-		time.Sleep(4 * time.Second)
+		time.Sleep(*engineAway)
 		e.resume()
 	}},
 	{"a node is cut off from the engine, not from its clients", "", func(_ *testing.T, f *fleet, _ *enginery) {
 		for _, w := range f.nodes[0].wires {
 			w.cut()
 		}
-		time.Sleep(4 * time.Second)
+		time.Sleep(3 * time.Second)
 		for _, w := range f.nodes[0].wires {
 			w.heal()
 		}
@@ -45,7 +48,7 @@ var troubles = []trouble{
 	}},
 	{"a node stands still, and wakes", "", func(_ *testing.T, f *fleet, _ *enginery) {
 		f.nodes[2].signal(syscall.SIGSTOP)
-		time.Sleep(5 * time.Second)
+		time.Sleep(4 * time.Second)
 		f.nodes[2].signal(syscall.SIGCONT)
 	}},
 }
@@ -55,6 +58,7 @@ var troubles = []trouble{
 // nodes and engine are TCP proxies that let nothing through when they are cut; nodes
 // stand still by SIGSTOP.)
 func TestClusterTrouble(t *testing.T) {
+	isLong(t)
 	t.Parallel()
 	eachEngine(t, true, func(t *testing.T, e *enginery) {
 		f := newFleet(t, e, shape{wires: true})
@@ -137,9 +141,8 @@ func TestClusterFenced(t *testing.T) {
 			},
 		} {
 			t.Run(name, func(t *testing.T) {
-				f := newFleet(t, e, shape{wires: true})
-				f.t = t
-				f.freeze(by.freeze, by.thaw)
+				t.Parallel()
+				newFleet(t, e, shape{wires: true}).freeze(by.freeze, by.thaw)
 			})
 		}
 	})
@@ -155,10 +158,10 @@ func (f *fleet) freeze(freeze, thaw func(n *node)) {
 	var all sync.WaitGroup
 	for i := range tales {
 		r := f.client(fixed(owner.url()), places[i%3])
-		q := request{tool: "work", args: workArgs{ID: callID(t, i), Steps: 80, MS: 8_000}}
+		q := request{tool: "work", args: workArgs{ID: callID(t, i), Steps: 60, MS: 6_000}}
 		if i >= 3 {
 			q.tool = "look"
-			q.args.Steps, q.args.MS = 20, 2_000
+			q.args.Steps, q.args.MS = 10, 1_000
 		}
 		requests[i] = q
 		all.Go(func() { tales[i] = r.call(ctx, q) })
@@ -168,7 +171,7 @@ func (f *fleet) freeze(freeze, thaw func(n *node)) {
 	}
 	freeze(owner)
 	began := time.Now()
-	time.Sleep(5 * time.Second)
+	time.Sleep(4 * time.Second)
 	thaw(owner)
 	all.Wait()
 	var took []time.Duration
@@ -201,7 +204,7 @@ func (f *fleet) freeze(freeze, thaw func(n *node)) {
 // clients are told so at once; new ones can be made.
 func TestClusterDataLost(t *testing.T) {
 	t.Parallel()
-	eachEngine(t, true, func(t *testing.T, e *enginery) {
+	eachEngine(t, false, func(t *testing.T, e *enginery) {
 		if e.redis == nil {
 			t.Skip("JetStream has its data on disk, on three servers")
 		}

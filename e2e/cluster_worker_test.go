@@ -155,6 +155,7 @@ func serveLibrary(listen, admin, storeURL string, drain time.Duration, traces st
 		if err != nil {
 			return err
 		}
+		fmt.Fprintf(os.Stderr, "readyz=http://%s/readyz\n", side.Addr())
 		other := &http.Server{Handler: http.HandlerFunc(stats), ReadHeaderTimeout: 10 * time.Second}
 		go func() { _ = other.Serve(side) }()
 	}
