@@ -125,7 +125,6 @@ func (s settings) node(ctx context.Context) error {
 	runtime.GC()
 	after := inUse()
 	fmt.Printf("heap and stacks: %d MiB, %d bytes a call; resident: %d MiB\n", after>>20, (after-before)/int64(s.waiting), resident()>>20)
-	fmt.Println("first:", ids[0]) // for whoever comes after
 	if err := os.WriteFile(filepath.Join(s.dir, "..", filepath.Base(s.dir)+".first"), []byte(ids[0]), 0o600); err != nil {
 		return err
 	}
