@@ -45,7 +45,10 @@ func (h *Handler) chase(w http.ResponseWriter, r *http.Request, e errand, s *ses
 			if id := r.Header[protocol.HeaderSession]; x.key == "" && len(id) > 0 {
 				x.key = session.KeyOf(id[0])
 			}
-			x.again = errors.Is(err, session.ErrMoved)
+			if x.again = errors.Is(err, session.ErrMoved); x.key == "" {
+				err = session.ErrNotFound // no name at all: that would be a new session
+				break
+			}
 			if s, err = h.reach(w, r, x); err == nil {
 				err = do(s)
 				continue

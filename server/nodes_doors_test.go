@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/coder/websocket"
 )
@@ -249,5 +250,52 @@ func TestStreamURLAnyNode(t *testing.T) {
 	}
 	if r := none.at(f.nodes[1]).open("GET", link+"x", "").all(); r.status != http.StatusNotFound {
 		t.Errorf("a made-up URL: %d %s", r.status, r.body)
+	}
+}
+
+// TestNoName asks for streams of a session that has no name: that is answered at
+// once, and not looked for on other nodes.
+func TestNoName(t *testing.T) {
+	t.Parallel()
+	f := newFarm(t, 3, config{})
+	p := &peer{n: f.nodes[0].node}
+	for _, x := range []struct{ method, path, last, body string }{
+		{"GET", "/mcp?stream=.0", "", ""},
+		{"GET", "/mcp?stream=..", "", ""},
+		{"POST", "/mcp?stream=.0", "", `{"jsonrpc":"2.0","id":1,"result":{}}`},
+		{"GET", "/sse", ".", ""},
+		{"GET", "/sse", ".0", ""},
+	} {
+		q := *p
+		if x.last != "" {
+			q.header = http.Header{"Last-Event-Id": {x.last}}
+		}
+		began := time.Now()
+		if r := q.open(x.method, x.path, x.body).all(); r.status != http.StatusNotFound || time.Since(began) > 5*time.Second {
+			t.Errorf("%s %s %s: %d after %v: %s", x.method, x.path, x.last, r.status, time.Since(began), r.body)
+		}
+	}
+}
+
+// TestPrincipalBytes uses a session whose principal is not UTF-8 at every node.
+func TestPrincipalBytes(t *testing.T) {
+	t.Parallel()
+	names := map[string]string{"one": "al\xffice", "two": "al\xfeice", "three": "al\ufffdice"}
+	c := config{}
+	c.server.Principal = func(r *http.Request) string { return names[r.Header.Get("X-Who")] }
+	f := newFarm(t, 2, c)
+	own := f.nodes[0].connect("2025-11-25", http.Header{"X-Who": {"one"}})
+	for who := range names {
+		for i, n := range f.nodes {
+			p := *own.at(n)
+			p.header = http.Header{"X-Who": {who}}
+			want := http.StatusNotFound
+			if who == "one" {
+				want = http.StatusOK
+			}
+			if r := p.post(callAs("7", "echo", `{"text":"x"}`)); r.status != want {
+				t.Errorf("as %q at node %d: %d %s", who, i, r.status, r.body)
+			}
+		}
 	}
 }

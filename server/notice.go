@@ -16,7 +16,7 @@ type notice struct {
 	// Left is a session whose client, at an address, left the sender with bytes
 	// unread.
 	Left      stream.SessionKey `json:"left,omitempty"`
-	Principal string            `json:"principal,omitempty"`
+	Principal []byte            `json:"principal,omitempty"`
 	From      string            `json:"from,omitempty"`
 }
 
@@ -45,7 +45,7 @@ func (p *peers) told(text []byte) {
 		return
 	}
 	p.depart(n.From)
-	if s, err := p.h.sessions.FindName(string(n.Left), n.Principal); err == nil {
+	if s, err := p.h.sessions.FindName(string(n.Left), string(n.Principal)); err == nil {
 		s.Left(n.From, time.Time{})
 	}
 }

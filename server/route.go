@@ -95,7 +95,7 @@ func (h *Handler) host(w http.ResponseWriter, r *http.Request, v *visit, e *erra
 		return nil, errUnreached
 	}
 	if v.Take && e.key != "" {
-		s, at, err := h.sessions.Locate(r.Context(), e.key, v.Principal)
+		s, at, err := h.sessions.Locate(r.Context(), e.key, string(v.Principal))
 		if err == nil && s == nil && h.abandoned(r.Context(), at) {
 			s, err = h.takeOver(r.Context(), at)
 		}
@@ -161,7 +161,7 @@ type relay struct {
 func (h *Handler) newRelay(w http.ResponseWriter, r *http.Request, e *errand) *relay {
 	rl := &relay{h: h, w: w, r: r, e: e, payload: e.body(), end: time.Now().Add(reachFor)}
 	rl.visit = visit{
-		Principal: h.principal(r),
+		Principal: []byte(h.principal(r)),
 		From:      r.RemoteAddr,
 		Watched:   h.watched.at(r) != nil,
 		Pair:      e.pair,
@@ -170,7 +170,7 @@ func (h *Handler) newRelay(w http.ResponseWriter, r *http.Request, e *errand) *r
 		Revision:  h.revision(r),
 	}
 	if e.who != nil {
-		rl.visit.Principal = *e.who
+		rl.visit.Principal = []byte(*e.who)
 	}
 	if h.opts.Pack != nil {
 		rl.visit.Info = h.opts.Pack(r.Context())
@@ -257,7 +257,7 @@ func (rl *relay) step(ctx context.Context) (*session.Session, error) {
 	at := rl.e.at
 	rl.e.at = nil
 	if at == nil {
-		s, found, err := h.sessions.Locate(ctx, rl.e.key, rl.visit.Principal)
+		s, found, err := h.sessions.Locate(ctx, rl.e.key, string(rl.visit.Principal))
 		if errors.Is(err, stream.ErrConflict) {
 			return nil, errAgain
 		}

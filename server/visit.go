@@ -12,8 +12,8 @@ import (
 // to. It comes over the connections between nodes only: what a client says in its
 // place is neither read nor sent on.
 type visit struct {
-	Principal string `json:"principal,omitempty"`
-	From      string `json:"from,omitempty"` // the client's address
+	Principal []byte `json:"principal,omitempty"` // which need not be UTF-8
+	From      string `json:"from,omitempty"`      // the client's address
 	// Watched says that the sender will tell if the client leaves with bytes unread.
 	Watched bool `json:"watched,omitempty"`
 	// Once names the POST, however often it is sent: its requests run once.
@@ -59,7 +59,7 @@ func (h *Handler) visit(r *http.Request) *visit {
 // principal returns who makes a request.
 func (h *Handler) principal(r *http.Request) string {
 	if v := h.visit(r); v != nil {
-		return v.Principal
+		return string(v.Principal)
 	}
 	return h.opts.Principal(r)
 }
