@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"sync/atomic"
+	"syscall"
 	"time"
 )
 
@@ -56,6 +57,9 @@ func listenAdmin(addr string) (*admin, error) {
 		return a, nil
 	}
 	l, err := net.Listen("tcp", addr)
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return nil, fmt.Errorf("--admin %s is in use by another program: choose another address (port 0: any free one)", addr)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("--admin %s: %w", addr, err)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net"
 	"strings"
@@ -55,6 +56,10 @@ func openStore(ctx context.Context, url string, o engine.Options) (stream.Store,
 // unreachable says whether an error is that of an engine which does not answer, and
 // not that of an address which nobody can mean.
 func unreachable(err error) bool {
+	var file *fs.PathError // of credentials, which is not the network's
+	if errors.As(err, &file) {
+		return false
+	}
 	var network net.Error
 	return errors.Is(err, stream.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) || errors.As(err, &network)
 }
