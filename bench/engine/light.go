@@ -64,7 +64,7 @@ func (s settings) calls(ctx context.Context, e engine) (light, stored time.Durat
 		return 0, 0, err
 	}
 	server := &http.Server{Handler: h}
-	go server.Serve(l)
+	go func() { _ = server.Serve(l) }() // until it is closed
 	defer func() {
 		stop, cancel := context.WithTimeout(ctx, 5*time.Second)
 		defer cancel()

@@ -58,8 +58,9 @@ func main() {
 		s.sessions = append(s.sessions, v)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
-	if err := s.run(ctx); err != nil {
+	err := s.run(ctx)
+	stop()
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "engine:", err)
 		os.Exit(1)
 	}
