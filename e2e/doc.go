@@ -1,7 +1,11 @@
 // Package e2e tests the holdfast program with real programs of others: the MCP
 // Inspector's command line, the TypeScript clients, and a stdio server from npm,
 // over real sockets that are cut; and our client with servers of others: the
-// official go-sdk's, server-everything from npm, and one made with mcp-go.
+// official go-sdk's, server-everything from npm, and one made with mcp-go. And it
+// tests several nodes on one engine, as processes that are killed, stopped, cut off
+// and replaced (TestCluster…): over three JetStream servers, which need nothing, and
+// over a redis-server, if there is one. The longest of these run with -cluster.long,
+// and where CI is set; go test ./e2e -args -h lists the flags that make them harder.
 //
 // Most tests need node and the packages of package.json, installed with
 //
