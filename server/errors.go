@@ -50,6 +50,10 @@ func (h *Handler) explain(err error) (status int, e *jsonrpc.Error) {
 	case errors.As(err, &known):
 		return http.StatusBadRequest, known
 	case errors.Is(err, errUnknown):
+		if text := session.StoreSays(err); text != "" {
+			h.logger.Warn("request not settled", "error", err)
+			return http.StatusBadGateway, errf(jsonrpc.CodeServer, "%v: %s", errUnknown, text)
+		}
 		return http.StatusBadGateway, errf(jsonrpc.CodeServer, "%v", err)
 	case errors.Is(err, session.ErrNotFound):
 		return http.StatusNotFound, errf(jsonrpc.CodeServer,
@@ -65,6 +69,8 @@ func (h *Handler) explain(err error) (status int, e *jsonrpc.Error) {
 	case errors.Is(err, session.ErrClosing), errors.Is(err, session.ErrNotTaken), errors.Is(err, session.ErrMoved),
 		errors.Is(err, errUnreached), errors.Is(err, errLeaving), errors.Is(err, stream.ErrConflict):
 		return http.StatusServiceUnavailable, errf(jsonrpc.CodeServer, "%v: try again later", err)
+	case errors.Is(err, stream.ErrTooLarge):
+		return http.StatusRequestEntityTooLarge, errf(codeInvalid, "%v", stream.ErrTooLarge)
 	case errors.Is(err, session.ErrNoServer):
 		return http.StatusBadRequest, errf(codeInvalid, "%v", err)
 	case errors.Is(err, session.ErrRefused):
@@ -83,8 +89,10 @@ func (h *Handler) explain(err error) (status int, e *jsonrpc.Error) {
 	case errors.Is(err, stream.ErrTrimmed), errors.Is(err, stream.ErrNotFound):
 		return http.StatusGone, errf(jsonrpc.CodeServer,
 			"outcome unknown: %v; they were dropped after the time or the size they are kept for", stream.ErrTrimmed)
-	case errors.Is(err, stream.ErrFull), errors.Is(err, stream.ErrUnavailable):
-		return http.StatusServiceUnavailable, errf(jsonrpc.CodeServer, "%v: try again later", err)
+	}
+	if text := session.StoreSays(err); text != "" {
+		h.logger.Warn("request not served", "error", err)
+		return http.StatusServiceUnavailable, errf(jsonrpc.CodeServer, "%s: try again later", text)
 	}
 	h.logger.Error("request failed", "error", err)
 	return http.StatusInternalServerError, errf(jsonrpc.CodeInternal, "internal error: %v", err)

@@ -174,13 +174,15 @@ func TestEngineAway(t *testing.T) {
 	}
 	n.handle.Cut(true)
 	r := p.post(callAs("3", "steps", `{"key":"never","n":1}`))
-	if r.status != http.StatusServiceUnavailable || r.header.Get("Retry-After") == "" || f.runs("never") != 0 {
+	if r.status != http.StatusServiceUnavailable || r.header.Get("Retry-After") == "" || f.runs("never") != 0 ||
+		!strings.Contains(string(r.body), `"the store does not answer: try again later"`) {
 		t.Errorf("stored call, for too long: %d %s, %d runs", r.status, r.body, f.runs("never"))
 	}
 	for method, body := range map[string]string{"POST": callAs("4", "echo", "{}"), "GET": "", "DELETE": ""} {
 		q := *p
 		q.id = "made up"
-		if r := q.open(method, "/mcp", body).all(); r.status != http.StatusServiceUnavailable {
+		if r := q.open(method, "/mcp", body).all(); r.status != http.StatusServiceUnavailable ||
+			!strings.Contains(string(r.body), `"the store does not answer: try again later"`) {
 			t.Errorf("%s of what nobody can know: %d %s", method, r.status, r.body)
 		}
 	}

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"sync"
@@ -342,9 +343,23 @@ func endings(ids [][]byte, err error) []stream.Entry {
 	end := []stream.Entry{{}} // a cancelled call ends in silence
 	for i, id := range ids {
 		end = append(end[:i], stream.Entry{Data: jsonrpc.AppendError(nil, id, jsonrpc.Errorf(jsonrpc.CodeServer,
-			"outcome unknown: what the server said could not be kept: %v", err))})
+			"outcome unknown: what the server said could not be kept: %s", cmp.Or(StoreSays(err), "the store refused it")))})
 	}
 	return end
+}
+
+// StoreSays says what clients are told of an error of the store, which may have the
+// engine's address in it; "" if it is another error.
+func StoreSays(err error) string {
+	switch {
+	case errors.Is(err, stream.ErrFull):
+		return "the store is full"
+	case errors.Is(err, stream.ErrTooLarge):
+		return stream.ErrTooLarge.Error()
+	case errors.Is(err, stream.ErrUnavailable), errors.Is(err, context.DeadlineExceeded):
+		return "the store does not answer"
+	}
+	return ""
 }
 
 // unanswered ends a call and returns the ids of its requests whose response is not

@@ -136,7 +136,7 @@ func TestLoseUnavailable(t *testing.T) {
 				t.Errorf("told %q", said)
 			}
 		} else {
-			wantTexts(t, "the reader", toEnd(t, r, ready), "outcome unknown: what the server said could not be kept: store is unavailable")
+			wantTexts(t, "the reader", toEnd(t, r, ready), "outcome unknown: what the server said could not be kept: the store does not answer")
 		}
 		r.Detach(false, true, false)
 		eventually(t, "the session to be lost", func() bool { return a.Sessions() == 0 && a.Calls() == 0 })
