@@ -68,6 +68,7 @@ type keys struct {
 type keyed struct {
 	body    keySum
 	alone   bool              // its scope is the session
+	once    time.Time         // when a node named a POST so, of which nothing stays behind; zero for a client's key
 	session stream.SessionKey // and the stream of the call:
 	number  uint64            // 0 until it has begun
 	began   chan struct{}     // closed when it has, or could not; nil after that
@@ -257,13 +258,14 @@ func (m *Manager) sweepKeys() {
 		session stream.SessionKey
 		number  uint64
 		alone   bool
+		once    time.Time
 	}
 	k := &m.keys
 	k.mu.Lock()
 	all := make([]place, 0, len(k.known)-len(k.graves))
 	for id, e := range k.known {
 		if !e.buried && e.began == nil {
-			all = append(all, place{id, e.session, e.number, e.alone})
+			all = append(all, place{id, e.session, e.number, e.alone, e.once})
 		}
 	}
 	k.swept, k.crowd = time.Now(), math.MaxInt // until it is done, others need not begin
@@ -274,6 +276,12 @@ func (m *Manager) sweepKeys() {
 		switch {
 		case s != nil:
 			kept++
+		case !p.once.IsZero():
+			if time.Since(p.once) < onceKept {
+				kept++ // it may come again
+			} else {
+				k.free(p.id)
+			}
 		case (p.alone || m.shared != nil) && m.ended(p.session):
 			k.free(p.id) // nobody could use it, or the store knows it
 		default:
@@ -302,7 +310,7 @@ func (m *Manager) ended(name stream.SessionKey) bool {
 }
 
 // restore notes the key of a call in a session that was taken over.
-func (k *keys) restore(id keyID, sum keySum, s *Session, number uint64) {
+func (k *keys) restore(id keyID, sum keySum, s *Session, number uint64, once bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.known == nil {
@@ -310,6 +318,9 @@ func (k *keys) restore(id keyID, sum keySum, s *Session, number uint64) {
 		k.crowd, k.swept = keysCrowd, time.Now()
 	}
 	e := &keyed{body: sum, alone: s.principal == "", session: s.key, number: number}
+	if once {
+		e.once = time.Now()
+	}
 	if now := k.known[id]; now != nil && now.began != nil {
 		now.found = e // who is about to begin it will hear of it from the store
 		return

@@ -314,6 +314,42 @@ func TestKeysForgotten(t *testing.T) {
 	})
 }
 
+// TestOnceForgotten has other nodes send requests on, whose names leave nothing
+// behind, while a client's key does.
+func TestOnceForgotten(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := newHouse(t, Options{TTL: 10 * time.Hour}, nil)
+		defer h.close()
+		s := h.open("alice")
+		link := h.desk.last()
+		first(t, s, "k", request(1000))
+		for i := range 100 {
+			msgs := []jsonrpc.Message{parse(request(i))}
+			c, _, err := s.BeginOnce(fmt.Sprint(i), msgs[0].Raw, msgs)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.Deliver(t.Context(), msgs, nil)
+			if i > 0 { // which goes on
+				link.say(c, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"result":{}}`, i))
+			}
+		}
+		h.sweepKeys()
+		again := []jsonrpc.Message{parse(request(1))}
+		if _, known, err := s.BeginOnce("1", again[0].Raw, again); known == nil || err != nil {
+			t.Errorf("sent again at once: %v, %v", known, err)
+		}
+		time.Sleep(40 * time.Minute)
+		h.keys.mu.Lock()
+		known, graves := len(h.keys.known), len(h.keys.graves)
+		h.keys.mu.Unlock()
+		if known != 2 || graves != 0 { // k, and the call that goes on
+			t.Errorf("%d keys, %d graves", known, graves)
+		}
+	})
+}
+
 // TestKeysBounded makes more keyed calls than are remembered.
 func TestKeysBounded(t *testing.T) {
 	t.Parallel()

@@ -39,6 +39,7 @@ type callNote struct {
 	Safe     bool              `json:"safe"`
 	Key      []byte            `json:"key"` // the idempotency key that it began under, hashed
 	Sum      []byte            `json:"sum"` // of its body
+	Once     bool              `json:"once"`
 	Read     []uint64          `json:"read"`
 	Rung     []uint64          `json:"rung"`
 	Requests []json.RawMessage `json:"requests"`
@@ -66,6 +67,9 @@ func (c *Call) appendNote(dst []byte) []byte {
 		dst = append(dst, `","sum":"`...)
 		dst = base64.StdEncoding.AppendEncode(dst, c.record.sum[:])
 		dst = append(dst, '"')
+		if c.record.once {
+			dst = append(dst, `,"once":true`...)
+		}
 	}
 	read, rung := c.s.streams.news()
 	dst = appendNumbers(dst, `,"read":`, read)

@@ -2,6 +2,7 @@ package session
 
 import (
 	"crypto/sha256"
+	"time"
 
 	"holdfast/jsonrpc"
 )
@@ -25,8 +26,8 @@ func (s *Session) BeginOnce(once string, body []byte, msgs []jsonrpc.Message) (*
 	for {
 		e, mine := m.keys.claim(id, sum, s)
 		if mine {
-			m.keys.unburied(id)
-			c := &Call{s: s, record: &record{key: &id, sum: sum}}
+			m.keys.fleeting(id)
+			c := &Call{s: s, record: &record{key: &id, sum: sum, once: true}}
 			err := s.start(c, msgs, s.single)
 			number := c.Number()
 			if s.single && c.kept != nil {
@@ -57,13 +58,16 @@ func (s *Session) BeginOnce(once string, body []byte, msgs []jsonrpc.Message) (*
 	}
 }
 
-// unburied has nothing stay behind of a key, once its call is no longer kept: nobody
+// onceKept is how long it may take at the most until a POST is sent again.
+const onceKept = time.Minute
+
+// fleeting has nothing stay behind of a key, once its call is no longer kept: nobody
 // comes back with it.
-func (k *keys) unburied(id keyID) {
+func (k *keys) fleeting(id keyID) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if e := k.known[id]; e != nil {
-		e.alone = true
+		e.once = time.Now()
 	}
 }
 

@@ -4,6 +4,7 @@ package session
 type record struct {
 	key   *keyID // that it was begun under; nil if under none
 	sum   keySum // of what it was begun with, if so
+	once  bool   // the key is a node's name for a POST
 	hooks *hooks // nil if its requests name no webhook
 
 	// How it is resumed; nil if its client can't. It does not change after Begin.

@@ -57,7 +57,7 @@ func (s *Session) restore(ctx context.Context, streams []stream.Stream) found {
 			continue
 		}
 		if len(n.Key) == len(keyID{}) && len(n.Sum) == len(keySum{}) {
-			s.m.keys.restore(keyID(n.Key), keySum(n.Sum), s, st.Number)
+			s.m.keys.restore(keyID(n.Key), keySum(n.Sum), s, st.Number, n.Once)
 		}
 		switch {
 		case !st.Ended:
@@ -139,7 +139,7 @@ func (s *Session) restoreCall(ctx context.Context, st *stream.Stream, n callNote
 			c.record = &record{}
 		}
 		id := keyID(n.Key)
-		c.record.key, c.record.sum = &id, keySum(n.Sum)
+		c.record.key, c.record.sum, c.record.once = &id, keySum(n.Sum), n.Once
 	}
 	if !s.single {
 		s.streams.mu.Lock()
