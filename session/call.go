@@ -34,6 +34,8 @@ type Call struct {
 	number  uint64         // of the stream; 0 while light
 	said    uint64         // entries queued for the stream
 	told    uint64         // sequence of the last entry that a reader has written out
+	bytes   int64          // said, if it is known how many are kept
+	pace    *pace          // nil for calls that say little
 	asking  int32          // requests to the client that it has not answered
 	ended   bool           // nothing more is taken
 	sealed  bool           // the store refused an entry and the stream was ended (guarded as seq)
@@ -189,6 +191,7 @@ func (c *Call) promote() {
 // push queues one entry of the call's stream. c.mu is held.
 func (c *Call) push(data []byte, last bool) {
 	c.said++
+	c.weigh(len(data))
 	c.s.log.queue(saying{c: c, number: c.number, data: data, last: last})
 }
 
@@ -221,6 +224,7 @@ func (c *Call) say(data []byte, asks bool) bool {
 	c.push(data, false)
 	c.mu.Unlock()
 	c.s.log.flush()
+	c.await()
 	return true
 }
 

@@ -49,6 +49,8 @@ type Manager struct {
 	shared  stream.Shared // the store, if other nodes take its sessions over; else nil
 	backend Backend
 	logger  *slog.Logger
+	// How much of a stream the store keeps, in bytes; 0: not known.
+	streamBytes int64
 
 	calls atomic.Int64 // requests in flight
 	keys  keys
@@ -102,6 +104,9 @@ func NewManager(store stream.Store, backend Backend, opts Options) *Manager {
 	}
 	if !opts.Stateless { // whose sessions nobody could want to take over
 		m.shared, _ = store.(stream.Shared)
+	}
+	if bounded, ok := store.(interface{ StreamBytes() int64 }); ok {
+		m.streamBytes = bounded.StreamBytes()
 	}
 	m.ctx, m.stop = context.WithCancel(context.Background())
 	m.work.Add(1)

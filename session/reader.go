@@ -330,6 +330,7 @@ func (r *Reader) Told() {
 	}
 	c.mu.Lock()
 	c.told = max(c.told, r.cursor.Seq)
+	c.caughtUp()
 	c.mu.Unlock()
 	if c == r.s.aside {
 		r.s.noteTold(false)

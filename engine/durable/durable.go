@@ -113,6 +113,9 @@ func (st *Store) Close() error {
 // Ping says whether the engine answers, and takes writes.
 func (st *Store) Ping(ctx context.Context) error { return st.log.Ping(ctx) }
 
+// StreamBytes is how many bytes of one stream are kept at the most.
+func (st *Store) StreamBytes() int64 { return st.front.StreamBytes() }
+
 // Read implements [stream.Store], for the sessions that are owned here.
 func (st *Store) Read(ctx context.Context, after stream.Cursor, buf []stream.Entry) ([]stream.Entry, error) {
 	return st.front.Read(ctx, after, buf)

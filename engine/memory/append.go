@@ -19,6 +19,9 @@ func (st *Store) Append(_ context.Context, lease stream.Lease, records []stream.
 	return st.commit(s, fresh, n)
 }
 
+// StreamBytes is how many bytes of one stream are kept at the most.
+func (st *Store) StreamBytes() int64 { return st.opts.StreamBytes }
+
 // A Pending is an append that the store has accepted and has room for.
 type Pending struct {
 	s     *session

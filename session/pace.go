@@ -1,0 +1,126 @@
+package session
+
+import "time"
+
+// What follows has a backend that says more than is kept of a call wait for who
+// reads it, as long as that one gets on: else what comes last would be lost to a
+// client that does its best.
+
+const (
+	// stalled is how long a reader may write nothing before it is not waited for.
+	stalled = time.Second
+	// mostPaced is how long it may take to catch up before it is too slow: what else
+	// its session's backend has to say waits too.
+	mostPaced = 5 * time.Second
+	// entryRoom is about what an entry costs the store beside its bytes.
+	entryRoom = 64
+	// marksKept is how many places in a stream are remembered.
+	marksKept = 32
+)
+
+// pace is how far a call's reader is behind.
+type pace struct {
+	marks []place        // places that were not told yet, by a 1/marksKept of what is kept
+	told  int64         // bytes that were told, at the least
+	at    time.Time     // when the reader told anything last
+	slow  bool          // it is not waited for until it has caught up
+	room  chan struct{} // closed when it has; nil if nobody waits
+}
+
+// place is a place in a stream.
+type place struct {
+	seq   uint64
+	bytes int64 // said up to there
+}
+
+// weigh counts what the call says. c.mu is held.
+func (c *Call) weigh(n int) {
+	kept := c.s.m.streamBytes
+	if kept <= 0 {
+		return
+	}
+	c.bytes += int64(n) + entryRoom
+	last := int64(0)
+	if c.pace != nil {
+		if last = c.pace.told; len(c.pace.marks) > 0 {
+			last = c.pace.marks[len(c.pace.marks)-1].bytes
+		}
+	}
+	if c.bytes-last < kept/marksKept {
+		return
+	}
+	if c.pace == nil {
+		c.pace = &pace{}
+	}
+	p := c.pace
+	p.marks = append(p.marks, place{c.said, c.bytes})
+	if len(p.marks) > 2*marksKept { // nobody reads
+		p.marks = append(p.marks[:0], p.marks[marksKept:]...)
+	}
+}
+
+// caughtUp notes that the call's entries were told up to c.told. c.mu is held.
+func (c *Call) caughtUp() {
+	p := c.pace
+	if p == nil {
+		return
+	}
+	p.at = time.Now()
+	n := 0
+	for n < len(p.marks) && p.marks[n].seq <= c.told {
+		p.told = p.marks[n].bytes
+		n++
+	}
+	p.marks = append(p.marks[:0], p.marks[n:]...)
+	if c.bytes-p.told <= c.s.m.streamBytes/2 {
+		p.slow = false
+		if p.room != nil {
+			close(p.room)
+			p.room = nil
+		}
+	}
+}
+
+// await waits while the call's reader is behind by nearly what is kept, and gets on.
+// No lock is held.
+func (c *Call) await() {
+	var tick *time.Ticker
+	for began := time.Now(); ; {
+		room := c.lags(began)
+		if room == nil {
+			return
+		}
+		if tick == nil {
+			tick = time.NewTicker(stalled / 10)
+			defer tick.Stop()
+		}
+		select {
+		case <-room:
+			return
+		case <-tick.C:
+		case <-c.s.m.quit:
+			return
+		}
+	}
+}
+
+// lags returns what is closed when the call's reader has caught up, if that is to be
+// waited for, since a time.
+func (c *Call) lags(began time.Time) <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	p := c.pace
+	switch {
+	case p == nil || c.ended || p.slow || c.bytes-p.told <= c.s.m.streamBytes/4*3:
+		return nil
+	case time.Since(p.at) > stalled, !c.s.streams.read(c.number), c.s.moved.Load():
+		return nil
+	case time.Since(began) > mostPaced:
+		p.slow = true
+		return nil
+	}
+	if p.room == nil {
+		p.room = make(chan struct{})
+	}
+	return p.room
+}
