@@ -195,3 +195,35 @@ func TestEngineAway(t *testing.T) {
 		t.Errorf("%d runs", f.runs("again"))
 	}
 }
+
+// TestUpgradeEngineAway has a light call take so long that it is given a stream
+// which the engine does not take. Its client is told, and the session goes on.
+func TestUpgradeEngineAway(t *testing.T) {
+	t.Parallel()
+	for _, how := range []string{"away", "full"} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			f := newFarm(t, 1, config{})
+			n := f.nodes[0]
+			p := n.connect("2025-11-25", nil)
+			p.post(`{"jsonrpc":"2.0","id":"l","method":"tools/list"}`)
+			set := func(on bool) {
+				if how == "full" {
+					f.engine.SetFull(on)
+				} else {
+					n.handle.Cut(on)
+				}
+			}
+			set(true)
+			r := p.post(callAs("1", "safe_steps", `{"key":"k","n":2,"pause":500}`))
+			if !strings.Contains(string(r.body), "outcome unknown") && r.status == http.StatusOK || strings.Contains(string(r.body), "done") {
+				t.Errorf("%d %s", r.status, r.body)
+			}
+			set(false)
+			eventually(t, "the session to go on", func() bool {
+				r := p.post(callAs("2", "steps", `{"key":"again","n":1}`))
+				return r.status == http.StatusOK && len(r.texts()) == 2
+			})
+		})
+	}
+}

@@ -156,12 +156,16 @@ func (c *Call) Wait(ctx context.Context, after time.Duration) ([][]byte, bool) {
 	case <-ctx.Done():
 	}
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.number == 0 && !c.ended {
+	promoted := c.number == 0 && !c.ended
+	if promoted {
 		c.promote()
+	}
+	answers, light := c.light, c.number == 0
+	c.mu.Unlock()
+	if promoted {
 		c.s.log.flush()
 	}
-	return c.light, c.number == 0
+	return answers, light
 }
 
 // Promote makes a light call a stored one. An ended call is left alone.

@@ -20,7 +20,7 @@ const (
 
 // pace is how far a call's reader is behind.
 type pace struct {
-	marks []place        // places that were not told yet, by a 1/marksKept of what is kept
+	marks []place       // places that were not told yet, by a 1/marksKept of what is kept
 	told  int64         // bytes that were told, at the least
 	at    time.Time     // when the reader told anything last
 	slow  bool          // it is not waited for until it has caught up
@@ -104,16 +104,27 @@ func (c *Call) await() {
 	}
 }
 
+// since returns when the reader of a stream came; zero: there is none.
+func (t *table) since(number uint64) time.Time {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if r := t.readers[number]; r != nil {
+		return r.since
+	}
+	return time.Time{}
+}
+
 // lags returns what is closed when the call's reader has caught up, if that is to be
 // waited for, since a time.
 func (c *Call) lags(began time.Time) <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	p := c.pace
-	switch {
-	case p == nil || c.ended || p.slow || c.bytes-p.told <= c.s.m.streamBytes/4*3:
+	if p == nil || c.ended || p.slow || c.bytes-p.told <= c.s.m.streamBytes/4*3 {
 		return nil
-	case time.Since(p.at) > stalled, !c.s.streams.read(c.number), c.s.moved.Load():
+	}
+	switch came := c.s.streams.since(c.number); { // zero if nobody reads
+	case time.Since(came) > stalled && time.Since(p.at) > stalled, came.IsZero(), c.s.moved.Load():
 		return nil
 	case time.Since(began) > mostPaced:
 		p.slow = true
