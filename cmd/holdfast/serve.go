@@ -12,6 +12,7 @@ import (
 	"os/signal"
 	"path"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -245,8 +246,16 @@ func (f *serveFlags) greet(out io.Writer, addr string) {
 // serveUntil serves until ctx is done. Then it drains: clients that only listen
 // are told to come back later, and calls in flight get the given time.
 func serveUntil(ctx context.Context, l net.Listener, mux http.Handler, handler *holdfast.Handler, admin *admin, drain time.Duration) error {
+	var leaving atomic.Bool
 	server := &http.Server{
-		Handler:           mux,
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if leaving.Load() {
+				// What comes next is for another node. Idle connections stay: a request may be
+				// on its way on one.
+				w.Header().Set("Connection", "close")
+			}
+			mux.ServeHTTP(w, r)
+		}),
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
@@ -268,7 +277,7 @@ func serveUntil(ctx context.Context, l net.Listener, mux http.Handler, handler *
 	if cause == nil {
 		admin.retire(bounded, drain)
 	}
-	server.SetKeepAlivesEnabled(false) // what comes next is for another node
+	leaving.Store(true)
 	if err := handler.Shutdown(bounded); err != nil {
 		slog.Warn("calls were cut short", "error", err)
 	}
