@@ -19,7 +19,7 @@ type score struct {
 	made, answered int
 	unknown        int // told that nobody knows whether the tool did its work
 	lost, doubled  int
-	again          int           // runs again of a tool that may be
+	again          int           // answered after their tool was run again, which may be
 	gap            time.Duration // the longest that a client heard nothing of a call
 	why            []string
 }
@@ -106,7 +106,7 @@ func (s *score) judge() {
 	for id, c := range s.calls {
 		switch {
 		case c.runs > 1 && c.safe:
-			s.again += c.runs - 1
+			s.again++
 		case c.runs > 1:
 			s.doubled++
 			s.why = append(s.why, fmt.Sprintf("%s ran %d times", id, c.runs))
