@@ -152,7 +152,8 @@ func (m *Manager) takeOver(values context.Context, at *Away, old *Session) (*Ses
 
 // errLost ends a call of which nobody knows how far it came.
 var errLost = jsonrpc.Errorf(jsonrpc.CodeServer,
-	"outcome unknown: the node that ran this call was lost before it finished")
+	"outcome unknown: the node that ran this call was lost before it finished; "+
+		"see whether the tool has done its work before you call it again")
 
 // settleLost ends calls that are not made again, in one append.
 func (s *Session) settleLost(calls []*Call) {

@@ -31,6 +31,9 @@ type desk struct {
 
 	initialized string // the result of initialize; "": a plain one
 	mute        bool   // there is none
+
+	listing chan struct{} // what the answer to tools/list waits for; nil: nothing
+	tools   string        // its tools
 }
 
 type deskConn struct {
@@ -74,7 +77,15 @@ func (c *deskConn) Deliver(in Inbound) error {
 		}
 		c.sink.Emit(in.Call, parse(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":%s}`, in.ID, result)))
 	case "tools/list":
-		c.sink.Emit(in.Call, parse(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"tools":[]}}`, in.ID)))
+		answer := parse(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"tools":[%s]}}`, in.ID, c.desk.tools))
+		if c.desk.listing == nil {
+			c.sink.Emit(in.Call, answer)
+			return nil
+		}
+		go func() {
+			<-c.desk.listing
+			c.sink.Emit(in.Call, answer)
+		}()
 	default:
 		c.in <- in
 	}

@@ -112,7 +112,8 @@ func (s *Session) restoreAside(st *stream.Stream, read, rung map[uint64]bool) {
 
 // restoreCall takes in a call that has not ended.
 func (s *Session) restoreCall(ctx context.Context, st *stream.Stream, n callNote, msgs []jsonrpc.Message, f *found) {
-	c := &Call{s: s, kept: &kept{safe: n.Safe}, seq: st.Next - 1}
+	safe := n.Safe || s.areSafe(msgs)
+	c := &Call{s: s, kept: &kept{safe: safe}, seq: st.Next - 1}
 	if s.single {
 		c.kept.journal = st.Number
 	} else {
@@ -154,11 +155,23 @@ func (s *Session) restoreCall(ctx context.Context, st *stream.Stream, n callNote
 		f.hooks[st.Number] = h // held until then
 	}
 	c.restoreResume(msgs, answered)
-	if n.Safe && len(c.pending) > 0 {
+	if safe && len(c.pending) > 0 {
 		f.again = append(f.again, repeat{c, open})
 	} else {
 		f.lost = append(f.lost, c)
 	}
+}
+
+// areSafe says whether the session's note has all that is called for safe: the tools
+// may have been listed after the call began.
+func (s *Session) areSafe(msgs []jsonrpc.Message) bool {
+	for i := range msgs {
+		name := jsonrpc.String(jsonrpc.Field(msgs[i].Params, "name"))
+		if msgs[i].Method == "tools/call" && !s.hints.safe[name] {
+			return false
+		}
+	}
+	return len(msgs) > 0
 }
 
 // restoreEnded takes in what may be asked of a call that has ended. read says that
