@@ -231,7 +231,7 @@ func (h *Handler) call(w http.ResponseWriter, r *http.Request, s *session.Sessio
 	}
 	answers, done := c.Wait(r.Context(), after)
 	switch {
-	case done && c.Again():
+	case c.Again():
 		return session.ErrMoved // and it may be made again there
 	case done:
 		h.answer(w, answers, batch)

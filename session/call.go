@@ -137,8 +137,8 @@ func (c *Call) Abort(msgs []jsonrpc.Message, e *jsonrpc.Error) {
 func (c *Call) Wait(ctx context.Context, after time.Duration) ([][]byte, bool) {
 	c.mu.Lock()
 	if c.ended || c.number != 0 {
-		defer c.mu.Unlock()
-		return c.light, c.number == 0
+		c.mu.Unlock()
+		return c.outcome(ctx)
 	}
 	changed := make(chan struct{}, 1)
 	c.changed = changed
@@ -160,10 +160,28 @@ func (c *Call) Wait(ctx context.Context, after time.Duration) ([][]byte, bool) {
 	if promoted {
 		c.promote()
 	}
-	answers, light := c.light, c.number == 0
 	c.mu.Unlock()
 	if promoted {
 		c.s.log.flush()
+	}
+	return c.outcome(ctx)
+}
+
+// outcome returns what Wait does. A client is shown nothing of a call before that is
+// on record.
+func (c *Call) outcome(ctx context.Context) ([][]byte, bool) {
+	c.mu.Lock()
+	answers, light := c.light, c.number == 0
+	var stored chan struct{}
+	if !light && c.kept != nil {
+		stored = c.kept.stored
+	}
+	c.mu.Unlock()
+	if stored != nil {
+		select {
+		case <-stored:
+		case <-ctx.Done():
+		}
 	}
 	return answers, light
 }
@@ -182,6 +200,9 @@ func (c *Call) Promote() {
 // promote gives the call a stream. c.mu is held; the log must be flushed after.
 func (c *Call) promote() {
 	c.number = c.s.streams.add(c)
+	if c.kept != nil && c.kept.stored == nil {
+		c.kept.stored = make(chan struct{})
+	}
 	c.note(c.number)
 	c.announce()
 	c.shift()
@@ -267,13 +288,13 @@ func (c *Call) respond(rq *inflight, data []byte) {
 	}
 }
 
-// Again says whether the call was light and was not answered, because its session
-// left this node, and may be made again where that is now. What it was answered with
-// says so too.
+// Again says whether the call was not answered, because its session left this node,
+// and may be made again where that is now. What a light one was answered with says
+// so too.
 func (c *Call) Again() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.kept != nil && c.kept.again
+	return c.kept != nil && (c.kept.again || c.kept.safe && c.number != 0 && c.s.moved.Load())
 }
 
 // What a light call is told whose session leaves.

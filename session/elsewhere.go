@@ -67,6 +67,8 @@ func (m *Manager) Locate(ctx context.Context, key stream.SessionKey, principal s
 
 // lookup reads the record of a session.
 func (m *Manager) lookup(ctx context.Context, key stream.SessionKey) (*Away, error) {
+	ctx, stop := context.WithTimeout(ctx, asks)
+	defer stop()
 	was, err := m.shared.Lookup(ctx, key)
 	if errors.Is(err, stream.ErrNotFound) {
 		return nil, ErrNotFound

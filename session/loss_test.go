@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"holdfast/jsonrpc"
@@ -507,4 +508,59 @@ func TestLoseHandedOver(t *testing.T) {
 	}
 	a.node.mu.Unlock()
 	r.Detach(false, true, false)
+}
+
+// TestBeginUnavailable begins calls while the store takes its time. What has not
+// begun does not wait for long, and does not run, here or on the next node.
+func TestBeginUnavailable(t *testing.T) {
+	t.Parallel()
+	for _, single := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			f := newShelf()
+			a, b := f.add(t, "a", safeTools()), f.add(t, "b", safeTools())
+			defer b.Close()
+			defer a.Close()
+			s, err := a.New(newRequest(), "alice", single)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c := begin(t, s, true, `{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2025-11-25"}}`)
+			eventually(t, "initialize", c.isOver)
+			slow := func(records []stream.Record) error {
+				if time.Sleep(20 * time.Second); len(records) == 0 {
+					return stream.ErrUnavailable
+				}
+				return nil
+			}
+			a.node.before.Store(&slow)
+			began := time.Now()
+			_, err = s.Begin([]jsonrpc.Message{parse(safeRequest(1))}, false)
+			if d := time.Since(began); !errors.Is(err, stream.ErrUnavailable) || d > 2*asks {
+				t.Errorf("%v after %v", err, d)
+			}
+			if !single {
+				if _, _, err = keyedCall(t, s, "k", safeRequest(2)); !errors.Is(err, stream.ErrUnavailable) {
+					t.Errorf("under a key: %v", err)
+				}
+			}
+			if got := a.Calls(); got != 0 {
+				t.Errorf("%d calls in flight", got)
+			}
+			a.node.before.Store(nil)
+			time.Sleep(time.Minute)
+			if !single { // and now it may
+				first(t, s, "k", safeRequest(2))
+			}
+			a.kill()
+			b.take(s)
+			synctest.Wait()
+			want := 0
+			if !single {
+				want = 1 // the last
+			}
+			if got := b.Calls(); got != want {
+				t.Errorf("%d calls go on, want %d", got, want)
+			}
+		})
+	}
 }

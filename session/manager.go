@@ -148,7 +148,9 @@ func (m *Manager) New(r *http.Request, principal string, single bool) (*Session,
 	m.work.Add(1)
 	defer m.work.Done()
 	m.mu.Unlock()
-	lease, err := m.store.Create(r.Context(), s.key, record)
+	ctx, stop := context.WithTimeout(r.Context(), asks)
+	lease, err := m.store.Create(ctx, s.key, record)
+	stop()
 	if err == nil {
 		s.mu.Lock()
 		s.lease = lease

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"time"
 
 	"holdfast/jsonrpc"
 	"holdfast/stream"
@@ -30,7 +31,7 @@ type kept struct {
 	// before the last.
 	journal uint64
 
-	stored chan struct{} // closed when the note is stored, or will not be; nil if nobody waits
+	stored chan struct{} // closed when the note is stored, or will not be; nil while it is not queued
 	failed error         // why it was refused; to be read after that
 }
 
@@ -135,15 +136,60 @@ func (s *Session) safe(msgs []jsonrpc.Message) bool {
 	return true
 }
 
+// record has the store told of a call that is about to begin.
+func (s *Session) record(c *Call) {
+	c.mu.Lock()
+	if c.number == 0 && !c.ended {
+		c.promote()
+	}
+	c.mu.Unlock()
+	s.flushAside()
+	s.tidy(time.Now())
+}
+
+// flushAside appends what is queued, on a goroutine of its own: it may take longer
+// than whoever calls will wait.
+func (s *Session) flushAside() {
+	if !s.m.enter() {
+		s.log.flush()
+		return
+	}
+	go func() {
+		defer s.m.work.Done()
+		s.log.flush()
+	}()
+}
+
+// recorded waits until the store has the call's note, or has refused it. It does not
+// wait for as long as for what is said by calls that run: this one has not begun, and
+// will not if the note comes late.
+func (c *Call) recorded() error {
+	t := time.NewTimer(asks)
+	defer t.Stop()
+	select {
+	case <-c.kept.stored:
+		return c.kept.failed
+	case <-t.C:
+	}
+	c.mu.Lock()
+	number := c.number
+	if journal := c.kept.journal; journal != 0 {
+		number = journal
+	}
+	c.s.log.queue(saying{c: c, number: number, data: []byte("{}"), note: true})
+	c.journalled("", true)
+	c.mu.Unlock()
+	return fmt.Errorf("call not noted: %w", stream.ErrUnavailable)
+}
+
 // file has the store told of a call whose messages go to the standalone stream.
 func (s *Session) file(c *Call) error {
 	c.mu.Lock()
 	c.kept.journal = s.streams.number()
 	c.note(c.kept.journal)
 	c.mu.Unlock()
-	s.log.flush()
-	<-c.kept.stored
-	err := c.kept.failed
+	s.flushAside()
+	err := c.recorded()
 	if err == nil && s.moved.Load() {
 		err = ErrMoved
 	}

@@ -173,7 +173,11 @@ func (s *Session) start(c *Call, msgs []jsonrpc.Message, light bool) error {
 	if light {
 		return nil
 	}
-	c.Promote()
+	if c.kept == nil {
+		c.Promote()
+	} else {
+		s.record(c)
+	}
 	if c.kept != nil && c.Number() == 0 { // it has ended before it began
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -183,15 +187,12 @@ func (s *Session) start(c *Call, msgs []jsonrpc.Message, light bool) error {
 		return nil // its client has cancelled it
 	}
 	if c.kept != nil {
-		<-c.kept.stored // before it runs
-		switch {
-		case s.moved.Load():
+		err = c.recorded() // before it runs
+		if s.moved.Load() {
 			return ErrMoved
-		case c.kept.failed != nil:
-			err = c.kept.failed
 		}
 	}
-	if c.Number() != 0 && c.isOver() { // the note or the policy could not be stored
+	if err != nil || c.Number() != 0 && c.isOver() { // the note or the policy could not be stored
 		for i := range msgs {
 			if msgs[i].Kind == jsonrpc.Request {
 				s.fail(c, msgs[i].ID, jsonrpc.Errorf(jsonrpc.CodeServer, "not delivered"))
