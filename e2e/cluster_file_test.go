@@ -158,6 +158,8 @@ func (p *pipe) say(line string) {
 // hear reads on to a line with a text in it.
 func (p *pipe) hear(text string) string {
 	p.t.Helper()
+	late := time.AfterFunc(20*time.Second, func() { _ = p.cmd.Process.Kill() })
+	defer late.Stop()
 	for p.lines.Scan() {
 		if strings.Contains(p.lines.Text(), text) {
 			return p.lines.Text()

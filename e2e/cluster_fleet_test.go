@@ -171,7 +171,10 @@ func (n *node) start(listen string) error {
 		n.exit = err
 		n.mu.Unlock()
 	}()
-	if !<-greeted {
+	late := time.AfterFunc(time.Minute, func() { _ = cmd.Process.Kill() })
+	ok := <-greeted
+	late.Stop()
+	if !ok {
 		<-ended
 		return fmt.Errorf("node %s did not say where it serves: %s", n.name, n.log.String())
 	}

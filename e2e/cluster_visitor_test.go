@@ -48,7 +48,18 @@ func (f *fleet) visitor(transport mcp.Transport) *visitor {
 		f.t.Fatal(err)
 	}
 	v.ClientSession = session
-	f.t.Cleanup(func() { _ = session.Close() })
+	f.t.Cleanup(func() {
+		closed := make(chan struct{})
+		go func() {
+			defer close(closed)
+			_ = session.Close() // its node may be gone
+		}()
+		select {
+		case <-closed:
+		case <-time.After(30 * time.Second):
+			f.t.Error("a client that is closed does not end")
+		}
+	})
 	return v
 }
 
