@@ -564,3 +564,15 @@ func TestBeginUnavailable(t *testing.T) {
 		})
 	}
 }
+
+// TestNewUnavailable begins a session while the store is away.
+func TestNewUnavailable(t *testing.T) {
+	t.Parallel()
+	f := newShelf()
+	a := f.add(t, "a", safeTools())
+	a.kill()
+	if _, err := a.New(newRequest(), "", false); !errors.Is(err, stream.ErrUnavailable) {
+		t.Errorf("got %v", err)
+	}
+	eventually(t, "nothing to be left", func() bool { return a.Sessions() == 0 })
+}

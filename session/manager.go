@@ -151,6 +151,13 @@ func (m *Manager) New(r *http.Request, principal string, single bool) (*Session,
 	ctx, stop := context.WithTimeout(r.Context(), asks)
 	lease, err := m.store.Create(ctx, s.key, record)
 	stop()
+	if err != nil && unavailable(err) && m.enter() {
+		go func() { // it may be there all the same; that takes as long again
+			defer m.work.Done()
+			m.end(s, err)
+		}()
+		return nil, fmt.Errorf("session not begun: %w", err)
+	}
 	if err == nil {
 		s.mu.Lock()
 		s.lease = lease
@@ -315,7 +322,11 @@ func (m *Manager) forget(s *Session) {
 			return
 		}
 	}
-	ctx, stop := context.WithTimeout(m.ctx, patience)
+	most := patience
+	if m.shared != nil && s.leased().Epoch == 0 {
+		most = asks // nobody knows it
+	}
+	ctx, stop := context.WithTimeout(m.ctx, most)
 	defer stop()
 	s.dropped.Store(true)
 	if err := m.store.Delete(ctx, s.key); err != nil {
