@@ -20,6 +20,7 @@ func newDemo() *mcp.Server {
 	mcp.AddTool(server, &mcp.Tool{
 		Name:        "count",
 		Description: "Counts to a number, with a progress notification for each step, and returns the total.",
+		Annotations: &mcp.ToolAnnotations{ReadOnlyHint: true},
 	}, count)
 	mcp.AddTool(server, &mcp.Tool{
 		Name:        "ask",

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -127,8 +128,17 @@ type serverLog struct {
 func (s *serverLog) Noticef(format string, v ...any) { s.log.Debug(line(format, v)) }
 func (s *serverLog) Debugf(format string, v ...any)  { s.log.Debug(line(format, v)) }
 func (s *serverLog) Tracef(format string, v ...any)  { s.log.Debug(line(format, v)) }
-func (s *serverLog) Warnf(format string, v ...any)   { s.log.Warn(line(format, v)) }
 func (s *serverLog) Errorf(format string, v ...any)  { s.log.Warn(line(format, v)) }
+
+// Warnf takes what may be worth a look. After a SIGKILL the file store says how it
+// puts itself in order, which is as it should be.
+func (s *serverLog) Warnf(format string, v ...any) {
+	if strings.HasPrefix(format, "Filestore ") && (strings.Contains(format, "outdated") || strings.Contains(format, "Recovering")) {
+		s.log.Debug(line(format, v))
+		return
+	}
+	s.log.Warn(line(format, v))
+}
 
 func (s *serverLog) Fatalf(format string, v ...any) {
 	text := fmt.Sprintf(format, v...)
