@@ -93,6 +93,8 @@ func (d *duplex) takeUp(text []byte) (_ []byte, more bool) {
 		}
 		answers, done, number := a.call.Answers()
 		switch {
+		case d.returns && a.call.Again():
+			// The connection ends, and its client asks again where the session is.
 		case number != 0:
 			if err := d.follow(a.call, a.src.about); err != nil {
 				text = d.refuse(text, a.src.about.ids, err)

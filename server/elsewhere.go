@@ -55,7 +55,7 @@ func (h *Handler) chase(w http.ResponseWriter, r *http.Request, e errand, s *ses
 			}
 		}
 		if !errors.Is(err, errAnswered) {
-			h.fail(w, err)
+			h.failErrand(w, err, &e)
 		}
 		return
 	}

@@ -25,7 +25,11 @@ func errf(code int, format string, args ...any) *jsonrpc.Error {
 // reject answers a request with an HTTP status and a JSON-RPC error that has no
 // id: it is about the HTTP request.
 func (h *Handler) reject(w http.ResponseWriter, status int, e *jsonrpc.Error) {
-	body := jsonrpc.AppendError(nil, nil, e)
+	h.rejectAs(w, status, jsonrpc.AppendError(nil, nil, e))
+}
+
+// rejectAs answers a request with an HTTP status and JSON-RPC errors.
+func (h *Handler) rejectAs(w http.ResponseWriter, status int, body []byte) {
 	head := w.Header()
 	head["Content-Type"] = typeJSON
 	head.Set("Content-Length", strconv.Itoa(len(body)))
@@ -40,6 +44,23 @@ func (h *Handler) fail(w http.ResponseWriter, err error) {
 		w.Header().Set("Retry-After", "1")
 	}
 	h.reject(w, status, e)
+}
+
+// failErrand is fail for a request that was sent on: who can't know what became of
+// its requests is told so of each.
+func (h *Handler) failErrand(w http.ResponseWriter, err error, e *errand) {
+	if !errors.Is(err, errUnknown) || !e.asks() {
+		h.fail(w, err)
+		return
+	}
+	status, says := h.explain(err)
+	var answers [][]byte
+	for i := range e.msgs {
+		if e.msgs[i].Kind == jsonrpc.Request {
+			answers = append(answers, jsonrpc.AppendError(nil, e.msgs[i].ID, says))
+		}
+	}
+	h.rejectAs(w, status, appendAnswers(nil, answers, e.batch))
 }
 
 // explain returns what an error of the floors below means: in HTTP, and to

@@ -2,6 +2,7 @@ package server_test
 
 import (
 	"context"
+	"net/http"
 	"runtime"
 	"strings"
 	"sync"
@@ -48,8 +49,9 @@ func TestExpiry(t *testing.T) {
 // TestChurn is failure 12: sessions are opened, used once and left. Goroutines
 // and what is kept return to where they were.
 func TestChurn(t *testing.T) {
+	const ttl = 2 * time.Second
 	n := newNode(t, config{
-		session: session.Options{TTL: 2 * time.Second}, // a busy machine takes its time to use one
+		session: session.Options{TTL: ttl},
 		memory:  memory.Options{Keep: 50 * time.Millisecond},
 	})
 	before := runtime.NumGoroutine()
@@ -59,8 +61,13 @@ func TestChurn(t *testing.T) {
 		go func() {
 			defer wg.Done()
 			for range 100 {
+				began := time.Now()
 				p := n.connect("2025-11-25", nil)
-				if r := p.post(call("steps", `{"n":1}`)); r.status != 200 {
+				r := p.post(call("steps", `{"n":1}`))
+				if r.status == http.StatusNotFound && time.Since(began) >= ttl {
+					continue // a busy machine took longer to use the session than it lives
+				}
+				if r.status != 200 {
 					t.Errorf("got %d %s", r.status, r.body)
 					return
 				}

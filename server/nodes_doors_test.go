@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,6 +13,9 @@ import (
 	"time"
 
 	"github.com/coder/websocket"
+
+	"holdfast/jsonrpc"
+	"holdfast/server"
 )
 
 // TestPairAnyNode is a conversation over the pair of doors of 2024-11-05 at nodes
@@ -296,6 +300,54 @@ func TestPrincipalBytes(t *testing.T) {
 			if r := p.post(callAs("7", "echo", `{"text":"x"}`)); r.status != want {
 				t.Errorf("as %q at node %d: %d %s", who, i, r.status, r.body)
 			}
+		}
+	}
+}
+
+// TestUnknownByID loses the node that a request was sent on to, and the engine too.
+// The client is told which of its requests it is that nobody knows the outcome of.
+func TestUnknownByID(t *testing.T) {
+	t.Parallel()
+	c := config{}
+	c.server.Response = server.ResponseJSON
+	f := newFarm(t, 2, c)
+	p := f.nodes[0].connect("2025-11-25", nil)
+	w := p.at(f.nodes[1]).open("POST", "/mcp", callAs(`"mine"`, "steps", `{"key":"k","n":1,"pause":20000}`))
+	eventually(t, "the call to run", func() bool { return f.runs("k") > 0 })
+	f.nodes[1].handle.Cut(true)
+	f.nodes[0].kill()
+	r := w.all()
+	if r.status != http.StatusBadGateway || !strings.Contains(string(r.body), `"id":"mine"`) || !strings.Contains(string(r.body), "outcome unknown") {
+		t.Errorf("%d %s", r.status, r.body)
+	}
+}
+
+// TestSocketMakesAgain has the session of a WebSocket leave while a light call is in
+// flight that may be made again. The connection ends without a word of that call:
+// its client asks again where the session is.
+func TestSocketMakesAgain(t *testing.T) {
+	t.Parallel()
+	c := config{}
+	c.server.UpgradeAfter = time.Minute
+	f := newFarm(t, 1, c)
+	p := f.nodes[0].connect("2025-11-25", nil)
+	p.post(`{"jsonrpc":"2.0","id":"l","method":"tools/list"}`)
+	s, _, err := f.nodes[0].dialSocket(0, "Mcp-Session-Id: "+p.id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.say(callAs("1", "safe_steps", `{"key":"k","n":0,"pause":3000}`))
+	eventually(t, "the call to run", func() bool { return f.runs("k") > 0 })
+	ctx, stop := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer stop()
+	_ = f.nodes[0].sessions.HandOver(ctx)
+	for {
+		m, err := s.next()
+		if err != nil {
+			break
+		}
+		if m.Kind == jsonrpc.Response {
+			t.Errorf("the client hears %s", m.Raw)
 		}
 	}
 }

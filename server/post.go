@@ -252,7 +252,7 @@ func (h *Handler) begin(w http.ResponseWriter, r *http.Request, single bool, e e
 		_, err = h.reach(w, r, e)
 	}
 	if err != nil && !errors.Is(err, errAnswered) {
-		h.fail(w, err)
+		h.failErrand(w, err, &e)
 	}
 	return s
 }
