@@ -72,7 +72,7 @@ var guests = map[string][]string{
 	"github.com/spf13/pflag":                 {"cmd/..."},
 	"github.com/gofrs/flock":                 {"cmd/...", "engine/jetstream"},
 	"github.com/schollz/progressbar/v3":      {"cmd/..."},
-	"golang.org/x/term":                      {"cmd/..."},
+	"golang.org/x/term":                      {"cmd/...", "examples/..."},
 }
 
 // pure packages take bytes and values: no clock, network, files or logger.

@@ -15,7 +15,10 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"syscall"
 	"time"
+
+	"golang.org/x/term"
 
 	"holdfast/engine/jetstream/natstest"
 )
@@ -36,7 +39,11 @@ func main() {
 	flag.DurationVar(&s.killEvery, "kill-every", time.Second, "how often a node is killed; 0: never")
 	flag.StringVar(&s.engine, "engine", "jetstream", "`where` calls are kept: jetstream, redis (a redis-server that is installed), or the URL of an engine")
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	if flag.NArg() > 0 || s.clients < 1 || s.duration < 0 || s.killEvery < 0 {
+		fmt.Fprintln(os.Stderr, "want nothing but flags, at least one client, and no time below 0: see -help")
+		os.Exit(2)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	sum, err := run(ctx, os.Stdout, s)
 	stop()
 	if err != nil {
@@ -95,7 +102,12 @@ func run(ctx context.Context, out io.Writer, s settings) (*score, error) {
 		defer stop()
 	}
 	finished := callers(limited, front.url+"/mcp", s.clients, sum)
-	ticks := time.NewTicker(200 * time.Millisecond)
+	often, line := 200*time.Millisecond, "\r%4.0f s  %s "
+	if f, ok := out.(*os.File); !ok || !term.IsTerminal(int(f.Fd())) {
+		often, line = 5*time.Second, "%4.0f s  %s\n"
+	}
+	show, ticks := time.NewTicker(often), time.NewTicker(200*time.Millisecond)
+	defer show.Stop()
 	defer ticks.Stop()
 	begun, killed := time.Now(), time.Now()
 	for {
@@ -104,6 +116,8 @@ func run(ctx context.Context, out io.Writer, s settings) (*score, error) {
 			fmt.Fprintln(out)
 			sum.judge()
 			return sum, err
+		case <-show.C:
+			fmt.Fprintf(out, line, time.Since(begun).Seconds(), sum.line())
 		case <-ticks.C:
 		}
 		if s.killEvery > 0 && time.Since(killed) >= s.killEvery && limited.Err() == nil {
@@ -113,6 +127,5 @@ func run(ctx context.Context, out io.Writer, s settings) (*score, error) {
 			}
 			sum.killed()
 		}
-		fmt.Fprintf(out, "\r%4.0f s  %s ", time.Since(begun).Seconds(), sum.line())
 	}
 }
