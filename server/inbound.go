@@ -226,7 +226,9 @@ func (d *duplex) call(msgs []jsonrpc.Message, batch bool) {
 	began := time.Now()
 	call.Deliver(d.values, msgs, d.header)
 	if answers, done, _ := call.Answers(); done {
-		if len(answers) > 0 { // else it was cancelled
+		switch {
+		case d.returns && call.Again(): // its client asks again where the session is
+		case len(answers) > 0: // else it was cancelled
 			d.say(appendAnswers(nil, answers, batch))
 		}
 		return
