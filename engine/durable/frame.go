@@ -131,7 +131,7 @@ func parseFrame(b []byte, yield func(item)) (head, error) {
 
 func parseItem(d *decoder, epoch uint64) item {
 	x := item{flags: d.byte()}
-	if x.flags&^itemFlags != 0 {
+	if x.flags&^itemFlags != 0 || x.flags&(itemNote|itemLast) == itemNote|itemLast {
 		d.bad = true
 	}
 	x.Number = d.number()
