@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -74,6 +75,10 @@ func start(ctx context.Context, only string) (all []engine, stop func(), err err
 	return all, stop, nil
 }
 
+// inFlight is JetStream's code for a message that was refused because another check of
+// its subject was under way.
+const inFlight = 10164
+
 // bareJetStream appends with nats.go alone, each message after the last of its
 // subject.
 func bareJetStream(ctx context.Context, url string, replicas int) (func(context.Context, int) (func([]byte) error, error), func(), error) {
@@ -106,11 +111,18 @@ func bareJetStream(ctx context.Context, url string, replicas int) (func(context.
 		subject := fmt.Sprintf("bare.%d.%d", round, session)
 		last := uint64(0)
 		return func(data []byte) error {
-			ack, err := js.PublishMsg(ctx, &nats.Msg{Subject: subject, Data: data}, jetstream.WithExpectLastSequencePerSubject(last))
-			if err == nil {
-				last = ack.Sequence
+			for {
+				ack, err := js.PublishMsg(ctx, &nats.Msg{Subject: subject, Data: data}, jetstream.WithExpectLastSequencePerSubject(last))
+				var api *jetstream.APIError
+				if errors.As(err, &api) && api.ErrorCode == inFlight {
+					time.Sleep(time.Millisecond) // as Holdfast does
+					continue
+				}
+				if err == nil {
+					last = ack.Sequence
+				}
+				return err
 			}
-			return err
 		}, nil
 	}, nc.Close, nil
 }
