@@ -123,18 +123,8 @@ func (s *Session) BeginKeyed(key string, body []byte, msgs []jsonrpc.Message) (*
 				return nil, nil, err
 			}
 			c := &Call{s: s, record: &record{key: &id, sum: sum}}
-			err := s.start(c, msgs, false)
-			number := c.Number()
-			if err == nil && number == 0 { // the session ended just now, and the call with it
-				err = ErrNotFound
-			}
-			if err != nil {
-				s.unclaim(id, sum)
-				m.keys.free(id)
+			if err := s.startUnder(id, c, msgs, false); err != nil {
 				return nil, nil, err
-			}
-			if m.keys.settle(id, number) {
-				m.sweepKeys()
 			}
 			return c, nil, nil
 		}
@@ -161,6 +151,30 @@ func (s *Session) BeginKeyed(key string, body []byte, msgs []jsonrpc.Message) (*
 		m.keys.bury(id, time.Now())
 		return nil, nil, ErrGone
 	}
+}
+
+// startUnder begins the call of a claimed key, or gives the key up.
+func (s *Session) startUnder(id keyID, c *Call, msgs []jsonrpc.Message, light bool) error {
+	keys := &s.m.keys
+	err := s.start(c, msgs, light)
+	number := c.Number()
+	if s.single && c.kept != nil {
+		number = c.kept.journal
+	}
+	if err == nil && number == 0 {
+		err = ErrNotFound // the session ended just now, and the call with it
+	}
+	if err != nil {
+		if !c.record.once {
+			s.unclaim(id, c.record.sum)
+		}
+		keys.free(id)
+		return err
+	}
+	if keys.settle(id, number) {
+		s.m.sweepKeys()
+	}
+	return nil
 }
 
 // claim returns what is known of a key, or takes it for a call of s that is about

@@ -28,20 +28,8 @@ func (s *Session) BeginOnce(once string, body []byte, msgs []jsonrpc.Message) (*
 		if mine {
 			m.keys.fleeting(id)
 			c := &Call{s: s, record: &record{key: &id, sum: sum, once: true}}
-			err := s.start(c, msgs, s.single)
-			number := c.Number()
-			if s.single && c.kept != nil {
-				number = c.kept.journal
-			}
-			if err == nil && number == 0 {
-				err = ErrNotFound // the session ended just now, and the call with it
-			}
-			if err != nil {
-				m.keys.free(id)
+			if err := s.startUnder(id, c, msgs, s.single); err != nil {
 				return nil, nil, err
-			}
-			if m.keys.settle(id, number) {
-				m.sweepKeys()
 			}
 			return c, nil, nil
 		}
