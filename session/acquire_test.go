@@ -286,6 +286,55 @@ func TestTakeOverAsked(t *testing.T) {
 	}
 }
 
+// A node that has not heard yet that another has its session does not say of what the
+// client was given there that it is not known: what it is asked goes to that node.
+func TestTakeOverUnheard(t *testing.T) {
+	t.Parallel()
+	for name, ask := range map[string]func(t *testing.T, old *Manager, s *Session, call *Call, now *Session, question jsonrpc.Message) error{
+		"a later place in an older stream": func(t *testing.T, _ *Manager, s *Session, call *Call, _ *Session, _ jsonrpc.Message) error {
+			_, err := s.Read(t.Context(), call.Number(), 2, 2, make(chan struct{}, 1))
+			return err
+		},
+		"a newer stream": func(t *testing.T, _ *Manager, s *Session, _ *Call, now *Session, _ jsonrpc.Message) error {
+			_, err := s.Read(t.Context(), begin(t, now, false, request(2)).Number(), 0, 0, make(chan struct{}, 1))
+			return err
+		},
+		"an answer": func(t *testing.T, _ *Manager, s *Session, _ *Call, _ *Session, question jsonrpc.Message) error {
+			return s.Send(t.Context(), parse(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{}}`, question.ID)), nil)
+		},
+		"a token": func(t *testing.T, old *Manager, _ *Session, _ *Call, now *Session, _ jsonrpc.Message) error {
+			c := begin(t, now, false, request(2))
+			_, _, err := old.Resumable(now.token(c.Number(), []byte("2")), []byte("2"), "alice")
+			var at *Elsewhere
+			if errors.As(err, &at) && at.Owner == "b" {
+				return ErrMoved
+			}
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newShelf()
+			a, b := f.add(t, "a", safeTools()), f.add(t, "b", safeTools())
+			s, err := a.New(newRequest(), "alice", false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			begin(t, s, true, `{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"resumableRequests":{}}}}`)
+			c := begin(t, s, false, safeRequest(1))
+			taken := b.take(s)
+			eventually(t, "a backend", func() bool { return b.desk.opened() == 1 })
+			link := b.desk.last()
+			again := link.next(t, "tools/call").Call
+			link.say(again, `{"jsonrpc":"2.0","id":7,"method":"elicitation/create","params":{}}`)
+			question := parse(readSome(t, taken, c.Number(), 2)[1])
+			if err := ask(t, a.Manager, s, c, taken, question); !errors.Is(err, ErrMoved) || !s.Moved() {
+				t.Errorf("it said %v", err)
+			}
+		})
+	}
+}
+
 // Clients that come back with nothing but their session find what they may have
 // lost, and not what is known to have been read.
 func TestTakeOverLost(t *testing.T) {

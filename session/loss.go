@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -86,7 +87,7 @@ func (m *Manager) Lose(key stream.SessionKey) {
 	}
 	go func() {
 		defer m.work.Done()
-		m.verify(m.ctx, s)
+		_ = m.verify(m.ctx, s) // else it is found out with the next append
 	}()
 }
 
@@ -172,22 +173,44 @@ func (m *Manager) Verify(ctx context.Context) {
 			used = append(used, s)
 		}
 	}
-	m.each(used, atOnce, func(s *Session) { m.verify(ctx, s) })
+	m.each(used, atOnce, func(s *Session) { _ = m.verify(ctx, s) }) // else it is found out with the next append
 }
 
-// verify looks who owns a session that is here, and loses it if another does.
-func (m *Manager) verify(ctx context.Context, s *Session) {
+// confirm looks whether the session is still this node's, before its client is told
+// that something is not known which it was given in the session: a newer owner may
+// have given it, of which this node has not heard yet. The error is [ErrMoved] then,
+// or that of a store which can't tell.
+func (s *Session) confirm(ctx context.Context) error {
+	if s.m.shared == nil {
+		return nil
+	}
+	if err := s.m.verify(ctx, s); err != nil {
+		return err
+	}
+	if s.moved.Load() {
+		return ErrMoved
+	}
+	return nil
+}
+
+// verify looks who owns a session that is here, and loses it if another does. The
+// error is that of a store which can't tell.
+func (m *Manager) verify(ctx context.Context, s *Session) error {
 	ctx, stop := context.WithTimeout(ctx, asks)
 	defer stop()
 	lease := s.leased() // before: it may be new
 	at, err := m.shared.Lookup(ctx, s.key)
-	if lease.Epoch == 0 || err != nil && !errors.Is(err, stream.ErrNotFound) {
-		return
+	if err != nil && !errors.Is(err, stream.ErrNotFound) {
+		return fmt.Errorf("session not looked up: %w", err)
+	}
+	if lease.Epoch == 0 {
+		return nil
 	}
 	if err != nil || at.Owner != m.shared.Node() || at.Epoch != lease.Epoch {
 		m.logger.Warn("session was taken by another node", "session", s.Name())
 		m.lose(s, 0)
 	}
+	return nil
 }
 
 // For how many sessions the store is asked at a time, and how many are waited for,

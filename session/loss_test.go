@@ -466,7 +466,9 @@ func TestLoseLate(t *testing.T) {
 	back := a.take(s)
 	c := begin(t, back, false, request(1))
 	a.Lose(s.key) // of when b took it
-	a.verify(t.Context(), back)
+	if err := a.verify(t.Context(), back); err != nil {
+		t.Error(err)
+	}
 	if again := a.take(s); again != back {
 		t.Errorf("a lost a session that it owns, and with it a call: %q", readAll(t, again, c.Number()))
 	}

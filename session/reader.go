@@ -152,9 +152,19 @@ type Reader struct {
 // share it.
 //
 // The error is io.EOF for a finished stream of which nothing is left to read,
-// and [stream.ErrTrimmed] or [stream.ErrNotFound] where it can't be read from
-// there.
+// [stream.ErrTrimmed] or [stream.ErrNotFound] where it can't be read from there,
+// and [ErrMoved] where another node, which owns the session by now, may know more.
 func (s *Session) Read(ctx context.Context, number, epoch, seq uint64, ready chan struct{}) (*Reader, error) {
+	r, err := s.read(ctx, number, epoch, seq, ready)
+	if errors.Is(err, stream.ErrTrimmed) || errors.Is(err, stream.ErrNotFound) {
+		if moved := s.confirm(ctx); moved != nil {
+			return nil, moved
+		}
+	}
+	return r, err
+}
+
+func (s *Session) read(ctx context.Context, number, epoch, seq uint64, ready chan struct{}) (*Reader, error) {
 	r := &Reader{
 		s:      s,
 		cursor: stream.Cursor{Stream: stream.ID{Session: s.key, Number: number}, Epoch: epoch, Seq: seq},

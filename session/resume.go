@@ -268,21 +268,27 @@ func (m *Manager) Resumable(token string, id []byte, principal string) (*Session
 	if !ok {
 		return nil, 0, ErrBadToken
 	}
-	s, err := m.named(name, principal, func(secret string) bool {
-		return isSealed(secret, mark, tokenSeal, number, id)
-	})
-	if errors.Is(err, ErrNotFound) {
-		return nil, 0, ErrBadToken
+	for {
+		s, err := m.named(name, principal, func(secret string) bool {
+			return isSealed(secret, mark, tokenSeal, number, id)
+		})
+		if errors.Is(err, ErrNotFound) {
+			return nil, 0, ErrBadToken
+		}
+		if err != nil {
+			return nil, 0, err
+		}
+		if c := s.resumed(number); c != nil && m.keeper(s.key, number) != nil {
+			c.heardOf()
+			return s, number, nil
+		}
+		switch err := s.confirm(m.ctx); {
+		case err == nil:
+			return nil, 0, ErrBadToken
+		case !errors.Is(err, ErrMoved): // else it is looked for where it is by now
+			return nil, 0, err
+		}
 	}
-	if err != nil {
-		return nil, 0, err
-	}
-	c := s.resumed(number)
-	if c == nil || m.keeper(s.key, number) == nil {
-		return nil, 0, ErrBadToken
-	}
-	c.heardOf()
-	return s, number, nil
 }
 
 // RequestStatus returns the status of a request whose stream [Manager.Resumable]

@@ -242,7 +242,8 @@ func (s *Session) Send(ctx context.Context, m jsonrpc.Message, header http.Heade
 }
 
 // answer hands the client's answer to the backend that asked. An answer that
-// nobody waits for is dropped: it may be a second one.
+// nobody waits for is dropped: it may be a second one. But one to what was asked
+// under a newer lease is for the node that has that.
 func (s *Session) answer(ctx context.Context, m jsonrpc.Message, header http.Header) error {
 	id, ok := s.parseAskedID(m.ID)
 	if !ok {
@@ -252,7 +253,11 @@ func (s *Session) answer(ctx context.Context, m jsonrpc.Message, header http.Hea
 	a, ok := s.asked[id]
 	delete(s.asked, id)
 	current := ok && s.link == a.link && a.link.conn != nil
+	newer := uint64(id>>32) >= s.lease.Epoch
 	s.mu.Unlock()
+	if !ok && newer {
+		return s.confirm(ctx)
+	}
 	if !ok {
 		return nil
 	}
