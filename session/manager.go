@@ -369,12 +369,13 @@ func (m *Manager) expire() {
 				}
 			}
 			m.each(due, atOnce, func(s *Session) {
-				if !s.idle(now, m.opts.TTL) {
+				switch { // looked at again: it may have waited for others
+				case s.idle(now, m.opts.TTL):
+					m.logger.Debug("session expired", "session", s.Name())
+					m.end(s, errors.New("it was idle for too long"))
+				case m.shared != nil && s.due(now):
 					m.renew(s, now)
-					return
 				}
-				m.logger.Debug("session expired", "session", s.Name())
-				m.end(s, errors.New("it was idle for too long"))
 			})
 		}
 	}

@@ -194,6 +194,48 @@ func TestIdle(t *testing.T) {
 	})
 }
 
+// slowDelete is a store whose deletes wait.
+type slowDelete struct {
+	stream.Store
+	gate chan struct{}
+}
+
+func (d slowDelete) Delete(ctx context.Context, key stream.SessionKey) error {
+	<-d.gate
+	return d.Store.Delete(ctx, key)
+}
+
+// A client that comes back while its session waits to be ended for having been idle,
+// as many others are ended first, keeps it.
+func TestIdleNoMore(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		gate := make(chan struct{})
+		h := newHouse(t, Options{TTL: time.Minute}, func(s stream.Store) stream.Store { return slowDelete{s, gate} })
+		defer h.close()
+		var all []*Session
+		for range 2 * atOnce {
+			all = append(all, h.open(""))
+		}
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		ended := 0
+		for _, s := range all {
+			if s.Touch(); s.isClosed() {
+				ended++
+			}
+		}
+		if ended != atOnce {
+			t.Fatalf("%d sessions are being ended, want %d", ended, atOnce)
+		}
+		close(gate)
+		synctest.Wait()
+		if n := h.Sessions(); n != atOnce {
+			t.Errorf("%d sessions are left, want %d", n, atOnce)
+		}
+	})
+}
+
 // A session whose backend takes long to open is not idle.
 func TestSlowBackend(t *testing.T) {
 	t.Parallel()
