@@ -17,26 +17,27 @@ import (
 // TestResponseForms is which requests are answered with JSON and which with a
 // stream.
 func TestResponseForms(t *testing.T) {
-	const slow = 100 // milliseconds, longer than UpgradeAfter
+	const soon = 20 * time.Millisecond
 	for _, tc := range []struct {
-		mode server.Response
-		name string
-		args string
-		want string
+		mode    server.Response
+		upgrade time.Duration // 0: not while this test runs
+		name    string
+		args    string
+		want    string
 	}{
-		{server.ResponseAuto, "echo", `{"text":"a"}`, "application/json"}, // readOnlyHint
-		{server.ResponseAuto, "safe_steps", `{"n":0}`, "application/json"},
-		{server.ResponseAuto, "steps", `{"n":0}`, "text/event-stream"}, // not safe to ask again
-		{server.ResponseAuto, "safe_steps", `{"n":1}`, "text/event-stream"},
-		{server.ResponseAuto, "safe_steps", fmt.Sprintf(`{"n":0,"pause":%d}`, slow), "text/event-stream"},
-		{server.ResponseJSON, "steps", `{"n":0}`, "application/json"},
-		{server.ResponseJSON, "steps", fmt.Sprintf(`{"n":0,"pause":%d}`, slow), "application/json"},
-		{server.ResponseJSON, "steps", `{"n":1}`, "text/event-stream"},
-		{server.ResponseSSE, "echo", `{"text":"a"}`, "text/event-stream"},
+		{server.ResponseAuto, 0, "echo", `{"text":"a"}`, "application/json"}, // readOnlyHint
+		{server.ResponseAuto, 0, "safe_steps", `{"n":0}`, "application/json"},
+		{server.ResponseAuto, 0, "steps", `{"n":0}`, "text/event-stream"}, // not safe to ask again
+		{server.ResponseAuto, 0, "safe_steps", `{"n":1}`, "text/event-stream"},
+		{server.ResponseAuto, soon, "safe_steps", `{"n":0,"pause":500}`, "text/event-stream"},
+		{server.ResponseJSON, 0, "steps", `{"n":0}`, "application/json"},
+		{server.ResponseJSON, soon, "steps", `{"n":0,"pause":500}`, "application/json"},
+		{server.ResponseJSON, 0, "steps", `{"n":1}`, "text/event-stream"},
+		{server.ResponseSSE, 0, "echo", `{"text":"a"}`, "text/event-stream"},
 	} {
 		t.Run(fmt.Sprintf("%d/%s/%s", tc.mode, tc.name, tc.args), func(t *testing.T) {
 			t.Parallel()
-			n := newNode(t, config{server: server.Options{Response: tc.mode, UpgradeAfter: 20 * time.Millisecond}})
+			n := newNode(t, config{server: server.Options{Response: tc.mode, UpgradeAfter: tc.upgrade}})
 			p := n.connect("2025-11-25", nil)
 			r := p.post(call(tc.name, tc.args))
 			if got := r.header.Get("Content-Type"); r.status != 200 || got != tc.want {
@@ -161,10 +162,10 @@ func TestMultiTurn(t *testing.T) {
 // tool, and the client polls.
 func TestDisconnect(t *testing.T) {
 	t.Run("age", func(t *testing.T) {
-		n := newNode(t, config{server: server.Options{DisconnectAfter: 30 * time.Millisecond, Retry: 5 * time.Millisecond}})
+		n := newNode(t, config{server: server.Options{DisconnectAfter: 50 * time.Millisecond, Retry: 5 * time.Millisecond}})
 		p := n.connect("2025-11-25", nil)
 		f := &follower{p: p, seen: map[string]bool{}}
-		w := p.open("POST", "/mcp", call("steps", `{"n":10,"pause":10}`))
+		w := p.open("POST", "/mcp", call("steps", `{"n":10,"pause":50}`))
 		turns := 0
 		for ; !f.done; turns++ {
 			r := w.all()
@@ -247,10 +248,10 @@ func TestBatch(t *testing.T) {
 // GET stream, through an http.Server whose timeouts are shorter than the call.
 func TestKeepAlive(t *testing.T) {
 	n := newNode(t, config{
-		server: server.Options{KeepAlive: 10 * time.Millisecond},
+		server: server.Options{KeepAlive: 50 * time.Millisecond},
 		http: func(s *http.Server) {
-			s.WriteTimeout = 50 * time.Millisecond
-			s.ReadTimeout = 50 * time.Millisecond
+			s.WriteTimeout = 500 * time.Millisecond
+			s.ReadTimeout = 500 * time.Millisecond
 		},
 	})
 	p := n.connect("2025-06-18", nil)

@@ -95,7 +95,7 @@ func TestDrainHandsOver(t *testing.T) {
 // elsewhere, and of the others it is said that nobody knows.
 func TestDrainCuts(t *testing.T) {
 	t.Parallel()
-	f := newFarm(t, 2, config{})
+	f := newFarm(t, 2, config{server: server.Options{UpgradeAfter: 50 * time.Millisecond}})
 	p := f.nodes[0].connect("2025-11-25", nil)
 	p.post(`{"jsonrpc":"2.0","id":"l","method":"tools/list"}`)
 	at := p.at(f.nodes[1])
@@ -124,7 +124,7 @@ func TestDrainAlone(t *testing.T) {
 	f := newFarm(t, 1, config{})
 	p := f.nodes[0].connect("2025-11-25", nil)
 	first := p.post(call("steps", `{"key":"k","n":2}`)).events()
-	if err := f.nodes[0].drain(5 * time.Second); err != nil {
+	if err := f.nodes[0].drain(10 * time.Second); err != nil {
 		t.Fatal(err)
 	}
 	for what, body := range map[string]string{"session": call("echo", `{}`), "new": `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{}}}`} {

@@ -31,7 +31,7 @@ func TestDuplexCalls(t *testing.T) {
 }
 
 func duplexCalls(t *testing.T, open door, mode server.Response) {
-	n := newNode(t, config{server: server.Options{Response: mode}})
+	n := newNode(t, config{server: server.Options{Response: mode, UpgradeAfter: 50 * time.Millisecond}})
 	c := open(n, 0)
 	c.begin("2025-11-25", "")
 	c.say(`{"jsonrpc":"2.0","id":1,"method":"ping"}`)
@@ -47,8 +47,8 @@ func duplexCalls(t *testing.T, open door, mode server.Response) {
 	}
 	c.hears(`"id":4`, "done")
 
-	c.say(callAs("5", "safe_steps", `{"n":0,"pause":200}`)) // light, and promoted
-	c.say(callAs("6", "safe_steps", `{"n":2}`))             // light until it speaks
+	c.say(callAs("5", "safe_steps", `{"n":0,"pause":1000}`)) // light, and promoted
+	c.say(callAs("6", "safe_steps", `{"n":2}`))              // light until it speaks
 	c.hears("notifications/progress", `"progress":1,`)
 	c.hears("notifications/progress", `"progress":2,`)
 	c.hears(`"id":6`, "done")
@@ -125,13 +125,13 @@ func TestDuplexCancelled(t *testing.T) {
 		c := open(n, 0)
 		c.begin("2025-11-25", "")
 		for i, tool := range []string{"steps", "safe_steps"} {
-			c.say(callAs(fmt.Sprint(i), tool, `{"n":0,"pause":100}`),
+			c.say(callAs(fmt.Sprint(i), tool, `{"n":0,"pause":1000}`),
 				fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%d}}`, i))
 		}
 		eventually(t, "the calls to end", func() bool { return n.sessions.Calls() == 0 })
 		c.say(`{"jsonrpc":"2.0","id":9,"method":"ping"}`)
 		c.hears(`"id":9`)
-		pass(t, 200*time.Millisecond)
+		pass(t, 1200*time.Millisecond)
 		c.say(`{"jsonrpc":"2.0","id":10,"method":"ping"}`)
 		c.hears(`"id":10`)
 	})
@@ -335,7 +335,7 @@ func outcome(f func() error) chan error {
 // what it missed.
 func TestDuplexSlow(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, config{server: server.Options{WriteTimeout: 500 * time.Millisecond}})
+	n := newNode(t, config{server: server.Options{WriteTimeout: 2 * time.Second}})
 	const steps = 140 // more than the system takes off our hands, and less than a stream keeps
 	c := socketDoor(n, 0)
 	c.begin("2025-11-25", "")
@@ -373,7 +373,7 @@ func TestDuplexDrain(t *testing.T) {
 		held := n.release(1)
 		light.say(callAs("1", "echo", `{}`)) // for the tools to be known
 		light.hears(`"id":1`)
-		light.say(callAs("2", "safe_steps", `{"n":0,"pause":100}`))
+		light.say(callAs("2", "safe_steps", `{"n":0,"pause":2000}`))
 		eventually(t, "the calls to begin", func() bool { return n.sessions.Calls() == 2 })
 		drained := make(chan error)
 		go func() { drained <- n.Drain(context.Background()) }()

@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"cmp"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -65,6 +66,7 @@ func (f *farm) start(c config) *farmNode {
 	if c.server.Logger == nil {
 		c.server.Logger = logger
 	}
+	c.server.UpgradeAfter = cmp.Or(c.server.UpgradeAfter, unhurried)
 	c.session.Logger = c.server.Logger
 	n := &farmNode{
 		node:   &node{t: f.t, script: &script{runs: map[string]int{}}, store: memory.New(memory.Options{})},

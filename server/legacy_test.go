@@ -153,8 +153,8 @@ func TestPairCut(t *testing.T) {
 	var wg sync.WaitGroup
 	slots := make(chan struct{}, 32)
 	stride := 3 // and each way to cut begins at another byte
-	if testing.Short() {
-		stride = 51
+	if !inFull {
+		stride = 21
 	}
 	for i, how := range []cut{fin, rst, ghost} {
 		var end atomic.Bool
@@ -185,7 +185,7 @@ func TestPairCut(t *testing.T) {
 func (n *node) cutPair(key string, at int, how cut, pause int) (all bool, err error) {
 	p := &peer{n: n}
 	w := p.open("GET", "/sse", "")
-	_ = w.c.SetReadDeadline(time.Now().Add(20 * time.Second))
+	_ = w.c.SetReadDeadline(time.Now().Add(time.Minute))
 	var raw bytes.Buffer
 	c := &pair{p: p}
 	read := func(most int, until string) {
@@ -386,8 +386,8 @@ func TestPairBadInput(t *testing.T) {
 func TestPairEnds(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{
-		server:  server.Options{KeepAlive: 20 * time.Millisecond},
-		session: session.Options{TTL: 60 * time.Millisecond},
+		server:  server.Options{KeepAlive: 200 * time.Millisecond},
+		session: session.Options{TTL: 700 * time.Millisecond},
 	})
 	c := n.pair(nil)
 	c.initialize()

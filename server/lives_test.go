@@ -17,7 +17,8 @@ import (
 // TestExpiry ends sessions that are idle, and none that has a reader or a call in
 // flight.
 func TestExpiry(t *testing.T) {
-	n := newNode(t, config{session: session.Options{TTL: 150 * time.Millisecond}})
+	t.Parallel()
+	n := newNode(t, config{session: session.Options{TTL: 2 * time.Second}})
 	idle, reading, calling := n.connect("2025-11-25", nil), n.connect("2025-11-25", nil), n.connect("2025-11-25", nil)
 	get := reading.open("GET", "/mcp", "")
 	get.head()
@@ -33,8 +34,7 @@ func TestExpiry(t *testing.T) {
 		t.Errorf("an expired session answers %d", r.status)
 	}
 	// The others outlive it by far.
-	end := time.Now().Add(600 * time.Millisecond)
-	eventually(t, "the time to pass", func() bool { return time.Now().After(end) })
+	pass(t, 3*time.Second)
 	if n.sessions.Sessions() != 2 {
 		t.Fatal("a busy session was counted as idle")
 	}
@@ -178,7 +178,7 @@ func TestDrainContinued(t *testing.T) {
 		t.Errorf("got %s", ev.Data)
 	}
 	eventually(t, "the call to be let go of", func() bool { return n.sessions.Readers() == 1 })
-	ctx, stop := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
 	defer stop()
 	if err := n.Drain(ctx); err != nil {
 		t.Error(err)

@@ -3,7 +3,9 @@ package server_test
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -11,6 +13,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -28,7 +31,18 @@ import (
 	"holdfast/stream"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// inFull is whether what takes long is tested in full, as where CI is set: elsewhere
+// the same is done at fewer places.
+var inFull = os.Getenv("CI") != ""
+
+func TestMain(m *testing.M) {
+	// The tests wait more than they work, so more of them run at a time than usual.
+	flag.Parse()
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // node is a handler on a real socket, with a scripted server behind it.
 type node struct {
@@ -55,6 +69,7 @@ func newNode(t testing.TB, c config) *node {
 	if c.server.Logger == nil {
 		c.server.Logger = slog.New(slog.DiscardHandler)
 	}
+	c.server.UpgradeAfter = cmp.Or(c.server.UpgradeAfter, unhurried)
 	c.session.Logger = c.server.Logger
 	n := &node{t: t, script: &script{runs: map[string]int{}}, store: memory.New(c.memory)}
 	backend := c.backend
@@ -95,6 +110,10 @@ func newNode(t testing.TB, c config) *node {
 	})
 	return n
 }
+
+// unhurried is how long a light call is waited for where a test has no other wish:
+// how long it takes on a busy machine decides nothing.
+const unhurried = time.Minute
 
 // script is a server whose tools do what their arguments say.
 type script struct {
@@ -240,7 +259,7 @@ func parse(text string) jsonrpc.Message {
 // eventually waits for what no channel tells of.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(10 * time.Second); !ok(); {
+	for end := time.Now().Add(time.Minute); !ok(); {
 		if time.Now().After(end) {
 			t.Fatalf("timed out waiting for %s", what)
 		}
@@ -359,7 +378,7 @@ func (w *wire) all() reply {
 func (w *wire) head() *http.Response {
 	w.t.Helper()
 	if w.res == nil {
-		_ = w.c.SetReadDeadline(time.Now().Add(20 * time.Second))
+		_ = w.c.SetReadDeadline(time.Now().Add(time.Minute))
 		w.r = bufio.NewReader(w.c)
 		res, err := http.ReadResponse(w.r, nil)
 		if err != nil {
@@ -396,7 +415,7 @@ func (w *wire) message() sse.Event {
 // atMost reads n bytes of the answer, or all of it if it is shorter, and then
 // cuts the connection as how says.
 func (w *wire) atMost(n int, how cut) (r reply) {
-	_ = w.c.SetReadDeadline(time.Now().Add(20 * time.Second))
+	_ = w.c.SetReadDeadline(time.Now().Add(time.Minute))
 	res, err := http.ReadResponse(bufio.NewReader(io.LimitReader(w.c, int64(n))), nil)
 	if err == nil {
 		r.status, r.header = res.StatusCode, res.Header

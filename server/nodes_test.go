@@ -78,12 +78,12 @@ func TestOwnerLost(t *testing.T) {
 		runs             int
 	}{
 		{"unsafe", call("hold", `{}`), "outcome unknown", 0},
-		{"safe", call("safe_steps", `{"key":"k","n":20,"pause":50}`), "done", 2},
+		{"safe", call("safe_steps", `{"key":"k","n":8,"pause":400}`), "done", 2},
 	} {
 		for _, version := range []string{"2025-06-18", "2025-11-25"} {
 			t.Run(x.name+" "+version, func(t *testing.T) {
 				t.Parallel()
-				f := newFarm(t, 3, config{})
+				f := newFarm(t, 3, config{server: server.Options{UpgradeAfter: 50 * time.Millisecond}})
 				p := f.nodes[0].connect(version, nil)
 				p.at(f.nodes[0]).post(`{"jsonrpc":"2.0","id":"l","method":"tools/list"}`)
 				w := p.at(f.nodes[1]).open("POST", "/mcp", x.call)
@@ -168,7 +168,7 @@ func TestEngineAway(t *testing.T) {
 	if r := p.post(callAs("1", "echo", `{"text":"quick"}`)); r.status != http.StatusOK || light.status != http.StatusOK {
 		t.Errorf("light call: %d %s", r.status, r.body)
 	}
-	time.AfterFunc(300*time.Millisecond, func() { n.handle.Cut(false) })
+	time.AfterFunc(100*time.Millisecond, func() { n.handle.Cut(false) })
 	if r := p.post(callAs("2", "steps", `{"key":"k","n":1}`)); r.status != http.StatusOK || len(r.texts()) != 2 || f.runs("k") != 1 {
 		t.Errorf("stored call: %d %s, %d runs", r.status, r.body, f.runs("k"))
 	}
@@ -203,7 +203,7 @@ func TestUpgradeEngineAway(t *testing.T) {
 	for _, how := range []string{"away", "full"} {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
-			f := newFarm(t, 1, config{})
+			f := newFarm(t, 1, config{server: server.Options{UpgradeAfter: 50 * time.Millisecond}})
 			n := f.nodes[0]
 			p := n.connect("2025-11-25", nil)
 			p.post(`{"jsonrpc":"2.0","id":"l","method":"tools/list"}`)

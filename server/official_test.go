@@ -48,7 +48,7 @@ func TestOfficialOverPipes(t *testing.T) {
 				return &mcp.ElicitResult{Action: "accept"}, nil
 			},
 		})
-		ctx, stop := context.WithTimeout(t.Context(), 20*time.Second)
+		ctx, stop := context.WithTimeout(t.Context(), time.Minute)
 		cs, err := client.Connect(ctx, &mcp.IOTransport{Reader: out.r, Writer: in.w}, nil)
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)

@@ -23,10 +23,10 @@ type proxy struct {
 
 var proxies = []proxy{
 	{"cuts idle connections", func(client, server net.Conn) {
-		relay(client, server, func() { _ = server.SetReadDeadline(time.Now().Add(500 * time.Millisecond)) })
+		relay(client, server, func() { _ = server.SetReadDeadline(time.Now().Add(1500 * time.Millisecond)) })
 	}, false},
 	{"caps a connection's time", func(client, server net.Conn) {
-		_ = server.SetReadDeadline(time.Now().Add(60 * time.Millisecond))
+		_ = server.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
 		relay(client, server, func() {})
 	}, true},
 	{"holds the header until the first byte of the body", func(client, server net.Conn) {
@@ -107,11 +107,11 @@ func TestHostileProxies(t *testing.T) {
 }
 
 func hostile(t *testing.T, px proxy, version string) {
-	const silence = 700 * time.Millisecond // of the tool; longer than a connection may be idle
+	const silence = 2 * time.Second // of the tool; longer than a connection may be idle
 	opts := server.Options{Retry: 5 * time.Millisecond}
 	switch px.name {
 	case "cuts idle connections":
-		opts.KeepAlive = 20 * time.Millisecond
+		opts.KeepAlive = 50 * time.Millisecond
 	case "buffers":
 		opts.DisconnectAfter = 50 * time.Millisecond
 	}

@@ -268,7 +268,7 @@ func TestResumeRefused(t *testing.T) {
 // TestResumeKept is a call of which not all is kept any more.
 func TestResumeKept(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, config{memory: memory.Options{StreamBytes: 8 << 10, Keep: time.Second}})
+	n := newNode(t, config{memory: memory.Options{StreamBytes: 8 << 10, Keep: 3 * time.Second}})
 	p := n.able("2025-11-25", "")
 	w := p.open("POST", "/mcp", call("hold", `{}`))
 	token := w.token()
@@ -433,19 +433,18 @@ func TestCancelAway(t *testing.T) {
 // TestAway is a client that does not come back in time.
 func TestAway(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, config{session: session.Options{MaxWait: 100 * time.Millisecond}})
+	n := newNode(t, config{session: session.Options{MaxWait: 500 * time.Millisecond}})
 	p := n.able("2025-11-25", "")
 	w := p.open("POST", "/mcp", call("hold", `{}`))
 	token := w.token()
-	end := time.Now().Add(300 * time.Millisecond)
-	eventually(t, "three times as long", func() bool { return time.Now().After(end) })
+	pass(t, time.Second)
 	if n.sessions.Calls() != 1 {
 		t.Fatal("cancelled while its client was there")
 	}
 	w.atMost(0, rst)
 	eventually(t, "the call to be cancelled", func() bool { return n.sessions.Calls() == 0 })
 	texts := p.post(again(`"c"`, token)).texts()
-	if len(texts) != 1 || !strings.Contains(texts[0], "cancelled: its client was away for longer than maxWait (100ms)") {
+	if len(texts) != 1 || !strings.Contains(texts[0], "cancelled: its client was away for longer than maxWait (500ms)") {
 		t.Errorf("got %q", texts)
 	}
 }
@@ -460,7 +459,7 @@ func TestResumeCut(t *testing.T) {
 			n := newNode(t, config{server: server.Options{Retry: 20 * time.Millisecond}})
 			p := n.able("2025-11-25", "")
 			stride := 1
-			if how != fin || testing.Short() {
+			if how != fin || !inFull {
 				stride = 13
 			}
 			eachCut(1300, stride, func(at int) {

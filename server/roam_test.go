@@ -181,8 +181,8 @@ func TestDuplexCutAtEveryByte(t *testing.T) {
 	bothWays(t, func(t *testing.T, open door) {
 		const steps = 2
 		stride := 1
-		if testing.Short() {
-			stride = 17
+		if !inFull {
+			stride = 7
 		}
 		n := newNode(t, config{server: server.Options{Principal: named}})
 		var end atomic.Bool
@@ -473,7 +473,7 @@ func TestDuplexWithoutIDs(t *testing.T) {
 // because of its age or because its tool wants so (SEP-1699).
 func TestSocketLeaves(t *testing.T) {
 	t.Parallel()
-	for _, after := range []time.Duration{0, 500 * time.Millisecond} {
+	for _, after := range []time.Duration{0, 1500 * time.Millisecond} {
 		n := newNode(t, config{server: server.Options{DisconnectAfter: after, Retry: 5 * time.Millisecond}})
 		c := socketDoor(n, 0)
 		c.begin("2025-11-25", resumes)

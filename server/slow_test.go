@@ -36,7 +36,7 @@ func TestSlowAnswer(t *testing.T) {
 	t.Parallel()
 	var b busy
 	n := newNode(t, config{
-		server: server.Options{WriteTimeout: 50 * time.Millisecond, Response: server.ResponseJSON},
+		server: server.Options{WriteTimeout: 500 * time.Millisecond, Response: server.ResponseJSON},
 		http:   b.count,
 	})
 	p := n.connect("2025-06-18", nil)
@@ -53,7 +53,7 @@ func TestSlowAnswer(t *testing.T) {
 // also where the body is not wanted.
 func TestSlowBody(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, config{server: server.Options{BodyTimeout: 50 * time.Millisecond}})
+	n := newNode(t, config{server: server.Options{BodyTimeout: 500 * time.Millisecond}})
 	p := n.connect("2025-06-18", nil)
 	length := map[string]string{"Content-Length": "Content-Length: 1000"}
 	for _, target := range []string{"/mcp", n.pair(nil).endpoint} {
@@ -69,7 +69,7 @@ func TestSlowBody(t *testing.T) {
 // connection can be used again after a pause as long as that.
 func TestSlowTool(t *testing.T) {
 	t.Parallel()
-	const short = 20 * time.Millisecond
+	const short = 250 * time.Millisecond // time enough where the machine is busy
 	var b busy
 	n := newNode(t, config{
 		server: server.Options{BodyTimeout: short, WriteTimeout: short, Response: server.ResponseJSON},
@@ -80,14 +80,14 @@ func TestSlowTool(t *testing.T) {
 	w := p.open("POST", "/mcp", body)
 	for i := range 3 {
 		held := n.release(1)
-		pass(t, 3*short)
+		pass(t, 2*short)
 		held[0].Result(result(strings.Repeat("x", 10<<10)))
 		res := w.head()
 		got := make([]byte, res.ContentLength)
 		if _, err := io.ReadFull(res.Body, got); err != nil || res.Header.Get("Content-Type") != "application/json" {
 			t.Fatalf("answer %d: %d %s: %v", i, res.StatusCode, got, err)
 		}
-		pass(t, 3*short)
+		pass(t, 2*short)
 		w = &wire{t: t, c: w.c}
 		if _, err := fmt.Fprintf(w.c, "POST /mcp HTTP/1.1\r\n%sContent-Length: %d\r\n\r\n%s", p.headers(), len(body), body); err != nil {
 			t.Fatal(err)

@@ -28,7 +28,7 @@ type roamer struct {
 
 // do makes a request until a node takes it. The tries that failed may have arrived.
 func (c *roamer) do(method, body string, header ...string) (*http.Response, error) {
-	for end := time.Now().Add(15 * time.Second); ; {
+	for end := time.Now().Add(time.Minute); ; {
 		all := *c.nodes.Load()
 		n := all[rand.N(len(all))]
 		req, err := http.NewRequest(method, "http://"+n.addr+"/mcp", strings.NewReader(body))
@@ -65,7 +65,7 @@ func (c *roamer) do(method, body string, header ...string) (*http.Response, erro
 func (c *roamer) call(id, body, key string) (m jsonrpc.Message, err error) {
 	last := ""
 	seen := map[string]bool{}
-	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); {
+	for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); {
 		var res *http.Response
 		if last == "" {
 			res, err = c.do("POST", body, "Idempotency-Key", fmt.Sprintf("%q", key))
@@ -123,7 +123,7 @@ func TestNodesComeAndGo(t *testing.T) {
 	var done, unknown atomic.Int64
 	for i := range clients {
 		calls.Go(func() {
-			transport := &http.Transport{DialContext: (&net.Dialer{Timeout: time.Second}).DialContext}
+			transport := &http.Transport{DialContext: (&net.Dialer{Timeout: 5 * time.Second}).DialContext}
 			defer transport.CloseIdleConnections()
 			c := &roamer{f: f, nodes: &nodes, client: &http.Client{Transport: transport}}
 			res, err := c.do("POST", `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{}}}`)

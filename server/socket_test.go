@@ -138,7 +138,7 @@ func TestSocketBinary(t *testing.T) {
 // to no call comes once, from where the client is, or from what was told.
 func TestSocketAttached(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, config{server: server.Options{KeepAlive: 50 * time.Millisecond}})
+	n := newNode(t, config{server: server.Options{KeepAlive: 500 * time.Millisecond}})
 	c := socketDoor(n, 0)
 	c.begin("2025-11-25", "")
 	p := &peer{n: n, id: c.id, version: "2025-11-25"}
@@ -197,7 +197,7 @@ func TestSocketAttached(t *testing.T) {
 // initialize: it is let go of. Who answers pings stays.
 func TestSocketSilent(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, config{server: server.Options{KeepAlive: 50 * time.Millisecond}})
+	n := newNode(t, config{server: server.Options{KeepAlive: 500 * time.Millisecond}})
 	c := socketDoor(n, 0)
 	c.begin("2025-11-25", "")
 	heard := outcome(func() error { _, err := c.recv(); return err }) // and so answers pings
@@ -233,7 +233,7 @@ func TestSocketSilent(t *testing.T) {
 		t.Error(err)
 	}
 
-	n = newNode(t, config{server: server.Options{BodyTimeout: 500 * time.Millisecond}})
+	n = newNode(t, config{server: server.Options{BodyTimeout: 2 * time.Second}})
 	begun, c := socketDoor(n, 0), socketDoor(n, 0)
 	begun.begin("2025-11-25", "")
 	c.ended(websocket.StatusPolicyViolation, "no initialize")
@@ -257,14 +257,14 @@ func readFull(r *bufio.Reader, b []byte) (int, error) {
 // requests: they do not end a WebSocket.
 func TestSocketOutlivesTimeouts(t *testing.T) {
 	t.Parallel()
-	const short = 50 * time.Millisecond
+	const short = 400 * time.Millisecond
 	n := newNode(t, config{http: func(s *http.Server) {
 		s.ReadTimeout, s.WriteTimeout, s.IdleTimeout, s.ReadHeaderTimeout = short, short, short, short
 	}})
 	c := socketDoor(n, 0)
 	c.begin("2025-11-25", "")
 	for i := range 2 {
-		pass(t, 3*short)
+		pass(t, 2*short)
 		c.say(callAs(fmt.Sprint(i+1), "steps", `{"n":1,"pause":1}`))
 		c.hears("notifications/progress")
 		c.hears("done")
@@ -275,12 +275,12 @@ func TestSocketOutlivesTimeouts(t *testing.T) {
 // and not where its client would miss what it asked for.
 func TestSocketDisconnectAfter(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, config{server: server.Options{DisconnectAfter: 50 * time.Millisecond, Retry: 123 * time.Millisecond}})
+	n := newNode(t, config{server: server.Options{DisconnectAfter: 700 * time.Millisecond, Retry: 123 * time.Millisecond}})
 	c := socketDoor(n, 0)
 	c.begin("2025-11-25", "")
 	c.say(callAs("1", "hold", `{}`))
 	held := n.release(1)
-	pass(t, 150*time.Millisecond)
+	pass(t, 1500*time.Millisecond)
 	held[0].Result(result("late"))
 	c.hears(`"id":1`, "late")
 	c.ended(websocket.StatusGoingAway, "retry: 123")
@@ -292,7 +292,7 @@ func TestSocketDisconnectAfter(t *testing.T) {
 	in, out := pipes(t)
 	c = n.talkOver(0, in, out)
 	c.begin("2025-11-25", "")
-	pass(t, 150*time.Millisecond)
+	pass(t, 1500*time.Millisecond)
 	c.say(`{"jsonrpc":"2.0","id":2,"method":"ping"}`)
 	c.hears(`"id":2`)
 }
@@ -307,7 +307,7 @@ func TestSocketContinued(t *testing.T) {
 	c.begin("2025-06-18", "")
 	c.say(callAs("1", "echo", `{}`))
 	c.hears(`"id":1`)
-	c.say(callAs(`"a"`, "hold", `{}`), callAs(`"b"`, "safe_steps", `{"n":0,"pause":100}`))
+	c.say(callAs(`"a"`, "hold", `{}`), callAs(`"b"`, "safe_steps", `{"n":0,"pause":2000}`))
 	held := n.release(1)
 	eventually(t, "the calls to begin", func() bool { return n.sessions.Calls() == 2 })
 	c.cut(rst)

@@ -72,7 +72,7 @@ func newHooked(t testing.TB, c config) (*node, *hooks) {
 	}
 	sender := webhook.New(webhook.Options{Secret: secret, Allow: []webhook.Allowed{loopback}, Logger: slog.New(slog.DiscardHandler)})
 	t.Cleanup(func() {
-		ctx, stop := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, stop := context.WithTimeout(context.Background(), time.Minute)
 		defer stop()
 		if err := sender.Close(ctx); err != nil {
 			t.Error(err)
@@ -98,7 +98,7 @@ func (k *hooks) want(want string) {
 		if got != want {
 			k.t.Errorf("got the webhook %q, want %q", got, want)
 		}
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		k.t.Fatalf("no webhook %q", want)
 	}
 }
@@ -155,7 +155,7 @@ func TestWebhook(t *testing.T) {
 // that it called on, nor on one that it came back on, nor of a light call.
 func TestWebhookConnected(t *testing.T) {
 	t.Parallel()
-	n, k := newHooked(t, config{server: server.Options{UpgradeAfter: 10 * time.Millisecond}})
+	n, k := newHooked(t, config{server: server.Options{UpgradeAfter: time.Second}})
 	p := n.connect("2025-11-25", nil)
 
 	w := p.open("POST", "/mcp", k.call("1", "steps", `{"n":3}`))
@@ -181,7 +181,7 @@ func TestWebhookConnected(t *testing.T) {
 	}
 
 	// A light call that becomes a stream.
-	w = p.open("POST", "/mcp", k.call("4", "safe_steps", `{"n":2,"pause":30}`))
+	w = p.open("POST", "/mcp", k.call("4", "safe_steps", `{"n":1,"pause":1500}`))
 	w.all()
 
 	k.none(n, p, `"last"`)
@@ -203,7 +203,7 @@ func TestWebhookPolling(t *testing.T) {
 func TestWebhookStuck(t *testing.T) {
 	t.Parallel()
 	n, k := newHooked(t, config{
-		server: server.Options{WriteTimeout: 100 * time.Millisecond},
+		server: server.Options{WriteTimeout: time.Second},
 		http: func(s *http.Server) {
 			s.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
 				// The system takes no more off our hands than it must.
