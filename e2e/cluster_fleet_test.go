@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -31,6 +32,8 @@ type shape struct {
 	library bool // nodes are programs with the library in them, not holdfast serve
 	wires   bool // between each node and each server of the engine
 	flags   []string
+	program string                     // another holdfast than the one that is built
+	env     func(name string) []string // of a node's process, besides that of the test
 }
 
 // newFleet starts nodes over an engine.
@@ -58,7 +61,10 @@ func newFleet(t *testing.T, e *enginery, s shape) *fleet {
 		if s.library {
 			n.command = append(append([]string{os.Args[0], "node"}, flags...), f.traces)
 		} else {
-			n.command = append(append([]string{built, "serve"}, flags...), "--", os.Args[0], "worker", f.traces)
+			n.command = append(append([]string{cmp.Or(s.program, built), "serve"}, flags...), "--", os.Args[0], "worker", f.traces)
+		}
+		if s.env != nil {
+			n.env = s.env(n.name)
 		}
 		f.nodes = append(f.nodes, n)
 	}
@@ -118,6 +124,7 @@ type node struct {
 	t       *testing.T
 	name    string
 	command []string
+	env     []string
 	wires   []*wire
 	log     lockedBuffer
 	err     error // of its first start
@@ -152,6 +159,7 @@ func (b *lockedBuffer) String() string {
 func (n *node) start(listen string) error {
 	p := &program{ended: make(chan struct{})}
 	cmd := exec.Command(n.command[0], append([]string{n.command[1], "--listen", listen}, n.command[2:]...)...)
+	cmd.Env = append(os.Environ(), n.env...)
 	stderr, err := cmd.StderrPipe()
 	if err != nil {
 		return err

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -101,6 +102,7 @@ type tale struct {
 	why    error
 	err    error
 	ids    map[string]bool
+	first  string // the first id that came
 	lastID string
 	link   string
 	retry  time.Duration
@@ -235,6 +237,7 @@ func (s *tale) event(ev sse.Event, id int64) {
 			s.err = fmt.Errorf("event %s came twice, after %q: %s", ev.ID, s.heard, ev.Data)
 			return
 		}
+		s.first = cmp.Or(s.first, ev.ID)
 		s.ids[ev.ID] = true
 		s.lastID = ev.ID
 		if !s.cutAt.IsZero() {

@@ -117,7 +117,7 @@ func (m *Manager) takeOver(values context.Context, at *Away, old *Session) (*Ses
 	}
 	s := m.session(at.ID, at.Principal, at.Single)
 	s.lease, s.taken = taken.Lease, true
-	s.renewed.Store(time.Now().UnixNano())
+	s.renewed.Store(int64(m.clock()))
 	s.ongoing.Store(1) // not idle, until it is done
 	found := s.restore(ctx, taken.Streams)
 	m.mu.Lock()

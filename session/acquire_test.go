@@ -666,3 +666,30 @@ func TestTakeOverSlowBackend(t *testing.T) {
 	b.desk.last().say(b.desk.last().next(t, "tools/call").Call, `{"jsonrpc":"2.0","id":2,"result":"late"}`)
 	wantTexts(t, "again", readAll(t, taken, again.Number()), "late")
 }
+
+// A store has lost a call's note, as one whose clock jumped ahead may: nobody knows
+// any more which requests it had, and who reads it is told so, instead of its end.
+func TestTakeOverWithoutNote(t *testing.T) {
+	t.Parallel()
+	f := newShelf()
+	a, b, c := f.add(t, "a", safeTools()), f.add(t, "b", safeTools()), f.add(t, "c", safeTools())
+	s := a.open("alice")
+	running, ended := begin(t, s, false, request(1)), begin(t, s, false, request(2))
+	for _, call := range []*Call{running, ended} {
+		a.desk.last().say(call, `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progress":1}}`)
+	}
+	a.desk.last().say(ended, `{"jsonrpc":"2.0","id":2,"result":"r"}`)
+	f.forgetNotes(s.key)
+	for _, n := range []*fleetNode{b, c} {
+		a.kill()
+		a = n
+		taken := n.take(s)
+		for _, seq := range []uint64{0, 1} {
+			_, err := taken.Read(t.Context(), running.Number(), 1, seq, make(chan struct{}, 1))
+			if !errors.Is(err, stream.ErrTrimmed) {
+				t.Errorf("at %s, after %d: %v", n.node.name, seq, err)
+			}
+		}
+		wantTexts(t, "one that ended", readAll(t, taken, ended.Number()), `"progress":1`, `"r"`)
+	}
+}

@@ -236,19 +236,19 @@ func (m *Manager) each(all []*Session, some int, f func(*Session)) {
 }
 
 // due says whether the store should be told again that the session is in use.
-func (s *Session) due(now time.Time) bool {
+func (s *Session) due(now time.Duration) bool {
 	last := s.renewed.Load()
-	return last != 0 && now.Sub(time.Unix(0, last)) >= s.m.opts.TTL/3
+	return last != 0 && now-time.Duration(last) >= s.m.opts.TTL/3
 }
 
 // renew tells it, and loses the session if it is another's.
-func (m *Manager) renew(s *Session, now time.Time) {
-	last := s.renewed.Swap(now.UnixNano())
+func (m *Manager) renew(s *Session, now time.Duration) {
+	last := s.renewed.Swap(int64(now))
 	if err := m.touch(s); err != nil && !unavailable(err) {
 		m.logger.Warn("session lost", "session", s.Name(), "error", err)
 		m.lose(s, 0)
 	} else if err != nil {
-		s.renewed.CompareAndSwap(now.UnixNano(), last) // the next time, then
+		s.renewed.CompareAndSwap(int64(now), last) // the next time, then
 	}
 }
 

@@ -52,6 +52,7 @@ type Manager struct {
 	// How much of a stream the store keeps, in bytes; 0: not known.
 	streamBytes int64
 
+	zero  time.Time    // what the clock counts from
 	calls atomic.Int64 // requests in flight
 	keys  keys
 
@@ -99,6 +100,7 @@ func NewManager(store stream.Store, backend Backend, opts Options) *Manager {
 		store:    store,
 		backend:  backend,
 		logger:   opts.Logger,
+		zero:     time.Now().Add(-time.Hour), // so that 0 is long ago
 		sessions: make(map[stream.SessionKey]*Session),
 		quit:     make(chan struct{}),
 	}
@@ -113,6 +115,10 @@ func NewManager(store stream.Store, backend Backend, opts Options) *Manager {
 	go m.expire()
 	return m
 }
+
+// clock is the manager's, which nobody sets: a machine's wall clock may jump, and
+// sessions must neither expire nor stay for that.
+func (m *Manager) clock() time.Duration { return time.Since(m.zero) }
 
 // KeyOf returns the public name of a session: good for logs and URLs, and no
 // help in guessing its id.
@@ -162,7 +168,7 @@ func (m *Manager) New(r *http.Request, principal string, single bool) (*Session,
 		s.mu.Lock()
 		s.lease = lease
 		s.mu.Unlock()
-		s.renewed.Store(time.Now().UnixNano())
+		s.renewed.Store(int64(m.clock()))
 		err = s.connect(r.Context(), r)
 	}
 	if err != nil {
@@ -359,11 +365,12 @@ func (m *Manager) expire() {
 		select {
 		case <-m.quit:
 			return
-		case now := <-t.C:
-			m.sweepKeysAt(now)
+		case at := <-t.C:
+			m.sweepKeysAt(at)
+			now := m.clock()
 			var due []*Session
 			for _, s := range m.all() {
-				s.tidy(now)
+				s.tidy(at)
 				if s.idle(now, m.opts.TTL) || m.shared != nil && s.due(now) {
 					due = append(due, s)
 				}

@@ -25,6 +25,7 @@ type table struct {
 	asked   time.Time            // when the client last came back with nothing but its session
 	done    []uint64             // for the next note: read to the end
 	rung    []uint64             // for the next note: of calls whose webhooks were told
+	blind   map[uint64]bool      // streams of which it is not known any more what they answered; nil for most sessions
 	unread  map[uint64]time.Time // what has ended and its client has yet to read to the end; since when it is away
 	most    int                  // how many of those are worth looking through for old ones
 }
@@ -93,6 +94,13 @@ func (t *table) awaited(patience time.Duration) bool {
 		}
 	}
 	return false
+}
+
+// isBlind says whether a stream's client can only be told that nobody knows.
+func (t *table) isBlind(number uint64) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.blind[number]
 }
 
 // call returns the call whose stream is still written, or nil.
@@ -165,6 +173,9 @@ func (s *Session) Read(ctx context.Context, number, epoch, seq uint64, ready cha
 }
 
 func (s *Session) read(ctx context.Context, number, epoch, seq uint64, ready chan struct{}) (*Reader, error) {
+	if s.streams.isBlind(number) {
+		return nil, stream.ErrTrimmed
+	}
 	r := &Reader{
 		s:      s,
 		cursor: stream.Cursor{Stream: stream.ID{Session: s.key, Number: number}, Epoch: epoch, Seq: seq},

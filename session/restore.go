@@ -56,6 +56,10 @@ func (s *Session) restore(ctx context.Context, streams []stream.Stream) found {
 		if st.Number == standalone {
 			continue
 		}
+		if len(st.Note) == 0 && s.speechless(ctx, st) {
+			s.m.logger.Error("call lost: the store has no note of it any more", "session", s.Name(), "stream", st.Number)
+			s.streams.blind = put(s.streams.blind, st.Number)
+		}
 		if len(n.Key) == len(keyID{}) && len(n.Sum) == len(keySum{}) {
 			s.m.keys.restore(keyID(n.Key), keySum(n.Sum), s, st.Number, n.Once)
 		}
@@ -71,6 +75,29 @@ func (s *Session) restore(ctx context.Context, streams []stream.Stream) found {
 		f.hooks[standalone] = h
 	}
 	return f
+}
+
+// speechless says whether a stream that has no note does not, or will not, end with an
+// answer. Without the note nobody knows what to answer: whoever reads it must hear
+// that, and not only its end.
+func (s *Session) speechless(ctx context.Context, st *stream.Stream) bool {
+	if s.single {
+		return false // nobody reads it
+	}
+	if !st.Ended || st.Next <= st.Oldest {
+		return !st.Ended
+	}
+	var end [1]stream.Entry
+	got, err := s.m.store.Read(ctx, stream.Cursor{Stream: stream.ID{Session: s.key, Number: st.Number}, Seq: st.Next - 2}, end[:0])
+	return err == nil && len(got) == 1 && len(got[0].Data) == 0
+}
+
+func put(set map[uint64]bool, number uint64) map[uint64]bool {
+	if set == nil {
+		set = make(map[uint64]bool)
+	}
+	set[number] = true
+	return set
 }
 
 func mark(set map[uint64]bool, numbers []uint64) {

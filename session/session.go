@@ -66,8 +66,8 @@ type Session struct {
 
 	resumes atomic.Pointer[resumes] // nil but for clients of SEP-975
 
-	renewed atomic.Int64 // when the store was last told that it is used, Unix nanoseconds
-	used    atomic.Int64 // when the client was last heard of, Unix nanoseconds
+	renewed atomic.Int64 // when the store was last told that it is used, by the manager's clock; 0: never
+	used    atomic.Int64 // when the client was last heard of, by the manager's clock
 	ongoing atomic.Int32 // requests in flight
 	reading atomic.Int32 // readers connected
 
@@ -113,13 +113,13 @@ func (s *Session) Revision() string {
 }
 
 // Touch notes that the client was heard of.
-func (s *Session) Touch() { s.used.Store(time.Now().UnixNano()) }
+func (s *Session) Touch() { s.used.Store(int64(s.m.clock())) }
 
 // idle says whether the session has had nothing to do since the given time. A
 // call that runs with nobody connected keeps its session for a day, not for
 // ever. An initialize of revision 2024-11-05 that nobody waits for does not.
-func (s *Session) idle(now time.Time, ttl time.Duration) bool {
-	quiet := now.Sub(time.Unix(0, s.used.Load()))
+func (s *Session) idle(now, ttl time.Duration) bool {
+	quiet := now - time.Duration(s.used.Load())
 	if s.reading.Load() > 0 {
 		return false
 	}

@@ -57,6 +57,17 @@ func (f *shelf) session(key stream.SessionKey) *stream.Session {
 	return nil
 }
 
+// forgetNotes loses the notes of a session's calls.
+func (f *shelf) forgetNotes(key stream.SessionKey) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for number, st := range f.sessions[key].streams {
+		if number != standalone {
+			st.note = nil
+		}
+	}
+}
+
 // A shelfNode is one process's way to the shelf.
 type shelfNode struct {
 	*shelf

@@ -77,7 +77,7 @@ func (s *Sender) try(d *delivery) result {
 	}
 	return result{
 		err:   fmt.Errorf("it answered %d", res.StatusCode),
-		after: retryAfter(res.Header.Get("Retry-After"), time.Now()),
+		after: retryAfter(res.Header.Get("Retry-After"), saidAt(res)),
 	}
 }
 
@@ -103,6 +103,15 @@ func (s *Sender) request(ctx context.Context, d *delivery) (*http.Request, error
 	r.Header.Set(standardwebhooks.HeaderWebhookTimestamp, strconv.FormatInt(now.Unix(), 10))
 	r.Header.Set(standardwebhooks.HeaderWebhookSignature, signature)
 	return r, nil
+}
+
+// saidAt is when an answer was made, by the clock of who made it: a time that is in it
+// is by that clock.
+func saidAt(res *http.Response) time.Time {
+	if at, err := http.ParseTime(res.Header.Get("Date")); err == nil {
+		return at
+	}
+	return time.Now()
 }
 
 // retryAfter returns how long a receiver asks to wait, 0 if it does not (RFC 9110,

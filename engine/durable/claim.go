@@ -24,6 +24,11 @@ const (
 	freeTTL      = time.Minute
 )
 
+// ahead is how far a claim may seem to be from the future: servers of an engine
+// don't agree to the moment. What is further was made before a clock was set back,
+// nobody knows when.
+const ahead = time.Minute
+
 func claimKey(id stream.ClaimID) string { return "k." + base64.RawURLEncoding.EncodeToString(id[:]) }
 
 // Claim implements [stream.Shared].
@@ -52,7 +57,9 @@ func (st *Store) Claim(ctx context.Context, id stream.ClaimID, value []byte) (wa
 			case len(got) < claimHead || got[0] != claimVersion:
 				return errEncoding
 			}
-			was, age = got[claimHead:], since
+			if was, age = got[claimHead:], max(since, 0); since < -ahead {
+				age = claimTTL
+			}
 			return nil
 		}
 	})

@@ -47,6 +47,13 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
+// recordTTL is how long the engine keeps a session's record that nobody renews. An
+// owner renews it three times in the SessionTTL, so the rest is for a process that
+// sleeps, and for an engine's clock that jumps ahead (an hour, where the TTL is half
+// of one): as long as the record says whose the session is, what else has expired is
+// appended again. Sessions that end are removed at once.
+func (o *Options) recordTTL() time.Duration { return 3 * o.SessionTTL }
+
 // A Store is a [stream.Shared] over a Log, and the Log's [cluster.Bus]. What the
 // sessions that are owned here say is also in memory, and read from there.
 //

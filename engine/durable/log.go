@@ -20,8 +20,9 @@ type Log interface {
 	// Put sets a key's value, for ttl from now on (at least a second), if its
 	// version is still was; 0: it has none. Else it is ErrConflict.
 	Put(ctx context.Context, key string, was uint64, value []byte, ttl time.Duration) (version uint64, err error)
-	// Get returns a key's value, its version and how long ago it was put. It sees
-	// every Put that has returned, on any node. ErrNotFound: there is none, or it
+	// Get returns a key's value, its version and how long ago it was put, all by the
+	// engine's clock: less than nothing if that was set back since. It sees every Put
+	// that has returned, on any node. ErrNotFound: there is none, or it
 	// was removed or has expired.
 	Get(ctx context.Context, key string) (value []byte, version uint64, age time.Duration, err error)
 	// Remove takes a key's value away if its version is still was; 0: whichever it
@@ -38,8 +39,8 @@ type Log interface {
 	// frame is not kept longer than the call, unless that ends in ErrUnavailable.
 	Append(ctx context.Context, key string, last uint64, frame []byte) (at uint64, err error)
 	// Frames calls yield with the frames that are kept after the place after, in
-	// order, until it returns false. It sees every Append that has returned, on any
-	// node. yield may keep the frame.
+	// order, until it returns false; age is as that of Get. It sees every Append that
+	// has returned, on any node. yield may keep the frame.
 	Frames(ctx context.Context, key string, after uint64, yield func(at uint64, age time.Duration, frame []byte) bool) error
 	// Trim drops a key's frames before a place; 0: all of them. It need not happen
 	// at once, or at all.

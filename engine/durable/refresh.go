@@ -22,17 +22,40 @@ func (st *Store) refreshAll() {
 	tick := func() time.Duration { return max(st.log.Retention()/32, 10*time.Millisecond) }
 	t := time.NewTimer(tick())
 	defer t.Stop()
+	look := time.NewTicker(time.Second)
+	defer look.Stop()
+	w := watch{began: time.Now()}
 	for {
 		select {
 		case <-st.ctx.Done():
 			return
 		case s := <-st.heavy:
 			st.report(s, "trim", st.trim(s))
+		case <-look.C:
+			// An engine on this machine takes what it has for older by now, and drops it.
+			if now := time.Now(); w.jumped(now.Round(0), now.Sub(w.began)) > st.log.Retention()/8 {
+				st.o.Logger.Warn("the clock has jumped: what the engine keeps of sessions is written again")
+				st.refreshOlder(time.Nanosecond)
+			}
 		case <-t.C:
 			st.refreshOlder(st.log.Retention() / 2)
 			t.Reset(tick())
 		}
 	}
+}
+
+// A watch is how far the wall clock was ahead of the one that nobody sets.
+type watch struct {
+	began time.Time
+	ahead time.Duration
+}
+
+// jumped returns how far the wall clock has jumped ahead since the last time, when it
+// is at wall, and the other has come as far as passed.
+func (w *watch) jumped(wall time.Time, passed time.Duration) time.Duration {
+	was := w.ahead
+	w.ahead = wall.Sub(w.began.Round(0)) - passed
+	return w.ahead - was
 }
 
 // refreshOlder appends again what is in frames older than that.

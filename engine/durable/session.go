@@ -162,7 +162,7 @@ func (st *Store) putRecord(ctx context.Context, key stream.SessionKey, version u
 	at := recordKey(key)
 	err := st.ask(ctx, func(ctx context.Context) error {
 		for {
-			v, err := st.log.Put(ctx, at, version, value, 2*st.o.SessionTTL)
+			v, err := st.log.Put(ctx, at, version, value, st.o.recordTTL())
 			if err == nil {
 				version = v
 				return nil

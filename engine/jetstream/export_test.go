@@ -16,3 +16,19 @@ func Conn(l durable.Log) *nats.Conn { return l.(*Log).nc }
 func Patient(l durable.Log, d time.Duration) {
 	l.(*Log).attempt, l.(*Log).reading = d, d
 }
+
+// TheirClock has a log believe that the servers' clock is so far ahead of this one.
+func TheirClock(l durable.Log, ahead time.Duration) {
+	c := &l.(*Log).clock
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.said, c.at = time.Now().Add(ahead), time.Now()
+}
+
+// ForgetClock has it look at that clock anew.
+func ForgetClock(l durable.Log) {
+	c := &l.(*Log).clock
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.said, c.at = time.Time{}, time.Time{}
+}

@@ -55,12 +55,16 @@ func (l *Log) Frames(ctx context.Context, key string, after uint64, yield func(u
 	if err != nil || !ok || end.at <= after {
 		return err
 	}
+	now, err := l.now(ctx)
+	if err != nil {
+		return err
+	}
 	if end.before <= after {
-		yield(end.at, end.age(), end.data)
+		yield(end.at, now.Sub(end.time), end.data)
 		return nil
 	}
 	s := scan{Log: l, stream: l.events, filter: subject, at: after, end: end.at, chained: true}
-	return s.run(ctx, func(m stored) bool { return yield(m.at, m.age(), m.data) })
+	return s.run(ctx, func(m stored) bool { return yield(m.at, now.Sub(m.time), m.data) })
 }
 
 // Trim drops frames.

@@ -63,6 +63,7 @@ type Log struct {
 	node      string
 
 	replies          replies
+	clock            clock
 	attempt, reading time.Duration // see there
 	framing, listing chan struct{} // with room for those who read
 	peers            sync.Map      // node name -> peer

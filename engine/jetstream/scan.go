@@ -36,8 +36,6 @@ type stored struct {
 	data    []byte
 }
 
-func (m stored) age() time.Duration { return max(time.Since(m.time), 0) }
-
 func (m *stored) header(h nats.Header) error {
 	m.removed = len(h[headerRemoved])+len(h[headerMarker]) > 0
 	last := h[headerLast]

@@ -66,7 +66,8 @@ func (p *preparer) led(ctx context.Context) error {
 			break
 		}
 	}
-	return nil
+	_, err := p.now(ctx)
+	return err
 }
 
 // A preparer prepares streams.

@@ -51,7 +51,11 @@ func (l *Log) Get(ctx context.Context, key string) ([]byte, uint64, time.Duratio
 	case !ok || is.removed:
 		return nil, 0, 0, stream.ErrNotFound
 	}
-	return is.data, is.at, is.age(), nil
+	now, err := l.now(ctx)
+	if err != nil {
+		return nil, 0, 0, err
+	}
+	return is.data, is.at, now.Sub(is.time), nil
 }
 
 // Remove takes a value away.

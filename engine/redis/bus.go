@@ -126,7 +126,7 @@ func (b *bus) send() {
 
 // publish sends messages, those to one server in one go. What fails is lost.
 func (b *bus) publish(ctx context.Context, parcels []parcel) {
-	ctx, cancel := context.WithTimeout(ctx, attemptTime)
+	ctx, cancel := context.WithTimeout(ctx, b.log.attempt)
 	defer cancel()
 	if b.log.cluster == nil {
 		b.publishTo(ctx, b.log.client.(*redis.Client), parcels)
@@ -211,7 +211,7 @@ func (b *bus) Receive(r cluster.Receiver) (stop func(), err error) {
 		b.receiver = nil
 		b.mu.Unlock()
 	}
-	patience := time.After(2 * attemptTime)
+	patience := time.After(2 * b.log.attempt)
 	for _, e := range ears {
 		select {
 		case <-e.ready:

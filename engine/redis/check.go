@@ -14,7 +14,7 @@ import (
 // check says whether Redis can be reached, is new enough, and keeps what it is
 // given; it warns of what will be lost.
 func (l *Log) check(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, 2*attemptTime)
+	ctx, cancel := context.WithTimeout(ctx, 2*l.attempt)
 	defer cancel()
 	if l.cluster == nil {
 		return l.checkServer(ctx, l.client.(*redis.Client))

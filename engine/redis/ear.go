@@ -95,7 +95,7 @@ func (e *ear) subscribe(ctx context.Context) *redis.PubSub {
 
 // hear tells the receiver of messages until the connection fails.
 func (e *ear) hear(ctx context.Context, sub *redis.PubSub) {
-	first, cancel := context.WithTimeout(ctx, attemptTime)
+	first, cancel := context.WithTimeout(ctx, e.bus.log.attempt)
 	defer cancel()
 	subscribe := sub.Subscribe
 	if e.bus.log.cluster != nil {

@@ -87,7 +87,7 @@ func parseEntry(entry any) (at uint64, frame []byte, err error) {
 
 // Trim drops a key's frames before a place; 0: all of them.
 func (l *Log) Trim(ctx context.Context, key string, before uint64) error {
-	ctx, cancel := context.WithTimeout(ctx, attemptTime)
+	ctx, cancel := context.WithTimeout(ctx, l.attempt)
 	defer cancel()
 	name := l.key("f", key)
 	args := []any{"unlink", name}

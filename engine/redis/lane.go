@@ -110,7 +110,7 @@ func (lane *lane) load() []*writing {
 // fly makes a round trip: a second one with those whose script the server does not
 // know.
 func (l *Log) fly(ctx context.Context, key string, load []*writing) {
-	ctx, cancel := context.WithTimeout(ctx, attemptTime)
+	ctx, cancel := context.WithTimeout(ctx, l.attempt)
 	defer cancel()
 	l.trip(ctx, key, load, false)
 	var again []*writing
@@ -151,9 +151,9 @@ func (l *Log) trip(ctx context.Context, key string, load []*writing, whole bool)
 	}
 }
 
-// wait makes the command that waits for replicas.
+// wait makes the command that waits for replicas, for half of an attempt.
 func (l *Log) wait(ctx context.Context) *redis.IntCmd {
-	return redis.NewIntCmd(ctx, "wait", l.replicas, waitTime.Milliseconds())
+	return redis.NewIntCmd(ctx, "wait", l.replicas, (l.attempt / 2).Milliseconds())
 }
 
 // enough says whether enough replicas have what was written, as WAIT tells.

@@ -4,6 +4,7 @@ package redis
 
 import (
 	"testing"
+	"time"
 
 	"holdfast/engine/durable"
 	"holdfast/engine/durable/logtest"
@@ -14,13 +15,33 @@ import (
 func opener(rawURL string) logtest.Maker {
 	return func(t *testing.T) func() durable.Log {
 		return func() durable.Log {
-			l, err := Open(t.Context(), rawURL, durable.Options{Logger: quiet})
-			if err != nil {
-				t.Fatal(err)
-			}
-			return l
+			return patient(t, rawURL, durable.Options{Logger: quiet})
 		}
 	}
+}
+
+// patient opens a URL for a test in which Redis is never away: what it answers late,
+// on a machine that has much else to do, is no error.
+func patient(t testing.TB, rawURL string, o durable.Options) durable.Log {
+	t.Helper()
+	const attempt = 30 * time.Second
+	to, err := parse(rawURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	switch {
+	case to.failover != nil:
+		to.failover.DialTimeout, to.failover.ReadTimeout, to.failover.WriteTimeout, to.failover.PoolTimeout = attempt, attempt, attempt, attempt
+	case to.cluster != nil:
+		to.cluster.DialTimeout, to.cluster.ReadTimeout, to.cluster.WriteTimeout, to.cluster.PoolTimeout = attempt, attempt, attempt, attempt
+	default:
+		to.single.DialTimeout, to.single.ReadTimeout, to.single.WriteTimeout, to.single.PoolTimeout = attempt, attempt, attempt, attempt
+	}
+	l, err := openTarget(t.Context(), &to, o, attempt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
 }
 
 func TestLog(t *testing.T) {

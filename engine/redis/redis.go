@@ -60,7 +60,6 @@ import (
 
 const (
 	attemptTime = 2 * time.Second // how long one attempt may take
-	waitTime    = time.Second     // how long one write waits for replicas
 	maxFrame    = 8 << 20
 	keepTime    = 10 * time.Minute // the default of durable.Options.Keep
 )
@@ -77,6 +76,7 @@ type Log struct {
 	base      string               // what all keys begin with
 	replicas  int                  // how many have to acknowledge a write
 	retention time.Duration
+	attempt   time.Duration // attemptTime, but in tests
 	logger    *slog.Logger
 	writes    lane // of one server: a Cluster has none
 }
@@ -88,6 +88,10 @@ func Open(ctx context.Context, rawURL string, o durable.Options) (durable.Log, e
 	if err != nil {
 		return nil, err
 	}
+	return openTarget(ctx, &t, o, attemptTime)
+}
+
+func openTarget(ctx context.Context, t *target, o durable.Options, attempt time.Duration) (durable.Log, error) {
 	// go-redis has one logger for the process, which writes to stderr what is an
 	// error of ours anyway.
 	redis.SetLogger(&logging.VoidLogger{})
@@ -103,6 +107,7 @@ func Open(ctx context.Context, rawURL string, o durable.Options) (durable.Log, e
 		// A stream that has just ended may have begun as long ago as a finished one
 		// is kept.
 		retention: 2 * o.Keep,
+		attempt:   attempt,
 		logger:    o.Logger,
 	}
 	switch {
@@ -210,7 +215,7 @@ func (l *Log) read(ctx context.Context, key string, args ...any) (*redis.Cmd, ti
 }
 
 func (l *Log) readOnce(ctx context.Context, key string, args []any) (*redis.Cmd, time.Time, error) {
-	ctx, cancel := context.WithTimeout(ctx, attemptTime)
+	ctx, cancel := context.WithTimeout(ctx, l.attempt)
 	defer cancel()
 	cmds, err := l.exec(ctx, key, func() []redis.Cmder {
 		cmds := []redis.Cmder{redis.NewCmd(ctx, args...), redis.NewTimeCmd(ctx, "time")}
@@ -250,7 +255,7 @@ func commands(ctx context.Context, args []any) func() []redis.Cmder {
 
 // age returns how long before now something was, that a place or a version says.
 func age(now time.Time, at uint64) time.Duration {
-	return max(0, now.Sub(time.UnixMicro(int64(at))))
+	return now.Sub(time.UnixMicro(int64(at)))
 }
 
 // failed turns an error of Redis's into one of the contract's.

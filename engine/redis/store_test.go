@@ -26,11 +26,7 @@ func TestStore(t *testing.T) {
 				StreamBytes: l.StreamBytes, SessionBytes: l.SessionBytes, TotalBytes: l.TotalBytes,
 				Logger: quiet,
 			}
-			log, err := Open(t.Context(), url, o)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return durable.New(log, o)
+			return durable.New(patient(t, url, o), o)
 		}
 	}, streamtest.Options{Nodes: true, Durable: true})
 }

@@ -119,7 +119,7 @@ func (l *Log) List(ctx context.Context, prefix string, yield func(key string, va
 
 // scan reads the values of one page of keys.
 func (l *Log) scan(ctx context.Context, master *redis.Client, cursor uint64, pattern string) (uint64, map[string]string, error) {
-	ctx, cancel := context.WithTimeout(ctx, attemptTime)
+	ctx, cancel := context.WithTimeout(ctx, l.attempt)
 	defer cancel()
 	names, next, err := master.ScanType(ctx, cursor, pattern, page, "string").Result()
 	if err != nil || len(names) == 0 {

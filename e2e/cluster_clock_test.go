@@ -1,0 +1,248 @@
+package e2e
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+var clockToo = flag.Bool("cluster.clock", false,
+	"set the clocks of nodes: holdfast is built with a package time whose clock can be set, which takes minutes")
+
+// A setClock is holdfast with a wall clock that can be set while it runs. Only that:
+// how much time has passed is as it was, as where somebody sets a machine's clock.
+type setClock struct {
+	binary string
+	dir    string // of the files that say by how much, one for each node
+}
+
+// newSetClock builds it. Go asks the system for the time without a library that could
+// be replaced, so its package time is.
+func newSetClock(t *testing.T) *setClock {
+	t.Helper()
+	if !*clockToo {
+		t.Skip("it takes minutes: -cluster.clock runs it")
+	}
+	c := &setClock{dir: t.TempDir()}
+	c.binary = filepath.Join(c.dir, "holdfast")
+	source, err := os.ReadFile(filepath.Join(runtime.GOROOT(), "src", "time", "time.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const asks = "\tsec, nsec, mono := runtimeNow()\n\tif mono == 0 {"
+	if strings.Count(string(source), asks) != 1 {
+		t.Fatal("time.Now of this Go is another one than this test knows")
+	}
+	replaced := map[string]string{
+		filepath.Join(runtime.GOROOT(), "src", "time", "time.go"): strings.Replace(string(source), asks,
+			strings.Replace(asks, "\n", "\n\tsec += ahead.Load()\n", 1), 1),
+		filepath.Join(runtime.GOROOT(), "src", "time", "ahead.go"): `package time
+
+import "sync/atomic"
+
+var ahead atomic.Int64
+
+// SetAhead sets the wall clock ahead, by seconds.
+func SetAhead(by int64) { ahead.Store(by) }
+`,
+		filepath.Join("..", "cmd", "holdfast", "ahead.go"): `package main
+
+import (
+	"os"
+	"strconv"
+	"strings"
+	"time"
+)
+
+func init() {
+	set := func() {
+		text, _ := os.ReadFile(os.Getenv("HOLDFAST_AHEAD"))
+		if by, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64); err == nil {
+			time.SetAhead(by)
+		}
+	}
+	set()
+	go func() {
+		for range time.Tick(10 * time.Millisecond) {
+			set()
+		}
+	}()
+}
+`,
+	}
+	overlay := make(map[string]string)
+	for name, text := range replaced {
+		if name, err = filepath.Abs(name); err != nil {
+			t.Fatal(err)
+		}
+		to := filepath.Join(c.dir, fmt.Sprint(len(overlay))+".go")
+		if err := os.WriteFile(to, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		overlay[name] = to
+	}
+	text, err := json.Marshal(map[string]any{"Replace": overlay})
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := filepath.Join(c.dir, "overlay.json")
+	if err := os.WriteFile(list, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("go", "build", "-overlay", list, "-o", c.binary, "holdfast/cmd/holdfast").CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+	return c
+}
+
+// on has a node of that name run under the clock.
+func (c *setClock) on(name string) []string {
+	return []string{"HOLDFAST_AHEAD=" + filepath.Join(c.dir, name)}
+}
+
+// set sets a node's clock, and waits until the node can have noticed.
+func (c *setClock) set(t *testing.T, name string, ahead time.Duration) {
+	t.Helper()
+	at := filepath.Join(c.dir, name)
+	if err := os.WriteFile(at+".new", []byte(fmt.Sprint(int64(ahead.Seconds()))), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(at+".new", at); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(200 * time.Millisecond)
+}
+
+// Of three nodes one is always an hour ahead and one an hour behind; the clock of the
+// third jumps while it serves, and in the end it is killed. No call is lost or
+// doubled, no session expires, and what has been said can be read where the clock is
+// another.
+func TestClusterClocks(t *testing.T) {
+	clocks := newSetClock(t)
+	eachEngine(t, false, func(t *testing.T, e *enginery) {
+		mine := func(name string) string { return e.name + name }
+		for _, name := range []string{"A", "B", "C"} {
+			clocks.set(t, mine(name), map[string]time.Duration{"A": 0, "B": time.Hour, "C": -time.Hour}[name])
+		}
+		f := newFleet(t, e, shape{program: clocks.binary, env: func(name string) []string { return clocks.on(mine(name)) }})
+		a, b, c := f.nodes[0], f.nodes[1], f.nodes[2]
+		ctx := bounded(t, 2*time.Minute)
+		idle := make(map[string]*roamer)
+		done := make(map[string]*tale)
+		for _, n := range f.nodes {
+			r := f.client(fixed(n.url()), fixed(n.url()))
+			q := request{tool: "work", args: workArgs{ID: callID(t, n.name), Steps: 3, MS: 30}}
+			s := r.call(ctx, q)
+			if s.wrong(q) != nil || !s.over() {
+				t.Fatalf("at %s: %v, heard %q", n.name, s.wrong(q), s.heard)
+			}
+			idle[n.name], done[n.name] = r, s
+		}
+		sum := newScore()
+		calling := f.calling(f.callers(9), sum)
+		long := f.client(fixed(a.url()), fixed(a.url()))
+		q := request{tool: "work", args: workArgs{ID: callID(t, "long"), Steps: 60, MS: 12_000}}
+		told := make(chan *tale, 1)
+		go func() { told <- long.call(ctx, q) }()
+		eventually(t, "the call runs", 10*time.Second, func() bool { return f.runs(q.args.ID) == 1 })
+		for _, ahead := range []time.Duration{time.Hour, -time.Hour, 24 * time.Hour, 0} {
+			began := sum.total()
+			clocks.set(t, mine("A"), ahead)
+			time.Sleep(2 * time.Second)
+			eventually(t, fmt.Sprintf("calls are made again with %v", ahead), 20*time.Second, func() bool { return sum.total() > began+9 })
+			for _, n := range f.nodes {
+				if status := n.ready(); status != http.StatusOK {
+					t.Errorf("%s, with A %v ahead: /readyz is %d", n.name, ahead, status)
+				}
+			}
+		}
+		if s := <-told; s.wrong(q) != nil || !s.over() || s.unknown() {
+			t.Errorf("the long call: %v, heard %q", s.wrong(q), s.heard)
+		}
+		calling.end()
+		sum.report(t, 0)
+		if sum.unknown+sum.unsure > 0 {
+			t.Errorf("%d calls with unknown outcome, %d unsure, and nothing has died", sum.unknown, sum.unsure)
+		}
+		// What each has done is read elsewhere after it is gone, under other clocks.
+		a.kill()
+		for owner, at := range map[string]*node{"A": b, "B": c, "C": b} {
+			r := idle[owner]
+			if owner == "A" {
+				r.at = fixed(at.url())
+			}
+			again := &tale{ids: make(map[string]bool), lastID: done[owner].first}
+			if r.stay(ctx, again, 1, request{tool: "work"}); again.err != nil || !strings.HasPrefix(again.last(), "result ") {
+				t.Errorf("what a session of %s has heard, at %s: %v, %q", owner, at.name, again.err, again.heard)
+			}
+			q := request{tool: "work", args: workArgs{ID: callID(t, "after", owner), Steps: 3, MS: 30}}
+			if s := r.call(ctx, q); s.wrong(q) != nil || s.unknown() || !s.over() {
+				t.Errorf("a session that began at %s: %v, heard %q", owner, s.wrong(q), s.heard)
+			}
+		}
+		b.kill()
+		again := &tale{ids: make(map[string]bool), lastID: done["B"].first}
+		r := idle["B"]
+		r.at = fixed(c.url())
+		if r.stay(ctx, again, 1, request{tool: "work"}); again.err != nil || !strings.HasPrefix(again.last(), "result ") {
+			t.Errorf("what a session of B has heard, at C: %v, %q", again.err, again.heard)
+		}
+	})
+}
+
+// One node with its calls on disk: its engine has the same clock as itself.
+func TestFileClock(t *testing.T) {
+	clocks := newSetClock(t)
+	for _, jump := range []time.Duration{time.Hour, -time.Hour} {
+		t.Run(jump.String(), func(t *testing.T) {
+			name := jump.String()
+			clocks.set(t, name, 0)
+			f := newFleet(t, fileEngine(t), shape{nodes: 1, program: clocks.binary, env: func(string) []string { return clocks.on(name) }})
+			n := f.nodes[0]
+			ctx := bounded(t, time.Minute)
+			idle, busy := f.client(fixed(n.url()), fixed(n.url())), f.client(fixed(n.url()), fixed(n.url()))
+			requests := []request{
+				{tool: "work", args: workArgs{ID: callID(t, "work"), Steps: 50, MS: 5_000}},
+				{tool: "look", args: workArgs{ID: callID(t, "look"), Steps: 50, MS: 10_000}},
+			}
+			tales := make([]*tale, len(requests))
+			var all sync.WaitGroup
+			for i, q := range requests {
+				all.Go(func() { tales[i] = busy.call(ctx, q) })
+			}
+			for _, q := range requests {
+				eventually(t, "the calls run", 10*time.Second, func() bool { return f.runs(q.args.ID) == 1 })
+			}
+			time.Sleep(time.Second)
+			clocks.set(t, name, jump)
+			// The engine looks for what has expired now and then; and here is where the
+			// process dies after that, with a call that is safe to make again.
+			time.Sleep(6 * time.Second)
+			n.kill()
+			if err := n.start(n.address()); err != nil {
+				t.Fatal(err)
+			}
+			all.Wait()
+			for i, q := range requests {
+				if s := tales[i]; s.wrong(q) != nil || !s.over() || s.unknown() {
+					t.Errorf("%s: %v, heard %q", q.tool, s.wrong(q), tail(s.heard))
+				}
+			}
+			f.wantRuns(requests[0].args.ID, 1, 1)
+			f.wantRuns(requests[1].args.ID, 2, 2)
+			q := request{tool: "work", args: workArgs{ID: callID(t, "idle"), Steps: 2, MS: 20}}
+			if s := idle.call(ctx, q); s.wrong(q) != nil || s.unknown() || !s.over() {
+				t.Errorf("who was idle: %v, heard %q", s.wrong(q), s.heard)
+			}
+		})
+	}
+}
