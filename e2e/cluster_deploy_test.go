@@ -10,7 +10,15 @@ import (
 	"time"
 )
 
-var deployClients = flag.Int("cluster.deploy", 24, "how many clients TestClusterDeploy has; FAILURES asks for 1000")
+// How hard TestClusterDeploy tries. What FAILURES asks for is
+//
+//	go test ./e2e -run TestClusterDeploy -cluster.long -cluster.deploy 1000 -cluster.drain 30s -cluster.library
+var (
+	deployClients = flag.Int("cluster.deploy", 24, "how many clients TestClusterDeploy has")
+	deployDrain   = flag.Duration("cluster.drain", 6*time.Second, "its --drain")
+	deployCall    = flag.Duration("cluster.deploycall", 1500*time.Millisecond, "its clients make calls of up to that long, and rest for up to as long")
+	deployLibrary = flag.Bool("cluster.library", false, "its nodes have the server in them: no process for each session")
+)
 
 // Failure 8: each node in turn is told to stop and is replaced, under clients with
 // calls and open streams. The front asks whether nodes are ready, as load balancers
@@ -20,7 +28,7 @@ func TestClusterDeploy(t *testing.T) {
 	isLong(t)
 	t.Parallel()
 	eachEngine(t, false, func(t *testing.T, e *enginery) {
-		f := newFleet(t, e, shape{flags: []string{"--drain", "6s"}})
+		f := newFleet(t, e, shape{library: *deployLibrary, flags: []string{"--drain", deployDrain.String()}})
 		watched, stopWatching := context.WithCancel(t.Context())
 		var all sync.WaitGroup
 		f.front.watch(watched, &all, f.nodes)
@@ -39,11 +47,11 @@ func TestClusterDeploy(t *testing.T) {
 			}
 			callers = append(callers, r)
 		}
-		calling := f.calling(callers, sum)
+		calling := f.calling(callers, sum, tempo{call: *deployCall, step: *deployCall / 5, rest: *deployCall})
 		for _, n := range f.nodes {
 			time.Sleep(500 * time.Millisecond) // calls go on
 			began := time.Now()
-			if err := n.terminate(10 * time.Second); err != nil {
+			if err := n.terminate(*deployDrain + 30*time.Second); err != nil {
 				t.Errorf("node %s: %v", n.name, err)
 			}
 			t.Logf("node %s took %v to end", n.name, time.Since(began).Round(time.Millisecond))

@@ -46,7 +46,7 @@ func TestClusterKills(t *testing.T) {
 		f := newFleet(t, e, shape{library: true})
 		sum := newScore()
 		callers := f.callers(*killClients)
-		calling := f.calling(callers, sum)
+		calling := f.calling(callers, sum, brisk())
 		kills := f.killing(*killFor, *killEvery)
 		calling.end()
 		sum.report(t, kills)
@@ -88,11 +88,19 @@ type calling struct {
 	limit context.Context // done when all should have ended
 	hang  func()
 	all   sync.WaitGroup
+	tempo tempo
 }
 
+// A tempo is how clients make calls: each takes up to a time, and says something as
+// often; after it its client rests for up to as long.
+type tempo struct{ call, step, rest time.Duration }
+
+// brisk clients make one call right after the other.
+func brisk() tempo { return tempo{call: *killCall, step: 100 * time.Millisecond} }
+
 // calling has clients make calls.
-func (f *fleet) calling(callers []caller, sum *score) *calling {
-	c := &calling{}
+func (f *fleet) calling(callers []caller, sum *score, at tempo) *calling {
+	c := &calling{tempo: at}
 	c.more, c.stop = context.WithCancel(f.t.Context())
 	c.limit, c.hang = context.WithCancel(f.t.Context())
 	f.t.Cleanup(func() { c.stop(); c.hang() })
@@ -107,7 +115,7 @@ func (f *fleet) calling(callers []caller, sum *score) *calling {
 // much longer than it takes has been forgotten.
 func (c *calling) end() {
 	c.stop()
-	timer := time.AfterFunc(*killCall+slow()*20*time.Second, c.hang)
+	timer := time.AfterFunc(c.tempo.call+slow()*20*time.Second, c.hang)
 	c.all.Wait()
 	timer.Stop()
 	c.hang()
@@ -116,8 +124,15 @@ func (c *calling) end() {
 // keepCalling makes one call after the other.
 func (f *fleet) keepCalling(to *calling, i int, c caller, sum *score) {
 	for n := 0; to.more.Err() == nil; n++ {
-		long := rand.N(*killCall)
-		q := request{tool: "work", args: workArgs{ID: callID(f.t, i, n), Steps: 1 + int(long/(100*time.Millisecond)), MS: int(long.Milliseconds())}}
+		if to.tempo.rest > 0 {
+			select {
+			case <-time.After(rand.N(to.tempo.rest)):
+			case <-to.more.Done():
+				return
+			}
+		}
+		long := rand.N(to.tempo.call)
+		q := request{tool: "work", args: workArgs{ID: callID(f.t, i, n), Steps: 1 + int(long/to.tempo.step), MS: int(long.Milliseconds())}}
 		if n%2 == 1 {
 			q.tool = "look"
 		}

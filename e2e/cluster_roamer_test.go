@@ -198,7 +198,8 @@ func (r *roamer) take(s *tale, id int64, resp *http.Response) error {
 	case resp.StatusCode == http.StatusServiceUnavailable || resp.StatusCode == http.StatusTooManyRequests:
 		return fmt.Errorf("%w: %s", errRefused, resp.Status)
 	case resp.StatusCode >= 500:
-		return errors.New(resp.Status)
+		body, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<10))
+		return fmt.Errorf("%s: %s", resp.Status, body)
 	default:
 		body, _ := io.ReadAll(resp.Body)
 		if resp.StatusCode == http.StatusGone && strings.Contains(string(body), "outcome unknown") {
