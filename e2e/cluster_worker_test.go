@@ -156,13 +156,25 @@ func serveLibrary(listen, admin, storeURL string, drain time.Duration, traces st
 			return err
 		}
 		fmt.Fprintf(os.Stderr, "readyz=http://%s/readyz\n", side.Addr())
-		other := &http.Server{Handler: http.HandlerFunc(stats), ReadHeaderTimeout: 10 * time.Second}
+		probes := http.NewServeMux()
+		probes.HandleFunc("/", stats)
+		probes.HandleFunc("/readyz", func(w http.ResponseWriter, _ *http.Request) {
+			if ctx.Err() != nil || handler.Ready() != nil {
+				w.WriteHeader(http.StatusServiceUnavailable)
+			}
+		})
+		other := &http.Server{Handler: probes, ReadHeaderTimeout: 10 * time.Second}
 		go func() { _ = other.Serve(side) }()
 	}
 	fmt.Fprintf(os.Stderr, "Serving MCP at http://%s/mcp\nTry it: it is a test\n", l.Addr())
 	<-ctx.Done()
 	bounded, cancel := context.WithTimeout(context.Background(), drain)
 	defer cancel()
+	time.Sleep(min(drain/6, time.Second)) // until the balancer has noticed
+	go func() {
+		<-handler.Leaving()
+		_ = l.Close()
+	}()
 	if err := handler.Shutdown(bounded); err != nil {
 		fmt.Fprintln(os.Stderr, "calls were cut short:", err)
 	}

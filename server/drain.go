@@ -17,6 +17,10 @@ const mostSpread = 15 * time.Second
 // already.
 const mostDelay = 5 * time.Second
 
+// mostLast bounds the time at the end of a drain in which nothing is taken on any more
+// that might be cut.
+const mostLast = 2 * time.Second
+
 // spreadOf is the time over which clients are sent away, if all has to be over when
 // ctx is done.
 func spreadOf(ctx context.Context) time.Duration {
@@ -38,24 +42,73 @@ func (h *Handler) handOver(ctx context.Context) error {
 		}
 		close(h.draining)
 	})
+	last := h.lastOf(ctx)
 	var away sync.WaitGroup
 	if h.peers != nil {
 		away.Go(func() { h.peers.sendAway(ctx, h.spread) })
 	}
 	err := h.sessions.HandOver(ctx)
 	away.Wait()
+	last()
 	return err
+}
+
+// lastOf sees to it that calls which might be cut are refused at the end of the time
+// that there is. What it returns is called when nothing is left here.
+func (h *Handler) lastOf(ctx context.Context) (last func()) {
+	ctx, stop := context.WithCancel(ctx)
+	if end, ok := ctx.Deadline(); ok {
+		left := time.Until(end)
+		var release context.CancelFunc
+		ctx, release = context.WithTimeout(ctx, left-min(left/6, mostLast))
+		cancel := stop
+		stop = func() { release(); cancel() }
+	}
+	var done sync.WaitGroup
+	done.Go(func() {
+		<-ctx.Done()
+		h.sessions.LastCall()
+		if h.peers != nil && len(h.peers.node.Peers()) > 0 {
+			h.leaveOnce.Do(func() { close(h.leaving) })
+		}
+	})
+	return func() {
+		stop()
+		done.Wait()
+	}
+}
+
+// Leaving is closed when the handler is about to end and other nodes take what comes:
+// shortly before the time of [Handler.Drain] is over, or when nothing is left. From
+// then on requests are refused with 503, so a listener should be closed that a balancer
+// still sends clients to. Where there is no other node it stays open.
+func (h *Handler) Leaving() <-chan struct{} { return h.leaving }
+
+// isLeaving says whether requests are for other nodes to take, without our help.
+func (h *Handler) isLeaving() bool {
+	select {
+	case <-h.leaving:
+		return true
+	default:
+		return false
+	}
 }
 
 // sendAway has the clients that other nodes answer through this one come back to
 // another, in parts: first those that only listen, then WebSockets, and when ctx is
-// done, all. It returns when none is left.
+// done, all; but who could not ask for what becomes of its requests is given a time to
+// learn how. It returns when none is left.
 func (p *peers) sendAway(ctx context.Context, spread time.Duration) {
 	begun := time.Now()
 	t := time.NewTicker(20 * time.Millisecond)
 	defer t.Stop()
 	left := make(map[any]time.Time) // when each is to leave
+	var over time.Time              // when ctx was done
 	for {
+		if over.IsZero() && ctx.Err() != nil {
+			over = time.Now()
+		}
+		gone := !over.IsZero() && time.Since(over) >= leaveGrace
 		p.mu.Lock()
 		busy := len(p.relays) + len(p.bridges)
 		for rl := range p.relays {
@@ -64,7 +117,7 @@ func (p *peers) sendAway(ctx context.Context, spread time.Duration) {
 				at = begun.Add(rand.N(spread + 1))
 				left[rl] = at
 			}
-			if (rl.listens.Load() && time.Now().After(at)) || ctx.Err() != nil {
+			if gone || rl.listens.Load() && time.Now().After(at) || !over.IsZero() && rl.mayLeave() {
 				rl.leave()
 			}
 		}
@@ -75,7 +128,7 @@ func (p *peers) sendAway(ctx context.Context, spread time.Duration) {
 				at = begun.Add(spread + rand.N(spread+1))
 				left[b] = at
 			}
-			if time.Now().After(at) || ctx.Err() != nil {
+			if time.Now().After(at) || !over.IsZero() {
 				bridges = append(bridges, b)
 			}
 		}
@@ -83,18 +136,25 @@ func (p *peers) sendAway(ctx context.Context, spread time.Duration) {
 		for _, b := range bridges {
 			b.leave(websocket.StatusGoingAway, "going away; retry: 1000")
 		}
-		if busy == 0 || ctx.Err() != nil {
+		if busy == 0 || gone {
 			return
 		}
-		select {
-		case <-t.C:
-		case <-ctx.Done():
+		if over.IsZero() {
+			select {
+			case <-t.C:
+			case <-ctx.Done():
+			}
+		} else {
+			<-t.C
 		}
 	}
 }
 
 // errLeaving says that a client is sent away because its node is drained.
 var errLeaving = errors.New("the node is drained")
+
+// mayLeave says whether the client can ask for what becomes of its request.
+func (rl *relay) mayLeave() bool { return !rl.asks || rl.told.Load() }
 
 // leave has the client that is told of a stream through this node come back. It
 // may be called at any time.

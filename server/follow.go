@@ -173,6 +173,7 @@ func (f *follow) Write(text []byte) (int, error) {
 
 // tell writes whole events.
 func (f *follow) tell(text []byte) error {
+	named := false
 	for rest := text; ; {
 		i := bytes.Index(rest, []byte("id: "))
 		if i < 0 {
@@ -180,7 +181,7 @@ func (f *follow) tell(text []byte) error {
 		}
 		line, after, _ := bytes.Cut(rest[i+4:], []byte("\n"))
 		if i == 0 || rest[i-1] == '\n' {
-			f.last = string(line)
+			f.last, named = string(line), true
 			if name := nameOf(f.last); f.base == "" {
 				f.base = name
 			} else if name != f.base {
@@ -192,7 +193,11 @@ func (f *follow) tell(text []byte) error {
 	if f.continued && f.rl.e.pair {
 		text = withoutEndpoint(text)
 	}
-	return f.write(text)
+	err := f.write(text)
+	if err == nil && named {
+		f.rl.told.Store(true)
+	}
+	return err
 }
 
 // withoutEndpoint leaves out the event that tells a client of revision 2024-11-05

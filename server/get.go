@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -13,10 +14,12 @@ import (
 	"holdfast/stream"
 )
 
-// stream answers a POST with the call's stream, from its beginning. held, unless
-// nil, are the call's messages, which go to the backend once the client can ask
-// for the call again, and not at all if there is no stream to ask for.
-func (h *Handler) stream(w http.ResponseWriter, r *http.Request, call *session.Call, held []jsonrpc.Message) {
+// stream answers a POST with the stream of the call that its messages have begun, from
+// its beginning. If they are held they go to the backend once the client can ask for the
+// call again, and not at all if there is no stream to ask for. An error says that
+// nothing was answered: the session has left this node, and the call may be made where
+// that is now.
+func (h *Handler) stream(w http.ResponseWriter, r *http.Request, call *session.Call, msgs []jsonrpc.Message, batch, held bool) error {
 	s := call.Session()
 	c := h.newConn(w, r, s)
 	if call.Method() == "initialize" {
@@ -25,28 +28,34 @@ func (h *Handler) stream(w http.ResponseWriter, r *http.Request, call *session.C
 	}
 	cursor := stream.Cursor{Stream: stream.ID{Number: call.Number()}}
 	if err := c.read(r.Context(), cursor); err != nil {
-		if held != nil {
-			call.Abort(held, errf(jsonrpc.CodeServer, "not delivered: its stream cannot be read: %v", err))
+		if held {
+			call.Abort(msgs, errf(jsonrpc.CodeServer, "not delivered: its stream cannot be read: %v", err))
+			if errors.Is(err, session.ErrMoved) {
+				return err
+			}
 			h.fail(w, err)
-			return
+			return nil
+		}
+		if call.Again() {
+			return session.ErrMoved
 		}
 		call.Break()
-		h.logger.Error("stream of a call not opened", "session", s.Name(), "error", err)
-		h.reject(w, http.StatusInternalServerError, errf(jsonrpc.CodeServer,
-			"the call runs, but its stream cannot be read: %v; its outcome is told to a GET with the session id", err))
-		return
+		h.logger.Warn("stream of a call not opened", "session", s.Name(), "error", err)
+		h.failErrand(w, fmt.Errorf("%w: %w", errUnknown, err), &errand{msgs: msgs, batch: batch})
+		return nil
 	}
 	c.link()
 	gone := c.gone()
 	err := c.open(nil)
 	c.unseen = gone || r.Context().Err() != nil
-	if held != nil {
-		call.Deliver(context.WithoutCancel(r.Context()), held, r.Header)
+	if held {
+		call.Deliver(context.WithoutCancel(r.Context()), msgs, r.Header)
 	}
 	if err == nil {
 		err = c.copy(r.Context())
 	}
 	c.close(err)
+	return nil
 }
 
 // link offers the URL at which the stream can be resumed from where it is now

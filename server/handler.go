@@ -82,6 +82,8 @@ type Handler struct {
 	peers     *peers // nil where there is no other node
 	drainOnce sync.Once
 	draining  chan struct{}
+	leaveOnce sync.Once
+	leaving   chan struct{} // closed when nothing is taken any more, as others do
 	spread    time.Duration // over which clients are sent away when draining; set before that
 }
 
@@ -114,6 +116,7 @@ func New(opts Options) *Handler {
 		origins:  setOf(opts.AllowedOrigins),
 		hosts:    setOf(opts.AllowedHosts),
 		draining: make(chan struct{}),
+		leaving:  make(chan struct{}),
 	}
 	if opts.Node != nil {
 		h.peers = h.join(opts.Node)

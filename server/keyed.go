@@ -51,8 +51,7 @@ func (h *Handler) begun(w http.ResponseWriter, r *http.Request, call *session.Ca
 	case err != nil:
 		return err
 	case call != nil:
-		h.stream(w, r, call, msgs)
-		return nil
+		return h.stream(w, r, call, msgs, len(msgs) > 1, true)
 	}
 	return h.attach(w, r, known.Session, known.Number)
 }

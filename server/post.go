@@ -221,8 +221,7 @@ func (h *Handler) call(w http.ResponseWriter, r *http.Request, s *session.Sessio
 		return err
 	}
 	if c.Number() != 0 {
-		h.stream(w, r, c, msgs)
-		return nil
+		return h.stream(w, r, c, msgs, batch, true)
 	}
 	c.Deliver(context.WithoutCancel(r.Context()), msgs, r.Header)
 	after := h.opts.UpgradeAfter
@@ -238,7 +237,7 @@ func (h *Handler) call(w http.ResponseWriter, r *http.Request, s *session.Sessio
 	case r.Context().Err() != nil:
 		c.Break()
 	default:
-		h.stream(w, r, c, nil)
+		return h.stream(w, r, c, msgs, batch, false)
 	}
 	return nil
 }

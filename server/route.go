@@ -153,6 +153,8 @@ type relay struct {
 	end     time.Time // until when it is tried
 
 	// For who drains this node.
+	asks    bool        // it is a POST with requests
+	told    atomic.Bool // and its client has got an event id
 	listens atomic.Bool // its client waits for nothing in particular
 	leaving atomic.Bool // it is being sent away
 	cancel  atomic.Pointer[context.CancelFunc]
@@ -175,7 +177,7 @@ func (h *Handler) newRelay(w http.ResponseWriter, r *http.Request, e *errand) *r
 	if h.opts.Pack != nil {
 		rl.visit.Info = h.opts.Pack(r.Context())
 	}
-	if e.asks() {
+	if rl.asks = e.asks(); rl.asks {
 		rl.visit.Once = rand.Text()
 	}
 	return rl
@@ -199,6 +201,9 @@ func (h *Handler) revision(r *http.Request) string {
 // here.
 func (rl *relay) run() (*session.Session, error) {
 	h := rl.h
+	if h.isLeaving() && !rl.e.again && rl.asks {
+		return nil, session.ErrClosing // before it is begun anywhere
+	}
 	defer h.peers.enter(rl)()
 	// What the client has sent is taken, whether it stays or not.
 	ctx := context.WithoutCancel(rl.r.Context())
@@ -302,7 +307,7 @@ func (rl *relay) failed(err error) error {
 		rl.w.WriteHeader(http.StatusNoContent) // it was deleted before its node was lost
 		return errAnswered
 	}
-	if rl.sent && rl.visit.Once != "" && !rl.e.keyed && !errors.Is(err, session.ErrNotFound) {
+	if rl.sent && rl.asks && !rl.e.keyed && !errors.Is(err, session.ErrNotFound) && !rl.h.sessions.Harmless(rl.e.msgs) {
 		return fmt.Errorf("%w: %w", errUnknown, err)
 	}
 	return err

@@ -313,7 +313,7 @@ func (c *Call) drop(rq *inflight) {
 	}
 	if c.number == 0 && !c.s.single {
 		e := errUnknown
-		if c.kept != nil && c.kept.safe {
+		if c.kept != nil && c.kept.harmless() {
 			e, c.kept.again = errAgain, true
 		}
 		c.light = append(c.light, jsonrpc.AppendError(nil, []byte(rq.id), e))

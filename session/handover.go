@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"sync"
 	"time"
 
 	"holdfast/jsonrpc"
+	"holdfast/protocol"
 	"holdfast/stream"
 )
 
@@ -21,10 +23,11 @@ const (
 
 // HandOver gives up all sessions for other nodes to take over, each as soon as
 // nothing is in flight in it. When ctx is done it cuts what is left: calls that
-// may be made again are left to the next owner, others end with their outcome
-// unknown. It returns when no session is left; the error is ctx's if it had to cut.
-// It does nothing where the store is not shared. From now on no session is taken
-// over any more.
+// may be made again, or that no backend has got yet, are left to the next owner,
+// others end with their outcome unknown. It returns when no session is left; the
+// error is ctx's if it had to cut, which takes as long as [farewell] and what the
+// store needs, and [closePatience] if the store does not answer. It does nothing
+// where the store is not shared. From now on no session is taken over any more.
 func (m *Manager) HandOver(ctx context.Context) error {
 	if m.shared == nil {
 		return nil
@@ -50,11 +53,17 @@ func (m *Manager) HandOver(ctx context.Context) error {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			m.each(m.all(), departed, m.cut)
+			late := time.AfterFunc(closePatience, m.stop)
+			defer late.Stop()
+			m.cut(m.all())
 			return ctx.Err()
 		}
 	}
 }
+
+// LastCall begins the end of [Manager.HandOver]: from now on a call that may not be
+// made again is refused with [ErrMoved] before it begins, as it would probably be cut.
+func (m *Manager) LastCall() { m.last.Store(true) }
 
 // behind says whether readers have yet to tell their clients what there is.
 func (t *table) behind() bool {
@@ -107,50 +116,119 @@ func (m *Manager) yield(s *Session) {
 	conn := s.link.finish()
 	s.asked = nil
 	s.mu.Unlock()
-	m.part(s, conn, false)
+	if conn != nil {
+		defer m.release(conn)
+	}
+	m.part(s, false)
 }
 
-// cut gives up a session, whatever is in flight in it.
-func (m *Manager) cut(s *Session) {
+// leaving is a session that is being cut.
+type leaving struct {
+	*Session
+	open bool // calls in it have not ended
+}
+
+// cut gives up sessions, whatever is in flight in them: first all are ended here, then
+// each is released as soon as its readers know.
+func (m *Manager) cut(all []*Session) {
+	var mu sync.Mutex
+	var left []leaving
+	m.each(all, departed, func(s *Session) {
+		if open, done := m.sever(s); done {
+			mu.Lock()
+			left = append(left, leaving{s, open})
+			mu.Unlock()
+		}
+	})
+	end := time.Now().Add(farewell)
+	for len(left) > 0 {
+		late := time.Now().After(end) || m.ctx.Err() != nil
+		var told, rest []leaving
+		for _, s := range left {
+			if late || s.ongoing.Load() == 0 && !s.streams.behind() {
+				told = append(told, s)
+			} else {
+				rest = append(rest, s)
+			}
+		}
+		each(told, departed, func(s leaving) { m.part(s.Session, s.open) })
+		if left = rest; len(left) > 0 {
+			time.Sleep(20 * time.Millisecond)
+		}
+	}
+}
+
+// sever ends what is in flight in a session that is cut, and its backend. It reports
+// whether that was to be done, and whether calls have been left to the next owner.
+func (m *Manager) sever(s *Session) (open, done bool) {
 	s.mu.Lock()
 	if s.closed || s.lease.Epoch == 0 {
 		s.mu.Unlock()
-		return
+		return false, false
 	}
 	s.closed, s.moves = true, true
 	all := s.takeOpen(true)
 	conn := s.link.finish()
 	s.asked = nil
+	primes := protocol.Primes(s.revision)
 	s.mu.Unlock()
-	var again, lost []*inflight
-	open := false
-	for _, rq := range all {
-		if stored, safe := rq.call.stored(), rq.call.kept != nil && rq.call.kept.safe; safe && (stored || !s.single) {
-			again = append(again, rq)
-			open = open || stored
-		} else {
-			lost = append(lost, rq)
-		}
+	if conn != nil {
+		defer m.release(conn)
 	}
 	s.log.hold()
+	var again, unsent, lost []*inflight
+	for _, rq := range all {
+		switch goesOn, stored, sent := rq.call.handOn(primes); {
+		case goesOn:
+			again = append(again, rq)
+			open = open || stored
+		case sent:
+			lost = append(lost, rq)
+		default:
+			unsent = append(unsent, rq)
+		}
+	}
 	s.failAll(lost, jsonrpc.Errorf(jsonrpc.CodeServer, "outcome unknown: the session ended: %v", ErrClosing))
+	s.failAll(unsent, errUnsent)
 	s.log.let()
 	m.drop(s, again)
-	m.outlast(farewell, func() bool { return s.ongoing.Load() == 0 && !s.streams.behind() })
-	m.part(s, conn, open)
+	return open, true
 }
 
-// stored says whether the next owner of the session will know of the call.
-func (c *Call) stored() bool {
-	return c.kept != nil && (c.Number() != 0 || c.kept.journal != 0)
+// errUnsent ends a call that has not begun, and whose client may make it again.
+var errUnsent = jsonrpc.Errorf(jsonrpc.CodeServer, "not delivered: %v; make the request again", ErrClosing)
+
+// handOn says whether the call is left to the next owner of its session, which was
+// closed, whether that will know of it by itself, and, if not, whether a backend may
+// have it. One that no backend has is noted as harmless, if its client will ask for it
+// and not make it again; the log must be flushed after. primes says that its client has
+// an event id as soon as it reads.
+func (c *Call) handOn(primes bool) (goesOn, stored, sent bool) {
+	k := c.kept
+	if k == nil {
+		return false, false, true
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	stored = c.number != 0 || k.journal != 0
+	switch {
+	case k.safe:
+		return stored || !c.s.single, stored, k.sent
+	case !k.sent && !stored && !c.s.single:
+		return true, false, false
+	case !k.sent && c.number != 0 && (c.record != nil && c.record.key != nil || primes && c.s.streams.read(c.number)):
+		if !k.handed {
+			k.handed = true
+			c.queueNote(c.number, true, nil)
+		}
+		return true, true, false
+	}
+	return false, stored, k.sent
 }
 
 // part releases a session that was closed. open says that calls in it have not
 // ended.
-func (m *Manager) part(s *Session, conn Conn, open bool) {
-	if conn != nil {
-		defer m.release(conn)
-	}
+func (m *Manager) part(s *Session, open bool) {
 	s.ring()
 	s.noteStored(false)
 	m.outlast(patience, s.log.rests) // what the backend has said is not given up before it is stored

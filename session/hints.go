@@ -97,6 +97,20 @@ func (s *Session) Light(ctx context.Context, m *jsonrpc.Message, header http.Hea
 	return s.hints.safe[name]
 }
 
+// Harmless says whether all the requests may be made again without harm, as far as
+// that is known of any session.
+func (m *Manager) Harmless(msgs []jsonrpc.Message) bool {
+	for i := range msgs {
+		if msgs[i].Kind != jsonrpc.Request || msgs[i].Method != "tools/call" {
+			continue
+		}
+		if name := jsonrpc.String(jsonrpc.Field(msgs[i].Params, "name")); m.opts.Safe == nil || !m.opts.Safe(name) {
+			return false
+		}
+	}
+	return true
+}
+
 // learnAll reads the backend's whole list of tools, and closes done.
 func (s *Session) learnAll(l *link, listed int, done chan struct{}, in Inbound) {
 	defer s.m.work.Done()

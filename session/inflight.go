@@ -93,6 +93,12 @@ func (s *Session) begin(in *Inbound) bool {
 		return false
 	}
 	rq.sent = true
+	if k := rq.call.kept; k != nil {
+		rq.call.mu.Lock()
+		k.sent = true
+		k.release()
+		rq.call.mu.Unlock()
+	}
 	return true
 }
 

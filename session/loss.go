@@ -222,7 +222,9 @@ const (
 
 // each calls f for all of the sessions, for some at a time, and returns when that
 // is done.
-func (m *Manager) each(all []*Session, some int, f func(*Session)) {
+func (m *Manager) each(all []*Session, some int, f func(*Session)) { each(all, some, f) }
+
+func each[T any](all []T, some int, f func(T)) {
 	var group sync.WaitGroup
 	places := make(chan struct{}, some)
 	for _, s := range all {

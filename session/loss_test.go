@@ -316,6 +316,105 @@ func TestHandOverCuts(t *testing.T) {
 	}
 }
 
+// A call that no backend has got when its node's time is over has not begun: the next
+// owner makes it, if its client is going to ask for it, or else its client is told that
+// it may make it again. No more than one of the two, and never "outcome unknown".
+func TestHandOverUnsent(t *testing.T) {
+	t.Parallel()
+	f := newShelf()
+	a, b := f.add(t, "a", safeTools()), f.add(t, "b", safeTools())
+	s := a.open("alice")
+	start := func(id int) (*Call, []jsonrpc.Message) {
+		msgs := []jsonrpc.Message{parse(request(id))}
+		c, err := s.Begin(msgs, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c, msgs
+	}
+	read, first := start(1)
+	unread, second := start(2)
+	third := []jsonrpc.Message{parse(request(3))}
+	keyed, _, err := s.BeginKeyed("k", third[0].Raw, third)
+	if err != nil {
+		t.Fatal(err)
+	}
+	light, err := s.Begin([]jsonrpc.Message{parse(request(4))}, true) // as with --response json
+	if err != nil {
+		t.Fatal(err)
+	}
+	ready := make(chan struct{}, 1)
+	r, err := s.Read(t.Context(), read.Number(), 0, 0, ready)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	began := time.Now()
+	if err := a.HandOver(ctx); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	if took := time.Since(began); took > 4*farewell {
+		t.Errorf("it took %v", took)
+	}
+	r.Detach(false, true, false)
+	// Their doors come too late.
+	for c, msgs := range map[*Call][]jsonrpc.Message{read: first, unread: second, keyed: third} {
+		c.Deliver(t.Context(), msgs, nil)
+	}
+	light.Deliver(t.Context(), []jsonrpc.Message{parse(request(4))}, nil)
+	if answers, done := light.Wait(t.Context(), 0); !done || !light.Again() {
+		t.Errorf("light: not to be made again: %q", answers)
+	}
+	a.desk.mu.Lock()
+	for _, c := range a.desk.links {
+		for len(c.in) > 0 {
+			if in := <-c.in; in.Method == "tools/call" {
+				t.Errorf("delivered after all: %s", in.Raw)
+			}
+		}
+	}
+	a.desk.mu.Unlock()
+	taken := b.take(s)
+	wantTexts(t, "not read", readAll(t, taken, unread.Number()), "not delivered: the server is shutting down; make the request again")
+	eventually(t, "a backend", func() bool { return b.desk.opened() == 1 })
+	got := map[string]bool{}
+	for range 2 {
+		in := b.desk.last().next(t, "tools/call")
+		got[string(in.ID)] = true
+		b.desk.last().say(in.Call, `{"jsonrpc":"2.0","id":`+string(in.ID)+`,"result":"made"}`)
+	}
+	if !got["1"] || !got["3"] {
+		t.Errorf("made by the next owner: %v", got)
+	}
+	wantTexts(t, "read", readAll(t, taken, read.Number()), "made")
+	wantTexts(t, "keyed", readAll(t, taken, keyed.Number()), "made")
+	if c, known, err := taken.BeginKeyed("k", third[0].Raw, third); c != nil || known == nil || known.Number != keyed.Number() || err != nil {
+		t.Errorf("asked again under its key: %v, %+v, %v", c, known, err)
+	}
+}
+
+// Shortly before its time is over a node begins nothing that it would have to cut: a
+// call that may not be made again is refused as one that is to be made elsewhere.
+func TestLastCall(t *testing.T) {
+	t.Parallel()
+	f := newShelf()
+	a := f.add(t, "a", safeTools())
+	s := a.open("alice")
+	a.LastCall()
+	if _, err := s.Begin([]jsonrpc.Message{parse(request(1))}, false); !errors.Is(err, ErrMoved) {
+		t.Errorf("begun: %v", err)
+	}
+	if a.Calls() != 0 {
+		t.Errorf("%d calls are left", a.Calls())
+	}
+	c := begin(t, s, true, safeRequest(2))
+	a.desk.last().say(c, `{"jsonrpc":"2.0","id":2,"result":"done"}`)
+	if answers, done := c.Wait(t.Context(), 0); !done || !strings.Contains(string(answers[0]), "done") {
+		t.Errorf("safe: %q", answers)
+	}
+}
+
 // A client that makes one request right after the other leaves no gap: its session is
 // given up at the beginning of the next.
 func TestHandOverBetween(t *testing.T) {

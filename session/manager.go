@@ -54,6 +54,7 @@ type Manager struct {
 
 	zero  time.Time    // what the clock counts from
 	calls atomic.Int64 // requests in flight
+	last  atomic.Bool  // only what may be made again is begun
 	keys  keys
 
 	mu       sync.RWMutex
@@ -451,7 +452,7 @@ func (m *Manager) Close() {
 	defer late.Stop()
 	if m.shared != nil {
 		m.taken(m.ctx)
-		m.each(m.all(), departed, m.cut)
+		m.cut(m.all())
 	}
 	for _, s := range m.all() {
 		m.end(s, ErrClosing)

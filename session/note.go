@@ -21,9 +21,15 @@ import (
 // kept is what is known of a call for its note. It is nil where the store is not
 // shared, and does not change after the call has begun, but for what says otherwise.
 type kept struct {
-	msgs  []jsonrpc.Message // until the note is queued; guarded by Call.mu
-	safe  bool              // its requests may be made again
-	again bool              // and have to be, as the session has left; guarded by Call.mu
+	// Until the note is queued and the backend has the first of them; guarded by
+	// Call.mu.
+	msgs  []jsonrpc.Message
+	noted bool // the note is queued; guarded by Call.mu
+	sent  bool // the backend has a request, or may have it; guarded by Call.mu
+	safe  bool // its requests may be made again
+	// Its note says so because the backend has none of them; guarded by Call.mu.
+	handed bool
+	again  bool // and have to be, as the session has left; guarded by Call.mu
 
 	// A call whose messages go to the standalone stream has a stream of its own all
 	// the same, that nobody reads: its note stands beside it, and it ends with the
@@ -58,10 +64,11 @@ type sessionNote struct {
 // mostNews bounds how many streams a note names.
 const mostNews = 256
 
-// appendNote appends the call's note. c.mu is held.
-func (c *Call) appendNote(dst []byte) []byte {
+// appendNote appends the call's note, which says whether the next owner of the session
+// may make it. c.mu is held.
+func (c *Call) appendNote(dst []byte, safe bool) []byte {
 	dst = append(dst, `{"safe":`...)
-	dst = strconv.AppendBool(dst, c.kept.safe)
+	dst = strconv.AppendBool(dst, safe)
 	if c.record != nil && c.record.key != nil {
 		dst = append(dst, `,"key":"`...)
 		dst = base64.StdEncoding.AppendEncode(dst, c.record.key[:])
@@ -108,10 +115,27 @@ func (c *Call) note(number uint64) {
 	if k == nil {
 		return
 	}
-	data := c.appendNote(nil)
-	k.msgs = nil
-	c.s.log.queue(saying{c: c, number: number, data: data, note: true, done: k.stored})
+	c.queueNote(number, k.safe, k.stored)
+	k.noted = true
+	k.release()
 }
+
+// queueNote queues a note of the call. c.mu is held.
+func (c *Call) queueNote(number uint64, safe bool, done chan struct{}) {
+	c.s.log.queue(saying{c: c, number: number, data: c.appendNote(nil, safe), note: true, done: done})
+}
+
+// release lets go of what no note will need any more: of a call that the backend has
+// there is nothing to be said but what the note says. Call.mu is held.
+func (k *kept) release() {
+	if k.noted && k.sent {
+		k.msgs = nil
+	}
+}
+
+// harmless says whether the call may be made, or made again, once its session has been
+// closed here, so that it is begun no more. Call.mu is held.
+func (k *kept) harmless() bool { return k.safe || !k.sent }
 
 // prepare notes what the store will have to know of a call that is about to begin.
 func (s *Session) prepare(c *Call, msgs []jsonrpc.Message, light bool) {

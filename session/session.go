@@ -159,6 +159,10 @@ func (s *Session) start(c *Call, msgs []jsonrpc.Message, light bool) error {
 	}
 	if s.m.shared != nil {
 		s.prepare(c, msgs, light)
+		if n > 0 && !c.kept.safe && s.m.last.Load() {
+			s.m.dismiss(s, n)
+			return ErrMoved
+		}
 	}
 	s.mu.Lock()
 	err := s.enter(c, msgs)

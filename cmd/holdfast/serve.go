@@ -278,9 +278,18 @@ func serveUntil(ctx context.Context, l net.Listener, mux http.Handler, handler *
 		admin.retire(bounded, drain)
 	}
 	leaving.Store(true)
+	drained := make(chan struct{})
+	go func() {
+		select {
+		case <-handler.Leaving(): // a balancer that does not ask who is ready notices now
+			_ = l.Close()
+		case <-drained:
+		}
+	}()
 	if err := handler.Shutdown(bounded); err != nil {
 		slog.Warn("calls were cut short", "error", err)
 	}
+	close(drained)
 	last, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
 	if err := server.Shutdown(last); err != nil {
