@@ -117,6 +117,35 @@ func TestDrainCuts(t *testing.T) {
 	}
 }
 
+// TestDrainLate has requests come to a node, for the session of another, as its time
+// ends. One that was sent on is waited for; one that was not is refused as such, at
+// once. None is said to have an outcome that nobody knows.
+func TestDrainLate(t *testing.T) {
+	t.Parallel()
+	c := config{}
+	c.server.Response = server.ResponseJSON // so that the answer takes its time
+	f := newFarm(t, 2, c)
+	p := f.nodes[1].connect("2025-11-25", nil).at(f.nodes[0])
+	early := p.open("POST", "/mcp", callAs("1", "steps", `{"key":"early","n":0,"pause":900}`))
+	eventually(t, "the call to run", func() bool { return f.runs("early") == 1 })
+	drained := make(chan error, 1)
+	go func() { drained <- f.nodes[0].drain(300 * time.Millisecond) }()
+	<-f.nodes[0].Leaving()
+	late := p.post(callAs("2", "steps", `{"key":"late"}`))
+	if late.status != http.StatusServiceUnavailable || late.header.Get("Retry-After") == "" || strings.Contains(string(late.body), "unknown") || f.runs("late") != 0 {
+		t.Errorf("late: %d %s, %d runs", late.status, late.body, f.runs("late"))
+	}
+	if r := early.all(); r.status != http.StatusOK || !strings.Contains(string(r.body), "done") || f.runs("early") != 1 {
+		t.Errorf("sent on: %d %s, %d runs", r.status, r.body, f.runs("early"))
+	}
+	if err := <-drained; !errors.Is(err, context.DeadlineExceeded) && err != nil {
+		t.Errorf("drain: %v", err)
+	}
+	if r := p.at(f.nodes[1]).post(callAs("2", "steps", `{"key":"late"}`)); r.status != http.StatusOK || f.runs("late") != 1 {
+		t.Errorf("at the other node: %d %s, %d runs", r.status, r.body, f.runs("late"))
+	}
+}
+
 // TestDrainAlone drains the only node. What comes meanwhile is asked to come later,
 // and goes on at the node that follows.
 func TestDrainAlone(t *testing.T) {

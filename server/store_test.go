@@ -2,11 +2,15 @@ package server_test
 
 import (
 	"net/http"
+	"strings"
 	"sync/atomic"
 	"testing"
 
+	"holdfast/engine/durable"
+	"holdfast/engine/durable/logtest"
 	"holdfast/jsonrpc"
 	"holdfast/server"
+	"holdfast/session"
 	"holdfast/stream"
 )
 
@@ -59,7 +63,8 @@ func TestUpgradeUnreadable(t *testing.T) {
 	p := n.connect("2025-06-18", nil)
 	deaf.on.Store(true)
 	res := p.post(call("steps", `{"key":"k","n":1}`))
-	if res.status != http.StatusInternalServerError || res.header.Get("Retry-After") != "" { // it must not be sent again
+	if res.status != http.StatusBadGateway || res.header.Get("Retry-After") != "" || // it must not be sent again
+		!strings.Contains(string(res.body), `"id":"c"`) || !strings.Contains(string(res.body), "outcome unknown") {
 		t.Errorf("got %d %s", res.status, res.body)
 	}
 	deaf.on.Store(false)
@@ -67,6 +72,61 @@ func TestUpgradeUnreadable(t *testing.T) {
 	w.message()
 	if end := w.message(); parse(string(end.Data)).Kind != jsonrpc.Response || n.runs("k") != 1 {
 		t.Errorf("got %s after %d runs", end.Data, n.runs("k"))
+	}
+}
+
+// lostStore is a store of which another node takes a session in the moment in which a
+// call in it is to be read.
+type lostStore struct {
+	stream.Shared
+	taken func() // nil until then
+}
+
+func (l *lostStore) Watch(id stream.ID, ready chan<- struct{}) (stop func(), err error) {
+	if id.Number != 0 && l.taken != nil {
+		l.taken()
+		return nil, stream.ErrUnavailable
+	}
+	return l.Shared.Watch(id, ready)
+}
+
+// TestUpgradeLost is TestUpgradeUnreadable for a call whose session another node has
+// taken by then. Its client is told that nobody knows what became of its request, and
+// of which; but if the tool may be called again, that it should.
+func TestUpgradeLost(t *testing.T) {
+	t.Parallel()
+	for tool, want := range map[string]int{"steps": http.StatusBadGateway, "safe_steps": http.StatusServiceUnavailable} {
+		t.Run(tool, func(t *testing.T) {
+			t.Parallel()
+			engine := logtest.New(logtest.Options{})
+			store := durable.New(engine.Open(), durable.Options{})
+			other := durable.New(engine.Open(), durable.Options{})
+			defer func() { _, _ = store.Close(), other.Close() }()
+			lost := &lostStore{Shared: store}
+			c := config{store: func(stream.Store) stream.Store { return lost }}
+			c.server.Response = server.ResponseJSON
+			c.session.Safe = func(tool string) bool { return tool == "safe_steps" }
+			n := newNode(t, c)
+			p := n.connect("2025-11-25", nil)
+			lost.taken = func() {
+				was, err := other.Lookup(t.Context(), session.KeyOf(p.id))
+				if err == nil {
+					_, err = other.Acquire(t.Context(), was)
+				}
+				if err != nil {
+					t.Error(err)
+				}
+				n.sessions.Verify(t.Context())
+			}
+			res := p.post(call(tool, `{"key":"k","n":1,"pause":50}`))
+			if res.status != want {
+				t.Errorf("got %d %s, want %d", res.status, res.body, want)
+			}
+			unknown := strings.Contains(string(res.body), `"id":"c"`) && strings.Contains(string(res.body), "outcome unknown")
+			if again := res.header.Get("Retry-After") != ""; unknown != (want == http.StatusBadGateway) || again == unknown {
+				t.Errorf("told %s, Retry-After %q", res.body, res.header.Get("Retry-After"))
+			}
+		})
 	}
 }
 
