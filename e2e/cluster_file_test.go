@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -85,6 +86,100 @@ func TestFile(t *testing.T) {
 	if status, said := status(t, stranger, "GET", nil, ""); status != http.StatusNotFound {
 		t.Errorf("a session that never was: %d: %s", status, said)
 	}
+}
+
+// One node with its calls on disk is told to stop, and started again with the same
+// directory and port, as in an update. Calls that end in time do; of those that take
+// longer, what is safe goes on after the restart, and of the other it is said that
+// nobody knows. What comes meanwhile is refused, with a time to come back: our client
+// does by itself, and the official one's session can be used again. (Failure 8)
+func TestFileTerminated(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, fileEngine(t), shape{nodes: 1, flags: []string{"--drain", "3s"}})
+	n := f.nodes[0]
+	at := fixed(n.url())
+	ctx := bounded(t, 90*time.Second)
+	ours, quiet := f.visitor(holdfast.NewClientTransport(n.url(), nil)), f.visitor(holdfast.NewClientTransport(n.url(), nil))
+	theirs, idle := f.visitor(&mcp.StreamableClientTransport{Endpoint: n.url(), MaxRetries: 30}), f.client(at, at)
+	requests := []request{
+		{tool: "work", args: workArgs{ID: callID(t, "short"), Steps: 4, MS: 1_000}},
+		{tool: "look", args: workArgs{ID: callID(t, "look"), Steps: 12, MS: 6_000}},
+		{tool: "work", args: workArgs{ID: callID(t, "long"), Steps: 12, MS: 60_000}},
+		{tool: "look", args: workArgs{ID: callID(t, "ours"), Steps: 12, MS: 6_000}},
+	}
+	told := make([]chan *tale, len(requests))
+	for i, q := range requests {
+		var c caller = ours
+		if i < 3 {
+			c = f.client(at, at)
+		}
+		told[i] = make(chan *tale, 1)
+		go func() { told[i] <- c.call(ctx, q) }()
+	}
+	for _, q := range requests {
+		eventually(t, "the calls run", 20*time.Second, func() bool { return f.runs(q.args.ID) == 1 })
+	}
+
+	n.signal(syscall.SIGTERM)
+	began := time.Now()
+	eventually(t, "what is new is refused", 10*time.Second, func() bool {
+		q := request{tool: "look", args: workArgs{ID: callID(t, "idle")}}
+		resp, err := idle.send(ctx, "POST", nil, q.body(idle.ids.Add(1)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		said, _ := io.ReadAll(resp.Body)
+		if resp.StatusCode != http.StatusOK && (resp.StatusCode != http.StatusServiceUnavailable || resp.Header.Get("Retry-After") == "" ||
+			!strings.Contains(string(said), "the server is shutting down: try again later")) {
+			t.Fatalf("refused with %s, Retry-After %q: %s", resp.Status, resp.Header.Get("Retry-After"), said)
+		}
+		return resp.StatusCode != http.StatusOK
+	})
+	// But what harms nobody is answered, and who listens stays.
+	if status, said := status(t, idle, "POST", nil, `{"jsonrpc":"2.0","id":"l","method":"tools/list"}`); status != http.StatusOK {
+		t.Errorf("a list while the node was ending: %d: %s", status, said)
+	}
+	late := request{tool: "work", args: workArgs{ID: callID(t, "late"), Steps: 2, MS: 20}}
+	lateTold := make(chan *tale, 1)
+	go func() { lateTold <- quiet.call(ctx, late) }()
+	refused := request{tool: "work", args: workArgs{ID: callID(t, "refused"), Steps: 0, MS: 20}}
+	if s := theirs.call(ctx, refused); s.err == nil {
+		t.Errorf("the official client was answered while its node was ending: %q", s.heard)
+	} else {
+		t.Logf("the official client: %v", s.err)
+	}
+	f.wantRuns(refused.args.ID, 0, 0)
+	select {
+	case <-n.ended:
+	case <-time.After(30 * time.Second):
+		t.Fatal("it does not end")
+	}
+	t.Logf("it ended %v after SIGTERM", time.Since(began).Round(time.Millisecond))
+	if n.exit != nil {
+		t.Errorf("it ended with %v", n.exit)
+	}
+	if err := n.start(n.address()); err != nil {
+		t.Fatal(err)
+	}
+	for i, q := range requests {
+		s := <-told[i]
+		if err := s.wrong(q); err != nil || !s.over() || s.unknown() != (i == 2) {
+			t.Errorf("%s: %v, heard %q", q.args.ID, err, s.heard)
+		}
+	}
+	f.wantRuns(requests[0].args.ID, 1, 1)
+	f.wantRuns(requests[1].args.ID, 2, 2)
+	f.wantRuns(requests[2].args.ID, 1, 1)
+	f.wantRuns(requests[3].args.ID, 2, 2)
+	if s := <-lateTold; s.wrong(late) != nil || !s.over() || s.unknown() {
+		t.Errorf("our client, of a call that it made while the node ended: %v, heard %q", s.wrong(late), s.heard)
+	}
+	f.wantRuns(late.args.ID, 1, 1)
+	if s := theirs.call(ctx, refused); s.wrong(refused) != nil || s.unknown() {
+		t.Errorf("the official client, after the restart: %v, heard %q", s.wrong(refused), s.heard)
+	}
+	f.wantRuns(refused.args.ID, 1, 1)
 }
 
 // piped makes the test binary an MCP server on standard input and output that resumes

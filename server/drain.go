@@ -47,6 +47,10 @@ func (h *Handler) handOver(ctx context.Context) error {
 	if h.peers != nil {
 		away.Go(func() { h.peers.sendAway(ctx, h.spread) })
 	}
+	h.sessions.Settle(ctx, h.alone)
+	if h.alone() {
+		h.leave()
+	}
 	err := h.sessions.HandOver(ctx)
 	away.Wait()
 	last()
@@ -68,8 +72,8 @@ func (h *Handler) lastOf(ctx context.Context) (last func()) {
 	done.Go(func() {
 		<-ctx.Done()
 		h.sessions.LastCall()
-		if h.peers != nil && len(h.peers.node.Peers()) > 0 {
-			h.leaveOnce.Do(func() { close(h.leaving) })
+		if !h.alone() {
+			h.leave()
 		}
 	})
 	return func() {
@@ -78,11 +82,17 @@ func (h *Handler) lastOf(ctx context.Context) (last func()) {
 	}
 }
 
-// Leaving is closed when the handler is about to end and other nodes take what comes:
-// shortly before the time of [Handler.Drain] is over, or when nothing is left. From
-// then on requests are refused with 503, so a listener should be closed that a balancer
-// still sends clients to. Where there is no other node it stays open.
+// Leaving is closed when the handler takes no more requests, as it is about to end:
+// where there are other nodes, shortly before the time of [Handler.Drain] is over, or
+// when nothing is left; where there is none, when calls in flight have ended or that
+// time is over. From then on they are refused with 503, which some clients take for the
+// end, so a listener is better closed. It stays open where the store is not shared.
 func (h *Handler) Leaving() <-chan struct{} { return h.leaving }
+
+func (h *Handler) leave() { h.leaveOnce.Do(func() { close(h.leaving) }) }
+
+// alone says whether there is nobody to take sessions over.
+func (h *Handler) alone() bool { return h.peers == nil || len(h.peers.node.Peers()) == 0 }
 
 // isLeaving says whether requests are for other nodes to take, without our help.
 func (h *Handler) isLeaving() bool {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -59,6 +60,34 @@ func (m *Manager) HandOver(ctx context.Context) error {
 			return ctx.Err()
 		}
 	}
+}
+
+// Settle is what comes before [Manager.HandOver] as long as there is nobody to take
+// sessions over: they stay, and what listens to them may, but tools are called no more,
+// which is refused with [ErrClosing]. It returns when nothing is in flight, alone says
+// that somebody has come, or ctx is done. It does nothing where the store is not shared.
+func (m *Manager) Settle(ctx context.Context, alone func() bool) {
+	if m.shared == nil {
+		return
+	}
+	m.settling.Store(true)
+	defer m.settling.Store(false)
+	tick := time.NewTicker(handOften)
+	defer tick.Stop()
+	for alone() && slices.ContainsFunc(m.all(), func(s *Session) bool { return s.ongoing.Load() > 0 || s.streams.behind() }) {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// settles says whether requests are not to be begun because of [Manager.Settle].
+func (m *Manager) settles(msgs []jsonrpc.Message) bool {
+	return m.settling.Load() && slices.ContainsFunc(msgs, func(x jsonrpc.Message) bool {
+		return x.Kind == jsonrpc.Request && x.Method == "tools/call"
+	})
 }
 
 // LastCall begins the end of [Manager.HandOver]: from now on a call that may not be

@@ -55,7 +55,9 @@ type Manager struct {
 	zero  time.Time    // what the clock counts from
 	calls atomic.Int64 // requests in flight
 	last  atomic.Bool  // only what may be made again is begun
-	keys  keys
+	// No tool is called, as the node ends and there is no other.
+	settling atomic.Bool
+	keys     keys
 
 	mu       sync.RWMutex
 	sessions map[stream.SessionKey]*Session

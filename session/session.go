@@ -151,7 +151,11 @@ func (s *Session) start(c *Call, msgs []jsonrpc.Message, light bool) error {
 			n++
 		}
 	}
-	if n > 0 && s.m.shared != nil && s.m.stepDown(s) {
+	switch {
+	case n == 0 || s.m.shared == nil:
+	case s.m.settles(msgs):
+		return ErrClosing
+	case s.m.stepDown(s):
 		return ErrMoved
 	}
 	if err := s.m.admit(s, n); err != nil {
