@@ -46,7 +46,7 @@ func TestClusterKills(t *testing.T) {
 		f := newFleet(t, e, shape{library: true})
 		sum := newScore()
 		callers := f.callers(*killClients)
-		calling := f.calling(callers, sum, brisk())
+		calling := f.calling(callers, sum)
 		kills := f.killing(*killFor, *killEvery)
 		calling.end()
 		sum.report(t, kills)
@@ -98,8 +98,12 @@ type tempo struct{ call, step, rest time.Duration }
 // brisk clients make one call right after the other.
 func brisk() tempo { return tempo{call: *killCall, step: 100 * time.Millisecond} }
 
-// calling has clients make calls.
-func (f *fleet) calling(callers []caller, sum *score, at tempo) *calling {
+// calling has clients make calls, one right after the other.
+func (f *fleet) calling(callers []caller, sum *score) *calling {
+	return f.callingAt(callers, sum, brisk())
+}
+
+func (f *fleet) callingAt(callers []caller, sum *score, at tempo) *calling {
 	c := &calling{tempo: at}
 	c.more, c.stop = context.WithCancel(f.t.Context())
 	c.limit, c.hang = context.WithCancel(f.t.Context())

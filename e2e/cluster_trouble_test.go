@@ -67,7 +67,7 @@ func TestClusterTrouble(t *testing.T) {
 		f.front.watch(watched, &watchers, f.nodes)
 		t.Cleanup(func() { stopWatching(); watchers.Wait() })
 		sum := newScore()
-		calling := f.calling(f.callers(9), sum, brisk())
+		calling := f.calling(f.callers(9), sum)
 		for _, tr := range troubles {
 			if tr.only != "" && tr.only != e.name {
 				continue
