@@ -130,11 +130,21 @@ func KeyOf(id string) stream.SessionKey {
 	return stream.SessionKey(base64.RawURLEncoding.EncodeToString(sum[:12]))
 }
 
+// crowded says whether the store has no room but for what has begun.
+func (m *Manager) crowded() bool {
+	store, ok := m.store.(interface{ Crowded() bool })
+	return ok && store.Crowded()
+}
+
 // New opens a session for the client that made the request. single says that all
 // its messages go to the standalone stream.
 //
-// The errors are [ErrBusy], [ErrClosing], and one that wraps [ErrRefused].
+// The errors are [ErrBusy], [ErrClosing], [stream.ErrFull], and one that wraps
+// [ErrRefused].
 func (m *Manager) New(r *http.Request, principal string, single bool) (*Session, error) {
+	if m.crowded() {
+		return nil, stream.ErrFull
+	}
 	s := m.session(rand.Text(), principal, single) // 130 bits, visible ASCII
 	s.ongoing.Store(1)                             // not idle, however long the backend takes to open
 	var record []byte

@@ -158,6 +158,9 @@ func (s *Session) start(c *Call, msgs []jsonrpc.Message, light bool) error {
 	case s.m.stepDown(s):
 		return ErrMoved
 	}
+	if n > 0 && !light && s.m.crowded() {
+		return stream.ErrFull
+	}
 	if err := s.m.admit(s, n); err != nil {
 		return err
 	}

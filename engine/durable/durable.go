@@ -120,6 +120,13 @@ func (st *Store) Close() error {
 // Ping says whether the engine answers, and takes writes.
 func (st *Store) Ping(ctx context.Context) error { return st.log.Ping(ctx) }
 
+// Crowded says whether the engine has no room but for what has begun: nothing more
+// should. It is as of the last Ping; an engine that can't tell never is.
+func (st *Store) Crowded() bool {
+	log, ok := st.log.(interface{ Crowded() bool })
+	return ok && log.Crowded()
+}
+
 // StreamBytes is how many bytes of one stream are kept at the most.
 func (st *Store) StreamBytes() int64 { return st.front.StreamBytes() }
 

@@ -60,6 +60,7 @@ type Log struct {
 	values    string
 	keep      time.Duration
 	retention atomic.Int64 // in ns
+	crowded   atomic.Bool
 	node      string
 
 	replies          replies
@@ -151,6 +152,7 @@ func (l *Log) Ping(ctx context.Context) error {
 	if _, _, err := l.last(ctx, l.events, l.prefix+".ev.-ping"); err != nil {
 		return fmt.Errorf("reading: %w", err)
 	}
+	l.survey(ctx)
 	return nil
 }
 

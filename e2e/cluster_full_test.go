@@ -1,0 +1,240 @@
+package e2e
+
+import (
+	"bytes"
+	"errors"
+	"flag"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+const safeTool = `{"jsonrpc":"2.0","id":"light","method":"tools/call","params":{"name":"look","arguments":{"id":"light","steps":0,"ms":1}}}`
+
+// refused checks that what would begin is refused, in words, before it runs.
+func (f *fleet) refused(r *roamer, q request) {
+	f.t.Helper()
+	began := time.Now()
+	status, said := status(f.t, r, "POST", nil, q.body(r.ids.Add(1)))
+	if status != http.StatusServiceUnavailable || !strings.Contains(said, "full") {
+		f.t.Errorf("a new call: %d after %v: %s", status, time.Since(began), said)
+	}
+	f.wantRuns(q.args.ID, 0, 0)
+	r.session = ""
+	if err := r.initialize(bounded(f.t, 20*time.Second)); err == nil || !strings.Contains(err.Error(), "503") || !strings.Contains(err.Error(), "full") {
+		f.t.Errorf("a new session: %v", err)
+	}
+}
+
+// JetStream has no room but for what runs: new calls are refused, in words, before
+// they run, and what runs ends as it should. It has no room at all: what runs is told
+// that nobody knows. There is room again: all goes on.
+func TestClusterFull(t *testing.T) {
+	t.Parallel()
+	eachEngine(t, false, func(t *testing.T, e *enginery) {
+		if e.nats == nil {
+			t.Skip("for Redis, see its maxmemory")
+		}
+		url := e.url
+		e.url = func(addrs []string) string { return url(addrs) + "&max=16MiB" }
+		f := newFleet(t, e, shape{})
+		ctx := bounded(t, 100*time.Second)
+		js := e.jetstream(t)
+		running, other, after := f.client(f.balanced, f.balanced), f.client(f.balanced, f.balanced), f.client(f.balanced, f.balanced)
+		long := request{tool: "work", args: workArgs{ID: callID(t, "long"), Steps: 40, MS: 4_000}}
+		told := make(chan *tale, 1)
+		go func() { told <- running.call(ctx, long) }()
+		eventually(t, "the call runs", 20*time.Second, func() bool { return f.runs(long.args.ID) == 1 })
+
+		e.fill(t, js, e.prefix+".ev.filling", 256<<10, 12<<20+512<<10)
+		eventually(t, "new calls are refused", 20*time.Second, func() bool {
+			code, _ := status(t, other, "POST", nil, request{tool: "work", args: workArgs{ID: callID(t, "try")}}.body(other.ids.Add(1)))
+			return code == http.StatusServiceUnavailable
+		})
+		time.Sleep(2 * time.Second) // all nodes know it
+		at := other.session
+		f.refused(other, request{tool: "work", args: workArgs{ID: callID(t, "refused"), Steps: 1, MS: 10}})
+		other.session = at
+		if code, said := status(t, other, "POST", nil, safeTool); code != http.StatusOK {
+			t.Errorf("a light call: %d: %s", code, said)
+		}
+		if s := <-told; s.wrong(long) != nil || !s.over() || s.unknown() {
+			t.Errorf("what ran: %v, heard %q", s.wrong(long), tail(s.heard))
+		}
+
+		e.empty(t, js, "filling")
+		eventually(t, "there is room again", 20*time.Second, func() bool {
+			q := request{tool: "work", args: workArgs{ID: callID(t, "room", time.Now().UnixNano()), Steps: 1, MS: 1}}
+			s := after.call(bounded(t, 10*time.Second), q)
+			return s.wrong(q) == nil && s.over() && !s.unknown()
+		})
+		long = request{tool: "work", args: workArgs{ID: callID(t, "longer"), Steps: 600, MS: 60_000}} // and would run on
+		go func() { told <- running.call(ctx, long) }()
+		eventually(t, "the call runs", 20*time.Second, func() bool { return f.runs(long.args.ID) == 1 })
+		for size := 256 << 10; size > 0; size /= 8 {
+			e.fill(t, js, e.prefix+".ev.filling", size, 64<<20)
+		}
+		if s := <-told; s.wrong(long) != nil || !s.unknown() || !strings.Contains(s.last(), "full") {
+			t.Errorf("what ran, and found no room: %v, heard %q", s.wrong(long), tail(s.heard))
+		}
+		e.empty(t, js, "filling")
+		for i, r := range []*roamer{running, other, after} {
+			q := request{tool: "work", args: workArgs{ID: callID(t, "after", i), Steps: 3, MS: 30}}
+			eventually(t, "a session goes on", 20*time.Second, func() bool {
+				s := r.call(bounded(t, 10*time.Second), q)
+				return s.wrong(q) == nil && s.over() && !s.unknown()
+			})
+			f.wantRuns(q.args.ID, 1, 1)
+		}
+	})
+}
+
+// jetstream is a client of the engine's own.
+func (e *enginery) jetstream(t *testing.T) jetstream.JetStream {
+	t.Helper()
+	url, _, _ := strings.Cut(e.url(e.addrs), "?")
+	nc, err := nats.Connect(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return js
+}
+
+// fill writes messages of a size until there are so many bytes, or no room for more.
+func (e *enginery) fill(t *testing.T, js jetstream.JetStream, subject string, size, most int) {
+	t.Helper()
+	ctx := bounded(t, 60*time.Second)
+	for n := 0; n < most; n += size {
+		_, err := js.Publish(ctx, subject, make([]byte, size))
+		var api *jetstream.APIError
+		if errors.As(err, &api) && api.ErrorCode == 10077 {
+			return
+		}
+		if err != nil {
+			t.Fatalf("filling: %v", err)
+		}
+	}
+}
+
+// empty drops what was filled in.
+func (e *enginery) empty(t *testing.T, js jetstream.JetStream, name string) {
+	t.Helper()
+	ctx := bounded(t, 20*time.Second)
+	s, err := js.Stream(ctx, e.prefix+"-events")
+	if err == nil {
+		err = s.Purge(ctx, jetstream.WithPurgeSubject(e.prefix+".ev."+name))
+	}
+	if err != nil {
+		t.Fatalf("emptying: %v", err)
+	}
+}
+
+var mountsToo = flag.Bool("cluster.root", false, "run tests that need to be root: they mount file systems, and make networks")
+
+// The disk under a node fills up, though its own limit leaves room: because of others.
+// New calls are refused before it is full, and what runs goes on. When it is full, what
+// runs is told that nobody knows, the node says that it is not ready, and goes on once
+// there is room and it is started again.
+func TestFileDiskFull(t *testing.T) {
+	if !*mountsToo {
+		t.Skip("it mounts a file system: -cluster.root runs it, as root")
+	}
+	dir := t.TempDir()
+	if out, err := exec.Command("mount", "-t", "tmpfs", "-o", "size=128m", "tmpfs", dir).CombinedOutput(); err != nil {
+		t.Fatalf("mount: %v: %s", err, out)
+	}
+	t.Cleanup(func() {
+		if out, err := exec.Command("umount", "-l", dir).CombinedOutput(); err != nil {
+			t.Errorf("umount: %v: %s", err, out)
+		}
+	})
+	e := &enginery{name: "file", url: func([]string) string { return "file:" + filepath.Join(dir, "store") }}
+	f := newFleet(t, e, shape{nodes: 1})
+	n := f.nodes[0]
+	ctx := bounded(t, 3*time.Minute)
+	client := func() *roamer { return f.client(fixed(n.url()), fixed(n.url())) }
+	running, other, short := client(), client(), client()
+	long := request{tool: "work", args: workArgs{ID: callID(t, "long"), Steps: 600, MS: 60_000}}
+	told := make(chan *tale, 1)
+	go func() { told <- running.call(ctx, long) }()
+	eventually(t, "the call runs", 20*time.Second, func() bool { return f.runs(long.args.ID) == 1 })
+	ballast := filepath.Join(dir, "ballast")
+	fill := func(least int64) {
+		out, err := os.OpenFile(ballast, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer out.Close()
+		for size := int64(1 << 20); size > 0; size /= 4 {
+			for {
+				var disk syscall.Statfs_t
+				if err := syscall.Statfs(dir, &disk); err != nil {
+					t.Fatal(err)
+				}
+				if int64(disk.Bavail)*int64(disk.Bsize) < least+size { //nolint:unconvert // their types differ between systems
+					break
+				}
+				if _, err := out.Write(bytes.Repeat([]byte{'x'}, int(size))); err != nil {
+					break
+				}
+			}
+		}
+	}
+	fill(20 << 20)
+	time.Sleep(3 * time.Second) // it is looked at every second
+	at := other.session
+	f.refused(other, request{tool: "work", args: workArgs{ID: callID(t, "refused"), Steps: 1, MS: 10}})
+	other.session = at
+	if s := short.call(ctx, request{tool: "look", args: workArgs{ID: callID(t, "light"), Steps: 0, MS: 1}}); !s.over() || s.unknown() {
+		t.Errorf("a light call: %v, heard %q", s.err, s.heard)
+	}
+	select {
+	case s := <-told:
+		t.Errorf("what runs has ended: %v, heard %q", s.err, tail(s.heard))
+	default:
+	}
+	fill(0)
+	filled := time.Now()
+	s := <-told
+	t.Logf("what ran was told after %v: %q, %v", time.Since(filled).Round(time.Millisecond), s.last(), s.err)
+	if !s.over() || s.wrong(long) != nil {
+		t.Errorf("what ran: %v, heard %q", s.wrong(long), tail(s.heard))
+	}
+	eventually(t, "it is not ready", 20*time.Second, func() bool { return n.ready() == http.StatusServiceUnavailable })
+	if err := os.Remove(ballast); err != nil {
+		t.Fatal(err)
+	}
+	works := func() bool {
+		r, err := roam(bounded(t, 5*time.Second), fixed(n.url()), "")
+		if err != nil {
+			return false
+		}
+		defer r.close()
+		q := request{tool: "work", args: workArgs{ID: callID(t, "after", time.Now().UnixNano()), Steps: 3, MS: 30}}
+		s := r.call(bounded(t, 8*time.Second), q)
+		return s.wrong(q) == nil && s.over() && !s.unknown()
+	}
+	alive := false
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end) && !alive; time.Sleep(time.Second) {
+		alive = works()
+	}
+	t.Logf("with room again it goes on without a restart: %v", alive)
+	n.kill()
+	if err := n.start(n.address()); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it goes on after a restart", 30*time.Second, works)
+}
