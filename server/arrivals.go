@@ -1,6 +1,7 @@
 package server
 
 import (
+	"slices"
 	"time"
 
 	"holdfast/session"
@@ -14,6 +15,7 @@ type arrival struct {
 	since time.Time     // when it began
 	batch bool          // its answers are
 	src   source        // to be read
+	of    *strand       // that says it; nil for what is of this node
 }
 
 // Until the loop has taken them up, so many arrivals, and so many bytes said, may
@@ -26,10 +28,10 @@ const (
 // put hands something to the loop. It waits while too much is on its way there.
 func (d *duplex) put(a arrival) {
 	d.mu.Lock()
-	for !d.closed && (len(d.arrivals) >= mostArrivals || d.bytes > mostArrivedBytes) {
+	for !d.closed && !a.muted() && (len(d.arrivals) >= mostArrivals || d.bytes > mostArrivedBytes) {
 		d.room.Wait()
 	}
-	closed := d.closed
+	closed := d.closed || a.muted()
 	if !closed {
 		d.arrivals = append(d.arrivals, a)
 		d.bytes += len(a.text)
@@ -41,6 +43,9 @@ func (d *duplex) put(a arrival) {
 		session.Poke(d.ready)
 	}
 }
+
+// muted says whether nobody wants to hear it any more. duplex.mu is held.
+func (a *arrival) muted() bool { return a.of != nil && a.of.mute }
 
 // say says something to the client.
 func (d *duplex) say(text []byte) { d.put(arrival{text: text}) }
@@ -68,7 +73,7 @@ func (d *duplex) detach(src *source, broke bool) {
 func (d *duplex) takeUp(text []byte) (_ []byte, more bool) {
 	d.ids = d.s.EventIDs()
 	d.mu.Lock()
-	arrivals := d.arrivals
+	arrivals := slices.DeleteFunc(d.arrivals, func(a arrival) bool { return a.muted() })
 	d.arrivals, d.bytes = nil, 0
 	d.room.Broadcast()
 	d.mu.Unlock()
@@ -93,8 +98,7 @@ func (d *duplex) takeUp(text []byte) (_ []byte, more bool) {
 		}
 		answers, done, number := a.call.Answers()
 		switch {
-		case d.returns && a.call.Again():
-			// The connection ends, and its client asks again where the session is.
+		case d.madeAgain(a.call, a.src.about, a.batch):
 		case number != 0:
 			if err := d.follow(a.call, a.src.about); err != nil {
 				text = d.refuse(text, a.src.about.ids, err)
@@ -114,6 +118,7 @@ func (d *duplex) takeUp(text []byte) (_ []byte, more bool) {
 
 // follow adds the stream of a call that was light until now to what is read.
 func (d *duplex) follow(call *session.Call, of *asked) error {
+	of.msgs = nil // it is found by its stream
 	src, err := d.source(d.s, stream.Cursor{Stream: stream.ID{Number: call.Number()}}, of)
 	if err == nil {
 		d.sources = append(d.sources, src)

@@ -34,6 +34,7 @@ type conn struct {
 	resumed bool   // the client came back for a call
 	young   bool   // it answers initialize: who lost that begins anew
 	away    bool   // another node passes it on to the client
+	stays   bool   // the client is not to be sent away: there is more on its connection
 	unseen  bool   // and did not arrive: the client had left before
 
 	opened  time.Time
@@ -154,8 +155,11 @@ func (c *conn) turn(ctx context.Context) (more bool, err error) {
 	for n := range c.sources {
 		i := (first + n) % len(c.sources)
 		src := &c.sources[i]
-		if i > 0 && src.Gone() {
+		if i > 0 && src.Gone() && !src.ended {
 			src.ended = true // its client reads it on another connection
+			if c.duplex != nil && src.about.session.Moved() && c.duplex.leads(src) {
+				more = true
+			}
 		}
 		if src.ended || src.noted && len(c.sources) > 1 && !src.Behind() {
 			continue
@@ -325,12 +329,12 @@ func (c *conn) mayLeave() bool {
 	if c.duplex != nil {
 		return c.duplex.mayLeave()
 	}
-	return c.sentID || c.url || c.sources[0].Cursor().Stream.Number == 0
+	return !c.stays && (c.sentID || c.url || c.sources[0].Cursor().Stream.Number == 0)
 }
 
 // quiet says whether the client waits for nothing in particular.
 func (c *conn) quiet() bool {
-	if c.duplex != nil && !c.duplex.idle() || c.s.Single() && c.s.Busy() {
+	if c.duplex != nil && (!c.duplex.idle() || !c.duplex.alone()) || c.s.Single() && c.s.Busy() {
 		return false
 	}
 	return len(c.sources) == 1 && c.sources[0].Cursor().Stream.Number == 0

@@ -51,6 +51,10 @@ type duplex struct {
 	finished bool              // nothing more comes in
 	closed   bool              // nothing is taken up any more
 	foreign  map[string]*asked // calls of other sessions, by the ids of their requests
+	strands  int               // how many calls of other nodes are read
+	afar     context.Context   // of the strands; nil until there is one
+	part     context.CancelFunc
+	kicked   bool // the client is to come back, for what could not be gone on with here
 
 	// The loop's own.
 	light  []arrival // calls that are waited for, oldest first
@@ -62,8 +66,13 @@ type duplex struct {
 // asked is what a duplex connection knows of a stream that it reads, beside the
 // stream.
 type asked struct {
-	session *session.Session
+	session *session.Session // nil if it is on another node
+	key     stream.SessionKey
 	ids     [][]byte // of the requests
+	strand  *strand  // that reads it there
+	// msgs have to be asked again where the session is, if it leaves while the call
+	// is light; nil where the client does that.
+	msgs []jsonrpc.Message
 }
 
 // Why a duplex connection ends, besides.
@@ -144,6 +153,9 @@ func (d *duplex) refuse(text []byte, ids [][]byte, err error) []byte {
 // lost goes on without a stream, or a part of it, that can no longer be read, and
 // says whether that is possible.
 func (d *duplex) lost(ctx context.Context, src *source, err error) bool {
+	if errors.Is(err, session.ErrMoved) {
+		return d.leads(src)
+	}
 	if !errors.Is(err, stream.ErrTrimmed) && !errors.Is(err, stream.ErrNotFound) {
 		return false
 	}
@@ -187,11 +199,7 @@ func (d *duplex) forget() {
 		if !src.ended || src.told || src.about.session == d.s {
 			continue
 		}
-		for _, id := range src.about.ids {
-			if key := string(jsonrpc.Key(id)); d.foreign[key] == src.about {
-				delete(d.foreign, key)
-			}
-		}
+		d.release(src.about)
 	}
 }
 
@@ -203,12 +211,19 @@ func (d *duplex) idle() bool {
 	return len(d.arrivals) == 0 && len(d.light) == 0
 }
 
+// alone says whether no call is read as a stream, here or from another node.
+func (d *duplex) alone() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.sources) == 1 && d.strands == 0
+}
+
 // over says whether all has been said to a client that will say no more.
 func (d *duplex) over() bool {
 	d.mu.Lock()
 	finished := d.finished
 	d.mu.Unlock()
-	return finished && d.idle() && len(d.sources) == 1 && len(d.last) == 0
+	return finished && d.alone() && d.idle() && len(d.last) == 0
 }
 
 // mayLeave says whether the connection may be ended: the client can connect again
@@ -220,9 +235,9 @@ func (d *duplex) mayLeave() bool {
 	}
 	select {
 	case <-d.h.draining:
-		return len(d.sources) == 1
+		return d.alone()
 	default:
-		return d.returns && (len(d.sources) == 1 || d.s.Resumable() && d.s.Revision() != "")
+		return d.returns && (d.alone() || d.s.Resumable() && d.s.Revision() != "")
 	}
 }
 
@@ -256,10 +271,17 @@ func (d *duplex) due(now time.Time) error {
 			d.light[i].call.Promote() // which it tells
 		}
 	}
+	d.mu.Lock()
+	kicked := d.kicked
+	d.mu.Unlock()
 	switch {
-	case d.s.Moved():
+	case kicked:
+		d.retry = d.h.opts.Retry
 		return errKicked
-	case d.s.Ended() && d.idle() && len(d.sources) == 1:
+	case d.s.Moved() && (d.returns || d.alone() && d.idle()):
+		return errKicked
+	case d.s.Moved(): // what its client has asked for is gone on with elsewhere
+	case d.s.Ended() && d.alone() && d.idle():
 		return errSessionEnded
 	case d.silent() && now.Sub(d.opened) >= d.h.opts.BodyTimeout:
 		return errSilent
@@ -269,9 +291,18 @@ func (d *duplex) due(now time.Time) error {
 
 // append implements [sink].
 func (d *duplex) append(text, id, data []byte) []byte {
-	if id != nil && jsonrpc.Field(data, "method") != nil {
+	if id != nil {
 		d.quoted = append(append(append(d.quoted[:0], '"'), id...), '"')
-		data, _ = jsonrpc.Set(data, d.quoted, "params", "_meta", protocol.MetaEventID)
+		id = d.quoted
+	}
+	return appendTagged(text, id, data)
+}
+
+// appendTagged appends a message, with the id of its event, as JSON, unless that is
+// nil or there is no place for it.
+func appendTagged(text, id, data []byte) []byte {
+	if id != nil && jsonrpc.Field(data, "method") != nil {
+		data, _ = jsonrpc.Set(data, id, "params", "_meta", protocol.MetaEventID)
 	}
 	return append(append(text, data...), '\n')
 }
@@ -298,6 +329,9 @@ func (d *duplex) leave(retry time.Duration) error {
 func (d *duplex) close(err error) {
 	d.mu.Lock()
 	d.closed = true
+	if d.part != nil {
+		d.part()
+	}
 	rest := slices.Concat(d.light, d.arrivals)
 	d.light, d.arrivals = nil, nil
 	d.room.Broadcast()

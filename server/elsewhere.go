@@ -14,6 +14,7 @@ import (
 	"holdfast/protocol"
 	"holdfast/session"
 	"holdfast/sse"
+	"holdfast/stream"
 )
 
 // mostMoves is how often a request may turn out to concern a session that is not
@@ -97,22 +98,83 @@ func askFor(r *http.Request) *http.Request {
 	return to
 }
 
-// everywhere asks the other nodes on which the principal has sessions for its
-// requests. Those of a node that is gone come here.
-func (h *Handler) everywhere(r *http.Request, principal string, m *jsonrpc.Message) ([]session.ResumableRequest, error) {
+// mostLeft bounds how many sessions that nobody looks after are taken over for one
+// requests/getStatus/all, and leftAtOnce how many of them at a time.
+const (
+	mostLeft   = 64
+	leftAtOnce = 8
+)
+
+// everywhere returns the requests that other nodes know of in sessions of the
+// principal, and of which sessions they are, and those that [session.Manager.AllResumable]
+// is to be asked for: these come here first, as far as nobody looks after them.
+// Sessions that follow are for another time.
+func (h *Handler) everywhere(r *http.Request, principal string, m *jsonrpc.Message) ([]session.ResumableRequest, session.Range, error) {
 	ctx, stop := context.WithTimeout(r.Context(), reachFor)
 	defer stop()
-	homes, err := h.sessions.Homes(ctx, principal)
-	if err != nil {
-		return nil, err
+	after := stream.SessionKey(jsonrpc.String(jsonrpc.Field(m.Params, "cursor")))
+	gone := func(name string) bool { return h.peers.node.Gone(ctx, name) }
+	for {
+		at, err := h.sessions.Spread(ctx, principal, after, gone, mostLeft)
+		if err != nil {
+			return nil, at.Range, err
+		}
+		settled, err := h.takeLeft(ctx, at.Left)
+		var all []session.ResumableRequest
+		if err == nil && settled {
+			all, settled, err = h.askHomes(ctx, r, principal, m, &at)
+		}
+		if err != nil || settled {
+			return all, at.Range, err
+		}
+		select { // others have taken some, or a node was lost: it is looked again
+		case <-time.After(20 * time.Millisecond):
+		case <-ctx.Done():
+			return nil, at.Range, errUnreached
+		}
+	}
+}
+
+// takeLeft takes sessions over that nobody looks after. It is false where others were
+// faster: then it has to be looked again where they are.
+func (h *Handler) takeLeft(ctx context.Context, left []*session.Away) (settled bool, err error) {
+	if len(left) > 0 && h.isDraining() {
+		return false, session.ErrClosing
 	}
 	var mu sync.Mutex
-	var all []session.ResumableRequest
+	settled = true
 	var work sync.WaitGroup
-	for _, home := range homes {
+	places := make(chan struct{}, leftAtOnce)
+	for _, at := range left {
+		places <- struct{}{}
+		work.Go(func() {
+			defer func() { <-places }()
+			_, fail := h.takeOver(ctx, at)
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case fail == nil, errors.Is(fail, session.ErrNotFound):
+			case errors.Is(fail, stream.ErrConflict):
+				settled = false
+			default:
+				err = fail
+			}
+		})
+	}
+	work.Wait()
+	return settled, err
+}
+
+// askHomes asks nodes for what they know by themselves. It is not settled where one
+// of them was lost meanwhile.
+func (h *Handler) askHomes(ctx context.Context, r *http.Request, principal string, m *jsonrpc.Message, at *session.Spread) (all []session.ResumableRequest, settled bool, err error) {
+	var mu sync.Mutex
+	settled = true
+	var work sync.WaitGroup
+	for _, home := range at.Homes {
 		work.Go(func() {
 			got := &kept{}
-			rl := h.newRelay(got, askFor(r), &errand{msgs: []jsonrpc.Message{*m}, who: &principal, local: true})
+			rl := h.newRelay(got, askFor(r), &errand{msgs: []jsonrpc.Message{*m}, who: &principal, local: &at.Range})
 			var said struct {
 				Result struct{ Requests []session.ResumableRequest }
 			}
@@ -125,14 +187,17 @@ func (h *Handler) everywhere(r *http.Request, principal string, m *jsonrpc.Messa
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			if fail != nil && rl.gone == "" {
+			switch {
+			case fail != nil && rl.gone != "":
+				settled = false
+			case fail != nil:
 				err = fmt.Errorf("%w: %w", errUnreached, fail)
 			}
 			all = append(all, said.Result.Requests...)
 		})
 	}
 	work.Wait()
-	return all, err
+	return all, settled, err
 }
 
 // kept is an answer that stays here.

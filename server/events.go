@@ -23,6 +23,7 @@ type events struct {
 // newConn prepares an event stream; nothing is written yet.
 func (h *Handler) newConn(w http.ResponseWriter, r *http.Request, s *session.Session) *events {
 	v := h.visit(r)
+	stays := v != nil && v.Stays
 	if v != nil && v.here {
 		v = nil
 	}
@@ -44,6 +45,7 @@ func (h *Handler) newConn(w http.ResponseWriter, r *http.Request, s *session.Ses
 			watched: below,
 			opened:  time.Now(),
 			away:    v != nil,
+			stays:   stays,
 			heeded:  v != nil && v.Watched,
 		},
 		w: w,
@@ -135,12 +137,18 @@ func (c *events) leave(retry time.Duration) error {
 func (c *events) close(err error) {
 	c.conn.close(err)
 	_ = c.c.SetWriteDeadline(time.Time{})
-	if !c.s.Moved() || c.over() {
-		return
-	}
-	if f, ok := c.w.(*follow); ok {
-		f.moved = true
-	} else if c.away {
-		panic(http.ErrAbortHandler) // the node goes on with it where the session is
+	moved := c.s.Moved() && !c.over()
+	switch w := c.w.(type) {
+	case *follow:
+		w.moved, w.taken = moved, errors.Is(err, errTaken)
+	case *strand:
+		w.moved, w.taken = moved, errors.Is(err, errTaken)
+	default:
+		switch {
+		case moved && c.away:
+			panic(http.ErrAbortHandler) // the node goes on with it where the session is
+		case c.stays && errors.Is(err, errTaken):
+			c.w.Header().Set(http.TrailerPrefix+headerTaken, "1")
+		}
 	}
 }

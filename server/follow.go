@@ -33,6 +33,7 @@ type follow struct {
 	// continued says that what comes goes on with what came before.
 	continued bool
 	moved     bool // the session has left this node, whose door went on with the stream
+	taken     bool // a newer connection has taken the stream over
 
 	// Of the door that goes on, if it is one of this node.
 	head   http.Header
@@ -57,7 +58,7 @@ func (rl *relay) begin(res *http.Response, at *session.Away) error {
 	}
 	_ = f.c.SetReadDeadline(time.Time{}) // which is meant for requests
 	rl.w.WriteHeader(http.StatusOK)
-	return f.copy(res.Body)
+	return f.copy(res)
 }
 
 // nameOf returns the part of an event id that names the stream.
@@ -72,12 +73,12 @@ func nameOf(id string) string {
 var chunks = sync.Pool{New: func() any { return new([16 << 10]byte) }}
 
 // copy passes on what comes, to its end (nil). It is errCut if that came too soon.
-func (f *follow) copy(from io.Reader) error {
+func (f *follow) copy(from *http.Response) error {
 	chunk := chunks.Get().(*[16 << 10]byte)
 	defer chunks.Put(chunk)
 	f.rest = f.rest[:0]
 	for {
-		n, err := from.Read(chunk[:])
+		n, err := from.Body.Read(chunk[:])
 		if _, werr := f.Write(chunk[:n]); werr != nil {
 			f.rl.parting().tell()
 			return nil // the client has left
@@ -87,6 +88,7 @@ func (f *follow) copy(from io.Reader) error {
 			f.rl.parting().tell()
 			return nil
 		case errors.Is(err, io.EOF):
+			f.taken = from.Trailer[headerTaken] != nil
 			f.rl.over()
 			return nil
 		case f.rl.leaving.Load():
@@ -113,7 +115,7 @@ func (f *follow) goOn(res *http.Response) error {
 	case res.StatusCode == http.StatusOK && isEvents(res.Header):
 		f.rl.end = time.Now().Add(reachFor)
 		f.continued = true
-		return f.copy(res.Body)
+		return f.copy(res)
 	case res.StatusCode == http.StatusServiceUnavailable, res.StatusCode == http.StatusTooManyRequests:
 		return errAgain
 	}

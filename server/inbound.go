@@ -101,15 +101,16 @@ func (d *duplex) handle(m *jsonrpc.Message) bool {
 	case !d.h.ours(m):
 		return false
 	case m.Method == methodResume:
-		s, at, err := d.resumption(m)
-		if err == nil && d.clashes(s, m.ID) {
-			err = errf(codeInvalid, "a request of another session with this id is in flight on this connection: resume it on another")
-		}
+		s, at, err := d.h.resumption(d.values, d.principal, m, "")
 		if err != nil {
-			d.fail([]jsonrpc.Message{*m}, err)
+			d.elsewhere([]jsonrpc.Message{*m}, false, err)
 			break
 		}
-		d.attach(s, at, m.ID)
+		if d.clashes(s.Key(), m.ID) {
+			d.fail([]jsonrpc.Message{*m}, errClash)
+			break
+		}
+		d.attach(s, at, m)
 	default:
 		answer, err := d.status(m)
 		if err != nil {
@@ -121,36 +122,40 @@ func (d *duplex) handle(m *jsonrpc.Message) bool {
 	return true
 }
 
-// resumption is [Handler.resumption] for a connection that can't be joined with one
-// of another node: a session there stays there. One that is abandoned comes here.
-func (d *duplex) resumption(m *jsonrpc.Message) (s *session.Session, at stream.Cursor, err error) {
-	for range mostMoves {
-		s, at, err = d.h.resumption(d.values, d.principal, m, "")
-		var away *session.Elsewhere
-		if d.h.peers == nil || !errors.As(err, &away) {
-			return s, at, err
-		}
-		if d.h.isDraining() || !d.h.abandoned(d.values, away.Away) {
-			return s, at, errf(jsonrpc.CodeServer, "the request is on another node: resume it over Streamable HTTP, or on a connection that is made for its session")
-		}
-		if _, err = d.h.takeOver(d.values, away.Away); err != nil && !errors.Is(err, stream.ErrConflict) {
-			return s, at, err
-		}
+// errClash refuses what its client could not tell from what is in flight already.
+var errClash = errf(codeInvalid, "a request of another session with this id is in flight on this connection: resume it on another")
+
+// elsewhere fails a request with an error, unless that says that the call which it
+// asks for is in a session on another node, or to be begun there: then it is.
+func (d *duplex) elsewhere(msgs []jsonrpc.Message, batch bool, err error) {
+	var away *session.Elsewhere
+	switch {
+	case errors.Is(err, session.ErrMoved) && d.follows():
+		d.makeAgain(msgs, batch)
+	case d.h.peers == nil || !errors.As(err, &away):
+		d.fail(msgs, err)
+	case away.Key == d.s.Key() && !d.follows():
+		d.fail(msgs, session.ErrMoved)
+	case d.clashes(away.Key, msgs[0].ID):
+		d.fail(msgs, errClash)
+	default:
+		about := &asked{key: away.Key, ids: [][]byte{bytes.Clone(msgs[0].ID)}}
+		d.far(&strand{about: about, msgs: msgs, at: away.Away})
 	}
-	return s, at, errUnreached
 }
 
 // status is the answer to requests/getStatus, or requests/getStatus/all.
 func (d *duplex) status(m *jsonrpc.Message) (answer []byte, err error) {
 	var more []session.ResumableRequest
+	var in session.Range
 	if d.h.peers != nil && m.Method == protocol.MethodStatusAll && d.principal != "" {
-		if more, err = d.h.everywhere(d.request(), d.principal, m); err != nil {
+		if more, in, err = d.h.everywhere(d.request(), d.principal, m); err != nil {
 			return nil, err
 		}
 	}
 	var result []byte
 	answer, err = d.h.carry(d.request(), d.principal, m, func() (err error) {
-		result, err = d.h.status(d.values, d.principal, d.s, m, more)
+		result, err = d.h.status(d.values, d.principal, d.s, m, more, in)
 		return err
 	})
 	if err != nil || answer != nil {
@@ -186,7 +191,7 @@ func (d *duplex) call(msgs []jsonrpc.Message, batch bool) {
 	case err != nil:
 		d.fail(msgs, errf(codeInvalid, "%v", err))
 		return
-	case slices.ContainsFunc(msgs, func(m jsonrpc.Message) bool { return d.clashes(d.s, m.ID) }):
+	case slices.ContainsFunc(msgs, func(m jsonrpc.Message) bool { return d.clashes(d.s.Key(), m.ID) }):
 		d.fail(msgs, session.ErrDuplicate)
 		return
 	}
@@ -198,19 +203,23 @@ func (d *duplex) call(msgs []jsonrpc.Message, batch bool) {
 		call, known, err = d.s.BeginKeyed(key, joined(msgs), msgs)
 		if known != nil {
 			at, _ := cursorAfter(d.values, known.Session, known.Number, "") // from the oldest that is kept
-			d.attach(known.Session, at, msgs[0].ID)
+			d.attach(known.Session, at, &msgs[0])
 			return
 		}
 	}
 	if err != nil {
-		d.fail(msgs, err)
+		d.elsewhere(msgs, batch, err)
 		return
 	}
-	about := &asked{session: d.s}
+	about := &asked{session: d.s, key: d.s.Key()}
 	for i := range msgs {
 		about.ids = append(about.ids, bytes.Clone(msgs[i].ID)) // not to hold the whole message
 	}
+	if d.follows() {
+		about.msgs = msgs
+	}
 	if number := call.Number(); number != 0 {
+		about.msgs = nil
 		// Read before it runs, as a client that made it with a POST is told where to
 		// ask for it before it runs.
 		src, err := d.source(d.s, stream.Cursor{Stream: stream.ID{Number: number}}, about)
@@ -227,7 +236,7 @@ func (d *duplex) call(msgs []jsonrpc.Message, batch bool) {
 	call.Deliver(d.values, msgs, d.header)
 	if answers, done, _ := call.Answers(); done {
 		switch {
-		case d.returns && call.Again(): // its client asks again where the session is
+		case d.madeAgain(call, about, batch):
 		case len(answers) > 0: // else it was cancelled
 			d.say(appendAnswers(nil, answers, batch))
 		}
@@ -237,38 +246,65 @@ func (d *duplex) call(msgs []jsonrpc.Message, batch bool) {
 	d.put(arrival{call: call, since: began, batch: batch, src: source{about: about}})
 }
 
-// attach goes on with a call that is there already, for a request with the id.
-func (d *duplex) attach(s *session.Session, at stream.Cursor, id []byte) {
-	about := &asked{session: s, ids: [][]byte{bytes.Clone(id)}}
+// attach goes on with a call that is there already, for a request.
+func (d *duplex) attach(s *session.Session, at stream.Cursor, m *jsonrpc.Message) {
+	about := &asked{session: s, key: s.Key(), ids: [][]byte{bytes.Clone(m.ID)}}
 	src, err := d.source(s, at, about)
 	if errors.Is(err, io.EOF) {
-		err = errf(codeInvalid, "all was said before this, the response too")
+		err = errSaid
 	}
-	if err != nil {
-		d.fail([]jsonrpc.Message{{Kind: jsonrpc.Request, ID: id}}, err)
+	switch {
+	case errors.Is(err, session.ErrMoved) && d.h.peers != nil && (s != d.s || d.follows()):
+		d.far(&strand{about: &asked{key: s.Key(), ids: about.ids}, msgs: []jsonrpc.Message{*m}})
+		return
+	case err != nil:
+		d.fail([]jsonrpc.Message{*m}, err)
 		return
 	}
 	if s != d.s {
 		d.mu.Lock()
-		if d.foreign == nil {
-			d.foreign = make(map[string]*asked)
-		}
-		d.foreign[string(jsonrpc.Key(id))] = about
+		d.hold(about)
 		d.mu.Unlock()
 	}
 	d.put(arrival{src: src})
 }
 
+// hold notes that the ids of requests of another session are taken, for as long as
+// these are heard of here. What was heard of them until now is no more. d.mu is held.
+func (d *duplex) hold(of *asked) {
+	if d.foreign == nil {
+		d.foreign = make(map[string]*asked)
+	}
+	for _, id := range of.ids {
+		key := string(jsonrpc.Key(id))
+		if old := d.foreign[key]; old != nil && old.strand != nil && old != of {
+			old.strand.mute = true
+			old.strand.stop()
+			d.room.Broadcast()
+		}
+		d.foreign[key] = of
+	}
+}
+
+// release frees them again. d.mu is held.
+func (d *duplex) release(of *asked) {
+	for _, id := range of.ids {
+		if key := string(jsonrpc.Key(id)); d.foreign[key] == of {
+			delete(d.foreign, key)
+		}
+	}
+}
+
 // clashes says whether a request's id is that of one that is in flight on this
 // connection, and of another session: its client could not tell them apart.
-func (d *duplex) clashes(s *session.Session, id []byte) bool {
-	if s != d.s && d.s.InFlight(id) {
+func (d *duplex) clashes(key stream.SessionKey, id []byte) bool {
+	if key != d.s.Key() && d.s.InFlight(id) {
 		return true
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	other := d.foreign[string(jsonrpc.Key(id))]
-	return other != nil && other.session != s
+	return other != nil && other.key != key
 }
 
 // fail answers requests with the error that err means; to other messages, which

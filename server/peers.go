@@ -199,6 +199,11 @@ func (p *peers) enter(rl *relay) (leave func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.relays[rl] = struct{}{}
+	select {
+	case <-p.quit:
+		rl.leave()
+	default:
+	}
 	return func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
@@ -228,6 +233,9 @@ func (p *peers) close() {
 	default:
 	}
 	close(p.quit)
+	for rl := range p.relays {
+		rl.leave()
+	}
 	p.mu.Unlock()
 	_ = p.server.Close()
 	p.transport.CloseIdleConnections()

@@ -29,6 +29,9 @@ func (rl *relay) send(ctx context.Context, node string, at *session.Away, take b
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	rl.cancel.Store(&cancel)
+	if rl.leaving.Load() {
+		return errLeaving
+	}
 	leaves := context.AfterFunc(rl.r.Context(), func() {
 		t := time.NewTimer(leaveGrace)
 		defer t.Stop()
@@ -96,9 +99,14 @@ func (rl *relay) request(ctx context.Context, node string, at *session.Away, tak
 	return req, nil
 }
 
-// again is the client's request as it is served here after it was sent elsewhere.
-func (rl *relay) again() *http.Request {
+// again is the client's request as it is served here, in a session that has come
+// here, after it was sent elsewhere.
+func (rl *relay) again(s *session.Session) *http.Request {
 	r := rl.r.WithContext(rl.r.Context())
+	if rl.e.as {
+		r.Header = r.Header.Clone()
+		r.Header[protocol.HeaderSession] = []string{s.ID()}
+	}
 	r.Body = io.NopCloser(bytes.NewReader(rl.payload))
 	r.ContentLength = int64(len(rl.payload))
 	return r

@@ -63,11 +63,14 @@ func lastEventID(r *http.Request) string {
 // status returns the result of requests/getStatus, or of requests/getStatus/all,
 // from a principal that is in the session own (nil: in none). The error is one
 // that [Handler.explain] knows.
-// more are requests that other nodes know of.
-func (h *Handler) status(ctx context.Context, principal string, own *session.Session, m *jsonrpc.Message, more []session.ResumableRequest) (result []byte, err error) {
+// more are requests that other nodes know of, in the same range of sessions.
+func (h *Handler) status(ctx context.Context, principal string, own *session.Session, m *jsonrpc.Message, more []session.ResumableRequest, in session.Range) (result []byte, err error) {
 	if m.Method == protocol.MethodStatusAll {
-		all := append(h.sessions.AllResumable(ctx, principal, own), more...)
-		return json.Marshal(map[string]any{"requests": all})
+		all := map[string]any{"requests": append(h.sessions.AllResumable(ctx, principal, own, in), more...)}
+		if in.Until != "" {
+			all["nextCursor"] = in.Until
+		}
+		return json.Marshal(all)
 	}
 	id := jsonrpc.Field(m.Params, "requestId")
 	token := jsonrpc.String(jsonrpc.Field(m.Params, "resumeToken"))
@@ -123,13 +126,18 @@ func (h *Handler) statusOurs(w http.ResponseWriter, r *http.Request, own *sessio
 	}
 	v := h.visit(r)
 	var more []session.ResumableRequest
+	var in session.Range
 	var err error
-	if m.Method == protocol.MethodStatusAll && principal != "" && h.peers != nil && (v == nil || !v.Local) {
-		more, err = h.everywhere(r, principal, m)
+	switch {
+	case m.Method != protocol.MethodStatusAll || principal == "" || h.peers == nil:
+	case v != nil && v.Local != nil:
+		in = *v.Local
+	default:
+		more, in, err = h.everywhere(r, principal, m)
 	}
 	var result []byte
 	if err == nil {
-		result, err = h.status(r.Context(), principal, own, m, more)
+		result, err = h.status(r.Context(), principal, own, m, more, in)
 	}
 	if err != nil {
 		return h.refuse(w, m.ID, err)

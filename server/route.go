@@ -40,12 +40,13 @@ type errand struct {
 	as    bool
 	msgs  []jsonrpc.Message // of a POST
 	batch bool
-	pair  bool    // the doors of revision 2024-11-05
-	where string  // and what those tell their clients
-	who   *string // the principal, where the request can't tell
-	local bool    // what comes of it is for this node, which asks others too
-	again bool    // its call may be on record where the session is by now
-	keyed bool    // its client can make it again
+	pair  bool           // the doors of revision 2024-11-05
+	where string         // and what those tell their clients
+	who   *string        // the principal, where the request can't tell
+	local *session.Range // of what the node knows by itself this one wants to know
+	again bool           // its call may be on record where the session is by now
+	keyed bool           // its client can make it again
+	stays bool           // its client is not to be sent away
 }
 
 // body returns what is sent on of a POST: without messages that have been taken
@@ -64,10 +65,10 @@ func (e *errand) body() []byte {
 	return appendAnswers(nil, all, true)
 }
 
-// asks says whether there are requests among the messages.
+// asks says whether there are requests among the messages that begin calls.
 func (e *errand) asks() bool {
 	for i := range e.msgs {
-		if e.msgs[i].Kind == jsonrpc.Request {
+		if e.msgs[i].Kind == jsonrpc.Request && !protocol.Resumes(e.msgs[i].Method) {
 			return true
 		}
 	}
@@ -157,6 +158,7 @@ type relay struct {
 	told    atomic.Bool // and its client has got an event id
 	listens atomic.Bool // its client waits for nothing in particular
 	leaving atomic.Bool // it is being sent away
+	gaveUp  error       // why the answer was ended before its end
 	cancel  atomic.Pointer[context.CancelFunc]
 }
 
@@ -169,6 +171,7 @@ func (h *Handler) newRelay(w http.ResponseWriter, r *http.Request, e *errand) *r
 		Pair:      e.pair,
 		Messages:  e.where,
 		Local:     e.local,
+		Stays:     e.stays,
 		Revision:  h.revision(r),
 	}
 	if e.who != nil {
@@ -214,7 +217,7 @@ func (rl *relay) run() (*session.Session, error) {
 			rl.out.continued = true
 			err = rl.inside(rl.out, rl.resumption(rl.r.Context()))
 		case s != nil && (rl.sent || rl.e.again) && rl.visit.Once != "":
-			err = rl.inside(rl.w, rl.again())
+			err = rl.inside(rl.w, rl.again(s))
 		case s != nil:
 			return s, nil
 		}
@@ -300,6 +303,7 @@ func (rl *relay) abroad(ctx context.Context, at *session.Away) error {
 // failed answers for what could not be done, where the answer has begun.
 func (rl *relay) failed(err error) error {
 	if rl.out != nil {
+		rl.gaveUp = err
 		rl.out.giveUp()
 		return errAnswered
 	}

@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"net/http"
 	"strings"
+
+	"holdfast/session"
 )
 
 // A visit is what the node that got a request tells the node that it sends it on
@@ -21,8 +23,11 @@ type visit struct {
 	Again bool   `json:"again,omitempty"` // it may have been sent before
 	// Take says that the session is nobody's, and to be taken over.
 	Take bool `json:"take,omitempty"`
-	// Local asks for what this node knows by itself.
-	Local bool `json:"local,omitempty"`
+	// Stays says that the client hears more than this on its connection, and is not
+	// to be sent away from it.
+	Stays bool `json:"stays,omitempty"`
+	// Local asks for what this node knows by itself, of sessions in a range.
+	Local *session.Range `json:"local,omitempty"`
 	// Revision is the one that the client speaks, if it is known; its session need
 	// not be the one that the request goes to.
 	Revision string `json:"revision,omitempty"`
@@ -43,6 +48,7 @@ const (
 	headerVisit = "Holdfast-Visit" // a visit, in a request
 	headerMoved = "Holdfast-Moved" // that the request is for another node, and maybe the name of the session that it is about, in a response
 	headerAt    = "Holdfast-At"    // the event id of the place that a stream begins after, in a response
+	headerTaken = "Holdfast-Taken" // that a newer connection reads the stream, in the trailer of one that ends
 )
 
 type visitKey struct{}

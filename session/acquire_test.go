@@ -510,8 +510,9 @@ func TestTakeOverResumable(t *testing.T) {
 	if taken, err := b.Cancel("alice", cancel, nil); !taken || !errors.As(err, &at) {
 		t.Errorf("cancellation: %v, %v", taken, err)
 	}
-	if homes, err := b.Homes(t.Context(), "alice"); err != nil || fmt.Sprint(homes) != "[a]" {
-		t.Errorf("homes: %v, %v", homes, err)
+	stays := func(string) bool { return false }
+	if got, err := b.Spread(t.Context(), "alice", "", stays, 10); err != nil || fmt.Sprint(got.Homes) != "[a]" || len(got.Left) > 0 {
+		t.Errorf("spread: %+v, %v", got, err)
 	}
 	a.kill()
 	taken, err := b.TakeOver(t.Context(), at.Away)
@@ -531,7 +532,7 @@ func TestTakeOverResumable(t *testing.T) {
 			t.Errorf("request %s: %+v, %v", id, status, err)
 		}
 	}
-	all := b.AllResumable(t.Context(), "alice", nil)
+	all := b.AllResumable(t.Context(), "alice", nil, Range{})
 	if text, _ := json.Marshal(all); len(all) != 3 || all[2].ResumeToken != token(running, 3) {
 		t.Errorf("all: %s", text)
 	}

@@ -106,7 +106,7 @@ func TestAwayForTooLong(t *testing.T) {
 				t.Fatal("cancelled though its client asked for it")
 			}
 		}
-		h.AllResumable(t.Context(), "", s)
+		h.AllResumable(t.Context(), "", s, Range{})
 		wait(59 * time.Second)
 		if gone(t, link, read) {
 			t.Error("cancelled though its client asked for all")

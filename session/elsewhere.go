@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
 	"holdfast/stream"
 )
@@ -132,23 +134,76 @@ func (m *Manager) named(name, principal string, good func(secret string) bool) (
 	}
 }
 
-// Homes returns the names of the other nodes that own sessions of the principal.
-// They may be gone.
-func (m *Manager) Homes(ctx context.Context, principal string) ([]string, error) {
+// A Range is of sessions by their keys: those after one, to another and with it;
+// "" stands for no bound.
+type Range struct{ After, Until stream.SessionKey }
+
+func (r Range) has(key stream.SessionKey) bool {
+	return key > r.After && (r.Until == "" || key <= r.Until)
+}
+
+// A Spread is where sessions of a principal are that are not on this node.
+type Spread struct {
+	Range
+	Homes []string // the other nodes that own some; they may be gone
+	Left  []*Away  // those that nobody owns, or whose owner is gone
+}
+
+// Spread looks where the principal's sessions are, in the order of their keys, until
+// it has found most of which nobody looks after: the rest is for another time. gone
+// says of a node whether it is gone. The error is that of the store, or ctx's: as all
+// records are looked through, it is done for one caller at a time.
+func (m *Manager) Spread(ctx context.Context, principal string, after stream.SessionKey, gone func(node string) bool, most int) (Spread, error) {
+	found := Spread{Range: Range{After: after}}
 	if m.shared == nil || principal == "" {
-		return nil, nil
+		return found, nil
 	}
-	var homes []string
-	seen := map[string]bool{"": true, m.shared.Node(): true}
+	select {
+	case m.looking <- struct{}{}:
+		defer func() { <-m.looking }()
+	case <-ctx.Done():
+		return found, ctx.Err()
+	}
+	var all []*Away
 	err := m.shared.Sessions(ctx, func(was stream.Session) bool {
-		if seen[was.Owner] {
-			return true
-		}
-		if at, err := away(was); err == nil && at.Principal == principal {
-			seen[was.Owner] = true
-			homes = append(homes, was.Owner)
+		if found.has(was.Key) {
+			if at, err := away(was); err == nil && at.Principal == principal && !at.Single {
+				all = append(all, at)
+			}
 		}
 		return true
 	})
-	return homes, err
+	slices.SortFunc(all, func(a, b *Away) int { return strings.Compare(string(a.Key), string(b.Key)) })
+	me := m.shared.Node()
+	lost := map[string]bool{"": true, me: true}
+	for _, at := range all {
+		if at.Owner == me && m.keeps(at.Key) {
+			continue
+		}
+		abandoned, known := lost[at.Owner]
+		if !known {
+			abandoned = gone(at.Owner)
+			lost[at.Owner] = abandoned
+			if !abandoned {
+				found.Homes = append(found.Homes, at.Owner)
+			}
+		}
+		if !abandoned {
+			continue
+		}
+		found.Left = append(found.Left, at)
+		if len(found.Left) == most && at != all[len(all)-1] {
+			found.Until = at.Key
+			break
+		}
+	}
+	return found, err
+}
+
+// keeps says whether a session is here, or about to end.
+func (m *Manager) keeps(key stream.SessionKey) bool {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	_, ending := m.ending[key]
+	return m.sessions[key] != nil || ending
 }

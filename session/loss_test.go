@@ -697,3 +697,45 @@ func TestNewUnavailable(t *testing.T) {
 	}
 	eventually(t, "nothing to be left", func() bool { return a.Sessions() == 0 })
 }
+
+// TestShownWhenNoted begins a call, and gives a light one a stream, while the store
+// takes its time and is busy with what another says. Neither is shown to its client
+// (who may then come back for it to another node) before its note is stored.
+func TestShownWhenNoted(t *testing.T) {
+	t.Parallel()
+	for _, light := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			f := newShelf()
+			a := f.add(t, "a", safeTools())
+			defer a.Close()
+			s := a.open("alice")
+			other := begin(t, s, false, request(1))
+			slow := func(records []stream.Record) error {
+				if time.Sleep(2 * time.Second); len(records) == 0 {
+					return stream.ErrUnavailable
+				}
+				return nil
+			}
+			a.node.before.Store(&slow)
+			link := a.desk.last()
+			var saying sync.WaitGroup
+			saying.Go(func() { link.say(other, `{"jsonrpc":"2.0","id":1,"result":"done"}`) })
+			synctest.Wait() // the store is busy
+
+			c := begin(t, s, light, safeRequest(2))
+			if light {
+				if _, still := c.Wait(t.Context(), 10*time.Millisecond); still {
+					t.Error("it is light")
+				}
+			}
+			f.mu.Lock()
+			kept := f.sessions[s.key].streams[c.Number()]
+			if kept == nil || kept.note == nil {
+				t.Errorf("light %v: the call is shown, and not on record", light)
+			}
+			f.mu.Unlock()
+			saying.Wait()
+			a.node.before.Store(nil)
+		})
+	}
+}

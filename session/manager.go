@@ -64,6 +64,7 @@ type Manager struct {
 	// Those whose clients can resume requests, by their named principals.
 	resumers map[string]map[*Session]struct{}
 	ending   map[stream.SessionKey]struct{} // those that have ended, and that the store has still to delete
+	looking  chan struct{}                  // held by who looks through all records
 	taking   map[stream.SessionKey]*taking  // those that are being taken over
 	handing  bool                           // none is taken over any more
 	closing  bool                           // nothing new is taken
@@ -106,6 +107,7 @@ func NewManager(store stream.Store, backend Backend, opts Options) *Manager {
 		zero:     time.Now().Add(-time.Hour), // so that 0 is long ago
 		sessions: make(map[stream.SessionKey]*Session),
 		quit:     make(chan struct{}),
+		looking:  make(chan struct{}, 1),
 	}
 	if !opts.Stateless { // whose sessions nobody could want to take over
 		m.shared, _ = store.(stream.Shared)

@@ -318,15 +318,17 @@ func (c *Call) statusOf(q *resumable) RequestStatus {
 }
 
 // AllResumable returns the requests of a named principal that can be resumed, in
-// all its sessions, or, for nobody in particular, those of the session that asks,
-// which may be nil. They are in the order of their sessions' names, and within a
+// all its sessions on this node that are in a range, or, for nobody in particular,
+// those of the session that asks, which may be nil. They are in the order of their sessions' names, and within a
 // session as they were stored. Their clients count as heard of.
-func (m *Manager) AllResumable(_ context.Context, principal string, own *Session) []ResumableRequest {
+func (m *Manager) AllResumable(_ context.Context, principal string, own *Session, in Range) []ResumableRequest {
 	var of []*Session
 	if principal != "" {
 		m.mu.RLock()
 		for s := range m.resumers[principal] {
-			of = append(of, s)
+			if in.has(s.key) {
+				of = append(of, s)
+			}
 		}
 		m.mu.RUnlock()
 	} else if own != nil {

@@ -350,7 +350,7 @@ func TestResumablesBounded(t *testing.T) {
 	if most > 2*callsCrowd {
 		t.Errorf("%d calls were known", most)
 	}
-	if n := len(h.AllResumable(t.Context(), "alice", nil)); n == 0 || n > 200 {
+	if n := len(h.AllResumable(t.Context(), "alice", nil, Range{})); n == 0 || n > 200 {
 		t.Errorf("%d requests can be resumed", n)
 	}
 }
@@ -373,7 +373,7 @@ func TestAllResumable(t *testing.T) {
 	tokenOf(t, c)
 	ask := func(principal string, own *Session) string {
 		var ids []string
-		for _, r := range h.AllResumable(t.Context(), principal, own) {
+		for _, r := range h.AllResumable(t.Context(), principal, own, Range{}) {
 			s, number, err := h.Resumable(r.ResumeToken, r.RequestID, principal)
 			if err != nil {
 				t.Errorf("%s: %v", jsonOf(r), err)

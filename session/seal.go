@@ -67,6 +67,15 @@ func (s *Session) token(number uint64, id []byte) string {
 	return string(s.appendSealed(make([]byte, 0, 64), tokenSeal, number, id))
 }
 
+// Token returns the secret by which a request of the session can be resumed, if its
+// client knows how to. The stream is the one of the request's call; id is raw JSON.
+func (s *Session) Token(number uint64, id []byte) (token string, ok bool) {
+	if !s.Resumable() {
+		return "", false
+	}
+	return s.token(number, id), true
+}
+
 // askedID returns the id, as raw JSON, under which the client gets a request of
 // the backend. One that can resume requests may answer from elsewhere, and the id
 // says where to.

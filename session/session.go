@@ -104,6 +104,9 @@ func (s *Session) ID() string { return s.id }
 // Name returns the session's public name, for logs and URLs.
 func (s *Session) Name() string { return string(s.key) }
 
+// Key names the session to the store: it is its name.
+func (s *Session) Key() stream.SessionKey { return s.key }
+
 // Revision returns the protocol revision that initialize settled on, or ""
 // before that.
 func (s *Session) Revision() string {
