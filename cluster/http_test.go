@@ -17,6 +17,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"holdfast/cluster"
@@ -182,16 +183,18 @@ func events(ctx context.Context, t testing.TB, client *http.Client, url string, 
 // A stream whose owner dies ends with an error that says so.
 func TestStreamOfTheDead(t *testing.T) {
 	t.Parallel()
-	w := newTown(t, 21, quick, "a", "b")
-	w.serve("b", office(make(chan struct{}, 1)))
-	res := events(t.Context(), t, w.client("a"), "http://b/events?count=10&stay=1", 10)
-	w.buses["b"].Close()
-	within(t, 2*time.Second, "noticing a death", func() {
-		if _, err := io.ReadAll(res.Body); !errors.Is(err, cluster.ErrNoNode) {
-			t.Errorf("the stream ended with %v", err)
-		}
+	synctest.Test(t, func(t *testing.T) {
+		w := newTown(t, 21, quick, "a", "b")
+		w.serve("b", office(make(chan struct{}, 1)))
+		res := events(t.Context(), t, w.client("a"), "http://b/events?count=10&stay=1", 10)
+		w.buses["b"].Close()
+		within(t, 2*time.Second, "noticing a death", func() {
+			if _, err := io.ReadAll(res.Body); !errors.Is(err, cluster.ErrNoNode) {
+				t.Errorf("the stream ended with %v", err)
+			}
+		})
+		res.Body.Close()
 	})
-	res.Body.Close()
 }
 
 // Whatever befalls the bus, each request gets its whole answer or an error, soon.
@@ -226,7 +229,7 @@ func faults(t *testing.T, seed uint64) {
 				}
 				begun := time.Now()
 				err := ask(client, names[r.IntN(3)], r)
-				if took := time.Since(begun); took > 10*time.Second {
+				if took := time.Since(begun); took > 30*time.Second {
 					t.Errorf("a request took %v: %v", took, err)
 				}
 				switch {
