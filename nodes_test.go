@@ -82,7 +82,7 @@ func TestNodes(t *testing.T) {
 		if err := h.Ready(); err != nil {
 			t.Errorf("handler %d: %v", i, err)
 		}
-		ctx, stop := context.WithTimeout(t.Context(), 5*time.Second)
+		ctx, stop := context.WithTimeout(t.Context(), time.Minute)
 		defer stop()
 		if err := h.Shutdown(ctx); err != nil {
 			t.Errorf("handler %d: %v", i, err)

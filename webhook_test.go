@@ -122,7 +122,7 @@ func wantTold(t *testing.T, told <-chan string, status string) {
 		if !strings.Contains(body, `"data":{"requestId":7,"status":"`+status+`"}`) {
 			t.Errorf("told %s", body)
 		}
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("no webhook")
 	}
 }

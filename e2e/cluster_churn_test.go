@@ -34,13 +34,13 @@ func TestClusterChurn(t *testing.T) {
 		busy := request{tool: "work", args: workArgs{ID: callID(t, "busy"), Steps: 3, MS: int((2*ttl + time.Second).Milliseconds())}}
 		told := make(chan *tale, 1)
 		r := f.client(f.balanced, f.balanced)
-		go func() { told <- r.call(bounded(t, 30*time.Second), busy) }()
+		go func() { told <- r.call(bounded(t, time.Minute), busy) }()
 		f.churn(*churned)
 		most := e.records(t)
 		if s := <-told; s.wrong(busy) != nil || s.unknown() {
 			t.Errorf("who was busy: %v, heard %q", s.wrong(busy), s.heard)
 		}
-		eventually(t, "the sessions' records are gone", 20*time.Second, func() bool { return e.records(t) <= records })
+		eventually(t, "the sessions' records are gone", time.Minute, func() bool { return e.records(t) <= records })
 		t.Logf("keys in the engine: %d at first, %d at most, %d now", records, most, e.records(t))
 		after := f.settled()
 		for i, n := range f.nodes {
@@ -139,7 +139,7 @@ func (e *enginery) records(t *testing.T) int {
 		t.Fatal(err)
 	}
 	n := 0
-	streams := js.ListStreams(bounded(t, 10*time.Second))
+	streams := js.ListStreams(bounded(t, time.Minute))
 	for s := range streams.Info() {
 		if s.Config.AllowMsgTTL && strings.HasPrefix(s.Config.Name, e.prefix) {
 			n += int(s.State.Msgs)

@@ -135,7 +135,7 @@ func (e *enginery) leader(t *testing.T) int {
 		t.Fatal(err)
 	}
 	leads := make(map[string]int)
-	streams := js.ListStreams(bounded(t, 10*time.Second))
+	streams := js.ListStreams(bounded(t, time.Minute))
 	for s := range streams.Info() {
 		if s.Cluster != nil && s.State.Msgs > 0 {
 			leads[s.Cluster.Leader]++

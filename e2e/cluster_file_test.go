@@ -33,7 +33,7 @@ func TestFile(t *testing.T) {
 	f := newFleet(t, fileEngine(t), shape{nodes: 1})
 	n := f.nodes[0]
 	at := fixed(n.url())
-	ctx := bounded(t, 60*time.Second)
+	ctx := bounded(t, time.Minute)
 	idle, asks := f.client(at, at), f.client(at, at)
 	done := request{tool: "work", key: `"done"`, args: workArgs{ID: callID(t, "done"), Steps: 2, MS: 20}}
 	first := &tale{ids: make(map[string]bool)}
@@ -53,7 +53,7 @@ func TestFile(t *testing.T) {
 		go func() { told[i] <- r.call(ctx, q) }()
 	}
 	for _, q := range requests {
-		eventually(t, "the calls run", 10*time.Second, func() bool { return f.runs(q.args.ID) == 1 })
+		eventually(t, "the calls run", time.Minute, func() bool { return f.runs(q.args.ID) == 1 })
 	}
 	time.Sleep(300 * time.Millisecond) // they say something
 	killed := time.Now()
@@ -253,7 +253,7 @@ func (p *pipe) say(line string) {
 // hear reads on to a line with a text in it.
 func (p *pipe) hear(text string) string {
 	p.t.Helper()
-	late := time.AfterFunc(20*time.Second, func() { _ = p.cmd.Process.Kill() })
+	late := time.AfterFunc(time.Minute, func() { _ = p.cmd.Process.Kill() })
 	defer late.Stop()
 	for p.lines.Scan() {
 		if strings.Contains(p.lines.Text(), text) {
@@ -291,11 +291,11 @@ func TestPipeKilled(t *testing.T) {
 		tokens[m.Params.RequestID] = m.Params.ResumeToken
 	}
 	for _, q := range requests {
-		eventually(t, "the calls run", 10*time.Second, func() bool { return f.runs(q.args.ID) == 1 })
+		eventually(t, "the calls run", time.Minute, func() bool { return f.runs(q.args.ID) == 1 })
 	}
 	p.kill()
 	p = newPipe(t, url, f.traces)
-	eventually(t, "what is safe runs again", 10*time.Second, func() bool { return f.runs(requests[2].args.ID) == 2 })
+	eventually(t, "what is safe runs again", time.Minute, func() bool { return f.runs(requests[2].args.ID) == 2 })
 	for id, want := range map[int]string{1: "outcome unknown", 2: "did " + requests[2].args.ID} {
 		p.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"requests/resume","params":{"resumeToken":%q}}`, id, tokens[id]))
 		if said := p.hear(fmt.Sprintf(`"id":%d,`, id)); !strings.Contains(said, want) {

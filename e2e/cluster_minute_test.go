@@ -15,7 +15,7 @@ import (
 //
 //	go test ./e2e -run TestClusterKills -cluster.for 1m -cluster.clients 200 -cluster.call 5s
 var (
-	killFor     = flag.Duration("cluster.for", 5*time.Second, "how long nodes are killed")
+	killFor     = flag.Duration("cluster.for", 3*time.Second, "how long nodes are killed")
 	killEvery   = flag.Duration("cluster.every", time.Second, "how often one is")
 	killClients = flag.Int("cluster.clients", 40, "under so many clients")
 	killCall    = flag.Duration("cluster.call", 1500*time.Millisecond, "with calls of up to that long")
@@ -119,7 +119,7 @@ func (f *fleet) callingAt(callers []caller, sum *score, at tempo) *calling {
 // much longer than it takes has been forgotten.
 func (c *calling) end() {
 	c.stop()
-	timer := time.AfterFunc(c.tempo.call+slow()*20*time.Second, c.hang)
+	timer := time.AfterFunc(c.tempo.call+time.Minute, c.hang)
 	c.all.Wait()
 	timer.Stop()
 	c.hang()

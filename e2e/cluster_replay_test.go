@@ -52,7 +52,7 @@ func TestClusterReplay(t *testing.T) {
 				r.at = func() string { return places[int(at.Add(1))%3] }
 				q := request{tool: "work", key: fmt.Sprintf(`"%d"`, i), args: workArgs{ID: callID(t, k, i), Steps: 8, MS: 40 * (i % 5)}}
 				all.Go(func() {
-					s := r.call(bounded(t, 30*time.Second), q)
+					s := r.call(bounded(t, time.Minute), q)
 					if err := s.wrong(q); err != nil || !s.over() || s.unknown() {
 						t.Errorf("call %s: %v, heard %q", q.args.ID, err, s.heard)
 					}
@@ -81,14 +81,14 @@ func TestClusterLibraries(t *testing.T) {
 				v := f.visitor(transport())
 				q := request{tool: "look", args: workArgs{ID: callID(t, name, i), Steps: 20, MS: 2_000}}
 				all.Go(func() {
-					s := v.call(bounded(t, 20*time.Second), q)
+					s := v.call(bounded(t, time.Minute), q)
 					if err := s.wrong(q); err != nil || s.unknown() {
 						t.Errorf("%s: %v, heard %q", name, err, s.heard)
 					}
 				})
 			}
 		}
-		eventually(t, "the calls run", 10*time.Second, func() bool {
+		eventually(t, "the calls run", time.Minute, func() bool {
 			for name := range transports {
 				for i := range 4 {
 					if f.runs(callID(t, name, i)) == 0 {
@@ -115,15 +115,15 @@ func TestClusterAsk(t *testing.T) {
 		v := f.visitor(f.ours()) // every request of it goes to the next node
 		for i := range 4 {
 			go func() { <-v.asked }()
-			if s := v.call(bounded(t, 10*time.Second), ask(callID(t, i))); s.err != nil || s.last() != "result Ada" {
+			if s := v.call(bounded(t, time.Minute), ask(callID(t, i))); s.err != nil || s.last() != "result Ada" {
 				t.Errorf("call %d: %v, heard %q", i, s.err, s.heard)
 			}
 		}
 		answered := make(chan *tale, 1)
 		q := ask(callID(t, "lost"))
-		ctx := bounded(t, 20*time.Second)
+		ctx := bounded(t, time.Minute)
 		go func() { answered <- v.call(ctx, q) }()
-		eventually(t, "the call runs", 5*time.Second, func() bool { return f.runs(q.args.ID) == 1 })
+		eventually(t, "the call runs", time.Minute, func() bool { return f.runs(q.args.ID) == 1 })
 		// Whoever owns the session dies: kill them one after the other.
 		for _, n := range f.nodes[:2] {
 			n.kill()

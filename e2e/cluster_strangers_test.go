@@ -20,13 +20,13 @@ func TestClusterStrangers(t *testing.T) {
 	eachEngine(t, false, func(t *testing.T, e *enginery) {
 		f := newFleet(t, e, shape{library: true})
 		a, b, c := f.nodes[0], f.nodes[1], f.nodes[2]
-		alice, err := roam(bounded(t, 10*time.Second), fixed(a.url()), "alice")
+		alice, err := roam(bounded(t, time.Minute), fixed(a.url()), "alice")
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(alice.close)
 		q := request{tool: "work", key: `"hers"`, args: workArgs{ID: callID(t), Steps: 4, MS: 100}}
-		hers := alice.call(bounded(t, 10*time.Second), q)
+		hers := alice.call(bounded(t, time.Minute), q)
 		if err := hers.wrong(q); err != nil || hers.link == "" {
 			t.Fatalf("Alice: %v, Link %q, heard %q", err, hers.link, hers.heard)
 		}
@@ -41,7 +41,7 @@ func TestClusterStrangers(t *testing.T) {
 		}
 		alice.at = fixed(c.url())
 		s := &tale{ids: make(map[string]bool)}
-		if alice.stay(bounded(t, 10*time.Second), s, 1, q); s.wrong(q) != nil || s.unknown() {
+		if alice.stay(bounded(t, time.Minute), s, 1, q); s.wrong(q) != nil || s.unknown() {
 			t.Errorf("Alice comes back with her key: %v, heard %q", s.wrong(q), s.heard)
 		}
 		f.wantRuns(q.args.ID, 1, 1)
@@ -85,7 +85,7 @@ func (f *fleet) token(r *roamer, q request) string {
 func (f *fleet) intrude(n *node, session, eventID, link, token string, q request) {
 	t := f.t
 	t.Helper()
-	bob, err := roam(bounded(t, 10*time.Second), fixed(n.url()), "bob")
+	bob, err := roam(bounded(t, time.Minute), fixed(n.url()), "bob")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,7 +118,7 @@ func (f *fleet) intrude(n *node, session, eventID, link, token string, q request
 		if try.lastID != "" {
 			header["Last-Event-ID"] = try.lastID
 		}
-		resp, err := try.who.send(bounded(t, 10*time.Second), try.method, header, try.body)
+		resp, err := try.who.send(bounded(t, time.Minute), try.method, header, try.body)
 		if err != nil {
 			t.Errorf("%s: %v", try.what, err)
 			continue
@@ -135,7 +135,7 @@ func (f *fleet) intrude(n *node, session, eventID, link, token string, q request
 	// Her key is his own to him: the first time it is a new one.
 	own := q
 	own.args.ID += "-bob"
-	if s := bob.call(bounded(t, 10*time.Second), own); s.wrong(own) != nil || s.unknown() {
+	if s := bob.call(bounded(t, time.Minute), own); s.wrong(own) != nil || s.unknown() {
 		t.Errorf("Bob at %s with his own call under her key: %v, heard %q", n.name, s.wrong(own), s.heard)
 	}
 	f.wantRuns(own.args.ID, 1, 1)

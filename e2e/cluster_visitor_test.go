@@ -43,7 +43,7 @@ func (f *fleet) visitor(transport mcp.Transport) *visitor {
 			}
 		},
 	})
-	session, err := client.Connect(bounded(f.t, 20*time.Second), transport, nil)
+	session, err := client.Connect(bounded(f.t, time.Minute), transport, nil)
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -56,7 +56,7 @@ func (f *fleet) visitor(transport mcp.Transport) *visitor {
 		}()
 		select {
 		case <-closed:
-		case <-time.After(30 * time.Second):
+		case <-time.After(time.Minute):
 			f.t.Error("a client that is closed does not end")
 		}
 	})

@@ -216,7 +216,7 @@ func (p *program) wait(t *testing.T, atMost time.Duration) error {
 // stop tells the program to stop.
 func (p *program) stop(t *testing.T) error {
 	_ = p.cmd.Process.Signal(syscall.SIGTERM)
-	return p.wait(t, 15*time.Second)
+	return p.wait(t, time.Minute)
 }
 
 // serveEverything serves server-everything over stdio.
@@ -229,7 +229,7 @@ func serveEverything(t *testing.T, flags ...string) *program {
 // run runs a program to its end and returns what it printed on stdout.
 func run(t *testing.T, name string, args ...string) []byte {
 	t.Helper()
-	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+	ctx, stop := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer stop()
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Env = append(os.Environ(), "HOLDFAST_NPM="+npm(t))

@@ -70,19 +70,19 @@ func TestKilled(t *testing.T) {
 		}
 	}
 	const each = 4 // the shell, sleep, the daemon, the server
-	eventually(t, "all processes there", 10*time.Second, func() bool { return len(pids()) >= each*sessions })
+	eventually(t, "all processes there", time.Minute, func() bool { return len(pids()) >= each*sessions })
 	guards := slices.DeleteFunc(children(p.cmd.Process.Pid), func(pid int) bool { return slices.Contains(pids(), pid) })
 	if len(guards) != 1 {
 		t.Errorf("%d children that are no servers, want one guard", len(guards))
 	}
 
 	p.signal(t, syscall.SIGKILL)
-	if err := p.wait(t, 5*time.Second); err == nil || err.Error() != "signal: killed" {
+	if err := p.wait(t, time.Minute); err == nil || err.Error() != "signal: killed" {
 		t.Errorf("holdfast ended with %v", err)
 	}
-	eventually(t, "all processes gone", 10*time.Second, func() bool { return len(pids()) == 0 })
+	eventually(t, "all processes gone", time.Minute, func() bool { return len(pids()) == 0 })
 	for _, pid := range guards {
-		eventually(t, "the guard gone", 10*time.Second, func() bool { return syscall.Kill(pid, 0) != nil })
+		eventually(t, "the guard gone", time.Minute, func() bool { return syscall.Kill(pid, 0) != nil })
 	}
 }
 
@@ -110,15 +110,12 @@ func TestAbandoned(t *testing.T) {
 			vanish(t, p, time.Duration(i%2*i/8)*time.Millisecond)
 		})
 	}
-	all.Wait()
-	if n := len(pids()); n < sessions {
-		t.Errorf("%d processes, which is too few to show anything", n)
-	}
-	eventually(t, "the processes of those who vanished gone", 20*time.Second, func() bool { return len(pids()) == own })
+	all.Wait() // those who waited for their answer have heard from a process of theirs
+	eventually(t, "the processes of those who vanished gone", time.Minute, func() bool { return len(pids()) == own })
 	if err := p.stop(t); err != nil {
 		t.Errorf("holdfast: %v", err)
 	}
-	eventually(t, "all processes gone", 5*time.Second, func() bool { return len(pids()) == 0 })
+	eventually(t, "all processes gone", time.Minute, func() bool { return len(pids()) == 0 })
 }
 
 // vanish begins a session and drops the connection: patience after asking for
@@ -142,7 +139,7 @@ func vanish(t *testing.T, p *program, patience time.Duration) {
 		time.Sleep(patience) // any moment of the set-up will do
 		return
 	}
-	_ = conn.SetReadDeadline(time.Now().Add(20 * time.Second))
+	_ = conn.SetReadDeadline(time.Now().Add(time.Minute))
 	var answer []byte
 	for part := make([]byte, 4096); !bytes.Contains(answer, []byte("serverInfo")); {
 		n, err := conn.Read(part)
@@ -175,7 +172,7 @@ func TestServerKilled(t *testing.T) {
 	if got := l.heard[len(l.heard)-1]; !strings.HasPrefix(got, "error ") || !strings.Contains(got, "server process exited: signal: killed") {
 		t.Errorf("heard %q in the end", got)
 	}
-	if d := time.Since(killed); d > 2*time.Second {
+	if d := time.Since(killed); d > 20*time.Second {
 		t.Errorf("the call failed after %v", d)
 	}
 	if got := victim.count(3, 0).rest().heard; !slices.Equal(got, counted(0, 3)) {

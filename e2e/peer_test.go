@@ -26,7 +26,7 @@ func connect(t *testing.T, p *program) *peer {
 	t.Helper()
 	own := &http.Transport{}
 	t.Cleanup(own.CloseIdleConnections)
-	c := &peer{t: t, url: p.URL, http: &http.Client{Transport: own, Timeout: 30 * time.Second}}
+	c := &peer{t: t, url: p.URL, http: &http.Client{Transport: own, Timeout: 2 * time.Minute}}
 	resp := c.send("POST", "", `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25",`+
 		`"capabilities":{},"clientInfo":{"name":"peer","version":"1"}}}`)
 	body, err := io.ReadAll(resp.Body)

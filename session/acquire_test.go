@@ -20,7 +20,7 @@ func safeRequest(id int) string { return strings.Replace(request(id), `"x"`, `"s
 // next returns what a backend is delivered next, which must be a request.
 func (c *deskConn) next(t testing.TB, method string) Inbound {
 	t.Helper()
-	timeout := time.After(20 * time.Second)
+	timeout := time.After(time.Minute)
 	for {
 		select {
 		case in := <-c.in:
@@ -227,7 +227,7 @@ func TestTakeOverBatch(t *testing.T) {
 // some reads n messages.
 func some(t testing.TB, r *Reader, ready <-chan struct{}, n int) (said []string) {
 	t.Helper()
-	timeout := time.After(20 * time.Second)
+	timeout := time.After(time.Minute)
 	for len(said) < n {
 		entries, err := r.Next(t.Context(), make([]stream.Entry, 0, 8))
 		if err != nil {
@@ -651,7 +651,7 @@ func TestTakeOverSlowBackend(t *testing.T) {
 	starts := make(chan struct{})
 	b.desk.slow = func() { <-starts }
 	a.kill()
-	ctx, stop := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
 	defer stop()
 	_, at, err := b.Locate(ctx, s.key, "alice")
 	if err != nil {

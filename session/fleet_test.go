@@ -170,12 +170,12 @@ type visitor struct {
 // find finds the session, wherever it is, and takes it over if nobody is home; or if
 // somebody seems not to be.
 func (v *visitor) find() {
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) { // a client's pause
+	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) { // a client's pause
 		if time.Now().After(end) {
 			v.t.Fatal("the session is not to be found")
 		}
 		n := v.any()
-		ctx, stop := context.WithTimeout(context.Background(), 5*time.Second)
+		ctx, stop := context.WithTimeout(context.Background(), 20*time.Second)
 		s, away, err := n.Locate(ctx, v.key, "")
 		stop()
 		if err == nil && s == nil {
@@ -247,7 +247,7 @@ func (v *visitor) call(id int, tool string, key string) {
 func (v *visitor) read(k string, number uint64) (said []string, epochs int) {
 	at := stream.Cursor{Stream: stream.ID{Number: number}}
 	buf := make([]stream.Entry, 0, 2)
-	for end := time.Now().Add(10 * time.Second); ; {
+	for end := time.Now().Add(time.Minute); ; {
 		if time.Now().After(end) {
 			v.s.mu.Lock()
 			v.t.Errorf("call %s hangs after %q: closed %v, moved %v, %d open, link %v, opening %v, call %+v", k, said,

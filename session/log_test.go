@@ -134,7 +134,7 @@ func TestRefusedAppend(t *testing.T) {
 						if connected {
 							select {
 							case <-ready:
-							case <-time.After(20 * time.Second):
+							case <-time.After(time.Minute):
 								t.Fatal("the reader is not told")
 							}
 							unknown(t, toEnd(t, r, ready), "1")

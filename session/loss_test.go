@@ -70,7 +70,7 @@ func TestLoseNothingDeleted(t *testing.T) {
 	t.Parallel()
 	f := newShelf()
 	o := safeTools()
-	o.TTL = 100 * time.Millisecond
+	o.TTL = 500 * time.Millisecond
 	a, b := f.add(t, "a", o), f.add(t, "b", safeTools())
 	first, second := a.open("alice"), a.open("alice")
 	b.take(first)
@@ -485,7 +485,7 @@ func TestRenew(t *testing.T) {
 	t.Parallel()
 	f := newShelf()
 	o := safeTools()
-	o.TTL = 300 * time.Millisecond
+	o.TTL = time.Second
 	a := f.add(t, "a", o)
 	used, idle := a.open(""), a.open("")
 	begin(t, used, false, request(1))
@@ -617,7 +617,7 @@ func TestLoseHandedOver(t *testing.T) {
 	}
 	select {
 	case <-ready:
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Error("the reader waits for ever")
 	}
 	if !r.Gone() {

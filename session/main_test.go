@@ -186,7 +186,7 @@ func readAll(t testing.TB, s *Session, number uint64) []string {
 func toEnd(t testing.TB, r *Reader, ready <-chan struct{}) []string {
 	t.Helper()
 	var said []string
-	timeout := time.After(20 * time.Second)
+	timeout := time.After(time.Minute)
 	for {
 		entries, err := r.Next(t.Context(), make([]stream.Entry, 0, 2))
 		if errors.Is(err, io.EOF) {
@@ -219,7 +219,7 @@ func toEnd(t testing.TB, r *Reader, ready <-chan struct{}) []string {
 // eventually waits for what no channel tells of.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !ok(); {
+	for end := time.Now().Add(time.Minute); !ok(); {
 		if time.Now().After(end) {
 			t.Fatalf("timed out waiting for %s", what)
 		}

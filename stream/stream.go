@@ -209,7 +209,9 @@ type Shared interface {
 	// Touch starts the session's idle time anew. [ErrFenced] says that another owns
 	// it.
 	Touch(ctx context.Context, lease Lease) error
-	// Sessions calls yield with every session, in no order, until it returns false.
+	// Sessions calls yield with every session, in no order, until it returns false. One
+	// that was changed or deleted just now may come as it was before; what it is now comes
+	// after that.
 	Sessions(ctx context.Context, yield func(Session) bool) error
 	// Claim gives id the value, if it has none, and returns nil; else what it has,
 	// and how long ago it was given. A claim is kept for a day.

@@ -96,7 +96,7 @@ func newSender(t testing.TB, o webhook.Options) (*webhook.Sender, *diary) {
 	}
 	s := webhook.New(o)
 	t.Cleanup(func() {
-		ctx, stop := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, stop := context.WithTimeout(context.Background(), time.Minute)
 		defer stop()
 		if err := s.Close(ctx); err != nil {
 			t.Error(err)
@@ -153,7 +153,7 @@ func (r *receiver) next(t testing.TB) got {
 	select {
 	case g := <-r.got:
 		return g
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("no POST")
 		return got{}
 	}
@@ -176,7 +176,7 @@ func event(url string) webhook.Event {
 // eventually waits for what no channel tells of.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(10 * time.Second); !ok(); {
+	for end := time.Now().Add(time.Minute); !ok(); {
 		if time.Now().After(end) {
 			t.Fatalf("timed out waiting for %s", what)
 		}

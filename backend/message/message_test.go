@@ -86,7 +86,7 @@ func newClient(t *testing.T, h message.Handler) (*client, *holdfast.Handler) {
 	handler := holdfast.NewBackendHandler(message.New(h), &holdfast.Options{Logger: slog.New(slog.DiscardHandler)})
 	ts := httptest.NewServer(handler)
 	t.Cleanup(func() {
-		ctx, stop := context.WithTimeout(context.Background(), 20*time.Second)
+		ctx, stop := context.WithTimeout(context.Background(), time.Minute)
 		defer stop()
 		if err := handler.Shutdown(ctx); err != nil {
 			t.Error(err)

@@ -33,7 +33,7 @@ const (
 	// markVariable marks a test's processes, independently of the tag.
 	markVariable = "PROCESS_TEST_MARK"
 	// soon is how long a test waits for what must happen.
-	soon = 5 * time.Second
+	soon = 30 * time.Second
 )
 
 func TestMain(m *testing.M) {

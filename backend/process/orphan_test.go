@@ -25,7 +25,7 @@ func TestGrandchildHoldsStdout(t *testing.T) {
 	needLinux(t)
 	f := newFixture(t, Options{}, sh("sleep 1000 & echo bye >&2; exit 1")...)
 	_, r := f.open()
-	why := within(t, time.Second, "Closed", r.closed)
+	why := within(t, soon, "Closed", r.closed)
 	if want := "server process exited: exit status 1"; why.Error() != want {
 		t.Errorf("got %q, want %q", why, want)
 	}

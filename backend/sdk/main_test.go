@@ -21,7 +21,7 @@ import (
 )
 
 // patience is how long a test waits for what must come.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // serve puts a server behind Holdfast, on a real socket, within what wrap makes
 // of it, and returns its URL.

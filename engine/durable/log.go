@@ -29,7 +29,8 @@ type Log interface {
 	// has. ErrConflict: it has another. None at all is no error.
 	Remove(ctx context.Context, key string, was uint64) error
 	// List calls yield with all values whose key begins with prefix (which ends
-	// with a dot), in no order, until it returns false.
+	// with a dot), in no order, until it returns false. A value that was put or removed
+	// just now may come as it was before; what it is now, if anything, comes after that.
 	List(ctx context.Context, prefix string, yield func(key string, value []byte, version uint64) bool) error
 
 	// Append adds a frame to a key's sequence if its last frame is the one at last;

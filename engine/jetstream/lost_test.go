@@ -50,7 +50,7 @@ func TestLostData(t *testing.T) {
 // until waits for what must come.
 func until(t *testing.T, f func() error) {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); ; {
+	for end := time.Now().Add(time.Minute); ; {
 		err := f()
 		if err == nil {
 			return

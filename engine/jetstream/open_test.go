@@ -19,7 +19,7 @@ import (
 // refused opens what can't be opened, and looks for what should be said about it.
 func refused(t *testing.T, url, want string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	l, err := jetstream.Open(ctx, url, durable.Options{Logger: quiet})
 	switch {

@@ -86,7 +86,7 @@ func Run(t *testing.T, mk Maker, o Options) {
 		{"14 what a stream has lost stays lost", acquiredTrimmed, Limits{StreamBytes: 32 * kib}},
 		{"14 what was released is acquired", released, Limits{}},
 		{"15 a lease that is lost stays lost", lostLease, Limits{}},
-		{"16 a session that nobody touches is gone", untouched, Limits{SessionTTL: time.Second}},
+		{"16 a session that nobody touches is gone", untouched, Limits{SessionTTL: 2 * time.Second}},
 		{"17 a claim is given once", claims, Limits{}},
 		{"sessions are found", sessionsFound, Limits{}},
 		{"a session deleted by another is gone", deletedElsewhere, Limits{}},

@@ -170,28 +170,32 @@ func list(b *box) {
 	b.put(b.log, "k."+b.own+"-elsewhere", 0, "x", time.Hour)
 	b.add(b.log, "s."+b.own+"-frames", 0, "a frame under a like key")
 	for _, log := range []durable.Log{b.log, b.other} {
-		found := make(map[string]bool)
-		err := log.List(b.Context(), "s.", func(key string, value []byte, version uint64) bool {
-			if !strings.HasPrefix(key, b.val("")) {
-				return true // another case's
+		b.until("all are listed as they are, and once", func() bool {
+			found := make(map[string]uint64)
+			calls := 0
+			err := log.List(b.Context(), "s.", func(key string, value []byte, version uint64) bool {
+				if !strings.HasPrefix(key, b.val("")) {
+					return true // another case's
+				}
+				if string(value) != "new" && !strings.HasPrefix(string(value), "old ") {
+					b.Errorf("%s: got %q", key, value)
+				}
+				found[key] = version
+				calls++
+				return true
+			})
+			if err != nil {
+				b.Fatalf("List: %v", err)
 			}
-			if found[key] {
-				b.Errorf("%s is listed twice", key)
+			for key, version := range versions {
+				if found[key] != version {
+					b.Errorf("%s: version %d comes last, want %d", key, found[key], version)
+				}
 			}
-			found[key] = true
-			if versions[key] != version || string(value) != "new" && !strings.HasPrefix(string(value), "old ") {
-				b.Errorf("%s: got %q, version %d, want %d", key, value, version, versions[key])
-			}
-			return true
+			return calls == len(versions) && len(found) == calls
 		})
-		if err != nil {
-			b.Fatalf("List: %v", err)
-		}
-		if len(found) != len(versions) {
-			b.Errorf("%d of %d are listed", len(found), len(versions))
-		}
 		calls := 0
-		err = log.List(b.Context(), "s.", func(string, []byte, uint64) bool {
+		err := log.List(b.Context(), "s.", func(string, []byte, uint64) bool {
 			calls++
 			return calls < 3
 		})

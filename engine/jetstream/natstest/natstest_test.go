@@ -29,7 +29,7 @@ func TestKill(t *testing.T) {
 				t.Skip("takes seconds")
 			}
 			s := start(t)
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 			defer cancel()
 			nc, err := nats.Connect(s.URL(), nats.UserInfo(natstest.User, natstest.Password), nats.MaxReconnects(-1))
 			if err != nil {

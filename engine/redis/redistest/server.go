@@ -21,7 +21,7 @@ import (
 )
 
 // patience is how long a server may take to start or to end.
-const patience = 20 * time.Second
+const patience = 90 * time.Second // a Sentinel that was held up for two does nothing for 30
 
 // A Server is a redis-server on a port of this machine. Its methods may be called
 // by any goroutine, one at a time.

@@ -53,7 +53,7 @@ func Sentinel(t testing.TB, of *Server, name string) *Server {
 	need(t)
 	s := &Server{t: t, dir: t.TempDir()}
 	conf := s.file("sentinel.conf", fmt.Sprintf("bind 127.0.0.1\nsentinel monitor %[1]s 127.0.0.1 %[2]d 1\n"+
-		"sentinel down-after-milliseconds %[1]s 1000\nsentinel failover-timeout %[1]s 60000\n", name, of.port))
+		"sentinel down-after-milliseconds %[1]s 1000\nsentinel failover-timeout %[1]s 10000\n", name, of.port))
 	s.args = []string{conf, "--sentinel"}
 	s.begin()
 	s.eventually("Sentinel knows the master's replica", func() bool {
