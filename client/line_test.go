@@ -231,14 +231,17 @@ func TestPairRefusedForNow(t *testing.T) {
 }
 
 // wsServer serves a WebSocket: say answers each message, and false ends the
-// connection.
+// connection. A ping of the connection itself comes as a message without a kind.
 func wsServer(t *testing.T, say func(ws *websocket.Conn, n int32, m jsonrpc.Message) bool) (url string, dials *atomic.Int32) {
 	t.Helper()
 	dials = new(atomic.Int32)
 	url = serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		n := dials.Add(1)
 		w.Header().Set("Mcp-Session-Id", "s")
-		ws, err := websocket.Accept(w, r, nil)
+		var ws *websocket.Conn
+		ws, err := websocket.Accept(w, r, &websocket.AcceptOptions{
+			OnPingReceived: func(context.Context, []byte) bool { return say(ws, n, jsonrpc.Message{}) },
+		})
 		if err != nil {
 			return
 		}
@@ -329,7 +332,20 @@ func TestSocketRequestTooLarge(t *testing.T) {
 func TestSocketAnswers(t *testing.T) {
 	t.Parallel()
 	const many = 1100
+	// The client asks, one ping after the other, what the server has. A ping that comes
+	// after an answer may be about what was written before that. Each further question
+	// waits for one more: the second of these is about all of the many answers, and the
+	// third says that the second was answered.
+	const more = 3
 	var heard, again atomic.Int32
+	asked, due := 0, false // on the goroutine that reads
+	ask := func(ws *websocket.Conn) {
+		id := "more"
+		if due, asked = false, asked+1; asked > more {
+			id = "last"
+		}
+		utter(ws, `{"jsonrpc":"2.0","id":%q,"method":"elicitation/create","params":{}}`, id)
+	}
 	done := make(chan struct{})
 	url, _ := wsServer(t, func(ws *websocket.Conn, n int32, m jsonrpc.Message) bool {
 		switch id := jsonrpc.String(m.ID); {
@@ -338,6 +354,8 @@ func TestSocketAnswers(t *testing.T) {
 				utter(ws, `{"jsonrpc":"2.0","id":"p%d","method":"ping"}`, i)
 				utter(ws, `{"jsonrpc":"2.0","id":"e%d","method":"elicitation/create","params":{}}`, i)
 			}
+		case m.Kind == 0 && due:
+			ask(ws)
 		case m.Kind != jsonrpc.Response:
 		case id == "last" && n == 1:
 			return false // as if it had been lost with the connection
@@ -345,15 +363,17 @@ func TestSocketAnswers(t *testing.T) {
 			close(done)
 		case n > 1:
 			again.Add(1)
+		case id == "more":
+			due = true
 		case heard.Add(1) == 2*many:
-			utter(ws, `{"jsonrpc":"2.0","id":"last","method":"elicitation/create","params":{}}`)
+			ask(ws)
 		}
 		return true
 	})
 	r := newRaw(t, url, client.Options{})
 	r.open()
 	r.send(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"}}`)
-	for range 2*many + 1 {
+	for range 2*many + more + 1 {
 		m := r.until(func(m jsonrpc.Message) bool { return m.Kind == jsonrpc.Request })
 		r.send(`{"jsonrpc":"2.0","id":%s,"result":{}}`, m.ID)
 	}
