@@ -69,6 +69,9 @@ type place struct {
 	behind bool
 }
 
+// found says whether the server has said where the call is to be found.
+func (p *place) found() bool { return p.stream != nil || p.last != "" || p.token != "" }
+
 // A door is a way to a call.
 type door int
 

@@ -231,7 +231,8 @@ func TestPairRefusedForNow(t *testing.T) {
 }
 
 // wsServer serves a WebSocket: say answers each message, and false ends the
-// connection. A ping of the connection itself comes as a message without a kind.
+// connection. A ping of the connection itself comes as a message without a kind. The
+// server says that it honours idempotency keys.
 func wsServer(t *testing.T, say func(ws *websocket.Conn, n int32, m jsonrpc.Message) bool) (url string, dials *atomic.Int32) {
 	t.Helper()
 	dials = new(atomic.Int32)
@@ -258,7 +259,7 @@ func wsServer(t *testing.T, say func(ws *websocket.Conn, n int32, m jsonrpc.Mess
 				t.Error(err)
 				return
 			case m.Method == "initialize":
-				utter(ws, greeting, m.ID)
+				utter(ws, strings.Replace(greeting, `"capabilities":{}`, `"capabilities":{"experimental":{"holdfast/idempotencyKey":{}}}`, 1), m.ID)
 			case !say(ws, n, m):
 				return
 			}

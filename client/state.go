@@ -35,12 +35,13 @@ type CallState struct {
 	ID     json.RawMessage `json:"id"`
 	Method string          `json:"method,omitempty"`
 	Name   string          `json:"name,omitempty"` // of the tool
-	// What a call is found by. At least one is there, or nothing was heard of it yet.
+	// What a call is found by. At least one is there, or nothing is known of where it is.
 	Token       string `json:"token,omitempty"`       // SEP-975
 	Stream      string `json:"stream,omitempty"`      // SEP-1335
 	LastEventID string `json:"lastEventId,omitempty"` // of its stream
 	Key         string `json:"key,omitempty"`         // idempotency key
-	// Request is the request itself, as long as it may have to be sent again.
+	// Request is the request itself, as long as it may have to be sent again: until the
+	// server has it and one of Token, Stream and LastEventID is there.
 	Request json.RawMessage `json:"request,omitempty"`
 }
 
@@ -85,8 +86,8 @@ func (k *call) state() CallState {
 	if k.place.behind && (k.place.before != "" || s.Stream != "" || s.Token != "") {
 		s.LastEventID = k.place.before
 	}
-	if k.key != "" && !k.arrived {
-		s.Request = k.body
+	if k.key != "" && (!k.arrived || !k.place.found()) {
+		s.Request = k.body // that the server has it is of no use to who can't ask for it
 	}
 	return s
 }

@@ -7,11 +7,14 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httputil"
+	"net/url"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/coder/websocket"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"holdfast"
@@ -509,4 +512,64 @@ func TestStateBeforeSending(t *testing.T) {
 	if early.Load() == 0 {
 		t.Error("nobody was told of the request before it was sent")
 	}
+}
+
+// A call of which the server has said nothing yet but that it has it is gone on with
+// under its idempotency key: what State tells is enough at any time.
+func TestGoOnByKey(t *testing.T) {
+	t.Parallel()
+	t.Run("http", func(t *testing.T) {
+		t.Parallel()
+		g := newGate(t)
+		h, err := url.Parse(g.url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		deaf := strip{link: true, ids: true, policy: true}
+		at := serve(t, deaf.wrap(httputil.NewSingleHostReverseProxy(h)))
+		a := newRaw(t, at, client.Options{})
+		a.open()
+		a.send(`{"jsonrpc":"2.0","id":"x","method":"tools/call","params":{"name":"wait","arguments":{},"_meta":{"progressToken":"p"}}}`)
+		a.until(func(m jsonrpc.Message) bool { return m.Method == "notifications/progress" })
+		s := a.State()
+		a.Detach()
+		if c := s.Calls[0]; c.Stream != "" || c.LastEventID != "" || c.Token != "" {
+			t.Fatalf("there is more than the key: %+v", c)
+		}
+		close(g.open)
+		b := newRaw(t, at, client.Options{State: &s})
+		if m := b.answer(`"x"`); m.Error != nil || g.runs.Load() != 1 {
+			t.Errorf("%s, after %d runs", m.Raw, g.runs.Load())
+		}
+	})
+	t.Run("ws", func(t *testing.T) {
+		t.Parallel()
+		keys := make(chan string, 2)
+		at, _ := wsServer(t, func(ws *websocket.Conn, n int32, m jsonrpc.Message) bool {
+			if m.Method == "tools/call" {
+				keys <- jsonrpc.String(jsonrpc.Field(m.Params, "_meta", "holdfast/idempotencyKey"))
+				if n > 1 {
+					utter(ws, `{"jsonrpc":"2.0","id":%s,"result":{}}`, m.ID)
+				}
+			} else if m.Method == "ping" {
+				utter(ws, `{"jsonrpc":"2.0","id":%s,"result":{}}`, m.ID)
+			}
+			return true
+		})
+		a := newRaw(t, at, client.Options{})
+		a.open()
+		a.send(`{"jsonrpc":"2.0","id":"x","method":"tools/call","params":{"name":"wait","arguments":{}}}`)
+		first := <-keys
+		a.send(`{"jsonrpc":"2.0","id":1,"method":"ping"}`) // by its answer the call has been written
+		a.answer("1")
+		s := a.State()
+		a.Detach()
+		b := newRaw(t, at, client.Options{State: &s})
+		if m := b.answer(`"x"`); m.Error != nil {
+			t.Fatalf("%s", m.Raw)
+		}
+		if again := <-keys; again != first || first == "" {
+			t.Errorf("sent under %q, then under %q", first, again)
+		}
+	})
 }
