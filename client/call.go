@@ -137,10 +137,21 @@ func (c *Conn) enter(k *call) error {
 	if c.opener != nil && c.session.revision == "" && !c.session.lost && k.inner == nil {
 		k.brief = true // nobody has answered initialize
 	}
-	if c.session.keys && !harmless[k.method] && k.key == "" && k.body != nil {
-		k.key = newKey()
+	if k.key == "" {
+		k.keyFor(k.session)
 	}
 	return nil
+}
+
+// keyFor gives the call, which the server does not have yet, an idempotency key if
+// it needs one and the server of the session honours them.
+func (k *call) keyFor(s session) {
+	switch {
+	case !s.keys:
+		k.key = ""
+	case k.key == "" && !harmless[k.method] && k.body != nil:
+		k.key = newKey()
+	}
 }
 
 // leave takes a call off the record.

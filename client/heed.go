@@ -134,7 +134,9 @@ func (k *call) lost(s session) error {
 	}
 	k.mu.Lock()
 	k.session, k.place, k.dead = fresh, place{}, doors{}
+	k.keyFor(fresh) // its server may be another version
 	k.mu.Unlock()
+	k.c.changed()
 	k.pace.renewals++
 	if k.pace.renewals > 3 {
 		return errors.New("the server ends each session at once")

@@ -35,6 +35,10 @@ func newOlder() *older { return &older{out: make(chan string, 10), cut: make(cha
 
 const greeting = `{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"x","version":"1"}}}`
 
+// keyedGreeting is a greeting of a server that honours idempotency keys.
+const keyedGreeting = `{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-11-25",` +
+	`"capabilities":{"experimental":{"holdfast/idempotencyKey":{}}},"serverInfo":{"name":"x","version":"1"}}}`
+
 // ServeHTTP implements [http.Handler].
 func (o *older) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
@@ -235,10 +239,16 @@ func TestPairRefusedForNow(t *testing.T) {
 // server says that it honours idempotency keys.
 func wsServer(t *testing.T, say func(ws *websocket.Conn, n int32, m jsonrpc.Message) bool) (url string, dials *atomic.Int32) {
 	t.Helper()
+	return wsSessions(t, func(int32) string { return "s" }, say)
+}
+
+// wsSessions is wsServer with a session of its own for each connection, by its number.
+func wsSessions(t *testing.T, session func(n int32) string, say func(ws *websocket.Conn, n int32, m jsonrpc.Message) bool) (url string, dials *atomic.Int32) {
+	t.Helper()
 	dials = new(atomic.Int32)
 	url = serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		n := dials.Add(1)
-		w.Header().Set("Mcp-Session-Id", "s")
+		w.Header().Set("Mcp-Session-Id", session(n))
 		var ws *websocket.Conn
 		ws, err := websocket.Accept(w, r, &websocket.AcceptOptions{
 			OnPingReceived: func(context.Context, []byte) bool { return say(ws, n, jsonrpc.Message{}) },
@@ -259,7 +269,7 @@ func wsServer(t *testing.T, say func(ws *websocket.Conn, n int32, m jsonrpc.Mess
 				t.Error(err)
 				return
 			case m.Method == "initialize":
-				utter(ws, strings.Replace(greeting, `"capabilities":{}`, `"capabilities":{"experimental":{"holdfast/idempotencyKey":{}}}`, 1), m.ID)
+				utter(ws, keyedGreeting, m.ID)
 			case !say(ws, n, m):
 				return
 			}
@@ -385,5 +395,36 @@ func TestSocketAnswers(t *testing.T) {
 	}
 	if n := again.Load(); n > many/2 {
 		t.Errorf("%d answers were sent again", n)
+	}
+}
+
+// A call that is made while a session begins in the place of a lost one has an
+// idempotency key as any other.
+func TestSocketKeyBetweenSessions(t *testing.T) {
+	t.Parallel()
+	keys := make(chan string, 1)
+	at, _ := wsSessions(t, func(n int32) string { return fmt.Sprint(n) }, func(ws *websocket.Conn, _ int32, m jsonrpc.Message) bool {
+		switch jsonrpc.String(jsonrpc.Field(m.Params, "name")) {
+		case "cut":
+			return false
+		case "x":
+			keys <- jsonrpc.String(jsonrpc.Field(m.Params, "_meta", "holdfast/idempotencyKey"))
+			utter(ws, `{"jsonrpc":"2.0","id":%s,"result":{}}`, m.ID)
+		}
+		return true
+	})
+	lost, made := make(chan struct{}), make(chan struct{})
+	r := newRaw(t, at, client.Options{Lost: func(client.Lost) {
+		close(lost)
+		<-made
+	}})
+	r.open()
+	r.send(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"cut"}}`)
+	<-lost
+	r.send(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"x"}}`)
+	close(made)
+	r.answer("2")
+	if <-keys == "" {
+		t.Error("the call has no key")
 	}
 }

@@ -129,8 +129,15 @@ func (l *line) about(k *call, up int, restored bool) (raw []byte, ok bool) {
 	if l.up != up {
 		return nil, false
 	}
+	l.c.mu.Lock()
+	now := l.c.session
+	l.c.mu.Unlock()
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	if k.session.lost && !restored { // it was made between two sessions
+		k.session = now
+		k.keyFor(now)
+	}
 	k.written = true
 	if restored || k.body == nil || l.on[k] == up {
 		return nil, true

@@ -573,3 +573,48 @@ func TestGoOnByKey(t *testing.T) {
 		}
 	})
 }
+
+// A call that is made while a session begins in the place of a lost one has an
+// idempotency key as any other: it is sent again when its POST is cut.
+func TestKeyBetweenSessions(t *testing.T) {
+	t.Parallel()
+	var sessions, posts atomic.Int32
+	begin, cut := make(chan struct{}), make(chan string, 1)
+	at := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			return
+		}
+		id := jsonrpc.Field(body, "id")
+		w.Header().Set("Content-Type", "application/json")
+		switch name := jsonrpc.String(jsonrpc.Field(body, "params", "name")); {
+		case jsonrpc.String(jsonrpc.Field(body, "method")) == "initialize":
+			n := sessions.Add(1)
+			if n > 1 {
+				<-begin
+			}
+			w.Header().Set("Mcp-Session-Id", fmt.Sprint(n))
+			fmt.Fprintf(w, keyedGreeting, id)
+		case id == nil:
+			w.WriteHeader(http.StatusAccepted)
+		case r.Header.Get("Mcp-Session-Id") == "1":
+			w.WriteHeader(http.StatusNotFound)
+		case name == "cut" && posts.Add(1) == 1:
+			cut <- r.Header.Get("Idempotency-Key")
+			panic(http.ErrAbortHandler)
+		default:
+			fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":{"key":%q}}`, id, r.Header.Get("Idempotency-Key"))
+		}
+	}))
+	lost := make(chan struct{}, 1)
+	r := newRaw(t, at, client.Options{NoListen: true, Lost: func(client.Lost) { lost <- struct{}{} }})
+	r.open()
+	r.send(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"}}`)
+	<-lost
+	r.send(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"cut"}}`)
+	close(begin)
+	m := r.answer("2")
+	if key := <-cut; key == "" || jsonrpc.String(jsonrpc.Field(m.Result, "key")) != key {
+		t.Errorf("first under %q, then %s", key, m.Raw)
+	}
+}
