@@ -80,9 +80,9 @@ func (t *ClientTransport) Connect(context.Context) (mcp.Connection, error) {
 // another process or machine maybe, and returns its result: that of a tools/call is
 // to be decoded into an mcp.CallToolResult. What the call says before that, and
 // asks, comes to the mcp.Client that is connected here, in whatever session it has.
-// Where only the old session would do (the server gave the call no resume token and
-// no stream URL), Options.State has to be that State too. If ctx ends first, the
-// call goes on at the server. The error is the call's: see [OutcomeUnknown].
+// Over one connection for all messages (WebSocket, HTTP+SSE) only a resume token leads
+// to another session: else Options.State has to be that State too. If ctx ends first,
+// the call goes on at the server. The error is the call's: see [OutcomeUnknown].
 func (t *ClientTransport) Resume(ctx context.Context, call client.CallState) (json.RawMessage, error) {
 	t.mu.Lock()
 	conn := t.conn

@@ -34,6 +34,8 @@ type call struct {
 	inner chan<- jsonrpc.Message // takes the answer where the host did not ask
 	brief bool                   // who waits would rather know than wait
 
+	foreign bool // it runs in a session that is not the Conn's
+
 	// Touched only by run.
 	pace  pace
 	told  told
@@ -133,7 +135,9 @@ func (c *Conn) enter(k *call) error {
 	}
 	k.ctx, k.cancel = context.WithCancelCause(c.ctx)
 	c.calls[k.at] = k
-	k.session = c.session
+	if !k.foreign {
+		k.session = c.session
+	}
 	if c.opener != nil && c.session.revision == "" && !c.session.lost && k.inner == nil {
 		k.brief = true // nobody has answered initialize
 	}

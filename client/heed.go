@@ -125,10 +125,14 @@ func (k *call) shutLocked() {
 // One that the server did not take, or that changes nothing, is sent again in a new
 // session.
 func (k *call) lost(s session) error {
+	ended := errors.New("the server has ended the session in which the call ran")
+	if k.foreign {
+		return ended // which is not the one of the others
+	}
 	fresh, err := k.c.renew(k.ctx, s)
 	switch {
 	case k.body == nil, k.maybe && !harmless[k.method]:
-		return errors.New("the server has ended the session in which the call ran")
+		return ended
 	case err != nil:
 		return fmt.Errorf("the server has ended the session, and did not begin another: %w", err)
 	}

@@ -55,7 +55,7 @@ func (k *call) lineAgain(resumes, resumed bool) []byte {
 		return jsonrpc.AppendRequest(nil, k.id, "requests/resume", params)
 	case k.body == nil:
 		return nil
-	case resumes && resumed && k.key != "":
+	case resumes && resumed && k.key != "" && !k.foreign:
 		return k.lineBody()
 	case harmless[k.method]:
 		k.wire = k.c.newID()

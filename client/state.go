@@ -35,6 +35,9 @@ type CallState struct {
 	ID     json.RawMessage `json:"id"`
 	Method string          `json:"method,omitempty"`
 	Name   string          `json:"name,omitempty"` // of the tool
+	// Session is the secret id of the session that the call runs in; "": that of the
+	// Conn which goes on with it.
+	Session string `json:"session,omitempty"`
 	// What a call is found by. At least one is there, or nothing is known of where it is.
 	Token       string `json:"token,omitempty"`       // SEP-975
 	Stream      string `json:"stream,omitempty"`      // SEP-1335
@@ -78,7 +81,7 @@ func (k *call) state() CallState {
 	}
 	s := CallState{
 		ID: k.id, Method: k.method, Name: k.name,
-		Token: k.place.token, LastEventID: k.place.last, Key: k.key,
+		Session: k.session.id, Token: k.place.token, LastEventID: k.place.last, Key: k.key,
 	}
 	if k.place.stream != nil {
 		s.Stream = k.place.stream.String()
@@ -119,8 +122,15 @@ func (c *Conn) restored(old CallState) *call {
 	if u, err := url.Parse(old.Stream); err == nil && old.Stream != "" && (sameOrigin(c.url, u) || upgrades(c.url, u)) {
 		k.place.stream = u
 	}
+	c.mu.Lock()
+	own := c.session
+	c.mu.Unlock()
+	if old.Session != "" && old.Session != own.id {
+		k.foreign = true
+		k.session = session{id: old.Session, revision: own.revision, keys: old.Key != ""}
+	}
 	// Without its session the event id leads nowhere, where something else does.
-	k.dead.last = c.session.id == "" && (k.place.stream != nil || k.place.token != "")
+	k.dead.last = old.Session == "" && own.id == "" && (k.place.stream != nil || k.place.token != "")
 	return k
 }
 
@@ -136,8 +146,8 @@ func (c *Conn) goOn() {
 }
 
 // Resume goes on with a call of another Conn's State, for who can't have its answer
-// under the id that it has there: it is returned here. What comes before it is given
-// out by [Conn.Receive], which somebody must call. An error of ctx leaves the call
+// under the id that it has there: it is returned here. The call is looked for in the
+// session that it runs in. What comes before its answer is given out by [Conn.Receive], which somebody must call. An error of ctx leaves the call
 // to who resumes it next.
 func (c *Conn) Resume(ctx context.Context, old CallState) (jsonrpc.Message, error) {
 	c.begin()

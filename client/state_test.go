@@ -130,14 +130,14 @@ func TestGoOn(t *testing.T) {
 		},
 		"stream URL": func(s *client.State) {
 			*s = client.State{URL: s.URL, Revision: s.Revision, Calls: s.Calls}
-			s.Calls[0].Token, s.Calls[0].LastEventID, s.Calls[0].Key = "", "", ""
+			s.Calls[0].Session, s.Calls[0].Token, s.Calls[0].LastEventID, s.Calls[0].Key = "", "", "", ""
 		},
 		"token": func(s *client.State) {
 			*s = client.State{URL: s.URL, Revision: s.Revision, Calls: s.Calls}
-			s.Calls[0].Stream, s.Calls[0].LastEventID, s.Calls[0].Key = "", "", ""
+			s.Calls[0].Session, s.Calls[0].Stream, s.Calls[0].LastEventID, s.Calls[0].Key = "", "", "", ""
 		},
 		"event id": func(s *client.State) {
-			s.Calls[0].Stream, s.Calls[0].Token, s.Calls[0].Key = "", "", ""
+			s.Calls[0].Session, s.Calls[0].Stream, s.Calls[0].Token, s.Calls[0].Key = "", "", "", ""
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -521,12 +521,7 @@ func TestGoOnByKey(t *testing.T) {
 	t.Run("http", func(t *testing.T) {
 		t.Parallel()
 		g := newGate(t)
-		h, err := url.Parse(g.url)
-		if err != nil {
-			t.Fatal(err)
-		}
-		deaf := strip{link: true, ids: true, policy: true}
-		at := serve(t, deaf.wrap(httputil.NewSingleHostReverseProxy(h)))
+		at := g.behind(t, strip{link: true, ids: true, policy: true})
 		a := newRaw(t, at, client.Options{})
 		a.open()
 		a.send(`{"jsonrpc":"2.0","id":"x","method":"tools/call","params":{"name":"wait","arguments":{},"_meta":{"progressToken":"p"}}}`)
@@ -546,12 +541,13 @@ func TestGoOnByKey(t *testing.T) {
 		t.Parallel()
 		keys := make(chan string, 2)
 		at, _ := wsServer(t, func(ws *websocket.Conn, n int32, m jsonrpc.Message) bool {
-			if m.Method == "tools/call" {
+			switch m.Method {
+			case "tools/call":
 				keys <- jsonrpc.String(jsonrpc.Field(m.Params, "_meta", "holdfast/idempotencyKey"))
 				if n > 1 {
 					utter(ws, `{"jsonrpc":"2.0","id":%s,"result":{}}`, m.ID)
 				}
-			} else if m.Method == "ping" {
+			case "ping":
 				utter(ws, `{"jsonrpc":"2.0","id":%s,"result":{}}`, m.ID)
 			}
 			return true
@@ -617,4 +613,59 @@ func TestKeyBetweenSessions(t *testing.T) {
 	if key := <-cut; key == "" || jsonrpc.String(jsonrpc.Field(m.Result, "key")) != key {
 		t.Errorf("first under %q, then %s", key, m.Raw)
 	}
+}
+
+// Who resumes a call in a session of its own finds it in the session that it runs in:
+// an event id means nothing in another, and a key that was not heard of there would
+// have the tool run a second time.
+func TestResumeForeign(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		strip  strip
+		forget func(*client.CallState)
+	}{
+		"event id": {strip{}, func(c *client.CallState) { c.Stream, c.Token, c.Key = "", "", "" }},
+		"key":      {strip{link: true, ids: true, policy: true}, func(*client.CallState) {}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := newGate(t)
+			at := g.behind(t, test.strip)
+			a, b := newRaw(t, at, client.Options{}), newRaw(t, at, client.Options{})
+			a.open()
+			b.open()
+			a.send(`{"jsonrpc":"2.0","id":"x","method":"tools/call","params":{"name":"wait","arguments":{},"_meta":{"progressToken":"p"}}}`)
+			a.until(func(m jsonrpc.Message) bool { return m.Method == "notifications/progress" })
+			call := a.State().Calls[0]
+			a.Detach()
+			test.forget(&call)
+			close(g.open)
+			ctx, stop := context.WithTimeout(t.Context(), 20*time.Second)
+			defer stop()
+			m, err := b.Resume(ctx, call)
+			if err != nil || m.Error != nil || g.runs.Load() != 1 {
+				t.Errorf("%s, %v, after %d runs", m.Raw, err, g.runs.Load())
+			}
+			// The end of its session is not the end of that of the others.
+			call.Session = "gone"
+			before := b.SessionID()
+			if m, err := b.Resume(ctx, call); err != nil || !strings.Contains(string(m.Error), "outcome unknown") {
+				t.Errorf("of a session that is gone: %s, %v", m.Raw, err)
+			}
+			b.send(`{"jsonrpc":"2.0","id":1,"method":"ping"}`)
+			if m := b.answer("1"); m.Error != nil || b.SessionID() != before || g.runs.Load() != 1 {
+				t.Errorf("after that: %s, after %d runs", m.Raw, g.runs.Load())
+			}
+		})
+	}
+}
+
+// behind returns where the server is to be found that does not offer all that it does.
+func (g *gate) behind(t *testing.T, s strip) string {
+	t.Helper()
+	u, err := url.Parse(g.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return serve(t, s.wrap(httputil.NewSingleHostReverseProxy(u)))
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -28,12 +29,13 @@ func token(s client.State) string {
 		return ""
 	}
 	call := s.Calls[0]
-	call.Key, call.Request = "", nil // the request would make it long
+	session := cmp.Or(call.Session, s.Session)
+	call.Key, call.Request, call.Session = "", nil, "" // the request would make it long
 	small := client.State{URL: s.URL, Revision: s.Revision}
 	if call.Token != "" {
 		call.Stream = "" // the token alone leads there, without the session
 	} else {
-		small.Session, small.Endpoint = s.Session, s.Endpoint
+		small.Session, small.Endpoint = session, s.Endpoint
 	}
 	if !located(call) {
 		return ""

@@ -18,7 +18,7 @@ func TestToken(t *testing.T) {
 		Calls: []client.CallState{
 			{ID: json.RawMessage(`"other"`), Method: toolsCall, Token: "other"},
 			{
-				ID: json.RawMessage(`"mine"`), Method: toolsCall, Name: "count", Token: "token",
+				ID: json.RawMessage(`"mine"`), Method: toolsCall, Name: "count", Session: "secret", Token: "token",
 				Stream: "http://example.com/mcp?stream=1", LastEventID: "a.1.2", Key: "key", Request: json.RawMessage(`{}`),
 			},
 		},
