@@ -98,7 +98,7 @@ func TestTransports(t *testing.T) {
 					return &mcp.ElicitResult{Action: "accept", Content: map[string]any{"name": "bob"}}, nil
 				},
 			})
-			ctx, stop := context.WithTimeout(t.Context(), 10*time.Second)
+			ctx, stop := context.WithTimeout(t.Context(), soon)
 			defer stop()
 			for range 5 {
 				p := &mcp.CallToolParams{Name: "add", Arguments: map[string]any{"A": 3, "B": 4}}

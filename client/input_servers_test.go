@@ -205,7 +205,7 @@ func endless(w io.Writer, part string) {
 func away(r *http.Request) {
 	select {
 	case <-r.Context().Done():
-	case <-time.After(20 * time.Second):
+	case <-time.After(soon):
 	}
 }
 
@@ -242,7 +242,7 @@ func wait(t *testing.T, c <-chan struct{}) {
 	t.Helper()
 	select {
 	case <-c:
-	case <-time.After(20 * time.Second):
+	case <-time.After(soon):
 		t.Fatal("waited in vain")
 	}
 }

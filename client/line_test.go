@@ -135,7 +135,7 @@ func TestPairHalfOpen(t *testing.T) {
 	t.Parallel()
 	o, hang := newOlder(), make(chan struct{})
 	o.path, o.tick, o.hang = perSession, 5*time.Millisecond, hang
-	r := newRaw(t, serve(t, o)+"/sse", client.Options{Transport: client.SSE, Silence: 200 * time.Millisecond, Lost: func(client.Lost) {}})
+	r := newRaw(t, serve(t, o)+"/sse", client.Options{Transport: client.SSE, Silence: time.Second, Lost: func(client.Lost) {}})
 	r.open()
 	r.send(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"deaf"}}`)
 	time.AfterFunc(50*time.Millisecond, func() { close(hang) })
@@ -390,7 +390,7 @@ func TestSocketAnswers(t *testing.T) {
 	}
 	select {
 	case <-done:
-	case <-time.After(20 * time.Second):
+	case <-time.After(soon):
 		t.Fatal("the last answer was lost")
 	}
 	if n := again.Load(); n > many/2 {

@@ -124,14 +124,14 @@ func (c *Conn) overLine(k *call) error {
 // connection has ended: then the next one does not take the call for one that was
 // sent.
 func (l *line) about(k *call, up int, restored bool) (raw []byte, ok bool) {
+	l.c.mu.Lock()
+	now := l.c.session
+	l.c.mu.Unlock()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.up != up {
 		return nil, false
 	}
-	l.c.mu.Lock()
-	now := l.c.session
-	l.c.mu.Unlock()
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.session.lost && !restored { // it was made between two sessions

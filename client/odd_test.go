@@ -127,7 +127,7 @@ func TestOddServers(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			server := &odd{t: t, conflicts: test.conflicts, rest: test.rest, aside: test.aside}
-			r := newRaw(t, serve(t, server), client.Options{Silence: 50 * time.Millisecond})
+			r := newRaw(t, serve(t, server), client.Options{Silence: 500 * time.Millisecond})
 			r.open()
 			if test.aside != "" {
 				r.until(func(m jsonrpc.Message) bool { return m.Method == "x/aside" })

@@ -53,7 +53,7 @@ func (r *raw) send(format string, args ...any) {
 // until returns the first message for which f is true.
 func (r *raw) until(f func(jsonrpc.Message) bool) jsonrpc.Message {
 	r.t.Helper()
-	ctx, stop := context.WithTimeout(r.t.Context(), 20*time.Second)
+	ctx, stop := context.WithTimeout(r.t.Context(), soon)
 	defer stop()
 	for {
 		m, err := r.Receive(ctx)
@@ -333,7 +333,7 @@ func TestNewSession(t *testing.T) {
 	}
 	select {
 	case <-lost:
-	case <-time.After(10 * time.Second):
+	case <-time.After(soon):
 		t.Error("nobody said that the session was lost")
 	}
 	const changed = "notifications/tools/list_changed"
@@ -382,7 +382,7 @@ func TestNewSessionWhileAsked(t *testing.T) {
 func TestResumeOfficial(t *testing.T) {
 	t.Parallel()
 	g := newGate(t)
-	ctx, stop := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, stop := context.WithTimeout(t.Context(), soon)
 	defer stop()
 	began := make(chan struct{}, 1)
 	first := holdfast.NewClientTransport(g.url, nil)
@@ -640,7 +640,7 @@ func TestResumeForeign(t *testing.T) {
 			a.Detach()
 			test.forget(&call)
 			close(g.open)
-			ctx, stop := context.WithTimeout(t.Context(), 20*time.Second)
+			ctx, stop := context.WithTimeout(t.Context(), soon)
 			defer stop()
 			m, err := b.Resume(ctx, call)
 			if err != nil || m.Error != nil || g.runs.Load() != 1 {
