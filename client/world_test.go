@@ -200,10 +200,10 @@ func (w *world) connect() {
 	case raceEnabled, w.way.name == "nothing":
 		silence = 8 * time.Second
 	}
-	transport := holdfast.NewClientTransport(scheme+w.weather.addr()+path, &holdfast.ClientOptions{Options: client.Options{
+	opts := &holdfast.ClientOptions{Options: client.Options{
 		HTTPClient: &http.Client{Transport: w.dials}, Logger: w.trace.logger("client"),
 		Silence: silence, ConnectTimeout: 3 * time.Second, AnswerTimeout: answerTimeout, NoListen: w.way.lossy,
-	}})
+	}}
 	c := mcp.NewClient(impl, &mcp.ClientOptions{
 		ProgressNotificationHandler: w.onProgress,
 		ElicitationHandler:          w.onQuestion,
@@ -211,11 +211,17 @@ func (w *world) connect() {
 	})
 	ctx, stop := context.WithTimeout(w.t.Context(), patience())
 	defer stop()
-	s, err := c.Connect(ctx, transport, &mcp.ClientSessionOptions{ProtocolVersion: w.way.revision})
-	if err != nil {
-		w.t.Fatalf("connect: %v", err)
+	for w.session == nil {
+		transport := holdfast.NewClientTransport(scheme+w.weather.addr()+path, opts)
+		s, err := c.Connect(ctx, transport, &mcp.ClientSessionOptions{ProtocolVersion: w.way.revision})
+		switch {
+		case err == nil:
+			w.session = s
+		case ctx.Err() != nil || !strings.Contains(err.Error(), "out of reach for"):
+			w.t.Fatalf("connect: %v", err)
+		}
+		// The first request of all is not tried for long: its user has tried again.
 	}
-	w.session = s
 }
 
 type workArgs struct {
