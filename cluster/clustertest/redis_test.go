@@ -54,7 +54,7 @@ func TestRedisDeposed(t *testing.T) {
 func promoted(t *testing.T, name string, away, back func(*redistest.Server)) {
 	master := redistest.Start(t)
 	replica := redistest.Replica(t, master)
-	sentinel := redistest.Sentinel(t, master, "mymaster")
+	sentinel := redistest.Sentinel(t, master, "mymaster", redistest.Soon)
 	both(t, clustertest.Options{
 		For: max(*lasts, 4*time.Second),
 		Open: func(t testing.TB) clustertest.Node {

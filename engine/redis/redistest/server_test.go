@@ -37,8 +37,8 @@ func TestSeveral(t *testing.T) {
 	t.Parallel()
 	master := Start(t)
 	replica := Replica(t, master)
-	Sentinel(t, master, "mymaster")
+	Sentinel(t, master, "mymaster", Soon)
 	replica.Promote()
 	replica.MustDo("SET", "a", "b")
-	Cluster(t, 3, true)
+	Cluster(t, 3, true, Soon)
 }

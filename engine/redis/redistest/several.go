@@ -46,14 +46,21 @@ func (s *Server) Switched(name string, to *Server) {
 	})
 }
 
+// Servers that watch over others take one for dead that was silent for so long. On a
+// busy machine one that is alive may be silent for as long as a Soon one.
+const (
+	Soon = time.Second // for tests in which servers die
+	Late = time.Minute // for those in which none does
+)
+
 // Sentinel runs a Sentinel that watches a master under a name, and decides alone,
-// after the master was silent for a second.
-func Sentinel(t testing.TB, of *Server, name string) *Server {
+// after the master was silent for a time.
+func Sentinel(t testing.TB, of *Server, name string, silent time.Duration) *Server {
 	t.Helper()
 	need(t)
 	s := &Server{t: t, dir: t.TempDir()}
 	conf := s.file("sentinel.conf", fmt.Sprintf("bind 127.0.0.1\nsentinel monitor %[1]s 127.0.0.1 %[2]d 1\n"+
-		"sentinel down-after-milliseconds %[1]s 1000\nsentinel failover-timeout %[1]s 10000\n", name, of.port))
+		"sentinel down-after-milliseconds %[1]s %[3]d\nsentinel failover-timeout %[1]s 10000\n", name, of.port, silent.Milliseconds()))
 	s.args = []string{conf, "--sentinel"}
 	s.begin()
 	s.eventually("Sentinel knows the master's replica", func() bool {
@@ -64,8 +71,9 @@ func Sentinel(t testing.TB, of *Server, name string) *Server {
 }
 
 // Cluster runs masters of a Redis Cluster, each with one replica if replicas is
-// true, and returns when all know that it is complete: the masters first.
-func Cluster(t testing.TB, masters int, replicas bool) []*Server {
+// true, and returns when all know that it is complete: the masters first. A master
+// that was silent for a time, and half of it, is replaced.
+func Cluster(t testing.TB, masters int, replicas bool, silent time.Duration) []*Server {
 	t.Helper()
 	n := masters
 	if replicas {
@@ -73,7 +81,7 @@ func Cluster(t testing.TB, masters int, replicas bool) []*Server {
 	}
 	all := make([]*Server, n)
 	for i := range all {
-		all[i] = Start(t, "--cluster-enabled", "yes", "--cluster-node-timeout", "1500",
+		all[i] = Start(t, "--cluster-enabled", "yes", "--cluster-node-timeout", strconv.FormatInt(silent.Milliseconds()*3/2, 10),
 			"--cluster-replica-validity-factor", "0")
 	}
 	const slots = 16384
