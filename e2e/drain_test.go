@@ -51,7 +51,7 @@ func TestTerminate(t *testing.T) {
 		if reading.rest(); !slices.Equal(reading.heard, counted(0, steps)) {
 			t.Errorf("who stayed heard %q", reading.heard)
 		}
-		if err := p.wait(t, 3*time.Second); err != nil {
+		if err := p.wait(t, 15*time.Second); err != nil {
 			t.Errorf("holdfast: %v", err)
 		}
 	})
@@ -62,11 +62,11 @@ func TestTerminate(t *testing.T) {
 func TestTerminatePolling(t *testing.T) {
 	eachBackend(t, func(t *testing.T, serve func(...string) *program) {
 		const steps = 10
-		p := serve("--retry", "500ms", "--disconnect-after", "100ms")
+		p := serve("--retry", "1500ms", "--disconnect-after", "100ms")
 		c := connect(t, p)
 		l := c.count(steps, 30*time.Millisecond).rest()
-		if l.retry != 500*time.Millisecond {
-			t.Fatalf("told to wait %v after %q, want to be sent away for 500 ms", l.retry, l.heard)
+		if l.retry != 1500*time.Millisecond {
+			t.Fatalf("told to wait %v after %q, want to be sent away for 1.5 s", l.retry, l.heard)
 		}
 		p.signal(t, syscall.SIGTERM)
 		time.Sleep(l.retry) // as it was told: the call ends meanwhile
@@ -74,7 +74,7 @@ func TestTerminatePolling(t *testing.T) {
 		if !slices.Equal(heard, counted(0, steps)) {
 			t.Errorf("heard %q", heard)
 		}
-		if err := p.wait(t, 3*time.Second); err != nil {
+		if err := p.wait(t, 15*time.Second); err != nil {
 			t.Errorf("holdfast: %v", err)
 		}
 	})
@@ -89,7 +89,7 @@ func TestTerminateBounded(t *testing.T) {
 		if l.rest(); len(l.heard) != 1 || !strings.Contains(l.heard[0], "the server is shutting down") {
 			t.Errorf("heard %q, want an error that says why", l.heard)
 		}
-		if err := p.wait(t, 5*time.Second); err != nil {
+		if err := p.wait(t, 15*time.Second); err != nil {
 			t.Errorf("holdfast: %v", err)
 		}
 	})
@@ -108,7 +108,7 @@ func TestTerminateTwice(t *testing.T) {
 		if l.rest(); len(l.heard) != 1 || !strings.HasPrefix(l.heard[0], "error ") {
 			t.Errorf("heard %q, want an error", l.heard)
 		}
-		if err := p.wait(t, 5*time.Second); err != nil {
+		if err := p.wait(t, 15*time.Second); err != nil {
 			t.Errorf("holdfast: %v", err)
 		}
 	})
