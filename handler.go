@@ -208,7 +208,8 @@ func tokenUser(r *http.Request) string {
 // outlives this one, sessions are handed over to those, or given up for who comes
 // after; calls in flight are waited for until ctx is done, and go on elsewhere where
 // they may be made again. Clients that only listen are sent away over a third of the
-// time, fifteen seconds at most.
+// time, fifteen seconds at most. Near the end nothing new is taken any more: close the
+// listener when the channel that Leaving returns is closed, so that it goes elsewhere.
 //
 // Otherwise it refuses new sessions and calls, tells clients
 // that only listen when to come back, waits until calls in flight have ended and

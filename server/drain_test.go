@@ -126,7 +126,7 @@ func TestDrainLate(t *testing.T) {
 	c.server.Response = server.ResponseJSON // so that the answer takes its time
 	f := newFarm(t, 2, c)
 	p := f.nodes[1].connect("2025-11-25", nil).at(f.nodes[0])
-	early := p.open("POST", "/mcp", callAs("1", "steps", `{"key":"early","n":0,"pause":900}`))
+	early := p.open("POST", "/mcp", callAs("1", "steps", `{"key":"early","n":0,"pause":600}`))
 	eventually(t, "the call to run", func() bool { return f.runs("early") == 1 })
 	drained := make(chan error, 1)
 	go func() { drained <- f.nodes[0].drain(300 * time.Millisecond) }()
@@ -175,6 +175,57 @@ func TestDrainAlone(t *testing.T) {
 	}
 	if r := p.at(n).post(call("echo", `{"text":"quick"}`)); r.status != http.StatusOK {
 		t.Errorf("after the restart: %d %s", r.status, r.body)
+	}
+}
+
+// TestDrainAloneServes has the only node wait for a call. Meanwhile no tool is called,
+// but who listens may, and who asks for what harms nobody is answered: 503 is the end of
+// a session for some clients.
+func TestDrainAloneServes(t *testing.T) {
+	t.Parallel()
+	f := newFarm(t, 1, config{server: server.Options{Retry: 10 * time.Millisecond}})
+	n := f.nodes[0]
+	busy, idle := n.connect("2025-11-25", nil), n.connect("2025-11-25", nil)
+	w := busy.open("POST", "/mcp", call("hold", `{}`))
+	w.head()
+	eventually(t, "the call to run", func() bool { return n.sessions.Calls() == 1 })
+	drained := make(chan error, 1)
+	go func() { drained <- n.drain(time.Minute) }()
+	eventually(t, "tools to be called no more", func() bool {
+		r := idle.post(call("echo", `{"text":"x"}`))
+		if r.status == http.StatusOK {
+			return false
+		}
+		if r.status != http.StatusServiceUnavailable || r.header.Get("Retry-After") == "" {
+			t.Fatalf("refused with %d %s", r.status, r.body)
+		}
+		return true
+	})
+	for what, p := range map[string]*peer{"busy": busy, "idle": idle} {
+		if r := p.post(`{"jsonrpc":"2.0","id":"l","method":"tools/list"}`); r.status != http.StatusOK {
+			t.Errorf("%s: a list: %d %s", what, r.status, r.body)
+		}
+		if r := p.post(callAs("7", "echo", `{}`)); r.status != http.StatusServiceUnavailable {
+			t.Errorf("%s: a call: %d %s", what, r.status, r.body)
+		}
+		if r := p.open("GET", "/mcp", "").head(); r.StatusCode != http.StatusOK {
+			t.Errorf("%s: who listens gets %d", what, r.StatusCode)
+		}
+	}
+	select {
+	case <-n.Leaving():
+		t.Error("it leaves")
+	default:
+	}
+	for _, x := range n.release(1) {
+		x.Result(result("done"))
+	}
+	if err := <-drained; err != nil {
+		t.Errorf("drain: %v", err)
+	}
+	<-n.Leaving()
+	if m := w.message(); !strings.Contains(string(m.Data), `"result"`) {
+		t.Errorf("the call ended with %s", m.Data)
 	}
 }
 
