@@ -115,6 +115,10 @@ func (h *Handler) explain(err error) (status int, e *jsonrpc.Error) {
 		h.logger.Warn("request not served", "error", err)
 		return http.StatusServiceUnavailable, errf(jsonrpc.CodeServer, "%s: try again later", text)
 	}
+	if errors.Is(err, context.Canceled) { // its client has left, or all is about to end
+		h.logger.Debug("request not served", "error", err)
+		return http.StatusServiceUnavailable, errf(jsonrpc.CodeServer, "%v: try again later", session.ErrClosing)
+	}
 	h.logger.Error("request failed", "error", err)
 	return http.StatusInternalServerError, errf(jsonrpc.CodeInternal, "internal error: %v", err)
 }

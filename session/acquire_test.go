@@ -145,24 +145,36 @@ func TestTakeOverSafe(t *testing.T) {
 }
 
 // A tool may turn out to be safe after its call has begun: servers take their time
-// to list their tools.
+// to list their tools. The next owner knows, whether the node was killed or ended.
 func TestTakeOverSafeLate(t *testing.T) {
 	t.Parallel()
-	f := newShelf()
-	a, b := f.add(t, "a", Options{}), f.add(t, "b", Options{})
-	a.desk.tools = `{"name":"safe","annotations":{"readOnlyHint":true}}`
-	a.desk.listing = make(chan struct{})
-	s := a.open("alice")
-	c, other := begin(t, s, false, safeRequest(1)), begin(t, s, false, request(2))
-	writes := a.node.writes.Load()
-	close(a.desk.listing)
-	eventually(t, "the tools to be noted", func() bool { return a.node.writes.Load() > writes })
-	a.kill()
-	taken := b.take(s)
-	eventually(t, "a backend", func() bool { return b.desk.opened() == 1 })
-	b.desk.last().say(b.desk.last().next(t, "tools/call").Call, `{"jsonrpc":"2.0","id":1,"result":"again"}`)
-	wantTexts(t, "the safe one", readAll(t, taken, c.Number()), "again")
-	wantTexts(t, "the other", readAll(t, taken, other.Number()), lostWith)
+	for name, end := range map[string]func(a *fleetNode){
+		"killed": (*fleetNode).kill,
+		"ended": func(a *fleetNode) {
+			ctx, stop := context.WithCancel(context.Background())
+			stop()
+			_ = a.HandOver(ctx)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newShelf()
+			a, b := f.add(t, "a", Options{}), f.add(t, "b", Options{})
+			a.desk.tools = `{"name":"safe","annotations":{"readOnlyHint":true}}`
+			a.desk.listing = make(chan struct{})
+			s := a.open("alice")
+			c, other := begin(t, s, false, safeRequest(1)), begin(t, s, false, request(2))
+			writes := a.node.writes.Load()
+			close(a.desk.listing)
+			eventually(t, "the tools to be noted", func() bool { return a.node.writes.Load() > writes })
+			end(a)
+			taken := b.take(s)
+			eventually(t, "a backend", func() bool { return b.desk.opened() == 1 })
+			b.desk.last().say(b.desk.last().next(t, "tools/call").Call, `{"jsonrpc":"2.0","id":1,"result":"again"}`)
+			wantTexts(t, "the safe one", readAll(t, taken, c.Number()), "again")
+			wantTexts(t, "the other", readAll(t, taken, other.Number()), lostWith)
+		})
+	}
 }
 
 func (d *desk) opened() int {

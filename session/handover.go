@@ -243,6 +243,8 @@ func (c *Call) handOn(primes bool) (goesOn, stored, sent bool) {
 	switch {
 	case k.safe:
 		return stored || !c.s.single, stored, k.sent
+	case k.sent && k.open && c.number != 0: // the next owner may know
+		return true, true, true
 	case !k.sent && !stored && !c.s.single:
 		return true, false, false
 	case !k.sent && c.number != 0 && (c.record != nil && c.record.key != nil || primes && c.s.streams.read(c.number)):

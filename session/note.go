@@ -27,6 +27,7 @@ type kept struct {
 	noted bool // the note is queued; guarded by Call.mu
 	sent  bool // the backend has a request, or may have it; guarded by Call.mu
 	safe  bool // its requests may be made again
+	open  bool // or that was not known when it began, as the tools had not been listed
 	// Its note says so because the backend has none of them; guarded by Call.mu.
 	handed bool
 	again  bool // and have to be, as the session has left; guarded by Call.mu
@@ -140,6 +141,11 @@ func (k *kept) harmless() bool { return k.safe || !k.sent }
 // prepare notes what the store will have to know of a call that is about to begin.
 func (s *Session) prepare(c *Call, msgs []jsonrpc.Message, light bool) {
 	c.kept = &kept{msgs: msgs, safe: s.safe(msgs)}
+	if !c.kept.safe {
+		s.mu.Lock()
+		c.kept.open = !s.hints.complete
+		s.mu.Unlock()
+	}
 	if !light || s.single {
 		c.kept.stored = make(chan struct{})
 	}
