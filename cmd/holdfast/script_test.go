@@ -31,7 +31,7 @@ import (
 )
 
 // soon bounds everything that scripts wait for.
-const soon = 20 * time.Second
+const soon = time.Minute
 
 // program finds the program under test.
 func program(ts *testscript.TestScript, name string) string {
@@ -215,7 +215,8 @@ func survey(ctx context.Context, req *mcp.CallToolRequest, _ any) (*mcp.CallTool
 //
 //	signals CODE REGEXP SIGNAL [REGEXP SIGNAL]... -- COMMAND ARG...
 //
-// The variable TOKEN is set to what follows "holdfast resume " on stderr. Its stdin
+// KEPT-KILL is SIGKILL once what it keeps of the call is newer than that. The variable
+// TOKEN is set to what follows "holdfast resume " on stderr. Its stdin
 // gives what is in the file "answers", if there is one, and does not end.
 func signals(ts *testscript.TestScript, neg bool, args []string) {
 	sep := 0
@@ -250,7 +251,10 @@ func signals(ts *testscript.TestScript, neg bool, args []string) {
 			ts.Setenv("TOKEN", "hf1."+strings.Fields(token)[0])
 		}
 		if len(steps) > 0 && regexp.MustCompile(steps[0]).MatchString(line) {
-			s := map[string]syscall.Signal{"INT": syscall.SIGINT, "TERM": syscall.SIGTERM, "KILL": syscall.SIGKILL}[steps[1]]
+			if steps[1] == "KEPT-KILL" {
+				waitKept(ts, time.Now())
+			}
+			s := map[string]syscall.Signal{"INT": syscall.SIGINT, "TERM": syscall.SIGTERM, "KILL": syscall.SIGKILL, "KEPT-KILL": syscall.SIGKILL}[steps[1]]
 			ts.Check(cmd.Process.Signal(s))
 			steps = steps[2:]
 		}
@@ -274,6 +278,20 @@ func signals(ts *testscript.TestScript, neg bool, args []string) {
 	if strconv.Itoa(code) != args[0] {
 		ts.Fatalf("exit code %d, want %s", code, args[0])
 	}
+}
+
+// waitKept waits until what is kept of a call is newer than a time.
+func waitKept(ts *testscript.TestScript, than time.Time) {
+	for end := time.Now().Add(soon); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		names, err := filepath.Glob(filepath.Join(ts.Getenv("XDG_STATE_HOME"), "holdfast", "calls", "*.json"))
+		ts.Check(err)
+		for _, name := range names {
+			if info, err := os.Stat(name); err == nil && info.ModTime().After(than) {
+				return
+			}
+		}
+	}
+	ts.Fatalf("nothing newer is kept")
 }
 
 // chat runs a command and talks to it as a file says, line by line:
