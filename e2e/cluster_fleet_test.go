@@ -96,7 +96,11 @@ func (f *fleet) stop() {
 	}
 	all.Wait()
 	for _, n := range f.nodes {
-		if said := n.log.String(); f.t.Failed() {
+		said := n.log.String()
+		if broken := broke.FindString(said); broken != "" {
+			f.t.Errorf("node %s: %s", n.name, broken)
+		}
+		if f.t.Failed() {
 			f.t.Logf("node %s:\n%s", n.name, said[max(0, len(said)-6000):])
 		}
 	}

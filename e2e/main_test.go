@@ -164,6 +164,9 @@ func serve(t *testing.T, args ...string) *program {
 				t.Errorf("holdfast: %v", err)
 			}
 		}
+		if broken := broke.FindString(p.log.String()); broken != "" {
+			t.Errorf("holdfast: %s", broken)
+		}
 		if t.Failed() {
 			t.Logf("holdfast %s:\n%s", strings.Join(p.cmd.Args[1:], " "), p.log.String())
 		}
@@ -191,6 +194,10 @@ func (p *program) listen(stderr io.Reader, greeted chan<- bool) {
 		}
 	}
 }
+
+// broke finds in what a program said that it is at fault, whatever was done to it. One
+// that was killed does not tell by its exit code that it was.
+var broke = regexp.MustCompile(`(?m)^(WARNING: DATA RACE|panic: |fatal error: )(.*\n){0,40}`)
 
 // signal sends the program a signal.
 func (p *program) signal(t *testing.T, s os.Signal) {
