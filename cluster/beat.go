@@ -90,6 +90,12 @@ func (c *clock) peers(now time.Duration) {
 	n := c.node
 	var ask, lost, held []*peer
 	n.mu.Lock()
+	// That a node was killed is heard of when it is sent a message, so who has a
+	// connection to it asks as soon as a heartbeat is late.
+	linked := make(map[*peer]bool)
+	for _, c := range n.conns {
+		linked[c.peer] = true
+	}
 	for name, p := range n.peers {
 		silent := now - time.Duration(p.heard.Load())
 		if _, waits := p.flow.held(); waits {
@@ -99,7 +105,7 @@ func (c *clock) peers(now time.Duration) {
 		case name == n.name:
 		case state == alive && silent > n.o.Silence+2*n.o.Answer:
 			lost = append(lost, p)
-		case state == alive && silent > 2*n.o.Heartbeat:
+		case state == alive && (silent > 2*n.o.Heartbeat || linked[p] && silent > n.o.Heartbeat):
 			ask = append(ask, p)
 		case p.users.Load() > 0:
 		case state == strange, p.lost() && now-p.lostAt > remembered:

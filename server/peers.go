@@ -17,8 +17,18 @@ import (
 )
 
 // sweepEvery is how often one of the nodes looks for sessions that nobody looks
-// after, beside when a node is gone.
-const sweepEvery = 30 * time.Second
+// after, beside when a node is gone. The engine has to list all sessions for that: it
+// is to do so for no more of its time than one part in sweepShare, as long as that is
+// at least once in sweepAtLeast for each node.
+const (
+	sweepEvery   = 30 * time.Second
+	sweepShare   = 20
+	sweepAtLeast = 10 * time.Minute
+)
+
+// sweepAfter is how long those have who serve the clients of a node that is gone to
+// take its sessions, which they need at once, before the sweep takes the rest.
+const sweepAfter = 200 * time.Millisecond
 
 // peers is the handler among those on other nodes: what it sends them, what they
 // send it, and what becomes of the sessions of those that are gone.
@@ -139,20 +149,37 @@ func (p *peers) sweep() {
 	t := time.NewTimer(0)
 	defer t.Stop()
 	for {
-		mine := p.mine
+		mine, all := p.mine, false
 		select {
 		case <-p.quit:
 			return
 		case <-p.lost: // all notice that at the same time, and take their shares
+			if !p.rest(sweepAfter) {
+				return
+			}
 		case <-t.C:
-			mine = func(stream.SessionKey) bool { return true }
-			every := sweepEvery * time.Duration(1+len(p.node.Peers()))
+			mine, all = func(stream.SessionKey) bool { return true }, true
+		}
+		begun := time.Now()
+		if !p.h.isDraining() {
+			p.sweepOnce(mine)
+		}
+		if all {
+			every := min(max(sweepEvery, sweepShare*time.Since(begun)), sweepAtLeast) * time.Duration(1+len(p.node.Peers()))
 			t.Reset(every*3/4 + rand.N(every/2))
 		}
-		if p.h.isDraining() {
-			continue
-		}
-		p.sweepOnce(mine)
+	}
+}
+
+// rest waits, and says whether there is still something to do.
+func (p *peers) rest(d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-p.quit:
+		return false
 	}
 }
 

@@ -147,11 +147,12 @@ type relay struct {
 	e       *errand
 	visit   visit
 	payload []byte
-	gone    string    // the node that has turned out to be gone
-	sent    bool      // it may have arrived somewhere
-	node    string    // to which it was sent last
-	out     *follow   // what is told of the stream that answers; nil until it begins
-	end     time.Time // until when it is tried
+	gone    string        // the node that has turned out to be gone
+	held    *session.Away // the session as it was when the request was sent to its node
+	sent    bool          // it may have arrived somewhere
+	node    string        // to which it was sent last
+	out     *follow       // what is told of the stream that answers; nil until it begins
+	end     time.Time     // until when it is tried
 
 	// For who drains this node.
 	asks    bool        // it is a POST with requests
@@ -264,6 +265,10 @@ func (rl *relay) step(ctx context.Context) (*session.Session, error) {
 	}
 	at := rl.e.at
 	rl.e.at = nil
+	if at == nil && rl.held != nil && rl.held.Owner == rl.gone {
+		at = rl.held // as it was when its node was lost; else who is too late is told
+	}
+	rl.held = nil
 	if at == nil {
 		s, found, err := h.sessions.Locate(ctx, rl.e.key, string(rl.visit.Principal))
 		if errors.Is(err, stream.ErrConflict) {
@@ -275,6 +280,7 @@ func (rl *relay) step(ctx context.Context) (*session.Session, error) {
 		at = found
 	}
 	if at.Owner != "" && at.Owner != rl.gone && at.Owner != h.peers.node.Name() {
+		rl.held = at
 		return nil, rl.send(ctx, at.Owner, at, false)
 	}
 	if h.isDraining() {

@@ -108,6 +108,12 @@ func (m *Manager) takeOver(values context.Context, at *Away, old *Session) (*Ses
 	}
 	ctx, stop := context.WithTimeout(m.ctx, patience)
 	defer stop()
+	select {
+	case m.takers <- struct{}{}:
+		defer func() { <-m.takers }()
+	case <-ctx.Done():
+		return nil, fmt.Errorf("session not taken over: %w: others are", stream.ErrUnavailable)
+	}
 	taken, err := m.shared.Acquire(ctx, was)
 	switch {
 	case errors.Is(err, stream.ErrNotFound):
@@ -137,17 +143,41 @@ func (m *Manager) takeOver(values context.Context, at *Away, old *Session) (*Ses
 	s.Touch()
 	s.ongoing.Add(-1)
 	if len(found.again) > 0 && m.enter() {
-		go func() {
-			defer m.work.Done()
-			for _, r := range found.again {
-				r.call.Deliver(values, r.msgs, http.Header{})
-			}
-		}()
+		go m.makeAgain(values, found.again)
 	}
 	if s.moved.Load() {
 		return nil, fmt.Errorf("session not taken over: %w", stream.ErrUnavailable)
 	}
 	return s, nil
+}
+
+// againOften bounds how many sessions of those that were taken over get a backend
+// again: one each. Where that is a process, many at a time would keep this node from
+// what takes it a millisecond, to end the calls of the others.
+const againOften = 2 * time.Millisecond
+
+// makeAgain makes calls again when it is their session's turn.
+func (m *Manager) makeAgain(values context.Context, all []repeat) {
+	defer m.work.Done()
+	m.mu.Lock()
+	now := time.Now()
+	at := m.again
+	if at.Before(now) {
+		at = now
+	}
+	m.again = at.Add(againOften)
+	m.mu.Unlock()
+	if wait := at.Sub(now); wait > 0 {
+		turn := time.NewTimer(wait)
+		defer turn.Stop()
+		select {
+		case <-turn.C:
+		case <-m.quit: // they end at once
+		}
+	}
+	for _, r := range all {
+		r.call.Deliver(values, r.msgs, http.Header{})
+	}
 }
 
 // errLost ends a call of which nobody knows how far it came.

@@ -66,11 +66,14 @@ type Manager struct {
 	ending   map[stream.SessionKey]struct{} // those that have ended, and that the store has still to delete
 	looking  chan struct{}                  // held by who looks through all records
 	taking   map[stream.SessionKey]*taking  // those that are being taken over
+	again    time.Time                      // when the next session that was taken over makes its calls again
 	handing  bool                           // none is taken over any more
 	closing  bool                           // nothing new is taken
 	closed   bool                           // Close waits for what is left
 
-	work sync.WaitGroup // everything that ends by itself
+	work   sync.WaitGroup // everything that ends by itself
+	takers chan struct{}  // places of those who take sessions over
+
 	quit chan struct{}
 	once sync.Once // closes quit
 
@@ -106,6 +109,7 @@ func NewManager(store stream.Store, backend Backend, opts Options) *Manager {
 		logger:   opts.Logger,
 		zero:     time.Now().Add(-time.Hour), // so that 0 is long ago
 		sessions: make(map[stream.SessionKey]*Session),
+		takers:   make(chan struct{}, takers),
 		quit:     make(chan struct{}),
 		looking:  make(chan struct{}, 1),
 	}

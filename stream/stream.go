@@ -165,6 +165,8 @@ type Session struct {
 	Open  bool   // it was released while calls in it had not ended
 	Epoch uint64
 	About []byte // what it was created with
+
+	Seen any // what the store found, which saves [Shared.Acquire] looking again; nil: nothing
 }
 
 // A Taken is a session as it was found when it was acquired.

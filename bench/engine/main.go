@@ -1,10 +1,12 @@
 // Engine measures Holdfast over each of its engines, beside the engine itself: what
 // an append costs through Holdfast and as a bare fenced publish, what a light call
-// costs with each engine, and how many calls wait on one node, how large they are,
-// and how soon it is back after a SIGKILL.
+// costs with each engine, how many calls wait on one node, how large they are, and
+// how soon it is back after a SIGKILL, and how soon other nodes end the calls of one
+// that is killed.
 //
 //	go run ./bench/engine                 appends and light calls, 2 minutes
 //	go run ./bench/engine -waiting 1e6    a million calls on one node with file:
+//	go run ./bench/engine -killed 1000    a node with 1,000 sessions is killed
 //
 // It needs Linux, and redis-server for Redis's figures.
 package main
@@ -30,6 +32,7 @@ type settings struct {
 	sessions []int
 	only     string
 	waiting  int
+	killed   int
 	child    string
 	dir      string
 }
@@ -45,6 +48,7 @@ func main() {
 	flag.StringVar(&sessions, "sessions", "1,64,256", "how many append at a time")
 	flag.StringVar(&s.only, "only", "", "measure only what has this in its name")
 	flag.Float64Var(&waiting, "waiting", 0, "measure as many calls that wait, instead")
+	flag.IntVar(&s.killed, "killed", 0, "measure the end of so many sessions' node, instead")
 	flag.StringVar(&s.child, "child", "", "for its own use")
 	flag.StringVar(&s.dir, "dir", "", "where file: keeps its data; a new temporary directory by default")
 	flag.Parse()
@@ -68,8 +72,12 @@ func main() {
 
 func (s settings) run(ctx context.Context) error {
 	switch {
+	case s.child == "member":
+		return s.member(ctx)
 	case s.child != "":
 		return s.node(ctx)
+	case s.killed > 0:
+		return s.kill(ctx)
 	case s.waiting > 0:
 		return s.wait(ctx)
 	}

@@ -43,10 +43,15 @@ func (st *Store) Acquire(ctx context.Context, was stream.Session) (stream.Taken,
 	return stream.Taken{Lease: s.lease, About: rec.about, Streams: st.kept(s, h)}, nil
 }
 
-// takeRecord makes a session's record name this node, under a new epoch.
+// takeRecord makes a session's record name this node, under a new epoch. What was
+// seen of it need not be read again: putting over it fails if it is another by now.
 func (st *Store) takeRecord(ctx context.Context, was *stream.Session) (record, uint64, error) {
-	old, version, err := st.getRecord(ctx, was.Key)
-	if err != nil {
+	var old record
+	var version uint64
+	var err error
+	if found, ok := was.Seen.(*seen); ok {
+		old, version = found.record, found.version
+	} else if old, version, err = st.getRecord(ctx, was.Key); err != nil {
 		return record{}, 0, err
 	}
 	if !old.is(was) {

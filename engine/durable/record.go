@@ -50,9 +50,17 @@ func parseRecord(b []byte) (record, error) {
 	return r, nil
 }
 
+// seen is a record as it was found.
+type seen struct {
+	record
+	version uint64
+}
+
 // session is the record as package stream says it.
-func (r *record) session(key stream.SessionKey) stream.Session {
-	return stream.Session{Key: key, Owner: r.owner, Open: r.open, Epoch: r.epoch, About: r.about}
+func (r record) session(key stream.SessionKey, version uint64) stream.Session {
+	return stream.Session{
+		Key: key, Owner: r.owner, Open: r.open, Epoch: r.epoch, About: r.about, Seen: &seen{r, version},
+	}
 }
 
 // is says whether a session is as it was.

@@ -240,36 +240,42 @@ func (st *Store) renew(ctx context.Context, s *session) error {
 
 // Lookup implements [stream.Shared].
 func (st *Store) Lookup(ctx context.Context, key stream.SessionKey) (stream.Session, error) {
-	rec, _, err := st.getRecord(ctx, key)
+	rec, version, err := st.getRecord(ctx, key)
 	if err != nil {
 		return stream.Session{}, err
 	}
-	return rec.session(key), nil
+	return rec.session(key, version), nil
 }
 
 // Sessions implements [stream.Shared].
 func (st *Store) Sessions(ctx context.Context, yield func(stream.Session) bool) error {
 	begun := false
-	var partial error
-	err := st.ask(ctx, func(ctx context.Context) error {
-		err := st.log.List(ctx, recordPrefix, func(key string, value []byte, _ uint64) bool {
+	for r := st.retry(ctx); ; {
+		once, stop := context.WithCancel(ctx)
+		silence := time.AfterFunc(listSilence, stop) // all of them may take much longer
+		err := st.log.List(once, recordPrefix, func(key string, value []byte, version uint64) bool {
 			begun = true
+			defer silence.Reset(listSilence)
 			name := stream.SessionKey(key[len(recordPrefix):])
 			rec, err := parseRecord(value)
 			if err != nil {
 				st.o.Logger.Error("session can't be read", "session", name, "error", err)
 				return true
 			}
-			return yield(rec.session(name))
+			return yield(rec.session(name, version))
 		})
-		if begun { // who has seen some must not see them again
-			partial = err
-			return nil
+		silence.Stop()
+		stop()
+		// Who has seen some must not see them again.
+		if begun || !errors.Is(err, stream.ErrUnavailable) || !r.again() {
+			return err
 		}
-		return err
-	})
-	return errors.Join(err, partial)
+	}
 }
+
+// listSilence is how long a list may take to bring anything. Where there are a million
+// sessions the engine counts them first.
+const listSilence = 10 * time.Second
 
 // Release implements [stream.Shared].
 func (st *Store) Release(ctx context.Context, lease stream.Lease, open bool) error {

@@ -1,0 +1,275 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"holdfast"
+	"holdfast/backend/message"
+	"holdfast/bench/tools"
+	hf "holdfast/engine"
+	"holdfast/sse"
+)
+
+// comeBack is what clients of a node that dies are told to wait.
+const comeBack = 100 * time.Millisecond
+
+// kill has three nodes over an engine, all of whose sessions are on one, each with a
+// call that is not safe to be made again, and kills that one. It prints how long it
+// took until the calls' clients had their ends: half of them connected to the other
+// nodes, half to the one that is killed.
+func (s settings) kill(ctx context.Context) error {
+	all, stop, err := start(ctx, s.only)
+	defer stop()
+	if err != nil {
+		return err
+	}
+	fmt.Printf("%d sessions on a node that is killed, a call in each; from SIGKILL to the call's end at another node:\n\n", s.killed)
+	fmt.Println("| engine | client connected to | p50 | p90 | worst |")
+	fmt.Println("|---|---|---|---|---|")
+	for _, e := range all {
+		if !strings.Contains(e.name, "R3") && !strings.Contains(e.name, "redis") {
+			continue // nothing that nodes share
+		}
+		for range s.rounds {
+			if err := s.killOne(ctx, e); err != nil {
+				return fmt.Errorf("%s: %w", e.name, err)
+			}
+		}
+	}
+	return nil
+}
+
+// killOne does so once.
+func (s settings) killOne(ctx context.Context, e engine) error {
+	ctx, stop := context.WithTimeout(ctx, 2*time.Minute)
+	defer stop()
+	var nodes []*member
+	defer func() {
+		for _, n := range nodes {
+			n.kill()
+		}
+	}()
+	for range 3 {
+		n, err := startMember(ctx, e.url)
+		if err != nil {
+			return err
+		}
+		nodes = append(nodes, n)
+	}
+	callers := make([]*caller, s.killed)
+	var calls sync.WaitGroup
+	running := make(chan error, s.killed)
+	slots := make(chan struct{}, 32)
+	for i := range callers {
+		at, next := nodes[0], nodes[1+i/2%2]
+		if i%2 == 0 {
+			at = next
+		}
+		c := &caller{at: at.addr, next: next.addr, running: running}
+		callers[i] = c
+		slots <- struct{}{}
+		if err := c.begin(ctx, nodes[0].addr); err != nil {
+			return err
+		}
+		calls.Go(func() { c.err = c.call(ctx, func() { <-slots }) })
+	}
+	for range callers {
+		if err := <-running; err != nil {
+			return err
+		}
+	}
+	time.Sleep(3 * time.Second) // a machine that is busy with calls that begin is another matter
+	at := time.Now()
+	nodes[0].kill()
+	calls.Wait()
+	for i, where := range []string{"another node", "the one killed"} {
+		var took []time.Duration
+		for n, c := range callers {
+			if c.err != nil {
+				return c.err
+			}
+			if n%2 == i {
+				took = append(took, c.ended.Sub(at))
+			}
+		}
+		slices.Sort(took)
+		ms := func(d time.Duration) time.Duration { return d.Round(time.Millisecond) }
+		fmt.Printf("| %s | %s | %v | %v | %v |\n", e.name, where,
+			ms(took[len(took)/2]), ms(took[len(took)*9/10]), ms(took[len(took)-1]))
+	}
+	return nil
+}
+
+// A member is a node in a process of its own.
+type member struct {
+	cmd  *exec.Cmd
+	addr string
+}
+
+func startMember(ctx context.Context, store string) (*member, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	n := &member{cmd: exec.CommandContext(ctx, self, "-child", "member", "-dir", store)}
+	n.cmd.Stderr = os.Stderr
+	out, err := n.cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := n.cmd.Start(); err != nil {
+		return nil, err
+	}
+	n.addr, err = bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		n.kill()
+		return nil, fmt.Errorf("a node did not begin: %w", err)
+	}
+	n.addr = strings.TrimSpace(n.addr)
+	return n, nil
+}
+
+func (n *member) kill() {
+	_ = n.cmd.Process.Kill()
+	_ = n.cmd.Wait()
+}
+
+// member is what its process runs.
+func (s settings) member(ctx context.Context) error {
+	st, err := hf.Open(ctx, s.dir, hf.Options{})
+	if err != nil {
+		return err
+	}
+	h := holdfast.NewBackendHandler(message.New(message.HandlerFunc(work)), &holdfast.Options{
+		Store: st, Retry: comeBack, Logger: slog.New(slog.DiscardHandler),
+	})
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	fmt.Println(l.Addr())
+	return (&http.Server{Handler: h}).Serve(l)
+}
+
+// said is how often a call has reported progress before its node is killed.
+const said = 5
+
+// work is a tool that is still at it, and else as all others.
+func work(x *message.Exchange) {
+	if x.Method != "tools/call" {
+		tools.Answer(x)
+		return
+	}
+	for i := range said {
+		x.Notify("notifications/progress", fmt.Appendf(nil, `{"progressToken":1,"progress":%d,"message":"%0200d"}`, i+1, i+1))
+	}
+}
+
+// A caller is a client with a session and a call, as the specification has it.
+type caller struct {
+	at, next string
+	session  string
+	running  chan<- error
+	lastID   string
+	ended    time.Time
+	err      error
+}
+
+// dials are those of all callers: a connection for each call.
+var dials = &http.Client{Transport: &http.Transport{DisableCompression: true, MaxIdleConnsPerHost: 64}}
+
+func (c *caller) send(ctx context.Context, method, at, body string) (*http.Response, error) {
+	r, err := http.NewRequestWithContext(ctx, method, "http://"+at+"/", strings.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	r.Header = http.Header{
+		"Content-Type": {"application/json"}, "Accept": {"application/json, text/event-stream"},
+		"Mcp-Protocol-Version": {"2025-11-25"},
+	}
+	if c.session != "" {
+		r.Header.Set("Mcp-Session-Id", c.session)
+	}
+	if c.lastID != "" {
+		r.Header.Set("Last-Event-Id", c.lastID)
+	}
+	return dials.Do(r)
+}
+
+// begin begins the session at a node.
+func (c *caller) begin(ctx context.Context, at string) error {
+	res, err := c.send(ctx, http.MethodPost, at, `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"bench","version":"1"}}}`)
+	if err != nil {
+		return err
+	}
+	_, _ = io.Copy(io.Discard, res.Body)
+	_ = res.Body.Close()
+	c.session = res.Header.Get("Mcp-Session-Id")
+	if c.session == "" {
+		return errors.New("no session: " + res.Status)
+	}
+	return nil
+}
+
+// call makes the call, and stays with it until it has ended.
+func (c *caller) call(ctx context.Context, begun func()) error {
+	method, at := http.MethodPost, c.at
+	body := `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"work","_meta":{"progressToken":1}}}`
+	for first := true; ; first = false {
+		res, err := c.send(ctx, method, at, body)
+		if first {
+			c.running <- err
+			begun()
+		}
+		if err == nil {
+			err = c.read(res)
+			_ = res.Body.Close()
+		}
+		switch {
+		case !c.ended.IsZero():
+			return nil
+		case ctx.Err() != nil:
+			return fmt.Errorf("a call has not ended: %w", err)
+		case c.lastID == "":
+			return fmt.Errorf("a call did not begin: %w", err)
+		}
+		method, at, body = http.MethodGet, c.next, ""
+		time.Sleep(comeBack)
+	}
+}
+
+func (c *caller) read(res *http.Response) error {
+	if res.StatusCode != http.StatusOK {
+		return errors.New(res.Status)
+	}
+	for events := sse.NewReader(res.Body, 1<<20); ; {
+		ev, err := events.Next()
+		if err != nil {
+			return err
+		}
+		if ev.ID != "" {
+			c.lastID = ev.ID
+		}
+		switch said := string(ev.Data); {
+		case strings.Contains(said, `outcome unknown`):
+			c.ended = time.Now()
+			return nil
+		case strings.Contains(said, `"id":1`):
+			return errors.New("an end that nobody asked for: " + strconv.Quote(said))
+		}
+	}
+}
