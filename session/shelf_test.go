@@ -75,6 +75,7 @@ type shelfNode struct {
 	dead atomic.Bool // nothing gets through
 
 	before atomic.Pointer[func([]stream.Record) error] // an append's; nil: nothing
+	taking atomic.Pointer[func()]                      // before an Acquire; nil: nothing
 	writes atomic.Int64
 
 	watching sync.Mutex
@@ -269,6 +270,9 @@ func (n *shelfNode) Lookup(_ context.Context, key stream.SessionKey) (stream.Ses
 }
 
 func (n *shelfNode) Acquire(_ context.Context, was stream.Session) (stream.Taken, error) {
+	if f := n.taking.Load(); f != nil {
+		(*f)()
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	s, err := n.find(was.Key)
