@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -34,6 +35,14 @@ type shape struct {
 	flags   []string
 	program string                     // another holdfast than the one that is built
 	env     func(name string) []string // of a node's process, besides that of the test
+	place   func(i int) place          // where a node runs; nil: here
+}
+
+// A place is where a node runs.
+type place struct {
+	before        []string // what starts its process there
+	listen, admin string
+	store         string // how it reaches the engine
 }
 
 // newFleet starts nodes over an engine.
@@ -57,12 +66,18 @@ func newFleet(t *testing.T, e *enginery, s shape) *fleet {
 				addrs = append(addrs, w.Addr)
 			}
 		}
-		flags := append([]string{"--admin", "127.0.0.1:0", "--store", e.url(addrs), "--retry", "100ms"}, s.flags...)
+		at := place{listen: "127.0.0.1:0", admin: "127.0.0.1:0", store: e.url(addrs)}
+		if s.place != nil {
+			at = s.place(i)
+		}
+		n.listen = at.listen
+		flags := append([]string{"--admin", at.admin, "--store", at.store, "--retry", "100ms"}, s.flags...)
 		if s.library {
 			n.command = append(append([]string{os.Args[0], "node"}, flags...), f.traces)
 		} else {
 			n.command = append(append([]string{cmp.Or(s.program, built), "serve"}, flags...), "--", os.Args[0], "worker", f.traces)
 		}
+		n.before = at.before
 		if s.env != nil {
 			n.env = s.env(n.name)
 		}
@@ -70,7 +85,7 @@ func newFleet(t *testing.T, e *enginery, s shape) *fleet {
 	}
 	var all sync.WaitGroup
 	for _, n := range f.nodes {
-		all.Go(func() { n.err = n.start("127.0.0.1:0") })
+		all.Go(func() { n.err = n.start(n.listen) })
 	}
 	all.Wait()
 	t.Cleanup(f.stop)
@@ -128,6 +143,8 @@ type node struct {
 	t       *testing.T
 	name    string
 	command []string
+	before  []string // what starts it where it runs
+	listen  string   // where it listens at first
 	env     []string
 	wires   []*wire
 	log     lockedBuffer
@@ -162,7 +179,8 @@ func (b *lockedBuffer) String() string {
 // start starts a process, and waits until it serves.
 func (n *node) start(listen string) error {
 	p := &program{ended: make(chan struct{})}
-	cmd := exec.Command(n.command[0], append([]string{n.command[1], "--listen", listen}, n.command[2:]...)...)
+	line := append(append(slices.Clone(n.before), n.command[:2]...), append([]string{"--listen", listen}, n.command[2:]...)...)
+	cmd := exec.Command(line[0], line[1:]...)
 	cmd.Env = append(os.Environ(), n.env...)
 	stderr, err := cmd.StderrPipe()
 	if err != nil {

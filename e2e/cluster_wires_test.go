@@ -88,7 +88,7 @@ func (f *front) dial(ctx context.Context, _, _ string) (c net.Conn, err error) {
 	nodes := slices.DeleteFunc(f.nodes(), func(addr string) bool { return addr == shunned })
 	first := f.next.Add(1)
 	for i := range nodes {
-		var d net.Dialer
+		d := net.Dialer{Timeout: 2 * time.Second} // where packets vanish
 		if c, err = d.DialContext(ctx, "tcp", nodes[(first+uint64(i))%uint64(len(nodes))]); err == nil {
 			return c, nil
 		}

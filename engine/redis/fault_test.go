@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -282,4 +283,24 @@ func TestAway(t *testing.T) {
 	} else {
 		l.Close()
 	}
+}
+
+// Slots of a Cluster move to another master while sessions append.
+func TestClusterResharded(t *testing.T) {
+	t.Parallel()
+	servers := redistest.Cluster(t, 3, false, redistest.Late)
+	survives(t, "redis+cluster://"+servers[0].Addr()+"/", func(progress func()) {
+		for round := range 2 {
+			for i := range 8 {
+				slot := servers[0].MustDo("CLUSTER", "KEYSLOT", fmt.Sprintf("{%d}", i))
+				n, err := strconv.Atoi(slot)
+				if err != nil {
+					t.Fatal(err)
+				}
+				owner := n * 3 / 16384
+				redistest.Move(t, servers, slot, servers[(owner+round)%3], servers[(owner+round+1)%3])
+			}
+			progress()
+		}
+	})
 }

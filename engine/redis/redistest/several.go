@@ -125,3 +125,22 @@ func (s *Server) eventually(what string, ok func() bool) {
 		}
 	}
 }
+
+// Move has a slot of a Cluster go from one master to another, with all it holds, while
+// others use it.
+func Move(t testing.TB, all []*Server, slot string, from, to *Server) {
+	t.Helper()
+	source, target := from.MustDo("CLUSTER", "MYID"), to.MustDo("CLUSTER", "MYID")
+	to.MustDo("CLUSTER", "SETSLOT", slot, "IMPORTING", source)
+	from.MustDo("CLUSTER", "SETSLOT", slot, "MIGRATING", target)
+	for {
+		keys := from.MustDo("CLUSTER", "GETKEYSINSLOT", slot, "1")
+		if keys == "" {
+			break
+		}
+		from.MustDo("MIGRATE", "127.0.0.1", strconv.Itoa(to.port), keys, "0", "20000")
+	}
+	for _, s := range append([]*Server{to, from}, all...) {
+		s.MustDo("CLUSTER", "SETSLOT", slot, "NODE", target)
+	}
+}
