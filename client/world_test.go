@@ -217,10 +217,15 @@ func (w *world) connect() {
 		switch {
 		case err == nil:
 			w.session = s
-		case ctx.Err() != nil || !strings.Contains(err.Error(), "out of reach for"):
+		case ctx.Err() != nil || !strings.Contains(err.Error(), "out of reach for") && !strings.Contains(err.Error(), "did not begin to answer"):
 			w.t.Fatalf("connect: %v", err)
+		default:
+			// The first request of all is not tried for long: its user tries again. What came
+			// too late may have begun a session.
+			w.weather.mu.Lock()
+			w.weather.orphans++
+			w.weather.mu.Unlock()
 		}
-		// The first request of all is not tried for long: its user has tried again.
 	}
 }
 
