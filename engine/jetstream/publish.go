@@ -27,6 +27,7 @@ const (
 	codeStorage    = 10047 // the server has no room for a new stream
 	codeTooLarge   = 10054
 	codeNotDeleted = 10057 // there is no such message
+	codeNoStream   = 10059
 	codeInUse      = 10058 // the stream is there, with other settings
 	codeWrongLast  = 10071 // somebody else has written
 	codeReplicas   = 10074 // this server is not in a cluster

@@ -52,12 +52,14 @@ func (l *Log) prepare(ctx context.Context, a address) error {
 	return p.led(ctx)
 }
 
-// led waits until both streams have leaders, which new ones may not have at once.
+// led waits until both streams have leaders, which new ones may not have at once, and
+// until all servers that we ask know of them: one that was told of them last may say
+// that they are not there.
 func (p *preparer) led(ctx context.Context) error {
 	for _, name := range []string{p.events, p.values} {
 		for {
 			_, _, err := p.last(ctx, name, p.prefix+".none")
-			if err != nil && transient(err) && pause(ctx, 100*time.Millisecond) {
+			if err != nil && (transient(err) || code(err) == codeNoStream) && pause(ctx, 100*time.Millisecond) {
 				continue
 			}
 			if err != nil {
@@ -66,8 +68,12 @@ func (p *preparer) led(ctx context.Context) error {
 			break
 		}
 	}
-	_, err := p.now(ctx)
-	return err
+	for {
+		_, err := p.now(ctx)
+		if err == nil || !pause(ctx, 100*time.Millisecond) {
+			return err
+		}
+	}
 }
 
 // A preparer prepares streams.
