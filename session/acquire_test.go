@@ -177,6 +177,28 @@ func TestTakeOverSafeLate(t *testing.T) {
 	}
 }
 
+// A session may move on before its tools were known. The next owner's own list says what
+// is safe to the one that follows.
+func TestTakeOverUnlisted(t *testing.T) {
+	t.Parallel()
+	f := newShelf()
+	a, b, c := f.add(t, "a", Options{}), f.add(t, "b", Options{}), f.add(t, "c", Options{})
+	for _, n := range []*fleetNode{a, b, c} {
+		n.desk.tools = `{"name":"safe","annotations":{"readOnlyHint":true}}`
+	}
+	s := a.open("alice")
+	a.kill()
+	taken := b.take(s)
+	writes := b.node.writes.Load()
+	call := begin(t, taken, false, safeRequest(1))
+	eventually(t, "the call and the tools to be noted", func() bool { return b.node.writes.Load() >= writes+2 })
+	b.kill()
+	last := c.take(taken)
+	eventually(t, "a backend", func() bool { return c.desk.opened() == 1 })
+	c.desk.last().say(c.desk.last().next(t, "tools/call").Call, `{"jsonrpc":"2.0","id":1,"result":"again"}`)
+	wantTexts(t, "the call", readAll(t, last, call.Number()), "again")
+}
+
 func (d *desk) opened() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -73,18 +73,11 @@ func (s *Session) Light(ctx context.Context, m *jsonrpc.Message, header http.Hea
 		s.mu.Unlock()
 		return safe
 	}
-	learning := s.hints.learning
-	if learning == nil {
-		if !s.m.enter() {
-			s.mu.Unlock()
-			return false
-		}
-		learning = make(chan struct{})
-		s.hints.learning = learning
-		in := Inbound{Context: context.WithoutCancel(ctx), Header: header}
-		go s.learnAll(s.link, s.hints.listed, learning, in)
-	}
+	learning := s.learn(Inbound{Context: context.WithoutCancel(ctx), Header: header})
 	s.mu.Unlock()
+	if learning == nil {
+		return false
+	}
 	t := time.NewTimer(hintsWait)
 	defer t.Stop()
 	select {
@@ -95,6 +88,27 @@ func (s *Session) Light(ctx context.Context, m *jsonrpc.Message, header http.Hea
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.hints.safe[name]
+}
+
+// learn begins to read the backend's list of tools, unless that is being done. It
+// returns what is closed when it is, or nil at the end. s.mu is held.
+func (s *Session) learn(in Inbound) (learning chan struct{}) {
+	if s.hints.learning == nil && s.m.enter() {
+		s.hints.learning = make(chan struct{})
+		go s.learnAll(s.link, s.hints.listed, s.hints.learning, in)
+	}
+	return s.hints.learning
+}
+
+// learnAgain is for a session that was taken over before its tools were known: the
+// call for which its backend was opened is not known as safe, and the next owner
+// should know.
+func (s *Session) learnAgain(in Inbound) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.taken && !s.hints.complete && len(s.hints.safe) == 0 && s.link != nil && s.link.conn != nil && s.revision != "" {
+		s.learn(Inbound{Context: context.WithoutCancel(in.Context), Header: in.Header})
+	}
 }
 
 // Harmless says whether all the requests may be made again without harm, as far as

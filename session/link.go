@@ -93,6 +93,7 @@ func (s *Session) deliver(ctx context.Context, in Inbound) error {
 			if err != nil {
 				return err
 			}
+			s.learnAgain(in)
 			continue
 		}
 		s.mu.Unlock()
