@@ -313,6 +313,9 @@ func (v *visitor) read(k string, number uint64) (said []string, epochs int) {
 func (v *visitor) check(k, tool string, said []string, epochs int) {
 	runs, last := v.shop.ran(k), said[len(said)-1]
 	good := strings.Contains(last, `"result"`)
+	if strings.Contains(last, "not delivered") && tool != "safe" && runs == 0 {
+		return // and may be made again
+	}
 	if !good && !strings.Contains(last, "outcome unknown") {
 		v.t.Errorf("call %s ended with %s", k, last)
 	}
@@ -372,6 +375,10 @@ func (f *fleet) run(visitors, calls, kills int) {
 		group.Go(func() {
 			n := f.any()
 			s, err := n.New(newRequest(), "", false)
+			for err != nil && f.named(n.name) != n { // it was stopped just now
+				n = f.any()
+				s, err = n.New(newRequest(), "", false)
+			}
 			if err != nil {
 				f.t.Error(err)
 				return
