@@ -71,7 +71,7 @@ func (d *duplex) detach(src *source, broke bool) {
 // takeUp takes up what has arrived, and appends what there is to say of it. more
 // says that it has left something for the next turn.
 func (d *duplex) takeUp(text []byte) (_ []byte, more bool) {
-	d.ids = d.s.EventIDs()
+	d.ids = d.tags()
 	d.mu.Lock()
 	arrivals := slices.DeleteFunc(d.arrivals, func(a arrival) bool { return a.muted() })
 	d.arrivals, d.bytes = nil, 0

@@ -54,6 +54,7 @@ type duplex struct {
 	strands  int               // how many calls of other nodes are read
 	afar     context.Context   // of the strands; nil until there is one
 	part     context.CancelFunc
+	roamed   bool // a call of another session was resumed here
 	kicked   bool // the client is to come back, for what could not be gone on with here
 
 	// The loop's own.
@@ -132,7 +133,7 @@ func (d *duplex) source(s *session.Session, at stream.Cursor, of *asked) (source
 		return source{}, err
 	}
 	src := source{Reader: r, about: of}
-	if d.s.EventIDs() {
+	if d.tags() {
 		src.name = s.StreamName(at.Stream.Number)
 	}
 	return src, nil
@@ -237,7 +238,7 @@ func (d *duplex) mayLeave() bool {
 	case <-d.h.draining:
 		return d.alone()
 	default:
-		return d.returns && (d.alone() || d.s.Resumable() && d.s.Revision() != "")
+		return d.returns && (d.alone() || d.resumes())
 	}
 }
 
@@ -256,7 +257,23 @@ func (d *duplex) next(due time.Time) time.Time {
 
 // silent says whether the client of a connection that can be made again has yet to
 // begin.
-func (d *duplex) silent() bool { return d.returns && !d.begun() }
+func (d *duplex) silent() bool { return d.returns && !d.begun() && !d.bare() }
+
+// bare says whether the client came for calls of other sessions, and has begun none
+// here.
+func (d *duplex) bare() bool {
+	d.mu.Lock()
+	roamed := d.roamed
+	d.mu.Unlock()
+	return roamed && !d.begun()
+}
+
+// resumes says whether the client can resume what it hears of here.
+func (d *duplex) resumes() bool { return d.s.Resumable() && d.s.Revision() != "" || d.bare() }
+
+// tags says whether the client is told event ids. One that has begun nothing here has
+// had no way to ask for them.
+func (d *duplex) tags() bool { return d.s.EventIDs() || !d.begun() }
 
 // begun says whether the session is initialized, or about to be.
 func (d *duplex) begun() bool { return d.s.Revision() != "" || d.s.Opening() != nil }

@@ -83,6 +83,8 @@ func (d *duplex) fits(msgs []jsonrpc.Message, batch bool) *jsonrpc.Error {
 		return errf(codeInvalid, "initialize must not be part of a batch")
 	case begins && begun:
 		return errf(codeInvalid, "the session is initialized already")
+	case !begins && !begun && !slices.ContainsFunc(msgs, func(m jsonrpc.Message) bool { return !d.roams(&m) }):
+		return nil
 	case !begins && !begun:
 		return errf(codeInvalid, "the first message must be an initialize request")
 	}
@@ -90,6 +92,18 @@ func (d *duplex) fits(msgs []jsonrpc.Message, batch bool) *jsonrpc.Error {
 		return errf(codeInvalid, "protocol revision %s has no batches: send one message", revision)
 	}
 	return nil
+}
+
+// roams says whether a message says itself which session it is for, so that it needs
+// none to come in: a token is enough.
+func (d *duplex) roams(m *jsonrpc.Message) bool {
+	switch m.Kind {
+	case jsonrpc.Request:
+		return d.h.ours(m)
+	case jsonrpc.Response:
+		return true
+	}
+	return session.Cancels(m)
 }
 
 // handle does what is asked of Holdfast itself, and hands over what is no request.
@@ -263,6 +277,7 @@ func (d *duplex) attach(s *session.Session, at stream.Cursor, m *jsonrpc.Message
 	}
 	if s != d.s {
 		d.mu.Lock()
+		d.roamed = true
 		d.hold(about)
 		d.mu.Unlock()
 	}

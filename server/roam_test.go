@@ -493,3 +493,42 @@ func TestSocketLeaves(t *testing.T) {
 		d.hears("late")
 	}
 }
+
+// TestDuplexBare resumes calls on connections that have not begun a session: a token
+// is enough, as it is over HTTP. What the client asks for besides needs one.
+func TestDuplexBare(t *testing.T) {
+	t.Parallel()
+	bothWays(t, func(t *testing.T, open door) {
+		f := newFarm(t, 2, config{server: server.Options{Principal: named, BodyTimeout: 500 * time.Millisecond}})
+		for i, n := range f.nodes { // where the call is, and elsewhere
+			w := f.nodes[0].able("2025-11-25", "me").open("POST", "/mcp", call("ask", `{}`))
+			token := w.token()
+			c := open(n.node, 0, me)
+			c.say(ask(`"c"`, token))
+			c.hears(`"processing"`)
+			c.say(again(`"c"`, token))
+			c.policy(`"c"`)
+			asked := c.message()
+			if jsonrpc.Field(asked.Params, "_meta", "holdfast/eventId") == nil {
+				t.Errorf("no event id in %s", asked.Raw)
+			}
+			c.say(call("echo", `{}`))
+			c.fails(`"c"`, codeInvalid, "must be an initialize")
+			pass(t, time.Second) // which is no silence
+			c.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"from":"node %d"}}`, asked.ID, i))
+			c.hears(`"id":"c"`, fmt.Sprintf("node %d", i))
+
+			w = f.nodes[0].able("2025-11-25", "me").open("POST", "/mcp", call("hold", `{}`))
+			token = w.token()
+			f.nodes[0].release(1)
+			c.say(again(`"c"`, token))
+			c.policy(`"c"`)
+			c.say(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"c","_meta":{"holdfast/resumeToken":"` + token + `"}}}`)
+			c.fails(`"c"`, jsonrpc.CodeServer, "cancelled")
+			c.cut(fin)
+			eventually(t, "the session of the connection to end", func() bool {
+				return f.nodes[0].sessions.Sessions()+f.nodes[1].sessions.Sessions() == 2*(i+1) // those of the calls
+			})
+		}
+	})
+}

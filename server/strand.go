@@ -59,6 +59,7 @@ func (d *duplex) far(s *strand) {
 		return
 	}
 	d.strands++
+	d.roamed = true
 	d.hold(s.about)
 	d.mu.Unlock()
 	go func() {
@@ -163,7 +164,7 @@ func (s *strand) fail(err error) {
 			err = session.ErrBadToken
 		}
 	}
-	if status, _ := d.h.explain(err); status == http.StatusServiceUnavailable && d.returns && d.s.Resumable() {
+	if status, _ := d.h.explain(err); status == http.StatusServiceUnavailable && d.returns && d.resumes() {
 		d.mu.Lock()
 		d.kicked = true
 		d.mu.Unlock()
@@ -208,7 +209,7 @@ func (s *strand) Write(text []byte) (int, error) {
 	}
 	var lines []byte
 	done := false
-	ids := s.d.s.EventIDs()
+	ids := s.d.tags()
 	for rd := sse.NewReader(bytes.NewReader(text), len(text)+1); ; {
 		ev, err := rd.Next()
 		if err != nil {

@@ -79,18 +79,20 @@ func (s *Session) withdraw(c *Call, id []byte, header http.Header, reason string
 // wherever the notification comes from.
 const metaToken = "holdfast/resumeToken"
 
+// Cancels says whether a message is a notifications/cancelled that has a resume token.
+func Cancels(msg *jsonrpc.Message) bool {
+	return msg.Kind == jsonrpc.Notification && msg.Method == "notifications/cancelled" && jsonrpc.Field(msg.Params, "_meta", metaToken) != nil
+}
+
 // Cancel takes a notifications/cancelled whose _meta has the resume token of the
 // request (holdfast/resumeToken), from whatever connection of the principal, and
 // says whether it is one. Where the token is wrong nothing is cancelled. The error
 // is an [*Elsewhere], or that of a store which can't tell.
 func (m *Manager) Cancel(principal string, msg jsonrpc.Message, header http.Header) (taken bool, err error) {
-	if msg.Kind != jsonrpc.Notification || msg.Method != "notifications/cancelled" {
+	if !Cancels(&msg) {
 		return false, nil
 	}
 	token := jsonrpc.Field(msg.Params, "_meta", metaToken)
-	if token == nil {
-		return false, nil
-	}
 	id := jsonrpc.Field(msg.Params, "requestId")
 	s, number, err := m.Resumable(jsonrpc.String(token), id, principal)
 	if errors.Is(err, ErrBadToken) {
