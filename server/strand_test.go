@@ -28,7 +28,7 @@ type far struct {
 // step of progress is heard.
 func newFar(t *testing.T, open door) *far {
 	t.Helper()
-	c := config{server: server.Options{Principal: named, Retry: 20 * time.Millisecond}}
+	c := config{server: server.Options{Principal: named, Retry: 20 * time.Millisecond, UpgradeAfter: time.Minute}}
 	f := &far{farm: newFarm(t, 3, c)}
 	p := f.nodes[0].able("2025-11-25", "me")
 	w := p.open("POST", "/mcp", call("hold", `{}`))
