@@ -499,7 +499,7 @@ func TestSocketLeaves(t *testing.T) {
 func TestDuplexBare(t *testing.T) {
 	t.Parallel()
 	bothWays(t, func(t *testing.T, open door) {
-		f := newFarm(t, 2, config{server: server.Options{Principal: named, BodyTimeout: 500 * time.Millisecond}})
+		f := newFarm(t, 2, config{server: server.Options{Principal: named}})
 		for i, n := range f.nodes { // where the call is, and elsewhere
 			w := f.nodes[0].able("2025-11-25", "me").open("POST", "/mcp", call("ask", `{}`))
 			token := w.token()
@@ -514,7 +514,6 @@ func TestDuplexBare(t *testing.T) {
 			}
 			c.say(call("echo", `{}`))
 			c.fails(`"c"`, codeInvalid, "must be an initialize")
-			pass(t, time.Second) // which is no silence
 			c.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"from":"node %d"}}`, asked.ID, i))
 			c.hears(`"id":"c"`, fmt.Sprintf("node %d", i))
 
@@ -531,4 +530,27 @@ func TestDuplexBare(t *testing.T) {
 			})
 		}
 	})
+}
+
+// TestSocketBareStays is a WebSocket on which no session is begun, but a call resumed:
+// that is no silence, however long it takes.
+func TestSocketBareStays(t *testing.T) {
+	t.Parallel()
+	const silence = time.Second
+	n := newNode(t, config{server: server.Options{Principal: named, BodyTimeout: silence}})
+	w := n.able("2025-11-25", "me").open("POST", "/mcp", call("hold", `{}`))
+	token := w.token()
+	var c *talker
+	for tries := 0; ; tries++ {
+		c = socketDoor(n, 0, me)
+		_ = c.send(again(`"c"`, token))
+		if data, err := c.recv(); err == nil && tokenIn(t, data) == token {
+			break
+		} else if tries == 10 { // a busy machine is slow to ask, and that is silence
+			t.Fatal(err)
+		}
+	}
+	pass(t, silence*3/2)
+	n.release(1)[0].Result(result("late"))
+	c.hears(`"id":"c"`, "late")
 }
