@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -26,11 +25,6 @@ import (
 
 func TestMain(m *testing.M) {
 	natstest.Main()
-	// The tests wait more than they work, so more of them run at a time than usual.
-	flag.Parse()
-	if err := flag.Set("test.parallel", "8"); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-	}
 	goleak.VerifyTestMain(m)
 }
 

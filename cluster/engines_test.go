@@ -109,16 +109,14 @@ func BenchmarkEngines(b *testing.B) {
 	}
 }
 
-// Hundreds of streams at once, a thousand where CI is set, and each gets all of it.
-func TestEngineMany(t *testing.T) {
-	t.Parallel()
-	many := 300
+// A hundred streams at once, a thousand where CI is set, and each gets all of it.
+func TestEngineMany(t *testing.T) { // alone: a node that is too busy to answer is gone
+	many := 100
 	if inFull {
 		many = 1000
 	}
 	for _, e := range engines {
 		t.Run(e.name, func(t *testing.T) {
-			t.Parallel()
 			w, names, _, _ := over(t, e, 2)
 			w.serve(names[1], office(make(chan struct{}, many)))
 			client := w.client(names[0])
