@@ -359,10 +359,15 @@ func (r *response) retryAfter() time.Duration {
 	if s, err := strconv.ParseUint(v, 10, 31); err == nil {
 		return time.Duration(s) * time.Second
 	}
-	if t, err := http.ParseTime(v); err == nil {
-		return max(time.Until(t), 0)
+	at, err := http.ParseTime(v)
+	if err != nil {
+		return 0
 	}
-	return 0
+	now, err := http.ParseTime(r.Header.Get("Date")) // by the same clock
+	if err != nil {
+		now = time.Now()
+	}
+	return max(at.Sub(now), 0)
 }
 
 // errTooLarge stands for a message over Options.MaxMessage.

@@ -129,6 +129,8 @@ func TestInputStatus(t *testing.T) {
 			w.Header().Set("Retry-After", time.Now().Add(2*time.Second).UTC().Format(http.TimeFormat))
 			once(says(429, "", ""), answer)(w, r, s)
 		}, succeeds, 2, time.Second},
+		{"429, until a time by a clock that is wrong", with("Date", "Mon, 02 Jan 2040 15:04:05 GMT",
+			with("Retry-After", "Mon, 02 Jan 2040 15:04:06 GMT", once(says(429, "", ""), answer))), succeeds, 2, time.Second},
 		{"429, for ever", with("Retry-After", "2000000000", says(429, "", "")), "the server asks to come back in ", 1, 0},
 		{"429, nonsense", with("Retry-After", "-1 soon", once(says(429, "", ""), answer)), succeeds, 2, 0},
 		{"500", says(500, "", ""), unknown + "HTTP 500 Internal Server Error", 1, 0},

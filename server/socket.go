@@ -105,17 +105,23 @@ type socket struct {
 	wire    wire
 	timeout time.Duration // for a sign of life
 
-	reading atomic.Int64 // since when a message is waited for, Unix nanoseconds; 0: it is not
+	reading atomic.Int64 // since when a message is waited for, in ticks; 0: it is not
 	pinging atomic.Bool
 	pings   sync.WaitGroup
 }
+
+// began is when ticks began.
+var began = time.Now()
+
+// ticks is the time, in nanoseconds, by a clock that nobody sets. It is never 0.
+func ticks() int64 { return int64(time.Since(began)) + 1 }
 
 // bodies are what messages are read into: a connection that waits holds none.
 var bodies = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 
 // read implements [pipe].
 func (p *socket) read() ([]byte, error) {
-	p.reading.Store(time.Now().UnixNano())
+	p.reading.Store(ticks())
 	defer p.reading.Store(0)
 	kind, r, err := p.ws.Reader(context.Background())
 	if err != nil {
@@ -157,7 +163,7 @@ func (p *socket) ping() {
 	if p.pinging.Swap(true) {
 		return // the last one is still out
 	}
-	asked := time.Now().UnixNano()
+	asked := ticks()
 	p.pings.Go(func() {
 		ctx, stop := context.WithTimeout(context.Background(), p.timeout)
 		defer stop()
@@ -223,7 +229,7 @@ func (u *upgrade) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 type wire struct {
 	net.Conn
 	timeout time.Duration // for a write
-	heard   atomic.Int64  // when anything came last, Unix nanoseconds
+	heard   atomic.Int64  // when anything came last, in ticks
 
 	mu   sync.Mutex
 	held *bytes.Buffer
@@ -233,7 +239,7 @@ type wire struct {
 func (w *wire) Read(b []byte) (int, error) {
 	n, err := w.Conn.Read(b)
 	if n > 0 {
-		w.heard.Store(time.Now().UnixNano())
+		w.heard.Store(ticks())
 	}
 	return n, err
 }

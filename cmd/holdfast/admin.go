@@ -19,7 +19,7 @@ type admin struct {
 	server *http.Server // nil if nobody watches
 	failed chan error
 	ready  atomic.Pointer[func() error]
-	asked  atomic.Int64 // when somebody last asked whether clients should be sent here, Unix nanoseconds
+	asked  atomic.Pointer[time.Time] // when somebody last asked whether clients should be sent here; nil: nobody has
 	ending atomic.Bool
 }
 
@@ -36,7 +36,7 @@ var errDraining = errors.New("draining")
 // time that there is, if somebody asks, for them to notice.
 func (a *admin) retire(ctx context.Context, drain time.Duration) {
 	a.ending.Store(true)
-	if time.Since(time.Unix(0, a.asked.Load())) > lastAsked {
+	if asked := a.asked.Load(); asked == nil || time.Since(*asked) > lastAsked {
 		return
 	}
 	t := time.NewTimer(min(drain/6, mostNotice))
@@ -83,7 +83,8 @@ func listenAdmin(addr string) (*admin, error) {
 func (a *admin) watch(ready func() error) { a.ready.Store(&ready) }
 
 func (a *admin) isReady() error {
-	a.asked.Store(time.Now().UnixNano())
+	now := time.Now()
+	a.asked.Store(&now)
 	if a.ending.Load() {
 		return errDraining
 	}
