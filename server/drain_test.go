@@ -36,11 +36,12 @@ func TestDrainHandsOver(t *testing.T) {
 	through := far.at(f.nodes[0]).open("GET", "/mcp", "")
 	through.head()
 	busy := f.nodes[0].connect("2025-11-25", nil)
-	call1 := busy.open("POST", "/mcp", call("steps", `{"key":"busy","n":10,"pause":40}`))
-	call1.message()
+	call1 := busy.open("POST", "/mcp", call("hold", `{}`))
+	call1.head()
+	held := f.nodes[0].release(1)[0]
 	var drained sync.WaitGroup
 	drained.Go(func() {
-		if err := f.nodes[0].drain(10 * time.Second); err != nil {
+		if err := f.nodes[0].drain(15 * time.Second); err != nil {
 			t.Errorf("drain: %v", err)
 		}
 	})
@@ -75,9 +76,11 @@ func TestDrainHandsOver(t *testing.T) {
 	if n := f.nodes[0].sessions.Sessions(); n > 1 {
 		t.Errorf("%d sessions are still here", n)
 	}
+	progress(held, 1, 0)
+	held.Result(result("done"))
 	fl := &follower{p: busy, seen: map[string]bool{}}
-	if err := fl.rest(call1); err != nil || f.runs("busy") != 1 {
-		t.Errorf("call in flight: %v, %d runs", err, f.runs("busy"))
+	if err := fl.rest(call1); err != nil || len(fl.got) != 2 {
+		t.Errorf("call in flight: %v, %d messages", err, len(fl.got))
 	}
 	drained.Wait()
 	if n := f.nodes[0].sessions.Sessions(); n != 0 {
@@ -153,7 +156,7 @@ func TestDrainAlone(t *testing.T) {
 	f := newFarm(t, 1, config{})
 	p := f.nodes[0].connect("2025-11-25", nil)
 	first := p.post(call("steps", `{"key":"k","n":2}`)).events()
-	if err := f.nodes[0].drain(10 * time.Second); err != nil {
+	if err := f.nodes[0].drain(15 * time.Second); err != nil {
 		t.Fatal(err)
 	}
 	for what, body := range map[string]string{"session": call("echo", `{}`), "new": `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{}}}`} {
@@ -190,7 +193,7 @@ func TestDrainAloneServes(t *testing.T) {
 	w.head()
 	eventually(t, "the call to run", func() bool { return n.sessions.Calls() == 1 })
 	drained := make(chan error, 1)
-	go func() { drained <- n.drain(time.Minute) }()
+	go func() { drained <- n.drain(10 * time.Second) }()
 	eventually(t, "tools to be called no more", func() bool {
 		r := idle.post(call("echo", `{"text":"x"}`))
 		if r.status == http.StatusOK {
