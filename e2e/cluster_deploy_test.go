@@ -15,7 +15,7 @@ import (
 //	go test ./e2e -run TestClusterDeploy -cluster.long -cluster.deploy 1000 -cluster.drain 30s -cluster.library
 var (
 	deployClients = flag.Int("cluster.deploy", 24, "how many clients TestClusterDeploy has")
-	deployDrain   = flag.Duration("cluster.drain", 6*time.Second, "its --drain")
+	deployDrain   = flag.Duration("cluster.drain", 20*time.Second, "its --drain")
 	deployCall    = flag.Duration("cluster.deploycall", 1500*time.Millisecond, "its clients make calls of up to that long, and rest for up to as long")
 	deployLibrary = flag.Bool("cluster.library", false, "its nodes have the server in them: no process for each session")
 	deployBlind   = flag.Bool("cluster.blind", false, "its front does not ask whether nodes are ready")
