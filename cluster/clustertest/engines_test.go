@@ -4,6 +4,7 @@ import (
 	"context"
 	"flag"
 	"log/slog"
+	"os"
 	"slices"
 	"testing"
 	"time"
@@ -22,10 +23,18 @@ func TestMain(m *testing.M) {
 }
 
 var (
-	lasts = flag.Duration("for", 3*time.Second, "how long nodes are at work in each test")
+	lasts = flag.Duration("for", usually(), "how long nodes are at work in each test")
 	seed  = flag.Uint64("seed", 0, "of what they do; 0: a random one")
 	quiet = slog.New(slog.DiscardHandler)
 )
+
+// usually is how long, where nothing else is said: CI has more time.
+func usually() time.Duration {
+	if os.Getenv("CI") != "" {
+		return 3 * time.Second
+	}
+	return time.Second
+}
 
 // store returns a node's store over a log.
 func store(log durable.Log) clustertest.Store {

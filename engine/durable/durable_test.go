@@ -1,7 +1,10 @@
 package durable_test
 
 import (
+	"flag"
+	"fmt"
 	"log/slog"
+	"os"
 	"testing"
 	"time"
 
@@ -13,7 +16,14 @@ import (
 	"holdfast/stream/streamtest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	// The tests wait more than they work, so more of them run at a time than usual.
+	flag.Parse()
+	if err := flag.Set("test.parallel", "16"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // maker makes stores over one engine for each case.
 func maker(o logtest.Options) streamtest.Maker {
