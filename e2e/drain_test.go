@@ -29,9 +29,9 @@ func TestTerminate(t *testing.T) {
 		p := serve("--retry", "200ms")
 		idle := connect(t, p)
 		listening := idle.listen("GET", "", "")
-		reading := connect(t, p).count(steps, 100*time.Millisecond)
+		reading := connect(t, p).count(steps, 300*time.Millisecond)
 		other := connect(t, p)
-		gone := other.count(steps, 100*time.Millisecond)
+		gone := other.count(steps, 300*time.Millisecond)
 		reading.until(2)
 		gone.until(2)
 		gone.body.Close()
@@ -62,11 +62,11 @@ func TestTerminate(t *testing.T) {
 func TestTerminatePolling(t *testing.T) {
 	eachBackend(t, func(t *testing.T, serve func(...string) *program) {
 		const steps = 10
-		p := serve("--retry", "1500ms", "--disconnect-after", "100ms")
+		p := serve("--retry", "2s", "--disconnect-after", "100ms")
 		c := connect(t, p)
-		l := c.count(steps, 30*time.Millisecond).rest()
-		if l.retry != 1500*time.Millisecond {
-			t.Fatalf("told to wait %v after %q, want to be sent away for 1.5 s", l.retry, l.heard)
+		l := c.count(steps, 100*time.Millisecond).rest()
+		if l.retry != 2*time.Second {
+			t.Fatalf("told to wait %v after %q, want to be sent away for 2 s", l.retry, l.heard)
 		}
 		p.signal(t, syscall.SIGTERM)
 		time.Sleep(l.retry) // as it was told: the call ends meanwhile
