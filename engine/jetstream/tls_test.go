@@ -6,8 +6,6 @@ import (
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/x509"
-	"encoding/base64"
-	"encoding/json"
 	"encoding/pem"
 	"fmt"
 	"math/big"
@@ -19,7 +17,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/jwt/v2"
 	natsserver "github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nkeys"
 
 	"holdfast/engine/durable"
 	"holdfast/engine/jetstream"
@@ -31,8 +31,7 @@ import (
 func TestTLSAndCredentials(t *testing.T) {
 	t.Parallel()
 	cert, key := certificate(t)
-	addr := secured(t, cert, key)
-	const creds = "testdata/user.creds"
+	addr, creds := secured(t, cert, key)
 	url := func(q ...string) string { return "tls://" + addr + "/?" + strings.Join(q, "&") }
 	all := []string{"creds=" + creds, "ca=" + cert, "cert=" + cert + "&key=" + key}
 	l := patient(must(t, url(all...)))
@@ -65,16 +64,29 @@ func TestTLSAndCredentials(t *testing.T) {
 	}
 }
 
-// secured runs a server of an operator's, over TLS.
-func secured(t *testing.T, cert, key string) (addr string) {
+// secured runs a server of an operator's, over TLS. creds is the file with what a user
+// of the operator's account shows.
+func secured(t *testing.T, cert, key string) (addr, creds string) {
 	t.Helper()
-	var accounts strings.Builder
-	for _, name := range []string{"account", "system"} {
-		token, err := os.ReadFile(filepath.Join("testdata", name+".jwt"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		fmt.Fprintf(&accounts, "%s: %s\n", subject(t, token), token)
+	operator, account, system := pair(t, nkeys.CreateOperator), pair(t, nkeys.CreateAccount), pair(t, nkeys.CreateAccount)
+	user := pair(t, nkeys.CreateUser)
+	own := jwt.NewOperatorClaims(operator.public)
+	own.SystemAccount = system.public
+	room := jwt.NewAccountClaims(account.public)
+	room.Limits.JetStreamLimits = jwt.JetStreamLimits{MemoryStorage: jwt.NoLimit, DiskStorage: jwt.NoLimit, Streams: jwt.NoLimit, Consumer: jwt.NoLimit}
+	accounts := account.public + ": " + signed(t, room, operator) + "\n" +
+		system.public + ": " + signed(t, jwt.NewAccountClaims(system.public), operator) + "\n"
+	seed, err := user.Seed()
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown, err := jwt.FormatUserConfig(signed(t, jwt.NewUserClaims(user.public), account), seed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	creds = filepath.Join(t.TempDir(), "user.creds")
+	if err := os.WriteFile(creds, shown, 0o600); err != nil {
+		t.Fatal(err)
 	}
 	conf := filepath.Join(t.TempDir(), "nats.conf")
 	text := fmt.Sprintf(`
@@ -82,11 +94,11 @@ server_name: secured
 listen: "127.0.0.1:-1"
 jetstream { store_dir: %q }
 tls { cert_file: %q, key_file: %q, ca_file: %q, verify: true }
-operator: "testdata/operator.jwt"
+operator: %s
 resolver: MEMORY
 resolver_preload {
 %s}
-`, t.TempDir(), cert, key, cert, &accounts)
+`, t.TempDir(), cert, key, cert, signed(t, own, operator), accounts)
 	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -109,7 +121,36 @@ resolver_preload {
 	if !s.ReadyForConnections(30 * time.Second) {
 		t.Fatalf("the server does not start: %s", said)
 	}
-	return s.Addr().String()
+	return s.Addr().String(), creds
+}
+
+// keys are a pair of them.
+type keys struct {
+	nkeys.KeyPair
+	public string
+}
+
+func pair(t *testing.T, create func() (nkeys.KeyPair, error)) keys {
+	t.Helper()
+	both, err := create()
+	if err != nil {
+		t.Fatal(err)
+	}
+	public, err := both.PublicKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return keys{both, public}
+}
+
+// signed is a token with claims.
+func signed(t *testing.T, claims jwt.Claims, by keys) string {
+	t.Helper()
+	token, err := claims.Encode(by)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return token
 }
 
 // faults are what a server says is wrong.
@@ -136,21 +177,6 @@ func (f *faults) Tracef(string, ...any)          {}
 func (f *faults) Warnf(format string, v ...any)  { f.note(format, v...) }
 func (f *faults) Errorf(format string, v ...any) { f.note(format, v...) }
 func (f *faults) Fatalf(format string, v ...any) { f.note(format, v...) }
-
-// subject is whom a token is about.
-func subject(t *testing.T, token []byte) string {
-	t.Helper()
-	parts := strings.Split(string(token), ".")
-	text, err := base64.RawURLEncoding.DecodeString(parts[1])
-	var claims struct{ Sub string }
-	if err == nil {
-		err = json.Unmarshal(text, &claims)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	return claims.Sub
-}
 
 // certificate writes a certificate that is signed by itself, for both ends, and its key.
 func certificate(t *testing.T) (cert, key string) {
