@@ -12,6 +12,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/coder/websocket"
+
+	"holdfast/jsonrpc"
 	"holdfast/server"
 )
 
@@ -264,5 +267,35 @@ func TestPipesAfterRestart(t *testing.T) {
 	c.message()
 	if m := c.message(); !strings.Contains(string(m.Error), "unknown") {
 		t.Errorf("got %s", m.Raw)
+	}
+}
+
+// TestDrainSocket has a WebSocket at a node as its time ends: what comes too late is
+// refused with an answer, what runs is told its end, and the session is said to be
+// elsewhere, not over.
+func TestDrainSocket(t *testing.T) {
+	t.Parallel()
+	f := newFarm(t, 2, config{})
+	p := f.nodes[0].connect("2025-11-25", nil)
+	c, _, err := f.nodes[0].dialSocket(0, "Mcp-Session-Id: "+p.id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.say(callAs("1", "hold", `{}`))
+	f.nodes[0].release(1)
+	f.nodes[0].sessions.LastCall()
+	c.say(callAs("2", "steps", `{"key":"late"}`))
+	if late := c.hears("shutting down"); string(jsonrpc.Field(late, "id")) != "2" || f.runs("late") != 0 {
+		t.Errorf("late: %s, %d runs", late, f.runs("late"))
+	}
+	if err := f.nodes[0].drain(10 * time.Millisecond); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("drain: %v", err)
+	}
+	if end := c.hears("unknown"); string(jsonrpc.Field(end, "id")) != "1" {
+		t.Errorf("told %s", end)
+	}
+	c.ended(websocket.StatusGoingAway, "retry")
+	if r := p.at(f.nodes[1]).post(callAs("3", "echo", `{"text":"quick"}`)); r.status != http.StatusOK {
+		t.Errorf("the session is over: %d %s", r.status, r.body)
 	}
 }

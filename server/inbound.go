@@ -325,9 +325,13 @@ func (d *duplex) clashes(key stream.SessionKey, id []byte) bool {
 // fail answers requests with the error that err means; to other messages, which
 // have no answer, there is nothing to say.
 func (d *duplex) fail(msgs []jsonrpc.Message, err error) {
-	if errors.Is(err, session.ErrMoved) {
+	switch {
+	case !errors.Is(err, session.ErrMoved):
+	case d.s.Moved():
 		session.Poke(d.ready) // the connection ends, and its client asks again where the session is
 		return
+	default:
+		err = session.ErrClosing // it is about to, and takes on nothing new
 	}
 	var ids [][]byte
 	for i := range msgs {

@@ -30,6 +30,9 @@ const (
 // take its sessions, which they need at once, before the sweep takes the rest.
 const sweepAfter = 200 * time.Millisecond
 
+// sweepAgain is when a sweep is tried again that the store did not let come to its end.
+const sweepAgain = 2 * time.Second
+
 // peers is the handler among those on other nodes: what it sends them, what they
 // send it, and what becomes of the sessions of those that are gone.
 type peers struct {
@@ -161,8 +164,8 @@ func (p *peers) sweep() {
 			mine, all = func(stream.SessionKey) bool { return true }, true
 		}
 		begun := time.Now()
-		if !p.h.isDraining() {
-			p.sweepOnce(mine)
+		if !p.h.isDraining() && !p.sweepOnce(mine) {
+			time.AfterFunc(sweepAgain, func() { session.Poke(p.lost) })
 		}
 		if all {
 			every := min(max(sweepEvery, sweepShare*time.Since(begun)), sweepAtLeast) * time.Duration(1+len(p.node.Peers()))
@@ -183,14 +186,17 @@ func (p *peers) rest(d time.Duration) bool {
 	}
 }
 
-// sweepOnce takes over what is to be taken over, as far as mine says so.
-func (p *peers) sweepOnce(mine func(stream.SessionKey) bool) {
+// sweepOnce takes over what is to be taken over, as far as mine says so, and says
+// whether that could be done.
+func (p *peers) sweepOnce(mine func(stream.SessionKey) bool) bool {
 	ctx, stop := p.until(10 * time.Minute)
 	defer stop()
 	gone := func(name string) bool { return p.node.Gone(ctx, name) }
-	if err := p.h.sessions.Sweep(ctx, gone, mine); err != nil && ctx.Err() == nil {
+	err := p.h.sessions.Sweep(ctx, gone, mine)
+	if err != nil && ctx.Err() == nil {
 		p.h.logger.Warn("sessions of lost nodes not all taken over; tried again soon", "error", err)
 	}
+	return err == nil
 }
 
 // mine says whether it is for this node, of those that live, to take a session

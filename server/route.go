@@ -92,7 +92,10 @@ func (h *Handler) reach(w http.ResponseWriter, r *http.Request, e errand) (*sess
 // host is the same for a request of another node. It is not sent on: that node
 // looks again where the session is, or is told that it is about another one.
 func (h *Handler) host(w http.ResponseWriter, r *http.Request, v *visit, e *errand) (*session.Session, error) {
-	if v.here {
+	switch {
+	case v.here && h.isDraining():
+		return nil, session.ErrClosing
+	case v.here:
 		return nil, errUnreached
 	}
 	if v.Take && e.key != "" {

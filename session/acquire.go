@@ -176,6 +176,12 @@ func (m *Manager) makeAgain(values context.Context, all []repeat) {
 		}
 	}
 	for _, r := range all {
+		if r.unsent {
+			if err := r.call.noteBegun(r.msgs); err != nil {
+				r.call.Abort(r.msgs, jsonrpc.Errorf(jsonrpc.CodeServer, "not delivered: %v; make the request again", err))
+				continue
+			}
+		}
 		r.call.Deliver(values, r.msgs, http.Header{})
 	}
 }

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"holdfast/jsonrpc"
-	"holdfast/protocol"
 	"holdfast/stream"
 )
 
@@ -154,8 +153,11 @@ func (m *Manager) yield(s *Session) {
 // leaving is a session that is being cut.
 type leaving struct {
 	*Session
-	open bool // calls in it have not ended
+	calls []*Call // that are left to the next owner
 }
+
+// open says whether the next owner will find calls that have not ended.
+func (l *leaving) open() bool { return slices.ContainsFunc(l.calls, (*Call).isStored) }
 
 // cut gives up sessions, whatever is in flight in them: first all are ended here, then
 // each is released as soon as its readers know.
@@ -163,9 +165,9 @@ func (m *Manager) cut(all []*Session) {
 	var mu sync.Mutex
 	var left []leaving
 	m.each(all, departed, func(s *Session) {
-		if open, done := m.sever(s); done {
+		if calls, done := m.sever(s); done {
 			mu.Lock()
-			left = append(left, leaving{s, open})
+			left = append(left, leaving{s, calls})
 			mu.Unlock()
 		}
 	})
@@ -180,26 +182,25 @@ func (m *Manager) cut(all []*Session) {
 				rest = append(rest, s)
 			}
 		}
-		each(told, departed, func(s leaving) { m.part(s.Session, s.open) })
+		each(told, departed, func(s leaving) { m.part(s.Session, s.open()) })
 		if left = rest; len(left) > 0 {
 			time.Sleep(20 * time.Millisecond)
 		}
 	}
 }
 
-// sever ends what is in flight in a session that is cut, and its backend. It reports
-// whether that was to be done, and whether calls have been left to the next owner.
-func (m *Manager) sever(s *Session) (open, done bool) {
+// sever ends what is in flight in a session that is cut, and its backend. It returns
+// the calls that are left to the next owner, and whether there was anything to be done.
+func (m *Manager) sever(s *Session) (calls []*Call, done bool) {
 	s.mu.Lock()
 	if s.closed || s.lease.Epoch == 0 {
 		s.mu.Unlock()
-		return false, false
+		return nil, false
 	}
 	s.closed, s.moves = true, true
 	all := s.takeOpen(true)
 	conn := s.link.finish()
 	s.asked = nil
-	primes := protocol.Primes(s.revision)
 	s.mu.Unlock()
 	if conn != nil {
 		defer m.release(conn)
@@ -207,10 +208,10 @@ func (m *Manager) sever(s *Session) (open, done bool) {
 	s.log.hold()
 	var again, unsent, lost []*inflight
 	for _, rq := range all {
-		switch goesOn, stored, sent := rq.call.handOn(primes); {
+		switch goesOn, sent := rq.call.handOn(); {
 		case goesOn:
 			again = append(again, rq)
-			open = open || stored
+			calls = append(calls, rq.call)
 		case sent:
 			lost = append(lost, rq)
 		default:
@@ -221,40 +222,59 @@ func (m *Manager) sever(s *Session) (open, done bool) {
 	s.failAll(unsent, errUnsent)
 	s.log.let()
 	m.drop(s, again)
-	return open, true
+	return calls, true
 }
 
 // errUnsent ends a call that has not begun, and whose client may make it again.
 var errUnsent = jsonrpc.Errorf(jsonrpc.CodeServer, "not delivered: %v; make the request again", ErrClosing)
 
 // handOn says whether the call is left to the next owner of its session, which was
-// closed, whether that will know of it by itself, and, if not, whether a backend may
-// have it. One that no backend has is noted as harmless, if its client will ask for it
-// and not make it again; the log must be flushed after. primes says that its client has
-// an event id as soon as it reads.
-func (c *Call) handOn(primes bool) (goesOn, stored, sent bool) {
+// closed, and, if not, whether a backend may have it. One that no backend has is noted
+// as such, if its client will ask for it by its key or token; the log must be flushed
+// after.
+func (c *Call) handOn() (goesOn, sent bool) {
 	k := c.kept
 	if k == nil {
-		return false, false, true
+		return false, true
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	stored = c.number != 0 || k.journal != 0
+	stored := c.stored()
 	switch {
 	case k.safe:
-		return stored || !c.s.single, stored, k.sent
+		return stored || !c.s.single, k.sent
 	case k.sent && k.open && c.number != 0: // the next owner may know
-		return true, true, true
+		return true, true
 	case !k.sent && !stored && !c.s.single:
-		return true, false, false
-	case !k.sent && c.number != 0 && (c.record != nil && c.record.key != nil || primes && c.s.streams.read(c.number)):
+		return true, false
+	case !k.sent && c.number != 0 && c.record != nil && (c.record.key != nil || c.resume() != nil):
 		if !k.handed {
 			k.handed = true
-			c.queueNote(c.number, true, nil)
+			c.queueNote(c.number, nil)
 		}
-		return true, true, false
+		return true, false
 	}
-	return false, stored, k.sent
+	return false, k.sent
+}
+
+// stored says whether the next owner of the session will know of the call, which has a
+// note. c.mu is held.
+func (c *Call) stored() bool { return c.number != 0 || c.kept.journal != 0 }
+
+func (c *Call) isStored() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.stored()
+}
+
+// isHanded says whether the call was left to the next owner without having begun.
+func (c *Call) isHanded() bool {
+	if c.kept == nil {
+		return false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.kept.handed
 }
 
 // part releases a session that was closed. open says that calls in it have not

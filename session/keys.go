@@ -165,7 +165,7 @@ func (s *Session) startUnder(id keyID, c *Call, msgs []jsonrpc.Message, light bo
 		err = ErrNotFound // the session ended just now, and the call with it
 	}
 	if err != nil {
-		if !c.record.once {
+		if !c.record.once && !c.isHanded() {
 			s.unclaim(id, c.record.sum)
 		}
 		keys.free(id)

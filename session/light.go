@@ -34,7 +34,11 @@ func (r *Reader) Behind() bool {
 }
 
 // Ended says whether the session is over.
-func (s *Session) Ended() bool { return s.isClosed() }
+func (s *Session) Ended() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.closed && !s.moves
+}
 
 // InFlight says whether a request with the id is in flight in the session.
 func (s *Session) InFlight(id []byte) bool {

@@ -318,7 +318,8 @@ func TestHandOverCuts(t *testing.T) {
 
 // A call that no backend has got when its node's time is over has not begun: the next
 // owner makes it, if its client is going to ask for it, or else its client is told that
-// it may make it again. No more than one of the two, and never "outcome unknown".
+// it may make it again. No more than one of the two, and never "outcome unknown". Who
+// only reads may have nothing to ask with, as over a WebSocket.
 func TestHandOverUnsent(t *testing.T) {
 	t.Parallel()
 	f := newShelf()
@@ -372,21 +373,49 @@ func TestHandOverUnsent(t *testing.T) {
 	}
 	a.desk.mu.Unlock()
 	taken := b.take(s)
-	wantTexts(t, "not read", readAll(t, taken, unread.Number()), "not delivered: the server is shutting down; make the request again")
+	for what, c := range map[string]*Call{"not read": unread, "read": read} {
+		wantTexts(t, what, readAll(t, taken, c.Number()), "not delivered: the server is shutting down; make the request again")
+	}
 	eventually(t, "a backend", func() bool { return b.desk.opened() == 1 })
-	got := map[string]bool{}
-	for range 2 {
-		in := b.desk.last().next(t, "tools/call")
-		got[string(in.ID)] = true
-		b.desk.last().say(in.Call, `{"jsonrpc":"2.0","id":`+string(in.ID)+`,"result":"made"}`)
+	in := b.desk.last().next(t, "tools/call")
+	if string(in.ID) != "3" {
+		t.Errorf("the next owner made %s", in.Raw)
 	}
-	if !got["1"] || !got["3"] {
-		t.Errorf("made by the next owner: %v", got)
-	}
-	wantTexts(t, "read", readAll(t, taken, read.Number()), "made")
+	b.desk.last().say(in.Call, `{"jsonrpc":"2.0","id":3,"result":"made"}`)
 	wantTexts(t, "keyed", readAll(t, taken, keyed.Number()), "made")
 	if c, known, err := taken.BeginKeyed("k", third[0].Raw, third); c != nil || known == nil || known.Number != keyed.Number() || err != nil {
 		t.Errorf("asked again under its key: %v, %+v, %v", c, known, err)
+	}
+}
+
+// The next owner makes it once: when that is lost too, or its time is over, nobody
+// makes it once more.
+func TestHandOverUnsentOnce(t *testing.T) {
+	t.Parallel()
+	for _, drain := range []bool{false, true} {
+		f := newShelf()
+		a, b, c := f.add(t, "a", safeTools()), f.add(t, "b", safeTools()), f.add(t, "c", safeTools())
+		s := a.open("alice")
+		msgs := []jsonrpc.Message{parse(request(3))}
+		keyed, _, err := s.BeginKeyed("k", msgs[0].Raw, msgs)
+		if err != nil {
+			t.Fatal(err)
+		}
+		over, stop := context.WithCancel(t.Context())
+		stop()
+		_ = a.HandOver(over) // it cuts
+		b.take(s)
+		eventually(t, "a backend", func() bool { return b.desk.opened() == 1 })
+		b.desk.last().next(t, "tools/call")
+		if drain {
+			_ = b.HandOver(over)
+		} else {
+			b.kill()
+		}
+		wantTexts(t, "lost", readAll(t, c.take(s), keyed.Number()), "outcome unknown")
+		if n := c.desk.opened(); n != 0 {
+			t.Errorf("%d backends of who came third", n)
+		}
 	}
 }
 

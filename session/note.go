@@ -23,14 +23,13 @@ import (
 type kept struct {
 	// Until the note is queued and the backend has the first of them; guarded by
 	// Call.mu.
-	msgs  []jsonrpc.Message
-	noted bool // the note is queued; guarded by Call.mu
-	sent  bool // the backend has a request, or may have it; guarded by Call.mu
-	safe  bool // its requests may be made again
-	open  bool // or that was not known when it began, as the tools had not been listed
-	// Its note says so because the backend has none of them; guarded by Call.mu.
-	handed bool
-	again  bool // and have to be, as the session has left; guarded by Call.mu
+	msgs   []jsonrpc.Message
+	noted  bool // the note is queued; guarded by Call.mu
+	sent   bool // the backend has a request, or may have it; guarded by Call.mu
+	safe   bool // its requests may be made again
+	open   bool // or that was not known when it began, as the tools had not been listed
+	handed bool // its note says that no backend has them; guarded by Call.mu
+	again  bool // they have to be made again, as the session has left; guarded by Call.mu
 
 	// A call whose messages go to the standalone stream has a stream of its own all
 	// the same, that nobody reads: its note stands beside it, and it ends with the
@@ -45,8 +44,9 @@ type kept struct {
 // notes are as JSON.
 type callNote struct {
 	Safe     bool              `json:"safe"`
-	Key      []byte            `json:"key"` // the idempotency key that it began under, hashed
-	Sum      []byte            `json:"sum"` // of its body
+	Unsent   bool              `json:"unsent"` // its owner has left without having handed it to a backend
+	Key      []byte            `json:"key"`    // the idempotency key that it began under, hashed
+	Sum      []byte            `json:"sum"`    // of its body
 	Once     bool              `json:"once"`
 	Read     []uint64          `json:"read"`
 	Rung     []uint64          `json:"rung"`
@@ -65,11 +65,13 @@ type sessionNote struct {
 // mostNews bounds how many streams a note names.
 const mostNews = 256
 
-// appendNote appends the call's note, which says whether the next owner of the session
-// may make it. c.mu is held.
-func (c *Call) appendNote(dst []byte, safe bool) []byte {
+// appendNote appends the call's note. c.mu is held.
+func (c *Call) appendNote(dst []byte) []byte {
 	dst = append(dst, `{"safe":`...)
-	dst = strconv.AppendBool(dst, safe)
+	dst = strconv.AppendBool(dst, c.kept.safe)
+	if c.kept.handed {
+		dst = append(dst, `,"unsent":true`...)
+	}
 	if c.record != nil && c.record.key != nil {
 		dst = append(dst, `,"key":"`...)
 		dst = base64.StdEncoding.AppendEncode(dst, c.record.key[:])
@@ -116,14 +118,31 @@ func (c *Call) note(number uint64) {
 	if k == nil {
 		return
 	}
-	c.queueNote(number, k.safe, k.stored)
+	c.queueNote(number, k.stored)
 	k.noted = true
 	k.release()
 }
 
 // queueNote queues a note of the call. c.mu is held.
-func (c *Call) queueNote(number uint64, safe bool, done chan struct{}) {
-	c.s.log.queue(saying{c: c, number: number, data: c.appendNote(nil, safe), note: true, done: done})
+func (c *Call) queueNote(number uint64, done chan struct{}) {
+	c.s.log.queue(saying{c: c, number: number, data: c.appendNote(nil), note: true, done: done})
+}
+
+// noteBegun has the store told that the requests of a call which was left without a
+// backend having them are about to be made: should this node be lost too, nobody makes
+// them once more. The error is that of [Call.recorded], or [ErrMoved].
+func (c *Call) noteBegun(msgs []jsonrpc.Message) error {
+	c.mu.Lock()
+	k := c.kept
+	if k.handed || c.ended {
+		c.mu.Unlock()
+		return ErrMoved // this node has left it too
+	}
+	k.msgs, k.stored = msgs, make(chan struct{})
+	c.note(c.number)
+	c.mu.Unlock()
+	c.s.flushAside()
+	return c.recorded()
 }
 
 // release lets go of what no note will need any more: of a call that the backend has

@@ -21,8 +21,9 @@ type found struct {
 
 // repeat is a call with those of its requests that were not answered.
 type repeat struct {
-	call *Call
-	msgs []jsonrpc.Message
+	call   *Call
+	msgs   []jsonrpc.Message
+	unsent bool // not again, but for the first time: only this once
 }
 
 // restore fills a session that was taken over, and that nobody knows yet.
@@ -182,8 +183,8 @@ func (s *Session) restoreCall(ctx context.Context, st *stream.Stream, n callNote
 		f.hooks[st.Number] = h // held until then
 	}
 	c.restoreResume(msgs, answered)
-	if safe && len(c.pending) > 0 {
-		f.again = append(f.again, repeat{c, open})
+	if (safe || n.Unsent) && len(c.pending) > 0 {
+		f.again = append(f.again, repeat{c, open, !safe})
 	} else {
 		f.lost = append(f.lost, c)
 	}
