@@ -53,9 +53,10 @@ type call struct {
 	arrived bool // the server was heard to take it
 
 	// Of a call that goes over a line.
-	written  bool   // it has been sent, or is about to be
-	resuming bool   // it was asked for by its token, and nothing has come since
-	stream   string // the name of its stream, in event ids
+	written  bool      // it has been sent, or is about to be
+	resuming bool      // it was asked for by its token, and nothing has come since
+	stream   string    // the name of its stream, in event ids
+	came     time.Time // when anything of it came last; zero: that was not asked yet
 }
 
 // place is where a call is in its stream, and how it can be found again.

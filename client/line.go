@@ -450,7 +450,7 @@ func (k *call) heard(id, name string, mine bool) bool {
 		return false
 	}
 	k.place.advance(id)
-	k.resuming = false
+	k.resuming, k.came = false, time.Now()
 	return true
 }
 

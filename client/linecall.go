@@ -115,6 +115,9 @@ func (c *Conn) overLine(k *call) error {
 		}
 	}
 	k.arrive(true)
+	if l.wire.resumes() {
+		l.attend(k)
+	}
 	<-k.ctx.Done()
 	return nil
 }
