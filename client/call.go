@@ -3,6 +3,7 @@ package client
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -55,6 +56,7 @@ type call struct {
 	// Of a call that goes over a line.
 	written  bool      // it has been sent, or is about to be
 	resuming bool      // it was asked for by its token, and nothing has come since
+	repeated bool      // it was sent again under its key
 	stream   string    // the name of its stream, in event ids
 	came     time.Time // when anything of it came last; zero: that was not asked yet
 }
@@ -113,12 +115,28 @@ func (c *Conn) request(m jsonrpc.Message) error {
 	if err := c.enter(k); err != nil {
 		return err
 	}
+	if k.key != "" {
+		body := storable(k.body)
+		k.mu.Lock()
+		k.body = body
+		k.mu.Unlock()
+	}
 	c.changed()
 	if !c.start(k) {
 		c.leave(k)
 		return ErrClosed
 	}
 	return nil
+}
+
+// storable is a request in the spelling that it has after a [State] was written as
+// JSON and read again: without white space, and with < > & U+2028 and U+2029 escaped.
+// Under its key it must be sent byte by byte as it was sent before.
+func storable(body []byte) []byte {
+	if text, err := json.Marshal(json.RawMessage(body)); err == nil && body != nil {
+		return text
+	}
+	return body
 }
 
 // enter puts a call on record.
@@ -156,6 +174,16 @@ func (k *call) keyFor(s session) {
 		k.key = ""
 	case k.key == "" && !harmless[k.method] && k.body != nil:
 		k.key = newKey()
+	}
+}
+
+// keyAnew is keyFor for a call that is on record, in whose session it is not to be
+// made after all. k.mu is held.
+func (k *call) keyAnew(s session) {
+	had := k.key != ""
+	k.keyFor(s)
+	if !had && k.key != "" {
+		k.body = storable(k.body)
 	}
 }
 

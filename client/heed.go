@@ -138,7 +138,7 @@ func (k *call) lost(s session) error {
 	}
 	k.mu.Lock()
 	k.session, k.place, k.dead = fresh, place{}, doors{}
-	k.keyFor(fresh) // its server may be another version
+	k.keyAnew(fresh) // its server may be another version
 	k.mu.Unlock()
 	k.c.changed()
 	k.pace.renewals++

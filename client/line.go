@@ -77,7 +77,9 @@ func (c *Conn) fallsBack(status int) bool {
 
 // fallBack makes an initialize over HTTP+SSE, after Streamable HTTP was refused.
 func (c *Conn) fallBack(k *call, no *refusal) error {
+	c.mu.Lock()
 	w := newPair(c)
+	c.mu.Unlock()
 	_, _, err := w.open(c.ctx, c.opts.ConnectTimeout)
 	var not *refusal
 	switch {
@@ -458,7 +460,16 @@ func (k *call) heard(id, name string, mine bool) bool {
 // like one that refuses the call: then the server is asked which it is.
 func (l *line) answered(m jsonrpc.Message) {
 	c := l.c
-	if k := c.callNamed(m.ID); k != nil && m.Error != nil && errorOf(m.Error).Code == jsonrpc.CodeInvalidParams && k.isResuming() {
+	k := c.callNamed(m.ID)
+	if k != nil && m.Error != nil {
+		if e := errorOf(m.Error); k.isRepeated() && reusedKey(e) {
+			// The key is the call's own: what was begun under it is the first sending.
+			k.fail(true, &refusal{rpc: e, text: e.Message})
+			k.cancel(nil)
+			return
+		}
+	}
+	if k != nil && m.Error != nil && errorOf(m.Error).Code == jsonrpc.CodeInvalidParams && k.isResuming() {
 		c.spawn(func() {
 			if _, err := c.Status(k.ctx, k.id); err != nil {
 				k.fail(true, errors.New("the server does not know the call any more"))
@@ -470,6 +481,19 @@ func (l *line) answered(m jsonrpc.Message) {
 		return
 	}
 	c.answered(nil, m)
+}
+
+// reusedKey says whether an error refuses a request for its idempotency key, under
+// which the server has another.
+func reusedKey(e *jsonrpc.Error) bool {
+	return e.Code == jsonrpc.CodeInvalidRequest && strings.Contains(strings.ToLower(e.Message), "idempotency key")
+}
+
+// isRepeated says whether the request was sent again under its key.
+func (k *call) isRepeated() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.repeated
 }
 
 func (k *call) isResuming() bool {

@@ -56,6 +56,7 @@ func (k *call) lineAgain(resumes, resumed bool) []byte {
 	case k.body == nil:
 		return nil
 	case resumes && resumed && k.key != "" && !k.foreign:
+		k.repeated = true
 		return k.lineBody()
 	case harmless[k.method]:
 		k.wire = k.c.newID()
@@ -139,7 +140,7 @@ func (l *line) about(k *call, up int, restored bool) (raw []byte, ok bool) {
 	defer k.mu.Unlock()
 	if k.session.lost && !restored { // it was made between two sessions
 		k.session = now
-		k.keyFor(now)
+		k.keyAnew(now)
 	}
 	k.written = true
 	if restored || k.body == nil || l.on[k] == up {

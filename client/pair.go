@@ -33,6 +33,7 @@ type pair struct {
 	seen     seen
 }
 
+// newPair returns a pair that is not connected. c.mu is held.
 func newPair(c *Conn) *pair {
 	p := &pair{c: c, last: c.heard}
 	if u, err := url.Parse(c.endpoint); err == nil && c.endpoint != "" && sameOrigin(c.url, u) {

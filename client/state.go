@@ -44,7 +44,8 @@ type CallState struct {
 	LastEventID string `json:"lastEventId,omitempty"` // of its stream
 	Key         string `json:"key,omitempty"`         // idempotency key
 	// Request is the request itself, as long as it may have to be sent again: until the
-	// server has it and one of Token, Stream and LastEventID is there.
+	// server has it and one of Token, Stream and LastEventID is there. It is sent as
+	// [json.Marshal] spells it.
 	Request json.RawMessage `json:"request,omitempty"`
 }
 
@@ -117,6 +118,9 @@ func (c *Conn) restored(old CallState) *call {
 	k := &call{
 		c: c, id: old.ID, wire: old.ID, method: old.Method, name: old.Name, key: old.Key, body: old.Request,
 		posted: make(chan struct{}), maybe: true, arrived: old.Request == nil,
+	}
+	if k.key != "" {
+		k.body = storable(k.body) // who kept it may have indented it
 	}
 	k.place.last, k.place.token = old.LastEventID, old.Token
 	if u, err := url.Parse(old.Stream); err == nil && old.Stream != "" && (sameOrigin(c.url, u) || upgrades(c.url, u)) {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"strings"
 	"testing"
 )
@@ -75,6 +76,18 @@ func TestRefusal(t *testing.T) {
 	} {
 		if got := refusal(mustParse([]byte(request))); string(got.Raw) != want {
 			t.Errorf("%s: %s; want %s", request, got.Raw, want)
+		}
+	}
+}
+
+// What is said of an error that several hints would fit does not change from time to
+// time: what the server itself said comes before what is said of the network.
+func TestExplained(t *testing.T) {
+	t.Parallel()
+	for range 50 {
+		got := explained(errors.New("connection refused by the gateway (HTTP 404)")).Error()
+		if !strings.HasSuffix(got, ": is the path right?") {
+			t.Fatal(got)
 		}
 	}
 }

@@ -107,15 +107,15 @@ func begin(ctx context.Context, conn *client.Conn, to string, capabilities map[s
 
 // explained adds to the error of the first contact what may be done about it.
 func explained(err error) error {
-	for text, hint := range map[string]string{
-		"connection refused": "is it running?",
-		"no such host":       "is the name right?",
-		"HTTP 401":           "it may want --header 'Authorization: Bearer TOKEN'",
-		"HTTP 403":           "it may want --header 'Authorization: Bearer TOKEN'",
-		"HTTP 404":           "is the path right?",
+	for _, known := range []struct{ text, hint string }{ // the first that fits
+		{"HTTP 401", "it may want --header 'Authorization: Bearer TOKEN'"},
+		{"HTTP 403", "it may want --header 'Authorization: Bearer TOKEN'"},
+		{"HTTP 404", "is the path right?"},
+		{"no such host", "is the name right?"},
+		{"connection refused", "is it running?"},
 	} {
-		if strings.Contains(err.Error(), text) {
-			return fmt.Errorf("%w: %s", err, hint)
+		if strings.Contains(err.Error(), known.text) {
+			return fmt.Errorf("%w: %s", err, known.hint)
 		}
 	}
 	return err
