@@ -104,7 +104,8 @@ var harmless = map[string]bool{
 	"tasks/get": true, "tasks/list": true, "tasks/result": true,
 }
 
-var errCancelled = errors.New("cancelled by the host")
+// ErrCancelled says that the host wants no answer any more: see [Conn.Resume].
+var ErrCancelled = errors.New("cancelled by the host")
 
 // request takes a request of the host.
 func (c *Conn) request(m jsonrpc.Message) error {

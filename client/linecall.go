@@ -95,9 +95,13 @@ func (c *Conn) overLine(k *call) error {
 		if err != nil {
 			return err
 		}
+		had := k.key
 		raw, ok := l.about(k, up, restored)
 		if !ok {
 			continue // to the next connection
+		}
+		if k.key != had {
+			c.changed() // before it is sent
 		}
 		if raw == nil {
 			l.again(k, up)

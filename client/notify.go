@@ -57,12 +57,17 @@ func (c *Conn) cancelled(m jsonrpc.Message) {
 	if k == nil {
 		return // it has its answer
 	}
+	c.giveUp(k, m)
+}
+
+// giveUp ends a call that nobody wants answered any more; m says so to the server.
+func (c *Conn) giveUp(k *call, m jsonrpc.Message) {
 	k.mu.Lock()
 	k.over = true
 	k.mu.Unlock()
 	c.leave(k)
 	ok := c.spawn(func() {
-		defer k.cancel(errCancelled)
+		defer k.cancel(ErrCancelled)
 		t := time.NewTimer(cancelWait)
 		defer t.Stop()
 		select {
@@ -80,7 +85,7 @@ func (c *Conn) cancelled(m jsonrpc.Message) {
 		}
 	})
 	if !ok {
-		k.cancel(errCancelled)
+		k.cancel(ErrCancelled)
 	}
 }
 
@@ -92,7 +97,7 @@ func (k *call) cancellation(m jsonrpc.Message) []byte {
 	if k.session.revision >= modern {
 		return nil
 	}
-	if bytes.Equal(k.wire, k.id) && k.session.id != "" {
+	if bytes.Equal(k.wire, k.id) && k.session.id != "" && (!k.foreign || !k.c.single()) {
 		return m.Raw
 	}
 	params := append([]byte(`{"requestId":`), k.wire...)

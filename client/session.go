@@ -293,8 +293,15 @@ func (c *Conn) await(ctx context.Context, k *call) (jsonrpc.Message, error) {
 	case m := <-answer:
 		return m, nil
 	case <-ctx.Done():
-		k.cancel(context.Cause(ctx))
-		return jsonrpc.Message{}, context.Cause(ctx)
+		cause := context.Cause(ctx)
+		if errors.Is(cause, ErrCancelled) {
+			m := jsonrpc.Message{Method: "notifications/cancelled"}
+			m.Raw = jsonrpc.AppendRequest(nil, nil, m.Method, append(append([]byte(`{"requestId":`), k.id...), '}'))
+			c.giveUp(k, m)
+		} else {
+			k.cancel(cause)
+		}
+		return jsonrpc.Message{}, cause
 	case <-c.ctx.Done():
 		return jsonrpc.Message{}, ErrClosed
 	}

@@ -151,8 +151,9 @@ func (c *Conn) goOn() {
 
 // Resume goes on with a call of another Conn's State, for who can't have its answer
 // under the id that it has there: it is returned here. The call is looked for in the
-// session that it runs in. What comes before its answer is given out by [Conn.Receive], which somebody must call. An error of ctx leaves the call
-// to who resumes it next.
+// session that it runs in. What comes before its answer is given out by [Conn.Receive],
+// which somebody must call. An error of ctx leaves the call to who resumes it next, but
+// for one whose cause is [ErrCancelled]: then the server is told to cancel the call.
 func (c *Conn) Resume(ctx context.Context, old CallState) (jsonrpc.Message, error) {
 	c.begin()
 	k := c.restored(old)

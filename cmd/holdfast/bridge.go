@@ -55,6 +55,7 @@ type flight struct {
 	token  []byte // the host's progress token, or nil
 	method string
 	inner  chan jsonrpc.Message // takes the answer to a request of our own
+	stop   func(error)          // ends the resuming of one that another window made, or nil
 
 	// Of what must outlive this process.
 	print  string            // what the request asks for; "": it need not
@@ -221,23 +222,31 @@ func (b *bridge) fromAnother(conn *client.Conn, f *flight, m jsonrpc.Message) bo
 	if own {
 		return false
 	}
-	old := b.slots.claim(b.print, print)
+	ctx, stop := context.WithCancelCause(context.Background())
+	old := b.slots.claim(b.print, print, func(old *savedFlight) {
+		f.id, f.print, f.place, f.answer, f.stop = old.ID, print, old.Place, old.Answer, stop
+		b.mu.Lock()
+		b.flights[string(f.id)], b.asked[key] = f, f
+		b.mu.Unlock()
+		b.save() // before it is kept nowhere else
+	})
 	if old == nil {
+		stop(nil)
 		return false
 	}
 	slog.Info("a call goes on that was made before, by another", "method", m.Method)
-	f.id, f.print, f.place = old.ID, print, old.Place
-	b.mu.Lock()
-	b.flights[string(f.id)], b.asked[key] = f, f
-	b.mu.Unlock()
-	b.save()
 	if old.Answer != nil {
+		stop(nil)
 		b.give(f, old.Answer)
 		return true
 	}
 	b.work.Go(func() {
-		answer, err := conn.Resume(context.Background(), *old.Place)
-		if err == nil {
+		defer stop(nil)
+		answer, err := conn.Resume(ctx, *old.Place)
+		b.mu.Lock()
+		wanted := b.flights[string(f.id)] == f
+		b.mu.Unlock()
+		if err == nil && wanted {
 			b.give(f, answer.Raw)
 		}
 	})
@@ -344,6 +353,11 @@ func (b *bridge) cancelled(ctx context.Context, conn *client.Conn, m jsonrpc.Mes
 	b.mu.Unlock()
 	if f == nil {
 		return // it has its answer
+	}
+	if f.stop != nil {
+		f.stop(client.ErrCancelled) // the connection knows it by its place, not by its id
+		b.changed()
+		return
 	}
 	if raw, ok := jsonrpc.Set(m.Raw, f.id, "params", "requestId"); ok {
 		b.send(ctx, conn, mustParse(raw))

@@ -269,3 +269,65 @@ func TestFingerprint(t *testing.T) {
 		t.Error("another method asks for the same")
 	}
 }
+
+// A call that goes on after its window was closed is cancelled by whoever has made it
+// again, also if that is another window than the one that made it.
+func TestCancelClaimed(t *testing.T) {
+	t.Parallel()
+	server := mcp.NewServer(&mcp.Implementation{Name: "waits", Version: "1"}, nil)
+	ended, tested := make(chan string, 2), make(chan struct{})
+	mcp.AddTool(server, &mcp.Tool{Name: "wait"}, func(ctx context.Context, req *mcp.CallToolRequest, args struct{ Tag string }) (*mcp.CallToolResult, any, error) {
+		_ = req.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: req.Params.GetProgressToken(), Progress: 1})
+		select {
+		case <-ctx.Done():
+			ended <- args.Tag
+		case <-tested:
+		}
+		return nil, nil, ctx.Err()
+	})
+	h := holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, &holdfast.Options{Retry: 10 * time.Millisecond})
+	s := httptest.NewServer(h)
+	t.Cleanup(func() {
+		close(tested)
+		ctx, stop := context.WithCancel(context.Background())
+		stop() // nobody waits
+		_ = h.Shutdown(ctx)
+		s.CloseClientConnections()
+		s.Close()
+	})
+	state := t.TempDir()
+	wait := func(c *caller, id int, tag string) {
+		c.say(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"wait","arguments":{"Tag":%q},"_meta":{"progressToken":%d}}}`, id, tag, id)
+	}
+	a, b := newCaller(t, s.URL, state), newCaller(t, s.URL, state)
+	a.open()
+	b.open()
+	wait(a, 1, "a")
+	wait(b, 1, "b")
+	a.hear(`"progress":1`)
+	b.hear(`"progress":1`)
+	a.leave()
+	b.leave()
+	c := newCaller(t, s.URL, state)
+	c.open()
+	wait(c, 1, "a")
+	wait(c, 2, "b")
+	c.say(`{"jsonrpc":"2.0","id":3,"method":"ping"}`)
+	c.hear(`"id":3,`)
+	for id := 1; id <= 2; id++ {
+		c.say(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%d}}`, id)
+	}
+	var tags []string
+	for range 2 {
+		select {
+		case tag := <-ended:
+			tags = append(tags, tag)
+		case <-time.After(soon / 2):
+			t.Fatalf("only %q were cancelled", tags)
+		}
+	}
+	c.say(`{"jsonrpc":"2.0","id":4,"method":"ping"}`)
+	if line := c.hear(`"id":`); !strings.Contains(line, `"id":4,`) {
+		t.Errorf("a call that was cancelled has an answer: %s", line)
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -102,8 +103,9 @@ func (s *saved) better(other *saved) bool {
 
 // claim takes a call of another bridge that is not there any more out of what is
 // kept: a host with several windows brings them back in any order. It returns nil if
-// there is none.
-func (s *slots) claim(print, request string) *savedFlight {
+// there is none. keep is called first, to keep it elsewhere: what ends this process
+// in between leaves it in both places, and not in none.
+func (s *slots) claim(print, request string, keep func(*savedFlight)) *savedFlight {
 	names, err := filepath.Glob(filepath.Join(s.dir, s.name+"-*.json"))
 	if err != nil {
 		return nil
@@ -113,7 +115,7 @@ func (s *slots) claim(print, request string) *savedFlight {
 		if err != nil || one == nil {
 			continue
 		}
-		found := one.claim(print, request)
+		found := one.claim(print, request, keep)
 		one.release()
 		if found != nil {
 			return found
@@ -123,7 +125,7 @@ func (s *slots) claim(print, request string) *savedFlight {
 }
 
 // claim is [slots.claim] for one slot.
-func (s *slot) claim(print, request string) *savedFlight {
+func (s *slot) claim(print, request string, keep func(*savedFlight)) *savedFlight {
 	old := s.read()
 	if old == nil || old.Print != print {
 		return nil
@@ -136,11 +138,14 @@ func (s *slot) claim(print, request string) *savedFlight {
 		if c.Print != request || time.Since(left) > claimFor || c.Answer == nil && c.Place == nil {
 			continue
 		}
+		keep(&c)
 		old.Calls = append(old.Calls[:i:i], old.Calls[i+1:]...)
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if s.write(old) != nil {
-			return nil // it would be claimed twice
+		if err := s.write(old); err != nil {
+			// Another may claim it too, and they are told the same. To make it anew would
+			// have it run twice.
+			slog.Warn("a call is kept in two places", "error", err)
 		}
 		return &c
 	}

@@ -2,6 +2,9 @@ package main
 
 import (
 	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -25,6 +28,30 @@ func TestSlots(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	claim := func(print, request string) *savedFlight {
+		t.Helper()
+		var first *savedFlight
+		got := s.claim(print, request, func(f *savedFlight) {
+			first = f
+			// Until it is kept elsewhere it is kept where it was.
+			names, err := filepath.Glob(filepath.Join(s.dir, "*.json"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			there := false
+			for _, name := range names {
+				data, err := os.ReadFile(name)
+				there = there || err == nil && strings.Contains(string(data), string(f.ID))
+			}
+			if !there {
+				t.Errorf("%s is kept nowhere", f.ID)
+			}
+		})
+		if got != first {
+			t.Errorf("claimed %v, and %v was to be kept", got, first)
+		}
+		return got
+	}
 	now := time.Now()
 	call := func(id, request string) savedFlight {
 		return savedFlight{ID: json.RawMessage(id), Print: request, Place: &client.CallState{ID: json.RawMessage(id)}}
@@ -38,14 +65,14 @@ func TestSlots(t *testing.T) {
 	if err != nil || old == nil || len(old.Calls) != 1 || string(old.Calls[0].ID) != `"old"` {
 		t.Fatalf("took %+v, %v", old, err)
 	}
-	if got := s.claim("host", "again"); got != nil {
+	if got := claim("host", "again"); got != nil {
 		t.Errorf("claimed %s: the one is taken, the other too old", got.ID)
 	}
 	one.release()
-	if got := s.claim("host", "again"); got == nil || string(got.ID) != `"old"` {
+	if got := claim("host", "again"); got == nil || string(got.ID) != `"old"` {
 		t.Errorf("claimed %+v", got)
 	}
-	if got := s.claim("host", "again"); got != nil {
+	if got := claim("host", "again"); got != nil {
 		t.Errorf("claimed %s a second time", got.ID)
 	}
 }
