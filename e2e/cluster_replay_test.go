@@ -3,6 +3,7 @@ package e2e
 import (
 	"flag"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -160,13 +161,17 @@ func TestClusterTypeScript(t *testing.T) {
 			f := newFleet(t, e, shape{library: true})
 			var calls []toolCall
 			for i := range 4 {
-				calls = append(calls, toolCall{"look", map[string]any{"id": callID(t, sdk, i), "steps": 30, "ms": 3000}})
+				calls = append(calls, toolCall{"look", map[string]any{"id": callID(t, sdk, i), "steps": 30, "ms": 5000}})
 			}
 			var killer sync.WaitGroup
 			killer.Go(func() {
-				for end := time.Now().Add(10 * time.Second); f.runs(callID(t, sdk, 3)) == 0 && time.Now().Before(end); {
+				all := func() bool {
+					return !slices.ContainsFunc(calls, func(c toolCall) bool { return f.runs(c.Arguments["id"].(string)) == 0 })
+				}
+				for end := time.Now().Add(20 * time.Second); !all() && time.Now().Before(end); {
 					time.Sleep(10 * time.Millisecond)
 				}
+				time.Sleep(time.Second) // so that all have heard of them: a call without a key can't be asked for otherwise
 				for _, n := range f.nodes {
 					time.Sleep(300 * time.Millisecond)
 					n.kill()

@@ -335,7 +335,7 @@ func outcome(f func() error) chan error {
 // what it missed.
 func TestDuplexSlow(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, config{server: server.Options{WriteTimeout: 2 * time.Second}})
+	n := newNode(t, config{server: server.Options{WriteTimeout: 8 * time.Second}})
 	const steps = 140 // more than the system takes off our hands, and less than a stream keeps
 	c := socketDoor(n, 0)
 	c.begin("2025-11-25", "")

@@ -106,7 +106,7 @@ func TestSlowReader(t *testing.T) {
 	t.Parallel()
 	const bound = 16 << 20
 	n := newNode(t, config{
-		server: server.Options{WriteTimeout: 3 * time.Second}, // a busy machine makes a slow client of a good one
+		server: server.Options{WriteTimeout: 8 * time.Second}, // a busy machine makes a slow client of a good one
 		memory: memory.Options{StreamBytes: bound},
 	})
 	p := n.connect("2025-11-25", nil)

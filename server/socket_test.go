@@ -138,7 +138,7 @@ func TestSocketBinary(t *testing.T) {
 // to no call comes once, from where the client is, or from what was told.
 func TestSocketAttached(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, config{server: server.Options{KeepAlive: 500 * time.Millisecond}})
+	n := newNode(t, config{server: server.Options{KeepAlive: 4 * time.Second}})
 	c := socketDoor(n, 0)
 	c.begin("2025-11-25", "")
 	p := &peer{n: n, id: c.id, version: "2025-11-25"}
