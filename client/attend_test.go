@@ -67,7 +67,7 @@ func TestSocketQuietCall(t *testing.T) {
 // each of them hears nothing twice.
 func TestTwoFollowOneCall(t *testing.T) {
 	t.Parallel()
-	for _, scheme := range []string{"ws"} {
+	for _, scheme := range []string{"ws", "http"} {
 		t.Run(scheme, func(t *testing.T) {
 			t.Parallel()
 			server, on := mcp.NewServer(impl, nil), make(chan struct{}, 2)

@@ -284,8 +284,27 @@ func (m *Manager) release(conn Conn) {
 	}()
 }
 
-// End ends a session at its client's wish.
-func (m *Manager) End(s *Session) { m.end(s, errors.New("the client ended the session")) }
+// End ends a session at its client's wish. One whose calls are over, but somebody
+// else who follows one of them has yet to read how it ended, has a little time left;
+// End does not wait for that.
+func (m *Manager) End(s *Session) {
+	why := errors.New("the client ended the session")
+	if !s.Resumable() || !s.streams.hasFollowers() || !m.enter() {
+		m.end(s, why)
+		return
+	}
+	go func() {
+		defer m.work.Done()
+		over := func() bool { return s.isClosed() || s.moved.Load() }
+		m.outlast(time.Second, func() bool { return over() || !s.Busy() }) // what was just answered
+		if !s.Busy() {
+			m.outlast(followFor, func() bool { return over() || s.Busy() || !s.streams.hasFollowers() })
+		}
+		if !s.moved.Load() {
+			m.end(s, why)
+		}
+	}()
+}
 
 // linger is how long the streams of an ended session are kept for readers that
 // have not read how their calls ended.

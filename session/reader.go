@@ -28,6 +28,9 @@ type table struct {
 	blind   map[uint64]bool      // streams of which it is not known any more what they answered; nil for most sessions
 	unread  map[uint64]time.Time // what has ended and its client has yet to read to the end; since when it is away
 	most    int                  // how many of those are worth looking through for old ones
+	// followed are calls that may have more than one client: since when one of them is
+	// not connected. Nil for most sessions.
+	followed map[uint64]time.Time
 }
 
 // add gives a call a stream.
@@ -146,6 +149,7 @@ type Reader struct {
 	since  time.Time
 	ended  bool // Next has returned the last entry
 	read   bool // and it was written to the client
+	back   bool // nobody else read the stream when it came
 	gone   atomic.Bool
 	lost   atomic.Bool
 	ready  chan<- struct{}
@@ -287,6 +291,9 @@ func (t *table) attach(r *Reader) {
 	number := r.cursor.Stream.Number
 	if old := t.readers[number]; old != nil {
 		old.end()
+		t.follow(number)
+	} else {
+		r.back = true
 	}
 	if t.readers == nil {
 		t.readers = make(map[uint64]*Reader, 1)
@@ -426,6 +433,9 @@ func (t *table) detach(r *Reader, broke, ids, besides bool) {
 		return // another reads it by now
 	}
 	delete(t.readers, number)
+	if r.read && r.back {
+		delete(t.followed, number) // nobody was away but its client
+	}
 	if len(t.readers) == 0 {
 		t.readers = nil
 	}

@@ -280,6 +280,7 @@ func (m *Manager) Resumable(token string, id []byte, principal string) (*Session
 		}
 		if c := s.resumed(number); c != nil && m.keeper(s.key, number) != nil {
 			c.heardOf()
+			s.streams.askedFor(number)
 			return s, number, nil
 		}
 		switch err := s.confirm(m.ctx); {

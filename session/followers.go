@@ -1,0 +1,59 @@
+package session
+
+import "time"
+
+// What follows is for a call that more than one client follows, by its resume token
+// (SEP-975). One of them reads its stream at a time, and the others come back for it:
+// they must find it when the one that has read its end ends the session.
+
+// followFor is how long a client that follows a call may be away from it and still be
+// waited for. Over Streamable HTTP it comes back when it is told to; on a connection
+// that lives on without the stream, ours asks every fifteen seconds at least.
+const followFor = 20 * time.Second
+
+// mostFollowed is how many calls of a session may have followers that are waited for.
+const mostFollowed = 64
+
+// follow notes that a client which is not the stream's reader now may come back for
+// it. t.mu is held.
+func (t *table) follow(number uint64) {
+	if number == standalone {
+		return
+	}
+	if t.followed == nil {
+		t.followed = make(map[uint64]time.Time, 1)
+	}
+	if len(t.followed) >= mostFollowed {
+		for n, at := range t.followed {
+			if time.Since(at) > followFor {
+				delete(t.followed, n)
+			}
+		}
+	}
+	if len(t.followed) < mostFollowed {
+		t.followed[number] = time.Now()
+	}
+}
+
+// askedFor notes that a client asks for a stream by its token. If another reads it, that is
+// one that may come back.
+func (t *table) askedFor(number uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.readers[number] != nil {
+		t.follow(number)
+	}
+}
+
+// hasFollowers says whether somebody who was here a short while ago is likely to have
+// yet to read how a call ended.
+func (t *table) hasFollowers() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, at := range t.followed {
+		if time.Since(at) <= followFor {
+			return true
+		}
+	}
+	return false
+}
