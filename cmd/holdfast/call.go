@@ -152,7 +152,7 @@ func (f *followFlags) watch(cmd *cobra.Command, remote *remoteFlags, show *displ
 		w.flags += " --transport " + t
 	}
 	if len(remote.headers) > 0 {
-		w.flags += " (and the same --header)"
+		w.flags += "\nGive it the same --header, too." // on a line of its own: the command is pasted
 	}
 	return w, opts, nil
 }

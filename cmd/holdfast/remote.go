@@ -64,6 +64,10 @@ func (f *remoteFlags) options(logger *slog.Logger) (*client.Options, error) {
 
 // dial returns a connection to a server. Nothing is sent yet.
 func dial(to string, opts *client.Options) (*client.Conn, error) {
+	if !strings.Contains(to, "://") {
+		// What was given may hold a password: it is not repeated.
+		return nil, usagef("server URL: put http:// before it, or https://, as in http://127.0.0.1:8080/mcp")
+	}
 	conn, err := client.New(to, opts)
 	if err != nil {
 		return nil, usageError{err}
