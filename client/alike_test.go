@@ -98,3 +98,23 @@ func TestSentAgainAlike(t *testing.T) {
 		}
 	}
 }
+
+// A State that is taken between the first event id of a call over a WebSocket and its
+// token still has the request: nothing else leads back to the call there.
+func TestSocketNoTokenYet(t *testing.T) {
+	t.Parallel()
+	url, _ := wsServer(t, func(ws *websocket.Conn, _ int32, m jsonrpc.Message) bool {
+		if m.Method == "tools/call" {
+			utter(ws, `{"jsonrpc":"2.0","method":"notifications/requests/resumePolicy","params":{"requestId":%s,"_meta":{"holdfast/eventId":"c.1.1"}}}`, m.ID)
+			utter(ws, `{"jsonrpc":"2.0","method":"notifications/message","params":{"_meta":{"holdfast/eventId":"c.1.2"}}}`)
+		}
+		return true
+	})
+	r := newRaw(t, url, client.Options{NoListen: true})
+	r.open()
+	r.send(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"}}`)
+	r.until(func(m jsonrpc.Message) bool { return m.Method == "notifications/message" })
+	if s := r.State(); len(s.Calls) != 1 || s.Calls[0].LastEventID == "" || len(s.Calls[0].Request) == 0 {
+		t.Errorf("%+v", s.Calls)
+	}
+}

@@ -90,8 +90,10 @@ func (k *call) state() CallState {
 	if k.place.behind && (k.place.before != "" || s.Stream != "" || s.Token != "") {
 		s.LastEventID = k.place.before
 	}
-	if k.key != "" && (!k.arrived || !k.place.found()) {
-		s.Request = k.body // that the server has it is of no use to who can't ask for it
+	if k.key != "" && (!k.arrived || !k.place.found() || k.written && s.Token == "") {
+		// That the server has it is of no use to who can't ask for it. Over a line that
+		// takes the token, which is there a moment after the first event id.
+		s.Request = k.body
 	}
 	return s
 }
