@@ -85,9 +85,10 @@ func (r *raw) open() {
 
 // gate is a server with a tool that waits.
 type gate struct {
-	url  string
-	runs atomic.Int32
-	open chan struct{}
+	url     string
+	runs    atomic.Int32
+	serving atomic.Int32 // requests
+	open    chan struct{}
 }
 
 func newGate(t *testing.T) *gate {
@@ -115,7 +116,11 @@ func newGate(t *testing.T) *gate {
 		defer stop()
 		_ = h.Shutdown(ctx)
 	})
-	g.url = serve(t, h)
+	g.url = serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		g.serving.Add(1)
+		defer g.serving.Add(-1)
+		h.ServeHTTP(w, r)
+	}))
 	return g
 }
 
@@ -234,6 +239,9 @@ func TestStatus(t *testing.T) {
 	a.until(func(m jsonrpc.Message) bool { return m.Method == "notifications/progress" })
 	s := a.State()
 	a.Detach()
+	if !eventually(t.Context(), func() bool { return g.serving.Load() == 0 }) {
+		t.Error("the server still writes to who has left")
+	}
 	s = client.State{URL: s.URL, Revision: s.Revision, Calls: s.Calls}
 	ask := func() client.Status {
 		t.Helper()
