@@ -59,7 +59,7 @@ func (l *line) attend(k *call) {
 		case status.HasPendingMessage && !ended:
 			ended, wait = true, firstPoll // whoever reads it has time to come to its end
 		default:
-			l.readOn(k)
+			l.readOn(k, last)
 		}
 		t.Reset(wait)
 	}
@@ -76,8 +76,12 @@ func (k *call) cameLast() (at time.Time, token bool) {
 	return k.came, k.place.token != ""
 }
 
-// readOn resumes a call over the connection that there is, where it went before.
-func (l *line) readOn(k *call) {
+// readOn resumes a call over the connection that there is, where it went before, unless
+// that was done, or anything came of it, since a time.
+func (l *line) readOn(k *call, since time.Time) {
+	if at, _ := k.cameLast(); !at.Equal(since) {
+		return
+	}
 	l.mu.Lock()
 	up := l.up
 	if up != 0 {

@@ -63,6 +63,36 @@ func TestSocketQuietCall(t *testing.T) {
 	}
 }
 
+// What a server says twice of a call over a WebSocket, as the call was resumed twice, is
+// heard once, also where the first telling came to the end of the call.
+func TestSocketToldTwice(t *testing.T) {
+	t.Parallel()
+	url, _ := wsServer(t, func(ws *websocket.Conn, _ int32, m jsonrpc.Message) bool {
+		if m.Method == "tools/call" {
+			for range 2 {
+				utter(ws, `{"jsonrpc":"2.0","method":"notifications/requests/resumePolicy","params":{"requestId":%s,"resumeToken":"t","_meta":{"holdfast/eventId":"c.1.1"}}}`, m.ID)
+				utter(ws, `{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"of the call","_meta":{"holdfast/eventId":"c.1.2"}}}`)
+				utter(ws, `{"jsonrpc":"2.0","id":%s,"result":{}}`, m.ID)
+			}
+			utter(ws, `{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"of none","_meta":{"holdfast/eventId":"s.1.1"}}}`)
+		}
+		return true
+	})
+	r := newRaw(t, url, client.Options{NoListen: true})
+	r.open()
+	r.send(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"}}`)
+	var heard []string
+	r.until(func(m jsonrpc.Message) bool {
+		if m.Method == "notifications/message" {
+			heard = append(heard, jsonrpc.String(jsonrpc.Field(m.Params, "data")))
+		}
+		return len(heard) > 0 && heard[len(heard)-1] == "of none"
+	})
+	if got := strings.Join(heard, ", "); got != "of the call, of none" {
+		t.Errorf("heard %s", got)
+	}
+}
+
 // Of two who follow one call, one of them over a WebSocket, both hear how it ends, and
 // each of them hears nothing twice.
 func TestTwoFollowOneCall(t *testing.T) {

@@ -41,7 +41,8 @@ func (l *line) take(m jsonrpc.Message) {
 }
 
 // place notes how far a stream has been heard: that of a call, which it returns,
-// or the standalone one. It says whether the event is new.
+// or the standalone one. It says whether the event is new: one of a call that is over is
+// not, as the call has been told in full.
 func (l *line) place(id string, m jsonrpc.Message) (*call, bool) {
 	c := l.c
 	name, _, _ := strings.Cut(id, ".")
@@ -63,9 +64,10 @@ func (l *line) place(id string, m jsonrpc.Message) (*call, bool) {
 			return k, k.place.seen.add(id)
 		}
 	}
-	if !l.names.has(name) {
-		c.heard = id
+	if l.names.has(name) {
+		return nil, false
 	}
+	c.heard = id
 	return nil, l.seen.add(id)
 }
 

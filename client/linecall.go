@@ -47,7 +47,7 @@ func (k *call) lineAgain(resumes, resumed bool) []byte {
 	defer k.mu.Unlock()
 	switch {
 	case resumes && k.place.token != "":
-		k.resuming = true
+		k.resuming, k.came = true, time.Now()
 		params := jsonrpc.Object("resumeToken", k.place.token)
 		if k.place.last != "" {
 			params, _ = jsonrpc.Set(params, jsonrpc.Quote(k.place.last), "_meta", "holdfast/lastEventId")
