@@ -329,7 +329,7 @@ func (c *conn) mayLeave() bool {
 	if c.duplex != nil {
 		return c.duplex.mayLeave()
 	}
-	return !c.stays && (c.sentID || c.url || c.sources[0].Cursor().Stream.Number == 0)
+	return !c.stays && (c.sentID || c.url || c.sources[0].Cursor().Stream.Number == 0) && c.sources[0].Announced()
 }
 
 // quiet says whether the client waits for nothing in particular.

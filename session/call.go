@@ -73,8 +73,12 @@ func (c *Call) after(seq uint64, buf []stream.Entry) (_ []stream.Entry, ok bool,
 	return append(buf, rest[:min(len(rest), cap(buf)-len(buf))]...), true, nil
 }
 
-// kick asks a reader to end its connection.
-type kick struct{ retry time.Duration }
+// kick asks a reader to end its connection, once it has read as far as after: what
+// the call said before is told before.
+type kick struct {
+	retry time.Duration
+	after uint64
+}
 
 // standalone is the number of the stream that carries what belongs to no call.
 const standalone = 0
@@ -400,22 +404,22 @@ func (c *Call) AwaitsInput() (bool, uint64) {
 // connected. (SEP-1699: polling by server-side disconnect.)
 func (c *Call) Disconnect(retry time.Duration) {
 	if c.s.single { // its reader is the standalone stream's
-		c.s.streams.kick(standalone, retry)
+		c.s.streams.kick(standalone, kick{retry: retry})
 		return
 	}
 	c.mu.Lock()
 	first := c.number == 0
 	if first && !c.ended {
-		c.kick = &kick{retry}
-		c.promote()
+		c.promote() // who waits for the call may read it before that is in the log
+		c.kick = &kick{retry, c.said}
 	}
-	number := c.number
+	number, k := c.number, kick{retry, c.said}
 	c.mu.Unlock()
 	if first {
 		c.s.log.flush()
 		return
 	}
-	c.s.streams.kick(number, retry)
+	c.s.streams.kick(number, k)
 }
 
 // takeKick returns and clears the disconnect that was asked for before there

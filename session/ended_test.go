@@ -136,7 +136,7 @@ func TestEndedBreaks(t *testing.T) {
 			}
 		},
 		"in part": func(r *Reader) { tell(t, r, 1) },
-		"kicked":  func(r *Reader) { r.Kick(0) },
+		"kicked":  func(r *Reader) { r.kick(kick{}) },
 	} {
 		c := begin(t, s, false, hookedRequest(1))
 		r := attach(t, s, c.Number())

@@ -92,7 +92,7 @@ func (s *Session) read(ctx context.Context, number, epoch, seq uint64, ready cha
 	s.streams.attach(r)
 	if r.call != nil {
 		if k := r.call.takeKick(); k != nil {
-			r.Kick(k.retry)
+			r.kick(*k)
 		}
 	}
 	r.poke() // for what is there already
@@ -255,18 +255,34 @@ func (r *Reader) AwaitsInput() bool {
 func (r *Reader) Gone() bool { return r.gone.Load() }
 
 // Kicked says, once, that the connection should be ended, and how long the
-// client is to be told to wait before it comes back.
+// client is to be told to wait before it comes back. What the call had said when that
+// was asked for has been read by then.
 func (r *Reader) Kicked() (retry time.Duration, ok bool) {
-	if k := r.kicked.Swap(nil); k != nil {
-		return k.retry, true
+	k := r.kicked.Load()
+	if k == nil || r.cursor.Seq < k.after {
+		return 0, false
 	}
-	return 0, false
+	r.kicked.Store(nil)
+	return k.retry, true
 }
 
-// Kick asks the reader to end its connection. It never waits.
-func (r *Reader) Kick(retry time.Duration) {
-	r.kicked.CompareAndSwap(nil, &kick{retry})
+// kick asks the reader to end its connection. It never waits.
+func (r *Reader) kick(k kick) {
+	r.kicked.CompareAndSwap(nil, &k)
 	r.poke()
+}
+
+// Announced says whether the reader has come past what tells its client how to resume
+// the call (SEP-975), if that is told: a connection that ends before may have been all
+// that the client had.
+func (r *Reader) Announced() bool {
+	if r.call == nil {
+		return true
+	}
+	r.call.mu.Lock()
+	defer r.call.mu.Unlock()
+	about := r.call.resume()
+	return about == nil || r.cursor.Seq >= uint64(len(about.requests))
 }
 
 // end makes the reader see that it is gone.

@@ -460,3 +460,48 @@ func TestPolicyNotStored(t *testing.T) {
 	c.Deliver(context.Background(), []jsonrpc.Message{parse(request(7))}, nil)
 	link.say(c, answer(7))
 }
+
+// Who is sent away while the log still takes what the call said leaves with all of it,
+// above all with what tells how to come back.
+func TestDisconnectSaidFirst(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, Options{}, nil)
+	defer h.close()
+	s := h.able("")
+	desk := h.desk.last()
+	for _, light := range []bool{true, false} {
+		c := begin(t, s, light, request(1))
+		want := 2
+		if light {
+			want = 1
+		}
+		s.log.hold()
+		var r *Reader
+		if light {
+			c.Disconnect(time.Second)
+			r = attach(t, s, c.Number())
+		} else {
+			r = attach(t, s, c.Number())
+			desk.say(c, `{"jsonrpc":"2.0","method":"notifications/message","params":{}}`)
+			c.Disconnect(time.Second)
+		}
+		if _, ok := r.Kicked(); ok || light && r.Announced() {
+			t.Errorf("light %v: sent away with nothing", light)
+		}
+		s.log.let()
+		for i := range want {
+			if _, ok := r.Kicked(); ok {
+				t.Errorf("light %v: sent away after %d messages, want %d", light, i, want)
+			}
+			tell(t, r, 1)
+		}
+		if retry, ok := r.Kicked(); !ok || retry != time.Second || !r.Announced() {
+			t.Errorf("light %v: not sent away: %v, announced %v", light, retry, r.Announced())
+		}
+		if _, ok := r.Kicked(); ok {
+			t.Errorf("light %v: sent away twice", light)
+		}
+		desk.say(c, response(1))
+		r.Detach(false, true, false)
+	}
+}

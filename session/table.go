@@ -114,12 +114,12 @@ func (t *table) read(number uint64) bool {
 }
 
 // kick asks the reader of a stream, if there is one, to end its connection.
-func (t *table) kick(number uint64, retry time.Duration) {
+func (t *table) kick(number uint64, k kick) {
 	t.mu.Lock()
 	r := t.readers[number]
 	t.mu.Unlock()
 	if r != nil {
-		r.Kick(retry)
+		r.kick(k)
 	}
 }
 
