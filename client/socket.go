@@ -108,8 +108,10 @@ func (s *socket) dial(ctx context.Context, x exchange) (_ *websocket.Conn, id st
 		case silent:
 			s.c.http.CloseIdleConnections() // which are likely to be as dead
 			return nil, "", errSilent
-		case resp == nil || resp.StatusCode < 300:
+		case resp == nil || resp.StatusCode == http.StatusSwitchingProtocols:
 			return nil, "", err
+		case resp.StatusCode < 300:
+			return nil, "", fmt.Errorf("no WebSocket here: the server answered %s", resp.Status)
 		}
 		if (resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusForbidden) && s.c.opts.Auth != nil && try == 0 {
 			if err := s.c.opts.Auth.Authorize(ctx, req, resp); err != nil {

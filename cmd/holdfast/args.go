@@ -28,7 +28,7 @@ func arguments(object string, pairs []string, t *tool, stdin io.Reader) (json.Ra
 	}
 	if object = strings.TrimSpace(object); object != "" {
 		if err := json.Unmarshal([]byte(object), &args); err != nil || args == nil {
-			return nil, usagef("the arguments are no JSON object: want one like %s", `'{"to": 5}'`)
+			return nil, usagef("the arguments are no JSON object: want one like %s, or --arg to=5", `'{"to": 5}'`)
 		}
 	}
 	for _, pair := range pairs {

@@ -84,8 +84,9 @@ func TestRefusal(t *testing.T) {
 // time: what the server itself said comes before what is said of the network.
 func TestExplained(t *testing.T) {
 	t.Parallel()
+	auto := newRemoteFlags()
 	for range 50 {
-		got := explained(errors.New("connection refused by the gateway (HTTP 404)")).Error()
+		got := auto.explained(errors.New("connection refused by the gateway (HTTP 404)")).Error()
 		if !strings.HasSuffix(got, ": is the path right?") {
 			t.Fatal(got)
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
+	"fmt"
 	"io"
 	"log/slog"
 	"strings"
@@ -95,7 +96,7 @@ func (f *callFlags) call(cmd *cobra.Command, args []string) error {
 	if w.ask = f.follow.prompter(cmd, show, to, object == "-"); w.ask != nil {
 		capabilities = map[string]any{"elicitation": map[string]any{"form": map[string]any{}, "url": map[string]any{}}}
 	}
-	p, err := begin(ctx, conn, to, capabilities)
+	p, err := f.begin(ctx, conn, to, capabilities)
 	if err != nil {
 		return err
 	}
@@ -115,7 +116,11 @@ func (f *callFlags) call(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
-	return f.follow.print(m, name, cmd.OutOrStdout(), cmd.ErrOrStderr())
+	err = f.follow.print(m, name, cmd.OutOrStdout(), cmd.ErrOrStderr())
+	if err != nil && w.ask == nil && strings.Contains(strings.ToLower(err.Error()), "elicit") {
+		return fmt.Errorf("%w\nholdfast can be asked at a terminal, or with --interactive", err)
+	}
+	return err
 }
 
 // params are those of the call: the tool must be there, and the arguments fit it.

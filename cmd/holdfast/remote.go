@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -91,8 +92,8 @@ type peer struct {
 	asks int // requests made
 }
 
-// begin begins a session.
-func begin(ctx context.Context, conn *client.Conn, to string, capabilities map[string]any) (*peer, error) {
+// begin begins a session with the server at a URL.
+func (f *remoteFlags) begin(ctx context.Context, conn *client.Conn, to string, capabilities map[string]any) (*peer, error) {
 	p := &peer{conn: conn, url: to}
 	_, err := p.ask(ctx, "initialize", map[string]any{
 		"protocolVersion": protocol.V20251125,
@@ -100,7 +101,7 @@ func begin(ctx context.Context, conn *client.Conn, to string, capabilities map[s
 		"clientInfo":      map[string]any{"name": "holdfast", "version": versionText()},
 	})
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", redacted(to), explained(err))
+		return nil, fmt.Errorf("%s: %w", redacted(to), f.explained(err))
 	}
 	m, err := jsonrpc.Parse(jsonrpc.AppendRequest(nil, nil, "notifications/initialized", nil))
 	if err == nil {
@@ -110,15 +111,22 @@ func begin(ctx context.Context, conn *client.Conn, to string, capabilities map[s
 }
 
 // explained adds to the error of the first contact what may be done about it.
-func explained(err error) error {
+func (f *remoteFlags) explained(err error) error {
+	misfit := ""
+	if t := f.transport.value; t != "auto" {
+		misfit = fmt.Sprintf("does --transport %s fit this URL? Without it, holdfast finds out", t)
+	}
 	for _, known := range []struct{ text, hint string }{ // the first that fits
 		{"HTTP 401", "it may want --header 'Authorization: Bearer TOKEN'"},
 		{"HTTP 403", "it may want --header 'Authorization: Bearer TOKEN'"},
-		{"HTTP 404", "is the path right?"},
+		{"HTTP 400", misfit},
+		{"HTTP 404", cmp.Or(misfit, "is the path right?")},
+		{"HTTP 405", misfit},
+		{"no WebSocket here", misfit},
 		{"no such host", "is the name right?"},
 		{"connection refused", "is it running?"},
 	} {
-		if strings.Contains(err.Error(), known.text) {
+		if known.hint != "" && strings.Contains(err.Error(), known.text) {
 			return fmt.Errorf("%w: %s", err, known.hint)
 		}
 	}

@@ -61,7 +61,7 @@ func (f *statusFlags) status(cmd *cobra.Command, args []string) error {
 	defer conn.Detach()
 	status, err := conn.StatusOf(cmd.Context(), call)
 	if err != nil {
-		err = fmt.Errorf("%s: %w", redacted(state.URL), explained(err))
+		err = fmt.Errorf("%s: %w", redacted(state.URL), f.explained(err))
 		if strings.Contains(err.Error(), outcomeUnknown) {
 			return codeError{exitUnknown, err}
 		}

@@ -46,7 +46,7 @@ func listTools(ctx context.Context, f *remoteFlags, url string, raw bool, out io
 		return err
 	}
 	defer conn.Close()
-	p, err := begin(ctx, conn, url, nil)
+	p, err := f.begin(ctx, conn, url, nil)
 	if err != nil {
 		return err
 	}
