@@ -22,6 +22,8 @@ import (
 // ClientOptions say how a [ClientTransport] behaves. The zero value is useful:
 // what the fields of [client.Options] default to is said there.
 type ClientOptions struct {
+	// Options.State is of no use here: an mcp.Client begins a session of its own, and
+	// goes on with calls of another by [ClientTransport.Resume].
 	client.Options
 	// OAuthHandler authorizes requests with the go-sdk's OAuth client. It takes the
 	// place of Options.Auth.
@@ -62,12 +64,7 @@ func (t *ClientTransport) Connect(context.Context) (mcp.Connection, error) {
 		return nil, errors.New("a ClientTransport is used for one Connect")
 	}
 	opts := t.opts.Options
-	if opts.State != nil {
-		// Their ids mean nothing to this mcp.Client, which may use them for its own.
-		state := *opts.State
-		state.Calls = nil
-		opts.State = &state
-	}
+	opts.State = nil // an mcp.Client begins anew, with ids that are in flight there
 	conn, err := client.New(t.url, &opts)
 	if err != nil {
 		return nil, err
@@ -80,9 +77,9 @@ func (t *ClientTransport) Connect(context.Context) (mcp.Connection, error) {
 // another process or machine maybe, and returns its result: that of a tools/call is
 // to be decoded into an mcp.CallToolResult. What the call says before that, and
 // asks, comes to the mcp.Client that is connected here, in whatever session it has.
-// Over one connection for all messages (WebSocket, HTTP+SSE) only a resume token leads
-// to another session: else Options.State has to be that State too. If ctx ends first,
-// the call goes on at the server. The error is the call's: see [OutcomeUnknown].
+// Over a WebSocket only a resume token leads to a call, and over HTTP+SSE nothing
+// does. If ctx ends first, the call goes on at the server. The error is the call's: see
+// [OutcomeUnknown].
 func (t *ClientTransport) Resume(ctx context.Context, call client.CallState) (json.RawMessage, error) {
 	t.mu.Lock()
 	conn := t.conn
@@ -104,9 +101,8 @@ func (t *ClientTransport) Resume(ctx context.Context, call client.CallState) (js
 	return m.Result, nil
 }
 
-// State returns where the connection is, for another transport to go on from, here
-// or elsewhere: with the session (Options.State), and with the calls in flight, each
-// of which [ClientTransport.Resume] takes. It holds secrets.
+// State returns where the connection is, with the calls in flight, each of which
+// another transport's [ClientTransport.Resume] takes, here or elsewhere. It holds secrets.
 func (t *ClientTransport) State() client.State {
 	t.mu.Lock()
 	defer t.mu.Unlock()

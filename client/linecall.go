@@ -28,7 +28,11 @@ func (l *line) again(k *call, up int) {
 	}
 	raw := k.lineAgain(l.wire.resumes(), resumed)
 	if raw == nil {
-		k.fail(true, errors.New("the connection ended before the answer, and the server offers no way to ask again"))
+		err := errors.New("the connection ended before the answer, and the server offers no way to ask again")
+		if !l.wire.resumes() && k.body == nil {
+			err = errors.New("a call cannot be gone on with over HTTP+SSE: use the URL of the server's Streamable HTTP endpoint")
+		}
+		k.fail(true, err)
 		k.cancel(nil)
 		return
 	}

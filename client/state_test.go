@@ -677,3 +677,73 @@ func (g *gate) behind(t *testing.T, s strip) string {
 	}
 	return serve(t, s.wrap(httputil.NewSingleHostReverseProxy(u)))
 }
+
+// An official client over a WebSocket goes on with the call of another, with its token
+// alone; one over HTTP+SSE can't, and is told so. A State beside it changes nothing.
+func TestTransportResumesOverLine(t *testing.T) {
+	t.Parallel()
+	server, open := mcp.NewServer(impl, nil), make(chan struct{})
+	mcp.AddTool(server, &mcp.Tool{Name: "wait"}, func(ctx context.Context, req *mcp.CallToolRequest, _ struct{}) (*mcp.CallToolResult, any, error) {
+		_ = req.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: "p", Progress: 1})
+		select {
+		case <-open:
+		case <-ctx.Done():
+		}
+		return nil, "done", ctx.Err()
+	})
+	h := holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, nil)
+	mux := http.NewServeMux()
+	mux.Handle("/", h)
+	mux.Handle("/sse", h.SSE("/messages"))
+	mux.Handle("/messages", h.SSE("/messages"))
+	url := serve(t, mux)
+	t.Cleanup(func() {
+		ctx, stop := context.WithTimeout(context.Background(), time.Second)
+		defer stop()
+		_ = h.Shutdown(ctx)
+	})
+	ctx, stop := context.WithTimeout(t.Context(), soon)
+	defer stop()
+	began := make(chan struct{}, 1)
+	first := holdfast.NewClientTransport(url, nil)
+	a, err := mcp.NewClient(impl, &mcp.ClientOptions{
+		ProgressNotificationHandler: func(context.Context, *mcp.ProgressNotificationClientRequest) { began <- struct{}{} },
+	}).Connect(ctx, first, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	left := make(chan error, 1)
+	go func() {
+		p := &mcp.CallToolParams{Name: "wait", Arguments: map[string]any{}}
+		p.SetProgressToken("p")
+		_, err := a.CallTool(ctx, p)
+		left <- err
+	}()
+	<-began
+	state := first.State()
+	first.Detach()
+	if err := <-left; err == nil {
+		t.Error("the call ended here")
+	}
+	call := state.Calls[0]
+	old := holdfast.NewClientTransport(url+"/sse", nil)
+	b, err := mcp.NewClient(impl, nil).Connect(ctx, old, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	if _, err := old.Resume(ctx, client.CallState{ID: call.ID, Method: call.Method, Token: call.Token}); !holdfast.OutcomeUnknown(err) ||
+		!strings.Contains(err.Error(), "Streamable HTTP") {
+		t.Errorf("over HTTP+SSE: %v", err)
+	}
+	line := holdfast.NewClientTransport("ws"+strings.TrimPrefix(url, "http"), &holdfast.ClientOptions{Options: client.Options{State: &state}})
+	c, err := mcp.NewClient(impl, nil).Connect(ctx, line, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	close(open)
+	if text, err := line.Resume(ctx, client.CallState{ID: call.ID, Method: call.Method, Token: call.Token}); err != nil || !strings.Contains(string(text), "done") {
+		t.Errorf("over a WebSocket: %s, %v", text, err)
+	}
+}
