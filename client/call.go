@@ -36,6 +36,7 @@ type call struct {
 	brief bool                   // who waits would rather know than wait
 
 	foreign bool // it runs in a session that is not the Conn's
+	guest   bool // it is another Conn's, and so is its id
 
 	// Touched only by run.
 	pace  pace
@@ -113,7 +114,15 @@ func (c *Conn) request(m jsonrpc.Message) error {
 	if m.Method == "initialize" {
 		k.body = c.opening(m)
 	}
-	if err := c.enter(k); err != nil {
+	switch err := c.enter(k); {
+	case errors.Is(err, errAlike):
+		// The host can't know that the id is taken.
+		refused, perr := jsonrpc.Parse(jsonrpc.AppendError(nil, k.id, jsonrpc.Errorf(jsonrpc.CodeServer, "not sent: %v", err)))
+		if perr != nil || !c.spawn(func() { c.deliver(refused) }) {
+			return err
+		}
+		return nil
+	case err != nil:
 		return err
 	}
 	if k.key != "" {
@@ -152,6 +161,8 @@ func (c *Conn) enter(k *call) error {
 		return ErrClosed
 	case c.calls[k.at] != nil:
 		return ErrDuplicate
+	case (c.line != nil || c.opts.Transport >= SSE) && c.alike(k):
+		return errAlike
 	}
 	k.ctx, k.cancel = context.WithCancelCause(c.ctx)
 	c.calls[k.at] = k
@@ -166,6 +177,19 @@ func (c *Conn) enter(k *call) error {
 	}
 	return nil
 }
+
+// alike says whether a call could not be told from one that is in flight, of another
+// Conn or for it: over a line all that is known of what comes is its id. c.mu is held.
+func (c *Conn) alike(k *call) bool {
+	for _, o := range c.calls {
+		if (k.guest || o.guest) && o.named(k.id) {
+			return true
+		}
+	}
+	return false
+}
+
+var errAlike = fmt.Errorf("%w: one of another connection, that goes on over the same line", ErrDuplicate)
 
 // keyFor gives the call, which the server does not have yet, an idempotency key if
 // it needs one and the server of the session honours them.

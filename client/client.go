@@ -153,6 +153,8 @@ type Conn struct {
 	settings  []setting            // what the host has set in the session
 	endpoint  string               // where messages are posted to (HTTP+SSE)
 	line      *line                // what carries everything, where that is one line; or nil
+	parting   int                  // cancelled calls of which the server is being told
+	parted    chan struct{}        // closed when there are none; nil: nobody waits
 }
 
 // New returns a Conn to the server at the URL. Nothing is sent yet.
@@ -296,11 +298,40 @@ func (c *Conn) Close() error {
 	return err
 }
 
+// partTimeout bounds how long the server may take to be told what was cancelled.
+const partTimeout = time.Second
+
 // Detach ends the Conn and leaves the session, and what is in flight in it, to
-// whoever goes on with its State.
+// whoever goes on with its State. What the host has cancelled before is told to the
+// server first, for a second at the most: nobody will go on with that.
 func (c *Conn) Detach() {
-	if c.end() {
-		c.finish()
+	if !c.end() {
+		return
+	}
+	c.mu.Lock()
+	if c.parting > 0 {
+		c.parted = make(chan struct{})
+	}
+	parted := c.parted
+	c.mu.Unlock()
+	if parted != nil {
+		late := time.NewTimer(partTimeout)
+		defer late.Stop()
+		select {
+		case <-parted:
+		case <-late.C:
+		}
+	}
+	c.finish()
+}
+
+// parts notes that the server is being told of one more cancelled call, or one less.
+func (c *Conn) parts(n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.parting += n; c.parting == 0 && c.parted != nil {
+		close(c.parted)
+		c.parted = nil
 	}
 }
 

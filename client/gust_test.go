@@ -25,6 +25,7 @@ type gust struct {
 	post  *post
 	timer *time.Timer
 	cut   bool
+	tail  []byte // the last that was passed on
 }
 
 // carry carries a connection until either side ends it, or it is cut.
@@ -89,7 +90,7 @@ func canned(status int, connection string) []byte {
 
 // request passes a request on. It is false if the connection was cut in it.
 func (g *gust) request(q *request, tr trouble) bool {
-	p := &post{}
+	p := &post{listens: q.call == standalone}
 	g.w.note(q.call, p)
 	data := q.raw
 	g.mu.Lock()
@@ -172,6 +173,11 @@ func (g *gust) over() {
 		g.timer.Stop()
 		g.timer = nil
 	}
+	if g.post != nil && g.post.listens && !bytes.HasSuffix(g.tail, []byte("\r\n0\r\n\r\n")) {
+		g.w.mu.Lock()
+		g.post.struck, g.post.reset = true, true // by the client itself, which had waited for too long
+		g.w.mu.Unlock()
+	}
 	if g.up != nil && (!g.cut || !g.tr.haunted) {
 		g.w.drop(g.up)
 	}
@@ -237,6 +243,7 @@ func (g *gust) give(data []byte) {
 		g.post.passed = append(g.post.passed, data[:min(room, len(data))]...)
 		g.w.mu.Unlock()
 	}
+	g.tail = append(g.tail[:0], data[max(0, len(data)-8):]...)
 	_ = g.client.SetWriteDeadline(time.Now().Add(10 * time.Second))
 	if _, err := g.client.Write(data); errors.Is(err, os.ErrDeadlineExceeded) {
 		panic("a client does not read")

@@ -25,7 +25,7 @@ func (k *call) heed(err error) error {
 		return k.pace.wait(k.ctx, k.c, nil)
 	case errors.Is(err, errHopeless):
 		return err
-	case errors.Is(err, errSilent) && k.key == "" && (k.door == doorPost || k.door == doorAgain):
+	case errors.Is(err, errSilent) && k.key == "" && (k.door == doorPost || k.door == doorAgain) && (k.maybe || k.early()):
 		k.pace.silences++
 		if k.pace.silences == 1 && harmless[k.method] && !k.early() {
 			return k.pace.wait(k.ctx, k.c, err) // it may have been the connection

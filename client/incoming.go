@@ -36,6 +36,12 @@ func (l *line) take(m jsonrpc.Message) {
 		}
 		c.ask(k, m)
 	case jsonrpc.Notification:
+		if k != nil && m.Method == "notifications/requests/resumePolicy" {
+			if !k.policy(m) {
+				c.deliver(m)
+			}
+			return
+		}
 		c.notified(m)
 	}
 }
@@ -48,7 +54,7 @@ func (l *line) place(id string, m jsonrpc.Message) (*call, bool) {
 	name, _, _ := strings.Cut(id, ".")
 	var asked []byte
 	if m.Method == "notifications/requests/resumePolicy" {
-		asked = jsonrpc.Key(jsonrpc.Field(m.Params, "requestId"))
+		asked = jsonrpc.Field(m.Params, "requestId")
 	}
 	defer c.changed()
 	c.mu.Lock()
@@ -56,8 +62,8 @@ func (l *line) place(id string, m jsonrpc.Message) (*call, bool) {
 	if asked != nil {
 		l.names.add(name)
 	}
-	for key, k := range c.calls {
-		if k.heard(id, name, string(asked) == key) {
+	for _, k := range c.calls {
+		if k.heard(id, name, asked) {
 			l.names.add(name)
 			k.mu.Lock()
 			defer k.mu.Unlock()
@@ -71,11 +77,12 @@ func (l *line) place(id string, m jsonrpc.Message) (*call, bool) {
 	return nil, l.seen.add(id)
 }
 
-// heard notes an event if it is one of the call's stream, whose name mine says.
-func (k *call) heard(id, name string, mine bool) bool {
+// heard notes an event if it is one of the call's stream. asked is the id of the
+// request whose stream has the name, or nil.
+func (k *call) heard(id, name string, asked []byte) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if mine {
+	if sameID(asked, k.wire) || sameID(asked, k.id) {
 		k.stream = name
 	}
 	if k.stream == "" && k.place.last != "" {
@@ -104,7 +111,7 @@ func (l *line) answered(m jsonrpc.Message) {
 	}
 	if k != nil && m.Error != nil && errorOf(m.Error).Code == jsonrpc.CodeInvalidParams && k.isResuming() {
 		c.spawn(func() {
-			if _, err := c.Status(k.ctx, k.id); err != nil {
+			if _, err := c.StatusOf(k.ctx, k.state()); err != nil {
 				k.fail(true, errors.New("the server does not know the call any more"))
 				k.cancel(nil)
 				return

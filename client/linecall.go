@@ -99,6 +99,9 @@ func (c *Conn) overLine(k *call) error {
 		if err != nil {
 			return err
 		}
+		if k.done() {
+			return nil // what nobody wants any more is not begun
+		}
 		had := k.key
 		raw, ok := l.about(k, up, restored)
 		if !ok {
@@ -146,6 +149,9 @@ func (l *line) about(k *call, up int, restored bool) (raw []byte, ok bool) {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	if k.over {
+		return nil, false
+	}
 	if k.session.lost && !restored { // it was made between two sessions
 		k.session = now
 		k.keyAnew(now)

@@ -66,7 +66,9 @@ func (c *Conn) giveUp(k *call, m jsonrpc.Message) {
 	k.over = true
 	k.mu.Unlock()
 	c.leave(k)
+	c.parts(1)
 	ok := c.spawn(func() {
+		defer c.parts(-1)
 		defer k.cancel(ErrCancelled)
 		t := time.NewTimer(cancelWait)
 		defer t.Stop()
@@ -85,6 +87,7 @@ func (c *Conn) giveUp(k *call, m jsonrpc.Message) {
 		}
 	})
 	if !ok {
+		c.parts(-1)
 		k.cancel(ErrCancelled)
 	}
 }
@@ -96,6 +99,9 @@ func (k *call) cancellation(m jsonrpc.Message) []byte {
 	defer k.mu.Unlock()
 	if k.session.revision >= modern {
 		return nil
+	}
+	if k.foreign && k.c.single() && k.place.token == "" {
+		return nil // here the id alone would be that of another
 	}
 	if bytes.Equal(k.wire, k.id) && k.session.id != "" && (!k.foreign || !k.c.single()) {
 		return m.Raw

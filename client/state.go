@@ -156,10 +156,12 @@ func (c *Conn) goOn() {
 // session that it runs in. What comes before its answer is given out by [Conn.Receive],
 // which somebody must call. An error of ctx leaves the call to who resumes it next, but
 // for one whose cause is [ErrCancelled]: then the server is told to cancel the call.
+// Where one connection carries everything it is [ErrDuplicate] if a request with the
+// call's id is in flight; and while the call is, a request with its id is refused.
 func (c *Conn) Resume(ctx context.Context, old CallState) (jsonrpc.Message, error) {
 	c.begin()
 	k := c.restored(old)
-	k.at = string(c.newID())
+	k.at, k.guest = string(c.newID()), true
 	return c.await(ctx, k)
 }
 

@@ -115,12 +115,13 @@ const trouble1000 = 250
 // [mostRow] of them in trouble, one after the other. The pauses after those are 9.5 s
 // at the most. To find one dead takes 3 s in its handshake, and then up to five times
 // the silence: 5 s, or 15 s with the race detector. That makes 40 s, or 100 s; the rest
-// is for connections that are refused, and for the machine.
+// is for connections that are refused, and for a machine that stands still for some
+// seconds, more than once.
 func patience() time.Duration {
 	if raceEnabled {
-		return 120 * time.Second
+		return 180 * time.Second
 	}
-	return 45 * time.Second
+	return 90 * time.Second
 }
 
 func newWorld(t *testing.T, way way, seed uint64) *world {
@@ -160,8 +161,12 @@ func newWorld(t *testing.T, way way, seed uint64) *world {
 }
 
 // answerTimeout is how long the client waits for a server that offers no way to ask
-// again, and may have died without a word.
-const answerTimeout = 5 * time.Second
+// again, and may have died without a word; and connectTimeout for a request that an
+// HTTP+SSE server is to take.
+const (
+	answerTimeout  = 5 * time.Second
+	connectTimeout = 3 * time.Second
+)
 
 // lineSilence is how long one connection for everything may be silent.
 func lineSilence() time.Duration {
@@ -202,7 +207,7 @@ func (w *world) connect() {
 	}
 	opts := &holdfast.ClientOptions{Options: client.Options{
 		HTTPClient: &http.Client{Transport: w.dials}, Logger: w.trace.logger("client"),
-		Silence: silence, ConnectTimeout: 3 * time.Second, AnswerTimeout: answerTimeout, NoListen: w.way.lossy,
+		Silence: silence, ConnectTimeout: connectTimeout, AnswerTimeout: answerTimeout, NoListen: w.way.lossy,
 	}}
 	c := mcp.NewClient(impl, &mcp.ClientOptions{
 		ProgressNotificationHandler: w.onProgress,
