@@ -299,3 +299,54 @@ func TestDrainSocket(t *testing.T) {
 		t.Errorf("the session is over: %d %s", r.status, r.body)
 	}
 }
+
+// TestDrainSocketKeyed has calls come too late to a WebSocket whose client can ask for
+// them again: they get no answer, which would end them, until the connection is ended,
+// and are made at the next node.
+func TestDrainSocketKeyed(t *testing.T) {
+	t.Parallel()
+	f := newFarm(t, 2, config{})
+	p := f.nodes[0].able("2025-11-25", "")
+	id := "Mcp-Session-Id: " + p.id
+	c, _, err := f.nodes[0].dialSocket(0, id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.say(callAs("1", "hold", `{}`))
+	held := f.nodes[0].release(1)[0]
+	drained := make(chan error, 1)
+	go func() { drained <- f.nodes[0].drain(3 * time.Second) }()
+	<-f.nodes[0].Leaving()
+	late := strings.Replace(callAs("2", "steps", `{"key":"late"}`), `"_meta":{`, `"_meta":{"holdfast/idempotencyKey":"a",`, 1)
+	c.say(late)
+	c.say(`{"jsonrpc":"2.0","id":"p","method":"ping"}`) // what is answered after it
+	for pinged := false; ; {
+		m, err := c.next()
+		if err != nil {
+			break
+		}
+		switch string(m.ID) {
+		case `"p"`:
+			pinged = true
+			held.Result(result("early"))
+		case "1":
+			if !pinged {
+				t.Error("ended before it was let")
+			}
+		case "2":
+			t.Errorf("answered %s", m.Raw)
+		}
+	}
+	if err := <-drained; err != nil {
+		t.Errorf("drain: %v", err)
+	}
+	if c, _, err = f.nodes[1].dialSocket(0, id); err != nil {
+		t.Fatal(err)
+	}
+	c.say(late)
+	c.policy("2")
+	c.hears(`"id":2`, "done")
+	if n := f.runs("late"); n != 1 {
+		t.Errorf("%d runs", n)
+	}
+}

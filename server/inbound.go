@@ -322,10 +322,38 @@ func (d *duplex) clashes(key stream.SessionKey, id []byte) bool {
 	return other != nil && other.key != key
 }
 
+// later says that a request is not answered here, as its client asks again on the next
+// connection: the node is about to end this one, with the session, or it is ended for
+// that. An error would be taken for the end of the call.
+func (d *duplex) later(msgs []jsonrpc.Message, err error) bool {
+	if !d.returns || !d.resumes() {
+		return false
+	}
+	closing := errors.Is(err, session.ErrMoved) || errors.Is(err, session.ErrClosing)
+	passes := closing || errors.Is(err, stream.ErrConflict) || session.StoreSays(err) != ""
+	for i := range msgs {
+		m := &msgs[i]
+		key, _ := messageKey(m)
+		again := m.Method == methodResume && passes || key != "" && closing
+		if m.Kind != jsonrpc.Request || !again {
+			return false
+		}
+	}
+	if !d.h.isDraining() {
+		d.mu.Lock()
+		d.kicked = true
+		d.mu.Unlock()
+		session.Poke(d.ready)
+	}
+	return true
+}
+
 // fail answers requests with the error that err means; to other messages, which
 // have no answer, there is nothing to say.
 func (d *duplex) fail(msgs []jsonrpc.Message, err error) {
 	switch {
+	case d.later(msgs, err):
+		return
 	case !errors.Is(err, session.ErrMoved):
 	case d.s.Moved():
 		session.Poke(d.ready) // the connection ends, and its client asks again where the session is
