@@ -155,13 +155,18 @@ func TestLongCall(t *testing.T) {
 			also  script           // what differs from the client's defaults
 			calls int              // 0: 2
 		}{
-			{name: "FIN", plan: always(Cut{After: often}), least: 10},
-			{name: "RST", plan: always(Cut{After: often, Reset: true}), least: 10},
-			{name: "half-open", plan: always(Cut{After: often, HalfOpen: true}), least: 10},
-			{name: "2025-06-18", plan: always(Cut{After: often, Reset: true}), least: 5, also: script{Revision: "2025-06-18"}},
-			{name: "always a stream", flags: []string{"--response", "sse"}, plan: always(Cut{After: often}), least: 10},
+			{name: "FIN", plan: always(Cut{After: often}), least: 4},
+			{name: "RST", plan: always(Cut{After: often, Reset: true}), least: 4},
+			{name: "half-open", plan: always(Cut{After: often, HalfOpen: true}), least: 4},
 			{
-				name: "cut within the header of resumed streams", least: 10, also: script{Retries: 100},
+				// A stream says nothing before its first message, and one that is cut before
+				// that is not come back for: of two such calls the clients hear one end.
+				name: "2025-06-18", least: 2, also: script{Revision: "2025-06-18"},
+				plan: always(Cut{After: often, Named: true, Reset: true}),
+			},
+			{name: "always a stream", flags: []string{"--response", "sse"}, plan: always(Cut{After: often}), least: 4},
+			{
+				name: "cut within the header of resumed streams", least: 4, also: script{Retries: 100},
 				plan: resumed(Cut{After: often}, Cut{Bytes: 20}, Cut{After: often}),
 			},
 			{

@@ -10,8 +10,10 @@ import (
 // A Cut says how an event stream is to end: whichever of After and Bytes comes
 // first. The zero value cuts nothing.
 type Cut struct {
-	// After is the time from the stream's header to the cut.
+	// After is the time from the stream's header to the cut, or, if Named, from its
+	// first event that has an id.
 	After time.Duration
+	Named bool
 	// Bytes is how many bytes of the response pass before the cut.
 	Bytes int
 	// Body counts Bytes from the end of the response's header.
@@ -135,6 +137,7 @@ type line struct {
 	head  []byte // of its response, until that is complete
 	body  bool   // it is complete
 	left  int    // bytes of a stream until the cut; negative: no limit
+	named bool   // it is to be cut some time after an event that is yet to come
 	timer *time.Timer
 	isCut bool
 }
@@ -190,7 +193,7 @@ func (l *line) begin(request string) {
 
 // spare calls the cut off. l.mu is held.
 func (l *line) spare() {
-	l.left = -1
+	l.left, l.named = -1, false
 	if l.timer != nil {
 		l.timer.Stop()
 		l.timer = nil
@@ -247,6 +250,10 @@ func (l *line) pass(data []byte) {
 	if l.left >= 0 {
 		l.left -= len(data)
 	}
+	if l.named && bytes.Contains(data, []byte("\nid: ")) {
+		l.named = false
+		l.cutAfter()
+	}
 	if bytes.HasSuffix(data, []byte("\n0\r\n\r\n")) || string(data) == "0\r\n\r\n" {
 		l.spare() // it has ended by itself
 	}
@@ -266,17 +273,25 @@ func (l *line) arm(data []byte, header int) {
 			l.left += header
 		}
 	}
-	if l.cut.After > 0 {
-		var timer *time.Timer
-		timer = time.AfterFunc(l.cut.After, func() {
-			l.mu.Lock()
-			defer l.mu.Unlock()
-			if l.timer == timer { // or it fired while it was called off
-				l.sever()
-			}
-		})
-		l.timer = timer
+	switch {
+	case l.cut.After > 0 && l.cut.Named:
+		l.named = true
+	case l.cut.After > 0:
+		l.cutAfter()
 	}
+}
+
+// cutAfter cuts the connection some time from now. l.mu is held.
+func (l *line) cutAfter() {
+	var timer *time.Timer
+	timer = time.AfterFunc(l.cut.After, func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if l.timer == timer { // or it fired while it was called off
+			l.sever()
+		}
+	})
+	l.timer = timer
 }
 
 // sever cuts the connection. l.mu is held.
