@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"flag"
 	"net/http"
@@ -116,30 +117,45 @@ func (e *enginery) jetstream(t *testing.T) jetstream.JetStream {
 // fill writes messages of a size until there are so many bytes, or no room for more.
 func (e *enginery) fill(t *testing.T, js jetstream.JetStream, subject string, size, most int) {
 	t.Helper()
-	ctx := bounded(t, 60*time.Second)
-	for n := 0; n < most; n += size {
-		_, err := js.Publish(ctx, subject, make([]byte, size))
-		var api *jetstream.APIError
-		if errors.As(err, &api) && api.ErrorCode == 10077 {
+	full := false
+	for n := 0; n < most && !full; n += size {
+		patiently(t, "filling", func(ctx context.Context) error {
+			_, err := js.Publish(ctx, subject, make([]byte, size))
+			var api *jetstream.APIError
+			if full = errors.As(err, &api) && api.ErrorCode == 10077; full {
+				return nil
+			}
+			return err
+		})
+	}
+}
+
+// patiently asks JetStream for something, and asks again where no answer comes: it may
+// be lost while servers elect a leader.
+func patiently(t *testing.T, what string, do func(context.Context) error) {
+	t.Helper()
+	var err error
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+		ctx, stop := context.WithTimeout(t.Context(), 5*time.Second)
+		err = do(ctx)
+		stop()
+		if err == nil {
 			return
 		}
-		if err != nil {
-			t.Fatalf("filling: %v", err)
-		}
 	}
+	t.Fatalf("%s: %v", what, err)
 }
 
 // empty drops what was filled in.
 func (e *enginery) empty(t *testing.T, js jetstream.JetStream, name string) {
 	t.Helper()
-	ctx := bounded(t, 20*time.Second)
-	s, err := js.Stream(ctx, e.prefix+"-events")
-	if err == nil {
-		err = s.Purge(ctx, jetstream.WithPurgeSubject(e.prefix+".ev."+name))
-	}
-	if err != nil {
-		t.Fatalf("emptying: %v", err)
-	}
+	patiently(t, "emptying", func(ctx context.Context) error {
+		s, err := js.Stream(ctx, e.prefix+"-events")
+		if err == nil {
+			err = s.Purge(ctx, jetstream.WithPurgeSubject(e.prefix+".ev."+name))
+		}
+		return err
+	})
 }
 
 var mountsToo = flag.Bool("cluster.root", false, "run tests that need to be root: they mount file systems, and make networks")

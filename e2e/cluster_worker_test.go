@@ -136,8 +136,13 @@ func serveLibrary(listen, admin, storeURL string, drain time.Duration, traces st
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	store, err := engine.Open(ctx, storeURL, engine.Options{Keep: o.Keep, SessionTTL: o.SessionTTL})
-	if err != nil {
-		return err
+	for ; err != nil; store, err = engine.Open(ctx, storeURL, engine.Options{Keep: o.Keep, SessionTTL: o.SessionTTL}) {
+		fmt.Fprintln(os.Stderr, "the store can't be reached, trying again:", err) // as holdfast serve does
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(100 * time.Millisecond):
+		}
 	}
 	o.Store = store
 	work := workServer(traces)
