@@ -162,7 +162,7 @@ func TestLongCall(t *testing.T) {
 				// A stream says nothing before its first message, and one that is cut before
 				// that is not come back for: of two such calls the clients hear one end.
 				name: "2025-06-18", least: 2, also: script{Revision: "2025-06-18"},
-				plan: always(Cut{After: often, Named: true, Reset: true}),
+				plan: always(Cut{After: often, Since: "\nid: ", Reset: true}),
 			},
 			{name: "always a stream", flags: []string{"--response", "sse"}, plan: always(Cut{After: often}), least: 4},
 			{

@@ -10,10 +10,10 @@ import (
 // A Cut says how an event stream is to end: whichever of After and Bytes comes
 // first. The zero value cuts nothing.
 type Cut struct {
-	// After is the time from the stream's header to the cut, or, if Named, from its
-	// first event that has an id.
+	// After is the time from the stream's header to the cut, or, if there is a Since,
+	// from where that text has passed.
 	After time.Duration
-	Named bool
+	Since string
 	// Bytes is how many bytes of the response pass before the cut.
 	Bytes int
 	// Body counts Bytes from the end of the response's header.
@@ -137,7 +137,7 @@ type line struct {
 	head  []byte // of its response, until that is complete
 	body  bool   // it is complete
 	left  int    // bytes of a stream until the cut; negative: no limit
-	named bool   // it is to be cut some time after an event that is yet to come
+	since string // it is to be cut some time after this text, which is yet to come
 	timer *time.Timer
 	isCut bool
 }
@@ -193,7 +193,7 @@ func (l *line) begin(request string) {
 
 // spare calls the cut off. l.mu is held.
 func (l *line) spare() {
-	l.left, l.named = -1, false
+	l.left, l.since = -1, ""
 	if l.timer != nil {
 		l.timer.Stop()
 		l.timer = nil
@@ -250,8 +250,8 @@ func (l *line) pass(data []byte) {
 	if l.left >= 0 {
 		l.left -= len(data)
 	}
-	if l.named && bytes.Contains(data, []byte("\nid: ")) {
-		l.named = false
+	if l.since != "" && bytes.Contains(data, []byte(l.since)) {
+		l.since = ""
 		l.cutAfter()
 	}
 	if bytes.HasSuffix(data, []byte("\n0\r\n\r\n")) || string(data) == "0\r\n\r\n" {
@@ -274,8 +274,8 @@ func (l *line) arm(data []byte, header int) {
 		}
 	}
 	switch {
-	case l.cut.After > 0 && l.cut.Named:
-		l.named = true
+	case l.cut.Since != "":
+		l.since = l.cut.Since
 	case l.cut.After > 0:
 		l.cutAfter()
 	}
