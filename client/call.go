@@ -53,6 +53,7 @@ type call struct {
 	over    bool // its answer was given out
 	dead    doors
 	arrived bool // the server was heard to take it
+	unsure  bool // nobody knows whether the Conn before has sent it; it never changes
 
 	// Of a call that goes over a line.
 	written  bool      // it has been sent, or is about to be

@@ -177,6 +177,7 @@ func TestPairRestoredAfterFallback(t *testing.T) {
 	a.send(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"deaf"}}`)
 	a.send(`{"jsonrpc":"2.0","id":2,"method":"ping"}`)
 	a.answer("2")
+	a.taken("1")
 	state := a.State()
 	a.Detach()
 	b := newRaw(t, url, client.Options{State: &state})

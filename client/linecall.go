@@ -18,7 +18,7 @@ func (l *line) again(k *call, up int) {
 	resumed := last >= l.born
 	over := last >= up || !k.isWritten() // it is sent anew
 	// A stream that goes on does so with its calls, if the server has them.
-	over = over || resumed && (k.opens() || !l.wire.resumes())
+	over = over || resumed && (k.opens() || !l.wire.resumes() && !k.unsure)
 	if !over {
 		l.on[k] = up
 	}
@@ -29,7 +29,10 @@ func (l *line) again(k *call, up int) {
 	raw := k.lineAgain(l.wire.resumes(), resumed)
 	if raw == nil {
 		err := errors.New("the connection ended before the answer, and the server offers no way to ask again")
-		if !l.wire.resumes() && k.body == nil {
+		switch {
+		case k.unsure:
+			err = errors.New("the process that was to send the request ended, and the server offers no way to ask for it")
+		case !l.wire.resumes() && k.body == nil:
 			err = errors.New("a call cannot be gone on with over HTTP+SSE: use the URL of the server's Streamable HTTP endpoint")
 		}
 		k.fail(true, err)

@@ -90,7 +90,7 @@ func (k *call) state() CallState {
 	if k.place.behind && (k.place.before != "" || s.Stream != "" || s.Token != "") {
 		s.LastEventID = k.place.before
 	}
-	if k.key != "" && (!k.arrived || !k.place.found() || k.written && s.Token == "") {
+	if !k.arrived || k.key != "" && (!k.place.found() || k.written && s.Token == "") {
 		// That the server has it is of no use to who can't ask for it. Over a line that
 		// takes the token, which is there a moment after the first event id.
 		s.Request = k.body
@@ -119,7 +119,7 @@ func (c *Conn) restore(s *State) {
 func (c *Conn) restored(old CallState) *call {
 	k := &call{
 		c: c, id: old.ID, wire: old.ID, method: old.Method, name: old.Name, key: old.Key, body: old.Request,
-		posted: make(chan struct{}), maybe: true, arrived: old.Request == nil,
+		posted: make(chan struct{}), maybe: true, arrived: old.Request == nil, unsure: old.Request != nil,
 	}
 	if k.key != "" {
 		k.body = storable(k.body) // who kept it may have indented it

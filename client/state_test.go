@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/url"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -74,6 +75,18 @@ func (r *raw) answer(id string) jsonrpc.Message {
 	return r.until(func(m jsonrpc.Message) bool { return m.Kind == jsonrpc.Response && string(m.ID) == id })
 }
 
+// taken waits until the server was heard to have a call.
+func (r *raw) taken(id string) {
+	r.t.Helper()
+	ctx, stop := context.WithTimeout(r.t.Context(), soon)
+	defer stop()
+	if !eventually(ctx, func() bool {
+		return !slices.ContainsFunc(r.State().Calls, func(c client.CallState) bool { return string(c.ID) == id && len(c.Request) > 0 })
+	}) {
+		r.t.Fatalf("the server does not have %s", id)
+	}
+}
+
 func (r *raw) open() {
 	r.t.Helper()
 	r.send(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"elicitation":{}},"clientInfo":{"name":"raw","version":"1"}}}`)
@@ -116,9 +129,14 @@ func newGate(t *testing.T) *gate {
 		defer stop()
 		_ = h.Shutdown(ctx)
 	})
+	old := h.SSE("/messages")
 	g.url = serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		g.serving.Add(1)
 		defer g.serving.Add(-1)
+		if r.URL.Path == "/sse" || r.URL.Path == "/messages" {
+			old.ServeHTTP(w, r)
+			return
+		}
 		h.ServeHTTP(w, r)
 	}))
 	return g
@@ -745,5 +763,29 @@ func TestTransportResumesOverLine(t *testing.T) {
 	close(open)
 	if text, err := line.Resume(ctx, client.CallState{ID: call.ID, Method: call.Method, Token: call.Token}); err != nil || !strings.Contains(string(text), "done") {
 		t.Errorf("over a WebSocket: %s, %v", text, err)
+	}
+}
+
+// Over HTTP+SSE, where nobody can ask for a call, one that the server has goes on, and
+// of one that the process before may not have sent the outcome is unknown, at once.
+func TestPairUnsent(t *testing.T) {
+	t.Parallel()
+	g := newGate(t)
+	const request = `{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"wait","arguments":{},"_meta":{"progressToken":"p"}}}`
+	a := newRaw(t, g.url+"/sse", client.Options{Transport: client.SSE})
+	a.open()
+	a.send(request, 1)
+	a.until(func(m jsonrpc.Message) bool { return m.Method == "notifications/progress" })
+	a.taken("1")
+	state := a.State()
+	a.Detach()
+	state.Calls = append(state.Calls, client.CallState{ID: []byte("2"), Method: "tools/call", Request: fmt.Appendf(nil, request, 2)})
+	b := newRaw(t, g.url+"/sse", client.Options{Transport: client.SSE, State: &state})
+	if m := b.answer("2"); !strings.Contains(string(m.Error), "outcome unknown: the process that was to send") {
+		t.Errorf("not sent: %s", m.Raw)
+	}
+	close(g.open)
+	if m := b.answer("1"); m.Error != nil || g.runs.Load() != 1 {
+		t.Errorf("sent: %s, %d runs", m.Raw, g.runs.Load())
 	}
 }
