@@ -151,6 +151,24 @@ func (c *Conn) goOn() {
 	}
 }
 
+// GoOn goes on with a call of another Conn's State as if it had been in [Options].State:
+// it is answered through [Conn.Receive], under the id that it has there, which must not
+// be one that the host uses ([ErrDuplicate]). The call is looked for in the session that
+// it runs in.
+func (c *Conn) GoOn(old CallState) error {
+	c.begin()
+	k := c.restored(old)
+	if err := c.enter(k); err != nil {
+		return err
+	}
+	c.changed()
+	if !c.start(k) {
+		c.leave(k)
+		return ErrClosed
+	}
+	return nil
+}
+
 // Resume goes on with a call of another Conn's State, for who can't have its answer
 // under the id that it has there: it is returned here. The call is looked for in the
 // session that it runs in. What comes before its answer is given out by [Conn.Receive],

@@ -20,10 +20,11 @@ import (
 //
 // One goroutine calls fromHost, one fromServer.
 type bridge struct {
-	url   string
-	opts  client.Options
-	host  *host
-	slots *slots // nil: nothing is kept
+	url    string
+	opts   client.Options
+	host   *host
+	slots  *slots  // nil: nothing is kept
+	claims *claims // nil too then
 
 	began  time.Time
 	prefix string // of the ids
@@ -55,7 +56,6 @@ type flight struct {
 	token  []byte // the host's progress token, or nil
 	method string
 	inner  chan jsonrpc.Message // takes the answer to a request of our own
-	stop   func(error)          // ends the resuming of one that another window made, or nil
 
 	// Of what must outlive this process.
 	print  string            // what the request asks for; "": it need not
@@ -158,6 +158,7 @@ func (b *bridge) initialize(ctx context.Context, m jsonrpc.Message) {
 		if slot, old, err = b.slots.take(print); err != nil {
 			slog.Warn("nothing is kept: a restart begins a new session", "error", err)
 		}
+		b.claims.sweep()
 	}
 	b.mu.Lock()
 	b.print, b.slot = print, slot
@@ -217,39 +218,30 @@ func (b *bridge) fromAnother(conn *client.Conn, f *flight, m jsonrpc.Message) bo
 	}
 	print, key := fingerprint(m.Method, m.Params), string(jsonrpc.Key(m.ID))
 	b.mu.Lock()
-	own := b.asked[key] != nil || b.orphan(print) != nil || b.slot == nil
+	own := b.asked[key] != nil || b.slot == nil || b.orphan(print) != nil
+	slot := b.slot
 	b.mu.Unlock()
 	if own {
 		return false
 	}
-	ctx, stop := context.WithCancelCause(context.Background())
-	old := b.slots.claim(b.print, print, func(old *savedFlight) {
-		f.id, f.print, f.place, f.answer, f.stop = old.ID, print, old.Place, old.Answer, stop
+	old := b.slots.claim(slot, &wanted{print: b.print, request: print, take: b.claims.take, keep: func(old *savedFlight) {
+		f.id, f.print, f.place, f.answer = old.ID, print, old.Place, old.Answer
 		b.mu.Lock()
 		b.flights[string(f.id)], b.asked[key] = f, f
 		b.mu.Unlock()
 		b.save() // before it is kept nowhere else
-	})
+	}})
 	if old == nil {
-		stop(nil)
 		return false
 	}
 	slog.Info("a call goes on that was made before, by another", "method", m.Method)
 	if old.Answer != nil {
-		stop(nil)
 		b.give(f, old.Answer)
 		return true
 	}
-	b.work.Go(func() {
-		defer stop(nil)
-		answer, err := conn.Resume(ctx, *old.Place)
-		b.mu.Lock()
-		wanted := b.flights[string(f.id)] == f
-		b.mu.Unlock()
-		if err == nil && wanted {
-			b.give(f, answer.Raw)
-		}
-	})
+	if err := conn.GoOn(*old.Place); err != nil {
+		b.give(f, jsonrpc.AppendError(nil, f.id, jsonrpc.Errorf(jsonrpc.CodeServer, "outcome unknown: %v", err)))
+	}
 	return true
 }
 
@@ -289,6 +281,13 @@ func (b *bridge) enter(f *flight, m jsonrpc.Message) (raw []byte, answered *flig
 	return raw, nil
 }
 
+// over notes that nobody is to go on with a call.
+func (b *bridge) over(f *flight) {
+	if b.claims != nil && f.print != "" {
+		b.claims.done(f.id)
+	}
+}
+
 // give answers a request of the host.
 func (b *bridge) give(f *flight, raw []byte) {
 	m := mustParse(raw)
@@ -305,6 +304,7 @@ func (b *bridge) give(f *flight, raw []byte) {
 	b.mu.Lock()
 	if taken || f.print == "" {
 		delete(b.flights, string(f.id))
+		b.over(f)
 	} else {
 		f.host, f.left, f.answer = nil, time.Now(), raw
 	}
@@ -354,11 +354,7 @@ func (b *bridge) cancelled(ctx context.Context, conn *client.Conn, m jsonrpc.Mes
 	if f == nil {
 		return // it has its answer
 	}
-	if f.stop != nil {
-		f.stop(client.ErrCancelled) // the connection knows it by its place, not by its id
-		b.changed()
-		return
-	}
+	b.over(f)
 	if raw, ok := jsonrpc.Set(m.Raw, f.id, "params", "requestId"); ok {
 		b.send(ctx, conn, mustParse(raw))
 	}

@@ -75,6 +75,8 @@ func (f *connectFlags) connect(ctx context.Context, to string, in io.Reader, out
 	b := newBridge(to, *opts, h)
 	if f.state != "" {
 		b.slots = newSlots(f.state, to, f.transport.value, opts.Header)
+		b.claims = b.slots.claims()
+		defer b.claims.leave()
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- b.read(ctx, in) }()

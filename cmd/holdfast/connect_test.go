@@ -189,6 +189,41 @@ func TestTwoCallers(t *testing.T) {
 	}
 }
 
+// Two windows whose host brings them back in crossed order, one after the other, go on
+// with the calls that they had: the first takes the session of the other's call, which is
+// claimed there.
+func TestCrossedCallers(t *testing.T) {
+	t.Parallel()
+	for _, scheme := range []string{"http", "ws"} {
+		url, state := demoServer(t), t.TempDir()
+		url = scheme + strings.TrimPrefix(url, "http")
+		a, b := newCaller(t, url, state), newCaller(t, url, state)
+		a.open()
+		b.open()
+		a.count(1, 60)
+		b.count(1, 70)
+		a.hear(`"progress":2,`)
+		b.hear(`"progress":2,`)
+		a.leave()
+		b.leave() // it was there later: its session is the first to be taken
+		a, b = newCaller(t, url, state), newCaller(t, url, state)
+		a.open()
+		a.count(2, 60)
+		b.open()
+		b.count(2, 70)
+		for _, c := range []*caller{a, b} {
+			if line := c.hear("progress"); strings.Contains(line, `"progress":1,`) {
+				t.Errorf("%s: a call was made a second time", scheme)
+			}
+			if line := c.hear(`"id":2,`); !strings.Contains(line, `"result"`) {
+				t.Errorf("%s: %s", scheme, line)
+			}
+		}
+		a.leave()
+		b.leave()
+	}
+}
+
 // An answer that the host did not take is there for it when it comes back.
 func TestAnswerNotTaken(t *testing.T) {
 	t.Parallel()

@@ -127,6 +127,7 @@ func (b *bridge) goOn(ctx context.Context, m jsonrpc.Message, old *saved) bool {
 		b.mu.Unlock()
 		return false
 	}
+	b.save() // which calls were found: another host may ask for one of them
 	slog.Info("the session goes on", "calls in flight", len(orphans))
 	b.work.Go(func() { b.greet(ctx, conn, m, state.Result) })
 	return true
@@ -164,19 +165,24 @@ func (b *bridge) greet(ctx context.Context, conn *client.Conn, m jsonrpc.Message
 }
 
 // orphan returns a call of a process before this one that asks for the same, the
-// oldest of them. b.mu is held.
+// oldest of them that no other bridge has gone on with. b.mu is held.
 func (b *bridge) orphan(print string) *flight {
-	var found *flight
-	for id, o := range b.flights {
-		switch {
-		case o.host != nil || o.inner != nil || print == "":
-		case time.Since(o.left) > claimFor:
-			delete(b.flights, id)
-		case o.print == print && (found == nil || bytes.Compare(o.id, found.id) < 0):
-			found = o
+	for {
+		var found *flight
+		for id, o := range b.flights {
+			switch {
+			case o.host != nil || o.inner != nil || print == "":
+			case time.Since(o.left) > claimFor:
+				delete(b.flights, id)
+			case o.print == print && (found == nil || bytes.Compare(o.id, found.id) < 0):
+				found = o
+			}
 		}
+		if found == nil || b.claims.take(found.id) {
+			return found
+		}
+		delete(b.flights, string(found.id))
 	}
-	return found
 }
 
 // changed says that something is to be written down.

@@ -101,44 +101,87 @@ func (s *saved) better(other *saved) bool {
 	return s.Alive.After(other.Alive)
 }
 
-// claim takes a call of another bridge that is not there any more out of what is
-// kept: a host with several windows brings them back in any order. It returns nil if
-// there is none. keep is called first, to keep it elsewhere: what ends this process
-// in between leaves it in both places, and not in none.
-func (s *slots) claim(print, request string, keep func(*savedFlight)) *savedFlight {
-	names, err := filepath.Glob(filepath.Join(s.dir, s.name+"-*.json"))
-	if err != nil {
-		return nil
-	}
-	for _, name := range names {
-		one, err := lockSlot(name)
-		if err != nil || one == nil {
-			continue
-		}
-		found := one.claim(print, request, keep)
-		one.release()
-		if found != nil {
-			return found
-		}
-	}
-	return nil
+// A wanted call is one that a host has made, and may have made before.
+type wanted struct {
+	print   string               // of the host's initialize request
+	request string               // of the call
+	take    func(id []byte) bool // says whether a call is ours to go on with
+	// keep keeps it, before it is struck out elsewhere: what ends this process in
+	// between leaves it in both places, and not in none.
+	keep func(*savedFlight)
 }
 
-// claim is [slots.claim] for one slot.
-func (s *slot) claim(print, request string, keep func(*savedFlight)) *savedFlight {
+// Another bridge that is about to say which calls it has found is waited for so long,
+// so many times.
+const (
+	sayPause = 50 * time.Millisecond
+	sayTries = 4
+)
+
+// claim takes a call that another process had in flight out of what is kept, also where
+// another bridge has the session by now: a host with several windows brings them back in
+// any order. It returns nil if there is none. own is the bridge's own slot.
+func (s *slots) claim(own *slot, w *wanted) *savedFlight {
+	for try := 0; ; try++ {
+		names, err := filepath.Glob(filepath.Join(s.dir, s.name+"-*.json"))
+		if err != nil {
+			return nil
+		}
+		doubt := false
+		for _, name := range names {
+			if own != nil && name == own.file {
+				continue
+			}
+			one, err := lockSlot(name)
+			if err != nil {
+				continue
+			}
+			free := one != nil
+			if !free {
+				one = &slot{file: name}
+			}
+			found, alive := one.claim(w, free)
+			if free {
+				one.release()
+			}
+			if found != nil {
+				return found
+			}
+			doubt = doubt || alive
+		}
+		if !doubt || try == sayTries {
+			return nil
+		}
+		time.Sleep(sayPause)
+	}
+}
+
+// claim is [slots.claim] for one slot, which this process has the lock of, or another.
+// alive says that the other has such a call in flight, or has not said yet that it found
+// it there.
+func (s *slot) claim(w *wanted, locked bool) (_ *savedFlight, alive bool) {
 	old := s.read()
-	if old == nil || old.Print != print {
-		return nil
+	if old == nil || old.Print != w.print {
+		return nil, false
 	}
 	for i, c := range old.Calls {
 		left := c.Left
-		if left.IsZero() {
+		if left.IsZero() && locked {
 			left = old.Alive
 		}
-		if c.Print != request || time.Since(left) > claimFor || c.Answer == nil && c.Place == nil {
+		switch {
+		case c.Print != w.request || c.Answer == nil && c.Place == nil:
+			continue
+		case left.IsZero():
+			alive = true
+			continue
+		case time.Since(left) > claimFor || !w.take(c.ID):
 			continue
 		}
-		keep(&c)
+		w.keep(&c)
+		if !locked {
+			return &c, false
+		}
 		old.Calls = append(old.Calls[:i:i], old.Calls[i+1:]...)
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -147,9 +190,9 @@ func (s *slot) claim(print, request string, keep func(*savedFlight)) *savedFligh
 			// have it run twice.
 			slog.Warn("a call is kept in two places", "error", err)
 		}
-		return &c
+		return &c, false
 	}
-	return nil
+	return nil, alive
 }
 
 // lockSlot takes the slot with a file, or returns nil if another process has it.
