@@ -155,13 +155,18 @@ func (w *world) run(n int) {
 		case 0:
 			jobs <- w.look
 		case 1, 2:
-			w.updated++
-			_ = w.server.ResourceUpdated(context.Background(), &mcp.ResourceUpdatedNotificationParams{
-				URI: "x://a", Meta: mcp.Meta{"n": w.updated}})
+			w.update()
 		}
 	}
 	close(jobs)
 	workers.Wait()
+}
+
+// update says something unasked.
+func (w *world) update() {
+	w.updated++
+	_ = w.server.ResourceUpdated(context.Background(), &mcp.ResourceUpdatedNotificationParams{
+		URI: "x://a", Meta: mcp.Meta{"n": w.updated}})
 }
 
 // look asks what may be asked again.
@@ -341,17 +346,25 @@ func (w *world) end() {
 	defer stop()
 	// Who does not say that it can resume, and has no id yet, can't say that it has
 	// heard nothing.
-	late := w.way.strip.policy && w.weather.hurt(standalone, func(p *post) bool { return p.reset || !hasID.Match(p.passed) })
-	// What is said unasked comes when it comes.
+	late := func() bool {
+		return w.way.strip.policy && w.weather.hurt(standalone, func(p *post) bool { return p.reset || !hasID.Match(p.passed) })
+	}
+	// What is said unasked comes when it comes. If all of it may be lost more is said,
+	// until something comes.
+	said := time.Now()
 	ok := w.way.lossy || eventually(ctx, func() bool {
+		if late() && time.Since(said) > time.Second {
+			w.update()
+			said = time.Now()
+		}
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		n := len(w.updates)
-		return n >= int(w.updated) || late && n > 0 && w.updates[n-1] >= w.updated
+		return n >= int(w.updated) || late() && n > 0 && w.updates[n-1] >= w.updated
 	})
 	w.mu.Lock()
 	for i, n := range w.updates {
-		ok = ok && (n == float64(i+1) || late && n == w.updates[0]+float64(i))
+		ok = ok && (n == float64(i+1) || late() && n == w.updates[0]+float64(i))
 	}
 	if !ok {
 		w.t.Errorf("%s: updates came as %v, want %v of them", w.way.name, w.updates, w.updated)
