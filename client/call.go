@@ -50,7 +50,8 @@ type call struct {
 	wire    []byte  // the id that it was last sent under
 	place   place
 	turns   turns
-	over    bool // its answer was given out
+	over    bool // its answer was given out, or nobody wants it any more
+	parting bool // the server is being told that
 	dead    doors
 	arrived bool // the server was heard to take it
 	unsure  bool // nobody knows whether the Conn before has sent it; it never changes
@@ -219,11 +220,7 @@ func (c *Conn) leave(k *call) {
 	there := c.calls[k.at] == k
 	if there {
 		delete(c.calls, k.at)
-		for id, q := range c.asked {
-			if q.call == k {
-				c.forget(id)
-			}
-		}
+		c.forgetAll(k)
 	}
 	c.mu.Unlock()
 	if there {
@@ -231,10 +228,22 @@ func (c *Conn) leave(k *call) {
 	}
 }
 
+// part takes the call off the record when it is over here. One that is in flight when
+// the Conn ends is for who goes on from State, and of one that was cancelled the server
+// is yet to be told.
+func (k *call) part() {
+	k.mu.Lock()
+	stays := k.parting || !k.over && k.c.ctx.Err() != nil
+	k.mu.Unlock()
+	if !stays {
+		k.c.leave(k)
+	}
+}
+
 // run does what it takes to answer the call.
 func (k *call) run() {
 	defer k.cancel(nil)
-	defer k.c.leave(k)
+	defer k.part()
 	defer k.arrive(false)
 	c := k.c
 	if err := k.admit(); err != nil {

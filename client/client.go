@@ -293,6 +293,7 @@ func (c *Conn) Close() error {
 	ctx, stop := context.WithTimeout(context.WithoutCancel(c.ctx), closeTimeout)
 	defer stop()
 	c.out.wait(ctx)
+	c.part() // a call of another session does not end with this one
 	err := c.delete(ctx)
 	c.finish()
 	return err
@@ -305,24 +306,28 @@ const partTimeout = time.Second
 // whoever goes on with its State. What the host has cancelled before is told to the
 // server first, for a second at the most: nobody will go on with that.
 func (c *Conn) Detach() {
-	if !c.end() {
+	if c.end() {
+		c.part()
+		c.finish()
+	}
+}
+
+// part waits until the server was told of what the host has cancelled.
+func (c *Conn) part() {
+	c.mu.Lock()
+	if c.parting == 0 {
+		c.mu.Unlock()
 		return
 	}
-	c.mu.Lock()
-	if c.parting > 0 {
-		c.parted = make(chan struct{})
-	}
-	parted := c.parted
+	parted := make(chan struct{})
+	c.parted = parted
 	c.mu.Unlock()
-	if parted != nil {
-		late := time.NewTimer(partTimeout)
-		defer late.Stop()
-		select {
-		case <-parted:
-		case <-late.C:
-		}
+	late := time.NewTimer(partTimeout)
+	defer late.Stop()
+	select {
+	case <-parted:
+	case <-late.C:
 	}
-	c.finish()
 }
 
 // parts notes that the server is being told of one more cancelled call, or one less.

@@ -157,6 +157,85 @@ func TestSocketCancelledUnsent(t *testing.T) {
 	}
 }
 
+// A call that is in flight when a Conn is detached is part of its State after that, too:
+// an answer that comes between the two would be nobody's.
+func TestStateAfterDetach(t *testing.T) {
+	t.Parallel()
+	for _, scheme := range []string{"http", "ws"} {
+		t.Run(scheme, func(t *testing.T) {
+			t.Parallel()
+			g := newGate(t)
+			url := scheme + strings.TrimPrefix(g.url, "http")
+			a := newRaw(t, url, client.Options{})
+			a.open()
+			a.send(`{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"wait","arguments":{},"_meta":{"progressToken":"p"}}}`)
+			a.until(func(m jsonrpc.Message) bool { return m.Method == "notifications/progress" })
+			a.Detach()
+			s := a.State()
+			if len(s.Calls) != 1 {
+				t.Fatalf("%+v", s)
+			}
+			close(g.open)
+			b := newRaw(t, url, client.Options{State: &s})
+			if m := b.answer("7"); m.Error != nil || g.runs.Load() != 1 {
+				t.Errorf("%s, after %d runs", m.Raw, g.runs.Load())
+			}
+		})
+	}
+}
+
+// A call that the host has cancelled is on record until the server was told.
+func TestCancelledOnRecord(t *testing.T) {
+	t.Parallel()
+	called, came, told := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	url := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		switch id := jsonrpc.Field(body, "id"); jsonrpc.String(jsonrpc.Field(body, "method")) {
+		case "initialize":
+			fmt.Fprintf(w, greeting, id)
+		case "tools/call":
+			w.Header().Set("Content-Type", typeEvents)
+			fmt.Fprint(w, ": \n\n")
+			_ = http.NewResponseController(w).Flush()
+			close(called)
+			<-r.Context().Done()
+		case "notifications/cancelled":
+			close(came)
+			<-told
+			w.WriteHeader(http.StatusAccepted)
+		default:
+			w.WriteHeader(http.StatusAccepted)
+		}
+	}))
+	left := make(chan struct{}, 1)
+	r := newRaw(t, url, client.Options{NoListen: true, Changed: func() {
+		select {
+		case left <- struct{}{}:
+		default:
+		}
+	}})
+	r.open()
+	r.send(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"}}`)
+	<-called
+	r.send(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`)
+	<-came
+	if s := r.State(); len(s.Calls) != 1 {
+		t.Errorf("%+v", s.Calls)
+	}
+	close(told)
+	for len(r.State().Calls) > 0 {
+		select {
+		case <-left:
+		case <-time.After(soon):
+			t.Fatal("it stays on record")
+		}
+	}
+}
+
 // What the host has cancelled is told to the server also if it leaves there and then.
 func TestCancelAndLeave(t *testing.T) {
 	t.Parallel()

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -33,10 +34,12 @@ func (g *gust) carry() {
 	br := bufio.NewReaderSize(g.client, 64<<10)
 	var responses sync.WaitGroup
 	defer responses.Wait()
-	defer g.over()
+	unread := false // the client has left, and not read everything
+	defer func() { g.over(unread) }()
 	for n := 0; ; n++ {
 		q, err := readRequest(br)
 		if err != nil {
+			unread = errors.Is(err, syscall.ECONNRESET)
 			return
 		}
 		switch {
@@ -99,7 +102,7 @@ func (g *gust) request(q *request, tr trouble) bool {
 		p.struck = true
 		return false
 	}
-	g.tr, g.left, g.post = tr, -1, p
+	g.tr, g.left, g.post, g.tail = tr, -1, p, nil
 	if g.timer != nil {
 		g.timer.Stop()
 		g.timer = nil
@@ -165,15 +168,16 @@ func (g *gust) frames(br *bufio.Reader, tr trouble) {
 	}
 }
 
-// over ends what is left of the connection when the client has.
-func (g *gust) over() {
+// over ends what is left of the connection when the client has, unread says whether
+// before it had read everything.
+func (g *gust) over(unread bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.timer != nil {
 		g.timer.Stop()
 		g.timer = nil
 	}
-	if g.post != nil && g.post.listens && !bytes.HasSuffix(g.tail, []byte("\r\n0\r\n\r\n")) {
+	if g.post != nil && g.post.listens && (unread || !bytes.HasSuffix(g.tail, []byte("\r\n0\r\n\r\n"))) {
 		g.w.mu.Lock()
 		g.post.struck, g.post.reset = true, true // by the client itself, which had waited for too long
 		g.w.mu.Unlock()

@@ -20,7 +20,7 @@ func (l *line) take(m jsonrpc.Message) {
 			if k != nil && m.Kind != jsonrpc.Request {
 				k.settle()
 			}
-			if !fresh {
+			if !fresh || k != nil && k.done() {
 				return
 			}
 		}

@@ -322,7 +322,7 @@ func TestInputComments(t *testing.T) {
 			}
 		}
 	}}
-	r := newRaw(t, serve(t, s), client.Options{NoListen: true, Silence: time.Second, MaxMessage: 1000})
+	r := newRaw(t, serve(t, s), client.Options{NoListen: true, Silence: soon / 2, MaxMessage: 1000})
 	r.open()
 	r.send(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"bad"}}`)
 	wait(t, seen)

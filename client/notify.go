@@ -60,15 +60,23 @@ func (c *Conn) cancelled(m jsonrpc.Message) {
 	c.giveUp(k, m)
 }
 
-// giveUp ends a call that nobody wants answered any more; m says so to the server.
+// giveUp ends a call that nobody wants answered any more; m says so to the server. The
+// call is on record until that was said.
 func (c *Conn) giveUp(k *call, m jsonrpc.Message) {
 	k.mu.Lock()
-	k.over = true
+	before := k.parting
+	k.over, k.parting = true, true
 	k.mu.Unlock()
-	c.leave(k)
+	if before {
+		return // it was said before
+	}
+	c.mu.Lock()
+	c.forgetAll(k)
+	c.mu.Unlock()
 	c.parts(1)
 	ok := c.spawn(func() {
 		defer c.parts(-1)
+		defer c.leave(k)
 		defer k.cancel(ErrCancelled)
 		t := time.NewTimer(cancelWait)
 		defer t.Stop()
@@ -87,8 +95,9 @@ func (c *Conn) giveUp(k *call, m jsonrpc.Message) {
 		}
 	})
 	if !ok {
-		c.parts(-1)
 		k.cancel(ErrCancelled)
+		c.leave(k)
+		c.parts(-1)
 	}
 }
 

@@ -181,7 +181,7 @@ func (k *call) inSession(id string) bool {
 func (k *call) ranIn(id string) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.session.id == id && k.arrived
+	return k.session.id == id && k.arrived && !k.over
 }
 
 // beginAgain does a client's part of the opening.

@@ -56,7 +56,7 @@ func (c *Conn) changed() {
 	}
 }
 
-// State returns where the Conn is.
+// State returns where the Conn is, or where it was when it ended.
 func (c *Conn) State() State {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -33,6 +33,15 @@ func (c *Conn) forget(key string) {
 	c.stale[key] = struct{}{}
 }
 
+// forgetAll forgets the questions of a call. c.mu is held.
+func (c *Conn) forgetAll(k *call) {
+	for id, q := range c.asked {
+		if q.call == k {
+			c.forget(id)
+		}
+	}
+}
+
 // turns are a call's questions and the host's answers to them (SEP-1335,
 // "Multi-turn requests for server-to-client requests").
 type turns struct {

@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -256,6 +257,7 @@ func TestBounds(t *testing.T) {
 func TestConcurrent(t *testing.T) {
 	t.Parallel()
 	var busy, most atomic.Int64
+	var once sync.Once // three may come together more than once
 	together := make(chan struct{})
 	answer := func(n int, w http.ResponseWriter) {
 		if n < 2 {
@@ -266,7 +268,7 @@ func TestConcurrent(t *testing.T) {
 		for m := most.Load(); now > m && !most.CompareAndSwap(m, now); m = most.Load() {
 		}
 		if now == 3 {
-			close(together)
+			once.Do(func() { close(together) })
 		}
 		<-together
 		busy.Add(-1)

@@ -305,11 +305,13 @@ func (b *bridge) wait(ctx context.Context) {
 	}
 }
 
-// settleWithin bounds how long a host that leaves is waited for to take an answer.
+// settleWithin bounds how long a host that leaves is waited for to take an answer,
+// and the server to be told of what was cancelled.
 const settleWithin = time.Second
 
-// settle waits until answers that are on their way to the host are there: the
-// connection has those calls on record until then.
+// settle waits until answers that are on their way to the host are there, and the
+// server was told of what the host has cancelled: the connection has those calls on
+// record until then.
 func (b *bridge) settle(conn *client.Conn) {
 	late := time.After(settleWithin)
 	for {
