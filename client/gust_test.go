@@ -8,6 +8,8 @@ import (
 	"io"
 	"net"
 	"os"
+	"regexp"
+	"strconv"
 	"sync"
 	"syscall"
 	"time"
@@ -26,7 +28,8 @@ type gust struct {
 	post  *post
 	timer *time.Timer
 	cut   bool
-	tail  []byte // the last that was passed on
+	given int    // bytes of the response that were passed on
+	tail  []byte // the last of them
 }
 
 // carry carries a connection until either side ends it, or it is cut.
@@ -93,7 +96,7 @@ func canned(status int, connection string) []byte {
 
 // request passes a request on. It is false if the connection was cut in it.
 func (g *gust) request(q *request, tr trouble) bool {
-	p := &post{listens: q.call == standalone}
+	p := &post{}
 	g.w.note(q.call, p)
 	data := q.raw
 	g.mu.Lock()
@@ -102,7 +105,7 @@ func (g *gust) request(q *request, tr trouble) bool {
 		p.struck = true
 		return false
 	}
-	g.tr, g.left, g.post, g.tail = tr, -1, p, nil
+	g.tr, g.left, g.post, g.given, g.tail = tr, -1, p, 0, nil
 	if g.timer != nil {
 		g.timer.Stop()
 		g.timer = nil
@@ -177,15 +180,33 @@ func (g *gust) over(unread bool) {
 		g.timer.Stop()
 		g.timer = nil
 	}
-	if g.post != nil && g.post.listens && (unread || !bytes.HasSuffix(g.tail, []byte("\r\n0\r\n\r\n"))) {
+	if g.post != nil && !g.cut && (unread || !g.whole()) {
+		// It had waited for too long, on a machine that is slow or stood still: what comes
+		// from now on is lost.
+		g.w.trace.addf("proxy %d: its client has left", g.number)
 		g.w.mu.Lock()
-		g.post.struck, g.post.reset = true, true // by the client itself, which had waited for too long
+		g.post.struck, g.post.reset = true, true
 		g.w.mu.Unlock()
 	}
 	if g.up != nil && (!g.cut || !g.tr.haunted) {
 		g.w.drop(g.up)
 	}
 }
+
+// whole says whether all of the response was passed on. g.mu is held.
+func (g *gust) whole() bool {
+	if bytes.HasSuffix(g.tail, []byte("\r\n0\r\n\r\n")) {
+		return true
+	}
+	head, _, ok := bytes.Cut(g.post.passed, []byte("\r\n\r\n"))
+	length := 0
+	if m := contentLength.FindSubmatch(head); m != nil {
+		length, _ = strconv.Atoi(string(m[1]))
+	}
+	return ok && !bytes.Contains(head, []byte("chunked")) && g.given >= len(head)+4+length
+}
+
+var contentLength = regexp.MustCompile(`(?i)\r\ncontent-length: (\d+)`)
 
 // responses carries what the server says.
 func (g *gust) responses() {
@@ -247,7 +268,9 @@ func (g *gust) give(data []byte) {
 		g.post.passed = append(g.post.passed, data[:min(room, len(data))]...)
 		g.w.mu.Unlock()
 	}
-	g.tail = append(g.tail[:0], data[max(0, len(data)-8):]...)
+	g.given += len(data)
+	g.tail = append(g.tail, data[max(0, len(data)-8):]...)
+	g.tail = g.tail[max(0, len(g.tail)-8):]
 	_ = g.client.SetWriteDeadline(time.Now().Add(10 * time.Second))
 	if _, err := g.client.Write(data); errors.Is(err, os.ErrDeadlineExceeded) {
 		panic("a client does not read")

@@ -46,8 +46,6 @@ type post struct {
 	passed []byte // the beginning of its response, as far as it came through
 	struck bool   // it was cut
 	reset  bool   // so that what had come through may have been lost behind it
-	// listens says that it asks for the standalone stream.
-	listens bool
 	// refused says that the proxy told the client to send it again.
 	refused bool
 }
