@@ -329,7 +329,18 @@ func (c *conn) mayLeave() bool {
 	if c.duplex != nil {
 		return c.duplex.mayLeave()
 	}
-	return !c.stays && (c.sentID || c.url || c.sources[0].Cursor().Stream.Number == 0) && c.sources[0].Announced()
+	return !c.stays && (c.sentID || c.url || c.sources[0].Cursor().Stream.Number == 0) && c.announced()
+}
+
+// announced says whether the client has been told how to resume all that it reads here,
+// as far as that is told.
+func (c *conn) announced() bool {
+	for i := range c.sources {
+		if src := &c.sources[i]; !src.ended && !src.Announced() {
+			return false
+		}
+	}
+	return true
 }
 
 // quiet says whether the client waits for nothing in particular.
@@ -363,6 +374,9 @@ func (c *conn) due(ctx context.Context) error {
 	now := time.Now()
 	opts := &c.h.opts
 	for i := range c.sources {
+		if !c.announced() || c.duplex != nil && !c.duplex.idle() {
+			break // we are told when it is time
+		}
 		if retry, ok := c.sources[i].Kicked(); ok {
 			return c.leave(retry)
 		}

@@ -49,6 +49,8 @@ type duplex struct {
 	arrivals []arrival         // on their way to the loop
 	bytes    int               // that they say
 	finished bool              // nothing more comes in
+	taking   bool              // what came in last is being handled
+	waits    bool              // and the loop waits for that
 	closed   bool              // nothing is taken up any more
 	foreign  map[string]*asked // calls of other sessions, by the ids of their requests
 	strands  int               // how many calls of other nodes are read
@@ -209,7 +211,8 @@ func (d *duplex) forget() {
 func (d *duplex) idle() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return len(d.arrivals) == 0 && len(d.light) == 0
+	d.waits = d.taking
+	return !d.taking && len(d.arrivals) == 0 && len(d.light) == 0
 }
 
 // alone says whether no call is read as a stream, here or from another node.
@@ -238,7 +241,7 @@ func (d *duplex) mayLeave() bool {
 	case <-d.h.draining:
 		return d.alone()
 	default:
-		return d.returns && (d.alone() || d.resumes())
+		return d.returns && (d.alone() || d.resumes() && d.announced())
 	}
 }
 

@@ -45,10 +45,12 @@ func (d *duplex) listen(gone context.CancelCauseFunc) {
 func (d *duplex) take(data []byte) bool {
 	d.mu.Lock()
 	closed := d.closed
+	d.taking = !closed
 	d.mu.Unlock()
 	if closed {
 		return false // whoever sent it was told that nobody listens
 	}
+	defer d.taken()
 	d.s.Touch()
 	msgs, batch, err := jsonrpc.ParseBody(data)
 	switch {
@@ -73,6 +75,17 @@ func (d *duplex) take(data []byte) bool {
 		d.call(calls, batch)
 	}
 	return true
+}
+
+// taken notes that what came in was handled.
+func (d *duplex) taken() {
+	d.mu.Lock()
+	waits := d.waits
+	d.taking, d.waits = false, false
+	d.mu.Unlock()
+	if waits {
+		session.Poke(d.ready)
+	}
 }
 
 // fits says what only the session's state can tell against the messages.

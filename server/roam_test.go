@@ -18,6 +18,7 @@ import (
 	"holdfast/backend/sdk"
 	"holdfast/jsonrpc"
 	"holdfast/server"
+	"holdfast/stream"
 )
 
 // resumes are the capabilities of a client of SEP-975 that wants event ids.
@@ -491,6 +492,87 @@ func TestSocketLeaves(t *testing.T) {
 		d.say(resume("1", token))
 		d.policy("1")
 		d.hears("late")
+	}
+}
+
+// shutStore is a store that takes its time over appends while it is shut.
+type shutStore struct {
+	stream.Store
+	mu      sync.Mutex
+	open    chan struct{} // nil: it is not shut
+	waiting int
+}
+
+func (s *shutStore) over(store stream.Store) stream.Store {
+	s.Store = store
+	return s
+}
+
+func (s *shutStore) shut() (open func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.open = make(chan struct{})
+	return sync.OnceFunc(func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		close(s.open)
+		s.open = nil
+	})
+}
+
+func (s *shutStore) Append(ctx context.Context, lease stream.Lease, batch []stream.Record) error {
+	s.mu.Lock()
+	open := s.open
+	if open != nil {
+		s.waiting++
+	}
+	s.mu.Unlock()
+	if open != nil {
+		<-open
+	}
+	return s.Store.Append(ctx, lease, batch)
+}
+
+// TestSocketLeavesAnnounced ends a connection because of one call while the store has
+// yet to take what tells how another is resumed, or that its request has come in at
+// all: the client gets that first.
+func TestSocketLeavesAnnounced(t *testing.T) {
+	t.Parallel()
+	for _, begun := range []bool{false, true} {
+		var store shutStore
+		n := newNode(t, config{server: server.Options{Retry: 5 * time.Millisecond}, store: store.over})
+		c := socketDoor(n, 0)
+		c.begin("2025-11-25", resumes)
+		c.say(callAs("1", "hold", `{}`), callAs("2", "hold", `{}`))
+		c.policy("1")
+		c.policy("2")
+		held := n.release(2)
+		open := store.shut()
+		t.Cleanup(open)
+		var other sync.WaitGroup
+		waiting := func() bool {
+			store.mu.Lock()
+			defer store.mu.Unlock()
+			return store.waiting == 1
+		}
+		if begun { // who appends has another append wait
+			other.Go(func() { progress(held[1], 1, 0) })
+			eventually(t, "the store to be asked", waiting)
+			c.say(callAs("3", "hold", `{}`))
+			n.release(1)
+		} else {
+			c.say(callAs("3", "hold", `{}`))
+			eventually(t, "the store to be asked", waiting)
+		}
+		held[0].Call.Disconnect(7 * time.Millisecond)
+		pass(t, 50*time.Millisecond) // to leave too early
+		open()
+		other.Wait()
+		if begun {
+			c.hears("notifications/progress")
+		}
+		c.policy("3")
+		c.ended(1001, "going away; retry: 7")
 	}
 }
 

@@ -158,7 +158,8 @@ func (p *socket) write(lines []byte) error {
 }
 
 // ping implements [pipe]. Who sends anything lives. While a message is being
-// handled nobody reads, and nobody can tell.
+// handled nobody reads, and nobody can tell; nor can they where this process itself
+// stood still: then the next ping tells.
 func (p *socket) ping() {
 	if p.pinging.Swap(true) {
 		return // the last one is still out
@@ -170,7 +171,8 @@ func (p *socket) ping() {
 		err := p.ws.Ping(ctx)
 		p.pinging.Store(false)
 		since := p.reading.Load()
-		if err != nil && since != 0 && since < asked && p.wire.heard.Load() < asked {
+		late := time.Duration(ticks()-asked) > p.timeout+p.timeout/4
+		if err != nil && !late && since != 0 && since < asked && p.wire.heard.Load() < asked {
 			_ = p.ws.CloseNow()
 		}
 	})

@@ -40,7 +40,8 @@ type Call struct {
 	ended   bool           // nothing more is taken
 	sealed  bool           // the store refused an entry and the stream was ended (guarded as seq)
 	changed chan struct{}  // told when a light call ends or is promoted; nil if nobody waits
-	kick    *kick          // a disconnect asked for before there was a reader
+	awaited bool           // it began light, and the door that waits for it has yet to read it
+	kick    *kick          // a disconnect asked for before its door read it
 	unkept  []stream.Entry // how the stream ends, where the store did not take it
 
 	// Touched only by the one who appends.
@@ -411,9 +412,11 @@ func (c *Call) Disconnect(retry time.Duration) {
 	first := c.number == 0
 	if first && !c.ended {
 		c.promote() // who waits for the call may read it before that is in the log
-		c.kick = &kick{retry, c.said}
 	}
 	number, k := c.number, kick{retry, c.said}
+	if c.awaited && number != 0 && c.kick == nil {
+		c.kick = &k
+	}
 	c.mu.Unlock()
 	if first {
 		c.s.log.flush()
@@ -428,7 +431,7 @@ func (c *Call) takeKick() *kick {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	k := c.kick
-	c.kick = nil
+	c.kick, c.awaited = nil, false
 	return k
 }
 

@@ -14,7 +14,14 @@ import (
 // End does not wait for that.
 func (m *Manager) End(s *Session) {
 	why := errors.New("the client ended the session")
-	if !s.Resumable() || !s.streams.hasFollowers() || !m.enter() {
+	if !s.Resumable() || !s.streams.hasFollowers() {
+		m.end(s, why)
+		return
+	}
+	if s.ending.Swap(true) {
+		return // it was asked for before
+	}
+	if !m.enter() {
 		m.end(s, why)
 		return
 	}

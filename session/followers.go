@@ -30,7 +30,7 @@ func (t *table) follow(number uint64) {
 			}
 		}
 	}
-	if len(t.followed) < mostFollowed {
+	if _, known := t.followed[number]; known || len(t.followed) < mostFollowed {
 		t.followed[number] = time.Now()
 	}
 }

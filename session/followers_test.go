@@ -32,6 +32,7 @@ func TestEndWaitsForFollowers(t *testing.T) {
 	toEnd(t, second, ready)
 	second.Detach(false, true, false)
 	h.End(s)
+	h.End(s) // as the other does, or a client that was not told
 	found, number, err := h.Resumable(token, []byte("1"), "alice")
 	if err != nil {
 		t.Fatalf("after the other has ended the session: %v", err)

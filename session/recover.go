@@ -192,6 +192,7 @@ func (c *Call) Break() {
 	if number == 0 {
 		return
 	}
+	_ = c.takeKick() // who was to be sent away has gone
 	c.release(number)
 	c.s.streams.mu.Lock()
 	defer c.s.streams.mu.Unlock()

@@ -505,3 +505,30 @@ func TestDisconnectSaidFirst(t *testing.T) {
 		r.Detach(false, true, false)
 	}
 }
+
+// Who is sent away just after its call, which was light, had something to say, is sent
+// away when it reads that; but not who had left before.
+func TestDisconnectBeforeRead(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, Options{}, nil)
+	defer h.close()
+	s := h.open("")
+	for _, left := range []bool{false, true} {
+		c := begin(t, s, true, request(1))
+		h.desk.last().say(c, `{"jsonrpc":"2.0","method":"notifications/message","params":{}}`)
+		c.Disconnect(time.Second)
+		if left {
+			c.Break()
+		}
+		r := attach(t, s, c.Number())
+		if _, ok := r.Kicked(); ok {
+			t.Errorf("left %v: sent away with nothing", left)
+		}
+		tell(t, r, 1)
+		if retry, ok := r.Kicked(); ok == left || ok && retry != time.Second {
+			t.Errorf("left %v: sent away: %v, %v", left, ok, retry)
+		}
+		h.desk.last().say(c, response(1))
+		r.Detach(false, true, false)
+	}
+}

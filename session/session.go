@@ -63,6 +63,7 @@ type Session struct {
 	log       appender
 	moved     atomic.Bool // it has left this node
 	dropped   atomic.Bool // what it said is kept no longer
+	ending    atomic.Bool // its client has ended it, and others who follow a call are waited for
 
 	resumes atomic.Pointer[resumes] // nil but for clients of SEP-975
 
@@ -174,6 +175,7 @@ func (s *Session) start(c *Call, msgs []jsonrpc.Message, light bool) error {
 			return ErrMoved
 		}
 	}
+	c.awaited = light && !s.single
 	s.mu.Lock()
 	err := s.enter(c, msgs)
 	s.mu.Unlock()
