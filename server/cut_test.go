@@ -154,7 +154,7 @@ func TestCutAtEveryByte(t *testing.T) {
 					defer func() { <-few }()
 					t.Run(fmt.Sprintf("%s/%v/pause%d", version, how, pause), func(t *testing.T) {
 						n := newNode(t, config{server: server.Options{Retry: 20 * time.Millisecond}})
-						cutEverywhere(n, func() *peer { return n.connect(version, nil) }, n.runs, how, pause, stride)
+						cutEverywhere(n, func() (*peer, error) { return n.begin(version, nil) }, n.runs, how, pause, stride)
 					})
 				})
 			}
@@ -162,9 +162,10 @@ func TestCutAtEveryByte(t *testing.T) {
 	}
 }
 
-// cutEverywhere does so with a client of each connect.
-func cutEverywhere(n *node, connect func() *peer, runs func(key string) int, how cut, pause, stride int) {
-	const steps = 2
+// cutEverywhere does so with a client of each connect. Where the process stood still
+// meanwhile, so that a store which waits no longer than it must may have refused
+// something, it is done again.
+func cutEverywhere(n *node, connect func() (*peer, error), runs func(key string) int, how cut, pause, stride int) {
 	var end atomic.Bool
 	var wg sync.WaitGroup
 	slots := make(chan struct{}, 40)
@@ -173,48 +174,77 @@ func cutEverywhere(n *node, connect func() *peer, runs func(key string) int, how
 		slots <- struct{}{}
 		go func() {
 			defer func() { <-slots; wg.Done() }()
-			p := connect()
-			key := fmt.Sprint(at)
-			f := &follower{p: p, seen: map[string]bool{}}
-			w := p.open("POST", "/mcp", call("steps", fmt.Sprintf(`{"key":%q,"n":%d,"pause":%d}`, key, steps, pause)))
-			eventually(n.t, "the call to arrive", func() bool { return runs(key) == 1 })
-			first := w.atMost(at, how)
-			if err := f.take(first); err != nil {
-				n.t.Errorf("cut at %d: %v", at, err)
-				return
-			}
-			if first.whole && f.done {
-				end.Store(true)
-			}
-			if how == ghost && f.last == "" && f.link == "" {
-				return // nobody can know that this connection is dead
-			}
-			// Again, on the connection that goes on with it.
-			if f.last == "" && f.link == "" {
-				if err := f.take(f.again().atMost(at, how)); err != nil {
-					n.t.Errorf("cut at %d, and again: %v", at, err)
+			for try := 0; ; try++ {
+				stood := standstill()
+				whole, err := cutAt(n, connect, runs, how, pause, at, fmt.Sprint(at, "-", try))
+				lasted := stood()
+				if err == nil {
+					if whole {
+						end.Store(true)
+					}
 					return
 				}
-			}
-			if !f.done {
-				if err := f.rest(f.again()); err != nil {
+				refused := strings.Contains(err.Error(), "does not answer") || errors.Is(err, errNotCome)
+				if !refused || lasted < time.Second || try == 5 {
 					n.t.Errorf("cut at %d: %v", at, err)
 					return
 				}
 			}
-			if err := f.check(steps); err != nil {
-				n.t.Errorf("cut at %d: %v", at, err)
-			}
-			if got := runs(key); got != 1 {
-				n.t.Errorf("cut at %d: the tool ran %d times", at, got)
-			}
-			n.end(p)
 		}()
 	}
 	wg.Wait()
 	if !end.Load() {
 		n.t.Error("no answer arrived whole: the cuts did not reach the end")
 	}
+}
+
+var errNotCome = errors.New("the call does not arrive")
+
+// cutAt cuts one call's answer after so many bytes, and says whether it was whole by
+// then.
+func cutAt(n *node, connect func() (*peer, error), runs func(key string) int, how cut, pause, at int, key string) (whole bool, err error) {
+	const steps = 2
+	p, err := connect()
+	if err != nil {
+		return false, err
+	}
+	f := &follower{p: p, seen: map[string]bool{}}
+	w := p.open("POST", "/mcp", call("steps", fmt.Sprintf(`{"key":%q,"n":%d,"pause":%d}`, key, steps, pause)))
+	for began := time.Now(); runs(key) == 0; {
+		if time.Since(began) > 30*time.Second {
+			return false, errNotCome
+		}
+		time.Sleep(time.Millisecond) // polling, not synchronisation
+	}
+	first := w.atMost(at, how)
+	if err := f.take(first); err != nil {
+		return false, err
+	}
+	whole = first.whole && f.done
+	if how == ghost && f.last == "" && f.link == "" {
+		return whole, nil // nobody can know that this connection is dead
+	}
+	// Again, on the connection that goes on with it.
+	if f.last == "" && f.link == "" {
+		if err := f.take(f.again().atMost(at, how)); err != nil {
+			return whole, fmt.Errorf("and again: %w", err)
+		}
+	}
+	if !f.done {
+		if err := f.rest(f.again()); err != nil {
+			return whole, err
+		}
+	}
+	if err := f.check(steps); err != nil {
+		return whole, fmt.Errorf("%w: last came %s", err, f.got[len(f.got)-1].Raw)
+	}
+	if got := runs(key); got != 1 {
+		return whole, fmt.Errorf("the tool ran %d times", got)
+	}
+	if res := p.open("DELETE", "/mcp", "").all(); res.status != http.StatusNoContent {
+		return whole, fmt.Errorf("DELETE: %d %s", res.status, res.body)
+	}
+	return whole, nil
 }
 
 func (n *node) end(p *peer) {

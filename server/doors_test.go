@@ -250,8 +250,8 @@ func TestKeepAlive(t *testing.T) {
 	n := newNode(t, config{
 		server: server.Options{KeepAlive: 50 * time.Millisecond},
 		http: func(s *http.Server) {
-			s.WriteTimeout = 500 * time.Millisecond
-			s.ReadTimeout = 500 * time.Millisecond
+			s.WriteTimeout = time.Second
+			s.ReadTimeout = time.Second
 		},
 	})
 	p := n.connect("2025-06-18", nil)
@@ -261,8 +261,8 @@ func TestKeepAlive(t *testing.T) {
 	w.head()
 	held := n.release(1)
 	for _, w := range []*wire{get, w} {
-		quiet := make([]byte, 200)
-		if _, err := io.ReadFull(w.res.Body, quiet); err != nil || strings.Count(string(quiet), ": keep-alive") < 10 {
+		quiet := make([]byte, 400)
+		if _, err := io.ReadFull(w.res.Body, quiet); err != nil || strings.Count(string(quiet), ": keep-alive") < 20 {
 			t.Fatalf("got %q, %v", quiet, err)
 		}
 	}

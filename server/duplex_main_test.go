@@ -89,7 +89,7 @@ func (n *node) dialSocket(most int, extra ...string) (*talker, *http.Response, e
 	}
 	ws.SetReadLimit(64 << 20)
 	c := &talker{t: n.t, id: res.Header.Get("Mcp-Session-Id")}
-	ctx, stop := context.WithTimeout(context.Background(), time.Minute)
+	ctx, stop := context.WithTimeout(context.Background(), 3*time.Minute)
 	c.send = func(text string) error { return ws.Write(ctx, websocket.MessageText, []byte(text)) }
 	c.recv = func() ([]byte, error) {
 		kind, data, err := ws.Read(ctx)

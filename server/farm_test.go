@@ -71,7 +71,7 @@ func (f *farm) start(c config) *farmNode {
 	n := &farmNode{
 		node:   &node{t: f.t, script: &script{runs: map[string]int{}}, store: memory.New(memory.Options{})},
 		handle: handle,
-		store:  durable.New(handle, durable.Options{Patience: time.Second, Logger: c.server.Logger}),
+		store:  durable.New(handle, durable.Options{Patience: cmp.Or(c.patience, 10*time.Second), Logger: c.server.Logger}),
 	}
 	var err error
 	if n.member, err = cluster.Join(n.store, cluster.Options{Logger: c.server.Logger}); err != nil {

@@ -62,6 +62,9 @@ type config struct {
 	http    func(*http.Server)
 	store   func(stream.Store) stream.Store // put in front of the node's
 	listen  func(net.Listener) net.Listener // the same
+	// How long a farm's stores wait for their engine; 0: as long as a machine may stand
+	// still.
+	patience time.Duration
 }
 
 func newNode(t testing.TB, c config) *node {
@@ -276,19 +279,59 @@ type peer struct {
 	via     string      // the address to connect to, if not the node's own
 }
 
-// connect initializes a session.
+// connect initializes a session, or ends the test.
 func (n *node) connect(version string, header http.Header) *peer {
+	n.t.Helper()
+	p, err := n.begin(version, header)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return p
+}
+
+// begin initializes a session.
+func (n *node) begin(version string, header http.Header) (*peer, error) {
 	n.t.Helper()
 	p := &peer{n: n, version: version, header: header}
 	res := p.post(fmt.Sprintf(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":%q,"capabilities":{}}}`, version))
 	p.id = res.header.Get("Mcp-Session-Id")
 	if res.status != 200 || p.id == "" {
-		n.t.Fatalf("initialize: %d %s", res.status, res.body)
+		return nil, fmt.Errorf("initialize: %d %s", res.status, res.body)
 	}
 	if res := p.post(`{"jsonrpc":"2.0","method":"notifications/initialized"}`); res.status != 202 || len(res.body) > 0 {
-		n.t.Fatalf("initialized: %d %s", res.status, res.body)
+		return nil, fmt.Errorf("initialized: %d %s", res.status, res.body)
 	}
-	return p
+	return p, nil
+}
+
+// standstill measures for how long this process does not run, as where the machine
+// stands still: what has a bound then proves nothing. It is asked once.
+func standstill() (lasted func() time.Duration) {
+	stop, sum := make(chan struct{}), make(chan time.Duration)
+	go func() {
+		const beat, late = 20 * time.Millisecond, 200 * time.Millisecond
+		t := time.NewTicker(beat)
+		defer t.Stop()
+		var total time.Duration
+		for last, over := time.Now(), false; ; {
+			select {
+			case <-t.C:
+			case <-stop:
+				over = true
+			}
+			if gap := time.Since(last); gap > late {
+				total += gap
+			}
+			if last = time.Now(); over {
+				sum <- total
+				return
+			}
+		}
+	}()
+	return func() time.Duration {
+		close(stop)
+		return <-sum
+	}
 }
 
 // reply is an HTTP response as far as it was read.
@@ -374,11 +417,15 @@ func (w *wire) all() reply {
 	return reply{status: res.StatusCode, header: res.Header, body: body, whole: err == nil}
 }
 
+// wait bounds how long what comes next may take: longer than a node takes to find that
+// another is lost, on a machine that stands still now and then.
+func (w *wire) wait() { _ = w.c.SetReadDeadline(time.Now().Add(2 * time.Minute)) }
+
 // head reads the answer's header.
 func (w *wire) head() *http.Response {
 	w.t.Helper()
 	if w.res == nil {
-		_ = w.c.SetReadDeadline(time.Now().Add(time.Minute))
+		w.wait()
 		w.r = bufio.NewReader(w.c)
 		res, err := http.ReadResponse(w.r, nil)
 		if err != nil {
@@ -395,6 +442,7 @@ func (w *wire) next() (sse.Event, error) {
 	if w.rd == nil {
 		w.rd = sse.NewReader(w.head().Body, 1<<20)
 	}
+	w.wait()
 	return w.rd.Next()
 }
 
@@ -415,7 +463,7 @@ func (w *wire) message() sse.Event {
 // atMost reads n bytes of the answer, or all of it if it is shorter, and then
 // cuts the connection as how says.
 func (w *wire) atMost(n int, how cut) (r reply) {
-	_ = w.c.SetReadDeadline(time.Now().Add(time.Minute))
+	w.wait()
 	res, err := http.ReadResponse(bufio.NewReader(io.LimitReader(w.c, int64(n))), nil)
 	if err == nil {
 		r.status, r.header = res.StatusCode, res.Header

@@ -277,7 +277,7 @@ func TestPrincipalBytes(t *testing.T) {
 // The client is told which of its requests it is that nobody knows the outcome of.
 func TestUnknownByID(t *testing.T) {
 	t.Parallel()
-	c := config{}
+	c := config{patience: time.Second}
 	c.server.Response = server.ResponseJSON
 	f := newFarm(t, 2, c)
 	p := f.nodes[0].connect("2025-11-25", nil)
@@ -297,7 +297,7 @@ func TestUnknownByID(t *testing.T) {
 // takes its time to leave after the call was let go of.
 func TestSocketMakesAgain(t *testing.T) {
 	t.Parallel()
-	c := config{}
+	c := config{patience: time.Second}
 	c.server.UpgradeAfter = time.Minute
 	f := newFarm(t, 1, c)
 	p := f.nodes[0].connect("2025-11-25", nil)

@@ -149,7 +149,13 @@ func TestClientCutAnyNode(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/%v", version, how), func(t *testing.T) {
 				t.Parallel()
 				f := newFarm(t, 2, config{server: server.Options{Retry: 20 * time.Millisecond}})
-				connect := func() *peer { return f.nodes[0].connect(version, nil).at(f.nodes[1]) }
+				connect := func() (*peer, error) {
+					p, err := f.nodes[0].begin(version, nil)
+					if err != nil {
+						return nil, err
+					}
+					return p.at(f.nodes[1]), nil
+				}
 				cutEverywhere(f.nodes[1].node, connect, f.runs, how, 1, 11)
 			})
 		}
@@ -160,7 +166,7 @@ func TestClientCutAnyNode(t *testing.T) {
 // engine, others wait for it, and are refused if it is away for too long.
 func TestEngineAway(t *testing.T) {
 	t.Parallel()
-	f := newFarm(t, 1, config{})
+	f := newFarm(t, 1, config{patience: time.Second})
 	n := f.nodes[0]
 	p := n.connect("2025-11-25", nil)
 	light := p.post(`{"jsonrpc":"2.0","id":"l","method":"tools/list"}`)
@@ -203,7 +209,7 @@ func TestUpgradeEngineAway(t *testing.T) {
 	for _, how := range []string{"away", "full"} {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
-			f := newFarm(t, 1, config{server: server.Options{UpgradeAfter: 50 * time.Millisecond}})
+			f := newFarm(t, 1, config{server: server.Options{UpgradeAfter: 50 * time.Millisecond}, patience: time.Second})
 			n := f.nodes[0]
 			p := n.connect("2025-11-25", nil)
 			p.post(`{"jsonrpc":"2.0","id":"l","method":"tools/list"}`)

@@ -69,7 +69,7 @@ func TestSlowBody(t *testing.T) {
 // connection can be used again after a pause as long as that.
 func TestSlowTool(t *testing.T) {
 	t.Parallel()
-	const short = 250 * time.Millisecond // time enough where the machine is busy
+	const short = 500 * time.Millisecond // time enough where the machine is busy
 	var b busy
 	n := newNode(t, config{
 		server: server.Options{BodyTimeout: short, WriteTimeout: short, Response: server.ResponseJSON},
