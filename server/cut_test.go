@@ -176,7 +176,7 @@ func cutEverywhere(n *node, connect func() (*peer, error), runs func(key string)
 			defer func() { <-slots; wg.Done() }()
 			for try := 0; ; try++ {
 				stood := standstill()
-				whole, err := cutAt(n, connect, runs, how, pause, at, fmt.Sprint(at, "-", try))
+				whole, err := cutAt(connect, runs, how, pause, at, fmt.Sprint(at, "-", try))
 				lasted := stood()
 				if err == nil {
 					if whole {
@@ -202,7 +202,7 @@ var errNotCome = errors.New("the call does not arrive")
 
 // cutAt cuts one call's answer after so many bytes, and says whether it was whole by
 // then.
-func cutAt(n *node, connect func() (*peer, error), runs func(key string) int, how cut, pause, at int, key string) (whole bool, err error) {
+func cutAt(connect func() (*peer, error), runs func(key string) int, how cut, pause, at int, key string) (whole bool, err error) {
 	const steps = 2
 	p, err := connect()
 	if err != nil {
