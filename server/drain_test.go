@@ -44,7 +44,7 @@ func TestDrainHandsOver(t *testing.T) {
 	held := f.nodes[0].release(1)[0]
 	var drained sync.WaitGroup
 	drained.Go(func() {
-		if err := f.nodes[0].drain(15 * time.Second); err != nil {
+		if err := f.nodes[0].drain(time.Minute); err != nil {
 			t.Errorf("drain: %v", err)
 		}
 	})
@@ -196,7 +196,7 @@ func TestDrainAloneServes(t *testing.T) {
 	w.head()
 	eventually(t, "the call to run", func() bool { return n.sessions.Calls() == 1 })
 	drained := make(chan error, 1)
-	go func() { drained <- n.drain(10 * time.Second) }()
+	go func() { drained <- n.drain(time.Minute) }()
 	eventually(t, "tools to be called no more", func() bool {
 		r := idle.post(call("echo", `{"text":"x"}`))
 		if r.status == http.StatusOK {

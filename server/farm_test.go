@@ -67,6 +67,7 @@ func (f *farm) start(c config) *farmNode {
 		c.server.Logger = logger
 	}
 	c.server.UpgradeAfter = cmp.Or(c.server.UpgradeAfter, unhurried)
+	c.server.InputGrace = cmp.Or(c.server.InputGrace, unhurried)
 	c.session.Logger = c.server.Logger
 	n := &farmNode{
 		node:   &node{t: f.t, script: &script{runs: map[string]int{}}, store: memory.New(memory.Options{})},

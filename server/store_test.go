@@ -118,7 +118,7 @@ func TestUpgradeLost(t *testing.T) {
 				}
 				n.sessions.Verify(t.Context())
 			}
-			res := p.post(call(tool, `{"key":"k","n":1,"pause":50}`))
+			res := p.post(call(tool, `{"key":"k","n":1,"pause":2000}`)) // which is lost before it ends
 			if res.status != want {
 				t.Errorf("got %d %s, want %d", res.status, res.body, want)
 			}
