@@ -76,7 +76,7 @@ func (w *writer) add(ctx context.Context, frame string) error {
 func survives(t *testing.T, url string, fault func(progress func())) {
 	t.Helper()
 	l := hasty(t, url)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	writers := make([]*writer, 8)
 	var (

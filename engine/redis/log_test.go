@@ -24,7 +24,7 @@ func opener(rawURL string) logtest.Maker {
 // on a machine that has much else to do, is no error.
 func patient(t testing.TB, rawURL string, o durable.Options) durable.Log {
 	t.Helper()
-	const attempt = 30 * time.Second
+	const attempt = time.Minute
 	to, err := parse(rawURL)
 	if err != nil {
 		t.Fatal(err)

@@ -119,17 +119,40 @@ func lostLease(b *box) {
 	b.want("Touch", st.Touch(b.Context(), back.Lease), nil)
 }
 
+// idleTTL is how long sessions live in untouched.
+const idleTTL = 2 * time.Second
+
 func untouched(b *box) {
+	b.shared()
+	for try := 0; !b.untouched(stream.SessionKey(fmt.Sprint("a", try)), stream.SessionKey(fmt.Sprint("b", try))); try++ {
+		if try == 10 {
+			b.Fatal("this machine stands still more often than it goes")
+		}
+	}
+}
+
+// untouched lets one session expire and touches another. It is false if this machine
+// stood still for so long that the other had to expire too.
+func (b *box) untouched(idle, used stream.SessionKey) bool {
+	b.Helper()
 	st, other := b.shared()
-	l, m := b.create("a"), b.create("b")
-	b.add(l, rec(1, 1))
 	start := time.Now()
+	touched := start // at the latest
+	l, m := b.create(idle), b.create(used)
+	b.add(l, rec(1, 1))
+	late := func(err error) bool { return errors.Is(err, stream.ErrNotFound) && time.Since(touched) >= idleTTL }
 	for {
-		b.want("Touch", st.Touch(b.Context(), m), nil)
-		_, err := other.Lookup(b.Context(), "a")
+		began := time.Now()
+		err := st.Touch(b.Context(), m)
+		if late(err) {
+			return false
+		}
+		b.want("Touch", err, nil)
+		touched = began
+		_, err = other.Lookup(b.Context(), idle)
 		passed := time.Since(start)
 		if errors.Is(err, stream.ErrNotFound) {
-			if passed < 2*time.Second {
+			if passed < idleTTL {
 				b.Errorf("gone after %v", passed)
 			}
 			break
@@ -139,17 +162,22 @@ func untouched(b *box) {
 		}
 		time.Sleep(20 * time.Millisecond) // polling: nobody tells of this
 	}
-	_, err := other.Acquire(b.Context(), stream.Session{Key: "a", Owner: st.Node(), Epoch: l.Epoch})
+	_, err := other.Lookup(b.Context(), used)
+	if late(err) {
+		return false
+	}
+	b.want("Lookup", err, nil)
+	_, err = other.Acquire(b.Context(), stream.Session{Key: idle, Owner: st.Node(), Epoch: l.Epoch})
 	b.want("Acquire", err, stream.ErrNotFound)
 	if err := st.Touch(b.Context(), l); err == nil {
 		b.Error("touched what is gone")
 	}
-	b.lookup(other, "b")
 	b.want("Append", b.append(m, rec(1, 1)), nil)
-	again, err := other.Create(b.Context(), "a", nil)
+	again, err := other.Create(b.Context(), idle, nil)
 	b.want("Create again", err, nil)
 	b.want("Append", other.Append(b.Context(), again, []stream.Record{rec(1, 1), rec(1, 2)}), nil)
 	b.has(other, again, 1, 1, 2, 0)
+	return true
 }
 
 func claims(b *box) {

@@ -218,10 +218,10 @@ func valueSizes(b *box) {
 	for _, n := range []int{0, 1, 1000, most} {
 		value := string(pattern(n))
 		key := b.val(fmt.Sprint(n))
-		b.has(key, value, b.put(b.log, key, 0, value, time.Minute))
+		b.has(key, value, b.put(b.log, key, 0, value, time.Hour))
 	}
 	key := b.val("large")
-	_, err := b.log.Put(b.Context(), key, 0, pattern(most+1), time.Minute)
+	_, err := b.log.Put(b.Context(), key, 0, pattern(most+1), time.Hour)
 	b.want("Put of too much", err, stream.ErrTooLarge)
 	b.none(key)
 }
