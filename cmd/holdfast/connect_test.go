@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -20,10 +21,12 @@ import (
 	"holdfast"
 )
 
-// demoServer serves the demo.
-func demoServer(t *testing.T) string {
+// demoServer serves the demo, whose calls halt half-way while halt is set.
+func demoServer(t *testing.T) (url string, halt *atomic.Bool) {
 	t.Helper()
 	demo := newDemo()
+	halt = new(atomic.Bool)
+	halting(demo, halt.Load)
 	h := holdfast.NewHandler(func(*http.Request) *mcp.Server { return demo }, &holdfast.Options{Retry: 10 * time.Millisecond})
 	s := httptest.NewServer(h)
 	t.Cleanup(func() {
@@ -33,7 +36,7 @@ func demoServer(t *testing.T) string {
 		s.CloseClientConnections()
 		s.Close()
 	})
-	return s.URL
+	return s.URL, halt
 }
 
 // A caller is a host that runs connect.
@@ -117,10 +120,12 @@ func kept(t *testing.T, state string) []string {
 // runs again.
 func TestClaimedTooLate(t *testing.T) {
 	t.Parallel()
-	url, state := demoServer(t), t.TempDir()
+	url, halt := demoServer(t)
+	state := t.TempDir()
 	for _, ago := range []time.Duration{time.Minute, 2 * claimFor} {
 		first := newCaller(t, url, state)
 		first.open()
+		halt.Store(true)
 		first.count(1, 30)
 		first.hear(`"progress":3,`)
 		first.leave()
@@ -146,6 +151,7 @@ func TestClaimedTooLate(t *testing.T) {
 		second := newCaller(t, url, state)
 		second.open()
 		second.count(7, 30)
+		halt.Store(false)
 		line := second.hear(`"method":"notifications/progress"`)
 		if again := strings.Contains(line, `"progress":1,`); again != (ago > claimFor) {
 			t.Errorf("after %v: %s", ago, line)
@@ -163,10 +169,12 @@ func TestClaimedTooLate(t *testing.T) {
 // back too.
 func TestTwoCallers(t *testing.T) {
 	t.Parallel()
-	url, state := demoServer(t), t.TempDir()
+	url, halt := demoServer(t)
+	state := t.TempDir()
 	a, b := newCaller(t, url, state), newCaller(t, url, state)
 	a.open()
 	b.open()
+	halt.Store(true)
 	a.count(1, 30)
 	b.count(1, 30)
 	a.hear(`"progress":2,`)
@@ -181,6 +189,7 @@ func TestTwoCallers(t *testing.T) {
 	b.open()
 	a.count(2, 30)
 	b.count(2, 30)
+	halt.Store(false)
 	for _, c := range []*caller{a, b} {
 		if line := c.hear("progress"); strings.Contains(line, `"progress":1,`) {
 			t.Error("a call was made a second time")
@@ -227,7 +236,8 @@ func TestCrossedCallers(t *testing.T) {
 // An answer that the host did not take is there for it when it comes back.
 func TestAnswerNotTaken(t *testing.T) {
 	t.Parallel()
-	url, state := demoServer(t), t.TempDir()
+	url, _ := demoServer(t)
+	state := t.TempDir()
 	a := newCaller(t, url, state)
 	a.open()
 	a.say(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"count","arguments":{"to":1,"delay_ms":20}}}`)
@@ -251,7 +261,8 @@ func TestNothingKept(t *testing.T) {
 	if err := os.WriteFile(state, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	c := newCaller(t, demoServer(t), state)
+	url, _ := demoServer(t)
+	c := newCaller(t, url, state)
 	c.open()
 	c.count(1, 2)
 	c.hear(`"id":1,"result"`)

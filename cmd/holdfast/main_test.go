@@ -19,7 +19,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	testscript.Main(patient{m}, map[string]func(){"holdfast": main})
+	testscript.Main(patient{m}, map[string]func(){"holdfast": main, "halting": haltingMain})
 }
 
 // patient runs tests that wait more than they work: more of them at a time than

@@ -161,8 +161,8 @@ func forgetful(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Setenv(args[0], s.URL)
 }
 
-// curious starts a server with the tool "survey", which asks and then works on, and
-// sets a variable to its URL:
+// curious starts a server with the tool "survey", which asks and then works on, halts
+// half-way for as long as there is a directory "halt", and sets a variable to its URL:
 //
 //	curious NAME
 func curious(ts *testscript.TestScript, neg bool, args []string) {
@@ -171,6 +171,7 @@ func curious(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	server := mcp.NewServer(&mcp.Implementation{Name: "curious", Version: "1"}, nil)
 	mcp.AddTool(server, &mcp.Tool{Name: "survey"}, survey)
+	halting(server, there(ts.MkAbs("halt")))
 	h := holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, &holdfast.Options{Retry: 10 * time.Millisecond})
 	s := httptest.NewServer(h)
 	ts.Defer(func() {
@@ -215,9 +216,9 @@ func survey(ctx context.Context, req *mcp.CallToolRequest, _ any) (*mcp.CallTool
 //
 //	signals CODE REGEXP SIGNAL [REGEXP SIGNAL]... -- COMMAND ARG...
 //
-// KEPT-KILL is SIGKILL once what it keeps of the call is newer than that. The variable
-// TOKEN is set to what follows "holdfast resume " on stderr. Its stdin
-// gives what is in the file "answers", if there is one, and does not end.
+// KEPT-KILL is SIGKILL once it keeps that the call's progress has come as far as the
+// match says. The variable TOKEN is set to what follows "holdfast resume " on stderr. Its
+// stdin gives what is in the file "answers", if there is one, and does not end.
 func signals(ts *testscript.TestScript, neg bool, args []string) {
 	sep := 0
 	for sep < len(args) && args[sep] != "--" {
@@ -252,7 +253,7 @@ func signals(ts *testscript.TestScript, neg bool, args []string) {
 		}
 		if len(steps) > 0 && regexp.MustCompile(steps[0]).MatchString(line) {
 			if steps[1] == "KEPT-KILL" {
-				waitKept(ts, time.Now())
+				waitKept(ts, "calls", progressOf(line))
 			}
 			s := map[string]syscall.Signal{"INT": syscall.SIGINT, "TERM": syscall.SIGTERM, "KILL": syscall.SIGKILL, "KEPT-KILL": syscall.SIGKILL}[steps[1]]
 			ts.Check(cmd.Process.Signal(s))
@@ -280,18 +281,31 @@ func signals(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// waitKept waits until what is kept of a call is newer than a time.
-func waitKept(ts *testscript.TestScript, than time.Time) {
+// progressOf is the number that a line says of progress.
+func progressOf(line string) int {
+	n := 0
+	_, _ = fmt.Sscanf(line, "progress %d/", &n)
+	return n
+}
+
+var eventSeq = regexp.MustCompile(`"lastEventId":"[^"]*\.([0-9a-z]+)"`)
+
+// waitKept waits until it is kept that a call, of those that a command keeps, has come
+// as far as the nth message of its stream.
+func waitKept(ts *testscript.TestScript, command string, n int) {
 	for end := time.Now().Add(soon); time.Now().Before(end); time.Sleep(time.Millisecond) {
-		names, err := filepath.Glob(filepath.Join(ts.Getenv("XDG_STATE_HOME"), "holdfast", "calls", "*.json"))
+		names, err := filepath.Glob(filepath.Join(ts.Getenv("XDG_STATE_HOME"), "holdfast", command, "*.json"))
 		ts.Check(err)
 		for _, name := range names {
-			if info, err := os.Stat(name); err == nil && info.ModTime().After(than) {
-				return
+			data, _ := os.ReadFile(name) // it may be gone by now
+			for _, m := range eventSeq.FindAllSubmatch(data, -1) {
+				if seq, err := strconv.ParseInt(string(m[1]), 36, 0); err == nil && int(seq) >= n {
+					return
+				}
 			}
 		}
 	}
-	ts.Fatalf("nothing newer is kept")
+	ts.Fatalf("it is not kept that message %d has come", n)
 }
 
 // chat runs a command and talks to it as a file says, line by line:
@@ -299,6 +313,8 @@ func waitKept(ts *testscript.TestScript, than time.Time) {
 //	> what to say; $1 is what the last regexp has captured
 //	< regexp that a line of its stdout must match, sooner or later
 //	! regexp that no line has matched so far
+//	halt           calls halt half-way, see halting, until go
+//	kept N         wait until it is kept that a call has come as far as message N
 //	kill           SIGKILL
 //	term           SIGTERM
 //	close          end of its stdin
@@ -353,6 +369,14 @@ func chat(ts *testscript.TestScript, neg bool, args []string) {
 					ts.Fatalf("%s matches %s", rest, line)
 				}
 			}
+		case "halt":
+			ts.Check(os.MkdirAll(ts.MkAbs("halt"), 0o700))
+		case "go":
+			ts.Check(os.RemoveAll(ts.MkAbs("halt")))
+		case "kept":
+			n, err := strconv.Atoi(rest)
+			ts.Check(err)
+			waitKept(ts, "connect", n)
 		case "kill":
 			killed = true
 			ts.Check(cmd.Process.Kill())
@@ -361,7 +385,7 @@ func chat(ts *testscript.TestScript, neg bool, args []string) {
 		case "close":
 			ts.Check(stdin.Close())
 		default:
-			ts.Fatalf("%s: %q is none of > < ! kill term close", args[0], step)
+			ts.Fatalf("%s: %q is none of > < ! halt go kept kill term close", args[0], step)
 		}
 	}
 	_ = stdin.Close()

@@ -62,6 +62,9 @@ func (l *Log) options(a address) (nats.Options, error) {
 	o.ClosedCB = func(*nats.Conn) { close(l.closed) }
 	if l.server != nil {
 		o.InProcessServer = l.server
+		// Nothing gets lost on the way to it. If it is silent, this process has too much
+		// else to do, or stood still; to connect anew would only lose what is under way.
+		o.PingInterval = nats.DefaultPingInterval
 		return o, nil
 	}
 	o.Servers = a.servers

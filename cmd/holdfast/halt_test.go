@@ -1,0 +1,52 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"os"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// What a script kills half-way must not be over by then, however slow the machine is:
+// a call that halts is not.
+
+// halting has a server's calls that tell their progress halt half-way, for as long as
+// halt is true.
+func halting(server *mcp.Server, halt func() bool) {
+	server.AddSendingMiddleware(func(next mcp.MethodHandler) mcp.MethodHandler {
+		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
+			p, ok := req.GetParams().(*mcp.ProgressNotificationParams)
+			for ok && p.Progress == math.Floor(p.Total/2)+1 && halt() {
+				select {
+				case <-ctx.Done():
+					return nil, ctx.Err()
+				case <-time.After(5 * time.Millisecond): // polling: a script tells of it by a file
+				}
+			}
+			return next(ctx, method, req)
+		}
+	})
+}
+
+// there says whether there is a file or a directory.
+func there(name string) func() bool {
+	return func() bool {
+		_, err := os.Stat(name)
+		return err == nil
+	}
+}
+
+// haltingMain is a stdio server, the demo, whose calls halt for as long as a directory
+// is there:
+//
+//	halting DIR
+func haltingMain() {
+	server := newDemo()
+	halting(server, there(os.Args[1]))
+	if err := server.Run(context.Background(), &mcp.StdioTransport{}); err != nil {
+		fmt.Fprintln(os.Stderr, "halting:", err)
+	}
+}
