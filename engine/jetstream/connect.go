@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -26,13 +27,19 @@ func (l *Log) connect(ctx context.Context, a address) (*nats.Conn, error) {
 			return nc, nil
 		case errors.Is(err, nats.ErrAuthorization), errors.Is(err, nats.ErrAuthExpired), errors.Is(err, nats.ErrAuthRevoked):
 			return nil, fmt.Errorf("the servers do not take this user and password: %w", err)
-		case !errors.Is(err, nats.ErrNoServers) && !errors.Is(err, nats.ErrTimeout):
+		case !errors.Is(err, nats.ErrNoServers) && !late(err):
 			return nil, fmt.Errorf("connecting: %w", err)
 		}
 		if !pause(ctx, 200*time.Millisecond) {
 			return nil, fmt.Errorf("connecting: %w", err)
 		}
 	}
+}
+
+// late says whether a server was too slow: with a connection, or with its first words.
+func late(err error) bool {
+	var timeout net.Error
+	return errors.Is(err, nats.ErrTimeout) || errors.As(err, &timeout) && timeout.Timeout()
 }
 
 // options are how we use NATS: what can't be sent now fails now, and is repeated by

@@ -2,9 +2,13 @@ package jetstream_test
 
 import (
 	"context"
+	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -217,4 +221,52 @@ func TestStreamsOfOthers(t *testing.T) {
 	refused(t, s.URL()+"?prefix=large&max=100TiB", "see max=")
 	wrong := strings.Replace(s.URL(), natstest.Password, "hunter2", 1)
 	refused(t, wrong, "do not take this user and password")
+}
+
+// A server that is silent at first, as one is on a machine that has too much to do, is
+// tried again.
+func TestSilentAtFirst(t *testing.T) {
+	t.Parallel()
+	s, err := natstest.Start(t.TempDir(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	front, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var tries atomic.Int32
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		for {
+			c, err := front.Accept()
+			if err != nil {
+				return
+			}
+			if tries.Add(1) == 1 {
+				defer c.Close() // nothing is said on it
+				continue
+			}
+			behind, err := net.Dial("tcp", s.Addr(0))
+			if err != nil {
+				t.Error(err)
+				c.Close()
+				return
+			}
+			for from, to := range map[net.Conn]net.Conn{c: behind, behind: c} {
+				serving.Go(func() {
+					_, _ = io.Copy(to, from)
+					to.Close()
+				})
+			}
+		}
+	})
+	l := must(t, strings.Replace(s.URL(), s.Addr(0), front.Addr().String(), 1))
+	if n := tries.Load(); n < 2 {
+		t.Errorf("connected %d times, and the first was not to be answered", n)
+	}
+	closed(t, l)
+	front.Close()
+	serving.Wait()
 }
