@@ -13,8 +13,8 @@ func Conn(l durable.Log) *nats.Conn { return l.(*Log).nc }
 
 // Patient gives the engine longer to answer than it has otherwise, on a machine that
 // has much else to do.
-func Patient(l durable.Log, d time.Duration) {
-	l.(*Log).attempt, l.(*Log).reading = d, d
+func Patient(l durable.Log, attempt, reading time.Duration) {
+	l.(*Log).attempt, l.(*Log).reading = attempt, reading
 }
 
 // TheirClock has a log believe that the servers' clock is so far ahead of this one.

@@ -59,7 +59,7 @@ func TestCluster(t *testing.T) {
 // patient returns a log that lets the suite, which asks for much at once, not run into
 // what is meant for engines in trouble.
 func patient(l durable.Log) durable.Log {
-	jetstream.Patient(l, time.Minute)
+	jetstream.Patient(l, 15*time.Second, time.Minute)
 	return l
 }
 

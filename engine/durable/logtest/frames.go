@@ -51,7 +51,7 @@ func appendRaces(b *box) {
 			last := uint64(0)
 			for n := 0; n < each; {
 				frame := fmt.Sprintf("%d of writer %d", n, i)
-				at, err := log.Append(b.Context(), key, last, []byte(frame))
+				at, err := b.tryAppend(log, key, last, frame)
 				switch {
 				case err == nil:
 					mu.Lock()

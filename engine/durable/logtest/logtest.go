@@ -111,7 +111,7 @@ func (b *box) want(what string, got, want error) {
 // put puts what must be taken.
 func (b *box) put(log durable.Log, key string, was uint64, value string, ttl time.Duration) uint64 {
 	b.Helper()
-	v, err := log.Put(b.Context(), key, was, []byte(value), ttl)
+	v, err := b.tryPut(log, key, was, value, ttl)
 	if err != nil {
 		b.Fatalf("Put %s: %v", key, err)
 	}
@@ -127,6 +127,44 @@ func (b *box) aged(what string, age time.Duration) {
 	b.Helper()
 	if b.o.Advance == nil && age > time.Since(b.began)+time.Second || age < -time.Second || age > time.Hour {
 		b.Errorf("%s: age %v", what, age)
+	}
+}
+
+// tryPut puts what nobody else puts. On a machine that has much else to do a cluster
+// may change its leader at any time, and then nobody knows the outcome: it is found out
+// as a store does, by doing it again.
+func (b *box) tryPut(log durable.Log, key string, was uint64, value string, ttl time.Duration) (uint64, error) {
+	b.Helper()
+	for unknown := false; ; unknown = true {
+		v, err := log.Put(b.Context(), key, was, []byte(value), ttl)
+		switch {
+		case errors.Is(err, stream.ErrUnavailable) && time.Since(b.began) < 3*patience:
+			b.Logf("Put %s: %v", key, err)
+			continue
+		case errors.Is(err, stream.ErrConflict) && unknown:
+			if got, is, _, err := log.Get(b.Context(), key); err == nil && string(got) == value && is != was {
+				return is, nil
+			}
+		}
+		return v, err
+	}
+}
+
+// tryAppend is the same for frames.
+func (b *box) tryAppend(log durable.Log, key string, last uint64, frame string) (uint64, error) {
+	b.Helper()
+	for unknown := false; ; unknown = true {
+		at, err := log.Append(b.Context(), key, last, []byte(frame))
+		switch {
+		case errors.Is(err, stream.ErrUnavailable) && time.Since(b.began) < 3*patience:
+			b.Logf("Append to %s after %d: %v", key, last, err)
+			continue
+		case errors.Is(err, stream.ErrConflict) && unknown:
+			if got := b.frames(log, key, last); len(got) > 0 && string(got[0].data) == frame {
+				return got[0].at, nil
+			}
+		}
+		return at, err
 	}
 }
 
@@ -156,7 +194,7 @@ func (b *box) none(key string) {
 // add appends what must be taken.
 func (b *box) add(log durable.Log, key string, last uint64, frame string) uint64 {
 	b.Helper()
-	at, err := log.Append(b.Context(), key, last, []byte(frame))
+	at, err := b.tryAppend(log, key, last, frame)
 	if err != nil {
 		b.Fatalf("Append to %s after %d: %v", key, last, err)
 	}

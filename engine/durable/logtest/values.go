@@ -51,7 +51,7 @@ func putRaces(b *box) {
 				log = b.other
 			}
 			wg.Go(func() {
-				v, err := log.Put(b.Context(), key, version, fmt.Appendf(nil, "%d of %d", i, round), time.Hour)
+				v, err := b.tryPut(log, key, version, fmt.Sprintf("%d of %d", i, round), time.Hour)
 				switch {
 				case err == nil:
 					won.Store(v)
