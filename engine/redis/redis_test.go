@@ -60,23 +60,35 @@ func hasty(t testing.TB, rawURL string) *Log {
 // appendAll appends frames after last, and returns the last one's place.
 func appendAll(t testing.TB, l *Log, key string, last uint64, frames ...string) uint64 {
 	t.Helper()
+	w := writer{log: l, key: key, last: last}
 	for _, frame := range frames {
-		at, err := l.Append(t.Context(), key, last, []byte(frame))
-		if err != nil {
+		if err := w.add(t.Context(), frame); err != nil {
 			t.Fatal(err)
 		}
-		last = at
 	}
-	return last
+	return w.last
+}
+
+// settled repeats what has an unknown outcome until it has another, on a machine that
+// has much else to do.
+func settled(f func() error) error {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		if err := f(); !errors.Is(err, stream.ErrUnavailable) || time.Now().After(end) {
+			return err
+		}
+	}
 }
 
 // frames returns what is kept of a sequence.
 func frames(t testing.TB, l *Log, key string) []string {
 	t.Helper()
 	var all []string
-	err := l.Frames(t.Context(), key, 0, func(_ uint64, _ time.Duration, frame []byte) bool {
-		all = append(all, string(frame))
-		return true
+	err := settled(func() error {
+		all = nil
+		return l.Frames(t.Context(), key, 0, func(_ uint64, _ time.Duration, frame []byte) bool {
+			all = append(all, string(frame))
+			return true
+		})
 	})
 	if err != nil {
 		t.Fatal(err)
