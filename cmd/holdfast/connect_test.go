@@ -204,11 +204,13 @@ func TestTwoCallers(t *testing.T) {
 func TestCrossedCallers(t *testing.T) {
 	t.Parallel()
 	for _, scheme := range []string{"http", "ws"} {
-		url, state := demoServer(t), t.TempDir()
+		url, halt := demoServer(t)
+		state := t.TempDir()
 		url = scheme + strings.TrimPrefix(url, "http")
 		a, b := newCaller(t, url, state), newCaller(t, url, state)
 		a.open()
 		b.open()
+		halt.Store(true)
 		a.count(1, 60)
 		b.count(1, 70)
 		a.hear(`"progress":2,`)
@@ -220,6 +222,7 @@ func TestCrossedCallers(t *testing.T) {
 		a.count(2, 60)
 		b.open()
 		b.count(2, 70)
+		halt.Store(false)
 		for _, c := range []*caller{a, b} {
 			if line := c.hear("progress"); strings.Contains(line, `"progress":1,`) {
 				t.Errorf("%s: a call was made a second time", scheme)
