@@ -196,7 +196,8 @@ func (r *roamer) take(s *tale, id int64, resp *http.Response) error {
 	switch {
 	case resp.StatusCode == http.StatusOK:
 	case resp.StatusCode == http.StatusServiceUnavailable || resp.StatusCode == http.StatusTooManyRequests:
-		return fmt.Errorf("%w: %s", errRefused, resp.Status)
+		body, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<10))
+		return fmt.Errorf("%w: %s: %s", errRefused, resp.Status, body)
 	case resp.StatusCode >= 500:
 		body, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<10))
 		return fmt.Errorf("%s: %s", resp.Status, body)
