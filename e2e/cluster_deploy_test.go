@@ -104,7 +104,8 @@ func (f *fleet) listen(ctx context.Context, r *roamer, again *atomic.Int64) {
 }
 
 // watch has the front pass over nodes that say that they are not ready, until ctx is
-// done.
+// done. If it finds none ready it asks all, as load balancers do: it may itself have
+// stood still while it waited for their answers.
 func (f *front) watch(ctx context.Context, all *sync.WaitGroup, nodes []*node) {
 	var mu sync.Mutex
 	out := make(map[*node]bool)
@@ -125,6 +126,12 @@ func (f *front) watch(ctx context.Context, all *sync.WaitGroup, nodes []*node) {
 			if !out[n] {
 				addrs = append(addrs, n.address())
 			}
+		}
+		if len(addrs) > 0 {
+			return addrs
+		}
+		for _, n := range nodes {
+			addrs = append(addrs, n.address())
 		}
 		return addrs
 	}
