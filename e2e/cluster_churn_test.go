@@ -67,7 +67,11 @@ func (f *fleet) churn(sessions int) {
 		all.Go(func() {
 			defer func() { <-limit }()
 			r := &roamer{at: f.balanced, http: &http.Client{Transport: own}}
-			if err := r.initialize(ctx); err != nil {
+			err := r.initialize(ctx)
+			for ; err != nil && strings.Contains(err.Error(), "503"); err = r.initialize(ctx) {
+				time.Sleep(50 * time.Millisecond) // the machine stood still, and the engine with it
+			}
+			if err != nil {
 				f.t.Error(err)
 				return
 			}
