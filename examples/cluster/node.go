@@ -19,6 +19,7 @@ import (
 
 	"holdfast"
 	"holdfast/engine"
+	"holdfast/stream"
 )
 
 // runNode is a node: an MCP server with Holdfast under it, which keeps its calls in an
@@ -30,7 +31,7 @@ func runNode(storeURL, ledger string) error {
 		os.Exit(0)
 	}()
 	logger := slog.New(slog.DiscardHandler)
-	store, err := engine.Open(context.Background(), storeURL, engine.Options{Logger: logger})
+	store, err := openStore(storeURL, engine.Options{Logger: logger})
 	if err != nil {
 		return err
 	}
@@ -43,6 +44,16 @@ func runNode(storeURL, ledger string) error {
 	}
 	fmt.Println(l.Addr()) // for the balancer
 	return http.Serve(handler.Listener(l), handler)
+}
+
+// openStore opens the store, and tries again for a while: the engine has just begun.
+func openStore(url string, o engine.Options) (stream.Store, error) {
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(200 * time.Millisecond) {
+		store, err := engine.Open(context.Background(), url, o)
+		if err == nil || time.Now().After(end) {
+			return store, err
+		}
+	}
 }
 
 type countArgs struct {
