@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -153,7 +154,8 @@ func TestDrainLate(t *testing.T) {
 }
 
 // TestDrainAlone drains the only node. What comes meanwhile is asked to come later,
-// and goes on at the node that follows.
+// and goes on at the node that follows. Who comes back to listen finds no server, as a
+// moment later: 503 is the end of a session for some clients.
 func TestDrainAlone(t *testing.T) {
 	t.Parallel()
 	f := newFarm(t, 1, config{})
@@ -169,6 +171,13 @@ func TestDrainAlone(t *testing.T) {
 		}
 		if r := q.post(body); r.status != http.StatusServiceUnavailable || r.header.Get("Retry-After") == "" {
 			t.Errorf("%s: %d %s", what, r.status, r.body)
+		}
+	}
+	for _, extra := range [][]string{nil, {"Last-Event-ID: " + first[0].ID}} {
+		w := p.open("GET", "/mcp", "", extra...)
+		_ = w.c.SetReadDeadline(time.Now().Add(time.Minute))
+		if said, err := io.ReadAll(w.c); len(said) > 0 || errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("who listens, with %q: %v, %q", extra, err, said)
 		}
 	}
 	f.nodes[0].close()
