@@ -41,7 +41,7 @@ func (s *Session) Moved() bool { return s.moved.Load() }
 // session that is being taken over here is waited for.
 func (m *Manager) Locate(ctx context.Context, key stream.SessionKey, principal string) (*Session, *Away, error) {
 	s, err := m.FindName(string(key), principal)
-	if err == nil {
+	if err == nil && !s.lingers.Load() {
 		s.Touch()
 		return s, nil, nil
 	}

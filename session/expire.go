@@ -9,33 +9,12 @@ import (
 	"holdfast/stream"
 )
 
-// End ends a session at its client's wish. One whose calls are over, but somebody
-// else who follows one of them has yet to read how it ended, has a little time left;
-// End does not wait for that.
+// End ends a session at its client's wish. If somebody else who follows a call of it may
+// have yet to read how that ended, what it said is kept a little longer: End does not
+// wait for that.
 func (m *Manager) End(s *Session) {
-	why := errors.New("the client ended the session")
-	if !s.Resumable() || !s.streams.hasFollowers() {
-		m.end(s, why)
-		return
-	}
-	if s.ending.Swap(true) {
-		return // it was asked for before
-	}
-	if !m.enter() {
-		m.end(s, why)
-		return
-	}
-	go func() {
-		defer m.work.Done()
-		over := func() bool { return s.isClosed() || s.moved.Load() }
-		m.outlast(time.Second, func() bool { return over() || !s.Busy() }) // what was just answered
-		if !s.Busy() {
-			m.outlast(followFor, func() bool { return over() || s.Busy() || !s.streams.hasFollowers() })
-		}
-		if !s.moved.Load() {
-			m.end(s, why)
-		}
-	}()
+	s.lingers.Store(s.Resumable() && s.streams.hasFollowers())
+	m.end(s, errors.New("the client ended the session"))
 }
 
 // linger is how long the streams of an ended session are kept for readers that
@@ -55,8 +34,11 @@ func (m *Manager) end(s *Session, why error) {
 	conn := s.link.finish()
 	s.asked = nil
 	s.mu.Unlock()
+	lingers := s.lingers.Load()
 	m.mu.Lock()
-	m.unlist(s)
+	if !lingers {
+		m.unlist(s)
+	}
 	if m.shared != nil {
 		if m.ending == nil {
 			m.ending = make(map[stream.SessionKey]struct{})
@@ -70,15 +52,29 @@ func (m *Manager) end(s *Session, why error) {
 	if conn != nil {
 		defer m.release(conn)
 	}
-	if s.reading.Load() == 0 || !m.enter() {
+	if s.reading.Load() == 0 && !lingers || !m.enter() {
+		m.leave(s)
 		m.forget(s)
 		return
 	}
 	go func() {
 		defer m.work.Done()
+		if lingers {
+			m.outlast(followFor, func() bool { return !s.streams.hasFollowers() })
+			m.leave(s)
+		}
 		m.outlast(linger, func() bool { return s.reading.Load() == 0 })
 		m.forget(s)
 	}()
+}
+
+// leave ends the time in which a session that has ended can be found by its tokens.
+func (m *Manager) leave(s *Session) {
+	if s.lingers.CompareAndSwap(true, false) {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.unlist(s)
+	}
 }
 
 // forget deletes a session that has ended, unless another node has taken it before.

@@ -4,10 +4,13 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
+
+	"holdfast/jsonrpc"
 )
 
-// Who lost a call's stream to another follower finds it when that has read the end of
-// the call, and has ended the session; then the session is gone.
+// Of three who follow a call the one that has read its end ends the session. That is over
+// at once, but the others find how the call ended, for a time.
 func TestEndWaitsForFollowers(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, Options{}, nil)
@@ -23,25 +26,44 @@ func TestEndWaitsForFollowers(t *testing.T) {
 		}
 		return r
 	}
-	first, second := follow(), follow()
-	if !first.Gone() {
+	first, second, third := follow(), follow(), follow()
+	if !first.Gone() || !second.Gone() {
 		t.Fatal("two read the stream")
 	}
 	first.Detach(false, true, false)
-	h.desk.last().say(c, `{"jsonrpc":"2.0","id":1,"result":{"the":"result"}}`)
-	toEnd(t, second, ready)
 	second.Detach(false, true, false)
+	h.desk.last().say(c, `{"jsonrpc":"2.0","id":1,"result":{"the":"result"}}`)
+	toEnd(t, third, ready)
+	third.Detach(false, true, false)
 	h.End(s)
-	h.End(s) // as the other does, or a client that was not told
-	found, number, err := h.Resumable(token, []byte("1"), "alice")
-	if err != nil {
-		t.Fatalf("after the other has ended the session: %v", err)
+	if _, err := h.Find(s.ID(), "alice"); !errors.Is(err, ErrNotFound) {
+		t.Errorf("its id is still good: %v", err)
 	}
-	if said := readAll(t, found, number); !strings.Contains(strings.Join(said, "\n"), `"the":"result"`) {
-		t.Errorf("%q", said)
+	if _, err := s.Begin([]jsonrpc.Message{parse(request(2))}, false); !errors.Is(err, ErrNotFound) {
+		t.Errorf("calls are still made in it: %v", err)
 	}
+	for range 2 { // the others, one after the other
+		found, number, err := h.Resumable(token, []byte("1"), "alice")
+		if err != nil {
+			t.Fatalf("after one has ended the session: %v", err)
+		}
+		r, err := found.Read(t.Context(), number, 0, 0, ready)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if said := toEnd(t, r, ready); !strings.Contains(strings.Join(said, "\n"), `"the":"result"`) {
+			t.Errorf("%q", said)
+		}
+		r.Detach(false, true, false)
+	}
+	s.streams.mu.Lock()
+	for number := range s.streams.followed {
+		s.streams.followed[number] = time.Now().Add(-2 * followFor)
+	}
+	s.streams.mu.Unlock()
 	eventually(t, "the session's end", func() bool {
-		_, err := h.FindName(s.Name(), "alice")
-		return errors.Is(err, ErrNotFound)
+		_, _, err := h.Resumable(token, []byte("1"), "alice")
+		_, found := h.FindName(s.Name(), "alice")
+		return errors.Is(err, ErrBadToken) && errors.Is(found, ErrNotFound)
 	})
 }

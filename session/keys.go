@@ -253,7 +253,7 @@ func (m *Manager) keeper(name stream.SessionKey, number uint64) *Session {
 	m.mu.RLock()
 	s := m.sessions[name]
 	m.mu.RUnlock()
-	if s == nil || s.isClosed() {
+	if s == nil || s.isClosed() && !s.lingers.Load() {
 		return nil
 	}
 	if s.streams.call(number) == nil {

@@ -214,19 +214,21 @@ func (m *Manager) session(id, principal string, single bool) *Session {
 // Otherwise it is [ErrNotFound], whatever the reason.
 func (m *Manager) Find(id, principal string) (*Session, error) {
 	s, err := m.FindName(string(KeyOf(id)), principal)
-	if err == nil {
-		s.Touch()
+	if err != nil || s.lingers.Load() {
+		return nil, ErrNotFound
 	}
-	return s, err
+	s.Touch()
+	return s, nil
 }
 
 // FindName returns the session with the public name, if it is the principal's. A
-// name alone opens nothing: the caller has to ask for a secret of the stream.
+// name alone opens nothing: the caller has to ask for a secret of the stream. The
+// session may have ended, with streams to be read yet.
 func (m *Manager) FindName(name, principal string) (*Session, error) {
 	m.mu.RLock()
 	s := m.sessions[stream.SessionKey(name)]
 	m.mu.RUnlock()
-	if s == nil || s.principal != principal || s.isClosed() {
+	if s == nil || s.principal != principal || s.isClosed() && !s.lingers.Load() {
 		return nil, ErrNotFound
 	}
 	return s, nil

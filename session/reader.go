@@ -21,7 +21,6 @@ type Reader struct {
 	since  time.Time
 	ended  bool // Next has returned the last entry
 	read   bool // and it was written to the client
-	back   bool // nobody else read the stream when it came
 	gone   atomic.Bool
 	lost   atomic.Bool
 	ready  chan<- struct{}
@@ -164,8 +163,6 @@ func (t *table) attach(r *Reader) {
 	if old := t.readers[number]; old != nil {
 		old.end()
 		t.follow(number)
-	} else {
-		r.back = true
 	}
 	if t.readers == nil {
 		t.readers = make(map[uint64]*Reader, 1)
@@ -321,9 +318,6 @@ func (t *table) detach(r *Reader, broke, ids, besides bool) {
 		return // another reads it by now
 	}
 	delete(t.readers, number)
-	if r.read && r.back {
-		delete(t.followed, number) // nobody was away but its client
-	}
 	if len(t.readers) == 0 {
 		t.readers = nil
 	}
