@@ -174,7 +174,7 @@ func (c *Conn) enter(k *call) error {
 	if c.opener != nil && c.session.revision == "" && !c.session.lost && k.inner == nil {
 		k.brief = true // nobody has answered initialize
 	}
-	if k.key == "" {
+	if k.key == "" && !k.unsure { // what may have been sent without one must not be sent under a new one
 		k.keyFor(k.session)
 	}
 	return nil

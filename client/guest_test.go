@@ -184,6 +184,36 @@ func TestStateAfterDetach(t *testing.T) {
 	}
 }
 
+// A request that another Conn may have sent without an idempotency key is not sent again
+// under a new one.
+func TestUnsureUnderNoNewKey(t *testing.T) {
+	t.Parallel()
+	var calls atomic.Int32
+	url, _ := wsServer(t, func(_ *websocket.Conn, _ int32, m jsonrpc.Message) bool {
+		if m.Method == "tools/call" {
+			calls.Add(1)
+		}
+		return true
+	})
+	http := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err == nil && jsonrpc.String(jsonrpc.Field(body, "method")) == "tools/call" {
+			calls.Add(1)
+		}
+		w.WriteHeader(http.StatusAccepted)
+	}))
+	for _, url := range []string{url, http} {
+		r := newRaw(t, url, client.Options{NoListen: true, State: &client.State{
+			URL: url, Session: "s", Revision: "2025-11-25", Keys: true, Ready: true, Calls: []client.CallState{{
+				ID: []byte("1"), Method: "tools/call", Request: []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"}}`),
+			}},
+		}})
+		if m := r.answer("1"); !strings.Contains(string(m.Error), "outcome unknown") || calls.Load() > 0 {
+			t.Errorf("%s: %s, sent %d times", url, m.Raw, calls.Load())
+		}
+	}
+}
+
 // A call that the host has cancelled is on record until the server was told.
 func TestCancelledOnRecord(t *testing.T) {
 	t.Parallel()
