@@ -144,19 +144,24 @@ func (e *enginery) records(t *testing.T) int {
 		t.Fatal(err)
 	}
 	n := 0
-	streams := js.ListStreams(bounded(t, time.Minute))
-	for s := range streams.Info() {
-		if s.Config.AllowMsgTTL && strings.HasPrefix(s.Config.Name, e.prefix) {
-			st, err := js.Stream(t.Context(), s.Config.Name)
-			if err != nil {
-				t.Fatal(err)
+	patiently(t, "counting records", func(ctx context.Context) error {
+		n = 0
+		streams := js.ListStreams(ctx)
+		for s := range streams.Info() {
+			if !s.Config.AllowMsgTTL || !strings.HasPrefix(s.Config.Name, e.prefix) {
+				continue
 			}
-			info, err := st.Info(t.Context(), jetstream.WithSubjectFilter(e.prefix+".kv.s.>"))
+			st, err := js.Stream(ctx, s.Config.Name)
 			if err != nil {
-				t.Fatal(err)
+				return err
+			}
+			info, err := st.Info(ctx, jetstream.WithSubjectFilter(e.prefix+".kv.s.>"))
+			if err != nil {
+				return err
 			}
 			n += len(info.State.Subjects)
 		}
-	}
+		return streams.Err()
+	})
 	return n
 }

@@ -237,13 +237,20 @@ func (h *Handler) Drain(ctx context.Context) error {
 	}
 	h.sessions.Stop()
 	h.drainOnce.Do(func() { close(h.draining) })
-	t := time.NewTicker(10 * time.Millisecond)
+	const often = 10 * time.Millisecond
+	t := time.NewTicker(often)
 	defer t.Stop()
-	for !h.sessions.Idle(max(2*h.opts.Retry, time.Second)) {
+	patience := max(2*h.opts.Retry, time.Second)
+	for last := time.Now(); !h.sessions.Idle(patience); last = time.Now() {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-t.C:
+		}
+		// What the process has stood still does not count: who comes back waits to be
+		// heard.
+		if late := time.Since(last) - often; late > time.Second {
+			patience += late
 		}
 	}
 	return nil
