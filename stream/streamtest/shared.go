@@ -120,7 +120,7 @@ func lostLease(b *box) {
 }
 
 // idleTTL is how long sessions live in untouched.
-const idleTTL = 2 * time.Second
+const idleTTL = time.Second
 
 func untouched(b *box) {
 	b.shared()
