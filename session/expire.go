@@ -13,7 +13,9 @@ import (
 // have yet to read how that ended, what it said is kept a little longer: End does not
 // wait for that.
 func (m *Manager) End(s *Session) {
-	s.lingers.Store(s.Resumable() && s.streams.hasFollowers())
+	if s.Resumable() && s.streams.hasFollowers() {
+		s.lingers.Store(true)
+	}
 	m.end(s, errors.New("the client ended the session"))
 }
 

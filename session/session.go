@@ -64,7 +64,6 @@ type Session struct {
 	moved     atomic.Bool // it has left this node
 	dropped   atomic.Bool // what it said is kept no longer
 	lingers   atomic.Bool // it has ended, and can be found by its tokens a little longer
-	ending    atomic.Bool // its client has ended it, and others who follow a call are waited for
 
 	resumes atomic.Pointer[resumes] // nil but for clients of SEP-975
 
