@@ -124,18 +124,29 @@ func (s *Session) isClosed() bool {
 	return s.closed
 }
 
+// heed notes at a look for idle sessions that the process has stood still, if the look
+// was due long before: what their clients said meanwhile waits to be heard. So all
+// that time, and what came before it, does not count.
+func (m *Manager) heed(now, due time.Duration) {
+	if now-due > max(m.opts.TTL/2, time.Second) {
+		m.woke.Store(int64(now))
+	}
+}
+
 // expire ends sessions that have been idle for too long.
 func (m *Manager) expire() {
 	defer m.work.Done()
-	t := time.NewTicker(min(max(m.opts.TTL/8, 10*time.Millisecond), time.Minute))
+	every := min(max(m.opts.TTL/8, 10*time.Millisecond), time.Minute)
+	t := time.NewTicker(every)
 	defer t.Stop()
-	for {
+	for next := m.clock() + every; ; next = m.clock() + every {
 		select {
 		case <-m.quit:
 			return
 		case at := <-t.C:
-			m.sweepKeysAt(at)
 			now := m.clock()
+			m.heed(now, next)
+			m.sweepKeysAt(at)
 			var due []*Session
 			for _, s := range m.all() {
 				s.tidy(at)

@@ -51,6 +51,7 @@ type Manager struct {
 	streamBytes int64
 
 	zero  time.Time    // what the clock counts from
+	woke  atomic.Int64 // by the clock: when the process was last found to have stood still
 	calls atomic.Int64 // requests in flight
 	last  atomic.Bool  // only what may be made again is begun
 	// No tool is called, as the node ends and there is no other.

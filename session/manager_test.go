@@ -123,6 +123,35 @@ func TestRefusedSession(t *testing.T) {
 	}
 }
 
+// The time in which the process stood still does not make sessions idle: whose request
+// waits to be read is heard.
+func TestIdleStoodStill(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := newHouse(t, Options{TTL: time.Minute}, nil)
+		defer h.close()
+		for _, test := range []struct {
+			late  time.Duration
+			lives bool
+		}{{0, false}, {29 * time.Second, false}, {31 * time.Second, true}} {
+			s := h.open("")
+			time.Sleep(50 * time.Second)
+			now := h.clock()
+			h.heed(now, now-test.late)
+			time.Sleep(50 * time.Second)
+			synctest.Wait()
+			if s.isClosed() == test.lives {
+				t.Errorf("a look %v late: closed is %v", test.late, !test.lives)
+			}
+			time.Sleep(20 * time.Second)
+			synctest.Wait()
+			if !s.isClosed() {
+				t.Errorf("a look %v late: the session does not end any more", test.late)
+			}
+		}
+	})
+}
+
 // Idle sessions end; those with a call in flight or a reader don't, but for a
 // call that nobody has asked about for a day.
 func TestIdle(t *testing.T) {

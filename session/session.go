@@ -123,7 +123,7 @@ func (s *Session) Touch() { s.used.Store(int64(s.m.clock())) }
 // call that runs with nobody connected keeps its session for a day, not for
 // ever. An initialize of revision 2024-11-05 that nobody waits for does not.
 func (s *Session) idle(now, ttl time.Duration) bool {
-	quiet := now - time.Duration(s.used.Load())
+	quiet := now - time.Duration(max(s.used.Load(), s.m.woke.Load()))
 	if s.reading.Load() > 0 {
 		return false
 	}
