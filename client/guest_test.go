@@ -184,6 +184,68 @@ func TestStateAfterDetach(t *testing.T) {
 	}
 }
 
+// What a server has continued on the standalone stream, as it took the call's own
+// connection for lost, is not told again when that is read after all.
+func TestContinuedThenRead(t *testing.T) {
+	t.Parallel()
+	for name, hello := range map[string]string{"ours": keyedGreeting, "another": greeting} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			continuedThenRead(t, hello)
+		})
+	}
+}
+
+func continuedThenRead(t *testing.T, hello string) {
+	t.Helper()
+	heard, listens := make(chan struct{}), make(chan struct{})
+	const progress = "id: c.1.%d\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/progress\",\"params\":{\"progressToken\":1,\"progress\":%d}}\n\n"
+	url := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			return
+		}
+		w.Header().Set("Mcp-Session-Id", "s")
+		id := jsonrpc.Field(body, "id")
+		flush := func() { _ = http.NewResponseController(w).Flush() }
+		switch method := jsonrpc.String(jsonrpc.Field(body, "method")); {
+		case r.Method == http.MethodGet:
+			w.Header().Set("Content-Type", typeEvents)
+			flush()
+			<-listens
+			fmt.Fprintf(w, progress, 1, 1)
+			flush()
+			<-r.Context().Done()
+		case method == "initialize":
+			w.Header().Set("Content-Type", "application/json")
+			fmt.Fprintf(w, hello, id)
+		case method == "tools/call":
+			w.Header().Set("Content-Type", typeEvents)
+			flush()
+			close(listens)
+			<-heard
+			fmt.Fprintf(w, progress+progress+"data: {\"jsonrpc\":\"2.0\",\"id\":%s,\"result\":{}}\n\n", 1, 1, 2, 2, id)
+		default:
+			w.WriteHeader(http.StatusAccepted)
+		}
+	}))
+	r := newRaw(t, url, client.Options{})
+	r.open()
+	r.send(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"}}`)
+	var told []string
+	r.until(func(m jsonrpc.Message) bool {
+		if m.Method == "notifications/progress" {
+			if told = append(told, string(jsonrpc.Field(m.Params, "progress"))); len(told) == 1 {
+				close(heard)
+			}
+		}
+		return m.Kind == jsonrpc.Response
+	})
+	if got := strings.Join(told, " "); got != "1 2" {
+		t.Errorf("progress came as %s", got)
+	}
+}
+
 // A request that another Conn may have sent without an idempotency key is not sent again
 // under a new one.
 func TestUnsureUnderNoNewKey(t *testing.T) {

@@ -299,11 +299,6 @@ func (c *Conn) notified(m jsonrpc.Message) {
 	c.deliver(m)
 }
 
-// astray notes an event, and says whether it is one of another stream, which has
-// brought it already. Some servers replay all streams to who asks for the rest of
-// one.
-func (c *Conn) astray(ev *sse.Event, replay bool) bool { return c.repeated(ev) && replay }
-
 // repeated notes an event, and says whether one like it has come on any stream. Some
 // servers give the same ids in each stream, so what it says counts too.
 func (c *Conn) repeated(ev *sse.Event) bool {

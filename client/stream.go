@@ -148,7 +148,12 @@ func (k *call) follow(r *response) error {
 	k.turns.connect(true)
 	defer k.turns.connect(false)
 	k.late()
-	replay := k.door != doorPost // what comes may have come before, here or on the standalone stream
+	k.mu.Lock()
+	// What comes may have come before, here or on the standalone stream. A server that
+	// honours keys is one of ours: it continues there what it takes for lost, also if that
+	// is still to be read here.
+	replay := k.door != doorPost || k.session.keys
+	k.mu.Unlock()
 	events := sse.NewReader(&listening{r: r, silence: k.c.opts.Silence}, k.c.opts.MaxMessage)
 	for {
 		ev, err := events.Next()
@@ -291,7 +296,8 @@ func (k *call) parse(ev *sse.Event, replay bool) ([]jsonrpc.Message, error) {
 	if len(ev.Data) == 0 || ev.Name != "" && ev.Name != "message" {
 		return nil, nil
 	}
-	old := k.c.astray(ev, replay) || again || ev.ID == "" && k.told.repeats(k.c.seen.seed, ev.Data)
+	repeated := k.c.repeated(ev)
+	old := repeated && replay || again || ev.ID == "" && k.told.repeats(k.c.seen.seed, ev.Data)
 	msgs, err := k.messages(ev.Data)
 	switch {
 	case old:
@@ -300,6 +306,9 @@ func (k *call) parse(ev *sse.Event, replay bool) ([]jsonrpc.Message, error) {
 		return slices.DeleteFunc(msgs, func(m jsonrpc.Message) bool { return m.Kind != jsonrpc.Response }), nil
 	case err == nil:
 		k.pace.progress()
+		if repeated { // some servers give the same ids in each stream, but of progress each is another
+			msgs = slices.DeleteFunc(msgs, func(m jsonrpc.Message) bool { return m.Method == "notifications/progress" })
+		}
 		return msgs, nil
 	case errors.Is(err, jsonrpc.ErrInvalid) && jsonrpc.Field(ev.Data, "id") == nil:
 		// Not what is waited for. Some servers replay the events that carry no message
