@@ -21,7 +21,7 @@ import (
 )
 
 // patience is how long a server may take to start or to end.
-const patience = 3 * time.Minute // a Sentinel that was held up for two seconds does nothing for 30
+const patience = 3 * time.Minute
 
 // A Server is a redis-server on a port of this machine. Its methods may be called
 // by any goroutine, one at a time.
