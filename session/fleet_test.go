@@ -114,6 +114,29 @@ func (f *fleet) start() {
 	f.nodes[n.name] = n
 }
 
+// spent measures time by a clock that stands still when the process does. It is asked
+// once.
+func spent() (took func() time.Duration) {
+	const beat = 10 * time.Millisecond
+	stop, beats := make(chan struct{}), make(chan int)
+	go func() {
+		t := time.NewTicker(beat)
+		defer t.Stop()
+		for n := 0; ; n++ {
+			select {
+			case <-t.C:
+			case <-stop:
+				beats <- n
+				return
+			}
+		}
+	}()
+	return func() time.Duration {
+		close(stop)
+		return time.Duration(<-beats) * beat
+	}
+}
+
 // stop ends a node: by SIGKILL, as it seems to others, or in good order.
 func (f *fleet) stop(n *member, kill bool) {
 	f.mu.Lock()
@@ -125,9 +148,9 @@ func (f *fleet) stop(n *member, kill bool) {
 		n.cut()
 	}
 	f.ends.Go(func() {
-		began := time.Now()
+		took := spent()
 		defer func() {
-			if d := time.Since(began); d >= closePatience {
+			if d := took(); d >= closePatience {
 				f.t.Errorf("a node took %v to stop", d)
 			}
 		}()
