@@ -24,6 +24,7 @@ type talker struct {
 	t       testing.TB
 	id      string // of the session, where the transport says it
 	version string
+	lists   bool // the backend answers tools/list
 
 	send func(text string) error
 	recv func() ([]byte, error)
@@ -88,7 +89,7 @@ func (n *node) dialSocket(most int, extra ...string) (*talker, *http.Response, e
 		return nil, res, err
 	}
 	ws.SetReadLimit(64 << 20)
-	c := &talker{t: n.t, id: res.Header.Get("Mcp-Session-Id")}
+	c := &talker{t: n.t, id: res.Header.Get("Mcp-Session-Id"), lists: n.lists && most == 0}
 	ctx, stop := context.WithTimeout(context.Background(), 3*time.Minute)
 	c.send = func(text string) error { return ws.Write(ctx, websocket.MessageText, []byte(text)) }
 	c.recv = func() ([]byte, error) {
@@ -186,7 +187,7 @@ func (n *node) talkOver(most int, in, out ends, extra ...string) *talker {
 			ctx = context.WithValue(ctx, principalKey{}, name)
 		}
 	}
-	c := &talker{t: n.t, over: make(chan struct{})}
+	c := &talker{t: n.t, over: make(chan struct{}), lists: n.lists && most == 0}
 	go func() {
 		defer close(c.over)
 		c.err = n.ServeConn(ctx, in.r, out.w)
@@ -247,6 +248,12 @@ func (c *talker) begin(version, capabilities string) {
 	c.t.Helper()
 	if err := c.initialize(version, capabilities); err != nil {
 		c.t.Fatal(err)
+	}
+	if c.lists {
+		c.say(listTools)
+		for m := c.message(); string(m.ID) != `"tools"`; {
+			m = c.message()
+		}
 	}
 }
 

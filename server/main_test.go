@@ -52,6 +52,7 @@ type node struct {
 	store    *memory.Store
 	script   *script
 	addr     string
+	lists    bool // its backend answers tools/list
 }
 
 type config struct {
@@ -75,7 +76,7 @@ func newNode(t testing.TB, c config) *node {
 	c.server.UpgradeAfter = cmp.Or(c.server.UpgradeAfter, unhurried)
 	c.server.InputGrace = cmp.Or(c.server.InputGrace, unhurried)
 	c.session.Logger = c.server.Logger
-	n := &node{t: t, script: &script{runs: map[string]int{}}, store: memory.New(c.memory)}
+	n := &node{t: t, script: &script{runs: map[string]int{}}, store: memory.New(c.memory), lists: c.backend == nil}
 	backend := c.backend
 	if backend == nil {
 		backend = message.New(n.script)
@@ -302,8 +303,17 @@ func (n *node) begin(version string, header http.Header) (*peer, error) {
 	if res := p.post(`{"jsonrpc":"2.0","method":"notifications/initialized"}`); res.status != 202 || len(res.body) > 0 {
 		return nil, fmt.Errorf("initialized: %d %s", res.status, res.body)
 	}
+	if n.lists {
+		if res := p.post(listTools); res.status != 200 {
+			return nil, fmt.Errorf("tools/list: %d %s", res.status, res.body)
+		}
+	}
 	return p, nil
 }
+
+// listTools has a session know its tools before any is called. On a busy machine the
+// first call would not be waited for long enough to be known as safe.
+const listTools = `{"jsonrpc":"2.0","id":"tools","method":"tools/list"}`
 
 // standstill measures for how long this process does not run, as where the machine
 // stands still: what has a bound then proves nothing. It is asked once.
