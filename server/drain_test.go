@@ -324,7 +324,7 @@ func TestDrainSocketKeyed(t *testing.T) {
 	c.say(callAs("1", "hold", `{}`))
 	held := f.nodes[0].release(1)[0]
 	drained := make(chan error, 1)
-	go func() { drained <- f.nodes[0].drain(3 * time.Second) }()
+	go func() { drained <- f.nodes[0].drain(12 * time.Second) }() // the last two are what is left after Leaving
 	<-f.nodes[0].Leaving()
 	late := strings.Replace(callAs("2", "steps", `{"key":"late"}`), `"_meta":{`, `"_meta":{"holdfast/idempotencyKey":"a",`, 1)
 	c.say(late)
