@@ -251,7 +251,8 @@ func TestAway(t *testing.T) {
 	a, b := hasty(t, server.URL()), hasty(t, server.URL())
 	var atA, atB hearer
 	for l, h := range map[*Log]*hearer{a: &atA, b: &atB} {
-		stop, err := l.Receive(h)
+		var stop func()
+		err := settled(func() (err error) { stop, err = l.Receive(h); return err })
 		if err != nil {
 			t.Fatal(err)
 		}
