@@ -217,6 +217,9 @@ func (b *bus) Receive(r cluster.Receiver) (stop func(), err error) {
 		case <-e.ready:
 		case <-patience:
 			stop()
+			b.mu.Lock()
+			b.ears = nil // it may be tried again
+			b.mu.Unlock()
 			return nil, fmt.Errorf("subscribe: %w", stream.ErrUnavailable)
 		}
 	}
