@@ -61,7 +61,7 @@ func (c *Conn) cancelled(m jsonrpc.Message) {
 }
 
 // giveUp ends a call that nobody wants answered any more; m says so to the server. The
-// call is on record until that was said.
+// call is on record until that was said, or the Conn ends.
 func (c *Conn) giveUp(k *call, m jsonrpc.Message) {
 	k.mu.Lock()
 	before := k.parting

@@ -359,3 +359,20 @@ func TestDrainSocketKeyed(t *testing.T) {
 		t.Errorf("%d runs", n)
 	}
 }
+
+// TestDrainSocketAlone has such a call come where no other node, and no later one, has
+// the session: then it is refused with an answer, as there is no next connection.
+func TestDrainSocketAlone(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, config{})
+	p := n.able("2025-11-25", "")
+	c, _, err := n.dialSocket(0, "Mcp-Session-Id: "+p.id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.sessions.Stop()
+	c.say(strings.Replace(callAs("2", "echo", `{"text":"late"}`), `"_meta":{`, `"_meta":{"holdfast/idempotencyKey":"a",`, 1))
+	if late := c.hears("shutting down"); string(jsonrpc.Field(late, "id")) != "2" {
+		t.Errorf("late: %s", late)
+	}
+}

@@ -295,7 +295,7 @@ func (d *duplex) due(now time.Time) error {
 	kicked := d.kicked
 	d.mu.Unlock()
 	switch {
-	case kicked:
+	case kicked && d.idle() && d.announced():
 		d.retry = d.h.opts.Retry
 		return errKicked
 	case d.s.Moved() && (d.returns || d.alone() && d.idle()):

@@ -55,7 +55,7 @@ func (h *Handler) chase(w http.ResponseWriter, r *http.Request, e errand, s *ses
 				continue
 			}
 		}
-		if errors.Is(err, session.ErrClosing) && r.Method == http.MethodGet && h.isLeaving() && h.alone() {
+		if errors.Is(err, session.ErrClosing) && r.Method == http.MethodGet && h.isLeaving() && h.alone() && h.visit(r) == nil {
 			// A moment later nobody listens here: some clients who would try again then
 			// take 503 for the end of their session.
 			panic(http.ErrAbortHandler)

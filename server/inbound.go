@@ -342,7 +342,8 @@ func (d *duplex) later(msgs []jsonrpc.Message, err error) bool {
 	if !d.returns || !d.resumes() {
 		return false
 	}
-	closing := errors.Is(err, session.ErrMoved) || errors.Is(err, session.ErrClosing)
+	// Where the store is not shared nothing goes on after the node.
+	closing := errors.Is(err, session.ErrMoved) || errors.Is(err, session.ErrClosing) && d.h.sessions.Shared()
 	passes := closing || errors.Is(err, stream.ErrConflict) || session.StoreSays(err) != ""
 	for i := range msgs {
 		m := &msgs[i]

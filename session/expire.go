@@ -62,12 +62,19 @@ func (m *Manager) end(s *Session, why error) {
 	go func() {
 		defer m.work.Done()
 		if lingers {
-			m.outlast(followFor, func() bool { return !s.streams.hasFollowers() })
+			m.outlast(followFor, func() bool { return m.stops() || !s.streams.hasFollowers() })
 			m.leave(s)
 		}
 		m.outlast(linger, func() bool { return s.reading.Load() == 0 })
 		m.forget(s)
 	}()
+}
+
+// stops says whether the node gives up its sessions, or ends.
+func (m *Manager) stops() bool {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return m.handing || m.closing || m.closed
 }
 
 // leave ends the time in which a session that has ended can be found by its tokens.

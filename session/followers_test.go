@@ -1,6 +1,7 @@
 package session
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -66,4 +67,37 @@ func TestEndWaitsForFollowers(t *testing.T) {
 		_, found := h.FindName(s.Name(), "alice")
 		return errors.Is(err, ErrBadToken) && errors.Is(found, ErrNotFound)
 	})
+}
+
+// A node that ends does not wait for those who may follow a call of a session that its
+// client has ended, and nobody takes that over.
+func TestEndWithFollowersAndNode(t *testing.T) {
+	t.Parallel()
+	f := newShelf()
+	a, b := f.add(t, "a", safeTools()), f.add(t, "b", safeTools())
+	s := a.able("alice")
+	c := begin(t, s, false, request(1))
+	ready := make(chan struct{}, 1)
+	var readers []*Reader
+	for range 2 {
+		r, err := s.Read(t.Context(), c.Number(), 0, 0, ready)
+		if err != nil {
+			t.Fatal(err)
+		}
+		readers = append(readers, r)
+	}
+	readers[0].Detach(true, true, false)
+	a.desk.last().say(c, response(1))
+	toEnd(t, readers[1], ready)
+	readers[1].Detach(false, true, false)
+	a.End(s)
+	ctx, stop := context.WithTimeout(t.Context(), followFor/2)
+	defer stop()
+	if err := a.HandOver(ctx); err != nil {
+		t.Errorf("hand over: %v", err)
+	}
+	a.Close()
+	if _, _, err := b.Locate(t.Context(), s.Key(), "alice"); !errors.Is(err, ErrNotFound) {
+		t.Errorf("it lives on: %v", err)
+	}
 }
