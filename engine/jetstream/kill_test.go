@@ -282,20 +282,29 @@ func leaderLost(t *testing.T, trouble func(*natstest.Servers, int) error) {
 	}
 }
 
-// takeOver appends to what another appends to, as who takes a session over does.
+// takeOver appends to what another appends to, as who takes a session over does: where
+// the other is faster it goes by what it is told is there, as to read takes longer.
 func takeOver(ctx context.Context, t *testing.T, l durable.Log, key string) (fence uint64) {
 	t.Helper()
-	for ctx.Err() == nil {
-		last, err := lastOf(ctx, l, key)
-		if err == nil {
-			fence, err = l.Append(ctx, key, last, []byte("fence"))
+	var err error
+	for last, known := uint64(0), false; ctx.Err() == nil; {
+		if !known {
+			last, err = lastOf(ctx, l, key)
+		}
+		at := uint64(0)
+		if known || err == nil {
+			at, err = l.Append(ctx, key, last, []byte("fence"))
 		}
 		if err == nil {
-			return fence
+			return at
+		}
+		if known = errors.Is(err, stream.ErrConflict) && at > 0; known {
+			last = at
+			continue
 		}
 		time.Sleep(5 * time.Millisecond) // until it wins
 	}
-	t.Fatal("cannot take over")
+	t.Fatalf("cannot take over: %v", err)
 	return 0
 }
 
