@@ -1,10 +1,12 @@
 package server_test
 
 import (
+	"context"
 	"net/http"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"holdfast/engine/durable"
 	"holdfast/engine/durable/logtest"
@@ -143,4 +145,31 @@ func TestNewSessionUnreadable(t *testing.T) {
 	if got := n.sessions.Sessions(); got != 0 {
 		t.Errorf("%d sessions", got)
 	}
+}
+
+// slowStore is a store that takes its time to append.
+type slowStore struct {
+	stream.Store
+	by atomic.Int64 // nanoseconds
+}
+
+func (s *slowStore) Append(ctx context.Context, lease stream.Lease, records []stream.Record) error {
+	time.Sleep(time.Duration(s.by.Load()))
+	return s.Store.Append(ctx, lease, records)
+}
+
+// TestDisconnectAfterAnnouncing has the age at which connections are ended come before
+// the log has what tells a client how to resume its call: that is told first.
+func TestDisconnectAfterAnnouncing(t *testing.T) {
+	t.Parallel()
+	var slow slowStore
+	c := config{server: server.Options{DisconnectAfter: time.Millisecond, UpgradeAfter: time.Minute}}
+	c.session.Safe = func(string) bool { return true } // so that the call begins light
+	c.store = func(s stream.Store) stream.Store { slow.Store = s; return &slow }
+	n := newNode(t, c)
+	p := n.able("2025-11-25", "")
+	slow.by.Store(int64(200 * time.Millisecond))
+	go func() { progress(n.release(1)[0], 1, 1) }()
+	w := p.open("POST", "/mcp", call("hold", `{}`))
+	w.token()
 }
