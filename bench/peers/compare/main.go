@@ -4,7 +4,10 @@
 // each spends. With -clients it is clients that take turns, each a process of its
 // own, at the same servers. It needs Linux (/proc), and takes about two minutes.
 //
-//	cd bench/peers && go run ./compare [-clients] [-rounds 3] [-for 1s] [-held 2000] [-only TEXT]
+//	cd bench/peers && go run ./compare [-clients] [-rounds 3] [-for 1s] [-held 2000] [-only TEXT] [-before DIR]
+//
+// With -before, the Holdfast in another checkout takes its turns too: so a change
+// is measured against what was there before it, in one run.
 package main
 
 import (
@@ -25,18 +28,22 @@ func main() {
 	held := flag.Int("held", 2000, "how many sessions and calls to hold for memory; 0 to skip")
 	only := flag.String("only", "", "measure the first subject, and those whose name contains this")
 	clients := flag.Bool("clients", false, "measure clients, not servers")
+	before := flag.String("before", "", "measure the Holdfast in this checkout as well, for servers only")
 	flag.Parse()
+	if *before != "" {
+		addBefore()
+	}
 	first := subjects[0]
 	subjects = slices.DeleteFunc(subjects, func(s subject) bool {
 		return s.name != first.name && !strings.Contains(s.name, *only)
 	})
-	if err := compare(*clients, *rounds, *each, *held); err != nil {
+	if err := compare(*clients, *before, *rounds, *each, *held); err != nil {
 		fmt.Fprintf(os.Stderr, "compare: %v\n", err)
 		os.Exit(1)
 	}
 }
 
-func compare(clients bool, rounds int, each time.Duration, held int) (err error) {
+func compare(clients bool, before string, rounds int, each time.Duration, held int) (err error) {
 	dir, err := os.MkdirTemp("", "compare")
 	if err != nil {
 		return err
@@ -44,6 +51,10 @@ func compare(clients bool, rounds int, each time.Duration, held int) (err error)
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	for _, pkg := range append(servers(), clientProgram) {
 		build := exec.Command("go", "build", "-o", filepath.Join(dir, binary(pkg)), pkg)
+		if pkg == oursBefore {
+			build = exec.Command("go", "build", "-o", filepath.Join(dir, binary(pkg)), ours)
+			build.Dir = before
+		}
 		build.Stderr = os.Stderr
 		if err := build.Run(); err != nil {
 			return fmt.Errorf("build %s: %w", pkg, err)

@@ -41,8 +41,9 @@ func eventsPath(flush int) string {
 
 // The binaries.
 const (
-	ours  = "holdfast/bench/server"
-	peers = "holdfast/bench/peers/server"
+	ours       = "holdfast/bench/server"
+	oursBefore = "before/" + ours // the same package of another checkout
+	peers      = "holdfast/bench/peers/server"
 )
 
 var subjects = []subject{
@@ -78,6 +79,20 @@ var subjects = []subject{
 		name: "mcp-go, event store", server: peers, args: []string{"-kind", "mcp-go"},
 		stream: "/mcp-store", replay: true, idle: "/mcp-store", wait: "/mcp-store",
 	},
+}
+
+// addBefore has each of our subjects measured as it is in another checkout, too.
+func addBefore() {
+	var all []subject
+	for _, s := range subjects {
+		if s.server == ours {
+			was := s
+			was.name, was.server = "before: "+s.name, oursBefore
+			all = append(all, was)
+		}
+		all = append(all, s)
+	}
+	subjects = all
 }
 
 // A caller is one client of a subject: a connection and a session.
