@@ -70,6 +70,13 @@ func (h *Handler) principal(r *http.Request) string {
 	return h.opts.Principal(r)
 }
 
+// tenant names whom the use that a request makes is counted against. A request that
+// another node sent on has its client's address; of one that a connection makes for
+// its client in a session, the session knows ([session.Session.Tenant]).
+func (h *Handler) tenant(r *http.Request) string {
+	return session.TenantOf(h.principal(r), r.RemoteAddr)
+}
+
 // encode returns the visit as a header's value.
 func (v *visit) encode() string {
 	text, _ := json.Marshal(v)

@@ -14,12 +14,20 @@ import (
 type about struct {
 	ID        string `json:"id"`
 	Principal []byte `json:"principal,omitempty"` // any bytes
-	Single    bool   `json:"single,omitempty"`
+	// Tenant is whom the session is counted against where that is not the principal:
+	// its client may come back from another address, to another node.
+	Tenant string `json:"tenant,omitempty"`
+	Single bool   `json:"single,omitempty"`
 }
 
 // about returns what the store is told when the session is created.
-func (s *Session) about() ([]byte, error) {
-	return json.Marshal(about{ID: s.id, Principal: []byte(s.principal), Single: s.single})
+func (s *Session) about() []byte {
+	a := about{ID: s.id, Principal: []byte(s.principal), Single: s.single}
+	if s.principal == "" {
+		a.Tenant = s.tenant.name
+	}
+	text, _ := json.Marshal(a)
+	return text
 }
 
 // away reads a record.
@@ -31,7 +39,10 @@ func away(at stream.Session) (*Away, error) {
 	if KeyOf(a.ID) != at.Key {
 		return nil, fmt.Errorf("record of session %s is of another", at.Key)
 	}
-	return &Away{Session: at, ID: a.ID, Principal: string(a.Principal), Single: a.Single, was: at}, nil
+	if len(a.Principal) > 0 {
+		a.Tenant = TenantOf(string(a.Principal), "")
+	}
+	return &Away{Session: at, ID: a.ID, Principal: string(a.Principal), Tenant: a.Tenant, Single: a.Single, was: at}, nil
 }
 
 // LogValue implements [slog.LogValuer]: no log has the secret id.

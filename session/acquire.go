@@ -121,12 +121,15 @@ func (m *Manager) takeOver(values context.Context, at *Away, old *Session) (*Ses
 	case err != nil:
 		return nil, fmt.Errorf("session not taken over: %w", err)
 	}
-	s := m.session(at.ID, at.Principal, at.Single)
+	s := m.session(at.ID, at.Principal, at.Tenant, at.Single)
 	s.lease, s.taken = taken.Lease, true
 	s.renewed.Store(int64(m.clock()))
 	s.ongoing.Store(1) // not idle, until it is done
 	found := s.restore(ctx, taken.Streams)
 	m.mu.Lock()
+	if stays := m.sessions[s.key]; stays != nil {
+		m.unlist(stays)
+	}
 	m.sessions[s.key] = s
 	m.mu.Unlock()
 	if s.Resumable() {

@@ -19,6 +19,7 @@ type Away struct {
 	stream.Session        // whose it is; Owner is "" if nobody's, or if it was this node's
 	ID             string // its secret id: to make requests as its client; it must not be logged
 	Principal      string
+	Tenant         string // see [TenantOf]
 	Single         bool
 
 	was stream.Session // as it was looked up

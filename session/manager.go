@@ -60,6 +60,7 @@ type Manager struct {
 
 	mu       sync.RWMutex
 	sessions map[stream.SessionKey]*Session
+	tenants  map[string]*tenant // of those, by their names
 	// Those whose clients can resume requests, by their named principals.
 	resumers map[string]map[*Session]struct{}
 	ending   map[stream.SessionKey]struct{} // those that have ended, and that the store has still to delete
@@ -108,6 +109,7 @@ func NewManager(store stream.Store, backend Backend, opts Options) *Manager {
 		logger:   opts.Logger,
 		zero:     time.Now().Add(-time.Hour), // so that 0 is long ago
 		sessions: make(map[stream.SessionKey]*Session),
+		tenants:  make(map[string]*tenant),
 		takers:   make(chan struct{}, takers),
 		quit:     make(chan struct{}),
 		looking:  make(chan struct{}, 1),
@@ -141,8 +143,9 @@ func (m *Manager) crowded() bool {
 	return ok && store.Crowded()
 }
 
-// New opens a session for the client that made the request. single says that all
-// its messages go to the standalone stream.
+// New opens a session for the client that made the request, whose tenant is counted
+// by the principal or the request's RemoteAddr ([TenantOf]). single says that all its
+// messages go to the standalone stream.
 //
 // The errors are [ErrBusy], [ErrClosing], [stream.ErrFull], and one that wraps
 // [ErrRefused].
@@ -150,28 +153,16 @@ func (m *Manager) New(r *http.Request, principal string, single bool) (*Session,
 	if m.crowded() {
 		return nil, stream.ErrFull
 	}
-	s := m.session(rand.Text(), principal, single) // 130 bits, visible ASCII
-	s.ongoing.Store(1)                             // not idle, however long the backend takes to open
+	s := m.session(rand.Text(), principal, TenantOf(principal, r.RemoteAddr), single) // 130 bits, visible ASCII
+	s.ongoing.Store(1)                                                                // not idle, however long the backend takes to open
 	var record []byte
 	if m.shared != nil {
-		var err error
-		if record, err = s.about(); err != nil {
-			return nil, err
-		}
+		record = s.about()
 	}
-	m.mu.Lock()
-	switch {
-	case m.closing:
-		m.mu.Unlock()
-		return nil, ErrClosing
-	case len(m.sessions) >= m.opts.MaxSessions:
-		m.mu.Unlock()
-		return nil, fmt.Errorf("%w: %d sessions are open", ErrBusy, m.opts.MaxSessions)
+	if err := m.list(s); err != nil {
+		return nil, err
 	}
-	m.sessions[s.key] = s
-	m.work.Add(1)
 	defer m.work.Done()
-	m.mu.Unlock()
 	ctx, stop := context.WithTimeout(r.Context(), asks)
 	lease, err := m.store.Create(ctx, s.key, record)
 	stop()
@@ -199,9 +190,27 @@ func (m *Manager) New(r *http.Request, principal string, single bool) (*Session,
 	return s, nil
 }
 
-// session makes a session that is not known to anybody yet.
-func (m *Manager) session(id, principal string, single bool) *Session {
-	s := &Session{m: m, id: id, key: KeyOf(id), principal: principal, single: single}
+// list puts a new session on record, and counts work until work.Done.
+func (m *Manager) list(s *Session) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch {
+	case m.closing:
+		m.countOut(s.tenant)
+		return ErrClosing
+	case len(m.sessions) >= m.opts.MaxSessions:
+		m.countOut(s.tenant)
+		return fmt.Errorf("%w: %d sessions are open", ErrBusy, m.opts.MaxSessions)
+	}
+	m.sessions[s.key] = s
+	m.work.Add(1)
+	return nil
+}
+
+// session makes a session that is not known to anybody yet. It is counted for its
+// tenant.
+func (m *Manager) session(id, principal, tenant string, single bool) *Session {
+	s := &Session{m: m, id: id, key: KeyOf(id), principal: principal, tenant: m.countIn(tenant), single: single}
 	s.aside = &Call{s: s}
 	if single && m.opts.Ended != nil {
 		s.aside.record = &record{hooks: &hooks{over: true}}

@@ -130,6 +130,7 @@ func (m *Manager) resumer(s *Session) {
 func (m *Manager) unlist(s *Session) {
 	if m.sessions[s.key] == s { // and not another that came after it
 		delete(m.sessions, s.key)
+		m.countOut(s.tenant)
 	}
 	if all := m.resumers[s.principal]; all != nil {
 		if delete(all, s); len(all) == 0 {

@@ -56,6 +56,7 @@ type Session struct {
 	id        string
 	key       stream.SessionKey
 	principal string
+	tenant    *tenant // whom its use is counted against
 	lease     stream.Lease
 	single    bool  // all messages go to the standalone stream (revision 2024-11-05)
 	aside     *Call // the standalone stream

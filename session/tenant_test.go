@@ -1,0 +1,55 @@
+package session
+
+import (
+	"testing"
+)
+
+func TestTenantOf(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct{ principal, remote, want string }{
+		{"alice", "192.0.2.1:1234", "user alice"},
+		{"", "192.0.2.1:1234", "address 192.0.2.1"},
+		{"", "192.0.2.1", "address 192.0.2.1"},
+		{"", "[::ffff:192.0.2.1]:1234", "address 192.0.2.1"},
+		{"", "[2001:db8:1:2:3:4:5:6]:1234", "address 2001:db8:1:2::/64"},
+		{"", "[2001:db8:1:2:ffff::1]:99", "address 2001:db8:1:2::/64"},
+		{"", "[fe80::1%eth0]:99", "address fe80::/64"},
+		{"", "", ""},
+		{"", "@", ""},
+		{"", "pipe", ""},
+	} {
+		if got := TenantOf(test.principal, test.remote); got != test.want {
+			t.Errorf("TenantOf(%q, %q) = %q; want %q", test.principal, test.remote, got, test.want)
+		}
+	}
+}
+
+// A session keeps its tenant when another node takes it over, and no tenant outlives
+// its last session.
+func TestTakeOverTenant(t *testing.T) {
+	t.Parallel()
+	for principal, want := range map[string]string{"": "address 192.0.2.1", "al\xffice": "user al\xffice"} {
+		f := newShelf()
+		a, b := f.add(t, "a", safeTools()), f.add(t, "b", safeTools())
+		s := a.open(principal)
+		other := a.open(principal)
+		if got := s.Tenant(); got != want {
+			t.Fatalf("tenant %q; want %q", got, want)
+		}
+		if s.tenant != other.tenant || s.tenant.sessions != 2 {
+			t.Errorf("two sessions of a tenant have %v and %v", *s.tenant, *other.tenant)
+		}
+		a.End(other)
+		a.kill()
+		taken := b.take(s)
+		if got := taken.Tenant(); got != want {
+			t.Errorf("tenant %q after the take-over; want %q", got, want)
+		}
+		b.End(taken)
+		eventually(t, "no tenant", func() bool {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			return len(b.tenants) == 0
+		})
+	}
+}
