@@ -56,6 +56,10 @@ var ErrParse = errors.New("malformed JSON")
 // (-32600).
 var ErrInvalid = errors.New("not a JSON-RPC 2.0 message")
 
+// MaxName bounds an id, a progress token and a method, in bytes of JSON: these are
+// kept for as long as a request is in flight, and longer.
+const MaxName = 1 << 10
+
 // Standard and MCP error codes.
 const (
 	CodeParse          = -32700

@@ -124,7 +124,12 @@ func classify(f *[failure + 1][]byte, raw []byte) (Message, error) {
 	if m.ID != nil && !validID(m.ID) {
 		return Message{}, fmt.Errorf(`%w: "id" is neither a string nor an integer`, ErrInvalid)
 	}
+	if len(m.ID) > MaxName {
+		return Message{}, fmt.Errorf(`%w: "id" is longer than %d bytes`, ErrInvalid, MaxName)
+	}
 	switch {
+	case len(f[method]) > MaxName:
+		return Message{}, fmt.Errorf(`%w: "method" is longer than %d bytes`, ErrInvalid, MaxName)
 	case f[method] != nil:
 		if f[result] != nil || f[failure] != nil {
 			return Message{}, fmt.Errorf("%w: a request with a result", ErrInvalid)

@@ -68,6 +68,8 @@ func (h *Handler) failErrand(w http.ResponseWriter, err error, e *errand) {
 func (h *Handler) explain(err error) (status int, e *jsonrpc.Error) {
 	var known *jsonrpc.Error
 	switch {
+	case errors.Is(err, session.ErrInitialize):
+		return http.StatusRequestEntityTooLarge, session.ErrInitialize.(*jsonrpc.Error)
 	case errors.As(err, &known):
 		return http.StatusBadRequest, known
 	case errors.Is(err, errUnknown):

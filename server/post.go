@@ -32,6 +32,10 @@ func (h *Handler) post(w http.ResponseWriter, r *http.Request) {
 		h.reject(w, http.StatusBadRequest, errf(codeInvalid, "initialize must not be part of a batch"))
 		return
 	}
+	if initializes(msgs) && len(msgs[0].Raw) > session.MaxInitialize { // before a backend is opened for it
+		h.fail(w, session.ErrInitialize)
+		return
+	}
 	if h.opts.Stateless {
 		h.stateless(w, r, msgs, batch, requests)
 		return

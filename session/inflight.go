@@ -1,6 +1,8 @@
 package session
 
 import (
+	"bytes"
+
 	"holdfast/jsonrpc"
 )
 
@@ -23,6 +25,11 @@ func (s *Session) enter(c *Call, msgs []jsonrpc.Message) error {
 			continue
 		}
 		key := jsonrpc.Key(m.ID)
+		token := jsonrpc.Field(m.Params, "_meta", "progressToken")
+		if err := bounds(m, token); err != nil {
+			s.leave(c)
+			return err
+		}
 		if s.open[string(key)] != nil {
 			s.leave(c)
 			return ErrDuplicate
@@ -41,17 +48,41 @@ func (s *Session) enter(c *Call, msgs []jsonrpc.Message) error {
 			c.method = m.Method
 		}
 		if m.Method == "initialize" && (s.initialize == nil || s.taken && s.revision == "") {
-			s.initialize = m.Raw
+			s.initialize = bytes.Clone(m.Raw) // and not the body with it
 			s.able(m.Params)
 		}
 		s.remember(c, rq.id, m.Method)
-		if token := jsonrpc.Field(m.Params, "_meta", "progressToken"); token != nil {
+		if token != nil {
 			c.tokens = append(c.tokens, string(jsonrpc.Key(token)))
 		}
 		s.watch(c, rq, m)
 	}
 	return nil
 }
+
+// MaxInitialize bounds an initialize request, in bytes: it is kept for as long as its
+// session.
+const MaxInitialize = 64 << 10
+
+// largeBody is how large a request is, in bytes, of which nothing small that is kept
+// may hold the rest.
+const largeBody = 8 << 10
+
+// bounds says what is too large to be kept of a request. The error is a
+// [jsonrpc.Error].
+func bounds(m *jsonrpc.Message, token []byte) error {
+	switch {
+	case len(token) > jsonrpc.MaxName:
+		return jsonrpc.Errorf(jsonrpc.CodeInvalidParams, "progressToken is longer than %d bytes", jsonrpc.MaxName)
+	case m.Method == "initialize" && len(m.Raw) > MaxInitialize:
+		return ErrInitialize
+	}
+	return nil
+}
+
+// ErrInitialize refuses an initialize request over [MaxInitialize].
+var ErrInitialize error = jsonrpc.Errorf(jsonrpc.CodeInvalidRequest,
+	"the initialize request is larger than %d bytes, which is all that is kept of a client", MaxInitialize)
 
 // gone says why the session takes nothing any more. s.mu is held.
 func (s *Session) gone() error {
@@ -93,6 +124,9 @@ func (s *Session) begin(in *Inbound) bool {
 		return false
 	}
 	rq.sent = true
+	if len(in.Raw) > largeBody {
+		in.ID = bytes.Clone(in.ID) // which a backend keeps until it answers, and not the body with it
+	}
 	if k := rq.call.kept; k != nil {
 		rq.call.mu.Lock()
 		k.sent = true

@@ -80,6 +80,10 @@ func (s *Session) request(l *link, call *Call, m jsonrpc.Message) {
 		s.refuse(l, m, "a stateless endpoint cannot ask its client")
 		return
 	}
+	if len(m.ID) > jsonrpc.MaxName {
+		s.refuse(l, m, "its id is too long")
+		return
+	}
 	s.mu.Lock()
 	if l.over {
 		s.mu.Unlock()

@@ -104,6 +104,9 @@ func readLine(r *bufio.Reader, limit int64) ([]byte, error) {
 			return nil, errTooLong
 		}
 		if !errors.Is(err, bufio.ErrBufferFull) {
+			if cap(line)-len(line) > readBuffer { // it may be kept for long
+				line = bytes.Clone(line)
+			}
 			return line, err
 		}
 	}
@@ -129,6 +132,9 @@ func (c *conn) emit(line []byte) {
 		return
 	}
 	for _, m := range msgs {
+		if len(msgs) > 1 { // one that is kept must not hold all
+			m, _ = jsonrpc.Parse(bytes.Clone(m.Raw))
+		}
 		c.sink.Emit(nil, c.ids.inbound(m))
 	}
 }

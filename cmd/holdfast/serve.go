@@ -258,7 +258,7 @@ func serveUntil(ctx context.Context, l net.Listener, mux http.Handler, handler *
 		}),
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       2 * time.Minute,
-		MaxHeaderBytes:    64 << 10,
+		MaxHeaderBytes:    32 << 10,
 		ErrorLog:          slog.NewLogLogger(slog.Default().Handler(), slog.LevelWarn),
 	}
 	failed := make(chan error, 1)
