@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"holdfast/jsonrpc"
+	"holdfast/protocol"
 )
 
 // A call is one request of the host, from the time it is sent until its answer
@@ -92,17 +93,13 @@ const (
 // doors are ways to come back to a call; those that are set are shut.
 type doors struct{ stream, last, token, again bool }
 
-// harmless are the methods that may be asked again whatever became of the first
-// asking: they change nothing, or the second time nothing more.
-var harmless = map[string]bool{
-	"initialize": true, "server/discover": true, "ping": true,
-	"tools/list": true, "prompts/list": true, "prompts/get": true,
-	"resources/list": true, "resources/templates/list": true, "resources/read": true,
-	"resources/subscribe": true, "resources/unsubscribe": true,
-	"completion/complete": true, "logging/setLevel": true,
-	"requests/getStatus": true, "requests/getStatus/all": true,
-	"tasks/get": true, "tasks/list": true, "tasks/result": true,
-}
+// listens is the one method that is safe to make again and that the client does not
+// make again by itself: its host has to know that something may have been missed.
+const listens = "subscriptions/listen"
+
+// safe says whether the call may be made again whatever became of the first time. What
+// the server's tools say of themselves is not known here.
+func (k *call) safe() bool { return protocol.RetrySafe(k.method, nil) && k.method != listens }
 
 // ErrCancelled says that the host wants no answer any more: see [Conn.Resume].
 var ErrCancelled = errors.New("cancelled by the host")
@@ -196,7 +193,7 @@ func (k *call) keyFor(s session) {
 	switch {
 	case !s.keys:
 		k.key = ""
-	case k.key == "" && !harmless[k.method] && k.body != nil:
+	case k.key == "" && !k.safe() && k.body != nil:
 		k.key = newKey()
 	}
 }
@@ -359,7 +356,7 @@ func (k *call) fail(unknown bool, err error) {
 	if k.ctx.Err() != nil {
 		return // nobody waits
 	}
-	if unknown && !harmless[k.method] && !strings.HasPrefix(err.Error(), outcomeUnknown) {
+	if unknown && !k.safe() && !strings.HasPrefix(err.Error(), outcomeUnknown) {
 		err = fmt.Errorf("%s%w", outcomeUnknown, err)
 	}
 	e := jsonrpc.Errorf(jsonrpc.CodeServer, "%v", err)

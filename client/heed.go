@@ -27,7 +27,7 @@ func (k *call) heed(err error) error {
 		return err
 	case errors.Is(err, errSilent) && k.key == "" && (k.door == doorPost || k.door == doorAgain) && (k.maybe || k.early()):
 		k.pace.silences++
-		if k.pace.silences == 1 && harmless[k.method] && !k.early() {
+		if k.pace.silences == 1 && k.safe() && !k.early() {
 			return k.pace.wait(k.ctx, k.c, err) // it may have been the connection
 		}
 		k.mu.Lock()
@@ -53,7 +53,7 @@ func (k *call) early() bool {
 // heedRefusal is heed for an answer that says no.
 func (k *call) heedRefusal(no *refusal) error {
 	if no.passes() {
-		if k.door == doorPost && k.maybe && k.key == "" && !harmless[k.method] {
+		if k.door == doorPost && k.maybe && k.key == "" && !k.safe() {
 			return no
 		}
 		k.pace.atleast = no.after
@@ -131,7 +131,7 @@ func (k *call) lost(s session) error {
 	}
 	fresh, err := k.c.renew(k.ctx, s)
 	switch {
-	case k.body == nil, k.maybe && !harmless[k.method]:
+	case k.body == nil, k.maybe && !k.safe():
 		return ended
 	case err != nil:
 		return fmt.Errorf("the server has ended the session, and did not begin another: %w", err)

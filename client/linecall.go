@@ -65,7 +65,7 @@ func (k *call) lineAgain(resumes, resumed bool) []byte {
 	case resumes && resumed && k.key != "" && !k.foreign:
 		k.repeated = true
 		return k.lineBody()
-	case harmless[k.method]:
+	case k.safe():
 		k.wire = k.c.newID()
 		return k.lineBody()
 	}
@@ -218,7 +218,7 @@ func (l *line) failed(k *call, up int, err error) (again bool, _ error) {
 		return false, nil
 	case <-t.C:
 	}
-	if !harmless[k.method] {
+	if !k.safe() {
 		return false, fmt.Errorf("the request may have arrived: %w", err)
 	}
 	if err := k.pace.wait(k.ctx, c, err); err != nil {

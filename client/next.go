@@ -40,7 +40,7 @@ func (k *call) next(sent *atomic.Bool) (exchange, bool) {
 	case !k.maybe:
 		k.door, x.sent = doorPost, sent
 		k.post(&x)
-	case !k.dead.again && (k.key != "" || harmless[k.method]):
+	case !k.dead.again && (k.key != "" || k.safe()):
 		// Who has the key attaches to the call, after what we have of it. What has
 		// no key is sent under another id: it may be in flight under this one.
 		k.door, x.sent, x.last = doorAgain, sent, p.last

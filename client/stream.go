@@ -258,7 +258,7 @@ func (k *call) resumable() bool {
 	defer k.mu.Unlock()
 	p := &k.place
 	return p.stream != nil && !k.dead.stream || p.last != "" && !k.dead.last || p.token != "" && !k.dead.token ||
-		k.key != "" || harmless[k.method]
+		k.key != "" || k.safe()
 }
 
 // event takes one event of the call's stream, which may be a replay.

@@ -148,10 +148,10 @@ func (s *script) Serve(x *message.Exchange) {
 	case x.Method == "ping":
 		x.Result([]byte(`{}`))
 	case x.Method == "tools/list":
-		x.Result([]byte(`{"tools":[{"name":"echo","annotations":{"readOnlyHint":true}},{"name":"steps"},{"name":"hold"},{"name":"ask"},{"name":"safe_steps","annotations":{"idempotentHint":true}}]}`))
+		x.Result([]byte(`{"tools":[{"name":"echo","annotations":{"readOnlyHint":true}},{"name":"steps"},{"name":"hold"},{"name":"ask"},{"name":"safe_steps","annotations":{"idempotentHint":true}},{"name":"safe_hold","annotations":{"idempotentHint":true}}]}`))
 	case x.Method == "notifications/unrelated":
 		x.Sink.EmitUnrelated(parse(`{"jsonrpc":"2.0","method":"notifications/message","params":` + string(x.Params) + `}`))
-	case x.Method == "tools/call":
+	case x.Method == "tools/call", x.Method == "vendor/call":
 		s.call(x)
 	case x.Kind == jsonrpc.Request:
 		x.Error(jsonrpc.Errorf(jsonrpc.CodeMethodNotFound, "no %s", x.Method))
@@ -187,8 +187,9 @@ func (s *script) call(x *message.Exchange) {
 			return
 		}
 		s.step(x, &a, 1)
-	case "hold":
+	case "hold", "safe_hold":
 		s.mu.Lock()
+		s.runs[jsonrpc.String(jsonrpc.Field(args, "key"))]++
 		s.held = append(s.held, x)
 		s.mu.Unlock()
 	case "ask":

@@ -320,7 +320,7 @@ func (rl *relay) failed(err error) error {
 		rl.w.WriteHeader(http.StatusNoContent) // it was deleted before its node was lost
 		return errAnswered
 	}
-	if rl.sent && rl.asks && !rl.e.keyed && !errors.Is(err, session.ErrNotFound) && !rl.h.sessions.Harmless(rl.e.msgs) {
+	if rl.sent && rl.asks && !rl.e.keyed && !errors.Is(err, session.ErrNotFound) && !rl.h.sessions.RetrySafe(rl.e.msgs) {
 		return fmt.Errorf("%w: %w", errUnknown, err)
 	}
 	return err

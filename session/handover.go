@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"holdfast/jsonrpc"
+	"holdfast/protocol"
 	"holdfast/stream"
 )
 
@@ -63,8 +64,9 @@ func (m *Manager) HandOver(ctx context.Context) error {
 
 // Settle is what comes before [Manager.HandOver] as long as there is nobody to take
 // sessions over: they stay, and what listens to them may, but tools are called no more,
-// which is refused with [ErrClosing]. It returns when nothing is in flight, alone says
-// that somebody has come, or ctx is done. It does nothing where the store is not shared.
+// nor methods that the specification does not have: that is refused with [ErrClosing].
+// It returns when nothing is in flight, alone says that somebody has come, or ctx is
+// done. It does nothing where the store is not shared.
 func (m *Manager) Settle(ctx context.Context, alone func() bool) {
 	if m.shared == nil {
 		return
@@ -85,7 +87,7 @@ func (m *Manager) Settle(ctx context.Context, alone func() bool) {
 // settles says whether requests are not to be begun because of [Manager.Settle].
 func (m *Manager) settles(msgs []jsonrpc.Message) bool {
 	return m.settling.Load() && slices.ContainsFunc(msgs, func(x jsonrpc.Message) bool {
-		return x.Kind == jsonrpc.Request && x.Method == "tools/call"
+		return x.Kind == jsonrpc.Request && !protocol.RetrySafe(x.Method, nil)
 	})
 }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"holdfast/jsonrpc"
+	"holdfast/protocol"
 )
 
 // hints is what a session knows of its backend's tools.
@@ -56,15 +57,23 @@ func (h *hints) learn(result []byte) (next string) {
 	return page.NextCursor
 }
 
-// Light says whether a request may start light: whether asking it again would do
-// no harm. For a tool that is not known yet the backend's list is read, once, and
-// waited for a little.
+// Light says whether a request may start light, answered with nothing kept of it. For a
+// tool that is not known yet the backend's list is read, once, and waited for a little.
+// What is not safe to make again is never light where other nodes may take it over.
 func (s *Session) Light(ctx context.Context, m *jsonrpc.Message, header http.Header) bool {
-	if m.Method != "tools/call" {
-		return true
-	}
-	name := jsonrpc.String(jsonrpc.Field(m.Params, "name"))
-	if s.m.opts.Safe != nil && s.m.opts.Safe(name) {
+	return s.retrySafe(ctx, m, header) || s.m.shared == nil && protocol.Unrecorded(m.Method)
+}
+
+// retrySafe says whether a request may be made again without harm, as far as is known
+// now. The tools are read as for [Session.Light].
+func (s *Session) retrySafe(ctx context.Context, m *jsonrpc.Message, header http.Header) bool {
+	return protocol.RetrySafe(m.Method, func() bool { return s.safeTool(ctx, m, header) })
+}
+
+// safeTool says whether the tool of a tools/call may be called again.
+func (s *Session) safeTool(ctx context.Context, m *jsonrpc.Message, header http.Header) bool {
+	name := toolOf(m)
+	if s.m.safeTool(name) {
 		return true
 	}
 	s.mu.Lock()
@@ -111,14 +120,24 @@ func (s *Session) learnAgain(in Inbound) {
 	}
 }
 
-// Harmless says whether all the requests may be made again without harm, as far as
-// that is known of any session.
-func (m *Manager) Harmless(msgs []jsonrpc.Message) bool {
+// toolOf returns the name of the tool that a tools/call calls.
+func toolOf(m *jsonrpc.Message) string { return jsonrpc.String(jsonrpc.Field(m.Params, "name")) }
+
+// safeTool says whether the operator calls a tool safe.
+func (m *Manager) safeTool(name string) bool { return m.opts.Safe != nil && m.opts.Safe(name) }
+
+// RetrySafe says whether all the requests may be made again without harm, as far as
+// that is known without their session.
+func (m *Manager) RetrySafe(msgs []jsonrpc.Message) bool {
+	return allSafe(msgs, func(x *jsonrpc.Message) bool { return m.safeTool(toolOf(x)) })
+}
+
+// allSafe says whether all requests among msgs may be made again; tool says so of a
+// tools/call.
+func allSafe(msgs []jsonrpc.Message, tool func(*jsonrpc.Message) bool) bool {
 	for i := range msgs {
-		if msgs[i].Kind != jsonrpc.Request || msgs[i].Method != "tools/call" {
-			continue
-		}
-		if name := jsonrpc.String(jsonrpc.Field(msgs[i].Params, "name")); m.opts.Safe == nil || !m.opts.Safe(name) {
+		m := &msgs[i]
+		if m.Kind == jsonrpc.Request && !protocol.RetrySafe(m.Method, func() bool { return tool(m) }) {
 			return false
 		}
 	}

@@ -160,7 +160,7 @@ func (k *kept) harmless() bool { return k.safe || !k.sent }
 // prepare notes what the store will have to know of a call that is about to begin.
 func (s *Session) prepare(c *Call, msgs []jsonrpc.Message, light bool) {
 	c.kept = &kept{msgs: msgs, safe: s.safe(msgs)}
-	if !c.kept.safe {
+	if !c.kept.safe && allSafe(msgs, func(*jsonrpc.Message) bool { return true }) { // it is a matter of tools
 		s.mu.Lock()
 		c.kept.open = !s.hints.complete
 		s.mu.Unlock()
@@ -171,18 +171,9 @@ func (s *Session) prepare(c *Call, msgs []jsonrpc.Message, light bool) {
 }
 
 // safe says whether requests may be made again without harm, as far as is known
-// now.
+// now. The backend's tools are read, if nobody has yet.
 func (s *Session) safe(msgs []jsonrpc.Message) bool {
-	for i := range msgs {
-		m := &msgs[i]
-		if m.Kind != jsonrpc.Request || m.Method != "tools/call" {
-			continue
-		}
-		if !s.Light(s.m.ctx, m, nil) { // reads the hints, if nobody has yet
-			return false
-		}
-	}
-	return true
+	return allSafe(msgs, func(m *jsonrpc.Message) bool { return s.safeTool(s.m.ctx, m, nil) })
 }
 
 // record has the store told of a call that is about to begin.

@@ -140,7 +140,7 @@ func (s *Session) restoreAside(st *stream.Stream, read, rung map[uint64]bool) {
 
 // restoreCall takes in a call that has not ended.
 func (s *Session) restoreCall(ctx context.Context, st *stream.Stream, n callNote, msgs []jsonrpc.Message, f *found) {
-	safe := n.Safe || s.areSafe(msgs)
+	safe := len(msgs) > 0 && s.stillSafe(&n, msgs)
 	c := &Call{s: s, kept: &kept{safe: safe}, seq: st.Next - 1}
 	if s.single {
 		c.kept.journal = st.Number
@@ -190,16 +190,15 @@ func (s *Session) restoreCall(ctx context.Context, st *stream.Stream, n callNote
 	}
 }
 
-// areSafe says whether the session's note has all that is called for safe: the tools
-// may have been listed after the call began.
-func (s *Session) areSafe(msgs []jsonrpc.Message) bool {
-	for i := range msgs {
-		name := jsonrpc.String(jsonrpc.Field(msgs[i].Params, "name"))
-		if msgs[i].Method == "tools/call" && !s.hints.safe[name] {
-			return false
-		}
-	}
-	return len(msgs) > 0
+// stillSafe says whether the requests of a call may be made again. A tool is safe if the
+// call's note says so, or the session's: the tools may have been listed after the call
+// began. What a note says of other methods is not heard: nodes of earlier builds took all
+// of them for safe.
+func (s *Session) stillSafe(n *callNote, msgs []jsonrpc.Message) bool {
+	return allSafe(msgs, func(m *jsonrpc.Message) bool {
+		name := toolOf(m)
+		return n.Safe || s.m.safeTool(name) || s.hints.safe[name]
+	})
 }
 
 // restoreEnded takes in what may be asked of a call that has ended. read says that

@@ -11,6 +11,7 @@ import (
 
 	"holdfast/client"
 	"holdfast/jsonrpc"
+	"holdfast/protocol"
 )
 
 // claimFor is how long a host may take to make a call again that was in flight when
@@ -42,18 +43,8 @@ type savedFlight struct {
 	Answer json.RawMessage   `json:"answer,omitempty"`
 }
 
-// keeps says whether a call of a method must not be made twice: one that may change
-// something.
-func keeps(method string) bool {
-	switch method {
-	case "initialize", "server/discover", "ping", "logging/setLevel", "completion/complete",
-		"tools/list", "prompts/list", "prompts/get", "resources/list", "resources/templates/list", "resources/read",
-		"resources/subscribe", "resources/unsubscribe", "subscriptions/listen",
-		"tasks/get", "tasks/list", "tasks/result", "tasks/cancel":
-		return false
-	}
-	return true
-}
+// keeps says whether a call of a method must not be made twice.
+func keeps(method string) bool { return !protocol.RetrySafe(method, nil) }
 
 // volatile are the members of _meta that differ when the same thing is asked again.
 var volatile = []string{"progressToken", "traceparent", "tracestate", "baggage"}

@@ -1,0 +1,60 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"holdfast/jsonrpc"
+)
+
+// A vendor's method that a server may have begun with is not sent a second time when
+// the connection is cut, and is kept for the connect that goes on.
+func TestConnectVendorOnce(t *testing.T) {
+	t.Parallel()
+	var charged, listed atomic.Int32
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		id := jsonrpc.Field(body, "id")
+		result := `{}`
+		switch jsonrpc.String(jsonrpc.Field(body, "method")) {
+		case "initialize":
+			w.Header().Set("Mcp-Session-Id", "s")
+			result = `{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"x","version":"1"}}`
+		case "vendor/charge":
+			charged.Add(1)
+			panic(http.ErrAbortHandler)
+		case "tools/list":
+			if listed.Add(1) == 1 {
+				panic(http.ErrAbortHandler)
+			}
+		}
+		switch {
+		case r.Method == http.MethodGet:
+			w.WriteHeader(http.StatusMethodNotAllowed)
+		case id == nil:
+			w.WriteHeader(http.StatusAccepted)
+		default:
+			w.Header().Set("Content-Type", "application/json")
+			fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":%s}`, id, result)
+		}
+	}))
+	t.Cleanup(s.Close)
+	c := newCaller(t, s.URL, t.TempDir())
+	c.open()
+	c.say(`{"jsonrpc":"2.0","id":1,"method":"vendor/charge","params":{}}`)
+	if line := c.hear(`"id":1,`); !strings.Contains(line, "outcome unknown") || charged.Load() != 1 {
+		t.Errorf("sent %d times, answered %s", charged.Load(), line)
+	}
+	c.say(`{"jsonrpc":"2.0","id":2,"method":"tools/list"}`)
+	if line := c.hear(`"id":2,`); !strings.Contains(line, "result") || listed.Load() != 2 {
+		t.Errorf("sent %d times, answered %s", listed.Load(), line)
+	}
+	if !keeps("vendor/charge") || !keeps("tools/call") || keeps("tools/list") {
+		t.Error("what must not be made twice is not kept, or what may be is")
+	}
+}

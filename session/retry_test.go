@@ -1,0 +1,108 @@
+package session
+
+import (
+	"strings"
+	"testing"
+
+	"holdfast/jsonrpc"
+)
+
+// charge is a request of a method that some vendor has added.
+const charge = `{"jsonrpc":"2.0","id":1,"method":"vendor/charge","params":{"name":"safe"}}`
+
+// A method that is not in the specification is noted before it runs, whoever owns the
+// session next does not run it again, and its client is told that nobody knows.
+func TestTakeOverVendor(t *testing.T) {
+	t.Parallel()
+	for name, earlier := range map[string]bool{"this build's note": false, "an earlier build's": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newShelf()
+			a, b := f.add(t, "a", safeTools()), f.add(t, "b", safeTools())
+			s := a.open("alice")
+			writes := a.node.writes.Load()
+			c := begin(t, s, false, charge)
+			if n := a.node.writes.Load() - writes; n != 1 || c.kept.safe || c.kept.open {
+				t.Errorf("%d writes before it runs; safe %v, open %v", n, c.kept.safe, c.kept.open)
+			}
+			a.desk.last().next(t, "vendor/charge")
+			if earlier { // nodes of it noted all methods as safe, but tools/call
+				c.kept.safe = true
+				if err := c.noteBegun([]jsonrpc.Message{parse(charge)}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			a.kill()
+			taken := b.take(s)
+			wantTexts(t, "all", readAll(t, taken, c.Number()), lostWith)
+			if b.desk.opened() != 0 || b.Calls() != 0 {
+				t.Errorf("%d backends, %d calls", b.desk.opened(), b.Calls())
+			}
+		})
+	}
+}
+
+// Of a batch, what the specification has is not made again beside what it has not:
+// both are one call.
+func TestTakeOverVendorBatch(t *testing.T) {
+	t.Parallel()
+	f := newShelf()
+	a, b := f.add(t, "a", safeTools()), f.add(t, "b", safeTools())
+	s := a.open("alice")
+	c := begin(t, s, false, safeRequest(2), charge)
+	a.kill()
+	taken := b.take(s)
+	wantTexts(t, "all", readAll(t, taken, c.Number()), lostWith, lostWith)
+	if b.desk.opened() != 0 {
+		t.Errorf("%d backends", b.desk.opened())
+	}
+}
+
+// What may be answered with nothing kept of it, alone and where others take over.
+func TestLight(t *testing.T) {
+	t.Parallel()
+	shared := newShelf().add(t, "a", safeTools()).open("alice")
+	h := newHouse(t, safeTools(), nil)
+	t.Cleanup(h.close)
+	alone := h.open("alice")
+	for text, want := range map[string]struct{ shared, alone bool }{
+		charge: {false, false},
+		`{"jsonrpc":"2.0","id":1,"method":"ping"}`:                                            {true, true},
+		`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`:                                      {true, true},
+		`{"jsonrpc":"2.0","id":1,"method":"tasks/get","params":{"taskId":"t"}}`:               {true, true},
+		`{"jsonrpc":"2.0","id":1,"method":"tasks/cancel","params":{"taskId":"t"}}`:            {false, true},
+		`{"jsonrpc":"2.0","id":1,"method":"tasks/update","params":{"taskId":"t"}}`:            {false, true},
+		`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"safe"}}`:             {true, true},
+		`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"another"}}`:          {false, false},
+		`{"jsonrpc":"2.0","id":1,"method":"resources/subscribe","params":{"uri":"file:///"}}`: {true, true},
+	} {
+		m := parse(text)
+		if got := shared.Light(t.Context(), &m, nil); got != want.shared {
+			t.Errorf("on a shared store, %s is light: %v", text, got)
+		}
+		if got := alone.Light(t.Context(), &m, nil); got != want.alone {
+			t.Errorf("alone, %s is light: %v", text, got)
+		}
+		if tool := strings.Contains(text, "safe"); shared.m.RetrySafe([]jsonrpc.Message{m}) != (want.shared || m.Method == "tools/call" && tool) {
+			t.Errorf("%s may be made again: %v", text, !want.shared)
+		}
+	}
+}
+
+// While a node that is alone ends, only what the specification has goes on.
+func TestSettles(t *testing.T) {
+	t.Parallel()
+	m := &Manager{}
+	m.settling.Store(true)
+	for text, want := range map[string]bool{
+		charge:         true,
+		safeRequest(1): true,
+		request(1):     true,
+		`{"jsonrpc":"2.0","id":1,"method":"ping"}`:             false,
+		`{"jsonrpc":"2.0","method":"vendor/said","params":{}}`: false,
+	} {
+		if got := m.settles([]jsonrpc.Message{parse(text)}); got != want {
+			t.Errorf("%s is refused: %v", text, got)
+		}
+	}
+}
