@@ -39,7 +39,7 @@ type bridge struct {
 	n        int // ids used
 	conn     *client.Conn
 	slot     *slot              // nil: nothing is kept
-	print    string             // of the host's initialize request
+	print    fingerprint        // of the host's initialize request
 	restored bool               // the session is one that was there
 	ready    bool               // the host has sent notifications/initialized
 	held     []jsonrpc.Message  // for a host that has not
@@ -58,7 +58,7 @@ type flight struct {
 	inner  chan jsonrpc.Message // takes the answer to a request of our own
 
 	// Of what must outlive this process.
-	print  string            // what the request asks for; "": it need not
+	print  fingerprint       // what the request asks for; none: it need not
 	place  *client.CallState // where it is to be found
 	left   time.Time         // since when it is an orphan
 	answer []byte            // that an orphan was given
@@ -112,7 +112,7 @@ func (b *bridge) connect(state *client.State) (*client.Conn, error) {
 // fromHost takes a message of the host.
 func (b *bridge) fromHost(ctx context.Context, m jsonrpc.Message) {
 	b.mu.Lock()
-	conn, opened := b.conn, b.print != ""
+	conn, opened := b.conn, !b.print.none()
 	b.mu.Unlock()
 	switch {
 	case m.Method == "initialize" && m.Kind == jsonrpc.Request && !opened:
@@ -149,8 +149,8 @@ func (b *bridge) send(ctx context.Context, conn *client.Conn, m jsonrpc.Message)
 // initialize begins a session, or goes on with the one that the same host had.
 func (b *bridge) initialize(ctx context.Context, m jsonrpc.Message) {
 	// To resume requests is what this is there for: the host is not to do it too.
-	params := without(m.Params, "capabilities", "resumableRequests")
-	print := fingerprint(m.Method, params)
+	params := withoutIn(m.Params, "capabilities", "resumableRequests")
+	print := fingerprintOf(m.Method, params)
 	var slot *slot
 	var old *saved
 	if b.slots != nil {
@@ -202,7 +202,7 @@ func (b *bridge) request(ctx context.Context, conn *client.Conn, m jsonrpc.Messa
 	case raw == nil:
 		return // it is in flight since before this process began
 	}
-	b.hurry.Store(f.print != "") // as soon as it is sent it may run
+	b.hurry.Store(!f.print.none()) // as soon as it is sent it may run
 	err := conn.Send(ctx, mustParse(raw))
 	b.hurry.Store(false)
 	if err != nil {
@@ -216,7 +216,7 @@ func (b *bridge) fromAnother(conn *client.Conn, f *flight, m jsonrpc.Message) bo
 	if b.slots == nil || !keeps(m.Method) || time.Since(b.began) > claimFor {
 		return false
 	}
-	print, key := fingerprint(m.Method, m.Params), string(jsonrpc.Key(m.ID))
+	print, key := fingerprintOf(m.Method, m.Params), string(jsonrpc.Key(m.ID))
 	b.mu.Lock()
 	own := b.asked[key] != nil || b.slot == nil || b.orphan(print) != nil
 	slot := b.slot
@@ -249,9 +249,9 @@ func (b *bridge) fromAnother(conn *client.Conn, f *flight, m jsonrpc.Message) bo
 // is to be one, or an orphan of the same request that has its answer.
 func (b *bridge) enter(f *flight, m jsonrpc.Message) (raw []byte, answered *flight) {
 	key := string(jsonrpc.Key(m.ID))
-	print := ""
+	var print fingerprint
 	if keeps(m.Method) {
-		print = fingerprint(m.Method, m.Params)
+		print = fingerprintOf(m.Method, m.Params)
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -283,7 +283,7 @@ func (b *bridge) enter(f *flight, m jsonrpc.Message) (raw []byte, answered *flig
 
 // over notes that nobody is to go on with a call.
 func (b *bridge) over(f *flight) {
-	if b.claims != nil && f.print != "" {
+	if b.claims != nil && !f.print.none() {
 		b.claims.done(f.id)
 	}
 }
@@ -302,7 +302,7 @@ func (b *bridge) give(f *flight, raw []byte) {
 		b.open.Do(func() { close(b.opened) })
 	}
 	b.mu.Lock()
-	if taken || f.print == "" {
+	if taken || f.print.none() {
 		delete(b.flights, string(f.id))
 		b.over(f)
 	} else {
@@ -313,7 +313,7 @@ func (b *bridge) give(f *flight, raw []byte) {
 		b.idle = nil
 	}
 	b.mu.Unlock()
-	if f.print != "" {
+	if !f.print.none() {
 		b.save() // before anybody could be given this again
 	}
 	b.mu.Lock()

@@ -3,8 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"log/slog"
 	"time"
@@ -27,17 +25,17 @@ const (
 
 // saved is what is kept of a bridge.
 type saved struct {
-	Print string        `json:"print"` // of the host's initialize request
-	Alive time.Time     `json:"alive"` // when the process was last there
-	Conn  client.State  `json:"conn"`
-	Calls []savedFlight `json:"calls,omitempty"`
+	fingerprint               // of the host's initialize request
+	Alive       time.Time     `json:"alive"` // when the process was last there
+	Conn        client.State  `json:"conn"`
+	Calls       []savedFlight `json:"calls,omitempty"`
 }
 
 // savedFlight is what is kept of a call.
 type savedFlight struct {
-	ID     json.RawMessage   `json:"id"`
-	Method string            `json:"method"`
-	Print  string            `json:"print"`
+	ID     json.RawMessage `json:"id"`
+	Method string          `json:"method"`
+	fingerprint
 	Left   time.Time         `json:"left,omitzero"` // since when it is an orphan
 	Place  *client.CallState `json:"place,omitempty"`
 	Answer json.RawMessage   `json:"answer,omitempty"`
@@ -46,44 +44,6 @@ type savedFlight struct {
 // keeps says whether a call of a method must not be made twice.
 func keeps(method string) bool { return !protocol.RetrySafe(method, nil) }
 
-// volatile are the members of _meta that differ when the same thing is asked again.
-var volatile = []string{"progressToken", "traceparent", "tracestate", "baggage"}
-
-// fingerprint is the same for requests that ask for the same.
-func fingerprint(method string, params []byte) string {
-	for _, name := range volatile {
-		params = without(params, "_meta", name)
-	}
-	text, err := json.Marshal(decoded(params)) // with its members in order
-	if err != nil {
-		text = params
-	}
-	sum := sha256.Sum256(append([]byte(method+"\n"), text...))
-	return hex.EncodeToString(sum[:])
-}
-
-// without is an object without the member that path leads to, and without the
-// object around it if that is empty then.
-func without(object []byte, parent, name string) []byte {
-	if jsonrpc.Field(object, parent, name) == nil {
-		return object
-	}
-	var outer, inner map[string]json.RawMessage
-	if json.Unmarshal(object, &outer) != nil || json.Unmarshal(outer[parent], &inner) != nil {
-		return object
-	}
-	delete(inner, name)
-	delete(outer, parent)
-	if len(inner) > 0 || parent != "_meta" {
-		outer[parent], _ = json.Marshal(inner) // of what was JSON
-	}
-	text, err := json.Marshal(outer)
-	if err != nil {
-		return object
-	}
-	return text
-}
-
 // goOn goes on with the session that a process before this one had. It answers the
 // host's initialize request.
 func (b *bridge) goOn(ctx context.Context, m jsonrpc.Message, old *saved) bool {
@@ -91,7 +51,7 @@ func (b *bridge) goOn(ctx context.Context, m jsonrpc.Message, old *saved) bool {
 	state.Calls = nil
 	var orphans []*flight
 	for _, c := range old.Calls {
-		o := &flight{id: c.ID, method: c.Method, print: c.Print, place: c.Place, left: c.Left, answer: c.Answer}
+		o := &flight{id: c.ID, method: c.Method, print: c.fingerprint, place: c.Place, left: c.Left, answer: c.Answer}
 		if o.left.IsZero() {
 			o.left = old.Alive
 		}
@@ -157,15 +117,15 @@ func (b *bridge) greet(ctx context.Context, conn *client.Conn, m jsonrpc.Message
 
 // orphan returns a call of a process before this one that asks for the same, the
 // oldest of them that no other bridge has gone on with. b.mu is held.
-func (b *bridge) orphan(print string) *flight {
+func (b *bridge) orphan(print fingerprint) *flight {
 	for {
 		var found *flight
 		for id, o := range b.flights {
 			switch {
-			case o.host != nil || o.inner != nil || print == "":
+			case o.host != nil || o.inner != nil || print.none():
 			case time.Since(o.left) > claimFor:
 				delete(b.flights, id)
-			case o.print == print && (found == nil || bytes.Compare(o.id, found.id) < 0):
+			case o.print.asks(print) && (found == nil || bytes.Compare(o.id, found.id) < 0):
 				found = o
 			}
 		}
@@ -239,10 +199,10 @@ func (b *bridge) snapshot(state *client.State) *saved {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	s := &saved{Print: b.print, Alive: time.Now(), Conn: *state}
+	s := &saved{fingerprint: b.print, Alive: time.Now(), Conn: *state}
 	s.Conn.Calls = nil
 	for _, f := range b.flights {
-		if f.print == "" {
+		if f.print.none() {
 			continue
 		}
 		if place := places[string(f.id)]; place != nil {
@@ -264,6 +224,7 @@ func (b *bridge) leave(ctx context.Context, answer bool) {
 	switch {
 	case conn == nil:
 	case slot != nil:
+		b.abandon()
 		b.settle(conn)
 		b.save()
 		conn.Detach()
@@ -277,6 +238,20 @@ func (b *bridge) leave(ctx context.Context, answer bool) {
 	if slot != nil {
 		slot.release()
 	}
+}
+
+// abandon notes in the state file that the host has left its calls. The host may be
+// there again already, with another bridge, which goes on with them from then on.
+func (b *bridge) abandon() {
+	now := time.Now()
+	b.mu.Lock()
+	for _, f := range b.flights {
+		if f.left.IsZero() {
+			f.left = now
+		}
+	}
+	b.mu.Unlock()
+	b.save()
 }
 
 // wait waits until the host waits for nothing, or leaves.

@@ -45,7 +45,7 @@ type slot struct {
 
 // take takes a slot, and what is kept there of the session that such an initialize
 // request began: nil if there is none.
-func (s *slots) take(print string) (*slot, *saved, error) {
+func (s *slots) take(print fingerprint) (*slot, *saved, error) {
 	if err := os.MkdirAll(s.dir, 0o700); err != nil {
 		return nil, nil, err
 	}
@@ -64,7 +64,7 @@ func (s *slots) take(print string) (*slot, *saved, error) {
 			continue // another bridge has it
 		}
 		old := one.read()
-		if old == nil || old.Print != print || kept != nil && !old.better(kept) {
+		if old == nil || !old.asks(print) || kept != nil && !old.better(kept) {
 			one.release() // of another host, which may come back
 			continue
 		}
@@ -103,19 +103,19 @@ func (s *saved) better(other *saved) bool {
 
 // A wanted call is one that a host has made, and may have made before.
 type wanted struct {
-	print   string               // of the host's initialize request
-	request string               // of the call
+	print   fingerprint          // of the host's initialize request
+	request fingerprint          // of the call
 	take    func(id []byte) bool // says whether a call is ours to go on with
 	// keep keeps it, before it is struck out elsewhere: what ends this process in
 	// between leaves it in both places, and not in none.
 	keep func(*savedFlight)
 }
 
-// Another bridge that is about to say which calls it has found is waited for so long,
-// so many times.
+// Another bridge that is about to say which calls it has found, or that its host has
+// left its calls, is waited for so long, so many times.
 const (
 	sayPause = 50 * time.Millisecond
-	sayTries = 4
+	sayTries = 20
 )
 
 // claim takes a call that another process had in flight out of what is kept, also where
@@ -161,7 +161,7 @@ func (s *slots) claim(own *slot, w *wanted) *savedFlight {
 // it there.
 func (s *slot) claim(w *wanted, locked bool) (_ *savedFlight, alive bool) {
 	old := s.read()
-	if old == nil || old.Print != w.print {
+	if old == nil || !old.asks(w.print) {
 		return nil, false
 	}
 	for i, c := range old.Calls {
@@ -170,7 +170,7 @@ func (s *slot) claim(w *wanted, locked bool) (_ *savedFlight, alive bool) {
 			left = old.Alive
 		}
 		switch {
-		case c.Print != w.request || c.Answer == nil && c.Place == nil:
+		case !c.asks(w.request) || c.Answer == nil && c.Place == nil:
 			continue
 		case left.IsZero():
 			alive = true

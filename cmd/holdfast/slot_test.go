@@ -18,12 +18,12 @@ func TestSlots(t *testing.T) {
 	s := newSlots(t.TempDir(), "http://example.com/mcp", "auto", nil)
 	keep := func(print string, alive time.Time, calls ...savedFlight) {
 		t.Helper()
-		one, _, err := s.take("nobody's")
+		one, _, err := s.take(fingerprint{Old: "nobody's"})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer one.release()
-		err = one.write(&saved{Print: print, Alive: alive, Conn: client.State{Result: json.RawMessage(`{}`)}, Calls: calls})
+		err = one.write(&saved{fingerprint: fingerprint{Old: print}, Alive: alive, Conn: client.State{Result: json.RawMessage(`{}`)}, Calls: calls})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -34,7 +34,7 @@ func TestSlots(t *testing.T) {
 		var first *savedFlight
 		taken = s.claims()
 		t.Cleanup(taken.leave)
-		got := s.claim(nil, &wanted{print: print, request: request, take: taken.take, keep: func(f *savedFlight) {
+		got := s.claim(nil, &wanted{print: fingerprint{Old: print}, request: fingerprint{Old: request}, take: taken.take, keep: func(f *savedFlight) {
 			first = f
 			// Until it is kept elsewhere it is kept where it was.
 			names, err := filepath.Glob(filepath.Join(s.dir, "*.json"))
@@ -57,14 +57,14 @@ func TestSlots(t *testing.T) {
 	}
 	now := time.Now()
 	call := func(id, request string) savedFlight {
-		return savedFlight{ID: json.RawMessage(id), Print: request, Place: &client.CallState{ID: json.RawMessage(id)}}
+		return savedFlight{ID: json.RawMessage(id), fingerprint: fingerprint{Old: request}, Place: &client.CallState{ID: json.RawMessage(id)}}
 	}
 	keep("host", now)
 	keep("host", now.Add(-time.Second), call(`"old"`, "again"))
 	keep("host", now.Add(-time.Hour), call(`"lost"`, "again"), call(`"lost"`, "late"))
 	keep("another", now, call(`"x"`, "again"))
 
-	one, old, err := s.take("host")
+	one, old, err := s.take(fingerprint{Old: "host"})
 	if err != nil || old == nil || len(old.Calls) != 1 || string(old.Calls[0].ID) != `"old"` {
 		t.Fatalf("took %+v, %v", old, err)
 	}
@@ -85,19 +85,19 @@ func TestSlots(t *testing.T) {
 func TestClaimFound(t *testing.T) {
 	t.Parallel()
 	s := newSlots(t.TempDir(), "http://example.com/mcp", "auto", nil)
-	one, _, err := s.take("host")
+	one, _, err := s.take(fingerprint{Old: "host"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer one.release()
 	id := json.RawMessage(`"id"`)
-	call := savedFlight{ID: id, Print: "again", Left: time.Now(), Place: &client.CallState{ID: id}}
-	err = one.write(&saved{Print: "host", Alive: time.Now(), Conn: client.State{Result: json.RawMessage(`{}`)}, Calls: []savedFlight{call}})
+	call := savedFlight{ID: id, fingerprint: fingerprint{Old: "again"}, Left: time.Now(), Place: &client.CallState{ID: id}}
+	err = one.write(&saved{fingerprint: fingerprint{Old: "host"}, Alive: time.Now(), Conn: client.State{Result: json.RawMessage(`{}`)}, Calls: []savedFlight{call}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	claim := func(by *claims, own *slot) bool {
-		return s.claim(own, &wanted{print: "host", request: "again", take: by.take, keep: func(*savedFlight) {}}) != nil
+		return s.claim(own, &wanted{print: fingerprint{Old: "host"}, request: fingerprint{Old: "again"}, take: by.take, keep: func(*savedFlight) {}}) != nil
 	}
 	first, second := s.claims(), s.claims()
 	if claim(first, one) {

@@ -1,0 +1,210 @@
+package e2e
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"holdfast"
+)
+
+func init() { modes["host"] = stdioHost } // which exists on Linux only
+
+// stdioHost is a host of its own process: it runs a bridge, makes one call, and prints
+// what the bridge says. Its arguments are the call and the bridge's command line.
+func stdioHost(args []string) {
+	cmd := exec.Command(args[1], args[2:]...)
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		panic(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		panic(err)
+	}
+	if err := cmd.Start(); err != nil {
+		panic(err)
+	}
+	fmt.Println("bridge", cmd.Process.Pid)
+	fmt.Fprintln(in, `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"host","version":"1"}}}`)
+	lines := bufio.NewScanner(out)
+	for lines.Scan() {
+		fmt.Println(lines.Text())
+		if strings.Contains(lines.Text(), `"id":0,`) {
+			fmt.Fprintln(in, `{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+			fmt.Fprintln(in, args[0])
+		}
+	}
+	_ = cmd.Wait()
+}
+
+// A hostProcess is a running stdioHost.
+type hostProcess struct {
+	t      *testing.T
+	cmd    *exec.Cmd
+	lines  *bufio.Scanner
+	bridge int // the process id of its bridge
+}
+
+// startHost starts a host that makes a call through a bridge. Both are one process group.
+func startHost(t *testing.T, url, state, call string) *hostProcess {
+	t.Helper()
+	cmd := exec.Command(os.Args[0], "host", call, built, "connect", "--state", state, "--log-level", "error", url)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	h := &hostProcess{t: t, cmd: cmd, lines: bufio.NewScanner(out)}
+	t.Cleanup(h.killBoth)
+	if _, err := fmt.Sscanf(h.hear("bridge "), "bridge %d", &h.bridge); err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+// hear returns the next line that has a text in it.
+func (h *hostProcess) hear(text string) string {
+	h.t.Helper()
+	for h.lines.Scan() {
+		if strings.Contains(h.lines.Text(), text) {
+			return h.lines.Text()
+		}
+	}
+	h.t.Fatalf("the host ended before it heard %s", text)
+	return ""
+}
+
+func (h *hostProcess) kill(pid int) {
+	_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended
+}
+
+func (h *hostProcess) killHost()   { h.kill(h.cmd.Process.Pid) }
+func (h *hostProcess) killBridge() { h.kill(h.bridge) }
+
+// killBoth kills host and bridge at once.
+func (h *hostProcess) killBoth() {
+	h.kill(-h.cmd.Process.Pid)
+	_ = h.cmd.Wait() // it was killed
+}
+
+// A waiter is a server with a tool that waits until it may end, and says how often it
+// was run.
+type waiter struct {
+	URL   string
+	ended chan struct{} // closed when the tool may end
+
+	mu   sync.Mutex
+	runs int
+}
+
+func newWaiter(t *testing.T) *waiter {
+	t.Helper()
+	w := &waiter{ended: make(chan struct{})}
+	server := mcp.NewServer(&mcp.Implementation{Name: "waits", Version: "1"}, nil)
+	mcp.AddTool(server, &mcp.Tool{Name: "pay"}, func(_ context.Context, _ *mcp.CallToolRequest, args struct {
+		Amount float64 `json:"amount"`
+	}) (*mcp.CallToolResult, any, error) {
+		w.mu.Lock()
+		w.runs++
+		w.mu.Unlock()
+		<-w.ended
+		return nil, args.Amount, nil
+	})
+	h := holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, &holdfast.Options{Retry: 10 * time.Millisecond})
+	s := httptest.NewServer(h)
+	w.URL = s.URL
+	t.Cleanup(func() {
+		select {
+		case <-w.ended:
+		default:
+			close(w.ended)
+		}
+		ctx, stop := context.WithTimeout(context.Background(), time.Second)
+		defer stop()
+		_ = h.Shutdown(ctx)
+		s.CloseClientConnections()
+		s.Close()
+	})
+	return w
+}
+
+func (w *waiter) ran() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.runs
+}
+
+func pay(id int, amount, meta string) string {
+	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"_meta":%s,"name":"pay","arguments":{"amount":%s}}}`, id, meta, amount)
+}
+
+// Failure 15: a host is killed in mid-call, with its bridge, before it, or after it,
+// and asks again under another id, with another progress token and another _meta: the
+// tool runs once. Hosts put what is new in each request into _meta (Codex: callId and
+// the turn).
+func TestConnectAskedAgain(t *testing.T) {
+	t.Parallel()
+	if err := build(); err != nil {
+		t.Fatal(err)
+	}
+	for name, kill := range map[string]func(*hostProcess){
+		"both":   (*hostProcess).killBoth,
+		"bridge": (*hostProcess).killBridge,
+		"host":   (*hostProcess).killHost,
+		"bridge first": func(h *hostProcess) {
+			h.killBridge()
+			h.killHost()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w, state := newWaiter(t), t.TempDir()
+			first := startHost(t, w.URL, state, pay(1, "10", `{"progressToken":"a","callId":"call_1","turn":{"id":"1"}}`))
+			eventually(t, "the first call", time.Minute, func() bool { return w.ran() == 1 })
+			kill(first)
+			second := startHost(t, w.URL, state, pay(7, "1e1", `{"progressToken":3,"callId":"call_2","itemId":"i"}`))
+			second.hear(`"id":0,`)
+			close(w.ended)
+			if line := second.hear(`"id":7,`); !strings.Contains(line, `"structuredContent":10`) {
+				t.Errorf("the host that came back was told %s", line)
+			}
+			if n := w.ran(); n != 1 {
+				t.Errorf("the tool ran %d times", n)
+			}
+		})
+	}
+}
+
+// A host that makes two calls which differ only in their _meta wants two: only what is
+// asked again through another process may be the same.
+func TestConnectAlike(t *testing.T) {
+	t.Parallel()
+	if err := build(); err != nil {
+		t.Fatal(err)
+	}
+	w := newWaiter(t)
+	h := startHost(t, w.URL, t.TempDir(), pay(1, "10", `{"callId":"call_1"}`)+"\n"+pay(2, "10", `{"callId":"call_2"}`))
+	eventually(t, "two runs", time.Minute, func() bool { return w.ran() == 2 })
+	close(w.ended)
+	first := h.hear(`"structuredContent":10`)
+	if second := h.hear(`"structuredContent":10`); first == second {
+		t.Errorf("one call was answered twice: %s", second)
+	}
+}
