@@ -18,8 +18,8 @@ var allowedHeaders = map[string]bool{
 	"last-event-id": true, "idempotency-key": true, "traceparent": true, "tracestate": true,
 }
 
-// guard checks Host and Origin, answers a preflight, and sets what a browser
-// wants to see on the answer (2025-11-25, Transports, "Security Warning"). It
+// guard checks Host, Origin and Sec-Fetch-Site, answers a preflight, and sets what a
+// browser wants to see on the answer (2025-11-25, Transports, "Security Warning"). It
 // says whether the request may go on; if not, it is answered. methods are those
 // that the door has.
 func (h *Handler) guard(w http.ResponseWriter, r *http.Request, methods string) bool {
@@ -31,6 +31,11 @@ func (h *Handler) guard(w http.ResponseWriter, r *http.Request, methods string) 
 	}
 	origin := r.Header["Origin"]
 	if len(origin) == 0 {
+		if !h.siteAllowed(r, local) {
+			h.reject(w, http.StatusForbidden, errf(codeInvalid,
+				"the request comes from a web page of another site, and without an Origin: it is not allowed"))
+			return false
+		}
 		if r.Method == http.MethodOptions {
 			w.Header().Set("Allow", methods)
 			w.WriteHeader(http.StatusNoContent)
@@ -40,7 +45,7 @@ func (h *Handler) guard(w http.ResponseWriter, r *http.Request, methods string) 
 	}
 	head := w.Header()
 	head.Add("Vary", "Origin")
-	if len(origin) > 1 || !h.originAllowed(origin[0], r.Host, local) {
+	if len(origin) > 1 || !h.originAllowed(r, origin[0], local) {
 		h.reject(w, http.StatusForbidden, errf(codeInvalid,
 			"Origin %.80q is not allowed (allow it with --allow-origin or AllowedOrigins)", origin[0]))
 		return false
@@ -89,26 +94,80 @@ func (h *Handler) hostAllowed(host string, local bool) bool {
 	return len(h.hosts) == 0
 }
 
+// headerSite is where a browser says from which site a request comes (Fetch Metadata
+// Request Headers, section 2.3). No script can set it. Browsers send it to https and to
+// loopback, and no other client has a reason to.
+const headerSite = "Sec-Fetch-Site"
+
+// What it may say that lets a request pass without an Origin.
+const (
+	sameOrigin = "same-origin"
+	byUser     = "none" // an address that the user has typed, or a bookmark
+)
+
+// siteAllowed says whether a request without an Origin may pass. A script of any page
+// can send such a GET (a fetch in no-cors mode), and so can an image, a frame or a
+// link: it can't read the answer, but the request would have been served. A page whose
+// origin is allowed sends its Origin in all that it can read the answer of.
+//
+// What the user has typed may be an address of another site that redirects here, so
+// no GET does anything but read, whatever it comes with.
+func (h *Handler) siteAllowed(r *http.Request, local bool) bool {
+	site := r.Header[headerSite]
+	switch {
+	case len(site) == 0, h.origins["*"], len(site) == 1 && site[0] == byUser:
+		return true
+	case len(site) > 1 || site[0] != sameOrigin:
+		return false
+	}
+	return local || h.pinned(r.Host) || h.origins[normal("https://"+r.Host)] || h.origins[normal("http://"+r.Host)]
+}
+
 // originAllowed says whether a web page of the origin may use the server: one
 // that was allowed by name, one on this machine if the server is there too, or
 // one that came from the server's own host, where that host can't be a name
 // that somebody pointed here.
-func (h *Handler) originAllowed(origin, host string, local bool) bool {
-	origin, host = strings.ToLower(origin), strings.ToLower(host)
-	if h.origins["*"] || h.origins[origin] {
+//
+// The server's own origin has the scheme that it is reached by. Where that is TLS that
+// ends here it is https. Else it may be either, as TLS may end at a proxy in front,
+// whose word for that (X-Forwarded-Proto) anybody could give: then the browser's word
+// decides whether page and server have the same scheme, where it gives one.
+func (h *Handler) originAllowed(r *http.Request, origin string, local bool) bool {
+	if h.origins["*"] || h.origins[normal(origin)] {
 		return true
 	}
-	u, err := url.Parse(origin)
-	if err != nil || u.Host == "" {
+	u, err := url.Parse(strings.ToLower(origin))
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" {
 		return false // "null" too
 	}
-	name := bare(u.Host)
-	if local && loopbackName(name) {
+	if local && loopbackName(bare(u.Host)) {
 		return true
 	}
-	_, err = netip.ParseAddr(name)
-	pinned := err == nil || h.hosts[host] || h.hosts[bare(host)]
-	return pinned && u.Host == host
+	if site := r.Header[headerSite]; r.TLS != nil && u.Scheme != "https" || len(site) > 0 && site[0] != sameOrigin {
+		return false
+	}
+	return h.pinned(r.Host) && normal(origin) == normal(u.Scheme+"://"+r.Host)
+}
+
+// pinned says whether a Host is no name that somebody could have pointed here: it is an
+// address, or was given as one of the server's.
+func (h *Handler) pinned(host string) bool {
+	host = strings.ToLower(host)
+	_, err := netip.ParseAddr(bare(host))
+	return err == nil || h.hosts[host] || h.hosts[bare(host)]
+}
+
+// normal returns an origin in lower case and without the port that its scheme has
+// anyway, so that equal origins are equal (RFC 6454, sections 4 and 6.2).
+func normal(origin string) string {
+	origin = strings.ToLower(origin)
+	switch {
+	case strings.HasPrefix(origin, "https://"):
+		return strings.TrimSuffix(origin, ":443")
+	case strings.HasPrefix(origin, "http://"):
+		return strings.TrimSuffix(origin, ":80")
+	}
+	return origin
 }
 
 // onLoopback says whether the request came in on a loopback address.

@@ -32,6 +32,11 @@ func doorsOf() map[*crafted]int {
 		{method: "GET", target: "/sse"}:          200,
 		{method: "POST", target: "/messages?sessionId=x", body: `{}`}:                    404,
 		{method: "DELETE", head: map[string]string{"Mcp-Session-Id": "Mcp-Session-Id:"}}: 400,
+		{method: "GET", head: map[string]string{
+			"Connection": "Connection: Upgrade", "Upgrade": "Upgrade: websocket",
+			"Sec-WebSocket-Key":     "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
+			"Sec-WebSocket-Version": "Sec-WebSocket-Version: 13",
+		}}: 101,
 	}
 }
 
@@ -143,6 +148,7 @@ func TestOrigin(t *testing.T) {
 		"Origin: https://evil.example/localhost":     false,
 		"Origin: chrome-extension://localhostevil":   false,
 		"Origin: localhost":                          false,
+		"Origin: chrome-extension://localhost":       false,
 		"Origin: http://10.0.0.1:5173":               false,
 		"Origin: http://localhost, https://evil":     false,
 		"Origin: http://localhost\r\nOrigin: null":   false,
@@ -156,9 +162,11 @@ func TestOrigin(t *testing.T) {
 	allow := func(origins ...string) *peer {
 		return newNode(t, config{server: server.Options{AllowedOrigins: origins}}).connect("2025-11-25", nil)
 	}
-	p = allow("HTTPS://app.Example", "null")
+	p = allow("HTTPS://app.Example", "https://ports.example:443", "http://ports.example:80/", "null")
 	for origin, ok := range map[string]bool{
 		"https://app.example": true, "https://APP.example": true, "null": true, "http://localhost": true,
+		"https://app.example:443": true, "https://ports.example": true, "http://ports.example": true,
+		"https://app.example\r\nSec-Fetch-Site: cross-site": true, "http://ports.example:443": false,
 		"https://app.example:444": false, "http://app.example": false, "https://sub.app.example": false,
 		"https://app.example.evil.example": false, "https://evil.example": false,
 	} {
@@ -174,13 +182,60 @@ func TestOrigin(t *testing.T) {
 	// here.
 	p = newNode(t, config{http: publicly, server: server.Options{AllowedHosts: []string{"mcp.example", "203.0.113.7", "127.0.0.1"}}}).
 		connect("2025-11-25", nil)
-	p.admits(t, "mcp.example", "Origin: https://mcp.example", true)
+	for origin, ok := range map[string]bool{
+		"https://mcp.example": true, // TLS may end at a proxy
+		"http://mcp.example":  true, "https://mcp.example:443": true, "http://mcp.example:80": true,
+		"https://mcp.example:80": false, "http://mcp.example:443": false, "https://mcp.example:8443": false,
+		"ftp://mcp.example": false, "chrome-extension://mcp.example": false,
+	} {
+		p.admits(t, "mcp.example", "Origin: "+origin, ok)
+	}
+	p.admits(t, "mcp.example:443", "Origin: https://mcp.example", true)
+	p.admits(t, "mcp.example:443", "Origin: http://mcp.example", false)
+	// A browser that says so knows whether page and server have the same scheme.
+	p.admits(t, "mcp.example", "Origin: https://mcp.example\r\nSec-Fetch-Site: same-origin", true)
+	p.admits(t, "mcp.example", "Origin: http://mcp.example\r\nSec-Fetch-Site: cross-site", false)
 	p.admits(t, "203.0.113.7:80", "Origin: http://203.0.113.7:80", true)
 	p.admits(t, "mcp.example", "Origin: http://localhost", false)
 	p.admits(t, "mcp.example", "Origin: https://203.0.113.7", false)
 	p = newNode(t, config{http: publicly}).connect("2025-11-25", nil)
 	p.admits(t, "203.0.113.7:80", "Origin: http://203.0.113.7:80", true)
 	p.admits(t, "rebound.example", "Origin: http://rebound.example", false)
+}
+
+// A page of another site can send a GET without an Origin: a fetch in no-cors mode, an
+// image, a frame, a link. The browser says so in Sec-Fetch-Site.
+func TestFetchSite(t *testing.T) {
+	t.Parallel()
+	site := func(p *peer, host string, values map[string]bool) {
+		t.Helper()
+		for value, ok := range values {
+			p.admits(t, host, "Sec-Fetch-Site: "+value, ok)
+		}
+	}
+	foreign := map[string]bool{
+		"cross-site": false, "same-site": false, "": false, "other": false,
+		"same-origin\r\nSec-Fetch-Site: cross-site": false,
+		"none": true, // the user typed it
+	}
+	p := newNode(t, config{}).connect("2025-11-25", nil)
+	site(p, p.n.addr, foreign)
+	site(p, p.n.addr, map[string]bool{"same-origin": true})
+	p = newNode(t, config{server: server.Options{AllowedOrigins: []string{"https://app.example"}}}).connect("2025-11-25", nil)
+	site(p, p.n.addr, foreign) // from there or from elsewhere, who knows?
+	p = newNode(t, config{server: server.Options{AllowedOrigins: []string{"*"}}}).connect("2025-11-25", nil)
+	site(p, p.n.addr, map[string]bool{"cross-site": true, "same-site": true})
+
+	// Elsewhere the page of the same origin may be one of a name that was pointed here.
+	p = newNode(t, config{http: publicly}).connect("2025-11-25", nil)
+	site(p, "any.example", foreign)
+	site(p, "any.example", map[string]bool{"same-origin": false})
+	site(p, "203.0.113.7:80", map[string]bool{"same-origin": true})
+	p = newNode(t, config{http: publicly, server: server.Options{AllowedHosts: []string{"mcp.example", "127.0.0.1"}}}).connect("2025-11-25", nil)
+	site(p, "mcp.example", map[string]bool{"same-origin": true, "cross-site": false})
+	p = newNode(t, config{http: publicly, server: server.Options{AllowedOrigins: []string{"https://mcp.example"}}}).connect("2025-11-25", nil)
+	site(p, "mcp.example:443", map[string]bool{"same-origin": true, "cross-site": false})
+	site(p, "any.example", map[string]bool{"same-origin": false})
 }
 
 // TestCORS is failure 14: what a browser's script needs, on the preflight and on

@@ -113,10 +113,13 @@ func New(opts Options) *Handler {
 		opts:     opts,
 		sessions: opts.Manager,
 		logger:   opts.Logger,
-		origins:  setOf(opts.AllowedOrigins),
+		origins:  make(map[string]bool),
 		hosts:    setOf(opts.AllowedHosts),
 		draining: make(chan struct{}),
 		leaving:  make(chan struct{}),
+	}
+	for _, origin := range opts.AllowedOrigins {
+		h.origins[normal(strings.TrimSuffix(origin, "/"))] = true
 	}
 	if opts.Node != nil {
 		h.peers = h.join(opts.Node)

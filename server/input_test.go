@@ -178,6 +178,9 @@ func TestBadBody(t *testing.T) {
 	for _, version := range []string{"2025-06-18", "2025-11-25"} {
 		p := n.connect(version, nil)
 		refused(t, "batch in "+version, p.post("["+run+"]"), 400, codeInvalid, "no batches: send one message")
+		older := *p
+		older.version, older.header = "", http.Header{"Mcp-Protocol-Version": {"2025-03-26"}} // for once
+		refused(t, "batch by header in "+version, older.post("["+run+"]"), 400, codeInvalid, "no batches: send one message")
 		p.works("a batch")
 	}
 	refused(t, "initialize in a batch of no session", (&peer{n: n}).post(

@@ -66,7 +66,7 @@ func (h *Handler) post(w http.ResponseWriter, r *http.Request) {
 
 // give gives a session what was POSTed to it, and answers, unless there is an error.
 func (h *Handler) give(w http.ResponseWriter, r *http.Request, s *session.Session, msgs []jsonrpc.Message, batch bool, requests int) error {
-	if err := fits(r, s, msgs, batch); err != nil {
+	if err := fits(s, msgs, batch); err != nil {
 		return err
 	}
 	if requests == 0 {
@@ -92,19 +92,14 @@ func initializes(msgs []jsonrpc.Message) bool {
 	return false
 }
 
-// fits checks what only the session's state can tell of the messages.
-func fits(r *http.Request, s *session.Session, msgs []jsonrpc.Message, batch bool) error {
+// fits checks what only the session's state can tell of the messages. Whether there
+// are batches is decided by the revision that the session's initialize has settled on,
+// and not by the header of one request, which could claim any.
+func fits(s *session.Session, msgs []jsonrpc.Message, batch bool) error {
 	if initializes(msgs) {
 		return errf(codeInvalid, "the session is initialized already")
 	}
-	if !batch {
-		return nil
-	}
-	revision := s.Revision()
-	if v := r.Header[protocol.HeaderVersion]; len(v) > 0 {
-		revision = v[0]
-	}
-	if !protocol.Batches(revision) {
+	if revision := s.Revision(); batch && !protocol.Batches(revision) {
 		return errf(codeInvalid, "protocol revision %s has no batches: send one message", revision)
 	}
 	return nil
