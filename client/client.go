@@ -29,6 +29,7 @@ import (
 	"time"
 
 	"holdfast/jsonrpc"
+	"holdfast/redact"
 )
 
 // Transport says how the server is spoken to.
@@ -121,6 +122,8 @@ type Conn struct {
 	http   *http.Client
 	own    *http.Transport // to close, or nil
 	logger *slog.Logger
+	// secrets are what nobody is to read in an error: of the URL and the headers.
+	secrets *redact.Secrets
 
 	ctx  context.Context // of all that the Conn does
 	stop context.CancelFunc
@@ -160,8 +163,9 @@ type Conn struct {
 // New returns a Conn to the server at the URL. Nothing is sent yet.
 func New(rawURL string, opts *Options) (*Conn, error) {
 	u, err := url.Parse(rawURL)
-	if err != nil {
-		return nil, fmt.Errorf("server URL: %w", err)
+	if err != nil { // which repeats the URL, or a part of it
+		return nil, errors.New("server URL: it cannot be read: want one like http://HOST:PORT/PATH; " +
+			"in a user or password the characters @ : / ? # [ ] % and space are written %40 %3A %2F %3F %23 %5B %5D %25 %20")
 	}
 	c := &Conn{raw: rawURL, url: u, calls: make(map[string]*call), asked: make(map[string]*question), in: make(chan jsonrpc.Message, 16)}
 	if opts != nil {
@@ -175,12 +179,13 @@ func New(rawURL string, opts *Options) (*Conn, error) {
 		}
 		c.url = plain(u)
 	default:
-		return nil, fmt.Errorf("server URL %q: want one that begins with http://, https://, ws:// or wss://", u.Redacted())
+		return nil, fmt.Errorf("server URL %q: want one that begins with http://, https://, ws:// or wss://", redact.URL(rawURL))
 	}
 	if u.Host == "" {
-		return nil, fmt.Errorf("server URL %q has no host", u.Redacted())
+		return nil, fmt.Errorf("server URL: it has no host: want one like %s://HOST:PORT/PATH", u.Scheme)
 	}
 	c.opts.defaults()
+	c.secrets = secretsOf(rawURL, c.opts.Header)
 	c.logger = c.opts.Logger
 	c.seen.seed = maphash.MakeSeed()
 	c.ours = "holdfast-" + strings.ToLower(rand.Text()[:10])

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"holdfast/protocol"
+	"holdfast/redact"
 	"holdfast/sse"
 )
 
@@ -136,8 +137,31 @@ const mostHops = 10
 
 // do makes an exchange: redirects within the origin are followed, and a request
 // that was refused for want of authorization is sent once more. The response is
-// watched until it is closed.
+// watched until it is closed. Its errors tell no secret.
 func (c *Conn) do(ctx context.Context, x exchange) (*response, error) {
+	resp, err := c.follow(ctx, x)
+	return resp, c.secrets.Error(err)
+}
+
+// secretsOf returns what is secret of a URL and of what goes in headers.
+func secretsOf(rawURL string, header http.Header) *redact.Secrets {
+	var values []string
+	for name, list := range header {
+		if !redact.Credential(name) {
+			continue
+		}
+		for _, value := range list {
+			values = append(values, value)
+			if _, credential, ok := strings.Cut(value, " "); ok { // behind the scheme
+				values = append(values, credential)
+			}
+		}
+	}
+	return redact.Of([]string{rawURL}).With(redact.Texts(values...))
+}
+
+// follow is do, for which what is secret is not looked through.
+func (c *Conn) follow(ctx context.Context, x exchange) (*response, error) {
 	if x.url == nil {
 		x.url = c.url
 	}

@@ -85,7 +85,8 @@ func (e *refusal) Error() string {
 	return e.text
 }
 
-// refused reads what a response with an error status says, and closes it.
+// refused reads what a response with an error status says, and closes it. Many servers
+// repeat there what they were sent.
 func (c *Conn) refused(r *response) *refusal {
 	defer r.Close()
 	r.events = true // all of it is to come in that time
@@ -96,12 +97,12 @@ func (c *Conn) refused(r *response) *refusal {
 		return e
 	}
 	if said := jsonrpc.Field(data, "error"); said != nil && said[0] == '{' { // with an id or without
-		e.rpc = errorOf(said)
+		e.rpc = errorOf([]byte(c.secrets.Text(string(said))))
 		return e
 	}
 	if strings.HasPrefix(r.media(), "text/plain") {
 		text, _, _ := strings.Cut(strings.TrimSpace(string(data)), "\n")
-		e.text = fmt.Sprintf("%.200s", text)
+		e.text = fmt.Sprintf("%.200s", c.secrets.Text(text))
 	}
 	return e
 }

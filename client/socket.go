@@ -109,7 +109,11 @@ func (s *socket) dial(ctx context.Context, x exchange) (_ *websocket.Conn, id st
 			s.c.http.CloseIdleConnections() // which are likely to be as dead
 			return nil, "", errSilent
 		case resp == nil || resp.StatusCode == http.StatusSwitchingProtocols:
-			return nil, "", err
+			var in *url.Error
+			if errors.As(err, &in) {
+				err = in.Err // without the URL
+			}
+			return nil, "", s.c.secrets.Error(err)
 		case resp.StatusCode < 300:
 			return nil, "", fmt.Errorf("no WebSocket here: the server answered %s", resp.Status)
 		}

@@ -13,6 +13,7 @@ import (
 	"holdfast/engine/jetstream"
 	"holdfast/engine/memory"
 	"holdfast/engine/redis"
+	"holdfast/redact"
 	"holdfast/stream"
 )
 
@@ -24,8 +25,8 @@ type Options struct {
 	Logger     *slog.Logger  // slog.Default()
 }
 
-// opener opens an engine. Its errors do not tell the URL, which may hold a
-// password.
+// opener opens an engine. What its errors tell of the URL, which may hold a password,
+// Open looks through.
 type opener func(ctx context.Context, rawURL string, o durable.Options) (durable.Log, error)
 
 // engines are those that outlive a process, by the schemes of their URLs.
@@ -38,6 +39,9 @@ var engines = map[string]opener{
 	"redis+sentinel": redis.Open,
 	"redis+cluster":  redis.Open,
 }
+
+// files are the options of URLs that name files, of which errors are to tell.
+var files = []string{"creds", "ca", "cert", "key"}
 
 // schemes is what is offered to those who name no engine that there is.
 const schemes = "memory:, file:DIR, nats://HOST or redis://HOST"
@@ -69,7 +73,7 @@ func Open(ctx context.Context, rawURL string, o Options) (stream.Store, error) {
 	d := durable.Options{Keep: o.Keep, SessionTTL: o.SessionTTL, Logger: o.Logger}
 	log, err := open(ctx, scheme+":"+rest, d)
 	if err != nil {
-		return nil, fmt.Errorf("store %q: %w", scheme+":", err)
+		return nil, fmt.Errorf("store %q: %w", scheme+":", redact.Of([]string{rawURL}, files...).Error(err))
 	}
 	return durable.New(log, d), nil
 }

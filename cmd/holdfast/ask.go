@@ -47,7 +47,7 @@ func (p *prompter) ask(ctx context.Context, params []byte) (json.RawMessage, err
 		fmt.Fprintf(p.out, "%s asks something that cannot be read: declined\n", p.from)
 		return result(answer{Action: "decline"})
 	}
-	fmt.Fprintf(p.out, "%s asks: %s\n", p.from, strings.TrimSpace(plainText(e.Message)))
+	fmt.Fprintf(p.out, "%s asks: %s\n", p.from, strings.TrimSpace(e.Message))
 	var a answer
 	var err error
 	if e.Mode == "url" || e.URL != "" && e.RequestedSchema == nil {

@@ -4,15 +4,12 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"os"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
-	"unicode"
 
 	"github.com/schollz/progressbar/v3"
-	"golang.org/x/term"
 )
 
 // A display shows on stderr how a call goes: with a bar on a terminal, else with
@@ -42,11 +39,6 @@ type step struct {
 
 func newDisplay(w io.Writer) *display {
 	return &display{w: w, tty: isTerminal(w)}
-}
-
-func isTerminal(stream any) bool {
-	f, ok := stream.(*os.File)
-	return ok && term.IsTerminal(int(f.Fd()))
 }
 
 // Write prints lines, above the bar. It makes a display the place for the log.
@@ -148,7 +140,7 @@ func (d *display) newBar(total float64) *progressbar.ProgressBar {
 		most = -1 // a spinner
 	}
 	return progressbar.NewOptions64(most,
-		progressbar.OptionSetWriter(d.w),
+		progressbar.OptionSetWriter(control(d.w)),
 		progressbar.OptionSetWidth(barWidth),
 		progressbar.OptionSetPredictTime(total > 0),
 		progressbar.OptionSetElapsedTime(true),
@@ -178,17 +170,7 @@ func (d *display) draw() {
 
 // fit makes a text as long as there is place for beside the bar.
 func (d *display) fit(text string) string {
-	return cut(text, max(columns(d.w)-besideBar, 8))
-}
-
-// columns is the width of a terminal.
-func columns(stream any) int {
-	if f, ok := stream.(*os.File); ok {
-		if width, _, err := term.GetSize(int(f.Fd())); err == nil && width > 0 {
-			return width
-		}
-	}
-	return 80
+	return cut(visible(text), max(columns(d.w)-besideBar, 8))
 }
 
 // cut makes a text at most so many letters long.
@@ -203,7 +185,7 @@ func cut(text string, most int) string {
 func (d *display) clear() {
 	if d.bar != nil && !d.hidden && !d.ended {
 		_ = d.bar.Clear()
-		fmt.Fprint(d.w, wholeLine) // a spinner is left there
+		fmt.Fprint(control(d.w), wholeLine) // a spinner is left there
 	}
 }
 
@@ -238,26 +220,12 @@ func (d *display) end() {
 // say prints a line in the place of what the terminal shows of Ctrl-C.
 func (d *display) say(format string, args ...any) {
 	if d.tty {
-		fmt.Fprint(d.w, wholeLine)
+		fmt.Fprint(control(d.w), wholeLine)
 	}
 	fmt.Fprintf(d.w, format+"\n", args...)
 }
 
-// oneLine is a text of a server for a terminal: on one line, and nothing in it
-// that a terminal takes for a command.
+// oneLine is a text of a server on one line.
 func oneLine(text string) string {
-	return strings.Join(strings.Fields(plainText(text)), " ")
-}
-
-// plainText is a text of a server for a terminal, with its lines.
-func plainText(text string) string {
-	return strings.Map(func(r rune) rune {
-		switch {
-		case r == '\n', r == '\t':
-			return r
-		case unicode.IsControl(r), unicode.Is(unicode.Bidi_Control, r):
-			return -1
-		}
-		return r
-	}, text)
+	return strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r == ' ' || r == '\t' || r == '\r' || r == '\n' }), " ")
 }

@@ -18,7 +18,7 @@ func TestDisplay(t *testing.T) {
 	d.line("log: %s", "it")
 	d.show()
 	d.end()
-	if got, want := out.String(), "progress 1/4\nprogress 0.5 half [31m done\nlog: it\n"; got != want {
+	if got, want := out.String(), "progress 1/4\nprogress 0.5 half \x1b[31m done\u202e\nlog: it\n"; got != want {
 		t.Errorf("%q; want %q", got, want)
 	}
 }

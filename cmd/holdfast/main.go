@@ -34,8 +34,11 @@ func main() {
 
 // run runs a command line and returns the exit code.
 func run(ctx context.Context, args []string) int {
+	stdout, stderr := outputs(args)
 	root := newRoot()
 	root.SetArgs(args)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
 	cmd, err := root.ExecuteContextC(ctx)
 	if err == nil {
 		return exitOK
@@ -44,20 +47,20 @@ func run(ctx context.Context, args []string) int {
 	switch {
 	case errors.As(err, &coded):
 		if !errors.Is(err, errSaid) {
-			fmt.Fprintln(os.Stderr, "holdfast:", err)
+			fmt.Fprintln(stderr, "holdfast:", err)
 		}
 		return coded.code
 	case ctx.Err() != nil && errors.Is(err, context.Canceled):
-		if isTerminal(os.Stderr) {
-			fmt.Fprint(os.Stderr, wholeLine) // which shows ^C
+		if stderr.tty {
+			fmt.Fprint(control(stderr), wholeLine) // which shows ^C
 		}
-		fmt.Fprintln(os.Stderr, "holdfast: interrupted")
+		fmt.Fprintln(stderr, "holdfast: interrupted")
 		return exitInterrupted
 	}
-	fmt.Fprintln(os.Stderr, "holdfast:", err)
+	fmt.Fprintln(stderr, "holdfast:", err)
 	var usage usageError
 	if errors.As(err, &usage) || strings.HasPrefix(err.Error(), "unknown command") {
-		fmt.Fprintf(os.Stderr, "Run '%s --help' to see what there is.\n", cmd.CommandPath())
+		fmt.Fprintf(stderr, "Run '%s --help' to see what there is.\n", cmd.CommandPath())
 		return exitUsage
 	}
 	return exitError
@@ -88,7 +91,7 @@ a call is unknown, 130 interrupted.`,
 			if err := fromEnvironment(cmd.Flags()); err != nil {
 				return err
 			}
-			slog.SetDefault(slog.New(logHandler(cmd, os.Stderr)))
+			slog.SetDefault(slog.New(logHandler(cmd, cmd.ErrOrStderr())))
 			return nil
 		},
 	}
@@ -100,8 +103,34 @@ a call is unknown, 130 interrupted.`,
 	for name, c := range map[string]*choice{"log-format": format, "log-level": level} {
 		_ = root.RegisterFlagCompletionFunc(name, c.complete) // fails for unknown flags only
 	}
+	root.SetHelpCommand(newHelp())
 	root.AddCommand(newServe(), newConnect(), newTools(), newCall(), newResume(), newStatus(), newVersion())
 	return root
+}
+
+// newHelp is cobra's own help, but that what it has no help for is an error like others.
+func newHelp() *cobra.Command {
+	return &cobra.Command{
+		Use:   "help [command]",
+		Short: "Help about any command",
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, _ string) (names []string, _ cobra.ShellCompDirective) {
+			if len(args) == 0 {
+				for _, c := range cmd.Root().Commands() {
+					names = append(names, c.Name()+"\t"+c.Short)
+				}
+			}
+			return names, cobra.ShellCompDirectiveNoFileComp
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			about, rest, err := cmd.Root().Find(args)
+			if err != nil || len(rest) > 0 {
+				return usagef("no help for %q: 'holdfast help' lists the commands", strings.Join(args, " "))
+			}
+			about.InitDefaultHelpFlag()
+			about.InitDefaultVersionFlag()
+			return about.Help()
+		},
+	}
 }
 
 // logHandler writes the log as the command line wants it.

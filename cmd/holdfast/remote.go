@@ -16,6 +16,7 @@ import (
 	"holdfast/client"
 	"holdfast/jsonrpc"
 	"holdfast/protocol"
+	"holdfast/redact"
 )
 
 // remoteFlags say how a remote server is reached. The commands that are clients
@@ -133,14 +134,8 @@ func (f *remoteFlags) explained(err error) error {
 	return err
 }
 
-// redacted is a URL without its password.
-func redacted(rawURL string) string {
-	u, err := url.Parse(rawURL)
-	if err != nil {
-		return rawURL
-	}
-	return u.Redacted()
-}
+// redacted is what may be told of a URL.
+func redacted(rawURL string) string { return cmp.Or(redact.URL(rawURL), "the server") }
 
 // ask makes a request and returns its result. What the server says beside it is
 // answered as far as it must be, and dropped.

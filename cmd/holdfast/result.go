@@ -54,7 +54,7 @@ func printResult(result []byte, name string, stdout, stderr io.Writer) error {
 		texts = append(texts, string(text))
 	}
 	if r.IsError {
-		said := strings.TrimSpace(plainText(strings.Join(texts, "\n")))
+		said := strings.TrimSpace(strings.Join(texts, "\n"))
 		if said == "" {
 			said = "it does not say why"
 		}

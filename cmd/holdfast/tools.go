@@ -67,7 +67,7 @@ func listTools(ctx context.Context, f *remoteFlags, url string, raw bool, out io
 	}
 	for _, t := range list {
 		fmt.Fprintln(out, strings.TrimSpace(oneLine(t.Name)+" "+signature(&t)))
-		about, _, _ := strings.Cut(strings.TrimSpace(plainText(t.Description)), "\n")
+		about, _, _ := strings.Cut(strings.TrimSpace(t.Description), "\n")
 		if about == "" {
 			about = t.Title
 		}

@@ -47,7 +47,10 @@ func parse(rawURL string) (target, error) {
 	if err := t.ours(query); err != nil {
 		return t, err
 	}
-	u := url.URL{Scheme: scheme, Host: hosts[0], Path: path}
+	if path = strings.Trim(path, "/"); strings.Trim(path, "0123456789") != "" {
+		return t, errors.New("want the number of a database, or nothing, after HOST:PORT/")
+	}
+	u := url.URL{Scheme: scheme, Host: hosts[0], Path: "/" + path}
 	if scheme != "redis" && scheme != "rediss" {
 		u.Scheme = "redis"
 		if tls, _ := strconv.ParseBool(query.Get("tls")); tls {
@@ -66,7 +69,7 @@ func parse(rawURL string) (target, error) {
 		t.failover, err = failover(u, query, user, password)
 	case "redis+cluster":
 		u.RawQuery = query.Encode()
-		if strings.Trim(path, "/0") != "" {
+		if strings.Trim(path, "0") != "" {
 			return t, errors.New("a Redis Cluster has no databases but 0")
 		}
 		t.cluster, err = clustered(u.String(), user, password)

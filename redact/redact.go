@@ -1,0 +1,265 @@
+// Package redact keeps the secrets of URLs out of what is told: out of errors, logs
+// and terminals. A URL may hold them as its user and password, in its query, its
+// fragment, or as a long segment of its path.
+package redact
+
+import (
+	"cmp"
+	"encoding/base64"
+	"encoding/json"
+	"net/url"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Mark stands where a secret was.
+const Mark = "***"
+
+// What is shorter is in too many words by chance to be looked for.
+const (
+	leastPassword = 3
+	leastValue    = 6
+	leastSegment  = 20 // of a path
+)
+
+// Secrets are texts that nobody is to read. Nil has none but what [Secrets.Text] finds
+// by itself. A Secrets may be used concurrently.
+type Secrets struct {
+	forms   []string // of each, all that it may look like
+	replace *strings.Replacer
+}
+
+// Of returns the secrets of URLs. They need not be URLs that anything can parse: the
+// password of one with a typing error is a secret too. The values of the query's
+// options in plain are no secrets.
+func Of(urls []string, plain ...string) *Secrets {
+	var all []string
+	for _, raw := range urls {
+		all = append(all, secretsOf(raw, plain)...)
+	}
+	return Texts(all...)
+}
+
+// Texts returns secrets that are no part of a URL.
+func Texts(secrets ...string) *Secrets {
+	var forms []string
+	for _, secret := range secrets {
+		forms = append(forms, formsOf(secret)...)
+	}
+	return of(forms)
+}
+
+func of(forms []string) *Secrets {
+	if len(forms) == 0 {
+		return nil
+	}
+	// Where two begin at one place, the longer one goes.
+	slices.SortFunc(forms, func(a, b string) int { return cmp.Or(len(b)-len(a), strings.Compare(a, b)) })
+	forms = slices.Compact(forms)
+	pairs := make([]string, 0, 2*len(forms))
+	for _, form := range forms {
+		pairs = append(pairs, form, Mark)
+	}
+	return &Secrets{forms, strings.NewReplacer(pairs...)}
+}
+
+// userinfo is a user and password in any URL (RFC 3986, section 3.2.1).
+var userinfo = regexp.MustCompile(`([a-zA-Z][a-zA-Z0-9+.-]*://)[^\s/?#"'<>]*(@)`)
+
+// Text is a text without the secrets, and without the users and passwords of whatever
+// URLs are in it.
+func (s *Secrets) Text(text string) string {
+	if s != nil {
+		text = s.replace.Replace(text)
+	}
+	if strings.Contains(text, "@") {
+		text = userinfo.ReplaceAllString(text, "${1}"+Mark+"${2}")
+	}
+	return text
+}
+
+// Error is an error whose text is without the secrets, and that wraps err.
+func (s *Secrets) Error(err error) error {
+	if err == nil {
+		return nil
+	}
+	text := err.Error()
+	if told := s.Text(text); told != text {
+		return &redacted{told, err}
+	}
+	return err
+}
+
+type redacted struct {
+	text string
+	err  error
+}
+
+func (e *redacted) Error() string { return e.text }
+
+func (e *redacted) Unwrap() error { return e.err }
+
+// URL is what may be told of a URL: where it leads, without user, password, query and
+// fragment. It is "" for what is no URL.
+func URL(raw string) string {
+	u, err := url.Parse(raw)
+	if err != nil || u.Host == "" {
+		return ""
+	}
+	where := url.URL{Scheme: u.Scheme, Host: u.Host}
+	if !strings.Contains(raw[strings.Index(raw, u.Host)+len(u.Host):], "@") { // else the path may be half a password
+		where.Path, where.RawPath = u.Path, u.RawPath
+	}
+	return Of([]string{raw}).Text(where.String())
+}
+
+// begin is how a URL begins, somewhere in a text.
+var begin = regexp.MustCompile(`[a-zA-Z0-9+.-]*:/{1,3}`)
+
+// secretsOf returns the secrets of a URL.
+func secretsOf(raw string, plain []string) []string {
+	rest := raw
+	if i := strings.Index(raw, "://"); i >= 0 {
+		rest = raw[i+3:]
+	} else if at := begin.FindStringIndex(raw); at != nil {
+		rest = raw[at[1]:]
+	} else if !strings.Contains(raw, "@") {
+		return nil
+	}
+	authority, tail := rest, ""
+	if i := strings.IndexAny(rest, "/?#"); i >= 0 {
+		authority, tail = rest[:i], rest[i:]
+	}
+	var all []string
+	if i := strings.LastIndex(authority, "@"); i >= 0 {
+		all = append(append(all, passwords(authority[:i])...), basic(authority[:i]))
+	} else if i := strings.LastIndex(rest, "@"); i >= 0 {
+		// A password with a character that ends the authority.
+		if _, password, ok := strings.Cut(rest[:i], ":"); ok {
+			all = append(all, password)
+			if _, digits, _ := strings.Cut(authority, ":"); strings.Trim(digits, "0123456789") != "" {
+				all = append(all, pieces(password)...)
+			}
+		}
+	}
+	if strings.Contains(rest, "://") { // one after another
+		all = append(all, secretsOf(rest, plain)...)
+	}
+	return append(all, tailSecrets(tail, plain)...)
+}
+
+// passwords are those of a user and password, or of several hosts' (H1,USER:PASS@H2).
+func passwords(info string) []string {
+	var all []string
+	add := func(info string) {
+		user, password, ok := strings.Cut(info, ":")
+		if !ok {
+			password = user // as a token is given
+		}
+		if len(password) >= leastPassword {
+			all = append(append(all, password), pieces(password)...)
+		}
+	}
+	add(info)
+	for part := range strings.SplitSeq(info, ",") {
+		if i := strings.LastIndex(part, "@"); i >= 0 {
+			part = part[:i]
+		}
+		if strings.Contains(part, ":") && part != info {
+			add(part)
+		}
+	}
+	return all
+}
+
+// basic is a user and password as a header has them (RFC 7617).
+func basic(info string) string {
+	user, password, _ := strings.Cut(info, ":")
+	for _, part := range []*string{&user, &password} {
+		if plain, err := url.PathUnescape(*part); err == nil {
+			*part = plain
+		}
+	}
+	return base64.StdEncoding.EncodeToString([]byte(user + ":" + password))
+}
+
+// pieces are what parsers may take off a password that has characters of a URL's own.
+func pieces(password string) []string {
+	parts := strings.FieldsFunc(password, func(r rune) bool { return strings.ContainsRune("/?#@,:[]& \t\r\n\x7f", r) })
+	return slices.DeleteFunc(parts, func(part string) bool { return len(part) < leastValue || part == password })
+}
+
+// tailSecrets are those of a path, query and fragment.
+func tailSecrets(tail string, plain []string) []string {
+	tail, fragment, _ := strings.Cut(tail, "#")
+	path, query, _ := strings.Cut(tail, "?")
+	var all []string
+	for segment := range strings.SplitSeq(path, "/") {
+		if len(segment) >= leastSegment {
+			all = append(all, segment)
+		}
+	}
+	for part := range strings.SplitSeq(query, "&") {
+		name, value, ok := strings.Cut(part, "=")
+		if !ok {
+			value = name
+		}
+		if len(value) >= leastValue && !slices.Contains(plain, name) {
+			all = append(append(all, value), pieces(value)...)
+		}
+	}
+	if len(fragment) >= leastValue {
+		all = append(all, fragment)
+	}
+	return all
+}
+
+// formsOf are the ways in which a secret of a URL, or a part of it, may stand in a
+// text: as it was given, decoded, encoded in other ways, quoted, and as a header.
+func formsOf(secret string) []string {
+	plain := []string{secret}
+	if one, err := url.PathUnescape(secret); err == nil {
+		plain = append(plain, one)
+	}
+	if one, err := url.QueryUnescape(secret); err == nil {
+		plain = append(plain, one)
+	}
+	all := slices.Clone(plain)
+	for _, one := range plain {
+		_, inURL, _ := strings.Cut(url.UserPassword("", one).String(), ":")
+		all = append(all, inURL, url.QueryEscape(one), url.PathEscape(one))
+	}
+	for _, one := range slices.Clone(all) {
+		quoted := strconv.Quote(one)
+		all = append(all, quoted[1:len(quoted)-1])
+		if quoted, err := json.Marshal(one); err == nil {
+			all = append(all, string(quoted[1:len(quoted)-1]))
+		}
+	}
+	return slices.DeleteFunc(all, func(form string) bool { return len(form) < leastPassword })
+}
+
+// A header that holds a credential has one of these in its name.
+var credentials = []string{
+	"auth", "cookie", "token", "secret", "passw", "credential", "apikey", "api-key", "api_key", "access-key", "signature",
+	"jwt", "assertion", "bearer", "client-cert", "private",
+}
+
+// Credential says whether a header, by its name, may hold a credential.
+func Credential(header string) bool {
+	header = strings.ToLower(header)
+	return slices.ContainsFunc(credentials, func(part string) bool { return strings.Contains(header, part) })
+}
+
+// With returns the secrets of s and of others; each may be nil.
+func (s *Secrets) With(others ...*Secrets) *Secrets {
+	var forms []string
+	for _, one := range append(others, s) {
+		if one != nil {
+			forms = append(forms, one.forms...)
+		}
+	}
+	return of(forms)
+}
