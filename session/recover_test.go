@@ -57,7 +57,8 @@ func TestLost(t *testing.T) {
 	for what, tc := range map[string]struct {
 		do    func(sc *scene)
 		given bool
-		wait  bool // for the client to come back with an id
+		wait  bool          // for the client to come back with an id
+		old   time.Duration // for how long, where it has only a connection that it had before
 	}{
 		"broke before an id": {given: true, do: func(sc *scene) {
 			sc.call().Detach(true, false, false)
@@ -79,16 +80,29 @@ func TestLost(t *testing.T) {
 			sc.ago(long)
 			r.Detach(true, true, false)
 		}},
-		"not asked for": {do: func(sc *scene) { sc.call().Detach(true, false, false) }},
-		"asked before it began": {do: func(sc *scene) {
+		"broke before an id, and not asked for": {given: true, do: func(sc *scene) {
+			sc.call().Detach(true, false, false)
+		}},
+		"broke after an id, asked before it began": {old: silentFor, do: func(sc *scene) {
 			sc.s.Asked()
 			sc.call().Detach(true, true, false)
+		}},
+		"broke after an id, and not asked for": {old: silentFor, do: func(sc *scene) {
+			sc.call().Detach(true, true, false)
+		}},
+		"broke after a message, and not asked for": {old: lapse, do: func(sc *scene) {
+			r := sc.call()
+			r.cursor.Seq = 1
+			r.Detach(true, true, false)
+		}},
+		"ended on a node that is lost": {do: func(sc *scene) {
+			sc.s.streams.doubt(&Call{s: sc.s, number: 1, said: 1, ended: true})
 		}},
 		"given up, and overtaken": {given: true, do: func(sc *scene) {
 			sc.s.Asked()
 			sc.call().Detach(true, false, false)
 		}},
-		"given up, long after": {do: func(sc *scene) {
+		"given up, long after": {given: true, do: func(sc *scene) {
 			sc.s.Asked()
 			sc.ago(long)
 			sc.call().Detach(true, false, false)
@@ -163,8 +177,17 @@ func TestLost(t *testing.T) {
 				t.Errorf("at first %v, and at %v", at, due)
 			}
 			at, due := sc.s.Lost(0)
-			if len(at) == 1 != tc.given || !due.IsZero() {
+			if len(at) == 1 != tc.given || due.IsZero() != (tc.old == 0) {
 				t.Errorf("got %v, and at %v", at, due)
+			}
+			if tc.old == 0 {
+				return
+			}
+			for i := range sc.s.streams.broken {
+				sc.s.streams.broken[i].at = time.Now().Add(-tc.old)
+			}
+			if at, due := sc.s.Lost(0); len(at) != 1 || !due.IsZero() {
+				t.Errorf("after %v: got %v, and at %v", tc.old, at, due)
 			}
 		})
 	}

@@ -176,7 +176,7 @@ func (s *Session) restoreCall(ctx context.Context, st *stream.Stream, n callNote
 			s.streams.calls = make(map[uint64]*Call)
 		}
 		s.streams.calls[st.Number] = c
-		s.streams.doubt(st.Number)
+		s.streams.doubt(c)
 		s.streams.mu.Unlock()
 	}
 	if h := c.hooks(); h != nil && !s.single {
@@ -204,12 +204,12 @@ func (s *Session) stillSafe(n *callNote, msgs []jsonrpc.Message) bool {
 // restoreEnded takes in what may be asked of a call that has ended. read says that
 // its client has read the end, rung that its webhooks were told; else they may have.
 func (s *Session) restoreEnded(ctx context.Context, st *stream.Stream, msgs []jsonrpc.Message, read, rung bool, f *found) {
+	c := &Call{s: s, number: st.Number, ended: true, seq: st.Next - 1, said: st.Next - 1}
 	if young := len(msgs) > 0 && msgs[0].Method == "initialize"; !read && !young { // who lost that begins anew
 		s.streams.mu.Lock()
-		s.streams.doubt(st.Number)
+		s.streams.doubt(c)
 		s.streams.mu.Unlock()
 	}
-	c := &Call{s: s, number: st.Number, ended: true, seq: st.Next - 1, said: st.Next - 1}
 	if read {
 		c.told = c.said
 	}
@@ -281,9 +281,11 @@ func (c *Call) restoreResume(msgs []jsonrpc.Message, answered map[string]outcome
 	}
 }
 
-// doubt notes that the client of a stream may have lost it with the node that it
-// was connected to. t.mu is held.
-func (t *table) doubt(number uint64) { t.lost(broken{number: number, since: time.Now()}, false) }
+// doubt notes that the client of a call, which nobody else knows yet, may have lost
+// it with the node that it was connected to. t.mu is held.
+func (t *table) doubt(c *Call) {
+	t.lost(broken{number: c.number, silent: c.said == 0, ended: c.ended, since: time.Now()}, false)
+}
 
 // outcome is what is known of the response to a request.
 type outcome struct {
