@@ -96,7 +96,7 @@ func visible(text string) string {
 		switch {
 		case r == utf8.RuneError && size == 1:
 			fmt.Fprintf(&b, `\x%02x`, text[i])
-		case r == '\r' && strings.HasPrefix(text[i:], "\r\n"): // a line's end
+		case r == '\r' && strings.HasPrefix(text[i:], "\r\n"): // the line's end follows
 		case commands(r):
 			fmt.Fprintf(&b, `\u%04x`, r)
 		default:

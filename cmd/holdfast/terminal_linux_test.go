@@ -1,0 +1,325 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// evil is what a server says: it sets the title and rings, paints (C0, then C1), takes a
+// letter back, and turns the direction of writing. begin and end are its borders.
+const (
+	evil      = "{\x1b]0;pwned\x07 \x1b[31m \u009b32m \x7f \u202e \u2066 \r X}"
+	evilShown = `{\u001b]0;pwned\u0007 \u001b[31m \u009b32m \u007f \u202e \u2066 \u000d X}`
+	evilLine  = `{\u001b]0;pwned\u0007 \u001b[31m \u009b32m \u007f \u202e \u2066 X}` // on one line
+)
+
+// evilJSON is the same within a JSON text, with what JSON lets stand as it is.
+var evilJSON = strings.NewReplacer("\x1b", `\u001b`, "\x07", `\u0007`, "\r", `\r`).Replace(evil)
+
+// evilServer is an MCP server that says evil wherever it may say something.
+func evilServer(t *testing.T) string {
+	t.Helper()
+	answered := make(chan struct{}, 8)
+	h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var m struct {
+			ID     json.RawMessage
+			Method string
+			Params struct {
+				Name string
+				Meta struct {
+					ProgressToken json.RawMessage
+				} `json:"_meta"`
+			}
+		}
+		body, _ := io.ReadAll(r.Body)
+		if r.Method != http.MethodPost || json.Unmarshal(body, &m) != nil {
+			w.WriteHeader(http.StatusMethodNotAllowed)
+			return
+		}
+		say := func(what string) string { return strings.ReplaceAll(what, "EVIL", evilJSON) }
+		answer := func(result string) {
+			w.Header().Set("Content-Type", "application/json")
+			fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,%s}`, m.ID, say(result))
+		}
+		events := func(messages ...string) {
+			w.Header().Set("Content-Type", "text/event-stream")
+			for _, one := range messages {
+				fmt.Fprintf(w, "data: %s\n\n", say(one))
+				_ = http.NewResponseController(w).Flush()
+			}
+		}
+		done := fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"content":[{"type":"text","text":"done"}]}}`, m.ID)
+		switch {
+		case m.Method == "" && m.ID != nil:
+			answered <- struct{}{}
+			w.WriteHeader(http.StatusAccepted)
+		case m.ID == nil:
+			w.WriteHeader(http.StatusAccepted)
+		case m.Method == "initialize":
+			answer(`"result":{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"EVIL","version":"EVIL"},"instructions":"EVIL"}`)
+		case m.Method == "tools/list":
+			answer(`"result":{"tools":[{"name":"EVIL","description":"EVIL","inputSchema":{"type":"object","properties":{"EVIL":{"type":"EVIL"}}}},` +
+				`{"name":"result"},{"name":"fails"},{"name":"error"},{"name":"progress"},{"name":"asks"},{"name":"link"},{"name":"http"}]}`)
+		case m.Params.Name == "result":
+			answer(`"result":{"content":[{"type":"text","text":"EVIL"}]}`)
+		case m.Params.Name == "link":
+			answer(`"result":{"content":[{"type":"resource_link","name":"EVIL","uri":"x:EVIL"},{"type":"image","mimeType":"EVIL","data":""}]}`)
+		case m.Params.Name == "fails":
+			answer(`"result":{"isError":true,"content":[{"type":"text","text":"EVIL"}]}`)
+		case m.Params.Name == "error":
+			answer(`"error":{"code":-32000,"message":"EVIL"}`)
+		case m.Params.Name == "http":
+			http.Error(w, evil, http.StatusBadRequest)
+		case m.Params.Name == "progress":
+			progress := fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%s,"progress":1,"message":"EVIL"}}`, m.Params.Meta.ProgressToken)
+			events(progress, `{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"EVIL","data":"EVIL"}}`, done)
+		case m.Params.Name == "asks":
+			events(`{"jsonrpc":"2.0","id":"q1","method":"elicitation/create","params":{"mode":"url","message":"EVIL","url":"http://h/EVIL","elicitationId":"1"}}`)
+			<-answered
+			events(`{"jsonrpc":"2.0","id":"q2","method":"elicitation/create","params":{"message":"EVIL","requestedSchema":{"type":"object","properties":{` +
+				`"EVIL":{"type":"string","title":"EVIL","description":"EVIL b","enum":["EVIL","b"],"default":"EVIL"}}}}}`)
+			<-answered
+			events(done)
+		}
+	})
+	s := httptest.NewServer(h)
+	t.Cleanup(func() {
+		close(answered)
+		s.CloseClientConnections()
+		s.Close()
+	})
+	return s.URL
+}
+
+// terminal is a pseudo-terminal: what is written to the file is shown by shown.
+type terminal struct {
+	file *os.File
+	main *os.File
+
+	mu    sync.Mutex
+	bytes bytes.Buffer
+	over  chan struct{}
+}
+
+func newTerminal(t *testing.T) *terminal {
+	t.Helper()
+	fd, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Skipf("no pseudo-terminals: %v", err)
+	}
+	if err := unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err != nil {
+		t.Fatal(err)
+	}
+	n, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := fmt.Sprintf("/dev/pts/%d", n)
+	file, err := os.OpenFile(name, os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// What it would not fit on a line is cut.
+	if err := unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: 50, Col: 500}); err != nil {
+		t.Fatal(err)
+	}
+	term := &terminal{file: file, main: os.NewFile(uintptr(fd), "ptmx"), over: make(chan struct{})}
+	go func() {
+		defer close(term.over)
+		buf := make([]byte, 4096)
+		for {
+			n, err := term.main.Read(buf)
+			term.mu.Lock()
+			term.bytes.Write(buf[:n])
+			term.mu.Unlock()
+			if err != nil {
+				return // EIO: nobody has it open
+			}
+		}
+	}()
+	return term
+}
+
+// shown is all that was shown, after the programs that had it have ended.
+func (term *terminal) shown() string {
+	_ = term.file.Close()
+	<-term.over
+	_ = term.main.Close()
+	return term.text()
+}
+
+func (term *terminal) text() string {
+	term.mu.Lock()
+	defer term.mu.Unlock()
+	return term.bytes.String()
+}
+
+// raw returns a command of the server's that is in a text as it is.
+func raw(text string) string {
+	for _, one := range []string{"\x1b]", "\x07", "\x1b[31m", "\u009b", "\x7f", "\u202e", "\u2066", " \r X"} {
+		if strings.Contains(text, one) {
+			return one
+		}
+	}
+	return ""
+}
+
+// TestTerminal runs the commands at a terminal, and with pipes in its place, with a
+// server that says commands for terminals wherever it says something.
+func TestTerminal(t *testing.T) {
+	t.Parallel()
+	url := evilServer(t)
+	for name, c := range map[string]struct {
+		args  []string
+		stdin string
+		want  string
+	}{
+		"tools":    {args: []string{"tools", url}, want: evilLine + " [" + evilLine + ":" + evilLine + "]"},
+		"json":     {args: []string{"tools", "--json", url}, want: `\u009b32m \u007f \u202e`},
+		"result":   {args: []string{"call", url, "result"}, want: evilShown},
+		"rawly":    {args: []string{"call", "--json", url, "result"}, want: `\u009b32m \u007f \u202e`},
+		"link":     {args: []string{"call", url, "link"}, want: "(a link: " + evilLine},
+		"fails":    {args: []string{"call", url, "fails"}, want: "failed: " + evilShown},
+		"error":    {args: []string{"call", url, "error"}, want: "holdfast: " + evilShown},
+		"http":     {args: []string{"call", url, "http"}, want: "holdfast: " + evilShown},
+		"unknown":  {args: []string{"call", url, "pwned"}, want: "did you mean " + evilShown},
+		"unasked":  {args: []string{"call", "--log-level", "debug", url, "progress"}, want: evilLine},
+		"progress": {args: []string{"call", url, "progress"}, want: evilLine + ": " + evilLine},
+		"asks":     {args: []string{"call", "-i", url, "asks"}, stdin: "y\n1\n", want: "1) " + evilLine},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			term := newTerminal(t)
+			defer term.main.Close()
+			runOn(t, term.file, c.stdin, c.args...)
+			shown := term.shown()
+			if one := raw(shown); one != "" {
+				t.Errorf("the terminal got %q raw in:\n%q", one, shown)
+			}
+			if !strings.Contains(shown, c.want) {
+				t.Errorf("it does not show %s:\n%s", c.want, shown)
+			}
+			var pipe bytes.Buffer
+			runOn(t, &pipe, c.stdin, c.args...)
+			if !strings.Contains(pipe.String(), "\u009b32m \x7f \u202e") {
+				t.Errorf("a pipe did not get the bytes as they are:\n%q", pipe.String())
+			}
+		})
+	}
+}
+
+// TestTerminalLog shows a process's stderr on a terminal, as the log of holdfast serve.
+func TestTerminalLog(t *testing.T) {
+	t.Parallel()
+	for _, format := range []string{"text", "json"} {
+		t.Run(format, func(t *testing.T) {
+			t.Parallel()
+			term := newTerminal(t)
+			defer term.main.Close()
+			file := filepath.Join(t.TempDir(), "evil")
+			if err := os.WriteFile(file, []byte(evil+"\xff\n"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			ctx, stop := context.WithTimeout(t.Context(), soon)
+			defer stop()
+			cmd := exec.CommandContext(ctx, "holdfast", "serve", "--listen", "127.0.0.1:0", "--log-format", format,
+				"--", "sh", "-c", `cat "$0" >&2; cat >/dev/null`, file)
+			cmd.Stderr = term.file
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			wait := func(until func(text string) bool) {
+				t.Helper()
+				for !until(term.text()) {
+					if ctx.Err() != nil {
+						t.Fatalf("it shows only %q", term.text())
+					}
+					time.Sleep(5 * time.Millisecond)
+				}
+			}
+			wait(func(text string) bool { return servingAt.MatchString(text) })
+			to := "http://" + servingAt.FindStringSubmatch(term.text())[1] + "/mcp"
+			asking := exec.CommandContext(ctx, "holdfast", "tools", to) // which waits for an answer in vain
+			if err := asking.Start(); err != nil {
+				t.Fatal(err)
+			}
+			wait(func(text string) bool { return strings.Contains(text, "pwned") && strings.Contains(text, "X}") })
+			_ = asking.Process.Kill()
+			_ = asking.Wait()
+			_ = cmd.Process.Signal(syscall.SIGTERM)
+			_ = cmd.Wait()
+			if one := raw(term.shown()); one != "" {
+				t.Errorf("the terminal got %q raw in:\n%q", one, term.text())
+			}
+		})
+	}
+}
+
+// runOn runs the program with stdout and stderr that lead to one place.
+func runOn(t *testing.T, out io.Writer, stdin string, args ...string) {
+	t.Helper()
+	ctx, stop := context.WithTimeout(t.Context(), soon)
+	defer stop()
+	cmd := exec.CommandContext(ctx, "holdfast", args...)
+	cmd.Env = append(os.Environ(), "XDG_STATE_HOME="+t.TempDir())
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(stdin), out, out
+	_ = cmd.Run() // some commands are to fail
+	if ctx.Err() != nil {
+		t.Errorf("%q did not end", args)
+	}
+}
+
+// TestVisible shows single characters.
+func TestVisible(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"plain, with\tits\nlines\r\nand ümläuts 🙂": "plain, with\tits\nlines\nand ümläuts 🙂",
+		"a\rb":         `a\u000db`,
+		"\x00\x1f":     `\u0000\u001f`,
+		"\u0085":       `\u0085`,
+		"\xff\xc2":     `\xff\xc2`,
+		"\u200f\ufffd": `\u200f` + "\ufffd",
+	} {
+		if got := visible(text); got != want {
+			t.Errorf("%q is shown as %q, want %q", text, got, want)
+		}
+	}
+}
+
+// Nothing is printed but through an output.
+func TestOutputsOnly(t *testing.T) {
+	t.Parallel()
+	names, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	around := regexp.MustCompile(`os\.Std(out|err)|fmt\.Print|\bprintln?\(|log\.(Print|Fatal|Panic)`)
+	for _, name := range names {
+		if name == "output.go" || strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		data, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if found := around.Find(data); found != nil {
+			t.Errorf("%s has %s: print to cmd.OutOrStdout or cmd.ErrOrStderr", name, found)
+		}
+	}
+}
