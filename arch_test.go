@@ -24,6 +24,7 @@ var floors = []struct {
 	name    string
 	imports []string
 }{
+	{"internal/panics", nil},
 	{"jsonrpc", nil},
 	{"sse", nil},
 	{"protocol", nil},
@@ -42,13 +43,13 @@ var floors = []struct {
 	{"engine/redis", []string{"stream", "engine/durable", "cluster"}},
 	{"engine/redis/redistest", nil},
 	{"engine", []string{"stream", "cluster", "redact", "engine/memory", "engine/durable", "engine/jetstream", "engine/redis"}},
-	{"session", []string{"stream", "jsonrpc", "protocol"}},
+	{"session", []string{"stream", "jsonrpc", "protocol", "internal/panics"}},
 	{"backend/message", []string{"session", "jsonrpc", "protocol"}},
 	{"backend/process", []string{"session", "jsonrpc", "protocol"}},
-	{"backend/sdk", []string{"session", "jsonrpc", "protocol"}},
-	{"server", []string{"session", "stream", "cluster", "jsonrpc", "sse", "protocol", "redact"}},
-	{"client", []string{"jsonrpc", "sse", "protocol", "redact"}},
-	{".", []string{"server", "session", "client", "backend/sdk", "engine", "stream", "cluster", "jsonrpc", "webhook"}},
+	{"backend/sdk", []string{"session", "jsonrpc", "protocol", "internal/panics"}},
+	{"server", []string{"session", "stream", "cluster", "jsonrpc", "sse", "protocol", "redact", "internal/panics"}},
+	{"client", []string{"jsonrpc", "sse", "protocol", "redact", "internal/panics"}},
+	{".", []string{"server", "session", "client", "backend/sdk", "engine", "stream", "cluster", "jsonrpc", "webhook", "internal/panics"}},
 	{"cmd/...", everything},
 	{"bench/...", everything},
 	{"conformance/...", everything},

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"strconv"
 
+	"holdfast/internal/panics"
 	"holdfast/jsonrpc"
 	"holdfast/protocol"
 	"holdfast/session"
@@ -67,7 +68,10 @@ func (h *Handler) failErrand(w http.ResponseWriter, err error, e *errand) {
 // whoever made a request. What is the operator's business is logged.
 func (h *Handler) explain(err error) (status int, e *jsonrpc.Error) {
 	var known *jsonrpc.Error
+	var panicked *panics.Error
 	switch {
+	case errors.As(err, &panicked): // and was logged
+		return http.StatusInternalServerError, errf(jsonrpc.CodeInternal, "internal error: %v", panicked)
 	case errors.Is(err, session.ErrInitialize):
 		return http.StatusRequestEntityTooLarge, session.ErrInitialize.(*jsonrpc.Error)
 	case errors.As(err, &known):

@@ -185,7 +185,11 @@ func (m *Manager) makeAgain(values context.Context, all []repeat) {
 				continue
 			}
 		}
-		r.call.Deliver(values, r.msgs, http.Header{})
+		failed := undelivered
+		if !r.unsent {
+			failed = undeliveredAgain
+		}
+		r.call.deliver(values, r.msgs, http.Header{}, failed)
 	}
 }
 
@@ -196,23 +200,23 @@ var errLost = jsonrpc.Errorf(jsonrpc.CodeServer,
 
 // settleLost ends calls that are not made again, in one append.
 func (s *Session) settleLost(calls []*Call) {
-	s.log.hold()
-	for _, c := range calls {
-		c.mu.Lock()
-		var ids []string
-		for _, rq := range c.pending {
-			ids = append(ids, rq.id)
+	s.log.together(func() {
+		for _, c := range calls {
+			c.mu.Lock()
+			var ids []string
+			for _, rq := range c.pending {
+				ids = append(ids, rq.id)
+			}
+			if len(ids) == 0 && !c.ended { // there is nobody to be told
+				c.ended = true
+				c.push(nil, true)
+			}
+			c.mu.Unlock()
+			for _, id := range ids {
+				s.fail(c, []byte(id), errLost)
+			}
 		}
-		if len(ids) == 0 && !c.ended { // there is nobody to be told
-			c.ended = true
-			c.push(nil, true)
-		}
-		c.mu.Unlock()
-		for _, id := range ids {
-			s.fail(c, []byte(id), errLost)
-		}
-	}
-	s.log.let()
+	})
 }
 
 // returnIn is how long a client whose node was lost has to come back, before the

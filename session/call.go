@@ -100,6 +100,12 @@ func (c *Call) Number() uint64 {
 // Deliver hands the call's requests to the backend, which may be opened for it.
 // It does not wait for answers. What goes wrong becomes an answer.
 func (c *Call) Deliver(ctx context.Context, msgs []jsonrpc.Message, header http.Header) {
+	c.deliver(ctx, msgs, header, undelivered)
+}
+
+// deliver is Deliver. failed is what a request is answered with whose delivery gave
+// an error.
+func (c *Call) deliver(ctx context.Context, msgs []jsonrpc.Message, header http.Header, failed func(error) *jsonrpc.Error) {
 	for i := range msgs {
 		m := msgs[i]
 		if m.Kind != jsonrpc.Request {
@@ -119,7 +125,7 @@ func (c *Call) Deliver(ctx context.Context, msgs []jsonrpc.Message, header http.
 		}
 		err := c.s.deliver(ctx, Inbound{Message: m, Call: c, Context: ctx, Header: header})
 		if err != nil {
-			c.s.fail(c, m.ID, jsonrpc.Errorf(jsonrpc.CodeServer, "the server did not take the request: %v", err))
+			c.s.fail(c, m.ID, failed(err))
 		}
 	}
 }

@@ -222,7 +222,7 @@ func (s *Session) dispatch(number uint64, h *hooks) {
 	}
 	t.mu.Unlock()
 	for i := range due {
-		s.m.opts.Ended(due[i].Ended)
+		s.m.tellEnded(due[i].Ended)
 	}
 }
 

@@ -207,22 +207,23 @@ func (m *Manager) sever(s *Session) (calls []*Call, done bool) {
 	if conn != nil {
 		defer m.release(conn)
 	}
-	s.log.hold()
-	var again, unsent, lost []*inflight
-	for _, rq := range all {
-		switch goesOn, sent := rq.call.handOn(); {
-		case goesOn:
-			again = append(again, rq)
-			calls = append(calls, rq.call)
-		case sent:
-			lost = append(lost, rq)
-		default:
-			unsent = append(unsent, rq)
+	var again []*inflight
+	s.log.together(func() {
+		var unsent, lost []*inflight
+		for _, rq := range all {
+			switch goesOn, sent := rq.call.handOn(); {
+			case goesOn:
+				again = append(again, rq)
+				calls = append(calls, rq.call)
+			case sent:
+				lost = append(lost, rq)
+			default:
+				unsent = append(unsent, rq)
+			}
 		}
-	}
-	s.failAll(lost, jsonrpc.Errorf(jsonrpc.CodeServer, "outcome unknown: the session ended: %v", ErrClosing))
-	s.failAll(unsent, errUnsent)
-	s.log.let()
+		s.failAll(lost, jsonrpc.Errorf(jsonrpc.CodeServer, "outcome unknown: the session ended: %v", ErrClosing))
+		s.failAll(unsent, errUnsent)
+	})
 	m.drop(s, again)
 	return calls, true
 }
@@ -331,5 +332,5 @@ func (s *Session) ring() {
 func (a *appender) rests() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return !a.busy && len(a.waiting) == 0
+	return !a.busy && a.holders == 0 && len(a.waiting) == 0
 }

@@ -147,6 +147,20 @@ func (s *Session) fail(c *Call, id []byte, e *jsonrpc.Error) {
 	}
 }
 
+// failCall answers all requests of the call that are unanswered.
+func (s *Session) failCall(c *Call, e *jsonrpc.Error) {
+	var lost []*inflight
+	s.mu.Lock()
+	for key, rq := range s.open {
+		if rq.call == c {
+			lost = append(lost, rq)
+			delete(s.open, key)
+		}
+	}
+	s.mu.Unlock()
+	s.failAll(lost, e)
+}
+
 // failAll answers requests that were taken off the record.
 func (s *Session) failAll(lost []*inflight, e *jsonrpc.Error) {
 	for _, rq := range lost {

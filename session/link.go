@@ -31,7 +31,7 @@ func (l *link) deliver(in Inbound) error {
 	if conn == nil {
 		return errEnded
 	}
-	return conn.Deliver(in)
+	return l.s.m.deliverTo(conn, in)
 }
 
 // reopenTimeout bounds how long a request waits for a backend to be opened
@@ -47,7 +47,7 @@ func (s *Session) connect(ctx context.Context, r *http.Request) error {
 	s.mu.Lock()
 	s.link = l
 	s.mu.Unlock()
-	conn, err := s.m.backend.Open(ctx, Start{Session: s.Name(), Secret: s.id, HTTP: r}, l)
+	conn, err := s.m.openBackend(ctx, Start{Session: s.Name(), Secret: s.id, HTTP: r}, l)
 	if err != nil {
 		s.m.work.Done()
 		return fmt.Errorf("%w: %w", ErrRefused, err)
@@ -79,7 +79,7 @@ func (s *Session) deliver(ctx context.Context, in Inbound) error {
 			if !begun {
 				return nil
 			}
-			return l.conn.Deliver(in)
+			return s.m.deliverTo(l.conn, in)
 		}
 		if opening == nil {
 			opening = make(chan struct{})
@@ -139,7 +139,7 @@ func (s *Session) reopen(ctx context.Context, in Inbound) error {
 		return fmt.Errorf("server did not start again: %w", err)
 	}
 	if ready {
-		return l.conn.Deliver(Inbound{Message: initialized, Context: in.Context, Header: in.Header})
+		return s.m.deliverTo(l.conn, Inbound{Message: initialized, Context: in.Context, Header: in.Header})
 	}
 	return nil
 }
@@ -204,7 +204,7 @@ func (s *Session) ask(ctx context.Context, l *link, method string, params []byte
 	if err != nil {
 		return m, err
 	}
-	if err := l.conn.Deliver(Inbound{Message: m, Context: in.Context, Header: in.Header}); err != nil {
+	if err := s.m.deliverTo(l.conn, Inbound{Message: m, Context: in.Context, Header: in.Header}); err != nil {
 		return m, err
 	}
 	select {

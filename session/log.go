@@ -24,8 +24,8 @@ type appender struct {
 	waiting []saying
 	bytes   int           // that are queued, or being appended
 	room    chan struct{} // closed when there is room again; nil if nobody waits for that
-	busy    bool
-	holding bool // nothing is appended until all has been queued
+	busy    bool          // somebody appends
+	holders int           // how many have yet to queue what goes as one: nothing is appended until then
 
 	// Used only by the one who is busy.
 	spare []saying
@@ -75,8 +75,8 @@ func (a *appender) queue(x saying) {
 // it waits only if too much is queued.
 func (a *appender) flush() {
 	a.mu.Lock()
-	for a.busy {
-		if a.bytes <= mostQueued || a.holding || a.s.moved.Load() {
+	for a.busy || a.holders > 0 {
+		if a.bytes <= mostQueued || a.holders > 0 || a.s.moved.Load() {
 			a.mu.Unlock()
 			return
 		}
@@ -92,24 +92,19 @@ func (a *appender) flush() {
 	a.drain(mostTurns)
 }
 
-// hold has appends wait until what is queued meanwhile can go as one.
-func (a *appender) hold() {
+// together has what f queues go as one append, as far as it fits into one, if nobody
+// is appending. Several may do so at a time: the last of them appends for all.
+func (a *appender) together(f func()) {
 	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.holding = !a.busy
-	a.busy = true
-}
-
-// let appends what was held. It follows hold.
-func (a *appender) let() {
-	a.mu.Lock()
-	if !a.holding {
+	a.holders++
+	a.mu.Unlock()
+	defer func() {
+		a.mu.Lock()
+		a.holders--
 		a.mu.Unlock()
 		a.flush()
-		return
-	}
-	a.holding = false
-	a.drain(mostTurns)
+	}()
+	f()
 }
 
 // drain appends what is queued, and after some turns leaves it to a goroutine of

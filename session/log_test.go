@@ -360,3 +360,42 @@ func TestAppendConcurrently(t *testing.T) {
 		t.Error("nothing was stored")
 	}
 }
+
+// Several may have what they queue go as one, at the same time: nothing is appended
+// before the last of them is done, and everything after that.
+func TestTogether(t *testing.T) {
+	t.Parallel()
+	for _, nested := range []bool{false, true} { // the last to come is the last, or the first, to go
+		h := newHouse(t, Options{}, nil)
+		s := h.open("")
+		c := begin(t, s, false, request(1))
+		r := attach(t, s, c.Number())
+		begun, done := make(chan struct{}), make(chan struct{})
+		var other sync.WaitGroup
+		s.log.together(func() {
+			other.Go(func() {
+				s.log.together(func() {
+					close(begun)
+					h.desk.last().say(c, response(1))
+					if !nested {
+						<-done
+					}
+				})
+			})
+			<-begun
+			if nested {
+				other.Wait()
+			}
+			if got, err := r.Next(t.Context(), make([]stream.Entry, 0, 1)); len(got) > 0 || err != nil {
+				t.Errorf("nested %v: read %d, %v before all was queued", nested, len(got), err)
+			}
+		})
+		close(done)
+		other.Wait()
+		r.Detach(false, true, false)
+		if got := readAll(t, s, c.Number()); len(got) != 1 {
+			t.Errorf("nested %v: read %q", nested, got)
+		}
+		h.close()
+	}
+}

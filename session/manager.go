@@ -288,7 +288,7 @@ func (m *Manager) dismiss(s *Session, n int32) {
 func (m *Manager) release(conn Conn) {
 	go func() {
 		defer m.work.Done()
-		if err := conn.Close(); err != nil {
+		if err := m.closeConn(conn); err != nil && !panicked(err) {
 			m.logger.Warn("backend not closed", "error", err)
 		}
 	}()

@@ -475,20 +475,20 @@ func TestDisconnectSaidFirst(t *testing.T) {
 		if light {
 			want = 1
 		}
-		s.log.hold()
 		var r *Reader
-		if light {
-			c.Disconnect(time.Second)
-			r = attach(t, s, c.Number())
-		} else {
-			r = attach(t, s, c.Number())
-			desk.say(c, `{"jsonrpc":"2.0","method":"notifications/message","params":{}}`)
-			c.Disconnect(time.Second)
-		}
-		if _, ok := r.Kicked(); ok || light && r.Announced() {
-			t.Errorf("light %v: sent away with nothing", light)
-		}
-		s.log.let()
+		s.log.together(func() {
+			if light {
+				c.Disconnect(time.Second)
+				r = attach(t, s, c.Number())
+			} else {
+				r = attach(t, s, c.Number())
+				desk.say(c, `{"jsonrpc":"2.0","method":"notifications/message","params":{}}`)
+				c.Disconnect(time.Second)
+			}
+			if _, ok := r.Kicked(); ok || light && r.Announced() {
+				t.Errorf("light %v: sent away with nothing", light)
+			}
+		})
 		for i := range want {
 			if _, ok := r.Kicked(); ok {
 				t.Errorf("light %v: sent away after %d messages, want %d", light, i, want)

@@ -255,7 +255,11 @@ func (s *Session) Send(ctx context.Context, m jsonrpc.Message, header http.Heade
 			return nil
 		}
 	}
-	return s.deliver(ctx, Inbound{Message: m, Context: ctx, Header: header})
+	err := s.deliver(ctx, Inbound{Message: m, Context: ctx, Header: header})
+	if panicked(err) {
+		return nil // it has no answer, and is not to be sent again
+	}
+	return err
 }
 
 // answer hands the client's answer to the backend that asked. An answer that
@@ -281,7 +285,12 @@ func (s *Session) answer(ctx context.Context, m jsonrpc.Message, header http.Hea
 	if current { // else whoever asked is gone
 		raw := m.WithID(a.id)
 		m.ID, m.Raw = a.id, raw
-		if err := a.link.conn.Deliver(Inbound{Message: m, Context: ctx, Header: header}); err != nil {
+		err := s.m.deliverTo(a.link.conn, Inbound{Message: m, Context: ctx, Header: header})
+		if panicked(err) {
+			s.failCall(a.call, undelivered(err)) // which waits for the answer
+			return nil
+		}
+		if err != nil {
 			s.mu.Lock()
 			if s.link == a.link {
 				s.asked[id] = a // so that it can be answered again

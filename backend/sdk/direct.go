@@ -8,6 +8,7 @@ import (
 	sdkrpc "github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"holdfast/internal/panics"
 	"holdfast/jsonrpc"
 	"holdfast/session"
 )
@@ -38,13 +39,38 @@ func (c *conn) direct(in *session.Inbound) bool {
 	go func() {
 		defer c.running.Done()
 		defer cancel()
-		result, err := handlerOf(c.server)(ctx, in.Method, req)
-		if r, ok := c.take(n); ok {
-			c.sink.Emit(r.call, response(r.id, result, err))
-		}
+		var answer jsonrpc.Message
+		defer func() {
+			if r, ok := c.take(n); ok {
+				if answer.Kind == 0 { // the handler has ended the goroutine (runtime.Goexit)
+					answer = failure(r.id, errNoAnswer)
+				}
+				c.sink.Emit(r.call, answer)
+			}
+		}()
+		answer = c.answer(ctx, in.ID, req)
 	}()
 	return true
 }
+
+// answer calls a tool. Its result may panic, too, where it makes JSON of itself.
+func (c *conn) answer(ctx context.Context, id []byte, req *mcp.CallToolRequest) jsonrpc.Message {
+	var answer jsonrpc.Message
+	err := func() (err error) {
+		defer onWire(&err)
+		defer panics.Catch(&err, c.b.logger(), handling, "tools/call")
+		result, err := handlerOf(c.server)(ctx, "tools/call", req)
+		answer = response(id, result, err)
+		return nil
+	}()
+	if err != nil {
+		return failure(id, err)
+	}
+	return answer
+}
+
+// errNoAnswer answers for a handler that returned nothing.
+var errNoAnswer = &sdkrpc.Error{Code: sdkrpc.CodeInternalError, Message: "the handler returned neither a result nor an error"}
 
 // begin puts a direct call on record, unless the session is not ready for one:
 // it is over, not initialized, or the SDK is still at work on a notification that
@@ -98,7 +124,7 @@ func handlerOf(server *mcp.Server) (h mcp.MethodHandler) {
 // response is what the client is told of a handler's return, as the SDK has it.
 func response(id []byte, result mcp.Result, err error) jsonrpc.Message {
 	if err == nil && result == nil {
-		err = &sdkrpc.Error{Code: sdkrpc.CodeInternalError, Message: "the handler returned neither a result nor an error"}
+		err = errNoAnswer
 	}
 	if err != nil {
 		return failure(id, err)

@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"net/http"
 	"runtime"
-	"runtime/debug"
 	"sync"
 	"time"
 	"weak"
@@ -17,6 +16,7 @@ import (
 	sdkrpc "github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"holdfast/internal/panics"
 	"holdfast/session"
 )
 
@@ -112,8 +112,7 @@ func (b *Backend) adopt(server *mcp.Server) {
 	b.known[p] = true
 	runtime.AddCleanup(server, b.forget, p)
 	server.AddReceivingMiddleware(func(next mcp.MethodHandler) mcp.MethodHandler {
-		return func(ctx context.Context, method string, req mcp.Request) (_ mcp.Result, err error) {
-			defer b.recovered(method, &err)
+		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
 			from := b.origin(req.GetExtra())
 			if from.call != nil {
 				ctx = session.NewContext(ctx, from.call)
@@ -121,25 +120,41 @@ func (b *Backend) adopt(server *mcp.Server) {
 			if from.notice != nil {
 				defer from.notice.handled(req.GetExtra())
 			}
-			return next(ctx, method, req)
+			return b.run(ctx, next, method, req)
+		}
+	})
+	server.AddSendingMiddleware(func(next mcp.MethodHandler) mcp.MethodHandler {
+		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
+			return b.run(ctx, next, method, req)
 		}
 	})
 }
 
-// recovered makes a handler's panic the error of its one request, as net/http
-// does: the SDK runs handlers on goroutines of its own, where a panic would end
-// the process and every other client's call with it.
-func (b *Backend) recovered(method string, err *error) {
-	p := recover()
-	if p == nil {
-		return
+// run calls what may be a user's. A panic is the error of this one message, as in
+// net/http: the SDK runs handlers, keep-alives and notifications on goroutines of its
+// own, where a panic would end the process. (Out of reach is middleware that is added
+// to a server which is in use already: it wraps ours.)
+func (b *Backend) run(ctx context.Context, next mcp.MethodHandler, method string, req mcp.Request) (_ mcp.Result, err error) {
+	defer onWire(&err)
+	defer panics.Catch(&err, b.logger(), handling, method)
+	return next(ctx, method, req)
+}
+
+// handling names a handler that panics.
+const handling = "the server's handler of"
+
+// onWire gives the error of a panic its code.
+func onWire(err *error) {
+	if p, ok := (*err).(*panics.Error); ok { //nolint:errorlint // it was not wrapped yet
+		*err = &sdkrpc.Error{Code: sdkrpc.CodeInternalError, Message: "internal error: " + p.Error()}
 	}
-	logger := b.Logger
-	if logger == nil {
-		logger = slog.Default()
+}
+
+func (b *Backend) logger() *slog.Logger {
+	if b.Logger == nil {
+		return slog.Default()
 	}
-	logger.Error("handler panicked", "method", method, "panic", p, "stack", string(debug.Stack()))
-	*err = &sdkrpc.Error{Code: sdkrpc.CodeInternalError, Message: "the server failed: " + method + " panicked"}
+	return b.Logger
 }
 
 func (b *Backend) forget(p weak.Pointer[mcp.Server]) {

@@ -1,0 +1,50 @@
+// Package panics turns a panic of a user's code into an error of the call that
+// it concerns. Holdfast calls such code on goroutines of its own, where a panic
+// would end the process, and with it the calls of everybody else.
+//
+// Out of reach are goroutines that the user's code starts itself, and what the Go
+// runtime does not let anybody recover from, such as concurrent map writes.
+package panics
+
+import (
+	"log/slog"
+	"net/http"
+	"runtime/debug"
+)
+
+// An Error stands for a panic of a user's code. Its text does not have the
+// panic's value, which may hold secrets: that is logged.
+type Error struct {
+	What  string // the user's code: "the handler of tools/call"
+	Value any    // what it panicked with
+}
+
+// Error implements error.
+func (e *Error) Error() string { return e.What + " panicked" }
+
+// Is says whether target is [http.ErrAbortHandler], and the code panicked with it.
+func (e *Error) Is(target error) bool {
+	return target == http.ErrAbortHandler && e.Value == any(http.ErrAbortHandler)
+}
+
+// Catch recovers from a panic of the function that defers it, sets err to an
+// [*Error], and logs it with its stack. A panic with an [*Error] was logged where
+// it was caught first; one with [http.ErrAbortHandler] asks for silence, as in
+// net/http. what and about name the user's code: "the handler of", "tools/call".
+func Catch(err *error, logger *slog.Logger, what, about string) {
+	p := recover()
+	if p == nil {
+		return
+	}
+	e, known := p.(*Error)
+	if !known {
+		e = &Error{What: what, Value: p}
+		if about != "" {
+			e.What += " " + about
+		}
+		if !e.Is(http.ErrAbortHandler) {
+			logger.Error(e.Error(), "panic", p, "stack", string(debug.Stack()))
+		}
+	}
+	*err = e
+}

@@ -1,0 +1,260 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"holdfast/internal/panics"
+	"holdfast/jsonrpc"
+	"holdfast/stream"
+)
+
+// brittle is a desk whose methods panic when they are told to.
+type brittle struct {
+	*desk
+	open, deliver, close atomic.Pointer[string] // what is panicked at: a method of Deliver's; nil: nothing
+}
+
+var always = new(string)
+
+func (b *brittle) Open(ctx context.Context, start Start, sink Sink) (Conn, error) {
+	if b.open.Load() != nil {
+		panic("hunter2")
+	}
+	conn, err := b.desk.Open(ctx, start, sink)
+	if err != nil {
+		return nil, err
+	}
+	return &brittleConn{b, conn.(*deskConn)}, nil
+}
+
+type brittleConn struct {
+	b *brittle
+	*deskConn
+}
+
+func (c *brittleConn) Deliver(in Inbound) error {
+	if at := c.b.deliver.Load(); at != nil && *at == in.Method {
+		panic("hunter2")
+	}
+	return c.deskConn.Deliver(in)
+}
+
+func (c *brittleConn) Close() error {
+	if c.b.close.Load() != nil {
+		panic("hunter2")
+	}
+	return c.deskConn.Close()
+}
+
+// brittleHouse is a house with a brittle backend.
+func brittleHouse(t *testing.T, o Options) (*house, *brittle) {
+	h := newHouse(t, o, nil)
+	b := &brittle{desk: h.desk}
+	h.backend = b
+	return h, b
+}
+
+// internalError checks that a call was answered with the error of a panic.
+func internalError(t *testing.T, what string, answers [][]byte) {
+	t.Helper()
+	if len(answers) != 1 || jsonrpc.Field(answers[0], "error", "code") == nil ||
+		string(jsonrpc.Field(answers[0], "error", "code")) != "-32603" || strings.Contains(string(answers[0]), "hunter2") {
+		t.Errorf("%s: got %q", what, answers)
+	}
+}
+
+// next reads one entry of a stream, as a connection does.
+func next(t *testing.T, r *Reader) string {
+	t.Helper()
+	var got []stream.Entry
+	eventually(t, "the next entry", func() bool {
+		var err error
+		if got, err = r.Next(t.Context(), make([]stream.Entry, 0, 1)); err != nil {
+			t.Fatalf("Next: %v", err)
+		}
+		return len(got) > 0
+	})
+	r.Told()
+	return string(got[0].Data)
+}
+
+func answersOf(t *testing.T, c *Call) [][]byte {
+	t.Helper()
+	answers, done := c.Wait(t.Context(), 0)
+	if !done {
+		t.Fatalf("stored, as %d", c.Number())
+	}
+	return answers
+}
+
+// A panic of the backend fails the call that it concerns. The session goes on, and
+// nothing is left behind.
+func TestBackendPanics(t *testing.T) {
+	t.Parallel()
+	h, b := brittleHouse(t, Options{})
+	b.open.Store(always)
+	var p *panics.Error
+	if s, err := h.New(newRequest(), "", false); !errors.As(err, &p) || s != nil {
+		t.Fatalf("New: %v", err)
+	}
+	b.open.Store(nil)
+	s := h.open("")
+	for _, method := range []string{"tools/call", "ping"} {
+		b.deliver.Store(&method)
+		internalError(t, method, answersOf(t, begin(t, s, true, strings.Replace(request(1), "tools/call", method, 1))))
+		b.deliver.Store(nil)
+	}
+	notice := "notifications/progress"
+	b.deliver.Store(&notice)
+	if err := s.Send(t.Context(), jsonrpc.Message{Kind: jsonrpc.Notification, Method: notice}, http.Header{}); err != nil {
+		t.Errorf("a notification: %v", err)
+	}
+	// A call that waits for an answer whose delivery panics gets no other.
+	b.deliver.Store(nil)
+	c := begin(t, s, false, request(2))
+	h.desk.last().say(c, `{"jsonrpc":"2.0","id":"q","method":"elicitation/create","params":{}}`)
+	r := attach(t, s, c.Number())
+	got := next(t, r)
+	answer := ""
+	b.deliver.Store(&answer) // responses have no method
+	id := parse(got).ID
+	if err := s.Send(t.Context(), parse(`{"jsonrpc":"2.0","id":`+string(id)+`,"result":{}}`), http.Header{}); err != nil {
+		t.Errorf("an answer: %v", err)
+	}
+	internalError(t, "an answer", [][]byte{[]byte(next(t, r))})
+	r.Detach(false, true, false)
+	b.deliver.Store(nil)
+	// The backend ends, and can't be opened again, or initialized.
+	method := "initialize"
+	for what, at := range map[string]*atomic.Pointer[string]{"open": &b.open, "deliver": &b.deliver} {
+		h.desk.last().sink.Closed(errors.New("it ended"), true)
+		at.Store(&method)
+		internalError(t, what, answersOf(t, begin(t, s, true, request(3))))
+		internalError(t, what, answersOf(t, begin(t, s, true, request(4))))
+		at.Store(nil)
+		c := begin(t, s, true, request(5))
+		h.desk.last().say(c, response(5))
+		if answers := answersOf(t, c); len(answers) != 1 || !strings.Contains(string(answers[0]), "result") {
+			t.Errorf("after %s: %q", what, answers)
+		}
+	}
+	if h.Calls() != 0 || s.ongoing.Load() != 0 {
+		t.Errorf("%d calls, %d in the session", h.Calls(), s.ongoing.Load())
+	}
+	b.close.Store(always)
+	h.close()
+}
+
+// The list of tools is read on a goroutine of the session's.
+func TestListingPanics(t *testing.T) {
+	t.Parallel()
+	h, b := brittleHouse(t, Options{})
+	defer h.close()
+	s := h.open("")
+	method := "tools/list"
+	b.deliver.Store(&method)
+	m := parse(request(1))
+	if s.Light(t.Context(), &m, nil) {
+		t.Error("light")
+	}
+	b.deliver.Store(nil)
+	h.desk.tools = `{"name":"x","annotations":{"readOnlyHint":true}}`
+	eventually(t, "the tools to be read again", func() bool { return s.Light(t.Context(), &m, nil) })
+}
+
+// A backend that opens nothing, and says nothing of it, is told so.
+func TestNoConn(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, Options{}, nil)
+	defer h.close()
+	h.backend = nothing{}
+	if _, err := h.New(newRequest(), "", false); !errors.Is(err, ErrRefused) {
+		t.Errorf("New: %v", err)
+	}
+}
+
+type nothing struct{}
+
+func (nothing) Open(context.Context, Start, Sink) (Conn, error) { return nil, nil }
+
+// A session that is taken over, and whose backend panics then, fails its calls: on
+// whichever node, and without another being lost for it.
+func TestTakeOverPanics(t *testing.T) {
+	t.Parallel()
+	method := "initialize"
+	for _, what := range []string{"open", "deliver"} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			f := newShelf()
+			a, b := f.add(t, "a", safeTools()), f.add(t, "b", safeTools())
+			s := a.open("alice")
+			c, lost := begin(t, s, false, safeRequest(1)), begin(t, s, false, request(2))
+			other := a.open("bob")
+			wait := begin(t, other, false, safeRequest(1))
+			a.kill()
+			brittle := &brittle{desk: b.desk}
+			b.backend = brittle
+			at := &brittle.open
+			if what == "deliver" {
+				at = &brittle.deliver
+			}
+			at.Store(&method)
+			taken := b.take(s)
+			wantTexts(t, "run again", readAll(t, taken, c.Number()), `-32603,"message":"outcome unknown: `)
+			wantTexts(t, "lost", readAll(t, taken, lost.Number()), lostWith)
+			eventually(t, "the calls to end", func() bool { return b.Calls() == 0 && taken.ongoing.Load() == 0 })
+			at.Store(nil)
+			again := b.take(other)
+			var link *deskConn
+			eventually(t, "the other's backend", func() bool {
+				b.desk.mu.Lock()
+				defer b.desk.mu.Unlock()
+				for _, link = range b.desk.links {
+					if link.start.Session == other.Name() {
+						return true
+					}
+				}
+				return false
+			})
+			link.say(link.next(t, "tools/call").Call, response(1))
+			wantTexts(t, "another's", readAll(t, again, wait.Number()), `"result"`)
+			ping := begin(t, taken, true, `{"jsonrpc":"2.0","id":3,"method":"ping"}`)
+			b.desk.last().say(b.desk.last().next(t, "ping").Call, `{"jsonrpc":"2.0","id":3,"result":{}}`)
+			if answers, done := ping.Wait(t.Context(), 0); !done || len(answers) != 1 {
+				t.Errorf("later: %q", answers)
+			}
+		})
+	}
+}
+
+// What is told of webhooks may panic on the goroutine that ends a call.
+func TestEndedPanics(t *testing.T) {
+	t.Parallel()
+	told := make(chan struct{}, 10)
+	h := newHouse(t, Options{Ended: func(Ended) {
+		told <- struct{}{}
+		panic("hunter2")
+	}}, nil)
+	defer h.close()
+	s := h.open("")
+	for id := range 2 {
+		text := strings.Replace(request(id+1), `"name"`, `"_meta":{"holdfast/webhook":{"url":"https://a.example"}},"name"`, 1)
+		c := begin(t, s, false, text)
+		attach(t, s, c.Number()).Detach(false, true, false)
+		h.desk.last().say(c, response(id+1))
+		select {
+		case <-told:
+		case <-time.After(time.Minute):
+			t.Fatal("not told")
+		}
+		if got := readAll(t, s, c.Number()); len(got) != 1 {
+			t.Errorf("read %q", got)
+		}
+	}
+}
