@@ -213,6 +213,9 @@ func (h *Handler) named(r *http.Request) (*session.Session, error) {
 	if s.Single() {
 		return nil, session.ErrNotFound // it speaks through the other doors
 	}
+	if s.Doubts() && h.watched.at(r) != nil {
+		s.Heard(r.RemoteAddr)
+	}
 	return s, nil
 }
 

@@ -125,6 +125,7 @@ func (m *Manager) takeOver(values context.Context, at *Away, old *Session) (*Ses
 	s.lease, s.taken = taken.Lease, true
 	s.renewed.Store(int64(m.clock()))
 	s.ongoing.Store(1) // not idle, until it is done
+	m.store.Count(s.lease, s.tenant.name)
 	found := s.restore(ctx, taken.Streams)
 	m.mu.Lock()
 	if stays := m.sessions[s.key]; stays != nil {

@@ -111,6 +111,7 @@ const (
 // session that is not on this node.
 func (s *Session) BeginKeyed(key string, body []byte, msgs []jsonrpc.Message) (*Call, *Attached, error) {
 	m, id, sum := s.m, s.keyID(key), sumOf(body)
+	s.keyed.Store(true)
 	for {
 		e, mine := m.keys.claim(id, sum, s)
 		if mine {

@@ -177,6 +177,7 @@ func (m *Manager) New(r *http.Request, principal string, single bool) (*Session,
 		s.mu.Lock()
 		s.lease = lease
 		s.mu.Unlock()
+		m.store.Count(lease, s.tenant.name)
 		s.renewed.Store(int64(m.clock()))
 		err = s.connect(r.Context(), r)
 	}

@@ -73,6 +73,9 @@ func (s *Session) read(ctx context.Context, number, epoch, seq uint64, ready cha
 	// Look once before taking over: a bad cursor must not disturb a good reader.
 	if err := r.look(ctx); err != nil {
 		stop()
+		if errors.Is(err, io.EOF) && seq > 0 && s.alone(r.call) {
+			s.Acknowledge(number) // its client says that it has all
+		}
 		if seq == 0 || errors.Is(err, io.EOF) { // else the cursor is at fault, and not the stream
 			s.streams.mu.Lock()
 			s.streams.found(number)

@@ -26,6 +26,8 @@ type broken struct {
 	// from is the address of a client to whom all was written, as long as nothing
 	// says that it left with some of it unread; else "".
 	from string
+	// alone: nobody else has a claim on how the call ended (see [Session.alone]).
+	alone bool
 }
 
 const (
@@ -140,7 +142,10 @@ func (r *Reader) Written(from string, besides bool) {
 	defer t.mu.Unlock()
 	number := r.cursor.Stream.Number
 	if number != standalone && t.readers[number] == r {
-		t.lost(broken{number: number, seq: r.began, whole: true, since: r.since, from: from}, besides)
+		if from != "" {
+			r.s.doubts.Store(true)
+		}
+		t.lost(broken{number: number, seq: r.began, whole: true, since: r.since, from: from, alone: r.s.alone(r.call)}, besides)
 	}
 }
 
@@ -158,13 +163,51 @@ func (s *Session) Left(from string, after time.Time) {
 	}
 }
 
+// Doubts says whether something was written to a client of which it is not known yet
+// whether it has arrived: see [Session.Heard].
+func (s *Session) Doubts() bool { return s.doubts.Load() }
+
 // Heard notes that the client at an address has sent a request on a connection on
 // which one follows the other: what was written to it before has arrived.
 func (s *Session) Heard(from string) {
 	t := &s.streams
+	var arrived []uint64
 	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.broken = slices.DeleteFunc(t.broken, func(b broken) bool { return b.from == from })
+	t.broken = slices.DeleteFunc(t.broken, func(b broken) bool {
+		if b.from == from && b.alone {
+			arrived = append(arrived, b.number)
+		}
+		return b.from == from
+	})
+	s.doubts.Store(slices.ContainsFunc(t.broken, func(b broken) bool { return b.from != "" }))
+	t.mu.Unlock()
+	for _, number := range arrived {
+		s.Acknowledge(number)
+	}
+}
+
+// Acknowledge notes that the client has all that the stream of a call says, if that has
+// ended: the store may drop it before its time. A stream that somebody may ask for
+// again is not dropped for that: one of a call with an idempotency key, of one that can
+// be resumed by a token, or that several clients follow.
+func (s *Session) Acknowledge(number uint64) {
+	s.streams.mu.Lock()
+	c := s.streams.calls[number]
+	_, followed := s.streams.followed[number]
+	_, hooked := s.streams.hooked[number]
+	s.streams.mu.Unlock()
+	if number != standalone && c == nil && !followed && !hooked {
+		s.m.store.Acknowledge(stream.ID{Session: s.key, Number: number})
+	}
+}
+
+// alone says whether only the one who reads a call may ask how it ended; c is nil for
+// one that had ended when the reader came.
+func (s *Session) alone(c *Call) bool {
+	if c == nil {
+		return !s.keyed.Load() && !s.taken && s.resumes.Load() == nil
+	}
+	return c.record == nil || c.record.key == nil && c.record.hooks == nil && c.record.resume == nil
 }
 
 // lost remembers a stream that its client may have to ask for. t.mu is held.

@@ -434,7 +434,7 @@ func TestResumeNotDelivered(t *testing.T) {
 // A store that does not take the policy takes no call: it does not run.
 func TestPolicyNotStored(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, Options{}, with(t, memory.Options{SessionBytes: 300}))
+	h := newHouse(t, Options{}, with(t, memory.Options{SessionBytes: 800}))
 	defer h.close()
 	s := h.able("")
 	link := h.desk.last()

@@ -63,6 +63,8 @@ type Session struct {
 	streams   table
 	log       appender
 	moved     atomic.Bool // it has left this node
+	keyed     atomic.Bool // calls were made under idempotency keys
+	doubts    atomic.Bool // see [Session.Doubts]
 	dropped   atomic.Bool // what it said is kept no longer
 	lingers   atomic.Bool // it has ended, and can be found by its tokens a little longer
 

@@ -257,6 +257,10 @@ func (n *shelfNode) Delete(_ context.Context, key stream.SessionKey) error {
 	return nil
 }
 
+func (n *shelfNode) Acknowledge(stream.ID) {}
+
+func (n *shelfNode) Count(stream.Lease, string) {}
+
 func (n *shelfNode) Close() error { return nil }
 
 func (n *shelfNode) Lookup(_ context.Context, key stream.SessionKey) (stream.Session, error) {

@@ -38,9 +38,13 @@
 //     [ErrFull], unless its own streams can make room for it with their oldest
 //     entries. No other unfinished stream loses anything, of this session or of
 //     another. An append that ends its streams in entries no larger than
-//     [Reserve] is accepted even then.
+//     [Reserve] is accepted even then. A store over its limit drops first what
+//     was acknowledged ([Store.Acknowledge]), and then what has finished of the
+//     tenant that keeps most ([Store.Count]); one tenant may keep three quarters
+//     of what all may.
 //  10. Finished streams are kept for as long as the store was told, and then
-//     dropped. Unfinished ones live as long as their session.
+//     dropped; those that were acknowledged for a shorter time. Unfinished ones
+//     live as long as their session.
 //  11. Deleting a session drops all that it keeps and tells its watchers. It is
 //     no error to delete one that does not exist.
 //
@@ -152,6 +156,12 @@ type Store interface {
 	// gone. The stream need not exist yet. The channel should have room for one.
 	// stop ends the watch.
 	Watch(id ID, ready chan<- struct{}) (stop func(), err error)
+	// Acknowledge says that a finished stream was read to its end, and that nobody is
+	// likely to ask for it again. A store may take no notice.
+	Acknowledge(id ID)
+	// Count has what is kept of a session counted against a tenant ("": nobody in
+	// particular), to be called before the first append under a lease.
+	Count(lease Lease, tenant string)
 	// Delete drops a session and all its streams.
 	Delete(ctx context.Context, key SessionKey) error
 	// Close ends the store's own work. No other call may follow.

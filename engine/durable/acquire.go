@@ -40,6 +40,13 @@ func (st *Store) Acquire(ctx context.Context, was stream.Session) (stream.Taken,
 	if !st.enter(s, found) {
 		return stream.Taken{}, stream.ErrConflict
 	}
+	notes := int64(0)
+	for _, l := range h.streams {
+		if !l.ended {
+			notes += int64(len(l.note))
+		}
+	}
+	st.front.Beside(s.lease, notes)
 	return stream.Taken{Lease: s.lease, About: rec.about, Streams: st.kept(s, h)}, nil
 }
 

@@ -25,7 +25,7 @@ func (st *Store) Append(ctx context.Context, lease stream.Lease, records []strea
 			return err
 		}
 	}
-	p, err := st.front.Prepare(lease, entries)
+	p, err := st.front.Prepare(lease, entries, s.heavier(notes))
 	if errors.Is(err, stream.ErrNotFound) {
 		return stream.ErrFenced // it was forgotten just now, or taken over on this very node
 	}
@@ -40,7 +40,9 @@ func (st *Store) Append(ctx context.Context, lease stream.Lease, records []strea
 		st.front.Abandon(p)
 	} else {
 		_ = st.front.Commit(p) // forgotten or taken over meanwhile: it is kept all the same
-		s.note(at, notes, fresh, st.o.Keep)
+		if freed := s.note(at, notes, fresh, st.o.Keep); freed > 0 {
+			st.front.Beside(lease, -freed)
+		}
 		if s.written += int64(len(frame)); s.written > 2*st.o.SessionBytes {
 			st.lighten(s)
 		}
@@ -109,8 +111,20 @@ func (s *session) encode(b []byte, notes, fresh []stream.Record) []byte {
 	return b
 }
 
-// note keeps account of what a frame at s.last, begun at a time, holds.
-func (s *session) note(at time.Duration, notes, fresh []stream.Record, keep time.Duration) {
+// heavier says how many more bytes of notes are kept when these are.
+func (s *session) heavier(notes []stream.Record) (bytes int64) {
+	for i := range notes {
+		bytes += int64(len(notes[i].Data))
+		if l := s.live[notes[i].Number]; l != nil {
+			bytes -= int64(len(l.note))
+		}
+	}
+	return bytes
+}
+
+// note keeps account of what a frame at s.last, begun at a time, holds. It returns how
+// many bytes of notes are kept no longer.
+func (s *session) note(at time.Duration, notes, fresh []stream.Record, keep time.Duration) (freed int64) {
 	for i := range notes {
 		s.alive(notes[i].Number, at).note = notes[i].Data
 	}
@@ -122,6 +136,7 @@ func (s *session) note(at time.Duration, notes, fresh []stream.Record, keep time
 			s.ended.add(at, keep, s.last)
 		case r.Last:
 			s.ended.add(at, keep, l.from)
+			freed += int64(len(l.note))
 			delete(s.live, r.Number)
 		case !ok:
 			s.alive(r.Number, at)
@@ -131,6 +146,7 @@ func (s *session) note(at time.Duration, notes, fresh []stream.Record, keep time
 		s.live = nil
 		s.stale.Store(0)
 	}
+	return freed
 }
 
 // alive returns what is known of a stream that has not ended, which may begin with

@@ -145,6 +145,13 @@ func (st *Store) Watch(id stream.ID, ready chan<- struct{}) (stop func(), err er
 	return st.front.Watch(id, ready)
 }
 
+// Acknowledge implements [stream.Store], for the sessions that are owned here. The
+// engine keeps the stream for as long as others, for whoever takes its session over.
+func (st *Store) Acknowledge(id stream.ID) { st.front.Acknowledge(id) }
+
+// Count implements [stream.Store], for what this node keeps in memory.
+func (st *Store) Count(lease stream.Lease, tenant string) { st.front.Count(lease, tenant) }
+
 // Keys of the engine's.
 func recordKey(key stream.SessionKey) string { return "s." + string(key) }
 func framesKey(key stream.SessionKey) string { return "e." + string(key) }

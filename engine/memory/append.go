@@ -12,7 +12,7 @@ import (
 
 // Append implements [stream.Store].
 func (st *Store) Append(_ context.Context, lease stream.Lease, records []stream.Record) error {
-	s, fresh, n, err := st.prepare(lease, entries(records))
+	s, fresh, n, err := st.prepare(lease, entries(records), 0)
 	if err != nil || len(fresh) == 0 {
 		return err
 	}
@@ -31,34 +31,59 @@ type Pending struct {
 
 // room is what an append takes.
 type room struct {
-	size  int64
-	final bool // it takes it in any case
+	size   int64
+	beside int64 // of that, what is not in streams
+	final  bool  // it takes it in any case
 }
 
 // Fresh returns the records that were not there yet.
 func (p *Pending) Fresh() []stream.Record { return p.fresh }
 
-// Prepare says whether entries can be appended, and takes the room for them. It
-// must be followed by Commit or Abandon before the session's next append.
-func (st *Store) Prepare(lease stream.Lease, records []stream.Record) (Pending, error) {
-	s, fresh, n, err := st.prepare(lease, records)
+// Prepare says whether entries can be appended, and takes the room for them, and for
+// so many bytes more (or fewer, if that is negative) that are kept beside the streams.
+// It must be followed by Commit or Abandon before the session's next append.
+func (st *Store) Prepare(lease stream.Lease, records []stream.Record, beside int64) (Pending, error) {
+	s, fresh, n, err := st.prepare(lease, records, beside)
 	return Pending{s, fresh, n}, err
 }
 
 // Commit appends what was prepared. ErrNotFound: the session has gone since.
 func (st *Store) Commit(p Pending) error {
-	if len(p.fresh) == 0 {
+	if len(p.fresh) == 0 && p.beside == 0 {
 		return nil
 	}
 	return st.commit(p.s, p.fresh, p.room)
 }
 
 // Abandon gives back the room for what was prepared.
-func (st *Store) Abandon(p Pending) { st.total.Add(-p.size) }
+func (st *Store) Abandon(p Pending) {
+	if p.s == nil {
+		return
+	}
+	p.s.mu.Lock()
+	defer p.s.mu.Unlock()
+	st.give(p.s.tenant, p.size)
+}
+
+// Beside counts so many bytes more, or fewer, that are kept beside a session's streams,
+// whether there is room or not.
+func (st *Store) Beside(lease stream.Lease, bytes int64) {
+	s := st.find(lease.Session)
+	if s == nil || bytes == 0 {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.epoch == lease.Epoch && !s.deleted {
+		st.take(s.tenant, bytes, true)
+		s.bytes += bytes
+		s.beside += bytes
+	}
+}
 
 // prepare and commit are apart from Pending so that the records of an append that
 // is both need not be on the heap.
-func (st *Store) prepare(lease stream.Lease, records []stream.Record) (s *session, fresh []stream.Record, n room, err error) {
+func (st *Store) prepare(lease stream.Lease, records []stream.Record, beside int64) (s *session, fresh []stream.Record, n room, err error) {
 	s = st.find(lease.Session)
 	if s == nil {
 		return nil, nil, n, stream.ErrNotFound
@@ -67,29 +92,43 @@ func (st *Store) prepare(lease stream.Lease, records []stream.Record) (s *sessio
 	// a time, so what is checked here still holds when they are committed.
 	s.mu.Lock()
 	fresh, err = s.check(lease, records)
-	if err != nil || len(fresh) == 0 {
+	if err != nil || len(fresh) == 0 && beside == 0 {
 		s.mu.Unlock()
 		return nil, nil, n, err
 	}
+	n.size, n.beside = beside, beside
 	for i := range fresh {
-		n.size += int64(len(fresh[i].Data)) + overhead
+		n.size += cost(&fresh[i])
 	}
-	n.final = ends(fresh)
+	n.final = ends(fresh) && beside <= 0
+	t := s.tenant
 	fits := n.final || st.fits(s, fresh, n.size)
 	s.mu.Unlock()
-	if !fits || !st.reserve(n.size, n.final) {
+	if !fits || !st.reserve(s, t, fresh, n) {
 		return nil, nil, room{}, stream.ErrFull
 	}
 	return s, fresh, n, nil
+}
+
+// cost is how many bytes a record takes.
+func cost(r *stream.Record) int64 {
+	n := int64(len(r.Data)) + entryCost
+	if r.Seq == 1 {
+		n += streamCost
+	}
+	return n
 }
 
 func (st *Store) commit(s *session, fresh []stream.Record, n room) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.deleted {
-		st.total.Add(-n.size)
+		st.give(s.tenant, n.size)
 		return stream.ErrNotFound
 	}
+	s.bytes += n.beside
+	s.beside += n.beside
+	n.size -= n.beside
 	if s.bytes+n.size > st.opts.SessionBytes {
 		st.makeRoom(s, fresh, n)
 	}
@@ -109,24 +148,53 @@ func entries(records []stream.Record) []stream.Record {
 
 func isNote(r stream.Record) bool { return r.Note }
 
-// reserve takes size bytes out of what all sessions may keep, and says whether
-// they were to be had. A final append gets them in any case.
-func (st *Store) reserve(size int64, final bool) bool {
-	for {
-		kept := st.total.Load()
-		if kept+size > st.opts.TotalBytes {
-			if l := st.oldest(); l != nil {
-				st.forget(l)
-				continue
-			}
-			if !final {
-				return false
-			}
+// reserve takes what an append needs out of what the session's tenant, and all
+// together, may keep, and says whether that was to be had: from what can be done
+// without, or from the oldest entries of the append's own streams. A final append gets
+// it in any case.
+func (st *Store) reserve(s *session, t *tenant, records []stream.Record, n room) bool {
+	for !st.take(t, n.size, false) {
+		if st.makeWay(t, n.size) || st.shorten(s, records, n.size) {
+			continue
 		}
-		if st.total.CompareAndSwap(kept, kept+size) {
-			return true
+		return n.final && st.take(t, n.size, true)
+	}
+	return true
+}
+
+// shorten takes n bytes, for an append, from the oldest entries of its own streams,
+// which keep their newest. It does nothing, and is false, if they have not so many.
+func (st *Store) shorten(s *session, records []stream.Record, n int64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	spare := int64(0)
+	for i := range records {
+		if l := s.logs[records[i].Number]; l != nil && first(records, i) && len(l.entries) > 1 {
+			newest := int64(len(l.entries[len(l.entries)-1].Data)) + entryCost
+			spare += l.bytes - streamCost - newest
 		}
 	}
+	if spare < n {
+		return false
+	}
+	for i := range records {
+		l := s.logs[records[i].Number]
+		for l != nil && len(l.entries) > 1 && n > 0 {
+			n -= int64(len(l.entries[0].Data)) + entryCost
+			st.trim(s, l)
+		}
+	}
+	return true
+}
+
+// first says whether a record is the first of its stream among several.
+func first(records []stream.Record, i int) bool {
+	for j := range i {
+		if records[j].Number == records[i].Number {
+			return false
+		}
+	}
+	return true
 }
 
 // ends says whether records end every stream that they are for, in entries
@@ -212,18 +280,14 @@ func (st *Store) put(s *session, r *stream.Record) {
 	e.Epoch = s.epoch
 	l.entries = append(l.entries, e)
 	l.next++
-	n := int64(len(r.Data)) + overhead
+	n := cost(r)
 	l.bytes += n
 	s.bytes += n
 	for l.bytes > st.opts.StreamBytes && len(l.entries) > 1 {
 		st.trim(s, l)
 	}
 	if r.Last {
-		l.last, l.at = true, time.Now()
-		s.finished.push(l, inSession)
-		st.fin.Lock()
-		st.finished.push(l, inStore)
-		st.fin.Unlock()
+		st.finish(l, time.Now())
 	}
 	l.tell()
 }
@@ -231,7 +295,7 @@ func (st *Store) put(s *session, r *stream.Record) {
 // fits says whether a session can make room for records of so many bytes: with
 // the streams that have finished, and those that are written to. It is locked.
 func (st *Store) fits(s *session, records []stream.Record, size int64) bool {
-	if size > min(st.opts.SessionBytes, st.opts.TotalBytes) {
+	if size > min(st.opts.SessionBytes, st.most(s.tenant)) {
 		return false
 	}
 	over := s.bytes + size - st.opts.SessionBytes
@@ -245,7 +309,7 @@ func (st *Store) fits(s *session, records []stream.Record, size int64) bool {
 	for i := range records {
 		if l := s.logs[records[i].Number]; l != nil && !seen[l] {
 			seen[l] = true
-			over -= l.bytes
+			over -= max(l.bytes-streamCost, 0)
 		}
 	}
 	return over <= 0

@@ -19,7 +19,7 @@ type Loaded struct {
 // one. Streams over their limit lose their oldest entries, and a session over its
 // limit those streams that have finished; else it has what room it needs.
 func (st *Store) Load(lease stream.Lease, streams []Loaded) bool {
-	s := &session{epoch: lease.Epoch}
+	s := &session{epoch: lease.Epoch, tenant: st.nobody, rank: unranked}
 	s.mu.Lock()
 	slices.SortFunc(streams, func(a, b Loaded) int { return a.Ended.Compare(b.Ended) })
 	for i := range streams {
@@ -51,11 +51,12 @@ func (st *Store) load(s *session, from *Loaded) {
 	l := s.log(from.Number)
 	l.entries = from.Entries
 	l.next = from.Entries[len(from.Entries)-1].Seq + 1
+	l.bytes = streamCost
 	for i := range l.entries {
-		l.bytes += int64(len(l.entries[i].Data)) + overhead
+		l.bytes += int64(len(l.entries[i].Data)) + entryCost
 	}
 	s.bytes += l.bytes
-	st.total.Add(l.bytes)
+	st.take(s.tenant, l.bytes, true)
 	for l.bytes > st.opts.StreamBytes && len(l.entries) > 1 {
 		st.trim(s, l)
 	}
@@ -64,11 +65,7 @@ func (st *Store) load(s *session, from *Loaded) {
 	}
 	// Among streams that ended here it is too new in the store's queue, and may be
 	// kept for up to twice as long.
-	l.last, l.at = true, from.Ended
-	s.finished.push(l, inSession)
-	st.fin.Lock()
-	st.finished.push(l, inStore)
-	st.fin.Unlock()
+	st.finish(l, from.Ended)
 }
 
 // Drop forgets a session, and tells its watchers, if it is known under the lease.

@@ -20,24 +20,36 @@ type Options struct {
 	StreamBytes  int64         // most bytes of one stream; 16 MiB
 	SessionBytes int64         // most bytes of one session; 64 MiB
 	TotalBytes   int64         // most bytes of all sessions; 1 GiB
+	TenantBytes  int64         // most bytes of one tenant; three quarters of TotalBytes
+	Acknowledged time.Duration // how long a finished stream is kept whose client has it all; a minute, and no longer than Keep
 }
 
-// overhead is what an entry costs beside its bytes.
-const overhead = 64
+// What is kept costs so many bytes beside its own: an entry has its place in a slice,
+// which has room to grow, and what its bytes are rounded up to; a stream what is known
+// of it, and its place in a map.
+const (
+	entryCost  = 112
+	streamCost = 320
+)
 
 // A Store is a [stream.Store] in memory.
 //
-// Locks: fin guards only the list of finished streams; a session's lock may be
-// held while fin is taken, never the other way round, and never two sessions'.
+// Locks: fin guards only what is known of finished streams: which there are, and who
+// keeps most. A session's lock may be held while fin is taken, never the other way
+// round, and never two sessions'.
 type Store struct {
 	opts  Options
 	total atomic.Int64
 
 	mu       sync.RWMutex
 	sessions map[stream.SessionKey]*session
+	tenants  map[string]*tenant // those of the sessions; never the nameless one
+	nobody   *tenant            // of the sessions that were not counted against any
 
 	fin      sync.Mutex
 	finished queue
+	spent    queue            // finished streams that were acknowledged, and are in finished no more
+	ranked   ranking[*tenant] // those that have finished streams
 
 	quit chan struct{}
 	done chan struct{}
@@ -48,8 +60,11 @@ type session struct {
 	epoch    uint64
 	deleted  bool
 	bytes    int64
+	beside   int64 // of those, what is kept beside streams
 	logs     map[uint64]*log
-	finished queue
+	finished queue   // those that were acknowledged first
+	tenant   *tenant // changes under both mu and Store.fin
+	rank
 }
 
 type log struct {
@@ -59,9 +74,10 @@ type log struct {
 	entries  []stream.Entry
 	bytes    int64
 	last     bool
+	spent    bool // it has ended and was acknowledged
 	watchers []chan<- struct{}
 
-	at     time.Time // when it ended
+	at     time.Time // when it ended, or was acknowledged
 	places [2]place  // in the queues of those that have
 }
 
@@ -79,9 +95,16 @@ func New(opts Options) *Store {
 	def(&opts.StreamBytes, 16<<20)
 	def(&opts.SessionBytes, 64<<20)
 	def(&opts.TotalBytes, 1<<30)
+	def(&opts.TenantBytes, opts.TotalBytes/4*3)
+	if opts.Acknowledged <= 0 {
+		opts.Acknowledged = time.Minute
+	}
+	opts.Acknowledged = min(opts.Acknowledged, opts.Keep)
 	st := &Store{
 		opts:     opts,
 		sessions: make(map[stream.SessionKey]*session),
+		tenants:  make(map[string]*tenant),
+		nobody:   newTenant(""),
 		quit:     make(chan struct{}),
 		done:     make(chan struct{}),
 	}
@@ -106,7 +129,7 @@ func (st *Store) Create(_ context.Context, key stream.SessionKey, _ []byte) (str
 	if _, ok := st.sessions[key]; ok {
 		return stream.Lease{}, stream.ErrExists
 	}
-	st.sessions[key] = &session{epoch: 1}
+	st.sessions[key] = &session{epoch: 1, tenant: st.nobody, rank: unranked}
 	return stream.Lease{Session: key, Epoch: 1}, nil
 }
 
@@ -142,42 +165,14 @@ func (l *log) tell() {
 func (st *Store) release(s *session, l *log, n int64) {
 	l.bytes -= n
 	s.bytes -= n
-	st.total.Add(-n)
+	st.give(s.tenant, n)
 }
 
 // trim takes the oldest entry of a log.
 func (st *Store) trim(s *session, l *log) {
-	st.release(s, l, int64(len(l.entries[0].Data))+overhead)
+	st.release(s, l, int64(len(l.entries[0].Data))+entryCost)
 	l.entries[0] = stream.Entry{}
 	l.entries = l.entries[1:]
-}
-
-// drop forgets a finished stream. Its session is locked.
-func (st *Store) drop(l *log) {
-	s := l.s
-	s.finished.remove(l, inSession)
-	st.fin.Lock()
-	st.finished.remove(l, inStore)
-	st.fin.Unlock()
-	st.release(s, l, l.bytes)
-	delete(s.logs, l.number)
-	l.tell()
-}
-
-// oldest returns the stream that finished first, or nil.
-func (st *Store) oldest() *log {
-	st.fin.Lock()
-	defer st.fin.Unlock()
-	return st.finished.oldest
-}
-
-// forget drops a finished stream unless another did so first.
-func (st *Store) forget(l *log) {
-	l.s.mu.Lock()
-	defer l.s.mu.Unlock()
-	if l.s.logs[l.number] == l {
-		st.drop(l)
-	}
 }
 
 // Read implements [stream.Store]. At the end of a finished stream it returns
@@ -266,17 +261,15 @@ func (st *Store) Delete(_ context.Context, key stream.SessionKey) error {
 	s := st.sessions[key]
 	delete(st.sessions, key)
 	st.mu.Unlock()
-	if s == nil {
-		return nil
+	if s != nil {
+		st.clear(s)
 	}
-	st.clear(s)
 	return nil
 }
 
 // clear drops all of a session that is no longer known.
 func (st *Store) clear(s *session) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.deleted = true
 	for s.finished.oldest != nil {
 		st.drop(s.finished.oldest)
@@ -286,21 +279,9 @@ func (st *Store) clear(s *session) {
 		delete(s.logs, n)
 		l.tell()
 	}
-}
-
-// expire drops finished streams when their time has come.
-func (st *Store) expire() {
-	defer close(st.done)
-	t := time.NewTicker(max(st.opts.Keep/8, 10*time.Millisecond))
-	defer t.Stop()
-	for {
-		select {
-		case <-st.quit:
-			return
-		case now := <-t.C:
-			for l := st.oldest(); l != nil && now.Sub(l.at) >= st.opts.Keep; l = st.oldest() {
-				st.forget(l)
-			}
-		}
-	}
+	st.give(s.tenant, s.beside)
+	s.bytes, s.beside = s.bytes-s.beside, 0
+	t := s.tenant
+	s.mu.Unlock()
+	st.leave(t)
 }

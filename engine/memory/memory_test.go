@@ -40,8 +40,11 @@ func consistent(t *testing.T, st *Store) {
 		kept := int64(0)
 		for number, l := range s.logs {
 			n := int64(0)
+			if l.next > 1 {
+				n = streamCost
+			}
 			for _, e := range l.entries {
-				n += int64(len(e.Data)) + overhead
+				n += int64(len(e.Data)) + entryCost
 			}
 			if n != l.bytes {
 				t.Errorf("stream %d of %s keeps %d bytes and counts %d", number, key, n, l.bytes)
@@ -60,8 +63,49 @@ func consistent(t *testing.T, st *Store) {
 	}
 	st.fin.Lock()
 	defer st.fin.Unlock()
-	if got := st.finished.count(inStore); got != finished {
+	if got := st.finished.count(inStore) + st.spent.count(inStore); got != finished {
 		t.Errorf("%d streams are finished, and %d known", finished, got)
+	}
+	tenants := map[*tenant]int64{st.nobody: 0}
+	counted := make(map[*tenant]int)
+	ranked := 0
+	for key, s := range st.sessions {
+		tenants[s.tenant] += s.bytes
+		counted[s.tenant]++
+		if has := s.finished.oldest != nil; has != (s.at >= 0) {
+			t.Errorf("session %s has finished streams: %v, and its place is %d", key, has, s.at)
+		} else if has {
+			ranked++
+		}
+	}
+	for o, kept := range tenants {
+		if got := o.bytes.Load(); got != kept {
+			t.Errorf("tenant %q keeps %d bytes and counts %d", o.name, kept, got)
+		}
+		if o != st.nobody && (st.tenants[o.name] != o || o.sessions != counted[o]) {
+			t.Errorf("tenant %q has %d sessions and counts %d", o.name, counted[o], o.sessions)
+		}
+		if (o.at >= 0) != (len(o.ranked.heap) > 0) {
+			t.Errorf("tenant %q has %d sessions with finished streams, and its place is %d", o.name, len(o.ranked.heap), o.at)
+		}
+		ranked -= len(o.ranked.heap)
+		inOrder(t, &o.ranked)
+	}
+	if n := len(st.tenants) + 1; n != len(tenants) {
+		t.Errorf("%d tenants have sessions, and %d are known", len(tenants), n)
+	}
+	if ranked != 0 {
+		t.Errorf("%d sessions with finished streams have no place", ranked)
+	}
+	inOrder(t, &st.ranked)
+}
+
+func inOrder[T ranker](t *testing.T, r *ranking[T]) {
+	t.Helper()
+	for i, x := range r.heap {
+		if x.place().at != i || i > 0 && r.heap[(i-1)/2].place().kept < x.place().kept {
+			t.Errorf("place %d of %d is wrong", i, len(r.heap))
+		}
 	}
 }
 
@@ -129,7 +173,7 @@ func TestKeep(t *testing.T) {
 					t.Fatalf("after %v: stream %d: %v", time.Now(), n, err)
 				}
 			}
-			if got := st.Bytes(); got != int64(len(numbers))*(100+overhead) {
+			if got := st.Bytes(); got != int64(len(numbers))*(100+entryCost+streamCost) {
 				t.Fatalf("%d bytes for %d streams", got, len(numbers))
 			}
 			consistent(t, st)
@@ -161,7 +205,7 @@ func TestTotalBytesTogether(t *testing.T) {
 		leases[i] = create(t, st, stream.SessionKey(fmt.Sprint(i)))
 		writers.Go(func() {
 			for {
-				err := add(st, leases[i], 1, stored[i]+1, 512, false)
+				err := add(st, leases[i], stored[i]+1, 1, 512, false)
 				if errors.Is(err, stream.ErrFull) {
 					return
 				}
@@ -178,7 +222,7 @@ func TestTotalBytesTogether(t *testing.T) {
 		})
 	}
 	writers.Wait()
-	entry := int64(512 + overhead)
+	entry := int64(512 + entryCost + streamCost)
 	if n := st.Bytes(); n > limit || n <= limit-entry {
 		t.Errorf("full with %d bytes", n)
 	}
@@ -186,9 +230,10 @@ func TestTotalBytesTogether(t *testing.T) {
 		if n == 0 {
 			continue
 		}
-		oldest, next, err := st.Bounds(t.Context(), stream.ID{Session: leases[i].Session, Number: 1})
-		if err != nil || oldest != 1 || next != n+1 {
-			t.Errorf("session %d stored %d, and has %d to %d: %v", i, n, oldest, next, err)
+		for number := range n {
+			if _, _, err := st.Bounds(t.Context(), stream.ID{Session: leases[i].Session, Number: number + 1}); err != nil {
+				t.Errorf("session %d stored %d, of which stream %d is gone: %v", i, n, number+1, err)
+			}
 		}
 	}
 	consistent(t, st)
@@ -209,6 +254,7 @@ func TestChurn(t *testing.T) {
 					t.Error(err)
 					return
 				}
+				st.Count(l, []string{"", "x", "y"}[i%3])
 				for number := uint64(0); number < 20; number++ {
 					for seq := uint64(1); seq <= 8; seq++ {
 						err := add(st, l, number, seq, 700, seq == 8 && number > 0)
@@ -218,6 +264,9 @@ func TestChurn(t *testing.T) {
 						if err != nil {
 							break
 						}
+					}
+					if number%3 == 0 {
+						st.Acknowledge(stream.ID{Session: key, Number: number})
 					}
 				}
 				if err := st.Delete(t.Context(), key); err != nil {
@@ -354,7 +403,7 @@ func TestPrepare(t *testing.T) {
 	records := func(seq uint64) []stream.Record {
 		return []stream.Record{{Number: 1, Entry: stream.Entry{Seq: seq, Data: make([]byte, 2000)}}}
 	}
-	p, err := st.Prepare(l, records(1))
+	p, err := st.Prepare(l, records(1), 0)
 	if err != nil || len(p.Fresh()) != 1 {
 		t.Fatalf("prepared %d: %v", len(p.Fresh()), err)
 	}
@@ -368,20 +417,20 @@ func TestPrepare(t *testing.T) {
 	if err := st.Commit(p); err != nil {
 		t.Fatal(err)
 	}
-	if p, err = st.Prepare(l, records(1)); err != nil || len(p.Fresh()) != 0 {
+	if p, err = st.Prepare(l, records(1), 0); err != nil || len(p.Fresh()) != 0 {
 		t.Errorf("repeated: %d and %v", len(p.Fresh()), err)
 	}
 	if err := st.Commit(p); err != nil {
 		t.Error(err)
 	}
-	if p, err = st.Prepare(l, records(2)[:1]); err == nil {
+	if p, err = st.Prepare(l, records(2)[:1], 0); err == nil {
 		st.Abandon(p)
 	}
 	consistent(t, st)
 	if _, next, err := st.Bounds(t.Context(), stream.ID{Session: "a", Number: 1}); err != nil || next != 2 {
 		t.Errorf("next is %d: %v", next, err)
 	}
-	p, err = st.Prepare(m, []stream.Record{{Number: 1, Entry: stream.Entry{Seq: 1}}})
+	p, err = st.Prepare(m, []stream.Record{{Number: 1, Entry: stream.Entry{Seq: 1}}}, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -24,6 +24,17 @@ func (q *queue) push(l *log, in int) {
 	q.newest = l
 }
 
+// precede puts a log before all others.
+func (q *queue) precede(l *log, in int) {
+	l.places[in].newer = q.oldest
+	if q.oldest != nil {
+		q.oldest.places[in].older = l
+	} else {
+		q.newest = l
+	}
+	q.oldest = l
+}
+
 func (q *queue) remove(l *log, in int) {
 	p := &l.places[in]
 	if p.older != nil {

@@ -132,6 +132,89 @@ func totalFinished(b *box) {
 	}
 }
 
+// fair: room is made by whoever keeps most.
+func fair(b *box) {
+	const limit = 64 * kib
+	one, few, many := b.create("one"), b.create("few"), b.create("many")
+	again := b.create("again")
+	for lease, tenant := range map[stream.Lease]string{one: "modest", few: "greedy", many: "greedy", again: "busy"} {
+		b.st.Count(lease, tenant)
+	}
+	b.add(one, final(sized(1, 1, big))) // the oldest of all
+	b.add(few, final(sized(1, 1, big)))
+	b.add(few, final(sized(2, 1, big)))
+	for number := uint64(1); number <= 4*limit/big; number++ {
+		b.add(many, final(sized(number, 1, big)))
+		b.has(b.st, one, 1, 1, 1, big)
+	}
+	// Of a tenant it is the session that keeps most, also where another tenant asks.
+	for number := uint64(1); number <= limit/4/big; number++ {
+		b.add(again, final(sized(number, 1, big)))
+	}
+	b.has(b.st, one, 1, 1, 1, big)
+	b.has(b.st, few, 1, 1, 1, big)
+	b.has(b.st, few, 2, 1, 1, big)
+}
+
+// share: however much a tenant has that has not ended, others have room.
+func share(b *box) {
+	const limit = 64 * kib
+	l, m, o := b.create("a"), b.create("b"), b.create("c")
+	b.st.Count(l, "greedy")
+	b.st.Count(m, "greedy")
+	b.st.Count(o, "modest")
+	had := 0
+	for number := uint64(1); ; number++ {
+		if err := b.append([]stream.Lease{l, m}[number%2], sized(number, 1, big)); errors.Is(err, stream.ErrFull) {
+			break
+		} else if err != nil || number > 100 {
+			b.Fatalf("stream %d: %v", number, err)
+		}
+		had += big
+	}
+	if had < limit/2-big || had > limit*3/4 {
+		b.Errorf("one tenant keeps %d bytes", had)
+	}
+	for number := uint64(1); number <= limit/8/big; number++ {
+		b.add(o, sized(number, 1, big))
+	}
+	for number := uint64(1); number <= uint64(had/big); number++ {
+		b.has(b.st, []stream.Lease{l, m}[number%2], number, 1, 1, big)
+	}
+}
+
+// spent: what was acknowledged goes first, whoever keeps it.
+func spent(b *box) {
+	const limit = 64 * kib
+	l, m := b.create("a"), b.create("b")
+	b.st.Count(l, "greedy")
+	b.st.Count(m, "modest")
+	b.add(m, final(sized(1, 1, big)))
+	b.add(m, final(sized(2, 1, big)))
+	b.add(m, sized(3, 1, big))
+	for number := uint64(5); number < 5+limit/3/big; number++ {
+		b.add(m, sized(number, 1, big))
+	}
+	b.add(l, final(sized(1, 1, big)))
+	for _, id := range []stream.ID{at(m, 2, 0).Stream, at(m, 3, 0).Stream, at(m, 4, 0).Stream, {Session: "nobody", Number: 1}} {
+		b.st.Acknowledge(id) // what has not ended, or is not known, is left alone
+	}
+	b.has(b.st, m, 2, 1, 1, big)
+	for number := uint64(2); ; number++ {
+		b.add(l, final(sized(number, 1, big)))
+		_, _, err := b.st.Bounds(b.Context(), at(m, 2, 0).Stream)
+		_, _, other := b.st.Bounds(b.Context(), at(l, 1, 0).Stream)
+		if errors.Is(err, stream.ErrNotFound) && other == nil {
+			break
+		}
+		if err != nil || other != nil || number > 2*limit/big {
+			b.Fatalf("what was acknowledged: %v; what was not: %v", err, other)
+		}
+	}
+	b.has(b.st, m, 1, 1, 1, big)
+	b.has(b.st, m, 3, 1, 1, big)
+}
+
 func totalLimit(b *box) {
 	const limit = 64 * kib
 	l, m := b.create("a"), b.create("b")
@@ -161,12 +244,11 @@ func fullEnd(b *box) {
 	n := b.fill(l, 2*limit)
 	oldest, _, err := b.st.Bounds(b.Context(), at(l, 1, 0).Stream)
 	b.want("Bounds", err, nil)
-	for {
-		_, next, _ := b.st.Bounds(b.Context(), at(m, 4, 0).Stream)
-		if err := b.append(m, sized(4, next, 16)); errors.Is(err, stream.ErrFull) {
+	for number := uint64(5); ; number++ { // streams that have nothing to lose
+		if err := b.append(m, sized(number, 1, 16)); errors.Is(err, stream.ErrFull) {
 			break
-		} else if err != nil || next > 10_000 {
-			b.Fatalf("entry %d: %v", next, err)
+		} else if err != nil || number > 10_000 {
+			b.Fatalf("stream %d: %v", number, err)
 		}
 	}
 	// Now there is no room at all.

@@ -1,0 +1,109 @@
+package memory
+
+import (
+	"time"
+
+	"holdfast/stream"
+)
+
+// What follows is what becomes of a stream that has ended: it waits for its client,
+// until its time is over or its room is needed.
+
+// finish puts a stream that has its last entry with those that may be dropped. Its
+// session is locked.
+func (st *Store) finish(l *log, at time.Time) {
+	l.last, l.at = true, at
+	l.s.finished.push(l, inSession)
+	st.fin.Lock()
+	st.finished.push(l, inStore)
+	st.rankSession(l.s)
+	st.fin.Unlock()
+}
+
+// Acknowledge implements [stream.Store].
+func (st *Store) Acknowledge(id stream.ID) {
+	s := st.find(id.Session)
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l := s.logs[id.Number]
+	if l == nil || !l.last || l.spent {
+		return
+	}
+	l.spent = true
+	s.finished.remove(l, inSession)
+	s.finished.precede(l, inSession)
+	st.fin.Lock()
+	st.finished.remove(l, inStore)
+	l.at = time.Now()
+	st.spent.push(l, inStore)
+	st.fin.Unlock()
+}
+
+// drop forgets a finished stream. Its session is locked.
+func (st *Store) drop(l *log) {
+	s := l.s
+	s.finished.remove(l, inSession)
+	st.release(s, l, l.bytes)
+	st.fin.Lock()
+	if l.spent {
+		st.spent.remove(l, inStore)
+	} else {
+		st.finished.remove(l, inStore)
+	}
+	st.rankSession(s)
+	st.fin.Unlock()
+	delete(s.logs, l.number)
+	l.tell()
+}
+
+// dropOldest drops what a session can best do without. It may have nothing any more.
+func (st *Store) dropOldest(s *session) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.finished.oldest != nil {
+		st.drop(s.finished.oldest)
+	}
+}
+
+// forget drops a finished stream unless another did so first.
+func (st *Store) forget(l *log) {
+	l.s.mu.Lock()
+	defer l.s.mu.Unlock()
+	if l.s.logs[l.number] == l {
+		st.drop(l)
+	}
+}
+
+// expire drops finished streams when their time has come.
+func (st *Store) expire() {
+	defer close(st.done)
+	tick := min(st.opts.Keep/8, st.opts.Acknowledged/4)
+	t := time.NewTicker(max(tick, 10*time.Millisecond))
+	defer t.Stop()
+	for {
+		select {
+		case <-st.quit:
+			return
+		case now := <-t.C:
+			for l := st.expired(now); l != nil; l = st.expired(now) {
+				st.forget(l)
+			}
+		}
+	}
+}
+
+// expired returns a stream whose time is over, or nil.
+func (st *Store) expired(now time.Time) *log {
+	st.fin.Lock()
+	defer st.fin.Unlock()
+	if l := st.spent.oldest; l != nil && now.Sub(l.at) >= st.opts.Acknowledged {
+		return l
+	}
+	if l := st.finished.oldest; l != nil && now.Sub(l.at) >= st.opts.Keep {
+		return l
+	}
+	return nil
+}

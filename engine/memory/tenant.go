@@ -1,0 +1,182 @@
+package memory
+
+import (
+	"sync/atomic"
+
+	"holdfast/stream"
+)
+
+// What follows is who has to give way when there is no room: whoever keeps most.
+// docs/decisions/0019-memory.md says why.
+
+// A tenant is whom what sessions keep is counted against.
+type tenant struct {
+	name     string
+	sessions int // guarded by Store.mu; not counted for the nameless one
+	bytes    atomic.Int64
+
+	// Guarded by Store.fin.
+	ranked ranking[*session] // those that have finished streams
+	rank
+}
+
+func newTenant(name string) *tenant { return &tenant{name: name, rank: unranked} }
+
+// Count implements [stream.Store].
+func (st *Store) Count(lease stream.Lease, name string) {
+	st.mu.Lock()
+	s := st.sessions[lease.Session]
+	if s == nil || name == "" || s.epoch != lease.Epoch || s.tenant != st.nobody {
+		st.mu.Unlock()
+		return
+	}
+	t := st.tenants[name]
+	if t == nil {
+		t = newTenant(name)
+		st.tenants[name] = t
+	}
+	t.sessions++
+	st.mu.Unlock()
+
+	s.mu.Lock()
+	gone := s.deleted
+	if !gone {
+		st.fin.Lock()
+		st.unrank(s)
+		s.tenant = t
+		st.nobody.bytes.Add(-s.bytes)
+		t.bytes.Add(s.bytes)
+		st.rankSession(s)
+		st.fin.Unlock()
+	}
+	s.mu.Unlock()
+	if gone {
+		st.leave(t)
+	}
+}
+
+// leave counts a session of a tenant less.
+func (st *Store) leave(t *tenant) {
+	if t == st.nobody {
+		return
+	}
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if t.sessions--; t.sessions == 0 {
+		delete(st.tenants, t.name)
+	}
+}
+
+// most is how many bytes the tenant may keep.
+func (st *Store) most(t *tenant) int64 {
+	if t == st.nobody {
+		return st.opts.TotalBytes
+	}
+	return min(st.opts.TenantBytes, st.opts.TotalBytes)
+}
+
+// take takes n bytes out of what may be kept, if they are to be had. In any case it
+// takes them if it must.
+func (st *Store) take(t *tenant, n int64, must bool) bool {
+	if !grow(&st.total, n, st.opts.TotalBytes, must) {
+		return false
+	}
+	if !grow(&t.bytes, n, st.most(t), must) {
+		st.total.Add(-n)
+		return false
+	}
+	return true
+}
+
+// grow adds n to what is kept, unless that is more than most then, or if it must.
+func grow(kept *atomic.Int64, n, most int64, must bool) bool {
+	for !must && n > 0 {
+		was := kept.Load()
+		if was+n > most {
+			return false
+		}
+		if kept.CompareAndSwap(was, was+n) {
+			return true
+		}
+	}
+	kept.Add(n)
+	return true
+}
+
+// give gives n bytes back.
+func (st *Store) give(t *tenant, n int64) {
+	st.total.Add(-n)
+	t.bytes.Add(-n)
+}
+
+// makeWay drops what can best be done without, so that a tenant may keep n bytes more.
+// It says whether there was anything: what was acknowledged, else what has finished of
+// the tenant that keeps most, and of its sessions the one that does. A tenant that has
+// its share gets room from its own.
+func (st *Store) makeWay(t *tenant, n int64) bool {
+	st.fin.Lock()
+	var l *log
+	var s *session
+	switch {
+	case t.bytes.Load()+n > st.most(t):
+		s = t.ranked.top()
+	case st.spent.oldest != nil:
+		l = st.spent.oldest
+	default:
+		s = st.greatest(t, n)
+	}
+	st.fin.Unlock()
+	switch {
+	case l != nil:
+		st.forget(l)
+	case s != nil:
+		st.dropOldest(s)
+	}
+	return l != nil || s != nil
+}
+
+// greatest returns the session that has finished streams and keeps most, of the tenant
+// that does; nil: none has. asker counts with the n bytes that it wants. st.fin is held.
+func (st *Store) greatest(asker *tenant, n int64) *session {
+	for range 64 { // what others append meanwhile changes the order
+		t := st.ranked.top()
+		if t == nil {
+			return nil
+		}
+		if now := t.bytes.Load(); now < t.kept {
+			t.kept = now
+			st.ranked.fix(t)
+			continue
+		}
+		if asker.at >= 0 && asker.bytes.Load()+n > t.kept {
+			t = asker
+		}
+		return t.ranked.top()
+	}
+	return st.ranked.top().ranked.top()
+}
+
+// rankSession puts a session, and its tenant, into the order of who keeps how much.
+// The session is locked, and st.fin held.
+func (st *Store) rankSession(s *session) {
+	t := s.tenant
+	if s.kept = s.bytes; s.finished.oldest != nil {
+		t.ranked.fix(s)
+	} else {
+		t.ranked.remove(s)
+	}
+	if t.kept = t.bytes.Load(); t.ranked.top() != nil {
+		st.ranked.fix(t)
+	} else {
+		st.ranked.remove(t)
+	}
+}
+
+// unrank takes a session out of the order of its tenant's, which it is about to leave.
+// Both locks are held.
+func (st *Store) unrank(s *session) {
+	t := s.tenant
+	if t.ranked.remove(s); t.ranked.top() == nil {
+		st.ranked.remove(t)
+	}
+}
