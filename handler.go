@@ -80,6 +80,14 @@ type Options struct {
 	// session can be used only by the principal that began it. By default it is
 	// the user of the go-sdk's auth.TokenInfo in the request's context.
 	Principal func(*http.Request) string
+	// ForwardHeader says which headers of a client's request go to another node, with a
+	// request whose session is there, for a backend that reads them (the go-sdk's
+	// RequestExtra.Header). What goes to another node goes through the Store's engine. By
+	// default all go but those that look as if they held a credential: Authorization,
+	// Cookie, X-Api-Key and the like. Those of the protocol, Traceparent, Tracestate and
+	// User-Agent always go, the Principal too, and auth.TokenInfo. Names are in the
+	// canonical form of net/http.
+	ForwardHeader func(name string) bool
 	// Safe says which tools may be called again without harm, beside those that
 	// say so in their annotations.
 	Safe func(tool string) bool
@@ -187,6 +195,7 @@ func NewBackendHandler(backend session.Backend, opts *Options) *Handler {
 		Principal:       o.Principal,
 		Logger:          o.Logger,
 		Node:            h.node,
+		ForwardHeader:   o.ForwardHeader,
 		Pack:            packToken,
 		Unpack:          unpackToken,
 	})

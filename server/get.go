@@ -154,12 +154,15 @@ func (h *Handler) resume(w http.ResponseWriter, r *http.Request, c *events, curs
 	return nil
 }
 
+// streamName is the parameter of a stream URL that names the stream.
+const streamName = "stream"
+
 // streamParam returns the stream that a stream URL names, or "".
 func streamParam(r *http.Request) string {
 	if r.URL.RawQuery == "" {
 		return ""
 	}
-	return r.URL.Query().Get("stream")
+	return r.URL.Query().Get(streamName)
 }
 
 // inStream does what a request wants at a stream URL, wherever its session is. do

@@ -17,6 +17,7 @@ import (
 
 	"holdfast/cluster"
 	"holdfast/protocol"
+	"holdfast/redact"
 	"holdfast/session"
 )
 
@@ -63,6 +64,9 @@ type Options struct {
 	// alone. The handler serves the others on it, and takes their sessions over when
 	// they are gone.
 	Node *cluster.Node
+	// ForwardHeader says which headers of a request go to another node with it, beside
+	// those of the protocol; nil: all that do not look as if they held a credential.
+	ForwardHeader func(name string) bool
 	// Pack makes what goes to another node with a request of what its context says of
 	// its client, and Unpack, there, puts it into the request's context. Both may be
 	// nil, for nothing.
@@ -105,6 +109,9 @@ func New(opts Options) *Handler {
 	}
 	if opts.Principal == nil {
 		opts.Principal = func(*http.Request) string { return "" }
+	}
+	if opts.ForwardHeader == nil {
+		opts.ForwardHeader = func(name string) bool { return !redact.Credential(name) }
 	}
 	if opts.Logger == nil {
 		opts.Logger = slog.Default()

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"net/textproto"
+	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -79,7 +80,7 @@ func (rl *relay) request(ctx context.Context, node string, at *session.Away, tak
 		of, payload = rl.resumption(ctx), nil
 		v.Once = ""
 	}
-	req, err := http.NewRequestWithContext(ctx, of.Method, "http://"+node+of.URL.RequestURI(), bytes.NewReader(payload))
+	req, err := http.NewRequestWithContext(ctx, of.Method, "http://"+node+forwardedURI(of.URL), bytes.NewReader(payload))
 	if err != nil {
 		return nil, err
 	}
@@ -87,9 +88,8 @@ func (rl *relay) request(ctx context.Context, node string, at *session.Away, tak
 		req.Body, req.GetBody, req.ContentLength = http.NoBody, nil, 0
 	}
 	req.Host = of.Host
-	req.Header = passable(of.Header, upgrades(of))
-	req.Header["User-Agent"] = append([]string{}, of.Header["User-Agent"]...)
-	if len(of.Header["User-Agent"]) == 0 {
+	req.Header = rl.h.forwarded(of.Header, upgrades(of))
+	if len(req.Header["User-Agent"]) == 0 {
 		req.Header["User-Agent"] = []string{""} // not net/http's own
 	}
 	if rl.e.as && at != nil && rl.out == nil {
@@ -155,6 +155,53 @@ func passable(from http.Header, handshake bool) http.Header {
 		to["Connection"], to["Upgrade"] = []string{"Upgrade"}, from["Upgrade"]
 	}
 	return to
+}
+
+// own says whether a request header is the protocol's, or is about the request alone:
+// another node needs it.
+func own(name string) bool {
+	switch name {
+	case "Accept", "Content-Type", "User-Agent", "Traceparent", "Tracestate", protocol.HeaderLastEventID, protocol.HeaderIdempotencyKey:
+		return true
+	}
+	return strings.HasPrefix(name, "Mcp-") || strings.HasPrefix(name, "Sec-Websocket-")
+}
+
+// forwarded returns the headers of a client's request that go to another node. They go
+// through the engine, which others may read: so no credential does, unless the backend
+// needs it ([Options.ForwardHeader]). Who the client is has been made out here.
+func (h *Handler) forwarded(from http.Header, handshake bool) http.Header {
+	to := passable(from, handshake)
+	for name := range to {
+		if !own(name) && name != "Connection" && name != "Upgrade" && !h.opts.ForwardHeader(name) {
+			delete(to, name)
+		}
+	}
+	if offers, ok := to["Sec-Websocket-Protocol"]; ok { // where browsers have to put their tokens
+		delete(to, "Sec-Websocket-Protocol")
+		for name := range strings.SplitSeq(strings.Join(offers, ","), ",") {
+			if strings.TrimSpace(name) == subprotocol {
+				to["Sec-Websocket-Protocol"] = []string{subprotocol}
+			}
+		}
+	}
+	return to
+}
+
+// forwardedURI is what of a request's URL goes to another node: not what stands in the
+// query beside our own.
+func forwardedURI(of *url.URL) string {
+	to := url.URL{Path: of.Path, RawPath: of.RawPath}
+	if of.RawQuery != "" {
+		asked, ours := of.Query(), url.Values{}
+		for _, name := range []string{streamName, sessionParam} {
+			if values, ok := asked[name]; ok {
+				ours[name] = values
+			}
+		}
+		to.RawQuery = ours.Encode()
+	}
+	return to.RequestURI()
 }
 
 func isEvents(head http.Header) bool {

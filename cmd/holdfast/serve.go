@@ -164,6 +164,8 @@ func (f *serveFlags) options() *holdfast.Options {
 		AllowedOrigins:  f.origins,
 		AllowedHosts:    f.hosts,
 		Webhooks:        f.webhooks,
+		// A process sees no headers, and the demo reads none.
+		ForwardHeader: func(string) bool { return false },
 	}
 }
 
