@@ -285,9 +285,9 @@ func (s *tale) tell(data []byte, id int64) {
 	s.ended = time.Now()
 }
 
-// wrong says what is wrong with the tale of a call: with what was heard of a run,
-// each message once and in order; and, as it may have been run again if it is safe,
-// of runs that were broken off before that.
+// wrong says what is wrong with the tale of a call: each message of it comes once and
+// in order. If it is safe it may have been run again, but its client does not hear that:
+// progress never goes back.
 func (s *tale) wrong(q request) error {
 	if s.err != nil {
 		return s.err
@@ -295,23 +295,12 @@ func (s *tale) wrong(q request) error {
 	if !s.over() {
 		return nil // it is unsure
 	}
-	runs := [][]string{nil}
-	for _, h := range s.heard {
-		if h == "progress 1" && len(runs[len(runs)-1]) > 0 && q.tool == "look" {
-			runs = append(runs, nil)
-		}
-		runs[len(runs)-1] = append(runs[len(runs)-1], h)
-	}
 	want := counted(0, q.args.Steps)
 	want[q.args.Steps] = "result did " + q.args.ID
-	for i, run := range runs {
-		n := len(run)
-		whole := slices.Equal(run, want)
-		broken := n < len(want) && slices.Equal(run, want[:n])
-		failed := n > 0 && strings.HasPrefix(run[n-1], "error outcome unknown") && n <= len(want) && slices.Equal(run[:n-1], want[:n-1])
-		if last := i == len(runs)-1; last && !whole && !failed || !last && !broken {
-			return fmt.Errorf("heard, in run %d of %d, %q", i+1, len(runs), run)
-		}
+	n := len(s.heard)
+	failed := s.unknown() && n <= len(want) && slices.Equal(s.heard[:n-1], want[:n-1])
+	if !slices.Equal(s.heard, want) && !failed {
+		return fmt.Errorf("heard %q", s.heard)
 	}
 	return nil
 }

@@ -7,6 +7,10 @@ type record struct {
 	once  bool   // the key is a node's name for a POST
 	hooks *hooks // nil if its requests name no webhook
 
+	// What was said before the session was taken over, if the call was made again then;
+	// guarded by Session.mu.
+	progress progress
+
 	// How it is resumed; nil if its client can't. It does not change after Begin.
 	resume *resume
 }

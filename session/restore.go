@@ -17,6 +17,8 @@ type found struct {
 	again []repeat // to be made again
 	lost  []*Call  // to be ended
 	hooks map[uint64]*hooks
+
+	progress progress // in a single session, once it is known
 }
 
 // repeat is a call with those of its requests that were not answered.
@@ -184,6 +186,7 @@ func (s *Session) restoreCall(ctx context.Context, st *stream.Stream, n callNote
 	}
 	c.restoreResume(msgs, answered)
 	if (safe || n.Unsent) && len(c.pending) > 0 {
+		c.restoreProgress(ctx, st, f)
 		f.again = append(f.again, repeat{c, open, !safe})
 	} else {
 		f.lost = append(f.lost, c)

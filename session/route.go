@@ -159,6 +159,10 @@ func (s *Session) notified(l *link, call *Call, m jsonrpc.Message) {
 		if call == nil {
 			call = s.byToken(jsonrpc.Field(m.Params, "progressToken"))
 		}
+		if call.record != nil && call.record.progress != nil && !call.record.progress.passes(m.Params) {
+			s.mu.Unlock()
+			return
+		}
 	default:
 		if call == nil {
 			call = s.guess(false)

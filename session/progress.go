@@ -1,0 +1,85 @@
+package session
+
+import (
+	"context"
+	"strconv"
+
+	"holdfast/jsonrpc"
+	"holdfast/stream"
+)
+
+// progress has the greatest values that were said under progress tokens, by the keys
+// of the tokens. A call that is made again begins to count anew, and its client has
+// heard of the run before: "The progress value MUST increase with each notification"
+// (2025-11-25, Progress). So what is not greater is not said.
+type progress map[string]float64
+
+// passes reports whether a progress notification may be said, and notes its value.
+func (p progress) passes(params []byte) bool {
+	token, value, ok := progressOf(params)
+	if !ok {
+		return true // whatever it is, it is none that goes back
+	}
+	if last, known := p[token]; known && value <= last {
+		return false
+	}
+	p[token] = value
+	return true
+}
+
+func progressOf(params []byte) (token string, value float64, ok bool) {
+	raw := jsonrpc.Field(params, "progressToken")
+	value, err := strconv.ParseFloat(string(jsonrpc.Field(params, "progress")), 64)
+	return string(jsonrpc.Key(raw)), value, raw != nil && err == nil
+}
+
+// restoreProgress takes in what was said of a call that is about to be made again. In
+// a single session that is on the standalone stream, with what was said of calls
+// before: should their tokens have been the same, some progress is not said.
+func (c *Call) restoreProgress(ctx context.Context, st *stream.Stream, f *found) {
+	if len(c.tokens) == 0 {
+		return
+	}
+	number := st.Number
+	if c.s.single {
+		number = standalone
+	}
+	said := f.progress
+	if said == nil {
+		said = c.s.progressIn(ctx, number)
+	}
+	if c.s.single {
+		f.progress = said
+	}
+	if len(said) == 0 {
+		return
+	}
+	if c.record == nil {
+		c.record = &record{}
+	}
+	c.record.progress = said
+}
+
+// progressIn returns the progress that a stream tells of.
+func (s *Session) progressIn(ctx context.Context, number uint64) progress {
+	said := make(progress)
+	at := stream.Cursor{Stream: stream.ID{Session: s.key, Number: number}}
+	oldest, _, err := s.m.store.Bounds(ctx, at.Stream)
+	if err != nil {
+		return said // nothing was said, or it can't be read any more
+	}
+	at.Seq = oldest - 1
+	buf := make([]stream.Entry, 0, 64)
+	for {
+		got, err := s.m.store.Read(ctx, at, buf[:0])
+		if err != nil || len(got) == 0 {
+			return said // io.EOF, as a rule
+		}
+		for i := range got {
+			at.Seq, at.Epoch = got[i].Seq, got[i].Epoch
+			if jsonrpc.String(jsonrpc.Field(got[i].Data, "method")) == "notifications/progress" {
+				said.passes(jsonrpc.Field(got[i].Data, "params"))
+			}
+		}
+	}
+}

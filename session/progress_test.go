@@ -1,0 +1,79 @@
+package session
+
+import (
+	"fmt"
+	"testing"
+)
+
+// A call that is made again after a take-over begins to count anew. Its client hears
+// what is greater than all it has heard, and that only (2025-11-25, Progress).
+func TestTakeOverProgress(t *testing.T) {
+	t.Parallel()
+	for _, single := range []bool{false, true} {
+		t.Run(fmt.Sprint("single ", single), func(t *testing.T) {
+			t.Parallel()
+			f := newShelf()
+			nodes := []*fleetNode{f.add(t, "a", safeTools()), f.add(t, "b", safeTools()), f.add(t, "c", safeTools())}
+			s, err := nodes[0].New(newRequest(), "alice", single)
+			if err != nil {
+				t.Fatal(err)
+			}
+			initialize := begin(t, s, true, `{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2025-11-25"}}`)
+			eventually(t, "initialize", initialize.isOver)
+			first := begin(t, s, single, tokenRequest(1, "t"))
+			progress := func(token string, value any) string {
+				return fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%q,"progress":%v}}`, token, value)
+			}
+			var want []string
+			said := 0
+			for i, n := range nodes {
+				if i > 0 {
+					nodes[i-1].kill()
+					s = n.take(s)
+					eventually(t, "a backend", func() bool { return n.desk.opened() == 1 })
+				}
+				link := n.desk.last()
+				call := link.next(t, "tools/call").Call
+				for value := 1; value <= 2+i; value++ {
+					if i == 2 {
+						link.say(nil, progress("t", value)) // as a backend that does not say of which call
+					} else {
+						link.say(call, progress("t", value))
+					}
+					if value > said {
+						said = value
+						want = append(want, progress("t", value))
+					}
+				}
+				if odd := progress("t", `"odd"`); i == 1 {
+					link.say(call, odd)
+					want = append(want, odd)
+				}
+			}
+			last := nodes[2].desk.last()
+			last.say(nil, `{"jsonrpc":"2.0","id":1,"result":"x"}`)
+			want = append(want, `"result":"x"`)
+			if !single {
+				wantTexts(t, "all", readAll(t, s, first.Number()), want...)
+				// Another call may use the token again.
+				second := begin(t, s, false, tokenRequest(2, "t"))
+				last.say(second, progress("t", 1))
+				last.say(second, `{"jsonrpc":"2.0","id":2,"result":"y"}`)
+				wantTexts(t, "the next call", readAll(t, s, second.Number()), progress("t", 1), `"result":"y"`)
+				return
+			}
+			ready := make(chan struct{}, 1)
+			r, err := s.Read(t.Context(), 0, 0, 0, ready)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer r.Detach(false, true, false)
+			want = append([]string{`"id":"i"`}, want...)
+			wantTexts(t, "single", some(t, r, ready, len(want)), want...)
+		})
+	}
+}
+
+func tokenRequest(id int, token string) string {
+	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"safe","_meta":{"progressToken":%q}}}`, id, token)
+}
