@@ -7,6 +7,7 @@
 //	go run ./bench/engine                 appends and light calls, 2 minutes
 //	go run ./bench/engine -waiting 1e6    a million calls on one node with file:
 //	go run ./bench/engine -killed 1000    a node with 1,000 sessions is killed
+//	go run ./bench/engine -idle 1e5       calls beside 100,000 sessions that nobody uses
 //
 // It needs Linux, and redis-server for Redis's figures.
 package main
@@ -35,6 +36,10 @@ type settings struct {
 	killed   int
 	child    string
 	dir      string
+	sleepers int
+	ttl      time.Duration
+	store    string
+	profiles bool
 }
 
 func main() {
@@ -42,7 +47,7 @@ func main() {
 	slog.SetDefault(slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError})))
 	var s settings
 	var sessions string
-	var waiting float64
+	var waiting, idle float64
 	flag.DurationVar(&s.each, "for", 2*time.Second, "how long one measurement takes")
 	flag.IntVar(&s.rounds, "rounds", 3, "how often each is made; the median counts")
 	flag.StringVar(&sessions, "sessions", "1,64,256", "how many append at a time")
@@ -51,8 +56,12 @@ func main() {
 	flag.IntVar(&s.killed, "killed", 0, "measure the end of so many sessions' node, instead")
 	flag.StringVar(&s.child, "child", "", "for its own use")
 	flag.StringVar(&s.dir, "dir", "", "where file: keeps its data; a new temporary directory by default")
+	flag.Float64Var(&idle, "idle", 0, "measure calls beside so many sessions that nobody uses, instead")
+	flag.DurationVar(&s.ttl, "ttl", 3*time.Minute, "with -idle: how long such a session lives")
+	flag.StringVar(&s.store, "store", "", "with -idle: the store's URL; file: in a temporary directory by default")
+	flag.BoolVar(&s.profiles, "profiles", false, "with -idle: say where the node's profiles can be read")
 	flag.Parse()
-	s.waiting = int(waiting)
+	s.waiting, s.sleepers = int(waiting), int(idle)
 	for n := range strings.SplitSeq(sessions, ",") {
 		v, err := strconv.Atoi(n)
 		if err != nil || v < 1 {
@@ -72,12 +81,16 @@ func main() {
 
 func (s settings) run(ctx context.Context) error {
 	switch {
+	case s.child == "idle":
+		return s.idleNode(ctx)
 	case s.child == "member":
 		return s.member(ctx)
 	case s.child != "":
 		return s.node(ctx)
 	case s.killed > 0:
 		return s.kill(ctx)
+	case s.sleepers > 0:
+		return s.idle(ctx)
 	case s.waiting > 0:
 		return s.wait(ctx)
 	}

@@ -66,7 +66,11 @@ func (st *Store) takeRecord(ctx context.Context, was *stream.Session) (record, u
 	}
 	rec := old
 	rec.owner, rec.epoch, rec.open, rec.stamp = st.Node(), old.epoch+1, false, stamp()
-	version, err = st.putRecord(ctx, was.Key, version, &old, &rec)
+	if version, err = st.putRecord(ctx, was.Key, version, &old, &rec); err == nil {
+		// With the record lost the next owner would have the same epoch, and what clients
+		// have of this one would seem to be its.
+		err = st.ask(ctx, st.sync)
+	}
 	return rec, version, err
 }
 

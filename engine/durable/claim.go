@@ -63,6 +63,10 @@ func (st *Store) Claim(ctx context.Context, id stream.ClaimID, value []byte) (wa
 			return nil
 		}
 	})
+	if err == nil && was == nil {
+		// What is claimed is done next. With the claim lost it would be done twice.
+		err = st.ask(ctx, st.sync)
+	}
 	return was, age, err
 }
 

@@ -219,6 +219,16 @@ func (r *retry) again() bool {
 	return false
 }
 
+// sync waits until what the engine has acknowledged survives its machine, where it has
+// a say in that. Few things need it: those by which it is decided whether something is
+// done at all, since with them lost it would be done again.
+func (st *Store) sync(ctx context.Context) error {
+	if log, ok := st.log.(Syncer); ok {
+		return log.Sync(ctx)
+	}
+	return nil
+}
+
 // ask asks until the answer is known.
 func (st *Store) ask(ctx context.Context, question func(context.Context) error) error {
 	r := st.retry(ctx)

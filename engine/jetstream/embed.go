@@ -49,6 +49,13 @@ func embed(a address, log *slog.Logger) (*embedded, error) {
 
 // makeDir makes a directory, or says why it can't be used.
 func makeDir(dir string) error {
+	var made []string // whose names are not on the disk
+	for at := filepath.Clean(dir); ; at = filepath.Dir(at) {
+		if _, err := os.Lstat(at); !errors.Is(err, fs.ErrNotExist) {
+			break
+		}
+		made = append(made, at)
+	}
 	err := os.MkdirAll(dir, 0o700)
 	var info fs.FileInfo
 	if err == nil {
@@ -61,6 +68,11 @@ func makeDir(dir string) error {
 		return fmt.Errorf("making directory %s: the disk is full", dir)
 	case err != nil:
 		return fmt.Errorf("making directory: %w", err)
+	}
+	for _, at := range made {
+		if err := syncDir(filepath.Dir(at)); err != nil {
+			return fmt.Errorf("making directory %s: %w", at, err)
+		}
 	}
 	return nil
 }
@@ -75,7 +87,8 @@ func (e *embedded) start(a address) error {
 		// The streams' own limits hold; the server's would be a share of what is free
 		// now, and refuse to take up again what is larger.
 		JetStreamMaxStore: 1 << 60,
-		SyncAlways:        a.always, SyncInterval: a.sync,
+		// What it writes is brought to the disk by a syncer of ours. At its own interval,
+		// which is two minutes, it tidies its files up, and nobody can write meanwhile.
 	}
 	var err error
 	if e.Server, err = natsserver.NewServer(o); err != nil {
@@ -92,10 +105,28 @@ func (e *embedded) start(a address) error {
 	return nil
 }
 
+// stream is the directory of a stream.
+func (e *embedded) stream(name string) string {
+	return filepath.Join(e.dir, "jetstream", "$G", "streams", name)
+}
+
 // holds says whether the directory has a stream, in whichever condition.
 func (e *embedded) holds(name string) bool {
-	_, err := os.Stat(filepath.Join(e.dir, "jetstream", "$G", "streams", name))
+	_, err := os.Stat(e.stream(name))
 	return err == nil
+}
+
+// sync begins to bring what the server writes to the disk, where all is that there is
+// by now.
+func (e *embedded) sync(most time.Duration, streams ...string) (*syncer, error) {
+	if err := syncTree(e.dir); err != nil {
+		return nil, fmt.Errorf("bringing %s to the disk: %w", e.dir, err)
+	}
+	var dirs []string
+	for _, name := range streams {
+		dirs = append(dirs, filepath.Join(e.stream(name), "msgs"))
+	}
+	return newSyncer(most, dirs, e.log.log), nil
 }
 
 // close ends the server, which writes down what spares the next one to look at all
@@ -111,6 +142,7 @@ func (e *embedded) close() error {
 		}()
 		select {
 		case <-done:
+			err = syncTree(e.dir)
 		case <-time.After(closing):
 			err = fmt.Errorf("the server in this process does not end within %v", closing)
 		}

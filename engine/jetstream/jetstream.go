@@ -54,6 +54,7 @@ const (
 type Log struct {
 	nc        *nats.Conn
 	server    *embedded // nil: it is elsewhere
+	disk      *syncer   // nil: the server's disk is not ours to sync
 	log       *slog.Logger
 	prefix    string
 	events    string // names of the streams
@@ -84,7 +85,7 @@ var _ durable.Log = (*Log)(nil)
 //	max=SIZE     most disk it may take, like 10GiB (the default, or half of what is free)
 //	sync=always  an append is on the disk itself before it is acknowledged (a process
 //	             that is killed loses nothing without it, a machine without power may);
-//	             or how often it is brought there, like 10s; the default is 2m
+//	             or how soon after, like 10s; the default is 1s
 //
 // and for a cluster:
 //
@@ -122,6 +123,12 @@ func Open(ctx context.Context, rawURL string, o durable.Options) (durable.Log, e
 		_ = l.Close()
 		return nil, err
 	}
+	if l.server != nil {
+		if l.disk, err = l.server.sync(a.sync, l.events, l.values); err != nil {
+			_ = l.Close()
+			return nil, err
+		}
+	}
 	close(l.opened)
 	return l, nil
 }
@@ -146,6 +153,11 @@ func (l *Log) MaxFrame() int { return max(int(l.nc.MaxPayload())-headroom, 0) }
 // Ping writes a value that nobody reads and asks for an event that there isn't: the
 // leaders of both streams answer, and the servers take writes.
 func (l *Log) Ping(ctx context.Context) error {
+	if l.disk != nil {
+		if err := l.disk.failed(); err != nil {
+			return err
+		}
+	}
 	if _, err := l.publish(ctx, message{subject: l.prefix + ".kv.-ping." + l.node, ttl: 2 * time.Second, any: true}); err != nil {
 		return fmt.Errorf("writing: %w", err)
 	}
@@ -156,6 +168,14 @@ func (l *Log) Ping(ctx context.Context) error {
 	return nil
 }
 
+// Sync implements [durable.Syncer] where the disk is ours.
+func (l *Log) Sync(ctx context.Context) error {
+	if l.disk == nil {
+		return nil
+	}
+	return l.disk.flush(ctx)
+}
+
 // Close ends the connection and, if it is in this process, the server.
 func (l *Log) Close() error {
 	if l.nc != nil {
@@ -164,6 +184,9 @@ func (l *Log) Close() error {
 		}
 		l.nc.Close()
 		<-l.closed
+	}
+	if l.disk != nil {
+		l.disk.close()
 	}
 	if l.server != nil {
 		return l.server.close()

@@ -80,9 +80,17 @@ func (l *Log) publish(ctx context.Context, m message) (uint64, error) {
 	defer cancel()
 	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
 		at, err := l.request(ctx, msg)
-		if code(err) != codeInFlight || !pause(ctx, wait) {
-			return at, classify(err)
+		if code(err) == codeInFlight && pause(ctx, wait) {
+			continue
 		}
+		// That something is there already is an acknowledgement too: it may be what an
+		// earlier attempt has written.
+		if l.disk != nil && (err == nil || code(err) == codeWrongLast) {
+			if err := l.disk.acknowledge(ctx); err != nil {
+				return 0, err
+			}
+		}
+		return at, classify(err)
 	}
 }
 

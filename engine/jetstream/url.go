@@ -28,8 +28,7 @@ type address struct {
 	prefix   string
 	replicas int           // 0: not said
 	max      int64         // bytes; 0: not said
-	always   bool          // sync at once
-	sync     time.Duration // 0: not said
+	sync     time.Duration // how long what was acknowledged may be in memory only; 0: not at all
 }
 
 // parse reads a URL. Its errors don't tell what may hold a password.
@@ -40,7 +39,7 @@ func parse(raw string) (address, error) {
 	if err != nil {
 		return address{}, errors.New("the URL's query cannot be read")
 	}
-	a := address{prefix: defaultPrefix}
+	a := address{prefix: defaultPrefix, sync: defaultSync}
 	known := "max sync"
 	if scheme == "file" {
 		err = a.parseDir(rest)
@@ -136,7 +135,7 @@ func (a *address) parseQuery(q url.Values) error {
 	switch s := q.Get("sync"); s {
 	case "":
 	case "always":
-		a.always = true
+		a.sync = 0
 	default:
 		d, err := time.ParseDuration(s)
 		if err != nil || d <= 0 {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"holdfast/stream"
@@ -91,17 +90,4 @@ func (l *Log) erase(ctx context.Context, at uint64) error {
 		return nil // it has gone meanwhile
 	}
 	return err
-}
-
-// List reads all values below a prefix. One that is put meanwhile may come twice.
-func (l *Log) List(ctx context.Context, prefix string, yield func(string, []byte, uint64) bool) error {
-	filter := l.valueSubject(prefix) + ">"
-	end, ok, err := l.last(ctx, l.values, filter)
-	if err != nil || !ok {
-		return err
-	}
-	s := scan{Log: l, stream: l.values, filter: filter, end: end.at}
-	return s.run(ctx, func(m stored) bool {
-		return m.removed || yield(strings.TrimPrefix(m.subject, l.valueSubject("")), m.data, m.at)
-	})
 }

@@ -1,0 +1,356 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"holdfast"
+	"holdfast/backend/message"
+	"holdfast/bench/load"
+	"holdfast/bench/tools"
+	hf "holdfast/engine"
+)
+
+// How stored calls are made beside what is measured: by so many clients, each of whom
+// begins one so often, whether the last one was slow or not.
+const (
+	idleCallers = 8
+	idleEvery   = 20 * time.Millisecond
+	idleOpeners = 16
+	idleCalm    = 5 * time.Second
+)
+
+// idle has many clients begin a session on a node with file:, by HTTP, and never use
+// it again, while some others make stored calls at a steady rate. It prints how long
+// those took while sessions were begun, were kept alive, and expired.
+func (s settings) idle(ctx context.Context) error {
+	url := s.store
+	if url == "" {
+		dir := s.dir
+		if dir == "" {
+			var err error
+			if dir, err = os.MkdirTemp("", "holdfast-bench-"); err != nil {
+				return err
+			}
+			defer os.RemoveAll(dir)
+		}
+		url = "file:" + filepath.Join(dir, "store")
+	}
+	node, err := s.startIdle(ctx, url)
+	if err != nil {
+		return err
+	}
+	defer node.kill()
+	w := watcher{node: node, began: time.Now()}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	var callers sync.WaitGroup
+	for i := range idleCallers {
+		callers.Go(func() { w.call(ctx, time.Duration(i)*idleEvery/idleCallers) })
+	}
+	fmt.Printf("%d idle sessions on one node, --session-ttl %v, %d stored calls a second; %s\n\n", s.sleepers, s.ttl,
+		int(time.Second/idleEvery)*idleCallers, loadAverage())
+	fmt.Println("| phase | seconds | calls | p50 | p99 | worst | 503 | failed | CPU | allocated | GC pause |")
+	fmt.Println("|---|---|---|---|---|---|---|---|---|---|---|")
+	phase := func(name string, until func()) error {
+		before, err := w.stats(ctx, false)
+		if err != nil {
+			return err
+		}
+		from := time.Now()
+		until()
+		after, err := w.stats(ctx, false)
+		if err == nil {
+			w.print(name, from, before, after)
+		}
+		return err
+	}
+	wait := func(d time.Duration) func() {
+		return func() {
+			select {
+			case <-time.After(d):
+			case <-ctx.Done():
+			}
+		}
+	}
+	var opened time.Duration
+	var refused int64
+	steps := []struct {
+		name string
+		run  func()
+	}{
+		{"before", wait(idleCalm)},
+		{"sessions begin", func() {
+			at := time.Now()
+			refused = w.open(ctx, s.sleepers)
+			opened = time.Since(at)
+		}},
+		{"idle", wait(idleCalm)},
+	}
+	for _, step := range steps {
+		if err := phase(step.name, step.run); err != nil {
+			return err
+		}
+	}
+	held, err := w.stats(ctx, true)
+	if err != nil {
+		return err
+	}
+	// They are kept alive three times in their time, and end when it is over, as they began.
+	kept := max(s.ttl-opened-idleCalm, s.ttl/3)
+	for _, step := range []struct {
+		name string
+		run  func()
+	}{
+		{"kept alive", wait(kept)},
+		{"sessions expire", wait(opened + s.ttl/8 + idleCalm)},
+		{"after", wait(idleCalm)},
+	} {
+		if err := phase(step.name, step.run); err != nil {
+			return err
+		}
+	}
+	stop()
+	callers.Wait()
+	fmt.Printf("\nsessions begun in %v (%.0f a second), %d refused; heap with all of them %d MiB; %s\n", opened.Round(time.Millisecond),
+		float64(s.sleepers)/opened.Seconds(), refused, held.Heap>>20, loadAverage())
+	return nil
+}
+
+func loadAverage() string {
+	text, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		return "load average not known"
+	}
+	one, _, _ := strings.Cut(string(text), " ")
+	return "load average " + one
+}
+
+func (s settings) startIdle(ctx context.Context, store string) (*member, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	n := &member{cmd: exec.CommandContext(ctx, self, "-child", "idle", "-store", store, "-ttl", s.ttl.String(),
+		"-profiles="+strconv.FormatBool(s.profiles))}
+	n.cmd.Stderr = os.Stderr
+	out, err := n.cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := n.cmd.Start(); err != nil {
+		return nil, err
+	}
+	if n.addr, err = bufio.NewReader(out).ReadString('\n'); err != nil {
+		n.kill()
+		return nil, fmt.Errorf("the node did not begin: %w", err)
+	}
+	n.addr = strings.TrimSpace(n.addr)
+	return n, nil
+}
+
+// idleNode is what the node's process runs.
+func (s settings) idleNode(ctx context.Context) error {
+	st, err := hf.Open(ctx, s.store, hf.Options{SessionTTL: s.ttl})
+	if err != nil {
+		return err
+	}
+	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	mux := http.NewServeMux()
+	mux.Handle("/mcp", holdfast.NewBackendHandler(message.New(message.HandlerFunc(tools.Answer)), &holdfast.Options{
+		Store: st, Response: holdfast.ResponseSSE, SessionTTL: s.ttl, Logger: log,
+	}))
+	mux.HandleFunc("/stats", serveStats)
+	mux.HandleFunc("/debug/pprof/", pprof.Index)
+	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+	runtime.SetMutexProfileFraction(100)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	fmt.Println(l.Addr())
+	if s.profiles {
+		fmt.Fprintf(os.Stderr, "profiles: http://%s/debug/pprof/\n", l.Addr())
+	}
+	return (&http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}).Serve(l)
+}
+
+// nodeStats is what the node says of itself.
+type nodeStats struct {
+	CPU       time.Duration
+	Allocated uint64
+	Heap      uint64
+	Pause     time.Duration
+}
+
+func serveStats(w http.ResponseWriter, r *http.Request) {
+	if r.URL.Query().Get("gc") == "1" {
+		runtime.GC()
+		runtime.GC()
+	}
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	_ = json.NewEncoder(w).Encode(nodeStats{CPU: spent(0), Allocated: m.TotalAlloc, Heap: m.HeapAlloc, Pause: time.Duration(m.PauseTotalNs)})
+}
+
+// A watcher notes how long calls took.
+type watcher struct {
+	node  *member
+	began time.Time
+
+	mu    sync.Mutex
+	calls []watched
+}
+
+type watched struct {
+	at     time.Time // when it was due
+	took   time.Duration
+	status int // 0: the connection broke
+}
+
+func (w *watcher) stats(ctx context.Context, gc bool) (n nodeStats, err error) {
+	url := "http://" + w.node.addr + "/stats"
+	if gc {
+		url += "?gc=1"
+	}
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return n, err
+	}
+	res, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return n, err
+	}
+	defer res.Body.Close()
+	return n, json.NewDecoder(res.Body).Decode(&n)
+}
+
+// call makes calls until ctx is done, each when it is due: those that wait behind a
+// slow one have waited too.
+func (w *watcher) call(ctx context.Context, first time.Duration) {
+	var c *load.Client
+	var request *load.Request
+	due := w.began.Add(first)
+	for ; ctx.Err() == nil; due = due.Add(idleEvery) {
+		time.Sleep(time.Until(due))
+		status := 0
+		if c == nil {
+			var err error
+			if c, request, err = w.dial(); err != nil {
+				w.note(watched{due, time.Since(due), status})
+				continue
+			}
+		}
+		switch res, err := c.Do(request.Next()); {
+		case err != nil:
+			_ = c.Close()
+			c = nil
+		default:
+			status = res.Status
+			if status == http.StatusOK && res.Expect(http.StatusOK, `"result"`) != nil {
+				status = http.StatusTeapot // an error, or no end
+			}
+		}
+		w.note(watched{due, time.Since(due), status})
+	}
+}
+
+func (w *watcher) dial() (*load.Client, *load.Request, error) {
+	c, err := load.Dial(w.node.addr)
+	if err != nil {
+		return nil, nil, err
+	}
+	session, err := c.Handshake("/mcp")
+	if err != nil {
+		_ = c.Close()
+		return nil, nil, err
+	}
+	return c, load.Post(w.node.addr, "/mcp", session, load.Echo(256)), nil
+}
+
+func (w *watcher) note(x watched) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.calls = append(w.calls, x)
+}
+
+// open begins so many sessions, and returns how many attempts were refused.
+func (w *watcher) open(ctx context.Context, n int) (refused int64) {
+	var left, failed atomic.Int64
+	left.Store(int64(n))
+	var group sync.WaitGroup
+	for range idleOpeners {
+		group.Go(func() {
+			var c *load.Client
+			for ctx.Err() == nil && left.Add(-1) >= 0 {
+				var err error
+				if c == nil {
+					if c, err = load.Dial(w.node.addr); err != nil {
+						c = nil
+					}
+				}
+				if err == nil {
+					_, err = c.Handshake("/mcp")
+				}
+				if err == nil {
+					continue
+				}
+				failed.Add(1)
+				if c != nil && !errors.Is(err, load.ErrRefused) {
+					_ = c.Close()
+					c = nil
+				}
+			}
+		})
+	}
+	group.Wait()
+	return failed.Load()
+}
+
+// print prints what became of the calls that were due in a phase.
+func (w *watcher) print(name string, from time.Time, before, after nodeStats) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var took []time.Duration
+	busy, failed := 0, 0
+	for _, c := range w.calls {
+		if c.at.Before(from) {
+			continue
+		}
+		took = append(took, c.took)
+		switch c.status {
+		case http.StatusOK:
+		case http.StatusServiceUnavailable:
+			busy++
+		default:
+			failed++
+		}
+	}
+	if len(took) == 0 {
+		took = []time.Duration{0}
+	}
+	slices.Sort(took)
+	n := len(took)
+	fmt.Printf("| %s | %.0f | %d | %v | %v | %v | %d | %d | %v | %d MiB | %v |\n", name, time.Since(from).Seconds(), n,
+		took[n/2].Round(10*time.Microsecond), took[n*99/100].Round(100*time.Microsecond), took[n-1].Round(time.Millisecond),
+		busy, failed, (after.CPU - before.CPU).Round(10*time.Millisecond), (after.Allocated-before.Allocated)>>20,
+		(after.Pause - before.Pause).Round(100*time.Microsecond))
+}

@@ -1,0 +1,169 @@
+package jetstream
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"holdfast/stream"
+)
+
+func write(t *testing.T, dir, name, text string) {
+	t.Helper()
+	f, err := os.OpenFile(filepath.Join(dir, name), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err == nil {
+		_, err = f.WriteString(text)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// With sync=always nobody goes on before the disk has it, and those who wait share a
+// turn of it.
+func TestSyncGathers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		write(t, dir, "1.blk", "first")
+		d := newSyncer(0, []string{dir}, slog.New(slog.DiscardHandler))
+		defer d.close()
+		if err := d.acknowledge(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if is := d.streams[0].synced["1.blk"]; is == nil || is.Size() != 5 {
+			t.Fatalf("acknowledged with %v on the disk", is)
+		}
+		d.mu.Lock() // until all are here
+		var all sync.WaitGroup
+		for range 10 {
+			all.Go(func() {
+				if err := d.acknowledge(t.Context()); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		write(t, dir, "1.blk", "second")
+		d.mu.Unlock()
+		all.Wait()
+		if is := d.streams[0].synced["1.blk"]; is.Size() != 11 {
+			t.Errorf("acknowledged with %d bytes on the disk", is.Size())
+		}
+	})
+}
+
+// Where what was acknowledged may be in memory for a while, nobody waits, and it is on the
+// disk within that time. A disk that is slower is waited for.
+func TestSyncInTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		write(t, dir, "1.blk", "first")
+		d := newSyncer(time.Second, []string{dir}, slog.New(slog.DiscardHandler))
+		defer d.close()
+		begun := time.Now()
+		if err := d.acknowledge(t.Context()); err != nil || time.Since(begun) > 0 {
+			t.Fatalf("acknowledged after %v: %v", time.Since(begun), err)
+		}
+		d.mu.Lock()
+		r := d.coming()
+		d.mu.Unlock()
+		<-r.done
+		if passed := time.Since(begun); passed > time.Second {
+			t.Errorf("on the disk after %v", passed)
+		}
+
+		d.mu.Lock()
+		d.oldest = time.Now().Add(-time.Second) // as if the disk had been busy since
+		d.mu.Unlock()
+		write(t, dir, "1.blk", "second")
+		if err := d.acknowledge(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if is := d.streams[0].synced["1.blk"]; is == nil || is.Size() != 11 {
+			t.Errorf("acknowledged with %v on the disk, though that is late", is)
+		}
+	})
+}
+
+// All files are brought to the disk that are new, longer, or another's in place of one,
+// and no other.
+func TestSyncBlocks(t *testing.T) {
+	dir := t.TempDir()
+	b := &blocks{dir: dir}
+	sync := func(name string, size int64) {
+		t.Helper()
+		if err := b.sync(); err != nil {
+			t.Fatal(err)
+		}
+		if is := b.synced[name]; is == nil || is.Size() != size {
+			t.Errorf("%s: %v is on the disk, want %d bytes", name, is, size)
+		}
+	}
+	old := time.Now().Add(-time.Hour)
+	for _, name := range []string{"9.blk", "10.blk"} {
+		write(t, dir, name, name)
+	}
+	if err := os.Chtimes(dir, old, old); err != nil {
+		t.Fatal(err)
+	}
+	sync("9.blk", 5)
+	if b.last != "10.blk" || b.changed.IsZero() {
+		t.Fatalf("the last block is %s, the directory of %v", b.last, b.changed)
+	}
+	write(t, dir, "10.blk", "more")
+	sync("10.blk", 10)
+	write(t, dir, "11.blk", "next")
+	sync("11.blk", 4)
+	write(t, dir, "10.new", "less")
+	if err := os.Rename(filepath.Join(dir, "10.new"), filepath.Join(dir, "10.blk")); err != nil {
+		t.Fatal(err)
+	}
+	sync("10.blk", 4)
+	if err := os.Remove(filepath.Join(dir, "9.blk")); err != nil {
+		t.Fatal(err)
+	}
+	sync("11.blk", 4)
+	if len(b.synced) != 2 {
+		t.Errorf("%d blocks are known, want 2", len(b.synced))
+	}
+}
+
+// After the disk has failed once nothing more is acknowledged: what it says later is not
+// about what it has lost.
+func TestSyncFails(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "gone")
+	d := newSyncer(0, []string{dir}, slog.New(slog.DiscardHandler))
+	defer d.close()
+	for range 2 {
+		err := d.acknowledge(t.Context())
+		if !errors.Is(err, stream.ErrUnavailable) || !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("acknowledged with %v", err)
+		}
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if d.failed() == nil {
+		t.Error("it does not say so")
+	}
+}
+
+// Who waits is told when the engine is closed.
+func TestSyncClosed(t *testing.T) {
+	d := newSyncer(time.Hour, nil, slog.New(slog.DiscardHandler))
+	d.close()
+	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+	defer stop()
+	if err := d.flush(ctx); !errors.Is(err, stream.ErrUnavailable) || ctx.Err() != nil {
+		t.Errorf("waited with %v", err)
+	}
+}
