@@ -35,8 +35,9 @@ const (
 type Options struct {
 	// Response says how requests are answered. By default, lists, reads and calls
 	// of tools that may be called again without harm (readOnlyHint,
-	// idempotentHint) get plain JSON if they are answered at once; everything else
-	// gets a stream that can be resumed.
+	// idempotentHint) get plain JSON if they are answered at once; everything else,
+	// also a method that the specification does not have, gets a stream that can be
+	// resumed.
 	Response Response
 	// UpgradeAfter is how long plain JSON is waited for before the answer becomes
 	// a stream; 50 ms.

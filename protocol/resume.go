@@ -8,6 +8,9 @@ const (
 	MethodStatusAll = "requests/getStatus/all"
 )
 
+// MethodResumePolicy tells a client of SEP-975 how to resume a request.
+const MethodResumePolicy = "notifications/requests/resumePolicy"
+
 // Resumes says whether a method is one of these.
 func Resumes(method string) bool {
 	return method == MethodResume || method == MethodStatus || method == MethodStatusAll

@@ -35,7 +35,7 @@ func (h *Handler) rejectAs(w http.ResponseWriter, status int, body []byte) {
 	head["Content-Type"] = typeJSON
 	head.Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(status)
-	h.finish(w, body) // who has gone does not hear it
+	_ = h.finish(w, body) // who has gone does not hear it
 }
 
 // fail answers a request with what an error of the floors below means in HTTP.

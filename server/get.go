@@ -29,12 +29,7 @@ func (h *Handler) stream(w http.ResponseWriter, r *http.Request, call *session.C
 	cursor := stream.Cursor{Stream: stream.ID{Number: call.Number()}}
 	if err := c.read(r.Context(), cursor); err != nil {
 		if held {
-			call.Abort(msgs, errf(jsonrpc.CodeServer, "not delivered: its stream cannot be read: %v", err))
-			if errors.Is(err, session.ErrMoved) {
-				return err
-			}
-			h.fail(w, err)
-			return nil
+			return h.undelivered(w, call, msgs, err)
 		}
 		if call.Again() {
 			return session.ErrMoved

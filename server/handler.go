@@ -30,9 +30,11 @@ const (
 	// answered at once, and with a stream all else.
 	ResponseAuto Response = iota
 	// ResponseJSON answers with JSON unless the server says something before its
-	// response. Such an answer is stored nowhere: lost on the way, it is lost. Only
-	// while the call runs can a client that lost its connection come back for it,
-	// with its session id.
+	// response. Where no other node may take the session over, such an answer is
+	// stored nowhere: lost on the way, it is lost. Only while the call runs can a
+	// client that lost its connection come back for it, with its session id. On a store
+	// that nodes share, a call that may not be made again is on record before it runs,
+	// and its answer before it is told.
 	ResponseJSON
 	// ResponseSSE answers every request with a resumable stream.
 	ResponseSSE

@@ -60,28 +60,46 @@ func (h *Handler) begun(w http.ResponseWriter, r *http.Request, call *session.Ca
 // know whether they arrived: like those under a key, but a call that may be made
 // again is no more than looked for among those in flight. If done is false it is to
 // be begun.
-func (h *Handler) once(w http.ResponseWriter, r *http.Request, s *session.Session, v *visit, msgs []jsonrpc.Message, light bool) (done bool, err error) {
+func (h *Handler) once(w http.ResponseWriter, r *http.Request, v *visit, x *record, light bool) (done bool, err error) {
 	if !light {
-		call, known, err := s.BeginOnce(v.Once, joined(msgs), msgs)
-		if !v.Again || !errors.Is(err, session.ErrDuplicate) {
-			return true, h.begun(w, r, call, known, msgs, err)
+		call, known, err := x.s.BeginOnce(v.Once, joined(x.msgs), x.msgs)
+		switch {
+		case err == nil && call != nil:
+			x.call, x.number = call, call.Number()
+			return true, h.stored(w, r, x)
+		case err == nil:
+			x.number = known.Number
+			return true, h.stored(w, r, x)
+		case !v.Again || !errors.Is(err, session.ErrDuplicate):
+			return true, err
 		}
 		// It is made again already, by who has taken the session over.
 	}
-	for i := range msgs {
-		if msgs[i].Kind != jsonrpc.Request {
+	for i := range x.msgs {
+		if x.msgs[i].Kind != jsonrpc.Request {
 			continue
 		}
-		c := s.Pending(msgs[i].ID)
+		c := x.s.Pending(x.msgs[i].ID)
 		if c == nil {
 			break
 		}
 		c.Promote()
-		if number := c.Number(); number != 0 {
-			return true, h.attach(w, r, s, number)
+		if x.number = c.Number(); x.number != 0 {
+			return true, h.stored(w, r, x)
 		}
 	}
 	return false, nil
+}
+
+// stored answers a POST with a stored call, in the form that answers have here.
+func (h *Handler) stored(w http.ResponseWriter, r *http.Request, x *record) error {
+	switch {
+	case h.opts.Response == ResponseJSON:
+		return h.plain(w, r, x)
+	case x.call != nil:
+		return h.stream(w, r, x.call, x.msgs, x.batch, true)
+	}
+	return h.attach(w, r, x.s, x.number)
 }
 
 // joined returns what makes two bodies the same: their messages.

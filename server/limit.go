@@ -1,26 +1,31 @@
 package server
 
 import (
+	"errors"
 	"net/http"
 	"time"
 )
 
 // finish writes the body of an answer to its end. The time that it may take is
-// bounded, as that of a write to a stream. What is lost on the way is lost: it is
-// stored nowhere.
-func (h *Handler) finish(w http.ResponseWriter, body []byte) {
+// bounded, as that of a write to a stream.
+func (h *Handler) finish(w http.ResponseWriter, body []byte) error {
 	if len(body) <= surelySent {
-		_, _ = w.Write(body)
-		return
+		_, err := w.Write(body)
+		return err
 	}
 	c := http.NewResponseController(w)
 	_ = c.SetWriteDeadline(time.Now().Add(h.opts.WriteTimeout))
 	if _, err := w.Write(body); err != nil {
-		return
+		return err
 	}
-	if c.Flush() == nil {
+	err := c.Flush()
+	if err == nil {
 		_ = c.SetWriteDeadline(time.Time{}) // the connection may be used for more requests
 	}
+	if errors.Is(err, http.ErrNotSupported) {
+		return nil
+	}
+	return err
 }
 
 // limit bounds the time that a request's body may take, whether it is read here

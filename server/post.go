@@ -211,7 +211,7 @@ func (h *Handler) initialize(w http.ResponseWriter, r *http.Request, msgs []json
 func (h *Handler) call(w http.ResponseWriter, r *http.Request, s *session.Session, msgs []jsonrpc.Message, batch bool) error {
 	light := h.light(r.Context(), r.Header, s, msgs)
 	if v := h.visit(r); v != nil && v.Once != "" && (v.Again || !light) {
-		if done, err := h.once(w, r, s, v, msgs, light); done || err != nil {
+		if done, err := h.once(w, r, v, &record{s: s, msgs: msgs, batch: batch}, light); done || err != nil {
 			return err
 		}
 	}
@@ -219,8 +219,8 @@ func (h *Handler) call(w http.ResponseWriter, r *http.Request, s *session.Sessio
 	if err != nil {
 		return err
 	}
-	if c.Number() != 0 {
-		return h.stream(w, r, c, msgs, batch, true)
+	if number := c.Number(); number != 0 {
+		return h.stored(w, r, &record{s: s, number: number, call: c, msgs: msgs, batch: batch})
 	}
 	c.Deliver(context.WithoutCancel(r.Context()), msgs, r.Header)
 	after := h.opts.UpgradeAfter
@@ -232,7 +232,7 @@ func (h *Handler) call(w http.ResponseWriter, r *http.Request, s *session.Sessio
 	case c.Again():
 		return session.ErrMoved // and it may be made again there
 	case done:
-		h.answer(w, answers, batch)
+		_ = h.answer(w, answers, batch) // what is lost on the way is lost: it is stored nowhere
 	case r.Context().Err() != nil:
 		c.Break()
 	default:
@@ -264,10 +264,11 @@ func (h *Handler) newSession(r *http.Request, single bool) (*session.Session, er
 	return h.sessions.New(r, h.principal(r), single)
 }
 
-// light says whether requests start light.
+// light says whether requests start light. Where other nodes may take the session over,
+// what is not safe to make again never does, whatever form the answer has.
 func (h *Handler) light(ctx context.Context, header http.Header, s *session.Session, msgs []jsonrpc.Message) bool {
 	switch {
-	case h.opts.Response == ResponseJSON, h.opts.Stateless:
+	case h.opts.Response == ResponseJSON && !h.sessions.Shared(), h.opts.Stateless:
 		return true
 	case h.opts.Response == ResponseSSE:
 		return false
@@ -280,11 +281,11 @@ func (h *Handler) light(ctx context.Context, header http.Header, s *session.Sess
 	return true
 }
 
-// answer writes the responses of a light call. A cancelled one has none.
-func (h *Handler) answer(w http.ResponseWriter, answers [][]byte, batch bool) {
+// answer writes the responses of a call as JSON. A cancelled one has none.
+func (h *Handler) answer(w http.ResponseWriter, answers [][]byte, batch bool) error {
 	if len(answers) == 0 {
 		w.WriteHeader(http.StatusAccepted)
-		return
+		return nil
 	}
 	body := answers[0]
 	if batch {
@@ -293,7 +294,7 @@ func (h *Handler) answer(w http.ResponseWriter, answers [][]byte, batch bool) {
 	head := w.Header()
 	head["Content-Type"] = typeJSON
 	head["Content-Length"] = []string{strconv.Itoa(len(body))}
-	h.finish(w, body)
+	return h.finish(w, body)
 }
 
 // appendAnswers appends the responses of a light call.

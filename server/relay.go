@@ -50,10 +50,15 @@ func (rl *relay) send(ctx context.Context, node string, at *session.Away, take b
 	if err != nil {
 		return err
 	}
+	began := time.Now()
 	res, err := rl.h.peers.transport.RoundTrip(req)
 	if err != nil {
 		rl.sent = rl.sent || dialled
+		rl.waited(began)
 		rl.lost(ctx, node, err)
+		if dialled && rl.gone != node && errors.Is(err, context.Canceled) && rl.r.Context().Err() != nil {
+			return errLeft // a node that lives has it, and will say nothing before its answer
+		}
 		return fmt.Errorf("%w: %w", errAgain, err)
 	}
 	defer func() { _ = res.Body.Close() }() // which the connection's end may have broken
@@ -64,6 +69,7 @@ func (rl *relay) send(ctx context.Context, node string, at *session.Away, take b
 	}
 	err = rl.pass(res, at)
 	if errors.Is(err, errCut) {
+		rl.waited(began)
 		rl.lost(ctx, node, err)
 		err = fmt.Errorf("%w: %w", errAgain, err)
 	}
@@ -239,7 +245,10 @@ func (rl *relay) pass(res *http.Response, at *session.Away) error {
 	}
 	rl.w.WriteHeader(res.StatusCode)
 	if len(body) > 0 {
-		rl.h.finish(rl.w, body)
+		_ = rl.h.finish(rl.w, body)
+	}
+	if rl.visit.Watched && rl.r.Context().Err() != nil { // the answer may be in the log, for a client that comes back
+		rl.parting().tell()
 	}
 	return nil
 }

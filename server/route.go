@@ -226,7 +226,7 @@ func (rl *relay) run() (*session.Session, error) {
 			return s, nil
 		}
 		switch {
-		case err == nil:
+		case err == nil, errors.Is(err, errLeft):
 			return nil, errAnswered
 		case !errors.Is(err, errAgain):
 			return nil, rl.failed(err)
@@ -326,6 +326,15 @@ func (rl *relay) failed(err error) error {
 	return err
 }
 
+// waited notes that the answer was waited for since a time, and did not come. If that
+// was long, the session is looked for as long as it was at first. A node that breaks
+// each connection at once is not tried for ever.
+func (rl *relay) waited(since time.Time) {
+	if time.Since(since) > reachFor/2 {
+		rl.end = time.Now().Add(reachFor)
+	}
+}
+
 // lost notes that a node does not answer, if it is gone.
 func (rl *relay) lost(ctx context.Context, node string, err error) {
 	if errors.Is(err, cluster.ErrNoNode) || rl.h.peers.node.Gone(ctx, node) {
@@ -335,10 +344,15 @@ func (rl *relay) lost(ctx context.Context, node string, err error) {
 
 // inside has this node's own door go on with what another's has begun.
 func (rl *relay) inside(w http.ResponseWriter, r *http.Request) error {
-	v := rl.visit
+	v, began := rl.visit, time.Now()
 	v.Again, v.here = true, true
 	rl.h.visited(w, r, &v)
-	if rl.out == nil {
+	switch {
+	case v.moved:
+		rl.sent = true
+		rl.waited(began)
+		return errAgain
+	case rl.out == nil:
 		return nil
 	}
 	return rl.out.result()

@@ -38,7 +38,8 @@ type visit struct {
 	// Info is what [Options.Pack] has made of the request's context.
 	Info []byte `json:"info,omitempty"`
 
-	here bool // it never left this node
+	here  bool // it never left this node
+	moved bool // and it was not answered there, as its session has left
 }
 
 // Headers between nodes. No client gets one of ours to see, or has one of its own

@@ -266,6 +266,9 @@ func (r *Reader) Kicked() (retry time.Duration, ok bool) {
 	return k.retry, true
 }
 
+// IsKicked says whether [Reader.Kicked] will say so, now or once more has been read.
+func (r *Reader) IsKicked() bool { return r.kicked.Load() != nil }
+
 // kick asks the reader to end its connection. It never waits.
 func (r *Reader) kick(k kick) {
 	r.kicked.CompareAndSwap(nil, &k)

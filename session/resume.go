@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"holdfast/jsonrpc"
+	"holdfast/protocol"
 )
 
 // What follows is SEP-975, requests that can be resumed over any transport, for
@@ -189,7 +190,7 @@ func (s *Session) policy(number uint64, id string) []byte {
 	}
 	seconds(`,"minWait":`, s.m.opts.MinWait)
 	seconds(`,"maxWait":`, s.m.promise())
-	return jsonrpc.AppendRequest(nil, nil, "notifications/requests/resumePolicy", append(params, '}'))
+	return jsonrpc.AppendRequest(nil, nil, protocol.MethodResumePolicy, append(params, '}'))
 }
 
 // promise is how long clients are told that they may stay away from a call: what

@@ -1,0 +1,160 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// Failure 2 where answers are plain JSON: a node is killed, stopped, or cut off from the
+// engine, in the middle of calls that another sent on to it. Tools run once, in a batch
+// too, and each request has one answer, as JSON: that nobody knows.
+func TestClusterTwice(t *testing.T) {
+	t.Parallel()
+	eachEngine(t, false, func(t *testing.T, e *enginery) {
+		if e.redis == nil {
+			isLong(t)
+		}
+		f := newFleet(t, e, shape{nodes: 4, wires: true, flags: []string{"--response", "json"}})
+		last := f.nodes[3]
+		ways := []struct {
+			name         string
+			lose, regain func(n *node)
+		}{
+			{"killed", (*node).kill, func(*node) {}},
+			{"stopped", func(n *node) { n.signal(syscall.SIGSTOP) }, func(n *node) { n.signal(syscall.SIGCONT) }},
+			{"cut off", func(n *node) { each(n.wires, (*wire).cut) }, func(n *node) { each(n.wires, (*wire).heal) }},
+		}
+		var posts []*plainPost
+		var all sync.WaitGroup
+		ctx := bounded(t, 2*time.Minute)
+		for i, way := range ways {
+			for _, batch := range []int{0, 2} {
+				x := &plainPost{owner: f.nodes[i], ids: []string{callID(t, way.name, batch)}}
+				if batch > 0 {
+					x.ids = []string{callID(t, way.name, batch, 1), callID(t, way.name, batch, 2)}
+				}
+				posts = append(posts, x)
+				x.begin(ctx, t)
+				all.Go(func() { x.post(ctx, last.url(), batch > 0) })
+			}
+		}
+		for _, x := range posts {
+			for _, id := range x.ids {
+				eventually(t, "the calls run", time.Minute, func() bool { return f.runs(id) == 1 })
+			}
+		}
+		for i, way := range ways {
+			way.lose(f.nodes[i])
+		}
+		time.Sleep(6 * time.Second) // for so long they are gone
+		for i, way := range ways {
+			way.regain(f.nodes[i])
+		}
+		all.Wait()
+		for _, x := range posts {
+			if x.err != nil {
+				t.Errorf("%s: %v", x.owner.name, x.err)
+			}
+			for i, id := range x.ids {
+				f.wantRuns(id, 1, 1)
+				if said := x.got[i+1]; !strings.Contains(said, "outcome unknown") {
+					t.Errorf("call %s is answered %q", id, said)
+				}
+			}
+		}
+	})
+}
+
+func each(wires []*wire, do func(*wire)) {
+	for _, w := range wires {
+		do(w)
+	}
+}
+
+// A plainPost is requests of a client of revision 2025-03-26, to be answered with JSON.
+type plainPost struct {
+	owner   *node
+	ids     []string
+	session string
+	got     map[int]string // by the ids of the requests
+	err     error
+}
+
+func (x *plainPost) send(ctx context.Context, url, body string) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Accept", "application/json, text/event-stream")
+	req.Header.Set("Content-Type", "application/json")
+	if x.session != "" {
+		req.Header.Set("Mcp-Session-Id", x.session)
+	}
+	return http.DefaultClient.Do(req)
+}
+
+// begin begins a session at the owner.
+func (x *plainPost) begin(ctx context.Context, t *testing.T) {
+	t.Helper()
+	for _, body := range []string{
+		`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-03-26","capabilities":{},"clientInfo":{"name":"plain","version":"1"}}}`,
+		`{"jsonrpc":"2.0","method":"notifications/initialized"}`,
+	} {
+		resp, err := x.send(ctx, x.owner.url(), body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if id := resp.Header.Get("Mcp-Session-Id"); id != "" {
+			x.session = id
+		}
+	}
+}
+
+// post makes the calls at another node.
+func (x *plainPost) post(ctx context.Context, url string, batch bool) {
+	var calls []string
+	for i, id := range x.ids {
+		calls = append(calls, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"work","arguments":{"id":%q,"steps":0,"ms":8000}}}`, i+1, id))
+	}
+	body := calls[0]
+	if batch {
+		body = "[" + strings.Join(calls, ",") + "]"
+	}
+	resp, err := x.send(ctx, url, body)
+	if err != nil {
+		x.err = err
+		return
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if kind := resp.Header.Get("Content-Type"); err != nil || kind != "application/json" {
+		x.err = fmt.Errorf("%s, %s, %w: %s", resp.Status, kind, err, text)
+		return
+	}
+	if !batch {
+		text = fmt.Appendf(nil, "[%s]", text)
+	}
+	var answers []struct {
+		ID            int
+		Result, Error json.RawMessage
+	}
+	if x.err = json.Unmarshal(text, &answers); x.err != nil {
+		return
+	}
+	x.got = make(map[int]string)
+	for _, a := range answers {
+		if x.got[a.ID] != "" {
+			x.err = fmt.Errorf("answered twice: %s", text)
+		}
+		x.got[a.ID] = string(a.Result) + string(a.Error)
+	}
+}
