@@ -190,7 +190,7 @@ func (h *Handler) send(r *http.Request, s *session.Session, msgs []jsonrpc.Messa
 
 // initialize begins a session.
 func (h *Handler) initialize(w http.ResponseWriter, r *http.Request, msgs []jsonrpc.Message) {
-	s := h.begin(w, r, false, errand{msgs: msgs})
+	s := h.begin(w, r, h.sessions.New, false, errand{msgs: msgs})
 	if s == nil {
 		return
 	}
@@ -244,8 +244,8 @@ func (h *Handler) call(w http.ResponseWriter, r *http.Request, s *session.Sessio
 // begin begins a session, on this node or, if that takes on nothing new, on
 // another, which then answers the request. If it returns nil the request is
 // answered.
-func (h *Handler) begin(w http.ResponseWriter, r *http.Request, single bool, e errand) *session.Session {
-	s, err := h.newSession(r, single)
+func (h *Handler) begin(w http.ResponseWriter, r *http.Request, open opening, single bool, e errand) *session.Session {
+	s, err := h.newSession(r, open, single)
 	if errors.Is(err, session.ErrClosing) && h.peers != nil {
 		_, err = h.reach(w, r, e)
 	}
@@ -255,13 +255,17 @@ func (h *Handler) begin(w http.ResponseWriter, r *http.Request, single bool, e e
 	return s
 }
 
+// An opening begins a session: [session.Manager.New] for an initialize request, and
+// [session.Manager.Reserve] where that is still to come.
+type opening func(r *http.Request, principal string, single bool) (*session.Session, error)
+
 // newSession begins a session on this node. The error is ErrClosing while it is
 // drained.
-func (h *Handler) newSession(r *http.Request, single bool) (*session.Session, error) {
+func (h *Handler) newSession(r *http.Request, open opening, single bool) (*session.Session, error) {
 	if h.isDraining() {
 		return nil, session.ErrClosing
 	}
-	return h.sessions.New(r, h.principal(r), single)
+	return open(r, h.principal(r), single)
 }
 
 // light says whether requests start light. Where other nodes may take the session over,

@@ -39,7 +39,7 @@ func (h *Handler) ServeConn(ctx context.Context, r io.Reader, w io.Writer) error
 	if err != nil {
 		return err
 	}
-	s, err := h.newSession(req, false)
+	s, err := h.newSession(req, h.sessions.Reserve, false)
 	if err != nil {
 		return err
 	}

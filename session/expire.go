@@ -19,6 +19,14 @@ func (m *Manager) End(s *Session) {
 	m.end(s, errors.New("the client ended the session"))
 }
 
+// Abandon ends a session whose client has left and has begun nothing in it: it has
+// sent no initialize, or one that failed, and reads the session on no other connection.
+func (m *Manager) Abandon(s *Session) {
+	if s.Opening() == nil && s.Revision() == "" && s.reading.Load() == 0 {
+		m.End(s)
+	}
+}
+
 // linger is how long the streams of an ended session are kept for readers that
 // have not read how their calls ended.
 const linger = 5 * time.Second

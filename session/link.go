@@ -54,6 +54,7 @@ func (s *Session) connect(ctx context.Context, r *http.Request) error {
 	}
 	s.mu.Lock()
 	l.conn = conn
+	s.first = nil
 	ended := l.over || s.closed
 	l.over = ended
 	s.mu.Unlock()
@@ -71,6 +72,10 @@ func (s *Session) deliver(ctx context.Context, in Inbound) error {
 		if s.closed {
 			defer s.mu.Unlock()
 			return s.gone()
+		}
+		if s.first != nil && in.Method != "initialize" {
+			s.mu.Unlock()
+			return errUnbegun
 		}
 		l, opening := s.link, s.opening
 		if l != nil && opening == nil {
@@ -106,6 +111,9 @@ func (s *Session) deliver(ctx context.Context, in Inbound) error {
 	return errEnded
 }
 
+// errUnbegun refuses what comes before the initialize request.
+var errUnbegun = errors.New("the session is not initialized")
+
 // reopen gives the session a new backend in the state that its client believes
 // it to be in: the stored initialize is sent again and its answer swallowed.
 func (s *Session) reopen(ctx context.Context, in Inbound) error {
@@ -116,6 +124,11 @@ func (s *Session) reopen(ctx context.Context, in Inbound) error {
 		return err
 	}
 	r.Header = in.Header
+	s.mu.Lock()
+	if s.first != nil {
+		r = s.first
+	}
+	s.mu.Unlock()
 	if err := s.connect(ctx, r); err != nil {
 		s.unlink()
 		return err

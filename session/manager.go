@@ -143,13 +143,29 @@ func (m *Manager) crowded() bool {
 	return ok && store.Crowded()
 }
 
-// New opens a session for the client that made the request, whose tenant is counted
+// New begins a session, and opens the backend for it, for the client that made the request, whose tenant is counted
 // by the principal or the request's RemoteAddr ([TenantOf]). single says that all its
 // messages go to the standalone stream.
 //
 // The errors are [ErrBusy], [ErrClosing], [stream.ErrFull], and one that wraps
 // [ErrRefused].
 func (m *Manager) New(r *http.Request, principal string, single bool) (*Session, error) {
+	return m.begin(r, principal, single, func(s *Session) error { return s.connect(r.Context(), r) })
+}
+
+// Reserve begins a session as New does, for a client that is still to send its
+// initialize: the backend is opened for that, and not before, and is shown r then.
+func (m *Manager) Reserve(r *http.Request, principal string, single bool) (*Session, error) {
+	return m.begin(r, principal, single, func(s *Session) error {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.first = r.WithContext(context.WithoutCancel(r.Context()))
+		return nil
+	})
+}
+
+// begin begins a session, of which open is told when it is on record.
+func (m *Manager) begin(r *http.Request, principal string, single bool, open func(*Session) error) (*Session, error) {
 	if m.crowded() {
 		return nil, stream.ErrFull
 	}
@@ -179,7 +195,7 @@ func (m *Manager) New(r *http.Request, principal string, single bool) (*Session,
 		s.mu.Unlock()
 		m.store.Count(lease, s.tenant.name)
 		s.renewed.Store(int64(m.clock()))
-		err = s.connect(r.Context(), r)
+		err = open(s)
 	}
 	if err != nil {
 		m.end(s, err)

@@ -84,14 +84,17 @@ type Session struct {
 	moves      bool   // it was closed here to go on elsewhere
 	noted      uint64 // how far the standalone stream was told, as the store knows
 	link       *link  // the open conversation, or nil
-	opening    chan struct{}
-	open       map[string]*inflight // in flight, by the key of their id
-	asked      map[int64]asked      // the backend's requests that the client has not answered
-	asks       int64                // how many there have been
-	hints      hints
-	internal   map[string]chan jsonrpc.Message // requests of our own
-	internals  int
-	ours       string // begins the ids of our own requests
+	// The request that began a session whose backend is still to be opened, with its
+	// initialize; nil afterwards.
+	first     *http.Request
+	opening   chan struct{}
+	open      map[string]*inflight // in flight, by the key of their id
+	asked     map[int64]asked      // the backend's requests that the client has not answered
+	asks      int64                // how many there have been
+	hints     hints
+	internal  map[string]chan jsonrpc.Message // requests of our own
+	internals int
+	ours      string // begins the ids of our own requests
 }
 
 // asked is a request of the backend, on its way to the client or with it.
