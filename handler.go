@@ -66,6 +66,19 @@ type Options struct {
 	// MaxSessions and MaxCalls bound what is open and in flight at a time; 250,000
 	// and 1,000,000. What is over a limit is answered with 429.
 	MaxSessions, MaxCalls int
+	// MaxProcesses bounds how many server processes run at a time, for a backend that
+	// starts one for each session; 256. Negative: no bound. For any other backend it
+	// bounds, if it is set, how many sessions have the backend open.
+	MaxProcesses int
+	// MaxShare is how much of each of these three one client may have: its principal,
+	// or, if that is "", its address (of IPv6 the /64); 0.75. Set it to 1 where all
+	// clients come from one address, as behind a proxy.
+	MaxShare float64
+	// UnusedProcess is how long the process of a session is kept in which nothing was
+	// done since its initialize, and whose client is not connected: it is started again
+	// when it is needed; 1 minute. Negative: for as long as the session. If it is set it
+	// holds for any other backend, too.
+	UnusedProcess time.Duration
 	// Stateless serves without sessions: each POST stands alone, and nothing can
 	// be resumed.
 	Stateless bool
@@ -169,17 +182,24 @@ func NewBackendHandler(backend session.Backend, opts *Options) *Handler {
 			h.webhooks.Send(webhook.Event{URL: e.Webhook, RequestID: e.ID, Failed: e.Failed, Time: e.Time})
 		}
 	}
+	if p, ok := backend.(interface{ Processes() bool }); ok && p.Processes() {
+		o.MaxProcesses = cmp.Or(o.MaxProcesses, 256)
+		o.UnusedProcess = cmp.Or(o.UnusedProcess, time.Minute)
+	}
 	h.sessions = session.NewManager(o.Store, backend, session.Options{
-		TTL:         o.SessionTTL,
-		MaxSessions: o.MaxSessions,
-		MaxCalls:    o.MaxCalls,
-		Stateless:   o.Stateless,
-		MaxWait:     o.MaxWait,
-		MinWait:     cmp.Or(o.Retry, time.Second),
-		Keep:        o.Keep,
-		Safe:        o.Safe,
-		Ended:       ended,
-		Logger:      o.Logger,
+		TTL:          o.SessionTTL,
+		MaxSessions:  o.MaxSessions,
+		MaxCalls:     o.MaxCalls,
+		MaxProcesses: o.MaxProcesses,
+		MaxShare:     cmp.Or(o.MaxShare, 0.75),
+		Unused:       o.UnusedProcess,
+		Stateless:    o.Stateless,
+		MaxWait:      o.MaxWait,
+		MinWait:      cmp.Or(o.Retry, time.Second),
+		Keep:         o.Keep,
+		Safe:         o.Safe,
+		Ended:        ended,
+		Logger:       o.Logger,
 	})
 	h.join(o.Store, o.Logger, o.Stateless)
 	h.Handler = server.New(server.Options{

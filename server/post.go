@@ -173,12 +173,12 @@ func (h *Handler) take(w http.ResponseWriter, r *http.Request, s *session.Sessio
 
 // send hands over notifications and responses. A response that the backend does
 // not take now has to be sent again, and so has all that comes to a session which
-// is no longer here: that is an error.
+// is no longer here, or whose backend cannot be opened for now: that is an error.
 func (h *Handler) send(r *http.Request, s *session.Session, msgs []jsonrpc.Message) error {
 	ctx := context.WithoutCancel(r.Context())
 	for i := range msgs {
 		err := s.Send(ctx, msgs[i], r.Header)
-		if errors.Is(err, session.ErrNotTaken) || errors.Is(err, session.ErrMoved) {
+		if errors.Is(err, session.ErrNotTaken) || errors.Is(err, session.ErrMoved) || errors.Is(err, session.ErrBusy) {
 			return err
 		}
 		if err != nil {

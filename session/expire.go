@@ -152,6 +152,9 @@ func (m *Manager) heed(now, due time.Duration) {
 func (m *Manager) expire() {
 	defer m.work.Done()
 	every := min(max(m.opts.TTL/8, 10*time.Millisecond), time.Minute)
+	if m.opts.Unused > 0 {
+		every = min(every, max(m.opts.Unused/2, 10*time.Millisecond))
+	}
 	t := time.NewTicker(every)
 	defer t.Stop()
 	for next := m.clock() + every; ; next = m.clock() + every {
@@ -165,6 +168,9 @@ func (m *Manager) expire() {
 			var due []*Session
 			for _, s := range m.all() {
 				s.tidy(at)
+				if m.opts.Unused > 0 && s.silent(now) > m.opts.Unused && s.unused() {
+					s.rest()
+				}
 				if s.idle(now, m.opts.TTL) || m.shared != nil && s.due(now) {
 					due = append(due, s)
 				}

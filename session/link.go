@@ -38,10 +38,18 @@ func (l *link) deliver(in Inbound) error {
 // again and to answer the initialize that it is given.
 const reopenTimeout = 30 * time.Second
 
-// connect opens the backend for a new session.
-func (s *Session) connect(ctx context.Context, r *http.Request) error {
+// connect opens the backend for a session. patient says that a place for it is waited
+// for until ctx is done.
+func (s *Session) connect(ctx context.Context, r *http.Request, patient bool) error {
 	if !s.m.enter() {
 		return ErrClosing
+	}
+	bounded := s.m.opts.MaxProcesses > 0
+	if bounded {
+		if err := s.m.takePlace(ctx, s, patient); err != nil {
+			s.m.work.Done()
+			return err
+		}
 	}
 	l := &link{s: s}
 	s.mu.Lock()
@@ -49,8 +57,17 @@ func (s *Session) connect(ctx context.Context, r *http.Request) error {
 	s.mu.Unlock()
 	conn, err := s.m.openBackend(ctx, Start{Session: s.Name(), Secret: s.id, HTTP: r}, l)
 	if err != nil {
+		if bounded {
+			s.m.free(s.tenant, false)
+		}
 		s.m.work.Done()
 		return fmt.Errorf("%w: %w", ErrRefused, err)
+	}
+	if bounded {
+		conn = &placed{conn, l}
+		s.m.mu.Lock()
+		s.m.places.links[l] = struct{}{}
+		s.m.mu.Unlock()
 	}
 	s.mu.Lock()
 	l.conn = conn
@@ -80,6 +97,7 @@ func (s *Session) deliver(ctx context.Context, in Inbound) error {
 		l, opening := s.link, s.opening
 		if l != nil && opening == nil {
 			begun := s.begin(&in)
+			s.worked = s.worked || in.Method != "initialize" && in.Method != "notifications/initialized"
 			s.mu.Unlock()
 			if !begun {
 				return nil
@@ -129,7 +147,7 @@ func (s *Session) reopen(ctx context.Context, in Inbound) error {
 		r = s.first
 	}
 	s.mu.Unlock()
-	if err := s.connect(ctx, r); err != nil {
+	if err := s.connect(ctx, r, in.Call != nil); err != nil {
 		s.unlink()
 		return err
 	}

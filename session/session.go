@@ -80,7 +80,8 @@ type Session struct {
 	revision   string
 	initialize []byte // the raw request, kept to open the backend again
 	ready      bool   // the client has sent notifications/initialized
-	taken      bool   // it was taken over from another node
+	taken      bool   // it was taken over from another node; set before it is known
+	worked     bool   // more was said in it than initialize
 	moves      bool   // it was closed here to go on elsewhere
 	noted      uint64 // how far the standalone stream was told, as the store knows
 	link       *link  // the open conversation, or nil
@@ -129,7 +130,7 @@ func (s *Session) Touch() { s.used.Store(int64(s.m.clock())) }
 // call that runs with nobody connected keeps its session for a day, not for
 // ever. An initialize of revision 2024-11-05 that nobody waits for does not.
 func (s *Session) idle(now, ttl time.Duration) bool {
-	quiet := now - time.Duration(max(s.used.Load(), s.m.woke.Load()))
+	quiet := s.silent(now)
 	if s.reading.Load() > 0 {
 		return false
 	}
@@ -170,6 +171,11 @@ func (s *Session) start(c *Call, msgs []jsonrpc.Message, light bool) error {
 	}
 	if n > 0 && !light && s.m.crowded() {
 		return stream.ErrFull
+	}
+	if n > 0 {
+		if err := s.m.makesRoom(s); err != nil {
+			return err
+		}
 	}
 	if err := s.m.admit(s, n); err != nil {
 		return err
@@ -278,6 +284,7 @@ func (s *Session) answer(ctx context.Context, m jsonrpc.Message, header http.Hea
 	s.mu.Lock()
 	a, ok := s.asked[id]
 	delete(s.asked, id)
+	s.worked = true
 	current := ok && s.link == a.link && a.link.conn != nil
 	newer := uint64(id>>32) >= s.lease.Epoch
 	s.mu.Unlock()

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"os/signal"
 	"path"
@@ -42,6 +44,11 @@ type serveFlags struct {
 	maxWait         time.Duration
 	drain           time.Duration
 	maxBody         byteSize
+	maxSessions     int
+	maxCalls        int
+	maxProcesses    int
+	maxShare        float64
+	unusedProcess   time.Duration
 	origins, hosts  []string
 	stateless       bool
 	webhook         webhookFlags
@@ -79,6 +86,11 @@ a process of its own.`,
 	fs.DurationVar(&f.maxWait, "max-wait", time.Hour, "how long a client that resumes requests (SEP-975) may stay away from a running call before it is cancelled; 0: for ever")
 	fs.DurationVar(&f.drain, "drain", 30*time.Second, "how long running calls may take to finish after SIGTERM")
 	fs.Var(&f.maxBody, "max-body", "largest request body")
+	fs.IntVar(&f.maxSessions, "max-sessions", 250_000, "most sessions that are open")
+	fs.IntVar(&f.maxCalls, "max-calls", 1_000_000, "most requests in flight")
+	fs.IntVar(&f.maxProcesses, "max-processes", 256, "most processes of the command that run")
+	fs.Float64Var(&f.maxShare, "max-share", 0.75, "how much of each of these one client, which is one address, may have; 1: all, as behind a proxy")
+	fs.DurationVar(&f.unusedProcess, "unused-process", time.Minute, "how long a process is kept that got nothing but initialize, and whose client is not connected; 0: with its session")
 	fs.StringArrayVar(&f.origins, "allow-origin", nil, "web `origin` whose pages may connect (repeat for more; * for any)")
 	fs.StringArrayVar(&f.hosts, "allow-host", nil, "`host` name that clients may use (repeat for more; * for any)")
 	fs.BoolVar(&f.stateless, "stateless", false, "serve without sessions: each request stands alone")
@@ -118,9 +130,23 @@ func (f *serveFlags) check(command []string) error {
 	}
 	for name, d := range map[string]time.Duration{
 		"--disconnect-after": f.disconnectAfter, "--keepalive": f.keepAlive, "--drain": f.drain, "--max-wait": f.maxWait,
+		"--unused-process": f.unusedProcess,
 	} {
 		if d < 0 {
 			return usagef("%s %v: want 0 or more", name, d)
+		}
+	}
+	for name, n := range map[string]int{"--max-sessions": f.maxSessions, "--max-calls": f.maxCalls, "--max-processes": f.maxProcesses} {
+		if n < 1 {
+			return usagef("%s %d: want 1 or more", name, n)
+		}
+	}
+	if !(f.maxShare > 0 && f.maxShare <= 1) {
+		return usagef("--max-share %v: want more than 0, and 1 at the most", f.maxShare)
+	}
+	for _, origin := range f.origins {
+		if u, err := url.Parse(origin); origin != "*" && origin != "null" && (err != nil || u.Scheme == "" || u.Host == "" || strings.Trim(u.Path, "/") != "") {
+			return usagef("--allow-origin %q: want an origin like https://app.example.com, or *", origin)
 		}
 	}
 	if _, _, err := net.SplitHostPort(f.listen); err != nil {
@@ -150,7 +176,7 @@ func (f *serveFlags) options() *holdfast.Options {
 	if maxWait == 0 {
 		maxWait = -1
 	}
-	return &holdfast.Options{
+	opts := &holdfast.Options{
 		Response:        response,
 		UpgradeAfter:    f.upgradeAfter,
 		DisconnectAfter: f.disconnectAfter,
@@ -166,7 +192,14 @@ func (f *serveFlags) options() *holdfast.Options {
 		Webhooks:        f.webhooks,
 		// A process sees no headers, and the demo reads none.
 		ForwardHeader: func(string) bool { return false },
+		MaxSessions:   f.maxSessions,
+		MaxCalls:      f.maxCalls,
+		MaxShare:      f.maxShare,
 	}
+	if !f.demo {
+		opts.MaxProcesses, opts.UnusedProcess = f.maxProcesses, cmp.Or(f.unusedProcess, -1)
+	}
+	return opts
 }
 
 // serve runs until ctx is done, then drains.
