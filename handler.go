@@ -50,6 +50,10 @@ type Options struct {
 	// KeepAlive is the silence after which a comment is sent on a stream; 15 s.
 	// Negative: never.
 	KeepAlive time.Duration
+	// PingAfter is the silence after which a client of a revision before 2025-11-25
+	// is pinged on the stream of its call; 1 s. It resumes the call by the id of that
+	// event, if its connection is cut. Negative: never.
+	PingAfter time.Duration
 	// SessionTTL is how long a session lives that has nothing in flight and no
 	// client connected; 30 minutes.
 	SessionTTL time.Duration
@@ -209,6 +213,7 @@ func NewBackendHandler(backend session.Backend, opts *Options) *Handler {
 		DisconnectAfter: o.DisconnectAfter,
 		Retry:           o.Retry,
 		KeepAlive:       o.KeepAlive,
+		PingAfter:       o.PingAfter,
 		MaxBody:         o.MaxBody,
 		Stateless:       o.Stateless,
 		AllowedOrigins:  o.AllowedOrigins,

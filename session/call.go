@@ -38,6 +38,7 @@ type Call struct {
 	pace    *pace          // nil for calls that say little
 	asking  int32          // requests to the client that it has not answered
 	ended   bool           // nothing more is taken
+	pinged  bool           // the first that it said is our own ping
 	sealed  bool           // the store refused an entry and the stream was ended (guarded as seq)
 	changed chan struct{}  // told when a light call ends or is promoted; nil if nobody waits
 	awaited bool           // it began light, and the door that waits for it has yet to read it

@@ -279,6 +279,7 @@ func (s *Session) Send(ctx context.Context, m jsonrpc.Message, header http.Heade
 func (s *Session) answer(ctx context.Context, m jsonrpc.Message, header http.Header) error {
 	id, ok := s.parseAskedID(m.ID)
 	if !ok {
+		s.ponged(m.ID)
 		return nil
 	}
 	s.mu.Lock()

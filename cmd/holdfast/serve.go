@@ -38,6 +38,7 @@ type serveFlags struct {
 	upgradeAfter    time.Duration
 	disconnectAfter time.Duration
 	retry           time.Duration
+	pingAfter       time.Duration
 	keepAlive       time.Duration
 	sessionTTL      time.Duration
 	keep            time.Duration
@@ -81,6 +82,7 @@ a process of its own.`,
 	fs.DurationVar(&f.disconnectAfter, "disconnect-after", 0, "age at which a stream's connection is ended, to be resumed; 0: never")
 	fs.DurationVar(&f.retry, "retry", time.Second, "how long clients are told to wait before they come back")
 	fs.DurationVar(&f.keepAlive, "keepalive", 15*time.Second, "silence after which a comment is sent on a stream; 0: never")
+	fs.DurationVar(&f.pingAfter, "ping-after", time.Second, "silence after which a client of a revision before 2025-11-25 is pinged, to give it an event id; 0: never")
 	fs.DurationVar(&f.sessionTTL, "session-ttl", 30*time.Minute, "how long an idle session lives")
 	fs.DurationVar(&f.keep, "keep", 10*time.Minute, "how long a finished call can still be read")
 	fs.DurationVar(&f.maxWait, "max-wait", time.Hour, "how long a client that resumes requests (SEP-975) may stay away from a running call before it is cancelled; 0: for ever")
@@ -130,7 +132,7 @@ func (f *serveFlags) check(command []string) error {
 	}
 	for name, d := range map[string]time.Duration{
 		"--disconnect-after": f.disconnectAfter, "--keepalive": f.keepAlive, "--drain": f.drain, "--max-wait": f.maxWait,
-		"--unused-process": f.unusedProcess,
+		"--ping-after": f.pingAfter, "--unused-process": f.unusedProcess,
 	} {
 		if d < 0 {
 			return usagef("%s %v: want 0 or more", name, d)
@@ -172,6 +174,10 @@ func (f *serveFlags) options() *holdfast.Options {
 	if keepAlive == 0 {
 		keepAlive = -1
 	}
+	pingAfter := f.pingAfter
+	if pingAfter == 0 {
+		pingAfter = -1
+	}
 	maxWait := f.maxWait
 	if maxWait == 0 {
 		maxWait = -1
@@ -182,6 +188,7 @@ func (f *serveFlags) options() *holdfast.Options {
 		DisconnectAfter: f.disconnectAfter,
 		Retry:           f.retry,
 		KeepAlive:       keepAlive,
+		PingAfter:       pingAfter,
 		SessionTTL:      f.sessionTTL,
 		Keep:            f.keep,
 		MaxWait:         maxWait,
