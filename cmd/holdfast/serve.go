@@ -13,6 +13,8 @@ import (
 	"os"
 	"os/signal"
 	"path"
+	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -253,7 +255,7 @@ func (f *serveFlags) serve(ctx context.Context, command []string, out io.Writer)
 		_ = handler.Shutdown(ctx) // nobody knows of it yet
 		return f.notListening(err)
 	}
-	f.greet(out, listener.Addr().String())
+	f.greet(out, listener.Addr())
 	admin.watch(handler.Ready)
 	return serveUntil(ctx, handler.Listener(listener), mux, handler, admin, f.drain)
 }
@@ -266,11 +268,14 @@ func (f *serveFlags) notListening(err error) error {
 	return fmt.Errorf("--listen %s: %w", f.listen, err)
 }
 
-// greet says where the server is and how to try it.
-func (f *serveFlags) greet(out io.Writer, addr string) {
-	if host, port, err := net.SplitHostPort(addr); err == nil {
-		if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
-			addr = net.JoinHostPort("127.0.0.1", port)
+// greet says where the server is and how to try it, and warns where others can, too.
+func (f *serveFlags) greet(out io.Writer, at net.Addr) {
+	addr := at.String()
+	if tcp, ok := at.(*net.TCPAddr); ok && !tcp.IP.IsLoopback() {
+		slog.Warn("there is no authentication: whoever reaches this port can run every tool; " +
+			"put a proxy in front that lets in whom you know, or listen on 127.0.0.1 (--listen)")
+		if tcp.IP.IsUnspecified() {
+			addr = net.JoinHostPort(f.reachable(tcp.IP), strconv.Itoa(tcp.Port))
 		}
 	}
 	url := "http://" + addr + f.path
@@ -283,6 +288,24 @@ func (f *serveFlags) greet(out io.Writer, addr string) {
 		try = "--method tools/call --tool-name count --tool-arg to=5 --tool-arg delay_ms=500"
 	}
 	fmt.Fprintf(out, "Try it: npx -y @modelcontextprotocol/inspector --cli %s --transport http %s\n", url, try)
+}
+
+// reachable returns an address of this machine at which a server that listens on all of
+// them can be reached: from other machines, if it has such an address, and answers to it.
+func (f *serveFlags) reachable(all net.IP) string {
+	for _, to := range []string{"192.0.2.1:9", "[2001:db8::1]:9"} { // which are nobody's: nothing is sent
+		c, err := net.Dial("udp", to)
+		if err != nil {
+			continue
+		}
+		ip := c.LocalAddr().(*net.UDPAddr).IP
+		_ = c.Close()
+		named := len(f.hosts) == 0 || slices.Contains(f.hosts, "*") || slices.Contains(f.hosts, ip.String())
+		if named && (ip.To4() != nil || all.To4() == nil) {
+			return ip.String()
+		}
+	}
+	return "127.0.0.1"
 }
 
 // serveUntil serves until ctx is done. Then it drains: clients that only listen
