@@ -132,6 +132,12 @@ type Options struct {
 // A Handler serves MCP over Streamable HTTP so that no call is lost, doubled or
 // hung when a connection is cut. It is an [http.Handler]; its methods may be
 // called concurrently.
+//
+// Where code of its user panics (a backend, a server's handlers and middleware, the
+// functions of [Options]) the call that it works for ends with an internal error, and
+// the panic is logged with its stack; [http.ErrAbortHandler] is not logged, and ends the
+// connection where there is no answer yet. Out of reach are goroutines that such code
+// starts itself, the Logger, and the Store.
 type Handler struct {
 	*server.Handler
 	sessions *session.Manager

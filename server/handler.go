@@ -149,6 +149,7 @@ func (h *Handler) Close() {
 
 // ServeHTTP serves the Streamable HTTP endpoint (2025-11-25, Transports).
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	defer h.caught(w)
 	h.limit(w, r)
 	if h.guard(w, r, h.allow()) {
 		h.door(w, r)

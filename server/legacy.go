@@ -30,6 +30,7 @@ func (h *Handler) SSE(messages string) http.Handler {
 		if h.opts.Stateless {
 			allow = "OPTIONS" // the pair is nothing without a session
 		}
+		defer h.caught(w)
 		h.limit(w, r)
 		if !h.guard(w, r, allow) {
 			return

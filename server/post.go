@@ -210,7 +210,8 @@ func (h *Handler) initialize(w http.ResponseWriter, r *http.Request, msgs []json
 // call answers requests: with JSON while they are light, else with a stream.
 func (h *Handler) call(w http.ResponseWriter, r *http.Request, s *session.Session, msgs []jsonrpc.Message, batch bool) error {
 	light := h.light(r.Context(), r.Header, s, msgs)
-	if v := h.visit(r); v != nil && v.Once != "" && (v.Again || !light) {
+	v := h.visit(r)
+	if v != nil && v.Once != "" && (v.Again || !light) {
 		if done, err := h.once(w, r, v, &record{s: s, msgs: msgs, batch: batch}, light); done || err != nil {
 			return err
 		}
@@ -222,7 +223,11 @@ func (h *Handler) call(w http.ResponseWriter, r *http.Request, s *session.Sessio
 	if number := c.Number(); number != 0 {
 		return h.stored(w, r, &record{s: s, number: number, call: c, msgs: msgs, batch: batch})
 	}
-	c.Deliver(context.WithoutCancel(r.Context()), msgs, r.Header)
+	if v != nil && v.Again {
+		c.DeliverAgain(context.WithoutCancel(r.Context()), msgs, r.Header)
+	} else {
+		c.Deliver(context.WithoutCancel(r.Context()), msgs, r.Header)
+	}
 	after := h.opts.UpgradeAfter
 	if h.opts.Response == ResponseJSON || h.opts.Stateless {
 		after = 0

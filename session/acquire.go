@@ -186,11 +186,11 @@ func (m *Manager) makeAgain(values context.Context, all []repeat) {
 				continue
 			}
 		}
-		failed := undelivered
+		deliver := r.call.Deliver
 		if !r.unsent {
-			failed = undeliveredAgain
+			deliver = r.call.DeliverAgain
 		}
-		r.call.deliver(values, r.msgs, http.Header{}, failed)
+		deliver(values, r.msgs, http.Header{})
 	}
 }
 

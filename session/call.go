@@ -104,6 +104,12 @@ func (c *Call) Deliver(ctx context.Context, msgs []jsonrpc.Message, header http.
 	c.deliver(ctx, msgs, header, undelivered)
 }
 
+// DeliverAgain is Deliver for requests that may have run before, on a node that was
+// lost: where they can't be run again nobody knows.
+func (c *Call) DeliverAgain(ctx context.Context, msgs []jsonrpc.Message, header http.Header) {
+	c.deliver(ctx, msgs, header, undeliveredAgain)
+}
+
 // deliver is Deliver. failed is what a request is answered with whose delivery gave
 // an error.
 func (c *Call) deliver(ctx context.Context, msgs []jsonrpc.Message, header http.Header, failed func(error) *jsonrpc.Error) {

@@ -181,7 +181,10 @@ func (s *Session) start(c *Call, msgs []jsonrpc.Message, light bool) error {
 		return err
 	}
 	if s.m.shared != nil {
-		s.prepare(c, msgs, light)
+		if err := s.prepare(c, msgs, light); err != nil {
+			s.m.dismiss(s, n)
+			return err
+		}
 		if n > 0 && !c.kept.safe && s.m.last.Load() {
 			s.m.dismiss(s, n)
 			return ErrMoved
