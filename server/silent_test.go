@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"bufio"
 	"cmp"
 	"encoding/json"
 	"errors"
@@ -10,6 +11,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -212,5 +214,76 @@ func TestPingElsewhere(t *testing.T) {
 	}
 	if n := f.runs("far"); n != 2 {
 		t.Errorf("it ran %d times", n)
+	}
+}
+
+// TestSwallowed is a client that comes back at the stream URL without an event id: a
+// proxy took all but the header of the stream on which it was asked, and then of the
+// next one. It is told once that its input is waited for, and then what for.
+func TestSwallowed(t *testing.T) {
+	t.Parallel()
+	for _, place := range []string{"the first", "the last"} {
+		t.Run(place, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t, config{server: server.Options{InputGrace: 20 * time.Millisecond, Retry: time.Millisecond}})
+			var left atomic.Int32 // streams to be swallowed
+			px := proxy{pass: func(client, server net.Conn) {
+				rd := bufio.NewReader(server)
+				for events := false; ; {
+					line, err := rd.ReadString('\n')
+					if _, e := io.WriteString(client, line); e != nil || err != nil {
+						return
+					}
+					events = events || strings.HasPrefix(line, "Content-Type: text/event-stream")
+					if line != "\r\n" {
+						continue
+					}
+					if events && left.Add(-1) >= 0 {
+						_, _ = io.Copy(io.Discard, rd)
+					} else {
+						_, _ = io.Copy(client, rd)
+					}
+					return
+				}
+			}}
+			p := n.connect("2025-11-25", nil)
+			p.via = px.listen(t, n.addr)
+			linkOf := func(w *wire) string {
+				return "/mcp" + strings.TrimPrefix(strings.SplitN(w.head().Header.Get("Link"), ">", 2)[0], "<")
+			}
+			left.Store(2)
+			w := p.open("POST", "/mcp", call("ask", `{}`), "Connection: close")
+			link := linkOf(w)
+			if place == "the last" { // as after a POST there
+				link = strings.TrimSuffix(link, ".0") + ".1"
+			}
+			var before int
+			for tries := 1; ; tries++ {
+				if tries > 8 {
+					t.Fatal("it is not told what it was asked")
+				}
+				_, _ = io.Copy(io.Discard, w.head().Body) // which is cut
+				w = p.open("GET", link, "", "Connection: close")
+				status := w.head().StatusCode
+				if status == before {
+					t.Errorf("try %d: %d again", tries, status)
+				}
+				if before = status; status == 200 && left.Load() < 0 {
+					break
+				}
+			}
+			ev := w.message()
+			var q struct {
+				Method string
+				ID     json.RawMessage
+			}
+			if err := json.Unmarshal(ev.Data, &q); err != nil || q.Method != "elicitation/create" {
+				t.Fatalf("asked %s", ev.Data)
+			}
+			w = p.open("POST", link, fmt.Sprintf(`[{"jsonrpc":"2.0","id":%s,"result":{"action":"accept"}}]`, q.ID), "Connection: close")
+			if ev := w.message(); !strings.Contains(string(ev.Data), "accept") {
+				t.Errorf("got %s", ev.Data)
+			}
+		})
 	}
 }

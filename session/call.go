@@ -41,6 +41,7 @@ type Call struct {
 	pinged  bool           // the first that it said is our own ping
 	sealed  bool           // the store refused an entry and the stream was ended (guarded as seq)
 	changed chan struct{}  // told when a light call ends or is promoted; nil if nobody waits
+	excused bool           // its client was told that it waits for input, and has not shown that it knows what for
 	awaited bool           // it began light, and the door that waits for it has yet to read it
 	kick    *kick          // a disconnect asked for before its door read it
 	unkept  []stream.Entry // how the stream ends, where the store did not take it
@@ -234,6 +235,7 @@ func (c *Call) promote() {
 // push queues one entry of the call's stream. c.mu is held.
 func (c *Call) push(data []byte, last bool) {
 	c.said++
+	c.excused = false
 	c.weigh(len(data))
 	c.s.log.queue(saying{c: c, number: c.number, data: data, last: last})
 }

@@ -380,6 +380,20 @@ func (s *Session) AwaitsInputAt(at stream.Cursor) bool {
 	return asking && said == at.Seq
 }
 
+// Excuse says whether a client that shows no event id may be told that the stream's
+// call waits for its input: once for each time that it is told of what the call said.
+// What was written to it may not have arrived.
+func (s *Session) Excuse(number uint64) bool {
+	c := s.streams.call(number)
+	if c == nil {
+		return false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.excused = !c.excused
+	return c.excused
+}
+
 // Reading says whether somebody reads a stream.
 func (s *Session) Reading(number uint64) bool { return s.streams.read(number) }
 
