@@ -237,6 +237,9 @@ func (h *Handler) call(w http.ResponseWriter, r *http.Request, s *session.Sessio
 	case c.Again():
 		return session.ErrMoved // and it may be made again there
 	case done:
+		if c.Method() == "initialize" && s.Revision() != "" {
+			w.Header()[protocol.HeaderVersion] = []string{s.Revision()}
+		}
 		_ = h.answer(w, answers, batch) // what is lost on the way is lost: it is stored nowhere
 	case r.Context().Err() != nil:
 		c.Break()
