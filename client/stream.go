@@ -336,9 +336,7 @@ func (k *call) message(m jsonrpc.Message) error {
 		case "notifications/cancelled":
 			k.c.unask(jsonrpc.Field(m.Params, "requestId"))
 		}
-		if !k.c.goesBack(k, m) {
-			k.c.deliver(m)
-		}
+		k.c.deliver(m)
 	}
 	return nil
 }

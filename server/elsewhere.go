@@ -10,7 +10,6 @@ import (
 	"sync"
 	"time"
 
-	"holdfast/internal/panics"
 	"holdfast/jsonrpc"
 	"holdfast/protocol"
 	"holdfast/session"
@@ -179,39 +178,31 @@ func (h *Handler) askHomes(ctx context.Context, r *http.Request, principal strin
 	var work sync.WaitGroup
 	for _, home := range at.Homes {
 		work.Go(func() {
-			requests, gone, fail := h.askHome(ctx, home, r, &errand{msgs: []jsonrpc.Message{*m}, who: &principal, local: &at.Range})
+			got := &kept{}
+			rl := h.newRelay(got, askFor(r), &errand{msgs: []jsonrpc.Message{*m}, who: &principal, local: &at.Range})
+			var said struct {
+				Result struct{ Requests []session.ResumableRequest }
+			}
+			fail := rl.send(ctx, home, nil, false)
+			if fail == nil {
+				var text []byte
+				if text, fail = got.answer(); fail == nil {
+					fail = json.Unmarshal(text, &said)
+				}
+			}
 			mu.Lock()
 			defer mu.Unlock()
 			switch {
-			case fail != nil && gone:
+			case fail != nil && rl.gone != "":
 				settled = false
 			case fail != nil:
 				err = fmt.Errorf("%w: %w", errUnreached, fail)
 			}
-			all = append(all, requests...)
+			all = append(all, said.Result.Requests...)
 		})
 	}
 	work.Wait()
 	return all, settled, err
-}
-
-// askHome asks one of them. gone says that the node is.
-func (h *Handler) askHome(ctx context.Context, home string, r *http.Request, e *errand) (_ []session.ResumableRequest, gone bool, err error) {
-	defer panics.Catch(&err, h.logger, "a request to another node", "")
-	got := &kept{}
-	rl := h.newRelay(got, askFor(r), e)
-	if err := rl.send(ctx, home, nil, false); err != nil {
-		return nil, rl.gone != "", err
-	}
-	text, err := got.answer()
-	if err != nil {
-		return nil, rl.gone != "", err
-	}
-	var said struct {
-		Result struct{ Requests []session.ResumableRequest }
-	}
-	err = json.Unmarshal(text, &said)
-	return said.Result.Requests, false, err
 }
 
 // kept is an answer that stays here.

@@ -2,6 +2,7 @@ package session
 
 import (
 	"bytes"
+	"context"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
@@ -10,7 +11,6 @@ import (
 	"strconv"
 	"time"
 
-	"holdfast/internal/panics"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
@@ -143,7 +143,10 @@ func (c *Call) noteBegun(msgs []jsonrpc.Message) error {
 	c.note(c.number)
 	c.mu.Unlock()
 	c.s.flushAside()
-	return c.recorded()
+	if err := c.recorded(); err != nil {
+		return err
+	}
+	return c.s.m.sync() // or what is there says that they are to be made
 }
 
 // release lets go of what no note will need any more: of a call that the backend has
@@ -158,10 +161,8 @@ func (k *kept) release() {
 // closed here, so that it is begun no more. Call.mu is held.
 func (k *kept) harmless() bool { return k.safe || !k.sent }
 
-// prepare notes what the store will have to know of a call that is about to begin. The
-// error is a panic of Options.Safe.
-func (s *Session) prepare(c *Call, msgs []jsonrpc.Message, light bool) (err error) {
-	defer panics.Catch(&err, s.m.logger, "", "")
+// prepare notes what the store will have to know of a call that is about to begin.
+func (s *Session) prepare(c *Call, msgs []jsonrpc.Message, light bool) {
 	c.kept = &kept{msgs: msgs, safe: s.safe(msgs)}
 	if !c.kept.safe && allSafe(msgs, func(*jsonrpc.Message) bool { return true }) { // it is a matter of tools
 		s.mu.Lock()
@@ -171,7 +172,6 @@ func (s *Session) prepare(c *Call, msgs []jsonrpc.Message, light bool) (err erro
 	if !light || s.single {
 		c.kept.stored = make(chan struct{})
 	}
-	return nil
 }
 
 // safe says whether requests may be made again without harm, as far as is known
@@ -212,6 +212,9 @@ func (c *Call) recorded() error {
 	defer t.Stop()
 	select {
 	case <-c.kept.stored:
+		if c.kept.failed == nil && c.record != nil && c.record.key != nil && !c.record.once {
+			return c.s.m.sync() // its client makes it again, wherever it is, and it must be known
+		}
 		return c.kept.failed
 	case <-t.C:
 	}
@@ -224,6 +227,17 @@ func (c *Call) recorded() error {
 	c.journalled("", true)
 	c.mu.Unlock()
 	return fmt.Errorf("call not noted: %w", stream.ErrUnavailable)
+}
+
+// sync waits until what the store has survives its machine, if the store can say that.
+func (m *Manager) sync() error {
+	store, ok := m.store.(stream.Syncer)
+	if !ok {
+		return nil
+	}
+	ctx, stop := context.WithTimeout(m.ctx, asks)
+	defer stop()
+	return store.Sync(ctx)
 }
 
 // file has the store told of a call whose messages go to the standalone stream.

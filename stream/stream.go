@@ -231,3 +231,13 @@ type Shared interface {
 	// Unclaim takes the value from id again, if it still has it.
 	Unclaim(ctx context.Context, id ClaimID, value []byte) error
 }
+
+// A Syncer is a store that acknowledges some of what it keeps before it would survive
+// its machine, and can be asked to wait until that is so. Few things need it: those by
+// which it is decided whether something is done at all. With them lost it would be done
+// again.
+type Syncer interface {
+	// Sync returns when all that was acknowledged before it was called survives the
+	// machine. Its error is ErrUnavailable.
+	Sync(ctx context.Context) error
+}

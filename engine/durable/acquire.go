@@ -69,7 +69,7 @@ func (st *Store) takeRecord(ctx context.Context, was *stream.Session) (record, u
 	if version, err = st.putRecord(ctx, was.Key, version, &old, &rec); err == nil {
 		// With the record lost the next owner would have the same epoch, and what clients
 		// have of this one would seem to be its.
-		err = st.ask(ctx, st.sync)
+		err = st.Sync(ctx)
 	}
 	return rec, version, err
 }

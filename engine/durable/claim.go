@@ -65,7 +65,7 @@ func (st *Store) Claim(ctx context.Context, id stream.ClaimID, value []byte) (wa
 	})
 	if err == nil && was == nil {
 		// What is claimed is done next. With the claim lost it would be done twice.
-		err = st.ask(ctx, st.sync)
+		err = st.Sync(ctx)
 	}
 	return was, age, err
 }

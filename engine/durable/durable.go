@@ -219,12 +219,10 @@ func (r *retry) again() bool {
 	return false
 }
 
-// sync waits until what the engine has acknowledged survives its machine, where it has
-// a say in that. Few things need it: those by which it is decided whether something is
-// done at all, since with them lost it would be done again.
-func (st *Store) sync(ctx context.Context) error {
-	if log, ok := st.log.(Syncer); ok {
-		return log.Sync(ctx)
+// Sync implements [stream.Syncer], where the engine has a say in that.
+func (st *Store) Sync(ctx context.Context) error {
+	if log, ok := st.log.(stream.Syncer); ok {
+		return st.ask(ctx, log.Sync)
 	}
 	return nil
 }

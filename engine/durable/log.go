@@ -59,11 +59,3 @@ type Log interface {
 	// follow.
 	Close() error
 }
-
-// A Syncer is a Log that acknowledges some of what it keeps before it would survive its
-// machine, and can be asked to wait until that is so.
-type Syncer interface {
-	// Sync returns when all that was acknowledged before it was called survives the
-	// machine. Any error is ErrUnavailable.
-	Sync(ctx context.Context) error
-}

@@ -168,7 +168,7 @@ func (l *Log) Ping(ctx context.Context) error {
 	return nil
 }
 
-// Sync implements [durable.Syncer] where the disk is ours.
+// Sync implements [stream.Syncer] where the disk is ours.
 func (l *Log) Sync(ctx context.Context) error {
 	if l.disk == nil {
 		return nil

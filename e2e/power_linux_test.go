@@ -1,0 +1,265 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// The machine of a node with file: loses its power. What a client was told before is
+// there, but for the last second (with sync=always: all of it); what is lost is said,
+// and no tool runs again because what says that it ran is lost. (Failure 1)
+//
+// The power is lost again and again of one run of a node: strace has recorded what it
+// did to its files, so that a disk can be made as it may be at any time.
+func TestPowerLost(t *testing.T) {
+	for _, sync := range []struct {
+		name, query string
+		most        time.Duration // that may be lost
+		keys        bool          // a call with a key has all that was said before brought to the disk
+	}{{"always", "?sync=always", 0, true}, {"default", "", time.Second, false}, {"keys", "", time.Second, true}} {
+		t.Run(sync.name, func(t *testing.T) {
+			t.Parallel()
+			times, long, seed := 1, 1500*time.Millisecond, rand.Uint64()
+			if os.Getenv("CI") != "" {
+				times, long = 6, 3*time.Second
+			}
+			p := powered(t, sync.query, sync.keys, long)
+			t.Logf("seed %d", seed)
+			r := rand.New(rand.NewPCG(seed, 1))
+			for i := range times {
+				// Right after somebody was told how a call ended.
+				half := len(p.calls) / 2
+				cut := p.calls[half+r.IntN(half)].said.Add(time.Millisecond / 10)
+				if i > 0 && i == times-1 {
+					cut = p.ended
+				}
+				p.lose(t, cut, sync.most, r)
+			}
+		})
+	}
+}
+
+// A poweredNode is a recorded run of a node, and what its clients know of it.
+type poweredNode struct {
+	query        string
+	steps        []step
+	dir          string
+	traces       string
+	begun, ended time.Time // between these clients made calls
+	calls        []*poweredCall
+}
+
+type poweredCall struct {
+	request
+	id      int64
+	session string
+	tale    *tale
+	opened  time.Time // when the session was known to its client
+	said    time.Time // when the client had heard all, or could not
+}
+
+// powered runs a node for a while, and kills it.
+func powered(t *testing.T, query string, keys bool, long time.Duration) *poweredNode {
+	t.Helper()
+	p := &poweredNode{query: query, dir: filepath.Join(t.TempDir(), "store")}
+	trace := filepath.Join(t.TempDir(), "trace")
+	before := recorder(t, trace)
+	e := &enginery{name: "file", url: func([]string) string { return "file:" + p.dir + query }}
+	f := newFleet(t, e, shape{nodes: 1, library: true, place: func(int) place {
+		return place{before: before, listen: "127.0.0.1:0", admin: "127.0.0.1:0", store: e.url(nil)}
+	}})
+	n := f.nodes[0]
+	p.traces = f.traces
+	at := fixed(n.url())
+	ctx, stop := context.WithTimeout(t.Context(), long)
+	defer stop()
+	p.begun = time.Now()
+	var mu sync.Mutex
+	var clients sync.WaitGroup
+	for i := range 4 {
+		clients.Go(func() {
+			for k := 0; ctx.Err() == nil; {
+				r, err := roam(ctx, at, "")
+				if err != nil {
+					return
+				}
+				opened := time.Now()
+				for range 6 {
+					k++
+					c := &poweredCall{id: r.ids.Add(1), session: r.session, opened: opened}
+					name := callID(t, i, k)
+					c.request = request{tool: "work", args: workArgs{ID: name, Steps: 3, MS: 15}}
+					if keys && k%2 == 0 {
+						c.key = fmt.Sprintf("%q", name)
+					}
+					c.tale = &tale{ids: make(map[string]bool), retry: 20 * time.Millisecond}
+					r.stay(ctx, c.tale, c.id, c.request)
+					c.said = time.Now()
+					mu.Lock()
+					p.calls = append(p.calls, c)
+					mu.Unlock()
+				}
+				r.close()
+			}
+		})
+	}
+	clients.Wait()
+	p.ended = time.Now()
+	for _, pid := range children(n.cmd.Process.Pid) {
+		_ = syscall.Kill(pid, syscall.SIGKILL)
+	}
+	<-n.ended
+	p.steps = record(t, trace, p.dir)
+	whole := 0
+	for _, c := range p.calls {
+		if c.tale.over() && c.tale.wrong(c.request) == nil && !c.tale.unknown() {
+			whole++
+		}
+	}
+	if whole < 10 || len(p.steps) < 100 {
+		t.Fatalf("%d of %d calls and %d steps were recorded", whole, len(p.calls), len(p.steps))
+	}
+	return p
+}
+
+// lose loses the power at a time, starts a node on what is left, and has the clients
+// ask it what they have asked before.
+func (p *poweredNode) lose(t *testing.T, cut time.Time, most time.Duration, r *rand.Rand) {
+	t.Helper()
+	n := slices.IndexFunc(p.steps, func(s step) bool { return s.at > float64(cut.UnixNano())/1e9 })
+	if n < 0 {
+		n = len(p.steps)
+	}
+	line := 0
+	if n > 0 {
+		line = p.steps[n-1].ended + 1
+	}
+	was := play(p.steps, line)
+	dir := filepath.Join(t.TempDir(), "store")
+	was.lose(t, p.dir, dir, r)
+	e := &enginery{name: "file", url: func([]string) string { return "file:" + dir + p.query }}
+	f := newFleet(t, e, shape{nodes: 1, library: true})
+	at := fixed(f.nodes[0].url())
+	ctx := bounded(t, time.Minute)
+	l := &loss{poweredNode: p, t: t, fleet: f, cut: cut, most: most, disk: was}
+	var all sync.WaitGroup
+	places := make(chan struct{}, 8)
+	sessions := map[string]bool{}
+	for _, c := range p.calls {
+		if c.opened.After(cut) {
+			continue // there was no such session
+		}
+		if !sessions[c.session] {
+			sessions[c.session] = true
+			l.anew(ctx, &roamer{at: at, session: c.session, http: http.DefaultClient}, c)
+		}
+		places <- struct{}{}
+		all.Go(func() {
+			defer func() { <-places }()
+			client := &roamer{at: at, session: c.session, http: http.DefaultClient}
+			if c.tale.first != "" && c.tale.over() && c.tale.ended.Before(cut) {
+				l.read(ctx, client, c)
+			}
+			if c.key != "" {
+				l.ask(ctx, client, c)
+			}
+		})
+	}
+	all.Wait()
+	t.Logf("power lost after %v: of %d calls %d are there, %d are said to be lost or unknown; asked again, %d are unknown",
+		cut.Sub(p.begun).Round(time.Millisecond), len(p.calls), l.kept, l.said, l.unknown)
+	f.nodes[0].end()
+}
+
+// A loss is what is found after the power was lost at a time.
+type loss struct {
+	*poweredNode
+	t     *testing.T
+	fleet *fleet
+	cut   time.Time
+	most  time.Duration
+	disk  *disk
+
+	mu                  sync.Mutex
+	kept, said, unknown int
+}
+
+// must says whether a call must be there with all that was said.
+func (l *loss) must(c *poweredCall) bool {
+	return c.tale.over() && c.tale.ended.Add(l.most).Before(l.cut)
+}
+
+// mtimeStep is how far behind a file's time may be.
+const mtimeStep = 20 * time.Millisecond
+
+// ran is how often a call has run: before the power was lost, and since.
+func (l *loss) ran(name string) (times int) {
+	for _, dir := range []string{l.traces, l.fleet.traces} {
+		info, err := os.Stat(filepath.Join(dir, name))
+		if err == nil && (dir == l.fleet.traces || info.ModTime().Add(mtimeStep).Before(l.cut)) {
+			times += int(info.Size())
+		}
+	}
+	return times
+}
+
+// isGone says whether a client was told that its session is.
+func isGone(s *tale) bool { return s.err != nil && strings.Contains(s.err.Error(), ": 404 ") }
+
+// read reads a call again, from its first event.
+func (l *loss) read(ctx context.Context, client *roamer, c *poweredCall) {
+	s := &tale{ids: make(map[string]bool), retry: 20 * time.Millisecond, lastID: c.tale.first}
+	client.stay(ctx, s, c.id, c.request)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	wrong := s.wrong(c.request)
+	switch {
+	case isGone(s) && !l.must(c), s.unknown() && wrong == nil && !l.must(c):
+		l.said++
+	case wrong != nil || s.unknown():
+		l.t.Errorf("%v before the power was lost a client had heard all, and now hears %q, %v\n%v", l.cut.Sub(c.tale.ended), s.heard, s.err, l.disk)
+	default:
+		l.kept++
+	}
+}
+
+// anew makes another call in a session that its client knew: that is there.
+func (l *loss) anew(ctx context.Context, client *roamer, c *poweredCall) {
+	q := request{tool: "look", args: workArgs{ID: c.args.ID + "-anew", Steps: 1, MS: 1}}
+	s := &tale{ids: make(map[string]bool), retry: 20 * time.Millisecond}
+	client.stay(ctx, s, 1_000_000, q)
+	if err := s.wrong(q); err != nil || s.unknown() {
+		l.t.Errorf("%v before the power was lost a session was there, and now a call in it: %v, %q", l.cut.Sub(c.opened), err, s.heard)
+	}
+}
+
+// ask makes a call again under its key, as if nothing had been heard of it.
+func (l *loss) ask(ctx context.Context, client *roamer, c *poweredCall) {
+	before := l.ran(c.args.ID)
+	s := &tale{ids: make(map[string]bool), retry: 20 * time.Millisecond}
+	client.stay(ctx, s, c.id, c.request)
+	after := l.ran(c.args.ID)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch wrong := s.wrong(c.request); {
+	case isGone(s) && l.must(c):
+		l.t.Errorf("%v before the power was lost a session was there, and is gone", l.cut.Sub(c.tale.ended))
+	case wrong != nil && !isGone(s):
+		l.t.Errorf("asked again under its key: %v", wrong)
+	case s.unknown():
+		l.unknown++
+	}
+	if after > 1 || before > 0 && after != before {
+		l.t.Errorf("%v before the power was lost a call had run %d times, and asked again %d times; the client hears %q", l.cut.Sub(c.said), before, after, s.heard)
+	}
+}
