@@ -49,7 +49,7 @@ var floors = []struct {
 	{"backend/sdk", []string{"session", "jsonrpc", "protocol", "internal/panics"}},
 	{"server", []string{"session", "stream", "cluster", "jsonrpc", "sse", "protocol", "redact", "internal/panics"}},
 	{"client", []string{"jsonrpc", "sse", "protocol", "redact", "internal/panics"}},
-	{".", []string{"server", "session", "client", "backend/sdk", "engine", "stream", "cluster", "jsonrpc", "webhook", "internal/panics"}},
+	{".", []string{"server", "session", "client", "backend/sdk", "engine", "stream", "cluster", "jsonrpc", "protocol", "webhook", "internal/panics"}},
 	{"cmd/...", everything},
 	{"bench/...", everything},
 	{"conformance/...", everything},

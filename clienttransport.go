@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
-	"strings"
 	"sync"
 
 	"github.com/modelcontextprotocol/go-sdk/auth"
@@ -17,6 +16,7 @@ import (
 
 	"holdfast/client"
 	"holdfast/jsonrpc"
+	"holdfast/protocol"
 )
 
 // ClientOptions say how a [ClientTransport] behaves. The zero value is useful:
@@ -127,7 +127,7 @@ func (t *ClientTransport) Detach() {
 // server did what it was asked.
 func OutcomeUnknown(err error) bool {
 	var e *sdkrpc.Error
-	return errors.As(err, &e) && strings.HasPrefix(e.Message, "outcome unknown")
+	return errors.As(err, &e) && protocol.OutcomeUnknown(int(e.Code), e.Message)
 }
 
 // clientConn is a connection as the go-sdk wants it.

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -356,21 +355,19 @@ func (k *call) fail(unknown bool, err error) {
 	if k.ctx.Err() != nil {
 		return // nobody waits
 	}
-	if unknown && !k.safe() && !strings.HasPrefix(err.Error(), outcomeUnknown) {
-		err = fmt.Errorf("%s%w", outcomeUnknown, err)
-	}
 	e := jsonrpc.Errorf(jsonrpc.CodeServer, "%v", err)
 	var no *refusal
 	if errors.As(err, &no) && no.rpc != nil {
 		e.Code, e.Data = no.rpc.Code, no.rpc.Data
+	}
+	if unknown && !k.safe() && !protocol.OutcomeUnknown(e.Code, e.Message) {
+		e.Code, e.Message = protocol.CodeOutcomeUnknown, protocol.TextOutcomeUnknown+": "+e.Message
 	}
 	m, perr := jsonrpc.Parse(jsonrpc.AppendError(nil, k.id, e))
 	if perr == nil {
 		k.deliver(m)
 	}
 }
-
-const outcomeUnknown = "outcome unknown: "
 
 // noDoor says why a call can't be gone on with.
 func (k *call) noDoor() error {

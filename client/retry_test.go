@@ -53,7 +53,7 @@ func TestSentAgain(t *testing.T) {
 		mu.Lock()
 		n := posts[test.method]
 		mu.Unlock()
-		if unknown := strings.Contains(string(m.Error), "outcome unknown"); n != test.sent || unknown != (test.sent == 1) {
+		if unknown := strings.Contains(string(m.Error), `-32010,"message":"outcome unknown: `); n != test.sent || unknown != (test.sent == 1) {
 			t.Errorf("%s was sent %d times, and answered %s", test.method, n, m.Raw)
 		}
 	}

@@ -68,8 +68,7 @@ const (
 	CodeInvalidParams  = -32602
 	CodeInternal       = -32603
 	// CodeServer is the first of the implementation-defined server errors. What
-	// Holdfast itself has to say of a call (its backend died, its outcome is
-	// unknown) carries it.
+	// Holdfast itself has to say of a call carries it, as a rule.
 	CodeServer = -32000
 )
 

@@ -70,7 +70,7 @@ func TestBadEventID(t *testing.T) {
 			"of a call, for the standalone one's name": listened[:strings.Index(listened, ".")-1] + "1" + place,
 			"with a session before it":                 "AAAAAAAAAAAAAAAA." + id,
 		}},
-		{410, codeServer, "outcome unknown: messages after this cursor are no longer kept", map[string]string{
+		{410, codeUnknown, "outcome unknown: messages after this cursor are no longer kept", map[string]string{
 			"far ahead":               id[:len(id)-1] + "zzz",
 			"just ahead":              id[:len(id)-1] + "2",
 			"under another epoch":     stream + ".7.1",
@@ -134,7 +134,7 @@ func TestBadEventIDKeepsTheBroken(t *testing.T) {
 	w.c.Close()
 	n.sessionsQuiet()
 	r := p.open("GET", "/mcp", "", "Last-Event-ID: "+strings.Join(ahead[1:], ".")+"7").all()
-	refused(t, "an id ahead", r, 410, codeServer, "no longer kept")
+	refused(t, "an id ahead", r, 410, codeUnknown, "no longer kept")
 	held[0].Result(result("late"))
 	if ev := p.open("GET", "/mcp", "").message(); !strings.Contains(string(ev.Data), "late") {
 		t.Errorf("got %s", ev.Data)
@@ -152,7 +152,7 @@ func TestExpiredEventID(t *testing.T) {
 	}
 	eventually(t, "the stream to go", func() bool { return n.store.Bytes() == 0 })
 	for _, target := range []string{"/mcp", f.link} {
-		refused(t, "an expired id at "+target, p.open("GET", target, "", "Last-Event-ID: "+f.last).all(), 410, codeServer, "outcome unknown")
+		refused(t, "an expired id at "+target, p.open("GET", target, "", "Last-Event-ID: "+f.last).all(), 410, codeUnknown, "outcome unknown")
 	}
 	p.works("an expired id")
 }

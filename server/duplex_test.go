@@ -408,7 +408,7 @@ func TestDuplexSessionEnds(t *testing.T) {
 	c.say(callAs("1", "hold", `{}`))
 	n.release(1)
 	n.end(&peer{n: n, id: c.id, version: "2025-11-25"})
-	c.fails("1", jsonrpc.CodeServer, "outcome unknown")
+	c.fails("1", codeUnknown, "outcome unknown")
 	c.ended(websocket.StatusNormalClosure, "the session ended")
 	if _, res, err := n.dialSocket(0, "Mcp-Session-Id: "+c.id); err == nil || res.StatusCode != http.StatusNotFound {
 		t.Errorf("attached to a session that has ended: %v", err)

@@ -79,9 +79,9 @@ func (h *Handler) explain(err error) (status int, e *jsonrpc.Error) {
 	case errors.Is(err, errUnknown):
 		if text := session.StoreSays(err); text != "" {
 			h.logger.Warn("request not settled", "error", err)
-			return http.StatusBadGateway, errf(jsonrpc.CodeServer, "%v: %s", errUnknown, text)
+			return http.StatusBadGateway, errf(protocol.CodeOutcomeUnknown, "%v: %s", errUnknown, text)
 		}
-		return http.StatusBadGateway, errf(jsonrpc.CodeServer, "%v", err)
+		return http.StatusBadGateway, errf(protocol.CodeOutcomeUnknown, "%v", err)
 	case errors.Is(err, session.ErrNotFound):
 		return http.StatusNotFound, errf(jsonrpc.CodeServer,
 			"session not found: it has ended or expired; start a new one with an initialize request")
@@ -90,7 +90,7 @@ func (h *Handler) explain(err error) (status int, e *jsonrpc.Error) {
 	case errors.Is(err, session.ErrKeyReused):
 		return http.StatusUnprocessableEntity, errf(codeInvalid, "%v: use a new key for a new request", err)
 	case errors.Is(err, session.ErrGone):
-		return http.StatusGone, errf(jsonrpc.CodeServer, "outcome unknown: %v", err)
+		return http.StatusGone, errf(protocol.CodeOutcomeUnknown, "outcome unknown: %v", err)
 	case errors.Is(err, session.ErrBusy):
 		return http.StatusTooManyRequests, errf(jsonrpc.CodeServer, "%v: try again later", err)
 	case errors.Is(err, session.ErrClosing), errors.Is(err, session.ErrNotTaken), errors.Is(err, session.ErrMoved),
@@ -114,7 +114,7 @@ func (h *Handler) explain(err error) (status int, e *jsonrpc.Error) {
 		return http.StatusOK, errf(jsonrpc.CodeInvalidParams,
 			"%v: the token is not its own, or what became of it is no longer kept", err)
 	case errors.Is(err, stream.ErrTrimmed), errors.Is(err, stream.ErrNotFound):
-		return http.StatusGone, errf(jsonrpc.CodeServer,
+		return http.StatusGone, errf(protocol.CodeOutcomeUnknown,
 			"outcome unknown: %v; they were dropped after the time or the size they are kept for", stream.ErrTrimmed)
 	}
 	if text := session.StoreSays(err); text != "" {

@@ -19,6 +19,7 @@ const (
 	codeInvalid     = -32600
 	codeParams      = -32602
 	codeServer      = -32000
+	codeUnknown     = -32010
 	codeUnsupported = -32022
 )
 

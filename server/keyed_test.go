@@ -292,7 +292,7 @@ func TestKeyedElsewhere(t *testing.T) {
 		t.Errorf("got %s", ev.Data)
 	}
 	n.end(first)
-	refused(t, "when its session has ended", second.post(body, keyed("k")), 410, codeServer, "outcome unknown: ")
+	refused(t, "when its session has ended", second.post(body, keyed("k")), 410, codeUnknown, "outcome unknown: ")
 	if n.release0() != 0 {
 		t.Error("it ran again")
 	}
@@ -314,7 +314,7 @@ func TestKeyedDropped(t *testing.T) {
 		t.Fatal(r.status)
 	}
 	eventually(t, "the call to be dropped", func() bool { return p.post(body, keyed("k")).status != 200 })
-	refused(t, "a dropped call", p.post(body, keyed("k")), 410, codeServer, "outcome unknown: ")
+	refused(t, "a dropped call", p.post(body, keyed("k")), 410, codeUnknown, "outcome unknown: ")
 	if got := n.runs("d"); got != 1 {
 		t.Errorf("it ran %d times", got)
 	}

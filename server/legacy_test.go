@@ -362,7 +362,7 @@ func TestPairBadInput(t *testing.T) {
 		"garbage":               {crafted{method: "GET", target: "/sse", head: last("x")}, 404, codeServer, "session not found"},
 		"a cut id":              {crafted{method: "GET", target: "/sse", head: last(c.last[:len(c.last)-1])}, 400, codeParams, "resume with"},
 		"another's name":        {crafted{method: "GET", target: "/sse", head: last(theirs + mark)}, 400, codeParams, "resume with"},
-		"a place ahead":         {crafted{method: "GET", target: "/sse", head: last(c.last[:len(c.last)-1] + "zz")}, 410, codeServer, "outcome unknown"},
+		"a place ahead":         {crafted{method: "GET", target: "/sse", head: last(c.last[:len(c.last)-1] + "zz")}, 410, codeUnknown, "outcome unknown"},
 		"a modern event id":     {crafted{method: "GET", target: "/sse", head: last(modernEvent)}, 404, codeServer, "session not found"},
 		"the POST door":         {crafted{head: map[string]string{"Mcp-Session-Id": "Mcp-Session-Id: " + id}, body: ping}, 404, codeServer, "session not found"},
 		"the GET door":          {crafted{method: "GET", head: map[string]string{"Mcp-Session-Id": "Mcp-Session-Id: " + id}}, 404, codeServer, "session not found"},

@@ -281,7 +281,7 @@ func TestResumeKept(t *testing.T) {
 	for i := 2; i < 50; i++ {
 		progress(held[0], i, 500)
 	}
-	refused(t, "a gap", p.post(again(`"c"`, token), "Last-Event-ID: "+last), 410, codeServer, "no longer kept")
+	refused(t, "a gap", p.post(again(`"c"`, token), "Last-Event-ID: "+last), 410, codeUnknown, "no longer kept")
 	held[0].Result(result("the end"))
 	texts := p.post(again(`"c"`, token)).texts()
 	if len(texts) < 5 || len(texts) > 20 || !strings.Contains(texts[len(texts)-1], "the end") || !strings.Contains(texts[len(texts)-2], `"progress":49`) {

@@ -254,7 +254,7 @@ func (rl *relay) pause(d time.Duration) {
 
 // errUnknown stands for requests that may have been taken by a node that was lost
 // then.
-var errUnknown = errors.New("outcome unknown")
+var errUnknown = errors.New(protocol.TextOutcomeUnknown)
 
 // errAgain wraps what says that a request was not answered, and that it is to be
 // looked again where the session is.

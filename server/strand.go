@@ -273,7 +273,7 @@ func (d *duplex) leads(src *source) bool {
 	}
 	token, ok := of.session.Token(src.Cursor().Stream.Number, of.ids[0])
 	if !ok {
-		d.last = d.refuse(d.last, of.ids, errf(jsonrpc.CodeServer, "outcome unknown: %v", session.ErrMoved))
+		d.last = d.refuse(d.last, of.ids, errf(protocol.CodeOutcomeUnknown, "outcome unknown: %v", session.ErrMoved))
 		return true
 	}
 	params := jsonrpc.Object("resumeToken", token)

@@ -129,7 +129,7 @@ func TestFarOwnerLost(t *testing.T) {
 	bothWays(t, func(t *testing.T, open door) {
 		f := newFar(t, open)
 		f.nodes[0].kill()
-		f.c.fails(`"c"`, jsonrpc.CodeServer, "outcome unknown")
+		f.c.fails(`"c"`, codeUnknown, "outcome unknown")
 
 		const steps = 20
 		p := f.nodes[2].able("2025-11-25", "me")
@@ -307,10 +307,10 @@ func TestFarSessionLeaves(t *testing.T) {
 		c.policy(`"c"`)
 		c.hears(`"progress":1,`)
 		f.take(f.nodes[0], f.nodes[1], sessionOf(token))
-		c.fails(`"c"`, jsonrpc.CodeServer, "outcome unknown: the node")
+		c.fails(`"c"`, codeUnknown, "outcome unknown: the node")
 		c.say(again(`"c"`, token))
 		c.policy(`"c"`)
 		c.hears(`"progress":1,`)
-		c.fails(`"c"`, jsonrpc.CodeServer, "outcome unknown: the node")
+		c.fails(`"c"`, codeUnknown, "outcome unknown: the node")
 	})
 }

@@ -21,7 +21,7 @@ type twiceCase struct {
 	lost                map[string]string
 }
 
-const nobodyKnows = "outcome unknown"
+const nobodyKnows = `"code":-32010,"message":"outcome unknown`
 
 var twiceCases = []twiceCase{
 	{name: "single", version: "2025-11-25", body: callAs("1", "hold", `{"key":"single"}`), holds: 1,

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"holdfast/jsonrpc"
+	"holdfast/protocol"
 	"holdfast/stream"
 )
 
@@ -195,7 +196,7 @@ func (m *Manager) makeAgain(values context.Context, all []repeat) {
 }
 
 // errLost ends a call of which nobody knows how far it came.
-var errLost = jsonrpc.Errorf(jsonrpc.CodeServer,
+var errLost = jsonrpc.Errorf(protocol.CodeOutcomeUnknown,
 	"outcome unknown: the node that ran this call was lost before it finished; "+
 		"see whether the tool has done its work before you call it again")
 

@@ -311,7 +311,7 @@ func (c *Call) Again() bool {
 // What a light call is told whose session leaves.
 var (
 	errAgain   = jsonrpc.Errorf(jsonrpc.CodeServer, "not answered: %v; make the request again", ErrMoved)
-	errUnknown = jsonrpc.Errorf(jsonrpc.CodeServer, "outcome unknown: %v", ErrMoved)
+	errUnknown = jsonrpc.Errorf(protocol.CodeOutcomeUnknown, "outcome unknown: %v", ErrMoved)
 )
 
 // drop ends a request without a word in the log: the session has left this node, or

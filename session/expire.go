@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"holdfast/jsonrpc"
+	"holdfast/protocol"
 	"holdfast/stream"
 )
 
@@ -49,7 +50,7 @@ func (m *Manager) end(s *Session, why error) {
 	}
 	m.mu.Unlock()
 
-	s.failAll(lost, jsonrpc.Errorf(jsonrpc.CodeServer, "outcome unknown: the session ended: %v", why))
+	s.failAll(lost, jsonrpc.Errorf(protocol.CodeOutcomeUnknown, "outcome unknown: the session ended: %v", why))
 	s.streams.closeStandalone()
 	if conn != nil {
 		defer m.release(conn)

@@ -221,7 +221,7 @@ func (m *Manager) sever(s *Session) (calls []*Call, done bool) {
 				unsent = append(unsent, rq)
 			}
 		}
-		s.failAll(lost, jsonrpc.Errorf(jsonrpc.CodeServer, "outcome unknown: the session ended: %v", ErrClosing))
+		s.failAll(lost, jsonrpc.Errorf(protocol.CodeOutcomeUnknown, "outcome unknown: the session ended: %v", ErrClosing))
 		s.failAll(unsent, errUnsent)
 	})
 	m.drop(s, again)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"holdfast/jsonrpc"
+	"holdfast/protocol"
 )
 
 // A link is one opening of the backend for a session. After the backend has
@@ -231,7 +232,7 @@ func (l *link) Closed(why error, reopen bool) {
 	s.asked = nil
 	s.mu.Unlock()
 	s.m.logger.Warn("backend ended", "session", s.Name(), "error", why, "calls", len(lost))
-	s.failAll(lost, jsonrpc.Errorf(jsonrpc.CodeServer, "outcome unknown: %v", why))
+	s.failAll(lost, jsonrpc.Errorf(protocol.CodeOutcomeUnknown, "outcome unknown: %v", why))
 	if !reopen {
 		s.m.end(s, why)
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"holdfast/jsonrpc"
+	"holdfast/protocol"
 	"holdfast/stream"
 )
 
@@ -337,7 +338,7 @@ func (a *appender) refused(ctx context.Context, turn []saying, err error) {
 func endings(ids [][]byte, err error) []stream.Entry {
 	end := []stream.Entry{{}} // a cancelled call ends in silence
 	for i, id := range ids {
-		end = append(end[:i], stream.Entry{Data: jsonrpc.AppendError(nil, id, jsonrpc.Errorf(jsonrpc.CodeServer,
+		end = append(end[:i], stream.Entry{Data: jsonrpc.AppendError(nil, id, jsonrpc.Errorf(protocol.CodeOutcomeUnknown,
 			"outcome unknown: what the server said could not be kept: %s", cmp.Or(StoreSays(err), "the store refused it")))})
 	}
 	return end

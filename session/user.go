@@ -6,6 +6,7 @@ import (
 
 	"holdfast/internal/panics"
 	"holdfast/jsonrpc"
+	"holdfast/protocol"
 )
 
 // What follows is where a session calls code of the library's user: the backend,
@@ -69,6 +70,7 @@ func undelivered(err error) *jsonrpc.Error {
 // lost: it may have run there.
 func undeliveredAgain(err error) *jsonrpc.Error {
 	e := undelivered(err)
+	e.Code = protocol.CodeOutcomeUnknown
 	e.Message = "outcome unknown: the node that ran this call was lost, and it could not be run again: " + e.Message
 	return e
 }

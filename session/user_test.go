@@ -206,7 +206,7 @@ func TestTakeOverPanics(t *testing.T) {
 			}
 			at.Store(&method)
 			taken := b.take(s)
-			wantTexts(t, "run again", readAll(t, taken, c.Number()), `-32603,"message":"outcome unknown: `)
+			wantTexts(t, "run again", readAll(t, taken, c.Number()), `-32010,"message":"outcome unknown: `)
 			wantTexts(t, "lost", readAll(t, taken, lost.Number()), lostWith)
 			eventually(t, "the calls to end", func() bool { return b.Calls() == 0 && taken.ongoing.Load() == 0 })
 			at.Store(nil)

@@ -12,6 +12,7 @@ import (
 
 	"holdfast/client"
 	"holdfast/jsonrpc"
+	"holdfast/protocol"
 )
 
 // A bridge carries messages between a host and a server. To the server the host's
@@ -240,7 +241,7 @@ func (b *bridge) fromAnother(conn *client.Conn, f *flight, m jsonrpc.Message) bo
 		return true
 	}
 	if err := conn.GoOn(*old.Place); err != nil {
-		b.give(f, jsonrpc.AppendError(nil, f.id, jsonrpc.Errorf(jsonrpc.CodeServer, "outcome unknown: %v", err)))
+		b.give(f, jsonrpc.AppendError(nil, f.id, jsonrpc.Errorf(protocol.CodeOutcomeUnknown, "outcome unknown: %v", err)))
 	}
 	return true
 }

@@ -195,19 +195,23 @@ func mustParse(raw []byte) jsonrpc.Message {
 }
 
 // errorOf returns the error of a failed response. What the server did is unknown
-// where it says so.
+// where its code says so.
 func errorOf(m jsonrpc.Message) error {
 	e := &jsonrpc.Error{}
 	if json.Unmarshal(m.Error, e) != nil || e.Message == "" {
 		e.Message = "the server answered with an error that says nothing"
 	}
-	if strings.HasPrefix(e.Message, outcomeUnknown) {
+	if outcomeUnknown(e) {
 		return codeError{exitUnknown, e}
 	}
 	return e
 }
 
-const outcomeUnknown = "outcome unknown"
+// outcomeUnknown says whether err means that nobody knows what the server did.
+func outcomeUnknown(err error) bool {
+	var e *jsonrpc.Error
+	return errors.As(err, &e) && protocol.OutcomeUnknown(e.Code, e.Message)
+}
 
 // codeError is an error that ends the program with a code of its own.
 type codeError struct {

@@ -62,7 +62,7 @@ func (f *statusFlags) status(cmd *cobra.Command, args []string) error {
 	status, err := conn.StatusOf(cmd.Context(), call)
 	if err != nil {
 		err = fmt.Errorf("%s: %w", redacted(state.URL), f.explained(err))
-		if strings.Contains(err.Error(), outcomeUnknown) {
+		if outcomeUnknown(err) {
 			return codeError{exitUnknown, err}
 		}
 		return err
