@@ -19,7 +19,7 @@ import (
 // sweepEvery is how often one of the nodes looks for sessions that nobody looks
 // after, beside when a node is gone. The engine has to list all sessions for that: it
 // is to do so for no more of its time than one part in sweepShare, as long as that is
-// at least once in sweepAtLeast for each node.
+// at least once in sweepAtLeast for each node, which is enough for one that is alone.
 const (
 	sweepEvery   = 30 * time.Second
 	sweepShare   = 20
@@ -169,6 +169,9 @@ func (p *peers) sweep() {
 		}
 		if all {
 			every := min(max(sweepEvery, sweepShare*time.Since(begun)), sweepAtLeast) * time.Duration(1+len(p.node.Peers()))
+			if p.h.sessions.Alone() {
+				every = sweepAtLeast
+			}
 			t.Reset(every*3/4 + rand.N(every/2))
 		}
 	}

@@ -64,6 +64,14 @@ func (m *Manager) Sweep(ctx context.Context, gone func(node string) bool, mine f
 	return swept
 }
 
+// Alone says whether no other node can ever have had a session of the store since this
+// one began: once it is swept nothing is left that nobody looks after, but for what
+// this node has lost itself.
+func (m *Manager) Alone() bool {
+	store, ok := m.store.(interface{ Alone() bool })
+	return ok && store.Alone()
+}
+
 // A sweep is sessions that were found, for those who take them over.
 type sweep struct {
 	m    *Manager

@@ -43,8 +43,10 @@ func start(ctx context.Context, only string) (all []engine, stop func(), err err
 	stops = append(stops, func() { _ = os.RemoveAll(dir) })
 	want := func(name string) bool { return strings.Contains(name, only) }
 	all = append(all, engine{name: "memory", url: "memory:"})
-	if want("file") {
-		all = append(all, engine{name: "file", url: "file:" + filepath.Join(dir, "file")})
+	for _, query := range []string{"", "sync=always", "sync=2m"} {
+		if name := strings.TrimSpace("file " + query); want(name) {
+			all = append(all, engine{name: name, url: "file:" + filepath.Join(dir, "file"+query) + "?" + query})
+		}
 	}
 	for name, n := range map[string]int{"jetstream R1": 1, "jetstream R3": 3} {
 		if !want(name) {

@@ -127,6 +127,12 @@ func (st *Store) Crowded() bool {
 	return ok && log.Crowded()
 }
 
+// Alone says whether the engine is this process's only.
+func (st *Store) Alone() bool {
+	log, ok := st.log.(interface{ Alone() bool })
+	return ok && log.Alone()
+}
+
 // StreamBytes is how many bytes of one stream are kept at the most.
 func (st *Store) StreamBytes() int64 { return st.front.StreamBytes() }
 

@@ -150,6 +150,9 @@ func (l *Log) Retention() time.Duration { return time.Duration(l.retention.Load(
 // MaxFrame is what the servers take as a message, less our headers.
 func (l *Log) MaxFrame() int { return max(int(l.nc.MaxPayload())-headroom, 0) }
 
+// Alone says whether nobody else can reach the engine.
+func (l *Log) Alone() bool { return l.server != nil }
+
 // Ping writes a value that nobody reads and asks for an event that there isn't: the
 // leaders of both streams answer, and the servers take writes.
 func (l *Log) Ping(ctx context.Context) error {
