@@ -50,6 +50,10 @@ type Options struct {
 	// KeepAlive is the silence after which a comment is sent on a stream; 15 s.
 	// Negative: never.
 	KeepAlive time.Duration
+	// PingAfter is the silence after which a client of a revision before 2025-11-25
+	// is pinged on the stream of its call; 1 s. It resumes the call by the id of that
+	// event, if its connection is cut. Negative: never.
+	PingAfter time.Duration
 	// SessionTTL is how long a session lives that has nothing in flight and no
 	// client connected; 30 minutes.
 	SessionTTL time.Duration
@@ -66,6 +70,19 @@ type Options struct {
 	// MaxSessions and MaxCalls bound what is open and in flight at a time; 250,000
 	// and 1,000,000. What is over a limit is answered with 429.
 	MaxSessions, MaxCalls int
+	// MaxProcesses bounds how many server processes run at a time, for a backend that
+	// starts one for each session; 256. Negative: no bound. For any other backend it
+	// bounds, if it is set, how many sessions have the backend open.
+	MaxProcesses int
+	// MaxShare is how much of each of these three one client may have: its principal,
+	// or, if that is "", its address (of IPv6 the /64); 0.75. Set it to 1 where all
+	// clients come from one address, as behind a proxy.
+	MaxShare float64
+	// UnusedProcess is how long the process of a session is kept in which nothing was
+	// done since its initialize, and whose client is not connected: it is started again
+	// when it is needed; 1 minute. Negative: for as long as the session. If it is set it
+	// holds for any other backend, too.
+	UnusedProcess time.Duration
 	// Stateless serves without sessions: each POST stands alone, and nothing can
 	// be resumed.
 	Stateless bool
@@ -115,6 +132,12 @@ type Options struct {
 // A Handler serves MCP over Streamable HTTP so that no call is lost, doubled or
 // hung when a connection is cut. It is an [http.Handler]; its methods may be
 // called concurrently.
+//
+// Where code of its user panics (a backend, a server's handlers and middleware, the
+// functions of [Options]) the call that it works for ends with an internal error, and
+// the panic is logged with its stack; [http.ErrAbortHandler] is not logged, and ends the
+// connection where there is no answer yet. Out of reach are goroutines that such code
+// starts itself, the Logger, and the Store.
 type Handler struct {
 	*server.Handler
 	sessions *session.Manager
@@ -169,17 +192,24 @@ func NewBackendHandler(backend session.Backend, opts *Options) *Handler {
 			h.webhooks.Send(webhook.Event{URL: e.Webhook, RequestID: e.ID, Failed: e.Failed, Time: e.Time})
 		}
 	}
+	if p, ok := backend.(interface{ Processes() bool }); ok && p.Processes() {
+		o.MaxProcesses = cmp.Or(o.MaxProcesses, 256)
+		o.UnusedProcess = cmp.Or(o.UnusedProcess, time.Minute)
+	}
 	h.sessions = session.NewManager(o.Store, backend, session.Options{
-		TTL:         o.SessionTTL,
-		MaxSessions: o.MaxSessions,
-		MaxCalls:    o.MaxCalls,
-		Stateless:   o.Stateless,
-		MaxWait:     o.MaxWait,
-		MinWait:     cmp.Or(o.Retry, time.Second),
-		Keep:        o.Keep,
-		Safe:        o.Safe,
-		Ended:       ended,
-		Logger:      o.Logger,
+		TTL:          o.SessionTTL,
+		MaxSessions:  o.MaxSessions,
+		MaxCalls:     o.MaxCalls,
+		MaxProcesses: o.MaxProcesses,
+		MaxShare:     cmp.Or(o.MaxShare, 0.75),
+		Unused:       o.UnusedProcess,
+		Stateless:    o.Stateless,
+		MaxWait:      o.MaxWait,
+		MinWait:      cmp.Or(o.Retry, time.Second),
+		Keep:         o.Keep,
+		Safe:         o.Safe,
+		Ended:        ended,
+		Logger:       o.Logger,
 	})
 	h.join(o.Store, o.Logger, o.Stateless)
 	h.Handler = server.New(server.Options{
@@ -189,6 +219,7 @@ func NewBackendHandler(backend session.Backend, opts *Options) *Handler {
 		DisconnectAfter: o.DisconnectAfter,
 		Retry:           o.Retry,
 		KeepAlive:       o.KeepAlive,
+		PingAfter:       o.PingAfter,
 		MaxBody:         o.MaxBody,
 		Stateless:       o.Stateless,
 		AllowedOrigins:  o.AllowedOrigins,

@@ -47,11 +47,13 @@ type call struct {
 	wire    []byte  // the id that it was last sent under
 	place   place
 	turns   turns
-	over    bool // its answer was given out, or nobody wants it any more
-	parting bool // the server is being told that
-	dead    doors
-	arrived bool // the server was heard to take it
-	unsure  bool // nobody knows whether the Conn before has sent it; it never changes
+	// progress.token does not change after the call was put on record.
+	progress progress
+	over     bool // its answer was given out, or nobody wants it any more
+	parting  bool // the server is being told that
+	dead     doors
+	arrived  bool // the server was heard to take it
+	unsure   bool // nobody knows whether the Conn before has sent it; it never changes
 
 	// Of a call that goes over a line.
 	written  bool      // it has been sent, or is about to be
@@ -106,6 +108,7 @@ var ErrCancelled = errors.New("cancelled by the host")
 // request takes a request of the host.
 func (c *Conn) request(m jsonrpc.Message) error {
 	k := &call{c: c, id: m.ID, wire: m.ID, method: m.Method, body: m.Raw, posted: make(chan struct{})}
+	k.progress.token = tokenOf(m.Raw)
 	if m.Method == "initialize" {
 		k.body = c.opening(m)
 	}

@@ -42,7 +42,7 @@ func (l *line) take(m jsonrpc.Message) {
 			}
 			return
 		}
-		c.notified(m)
+		c.notified(k, m)
 	}
 }
 

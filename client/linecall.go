@@ -74,6 +74,7 @@ func (k *call) lineAgain(resumes, resumed bool) []byte {
 
 // lineBody is the request as it goes over a line. k.mu is held.
 func (k *call) lineBody() []byte {
+	k.progress.sent++
 	body := k.body
 	if k.key != "" {
 		body, _ = jsonrpc.Set(body, jsonrpc.Quote(k.key), "params", "_meta", keyed)

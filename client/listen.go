@@ -281,13 +281,13 @@ func (l *listener) event(ev *sse.Event, session string, replay bool) {
 				l.own = ev.ID // they belong to no call
 			}
 		}
-		c.notified(m)
+		c.notified(nil, m)
 	}
 }
 
 // notified gives a notification that comes on no call's own stream to the host,
-// after what it means here.
-func (c *Conn) notified(m jsonrpc.Message) {
+// after what it means here. k is the call that it belongs to, if that is known.
+func (c *Conn) notified(k *call, m jsonrpc.Message) {
 	switch m.Method {
 	case "notifications/requests/resumePolicy":
 		if c.policy(m) {
@@ -296,7 +296,9 @@ func (c *Conn) notified(m jsonrpc.Message) {
 	case "notifications/cancelled":
 		c.unask(jsonrpc.Field(m.Params, "requestId"))
 	}
-	c.deliver(m)
+	if !c.goesBack(k, m) {
+		c.deliver(m)
+	}
 }
 
 // repeated notes an event, and says whether one like it has come on any stream. Some

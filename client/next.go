@@ -57,6 +57,7 @@ func (k *call) next(sent *atomic.Bool) (exchange, bool) {
 
 // post fills in the request itself. k.mu is held.
 func (k *call) post(x *exchange) {
+	k.progress.sent++
 	x.method, x.body, x.key, x.wait, x.headers = http.MethodPost, k.body, k.key, k.patience(), k.mirror
 	if string(k.wire) != string(k.id) {
 		if m, err := jsonrpc.Parse(bytes.Clone(k.body)); err == nil {

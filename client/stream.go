@@ -336,7 +336,9 @@ func (k *call) message(m jsonrpc.Message) error {
 		case "notifications/cancelled":
 			k.c.unask(jsonrpc.Field(m.Params, "requestId"))
 		}
-		k.c.deliver(m)
+		if !k.c.goesBack(k, m) {
+			k.c.deliver(m)
+		}
 	}
 	return nil
 }

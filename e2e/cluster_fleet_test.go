@@ -75,6 +75,7 @@ func newFleet(t *testing.T, e *enginery, s shape) *fleet {
 		if s.library {
 			n.command = append(append([]string{os.Args[0], "node"}, flags...), f.traces)
 		} else {
+			flags = append(flags, "--max-processes", "10000", "--max-share", "1")
 			n.command = append(append([]string{cmp.Or(s.program, built), "serve"}, flags...), "--", os.Args[0], "worker", f.traces)
 		}
 		n.before = at.before

@@ -146,7 +146,7 @@ func serveLibrary(listen, admin, storeURL string, drain time.Duration, traces st
 	}
 	o.Store = store
 	work := workServer(traces)
-	handler := holdfast.NewHandler(func(*http.Request) *mcp.Server { return work }, o)
+	handler := holdfast.NewHandler(brittleServer(traces, work), o)
 	l, err := net.Listen("tcp", listen)
 	if err != nil {
 		return err

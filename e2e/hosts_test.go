@@ -2,10 +2,12 @@ package e2e
 
 import (
 	"bufio"
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,6 +16,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
 // A bridged is a client of holdfast that a host starts and speaks with over stdio.
@@ -108,7 +112,7 @@ func TestRemote(t *testing.T) {
 				case id == "" || id == first:
 				case strings.HasPrefix(request, "GET "):
 					time.AfterFunc(500*time.Millisecond, listening) // it has arrived by then
-				case strings.Contains(request, `"tools/call"`):
+				case strings.Contains(request, "tools/call"): // in a header, too
 					return Cut{Bytes: 1, Body: true}
 				}
 				return Cut{}
@@ -124,4 +128,104 @@ func TestRemote(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestPinged is each client in a revision without empty events, whose silent call is
+// given an id by a ping, and cut then. Each resumes the call by the id.
+func TestPinged(t *testing.T) {
+	const revision = "2025-06-18"
+	silent := toolCall{"count", map[string]any{"to": 1, "delay_ms": 2500}}
+	sdk := func(sdk int) func(*testing.T, string) string {
+		return func(t *testing.T, url string) string {
+			r := client(t, script{SDK: sdk, URL: url, Revision: revision, Calls: []toolCall{silent}})
+			r.wantRevision(t, revision)
+			if r.Calls[0].Result == nil {
+				return r.Calls[0].Error
+			}
+			return r.Calls[0].Result.Content[0].Text
+		}
+	}
+	for name, use := range map[string]func(t *testing.T, url string) string{
+		"sdk 1": sdk(1),
+		"sdk 2": sdk(2),
+		"mcp-remote": func(t *testing.T, url string) string {
+			b := remote(t, url, revision)
+			b.say(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"count","arguments":{"to":1,"delay_ms":2500}}}`)
+			b.say(`{"jsonrpc":"2.0","id":%s,"result":{}}`, b.request("ping"))
+			var m struct{ Result toolResult }
+			unmarshal(t, []byte(b.response("1")), &m)
+			return m.Result.Content[0].Text
+		},
+		"go-sdk": func(t *testing.T, url string) string {
+			c := mcp.NewClient(&mcp.Implementation{Name: "e2e", Version: "1"}, nil)
+			s, err := c.Connect(t.Context(), &mcp.StreamableClientTransport{
+				Endpoint: url, HTTPClient: &http.Client{Transport: lowered(revision)},
+			}, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.Close()
+			if got := s.InitializeResult().ProtocolVersion; got != revision {
+				t.Errorf("the revision is %q", got)
+			}
+			result, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: silent.Name, Arguments: silent.Arguments})
+			if err != nil {
+				return err.Error()
+			}
+			return result.Content[0].(*mcp.TextContent).Text
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := serve(t, "--demo", "--retry", "100ms")
+			url := cutting(t, p, p.URL, 1, func(request string) Cut {
+				if strings.HasPrefix(request, "POST ") && has(request, "mcp-session-id") {
+					return Cut{After: 300 * time.Millisecond, Since: `"ping"`, Reset: true}
+				}
+				return Cut{}
+			})
+			if got := use(t, url); got != "1" {
+				t.Errorf("got %q", got)
+			}
+		})
+	}
+}
+
+// lowered has a client begin with another revision than it would.
+type lowered string
+
+func (revision lowered) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Body != nil {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			return nil, err
+		}
+		if bytes.Contains(body, []byte(`"initialize"`)) {
+			body = regexp.MustCompile(`"protocolVersion":"[^"]*"`).ReplaceAll(body, fmt.Appendf(nil, `"protocolVersion":%q`, string(revision)))
+		}
+		r = r.Clone(r.Context())
+		r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
+	}
+	return http.DefaultTransport.RoundTrip(r)
+}
+
+// request reads the next request of the server, which must be of a method, and returns
+// its id.
+func (b *bridged) request(method string) string {
+	b.t.Helper()
+	for b.lines.Scan() {
+		var m struct {
+			ID     json.RawMessage
+			Method string
+		}
+		unmarshal(b.t, b.lines.Bytes(), &m)
+		if len(m.ID) > 0 {
+			if m.Method != method {
+				b.t.Fatalf("want a %s, got %s", method, b.lines.Text())
+			}
+			return string(m.ID)
+		}
+	}
+	b.t.Fatalf("no %s: %v", method, b.lines.Err())
+	return ""
 }

@@ -36,6 +36,7 @@ type conn struct {
 	away    bool   // another node passes it on to the client
 	stays   bool   // the client is not to be sent away: there is more on its connection
 	unseen  bool   // and did not arrive: the client had left before
+	pinged  bool   // the client was pinged, so that an id is written
 
 	opened  time.Time
 	written time.Time // when the client was last told anything
@@ -300,6 +301,9 @@ func (c *conn) next() time.Duration {
 	if !c.recover.IsZero() {
 		sooner(c.recover)
 	}
+	if c.pings() {
+		sooner(c.opened.Add(c.h.opts.PingAfter))
+	}
 	if !c.leaving.IsZero() && c.quiet() {
 		sooner(c.leaving)
 	}
@@ -388,6 +392,10 @@ func (c *conn) due(ctx context.Context) error {
 		if err := c.duplex.due(now); err != nil {
 			return err
 		}
+	}
+	if c.pings() && now.Sub(c.opened) >= opts.PingAfter {
+		c.pinged = true
+		c.sources[0].Ping()
 	}
 	switch {
 	case !c.leaving.IsZero() && !now.Before(c.leaving) && c.quiet():

@@ -82,7 +82,7 @@ type asked struct {
 var (
 	errSessionEnded = errors.New("the session ended")
 	errSilent       = errors.New("no initialize request came")
-	errPanicked     = errors.New("a backend panicked")
+	errPanicked     = errors.New("a message was not handled to its end")
 )
 
 // newDuplex prepares a duplex connection in a session. r is the request that began
@@ -103,8 +103,7 @@ func (h *Handler) newDuplex(r *http.Request, s *session.Session) *duplex {
 // serve carries messages until the client is gone (then it is ctx's error, or what
 // the pipe said), the connection is ended for another reason, or, if the client
 // has nothing more to say, all that it asked for has been said (nil). The
-// standalone stream must be read already. Backends are called on the caller's
-// goroutine, whom it concerns if one panics.
+// standalone stream must be read already.
 func (d *duplex) serve(ctx context.Context, p pipe) (err error) {
 	d.pipe = p
 	d.sources[0].name = d.s.StreamName(0)
@@ -279,7 +278,7 @@ func (d *duplex) resumes() bool { return d.s.Resumable() && d.s.Revision() != ""
 func (d *duplex) tags() bool { return d.s.EventIDs() || !d.begun() }
 
 // begun says whether the session is initialized, or about to be.
-func (d *duplex) begun() bool { return d.s.Revision() != "" || d.s.Opening() != nil }
+func (d *duplex) begun() bool { return d.s.Opening() != nil || d.s.Revision() != "" } // in this order
 
 // due does what its time has come for.
 func (d *duplex) due(now time.Time) error {

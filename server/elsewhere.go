@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"holdfast/internal/panics"
 	"holdfast/jsonrpc"
 	"holdfast/protocol"
 	"holdfast/session"
@@ -178,31 +179,39 @@ func (h *Handler) askHomes(ctx context.Context, r *http.Request, principal strin
 	var work sync.WaitGroup
 	for _, home := range at.Homes {
 		work.Go(func() {
-			got := &kept{}
-			rl := h.newRelay(got, askFor(r), &errand{msgs: []jsonrpc.Message{*m}, who: &principal, local: &at.Range})
-			var said struct {
-				Result struct{ Requests []session.ResumableRequest }
-			}
-			fail := rl.send(ctx, home, nil, false)
-			if fail == nil {
-				var text []byte
-				if text, fail = got.answer(); fail == nil {
-					fail = json.Unmarshal(text, &said)
-				}
-			}
+			requests, gone, fail := h.askHome(ctx, home, r, &errand{msgs: []jsonrpc.Message{*m}, who: &principal, local: &at.Range})
 			mu.Lock()
 			defer mu.Unlock()
 			switch {
-			case fail != nil && rl.gone != "":
+			case fail != nil && gone:
 				settled = false
 			case fail != nil:
 				err = fmt.Errorf("%w: %w", errUnreached, fail)
 			}
-			all = append(all, said.Result.Requests...)
+			all = append(all, requests...)
 		})
 	}
 	work.Wait()
 	return all, settled, err
+}
+
+// askHome asks one of them. gone says that the node is.
+func (h *Handler) askHome(ctx context.Context, home string, r *http.Request, e *errand) (_ []session.ResumableRequest, gone bool, err error) {
+	defer panics.Catch(&err, h.logger, "a request to another node", "")
+	got := &kept{}
+	rl := h.newRelay(got, askFor(r), e)
+	if err := rl.send(ctx, home, nil, false); err != nil {
+		return nil, rl.gone != "", err
+	}
+	text, err := got.answer()
+	if err != nil {
+		return nil, rl.gone != "", err
+	}
+	var said struct {
+		Result struct{ Requests []session.ResumableRequest }
+	}
+	err = json.Unmarshal(text, &said)
+	return said.Result.Requests, false, err
 }
 
 // kept is an answer that stays here.

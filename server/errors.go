@@ -40,6 +40,9 @@ func (h *Handler) rejectAs(w http.ResponseWriter, status int, body []byte) {
 
 // fail answers a request with what an error of the floors below means in HTTP.
 func (h *Handler) fail(w http.ResponseWriter, err error) {
+	if errors.Is(err, http.ErrAbortHandler) {
+		panic(http.ErrAbortHandler) // as code of the user has it
+	}
 	status, e := h.explain(err)
 	if status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable {
 		w.Header().Set("Retry-After", "1")

@@ -244,16 +244,20 @@ func (h *Handler) newGuest(w http.ResponseWriter, r *http.Request, s *session.Se
 
 // getStream resumes a stream at its URL. A call that waits for input and has
 // nothing to say answers 204, which asks the client to POST what it has. A client
-// that comes back though nobody sent it away, and does not say how far it has
-// come, may not have heard the question: it is told again.
+// that does not say how far it has come may not have heard the question: if it comes
+// back though nobody sent it away, or after that 204, it is told again.
 func (h *Handler) getStream(w http.ResponseWriter, r *http.Request, s *session.Session, cursor stream.Cursor) error {
-	told := cursor
-	if len(r.Header[protocol.HeaderLastEventID]) == 0 && !s.Reading(cursor.Stream.Number) {
+	told, shown := cursor, lastEventID(r) != ""
+	if !shown && !s.Reading(cursor.Stream.Number) {
 		told = s.ToldAt(cursor)
 	}
-	if s.AwaitsInputAt(told) {
+	switch {
+	case !s.AwaitsInputAt(told):
+	case shown || s.Excuse(cursor.Stream.Number):
 		w.WriteHeader(http.StatusNoContent)
 		return nil
+	case s.AwaitsInputAt(cursor): // nothing follows the place that the URL names
+		cursor.Seq, cursor.Epoch = s.OldestOf(r.Context(), cursor.Stream.Number), 0
 	}
 	c := h.newGuest(w, r, s)
 	c.url = true

@@ -50,6 +50,7 @@ type Options struct {
 	DisconnectAfter time.Duration // age at which a stream's connection is ended, to be resumed; 0: never
 	Retry           time.Duration // what clients are told to wait before they come back; 1 s
 	KeepAlive       time.Duration // silence after which a comment is sent, and how often a WebSocket is pinged; 15 s; negative: never
+	PingAfter       time.Duration // silence after which a client that knows no empty events is given an id by a ping; 1 s; negative: never
 	WriteTimeout    time.Duration // how long one write may wait for a slow client; 30 s
 	BodyTimeout     time.Duration // how long a request's body may take, beside a second for each 64 KiB, or the first message of a WebSocket; 30 s
 	InputGrace      time.Duration // how long a connection is held while the client is asked; 1 s
@@ -103,6 +104,7 @@ func New(opts Options) *Handler {
 	def(&opts.UpgradeAfter, 50*time.Millisecond)
 	def(&opts.Retry, time.Second)
 	def(&opts.KeepAlive, 15*time.Second)
+	def(&opts.PingAfter, time.Second)
 	def(&opts.WriteTimeout, 30*time.Second)
 	def(&opts.BodyTimeout, 30*time.Second)
 	def(&opts.InputGrace, time.Second)
@@ -147,6 +149,7 @@ func (h *Handler) Close() {
 
 // ServeHTTP serves the Streamable HTTP endpoint (2025-11-25, Transports).
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	defer h.caught(w)
 	h.limit(w, r)
 	if h.guard(w, r, h.allow()) {
 		h.door(w, r)

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"holdfast/internal/panics"
 	"holdfast/jsonrpc"
 	"holdfast/protocol"
 	"holdfast/session"
@@ -65,16 +66,30 @@ func (d *duplex) take(data []byte) bool {
 		d.fail(msgs, e)
 		return true
 	}
+	d.begin(msgs, batch)
+	return true
+}
+
+// begin handles messages, whose array it uses. If code of the user panics they fail, and
+// the connection goes on.
+func (d *duplex) begin(msgs []jsonrpc.Message, batch bool) {
+	var err error
 	calls := msgs[:0]
+	defer func() {
+		if err != nil {
+			d.fail(calls, err)
+		}
+	}()
+	defer panics.Catch(&err, d.h.logger, "a connection's request", "")
 	for i := range msgs {
-		if m := &msgs[i]; !d.handle(m) {
-			calls = append(calls, *m)
+		calls = append(calls, msgs[i]) // until it is handled
+		if last := len(calls) - 1; d.handle(&calls[last]) {
+			calls = calls[:last]
 		}
 	}
 	if len(calls) > 0 {
 		d.call(calls, batch)
 	}
-	return true
 }
 
 // taken notes that what came in was handled.

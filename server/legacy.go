@@ -30,6 +30,7 @@ func (h *Handler) SSE(messages string) http.Handler {
 		if h.opts.Stateless {
 			allow = "OPTIONS" // the pair is nothing without a session
 		}
+		defer h.caught(w)
 		h.limit(w, r)
 		if !h.guard(w, r, allow) {
 			return
@@ -61,7 +62,7 @@ func (h *Handler) getSSE(w http.ResponseWriter, r *http.Request, messages string
 	e := errand{pair: true, where: messages}
 	last := lastEventID(r)
 	if last == "" {
-		if s := h.begin(w, r, true, e); s != nil {
+		if s := h.begin(w, r, h.sessions.Reserve, true, e); s != nil {
 			if err := h.openSSE(w, r, s, stream.Cursor{}, messages); err != nil {
 				h.sessions.End(s) // nobody was told of it
 				h.fail(w, err)
@@ -92,7 +93,8 @@ func (h *Handler) getSSE(w http.ResponseWriter, r *http.Request, messages string
 	}
 }
 
-// openSSE answers with a session's one stream.
+// openSSE answers with a session's one stream. If its client leaves before it has
+// initialized the session, that ends: there is nothing to come back for.
 func (h *Handler) openSSE(w http.ResponseWriter, r *http.Request, s *session.Session, cursor stream.Cursor, messages string) error {
 	c := h.newConn(w, r, s)
 	c.primes = false
@@ -111,6 +113,9 @@ func (h *Handler) openSSE(w http.ResponseWriter, r *http.Request, s *session.Ses
 		err = c.copy(r.Context())
 	}
 	c.close(err)
+	if !errors.Is(err, errKicked) && !errors.Is(err, errTaken) && !s.Moved() {
+		h.sessions.Abandon(s)
+	}
 	return nil
 }
 
@@ -145,14 +150,16 @@ func (h *Handler) postSSE(w http.ResponseWriter, r *http.Request) {
 
 // takeSSE gives a session what was POSTed to it.
 func (h *Handler) takeSSE(w http.ResponseWriter, r *http.Request, s *session.Session, msgs []jsonrpc.Message) error {
+	begins, begun := initializes(msgs), s.Opening() != nil || s.Revision() != "" // in this order
 	switch {
 	case !s.Single():
 		return session.ErrNotFound
-	case !initializes(msgs):
-	case len(msgs) > 1:
+	case begins && len(msgs) > 1:
 		return errf(codeInvalid, "initialize must not be part of a batch")
-	case s.Revision() != "" || s.Opening() != nil:
+	case begins && begun:
 		return errf(codeInvalid, "the session is initialized already")
+	case !begins && !begun:
+		return errf(codeInvalid, "the first message must be an initialize request")
 	}
 	ctx := context.WithoutCancel(r.Context())
 	var calls []jsonrpc.Message

@@ -75,6 +75,7 @@ func newNode(t testing.TB, c config) *node {
 	}
 	c.server.UpgradeAfter = cmp.Or(c.server.UpgradeAfter, unhurried)
 	c.server.InputGrace = cmp.Or(c.server.InputGrace, unhurried)
+	c.server.PingAfter = cmp.Or(c.server.PingAfter, unhurried)
 	c.session.Logger = c.server.Logger
 	n := &node{t: t, script: &script{runs: map[string]int{}}, store: memory.New(c.memory), lists: c.backend == nil}
 	backend := c.backend
@@ -116,7 +117,7 @@ func newNode(t testing.TB, c config) *node {
 	return n
 }
 
-// unhurried is how long a light call, or a client's input, is waited for where a test has no other wish:
+// unhurried is how long a light call, a client's input, or a word of a silent call is waited for where a test has no other wish:
 // how long it takes on a busy machine decides nothing.
 const unhurried = time.Minute
 

@@ -173,12 +173,12 @@ func (h *Handler) take(w http.ResponseWriter, r *http.Request, s *session.Sessio
 
 // send hands over notifications and responses. A response that the backend does
 // not take now has to be sent again, and so has all that comes to a session which
-// is no longer here: that is an error.
+// is no longer here, or whose backend cannot be opened for now: that is an error.
 func (h *Handler) send(r *http.Request, s *session.Session, msgs []jsonrpc.Message) error {
 	ctx := context.WithoutCancel(r.Context())
 	for i := range msgs {
 		err := s.Send(ctx, msgs[i], r.Header)
-		if errors.Is(err, session.ErrNotTaken) || errors.Is(err, session.ErrMoved) {
+		if errors.Is(err, session.ErrNotTaken) || errors.Is(err, session.ErrMoved) || errors.Is(err, session.ErrBusy) {
 			return err
 		}
 		if err != nil {
@@ -190,7 +190,7 @@ func (h *Handler) send(r *http.Request, s *session.Session, msgs []jsonrpc.Messa
 
 // initialize begins a session.
 func (h *Handler) initialize(w http.ResponseWriter, r *http.Request, msgs []jsonrpc.Message) {
-	s := h.begin(w, r, false, errand{msgs: msgs})
+	s := h.begin(w, r, h.sessions.New, false, errand{msgs: msgs})
 	if s == nil {
 		return
 	}
@@ -210,7 +210,8 @@ func (h *Handler) initialize(w http.ResponseWriter, r *http.Request, msgs []json
 // call answers requests: with JSON while they are light, else with a stream.
 func (h *Handler) call(w http.ResponseWriter, r *http.Request, s *session.Session, msgs []jsonrpc.Message, batch bool) error {
 	light := h.light(r.Context(), r.Header, s, msgs)
-	if v := h.visit(r); v != nil && v.Once != "" && (v.Again || !light) {
+	v := h.visit(r)
+	if v != nil && v.Once != "" && (v.Again || !light) {
 		if done, err := h.once(w, r, v, &record{s: s, msgs: msgs, batch: batch}, light); done || err != nil {
 			return err
 		}
@@ -222,7 +223,11 @@ func (h *Handler) call(w http.ResponseWriter, r *http.Request, s *session.Sessio
 	if number := c.Number(); number != 0 {
 		return h.stored(w, r, &record{s: s, number: number, call: c, msgs: msgs, batch: batch})
 	}
-	c.Deliver(context.WithoutCancel(r.Context()), msgs, r.Header)
+	if v != nil && v.Again {
+		c.DeliverAgain(context.WithoutCancel(r.Context()), msgs, r.Header)
+	} else {
+		c.Deliver(context.WithoutCancel(r.Context()), msgs, r.Header)
+	}
 	after := h.opts.UpgradeAfter
 	if h.opts.Response == ResponseJSON || h.opts.Stateless {
 		after = 0
@@ -232,6 +237,9 @@ func (h *Handler) call(w http.ResponseWriter, r *http.Request, s *session.Sessio
 	case c.Again():
 		return session.ErrMoved // and it may be made again there
 	case done:
+		if c.Method() == "initialize" && s.Revision() != "" {
+			w.Header()[protocol.HeaderVersion] = []string{s.Revision()}
+		}
 		_ = h.answer(w, answers, batch) // what is lost on the way is lost: it is stored nowhere
 	case r.Context().Err() != nil:
 		c.Break()
@@ -244,8 +252,8 @@ func (h *Handler) call(w http.ResponseWriter, r *http.Request, s *session.Sessio
 // begin begins a session, on this node or, if that takes on nothing new, on
 // another, which then answers the request. If it returns nil the request is
 // answered.
-func (h *Handler) begin(w http.ResponseWriter, r *http.Request, single bool, e errand) *session.Session {
-	s, err := h.newSession(r, single)
+func (h *Handler) begin(w http.ResponseWriter, r *http.Request, open opening, single bool, e errand) *session.Session {
+	s, err := h.newSession(r, open, single)
 	if errors.Is(err, session.ErrClosing) && h.peers != nil {
 		_, err = h.reach(w, r, e)
 	}
@@ -255,13 +263,17 @@ func (h *Handler) begin(w http.ResponseWriter, r *http.Request, single bool, e e
 	return s
 }
 
+// An opening begins a session: [session.Manager.New] for an initialize request, and
+// [session.Manager.Reserve] where that is still to come.
+type opening func(r *http.Request, principal string, single bool) (*session.Session, error)
+
 // newSession begins a session on this node. The error is ErrClosing while it is
 // drained.
-func (h *Handler) newSession(r *http.Request, single bool) (*session.Session, error) {
+func (h *Handler) newSession(r *http.Request, open opening, single bool) (*session.Session, error) {
 	if h.isDraining() {
 		return nil, session.ErrClosing
 	}
-	return h.sessions.New(r, h.principal(r), single)
+	return open(r, h.principal(r), single)
 }
 
 // light says whether requests start light. Where other nodes may take the session over,

@@ -41,6 +41,13 @@ func (c *conn) adopt(ctx context.Context) {
 	c.recover = due
 }
 
+// pings says whether the client is to be pinged, as it has got no event id of its call
+// and is not primed with one (docs/decisions/0021-ids-by-ping.md).
+func (c *conn) pings() bool {
+	return c.ids && !c.primes && !c.sentID && !c.pinged && !c.young && !c.stays &&
+		c.h.opts.PingAfter > 0 && c.sources[0].Cursor().Stream.Number != 0
+}
+
 // left says that the client has left, if it can be known. Before all of a call
 // counts as told, the network is asked: it knows sooner than ctx.
 func (c *conn) left(ctx context.Context) error {

@@ -181,9 +181,7 @@ func (h *Handler) newRelay(w http.ResponseWriter, r *http.Request, e *errand) *r
 	if e.who != nil {
 		rl.visit.Principal = []byte(*e.who)
 	}
-	if h.opts.Pack != nil {
-		rl.visit.Info = h.opts.Pack(r.Context())
-	}
+	rl.visit.Info = h.pack(r.Context())
 	if rl.asks = e.asks(); rl.asks {
 		rl.visit.Once = rand.Text()
 	}

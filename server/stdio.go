@@ -12,6 +12,7 @@ import (
 	"os"
 	"time"
 
+	"holdfast/internal/panics"
 	"holdfast/jsonrpc"
 	"holdfast/session"
 )
@@ -31,7 +32,8 @@ import (
 //
 // It may be called concurrently for different pipes. The values in ctx are those
 // of the request that Principal and backends are shown.
-func (h *Handler) ServeConn(ctx context.Context, r io.Reader, w io.Writer) error {
+func (h *Handler) ServeConn(ctx context.Context, r io.Reader, w io.Writer) (err error) {
+	defer panics.Catch(&err, h.logger, "a connection", "")
 	if h.opts.Stateless {
 		return errors.New("a stateless handler has no sessions, and cannot serve a pair of pipes")
 	}
@@ -39,7 +41,7 @@ func (h *Handler) ServeConn(ctx context.Context, r io.Reader, w io.Writer) error
 	if err != nil {
 		return err
 	}
-	s, err := h.newSession(req, false)
+	s, err := h.newSession(req, h.sessions.Reserve, false)
 	if err != nil {
 		return err
 	}

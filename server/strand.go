@@ -5,8 +5,10 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"slices"
 	"time"
 
+	"holdfast/internal/panics"
 	"holdfast/jsonrpc"
 	"holdfast/protocol"
 	"holdfast/session"
@@ -69,8 +71,9 @@ func (d *duplex) far(s *strand) {
 }
 
 // read has the request answered, and returns when it is, or why it was not.
-func (s *strand) read() error {
+func (s *strand) read() (err error) {
 	d := s.d
+	defer panics.Catch(&err, d.h.logger, "a connection's request to another node", "")
 	e := errand{
 		key: s.about.key, at: s.at, as: true, msgs: s.msgs, batch: s.batch, again: s.again,
 		who: &d.principal, keyed: true, stays: true,
@@ -177,15 +180,7 @@ func (s *strand) fail(err error) {
 
 // anew takes messages up again whose session has come here.
 func (d *duplex) anew(s *strand) {
-	calls := s.msgs[:0:0]
-	for i := range s.msgs {
-		if m := &s.msgs[i]; !d.handle(m) {
-			calls = append(calls, *m)
-		}
-	}
-	if len(calls) > 0 {
-		d.call(calls, s.batch)
-	}
+	d.begin(slices.Clone(s.msgs), s.batch)
 }
 
 // say says something to the client. done says that it is, or has, the last answer.

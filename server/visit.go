@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strings"
 
+	"holdfast/internal/panics"
 	"holdfast/session"
 )
 
@@ -68,7 +69,38 @@ func (h *Handler) principal(r *http.Request) string {
 	if v := h.visit(r); v != nil {
 		return string(v.Principal)
 	}
+	defer panics.Raise(h.logger, "Options.Principal") // it must never be taken for nobody in particular
 	return h.opts.Principal(r)
+}
+
+// pack returns what another node is told of a request's context.
+func (h *Handler) pack(ctx context.Context) []byte {
+	if h.opts.Pack == nil {
+		return nil
+	}
+	defer panics.Raise(h.logger, "Options.Pack")
+	return h.opts.Pack(ctx)
+}
+
+// unpack puts it into the request's context.
+func (h *Handler) unpack(r *http.Request, info []byte) *http.Request {
+	if h.opts.Unpack == nil || len(info) == 0 {
+		return r
+	}
+	defer panics.Raise(h.logger, "Options.Unpack")
+	return h.opts.Unpack(r, info)
+}
+
+// caught answers a request for which code of the user panicked before there was an
+// answer. Any other panic is net/http's business.
+func (h *Handler) caught(w http.ResponseWriter) {
+	switch p := recover().(type) {
+	case nil:
+	case *panics.Error:
+		h.fail(w, p)
+	default:
+		panic(p)
+	}
 }
 
 // tenant names whom the use that a request makes is counted against. A request that
@@ -87,6 +119,7 @@ func (v *visit) encode() string {
 // receive serves what other nodes send on. Origin and Host were checked where the
 // client is connected, and so was the time that the body took.
 func (h *Handler) receive(w http.ResponseWriter, r *http.Request) {
+	defer h.caught(w)
 	var v visit
 	text, err := base64.RawStdEncoding.DecodeString(r.Header.Get(headerVisit))
 	if err == nil {
@@ -102,10 +135,7 @@ func (h *Handler) receive(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	r.RemoteAddr = v.From
-	if h.opts.Unpack != nil && len(v.Info) > 0 {
-		r = h.opts.Unpack(r, v.Info)
-	}
-	h.visited(w, r, &v)
+	h.visited(w, h.unpack(r, v.Info), &v)
 }
 
 // visited serves a request as one of another node.

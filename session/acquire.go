@@ -71,7 +71,7 @@ func (m *Manager) TakeOver(ctx context.Context, at *Away) (*Session, error) {
 		return nil, ErrClosing
 	case len(m.sessions) >= m.opts.MaxSessions:
 		m.mu.Unlock()
-		return nil, fmt.Errorf("%w: %d sessions are open", ErrBusy, m.opts.MaxSessions)
+		return nil, fmt.Errorf("%w: %d sessions are open on this node (--max-sessions or MaxSessions)", ErrBusy, m.opts.MaxSessions)
 	}
 	t = &taking{done: make(chan struct{})}
 	if m.taking == nil {
@@ -123,7 +123,7 @@ func (m *Manager) takeOver(values context.Context, at *Away, old *Session) (*Ses
 		return nil, fmt.Errorf("session not taken over: %w", err)
 	}
 	s := m.session(at.ID, at.Principal, at.Tenant, at.Single)
-	s.lease, s.taken = taken.Lease, true
+	s.lease, s.taken, s.worked = taken.Lease, true, true
 	s.renewed.Store(int64(m.clock()))
 	s.ongoing.Store(1) // not idle, until it is done
 	m.store.Count(s.lease, s.tenant.name)
@@ -187,11 +187,11 @@ func (m *Manager) makeAgain(values context.Context, all []repeat) {
 				continue
 			}
 		}
-		failed := undelivered
+		deliver := r.call.Deliver
 		if !r.unsent {
-			failed = undeliveredAgain
+			deliver = r.call.DeliverAgain
 		}
-		r.call.deliver(values, r.msgs, http.Header{}, failed)
+		deliver(values, r.msgs, http.Header{})
 	}
 }
 

@@ -16,6 +16,10 @@ type Backend interface {
 	Open(ctx context.Context, start Start, sink Sink) (Conn, error)
 }
 
+// A Backend that starts a process for each conversation should say so with a method
+// Processes() bool: by default the number of those is bounded then, and a session that
+// nobody uses does not keep one.
+
 // Start is what a backend may want to know of the session it is opened for.
 type Start struct {
 	// Session is the session's public name: good for logs, useless to a thief.

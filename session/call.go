@@ -38,8 +38,10 @@ type Call struct {
 	pace    *pace          // nil for calls that say little
 	asking  int32          // requests to the client that it has not answered
 	ended   bool           // nothing more is taken
+	pinged  bool           // the first that it said is our own ping
 	sealed  bool           // the store refused an entry and the stream was ended (guarded as seq)
 	changed chan struct{}  // told when a light call ends or is promoted; nil if nobody waits
+	excused bool           // its client was told that it waits for input, and has not shown that it knows what for
 	awaited bool           // it began light, and the door that waits for it has yet to read it
 	kick    *kick          // a disconnect asked for before its door read it
 	unkept  []stream.Entry // how the stream ends, where the store did not take it
@@ -101,6 +103,12 @@ func (c *Call) Number() uint64 {
 // It does not wait for answers. What goes wrong becomes an answer.
 func (c *Call) Deliver(ctx context.Context, msgs []jsonrpc.Message, header http.Header) {
 	c.deliver(ctx, msgs, header, undelivered)
+}
+
+// DeliverAgain is Deliver for requests that may have run before, on a node that was
+// lost: where they can't be run again nobody knows.
+func (c *Call) DeliverAgain(ctx context.Context, msgs []jsonrpc.Message, header http.Header) {
+	c.deliver(ctx, msgs, header, undeliveredAgain)
 }
 
 // deliver is Deliver. failed is what a request is answered with whose delivery gave
@@ -227,6 +235,7 @@ func (c *Call) promote() {
 // push queues one entry of the call's stream. c.mu is held.
 func (c *Call) push(data []byte, last bool) {
 	c.said++
+	c.excused = false
 	c.weigh(len(data))
 	c.s.log.queue(saying{c: c, number: c.number, data: data, last: last})
 }

@@ -20,6 +20,14 @@ func (m *Manager) End(s *Session) {
 	m.end(s, errors.New("the client ended the session"))
 }
 
+// Abandon ends a session whose client has left and has begun nothing in it: it has
+// sent no initialize, or one that failed, and reads the session on no other connection.
+func (m *Manager) Abandon(s *Session) {
+	if s.Opening() == nil && s.Revision() == "" && s.reading.Load() == 0 {
+		m.End(s)
+	}
+}
+
 // linger is how long the streams of an ended session are kept for readers that
 // have not read how their calls ended.
 const linger = 5 * time.Second
@@ -145,6 +153,9 @@ func (m *Manager) heed(now, due time.Duration) {
 func (m *Manager) expire() {
 	defer m.work.Done()
 	every := min(max(m.opts.TTL/8, 10*time.Millisecond), time.Minute)
+	if m.opts.Unused > 0 {
+		every = min(every, max(m.opts.Unused/2, 10*time.Millisecond))
+	}
 	t := time.NewTicker(every)
 	defer t.Stop()
 	for next := m.clock() + every; ; next = m.clock() + every {
@@ -158,6 +169,9 @@ func (m *Manager) expire() {
 			var due []*Session
 			for _, s := range m.all() {
 				s.tidy(at)
+				if m.opts.Unused > 0 && s.silent(now) > m.opts.Unused && s.unused() {
+					s.rest()
+				}
 				if s.idle(now, m.opts.TTL) || m.shared != nil && s.due(now) {
 					due = append(due, s)
 				}

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"time"
 
+	"holdfast/internal/panics"
 	"holdfast/jsonrpc"
 	"holdfast/protocol"
 )
@@ -124,11 +125,13 @@ func (s *Session) learnAgain(in Inbound) {
 func toolOf(m *jsonrpc.Message) string { return jsonrpc.String(jsonrpc.Field(m.Params, "name")) }
 
 // safeTool says whether the operator calls a tool safe.
-func (m *Manager) safeTool(name string) bool { return m.opts.Safe != nil && m.opts.Safe(name) }
+func (m *Manager) safeTool(name string) bool { return m.opts.Safe != nil && m.callsSafe(name) }
 
 // RetrySafe says whether all the requests may be made again without harm, as far as
 // that is known without their session.
-func (m *Manager) RetrySafe(msgs []jsonrpc.Message) bool {
+func (m *Manager) RetrySafe(msgs []jsonrpc.Message) (safe bool) {
+	var err error // then nobody has called them safe
+	defer panics.Catch(&err, m.logger, "", "")
 	return allSafe(msgs, func(x *jsonrpc.Message) bool { return m.safeTool(toolOf(x)) })
 }
 

@@ -39,10 +39,18 @@ func (l *link) deliver(in Inbound) error {
 // again and to answer the initialize that it is given.
 const reopenTimeout = 30 * time.Second
 
-// connect opens the backend for a new session.
-func (s *Session) connect(ctx context.Context, r *http.Request) error {
+// connect opens the backend for a session. patient says that a place for it is waited
+// for until ctx is done.
+func (s *Session) connect(ctx context.Context, r *http.Request, patient bool) error {
 	if !s.m.enter() {
 		return ErrClosing
+	}
+	bounded := s.m.opts.MaxProcesses > 0
+	if bounded {
+		if err := s.m.takePlace(ctx, s, patient); err != nil {
+			s.m.work.Done()
+			return err
+		}
 	}
 	l := &link{s: s}
 	s.mu.Lock()
@@ -50,11 +58,21 @@ func (s *Session) connect(ctx context.Context, r *http.Request) error {
 	s.mu.Unlock()
 	conn, err := s.m.openBackend(ctx, Start{Session: s.Name(), Secret: s.id, HTTP: r}, l)
 	if err != nil {
+		if bounded {
+			s.m.free(s.tenant, false)
+		}
 		s.m.work.Done()
 		return fmt.Errorf("%w: %w", ErrRefused, err)
 	}
+	if bounded {
+		conn = &placed{conn, l}
+		s.m.mu.Lock()
+		s.m.places.links[l] = struct{}{}
+		s.m.mu.Unlock()
+	}
 	s.mu.Lock()
 	l.conn = conn
+	s.first = nil
 	ended := l.over || s.closed
 	l.over = ended
 	s.mu.Unlock()
@@ -73,9 +91,14 @@ func (s *Session) deliver(ctx context.Context, in Inbound) error {
 			defer s.mu.Unlock()
 			return s.gone()
 		}
+		if s.first != nil && in.Method != "initialize" {
+			s.mu.Unlock()
+			return errUnbegun
+		}
 		l, opening := s.link, s.opening
 		if l != nil && opening == nil {
 			begun := s.begin(&in)
+			s.worked = s.worked || in.Method != "initialize" && in.Method != "notifications/initialized"
 			s.mu.Unlock()
 			if !begun {
 				return nil
@@ -107,6 +130,9 @@ func (s *Session) deliver(ctx context.Context, in Inbound) error {
 	return errEnded
 }
 
+// errUnbegun refuses what comes before the initialize request.
+var errUnbegun = errors.New("the session is not initialized")
+
 // reopen gives the session a new backend in the state that its client believes
 // it to be in: the stored initialize is sent again and its answer swallowed.
 func (s *Session) reopen(ctx context.Context, in Inbound) error {
@@ -117,7 +143,12 @@ func (s *Session) reopen(ctx context.Context, in Inbound) error {
 		return err
 	}
 	r.Header = in.Header
-	if err := s.connect(ctx, r); err != nil {
+	s.mu.Lock()
+	if s.first != nil {
+		r = s.first
+	}
+	s.mu.Unlock()
+	if err := s.connect(ctx, r, in.Call != nil); err != nil {
 		s.unlink()
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -22,7 +23,16 @@ type Options struct {
 	MaxSessions int           // 250,000
 	MaxCalls    int           // requests in flight, in all; 1,000,000
 	SessionMax  int           // requests in flight in one session; 1,000
-	Stateless   bool          // no request of a backend can be answered
+	// MaxProcesses bounds how many conversations with the backend are open at a time,
+	// for one whose conversations are processes: 0: no bound.
+	MaxProcesses int
+	// MaxShare is how much of MaxSessions, MaxCalls and MaxProcesses one tenant
+	// ([TenantOf]) may have, as a part of 1; 1. It is at least one.
+	MaxShare float64
+	// Unused is how long the conversation of a session is kept in which nothing was done
+	// since its initialize, and whose client is not connected; 0: as long as the session.
+	Unused    time.Duration
+	Stateless bool // no request of a backend can be answered
 	// MaxWait is how long a client of SEP-975 may stay away from a call, without
 	// asking for its status, before it is cancelled; 1 h; negative: for ever. Such
 	// clients are told of no more than TTL and Keep, as the outcome is kept no
@@ -49,11 +59,14 @@ type Manager struct {
 	logger  *slog.Logger
 	// How much of a stream the store keeps, in bytes; 0: not known.
 	streamBytes int64
+	callShare   int64 // requests in flight of one tenant
 
 	zero  time.Time    // what the clock counts from
 	woke  atomic.Int64 // by the clock: when the process was last found to have stood still
 	calls atomic.Int64 // requests in flight
-	last  atomic.Bool  // only what may be made again is begun
+	// When sessions were last looked through for some that can be ended, by the clock.
+	thinned atomic.Int64
+	last    atomic.Bool // only what may be made again is begun
 	// No tool is called, as the node ends and there is no other.
 	settling atomic.Bool
 	keys     keys
@@ -61,6 +74,7 @@ type Manager struct {
 	mu       sync.RWMutex
 	sessions map[stream.SessionKey]*Session
 	tenants  map[string]*tenant // of those, by their names
+	places   places
 	// Those whose clients can resume requests, by their named principals.
 	resumers map[string]map[*Session]struct{}
 	ending   map[stream.SessionKey]struct{} // those that have ended, and that the store has still to delete
@@ -93,6 +107,9 @@ func NewManager(store stream.Store, backend Backend, opts Options) *Manager {
 	if opts.MaxCalls <= 0 {
 		opts.MaxCalls = 1_000_000
 	}
+	if opts.MaxShare <= 0 || opts.MaxShare > 1 {
+		opts.MaxShare = 1
+	}
 	if opts.SessionMax <= 0 {
 		opts.SessionMax = 1_000
 	}
@@ -110,10 +127,12 @@ func NewManager(store stream.Store, backend Backend, opts Options) *Manager {
 		zero:     time.Now().Add(-time.Hour), // so that 0 is long ago
 		sessions: make(map[stream.SessionKey]*Session),
 		tenants:  make(map[string]*tenant),
+		places:   places{links: make(map[*link]struct{})},
 		takers:   make(chan struct{}, takers),
 		quit:     make(chan struct{}),
 		looking:  make(chan struct{}, 1),
 	}
+	m.callShare = int64(m.shareOf(opts.MaxCalls))
 	if !opts.Stateless { // whose sessions nobody could want to take over
 		m.shared, _ = store.(stream.Shared)
 	}
@@ -143,13 +162,29 @@ func (m *Manager) crowded() bool {
 	return ok && store.Crowded()
 }
 
-// New opens a session for the client that made the request, whose tenant is counted
+// New begins a session, and opens the backend for it, for the client that made the request, whose tenant is counted
 // by the principal or the request's RemoteAddr ([TenantOf]). single says that all its
 // messages go to the standalone stream.
 //
 // The errors are [ErrBusy], [ErrClosing], [stream.ErrFull], and one that wraps
 // [ErrRefused].
 func (m *Manager) New(r *http.Request, principal string, single bool) (*Session, error) {
+	return m.begin(r, principal, single, func(s *Session) error { return s.connect(r.Context(), r, false) })
+}
+
+// Reserve begins a session as New does, for a client that is still to send its
+// initialize: the backend is opened for that, and not before, and is shown r then.
+func (m *Manager) Reserve(r *http.Request, principal string, single bool) (*Session, error) {
+	return m.begin(r, principal, single, func(s *Session) error {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.first = r.WithContext(context.WithoutCancel(r.Context()))
+		return nil
+	})
+}
+
+// begin begins a session, of which open is told when it is on record.
+func (m *Manager) begin(r *http.Request, principal string, single bool, open func(*Session) error) (*Session, error) {
 	if m.crowded() {
 		return nil, stream.ErrFull
 	}
@@ -159,7 +194,14 @@ func (m *Manager) New(r *http.Request, principal string, single bool) (*Session,
 	if m.shared != nil {
 		record = s.about()
 	}
-	if err := m.list(s); err != nil {
+	err := m.list(s)
+	if errors.Is(err, ErrBusy) && m.thin(s.tenant) {
+		err = m.list(s)
+	}
+	if err != nil {
+		m.mu.Lock()
+		m.countOut(s.tenant)
+		m.mu.Unlock()
 		return nil, err
 	}
 	defer m.work.Done()
@@ -179,7 +221,7 @@ func (m *Manager) New(r *http.Request, principal string, single bool) (*Session,
 		s.mu.Unlock()
 		m.store.Count(lease, s.tenant.name)
 		s.renewed.Store(int64(m.clock()))
-		err = s.connect(r.Context(), r)
+		err = open(s)
 	}
 	if err != nil {
 		m.end(s, err)
@@ -197,11 +239,11 @@ func (m *Manager) list(s *Session) error {
 	defer m.mu.Unlock()
 	switch {
 	case m.closing:
-		m.countOut(s.tenant)
 		return ErrClosing
 	case len(m.sessions) >= m.opts.MaxSessions:
-		m.countOut(s.tenant)
-		return fmt.Errorf("%w: %d sessions are open", ErrBusy, m.opts.MaxSessions)
+		return fmt.Errorf("%w: %d sessions are open on this node (--max-sessions or MaxSessions)", ErrBusy, m.opts.MaxSessions)
+	case m.overShare(s.tenant):
+		return fmt.Errorf("%w: %d sessions of this client are open (--max-share or MaxShare, of --max-sessions)", ErrBusy, m.shareOf(m.opts.MaxSessions))
 	}
 	m.sessions[s.key] = s
 	m.work.Add(1)
@@ -269,16 +311,20 @@ func (m *Manager) admit(s *Session, n int32) error {
 		s.ongoing.Add(-n)
 		return fmt.Errorf("%w: %d requests in this session", ErrBusy, m.opts.SessionMax)
 	}
-	if got := m.calls.Add(int64(n)); got > int64(m.opts.MaxCalls) {
+	switch all, own := m.count(s, n); {
+	case all > int64(m.opts.MaxCalls):
 		m.dismiss(s, n)
-		return fmt.Errorf("%w: %d requests on this node", ErrBusy, m.opts.MaxCalls)
+		return fmt.Errorf("%w: %d requests on this node (--max-calls or MaxCalls)", ErrBusy, m.opts.MaxCalls)
+	case own > m.callShare && s.tenant.name != "":
+		m.dismiss(s, n)
+		return fmt.Errorf("%w: %d requests of this client (--max-share or MaxShare, of --max-calls)", ErrBusy, m.callShare)
 	}
 	return nil
 }
 
 // dismiss counts n requests less.
 func (m *Manager) dismiss(s *Session, n int32) {
-	m.calls.Add(-int64(n))
+	m.count(s, -n)
 	if s.ongoing.Add(-n) == 0 {
 		s.Touch() // idle from now on
 	}
@@ -287,6 +333,7 @@ func (m *Manager) dismiss(s *Session, n int32) {
 // release closes a backend's conversation, which was counted as work when it was
 // opened, on a goroutine of its own: it may wait for a process to end.
 func (m *Manager) release(conn Conn) {
+	m.leaves(conn)
 	go func() {
 		defer m.work.Done()
 		if err := m.closeConn(conn); err != nil && !panicked(err) {

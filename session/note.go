@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"time"
 
+	"holdfast/internal/panics"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
@@ -161,8 +162,10 @@ func (k *kept) release() {
 // closed here, so that it is begun no more. Call.mu is held.
 func (k *kept) harmless() bool { return k.safe || !k.sent }
 
-// prepare notes what the store will have to know of a call that is about to begin.
-func (s *Session) prepare(c *Call, msgs []jsonrpc.Message, light bool) {
+// prepare notes what the store will have to know of a call that is about to begin. The
+// error is a panic of Options.Safe.
+func (s *Session) prepare(c *Call, msgs []jsonrpc.Message, light bool) (err error) {
+	defer panics.Catch(&err, s.m.logger, "", "")
 	c.kept = &kept{msgs: msgs, safe: s.safe(msgs)}
 	if !c.kept.safe && allSafe(msgs, func(*jsonrpc.Message) bool { return true }) { // it is a matter of tools
 		s.mu.Lock()
@@ -172,6 +175,7 @@ func (s *Session) prepare(c *Call, msgs []jsonrpc.Message, light bool) {
 	if !light || s.single {
 		c.kept.stored = make(chan struct{})
 	}
+	return nil
 }
 
 // safe says whether requests may be made again without harm, as far as is known

@@ -18,6 +18,7 @@ type Reader struct {
 	call   *Call // nil if the stream had ended when the reader came
 	cursor stream.Cursor
 	began  uint64 // the sequence that it began after
+	acked  uint64 // the last that the client has said to have; guarded by table.mu
 	since  time.Time
 	ended  bool // Next has returned the last entry
 	read   bool // and it was written to the client
@@ -303,7 +304,7 @@ func (r *Reader) Detach(broke, ids, besides bool) {
 	if c := r.s.resumed(r.cursor.Stream.Number); c != nil {
 		c.heardOf() // from now on it is away
 	}
-	r.s.streams.detach(r, broke, ids, besides)
+	r.s.streams.detach(r, broke, ids, besides, r.silent())
 	if r.call == r.s.aside {
 		r.s.noteTold(true)
 	}
@@ -312,7 +313,7 @@ func (r *Reader) Detach(broke, ids, besides bool) {
 	r.s.reading.Add(-1)
 }
 
-func (t *table) detach(r *Reader, broke, ids, besides bool) {
+func (t *table) detach(r *Reader, broke, ids, besides, silent bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.leaving == r {
@@ -337,7 +338,9 @@ func (t *table) detach(r *Reader, broke, ids, besides bool) {
 		t.done = addNews(t.done, number)
 	}
 	if broke {
-		t.lost(broken{number: number, seq: r.began, certain: !ids, silent: r.cursor.Seq == r.began, since: r.since}, besides)
+		t.lost(broken{
+			number: number, seq: max(r.began, r.acked), certain: !ids, silent: silent && r.acked == 0, since: r.since,
+		}, besides)
 	}
 }
 
@@ -375,6 +378,20 @@ func (s *Session) AwaitsInputAt(at stream.Cursor) bool {
 	}
 	asking, said := c.AwaitsInput()
 	return asking && said == at.Seq
+}
+
+// Excuse says whether a client that shows no event id may be told that the stream's
+// call waits for its input: once for each time that it is told of what the call said.
+// What was written to it may not have arrived.
+func (s *Session) Excuse(number uint64) bool {
+	c := s.streams.call(number)
+	if c == nil {
+		return false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.excused = !c.excused
+	return c.excused
 }
 
 // Reading says whether somebody reads a stream.

@@ -2,8 +2,13 @@ package session
 
 import (
 	"fmt"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
+
+	"holdfast/jsonrpc"
+	"holdfast/stream"
 )
 
 // scene is a client's connections to one session: it reads the standalone stream
@@ -38,6 +43,39 @@ func (sc *scene) read(number uint64) *Reader {
 func (sc *scene) call() *Reader {
 	sc.t.Helper()
 	return sc.read(begin(sc.t, sc.s, false, request(1+int(sc.s.streams.last))).Number())
+}
+
+// pinged is a connection to which a ping was written.
+func (sc *scene) pinged() *Reader {
+	sc.t.Helper()
+	r := sc.call()
+	r.Ping()
+	r.Ping() // does nothing
+	var got []stream.Entry
+	for len(got) == 0 {
+		var err error
+		if got, err = r.Next(sc.t.Context(), make([]stream.Entry, 0, 2)); err != nil {
+			sc.t.Fatal(err)
+		}
+	}
+	if len(got) != 1 || !strings.Contains(string(got[0].Data), `"ping"`) {
+		sc.t.Fatalf("got %d entries, first %s", len(got), got[0].Data)
+	}
+	return r
+}
+
+// pong answers it.
+func (sc *scene) pong(r *Reader) {
+	sc.t.Helper()
+	for _, id := range []string{"holdfast-ping-", "holdfast-ping--1", "holdfast-ping-zz", "ping-1", "holdfast-ping-" + strconv.FormatUint(r.cursor.Stream.Number, 36)} {
+		m, err := jsonrpc.Parse(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%q,"result":{}}`, id))
+		if err == nil {
+			err = sc.s.Send(sc.t.Context(), m, nil)
+		}
+		if err != nil {
+			sc.t.Errorf("%s: %v", id, err)
+		}
+	}
 }
 
 // whole is a connection to which all was written.
@@ -94,6 +132,19 @@ func TestLost(t *testing.T) {
 			r := sc.call()
 			r.cursor.Seq = 1
 			r.Detach(true, true, false)
+		}},
+		"broke after a ping": {old: silentFor, do: func(sc *scene) {
+			sc.pinged().Detach(true, true, false)
+		}},
+		"broke after a ping that was answered": {old: lapse, do: func(sc *scene) {
+			r := sc.pinged()
+			sc.pong(r)
+			r.Detach(true, true, false)
+		}},
+		"broke after a ping that was answered late": {old: lapse, do: func(sc *scene) {
+			r := sc.pinged()
+			r.Detach(true, true, false)
+			sc.pong(r)
 		}},
 		"ended on a node that is lost": {do: func(sc *scene) {
 			sc.s.streams.doubt(&Call{s: sc.s, number: 1, said: 1, ended: true})

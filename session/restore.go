@@ -164,7 +164,7 @@ func (s *Session) restoreCall(ctx context.Context, st *stream.Stream, n callNote
 	}
 	s.mu.Unlock()
 	s.ongoing.Add(int32(len(c.pending)))
-	s.m.calls.Add(int64(len(c.pending)))
+	s.m.count(s, int32(len(c.pending)))
 	if len(n.Key) == len(keyID{}) && len(n.Sum) == len(keySum{}) {
 		if c.record == nil {
 			c.record = &record{}

@@ -1,6 +1,8 @@
 package session
 
 import (
+	"bytes"
+	"fmt"
 	"slices"
 
 	"holdfast/jsonrpc"
@@ -8,6 +10,13 @@ import (
 
 // Emit implements [Sink].
 func (l *link) Emit(call *Call, m jsonrpc.Message) {
+	if !l.mends(&m) {
+		return
+	}
+	if call != nil && call.s != l.s {
+		l.s.m.logger.Error("message dropped: the backend said it in a call of another session", "session", l.s.Name(), "method", m.Method)
+		return
+	}
 	switch m.Kind {
 	case jsonrpc.Response:
 		l.s.responded(l, call, m)
@@ -20,6 +29,9 @@ func (l *link) Emit(call *Call, m jsonrpc.Message) {
 
 // EmitUnrelated implements [Sink].
 func (l *link) EmitUnrelated(m jsonrpc.Message) {
+	if !l.mends(&m) {
+		return
+	}
 	switch m.Kind {
 	case jsonrpc.Request:
 		l.s.request(l, l.s.aside, m)
@@ -28,6 +40,39 @@ func (l *link) EmitUnrelated(m jsonrpc.Message) {
 	case jsonrpc.Response:
 		l.s.responded(l, nil, m)
 	}
+}
+
+// mends makes good what a backend has left out of a message, or got wrong in a way
+// that would break a transport: there is a text, and it is one line. It is false for
+// what is no message. That a text of one line is JSON is the backend's business.
+func (l *link) mends(m *jsonrpc.Message) bool {
+	if len(m.Raw) > 0 && bytes.IndexByte(m.Raw, '\n') < 0 && bytes.IndexByte(m.Raw, '\r') < 0 &&
+		(m.ID != nil || m.Kind == jsonrpc.Notification) {
+		return true
+	}
+	raw := bytes.Clone(m.Raw)
+	switch {
+	case len(raw) > 0:
+	case m.Kind == jsonrpc.Notification:
+		raw = jsonrpc.AppendRequest(nil, nil, m.Method, m.Params)
+	default:
+		raw = m.WithID(m.ID)
+	}
+	mended, err := jsonrpc.Parse(raw)
+	if err == nil && mended.Kind != m.Kind {
+		err = fmt.Errorf("%w: it is no %v", jsonrpc.ErrInvalid, m.Kind)
+	}
+	if err == nil {
+		*m = mended
+		return true
+	}
+	l.s.m.logger.Error("what the backend said is no message", "session", l.s.Name(), "error", err)
+	if m.Kind != jsonrpc.Response || m.ID == nil {
+		return false
+	}
+	id := m.ID // somebody waits for it
+	*m, err = jsonrpc.Parse(jsonrpc.AppendError(nil, id, jsonrpc.Errorf(jsonrpc.CodeInternal, "internal error: the server's answer is no JSON-RPC message")))
+	return err == nil
 }
 
 // responded takes the backend's response to its call. One that comes for another

@@ -80,18 +80,22 @@ type Session struct {
 	revision   string
 	initialize []byte // the raw request, kept to open the backend again
 	ready      bool   // the client has sent notifications/initialized
-	taken      bool   // it was taken over from another node
+	taken      bool   // it was taken over from another node; set before it is known
+	worked     bool   // more was said in it than initialize
 	moves      bool   // it was closed here to go on elsewhere
 	noted      uint64 // how far the standalone stream was told, as the store knows
 	link       *link  // the open conversation, or nil
-	opening    chan struct{}
-	open       map[string]*inflight // in flight, by the key of their id
-	asked      map[int64]asked      // the backend's requests that the client has not answered
-	asks       int64                // how many there have been
-	hints      hints
-	internal   map[string]chan jsonrpc.Message // requests of our own
-	internals  int
-	ours       string // begins the ids of our own requests
+	// The request that began a session whose backend is still to be opened, with its
+	// initialize; nil afterwards.
+	first     *http.Request
+	opening   chan struct{}
+	open      map[string]*inflight // in flight, by the key of their id
+	asked     map[int64]asked      // the backend's requests that the client has not answered
+	asks      int64                // how many there have been
+	hints     hints
+	internal  map[string]chan jsonrpc.Message // requests of our own
+	internals int
+	ours      string // begins the ids of our own requests
 }
 
 // asked is a request of the backend, on its way to the client or with it.
@@ -126,7 +130,7 @@ func (s *Session) Touch() { s.used.Store(int64(s.m.clock())) }
 // call that runs with nobody connected keeps its session for a day, not for
 // ever. An initialize of revision 2024-11-05 that nobody waits for does not.
 func (s *Session) idle(now, ttl time.Duration) bool {
-	quiet := now - time.Duration(max(s.used.Load(), s.m.woke.Load()))
+	quiet := s.silent(now)
 	if s.reading.Load() > 0 {
 		return false
 	}
@@ -168,11 +172,19 @@ func (s *Session) start(c *Call, msgs []jsonrpc.Message, light bool) error {
 	if n > 0 && !light && s.m.crowded() {
 		return stream.ErrFull
 	}
+	if n > 0 {
+		if err := s.m.makesRoom(s); err != nil {
+			return err
+		}
+	}
 	if err := s.m.admit(s, n); err != nil {
 		return err
 	}
 	if s.m.shared != nil {
-		s.prepare(c, msgs, light)
+		if err := s.prepare(c, msgs, light); err != nil {
+			s.m.dismiss(s, n)
+			return err
+		}
 		if n > 0 && !c.kept.safe && s.m.last.Load() {
 			s.m.dismiss(s, n)
 			return ErrMoved
@@ -270,11 +282,13 @@ func (s *Session) Send(ctx context.Context, m jsonrpc.Message, header http.Heade
 func (s *Session) answer(ctx context.Context, m jsonrpc.Message, header http.Header) error {
 	id, ok := s.parseAskedID(m.ID)
 	if !ok {
+		s.ponged(m.ID)
 		return nil
 	}
 	s.mu.Lock()
 	a, ok := s.asked[id]
 	delete(s.asked, id)
+	s.worked = true
 	current := ok && s.link == a.link && a.link.conn != nil
 	newer := uint64(id>>32) >= s.lease.Epoch
 	s.mu.Unlock()

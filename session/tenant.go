@@ -3,13 +3,19 @@ package session
 import (
 	"net"
 	"net/netip"
+	"sync/atomic"
 )
 
 // A tenant is whom use is counted against: a principal, or, where nobody is made out,
 // a client's address. All sessions of it that are on this node share one.
 type tenant struct {
-	name     string // as [TenantOf] makes it
-	sessions int    // guarded by Manager.mu
+	name  string       // as [TenantOf] makes it
+	calls atomic.Int64 // requests in flight
+
+	// Guarded by Manager.mu.
+	sessions  int
+	processes int // conversations that have a place
+	leaving   int // of those, being closed
 }
 
 // TenantOf names the tenant of a client: its principal, else its IP address without
@@ -56,7 +62,27 @@ func (m *Manager) countIn(name string) *tenant {
 
 // countOut counts a session less. m.mu is held.
 func (m *Manager) countOut(t *tenant) {
-	if t.sessions--; t.sessions == 0 {
+	t.sessions--
+	m.settle(t)
+}
+
+// settle forgets a tenant of which nothing is left. m.mu is held.
+func (m *Manager) settle(t *tenant) {
+	if t.sessions == 0 && t.processes == 0 && m.tenants[t.name] == t {
 		delete(m.tenants, t.name)
 	}
+}
+
+// shareOf is how much of a bound one tenant may have.
+func (m *Manager) shareOf(most int) int { return max(1, int(m.opts.MaxShare*float64(most))) }
+
+// overShare says whether a tenant has more sessions than its share. m.mu is held.
+func (m *Manager) overShare(t *tenant) bool {
+	return t.name != "" && t.sessions > m.shareOf(m.opts.MaxSessions)
+}
+
+// count counts n more requests of a session, or less, in flight; it returns how many
+// there are in all, and of the tenant.
+func (m *Manager) count(s *Session, n int32) (all, own int64) {
+	return m.calls.Add(int64(n)), s.tenant.calls.Add(int64(n))
 }

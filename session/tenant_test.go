@@ -37,7 +37,7 @@ func TestTakeOverTenant(t *testing.T) {
 			t.Fatalf("tenant %q; want %q", got, want)
 		}
 		if s.tenant != other.tenant || s.tenant.sessions != 2 {
-			t.Errorf("two sessions of a tenant have %v and %v", *s.tenant, *other.tenant)
+			t.Errorf("two sessions of a tenant: %p counts %d, other is %p", s.tenant, s.tenant.sessions, other.tenant)
 		}
 		a.End(other)
 		a.kill()

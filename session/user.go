@@ -12,7 +12,8 @@ import (
 // What follows is where a session calls code of the library's user: the backend,
 // and the functions of Options. Nothing else calls them. A panic there becomes the
 // error of the call that it concerns, and so takes the ways of any other error: what
-// was counted for the call is released, on whichever goroutine that is.
+// was counted for the call is released, on whichever goroutine that is. One of
+// Options.Safe is raised to those who ask.
 
 // errNoConn is for a backend that breaks its contract.
 var errNoConn = errors.New("the backend returned neither a conversation nor an error")
@@ -48,6 +49,12 @@ func (m *Manager) tellEnded(e Ended) {
 	var err error // is logged
 	defer panics.Catch(&err, m.logger, "Options.Ended", "")
 	m.opts.Ended(e)
+}
+
+// callsSafe calls Options.Safe.
+func (m *Manager) callsSafe(tool string) bool {
+	defer panics.Raise(m.logger, "Options.Safe")
+	return m.opts.Safe(tool)
 }
 
 // panicked says whether err is a panic of the user's code, which was logged.

@@ -258,3 +258,119 @@ func TestEndedPanics(t *testing.T) {
 		}
 	}
 }
+
+// What a backend says that is no message, or not a whole one, does not wedge the
+// session, break a transport, or leave a call without an answer.
+func TestGarbage(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, Options{}, nil)
+	s, other := h.open(""), h.open("")
+	foreign := begin(t, other, false, request(1))
+	link := h.desk.links[0]
+	for _, m := range []jsonrpc.Message{
+		{},
+		{Kind: jsonrpc.Kind(77), Raw: []byte("x")},
+		{Kind: jsonrpc.Response},
+		{Kind: jsonrpc.Response, Raw: []byte("null")},
+		{Kind: jsonrpc.Request, Method: "ping"},
+		{Kind: jsonrpc.Request, ID: []byte("[")},
+		{Kind: jsonrpc.Notification},
+		{Kind: jsonrpc.Notification, Method: "notifications/x", Params: []byte("\n]")},
+		{Kind: jsonrpc.Notification, Raw: []byte("\n\ndata: x\n\n")},
+	} {
+		c := begin(t, s, false, request(1))
+		link.sink.Emit(nil, m)
+		link.sink.Emit(c, m)
+		link.sink.Emit(foreign, m)
+		link.sink.EmitUnrelated(m)
+		link.say(c, response(1))
+		all := readAll(t, s, c.Number())
+		for _, text := range all {
+			parse(text)
+		}
+		if all[len(all)-1] != response(1) || strings.ContainsAny(strings.Join(all, ""), "\r\n") {
+			t.Errorf("after %+v: %q", m, all)
+		}
+	}
+	link.say(foreign, response(1))
+	link.say(foreign, `{"jsonrpc":"2.0","method":"notifications/message","params":{}}`)
+	if n := foreign.said; n != 0 {
+		t.Errorf("%d messages in another session's call", n)
+	}
+	for what, m := range map[string]jsonrpc.Message{
+		`"result":{"a": 1}`: {Kind: jsonrpc.Response, Raw: []byte("{\"jsonrpc\":\"2.0\",\"id\":1,\n\"result\":{\"a\":\n1}}")},
+		`"result":{}`:       {Kind: jsonrpc.Response},
+		`-32603`:            {Kind: jsonrpc.Response, Result: []byte("{]")},
+		`"code":-32603,`:    {Kind: jsonrpc.Response, Raw: []byte("{\n")},
+	} {
+		m.ID = []byte("1")
+		c := begin(t, s, true, request(1))
+		link.sink.Emit(c, m)
+		if answers := answersOf(t, c); len(answers) != 1 || !strings.Contains(string(answers[0]), what) || strings.Contains(string(answers[0]), "\n") {
+			t.Errorf("%s: got %q", what, answers)
+		}
+	}
+	h.close()
+	link.say(nil, `{"jsonrpc":"2.0","id":"q","method":"ping"}`) // after Close
+	link.sink.EmitUnrelated(parse(progressed))
+	link.sink.Closed(errors.New("again"), true)
+}
+
+// A backend may speak, end, and call the session from within each of its methods.
+func TestReentrant(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, Options{}, nil)
+	h.backend = reentrant{}
+	s, err := h.New(newRequest(), "", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, light := range []bool{true, false} {
+		c := begin(t, s, light, request(1))
+		if n := c.Number(); n != 0 {
+			wantTexts(t, "stored", readAll(t, s, n), `"method":"ping"`, `"result"`)
+		} else if answers := answersOf(t, c); len(answers) != 1 {
+			t.Errorf("light: %q", answers)
+		}
+	}
+	internal := begin(t, s, true, strings.Replace(request(2), "tools/call", "end", 1))
+	if answers := answersOf(t, internal); len(answers) != 1 || !strings.Contains(string(answers[0]), "as asked") {
+		t.Errorf("ended: %q", answers)
+	}
+	c := begin(t, s, false, request(3)) // the backend is opened again
+	wantTexts(t, "opened again", readAll(t, s, c.Number()), `"method":"ping"`, `"result"`)
+	h.close()
+}
+
+type reentrant struct{}
+
+func (reentrant) Open(_ context.Context, _ Start, sink Sink) (Conn, error) {
+	sink.EmitUnrelated(parse(progressed))
+	return reentrantConn{sink}, nil
+}
+
+type reentrantConn struct{ Sink }
+
+func (c reentrantConn) Deliver(in Inbound) error {
+	switch {
+	case in.Method == "end":
+		c.Closed(errors.New("as asked"), true)
+		c.Emit(in.Call, parse(response(2)))
+	case in.Kind == jsonrpc.Request:
+		if in.Call.Number() != 0 {
+			c.Emit(in.Call, parse(`{"jsonrpc":"2.0","id":"q","method":"ping"}`))
+			in.Call.Disconnect(0)
+		}
+		if err := in.Call.Session().Send(in.Context, parse(`{"jsonrpc":"2.0","method":"notifications/x"}`), in.Header); err != nil {
+			return err
+		}
+		c.Emit(in.Call, jsonrpc.Message{Kind: jsonrpc.Response, ID: in.ID, Result: []byte("{}")})
+	}
+	return nil
+}
+
+func (c reentrantConn) Close() error {
+	c.EmitUnrelated(parse(progressed))
+	c.Closed(errors.New("closed"), false)
+	return nil
+}

@@ -39,8 +39,11 @@ func (x *Exchange) Result(result []byte) {
 	x.Sink.Emit(x.Call, jsonrpc.Message{Kind: jsonrpc.Response, ID: x.ID, Result: result, Raw: raw})
 }
 
-// Error fails the request.
+// Error fails the request. A nil error is an internal one.
 func (x *Exchange) Error(e *jsonrpc.Error) {
+	if e == nil {
+		e = jsonrpc.Errorf(jsonrpc.CodeInternal, "internal error")
+	}
 	raw := jsonrpc.AppendError(nil, x.ID, e)
 	x.Sink.Emit(x.Call, jsonrpc.Message{Kind: jsonrpc.Response, ID: x.ID, Error: jsonrpc.Field(raw, "error"), Raw: raw})
 }

@@ -196,6 +196,9 @@ func (b *Backend) open(ctx context.Context, tag string, start session.Start, sin
 	return c, nil
 }
 
+// Processes says that each conversation is a process: see [session.Backend].
+func (b *Backend) Processes() bool { return true }
+
 // forget ends the accounting of a conversation that Open accepted.
 func (b *Backend) forget(c *conn) {
 	b.mu.Lock()

@@ -84,7 +84,8 @@ func (c *conn) translate(in *session.Inbound) (sdkrpc.Message, error) {
 	switch in.Kind {
 	case jsonrpc.Request:
 		extra := newExtra(in)
-		c.b.remember(extra, origin{call: in.Call})
+		modern := jsonrpc.Field(in.Params, "_meta", mcp.MetaKeyProtocolVersion) != nil // of whose results the SDK changes the _meta
+		c.b.remember(extra, origin{call: in.Call, encode: !modern})
 		c.mu.Lock()
 		over, id := c.over, int64(0)
 		if !over {

@@ -129,11 +129,22 @@ func response(id []byte, result mcp.Result, err error) jsonrpc.Message {
 	if err != nil {
 		return failure(id, err)
 	}
+	text, err := encode(result)
+	if err != nil {
+		return failure(id, errEncode(err))
+	}
+	return success(id, text)
+}
+
+// encode makes JSON of a result as the SDK does.
+func encode(result mcp.Result) ([]byte, error) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)
-	if err := e.Encode(result); err != nil {
-		return failure(id, &sdkrpc.Error{Code: sdkrpc.CodeInternalError, Message: "the result cannot be encoded: " + err.Error()})
-	}
-	return success(id, bytes.TrimRight(b.Bytes(), "\n"))
+	err := e.Encode(result)
+	return bytes.TrimRight(b.Bytes(), "\n"), err
+}
+
+func errEncode(err error) error {
+	return &sdkrpc.Error{Code: sdkrpc.CodeInternalError, Message: "the result cannot be encoded: " + err.Error()}
 }

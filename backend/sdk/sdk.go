@@ -36,6 +36,7 @@ type Backend struct {
 // origin is what the SDK is at work on when it passes an Extra of ours.
 type origin struct {
 	call   *session.Call // a request of this call
+	encode bool          // whose result is to be JSON before the SDK has it
 	notice *conn         // or a notification to this session
 }
 
@@ -120,7 +121,11 @@ func (b *Backend) adopt(server *mcp.Server) {
 			if from.notice != nil {
 				defer from.notice.handled(req.GetExtra())
 			}
-			return b.run(ctx, next, method, req)
+			res, err := b.run(ctx, next, method, req)
+			if err == nil && res != nil && from.encode {
+				return b.encode(method, res)
+			}
+			return res, err
 		}
 	})
 	server.AddSendingMiddleware(func(next mcp.MethodHandler) mcp.MethodHandler {
@@ -138,6 +143,27 @@ func (b *Backend) run(ctx context.Context, next mcp.MethodHandler, method string
 	defer onWire(&err)
 	defer panics.Catch(&err, b.logger(), handling, method)
 	return next(ctx, method, req)
+}
+
+// encoded is a result with its JSON.
+type encoded struct {
+	mcp.Result
+	text []byte
+}
+
+// MarshalJSON implements [json.Marshaler].
+func (e encoded) MarshalJSON() ([]byte, error) { return e.text, nil }
+
+// encode makes JSON of a result: where the SDK finds that this can't be done nobody is
+// answered, and what a user put into a result may panic.
+func (b *Backend) encode(method string, res mcp.Result) (_ mcp.Result, err error) {
+	defer onWire(&err)
+	defer panics.Catch(&err, b.logger(), handling, method)
+	text, err := encode(res)
+	if err != nil {
+		return nil, errEncode(err)
+	}
+	return encoded{res, text}, nil
 }
 
 // handling names a handler that panics.

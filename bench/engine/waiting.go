@@ -98,7 +98,7 @@ func (s settings) node(ctx context.Context) error {
 	}
 	backend := message.New(message.HandlerFunc(tools.Answer))
 	h := holdfast.NewBackendHandler(backend, &holdfast.Options{
-		Store: st, Response: holdfast.ResponseSSE, MaxCalls: 2 * s.waiting, MaxSessions: s.waiting, Logger: slog.New(slog.DiscardHandler),
+		Store: st, Response: holdfast.ResponseSSE, MaxCalls: 2 * s.waiting, MaxSessions: s.waiting, MaxShare: 1, Logger: slog.New(slog.DiscardHandler),
 	})
 	sessions := (s.waiting + perSession - 1) / perSession
 	if s.child == "again" {

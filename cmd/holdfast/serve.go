@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,9 +9,12 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"os/signal"
 	"path"
+	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -36,12 +40,18 @@ type serveFlags struct {
 	upgradeAfter    time.Duration
 	disconnectAfter time.Duration
 	retry           time.Duration
+	pingAfter       time.Duration
 	keepAlive       time.Duration
 	sessionTTL      time.Duration
 	keep            time.Duration
 	maxWait         time.Duration
 	drain           time.Duration
 	maxBody         byteSize
+	maxSessions     int
+	maxCalls        int
+	maxProcesses    int
+	maxShare        float64
+	unusedProcess   time.Duration
 	origins, hosts  []string
 	stateless       bool
 	webhook         webhookFlags
@@ -74,11 +84,17 @@ a process of its own.`,
 	fs.DurationVar(&f.disconnectAfter, "disconnect-after", 0, "age at which a stream's connection is ended, to be resumed; 0: never")
 	fs.DurationVar(&f.retry, "retry", time.Second, "how long clients are told to wait before they come back")
 	fs.DurationVar(&f.keepAlive, "keepalive", 15*time.Second, "silence after which a comment is sent on a stream; 0: never")
+	fs.DurationVar(&f.pingAfter, "ping-after", time.Second, "silence after which a client of a revision before 2025-11-25 is pinged, to give it an event id; 0: never")
 	fs.DurationVar(&f.sessionTTL, "session-ttl", 30*time.Minute, "how long an idle session lives")
 	fs.DurationVar(&f.keep, "keep", 10*time.Minute, "how long a finished call can still be read")
 	fs.DurationVar(&f.maxWait, "max-wait", time.Hour, "how long a client that resumes requests (SEP-975) may stay away from a running call before it is cancelled; 0: for ever")
 	fs.DurationVar(&f.drain, "drain", 30*time.Second, "how long running calls may take to finish after SIGTERM")
 	fs.Var(&f.maxBody, "max-body", "largest request body")
+	fs.IntVar(&f.maxSessions, "max-sessions", 250_000, "most sessions that are open")
+	fs.IntVar(&f.maxCalls, "max-calls", 1_000_000, "most requests in flight")
+	fs.IntVar(&f.maxProcesses, "max-processes", 256, "most processes of the command that run")
+	fs.Float64Var(&f.maxShare, "max-share", 0.75, "how much of each of these one client, which is one address, may have; 1: all, as behind a proxy")
+	fs.DurationVar(&f.unusedProcess, "unused-process", time.Minute, "how long a process is kept that got nothing but initialize, and whose client is not connected; 0: with its session")
 	fs.StringArrayVar(&f.origins, "allow-origin", nil, "web `origin` whose pages may connect (repeat for more; * for any)")
 	fs.StringArrayVar(&f.hosts, "allow-host", nil, "`host` name that clients may use (repeat for more; * for any)")
 	fs.BoolVar(&f.stateless, "stateless", false, "serve without sessions: each request stands alone")
@@ -118,9 +134,23 @@ func (f *serveFlags) check(command []string) error {
 	}
 	for name, d := range map[string]time.Duration{
 		"--disconnect-after": f.disconnectAfter, "--keepalive": f.keepAlive, "--drain": f.drain, "--max-wait": f.maxWait,
+		"--ping-after": f.pingAfter, "--unused-process": f.unusedProcess,
 	} {
 		if d < 0 {
 			return usagef("%s %v: want 0 or more", name, d)
+		}
+	}
+	for name, n := range map[string]int{"--max-sessions": f.maxSessions, "--max-calls": f.maxCalls, "--max-processes": f.maxProcesses} {
+		if n < 1 {
+			return usagef("%s %d: want 1 or more", name, n)
+		}
+	}
+	if !(f.maxShare > 0 && f.maxShare <= 1) {
+		return usagef("--max-share %v: want more than 0, and 1 at the most", f.maxShare)
+	}
+	for _, origin := range f.origins {
+		if u, err := url.Parse(origin); origin != "*" && origin != "null" && (err != nil || u.Scheme == "" || u.Host == "" || strings.Trim(u.Path, "/") != "") {
+			return usagef("--allow-origin %q: want an origin like https://app.example.com, or *", origin)
 		}
 	}
 	if _, _, err := net.SplitHostPort(f.listen); err != nil {
@@ -146,16 +176,21 @@ func (f *serveFlags) options() *holdfast.Options {
 	if keepAlive == 0 {
 		keepAlive = -1
 	}
+	pingAfter := f.pingAfter
+	if pingAfter == 0 {
+		pingAfter = -1
+	}
 	maxWait := f.maxWait
 	if maxWait == 0 {
 		maxWait = -1
 	}
-	return &holdfast.Options{
+	opts := &holdfast.Options{
 		Response:        response,
 		UpgradeAfter:    f.upgradeAfter,
 		DisconnectAfter: f.disconnectAfter,
 		Retry:           f.retry,
 		KeepAlive:       keepAlive,
+		PingAfter:       pingAfter,
 		SessionTTL:      f.sessionTTL,
 		Keep:            f.keep,
 		MaxWait:         maxWait,
@@ -166,7 +201,14 @@ func (f *serveFlags) options() *holdfast.Options {
 		Webhooks:        f.webhooks,
 		// A process sees no headers, and the demo reads none.
 		ForwardHeader: func(string) bool { return false },
+		MaxSessions:   f.maxSessions,
+		MaxCalls:      f.maxCalls,
+		MaxShare:      f.maxShare,
 	}
+	if !f.demo {
+		opts.MaxProcesses, opts.UnusedProcess = f.maxProcesses, cmp.Or(f.unusedProcess, -1)
+	}
+	return opts
 }
 
 // serve runs until ctx is done, then drains.
@@ -213,7 +255,7 @@ func (f *serveFlags) serve(ctx context.Context, command []string, out io.Writer)
 		_ = handler.Shutdown(ctx) // nobody knows of it yet
 		return f.notListening(err)
 	}
-	f.greet(out, listener.Addr().String())
+	f.greet(out, listener.Addr())
 	admin.watch(handler.Ready)
 	return serveUntil(ctx, handler.Listener(listener), mux, handler, admin, f.drain)
 }
@@ -226,11 +268,14 @@ func (f *serveFlags) notListening(err error) error {
 	return fmt.Errorf("--listen %s: %w", f.listen, err)
 }
 
-// greet says where the server is and how to try it.
-func (f *serveFlags) greet(out io.Writer, addr string) {
-	if host, port, err := net.SplitHostPort(addr); err == nil {
-		if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
-			addr = net.JoinHostPort("127.0.0.1", port)
+// greet says where the server is and how to try it, and warns where others can, too.
+func (f *serveFlags) greet(out io.Writer, at net.Addr) {
+	addr := at.String()
+	if tcp, ok := at.(*net.TCPAddr); ok && !tcp.IP.IsLoopback() {
+		slog.Warn("there is no authentication: whoever reaches this port can run every tool; " +
+			"put a proxy in front that lets in whom you know, or listen on 127.0.0.1 (--listen)")
+		if tcp.IP.IsUnspecified() {
+			addr = net.JoinHostPort(f.reachable(tcp.IP), strconv.Itoa(tcp.Port))
 		}
 	}
 	url := "http://" + addr + f.path
@@ -243,6 +288,24 @@ func (f *serveFlags) greet(out io.Writer, addr string) {
 		try = "--method tools/call --tool-name count --tool-arg to=5 --tool-arg delay_ms=500"
 	}
 	fmt.Fprintf(out, "Try it: npx -y @modelcontextprotocol/inspector --cli %s --transport http %s\n", url, try)
+}
+
+// reachable returns an address of this machine at which a server that listens on all of
+// them can be reached: from other machines, if it has such an address, and answers to it.
+func (f *serveFlags) reachable(all net.IP) string {
+	for _, to := range []string{"192.0.2.1:9", "[2001:db8::1]:9"} { // which are nobody's: nothing is sent
+		c, err := net.Dial("udp", to)
+		if err != nil {
+			continue
+		}
+		ip := c.LocalAddr().(*net.UDPAddr).IP
+		_ = c.Close()
+		named := len(f.hosts) == 0 || slices.Contains(f.hosts, "*") || slices.Contains(f.hosts, ip.String())
+		if named && (ip.To4() != nil || all.To4() == nil) {
+			return ip.String()
+		}
+	}
+	return "127.0.0.1"
 }
 
 // serveUntil serves until ctx is done. Then it drains: clients that only listen

@@ -32,19 +32,30 @@ func (e *Error) Is(target error) bool {
 // it was caught first; one with [http.ErrAbortHandler] asks for silence, as in
 // net/http. what and about name the user's code: "the handler of", "tools/call".
 func Catch(err *error, logger *slog.Logger, what, about string) {
-	p := recover()
-	if p == nil {
-		return
+	if p := recover(); p != nil {
+		*err = caught(p, logger, what, about)
 	}
+}
+
+// Raise is for code that has no error to return: the panic goes on, with the [*Error],
+// and is for the door, or the goroutine, that the call came by to catch.
+func Raise(logger *slog.Logger, what string) {
+	if p := recover(); p != nil {
+		panic(caught(p, logger, what, ""))
+	}
+}
+
+func caught(p any, logger *slog.Logger, what, about string) *Error {
 	e, known := p.(*Error)
-	if !known {
-		e = &Error{What: what, Value: p}
-		if about != "" {
-			e.What += " " + about
-		}
-		if !e.Is(http.ErrAbortHandler) {
-			logger.Error(e.Error(), "panic", p, "stack", string(debug.Stack()))
-		}
+	if known {
+		return e
 	}
-	*err = e
+	e = &Error{What: what, Value: p}
+	if about != "" {
+		e.What += " " + about
+	}
+	if !e.Is(http.ErrAbortHandler) {
+		logger.Error(e.Error(), "panic", p, "stack", string(debug.Stack()))
+	}
+	return e
 }

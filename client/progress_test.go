@@ -1,0 +1,150 @@
+package client_test
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+
+	"holdfast/client"
+	"holdfast/jsonrpc"
+)
+
+// A forgetful server begins with a request anew each time that it is sent, and counts
+// its progress from 1. It cuts the connection in the middle of the first run.
+type forgetful struct {
+	ids    bool // its events have ids, and it forgets its session with the first run
+	pair   bool // it speaks HTTP+SSE
+	mu     sync.Mutex
+	runs   int
+	opened int
+	out    chan string // of the pair: events; "" ends the connection
+}
+
+const forgetfulInit = `{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-06-18","capabilities":{},"serverInfo":{"name":"x","version":"1"}}}`
+
+// run returns the events of the next run, and whether it is cut.
+func (s *forgetful) run(id, token []byte) (events []string, cut bool) {
+	s.mu.Lock()
+	s.runs++
+	run := s.runs
+	s.mu.Unlock()
+	for i := 1; i <= 2+run; i++ {
+		event := fmt.Sprintf(`data: {"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%s,"progress":%d,"message":"run %d"}}`+"\n\n", token, i, run)
+		if s.ids {
+			event = fmt.Sprintf("id: %d-%d\n%s", run, i, event)
+		}
+		events = append(events, event)
+	}
+	if run == 1 {
+		return events, true
+	}
+	return append(events, fmt.Sprintf("data: {\"jsonrpc\":\"2.0\",\"id\":%s,\"result\":{\"run\":%d}}\n\n", id, run)), false
+}
+
+func (s *forgetful) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, _ := io.ReadAll(r.Body)
+	id, method := jsonrpc.Field(body, "id"), jsonrpc.String(jsonrpc.Field(body, "method"))
+	token := jsonrpc.Field(body, "params", "_meta", "progressToken")
+	if s.pair {
+		s.servePair(w, r, id, token, method)
+		return
+	}
+	s.mu.Lock()
+	if method == "initialize" {
+		s.opened++
+	}
+	session := fmt.Sprint("s", s.opened)
+	lost := s.ids && method != "initialize" && s.runs == 1 && r.Header.Get("Mcp-Session-Id") == "s1"
+	s.mu.Unlock()
+	switch {
+	case lost:
+		http.Error(w, "no such session", http.StatusNotFound)
+	case method == "initialize":
+		w.Header().Set("Content-Type", "application/json")
+		if s.ids {
+			w.Header().Set("Mcp-Session-Id", session)
+		}
+		fmt.Fprintf(w, forgetfulInit, id)
+	case r.Method != http.MethodPost:
+		w.WriteHeader(http.StatusMethodNotAllowed)
+	case id == nil:
+		w.WriteHeader(http.StatusAccepted)
+	default:
+		w.Header().Set("Content-Type", "text/event-stream")
+		events, cut := s.run(id, token)
+		fmt.Fprint(w, strings.Join(events, ""))
+		if _ = http.NewResponseController(w).Flush(); cut {
+			panic(http.ErrAbortHandler)
+		}
+	}
+}
+
+func (s *forgetful) servePair(w http.ResponseWriter, r *http.Request, id, token []byte, method string) {
+	if r.Method == http.MethodGet {
+		w.Header().Set("Content-Type", "text/event-stream")
+		fmt.Fprint(w, "event: endpoint\ndata: /messages\n\n")
+		for {
+			_ = http.NewResponseController(w).Flush()
+			select {
+			case event := <-s.out:
+				if event == "" {
+					return
+				}
+				fmt.Fprint(w, event)
+			case <-r.Context().Done():
+				return
+			}
+		}
+	}
+	w.WriteHeader(http.StatusAccepted)
+	switch {
+	case method == "initialize":
+		s.out <- "data: " + fmt.Sprintf(forgetfulInit, id) + "\n\n"
+	case id != nil:
+		events, cut := s.run(id, token)
+		for _, event := range events {
+			s.out <- event
+		}
+		if cut {
+			s.out <- ""
+		}
+	}
+}
+
+// A request that is sent again, and runs again, is one to the host: its progress never
+// goes back.
+func TestProgressOfAnotherRun(t *testing.T) {
+	t.Parallel()
+	for name, s := range map[string]*forgetful{
+		"sent again":     {},
+		"session lost":   {ids: true},
+		"another stream": {pair: true, out: make(chan string, 100)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			opts := client.Options{NoListen: true}
+			if s.pair {
+				opts.Transport = client.SSE
+			}
+			a := newRaw(t, serve(t, s), opts)
+			a.open()
+			a.send(`{"jsonrpc":"2.0","id":1,"method":"prompts/get","params":{"_meta":{"progressToken":"p"},"name":"x"}}`)
+			var heard []string
+			answer := a.until(func(m jsonrpc.Message) bool {
+				if m.Method == "notifications/progress" {
+					heard = append(heard, string(jsonrpc.Field(m.Params, "progress")))
+				}
+				return m.Kind == jsonrpc.Response
+			})
+			if string(answer.Result) != `{"run":2}` {
+				t.Errorf("answered %s", answer.Raw)
+			}
+			if got := strings.Join(heard, " "); got != "1 2 3 4" {
+				t.Errorf("progress %s", got)
+			}
+		})
+	}
+}

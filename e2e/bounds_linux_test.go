@@ -1,0 +1,172 @@
+package e2e
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+)
+
+// A stranger is a client at an address of its own, as far as the server can tell.
+type stranger struct {
+	t    *testing.T
+	p    *program
+	http *http.Client
+}
+
+func (p *program) stranger(t *testing.T, address string) *stranger {
+	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}}
+	transport := &http.Transport{DialContext: dialer.DialContext}
+	t.Cleanup(transport.CloseIdleConnections)
+	return &stranger{t, p, &http.Client{Transport: transport, Timeout: time.Minute}}
+}
+
+// post posts a message in a session, or in none, and returns the answer and its body.
+func (s *stranger) post(url, session, body string) (*http.Response, string) {
+	s.t.Helper()
+	req, err := http.NewRequestWithContext(s.t.Context(), http.MethodPost, url, strings.NewReader(body))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Accept", "application/json, text/event-stream")
+	if session != "" {
+		req.Header.Set("Mcp-Session-Id", session)
+	}
+	res, err := s.http.Do(req)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return res, string(text)
+}
+
+const (
+	anInitialize = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"s","version":"1"}}}`
+	aPing        = `{"jsonrpc":"2.0","id":1,"method":"ping"}`
+)
+
+// begin begins a session, and makes a request in it if used is set.
+func (s *stranger) begin(used bool) string {
+	s.t.Helper()
+	res, text := s.post(s.p.URL, "", anInitialize)
+	id := res.Header.Get("Mcp-Session-Id")
+	if res.StatusCode != 200 || id == "" {
+		s.t.Fatalf("initialize: %s %s", res.Status, text)
+	}
+	if used {
+		s.works(id)
+	}
+	return id
+}
+
+// works makes a request in a session.
+func (s *stranger) works(session string) {
+	s.t.Helper()
+	if res, text := s.post(s.p.URL, session, aPing); res.StatusCode != 200 || !strings.Contains(text, `"result"`) {
+		s.t.Errorf("ping: %s %s", res.Status, text)
+	}
+}
+
+// refused checks that a message is refused for now, in words.
+func (s *stranger) refused(url, session, body string, words ...string) {
+	s.t.Helper()
+	res, text := s.post(url, session, body)
+	if res.StatusCode != http.StatusTooManyRequests || res.Header.Get("Retry-After") == "" {
+		s.t.Errorf("%s %v %s", res.Status, res.Header, text)
+	}
+	for _, word := range words {
+		if !strings.Contains(text, word) {
+			s.t.Errorf("%s does not say %q", text, word)
+		}
+	}
+}
+
+// Nobody starts processes without end, or shuts all others out.
+func TestMaxProcesses(t *testing.T) {
+	t.Parallel()
+	command, pids := marked(`exec "$1" stdio`, os.Args[0])
+	p := serve(t, append([]string{"--max-processes", "4", "--drain", "1s"}, command...)...)
+	a, b, c := p.stranger(t, "127.0.0.1"), p.stranger(t, "127.0.0.2"), p.stranger(t, "127.0.0.3")
+
+	// Who only looks starts none.
+	get, err := a.http.Get(p.SSE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer get.Body.Close()
+	event := make([]byte, 4096)
+	n, err := get.Body.Read(event)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, path, _ := strings.Cut(string(event[:n]), "data: ")
+	messages := "http://" + p.Addr + strings.TrimSpace(path)
+	ws, _, err := websocket.Dial(t.Context(), "ws://"+p.Addr+"/mcp", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ws.CloseNow()
+	if got := pids(); len(got) > 0 {
+		t.Errorf("%d processes run before any initialize", len(got))
+	}
+
+	sessions := []string{a.begin(true), a.begin(true), a.begin(true)}
+	a.refused(p.URL, "", anInitialize, "--max-share", "3 server processes")
+	a.refused(messages, "", anInitialize, "--max-share")
+	if err := ws.Write(t.Context(), websocket.MessageText, []byte(anInitialize)); err != nil {
+		t.Fatal(err)
+	}
+	if _, text, err := ws.Read(t.Context()); err != nil || !strings.Contains(string(text), "--max-share") {
+		t.Errorf("over the WebSocket: %s %v", text, err)
+	}
+	// What nobody uses makes room, and comes back when it is used.
+	unused := b.begin(false)
+	used := c.begin(false)
+	b.works(unused)
+	if got := pids(); len(got) > 4 {
+		t.Errorf("%d processes run of 4", len(got))
+	}
+	c.refused(p.URL, "", anInitialize, "--max-processes", "4 server processes")
+	c.refused(p.URL, used, aPing, "--max-processes")
+	for _, id := range sessions {
+		a.works(id)
+	}
+	if got := pids(); len(got) > 4 {
+		t.Errorf("%d processes run of 4", len(got))
+	}
+	req, _ := http.NewRequestWithContext(context.Background(), http.MethodDelete, p.URL, nil)
+	req.Header.Set("Mcp-Session-Id", sessions[0])
+	res, err := a.http.Do(req)
+	if err != nil || res.StatusCode != http.StatusNoContent {
+		t.Fatalf("DELETE: %v %v", res, err)
+	}
+	res.Body.Close()
+	c.works(used) // waits for the process to end, if need be
+}
+
+// The process of a session that nobody uses ends, and another is started for its first
+// request.
+func TestUnusedProcess(t *testing.T) {
+	t.Parallel()
+	command, pids := marked(`exec "$1" stdio`, os.Args[0])
+	p := serve(t, append([]string{"--unused-process", "200ms", "--drain", "1s"}, command...)...)
+	s := p.stranger(t, "127.0.0.1")
+	used, unused := s.begin(true), s.begin(false)
+	eventually(t, "the unused process to end", time.Minute, func() bool { return len(pids()) == 1 })
+	s.works(unused)
+	if got := pids(); len(got) != 2 {
+		t.Errorf("%d processes run for two sessions", len(got))
+	}
+	s.works(used)
+}

@@ -1,0 +1,141 @@
+package e2e
+
+import (
+	"embed"
+	"encoding/json"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// pages are what the browser is shown.
+//
+//go:embed pages
+var pages embed.FS
+
+// A site serves the pages, and gets what they report.
+type site struct {
+	port    string
+	reports chan []byte
+}
+
+func newSite(t *testing.T) *site {
+	s := &site{reports: make(chan []byte, 1)}
+	mux := http.NewServeMux()
+	mux.Handle("GET /pages/", http.FileServerFS(pages))
+	mux.HandleFunc("POST /report", func(_ http.ResponseWriter, r *http.Request) {
+		text, _ := io.ReadAll(r.Body)
+		s.reports <- text
+	})
+	ts := httptest.NewServer(mux)
+	t.Cleanup(ts.Close)
+	_, s.port, _ = net.SplitHostPort(ts.Listener.Addr().String())
+	return s
+}
+
+// browse has a browser show a page of the site, under a name that it takes for the
+// site's, and returns what the page reports.
+func (s *site) browse(t *testing.T, browser, name, page, server string) []byte {
+	t.Helper()
+	at := url.URL{Scheme: "http", Host: net.JoinHostPort(name, s.port), Path: "/pages/" + page,
+		RawQuery: url.Values{"server": {server}}.Encode()}
+	// Not t.TempDir: what the browser has started may write a little longer than it lives.
+	dir, err := os.MkdirTemp("", "holdfast-browser-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	cmd := exec.CommandContext(t.Context(), browser, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic",
+		"--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync",
+		"--disable-dev-shm-usage", "--remote-debugging-port=0", "--user-data-dir="+dir,
+		"--host-resolver-rules=MAP *.example 127.0.0.1", at.String())
+	var said strings.Builder
+	cmd.Stderr = &said
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = cmd.Process.Kill() // which ends those that it has started
+		_ = cmd.Wait()
+	}()
+	select {
+	case report := <-s.reports:
+		return report
+	case <-time.After(2 * time.Minute):
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		t.Fatalf("%s reported nothing:\n%s", at.String(), said.String())
+		return nil
+	}
+}
+
+// aBrowser returns the program of a browser, or skips the test.
+func aBrowser(t *testing.T) string {
+	t.Helper()
+	path, err := exec.LookPath("chromium")
+	switch {
+	case err == nil:
+		return path
+	case os.Getenv("CI") != "":
+		t.Fatal("chromium is missing: install Debian's package")
+	default:
+		t.Skip("chromium is missing: install it to run this test")
+	}
+	panic("unreachable")
+}
+
+// A page of another site, in a real browser, can neither start a backend nor read a
+// byte; one whose origin is allowed can do all that a client does (failure 14).
+func TestBrowser(t *testing.T) {
+	t.Parallel()
+	browser := aBrowser(t)
+	site := newSite(t)
+	started := filepath.Join(t.TempDir(), "started")
+	traces := t.TempDir()
+	app := "http://app.example:" + site.port
+	p := serve(t, "--allow-origin", app, "--drain", "1s", "--upgrade-after", "1m", "--",
+		"sh", "-c", `echo started >> "$1"; exec "$2" worker "$3"`, "sh", started, os.Args[0], traces)
+	server := "http://" + p.Addr
+	starts := func() int {
+		text, err := os.ReadFile(started)
+		if err != nil && !os.IsNotExist(err) {
+			t.Fatal(err)
+		}
+		return strings.Count(string(text), "started")
+	}
+
+	var read []string
+	if err := json.Unmarshal(site.browse(t, browser, "evil.example", "other.html", server), &read); err != nil {
+		t.Fatal(err)
+	}
+	for _, what := range read {
+		t.Errorf("a page of another site could read: %s", what)
+	}
+	if n := starts(); n > 0 {
+		t.Errorf("a page of another site has started %d processes", n)
+	}
+
+	var done map[string]any
+	if err := json.Unmarshal(site.browse(t, browser, "app.example", "own.html", server), &done); err != nil {
+		t.Fatal(err)
+	}
+	for what, want := range map[string]any{
+		"failed": nil, "initialize": "2025-11-25", "session": true, "version": "2025-11-25", "link": true, "told": "1 2 3 4 5",
+		"answer": "did page", "error": "400 -32700", "deleted": 204.0, "gone": 404.0, "endpoint": true, "socket": true,
+	} {
+		if done[what] != want {
+			t.Errorf("%s: %v, want %v", what, done[what], want)
+		}
+	}
+	if n := starts(); n != 2 { // for the session, and for the WebSocket's
+		t.Errorf("a page that is allowed has started %d processes", n)
+	}
+}

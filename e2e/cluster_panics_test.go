@@ -1,0 +1,89 @@
+package e2e
+
+import (
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// panicFile is in the directory of the traces while the servers of library nodes can't
+// be got: the function that returns them panics.
+const panicFile = "panic"
+
+func brittleServer(traces string, work *mcp.Server) func(*http.Request) *mcp.Server {
+	return func(*http.Request) *mcp.Server {
+		if _, err := os.Stat(filepath.Join(traces, panicFile)); err == nil {
+			panic("hunter2")
+		}
+		return work
+	}
+}
+
+// Failure 17: a node is killed in the middle of calls that are safe to run again, and
+// the code of the user that is called for that panics at the node which takes them over.
+// Their clients are told that nobody knows; no other node is lost for it, and all other
+// clients are served.
+func TestClusterPanics(t *testing.T) {
+	t.Parallel()
+	eachEngine(t, false, func(t *testing.T, e *enginery) {
+		if e.redis == nil {
+			isLong(t)
+		}
+		f := newFleet(t, e, shape{library: true})
+		a, b, c := f.nodes[0], f.nodes[1], f.nodes[2]
+		ctx := bounded(t, 2*time.Minute)
+		idle := f.client(fixed(a.url()), prefer(b, c))
+		here := f.client(fixed(b.url()), fixed(b.url()))
+		long := request{tool: "look", args: workArgs{ID: callID(t, "here"), Steps: 0, MS: 3_000}}
+		var all sync.WaitGroup
+		var requests []request
+		tales := make([]*tale, 4)
+		for i := range tales {
+			at := []*node{b, c}[i%2]
+			r := f.client(fixed(a.url()), fixed(at.url()))
+			q := request{tool: "look", args: workArgs{ID: callID(t, i), Steps: 0, MS: 60_000}}
+			requests = append(requests, q)
+			all.Go(func() { tales[i] = r.call(ctx, q) })
+		}
+		var whole *tale
+		all.Go(func() { whole = here.call(ctx, long) })
+		for _, q := range append(requests, long) {
+			eventually(t, "the calls run", time.Minute, func() bool { return f.runs(q.args.ID) == 1 })
+		}
+		trap := filepath.Join(f.traces, panicFile)
+		if err := os.WriteFile(trap, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		a.kill()
+		all.Wait()
+		for i, s := range tales {
+			if err := s.wrong(requests[i]); err != nil || !s.over() || !s.unknown() || !strings.Contains(s.last(), "opening the server panicked") {
+				t.Errorf("call %d: %v, heard %q", i, err, s.heard)
+			}
+			f.wantRuns(requests[i].args.ID, 1, 1)
+		}
+		if err := whole.wrong(long); err != nil || !whole.over() || whole.unknown() {
+			t.Errorf("a call at another node: %v, heard %q", err, whole.heard)
+		}
+		if err := os.Remove(trap); err != nil {
+			t.Fatal(err)
+		}
+		for i, r := range []*roamer{idle, here, f.client(fixed(c.url()), fixed(c.url()))} {
+			q := request{tool: "work", args: workArgs{ID: callID(t, "after", i), Steps: 1, MS: 1}}
+			if s := r.call(ctx, q); s.wrong(q) != nil || !s.over() || s.unknown() {
+				t.Errorf("afterwards, %d: %v, heard %q", i, s.wrong(q), s.heard)
+			}
+		}
+		for _, n := range []*node{b, c} {
+			if !n.alive() {
+				t.Errorf("node %s has ended", n.name)
+			}
+		}
+	})
+}

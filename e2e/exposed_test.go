@@ -1,0 +1,36 @@
+package e2e
+
+import (
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+)
+
+// Who serves others than this machine is told what that means, and a URL that they
+// can use.
+func TestExposed(t *testing.T) {
+	t.Parallel()
+	const warning = "whoever reaches this port can run every tool"
+	for listen, warnings := range map[string]int{"0.0.0.0:0": 1, "[::]:0": 1, ":0": 1, "127.0.0.1:0": 0} {
+		p := serve(t, "--demo", "--listen", listen)
+		host, _, err := net.SplitHostPort(p.Addr)
+		if ip := net.ParseIP(host); err != nil || ip == nil || ip.IsUnspecified() {
+			t.Errorf("--listen %s: serves at %s", listen, p.URL)
+		}
+		res, err := http.Get(p.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res.Body.Close()
+		if res.StatusCode != http.StatusNotAcceptable && res.StatusCode != http.StatusBadRequest {
+			t.Errorf("--listen %s: %s says %s", listen, p.URL, res.Status)
+		}
+		if err := p.stop(t); err != nil {
+			t.Error(err)
+		}
+		if n := strings.Count(p.log.String(), warning); n != warnings {
+			t.Errorf("--listen %s: %d warnings", listen, n)
+		}
+	}
+}

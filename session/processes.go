@@ -1,0 +1,246 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// What follows bounds how many conversations with the backend are open at a time,
+// where each costs a process. See docs/decisions/0018-bounds-and-tenants.md.
+
+// places are those conversations. They are guarded by Manager.mu.
+type places struct {
+	taken   int                // open, being opened, or being closed
+	leaving int                // of them, being closed
+	freed   chan struct{}      // closed when one is free; nil if nobody waits
+	links   map[*link]struct{} // that are open
+}
+
+// placeWait is how long a new session waits for a conversation that is being closed:
+// a process may take its time to end.
+const placeWait = 5 * time.Second
+
+// placeAgain is how often who waits looks again whether a session is unused by now.
+const placeAgain = 500 * time.Millisecond
+
+// A placed conversation has one of the places, until it is closed.
+type placed struct {
+	Conn
+	l *link
+}
+
+// Close implements [Conn].
+func (p *placed) Close() error {
+	defer p.l.s.m.free(p.l.s.tenant, true)
+	return p.Conn.Close()
+}
+
+// takePlace takes a place for a conversation of the session. patient says that it
+// waits until ctx is done; else it waits only for places that are about to be free.
+// The error wraps [ErrBusy].
+func (m *Manager) takePlace(ctx context.Context, s *Session, patient bool) error {
+	if !patient {
+		var stop context.CancelFunc
+		ctx, stop = context.WithTimeout(ctx, placeWait)
+		defer stop()
+	}
+	for {
+		m.mu.Lock()
+		full, coming := m.crammed(s)
+		if full == nil {
+			m.places.taken++
+			s.tenant.processes++
+			m.mu.Unlock()
+			return nil
+		}
+		if m.places.freed == nil {
+			m.places.freed = make(chan struct{})
+		}
+		freed := m.places.freed
+		m.mu.Unlock()
+		if !coming && !m.evict(s) && !patient {
+			return full
+		}
+		again := time.NewTimer(placeAgain)
+		select {
+		case <-freed:
+		case <-again.C:
+		case <-ctx.Done():
+		}
+		again.Stop()
+		if ctx.Err() != nil {
+			return full
+		}
+		if s.isClosed() {
+			return s.gone()
+		}
+	}
+}
+
+// crammed says whether there is no place for a conversation of the session, and then
+// whether one is about to be free. A session that was taken over counts for nobody's
+// share: it had its place at another node. m.mu is held.
+func (m *Manager) crammed(s *Session) (full error, coming bool) {
+	t, most, share := s.tenant, m.opts.MaxProcesses, m.shareOf(m.opts.MaxProcesses)
+	switch {
+	case m.places.taken >= most:
+		return fmt.Errorf("%w: %d server processes run on this node (--max-processes or MaxProcesses)", ErrBusy, most), m.places.leaving > 0
+	case t.name != "" && !s.taken && t.processes >= share:
+		return fmt.Errorf("%w: %d server processes run for this client (--max-share or MaxShare, of --max-processes)", ErrBusy, share), t.leaving > 0
+	}
+	return nil, false
+}
+
+// makesRoom says whether a conversation could be opened for the session now or soon: the
+// error wraps [ErrBusy] if not.
+func (m *Manager) makesRoom(s *Session) error {
+	if m.opts.MaxProcesses <= 0 {
+		return nil
+	}
+	s.mu.Lock()
+	has := s.link != nil || s.opening != nil
+	s.mu.Unlock()
+	if has {
+		return nil
+	}
+	m.mu.RLock()
+	full, coming := m.crammed(s)
+	m.mu.RUnlock()
+	if full != nil && !coming && !m.evict(s) {
+		return full
+	}
+	return nil
+}
+
+// free frees a place. closed says that its conversation was closed, else it was not
+// opened.
+func (m *Manager) free(t *tenant, closed bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.places.taken--
+	t.processes--
+	if closed {
+		m.places.leaving--
+		t.leaving--
+	}
+	m.settle(t)
+	if m.places.freed != nil {
+		close(m.places.freed)
+		m.places.freed = nil
+	}
+}
+
+// leaves notes that a conversation is about to be closed, if it has a place.
+func (m *Manager) leaves(conn Conn) {
+	p, ok := conn.(*placed)
+	if !ok {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.places.links, p.l)
+	m.places.leaving++
+	p.l.s.tenant.leaving++
+}
+
+// evict closes the conversation of the session that needs it least, for one of s: of
+// those that nobody uses, the one that was used last the longest ago, if s's tenant has
+// too many one of its own. It is false if there is none.
+func (m *Manager) evict(s *Session) bool {
+	m.mu.RLock()
+	own := s.tenant.name != "" && s.tenant.processes >= m.shareOf(m.opts.MaxProcesses) && !s.taken
+	all := make([]*Session, 0, len(m.places.links))
+	for l := range m.places.links {
+		if !own || l.s.tenant == s.tenant {
+			all = append(all, l.s)
+		}
+	}
+	m.mu.RUnlock()
+	for {
+		var victim *Session
+		for _, x := range all {
+			if x != s && x.unused() && (victim == nil || x.used.Load() < victim.used.Load()) {
+				victim = x
+			}
+		}
+		if victim == nil || victim.rest() {
+			return victim != nil
+		}
+	}
+}
+
+// unused says whether nothing was done in the session since its initialize, nor is, and
+// no client is connected: then its backend is in the state in which another would be
+// that is opened for it when it is needed.
+func (s *Session) unused() bool {
+	if s.reading.Load() > 0 || s.ongoing.Load() > 0 {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.spare()
+}
+
+// spare is unused for who holds s.mu, beside what is counted without it.
+func (s *Session) spare() bool {
+	return !s.closed && !s.worked && s.initialize != nil && s.revision != "" && len(s.open) == 0 && len(s.asked) == 0 && s.opening == nil &&
+		s.hints.learning == nil && s.reading.Load() == 0 && s.ongoing.Load() == 0
+}
+
+// rest closes the session's conversation if it is unused. It is opened again when there
+// is something to be said in it.
+func (s *Session) rest() bool {
+	s.mu.Lock()
+	var conn Conn
+	if s.link != nil && s.link.conn != nil && s.spare() {
+		conn = s.link.finish()
+	}
+	s.mu.Unlock()
+	if conn == nil {
+		return false
+	}
+	s.m.logger.Debug("backend closed: nothing was done in the session since it was initialized, and its client is not connected", "session", s.Name())
+	s.m.release(conn)
+	return true
+}
+
+// silent says for how long the client was not heard of, by the manager's clock.
+func (s *Session) silent(now time.Duration) time.Duration {
+	return now - time.Duration(max(s.used.Load(), s.m.woke.Load()))
+}
+
+// unusedFor is how long a session is left alone in which nothing was done since its
+// initialize, and whose client is not connected, when there are too many: nothing is
+// lost with it, and its client begins another.
+const unusedFor = time.Minute
+
+// mostThinned bounds how many of those are ended at a time, for a new one.
+const mostThinned = 16
+
+// thin makes room for a session of the tenant where there are too many, in all or of that
+// tenant: by ending some that are unused. As it looks at all of them it does so no more
+// than once a second. It says whether there is room.
+func (m *Manager) thin(t *tenant) bool {
+	now := m.clock()
+	last := m.thinned.Load()
+	if now-time.Duration(last) < time.Second || !m.thinned.CompareAndSwap(last, int64(now)) {
+		return false
+	}
+	m.mu.RLock()
+	own := m.overShare(t)
+	m.mu.RUnlock()
+	var found []*Session
+	for _, s := range m.all() {
+		if (!own || s.tenant == t) && s.silent(now) > unusedFor && s.unused() {
+			if found = append(found, s); len(found) == mostThinned {
+				break
+			}
+		}
+	}
+	m.each(found, atOnce, func(s *Session) { m.end(s, errUnused) })
+	return len(found) > 0
+}
+
+var errUnused = errors.New("it was unused, and there are too many")

@@ -1,0 +1,326 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"holdfast/jsonrpc"
+)
+
+// from is a request of a client at an address.
+func from(address string) *http.Request {
+	r := newRequest()
+	r.RemoteAddr = address + ":1234"
+	return r
+}
+
+// openFrom begins a session that is initialized, for a client at an address.
+func (h *house) openFrom(address string) (*Session, error) {
+	s, err := h.New(from(address), "", false)
+	if err != nil {
+		return nil, err
+	}
+	c := begin(h.t, s, true, `{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2025-11-25"}}`)
+	if answers, done := c.Wait(h.t.Context(), 0); !done || len(answers) != 1 {
+		h.t.Errorf("initialize: %q", answers)
+	}
+	return s, nil
+}
+
+// use makes a call in the session, to its end.
+func (h *house) use(s *Session, id int) {
+	h.t.Helper()
+	c := begin(h.t, s, true, request(id))
+	conn := h.desk.last()
+	<-conn.in
+	conn.say(c, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"result":{}}`, id))
+	if answers, done := c.Wait(h.t.Context(), 0); !done || len(answers) != 1 {
+		h.t.Fatalf("the call: %q", answers)
+	}
+}
+
+func (h *house) processes() (taken, links int) {
+	h.mu.RLock()
+	defer h.mu.RUnlock()
+	return h.places.taken, len(h.places.links)
+}
+
+// empty checks that nothing is counted any more.
+func (h *house) empty() {
+	h.t.Helper()
+	eventually(h.t, "nothing to be counted", func() bool {
+		taken, links := h.processes()
+		h.mu.RLock()
+		defer h.mu.RUnlock()
+		return taken == 0 && links == 0 && h.places.leaving == 0 && len(h.tenants) == 0 && h.calls.Load() == 0
+	})
+}
+
+func wantBusy(t *testing.T, what string, err error, says ...string) {
+	t.Helper()
+	if !errors.Is(err, ErrBusy) {
+		t.Fatalf("%s: %v", what, err)
+	}
+	for _, text := range says {
+		if !strings.Contains(err.Error(), text) {
+			t.Errorf("%s: %v, want %q in it", what, err, text)
+		}
+	}
+}
+
+// At the bound, a session that did nothing gives its conversation up to another, and
+// gets another when it does something. One that did does not.
+func TestMaxProcesses(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, Options{MaxProcesses: 2}, nil)
+	defer h.close()
+	a, _ := h.openFrom("192.0.2.1")
+	first := h.desk.last()
+	b, _ := h.openFrom("192.0.2.2")
+	h.use(b, 1)
+	c, err := h.openFrom("192.0.2.3")
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-first.closed
+	h.use(c, 1)
+	_, err = h.openFrom("192.0.2.4")
+	wantBusy(t, "a third that is used", err, "2 server processes", "--max-processes")
+	_, err = a.Begin([]jsonrpc.Message{parse(request(1))}, true)
+	wantBusy(t, "a request in the session that gave its own up", err, "--max-processes")
+	wantBusy(t, "a notification", a.Send(t.Context(), parse(`{"jsonrpc":"2.0","method":"notifications/x"}`), nil))
+	h.End(b)
+	h.use(a, 2)
+	if taken, links := h.processes(); taken != 2 || links != 2 {
+		t.Errorf("%d places are taken, %d conversations are open", taken, links)
+	}
+	// One whose client is connected keeps it.
+	h.End(a)
+	d, _ := h.openFrom("192.0.2.5")
+	r, err := d.Read(t.Context(), standalone, 0, 0, make(chan struct{}, 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = h.openFrom("192.0.2.4")
+	wantBusy(t, "a third beside one that is connected", err)
+	r.Detach(false, true, false)
+	if _, err = h.openFrom("192.0.2.4"); err != nil {
+		t.Error(err)
+	}
+	for _, s := range h.all() {
+		h.End(s)
+	}
+	h.empty()
+}
+
+// A tenant has at most its share of each bound, and makes room for itself first.
+func TestMaxShare(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, Options{MaxProcesses: 4, MaxSessions: 8, MaxCalls: 4, MaxShare: 0.5}, nil)
+	defer h.close()
+	other, err := h.openFrom("192.0.2.9")
+	if err != nil {
+		t.Fatal(err)
+	}
+	kept := h.desk.last()
+	var own []*Session
+	for range 2 {
+		s, err := h.openFrom("192.0.2.1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		h.use(s, 1)
+		own = append(own, s)
+	}
+	_, err = h.openFrom("192.0.2.1")
+	wantBusy(t, "a third process", err, "2 server processes run for this client", "--max-share")
+	select {
+	case <-kept.closed:
+		t.Error("another's conversation made room for it")
+	default:
+	}
+	h.End(own[1])
+	for range 3 { // each takes the place of the one before
+		if _, err = h.openFrom("192.0.2.1"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, err = h.openFrom("192.0.2.1")
+	wantBusy(t, "a fifth session", err, "4 sessions of this client", "--max-share", "--max-sessions")
+	if _, err = h.openFrom("192.0.2.2"); err != nil {
+		t.Errorf("another's session: %v", err)
+	}
+
+	// Of requests in flight, too.
+	for i := range 2 {
+		begin(t, own[0], true, request(10+i))
+	}
+	_, err = own[0].Begin([]jsonrpc.Message{parse(request(12))}, true)
+	wantBusy(t, "a third call", err, "2 requests of this client", "--max-share", "--max-calls")
+	if _, err = other.Begin([]jsonrpc.Message{parse(request(1))}, true); err != nil {
+		t.Errorf("another's call: %v", err)
+	}
+	own[0].cancel([]byte("10"))
+	begin(t, own[0], true, request(13))
+	for _, s := range h.all() {
+		h.End(s)
+	}
+	h.empty()
+
+	// Who is not known has no share: many may come through one pipe.
+	for range 8 {
+		r := newRequest()
+		r.RemoteAddr = "@"
+		if _, err := h.Reserve(r, "", true); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// Where there are too many sessions, those make room that did nothing for a minute and
+// whose client is not connected.
+func TestThin(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, Options{MaxSessions: 2}, nil)
+	defer h.close()
+	a, _ := h.openFrom("192.0.2.1")
+	b, _ := h.openFrom("192.0.2.2")
+	h.use(b, 1)
+	long := int64(h.clock() - 2*unusedFor)
+	b.used.Store(long)
+	_, err := h.openFrom("192.0.2.3")
+	wantBusy(t, "a third session", err, "2 sessions", "--max-sessions")
+	a.used.Store(long)
+	_, err = h.openFrom("192.0.2.3") // it was looked just now
+	wantBusy(t, "a third session", err)
+	h.thinned.Store(0)
+	if _, err := h.openFrom("192.0.2.3"); err != nil {
+		t.Error(err)
+	}
+	if !a.isClosed() || b.isClosed() {
+		t.Errorf("closed: the unused %v, the used %v", a.isClosed(), b.isClosed())
+	}
+}
+
+// A session that did nothing gives its conversation up after a time.
+func TestUnused(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, Options{MaxProcesses: 10, Unused: 50 * time.Millisecond}, nil)
+	defer h.close()
+	read, _ := h.openFrom("192.0.2.1")
+	reading := h.desk.last()
+	r, err := read.Read(t.Context(), standalone, 0, 0, make(chan struct{}, 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	used, _ := h.openFrom("192.0.2.1")
+	h.use(used, 1)
+	worked := h.desk.last()
+	unused, _ := h.openFrom("192.0.2.1")
+	if err := unused.Send(t.Context(), initialized, nil); err != nil {
+		t.Fatal(err)
+	}
+	<-h.desk.last().closed
+	h.use(unused, 1) // and has another
+	for _, c := range []*deskConn{reading, worked} {
+		select {
+		case <-c.closed:
+			t.Error("a conversation was closed that is used")
+		default:
+		}
+	}
+	r.Detach(false, true, false)
+	<-reading.closed
+}
+
+// Whatever comes and goes, and however it ends, nothing stays counted; and the bound
+// holds at any time.
+func TestProcessesChurn(t *testing.T) {
+	t.Parallel()
+	const most = 5
+	h := newHouse(t, Options{MaxProcesses: most, MaxShare: 0.6, Unused: 20 * time.Millisecond}, nil)
+	defer h.close()
+	h.desk.slow = func() {
+		if taken, _ := h.processes(); taken > most {
+			t.Errorf("%d places are taken of %d", taken, most)
+		}
+	}
+	var work sync.WaitGroup
+	var begun atomic.Int64
+	for i := range 8 {
+		work.Go(func() {
+			for n := range 60 {
+				ctx, stop := context.WithTimeout(t.Context(), 50*time.Millisecond)
+				s, err := h.New(from(fmt.Sprintf("192.0.2.%d", i%3)).WithContext(ctx), "", false)
+				stop()
+				if err != nil {
+					if !errors.Is(err, ErrBusy) {
+						t.Error(err)
+					}
+					continue
+				}
+				begun.Add(1)
+				switch n % 4 {
+				case 0: // it ends before it has begun
+				case 1:
+					s.mu.Lock()
+					l := s.link
+					s.mu.Unlock()
+					l.Closed(errors.New("it fell over"), n%8 == 1)
+				default:
+					c, err := s.Begin([]jsonrpc.Message{parse(`{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2025-11-25"}}`)}, true)
+					if err == nil {
+						c.Deliver(ctx, []jsonrpc.Message{parse(`{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2025-11-25"}}`)}, nil)
+					}
+				}
+				if n%3 > 0 || s.Revision() == "" {
+					h.End(s)
+				}
+			}
+		})
+	}
+	work.Wait()
+	if n := begun.Load(); n < 50 {
+		t.Errorf("only %d sessions were begun", n)
+	}
+	for _, s := range h.all() {
+		h.End(s)
+	}
+	h.empty()
+}
+
+// A session that was taken over waits for a place, and its call is made again then.
+func TestTakeOverWaitsForProcess(t *testing.T) {
+	t.Parallel()
+	f := newShelf()
+	a := f.add(t, "a", safeTools())
+	o := safeTools()
+	o.MaxProcesses, o.MaxShare = 2, 0.5
+	b := f.add(t, "b", o)
+	s := a.open("")
+	c := begin(t, s, false, safeRequest(1))
+	a.desk.last().next(t, "tools/call")
+	eventually(t, "the record", func() bool { return c.Number() != 0 })
+	busy := []*Session{b.open("x"), b.open("y")}
+	for _, s := range busy {
+		begin(t, s, true, request(1))
+	}
+	a.kill()
+	b.take(s)
+	if n := b.desk.opened(); n != 2 {
+		t.Errorf("%d conversations were opened, 2 are allowed", n)
+	}
+	b.End(busy[0])
+	eventually(t, "its backend", func() bool { return b.desk.opened() == 3 })
+	in := b.desk.last().next(t, "tools/call")
+	if string(in.ID) != "1" {
+		t.Errorf("made again: %s", in.ID)
+	}
+}
