@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -109,6 +110,9 @@ func (h *hostProcess) killBoth() {
 type waiter struct {
 	URL   string
 	ended chan struct{} // closed when the tool may end
+	end   func()        // closes it
+	// The tool was told that nobody wants its result.
+	cancelled atomic.Bool
 
 	mu   sync.Mutex
 	runs int
@@ -117,25 +121,26 @@ type waiter struct {
 func newWaiter(t *testing.T) *waiter {
 	t.Helper()
 	w := &waiter{ended: make(chan struct{})}
+	w.end = sync.OnceFunc(func() { close(w.ended) })
 	server := mcp.NewServer(&mcp.Implementation{Name: "waits", Version: "1"}, nil)
-	mcp.AddTool(server, &mcp.Tool{Name: "pay"}, func(_ context.Context, _ *mcp.CallToolRequest, args struct {
+	mcp.AddTool(server, &mcp.Tool{Name: "pay"}, func(ctx context.Context, _ *mcp.CallToolRequest, args struct {
 		Amount float64 `json:"amount"`
 	}) (*mcp.CallToolResult, any, error) {
 		w.mu.Lock()
 		w.runs++
 		w.mu.Unlock()
-		<-w.ended
+		select {
+		case <-w.ended:
+		case <-ctx.Done():
+			w.cancelled.Store(true)
+		}
 		return nil, args.Amount, nil
 	})
 	h := holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, &holdfast.Options{Retry: 10 * time.Millisecond})
 	s := httptest.NewServer(h)
 	w.URL = s.URL
 	t.Cleanup(func() {
-		select {
-		case <-w.ended:
-		default:
-			close(w.ended)
-		}
+		w.end()
 		ctx, stop := context.WithTimeout(context.Background(), time.Second)
 		defer stop()
 		_ = h.Shutdown(ctx)
@@ -181,7 +186,7 @@ func TestConnectAskedAgain(t *testing.T) {
 			kill(first)
 			second := startHost(t, w.URL, state, pay(7, "1e1", `{"progressToken":3,"callId":"call_2","itemId":"i"}`))
 			second.hear(`"id":0,`)
-			close(w.ended)
+			w.end()
 			if line := second.hear(`"id":7,`); !strings.Contains(line, `"structuredContent":10`) {
 				t.Errorf("the host that came back was told %s", line)
 			}
@@ -202,7 +207,7 @@ func TestConnectAlike(t *testing.T) {
 	w := newWaiter(t)
 	h := startHost(t, w.URL, t.TempDir(), pay(1, "10", `{"callId":"call_1"}`)+"\n"+pay(2, "10", `{"callId":"call_2"}`))
 	eventually(t, "two runs", time.Minute, func() bool { return w.ran() == 2 })
-	close(w.ended)
+	w.end()
 	first := h.hear(`"structuredContent":10`)
 	if second := h.hear(`"structuredContent":10`); first == second {
 		t.Errorf("one call was answered twice: %s", second)

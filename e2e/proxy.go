@@ -35,9 +35,10 @@ type Proxy struct {
 	done     chan struct{}
 	wait     sync.WaitGroup
 
-	mu    sync.Mutex
-	conns map[net.Conn]struct{}
-	cuts  int
+	mu      sync.Mutex
+	conns   map[net.Conn]struct{}
+	cuts    int
+	offline bool
 }
 
 // NewProxy starts a proxy on a port of its own. plan is called, one call at a
@@ -63,6 +64,18 @@ func (p *Proxy) Cuts() int {
 	return p.cuts
 }
 
+// Offline ends all connections, and new ones at once, until it is called with false.
+func (p *Proxy) Offline(offline bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.offline = offline
+	for c := range p.conns {
+		if offline {
+			_ = c.Close()
+		}
+	}
+}
+
 // Close ends the proxy and all its connections, and waits for its goroutines.
 func (p *Proxy) Close() error {
 	close(p.done)
@@ -83,12 +96,15 @@ func (p *Proxy) keep(c net.Conn) bool {
 	defer p.mu.Unlock()
 	select {
 	case <-p.done:
-		_ = c.Close()
-		return false
 	default:
+		if p.offline {
+			break
+		}
 		p.conns[c] = struct{}{}
 		return true
 	}
+	_ = c.Close()
+	return false
 }
 
 func (p *Proxy) drop(c net.Conn) {
