@@ -142,7 +142,7 @@ func (h *Handler) statusOurs(w http.ResponseWriter, r *http.Request, own *sessio
 	if err != nil {
 		return h.refuse(w, m.ID, err)
 	}
-	h.answer(w, [][]byte{jsonrpc.AppendResult(nil, m.ID, result)}, false)
+	_ = h.answer(w, [][]byte{jsonrpc.AppendResult(nil, m.ID, result)}, false)
 	return nil
 }
 
@@ -153,7 +153,7 @@ func (h *Handler) refuse(w http.ResponseWriter, id []byte, err error) error {
 		return err
 	}
 	_, e := h.explain(err)
-	h.answer(w, [][]byte{jsonrpc.AppendError(nil, id, e)}, false)
+	_ = h.answer(w, [][]byte{jsonrpc.AppendError(nil, id, e)}, false)
 	return nil
 }
 
