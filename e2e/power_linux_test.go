@@ -22,16 +22,19 @@ import (
 // The power is lost again and again of one run of a node: strace has recorded what it
 // did to its files, so that a disk can be made as it may be at any time.
 func TestPowerLost(t *testing.T) {
+	if raceEnabled {
+		t.Skip("a program with the race detector takes its time under strace")
+	}
 	for _, sync := range []struct {
 		name, query string
 		most        time.Duration // that may be lost
 		keys        bool          // a call with a key has all that was said before brought to the disk
-	}{{"always", "?sync=always", 0, true}, {"default", "", time.Second, false}, {"keys", "", time.Second, true}} {
+	}{{"always", "?sync=always", 0, true}, {"default", "", time.Second + busy, false}, {"keys", "", time.Second + busy, true}} {
 		t.Run(sync.name, func(t *testing.T) {
 			t.Parallel()
 			times, long, seed := 1, 1500*time.Millisecond, rand.Uint64()
 			if os.Getenv("CI") != "" {
-				times, long = 6, 3*time.Second
+				times, long = 5, 4*time.Second
 			}
 			p := powered(t, sync.query, sync.keys, long)
 			t.Logf("seed %d", seed)
@@ -48,6 +51,10 @@ func TestPowerLost(t *testing.T) {
 		})
 	}
 }
+
+// busy is how much longer it may take on a machine that has much else to do: what was
+// acknowledged ages while the disk is slow, though nothing more is.
+const busy = time.Second
 
 // A poweredNode is a recorded run of a node, and what its clients know of it.
 type poweredNode struct {
@@ -81,14 +88,13 @@ func powered(t *testing.T, query string, keys bool, long time.Duration) *powered
 	n := f.nodes[0]
 	p.traces = f.traces
 	at := fixed(n.url())
-	ctx, stop := context.WithTimeout(t.Context(), long)
-	defer stop()
+	ctx := bounded(t, time.Minute)
 	p.begun = time.Now()
 	var mu sync.Mutex
 	var clients sync.WaitGroup
 	for i := range 4 {
 		clients.Go(func() {
-			for k := 0; ctx.Err() == nil; {
+			for k := 0; k < 12 || time.Since(p.begun) < long; {
 				r, err := roam(ctx, at, "")
 				if err != nil {
 					return
