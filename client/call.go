@@ -359,6 +359,9 @@ func (k *call) fail(unknown bool, err error) {
 		return // nobody waits
 	}
 	e := jsonrpc.Errorf(jsonrpc.CodeServer, "%v", err)
+	if panicked(err) {
+		e.Code = jsonrpc.CodeInternal
+	}
 	var no *refusal
 	if errors.As(err, &no) && no.rpc != nil {
 		e.Code, e.Data = no.rpc.Code, no.rpc.Data

@@ -16,6 +16,8 @@ func (k *call) heed(err error) error {
 		return context.Cause(k.ctx)
 	case errors.Is(err, errNext):
 		return nil
+	case panicked(err):
+		return err
 	case errors.As(err, &no):
 		return k.heedRefusal(no)
 	case err == nil || errors.Is(err, errCut):

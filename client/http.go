@@ -183,10 +183,10 @@ func (c *Conn) follow(ctx context.Context, x exchange) (*response, error) {
 		case (code == http.StatusUnauthorized || code == http.StatusForbidden) && c.opts.Auth != nil && !authorized:
 			authorized = true
 			resp.watch.Stop() // a person may have to log in
-			err := c.opts.Auth.Authorize(resp.ctx, req, resp.Response)
+			err := c.authorize(resp.ctx, req, resp.Response)
 			resp.Close()
 			if err != nil {
-				return nil, &refusal{status: code, auth: true, text: fmt.Sprintf("not authorized: %v", err)}
+				return nil, &refusal{status: code, auth: true, text: fmt.Sprintf("not authorized: %v", err), why: err}
 			}
 		default:
 			return resp, nil
@@ -239,10 +239,10 @@ func (c *Conn) send(ctx context.Context, x exchange) (*http.Request, *response, 
 	}
 	if err := c.head(ctx, req, x); err != nil {
 		cancel(err)
-		return nil, nil, &refusal{auth: true, text: err.Error()}
+		return nil, nil, &refusal{auth: true, text: err.Error(), why: err}
 	}
 	watch := time.AfterFunc(x.wait, func() { cancel(errSilent) })
-	resp, err := c.http.Do(req) //nolint:bodyclose // the response closes it
+	resp, err := c.roundTrip(req) //nolint:bodyclose // the response closes it
 	if x.sent != nil && (err == nil || !c.traces() && !dialing(err)) {
 		x.sent.Store(true)
 	}
@@ -260,6 +260,9 @@ func (c *Conn) send(ctx context.Context, x exchange) (*http.Request, *response, 
 		}
 		cancel(err)
 		return nil, nil, plainly(err)
+	}
+	if c.own == nil && resp.StatusCode != http.StatusSwitchingProtocols {
+		resp.Body = &body{resp.Body, c}
 	}
 	return req, &response{Response: resp, cancel: cancel, watch: watch, ctx: ctx, quiet: x.wait}, nil
 }
@@ -317,7 +320,7 @@ func (c *Conn) head(ctx context.Context, req *http.Request, x exchange) error {
 		x.headers(h)
 	}
 	if c.opts.Auth != nil {
-		value, err := c.opts.Auth.Authorization(ctx)
+		value, err := c.authorization(ctx)
 		if err != nil {
 			return fmt.Errorf("authorization: %w", err)
 		}

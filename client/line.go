@@ -209,6 +209,10 @@ func (l *line) run() {
 			}
 			err = nil
 		}
+		if panicked(err) {
+			l.end(err)
+			return
+		}
 		var no *refusal
 		if errors.As(err, &no) && !no.passes() && (l.opens == 0 || !no.keeps()) {
 			l.end(no)

@@ -101,7 +101,7 @@ func (p *pace) wait(ctx context.Context, c *Conn, err error) error {
 // away says that the server is out of reach.
 func (c *Conn) away(err error) {
 	if c.opts.Away != nil {
-		c.opts.Away(err)
+		c.inform("Options.Away", func() { c.opts.Away(err) })
 		return
 	}
 	c.logger.Info("the server is out of reach: trying again", "error", err)

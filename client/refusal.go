@@ -18,6 +18,7 @@ type refusal struct {
 	auth   bool          // it is our authorizer's, not the server's
 	after  time.Duration // how long to wait before asking again; 0: not said
 	later  bool          // it says when to ask again
+	why    error         // where it is code of the user's that failed
 }
 
 // forgot says whether the server does not know the session any more. That is 404,

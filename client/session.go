@@ -165,7 +165,7 @@ func (c *Conn) tellLost(old session) {
 	c.mu.Unlock()
 	slices.Sort(lost.Calls)
 	if c.opts.Lost != nil {
-		c.opts.Lost(lost)
+		c.inform("Options.Lost", func() { c.opts.Lost(lost) })
 		return
 	}
 	c.logger.Warn("the server has ended the session: a new one begins", "calls lost", len(lost.Calls))

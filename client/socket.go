@@ -94,15 +94,17 @@ func (s *socket) dial(ctx context.Context, x exchange) (_ *websocket.Conn, id st
 	for try := 0; ; try++ {
 		req := &http.Request{Method: http.MethodGet, URL: plain(s.url), Header: make(http.Header)}
 		if err := s.c.head(ctx, req, x); err != nil {
-			return nil, "", &refusal{text: err.Error()}
+			return nil, "", &refusal{text: err.Error(), why: err}
 		}
 		patience, stop := context.WithTimeoutCause(ctx, x.wait, errSilent)
-		conn, resp, err := websocket.Dial(patience, s.url.String(), &websocket.DialOptions{ //nolint:bodyclose // "you never need to"
+		conn, resp, err := s.c.dialSocket(patience, s.url.String(), &websocket.DialOptions{ //nolint:bodyclose // "you never need to"
 			HTTPClient: s.c.http, HTTPHeader: req.Header, Subprotocols: []string{"mcp"},
 		})
 		silent := errors.Is(context.Cause(patience), errSilent)
 		stop()
 		switch {
+		case panicked(err):
+			return nil, "", &refusal{text: err.Error(), why: err}
 		case err == nil:
 			return conn, resp.Header.Get(protocol.HeaderSession), nil
 		case silent:
@@ -118,8 +120,8 @@ func (s *socket) dial(ctx context.Context, x exchange) (_ *websocket.Conn, id st
 			return nil, "", fmt.Errorf("no WebSocket here: the server answered %s", resp.Status)
 		}
 		if (resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusForbidden) && s.c.opts.Auth != nil && try == 0 {
-			if err := s.c.opts.Auth.Authorize(ctx, req, resp); err != nil {
-				return nil, "", &refusal{status: resp.StatusCode, text: fmt.Sprintf("not authorized: %v", err)}
+			if err := s.c.authorize(ctx, req, resp); err != nil {
+				return nil, "", &refusal{status: resp.StatusCode, text: fmt.Sprintf("not authorized: %v", err), why: err}
 			}
 			continue
 		}

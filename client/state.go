@@ -52,7 +52,7 @@ type CallState struct {
 // changed says that the State is another.
 func (c *Conn) changed() {
 	if c.opts.Changed != nil {
-		c.opts.Changed()
+		c.inform("Options.Changed", c.opts.Changed)
 	}
 }
 
