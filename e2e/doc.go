@@ -5,7 +5,8 @@
 // tests several nodes on one engine, as processes that are killed, stopped, cut off
 // and replaced (TestCluster…): over three JetStream servers, which need nothing, and
 // over a redis-server, if there is one. A Chromium, if there is one, shows pages that try
-// to reach the program from another site. The longest of these run with -cluster.long,
+// to reach the program from another site. TestSweep sends it what no client would
+// (strange.go). The longest of these run with -cluster.long,
 // and where CI is set; go test ./e2e -args -h lists the flags that make them harder.
 //
 // Most tests need node and the packages of package.json, installed with

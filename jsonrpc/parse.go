@@ -138,6 +138,9 @@ func classify(f *[failure + 1][]byte, raw []byte) (Message, error) {
 		if !ok {
 			return Message{}, fmt.Errorf(`%w: "method" is not a string`, ErrInvalid)
 		}
+		if name == "" { // which servers take for a response, and never answer
+			return Message{}, fmt.Errorf(`%w: "method" is empty`, ErrInvalid)
+		}
 		if f[params] != nil && f[params][0] != '{' && f[params][0] != '[' {
 			return Message{}, fmt.Errorf(`%w: "params" is neither an object nor an array`, ErrInvalid)
 		}

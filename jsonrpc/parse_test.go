@@ -56,9 +56,6 @@ func TestParse(t *testing.T) {
 			"method beyond ASCII", `{"jsonrpc":"2.0","id":7,"method":"grüße\ud83d\ude00"}`,
 			Message{Kind: Request, ID: []byte(`7`), Method: "grüße😀"},
 		}, {
-			"empty method", `{"jsonrpc":"2.0","id":7,"method":""}`,
-			Message{Kind: Request, ID: []byte(`7`)},
-		}, {
 			"id with escapes is kept raw", `{"jsonrpc":"2.0","id":"\u0031\n\"","method":"m"}`,
 			Message{Kind: Request, ID: []byte(`"\u0031\n\""`), Method: "m"},
 		}, {
@@ -177,6 +174,7 @@ var malformed = map[string]string{
 
 // invalid is JSON, but no message.
 var invalid = map[string]string{
+	"empty method":              `{"jsonrpc":"2.0","id":7,"method":""}`,
 	"array":                     `[]`,
 	"string":                    `"jsonrpc"`,
 	"number":                    `-0.5e3`,

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"strconv"
 
@@ -103,12 +102,13 @@ func (h *Handler) explain(err error) (status int, e *jsonrpc.Error) {
 		return http.StatusRequestEntityTooLarge, errf(codeInvalid, "%v", stream.ErrTooLarge)
 	case errors.Is(err, session.ErrNoServer):
 		return http.StatusBadRequest, errf(codeInvalid, "%v", err)
+	case errors.Is(err, session.ErrRefused) && errors.Is(err, context.Canceled):
+		// The client did not wait, or said with a FIN that it has no more to say, which
+		// net/http takes for the same.
+		h.logger.Debug("session not opened", "error", err)
+		return http.StatusServiceUnavailable, errf(jsonrpc.CodeServer, "the connection ended while the server was being started: try again")
 	case errors.Is(err, session.ErrRefused):
-		level := slog.LevelError
-		if errors.Is(err, context.Canceled) {
-			level = slog.LevelDebug // the client did not wait
-		}
-		h.logger.Log(context.Background(), level, "session not opened", "error", err)
+		h.logger.Error("session not opened", "error", err)
 		return http.StatusBadGateway, errf(jsonrpc.CodeServer, "%v", err)
 	case errors.Is(err, session.ErrBadID):
 		return http.StatusBadRequest, errf(jsonrpc.CodeInvalidParams,

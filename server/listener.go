@@ -1,6 +1,7 @@
 package server
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"net"
@@ -18,6 +19,9 @@ import (
 // that was written to its end for such a client may be told again to it when it
 // comes back with nothing but its session id; without Listener that can't be
 // known, and is not done. Only TCP connections, without TLS, are watched.
+//
+// What net/http answers there with 501 or 505 by itself, to a client that speaks another
+// HTTP, becomes 400.
 func (h *Handler) Listener(l net.Listener) net.Listener { return listener{l, &h.watched} }
 
 // connections are those that are watched, by their client's address. Entries are
@@ -104,9 +108,36 @@ func (c *watched) Write(b []byte) (int, error) {
 	if c.ended.Load() {
 		c.note(syscall.EPIPE)
 	}
+	if mistake := notOurs(b); mistake != nil {
+		_, err := c.TCPConn.Write(mistake)
+		c.note(err)
+		return len(b), err
+	}
 	n, err := c.TCPConn.Write(b)
 	c.note(err)
 	return n, err
+}
+
+// fault begins what net/http answers by itself, without a handler, with status 501 to a
+// transfer coding and with 505 to a version that it does not know; faultHead is how its
+// header ends there, and in no answer of a handler, which has a date.
+var (
+	fault     = []byte("HTTP/1.1 50")
+	faultHead = []byte("\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n")
+)
+
+// notOurs returns what is to be written in the place of such an answer, or nil for all
+// else. The mistake is the client's, and is not to look like a failure of the server.
+func notOurs(b []byte) []byte {
+	if !bytes.HasPrefix(b, fault) || b[len(fault)] != '1' && b[len(fault)] != '5' {
+		return nil
+	}
+	line, _, _ := bytes.Cut(b, []byte("\r\n"))
+	if !bytes.HasPrefix(b[len(line):], faultHead) {
+		return nil
+	}
+	const text = "400 Bad Request: an unknown Transfer-Encoding or HTTP version"
+	return []byte("HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n" + text)
 }
 
 func (c *watched) Close() error {

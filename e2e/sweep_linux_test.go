@@ -1,0 +1,303 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// TestSweep has strangers send what no client would, some by the hundred and without an
+// end, while a client's calls are answered all the while. The program answers them with no
+// error of its own, and what they leave behind goes.
+func TestSweep(t *testing.T) {
+	t.Parallel()
+	every := 10
+	if os.Getenv("CI") != "" {
+		every = 2
+	}
+	for begin, x := range []struct {
+		name string
+		args []string
+		more left // that it has from the first session on
+	}{
+		{"process", []string{"--", os.Args[0], "stdio"}, left{files: 2, processes: 1}}, // what ends orphans
+		{"demo", []string{"--demo"}, left{}},
+	} {
+		t.Run(x.name, func(t *testing.T) {
+			t.Parallel()
+			p := serve(t, append([]string{"--session-ttl", "3s", "--keepalive", "500ms"}, x.args...)...)
+			first := p.left(t)
+			first.files, first.processes = first.files+x.more.files, first.processes+x.more.processes
+			good := newGood(t, p)
+			var statuses sync.Map
+			count := func(heard []byte, name string) {
+				all, err := Answers(heard)
+				if err != nil {
+					t.Errorf("%s: %v of %.600q", name, err, heard)
+				}
+				for _, status := range all {
+					n, _ := statuses.LoadOrStore(status, new(atomic.Int32))
+					n.(*atomic.Int32).Add(1)
+				}
+			}
+			place, leave := p.place(t)
+			all := StrangeRequests(place)
+			var work sync.WaitGroup
+			free := make(chan struct{}, 50)
+			for i, s := range all {
+				if i%every != begin {
+					continue // the other has it
+				}
+				free <- struct{}{}
+				work.Go(func() {
+					defer func() { <-free }()
+					heard, err := s.Send(p.Addr)
+					if err != nil {
+						t.Errorf("%s: %v", s.Name, err)
+					}
+					count(heard, s.Name)
+				})
+			}
+			work.Wait()
+			slow := p.crowd(t, 200/every)
+			good.more(t, 20)
+			for _, c := range slow {
+				_ = c.Close()
+			}
+			leave()
+			good.stop(t)
+			told := map[int]int32{}
+			statuses.Range(func(status, n any) bool {
+				told[status.(int)] = n.(*atomic.Int32).Load()
+				return true
+			})
+			t.Logf("one of %d of %d strange requests; statuses %v; %d calls meanwhile", every, len(all), told, good.calls.Load())
+			if len(told) < 8 || told[http.StatusOK] == 0 || told[http.StatusBadRequest] == 0 {
+				t.Errorf("only statuses %v: it tries too little", slices.Sorted(maps.Keys(told)))
+			}
+			http.DefaultClient.CloseIdleConnections()
+			for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
+				left := p.left(t)
+				if left.files <= first.files && left.processes <= first.processes {
+					break
+				}
+				if time.Now().After(end) {
+					fds, _ := exec.Command("ls", "-l", fmt.Sprintf("/proc/%d/fd", p.cmd.Process.Pid)).Output()
+					t.Fatalf("it has %+v, and had %+v\n%s", left, first, fds)
+				}
+			}
+			good2 := newGood(t, p)
+			good2.more(t, 2)
+			good2.stop(t)
+		})
+	}
+}
+
+// left is what a program has.
+type left struct{ files, processes int }
+
+func (p *program) left(t *testing.T) left {
+	t.Helper()
+	pid := strconv.Itoa(p.cmd.Process.Pid)
+	files, err := os.ReadDir(filepath.Join("/proc", pid, "fd"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := left{files: len(files)}
+	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
+	for _, stat := range stats {
+		text, err := os.ReadFile(stat)
+		if err != nil {
+			continue // it has ended
+		}
+		_, rest, _ := strings.Cut(string(text), ") ")
+		if fields := strings.Fields(rest); len(fields) > 1 && fields[1] == pid {
+			l.processes++
+		}
+	}
+	return l
+}
+
+// place makes the sessions that strangers meddle with; one lives until leave is called.
+func (p *program) place(t *testing.T) (at Place, leave func()) {
+	t.Helper()
+	at.Host = p.Addr
+	victim := newGood(t, p)
+	victim.more(t, 1)
+	at.Session = victim.id
+	victim.stop(t)
+	other := newGood(t, p)
+	other.more(t, 1)
+	other.stop(t)
+	at.Other = other.event
+	// A pair's session lives as long as somebody listens.
+	c, err := net.Dial("tcp", p.Addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leave = func() { _ = c.Close() }
+	t.Cleanup(leave)
+	fmt.Fprintf(c, "GET /sse HTTP/1.1\r\nHost: %s\r\nAccept: text/event-stream\r\n\r\n", p.Addr)
+	buf := make([]byte, 4096)
+	_ = c.SetReadDeadline(time.Now().Add(time.Minute))
+	for said := ""; at.Pair == ""; {
+		n, err := c.Read(buf)
+		if err != nil {
+			t.Fatalf("%v after %q", err, said)
+		}
+		said += string(buf[:n])
+		if _, rest, ok := strings.Cut(said, "sessionId="); ok && strings.Contains(rest, "\n") {
+			at.Pair, _, _ = strings.Cut(rest, "\n")
+		}
+	}
+	go func() { _, _ = io.Copy(io.Discard, c) }()
+	return at, leave
+}
+
+// crowd opens connections that go nowhere: that send a header or a body and never end it,
+// that are half-closed, and that never read what they asked for.
+func (p *program) crowd(t *testing.T, each int) (all []net.Conn) {
+	t.Helper()
+	begun := "POST /mcp HTTP/1.1\r\nHost: " + p.Addr + "\r\n" + usual
+	for i := range each {
+		for kind, raw := range []string{
+			"GET /mcp HTTP/1.1\r\nHost: ",
+			begun + "Content-Length: 1000\r\n\r\n{",
+			begun + "Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\n",
+			"GET /sse HTTP/1.1\r\nHost: " + p.Addr + "\r\n\r\n",
+			"",
+		} {
+			if kind == 3 && i >= 10 {
+				continue // each is a session, and may be a process
+			}
+			c, err := net.DialTimeout("tcp", p.Addr, time.Minute)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, _ = io.WriteString(c, raw)
+			if i%3 == 0 {
+				_ = c.(*net.TCPConn).CloseWrite()
+			}
+			all = append(all, c)
+		}
+	}
+	return all
+}
+
+// good is a client as it should be, that calls all the while.
+type good struct {
+	p     *program
+	id    string
+	event string // the id of an event it got
+	calls atomic.Int32
+	ctx   context.Context
+	end   context.CancelFunc
+	done  chan struct{}
+	err   error
+}
+
+func newGood(t *testing.T, p *program) *good {
+	t.Helper()
+	g := &good{p: p, done: make(chan struct{})}
+	g.ctx, g.end = context.WithCancel(t.Context())
+	if _, err := g.post(strangeInit); err != nil || g.id == "" {
+		t.Fatalf("initialize: %v", err)
+	}
+	if _, err := g.post(`{"jsonrpc":"2.0","method":"notifications/initialized"}`); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		defer close(g.done)
+		for n := 1; g.ctx.Err() == nil; n++ {
+			text, err := g.post(fmt.Sprintf(`{"jsonrpc":"2.0","id":"g%d","method":"tools/call","params":{"name":"count","arguments":{"to":1},"_meta":{"progressToken":"g%d"}}}`, n, n))
+			if err != nil && strings.HasPrefix(err.Error(), "404") {
+				// The machine stood still for as long as a session lives.
+				g.id = ""
+				if _, err = g.post(strangeInit); err == nil {
+					continue
+				}
+			}
+			if err == nil && !strings.Contains(text, `"result"`) {
+				err = fmt.Errorf("no result: %q", text)
+			}
+			if err != nil {
+				if g.ctx.Err() == nil {
+					g.err = err
+				}
+				return
+			}
+			g.calls.Add(1)
+			time.Sleep(5 * time.Millisecond) // it is there, and does not keep the machine busy
+			for line := range strings.Lines(text) {
+				if id, ok := strings.CutPrefix(line, "id: "); ok {
+					g.event = strings.TrimSpace(id)
+				}
+			}
+		}
+	}()
+	return g
+}
+
+func (g *good) post(body string) (string, error) {
+	ctx, stop := context.WithTimeout(g.ctx, time.Minute)
+	defer stop()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, g.p.URL, strings.NewReader(body))
+	if err != nil {
+		return "", err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Accept", "application/json, text/event-stream")
+	if g.id != "" {
+		req.Header.Set("Mcp-Session-Id", g.id)
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return "", err
+	}
+	defer res.Body.Close()
+	if g.id == "" {
+		g.id = res.Header.Get("Mcp-Session-Id")
+	}
+	text, err := io.ReadAll(res.Body)
+	if err == nil && res.StatusCode >= 300 {
+		err = fmt.Errorf("%s: %s", res.Status, text)
+	}
+	return string(text), err
+}
+
+// more waits for more calls to be answered.
+func (g *good) more(t *testing.T, n int32) {
+	t.Helper()
+	want := g.calls.Load() + n
+	eventually(t, "calls to be answered", 2*time.Minute, func() bool {
+		select {
+		case <-g.done:
+			t.Fatalf("a call was not answered: %v", g.err)
+		default:
+		}
+		return g.calls.Load() >= want
+	})
+}
+
+// stop ends the calls.
+func (g *good) stop(t *testing.T) {
+	t.Helper()
+	g.end()
+	<-g.done
+	if g.err != nil {
+		t.Errorf("a call was not answered: %v", g.err)
+	}
+}
