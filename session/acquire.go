@@ -123,7 +123,7 @@ func (m *Manager) takeOver(values context.Context, at *Away, old *Session) (*Ses
 		return nil, fmt.Errorf("session not taken over: %w", err)
 	}
 	s := m.session(at.ID, at.Principal, at.Tenant, at.Single)
-	s.lease, s.taken, s.worked = taken.Lease, true, true
+	s.lease, s.taken = taken.Lease, true
 	s.renewed.Store(int64(m.clock()))
 	s.ongoing.Store(1) // not idle, until it is done
 	m.store.Count(s.lease, s.tenant.name)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"time"
 
 	"holdfast/jsonrpc"
@@ -39,18 +40,14 @@ func (l *link) deliver(in Inbound) error {
 // again and to answer the initialize that it is given.
 const reopenTimeout = 30 * time.Second
 
-// connect opens the backend for a session. patient says that a place for it is waited
-// for until ctx is done.
-func (s *Session) connect(ctx context.Context, r *http.Request, patient bool) error {
-	if !s.m.enter() {
-		return ErrClosing
-	}
+// connect opens the backend for a session that has a place for it ([Manager.takePlace]).
+func (s *Session) connect(ctx context.Context, r *http.Request) error {
 	bounded := s.m.opts.MaxProcesses > 0
-	if bounded {
-		if err := s.m.takePlace(ctx, s, patient); err != nil {
-			s.m.work.Done()
-			return err
+	if !s.m.enter() {
+		if bounded {
+			s.m.free(s.tenant, false)
 		}
+		return ErrClosing
 	}
 	l := &link{s: s}
 	s.mu.Lock()
@@ -98,7 +95,7 @@ func (s *Session) deliver(ctx context.Context, in Inbound) error {
 		l, opening := s.link, s.opening
 		if l != nil && opening == nil {
 			begun := s.begin(&in)
-			s.worked = s.worked || in.Method != "initialize" && in.Method != "notifications/initialized"
+			s.worked = s.worked || in.works()
 			s.mu.Unlock()
 			if !begun {
 				return nil
@@ -130,25 +127,41 @@ func (s *Session) deliver(ctx context.Context, in Inbound) error {
 	return errEnded
 }
 
+// works says whether a message may leave something in the backend's memory which another
+// that is opened for the session would not have. What is made again after a take-over
+// may run any number of times, and what came before it was lost then.
+func (in *Inbound) works() bool {
+	if in.Method == "initialize" || in.Method == "notifications/initialized" {
+		return false
+	}
+	return in.Call == nil || in.Call.kept == nil || !in.Call.kept.second
+}
+
 // errUnbegun refuses what comes before the initialize request.
 var errUnbegun = errors.New("the session is not initialized")
 
 // reopen gives the session a new backend in the state that its client believes
 // it to be in: the stored initialize is sent again and its answer swallowed.
 func (s *Session) reopen(ctx context.Context, in Inbound) error {
-	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), reopenTimeout)
-	defer stop()
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "/", nil)
-	if err != nil {
+	wait := placeWait
+	switch {
+	case in.Call != nil && in.Call.kept != nil && in.Call.kept.second:
+		wait = placeAgainWait
+	case in.Call != nil:
+		wait = reopenTimeout
+	}
+	if err := s.m.takePlace(context.WithoutCancel(ctx), s, wait, in.Call != nil); err != nil {
 		return err
 	}
-	r.Header = in.Header
+	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), reopenTimeout)
+	defer stop()
+	r := (&http.Request{Method: http.MethodPost, URL: &url.URL{Path: "/"}, Header: in.Header}).WithContext(ctx)
 	s.mu.Lock()
 	if s.first != nil {
 		r = s.first
 	}
 	s.mu.Unlock()
-	if err := s.connect(ctx, r, in.Call != nil); err != nil {
+	if err := s.connect(ctx, r); err != nil {
 		s.unlink()
 		return err
 	}

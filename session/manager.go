@@ -169,7 +169,12 @@ func (m *Manager) crowded() bool {
 // The errors are [ErrBusy], [ErrClosing], [stream.ErrFull], and one that wraps
 // [ErrRefused].
 func (m *Manager) New(r *http.Request, principal string, single bool) (*Session, error) {
-	return m.begin(r, principal, single, func(s *Session) error { return s.connect(r.Context(), r, false) })
+	return m.begin(r, principal, single, func(s *Session) error {
+		if err := m.takePlace(r.Context(), s, placeWait, false); err != nil {
+			return err
+		}
+		return s.connect(r.Context(), r)
+	})
 }
 
 // Reserve begins a session as New does, for a client that is still to send its

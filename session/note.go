@@ -32,6 +32,7 @@ type kept struct {
 	open   bool // or that was not known when it began, as the tools had not been listed
 	handed bool // its note says that no backend has them; guarded by Call.mu
 	again  bool // they have to be made again, as the session has left; guarded by Call.mu
+	second bool // they are made again here, as the session was taken over
 
 	// A call whose messages go to the standalone stream has a stream of its own all
 	// the same, that nobody reads: its note stands beside it, and it ends with the

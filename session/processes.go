@@ -19,8 +19,13 @@ type places struct {
 }
 
 // placeWait is how long a new session waits for a conversation that is being closed:
-// a process may take its time to end.
-const placeWait = 5 * time.Second
+// a process may take its time to end. placeAgainWait is how long a call waits that is made
+// again after a take-over, of which there may be many at a time; nobody holds a connection
+// for that. Any other call in flight waits as long as its backend may take to open.
+const (
+	placeWait      = 5 * time.Second
+	placeAgainWait = 5 * time.Minute
+)
 
 // placeAgain is how often who waits looks again whether a session is unused by now.
 const placeAgain = 500 * time.Millisecond
@@ -37,15 +42,15 @@ func (p *placed) Close() error {
 	return p.Conn.Close()
 }
 
-// takePlace takes a place for a conversation of the session. patient says that it
-// waits until ctx is done; else it waits only for places that are about to be free.
-// The error wraps [ErrBusy].
-func (m *Manager) takePlace(ctx context.Context, s *Session, patient bool) error {
-	if !patient {
-		var stop context.CancelFunc
-		ctx, stop = context.WithTimeout(ctx, placeWait)
-		defer stop()
+// takePlace takes a place for a conversation of the session, if there is a bound. It
+// waits for one, if it is not patient only as long as one is about to be free. The error
+// wraps [ErrBusy], or says that the session is closed.
+func (m *Manager) takePlace(ctx context.Context, s *Session, wait time.Duration, patient bool) error {
+	if m.opts.MaxProcesses <= 0 {
+		return nil
 	}
+	ctx, stop := context.WithTimeout(ctx, wait)
+	defer stop()
 	for {
 		m.mu.Lock()
 		full, coming := m.crammed(s)
@@ -171,8 +176,8 @@ func (m *Manager) evict(s *Session) bool {
 	}
 }
 
-// unused says whether nothing was done in the session since its initialize, nor is, and
-// no client is connected: then its backend is in the state in which another would be
+// unused says whether nothing was done in the session since its initialize, but calls that
+// were made again after a take-over, nor is, and no client is connected: then its backend is in the state in which another would be
 // that is opened for it when it is needed.
 func (s *Session) unused() bool {
 	if s.reading.Load() > 0 || s.ongoing.Load() > 0 {
@@ -233,7 +238,7 @@ func (m *Manager) thin(t *tenant) bool {
 	m.mu.RUnlock()
 	var found []*Session
 	for _, s := range m.all() {
-		if (!own || s.tenant == t) && s.silent(now) > unusedFor && s.unused() {
+		if (!own || s.tenant == t) && !s.taken && s.silent(now) > unusedFor && s.unused() {
 			if found = append(found, s); len(found) == mostThinned {
 				break
 			}

@@ -296,31 +296,50 @@ func TestProcessesChurn(t *testing.T) {
 	h.empty()
 }
 
-// A session that was taken over waits for a place, and its call is made again then.
+// Sessions that were taken over wait for places, and what was made again in one makes
+// room for the next: more calls than places are all made again.
 func TestTakeOverWaitsForProcess(t *testing.T) {
 	t.Parallel()
+	const most, calls = 2, 8
 	f := newShelf()
 	a := f.add(t, "a", safeTools())
 	o := safeTools()
-	o.MaxProcesses, o.MaxShare = 2, 0.5
+	o.MaxProcesses, o.MaxShare = most, 0.5
 	b := f.add(t, "b", o)
-	s := a.open("")
-	c := begin(t, s, false, safeRequest(1))
-	a.desk.last().next(t, "tools/call")
-	eventually(t, "the record", func() bool { return c.Number() != 0 })
-	busy := []*Session{b.open("x"), b.open("y")}
-	for _, s := range busy {
-		begin(t, s, true, request(1))
+	var lost []*Session
+	var begun []*Call
+	for range calls {
+		s := a.open("")
+		begun = append(begun, begin(t, s, false, safeRequest(1)))
+		a.desk.last().next(t, "tools/call")
+		lost = append(lost, s)
 	}
+	for _, c := range begun {
+		eventually(t, "the record", func() bool { return c.Number() != 0 })
+	}
+	busy := b.open("x")
+	begin(t, busy, true, request(1))
+	used := b.open("y")
+	b.use(used, 1)
 	a.kill()
-	b.take(s)
-	if n := b.desk.opened(); n != 2 {
-		t.Errorf("%d conversations were opened, 2 are allowed", n)
+	var taken []*Session
+	for _, s := range lost {
+		taken = append(taken, b.take(s))
 	}
-	b.End(busy[0])
-	eventually(t, "its backend", func() bool { return b.desk.opened() == 3 })
-	in := b.desk.last().next(t, "tools/call")
-	if string(in.ID) != "1" {
-		t.Errorf("made again: %s", in.ID)
+	if n := b.desk.opened(); n != most {
+		t.Errorf("%d conversations were opened, %d are allowed", n, most)
+	}
+	b.End(used)
+	for i := range calls {
+		eventually(t, "its backend", func() bool { return b.desk.opened() == most+i+1 })
+		if places, _ := b.processes(); places > most {
+			t.Errorf("%d places are taken of %d", places, most)
+		}
+		conn := b.desk.last()
+		in := conn.next(t, "tools/call")
+		conn.say(in.Call, `{"jsonrpc":"2.0","id":1,"result":"again"}`)
+	}
+	for i, s := range taken {
+		wantTexts(t, "the call", readAll(t, s, begun[i].Number()), "again")
 	}
 }

@@ -143,7 +143,7 @@ func (s *Session) restoreAside(st *stream.Stream, read, rung map[uint64]bool) {
 // restoreCall takes in a call that has not ended.
 func (s *Session) restoreCall(ctx context.Context, st *stream.Stream, n callNote, msgs []jsonrpc.Message, f *found) {
 	safe := len(msgs) > 0 && s.stillSafe(&n, msgs)
-	c := &Call{s: s, kept: &kept{safe: safe}, seq: st.Next - 1}
+	c := &Call{s: s, kept: &kept{safe: safe, second: safe}, seq: st.Next - 1}
 	if s.single {
 		c.kept.journal = st.Number
 	} else {

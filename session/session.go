@@ -81,7 +81,7 @@ type Session struct {
 	initialize []byte // the raw request, kept to open the backend again
 	ready      bool   // the client has sent notifications/initialized
 	taken      bool   // it was taken over from another node; set before it is known
-	worked     bool   // more was said in it than initialize
+	worked     bool   // more was said in it here than initialize, and calls that were made again
 	moves      bool   // it was closed here to go on elsewhere
 	noted      uint64 // how far the standalone stream was told, as the store knows
 	link       *link  // the open conversation, or nil
