@@ -12,6 +12,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"holdfast/backend/sdk"
+	"holdfast/budget"
 	"holdfast/cluster"
 	"holdfast/engine"
 	"holdfast/server"
@@ -83,6 +84,13 @@ type Options struct {
 	// when it is needed; 1 minute. Negative: for as long as the session. If it is set it
 	// holds for any other backend, too.
 	UnusedProcess time.Duration
+	// Memory bounds what is kept and held for clients, in bytes: three quarters of it
+	// what calls have said, and a quarter what is on its way, in requests that are read
+	// or run. By default it is a quarter of what the process may have (GOMEMLIMIT, its
+	// cgroup's limit, the machine's memory), and 1 GiB at the most. Requests over it are
+	// answered with 429. A Store bounds what it keeps itself: give [holdfast/engine.Options]
+	// the same Memory.
+	Memory int64
 	// Stateless serves without sessions: each POST stands alone, and nothing can
 	// be resumed.
 	Stateless bool
@@ -178,7 +186,7 @@ func NewBackendHandler(backend session.Backend, opts *Options) *Handler {
 		if o.Keep <= 0 {
 			o.Keep = 10 * time.Minute
 		}
-		h.store = engine.Memory(o.Keep)
+		h.store = engine.Memory(engine.Options{Keep: o.Keep, Memory: o.Memory})
 		o.Store = h.store
 	}
 	var ended func(session.Ended)
@@ -192,6 +200,10 @@ func NewBackendHandler(backend session.Backend, opts *Options) *Handler {
 			h.webhooks.Send(webhook.Event{URL: e.Webhook, RequestID: e.ID, Failed: e.Failed, Time: e.Time})
 		}
 	}
+	if o.Memory <= 0 {
+		o.Memory = budget.Default()
+	}
+	flight := budget.NewFlight(o.Memory, cmp.Or(o.MaxBody, 4<<20))
 	if p, ok := backend.(interface{ Processes() bool }); ok && p.Processes() {
 		o.MaxProcesses = cmp.Or(o.MaxProcesses, 256)
 		o.UnusedProcess = cmp.Or(o.UnusedProcess, time.Minute)
@@ -209,6 +221,7 @@ func NewBackendHandler(backend session.Backend, opts *Options) *Handler {
 		Keep:         o.Keep,
 		Safe:         o.Safe,
 		Ended:        ended,
+		Flight:       flight,
 		Logger:       o.Logger,
 	})
 	h.join(o.Store, o.Logger, o.Stateless)
@@ -221,6 +234,7 @@ func NewBackendHandler(backend session.Backend, opts *Options) *Handler {
 		KeepAlive:       o.KeepAlive,
 		PingAfter:       o.PingAfter,
 		MaxBody:         o.MaxBody,
+		Flight:          flight,
 		Stateless:       o.Stateless,
 		AllowedOrigins:  o.AllowedOrigins,
 		AllowedHosts:    o.AllowedHosts,

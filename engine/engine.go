@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"holdfast/budget"
 	"holdfast/engine/durable"
 	"holdfast/engine/jetstream"
 	"holdfast/engine/memory"
@@ -22,7 +23,11 @@ import (
 type Options struct {
 	Keep       time.Duration // how long a finished call can still be read; 10 minutes
 	SessionTTL time.Duration // how long a session lives that nobody uses; 30 minutes
-	Logger     *slog.Logger  // slog.Default()
+	// Memory is the process's budget for what is kept for clients, in bytes, of which
+	// the store fills three quarters at the most: a quarter of what the process may have,
+	// and 1 GiB at the most. See holdfast.Options.
+	Memory int64
+	Logger *slog.Logger // slog.Default()
 }
 
 // opener opens an engine. What its errors tell of the URL, which may hold a password,
@@ -64,13 +69,17 @@ func Open(ctx context.Context, rawURL string, o Options) (stream.Store, error) {
 	case scheme == "memory" && rest != "":
 		return nil, errors.New(`store "memory:": nothing may follow the colon`)
 	case scheme == "memory":
-		return Memory(o.Keep), nil
+		return Memory(o), nil
 	}
 	open := engines[scheme]
 	if open == nil {
 		return nil, fmt.Errorf("store %q: no such engine: want %s", scheme+":", schemes)
 	}
-	d := durable.Options{Keep: o.Keep, SessionTTL: o.SessionTTL, Logger: o.Logger}
+	l := limits(o.Memory)
+	d := durable.Options{
+		Keep: o.Keep, SessionTTL: o.SessionTTL, Logger: o.Logger,
+		StreamBytes: l.StreamBytes, SessionBytes: l.SessionBytes, TotalBytes: l.TotalBytes,
+	}
 	log, err := open(ctx, scheme+":"+rest, d)
 	if err != nil {
 		return nil, fmt.Errorf("store %q: %w", scheme+":", redact.Of([]string{rawURL}, files...).Error(err))
@@ -84,6 +93,22 @@ func isScheme(s string) bool {
 }
 
 // Memory opens a store in this process.
-func Memory(keep time.Duration) stream.Store {
-	return memory.New(memory.Options{Keep: keep})
+func Memory(o Options) stream.Store {
+	l := limits(o.Memory)
+	l.Keep = o.Keep
+	return memory.New(l)
+}
+
+// limits are those of what is kept in memory within a budget. No stream and no session
+// takes up a small one.
+func limits(total int64) memory.Options {
+	if total <= 0 {
+		total = budget.Default()
+	}
+	kept := budget.Kept(total)
+	return memory.Options{
+		StreamBytes:  min(kept/8, 16<<20),
+		SessionBytes: min(kept/4, 64<<20),
+		TotalBytes:   kept,
+	}
 }

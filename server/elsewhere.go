@@ -30,6 +30,7 @@ var errNotHere = fmt.Errorf("%w on this node", session.ErrNotFound)
 // request is sent there, or the session comes here and do is called again. Any
 // other error answers the request.
 func (h *Handler) chase(w http.ResponseWriter, r *http.Request, e errand, s *session.Session, err error, do func(*session.Session) error) {
+	defer h.holds(e.msgs)()
 	for n := 0; err != nil && !errors.Is(err, errAnswered); n++ {
 		var away *session.Elsewhere
 		x := e
@@ -66,6 +67,17 @@ func (h *Handler) chase(w http.ResponseWriter, r *http.Request, e errand, s *ses
 		}
 		return
 	}
+}
+
+// holds counts messages as on their way, for as long as what they ask for may have to
+// be asked of another node again, until the function that it returns is called.
+func (h *Handler) holds(msgs []jsonrpc.Message) (done func()) {
+	size := int64(0)
+	for i := range msgs {
+		size += int64(len(msgs[i].Raw))
+	}
+	h.opts.Flight.Add(size)
+	return func() { h.opts.Flight.Add(-size) }
 }
 
 // carry does what one message asks for that came on whatever connection: here, or,

@@ -93,7 +93,7 @@ func (h *Handler) explain(err error) (status int, e *jsonrpc.Error) {
 		return http.StatusUnprocessableEntity, errf(codeInvalid, "%v: use a new key for a new request", err)
 	case errors.Is(err, session.ErrGone):
 		return http.StatusGone, errf(protocol.CodeOutcomeUnknown, "outcome unknown: %v", err)
-	case errors.Is(err, session.ErrBusy):
+	case errors.Is(err, session.ErrBusy), errors.Is(err, errNoRoom):
 		return http.StatusTooManyRequests, errf(jsonrpc.CodeServer, "%v: try again later", err)
 	case errors.Is(err, session.ErrClosing), errors.Is(err, session.ErrNotTaken), errors.Is(err, session.ErrMoved),
 		errors.Is(err, errUnreached), errors.Is(err, errLeaving), errors.Is(err, stream.ErrConflict):

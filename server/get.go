@@ -46,6 +46,9 @@ func (h *Handler) stream(w http.ResponseWriter, r *http.Request, call *session.C
 	if held {
 		call.Deliver(context.WithoutCancel(r.Context()), msgs, r.Header)
 	}
+	if !h.sessions.Shared() { // else a note may need them yet
+		clear(msgs) // the call may last for long, and must not hold the body
+	}
 	if err == nil {
 		err = c.copy(r.Context())
 	}

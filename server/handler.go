@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"holdfast/budget"
 	"holdfast/cluster"
 	"holdfast/protocol"
 	"holdfast/redact"
@@ -46,18 +47,19 @@ type Options struct {
 	Manager *session.Manager // required
 
 	Response        Response
-	UpgradeAfter    time.Duration // how long JSON is waited for before it becomes a stream; 50 ms
-	DisconnectAfter time.Duration // age at which a stream's connection is ended, to be resumed; 0: never
-	Retry           time.Duration // what clients are told to wait before they come back; 1 s
-	KeepAlive       time.Duration // silence after which a comment is sent, and how often a WebSocket is pinged; 15 s; negative: never
-	PingAfter       time.Duration // silence after which a client that knows no empty events is given an id by a ping; 1 s; negative: never
-	WriteTimeout    time.Duration // how long one write may wait for a slow client; 30 s
-	BodyTimeout     time.Duration // how long a request's body may take, beside a second for each 64 KiB, or the first message of a WebSocket; 30 s
-	InputGrace      time.Duration // how long a connection is held while the client is asked; 1 s
-	MaxBody         int64         // bytes of a request body, or of a message; 4 MiB
-	Stateless       bool          // no sessions: each POST stands alone
-	AllowedOrigins  []string      // beside the server's own; "*" allows any
-	AllowedHosts    []string      // beside loopback names on a loopback address; "*" allows any
+	UpgradeAfter    time.Duration  // how long JSON is waited for before it becomes a stream; 50 ms
+	DisconnectAfter time.Duration  // age at which a stream's connection is ended, to be resumed; 0: never
+	Retry           time.Duration  // what clients are told to wait before they come back; 1 s
+	KeepAlive       time.Duration  // silence after which a comment is sent, and how often a WebSocket is pinged; 15 s; negative: never
+	PingAfter       time.Duration  // silence after which a client that knows no empty events is given an id by a ping; 1 s; negative: never
+	WriteTimeout    time.Duration  // how long one write may wait for a slow client; 30 s
+	BodyTimeout     time.Duration  // how long a request's body may take, beside a second for each 64 KiB, or the first message of a WebSocket; 30 s
+	InputGrace      time.Duration  // how long a connection is held while the client is asked; 1 s
+	MaxBody         int64          // bytes of a request body, or of a message; 4 MiB
+	Flight          *budget.Flight // counts the bytes of requests on their way; nil: nobody does
+	Stateless       bool           // no sessions: each POST stands alone
+	AllowedOrigins  []string       // beside the server's own; "*" allows any
+	AllowedHosts    []string       // beside loopback names on a loopback address; "*" allows any
 	// Principal returns who makes a request, "" for nobody in particular. A
 	// session can be used only by the principal that began it.
 	Principal func(*http.Request) string

@@ -3,7 +3,6 @@ package server
 import (
 	"context"
 	"errors"
-	"io"
 	"mime"
 	"net/http"
 	"os"
@@ -131,6 +130,10 @@ func (h *Handler) body(w http.ResponseWriter, r *http.Request) (msgs []jsonrpc.M
 	case errors.As(err, &tooLarge):
 		h.reject(w, http.StatusRequestEntityTooLarge, errf(codeInvalid, "the body is larger than %d bytes", tooLarge.Limit))
 		return nil, false, false
+	case errors.Is(err, errNoRoom):
+		w.Header().Set("Connection", "close") // and what comes is not read
+		h.fail(w, err)
+		return nil, false, false
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		h.reject(w, http.StatusRequestTimeout, errf(jsonrpc.CodeParse, "the body took too long"))
 		return nil, false, false
@@ -146,20 +149,6 @@ func (h *Handler) body(w http.ResponseWriter, r *http.Request) (msgs []jsonrpc.M
 		h.reject(w, http.StatusBadRequest, errf(codeInvalid, "%v", err))
 	}
 	return msgs, batch, err == nil
-}
-
-// read reads a body within the limit.
-func (h *Handler) read(w http.ResponseWriter, r *http.Request) ([]byte, error) {
-	if r.ContentLength > h.opts.MaxBody {
-		return nil, &http.MaxBytesError{Limit: h.opts.MaxBody}
-	}
-	// A large length is only believed as it arrives.
-	if n := r.ContentLength; n >= 0 && n <= 64<<10 {
-		data := make([]byte, n)
-		_, err := io.ReadFull(r.Body, data)
-		return data, err
-	}
-	return io.ReadAll(http.MaxBytesReader(w, r.Body, h.opts.MaxBody))
 }
 
 // take hands over notifications and responses, which have no answer.

@@ -67,6 +67,7 @@ func (h *Handler) duplexSocket(w http.ResponseWriter, r *http.Request, s *sessio
 	}
 	w.Header()[protocol.HeaderSession] = []string{s.ID()}
 	p := &socket{timeout: h.opts.KeepAlive, wire: wire{timeout: h.opts.WriteTimeout}}
+	p.pieces.intake = intake{flight: h.opts.Flight, tenant: s.Tenant(), patience: h.opts.BodyTimeout, deadline: p.expect}
 	var err error
 	p.ws, err = websocket.Accept(&upgrade{w, &p.wire}, r, &websocket.AcceptOptions{
 		Subprotocols: []string{subprotocol},
@@ -105,6 +106,8 @@ type socket struct {
 	wire    wire
 	timeout time.Duration // for a sign of life
 
+	pieces  pieces       // of the message that is being read
+	closing atomic.Bool  // close has set the deadline
 	reading atomic.Int64 // since when a message is waited for, in ticks; 0: it is not
 	pinging atomic.Bool
 	pings   sync.WaitGroup
@@ -134,13 +137,24 @@ func (p *socket) read() ([]byte, error) {
 			bodies.Put(b)
 		}
 	}()
-	if _, err := b.ReadFrom(r); err != nil {
+	_, err = b.ReadFrom(p.pieces.begin(r))
+	p.pieces.done()
+	_ = p.expect(time.Time{})
+	if err != nil {
 		return nil, fmt.Errorf("websocket: %w", err)
 	}
 	if kind != websocket.MessageText {
 		return nil, errf(codeInvalid, "messages come in text frames")
 	}
 	return bytes.Clone(b.Bytes()), nil
+}
+
+// expect bounds the time until more comes; zero: there is no bound.
+func (p *socket) expect(by time.Time) error {
+	if p.closing.Load() {
+		return nil
+	}
+	return p.wire.SetReadDeadline(by)
 }
 
 // write implements [pipe].
@@ -193,7 +207,10 @@ func (p *socket) close(why error, retry time.Duration) {
 		code, reason = websocket.StatusNormalClosure, why.Error()
 	case errors.Is(why, errSilent):
 		code, reason = websocket.StatusPolicyViolation, why.Error()
+	case errors.Is(why, errNoRoom):
+		code, reason = websocket.StatusTryAgainLater, "try again later: "+errNoRoom.Error()
 	}
+	p.closing.Store(true)
 	// Who sends half of a frame is not waited for.
 	_ = p.wire.SetReadDeadline(time.Now().Add(closeTimeout))
 	_ = p.ws.Close(code, reason) // who has gone does not hear it

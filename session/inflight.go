@@ -2,6 +2,7 @@ package session
 
 import (
 	"bytes"
+	"fmt"
 
 	"holdfast/jsonrpc"
 )
@@ -12,12 +13,16 @@ type inflight struct {
 	call *Call
 	id   string // raw, as the client spelled it
 	sent bool   // the backend has it, or may have it; guarded by Session.mu
+	size int32  // bytes that are counted as on their way until it is answered
 }
 
 // enter puts the requests on record. s.mu is held.
 func (s *Session) enter(c *Call, msgs []jsonrpc.Message) error {
 	if s.closed {
 		return s.gone()
+	}
+	if err := s.weighs(msgs); err != nil {
+		return err
 	}
 	for i := range msgs {
 		m := &msgs[i]
@@ -37,7 +42,9 @@ func (s *Session) enter(c *Call, msgs []jsonrpc.Message) error {
 		if s.open == nil {
 			s.open = make(map[string]*inflight)
 		}
-		rq := &inflight{call: c, id: string(m.ID)} // a copy: the call may live for long, and must not hold the body
+		rq := &inflight{call: c, id: string(m.ID), size: int32(len(m.Raw))} // a copy: the call may live for long, and must not hold the body
+		s.tenant.held.Add(int64(rq.size))
+		s.m.opts.Flight.Add(int64(rq.size))
 		if string(key) == rq.id {
 			s.open[rq.id] = rq
 		} else {
@@ -58,6 +65,29 @@ func (s *Session) enter(c *Call, msgs []jsonrpc.Message) error {
 		s.watch(c, rq, m)
 	}
 	return nil
+}
+
+// weighs says whether there is no room for requests to be held until they are answered:
+// what one tenant has in flight leaves as much to the others. s.mu is held.
+func (s *Session) weighs(msgs []jsonrpc.Message) error {
+	size := int64(0)
+	for i := range msgs {
+		if msgs[i].Kind == jsonrpc.Request {
+			size += int64(len(msgs[i].Raw))
+		}
+	}
+	held, flight := s.tenant.held.Load(), s.m.opts.Flight
+	if held > 0 && held+size > flight.Share() || flight.Used()+size > flight.Most() && size > largeBody {
+		return fmt.Errorf("%w: a request of %d bytes beside those in flight is more than --memory has room for", ErrBusy, size)
+	}
+	return nil
+}
+
+// strike takes a request off the record. s.mu is held.
+func (s *Session) strike(key string, rq *inflight) {
+	delete(s.open, key)
+	s.tenant.held.Add(-int64(rq.size))
+	s.m.opts.Flight.Add(-int64(rq.size))
 }
 
 // MaxInitialize bounds an initialize request, in bytes: it is kept for as long as its
@@ -96,7 +126,7 @@ func (s *Session) gone() error {
 func (s *Session) leave(c *Call) {
 	for key, rq := range s.open {
 		if rq.call == c {
-			delete(s.open, key)
+			s.strike(key, rq)
 		}
 	}
 }
@@ -109,7 +139,7 @@ func (s *Session) take(id []byte, c *Call) *inflight {
 	if rq == nil || c != nil && rq.call != c {
 		return nil
 	}
-	delete(s.open, string(key))
+	s.strike(string(key), rq)
 	return rq
 }
 
@@ -154,7 +184,7 @@ func (s *Session) failCall(c *Call, e *jsonrpc.Error) {
 	for key, rq := range s.open {
 		if rq.call == c {
 			lost = append(lost, rq)
-			delete(s.open, key)
+			s.strike(key, rq)
 		}
 	}
 	s.mu.Unlock()
@@ -208,7 +238,7 @@ func (s *Session) takeOpen(unsent bool) []*inflight {
 	for key, rq := range s.open {
 		if rq.sent || unsent {
 			lost = append(lost, rq)
-			delete(s.open, key)
+			s.strike(key, rq)
 		}
 	}
 	return lost

@@ -48,8 +48,9 @@ const (
 	// roomKept is how many queued messages an idle session keeps room for.
 	roomKept = 4
 
-	// mostQueued bounds the bytes of messages that wait to be appended: a backend that
-	// talks faster than the store takes it waits.
+	// mostQueued bounds the bytes of a session's messages that wait to be appended, which
+	// is an eighth of what may be on its way, if that is less: a backend that talks faster
+	// than the store takes it waits.
 	mostQueued = 32 << 20
 
 	// mostTurn is how many bytes go into one append, if there is more than one message
@@ -70,6 +71,9 @@ func (a *appender) queue(x saying) {
 	a.waiting = append(a.waiting, x)
 	a.bytes += len(x.data)
 	a.mu.Unlock()
+	if a.s.m.shared != nil { // else it does not wait
+		a.s.m.opts.Flight.Add(int64(len(x.data)))
+	}
 }
 
 // flush appends all that is queued, unless another goroutine is at it already: then
@@ -77,7 +81,7 @@ func (a *appender) queue(x saying) {
 func (a *appender) flush() {
 	a.mu.Lock()
 	for a.busy || a.holders > 0 {
-		if a.bytes <= mostQueued || a.holders > 0 || a.s.moved.Load() {
+		if a.bytes <= a.s.m.mostQueued || a.holders > 0 || a.s.moved.Load() {
 			a.mu.Unlock()
 			return
 		}
@@ -134,8 +138,11 @@ func (a *appender) drain(turns int) {
 			}
 			clear(rest[:n])
 			rest = rest[n:]
+			if a.s.m.shared != nil {
+				a.s.m.opts.Flight.Add(-int64(size))
+			}
 			a.mu.Lock()
-			if a.bytes -= size; a.room != nil && a.bytes <= mostQueued {
+			if a.bytes -= size; a.room != nil && a.bytes <= a.s.m.mostQueued {
 				close(a.room)
 				a.room = nil
 			}

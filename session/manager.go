@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"holdfast/budget"
 	"holdfast/stream"
 )
 
@@ -45,7 +46,10 @@ type Options struct {
 	// Ended is told of each request that named a webhook and whose call has ended
 	// with nobody connected, once. It must not wait: it is called on the goroutine
 	// that ends the call, with no lock held. Where it is nil, webhooks are ignored.
-	Ended  func(Ended)
+	Ended func(Ended)
+	// Flight counts the bytes of requests in flight, and of messages that wait to be
+	// stored; nil: nobody does.
+	Flight *budget.Flight
 	Logger *slog.Logger // slog.Default()
 }
 
@@ -60,6 +64,7 @@ type Manager struct {
 	// How much of a stream the store keeps, in bytes; 0: not known.
 	streamBytes int64
 	callShare   int64 // requests in flight of one tenant
+	mostQueued  int   // see the constant
 
 	zero  time.Time    // what the clock counts from
 	woke  atomic.Int64 // by the clock: when the process was last found to have stood still
@@ -139,6 +144,7 @@ func NewManager(store stream.Store, backend Backend, opts Options) *Manager {
 	if bounded, ok := store.(interface{ StreamBytes() int64 }); ok {
 		m.streamBytes = bounded.StreamBytes()
 	}
+	m.mostQueued = int(min(mostQueued, opts.Flight.Most()/8))
 	m.ctx, m.stop = context.WithCancel(context.Background())
 	m.work.Add(1)
 	go m.expire()

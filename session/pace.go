@@ -1,6 +1,10 @@
 package session
 
-import "time"
+import (
+	"time"
+
+	"holdfast/stream"
+)
 
 // What follows has a backend that says more than is kept of a call wait for who
 // reads it, as long as that one gets on: else what comes last would be lost to a
@@ -14,6 +18,9 @@ const (
 	mostPaced = 5 * time.Second
 	// entryRoom is about what an entry costs the store beside its bytes.
 	entryRoom = 64
+	// pressedKept is the part of what is kept of a call that its reader may be behind
+	// where the store has little room.
+	pressedKept = 8
 	// marksKept is how many places in a stream are remembered.
 	marksKept = 32
 )
@@ -96,7 +103,6 @@ func (c *Call) await() {
 		}
 		select {
 		case <-room:
-			return
 		case <-tick.C:
 		case <-c.s.m.quit:
 			return
@@ -114,13 +120,36 @@ func (t *table) since(number uint64) time.Time {
 	return time.Time{}
 }
 
+// behind is how many bytes the call's reader is behind; 0 if that is little.
+func (c *Call) behind() int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.pace == nil {
+		return 0
+	}
+	return c.bytes - c.pace.told
+}
+
+// pressed says whether the store has little room for what it can't drop.
+func (m *Manager) pressed(s *Session) bool {
+	store, ok := m.store.(interface{ Pressed(stream.Lease) bool })
+	return ok && store.Pressed(s.lease)
+}
+
 // lags returns what is closed when the call's reader has caught up, if that is to be
 // waited for, since a time.
 func (c *Call) lags(began time.Time) <-chan struct{} {
+	bound := c.s.m.streamBytes / pressedKept
+	if c.behind() <= bound { // as nearly always
+		return nil
+	}
+	if !c.s.m.pressed(c.s) {
+		bound = c.s.m.streamBytes / 4 * 3
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	p := c.pace
-	if p == nil || c.ended || p.slow || c.bytes-p.told <= c.s.m.streamBytes/4*3 {
+	if c.ended || p.slow || c.bytes-p.told <= bound {
 		return nil
 	}
 	switch came := c.s.streams.since(c.number); { // zero if nobody reads

@@ -207,7 +207,7 @@ func (r *Reader) fetch(ctx context.Context, buf []stream.Entry) ([]stream.Entry,
 	}
 	had := len(buf)
 	buf, err := r.s.m.store.Read(ctx, r.cursor, buf)
-	if errors.Is(err, stream.ErrNotFound) && r.call != nil && r.cursor.Seq == 0 && !r.s.dropped.Load() {
+	if errors.Is(err, stream.ErrNotFound) && r.call != nil && r.cursor.Seq == 0 && !r.s.dropped.Load() && r.s.streams.writes(r.call, r.cursor.Stream.Number) {
 		err = nil // nothing has been said yet
 	}
 	if len(buf) == had && !errors.Is(err, io.EOF) && r.s.moved.Load() {

@@ -53,8 +53,10 @@ func (t *table) remove(number uint64) *hooks {
 	defer t.mu.Unlock()
 	c := t.calls[number]
 	delete(t.calls, number)
-	if t.readers[number] == nil {
+	if r := t.readers[number]; r == nil {
 		t.leave(number)
+	} else {
+		r.poke() // nothing more comes, should it wait for that
 	}
 	return t.over(c, number)
 }
@@ -104,6 +106,13 @@ func (t *table) call(number uint64) *Call {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.calls[number]
+}
+
+// writes says whether the call's stream is still written, or will be.
+func (t *table) writes(c *Call, number uint64) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return number == standalone || t.calls[number] == c
 }
 
 // read says whether a stream has a reader.

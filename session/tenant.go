@@ -11,6 +11,7 @@ import (
 type tenant struct {
 	name  string       // as [TenantOf] makes it
 	calls atomic.Int64 // requests in flight
+	held  atomic.Int64 // bytes of those
 
 	// Guarded by Manager.mu.
 	sessions  int

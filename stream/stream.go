@@ -34,7 +34,7 @@
 //     for several appends. An append never waits for a watcher.
 //  9. What is kept is bounded, per stream, per session and in all. A stream over
 //     its limit loses its oldest entries. A session over its limit, and a store
-//     over its own, lose finished streams first; then the append is refused with
+//     over its own, lose finished streams first that nobody watches; then the append is refused with
 //     [ErrFull], unless its own streams can make room for it with their oldest
 //     entries. No other unfinished stream loses anything, of this session or of
 //     another. An append that ends its streams in entries no larger than

@@ -52,6 +52,7 @@ type serveFlags struct {
 	maxProcesses    int
 	maxShare        float64
 	unusedProcess   time.Duration
+	memory          byteSize // 0: as [holdfast.Options] has it
 	origins, hosts  []string
 	stateless       bool
 	webhook         webhookFlags
@@ -95,6 +96,7 @@ a process of its own.`,
 	fs.IntVar(&f.maxProcesses, "max-processes", 256, "most processes of the command that run")
 	fs.Float64Var(&f.maxShare, "max-share", 0.75, "how much of each of these one client, which is one address, may have; 1: all, as behind a proxy")
 	fs.DurationVar(&f.unusedProcess, "unused-process", time.Minute, "how long a process is kept that got nothing but initialize, and whose client is not connected; 0: with its session")
+	fs.Var(&f.memory, "memory", "most memory for what is kept and held for clients (default a quarter of what the process may have, and 1GiB at the most)")
 	fs.StringArrayVar(&f.origins, "allow-origin", nil, "web `origin` whose pages may connect (repeat for more; * for any)")
 	fs.StringArrayVar(&f.hosts, "allow-host", nil, "`host` name that clients may use (repeat for more; * for any)")
 	fs.BoolVar(&f.stateless, "stateless", false, "serve without sessions: each request stands alone")
@@ -195,6 +197,7 @@ func (f *serveFlags) options() *holdfast.Options {
 		Keep:            f.keep,
 		MaxWait:         maxWait,
 		MaxBody:         int64(f.maxBody),
+		Memory:          int64(f.memory),
 		Stateless:       f.stateless,
 		AllowedOrigins:  f.origins,
 		AllowedHosts:    f.hosts,
@@ -222,7 +225,7 @@ func (f *serveFlags) serve(ctx context.Context, command []string, out io.Writer)
 		return err
 	}
 	defer func() { err = errors.Join(err, admin.close()) }()
-	store, err := openStore(ctx, f.store, engine.Options{Keep: f.keep, SessionTTL: f.sessionTTL})
+	store, err := openStore(ctx, f.store, engine.Options{Keep: f.keep, SessionTTL: f.sessionTTL, Memory: int64(f.memory)})
 	if err != nil {
 		return err
 	}

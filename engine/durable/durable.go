@@ -151,6 +151,10 @@ func (st *Store) Watch(id stream.ID, ready chan<- struct{}) (stop func(), err er
 	return st.front.Watch(id, ready)
 }
 
+// Pressed says whether who writes faster than its reader reads should wait, so that
+// there is room in memory.
+func (st *Store) Pressed(lease stream.Lease) bool { return st.front.Pressed(lease) }
+
 // Acknowledge implements [stream.Store], for the sessions that are owned here. The
 // engine keeps the stream for as long as others, for whoever takes its session over.
 func (st *Store) Acknowledge(id stream.ID) { st.front.Acknowledge(id) }

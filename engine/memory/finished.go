@@ -9,15 +9,42 @@ import (
 // What follows is what becomes of a stream that has ended: it waits for its client,
 // until its time is over or its room is needed.
 
-// finish puts a stream that has its last entry with those that may be dropped. Its
-// session is locked.
+// finish ends a stream that has its last entry. Its session is locked.
 func (st *Store) finish(l *log, at time.Time) {
 	l.last, l.at = true, at
+	if len(l.watchers) == 0 {
+		st.release(l)
+	}
+}
+
+// release puts a stream that has ended with those that may be dropped. Its session is
+// locked.
+func (st *Store) release(l *log) {
+	l.queued = true
 	l.s.finished.push(l, inSession)
 	st.fin.Lock()
 	st.finished.push(l, inStore)
 	st.rankSession(l.s)
 	st.fin.Unlock()
+	l.s.tenant.spare.Add(l.bytes)
+	st.spare.Add(l.bytes)
+}
+
+// hold takes a stream from those that may be dropped, for it is read. Its session is
+// locked.
+func (st *Store) hold(l *log) {
+	l.s.tenant.spare.Add(-l.bytes)
+	st.spare.Add(-l.bytes)
+	l.s.finished.remove(l, inSession)
+	st.fin.Lock()
+	if l.spent {
+		st.spent.remove(l, inStore)
+	} else {
+		st.finished.remove(l, inStore)
+	}
+	st.rankSession(l.s)
+	st.fin.Unlock()
+	l.queued, l.spent = false, false
 }
 
 // Acknowledge implements [stream.Store].
@@ -29,33 +56,23 @@ func (st *Store) Acknowledge(id stream.ID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	l := s.logs[id.Number]
-	if l == nil || !l.last || l.spent {
+	if l == nil || !l.queued || l.spent {
 		return
 	}
-	l.spent = true
 	s.finished.remove(l, inSession)
 	s.finished.precede(l, inSession)
 	st.fin.Lock()
+	defer st.fin.Unlock()
 	st.finished.remove(l, inStore)
-	l.at = time.Now()
+	l.spent, l.at = true, time.Now()
 	st.spent.push(l, inStore)
-	st.fin.Unlock()
 }
 
-// drop forgets a finished stream. Its session is locked.
+// drop forgets a stream that may be dropped. Its session is locked.
 func (st *Store) drop(l *log) {
-	s := l.s
-	s.finished.remove(l, inSession)
-	st.release(s, l, l.bytes)
-	st.fin.Lock()
-	if l.spent {
-		st.spent.remove(l, inStore)
-	} else {
-		st.finished.remove(l, inStore)
-	}
-	st.rankSession(s)
-	st.fin.Unlock()
-	delete(s.logs, l.number)
+	st.hold(l)
+	st.lighten(l.s, l, l.bytes)
+	delete(l.s.logs, l.number)
 	l.tell()
 }
 
@@ -72,7 +89,7 @@ func (st *Store) dropOldest(s *session) {
 func (st *Store) forget(l *log) {
 	l.s.mu.Lock()
 	defer l.s.mu.Unlock()
-	if l.s.logs[l.number] == l {
+	if l.queued {
 		st.drop(l)
 	}
 }

@@ -40,6 +40,7 @@ const (
 type Store struct {
 	opts  Options
 	total atomic.Int64
+	spare atomic.Int64 // of that, what may be dropped
 
 	mu       sync.RWMutex
 	sessions map[stream.SessionKey]*session
@@ -74,7 +75,8 @@ type log struct {
 	entries  []stream.Entry
 	bytes    int64
 	last     bool
-	spent    bool // it has ended and was acknowledged
+	queued   bool // it has ended and nobody watches it: it may be dropped
+	spent    bool // and it was acknowledged
 	watchers []chan<- struct{}
 
 	at     time.Time // when it ended, or was acknowledged
@@ -161,8 +163,8 @@ func (l *log) tell() {
 	}
 }
 
-// release takes n bytes off a log and off all that it is part of.
-func (st *Store) release(s *session, l *log, n int64) {
+// lighten takes n bytes off a log and off all that it is part of.
+func (st *Store) lighten(s *session, l *log, n int64) {
 	l.bytes -= n
 	s.bytes -= n
 	st.give(s.tenant, n)
@@ -170,7 +172,7 @@ func (st *Store) release(s *session, l *log, n int64) {
 
 // trim takes the oldest entry of a log.
 func (st *Store) trim(s *session, l *log) {
-	st.release(s, l, int64(len(l.entries[0].Data))+entryCost)
+	st.lighten(s, l, int64(len(l.entries[0].Data))+entryCost)
 	l.entries[0] = stream.Entry{}
 	l.entries = l.entries[1:]
 }
@@ -240,6 +242,9 @@ func (st *Store) Watch(id stream.ID, ready chan<- struct{}) (func(), error) {
 	}
 	l := s.log(id.Number)
 	l.watchers = append(l.watchers, ready)
+	if l.queued {
+		st.hold(l)
+	}
 	return func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -248,6 +253,9 @@ func (st *Store) Watch(id stream.ID, ready chan<- struct{}) (func(), error) {
 		}
 		if len(l.watchers) == 0 {
 			l.watchers = nil
+			if l.last && !l.queued && s.logs[id.Number] == l {
+				st.release(l)
+			}
 		}
 		if l.next == 1 && len(l.watchers) == 0 && s.logs[id.Number] == l {
 			delete(s.logs, id.Number) // nothing was ever written
@@ -275,7 +283,7 @@ func (st *Store) clear(s *session) {
 		st.drop(s.finished.oldest)
 	}
 	for n, l := range s.logs {
-		st.release(s, l, l.bytes)
+		st.lighten(s, l, l.bytes)
 		delete(s.logs, n)
 		l.tell()
 	}

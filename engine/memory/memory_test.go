@@ -66,11 +66,16 @@ func consistent(t *testing.T, st *Store) {
 	if got := st.finished.count(inStore) + st.spent.count(inStore); got != finished {
 		t.Errorf("%d streams are finished, and %d known", finished, got)
 	}
+	spares := make(map[*tenant]int64)
 	tenants := map[*tenant]int64{st.nobody: 0}
 	counted := make(map[*tenant]int)
 	ranked := 0
 	for key, s := range st.sessions {
 		tenants[s.tenant] += s.bytes
+		for l := s.finished.oldest; l != nil; l = l.places[inSession].newer {
+			spares[s.tenant] += l.bytes
+			spares[nil] += l.bytes
+		}
 		counted[s.tenant]++
 		if has := s.finished.oldest != nil; has != (s.at >= 0) {
 			t.Errorf("session %s has finished streams: %v, and its place is %d", key, has, s.at)
@@ -81,6 +86,9 @@ func consistent(t *testing.T, st *Store) {
 	for o, kept := range tenants {
 		if got := o.bytes.Load(); got != kept {
 			t.Errorf("tenant %q keeps %d bytes and counts %d", o.name, kept, got)
+		}
+		if got := o.spare.Load(); got != spares[o] {
+			t.Errorf("tenant %q may lose %d bytes and counts %d", o.name, spares[o], got)
 		}
 		if o != st.nobody && (st.tenants[o.name] != o || o.sessions != counted[o]) {
 			t.Errorf("tenant %q has %d sessions and counts %d", o.name, counted[o], o.sessions)
@@ -93,6 +101,9 @@ func consistent(t *testing.T, st *Store) {
 	}
 	if n := len(st.tenants) + 1; n != len(tenants) {
 		t.Errorf("%d tenants have sessions, and %d are known", len(tenants), n)
+	}
+	if got := st.spare.Load(); got != spares[nil] {
+		t.Errorf("%d bytes may be dropped, and %d are counted", spares[nil], got)
 	}
 	if ranked != 0 {
 		t.Errorf("%d sessions with finished streams have no place", ranked)

@@ -14,6 +14,7 @@ type tenant struct {
 	name     string
 	sessions int // guarded by Store.mu; not counted for the nameless one
 	bytes    atomic.Int64
+	spare    atomic.Int64 // of those, what may be dropped
 
 	// Guarded by Store.fin.
 	ranked ranking[*session] // those that have finished streams
@@ -44,8 +45,14 @@ func (st *Store) Count(lease stream.Lease, name string) {
 		st.fin.Lock()
 		st.unrank(s)
 		s.tenant = t
+		spare := int64(0)
+		for l := s.finished.oldest; l != nil; l = l.places[inSession].newer {
+			spare += l.bytes
+		}
 		st.nobody.bytes.Add(-s.bytes)
+		st.nobody.spare.Add(-spare)
 		t.bytes.Add(s.bytes)
+		t.spare.Add(spare)
 		st.rankSession(s)
 		st.fin.Unlock()
 	}
@@ -154,6 +161,22 @@ func (st *Store) greatest(asker *tenant, n int64) *session {
 		return t.ranked.top()
 	}
 	return st.ranked.top().ranked.top()
+}
+
+// Pressed says whether what can't be dropped has taken up half of what there is, in all
+// or for the session's tenant: then who writes faster than its reader reads should wait.
+func (st *Store) Pressed(lease stream.Lease) bool {
+	if st.total.Load()-st.spare.Load() > st.opts.TotalBytes/2 {
+		return true
+	}
+	s := st.find(lease.Session)
+	if s == nil {
+		return false
+	}
+	s.mu.Lock()
+	t := s.tenant
+	s.mu.Unlock()
+	return t.bytes.Load()-t.spare.Load() > st.most(t)/2
 }
 
 // rankSession puts a session, and its tenant, into the order of who keeps how much.

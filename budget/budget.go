@@ -1,0 +1,95 @@
+// Package budget says how much memory the process may fill with what it keeps for
+// clients, and counts what is on its way through.
+//
+// The budget has two parts of a fixed size, so that what comes in cannot push out what
+// is kept, and what is kept cannot shut out what comes in. docs/decisions/0019-memory.md
+// says how large they are, and why.
+package budget
+
+import (
+	"math"
+	"os"
+	"path"
+	"runtime/debug"
+	"strconv"
+	"strings"
+)
+
+// Bounds of a budget that is not given, in bytes.
+const (
+	most  = 1 << 30
+	least = 16 << 20
+)
+
+// Default returns the budget of a process that is given none, in bytes: a quarter of
+// what the process may have, which the least of GOMEMLIMIT, its cgroup's limit and the
+// machine's memory says, and 1 GiB at the most.
+func Default() int64 { return fitting(available()) }
+
+func fitting(available int64) int64 { return max(min(available/4, most), least) }
+
+// Kept is the part of a budget that stores may fill, in bytes.
+func Kept(budget int64) int64 { return budget - InFlight(budget) }
+
+// InFlight is the part for what is on its way, in bytes: requests that are read or run,
+// and messages that wait to be stored.
+func InFlight(budget int64) int64 { return budget / 4 }
+
+// available returns how much memory the process may have, in bytes, as far as that can
+// be found out.
+func available() int64 {
+	limit := debug.SetMemoryLimit(-1) // GOMEMLIMIT, or no limit
+	read := func(name string) string {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			return "" // as on other systems
+		}
+		return string(text)
+	}
+	return min(limit, cgroup(read), machine(read("/proc/meminfo")))
+}
+
+// cgroup returns the limit of the cgroup that the process is in, and of those above it.
+// In a container the files of its own cgroup may be those at the root.
+func cgroup(read func(name string) string) int64 {
+	limit := int64(math.MaxInt64)
+	for line := range strings.Lines(read("/proc/self/cgroup")) {
+		fields := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		if len(fields) < 3 {
+			continue
+		}
+		root, file := "/sys/fs/cgroup", "memory.max" // version 2
+		if fields[1] != "" {
+			if !strings.Contains(","+fields[1]+",", ",memory,") {
+				continue
+			}
+			root, file = "/sys/fs/cgroup/memory", "memory.limit_in_bytes"
+		}
+		for dir := path.Clean("/" + fields[2]); ; dir = path.Dir(dir) {
+			n, err := strconv.ParseInt(strings.TrimSpace(read(path.Join(root, dir, file))), 10, 64)
+			if err == nil && n > 0 { // else "max", or there is no such file
+				limit = min(limit, n)
+			}
+			if dir == "/" {
+				break
+			}
+		}
+	}
+	return limit
+}
+
+// machine returns the machine's memory, of what Linux says of it.
+func machine(meminfo string) int64 {
+	for line := range strings.Lines(meminfo) {
+		var kib int64
+		rest, ok := strings.CutPrefix(line, "MemTotal:")
+		if !ok {
+			continue
+		}
+		kib, err := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(rest), "kB")), 10, 64)
+		if err == nil && kib > 0 {
+			return kib << 10
+		}
+	}
+	return math.MaxInt64
+}

@@ -1,0 +1,118 @@
+package server_test
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"holdfast/budget"
+	"holdfast/server"
+	"holdfast/session"
+)
+
+func asUser(r *http.Request) string { return r.Header.Get("User") }
+
+func user(name string) http.Header { return http.Header{"User": {name}} }
+
+// Bodies that are being read take up no more than the budget, and of one client no more
+// than its part; one that is over it is refused before it is sent, and when those that
+// do not come were cut off there is room again.
+func TestBodiesWithinBudget(t *testing.T) {
+	t.Parallel()
+	flight := budget.NewFlight(16<<20, 1<<20) // 4 MiB
+	n := newNode(t, config{server: server.Options{Flight: flight, BodyTimeout: 3 * time.Second, Principal: asUser}})
+	large := `{"jsonrpc":"2.0","id":1,"method":"ping","params":{"x":"` + strings.Repeat("x", 1<<20) + `"}}`
+	announce := func(p *peer, how string) *wire { return p.open("POST", "/mcp", "", how) }
+	length := fmt.Sprintf("Content-Length: %d", 1<<20)
+	slow, other := n.connect("2025-11-25", user("slow")), n.connect("2025-11-25", user("other"))
+	first := announce(slow, length)
+	eventually(t, "the body to be waited for", func() bool { return flight.Used() == 1<<20 })
+	refused := func(p *peer, how string) {
+		t.Helper()
+		w := announce(p, how)
+		if how != length {
+			// A body without a length is refused when it has come so far.
+			fmt.Fprintf(w.c, "%x\r\n%s\r\n", len(large), large)
+		}
+		r := w.all()
+		if r.status != 429 || r.header.Get("Retry-After") == "" || !strings.Contains(string(r.body), "--memory") {
+			t.Errorf("%s: %d %.200s", how, r.status, r.body)
+		}
+	}
+	refused(slow, length)
+	refused(slow, "Transfer-Encoding: chunked")
+	if r := slow.post(`{"jsonrpc":"2.0","id":2,"method":"ping"}`); r.status != 200 {
+		t.Errorf("a short request of the same client: %d %s", r.status, r.body)
+	}
+	if r := other.post(large[:len(large)/2] + `"}}`); r.status != 200 {
+		t.Errorf("another client: %d %.200s", r.status, r.body)
+	}
+	for i := range 3 {
+		announce(n.connect("2025-11-25", user(fmt.Sprint(i))), length)
+	}
+	eventually(t, "the budget to be used up", func() bool { return flight.Used() == 4<<20 })
+	refused(other, length)
+	// What drips is cut off.
+	for range 3 {
+		_, _ = first.c.Write([]byte("{ "))
+		time.Sleep(10 * time.Millisecond)
+	}
+	if r := first.all(); r.status != http.StatusRequestTimeout {
+		t.Errorf("a body that does not come: %d %.200s", r.status, r.body)
+	}
+	eventually(t, "the budget to be free again", func() bool { return flight.Used() == 0 })
+	if r := slow.post(large[:len(large)/2] + `"}}`); r.status != 200 {
+		t.Errorf("afterwards: %d %.200s", r.status, r.body)
+	}
+}
+
+// Requests that run hold what they brought with them: of one client half of the budget
+// at the most, until they are answered.
+func TestCallsWithinBudget(t *testing.T) {
+	t.Parallel()
+	flight := budget.NewFlight(16<<20, 1<<20) // 4 MiB
+	n := newNode(t, config{server: server.Options{Flight: flight, Principal: asUser}, session: session.Options{Flight: flight}})
+	hold := func(id int) string {
+		return fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"hold","arguments":{"text":"%s"}}}`,
+			id, strings.Repeat("x", 900<<10))
+	}
+	p, other := n.connect("2025-11-25", user("p")), n.connect("2025-11-25", user("other"))
+	var open []*wire
+	for id := range 2 {
+		w := p.open("POST", "/mcp", hold(id))
+		if _, err := w.next(); err != nil {
+			t.Fatal(err)
+		}
+		open = append(open, w)
+	}
+	if r := p.post(hold(9)); r.status != 429 || r.header.Get("Retry-After") == "" || !strings.Contains(string(r.body), "--memory") {
+		t.Errorf("over its share: %d %.200s", r.status, r.body)
+	}
+	if r := p.post(`{"jsonrpc":"2.0","id":10,"method":"ping"}`); r.status != 200 {
+		t.Errorf("a short request of the same client: %d %s", r.status, r.body)
+	}
+	w := other.open("POST", "/mcp", hold(1))
+	if _, err := w.next(); err != nil {
+		t.Fatal(err)
+	}
+	for _, x := range n.release(3) {
+		x.Result(result("done"))
+	}
+	for _, w := range append(open, w) {
+		if r := w.all(); !strings.Contains(string(r.body), "done") {
+			t.Errorf("a call that was held: %.200s", r.body)
+		}
+	}
+	eventually(t, "the budget to be free again", func() bool { return flight.Used() == 0 })
+	open = []*wire{p.open("POST", "/mcp", hold(3))}
+	n.release(1)
+	p.post(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":3}}`)
+	eventually(t, "the budget to be free of a call that is cancelled", func() bool { return flight.Used() == 0 })
+	_ = open[0].all()
+	p.open("POST", "/mcp", hold(4))
+	n.release(1)
+	p.open("DELETE", "/mcp", "").all()
+	eventually(t, "the budget to be free of a session that has ended", func() bool { return flight.Used() == 0 })
+}
