@@ -28,7 +28,7 @@ func (p *program) stranger(t *testing.T, address string) *stranger {
 }
 
 // post posts a message in a session, or in none, and returns the answer and its body.
-func (s *stranger) post(url, session, body string) (*http.Response, string) {
+func (s *stranger) post(url, session, body string) (status int, header http.Header, text string) {
 	s.t.Helper()
 	req, err := http.NewRequestWithContext(s.t.Context(), http.MethodPost, url, strings.NewReader(body))
 	if err != nil {
@@ -44,11 +44,11 @@ func (s *stranger) post(url, session, body string) (*http.Response, string) {
 		s.t.Fatal(err)
 	}
 	defer res.Body.Close()
-	text, err := io.ReadAll(res.Body)
+	all, err := io.ReadAll(res.Body)
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	return res, string(text)
+	return res.StatusCode, res.Header, string(all)
 }
 
 const (
@@ -59,10 +59,10 @@ const (
 // begin begins a session, and makes a request in it if used is set.
 func (s *stranger) begin(used bool) string {
 	s.t.Helper()
-	res, text := s.post(s.p.URL, "", anInitialize)
-	id := res.Header.Get("Mcp-Session-Id")
-	if res.StatusCode != 200 || id == "" {
-		s.t.Fatalf("initialize: %s %s", res.Status, text)
+	status, header, text := s.post(s.p.URL, "", anInitialize)
+	id := header.Get("Mcp-Session-Id")
+	if status != http.StatusOK || id == "" {
+		s.t.Fatalf("initialize: %d %s", status, text)
 	}
 	if used {
 		s.works(id)
@@ -73,17 +73,17 @@ func (s *stranger) begin(used bool) string {
 // works makes a request in a session.
 func (s *stranger) works(session string) {
 	s.t.Helper()
-	if res, text := s.post(s.p.URL, session, aPing); res.StatusCode != 200 || !strings.Contains(text, `"result"`) {
-		s.t.Errorf("ping: %s %s", res.Status, text)
+	if status, _, text := s.post(s.p.URL, session, aPing); status != http.StatusOK || !strings.Contains(text, `"result"`) {
+		s.t.Errorf("ping: %d %s", status, text)
 	}
 }
 
 // refused checks that a message is refused for now, in words.
 func (s *stranger) refused(url, session, body string, words ...string) {
 	s.t.Helper()
-	res, text := s.post(url, session, body)
-	if res.StatusCode != http.StatusTooManyRequests || res.Header.Get("Retry-After") == "" {
-		s.t.Errorf("%s %v %s", res.Status, res.Header, text)
+	status, header, text := s.post(url, session, body)
+	if status != http.StatusTooManyRequests || header.Get("Retry-After") == "" {
+		s.t.Errorf("%d %v %s", status, header, text)
 	}
 	for _, word := range words {
 		if !strings.Contains(text, word) {
@@ -112,11 +112,11 @@ func TestMaxProcesses(t *testing.T) {
 	}
 	_, path, _ := strings.Cut(string(event[:n]), "data: ")
 	messages := "http://" + p.Addr + strings.TrimSpace(path)
-	ws, _, err := websocket.Dial(t.Context(), "ws://"+p.Addr+"/mcp", nil)
+	ws, _, err := websocket.Dial(t.Context(), "ws://"+p.Addr+"/mcp", nil) //nolint:bodyclose // "you never need to"
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer ws.CloseNow()
+	defer func() { _ = ws.CloseNow() }()
 	if got := pids(); len(got) > 0 {
 		t.Errorf("%d processes run before any initialize", len(got))
 	}
