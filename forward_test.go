@@ -121,7 +121,7 @@ func TestForwardedCredentials(t *testing.T) {
 			if !tap.has("tools/call") {
 				t.Error("the request did not go through the engine")
 			}
-			ws, res, err := websocket.Dial(t.Context(), urls[1]+"?api_key="+secret, &websocket.DialOptions{HTTPHeader: head, Subprotocols: []string{"mcp", "bearer." + secret}})
+			ws, res, err := websocket.Dial(t.Context(), urls[1]+"?api_key="+secret, &websocket.DialOptions{HTTPHeader: head, Subprotocols: []string{"mcp", "bearer." + secret}}) //nolint:bodyclose // "you never need to"
 			if err != nil {
 				t.Fatal(err)
 			}

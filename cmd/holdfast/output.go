@@ -90,17 +90,17 @@ func visible(text string) string {
 		return text
 	}
 	var b strings.Builder
-	for i, size := 0, 0; i < len(text); i += size {
-		r := rune(0)
-		r, size = utf8.DecodeRuneInString(text[i:])
+	for i := 0; i < len(text); {
+		r, size := utf8.DecodeRuneInString(text[i:])
+		i += size
 		switch {
 		case r == utf8.RuneError && size == 1:
-			fmt.Fprintf(&b, `\x%02x`, text[i])
-		case r == '\r' && strings.HasPrefix(text[i:], "\r\n"): // the line's end follows
+			fmt.Fprintf(&b, `\x%02x`, text[i-1])
+		case r == '\r' && strings.HasPrefix(text[i:], "\n"): // the line's end follows
 		case commands(r):
 			fmt.Fprintf(&b, `\u%04x`, r)
 		default:
-			b.WriteString(text[i : i+size])
+			b.WriteString(text[i-size : i])
 		}
 	}
 	return b.String()
