@@ -73,8 +73,9 @@ func newModel(t *testing.T, tool, arguments string) *model {
 }
 
 // output returns what the model was told by the tool.
-func (m *model) output(t *testing.T, within time.Duration) string {
+func (m *model) output(t *testing.T) string {
 	t.Helper()
+	const within = time.Minute
 	select {
 	case out := <-m.outputs:
 		return out
@@ -196,7 +197,7 @@ func (r *codexRun) cut(t *testing.T) {
 	p := serve(t, "--demo")
 	m := newModel(t, "count", `{"to":30,"delay_ms":100}`)
 	newCodex(t, m, r.server(t, behind(t, p.URL, 2, always(Cut{After: 400 * time.Millisecond})))).start()
-	if out := m.output(t, time.Minute); !strings.Contains(out, `"30"`) {
+	if out := m.output(t); !strings.Contains(out, `"30"`) {
 		t.Errorf("the model was told %s", out)
 	}
 }
@@ -214,7 +215,7 @@ func (r *codexRun) silent(t *testing.T) {
 	}))).start()
 	eventually(t, "the call", time.Minute, func() bool { return w.ran() == 1 })
 	time.AfterFunc(6*time.Second, w.end)
-	w.wantPaid(t, m.output(t, time.Minute))
+	w.wantPaid(t, m.output(t))
 }
 
 // offline has the network away for 15 s in mid-call.
@@ -237,14 +238,14 @@ func (r *codexRun) offline(t *testing.T) {
 	w.end() // it ends meanwhile
 	time.Sleep(5 * time.Second)
 	proxy.Offline(false)
-	w.wantPaid(t, m.output(t, time.Minute))
+	w.wantPaid(t, m.output(t))
 }
 
 // givesUp has Codex wait for a tool for a short time only: it is told so, and the tool.
 func (r *codexRun) givesUp(t *testing.T) {
 	w, m := newWaiter(t), newModel(t, "pay", `{"amount":10}`)
 	newCodex(t, m, r.server(t, w.URL)+"\ntool_timeout_sec = 2").start()
-	if out := m.output(t, time.Minute); !strings.Contains(out, "timed out") {
+	if out := m.output(t); !strings.Contains(out, "timed out") {
 		t.Errorf("the model was told %s", out)
 	}
 	eventually(t, "the tool told", time.Minute, func() bool { return w.cancelled.Load() })
@@ -263,7 +264,7 @@ func (r *codexRun) killed(t *testing.T) {
 	kill()
 	c.start()
 	time.AfterFunc(3*time.Second, w.end)
-	w.wantPaid(t, m.output(t, time.Minute))
+	w.wantPaid(t, m.output(t))
 }
 
 // wantPaid checks what a host was told, and that the tool ran once.

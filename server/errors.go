@@ -75,7 +75,7 @@ func (h *Handler) explain(err error) (status int, e *jsonrpc.Error) {
 	case errors.As(err, &panicked): // and was logged
 		return http.StatusInternalServerError, errf(jsonrpc.CodeInternal, "internal error: %v", panicked)
 	case errors.Is(err, session.ErrInitialize):
-		return http.StatusRequestEntityTooLarge, session.ErrInitialize.(*jsonrpc.Error)
+		return http.StatusRequestEntityTooLarge, session.ErrInitialize
 	case errors.As(err, &known):
 		return http.StatusBadRequest, known
 	case errors.Is(err, errUnknown):

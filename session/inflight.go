@@ -111,7 +111,7 @@ func bounds(m *jsonrpc.Message, token []byte) error {
 }
 
 // ErrInitialize refuses an initialize request over [MaxInitialize].
-var ErrInitialize error = jsonrpc.Errorf(jsonrpc.CodeInvalidRequest,
+var ErrInitialize = jsonrpc.Errorf(jsonrpc.CodeInvalidRequest,
 	"the initialize request is larger than %d bytes, which is all that is kept of a client", MaxInitialize)
 
 // gone says why the session takes nothing any more. s.mu is held.
