@@ -75,9 +75,9 @@ type Options struct {
 	// starts one for each session; 256. Negative: no bound. For any other backend it
 	// bounds, if it is set, how many sessions have the backend open.
 	MaxProcesses int
-	// MaxShare is how much of each of these three one client may have: its principal,
-	// or, if that is "", its address (of IPv6 the /64); 0.75. Set it to 1 where all
-	// clients come from one address, as behind a proxy.
+	// MaxShare is how much of each of these three, and of Memory, one client may have: its
+	// principal, or, if that is "", its address (of IPv6 the /64); 0.75. Set it to 1 where
+	// all clients come from one address, as behind a proxy.
 	MaxShare float64
 	// UnusedProcess is how long the process of a session is kept in which nothing was
 	// done since its initialize, and whose client is not connected: it is started again
@@ -89,7 +89,7 @@ type Options struct {
 	// or run. By default it is a quarter of what the process may have (GOMEMLIMIT, its
 	// cgroup's limit, the machine's memory), and 1 GiB at the most. Requests over it are
 	// answered with 429. A Store bounds what it keeps itself: give [holdfast/engine.Options]
-	// the same Memory.
+	// the same Memory, and MaxShare.
 	Memory int64
 	// Stateless serves without sessions: each POST stands alone, and nothing can
 	// be resumed.
@@ -181,12 +181,13 @@ func NewBackendHandler(backend session.Backend, opts *Options) *Handler {
 	if o.Principal == nil {
 		o.Principal = tokenUser
 	}
+	o.MaxShare = cmp.Or(o.MaxShare, 0.75)
 	h := &Handler{}
 	if o.Store == nil || o.Stateless { // then there is nothing to keep
 		if o.Keep <= 0 {
 			o.Keep = 10 * time.Minute
 		}
-		h.store = engine.Memory(engine.Options{Keep: o.Keep, Memory: o.Memory})
+		h.store = engine.Memory(engine.Options{Keep: o.Keep, Memory: o.Memory, MaxShare: o.MaxShare})
 		o.Store = h.store
 	}
 	var ended func(session.Ended)
@@ -203,7 +204,7 @@ func NewBackendHandler(backend session.Backend, opts *Options) *Handler {
 	if o.Memory <= 0 {
 		o.Memory = budget.Default()
 	}
-	flight := budget.NewFlight(o.Memory, cmp.Or(o.MaxBody, 4<<20))
+	flight := budget.NewFlight(o.Memory, cmp.Or(o.MaxBody, 4<<20), o.MaxShare)
 	if p, ok := backend.(interface{ Processes() bool }); ok && p.Processes() {
 		o.MaxProcesses = cmp.Or(o.MaxProcesses, 256)
 		o.UnusedProcess = cmp.Or(o.UnusedProcess, time.Minute)
@@ -213,7 +214,7 @@ func NewBackendHandler(backend session.Backend, opts *Options) *Handler {
 		MaxSessions:  o.MaxSessions,
 		MaxCalls:     o.MaxCalls,
 		MaxProcesses: o.MaxProcesses,
-		MaxShare:     cmp.Or(o.MaxShare, 0.75),
+		MaxShare:     o.MaxShare,
 		Unused:       o.UnusedProcess,
 		Stateless:    o.Stateless,
 		MaxWait:      o.MaxWait,

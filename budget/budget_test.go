@@ -54,7 +54,7 @@ func TestDefault(t *testing.T) {
 // can always come.
 func TestFlight(t *testing.T) {
 	t.Parallel()
-	f := NewFlight(1600, 50)
+	f := NewFlight(1600, 50, 0.75)
 	step := func(what string, got, want bool) {
 		t.Helper()
 		if got != want {
@@ -79,8 +79,14 @@ func TestFlight(t *testing.T) {
 	if f.Used() != 0 || len(f.tenants) != 0 {
 		t.Errorf("%d bytes and %d tenants are left", f.Used(), len(f.tenants))
 	}
-	if f := NewFlight(1600, 1000); !f.Read("a", 1000) {
+	if f := NewFlight(1600, 1000, 0.75); !f.Read("a", 1000) {
 		t.Error("the largest message has no room")
 	}
+	if f := NewFlight(1600, 50, 0.75); f.Share() != 200 {
+		t.Errorf("requests of one tenant that run may have %d of 400 bytes", f.Share())
+	}
+	f = NewFlight(1600, 50, 1)
+	step("all of one", f.Read("a", 300) && f.Read("a", 100) && f.Share() == 400, true)
+	step("and no more", f.Read("a", 1), false)
 	step("nobody counts", (*Flight)(nil).Take(1<<40), true)
 }

@@ -8,17 +8,25 @@ import (
 // A Flight counts the bytes that are on their way, against a bound. Its methods may be
 // called concurrently; those of a nil Flight bound nothing.
 type Flight struct {
-	most int64
-	used atomic.Int64
+	most        int64
+	reads, runs int64 // of that, what one tenant may have
+	used        atomic.Int64
 
 	mu      sync.Mutex
 	tenants map[string]int64 // bytes that are read for each
 }
 
 // NewFlight returns a count against the in-flight part of a budget, or against so many
-// bytes as the largest message has, if that is more.
-func NewFlight(budget, largest int64) *Flight {
-	return &Flight{most: max(InFlight(budget), largest), tenants: make(map[string]int64)}
+// bytes as the largest message has, if that is more. One tenant may have a share of it,
+// as a part of 1: a third of that in what is being read, and two thirds in requests that
+// run. With a share of 1 there is no bound but that of all.
+func NewFlight(budget, largest int64, share float64) *Flight {
+	f := &Flight{most: max(InFlight(budget), largest), tenants: make(map[string]int64)}
+	if f.reads, f.runs = f.most, f.most; share > 0 && share < 1 {
+		f.reads = int64(share / 3 * float64(f.most))
+		f.runs = int64(share * 2 / 3 * float64(f.most))
+	}
+	return f
 }
 
 // Most is the bound, in bytes.
@@ -29,9 +37,13 @@ func (f *Flight) Most() int64 {
 	return f.most
 }
 
-// Share is how many bytes one tenant may have on their way in requests that run; as
-// many again may be had by all others at any time.
-func (f *Flight) Share() int64 { return f.Most() / 2 }
+// Share is how many bytes one tenant may have on their way in requests that run.
+func (f *Flight) Share() int64 {
+	if f == nil {
+		return 1 << 62
+	}
+	return f.runs
+}
 
 // Used is how many bytes are on their way.
 func (f *Flight) Used() int64 {
@@ -61,7 +73,7 @@ func (f *Flight) Add(n int64) {
 }
 
 // Read counts n bytes that are about to be read from a tenant, if there is room for
-// them: in all, and in the quarter that one tenant has for what is being read. They are
+// them: in all, and in what one tenant may have that is being read. They are
 // counted until Done. A tenant that reads nothing else may have one message of any size.
 func (f *Flight) Read(tenant string, n int64) bool {
 	if f == nil {
@@ -72,7 +84,7 @@ func (f *Flight) Read(tenant string, n int64) bool {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if had := f.tenants[tenant]; had > 0 && had+n > f.most/4 {
+	if had := f.tenants[tenant]; had > 0 && had+n > f.reads {
 		f.used.Add(-n)
 		return false
 	}

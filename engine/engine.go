@@ -2,6 +2,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,7 +28,10 @@ type Options struct {
 	// the store fills three quarters at the most: a quarter of what the process may have,
 	// and 1 GiB at the most. See holdfast.Options.
 	Memory int64
-	Logger *slog.Logger // slog.Default()
+	// MaxShare is how much of what is kept one client may have, as a part of 1; 0.75. See
+	// holdfast.Options.
+	MaxShare float64
+	Logger   *slog.Logger // slog.Default()
 }
 
 // opener opens an engine. What its errors tell of the URL, which may hold a password,
@@ -75,10 +79,10 @@ func Open(ctx context.Context, rawURL string, o Options) (stream.Store, error) {
 	if open == nil {
 		return nil, fmt.Errorf("store %q: no such engine: want %s", scheme+":", schemes)
 	}
-	l := limits(o.Memory)
+	l := limits(o.Memory, o.MaxShare)
 	d := durable.Options{
 		Keep: o.Keep, SessionTTL: o.SessionTTL, Logger: o.Logger,
-		StreamBytes: l.StreamBytes, SessionBytes: l.SessionBytes, TotalBytes: l.TotalBytes,
+		StreamBytes: l.StreamBytes, SessionBytes: l.SessionBytes, TotalBytes: l.TotalBytes, TenantBytes: l.TenantBytes,
 	}
 	log, err := open(ctx, scheme+":"+rest, d)
 	if err != nil {
@@ -94,21 +98,25 @@ func isScheme(s string) bool {
 
 // Memory opens a store in this process.
 func Memory(o Options) stream.Store {
-	l := limits(o.Memory)
+	l := limits(o.Memory, o.MaxShare)
 	l.Keep = o.Keep
 	return memory.New(l)
 }
 
 // limits are those of what is kept in memory within a budget. No stream and no session
-// takes up a small one.
-func limits(total int64) memory.Options {
+// takes up a small one, and no client more than its share.
+func limits(total int64, share float64) memory.Options {
 	if total <= 0 {
 		total = budget.Default()
+	}
+	if share = cmp.Or(share, 0.75); share < 0 || share > 1 {
+		share = 1
 	}
 	kept := budget.Kept(total)
 	return memory.Options{
 		StreamBytes:  min(kept/8, 16<<20),
 		SessionBytes: min(kept/4, 64<<20),
 		TotalBytes:   kept,
+		TenantBytes:  max(1, int64(share*float64(kept))), // 0 would be the default
 	}
 }

@@ -21,7 +21,7 @@ func user(name string) http.Header { return http.Header{"User": {name}} }
 // do not come were cut off there is room again.
 func TestBodiesWithinBudget(t *testing.T) {
 	t.Parallel()
-	flight := budget.NewFlight(16<<20, 1<<20) // 4 MiB
+	flight := budget.NewFlight(16<<20, 1<<20, 0.75) // 4 MiB
 	n := newNode(t, config{server: server.Options{Flight: flight, BodyTimeout: 3 * time.Second, Principal: asUser}})
 	large := `{"jsonrpc":"2.0","id":1,"method":"ping","params":{"x":"` + strings.Repeat("x", 1<<20) + `"}}`
 	announce := func(p *peer, how string) *wire { return p.open("POST", "/mcp", "", how) }
@@ -72,7 +72,7 @@ func TestBodiesWithinBudget(t *testing.T) {
 // at the most, until they are answered.
 func TestCallsWithinBudget(t *testing.T) {
 	t.Parallel()
-	flight := budget.NewFlight(16<<20, 1<<20) // 4 MiB
+	flight := budget.NewFlight(16<<20, 1<<20, 0.75) // 4 MiB
 	n := newNode(t, config{server: server.Options{Flight: flight, Principal: asUser}, session: session.Options{Flight: flight}})
 	hold := func(id int) string {
 		return fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"hold","arguments":{"text":"%s"}}}`,

@@ -94,7 +94,7 @@ a process of its own.`,
 	fs.IntVar(&f.maxSessions, "max-sessions", 250_000, "most sessions that are open")
 	fs.IntVar(&f.maxCalls, "max-calls", 1_000_000, "most requests in flight")
 	fs.IntVar(&f.maxProcesses, "max-processes", 256, "most processes of the command that run")
-	fs.Float64Var(&f.maxShare, "max-share", 0.75, "how much of each of these one client, which is one address, may have; 1: all, as behind a proxy")
+	fs.Float64Var(&f.maxShare, "max-share", 0.75, "how much of each of these, and of --memory, one client, which is one address, may have; 1: all, as behind a proxy")
 	fs.DurationVar(&f.unusedProcess, "unused-process", time.Minute, "how long a process is kept that got nothing but initialize, and whose client is not connected; 0: with its session")
 	fs.Var(&f.memory, "memory", "most memory for what is kept and held for clients (default a quarter of what the process may have, and 1GiB at the most)")
 	fs.StringArrayVar(&f.origins, "allow-origin", nil, "web `origin` whose pages may connect (repeat for more; * for any)")
@@ -225,7 +225,7 @@ func (f *serveFlags) serve(ctx context.Context, command []string, out io.Writer)
 		return err
 	}
 	defer func() { err = errors.Join(err, admin.close()) }()
-	store, err := openStore(ctx, f.store, engine.Options{Keep: f.keep, SessionTTL: f.sessionTTL, Memory: int64(f.memory)})
+	store, err := openStore(ctx, f.store, engine.Options{Keep: f.keep, SessionTTL: f.sessionTTL, Memory: int64(f.memory), MaxShare: f.maxShare})
 	if err != nil {
 		return err
 	}

@@ -25,6 +25,7 @@ type Options struct {
 	StreamBytes  int64 // most bytes of one stream; 16 MiB
 	SessionBytes int64 // most bytes of one session; 64 MiB
 	TotalBytes   int64 // most bytes of all sessions; 1 GiB
+	TenantBytes  int64 // most bytes of one tenant; three quarters of TotalBytes
 
 	Logger *slog.Logger // slog.Default()
 }
@@ -96,6 +97,7 @@ func New(log Log, o Options) *Store {
 		o:   o,
 		front: memory.New(memory.Options{
 			Keep: o.Keep, StreamBytes: o.StreamBytes, SessionBytes: o.SessionBytes, TotalBytes: o.TotalBytes,
+			TenantBytes: o.TenantBytes,
 		}),
 		zero:     time.Now().Add(-1000 * time.Hour),
 		sessions: make(map[stream.SessionKey]*session),

@@ -1,0 +1,112 @@
+package holdfast_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"holdfast"
+	"holdfast/backend/message"
+)
+
+// Behind a proxy all clients have one address: with a MaxShare of 1 they may have all of
+// the memory, of what is kept and of what runs, and by default three quarters of it.
+func TestMaxShareOfMemory(t *testing.T) {
+	t.Parallel()
+	const (
+		memory   = 16 << 20 // 12 MiB of it for what is kept, 4 for what is on its way
+		sessions = 11
+	)
+	for share, whole := range map[float64]bool{0: false, 1: true} {
+		t.Run(fmt.Sprint(share), func(t *testing.T) {
+			t.Parallel()
+			release := make(chan struct{})
+			text := strings.Repeat("x", 1<<20)
+			h := holdfast.NewBackendHandler(message.New(message.HandlerFunc(func(x *message.Exchange) {
+				switch x.Method {
+				case "initialize":
+					x.Result([]byte(`{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"s","version":"1"}}`))
+				case "tools/list":
+					x.Result([]byte(`{"tools":[]}`))
+				case "tools/call":
+					if len(x.Params) > 1000 {
+						<-release
+					}
+					x.Result([]byte(`{"content":[{"type":"text","text":"` + text + `"}]}`))
+				}
+			})), &holdfast.Options{Memory: memory, MaxShare: share, Response: holdfast.ResponseSSE, Logger: slog.New(slog.DiscardHandler)})
+			web := httptest.NewServer(h)
+			defer web.Close()
+			defer h.Shutdown(context.Background())
+			post := func(id, body string, header ...string) *http.Response {
+				r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, web.URL, strings.NewReader(body))
+				if err != nil {
+					t.Fatal(err)
+				}
+				r.Header = http.Header{"Content-Type": {"application/json"}, "Accept": {"application/json, text/event-stream"}, "Mcp-Session-Id": {id}}
+				if id == "" {
+					r.Header.Del("Mcp-Session-Id")
+				}
+				res, err := http.DefaultClient.Do(r)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return res
+			}
+			began := func() string {
+				res := post("", `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}`)
+				_, _ = io.Copy(io.Discard, res.Body)
+				res.Body.Close()
+				return res.Header.Get("Mcp-Session-Id")
+			}
+			// Results that nobody has read: the connection goes after the first event's id.
+			var firsts [sessions]string
+			var ids [sessions]string
+			for i := range sessions {
+				ids[i] = began()
+				res := post(ids[i], `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"t"}}`)
+				for lines := bufio.NewScanner(res.Body); firsts[i] == "" && lines.Scan(); {
+					firsts[i] = strings.TrimPrefix(lines.Text(), "id: ")
+				}
+				res.Body.Close()
+			}
+			again := func(i int) int {
+				r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, web.URL, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				r.Header = http.Header{"Accept": {"text/event-stream"}, "Mcp-Session-Id": {ids[i]}, "Last-Event-Id": {firsts[i]}}
+				res, err := http.DefaultClient.Do(r)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer res.Body.Close()
+				_, _ = io.Copy(io.Discard, res.Body)
+				return res.StatusCode
+			}
+			if got := again(0); (got == http.StatusOK) != whole {
+				t.Errorf("the first of %d results of 1 MiB that nobody has read: %d", sessions, got)
+			}
+
+			// Requests that run.
+			taken := 0
+			for i := range 4 {
+				res := post(ids[0], fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"t","arguments":{"x":"%s"}}}`, 10+i, text[:900<<10]))
+				defer res.Body.Close()
+				if res.StatusCode == http.StatusOK {
+					taken++
+				}
+			}
+			if (taken == 4) != whole {
+				t.Errorf("%d requests run of 900 KiB each", taken)
+			}
+			close(release)
+		})
+	}
+}
