@@ -1,9 +1,11 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -163,22 +165,18 @@ func (m *Manager) evict(s *Session) bool {
 		}
 	}
 	m.mu.RUnlock()
-	for {
-		var victim *Session
-		for _, x := range all {
-			if x != s && x.unused() && (victim == nil || x.used.Load() < victim.used.Load()) {
-				victim = x
-			}
-		}
-		if victim == nil || victim.rest() {
-			return victim != nil
+	slices.SortFunc(all, func(x, y *Session) int { return cmp.Compare(x.used.Load(), y.used.Load()) })
+	for _, x := range all { // each once: it may be used by now
+		if x != s && x.unused() && x.rest() {
+			return true
 		}
 	}
+	return false
 }
 
 // unused says whether nothing was done in the session since its initialize, but calls that
-// were made again after a take-over, nor is, and no client is connected: then its backend is in the state in which another would be
-// that is opened for it when it is needed.
+// were made again after a take-over, nor is, and no client is connected: then its backend
+// is in the state in which another would be that is opened for it when it is needed.
 func (s *Session) unused() bool {
 	if s.reading.Load() > 0 || s.ongoing.Load() > 0 {
 		return false
@@ -195,16 +193,18 @@ func (s *Session) spare() bool {
 }
 
 // rest closes the session's conversation if it is unused. It is opened again when there
-// is something to be said in it.
+// is something to be said in it. It says whether the session has no conversation now: it
+// may have been closed just before.
 func (s *Session) rest() bool {
 	s.mu.Lock()
 	var conn Conn
-	if s.link != nil && s.link.conn != nil && s.spare() {
+	none := s.link == nil
+	if !none && s.link.conn != nil && s.spare() {
 		conn = s.link.finish()
 	}
 	s.mu.Unlock()
 	if conn == nil {
-		return false
+		return none
 	}
 	s.m.logger.Debug("backend closed: nothing was done in the session since it was initialized, and its client is not connected", "session", s.Name())
 	s.m.release(conn)

@@ -120,6 +120,27 @@ func TestMaxProcesses(t *testing.T) {
 	h.empty()
 }
 
+// Two may want the same session's place: the second finds no conversation there any more,
+// and goes on looking at the others.
+func TestEvictedTwice(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, Options{MaxProcesses: 2}, nil)
+	defer h.close()
+	a, _ := h.openFrom("192.0.2.1")
+	b, _ := h.openFrom("192.0.2.2")
+	a.mu.Lock()
+	conn := a.link.finish() // as by another, which has yet to give the place back
+	a.mu.Unlock()
+	if !h.evict(b) {
+		t.Error("the place that is about to be free is not counted on")
+	}
+	h.release(conn)
+	for _, s := range h.all() {
+		h.End(s)
+	}
+	h.empty()
+}
+
 // A tenant has at most its share of each bound, and makes room for itself first.
 func TestMaxShare(t *testing.T) {
 	t.Parallel()
