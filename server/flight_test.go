@@ -116,3 +116,36 @@ func TestCallsWithinBudget(t *testing.T) {
 	p.open("DELETE", "/mcp", "").all()
 	eventually(t, "the budget to be free of a session that has ended", func() bool { return flight.Used() == 0 })
 }
+
+// What one client reads slowly, in bodies of any size, and what it holds, shuts out
+// neither the ordinary requests of another nor its own: what is tiny is not counted, and
+// what is short has its client's share.
+func TestSlowBodiesShutNobodyOut(t *testing.T) {
+	t.Parallel()
+	flight := budget.NewFlight(4<<20, 1<<20, 0.75) // 1 MiB
+	n := newNode(t, config{server: server.Options{Flight: flight, Principal: asUser}})
+	slow, other := n.connect("2025-11-25", user("slow")), n.connect("2025-11-25", user("other"))
+	for range 20 { // of which four fit into its share
+		slow.open("POST", "/mcp", "", fmt.Sprintf("Content-Length: %d", 60<<10))
+	}
+	eventually(t, "some bodies to be waited for", func() bool { return flight.Used() >= 240<<10 })
+	if r := other.post(`{"jsonrpc":"2.0","id":1,"method":"ping","params":{"x":"` + strings.Repeat("x", 50<<10) + `"}}`); r.status != 200 {
+		t.Errorf("a short request of another: %d %.200s", r.status, r.body)
+	}
+	if used := flight.Used(); used > 256<<10 {
+		t.Errorf("one client reads %d bytes", used)
+	}
+	flight.Add(1 << 20) // as requests that run hold, or messages that wait for an engine
+	defer flight.Add(-1 << 20)
+	for _, p := range []*peer{slow, other} {
+		if r := p.post(`{"jsonrpc":"2.0","id":2,"method":"ping"}`); r.status != 200 {
+			t.Errorf("a tiny request: %d %s", r.status, r.body)
+		}
+	}
+	w := other.open("POST", "/mcp", "", "Transfer-Encoding: chunked")
+	body := `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":7}}`
+	fmt.Fprintf(w.c, "%x\r\n%s\r\n0\r\n\r\n", len(body), body)
+	if r := w.all(); r.status != http.StatusAccepted {
+		t.Errorf("a tiny request without a length: %d %.200s", r.status, r.body)
+	}
+}

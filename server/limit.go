@@ -59,6 +59,11 @@ func serverLimits(r *http.Request) bool {
 // take the time that all have.
 const shortBody = 64 << 10
 
+// tinyBody is the size of a body, in bytes, that is not counted: it costs less than the
+// connection that it comes on. So who reads or holds as much as there is room for shuts
+// out no ordinary call, nor what ends one.
+const tinyBody = 8 << 10
+
 // errNoRoom says that a message is not read, as too much is on its way.
 var errNoRoom = errors.New("messages that are being read take up what --memory has room for")
 
@@ -69,10 +74,13 @@ func (h *Handler) read(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 		return nil, &http.MaxBytesError{Limit: h.opts.MaxBody}
 	}
 	if n := r.ContentLength; n >= 0 && n <= shortBody {
-		if !h.opts.Flight.Take(n) {
-			return nil, errNoRoom
+		if n > tinyBody {
+			tenant := h.tenant(r)
+			if !h.opts.Flight.Read(tenant, n) {
+				return nil, errNoRoom
+			}
+			defer h.opts.Flight.Done(tenant, n)
 		}
-		defer h.opts.Flight.Add(-n)
 		data := make([]byte, n)
 		_, err := io.ReadFull(r.Body, data)
 		return data, err
@@ -102,9 +110,8 @@ func (x *intake) read(r io.Reader, size int64) ([]byte, error) {
 	began := time.Now()
 	room := int64(shortBody)
 	if size < 0 {
-		room = shortBody / 16
-	}
-	if !x.count(max(size, room)) {
+		room = tinyBody
+	} else if !x.count(max(size, room)) {
 		return nil, errNoRoom
 	}
 	data := make([]byte, 0, room)
