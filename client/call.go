@@ -311,7 +311,7 @@ func (k *call) deliver(m jsonrpc.Message) {
 	}
 	switch k.method {
 	case "initialize":
-		k.c.opened(m)
+		m = k.c.opened(m)
 	case "server/discover":
 		m = preferSessions(m)
 	case "resources/subscribe", "resources/unsubscribe", "logging/setLevel":

@@ -133,6 +133,7 @@ type Conn struct {
 	out  outbox
 
 	workers workers
+	sending chan struct{} // has place for each answer that is being sent
 
 	ours  string        // begins the ids of our own requests
 	wires atomic.Uint64 // how many of those there have been
@@ -152,6 +153,8 @@ type Conn struct {
 	calls     map[string]*call     // in flight, by the key of their id
 	stale     map[string]struct{}  // those that nobody waits for any more
 	asked     map[string]*question // the server's requests that the host has not answered
+	answers   int                  // of the host, that the server has not taken yet
+	crowded   bool                 // the server has asked too much at a time
 	old       []*call              // those of State, until they are gone on with
 	settings  []setting            // what the host has set in the session
 	endpoint  string               // where messages are posted to (HTTP+SSE)
@@ -190,7 +193,7 @@ func New(rawURL string, opts *Options) (*Conn, error) {
 	c.seen.seed = maphash.MakeSeed()
 	c.ours = "holdfast-" + strings.ToLower(rand.Text()[:10])
 	c.client()
-	c.workers.calls = make(chan *call)
+	c.workers.calls, c.sending = make(chan *call), make(chan struct{}, mostAnswering)
 	c.ctx, c.stop = context.WithCancel(context.Background())
 	if s := c.opts.State; s != nil {
 		c.restore(s)

@@ -31,12 +31,23 @@ func (c *Conn) client() {
 		c.own = t.Clone()
 		c.own.MaxIdleConnsPerHost = 64
 		c.own.DisableCompression = true // who compresses a stream may hold it back
+		c.own.MaxResponseHeaderBytes = mostHeader
 		h.Transport = c.own
 	}
 	h.Timeout = 0
 	h.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	c.http = &h
 }
+
+// What a server says of where things are is kept, sent with each request, and written
+// down by who keeps a [State]. mostHeader bounds the header of a response, mostSession a
+// session id, mostPlace an event id, a stream URL, an endpoint and a resume token, all in
+// bytes.
+const (
+	mostHeader  = 256 << 10
+	mostSession = 64 << 10
+	mostPlace   = 8 << 10
+)
 
 // exchange is one HTTP request to be made.
 type exchange struct {
@@ -202,11 +213,11 @@ func (c *Conn) redirect(from *url.URL, resp *response, hop int) (*url.URL, error
 	case errors.Is(err, http.ErrNoLocation):
 		return nil, &refusal{status: resp.StatusCode, text: "redirected to nowhere"}
 	case err != nil:
-		return nil, &refusal{status: resp.StatusCode, text: fmt.Sprintf("redirected to nowhere: %v", err)}
+		return nil, &refusal{status: resp.StatusCode, text: fmt.Sprintf("redirected to nowhere: %.200v", err)}
 	case hop >= mostHops:
 		return nil, &refusal{status: resp.StatusCode, text: fmt.Sprintf("redirected more than %d times", mostHops)}
 	case !sameOrigin(from, to) && !upgrades(from, to):
-		return nil, &refusal{status: resp.StatusCode, text: fmt.Sprintf("redirected to another origin: %s", originOf(to))}
+		return nil, &refusal{status: resp.StatusCode, text: fmt.Sprintf("redirected to another origin: %.200s", originOf(to))}
 	}
 	return to, nil
 }
@@ -342,7 +353,7 @@ var (
 // headable says whether a header can hold a value (RFC 9110, section 5.5). An event
 // id may be one that none can: it is as good as none.
 func headable(value string) bool {
-	return !strings.ContainsFunc(value, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f })
+	return len(value) <= mostPlace && !strings.ContainsFunc(value, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f })
 }
 
 // sameOrigin says whether two URLs have the same scheme, host and port.
@@ -394,8 +405,12 @@ func (r *response) retryAfter() time.Duration {
 	if err != nil {
 		now = time.Now()
 	}
-	return max(at.Sub(now), 0)
+	return min(max(at.Sub(now), 0), mostAfter)
 }
+
+// mostAfter is as long as any wait that a server asks for: so long, added to a wait
+// that was, is still a time.Duration.
+const mostAfter = 1 << 31 * time.Second
 
 // errTooLarge stands for a message over Options.MaxMessage.
 var errTooLarge = errors.New("message is too large")

@@ -35,6 +35,9 @@ func (l *line) again(k *call, up int) {
 		case !l.wire.resumes() && k.body == nil:
 			err = errors.New("a call cannot be gone on with over HTTP+SSE: use the URL of the server's Streamable HTTP endpoint")
 		}
+		if k.sentOften() {
+			err = errors.New("the server ends each connection without an answer")
+		}
 		k.fail(true, err)
 		k.cancel(nil)
 		return
@@ -60,7 +63,7 @@ func (k *call) lineAgain(resumes, resumed bool) []byte {
 			params, _ = jsonrpc.Set(params, jsonrpc.Quote(k.place.last), "_meta", "holdfast/lastEventId")
 		}
 		return jsonrpc.AppendRequest(nil, k.id, "requests/resume", params)
-	case k.body == nil:
+	case k.body == nil, k.progress.sent >= mostCuts:
 		return nil
 	case resumes && resumed && k.key != "" && !k.foreign:
 		k.repeated = true
@@ -70,6 +73,13 @@ func (k *call) lineAgain(resumes, resumed bool) []byte {
 		return k.lineBody()
 	}
 	return nil
+}
+
+// sentOften reports whether the request was sent as often as it may be.
+func (k *call) sentOften() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.progress.sent >= mostCuts
 }
 
 // lineBody is the request as it goes over a line. k.mu is held.
@@ -131,11 +141,27 @@ func (c *Conn) overLine(k *call) error {
 		}
 	}
 	k.arrive(true)
+	if k.opens() {
+		return k.waitOpening(c.opts.ConnectTimeout)
+	}
 	if l.wire.resumes() {
 		l.attend(k)
 	}
 	<-k.ctx.Done()
 	return nil
+}
+
+// waitOpening waits for the answer to what begins a session. The server may take so
+// long, as over HTTP.
+func (k *call) waitOpening(most time.Duration) error {
+	t := time.NewTimer(most)
+	defer t.Stop()
+	select {
+	case <-k.ctx.Done():
+		return nil
+	case <-t.C:
+		return fmt.Errorf("the server did not answer within %v", most)
+	}
 }
 
 // about notes that a call is about to be sent over the connection of a number, and

@@ -73,6 +73,9 @@ type listener struct {
 	// continue other streams on the same connection.
 	own  string
 	pure bool // the connection began where the standalone stream was
+	// renewals is how often the session was begun anew since the server opened the
+	// stream.
+	renewals int
 }
 
 // run reads until the server does not offer the stream, or the Conn ends.
@@ -95,12 +98,14 @@ func (l *listener) run() error {
 		case errors.Is(err, errHopeless):
 			return err
 		case errors.As(err, &no):
-			again, err := l.heed(no, s, last)
-			if !again {
-				return err
-			}
-			if err == nil {
+			again, why := l.heed(no, s, last)
+			switch {
+			case !again:
+				return why
+			case why == nil && l.renewals < 2:
 				continue
+			case why == nil: // the server begins sessions, and does not know them
+				err = nil
 			}
 		}
 		if errors.Is(err, errCut) {
@@ -117,7 +122,7 @@ func (l *listener) run() error {
 func (l *listener) heed(no *refusal, s session, last string) (again bool, err error) {
 	switch {
 	case no.passes(), no.auth, no.status == http.StatusConflict: // it has not noticed the end of the last connection
-		l.pace.atleast = no.after
+		l.pace.atleast = min(no.after, l.c.opts.GiveUp)
 		return true, no
 	case no.forgot():
 		if s.id == "" {
@@ -126,6 +131,7 @@ func (l *listener) heed(no *refusal, s session, last string) (again bool, err er
 		// Some servers say 404 where they mean 405: who never had the stream has not
 		// lost the session.
 		if l.pace.reachedOnce || last != "" {
+			l.renewals++
 			_, err := l.c.renew(l.c.ctx, s)
 			return err == nil, err
 		}
@@ -174,7 +180,7 @@ func (l *listener) take(r *response) error {
 		return fmt.Errorf("%w: it answered with %.60q, not an event stream", errHopeless, r.media())
 	}
 	l.pace.reached()
-	l.pace.reachedOnce = true
+	l.pace.reachedOnce, l.renewals = true, 0
 	id, replay := r.Request.Header.Get(protocol.HeaderSession), last != ""
 	l.pure = last == "" || last == l.own
 	l.c.mu.Lock()
@@ -236,7 +242,7 @@ func (l *listening) Read(p []byte) (int, error) {
 func (l *listener) event(ev *sse.Event, session string, replay bool) {
 	c := l.c
 	if ev.Retry >= 0 {
-		l.pace.retry, l.pace.told = ev.Retry, true
+		l.pace.ask(ev.Retry, c)
 	}
 	if !headable(ev.ID) {
 		ev.ID = ""

@@ -44,6 +44,12 @@ type pace struct {
 	renewals int // how often the call began anew in another session
 }
 
+// ask notes how long the server wants to be left alone after each connection. It is
+// heeded for Options.GiveUp at the most: else one number would end the call.
+func (p *pace) ask(retry time.Duration, c *Conn) {
+	p.retry, p.told = min(retry, c.opts.GiveUp), true
+}
+
 // reached notes that the server was there.
 func (p *pace) reached() { p.since, p.last, p.slow, p.met = time.Time{}, nil, 0, time.Now() }
 
@@ -177,6 +183,8 @@ func (p *pace) delay(there bool) (delay, more time.Duration) {
 	}
 	if delay = max(delay, p.atleast); !p.fresh {
 		delay = max(delay, leastPoll)
+	} else if !p.met.IsZero() {
+		delay = max(delay, leastPoll-time.Since(p.met)) // a message for each connection is no way to stream
 	}
 	p.fresh, p.met, p.atleast = false, time.Time{}, 0
 	return delay, max(idle-delay, 0)
@@ -214,7 +222,7 @@ const (
 	longestDelay = 5 * time.Second
 	longestIdle  = 30 * time.Second
 	// leastPoll is how long at the least is waited after a connection on which nothing
-	// came, whatever the server says.
+	// came, or after the beginning of another, whatever the server says.
 	leastPoll = 10 * time.Millisecond
 )
 

@@ -119,12 +119,15 @@ func (p *pair) first(r *response, events *sse.Reader) (*url.URL, error) {
 			continue
 		}
 		p.numbered = ev.ID != ""
+		if len(ev.Data) > mostPlace {
+			return nil, &refusal{text: fmt.Sprintf("endpoint event: the URL is longer than %d bytes", mostPlace)}
+		}
 		to, err := r.Request.URL.Parse(string(ev.Data))
 		if err != nil {
 			return nil, &refusal{text: fmt.Sprintf("endpoint event: %v", err)}
 		}
 		if !sameOrigin(r.Request.URL, to) {
-			return nil, &refusal{text: "the server wants messages to be posted to another origin: " + originOf(to)}
+			return nil, &refusal{text: fmt.Sprintf("the server wants messages to be posted to another origin: %.200s", originOf(to))}
 		}
 		return to, nil
 	}
@@ -140,7 +143,7 @@ func (p *pair) note(ev *sse.Event) bool {
 		l := p.c.line
 		p.c.mu.Unlock()
 		if l != nil {
-			l.pace.retry, l.pace.told = ev.Retry, true
+			l.pace.ask(ev.Retry, p.c)
 		}
 	}
 	if ev.ID == "" {

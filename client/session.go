@@ -82,19 +82,34 @@ func (c *Conn) named(id string) {
 	})
 }
 
-// opened takes in what initialize gave.
-func (c *Conn) opened(m jsonrpc.Message) {
+// opened takes in what initialize gave. A revision that can't be named in a header is
+// an error.
+func (c *Conn) opened(m jsonrpc.Message) jsonrpc.Message {
 	if m.Error != nil {
-		return
+		return m
+	}
+	revision := jsonrpc.String(jsonrpc.Field(m.Result, "protocolVersion"))
+	if !headable(revision) {
+		return noRevision(m)
 	}
 	c.mu.Lock()
 	s := &c.session
-	s.revision = jsonrpc.String(jsonrpc.Field(m.Result, "protocolVersion"))
+	s.revision = revision
 	s.keys = s.id != "" && jsonrpc.Field(m.Result, "capabilities", "experimental", keyed) != nil
 	s.lost = false
 	c.result = m.Result
 	c.mu.Unlock()
 	c.changed()
+	return m
+}
+
+// noRevision is an error in the place of what initialize gave.
+func noRevision(m jsonrpc.Message) jsonrpc.Message {
+	said := jsonrpc.Errorf(jsonrpc.CodeServer, "the server sends what cannot be used: a protocol version that is none")
+	if refused, err := jsonrpc.Parse(jsonrpc.AppendError(nil, m.ID, said)); err == nil {
+		return refused
+	}
+	return m
 }
 
 // renew begins a new session in the place of one that the server has ended: the

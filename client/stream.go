@@ -43,6 +43,9 @@ func (k *call) take(r *response) error {
 	if packed := r.Header.Get("Content-Encoding"); packed != "" && !strings.EqualFold(packed, "identity") {
 		return fmt.Errorf("%w: its answer is compressed (%.20q), which it was not asked for", errHopeless, packed)
 	}
+	if id := r.Header.Get(protocol.HeaderSession); len(id) > mostSession {
+		return fmt.Errorf("%w: its session id is longer than %d bytes", errHopeless, mostSession)
+	}
 	switch media := r.media(); media {
 	case sse.ContentType:
 		return k.follow(r)
@@ -186,7 +189,7 @@ func (k *call) follow(r *response) error {
 func (k *call) link(r *response) {
 	for _, value := range r.Header["Link"] {
 		ref := streamLink(value)
-		if ref == "" {
+		if ref == "" || len(ref) > mostPlace {
 			continue
 		}
 		u, err := r.Request.URL.Parse(ref)
@@ -284,7 +287,7 @@ func (k *call) parse(ev *sse.Event, replay bool) ([]jsonrpc.Message, error) {
 	}
 	k.mu.Lock()
 	if ev.Retry >= 0 {
-		k.pace.retry, k.pace.told = ev.Retry, true
+		k.pace.ask(ev.Retry, k.c)
 	}
 	again := false
 	if ev.ID != "" {
@@ -348,7 +351,7 @@ func (k *call) message(m jsonrpc.Message) error {
 func (k *call) policy(m jsonrpc.Message) bool {
 	token := jsonrpc.String(jsonrpc.Field(m.Params, "resumeToken"))
 	k.mu.Lock()
-	if token != "" && sameID(jsonrpc.Field(m.Params, "requestId"), k.id) {
+	if token != "" && len(token) <= mostPlace && sameID(jsonrpc.Field(m.Params, "requestId"), k.id) {
 		k.place.token, k.dead.token = token, false
 	}
 	k.mu.Unlock()

@@ -24,6 +24,14 @@ type question struct {
 // and that the host may yet answer.
 const mostStale = 1000
 
+// mostAsked bounds how many questions of the server wait: for the host to answer, or for
+// the server to take the answer. mostAnswering bounds how many answers are being sent at
+// a time: each may take a connection of its own.
+const (
+	mostAsked     = 10_000
+	mostAnswering = 256
+)
+
 // forget forgets a question that nobody waits for any more. c.mu is held.
 func (c *Conn) forget(key string) {
 	delete(c.asked, key)
@@ -79,6 +87,15 @@ func (c *Conn) ask(k *call, m jsonrpc.Message) {
 		key = string(m.ID)
 	}
 	_, again := c.asked[key]
+	if !again && len(c.asked)+c.answers >= mostAsked {
+		told := c.crowded
+		c.crowded = true
+		c.mu.Unlock()
+		if !told {
+			c.logger.Warn("requests of the server are dropped: too many of them wait for an answer", "most", mostAsked)
+		}
+		return
+	}
 	c.asked[key] = q
 	c.mu.Unlock()
 	if again {
@@ -346,19 +363,35 @@ func (c *Conn) sendAnswer(k *call, raw []byte) error {
 		ctx = k.ctx
 		k.turns.post(1)
 	}
+	c.answering(1)
 	ok := c.spawn(func() {
+		defer c.answering(-1)
 		if k != nil {
 			defer k.settle()
 			defer k.turns.post(-1)
+		}
+		select {
+		case c.sending <- struct{}{}:
+			defer func() { <-c.sending }()
+		case <-ctx.Done():
+			return
 		}
 		if err := c.tellFor(ctx, k, raw, c.opts.GiveUp); err != nil && ctx.Err() == nil {
 			c.logger.Warn("answer not delivered", "error", err)
 		}
 	})
 	if !ok {
+		c.answering(-1)
 		return ErrClosed
 	}
 	return nil
+}
+
+// answering counts the answers that the server is to be given, one more or one less.
+func (c *Conn) answering(n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.answers += n
 }
 
 // tell sends a message that has no answer until the server has it, for as long as

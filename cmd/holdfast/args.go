@@ -109,12 +109,16 @@ func typeOf(schema []byte) string {
 // out.
 func signature(t *tool) string {
 	var all []string
+	required := make(map[string]bool, len(t.InputSchema.Required)) // the server may say any number
+	for _, name := range t.InputSchema.Required {
+		required[name] = true
+	}
 	jsonrpc.Each(t.InputSchema.Properties, func(name, schema []byte) {
 		one := string(name)
 		if kind := typeOf(bytes.Clone(schema)); kind != "" {
 			one += ":" + kind
 		}
-		if !slices.Contains(t.InputSchema.Required, string(name)) {
+		if !required[string(name)] {
 			one = "[" + one + "]"
 		}
 		all = append(all, oneLine(one))

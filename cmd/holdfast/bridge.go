@@ -380,7 +380,11 @@ func (b *bridge) fromServer(m jsonrpc.Message) {
 	}
 	b.mu.Lock()
 	if b.restored && !b.ready {
-		if len(b.held) < mostHeld {
+		size := len(m.Raw)
+		for _, one := range b.held {
+			size += len(one.Raw)
+		}
+		if len(b.held) < mostHeld && size <= mostHeldBytes {
 			b.held = append(b.held, m)
 		}
 		b.mu.Unlock()
@@ -390,8 +394,12 @@ func (b *bridge) fromServer(m jsonrpc.Message) {
 	b.host.write(m.Raw)
 }
 
-// mostHeld bounds what is kept for a host that is not ready.
-const mostHeld = 1000
+// What is kept for a host that is not ready: so many messages at the most, and so many
+// bytes.
+const (
+	mostHeld      = 1000
+	mostHeldBytes = 32 << 20
+)
 
 // answered gives a response to who waits for it.
 func (b *bridge) answered(m jsonrpc.Message) {

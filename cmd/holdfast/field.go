@@ -59,13 +59,17 @@ func fieldsOf(schema []byte) []field {
 	var fields []field
 	var required []string
 	_ = json.Unmarshal(jsonrpc.Field(schema, "required"), &required)
+	needed := make(map[string]bool, len(required)) // the server may say any number
+	for _, name := range required {
+		needed[name] = true
+	}
 	jsonrpc.Each(jsonrpc.Field(schema, "properties"), func(name, value []byte) {
 		f := field{}
 		if json.Unmarshal(value, &f) != nil {
 			f = field{} // of a kind that is not known: JSON is asked for
 		}
 		f.name = string(name)
-		f.required = slices.Contains(required, f.name)
+		f.required = needed[f.name]
 		if string(f.Default) == "null" {
 			f.Default = nil
 		}
@@ -144,30 +148,36 @@ func (f *field) hint() string {
 func (f *field) shown() string {
 	switch v := decoded(f.Default).(type) {
 	case string:
-		return f.title(v)
+		return f.titles()(v)
 	case bool:
 		if v {
 			return "yes"
 		}
 		return "no"
 	case []any:
-		words := make([]string, len(v))
+		words, title := make([]string, len(v)), f.titles()
 		for i, one := range v {
-			words[i] = f.title(fmt.Sprint(one))
+			words[i] = title(fmt.Sprint(one))
 		}
 		return strings.Join(words, ", ")
 	}
 	return string(f.Default)
 }
 
-// title is what a value to choose is shown as.
-func (f *field) title(value string) string {
+// titles returns what values to choose are shown as.
+func (f *field) titles() func(value string) string {
+	titles := make(map[string]string)
 	for _, c := range f.choices() {
-		if c.value == value {
-			return c.title
+		if _, is := titles[c.value]; !is {
+			titles[c.value] = c.title
 		}
 	}
-	return value
+	return func(value string) string {
+		if title, is := titles[value]; is {
+			return title
+		}
+		return value
+	}
 }
 
 func decoded(raw []byte) any {

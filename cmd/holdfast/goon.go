@@ -159,9 +159,11 @@ func (b *bridge) saving() {
 		case <-b.stop:
 			return
 		}
+		begun := time.Now()
 		b.save()
+		// What is long, as a server can make it, is not to be written all the time.
 		select {
-		case <-time.After(saveEvery):
+		case <-time.After(max(saveEvery, 9*time.Since(begun))):
 		case <-b.stop:
 			return
 		}

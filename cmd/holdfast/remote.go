@@ -240,16 +240,22 @@ type tool struct {
 	} `json:"inputSchema"`
 }
 
-// mostPages bounds how many pages of a list are read.
-const mostPages = 1000
+// mostPages bounds how many pages of a list are read, and mostList its length in bytes.
+const (
+	mostPages = 1000
+	mostList  = 32 << 20
+)
 
 // tools lists the server's tools; raw are the same as the server tells them.
 func (p *peer) tools(ctx context.Context) (list []tool, raw []json.RawMessage, err error) {
-	params := map[string]any{}
+	params, size := map[string]any{}, 0
 	for range mostPages {
 		result, err := p.ask(ctx, "tools/list", params)
 		if err != nil {
 			return nil, nil, fmt.Errorf("%s: tools/list: %w", redacted(p.url), err)
+		}
+		if size += len(result); size > mostList {
+			return nil, nil, fmt.Errorf("%s: tools/list: it is longer than %d MiB", redacted(p.url), mostList>>20)
 		}
 		var page struct {
 			Tools      []json.RawMessage `json:"tools"`

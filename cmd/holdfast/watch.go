@@ -201,6 +201,10 @@ func (w *watch) take(ctx context.Context, m jsonrpc.Message) {
 	switch {
 	case m.Kind == jsonrpc.Request && m.Method == "elicitation/create":
 		w.keep() // the user may leave as soon as there is something to read
+		if w.crowded(m) {
+			w.send(ctx, declined(m))
+			return
+		}
 		w.waiting = append(w.waiting, m)
 		w.next(ctx)
 	case m.Kind == jsonrpc.Request:
@@ -216,6 +220,26 @@ func (w *watch) take(ctx context.Context, m jsonrpc.Message) {
 	case m.Method == "notifications/cancelled":
 		w.takeBack(jsonrpc.Key(takenBack(m)))
 	}
+}
+
+// Questions of a server wait for the user, so many at the most and so many bytes.
+const (
+	mostWaiting      = 100
+	mostWaitingBytes = 16 << 20
+)
+
+// crowded reports whether too many questions wait for one more to be asked.
+func (w *watch) crowded(m jsonrpc.Message) bool {
+	size := len(m.Raw)
+	for _, one := range w.waiting {
+		size += len(one.Raw)
+	}
+	return len(w.waiting) >= mostWaiting || len(w.waiting) > 0 && size > mostWaitingBytes
+}
+
+// declined is the answer of a user who does not want to say.
+func declined(m jsonrpc.Message) jsonrpc.Message {
+	return mustParse(jsonrpc.AppendResult(nil, m.ID, []byte(`{"action":"decline"}`)))
 }
 
 // log shows what the server logs.
@@ -264,7 +288,7 @@ func (w *watch) next(ctx context.Context) {
 // reply asks the user, and makes what they answer a message. It has no kind if
 // nobody wants it any more.
 func (w *watch) reply(ctx context.Context, m jsonrpc.Message) jsonrpc.Message {
-	decline := mustParse(jsonrpc.AppendResult(nil, m.ID, []byte(`{"action":"decline"}`)))
+	decline := declined(m)
 	if w.asked != nil && w.asked(ctx) {
 		return decline // told again, and answered before: the server drops this one
 	}

@@ -1,0 +1,308 @@
+package client_test
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"holdfast/client"
+	"holdfast/jsonrpc"
+)
+
+// A hostile server answers initialize as usual, unless begin does, and leaves the rest to
+// the test. Nil: it refuses.
+type hostile struct {
+	begin, call, other, get http.HandlerFunc
+	begins                  atomic.Int32
+}
+
+// ServeHTTP implements [http.Handler].
+func (h *hostile) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, _ := io.ReadAll(r.Body)
+	r.Body = io.NopCloser(strings.NewReader(string(body)))
+	id, method := jsonrpc.Field(body, "id"), jsonrpc.String(jsonrpc.Field(body, "method"))
+	serve := h.other
+	switch {
+	case method == "initialize":
+		n := h.begins.Add(1)
+		if h.begin == nil {
+			w.Header().Set("Mcp-Session-Id", fmt.Sprint("s", n))
+			h.result(w, id, "2025-11-25")
+			return
+		}
+		serve = h.begin
+	case r.Method == http.MethodGet:
+		serve = h.get
+	case method == "tools/call":
+		serve = h.call
+	case r.Method == http.MethodDelete, strings.HasPrefix(method, "notifications/"), serve == nil && method == "":
+		w.WriteHeader(http.StatusAccepted)
+		return
+	}
+	if serve == nil {
+		w.WriteHeader(http.StatusMethodNotAllowed)
+		return
+	}
+	serve(w, r)
+}
+
+// result answers initialize.
+func (h *hostile) result(w http.ResponseWriter, id []byte, revision string) {
+	w.Header().Set("Content-Type", "application/json")
+	fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":%q,"capabilities":{},"serverInfo":{"name":"x","version":"1"}}}`, id, revision)
+}
+
+// events answers with an event stream that ends.
+func events(text string, args ...any) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		fmt.Fprintf(w, text, args...)
+	}
+}
+
+const (
+	oneCall   = `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"}}`
+	oneResult = "data: {\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{}}\n\n"
+)
+
+// A server that begins every session, and knows none, is not asked for one after the
+// other without end.
+func TestSessionsThatAreNotKnown(t *testing.T) {
+	t.Parallel()
+	var gets atomic.Int32
+	h := &hostile{get: func(w http.ResponseWriter, r *http.Request) {
+		if gets.Add(1) == 1 {
+			events(": here\n\n")(w, r)
+			return
+		}
+		w.WriteHeader(http.StatusNotFound)
+	}}
+	a := newRaw(t, serve(t, h), client.Options{Lost: func(client.Lost) {}})
+	a.open()
+	begun := time.Now()
+	for h.begins.Load() < 20 && time.Since(begun) < 3*time.Second {
+		time.Sleep(10 * time.Millisecond)
+	}
+	if n := h.begins.Load(); n < 2 || n >= 20 {
+		t.Errorf("%d sessions were begun in %v", n, time.Since(begun))
+	}
+}
+
+// What a server says of when to come back ends no call, and makes nobody come all the
+// time.
+func TestComeBack(t *testing.T) {
+	t.Parallel()
+	t.Run("in 34 years", func(t *testing.T) {
+		t.Parallel()
+		a := newRaw(t, serve(t, &hostile{
+			call: events("id: 1\nretry: 1099511627775\ndata:\n\n"),
+			get:  events("id: 2\n" + oneResult),
+		}), client.Options{NoListen: true, GiveUp: 500 * time.Millisecond})
+		a.open()
+		a.send(oneCall)
+		if m := a.answer("1"); m.Error != nil {
+			t.Errorf("%s", m.Raw)
+		}
+	})
+	t.Run("in 8000 years", func(t *testing.T) {
+		t.Parallel()
+		var n atomic.Int32
+		a := newRaw(t, serve(t, &hostile{other: func(w http.ResponseWriter, _ *http.Request) {
+			if n.Add(1) > 1 {
+				w.Header().Set("Retry-After", "Fri, 31 Dec 9999 23:59:59 GMT")
+			}
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}}), client.Options{NoListen: true})
+		a.open()
+		a.send(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)
+		if m := a.answer("1"); !strings.Contains(string(m.Error), "the server asks to come back in") {
+			t.Errorf("%s", m.Raw)
+		}
+	})
+	t.Run("at once", func(t *testing.T) {
+		t.Parallel()
+		var n atomic.Int32
+		begun := make(chan time.Time, 1)
+		a := newRaw(t, serve(t, &hostile{
+			call: events("id: 1\nretry: 0\ndata:\n\n"),
+			get: func(w http.ResponseWriter, r *http.Request) {
+				switch i := n.Add(1); i {
+				case 1:
+					begun <- time.Now()
+				case 101:
+					events("id: end\n%s", oneResult)(w, r)
+					return
+				}
+				events("id: %d\nretry: 0\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"x\"}\n\n", 1+n.Load())(w, r)
+			},
+		}), client.Options{NoListen: true})
+		a.open()
+		a.send(oneCall)
+		a.answer("1")
+		if took := time.Since(<-begun); took < 700*time.Millisecond {
+			t.Errorf("100 connections were made within %v", took)
+		}
+	})
+}
+
+// What is kept of a server's words, and sent back to it, is short.
+func TestLongPlaces(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("A", 20<<10)
+	for name, h := range map[string]*hostile{
+		"event id": {call: events("id: 1\ndata:\n\nid: %s\ndata:\n\n", long), get: func(w http.ResponseWriter, r *http.Request) {
+			if last := r.Header.Get("Last-Event-ID"); last != "1" {
+				t.Errorf("asked for what follows an event id of %d bytes", len(last))
+			}
+			events("id: 2\n"+oneResult)(w, r)
+		}},
+		"stream URL": {call: func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Link", "</"+long+`>; rel="stream"`)
+			events("id: 1\ndata:\n\n")(w, r)
+		}, get: events("id: 2\n" + oneResult)},
+		"resume token": {call: events("id: 1\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/requests/resumePolicy\",\"params\":{\"requestId\":1,\"resumeToken\":%q}}\n\n", long),
+			get: events("id: 2\n" + oneResult)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var most atomic.Int64
+			var a *raw
+			a = newRaw(t, serve(t, h), client.Options{NoListen: true, Changed: func() {
+				for _, k := range a.State().Calls {
+					if n := int64(len(k.LastEventID) + len(k.Stream) + len(k.Token)); n > most.Load() {
+						most.Store(n)
+					}
+				}
+			}})
+			a.open()
+			a.send(oneCall)
+			if m := a.answer("1"); m.Error != nil || most.Load() > 10<<10 {
+				t.Errorf("%s, and the state had %d bytes of where the call is", m.Raw, most.Load())
+			}
+		})
+	}
+	for name, begin := range map[string]http.HandlerFunc{
+		"session id": func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Mcp-Session-Id", strings.Repeat(long, 4))
+			(&hostile{}).result(w, []byte("0"), "2025-11-25")
+		},
+		"revision":              func(w http.ResponseWriter, _ *http.Request) { (&hostile{}).result(w, []byte("0"), long) },
+		"revision of no header": func(w http.ResponseWriter, _ *http.Request) { (&hostile{}).result(w, []byte("0"), "2025\n") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a := newRaw(t, serve(t, &hostile{begin: begin}), client.Options{NoListen: true})
+			if e := a.tryOpen(); e == nil || !strings.Contains(e.Message, "the server sends what cannot be used") {
+				t.Errorf("initialize: %v", e)
+			}
+		})
+	}
+}
+
+// A server that is spoken to over one line, and never answers, or ends each connection
+// that it gets a request over, is given up.
+func TestLineWithoutAnswers(t *testing.T) {
+	t.Parallel()
+	for name, holds := range map[string]bool{"never answers": true, "ends each connection": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var end atomic.Pointer[chan struct{}]
+			h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if r.Method == http.MethodPost {
+					w.WriteHeader(http.StatusAccepted)
+					if !holds {
+						close(*end.Load())
+					}
+					return
+				}
+				over := make(chan struct{})
+				end.Store(&over)
+				events("event: endpoint\nretry: 1\ndata: /post\n\n")(w, r)
+				_ = http.NewResponseController(w).Flush()
+				select {
+				case <-over:
+				case <-r.Context().Done():
+				}
+			})
+			o := client.Options{Transport: client.SSE, ConnectTimeout: soon}
+			if holds {
+				o.ConnectTimeout = 500 * time.Millisecond
+			}
+			a := newRaw(t, serve(t, h), o)
+			if e := a.tryOpen(); e == nil {
+				t.Error("initialize was answered")
+			}
+		})
+	}
+}
+
+// Of the questions of a server a bounded number waits for answers, and few answers are
+// sent at a time.
+func TestManyQuestions(t *testing.T) {
+	t.Parallel()
+	ask := func(w http.ResponseWriter, n int) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		for i := range n {
+			fmt.Fprintf(w, "data: {\"jsonrpc\":\"2.0\",\"id\":\"q%d\",\"method\":\"ping\"}\n\n", i)
+		}
+		_ = http.NewResponseController(w).Flush()
+	}
+	t.Run("without answers", func(t *testing.T) {
+		t.Parallel()
+		a := newRaw(t, serve(t, &hostile{call: func(w http.ResponseWriter, _ *http.Request) {
+			ask(w, 10_100)
+			fmt.Fprint(w, oneResult)
+		}}), client.Options{NoListen: true})
+		a.open()
+		a.send(oneCall)
+		asked := 0
+		a.until(func(m jsonrpc.Message) bool {
+			if m.Kind == jsonrpc.Request {
+				asked++
+			}
+			return m.Kind == jsonrpc.Response
+		})
+		if asked != 10_000 {
+			t.Errorf("the host got %d questions", asked)
+		}
+	})
+	t.Run("with answers that are not taken", func(t *testing.T) {
+		t.Parallel()
+		const questions = 600
+		var posts, most, taken atomic.Int32
+		free, all := make(chan struct{}), make(chan struct{})
+		a := newRaw(t, serve(t, &hostile{
+			call: func(w http.ResponseWriter, _ *http.Request) {
+				ask(w, questions)
+				<-all
+				fmt.Fprint(w, oneResult)
+			},
+			other: func(w http.ResponseWriter, _ *http.Request) {
+				most.Store(max(most.Load(), posts.Add(1)))
+				<-free
+				posts.Add(-1)
+				w.WriteHeader(http.StatusAccepted)
+				if taken.Add(1) == questions {
+					close(all)
+				}
+			},
+		}), client.Options{NoListen: true, ConnectTimeout: soon})
+		a.open()
+		a.send(oneCall)
+		for i := range questions {
+			a.until(func(m jsonrpc.Message) bool { return m.Kind == jsonrpc.Request })
+			a.send(`{"jsonrpc":"2.0","id":"q%d","result":{}}`, i)
+		}
+		for begun := time.Now(); most.Load() < 300 && time.Since(begun) < time.Second; {
+			time.Sleep(10 * time.Millisecond)
+		}
+		close(free)
+		if a.answer("1"); most.Load() > 256 {
+			t.Errorf("%d answers were sent at a time", most.Load())
+		}
+	})
+}

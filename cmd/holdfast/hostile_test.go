@@ -1,0 +1,105 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"holdfast/client"
+	"holdfast/jsonrpc"
+)
+
+// A schema that a server made long is taken apart in a time that grows with its length,
+// and not with the square of that.
+func TestLongSchemas(t *testing.T) {
+	t.Parallel()
+	const many = 100_000
+	var properties, names, values strings.Builder
+	for i := range many {
+		comma := ","
+		if i == 0 {
+			comma = ""
+		}
+		fmt.Fprintf(&properties, `%s"p%07d":{"type":"string"}`, comma, i)
+		fmt.Fprintf(&names, `%s"q%07d"`, comma, i)
+		fmt.Fprintf(&values, `%s"v%07d"`, comma, i)
+	}
+	schema := fmt.Sprintf(`{"properties":{%s},"required":[%s]}`, properties.String(), names.String())
+	begun := time.Now()
+	if n := len(fieldsOf([]byte(schema))); n != many {
+		t.Errorf("%d fields", n)
+	}
+	var one tool
+	if err := json.Unmarshal([]byte(`{"inputSchema":`+schema+`}`), &one); err != nil {
+		t.Fatal(err)
+	}
+	if text := signature(&one); !strings.HasPrefix(text, "[p0000000:string] [p0000001:string] ") {
+		t.Errorf("%.100s", text)
+	}
+	var f field
+	if err := json.Unmarshal([]byte(fmt.Sprintf(`{"type":"array","items":{"enum":[%s]},"default":[%s]}`, values.String(), values.String())), &f); err != nil {
+		t.Fatal(err)
+	}
+	if text := f.hint(); !strings.HasPrefix(text, "v0000000, v0000001, ") {
+		t.Errorf("%.100s", text)
+	}
+	if took := time.Since(begun); took > 20*time.Second {
+		t.Errorf("it took %v", took)
+	}
+}
+
+// A list of tools has an end, in bytes too.
+func TestLongList(t *testing.T) {
+	t.Parallel()
+	page := fmt.Sprintf(`{"tools":[{"name":"t","description":%q,"inputSchema":{}}],"nextCursor":"x"}`, strings.Repeat("A", 15<<20))
+	pages := 0
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		id := jsonrpc.Field(body, "id")
+		w.Header().Set("Content-Type", "application/json")
+		switch jsonrpc.String(jsonrpc.Field(body, "method")) {
+		case "initialize":
+			fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"x","version":"1"}}}`, id)
+		case "tools/list":
+			if pages++; pages > 10 {
+				page = `{"tools":[]}` // it was too much long before
+			}
+			fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":%s}`, id, page)
+		default:
+			w.WriteHeader(http.StatusAccepted)
+		}
+	}))
+	defer s.Close()
+	f := newRemoteFlags()
+	err := listTools(t.Context(), &f, s.URL, false, io.Discard)
+	if err == nil || !strings.Contains(err.Error(), "tools/list: it is longer than 32 MiB") {
+		t.Errorf("%v", err)
+	}
+}
+
+// What a server asks, or says, while nobody is ready for it is kept in bounds.
+func TestKeptInBounds(t *testing.T) {
+	t.Parallel()
+	question := mustParse(jsonrpc.AppendRequest(nil, []byte("1"), "elicitation/create", jsonrpc.Object("message", strings.Repeat("A", 1<<20))))
+	w := &watch{}
+	for len(w.waiting) < 1000 && !w.crowded(question) {
+		w.waiting = append(w.waiting, question)
+	}
+	if n := len(w.waiting); n < 10 || n > 16 {
+		t.Errorf("%d questions of 1 MiB wait", n)
+	}
+	b := newBridge("http://127.0.0.1:1", client.Options{}, &host{w: io.Discard, gone: make(chan struct{})})
+	defer close(b.stop)
+	b.restored = true
+	for range 100 {
+		b.fromServer(question)
+	}
+	if n := len(b.held); n < 20 || n > 32 {
+		t.Errorf("%d messages of 1 MiB are kept", n)
+	}
+}
