@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"net/http"
+	"time"
 )
 
 // Gone says whether the client that a watched connection's request came from has
@@ -25,3 +26,6 @@ func (h *Handler) Tunnel(wrap func(net.Conn) net.Conn) {
 
 // Unpool has each request to another node have a connection of its own.
 func (h *Handler) Unpool() { h.peers.transport.DisableKeepAlives = true }
+
+// HasLeft says whether another node has told that the client at an address left it.
+func (h *Handler) HasLeft(from string) bool { return h.peers.hasLeft(from, time.Time{}) }

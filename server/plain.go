@@ -115,10 +115,14 @@ func isResponse(data []byte) bool {
 	return jsonrpc.Field(data, "id") != nil && jsonrpc.Field(data, "method") == nil
 }
 
-// tellAll notes that all of the one stream was written.
+// tellAll notes that all of the one stream was written. If the client had left before,
+// it was not: then the error says that the connection broke.
 func (c *conn) tellAll(ctx context.Context) error {
 	if err := c.left(ctx); err != nil {
 		return err
+	}
+	if c.heeded && c.h.peers.hasLeft(c.from, c.opened) {
+		return errLeft
 	}
 	src := &c.sources[0]
 	src.Told()

@@ -78,6 +78,26 @@ func TestPlain(t *testing.T) {
 	}
 }
 
+// TestPlainLeft has the client of a node leave in the middle of a call, and come back to
+// wait on its GET stream, before the call ends on its session's node. It is told the
+// answer, which the node that it left had no more use for.
+func TestPlainLeft(t *testing.T) {
+	t.Parallel()
+	f := plainFarm(t, 2)
+	a, b := f.nodes[0], f.nodes[1]
+	p := a.connect("2025-11-25", nil).at(b)
+	get := p.open("GET", "/mcp", "") // before the call, so that nothing but the break is evidence
+	eventually(t, "the GET stream to be there", func() bool { return a.sessions.Readers() == 1 })
+	w := p.open("POST", "/mcp", callAs("1", "hold", `{}`))
+	held := a.release(1)[0]
+	w.c.Close()
+	eventually(t, "the session's node to know", func() bool { return a.HasLeft(w.c.LocalAddr().String()) })
+	held.Result(result("kept"))
+	if ev := get.message(); !strings.Contains(string(ev.Data), "kept") {
+		t.Errorf("on the GET stream: %s", ev.Data)
+	}
+}
+
 // TestPlainTaken has the node that a client is connected to lose the session to another
 // while a call runs. The client is told at once that nobody knows, as JSON.
 func TestPlainTaken(t *testing.T) {

@@ -34,6 +34,9 @@ func (rl *relay) send(ctx context.Context, node string, at *session.Away, take b
 		return errLeaving
 	}
 	leaves := context.AfterFunc(rl.r.Context(), func() {
+		if rl.visit.Watched {
+			rl.parting().tell() // what is answered meanwhile is lost
+		}
 		t := time.NewTimer(leaveGrace)
 		defer t.Stop()
 		select {
