@@ -43,8 +43,8 @@ func TestMaxShareOfMemory(t *testing.T) {
 			})), &holdfast.Options{Memory: memory, MaxShare: share, Response: holdfast.ResponseSSE, Logger: slog.New(slog.DiscardHandler)})
 			web := httptest.NewServer(h)
 			defer web.Close()
-			defer h.Shutdown(context.Background())
-			post := func(id, body string, header ...string) *http.Response {
+			defer func() { _ = h.Shutdown(context.Background()) }()
+			post := func(id, body string) *http.Response {
 				r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, web.URL, strings.NewReader(body))
 				if err != nil {
 					t.Fatal(err)
