@@ -1,0 +1,56 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+
+	"holdfast/stream"
+)
+
+// A lateStore says what it found a moment later, when something else has happened.
+type lateStore struct {
+	stream.Store
+	meanwhile atomic.Pointer[func()]
+}
+
+func (st *lateStore) Read(ctx context.Context, after stream.Cursor, buf []stream.Entry) ([]stream.Entry, error) {
+	buf, err := st.Store.Read(ctx, after, buf)
+	if errors.Is(err, stream.ErrNotFound) && after.Stream.Number != standalone {
+		if f := st.meanwhile.Swap(nil); f != nil {
+			(*f)()
+		}
+	}
+	return buf, err
+}
+
+// A call that begins and ends between a reader's look at the store and its look at the
+// call is read: it is not taken for one that was dropped.
+func TestReadAsItEnds(t *testing.T) {
+	t.Parallel()
+	late := &lateStore{}
+	h := newHouse(t, Options{}, func(st stream.Store) stream.Store {
+		late.Store = st
+		return late
+	})
+	defer h.close()
+	s := h.open("")
+	c := begin(t, s, false, request(1))
+	conn := h.desk.last()
+	<-conn.in
+	end := func() { conn.say(c, `{"jsonrpc":"2.0","id":1,"result":{}}`) }
+	late.meanwhile.Store(&end)
+	r, err := s.Read(t.Context(), c.Number(), 0, 0, make(chan struct{}, 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Detach(false, true, false)
+	if late.meanwhile.Load() != nil {
+		t.Fatal("the store was not asked before the call ended")
+	}
+	got, err := r.Next(t.Context(), make([]stream.Entry, 0, 4))
+	if err != nil || len(got) != 1 || !got[0].Last {
+		t.Errorf("read %d entries, %v; want the answer", len(got), err)
+	}
+}
