@@ -1,3 +1,7 @@
+//go:build !race
+
+// What is measured is a process that is built without the race detector.
+
 package bench_test
 
 import (
@@ -8,7 +12,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -22,9 +25,6 @@ import (
 // calls say as much as they can: what they have read to its end gives way, and who says
 // more than there is room for waits for its reader. No call fails.
 func TestMemoryUnderStreams(t *testing.T) {
-	if runtime.GOOS != "linux" {
-		t.Skip("the memory of a process is read from /proc")
-	}
 	const mostRSS = 400 << 10 // KiB
 	lasts := 4 * time.Second
 	if os.Getenv("CI") != "" {
