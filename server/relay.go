@@ -33,9 +33,11 @@ func (rl *relay) send(ctx context.Context, node string, at *session.Away, take b
 	if rl.leaving.Load() {
 		return errLeaving
 	}
+	rl.node = node
+	parting := rl.parting() // before: the answer may name another session
 	leaves := context.AfterFunc(rl.r.Context(), func() {
 		if rl.visit.Watched {
-			rl.parting().tell() // what is answered meanwhile is lost
+			parting.tell() // what is answered meanwhile is lost
 		}
 		t := time.NewTimer(leaveGrace)
 		defer t.Stop()
@@ -46,7 +48,6 @@ func (rl *relay) send(ctx context.Context, node string, at *session.Away, take b
 		}
 	})
 	defer leaves()
-	rl.node = node
 	dialled := false
 	trace := &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { dialled = true }}
 	req, err := rl.request(httptrace.WithClientTrace(ctx, trace), node, at, take)
