@@ -15,8 +15,8 @@ import (
 	"golang.org/x/oauth2"
 
 	"holdfast/client"
+	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
-	"holdfast/protocol"
 )
 
 // ClientOptions say how a [ClientTransport] behaves. The zero value is useful:

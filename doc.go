@@ -16,6 +16,6 @@
 // that it makes is not lost with a connection, whatever the server is, as far as
 // that server lets it.
 //
-// Packages holdfast/server and holdfast/client explain the two sides, and
+// Packages holdfast/internal/server and holdfast/client explain the two sides, and
 // ARCHITECTURE.md the house.
 package holdfast

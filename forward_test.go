@@ -17,8 +17,8 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"holdfast"
-	"holdfast/engine/durable"
-	"holdfast/engine/durable/logtest"
+	"holdfast/internal/engine/durable"
+	"holdfast/internal/engine/durable/logtest"
 )
 
 // A tapped engine notes all that goes into it.

@@ -12,11 +12,11 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"holdfast/backend/sdk"
-	"holdfast/budget"
-	"holdfast/cluster"
 	"holdfast/engine"
-	"holdfast/server"
-	"holdfast/session"
+	"holdfast/internal/budget"
+	"holdfast/internal/cluster"
+	"holdfast/internal/server"
+	"holdfast/internal/session"
 	"holdfast/stream"
 	"holdfast/webhook"
 )
@@ -123,7 +123,7 @@ type Options struct {
 	// go.
 	Webhooks *webhook.Options
 	// Store keeps the calls. By default it is memory, bounded as
-	// [holdfast/engine/memory.Options] says; then Shutdown closes it.
+	// [holdfast/internal/engine/memory.Options] says; then Shutdown closes it.
 	//
 	// With one that outlives the process ([holdfast/engine.Open]: "file:DIR",
 	// "nats://…", "redis://…") so do sessions and their calls. Handlers in any number

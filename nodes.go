@@ -13,7 +13,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/auth"
 
-	"holdfast/cluster"
+	"holdfast/internal/cluster"
 	"holdfast/stream"
 )
 

@@ -14,8 +14,8 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"holdfast"
-	"holdfast/engine/durable"
-	"holdfast/engine/durable/logtest"
+	"holdfast/internal/engine/durable"
+	"holdfast/internal/engine/durable/logtest"
 )
 
 // TestNodes has two handlers share a store. A tool that is called through the one

@@ -18,10 +18,10 @@ import (
 
 	"holdfast"
 	"holdfast/backend/message"
-	"holdfast/engine/durable"
-	"holdfast/engine/durable/logtest"
+	"holdfast/internal/engine/durable"
+	"holdfast/internal/engine/durable/logtest"
+	"holdfast/internal/session"
 	"holdfast/jsonrpc"
-	"holdfast/session"
 )
 
 // A trap is where code of the user panics; "" is nowhere.

@@ -10,8 +10,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
-	"holdfast/protocol"
 )
 
 // A call is one request of the host, from the time it is sent until its answer

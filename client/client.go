@@ -28,8 +28,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"holdfast/internal/redact"
 	"holdfast/jsonrpc"
-	"holdfast/redact"
 )
 
 // Transport says how the server is spoken to.

@@ -16,9 +16,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"holdfast/protocol"
-	"holdfast/redact"
-	"holdfast/sse"
+	"holdfast/internal/protocol"
+	"holdfast/internal/redact"
+	"holdfast/internal/sse"
 )
 
 // client makes the http.Client that requests go through.

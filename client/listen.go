@@ -8,9 +8,9 @@ import (
 	"sync"
 	"time"
 
+	"holdfast/internal/protocol"
+	"holdfast/internal/sse"
 	"holdfast/jsonrpc"
-	"holdfast/protocol"
-	"holdfast/sse"
 )
 
 // listenWait bounds how long the standalone stream is waited for: some servers

@@ -6,8 +6,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
-	"holdfast/protocol"
 )
 
 // next returns the exchange that brings the call on: its request, or the best

@@ -11,8 +11,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"holdfast/internal/sse"
 	"holdfast/jsonrpc"
-	"holdfast/sse"
 )
 
 // A pair is the HTTP+SSE transport of revision 2024-11-05: a stream that all the

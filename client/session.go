@@ -10,8 +10,8 @@ import (
 	"net/http"
 	"slices"
 
+	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
-	"holdfast/protocol"
 )
 
 // session is what the server knows the Conn by.

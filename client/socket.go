@@ -12,8 +12,8 @@ import (
 
 	"github.com/coder/websocket"
 
+	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
-	"holdfast/protocol"
 )
 
 // A socket is a WebSocket that carries one message in each text frame. The session

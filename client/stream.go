@@ -9,9 +9,9 @@ import (
 	"slices"
 	"strings"
 
+	"holdfast/internal/protocol"
+	"holdfast/internal/sse"
 	"holdfast/jsonrpc"
-	"holdfast/protocol"
-	"holdfast/sse"
 )
 
 var (

@@ -14,7 +14,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"holdfast/engine/jetstream/natstest"
+	"holdfast/internal/engine/jetstream/natstest"
 )
 
 var churned = flag.Int("cluster.churn", 300, "how many sessions TestClusterChurn opens; FAILURES asks for 100000")

@@ -14,8 +14,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"holdfast/engine/jetstream/natstest"
-	"holdfast/engine/redis/redistest"
+	"holdfast/internal/engine/jetstream/natstest"
+	"holdfast/internal/engine/redis/redistest"
 )
 
 // An enginery is an engine that nodes share.

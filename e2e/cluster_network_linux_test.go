@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"holdfast/engine/redis/redistest"
+	"holdfast/internal/engine/redis/redistest"
 )
 
 var networkFor = flag.Duration("cluster.network", 10*time.Second, "how long TestClusterNetwork has packets vanish")

@@ -13,7 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"holdfast/sse"
+	"holdfast/internal/sse"
 )
 
 // A roamer is a client of revision 2025-11-25 that does what the specification says

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"holdfast/sse"
+	"holdfast/internal/sse"
 )
 
 // Failure 10: Bob knows all that Alice was told, and presents it to every node, before

@@ -17,7 +17,7 @@ import (
 	"testing"
 	"time"
 
-	"holdfast/engine/jetstream/natstest"
+	"holdfast/internal/engine/jetstream/natstest"
 )
 
 func TestMain(m *testing.M) {

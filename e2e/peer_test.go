@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"holdfast/sse"
+	"holdfast/internal/sse"
 )
 
 // A peer is a client that shows every detail: one session, over HTTP as it is.

@@ -4,10 +4,10 @@ import (
 	"path/filepath"
 	"testing"
 
-	"holdfast/engine/durable"
-	"holdfast/engine/jetstream"
-	"holdfast/engine/redis"
-	"holdfast/engine/redis/redistest"
+	"holdfast/internal/engine/durable"
+	"holdfast/internal/engine/jetstream"
+	"holdfast/internal/engine/redis"
+	"holdfast/internal/engine/redis/redistest"
 	"holdfast/stream"
 )
 

@@ -10,12 +10,12 @@ import (
 	"strings"
 	"time"
 
-	"holdfast/budget"
-	"holdfast/engine/durable"
-	"holdfast/engine/jetstream"
-	"holdfast/engine/memory"
-	"holdfast/engine/redis"
-	"holdfast/redact"
+	"holdfast/internal/budget"
+	"holdfast/internal/engine/durable"
+	"holdfast/internal/engine/jetstream"
+	"holdfast/internal/engine/memory"
+	"holdfast/internal/engine/redis"
+	"holdfast/internal/redact"
 	"holdfast/stream"
 )
 

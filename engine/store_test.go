@@ -11,11 +11,11 @@ import (
 	"testing"
 	"time"
 
-	"holdfast/engine/durable"
-	"holdfast/engine/jetstream"
-	"holdfast/engine/jetstream/natstest"
-	"holdfast/engine/redis"
-	"holdfast/engine/redis/redistest"
+	"holdfast/internal/engine/durable"
+	"holdfast/internal/engine/jetstream"
+	"holdfast/internal/engine/jetstream/natstest"
+	"holdfast/internal/engine/redis"
+	"holdfast/internal/engine/redis/redistest"
 	"holdfast/stream"
 	"holdfast/stream/streamtest"
 )

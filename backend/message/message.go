@@ -6,8 +6,8 @@ import (
 	"bytes"
 	"context"
 
+	"holdfast/internal/session"
 	"holdfast/jsonrpc"
-	"holdfast/session"
 )
 
 // A Handler answers the messages of clients. Serve is called for every request,

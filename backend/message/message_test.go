@@ -18,9 +18,9 @@ import (
 
 	"holdfast"
 	"holdfast/backend/message"
+	"holdfast/internal/session"
+	"holdfast/internal/sse"
 	"holdfast/jsonrpc"
-	"holdfast/session"
-	"holdfast/sse"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -11,7 +11,7 @@ import (
 	"syscall"
 	"time"
 
-	"holdfast/session"
+	"holdfast/internal/session"
 )
 
 // drainWait is how long output is awaited after the process is gone: first

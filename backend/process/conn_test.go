@@ -15,8 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/internal/session"
 	"holdfast/jsonrpc"
-	"holdfast/session"
 )
 
 func TestEcho(t *testing.T) {

@@ -6,8 +6,8 @@ import (
 	"strconv"
 	"sync"
 
+	"holdfast/internal/session"
 	"holdfast/jsonrpc"
-	"holdfast/session"
 )
 
 // ids are the requests whose id the process is not given as it is. What every

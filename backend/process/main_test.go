@@ -23,8 +23,8 @@ import (
 
 	"go.uber.org/goleak"
 
+	"holdfast/internal/session"
 	"holdfast/jsonrpc"
-	"holdfast/session"
 )
 
 const (

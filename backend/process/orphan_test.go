@@ -17,7 +17,7 @@ import (
 	"testing"
 	"time"
 
-	"holdfast/session"
+	"holdfast/internal/session"
 )
 
 // A descendant that holds stdout open delays nobody, and does not survive.

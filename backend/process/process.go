@@ -31,7 +31,7 @@ import (
 	"sync"
 	"time"
 
-	"holdfast/session"
+	"holdfast/internal/session"
 )
 
 // tagVariable names the environment variable that marks a session's processes.

@@ -16,8 +16,8 @@ import (
 	sdkrpc "github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"holdfast/internal/sse"
 	"holdfast/jsonrpc"
-	"holdfast/sse"
 )
 
 func args(req *mcp.CallToolRequest) (a struct {

@@ -12,8 +12,8 @@ import (
 	sdkrpc "github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"holdfast/internal/session"
 	"holdfast/jsonrpc"
-	"holdfast/session"
 )
 
 // transport gives the SDK a connection that exists already.

@@ -9,8 +9,8 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"holdfast/internal/panics"
+	"holdfast/internal/session"
 	"holdfast/jsonrpc"
-	"holdfast/session"
 )
 
 // Most of what a server does is to answer tools/call. On the SDK's own way from

@@ -17,7 +17,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"holdfast"
-	"holdfast/sse"
+	"holdfast/internal/sse"
 )
 
 // patience is how long a test waits for what must come.

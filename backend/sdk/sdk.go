@@ -17,7 +17,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"holdfast/internal/panics"
-	"holdfast/session"
+	"holdfast/internal/session"
 )
 
 // A Backend opens sessions of mcp.Servers.

@@ -15,7 +15,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/redis/go-redis/v9"
 
-	"holdfast/engine/jetstream/natstest"
+	"holdfast/internal/engine/jetstream/natstest"
 )
 
 // An engine is one that is measured: through Holdfast by its URL, and bare.

@@ -21,7 +21,7 @@ import (
 	"holdfast/backend/message"
 	"holdfast/bench/tools"
 	hf "holdfast/engine"
-	"holdfast/sse"
+	"holdfast/internal/sse"
 )
 
 // comeBack is what clients of a node that dies are told to wait.

@@ -23,7 +23,7 @@ import (
 	"strings"
 	"time"
 
-	"holdfast/engine/jetstream/natstest"
+	"holdfast/internal/engine/jetstream/natstest"
 )
 
 // settings are what the flags say.

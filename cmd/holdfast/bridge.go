@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"holdfast/client"
+	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
-	"holdfast/protocol"
 )
 
 // A bridge carries messages between a host and a server. To the server the host's

@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"holdfast/client"
+	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
-	"holdfast/protocol"
 )
 
 // claimFor is how long a host may take to make a call again that was in flight when

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/term"
 
-	"holdfast/redact"
+	"holdfast/internal/redact"
 )
 
 // An output is stdout or stderr: all that the program prints goes through one. What a

@@ -14,9 +14,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"holdfast/client"
+	"holdfast/internal/protocol"
+	"holdfast/internal/redact"
 	"holdfast/jsonrpc"
-	"holdfast/protocol"
-	"holdfast/redact"
 )
 
 // remoteFlags say how a remote server is reached. The commands that are clients

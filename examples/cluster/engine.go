@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"holdfast/engine/jetstream/natstest"
+	"holdfast/internal/engine/jetstream/natstest"
 )
 
 // startEngine starts what keeps the calls, and returns its URL, as nodes take it.

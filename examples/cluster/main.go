@@ -20,7 +20,7 @@ import (
 
 	"golang.org/x/term"
 
-	"holdfast/engine/jetstream/natstest"
+	"holdfast/internal/engine/jetstream/natstest"
 )
 
 // settings are what can be chosen.

@@ -1,0 +1,67 @@
+package clustertest
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"holdfast/internal/engine/durable"
+	"holdfast/internal/engine/durable/logtest"
+	"holdfast/stream"
+)
+
+// A brokenLog is one of an engine that does not do what it says.
+type brokenLog struct {
+	*logtest.Handle
+	append func(l *brokenLog, key string, last uint64, frame []byte) (uint64, error)
+}
+
+func (l *brokenLog) Append(_ context.Context, key string, last uint64, frame []byte) (uint64, error) {
+	return l.append(l, key, last, frame)
+}
+
+// uncompared appends a frame after whatever there is.
+func uncompared(l *brokenLog, key string, last uint64, frame []byte) (uint64, error) {
+	for {
+		at, err := l.Handle.Append(context.Background(), key, last, frame)
+		if !errors.Is(err, stream.ErrConflict) {
+			return at, err
+		}
+		last = at
+	}
+}
+
+// What is wrong with an engine shows.
+func TestBroken(t *testing.T) {
+	t.Parallel()
+	e := logtest.New(logtest.Options{Faults: logtest.Faults{Latency: time.Millisecond}})
+	for name, act := range map[string]func(l *brokenLog, key string, last uint64, frame []byte) (uint64, error){
+		"appends are not compared": uncompared,
+		"what was acknowledged is lost": func(l *brokenLog, key string, last uint64, frame []byte) (uint64, error) {
+			at, err := l.Handle.Append(context.Background(), key, last, frame)
+			if err == nil && rand.IntN(20) == 0 {
+				e.Lose(key, e.Kept(key)-1)
+			}
+			return at, err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			wrong, _, summary := observe(t, Options{
+				For: 2 * time.Second,
+				Open: func(testing.TB) Node {
+					o := durable.Options{Patience: time.Second, Logger: slog.New(slog.DiscardHandler)}
+					return Node{Store: durable.New(&brokenLog{Handle: e.Open(), append: act}, o)}
+				},
+			})
+			if len(wrong) == 0 {
+				t.Errorf("nothing is found wrong with %s", summary)
+			} else {
+				t.Logf("%d things are wrong; the first: %v", len(wrong), wrong[0])
+			}
+		})
+	}
+}

@@ -1,0 +1,99 @@
+package clustertest_test
+
+import (
+	"context"
+	"flag"
+	"log/slog"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"holdfast/internal/cluster/clustertest"
+	"holdfast/internal/engine/durable"
+	"holdfast/internal/engine/durable/logtest"
+	"holdfast/internal/engine/jetstream/natstest"
+)
+
+func TestMain(m *testing.M) {
+	natstest.Main()
+	goleak.VerifyTestMain(m)
+}
+
+var (
+	lasts = flag.Duration("for", usually(), "how long nodes are at work in each test")
+	seed  = flag.Uint64("seed", 0, "of what they do; 0: a random one")
+	quiet = slog.New(slog.DiscardHandler)
+)
+
+// usually is how long, where nothing else is said: CI has more time.
+func usually() time.Duration {
+	if os.Getenv("CI") != "" {
+		return 3 * time.Second
+	}
+	return time.Second
+}
+
+// store returns a node's store over a log.
+func store(log durable.Log) clustertest.Store {
+	return durable.New(log, durable.Options{Patience: 5 * time.Second, Logger: quiet})
+}
+
+// both runs all that there is to be run, on one engine.
+func both(t *testing.T, o clustertest.Options) {
+	if o.For == 0 {
+		o.For = *lasts
+	}
+	o.Seed = *seed
+	t.Run("bus", func(t *testing.T) {
+		once := o
+		once.Faults = slices.DeleteFunc(slices.Clone(o.Faults), func(f clustertest.Fault) bool { return f.Once })
+		clustertest.RunBus(t, once)
+	})
+	t.Run("store", func(t *testing.T) { clustertest.Run(t, o) })
+}
+
+// opened opens a log, again and again, as what an engine is may just be failing over.
+func opened(t testing.TB, open func(ctx context.Context, url string, o durable.Options) (durable.Log, error), url string) durable.Log {
+	for end := time.Now().Add(30 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+		log, err := open(t.Context(), url, durable.Options{Logger: quiet})
+		if err == nil {
+			return log
+		}
+		if time.Now().After(end) {
+			t.Fatal(err)
+		}
+	}
+}
+
+// The engine in memory loses answers, and has what it was asked for happen late.
+func TestFake(t *testing.T) {
+	t.Parallel()
+	e := logtest.New(logtest.Options{Seed: *seed, Faults: logtest.Faults{Latency: time.Millisecond}})
+	faulty := func(f logtest.Faults) func() {
+		f.Latency = time.Millisecond
+		return func() {
+			e.SetFaults(f)
+			time.Sleep(500 * time.Millisecond) // so long it lasts
+			e.SetFaults(logtest.Faults{Latency: time.Millisecond})
+		}
+	}
+	both(t, clustertest.Options{
+		Open: func(testing.TB) clustertest.Node {
+			h := e.Open()
+			return clustertest.Node{Store: store(h), Cut: func(c clustertest.Cut) { h.Cut(c != clustertest.Healed) }}
+		},
+		Faults: []clustertest.Fault{
+			{Name: "operations fail", Do: faulty(logtest.Faults{Before: 0.1})},
+			{Name: "answers are lost", Do: faulty(logtest.Faults{After: 0.1})},
+			{Name: "operations happen late", Do: faulty(logtest.Faults{Late: 0.1})},
+			{Name: "the engine is full", Do: func() {
+				e.SetFull(true)
+				time.Sleep(300 * time.Millisecond) // so long it lasts
+				e.SetFull(false)
+			}},
+		},
+	})
+}

@@ -1,0 +1,310 @@
+//go:build unix
+
+package cluster_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"holdfast/internal/cluster"
+	"holdfast/internal/engine/durable"
+	"holdfast/internal/engine/jetstream"
+	"holdfast/internal/engine/jetstream/natstest"
+	"holdfast/internal/engine/redis"
+	"holdfast/internal/engine/redis/redistest"
+)
+
+// An engine is one that nodes meet over, with a server that can be killed.
+type engine struct {
+	name  string
+	start func(t testing.TB) (open func(context.Context) (durable.Log, error), kill, restart func())
+}
+
+var quiet = slog.New(slog.DiscardHandler)
+
+var engines = []engine{
+	{"nats", func(t testing.TB) (func(context.Context) (durable.Log, error), func(), func()) {
+		s, err := natstest.Start(t.TempDir(), 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(s.Close)
+		open := func(ctx context.Context) (durable.Log, error) {
+			return jetstream.Open(ctx, s.URL(), durable.Options{Logger: quiet})
+		}
+		restart := func() {
+			if err := s.Restart(0); err != nil {
+				t.Error(err)
+			}
+		}
+		return open, func() { s.Kill(0) }, restart
+	}},
+	{"redis", func(t testing.TB) (func(context.Context) (durable.Log, error), func(), func()) {
+		s := redistest.Start(t)
+		open := func(ctx context.Context) (durable.Log, error) {
+			return redis.Open(ctx, s.URL(), durable.Options{Logger: quiet})
+		}
+		return open, s.Kill, s.Restart
+	}},
+}
+
+// over is a town whose buses are an engine's.
+func over(t testing.TB, e engine, count int) (w *town, names []string, kill, restart func()) {
+	t.Helper()
+	open, kill, restart := e.start(t)
+	w = &town{t: t, nodes: make(map[string]*cluster.Node)}
+	for range count {
+		l, err := open(context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, err := cluster.Join(l, cluster.Options{Logger: quiet})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.nodes[n.Name()] = n
+		names = append(names, n.Name())
+		t.Cleanup(func() {
+			n.Close()
+			l.Close()
+		})
+	}
+	return w, names, kill, restart
+}
+
+func BenchmarkEngines(b *testing.B) {
+	for _, e := range engines {
+		b.Run(e.name, func(b *testing.B) {
+			w, names, _, _ := over(b, e, 2)
+			w.serve(names[1], light())
+			client := w.client(names[0])
+			b.Run("request", func(b *testing.B) {
+				b.ReportAllocs()
+				for b.Loop() {
+					request(b, client, names[1])
+				}
+			})
+			b.Run("requests", func(b *testing.B) {
+				b.SetParallelism(8)
+				b.RunParallel(func(pb *testing.PB) {
+					for pb.Next() {
+						request(b, client, names[1])
+					}
+				})
+			})
+			b.Run("events", func(b *testing.B) {
+				for b.Loop() {
+					stream(b, client, names[1])
+				}
+			})
+		})
+	}
+}
+
+// A hundred streams at once, a thousand where CI is set, and each gets all of it.
+func TestEngineMany(t *testing.T) { // alone: a node that is too busy to answer is gone
+	many := 100
+	if inFull {
+		many = 1000
+	}
+	for _, e := range engines {
+		t.Run(e.name, func(t *testing.T) {
+			w, names, _, _ := over(t, e, 2)
+			var stood atomic.Int64
+			w.nodes[names[0]].OnWake(func() { stood.Add(1) })
+			w.serve(names[1], office(make(chan struct{}, many)))
+			client := w.client(names[0])
+			var wait sync.WaitGroup
+			begun := time.Now()
+			for range many {
+				wait.Go(func() {
+					for {
+						before := stood.Load()
+						err := getMuch(client, names[1])
+						if err == nil {
+							return
+						}
+						// Messages that the machine stood still under may be lost.
+						if stood.Load() == before {
+							t.Error(err)
+							return
+						}
+					}
+				})
+			}
+			wait.Wait()
+			t.Logf("%d answers of 300 kB in %v", many, time.Since(begun))
+		})
+	}
+}
+
+// The engine is away for seconds, ten where CI is set: nothing hangs, nobody is found gone, and
+// requests go through again.
+func TestEngineAway(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("takes 20 seconds")
+	}
+	away := 3 * time.Second
+	if inFull {
+		away = 10 * time.Second
+	}
+	for _, e := range engines {
+		t.Run(e.name, func(t *testing.T) {
+			t.Parallel()
+			w, names, kill, restart := over(t, e, 3)
+			var gone, woken atomic.Int64
+			for _, n := range w.nodes {
+				n.Watch(func(string) { gone.Add(1) })
+				n.OnWake(sync.OnceFunc(func() { woken.Add(1) })) // again if the whole machine stands still
+			}
+			w.serve(names[1], office(make(chan struct{}, 1000)))
+			client := w.client(names[0])
+			idle := events(t.Context(), t, client, "http://"+names[1]+"/events?count=5&stay=1", 5) //nolint:bodyclose // it is closed below
+			eventually(t, "peers", func() bool { return len(w.nodes[names[0]].Peers()) == 2 })
+			defer idle.Body.Close()
+			kill()
+			var slowest time.Duration
+			var failed int
+			var last error
+			for end := time.Now().Add(away); time.Now().Before(end); failed++ {
+				begun := time.Now()
+				if last = get(client, names[1]); last == nil {
+					t.Error("an answer without an engine")
+				}
+				slowest = max(slowest, time.Since(begun))
+				time.Sleep(50 * time.Millisecond) // so that failing is not all that is done
+			}
+			t.Logf("%d failed, the slowest after %v, with %v", failed, slowest, last)
+			if slowest > 20*time.Second {
+				t.Errorf("a request took %v", slowest)
+			}
+			restart()
+			back := time.Now()
+			eventually(t, "an answer", func() bool { return get(client, names[1]) == nil })
+			t.Logf("an answer %v after the engine is back", time.Since(back))
+			eventually(t, "peers", func() bool { return len(w.nodes[names[0]].Peers()) == 2 })
+			eventually(t, "all to hear that they were away", func() bool { return woken.Load() == 3 })
+			if gone.Load() > 0 {
+				t.Errorf("%d nodes were found gone", gone.Load())
+			}
+			ended := make(chan error, 1)
+			go func() {
+				_, err := bufio.NewReader(idle.Body).ReadByte()
+				ended <- err
+			}()
+			select {
+			case err := <-ended:
+				t.Logf("the stream that was there before has ended: %v", err)
+			case <-time.After(2 * time.Second):
+				t.Log("the stream that was there before goes on")
+			}
+		})
+	}
+}
+
+// One server of three dies, with nodes on each: those that were on it are not found
+// gone, and requests go through.
+func TestServerDies(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("takes 10 seconds")
+	}
+	s := natstest.Processes(t)
+	three := engine{"three servers", func(testing.TB) (func(context.Context) (durable.Log, error), func(), func()) {
+		return func(ctx context.Context) (durable.Log, error) {
+			return jetstream.Open(ctx, s.URL(), durable.Options{Logger: quiet})
+		}, nil, nil
+	}}
+	w, names, _, _ := over(t, three, 6)
+	var gone atomic.Int64
+	for _, n := range w.nodes {
+		n.Watch(func(string) { gone.Add(1) })
+	}
+	for _, name := range names {
+		w.serve(name, office(make(chan struct{}, 1000)))
+		eventually(t, "peers", func() bool { return len(w.nodes[name].Peers()) == 5 })
+	}
+	var failed, whole atomic.Int64
+	var wait sync.WaitGroup
+	stop := make(chan struct{})
+	for i, name := range names {
+		client := w.client(name)
+		wait.Go(func() {
+			for n := i; ; n++ {
+				select {
+				case <-stop:
+					return
+				case <-time.After(5 * time.Millisecond):
+				}
+				begun := time.Now()
+				if err := get(client, names[n%6]); err != nil {
+					failed.Add(1)
+				} else {
+					whole.Add(1)
+				}
+				if took := time.Since(begun); took > 20*time.Second {
+					t.Errorf("a request took %v", took)
+				}
+			}
+		})
+	}
+	deaths := 1
+	if inFull {
+		deaths = 2
+	}
+	for i := range deaths {
+		s.Kill(i)
+		time.Sleep(4 * time.Second) // for the others to notice
+		if err := s.Restart(i); err != nil {
+			t.Error(err)
+		}
+		before := whole.Load()
+		eventually(t, "answers", func() bool { return whole.Load() > before+100 })
+	}
+	close(stop)
+	wait.Wait()
+	t.Logf("%d answers, %d errors", whole.Load(), failed.Load())
+	if gone.Load() > 0 {
+		t.Errorf("%d nodes were found gone", gone.Load())
+	}
+}
+
+// getMuch asks for what is much, and checks it.
+func getMuch(client *http.Client, host string) error {
+	res, err := client.Get("http://" + host + "/much")
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	got, err := io.ReadAll(res.Body)
+	if err == nil && !bytes.Equal(got, much) {
+		err = errCorrupt
+	}
+	if err != nil {
+		return fmt.Errorf("after %d bytes: %w", len(got), err)
+	}
+	return nil
+}
+
+func get(client *http.Client, host string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	req, _ := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+host+"/bytes?size=100&seed=1", nil)
+	res, err := client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	_, err = io.Copy(io.Discard, res.Body)
+	return err
+}

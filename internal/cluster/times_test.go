@@ -1,0 +1,80 @@
+package cluster_test
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"holdfast/internal/cluster"
+	"holdfast/internal/cluster/bustest"
+)
+
+// How soon a death is noticed by one who only waits for what the dead would say.
+func TestNoticed(t *testing.T) {
+	for _, test := range []struct {
+		what        string
+		nobody      bustest.Nobody
+		least, most time.Duration
+	}{
+		{"where the bus knows at once", bustest.AtOnce, 300 * time.Millisecond, 1500 * time.Millisecond},
+		{"where it says so later", bustest.Later, 300 * time.Millisecond, 1500 * time.Millisecond},
+		{"where it says nothing", bustest.Never, 2500 * time.Millisecond, 4 * time.Second},
+	} {
+		t.Run(test.what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newTown(t, 1, cluster.Options{}, "a", "b")
+				w.Set(bustest.Faults{Nobody: test.nobody})
+				c, other := w.pair("b")
+				time.Sleep(10 * time.Minute)
+				w.buses["b"].Close()
+				died := time.Now()
+				if _, err := c.Read(make([]byte, 1)); !errors.Is(err, cluster.ErrNoNode) {
+					t.Errorf("reading from the dead: %v", err)
+				}
+				if took := time.Since(died); took < test.least || took > test.most {
+					t.Errorf("noticed after %v", took)
+				}
+				other.Close()
+			})
+		})
+	}
+	t.Run("that is announced", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			w := newTown(t, 1, cluster.Options{}, "a", "b")
+			c, _ := w.pair("b")
+			died := time.Now()
+			w.nodes["b"].Close()
+			delete(w.nodes, "b")
+			if _, err := c.Read(make([]byte, 1)); err == nil {
+				t.Error("read from one who has left")
+			}
+			if took := time.Since(died); took > 100*time.Millisecond {
+				t.Errorf("noticed after %v", took)
+			}
+		})
+	})
+}
+
+// An idle connection costs next to no messages, and lives for ever.
+func TestIdle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTown(t, 1, cluster.Options{}, "a", "b")
+		here, there := w.pair("b")
+		before := w.Count()
+		time.Sleep(10 * time.Minute)
+		// 2 heartbeats a second of each node to each, and a question and answer
+		// every ten seconds of each.
+		if count := w.Count() - before; count > 600*2*2*2+600/10*2*2+100 {
+			t.Errorf("%d messages in ten minutes", count)
+		}
+		if _, err := here.Write([]byte("x")); err != nil {
+			t.Error(err)
+		}
+		if _, err := there.Read(make([]byte, 1)); err != nil {
+			t.Error(err)
+		}
+		here.Close()
+		there.Close()
+	})
+}

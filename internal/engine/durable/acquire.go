@@ -1,0 +1,251 @@
+package durable
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"holdfast/internal/engine/memory"
+	"holdfast/stream"
+)
+
+// stamp is a number that no one else comes up with.
+func stamp() uint64 { return rand.Uint64() }
+
+// Acquire implements [stream.Shared].
+//
+// Of several one gets the record, and nobody else appends frames of the new epoch.
+// Then a frame is appended after the last one there is, whoever wrote it: from here
+// on an older owner's appends fail, and all that came to something are before it.
+func (st *Store) Acquire(ctx context.Context, was stream.Session) (stream.Taken, error) {
+	key := was.Key
+	rec, version, err := st.takeRecord(ctx, &was)
+	if err != nil {
+		return stream.Taken{}, err
+	}
+	h := st.newHistory(key, rec.born)
+	if err := st.fence(ctx, h, &rec); err != nil {
+		return stream.Taken{}, err
+	}
+	s := &session{
+		lease:   stream.Lease{Session: key, Epoch: rec.epoch},
+		rec:     rec,
+		version: version,
+		last:    h.last,
+		written: h.bytes,
+	}
+	found := h.found(s)
+	if !st.enter(s, found) {
+		return stream.Taken{}, stream.ErrConflict
+	}
+	notes := int64(0)
+	for _, l := range h.streams {
+		if !l.ended {
+			notes += int64(len(l.note))
+		}
+	}
+	st.front.Beside(s.lease, notes)
+	return stream.Taken{Lease: s.lease, About: rec.about, Streams: st.kept(s, h)}, nil
+}
+
+// takeRecord makes a session's record name this node, under a new epoch. What was
+// seen of it need not be read again: putting over it fails if it is another by now.
+func (st *Store) takeRecord(ctx context.Context, was *stream.Session) (record, uint64, error) {
+	var old record
+	var version uint64
+	var err error
+	if found, ok := was.Seen.(*seen); ok {
+		old, version = found.record, found.version
+	} else if old, version, err = st.getRecord(ctx, was.Key); err != nil {
+		return record{}, 0, err
+	}
+	if !old.is(was) {
+		return record{}, 0, stream.ErrConflict
+	}
+	rec := old
+	rec.owner, rec.epoch, rec.open, rec.stamp = st.Node(), old.epoch+1, false, stamp()
+	if version, err = st.putRecord(ctx, was.Key, version, &old, &rec); err == nil {
+		// With the record lost the next owner would have the same epoch, and what clients
+		// have of this one would seem to be its.
+		err = st.Sync(ctx)
+	}
+	return rec, version, err
+}
+
+// fence appends the frame that takes a session over, with all that is before it
+// read. ErrConflict: another has taken it over since.
+func (st *Store) fence(ctx context.Context, h *history, rec *record) error {
+	key := framesKey(h.key)
+	taking := head{kind: frameTaken, born: rec.born, epoch: rec.epoch, stamp: rec.stamp}
+	frame := taking.append(nil)
+	last, contests := uint64(0), 0
+	for r := st.retry(ctx); ; {
+		if contests < patientContests || last == 0 {
+			if err := st.ask(ctx, h.read); err != nil {
+				return err
+			}
+			switch {
+			case h.taker == rec.stamp && h.epoch == rec.epoch:
+				return nil
+			case h.epoch >= rec.epoch:
+				return stream.ErrConflict
+			}
+			last = h.last
+		}
+		once, cancel := r.once()
+		follow(frame, last)
+		at, err := st.log.Append(once, key, last, frame)
+		cancel()
+		switch {
+		case err == nil && last == h.last:
+			h.frame(at, 0, frame)
+			return nil
+		case err == nil:
+			last, contests = 0, 0 // what is before it is still to be read
+		case errors.Is(err, stream.ErrConflict) && r.ctx.Err() == nil && time.Now().Before(r.end):
+			last = at
+			if contests++; at == 0 { // what was there has expired just now
+				h.last, contests = 0, 0
+			}
+		case errors.Is(err, stream.ErrUnavailable) && r.again():
+			last, contests = 0, 0
+		default:
+			return err
+		}
+	}
+}
+
+// patientContests is how often who takes a session over is ready to find that its
+// old owner has appended once more since the last look. From then on it does not
+// look, which takes longer than appending does, before it tries again.
+const patientContests = 4
+
+// enter makes a session one that is owned here, unless a newer lease of it is.
+func (st *Store) enter(s *session, streams []memory.Loaded) bool {
+	key := s.lease.Session
+	st.install.Lock()
+	defer st.install.Unlock()
+	old := st.find(key)
+	if old != nil && old.rec.born != s.rec.born {
+		old.lost.Store(true) // an earlier session of the same key
+		st.front.Drop(old.lease)
+	}
+	if !st.front.Load(s.lease, streams) {
+		return false
+	}
+	if old != nil {
+		old.lost.Store(true)
+	}
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.sessions[key] = s
+	return true
+}
+
+// kept says what is kept of a session that was just acquired.
+func (st *Store) kept(s *session, h *history) []stream.Stream {
+	var all []stream.Stream
+	for number, l := range h.streams {
+		x := stream.Stream{Number: number, Note: l.note, Oldest: 1, Next: 1, Ended: l.ended}
+		oldest, next, err := st.front.Bounds(context.Background(), stream.ID{Session: s.lease.Session, Number: number})
+		switch {
+		case err == nil:
+			x.Oldest, x.Next = oldest, next
+		case l.ended || x.Note == nil:
+			continue // it was dropped again
+		}
+		all = append(all, x)
+	}
+	slices.SortFunc(all, func(a, b stream.Stream) int {
+		if a.Number < b.Number {
+			return -1
+		}
+		return 1
+	})
+	return all
+}
+
+// Delete implements [stream.Store]. Of a session that another owns, its lease is
+// fenced first.
+func (st *Store) Delete(ctx context.Context, key stream.SessionKey) error {
+	var last uint64
+	var written int64
+	var err error
+	if s := st.find(key); s != nil {
+		if err := s.turn.take(ctx); err != nil {
+			return err
+		}
+		mine := !s.lost.Load()
+		last, written = s.last, s.written
+		if mine {
+			err = st.removeRecord(ctx, key, &s.rec, s.version)
+		}
+		st.drop(s)
+		s.turn.give()
+		if !mine || errors.Is(err, stream.ErrConflict) {
+			last, written, err = st.deleteOther(ctx, key)
+		}
+	} else {
+		last, written, err = st.deleteOther(ctx, key)
+	}
+	if err == nil && last > 0 && written > trimWorth {
+		select {
+		case st.deleted <- grave{key, last + 1}:
+		default: // they expire
+		}
+	}
+	return err
+}
+
+// deleteOther deletes a session that is not owned here.
+func (st *Store) deleteOther(ctx context.Context, key stream.SessionKey) (last uint64, written int64, err error) {
+	for {
+		was, err := st.Lookup(ctx, key)
+		if errors.Is(err, stream.ErrNotFound) {
+			return 0, 0, nil
+		}
+		if err != nil {
+			return 0, 0, err
+		}
+		rec, version, err := st.takeRecord(ctx, &was)
+		h := st.newHistory(key, rec.born)
+		if err == nil {
+			if err = st.fence(ctx, h, &rec); err == nil {
+				err = st.removeRecord(ctx, key, &rec, version)
+			}
+		}
+		if err == nil || errors.Is(err, stream.ErrNotFound) {
+			return h.last, h.bytes, nil
+		}
+		if !errors.Is(err, stream.ErrConflict) {
+			return 0, 0, err
+		}
+	}
+}
+
+// removeRecord removes a session's record, if it is the one known. ErrConflict: it
+// is another.
+func (st *Store) removeRecord(ctx context.Context, key stream.SessionKey, rec *record, version uint64) error {
+	return st.ask(ctx, func(ctx context.Context) error {
+		for {
+			err := st.log.Remove(ctx, recordKey(key), version)
+			if !errors.Is(err, stream.ErrConflict) {
+				return err
+			}
+			got, v, _, err := st.log.Get(ctx, recordKey(key))
+			if errors.Is(err, stream.ErrNotFound) {
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+			now, err := parseRecord(got)
+			if err != nil || now.stamp != rec.stamp {
+				return stream.ErrConflict
+			}
+			version = v
+		}
+	})
+}

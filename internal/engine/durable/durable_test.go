@@ -1,0 +1,61 @@
+package durable_test
+
+import (
+	"flag"
+	"fmt"
+	"log/slog"
+	"os"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"holdfast/internal/engine/durable"
+	"holdfast/internal/engine/durable/logtest"
+	"holdfast/stream"
+	"holdfast/stream/streamtest"
+)
+
+func TestMain(m *testing.M) {
+	// The tests wait more than they work, so more of them run at a time than usual.
+	flag.Parse()
+	if err := flag.Set("test.parallel", "16"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// maker makes stores over one engine for each case.
+func maker(o logtest.Options) streamtest.Maker {
+	return func(t *testing.T, l streamtest.Limits) func() stream.Store {
+		e := logtest.New(o)
+		return func() stream.Store {
+			return durable.New(e.Open(), durable.Options{
+				Keep: l.Keep, SessionTTL: l.SessionTTL,
+				StreamBytes: l.StreamBytes, SessionBytes: l.SessionBytes, TotalBytes: l.TotalBytes,
+				Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
+			})
+		}
+	}
+}
+
+func TestStore(t *testing.T) {
+	t.Parallel()
+	streamtest.Run(t, maker(logtest.Options{}), streamtest.Options{Nodes: true, Durable: true})
+}
+
+func TestStoreOneNode(t *testing.T) {
+	t.Parallel()
+	streamtest.Run(t, maker(logtest.Options{}), streamtest.Options{Durable: true})
+}
+
+// Whatever fails for a time, all rules hold. (A request that takes effect long after
+// it was given up may bring a deleted session's record back, which nobody asks for and
+// which expires: that is left to the contests.)
+func TestStoreFaults(t *testing.T) {
+	t.Parallel()
+	streamtest.Run(t, maker(logtest.Options{
+		Seed:   uint64(time.Now().UnixNano()),
+		Faults: logtest.Faults{Before: 0.03, After: 0.05, Behind: 0.5},
+	}), streamtest.Options{Nodes: true, Durable: true})
+}

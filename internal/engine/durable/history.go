@@ -1,0 +1,205 @@
+package durable
+
+import (
+	"bytes"
+	"context"
+	"time"
+
+	"holdfast/internal/engine/memory"
+	"holdfast/stream"
+)
+
+// A history is what a session's frames come to.
+type history struct {
+	st      *Store
+	key     stream.SessionKey
+	born    uint64
+	began   bool
+	last    uint64 // place of the last frame read
+	epoch   uint64 // the newest of those read
+	taker   uint64 // stamp of the last frame, if that took the session over
+	bytes   int64
+	streams map[uint64]*told
+}
+
+// told is what is known of a stream.
+type told struct {
+	note    []byte
+	entries []stream.Entry
+	bytes   int64
+	from    uint64    // the place of the first frame of what is kept
+	at      time.Time // of that frame
+	again   *told     // all that is kept, repeated; nil: it has not begun, or is whole
+	ended   bool
+	end     time.Time
+}
+
+func (st *Store) newHistory(key stream.SessionKey, born uint64) *history {
+	return &history{st: st, key: key, born: born, streams: make(map[uint64]*told)}
+}
+
+// read reads the frames after those that were.
+func (h *history) read(ctx context.Context) error {
+	return h.st.log.Frames(ctx, framesKey(h.key), h.last, func(at uint64, age time.Duration, frame []byte) bool {
+		h.frame(at, age, frame)
+		return true
+	})
+}
+
+// frame takes the next frame.
+func (h *history) frame(at uint64, age time.Duration, frame []byte) {
+	put := time.Now().Add(-max(age, 0))
+	own := false
+	parsed, err := h.parse(frame, func(x item) {
+		own = true
+		h.item(at, put, x)
+	})
+	switch {
+	case err != nil:
+		h.st.o.Logger.Error("frame of a session can't be read: what it held is missing",
+			"session", h.key, "frame", at, "error", err)
+	case h.began && parsed.prev != h.last:
+		// Sequences tell which streams it concerns: those are cut where they have a gap.
+		h.st.o.Logger.Error("frames of a session are missing",
+			"session", h.key, "after", h.last, "frame", at, "follows", parsed.prev)
+	}
+	h.began, h.last, h.taker = true, at, 0
+	if err != nil || parsed.born != h.born {
+		return
+	}
+	h.epoch = max(h.epoch, parsed.epoch)
+	h.taker = parsed.stamp
+	if own {
+		h.bytes += int64(len(frame))
+	}
+}
+
+// parse decodes a frame, and yields its items if they are of this session.
+func (h *history) parse(frame []byte, yield func(item)) (head, error) {
+	parsed, err := parseFrame(frame, func(item) {})
+	if err != nil || parsed.born != h.born {
+		return parsed, err
+	}
+	if len(frame) > 64<<10 && parsed.items > 1 {
+		// One small entry that is kept must not keep all.
+		return parseFrame(frame, func(x item) {
+			x.Data = bytes.Clone(x.Data)
+			yield(x)
+		})
+	}
+	return parseFrame(frame, yield)
+}
+
+// item takes an item of the frame at a place.
+func (h *history) item(at uint64, put time.Time, x item) {
+	l := h.streams[x.Number]
+	if l == nil {
+		l = &told{from: at, at: put}
+		h.streams[x.Number] = l
+	}
+	if l.ended {
+		return // a frame that repeats what ended before it was appended
+	}
+	if x.flags&itemFirst != 0 {
+		l.again = &told{from: at, at: put}
+	}
+	switch {
+	case x.Note:
+		l.note = x.Data
+	case x.flags&itemRepeated != 0 && l.again != nil && l.again.precedes(&x):
+		l.again.take(&x)
+	default:
+		l.again = nil
+		h.entry(l, &x)
+	}
+	if x.flags&itemWhole != 0 && l.again != nil {
+		l.renewed()
+	}
+	if x.Last {
+		l.ended, l.end = true, put
+		if time.Since(put) >= h.st.o.Keep {
+			l.entries, l.note = nil, nil // it stays known, so that nothing of it comes back
+		}
+	}
+}
+
+// entry takes the next entry of a stream.
+func (h *history) entry(l *told, x *item) {
+	switch next := l.next(); {
+	case l.precedes(x):
+	case x.Seq < next:
+		return // it is repeated
+	default:
+		h.st.o.Logger.Error("entries of a stream are missing: it is cut",
+			"session", h.key, "stream", x.Number, "after", next-1, "next", x.Seq)
+		l.entries, l.bytes = nil, 0
+	}
+	l.take(x)
+	h.limit(l)
+}
+
+// precedes says whether an entry is the next, or the first.
+func (l *told) precedes(x *item) bool { return l.next() == 0 || l.next() == x.Seq }
+
+func (l *told) take(x *item) {
+	l.entries = append(l.entries, x.Entry)
+	l.bytes += int64(len(x.Data))
+}
+
+// renewed takes what was repeated for what is kept. Nobody appends while a stream
+// is repeated, so it is all there was. Until it is whole it counts for nothing: the
+// rest of it may never come.
+func (l *told) renewed() {
+	again := l.again
+	if again.next() != 0 && again.next() < l.next() {
+		l.again = nil // it is not all that there was
+		return
+	}
+	if len(again.entries) == 0 {
+		again.entries, again.bytes = l.entries, l.bytes // only the note was
+	}
+	again.note = l.note
+	*l = *again
+}
+
+// limit drops a stream's oldest entries, as whoever wrote it did in memory.
+func (h *history) limit(l *told) {
+	most := h.st.o.StreamBytes
+	if most <= 0 {
+		most = 16 << 20
+	}
+	for l.bytes > most && len(l.entries) > 1 {
+		l.bytes -= int64(len(l.entries[0].Data))
+		l.entries = l.entries[1:]
+	}
+}
+
+// next is the sequence that follows; 0: any.
+func (l *told) next() uint64 {
+	if len(l.entries) == 0 {
+		return 0
+	}
+	return l.entries[len(l.entries)-1].Seq + 1
+}
+
+// found returns what memory is to have, and tells the session what it is to keep.
+func (h *history) found(s *session) []memory.Loaded {
+	var all []memory.Loaded
+	now, clock := time.Now(), h.st.clock()
+	for number, l := range h.streams {
+		if len(l.entries) > 0 {
+			all = append(all, memory.Loaded{Number: number, Entries: l.entries, Ended: l.end})
+		}
+		switch {
+		case l.ended:
+			s.ended.add(clock, h.st.o.Keep, l.from)
+		case len(l.entries) > 0 || l.note != nil:
+			if s.live == nil {
+				s.live = make(map[uint64]*live)
+			}
+			s.live[number] = &live{note: l.note, from: l.from, at: clock - now.Sub(l.at)}
+		}
+	}
+	s.stale.Store(s.oldest())
+	return all
+}

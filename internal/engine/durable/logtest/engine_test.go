@@ -1,0 +1,28 @@
+package logtest_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"holdfast/internal/engine/durable"
+	"holdfast/internal/engine/durable/logtest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// The engine in memory passes the suite itself.
+func TestEngine(t *testing.T) {
+	t.Parallel()
+	// An engine for each case. In one it forgets as soon as can be waited for.
+	logtest.Run(t, func(t *testing.T) func() durable.Log {
+		o := logtest.Options{Faults: logtest.Faults{Latency: 100 * time.Microsecond}}
+		if strings.HasSuffix(t.Name(), "/frames_expire") {
+			o.Retention = 2 * time.Second
+		}
+		e := logtest.New(o)
+		return func() durable.Log { return e.Open() }
+	}, logtest.RunOptions{})
+}

@@ -1,0 +1,42 @@
+package jetstream_test
+
+import (
+	"testing"
+	"time"
+
+	"holdfast/internal/engine/jetstream"
+)
+
+// How old something is, is said by the engine's clock, whatever this machine's is.
+func TestAgeByTheirClock(t *testing.T) {
+	t.Parallel()
+	l := patient(must(t, "file:"+t.TempDir()))
+	defer closed(t, l)
+	if _, err := l.Append(t.Context(), "a", 0, []byte("frame")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.Put(t.Context(), "k.a", 0, []byte("value"), time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	for _, theirs := range []time.Duration{0, time.Hour, -time.Hour} {
+		jetstream.TheirClock(l, theirs)
+		_, _, age, err := l.Get(t.Context(), "k.a")
+		if err != nil || age < theirs-time.Second || age > theirs+time.Minute {
+			t.Errorf("%v ahead, a value is %v old: %v", theirs, age, err)
+		}
+		err = l.Frames(t.Context(), "a", 0, func(_ uint64, age time.Duration, _ []byte) bool {
+			if age < theirs-time.Second || age > theirs+time.Minute {
+				t.Errorf("%v ahead, a frame is %v old", theirs, age)
+			}
+			return true
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	// And it is looked at.
+	jetstream.ForgetClock(l)
+	if _, _, age, err := l.Get(t.Context(), "k.a"); err != nil || age < -time.Second || age > time.Minute {
+		t.Errorf("a value is %v old: %v", age, err)
+	}
+}

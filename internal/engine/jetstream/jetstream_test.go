@@ -1,0 +1,82 @@
+package jetstream_test
+
+import (
+	"context"
+	"crypto/rand"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"holdfast/internal/engine/durable"
+	"holdfast/internal/engine/durable/logtest"
+	"holdfast/internal/engine/jetstream"
+	"holdfast/internal/engine/jetstream/natstest"
+	"holdfast/stream/streamtest"
+)
+
+func TestMain(m *testing.M) {
+	natstest.Main()
+	appender()
+	goleak.VerifyTestMain(m)
+}
+
+// quiet is for engines whose trouble is meant.
+var quiet = slog.New(slog.DiscardHandler)
+
+// What holds for every engine holds for one on disk in this process.
+func TestFile(t *testing.T) {
+	t.Parallel()
+	logtest.Run(t, func(t *testing.T) func() durable.Log {
+		dir := filepath.Join(t.TempDir(), "new")
+		return func() durable.Log { return patient(must(t, "file:"+dir)) }
+	}, logtest.RunOptions{OneNode: true, Reopen: true})
+}
+
+// And for a cluster that keeps all three times, and for stores over it.
+func TestCluster(t *testing.T) {
+	t.Parallel()
+	s := natstest.Cluster(t)
+	t.Run("log", func(t *testing.T) {
+		t.Parallel()
+		logtest.Run(t, func(t *testing.T) func() durable.Log {
+			return func() durable.Log { return patient(must(t, s.URL())) }
+		}, logtest.RunOptions{Reopen: true})
+	})
+	t.Run("store", func(t *testing.T) {
+		long(t)
+		t.Parallel()
+		streamtest.Run(t, stores(func(*testing.T) string {
+			return s.URL() + "?prefix=" + strings.ToLower(rand.Text()) // cases keep for different times
+		}), streamtest.Options{Nodes: true, Durable: true})
+	})
+}
+
+// patient returns a log that lets the suite, which asks for much at once, not run into
+// what is meant for engines in trouble.
+func patient(l durable.Log) durable.Log {
+	jetstream.Patient(l, 15*time.Second, time.Minute)
+	return l
+}
+
+// long skips what takes long, where nobody said that there is time.
+func long(t *testing.T) {
+	t.Helper()
+	if testing.Short() || os.Getenv("CI") == "" {
+		t.Skip("takes more than 10 s: runs where CI is set")
+	}
+}
+
+// must opens an engine that somebody else closes.
+func must(t testing.TB, url string) durable.Log {
+	t.Helper()
+	l, err := jetstream.Open(context.Background(), url, durable.Options{Logger: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}

@@ -1,0 +1,63 @@
+package jetstream_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"holdfast/internal/engine/jetstream/natstest"
+	"holdfast/stream"
+)
+
+// An engine that comes back without what it had is used as a new one.
+func TestLostData(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	s, err := natstest.Start(dir, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	l := must(t, s.URL())
+	defer closed(t, l)
+	at, err := l.Append(t.Context(), "a", 0, []byte("1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Kill(0)
+	if err := os.RemoveAll(filepath.Join(dir, "n0")); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Restart(0); err != nil {
+		t.Fatal(err)
+	}
+	until(t, func() error {
+		last, err := l.Append(t.Context(), "a", at, []byte("2"))
+		if errors.Is(err, stream.ErrConflict) && last == 0 {
+			return nil
+		}
+		return fmt.Errorf("after %d comes %d, %w", at, last, err)
+	})
+	if _, err := l.Append(t.Context(), "a", 0, []byte("2")); err != nil {
+		t.Error(err)
+	}
+	until(t, func() error { return l.Ping(t.Context()) })
+}
+
+// until waits for what must come.
+func until(t *testing.T, f func() error) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); ; {
+		err := f()
+		if err == nil {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatal(err)
+		}
+		time.Sleep(20 * time.Millisecond) // polling: nobody tells of this
+	}
+}

@@ -1,0 +1,210 @@
+package jetstream_test
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/jwt/v2"
+	natsserver "github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nkeys"
+
+	"holdfast/internal/engine/durable"
+	"holdfast/internal/engine/jetstream"
+)
+
+// A server that wants to see a client's certificate, and credentials that its
+// operator's account has signed: with all of them an engine works, without any of
+// them it is refused, and says why.
+func TestTLSAndCredentials(t *testing.T) {
+	t.Parallel()
+	cert, key := certificate(t)
+	addr, creds := secured(t, cert, key)
+	url := func(q ...string) string { return "tls://" + addr + "/?" + strings.Join(q, "&") }
+	all := []string{"creds=" + creds, "ca=" + cert, "cert=" + cert + "&key=" + key}
+	l := patient(must(t, url(all...)))
+	defer closed(t, l)
+	at, err := l.Append(t.Context(), "a", 0, []byte("frame"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := patient(must(t, url(all...)))
+	defer closed(t, other)
+	if got := count(t, other, "a"); got != 1 {
+		t.Errorf("another node sees %d frames after the one at %d", got, at)
+	}
+	if err := l.Ping(t.Context()); err != nil {
+		t.Error(err)
+	}
+	for i, what := range []string{"credentials", "a CA that is known", "a certificate of its own"} {
+		some := append(append([]string{}, all[:i]...), all[i+1:]...)
+		ctx, stop := context.WithTimeout(t.Context(), 5*time.Second)
+		l, err := jetstream.Open(ctx, url(some...), durable.Options{Logger: quiet})
+		stop()
+		if err == nil {
+			_ = l.Close()
+			t.Errorf("without %s it is opened", what)
+		}
+		if err != nil && strings.Contains(err.Error(), "SEED") {
+			t.Errorf("without %s: %v", what, err)
+		}
+		t.Logf("without %s: %v", what, err)
+	}
+}
+
+// secured runs a server of an operator's, over TLS. creds is the file with what a user
+// of the operator's account shows.
+func secured(t *testing.T, cert, key string) (addr, creds string) {
+	t.Helper()
+	operator, account, system := pair(t, nkeys.CreateOperator), pair(t, nkeys.CreateAccount), pair(t, nkeys.CreateAccount)
+	user := pair(t, nkeys.CreateUser)
+	own := jwt.NewOperatorClaims(operator.public)
+	own.SystemAccount = system.public
+	room := jwt.NewAccountClaims(account.public)
+	room.Limits.JetStreamLimits = jwt.JetStreamLimits{MemoryStorage: jwt.NoLimit, DiskStorage: jwt.NoLimit, Streams: jwt.NoLimit, Consumer: jwt.NoLimit}
+	accounts := account.public + ": " + signed(t, room, operator) + "\n" +
+		system.public + ": " + signed(t, jwt.NewAccountClaims(system.public), operator) + "\n"
+	seed, err := user.Seed()
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown, err := jwt.FormatUserConfig(signed(t, jwt.NewUserClaims(user.public), account), seed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	creds = filepath.Join(t.TempDir(), "user.creds")
+	if err := os.WriteFile(creds, shown, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	conf := filepath.Join(t.TempDir(), "nats.conf")
+	text := fmt.Sprintf(`
+server_name: secured
+listen: "127.0.0.1:-1"
+jetstream { store_dir: %q }
+tls { cert_file: %q, key_file: %q, ca_file: %q, verify: true }
+operator: %s
+resolver: MEMORY
+resolver_preload {
+%s}
+`, t.TempDir(), cert, key, cert, signed(t, own, operator), accounts)
+	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	o, err := natsserver.ProcessConfigFile(conf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.NoLog, o.NoSigs = true, true
+	s, err := natsserver.NewServer(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	said := &faults{}
+	s.SetLoggerV2(said, false, false, false)
+	s.Start()
+	t.Cleanup(func() {
+		s.Shutdown()
+		s.WaitForShutdown()
+	})
+	if !s.ReadyForConnections(30 * time.Second) {
+		t.Fatalf("the server does not start: %s", said)
+	}
+	return s.Addr().String(), creds
+}
+
+// keys are a pair of them.
+type keys struct {
+	nkeys.KeyPair
+	public string
+}
+
+func pair(t *testing.T, create func() (nkeys.KeyPair, error)) keys {
+	t.Helper()
+	both, err := create()
+	if err != nil {
+		t.Fatal(err)
+	}
+	public, err := both.PublicKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return keys{both, public}
+}
+
+// signed is a token with claims.
+func signed(t *testing.T, claims jwt.Claims, by keys) string {
+	t.Helper()
+	token, err := claims.Encode(by)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return token
+}
+
+// faults are what a server says is wrong.
+type faults struct {
+	mu   sync.Mutex
+	said strings.Builder
+}
+
+func (f *faults) note(format string, v ...any) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	fmt.Fprintf(&f.said, format+"\n", v...)
+}
+
+func (f *faults) String() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.said.String()
+}
+
+func (f *faults) Noticef(string, ...any)         {}
+func (f *faults) Debugf(string, ...any)          {}
+func (f *faults) Tracef(string, ...any)          {}
+func (f *faults) Warnf(format string, v ...any)  { f.note(format, v...) }
+func (f *faults) Errorf(format string, v ...any) { f.note(format, v...) }
+func (f *faults) Fatalf(format string, v ...any) { f.note(format, v...) }
+
+// certificate writes a certificate that is signed by itself, for both ends, and its key.
+func certificate(t *testing.T) (cert, key string) {
+	t.Helper()
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	form := &x509.Certificate{
+		SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		IsCA: true, BasicConstraintsValid: true,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+	signed, err := x509.CreateCertificate(rand.Reader, form, form, &private.PublicKey, private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret, err := x509.MarshalECPrivateKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	write := func(name, kind string, data []byte) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: data}), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	return write("cert.pem", "CERTIFICATE", signed), write("key.pem", "EC PRIVATE KEY", secret)
+}

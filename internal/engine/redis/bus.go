@@ -1,0 +1,245 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"holdfast/internal/cluster"
+	"holdfast/stream"
+)
+
+const (
+	maxMessage = 512 << 10
+	maxQueued  = 64 << 20 // bytes of messages that wait to be sent
+	maxBatch   = 1 << 20  // bytes of messages that are sent at once
+	farewell   = time.Second
+)
+
+// A bus is the cluster.Bus over publish and subscribe: a channel for each node, and
+// one for all. In a Cluster the channels are sharded, as only then PUBLISH says
+// whether somebody heard it.
+type bus struct {
+	log  *Log
+	base string // what all channels begin with
+	node string
+
+	mu       sync.Mutex
+	queue    []parcel
+	queued   int // bytes
+	closed   bool
+	receiver cluster.Receiver // nil before Receive, and after stop
+	ears     []*ear           // nil before Receive
+	wake     chan struct{}    // has one if there is something in queue, or closed
+	idle     sync.WaitGroup   // the sender
+	listens  sync.WaitGroup
+}
+
+// A parcel is a message on its way.
+type parcel struct {
+	channel string
+	node    string // to whom; "": all
+	data    []byte
+}
+
+func newBus(l *Log, base, node string) *bus {
+	b := &bus{log: l, base: base, node: node, wake: make(chan struct{}, 1)}
+	b.idle.Go(b.send)
+	return b
+}
+
+// Node is this process's name.
+func (b *bus) Node() string { return b.node }
+
+// MaxMessage is the size in bytes of the largest message.
+func (*bus) MaxMessage() int { return maxMessage }
+
+func (b *bus) channelOf(node string) string { return b.base + "node:{" + node + "}" }
+func (b *bus) channelOfAll() string         { return b.base + "nodes" }
+
+// Send queues a message to a node.
+func (b *bus) Send(node string, message []byte) error {
+	if node == "" {
+		return cluster.ErrNoNode
+	}
+	return b.enqueue(parcel{channel: b.channelOf(node), node: node}, message)
+}
+
+// Cast queues a message to all nodes.
+func (b *bus) Cast(message []byte) error {
+	return b.enqueue(parcel{channel: b.channelOfAll()}, message)
+}
+
+func (b *bus) enqueue(p parcel, message []byte) error {
+	if len(message) > maxMessage {
+		return fmt.Errorf("send: %w", stream.ErrTooLarge)
+	}
+	p.data = append([]byte(nil), message...)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch {
+	case b.closed:
+		return fmt.Errorf("send: %w: closed", stream.ErrUnavailable)
+	case b.queued+len(p.data) > maxQueued:
+		return fmt.Errorf("send: %w: too much waits to be sent", stream.ErrUnavailable)
+	}
+	b.queue = append(b.queue, p)
+	b.queued += len(p.data)
+	select {
+	case b.wake <- struct{}{}:
+	default:
+	}
+	return nil
+}
+
+// send sends what is queued, until the bus is closed and nothing is.
+func (b *bus) send() {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	for range b.wake {
+		b.mu.Lock()
+		all := b.queue
+		b.queue, b.queued = nil, 0
+		closed := b.closed
+		b.mu.Unlock()
+		if closed {
+			time.AfterFunc(farewell, cancel)
+		}
+		for len(all) > 0 {
+			n, size := 0, 0
+			for n < len(all) && size < maxBatch {
+				size += len(all[n].data)
+				n++
+			}
+			b.publish(ctx, all[:n])
+			all = all[n:]
+		}
+		if closed {
+			return
+		}
+	}
+}
+
+// publish sends messages, those to one server in one go. What fails is lost.
+func (b *bus) publish(ctx context.Context, parcels []parcel) {
+	ctx, cancel := context.WithTimeout(ctx, b.log.attempt)
+	defer cancel()
+	if b.log.cluster == nil {
+		b.publishTo(ctx, b.log.client.(*redis.Client), parcels)
+		return
+	}
+	byMaster := make(map[*redis.Client][]parcel)
+	for _, p := range parcels {
+		master, err := b.log.master(ctx, p.channel)
+		if err != nil {
+			continue
+		}
+		byMaster[master] = append(byMaster[master], p)
+	}
+	for master, parcels := range byMaster {
+		b.publishTo(ctx, master, parcels)
+	}
+}
+
+func (b *bus) publishTo(ctx context.Context, server *redis.Client, parcels []parcel) {
+	pipe := server.Pipeline()
+	counts := make([]*redis.IntCmd, len(parcels))
+	for i, p := range parcels {
+		if b.log.cluster == nil {
+			counts[i] = pipe.Publish(ctx, p.channel, p.data)
+		} else {
+			counts[i] = pipe.SPublish(ctx, p.channel, p.data)
+		}
+	}
+	_, err := pipe.Exec(ctx)
+	if hasMoved(err) {
+		b.log.cluster.ReloadState(ctx)
+	}
+	gone := make(map[string]bool)
+	for i, p := range parcels {
+		if p.node != "" && counts[i].Err() == nil && counts[i].Val() == 0 {
+			gone[p.node] = true
+		}
+	}
+	b.mu.Lock()
+	r, ears := b.receiver, b.ears
+	b.mu.Unlock()
+	if r == nil || len(gone) == 0 {
+		return
+	}
+	for _, e := range ears {
+		if !e.settled() {
+			return
+		}
+	}
+	for node := range gone {
+		r.Gone(node)
+	}
+}
+
+// Receive has r told, and returns when messages will reach it.
+func (b *bus) Receive(r cluster.Receiver) (stop func(), err error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	ears := []*ear{newEar(b, r, b.channelOf(b.node), b.channelOfAll())}
+	if b.log.cluster != nil { // the two are in different slots
+		ears = []*ear{newEar(b, r, b.channelOf(b.node)), newEar(b, r, b.channelOfAll())}
+	}
+	b.mu.Lock()
+	closed := b.closed || b.ears != nil
+	if !closed {
+		b.receiver, b.ears = r, ears
+		for _, e := range ears {
+			b.listens.Go(func() { e.listen(ctx) })
+		}
+	}
+	b.mu.Unlock()
+	if closed {
+		cancel()
+		return nil, errors.New("receive: closed, or called before")
+	}
+	stop = func() {
+		cancel()
+		for _, e := range ears {
+			e.close()
+		}
+		b.listens.Wait()
+		b.mu.Lock()
+		b.receiver = nil
+		b.mu.Unlock()
+	}
+	patience := time.After(2 * b.log.attempt)
+	for _, e := range ears {
+		select {
+		case <-e.ready:
+		case <-patience:
+			stop()
+			b.mu.Lock()
+			b.ears = nil // it may be tried again
+			b.mu.Unlock()
+			return nil, fmt.Errorf("subscribe: %w", stream.ErrUnavailable)
+		}
+	}
+	return stop, nil
+}
+
+// hangUp sends what is queued and ends the sender, and the listeners if nobody has
+// stopped them.
+func (b *bus) hangUp() {
+	b.mu.Lock()
+	b.closed = true
+	ears := b.ears
+	b.mu.Unlock()
+	select {
+	case b.wake <- struct{}{}:
+	default:
+	}
+	b.idle.Wait()
+	for _, e := range ears {
+		e.close()
+	}
+	b.listens.Wait()
+}

@@ -1,0 +1,129 @@
+package redact_test
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"strings"
+	"testing"
+
+	"holdfast/internal/redact"
+)
+
+// Whatever a URL looks like, what is said of it has no secret.
+func TestText(t *testing.T) {
+	t.Parallel()
+	for raw, secret := range map[string]string{
+		"http://user:hunter2@host/mcp":                  "hunter2",
+		"http://hunter2@host/mcp":                       "hunter2",
+		"http://user:hunter2/x@host":                    "hunter2/x",
+		"http://user:hunter2?x@host":                    "hunter2",
+		"http://user:hunter2#x@host":                    "hunter2",
+		"http://user:hun%zz@host":                       "hun%zz",
+		"http://user:p%40ss%2Fword@host":                "p@ss/word",
+		"http://user:hunter2@[::1":                      "hunter2",
+		"user:hunter2@host":                             "hunter2",
+		"http:user:hunter2@host":                        "hunter2",
+		"http:/user:hunter2@host":                       "hunter2",
+		"nats://a:hunter2@h1,b:other99@h2":              "other99",
+		"nats://h1,nats://b:hunter2@h2":                 "hunter2",
+		"http://host/mcp?api_key=hunter2":               "hunter2",
+		"http://host/mcp?hunter2":                       "hunter2",
+		"http://host/mcp#hunter2":                       "hunter2",
+		"http://host/s/AAAAAAAAAABBBBBBBBBB1/mcp":       "AAAAAAAAAABBBBBBBBBB1",
+		"redis://h?master=m&sentinel_password=hunter2":  "hunter2",
+		"to=http://user:hunter2@host":                   "hunter2",
+		"--flag=http://user:hunter2@host":               "hunter2",
+		"http://one:hunter2@host http://b:hunter2@host": "hunter2",
+	} {
+		s := redact.Of([]string{raw})
+		for _, text := range []string{
+			raw, secret, url.QueryEscape(secret), url.PathEscape(secret),
+			fmt.Sprintf("%q", raw), fmt.Sprintf("parse %q: invalid port %q after host", raw, ":"+secret),
+		} {
+			if got := s.Text(text); strings.Contains(got, secret) || strings.Contains(got, url.QueryEscape(secret)) {
+				t.Errorf("%s: %q became %q", raw, text, got)
+			}
+		}
+		if got := redact.URL(raw); strings.Contains(got, secret) {
+			t.Errorf("%s: URL is %q", raw, got)
+		}
+	}
+}
+
+// What is no secret stays, as far as it can be told.
+func TestPlain(t *testing.T) {
+	t.Parallel()
+	s := redact.Of([]string{"http://127.0.0.1:8080/mcp", "nats://h?creds=/etc/nats.creds", "plain words: a@b"}, "creds")
+	for _, text := range []string{
+		"http://127.0.0.1:8080/mcp: connection refused", "open /etc/nats.creds: no such file", "https://host/@org/name", "mail me@host",
+	} {
+		if got := s.Text(text); got != text {
+			t.Errorf("%q became %q", text, got)
+		}
+	}
+	if got := (*redact.Secrets)(nil).Text("see ftp://a:b@c@host/x"); got != "see ftp://***@host/x" {
+		t.Errorf("of somebody else's URL: %q", got)
+	}
+	for raw, want := range map[string]string{
+		"http://127.0.0.1:8080/mcp":       "http://127.0.0.1:8080/mcp",
+		"http://u:hunter2@host/mcp?x=y#z": "http://host/mcp",
+		"http://host:80/@org/x":           "http://host:80",
+		"http://[::1]:80/a%2Fb":           "http://[::1]:80/a%2Fb",
+		"http://a b":                      "",
+		"nonsense":                        "",
+	} {
+		if got := redact.URL(raw); got != want {
+			t.Errorf("%s: %q, want %q", raw, got, want)
+		}
+	}
+}
+
+// An error without its secrets is still that error.
+func TestError(t *testing.T) {
+	t.Parallel()
+	s := redact.Texts("hunter2").With(nil, redact.Of([]string{"http://u:xyzzy1@h"}))
+	err := s.Error(fmt.Errorf("of hunter2 and xyzzy1: %w", io.EOF))
+	if err.Error() != "of *** and ***: EOF" || !errors.Is(err, io.EOF) {
+		t.Errorf("%v", err)
+	}
+	if s.Error(nil) != nil || s.Error(io.EOF) != io.EOF { //nolint:errorlint // it is to be the same
+		t.Error("an error without secrets is another")
+	}
+}
+
+// TestCredential names headers that hold credentials, and headers that do not.
+func TestCredential(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string]bool{
+		"Authorization": true, "Cookie": true, "Proxy-Authorization": true, "X-Api-Key": true, "X-Auth-Request-Email": true,
+		"X-Amz-Security-Token": true, "X-Goog-Iap-Jwt-Assertion": true, "X-Forwarded-Client-Cert": true, "Private-Token": true,
+		"Mcp-Session-Id": false, "Idempotency-Key": false, "Sec-Websocket-Key": false, "Last-Event-Id": false,
+		"Accept": false, "Traceparent": false, "X-Forwarded-For": false, "User-Agent": false, "Mcp-Protocol-Version": false,
+	} {
+		if got := redact.Credential(name); got != want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+// FuzzText looks for the password of any URL in what is told of it.
+func FuzzText(f *testing.F) {
+	f.Add("http", "user", "hunter2", "@host/mcp")
+	f.Add("nats", "", "p%40ss%2Fword", "@h1,h2:4222?x=y")
+	f.Add("redis+sentinel", "u", "a/b?c#d@e", "@[::1")
+	f.Fuzz(func(t *testing.T, scheme, user, password, rest string) {
+		if len(password) < 6 || strings.Contains(scheme, ":") || strings.ContainsAny(user, ":@/?#") || strings.Contains(rest, password) ||
+			strings.ContainsAny(password, "@:,/?#") || password == redact.Mark || strings.Contains(scheme+user, password) {
+			return
+		}
+		raw := scheme + "://" + user + ":" + password + "@" + rest
+		if got := redact.Of([]string{raw}).Text("of " + password + " in " + raw); strings.Contains(got, password) {
+			t.Errorf("%q: %q", raw, got)
+		}
+		if got := redact.URL(raw); strings.Contains(got, password) {
+			t.Errorf("%q: URL %q", raw, got)
+		}
+	})
+}

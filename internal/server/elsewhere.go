@@ -1,0 +1,273 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+
+	"holdfast/internal/panics"
+	"holdfast/internal/protocol"
+	"holdfast/internal/session"
+	"holdfast/internal/sse"
+	"holdfast/jsonrpc"
+	"holdfast/stream"
+)
+
+// mostMoves is how often a request may turn out to concern a session that is not
+// here, or not any more, before it is refused.
+const mostMoves = 4
+
+// errNotHere is ErrNotFound as far as this node knows.
+var errNotHere = fmt.Errorf("%w on this node", session.ErrNotFound)
+
+// chase goes on with a request that has come to an error. If that is because its
+// session s (nil: it was not found), or another that it concerns, is not here, the
+// request is sent there, or the session comes here and do is called again. Any
+// other error answers the request.
+func (h *Handler) chase(w http.ResponseWriter, r *http.Request, e errand, s *session.Session, err error, do func(*session.Session) error) {
+	defer h.holds(e.msgs)()
+	for n := 0; err != nil && !errors.Is(err, errAnswered); n++ {
+		var away *session.Elsewhere
+		x := e
+		switch {
+		case h.peers == nil || n >= mostMoves:
+			h.fail(w, err)
+			return
+		case errors.As(err, &away):
+			x.key, x.at, x.as = away.Key, away.Away, true
+			if _, err = h.reach(w, r, x); err == nil {
+				err = do(s)
+				continue
+			}
+		case errors.Is(err, errNotHere), errors.Is(err, session.ErrMoved):
+			if id := r.Header[protocol.HeaderSession]; x.key == "" && len(id) > 0 {
+				x.key = session.KeyOf(id[0])
+			}
+			if x.again = errors.Is(err, session.ErrMoved); x.key == "" {
+				err = session.ErrNotFound // no name at all: that would be a new session
+				break
+			}
+			if s, err = h.reach(w, r, x); err == nil {
+				err = do(s)
+				continue
+			}
+		}
+		if errors.Is(err, session.ErrClosing) && r.Method == http.MethodGet && h.isLeaving() && h.alone() && h.visit(r) == nil {
+			// A moment later nobody listens here: some clients who would try again then
+			// take 503 for the end of their session.
+			panic(http.ErrAbortHandler)
+		}
+		if !errors.Is(err, errAnswered) {
+			h.failErrand(w, err, &e)
+		}
+		return
+	}
+}
+
+// holds counts messages as on their way, for as long as what they ask for may have to
+// be asked of another node again, until the function that it returns is called.
+func (h *Handler) holds(msgs []jsonrpc.Message) (done func()) {
+	size := int64(0)
+	for i := range msgs {
+		size += int64(len(msgs[i].Raw))
+	}
+	h.opts.Flight.Add(size)
+	return func() { h.opts.Flight.Add(-size) }
+}
+
+// carry does what one message asks for that came on whatever connection: here, or,
+// if the session that it concerns is on another node, by sending it there. Then its
+// answer comes back, nil if it has none. r stands for the connection's request.
+func (h *Handler) carry(r *http.Request, principal string, m *jsonrpc.Message, do func() error) (answer []byte, err error) {
+	for range mostMoves {
+		err = do()
+		var away *session.Elsewhere
+		if h.peers == nil || !errors.As(err, &away) {
+			return nil, err
+		}
+		got := &kept{}
+		e := errand{key: away.Key, at: away.Away, as: true, msgs: []jsonrpc.Message{*m}, who: &principal}
+		_, err = h.reach(got, askFor(r), e)
+		if errors.Is(err, errAnswered) {
+			return got.answer()
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return nil, errUnreached
+}
+
+// askFor is a POST of our own in the place of a request, or on its connection.
+func askFor(r *http.Request) *http.Request {
+	to := r.Clone(context.WithValue(r.Context(), visitKey{}, (*visit)(nil)))
+	to.Method, to.Body, to.ContentLength = http.MethodPost, http.NoBody, 0
+	to.URL.RawQuery = ""
+	for _, name := range []string{protocol.HeaderLastEventID, protocol.HeaderIdempotencyKey, "Upgrade", "Connection"} {
+		to.Header.Del(name)
+	}
+	to.Header["Accept"] = []string{"application/json, " + sse.ContentType}
+	to.Header["Content-Type"] = typeJSON
+	return to
+}
+
+// mostLeft bounds how many sessions that nobody looks after are taken over for one
+// requests/getStatus/all, and leftAtOnce how many of them at a time.
+const (
+	mostLeft   = 64
+	leftAtOnce = 8
+)
+
+// everywhere returns the requests that other nodes know of in sessions of the
+// principal, and of which sessions they are, and those that [session.Manager.AllResumable]
+// is to be asked for: these come here first, as far as nobody looks after them.
+// Sessions that follow are for another time.
+func (h *Handler) everywhere(r *http.Request, principal string, m *jsonrpc.Message) ([]session.ResumableRequest, session.Range, error) {
+	ctx, stop := context.WithTimeout(r.Context(), reachFor)
+	defer stop()
+	after := stream.SessionKey(jsonrpc.String(jsonrpc.Field(m.Params, "cursor")))
+	gone := func(name string) bool { return h.peers.node.Gone(ctx, name) }
+	for {
+		at, err := h.sessions.Spread(ctx, principal, after, gone, mostLeft)
+		if err != nil {
+			return nil, at.Range, err
+		}
+		settled, err := h.takeLeft(ctx, at.Left)
+		var all []session.ResumableRequest
+		if err == nil && settled {
+			all, settled, err = h.askHomes(ctx, r, principal, m, &at)
+		}
+		if err != nil || settled {
+			return all, at.Range, err
+		}
+		select { // others have taken some, or a node was lost: it is looked again
+		case <-time.After(20 * time.Millisecond):
+		case <-ctx.Done():
+			return nil, at.Range, errUnreached
+		}
+	}
+}
+
+// takeLeft takes sessions over that nobody looks after. It is false where others were
+// faster: then it has to be looked again where they are.
+func (h *Handler) takeLeft(ctx context.Context, left []*session.Away) (settled bool, err error) {
+	if len(left) > 0 && h.isDraining() {
+		return false, session.ErrClosing
+	}
+	var mu sync.Mutex
+	settled = true
+	var work sync.WaitGroup
+	places := make(chan struct{}, leftAtOnce)
+	for _, at := range left {
+		places <- struct{}{}
+		work.Go(func() {
+			defer func() { <-places }()
+			_, fail := h.takeOver(ctx, at)
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case fail == nil, errors.Is(fail, session.ErrNotFound):
+			case errors.Is(fail, stream.ErrConflict):
+				settled = false
+			default:
+				err = fail
+			}
+		})
+	}
+	work.Wait()
+	return settled, err
+}
+
+// askHomes asks nodes for what they know by themselves. It is not settled where one
+// of them was lost meanwhile.
+func (h *Handler) askHomes(ctx context.Context, r *http.Request, principal string, m *jsonrpc.Message, at *session.Spread) (all []session.ResumableRequest, settled bool, err error) {
+	var mu sync.Mutex
+	settled = true
+	var work sync.WaitGroup
+	for _, home := range at.Homes {
+		work.Go(func() {
+			requests, gone, fail := h.askHome(ctx, home, r, &errand{msgs: []jsonrpc.Message{*m}, who: &principal, local: &at.Range})
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case fail != nil && gone:
+				settled = false
+			case fail != nil:
+				err = fmt.Errorf("%w: %w", errUnreached, fail)
+			}
+			all = append(all, requests...)
+		})
+	}
+	work.Wait()
+	return all, settled, err
+}
+
+// askHome asks one of them. gone says that the node is.
+func (h *Handler) askHome(ctx context.Context, home string, r *http.Request, e *errand) (_ []session.ResumableRequest, gone bool, err error) {
+	defer panics.Catch(&err, h.logger, "a request to another node", "")
+	got := &kept{}
+	rl := h.newRelay(got, askFor(r), e)
+	if err := rl.send(ctx, home, nil, false); err != nil {
+		return nil, rl.gone != "", err
+	}
+	text, err := got.answer()
+	if err != nil {
+		return nil, rl.gone != "", err
+	}
+	var said struct {
+		Result struct{ Requests []session.ResumableRequest }
+	}
+	err = json.Unmarshal(text, &said)
+	return said.Result.Requests, false, err
+}
+
+// kept is an answer that stays here.
+type kept struct {
+	head   http.Header
+	status int
+	body   bytes.Buffer
+}
+
+// answer returns the body, nil if there is none to expect.
+func (k *kept) answer() ([]byte, error) {
+	switch k.status {
+	case http.StatusOK:
+		return k.body.Bytes(), nil
+	case http.StatusAccepted, http.StatusNoContent:
+		return nil, nil
+	}
+	var told struct{ Error *jsonrpc.Error }
+	if json.Unmarshal(k.body.Bytes(), &told) == nil && told.Error != nil && k.status != http.StatusServiceUnavailable {
+		return nil, told.Error
+	}
+	return nil, fmt.Errorf("%w: %d", errUnreached, k.status)
+}
+
+// Header implements [http.ResponseWriter].
+func (k *kept) Header() http.Header {
+	if k.head == nil {
+		k.head = make(http.Header)
+	}
+	return k.head
+}
+
+// WriteHeader implements [http.ResponseWriter].
+func (k *kept) WriteHeader(status int) {
+	if k.status == 0 {
+		k.status = status
+	}
+}
+
+// Write implements [http.ResponseWriter].
+func (k *kept) Write(text []byte) (int, error) {
+	k.WriteHeader(http.StatusOK)
+	return k.body.Write(text)
+}
+
+// SetWriteDeadline is there for [http.ResponseController].
+func (k *kept) SetWriteDeadline(time.Time) error { return nil }

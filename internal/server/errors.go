@@ -1,0 +1,146 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+
+	"holdfast/internal/panics"
+	"holdfast/internal/protocol"
+	"holdfast/internal/session"
+	"holdfast/internal/sse"
+	"holdfast/jsonrpc"
+	"holdfast/stream"
+)
+
+const codeInvalid = jsonrpc.CodeInvalidRequest
+
+func errf(code int, format string, args ...any) *jsonrpc.Error {
+	return jsonrpc.Errorf(code, format, args...)
+}
+
+// reject answers a request with an HTTP status and a JSON-RPC error that has no
+// id: it is about the HTTP request.
+func (h *Handler) reject(w http.ResponseWriter, status int, e *jsonrpc.Error) {
+	h.rejectAs(w, status, jsonrpc.AppendError(nil, nil, e))
+}
+
+// rejectAs answers a request with an HTTP status and JSON-RPC errors.
+func (h *Handler) rejectAs(w http.ResponseWriter, status int, body []byte) {
+	head := w.Header()
+	head["Content-Type"] = typeJSON
+	head.Set("Content-Length", strconv.Itoa(len(body)))
+	w.WriteHeader(status)
+	_ = h.finish(w, body) // who has gone does not hear it
+}
+
+// fail answers a request with what an error of the floors below means in HTTP.
+func (h *Handler) fail(w http.ResponseWriter, err error) {
+	if errors.Is(err, http.ErrAbortHandler) {
+		panic(http.ErrAbortHandler) // as code of the user has it
+	}
+	status, e := h.explain(err)
+	if status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable {
+		w.Header().Set("Retry-After", "1")
+	}
+	h.reject(w, status, e)
+}
+
+// failErrand is fail for a request that was sent on: who can't know what became of
+// its requests is told so of each.
+func (h *Handler) failErrand(w http.ResponseWriter, err error, e *errand) {
+	if !errors.Is(err, errUnknown) || !e.asks() {
+		h.fail(w, err)
+		return
+	}
+	status, says := h.explain(err)
+	var answers [][]byte
+	for i := range e.msgs {
+		if e.msgs[i].Kind == jsonrpc.Request {
+			answers = append(answers, jsonrpc.AppendError(nil, e.msgs[i].ID, says))
+		}
+	}
+	h.rejectAs(w, status, appendAnswers(nil, answers, e.batch))
+}
+
+// explain returns what an error of the floors below means: in HTTP, and to
+// whoever made a request. What is the operator's business is logged.
+func (h *Handler) explain(err error) (status int, e *jsonrpc.Error) {
+	var known *jsonrpc.Error
+	var panicked *panics.Error
+	switch {
+	case errors.As(err, &panicked): // and was logged
+		return http.StatusInternalServerError, errf(jsonrpc.CodeInternal, "internal error: %v", panicked)
+	case errors.Is(err, session.ErrInitialize):
+		return http.StatusRequestEntityTooLarge, session.ErrInitialize
+	case errors.As(err, &known):
+		return http.StatusBadRequest, known
+	case errors.Is(err, errUnknown):
+		if text := session.StoreSays(err); text != "" {
+			h.logger.Warn("request not settled", "error", err)
+			return http.StatusBadGateway, errf(protocol.CodeOutcomeUnknown, "%v: %s", errUnknown, text)
+		}
+		return http.StatusBadGateway, errf(protocol.CodeOutcomeUnknown, "%v", err)
+	case errors.Is(err, session.ErrNotFound):
+		return http.StatusNotFound, errf(jsonrpc.CodeServer,
+			"session not found: it has ended or expired; start a new one with an initialize request")
+	case errors.Is(err, session.ErrDuplicate):
+		return http.StatusBadRequest, errf(codeInvalid, "%v: use an id once", err)
+	case errors.Is(err, session.ErrKeyReused):
+		return http.StatusUnprocessableEntity, errf(codeInvalid, "%v: use a new key for a new request", err)
+	case errors.Is(err, session.ErrGone):
+		return http.StatusGone, errf(protocol.CodeOutcomeUnknown, "outcome unknown: %v", err)
+	case errors.Is(err, session.ErrBusy), errors.Is(err, errNoRoom):
+		return http.StatusTooManyRequests, errf(jsonrpc.CodeServer, "%v: try again later", err)
+	case errors.Is(err, session.ErrClosing), errors.Is(err, session.ErrNotTaken), errors.Is(err, session.ErrMoved),
+		errors.Is(err, errUnreached), errors.Is(err, errLeaving), errors.Is(err, stream.ErrConflict):
+		return http.StatusServiceUnavailable, errf(jsonrpc.CodeServer, "%v: try again later", err)
+	case errors.Is(err, stream.ErrTooLarge):
+		return http.StatusRequestEntityTooLarge, errf(codeInvalid, "%v", stream.ErrTooLarge)
+	case errors.Is(err, session.ErrNoServer):
+		return http.StatusBadRequest, errf(codeInvalid, "%v", err)
+	case errors.Is(err, session.ErrRefused) && errors.Is(err, context.Canceled):
+		// The client did not wait, or said with a FIN that it has no more to say, which
+		// net/http takes for the same.
+		h.logger.Debug("session not opened", "error", err)
+		return http.StatusServiceUnavailable, errf(jsonrpc.CodeServer, "the connection ended while the server was being started: try again")
+	case errors.Is(err, session.ErrRefused):
+		h.logger.Error("session not opened", "error", err)
+		return http.StatusBadGateway, errf(jsonrpc.CodeServer, "%v", err)
+	case errors.Is(err, session.ErrBadID):
+		return http.StatusBadRequest, errf(jsonrpc.CodeInvalidParams,
+			"%v: resume with an id that was received in this session", err)
+	case errors.Is(err, session.ErrBadToken):
+		return http.StatusOK, errf(jsonrpc.CodeInvalidParams,
+			"%v: the token is not its own, or what became of it is no longer kept", err)
+	case errors.Is(err, stream.ErrTrimmed), errors.Is(err, stream.ErrNotFound):
+		return http.StatusGone, errf(protocol.CodeOutcomeUnknown,
+			"outcome unknown: %v; they were dropped after the time or the size they are kept for", stream.ErrTrimmed)
+	}
+	if text := session.StoreSays(err); text != "" {
+		h.logger.Warn("request not served", "error", err)
+		return http.StatusServiceUnavailable, errf(jsonrpc.CodeServer, "%s: try again later", text)
+	}
+	if errors.Is(err, context.Canceled) { // its client has left, or all is about to end
+		h.logger.Debug("request not served", "error", err)
+		return http.StatusServiceUnavailable, errf(jsonrpc.CodeServer, "%v: try again later", session.ErrClosing)
+	}
+	h.logger.Error("request failed", "error", err)
+	return http.StatusInternalServerError, errf(jsonrpc.CodeInternal, "internal error: %v", err)
+}
+
+func unsupported(version string) *jsonrpc.Error {
+	e := errf(protocol.CodeUnsupportedVersion, "unsupported protocol version %.40q", version)
+	e.Data, _ = json.Marshal(map[string]any{"supported": protocol.Supported(), "requested": fmt.Sprintf("%.40s", version)})
+	return e
+}
+
+var (
+	typeJSON   = []string{"application/json"}
+	typeSSE    = []string{sse.ContentType}
+	noCache    = []string{"no-cache, no-transform"}
+	unbuffered = []string{"no"}
+)

@@ -1,0 +1,145 @@
+package server_test
+
+import (
+	"cmp"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"holdfast/backend/message"
+	"holdfast/internal/cluster"
+	"holdfast/internal/engine/durable"
+	"holdfast/internal/engine/durable/logtest"
+	"holdfast/internal/engine/memory"
+	"holdfast/internal/server"
+	"holdfast/internal/session"
+)
+
+// A farm is nodes that share an engine, each on a socket of its own.
+type farm struct {
+	t      testing.TB
+	engine *logtest.Engine
+	mu     sync.Mutex
+	nodes  []*farmNode // all that there ever were
+}
+
+type farmNode struct {
+	*node
+	handle *logtest.Handle
+	store  *durable.Store
+	member *cluster.Node
+	http   *httptest.Server
+	once   sync.Once
+}
+
+// newFarm starts so many nodes.
+func newFarm(t testing.TB, n int, c config) *farm {
+	t.Helper()
+	f := &farm{t: t, engine: logtest.New(logtest.Options{})}
+	for range n {
+		f.start(c)
+	}
+	eventually(t, "the nodes to know each other", func() bool {
+		for _, n := range f.nodes {
+			if len(n.member.Peers()) < len(f.nodes)-1 {
+				return false
+			}
+		}
+		return true
+	})
+	return f
+}
+
+// start starts one more node.
+func (f *farm) start(c config) *farmNode {
+	f.t.Helper()
+	logger := slog.New(slog.DiscardHandler)
+	if os.Getenv("FARM_LOG") != "" {
+		logger = slog.New(slog.NewTextHandler(os.Stderr, nil))
+	}
+	handle := f.engine.Open()
+	logger = logger.With("node", handle.Node())
+	if c.server.Logger == nil {
+		c.server.Logger = logger
+	}
+	c.server.UpgradeAfter = cmp.Or(c.server.UpgradeAfter, unhurried)
+	c.server.InputGrace = cmp.Or(c.server.InputGrace, unhurried)
+	c.server.PingAfter = cmp.Or(c.server.PingAfter, unhurried)
+	c.session.Logger = c.server.Logger
+	n := &farmNode{
+		node:   &node{t: f.t, script: &script{runs: map[string]int{}}, store: memory.New(memory.Options{}), lists: c.backend == nil},
+		handle: handle,
+		store:  durable.New(handle, durable.Options{Patience: cmp.Or(c.patience, 10*time.Second), Logger: c.server.Logger}),
+	}
+	var err error
+	if n.member, err = cluster.Join(n.store, cluster.Options{Logger: c.server.Logger}); err != nil {
+		f.t.Fatal(err)
+	}
+	backend := c.backend
+	if backend == nil {
+		backend = message.New(n.script)
+	}
+	n.sessions = session.NewManager(n.store, backend, c.session)
+	c.server.Manager, c.server.Node = n.sessions, n.member
+	if c.server.Principal == nil {
+		c.server.Principal = bearer
+	}
+	n.Handler = server.New(c.server)
+	mux := http.NewServeMux()
+	mux.Handle("/mcp", n.Handler)
+	pair := n.SSE("/messages")
+	mux.Handle("/sse", pair)
+	mux.Handle("/messages", pair)
+	n.http = httptest.NewUnstartedServer(mux)
+	n.http.Listener = n.Listener(n.http.Listener)
+	n.http.Start()
+	n.addr = n.http.Listener.Addr().String()
+	f.mu.Lock()
+	f.nodes = append(f.nodes, n)
+	f.mu.Unlock()
+	f.t.Cleanup(n.close)
+	return n
+}
+
+// close ends the node as its process would.
+func (n *farmNode) close() {
+	n.once.Do(func() {
+		n.sessions.Close()
+		n.http.CloseClientConnections()
+		n.http.Close()
+		n.Close()
+		_ = n.member.Close()
+		_ = n.store.Close()
+		_ = n.node.store.Close()
+	})
+}
+
+// kill has the node vanish: nothing of it is heard by the engine, by other nodes, or
+// by clients, from now on.
+func (n *farmNode) kill() {
+	n.handle.Cut(true)
+	_ = n.handle.Close()
+	n.http.Listener.Close()
+	n.http.CloseClientConnections()
+}
+
+// runs counts how often a tool ran, on all nodes.
+func (f *farm) runs(key string) (sum int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, n := range f.nodes {
+		sum += n.runs(key)
+	}
+	return sum
+}
+
+// at is the same client at another node.
+func (p *peer) at(n *farmNode) *peer {
+	q := *p
+	q.n = n.node
+	return &q
+}

@@ -1,0 +1,233 @@
+package server
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"holdfast/internal/protocol"
+	"holdfast/internal/session"
+	"holdfast/internal/sse"
+	"holdfast/stream"
+)
+
+// A follow passes a stream of events on to a client, whole events only, and knows
+// how far it has come: so that when the node that it comes from is lost, another
+// goes on with it, and the client notices nothing. As an [http.ResponseWriter] it
+// takes the rest from a door of this node.
+type follow struct {
+	rl *relay
+	c  *http.ResponseController
+	// session is the secret id of the session, to come back as its client.
+	session string
+	last    string // id of the event that was passed on last, or of the place before the first
+	base    string // the name of the stream that was asked for, "" if that is not known
+	others  bool   // events of other streams came on the same connection
+	rest    []byte // of an event that is not whole yet
+	broken  error  // the client can't be written to
+	// continued says that what comes goes on with what came before.
+	continued bool
+	moved     bool // the session has left this node, whose door went on with the stream
+	taken     bool // a newer connection has taken the stream over
+
+	// Of the door that goes on, if it is one of this node.
+	head   http.Header
+	status int
+}
+
+// begin begins to answer with a stream of events.
+func (rl *relay) begin(res *http.Response, at *session.Away) error {
+	rl.setHeader(res)
+	f := &follow{rl: rl, c: http.NewResponseController(rl.w), last: res.Header.Get(headerAt)}
+	f.base = nameOf(f.last)
+	rl.out = f
+	rl.listens.Store(rl.r.Method == http.MethodGet && session.Standalone(f.base))
+	if at != nil {
+		f.session = at.ID
+	} else if ids := res.Header[protocol.HeaderSession]; len(ids) > 0 { // it began elsewhere, just now
+		f.session = ids[0]
+		rl.e.key = session.KeyOf(f.session)
+	}
+	if rl.e.pair {
+		rl.e.key = stream.SessionKey(f.base)
+	}
+	_ = f.c.SetReadDeadline(time.Time{}) // which is meant for requests
+	rl.w.WriteHeader(http.StatusOK)
+	return f.copy(res)
+}
+
+// nameOf returns the part of an event id that names the stream.
+func nameOf(id string) string {
+	if i := strings.IndexByte(id, '.'); i >= 0 {
+		return id[:i]
+	}
+	return ""
+}
+
+// chunks are what is read at a time.
+var chunks = sync.Pool{New: func() any { return new([16 << 10]byte) }}
+
+// copy passes on what comes, to its end (nil). It is errCut if that came too soon.
+func (f *follow) copy(from *http.Response) error {
+	chunk := chunks.Get().(*[16 << 10]byte)
+	defer chunks.Put(chunk)
+	f.rest = f.rest[:0]
+	for {
+		n, err := from.Body.Read(chunk[:])
+		if _, werr := f.Write(chunk[:n]); werr != nil {
+			f.rl.parting().tell()
+			return nil // the client has left
+		}
+		switch {
+		case err != nil && f.rl.r.Context().Err() != nil:
+			f.rl.parting().tell()
+			return nil
+		case errors.Is(err, io.EOF):
+			f.taken = from.Trailer[headerTaken] != nil
+			f.rl.over()
+			return nil
+		case f.rl.leaving.Load():
+			return errLeaving
+		case err != nil:
+			return f.cut()
+		}
+	}
+}
+
+// cut says that the stream has to be gone on with, if the place can be told.
+func (f *follow) cut() error {
+	f.rl.sent = true
+	f.rl.end = time.Now().Add(reachFor)
+	if f.others || f.last == "" && f.rl.r.Method != http.MethodGet {
+		return errUnreached // its client knows best what it has
+	}
+	return errCut
+}
+
+// goOn goes on with what another node says.
+func (f *follow) goOn(res *http.Response) error {
+	switch {
+	case res.StatusCode == http.StatusOK && isEvents(res.Header):
+		f.rl.end = time.Now().Add(reachFor)
+		f.continued = true
+		return f.copy(res)
+	case res.StatusCode == http.StatusServiceUnavailable, res.StatusCode == http.StatusTooManyRequests:
+		return errAgain
+	}
+	return nil // all was said, or nothing is kept: a client that comes back is told
+}
+
+// result is the same for a door of this node, after it.
+func (f *follow) result() error {
+	if f.moved {
+		f.moved, f.head, f.status = false, nil, 0
+		return errAgain
+	}
+	switch f.status {
+	case http.StatusServiceUnavailable, http.StatusTooManyRequests, http.StatusMisdirectedRequest:
+		return errAgain
+	}
+	return nil
+}
+
+// Header implements [http.ResponseWriter].
+func (f *follow) Header() http.Header {
+	if f.head == nil {
+		f.head = make(http.Header)
+	}
+	return f.head
+}
+
+// WriteHeader implements [http.ResponseWriter].
+func (f *follow) WriteHeader(status int) {
+	if f.status == 0 {
+		f.status = status
+	}
+}
+
+// Unwrap gives [http.ResponseController] the connection.
+func (f *follow) Unwrap() http.ResponseWriter { return f.rl.w }
+
+// Write takes what comes, from wherever it comes.
+func (f *follow) Write(text []byte) (int, error) {
+	if f.broken != nil || f.head != nil && f.status != http.StatusOK {
+		return len(text), f.broken // the words of a refusal
+	}
+	from := max(0, len(f.rest)-1)
+	f.rest = append(f.rest, text...)
+	end := bytes.LastIndex(f.rest[from:], []byte("\n\n"))
+	if end < 0 {
+		return len(text), nil
+	}
+	end += from + 2
+	f.broken = f.tell(f.rest[:end])
+	f.rest = append(f.rest[:0], f.rest[end:]...)
+	if cap(f.rest) > 4*mostText && len(f.rest) < mostText {
+		f.rest = bytes.Clone(f.rest)
+	}
+	return len(text), f.broken
+}
+
+// tell writes whole events.
+func (f *follow) tell(text []byte) error {
+	named := false
+	for rest := text; ; {
+		i := bytes.Index(rest, []byte("id: "))
+		if i < 0 {
+			break
+		}
+		line, after, _ := bytes.Cut(rest[i+4:], []byte("\n"))
+		if i == 0 || rest[i-1] == '\n' {
+			f.last, named = string(line), true
+			if name := nameOf(f.last); f.base == "" {
+				f.base = name
+			} else if name != f.base {
+				f.others = true
+			}
+		}
+		rest = after
+	}
+	if f.continued && f.rl.e.pair {
+		text = withoutEndpoint(text)
+	}
+	err := f.write(text)
+	if err == nil && named {
+		f.rl.told.Store(true)
+	}
+	return err
+}
+
+// withoutEndpoint leaves out the event that tells a client of revision 2024-11-05
+// where to post: it knows.
+func withoutEndpoint(text []byte) []byte {
+	first, rest, _ := bytes.Cut(text, []byte("\n\n"))
+	if bytes.Contains(first, []byte("\nevent: endpoint\n")) {
+		return rest
+	}
+	return text
+}
+
+// write writes and flushes, in bounded time.
+func (f *follow) write(text []byte) error {
+	_ = f.c.SetWriteDeadline(time.Now().Add(f.rl.h.opts.WriteTimeout))
+	if _, err := f.rl.w.Write(text); err != nil {
+		return err
+	}
+	if err := f.c.Flush(); err != nil && !errors.Is(err, http.ErrNotSupported) {
+		return err
+	}
+	return nil
+}
+
+// giveUp ends the answer, for its client to come back.
+func (f *follow) giveUp() {
+	if f.broken == nil {
+		retry := f.rl.h.opts.Retry
+		_ = f.write(sse.AppendRetry(nil, retry+rand.N(retry+1)))
+	}
+}

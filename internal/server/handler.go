@@ -1,0 +1,286 @@
+// Package server is the doors onto the log: POST, GET, DELETE, the stream URL of
+// SEP-1335, the HTTP+SSE pair of revision 2024-11-05, WebSocket, and a pair of
+// pipes.
+//
+// Each door checks a request, finds its session, and opens a reader. One loop,
+// in copy.go, writes what readers read, as events or as messages of a connection
+// that goes both ways (duplex.go).
+package server
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"holdfast/internal/budget"
+	"holdfast/internal/cluster"
+	"holdfast/internal/protocol"
+	"holdfast/internal/redact"
+	"holdfast/internal/session"
+)
+
+// Response says how POST requests are answered.
+type Response int
+
+// The ways to answer.
+const (
+	// ResponseAuto answers with JSON what may be asked again without harm and is
+	// answered at once, and with a stream all else.
+	ResponseAuto Response = iota
+	// ResponseJSON answers with JSON unless the server says something before its
+	// response. Where no other node may take the session over, such an answer is
+	// stored nowhere: lost on the way, it is lost. Only while the call runs can a
+	// client that lost its connection come back for it, with its session id. On a store
+	// that nodes share, a call that may not be made again is on record before it runs,
+	// and its answer before it is told.
+	ResponseJSON
+	// ResponseSSE answers every request with a resumable stream.
+	ResponseSSE
+)
+
+// Options say how a Handler behaves. All fields but Manager may be left zero,
+// which stands for the default given with each.
+type Options struct {
+	Manager *session.Manager // required
+
+	Response        Response
+	UpgradeAfter    time.Duration  // how long JSON is waited for before it becomes a stream; 50 ms
+	DisconnectAfter time.Duration  // age at which a stream's connection is ended, to be resumed; 0: never
+	Retry           time.Duration  // what clients are told to wait before they come back; 1 s
+	KeepAlive       time.Duration  // silence after which a comment is sent, and how often a WebSocket is pinged; 15 s; negative: never
+	PingAfter       time.Duration  // silence after which a client that knows no empty events is given an id by a ping; 1 s; negative: never
+	WriteTimeout    time.Duration  // how long one write may wait for a slow client; 30 s
+	BodyTimeout     time.Duration  // how long a request's body may take, beside a second for each 64 KiB, or the first message of a WebSocket; 30 s
+	InputGrace      time.Duration  // how long a connection is held while the client is asked; 1 s
+	MaxBody         int64          // bytes of a request body, or of a message; 4 MiB
+	Flight          *budget.Flight // counts the bytes of requests on their way; nil: nobody does
+	Stateless       bool           // no sessions: each POST stands alone
+	AllowedOrigins  []string       // beside the server's own; "*" allows any
+	AllowedHosts    []string       // beside loopback names on a loopback address; "*" allows any
+	// Principal returns who makes a request, "" for nobody in particular. A
+	// session can be used only by the principal that began it.
+	Principal func(*http.Request) string
+	Logger    *slog.Logger // slog.Default()
+
+	// Node is this process among those that share the manager's store; nil if it is
+	// alone. The handler serves the others on it, and takes their sessions over when
+	// they are gone.
+	Node *cluster.Node
+	// ForwardHeader says which headers of a request go to another node with it, beside
+	// those of the protocol; nil: all that do not look as if they held a credential.
+	ForwardHeader func(name string) bool
+	// Pack makes what goes to another node with a request of what its context says of
+	// its client, and Unpack, there, puts it into the request's context. Both may be
+	// nil, for nothing.
+	Pack   func(context.Context) []byte
+	Unpack func(*http.Request, []byte) *http.Request
+}
+
+// A Handler serves MCP at one URL. It is an [http.Handler].
+type Handler struct {
+	opts     Options
+	sessions *session.Manager
+	logger   *slog.Logger
+	origins  map[string]bool
+	hosts    map[string]bool
+
+	watched   connections
+	peers     *peers // nil where there is no other node
+	drainOnce sync.Once
+	draining  chan struct{}
+	leaveOnce sync.Once
+	leaving   chan struct{} // closed when nothing is taken any more, as others do
+	spread    time.Duration // over which clients are sent away when draining; set before that
+}
+
+// New returns a handler. One with a Node must be closed.
+func New(opts Options) *Handler {
+	def := func(d *time.Duration, to time.Duration) {
+		if *d == 0 {
+			*d = to
+		}
+	}
+	def(&opts.UpgradeAfter, 50*time.Millisecond)
+	def(&opts.Retry, time.Second)
+	def(&opts.KeepAlive, 15*time.Second)
+	def(&opts.PingAfter, time.Second)
+	def(&opts.WriteTimeout, 30*time.Second)
+	def(&opts.BodyTimeout, 30*time.Second)
+	def(&opts.InputGrace, time.Second)
+	if opts.MaxBody <= 0 {
+		opts.MaxBody = 4 << 20
+	}
+	if opts.Principal == nil {
+		opts.Principal = func(*http.Request) string { return "" }
+	}
+	if opts.ForwardHeader == nil {
+		opts.ForwardHeader = func(name string) bool { return !redact.Credential(name) }
+	}
+	if opts.Logger == nil {
+		opts.Logger = slog.Default()
+	}
+	h := &Handler{
+		opts:     opts,
+		sessions: opts.Manager,
+		logger:   opts.Logger,
+		origins:  make(map[string]bool),
+		hosts:    setOf(opts.AllowedHosts),
+		draining: make(chan struct{}),
+		leaving:  make(chan struct{}),
+	}
+	for _, origin := range opts.AllowedOrigins {
+		h.origins[normal(strings.TrimSuffix(origin, "/"))] = true
+	}
+	if opts.Node != nil {
+		h.peers = h.join(opts.Node)
+		h.peers.start()
+	}
+	return h
+}
+
+// Close ends what the handler does for other nodes, and with them: those that are
+// served here are cut off. It does nothing for a handler without a Node.
+func (h *Handler) Close() {
+	if h.peers != nil {
+		h.peers.close()
+	}
+}
+
+// ServeHTTP serves the Streamable HTTP endpoint (2025-11-25, Transports).
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	defer h.caught(w)
+	h.limit(w, r)
+	if h.guard(w, r, h.allow()) {
+		h.door(w, r)
+	}
+}
+
+// door serves a request whose Host and Origin are in order.
+func (h *Handler) door(w http.ResponseWriter, r *http.Request) {
+	switch {
+	case r.Method == http.MethodPost && r.URL.RawQuery != "" && streamParam(r) != "":
+		h.postStream(w, r)
+	case r.Method == http.MethodPost:
+		h.post(w, r)
+	case r.Method == http.MethodGet && !h.opts.Stateless && upgrades(r):
+		h.socket(w, r)
+	case r.Method == http.MethodGet && !h.opts.Stateless:
+		h.get(w, r)
+	case r.Method == http.MethodDelete && !h.opts.Stateless:
+		h.delete(w, r)
+	default:
+		w.Header().Set("Allow", h.allow())
+		h.reject(w, http.StatusMethodNotAllowed, errf(codeInvalid, "method %s is not allowed here", r.Method))
+	}
+}
+
+// allow lists the methods that the endpoint has.
+func (h *Handler) allow() string {
+	if h.opts.Stateless {
+		return "POST, OPTIONS"
+	}
+	return "GET, POST, DELETE, OPTIONS"
+}
+
+// delete ends a session.
+func (h *Handler) delete(w http.ResponseWriter, r *http.Request) {
+	do := func(s *session.Session) error {
+		h.sessions.End(s)
+		w.WriteHeader(http.StatusNoContent)
+		return nil
+	}
+	h.inSession(w, r, errand{}, do)
+}
+
+// inSession does what a request wants in the session that it names, wherever that
+// is. do answers the request unless it returns an error.
+func (h *Handler) inSession(w http.ResponseWriter, r *http.Request, e errand, do func(*session.Session) error) {
+	if !h.version(w, r) {
+		return
+	}
+	s, err := h.named(r)
+	if err == nil {
+		err = do(s)
+	}
+	if err != nil {
+		h.chase(w, r, e, s, err, do)
+	}
+}
+
+// errUnnamed says that a request has to name its session.
+var errUnnamed = errf(codeInvalid,
+	"missing Mcp-Session-Id header: start with an initialize request and send the id that its response carries")
+
+// named returns the session that a request names, if it is on this node.
+func (h *Handler) named(r *http.Request) (*session.Session, error) {
+	id := r.Header[protocol.HeaderSession]
+	if len(id) == 0 || id[0] == "" {
+		return nil, errUnnamed
+	}
+	s, err := h.sessions.Find(id[0], h.principal(r))
+	if err != nil {
+		return nil, errNotHere
+	}
+	if s.Single() {
+		return nil, session.ErrNotFound // it speaks through the other doors
+	}
+	if s.Doubts() && h.watched.at(r) != nil {
+		s.Heard(r.RemoteAddr)
+	}
+	return s, nil
+}
+
+// version checks the MCP-Protocol-Version header, which may be absent.
+func (h *Handler) version(w http.ResponseWriter, r *http.Request) bool {
+	v := r.Header[protocol.HeaderVersion]
+	if len(v) == 0 || protocol.Known(v[0]) {
+		return true
+	}
+	h.reject(w, http.StatusBadRequest, unsupported(v[0]))
+	return false
+}
+
+// Drain refuses new sessions and calls from now on, and sends away with `retry`
+// those who wait for nothing in particular. It returns when no call is in flight,
+// nobody reads, and those who were sent away from a call that has ended since
+// have had the time to come back; or with ctx's error when ctx is done. After it
+// the Manager is to be closed.
+//
+// Where the store is shared it hands all sessions over instead, and goes on with
+// what is in flight until it has ended or ctx is done.
+func (h *Handler) Drain(ctx context.Context) error {
+	if h.sessions.Shared() {
+		return h.handOver(ctx)
+	}
+	h.sessions.Stop()
+	h.drainOnce.Do(func() { close(h.draining) })
+	const often = 10 * time.Millisecond
+	t := time.NewTicker(often)
+	defer t.Stop()
+	patience := max(2*h.opts.Retry, time.Second)
+	for last := time.Now(); !h.sessions.Idle(patience); last = time.Now() {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-t.C:
+		}
+		// What the process has stood still does not count: who comes back waits to be
+		// heard.
+		if late := time.Since(last) - often; late > time.Second {
+			patience += late
+		}
+	}
+	return nil
+}
+
+// setOf returns a set of names whose case means nothing, in lower case.
+func setOf(list []string) map[string]bool {
+	set := make(map[string]bool, len(list))
+	for _, v := range list {
+		set[strings.ToLower(v)] = true
+	}
+	return set
+}

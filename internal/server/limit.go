@@ -1,0 +1,187 @@
+package server
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"time"
+
+	"holdfast/internal/budget"
+)
+
+// finish writes the body of an answer to its end. The time that it may take is
+// bounded, as that of a write to a stream.
+func (h *Handler) finish(w http.ResponseWriter, body []byte) error {
+	if len(body) <= surelySent {
+		_, err := w.Write(body)
+		return err
+	}
+	c := http.NewResponseController(w)
+	_ = c.SetWriteDeadline(time.Now().Add(h.opts.WriteTimeout))
+	if _, err := w.Write(body); err != nil {
+		return err
+	}
+	err := c.Flush()
+	if err == nil {
+		_ = c.SetWriteDeadline(time.Time{}) // the connection may be used for more requests
+	}
+	if errors.Is(err, http.ErrNotSupported) {
+		return nil
+	}
+	return err
+}
+
+// limit bounds the time that a request's body may take to begin, and, if it is short,
+// to come; see [Handler.read] for others. It also bounds net/http, where that throws a
+// body away. A server that has a bound of its own is left to that.
+func (h *Handler) limit(w http.ResponseWriter, r *http.Request) {
+	if r.ContentLength == 0 || serverLimits(r) {
+		return
+	}
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(h.opts.BodyTimeout))
+}
+
+// unlimit is called when the body has been read: the connection goes on being
+// read, to notice when the client hangs up.
+func (h *Handler) unlimit(w http.ResponseWriter, r *http.Request) {
+	if r.ContentLength != 0 && !serverLimits(r) {
+		_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
+	}
+}
+
+// serverLimits says whether the server limits the time of reading requests.
+func serverLimits(r *http.Request) bool {
+	s, ok := r.Context().Value(http.ServerContextKey).(*http.Server)
+	return ok && s.ReadTimeout > 0
+}
+
+// shortBody is the size of a body, in bytes, that is read at once, and whose sender may
+// take the time that all have.
+const shortBody = 64 << 10
+
+// tinyBody is the size of a body, in bytes, that is not counted: it costs less than the
+// connection that it comes on. So who reads or holds as much as there is room for shuts
+// out no ordinary call, nor what ends one.
+const tinyBody = 8 << 10
+
+// errNoRoom says that a message is not read, as too much is on its way.
+var errNoRoom = errors.New("messages that are being read take up what --memory has room for")
+
+// read reads a body within the limits of size, memory and time: [Options.BodyTimeout],
+// and a second for each 64 KiB that have come.
+func (h *Handler) read(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+	if r.ContentLength > h.opts.MaxBody {
+		return nil, &http.MaxBytesError{Limit: h.opts.MaxBody}
+	}
+	if n := r.ContentLength; n >= 0 && n <= shortBody {
+		if n > tinyBody {
+			tenant := h.tenant(r)
+			if !h.opts.Flight.Read(tenant, n) {
+				return nil, errNoRoom
+			}
+			defer h.opts.Flight.Done(tenant, n)
+		}
+		data := make([]byte, n)
+		_, err := io.ReadFull(r.Body, data)
+		return data, err
+	}
+	c := http.NewResponseController(w)
+	x := intake{flight: h.opts.Flight, tenant: h.tenant(r), most: h.opts.MaxBody, patience: h.opts.BodyTimeout}
+	if !serverLimits(r) {
+		x.deadline = c.SetReadDeadline
+	}
+	defer x.done()
+	return x.read(r.Body, r.ContentLength)
+}
+
+// An intake reads one long message, and counts it as on its way meanwhile.
+type intake struct {
+	flight   *budget.Flight
+	tenant   string
+	most     int64
+	patience time.Duration
+	deadline func(time.Time) error // of what is read from; nil: it has its own
+	counted  int64
+}
+
+// read reads to the end of r, which comes after size bytes; -1: that is not known. The
+// bytes are not believed to come before they do. It stays counted until done.
+func (x *intake) read(r io.Reader, size int64) ([]byte, error) {
+	began := time.Now()
+	room := int64(shortBody)
+	if size < 0 {
+		room = tinyBody
+	} else if !x.count(max(size, room)) {
+		return nil, errNoRoom
+	}
+	data := make([]byte, 0, room)
+	for {
+		if len(data) == cap(data) {
+			room := int64(2 * cap(data))
+			if size > 0 {
+				room = min(room, size+1) // which is read to see that it is the end
+			}
+			if size < 0 && !x.count(room-x.counted) {
+				return nil, errNoRoom
+			}
+			data = append(make([]byte, 0, room), data...)
+		}
+		if x.deadline != nil {
+			_ = x.deadline(began.Add(x.patience + time.Duration(len(data)>>16)*time.Second))
+		}
+		n, err := r.Read(data[len(data):min(cap(data), len(data)+shortBody)])
+		data = data[:len(data)+n]
+		switch {
+		case int64(len(data)) > x.most:
+			return nil, &http.MaxBytesError{Limit: x.most}
+		case errors.Is(err, io.EOF):
+			return data, nil
+		case err != nil:
+			return nil, err
+		}
+	}
+}
+
+// count counts n bytes more.
+func (x *intake) count(n int64) bool {
+	if !x.flight.Read(x.tenant, n) {
+		return false
+	}
+	x.counted += n
+	return true
+}
+
+// done ends the counting.
+func (x *intake) done() {
+	x.flight.Done(x.tenant, x.counted)
+	x.counted = 0
+}
+
+// Read is the reading of a message that comes in pieces: those that it is given are
+// counted as on their way, and must come in time. The first piece is not counted.
+func (x *pieces) Read(b []byte) (int, error) {
+	if x.n == 0 {
+		x.began = time.Now()
+	}
+	_ = x.deadline(x.began.Add(x.patience + time.Duration(x.n>>16)*time.Second))
+	n, err := x.r.Read(b)
+	x.n += int64(n)
+	if x.n > shortBody && x.n > x.counted && !x.count(x.n) { // at least twice as much
+		return n, errNoRoom
+	}
+	return n, err
+}
+
+// pieces are those of one message after the other, of a WebSocket.
+type pieces struct {
+	intake
+	r     io.Reader
+	n     int64 // bytes of the message that have come
+	began time.Time
+}
+
+// begin begins to read a message.
+func (x *pieces) begin(r io.Reader) io.Reader {
+	x.r, x.n = r, 0
+	return x
+}

@@ -1,0 +1,505 @@
+package server_test
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"holdfast/backend/message"
+	"holdfast/internal/engine/memory"
+	"holdfast/internal/server"
+	"holdfast/internal/session"
+	"holdfast/internal/sse"
+	"holdfast/jsonrpc"
+	"holdfast/stream"
+)
+
+// inFull is whether what takes long is tested in full, as where CI is set: elsewhere
+// the same is done at fewer places.
+var inFull = os.Getenv("CI") != ""
+
+func TestMain(m *testing.M) {
+	// The tests wait more than they work, so more of them run at a time than usual.
+	flag.Parse()
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// node is a handler on a real socket, with a scripted server behind it.
+type node struct {
+	*server.Handler
+	t        testing.TB
+	sessions *session.Manager
+	store    *memory.Store
+	script   *script
+	addr     string
+	lists    bool // its backend answers tools/list
+}
+
+type config struct {
+	server  server.Options
+	session session.Options
+	memory  memory.Options
+	backend session.Backend // instead of the script
+	http    func(*http.Server)
+	store   func(stream.Store) stream.Store // put in front of the node's
+	listen  func(net.Listener) net.Listener // the same
+	// How long a farm's stores wait for their engine; 0: as long as a machine may stand
+	// still.
+	patience time.Duration
+}
+
+func newNode(t testing.TB, c config) *node {
+	t.Helper()
+	if c.server.Logger == nil {
+		c.server.Logger = slog.New(slog.DiscardHandler)
+	}
+	c.server.UpgradeAfter = cmp.Or(c.server.UpgradeAfter, unhurried)
+	c.server.InputGrace = cmp.Or(c.server.InputGrace, unhurried)
+	c.server.PingAfter = cmp.Or(c.server.PingAfter, unhurried)
+	c.session.Logger = c.server.Logger
+	n := &node{t: t, script: &script{runs: map[string]int{}}, store: memory.New(c.memory), lists: c.backend == nil}
+	backend := c.backend
+	if backend == nil {
+		backend = message.New(n.script)
+	}
+	c.session.Stateless = c.server.Stateless
+	var store stream.Store = n.store
+	if c.store != nil {
+		store = c.store(store)
+	}
+	n.sessions = session.NewManager(store, backend, c.session)
+	c.server.Manager = n.sessions
+	n.Handler = server.New(c.server)
+	mux := http.NewServeMux()
+	mux.Handle("/mcp", n.Handler)
+	sse := n.SSE("/messages")
+	mux.Handle("/sse", sse)
+	mux.Handle("/messages", sse)
+	ts := httptest.NewUnstartedServer(mux)
+	if c.http != nil {
+		c.http(ts.Config)
+	}
+	ts.Listener = n.Listener(ts.Listener)
+	if c.listen != nil {
+		ts.Listener = c.listen(ts.Listener)
+	}
+	ts.Start()
+	n.addr = ts.Listener.Addr().String()
+	t.Cleanup(func() {
+		n.sessions.Close()
+		ts.CloseClientConnections()
+		ts.Close()
+		http.DefaultClient.CloseIdleConnections()
+		if err := n.store.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return n
+}
+
+// unhurried is how long a light call, a client's input, or a word of a silent call is waited for where a test has no other wish:
+// how long it takes on a busy machine decides nothing.
+const unhurried = time.Minute
+
+// script is a server whose tools do what their arguments say.
+type script struct {
+	mu   sync.Mutex
+	runs map[string]int // how often a tool ran, by the key it was given
+	held []*message.Exchange
+	asks int
+}
+
+type steps struct {
+	Key   string `json:"key"`
+	N     int    `json:"n"`
+	Size  int    `json:"size"`
+	Pause int    `json:"pause"` // milliseconds before each step
+	// Jitter is the most microseconds before each step, at random, so that it
+	// meets readers anywhere.
+	Jitter int `json:"jitter"`
+}
+
+func (s *script) Serve(x *message.Exchange) {
+	switch {
+	case x.Kind == jsonrpc.Response:
+		s.answered(x)
+	case x.Method == "initialize":
+		v := jsonrpc.Field(x.Params, "protocolVersion")
+		x.Result(fmt.Appendf(nil, `{"protocolVersion":%s,"capabilities":{"tools":{}},"serverInfo":{"name":"script","version":"1"}}`, v))
+	case x.Method == "ping":
+		x.Result([]byte(`{}`))
+	case x.Method == "tools/list":
+		x.Result([]byte(`{"tools":[{"name":"echo","annotations":{"readOnlyHint":true}},{"name":"steps"},{"name":"hold"},{"name":"ask"},{"name":"safe_steps","annotations":{"idempotentHint":true}},{"name":"safe_hold","annotations":{"idempotentHint":true}}]}`))
+	case x.Method == "notifications/unrelated":
+		x.Sink.EmitUnrelated(parse(`{"jsonrpc":"2.0","method":"notifications/message","params":` + string(x.Params) + `}`))
+	case x.Method == "tools/call", x.Method == "vendor/call":
+		s.call(x)
+	case x.Kind == jsonrpc.Request:
+		x.Error(jsonrpc.Errorf(jsonrpc.CodeMethodNotFound, "no %s", x.Method))
+	}
+}
+
+func (s *script) call(x *message.Exchange) {
+	args := jsonrpc.Field(x.Params, "arguments")
+	switch jsonrpc.String(jsonrpc.Field(x.Params, "name")) {
+	case "echo":
+		x.Result(result(jsonrpc.String(jsonrpc.Field(args, "text"))))
+	case "steps", "safe_steps":
+		var a steps
+		_ = json.Unmarshal(args, &a)
+		s.mu.Lock()
+		s.runs[a.Key]++
+		s.mu.Unlock()
+		if a.Jitter > 0 {
+			go func() {
+				for i := 1; i <= a.N; i++ {
+					time.Sleep(time.Duration(rand.N(a.Jitter)) * time.Microsecond)
+					progress(x, i, a.Size)
+				}
+				x.Result(result("done"))
+			}()
+			return
+		}
+		if a.Pause == 0 {
+			for i := 1; i <= a.N; i++ {
+				progress(x, i, a.Size)
+			}
+			x.Result(result("done"))
+			return
+		}
+		s.step(x, &a, 1)
+	case "hold", "safe_hold":
+		s.mu.Lock()
+		s.runs[jsonrpc.String(jsonrpc.Field(args, "key"))]++
+		s.held = append(s.held, x)
+		s.mu.Unlock()
+	case "ask":
+		s.mu.Lock()
+		s.asks++
+		id := s.asks
+		s.held = append(s.held, x)
+		s.mu.Unlock()
+		x.Request(fmt.Appendf(nil, `"q%d"`, id), "elicitation/create", []byte(`{"message":"?"}`))
+	}
+}
+
+func (s *script) step(x *message.Exchange, a *steps, i int) {
+	time.AfterFunc(time.Duration(a.Pause)*time.Millisecond, func() {
+		if i > a.N {
+			x.Result(result("done"))
+			return
+		}
+		progress(x, i, a.Size)
+		s.step(x, a, i+1)
+	})
+}
+
+// answered finishes the oldest held call with what the client answered.
+func (s *script) answered(x *message.Exchange) {
+	s.mu.Lock()
+	held := s.held[0]
+	s.held = s.held[1:]
+	s.mu.Unlock()
+	held.Result(result(string(x.Message.Result)))
+}
+
+// release returns the held calls, when there are n of them.
+func (n *node) release(count int) []*message.Exchange {
+	n.t.Helper()
+	var held []*message.Exchange
+	eventually(n.t, "calls to be held", func() bool {
+		n.script.mu.Lock()
+		defer n.script.mu.Unlock()
+		if len(n.script.held) < count {
+			return false
+		}
+		held, n.script.held = n.script.held, nil
+		return true
+	})
+	return held
+}
+
+func (n *node) runs(key string) int {
+	n.script.mu.Lock()
+	defer n.script.mu.Unlock()
+	return n.script.runs[key]
+}
+
+func progress(x *message.Exchange, i, size int) {
+	token := jsonrpc.Field(x.Params, "_meta", "progressToken")
+	x.Notify("notifications/progress", fmt.Appendf(nil, `{"progressToken":%s,"progress":%d,"message":%q}`, token, i, strings.Repeat("x", size)))
+}
+
+func result(text string) []byte {
+	quoted, _ := json.Marshal(text)
+	return fmt.Appendf(nil, `{"content":[{"type":"text","text":%s}]}`, quoted)
+}
+
+func parse(text string) jsonrpc.Message {
+	m, err := jsonrpc.Parse([]byte(text))
+	if err != nil {
+		panic(err)
+	}
+	return m
+}
+
+// eventually waits for what no channel tells of.
+func eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); !ok(); {
+		if time.Now().After(end) {
+			t.Fatalf("timed out waiting for %s", what)
+		}
+		time.Sleep(time.Millisecond) // polling, not synchronisation
+	}
+}
+
+// peer is a client's knowledge of its session.
+type peer struct {
+	n       *node
+	id      string
+	version string
+	header  http.Header // sent with every request
+	via     string      // the address to connect to, if not the node's own
+}
+
+// connect initializes a session, or ends the test.
+func (n *node) connect(version string, header http.Header) *peer {
+	n.t.Helper()
+	p, err := n.begin(version, header)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return p
+}
+
+// begin initializes a session.
+func (n *node) begin(version string, header http.Header) (*peer, error) {
+	n.t.Helper()
+	p := &peer{n: n, version: version, header: header}
+	res := p.post(fmt.Sprintf(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":%q,"capabilities":{}}}`, version))
+	p.id = res.header.Get("Mcp-Session-Id")
+	if res.status != 200 || p.id == "" {
+		return nil, fmt.Errorf("initialize: %d %s", res.status, res.body)
+	}
+	if res := p.post(`{"jsonrpc":"2.0","method":"notifications/initialized"}`); res.status != 202 || len(res.body) > 0 {
+		return nil, fmt.Errorf("initialized: %d %s", res.status, res.body)
+	}
+	if n.lists {
+		if res := p.post(listTools); res.status != 200 {
+			return nil, fmt.Errorf("tools/list: %d %s", res.status, res.body)
+		}
+	}
+	return p, nil
+}
+
+// listTools has a session know its tools before any is called. On a busy machine the
+// first call would not be waited for long enough to be known as safe.
+const listTools = `{"jsonrpc":"2.0","id":"tools","method":"tools/list"}`
+
+// standstill measures for how long this process does not run, as where the machine
+// stands still: what has a bound then proves nothing. It is asked once.
+func standstill() (lasted func() time.Duration) {
+	stop, sum := make(chan struct{}), make(chan time.Duration)
+	go func() {
+		const beat, late = 20 * time.Millisecond, 200 * time.Millisecond
+		t := time.NewTicker(beat)
+		defer t.Stop()
+		var total time.Duration
+		for last, over := time.Now(), false; ; {
+			select {
+			case <-t.C:
+			case <-stop:
+				over = true
+			}
+			if gap := time.Since(last); gap > late {
+				total += gap
+			}
+			if last = time.Now(); over {
+				sum <- total
+				return
+			}
+		}
+	}()
+	return func() time.Duration {
+		close(stop)
+		return <-sum
+	}
+}
+
+// reply is an HTTP response as far as it was read.
+type reply struct {
+	status int // 0 if not even the header arrived
+	header http.Header
+	body   []byte
+	whole  bool
+}
+
+// events returns the whole events of a reply's body.
+func (r reply) events() []sse.Event {
+	var all []sse.Event
+	for rd := sse.NewReader(bytes.NewReader(r.body), 1<<20); ; {
+		ev, err := rd.Next()
+		if err != nil {
+			return all
+		}
+		all = append(all, ev)
+	}
+}
+
+func (p *peer) headers(extra ...string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "Host: %s\r\nAccept: application/json, text/event-stream\r\nContent-Type: application/json\r\n", p.n.addr)
+	if p.id != "" {
+		fmt.Fprintf(&b, "Mcp-Session-Id: %s\r\n", p.id)
+		if p.version >= "2025-06-18" {
+			fmt.Fprintf(&b, "MCP-Protocol-Version: %s\r\n", p.version)
+		}
+	}
+	_ = p.header.Write(&b)
+	for _, h := range extra {
+		b.WriteString(h + "\r\n")
+	}
+	return b.String()
+}
+
+func (p *peer) post(body string, extra ...string) reply {
+	p.n.t.Helper()
+	return p.open("POST", "/mcp", body, extra...).all()
+}
+
+// open sends a request and returns the connection on which its answer comes.
+func (p *peer) open(method, target, body string, extra ...string) *wire {
+	p.n.t.Helper()
+	addr := p.via
+	if addr == "" {
+		addr = p.n.addr
+	}
+	c, err := net.Dial("tcp", addr)
+	if err != nil {
+		p.n.t.Fatal(err)
+	}
+	length := ""
+	if body != "" {
+		length = "Content-Length: " + strconv.Itoa(len(body)) + "\r\n"
+	}
+	_, err = fmt.Fprintf(c, "%s %s HTTP/1.1\r\n%s%s\r\n%s", method, target, p.headers(extra...), length, body)
+	if err != nil {
+		p.n.t.Fatal(err)
+	}
+	w := &wire{t: p.n.t, c: c.(*net.TCPConn)}
+	p.n.t.Cleanup(func() { w.c.Close() })
+	return w
+}
+
+// wire is one connection with one answer on it.
+type wire struct {
+	t   testing.TB
+	c   *net.TCPConn
+	r   *bufio.Reader
+	res *http.Response
+	rd  *sse.Reader
+}
+
+// all reads the answer to its end.
+func (w *wire) all() reply {
+	w.t.Helper()
+	res := w.head()
+	body, err := io.ReadAll(res.Body)
+	w.c.Close()
+	return reply{status: res.StatusCode, header: res.Header, body: body, whole: err == nil}
+}
+
+// wait bounds how long what comes next may take: longer than a node takes to find that
+// another is lost, on a machine that stands still now and then.
+func (w *wire) wait() { _ = w.c.SetReadDeadline(time.Now().Add(2 * time.Minute)) }
+
+// head reads the answer's header.
+func (w *wire) head() *http.Response {
+	w.t.Helper()
+	if w.res == nil {
+		w.wait()
+		w.r = bufio.NewReader(w.c)
+		res, err := http.ReadResponse(w.r, nil)
+		if err != nil {
+			w.t.Fatalf("response: %v", err)
+		}
+		w.res = res
+	}
+	return w.res
+}
+
+// next returns the next event of the answer, io.EOF at its end.
+func (w *wire) next() (sse.Event, error) {
+	w.t.Helper()
+	if w.rd == nil {
+		w.rd = sse.NewReader(w.head().Body, 1<<20)
+	}
+	w.wait()
+	return w.rd.Next()
+}
+
+// message returns the next event that has data.
+func (w *wire) message() sse.Event {
+	w.t.Helper()
+	for {
+		ev, err := w.next()
+		if err != nil {
+			w.t.Fatalf("event: %v", err)
+		}
+		if len(ev.Data) > 0 {
+			return ev
+		}
+	}
+}
+
+// atMost reads n bytes of the answer, or all of it if it is shorter, and then
+// cuts the connection as how says.
+func (w *wire) atMost(n int, how cut) (r reply) {
+	w.wait()
+	res, err := http.ReadResponse(bufio.NewReader(io.LimitReader(w.c, int64(n))), nil)
+	if err == nil {
+		r.status, r.header = res.StatusCode, res.Header
+		r.body, err = io.ReadAll(res.Body)
+		r.whole = err == nil
+	}
+	switch how {
+	case fin:
+		w.c.Close()
+	case rst:
+		_ = w.c.SetLinger(0)
+		w.c.Close()
+	case ghost: // stays open, and nobody reads
+	}
+	return r
+}
+
+type cut int
+
+const (
+	fin cut = iota
+	rst
+	ghost
+)
+
+func (c cut) String() string { return [...]string{"fin", "rst", "ghost"}[c] }

@@ -1,0 +1,181 @@
+package server_test
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"holdfast/internal/engine/memory"
+	"holdfast/internal/server"
+	"holdfast/stream"
+)
+
+// line is one connection of a client that makes one request after the other.
+type line struct {
+	*peer
+	c net.Conn
+	r *bufio.Reader
+}
+
+func (p *peer) line() *line {
+	c, err := net.Dial("tcp", p.n.addr)
+	if err != nil {
+		p.n.t.Fatal(err)
+	}
+	p.n.t.Cleanup(func() { c.Close() })
+	return &line{p, c, bufio.NewReader(c)}
+}
+
+// ask makes a request and reads its answer.
+func (l *line) ask(body string, header ...string) reply {
+	l.n.t.Helper()
+	_, err := fmt.Fprintf(l.c, "POST /mcp HTTP/1.1\r\n%sContent-Length: %d\r\n\r\n%s", l.headers(header...), len(body), body)
+	if err != nil {
+		l.n.t.Fatal(err)
+	}
+	_ = l.c.SetReadDeadline(time.Now().Add(2 * time.Minute))
+	res, err := http.ReadResponse(l.r, nil)
+	if err != nil {
+		l.n.t.Fatal(err)
+	}
+	text, err := io.ReadAll(res.Body)
+	if err != nil {
+		l.n.t.Fatal(err)
+	}
+	return reply{status: res.StatusCode, header: res.Header, body: text, whole: true}
+}
+
+// calls makes a stored call that says as much as that. Its last event's id is its end.
+func calls(id, n, size int) string {
+	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"steps","arguments":{"n":%d,"size":%d},"_meta":{"progressToken":%d}}}`, id, n, size, id)
+}
+
+// resumed is what a client gets that comes back for a call with the id of its first event.
+func (p *peer) resumed(first string) int {
+	return p.open("GET", "/mcp", "", "Last-Event-ID: "+first).all().status
+}
+
+// kept says whether the store has anything of the call that an event is of.
+func (p *peer) kept(event string) bool {
+	p.n.t.Helper()
+	s, err := p.n.sessions.Find(p.id, "")
+	if err != nil {
+		p.n.t.Fatal(err)
+	}
+	at, err := s.ParseEventID(event)
+	if err != nil {
+		p.n.t.Fatal(err)
+	}
+	_, _, err = p.n.store.Bounds(p.n.t.Context(), stream.ID{Session: s.Key(), Number: at.Stream.Number})
+	return err == nil
+}
+
+// A call that was read to its end, by a client that has made another request on the
+// same connection since, is kept no longer than it takes to be sure; one whose client
+// may still ask for it is.
+func TestAcknowledged(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, config{memory: memory.Options{Acknowledged: 50 * time.Millisecond}})
+	p := n.connect("2025-11-25", nil)
+	for what, next := range map[string]func(l *line){
+		"a call":         func(l *line) { l.ask(calls(100, 1, 1)) },
+		"a ping":         func(l *line) { l.ask(`{"jsonrpc":"2.0","id":101,"method":"ping"}`) },
+		"a notification": func(l *line) { l.ask(`{"jsonrpc":"2.0","method":"notifications/initialized"}`) },
+	} {
+		l := p.line()
+		first := l.ask(calls(1, 3, 10)).events()[0].ID
+		next(l)
+		eventually(t, "the call to be dropped after "+what, func() bool { return !p.kept(first) })
+	}
+
+	// Whose last event id is the call's last event has all of it.
+	events := p.post(calls(1, 3, 10)).events()
+	if status := p.resumed(events[len(events)-1].ID); status != 204 {
+		t.Errorf("at its end: %d", status)
+	}
+	eventually(t, "the call to be dropped that was asked for at its end", func() bool { return !p.kept(events[0].ID) })
+
+	l := p.line()
+	keyed := l.ask(calls(2, 3, 10), "Idempotency-Key: k")
+	kept := keyed.events()[0].ID
+	other := p.line() // no word on the call's own connection
+	silent := other.ask(calls(3, 3, 10)).events()[0].ID
+	for id := 4; id < 8; id++ { // each is acknowledged by the next
+		first := l.ask(calls(id, 3, 10)).events()[0].ID
+		l.ask(`{"jsonrpc":"2.0","id":101,"method":"ping"}`)
+		eventually(t, "the call to be dropped", func() bool { return !p.kept(first) })
+	}
+	if status := p.resumed(kept); status != 200 {
+		t.Errorf("a call under an idempotency key: %d", status)
+	}
+	if again := p.post(calls(2, 3, 10), "Idempotency-Key: k"); again.status != 200 || len(again.events()) != len(keyed.events()) {
+		t.Errorf("the same call under its key: %d with %d events", again.status, len(again.events()))
+	}
+	if status := p.resumed(silent); status != 200 {
+		t.Errorf("a call whose client has not been heard since: %d", status)
+	}
+}
+
+// However much one client leaves behind, another's result that it has yet to read is
+// there; and who takes up all the room itself has calls fail, and not others'.
+func TestOneClientLeavesRoom(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, config{
+		memory: memory.Options{StreamBytes: 256 << 10, SessionBytes: 512 << 10, TotalBytes: 4 << 20},
+		server: server.Options{Principal: func(r *http.Request) string { return r.Header.Get("User") }},
+	})
+	modest := n.connect("2025-11-25", http.Header{"User": {"modest"}})
+	w := modest.open("POST", "/mcp", calls(1, 10, 1000))
+	ev, err := w.next()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.c.Close()
+	greedy := http.Header{"User": {"greedy"}}
+	for range 10 {
+		g := n.connect("2025-11-25", greedy)
+		for id := range 20 {
+			if r := g.post(calls(id, 10, 10_000)); r.status != 200 {
+				t.Fatalf("call %d: %d %.200s", id, r.status, r.body)
+			}
+		}
+	}
+	if r := modest.open("GET", "/mcp", "", "Last-Event-ID: "+ev.ID).all(); r.status != 200 || !strings.Contains(string(r.body), "done") {
+		t.Errorf("the call of another client: %d %.200s", r.status, r.body)
+	}
+
+	// The same with calls that have not ended: what one of them says is refused.
+	full := false
+	for i := range 12 {
+		g := n.connect("2025-11-25", greedy)
+		for id := range 2 {
+			w := g.open("POST", "/mcp", strings.Replace(calls(id, 1, 1), `"steps","arguments":{"n":1,"size":1}`,
+				fmt.Sprintf(`"hold","arguments":{"text":"%d"}`, i), 1))
+			if _, err := w.next(); err != nil {
+				t.Fatal(err)
+			}
+			for _, x := range n.release(1) {
+				for step := range 20 {
+					progress(x, step, 10_000)
+				}
+			}
+			defer w.c.Close()
+		}
+		kept := n.store.Bytes()
+		full = full || kept >= 2900<<10
+		if kept > 3200<<10 {
+			t.Fatalf("one client fills the store: %d bytes", kept)
+		}
+	}
+	if !full {
+		t.Fatalf("%d bytes are kept, which proves nothing", n.store.Bytes())
+	}
+	if r := modest.post(calls(2, 10, 10_000)); r.status != 200 || !strings.Contains(string(r.body), "done") {
+		t.Errorf("a call of another client: %d %.200s", r.status, r.body)
+	}
+}

@@ -1,0 +1,279 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"holdfast/internal/cluster"
+	"holdfast/internal/session"
+	"holdfast/stream"
+)
+
+// sweepEvery is how often one of the nodes looks for sessions that nobody looks
+// after, beside when a node is gone. The engine has to list all sessions for that: it
+// is to do so for no more of its time than one part in sweepShare, as long as that is
+// at least once in sweepAtLeast for each node, which is enough for one that is alone.
+const (
+	sweepEvery   = 30 * time.Second
+	sweepShare   = 20
+	sweepAtLeast = 10 * time.Minute
+)
+
+// sweepAfter is how long those have who serve the clients of a node that is gone to
+// take its sessions, which they need at once, before the sweep takes the rest.
+const sweepAfter = 200 * time.Millisecond
+
+// sweepAgain is when a sweep is tried again that the store did not let come to its end.
+const sweepAgain = 2 * time.Second
+
+// peers is the handler among those on other nodes: what it sends them, what they
+// send it, and what becomes of the sessions of those that are gone.
+type peers struct {
+	h         *Handler
+	node      *cluster.Node
+	transport *http.Transport
+	server    *http.Server
+
+	quit chan struct{} // closed at the end
+	work sync.WaitGroup
+	lost chan struct{} // told that a node is gone
+
+	mu      sync.Mutex
+	relays  map[*relay]struct{}
+	bridges map[*bridge]struct{}
+	// departed are clients that have left other nodes, and when.
+	departed map[string]time.Time
+}
+
+// join begins to serve other nodes, and to look after their sessions.
+func (h *Handler) join(node *cluster.Node) *peers {
+	p := &peers{
+		h:       h,
+		node:    node,
+		quit:    make(chan struct{}),
+		lost:    make(chan struct{}, 1),
+		relays:  make(map[*relay]struct{}),
+		bridges: make(map[*bridge]struct{}),
+
+		departed: make(map[string]time.Time),
+	}
+	p.transport = &http.Transport{
+		DialContext: func(ctx context.Context, _, address string) (net.Conn, error) {
+			name, _, err := net.SplitHostPort(address)
+			if err != nil {
+				return nil, err
+			}
+			return node.Dial(ctx, name)
+		},
+		DisableCompression:     true,
+		MaxIdleConnsPerHost:    128,
+		IdleConnTimeout:        time.Minute,
+		MaxResponseHeaderBytes: 1 << 20,
+	}
+	p.server = &http.Server{
+		Handler:           http.HandlerFunc(h.receive),
+		ReadHeaderTimeout: 10 * time.Second,
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    2 << 20, // a client's, and a visit
+		ErrorLog:          nil,
+	}
+	return p
+}
+
+// start starts what runs until [Handler.Close].
+func (p *peers) start() {
+	p.work.Go(func() {
+		err := p.server.Serve(p.node.Listener())
+		if !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
+			p.h.logger.Error("other nodes are not served any more", "error", err)
+		}
+	})
+	p.work.Go(p.sweep)
+	p.node.Watch(func(string) { session.Poke(p.lost) })
+	p.node.OnWake(p.h.Verify)
+	p.node.Notices(p.told)
+}
+
+// Verify looks whether the sessions here are still this node's: for after a time
+// in which others may have thought it gone, as when the engine was away.
+func (h *Handler) Verify() {
+	if h.peers == nil || !h.peers.begin() {
+		return
+	}
+	go func() {
+		defer h.peers.work.Done()
+		ctx, stop := h.peers.until(sweepEvery)
+		defer stop()
+		h.sessions.Verify(ctx)
+	}()
+}
+
+// begin counts work that the end waits for, unless it has begun.
+func (p *peers) begin() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	select {
+	case <-p.quit:
+		return false
+	default:
+		p.work.Add(1)
+		return true
+	}
+}
+
+// until returns a context that ends with the peers, or after a time.
+func (p *peers) until(d time.Duration) (context.Context, context.CancelFunc) {
+	ctx, stop := context.WithTimeout(context.Background(), d)
+	over := make(chan struct{})
+	go func() {
+		select {
+		case <-p.quit:
+			stop()
+		case <-over:
+		}
+	}()
+	var once sync.Once
+	return ctx, func() {
+		stop()
+		once.Do(func() { close(over) })
+	}
+}
+
+// sweep looks after the sessions of nodes that are gone, and now and then after all
+// of them.
+func (p *peers) sweep() {
+	t := time.NewTimer(0)
+	defer t.Stop()
+	for {
+		mine, all := p.mine, false
+		select {
+		case <-p.quit:
+			return
+		case <-p.lost: // all notice that at the same time, and take their shares
+			if !p.rest(sweepAfter) {
+				return
+			}
+		case <-t.C:
+			mine, all = func(stream.SessionKey) bool { return true }, true
+		}
+		begun := time.Now()
+		if !p.h.isDraining() && !p.sweepOnce(mine) {
+			time.AfterFunc(sweepAgain, func() { session.Poke(p.lost) })
+		}
+		if all {
+			every := min(max(sweepEvery, sweepShare*time.Since(begun)), sweepAtLeast) * time.Duration(1+len(p.node.Peers()))
+			if p.h.sessions.Alone() {
+				every = sweepAtLeast
+			}
+			t.Reset(every*3/4 + rand.N(every/2))
+		}
+	}
+}
+
+// rest waits, and says whether there is still something to do.
+func (p *peers) rest(d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-p.quit:
+		return false
+	}
+}
+
+// sweepOnce takes over what is to be taken over, as far as mine says so, and says
+// whether that could be done.
+func (p *peers) sweepOnce(mine func(stream.SessionKey) bool) bool {
+	ctx, stop := p.until(10 * time.Minute)
+	defer stop()
+	gone := func(name string) bool { return p.node.Gone(ctx, name) }
+	err := p.h.sessions.Sweep(ctx, gone, mine)
+	if err != nil && ctx.Err() == nil {
+		p.h.logger.Warn("sessions of lost nodes not all taken over; tried again soon", "error", err)
+	}
+	return err == nil
+}
+
+// mine says whether it is for this node, of those that live, to take a session
+// over: each has its share, and all agree on it (rendezvous hashing).
+func (p *peers) mine(key stream.SessionKey) bool {
+	me := weight(p.node.Name(), key)
+	for _, name := range p.node.Peers() {
+		if weight(name, key) > me {
+			return false
+		}
+	}
+	return true
+}
+
+func weight(node string, key stream.SessionKey) uint64 {
+	sum := fnv.New64a()
+	_, _ = fmt.Fprintf(sum, "%s %s", key, node)
+	return mix(sum.Sum64())
+}
+
+// mix spreads a sum's last bytes over all of it.
+func mix(x uint64) uint64 {
+	x ^= x >> 33
+	x *= 0xff51afd7ed558ccd
+	x ^= x >> 33
+	x *= 0xc4ceb9fe1a85ec53
+	return x ^ x>>33
+}
+
+// enter counts a request that another node answers. What it returns is called at
+// its end.
+func (p *peers) enter(rl *relay) (leave func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.relays[rl] = struct{}{}
+	select {
+	case <-p.quit:
+		rl.leave()
+	default:
+	}
+	return func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		delete(p.relays, rl)
+	}
+}
+
+// crossing is the same for a WebSocket.
+func (p *peers) crossing(b *bridge) (leave func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.bridges[b] = struct{}{}
+	return func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		delete(p.bridges, b)
+	}
+}
+
+// close ends all that runs, and waits for it.
+func (p *peers) close() {
+	p.mu.Lock()
+	select {
+	case <-p.quit:
+		p.mu.Unlock()
+		return
+	default:
+	}
+	close(p.quit)
+	for rl := range p.relays {
+		rl.leave()
+	}
+	p.mu.Unlock()
+	_ = p.server.Close()
+	p.transport.CloseIdleConnections()
+	p.work.Wait()
+}

@@ -1,0 +1,147 @@
+package server_test
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"holdfast/internal/server"
+)
+
+// plainFarm is nodes that answer with JSON.
+func plainFarm(t *testing.T, n int) *farm {
+	t.Helper()
+	return newFarm(t, n, config{server: server.Options{Response: server.ResponseJSON, Retry: 10 * time.Millisecond}})
+}
+
+// TestPlain makes calls that are stored and answered with JSON, at their session's node
+// and at another.
+func TestPlain(t *testing.T) {
+	t.Parallel()
+	f := plainFarm(t, 2)
+	a := f.nodes[0]
+	for i, n := range f.nodes {
+		p, old := a.connect("2025-11-25", nil).at(n), a.connect("2025-03-26", nil).at(n)
+		one, two := fmt.Sprint("one", i), fmt.Sprint("two", i)
+		quick := fmt.Sprintf(`{"key":%q}`, one)
+		r := p.post(callAs("1", "steps", quick))
+		if r.status != 200 || r.header.Get("Content-Type") != "application/json" || !strings.Contains(string(r.body), "done") || f.runs(one) != 1 {
+			t.Errorf("node %d: %d %v %s, %d runs", i, r.status, r.header, r.body, f.runs(one))
+		}
+		// It is in the log, and its client has read it.
+		if r := a.able("2025-11-25", "").at(n).post(callAs("1", "steps", quick)); r.header.Get("Content-Type") != "application/json" {
+			t.Errorf("node %d: who can resume is told %v %s", i, r.header, r.body)
+		}
+		batch := "[" + callAs("1", "steps", fmt.Sprintf(`{"key":%q}`, two)) + `,{"jsonrpc":"2.0","id":2,"method":"ping"}]`
+		if r := old.post(batch); r.header.Get("Content-Type") != "application/json" || r.body[0] != '[' || strings.Count(string(r.body), `"jsonrpc"`) != 2 {
+			t.Errorf("batch at node %d: %d %v %s", i, r.status, r.header, r.body)
+		}
+		// What says more than its response has a stream, which can be resumed.
+		fl := &follower{p: p, seen: map[string]bool{}}
+		r = p.post(callAs("2", "steps", `{"key":"spoken","n":2}`))
+		if err := fl.take(r); err != nil || fl.check(2) != nil || len(fl.seen) == 0 || fl.link == "" {
+			t.Errorf("spoken at node %d: %v %v: %v %s", i, err, fl.check(2), r.header, r.body)
+		}
+		// One whose server ends its connection has one, too.
+		w := p.open("POST", "/mcp", callAs("3", "hold", `{}`))
+		held := a.release(1)[0]
+		held.Call.Disconnect(7 * time.Millisecond)
+		fl = &follower{p: p, seen: map[string]bool{}}
+		if err := fl.take(w.all()); err != nil || fl.last == "" {
+			t.Errorf("sent away at node %d: %v", i, err)
+		}
+		held.Result(result("later"))
+		if err := fl.rest(fl.again()); err != nil {
+			t.Errorf("sent away at node %d: %v", i, err)
+		}
+		// One that its client cancels has no answer.
+		w = p.open("POST", "/mcp", callAs("4", "hold", `{}`))
+		a.release(1)
+		p.post(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":4}}`)
+		if r := w.all(); r.status != http.StatusAccepted || len(r.body) > 0 {
+			t.Errorf("cancelled at node %d: %d %s", i, r.status, r.body)
+		}
+		// One whose client leaves can be come back for, with nothing but the session.
+		w = p.open("POST", "/mcp", callAs("5", "hold", `{}`))
+		held = a.release(1)[0]
+		w.c.Close()
+		eventually(t, "the reader to be gone", func() bool { return a.sessions.Readers() == 0 })
+		held.Result(result("kept"))
+		w = p.open("GET", "/mcp", "")
+		if ev := w.message(); !strings.Contains(string(ev.Data), "kept") {
+			t.Errorf("come back at node %d: %s", i, ev.Data)
+		}
+		w.c.Close()
+	}
+}
+
+// TestPlainLeft has the client of a node leave in the middle of a call, and come back to
+// wait on its GET stream, before the call ends on its session's node. It is told the
+// answer, which the node that it left had no more use for.
+func TestPlainLeft(t *testing.T) {
+	t.Parallel()
+	f := plainFarm(t, 2)
+	a, b := f.nodes[0], f.nodes[1]
+	p := a.connect("2025-11-25", nil).at(b)
+	get := p.open("GET", "/mcp", "") // before the call, so that nothing but the break is evidence
+	eventually(t, "the GET stream to be there", func() bool { return a.sessions.Readers() == 1 })
+	w := p.open("POST", "/mcp", callAs("1", "hold", `{}`))
+	held := a.release(1)[0]
+	w.c.Close()
+	eventually(t, "the session's node to know", func() bool { return a.HasLeft(w.c.LocalAddr().String()) })
+	held.Result(result("kept"))
+	if ev := get.message(); !strings.Contains(string(ev.Data), "kept") {
+		t.Errorf("on the GET stream: %s", ev.Data)
+	}
+}
+
+// TestPlainTaken has the node that a client is connected to lose the session to another
+// while a call runs. The client is told at once that nobody knows, as JSON.
+func TestPlainTaken(t *testing.T) {
+	t.Parallel()
+	f := plainFarm(t, 2)
+	a, b := f.nodes[0], f.nodes[1]
+	p := a.connect("2025-11-25", nil)
+	w := p.open("POST", "/mcp", callAs("1", "hold", `{"key":"k"}`))
+	held := a.release(1)[0]
+	a.handle.Cut(true)
+	eventually(t, "the other node to have the session", func() bool { return p.at(b).post(callAs("2", "echo", `{}`)).status == 200 })
+	a.handle.Cut(false)
+	r := w.all()
+	if r.header.Get("Content-Type") != "application/json" || !strings.Contains(string(r.body), `"id":1`) ||
+		!strings.Contains(string(r.body), nobodyKnows) || f.runs("k") != 1 {
+		t.Errorf("%d %s, %d runs", r.status, r.body, f.runs("k"))
+	}
+	held.Result(result("too late"))
+}
+
+// TestPlainRoams has a call go from node to node, each of which is lost: it turns out
+// that it may be made again. The client, which is connected to the second, has one
+// answer, as JSON.
+func TestPlainRoams(t *testing.T) {
+	t.Parallel()
+	var safe atomic.Bool
+	c := config{server: server.Options{Response: server.ResponseJSON}}
+	c.session.Safe = func(tool string) bool { return tool == "hold" && safe.Load() }
+	f := newFarm(t, 3, c)
+	first, second, third := f.nodes[0], f.nodes[1], f.nodes[2]
+	p := first.connect("2025-11-25", nil).at(second)
+	w := p.open("POST", "/mcp", callAs("1", "hold", `{"key":"k"}`)) // recorded before it runs
+	first.release(1)
+	safe.Store(true) // so the operator says now
+	first.kill()
+	late := second.release(1)[0]
+	second.handle.Cut(true)
+	eventually(t, "the third node to have the session", func() bool { return p.at(third).post(callAs("2", "echo", `{}`)).status == 200 })
+	last := third.release(1)[0]
+	second.handle.Cut(false)
+	late.Result(result("too late"))
+	eventually(t, "the second node to ask the third", func() bool { return third.sessions.Readers() > 0 })
+	last.Result(result("at last"))
+	if r := w.all(); r.status != 200 || r.header.Get("Content-Type") != "application/json" || !strings.Contains(string(r.body), "at last") || f.runs("k") != 3 {
+		t.Errorf("%d %v %s, %d runs", r.status, r.header, r.body, f.runs("k"))
+	}
+}

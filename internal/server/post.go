@@ -1,0 +1,360 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"mime"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+
+	"holdfast/internal/protocol"
+	"holdfast/internal/session"
+	"holdfast/jsonrpc"
+)
+
+// post takes messages from the client (2025-11-25, Transports, "Sending Messages
+// to the Server").
+func (h *Handler) post(w http.ResponseWriter, r *http.Request) {
+	msgs, batch, ok := h.messages(w, r)
+	if !ok || !h.version(w, r) {
+		return
+	}
+	requests := 0
+	for i := range msgs {
+		if msgs[i].Kind == jsonrpc.Request {
+			requests++
+		}
+	}
+	if len(msgs) > 1 && initializes(msgs) {
+		h.reject(w, http.StatusBadRequest, errf(codeInvalid, "initialize must not be part of a batch"))
+		return
+	}
+	if initializes(msgs) && len(msgs[0].Raw) > session.MaxInitialize { // before a backend is opened for it
+		h.fail(w, session.ErrInitialize)
+		return
+	}
+	if h.opts.Stateless {
+		h.stateless(w, r, msgs, batch, requests)
+		return
+	}
+	if !batch && h.ours(&msgs[0]) {
+		h.postOurs(w, r, msgs)
+		return
+	}
+	if requests == 0 {
+		if msgs, ok = h.roamed(w, r, msgs); !ok {
+			return
+		}
+	}
+	if initializes(msgs) && r.Header[protocol.HeaderSession] == nil {
+		h.initialize(w, r, msgs)
+		return
+	}
+	s, err := h.named(r)
+	if err == nil {
+		err = h.give(w, r, s, msgs, batch, requests)
+	}
+	if err != nil {
+		again := func(s *session.Session) error { return h.give(w, r, s, msgs, batch, requests) }
+		key, _ := keyOf(r, msgs)
+		h.chase(w, r, errand{msgs: msgs, batch: batch, keyed: key != ""}, s, err, again)
+	}
+}
+
+// give gives a session what was POSTed to it, and answers, unless there is an error.
+func (h *Handler) give(w http.ResponseWriter, r *http.Request, s *session.Session, msgs []jsonrpc.Message, batch bool, requests int) error {
+	if err := fits(s, msgs, batch); err != nil {
+		return err
+	}
+	if requests == 0 {
+		return h.take(w, r, s, msgs)
+	}
+	key, err := keyOf(r, msgs)
+	switch {
+	case err != nil:
+		return errf(codeInvalid, "%v", err)
+	case key != "":
+		return h.keyed(w, r, s, key, msgs)
+	}
+	return h.call(w, r, s, msgs, batch)
+}
+
+// initializes says whether one of the messages is an initialize request.
+func initializes(msgs []jsonrpc.Message) bool {
+	for i := range msgs {
+		if msgs[i].Kind == jsonrpc.Request && msgs[i].Method == "initialize" {
+			return true
+		}
+	}
+	return false
+}
+
+// fits checks what only the session's state can tell of the messages. Whether there
+// are batches is decided by the revision that the session's initialize has settled on,
+// and not by the header of one request, which could claim any.
+func fits(s *session.Session, msgs []jsonrpc.Message, batch bool) error {
+	if initializes(msgs) {
+		return errf(codeInvalid, "the session is initialized already")
+	}
+	if revision := s.Revision(); batch && !protocol.Batches(revision) {
+		return errf(codeInvalid, "protocol revision %s has no batches: send one message", revision)
+	}
+	return nil
+}
+
+// messages reads the body of a POST. If it is not what it should be the request
+// is answered, and ok is false.
+func (h *Handler) messages(w http.ResponseWriter, r *http.Request) (msgs []jsonrpc.Message, batch, ok bool) {
+	if !accepts(r.Header["Accept"], "application/json") || !accepts(r.Header["Accept"], "text/event-stream") {
+		h.reject(w, http.StatusNotAcceptable, errf(codeInvalid,
+			"Accept must list both application/json and text/event-stream"))
+		return nil, false, false
+	}
+	return h.body(w, r)
+}
+
+// body reads and parses a body of JSON.
+func (h *Handler) body(w http.ResponseWriter, r *http.Request) (msgs []jsonrpc.Message, batch, ok bool) {
+	if !isJSON(r.Header["Content-Type"]) {
+		h.reject(w, http.StatusUnsupportedMediaType, errf(codeInvalid, "Content-Type must be application/json"))
+		return nil, false, false
+	}
+	data, err := h.read(w, r)
+	if err == nil {
+		h.unlimit(w, r)
+	}
+	var tooLarge *http.MaxBytesError
+	switch {
+	case errors.As(err, &tooLarge):
+		h.reject(w, http.StatusRequestEntityTooLarge, errf(codeInvalid, "the body is larger than %d bytes", tooLarge.Limit))
+		return nil, false, false
+	case errors.Is(err, errNoRoom):
+		w.Header().Set("Connection", "close") // and what comes is not read
+		h.fail(w, err)
+		return nil, false, false
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		h.reject(w, http.StatusRequestTimeout, errf(jsonrpc.CodeParse, "the body took too long"))
+		return nil, false, false
+	case err != nil:
+		h.reject(w, http.StatusBadRequest, errf(jsonrpc.CodeParse, "the body ended early: %v", err))
+		return nil, false, false
+	}
+	msgs, batch, err = jsonrpc.ParseBody(data)
+	switch {
+	case errors.Is(err, jsonrpc.ErrParse):
+		h.reject(w, http.StatusBadRequest, errf(jsonrpc.CodeParse, "%v", err))
+	case err != nil:
+		h.reject(w, http.StatusBadRequest, errf(codeInvalid, "%v", err))
+	}
+	return msgs, batch, err == nil
+}
+
+// take hands over notifications and responses, which have no answer.
+func (h *Handler) take(w http.ResponseWriter, r *http.Request, s *session.Session, msgs []jsonrpc.Message) error {
+	err := h.send(r, s, msgs)
+	if err == nil {
+		w.WriteHeader(http.StatusAccepted)
+	}
+	return err
+}
+
+// send hands over notifications and responses. A response that the backend does
+// not take now has to be sent again, and so has all that comes to a session which
+// is no longer here, or whose backend cannot be opened for now: that is an error.
+func (h *Handler) send(r *http.Request, s *session.Session, msgs []jsonrpc.Message) error {
+	ctx := context.WithoutCancel(r.Context())
+	for i := range msgs {
+		err := s.Send(ctx, msgs[i], r.Header)
+		if errors.Is(err, session.ErrNotTaken) || errors.Is(err, session.ErrMoved) || errors.Is(err, session.ErrBusy) {
+			return err
+		}
+		if err != nil {
+			h.logger.Warn("message not delivered", "session", s.Name(), "method", msgs[i].Method, "error", err)
+		}
+	}
+	return nil
+}
+
+// initialize begins a session.
+func (h *Handler) initialize(w http.ResponseWriter, r *http.Request, msgs []jsonrpc.Message) {
+	s := h.begin(w, r, h.sessions.New, false, errand{msgs: msgs})
+	if s == nil {
+		return
+	}
+	w.Header()[protocol.HeaderSession] = []string{s.ID()}
+	if err := h.call(w, r, s, msgs, false); err != nil {
+		h.fail(w, err)
+	}
+	if s.Revision() != "" {
+		return
+	}
+	if c := s.Opening(); c == nil || r.Context().Err() != nil {
+		// It failed, or its client has gone without knowing the session.
+		h.sessions.End(s)
+	}
+}
+
+// call answers requests: with JSON while they are light, else with a stream.
+func (h *Handler) call(w http.ResponseWriter, r *http.Request, s *session.Session, msgs []jsonrpc.Message, batch bool) error {
+	light := h.light(r.Context(), r.Header, s, msgs)
+	v := h.visit(r)
+	if v != nil && v.Once != "" && (v.Again || !light) {
+		if done, err := h.once(w, r, v, &record{s: s, msgs: msgs, batch: batch}, light); done || err != nil {
+			return err
+		}
+	}
+	c, err := s.Begin(msgs, light)
+	if err != nil {
+		return err
+	}
+	if number := c.Number(); number != 0 {
+		return h.stored(w, r, &record{s: s, number: number, call: c, msgs: msgs, batch: batch})
+	}
+	if v != nil && v.Again {
+		c.DeliverAgain(context.WithoutCancel(r.Context()), msgs, r.Header)
+	} else {
+		c.Deliver(context.WithoutCancel(r.Context()), msgs, r.Header)
+	}
+	after := h.opts.UpgradeAfter
+	if h.opts.Response == ResponseJSON || h.opts.Stateless {
+		after = 0
+	}
+	answers, done := c.Wait(r.Context(), after)
+	switch {
+	case c.Again():
+		return session.ErrMoved // and it may be made again there
+	case done:
+		if c.Method() == "initialize" && s.Revision() != "" {
+			w.Header()[protocol.HeaderVersion] = []string{s.Revision()}
+		}
+		_ = h.answer(w, answers, batch) // what is lost on the way is lost: it is stored nowhere
+	case r.Context().Err() != nil:
+		c.Break()
+	default:
+		return h.stream(w, r, c, msgs, batch, false)
+	}
+	return nil
+}
+
+// begin begins a session, on this node or, if that takes on nothing new, on
+// another, which then answers the request. If it returns nil the request is
+// answered.
+func (h *Handler) begin(w http.ResponseWriter, r *http.Request, open opening, single bool, e errand) *session.Session {
+	s, err := h.newSession(r, open, single)
+	if errors.Is(err, session.ErrClosing) && h.peers != nil {
+		_, err = h.reach(w, r, e)
+	}
+	if err != nil && !errors.Is(err, errAnswered) {
+		h.failErrand(w, err, &e)
+	}
+	return s
+}
+
+// An opening begins a session: [session.Manager.New] for an initialize request, and
+// [session.Manager.Reserve] where that is still to come.
+type opening func(r *http.Request, principal string, single bool) (*session.Session, error)
+
+// newSession begins a session on this node. The error is ErrClosing while it is
+// drained.
+func (h *Handler) newSession(r *http.Request, open opening, single bool) (*session.Session, error) {
+	if h.isDraining() {
+		return nil, session.ErrClosing
+	}
+	return open(r, h.principal(r), single)
+}
+
+// light says whether requests start light. Where other nodes may take the session over,
+// what is not safe to make again never does, whatever form the answer has.
+func (h *Handler) light(ctx context.Context, header http.Header, s *session.Session, msgs []jsonrpc.Message) bool {
+	switch {
+	case h.opts.Response == ResponseJSON && !h.sessions.Shared(), h.opts.Stateless:
+		return true
+	case h.opts.Response == ResponseSSE:
+		return false
+	}
+	for i := range msgs {
+		if msgs[i].Kind == jsonrpc.Request && !s.Light(ctx, &msgs[i], header) {
+			return false
+		}
+	}
+	return true
+}
+
+// answer writes the responses of a call as JSON. A cancelled one has none.
+func (h *Handler) answer(w http.ResponseWriter, answers [][]byte, batch bool) error {
+	if len(answers) == 0 {
+		w.WriteHeader(http.StatusAccepted)
+		return nil
+	}
+	body := answers[0]
+	if batch {
+		body = appendAnswers(nil, answers, true)
+	}
+	head := w.Header()
+	head["Content-Type"] = typeJSON
+	head["Content-Length"] = []string{strconv.Itoa(len(body))}
+	return h.finish(w, body)
+}
+
+// appendAnswers appends the responses of a light call.
+func appendAnswers(text []byte, answers [][]byte, batch bool) []byte {
+	if !batch {
+		return append(text, answers[0]...)
+	}
+	for i, a := range answers {
+		text = append(text, "[,"[min(i, 1)])
+		text = append(text, a...)
+	}
+	return append(text, ']')
+}
+
+// accepts says whether an Accept header allows a media type: what the range that
+// fits it best says (RFC 9110, section 12.5.1).
+func accepts(accept []string, media string) bool {
+	major, _, _ := strings.Cut(media, "/")
+	best, ok := 0, false
+	for _, list := range accept {
+		for item := range strings.SplitSeq(list, ",") {
+			item, params, _ := strings.Cut(item, ";")
+			item = strings.TrimSpace(item)
+			fit := 0
+			switch {
+			case strings.EqualFold(item, media):
+				fit = 3
+			case strings.EqualFold(item, major+"/*"):
+				fit = 2
+			case item == "*/*":
+				fit = 1
+			}
+			if fit > best {
+				best, ok = fit, params == "" || !refused(params)
+			}
+		}
+	}
+	return ok
+}
+
+// refused says whether the parameters of a media range give it no weight.
+func refused(params string) bool {
+	for p := range strings.SplitSeq(params, ";") {
+		name, value, _ := strings.Cut(strings.TrimSpace(p), "=")
+		if strings.EqualFold(name, "q") {
+			q, err := strconv.ParseFloat(value, 64)
+			return err == nil && q == 0
+		}
+	}
+	return false
+}
+
+func isJSON(contentType []string) bool {
+	if len(contentType) != 1 {
+		return false
+	}
+	if contentType[0] == "application/json" {
+		return true
+	}
+	media, _, err := mime.ParseMediaType(contentType[0])
+	return err == nil && media == "application/json"
+}

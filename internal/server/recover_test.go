@@ -1,0 +1,206 @@
+package server_test
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"holdfast/internal/engine/memory"
+	"holdfast/internal/server"
+)
+
+// tardy is a listener on a machine that is slow to notice that clients leave.
+type tardy struct {
+	net.Listener
+	by   time.Duration
+	over <-chan struct{} // the test is
+}
+
+func (l tardy) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return tardyConn{c, l}, nil
+}
+
+type tardyConn struct {
+	net.Conn
+	l tardy
+}
+
+func (c tardyConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if err != nil {
+		select {
+		case <-time.After(c.l.by):
+		case <-c.l.over:
+		}
+	}
+	return n, err
+}
+
+// TestNoticedLate is a client that comes back with nothing but its session long
+// before it is noticed that it left. It hears its answer, whether that is written
+// to the old connection, or comes when it is noticed.
+func TestNoticedLate(t *testing.T) {
+	t.Parallel()
+	const noticed = 1500 * time.Millisecond
+	var tests sync.WaitGroup // they wait more than they do
+	defer tests.Wait()
+	for _, answered := range []time.Duration{noticed - 400*time.Millisecond, noticed + 400*time.Millisecond} {
+		for _, version := range []string{"2025-06-18", "2025-11-25"} {
+			for _, how := range []cut{fin, rst} {
+				tests.Go(func() {
+					t.Run(fmt.Sprintf("%v/%s/%v", answered, version, how), func(t *testing.T) {
+						noticedLate(t, version, how, noticed, answered)
+					})
+				})
+			}
+		}
+	}
+}
+
+func noticedLate(t *testing.T, version string, how cut, noticed, answered time.Duration) {
+	over := make(chan struct{})
+	n := newNode(t, config{
+		server: server.Options{Retry: 20 * time.Millisecond},
+		listen: func(l net.Listener) net.Listener { return tardy{l, noticed, over} },
+	})
+	t.Cleanup(func() { close(over) })
+	p := n.connect(version, nil)
+	left := p.open("POST", "/mcp", call("hold", `{}`))
+	held := n.release(1)
+	left.atMost(20, how)
+	w := p.open("GET", "/mcp", "")
+	w.head()
+	pass(t, answered)
+	held[0].Result(result("late"))
+	if ev := w.message(); !strings.Contains(string(ev.Data), "late") {
+		t.Errorf("got %s", ev.Data)
+	}
+}
+
+// TestOnlyTheLast is a client that reads an answer, loses the next one on the same
+// connection, and comes back with nothing but its session. It hears that one only.
+func TestOnlyTheLast(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, config{server: server.Options{Retry: 20 * time.Millisecond}})
+	var back []*wire
+	var peers []*peer
+	for _, version := range []string{"2025-06-18", "2025-11-25"} {
+		p := n.connect(version, nil)
+		w := p.open("POST", "/mcp", callAs("1", "steps", `{"n":0}`))
+		if got, err := io.ReadAll(w.head().Body); err != nil || !strings.Contains(string(got), "done") {
+			t.Fatalf("got %s, %v", got, err)
+		}
+		next := callAs("2", "steps", fmt.Sprintf(`{"key":%q,"n":0}`, version))
+		_, err := fmt.Fprintf(w.c, "POST /mcp HTTP/1.1\r\n%sContent-Length: %d\r\n\r\n%s", p.headers(), len(next), next)
+		if err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "the call to run", func() bool { return n.runs(version) == 1 })
+		w.atMost(0, rst)
+		back, peers = append(back, p.open("GET", "/mcp", "")), append(peers, p)
+	}
+	for i, w := range back {
+		if ev := w.message(); !strings.Contains(string(ev.Data), `"id":2`) {
+			t.Errorf("%s: first %s", peers[i].version, ev.Data)
+		}
+	}
+	pass(t, 1200*time.Millisecond) // twice as long as an id is waited for
+	for i, w := range back {
+		peers[i].unrelated("new")
+		if ev := w.message(); !strings.Contains(string(ev.Data), "new") {
+			t.Errorf("%s: told again: %s", peers[i].version, ev.Data)
+		}
+	}
+}
+
+// unrelated has the server say something that belongs to no call.
+func (p *peer) unrelated(text string) {
+	p.n.t.Helper()
+	p.post(fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/unrelated","params":{"data":%q}}`, text))
+}
+
+// TestContinuedFromWhatIsKept is a client that comes back with nothing but its
+// session, when the beginning of what it lost is no longer kept. It hears the rest.
+func TestContinuedFromWhatIsKept(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, config{memory: memory.Options{StreamBytes: 4 << 10}})
+	p := n.connect("2025-06-18", nil)
+	left := p.open("POST", "/mcp", call("hold", `{}`))
+	held := n.release(1)
+	left.atMost(0, rst)
+	n.sessionsQuiet()
+	for i := range 10 {
+		progress(held[0], i+1, 1<<10)
+	}
+	held[0].Result(result("late"))
+	w := p.open("GET", "/mcp", "")
+	heard := 0
+	for {
+		ev := w.message()
+		if strings.Contains(string(ev.Data), "late") {
+			break
+		}
+		heard++
+	}
+	if heard == 0 || heard >= 10 {
+		t.Errorf("heard %d messages before the answer", heard)
+	}
+}
+
+// TestGoneUnread is what a connection below knows of its client before anybody
+// reads from it.
+func TestGoneUnread(t *testing.T) {
+	t.Parallel()
+	h := server.New(server.Options{})
+	plain, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := h.Listener(plain)
+	defer l.Close()
+	for how, leave := range map[string]func(*net.TCPConn){
+		"not at all": nil,
+		"says more":  func(c *net.TCPConn) { _, _ = c.Write([]byte("x")) },
+		"fin":        func(c *net.TCPConn) { _ = c.Close() },
+		"rst": func(c *net.TCPConn) {
+			_ = c.SetLinger(0)
+			_ = c.Close()
+		},
+	} {
+		c, err := net.Dial("tcp", plain.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		accepted, err := l.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer accepted.Close()
+		r := &http.Request{ProtoMajor: 1, RemoteAddr: c.LocalAddr().String()}
+		if h.Gone(r) {
+			t.Errorf("%s: gone before", how)
+		}
+		if leave == nil {
+			continue
+		}
+		leave(c.(*net.TCPConn))
+		if how != "says more" {
+			eventually(t, how, func() bool { return h.Gone(r) })
+			continue
+		}
+		pass(t, 50*time.Millisecond)
+		if h.Gone(r) {
+			t.Errorf("%s: gone", how)
+		}
+	}
+}

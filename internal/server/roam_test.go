@@ -1,0 +1,653 @@
+package server_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"holdfast/backend/sdk"
+	"holdfast/internal/server"
+	"holdfast/jsonrpc"
+	"holdfast/stream"
+)
+
+// resumes are the capabilities of a client of SEP-975 that wants event ids.
+const resumes = `{"resumableRequests":{"eventIds":true}}`
+
+const me = "Authorization: Bearer me"
+
+// A wanderer is a client that makes one call, with the id "c", and goes on with it on
+// whatever connection it has.
+type wanderer struct {
+	n       *node
+	who     string // as a header
+	session string // to attach to, where the transport can
+	body    string // of the call
+	sent    bool
+	token   string
+	last    string // event id
+	seen    map[string]bool
+	got     []jsonrpc.Message
+	done    bool
+}
+
+func newWanderer(n *node, who, body string) *wanderer {
+	// A call that was written before a cut may be read after it: its key tells it from
+	// the one that is made again.
+	body = strings.Replace(body, `"_meta":{`, `"_meta":{"holdfast/idempotencyKey":"k",`, 1)
+	return &wanderer{n: n, who: "Authorization: Bearer " + who, body: body, seen: map[string]bool{}}
+}
+
+// errAgain says that a connection ended before the call did.
+var errAgain = errors.New("the connection ended")
+
+// goOn goes on, on one connection. The connection is cut after most bytes.
+func (w *wanderer) goOn(open door, most int) error {
+	c, fresh, err := w.connect(open, most)
+	if err != nil {
+		return err
+	}
+	defer c.cut(fin)
+	if fresh {
+		if err := c.initialize("2025-11-25", resumes); err != nil {
+			return fmt.Errorf("%w: %w", errAgain, err)
+		}
+	}
+	if w.session = ""; c.id != "" {
+		w.session = c.id
+	}
+	if w.sent && w.token == "" {
+		if err := w.look(c); err != nil {
+			return err
+		}
+	}
+	switch {
+	case !w.sent:
+		w.sent = true
+		err = c.send(w.body)
+	case w.last != "":
+		err = c.send(fmt.Sprintf(`{"jsonrpc":"2.0","id":"c","method":"requests/resume","params":{"resumeToken":%q,"_meta":{"holdfast/lastEventId":%q}}}`, w.token, w.last))
+	default:
+		err = c.send(fmt.Sprintf(`{"jsonrpc":"2.0","id":"c","method":"requests/resume","params":{"resumeToken":%q}}`, w.token))
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", errAgain, err)
+	}
+	for !w.done {
+		m, err := c.next()
+		if err != nil {
+			return fmt.Errorf("%w: %w", errAgain, err)
+		}
+		if err := w.take(m); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// connect opens a connection, to the session that there is if possible.
+func (w *wanderer) connect(open door, most int) (c *talker, fresh bool, err error) {
+	if fmt.Sprintf("%p", open) != fmt.Sprintf("%p", door(socketDoor)) {
+		return open(w.n, most, w.who), true, nil
+	}
+	if w.session != "" {
+		c, res, err := w.n.dialSocket(most, w.who, "Mcp-Session-Id: "+w.session)
+		switch {
+		case err == nil:
+			return c, false, nil
+		case res == nil || res.StatusCode != http.StatusNotFound:
+			return nil, false, fmt.Errorf("%w: %w", errAgain, err)
+		}
+		w.session = "" // it was never initialized
+	}
+	c, _, err = w.n.dialSocket(most, w.who)
+	if err != nil {
+		err = fmt.Errorf("%w: %w", errAgain, err)
+	}
+	return c, true, err
+}
+
+// look asks for all that is the client's: was the call that it sent taken?
+func (w *wanderer) look(c *talker) error {
+	if err := c.send(`{"jsonrpc":"2.0","id":"all","method":"requests/getStatus/all"}`); err != nil {
+		return fmt.Errorf("%w: %w", errAgain, err)
+	}
+	m, err := c.next()
+	if err != nil {
+		return fmt.Errorf("%w: %w", errAgain, err)
+	}
+	var all struct {
+		Requests []struct{ RequestID, ResumeToken string }
+	}
+	if string(m.ID) != `"all"` || json.Unmarshal(m.Result, &all) != nil {
+		return fmt.Errorf("all: %s", m.Raw)
+	}
+	w.sent = false
+	for _, r := range all.Requests {
+		if r.RequestID == "c" {
+			w.sent, w.token = true, r.ResumeToken
+		}
+	}
+	return nil
+}
+
+// take takes in one message.
+func (w *wanderer) take(m jsonrpc.Message) error {
+	id := jsonrpc.String(jsonrpc.Field(m.Params, "_meta", "holdfast/eventId"))
+	switch {
+	case m.Kind == jsonrpc.Response && string(m.ID) == `"c"`:
+		w.done = true
+	case id == "":
+		return fmt.Errorf("no event id in %s", m.Raw)
+	case w.seen[id]:
+		return fmt.Errorf("event id %s came twice", id)
+	default:
+		w.seen[id] = true
+		w.last = id
+	}
+	if m.Method == "notifications/requests/resumePolicy" {
+		w.token = jsonrpc.String(jsonrpc.Field(m.Params, "resumeToken"))
+		return nil
+	}
+	w.got = append(w.got, m)
+	return nil
+}
+
+// check says whether the call's messages came once and in order.
+func (w *wanderer) check(n int) error {
+	f := follower{got: w.got}
+	if err := f.check(n); err != nil {
+		return err
+	}
+	if w.got[n].Error != nil {
+		return fmt.Errorf("it ended with %s", w.got[n].Raw)
+	}
+	return nil
+}
+
+// TestDuplexCutAtEveryByte cuts a connection after every number of bytes that the
+// server says, and goes on with another. Every message arrives once and in order,
+// and the tool runs once.
+func TestDuplexCutAtEveryByte(t *testing.T) {
+	bothWays(t, func(t *testing.T, open door) {
+		const steps = 2
+		stride := 1
+		if !inFull {
+			stride = 7
+		}
+		n := newNode(t, config{server: server.Options{Principal: named}})
+		var end atomic.Bool
+		var wg sync.WaitGroup
+		slots := make(chan struct{}, 16)
+		for at := 1; !end.Load() && at < 4000; at += stride {
+			slots <- struct{}{}
+			wg.Go(func() {
+				defer func() { <-slots }()
+				key := fmt.Sprint(at)
+				w := newWanderer(n, key, call("steps", fmt.Sprintf(`{"key":%q,"n":%d}`, key, steps)))
+				err := w.goOn(open, at)
+				if err == nil {
+					end.Store(true)
+				}
+				for range 3 {
+					if errors.Is(err, errAgain) {
+						err = w.goOn(open, 0)
+					}
+				}
+				if err == nil {
+					err = w.check(steps)
+				}
+				if runs := n.runs(key); err != nil || runs != 1 {
+					t.Errorf("cut at %d: %v; the tool ran %d times", at, err, runs)
+				}
+			})
+		}
+		wg.Wait()
+		if !end.Load() {
+			t.Error("no answer arrived whole: the cuts did not reach the end")
+		}
+	})
+}
+
+// TestDuplexCutAtRandom cuts connections to an official server again and again, and
+// goes on over any transport that there is.
+func TestDuplexCutAtRandom(t *testing.T) {
+	t.Parallel()
+	const steps = 20
+	var mu sync.Mutex
+	runs := map[string]int{}
+	s := mcp.NewServer(&mcp.Implementation{Name: "s", Version: "1"}, nil)
+	type args struct {
+		Key string `json:"key"`
+	}
+	mcp.AddTool(s, &mcp.Tool{Name: "steps"}, func(ctx context.Context, req *mcp.CallToolRequest, a args) (*mcp.CallToolResult, any, error) {
+		mu.Lock()
+		runs[a.Key]++
+		mu.Unlock()
+		for i := range steps {
+			time.Sleep(time.Duration(rand.N(1000)) * time.Microsecond) // the tool's own work
+			err := req.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: req.Params.GetProgressToken(), Progress: float64(i + 1)})
+			if err != nil {
+				return nil, nil, err
+			}
+		}
+		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: "done"}}}, nil, nil
+	})
+	n := newNode(t, config{server: server.Options{Principal: named}, backend: sdk.New(func(*http.Request) *mcp.Server { return s })})
+	all := []door{socketDoor, pipeDoor}
+	var wg sync.WaitGroup
+	for i := range 20 {
+		wg.Go(func() {
+			key := fmt.Sprint(i)
+			w := newWanderer(n, key, call("steps", fmt.Sprintf(`{"key":%q}`, key)))
+			err := errAgain
+			tries := 0
+			for ; errors.Is(err, errAgain) && tries < 200; tries++ {
+				err = w.goOn(all[rand.N(len(all))], 500+rand.N(2000))
+			}
+			if err == nil {
+				err = w.check(steps)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil || runs[key] != 1 {
+				t.Errorf("call %d, after %d connections: %v; the tool ran %d times", i, tries, err, runs[key])
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// policy reads the policy of a call, and returns its token.
+func (c *talker) policy(id string) string {
+	c.t.Helper()
+	data := c.hears("notifications/requests/resumePolicy", `"requestId":`+id+`,`)
+	return jsonrpc.String(jsonrpc.Field(data, "params", "resumeToken"))
+}
+
+func resume(id, token string) string {
+	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":"requests/resume","params":{"resumeToken":%q}}`, id, token)
+}
+
+// TestDuplexRoams resumes a call on connections and sessions that did not make it,
+// over each transport.
+func TestDuplexRoams(t *testing.T) {
+	bothWays(t, func(t *testing.T, open door) {
+		n := newNode(t, config{server: server.Options{Principal: named}})
+		c := open(n, 0, me)
+		c.begin("2025-11-25", resumes)
+		c.say(callAs("1", "hold", `{}`))
+		token := c.policy("1")
+		held := n.release(1)[0]
+		progress(held, 1, 1)
+		last := jsonrpc.String(jsonrpc.Field(c.hears(`"progress":1,`), "params", "_meta", "holdfast/eventId"))
+		progress(held, 2, 1)
+		c.hears(`"progress":2,`)
+
+		// By HTTP, from a session of its own, and from none.
+		p := n.connect("2025-11-25", http.Header{"Authorization": {"Bearer me"}})
+		for _, from := range []*peer{p, {n: n, version: "2025-11-25", header: p.header}} {
+			w := from.open("POST", "/mcp", resume("1", token), "Last-Event-ID: "+last)
+			if ev := w.message(); !strings.Contains(string(ev.Data), `"progress":2,`) {
+				t.Errorf("after %s comes %s", last, ev.Data)
+			}
+			w.c.Close()
+		}
+		step := 2
+		for _, other := range doors {
+			d := other(n, 0, me)
+			d.begin("2025-11-25", resumes)
+			d.say(resume("1", token))
+			d.policy("1")
+			for i := 1; i <= step; i++ {
+				d.hears(fmt.Sprintf(`"progress":%d,`, i))
+			}
+			step++
+			progress(held, step, 1)
+			d.hears(fmt.Sprintf(`"progress":%d,`, step))
+			d.say(`{"jsonrpc":"2.0","id":"s","method":"requests/getStatus","params":{"requestId":1,"resumeToken":"` + token + `"}}`)
+			d.hears(`"id":"s"`, `"requestId":1`, `"status":"processing"`, `"hasInputRequest":false`)
+			d.cut(fin)
+		}
+		// And again where it was made, after what was heard there.
+		c.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":"requests/resume","params":{"resumeToken":%q,"_meta":{"holdfast/lastEventId":%q}}}`, token, last))
+		for i := 2; i <= step; i++ {
+			c.hears(fmt.Sprintf(`"progress":%d,`, i))
+		}
+		held.Result(result("one"))
+		c.hears(`"id":1`, "one")
+		d := open(n, 0, me) // what has ended can be resumed too
+		d.begin("2025-11-25", resumes)
+		d.say(resume("1", token))
+		d.policy("1")
+		for i := 1; i <= step; i++ {
+			d.hears(fmt.Sprintf(`"progress":%d,`, i))
+		}
+		d.hears(`"id":1`, "one")
+	})
+}
+
+// TestDuplexFromPost resumes on a connection that goes both ways what was made with
+// a POST.
+func TestDuplexFromPost(t *testing.T) {
+	bothWays(t, func(t *testing.T, open door) {
+		n := newNode(t, config{server: server.Options{Principal: named}})
+		p := &peer{n: n, version: "2025-11-25", header: http.Header{"Authorization": {"Bearer me"}}}
+		r := p.post(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":` + resumes + `}}`)
+		p.id = r.header.Get("Mcp-Session-Id")
+		w := p.open("POST", "/mcp", callAs("1", "hold", `{}`))
+		policy := w.message()
+		token := jsonrpc.String(jsonrpc.Field(policy.Data, "params", "resumeToken"))
+		held := n.release(1)[0]
+		progress(held, 1, 1)
+		last := w.message().ID
+		w.c.Close()
+		progress(held, 2, 1)
+		c := open(n, 0, me)
+		c.begin("2025-11-25", resumes)
+		c.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":"requests/resume","params":{"resumeToken":%q,"_meta":{"holdfast/lastEventId":%q}}}`, token, last))
+		c.hears(`"progress":2,`)
+		held.Result(result("one"))
+		c.hears(`"id":1`, "one")
+	})
+}
+
+// TestDuplexClashes has requests of two sessions with one id on a connection: they
+// could not be told apart, and the second is refused.
+func TestDuplexClashes(t *testing.T) {
+	bothWays(t, func(t *testing.T, open door) {
+		n := newNode(t, config{server: server.Options{Principal: named}})
+		var tokens []string
+		for range 2 {
+			c := open(n, 0, me)
+			c.begin("2025-11-25", resumes)
+			c.say(callAs("1", "hold", `{}`))
+			tokens = append(tokens, c.policy("1"))
+			c.cut(rst)
+		}
+		held := n.release(2)
+		c := open(n, 0, me)
+		c.begin("2025-11-25", resumes)
+		c.say(callAs("1", "hold", `{}`))
+		own := c.policy("1")
+		held = append(held, n.release(1)...)
+		c.say(resume("1", tokens[0]))
+		c.fails("1", codeInvalid, "on another")
+		c.say(resume("1", own))
+		c.policy("1")
+		held[2].Result(result("own"))
+		c.hears(`"id":1`, "own")
+
+		c.say(resume("1", tokens[0]))
+		c.policy("1")
+		for _, token := range []string{tokens[1], own} {
+			c.say(resume("1", token))
+			c.fails("1", codeInvalid, "on another")
+		}
+		c.say(callAs("1", "echo", `{}`))
+		c.fails("1", codeInvalid, "use an id once")
+		for i, x := range held[:2] {
+			x.Result(result(fmt.Sprint("result ", i)))
+		}
+		c.hears(`"id":1`, "result")
+		c.say(callAs("1", "echo", `{"text":"free again"}`))
+		c.hears("free again")
+	})
+}
+
+// TestDuplexTokens is who may resume what: wrong tokens, ids and principals are told
+// the same.
+func TestDuplexTokens(t *testing.T) {
+	bothWays(t, func(t *testing.T, open door) {
+		n := newNode(t, config{server: server.Options{Principal: named}})
+		c := open(n, 0, me)
+		c.begin("2025-11-25", resumes)
+		c.say(callAs("1", "ask", `{}`))
+		token := c.policy("1")
+		asked := c.message()
+		thief := open(n, 0, "Authorization: Bearer thief")
+		thief.begin("2025-11-25", resumes)
+		try := func(d *talker, id, text string) {
+			t.Helper()
+			d.say(text)
+			d.fails(id, jsonrpc.CodeInvalidParams, "")
+		}
+		try(thief, "1", resume("1", token))
+		try(c, "2", resume("2", token))
+		try(c, `"1"`, resume(`"1"`, token))
+		try(c, "1", resume("1", token[:len(token)-1]+"x"))
+		try(c, "1", resume("1", ""))
+		try(c, "1", `{"jsonrpc":"2.0","id":1,"method":"requests/resume"}`)
+		try(thief, "9", `{"jsonrpc":"2.0","id":9,"method":"requests/getStatus","params":{"requestId":1,"resumeToken":"`+token+`"}}`)
+		try(c, "1", `{"jsonrpc":"2.0","id":1,"method":"requests/resume","params":{"resumeToken":"`+token+`","_meta":{"holdfast/lastEventId":"nonsense"}}}`)
+		thief.say(`{"jsonrpc":"2.0","id":9,"method":"requests/getStatus/all"}`)
+		thief.hears(`{"requests":[]}`)
+		thief.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"from":"thief"}}`, asked.ID))
+		thief.say(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1,"_meta":{"holdfast/resumeToken":"` + token + `"}}}`)
+		thief.say(`{"jsonrpc":"2.0","id":10,"method":"ping"}`)
+		thief.hears(`"id":10`)
+
+		// Its own client, on another connection, is told, answers, and may cancel.
+		d := open(n, 0, me)
+		d.begin("2025-11-25", resumes)
+		d.say(`{"jsonrpc":"2.0","id":9,"method":"requests/getStatus/all"}`)
+		d.hears(`"requestId":1`, token, `"method":"tools/call"`, `"hasInputRequest":true`)
+		d.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"from":"me"}}`, asked.ID))
+		c.hears(`"id":1`, "from", "me")
+		c.say(callAs("2", "hold", `{}`))
+		token = c.policy("2")
+		n.release(1)
+		d.say(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":2,"_meta":{"holdfast/resumeToken":"` + token + `"}}}`)
+		c.fails("2", jsonrpc.CodeServer, "cancelled")
+		d.say(resume("2", token))
+		d.policy("2")
+		d.fails("2", jsonrpc.CodeServer, "cancelled")
+	})
+}
+
+// TestDuplexWithoutIDs is a client that has not asked for event ids: it gets none.
+func TestDuplexWithoutIDs(t *testing.T) {
+	bothWays(t, func(t *testing.T, open door) {
+		n := newNode(t, config{})
+		c := open(n, 0)
+		c.begin("2025-11-25", `{"resumableRequests":{}}`)
+		c.say(callAs("1", "steps", `{"n":1}`))
+		for _, want := range []string{"resumePolicy", "progress", "done"} {
+			if data := c.hears(want); strings.Contains(string(data), "eventId") {
+				t.Errorf("got %s", data)
+			}
+		}
+	})
+}
+
+// TestSocketLeaves ends a connection while a call that can be resumed is in flight,
+// because of its age or because its tool wants so (SEP-1699).
+func TestSocketLeaves(t *testing.T) {
+	t.Parallel()
+	for _, after := range []time.Duration{0, 1500 * time.Millisecond} {
+		var n *node
+		var c *talker
+		token := ""
+		for tries := 0; token == ""; tries++ {
+			n = newNode(t, config{server: server.Options{DisconnectAfter: after, Retry: 5 * time.Millisecond}})
+			c = socketDoor(n, 0)
+			err := c.initialize("2025-11-25", resumes)
+			if err == nil {
+				err = c.send(callAs("1", "hold", `{}`))
+			}
+			var data []byte
+			if err == nil {
+				data, err = c.recv()
+			}
+			if err == nil {
+				token = tokenIn(t, data)
+			} else if after == 0 || tries == 10 { // a busy machine may take longer than a connection lives
+				t.Fatal(err)
+			}
+		}
+		held := n.release(1)[0]
+		if after == 0 {
+			held.Call.Disconnect(7 * time.Millisecond)
+			c.ended(1001, "going away; retry: 7")
+		} else {
+			c.ended(1001, "going away; retry: 5")
+		}
+		held.Result(result("late"))
+		d := socketDoor(n, 0, "Mcp-Session-Id: "+c.id)
+		d.say(resume("1", token))
+		d.policy("1")
+		d.hears("late")
+	}
+}
+
+// shutStore is a store that takes its time over appends while it is shut.
+type shutStore struct {
+	stream.Store
+	mu      sync.Mutex
+	open    chan struct{} // nil: it is not shut
+	waiting int
+}
+
+func (s *shutStore) over(store stream.Store) stream.Store {
+	s.Store = store
+	return s
+}
+
+func (s *shutStore) shut() (open func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.open = make(chan struct{})
+	return sync.OnceFunc(func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		close(s.open)
+		s.open = nil
+	})
+}
+
+func (s *shutStore) Append(ctx context.Context, lease stream.Lease, batch []stream.Record) error {
+	s.mu.Lock()
+	open := s.open
+	if open != nil {
+		s.waiting++
+	}
+	s.mu.Unlock()
+	if open != nil {
+		<-open
+	}
+	return s.Store.Append(ctx, lease, batch)
+}
+
+// TestSocketLeavesAnnounced ends a connection because of one call while the store has
+// yet to take what tells how another is resumed, or that its request has come in at
+// all: the client gets that first.
+func TestSocketLeavesAnnounced(t *testing.T) {
+	t.Parallel()
+	for _, begun := range []bool{false, true} {
+		var store shutStore
+		n := newNode(t, config{server: server.Options{Retry: 5 * time.Millisecond}, store: store.over})
+		c := socketDoor(n, 0)
+		c.begin("2025-11-25", resumes)
+		c.say(callAs("1", "hold", `{}`), callAs("2", "hold", `{}`))
+		c.policy("1")
+		c.policy("2")
+		held := n.release(2)
+		open := store.shut()
+		t.Cleanup(open)
+		var other sync.WaitGroup
+		waiting := func() bool {
+			store.mu.Lock()
+			defer store.mu.Unlock()
+			return store.waiting == 1
+		}
+		if begun { // who appends has another append wait
+			other.Go(func() { progress(held[1], 1, 0) })
+			eventually(t, "the store to be asked", waiting)
+			c.say(callAs("3", "hold", `{}`))
+			n.release(1)
+		} else {
+			c.say(callAs("3", "hold", `{}`))
+			eventually(t, "the store to be asked", waiting)
+		}
+		held[0].Call.Disconnect(7 * time.Millisecond)
+		pass(t, 50*time.Millisecond) // to leave too early
+		open()
+		other.Wait()
+		if begun {
+			c.hears("notifications/progress")
+		}
+		c.policy("3")
+		c.ended(1001, "going away; retry: 7")
+	}
+}
+
+// TestDuplexBare resumes calls on connections that have not begun a session: a token
+// is enough, as it is over HTTP. What the client asks for besides needs one.
+func TestDuplexBare(t *testing.T) {
+	t.Parallel()
+	bothWays(t, func(t *testing.T, open door) {
+		f := newFarm(t, 2, config{server: server.Options{Principal: named}})
+		for i, n := range f.nodes { // where the call is, and elsewhere
+			w := f.nodes[0].able("2025-11-25", "me").open("POST", "/mcp", call("ask", `{}`))
+			token := w.token()
+			c := open(n.node, 0, me)
+			c.say(ask(`"c"`, token))
+			c.hears(`"processing"`)
+			c.say(again(`"c"`, token))
+			c.policy(`"c"`)
+			asked := c.message()
+			if jsonrpc.Field(asked.Params, "_meta", "holdfast/eventId") == nil {
+				t.Errorf("no event id in %s", asked.Raw)
+			}
+			c.say(call("echo", `{}`))
+			c.fails(`"c"`, codeInvalid, "must be an initialize")
+			c.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"from":"node %d"}}`, asked.ID, i))
+			c.hears(`"id":"c"`, fmt.Sprintf("node %d", i))
+
+			w = f.nodes[0].able("2025-11-25", "me").open("POST", "/mcp", call("hold", `{}`))
+			token = w.token()
+			f.nodes[0].release(1)
+			c.say(again(`"c"`, token))
+			c.policy(`"c"`)
+			c.say(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"c","_meta":{"holdfast/resumeToken":"` + token + `"}}}`)
+			c.fails(`"c"`, jsonrpc.CodeServer, "cancelled")
+			c.cut(fin)
+			eventually(t, "the session of the connection to end", func() bool {
+				return f.nodes[0].sessions.Sessions()+f.nodes[1].sessions.Sessions() == 2*(i+1) // those of the calls
+			})
+		}
+	})
+}
+
+// TestSocketBareStays is a WebSocket on which no session is begun, but a call resumed:
+// that is no silence, however long it takes.
+func TestSocketBareStays(t *testing.T) {
+	t.Parallel()
+	const silence = time.Second
+	n := newNode(t, config{server: server.Options{Principal: named, BodyTimeout: silence}})
+	w := n.able("2025-11-25", "me").open("POST", "/mcp", call("hold", `{}`))
+	token := w.token()
+	var c *talker
+	for tries := 0; ; tries++ {
+		c = socketDoor(n, 0, me)
+		_ = c.send(again(`"c"`, token))
+		if data, err := c.recv(); err == nil && tokenIn(t, data) == token {
+			break
+		} else if tries == 10 { // a busy machine is slow to ask, and that is silence
+			t.Fatal(err)
+		}
+	}
+	pass(t, silence*3/2)
+	n.release(1)[0].Result(result("late"))
+	c.hears(`"id":"c"`, "late")
+}

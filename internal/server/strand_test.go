@@ -1,0 +1,316 @@
+package server_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"holdfast/backend/message"
+	"holdfast/internal/server"
+	"holdfast/internal/session"
+	"holdfast/jsonrpc"
+	"holdfast/stream"
+)
+
+// A far is a call that runs on the first of three nodes, of which the second has a
+// connection that goes both ways.
+type far struct {
+	*farm
+	token string
+	held  *message.Exchange
+	c     *talker
+	step  int // of progress that was made
+}
+
+// newFar begins a call and resumes it on a connection at another node, where one
+// step of progress is heard.
+func newFar(t *testing.T, open door) *far {
+	t.Helper()
+	c := config{server: server.Options{Principal: named, Retry: 20 * time.Millisecond, UpgradeAfter: time.Minute}}
+	f := &far{farm: newFarm(t, 3, c)}
+	p := f.nodes[0].able("2025-11-25", "me")
+	w := p.open("POST", "/mcp", call("hold", `{}`))
+	f.token = w.token()
+	f.held = f.nodes[0].release(1)[0]
+	f.c = f.connect(open, 1)
+	f.says()
+	f.c.say(again(`"c"`, f.token))
+	f.c.policy(`"c"`)
+	f.hears(f.c, 1)
+	return f
+}
+
+// connect opens a connection that goes both ways at a node.
+func (f *far) connect(open door, n int) *talker {
+	f.t.Helper()
+	c := open(f.nodes[n].node, 0, me)
+	c.begin("2025-11-25", resumes)
+	return c
+}
+
+// says has the call make a step of progress.
+func (f *far) says() {
+	f.step++
+	progress(f.held, f.step, 1)
+}
+
+// hears wants all steps of progress from the given one on to be heard next, and
+// returns the id of the last one's event.
+func (f *far) hears(c *talker, from int) (last string) {
+	f.t.Helper()
+	for i := from; i <= f.step; i++ {
+		last = jsonrpc.String(jsonrpc.Field(c.hears("notifications/progress", fmt.Sprintf(`"progress":%d,`, i)), "params", "_meta", "holdfast/eventId"))
+	}
+	return last
+}
+
+// after resumes the call after an event.
+func after(token, last string) string {
+	return fmt.Sprintf(`{"jsonrpc":"2.0","id":"c","method":"requests/resume","params":{"resumeToken":%q,"_meta":{"holdfast/lastEventId":%q}}}`, token, last)
+}
+
+// TestFarResumes goes on, on a connection at another node, with a call whose owner
+// lives: what it said and says arrives once and in order, with event ids, and its
+// response; beside it the connection's own calls are answered. Another connection
+// takes it over, and gives it back.
+func TestFarResumes(t *testing.T) {
+	t.Parallel()
+	bothWays(t, func(t *testing.T, open door) {
+		f := newFar(t, open)
+		f.says()
+		last := f.hears(f.c, 2)
+		if last == "" {
+			t.Error("no event id")
+		}
+		f.c.say(ask(`"c"`, f.token))
+		f.c.hears(`"status"`, `"processing"`)
+		f.c.say(callAs(`"own"`, "echo", `{"text":"beside"}`))
+		f.c.hears(`"own"`, "beside")
+		f.c.say(callAs(`"c"`, "echo", `{}`))
+		f.c.fails(`"c"`, codeInvalid, "use an id once")
+
+		// What the new one hears says that the old one is not told any more.
+		d := f.connect(open, 2)
+		for _, on := range []*talker{d, f.c, f.c} {
+			on.say(again(`"c"`, f.token))
+			for { // who is taken over from may have heard one thing more
+				if m := on.message(); m.Method == "notifications/requests/resumePolicy" {
+					break
+				}
+			}
+			f.hears(on, 1)
+			f.says()
+			last = f.hears(on, f.step)
+		}
+		f.says()
+		f.hears(f.c, f.step)
+		f.c.say(after(f.token, last))
+		last = f.hears(f.c, f.step)
+		f.held.Result(result("one"))
+		f.c.hears(`"id":"c"`, "one")
+		f.c.say(callAs(`"c"`, "echo", `{"text":"free again"}`))
+		f.c.hears("free again")
+		e := f.connect(open, 2)
+		e.say(after(f.token, last)) // what has ended can be resumed too
+		e.hears(`"id":"c"`, "one")
+		e.say(again(`"c"`, f.token))
+		e.policy(`"c"`)
+		f.hears(e, 1)
+		e.hears(`"id":"c"`, "one")
+	})
+}
+
+// TestFarOwnerLost loses the node that runs a call which is read on a connection at
+// another. The call goes on: made again, or with its end. Nothing is told twice.
+func TestFarOwnerLost(t *testing.T) {
+	t.Parallel()
+	bothWays(t, func(t *testing.T, open door) {
+		f := newFar(t, open)
+		f.nodes[0].kill()
+		f.c.fails(`"c"`, codeUnknown, "outcome unknown")
+
+		const steps = 20
+		p := f.nodes[2].able("2025-11-25", "me")
+		p.post(`{"jsonrpc":"2.0","id":"l","method":"tools/list"}`)
+		w := p.open("POST", "/mcp", call("safe_steps", fmt.Sprintf(`{"key":"k","n":%d,"pause":50}`, steps)))
+		token := w.token()
+		f.c.say(again(`"c"`, token))
+		f.c.policy(`"c"`)
+		f.c.hears(`"progress":1,`)
+		f.nodes[2].kill()
+		seen := map[string]bool{}
+		for {
+			m := f.c.message()
+			if m.Kind == jsonrpc.Response {
+				if m.Error != nil || string(m.ID) != `"c"` {
+					t.Errorf("ended with %s", m.Raw)
+				}
+				break
+			}
+			id := jsonrpc.String(jsonrpc.Field(m.Params, "_meta", "holdfast/eventId"))
+			if id == "" || seen[id] {
+				t.Errorf("event id %q: %s", id, m.Raw)
+			}
+			seen[id] = true
+		}
+		if f.runs("k") != 2 {
+			t.Log("a busy machine: the call had ended before its node was lost")
+		}
+	})
+}
+
+// TestFarRefused asks on a connection for what another node's session does not have,
+// or not for this principal.
+func TestFarRefused(t *testing.T) {
+	t.Parallel()
+	bothWays(t, func(t *testing.T, open door) {
+		f := newFar(t, open)
+		thief := open(f.nodes[1].node, 0, "Authorization: Bearer thief")
+		thief.begin("2025-11-25", resumes)
+		for _, x := range []string{again(`"c"`, f.token), again(`"d"`, f.token), again(`"c"`, f.token[:len(f.token)-1]+"x"), after(f.token, "nonsense")} {
+			id := string(jsonrpc.Field([]byte(x), "id"))
+			thief.say(x)
+			thief.fails(id, jsonrpc.CodeInvalidParams, "no such request")
+		}
+		c := f.connect(open, 2)
+		c.say(after(f.token, "nonsense"))
+		c.fails(`"c"`, jsonrpc.CodeInvalidParams, "")
+		f.held.Result(result("one"))
+		f.c.hears(`"id":"c"`, "one") // who was refused has not disturbed
+	})
+}
+
+// TestFarKeyed makes a request again, on a connection at another node, under the key
+// that its call there began under.
+func TestFarKeyed(t *testing.T) {
+	t.Parallel()
+	bothWays(t, func(t *testing.T, open door) {
+		f := newFar(t, open)
+		body := strings.Replace(callAs(`"k"`, "hold", `{}`), `"_meta":{`, `"_meta":{"holdfast/idempotencyKey":"a",`, 1)
+		p := f.nodes[0].able("2025-11-25", "me")
+		w := p.open("POST", "/mcp", body)
+		w.token()
+		held := f.nodes[0].release(1)[0]
+		progress(held, 1, 1)
+		f.c.say(body)
+		f.c.policy(`"k"`)
+		f.c.hears(`"progress":1,`)
+		f.c.say(strings.Replace(body, "hold", "echo", 1))
+		f.c.fails(`"k"`, codeInvalid, "")
+		held.Result(result("once"))
+		f.c.hears(`"id":"k"`, "once")
+	})
+}
+
+// TestFarEnds ends connections, and nodes, that read calls of other nodes: what
+// carried those is gone soon, and the call goes on.
+func TestFarEnds(t *testing.T) {
+	t.Parallel()
+	bothWays(t, func(t *testing.T, open door) {
+		f := newFar(t, open)
+		f.c.cut(fin)
+		eventually(t, "the reading to end", func() bool { return f.nodes[0].sessions.Readers() <= 1 })
+		d := f.connect(open, 2)
+		d.say(again(`"c"`, f.token))
+		d.policy(`"c"`)
+		f.hears(d, 1)
+		f.nodes[2].Close() // of what it does for others
+		if d.over == nil {
+			d.ended(1001, "going away")
+		} else {
+			d.fails(`"c"`, jsonrpc.CodeServer, "try again later")
+		}
+		e := f.connect(open, 1)
+		e.say(again(`"c"`, f.token))
+		e.policy(`"c"`)
+		f.hears(e, 1)
+		f.held.Result(result("one"))
+		e.hears(`"id":"c"`, "one")
+	})
+}
+
+// take has another node take a session over, and its owner learn of it.
+func (f *farm) take(from, to *farmNode, key string) {
+	f.t.Helper()
+	_, at, err := to.sessions.Locate(f.t.Context(), stream.SessionKey(key), "me")
+	if err == nil {
+		_, err = to.sessions.TakeOver(f.t.Context(), at)
+	}
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	from.sessions.Lose(stream.SessionKey(key))
+}
+
+// sessionOf returns the name of a session, of which a token is.
+func sessionOf(token string) string {
+	name, _, _ := strings.Cut(token, ".")
+	return name
+}
+
+// TestPipesSessionLeaves has the session of a pair of pipes be taken by another node
+// while calls are in flight in it. Its client can't come back there: what may be made
+// again is made again where the session is, what can be resumed is, and a request
+// that comes later is answered too. After that the connection ends.
+func TestPipesSessionLeaves(t *testing.T) {
+	t.Parallel()
+	c := config{server: server.Options{Principal: named, UpgradeAfter: time.Minute}}
+	f := newFarm(t, 2, c)
+	w := f.nodes[1].able("2025-11-25", "me").open("POST", "/mcp", callAs(`"far"`, "hold", `{}`))
+	token := w.token()
+	far := f.nodes[1].release(1)[0]
+	d := pipeDoor(f.nodes[0].node, 0, me)
+	d.begin("2025-11-25", resumes)
+	d.say(again(`"far"`, token))
+	d.policy(`"far"`)
+	d.say(callAs(`"unsafe"`, "hold", `{}`))
+	own := d.policy(`"unsafe"`)
+	d.say(callAs(`"safe"`, "safe_steps", `{"key":"k","n":0,"pause":2000}`))
+	eventually(t, "the calls to run", func() bool { return f.runs("k") == 1 })
+
+	f.take(f.nodes[0], f.nodes[1], sessionOf(own))
+	want := map[string]string{`"safe"`: "done", `"unsafe"`: "outcome unknown: the node"}
+	for len(want) > 0 {
+		m := d.message()
+		if text, ok := want[string(m.ID)]; !ok || !strings.Contains(string(m.Raw), text) {
+			t.Errorf("got %s", m.Raw)
+		}
+		delete(want, string(m.ID))
+	}
+	if f.runs("k") != 2 {
+		t.Log("a busy machine: the call had ended before the session was taken")
+	}
+	d.say(callAs(`"later"`, "echo", `{"text":"still served"}`))
+	d.hears(`"later"`, "still served")
+	far.Result(result("the last"))
+	d.hears(`"far"`, "the last")
+	d.ended(0, "")
+	if !errors.Is(d.err, session.ErrClosing) {
+		t.Errorf("ended with %v", d.err)
+	}
+}
+
+// TestFarSessionLeaves reads, on a connection, a call of another session of this
+// node, which another node takes over then. The connection goes on with it there.
+func TestFarSessionLeaves(t *testing.T) {
+	t.Parallel()
+	bothWays(t, func(t *testing.T, open door) {
+		f := newFarm(t, 2, config{server: server.Options{Principal: named}})
+		w := f.nodes[0].able("2025-11-25", "me").open("POST", "/mcp", call("hold", `{}`))
+		token := w.token()
+		progress(f.nodes[0].release(1)[0], 1, 1)
+		c := open(f.nodes[0].node, 0, me)
+		c.begin("2025-11-25", resumes)
+		c.say(again(`"c"`, token))
+		c.policy(`"c"`)
+		c.hears(`"progress":1,`)
+		f.take(f.nodes[0], f.nodes[1], sessionOf(token))
+		c.fails(`"c"`, codeUnknown, "outcome unknown: the node")
+		c.say(again(`"c"`, token))
+		c.policy(`"c"`)
+		c.hears(`"progress":1,`)
+		c.fails(`"c"`, codeUnknown, "outcome unknown: the node")
+	})
+}

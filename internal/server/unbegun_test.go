@@ -1,0 +1,139 @@
+package server_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+
+	"holdfast/backend/message"
+	"holdfast/internal/session"
+)
+
+// counted is a backend that counts its conversations.
+type counted struct {
+	session.Backend
+	mu     sync.Mutex
+	opened []*http.Request // for which they were
+	open   int
+	err    error // of Open
+}
+
+func newCounted() *counted {
+	return &counted{Backend: message.New(&script{runs: map[string]int{}})}
+}
+
+func (b *counted) Open(ctx context.Context, start session.Start, sink session.Sink) (session.Conn, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.err != nil {
+		return nil, b.err
+	}
+	c, err := b.Backend.Open(ctx, start, sink)
+	if err != nil {
+		return nil, err
+	}
+	b.opened = append(b.opened, start.HTTP)
+	b.open++
+	return &countedConn{c, b}, nil
+}
+
+type countedConn struct {
+	session.Conn
+	b *counted
+}
+
+func (c *countedConn) Close() error {
+	c.b.mu.Lock()
+	c.b.open--
+	c.b.mu.Unlock()
+	return c.Conn.Close()
+}
+
+// counts returns how many conversations there were, and are.
+func (b *counted) counts() (opened, open int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.opened), b.open
+}
+
+const (
+	initialize0 = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{}}}`
+	ping1       = `{"jsonrpc":"2.0","id":1,"method":"ping"}`
+)
+
+// Whatever comes before its initialize, no backend is opened for a client; and its
+// session of 2024-11-05 ends when it leaves then.
+func TestNothingBeforeInitialize(t *testing.T) {
+	t.Parallel()
+	b := newCounted()
+	n := newNode(t, config{backend: b})
+	c := n.pair(http.Header{"X-Begun": {"by GET"}})
+	for what, body := range map[string]string{
+		"a request": ping1, "a notification": `{"jsonrpc":"2.0","method":"notifications/initialized"}`,
+		"an answer": `{"jsonrpc":"2.0","id":1,"result":{}}`, "a batch": "[" + ping1 + "]",
+	} {
+		refused(t, what, c.p.open("POST", c.endpoint, body).all(), 400, codeInvalid, "the first message must be an initialize request")
+	}
+	socket, _, err := n.dialSocket(1 << 20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	socket.say(ping1)
+	socket.fails("1", codeInvalid, "the first message must be an initialize request")
+	lines := pipeDoor(n, 1<<20)
+	lines.say(ping1)
+	lines.fails("1", codeInvalid, "the first message must be an initialize request")
+	if opened, _ := b.counts(); opened != 0 {
+		t.Fatalf("%d conversations were opened before initialize", opened)
+	}
+
+	// The initialize opens it, and the backend is shown the request that began the
+	// session.
+	c.send(initialize0)
+	c.next()
+	socket.begin("2025-11-25", "{}")
+	lines.begin("2025-11-25", "{}")
+	b.mu.Lock()
+	if len(b.opened) != 3 || b.opened[0].Method != http.MethodGet || b.opened[0].URL.Path != "/sse" || b.opened[0].Header.Get("X-Begun") != "by GET" {
+		t.Errorf("%d opened, the first for %s %s", len(b.opened), b.opened[0].Method, b.opened[0].URL)
+	}
+	b.mu.Unlock()
+
+	// One that was initialized stays when its client leaves; one that was not ends.
+	sessions := n.sessions.Sessions()
+	c.w.c.Close()
+	left := n.pair(nil)
+	left.w.c.Close()
+	eventually(t, "the session to end", func() bool { return n.sessions.Sessions() == sessions })
+	c.open()
+	c.send(ping1)
+	c.next()
+	r := left.p.open("POST", left.endpoint, initialize0).all()
+	if r.status != 404 {
+		t.Errorf("initialize in a session that was left: %d %s", r.status, r.body)
+	}
+}
+
+// A backend that can't be opened fails the initialize, which may be sent again.
+func TestInitializeNotOpened(t *testing.T) {
+	t.Parallel()
+	b := newCounted()
+	b.err = errors.New("no such luck")
+	n := newNode(t, config{backend: b})
+	c := n.pair(nil)
+	c.send(initialize0)
+	if got := string(c.next().Data); !strings.Contains(got, `"error"`) || !strings.Contains(got, "no such luck") {
+		t.Errorf("the answer is %s", got)
+	}
+	b.mu.Lock()
+	b.err = nil
+	b.mu.Unlock()
+	c.send(initialize0)
+	if got := string(c.next().Data); !strings.Contains(got, `"result"`) {
+		t.Errorf("the answer is %s", got)
+	}
+	c.w.c.Close()
+}

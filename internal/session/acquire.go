@@ -1,0 +1,249 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/http"
+	"slices"
+	"time"
+
+	"holdfast/internal/protocol"
+	"holdfast/jsonrpc"
+	"holdfast/stream"
+)
+
+// What follows is how a session goes on that another node began: see
+// docs/decisions/0014-take-over.md.
+
+// taken waits for all sessions that are being taken over.
+func (m *Manager) taken(ctx context.Context) {
+	m.mu.RLock()
+	all := slices.Collect(maps.Values(m.taking))
+	m.mu.RUnlock()
+	for _, t := range all {
+		select {
+		case <-t.done:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// taking is a session that is being taken over.
+type taking struct {
+	done chan struct{} // closed when it is
+	s    *Session
+	err  error
+}
+
+// wait returns what came of it.
+func (t *taking) wait(ctx context.Context) (*Session, error) {
+	select {
+	case <-t.done:
+		return t.s, t.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// TakeOver opens here a session whose owner is gone, or that is nobody's. Calls in
+// it that have not ended are made again where that does no harm; others end, with
+// their outcome unknown. Several that want the same session at the same time are
+// given the same one. The error is [stream.ErrConflict] where another node was
+// faster, and the session is to be located again; [ErrNotFound], [ErrClosing],
+// [ErrBusy], or that of the store. Backends are shown ctx's values.
+func (m *Manager) TakeOver(ctx context.Context, at *Away) (*Session, error) {
+	if m.shared == nil {
+		return nil, ErrNotFound
+	}
+	m.mu.Lock()
+	old := m.sessions[at.Key]
+	t := m.taking[at.Key]
+	switch {
+	case t != nil:
+		m.mu.Unlock()
+		return t.wait(ctx)
+	case m.closing || m.closed || m.handing:
+		m.mu.Unlock()
+		return nil, ErrClosing
+	case len(m.sessions) >= m.opts.MaxSessions:
+		m.mu.Unlock()
+		return nil, fmt.Errorf("%w: %d sessions are open on this node (--max-sessions or MaxSessions)", ErrBusy, m.opts.MaxSessions)
+	}
+	t = &taking{done: make(chan struct{})}
+	if m.taking == nil {
+		m.taking = make(map[stream.SessionKey]*taking)
+	}
+	m.taking[at.Key] = t
+	m.work.Add(1)
+	m.mu.Unlock()
+	values := context.WithoutCancel(ctx)
+	go func() { // others may wait for it when the caller no longer does
+		defer m.work.Done()
+		t.s, t.err = m.takeOver(values, at, old)
+		m.mu.Lock()
+		delete(m.taking, at.Key)
+		m.mu.Unlock()
+		close(t.done)
+	}()
+	return t.wait(ctx)
+}
+
+// takeOver is TakeOver, for one caller at a time. old is what is here of the session.
+func (m *Manager) takeOver(values context.Context, at *Away, old *Session) (*Session, error) {
+	was := at.was
+	if was.Key == "" {
+		was = at.Session
+	}
+	if old != nil {
+		switch {
+		case old.isClosed():
+			return nil, stream.ErrConflict // it is leaving
+		case was.Epoch <= old.leased().Epoch:
+			return old, nil // it came just now
+		}
+		m.lose(old, 0) // without having noticed
+	}
+	ctx, stop := context.WithTimeout(m.ctx, patience)
+	defer stop()
+	select {
+	case m.takers <- struct{}{}:
+		defer func() { <-m.takers }()
+	case <-ctx.Done():
+		return nil, fmt.Errorf("session not taken over: %w: others are", stream.ErrUnavailable)
+	}
+	taken, err := m.shared.Acquire(ctx, was)
+	switch {
+	case errors.Is(err, stream.ErrNotFound):
+		return nil, ErrNotFound
+	case err != nil:
+		return nil, fmt.Errorf("session not taken over: %w", err)
+	}
+	s := m.session(at.ID, at.Principal, at.Tenant, at.Single)
+	s.lease, s.taken = taken.Lease, true
+	s.renewed.Store(int64(m.clock()))
+	s.ongoing.Store(1) // not idle, until it is done
+	m.store.Count(s.lease, s.tenant.name)
+	found := s.restore(ctx, taken.Streams)
+	m.mu.Lock()
+	if stays := m.sessions[s.key]; stays != nil {
+		m.unlist(stays)
+	}
+	m.sessions[s.key] = s
+	m.mu.Unlock()
+	if s.Resumable() {
+		m.resumer(s)
+	}
+	level := slog.LevelDebug
+	if len(found.again)+len(found.lost) > 0 {
+		level = slog.LevelInfo
+	}
+	m.logger.Log(ctx, level, "session taken over", "session", s.Name(), "from", was.Owner,
+		"again", len(found.again), "unknown", len(found.lost))
+	s.settleLost(found.lost)
+	m.attend(s, found)
+	s.Touch()
+	s.ongoing.Add(-1)
+	if len(found.again) > 0 && m.enter() {
+		go m.makeAgain(values, found.again)
+	}
+	if s.moved.Load() {
+		return nil, fmt.Errorf("session not taken over: %w", stream.ErrUnavailable)
+	}
+	return s, nil
+}
+
+// againOften bounds how many sessions of those that were taken over get a backend
+// again: one each. Where that is a process, many at a time would keep this node from
+// what takes it a millisecond, to end the calls of the others.
+const againOften = 2 * time.Millisecond
+
+// makeAgain makes calls again when it is their session's turn.
+func (m *Manager) makeAgain(values context.Context, all []repeat) {
+	defer m.work.Done()
+	m.mu.Lock()
+	now := time.Now()
+	at := m.again
+	if at.Before(now) {
+		at = now
+	}
+	m.again = at.Add(againOften)
+	m.mu.Unlock()
+	if wait := at.Sub(now); wait > 0 {
+		turn := time.NewTimer(wait)
+		defer turn.Stop()
+		select {
+		case <-turn.C:
+		case <-m.quit: // they end at once
+		}
+	}
+	for _, r := range all {
+		if r.unsent {
+			if err := r.call.noteBegun(r.msgs); err != nil {
+				r.call.Abort(r.msgs, jsonrpc.Errorf(jsonrpc.CodeServer, "not delivered: %v; make the request again", err))
+				continue
+			}
+		}
+		deliver := r.call.Deliver
+		if !r.unsent {
+			deliver = r.call.DeliverAgain
+		}
+		deliver(values, r.msgs, http.Header{})
+	}
+}
+
+// errLost ends a call of which nobody knows how far it came.
+var errLost = jsonrpc.Errorf(protocol.CodeOutcomeUnknown,
+	"outcome unknown: the node that ran this call was lost before it finished; "+
+		"see whether the tool has done its work before you call it again")
+
+// settleLost ends calls that are not made again, in one append.
+func (s *Session) settleLost(calls []*Call) {
+	s.log.together(func() {
+		for _, c := range calls {
+			c.mu.Lock()
+			var ids []string
+			for _, rq := range c.pending {
+				ids = append(ids, rq.id)
+			}
+			if len(ids) == 0 && !c.ended { // there is nobody to be told
+				c.ended = true
+				c.push(nil, true)
+			}
+			c.mu.Unlock()
+			for _, id := range ids {
+				s.fail(c, []byte(id), errLost)
+			}
+		}
+	})
+}
+
+// returnIn is how long a client whose node was lost has to come back, before the
+// webhooks of calls that have ended meanwhile are told.
+const returnIn = 5 * time.Second
+
+// attend tells the webhooks of calls that have ended, unless their clients come
+// back, and forgets to hold back those of calls that go on.
+func (m *Manager) attend(s *Session, f found) {
+	if len(f.hooks) == 0 || !m.enter() {
+		return
+	}
+	go func() {
+		defer m.work.Done()
+		late := time.NewTimer(returnIn)
+		defer late.Stop()
+		select {
+		case <-late.C:
+		case <-m.quit:
+		}
+		for number, h := range f.hooks {
+			s.streams.mu.Lock()
+			h.held = false
+			s.streams.mu.Unlock()
+			s.dispatch(number, h)
+		}
+	}()
+}

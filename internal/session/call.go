@@ -1,0 +1,465 @@
+package session
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"sync"
+	"time"
+
+	"holdfast/internal/protocol"
+	"holdfast/jsonrpc"
+	"holdfast/stream"
+)
+
+// A Call is the requests of one POST and all that the server says about them:
+// one request, or in revisions that have batches, several.
+//
+// A call starts light, in memory, or stored. A light one becomes stored when it
+// says anything before its response, when the door that waits for it asks
+// ([Call.Promote]), or when its client is gone. What a stored call says can be
+// read, from any place in it, through a [Reader].
+type Call struct {
+	s *Session
+
+	// Guarded by s.mu; after Begin they change no more.
+	method string // of the first request
+	tokens []string
+	record *record // nil for most calls
+	kept   *kept   // nil where the store is not shared
+
+	mu      sync.Mutex
+	pending []*inflight    // without a response, in their order
+	light   [][]byte       // responses so far, while the call is light
+	number  uint64         // of the stream; 0 while light
+	said    uint64         // entries queued for the stream
+	told    uint64         // sequence of the last entry that a reader has written out
+	bytes   int64          // said, if it is known how many are kept
+	pace    *pace          // nil for calls that say little
+	asking  int32          // requests to the client that it has not answered
+	ended   bool           // nothing more is taken
+	pinged  bool           // the first that it said is our own ping
+	sealed  bool           // the store refused an entry and the stream was ended (guarded as seq)
+	changed chan struct{}  // told when a light call ends or is promoted; nil if nobody waits
+	excused bool           // its client was told that it waits for input, and has not shown that it knows what for
+	awaited bool           // it began light, and the door that waits for it has yet to read it
+	kick    *kick          // a disconnect asked for before its door read it
+	unkept  []stream.Entry // how the stream ends, where the store did not take it
+
+	// Touched only by the one who appends.
+	seq uint64 // of the last entry in the store
+}
+
+// tell has the call's readers told how the call ended, from memory.
+func (c *Call) tell(end []stream.Entry) {
+	for i := range end {
+		end[i].Seq, end[i].Epoch = c.seq+1+uint64(i), c.s.lease.Epoch
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.unkept = end
+}
+
+// after appends to buf, up to its capacity, what [Call.tell] was given. It says
+// whether the place after seq is there and no longer in the store; at the end of
+// the stream it is io.EOF.
+func (c *Call) after(seq uint64, buf []stream.Entry) (_ []stream.Entry, ok bool, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.unkept) == 0 || seq+1 < c.unkept[0].Seq {
+		return buf, false, nil
+	}
+	rest := c.unkept[min(seq+1-c.unkept[0].Seq, uint64(len(c.unkept))):]
+	if len(rest) == 0 {
+		return buf, true, io.EOF
+	}
+	return append(buf, rest[:min(len(rest), cap(buf)-len(buf))]...), true, nil
+}
+
+// kick asks a reader to end its connection, once it has read as far as after: what
+// the call said before is told before.
+type kick struct {
+	retry time.Duration
+	after uint64
+}
+
+// standalone is the number of the stream that carries what belongs to no call.
+const standalone = 0
+
+// Method returns the method of the call's first request.
+func (c *Call) Method() string { return c.method }
+
+// Session returns the session that the call is part of.
+func (c *Call) Session() *Session { return c.s }
+
+// Number returns the number of the call's stream, or 0 while it is light.
+func (c *Call) Number() uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.number
+}
+
+// Deliver hands the call's requests to the backend, which may be opened for it.
+// It does not wait for answers. What goes wrong becomes an answer.
+func (c *Call) Deliver(ctx context.Context, msgs []jsonrpc.Message, header http.Header) {
+	c.deliver(ctx, msgs, header, undelivered)
+}
+
+// DeliverAgain is Deliver for requests that may have run before, on a node that was
+// lost: where they can't be run again nobody knows.
+func (c *Call) DeliverAgain(ctx context.Context, msgs []jsonrpc.Message, header http.Header) {
+	c.deliver(ctx, msgs, header, undeliveredAgain)
+}
+
+// deliver is Deliver. failed is what a request is answered with whose delivery gave
+// an error.
+func (c *Call) deliver(ctx context.Context, msgs []jsonrpc.Message, header http.Header, failed func(error) *jsonrpc.Error) {
+	for i := range msgs {
+		m := msgs[i]
+		if m.Kind != jsonrpc.Request {
+			if err := c.s.Send(ctx, m, header); err != nil {
+				c.s.m.logger.Warn("message of a batch not delivered", "session", c.s.Name(), "method", m.Method, "error", err)
+			}
+			continue
+		}
+		if protocol.Resumes(m.Method) { // whose tokens are none of the backend's business
+			c.s.fail(c, m.ID, jsonrpc.Errorf(jsonrpc.CodeMethodNotFound,
+				"%s: not in a batch, over HTTP+SSE, or without sessions", m.Method))
+			continue
+		}
+		if c.isOver() { // what it had to say could not be stored, so it must not run
+			c.s.fail(c, m.ID, jsonrpc.Errorf(jsonrpc.CodeServer, "not delivered"))
+			continue
+		}
+		err := c.s.deliver(ctx, Inbound{Message: m, Call: c, Context: ctx, Header: header})
+		if err != nil {
+			c.s.fail(c, m.ID, failed(err))
+		}
+	}
+}
+
+// Abort answers, with an error of ours, the requests among msgs that the call was
+// begun with and that will not be delivered.
+func (c *Call) Abort(msgs []jsonrpc.Message, e *jsonrpc.Error) {
+	c.disown()
+	c.unhook(nil) // its client is told now
+	for i := range msgs {
+		if msgs[i].Kind == jsonrpc.Request {
+			c.s.fail(c, msgs[i].ID, e)
+		}
+	}
+}
+
+// Wait waits for a light call to answer. It returns the responses and true, or
+// false as soon as the call is stored: by itself, because after has passed (0:
+// never), or because ctx is done. A call that was cancelled has no responses.
+func (c *Call) Wait(ctx context.Context, after time.Duration) ([][]byte, bool) {
+	c.mu.Lock()
+	if c.ended || c.number != 0 {
+		c.mu.Unlock()
+		return c.outcome(ctx)
+	}
+	changed := make(chan struct{}, 1)
+	c.changed = changed
+	c.mu.Unlock()
+
+	var timeout <-chan time.Time
+	if after > 0 {
+		t := time.NewTimer(after)
+		defer t.Stop()
+		timeout = t.C
+	}
+	select {
+	case <-changed:
+	case <-timeout:
+	case <-ctx.Done():
+	}
+	c.mu.Lock()
+	promoted := c.number == 0 && !c.ended
+	if promoted {
+		c.promote()
+	}
+	c.mu.Unlock()
+	if promoted {
+		c.s.log.flush()
+	}
+	return c.outcome(ctx)
+}
+
+// outcome returns what Wait does. A client is shown nothing of a call before that is
+// on record.
+func (c *Call) outcome(ctx context.Context) ([][]byte, bool) {
+	c.mu.Lock()
+	answers, light := c.light, c.number == 0
+	var stored chan struct{}
+	if !light && c.kept != nil {
+		stored = c.kept.stored
+	}
+	c.mu.Unlock()
+	if stored != nil {
+		select {
+		case <-stored:
+		case <-ctx.Done():
+		}
+	}
+	return answers, light
+}
+
+// Promote makes a light call a stored one. An ended call is left alone.
+func (c *Call) Promote() {
+	c.mu.Lock()
+	if c.number == 0 && !c.ended {
+		c.promote()
+	}
+	c.mu.Unlock()
+	c.s.log.flush()
+	c.s.tidy(time.Now())
+}
+
+// promote gives the call a stream. c.mu is held; the log must be flushed after.
+func (c *Call) promote() {
+	c.number = c.s.streams.add(c)
+	if c.kept != nil && c.kept.stored == nil {
+		c.kept.stored = make(chan struct{})
+	}
+	c.note(c.number)
+	c.announce()
+	c.shift()
+	for _, data := range c.light {
+		c.push(data, false)
+	}
+	c.light = nil
+	c.wake()
+}
+
+// push queues one entry of the call's stream. c.mu is held.
+func (c *Call) push(data []byte, last bool) {
+	c.said++
+	c.excused = false
+	c.weigh(len(data))
+	c.s.log.queue(saying{c: c, number: c.number, data: data, last: last})
+}
+
+func (c *Call) wake() {
+	if c.changed != nil {
+		select {
+		case c.changed <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// say takes a message that is no response. asks says that the client has to
+// answer it. It reports whether the message was taken.
+func (c *Call) say(data []byte, asks bool) bool {
+	if c.s.single && c != c.s.aside {
+		return c.s.aside.say(data, asks)
+	}
+	c.mu.Lock()
+	if c.ended {
+		c.mu.Unlock()
+		return false
+	}
+	if c.number == 0 && c != c.s.aside {
+		c.promote()
+	}
+	if asks {
+		c.asking++
+	}
+	c.push(data, false)
+	c.mu.Unlock()
+	c.s.log.flush()
+	c.await()
+	return true
+}
+
+// respond takes the response to a pending request.
+func (c *Call) respond(rq *inflight, data []byte) {
+	c.mu.Lock()
+	defer c.s.log.flush()
+	defer c.mu.Unlock()
+	if c.ended || !c.settle(rq) {
+		return
+	}
+	last := len(c.pending) == 0
+	if c.resume() != nil {
+		c.settled(rq.id, jsonrpc.Field(data, "error") != nil)
+	}
+	switch {
+	case c.s.single:
+		c.s.aside.mu.Lock()
+		c.s.aside.said++
+		c.s.log.queue(saying{c: c.s.aside, number: standalone, data: data, joined: c.kept != nil})
+		c.journalled(rq.id, last)
+		c.hear(rq, data, c.s.aside.said)
+		c.s.aside.mu.Unlock()
+		c.ended = last
+	case c.number == 0:
+		c.light = append(c.light, data)
+		c.hear(rq, data, uint64(len(c.light)))
+		c.ended = last
+	default:
+		c.push(data, last)
+		c.hear(rq, data, c.said)
+		c.ended = last
+	}
+	if last {
+		c.wake()
+	}
+}
+
+// Again says whether the call was not answered, because its session left this node,
+// and may be made again where that is now. What a light one was answered with says
+// so too.
+func (c *Call) Again() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.kept != nil && (c.kept.again || c.kept.safe && c.number != 0 && c.s.moved.Load())
+}
+
+// What a light call is told whose session leaves.
+var (
+	errAgain   = jsonrpc.Errorf(jsonrpc.CodeServer, "not answered: %v; make the request again", ErrMoved)
+	errUnknown = jsonrpc.Errorf(protocol.CodeOutcomeUnknown, "outcome unknown: %v", ErrMoved)
+)
+
+// drop ends a request without a word in the log: the session has left this node, or
+// is about to. Who waits for a light answer is told so.
+func (c *Call) drop(rq *inflight) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ended || !c.settle(rq) {
+		return
+	}
+	if c.number == 0 && !c.s.single {
+		e := errUnknown
+		if c.kept != nil && c.kept.harmless() {
+			e, c.kept.again = errAgain, true
+		}
+		c.light = append(c.light, jsonrpc.AppendError(nil, []byte(rq.id), e))
+	}
+	if c.ended = len(c.pending) == 0; !c.ended {
+		return
+	}
+	if r := c.resume(); r != nil && r.timer != nil {
+		r.timer.Stop()
+	}
+	c.wake()
+}
+
+// settle takes a request off the pending ones and says whether it was one.
+func (c *Call) settle(rq *inflight) bool {
+	for i := range c.pending {
+		if c.pending[i] == rq {
+			c.pending = append(c.pending[:i], c.pending[i+1:]...)
+			return true
+		}
+	}
+	return false
+}
+
+// cancel ends a pending request without a response: its client wants none, unless
+// it may come back for the request, and then has to be told.
+func (c *Call) cancel(rq *inflight) {
+	c.mu.Lock()
+	defer c.s.log.flush()
+	defer c.mu.Unlock()
+	c.unhook(rq)
+	if c.ended || !c.settle(rq) {
+		return
+	}
+	c.ended = len(c.pending) == 0
+	switch {
+	case c.number == 0:
+		c.journalled(rq.id, c.ended)
+	case c.resume() != nil:
+		c.settled(rq.id, true)
+		c.push(jsonrpc.AppendError(nil, []byte(rq.id), jsonrpc.Errorf(jsonrpc.CodeServer, "cancelled by its client")), c.ended)
+	case c.ended:
+		c.push(nil, true)
+	}
+	if c.ended {
+		c.wake()
+	}
+}
+
+// isOver says whether the call has ended.
+func (c *Call) isOver() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.ended
+}
+
+// over says whether the call has ended and waited for its client.
+func (c *Call) over() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.ended && c.asking > 0
+}
+
+// answered notes that the client answered a request of the call.
+func (c *Call) answered() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.asking > 0 {
+		c.asking--
+	}
+}
+
+// AwaitsInput says whether the call waits for the client to answer a request,
+// and how far it has spoken.
+func (c *Call) AwaitsInput() (bool, uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.asking > 0 && !c.ended, c.said
+}
+
+// Disconnect asks the call's reader to end its connection, after telling the
+// client to wait for retry before it comes back (negative: as long as it was
+// told when it connected). The call goes on. It does nothing where nobody is
+// connected. (SEP-1699: polling by server-side disconnect.)
+func (c *Call) Disconnect(retry time.Duration) {
+	if c.s.single { // its reader is the standalone stream's
+		c.s.streams.kick(standalone, kick{retry: retry})
+		return
+	}
+	c.mu.Lock()
+	first := c.number == 0
+	if first && !c.ended {
+		c.promote() // who waits for the call may read it before that is in the log
+	}
+	number, k := c.number, kick{retry, c.said}
+	if c.awaited && number != 0 && c.kick == nil {
+		c.kick = &k
+	}
+	c.mu.Unlock()
+	if first {
+		c.s.log.flush()
+		return
+	}
+	c.s.streams.kick(number, k)
+}
+
+// takeKick returns and clears the disconnect that was asked for before there
+// was a reader.
+func (c *Call) takeKick() *kick {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	k := c.kick
+	c.kick, c.awaited = nil, false
+	return k
+}
+
+type contextKey struct{}
+
+// NewContext returns a context that carries the call, for backends whose
+// handlers take one.
+func NewContext(ctx context.Context, c *Call) context.Context {
+	return context.WithValue(ctx, contextKey{}, c)
+}
+
+// FromContext returns the call that ctx belongs to, or nil.
+func FromContext(ctx context.Context) *Call {
+	c, _ := ctx.Value(contextKey{}).(*Call)
+	return c
+}

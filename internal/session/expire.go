@@ -1,0 +1,190 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"holdfast/internal/protocol"
+	"holdfast/jsonrpc"
+	"holdfast/stream"
+)
+
+// End ends a session at its client's wish. If somebody else who follows a call of it may
+// have yet to read how that ended, what it said is kept a little longer: End does not
+// wait for that.
+func (m *Manager) End(s *Session) {
+	if s.Resumable() && s.streams.hasFollowers() {
+		s.lingers.Store(true)
+	}
+	m.end(s, errors.New("the client ended the session"))
+}
+
+// Abandon ends a session whose client has left and has begun nothing in it: it has
+// sent no initialize, or one that failed, and reads the session on no other connection.
+func (m *Manager) Abandon(s *Session) {
+	if s.Opening() == nil && s.Revision() == "" && s.reading.Load() == 0 {
+		m.End(s)
+	}
+}
+
+// linger is how long the streams of an ended session are kept for readers that
+// have not read how their calls ended.
+const linger = 5 * time.Second
+
+// end ends a session: what is in flight fails with why, and the backend is
+// closed.
+func (m *Manager) end(s *Session, why error) {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return
+	}
+	s.closed = true
+	lost := s.takeOpen(true)
+	conn := s.link.finish()
+	s.asked = nil
+	s.mu.Unlock()
+	lingers := s.lingers.Load()
+	m.mu.Lock()
+	if !lingers {
+		m.unlist(s)
+	}
+	if m.shared != nil {
+		if m.ending == nil {
+			m.ending = make(map[stream.SessionKey]struct{})
+		}
+		m.ending[s.key] = struct{}{}
+	}
+	m.mu.Unlock()
+
+	s.failAll(lost, jsonrpc.Errorf(protocol.CodeOutcomeUnknown, "outcome unknown: the session ended: %v", why))
+	s.streams.closeStandalone()
+	if conn != nil {
+		defer m.release(conn)
+	}
+	if s.reading.Load() == 0 && !lingers || !m.enter() {
+		m.leave(s)
+		m.forget(s)
+		return
+	}
+	go func() {
+		defer m.work.Done()
+		if lingers {
+			m.outlast(followFor, func() bool { return m.stops() || !s.streams.hasFollowers() })
+			m.leave(s)
+		}
+		m.outlast(linger, func() bool { return s.reading.Load() == 0 })
+		m.forget(s)
+	}()
+}
+
+// stops says whether the node gives up its sessions, or ends.
+func (m *Manager) stops() bool {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return m.handing || m.closing || m.closed
+}
+
+// leave ends the time in which a session that has ended can be found by its tokens.
+func (m *Manager) leave(s *Session) {
+	if s.lingers.CompareAndSwap(true, false) {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.unlist(s)
+	}
+}
+
+// forget deletes a session that has ended, unless another node has taken it before.
+func (m *Manager) forget(s *Session) {
+	defer func() {
+		m.mu.Lock()
+		delete(m.ending, s.key)
+		m.mu.Unlock()
+	}()
+	if lease := s.leased(); m.shared != nil && lease.Epoch != 0 {
+		err := m.touch(s)
+		if err != nil && !errors.Is(err, stream.ErrNotFound) || s.moved.Load() {
+			m.logger.Warn("session not deleted: it may be another's", "session", s.Name(), "error", err)
+			s.moved.Store(true)
+			m.shared.Forget(lease)
+			s.streams.dismissAll()
+			return
+		}
+	}
+	most := patience
+	if m.shared != nil && s.leased().Epoch == 0 {
+		most = asks // nobody knows it
+	}
+	ctx, stop := context.WithTimeout(m.ctx, most)
+	defer stop()
+	s.dropped.Store(true)
+	if err := m.store.Delete(ctx, s.key); err != nil {
+		m.logger.Warn("session not deleted", "session", s.Name(), "error", err)
+	}
+}
+
+// closeStandalone ends the connection of the standalone stream's reader.
+func (t *table) closeStandalone() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if r := t.readers[standalone]; r != nil {
+		delete(t.readers, standalone)
+		r.end()
+	}
+}
+
+func (s *Session) isClosed() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.closed
+}
+
+// heed notes at a look for idle sessions that the process has stood still, if the look
+// was due long before: what their clients said meanwhile waits to be heard. So all
+// that time, and what came before it, does not count.
+func (m *Manager) heed(now, due time.Duration) {
+	if now-due > max(m.opts.TTL/2, time.Second) {
+		m.woke.Store(int64(now))
+	}
+}
+
+// expire ends sessions that have been idle for too long.
+func (m *Manager) expire() {
+	defer m.work.Done()
+	every := min(max(m.opts.TTL/8, 10*time.Millisecond), time.Minute)
+	if m.opts.Unused > 0 {
+		every = min(every, max(m.opts.Unused/2, 10*time.Millisecond))
+	}
+	t := time.NewTicker(every)
+	defer t.Stop()
+	for next := m.clock() + every; ; next = m.clock() + every {
+		select {
+		case <-m.quit:
+			return
+		case at := <-t.C:
+			now := m.clock()
+			m.heed(now, next)
+			m.sweepKeysAt(at)
+			var due []*Session
+			for _, s := range m.all() {
+				s.tidy(at)
+				if m.opts.Unused > 0 && s.silent(now) > m.opts.Unused && s.unused() {
+					s.rest()
+				}
+				if s.idle(now, m.opts.TTL) || m.shared != nil && s.due(now) {
+					due = append(due, s)
+				}
+			}
+			m.each(due, atOnce, func(s *Session) {
+				switch { // looked at again: it may have waited for others
+				case s.idle(now, m.opts.TTL):
+					m.logger.Debug("session expired", "session", s.Name())
+					m.end(s, errors.New("it was idle for too long"))
+				case m.shared != nil && s.due(now):
+					m.renew(s, now)
+				}
+			})
+		}
+	}
+}

@@ -1,0 +1,464 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"holdfast/internal/engine/durable"
+	"holdfast/internal/engine/durable/logtest"
+	"holdfast/jsonrpc"
+	"holdfast/stream"
+)
+
+// A workshop is a backend on many nodes that counts, for each call, how often it
+// ran. A tool says "progress" a few times before it answers.
+type workshop struct {
+	mu   sync.Mutex
+	runs map[string]int
+}
+
+const steps = 3
+
+type workshopConn struct {
+	*workshop
+	sink   Sink
+	quit   chan struct{}
+	work   sync.WaitGroup
+	closed bool // guarded by workshop.mu
+}
+
+func (w *workshop) Open(_ context.Context, _ Start, sink Sink) (Conn, error) {
+	return &workshopConn{workshop: w, sink: sink, quit: make(chan struct{})}, nil
+}
+
+func (c *workshopConn) Deliver(in Inbound) error {
+	emit := func(format string, args ...any) { c.sink.Emit(in.Call, parse(fmt.Sprintf(format, args...))) }
+	switch in.Method {
+	case "initialize":
+		emit(`{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-11-25","capabilities":{}}}`, in.ID)
+	case "tools/list":
+		emit(`{"jsonrpc":"2.0","id":%s,"result":{"tools":[]}}`, in.ID)
+	case "tools/call":
+		k := jsonrpc.String(jsonrpc.Field(in.Params, "arguments", "k"))
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.closed {
+			return errEnded
+		}
+		c.runs[k]++
+		c.work.Go(func() {
+			for i := range steps {
+				select {
+				case <-c.quit:
+					return
+				case <-time.After(rand.N(3 * time.Millisecond)): // a tool takes its time
+				}
+				emit(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"k":%q,"n":%d}}`, k, i)
+			}
+			emit(`{"jsonrpc":"2.0","id":%s,"result":{"k":%q}}`, in.ID, k)
+		})
+	}
+	return nil
+}
+
+func (c *workshopConn) Close() error {
+	c.mu.Lock()
+	c.closed = true
+	c.mu.Unlock()
+	close(c.quit)
+	c.work.Wait()
+	return nil
+}
+
+func (w *workshop) ran(k string) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.runs[k]
+}
+
+// A fleet is nodes over one engine, of which some are killed.
+type fleet struct {
+	t    *testing.T
+	open func() (store stream.Shared, kill func())
+	shop *workshop
+	ends sync.WaitGroup // nodes that were killed, and end
+
+	mu     sync.Mutex
+	nodes  map[string]*member
+	killed int
+}
+
+type member struct {
+	*Manager
+	name string
+	cut  func()
+	dead atomic.Bool
+}
+
+// start adds a node.
+func (f *fleet) start() {
+	store, kill := f.open()
+	o := safeTools()
+	o.Logger = slog.New(slog.DiscardHandler)
+	n := &member{Manager: NewManager(store, f.shop, o), name: store.Node(), cut: kill}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.nodes[n.name] = n
+}
+
+// spent measures time by a clock that stands still when the process does. It is asked
+// once.
+func spent() (took func() time.Duration) {
+	const beat = 10 * time.Millisecond
+	stop, beats := make(chan struct{}), make(chan int)
+	go func() {
+		t := time.NewTicker(beat)
+		defer t.Stop()
+		for n := 0; ; n++ {
+			select {
+			case <-t.C:
+			case <-stop:
+				beats <- n
+				return
+			}
+		}
+	}()
+	return func() time.Duration {
+		close(stop)
+		return time.Duration(<-beats) * beat
+	}
+}
+
+// stop ends a node: by SIGKILL, as it seems to others, or in good order.
+func (f *fleet) stop(n *member, kill bool) {
+	f.mu.Lock()
+	delete(f.nodes, n.name)
+	f.killed++
+	f.mu.Unlock()
+	if kill {
+		n.dead.Store(true)
+		n.cut()
+	}
+	f.ends.Go(func() {
+		took := spent()
+		defer func() {
+			if d := took(); d >= closePatience {
+				f.t.Errorf("a node took %v to stop", d)
+			}
+		}()
+		if !kill {
+			ctx, stop := context.WithTimeout(context.Background(), rand.N(20*time.Millisecond))
+			_ = n.HandOver(ctx)
+			stop()
+		}
+		n.Close()
+		if err := n.store.Close(); err != nil {
+			f.t.Error(err)
+		}
+	})
+}
+
+// any returns a node that lives.
+func (f *fleet) any() *member {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, n := range f.nodes { // in no order
+		return n
+	}
+	return nil
+}
+
+func (f *fleet) named(name string) *member {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.nodes[name]
+}
+
+// visitor is a client and its session.
+type visitor struct {
+	*fleet
+	key stream.SessionKey
+	at  *member
+	s   *Session
+}
+
+// find finds the session, wherever it is, and takes it over if nobody is home; or if
+// somebody seems not to be.
+func (v *visitor) find() {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) { // a client's pause
+		if time.Now().After(end) {
+			v.t.Fatal("the session is not to be found")
+		}
+		n := v.any()
+		ctx, stop := context.WithTimeout(context.Background(), 20*time.Second)
+		s, away, err := n.Locate(ctx, v.key, "")
+		stop()
+		if err == nil && s == nil {
+			if owner := v.named(away.Owner); owner != nil && rand.N(10) > 0 {
+				n = owner
+				if s, err = n.FindName(string(v.key), ""); err != nil {
+					continue // it is about to go, or to come
+				}
+			} else {
+				s, err = n.TakeOver(context.Background(), away)
+			}
+		}
+		if errors.Is(err, ErrNotFound) && !n.dead.Load() {
+			v.t.Fatalf("the session is gone: %v", err)
+		}
+		if err == nil && !n.dead.Load() {
+			v.at, v.s = n, s
+			return
+		}
+	}
+}
+
+// call makes a call and reads its stream to the end, whatever happens to the nodes.
+func (v *visitor) call(id int, tool string, key string) {
+	k := fmt.Sprintf("%s/%d", v.key, id)
+	msg := parse(fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":%q,"arguments":{"k":%q}}}`, id, tool, k))
+	msgs := []jsonrpc.Message{msg}
+	var number uint64
+	for number == 0 {
+		var c *Call
+		var known *Attached
+		var err error
+		if key != "" {
+			c, known, err = v.s.BeginKeyed(key, msg.Raw, msgs)
+		} else {
+			c, err = v.s.Begin(msgs, false)
+		}
+		switch {
+		case err == nil && v.at.dead.Load() && key == "":
+			return // its client will never know
+		case err == nil && c != nil:
+			number = c.Number()
+			c.Deliver(context.Background(), msgs, nil)
+		case err == nil:
+			number = known.Number
+		case key == "" && !errors.Is(err, ErrMoved) && !errors.Is(err, ErrNotFound) && !errors.Is(err, ErrClosing):
+			v.t.Errorf("call %s: %v", k, err)
+			return
+		case key == "":
+			v.find()
+			return
+		case errors.Is(err, ErrGone) || errors.Is(err, ErrKeyReused):
+			v.t.Errorf("call %s: %v", k, err)
+			return
+		}
+		if err != nil || v.at.dead.Load() {
+			v.find()
+			if number != 0 && key == "" {
+				break // it may have got the answer to its POST
+			}
+			number = 0
+		}
+	}
+	said, epochs := v.read(k, number)
+	v.check(k, tool, said, epochs)
+}
+
+// read reads a stream to its end. epochs counts under how many it was written.
+func (v *visitor) read(k string, number uint64) (said []string, epochs int) {
+	at := stream.Cursor{Stream: stream.ID{Number: number}}
+	buf := make([]stream.Entry, 0, 2)
+	for end := time.Now().Add(time.Minute); ; {
+		if time.Now().After(end) {
+			v.s.mu.Lock()
+			v.t.Errorf("call %s hangs after %q: closed %v, moved %v, %d open, link %v, opening %v, call %+v", k, said,
+				v.s.closed, v.s.Moved(), len(v.s.open), v.s.link, v.s.opening, v.s.streams.call(number))
+			for key, rq := range v.s.open {
+				v.t.Errorf("open: %s %+v", key, rq)
+			}
+			v.s.mu.Unlock()
+			return append(said, "outcome unknown"), 0
+		}
+		ready := make(chan struct{}, 1)
+		r, err := v.s.Read(context.Background(), number, at.Epoch, at.Seq, ready)
+		if err != nil {
+			if !errors.Is(err, ErrMoved) && !v.at.dead.Load() && !v.s.isClosed() {
+				v.t.Fatalf("call %s: read after %+v: %v", k, at, err)
+			}
+			v.find()
+			continue
+		}
+		for {
+			got, err := r.Next(context.Background(), buf[:0])
+			if err != nil || v.at.dead.Load() {
+				break
+			}
+			for _, e := range got {
+				if e.Seq != at.Seq+1 || e.Epoch < at.Epoch {
+					v.t.Errorf("call %s: %d of epoch %d follows %d of epoch %d", k, e.Seq, e.Epoch, at.Seq, at.Epoch)
+				}
+				if e.Epoch != at.Epoch {
+					epochs++
+				}
+				at.Seq, at.Epoch = e.Seq, e.Epoch
+				said = append(said, string(e.Data))
+				if e.Last {
+					r.Told()
+					r.Detach(false, true, false)
+					return said, epochs
+				}
+			}
+			if len(got) > 0 {
+				r.Told()
+				if rand.N(8) == 0 {
+					break // connections break, too
+				}
+				continue
+			}
+			if r.Gone() || time.Now().After(end) {
+				break
+			}
+			select {
+			case <-ready:
+			case <-time.After(50 * time.Millisecond): // a dead node tells nobody
+			}
+		}
+		r.Detach(true, true, false)
+		if v.at.dead.Load() || v.s.isClosed() {
+			v.find()
+		}
+	}
+}
+
+// check looks at what was said of a call that has ended.
+func (v *visitor) check(k, tool string, said []string, epochs int) {
+	runs, last := v.shop.ran(k), said[len(said)-1]
+	good := strings.Contains(last, `"result"`)
+	if strings.Contains(last, "not delivered") && tool != "safe" && runs == 0 {
+		return // and may be made again
+	}
+	if !good && !strings.Contains(last, "outcome unknown") {
+		v.t.Errorf("call %s ended with %s", k, last)
+	}
+	if tool == "safe" && !good && !strings.Contains(last, "did not take") &&
+		!strings.Contains(last, "shutting down") && !strings.Contains(last, "could not be kept") {
+		v.t.Errorf("call %s, which is safe, ended with %s", k, last)
+	}
+	if tool != "safe" && runs > 1 || good && runs == 0 {
+		v.t.Errorf("call %s ran %d times", k, runs)
+	}
+	for i, text := range said[:len(said)-1] {
+		n := fmt.Sprintf(`"n":%d`, i)
+		if !strings.Contains(text, k) || epochs == 1 && !strings.Contains(text, n) {
+			v.t.Errorf("call %s: message %d is %s", k, i, text)
+		}
+	}
+	if good && (epochs == 1 && len(said) != steps+1 || len(said) < steps+1) {
+		v.t.Errorf("call %s said %q", k, said)
+	}
+}
+
+// Whatever is killed, stopped or taken by mistake: each call ends, what is said of
+// it is read once and in order, and what must not run twice does not.
+func TestFleet(t *testing.T) {
+	t.Parallel()
+	onShelf := func() func() (stream.Shared, func()) {
+		f := newShelf()
+		var count atomic.Int64
+		return func() (stream.Shared, func()) {
+			n := f.node(fmt.Sprintf("n%d", count.Add(1)))
+			return n, func() { n.dead.Store(true) }
+		}
+	}
+	onEngine := func() func() (stream.Shared, func()) {
+		e := logtest.New(logtest.Options{Seed: uint64(time.Now().UnixNano()), Faults: logtest.Faults{Before: 0.01, After: 0.01, Late: 0.01}})
+		return func() (stream.Shared, func()) {
+			h := e.Open()
+			return durable.New(h, durable.Options{Patience: time.Second, Logger: slog.New(slog.DiscardHandler)}),
+				func() { h.Cut(true) }
+		}
+	}
+	for name, maker := range map[string]func() func() (stream.Shared, func()){"shelf": onShelf, "engine": onEngine} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := &fleet{t: t, open: maker(), shop: &workshop{runs: map[string]int{}}, nodes: map[string]*member{}}
+			f.run(8, 25, 30)
+		})
+	}
+}
+
+func (f *fleet) run(visitors, calls, kills int) {
+	for range 3 {
+		f.start()
+	}
+	var group sync.WaitGroup
+	for range visitors {
+		group.Go(func() {
+			n := f.any()
+			s, err := n.New(newRequest(), "", false)
+			for err != nil && f.named(n.name) != n { // it was stopped just now
+				n = f.any()
+				s, err = n.New(newRequest(), "", false)
+			}
+			if err != nil {
+				f.t.Error(err)
+				return
+			}
+			v := &visitor{fleet: f, key: s.key, at: n, s: s}
+			c, err := s.Begin([]jsonrpc.Message{parse(`{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2025-11-25"}}`)}, true)
+			if err != nil {
+				return // killed before it began: its client begins anew
+			}
+			c.Deliver(context.Background(), []jsonrpc.Message{parse(`{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2025-11-25"}}`)}, nil)
+			for i := range calls {
+				tool, key := []string{"safe", "x"}[rand.N(2)], ""
+				if rand.N(3) == 0 {
+					key = fmt.Sprint(i)
+				}
+				v.call(i, tool, key)
+			}
+		})
+	}
+	done := make(chan struct{})
+	go func() {
+		group.Wait()
+		close(done)
+	}()
+	for range kills {
+		select {
+		case <-done:
+		case <-time.After(20 * time.Millisecond): // how often nodes are lost
+			n := f.any()
+			f.start()
+			f.stop(n, rand.N(3) > 0)
+		}
+	}
+	<-done
+	last := f.any()
+	if err := last.Sweep(context.Background(), func(node string) bool { return f.named(node) == nil },
+		func(stream.SessionKey) bool { return true }); err != nil {
+		f.t.Error(err)
+	}
+	eventually(f.t, "all calls to end", func() bool {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		for _, n := range f.nodes {
+			if n.Calls() > 0 {
+				return false
+			}
+		}
+		return true
+	})
+	f.mu.Lock()
+	rest := f.nodes
+	f.nodes = map[string]*member{}
+	killed := f.killed
+	f.mu.Unlock()
+	for _, n := range rest {
+		f.stop(n, false)
+	}
+	f.ends.Wait()
+	f.t.Logf("%d nodes were stopped, %d calls ran", killed, len(f.shop.runs))
+}

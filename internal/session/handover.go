@@ -1,0 +1,336 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"holdfast/internal/protocol"
+	"holdfast/jsonrpc"
+	"holdfast/stream"
+)
+
+const (
+	// handOften is how often it is looked for sessions in which nothing is in flight.
+	handOften = 50 * time.Millisecond
+
+	// farewell is how long readers are given to read what was said to the end, in a
+	// session that is cut.
+	farewell = 2 * time.Second
+)
+
+// HandOver gives up all sessions for other nodes to take over, each as soon as
+// nothing is in flight in it. When ctx is done it cuts what is left: calls that
+// may be made again, or that no backend has got yet, are left to the next owner,
+// others end with their outcome unknown. It returns when no session is left; the
+// error is ctx's if it had to cut, which takes as long as [farewell] and what the
+// store needs, and [closePatience] if the store does not answer. It does nothing
+// where the store is not shared. From now on no session is taken over any more.
+func (m *Manager) HandOver(ctx context.Context) error {
+	if m.shared == nil {
+		return nil
+	}
+	m.mu.Lock()
+	m.handing = true
+	m.mu.Unlock()
+	m.taken(ctx)
+	tick := time.NewTicker(handOften)
+	defer tick.Stop()
+	for {
+		all := m.all()
+		if len(all) == 0 {
+			return nil
+		}
+		var quiet []*Session
+		for _, s := range all {
+			if s.ongoing.Load() == 0 && !s.streams.behind() {
+				quiet = append(quiet, s)
+			}
+		}
+		m.each(quiet, atOnce, m.yield)
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			late := time.AfterFunc(closePatience, m.stop)
+			defer late.Stop()
+			m.cut(m.all())
+			return ctx.Err()
+		}
+	}
+}
+
+// Settle is what comes before [Manager.HandOver] as long as there is nobody to take
+// sessions over: they stay, and what listens to them may, but tools are called no more,
+// nor methods that the specification does not have: that is refused with [ErrClosing].
+// It returns when nothing is in flight, alone says that somebody has come, or ctx is
+// done. It does nothing where the store is not shared.
+func (m *Manager) Settle(ctx context.Context, alone func() bool) {
+	if m.shared == nil {
+		return
+	}
+	m.settling.Store(true)
+	defer m.settling.Store(false)
+	tick := time.NewTicker(handOften)
+	defer tick.Stop()
+	for alone() && slices.ContainsFunc(m.all(), func(s *Session) bool { return s.ongoing.Load() > 0 || s.streams.behind() }) {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// settles says whether requests are not to be begun because of [Manager.Settle].
+func (m *Manager) settles(msgs []jsonrpc.Message) bool {
+	return m.settling.Load() && slices.ContainsFunc(msgs, func(x jsonrpc.Message) bool {
+		return x.Kind == jsonrpc.Request && !protocol.RetrySafe(x.Method, nil)
+	})
+}
+
+// LastCall begins the end of [Manager.HandOver]: from now on a call that may not be
+// made again is refused with [ErrMoved] before it begins, as it would probably be cut.
+func (m *Manager) LastCall() { m.last.Store(true) }
+
+// behind says whether readers have yet to tell their clients what there is.
+func (t *table) behind() bool {
+	t.mu.Lock()
+	calls := make([]*Call, 0, len(t.readers))
+	for _, r := range t.readers {
+		calls = append(calls, r.call)
+	}
+	t.mu.Unlock()
+	for _, c := range calls {
+		if c == nil {
+			return true // until it has read the end
+		}
+		c.mu.Lock()
+		behind := c.told < c.said
+		c.mu.Unlock()
+		if behind {
+			return true
+		}
+	}
+	return false
+}
+
+// stepDown gives up a session at the beginning of a request in it, if this node gives
+// up its sessions and nothing else is in flight in this one; it reports whether it
+// has. Clients that make one call right after the other leave no other gap.
+func (m *Manager) stepDown(s *Session) bool {
+	m.mu.RLock()
+	handing := m.handing
+	m.mu.RUnlock()
+	s.mu.Lock()
+	begun := s.initialize != nil
+	s.mu.Unlock()
+	if !handing || !begun || s.ongoing.Load() > 0 {
+		return false
+	}
+	m.outlast(handOften, func() bool { return !s.streams.behind() }) // a client may be faster than we
+	m.yield(s)
+	return s.Moved()
+}
+
+// yield gives up a session if nothing is in flight in it.
+func (m *Manager) yield(s *Session) {
+	s.mu.Lock()
+	if s.closed || len(s.open) > 0 || s.ongoing.Load() > 0 || s.lease.Epoch == 0 {
+		s.mu.Unlock()
+		return
+	}
+	s.closed, s.moves = true, true
+	conn := s.link.finish()
+	s.asked = nil
+	s.mu.Unlock()
+	if conn != nil {
+		defer m.release(conn)
+	}
+	m.part(s, false)
+}
+
+// leaving is a session that is being cut.
+type leaving struct {
+	*Session
+	calls []*Call // that are left to the next owner
+}
+
+// open says whether the next owner will find calls that have not ended.
+func (l *leaving) open() bool { return slices.ContainsFunc(l.calls, (*Call).isStored) }
+
+// cut gives up sessions, whatever is in flight in them: first all are ended here, then
+// each is released as soon as its readers know.
+func (m *Manager) cut(all []*Session) {
+	var mu sync.Mutex
+	var left []leaving
+	m.each(all, departed, func(s *Session) {
+		if calls, done := m.sever(s); done {
+			mu.Lock()
+			left = append(left, leaving{s, calls})
+			mu.Unlock()
+		}
+	})
+	end := time.Now().Add(farewell)
+	for len(left) > 0 {
+		late := time.Now().After(end) || m.ctx.Err() != nil
+		var told, rest []leaving
+		for _, s := range left {
+			if late || s.ongoing.Load() == 0 && !s.streams.behind() {
+				told = append(told, s)
+			} else {
+				rest = append(rest, s)
+			}
+		}
+		each(told, departed, func(s leaving) { m.part(s.Session, s.open()) })
+		if left = rest; len(left) > 0 {
+			time.Sleep(20 * time.Millisecond)
+		}
+	}
+}
+
+// sever ends what is in flight in a session that is cut, and its backend. It returns
+// the calls that are left to the next owner, and whether there was anything to be done.
+func (m *Manager) sever(s *Session) (calls []*Call, done bool) {
+	s.mu.Lock()
+	if s.closed || s.lease.Epoch == 0 {
+		s.mu.Unlock()
+		return nil, false
+	}
+	s.closed, s.moves = true, true
+	all := s.takeOpen(true)
+	conn := s.link.finish()
+	s.asked = nil
+	s.mu.Unlock()
+	if conn != nil {
+		defer m.release(conn)
+	}
+	var again []*inflight
+	s.log.together(func() {
+		var unsent, lost []*inflight
+		for _, rq := range all {
+			switch goesOn, sent := rq.call.handOn(); {
+			case goesOn:
+				again = append(again, rq)
+				calls = append(calls, rq.call)
+			case sent:
+				lost = append(lost, rq)
+			default:
+				unsent = append(unsent, rq)
+			}
+		}
+		s.failAll(lost, jsonrpc.Errorf(protocol.CodeOutcomeUnknown, "outcome unknown: the session ended: %v", ErrClosing))
+		s.failAll(unsent, errUnsent)
+	})
+	m.drop(s, again)
+	return calls, true
+}
+
+// errUnsent ends a call that has not begun, and whose client may make it again.
+var errUnsent = jsonrpc.Errorf(jsonrpc.CodeServer, "not delivered: %v; make the request again", ErrClosing)
+
+// handOn says whether the call is left to the next owner of its session, which was
+// closed, and, if not, whether a backend may have it. One that no backend has is noted
+// as such, if its client will ask for it by its key or token; the log must be flushed
+// after.
+func (c *Call) handOn() (goesOn, sent bool) {
+	k := c.kept
+	if k == nil {
+		return false, true
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	stored := c.stored()
+	switch {
+	case k.safe:
+		return stored || !c.s.single, k.sent
+	case k.sent && k.open && c.number != 0: // the next owner may know
+		return true, true
+	case !k.sent && !stored && !c.s.single:
+		return true, false
+	case !k.sent && c.number != 0 && c.record != nil && (c.record.key != nil || c.resume() != nil):
+		if !k.handed {
+			k.handed = true
+			c.queueNote(c.number, nil)
+		}
+		return true, false
+	}
+	return false, k.sent
+}
+
+// stored says whether the next owner of the session will know of the call, which has a
+// note. c.mu is held.
+func (c *Call) stored() bool { return c.number != 0 || c.kept.journal != 0 }
+
+func (c *Call) isStored() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.stored()
+}
+
+// isHanded says whether the call was left to the next owner without having begun.
+func (c *Call) isHanded() bool {
+	if c.kept == nil {
+		return false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.kept.handed
+}
+
+// part releases a session that was closed. open says that calls in it have not
+// ended.
+func (m *Manager) part(s *Session, open bool) {
+	s.ring()
+	s.noteStored(false)
+	m.outlast(patience, s.log.rests) // what the backend has said is not given up before it is stored
+	open = open || !s.log.rests()
+	m.mu.Lock()
+	m.unlist(s)
+	m.mu.Unlock()
+	lost := s.moved.Swap(true) // meanwhile
+	s.streams.dismissAll()
+	if lost {
+		m.shared.Forget(s.lease)
+		return
+	}
+	ctx, stop := context.WithTimeout(m.ctx, asks)
+	defer stop()
+	err := m.shared.Release(ctx, s.lease, open)
+	if err == nil {
+		return
+	}
+	if !errors.Is(err, stream.ErrFenced) {
+		m.logger.Warn("session not released", "session", s.Name(), "error", err)
+	}
+	m.shared.Forget(s.lease)
+}
+
+// ring tells the webhooks of calls that have ended and that nobody reads.
+func (s *Session) ring() {
+	t := &s.streams
+	t.mu.Lock()
+	all := maps.Clone(t.hooked)
+	if h := s.aside.hooks(); h != nil {
+		if all == nil {
+			all = make(map[uint64]*hooks)
+		}
+		all[standalone] = h
+	}
+	for _, h := range all {
+		h.held = false
+	}
+	t.mu.Unlock()
+	for number, h := range all {
+		s.dispatch(number, h)
+	}
+}
+
+// rests says whether nothing is being appended.
+func (a *appender) rests() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return !a.busy && a.holders == 0 && len(a.waiting) == 0
+}

@@ -1,0 +1,185 @@
+package session
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"time"
+
+	"holdfast/internal/panics"
+	"holdfast/internal/protocol"
+	"holdfast/jsonrpc"
+)
+
+// hints is what a session knows of its backend's tools.
+type hints struct {
+	complete bool            // every tool has been seen
+	listed   int             // how often the list has changed
+	learning chan struct{}   // closed when the list has been read; nil if it is not being read
+	safe     map[string]bool // tools that say they may be called again
+}
+
+// Learning of the tools takes hintsTimeout at the most, and a call waits for it
+// no longer than hintsWait: it is stored then.
+const (
+	hintsTimeout = 10 * time.Second
+	hintsWait    = 50 * time.Millisecond
+)
+
+// toolList is the part of a tools/list result that matters here.
+type toolList struct {
+	Tools []struct {
+		Name        string `json:"name"`
+		Annotations struct {
+			ReadOnly   bool `json:"readOnlyHint"`
+			Idempotent bool `json:"idempotentHint"`
+		} `json:"annotations"`
+	} `json:"tools"`
+	NextCursor string `json:"nextCursor"`
+}
+
+// learn takes in one page of a tools/list result and returns the cursor of the
+// next.
+func (h *hints) learn(result []byte) (next string) {
+	var page toolList
+	if json.Unmarshal(result, &page) != nil {
+		return ""
+	}
+	for _, t := range page.Tools {
+		if !t.Annotations.ReadOnly && !t.Annotations.Idempotent {
+			delete(h.safe, t.Name)
+			continue
+		}
+		if h.safe == nil {
+			h.safe = make(map[string]bool)
+		}
+		h.safe[t.Name] = true
+	}
+	return page.NextCursor
+}
+
+// Light says whether a request may start light, answered with nothing kept of it. For a
+// tool that is not known yet the backend's list is read, once, and waited for a little.
+// What is not safe to make again is never light where other nodes may take it over.
+func (s *Session) Light(ctx context.Context, m *jsonrpc.Message, header http.Header) bool {
+	return s.retrySafe(ctx, m, header) || s.m.shared == nil && protocol.Unrecorded(m.Method)
+}
+
+// retrySafe says whether a request may be made again without harm, as far as is known
+// now. The tools are read as for [Session.Light].
+func (s *Session) retrySafe(ctx context.Context, m *jsonrpc.Message, header http.Header) bool {
+	return protocol.RetrySafe(m.Method, func() bool { return s.safeTool(ctx, m, header) })
+}
+
+// safeTool says whether the tool of a tools/call may be called again.
+func (s *Session) safeTool(ctx context.Context, m *jsonrpc.Message, header http.Header) bool {
+	name := toolOf(m)
+	if s.m.safeTool(name) {
+		return true
+	}
+	s.mu.Lock()
+	safe, known := s.hints.safe[name], s.hints.complete
+	if safe || known || s.link == nil || s.link.conn == nil || s.revision == "" {
+		s.mu.Unlock()
+		return safe
+	}
+	learning := s.learn(Inbound{Context: context.WithoutCancel(ctx), Header: header})
+	s.mu.Unlock()
+	if learning == nil {
+		return false
+	}
+	t := time.NewTimer(hintsWait)
+	defer t.Stop()
+	select {
+	case <-learning:
+	case <-t.C:
+	case <-ctx.Done():
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.hints.safe[name]
+}
+
+// learn begins to read the backend's list of tools, unless that is being done. It
+// returns what is closed when it is, or nil at the end. s.mu is held.
+func (s *Session) learn(in Inbound) (learning chan struct{}) {
+	if s.hints.learning == nil && s.m.enter() {
+		s.hints.learning = make(chan struct{})
+		go s.learnAll(s.link, s.hints.listed, s.hints.learning, in)
+	}
+	return s.hints.learning
+}
+
+// learnAgain is for a session that was taken over before its tools were known: the
+// call for which its backend was opened is not known as safe, and the next owner
+// should know.
+func (s *Session) learnAgain(in Inbound) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.taken && !s.hints.complete && len(s.hints.safe) == 0 && s.link != nil && s.link.conn != nil && s.revision != "" {
+		s.learn(Inbound{Context: context.WithoutCancel(in.Context), Header: in.Header})
+	}
+}
+
+// toolOf returns the name of the tool that a tools/call calls.
+func toolOf(m *jsonrpc.Message) string { return jsonrpc.String(jsonrpc.Field(m.Params, "name")) }
+
+// safeTool says whether the operator calls a tool safe.
+func (m *Manager) safeTool(name string) bool { return m.opts.Safe != nil && m.callsSafe(name) }
+
+// RetrySafe says whether all the requests may be made again without harm, as far as
+// that is known without their session.
+func (m *Manager) RetrySafe(msgs []jsonrpc.Message) (safe bool) {
+	var err error // then nobody has called them safe
+	defer panics.Catch(&err, m.logger, "", "")
+	return allSafe(msgs, func(x *jsonrpc.Message) bool { return m.safeTool(toolOf(x)) })
+}
+
+// allSafe says whether all requests among msgs may be made again; tool says so of a
+// tools/call.
+func allSafe(msgs []jsonrpc.Message, tool func(*jsonrpc.Message) bool) bool {
+	for i := range msgs {
+		m := &msgs[i]
+		if m.Kind == jsonrpc.Request && !protocol.RetrySafe(m.Method, func() bool { return tool(m) }) {
+			return false
+		}
+	}
+	return true
+}
+
+// learnAll reads the backend's whole list of tools, and closes done.
+func (s *Session) learnAll(l *link, listed int, done chan struct{}, in Inbound) {
+	defer s.m.work.Done()
+	ctx, stop := context.WithTimeout(context.Background(), hintsTimeout)
+	defer stop()
+	var all hints
+	params := []byte("{}")
+	failed := false // the server ended; one that does not answer is not asked again
+	for range 100 { // pages; a server that has no last one is not believed
+		m, err := s.ask(ctx, l, "tools/list", params, in)
+		if err != nil {
+			s.m.logger.Debug("tools not listed", "session", s.Name(), "error", err)
+			failed = ctx.Err() == nil
+			break
+		}
+		cursor := all.learn(m.Result)
+		if cursor == "" {
+			break
+		}
+		params, _ = json.Marshal(map[string]string{"cursor": cursor})
+	}
+	s.mu.Lock()
+	current := s.hints.listed == listed // else it is an old list
+	if current && !failed {
+		s.hints.safe, s.hints.complete = all.safe, true
+	}
+	if current {
+		s.hints.learning = nil
+	}
+	close(done)
+	s.mu.Unlock()
+	if current && !failed && s.m.shared != nil && len(all.safe) > 0 {
+		s.noteSession(nil, true) // the next owner cannot ask before it opens a backend
+		s.log.flush()
+	}
+}

@@ -1,0 +1,286 @@
+package session
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"time"
+
+	"holdfast/internal/protocol"
+	"holdfast/jsonrpc"
+)
+
+// A link is one opening of the backend for a session. After the backend has
+// ended by itself the session gets another link, and what the old one still
+// says is not heard.
+type link struct {
+	s    *Session
+	conn Conn // nil until Open has returned
+	over bool // guarded by s.mu
+}
+
+// deliver hands a message to the conversation while it lasts.
+func (l *link) deliver(in Inbound) error {
+	l.s.mu.Lock()
+	conn := l.conn
+	if l.over {
+		conn = nil
+	}
+	l.s.mu.Unlock()
+	if conn == nil {
+		return errEnded
+	}
+	return l.s.m.deliverTo(conn, in)
+}
+
+// reopenTimeout bounds how long a request waits for a backend to be opened
+// again and to answer the initialize that it is given.
+const reopenTimeout = 30 * time.Second
+
+// connect opens the backend for a session that has a place for it ([Manager.takePlace]).
+func (s *Session) connect(ctx context.Context, r *http.Request) error {
+	bounded := s.m.opts.MaxProcesses > 0
+	if !s.m.enter() {
+		if bounded {
+			s.m.free(s.tenant, false)
+		}
+		return ErrClosing
+	}
+	l := &link{s: s}
+	s.mu.Lock()
+	s.link = l
+	s.mu.Unlock()
+	conn, err := s.m.openBackend(ctx, Start{Session: s.Name(), Secret: s.id, HTTP: r}, l)
+	if err != nil {
+		if bounded {
+			s.m.free(s.tenant, false)
+		}
+		s.m.work.Done()
+		return fmt.Errorf("%w: %w", ErrRefused, err)
+	}
+	if bounded {
+		conn = &placed{conn, l}
+		s.m.mu.Lock()
+		s.m.places.links[l] = struct{}{}
+		s.m.mu.Unlock()
+	}
+	s.mu.Lock()
+	l.conn = conn
+	s.first = nil
+	ended := l.over || s.closed
+	l.over = ended
+	s.mu.Unlock()
+	if ended { // while it was opened
+		s.m.release(conn)
+		return fmt.Errorf("%w: it ended at once", ErrRefused)
+	}
+	return nil
+}
+
+// deliver hands a message to the backend, opened again if it has ended.
+func (s *Session) deliver(ctx context.Context, in Inbound) error {
+	for range 4 { // a backend that ends again and again is not believed
+		s.mu.Lock()
+		if s.closed {
+			defer s.mu.Unlock()
+			return s.gone()
+		}
+		if s.first != nil && in.Method != "initialize" {
+			s.mu.Unlock()
+			return errUnbegun
+		}
+		l, opening := s.link, s.opening
+		if l != nil && opening == nil {
+			begun := s.begin(&in)
+			s.worked = s.worked || in.works()
+			s.mu.Unlock()
+			if !begun {
+				return nil
+			}
+			return s.m.deliverTo(l.conn, in)
+		}
+		if opening == nil {
+			opening = make(chan struct{})
+			s.opening = opening
+			s.mu.Unlock()
+			err := s.reopen(ctx, in)
+			s.mu.Lock()
+			s.opening = nil
+			close(opening)
+			s.mu.Unlock()
+			if err != nil {
+				return err
+			}
+			s.learnAgain(in)
+			continue
+		}
+		s.mu.Unlock()
+		select {
+		case <-opening:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return errEnded
+}
+
+// works says whether a message may leave something in the backend's memory which another
+// that is opened for the session would not have. What is made again after a take-over
+// may run any number of times, and what came before it was lost then.
+func (in *Inbound) works() bool {
+	if in.Method == "initialize" || in.Method == "notifications/initialized" {
+		return false
+	}
+	return in.Call == nil || in.Call.kept == nil || !in.Call.kept.second
+}
+
+// errUnbegun refuses what comes before the initialize request.
+var errUnbegun = errors.New("the session is not initialized")
+
+// reopen gives the session a new backend in the state that its client believes
+// it to be in: the stored initialize is sent again and its answer swallowed.
+func (s *Session) reopen(ctx context.Context, in Inbound) error {
+	wait := placeWait
+	switch {
+	case in.Call != nil && in.Call.kept != nil && in.Call.kept.second:
+		wait = placeAgainWait
+	case in.Call != nil:
+		wait = reopenTimeout
+	}
+	if err := s.m.takePlace(context.WithoutCancel(ctx), s, wait, in.Call != nil); err != nil {
+		return err
+	}
+	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), reopenTimeout)
+	defer stop()
+	r := (&http.Request{Method: http.MethodPost, URL: &url.URL{Path: "/"}, Header: in.Header}).WithContext(ctx)
+	s.mu.Lock()
+	if s.first != nil {
+		r = s.first
+	}
+	s.mu.Unlock()
+	if err := s.connect(ctx, r); err != nil {
+		s.unlink()
+		return err
+	}
+	s.mu.Lock()
+	raw, ready, l := s.initialize, s.ready, s.link
+	s.mu.Unlock()
+	if raw == nil || in.Method == "initialize" {
+		return nil
+	}
+	init, err := jsonrpc.Parse(append([]byte(nil), raw...))
+	if err != nil {
+		return err
+	}
+	reply, err := s.ask(ctx, l, init.Method, init.Params, in)
+	if err == nil && reply.Error != nil {
+		err = fmt.Errorf("initialize failed: %s", reply.Error)
+	}
+	if err != nil {
+		s.unlink()
+		return fmt.Errorf("server did not start again: %w", err)
+	}
+	if ready {
+		return s.m.deliverTo(l.conn, Inbound{Message: initialized, Context: in.Context, Header: in.Header})
+	}
+	return nil
+}
+
+// unlink gives up the session's conversation.
+func (s *Session) unlink() {
+	s.mu.Lock()
+	conn := s.link.finish()
+	s.mu.Unlock()
+	if conn != nil {
+		s.m.release(conn)
+	}
+}
+
+// finish ends a link. The first to do so is given the conversation, which it has
+// to release, if there is one already. l may be nil; s.mu is held.
+func (l *link) finish() Conn {
+	if l == nil || l.over {
+		return nil
+	}
+	l.over = true
+	if l.s.link == l {
+		l.s.link = nil // the next delivery opens another
+	}
+	for id, answer := range l.s.internal {
+		close(answer)
+		delete(l.s.internal, id)
+	}
+	return l.conn
+}
+
+var errEnded = errors.New("the server ended")
+
+// ask makes a request of our own to the backend and waits for its answer, which
+// no client sees.
+func (s *Session) ask(ctx context.Context, l *link, method string, params []byte, in Inbound) (jsonrpc.Message, error) {
+	answer := make(chan jsonrpc.Message, 1)
+	s.mu.Lock()
+	if l == nil || l.conn == nil || l.over { // what is asked from now on nobody would end
+		s.mu.Unlock()
+		return jsonrpc.Message{}, errEnded
+	}
+	if s.ours == "" {
+		s.ours = "holdfast-" + rand.Text()[:12] // which no client uses, even if it is a Holdfast itself
+	}
+	s.internals++
+	id := fmt.Appendf(nil, `"%s-%d"`, s.ours, s.internals)
+	if s.internal == nil {
+		s.internal = make(map[string]chan jsonrpc.Message)
+	}
+	s.internal[string(id)] = answer
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.internal, string(id))
+		if len(s.internal) == 0 {
+			s.internal = nil
+		}
+	}()
+	m, err := jsonrpc.Parse(jsonrpc.AppendRequest(nil, id, method, params))
+	if err != nil {
+		return m, err
+	}
+	if err := s.m.deliverTo(l.conn, Inbound{Message: m, Context: in.Context, Header: in.Header}); err != nil {
+		return m, err
+	}
+	select {
+	case m, ok := <-answer:
+		if !ok {
+			return m, errEnded
+		}
+		return m, nil
+	case <-ctx.Done():
+		return m, ctx.Err()
+	}
+}
+
+// Closed implements [Sink].
+func (l *link) Closed(why error, reopen bool) {
+	s := l.s
+	s.mu.Lock()
+	if l.over {
+		s.mu.Unlock()
+		return
+	}
+	conn := l.finish()
+	lost := s.takeOpen(!reopen)
+	s.asked = nil
+	s.mu.Unlock()
+	s.m.logger.Warn("backend ended", "session", s.Name(), "error", why, "calls", len(lost))
+	s.failAll(lost, jsonrpc.Errorf(protocol.CodeOutcomeUnknown, "outcome unknown: %v", why))
+	if !reopen {
+		s.m.end(s, why)
+	}
+	if conn != nil {
+		s.m.release(conn)
+	}
+}

@@ -1,0 +1,401 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"holdfast/internal/engine/memory"
+	"holdfast/jsonrpc"
+	"holdfast/stream"
+)
+
+// disk is a store whose disk may be full, or broken.
+type disk struct {
+	stream.Store
+	mu     sync.Mutex
+	refuse func([]stream.Record) error
+}
+
+func (d *disk) Append(ctx context.Context, l stream.Lease, records []stream.Record) error {
+	d.mu.Lock()
+	refuse := d.refuse
+	d.mu.Unlock()
+	if refuse != nil {
+		if err := refuse(records); err != nil {
+			return err
+		}
+	}
+	return d.Store.Append(ctx, l, records)
+}
+
+func (d *disk) set(refuse func([]stream.Record) error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.refuse = refuse
+}
+
+// full takes only what ends a stream in few words, as a full store does.
+func full(records []stream.Record) error {
+	for _, r := range records {
+		if len(r.Data) > stream.Reserve {
+			return stream.ErrFull
+		}
+	}
+	if n := len(records); n == 0 || !records[n-1].Last {
+		return stream.ErrFull
+	}
+	return nil
+}
+
+var errBroken = errors.New("disk is broken")
+
+// brokenDisk takes nothing.
+func brokenDisk([]stream.Record) error { return errBroken }
+
+func diskHouse(t *testing.T) (*house, *disk) {
+	d := &disk{}
+	h := newHouse(t, Options{}, func(st stream.Store) stream.Store {
+		d.Store = st
+		return d
+	})
+	t.Cleanup(h.close)
+	return h, d
+}
+
+// unknown checks that answers say of the ids, in whatever order, that their
+// outcome is unknown.
+func unknown(t *testing.T, answers []string, ids ...string) {
+	t.Helper()
+	left := make(map[string]bool)
+	for _, id := range ids {
+		left[id] = true
+	}
+	for _, text := range answers {
+		m := parse(text)
+		if !left[string(m.ID)] || !strings.Contains(string(m.Error), "outcome unknown") {
+			t.Errorf("got %s", text)
+		}
+		delete(left, string(m.ID))
+	}
+	if len(left) > 0 {
+		t.Errorf("no answer to %v", left)
+	}
+}
+
+const big = `{"jsonrpc":"2.0","id":1,"result":{"text":"%s"}}`
+
+// A call whose messages the store refuses ends, with a word that its outcome is
+// unknown: for those who are connected and for those who come back, whether the
+// store takes this word or not.
+func TestRefusedAppend(t *testing.T) {
+	t.Parallel()
+	stores := map[string]func([]stream.Record) error{"full": full, "broken": brokenDisk}
+	says := map[string]string{
+		"progress":     `{"jsonrpc":"2.0","method":"notifications/progress","params":{}}`,
+		"result":       fmt.Sprintf(big, strings.Repeat("x", stream.Reserve)),
+		"request":      `{"jsonrpc":"2.0","id":"q","method":"elicitation/create","params":{}}`,
+		"long message": `{"jsonrpc":"2.0","method":"notifications/message","params":{"data":"` + strings.Repeat("x", 2*stream.Reserve) + `"}}`,
+	}
+	for name, refuse := range stores {
+		for what, text := range says {
+			for _, connected := range []bool{true, false} {
+				for _, light := range []bool{true, false} {
+					t.Run(fmt.Sprintf("%s, %s, connected %v, light %v", name, what, connected, light), func(t *testing.T) {
+						t.Parallel()
+						h, d := diskHouse(t)
+						s := h.open("")
+						c := begin(t, s, light, request(1))
+						if light && connected {
+							c.Promote()
+						}
+						d.set(refuse)
+						if light && !connected {
+							c.Promote() // nothing is said yet
+						}
+						ready := make(chan struct{}, 1)
+						var r *Reader
+						if connected {
+							var err error
+							if r, err = s.Read(t.Context(), c.Number(), 0, 0, ready); err != nil {
+								t.Fatal(err)
+							}
+							defer r.Detach(false, true, false)
+							<-ready
+							if entries, err := r.Next(t.Context(), make([]stream.Entry, 0, 1)); err != nil || len(entries) > 0 {
+								t.Fatalf("got %+v and %v", entries, err)
+							}
+						}
+						h.desk.last().say(c, text)
+						if connected {
+							select {
+							case <-ready:
+							case <-time.After(time.Minute):
+								t.Fatal("the reader is not told")
+							}
+							unknown(t, toEnd(t, r, ready), "1")
+						}
+						unknown(t, readAll(t, s, c.Number()), "1") // to who comes later
+						// What is said afterwards changes nothing.
+						h.desk.last().say(c, `{"jsonrpc":"2.0","id":1,"result":{}}`)
+						unknown(t, readAll(t, s, c.Number()), "1")
+						if n := h.Calls(); n != 0 {
+							t.Errorf("%d requests are in flight", n)
+						}
+					})
+				}
+			}
+		}
+	}
+}
+
+// What was stored before comes first, and none of it twice.
+func TestRefusedAppendLater(t *testing.T) {
+	t.Parallel()
+	for name, refuse := range map[string]func([]stream.Record) error{"full": full, "broken": brokenDisk} {
+		h, d := diskHouse(t)
+		s := h.open("")
+		c := begin(t, s, false, request(1))
+		const progress = `{"jsonrpc":"2.0","method":"notifications/progress","params":{}}`
+		for range 3 {
+			h.desk.last().say(c, progress)
+		}
+		d.set(refuse)
+		h.desk.last().say(c, progress)
+		said := readAll(t, s, c.Number())
+		if len(said) != 4 {
+			t.Fatalf("%s: got %q", name, said)
+		}
+		unknown(t, said[3:], "1")
+		// The session goes on when there is room again.
+		d.set(nil)
+		c = begin(t, s, false, request(2))
+		h.desk.last().say(c, `{"jsonrpc":"2.0","id":2,"result":{}}`)
+		if said := readAll(t, s, c.Number()); len(said) != 1 || parse(said[0]).Error != nil {
+			t.Errorf("%s: got %q", name, said)
+		}
+	}
+}
+
+// Every request of a batch is answered, those too whose response had been given
+// and was not stored.
+func TestRefusedBatch(t *testing.T) {
+	t.Parallel()
+	for name, refuse := range map[string]func([]stream.Record) error{"full": full, "broken": brokenDisk} {
+		h, d := diskHouse(t)
+		s := h.open("")
+		c := begin(t, s, false, request(1), request(2), request(3))
+		d.set(refuse)
+		h.desk.last().say(c, `{"jsonrpc":"2.0","id":2,"result":{}}`)
+		said := readAll(t, s, c.Number())
+		if len(said) != 3 {
+			t.Errorf("%s: got %q", name, said)
+		}
+		unknown(t, said, "1", "2", "3")
+	}
+}
+
+// A turn of several messages that is refused as a whole loses only what can't be
+// kept.
+func TestRefusedTurn(t *testing.T) {
+	t.Parallel()
+	h, d := diskHouse(t)
+	s := h.open("")
+	a := begin(t, s, false, request(1), request(2), request(4))
+	b := begin(t, s, false, request(3))
+	// Hold the first append, so that the others gather behind it.
+	entered, release := make(chan struct{}), make(chan struct{})
+	var first, late sync.Once
+	d.set(func(records []stream.Record) error {
+		first.Do(func() {
+			close(entered)
+			<-release
+		})
+		for _, r := range records {
+			if strings.Contains(string(r.Data), "poison") {
+				if len(records) == 1 { // meanwhile the server goes on
+					late.Do(func() { h.desk.last().say(a, `{"jsonrpc":"2.0","id":4,"result":{}}`) })
+				}
+				return stream.ErrFull
+			}
+		}
+		return nil
+	})
+	var held sync.WaitGroup
+	held.Go(func() {
+		h.desk.last().say(b, `{"jsonrpc":"2.0","method":"notifications/progress","params":{}}`)
+	})
+	<-entered
+	for _, x := range []struct {
+		c    *Call
+		text string
+	}{
+		{a, `{"jsonrpc":"2.0","method":"notifications/progress","params":{}}`},
+		{a, `{"jsonrpc":"2.0","id":2,"result":{"poison":1}}`},
+		{b, `{"jsonrpc":"2.0","method":"notifications/progress","params":{}}`},
+		{a, `{"jsonrpc":"2.0","id":1,"result":{}}`},
+		{b, `{"jsonrpc":"2.0","id":3,"result":{}}`},
+	} {
+		h.desk.last().say(x.c, x.text)
+	}
+	close(release)
+	held.Wait()
+	said := readAll(t, s, a.Number())
+	if len(said) != 4 || parse(said[0]).Kind != jsonrpc.Notification {
+		t.Fatalf("got %q", said)
+	}
+	unknown(t, said[1:], "1", "2", "4")
+	if said := readAll(t, s, b.Number()); len(said) != 3 || parse(said[2]).Result == nil {
+		t.Errorf("got %q", said)
+	}
+}
+
+// A cancelled call ends without a word, also where the store is full.
+func TestRefusedCancel(t *testing.T) {
+	t.Parallel()
+	for name, refuse := range map[string]func([]stream.Record) error{"full": full, "broken": brokenDisk} {
+		h, d := diskHouse(t)
+		s := h.open("")
+		c := begin(t, s, false, request(1))
+		d.set(refuse)
+		cancel := parse(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`)
+		if err := s.Send(t.Context(), cancel, nil); err != nil {
+			t.Fatal(err)
+		}
+		if said := readAll(t, s, c.Number()); len(said) != 0 {
+			t.Errorf("%s: got %q", name, said)
+		}
+	}
+}
+
+// On the stream of a 2024-11-05 session a response that is too large is replaced,
+// and the stream goes on.
+func TestRefusedSingle(t *testing.T) {
+	t.Parallel()
+	h, d := diskHouse(t)
+	s, err := h.New(newRequest(), "", true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.set(func(records []stream.Record) error {
+		for _, r := range records {
+			if len(r.Data) > 1000 {
+				return stream.ErrFull
+			}
+		}
+		return nil
+	})
+	c := begin(t, s, false, request(1))
+	h.desk.last().say(c, fmt.Sprintf(big, strings.Repeat("x", 1000)))
+	h.desk.last().say(c, `{"jsonrpc":"2.0","method":"notifications/message","params":{"data":"`+strings.Repeat("x", 1000)+`"}}`)
+	c = begin(t, s, false, request(2))
+	h.desk.last().say(c, `{"jsonrpc":"2.0","id":2,"result":{}}`)
+	r, err := s.Read(t.Context(), standalone, 0, 0, make(chan struct{}, 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Detach(false, true, false)
+	entries, err := r.Next(t.Context(), make([]stream.Entry, 0, 8))
+	if err != nil || len(entries) != 2 {
+		t.Fatalf("got %+v and %v", entries, err)
+	}
+	unknown(t, []string{string(entries[0].Data)}, "1")
+	if m := parse(string(entries[1].Data)); string(m.ID) != "2" || m.Result == nil {
+		t.Errorf("got %s", entries[1].Data)
+	}
+}
+
+// What goroutines say at the same time is stored once and without a gap, and in
+// the order in which each of them said it.
+func TestAppendConcurrently(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, Options{}, nil)
+	defer h.close()
+	s := h.open("")
+	const calls, talkers, each = 4, 4, 50
+	var all []*Call
+	var talking sync.WaitGroup
+	for i := range calls {
+		c := begin(t, s, i%2 == 0, request(i))
+		all = append(all, c)
+		var said sync.WaitGroup
+		for who := range talkers {
+			talk := func() {
+				for n := range each {
+					h.desk.last().say(c, fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/message","params":{"who":%d,"n":%d}}`, who, n))
+				}
+			}
+			said.Add(1)
+			talking.Go(func() {
+				defer said.Done()
+				talk()
+			})
+		}
+		talking.Go(func() {
+			said.Wait()
+			h.desk.last().say(c, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"result":{}}`, i))
+		})
+	}
+	talking.Wait()
+	for i, c := range all {
+		said := readAll(t, s, c.Number())
+		if len(said) != talkers*each+1 {
+			t.Fatalf("call %d: %d messages", i, len(said))
+		}
+		next := make(map[string]int)
+		for _, text := range said[:talkers*each] {
+			p := parse(text).Params
+			who, n := string(jsonrpc.Field(p, "who")), string(jsonrpc.Field(p, "n"))
+			if n != fmt.Sprint(next[who]) {
+				t.Fatalf("call %d: got %s, want %d", i, p, next[who])
+			}
+			next[who]++
+		}
+	}
+	if st := h.store.(*memory.Store); st.Bytes() == 0 {
+		t.Error("nothing was stored")
+	}
+}
+
+// Several may have what they queue go as one, at the same time: nothing is appended
+// before the last of them is done, and everything after that.
+func TestTogether(t *testing.T) {
+	t.Parallel()
+	for _, nested := range []bool{false, true} { // the last to come is the last, or the first, to go
+		h := newHouse(t, Options{}, nil)
+		s := h.open("")
+		c := begin(t, s, false, request(1))
+		r := attach(t, s, c.Number())
+		begun, done := make(chan struct{}), make(chan struct{})
+		var other sync.WaitGroup
+		s.log.together(func() {
+			other.Go(func() {
+				s.log.together(func() {
+					close(begun)
+					h.desk.last().say(c, response(1))
+					if !nested {
+						<-done
+					}
+				})
+			})
+			<-begun
+			if nested {
+				other.Wait()
+			}
+			if got, err := r.Next(t.Context(), make([]stream.Entry, 0, 1)); len(got) > 0 || err != nil {
+				t.Errorf("nested %v: read %d, %v before all was queued", nested, len(got), err)
+			}
+		})
+		close(done)
+		other.Wait()
+		r.Detach(false, true, false)
+		if got := readAll(t, s, c.Number()); len(got) != 1 {
+			t.Errorf("nested %v: read %q", nested, got)
+		}
+		h.close()
+	}
+}

@@ -1,0 +1,228 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"holdfast/internal/engine/memory"
+	"holdfast/jsonrpc"
+	"holdfast/stream"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// desk is a backend at which the test sits: it sees what is delivered and says
+// what the test has it say. It answers initialize and tools/list by itself.
+type desk struct {
+	mu    sync.Mutex
+	links []*deskConn
+	err   error  // of Open
+	slow  func() // what Open waits for
+
+	initialized string // the result of initialize; "": a plain one
+	mute        bool   // there is none
+
+	listing chan struct{} // what the answer to tools/list waits for; nil: nothing
+	tools   string        // its tools
+}
+
+type deskConn struct {
+	desk   *desk
+	sink   Sink
+	start  Start
+	in     chan Inbound // what was delivered, but for initialize
+	closed chan struct{}
+}
+
+func (d *desk) Open(_ context.Context, start Start, sink Sink) (Conn, error) {
+	if d.slow != nil {
+		d.slow()
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.err != nil {
+		return nil, d.err
+	}
+	c := &deskConn{desk: d, sink: sink, start: start, in: make(chan Inbound, 2000), closed: make(chan struct{})}
+	d.links = append(d.links, c)
+	return c, nil
+}
+
+// last returns the conversation that was opened last.
+func (d *desk) last() *deskConn {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.links[len(d.links)-1]
+}
+
+func (c *deskConn) Deliver(in Inbound) error {
+	switch in.Method {
+	case "initialize":
+		if c.desk.mute {
+			return nil
+		}
+		result := c.desk.initialized
+		if result == "" {
+			result = `{"protocolVersion":"2025-11-25","capabilities":{}}`
+		}
+		c.sink.Emit(in.Call, parse(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":%s}`, in.ID, result)))
+	case "tools/list":
+		answer := parse(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"tools":[%s]}}`, in.ID, c.desk.tools))
+		if c.desk.listing == nil {
+			c.sink.Emit(in.Call, answer)
+			return nil
+		}
+		go func() {
+			<-c.desk.listing
+			c.sink.Emit(in.Call, answer)
+		}()
+	default:
+		c.in <- in
+	}
+	return nil
+}
+
+func (c *deskConn) Close() error {
+	close(c.closed)
+	return nil
+}
+
+func parse(text string) jsonrpc.Message {
+	m, err := jsonrpc.Parse([]byte(text))
+	if err != nil {
+		panic(err)
+	}
+	return m
+}
+
+// house is a manager with what belongs to it.
+type house struct {
+	*Manager
+	t     testing.TB
+	desk  *desk
+	store stream.Store
+}
+
+// newHouse builds a manager over a memory store, or what wrap makes of it.
+func newHouse(t testing.TB, o Options, wrap func(stream.Store) stream.Store) *house {
+	t.Helper()
+	o.Logger = slog.New(slog.DiscardHandler)
+	h := &house{t: t, desk: &desk{}, store: memory.New(memory.Options{})}
+	if wrap != nil {
+		h.store = wrap(h.store)
+	}
+	h.Manager = NewManager(h.store, h.desk, o)
+	return h
+}
+
+func (h *house) close() {
+	h.Close()
+	if err := h.store.Close(); err != nil {
+		h.t.Error(err)
+	}
+}
+
+// open begins a session that is initialized.
+func (h *house) open(principal string) *Session {
+	h.t.Helper()
+	s, err := h.New(newRequest(), principal, false)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	c := begin(h.t, s, true, `{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2025-11-25"}}`)
+	if answers, done := c.Wait(h.t.Context(), 0); !done || len(answers) != 1 {
+		h.t.Fatalf("initialize: %q", answers)
+	}
+	return s
+}
+
+func newRequest() *http.Request { return httptest.NewRequest(http.MethodPost, "/", nil) }
+
+// begin opens a call for requests and delivers them.
+func begin(t testing.TB, s *Session, light bool, texts ...string) *Call {
+	t.Helper()
+	var msgs []jsonrpc.Message
+	for _, text := range texts {
+		msgs = append(msgs, parse(text))
+	}
+	c, err := s.Begin(msgs, light)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Deliver(context.Background(), msgs, nil)
+	return c
+}
+
+func request(id int) string {
+	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"x"}}`, id)
+}
+
+// say emits a message about a call.
+func (c *deskConn) say(call *Call, text string) { c.sink.Emit(call, parse(text)) }
+
+// readAll reads a stream from its beginning to its end.
+func readAll(t testing.TB, s *Session, number uint64) []string {
+	t.Helper()
+	ready := make(chan struct{}, 1)
+	r, err := s.Read(t.Context(), number, 0, 0, ready)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Detach(false, true, false)
+	return toEnd(t, r, ready)
+}
+
+// toEnd reads what a reader has yet to read.
+func toEnd(t testing.TB, r *Reader, ready <-chan struct{}) []string {
+	t.Helper()
+	var said []string
+	timeout := time.After(time.Minute)
+	for {
+		entries, err := r.Next(t.Context(), make([]stream.Entry, 0, 2))
+		if errors.Is(err, io.EOF) {
+			return said
+		}
+		if err != nil {
+			t.Fatalf("Next: %v, after %q", err, said)
+		}
+		for _, e := range entries {
+			if len(e.Data) > 0 {
+				said = append(said, string(e.Data))
+			}
+			if e.Last {
+				r.Told()
+				return said
+			}
+		}
+		if len(entries) > 0 {
+			r.Told()
+			continue
+		}
+		select {
+		case <-ready:
+		case <-timeout:
+			t.Fatalf("the stream hangs after %q", said)
+		}
+	}
+}
+
+// eventually waits for what no channel tells of.
+func eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); !ok(); {
+		if time.Now().After(end) {
+			t.Fatalf("timed out waiting for %s", what)
+		}
+		time.Sleep(time.Millisecond) // polling, not synchronisation
+	}
+}

@@ -1,0 +1,428 @@
+package session
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"holdfast/internal/budget"
+	"holdfast/stream"
+)
+
+// Options bound what a Manager takes on. The zero value of each field stands for
+// the default given with it.
+type Options struct {
+	TTL         time.Duration // how long an idle session lives; 30 minutes
+	MaxSessions int           // 250,000
+	MaxCalls    int           // requests in flight, in all; 1,000,000
+	SessionMax  int           // requests in flight in one session; 1,000
+	// MaxProcesses bounds how many conversations with the backend are open at a time,
+	// for one whose conversations are processes: 0: no bound.
+	MaxProcesses int
+	// MaxShare is how much of MaxSessions, MaxCalls and MaxProcesses one tenant
+	// ([TenantOf]) may have, as a part of 1; 1. It is at least one.
+	MaxShare float64
+	// Unused is how long the conversation of a session is kept in which nothing was done
+	// since its initialize, and whose client is not connected; 0: as long as the session.
+	Unused    time.Duration
+	Stateless bool // no request of a backend can be answered
+	// MaxWait is how long a client of SEP-975 may stay away from a call, without
+	// asking for its status, before it is cancelled; 1 h; negative: for ever. Such
+	// clients are told of no more than TTL and Keep, as the outcome is kept no
+	// longer, and to wait for at least MinWait before they come back.
+	MaxWait, MinWait time.Duration
+	Keep             time.Duration // how long the store keeps a finished call; 0: not known
+	// Safe says which tools may be called again without harm, beside those that
+	// say so themselves (readOnlyHint, idempotentHint).
+	Safe func(tool string) bool
+	// Ended is told of each request that named a webhook and whose call has ended
+	// with nobody connected, once. It must not wait: it is called on the goroutine
+	// that ends the call, with no lock held. Where it is nil, webhooks are ignored.
+	Ended func(Ended)
+	// Flight counts the bytes of requests in flight, and of messages that wait to be
+	// stored; nil: nobody does.
+	Flight *budget.Flight
+	Logger *slog.Logger // slog.Default()
+}
+
+// A Manager holds the sessions of one endpoint. Its methods may be called
+// concurrently.
+type Manager struct {
+	opts    Options
+	store   stream.Store
+	shared  stream.Shared // the store, if other nodes take its sessions over; else nil
+	backend Backend
+	logger  *slog.Logger
+	// How much of a stream the store keeps, in bytes; 0: not known.
+	streamBytes int64
+	callShare   int64 // requests in flight of one tenant
+	mostQueued  int   // see the constant
+
+	zero  time.Time    // what the clock counts from
+	woke  atomic.Int64 // by the clock: when the process was last found to have stood still
+	calls atomic.Int64 // requests in flight
+	// When sessions were last looked through for some that can be ended, by the clock.
+	thinned atomic.Int64
+	last    atomic.Bool // only what may be made again is begun
+	// No tool is called, as the node ends and there is no other.
+	settling atomic.Bool
+	keys     keys
+
+	mu       sync.RWMutex
+	sessions map[stream.SessionKey]*Session
+	tenants  map[string]*tenant // of those, by their names
+	places   places
+	// Those whose clients can resume requests, by their named principals.
+	resumers map[string]map[*Session]struct{}
+	ending   map[stream.SessionKey]struct{} // those that have ended, and that the store has still to delete
+	looking  chan struct{}                  // held by who looks through all records
+	taking   map[stream.SessionKey]*taking  // those that are being taken over
+	again    time.Time                      // when the next session that was taken over makes its calls again
+	handing  bool                           // none is taken over any more
+	closing  bool                           // nothing new is taken
+	closed   bool                           // Close waits for what is left
+
+	work   sync.WaitGroup // everything that ends by itself
+	takers chan struct{}  // places of those who take sessions over
+
+	quit chan struct{}
+	once sync.Once // closes quit
+
+	ctx  context.Context // of appends; done when Close has waited for them long enough
+	stop context.CancelFunc
+}
+
+// NewManager returns a manager of sessions that are answered by backend and kept
+// in store. The caller closes it, and the store after it.
+func NewManager(store stream.Store, backend Backend, opts Options) *Manager {
+	if opts.TTL <= 0 {
+		opts.TTL = 30 * time.Minute
+	}
+	if opts.MaxSessions <= 0 {
+		opts.MaxSessions = 250_000
+	}
+	if opts.MaxCalls <= 0 {
+		opts.MaxCalls = 1_000_000
+	}
+	if opts.MaxShare <= 0 || opts.MaxShare > 1 {
+		opts.MaxShare = 1
+	}
+	if opts.SessionMax <= 0 {
+		opts.SessionMax = 1_000
+	}
+	if opts.MaxWait == 0 {
+		opts.MaxWait = time.Hour
+	}
+	if opts.Logger == nil {
+		opts.Logger = slog.Default()
+	}
+	m := &Manager{
+		opts:     opts,
+		store:    store,
+		backend:  backend,
+		logger:   opts.Logger,
+		zero:     time.Now().Add(-time.Hour), // so that 0 is long ago
+		sessions: make(map[stream.SessionKey]*Session),
+		tenants:  make(map[string]*tenant),
+		places:   places{links: make(map[*link]struct{})},
+		takers:   make(chan struct{}, takers),
+		quit:     make(chan struct{}),
+		looking:  make(chan struct{}, 1),
+	}
+	m.callShare = int64(m.shareOf(opts.MaxCalls))
+	if !opts.Stateless { // whose sessions nobody could want to take over
+		m.shared, _ = store.(stream.Shared)
+	}
+	if bounded, ok := store.(interface{ StreamBytes() int64 }); ok {
+		m.streamBytes = bounded.StreamBytes()
+	}
+	m.mostQueued = int(min(mostQueued, opts.Flight.Most()/8))
+	m.ctx, m.stop = context.WithCancel(context.Background())
+	m.work.Add(1)
+	go m.expire()
+	return m
+}
+
+// clock is the manager's, which nobody sets: a machine's wall clock may jump, and
+// sessions must neither expire nor stay for that.
+func (m *Manager) clock() time.Duration { return time.Since(m.zero) }
+
+// KeyOf returns the public name of a session: good for logs and URLs, and no
+// help in guessing its id.
+func KeyOf(id string) stream.SessionKey {
+	sum := sha256.Sum256([]byte(id))
+	return stream.SessionKey(base64.RawURLEncoding.EncodeToString(sum[:12]))
+}
+
+// crowded says whether the store has no room but for what has begun.
+func (m *Manager) crowded() bool {
+	store, ok := m.store.(interface{ Crowded() bool })
+	return ok && store.Crowded()
+}
+
+// New begins a session, and opens the backend for it, for the client that made the request, whose tenant is counted
+// by the principal or the request's RemoteAddr ([TenantOf]). single says that all its
+// messages go to the standalone stream.
+//
+// The errors are [ErrBusy], [ErrClosing], [stream.ErrFull], and one that wraps
+// [ErrRefused].
+func (m *Manager) New(r *http.Request, principal string, single bool) (*Session, error) {
+	return m.begin(r, principal, single, func(s *Session) error {
+		if err := m.takePlace(r.Context(), s, placeWait, false); err != nil {
+			return err
+		}
+		return s.connect(r.Context(), r)
+	})
+}
+
+// Reserve begins a session as New does, for a client that is still to send its
+// initialize: the backend is opened for that, and not before, and is shown r then.
+func (m *Manager) Reserve(r *http.Request, principal string, single bool) (*Session, error) {
+	return m.begin(r, principal, single, func(s *Session) error {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.first = r.WithContext(context.WithoutCancel(r.Context()))
+		return nil
+	})
+}
+
+// begin begins a session, of which open is told when it is on record.
+func (m *Manager) begin(r *http.Request, principal string, single bool, open func(*Session) error) (*Session, error) {
+	if m.crowded() {
+		return nil, stream.ErrFull
+	}
+	s := m.session(rand.Text(), principal, TenantOf(principal, r.RemoteAddr), single) // 130 bits, visible ASCII
+	s.ongoing.Store(1)                                                                // not idle, however long the backend takes to open
+	var record []byte
+	if m.shared != nil {
+		record = s.about()
+	}
+	err := m.list(s)
+	if errors.Is(err, ErrBusy) && m.thin(s.tenant) {
+		err = m.list(s)
+	}
+	if err != nil {
+		m.mu.Lock()
+		m.countOut(s.tenant)
+		m.mu.Unlock()
+		return nil, err
+	}
+	defer m.work.Done()
+	ctx, stop := context.WithTimeout(r.Context(), asks)
+	lease, err := m.store.Create(ctx, s.key, record)
+	stop()
+	if err != nil && unavailable(err) && m.enter() {
+		go func() { // it may be there all the same; that takes as long again
+			defer m.work.Done()
+			m.end(s, err)
+		}()
+		return nil, fmt.Errorf("session not begun: %w", err)
+	}
+	if err == nil {
+		s.mu.Lock()
+		s.lease = lease
+		s.mu.Unlock()
+		m.store.Count(lease, s.tenant.name)
+		s.renewed.Store(int64(m.clock()))
+		err = open(s)
+	}
+	if err != nil {
+		m.end(s, err)
+		m.forget(s) // it may have been ended before there was anything to forget
+		return nil, err
+	}
+	s.Touch()
+	s.ongoing.Add(-1)
+	return s, nil
+}
+
+// list puts a new session on record, and counts work until work.Done.
+func (m *Manager) list(s *Session) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch {
+	case m.closing:
+		return ErrClosing
+	case len(m.sessions) >= m.opts.MaxSessions:
+		return fmt.Errorf("%w: %d sessions are open on this node (--max-sessions or MaxSessions)", ErrBusy, m.opts.MaxSessions)
+	case m.overShare(s.tenant):
+		return fmt.Errorf("%w: %d sessions of this client are open (--max-share or MaxShare, of --max-sessions)", ErrBusy, m.shareOf(m.opts.MaxSessions))
+	}
+	m.sessions[s.key] = s
+	m.work.Add(1)
+	return nil
+}
+
+// session makes a session that is not known to anybody yet. It is counted for its
+// tenant.
+func (m *Manager) session(id, principal, tenant string, single bool) *Session {
+	s := &Session{m: m, id: id, key: KeyOf(id), principal: principal, tenant: m.countIn(tenant), single: single}
+	s.aside = &Call{s: s}
+	if single && m.opts.Ended != nil {
+		s.aside.record = &record{hooks: &hooks{over: true}}
+	}
+	s.log.s = s
+	s.Touch()
+	return s
+}
+
+// Find returns the session with the secret id, if it is the principal's.
+// Otherwise it is [ErrNotFound], whatever the reason.
+func (m *Manager) Find(id, principal string) (*Session, error) {
+	s, err := m.FindName(string(KeyOf(id)), principal)
+	if err != nil || s.lingers.Load() {
+		return nil, ErrNotFound
+	}
+	s.Touch()
+	return s, nil
+}
+
+// FindName returns the session with the public name, if it is the principal's. A
+// name alone opens nothing: the caller has to ask for a secret of the stream. The
+// session may have ended, with streams to be read yet.
+func (m *Manager) FindName(name, principal string) (*Session, error) {
+	m.mu.RLock()
+	s := m.sessions[stream.SessionKey(name)]
+	m.mu.RUnlock()
+	if s == nil || s.principal != principal || s.isClosed() && !s.lingers.Load() {
+		return nil, ErrNotFound
+	}
+	return s, nil
+}
+
+// enter counts work that Close waits for, until work.Done, unless Close has begun
+// to wait.
+func (m *Manager) enter() bool {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	if m.closed {
+		return false
+	}
+	m.work.Add(1)
+	return true
+}
+
+// admit counts n more requests in flight, if they are within the limits.
+func (m *Manager) admit(s *Session, n int32) error {
+	m.mu.RLock()
+	closing := m.closing
+	m.mu.RUnlock()
+	if closing {
+		return ErrClosing
+	}
+	if got := s.ongoing.Add(n); got > int32(m.opts.SessionMax) {
+		s.ongoing.Add(-n)
+		return fmt.Errorf("%w: %d requests in this session", ErrBusy, m.opts.SessionMax)
+	}
+	switch all, own := m.count(s, n); {
+	case all > int64(m.opts.MaxCalls):
+		m.dismiss(s, n)
+		return fmt.Errorf("%w: %d requests on this node (--max-calls or MaxCalls)", ErrBusy, m.opts.MaxCalls)
+	case own > m.callShare && s.tenant.name != "":
+		m.dismiss(s, n)
+		return fmt.Errorf("%w: %d requests of this client (--max-share or MaxShare, of --max-calls)", ErrBusy, m.callShare)
+	}
+	return nil
+}
+
+// dismiss counts n requests less.
+func (m *Manager) dismiss(s *Session, n int32) {
+	m.count(s, -n)
+	if s.ongoing.Add(-n) == 0 {
+		s.Touch() // idle from now on
+	}
+}
+
+// release closes a backend's conversation, which was counted as work when it was
+// opened, on a goroutine of its own: it may wait for a process to end.
+func (m *Manager) release(conn Conn) {
+	m.leaves(conn)
+	go func() {
+		defer m.work.Done()
+		if err := m.closeConn(conn); err != nil && !panicked(err) {
+			m.logger.Warn("backend not closed", "error", err)
+		}
+	}()
+}
+
+func (m *Manager) all() []*Session {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	all := make([]*Session, 0, len(m.sessions))
+	for _, s := range m.sessions {
+		all = append(all, s)
+	}
+	return all
+}
+
+// Stop refuses new sessions and calls from now on.
+func (m *Manager) Stop() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.closing = true
+}
+
+// Idle says whether nothing is in flight, nobody reads, and no client is likely
+// to come back, within patience, for the end of a call that it has yet to read.
+func (m *Manager) Idle(patience time.Duration) bool {
+	if m.calls.Load() > 0 {
+		return false
+	}
+	for _, s := range m.all() {
+		if s.reading.Load() > 0 || s.streams.awaited(patience) {
+			return false
+		}
+	}
+	return true
+}
+
+// Sessions returns how many sessions there are.
+func (m *Manager) Sessions() int {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return len(m.sessions)
+}
+
+// Readers returns how many readers are attached.
+func (m *Manager) Readers() int {
+	n := 0
+	for _, s := range m.all() {
+		n += int(s.reading.Load())
+	}
+	return n
+}
+
+// Calls returns how many requests are in flight.
+func (m *Manager) Calls() int { return int(m.calls.Load()) }
+
+// closePatience is how long Close waits for a store that does not answer.
+const closePatience = 10 * time.Second
+
+// Close ends all sessions, or, where the store is shared, leaves them to others, and
+// waits until their backends are closed.
+func (m *Manager) Close() {
+	m.Stop()
+	m.once.Do(func() { close(m.quit) })
+	late := time.AfterFunc(closePatience, m.stop)
+	defer m.stop()
+	defer late.Stop()
+	if m.shared != nil {
+		m.taken(m.ctx)
+		m.cut(m.all())
+	}
+	for _, s := range m.all() {
+		m.end(s, ErrClosing)
+	}
+	m.mu.Lock()
+	m.closed = true
+	m.mu.Unlock()
+	m.work.Wait()
+}

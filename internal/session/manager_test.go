@@ -1,0 +1,403 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"holdfast/internal/engine/memory"
+	"holdfast/jsonrpc"
+	"holdfast/stream"
+)
+
+func TestFind(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, Options{}, nil)
+	defer h.close()
+	s := h.open("alice")
+	if got, err := h.Find(s.ID(), "alice"); got != s || err != nil {
+		t.Errorf("got %v and %v", got, err)
+	}
+	if got, err := h.FindName(s.Name(), "alice"); got != s || err != nil {
+		t.Errorf("by name: got %v and %v", got, err)
+	}
+	for _, who := range []struct{ id, principal string }{
+		{s.ID(), "bob"}, {s.ID(), ""}, {s.Name(), "alice"}, {"", "alice"}, {s.ID() + "x", "alice"}, {strings.ToLower(s.ID()), "alice"},
+	} {
+		if got, err := h.Find(who.id, who.principal); got != nil || !errors.Is(err, ErrNotFound) {
+			t.Errorf("%+v: got %v and %v", who, got, err)
+		}
+	}
+	if got, err := h.FindName(s.ID(), "alice"); got != nil || !errors.Is(err, ErrNotFound) {
+		t.Errorf("the id as a name: got %v and %v", got, err)
+	}
+	h.End(s)
+	if _, err := h.Find(s.ID(), "alice"); !errors.Is(err, ErrNotFound) {
+		t.Errorf("after its end: %v", err)
+	}
+	if strings.Contains(s.Name(), s.ID()) || s.ID() == h.open("alice").ID() {
+		t.Error("ids are not what they should be")
+	}
+}
+
+func TestLimits(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, Options{MaxSessions: 2, MaxCalls: 5, SessionMax: 3}, nil)
+	defer h.close()
+	a, b := h.open(""), h.open("")
+	if _, err := h.New(newRequest(), "", false); !errors.Is(err, ErrBusy) {
+		t.Errorf("a third session: %v", err)
+	}
+	try := func(s *Session, ids ...int) error {
+		var msgs []jsonrpc.Message
+		for _, id := range ids {
+			msgs = append(msgs, parse(request(id)))
+		}
+		_, err := s.Begin(msgs, true)
+		return err
+	}
+	call := begin(t, a, true, request(1), request(2), request(3))
+	if err := try(a, 4); !errors.Is(err, ErrBusy) {
+		t.Errorf("a fourth request in a session: %v", err)
+	}
+	if err := try(b, 1, 2, 3); !errors.Is(err, ErrBusy) {
+		t.Errorf("a sixth request on the node: %v", err)
+	}
+	begin(t, b, true, request(1), request(2))
+	if err := try(b, 3); !errors.Is(err, ErrBusy) {
+		t.Errorf("a sixth request on the node: %v", err)
+	}
+	if n := h.Calls(); n != 5 {
+		t.Errorf("%d requests in flight", n)
+	}
+	// What ends makes room, however it ends: answered, cancelled, or refused.
+	h.desk.last() // b's
+	h.desk.links[0].say(call, `{"jsonrpc":"2.0","id":1,"result":{}}`)
+	cancel := parse(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":2}}`)
+	if err := a.Send(t.Context(), cancel, nil); err != nil {
+		t.Error(err)
+	}
+	if err := try(a, 3); !errors.Is(err, ErrDuplicate) {
+		t.Errorf("an id in flight: %v", err)
+	}
+	if err := try(a, 8, 8); !errors.Is(err, ErrDuplicate) {
+		t.Errorf("an id twice in a batch: %v", err)
+	}
+	if err := try(a, 8, 3); !errors.Is(err, ErrDuplicate) {
+		t.Errorf("an id in flight, in a batch: %v", err)
+	}
+	if n := h.Calls(); n != 3 {
+		t.Errorf("%d requests in flight", n)
+	}
+	begin(t, a, true, request(8), request(9)) // the refused ones are not on record
+	h.End(a)
+	if n := h.Calls(); n != 2 {
+		t.Errorf("%d requests in flight", n)
+	}
+	h.open("")
+}
+
+// A backend that refuses a session leaves nothing of it.
+func TestRefusedSession(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, Options{MaxSessions: 1}, nil)
+	defer h.close()
+	h.desk.err = ErrNoServer
+	for range 3 {
+		if _, err := h.New(newRequest(), "", false); !errors.Is(err, ErrRefused) || !errors.Is(err, ErrNoServer) {
+			t.Errorf("got %v", err)
+		}
+	}
+	h.desk.err = nil
+	h.open("")
+	h.Stop()
+	if _, err := h.New(newRequest(), "", false); !errors.Is(err, ErrClosing) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// The time in which the process stood still does not make sessions idle: whose request
+// waits to be read is heard.
+func TestIdleStoodStill(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := newHouse(t, Options{TTL: time.Minute}, nil)
+		defer h.close()
+		for _, test := range []struct {
+			late  time.Duration
+			lives bool
+		}{{0, false}, {29 * time.Second, false}, {31 * time.Second, true}} {
+			s := h.open("")
+			time.Sleep(50 * time.Second)
+			now := h.clock()
+			h.heed(now, now-test.late)
+			time.Sleep(50 * time.Second)
+			synctest.Wait()
+			if s.isClosed() == test.lives {
+				t.Errorf("a look %v late: closed is %v", test.late, !test.lives)
+			}
+			time.Sleep(20 * time.Second)
+			synctest.Wait()
+			if !s.isClosed() {
+				t.Errorf("a look %v late: the session does not end any more", test.late)
+			}
+		}
+	})
+}
+
+// Idle sessions end; those with a call in flight or a reader don't, but for a
+// call that nobody has asked about for a day.
+func TestIdle(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := newHouse(t, Options{TTL: 30 * time.Minute}, nil)
+		defer h.close()
+		start := time.Now()
+		idle, busy, read, used := h.open(""), h.open(""), h.open(""), h.open("")
+		conn := h.desk.links[1]
+		call := begin(t, busy, true, request(1))
+		r, err := read.Read(t.Context(), standalone, 0, 0, make(chan struct{}, 1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		alive := func(want ...*Session) {
+			t.Helper()
+			synctest.Wait()
+			for _, s := range []*Session{idle, busy, read, used} {
+				wanted := false
+				for _, w := range want {
+					wanted = wanted || s == w
+				}
+				if s.isClosed() == wanted {
+					t.Fatalf("after %v: closed is %v", time.Since(start), s.isClosed())
+				}
+			}
+		}
+		find := func(s *Session) {
+			t.Helper()
+			if _, err := h.Find(s.ID(), ""); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(29 * time.Minute)
+		alive(idle, busy, read, used)
+		find(used)
+		time.Sleep(5 * time.Minute)
+		alive(busy, read, used)
+		time.Sleep(30 * time.Minute)
+		alive(busy, read)
+		// From the end of its call on a session is idle.
+		time.Sleep(20 * time.Hour)
+		alive(busy, read)
+		conn.say(call, `{"jsonrpc":"2.0","id":1,"result":{}}`)
+		time.Sleep(29 * time.Minute)
+		alive(busy, read)
+		r.Detach(true, true, false)
+		time.Sleep(5 * time.Minute)
+		alive(read)
+		time.Sleep(30 * time.Minute)
+		alive()
+		<-conn.closed
+		if n := h.store.(*memory.Store).Bytes(); n != 0 {
+			t.Errorf("%d bytes are kept", n)
+		}
+		// A call that never ends, and whose client never comes back.
+		lost := h.open("")
+		c := begin(t, lost, false, request(1))
+		time.Sleep(23 * time.Hour)
+		if lost.isClosed() {
+			t.Error("a busy session was ended")
+		}
+		time.Sleep(2 * time.Hour)
+		if !lost.isClosed() || h.Calls() != 0 {
+			t.Error("a call keeps its session for ever")
+		}
+		_ = c
+	})
+}
+
+// slowDelete is a store whose deletes wait.
+type slowDelete struct {
+	stream.Store
+	gate chan struct{}
+}
+
+func (d slowDelete) Delete(ctx context.Context, key stream.SessionKey) error {
+	<-d.gate
+	return d.Store.Delete(ctx, key)
+}
+
+// A client that comes back while its session waits to be ended for having been idle,
+// as many others are ended first, keeps it.
+func TestIdleNoMore(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		gate := make(chan struct{})
+		h := newHouse(t, Options{TTL: time.Minute}, func(s stream.Store) stream.Store { return slowDelete{s, gate} })
+		defer h.close()
+		var all []*Session
+		for range 2 * atOnce {
+			all = append(all, h.open(""))
+		}
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		ended := 0
+		for _, s := range all {
+			if s.Touch(); s.isClosed() {
+				ended++
+			}
+		}
+		if ended != atOnce {
+			t.Fatalf("%d sessions are being ended, want %d", ended, atOnce)
+		}
+		close(gate)
+		synctest.Wait()
+		if n := h.Sessions(); n != atOnce {
+			t.Errorf("%d sessions are left, want %d", n, atOnce)
+		}
+	})
+}
+
+// A session whose backend takes long to open is not idle.
+func TestSlowBackend(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := newHouse(t, Options{TTL: time.Second}, nil)
+		defer h.close()
+		h.desk.slow = func() { time.Sleep(20 * time.Second) }
+		s := h.open("")
+		time.Sleep(900 * time.Millisecond)
+		if s.isClosed() {
+			t.Error("a session that has just been opened was ended")
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if !s.isClosed() {
+			t.Error("an idle session was not ended")
+		}
+	})
+}
+
+// Thousands of sessions come and go, in every state, and leave nothing.
+func TestChurn(t *testing.T) { // alone: it counts goroutines
+	h := newHouse(t, Options{TTL: 40 * time.Millisecond}, nil)
+	defer h.close()
+	before := runtime.NumGoroutine()
+	const workers, each = 8, 400
+	var clients sync.WaitGroup
+	for range workers {
+		clients.Go(func() {
+			for i := range each {
+				s, err := h.New(newRequest(), "", false)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				var conn *deskConn
+				s.mu.Lock()
+				if s.link != nil {
+					conn = s.link.conn.(*deskConn)
+				}
+				s.mu.Unlock()
+				c, err := s.Begin([]jsonrpc.Message{parse(request(1))}, i%2 == 0)
+				if err != nil || conn == nil {
+					continue // it has expired
+				}
+				c.Deliver(context.Background(), []jsonrpc.Message{parse(request(1))}, nil)
+				for range 3 {
+					conn.say(c, `{"jsonrpc":"2.0","method":"notifications/progress","params":{}}`)
+				}
+				switch i % 4 {
+				case 0: // left with its call in flight, until the backend ends
+					conn.sink.Closed(errors.New("gone"), i%8 == 0)
+				case 1: // asked for its input
+					conn.say(c, `{"jsonrpc":"2.0","id":1,"method":"roots/list"}`)
+					conn.say(c, `{"jsonrpc":"2.0","id":1,"result":{}}`)
+				case 2: // ended by its client
+					h.End(s)
+				case 3:
+					conn.say(c, `{"jsonrpc":"2.0","id":1,"result":{}}`)
+				}
+			}
+		})
+	}
+	clients.Wait()
+	st := h.store.(*memory.Store)
+	eventually(t, "sessions to end", func() bool { return len(h.all()) == 0 })
+	eventually(t, "their bytes to go", func() bool { return st.Bytes() == 0 })
+	eventually(t, "their goroutines to end", func() bool { return runtime.NumGoroutine() <= before })
+	if n := h.Calls(); n != 0 {
+		t.Errorf("%d calls are in flight", n)
+	}
+	h.desk.mu.Lock()
+	defer h.desk.mu.Unlock()
+	for i, c := range h.desk.links {
+		select {
+		case <-c.closed:
+		case <-time.After(time.Minute):
+			t.Fatalf("backend %d was not closed", i)
+		}
+	}
+	if len(h.desk.links) < workers*each {
+		t.Errorf("%d backends for %d sessions", len(h.desk.links), workers*each)
+	}
+}
+
+// What a backend says after its session has ended, and what is asked of it, does
+// no harm.
+func TestAfterTheEnd(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, Options{}, nil)
+	defer h.close()
+	s := h.open("")
+	conn := h.desk.last()
+	c := begin(t, s, false, request(1))
+	light := begin(t, s, true, request(2))
+	h.End(s)
+	h.End(s)
+	if answers, done := light.Wait(t.Context(), 0); !done || len(answers) != 1 || parse(string(answers[0])).Error == nil {
+		t.Errorf("got %q", answers)
+	}
+	conn.say(c, `{"jsonrpc":"2.0","id":1,"result":{}}`)
+	conn.say(nil, `{"jsonrpc":"2.0","id":"q","method":"roots/list"}`)
+	conn.sink.EmitUnrelated(parse(`{"jsonrpc":"2.0","method":"notifications/message","params":{}}`))
+	conn.sink.Closed(errors.New("late"), true)
+	if _, err := s.Begin([]jsonrpc.Message{parse(request(3))}, true); !errors.Is(err, ErrNotFound) {
+		t.Errorf("Begin: %v", err)
+	}
+	if _, err := s.Read(t.Context(), standalone, 0, 0, make(chan struct{}, 1)); !errors.Is(err, stream.ErrNotFound) {
+		t.Errorf("Read: %v", err)
+	}
+	if err := s.Send(t.Context(), parse(`{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}`), nil); !errors.Is(err, ErrNotFound) {
+		t.Errorf("Send: %v", err)
+	}
+	if n := h.store.(*memory.Store).Bytes(); n != 0 || h.Calls() != 0 {
+		t.Errorf("%d bytes and %d calls are left", n, h.Calls())
+	}
+}
+
+// The log never tells a session's secret id.
+func TestSecretIsNotLogged(t *testing.T) {
+	t.Parallel()
+	var text strings.Builder
+	h := newHouse(t, Options{}, nil)
+	h.logger = slog.New(slog.NewTextHandler(&text, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	s := h.open("")
+	h.desk.last().sink.Closed(errors.New("gone"), true)
+	begin(t, s, false, request(1))
+	h.desk.last().sink.Closed(errors.New("gone for good"), false)
+	h.close()
+	if got := text.String(); !strings.Contains(got, s.Name()) || strings.Contains(got, s.ID()) {
+		t.Errorf("logged:\n%s", got)
+	}
+	if n := fmt.Sprint(len(s.ID())); n != "26" {
+		t.Errorf("an id of %s characters", n)
+	}
+}

@@ -1,0 +1,83 @@
+package session
+
+import (
+	"context"
+	"errors"
+
+	"holdfast/internal/panics"
+	"holdfast/internal/protocol"
+	"holdfast/jsonrpc"
+)
+
+// What follows is where a session calls code of the library's user: the backend,
+// and the functions of Options. Nothing else calls them. A panic there becomes the
+// error of the call that it concerns, and so takes the ways of any other error: what
+// was counted for the call is released, on whichever goroutine that is. One of
+// Options.Safe is raised to those who ask.
+
+// errNoConn is for a backend that breaks its contract.
+var errNoConn = errors.New("the backend returned neither a conversation nor an error")
+
+func (m *Manager) openBackend(ctx context.Context, start Start, sink Sink) (conn Conn, err error) {
+	defer panics.Catch(&err, m.logger, "opening the server", "")
+	conn, err = m.backend.Open(ctx, start, sink)
+	if err == nil && conn == nil {
+		err = errNoConn
+	}
+	return conn, err
+}
+
+func (m *Manager) deliverTo(conn Conn, in Inbound) (err error) {
+	defer panics.Catch(&err, m.logger, "the server's handler of", in.what())
+	return conn.Deliver(in)
+}
+
+func (in *Inbound) what() string {
+	if in.Kind == jsonrpc.Response {
+		return "an answer"
+	}
+	return in.Method
+}
+
+func (m *Manager) closeConn(conn Conn) (err error) {
+	defer panics.Catch(&err, m.logger, "closing the server", "")
+	return conn.Close()
+}
+
+// tellEnded tells the user of a webhook.
+func (m *Manager) tellEnded(e Ended) {
+	var err error // is logged
+	defer panics.Catch(&err, m.logger, "Options.Ended", "")
+	m.opts.Ended(e)
+}
+
+// callsSafe calls Options.Safe.
+func (m *Manager) callsSafe(tool string) bool {
+	defer panics.Raise(m.logger, "Options.Safe")
+	return m.opts.Safe(tool)
+}
+
+// panicked says whether err is a panic of the user's code, which was logged.
+func panicked(err error) bool {
+	var p *panics.Error
+	return errors.As(err, &p)
+}
+
+// undelivered is what a request is answered with that was not delivered, because of
+// err.
+func undelivered(err error) *jsonrpc.Error {
+	var p *panics.Error
+	if errors.As(err, &p) {
+		return jsonrpc.Errorf(jsonrpc.CodeInternal, "internal error: %v", p)
+	}
+	return jsonrpc.Errorf(jsonrpc.CodeServer, "the server did not take the request: %v", err)
+}
+
+// undeliveredAgain is the same for a request that was taken from a node which was
+// lost: it may have run there.
+func undeliveredAgain(err error) *jsonrpc.Error {
+	e := undelivered(err)
+	e.Code = protocol.CodeOutcomeUnknown
+	e.Message = "outcome unknown: the node that ran this call was lost, and it could not be run again: " + e.Message
+	return e
+}
