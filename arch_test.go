@@ -51,6 +51,8 @@ var floors = []struct {
 	{"internal/server", []string{"internal/budget", "internal/session", "stream", "internal/cluster", "jsonrpc", "internal/sse", "internal/protocol", "internal/redact", "internal/panics"}},
 	{"client", []string{"jsonrpc", "internal/sse", "internal/protocol", "internal/redact", "internal/panics"}},
 	{".", []string{"internal/budget", "internal/server", "internal/session", "client", "backend/sdk", "engine", "stream", "internal/cluster", "jsonrpc", "internal/protocol", "webhook", "internal/panics"}},
+	{"internal/statefile", nil},
+	{"internal/bridge", []string{"client", "jsonrpc", "internal/protocol", "internal/statefile"}},
 	{"cmd/...", everything},
 	{"bench/...", everything},
 	{"conformance/...", everything},
@@ -73,7 +75,7 @@ var guests = map[string][]string{
 	"github.com/standard-webhooks":           {"webhook"},
 	"github.com/spf13/cobra":                 {"cmd/..."},
 	"github.com/spf13/pflag":                 {"cmd/..."},
-	"github.com/gofrs/flock":                 {"cmd/...", "internal/engine/jetstream"},
+	"github.com/gofrs/flock":                 {"cmd/...", "internal/bridge", "internal/statefile", "internal/engine/jetstream"},
 	"github.com/schollz/progressbar/v3":      {"cmd/..."},
 	"golang.org/x/term":                      {"cmd/...", "examples/..."},
 }

@@ -10,13 +10,13 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/gofrs/flock"
 
 	"holdfast/client"
+	"holdfast/internal/statefile"
 )
 
 // A shelf is the directory that keeps calls which are not over, one file for each
@@ -59,7 +59,7 @@ func (s shelf) newest(idle bool) (client.State, error) {
 			continue
 		}
 		if idle {
-			lock := flock.New(lockOf(name))
+			lock := flock.New(statefile.LockName(name))
 			free, err := lock.TryLock()
 			if err != nil || !free {
 				followed++
@@ -80,11 +80,9 @@ func (s shelf) newest(idle bool) (client.State, error) {
 	return client.State{}, errNoneKept
 }
 
-func lockOf(name string) string { return strings.TrimSuffix(name, ".json") + ".lock" }
-
 func (s shelf) drop(name string) {
 	_ = os.Remove(name)
-	_ = os.Remove(lockOf(name))
+	_ = os.Remove(statefile.LockName(name))
 }
 
 // A keeper keeps one call on a shelf. Its methods may be called concurrently.
@@ -112,7 +110,7 @@ func (s shelf) keep(id []byte) (*keeper, error) {
 	if err := os.MkdirAll(s.dir, 0o700); err != nil {
 		return nil, err
 	}
-	k := &keeper{name: name, lock: flock.New(lockOf(name))}
+	k := &keeper{name: name, lock: flock.New(statefile.LockName(name))}
 	if _, err := k.lock.TryLock(); err != nil { // or another follows it: then both do
 		return nil, fmt.Errorf("keep the call: %w", err)
 	}
@@ -134,7 +132,7 @@ func (k *keeper) put(s client.State) error {
 		return nil
 	}
 	k.last = data
-	return replaceFile(k.name, data)
+	return statefile.Replace(k.name, data)
 }
 
 // end lets go of the place: for good if the call is over.

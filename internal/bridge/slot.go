@@ -1,4 +1,4 @@
-package main
+package bridge
 
 import (
 	"crypto/sha256"
@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/gofrs/flock"
+
+	"holdfast/internal/statefile"
 )
 
 // slots are the files in which the bridges to one server keep what must outlive
@@ -197,15 +199,11 @@ func (s *slot) claim(w *wanted, locked bool) (_ *savedFlight, alive bool) {
 
 // lockSlot takes the slot with a file, or returns nil if another process has it.
 func lockSlot(file string) (*slot, error) {
-	one := &slot{file: file, lock: flock.New(lockOf(file))}
-	free, err := one.lock.TryLock()
-	if err != nil {
-		return nil, fmt.Errorf("lock: %w", err)
+	lock, err := statefile.TryLock(statefile.LockName(file))
+	if err != nil || lock == nil {
+		return nil, err
 	}
-	if !free {
-		return nil, nil
-	}
-	return one, nil
+	return &slot{file: file, lock: lock}, nil
 }
 
 // staleAfter is the age at which what is kept is of no use: sessions do not live so
@@ -231,7 +229,7 @@ func (s *slot) write(what *saved) error {
 	if err != nil {
 		return err
 	}
-	return replaceFile(s.file, data)
+	return statefile.Replace(s.file, data)
 }
 
 // release lets another process have the slot.

@@ -1,19 +1,61 @@
-package main
+// Package bridge is holdfast connect: it carries messages between a host, which speaks
+// stdio, and a server.
+package bridge
 
 import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"io"
 	"log/slog"
+	"os/signal"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"holdfast/client"
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 )
+
+// Options say how a bridge reaches its server, and what it keeps.
+type Options struct {
+	// Client are the options of the connection to the server.
+	Client client.Options
+	// Transport is the word that the user has for Client.Transport: "auto", "http", "sse" or
+	// "ws". The names of the state files depend on it.
+	Transport string
+	// State is the directory for state files; "": nothing is kept.
+	State string
+}
+
+// Run carries messages between a host and the server at a URL until the host leaves, or ctx
+// ends.
+func Run(ctx context.Context, to string, in io.Reader, out io.Writer, opts *Options) error {
+	// A host that does not listen any more must not end this before it has saved.
+	signal.Ignore(syscall.SIGPIPE)
+	h := &host{w: out, gone: make(chan struct{})}
+	b := newBridge(to, opts.Client, h)
+	if opts.State != "" {
+		b.slots = newSlots(opts.State, to, opts.Transport, opts.Client.Header)
+		b.claims = b.slots.claims()
+		defer b.claims.leave()
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- b.read(ctx, in) }()
+	var err error
+	select {
+	case err = <-ended:
+		b.leave(ctx, true)
+	case <-h.gone:
+		b.leave(ctx, false)
+	case <-ctx.Done():
+		b.leave(ctx, false)
+	}
+	return err
+}
 
 // A bridge carries messages between a host and a server. To the server the host's
 // requests have ids of the bridge's own, so that a host which was restarted, and
@@ -344,7 +386,7 @@ func (b *bridge) initialized(ctx context.Context, conn *client.Conn, m jsonrpc.M
 
 // cancelled takes the word that the host wants a request's answer no more.
 func (b *bridge) cancelled(ctx context.Context, conn *client.Conn, m jsonrpc.Message) {
-	key := string(jsonrpc.Key(takenBack(m)))
+	key := string(jsonrpc.Key(cancelledRequest(m)))
 	b.mu.Lock()
 	f := b.asked[key]
 	if f != nil {
@@ -451,4 +493,16 @@ func (b *bridge) subscribed(m jsonrpc.Message) []byte {
 		}
 	}
 	return m.Raw
+}
+
+// cancelledRequest returns the id of the request that a notifications/cancelled names.
+func cancelledRequest(m jsonrpc.Message) []byte { return jsonrpc.Field(m.Params, "requestId") }
+
+// mustParse parses a message that was made here.
+func mustParse(raw []byte) jsonrpc.Message {
+	m, err := jsonrpc.Parse(raw)
+	if err != nil {
+		panic(err) // a mistake in this program
+	}
+	return m
 }

@@ -1,4 +1,4 @@
-package main
+package bridge
 
 import (
 	"bytes"
@@ -57,11 +57,21 @@ func oldHash(method string, params []byte) string {
 	for _, name := range oldVolatile {
 		params = withoutIn(params, "_meta", name)
 	}
-	text, err := json.Marshal(decoded(params)) // with its members in order
+	text, err := json.Marshal(decodedNumbers(params)) // with its members in order
 	if err != nil {
 		text = params
 	}
 	return hashOf(method, text)
+}
+
+// decodedNumbers decodes a JSON value and leaves its numbers as they are spelled; nil if it
+// is no JSON.
+func decodedNumbers(raw []byte) any {
+	d := json.NewDecoder(bytes.NewReader(raw))
+	d.UseNumber()
+	var v any
+	_ = d.Decode(&v)
+	return v
 }
 
 // canonical returns the same text for all spellings of a JSON value: members are in

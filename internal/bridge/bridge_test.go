@@ -1,4 +1,4 @@
-package main
+package bridge
 
 import (
 	"bufio"
@@ -12,32 +12,14 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"holdfast"
+	"holdfast/internal/statefile"
 )
-
-// demoServer serves the demo, whose calls halt half-way while halt is set.
-func demoServer(t *testing.T) (url string, halt *atomic.Bool) {
-	t.Helper()
-	demo := newDemo()
-	halt = new(atomic.Bool)
-	halting(demo, halt.Load)
-	h := holdfast.NewHandler(func(*http.Request) *mcp.Server { return demo }, &holdfast.Options{Retry: 10 * time.Millisecond})
-	s := httptest.NewServer(h)
-	t.Cleanup(func() {
-		ctx, stop := context.WithCancel(context.Background())
-		stop() // nobody waits
-		_ = h.Shutdown(ctx)
-		s.CloseClientConnections()
-		s.Close()
-	})
-	return s.URL, halt
-}
 
 // A caller is a host that runs connect.
 type caller struct {
@@ -55,9 +37,8 @@ func newCaller(t *testing.T, url, state string) *caller {
 	fromIt, out := io.Pipe()
 	ctx, stop := context.WithTimeout(t.Context(), soon)
 	c := &caller{t: t, in: toIt, out: fromIt, lines: bufio.NewScanner(fromIt), stop: stop, ended: make(chan error, 1)}
-	f := connectFlags{remoteFlags: newRemoteFlags(), state: state}
 	go func() {
-		c.ended <- f.connect(ctx, url, in, out)
+		c.ended <- Run(ctx, url, in, out, &Options{Transport: "auto", State: state})
 		_ = out.Close()
 	}()
 	t.Cleanup(c.leave)
@@ -72,6 +53,7 @@ func (c *caller) leave() {
 		c.t.Error(err)
 	}
 	c.ended <- nil // for the next one
+	_ = c.in.Close()
 }
 
 func (c *caller) say(format string, args ...any) {
@@ -120,7 +102,7 @@ func kept(t *testing.T, state string) []string {
 // runs again.
 func TestClaimedTooLate(t *testing.T) {
 	t.Parallel()
-	url, halt := demoServer(t)
+	url, halt := countServer(t)
 	state := t.TempDir()
 	for _, ago := range []time.Duration{time.Minute, 2 * claimFor} {
 		first := newCaller(t, url, state)
@@ -146,7 +128,7 @@ func TestClaimedTooLate(t *testing.T) {
 		if data, err = json.Marshal(s); err != nil {
 			t.Fatal(err)
 		}
-		if err := replaceFile(names[0], data); err != nil {
+		if err := statefile.Replace(names[0], data); err != nil {
 			t.Fatal(err)
 		}
 		second := newCaller(t, url, state)
@@ -170,7 +152,7 @@ func TestClaimedTooLate(t *testing.T) {
 // back too.
 func TestTwoCallers(t *testing.T) {
 	t.Parallel()
-	url, halt := demoServer(t)
+	url, halt := countServer(t)
 	state := t.TempDir()
 	a, b := newCaller(t, url, state), newCaller(t, url, state)
 	a.open()
@@ -205,7 +187,7 @@ func TestTwoCallers(t *testing.T) {
 func TestCrossedCallers(t *testing.T) {
 	t.Parallel()
 	for _, scheme := range []string{"http", "ws"} {
-		url, halt := demoServer(t)
+		url, halt := countServer(t)
 		state := t.TempDir()
 		url = scheme + strings.TrimPrefix(url, "http")
 		a, b := newCaller(t, url, state), newCaller(t, url, state)
@@ -240,7 +222,7 @@ func TestCrossedCallers(t *testing.T) {
 // An answer that the host did not take is there for it when it comes back.
 func TestAnswerNotTaken(t *testing.T) {
 	t.Parallel()
-	url, _ := demoServer(t)
+	url, _ := countServer(t)
 	state := t.TempDir()
 	a := newCaller(t, url, state)
 	a.open()
@@ -265,7 +247,7 @@ func TestNothingKept(t *testing.T) {
 	if err := os.WriteFile(state, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	url, _ := demoServer(t)
+	url, _ := countServer(t)
 	c := newCaller(t, url, state)
 	c.open()
 	c.count(1, 2)

@@ -1,4 +1,4 @@
-package main
+package bridge
 
 import (
 	"crypto/sha256"
@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/gofrs/flock"
+
+	"holdfast/internal/statefile"
 )
 
 // claims says which bridge goes on with a call that was in flight when the process
@@ -46,13 +48,12 @@ func (c *claims) take(id []byte) bool {
 	if c.held[string(id)] != nil {
 		return true
 	}
-	lock := flock.New(c.file(id), flock.SetPermissions(0o600))
-	free, err := lock.TryLock()
+	lock, err := statefile.TryLock(c.file(id))
 	if err != nil {
 		slog.Warn("a call may be gone on with twice", "error", err)
 		return true
 	}
-	if !free {
+	if lock == nil {
 		return false
 	}
 	if _, err := os.Stat(c.file(id) + over); err == nil {
@@ -103,8 +104,7 @@ func (c *claims) sweep() {
 			_ = os.Remove(name)
 			continue
 		}
-		lock := flock.New(name)
-		if free, err := lock.TryLock(); err == nil && free {
+		if lock, err := statefile.TryLock(name); err == nil && lock != nil {
 			_ = os.Remove(name)
 			_ = lock.Close()
 		}

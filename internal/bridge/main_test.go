@@ -1,0 +1,76 @@
+package bridge
+
+import (
+	"context"
+	"flag"
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"go.uber.org/goleak"
+
+	"holdfast"
+)
+
+func TestMain(m *testing.M) {
+	// Tests here wait more than they work.
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		panic(err)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// soon bounds what takes no time, on a machine that has none.
+const soon = time.Minute
+
+type countArgs struct {
+	To      int `json:"to"`
+	DelayMS int `json:"delay_ms"`
+}
+
+// countServer serves a tool that counts, with a progress notification for each step. While
+// halt is set, calls stop in the middle.
+func countServer(t *testing.T) (url string, halt *atomic.Bool) {
+	t.Helper()
+	halt = new(atomic.Bool)
+	server := mcp.NewServer(&mcp.Implementation{Name: "counts", Version: "1"}, nil)
+	mcp.AddTool(server, &mcp.Tool{Name: "count"}, func(ctx context.Context, req *mcp.CallToolRequest, args countArgs) (*mcp.CallToolResult, any, error) {
+		token := req.Params.GetProgressToken()
+		for i := 1; i <= args.To; i++ {
+			wait := time.Duration(args.DelayMS) * time.Millisecond
+			for first := true; first || i == args.To/2+1 && halt.Load(); first = false {
+				select {
+				case <-ctx.Done():
+					return nil, nil, ctx.Err()
+				case <-time.After(wait):
+				}
+			}
+			if token != nil {
+				p := &mcp.ProgressNotificationParams{ProgressToken: token, Progress: float64(i), Total: float64(args.To)}
+				if err := req.Session.NotifyProgress(ctx, p); err != nil {
+					return nil, nil, err
+				}
+			}
+		}
+		return nil, args.To, nil
+	})
+	return serve(t, server), halt
+}
+
+// serve serves a server over HTTP until the test ends.
+func serve(t *testing.T, server *mcp.Server) string {
+	t.Helper()
+	h := holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, &holdfast.Options{Retry: 10 * time.Millisecond})
+	s := httptest.NewServer(h)
+	t.Cleanup(func() {
+		ctx, stop := context.WithCancel(context.Background())
+		stop() // nobody waits
+		_ = h.Shutdown(ctx)
+		s.CloseClientConnections()
+		s.Close()
+	})
+	return s.URL
+}

@@ -1,0 +1,77 @@
+// Package statefile keeps files that must outlive a process: where they are, how they
+// are replaced, and how processes lock them. Its functions may be called concurrently.
+package statefile
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+
+	"github.com/gofrs/flock"
+)
+
+// Dir returns the user's directory for state files: $XDG_STATE_HOME/holdfast, or what is
+// usual on the system. It returns "" if there is none.
+func Dir() string {
+	if dir := os.Getenv("XDG_STATE_HOME"); filepath.IsAbs(dir) {
+		return filepath.Join(dir, "holdfast")
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return ""
+	}
+	switch runtime.GOOS {
+	case "darwin", "ios":
+		return filepath.Join(home, "Library", "Application Support", "holdfast")
+	case "windows":
+		if dir := os.Getenv("LocalAppData"); dir != "" {
+			return filepath.Join(dir, "holdfast")
+		}
+		return filepath.Join(home, "AppData", "Local", "holdfast")
+	}
+	return filepath.Join(home, ".local", "state", "holdfast")
+}
+
+// Replace writes a file that only this user can read. Whoever reads the file at the same
+// time finds the old content or the new content. It makes the file's directory.
+func Replace(name string, data []byte) error {
+	if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(filepath.Dir(name), ".new-*") // with mode 0600
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	if closed := f.Close(); err == nil {
+		err = closed
+	}
+	if err == nil {
+		err = os.Rename(f.Name(), name)
+	}
+	if err != nil {
+		_ = os.Remove(f.Name())
+		return fmt.Errorf("keep state: %w", err)
+	}
+	return nil
+}
+
+// LockName returns the name of the lock file for a state file, which is not locked
+// itself: [Replace] puts another file in its place.
+func LockName(name string) string { return strings.TrimSuffix(name, ".json") + ".lock" }
+
+// TryLock makes and locks a lock file. It returns nil if another process has locked it, or
+// this process with another call. The lock ends with Close, or with the process.
+func TryLock(lockName string) (*flock.Flock, error) {
+	lock := flock.New(lockName, flock.SetPermissions(0o600))
+	locked, err := lock.TryLock()
+	if err != nil {
+		return nil, fmt.Errorf("lock: %w", err)
+	}
+	if !locked {
+		return nil, nil
+	}
+	return lock, nil
+}
