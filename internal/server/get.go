@@ -20,6 +20,23 @@ import (
 // nothing was answered: the session has left this node, and the call may be made where
 // that is now.
 func (h *Handler) stream(w http.ResponseWriter, r *http.Request, call *session.Call, msgs []jsonrpc.Message, batch, held bool) error {
+	c, began, err := h.beginStream(w, r, call, msgs, batch, held)
+	if c == nil {
+		return err
+	}
+	if began == nil {
+		began = c.copy(r.Context())
+	}
+	c.close(began)
+	return nil
+}
+
+// beginStream does what comes before the copying, and returns with which error that
+// begins. Without a connection the error is what [Handler.stream] returns. It is a function
+// of its own so that the stack of a call that waits stays small.
+//
+//go:noinline
+func (h *Handler) beginStream(w http.ResponseWriter, r *http.Request, call *session.Call, msgs []jsonrpc.Message, batch, held bool) (_ *events, began, err error) {
 	s := call.Session()
 	c := h.newConn(w, r, s)
 	if call.Method() == "initialize" {
@@ -29,19 +46,19 @@ func (h *Handler) stream(w http.ResponseWriter, r *http.Request, call *session.C
 	cursor := stream.Cursor{Stream: stream.ID{Number: call.Number()}}
 	if err := c.read(r.Context(), cursor); err != nil {
 		if held {
-			return h.undelivered(w, call, msgs, err)
+			return nil, nil, h.undelivered(w, call, msgs, err)
 		}
 		if call.Again() {
-			return session.ErrMoved
+			return nil, nil, session.ErrMoved
 		}
 		call.Break()
 		h.logger.Warn("stream of a call not opened", "session", s.Name(), "error", err)
 		h.failErrand(w, fmt.Errorf("%w: %w", errUnknown, err), &errand{msgs: msgs, batch: batch})
-		return nil
+		return nil, nil, nil
 	}
 	c.link()
 	gone := c.gone()
-	err := c.open(nil)
+	began = c.open(nil)
 	c.unseen = gone || r.Context().Err() != nil
 	if held {
 		call.Deliver(context.WithoutCancel(r.Context()), msgs, r.Header)
@@ -49,11 +66,7 @@ func (h *Handler) stream(w http.ResponseWriter, r *http.Request, call *session.C
 	if !h.sessions.Shared() { // else a note may need them yet
 		clear(msgs) // the call may last for long, and must not hold the body
 	}
-	if err == nil {
-		err = c.copy(r.Context())
-	}
-	c.close(err)
-	return nil
+	return c, began, nil
 }
 
 // link offers the URL at which the stream can be resumed from where it is now

@@ -60,7 +60,8 @@ func (h *Handler) begun(w http.ResponseWriter, r *http.Request, call *session.Ca
 // know whether they arrived: like those under a key, but a call that may be made
 // again is no more than looked for among those in flight. If done is false it is to
 // be begun.
-func (h *Handler) once(w http.ResponseWriter, r *http.Request, v *visit, x *record, light bool) (done bool, err error) {
+func (h *Handler) once(w http.ResponseWriter, r *http.Request, v *visit, s *session.Session, msgs []jsonrpc.Message, batch, light bool) (done bool, err error) {
+	x := &record{s: s, msgs: msgs, batch: batch}
 	if !light {
 		call, known, err := x.s.BeginOnce(v.Once, joined(x.msgs), x.msgs)
 		switch {

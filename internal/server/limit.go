@@ -34,6 +34,8 @@ func (h *Handler) finish(w http.ResponseWriter, body []byte) error {
 // limit bounds the time that a request's body may take to begin, and, if it is short,
 // to come; see [Handler.read] for others. It also bounds net/http, where that throws a
 // body away. A server that has a bound of its own is left to that.
+//
+//go:noinline
 func (h *Handler) limit(w http.ResponseWriter, r *http.Request) {
 	if r.ContentLength == 0 || serverLimits(r) {
 		return

@@ -57,10 +57,18 @@ func (h *Handler) post(w http.ResponseWriter, r *http.Request) {
 		err = h.give(w, r, s, msgs, batch, requests)
 	}
 	if err != nil {
-		again := func(s *session.Session) error { return h.give(w, r, s, msgs, batch, requests) }
-		key, _ := keyOf(r, msgs)
-		h.chase(w, r, errand{msgs: msgs, batch: batch, keyed: key != ""}, s, err, again)
+		h.giveElsewhere(w, r, s, err, msgs, batch, requests)
 	}
+}
+
+// giveElsewhere goes on with a POST that [Handler.give] has not answered, because of err.
+// It is a function of its own so that the stack of a call that waits stays small.
+//
+//go:noinline
+func (h *Handler) giveElsewhere(w http.ResponseWriter, r *http.Request, s *session.Session, err error, msgs []jsonrpc.Message, batch bool, requests int) {
+	again := func(s *session.Session) error { return h.give(w, r, s, msgs, batch, requests) }
+	key, _ := keyOf(r, msgs)
+	h.chase(w, r, errand{msgs: msgs, batch: batch, keyed: key != ""}, s, err, again)
 }
 
 // give gives a session what was POSTed to it, and answers, unless there is an error.
@@ -201,16 +209,19 @@ func (h *Handler) call(w http.ResponseWriter, r *http.Request, s *session.Sessio
 	light := h.light(r.Context(), r.Header, s, msgs)
 	v := h.visit(r)
 	if v != nil && v.Once != "" && (v.Again || !light) {
-		if done, err := h.once(w, r, v, &record{s: s, msgs: msgs, batch: batch}, light); done || err != nil {
+		if done, err := h.once(w, r, v, s, msgs, batch, light); done || err != nil {
 			return err
 		}
 	}
 	c, err := s.Begin(msgs, light)
-	if err != nil {
+	switch {
+	case err != nil:
 		return err
-	}
-	if number := c.Number(); number != 0 {
-		return h.stored(w, r, &record{s: s, number: number, call: c, msgs: msgs, batch: batch})
+	case c.Number() == 0:
+	case h.opts.Response == ResponseJSON:
+		return h.plain(w, r, &record{s: s, number: c.Number(), call: c, msgs: msgs, batch: batch})
+	default:
+		return h.stream(w, r, c, msgs, batch, true)
 	}
 	if v != nil && v.Again {
 		c.DeliverAgain(context.WithoutCancel(r.Context()), msgs, r.Header)
