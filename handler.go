@@ -11,6 +11,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/auth"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"holdfast/backend"
 	"holdfast/backend/sdk"
 	"holdfast/engine"
 	"holdfast/internal/budget"
@@ -160,17 +161,17 @@ type Handler struct {
 // session, may return the same one each time, and refuses with nil. opts may be
 // nil.
 func NewHandler(getServer func(*http.Request) *mcp.Server, opts *Options) *Handler {
-	backend := sdk.New(getServer)
+	b := sdk.New(getServer)
 	if opts != nil {
-		backend.Logger = opts.Logger
+		b.Logger = opts.Logger
 	}
-	return NewBackendHandler(backend, opts)
+	return NewBackendHandler(b, opts)
 }
 
 // NewBackendHandler returns a handler in front of any backend: a process
 // ([holdfast/backend/process]), or code that answers raw messages
 // ([holdfast/backend/message]). opts may be nil.
-func NewBackendHandler(backend session.Backend, opts *Options) *Handler {
+func NewBackendHandler(b backend.Backend, opts *Options) *Handler {
 	var o Options
 	if opts != nil {
 		o = *opts
@@ -205,11 +206,11 @@ func NewBackendHandler(backend session.Backend, opts *Options) *Handler {
 		o.Memory = budget.Default()
 	}
 	flight := budget.NewFlight(o.Memory, cmp.Or(o.MaxBody, 4<<20), o.MaxShare)
-	if p, ok := backend.(interface{ Processes() bool }); ok && p.Processes() {
+	if p, ok := b.(backend.ProcessStarter); ok && p.Processes() {
 		o.MaxProcesses = cmp.Or(o.MaxProcesses, 256)
 		o.UnusedProcess = cmp.Or(o.UnusedProcess, time.Minute)
 	}
-	h.sessions = session.NewManager(o.Store, backend, session.Options{
+	h.sessions = session.NewManager(o.Store, b, session.Options{
 		TTL:          o.SessionTTL,
 		MaxSessions:  o.MaxSessions,
 		MaxCalls:     o.MaxCalls,
@@ -321,7 +322,7 @@ func Disconnect(ctx context.Context, retry time.Duration) {
 	if retry == 0 {
 		retry = -1
 	}
-	if call := session.FromContext(ctx); call != nil {
+	if call := backend.FromContext(ctx); call != nil {
 		call.Disconnect(retry)
 	}
 }

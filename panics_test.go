@@ -17,10 +17,10 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"holdfast"
+	"holdfast/backend"
 	"holdfast/backend/message"
 	"holdfast/internal/engine/durable"
 	"holdfast/internal/engine/durable/logtest"
-	"holdfast/internal/session"
 	"holdfast/jsonrpc"
 )
 
@@ -62,10 +62,10 @@ func (l panicLog) WithAttrs([]slog.Attr) slog.Handler { return l }
 // trapped is a backend that panics where its trap is.
 type trapped struct {
 	*trap
-	session.Backend
+	backend.Backend
 }
 
-func (b trapped) Open(ctx context.Context, start session.Start, sink session.Sink) (session.Conn, error) {
+func (b trapped) Open(ctx context.Context, start backend.Start, sink backend.Sink) (backend.Conn, error) {
 	b.here("Open")
 	conn, err := b.Backend.Open(ctx, start, sink)
 	return trappedConn{b.trap, conn, sink}, err
@@ -73,11 +73,11 @@ func (b trapped) Open(ctx context.Context, start session.Start, sink session.Sin
 
 type trappedConn struct {
 	*trap
-	session.Conn
-	sink session.Sink
+	backend.Conn
+	sink backend.Sink
 }
 
-func (c trappedConn) Deliver(in session.Inbound) error {
+func (c trappedConn) Deliver(in backend.Inbound) error {
 	if in.Method == "die" {
 		c.sink.Closed(fmt.Errorf("it has died"), true)
 		return nil
@@ -115,7 +115,7 @@ func (s rawServer) Serve(x *message.Exchange) {
 	}
 }
 
-func (s rawServer) Closed(session.Sink) { s.here("Closed") }
+func (s rawServer) Closed(backend.Sink) { s.here("Closed") }
 
 // bitter makes no JSON of itself.
 type bitter struct{ *trap }

@@ -6,7 +6,7 @@ import (
 	"bytes"
 	"context"
 
-	"holdfast/internal/session"
+	"holdfast/backend"
 	"holdfast/jsonrpc"
 )
 
@@ -28,8 +28,8 @@ func (f HandlerFunc) Serve(x *Exchange) { f(x) }
 // methods may be called concurrently, and after Serve has returned. Raw JSON
 // that is given to them must be well-formed and is kept.
 type Exchange struct {
-	session.Inbound
-	Sink session.Sink
+	backend.Inbound
+	Sink backend.Sink
 }
 
 // Result answers the request.
@@ -79,32 +79,37 @@ func oneLine(raw []byte) []byte {
 	return raw
 }
 
-// New returns a backend that hands every message to h. If h has a method
-// Closed(sink session.Sink), it is called when the conversation with that sink
-// has ended.
-func New(h Handler) session.Backend { return &backend{h} }
+// A Closer is a [Handler] that is told when a conversation has ended.
+type Closer interface {
+	// Closed is called once for each conversation, when it has ended. sink is the one
+	// that its exchanges had.
+	Closed(sink backend.Sink)
+}
 
-type backend struct{ h Handler }
+// New returns a backend that hands every message to h, which may be a [Closer].
+func New(h Handler) backend.Backend { return &server{h} }
 
-// Open implements [session.Backend].
-func (b *backend) Open(_ context.Context, _ session.Start, sink session.Sink) (session.Conn, error) {
+type server struct{ h Handler }
+
+// Open implements [backend.Backend].
+func (b *server) Open(_ context.Context, _ backend.Start, sink backend.Sink) (backend.Conn, error) {
 	return &conn{h: b.h, sink: sink}, nil
 }
 
 type conn struct {
 	h    Handler
-	sink session.Sink
+	sink backend.Sink
 }
 
-// Deliver implements [session.Conn].
-func (c *conn) Deliver(in session.Inbound) error {
+// Deliver implements [backend.Conn].
+func (c *conn) Deliver(in backend.Inbound) error {
 	c.h.Serve(&Exchange{Inbound: in, Sink: c.sink})
 	return nil
 }
 
-// Close implements [session.Conn].
+// Close implements [backend.Conn].
 func (c *conn) Close() error {
-	if h, ok := c.h.(interface{ Closed(session.Sink) }); ok {
+	if h, ok := c.h.(Closer); ok {
 		h.Closed(c.sink)
 	}
 	return nil

@@ -17,8 +17,8 @@ import (
 	"go.uber.org/goleak"
 
 	"holdfast"
+	"holdfast/backend"
 	"holdfast/backend/message"
-	"holdfast/internal/session"
 	"holdfast/internal/sse"
 	"holdfast/jsonrpc"
 )
@@ -29,8 +29,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type server struct {
 	mu     sync.Mutex
 	asking map[string]*message.Exchange // by the id of the question
-	opened map[session.Sink]bool
-	closed []session.Sink
+	opened map[backend.Sink]bool
+	closed []backend.Sink
 }
 
 func (s *server) Serve(x *message.Exchange) {
@@ -69,7 +69,7 @@ func orNull(raw []byte) []byte {
 	return raw
 }
 
-func (s *server) Closed(sink session.Sink) {
+func (s *server) Closed(sink backend.Sink) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closed = append(s.closed, sink)
@@ -155,7 +155,7 @@ func (c *client) check(text string, want ...string) {
 }
 
 func newServer() *server {
-	return &server{asking: map[string]*message.Exchange{}, opened: map[session.Sink]bool{}}
+	return &server{asking: map[string]*message.Exchange{}, opened: map[backend.Sink]bool{}}
 }
 
 func TestExchange(t *testing.T) {
@@ -229,9 +229,9 @@ func TestErrorMessage(t *testing.T) {
 
 type sink chan jsonrpc.Message
 
-func (s sink) Emit(_ *session.Call, m jsonrpc.Message) { s <- m }
-func (s sink) EmitUnrelated(m jsonrpc.Message)         { s <- m }
-func (s sink) Closed(error, bool)                      {}
+func (s sink) Emit(_ backend.Call, m jsonrpc.Message) { s <- m }
+func (s sink) EmitUnrelated(m jsonrpc.Message)        { s <- m }
+func (s sink) Closed(error, bool)                     {}
 
 // A function is a handler, and is not told of ends.
 func TestHandlerFunc(t *testing.T) {

@@ -11,7 +11,7 @@ import (
 	"syscall"
 	"time"
 
-	"holdfast/internal/session"
+	"holdfast/backend"
 )
 
 // drainWait is how long output is awaited after the process is gone: first
@@ -25,7 +25,7 @@ const drainWait = 50 * time.Millisecond
 type conn struct {
 	b    *Backend
 	log  *slog.Logger
-	sink session.Sink
+	sink backend.Sink
 
 	cmd *exec.Cmd
 	pid int // of the process, and the name of its group
@@ -55,7 +55,7 @@ type fault struct {
 }
 
 // start starts a process and none of the goroutines.
-func (b *Backend) start(tag string, start session.Start, sink session.Sink) (*conn, error) {
+func (b *Backend) start(tag string, start backend.Start, sink backend.Sink) (*conn, error) {
 	c := &conn{
 		b: b, sink: sink, tag: tag,
 		log:     b.opts.Logger.With("session", start.Session),
@@ -203,7 +203,7 @@ func (c *conn) exitsInTime() bool {
 
 // Deliver queues a message for the process's stdin. It never waits; it fails if
 // the conversation has ended or the server does not read its stdin.
-func (c *conn) Deliver(in session.Inbound) error {
+func (c *conn) Deliver(in backend.Inbound) error {
 	line, stand := c.ids.outbound(&in)
 	if err := c.queue.put(line); err != nil {
 		c.ids.forget(stand)

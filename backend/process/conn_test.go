@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"holdfast/internal/session"
+	"holdfast/backend"
 	"holdfast/jsonrpc"
 )
 
@@ -66,7 +66,7 @@ func TestIDs(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := c.Deliver(session.Inbound{Message: m}); err != nil {
+		if err := c.Deliver(backend.Inbound{Message: m}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -325,13 +325,13 @@ func TestOpenFails(t *testing.T) {
 	}
 	r := newRecorder(t)
 	r.end()
-	if _, err := f.Open(context.Background(), session.Start{}, r); !errors.Is(err, os.ErrNotExist) {
+	if _, err := f.Open(context.Background(), backend.Start{}, r); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("got %v, want that the program is gone", err)
 	}
 	if err := f.Close(); err != nil {
 		t.Error(err)
 	}
-	if _, err := f.Open(context.Background(), session.Start{}, r); !errors.Is(err, ErrClosed) {
+	if _, err := f.Open(context.Background(), backend.Start{}, r); !errors.Is(err, ErrClosed) {
 		t.Errorf("got %v, want %v", err, ErrClosed)
 	}
 }
@@ -354,7 +354,7 @@ func TestOpenCancelled(t *testing.T) {
 	r := newRecorder(t)
 	r.end()
 	ctx := &lateCancel{Context: context.Background()}
-	if _, err := f.Open(ctx, session.Start{}, r); !errors.Is(err, context.Canceled) {
+	if _, err := f.Open(ctx, backend.Start{}, r); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v, want %v", err, context.Canceled)
 	}
 	if left := marked(f.mark); len(left) != 0 {
@@ -362,7 +362,7 @@ func TestOpenCancelled(t *testing.T) {
 	}
 	ended, cancel := context.WithCancel(context.Background())
 	cancel()
-	if _, err := f.Open(ended, session.Start{}, r); !errors.Is(err, context.Canceled) {
+	if _, err := f.Open(ended, backend.Start{}, r); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v, want %v", err, context.Canceled)
 	}
 }

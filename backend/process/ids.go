@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"sync"
 
-	"holdfast/internal/session"
+	"holdfast/backend"
 	"holdfast/jsonrpc"
 )
 
@@ -36,7 +36,7 @@ func plain(id []byte) bool {
 
 // outbound returns the line that the process is given for a message, and the
 // stand-in that it has in it, if any.
-func (s *ids) outbound(in *session.Inbound) (line []byte, stand string) {
+func (s *ids) outbound(in *backend.Inbound) (line []byte, stand string) {
 	switch {
 	case in.Kind == jsonrpc.Request && !plain(in.ID):
 		s.mu.Lock()
@@ -56,7 +56,7 @@ func (s *ids) outbound(in *session.Inbound) (line []byte, stand string) {
 
 // cancelled returns the cancellation of a request under the id that the process
 // knows.
-func (s *ids) cancelled(in *session.Inbound) []byte {
+func (s *ids) cancelled(in *backend.Inbound) []byte {
 	key := string(jsonrpc.Key(jsonrpc.Field(in.Params, "requestId")))
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -23,7 +23,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"holdfast/internal/session"
+	"holdfast/backend"
 	"holdfast/jsonrpc"
 )
 
@@ -121,7 +121,7 @@ func (r *recorder) check(what string, over bool) {
 	r.over = over
 }
 
-func (r *recorder) Emit(_ *session.Call, m jsonrpc.Message) {
+func (r *recorder) Emit(_ backend.Call, m jsonrpc.Message) {
 	r.check("Emit", false)
 	r.said <- m
 }
@@ -224,7 +224,7 @@ func newFixture(t *testing.T, opts Options, command ...string) *fixture {
 func (f *fixture) open() (*conn, *recorder) {
 	f.t.Helper()
 	r := newRecorder(f.t)
-	c, err := f.Open(context.Background(), session.Start{Session: "public-name", Secret: "hush"}, r)
+	c, err := f.Open(context.Background(), backend.Start{Session: "public-name", Secret: "hush"}, r)
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -235,16 +235,16 @@ func (f *fixture) open() (*conn, *recorder) {
 func sh(script string) []string { return []string{"sh", "-c", script} }
 
 // request makes a message of the client.
-func request(method, params string) session.Inbound {
+func request(method, params string) backend.Inbound {
 	m, err := jsonrpc.Parse(jsonrpc.AppendRequest(nil, []byte("7"), method, []byte(params)))
 	if err != nil {
 		panic(err)
 	}
-	return session.Inbound{Message: m}
+	return backend.Inbound{Message: m}
 }
 
 // deliver hands a request to the server.
-func deliver(t *testing.T, c session.Conn, method, params string) {
+func deliver(t *testing.T, c backend.Conn, method, params string) {
 	t.Helper()
 	if err := c.Deliver(request(method, params)); err != nil {
 		t.Fatal(err)

@@ -17,7 +17,7 @@ import (
 	"testing"
 	"time"
 
-	"holdfast/internal/session"
+	"holdfast/backend"
 )
 
 // A descendant that holds stdout open delays nobody, and does not survive.
@@ -134,7 +134,7 @@ func hold() {
 	b, err := New(sh(`trap '' TERM; sleep 1000 & setsid sleep 1000 & wait`), nil)
 	for range heldSessions {
 		if err == nil {
-			_, err = b.Open(context.Background(), session.Start{}, nil)
+			_, err = b.Open(context.Background(), backend.Start{}, nil)
 		}
 	}
 	if err != nil {

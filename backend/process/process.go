@@ -31,7 +31,7 @@ import (
 	"sync"
 	"time"
 
-	"holdfast/internal/session"
+	"holdfast/backend"
 )
 
 // tagVariable names the environment variable that marks a session's processes.
@@ -144,7 +144,7 @@ func find(name, dir string) (string, error) {
 //
 // The Sink must not call Close of the Conn from inside its own methods, because
 // Close waits for them.
-func (b *Backend) Open(ctx context.Context, start session.Start, sink session.Sink) (session.Conn, error) {
+func (b *Backend) Open(ctx context.Context, start backend.Start, sink backend.Sink) (backend.Conn, error) {
 	b.mu.Lock()
 	if b.closed {
 		b.mu.Unlock()
@@ -164,7 +164,7 @@ func (b *Backend) Open(ctx context.Context, start session.Start, sink session.Si
 }
 
 // open does the work of Open, which counts it as under way.
-func (b *Backend) open(ctx context.Context, tag string, start session.Start, sink session.Sink) (*conn, error) {
+func (b *Backend) open(ctx context.Context, tag string, start backend.Start, sink backend.Sink) (*conn, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -196,7 +196,7 @@ func (b *Backend) open(ctx context.Context, tag string, start session.Start, sin
 	return c, nil
 }
 
-// Processes says that each conversation is a process: see [session.Backend].
+// Processes reports that each conversation is a process: see [backend.ProcessStarter].
 func (b *Backend) Processes() bool { return true }
 
 // forget ends the accounting of a conversation that Open accepted.

@@ -8,7 +8,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"holdfast/internal/session"
+	"holdfast/backend"
 	"holdfast/jsonrpc"
 )
 
@@ -20,7 +20,7 @@ func TestCloseLeavesNothing(t *testing.T) {
 	server.AddTool(&mcp.Tool{Name: "x", InputSchema: json.RawMessage(`{"type":"object"}`)}, nil)
 	b := New(func(*http.Request) *mcp.Server { return server })
 	out := make(sink, 100)
-	start := session.Start{HTTP: httptest.NewRequest(http.MethodPost, "/", nil)}
+	start := backend.Start{HTTP: httptest.NewRequest(http.MethodPost, "/", nil)}
 	for range 20 {
 		conn, err := b.Open(t.Context(), start, out)
 		if err != nil {
@@ -31,7 +31,7 @@ func TestCloseLeavesNothing(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			return conn.Deliver(session.Inbound{Message: m})
+			return conn.Deliver(backend.Inbound{Message: m})
 		}
 		if err := deliver(`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`); err != nil {
 			t.Fatal(err)

@@ -12,7 +12,7 @@ import (
 	sdkrpc "github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"holdfast/internal/session"
+	"holdfast/backend"
 	"holdfast/jsonrpc"
 )
 
@@ -23,14 +23,14 @@ type transport struct{ c *conn }
 func (t transport) Connect(context.Context) (mcp.Connection, error) { return t.c, nil }
 
 // conn is one session, seen from the SDK as an [mcp.Connection] and from
-// Holdfast, through a handle, as a [session.Conn].
+// Holdfast, through a handle, as a [backend.Conn].
 //
 // Ids: the SDK passes ids through float64, so it is given numbers of ours, and
 // the client's bytes are kept here.
 type conn struct {
 	b       *Backend
 	secret  string
-	sink    session.Sink
+	sink    backend.Sink
 	server  *mcp.Server
 	session *mcp.ServerSession // set before anything is delivered
 	ctx     context.Context    // of handlers; it has the values of the session's first request
@@ -52,7 +52,7 @@ type conn struct {
 // request is one that has not been answered.
 type request struct {
 	id     []byte // the client's
-	call   *session.Call
+	call   backend.Call
 	extra  *mcp.RequestExtra  // of a request that went to the SDK
 	cancel context.CancelFunc // of a direct call
 }
@@ -60,9 +60,9 @@ type request struct {
 // SessionID implements [mcp.Connection].
 func (c *conn) SessionID() string { return c.secret }
 
-// Deliver implements [session.Conn]. It waits for the SDK's reading goroutine,
+// Deliver implements [backend.Conn]. It waits for the SDK's reading goroutine,
 // which only queues.
-func (c *conn) Deliver(in session.Inbound) error {
+func (c *conn) Deliver(in backend.Inbound) error {
 	if in.Kind == jsonrpc.Request && c.direct(&in) {
 		return nil
 	}
@@ -80,7 +80,7 @@ func (c *conn) Deliver(in session.Inbound) error {
 
 // translate makes a message of the SDK's out of one of ours. A nil message is
 // one that the SDK has no use for.
-func (c *conn) translate(in *session.Inbound) (sdkrpc.Message, error) {
+func (c *conn) translate(in *backend.Inbound) (sdkrpc.Message, error) {
 	switch in.Kind {
 	case jsonrpc.Request:
 		extra := newExtra(in)
@@ -276,7 +276,7 @@ func (c *conn) say(ctx context.Context, m *sdkrpc.Request) error {
 		out.Kind, out.ID = jsonrpc.Request, id
 	}
 	out.Raw = jsonrpc.AppendRequest(make([]byte, 0, len(m.Params)+len(m.Method)+64), out.ID, m.Method, m.Params)
-	if call := session.FromContext(ctx); call != nil {
+	if call := backend.FromContext(ctx); call != nil {
 		c.sink.Emit(call, out)
 	} else {
 		c.sink.EmitUnrelated(out)

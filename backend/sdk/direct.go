@@ -8,8 +8,8 @@ import (
 	sdkrpc "github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"holdfast/backend"
 	"holdfast/internal/panics"
-	"holdfast/internal/session"
 	"holdfast/jsonrpc"
 )
 
@@ -21,7 +21,7 @@ import (
 // says about it is its own.
 
 // direct starts a call of a tool, and says whether it did.
-func (c *conn) direct(in *session.Inbound) bool {
+func (c *conn) direct(in *backend.Inbound) bool {
 	if in.Method != "tools/call" {
 		return false
 	}
@@ -29,12 +29,13 @@ func (c *conn) direct(in *session.Inbound) bool {
 	if !ok {
 		return false
 	}
-	ctx, cancel := context.WithCancel(session.NewContext(c.ctx, in.Call))
+	ctx, cancel := context.WithCancel(backend.NewContext(c.ctx, in.Call))
 	n, ok := c.begin(request{id: in.ID, call: in.Call, cancel: cancel})
 	if !ok {
 		cancel()
 		return false
 	}
+	id := in.ID // so that in need not live on the heap
 	req := &mcp.CallToolRequest{Session: c.session, Params: params, Extra: newExtra(in)}
 	go func() {
 		defer c.running.Done()
@@ -48,7 +49,7 @@ func (c *conn) direct(in *session.Inbound) bool {
 				c.sink.Emit(r.call, answer)
 			}
 		}()
-		answer = c.answer(ctx, in.ID, req)
+		answer = c.answer(ctx, id, req)
 	}()
 	return true
 }

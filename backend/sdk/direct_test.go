@@ -16,7 +16,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"go.uber.org/goleak"
 
-	"holdfast/internal/session"
+	"holdfast/backend"
 	"holdfast/jsonrpc"
 )
 
@@ -24,21 +24,21 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // A heard is what a server said, and which call it said it about.
 type heard struct {
-	call *session.Call
+	call backend.Call
 	jsonrpc.Message
 }
 
 // sink takes what a server says.
 type sink chan heard
 
-func (s sink) Emit(c *session.Call, m jsonrpc.Message) { s <- heard{c, m} }
-func (s sink) EmitUnrelated(m jsonrpc.Message)         { s <- heard{nil, m} }
-func (s sink) Closed(error, bool)                      {}
+func (s sink) Emit(c backend.Call, m jsonrpc.Message) { s <- heard{c, m} }
+func (s sink) EmitUnrelated(m jsonrpc.Message)        { s <- heard{nil, m} }
+func (s sink) Closed(error, bool)                     {}
 
 // client drives one session of a server.
 type client struct {
 	t    *testing.T
-	conn session.Conn
+	conn backend.Conn
 	sink
 }
 
@@ -47,7 +47,7 @@ func open(t *testing.T, server *mcp.Server) *client {
 	c := &client{t: t, sink: make(sink, 100)}
 	r := httptest.NewRequest(http.MethodPost, "/", nil)
 	conn, err := New(func(*http.Request) *mcp.Server { return server }).
-		Open(t.Context(), session.Start{HTTP: r}, c.sink)
+		Open(t.Context(), backend.Start{HTTP: r}, c.sink)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,11 +74,11 @@ func (c *client) initialized() {
 	c.next()
 }
 
-func (c *client) send(call *session.Call, text string) {
+func (c *client) send(call backend.Call, text string) {
 	c.t.Helper()
 	m, err := jsonrpc.Parse([]byte(text))
 	if err == nil {
-		err = c.conn.Deliver(session.Inbound{Message: m, Call: call, Context: c.t.Context(), Header: http.Header{"X": {"y"}}})
+		err = c.conn.Deliver(backend.Inbound{Message: m, Call: call, Context: c.t.Context(), Header: http.Header{"X": {"y"}}})
 	}
 	if err != nil {
 		c.t.Fatal(err)
@@ -217,6 +217,11 @@ func TestMiddlewareIsNeverPassedBy(t *testing.T) {
 	}
 }
 
+// fakeCall is a call of which only the identity counts.
+type fakeCall struct{ _ byte }
+
+func (*fakeCall) Disconnect(time.Duration) {}
+
 // What a handler says goes to its call, and what it asks is answered.
 func TestHandlerSpeaksAboutItsCall(t *testing.T) {
 	s := serverWith(nil, map[string]handler{
@@ -230,18 +235,18 @@ func TestHandlerSpeaksAboutItsCall(t *testing.T) {
 	})
 	c := open(t, s)
 	c.initialized()
-	call := new(session.Call)
+	call := new(fakeCall)
 	c.send(call, toolCall(5, `{"name":"talk","_meta":{"progressToken":"p"}}`))
 	if m := c.next(); m.call != call || m.Method != "notifications/progress" || string(jsonrpc.Field(m.Params, "progressToken")) != `"p"` {
-		t.Errorf("got %s of call %p, want progress of %p", m.Raw, m.call, call)
+		t.Errorf("got %s of call %v, want progress of %p", m.Raw, m.call, call)
 	}
 	m := c.next()
 	if m.call != call || m.Method != "ping" {
-		t.Fatalf("got %s of call %p, want a ping of %p", m.Raw, m.call, call)
+		t.Fatalf("got %s of call %v, want a ping of %p", m.Raw, m.call, call)
 	}
 	c.send(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{}}`, m.ID))
 	if m := c.next(); m.call != call || string(m.ID) != "5" || !strings.Contains(string(m.Result), "done") {
-		t.Errorf("got %s of call %p, want the answer of %p", m.Raw, m.call, call)
+		t.Errorf("got %s of call %v, want the answer of %p", m.Raw, m.call, call)
 	}
 }
 

@@ -16,8 +16,8 @@ import (
 	sdkrpc "github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"holdfast/backend"
 	"holdfast/internal/panics"
-	"holdfast/internal/session"
 )
 
 // A Backend opens sessions of mcp.Servers.
@@ -35,9 +35,9 @@ type Backend struct {
 
 // origin is what the SDK is at work on when it passes an Extra of ours.
 type origin struct {
-	call   *session.Call // a request of this call
-	encode bool          // whose result is to be JSON before the SDK has it
-	notice *conn         // or a notification to this session
+	call   backend.Call // a request of this call
+	encode bool         // whose result is to be JSON before the SDK has it
+	notice *conn        // or a notification to this session
 }
 
 // New returns a backend whose sessions are answered by the server that getServer
@@ -51,11 +51,11 @@ func New(getServer func(*http.Request) *mcp.Server) *Backend {
 	}
 }
 
-// Open implements [session.Backend].
-func (b *Backend) Open(_ context.Context, start session.Start, sink session.Sink) (session.Conn, error) {
+// Open implements [backend.Backend].
+func (b *Backend) Open(_ context.Context, start backend.Start, sink backend.Sink) (backend.Conn, error) {
 	server := b.getServer(start.HTTP)
 	if server == nil {
-		return nil, session.ErrNoServer
+		return nil, backend.ErrNoServer
 	}
 	b.adopt(server)
 	c := &conn{
@@ -82,7 +82,7 @@ type handle struct{ *conn }
 // handlerGrace is how long handlers may take to return once they are cancelled.
 const handlerGrace = 5 * time.Second
 
-// Close implements [session.Conn].
+// Close implements [backend.Conn].
 func (h *handle) Close() error {
 	h.end()
 	closed := make(chan error, 1)
@@ -116,7 +116,7 @@ func (b *Backend) adopt(server *mcp.Server) {
 		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
 			from := b.origin(req.GetExtra())
 			if from.call != nil {
-				ctx = session.NewContext(ctx, from.call)
+				ctx = backend.NewContext(ctx, from.call)
 			}
 			if from.notice != nil {
 				defer from.notice.handled(req.GetExtra())
@@ -190,7 +190,7 @@ func (b *Backend) forget(p weak.Pointer[mcp.Server]) {
 }
 
 // newExtra returns what a message's handler is to know of the HTTP request.
-func newExtra(in *session.Inbound) *mcp.RequestExtra {
+func newExtra(in *backend.Inbound) *mcp.RequestExtra {
 	e := &mcp.RequestExtra{Header: in.Header}
 	if in.Context != nil {
 		e.TokenInfo = auth.TokenInfoFromContext(in.Context)

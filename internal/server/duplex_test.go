@@ -14,6 +14,7 @@ import (
 
 	"github.com/coder/websocket"
 
+	"holdfast/backend"
 	"holdfast/internal/server"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
@@ -431,13 +432,13 @@ func TestDuplexPanic(t *testing.T) {
 
 type panics struct{}
 
-func (panics) Open(_ context.Context, _ session.Start, sink session.Sink) (session.Conn, error) {
+func (panics) Open(_ context.Context, _ backend.Start, sink backend.Sink) (backend.Conn, error) {
 	return panicking{sink}, nil
 }
 
-type panicking struct{ sink session.Sink }
+type panicking struct{ sink backend.Sink }
 
-func (p panicking) Deliver(in session.Inbound) error {
+func (p panicking) Deliver(in backend.Inbound) error {
 	switch in.Method {
 	case "initialize":
 		p.sink.Emit(in.Call, parse(`{"jsonrpc":"2.0","id":0,"result":{"protocolVersion":"2025-11-25"}}`))

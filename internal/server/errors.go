@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strconv"
 
+	"holdfast/backend"
 	"holdfast/internal/panics"
 	"holdfast/internal/protocol"
 	"holdfast/internal/session"
@@ -100,7 +101,7 @@ func (h *Handler) explain(err error) (status int, e *jsonrpc.Error) {
 		return http.StatusServiceUnavailable, errf(jsonrpc.CodeServer, "%v: try again later", err)
 	case errors.Is(err, stream.ErrTooLarge):
 		return http.StatusRequestEntityTooLarge, errf(codeInvalid, "%v", stream.ErrTooLarge)
-	case errors.Is(err, session.ErrNoServer):
+	case errors.Is(err, backend.ErrNoServer):
 		return http.StatusBadRequest, errf(codeInvalid, "%v", err)
 	case errors.Is(err, session.ErrRefused) && errors.Is(err, context.Canceled):
 		// The client did not wait, or said with a FIN that it has no more to say, which

@@ -22,6 +22,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"holdfast/backend"
 	"holdfast/backend/message"
 	"holdfast/internal/engine/memory"
 	"holdfast/internal/server"
@@ -59,7 +60,7 @@ type config struct {
 	server  server.Options
 	session session.Options
 	memory  memory.Options
-	backend session.Backend // instead of the script
+	backend backend.Backend // instead of the script
 	http    func(*http.Server)
 	store   func(stream.Store) stream.Store // put in front of the node's
 	listen  func(net.Listener) net.Listener // the same

@@ -7,14 +7,14 @@ import (
 	"strings"
 	"testing"
 
+	"holdfast/backend"
 	"holdfast/e2e"
-	"holdfast/internal/session"
 )
 
 // slowStart is a backend that starts for as long as somebody waits.
 type slowStart struct{}
 
-func (slowStart) Open(ctx context.Context, _ session.Start, _ session.Sink) (session.Conn, error) {
+func (slowStart) Open(ctx context.Context, _ backend.Start, _ backend.Sink) (backend.Conn, error) {
 	<-ctx.Done()
 	return nil, fmt.Errorf("start the server: %w", context.Cause(ctx))
 }

@@ -8,13 +8,13 @@ import (
 	"sync"
 	"testing"
 
+	"holdfast/backend"
 	"holdfast/backend/message"
-	"holdfast/internal/session"
 )
 
 // counted is a backend that counts its conversations.
 type counted struct {
-	session.Backend
+	backend.Backend
 	mu     sync.Mutex
 	opened []*http.Request // for which they were
 	open   int
@@ -25,7 +25,7 @@ func newCounted() *counted {
 	return &counted{Backend: message.New(&script{runs: map[string]int{}})}
 }
 
-func (b *counted) Open(ctx context.Context, start session.Start, sink session.Sink) (session.Conn, error) {
+func (b *counted) Open(ctx context.Context, start backend.Start, sink backend.Sink) (backend.Conn, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.err != nil {
@@ -41,7 +41,7 @@ func (b *counted) Open(ctx context.Context, start session.Start, sink session.Si
 }
 
 type countedConn struct {
-	session.Conn
+	backend.Conn
 	b *counted
 }
 

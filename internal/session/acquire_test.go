@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/backend"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
@@ -18,7 +19,7 @@ import (
 func safeRequest(id int) string { return strings.Replace(request(id), `"x"`, `"safe"`, 1) }
 
 // next returns what a backend is delivered next, which must be a request.
-func (c *deskConn) next(t testing.TB, method string) Inbound {
+func (c *deskConn) next(t testing.TB, method string) backend.Inbound {
 	t.Helper()
 	timeout := time.After(time.Minute)
 	for {
@@ -136,7 +137,7 @@ func TestTakeOverSafe(t *testing.T) {
 		taken := b.take(s)
 		eventually(t, "a backend", func() bool { return b.desk.opened() == 1 })
 		in := b.desk.last().next(t, "tools/call")
-		if string(in.ID) != "1" || string(in.Raw) != safeRequest(1) || in.Call.Number() != c.Number() {
+		if string(in.ID) != "1" || string(in.Raw) != safeRequest(1) || callOf(&in).Number() != c.Number() {
 			t.Errorf("made again as %s", in.Raw)
 		}
 		b.desk.last().say(in.Call, `{"jsonrpc":"2.0","id":1,"result":"again"}`)

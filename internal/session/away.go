@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"time"
 
+	"holdfast/backend"
 	"holdfast/jsonrpc"
 )
 
@@ -70,7 +71,7 @@ func (s *Session) withdraw(c *Call, id []byte, header http.Header, reason string
 	}
 	m := jsonrpc.Message{Kind: jsonrpc.Notification, Method: "notifications/cancelled", Params: params}
 	m.Raw = jsonrpc.AppendRequest(nil, nil, m.Method, params)
-	if err := l.deliver(Inbound{Message: m, Context: context.Background(), Header: header}); err != nil {
+	if err := l.deliver(backend.Inbound{Message: m, Context: context.Background(), Header: header}); err != nil {
 		s.m.logger.Debug("cancellation not delivered", "session", s.Name(), "error", err)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"holdfast/backend"
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
@@ -131,7 +132,7 @@ func (c *Call) deliver(ctx context.Context, msgs []jsonrpc.Message, header http.
 			c.s.fail(c, m.ID, jsonrpc.Errorf(jsonrpc.CodeServer, "not delivered"))
 			continue
 		}
-		err := c.s.deliver(ctx, Inbound{Message: m, Call: c, Context: ctx, Header: header})
+		err := c.s.deliver(ctx, backend.Inbound{Message: m, Call: c, Context: ctx, Header: header})
 		if err != nil {
 			c.s.fail(c, m.ID, failed(err))
 		}
@@ -450,16 +451,8 @@ func (c *Call) takeKick() *kick {
 	return k
 }
 
-type contextKey struct{}
-
-// NewContext returns a context that carries the call, for backends whose
-// handlers take one.
-func NewContext(ctx context.Context, c *Call) context.Context {
-	return context.WithValue(ctx, contextKey{}, c)
-}
-
-// FromContext returns the call that ctx belongs to, or nil.
-func FromContext(ctx context.Context) *Call {
-	c, _ := ctx.Value(contextKey{}).(*Call)
+// callOf returns the call of a message that goes to the backend, or nil.
+func callOf(in *backend.Inbound) *Call {
+	c, _ := in.Call.(*Call) // nobody else makes any
 	return c
 }

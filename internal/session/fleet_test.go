@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/backend"
 	"holdfast/internal/engine/durable"
 	"holdfast/internal/engine/durable/logtest"
 	"holdfast/jsonrpc"
@@ -29,17 +30,17 @@ const steps = 3
 
 type workshopConn struct {
 	*workshop
-	sink   Sink
+	sink   backend.Sink
 	quit   chan struct{}
 	work   sync.WaitGroup
 	closed bool // guarded by workshop.mu
 }
 
-func (w *workshop) Open(_ context.Context, _ Start, sink Sink) (Conn, error) {
+func (w *workshop) Open(_ context.Context, _ backend.Start, sink backend.Sink) (backend.Conn, error) {
 	return &workshopConn{workshop: w, sink: sink, quit: make(chan struct{})}, nil
 }
 
-func (c *workshopConn) Deliver(in Inbound) error {
+func (c *workshopConn) Deliver(in backend.Inbound) error {
 	emit := func(format string, args ...any) { c.sink.Emit(in.Call, parse(fmt.Sprintf(format, args...))) }
 	switch in.Method {
 	case "initialize":

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"time"
 
+	"holdfast/backend"
 	"holdfast/internal/panics"
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
@@ -83,7 +84,7 @@ func (s *Session) safeTool(ctx context.Context, m *jsonrpc.Message, header http.
 		s.mu.Unlock()
 		return safe
 	}
-	learning := s.learn(Inbound{Context: context.WithoutCancel(ctx), Header: header})
+	learning := s.learn(backend.Inbound{Context: context.WithoutCancel(ctx), Header: header})
 	s.mu.Unlock()
 	if learning == nil {
 		return false
@@ -102,7 +103,7 @@ func (s *Session) safeTool(ctx context.Context, m *jsonrpc.Message, header http.
 
 // learn begins to read the backend's list of tools, unless that is being done. It
 // returns what is closed when it is, or nil at the end. s.mu is held.
-func (s *Session) learn(in Inbound) (learning chan struct{}) {
+func (s *Session) learn(in backend.Inbound) (learning chan struct{}) {
 	if s.hints.learning == nil && s.m.enter() {
 		s.hints.learning = make(chan struct{})
 		go s.learnAll(s.link, s.hints.listed, s.hints.learning, in)
@@ -113,11 +114,11 @@ func (s *Session) learn(in Inbound) (learning chan struct{}) {
 // learnAgain is for a session that was taken over before its tools were known: the
 // call for which its backend was opened is not known as safe, and the next owner
 // should know.
-func (s *Session) learnAgain(in Inbound) {
+func (s *Session) learnAgain(in backend.Inbound) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.taken && !s.hints.complete && len(s.hints.safe) == 0 && s.link != nil && s.link.conn != nil && s.revision != "" {
-		s.learn(Inbound{Context: context.WithoutCancel(in.Context), Header: in.Header})
+		s.learn(backend.Inbound{Context: context.WithoutCancel(in.Context), Header: in.Header})
 	}
 }
 
@@ -148,7 +149,7 @@ func allSafe(msgs []jsonrpc.Message, tool func(*jsonrpc.Message) bool) bool {
 }
 
 // learnAll reads the backend's whole list of tools, and closes done.
-func (s *Session) learnAll(l *link, listed int, done chan struct{}, in Inbound) {
+func (s *Session) learnAll(l *link, listed int, done chan struct{}, in backend.Inbound) {
 	defer s.m.work.Done()
 	ctx, stop := context.WithTimeout(context.Background(), hintsTimeout)
 	defer stop()

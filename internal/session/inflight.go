@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 
+	"holdfast/backend"
 	"holdfast/jsonrpc"
 )
 
@@ -145,12 +146,13 @@ func (s *Session) take(id []byte, c *Call) *inflight {
 
 // begin says whether a request is to be handed to the backend now: not so if it
 // has been ended meanwhile. s.mu is held.
-func (s *Session) begin(in *Inbound) bool {
-	if in.Call == nil {
+func (s *Session) begin(in *backend.Inbound) bool {
+	c := callOf(in)
+	if c == nil {
 		return true
 	}
 	rq := s.open[string(jsonrpc.Key(in.ID))]
-	if rq == nil || rq.call != in.Call {
+	if rq == nil || rq.call != c {
 		return false
 	}
 	rq.sent = true

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/backend"
 	"holdfast/jsonrpc"
 )
 
@@ -102,16 +103,16 @@ type moody struct {
 }
 
 type moodyConn struct {
-	Conn
+	backend.Conn
 	m *moody
 }
 
-func (m *moody) Open(ctx context.Context, start Start, sink Sink) (Conn, error) {
+func (m *moody) Open(ctx context.Context, start backend.Start, sink backend.Sink) (backend.Conn, error) {
 	c, err := m.desk.Open(ctx, start, sink)
 	return moodyConn{c, m}, err
 }
 
-func (c moodyConn) Deliver(in Inbound) error {
+func (c moodyConn) Deliver(in backend.Inbound) error {
 	if c.m.full.Load() {
 		return errors.New("queue is full")
 	}
@@ -260,12 +261,12 @@ type stillbornConn struct {
 	b *stillborn
 }
 
-func (b *stillborn) Open(ctx context.Context, start Start, sink Sink) (Conn, error) {
+func (b *stillborn) Open(ctx context.Context, start backend.Start, sink backend.Sink) (backend.Conn, error) {
 	_, err := b.desk.Open(ctx, start, sink)
 	return stillbornConn{b.last(), b}, err
 }
 
-func (c stillbornConn) Deliver(in Inbound) error {
+func (c stillbornConn) Deliver(in backend.Inbound) error {
 	if in.Call == nil && in.Method == "initialize" {
 		go c.sink.Closed(errors.New("died at once"), true)
 		return nil
@@ -315,14 +316,14 @@ func TestConcurrentClose(t *testing.T) {
 func TestHintsOutdated(t *testing.T) {
 	h := newHouse(t, Options{}, nil)
 	defer h.close()
-	b := &lister{asked: make(chan Inbound, 1)}
+	b := &lister{asked: make(chan backend.Inbound, 1)}
 	h.backend = b
 	s := h.open("")
 	m := parse(request(1))
 	ctx, leave := context.WithCancel(t.Context())
 	light := make(chan bool)
 	look := func() { light <- s.Light(ctx, &m, nil) }
-	answer := func(in Inbound) {
+	answer := func(in backend.Inbound) {
 		b.last().say(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"tools":[{"name":"x","annotations":{"readOnlyHint":true}}]}}`, in.ID))
 	}
 
@@ -348,7 +349,7 @@ func TestHintsOutdated(t *testing.T) {
 // lister is a backend that has the test answer tools/list.
 type lister struct {
 	desk
-	asked chan Inbound
+	asked chan backend.Inbound
 }
 
 type listerConn struct {
@@ -356,12 +357,12 @@ type listerConn struct {
 	b *lister
 }
 
-func (b *lister) Open(ctx context.Context, start Start, sink Sink) (Conn, error) {
+func (b *lister) Open(ctx context.Context, start backend.Start, sink backend.Sink) (backend.Conn, error) {
 	_, err := b.desk.Open(ctx, start, sink)
 	return listerConn{b.last(), b}, err
 }
 
-func (c listerConn) Deliver(in Inbound) error {
+func (c listerConn) Deliver(in backend.Inbound) error {
 	if in.Method == "tools/list" {
 		c.b.asked <- in
 		return nil

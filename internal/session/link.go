@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"time"
 
+	"holdfast/backend"
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 )
@@ -18,12 +19,12 @@ import (
 // says is not heard.
 type link struct {
 	s    *Session
-	conn Conn // nil until Open has returned
-	over bool // guarded by s.mu
+	conn backend.Conn // nil until Open has returned
+	over bool         // guarded by s.mu
 }
 
 // deliver hands a message to the conversation while it lasts.
-func (l *link) deliver(in Inbound) error {
+func (l *link) deliver(in backend.Inbound) error {
 	l.s.mu.Lock()
 	conn := l.conn
 	if l.over {
@@ -53,7 +54,7 @@ func (s *Session) connect(ctx context.Context, r *http.Request) error {
 	s.mu.Lock()
 	s.link = l
 	s.mu.Unlock()
-	conn, err := s.m.openBackend(ctx, Start{Session: s.Name(), Secret: s.id, HTTP: r}, l)
+	conn, err := s.m.openBackend(ctx, backend.Start{Session: s.Name(), Secret: s.id, HTTP: r}, l)
 	if err != nil {
 		if bounded {
 			s.m.free(s.tenant, false)
@@ -81,7 +82,7 @@ func (s *Session) connect(ctx context.Context, r *http.Request) error {
 }
 
 // deliver hands a message to the backend, opened again if it has ended.
-func (s *Session) deliver(ctx context.Context, in Inbound) error {
+func (s *Session) deliver(ctx context.Context, in backend.Inbound) error {
 	for range 4 { // a backend that ends again and again is not believed
 		s.mu.Lock()
 		if s.closed {
@@ -95,7 +96,7 @@ func (s *Session) deliver(ctx context.Context, in Inbound) error {
 		l, opening := s.link, s.opening
 		if l != nil && opening == nil {
 			begun := s.begin(&in)
-			s.worked = s.worked || in.works()
+			s.worked = s.worked || works(&in)
 			s.mu.Unlock()
 			if !begun {
 				return nil
@@ -130,11 +131,12 @@ func (s *Session) deliver(ctx context.Context, in Inbound) error {
 // works says whether a message may leave something in the backend's memory which another
 // that is opened for the session would not have. What is made again after a take-over
 // may run any number of times, and what came before it was lost then.
-func (in *Inbound) works() bool {
+func works(in *backend.Inbound) bool {
 	if in.Method == "initialize" || in.Method == "notifications/initialized" {
 		return false
 	}
-	return in.Call == nil || in.Call.kept == nil || !in.Call.kept.second
+	c := callOf(in)
+	return c == nil || c.kept == nil || !c.kept.second
 }
 
 // errUnbegun refuses what comes before the initialize request.
@@ -142,12 +144,12 @@ var errUnbegun = errors.New("the session is not initialized")
 
 // reopen gives the session a new backend in the state that its client believes
 // it to be in: the stored initialize is sent again and its answer swallowed.
-func (s *Session) reopen(ctx context.Context, in Inbound) error {
+func (s *Session) reopen(ctx context.Context, in backend.Inbound) error {
 	wait := placeWait
-	switch {
-	case in.Call != nil && in.Call.kept != nil && in.Call.kept.second:
+	switch c := callOf(&in); {
+	case c != nil && c.kept != nil && c.kept.second:
 		wait = placeAgainWait
-	case in.Call != nil:
+	case c != nil:
 		wait = reopenTimeout
 	}
 	if err := s.m.takePlace(context.WithoutCancel(ctx), s, wait, in.Call != nil); err != nil {
@@ -184,7 +186,7 @@ func (s *Session) reopen(ctx context.Context, in Inbound) error {
 		return fmt.Errorf("server did not start again: %w", err)
 	}
 	if ready {
-		return s.m.deliverTo(l.conn, Inbound{Message: initialized, Context: in.Context, Header: in.Header})
+		return s.m.deliverTo(l.conn, backend.Inbound{Message: initialized, Context: in.Context, Header: in.Header})
 	}
 	return nil
 }
@@ -201,7 +203,7 @@ func (s *Session) unlink() {
 
 // finish ends a link. The first to do so is given the conversation, which it has
 // to release, if there is one already. l may be nil; s.mu is held.
-func (l *link) finish() Conn {
+func (l *link) finish() backend.Conn {
 	if l == nil || l.over {
 		return nil
 	}
@@ -220,7 +222,7 @@ var errEnded = errors.New("the server ended")
 
 // ask makes a request of our own to the backend and waits for its answer, which
 // no client sees.
-func (s *Session) ask(ctx context.Context, l *link, method string, params []byte, in Inbound) (jsonrpc.Message, error) {
+func (s *Session) ask(ctx context.Context, l *link, method string, params []byte, in backend.Inbound) (jsonrpc.Message, error) {
 	answer := make(chan jsonrpc.Message, 1)
 	s.mu.Lock()
 	if l == nil || l.conn == nil || l.over { // what is asked from now on nobody would end
@@ -249,7 +251,7 @@ func (s *Session) ask(ctx context.Context, l *link, method string, params []byte
 	if err != nil {
 		return m, err
 	}
-	if err := s.m.deliverTo(l.conn, Inbound{Message: m, Context: in.Context, Header: in.Header}); err != nil {
+	if err := s.m.deliverTo(l.conn, backend.Inbound{Message: m, Context: in.Context, Header: in.Header}); err != nil {
 		return m, err
 	}
 	select {
@@ -263,7 +265,7 @@ func (s *Session) ask(ctx context.Context, l *link, method string, params []byte
 	}
 }
 
-// Closed implements [Sink].
+// Closed implements [backend.Sink].
 func (l *link) Closed(why error, reopen bool) {
 	s := l.s
 	s.mu.Lock()

@@ -14,6 +14,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"holdfast/backend"
 	"holdfast/internal/engine/memory"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
@@ -38,13 +39,13 @@ type desk struct {
 
 type deskConn struct {
 	desk   *desk
-	sink   Sink
-	start  Start
-	in     chan Inbound // what was delivered, but for initialize
+	sink   backend.Sink
+	start  backend.Start
+	in     chan backend.Inbound // what was delivered, but for initialize
 	closed chan struct{}
 }
 
-func (d *desk) Open(_ context.Context, start Start, sink Sink) (Conn, error) {
+func (d *desk) Open(_ context.Context, start backend.Start, sink backend.Sink) (backend.Conn, error) {
 	if d.slow != nil {
 		d.slow()
 	}
@@ -53,7 +54,7 @@ func (d *desk) Open(_ context.Context, start Start, sink Sink) (Conn, error) {
 	if d.err != nil {
 		return nil, d.err
 	}
-	c := &deskConn{desk: d, sink: sink, start: start, in: make(chan Inbound, 2000), closed: make(chan struct{})}
+	c := &deskConn{desk: d, sink: sink, start: start, in: make(chan backend.Inbound, 2000), closed: make(chan struct{})}
 	d.links = append(d.links, c)
 	return c, nil
 }
@@ -65,7 +66,7 @@ func (d *desk) last() *deskConn {
 	return d.links[len(d.links)-1]
 }
 
-func (c *deskConn) Deliver(in Inbound) error {
+func (c *deskConn) Deliver(in backend.Inbound) error {
 	switch in.Method {
 	case "initialize":
 		if c.desk.mute {
@@ -168,7 +169,7 @@ func request(id int) string {
 }
 
 // say emits a message about a call.
-func (c *deskConn) say(call *Call, text string) { c.sink.Emit(call, parse(text)) }
+func (c *deskConn) say(call backend.Call, text string) { c.sink.Emit(call, parse(text)) }
 
 // readAll reads a stream from its beginning to its end.
 func readAll(t testing.TB, s *Session, number uint64) []string {

@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"holdfast/backend"
 	"holdfast/internal/budget"
 	"holdfast/stream"
 )
@@ -59,7 +60,7 @@ type Manager struct {
 	opts    Options
 	store   stream.Store
 	shared  stream.Shared // the store, if other nodes take its sessions over; else nil
-	backend Backend
+	backend backend.Backend
 	logger  *slog.Logger
 	// How much of a stream the store keeps, in bytes; 0: not known.
 	streamBytes int64
@@ -102,7 +103,7 @@ type Manager struct {
 
 // NewManager returns a manager of sessions that are answered by backend and kept
 // in store. The caller closes it, and the store after it.
-func NewManager(store stream.Store, backend Backend, opts Options) *Manager {
+func NewManager(store stream.Store, backend backend.Backend, opts Options) *Manager {
 	if opts.TTL <= 0 {
 		opts.TTL = 30 * time.Minute
 	}
@@ -343,7 +344,7 @@ func (m *Manager) dismiss(s *Session, n int32) {
 
 // release closes a backend's conversation, which was counted as work when it was
 // opened, on a goroutine of its own: it may wait for a process to end.
-func (m *Manager) release(conn Conn) {
+func (m *Manager) release(conn backend.Conn) {
 	m.leaves(conn)
 	go func() {
 		defer m.work.Done()

@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"holdfast/backend"
 	"holdfast/internal/engine/memory"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
@@ -109,9 +110,9 @@ func TestRefusedSession(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, Options{MaxSessions: 1}, nil)
 	defer h.close()
-	h.desk.err = ErrNoServer
+	h.desk.err = backend.ErrNoServer
 	for range 3 {
-		if _, err := h.New(newRequest(), "", false); !errors.Is(err, ErrRefused) || !errors.Is(err, ErrNoServer) {
+		if _, err := h.New(newRequest(), "", false); !errors.Is(err, ErrRefused) || !errors.Is(err, backend.ErrNoServer) {
 			t.Errorf("got %v", err)
 		}
 	}

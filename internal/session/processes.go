@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"holdfast/backend"
 )
 
 // What follows bounds how many conversations with the backend are open at a time,
@@ -34,11 +36,11 @@ const placeAgain = 500 * time.Millisecond
 
 // A placed conversation has one of the places, until it is closed.
 type placed struct {
-	Conn
+	backend.Conn
 	l *link
 }
 
-// Close implements [Conn].
+// Close implements [backend.Conn].
 func (p *placed) Close() error {
 	defer p.l.s.m.free(p.l.s.tenant, true)
 	return p.Conn.Close()
@@ -140,7 +142,7 @@ func (m *Manager) free(t *tenant, closed bool) {
 }
 
 // leaves notes that a conversation is about to be closed, if it has a place.
-func (m *Manager) leaves(conn Conn) {
+func (m *Manager) leaves(conn backend.Conn) {
 	p, ok := conn.(*placed)
 	if !ok {
 		return
@@ -197,7 +199,7 @@ func (s *Session) spare() bool {
 // may have been closed just before.
 func (s *Session) rest() bool {
 	s.mu.Lock()
-	var conn Conn
+	var conn backend.Conn
 	none := s.link == nil
 	if !none && s.link.conn != nil && s.spare() {
 		conn = s.link.finish()

@@ -5,16 +5,18 @@ import (
 	"fmt"
 	"slices"
 
+	"holdfast/backend"
 	"holdfast/jsonrpc"
 )
 
-// Emit implements [Sink].
-func (l *link) Emit(call *Call, m jsonrpc.Message) {
+// Emit implements [backend.Sink].
+func (l *link) Emit(of backend.Call, m jsonrpc.Message) {
 	if !l.mends(&m) {
 		return
 	}
-	if call != nil && call.s != l.s {
-		l.s.m.logger.Error("message dropped: the backend said it in a call of another session", "session", l.s.Name(), "method", m.Method)
+	call, ours := of.(*Call)
+	if of != nil && (!ours || call != nil && call.s != l.s) {
+		l.s.m.logger.Error("message dropped: the backend sent it in a call that is not one of its session", "session", l.s.Name(), "method", m.Method)
 		return
 	}
 	switch m.Kind {
@@ -27,7 +29,7 @@ func (l *link) Emit(call *Call, m jsonrpc.Message) {
 	}
 }
 
-// EmitUnrelated implements [Sink].
+// EmitUnrelated implements [backend.Sink].
 func (l *link) EmitUnrelated(m jsonrpc.Message) {
 	if !l.mends(&m) {
 		return
@@ -171,7 +173,7 @@ func (s *Session) refuse(l *link, m jsonrpc.Message, why string) {
 	}
 	go func() { // the backend may be in the middle of its own writing
 		defer s.m.work.Done()
-		if err := l.deliver(Inbound{Message: back}); err != nil {
+		if err := l.deliver(backend.Inbound{Message: back}); err != nil {
 			s.m.logger.Debug("refusal not delivered", "session", s.Name(), "error", err)
 		}
 	}()

@@ -1,7 +1,7 @@
 // Package session holds sessions and their calls: their lives, what is in
 // flight in them, and which stream a message of the backend belongs to.
 //
-// What a backend says goes one way: [Sink.Emit] finds the call, the call puts
+// What a backend says goes one way: [backend.Sink.Emit] finds the call, the call puts
 // the message into the store, and a [Reader] takes it from there. Nothing else
 // leads from a backend to a client, except the answer of a light call, which
 // its one waiter takes from memory.
@@ -21,6 +21,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"holdfast/backend"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
@@ -44,9 +45,6 @@ var (
 	ErrClosing = errors.New("the server is shutting down")
 	// ErrRefused wraps a backend's refusal to open a session.
 	ErrRefused = errors.New("the server refused the session")
-	// ErrNoServer is a backend's word that there is nothing to serve for a
-	// request: the client is at the wrong door.
-	ErrNoServer = errors.New("no server for this request")
 )
 
 // A Session is one client's conversation with one backend. Its methods may be
@@ -269,7 +267,7 @@ func (s *Session) Send(ctx context.Context, m jsonrpc.Message, header http.Heade
 			return nil
 		}
 	}
-	err := s.deliver(ctx, Inbound{Message: m, Context: ctx, Header: header})
+	err := s.deliver(ctx, backend.Inbound{Message: m, Context: ctx, Header: header})
 	if panicked(err) {
 		return nil // it has no answer, and is not to be sent again
 	}
@@ -301,7 +299,7 @@ func (s *Session) answer(ctx context.Context, m jsonrpc.Message, header http.Hea
 	if current { // else whoever asked is gone
 		raw := m.WithID(a.id)
 		m.ID, m.Raw = a.id, raw
-		err := s.m.deliverTo(a.link.conn, Inbound{Message: m, Context: ctx, Header: header})
+		err := s.m.deliverTo(a.link.conn, backend.Inbound{Message: m, Context: ctx, Header: header})
 		if panicked(err) {
 			s.failCall(a.call, undelivered(err)) // which waits for the answer
 			return nil
@@ -345,7 +343,7 @@ func (s *Session) Initialize(ctx context.Context, params []byte, header http.Hea
 	s.mu.Lock()
 	l := s.link
 	s.mu.Unlock()
-	in := Inbound{Context: ctx, Header: header}
+	in := backend.Inbound{Context: ctx, Header: header}
 	reply, err := s.ask(ctx, l, "initialize", params, in)
 	if err == nil && reply.Error != nil {
 		err = fmt.Errorf("initialize failed: %s", reply.Error)

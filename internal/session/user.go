@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	"holdfast/backend"
 	"holdfast/internal/panics"
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
@@ -18,7 +19,7 @@ import (
 // errNoConn is for a backend that breaks its contract.
 var errNoConn = errors.New("the backend returned neither a conversation nor an error")
 
-func (m *Manager) openBackend(ctx context.Context, start Start, sink Sink) (conn Conn, err error) {
+func (m *Manager) openBackend(ctx context.Context, start backend.Start, sink backend.Sink) (conn backend.Conn, err error) {
 	defer panics.Catch(&err, m.logger, "opening the server", "")
 	conn, err = m.backend.Open(ctx, start, sink)
 	if err == nil && conn == nil {
@@ -27,19 +28,19 @@ func (m *Manager) openBackend(ctx context.Context, start Start, sink Sink) (conn
 	return conn, err
 }
 
-func (m *Manager) deliverTo(conn Conn, in Inbound) (err error) {
-	defer panics.Catch(&err, m.logger, "the server's handler of", in.what())
+func (m *Manager) deliverTo(conn backend.Conn, in backend.Inbound) (err error) {
+	defer panics.Catch(&err, m.logger, "the server's handler of", messageName(&in))
 	return conn.Deliver(in)
 }
 
-func (in *Inbound) what() string {
+func messageName(in *backend.Inbound) string {
 	if in.Kind == jsonrpc.Response {
 		return "an answer"
 	}
 	return in.Method
 }
 
-func (m *Manager) closeConn(conn Conn) (err error) {
+func (m *Manager) closeConn(conn backend.Conn) (err error) {
 	defer panics.Catch(&err, m.logger, "closing the server", "")
 	return conn.Close()
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/backend"
 	"holdfast/internal/panics"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
@@ -22,7 +23,7 @@ type brittle struct {
 
 var always = new(string)
 
-func (b *brittle) Open(ctx context.Context, start Start, sink Sink) (Conn, error) {
+func (b *brittle) Open(ctx context.Context, start backend.Start, sink backend.Sink) (backend.Conn, error) {
 	if b.open.Load() != nil {
 		panic("hunter2")
 	}
@@ -38,7 +39,7 @@ type brittleConn struct {
 	*deskConn
 }
 
-func (c *brittleConn) Deliver(in Inbound) error {
+func (c *brittleConn) Deliver(in backend.Inbound) error {
 	if at := c.b.deliver.Load(); at != nil && *at == in.Method {
 		panic("hunter2")
 	}
@@ -181,7 +182,9 @@ func TestNoConn(t *testing.T) {
 
 type nothing struct{}
 
-func (nothing) Open(context.Context, Start, Sink) (Conn, error) { return nil, nil }
+func (nothing) Open(context.Context, backend.Start, backend.Sink) (backend.Conn, error) {
+	return nil, nil
+}
 
 // A session that is taken over, and whose backend panics then, fails its calls: on
 // whichever node, and without another being lost for it.
@@ -282,6 +285,7 @@ func TestGarbage(t *testing.T) {
 		link.sink.Emit(nil, m)
 		link.sink.Emit(c, m)
 		link.sink.Emit(foreign, m)
+		link.sink.Emit(madeUpCall{}, m)
 		link.sink.EmitUnrelated(m)
 		link.say(c, response(1))
 		all := readAll(t, s, c.Number())
@@ -296,6 +300,10 @@ func TestGarbage(t *testing.T) {
 	link.say(foreign, `{"jsonrpc":"2.0","method":"notifications/message","params":{}}`)
 	if n := foreign.said; n != 0 {
 		t.Errorf("%d messages in another session's call", n)
+	}
+	link.say(madeUpCall{}, `{"jsonrpc":"2.0","id":"q","method":"ping"}`)
+	if n := s.aside.said; n != 0 {
+		t.Errorf("%d messages of a call that the backend made up", n)
 	}
 	for what, m := range map[string]jsonrpc.Message{
 		`"result":{"a": 1}`: {Kind: jsonrpc.Response, Raw: []byte("{\"jsonrpc\":\"2.0\",\"id\":1,\n\"result\":{\"a\":\n1}}")},
@@ -315,6 +323,11 @@ func TestGarbage(t *testing.T) {
 	link.sink.EmitUnrelated(parse(progressed))
 	link.sink.Closed(errors.New("again"), true)
 }
+
+// madeUpCall is a call that Holdfast did not make.
+type madeUpCall struct{}
+
+func (madeUpCall) Disconnect(time.Duration) {}
 
 // A backend may speak, end, and call the session from within each of its methods.
 func TestReentrant(t *testing.T) {
@@ -344,24 +357,24 @@ func TestReentrant(t *testing.T) {
 
 type reentrant struct{}
 
-func (reentrant) Open(_ context.Context, _ Start, sink Sink) (Conn, error) {
+func (reentrant) Open(_ context.Context, _ backend.Start, sink backend.Sink) (backend.Conn, error) {
 	sink.EmitUnrelated(parse(progressed))
 	return reentrantConn{sink}, nil
 }
 
-type reentrantConn struct{ Sink }
+type reentrantConn struct{ backend.Sink }
 
-func (c reentrantConn) Deliver(in Inbound) error {
+func (c reentrantConn) Deliver(in backend.Inbound) error {
 	switch {
 	case in.Method == "end":
 		c.Closed(errors.New("as asked"), true)
 		c.Emit(in.Call, parse(response(2)))
 	case in.Kind == jsonrpc.Request:
-		if in.Call.Number() != 0 {
+		if callOf(&in).Number() != 0 {
 			c.Emit(in.Call, parse(`{"jsonrpc":"2.0","id":"q","method":"ping"}`))
 			in.Call.Disconnect(0)
 		}
-		if err := in.Call.Session().Send(in.Context, parse(`{"jsonrpc":"2.0","method":"notifications/x"}`), in.Header); err != nil {
+		if err := callOf(&in).Session().Send(in.Context, parse(`{"jsonrpc":"2.0","method":"notifications/x"}`), in.Header); err != nil {
 			return err
 		}
 		c.Emit(in.Call, jsonrpc.Message{Kind: jsonrpc.Response, ID: in.ID, Result: []byte("{}")})
