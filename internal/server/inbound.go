@@ -62,8 +62,8 @@ func (d *duplex) take(data []byte) bool {
 		d.say(jsonrpc.AppendError(nil, nil, errf(codeInvalid, "%v", err)))
 		return true
 	}
-	if e := d.fits(msgs, batch); e != nil {
-		d.fail(msgs, e)
+	if err := d.fits(msgs, batch); err != nil {
+		d.fail(msgs, err)
 		return true
 	}
 	d.begin(msgs, batch)
@@ -104,22 +104,12 @@ func (d *duplex) taken() {
 }
 
 // fits says what only the session's state can tell against the messages.
-func (d *duplex) fits(msgs []jsonrpc.Message, batch bool) *jsonrpc.Error {
-	begins := initializes(msgs)
-	switch begun := d.begun(); {
-	case begins && len(msgs) > 1:
-		return errf(codeInvalid, "initialize must not be part of a batch")
-	case begins && begun:
-		return errf(codeInvalid, "the session is initialized already")
-	case !begins && !begun && !slices.ContainsFunc(msgs, func(m jsonrpc.Message) bool { return !d.roams(&m) }):
-		return nil
-	case !begins && !begun:
-		return errf(codeInvalid, "the first message must be an initialize request")
+func (d *duplex) fits(msgs []jsonrpc.Message, batch bool) error {
+	at := stageOf(d.s)
+	if at == stageNew && !initializes(msgs) && !slices.ContainsFunc(msgs, func(m jsonrpc.Message) bool { return !d.roams(&m) }) {
+		at = stageNone
 	}
-	if revision := d.s.Revision(); batch && !protocol.Batches(revision) {
-		return errf(codeInvalid, "protocol revision %s has no batches: send one message", revision)
-	}
-	return nil
+	return checkMessages(msgs, batch, at, d.s.Revision())
 }
 
 // roams says whether a message says itself which session it is for, so that it needs
@@ -237,22 +227,18 @@ func (d *duplex) call(msgs []jsonrpc.Message, batch bool) {
 		d.fail(msgs, session.ErrDuplicate)
 		return
 	}
-	var call *session.Call
-	if key == "" {
-		call, err = d.s.Begin(msgs, d.h.light(d.values, d.header, d.s, msgs))
-	} else {
-		var known *session.Attached
-		call, known, err = d.s.BeginKeyed(key, joined(msgs), msgs)
-		if known != nil {
-			at, _ := cursorAfter(d.values, known.Session, known.Number, "") // from the oldest that is kept
-			d.attach(known.Session, at, &msgs[0])
-			return
-		}
-	}
-	if err != nil {
+	light := key == "" && d.h.light(d.values, d.header, d.s, msgs)
+	got, err := d.h.begin(d.s, msgs, light, runOnce{key: key})
+	switch {
+	case err != nil:
 		d.elsewhere(msgs, batch, err)
 		return
+	case got.call == nil:
+		at, _ := cursorAfter(d.values, got.session, got.number, "") // from the oldest that is kept
+		d.attach(got.session, at, &msgs[0])
+		return
 	}
+	call := got.call
 	about := &asked{session: d.s, key: d.s.Key()}
 	for i := range msgs {
 		about.ids = append(about.ids, bytes.Clone(msgs[i].ID)) // not to hold the whole message
@@ -260,7 +246,7 @@ func (d *duplex) call(msgs []jsonrpc.Message, batch bool) {
 	if d.follows() {
 		about.msgs = msgs
 	}
-	if number := call.Number(); number != 0 {
+	if number := got.number; number != 0 {
 		about.msgs = nil
 		// Read before it runs, as a client that made it with a POST is told where to
 		// ask for it before it runs.

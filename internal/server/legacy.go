@@ -62,7 +62,7 @@ func (h *Handler) getSSE(w http.ResponseWriter, r *http.Request, messages string
 	e := errand{pair: true, where: messages}
 	last := lastEventID(r)
 	if last == "" {
-		if s := h.begin(w, r, h.sessions.Reserve, true, e); s != nil {
+		if s := h.beginSession(w, r, h.sessions.Reserve, true, e); s != nil {
 			if err := h.openSSE(w, r, s, stream.Cursor{}, messages); err != nil {
 				h.sessions.End(s) // nobody was told of it
 				h.fail(w, err)
@@ -137,7 +137,7 @@ func (h *Handler) postSSE(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
-	do := func(s *session.Session) error { return h.takeSSE(w, r, s, msgs) }
+	do := func(s *session.Session) error { return h.takeSSE(w, r, s, msgs, batch) }
 	if err == nil {
 		err = do(s)
 	} else {
@@ -149,17 +149,12 @@ func (h *Handler) postSSE(w http.ResponseWriter, r *http.Request) {
 }
 
 // takeSSE gives a session what was POSTed to it.
-func (h *Handler) takeSSE(w http.ResponseWriter, r *http.Request, s *session.Session, msgs []jsonrpc.Message) error {
-	begins, begun := initializes(msgs), s.Opening() != nil || s.Revision() != "" // in this order
-	switch {
-	case !s.Single():
+func (h *Handler) takeSSE(w http.ResponseWriter, r *http.Request, s *session.Session, msgs []jsonrpc.Message, batch bool) error {
+	if !s.Single() {
 		return session.ErrNotFound
-	case begins && len(msgs) > 1:
-		return errf(codeInvalid, "initialize must not be part of a batch")
-	case begins && begun:
-		return errf(codeInvalid, "the session is initialized already")
-	case !begins && !begun:
-		return errf(codeInvalid, "the first message must be an initialize request")
+	}
+	if err := checkMessages(msgs, batch, stageOf(s), s.Revision()); err != nil {
+		return err
 	}
 	ctx := context.WithoutCancel(r.Context())
 	var calls []jsonrpc.Message
@@ -173,19 +168,15 @@ func (h *Handler) takeSSE(w http.ResponseWriter, r *http.Request, s *session.Ses
 		}
 	}
 	if len(calls) > 0 {
-		var c *session.Call
-		var err error
-		if v := h.visit(r); v != nil && v.Once != "" {
-			c, _, err = s.BeginOnce(v.Once, joined(calls), calls)
-		} else {
-			c, err = s.Begin(calls, true)
+		var once runOnce
+		if v := h.visit(r); v != nil {
+			once.name, once.again = v.Once, v.Again
 		}
+		call, err := h.begin(s, calls, true, once)
 		if err != nil {
 			return err
 		}
-		if c != nil { // else they came before
-			defer c.Deliver(ctx, calls, r.Header)
-		}
+		defer call.deliver(ctx, calls, r.Header)
 	}
 	w.WriteHeader(http.StatusAccepted)
 	if _, err := io.WriteString(w, "Accepted"); err != nil && !errors.Is(err, http.ErrBodyNotAllowed) {

@@ -16,13 +16,11 @@ import (
 // What follows answers stored calls with plain JSON ([ResponseJSON]): the call is on
 // record before it runs, and its answer is before it is told.
 
-// A record is a stored call that a POST is answered with.
+// A record is the call that a POST is answered with.
 type record struct {
-	s      *session.Session
-	number uint64        // of its stream
-	call   *session.Call // begun just now, and to be delivered; nil if it was begun before
-	msgs   []jsonrpc.Message
-	batch  bool
+	begun
+	msgs  []jsonrpc.Message
+	batch bool
 }
 
 // errSpoken says that the server said something before its response.
@@ -32,16 +30,14 @@ var errSpoken = errors.New("more than responses was said")
 // with its stream, if that has anything else in it. An error says that nothing was
 // answered.
 func (h *Handler) plain(w http.ResponseWriter, r *http.Request, x *record) error {
-	c := h.newConn(w, r, x.s)
+	c := h.newConn(w, r, x.session)
 	if err := c.read(r.Context(), stream.Cursor{Stream: stream.ID{Number: x.number}}); err != nil {
 		if x.call != nil {
 			return h.undelivered(w, x.call, x.msgs, err)
 		}
 		return err
 	}
-	if x.call != nil {
-		x.call.Deliver(context.WithoutCancel(r.Context()), x.msgs, r.Header)
-	}
+	x.deliver(context.WithoutCancel(r.Context()), x.msgs, r.Header)
 	answers, err := c.responses(r.Context())
 	switch {
 	case err == nil:
@@ -144,7 +140,7 @@ func (h *Handler) interrupted(w http.ResponseWriter, r *http.Request, x *record,
 	case moved && x.call != nil && x.call.Again():
 		return session.ErrMoved
 	default:
-		h.logger.Warn("call not read to its end", "session", x.s.Name(), "error", err)
+		h.logger.Warn("call not read to its end", "session", x.session.Name(), "error", err)
 		h.failErrand(w, fmt.Errorf("%w: %w", errUnknown, err), &errand{msgs: x.msgs, batch: x.batch})
 	}
 	return nil

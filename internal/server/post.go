@@ -27,14 +27,6 @@ func (h *Handler) post(w http.ResponseWriter, r *http.Request) {
 			requests++
 		}
 	}
-	if len(msgs) > 1 && initializes(msgs) {
-		h.reject(w, http.StatusBadRequest, errf(codeInvalid, "initialize must not be part of a batch"))
-		return
-	}
-	if initializes(msgs) && len(msgs[0].Raw) > session.MaxInitialize { // before a backend is opened for it
-		h.fail(w, session.ErrInitialize)
-		return
-	}
 	if h.opts.Stateless {
 		h.stateless(w, r, msgs, batch, requests)
 		return
@@ -49,6 +41,10 @@ func (h *Handler) post(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	if initializes(msgs) && r.Header[protocol.HeaderSession] == nil {
+		if err := checkMessages(msgs, batch, stageNew, ""); err != nil {
+			h.fail(w, err)
+			return
+		}
 		h.initialize(w, r, msgs)
 		return
 	}
@@ -73,43 +69,30 @@ func (h *Handler) giveElsewhere(w http.ResponseWriter, r *http.Request, s *sessi
 
 // give gives a session what was POSTed to it, and answers, unless there is an error.
 func (h *Handler) give(w http.ResponseWriter, r *http.Request, s *session.Session, msgs []jsonrpc.Message, batch bool, requests int) error {
-	if err := fits(s, msgs, batch); err != nil {
+	revision := ""
+	if batch {
+		revision = s.Revision()
+	}
+	if err := checkMessages(msgs, batch, stageOpen, revision); err != nil {
 		return err
 	}
 	if requests == 0 {
 		return h.take(w, r, s, msgs)
 	}
-	key, err := keyOf(r, msgs)
-	switch {
-	case err != nil:
+	once, err := h.onceOf(r, msgs)
+	if err != nil {
 		return errf(codeInvalid, "%v", err)
-	case key != "":
-		return h.keyed(w, r, s, key, msgs)
 	}
-	return h.call(w, r, s, msgs, batch)
+	return h.call(w, r, s, msgs, batch, once)
 }
 
-// initializes says whether one of the messages is an initialize request.
-func initializes(msgs []jsonrpc.Message) bool {
-	for i := range msgs {
-		if msgs[i].Kind == jsonrpc.Request && msgs[i].Method == "initialize" {
-			return true
-		}
+// onceOf returns under what name the requests of a POST run once.
+func (h *Handler) onceOf(r *http.Request, msgs []jsonrpc.Message) (once runOnce, err error) {
+	if v := h.visit(r); v != nil {
+		once.name, once.again = v.Once, v.Again
 	}
-	return false
-}
-
-// fits checks what only the session's state can tell of the messages. Whether there
-// are batches is decided by the revision that the session's initialize has settled on,
-// and not by the header of one request, which could claim any.
-func fits(s *session.Session, msgs []jsonrpc.Message, batch bool) error {
-	if initializes(msgs) {
-		return errf(codeInvalid, "the session is initialized already")
-	}
-	if revision := s.Revision(); batch && !protocol.Batches(revision) {
-		return errf(codeInvalid, "protocol revision %s has no batches: send one message", revision)
-	}
-	return nil
+	once.key, err = keyOf(r, msgs)
+	return once, err
 }
 
 // messages reads the body of a POST. If it is not what it should be the request
@@ -187,12 +170,12 @@ func (h *Handler) send(r *http.Request, s *session.Session, msgs []jsonrpc.Messa
 
 // initialize begins a session.
 func (h *Handler) initialize(w http.ResponseWriter, r *http.Request, msgs []jsonrpc.Message) {
-	s := h.begin(w, r, h.sessions.New, false, errand{msgs: msgs})
+	s := h.beginSession(w, r, h.sessions.New, false, errand{msgs: msgs})
 	if s == nil {
 		return
 	}
 	w.Header()[protocol.HeaderSession] = []string{s.ID()}
-	if err := h.call(w, r, s, msgs, false); err != nil {
+	if err := h.call(w, r, s, msgs, false, runOnce{}); err != nil {
 		h.fail(w, err)
 	}
 	if s.Revision() != "" {
@@ -204,55 +187,57 @@ func (h *Handler) initialize(w http.ResponseWriter, r *http.Request, msgs []json
 	}
 }
 
-// call answers requests: with JSON while they are light, else with a stream.
-func (h *Handler) call(w http.ResponseWriter, r *http.Request, s *session.Session, msgs []jsonrpc.Message, batch bool) error {
-	light := h.light(r.Context(), r.Header, s, msgs)
-	v := h.visit(r)
-	if v != nil && v.Once != "" && (v.Again || !light) {
-		if done, err := h.once(w, r, v, s, msgs, batch, light); done || err != nil {
-			return err
-		}
-	}
-	c, err := s.Begin(msgs, light)
+// call answers requests: with JSON while their call is light, else with a stream.
+func (h *Handler) call(w http.ResponseWriter, r *http.Request, s *session.Session, msgs []jsonrpc.Message, batch bool, once runOnce) error {
+	x := record{msgs: msgs, batch: batch}
+	var err error
+	x.begun, err = h.begin(s, msgs, once.key == "" && h.light(r.Context(), r.Header, s, msgs), once)
 	switch {
 	case err != nil:
 		return err
-	case c.Number() == 0:
-	case h.opts.Response == ResponseJSON:
-		return h.plain(w, r, &record{s: s, number: c.Number(), call: c, msgs: msgs, batch: batch})
-	default:
-		return h.stream(w, r, c, msgs, batch, true)
+	case x.number == 0:
+		return h.answerLight(w, r, &x)
+	case h.opts.Response == ResponseJSON && once.key == "":
+		return h.plain(w, r, &x)
+	case x.call != nil:
+		return h.stream(w, r, x.call, msgs, batch, true)
 	}
-	if v != nil && v.Again {
-		c.DeliverAgain(context.WithoutCancel(r.Context()), msgs, r.Header)
-	} else {
-		c.Deliver(context.WithoutCancel(r.Context()), msgs, r.Header)
-	}
+	return h.attach(w, r, x.session, x.number)
+}
+
+// answerLight answers requests whose call is light with JSON, or, if it is stored
+// before it ends, with its stream.
+func (h *Handler) answerLight(w http.ResponseWriter, r *http.Request, x *record) error {
+	x.deliver(context.WithoutCancel(r.Context()), x.msgs, r.Header)
 	after := h.opts.UpgradeAfter
 	if h.opts.Response == ResponseJSON || h.opts.Stateless {
 		after = 0
 	}
-	answers, done := c.Wait(r.Context(), after)
+	answers, done := x.call.Wait(r.Context(), after)
 	switch {
-	case c.Again():
+	case x.call.Again():
 		return session.ErrMoved // and it may be made again there
 	case done:
-		if c.Method() == "initialize" && s.Revision() != "" {
-			w.Header()[protocol.HeaderVersion] = []string{s.Revision()}
+		if x.call.Method() == "initialize" {
+			if revision := x.session.Revision(); revision != "" {
+				w.Header()[protocol.HeaderVersion] = []string{revision}
+			} else {
+				w.Header().Del(protocol.HeaderSession) // it failed, and its session ends
+			}
 		}
-		_ = h.answer(w, answers, batch) // what is lost on the way is lost: it is stored nowhere
+		_ = h.answer(w, answers, x.batch) // what is lost on the way is lost: it is stored nowhere
 	case r.Context().Err() != nil:
-		c.Break()
+		x.call.Break()
 	default:
-		return h.stream(w, r, c, msgs, batch, false)
+		return h.stream(w, r, x.call, x.msgs, x.batch, false)
 	}
 	return nil
 }
 
-// begin begins a session, on this node or, if that takes on nothing new, on
+// beginSession begins a session, on this node or, if that takes on nothing new, on
 // another, which then answers the request. If it returns nil the request is
 // answered.
-func (h *Handler) begin(w http.ResponseWriter, r *http.Request, open opening, single bool, e errand) *session.Session {
+func (h *Handler) beginSession(w http.ResponseWriter, r *http.Request, open opening, single bool, e errand) *session.Session {
 	s, err := h.newSession(r, open, single)
 	if errors.Is(err, session.ErrClosing) && h.peers != nil {
 		_, err = h.reach(w, r, e)

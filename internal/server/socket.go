@@ -44,7 +44,7 @@ func (h *Handler) socket(w http.ResponseWriter, r *http.Request) {
 		h.inSession(w, r, errand{}, func(s *session.Session) error { return h.duplexSocket(w, r, s) })
 		return
 	}
-	s := h.begin(w, r, h.sessions.Reserve, false, errand{})
+	s := h.beginSession(w, r, h.sessions.Reserve, false, errand{})
 	if s == nil {
 		return
 	}

@@ -16,8 +16,8 @@ func (h *Handler) stateless(w http.ResponseWriter, r *http.Request, msgs []jsonr
 	if v := r.Header[protocol.HeaderVersion]; len(v) > 0 {
 		revision = v[0]
 	}
-	if batch && !protocol.Batches(revision) {
-		h.reject(w, http.StatusBadRequest, errf(codeInvalid, "protocol revision %s has no batches: send one message", revision))
+	if err := checkMessages(msgs, batch, stageNone, revision); err != nil {
+		h.fail(w, err)
 		return
 	}
 	if requests == 0 {
@@ -37,7 +37,7 @@ func (h *Handler) stateless(w http.ResponseWriter, r *http.Request, msgs []jsonr
 			return
 		}
 	}
-	if err := h.call(w, r, s, msgs, batch); err != nil {
+	if err := h.call(w, r, s, msgs, batch, runOnce{}); err != nil {
 		h.fail(w, err)
 	}
 }

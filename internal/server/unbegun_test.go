@@ -10,6 +10,7 @@ import (
 
 	"holdfast/backend"
 	"holdfast/backend/message"
+	"holdfast/jsonrpc"
 )
 
 // counted is a backend that counts its conversations.
@@ -136,4 +137,28 @@ func TestInitializeNotOpened(t *testing.T) {
 		t.Errorf("the answer is %s", got)
 	}
 	c.w.c.Close()
+}
+
+// refusing answers each request with an error.
+type refusing struct{}
+
+func (refusing) Serve(x *message.Exchange) {
+	if x.Kind == jsonrpc.Request {
+		x.Error(jsonrpc.Errorf(jsonrpc.CodeInternal, "no such luck"))
+	}
+}
+
+// An initialize that is answered with an error leaves no session, and names none.
+func TestInitializeFails(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, config{backend: message.New(refusing{})})
+	p := &peer{n: n, version: "2025-11-25"}
+	r := p.post(initialize0)
+	if r.status != 200 || !strings.Contains(string(r.body), "no such luck") {
+		t.Errorf("initialize: %d %s", r.status, r.body)
+	}
+	if id := r.header.Get("Mcp-Session-Id"); id != "" {
+		t.Errorf("initialize has failed, and names the session %q", id)
+	}
+	eventually(t, "the session to end", func() bool { return n.sessions.Sessions() == 0 })
 }

@@ -1,0 +1,154 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"net/http"
+
+	"holdfast/internal/protocol"
+	"holdfast/internal/session"
+	"holdfast/jsonrpc"
+)
+
+// This file is the one place where a call begins, for every transport: the rules that
+// its messages must keep, and which call they mean.
+
+// A stage is how far the session has come that messages are for.
+type stage int
+
+const (
+	stageNone stage = iota // there is none: each request stands alone, or names its session itself
+	stageNew               // it waits for its initialize request
+	stageOpen              // its initialize request has come
+)
+
+// stageOf returns the stage of a session.
+func stageOf(s *session.Session) stage {
+	if s.Opening() != nil || s.Revision() != "" { // in this order
+		return stageOpen
+	}
+	return stageNew
+}
+
+// checkMessages checks what came at a time against the stage and the protocol revision
+// of its session. Whether there are batches is decided by the revision that initialize
+// has settled on, and not by the header of one request, which could claim any.
+func checkMessages(msgs []jsonrpc.Message, batch bool, at stage, revision string) error {
+	initialize := initializes(msgs)
+	switch {
+	case initialize && len(msgs) > 1:
+		return errf(codeInvalid, "initialize must not be part of a batch")
+	case initialize && at == stageOpen:
+		return errf(codeInvalid, "the session is initialized already")
+	case initialize && len(msgs[0].Raw) > session.MaxInitialize: // before a backend is opened for it
+		return session.ErrInitialize
+	case !initialize && at == stageNew:
+		return errf(codeInvalid, "the first message must be an initialize request")
+	case batch && !protocol.Batches(revision):
+		return errf(codeInvalid, "protocol revision %s has no batches: send one message", revision)
+	}
+	return nil
+}
+
+// initializes reports whether one of the messages is an initialize request.
+func initializes(msgs []jsonrpc.Message) bool {
+	for i := range msgs {
+		if msgs[i].Kind == jsonrpc.Request && msgs[i].Method == "initialize" {
+			return true
+		}
+	}
+	return false
+}
+
+// A runOnce says under what name requests run once, however often they come.
+type runOnce struct {
+	key   string // the client's idempotency key, or ""
+	name  string // the name that the node gave that forwards the requests, or ""
+	again bool   // they may have come before, under that name or, before their session moved, without it
+}
+
+// A begun is the call that requests have begun.
+type begun struct {
+	session *session.Session
+	call    *session.Call // which is to be delivered; nil if the same requests began it before
+	number  uint64        // of its stream; 0 while it is light
+	again   bool          // the requests may have run before, on a node that was lost
+}
+
+// begin begins the call of the requests among msgs, or finds the one that the same
+// requests have begun before. The errors are those of [session.Session.Begin] and
+// [session.Session.BeginKeyed].
+func (h *Handler) begin(s *session.Session, msgs []jsonrpc.Message, light bool, once runOnce) (begun, error) {
+	switch {
+	case once.key != "":
+		call, known, err := s.BeginKeyed(once.key, joined(msgs), msgs)
+		return begunOf(s, call, known, err)
+	case once.name != "" && (!light || s.Single()):
+		call, known, err := s.BeginOnce(once.name, joined(msgs), msgs)
+		if !once.again || !errors.Is(err, session.ErrDuplicate) {
+			return begunOf(s, call, known, err)
+		}
+		if s.Single() { // whose calls have no streams: its client reads the one that the session has
+			return begun{session: s}, nil
+		}
+		fallthrough // who has taken the session over makes it again already
+	case once.name != "" && once.again:
+		if number := inFlight(s, msgs); number != 0 {
+			return begun{session: s, number: number}, nil
+		}
+	}
+	call, err := s.Begin(msgs, light)
+	if err != nil {
+		return begun{}, err
+	}
+	return begun{session: s, call: call, number: call.Number(), again: once.again && light}, nil
+}
+
+func begunOf(s *session.Session, call *session.Call, known *session.Attached, err error) (begun, error) {
+	switch {
+	case err != nil:
+		return begun{}, err
+	case call == nil:
+		return begun{session: known.Session, number: known.Number}, nil
+	}
+	return begun{session: s, call: call, number: call.Number()}, nil
+}
+
+// inFlight returns the number of the stream of the call that the first of the requests
+// is part of, which is stored from now on; 0 if none is in flight.
+func inFlight(s *session.Session, msgs []jsonrpc.Message) uint64 {
+	for i := range msgs {
+		if msgs[i].Kind != jsonrpc.Request {
+			continue
+		}
+		if c := s.Pending(msgs[i].ID); c != nil {
+			c.Promote()
+			return c.Number()
+		}
+		return 0
+	}
+	return 0
+}
+
+// deliver hands the requests of a call that has begun just now to the backend.
+func (b *begun) deliver(ctx context.Context, msgs []jsonrpc.Message, header http.Header) {
+	switch {
+	case b.call == nil:
+	case b.again:
+		b.call.DeliverAgain(ctx, msgs, header)
+	default:
+		b.call.Deliver(ctx, msgs, header)
+	}
+}
+
+// joined returns what makes two bodies the same: their messages.
+func joined(msgs []jsonrpc.Message) []byte {
+	if len(msgs) == 1 {
+		return msgs[0].Raw
+	}
+	var all []byte
+	for i := range msgs {
+		all = append(append(all, msgs[i].Raw...), '\n') // no message has a line break in it
+	}
+	return all
+}
