@@ -191,14 +191,14 @@ func NewBackendHandler(b backend.Backend, opts *Options) *Handler {
 		h.store = engine.Memory(engine.Options{Keep: o.Keep, Memory: o.Memory, MaxShare: o.MaxShare})
 		o.Store = h.store
 	}
-	var ended func(session.Ended)
+	var ended func(session.EndedRequest)
 	if o.Webhooks != nil && !o.Stateless {
 		opts := *o.Webhooks
 		if opts.Logger == nil {
 			opts.Logger = o.Logger
 		}
 		h.webhooks = webhook.New(opts)
-		ended = func(e session.Ended) {
+		ended = func(e session.EndedRequest) {
 			h.webhooks.Send(webhook.Event{URL: e.Webhook, RequestID: e.ID, Failed: e.Failed, Time: e.Time})
 		}
 	}
@@ -222,7 +222,7 @@ func NewBackendHandler(b backend.Backend, opts *Options) *Handler {
 		MinWait:      cmp.Or(o.Retry, time.Second),
 		Keep:         o.Keep,
 		Safe:         o.Safe,
-		Ended:        ended,
+		OnEnded:      ended,
 		Flight:       flight,
 		Logger:       o.Logger,
 	})

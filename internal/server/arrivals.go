@@ -40,7 +40,7 @@ func (d *duplex) put(a arrival) {
 	if closed {
 		d.drop(&a)
 	} else {
-		session.Poke(d.ready)
+		session.Wake(d.ready)
 	}
 }
 
@@ -54,7 +54,7 @@ func (d *duplex) say(text []byte) { d.put(arrival{text: text}) }
 func (d *duplex) drop(a *arrival) {
 	switch {
 	case a.call != nil:
-		a.call.Break()
+		a.call.ConnectionLost()
 	case a.src.Reader != nil:
 		d.detach(&a.src, true)
 	}

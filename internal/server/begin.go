@@ -24,7 +24,7 @@ const (
 
 // stageOf returns the stage of a session.
 func stageOf(s *session.Session) stage {
-	if s.Opening() != nil || s.Revision() != "" { // in this order
+	if s.Initializing() != nil || s.Revision() != "" { // in this order
 		return stageOpen
 	}
 	return stageNew
@@ -83,12 +83,12 @@ func (h *Handler) begin(s *session.Session, msgs []jsonrpc.Message, light bool, 
 	case once.key != "":
 		call, known, err := s.BeginKeyed(once.key, joined(msgs), msgs)
 		return begunOf(s, call, known, err)
-	case once.name != "" && (!light || s.Single()):
-		call, known, err := s.BeginOnce(once.name, joined(msgs), msgs)
+	case once.name != "" && (!light || s.SingleStream()):
+		call, known, err := s.BeginNamed(once.name, joined(msgs), msgs)
 		if !once.again || !errors.Is(err, session.ErrDuplicate) {
 			return begunOf(s, call, known, err)
 		}
-		if s.Single() { // whose calls have no streams: its client reads the one that the session has
+		if s.SingleStream() { // whose calls have no streams: its client reads the one that the session has
 			return begun{session: s}, nil
 		}
 		fallthrough // who has taken the session over makes it again already
@@ -104,7 +104,7 @@ func (h *Handler) begin(s *session.Session, msgs []jsonrpc.Message, light bool, 
 	return begun{session: s, call: call, number: call.Number(), again: once.again && light}, nil
 }
 
-func begunOf(s *session.Session, call *session.Call, known *session.Attached, err error) (begun, error) {
+func begunOf(s *session.Session, call *session.Call, known *session.ExistingCall, err error) (begun, error) {
 	switch {
 	case err != nil:
 		return begun{}, err
@@ -121,7 +121,7 @@ func inFlight(s *session.Session, msgs []jsonrpc.Message) uint64 {
 		if msgs[i].Kind != jsonrpc.Request {
 			continue
 		}
-		if c := s.Pending(msgs[i].ID); c != nil {
+		if c := s.CallOf(msgs[i].ID); c != nil {
 			c.Promote()
 			return c.Number()
 		}
@@ -135,7 +135,7 @@ func (b *begun) deliver(ctx context.Context, msgs []jsonrpc.Message, header http
 	switch {
 	case b.call == nil:
 	case b.again:
-		b.call.DeliverAgain(ctx, msgs, header)
+		b.call.Redeliver(ctx, msgs, header)
 	default:
 		b.call.Deliver(ctx, msgs, header)
 	}

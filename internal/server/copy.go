@@ -115,7 +115,7 @@ var (
 // writes messages to a client.
 func (c *conn) copy(ctx context.Context) error {
 	ready := c.ready // all that the timer holds
-	timer := time.AfterFunc(time.Hour, func() { session.Poke(ready) })
+	timer := time.AfterFunc(time.Hour, func() { session.Wake(ready) })
 	defer timer.Stop()
 	for {
 		gone := c.sources[0].Gone() // asked before, so that what was said until then is written
@@ -203,7 +203,7 @@ func (c *conn) turn(ctx context.Context) (more bool, err error) {
 		if left != nil && src.Cursor().Stream.Number != 0 {
 			continue // the standalone stream is not told twice, though
 		}
-		src.Told()
+		src.Delivered()
 		src.noted = true
 		if src.ended && !src.told {
 			c.finished(src, i > 0)
@@ -247,7 +247,7 @@ func (c *conn) gather(p *page, text []byte, src *source, entries []stream.Entry)
 	epoch := uint64(0) // that id is of
 	for i := range entries {
 		if len(text) >= mostText {
-			src.Back(entries[i-1])
+			src.Rewind(entries[i-1])
 			break
 		}
 		e := &entries[i]
@@ -340,7 +340,7 @@ func (c *conn) mayLeave() bool {
 // as far as that is told.
 func (c *conn) announced() bool {
 	for i := range c.sources {
-		if src := &c.sources[i]; !src.ended && !src.Announced() {
+		if src := &c.sources[i]; !src.ended && !src.PastPolicy() {
 			return false
 		}
 	}
@@ -349,7 +349,7 @@ func (c *conn) announced() bool {
 
 // quiet says whether the client waits for nothing in particular.
 func (c *conn) quiet() bool {
-	if c.duplex != nil && (!c.duplex.idle() || !c.duplex.alone()) || c.s.Single() && c.s.Busy() {
+	if c.duplex != nil && (!c.duplex.idle() || !c.duplex.alone()) || c.s.SingleStream() && c.s.Busy() {
 		return false
 	}
 	return len(c.sources) == 1 && c.sources[0].Cursor().Stream.Number == 0
@@ -381,11 +381,11 @@ func (c *conn) due(ctx context.Context) error {
 		if !c.announced() || c.duplex != nil && !c.duplex.idle() {
 			break // we are told when it is time
 		}
-		if retry, ok := c.sources[i].Kicked(); ok {
+		if retry, ok := c.sources[i].DisconnectRequest(); ok {
 			return c.leave(retry)
 		}
 	}
-	if c.duplex == nil && c.sources[0].Lost() || !c.recover.IsZero() && !now.Before(c.recover) {
+	if c.duplex == nil && c.sources[0].LostChanged() || !c.recover.IsZero() && !now.Before(c.recover) {
 		c.adopt(ctx)
 	}
 	if c.duplex != nil {
@@ -449,7 +449,7 @@ func (c *conn) leave(retry time.Duration) error {
 func (c *conn) close(err error) {
 	broke := err != nil && !errors.Is(err, errTaken) && !errors.Is(err, errKicked)
 	if broke {
-		c.s.Left(c.from, time.Now().Add(-justBefore))
+		c.s.Disconnected(c.from, time.Now().Add(-justBefore))
 	}
 	for i := range c.sources {
 		src := &c.sources[i]

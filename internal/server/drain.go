@@ -47,7 +47,7 @@ func (h *Handler) handOver(ctx context.Context) error {
 	if h.peers != nil {
 		away.Go(func() { h.peers.sendAway(ctx, h.spread) })
 	}
-	h.sessions.Settle(ctx, h.alone)
+	h.sessions.DrainAlone(ctx, h.alone)
 	if h.alone() {
 		h.leave()
 	}
@@ -71,7 +71,7 @@ func (h *Handler) lastOf(ctx context.Context) (last func()) {
 	var done sync.WaitGroup
 	done.Go(func() {
 		<-ctx.Done()
-		h.sessions.LastCall()
+		h.sessions.RefuseUnsafe()
 		if !h.alone() {
 			h.leave()
 		}

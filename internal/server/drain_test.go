@@ -292,7 +292,7 @@ func TestDrainSocket(t *testing.T) {
 	}
 	c.say(callAs("1", "hold", `{}`))
 	f.nodes[0].release(1)
-	f.nodes[0].sessions.LastCall()
+	f.nodes[0].sessions.RefuseUnsafe()
 	c.say(callAs("2", "steps", `{"key":"late"}`))
 	if late := c.hears("shutting down"); string(jsonrpc.Field(late, "id")) != "2" || f.runs("late") != 0 {
 		t.Errorf("late: %s, %d runs", late, f.runs("late"))

@@ -278,7 +278,7 @@ func (d *duplex) resumes() bool { return d.s.Resumable() && d.s.Revision() != ""
 func (d *duplex) tags() bool { return d.s.EventIDs() || !d.begun() }
 
 // begun says whether the session is initialized, or about to be.
-func (d *duplex) begun() bool { return d.s.Opening() != nil || d.s.Revision() != "" } // in this order
+func (d *duplex) begun() bool { return d.s.Initializing() != nil || d.s.Revision() != "" } // in this order
 
 // due does what its time has come for.
 func (d *duplex) due(now time.Time) error {

@@ -32,14 +32,14 @@ var errNotHere = fmt.Errorf("%w on this node", session.ErrNotFound)
 func (h *Handler) chase(w http.ResponseWriter, r *http.Request, e errand, s *session.Session, err error, do func(*session.Session) error) {
 	defer h.holds(e.msgs)()
 	for n := 0; err != nil && !errors.Is(err, errAnswered); n++ {
-		var away *session.Elsewhere
+		var away *session.Redirect
 		x := e
 		switch {
 		case h.peers == nil || n >= mostMoves:
 			h.fail(w, err)
 			return
 		case errors.As(err, &away):
-			x.key, x.at, x.as = away.Key, away.Away, true
+			x.key, x.at, x.as = away.Key, away.Remote, true
 			if _, err = h.reach(w, r, x); err == nil {
 				err = do(s)
 				continue
@@ -86,12 +86,12 @@ func (h *Handler) holds(msgs []jsonrpc.Message) (done func()) {
 func (h *Handler) carry(r *http.Request, principal string, m *jsonrpc.Message, do func() error) (answer []byte, err error) {
 	for range mostMoves {
 		err = do()
-		var away *session.Elsewhere
+		var away *session.Redirect
 		if h.peers == nil || !errors.As(err, &away) {
 			return nil, err
 		}
 		got := &kept{}
-		e := errand{key: away.Key, at: away.Away, as: true, msgs: []jsonrpc.Message{*m}, who: &principal}
+		e := errand{key: away.Key, at: away.Remote, as: true, msgs: []jsonrpc.Message{*m}, who: &principal}
 		_, err = h.reach(got, askFor(r), e)
 		if errors.Is(err, errAnswered) {
 			return got.answer()
@@ -133,11 +133,11 @@ func (h *Handler) everywhere(r *http.Request, principal string, m *jsonrpc.Messa
 	after := stream.SessionKey(jsonrpc.String(jsonrpc.Field(m.Params, "cursor")))
 	gone := func(name string) bool { return h.peers.node.Gone(ctx, name) }
 	for {
-		at, err := h.sessions.Spread(ctx, principal, after, gone, mostLeft)
+		at, err := h.sessions.LocateAll(ctx, principal, after, gone, mostLeft)
 		if err != nil {
 			return nil, at.Range, err
 		}
-		settled, err := h.takeLeft(ctx, at.Left)
+		settled, err := h.takeLeft(ctx, at.Orphans)
 		var all []session.ResumableRequest
 		if err == nil && settled {
 			all, settled, err = h.askHomes(ctx, r, principal, m, &at)
@@ -155,7 +155,7 @@ func (h *Handler) everywhere(r *http.Request, principal string, m *jsonrpc.Messa
 
 // takeLeft takes sessions over that nobody looks after. It is false where others were
 // faster: then it has to be looked again where they are.
-func (h *Handler) takeLeft(ctx context.Context, left []*session.Away) (settled bool, err error) {
+func (h *Handler) takeLeft(ctx context.Context, left []*session.Remote) (settled bool, err error) {
 	if len(left) > 0 && h.isDraining() {
 		return false, session.ErrClosing
 	}
@@ -185,11 +185,11 @@ func (h *Handler) takeLeft(ctx context.Context, left []*session.Away) (settled b
 
 // askHomes asks nodes for what they know by themselves. It is not settled where one
 // of them was lost meanwhile.
-func (h *Handler) askHomes(ctx context.Context, r *http.Request, principal string, m *jsonrpc.Message, at *session.Spread) (all []session.ResumableRequest, settled bool, err error) {
+func (h *Handler) askHomes(ctx context.Context, r *http.Request, principal string, m *jsonrpc.Message, at *session.Locations) (all []session.ResumableRequest, settled bool, err error) {
 	var mu sync.Mutex
 	settled = true
 	var work sync.WaitGroup
-	for _, home := range at.Homes {
+	for _, home := range at.Owners {
 		work.Go(func() {
 			requests, gone, fail := h.askHome(ctx, home, r, &errand{msgs: []jsonrpc.Message{*m}, who: &principal, local: &at.Range})
 			mu.Lock()

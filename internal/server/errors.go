@@ -80,7 +80,7 @@ func (h *Handler) explain(err error) (status int, e *jsonrpc.Error) {
 	case errors.As(err, &known):
 		return http.StatusBadRequest, known
 	case errors.Is(err, errUnknown):
-		if text := session.StoreSays(err); text != "" {
+		if text := session.StoreErrorText(err); text != "" {
 			h.logger.Warn("request not settled", "error", err)
 			return http.StatusBadGateway, errf(protocol.CodeOutcomeUnknown, "%v: %s", errUnknown, text)
 		}
@@ -96,7 +96,7 @@ func (h *Handler) explain(err error) (status int, e *jsonrpc.Error) {
 		return http.StatusGone, errf(protocol.CodeOutcomeUnknown, "outcome unknown: %v", err)
 	case errors.Is(err, session.ErrBusy), errors.Is(err, errNoRoom):
 		return http.StatusTooManyRequests, errf(jsonrpc.CodeServer, "%v: try again later", err)
-	case errors.Is(err, session.ErrClosing), errors.Is(err, session.ErrNotTaken), errors.Is(err, session.ErrMoved),
+	case errors.Is(err, session.ErrClosing), errors.Is(err, session.ErrNotDelivered), errors.Is(err, session.ErrMoved),
 		errors.Is(err, errUnreached), errors.Is(err, errLeaving), errors.Is(err, stream.ErrConflict):
 		return http.StatusServiceUnavailable, errf(jsonrpc.CodeServer, "%v: try again later", err)
 	case errors.Is(err, stream.ErrTooLarge):
@@ -121,7 +121,7 @@ func (h *Handler) explain(err error) (status int, e *jsonrpc.Error) {
 		return http.StatusGone, errf(protocol.CodeOutcomeUnknown,
 			"outcome unknown: %v; they were dropped after the time or the size they are kept for", stream.ErrTrimmed)
 	}
-	if text := session.StoreSays(err); text != "" {
+	if text := session.StoreErrorText(err); text != "" {
 		h.logger.Warn("request not served", "error", err)
 		return http.StatusServiceUnavailable, errf(jsonrpc.CodeServer, "%s: try again later", text)
 	}

@@ -32,7 +32,7 @@ func (h *Handler) newConn(w http.ResponseWriter, r *http.Request, s *session.Ses
 		below = h.watched.at(r)
 	}
 	if below != nil || v != nil && v.Watched {
-		s.Heard(r.RemoteAddr)
+		s.ConfirmArrival(r.RemoteAddr)
 	}
 	c := &events{
 		conn: conn{

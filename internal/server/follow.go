@@ -41,12 +41,12 @@ type follow struct {
 }
 
 // begin begins to answer with a stream of events.
-func (rl *relay) begin(res *http.Response, at *session.Away) error {
+func (rl *relay) begin(res *http.Response, at *session.Remote) error {
 	rl.setHeader(res)
 	f := &follow{rl: rl, c: http.NewResponseController(rl.w), last: res.Header.Get(headerAt)}
 	f.base = nameOf(f.last)
 	rl.out = f
-	rl.listens.Store(rl.r.Method == http.MethodGet && session.Standalone(f.base))
+	rl.listens.Store(rl.r.Method == http.MethodGet && session.IsStandaloneName(f.base))
 	if at != nil {
 		f.session = at.ID
 	} else if ids := res.Header[protocol.HeaderSession]; len(ids) > 0 { // it began elsewhere, just now

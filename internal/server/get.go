@@ -48,10 +48,10 @@ func (h *Handler) beginStream(w http.ResponseWriter, r *http.Request, call *sess
 		if held {
 			return nil, nil, h.undelivered(w, call, msgs, err)
 		}
-		if call.Again() {
+		if call.Retriable() {
 			return nil, nil, session.ErrMoved
 		}
-		call.Break()
+		call.ConnectionLost()
 		h.logger.Warn("stream of a call not opened", "session", s.Name(), "error", err)
 		h.failErrand(w, fmt.Errorf("%w: %w", errUnknown, err), &errand{msgs: msgs, batch: batch})
 		return nil, nil, nil
@@ -112,7 +112,7 @@ func (h *Handler) listen(w http.ResponseWriter, r *http.Request, s *session.Sess
 	if err := c.standalone(r.Context()); err != nil {
 		return err
 	}
-	s.Asked()
+	s.ReturnedWithoutID()
 	c.adopt(r.Context())
 	err := c.open(nil)
 	if err == nil {
@@ -125,8 +125,8 @@ func (h *Handler) listen(w http.ResponseWriter, r *http.Request, s *session.Sess
 // standalone has the connection read the standalone stream, after what was told of
 // it.
 func (c *conn) standalone(ctx context.Context) error {
-	c.s.Dislodge(ctx)
-	at := c.s.Told()
+	c.s.SupersedeStandalone(ctx)
+	at := c.s.Delivered()
 	if c.s.EventIDs() || c.duplex == nil && c.s.Resumable() {
 		at = 0 // who knows how to resume, and has no id, has heard nothing
 	}
@@ -206,7 +206,7 @@ func (h *Handler) inStream(w http.ResponseWriter, r *http.Request, e errand, do 
 
 // place returns the place in a session's stream that a stream URL names.
 func (h *Handler) place(r *http.Request, s *session.Session, id string) (at stream.Cursor, err error) {
-	if s.Single() || !h.may(r, h.principal(r), s) {
+	if s.SingleStream() || !h.may(r, h.principal(r), s) {
 		return at, session.ErrNotFound // a session of 2024-11-05 speaks through the other doors
 	}
 	at, err = s.ParseEventID(id)
@@ -228,7 +228,7 @@ func (h *Handler) place(r *http.Request, s *session.Session, id string) (at stre
 // another of its sessions, and so may a client that resumes its requests (SEP-975).
 func (h *Handler) may(r *http.Request, principal string, s *session.Session) bool {
 	own := r.Header[protocol.HeaderSession]
-	if len(own) == 0 || s.Is(own[0]) {
+	if len(own) == 0 || s.HasID(own[0]) {
 		return true
 	}
 	_, err := h.sessions.Find(own[0], principal)
@@ -247,7 +247,7 @@ func (h *Handler) newGuest(w http.ResponseWriter, r *http.Request, s *session.Se
 		return c
 	}
 	own := r.Header[protocol.HeaderSession]
-	if len(own) == 0 || s.Is(own[0]) {
+	if len(own) == 0 || s.HasID(own[0]) {
 		return c
 	}
 	if v := r.Header[protocol.HeaderVersion]; len(v) > 0 {
@@ -264,12 +264,12 @@ func (h *Handler) newGuest(w http.ResponseWriter, r *http.Request, s *session.Se
 // back though nobody sent it away, or after that 204, it is told again.
 func (h *Handler) getStream(w http.ResponseWriter, r *http.Request, s *session.Session, cursor stream.Cursor) error {
 	told, shown := cursor, lastEventID(r) != ""
-	if !shown && !s.Reading(cursor.Stream.Number) {
-		told = s.ToldAt(cursor)
+	if !shown && !s.HasReader(cursor.Stream.Number) {
+		told = s.DeliveredAt(cursor)
 	}
 	switch {
 	case !s.AwaitsInputAt(told):
-	case shown || s.Excuse(cursor.Stream.Number):
+	case shown || s.SignalInputOnce(cursor.Stream.Number):
 		w.WriteHeader(http.StatusNoContent)
 		return nil
 	case s.AwaitsInputAt(cursor): // nothing follows the place that the URL names
@@ -299,7 +299,7 @@ func (h *Handler) postStream(w http.ResponseWriter, r *http.Request) {
 	}
 	h.inStream(w, r, errand{msgs: msgs, batch: batch}, func(s *session.Session, cursor stream.Cursor) error {
 		if len(r.Header[protocol.HeaderLastEventID]) == 0 {
-			cursor = s.ToldAt(cursor)
+			cursor = s.DeliveredAt(cursor)
 		}
 		if err := h.send(r, s, msgs); err != nil {
 			return err

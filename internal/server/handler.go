@@ -224,11 +224,11 @@ func (h *Handler) named(r *http.Request) (*session.Session, error) {
 	if err != nil {
 		return nil, errNotHere
 	}
-	if s.Single() {
+	if s.SingleStream() {
 		return nil, session.ErrNotFound // it speaks through the other doors
 	}
-	if s.Doubts() && h.watched.at(r) != nil {
-		s.Heard(r.RemoteAddr)
+	if s.Unconfirmed() && h.watched.at(r) != nil {
+		s.ConfirmArrival(r.RemoteAddr)
 	}
 	return s, nil
 }

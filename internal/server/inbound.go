@@ -30,7 +30,7 @@ func (d *duplex) listen(gone context.CancelCauseFunc) {
 			d.mu.Lock()
 			d.finished = true
 			d.mu.Unlock()
-			session.Poke(d.ready)
+			session.Wake(d.ready)
 			return
 		case err != nil:
 			gone(err)
@@ -99,7 +99,7 @@ func (d *duplex) taken() {
 	d.taking, d.waits = false, false
 	d.mu.Unlock()
 	if waits {
-		session.Poke(d.ready)
+		session.Wake(d.ready)
 	}
 }
 
@@ -160,7 +160,7 @@ var errClash = errf(codeInvalid, "a request of another session with this id is i
 // elsewhere fails a request with an error, unless that says that the call which it
 // asks for is in a session on another node, or to be begun there: then it is.
 func (d *duplex) elsewhere(msgs []jsonrpc.Message, batch bool, err error) {
-	var away *session.Elsewhere
+	var away *session.Redirect
 	switch {
 	case errors.Is(err, session.ErrMoved) && d.follows():
 		d.makeAgain(msgs, batch)
@@ -172,7 +172,7 @@ func (d *duplex) elsewhere(msgs []jsonrpc.Message, batch bool, err error) {
 		d.fail(msgs, errClash)
 	default:
 		about := &asked{key: away.Key, ids: [][]byte{bytes.Clone(msgs[0].ID)}}
-		d.far(&strand{about: about, msgs: msgs, at: away.Away})
+		d.far(&strand{about: about, msgs: msgs, at: away.Remote})
 	}
 }
 
@@ -270,7 +270,7 @@ func (d *duplex) call(msgs []jsonrpc.Message, batch bool) {
 		}
 		return
 	}
-	call.Tell(d.ready)
+	call.Notify(d.ready)
 	d.put(arrival{call: call, since: began, batch: batch, src: source{about: about}})
 }
 
@@ -345,7 +345,7 @@ func (d *duplex) later(msgs []jsonrpc.Message, err error) bool {
 	}
 	// Where the store is not shared nothing goes on after the node.
 	closing := errors.Is(err, session.ErrMoved) || errors.Is(err, session.ErrClosing) && d.h.sessions.Shared()
-	passes := closing || errors.Is(err, stream.ErrConflict) || session.StoreSays(err) != ""
+	passes := closing || errors.Is(err, stream.ErrConflict) || session.StoreErrorText(err) != ""
 	for i := range msgs {
 		m := &msgs[i]
 		key, _ := messageKey(m)
@@ -358,7 +358,7 @@ func (d *duplex) later(msgs []jsonrpc.Message, err error) bool {
 		d.mu.Lock()
 		d.kicked = true
 		d.mu.Unlock()
-		session.Poke(d.ready)
+		session.Wake(d.ready)
 	}
 	return true
 }
@@ -371,7 +371,7 @@ func (d *duplex) fail(msgs []jsonrpc.Message, err error) {
 		return
 	case !errors.Is(err, session.ErrMoved):
 	case d.s.Moved():
-		session.Poke(d.ready) // the connection ends, and its client asks again where the session is
+		session.Wake(d.ready) // the connection ends, and its client asks again where the session is
 		return
 	default:
 		err = session.ErrClosing // it is about to, and takes on nothing new

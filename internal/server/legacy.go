@@ -74,7 +74,7 @@ func (h *Handler) getSSE(w http.ResponseWriter, r *http.Request, messages string
 	e.key = stream.SessionKey(name)
 	do := func(s *session.Session) error {
 		cursor, err := s.ParseEventID(id)
-		if err == nil && (!s.Single() || cursor.Stream.Number != 0) {
+		if err == nil && (!s.SingleStream() || cursor.Stream.Number != 0) {
 			err = session.ErrBadID
 		}
 		if err != nil {
@@ -129,7 +129,7 @@ func (h *Handler) postSSE(w http.ResponseWriter, r *http.Request) {
 	}
 	principal := h.principal(r)
 	s, err := h.sessions.Find(id, principal)
-	if err == nil && !s.Single() || err != nil && h.peers == nil {
+	if err == nil && !s.SingleStream() || err != nil && h.peers == nil {
 		h.fail(w, session.ErrNotFound)
 		return
 	}
@@ -150,7 +150,7 @@ func (h *Handler) postSSE(w http.ResponseWriter, r *http.Request) {
 
 // takeSSE gives a session what was POSTed to it.
 func (h *Handler) takeSSE(w http.ResponseWriter, r *http.Request, s *session.Session, msgs []jsonrpc.Message, batch bool) error {
-	if !s.Single() {
+	if !s.SingleStream() {
 		return session.ErrNotFound
 	}
 	if err := checkMessages(msgs, batch, stageOf(s), s.Revision()); err != nil {

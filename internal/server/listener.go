@@ -73,7 +73,7 @@ func (c *watched) wrote(s *session.Session) {
 	c.teller.Store(s)
 	c.far.Store(nil)
 	if c.reset.Load() {
-		s.Left(c.addr, time.Time{})
+		s.Disconnected(c.addr, time.Time{})
 	}
 }
 
@@ -157,7 +157,7 @@ func (c *watched) note(err error) {
 	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
 		c.reset.Store(true)
 		if s := c.teller.Load(); s != nil {
-			s.Left(c.addr, time.Time{})
+			s.Disconnected(c.addr, time.Time{})
 		}
 		if p := c.far.Load(); p != nil {
 			p.tell()

@@ -39,14 +39,14 @@ func (p *peers) told(text []byte) {
 		return
 	}
 	if n.Taken != "" {
-		p.h.sessions.Lose(n.Taken)
+		p.h.sessions.VerifySession(n.Taken)
 	}
 	if n.Left == "" {
 		return
 	}
 	p.depart(n.From)
 	if s, err := p.h.sessions.FindName(string(n.Left), string(n.Principal)); err == nil {
-		s.Left(n.From, time.Time{})
+		s.Disconnected(n.From, time.Time{})
 	}
 }
 

@@ -96,7 +96,7 @@ func (p *peers) start() {
 		}
 	})
 	p.work.Go(p.sweep)
-	p.node.Watch(func(string) { session.Poke(p.lost) })
+	p.node.Watch(func(string) { session.Wake(p.lost) })
 	p.node.OnWake(p.h.Verify)
 	p.node.Notices(p.told)
 }
@@ -165,7 +165,7 @@ func (p *peers) sweep() {
 		}
 		begun := time.Now()
 		if !p.h.isDraining() && !p.sweepOnce(mine) {
-			time.AfterFunc(sweepAgain, func() { session.Poke(p.lost) })
+			time.AfterFunc(sweepAgain, func() { session.Wake(p.lost) })
 		}
 		if all {
 			every := min(max(sweepEvery, sweepShare*time.Since(begun)), sweepAtLeast) * time.Duration(1+len(p.node.Peers()))

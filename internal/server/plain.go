@@ -79,7 +79,7 @@ func (c *conn) responses(ctx context.Context) (answers [][]byte, err error) {
 				answers = append(answers, e.Data)
 			case jsonrpc.String(jsonrpc.Field(e.Data, "method")) == protocol.MethodResumePolicy: // of no use with an answer
 			default:
-				src.Back(stream.Entry{Seq: begin.Seq, Epoch: begin.Epoch})
+				src.Rewind(stream.Entry{Seq: begin.Seq, Epoch: begin.Epoch})
 				src.ended = false
 				return nil, errSpoken
 			}
@@ -94,8 +94,8 @@ func (c *conn) responses(ctx context.Context) (answers [][]byte, err error) {
 			continue
 		case gone && c.s.Moved():
 			return nil, session.ErrMoved
-		case gone || src.IsKicked():
-			src.Back(stream.Entry{Seq: begin.Seq, Epoch: begin.Epoch})
+		case gone || src.HasDisconnectRequest():
+			src.Rewind(stream.Entry{Seq: begin.Seq, Epoch: begin.Epoch})
 			return nil, errSpoken
 		}
 		select {
@@ -121,7 +121,7 @@ func (c *conn) tellAll(ctx context.Context) error {
 		return errLeft
 	}
 	src := &c.sources[0]
-	src.Told()
+	src.Delivered()
 	c.finished(src, false)
 	src.told = true
 	return nil
@@ -137,7 +137,7 @@ func (h *Handler) interrupted(w http.ResponseWriter, r *http.Request, x *record,
 		v.moved = true
 	case moved && v != nil:
 		panic(http.ErrAbortHandler)
-	case moved && x.call != nil && x.call.Again():
+	case moved && x.call != nil && x.call.Retriable():
 		return session.ErrMoved
 	default:
 		h.logger.Warn("call not read to its end", "session", x.session.Name(), "error", err)

@@ -158,7 +158,7 @@ func (h *Handler) send(r *http.Request, s *session.Session, msgs []jsonrpc.Messa
 	ctx := context.WithoutCancel(r.Context())
 	for i := range msgs {
 		err := s.Send(ctx, msgs[i], r.Header)
-		if errors.Is(err, session.ErrNotTaken) || errors.Is(err, session.ErrMoved) || errors.Is(err, session.ErrBusy) {
+		if errors.Is(err, session.ErrNotDelivered) || errors.Is(err, session.ErrMoved) || errors.Is(err, session.ErrBusy) {
 			return err
 		}
 		if err != nil {
@@ -181,7 +181,7 @@ func (h *Handler) initialize(w http.ResponseWriter, r *http.Request, msgs []json
 	if s.Revision() != "" {
 		return
 	}
-	if c := s.Opening(); c == nil || r.Context().Err() != nil {
+	if c := s.Initializing(); c == nil || r.Context().Err() != nil {
 		// It failed, or its client has gone without knowing the session.
 		h.sessions.End(s)
 	}
@@ -215,7 +215,7 @@ func (h *Handler) answerLight(w http.ResponseWriter, r *http.Request, x *record)
 	}
 	answers, done := x.call.Wait(r.Context(), after)
 	switch {
-	case x.call.Again():
+	case x.call.Retriable():
 		return session.ErrMoved // and it may be made again there
 	case done:
 		if x.call.Method() == "initialize" {
@@ -227,7 +227,7 @@ func (h *Handler) answerLight(w http.ResponseWriter, r *http.Request, x *record)
 		}
 		_ = h.answer(w, answers, x.batch) // what is lost on the way is lost: it is stored nowhere
 	case r.Context().Err() != nil:
-		x.call.Break()
+		x.call.ConnectionLost()
 	default:
 		return h.stream(w, r, x.call, x.msgs, x.batch, false)
 	}

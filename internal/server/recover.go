@@ -27,7 +27,7 @@ const (
 // more: where an id was written, the client may be about to come back with it,
 // after the time that it was told to wait.
 func (c *conn) adopt(ctx context.Context) {
-	lost, due := c.s.Lost(max(2*c.h.opts.Retry, leastPatience))
+	lost, due := c.s.LostStreams(max(2*c.h.opts.Retry, leastPatience))
 	for _, at := range lost {
 		err := c.read(ctx, at)
 		if errors.Is(err, stream.ErrTrimmed) { // the end of it is better than nothing
@@ -69,14 +69,14 @@ func (c *conn) finished(src *source, besides bool) {
 	case c.resumed && c.primes:
 		// Clients that know ids and come back without one after this have forgotten it:
 		// they lost the connection.
-		src.Written("", besides)
+		src.Completed("", besides)
 	case c.heeded:
-		src.Written(c.from, besides)
+		src.Completed(c.from, besides)
 		if c.h.peers.hasLeft(c.from, c.opened) {
-			c.s.Left(c.from, time.Time{})
+			c.s.Disconnected(c.from, time.Time{})
 		}
 	case c.watched != nil:
-		src.Written(c.from, besides)
+		src.Completed(c.from, besides)
 		c.watched.wrote(c.s)
 	}
 }

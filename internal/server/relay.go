@@ -26,7 +26,7 @@ const leaveGrace = 2 * time.Second
 
 // send sends the request to a node, and passes on what it answers. The error wraps
 // errAgain where that came to nothing.
-func (rl *relay) send(ctx context.Context, node string, at *session.Away, take bool) error {
+func (rl *relay) send(ctx context.Context, node string, at *session.Remote, take bool) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	rl.cancel.Store(&cancel)
@@ -81,7 +81,7 @@ func (rl *relay) send(ctx context.Context, node string, at *session.Away, take b
 }
 
 // request makes the request that is sent.
-func (rl *relay) request(ctx context.Context, node string, at *session.Away, take bool) (*http.Request, error) {
+func (rl *relay) request(ctx context.Context, node string, at *session.Remote, take bool) (*http.Request, error) {
 	v := rl.visit
 	v.Take, v.Again = take, rl.sent || rl.e.again
 	of := rl.r
@@ -222,7 +222,7 @@ func isEvents(head http.Header) bool {
 var errCut = errors.New("the answer was cut off")
 
 // pass passes a node's answer on to the client.
-func (rl *relay) pass(res *http.Response, at *session.Away) error {
+func (rl *relay) pass(res *http.Response, at *session.Remote) error {
 	switch {
 	case res.StatusCode == http.StatusMisdirectedRequest && res.Header[headerMoved] != nil:
 		if where := res.Header.Get(headerMoved); where != "" {

@@ -28,7 +28,7 @@ func (h *Handler) ours(m *jsonrpc.Message) bool {
 // [Handler.explain] knows.
 func (h *Handler) resumption(ctx context.Context, principal string, m *jsonrpc.Message, last string) (*session.Session, stream.Cursor, error) {
 	token := jsonrpc.String(jsonrpc.Field(m.Params, "resumeToken"))
-	s, number, err := h.sessions.Resumable(token, m.ID, principal)
+	s, number, err := h.sessions.FindResumable(token, m.ID, principal)
 	if err != nil {
 		return nil, stream.Cursor{}, err
 	}
@@ -74,7 +74,7 @@ func (h *Handler) status(ctx context.Context, principal string, own *session.Ses
 	}
 	id := jsonrpc.Field(m.Params, "requestId")
 	token := jsonrpc.String(jsonrpc.Field(m.Params, "resumeToken"))
-	s, number, err := h.sessions.Resumable(token, id, principal)
+	s, number, err := h.sessions.FindResumable(token, id, principal)
 	if err != nil {
 		return nil, err
 	}
@@ -120,7 +120,7 @@ func (h *Handler) statusOurs(w http.ResponseWriter, r *http.Request, own *sessio
 		if id := r.Header[protocol.HeaderSession]; len(id) > 0 && h.peers != nil {
 			_, at, err := h.sessions.Locate(r.Context(), session.KeyOf(id[0]), principal)
 			if err == nil && at != nil {
-				return &session.Elsewhere{Away: at}
+				return &session.Redirect{Remote: at}
 			}
 		}
 	}
@@ -175,7 +175,7 @@ func (h *Handler) roamed(w http.ResponseWriter, r *http.Request, msgs []jsonrpc.
 	rest = msgs[:0]
 	for i := range msgs {
 		taken, err := h.roam(context.WithoutCancel(r.Context()), principal, msgs[i], r.Header)
-		var away *session.Elsewhere
+		var away *session.Redirect
 		if errors.As(err, &away) && h.visit(r) == nil {
 			taken = true
 			_, err = h.carry(r, principal, &msgs[i], func() error {
@@ -184,7 +184,7 @@ func (h *Handler) roamed(w http.ResponseWriter, r *http.Request, msgs []jsonrpc.
 			})
 		}
 		if errors.As(err, &away) {
-			_, err = h.reach(w, r, errand{key: away.Key, at: away.Away, as: true, msgs: msgs[i:]})
+			_, err = h.reach(w, r, errand{key: away.Key, at: away.Remote, as: true, msgs: msgs[i:]})
 		}
 		if err != nil {
 			if !errors.Is(err, errAnswered) {

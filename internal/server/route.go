@@ -34,7 +34,7 @@ const reachFor = 10 * time.Second
 // An errand is what a request wants of a session that is not here.
 type errand struct {
 	key stream.SessionKey // "": a new one
-	at  *session.Away     // where it was just now, if that is known
+	at  *session.Remote   // where it was just now, if that is known
 	// as says that the request goes there as that session's client's: it came in
 	// another session, or in none.
 	as    bool
@@ -117,7 +117,7 @@ func (h *Handler) host(w http.ResponseWriter, r *http.Request, v *visit, e *erra
 }
 
 // abandoned says whether a session has no owner, or one that is gone.
-func (h *Handler) abandoned(ctx context.Context, at *session.Away) bool {
+func (h *Handler) abandoned(ctx context.Context, at *session.Remote) bool {
 	node := h.peers.node
 	if at.Owner == "" || at.Owner == node.Name() {
 		return true
@@ -132,7 +132,7 @@ func (h *Handler) abandoned(ctx context.Context, at *session.Away) bool {
 
 // takeOver takes a session over, and tells the node that had it: it may be there
 // after all.
-func (h *Handler) takeOver(ctx context.Context, at *session.Away) (*session.Session, error) {
+func (h *Handler) takeOver(ctx context.Context, at *session.Remote) (*session.Session, error) {
 	s, err := h.sessions.TakeOver(ctx, at)
 	if err == nil && at.Owner != "" && at.Owner != h.peers.node.Name() {
 		h.peers.tell(at.Owner, &notice{Taken: at.Key})
@@ -150,12 +150,12 @@ type relay struct {
 	e       *errand
 	visit   visit
 	payload []byte
-	gone    string        // the node that has turned out to be gone
-	held    *session.Away // the session as it was when the request was sent to its node
-	sent    bool          // it may have arrived somewhere
-	node    string        // to which it was sent last
-	out     *follow       // what is told of the stream that answers; nil until it begins
-	end     time.Time     // until when it is tried
+	gone    string          // the node that has turned out to be gone
+	held    *session.Remote // the session as it was when the request was sent to its node
+	sent    bool            // it may have arrived somewhere
+	node    string          // to which it was sent last
+	out     *follow         // what is told of the stream that answers; nil until it begins
+	end     time.Time       // until when it is tried
 
 	// For who drains this node.
 	asks    bool        // it is a POST with requests
@@ -299,7 +299,7 @@ func (rl *relay) step(ctx context.Context) (*session.Session, error) {
 
 // abroad has another node begin a session (at is nil), or take one over, as this
 // one takes on nothing new.
-func (rl *relay) abroad(ctx context.Context, at *session.Away) error {
+func (rl *relay) abroad(ctx context.Context, at *session.Remote) error {
 	peers := rl.h.peers.node.Peers()
 	if len(peers) == 0 {
 		return session.ErrClosing

@@ -29,8 +29,8 @@ type strand struct {
 	about *asked
 	msgs  []jsonrpc.Message
 	batch bool
-	at    *session.Away // where the session was just now, if that is known
-	again bool          // the call may be on record there
+	at    *session.Remote // where the session was just now, if that is known
+	again bool            // the call may be on record there
 	ctx   context.Context
 	stop  context.CancelFunc
 
@@ -57,7 +57,7 @@ func (d *duplex) far(s *strand) {
 	if !d.h.peers.begin() {
 		d.kicked = true // this node ends
 		d.mu.Unlock()
-		session.Poke(d.ready)
+		session.Wake(d.ready)
 		return
 	}
 	d.strands++
@@ -112,7 +112,7 @@ func (d *duplex) follows() bool { return !d.returns && d.h.peers != nil }
 // is made again where that is: by a client that comes back there, or else from here.
 func (d *duplex) madeAgain(call *session.Call, of *asked, batch bool) bool {
 	switch {
-	case !d.returns && !d.follows() || !call.Again():
+	case !d.returns && !d.follows() || !call.Retriable():
 		return false
 	case d.follows():
 		d.makeAgain(of.msgs, batch)
@@ -155,7 +155,7 @@ func (s *strand) over(err error) {
 	d.mu.Lock()
 	d.strands--
 	d.mu.Unlock()
-	session.Poke(d.ready)
+	session.Wake(d.ready)
 }
 
 // fail tells the client that it will hear no more, or has it come back for it.

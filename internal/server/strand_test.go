@@ -241,7 +241,7 @@ func (f *farm) take(from, to *farmNode, key string) {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	from.sessions.Lose(stream.SessionKey(key))
+	from.sessions.VerifySession(stream.SessionKey(key))
 }
 
 // sessionOf returns the name of a session, of which a token is.

@@ -78,7 +78,7 @@ func newHooked(t testing.TB, c config) (*node, *hooks) {
 			t.Error(err)
 		}
 	})
-	c.session.Ended = func(e session.Ended) {
+	c.session.OnEnded = func(e session.EndedRequest) {
 		sender.Send(webhook.Event{URL: e.Webhook, RequestID: e.ID, Failed: e.Failed, Time: e.Time})
 	}
 	return newNode(t, c), k

@@ -31,7 +31,7 @@ func (s *Session) about() []byte {
 }
 
 // away reads a record.
-func away(at stream.Session) (*Away, error) {
+func away(at stream.Session) (*Remote, error) {
 	var a about
 	if err := json.Unmarshal(at.About, &a); err != nil {
 		return nil, fmt.Errorf("record of session %s: %w", at.Key, err)
@@ -42,8 +42,8 @@ func away(at stream.Session) (*Away, error) {
 	if len(a.Principal) > 0 {
 		a.Tenant = TenantOf(string(a.Principal), "")
 	}
-	return &Away{Session: at, ID: a.ID, Principal: string(a.Principal), Tenant: a.Tenant, Single: a.Single, was: at}, nil
+	return &Remote{Session: at, ID: a.ID, Principal: string(a.Principal), Tenant: a.Tenant, SingleStream: a.Single, was: at}, nil
 }
 
 // LogValue implements [slog.LogValuer]: no log has the secret id.
-func (a *Away) LogValue() slog.Value { return slog.StringValue(string(a.Key)) }
+func (a *Remote) LogValue() slog.Value { return slog.StringValue(string(a.Key)) }

@@ -55,7 +55,7 @@ func (t *taking) wait(ctx context.Context) (*Session, error) {
 // given the same one. The error is [stream.ErrConflict] where another node was
 // faster, and the session is to be located again; [ErrNotFound], [ErrClosing],
 // [ErrBusy], or that of the store. Backends are shown ctx's values.
-func (m *Manager) TakeOver(ctx context.Context, at *Away) (*Session, error) {
+func (m *Manager) TakeOver(ctx context.Context, at *Remote) (*Session, error) {
 	if m.shared == nil {
 		return nil, ErrNotFound
 	}
@@ -93,7 +93,7 @@ func (m *Manager) TakeOver(ctx context.Context, at *Away) (*Session, error) {
 }
 
 // takeOver is TakeOver, for one caller at a time. old is what is here of the session.
-func (m *Manager) takeOver(values context.Context, at *Away, old *Session) (*Session, error) {
+func (m *Manager) takeOver(values context.Context, at *Remote, old *Session) (*Session, error) {
 	was := at.was
 	if was.Key == "" {
 		was = at.Session
@@ -122,7 +122,7 @@ func (m *Manager) takeOver(values context.Context, at *Away, old *Session) (*Ses
 	case err != nil:
 		return nil, fmt.Errorf("session not taken over: %w", err)
 	}
-	s := m.session(at.ID, at.Principal, at.Tenant, at.Single)
+	s := m.session(at.ID, at.Principal, at.Tenant, at.SingleStream)
 	s.lease, s.taken = taken.Lease, true
 	s.renewed.Store(int64(m.clock()))
 	s.ongoing.Store(1) // not idle, until it is done
@@ -189,7 +189,7 @@ func (m *Manager) makeAgain(values context.Context, all []repeat) {
 		}
 		deliver := r.call.Deliver
 		if !r.unsent {
-			deliver = r.call.DeliverAgain
+			deliver = r.call.Redeliver
 		}
 		deliver(values, r.msgs, http.Header{})
 	}

@@ -55,10 +55,10 @@ func TestTakeOverIdle(t *testing.T) {
 	a, b := f.add(t, "a", Options{}), f.add(t, "b", Options{})
 	s := a.open("alice")
 	_, at, err := b.Locate(t.Context(), s.key, "alice")
-	if err != nil || at.ID != s.ID() || at.Owner != "a" || at.Principal != "alice" || at.Single {
+	if err != nil || at.ID != s.ID() || at.Owner != "a" || at.Principal != "alice" || at.SingleStream {
 		t.Fatalf("located %+v, %v", at, err)
 	}
-	if strings.Contains(fmt.Sprint(at.LogValue(), (&Elsewhere{at}).Error()), s.ID()) {
+	if strings.Contains(fmt.Sprint(at.LogValue(), (&Redirect{at}).Error()), s.ID()) {
 		t.Error("the secret id would be logged")
 	}
 	for _, who := range []string{"bob", ""} {
@@ -71,7 +71,7 @@ func TestTakeOverIdle(t *testing.T) {
 	}
 	a.kill()
 	taken := b.take(s)
-	if taken.ID() != s.ID() || taken.Revision() != "2025-11-25" || taken.lease.Epoch != 2 || taken.Single() {
+	if taken.ID() != s.ID() || taken.Revision() != "2025-11-25" || taken.lease.Epoch != 2 || taken.SingleStream() {
 		t.Errorf("took %+v", taken)
 	}
 	if n := len(b.desk.links); n != 0 {
@@ -272,7 +272,7 @@ func some(t testing.TB, r *Reader, ready <-chan struct{}, n int) (said []string)
 			said = append(said, string(e.Data))
 		}
 		if len(entries) > 0 {
-			r.Told()
+			r.Delivered()
 			continue
 		}
 		select {
@@ -339,8 +339,8 @@ func TestTakeOverUnheard(t *testing.T) {
 		},
 		"a token": func(t *testing.T, old *Manager, _ *Session, _ *Call, now *Session, _ jsonrpc.Message) error {
 			c := begin(t, now, false, request(2))
-			_, _, err := old.Resumable(now.token(c.Number(), []byte("2")), []byte("2"), "alice")
-			var at *Elsewhere
+			_, _, err := old.FindResumable(now.token(c.Number(), []byte("2")), []byte("2"), "alice")
+			var at *Redirect
 			if errors.As(err, &at) && at.Owner == "b" {
 				return ErrMoved
 			}
@@ -387,8 +387,8 @@ func TestTakeOverLost(t *testing.T) {
 	running := begin(t, s, false, request(3))
 	a.kill()
 	taken := b.take(s)
-	taken.Asked()
-	lost, _ := taken.Lost(0)
+	taken.ReturnedWithoutID()
+	lost, _ := taken.LostStreams(0)
 	var numbers []uint64
 	for _, at := range lost {
 		numbers = append(numbers, at.Stream.Number)
@@ -420,8 +420,8 @@ func TestTakeOverStandalone(t *testing.T) {
 	r.Detach(true, true, false)
 	say(-1)
 	a.kill()
-	if taken := b.take(s); taken.Told() != toldOften+10 || taken.aside.said != toldOften+11 {
-		t.Errorf("told %d of %d", taken.Told(), taken.aside.said)
+	if taken := b.take(s); taken.Delivered() != toldOften+10 || taken.aside.said != toldOften+11 {
+		t.Errorf("told %d of %d", taken.Delivered(), taken.aside.said)
 	}
 }
 
@@ -527,14 +527,14 @@ func TestTakeOverResumable(t *testing.T) {
 	link.say(running, `{"jsonrpc":"2.0","id":7,"method":"elicitation/create","params":{}}`)
 	question := parse(readSome(t, s, running.Number(), 2)[1])
 	token := func(c *Call, id int) string { return s.token(c.Number(), fmt.Append(nil, id)) }
-	var at *Elsewhere
+	var at *Redirect
 	for _, who := range []string{"alice", "bob"} {
-		_, _, err := b.Resumable(token(running, 3), []byte("3"), who)
+		_, _, err := b.FindResumable(token(running, 3), []byte("3"), who)
 		if who == "alice" && (!errors.As(err, &at) || at.ID != s.ID()) || who == "bob" && !errors.Is(err, ErrBadToken) {
 			t.Errorf("%s resumes: %v", who, err)
 		}
 	}
-	if _, _, err := b.Resumable(token(running, 3), []byte("4"), "alice"); !errors.Is(err, ErrBadToken) {
+	if _, _, err := b.FindResumable(token(running, 3), []byte("4"), "alice"); !errors.Is(err, ErrBadToken) {
 		t.Errorf("another request's token: %v", err)
 	}
 	reply := parse(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{}}`, question.ID))
@@ -546,11 +546,11 @@ func TestTakeOverResumable(t *testing.T) {
 		t.Errorf("cancellation: %v, %v", taken, err)
 	}
 	stays := func(string) bool { return false }
-	if got, err := b.Spread(t.Context(), "alice", "", stays, 10); err != nil || fmt.Sprint(got.Homes) != "[a]" || len(got.Left) > 0 {
+	if got, err := b.LocateAll(t.Context(), "alice", "", stays, 10); err != nil || fmt.Sprint(got.Owners) != "[a]" || len(got.Orphans) > 0 {
 		t.Errorf("spread: %+v, %v", got, err)
 	}
 	a.kill()
-	taken, err := b.TakeOver(t.Context(), at.Away)
+	taken, err := b.TakeOver(t.Context(), at.Remote)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -559,7 +559,7 @@ func TestTakeOverResumable(t *testing.T) {
 	}
 	for i, want := range []string{StatusCompleted, StatusFailed, StatusProcessing} {
 		id := fmt.Append(nil, i+1)
-		s, number, err := b.Resumable(token([]*Call{well, bad, running}[i], i+1), id, "alice")
+		s, number, err := b.FindResumable(token([]*Call{well, bad, running}[i], i+1), id, "alice")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -626,13 +626,13 @@ func TestTakeOverWebhooks(t *testing.T) {
 	var mu sync.Mutex
 	told := map[string]int{}
 	o := safeTools()
-	o.Ended = func(e Ended) {
+	o.OnEnded = func(e EndedRequest) {
 		mu.Lock()
 		defer mu.Unlock()
 		told[fmt.Sprintf("%s %s %v", e.ID, e.Webhook, e.Failed)]++
 	}
 	a, b := f.add(t, "a", safeTools()), f.add(t, "b", o)
-	a.opts.Ended = func(Ended) { t.Error("the lost node told a webhook") }
+	a.opts.OnEnded = func(EndedRequest) { t.Error("the lost node told a webhook") }
 	s := a.open("alice")
 	hooked := func(id int) string {
 		return fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"x","_meta":{"holdfast/webhook":{"url":"https://h/%d"}}}}`, id, id)

@@ -88,14 +88,14 @@ func Cancels(msg *jsonrpc.Message) bool {
 // Cancel takes a notifications/cancelled whose _meta has the resume token of the
 // request (holdfast/resumeToken), from whatever connection of the principal, and
 // says whether it is one. Where the token is wrong nothing is cancelled. The error
-// is an [*Elsewhere], or that of a store which can't tell.
+// is a [*Redirect], or that of a store which can't tell.
 func (m *Manager) Cancel(principal string, msg jsonrpc.Message, header http.Header) (taken bool, err error) {
 	if !Cancels(&msg) {
 		return false, nil
 	}
 	token := jsonrpc.Field(msg.Params, "_meta", metaToken)
 	id := jsonrpc.Field(msg.Params, "requestId")
-	s, number, err := m.Resumable(jsonrpc.String(token), id, principal)
+	s, number, err := m.FindResumable(jsonrpc.String(token), id, principal)
 	if errors.Is(err, ErrBadToken) {
 		return true, nil
 	}
@@ -115,7 +115,7 @@ func (m *Manager) Cancel(principal string, msg jsonrpc.Message, header http.Head
 // Answer takes a client's answer to a request of a backend, if the request's id
 // names the session that it was made in: from whatever connection or session of
 // the same principal. taken says so; else the answer may be one for the session
-// that it came in. The error is that of [Session.Send], or an [*Elsewhere].
+// that it came in. The error is that of [Session.Send], or a [*Redirect].
 func (m *Manager) Answer(ctx context.Context, principal string, msg jsonrpc.Message, header http.Header) (taken bool, err error) {
 	if msg.Kind != jsonrpc.Response || len(msg.ID) == 0 || msg.ID[0] != '"' {
 		return false, nil

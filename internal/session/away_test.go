@@ -98,7 +98,7 @@ func TestAwayForTooLong(t *testing.T) {
 		}
 		token := s.token(read.Number(), []byte("4"))
 		for range 5 {
-			if _, _, err := h.Resumable(token, []byte("4"), ""); err != nil { // as for getStatus
+			if _, _, err := h.FindResumable(token, []byte("4"), ""); err != nil { // as for getStatus
 				t.Fatal(err)
 			}
 			wait(59 * time.Second)

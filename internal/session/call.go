@@ -106,9 +106,9 @@ func (c *Call) Deliver(ctx context.Context, msgs []jsonrpc.Message, header http.
 	c.deliver(ctx, msgs, header, undelivered)
 }
 
-// DeliverAgain is Deliver for requests that may have run before, on a node that was
+// Redeliver is Deliver for requests that may have run before, on a node that was
 // lost: where they can't be run again nobody knows.
-func (c *Call) DeliverAgain(ctx context.Context, msgs []jsonrpc.Message, header http.Header) {
+func (c *Call) Redeliver(ctx context.Context, msgs []jsonrpc.Message, header http.Header) {
 	c.deliver(ctx, msgs, header, undeliveredAgain)
 }
 
@@ -309,10 +309,10 @@ func (c *Call) respond(rq *inflight, data []byte) {
 	}
 }
 
-// Again says whether the call was not answered, because its session left this node,
+// Retriable says whether the call was not answered, because its session left this node,
 // and may be made again where that is now. What a light one was answered with says
 // so too.
-func (c *Call) Again() bool {
+func (c *Call) Retriable() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.kept != nil && (c.kept.again || c.kept.safe && c.number != 0 && c.s.moved.Load())

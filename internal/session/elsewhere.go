@@ -14,24 +14,24 @@ import (
 // so that other nodes may take them over.
 func (m *Manager) Shared() bool { return m.shared != nil }
 
-// An Away is a session that is not, or no longer, on this node.
-type Away struct {
+// A Remote is a session that is not, or no longer, on this node.
+type Remote struct {
 	stream.Session        // whose it is; Owner is "" if nobody's, or if it was this node's
 	ID             string // its secret id: to make requests as its client; it must not be logged
 	Principal      string
 	Tenant         string // see [TenantOf]
-	Single         bool
+	SingleStream   bool
 
 	was stream.Session // as it was looked up
 }
 
-// Elsewhere is the error of what concerns a session of the same principal that is
+// Redirect is the error of what concerns a session of the same principal that is
 // not on this node. Its door sends the request there, as that session's client, or
 // takes the session over and tries again.
-type Elsewhere struct{ *Away }
+type Redirect struct{ *Remote }
 
 // Error implements error.
-func (e *Elsewhere) Error() string { return "the session is on another node" }
+func (e *Redirect) Error() string { return "the session is on another node" }
 
 // Moved says whether the session has left this node: another has taken it, or may.
 // What it says and is asked goes on there, so its clients should come back.
@@ -40,7 +40,7 @@ func (s *Session) Moved() bool { return s.moved.Load() }
 // Locate finds a session of the principal: on this node, or where it is. The error
 // is [ErrNotFound], whatever the reason, or that of a store which can't tell. A
 // session that is being taken over here is waited for.
-func (m *Manager) Locate(ctx context.Context, key stream.SessionKey, principal string) (*Session, *Away, error) {
+func (m *Manager) Locate(ctx context.Context, key stream.SessionKey, principal string) (*Session, *Remote, error) {
 	s, err := m.FindName(string(key), principal)
 	if err == nil && !s.lingers.Load() {
 		s.Touch()
@@ -69,7 +69,7 @@ func (m *Manager) Locate(ctx context.Context, key stream.SessionKey, principal s
 }
 
 // lookup reads the record of a session.
-func (m *Manager) lookup(ctx context.Context, key stream.SessionKey) (*Away, error) {
+func (m *Manager) lookup(ctx context.Context, key stream.SessionKey) (*Remote, error) {
 	ctx, stop := context.WithTimeout(ctx, asks)
 	defer stop()
 	was, err := m.shared.Lookup(ctx, key)
@@ -94,7 +94,7 @@ func (m *Manager) lookup(ctx context.Context, key stream.SessionKey) (*Away, err
 var errHere = errors.New("the session has come here")
 
 // elsewhere returns the error of what concerns a session that is not here: an
-// [*Elsewhere], or why not.
+// [*Redirect], or why not.
 func (m *Manager) elsewhere(key stream.SessionKey, principal string) error {
 	if m.shared == nil {
 		return ErrNotFound
@@ -108,11 +108,11 @@ func (m *Manager) elsewhere(key stream.SessionKey, principal string) error {
 	case s != nil:
 		return errHere
 	}
-	return &Elsewhere{at}
+	return &Redirect{at}
 }
 
 // named returns the principal's session with the public name, if good says so of its
-// secret id. The error is [ErrNotFound], whatever the reason, an [*Elsewhere], or
+// secret id. The error is [ErrNotFound], whatever the reason, a [*Redirect], or
 // that of the store.
 func (m *Manager) named(name, principal string, good func(secret string) bool) (*Session, error) {
 	for {
@@ -124,7 +124,7 @@ func (m *Manager) named(name, principal string, good func(secret string) bool) (
 			return s, nil
 		}
 		err = m.elsewhere(stream.SessionKey(name), principal)
-		var at *Elsewhere
+		var at *Redirect
 		switch {
 		case errors.Is(err, errHere):
 			continue
@@ -143,19 +143,19 @@ func (r Range) has(key stream.SessionKey) bool {
 	return key > r.After && (r.Until == "" || key <= r.Until)
 }
 
-// A Spread is where sessions of a principal are that are not on this node.
-type Spread struct {
+// Locations says where sessions of a principal are that are not on this node.
+type Locations struct {
 	Range
-	Homes []string // the other nodes that own some; they may be gone
-	Left  []*Away  // those that nobody owns, or whose owner is gone
+	Owners  []string  // the other nodes that own some; they may be gone
+	Orphans []*Remote // those that nobody owns, or whose owner is gone
 }
 
-// Spread looks where the principal's sessions are, in the order of their keys, until
+// LocateAll looks where the principal's sessions are, in the order of their keys, until
 // it has found most of which nobody looks after: the rest is for another time. gone
 // says of a node whether it is gone. The error is that of the store, or ctx's: as all
 // records are looked through, it is done for one caller at a time.
-func (m *Manager) Spread(ctx context.Context, principal string, after stream.SessionKey, gone func(node string) bool, most int) (Spread, error) {
-	found := Spread{Range: Range{After: after}}
+func (m *Manager) LocateAll(ctx context.Context, principal string, after stream.SessionKey, gone func(node string) bool, most int) (Locations, error) {
+	found := Locations{Range: Range{After: after}}
 	if m.shared == nil || principal == "" {
 		return found, nil
 	}
@@ -165,16 +165,16 @@ func (m *Manager) Spread(ctx context.Context, principal string, after stream.Ses
 	case <-ctx.Done():
 		return found, ctx.Err()
 	}
-	var all []*Away
+	var all []*Remote
 	err := m.shared.Sessions(ctx, func(was stream.Session) bool {
 		if found.has(was.Key) {
-			if at, err := away(was); err == nil && at.Principal == principal && !at.Single {
+			if at, err := away(was); err == nil && at.Principal == principal && !at.SingleStream {
 				all = append(all, at)
 			}
 		}
 		return true
 	})
-	slices.SortFunc(all, func(a, b *Away) int { return strings.Compare(string(a.Key), string(b.Key)) })
+	slices.SortFunc(all, func(a, b *Remote) int { return strings.Compare(string(a.Key), string(b.Key)) })
 	me := m.shared.Node()
 	lost := map[string]bool{"": true, me: true}
 	for _, at := range all {
@@ -186,14 +186,14 @@ func (m *Manager) Spread(ctx context.Context, principal string, after stream.Ses
 			abandoned = gone(at.Owner)
 			lost[at.Owner] = abandoned
 			if !abandoned {
-				found.Homes = append(found.Homes, at.Owner)
+				found.Owners = append(found.Owners, at.Owner)
 			}
 		}
 		if !abandoned {
 			continue
 		}
-		found.Left = append(found.Left, at)
-		if len(found.Left) == most && at != all[len(all)-1] {
+		found.Orphans = append(found.Orphans, at)
+		if len(found.Orphans) == most && at != all[len(all)-1] {
 			found.Until = at.Key
 			break
 		}

@@ -11,9 +11,9 @@ import (
 // have ended and their client is away. docs/decisions/0010-webhooks.md says when
 // it is.
 
-// An Ended is a request that named a webhook, and whose call ended with nobody
+// An EndedRequest is a request that named a webhook, and whose call ended with nobody
 // connected to be told its response.
-type Ended struct {
+type EndedRequest struct {
 	ID      []byte    // raw, as its client spelled it
 	Webhook string    // the URL as the client gave it; "" if it gave none that could be one
 	Failed  bool      // the response is an error
@@ -36,7 +36,7 @@ type hooks struct {
 
 // hook is the webhook of one request.
 type hook struct {
-	Ended
+	EndedRequest
 	rq  *inflight
 	seq uint64 // of its response; 0 while there is none
 }
@@ -51,7 +51,7 @@ func (c *Call) hooks() *hooks {
 
 // watch keeps the webhook that a request names. s.mu is held.
 func (s *Session) watch(c *Call, rq *inflight, m *jsonrpc.Message) {
-	if s.m.opts.Ended == nil || s.m.opts.Stateless || !bytes.Contains(m.Params, []byte("webhook")) {
+	if s.m.opts.OnEnded == nil || s.m.opts.Stateless || !bytes.Contains(m.Params, []byte("webhook")) {
 		return
 	}
 	raw := jsonrpc.Field(m.Params, "_meta", metaWebhook, "url")
@@ -69,7 +69,7 @@ func (s *Session) watch(c *Call, rq *inflight, m *jsonrpc.Message) {
 		c.record.hooks = &hooks{held: true}
 	}
 	h := c.record.hooks
-	h.list = append(h.list, hook{Ended: Ended{ID: []byte(rq.id), Webhook: url}, rq: rq})
+	h.list = append(h.list, hook{EndedRequest: EndedRequest{ID: []byte(rq.id), Webhook: url}, rq: rq})
 }
 
 // hear notes the response to a request, which is the entry seq of the call's
@@ -222,7 +222,7 @@ func (s *Session) dispatch(number uint64, h *hooks) {
 	}
 	t.mu.Unlock()
 	for i := range due {
-		s.m.tellEnded(due[i].Ended)
+		s.m.tellEnded(due[i].EndedRequest)
 	}
 }
 

@@ -18,7 +18,7 @@ type bell struct {
 	rings []string
 }
 
-func (b *bell) ended(e Ended) {
+func (b *bell) ended(e EndedRequest) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	status := "completed"
@@ -51,7 +51,7 @@ func (b *bell) want(t testing.TB, want string) {
 func belled(t *testing.T, o Options) (*house, *bell, *Session, *deskConn) {
 	t.Helper()
 	b := &bell{}
-	o.Ended = b.ended
+	o.OnEnded = b.ended
 	h := newHouse(t, o, nil)
 	t.Cleanup(h.close)
 	s := h.open("")
@@ -86,7 +86,7 @@ func tell(t testing.TB, r *Reader, n int) {
 		if entries, err := r.Next(t.Context(), make([]stream.Entry, 0, 1)); err != nil || len(entries) != 1 {
 			t.Fatalf("Next: %v, %v", entries, err)
 		}
-		r.Told()
+		r.Delivered()
 	}
 }
 
@@ -233,7 +233,7 @@ func TestEndedLight(t *testing.T) {
 	if _, done := left.Wait(gone, 0); done {
 		t.Error("answered")
 	}
-	left.Break()
+	left.ConnectionLost()
 	b.want(t, "")
 	desk.say(left, response(4))
 	b.want(t, "4 https://h/4 completed")
@@ -242,9 +242,9 @@ func TestEndedLight(t *testing.T) {
 	say(both)
 	desk.say(both, response(5))
 	b.want(t, "")
-	both.Break()
+	both.ConnectionLost()
 	b.want(t, "5 https://h/5 completed")
-	both.Break()
+	both.ConnectionLost()
 	b.want(t, "")
 }
 
@@ -296,7 +296,7 @@ func TestEndedNotStored(t *testing.T) {
 	t.Parallel()
 	for name, refuse := range map[string]func([]stream.Record) error{"full": full, "broken": brokenDisk} {
 		b, d := &bell{}, &disk{}
-		h := newHouse(t, Options{Ended: b.ended}, func(st stream.Store) stream.Store {
+		h := newHouse(t, Options{OnEnded: b.ended}, func(st stream.Store) stream.Store {
 			d.Store = st
 			return d
 		})
@@ -353,7 +353,7 @@ func TestEndedBatch(t *testing.T) {
 func TestEndedSingle(t *testing.T) {
 	t.Parallel()
 	b := &bell{}
-	h := newHouse(t, Options{Ended: b.ended}, nil)
+	h := newHouse(t, Options{OnEnded: b.ended}, nil)
 	t.Cleanup(h.close)
 	s, err := h.New(newRequest(), "", true)
 	if err != nil {
@@ -450,7 +450,7 @@ func TestEndedRaces(t *testing.T) {
 					break
 				}
 				if len(entries) > 0 {
-					r.Told()
+					r.Delivered()
 					told = true
 					break
 				}

@@ -23,7 +23,7 @@ func (m *Manager) End(s *Session) {
 // Abandon ends a session whose client has left and has begun nothing in it: it has
 // sent no initialize, or one that failed, and reads the session on no other connection.
 func (m *Manager) Abandon(s *Session) {
-	if s.Opening() == nil && s.Revision() == "" && s.reading.Load() == 0 {
+	if s.Initializing() == nil && s.Revision() == "" && s.reading.Load() == 0 {
 		m.End(s)
 	}
 }

@@ -230,7 +230,7 @@ func (v *visitor) call(id int, tool string, key string) {
 	var number uint64
 	for number == 0 {
 		var c *Call
-		var known *Attached
+		var known *ExistingCall
 		var err error
 		if key != "" {
 			c, known, err = v.s.BeginKeyed(key, msg.Raw, msgs)
@@ -306,13 +306,13 @@ func (v *visitor) read(k string, number uint64) (said []string, epochs int) {
 				at.Seq, at.Epoch = e.Seq, e.Epoch
 				said = append(said, string(e.Data))
 				if e.Last {
-					r.Told()
+					r.Delivered()
 					r.Detach(false, true, false)
 					return said, epochs
 				}
 			}
 			if len(got) > 0 {
-				r.Told()
+				r.Delivered()
 				if rand.N(8) == 0 {
 					break // connections break, too
 				}

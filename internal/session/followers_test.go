@@ -44,7 +44,7 @@ func TestEndWaitsForFollowers(t *testing.T) {
 		t.Errorf("calls are still made in it: %v", err)
 	}
 	for range 2 { // the others, one after the other
-		found, number, err := h.Resumable(token, []byte("1"), "alice")
+		found, number, err := h.FindResumable(token, []byte("1"), "alice")
 		if err != nil {
 			t.Fatalf("after one has ended the session: %v", err)
 		}
@@ -63,7 +63,7 @@ func TestEndWaitsForFollowers(t *testing.T) {
 	}
 	s.streams.mu.Unlock()
 	eventually(t, "the session's end", func() bool {
-		_, _, err := h.Resumable(token, []byte("1"), "alice")
+		_, _, err := h.FindResumable(token, []byte("1"), "alice")
 		_, found := h.FindName(s.Name(), "alice")
 		return errors.Is(err, ErrBadToken) && errors.Is(found, ErrNotFound)
 	})

@@ -62,12 +62,12 @@ func (m *Manager) HandOver(ctx context.Context) error {
 	}
 }
 
-// Settle is what comes before [Manager.HandOver] as long as there is nobody to take
+// DrainAlone is what comes before [Manager.HandOver] as long as there is nobody to take
 // sessions over: they stay, and what listens to them may, but tools are called no more,
 // nor methods that the specification does not have: that is refused with [ErrClosing].
 // It returns when nothing is in flight, alone says that somebody has come, or ctx is
 // done. It does nothing where the store is not shared.
-func (m *Manager) Settle(ctx context.Context, alone func() bool) {
+func (m *Manager) DrainAlone(ctx context.Context, alone func() bool) {
 	if m.shared == nil {
 		return
 	}
@@ -84,16 +84,16 @@ func (m *Manager) Settle(ctx context.Context, alone func() bool) {
 	}
 }
 
-// settles says whether requests are not to be begun because of [Manager.Settle].
+// settles says whether requests are not to be begun because of [Manager.DrainAlone].
 func (m *Manager) settles(msgs []jsonrpc.Message) bool {
 	return m.settling.Load() && slices.ContainsFunc(msgs, func(x jsonrpc.Message) bool {
 		return x.Kind == jsonrpc.Request && !protocol.RetrySafe(x.Method, nil)
 	})
 }
 
-// LastCall begins the end of [Manager.HandOver]: from now on a call that may not be
+// RefuseUnsafe begins the end of [Manager.HandOver]: from now on a call that may not be
 // made again is refused with [ErrMoved] before it begins, as it would probably be cut.
-func (m *Manager) LastCall() { m.last.Store(true) }
+func (m *Manager) RefuseUnsafe() { m.last.Store(true) }
 
 // behind says whether readers have yet to tell their clients what there is.
 func (t *table) behind() bool {

@@ -131,7 +131,7 @@ func TestAnswerRefused(t *testing.T) {
 	b.last().say(c, `{"jsonrpc":"2.0","id":"mine","method":"elicitation/create","params":{}}`)
 	b.full.Store(true)
 	answer := parse(`{"jsonrpc":"2.0","id":1,"result":{}}`)
-	if err := s.Send(t.Context(), answer, nil); !errors.Is(err, ErrNotTaken) {
+	if err := s.Send(t.Context(), answer, nil); !errors.Is(err, ErrNotDelivered) {
 		t.Errorf("refused with %v", err)
 	}
 	b.full.Store(false)

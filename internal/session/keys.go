@@ -29,8 +29,8 @@ var (
 	ErrGone = errors.New("the call of this idempotency key began, and what became of it is no longer kept")
 )
 
-// Attached is the call that was begun under a key before.
-type Attached struct {
+// ExistingCall is the call that was begun under a key before.
+type ExistingCall struct {
 	Session *Session // another one than was asked, maybe, of the same principal
 	Number  uint64   // of its stream, which may have ended
 }
@@ -107,9 +107,9 @@ const (
 // same time one begins the call.
 //
 // The errors are those of Begin, after which the key is free again,
-// [ErrKeyReused], [ErrGone], and an [*Elsewhere] where the call was begun in a
+// [ErrKeyReused], [ErrGone], and a [*Redirect] where the call was begun in a
 // session that is not on this node.
-func (s *Session) BeginKeyed(key string, body []byte, msgs []jsonrpc.Message) (*Call, *Attached, error) {
+func (s *Session) BeginKeyed(key string, body []byte, msgs []jsonrpc.Message) (*Call, *ExistingCall, error) {
 	m, id, sum := s.m, s.keyID(key), sumOf(body)
 	s.keyed.Store(true)
 	for {
@@ -139,7 +139,7 @@ func (s *Session) BeginKeyed(key string, body []byte, msgs []jsonrpc.Message) (*
 			return nil, nil, ErrGone
 		}
 		if owner := m.keeper(e.session, e.number); owner != nil && owner.principal == s.principal {
-			return nil, &Attached{Session: owner, Number: e.number}, nil
+			return nil, &ExistingCall{Session: owner, Number: e.number}, nil
 		}
 		if _, err := m.FindName(string(e.session), s.principal); err != nil && m.shared != nil {
 			switch err = m.elsewhere(e.session, s.principal); {

@@ -16,7 +16,7 @@ import (
 )
 
 // keyedCall begins a call under a key, and delivers it if it is a new one.
-func keyedCall(t testing.TB, s *Session, key, text string) (*Call, *Attached, error) {
+func keyedCall(t testing.TB, s *Session, key, text string) (*Call, *ExistingCall, error) {
 	t.Helper()
 	msgs := []jsonrpc.Message{parse(text)}
 	c, a, err := s.BeginKeyed(key, []byte(text), msgs)
@@ -37,7 +37,7 @@ func first(t testing.TB, s *Session, key, text string) *Call {
 }
 
 // again makes the request again and returns what it is given.
-func again(t testing.TB, s *Session, key, text string) *Attached {
+func again(t testing.TB, s *Session, key, text string) *ExistingCall {
 	t.Helper()
 	c, a, err := keyedCall(t, s, key, text)
 	if err != nil || c != nil || a == nil {
@@ -99,7 +99,7 @@ func TestKeyedRace(t *testing.T) {
 		var wg sync.WaitGroup
 		var mu sync.Mutex
 		var calls []*Call
-		var attached []*Attached
+		var attached []*ExistingCall
 		for i := range n {
 			s := []*Session{one, two}[i%2]
 			wg.Go(func() {
@@ -326,7 +326,7 @@ func TestOnceForgotten(t *testing.T) {
 		first(t, s, "k", request(1000))
 		for i := range 100 {
 			msgs := []jsonrpc.Message{parse(request(i))}
-			c, _, err := s.BeginOnce(fmt.Sprint(i), msgs[0].Raw, msgs)
+			c, _, err := s.BeginNamed(fmt.Sprint(i), msgs[0].Raw, msgs)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -337,7 +337,7 @@ func TestOnceForgotten(t *testing.T) {
 		}
 		h.sweepKeys()
 		again := []jsonrpc.Message{parse(request(1))}
-		if _, known, err := s.BeginOnce("1", again[0].Raw, again); known == nil || err != nil {
+		if _, known, err := s.BeginNamed("1", again[0].Raw, again); known == nil || err != nil {
 			t.Errorf("sent again at once: %v, %v", known, err)
 		}
 		time.Sleep(40 * time.Minute)
@@ -438,7 +438,7 @@ func TestAdvertised(t *testing.T) {
 				c := begin(t, s, true, `{"jsonrpc":"2.0","id":"i","method":"initialize","params":{}}`)
 				answers, _ := c.Wait(t.Context(), 0)
 				if single {
-					eventually(t, "the answer", func() bool { return s.Told() == 0 && s.OldestOf(t.Context(), 0) == 0 && s.aside.said == 1 })
+					eventually(t, "the answer", func() bool { return s.Delivered() == 0 && s.OldestOf(t.Context(), 0) == 0 && s.aside.said == 1 })
 					ready := make(chan struct{}, 1)
 					r, err := s.Read(t.Context(), 0, 0, 0, ready)
 					if err != nil {

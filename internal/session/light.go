@@ -4,13 +4,13 @@ import "holdfast/jsonrpc"
 
 // What follows is for doors that wait for many calls at a time.
 
-// Tell has ready told, as that of a [Reader] is, when a light call has answered or
+// Notify has ready told, as that of a [Reader] is, when a light call has answered or
 // was given a stream: see [Call.Answers]. It takes the place of [Call.Wait].
-func (c *Call) Tell(ready chan struct{}) {
+func (c *Call) Notify(ready chan struct{}) {
 	c.mu.Lock()
 	c.changed = ready
 	c.mu.Unlock()
-	Poke(ready) // for what has happened already
+	Wake(ready) // for what has happened already
 }
 
 // Answers returns the responses of a call that ended while it was light, and

@@ -346,14 +346,14 @@ func endings(ids [][]byte, err error) []stream.Entry {
 	end := []stream.Entry{{}} // a cancelled call ends in silence
 	for i, id := range ids {
 		end = append(end[:i], stream.Entry{Data: jsonrpc.AppendError(nil, id, jsonrpc.Errorf(protocol.CodeOutcomeUnknown,
-			"outcome unknown: what the server said could not be kept: %s", cmp.Or(StoreSays(err), "the store refused it")))})
+			"outcome unknown: what the server said could not be kept: %s", cmp.Or(StoreErrorText(err), "the store refused it")))})
 	}
 	return end
 }
 
-// StoreSays says what clients are told of an error of the store, which may have the
+// StoreErrorText says what clients are told of an error of the store, which may have the
 // engine's address in it; "" if it is another error.
-func StoreSays(err error) string {
+func StoreErrorText(err error) string {
 	switch {
 	case errors.Is(err, stream.ErrFull):
 		return "the store is full"

@@ -74,11 +74,11 @@ func (t *table) dismissAll() {
 	}
 }
 
-// Lose looks whether another node has taken a session, as is said, and forgets it
+// VerifySession looks whether another node has taken a session, as is said, and forgets it
 // then: its readers leave without having seen an end, and its clients come back to
 // the new owner. What is said may be old: the session may be here again. It does not
 // wait.
-func (m *Manager) Lose(key stream.SessionKey) {
+func (m *Manager) VerifySession(key stream.SessionKey) {
 	m.mu.RLock()
 	s := m.sessions[key]
 	m.mu.RUnlock()

@@ -35,10 +35,10 @@ func TestLoseFenced(t *testing.T) {
 		t.Errorf("read %+v, %v", got, err)
 	}
 	r.Detach(true, true, false)
-	if answers, done := light.Wait(t.Context(), 0); !done || !strings.Contains(string(answers[0]), "make the request again") || !light.Again() {
+	if answers, done := light.Wait(t.Context(), 0); !done || !strings.Contains(string(answers[0]), "make the request again") || !light.Retriable() {
 		t.Errorf("light: %q", answers)
 	}
-	if answers, done := unsafe.Wait(t.Context(), 0); !done || !strings.Contains(string(answers[0]), "outcome unknown") || unsafe.Again() {
+	if answers, done := unsafe.Wait(t.Context(), 0); !done || !strings.Contains(string(answers[0]), "outcome unknown") || unsafe.Retriable() {
 		t.Errorf("light, but not safe: %q", answers)
 	}
 	if !s.Moved() || a.Sessions() != 0 || a.Calls() != 0 {
@@ -104,8 +104,8 @@ func TestVerify(t *testing.T) {
 			t.Errorf("moved: %v, want %v", s.Moved(), want)
 		}
 	}
-	a.Lose(idle.key)
-	a.Lose(KeyOf("made up"))
+	a.VerifySession(idle.key)
+	a.VerifySession(KeyOf("made up"))
 	eventually(t, "the other to be lost", idle.Moved)
 }
 
@@ -291,10 +291,10 @@ func TestHandOverCuts(t *testing.T) {
 		}
 		wantTexts(t, "its reader", <-read, "outcome unknown: the session ended: the server is shutting down")
 		r.Detach(false, true, false)
-		if answers, done := light.Wait(t.Context(), 0); !done || !strings.Contains(string(answers[0]), "make the request again") || !light.Again() {
+		if answers, done := light.Wait(t.Context(), 0); !done || !strings.Contains(string(answers[0]), "make the request again") || !light.Retriable() {
 			t.Errorf("light: %q", answers)
 		}
-		if answers, done := unsafe2.Wait(t.Context(), 0); !done || !strings.Contains(string(answers[0]), "outcome unknown") || unsafe2.Again() {
+		if answers, done := unsafe2.Wait(t.Context(), 0); !done || !strings.Contains(string(answers[0]), "outcome unknown") || unsafe2.Retriable() {
 			t.Errorf("light, but not safe: %q", answers)
 		}
 		if a.Sessions() != 0 || a.Calls() != 0 {
@@ -360,7 +360,7 @@ func TestHandOverUnsent(t *testing.T) {
 		c.Deliver(t.Context(), msgs, nil)
 	}
 	light.Deliver(t.Context(), []jsonrpc.Message{parse(request(4))}, nil)
-	if answers, done := light.Wait(t.Context(), 0); !done || !light.Again() {
+	if answers, done := light.Wait(t.Context(), 0); !done || !light.Retriable() {
 		t.Errorf("light: not to be made again: %q", answers)
 	}
 	a.desk.mu.Lock()
@@ -453,7 +453,7 @@ func TestLastCall(t *testing.T) {
 	f := newShelf()
 	a := f.add(t, "a", safeTools())
 	s := a.open("alice")
-	a.LastCall()
+	a.RefuseUnsafe()
 	if _, err := s.Begin([]jsonrpc.Message{parse(request(1))}, false); !errors.Is(err, ErrMoved) {
 		t.Errorf("begun: %v", err)
 	}
@@ -538,7 +538,7 @@ func TestKeysOnManyNodes(t *testing.T) {
 	a, b := f.add(t, "a", safeTools()), f.add(t, "b", safeTools())
 	s, other, nobody := a.open("alice"), b.open("alice"), a.open("")
 	msgs := []jsonrpc.Message{parse(request(1))}
-	keyed := func(s *Session, key, body string) (*Call, *Attached, error) {
+	keyed := func(s *Session, key, body string) (*Call, *ExistingCall, error) {
 		return s.BeginKeyed(key, []byte(body), msgs)
 	}
 	c, _, err := keyed(s, "k", "body")
@@ -550,7 +550,7 @@ func TestKeysOnManyNodes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var at *Elsewhere
+	var at *Redirect
 	if _, _, err := keyed(other, "k", "body"); !errors.As(err, &at) || at.ID != s.ID() || at.Owner != "a" {
 		t.Errorf("from another node: %v", err)
 	}
@@ -611,12 +611,12 @@ func TestLoseLate(t *testing.T) {
 	a.kill()
 	b.take(s)
 	a.node.dead.Store(false)
-	a.Lose(s.key)
+	a.VerifySession(s.key)
 	eventually(t, "a to lose what b has taken", func() bool { return a.Sessions() == 0 })
 	_ = b.HandOver(t.Context())
 	back := a.take(s)
 	c := begin(t, back, false, request(1))
-	a.Lose(s.key) // of when b took it
+	a.VerifySession(s.key) // of when b took it
 	if err := a.verify(t.Context(), back); err != nil {
 		t.Error(err)
 	}
@@ -638,7 +638,7 @@ func TestLoseHandedOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	some(t, r, ready, 1)
-	r.Told()
+	r.Delivered()
 	fenced := func([]stream.Record) error { return stream.ErrFenced }
 	a.node.before.Store(&fenced)
 	for len(ready) > 0 {

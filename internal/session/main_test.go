@@ -201,12 +201,12 @@ func toEnd(t testing.TB, r *Reader, ready <-chan struct{}) []string {
 				said = append(said, string(e.Data))
 			}
 			if e.Last {
-				r.Told()
+				r.Delivered()
 				return said
 			}
 		}
 		if len(entries) > 0 {
-			r.Told()
+			r.Delivered()
 			continue
 		}
 		select {

@@ -47,7 +47,7 @@ type Options struct {
 	// Ended is told of each request that named a webhook and whose call has ended
 	// with nobody connected, once. It must not wait: it is called on the goroutine
 	// that ends the call, with no lock held. Where it is nil, webhooks are ignored.
-	Ended func(Ended)
+	OnEnded func(EndedRequest)
 	// Flight counts the bytes of requests in flight, and of messages that wait to be
 	// stored; nil: nobody does.
 	Flight *budget.Flight
@@ -267,7 +267,7 @@ func (m *Manager) list(s *Session) error {
 func (m *Manager) session(id, principal, tenant string, single bool) *Session {
 	s := &Session{m: m, id: id, key: KeyOf(id), principal: principal, tenant: m.countIn(tenant), single: single}
 	s.aside = &Call{s: s}
-	if single && m.opts.Ended != nil {
+	if single && m.opts.OnEnded != nil {
 		s.aside.record = &record{hooks: &hooks{over: true}}
 	}
 	s.log.s = s

@@ -18,10 +18,10 @@ func (s *Session) onceID(once string) keyID {
 	return sha256.Sum256(append(text, once...))
 }
 
-// BeginOnce is like [Session.BeginKeyed] for a name that a node has given to a POST
+// BeginNamed is like [Session.BeginKeyed] for a name that a node has given to a POST
 // to this session, and that means nothing anywhere else. In a single session a call
 // that was begun before has no stream of its own to be read.
-func (s *Session) BeginOnce(once string, body []byte, msgs []jsonrpc.Message) (*Call, *Attached, error) {
+func (s *Session) BeginNamed(once string, body []byte, msgs []jsonrpc.Message) (*Call, *ExistingCall, error) {
 	m, id, sum := s.m, s.onceID(once), sumOf(body)
 	for {
 		e, mine := m.keys.claim(id, sum, s)
@@ -42,7 +42,7 @@ func (s *Session) BeginOnce(once string, body []byte, msgs []jsonrpc.Message) (*
 		case e.buried || !s.single && m.keeper(s.key, e.number) == nil:
 			return nil, nil, ErrGone
 		}
-		return nil, &Attached{Session: s, Number: e.number}, nil
+		return nil, &ExistingCall{Session: s, Number: e.number}, nil
 	}
 }
 
@@ -59,11 +59,11 @@ func (k *keys) fleeting(id keyID) {
 	}
 }
 
-// Standalone says whether a stream's name is that of a standalone stream.
-func Standalone(name string) bool { return len(name) == markLen+1 && name[markLen] == '0' }
+// IsStandaloneName says whether a stream's name is that of a standalone stream.
+func IsStandaloneName(name string) bool { return len(name) == markLen+1 && name[markLen] == '0' }
 
-// Pending returns the call that a request in flight with the id is part of, or nil.
-func (s *Session) Pending(id []byte) *Call {
+// CallOf returns the call that a request in flight with the id is part of, or nil.
+func (s *Session) CallOf(id []byte) *Call {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if rq := s.open[string(jsonrpc.Key(id))]; rq != nil {

@@ -67,7 +67,7 @@ func TestPace(t *testing.T) {
 						continue
 					}
 					time.Sleep(2 * time.Millisecond) // it takes its time
-					r.Told()
+					r.Delivered()
 				}
 				if d := <-said; d > mostPaced {
 					t.Errorf("the backend was held up for %v", d)

@@ -118,9 +118,9 @@ func (s *Session) epochOf(ctx context.Context, at stream.Cursor) uint64 {
 // that takes longer is stuck in writing to a client that does not read.
 const dislodgeWait = 250 * time.Millisecond
 
-// Dislodge ends the connection on which the standalone stream is read, so that
-// [Session.Told] says what was written there. It waits for that, but not long.
-func (s *Session) Dislodge(ctx context.Context) {
+// SupersedeStandalone ends the connection on which the standalone stream is read, so that
+// [Session.Delivered] says what was written there. It waits for that, but not long.
+func (s *Session) SupersedeStandalone(ctx context.Context) {
 	t := &s.streams
 	t.mu.Lock()
 	r := t.readers[standalone]
@@ -143,10 +143,10 @@ func (s *Session) Dislodge(ctx context.Context) {
 }
 
 // poke tells the reader to look, without waiting.
-func (r *Reader) poke() { Poke(r.ready) }
+func (r *Reader) poke() { Wake(r.ready) }
 
-// Poke tells whoever waits on ready to look again. It never waits.
-func Poke(ready chan<- struct{}) {
+// Wake tells whoever waits on ready to look again. It never waits.
+func Wake(ready chan<- struct{}) {
 	select {
 	case ready <- struct{}{}:
 	default:
@@ -178,7 +178,7 @@ func (t *table) attach(r *Reader) {
 }
 
 // Next appends to buf, up to its capacity, what follows. Entries count as read
-// once [Reader.Told] says so. At the end of the stream it is io.EOF.
+// once [Reader.Delivered] says so. At the end of the stream it is io.EOF.
 func (r *Reader) Next(ctx context.Context, buf []stream.Entry) ([]stream.Entry, error) {
 	had := len(buf)
 	buf, err := r.fetch(ctx, buf)
@@ -190,9 +190,9 @@ func (r *Reader) Next(ctx context.Context, buf []stream.Entry) ([]stream.Entry, 
 	return buf, err
 }
 
-// Back goes back to after an entry which the last Next returned, but not as its
+// Rewind goes back to after an entry which the last Next returned, but not as its
 // last: what follows it is read again.
-func (r *Reader) Back(to stream.Entry) {
+func (r *Reader) Rewind(to stream.Entry) {
 	r.cursor.Seq, r.cursor.Epoch = to.Seq, to.Epoch
 	r.ended = false
 }
@@ -220,8 +220,8 @@ func (r *Reader) fetch(ctx context.Context, buf []stream.Entry) ([]stream.Entry,
 	return buf, err
 }
 
-// Told notes that everything that Next returned has been written to the client.
-func (r *Reader) Told() {
+// Delivered notes that everything that Next returned has been written to the client.
+func (r *Reader) Delivered() {
 	r.read = r.ended
 	if r.hooks != nil {
 		r.heard()
@@ -259,10 +259,10 @@ func (r *Reader) AwaitsInput() bool {
 // what it said has been read.
 func (r *Reader) Gone() bool { return r.gone.Load() }
 
-// Kicked says, once, that the connection should be ended, and how long the
+// DisconnectRequest says, once, that the connection should be ended, and how long the
 // client is to be told to wait before it comes back. What the call had said when that
 // was asked for has been read by then.
-func (r *Reader) Kicked() (retry time.Duration, ok bool) {
+func (r *Reader) DisconnectRequest() (retry time.Duration, ok bool) {
 	k := r.kicked.Load()
 	if k == nil || r.cursor.Seq < k.after {
 		return 0, false
@@ -271,8 +271,8 @@ func (r *Reader) Kicked() (retry time.Duration, ok bool) {
 	return k.retry, true
 }
 
-// IsKicked says whether [Reader.Kicked] will say so, now or once more has been read.
-func (r *Reader) IsKicked() bool { return r.kicked.Load() != nil }
+// HasDisconnectRequest says whether [Reader.DisconnectRequest] will say so, now or once more has been read.
+func (r *Reader) HasDisconnectRequest() bool { return r.kicked.Load() != nil }
 
 // kick asks the reader to end its connection. It never waits.
 func (r *Reader) kick(k kick) {
@@ -280,10 +280,10 @@ func (r *Reader) kick(k kick) {
 	r.poke()
 }
 
-// Announced says whether the reader has come past what tells its client how to resume
+// PastPolicy says whether the reader has come past what tells its client how to resume
 // the call (SEP-975), if that is told: a connection that ends before may have been all
 // that the client had.
-func (r *Reader) Announced() bool {
+func (r *Reader) PastPolicy() bool {
 	if r.call == nil {
 		return true
 	}
@@ -348,9 +348,9 @@ func (t *table) detach(r *Reader, broke, ids, besides, silent bool) {
 	}
 }
 
-// Told returns the sequence of the last message of the standalone stream that
+// Delivered returns the sequence of the last message of the standalone stream that
 // was written to a client.
-func (s *Session) Told() uint64 {
+func (s *Session) Delivered() uint64 {
 	s.aside.mu.Lock()
 	defer s.aside.mu.Unlock()
 	return s.aside.told
@@ -384,10 +384,10 @@ func (s *Session) AwaitsInputAt(at stream.Cursor) bool {
 	return asking && said == at.Seq
 }
 
-// Excuse says whether a client that shows no event id may be told that the stream's
+// SignalInputOnce says whether a client that shows no event id may be told that the stream's
 // call waits for its input: once for each time that it is told of what the call said.
 // What was written to it may not have arrived.
-func (s *Session) Excuse(number uint64) bool {
+func (s *Session) SignalInputOnce(number uint64) bool {
 	c := s.streams.call(number)
 	if c == nil {
 		return false
@@ -398,12 +398,12 @@ func (s *Session) Excuse(number uint64) bool {
 	return c.excused
 }
 
-// Reading says whether somebody reads a stream.
-func (s *Session) Reading(number uint64) bool { return s.streams.read(number) }
+// HasReader says whether somebody reads a stream.
+func (s *Session) HasReader(number uint64) bool { return s.streams.read(number) }
 
-// ToldAt moves a cursor on to the last entry of its stream that was written to
+// DeliveredAt moves a cursor on to the last entry of its stream that was written to
 // a client, if the connection did not break after that.
-func (s *Session) ToldAt(at stream.Cursor) stream.Cursor {
+func (s *Session) DeliveredAt(at stream.Cursor) stream.Cursor {
 	t := &s.streams
 	t.mu.Lock()
 	lost := slices.ContainsFunc(t.broken, func(b broken) bool { return b.number == at.Stream.Number })

@@ -52,8 +52,8 @@ const (
 	late = time.Second
 )
 
-// Asked notes that the client has come back with nothing but its session.
-func (s *Session) Asked() {
+// ReturnedWithoutID notes that the client has come back with nothing but its session.
+func (s *Session) ReturnedWithoutID() {
 	t := &s.streams
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -106,13 +106,13 @@ func (b *broken) due(patience time.Duration) time.Time {
 	return when.Add(max(patience, lapse))
 }
 
-// Lost returns where to continue the streams that the client has lost, and can only
+// LostStreams returns where to continue the streams that the client has lost, and can only
 // hear of on the standalone stream: it has asked for them, now or before, with nothing
 // but its session, or it has not come back for them. Those to whose connection an
 // event id was written are given after patience: their client may be about to come
 // back with the id. due is when the next of them will be given, or zero.
-// [Reader.Lost] of the standalone stream's reader says when to call it again.
-func (s *Session) Lost(patience time.Duration) (at []stream.Cursor, due time.Time) {
+// [Reader.LostChanged] of the standalone stream's reader says when to call it again.
+func (s *Session) LostStreams(patience time.Duration) (at []stream.Cursor, due time.Time) {
 	t := &s.streams
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -131,12 +131,12 @@ func (s *Session) Lost(patience time.Duration) (at []stream.Cursor, due time.Tim
 	return at, due
 }
 
-// Written notes that all of the stream was written to the client, which is at an
+// Completed notes that all of the stream was written to the client, which is at an
 // address ("": it has lost connections of this call before, and if it comes back
 // with nothing but its session it has lost this one). It may yet turn out to have
 // left with some of it unread. besides says that it was read besides another
 // stream: then the client may come back for that one only.
-func (r *Reader) Written(from string, besides bool) {
+func (r *Reader) Completed(from string, besides bool) {
 	t := &r.s.streams
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -149,9 +149,9 @@ func (r *Reader) Written(from string, besides bool) {
 	}
 }
 
-// Left notes that the client at an address left without a word. What was written to
+// Disconnected notes that the client at an address left without a word. What was written to
 // it after the given time has probably not arrived.
-func (s *Session) Left(from string, after time.Time) {
+func (s *Session) Disconnected(from string, after time.Time) {
 	t := &s.streams
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -163,13 +163,13 @@ func (s *Session) Left(from string, after time.Time) {
 	}
 }
 
-// Doubts says whether something was written to a client of which it is not known yet
-// whether it has arrived: see [Session.Heard].
-func (s *Session) Doubts() bool { return s.doubts.Load() }
+// Unconfirmed says whether something was written to a client of which it is not known yet
+// whether it has arrived: see [Session.ConfirmArrival].
+func (s *Session) Unconfirmed() bool { return s.doubts.Load() }
 
-// Heard notes that the client at an address has sent a request on a connection on
+// ConfirmArrival notes that the client at an address has sent a request on a connection on
 // which one follows the other: what was written to it before has arrived.
-func (s *Session) Heard(from string) {
+func (s *Session) ConfirmArrival(from string) {
 	t := &s.streams
 	var arrived []uint64
 	t.mu.Lock()
@@ -241,9 +241,9 @@ func (t *table) wake() {
 	}
 }
 
-// Lost says, once, that [Session.Lost] may have more to say than when it was last
+// LostChanged says, once, that [Session.LostStreams] may have more to say than when it was last
 // asked. The reader is the standalone stream's.
-func (r *Reader) Lost() bool { return r.lost.Swap(false) }
+func (r *Reader) LostChanged() bool { return r.lost.Swap(false) }
 
 // found takes a stream off the broken ones: it is read again, or can't be any
 // more. t.mu is held.
@@ -251,9 +251,9 @@ func (t *table) found(number uint64) {
 	t.broken = slices.DeleteFunc(t.broken, func(b broken) bool { return b.number == number })
 }
 
-// Break notes that the connection of a light call broke before its answer was
+// ConnectionLost notes that the connection of a light call broke before its answer was
 // written, so that its client may come back with nothing but its session id.
-func (c *Call) Break() {
+func (c *Call) ConnectionLost() {
 	c.Promote()
 	number := c.Number()
 	if number == 0 {

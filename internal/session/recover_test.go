@@ -80,7 +80,7 @@ func (sc *scene) pong(r *Reader) {
 
 // whole is a connection to which all was written.
 func (r *Reader) whole(from string) {
-	r.Written(from, false)
+	r.Completed(from, false)
 	r.Detach(false, true, false)
 }
 
@@ -100,21 +100,21 @@ func TestLost(t *testing.T) {
 	}{
 		"broke before an id": {given: true, do: func(sc *scene) {
 			sc.call().Detach(true, false, false)
-			sc.s.Asked()
+			sc.s.ReturnedWithoutID()
 		}},
 		"broke before an id, noticed late": {given: true, do: func(sc *scene) {
 			r := sc.call()
-			sc.s.Asked()
+			sc.s.ReturnedWithoutID()
 			r.Detach(true, false, false)
 		}},
 		"broke after an id": {given: true, wait: true, do: func(sc *scene) {
 			sc.call().Detach(true, true, false)
-			sc.s.Asked()
+			sc.s.ReturnedWithoutID()
 		}},
 		"broke after an id, noticed late": {given: true, wait: true, do: func(sc *scene) {
 			r := sc.call()
 			r.since = r.since.Add(-2 * long)
-			sc.s.Asked()
+			sc.s.ReturnedWithoutID()
 			sc.ago(long)
 			r.Detach(true, true, false)
 		}},
@@ -122,7 +122,7 @@ func TestLost(t *testing.T) {
 			sc.call().Detach(true, false, false)
 		}},
 		"broke after an id, asked before it began": {old: silentFor, do: func(sc *scene) {
-			sc.s.Asked()
+			sc.s.ReturnedWithoutID()
 			sc.call().Detach(true, true, false)
 		}},
 		"broke after an id, and not asked for": {old: silentFor, do: func(sc *scene) {
@@ -150,84 +150,84 @@ func TestLost(t *testing.T) {
 			sc.s.streams.doubt(&Call{s: sc.s, number: 1, said: 1, ended: true})
 		}},
 		"given up, and overtaken": {given: true, do: func(sc *scene) {
-			sc.s.Asked()
+			sc.s.ReturnedWithoutID()
 			sc.call().Detach(true, false, false)
 		}},
 		"given up, long after": {given: true, do: func(sc *scene) {
-			sc.s.Asked()
+			sc.s.ReturnedWithoutID()
 			sc.ago(long)
 			sc.call().Detach(true, false, false)
 		}},
 		"read again": {do: func(sc *scene) {
 			r := sc.call()
 			r.Detach(true, false, false)
-			sc.s.Asked()
+			sc.s.ReturnedWithoutID()
 			sc.read(r.cursor.Stream.Number).Detach(false, true, false)
 		}},
 		"read besides": {given: true, do: func(sc *scene) { sc.call().Detach(true, false, true) }},
 		"all written": {do: func(sc *scene) {
 			sc.call().whole(client)
-			sc.s.Asked()
+			sc.s.ReturnedWithoutID()
 		}},
 		"all written, and reset": {given: true, wait: true, do: func(sc *scene) {
 			sc.call().whole(client)
-			sc.s.Left(client, time.Time{})
-			sc.s.Asked()
+			sc.s.Disconnected(client, time.Time{})
+			sc.s.ReturnedWithoutID()
 		}},
 		"all written, and reset late": {given: true, wait: true, do: func(sc *scene) {
 			sc.call().whole(client)
-			sc.s.Asked()
-			sc.s.Left(client, time.Time{})
+			sc.s.ReturnedWithoutID()
+			sc.s.Disconnected(client, time.Time{})
 		}},
 		"all written, and another reset": {do: func(sc *scene) {
 			sc.call().whole(client)
-			sc.s.Asked()
-			sc.s.Left(client+"0", time.Time{})
+			sc.s.ReturnedWithoutID()
+			sc.s.Disconnected(client+"0", time.Time{})
 		}},
 		"all written, and left later": {do: func(sc *scene) {
 			sc.call().whole(client)
-			sc.s.Asked()
-			sc.s.Left(client, time.Now())
+			sc.s.ReturnedWithoutID()
+			sc.s.Disconnected(client, time.Now())
 		}},
 		"all written, just after the client came": {given: true, wait: true, do: func(sc *scene) {
 			r := sc.call()
-			sc.s.Asked()
+			sc.s.ReturnedWithoutID()
 			r.whole(client)
-			sc.s.Left(client, time.Time{})
+			sc.s.Disconnected(client, time.Time{})
 		}},
 		"all written, long after the client came": {do: func(sc *scene) {
 			r := sc.call()
 			r.since = r.since.Add(-2 * long)
-			sc.s.Asked()
+			sc.s.ReturnedWithoutID()
 			sc.ago(long)
 			r.whole(client)
-			sc.s.Left(client, time.Time{})
+			sc.s.Disconnected(client, time.Time{})
 		}},
 		"all written, and another request": {do: func(sc *scene) {
 			sc.call().whole(client)
-			sc.s.Heard(client)
-			sc.s.Left(client, time.Time{})
-			sc.s.Asked()
+			sc.s.ConfirmArrival(client)
+			sc.s.Disconnected(client, time.Time{})
+			sc.s.ReturnedWithoutID()
 		}},
 		"all written to who had lost it before": {given: true, wait: true, do: func(sc *scene) {
 			sc.call().whole("")
-			sc.s.Asked()
+			sc.s.ReturnedWithoutID()
 		}},
 		"all written, long ago": {do: func(sc *scene) {
 			sc.call().whole("")
 			sc.s.streams.broken[0].at = time.Now().Add(-long)
-			sc.s.Asked()
+			sc.s.ReturnedWithoutID()
 		}},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			sc := newScene(t)
-			sc.aside.Lost()
+			sc.aside.LostChanged()
 			tc.do(sc)
-			if at, due := sc.s.Lost(long); tc.given && !tc.wait && len(at) != 1 || tc.wait && (len(at) > 0 || due.IsZero()) {
+			if at, due := sc.s.LostStreams(long); tc.given && !tc.wait && len(at) != 1 || tc.wait && (len(at) > 0 || due.IsZero()) {
 				t.Errorf("at first %v, and at %v", at, due)
 			}
-			at, due := sc.s.Lost(0)
+			at, due := sc.s.LostStreams(0)
 			if len(at) == 1 != tc.given || due.IsZero() != (tc.old == 0) {
 				t.Errorf("got %v, and at %v", at, due)
 			}
@@ -237,7 +237,7 @@ func TestLost(t *testing.T) {
 			for i := range sc.s.streams.broken {
 				sc.s.streams.broken[i].at = time.Now().Add(-tc.old)
 			}
-			if at, due := sc.s.Lost(0); len(at) != 1 || !due.IsZero() {
+			if at, due := sc.s.LostStreams(0); len(at) != 1 || !due.IsZero() {
 				t.Errorf("after %v: got %v, and at %v", tc.old, at, due)
 			}
 		})
@@ -252,20 +252,20 @@ func TestLostIsSaid(t *testing.T) {
 		"broken":  func(r *Reader) { r.Detach(true, true, false) },
 		"written": func(r *Reader) { r.whole(client) },
 		"light": func(r *Reader) {
-			begin(t, sc.s, true, request(1000)).Break()
+			begin(t, sc.s, true, request(1000)).ConnectionLost()
 			r.Detach(false, true, false)
 		},
 	} {
 		lose(sc.call())
-		if !sc.aside.Lost() {
+		if !sc.aside.LostChanged() {
 			t.Errorf("%s: not said", what)
 		}
-		if sc.aside.Lost() {
+		if sc.aside.LostChanged() {
 			t.Errorf("%s: said twice", what)
 		}
 	}
-	sc.s.Left(client, time.Time{})
-	if !sc.aside.Lost() {
+	sc.s.Disconnected(client, time.Time{})
+	if !sc.aside.LostChanged() {
 		t.Error("reset: not said")
 	}
 }
@@ -279,15 +279,15 @@ func TestLostForgotten(t *testing.T) {
 	for i := range 2 * mostBroken {
 		sc.call().whole(fmt.Sprint(i))
 	}
-	sc.s.Asked()
-	at, _ := sc.s.Lost(0)
+	sc.s.ReturnedWithoutID()
+	at, _ := sc.s.LostStreams(0)
 	if len(at) != 1 || at[0].Stream.Number != lost.cursor.Stream.Number {
 		t.Errorf("got %v", at)
 	}
 	for range mostBroken {
 		sc.call().Detach(true, false, false)
 	}
-	at, _ = sc.s.Lost(0)
+	at, _ = sc.s.LostStreams(0)
 	if len(at) != mostBroken || at[0].Stream.Number == lost.cursor.Stream.Number {
 		t.Errorf("%d are remembered, from %v", len(at), at[0])
 	}

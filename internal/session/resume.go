@@ -259,13 +259,13 @@ func (c *Call) requestOf(id []byte) *resumable {
 	return &r.requests[i]
 }
 
-// Resumable returns where a request can be resumed from: its session, and the
+// FindResumable returns where a request can be resumed from: its session, and the
 // number of its stream, which may have ended. id is the request's, as raw JSON.
 // Its client counts as heard of.
 //
-// The error is [ErrBadToken], whatever the reason, an [*Elsewhere] if the token is
+// The error is [ErrBadToken], whatever the reason, a [*Redirect] if the token is
 // good and its session not on this node, or that of a store which can't tell.
-func (m *Manager) Resumable(token string, id []byte, principal string) (*Session, uint64, error) {
+func (m *Manager) FindResumable(token string, id []byte, principal string) (*Session, uint64, error) {
 	name, mark, number, ok := parseSealed(token)
 	if !ok {
 		return nil, 0, ErrBadToken
@@ -294,7 +294,7 @@ func (m *Manager) Resumable(token string, id []byte, principal string) (*Session
 	}
 }
 
-// RequestStatus returns the status of a request whose stream [Manager.Resumable]
+// RequestStatus returns the status of a request whose stream [Manager.FindResumable]
 // has found. The error is [ErrBadToken].
 func (s *Session) RequestStatus(_ context.Context, number uint64, id []byte) (RequestStatus, error) {
 	c := s.resumed(number)

@@ -69,7 +69,7 @@ func firstOf(t testing.TB, s *Session, number uint64, n int) []string {
 	if err != nil || len(entries) != n {
 		t.Fatalf("%d of %d messages: %v", len(entries), n, err)
 	}
-	r.Told()
+	r.Delivered()
 	var said []string
 	for _, e := range entries {
 		said = append(said, string(e.Data))
@@ -173,7 +173,7 @@ func TestTokens(t *testing.T) {
 	others := tokenOf(t, begin(t, other, false, strings.Replace(request(1), "1,", `"a/b",`, 1)))
 	plain := begin(t, h.open("alice"), false, request(1))
 	for _, id := range []string{`"a/b"`, `"a\/b"`} {
-		if got, number, err := h.Resumable(token, []byte(id), "alice"); err != nil || got != s || number != c.Number() {
+		if got, number, err := h.FindResumable(token, []byte(id), "alice"); err != nil || got != s || number != c.Number() {
 			t.Errorf("%s: %v, %d, %v", id, got, number, err)
 		}
 	}
@@ -201,7 +201,7 @@ func TestTokens(t *testing.T) {
 		"of what is not there": {s.token(99, []byte(`"a/b"`)), `"a/b"`, "alice"},
 		"of one without":       {plain.Session().token(1, []byte("1")), `1`, "alice"},
 	} {
-		got, number, err := h.Resumable(is.token, []byte(is.id), is.principal)
+		got, number, err := h.FindResumable(is.token, []byte(is.id), is.principal)
 		if !errors.Is(err, ErrBadToken) || err.Error() != ErrBadToken.Error() || got != nil || number != 0 {
 			t.Errorf("%s: %v, %d, %v", what, got, number, err)
 		}
@@ -213,7 +213,7 @@ func TestTokens(t *testing.T) {
 		t.Error("a token makes a request's id")
 	}
 	h.End(s)
-	if _, _, err := h.Resumable(token, []byte(`"a/b"`), "alice"); !errors.Is(err, ErrBadToken) {
+	if _, _, err := h.FindResumable(token, []byte(`"a/b"`), "alice"); !errors.Is(err, ErrBadToken) {
 		t.Errorf("after the session: %v", err)
 	}
 }
@@ -315,14 +315,14 @@ func TestResumablesForgotten(t *testing.T) {
 		one, two := tokenOf(t, ended), tokenOf(t, running)
 		h.desk.last().say(ended, answer(1))
 		time.Sleep(9 * time.Minute)
-		if _, _, err := h.Resumable(one, []byte("1"), "alice"); err != nil {
+		if _, _, err := h.FindResumable(one, []byte("1"), "alice"); err != nil {
 			t.Error(err)
 		}
 		time.Sleep(2 * time.Minute)
-		if _, _, err := h.Resumable(one, []byte("1"), "alice"); !errors.Is(err, ErrBadToken) {
+		if _, _, err := h.FindResumable(one, []byte("1"), "alice"); !errors.Is(err, ErrBadToken) {
 			t.Errorf("dropped by the store: %v", err)
 		}
-		if _, _, err := h.Resumable(two, []byte("2"), "alice"); err != nil {
+		if _, _, err := h.FindResumable(two, []byte("2"), "alice"); err != nil {
 			t.Error(err)
 		}
 		time.Sleep(20 * time.Minute)
@@ -374,7 +374,7 @@ func TestAllResumable(t *testing.T) {
 	ask := func(principal string, own *Session) string {
 		var ids []string
 		for _, r := range h.AllResumable(t.Context(), principal, own, Range{}) {
-			s, number, err := h.Resumable(r.ResumeToken, r.RequestID, principal)
+			s, number, err := h.FindResumable(r.ResumeToken, r.RequestID, principal)
 			if err != nil {
 				t.Errorf("%s: %v", jsonOf(r), err)
 				continue
@@ -485,20 +485,20 @@ func TestDisconnectSaidFirst(t *testing.T) {
 				desk.say(c, `{"jsonrpc":"2.0","method":"notifications/message","params":{}}`)
 				c.Disconnect(time.Second)
 			}
-			if _, ok := r.Kicked(); ok || light && r.Announced() {
+			if _, ok := r.DisconnectRequest(); ok || light && r.PastPolicy() {
 				t.Errorf("light %v: sent away with nothing", light)
 			}
 		})
 		for i := range want {
-			if _, ok := r.Kicked(); ok {
+			if _, ok := r.DisconnectRequest(); ok {
 				t.Errorf("light %v: sent away after %d messages, want %d", light, i, want)
 			}
 			tell(t, r, 1)
 		}
-		if retry, ok := r.Kicked(); !ok || retry != time.Second || !r.Announced() {
-			t.Errorf("light %v: not sent away: %v, announced %v", light, retry, r.Announced())
+		if retry, ok := r.DisconnectRequest(); !ok || retry != time.Second || !r.PastPolicy() {
+			t.Errorf("light %v: not sent away: %v, announced %v", light, retry, r.PastPolicy())
 		}
-		if _, ok := r.Kicked(); ok {
+		if _, ok := r.DisconnectRequest(); ok {
 			t.Errorf("light %v: sent away twice", light)
 		}
 		desk.say(c, response(1))
@@ -518,14 +518,14 @@ func TestDisconnectBeforeRead(t *testing.T) {
 		h.desk.last().say(c, `{"jsonrpc":"2.0","method":"notifications/message","params":{}}`)
 		c.Disconnect(time.Second)
 		if left {
-			c.Break()
+			c.ConnectionLost()
 		}
 		r := attach(t, s, c.Number())
-		if _, ok := r.Kicked(); ok {
+		if _, ok := r.DisconnectRequest(); ok {
 			t.Errorf("left %v: sent away with nothing", left)
 		}
 		tell(t, r, 1)
-		if retry, ok := r.Kicked(); ok == left || ok && retry != time.Second {
+		if retry, ok := r.DisconnectRequest(); ok == left || ok && retry != time.Second {
 			t.Errorf("left %v: sent away: %v, %v", left, ok, retry)
 		}
 		h.desk.last().say(c, response(1))

@@ -40,7 +40,7 @@ var (
 	ErrBusy = errors.New("too much is in flight")
 	// ErrNotTaken wraps a backend's refusal to take a message, which may be sent
 	// again.
-	ErrNotTaken = errors.New("the server did not take the message")
+	ErrNotDelivered = errors.New("the server did not take the message")
 	// ErrClosing refuses what comes while the node is shutting down.
 	ErrClosing = errors.New("the server is shutting down")
 	// ErrRefused wraps a backend's refusal to open a session.
@@ -62,7 +62,7 @@ type Session struct {
 	log       appender
 	moved     atomic.Bool // it has left this node
 	keyed     atomic.Bool // calls were made under idempotency keys
-	doubts    atomic.Bool // see [Session.Doubts]
+	doubts    atomic.Bool // see [Session.Unconfirmed]
 	dropped   atomic.Bool // what it said is kept no longer
 	lingers   atomic.Bool // it has ended, and can be found by its tokens a little longer
 
@@ -132,7 +132,7 @@ func (s *Session) idle(now, ttl time.Duration) bool {
 	if s.reading.Load() > 0 {
 		return false
 	}
-	if s.ongoing.Load() > 0 && (!s.single || s.Opening() == nil) {
+	if s.ongoing.Load() > 0 && (!s.single || s.Initializing() == nil) {
 		return quiet > max(ttl, 24*time.Hour)
 	}
 	return quiet > ttl
@@ -310,21 +310,21 @@ func (s *Session) answer(ctx context.Context, m jsonrpc.Message, header http.Hea
 				s.asked[id] = a // so that it can be answered again
 			}
 			s.mu.Unlock()
-			return fmt.Errorf("%w: %w", ErrNotTaken, err)
+			return fmt.Errorf("%w: %w", ErrNotDelivered, err)
 		}
 	}
 	a.call.answered()
 	return nil
 }
 
-// Is says whether id is the session's secret id.
-func (s *Session) Is(id string) bool { return KeyOf(id) == s.key }
+// HasID says whether id is the session's secret id.
+func (s *Session) HasID(id string) bool { return KeyOf(id) == s.key }
 
-// Single says whether all the session's messages go to its standalone stream.
-func (s *Session) Single() bool { return s.single }
+// SingleStream says whether all the session's messages go to its standalone stream.
+func (s *Session) SingleStream() bool { return s.single }
 
-// Opening returns the initialize call while it is in flight, or nil.
-func (s *Session) Opening() *Call {
+// Initializing returns the initialize call while it is in flight, or nil.
+func (s *Session) Initializing() *Call {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, rq := range s.open {

@@ -189,7 +189,7 @@ func (n *shelfNode) tell(id stream.ID) {
 	n.watching.Lock()
 	defer n.watching.Unlock()
 	for _, w := range n.watchers[id] {
-		Poke(w)
+		Wake(w)
 	}
 }
 
@@ -317,7 +317,7 @@ func (n *shelfNode) Forget(l stream.Lease) {
 	for id, all := range n.watchers {
 		for _, w := range all {
 			if id.Session == l.Session {
-				Poke(w)
+				Wake(w)
 			}
 		}
 	}

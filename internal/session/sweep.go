@@ -87,14 +87,14 @@ func (sw *sweep) add(was stream.Session) {
 	sw.mu.Lock()
 	sw.found = append(sw.found, was)
 	sw.mu.Unlock()
-	Poke(sw.more)
+	Wake(sw.more)
 }
 
 func (sw *sweep) end() {
 	sw.mu.Lock()
 	sw.ended = true
 	sw.mu.Unlock()
-	Poke(sw.more)
+	Wake(sw.more)
 }
 
 // next returns what was found since, and whether that is all.
@@ -169,7 +169,7 @@ func (m *Manager) wait(ctx context.Context, places chan<- struct{}, paced <-chan
 }
 
 // adopt takes over a session for a sweep.
-func (m *Manager) adopt(ctx context.Context, at *Away) {
+func (m *Manager) adopt(ctx context.Context, at *Remote) {
 	_, err := m.TakeOver(ctx, at)
 	switch {
 	case err == nil, errors.Is(err, stream.ErrConflict), errors.Is(err, ErrNotFound), errors.Is(err, ErrClosing):

@@ -46,10 +46,10 @@ func (m *Manager) closeConn(conn backend.Conn) (err error) {
 }
 
 // tellEnded tells the user of a webhook.
-func (m *Manager) tellEnded(e Ended) {
+func (m *Manager) tellEnded(e EndedRequest) {
 	var err error // is logged
 	defer panics.Catch(&err, m.logger, "Options.Ended", "")
-	m.opts.Ended(e)
+	m.opts.OnEnded(e)
 }
 
 // callsSafe calls Options.Safe.

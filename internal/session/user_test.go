@@ -81,7 +81,7 @@ func next(t *testing.T, r *Reader) string {
 		}
 		return len(got) > 0
 	})
-	r.Told()
+	r.Delivered()
 	return string(got[0].Data)
 }
 
@@ -240,7 +240,7 @@ func TestTakeOverPanics(t *testing.T) {
 func TestEndedPanics(t *testing.T) {
 	t.Parallel()
 	told := make(chan struct{}, 10)
-	h := newHouse(t, Options{Ended: func(Ended) {
+	h := newHouse(t, Options{OnEnded: func(EndedRequest) {
 		told <- struct{}{}
 		panic("hunter2")
 	}}, nil)
