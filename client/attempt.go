@@ -44,7 +44,7 @@ func (k *call) next(sent *atomic.Bool) (exchange, bool) {
 		// Who has the key attaches to the call, after what we have of it. What has
 		// no key is sent under another id: it may be in flight under this one.
 		k.door, x.sent, x.last = doorAgain, sent, p.last
-		if k.key == "" && k.method != "initialize" {
+		if k.key == "" && k.method != protocol.MethodInitialize {
 			k.wire = k.c.newID()
 			x.last = ""
 		}
@@ -68,7 +68,7 @@ func (k *call) post(x *exchange) {
 
 // mirror sets the headers that repeat what is in the body (2026-07-28).
 func (k *call) mirror(h http.Header) {
-	if k.method == "initialize" {
+	if k.method == protocol.MethodInitialize {
 		delete(h, protocol.HeaderSession)
 		delete(h, protocol.HeaderVersion)
 		return
@@ -79,7 +79,7 @@ func (k *call) mirror(h http.Header) {
 // patience is how long the header of the answer may take. k.mu is held.
 func (k *call) patience() time.Duration {
 	switch {
-	case k.method == "initialize", k.method == "server/discover":
+	case k.method == protocol.MethodInitialize, k.method == protocol.MethodDiscover:
 		return k.c.opts.ConnectTimeout
 	case k.key != "":
 		return k.c.opts.Silence // who honours keys says at once that it has the call
@@ -92,5 +92,5 @@ func (k *call) patience() time.Duration {
 func (k *call) resume() []byte {
 	k.wire = k.id
 	params := jsonrpc.Object("resumeToken", k.place.token)
-	return jsonrpc.AppendRequest(nil, k.id, "requests/resume", params)
+	return jsonrpc.AppendRequest(nil, k.id, protocol.MethodResume, params)
 }

@@ -94,13 +94,12 @@ const (
 // doors are ways to come back to a call; those that are set are shut.
 type doors struct{ stream, last, token, again bool }
 
-// listens is the one method that is safe to make again and that the client does not
-// make again by itself: its host has to know that something may have been missed.
-const listens = "subscriptions/listen"
-
-// safe says whether the call may be made again whatever became of the first time. What
-// the server's tools say of themselves is not known here.
-func (k *call) safe() bool { return protocol.RetrySafe(k.method, nil) && k.method != listens }
+// safe reports whether the call may be made again whatever became of the first time. What
+// the server's tools say of themselves is not known here. A subscription is safe to make
+// again, but its host has to know that something may have been missed.
+func (k *call) safe() bool {
+	return protocol.RetrySafe(k.method, nil) && k.method != protocol.MethodSubscriptions
+}
 
 // ErrCancelled says that the host wants no answer any more: see [Conn.Resume].
 var ErrCancelled = errors.New("cancelled by the host")
@@ -109,7 +108,7 @@ var ErrCancelled = errors.New("cancelled by the host")
 func (c *Conn) request(m jsonrpc.Message) error {
 	k := &call{c: c, id: m.ID, wire: m.ID, method: m.Method, body: m.Raw, posted: make(chan struct{})}
 	k.progress.token = tokenOf(m.Raw)
-	if m.Method == "initialize" {
+	if m.Method == protocol.MethodInitialize {
 		k.body = c.opening(m)
 	}
 	switch err := c.enter(k); {
@@ -243,7 +242,7 @@ func (k *call) run() {
 	defer k.arrive(false)
 	c := k.c
 	if err := k.admit(); err != nil {
-		k.fail(k.maybe, err)
+		k.fail(unknownIf(k.maybe, err))
 		return
 	}
 	if c.single() {
@@ -254,7 +253,7 @@ func (k *call) run() {
 		var sent atomic.Bool
 		x, ok := k.next(&sent)
 		if !ok {
-			k.fail(k.maybe || k.body == nil, k.noDoor())
+			k.fail(unknownIf(k.maybe || k.body == nil, k.noDoor()))
 			return
 		}
 		resp, err := c.do(k.ctx, x)
@@ -273,7 +272,7 @@ func (k *call) run() {
 			return
 		}
 		if err = k.heed(err); err != nil {
-			k.fail(k.maybe || k.body == nil, err)
+			k.fail(unknownIf(k.maybe || k.body == nil, err))
 			return
 		}
 	}
@@ -281,7 +280,7 @@ func (k *call) run() {
 
 // admit sees to it that there is a session for the call to run in.
 func (k *call) admit() error {
-	if !k.session.lost || k.method == "initialize" || k.early() || k.c.single() {
+	if !k.session.lost || k.method == protocol.MethodInitialize || k.early() || k.c.single() {
 		return nil // a line waits for the session by itself
 	}
 	return k.lost(k.session)
@@ -310,11 +309,11 @@ func (k *call) deliver(m jsonrpc.Message) {
 		return
 	}
 	switch k.method {
-	case "initialize":
+	case protocol.MethodInitialize:
 		m = k.c.opened(m)
-	case "server/discover":
+	case protocol.MethodDiscover:
 		m = preferSessions(m)
-	case "resources/subscribe", "resources/unsubscribe", "logging/setLevel":
+	case protocol.MethodSubscribe, protocol.MethodUnsubscribe, protocol.MethodSetLevel:
 		if m.Error == nil && k.inner == nil {
 			k.c.setting(k.method, jsonrpc.Field(k.body, "params"))
 		}
@@ -352,24 +351,12 @@ func (k *call) done() bool {
 	return k.over || k.ctx.Err() != nil
 }
 
-// fail answers the call with an error. unknown says that nobody knows whether the
-// server did what it was asked.
-func (k *call) fail(unknown bool, err error) {
+// fail answers the call with an error: an [unknownOutcome] where it may have run.
+func (k *call) fail(err error) {
 	if k.ctx.Err() != nil {
 		return // nobody waits
 	}
-	e := jsonrpc.Errorf(jsonrpc.CodeServer, "%v", err)
-	if panicked(err) {
-		e.Code = jsonrpc.CodeInternal
-	}
-	var no *refusal
-	if errors.As(err, &no) && no.rpc != nil {
-		e.Code, e.Data = no.rpc.Code, no.rpc.Data
-	}
-	if unknown && !k.safe() && !protocol.OutcomeUnknown(e.Code, e.Message) {
-		e.Code, e.Message = protocol.CodeOutcomeUnknown, protocol.TextOutcomeUnknown+": "+e.Message
-	}
-	m, perr := jsonrpc.Parse(jsonrpc.AppendError(nil, k.id, e))
+	m, perr := jsonrpc.Parse(jsonrpc.AppendError(nil, k.id, failure(err, k.safe())))
 	if perr == nil {
 		k.deliver(m)
 	}
@@ -383,7 +370,7 @@ func (k *call) noDoor() error {
 	case k.pace.last != nil:
 		return k.pace.last
 	case k.place.stream != nil, k.place.last != "", k.place.token != "", k.dead.again:
-		return errors.New("the server does not know the call any more")
+		return errForgotten
 	case k.arrived:
 		return errors.New("the connection ended before the answer, and the server offers no way to ask again")
 	}

@@ -325,7 +325,7 @@ func (c *Conn) head(ctx context.Context, req *http.Request, x exchange) error {
 		h[protocol.HeaderLastEventID] = []string{x.last}
 	}
 	if x.key != "" {
-		h[headerKey] = []string{`"` + x.key + `"`}
+		h[protocol.HeaderIdempotencyKey] = []string{`"` + x.key + `"`}
 	}
 	if x.headers != nil {
 		x.headers(h)
@@ -341,8 +341,6 @@ func (c *Conn) head(ctx context.Context, req *http.Request, x exchange) error {
 	}
 	return nil
 }
-
-const headerKey = "Idempotency-Key"
 
 var (
 	typeJSON = []string{"application/json"}

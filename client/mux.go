@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 )
 
@@ -310,7 +311,7 @@ func (c *Conn) failWritten(err error) {
 	c.mu.Unlock()
 	for _, k := range calls {
 		if k.isWritten() {
-			k.fail(true, err)
+			k.fail(&unknownOutcome{err})
 			k.cancel(nil)
 		}
 	}
@@ -338,7 +339,7 @@ func (l *line) refused(raw []byte) {
 	switch m.Kind {
 	case jsonrpc.Request:
 		if k := c.callNamed(m.ID); k != nil {
-			k.fail(m.Method == "requests/resume", why)
+			k.fail(unknownIf(m.Method == protocol.MethodResume, why))
 			k.cancel(nil)
 		}
 	case jsonrpc.Response:

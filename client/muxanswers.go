@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 )
 
@@ -37,7 +38,7 @@ func newAnswers() answers {
 func (a *answers) asked(m jsonrpc.Message) {
 	key := string(jsonrpc.Key(m.ID))
 	switch {
-	case m.Method != "ping":
+	case m.Method != protocol.MethodPing:
 		delete(a.pings, key)
 	case len(a.pings) < mostAnswers:
 		a.pings[key] = true
@@ -165,7 +166,7 @@ func (c *Conn) overLineTell(ctx context.Context, m jsonrpc.Message, k *call, atM
 	}
 	var p pace
 	for {
-		up, err := l.wait(ctx, m.Method == "notifications/initialized")
+		up, err := l.wait(ctx, m.Method == protocol.MethodInitialized)
 		if err != nil {
 			return err
 		}

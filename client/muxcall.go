@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 )
 
@@ -38,7 +39,7 @@ func (l *line) again(k *call, up int) {
 		if k.sentOften() {
 			err = errors.New("the server ends each connection without an answer")
 		}
-		k.fail(true, err)
+		k.fail(&unknownOutcome{err})
 		k.cancel(nil)
 		return
 	}
@@ -48,7 +49,9 @@ func (l *line) again(k *call, up int) {
 }
 
 // opens says whether the call is one that begins a session.
-func (k *call) opens() bool { return k.method == "initialize" || k.method == "server/discover" }
+func (k *call) opens() bool {
+	return k.method == protocol.MethodInitialize || k.method == protocol.MethodDiscover
+}
 
 // lineAgain returns what brings a call on over another connection, where the server
 // has to be asked to; nil: nothing.
@@ -60,9 +63,9 @@ func (k *call) lineAgain(resumes, resumed bool) []byte {
 		k.resuming, k.came = true, time.Now()
 		params := jsonrpc.Object("resumeToken", k.place.token)
 		if k.place.last != "" {
-			params, _ = jsonrpc.Set(params, jsonrpc.Quote(k.place.last), "_meta", "holdfast/lastEventId")
+			params, _ = jsonrpc.Set(params, jsonrpc.Quote(k.place.last), "_meta", protocol.MetaLastEventID)
 		}
-		return jsonrpc.AppendRequest(nil, k.id, "requests/resume", params)
+		return jsonrpc.AppendRequest(nil, k.id, protocol.MethodResume, params)
 	case k.body == nil, k.progress.sent >= mostCuts:
 		return nil
 	case resumes && resumed && k.key != "" && !k.foreign:
@@ -87,7 +90,7 @@ func (k *call) lineBody() []byte {
 	k.progress.sent++
 	body := k.body
 	if k.key != "" {
-		body, _ = jsonrpc.Set(body, jsonrpc.Quote(k.key), "params", "_meta", keyed)
+		body, _ = jsonrpc.Set(body, jsonrpc.Quote(k.key), "params", "_meta", protocol.MetaIdempotencyKey)
 	}
 	if string(k.wire) != string(k.id) {
 		if m, err := jsonrpc.Parse(slices.Clone(body)); err == nil {

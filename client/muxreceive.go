@@ -1,10 +1,10 @@
 package client
 
 import (
-	"errors"
 	"strings"
 	"time"
 
+	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 )
 
@@ -14,7 +14,7 @@ func (l *line) take(m jsonrpc.Message) {
 	l.pace.progress()
 	var k *call
 	if m.Kind != jsonrpc.Response && l.wire.resumes() {
-		if id := jsonrpc.String(jsonrpc.Field(m.Params, "_meta", "holdfast/eventId")); id != "" {
+		if id := jsonrpc.String(jsonrpc.Field(m.Params, "_meta", protocol.MetaEventID)); id != "" {
 			var fresh bool
 			k, fresh = l.place(id, m)
 			if k != nil && m.Kind != jsonrpc.Request {
@@ -36,7 +36,7 @@ func (l *line) take(m jsonrpc.Message) {
 		}
 		c.ask(k, m)
 	case jsonrpc.Notification:
-		if k != nil && m.Method == "notifications/requests/resumePolicy" {
+		if k != nil && m.Method == protocol.MethodResumePolicy {
 			if !k.policy(m) {
 				c.deliver(m)
 			}
@@ -53,7 +53,7 @@ func (l *line) place(id string, m jsonrpc.Message) (*call, bool) {
 	c := l.c
 	name, _, _ := strings.Cut(id, ".")
 	var asked []byte
-	if m.Method == "notifications/requests/resumePolicy" {
+	if m.Method == protocol.MethodResumePolicy {
 		asked = jsonrpc.Field(m.Params, "requestId")
 	}
 	defer c.changed()
@@ -104,7 +104,7 @@ func (l *line) answered(m jsonrpc.Message) {
 	if k != nil && m.Error != nil {
 		if e := errorOf(m.Error); k.isRepeated() && reusedKey(e) {
 			// The key is the call's own: what was begun under it is the first sending.
-			k.fail(true, &refusal{rpc: e, text: e.Message})
+			k.fail(&unknownOutcome{&refusal{rpc: e, text: e.Message}})
 			k.cancel(nil)
 			return
 		}
@@ -112,7 +112,7 @@ func (l *line) answered(m jsonrpc.Message) {
 	if k != nil && m.Error != nil && errorOf(m.Error).Code == jsonrpc.CodeInvalidParams && k.isResuming() {
 		c.spawn(func() {
 			if _, err := c.StatusOf(k.ctx, k.state()); err != nil {
-				k.fail(true, errors.New("the server does not know the call any more"))
+				k.fail(&unknownOutcome{errForgotten})
 				k.cancel(nil)
 				return
 			}

@@ -48,7 +48,7 @@ func (l *line) attend(k *call) {
 		case known && e.Code == jsonrpc.CodeMethodNotFound:
 			return // then it is waited for
 		case known && e.Code == jsonrpc.CodeInvalidParams && unknown:
-			k.fail(true, errors.New("the server does not know the call any more"))
+			k.fail(&unknownOutcome{errForgotten})
 			k.cancel(nil)
 			return
 		case known && e.Code == jsonrpc.CodeInvalidParams:

@@ -5,13 +5,14 @@ import (
 	"context"
 	"time"
 
+	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 )
 
 // notify takes a notification of the host.
 func (c *Conn) notify(ctx context.Context, m jsonrpc.Message) error {
 	switch m.Method {
-	case "notifications/initialized":
+	case protocol.MethodInitialized:
 		c.mu.Lock()
 		c.ready = true
 		c.mu.Unlock()
@@ -22,7 +23,7 @@ func (c *Conn) notify(ctx context.Context, m jsonrpc.Message) error {
 		c.changed()
 		c.listen()
 		return nil
-	case "notifications/cancelled":
+	case protocol.MethodCancelled:
 		c.cancelled(m)
 		return nil
 	}
@@ -106,7 +107,7 @@ func (c *Conn) giveUp(k *call, m jsonrpc.Message) {
 func (k *call) cancellation(m jsonrpc.Message) []byte {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.session.revision >= modern {
+	if k.session.revision >= protocol.V20260728 {
 		return nil
 	}
 	if k.foreign && k.c.single() && k.place.token == "" {
@@ -118,7 +119,7 @@ func (k *call) cancellation(m jsonrpc.Message) []byte {
 	params := append([]byte(`{"requestId":`), k.wire...)
 	if k.place.token != "" {
 		params = append(params, `,"_meta":`...)
-		params = append(params, jsonrpc.Object("holdfast/resumeToken", k.place.token)...)
+		params = append(params, jsonrpc.Object(protocol.MetaResumeToken, k.place.token)...)
 	}
 	return jsonrpc.AppendRequest(nil, nil, m.Method, append(params, '}'))
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"strconv"
 
+	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 )
 
@@ -33,7 +34,7 @@ func tokenOf(body []byte) string {
 // as it was told as much of an earlier run of the request. k is the call that it
 // belongs to, if that is known.
 func (c *Conn) goesBack(k *call, m jsonrpc.Message) bool {
-	if m.Method != "notifications/progress" {
+	if m.Method != protocol.MethodProgress {
 		return false
 	}
 	raw := jsonrpc.Field(m.Params, "progressToken")

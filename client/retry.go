@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+
+	"holdfast/internal/protocol"
 )
 
 // heed decides what follows from how an exchange ended: nil to try the next one,
@@ -49,7 +51,7 @@ func (k *call) heed(err error) error {
 // early says whether the call is one of those that begin the first session, for
 // whose answer somebody waits who does not know yet whether there is a server.
 func (k *call) early() bool {
-	return k.brief || k.inner == nil && (k.method == "initialize" || k.method == "server/discover")
+	return k.brief || k.inner == nil && (k.method == protocol.MethodInitialize || k.method == protocol.MethodDiscover)
 }
 
 // heedRefusal is heed for an answer that says no.
@@ -60,7 +62,7 @@ func (k *call) heedRefusal(no *refusal) error {
 		}
 		k.pace.atleast = no.after
 		switch {
-		case k.method == "server/discover":
+		case k.method == protocol.MethodDiscover:
 			return no // it may be a word that the server does not know
 		case k.early() && no.after > 0:
 			return k.pace.waitFor(k.ctx, no, k.c.opts.ConnectTimeout)
@@ -92,11 +94,11 @@ func (k *call) heedPost(no *refusal) error {
 	s := k.session
 	k.mu.Unlock()
 	switch {
-	case no.forgot() && s.id != "" && k.method != "initialize":
+	case no.forgot() && s.id != "" && k.method != protocol.MethodInitialize:
 		return k.lost(s)
 	case no.status == http.StatusConflict && k.key != "":
 		return k.pace.wait(k.ctx, k.c, nil) // the first of its key is at work (IETF draft, section 2.6)
-	case k.method == "initialize" && k.c.fallsBack(no.status):
+	case k.method == protocol.MethodInitialize && k.c.fallsBack(no.status):
 		return k.c.fallBack(k, no)
 	}
 	return no

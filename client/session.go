@@ -22,12 +22,6 @@ type session struct {
 	lost     bool   // the server has ended it
 }
 
-// keyed is the experimental capability of servers that honour idempotency keys.
-const keyed = "holdfast/idempotencyKey"
-
-// modern is the revision from which on there are no sessions.
-const modern = "2026-07-28"
-
 // opening keeps the host's initialize request, and says in it that we know how to
 // resume requests (SEP-975).
 func (c *Conn) opening(m jsonrpc.Message) []byte {
@@ -40,11 +34,11 @@ func (c *Conn) opening(m jsonrpc.Message) []byte {
 	if capabilities == nil {
 		capabilities = make(map[string]json.RawMessage)
 	}
-	_, own := capabilities["resumableRequests"]
+	_, own := capabilities[protocol.CapabilityResumable]
 	if !own {
-		capabilities["resumableRequests"] = json.RawMessage(`{}`)
+		capabilities[protocol.CapabilityResumable] = json.RawMessage(`{}`)
 		if c.opts.Transport == WebSocket {
-			capabilities["resumableRequests"] = json.RawMessage(`{"eventIds":true}`)
+			capabilities[protocol.CapabilityResumable] = json.RawMessage(`{"eventIds":true}`)
 		}
 	}
 	params["capabilities"], _ = json.Marshal(capabilities) // of what was JSON
@@ -95,7 +89,7 @@ func (c *Conn) opened(m jsonrpc.Message) jsonrpc.Message {
 	c.mu.Lock()
 	s := &c.session
 	s.revision = revision
-	s.keys = s.id != "" && jsonrpc.Field(m.Result, "capabilities", "experimental", keyed) != nil
+	s.keys = s.id != "" && jsonrpc.Field(m.Result, "capabilities", "experimental", protocol.MetaIdempotencyKey) != nil
 	s.lost = false
 	c.result = m.Result
 	c.mu.Unlock()
@@ -243,11 +237,15 @@ func (c *Conn) settle(result []byte) {
 			c.logger.Warn("not set again in the new session", "method", s.method, "error", err)
 		}
 	}
-	for _, list := range []string{"tools", "prompts", "resources"} {
-		if string(jsonrpc.Field(result, "capabilities", list, "listChanged")) != "true" {
+	for _, list := range [][2]string{
+		{"tools", protocol.MethodToolsListChanged},
+		{"prompts", protocol.MethodPromptsListChanged},
+		{"resources", protocol.MethodResourcesListChanged},
+	} {
+		if string(jsonrpc.Field(result, "capabilities", list[0], "listChanged")) != "true" {
 			continue
 		}
-		m, err := jsonrpc.Parse(jsonrpc.AppendRequest(nil, nil, "notifications/"+list+"/list_changed", nil))
+		m, err := jsonrpc.Parse(jsonrpc.AppendRequest(nil, nil, list[1], nil))
 		if err == nil {
 			c.deliver(m)
 		}
@@ -268,28 +266,28 @@ const mostSettings = 1000
 func (c *Conn) setting(method string, params []byte) {
 	s := setting{method: method, key: method, params: params}
 	switch method {
-	case "resources/subscribe", "resources/unsubscribe":
+	case protocol.MethodSubscribe, protocol.MethodUnsubscribe:
 		s.key = "resources/subscribe " + jsonrpc.String(jsonrpc.Field(params, "uri"))
-	case "logging/setLevel":
+	case protocol.MethodSetLevel:
 	default:
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.settings = slices.DeleteFunc(c.settings, func(old setting) bool { return old.key == s.key })
-	if method != "resources/unsubscribe" && len(c.settings) < mostSettings {
+	if method != protocol.MethodUnsubscribe && len(c.settings) < mostSettings {
 		c.settings = append(c.settings, s)
 	}
 }
 
-var initialized = []byte(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+var initialized = []byte(`{"jsonrpc":"2.0","method":protocol.MethodInitialized}`)
 
 // askServer makes a request of our own and waits for its answer.
 func (c *Conn) askServer(ctx context.Context, method string, params []byte) (jsonrpc.Message, error) {
 	id := c.newID()
 	return c.await(ctx, &call{
 		c: c, id: id, wire: id, method: method, body: jsonrpc.AppendRequest(nil, id, method, params),
-		posted: make(chan struct{}), brief: method == "requests/getStatus",
+		posted: make(chan struct{}), brief: method == protocol.MethodStatus,
 	})
 }
 
@@ -310,7 +308,7 @@ func (c *Conn) await(ctx context.Context, k *call) (jsonrpc.Message, error) {
 	case <-ctx.Done():
 		cause := context.Cause(ctx)
 		if errors.Is(cause, ErrCancelled) {
-			m := jsonrpc.Message{Method: "notifications/cancelled"}
+			m := jsonrpc.Message{Method: protocol.MethodCancelled}
 			m.Raw = jsonrpc.AppendRequest(nil, nil, m.Method, append(append([]byte(`{"requestId":`), k.id...), '}'))
 			c.giveUp(k, m)
 		} else {
@@ -338,7 +336,7 @@ func preferSessions(m jsonrpc.Message) jsonrpc.Message {
 		SupportedVersions []string `json:"supportedVersions"`
 	}
 	if m.Error != nil || json.Unmarshal(m.Result, &offer) != nil ||
-		!slices.ContainsFunc(offer.SupportedVersions, func(v string) bool { return v < modern }) {
+		!slices.ContainsFunc(offer.SupportedVersions, func(v string) bool { return v < protocol.V20260728 }) {
 		return m
 	}
 	refused, err := jsonrpc.Parse(jsonrpc.AppendError(nil, m.ID,
@@ -365,20 +363,20 @@ func mirror(h http.Header, method string, body []byte) {
 	if !bytes.Contains(body, []byte("protocolVersion")) {
 		return // a long body is sooner looked through than taken apart
 	}
-	version := jsonrpc.String(jsonrpc.Field(body, "params", "_meta", "io.modelcontextprotocol/protocolVersion"))
-	if version < modern {
+	version := jsonrpc.String(jsonrpc.Field(body, "params", "_meta", protocol.MetaProtocolVersion))
+	if version < protocol.V20260728 {
 		return
 	}
 	h[protocol.HeaderVersion] = []string{version}
-	h.Set("Mcp-Method", method)
+	h.Set(protocol.HeaderMethod, method)
 	name := ""
 	switch method {
-	case "tools/call", "prompts/get":
+	case protocol.MethodToolsCall, protocol.MethodGetPrompt:
 		name = jsonrpc.String(jsonrpc.Field(body, "params", "name"))
-	case "resources/read":
+	case protocol.MethodReadResource:
 		name = jsonrpc.String(jsonrpc.Field(body, "params", "uri"))
 	}
 	if name != "" {
-		h.Set("Mcp-Name", name)
+		h.Set(protocol.HeaderName, name)
 	}
 }

@@ -25,7 +25,7 @@ func (c *Conn) listen() {
 		return
 	}
 	c.mu.Lock()
-	ok := c.ready && !c.listening && c.session.revision != "" && c.session.revision < modern
+	ok := c.ready && !c.listening && c.session.revision != "" && c.session.revision < protocol.V20260728
 	c.listening = c.listening || ok
 	c.mu.Unlock()
 	if !ok {
@@ -270,7 +270,7 @@ func (l *listener) event(ev *sse.Event, session string, replay bool) {
 		c.logger.Warn("message of the server dropped", "error", err)
 		return
 	}
-	if again && (replay || m.Kind != jsonrpc.Notification || m.Method == "notifications/progress") {
+	if again && (replay || m.Kind != jsonrpc.Notification || m.Method == protocol.MethodProgress) {
 		return // of these each is another, if the server does not repeat itself
 	}
 	l.pace.progress()
@@ -281,8 +281,8 @@ func (l *listener) event(ev *sse.Event, session string, replay bool) {
 		c.ask(nil, m)
 	case jsonrpc.Notification:
 		switch m.Method {
-		case "notifications/tools/list_changed", "notifications/prompts/list_changed",
-			"notifications/resources/list_changed", "notifications/resources/updated":
+		case protocol.MethodToolsListChanged, protocol.MethodPromptsListChanged,
+			protocol.MethodResourcesListChanged, protocol.MethodResourceUpdated:
 			if ev.ID != "" {
 				l.own = ev.ID // they belong to no call
 			}
@@ -295,11 +295,11 @@ func (l *listener) event(ev *sse.Event, session string, replay bool) {
 // after what it means here. k is the call that it belongs to, if that is known.
 func (c *Conn) notified(k *call, m jsonrpc.Message) {
 	switch m.Method {
-	case "notifications/requests/resumePolicy":
+	case protocol.MethodResumePolicy:
 		if c.policy(m) {
 			return
 		}
-	case "notifications/cancelled":
+	case protocol.MethodCancelled:
 		c.unask(jsonrpc.Field(m.Params, "requestId"))
 	}
 	if !c.goesBack(k, m) {

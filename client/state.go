@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 )
 
@@ -66,7 +67,7 @@ func (c *Conn) State() State {
 		Endpoint: c.endpoint,
 	}
 	for _, k := range c.calls {
-		if k.inner == nil && k.method != "initialize" {
+		if k.inner == nil && k.method != protocol.MethodInitialize {
 			s.Calls = append(s.Calls, k.state())
 		}
 	}
@@ -77,7 +78,7 @@ func (c *Conn) State() State {
 func (k *call) state() CallState {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.name == "" && k.method == "tools/call" && k.body != nil {
+	if k.name == "" && k.method == protocol.MethodToolsCall && k.body != nil {
 		k.name = jsonrpc.String(jsonrpc.Field(k.body, "params", "name"))
 	}
 	s := CallState{
@@ -105,7 +106,7 @@ func (c *Conn) restore(s *State) {
 	c.opener, c.result, c.ready, c.heard = s.Initialize, s.Result, s.Ready, s.LastEventID
 	c.endpoint = s.Endpoint
 	if m, err := jsonrpc.Parse(slices.Clone(s.Initialize)); err == nil {
-		c.policies = string(jsonrpc.Field(m.Params, "capabilities", "resumableRequests")) != "{}"
+		c.policies = string(jsonrpc.Field(m.Params, "capabilities", protocol.CapabilityResumable)) != "{}"
 	}
 	for _, old := range s.Calls {
 		k := c.restored(old)
@@ -214,7 +215,7 @@ func (c *Conn) StatusOf(ctx context.Context, call CallState) (Status, error) {
 	params = append(append(params, jsonrpc.Quote(call.Token)...), '}')
 	ctx, stop := context.WithTimeout(ctx, 2*c.opts.ConnectTimeout)
 	defer stop()
-	reply, err := c.askServer(ctx, "requests/getStatus", params)
+	reply, err := c.askServer(ctx, protocol.MethodStatus, params)
 	if err != nil {
 		return Status{}, err
 	}

@@ -110,7 +110,7 @@ func (k *call) messages(data []byte) ([]jsonrpc.Message, error) {
 
 // begun notes what the header of the answer to initialize says.
 func (k *call) begun(r *response) {
-	if k.method == "initialize" && r.Request.Method == http.MethodPost {
+	if k.method == protocol.MethodInitialize && r.Request.Method == http.MethodPost {
 		if id := r.Header.Get(protocol.HeaderSession); id != "" {
 			k.c.named(id)
 			k.mu.Lock()
@@ -310,7 +310,7 @@ func (k *call) parse(ev *sse.Event, replay bool) ([]jsonrpc.Message, error) {
 	case err == nil:
 		k.pace.progress()
 		if repeated { // some servers give the same ids in each stream, but of progress each is another
-			msgs = slices.DeleteFunc(msgs, func(m jsonrpc.Message) bool { return m.Method == "notifications/progress" })
+			msgs = slices.DeleteFunc(msgs, func(m jsonrpc.Message) bool { return m.Method == protocol.MethodProgress })
 		}
 		return msgs, nil
 	case errors.Is(err, jsonrpc.ErrInvalid) && jsonrpc.Field(ev.Data, "id") == nil:
@@ -332,11 +332,11 @@ func (k *call) message(m jsonrpc.Message) error {
 		k.c.ask(k, m)
 	case jsonrpc.Notification:
 		switch m.Method {
-		case "notifications/requests/resumePolicy":
+		case protocol.MethodResumePolicy:
 			if k.policy(m) {
 				return nil
 			}
-		case "notifications/cancelled":
+		case protocol.MethodCancelled:
 			k.c.unask(jsonrpc.Field(m.Params, "requestId"))
 		}
 		if !k.c.goesBack(k, m) {
@@ -396,6 +396,6 @@ func sameID(a, b []byte) bool {
 // overLine sends the call over the Conn's one line, where its answer comes too.
 func (k *call) overLine() {
 	if err := k.c.overLine(k); err != nil && !k.done() {
-		k.fail(k.maybe, err)
+		k.fail(unknownIf(k.maybe, err))
 	}
 }

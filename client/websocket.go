@@ -188,7 +188,7 @@ func (s *socket) tooLarge(data []byte, rest io.Reader, take func(jsonrpc.Message
 		c.spawn(func() { _ = s.write(c.ctx, raw) })
 	case g.method: // nobody waits for it
 	case g.answer && id != nil:
-		raw := jsonrpc.AppendError(nil, id, jsonrpc.Errorf(protocol.CodeOutcomeUnknown, "%s: %v", protocol.TextOutcomeUnknown, err))
+		raw := jsonrpc.AppendError(nil, id, failure(&unknownOutcome{err}, false))
 		if m, err := jsonrpc.Parse(raw); err == nil {
 			take(m)
 		}

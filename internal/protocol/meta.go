@@ -7,3 +7,11 @@ const (
 	MetaEventID     = "holdfast/eventId"
 	MetaLastEventID = "holdfast/lastEventId"
 )
+
+// MetaResumeToken is where a cancellation names its request by the resume token, for
+// servers that may know another request by the id (SEP-975).
+const MetaResumeToken = "holdfast/resumeToken"
+
+// MetaProtocolVersion is where a request without a session names its revision
+// (2026-07-28).
+const MetaProtocolVersion = "io.modelcontextprotocol/protocolVersion"

@@ -10,6 +10,7 @@ const (
 	V20250326 = "2025-03-26" // Streamable HTTP, with batches
 	V20250618 = "2025-06-18" // no batches, version header
 	V20251125 = "2025-11-25" // priming events and polling (SEP-1699)
+	V20260728 = "2026-07-28" // no sessions; not served here
 )
 
 // Supported returns the revisions served here, newest first.
@@ -23,6 +24,10 @@ const (
 	HeaderSession     = "Mcp-Session-Id"
 	HeaderVersion     = "Mcp-Protocol-Version"
 	HeaderLastEventID = "Last-Event-Id"
+	// From revision 2026-07-28 on these two repeat what is in a request's body
+	// (Transports, "Standard Headers").
+	HeaderMethod = "Mcp-Method"
+	HeaderName   = "Mcp-Name"
 )
 
 // CodeUnsupportedVersion is the error code for a revision that the server does

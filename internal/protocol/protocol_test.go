@@ -54,7 +54,7 @@ func TestWhatRevisionsHave(t *testing.T) {
 // The names are used as keys of an http.Header.
 func TestHeadersAreCanonical(t *testing.T) {
 	t.Parallel()
-	for _, h := range []string{HeaderSession, HeaderVersion, HeaderLastEventID} {
+	for _, h := range []string{HeaderSession, HeaderVersion, HeaderLastEventID, HeaderMethod, HeaderName, HeaderIdempotencyKey} {
 		if c := http.CanonicalHeaderKey(h); h != c {
 			t.Errorf("%s is spelt %s", h, c)
 		}

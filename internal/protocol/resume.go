@@ -8,6 +8,9 @@ const (
 	MethodStatusAll = "requests/getStatus/all"
 )
 
+// CapabilityResumable is the capability of clients that know SEP-975.
+const CapabilityResumable = "resumableRequests"
+
 // MethodResumePolicy tells a client of SEP-975 how to resume a request.
 const MethodResumePolicy = "notifications/requests/resumePolicy"
 

@@ -1,0 +1,58 @@
+package client
+
+import (
+	"errors"
+
+	"holdfast/internal/protocol"
+	"holdfast/jsonrpc"
+)
+
+// CodeOutcomeUnknown is the code of the error response to a request of which nobody
+// knows whether the server did what it asks for. The request may have run: who sends it
+// again may have it run twice.
+const CodeOutcomeUnknown = protocol.CodeOutcomeUnknown
+
+// An unknownOutcome is why a call failed whose request may have run.
+type unknownOutcome struct{ cause error }
+
+// Error implements error.
+func (e *unknownOutcome) Error() string {
+	return protocol.TextOutcomeUnknown + ": " + e.cause.Error()
+}
+
+// Unwrap returns the cause.
+func (e *unknownOutcome) Unwrap() error { return e.cause }
+
+// errForgotten is why a call ends of which the server keeps nothing.
+var errForgotten = errors.New("the server does not know the call any more")
+
+// unknownIf returns err as an unknownOutcome where the request may have run.
+func unknownIf(mayHaveRun bool, err error) error {
+	if mayHaveRun {
+		return &unknownOutcome{cause: err}
+	}
+	return err
+}
+
+// failure returns the error response that stands for err: with the server's own code and
+// data where err is its refusal. The outcome of a retry-safe request is never unknown:
+// its sender may send it again.
+func failure(err error, retrySafe bool) *jsonrpc.Error {
+	var unknown *unknownOutcome
+	mayHaveRun := errors.As(err, &unknown)
+	if mayHaveRun {
+		err = unknown.cause
+	}
+	e := jsonrpc.Errorf(jsonrpc.CodeServer, "%v", err)
+	if panicked(err) {
+		e.Code = jsonrpc.CodeInternal
+	}
+	var no *refusal
+	if errors.As(err, &no) && no.rpc != nil {
+		e.Code, e.Data = no.rpc.Code, no.rpc.Data
+	}
+	if mayHaveRun && !retrySafe && !protocol.OutcomeUnknown(e.Code, e.Message) {
+		e.Code, e.Message = protocol.CodeOutcomeUnknown, (&unknownOutcome{cause: e}).Error()
+	}
+	return e
+}

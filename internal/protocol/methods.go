@@ -1,0 +1,23 @@
+package protocol
+
+// Methods that are looked for by name. Those of SEP-975 are in resume.go; which requests
+// may be made again is in retry.go.
+const (
+	MethodInitialize    = "initialize"
+	MethodDiscover      = "server/discover" // 2026-07-28
+	MethodPing          = "ping"
+	MethodReadResource  = "resources/read"
+	MethodSubscribe     = "resources/subscribe"
+	MethodUnsubscribe   = "resources/unsubscribe"
+	MethodGetPrompt     = "prompts/get"
+	MethodSetLevel      = "logging/setLevel"
+	MethodSubscriptions = "subscriptions/listen" // 2026-07-28
+
+	MethodInitialized          = "notifications/initialized"
+	MethodCancelled            = "notifications/cancelled"
+	MethodProgress             = "notifications/progress"
+	MethodToolsListChanged     = "notifications/tools/list_changed"
+	MethodPromptsListChanged   = "notifications/prompts/list_changed"
+	MethodResourcesListChanged = "notifications/resources/list_changed"
+	MethodResourceUpdated      = "notifications/resources/updated"
+)
