@@ -160,9 +160,14 @@ func spent(pid int) time.Duration {
 	if pid == 0 {
 		return cpu
 	}
+	return cpu + spentBy(pid)
+}
+
+// spentBy is the CPU time of another process.
+func spentBy(pid int) (cpu time.Duration) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
-		return cpu
+		return 0
 	}
 	_, after, _ := strings.Cut(string(text), ") ")
 	fields := strings.Fields(after)

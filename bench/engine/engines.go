@@ -26,6 +26,45 @@ type engine struct {
 	// engine's own terms; nil where there is nothing to compare with.
 	bare func(ctx context.Context, session int) (func(data []byte) error, error)
 	pid  int // of a server that is another process, else 0
+
+	servers []int // process ids of all servers, where startShared has started them
+}
+
+// startShared starts the engines that nodes share whose name has only in it, each server
+// in a process of its own.
+func startShared(only string) (all []engine, stop func(), err error) {
+	var stops []func()
+	stop = func() {
+		for i := len(stops) - 1; i >= 0; i-- {
+			stops[i]()
+		}
+	}
+	dir, err := os.MkdirTemp("", "holdfast-bench-")
+	if err != nil {
+		return nil, stop, err
+	}
+	stops = append(stops, func() { _ = os.RemoveAll(dir) })
+	if name := "redis everysec"; strings.Contains(name, only) {
+		addr, pid, end, err := startRedis(filepath.Join(dir, "redis"))
+		if err != nil {
+			return nil, stop, err
+		}
+		stops = append(stops, end)
+		all = append(all, engine{name: name, url: "redis://" + addr, servers: []int{pid}})
+	}
+	for _, n := range []int{1, 3} {
+		name := fmt.Sprintf("jetstream R%d", n)
+		if !strings.Contains(name, only) {
+			continue
+		}
+		servers, err := natstest.StartProcesses(filepath.Join(dir, fmt.Sprint(n)), n)
+		if err != nil {
+			return nil, stop, err
+		}
+		stops = append(stops, servers.Close)
+		all = append(all, engine{name: name, url: servers.URL(), servers: servers.PIDs()})
+	}
+	return all, stop, nil
 }
 
 // start starts the engines whose name has only in it.

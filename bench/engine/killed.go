@@ -9,12 +9,14 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/pprof"
 	"os"
 	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"holdfast"
@@ -22,39 +24,59 @@ import (
 	"holdfast/bench/tools"
 	hf "holdfast/engine"
 	"holdfast/internal/sse"
+	"holdfast/jsonrpc"
 )
 
 // comeBack is what clients of a node that dies are told to wait.
 const comeBack = 100 * time.Millisecond
 
-// kill has three nodes over an engine, all of whose sessions are on one, each with a
-// call that is not safe to be made again, and kills that one. It prints how long it
-// took until the calls' clients had their ends: half of them connected to the other
-// nodes, half to the one that is killed.
-func (s settings) kill(ctx context.Context) error {
-	all, stop, err := start(ctx, s.only)
+// A loss is how a node is lost, and the calls that it has.
+type loss struct {
+	verb  string // what becomes of the node
+	count int    // sessions, with a call in each
+	do    func(*member)
+	// load says that clients make light calls meanwhile through the other nodes, and
+	// that no client is connected to the node that is lost.
+	load bool
+}
+
+func (s settings) loss() loss {
+	if s.stopped > 0 {
+		return loss{verb: "stopped", count: s.stopped, load: true, do: func(n *member) { _ = n.cmd.Process.Signal(syscall.SIGSTOP) }}
+	}
+	return loss{verb: "killed", count: s.killed, do: (*member).kill}
+}
+
+// lose has three nodes over an engine, all of whose sessions are on one, each with a
+// call that is not safe to be made again, and loses that one. It prints how long it
+// took until the calls' clients had their ends. If the node is killed, half of them are
+// connected to it and come back to another.
+func (s settings) lose(ctx context.Context) error {
+	all, stop, err := startShared(s.only)
 	defer stop()
 	if err != nil {
 		return err
 	}
-	fmt.Printf("%d sessions on a node that is killed, a call in each; from SIGKILL to the call's end at another node:\n\n", s.killed)
+	l := s.loss()
+	fmt.Printf("%d sessions on a node that is %s, a call in each; from then to the call's end at another node; %s:\n\n", l.count, l.verb, loadAverage())
 	fmt.Println("| engine | client connected to | p50 | p90 | worst |")
 	fmt.Println("|---|---|---|---|---|")
 	for _, e := range all {
-		if !strings.Contains(e.name, "R3") && !strings.Contains(e.name, "redis") {
-			continue // nothing that nodes share
+		if e.name == "jetstream R1" {
+			continue
 		}
 		for range s.rounds {
-			if err := s.killOne(ctx, e); err != nil {
+			if err := s.loseOne(ctx, e, l); err != nil {
 				return fmt.Errorf("%s: %w", e.name, err)
 			}
 		}
 	}
+	fmt.Printf("\n%s\n", loadAverage())
 	return nil
 }
 
-// killOne does so once.
-func (s settings) killOne(ctx context.Context, e engine) error {
+// loseOne does so once.
+func (s settings) loseOne(ctx context.Context, e engine, l loss) error {
 	ctx, stop := context.WithTimeout(ctx, 2*time.Minute)
 	defer stop()
 	var nodes []*member
@@ -64,19 +86,19 @@ func (s settings) killOne(ctx context.Context, e engine) error {
 		}
 	}()
 	for range 3 {
-		n, err := startMember(ctx, e.url)
+		n, err := startMember(ctx, e.url, s.profiles)
 		if err != nil {
 			return err
 		}
 		nodes = append(nodes, n)
 	}
-	callers := make([]*caller, s.killed)
+	callers := make([]*caller, l.count)
 	var calls sync.WaitGroup
-	running := make(chan error, s.killed)
+	running := make(chan error, l.count)
 	slots := make(chan struct{}, 32)
 	for i := range callers {
 		at, next := nodes[0], nodes[1+i/2%2]
-		if i%2 == 0 {
+		if l.load || i%2 == 0 {
 			at = next
 		}
 		c := &caller{at: at.addr, next: next.addr, running: running}
@@ -92,24 +114,45 @@ func (s settings) killOne(ctx context.Context, e engine) error {
 			return err
 		}
 	}
+	var beside *besiders
+	if l.load {
+		var err error
+		if beside, err = besideThem(nodes); err != nil {
+			return err
+		}
+	}
 	time.Sleep(3 * time.Second) // a machine that is busy with calls that begin is another matter
 	at := time.Now()
-	nodes[0].kill()
+	l.do(nodes[0])
 	calls.Wait()
-	for i, where := range []string{"another node", "the one killed"} {
-		var took []time.Duration
-		for n, c := range callers {
-			if c.err != nil {
-				return c.err
-			}
-			if n%2 == i {
-				took = append(took, c.ended.Sub(at))
-			}
-		}
+	print := func(where string, took []time.Duration) {
 		slices.Sort(took)
 		ms := func(d time.Duration) time.Duration { return d.Round(time.Millisecond) }
 		fmt.Printf("| %s | %s | %v | %v | %v |\n", e.name, where,
 			ms(took[len(took)/2]), ms(took[len(took)*9/10]), ms(took[len(took)-1]))
+	}
+	var took [2][]time.Duration
+	for _, c := range callers {
+		if c.err != nil {
+			return c.err
+		}
+		where := 0
+		if c.at != c.next {
+			where = 1
+		}
+		took[where] = append(took[where], c.ended.Sub(at))
+	}
+	for i, where := range []string{"another node", "the one " + l.verb} {
+		if len(took[i]) > 0 {
+			print(where, took[i])
+		}
+	}
+	if beside != nil {
+		stalls, err := beside.end()
+		if err != nil {
+			return fmt.Errorf("light calls beside: %w", err)
+		}
+		print("another node: a light call's longest wait", stalls)
 	}
 	return nil
 }
@@ -120,12 +163,12 @@ type member struct {
 	addr string
 }
 
-func startMember(ctx context.Context, store string) (*member, error) {
+func startMember(ctx context.Context, store string, profiles bool) (*member, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
-	n := &member{cmd: exec.CommandContext(ctx, self, "-child", "member", "-dir", store)}
+	n := &member{cmd: exec.CommandContext(ctx, self, "-child", "member", "-dir", store, "-profiles="+strconv.FormatBool(profiles))}
 	n.cmd.Stderr = os.Stderr
 	out, err := n.cmd.StdoutPipe()
 	if err != nil {
@@ -162,7 +205,13 @@ func (s settings) member(ctx context.Context) error {
 		return err
 	}
 	fmt.Println(l.Addr())
-	return (&http.Server{Handler: h}).Serve(l)
+	mux := http.NewServeMux()
+	mux.Handle("/", h)
+	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
+	if s.profiles {
+		fmt.Fprintf(os.Stderr, "profiles: http://%s/debug/pprof/\n", l.Addr())
+	}
+	return (&http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}).Serve(l)
 }
 
 // said is how often a call has reported progress before its node is killed.
@@ -170,7 +219,7 @@ const said = 5
 
 // work is a tool that is still at it, and else as all others.
 func work(x *message.Exchange) {
-	if x.Method != "tools/call" {
+	if x.Method != "tools/call" || string(jsonrpc.Field(x.Params, "name")) != `"work"` {
 		tools.Answer(x)
 		return
 	}

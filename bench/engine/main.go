@@ -1,12 +1,14 @@
 // Engine measures Holdfast over each of its engines, beside the engine itself: what
 // an append costs through Holdfast and as a bare fenced publish, what a light call
 // costs with each engine, how many calls wait on one node, how large they are, and
-// how soon it is back after a SIGKILL, and how soon other nodes end the calls of one
-// that is killed.
+// how soon it is back after a SIGKILL, how soon other nodes end the calls of one that
+// is killed or stopped, and what a call costs that one node forwards to another.
 //
 //	go run ./bench/engine                 appends and light calls, 2 minutes
 //	go run ./bench/engine -waiting 1e6    a million calls on one node with file:
 //	go run ./bench/engine -killed 1000    a node with 1,000 sessions is killed
+//	go run ./bench/engine -stopped 1000   the same with SIGSTOP, under load
+//	go run ./bench/engine -forwarded      calls at their owner, and at another node
 //	go run ./bench/engine -idle 1e5       calls beside 100,000 sessions that nobody uses
 //
 // It needs Linux, and redis-server for Redis's figures.
@@ -34,6 +36,8 @@ type settings struct {
 	only     string
 	waiting  int
 	killed   int
+	stopped  int
+	forwards bool
 	child    string
 	dir      string
 	sleepers int
@@ -54,12 +58,14 @@ func main() {
 	flag.StringVar(&s.only, "only", "", "measure only what has this in its name")
 	flag.Float64Var(&waiting, "waiting", 0, "measure as many calls that wait, instead")
 	flag.IntVar(&s.killed, "killed", 0, "measure the end of so many sessions' node, instead")
+	flag.IntVar(&s.stopped, "stopped", 0, "measure how so many sessions go on whose node is stopped under load, instead")
+	flag.BoolVar(&s.forwards, "forwarded", false, "measure calls that one node forwards to another, instead")
 	flag.StringVar(&s.child, "child", "", "for its own use")
 	flag.StringVar(&s.dir, "dir", "", "where file: keeps its data; a new temporary directory by default")
 	flag.Float64Var(&idle, "idle", 0, "measure calls beside so many sessions that nobody uses, instead")
 	flag.DurationVar(&s.ttl, "ttl", 3*time.Minute, "with -idle: how long such a session lives")
 	flag.StringVar(&s.store, "store", "", "with -idle: the store's URL; file: in a temporary directory by default")
-	flag.BoolVar(&s.profiles, "profiles", false, "with -idle: say where the node's profiles can be read")
+	flag.BoolVar(&s.profiles, "profiles", false, "say where profiles of the nodes can be read")
 	flag.Parse()
 	s.waiting, s.sleepers = int(waiting), int(idle)
 	for n := range strings.SplitSeq(sessions, ",") {
@@ -87,8 +93,10 @@ func (s settings) run(ctx context.Context) error {
 		return s.member(ctx)
 	case s.child != "":
 		return s.node(ctx)
-	case s.killed > 0:
-		return s.kill(ctx)
+	case s.killed > 0, s.stopped > 0:
+		return s.lose(ctx)
+	case s.forwards:
+		return s.forward(ctx)
 	case s.sleepers > 0:
 		return s.idle(ctx)
 	case s.waiting > 0:

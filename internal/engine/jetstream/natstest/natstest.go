@@ -140,6 +140,16 @@ func (s *Servers) Addr(i int) string { return loopback(s.nodes[i].Port) }
 // Len is the number of servers, running or not.
 func (s *Servers) Len() int { return len(s.nodes) }
 
+// PIDs are the process ids of the servers that [StartProcesses] has started and that run.
+func (s *Servers) PIDs() (all []int) {
+	for _, n := range s.nodes {
+		if c, ok := n.running.(*child); ok {
+			all = append(all, c.cmd.Process.Pid)
+		}
+	}
+	return all
+}
+
 // Kill ends a server at once: a process by SIGKILL, one in this process by having it
 // shut down, which is nearly as sudden to its clients.
 func (s *Servers) Kill(i int) {
