@@ -280,7 +280,7 @@ func (c *Conn) setting(method string, params []byte) {
 	}
 }
 
-var initialized = []byte(`{"jsonrpc":"2.0","method":protocol.MethodInitialized}`)
+var initialized = jsonrpc.AppendRequest(nil, nil, protocol.MethodInitialized, nil)
 
 // askServer makes a request of our own and waits for its answer.
 func (c *Conn) askServer(ctx context.Context, method string, params []byte) (jsonrpc.Message, error) {
