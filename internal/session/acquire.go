@@ -128,6 +128,7 @@ func (m *Manager) takeOver(values context.Context, at *Remote, old *Session) (*S
 	s.ongoing.Store(1) // not idle, until it is done
 	m.store.Count(s.lease, s.tenant.name)
 	found := s.restore(ctx, taken.Streams)
+	s.step(sessionOpen)
 	m.mu.Lock()
 	if stays := m.sessions[s.key]; stays != nil {
 		m.unlist(stays)
@@ -150,7 +151,7 @@ func (m *Manager) takeOver(values context.Context, at *Remote, old *Session) (*S
 	if len(found.again) > 0 && m.enter() {
 		go m.makeAgain(values, found.again)
 	}
-	if s.moved.Load() {
+	if s.Moved() {
 		return nil, fmt.Errorf("session not taken over: %w", stream.ErrUnavailable)
 	}
 	return s, nil

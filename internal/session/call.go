@@ -315,7 +315,7 @@ func (c *Call) respond(rq *inflight, data []byte) {
 func (c *Call) Retriable() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.kept != nil && (c.kept.again || c.kept.safe && c.number != 0 && c.s.moved.Load())
+	return c.kept != nil && (c.kept.again || c.kept.safe && c.number != 0 && c.s.Moved())
 }
 
 // What a light call is told whose session leaves.

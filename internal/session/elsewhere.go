@@ -33,16 +33,12 @@ type Redirect struct{ *Remote }
 // Error implements error.
 func (e *Redirect) Error() string { return "the session is on another node" }
 
-// Moved says whether the session has left this node: another has taken it, or may.
-// What it says and is asked goes on there, so its clients should come back.
-func (s *Session) Moved() bool { return s.moved.Load() }
-
 // Locate finds a session of the principal: on this node, or where it is. The error
 // is [ErrNotFound], whatever the reason, or that of a store which can't tell. A
 // session that is being taken over here is waited for.
 func (m *Manager) Locate(ctx context.Context, key stream.SessionKey, principal string) (*Session, *Remote, error) {
 	s, err := m.FindName(string(key), principal)
-	if err == nil && !s.lingers.Load() {
+	if err == nil && !s.isLingering() {
 		s.Touch()
 		return s, nil, nil
 	}

@@ -208,7 +208,7 @@ func (r *Reader) heard() {
 // dispatch has the webhooks told whose call is over and nobody has it; h may be nil.
 // No lock is held.
 func (s *Session) dispatch(number uint64, h *hooks) {
-	if h == nil || s.moved.Load() {
+	if h == nil || s.Moved() {
 		return // or the new owner tells them
 	}
 	t := &s.streams

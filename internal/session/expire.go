@@ -14,10 +14,11 @@ import (
 // have yet to read how that ended, what it said is kept a little longer: End does not
 // wait for that.
 func (m *Manager) End(s *Session) {
+	to := sessionEnded
 	if s.Resumable() && s.streams.hasFollowers() {
-		s.lingers.Store(true)
+		to = sessionLingering
 	}
-	m.end(s, errors.New("the client ended the session"))
+	m.endAs(s, to, errors.New("the client ended the session"))
 }
 
 // Abandon ends a session whose client has left and has begun nothing in it: it has
@@ -34,18 +35,17 @@ const linger = 5 * time.Second
 
 // end ends a session: what is in flight fails with why, and the backend is
 // closed.
-func (m *Manager) end(s *Session, why error) {
+func (m *Manager) end(s *Session, why error) { m.endAs(s, sessionEnded, why) }
+
+// endAs is end for a session that may linger.
+func (m *Manager) endAs(s *Session, to sessionState, why error) {
 	s.mu.Lock()
-	if s.closed {
-		s.mu.Unlock()
+	had, ok := s.close(to)
+	s.mu.Unlock()
+	if !ok {
 		return
 	}
-	s.closed = true
-	lost := s.takeOpen(true)
-	conn := s.link.finish()
-	s.asked = nil
-	s.mu.Unlock()
-	lingers := s.lingers.Load()
+	lingers := to == sessionLingering
 	m.mu.Lock()
 	if !lingers {
 		m.unlist(s)
@@ -58,10 +58,10 @@ func (m *Manager) end(s *Session, why error) {
 	}
 	m.mu.Unlock()
 
-	s.failAll(lost, jsonrpc.Errorf(protocol.CodeOutcomeUnknown, "outcome unknown: the session ended: %v", why))
+	s.failAll(had.inFlight, jsonrpc.Errorf(protocol.CodeOutcomeUnknown, "outcome unknown: the session ended: %v", why))
 	s.streams.closeStandalone()
-	if conn != nil {
-		defer m.release(conn)
+	if had.conn != nil {
+		defer m.release(had.conn)
 	}
 	if s.reading.Load() == 0 && !lingers || !m.enter() {
 		m.leave(s)
@@ -88,7 +88,13 @@ func (m *Manager) stops() bool {
 
 // leave ends the time in which a session that has ended can be found by its tokens.
 func (m *Manager) leave(s *Session) {
-	if s.lingers.CompareAndSwap(true, false) {
+	s.mu.Lock()
+	left := s.isLingering()
+	if left {
+		s.become(sessionEnded)
+	}
+	s.mu.Unlock()
+	if left {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		m.unlist(s)
@@ -104,9 +110,9 @@ func (m *Manager) forget(s *Session) {
 	}()
 	if lease := s.leased(); m.shared != nil && lease.Epoch != 0 {
 		err := m.touch(s)
-		if err != nil && !errors.Is(err, stream.ErrNotFound) || s.moved.Load() {
+		if err != nil && !errors.Is(err, stream.ErrNotFound) || s.Moved() {
 			m.logger.Warn("session not deleted: it may be another's", "session", s.Name(), "error", err)
-			s.moved.Store(true)
+			s.step(sessionMoved)
 			m.shared.Forget(lease)
 			s.streams.dismissAll()
 			return
@@ -118,7 +124,7 @@ func (m *Manager) forget(s *Session) {
 	}
 	ctx, stop := context.WithTimeout(m.ctx, most)
 	defer stop()
-	s.dropped.Store(true)
+	s.step(sessionDeleted)
 	if err := m.store.Delete(ctx, s.key); err != nil {
 		m.logger.Warn("session not deleted", "session", s.Name(), "error", err)
 	}
@@ -132,12 +138,6 @@ func (t *table) closeStandalone() {
 		delete(t.readers, standalone)
 		r.end()
 	}
-}
-
-func (s *Session) isClosed() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.closed
 }
 
 // heed notes at a look for idle sessions that the process has stood still, if the look

@@ -138,16 +138,17 @@ func (m *Manager) stepDown(s *Session) bool {
 // yield gives up a session if nothing is in flight in it.
 func (m *Manager) yield(s *Session) {
 	s.mu.Lock()
-	if s.closed || len(s.open) > 0 || s.ongoing.Load() > 0 || s.lease.Epoch == 0 {
+	if len(s.open) > 0 || s.ongoing.Load() > 0 {
 		s.mu.Unlock()
 		return
 	}
-	s.closed, s.moves = true, true
-	conn := s.link.finish()
-	s.asked = nil
+	had, ok := s.close(sessionLeaving)
 	s.mu.Unlock()
-	if conn != nil {
-		defer m.release(conn)
+	if !ok {
+		return
+	}
+	if had.conn != nil {
+		defer m.release(had.conn)
 	}
 	m.part(s, false)
 }
@@ -195,22 +196,18 @@ func (m *Manager) cut(all []*Session) {
 // the calls that are left to the next owner, and whether there was anything to be done.
 func (m *Manager) sever(s *Session) (calls []*Call, done bool) {
 	s.mu.Lock()
-	if s.closed || s.lease.Epoch == 0 {
-		s.mu.Unlock()
+	had, ok := s.close(sessionLeaving)
+	s.mu.Unlock()
+	if !ok {
 		return nil, false
 	}
-	s.closed, s.moves = true, true
-	all := s.takeOpen(true)
-	conn := s.link.finish()
-	s.asked = nil
-	s.mu.Unlock()
-	if conn != nil {
-		defer m.release(conn)
+	if had.conn != nil {
+		defer m.release(had.conn)
 	}
 	var again []*inflight
 	s.log.together(func() {
 		var unsent, lost []*inflight
-		for _, rq := range all {
+		for _, rq := range had.inFlight {
 			switch goesOn, sent := rq.call.handOn(); {
 			case goesOn:
 				again = append(again, rq)
@@ -290,7 +287,7 @@ func (m *Manager) part(s *Session, open bool) {
 	m.mu.Lock()
 	m.unlist(s)
 	m.mu.Unlock()
-	lost := s.moved.Swap(true) // meanwhile
+	lost := !s.step(sessionMoved) // meanwhile
 	s.streams.dismissAll()
 	if lost {
 		m.shared.Forget(s.lease)

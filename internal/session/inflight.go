@@ -19,8 +19,8 @@ type inflight struct {
 
 // enter puts the requests on record. s.mu is held.
 func (s *Session) enter(c *Call, msgs []jsonrpc.Message) error {
-	if s.closed {
-		return s.gone()
+	if s.isClosed() {
+		return s.goneError()
 	}
 	if err := s.weighs(msgs); err != nil {
 		return err
@@ -114,14 +114,6 @@ func bounds(m *jsonrpc.Message, token []byte) error {
 // ErrInitialize refuses an initialize request over [MaxInitialize].
 var ErrInitialize = jsonrpc.Errorf(jsonrpc.CodeInvalidRequest,
 	"the initialize request is larger than %d bytes, which is all that is kept of a client", MaxInitialize)
-
-// gone says why the session takes nothing any more. s.mu is held.
-func (s *Session) gone() error {
-	if s.moves {
-		return ErrMoved
-	}
-	return ErrNotFound
-}
 
 // leave takes back what enter did. s.mu is held.
 func (s *Session) leave(c *Call) {

@@ -254,7 +254,7 @@ func (m *Manager) keeper(name stream.SessionKey, number uint64) *Session {
 	m.mu.RLock()
 	s := m.sessions[name]
 	m.mu.RUnlock()
-	if s == nil || s.isClosed() && !s.lingers.Load() {
+	if s == nil || s.isClosed() && !s.isLingering() {
 		return nil
 	}
 	if s.streams.call(number) == nil {
@@ -404,7 +404,7 @@ func (s *Session) claimed(sum keySum) []byte { return append(sum[:], s.key...) }
 // unclaim gives up a key whose call has not begun. If that fails it is known by its
 // age.
 func (s *Session) unclaim(id keyID, sum keySum) {
-	if s.m.shared == nil || s.principal == "" || s.moved.Load() {
+	if s.m.shared == nil || s.principal == "" || s.Moved() {
 		return
 	}
 	ctx, stop := context.WithTimeout(s.m.ctx, asks)

@@ -33,13 +33,6 @@ func (r *Reader) Behind() bool {
 	return r.call.ended || r.call.said != r.cursor.Seq
 }
 
-// Ended says whether the session is over.
-func (s *Session) Ended() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.closed && !s.moves
-}
-
 // InFlight says whether a request with the id is in flight in the session.
 func (s *Session) InFlight(id []byte) bool {
 	s.mu.Lock()

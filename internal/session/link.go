@@ -71,7 +71,7 @@ func (s *Session) connect(ctx context.Context, r *http.Request) error {
 	s.mu.Lock()
 	l.conn = conn
 	s.first = nil
-	ended := l.over || s.closed
+	ended := l.over || s.isClosed()
 	l.over = ended
 	s.mu.Unlock()
 	if ended { // while it was opened
@@ -85,9 +85,9 @@ func (s *Session) connect(ctx context.Context, r *http.Request) error {
 func (s *Session) deliver(ctx context.Context, in backend.Inbound) error {
 	for range 4 { // a backend that ends again and again is not believed
 		s.mu.Lock()
-		if s.closed {
-			defer s.mu.Unlock()
-			return s.gone()
+		if s.isClosed() {
+			s.mu.Unlock()
+			return s.goneError()
 		}
 		if s.first != nil && in.Method != "initialize" {
 			s.mu.Unlock()

@@ -81,7 +81,7 @@ func (a *appender) queue(x saying) {
 func (a *appender) flush() {
 	a.mu.Lock()
 	for a.busy || a.holders > 0 {
-		if a.bytes <= a.s.m.mostQueued || a.holders > 0 || a.s.moved.Load() {
+		if a.bytes <= a.s.m.mostQueued || a.holders > 0 || a.s.Moved() {
 			a.mu.Unlock()
 			return
 		}
@@ -187,7 +187,7 @@ func (a *appender) context() (context.Context, context.CancelFunc) {
 
 // append puts the first n messages of rest into the store.
 func (a *appender) append(rest []saying, n int) {
-	if a.s.moved.Load() {
+	if a.s.Moved() {
 		return // whoever has the session now says how its calls end
 	}
 	turn := rest[:n]

@@ -94,25 +94,21 @@ func (m *Manager) VerifySession(key stream.SessionKey) {
 // lose has a session leave this node. Who reads it may read what there is for a
 // time. No lock is held, but the caller may be appending.
 func (m *Manager) lose(s *Session, linger time.Duration) {
-	if s.moved.Swap(true) {
+	s.mu.Lock()
+	had, ok := s.close(sessionMoved)
+	s.mu.Unlock()
+	if !ok {
 		return
 	}
-	s.mu.Lock()
-	ended := s.closed // and kept for those who read the end
-	s.closed, s.moves = true, true
-	left := s.takeOpen(true)
-	conn := s.link.finish()
-	s.asked = nil
-	s.mu.Unlock()
 	m.mu.Lock()
 	m.unlist(s)
 	m.mu.Unlock()
-	m.drop(s, left)
-	if conn != nil {
-		m.release(conn)
+	m.drop(s, had.inFlight)
+	if had.conn != nil {
+		m.release(had.conn)
 	}
-	if ended {
-		return // see forget
+	if had.from != sessionOpen {
+		return // it is kept for those who read the end: see forget and part
 	}
 	if linger == 0 || s.reading.Load() == 0 || !m.enter() {
 		m.shared.Forget(s.lease)
@@ -187,7 +183,7 @@ func (s *Session) confirm(ctx context.Context) error {
 	if err := s.m.verify(ctx, s); err != nil {
 		return err
 	}
-	if s.moved.Load() {
+	if s.Moved() {
 		return ErrMoved
 	}
 	return nil

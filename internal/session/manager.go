@@ -230,6 +230,7 @@ func (m *Manager) begin(r *http.Request, principal string, single bool, open fun
 	if err == nil {
 		s.mu.Lock()
 		s.lease = lease
+		s.become(sessionOpen)
 		s.mu.Unlock()
 		m.store.Count(lease, s.tenant.name)
 		s.renewed.Store(int64(m.clock()))
@@ -279,7 +280,7 @@ func (m *Manager) session(id, principal, tenant string, single bool) *Session {
 // Otherwise it is [ErrNotFound], whatever the reason.
 func (m *Manager) Find(id, principal string) (*Session, error) {
 	s, err := m.FindName(string(KeyOf(id)), principal)
-	if err != nil || s.lingers.Load() {
+	if err != nil || s.isLingering() {
 		return nil, ErrNotFound
 	}
 	s.Touch()
@@ -293,7 +294,7 @@ func (m *Manager) FindName(name, principal string) (*Session, error) {
 	m.mu.RLock()
 	s := m.sessions[stream.SessionKey(name)]
 	m.mu.RUnlock()
-	if s == nil || s.principal != principal || s.isClosed() && !s.lingers.Load() {
+	if s == nil || s.principal != principal || s.isClosed() && !s.isLingering() {
 		return nil, ErrNotFound
 	}
 	return s, nil

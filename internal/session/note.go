@@ -253,7 +253,7 @@ func (s *Session) file(c *Call) error {
 	c.mu.Unlock()
 	s.flushAside()
 	err := c.recorded()
-	if err == nil && s.moved.Load() {
+	if err == nil && s.Moved() {
 		err = ErrMoved
 	}
 	if err != nil {
@@ -330,7 +330,7 @@ const toldOften = 64
 // noteTold has the store told how far the standalone stream was told, where that is
 // due, or left says that its reader leaves.
 func (s *Session) noteTold(left bool) {
-	if s.m.shared == nil || s.single || s.moved.Load() {
+	if s.m.shared == nil || s.single || s.Moved() {
 		return // of a single session, clients know event ids
 	}
 	s.mu.Lock()

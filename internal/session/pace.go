@@ -153,7 +153,7 @@ func (c *Call) lags(began time.Time) <-chan struct{} {
 		return nil
 	}
 	switch came := c.s.streams.since(c.number); { // zero if nobody reads
-	case time.Since(came) > stalled && time.Since(p.at) > stalled, came.IsZero(), c.s.moved.Load():
+	case time.Since(came) > stalled && time.Since(p.at) > stalled, came.IsZero(), c.s.Moved():
 		return nil
 	case time.Since(began) > mostPaced:
 		p.slow = true

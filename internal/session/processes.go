@@ -83,7 +83,7 @@ func (m *Manager) takePlace(ctx context.Context, s *Session, wait time.Duration,
 			return full
 		}
 		if s.isClosed() {
-			return s.gone()
+			return s.goneError()
 		}
 	}
 }
@@ -190,7 +190,7 @@ func (s *Session) unused() bool {
 
 // spare is unused for who holds s.mu, beside what is counted without it.
 func (s *Session) spare() bool {
-	return !s.closed && !s.worked && s.initialize != nil && s.revision != "" && len(s.open) == 0 && len(s.asked) == 0 && s.opening == nil &&
+	return !s.isClosed() && !s.worked && s.initialize != nil && s.revision != "" && len(s.open) == 0 && len(s.asked) == 0 && s.opening == nil &&
 		s.hints.learning == nil && s.reading.Load() == 0 && s.ongoing.Load() == 0
 }
 

@@ -207,14 +207,14 @@ func (r *Reader) fetch(ctx context.Context, buf []stream.Entry) ([]stream.Entry,
 	}
 	had := len(buf)
 	buf, err := r.s.m.store.Read(ctx, r.cursor, buf)
-	if errors.Is(err, stream.ErrNotFound) && r.call != nil && r.cursor.Seq == 0 && !r.s.dropped.Load() {
+	if errors.Is(err, stream.ErrNotFound) && r.call != nil && r.cursor.Seq == 0 && !r.s.isDeleted() {
 		if r.s.streams.writes(r.call, r.cursor.Stream.Number) {
 			err = nil // nothing has been said yet
 		} else { // it may have been said, and ended, since
 			buf, err = r.s.m.store.Read(ctx, r.cursor, buf)
 		}
 	}
-	if len(buf) == had && !errors.Is(err, io.EOF) && r.s.moved.Load() {
+	if len(buf) == had && !errors.Is(err, io.EOF) && r.s.Moved() {
 		err = ErrMoved
 	}
 	return buf, err

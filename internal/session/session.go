@@ -60,11 +60,9 @@ type Session struct {
 	aside     *Call // the standalone stream
 	streams   table
 	log       appender
-	moved     atomic.Bool // it has left this node
+	life      sessionLife
 	keyed     atomic.Bool // calls were made under idempotency keys
 	doubts    atomic.Bool // see [Session.Unconfirmed]
-	dropped   atomic.Bool // what it said is kept no longer
-	lingers   atomic.Bool // it has ended, and can be found by its tokens a little longer
 
 	resumes atomic.Pointer[resumes] // nil but for clients of SEP-975
 
@@ -74,13 +72,11 @@ type Session struct {
 	reading atomic.Int32 // readers connected
 
 	mu         sync.Mutex
-	closed     bool
 	revision   string
 	initialize []byte // the raw request, kept to open the backend again
 	ready      bool   // the client has sent notifications/initialized
 	taken      bool   // it was taken over from another node; set before it is known
 	worked     bool   // more was said in it here than initialize, and calls that were made again
-	moves      bool   // it was closed here to go on elsewhere
 	noted      uint64 // how far the standalone stream was told, as the store knows
 	link       *link  // the open conversation, or nil
 	// The request that began a session whose backend is still to be opened, with its
@@ -208,16 +204,14 @@ func (s *Session) start(c *Call, msgs []jsonrpc.Message, light bool) error {
 		s.record(c)
 	}
 	if c.kept != nil && c.Number() == 0 { // it has ended before it began
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if s.closed {
-			return s.gone()
+		if s.isClosed() {
+			return s.goneError()
 		}
 		return nil // its client has cancelled it
 	}
 	if c.kept != nil {
 		err = c.recorded() // before it runs
-		if s.moved.Load() {
+		if s.Moved() {
 			return ErrMoved
 		}
 	}
@@ -228,9 +222,7 @@ func (s *Session) start(c *Call, msgs []jsonrpc.Message, light bool) error {
 			}
 		}
 		if err == nil && s.isClosed() { // just now, and the call was ended with it
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			return s.gone()
+			return s.goneError()
 		}
 		if err == nil {
 			err = stream.ErrFull

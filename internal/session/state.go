@@ -1,0 +1,125 @@
+package session
+
+import (
+	"slices"
+	"sync/atomic"
+
+	"holdfast/backend"
+)
+
+// A sessionState says where a session is in its life on this node.
+//
+//	state      what it means
+//	opening    the store may not know the session yet
+//	open       requests are taken
+//	leaving    given up for another node: nothing is taken, but what the backend has
+//	           said is still stored
+//	lingering  over, but found by its resume tokens for a little longer
+//	ended      over; whoever reads its streams may read them to their end
+//	deleted    over; the store was told to drop its streams
+//	moved      left this node: nothing is appended any more
+//
+//	from                to         when
+//	opening             open       the store has it: created, or taken over
+//	opening, open       ended      its client, its backend, its age or Close ends it, or it could not be opened
+//	open                lingering  its client ends it while others follow a call of it
+//	lingering           ended      they have read how it ended, or took too long
+//	ended, leaving      deleted    its streams are no longer needed; leaving: it could not be opened meanwhile
+//	open                leaving    it is handed over
+//	all but opening,
+//	deleted             moved      it was released, another node has it, or the store can't be reached
+//
+// [Session.become] makes all of them.
+type sessionState uint32
+
+const (
+	sessionOpening sessionState = iota
+	sessionOpen
+	sessionLeaving
+	sessionLingering
+	sessionEnded
+	sessionDeleted
+	sessionMoved
+)
+
+// sessionSteps are the states that may follow each.
+var sessionSteps = [...][]sessionState{
+	sessionOpening:   {sessionOpen, sessionEnded},
+	sessionOpen:      {sessionLeaving, sessionLingering, sessionEnded, sessionMoved},
+	sessionLeaving:   {sessionDeleted, sessionMoved},
+	sessionLingering: {sessionEnded, sessionMoved},
+	sessionEnded:     {sessionDeleted, sessionMoved},
+	sessionDeleted:   {},
+	sessionMoved:     {},
+}
+
+// sessionLife is a session's state: written under Session.mu, and read without it.
+type sessionLife struct{ now atomic.Uint32 }
+
+func (l *sessionLife) state() sessionState { return sessionState(l.now.Load()) }
+
+// become brings the session into a state, if its own allows that, which it returns.
+// s.mu is held.
+func (s *Session) become(to sessionState) (from sessionState, ok bool) {
+	from = s.life.state()
+	if ok = slices.Contains(sessionSteps[from], to); ok {
+		s.life.now.Store(uint32(to))
+	}
+	return from, ok
+}
+
+// step is become, for who does not hold s.mu.
+func (s *Session) step(to sessionState) (ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, ok = s.become(to)
+	return ok
+}
+
+// isClosed reports whether the session takes no requests any more.
+func (s *Session) isClosed() bool { return s.life.state() > sessionOpen }
+
+// isLingering reports whether the session is over, but found by its tokens.
+func (s *Session) isLingering() bool { return s.life.state() == sessionLingering }
+
+// isDeleted reports whether the store was told to drop the session's streams.
+func (s *Session) isDeleted() bool { return s.life.state() == sessionDeleted }
+
+// Moved reports whether the session has left this node: another has taken it, or may.
+// Its calls continue there, so its clients should come back.
+func (s *Session) Moved() bool { return s.life.state() == sessionMoved }
+
+// Ended reports whether the session is over, on whichever node.
+func (s *Session) Ended() bool {
+	switch s.life.state() {
+	case sessionLingering, sessionEnded, sessionDeleted:
+		return true
+	default:
+		return false
+	}
+}
+
+// goneError says why a closed session takes nothing.
+func (s *Session) goneError() error {
+	if s.Ended() {
+		return ErrNotFound
+	}
+	return ErrMoved
+}
+
+// A closing is what a session had when it was closed, for whoever closed it to end.
+type closing struct {
+	from     sessionState
+	inFlight []*inflight
+	conn     backend.Conn // nil if none is open
+}
+
+// close brings the session into a state in which it takes nothing any more. s.mu is
+// held.
+func (s *Session) close(to sessionState) (c closing, ok bool) {
+	if c.from, ok = s.become(to); ok {
+		c.inFlight, c.conn = s.takeOpen(true), s.link.finish()
+		s.asked = nil
+	}
+	return c, ok
+}
