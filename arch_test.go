@@ -57,6 +57,7 @@ var floors = []struct {
 	{"cmd/...", everything},
 	{"bench/...", everything},
 	{"conformance/...", everything},
+	{"internal/transcripts", nil}, // tests only
 	{"e2e", everything},
 	{"examples/...", everything},
 }
