@@ -1,18 +1,19 @@
 // Package bridge is holdfast connect: it carries messages between a host, which speaks
 // stdio, and a server.
+//
+// A host that kills the bridge and starts another loses nothing. The next bridge resumes
+// the session. If the host repeats a call that was in flight, the call does not run twice:
+// the host gets the response of the first. What that takes is kept in files (store.go,
+// record.go). The life of a request is in request.go, that of a bridge in [phase].
 package bridge
 
 import (
 	"context"
-	"crypto/rand"
-	"fmt"
+	"errors"
 	"io"
 	"log/slog"
-	"os/signal"
-	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"holdfast/client"
@@ -24,103 +25,148 @@ import (
 type Options struct {
 	// Client are the options of the connection to the server.
 	Client client.Options
-	// Transport is the word that the user has for Client.Transport: "auto", "http", "sse" or
-	// "ws". The names of the state files depend on it.
+	// Transport is the user's word for Client.Transport: "auto", "http", "sse" or "ws". The
+	// names of the state files depend on it.
 	Transport string
 	// State is the directory for state files; "": nothing is kept.
 	State string
 }
 
-// Run carries messages between a host and the server at a URL until the host leaves, or ctx
-// ends.
-func Run(ctx context.Context, to string, in io.Reader, out io.Writer, opts *Options) error {
-	// A host that does not listen any more must not end this before it has saved.
-	signal.Ignore(syscall.SIGPIPE)
-	h := &host{w: out, gone: make(chan struct{})}
-	b := newBridge(to, opts.Client, h)
-	if opts.State != "" {
-		b.slots = newSlots(opts.State, to, opts.Transport, opts.Client.Header)
-		b.claims = b.slots.claims()
-		defer b.claims.leave()
-	}
-	ended := make(chan error, 1)
-	go func() { ended <- b.read(ctx, in) }()
+// Run carries messages between a host and the server at a URL until the host closes in, does
+// not take what is written to out, or ctx ends. If sessions are kept, the session stays open
+// at the server for the next bridge. If not, the requests of a host that closes in are
+// answered first, and the session is ended.
+//
+// An in that does not end is still read when Run returns.
+func Run(ctx context.Context, url string, in io.Reader, out io.Writer, opts *Options) error {
+	b := newBridge(url, out, opts)
+	read := make(chan error, 1)
+	go func() { read <- b.read(ctx, in) }()
 	var err error
+	finish := false
 	select {
-	case err = <-ended:
-		b.leave(ctx, true)
-	case <-h.gone:
-		b.leave(ctx, false)
+	case err = <-read:
+		finish = true
+	case <-b.host.gone:
 	case <-ctx.Done():
-		b.leave(ctx, false)
 	}
+	b.leave(ctx, finish)
 	return err
 }
 
-// A bridge carries messages between a host and a server. To the server the host's
-// requests have ids of the bridge's own, so that a host which was restarted, and
-// counts from 1 again, does not use an id that is in flight.
+// phase is where a bridge is in its life:
 //
-// One goroutine calls fromHost, one fromServer.
+//	phase     event     next phase
+//	starting  opened    opening     the host initializes, and a session is begun
+//	starting  resumed   resuming    the host initializes, and had a session before
+//	resuming  failed    opening     the session cannot be resumed: another is begun
+//	opening   answered  open        the host has the response to its initialize request
+//	resuming  answered  holding
+//	holding   ready     open        the host has sent notifications/initialized
+//	each      left      leaving     the host has left, or the process is to end
+//
+// Messages of the server are held while the bridge is resuming or holding. A host that does
+// not initialize (2026-07-28) leaves the bridge starting.
+type phase uint8
+
+const (
+	starting phase = iota
+	opening
+	resuming
+	holding
+	open
+	leaving
+)
+
+type phaseEvent uint8
+
+const (
+	eventOpened phaseEvent = iota + 1
+	eventResumed
+	eventFailed
+	eventAnswered
+	eventReady
+	eventLeft
+)
+
+// phaseMoves is the table of [phase].
+var phaseMoves = map[phase]map[phaseEvent]phase{
+	starting: {eventOpened: opening, eventResumed: resuming, eventLeft: leaving},
+	opening:  {eventAnswered: open, eventLeft: leaving},
+	resuming: {eventFailed: opening, eventAnswered: holding, eventLeft: leaving},
+	holding:  {eventReady: open, eventLeft: leaving},
+	open:     {eventLeft: leaving},
+}
+
+// A bridge carries messages between a host and a server. One goroutine calls fromHost, one
+// fromServer. No method of store, host or client is called with mu held.
 type bridge struct {
-	url    string
-	opts   client.Options
-	host   *host
-	slots  *slots  // nil: nothing is kept
-	claims *claims // nil too then
+	url      string
+	opts     client.Options
+	host     *host
+	requests *requests
+	store    *store // nil: nothing is kept
+	began    time.Time
+	dirty    chan struct{} // holds one token when there is something new to keep
+	sending  atomic.Bool   // a request that must not run twice is being sent
+	answered chan struct{} // closed when the host has the response to its initialize request
+	stop     chan struct{} // closed when the bridge ends
+	work     sync.WaitGroup
 
-	began  time.Time
-	prefix string // of the ids
-	dirty  chan struct{}
-	hurry  atomic.Bool   // what changes is to be written down there and then
-	opened chan struct{} // closed when the host's first initialize has its answer
-	open   sync.Once
-	stop   chan struct{} // closed when the bridge ends
-	work   sync.WaitGroup
-
-	mu       sync.Mutex
-	n        int // ids used
-	conn     *client.Conn
-	slot     *slot              // nil: nothing is kept
-	print    fingerprint        // of the host's initialize request
-	restored bool               // the session is one that was there
-	ready    bool               // the host has sent notifications/initialized
-	held     []jsonrpc.Message  // for a host that has not
-	flights  map[string]*flight // by their ids at the server
-	asked    map[string]*flight // those that the host waits for, by its ids
-	idle     chan struct{}      // closed when there are none; nil: nobody waits
-	giving   int                // answers that are being written to the host
+	mu     sync.Mutex
+	phase  phase
+	conn   *client.Conn
+	opener fingerprint       // of the host's initialize request
+	held   []jsonrpc.Message // for a host that is not ready
 }
 
-// A flight is a request in flight.
-type flight struct {
-	id     []byte // at the server
-	host   []byte // the host's; nil: an orphan, whose host was another process
-	token  []byte // the host's progress token, or nil
-	method string
-	inner  chan jsonrpc.Message // takes the answer to a request of our own
-
-	// Of what must outlive this process.
-	print  fingerprint       // what the request asks for; none: it need not
-	place  *client.CallState // where it is to be found
-	left   time.Time         // since when it is an orphan
-	answer []byte            // that an orphan was given
-}
-
-func newBridge(url string, opts client.Options, h *host) *bridge {
+func newBridge(url string, out io.Writer, opts *Options) *bridge {
 	b := &bridge{
-		url: url, opts: opts, host: h, began: time.Now(),
-		prefix: strings.ToLower(rand.Text()[:8]), dirty: make(chan struct{}, 1),
-		opened: make(chan struct{}), stop: make(chan struct{}),
-		flights: make(map[string]*flight), asked: make(map[string]*flight),
+		url: url, opts: opts.Client, host: &host{w: out, gone: make(chan struct{})}, requests: newRequests(),
+		began: time.Now(), dirty: make(chan struct{}, 1), answered: make(chan struct{}), stop: make(chan struct{}),
+	}
+	if opts.State != "" {
+		b.store = newStore(opts.State, url, opts.Transport, opts.Client.Header)
 	}
 	b.opts.Changed = b.changed
-	b.work.Go(b.saving)
+	b.work.Go(b.saveChanges)
 	return b
 }
 
-// connect makes the connection, if there is none: it goes on from a state, if that
-// is not nil. It is called by the one goroutine that calls fromHost.
+// move changes the phase by an event. It reports whether the table has such a transition;
+// if not, nothing changes.
+func (b *bridge) move(e phaseEvent) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.moveLocked(e)
+}
+
+// moveLocked is move with b.mu held.
+func (b *bridge) moveLocked(e phaseEvent) bool {
+	next, ok := phaseMoves[b.phase][e]
+	if !ok {
+		return false
+	}
+	b.phase = next
+	if e == eventAnswered {
+		close(b.answered)
+	}
+	return true
+}
+
+// start runs a function in a goroutine, for which the end of the bridge waits.
+func (b *bridge) start(f func()) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.phase != leaving {
+		b.work.Go(f)
+	}
+}
+
+var errLeaving = errors.New("holdfast connect is ending")
+
+// connect returns the connection to the server, which is made if there is none. If state is
+// not nil, a new connection continues from there. The goroutine that calls fromHost calls it.
 func (b *bridge) connect(state *client.State) (*client.Conn, error) {
 	b.mu.Lock()
 	old := b.conn
@@ -135,37 +181,47 @@ func (b *bridge) connect(state *client.State) (*client.Conn, error) {
 		return nil, err
 	}
 	b.mu.Lock()
-	b.conn = conn
-	b.mu.Unlock()
-	if old != nil {
-		old.Detach() // it was not spoken over yet, but to find out what to speak
+	ending := b.phase == leaving
+	if !ending {
+		b.conn = conn
+		b.work.Go(func() { b.receive(conn) })
 	}
-	b.work.Go(func() {
-		for {
-			m, err := conn.Receive(context.Background())
-			if err != nil {
-				return
-			}
-			b.fromServer(m)
-		}
-	})
+	b.mu.Unlock()
+	if ending {
+		conn.Detach()
+		return nil, errLeaving
+	}
+	if old != nil {
+		old.Detach() // the host has used it only to ask which revisions there are
+	}
 	return conn, nil
 }
 
-// fromHost takes a message of the host.
+// receive handles what the server sends until the connection ends.
+func (b *bridge) receive(conn *client.Conn) {
+	for {
+		m, err := conn.Receive(context.Background())
+		if err != nil {
+			return
+		}
+		b.fromServer(m)
+	}
+}
+
+// fromHost handles a message of the host.
 func (b *bridge) fromHost(ctx context.Context, m jsonrpc.Message) {
 	b.mu.Lock()
-	conn, opened := b.conn, !b.print.none()
+	conn, now := b.conn, b.phase
 	b.mu.Unlock()
 	switch {
-	case m.Method == "initialize" && m.Kind == jsonrpc.Request && !opened:
+	case m.Method == "initialize" && m.Kind == jsonrpc.Request && now == starting:
 		b.initialize(ctx, m)
 		return
 	case conn == nil && m.Method == "ping" && m.Kind == jsonrpc.Request:
 		b.host.write(jsonrpc.AppendResult(nil, m.ID, []byte("{}")))
 		return
 	case conn == nil && m.Kind != jsonrpc.Request:
-		return // it means nothing yet
+		return // there is no session that it could belong to
 	}
 	conn, err := b.connect(nil)
 	switch {
@@ -177,7 +233,7 @@ func (b *bridge) fromHost(ctx context.Context, m jsonrpc.Message) {
 	case m.Method == "notifications/initialized":
 		b.initialized(ctx, conn, m)
 	case m.Method == "notifications/cancelled":
-		b.cancelled(ctx, conn, m)
+		b.cancel(ctx, conn, m)
 	default:
 		b.send(ctx, conn, m)
 	}
@@ -189,24 +245,23 @@ func (b *bridge) send(ctx context.Context, conn *client.Conn, m jsonrpc.Message)
 	}
 }
 
-// initialize begins a session, or goes on with the one that the same host had.
+// initialize begins a session, or resumes the one that the same host had.
 func (b *bridge) initialize(ctx context.Context, m jsonrpc.Message) {
-	// To resume requests is what this is there for: the host is not to do it too.
+	// The bridge resumes requests: the host must not do so too.
 	params := withoutIn(m.Params, "capabilities", "resumableRequests")
-	print := fingerprintOf(m.Method, params)
-	var slot *slot
-	var old *saved
-	if b.slots != nil {
-		var err error
-		if slot, old, err = b.slots.take(print); err != nil {
-			slog.Warn("nothing is kept: a restart begins a new session", "error", err)
-		}
-		b.claims.sweep()
-	}
+	opener := fingerprintOf(m.Method, params)
 	b.mu.Lock()
-	b.print, b.slot = print, slot
+	b.opener = opener
 	b.mu.Unlock()
-	if old == nil || !b.goOn(ctx, m, old) {
+	var old *sessionRecord
+	if b.store != nil {
+		var err error
+		if old, err = b.store.open(opener); err != nil {
+			slog.Warn("cannot keep the session: a restart will begin a new one", "error", err)
+		}
+	}
+	if old == nil || !b.resume(ctx, m, old) {
+		b.move(eventOpened) // unless resuming has failed
 		conn, err := b.connect(nil)
 		if err != nil {
 			b.host.fail(m.ID, jsonrpc.Errorf(jsonrpc.CodeInternal, "%v", err))
@@ -214,168 +269,29 @@ func (b *bridge) initialize(ctx context.Context, m jsonrpc.Message) {
 		}
 		b.request(ctx, conn, mustParse(jsonrpc.AppendRequest(nil, m.ID, m.Method, params)))
 	}
-	// Not every host waits for the answer before it says more.
+	// Not every host waits for the response before it sends more.
 	select {
-	case <-b.opened:
+	case <-b.answered:
 	case <-ctx.Done():
 	case <-b.host.gone:
 	}
 }
 
-// newID returns an id for a request. b.mu is held.
-func (b *bridge) newID() []byte {
-	b.n++
-	return fmt.Appendf(nil, `"%s-%d"`, b.prefix, b.n)
-}
-
-// request takes a request of the host.
-func (b *bridge) request(ctx context.Context, conn *client.Conn, m jsonrpc.Message) {
-	f := &flight{host: m.ID, method: m.Method, token: jsonrpc.Field(m.Params, "_meta", "progressToken")}
-	if b.fromAnother(conn, f, m) {
-		return
-	}
-	raw, again := b.enter(f, m)
-	switch {
-	case again != nil:
-		b.give(again, again.answer) // it ran for a process before this one
-		return
-	case raw == nil && f.id == nil:
-		b.host.fail(m.ID, jsonrpc.Errorf(jsonrpc.CodeInvalidRequest, "a request with this id is in flight"))
-		return
-	case raw == nil:
-		return // it is in flight since before this process began
-	}
-	b.hurry.Store(!f.print.none()) // as soon as it is sent it may run
-	err := conn.Send(ctx, mustParse(raw))
-	b.hurry.Store(false)
-	if err != nil {
-		b.give(f, jsonrpc.AppendError(nil, f.id, jsonrpc.Errorf(jsonrpc.CodeInternal, "%v", err)))
-	}
-}
-
-// fromAnother goes on with a call that another window of the host made, before both
-// were closed. It says whether there is one.
-func (b *bridge) fromAnother(conn *client.Conn, f *flight, m jsonrpc.Message) bool {
-	if b.slots == nil || !keeps(m.Method) || time.Since(b.began) > claimFor {
-		return false
-	}
-	print, key := fingerprintOf(m.Method, m.Params), string(jsonrpc.Key(m.ID))
-	b.mu.Lock()
-	own := b.asked[key] != nil || b.slot == nil || b.orphan(print) != nil
-	slot := b.slot
-	b.mu.Unlock()
-	if own {
-		return false
-	}
-	old := b.slots.claim(slot, &wanted{print: b.print, request: print, take: b.claims.take, keep: func(old *savedFlight) {
-		f.id, f.print, f.place, f.answer = old.ID, print, old.Place, old.Answer
-		b.mu.Lock()
-		b.flights[string(f.id)], b.asked[key] = f, f
-		b.mu.Unlock()
-		b.save() // before it is kept nowhere else
-	}})
-	if old == nil {
-		return false
-	}
-	slog.Info("a call goes on that was made before, by another", "method", m.Method)
-	if old.Answer != nil {
-		b.give(f, old.Answer)
-		return true
-	}
-	if err := conn.GoOn(*old.Place); err != nil {
-		b.give(f, jsonrpc.AppendError(nil, f.id, jsonrpc.Errorf(protocol.CodeOutcomeUnknown, "outcome unknown: %v", err)))
-	}
-	return true
-}
-
-// enter puts a request on record. It returns the message for the server, if there
-// is to be one, or an orphan of the same request that has its answer.
-func (b *bridge) enter(f *flight, m jsonrpc.Message) (raw []byte, answered *flight) {
-	key := string(jsonrpc.Key(m.ID))
-	var print fingerprint
-	if keeps(m.Method) {
-		print = fingerprintOf(m.Method, m.Params)
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.asked[key] != nil {
-		return nil, nil
-	}
-	if b.slot != nil {
-		f.print = print
-	}
-	if o := b.orphan(f.print); o != nil {
-		slog.Info("a call goes on that was made before", "method", m.Method)
-		o.host, o.token, o.left = f.host, f.token, time.Time{}
-		b.asked[key] = o
-		if f.id = o.id; o.answer != nil {
-			return nil, o
-		}
-		return nil, nil
-	}
-	f.id = b.newID()
-	raw = m.WithID(f.id)
-	if f.token != nil {
-		if mapped, ok := jsonrpc.Set(raw, f.id, "params", "_meta", "progressToken"); ok {
-			raw = mapped
-		}
-	}
-	b.flights[string(f.id)], b.asked[key] = f, f
-	return raw, nil
-}
-
-// over notes that nobody is to go on with a call.
-func (b *bridge) over(f *flight) {
-	if b.claims != nil && !f.print.none() {
-		b.claims.done(f.id)
-	}
-}
-
-// give answers a request of the host.
-func (b *bridge) give(f *flight, raw []byte) {
-	m := mustParse(raw)
-	b.mu.Lock()
-	id := f.host
-	// The host may use its id again as soon as it has the answer.
-	delete(b.asked, string(jsonrpc.Key(id)))
-	b.giving++
-	b.mu.Unlock()
-	taken := b.host.write(m.WithID(id))
-	if f.method == "initialize" {
-		b.open.Do(func() { close(b.opened) })
-	}
-	b.mu.Lock()
-	if taken || f.print.none() {
-		delete(b.flights, string(f.id))
-		b.over(f)
-	} else {
-		f.host, f.left, f.answer = nil, time.Now(), raw
-	}
-	if len(b.asked) == 0 && b.idle != nil {
-		close(b.idle)
-		b.idle = nil
-	}
-	b.mu.Unlock()
-	if !f.print.none() {
-		b.save() // before anybody could be given this again
-	}
-	b.mu.Lock()
-	b.giving--
-	b.mu.Unlock()
-}
-
-// initialized takes the word that the host is ready. The server is told unless it
-// was told before.
+// initialized handles the host's notifications/initialized: messages that were held for the
+// host are written. The server of a resumed session may have the notification already.
 func (b *bridge) initialized(ctx context.Context, conn *client.Conn, m jsonrpc.Message) {
-	if !b.restored || !conn.State().Ready {
+	b.mu.Lock()
+	resumed := b.phase == holding
+	b.mu.Unlock()
+	if !resumed || !conn.State().Ready {
 		b.send(ctx, conn, m)
 	}
 	for {
 		b.mu.Lock()
 		held := b.held
-		b.held, b.ready = nil, len(held) == 0 // nothing may overtake these
+		b.held = nil
 		b.mu.Unlock()
-		if len(held) == 0 {
+		if len(held) == 0 && b.ready() {
 			return
 		}
 		for _, m := range held {
@@ -384,119 +300,177 @@ func (b *bridge) initialized(ctx context.Context, conn *client.Conn, m jsonrpc.M
 	}
 }
 
-// cancelled takes the word that the host wants a request's answer no more.
-func (b *bridge) cancelled(ctx context.Context, conn *client.Conn, m jsonrpc.Message) {
-	key := string(jsonrpc.Key(cancelledRequest(m)))
+// ready ends holding, unless a message was held meanwhile: nothing may overtake it.
+func (b *bridge) ready() bool {
 	b.mu.Lock()
-	f := b.asked[key]
-	if f != nil {
-		delete(b.asked, key)
-		delete(b.flights, string(f.id))
+	empty := len(b.held) == 0
+	if empty {
+		b.moveLocked(eventReady)
 	}
 	b.mu.Unlock()
-	if f == nil {
-		return // it has its answer
+	return empty
+}
+
+// request handles a request of the host. One that a process before this one had in flight
+// continues; any other is sent.
+func (b *bridge) request(ctx context.Context, conn *client.Conn, m jsonrpc.Message) {
+	var print fingerprint
+	if mustRunOnce(m.Method) && b.store.isOpen() {
+		print = fingerprintOf(m.Method, m.Params)
+		if !b.requests.waitsFor(m.ID) && (b.repeat(m, print) || b.repeatForeign(ctx, conn, m, print)) {
+			return
+		}
 	}
-	b.over(f)
-	if raw, ok := jsonrpc.Set(m.Raw, f.id, "params", "requestId"); ok {
+	r, raw, err := b.requests.begin(m, print)
+	if err != nil {
+		b.host.fail(m.ID, jsonrpc.Errorf(jsonrpc.CodeInvalidRequest, "%v", err))
+		return
+	}
+	// From when it is sent it may run: Options.Changed, which is called before that, saves.
+	b.sending.Store(!print.isZero())
+	err = conn.Send(ctx, mustParse(raw))
+	b.sending.Store(false)
+	if err != nil {
+		b.respond(mustParse(jsonrpc.AppendError(nil, r.id, jsonrpc.Errorf(jsonrpc.CodeInternal, "%v", err))))
+	}
+}
+
+// cancel handles the host's notifications/cancelled.
+func (b *bridge) cancel(ctx context.Context, conn *client.Conn, m jsonrpc.Message) {
+	id := b.requests.cancel(jsonrpc.Field(m.Params, "requestId"))
+	if id == nil {
+		return // the host has the response
+	}
+	b.store.end(id)
+	if raw, ok := jsonrpc.Set(m.Raw, id, "params", "requestId"); ok {
 		b.send(ctx, conn, mustParse(raw))
 	}
 	b.changed()
 }
 
-// fromServer takes a message of the server.
+// fromServer handles a message of the server.
 func (b *bridge) fromServer(m jsonrpc.Message) {
-	if m.Kind == jsonrpc.Response {
-		b.answered(m)
+	switch {
+	case m.Kind == jsonrpc.Response:
+		b.respond(m)
 		return
-	}
-	if m.Method == "notifications/progress" {
-		raw := b.progress(m)
-		if raw == nil {
-			return // of a call that nobody here has made
+	case m.Method == "notifications/progress":
+		if m.Raw = b.requests.progress(m); m.Raw == nil {
+			return // of a request that no host waits for
 		}
-		m.Raw = raw
+	case m.Kind == jsonrpc.Notification:
+		m.Raw = b.requests.subscribed(m)
 	}
-	if m.Kind == jsonrpc.Notification {
-		m.Raw = b.subscribed(m)
+	if !b.hold(m) {
+		b.host.write(m.Raw)
 	}
-	b.mu.Lock()
-	if b.restored && !b.ready {
-		size := len(m.Raw)
-		for _, one := range b.held {
-			size += len(one.Raw)
-		}
-		if len(b.held) < mostHeld && size <= mostHeldBytes {
-			b.held = append(b.held, m)
-		}
-		b.mu.Unlock()
-		return
-	}
-	b.mu.Unlock()
-	b.host.write(m.Raw)
 }
 
-// What is kept for a host that is not ready: so many messages at the most, and so many
-// bytes.
+// What is held for a host that is not ready is bounded.
 const (
-	mostHeld      = 1000
-	mostHeldBytes = 32 << 20
+	maxHeld      = 1000     // messages
+	maxHeldBytes = 32 << 20 // bytes
 )
 
-// answered gives a response to who waits for it.
-func (b *bridge) answered(m jsonrpc.Message) {
+// hold reports whether a message must not be written yet. It is held, or dropped if too much
+// is held.
+func (b *bridge) hold(m jsonrpc.Message) bool {
 	b.mu.Lock()
-	f := b.flights[string(m.ID)]
-	orphan := f != nil && f.host == nil && f.inner == nil
-	if orphan {
-		f.answer = m.Raw
+	defer b.mu.Unlock()
+	if b.phase != resuming && b.phase != holding {
+		return false
 	}
+	size := len(m.Raw)
+	for _, one := range b.held {
+		size += len(one.Raw)
+	}
+	if len(b.held) < maxHeld && size <= maxHeldBytes {
+		b.held = append(b.held, m)
+	}
+	return true
+}
+
+// respond handles the response to a request, with the id that the server has.
+func (b *bridge) respond(m jsonrpc.Message) {
+	if r := b.requests.respond(m); r != nil {
+		b.deliver(r)
+		return
+	}
+	b.changed() // it may be of a request that no host waits for
+}
+
+// deliver writes the response to a request to the host.
+func (b *bridge) deliver(r *request) {
+	m := mustParse(r.answer)
+	taken := b.host.write(m.WithID(r.hostID))
+	if r.method == "initialize" {
+		b.move(eventAnswered)
+	}
+	b.requests.deliver(r, taken)
+	if r.print.isZero() {
+		return
+	}
+	if taken {
+		b.store.end(r.id)
+	}
+	b.save() // before the host could repeat it
+}
+
+// leave ends the bridge. What is kept waits for the next process. If nothing is kept, and
+// finish is set, the host's requests are answered first; then the session is ended.
+func (b *bridge) leave(ctx context.Context, finish bool) {
+	b.move(eventLeft)
+	b.mu.Lock()
+	conn := b.conn
 	b.mu.Unlock()
 	switch {
-	case f == nil: // it was cancelled
-	case f.inner != nil:
-		f.inner <- m // has place for it
-	case orphan:
-		b.changed()
+	case conn == nil:
+	case b.store.isOpen():
+		// The host may be back already, with another bridge, which takes its calls over.
+		b.requests.leave()
+		b.save()
+		b.settle(conn)
+		b.save()
+		conn.Detach()
 	default:
-		b.give(f, m.Raw)
+		if finish {
+			select {
+			case <-b.requests.allAnswered():
+			case <-b.host.gone:
+			case <-ctx.Done():
+			}
+		}
+		_ = conn.Close()
+	}
+	close(b.stop)
+	b.store.close()
+	done := make(chan struct{})
+	go func() {
+		b.work.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-time.After(settleWithin): // a host that reads nothing may block a write for ever
 	}
 }
 
-// progress is a progress notification as the host wants it, or nil.
-func (b *bridge) progress(m jsonrpc.Message) []byte {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	f := b.flights[string(jsonrpc.Key(jsonrpc.Field(m.Params, "progressToken")))]
-	if f == nil || f.host == nil || f.token == nil {
-		return nil
-	}
-	raw, _ := jsonrpc.Set(m.Raw, f.token, "params", "progressToken")
-	return raw
-}
+// settleWithin bounds how long a bridge that ends waits for responses that are being written,
+// and for cancellations that are being sent.
+const settleWithin = time.Second
 
-// subscription is where a notification says of which request it is a part
-// (2026-07-28, subscriptions/listen).
-const subscription = "io.modelcontextprotocol/subscriptionId"
-
-// subscribed is a notification under the host's id of its subscription.
-func (b *bridge) subscribed(m jsonrpc.Message) []byte {
-	id := jsonrpc.Field(m.Params, "_meta", subscription)
-	if id == nil {
-		return m.Raw
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if f := b.flights[string(jsonrpc.Key(id))]; f != nil && f.host != nil {
-		if raw, ok := jsonrpc.Set(m.Raw, f.host, "params", "_meta", subscription); ok {
-			return raw
+// settle waits until responses that are being written are written, and the server knows what
+// the host has cancelled.
+func (b *bridge) settle(conn *client.Conn) {
+	late := time.After(settleWithin)
+	for !b.requests.settled(conn.State().Calls) {
+		select {
+		case <-late:
+			return
+		case <-time.After(10 * time.Millisecond):
 		}
 	}
-	return m.Raw
 }
-
-// cancelledRequest returns the id of the request that a notifications/cancelled names.
-func cancelledRequest(m jsonrpc.Message) []byte { return jsonrpc.Field(m.Params, "requestId") }
 
 // mustParse parses a message that was made here.
 func mustParse(raw []byte) jsonrpc.Message {
@@ -505,4 +479,9 @@ func mustParse(raw []byte) jsonrpc.Message {
 		panic(err) // a mistake in this program
 	}
 	return m
+}
+
+// outcomeUnknown returns the error response to a request that may have run.
+func outcomeUnknown(id []byte, err error) jsonrpc.Message {
+	return mustParse(jsonrpc.AppendError(nil, id, jsonrpc.Errorf(protocol.CodeOutcomeUnknown, "outcome unknown: %v", err)))
 }

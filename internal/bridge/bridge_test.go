@@ -104,7 +104,7 @@ func TestClaimedTooLate(t *testing.T) {
 	t.Parallel()
 	url, halt := countServer(t)
 	state := t.TempDir()
-	for _, ago := range []time.Duration{time.Minute, 2 * claimFor} {
+	for _, ago := range []time.Duration{time.Minute, 2 * repeatWithin} {
 		first := newCaller(t, url, state)
 		first.open()
 		halt.Store(true)
@@ -119,7 +119,7 @@ func TestClaimedTooLate(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var s saved
+		var s sessionRecord
 		if err := json.Unmarshal(data, &s); err != nil || len(s.Calls) != 1 {
 			t.Fatalf("%+v, %v", s, err)
 		}
@@ -136,7 +136,7 @@ func TestClaimedTooLate(t *testing.T) {
 		second.count(7, 30)
 		halt.Store(false)
 		line := second.hear(`"method":"notifications/progress"`)
-		if again := strings.Contains(line, `"progress":1,`); again != (ago > claimFor) {
+		if again := strings.Contains(line, `"progress":1,`); again != (ago > repeatWithin) {
 			t.Errorf("after %v: %s", ago, line)
 		}
 		second.hear(`"id":7,"result"`)

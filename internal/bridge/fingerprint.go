@@ -12,30 +12,31 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// A fingerprint says what a request asks for. It is part of the state files.
+// A fingerprint identifies what a request asks for: two requests with the same fingerprint
+// ask for the same. It is a part of [sessionRecord] and [callRecord].
 type fingerprint struct {
-	// Same is the hash of the method and of the parameters without _meta: hosts put
-	// into _meta what is new in each request, also if they make the same one again.
+	// Same is the hash of the method and of the parameters without _meta. Hosts put data
+	// into _meta that differs from request to request, also if they repeat one.
 	Same string `json:"same,omitempty"`
-	// Old is the hash by which builds before Same compare: they leave only the members
-	// of _meta in oldVolatile out.
+	// Old is the hash that builds without Same compare. It leaves out only the members of
+	// _meta that are in oldVolatile.
 	Old string `json:"print"`
 }
 
-// asks reports whether two requests ask for the same. Files of builds before have no
+// matches reports whether two requests ask for the same. Records of older builds have no
 // Same.
-func (f fingerprint) asks(other fingerprint) bool {
+func (f fingerprint) matches(other fingerprint) bool {
 	if f.Same != "" && other.Same != "" {
 		return f.Same == other.Same
 	}
 	return f.Old == other.Old
 }
 
-// none reports whether there is no fingerprint.
-func (f fingerprint) none() bool { return f.Old == "" }
+// isZero reports whether there is no fingerprint.
+func (f fingerprint) isZero() bool { return f.Old == "" }
 
-// fingerprintOf returns the fingerprint of a request. The order of members, and how
-// numbers and strings are spelled, make no difference.
+// fingerprintOf returns the fingerprint of a request. The order of members and the spelling
+// of numbers and strings make no difference.
 func fingerprintOf(method string, params []byte) fingerprint {
 	same := canonical(without(params, "_meta"))
 	if len(same) == 0 {
@@ -49,7 +50,7 @@ func hashOf(method string, params []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// oldVolatile are the members of _meta that builds before left out of the comparison.
+// oldVolatile are the members of _meta that older builds leave out.
 var oldVolatile = []string{"progressToken", "traceparent", "tracestate", "baggage"}
 
 // oldHash is [fingerprint.Old].
@@ -57,16 +58,16 @@ func oldHash(method string, params []byte) string {
 	for _, name := range oldVolatile {
 		params = withoutIn(params, "_meta", name)
 	}
-	text, err := json.Marshal(decodedNumbers(params)) // with its members in order
+	text, err := json.Marshal(decode(params)) // with its members in order
 	if err != nil {
 		text = params
 	}
 	return hashOf(method, text)
 }
 
-// decodedNumbers decodes a JSON value and leaves its numbers as they are spelled; nil if it
-// is no JSON.
-func decodedNumbers(raw []byte) any {
+// decode decodes a JSON value. Numbers keep their spelling. It returns nil for what is not
+// JSON, and ignores what follows the value.
+func decode(raw []byte) any {
 	d := json.NewDecoder(bytes.NewReader(raw))
 	d.UseNumber()
 	var v any
@@ -74,9 +75,8 @@ func decodedNumbers(raw []byte) any {
 	return v
 }
 
-// canonical returns the same text for all spellings of a JSON value: members are in
-// the order of their names, and the numbers 1, 1.0 and 10e-1 are one. What is not JSON
-// is returned as it is.
+// canonical returns one text for all spellings of a JSON value. Members are sorted by name;
+// 1, 1.0 and 10e-1 are one number. What is not JSON is returned unchanged.
 func canonical(raw []byte) []byte {
 	d := json.NewDecoder(bytes.NewReader(raw))
 	d.UseNumber()
@@ -110,8 +110,8 @@ func canonicalNumbers(v any) any {
 	return v
 }
 
-// canonicalNumber returns the number as an integer that does not end in 0, and an
-// exponent. The number may have any size.
+// canonicalNumber returns a number as an integer that does not end in 0, and an exponent.
+// The number may have any size: it is not computed.
 func canonicalNumber(s string) json.Number {
 	digits, power, _ := strings.Cut(strings.ToLower(s), "e")
 	exponent := 0
@@ -134,7 +134,7 @@ func canonicalNumber(s string) json.Number {
 	return json.Number(sign + short + "e" + strconv.Itoa(exponent-len(fraction)+len(digits)-len(short)))
 }
 
-// without returns an object without one of its members.
+// without returns a JSON object without one of its members.
 func without(object []byte, name string) []byte {
 	if jsonrpc.Field(object, name) == nil {
 		return object
@@ -151,8 +151,8 @@ func without(object []byte, name string) []byte {
 	return text
 }
 
-// withoutIn returns an object without a member of an object in it. If that is _meta,
-// and empty then, it is left out too.
+// withoutIn returns a JSON object without a member of its member parent. If parent is _meta
+// and then empty, it is removed too.
 func withoutIn(object []byte, parent, name string) []byte {
 	inner := jsonrpc.Field(object, parent)
 	if jsonrpc.Field(inner, name) == nil {

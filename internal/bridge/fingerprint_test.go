@@ -20,7 +20,7 @@ func TestFingerprint(t *testing.T) {
 		`{"name":"a","arguments":{"x":10.0e-1,"y":[0.2E2]}}`,
 	}
 	for _, params := range same {
-		if !fingerprintOf("m", []byte(params)).asks(fingerprintOf("m", []byte(same[0]))) {
+		if !fingerprintOf("m", []byte(params)).matches(fingerprintOf("m", []byte(same[0]))) {
 			t.Errorf("%s asks for something else", params)
 		}
 	}
@@ -29,15 +29,15 @@ func TestFingerprint(t *testing.T) {
 		`{"name":"a","arguments":{"x":1,"y":[20],"_meta":{"k":1}}}`, `{"name":"a","arguments":{"x":12345678901234567890,"y":[20]}}`,
 		`{"name":"a","arguments":{"x":-1,"y":[20]}}`, `{"name":"a","arguments":{"x":1,"y":["2e1"]}}`, `{"name":"a","arguments":{"x":1,"y":[200]}}`, ``,
 	} {
-		if fingerprintOf("m", []byte(params)).asks(fingerprintOf("m", []byte(same[0]))) {
+		if fingerprintOf("m", []byte(params)).matches(fingerprintOf("m", []byte(same[0]))) {
 			t.Errorf("%s asks for the same", params)
 		}
 	}
-	if fingerprintOf("m", []byte(same[0])).asks(fingerprintOf("n", []byte(same[0]))) {
+	if fingerprintOf("m", []byte(same[0])).matches(fingerprintOf("n", []byte(same[0]))) {
 		t.Error("another method asks for the same")
 	}
 	for _, none := range []string{`{}`, `{"_meta":{"a":1}}`} {
-		if !fingerprintOf("m", nil).asks(fingerprintOf("m", []byte(none))) {
+		if !fingerprintOf("m", nil).matches(fingerprintOf("m", []byte(none))) {
 			t.Errorf("%s asks for something else than nothing", none)
 		}
 	}
@@ -47,18 +47,18 @@ func TestFingerprint(t *testing.T) {
 func TestFingerprintBefore(t *testing.T) {
 	t.Parallel()
 	const before = "10ec1412e3ac764aec68d1ed182e2f77b6dee8a7c8f41e6115361a9af91ee4dc"
-	var old savedFlight
+	var old callRecord
 	if err := json.Unmarshal([]byte(`{"id":"\"x-1\"","method":"tools/call","print":"`+before+`"}`), &old); err != nil {
 		t.Fatal(err)
 	}
 	again := []byte(`{"_meta":{"progressToken":7},"arguments":{"x":1.50},"name":"a"}`)
-	if !fingerprintOf("tools/call", again).asks(old.fingerprint) {
+	if !fingerprintOf("tools/call", again).matches(old.fingerprint) {
 		t.Error("the call of a build before is not found")
 	}
-	if fingerprintOf("tools/call", []byte(`{"arguments":{"x":2},"name":"a"}`)).asks(old.fingerprint) {
+	if fingerprintOf("tools/call", []byte(`{"arguments":{"x":2},"name":"a"}`)).matches(old.fingerprint) {
 		t.Error("another call is taken for that of a build before")
 	}
-	text, err := json.Marshal(savedFlight{fingerprint: fingerprintOf("tools/call", again)})
+	text, err := json.Marshal(callRecord{fingerprint: fingerprintOf("tools/call", again)})
 	if err != nil {
 		t.Fatal(err)
 	}

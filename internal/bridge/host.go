@@ -12,23 +12,23 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// mostLine bounds a message of the host, in bytes.
-const mostLine = 16 << 20
+// maxLine bounds a message of the host, in bytes.
+const maxLine = 16 << 20
 
-// read takes what the host says until it says no more.
+// read handles what the host writes, until it closes its end.
 func (b *bridge) read(ctx context.Context, in io.Reader) error {
 	r := bufio.NewReaderSize(in, 64<<10)
 	for {
-		line, err := readLine(r, mostLine)
+		line, err := readLine(r, maxLine)
 		switch {
 		case errors.Is(err, errLongLine):
-			b.host.fail(nil, jsonrpc.Errorf(jsonrpc.CodeInvalidRequest, "the message is larger than %d bytes", mostLine))
+			b.host.fail(nil, jsonrpc.Errorf(jsonrpc.CodeInvalidRequest, "the message is larger than %d bytes", maxLine))
 			continue
 		case err != nil && !errors.Is(err, io.EOF):
 			return fmt.Errorf("read from the host: %w", err)
 		}
 		if len(line) > 0 {
-			b.line(ctx, line)
+			b.readMessages(ctx, line)
 		}
 		if err != nil {
 			return nil
@@ -36,8 +36,8 @@ func (b *bridge) read(ctx context.Context, in io.Reader) error {
 	}
 }
 
-// line takes one line of the host: a message, or a batch of them.
-func (b *bridge) line(ctx context.Context, line []byte) {
+// readMessages handles one line of the host: a message, or a batch of them.
+func (b *bridge) readMessages(ctx context.Context, line []byte) {
 	msgs, _, err := jsonrpc.ParseBody(line)
 	if err != nil {
 		code := jsonrpc.CodeInvalidRequest
@@ -52,16 +52,16 @@ func (b *bridge) line(ctx context.Context, line []byte) {
 	}
 }
 
-var errLongLine = errors.New("line is too long")
+var errLongLine = errors.New("the line is too long")
 
-// readLine returns the next line without its end; an empty one is none. What was
-// too long has been read to its end. Each line has bytes of its own.
-func readLine(r *bufio.Reader, most int) ([]byte, error) {
+// readLine returns the next line without its end, in memory of its own. A line of more than
+// limit bytes is read to its end, and is errLongLine.
+func readLine(r *bufio.Reader, limit int) ([]byte, error) {
 	var line []byte
 	long := false
 	for {
 		part, err := r.ReadSlice('\n')
-		if long = long || len(line)+len(part) > most; !long {
+		if long = long || len(line)+len(part) > limit; !long {
 			line = append(line, part...)
 		}
 		if errors.Is(err, bufio.ErrBufferFull) {
@@ -77,15 +77,16 @@ func readLine(r *bufio.Reader, most int) ([]byte, error) {
 	}
 }
 
-// host is where messages for the host go. Its methods may be called concurrently.
+// A host is the writing end of the connection to the host. Its methods may be called
+// concurrently.
 type host struct {
-	gone chan struct{} // closed when it takes no more
+	gone chan struct{} // closed when a write has failed
 
-	mu sync.Mutex
-	w  io.Writer // nil when it is gone
+	mu sync.Mutex // held while a message is written: messages must not mix
+	w  io.Writer  // nil when a write has failed
 }
 
-// write gives the host a message. It reports whether it was taken.
+// write writes a message. It reports whether the host has taken it.
 func (h *host) write(raw []byte) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -94,7 +95,7 @@ func (h *host) write(raw []byte) bool {
 	}
 	line := append(append(make([]byte, 0, len(raw)+1), raw...), '\n')
 	if _, err := h.w.Write(line); err != nil {
-		slog.Error("the host does not listen any more", "error", err)
+		slog.Error("cannot write to the host", "error", err)
 		h.w = nil
 		close(h.gone)
 		return false
@@ -102,5 +103,5 @@ func (h *host) write(raw []byte) bool {
 	return true
 }
 
-// fail answers the host's request id with an error.
+// fail writes an error response to the request with an id.
 func (h *host) fail(id []byte, e *jsonrpc.Error) { h.write(jsonrpc.AppendError(nil, id, e)) }

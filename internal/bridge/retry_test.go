@@ -54,7 +54,7 @@ func TestConnectVendorOnce(t *testing.T) {
 	if line := c.hear(`"id":2,`); !strings.Contains(line, "result") || listed.Load() != 2 {
 		t.Errorf("sent %d times, answered %s", listed.Load(), line)
 	}
-	if !keeps("vendor/charge") || !keeps("tools/call") || keeps("tools/list") {
+	if !mustRunOnce("vendor/charge") || !mustRunOnce("tools/call") || mustRunOnce("tools/list") {
 		t.Error("what must not be made twice is not kept, or what may be is")
 	}
 }

@@ -1,0 +1,63 @@
+package bridge
+
+import (
+	"encoding/json"
+	"time"
+
+	"holdfast/client"
+)
+
+// A sessionRecord is what is kept of a session, as JSON. See [store] for the files.
+//
+// Builds of holdfast that run side by side read each other's records. A member is never
+// renamed and never gets another meaning; an unknown member is ignored.
+type sessionRecord struct {
+	fingerprint              // of the host's initialize request
+	Alive       time.Time    `json:"alive"` // when the record was written
+	Conn        client.State `json:"conn"`  // without its calls
+	Calls       []callRecord `json:"calls,omitempty"`
+}
+
+// A callRecord is what is kept of a call that must not run twice. Place or Answer is there.
+type callRecord struct {
+	ID          json.RawMessage `json:"id"` // at the server
+	Method      string          `json:"method"`
+	fingerprint                 // of the request
+	// Left is when the host left the call. Zero: the host waits for the response, or the
+	// process ended without notice.
+	Left   time.Time         `json:"left,omitzero"`
+	Place  *client.CallState `json:"place,omitempty"`  // what finds the call at the server
+	Answer json.RawMessage   `json:"answer,omitempty"` // the response, which no host has taken
+}
+
+// usable reports whether the record is enough to continue the call.
+func (c *callRecord) usable() bool { return c.Answer != nil || c.Place != nil }
+
+// leftAt returns when the host left a call of the session. ended says that the process which
+// wrote the record has ended: that was after the host left, or the host left then.
+func (s *sessionRecord) leftAt(c *callRecord, ended bool) time.Time {
+	if c.Left.IsZero() && ended {
+		return s.Alive
+	}
+	return c.Left
+}
+
+// repeatable returns the calls that a host may repeat, of a process that has ended.
+func (s *sessionRecord) repeatable() (calls []callRecord) {
+	for _, c := range s.Calls {
+		c.Left = s.leftAt(&c, true)
+		if c.usable() && time.Since(c.Left) <= repeatWithin {
+			calls = append(calls, c)
+		}
+	}
+	return calls
+}
+
+// preferred reports whether a host that comes back is likelier to have had the session of s
+// than that of other: s has calls in flight, or was written later.
+func (s *sessionRecord) preferred(other *sessionRecord) bool {
+	if some, others := len(s.Calls) > 0, len(other.Calls) > 0; some != others {
+		return some
+	}
+	return s.Alive.After(other.Alive)
+}

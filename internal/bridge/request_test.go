@@ -1,0 +1,234 @@
+package bridge
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"holdfast/client"
+	"holdfast/jsonrpc"
+)
+
+var hostCall = mustParse([]byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a","_meta":{"progressToken":"p"}}}`))
+
+func responseTo(id []byte) jsonrpc.Message {
+	return mustParse(jsonrpc.AppendResult(nil, id, []byte(`{"ok":true}`)))
+}
+
+// Each transition of a request is reached, and no other.
+func TestRequestStates(t *testing.T) {
+	t.Parallel()
+	print := fingerprintOf(hostCall.Method, hostCall.Params)
+	begun := func(t *testing.T, table *requests, print fingerprint) *request {
+		r, raw, err := table.begin(hostCall, print)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m := mustParse(raw)
+		if string(m.ID) != string(r.id) || string(progressToken(m)) != string(r.id) {
+			t.Errorf("sent %s", raw)
+		}
+		return r
+	}
+	restored := func(t *testing.T, table *requests, answer string) *request {
+		c := callRecord{ID: json.RawMessage(`"old-1"`), Method: "tools/call", fingerprint: print, Left: time.Now(), Place: &client.CallState{}}
+		if answer != "" {
+			c.Answer = []byte(answer)
+		}
+		if places := table.restore([]callRecord{c}); (len(places) == 0) != (answer != "") {
+			t.Errorf("the client continues %+v", places)
+		}
+		return table.byID[`"old-1"`]
+	}
+	const answer = `{"jsonrpc":"2.0","id":"old-1","result":{}}`
+	reached := make(map[string]bool)
+	for _, test := range []struct {
+		from, to requestState
+		event    requestEvent
+		run      func(t *testing.T, table *requests) *request
+	}{
+		{inFlight, delivering, responded, func(t *testing.T, table *requests) *request {
+			r := begun(t, table, print)
+			if table.respond(responseTo(r.id)) != r || table.waitsFor(hostCall.ID) {
+				t.Error("the response is not to be delivered, or the host's id is taken")
+			}
+			return r
+		}},
+		{inFlight, ended, cancelled, func(t *testing.T, table *requests) *request {
+			r := begun(t, table, print)
+			if string(table.cancel(hostCall.ID)) != string(r.id) || table.cancel(hostCall.ID) != nil {
+				t.Error("not cancelled once")
+			}
+			if table.respond(responseTo(r.id)) != nil {
+				t.Error("the response is delivered all the same")
+			}
+			return r
+		}},
+		{delivering, ended, delivered, func(t *testing.T, table *requests) *request {
+			r := begun(t, table, print)
+			table.respond(responseTo(r.id))
+			table.deliver(r, true)
+			return r
+		}},
+		{delivering, answered, refused, func(t *testing.T, table *requests) *request {
+			r := begun(t, table, print)
+			table.respond(responseTo(r.id))
+			table.deliver(r, false)
+			if r.left.IsZero() || r.hostID != nil || len(table.records(nil)) != 1 {
+				t.Errorf("%+v", r)
+			}
+			return r
+		}},
+		{delivering, ended, dropped, func(t *testing.T, table *requests) *request {
+			r := begun(t, table, fingerprint{}) // it may run twice
+			table.respond(responseTo(r.id))
+			table.deliver(r, false)
+			return r
+		}},
+		{abandoned, answered, responded, func(t *testing.T, table *requests) *request {
+			r := restored(t, table, "")
+			if table.respond(responseTo(r.id)) != nil {
+				t.Error("delivered to nobody")
+			}
+			return r
+		}},
+		{abandoned, inFlight, repeated, func(t *testing.T, table *requests) *request {
+			r := restored(t, table, "")
+			id := table.repeatable(print)
+			if table.repeat(id, hostCall) != nil || !table.waitsFor(hostCall.ID) || !r.left.IsZero() {
+				t.Errorf("%+v", r)
+			}
+			return r
+		}},
+		{abandoned, ended, dropped, func(t *testing.T, table *requests) *request {
+			r := restored(t, table, "")
+			r.left = time.Now().Add(-2 * repeatWithin)
+			if id := table.repeatable(print); id != nil {
+				t.Errorf("%s is not too old", id)
+			}
+			return r
+		}},
+		{answered, delivering, repeated, func(t *testing.T, table *requests) *request {
+			r := restored(t, table, answer)
+			if table.repeat(table.repeatable(print), hostCall) != r || string(r.hostID) != "1" {
+				t.Errorf("%+v is not to be delivered", r)
+			}
+			return r
+		}},
+		{answered, ended, dropped, func(t *testing.T, table *requests) *request {
+			r := restored(t, table, answer)
+			table.drop(r.id)
+			return r
+		}},
+	} {
+		table := newRequests()
+		r := test.run(t, table)
+		if r.state != test.to || (test.to == ended) != (table.byID[string(r.id)] == nil) {
+			t.Errorf("event %d in state %d leads to %d, want %d", test.event, test.from, r.state, test.to)
+		}
+		if requestMoves[test.from][test.event] != test.to {
+			t.Errorf("event %d in state %d is not in the table", test.event, test.from)
+		}
+		reached[fmt.Sprint(test.from, test.event)] = true
+	}
+	for from, moves := range requestMoves {
+		for event := range moves {
+			if !reached[fmt.Sprint(from, event)] {
+				t.Errorf("no test of event %d in state %d", event, from)
+			}
+		}
+	}
+	for from := inFlight; from <= ended; from++ {
+		for event := responded; event <= dropped; event++ {
+			r := &request{state: from}
+			if _, ok := requestMoves[from][event]; newRequests().move(r, event) != ok || !ok && r.state != from {
+				t.Errorf("event %d in state %d is not as the table says", event, from)
+			}
+		}
+	}
+}
+
+// Ids of the host are unique while in flight, and free again with the response.
+func TestRequestIDs(t *testing.T) {
+	t.Parallel()
+	table := newRequests()
+	r, _, err := table.begin(hostCall, fingerprint{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := table.begin(hostCall, fingerprint{}); !errors.Is(err, errDuplicateID) {
+		t.Errorf("the same id twice: %v", err)
+	}
+	progress := mustParse(jsonrpc.AppendRequest(nil, nil, "notifications/progress", fmt.Appendf(nil, `{"progressToken":%s,"progress":1}`, r.id)))
+	if got := mustParse(table.progress(progress)); string(jsonrpc.Field(got.Params, "progressToken")) != `"p"` {
+		t.Errorf("%s", got.Raw)
+	}
+	part := mustParse(jsonrpc.AppendRequest(nil, nil, "notifications/tools/list_changed", fmt.Appendf(nil, `{"_meta":{%q:%s}}`, subscriptionID, r.id)))
+	if got := mustParse(table.subscribed(part)); string(jsonrpc.Field(got.Params, "_meta", subscriptionID)) != "1" {
+		t.Errorf("%s", got.Raw)
+	}
+	idle := table.allAnswered()
+	table.respond(responseTo(r.id))
+	select {
+	case <-idle:
+		t.Error("all is answered before the host has the response")
+	default:
+	}
+	if table.settled(nil) {
+		t.Error("settled while a response is being written")
+	}
+	table.deliver(r, true)
+	<-idle
+	<-table.allAnswered()
+	if !table.settled(nil) || table.settled([]client.CallState{{ID: json.RawMessage(`"cancelled"`)}}) {
+		t.Error("settled, or not")
+	}
+	if table.progress(progress) != nil {
+		t.Error("progress of a request that has ended")
+	}
+	if _, _, err := table.begin(hostCall, fingerprint{}); err != nil {
+		t.Errorf("the id is not free: %v", err)
+	}
+}
+
+// A request of the bridge itself has an id like others, and its response is not the host's.
+func TestOwnRequests(t *testing.T) {
+	t.Parallel()
+	table := newRequests()
+	id, response := table.beginOwn()
+	if table.respond(responseTo(id)) != nil {
+		t.Error("delivered to the host")
+	}
+	if m := <-response; string(m.ID) != string(id) {
+		t.Errorf("%s", m.Raw)
+	}
+	id, _ = table.beginOwn()
+	table.endOwn(id)
+	if table.respond(responseTo(id)) != nil || len(table.records(nil)) != 0 {
+		t.Error("a late response is the host's")
+	}
+}
+
+// What the host leaves is marked: other processes may take it over. Until the bridge has
+// ended it still delivers.
+func TestRequestsLeft(t *testing.T) {
+	t.Parallel()
+	table := newRequests()
+	r, _, err := table.begin(hostCall, fingerprintOf(hostCall.Method, hostCall.Params))
+	if err != nil {
+		t.Fatal(err)
+	}
+	places := []client.CallState{{ID: r.id}}
+	if calls := table.records(places); len(calls) != 1 || !calls[0].Left.IsZero() {
+		t.Errorf("%+v", calls)
+	}
+	table.leave()
+	if calls := table.records(nil); len(calls) != 1 || calls[0].Left.IsZero() || calls[0].Place == nil {
+		t.Errorf("%+v", calls)
+	}
+	if table.respond(responseTo(r.id)) != r {
+		t.Error("not delivered")
+	}
+}

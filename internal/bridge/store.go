@@ -1,0 +1,406 @@
+package bridge
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/gofrs/flock"
+
+	"holdfast/internal/statefile"
+)
+
+// A store keeps sessions with one server, and their calls, in files. Bridges in several
+// processes, also of different builds, use the same files at a time:
+//
+//	DIR/connect/SERVER-N.json           a session and its calls, a [sessionRecord]; N is 0 to 31
+//	DIR/connect/SERVER-N.lock           locked by the process that has the session
+//	DIR/connect/SERVER-call-CALL        locked by the process that has taken the call over
+//	DIR/connect/SERVER-call-CALL.over   the call was answered or cancelled; empty
+//
+// SERVER is the first 12 bytes, in hex, of the SHA-256 of the JSON array [URL, transport,
+// headers] and a line feed. CALL is the same of the call's id at the server. File locks end
+// with their process.
+//
+//  1. A process holds the lock of its session for as long as it lives. Only the holder
+//     writes the session's file, and always replaces it.
+//  2. A call may be taken over once its host has left it: its record says since when, or
+//     the lock of its session is free.
+//  3. To take a call over, a process locks the call's file, and then looks for the .over
+//     file. If that is there, the call must not be taken over.
+//  4. The process that takes a call over from another session keeps it in its own session
+//     first. Then it removes it from the other, if that session's lock is free. A process
+//     killed in between leaves the call in two sessions, never in none.
+//  5. When a call that was taken over has ended, the .over file is written before the
+//     call's lock is released.
+//
+// Methods may be called concurrently. Nothing is kept by a nil store, or before open.
+type store struct {
+	dir    string
+	prefix string // of the names of this server's files
+
+	// mu is the one lock of this process. It is held while files are read and written, so
+	// that an older record never replaces a newer one. Who calls the store holds no lock.
+	mu      sync.Mutex
+	session *sessionFile            // the own one; nil: not open
+	calls   map[string]*flock.Flock // taken over, by the calls' ids at the server
+}
+
+// A sessionFile is the file of one session, and its lock: nil if another process has it.
+type sessionFile struct {
+	name string
+	lock *flock.Flock
+}
+
+const (
+	// maxSessions bounds the sessions with one server that are kept at a time.
+	maxSessions = 32
+	// staleAfter is the age at which a file is of no use: no server keeps a session for so
+	// long without a client.
+	staleAfter = 24 * time.Hour
+	// callFile is in the names of files of calls, overSuffix ends one that says that a call
+	// has ended.
+	callFile   = "-call-"
+	overSuffix = ".over"
+)
+
+// newStore returns the store for a server, in a directory for state files. Connections with
+// other headers may be other users: they have a store of their own.
+func newStore(dir, url, transport string, header http.Header) *store {
+	sum := sha256.New()
+	_ = json.NewEncoder(sum).Encode([]any{url, transport, header}) // neither fails
+	return &store{
+		dir: filepath.Join(dir, "connect"), prefix: hex.EncodeToString(sum.Sum(nil)[:12]),
+		calls: make(map[string]*flock.Flock),
+	}
+}
+
+// open takes a session file for this process. It returns the record of a session that an
+// initialize request with such a fingerprint began, or nil if there is none.
+func (s *store) open(opener fingerprint) (*sessionRecord, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := os.MkdirAll(s.dir, 0o700); err != nil {
+		return nil, err
+	}
+	s.sweep()
+	names, err := s.sessions()
+	if err != nil {
+		return nil, err
+	}
+	var own *sessionFile
+	var best *sessionRecord
+	for _, name := range names {
+		f, err := lockSession(name)
+		if err != nil {
+			own.release()
+			return nil, err
+		}
+		if f == nil {
+			continue // another process has it
+		}
+		old := f.read()
+		if old == nil || !old.matches(opener) || best != nil && !old.preferred(best) {
+			f.release() // of another host, which may come back
+			continue
+		}
+		own.release()
+		own, best = f, old
+	}
+	if own == nil {
+		if own, err = s.unused(); err != nil {
+			return nil, err
+		}
+	}
+	s.session = own
+	return best, nil
+}
+
+// unused locks a session file in which nothing is kept.
+func (s *store) unused() (*sessionFile, error) {
+	for i := range maxSessions {
+		f, err := lockSession(filepath.Join(s.dir, fmt.Sprintf("%s-%d.json", s.prefix, i)))
+		if err != nil {
+			return nil, err
+		}
+		if f != nil && f.read() == nil {
+			return f, nil
+		}
+		f.release()
+	}
+	return nil, fmt.Errorf("%s already has %d sessions with this server", s.dir, maxSessions)
+}
+
+// isOpen reports whether anything is kept.
+func (s *store) isOpen() bool {
+	if s == nil {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.session != nil
+}
+
+// save keeps the record that a function returns, unless that is nil. The function is called
+// with the store locked: of two calls the later one has the newer record.
+func (s *store) save(record func() *sessionRecord) error {
+	if s == nil {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.session == nil {
+		return nil
+	}
+	r := record()
+	if r == nil {
+		return nil
+	}
+	return s.session.write(r)
+}
+
+// close releases the session and the calls, for other processes to take over.
+func (s *store) close() {
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	// The calls are released first: the next process that has the session takes them over.
+	for id, lock := range s.calls {
+		_ = lock.Close()
+		delete(s.calls, id)
+	}
+	if s.session != nil {
+		s.session.release()
+		s.session = nil
+	}
+}
+
+// takeOver reports whether this process is the one that continues a call, from now on or
+// already (rule 3). If the call cannot be locked, no other process can lock it either.
+func (s *store) takeOver(id []byte) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.lockCall(id)
+}
+
+// lockCall is takeOver with mu held.
+func (s *store) lockCall(id []byte) bool {
+	if s.calls[string(id)] != nil {
+		return true
+	}
+	name := s.callFile(id)
+	lock, err := statefile.TryLock(name)
+	if err != nil {
+		slog.Warn("cannot lock a call: another process may continue it too", "error", err)
+		return true
+	}
+	if lock == nil {
+		return false
+	}
+	if _, err := os.Stat(name + overSuffix); err == nil {
+		_ = lock.Close()
+		return false
+	}
+	s.calls[string(id)] = lock
+	return true
+}
+
+// end notes that a call has ended, if it was taken over (rule 5).
+func (s *store) end(id []byte) {
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	lock := s.calls[string(id)]
+	if lock == nil {
+		return
+	}
+	delete(s.calls, string(id))
+	if err := os.WriteFile(s.callFile(id)+overSuffix, nil, 0o600); err != nil {
+		slog.Warn("cannot note the end of a call: it may be answered twice", "error", err)
+	}
+	_ = lock.Close()
+}
+
+// A foreignCall is a call in the session of another process. This process has taken it over.
+type foreignCall struct {
+	callRecord
+	file *sessionFile
+	rest *sessionRecord // the session without the call
+}
+
+// A process that has begun, or lost its host, says in its record which calls their hosts
+// have left. Others wait for that so long, and so often.
+const (
+	decidePause = 50 * time.Millisecond
+	decideTries = 20
+)
+
+// takeOverForeign takes over a call of another session, or returns nil if there is none. A
+// host with several windows may bring them back in another order, so that each bridge has
+// the session of another window. opener is the fingerprint of the host's initialize
+// request, request that of the call. The caller keeps the call, and then calls settle.
+func (s *store) takeOverForeign(ctx context.Context, opener, request fingerprint) *foreignCall {
+	for try := 0; ; try++ {
+		found, undecided := s.searchForeign(opener, request)
+		if found != nil || !undecided || try == decideTries {
+			return found
+		}
+		select {
+		case <-time.After(decidePause):
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// searchForeign is one try of takeOverForeign. undecided means that a process which lives has
+// such a call, and its record does not say that the host has left it.
+func (s *store) searchForeign(opener, request fingerprint) (found *foreignCall, undecided bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.session == nil {
+		return nil, false
+	}
+	names, err := s.sessions()
+	if err != nil {
+		return nil, false
+	}
+	for _, name := range names {
+		if name == s.session.name {
+			continue
+		}
+		f, err := lockSession(name)
+		if err != nil {
+			continue
+		}
+		if f == nil {
+			f = &sessionFile{name: name}
+		}
+		found, alive := s.searchSession(f, opener, request)
+		if found != nil {
+			return found, false
+		}
+		f.release()
+		undecided = undecided || alive
+	}
+	return nil, undecided
+}
+
+// searchSession is searchForeign for one session. s.mu is held.
+func (s *store) searchSession(f *sessionFile, opener, request fingerprint) (_ *foreignCall, undecided bool) {
+	old := f.read()
+	if old == nil || !old.matches(opener) {
+		return nil, false
+	}
+	for i, c := range old.Calls {
+		if !c.matches(request) || !c.usable() {
+			continue
+		}
+		c.Left = old.leftAt(&c, f.lock != nil)
+		switch {
+		case c.Left.IsZero():
+			undecided = true
+		case time.Since(c.Left) > repeatWithin || s.calls[string(c.ID)] != nil || !s.lockCall(c.ID):
+		default:
+			old.Calls = append(old.Calls[:i:i], old.Calls[i+1:]...)
+			return &foreignCall{c, f, old}, false
+		}
+	}
+	return nil, undecided
+}
+
+// settle removes a call from the session that it was taken over from (rule 4).
+func (s *store) settle(c *foreignCall) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	defer c.file.release()
+	if c.file.lock == nil {
+		return // only the process that has the session may write its record
+	}
+	if err := c.file.write(c.rest); err != nil {
+		slog.Warn("a call that was taken over stays in two sessions", "error", err)
+	}
+}
+
+// sessions returns the names of the session files.
+func (s *store) sessions() ([]string, error) {
+	return filepath.Glob(filepath.Join(s.dir, s.prefix+"-*.json"))
+}
+
+// callFile returns the name of a call's file.
+func (s *store) callFile(id []byte) string {
+	sum := sha256.Sum256(id)
+	return filepath.Join(s.dir, s.prefix) + callFile + hex.EncodeToString(sum[:12])
+}
+
+// sweep removes the files of calls that no host repeats any more. s.mu is held.
+func (s *store) sweep() {
+	names, err := filepath.Glob(filepath.Join(s.dir, s.prefix) + callFile + "*")
+	if err != nil {
+		return
+	}
+	for _, name := range names {
+		info, err := os.Stat(name)
+		if err != nil || time.Since(info.ModTime()) < staleAfter {
+			continue
+		}
+		if strings.HasSuffix(name, overSuffix) {
+			_ = os.Remove(name)
+			continue
+		}
+		if lock, err := statefile.TryLock(name); err == nil && lock != nil {
+			_ = os.Remove(name)
+			_ = lock.Close()
+		}
+	}
+}
+
+// lockSession locks a session file. It returns nil if another process has it.
+func lockSession(name string) (*sessionFile, error) {
+	lock, err := statefile.TryLock(statefile.LockName(name))
+	if err != nil || lock == nil {
+		return nil, err
+	}
+	return &sessionFile{name, lock}, nil
+}
+
+// read returns the record of a session that can be resumed, or nil.
+func (f *sessionFile) read() *sessionRecord {
+	data, err := os.ReadFile(f.name)
+	if err != nil {
+		return nil
+	}
+	r := &sessionRecord{}
+	if json.Unmarshal(data, r) != nil || time.Since(r.Alive) > staleAfter || r.Conn.Result == nil {
+		return nil
+	}
+	return r
+}
+
+func (f *sessionFile) write(r *sessionRecord) error {
+	data, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	return statefile.Replace(f.name, data)
+}
+
+// release lets another process have the session.
+func (f *sessionFile) release() {
+	if f != nil && f.lock != nil {
+		_ = f.lock.Close()
+	}
+}

@@ -1,0 +1,290 @@
+package bridge
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"holdfast/client"
+)
+
+// storeIn returns a store as another process has it.
+func storeIn(t *testing.T, dir string) *store {
+	t.Helper()
+	s := newStore(dir, "http://example.com/mcp", "auto", nil)
+	t.Cleanup(s.close)
+	return s
+}
+
+// openStore returns a store that has the session of a host.
+func openStore(t *testing.T, dir, opener string) (*store, *sessionRecord) {
+	t.Helper()
+	s := storeIn(t, dir)
+	old, err := s.open(fingerprint{Old: opener})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s, old
+}
+
+// keepSession keeps a session, as a process that ends then.
+func keepSession(t *testing.T, dir, opener string, alive time.Time, calls ...callRecord) {
+	t.Helper()
+	s, _ := openStore(t, dir, "no host's")
+	saveRecord(t, s, &sessionRecord{fingerprint: fingerprint{Old: opener}, Alive: alive, Calls: calls})
+	s.close()
+}
+
+func saveRecord(t *testing.T, s *store, r *sessionRecord) {
+	t.Helper()
+	r.Conn = client.State{Result: json.RawMessage(`{}`)}
+	if err := s.save(func() *sessionRecord { return r }); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func callOf(id, request string) callRecord {
+	return callRecord{ID: json.RawMessage(id), fingerprint: fingerprint{Old: request}, Place: &client.CallState{ID: json.RawMessage(id)}}
+}
+
+// takeOver takes a call over as a process does, and returns its id, or "".
+func takeOver(t *testing.T, s *store, opener, request string) string {
+	t.Helper()
+	c := s.takeOverForeign(t.Context(), fingerprint{Old: opener}, fingerprint{Old: request})
+	if c == nil {
+		return ""
+	}
+	if n := sessionsWith(t, s, c.ID); n == 0 {
+		t.Errorf("%s is in no session before it is kept in another", c.ID)
+	}
+	s.settle(c)
+	return string(c.ID)
+}
+
+// sessionsWith returns how many session files have a text in them.
+func sessionsWith(t *testing.T, s *store, text []byte) (n int) {
+	t.Helper()
+	names, err := s.sessions()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		if data, err := os.ReadFile(name); err == nil && strings.Contains(string(data), string(text)) {
+			n++
+		}
+	}
+	return n
+}
+
+// A host gets the session that has calls in flight. The calls of its other sessions can be
+// taken over, once.
+func TestStoreSessions(t *testing.T) {
+	t.Parallel()
+	dir, now := t.TempDir(), time.Now()
+	keepSession(t, dir, "host", now)
+	keepSession(t, dir, "host", now.Add(-time.Second), callOf(`"old"`, "again"))
+	keepSession(t, dir, "host", now.Add(-time.Hour), callOf(`"lost"`, "again"), callOf(`"lost"`, "late"))
+	keepSession(t, dir, "another", now, callOf(`"x"`, "again"))
+
+	first, old := openStore(t, dir, "host")
+	if old == nil || len(old.Calls) != 1 || string(old.Calls[0].ID) != `"old"` {
+		t.Fatalf("opened %+v", old)
+	}
+	second, _ := openStore(t, dir, "host")
+	if got := takeOver(t, second, "host", "again"); got != "" {
+		t.Errorf("took %s over: its host may still wait for it, or it is too old", got)
+	}
+	first.close()
+	if got := takeOver(t, second, "host", "again"); got != `"old"` {
+		t.Errorf("took %q over", got)
+	}
+	if n := sessionsWith(t, second, []byte(`\"old\"`)) + sessionsWith(t, second, []byte(`"old"`)); n != 0 {
+		t.Errorf("what was taken over is still in %d sessions", n)
+	}
+	if got := takeOver(t, second, "host", "again"); got != "" {
+		t.Errorf("took %s over a second time", got)
+	}
+}
+
+// A call whose session another process has, and that no host waits for there, can be taken
+// over: by one process at a time, and not after its end.
+func TestStoreTakeOver(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	holder, _ := openStore(t, dir, "host")
+	call := callOf(`"id"`, "again")
+	call.Left = time.Now()
+	saveRecord(t, holder, &sessionRecord{fingerprint: fingerprint{Old: "host"}, Alive: time.Now(), Calls: []callRecord{call}})
+	first, _ := openStore(t, dir, "other")
+	second, _ := openStore(t, dir, "other")
+	if got := takeOver(t, holder, "host", "again"); got != "" {
+		t.Errorf("took %s over from its own session", got)
+	}
+	if takeOver(t, first, "host", "again") == "" || takeOver(t, second, "host", "again") != "" {
+		t.Error("not taken over, or twice")
+	}
+	if takeOver(t, first, "host", "again") != "" {
+		t.Error("taken over a second time by the process that has it")
+	}
+	if !first.takeOver(call.ID) || holder.takeOver(call.ID) {
+		t.Error("the call does not belong to the process that has taken it over")
+	}
+	first.close() // as its process ends
+	if takeOver(t, second, "host", "again") == "" {
+		t.Error("not taken over after the process that had it")
+	}
+	second.end(call.ID)
+	third, _ := openStore(t, dir, "other")
+	if second.takeOver(call.ID) || third.takeOver(call.ID) || takeOver(t, third, "host", "again") != "" {
+		t.Error("taken over after its end")
+	}
+
+	// Files of calls are forgotten when they are old, unless they are locked.
+	if !third.takeOver([]byte(`"locked"`)) {
+		t.Error("not taken over")
+	}
+	names, err := filepath.Glob(filepath.Join(third.dir, "*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		old := time.Now().Add(-2 * staleAfter)
+		if err := os.Chtimes(name, old, old); err != nil {
+			t.Fatal(err)
+		}
+	}
+	fourth, _ := openStore(t, dir, "other")
+	if !fourth.takeOver(call.ID) {
+		t.Error("an old file is not forgotten")
+	}
+	if fourth.takeOver([]byte(`"locked"`)) {
+		t.Error("the file of a call that a process has is forgotten")
+	}
+}
+
+// There is an end to what is kept for one server, and a session that cannot be kept is an error.
+func TestStoreBounds(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for i := range maxSessions {
+		keepSession(t, dir, fmt.Sprint("host ", i), time.Now())
+	}
+	s := storeIn(t, dir)
+	if _, err := s.open(fingerprint{Old: "one more"}); err == nil || s.isOpen() {
+		t.Error("there is no bound")
+	}
+	if old, err := s.open(fingerprint{Old: "host 7"}); err != nil || old == nil {
+		t.Errorf("a session that is kept: %v, %v", old, err)
+	}
+	keepSession(t, t.TempDir(), "host", time.Now())
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := storeIn(t, file).open(fingerprint{Old: "host"}); err == nil {
+		t.Error("opened where there can be no directory")
+	}
+}
+
+// A store that is nil, or not open, keeps nothing.
+func TestStoreClosed(t *testing.T) {
+	t.Parallel()
+	for _, s := range []*store{nil, storeIn(t, t.TempDir())} {
+		err := s.save(func() *sessionRecord {
+			t.Error("saved")
+			return nil
+		})
+		if err != nil || s.isOpen() {
+			t.Error("open", err)
+		}
+		s.end([]byte(`"id"`))
+		s.close()
+	}
+}
+
+// The layouts of a build before this package: records are read and written by both.
+type oldRecord struct {
+	Same  string       `json:"same,omitempty"`
+	Print string       `json:"print"`
+	Alive time.Time    `json:"alive"`
+	Conn  client.State `json:"conn"`
+	Calls []oldCall    `json:"calls,omitempty"`
+}
+
+type oldCall struct {
+	ID     json.RawMessage   `json:"id"`
+	Method string            `json:"method"`
+	Same   string            `json:"same,omitempty"`
+	Print  string            `json:"print"`
+	Left   time.Time         `json:"left,omitzero"`
+	Place  *client.CallState `json:"place,omitempty"`
+	Answer json.RawMessage   `json:"answer,omitempty"`
+}
+
+// Records of builds before are read, and builds before read those of this one.
+func TestRecordFormat(t *testing.T) {
+	t.Parallel()
+	dir, now := t.TempDir(), time.Now().UTC().Truncate(time.Second)
+	text := fmt.Sprintf(`{"same":"s1","print":"p1","alive":%q,"conn":{"url":"http://example.com/mcp","session":"secret","revision":"2025-11-25",`+
+		`"keys":true,"initialize":{"jsonrpc":"2.0"},"result":{"a":1},"ready":true,"lastEventId":"e"},`+
+		`"calls":[{"id":"\"x-1\"","method":"tools/call","same":"s2","print":"p2","left":%q,"place":{"id":"\"x-1\"","method":"tools/call","lastEventId":"f"}},`+
+		`{"id":"\"x-2\"","method":"tools/call","print":"p3","answer":{"jsonrpc":"2.0","id":"x-2","result":{}}}],"future":{}}`,
+		now.Format(time.RFC3339), now.Add(-time.Minute).Format(time.RFC3339))
+	s := storeIn(t, dir)
+	name := filepath.Join(s.dir, s.prefix+"-0.json")
+	if err := os.MkdirAll(s.dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got, err := s.open(fingerprint{Same: "s1", Old: "other"})
+	if err != nil || got == nil || got.Conn.Session != "secret" || !got.Conn.Ready || len(got.Calls) != 2 || !got.Alive.Equal(now) {
+		t.Fatalf("read %+v, %v", got, err)
+	}
+	calls := got.repeatable()
+	if len(calls) != 2 || !calls[0].Left.Equal(now.Add(-time.Minute)) || calls[0].Place.LastEventID != "f" ||
+		!calls[1].Left.Equal(now) || len(calls[1].Answer) == 0 || !calls[0].matches(fingerprint{Same: "s2"}) || !calls[1].matches(fingerprint{Same: "s3", Old: "p3"}) {
+		t.Errorf("calls %+v", calls)
+	}
+	if err := s.save(func() *sessionRecord { return got }); err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var before, after oldRecord
+	if err := json.Unmarshal([]byte(text), &before); err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(data, &after); err != nil {
+		t.Fatal(err)
+	}
+	if was, is := fmt.Sprint(mustJSON(t, before)), fmt.Sprint(mustJSON(t, after)); was != is {
+		t.Errorf("a build before reads\n%s; want\n%s", is, was)
+	}
+}
+
+func mustJSON(t *testing.T, v any) string {
+	t.Helper()
+	text, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// The names of files are those of builds before.
+func TestFileNames(t *testing.T) {
+	t.Parallel()
+	s := newStore("state", "http://example.com/mcp", "auto", map[string][]string{"Authorization": {"Bearer x"}})
+	got := filepath.ToSlash(s.callFile([]byte(`"abc-1"`)))
+	if want := "state/connect/" + "0ad220eb1ec88654c0dca824-call-e7d9961d15c7a5bf164fc2c3"; got != want {
+		t.Errorf("%s; want %s", got, want)
+	}
+}
