@@ -1,21 +1,33 @@
-// Package holdfast keeps every MCP request alive. It goes under the official
-// go-sdk: an mcp.Server stays as it is, and its Streamable HTTP transport becomes
-// one on which no call is lost, doubled or hung when a connection is cut,
-// wherever it is cut.
+// Package holdfast serves the Model Context Protocol so that calls survive: a call is not
+// lost, run twice or left hanging when a connection is cut, a server restarts or a node is
+// lost.
 //
-// Where a server was served with
+// # Server
+//
+// A server built with the official go-sdk stays as it is. Its handler,
 //
 //	handler := mcp.NewStreamableHTTPHandler(getServer, nil)
 //
-// it is now served with
+// becomes
 //
 //	handler := holdfast.NewHandler(getServer, nil)
 //
-// and the rest stays. So it is with an mcp.Client: where it connected over an
-// mcp.StreamableClientTransport, it connects over [NewClientTransport], and a call
-// that it makes is not lost with a connection, whatever the server is, as far as
-// that server lets it.
+// Clients need no change: they resume with the means of the protocol, such as
+// Last-Event-ID. [NewBackendHandler] serves what is not a go-sdk server: commands that
+// speak MCP on stdio, or functions that answer raw messages. [Options] has the limits, the
+// store, authorization and webhooks. A call whose outcome cannot be known, because its
+// server was lost while it ran, fails with an error that says so.
 //
-// Packages holdfast/internal/server and holdfast/client explain the two sides, and
-// ARCHITECTURE.md the house.
+// # Client
+//
+// An mcp.Client connects over [NewClientTransport] in the place of an
+// mcp.StreamableClientTransport. Its calls then survive cut connections too, as far
+// as the server, which may be any MCP server, offers a way to resume them.
+// [OutcomeUnknown] reports whether a call that failed may have run.
+//
+// # More packages
+//
+// holdfast/engine opens stores that outlive the process, and that several nodes share.
+// holdfast/backend is the contract of a backend. holdfast/client is a client for raw
+// messages. ARCHITECTURE.md in the repository explains the inside.
 package holdfast

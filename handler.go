@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"time"
 
@@ -18,148 +20,32 @@ import (
 	"holdfast/internal/cluster"
 	"holdfast/internal/server"
 	"holdfast/internal/session"
+	sender "holdfast/internal/webhook"
 	"holdfast/stream"
-	"holdfast/webhook"
 )
 
-// Response says how POST requests are answered.
-type Response = server.Response
-
-// The ways to answer a POST.
-const (
-	ResponseAuto = server.ResponseAuto
-	ResponseJSON = server.ResponseJSON
-	ResponseSSE  = server.ResponseSSE
-)
-
-// Options say how a [Handler] behaves. The zero value is useful, and the zero
-// value of each field stands for the default given with it.
-type Options struct {
-	// Response says how requests are answered. By default, lists, reads and calls
-	// of tools that may be called again without harm (readOnlyHint,
-	// idempotentHint) get plain JSON if they are answered at once; everything else,
-	// also a method that the specification does not have, gets a stream that can be
-	// resumed.
-	Response Response
-	// UpgradeAfter is how long plain JSON is waited for before the answer becomes
-	// a stream; 50 ms.
-	UpgradeAfter time.Duration
-	// DisconnectAfter is the age at which the connection of a stream is ended, for
-	// its client to come back and go on (SEP-1699). By default never.
-	DisconnectAfter time.Duration
-	// Retry is how long clients are told to wait before they come back; 1 s.
-	Retry time.Duration
-	// KeepAlive is the silence after which a comment is sent on a stream; 15 s.
-	// Negative: never.
-	KeepAlive time.Duration
-	// PingAfter is the silence after which a client of a revision before 2025-11-25
-	// is pinged on the stream of its call; 1 s. It resumes the call by the id of that
-	// event, if its connection is cut. Negative: never.
-	PingAfter time.Duration
-	// SessionTTL is how long a session lives that has nothing in flight and no
-	// client connected; 30 minutes.
-	SessionTTL time.Duration
-	// Keep is how long a finished call can still be read; 10 minutes. A Store keeps
-	// it for as long as that was told; then Keep says how long that is, if it is
-	// known.
-	Keep time.Duration
-	// MaxWait is how long a client of SEP-975 may stay away from a call before it is
-	// cancelled; 1 h; negative: for ever. Such clients are told of no more than
-	// SessionTTL and Keep, as what became of the call is kept no longer.
-	MaxWait time.Duration
-	// MaxBody bounds a request's body, in bytes; 4 MiB.
-	MaxBody int64
-	// MaxSessions and MaxCalls bound what is open and in flight at a time; 250,000
-	// and 1,000,000. What is over a limit is answered with 429.
-	MaxSessions, MaxCalls int
-	// MaxProcesses bounds how many server processes run at a time, for a backend that
-	// starts one for each session; 256. Negative: no bound. For any other backend it
-	// bounds, if it is set, how many sessions have the backend open.
-	MaxProcesses int
-	// MaxShare is how much of each of these three, and of Memory, one client may have: its
-	// principal, or, if that is "", its address (of IPv6 the /64); 0.75. Set it to 1 where
-	// all clients come from one address, as behind a proxy.
-	MaxShare float64
-	// UnusedProcess is how long the process of a session is kept in which nothing was
-	// done since its initialize, and whose client is not connected: it is started again
-	// when it is needed; 1 minute. Negative: for as long as the session. If it is set it
-	// holds for any other backend, too.
-	UnusedProcess time.Duration
-	// Memory bounds what is kept and held for clients, in bytes: three quarters of it
-	// what calls have said, and a quarter what is on its way, in requests that are read
-	// or run. By default it is a quarter of what the process may have (GOMEMLIMIT, its
-	// cgroup's limit, the machine's memory), and 1 GiB at the most. Requests over it are
-	// answered with 429. A Store bounds what it keeps itself: give [holdfast/engine.Options]
-	// the same Memory, and MaxShare.
-	Memory int64
-	// Stateless serves without sessions: each POST stands alone, and nothing can
-	// be resumed.
-	Stateless bool
-	// AllowedOrigins are web origins whose pages may use the server, such as
-	// "https://example.com"; "*" allows any. By default only pages of the server's
-	// own address, and, for a server on a loopback address, pages of this machine.
-	AllowedOrigins []string
-	// AllowedHosts are the names that a Host header may carry; "*" allows any. By
-	// default a server on a loopback address answers only to loopback names, and
-	// another to any.
-	AllowedHosts []string
-	// Principal returns who makes a request, or "" for nobody in particular. A
-	// session can be used only by the principal that began it. By default it is
-	// the user of the go-sdk's auth.TokenInfo in the request's context.
-	Principal func(*http.Request) string
-	// ForwardHeader says which headers of a client's request go to another node, with a
-	// request whose session is there, for a backend that reads them (the go-sdk's
-	// RequestExtra.Header). What goes to another node goes through the Store's engine. By
-	// default all go but those that look as if they held a credential: Authorization,
-	// Cookie, X-Api-Key and the like. Those of the protocol, Traceparent, Tracestate and
-	// User-Agent always go, the Principal too, and auth.TokenInfo. Names are in the
-	// canonical form of net/http.
-	ForwardHeader func(name string) bool
-	// Safe says which tools may be called again without harm, beside those that
-	// say so in their annotations.
-	Safe func(tool string) bool
-	// Webhooks has requests told of to whom their client names in
-	// _meta["holdfast/webhook"], when they end with nobody connected. By default,
-	// and without sessions, there are none. [webhook.Options] says where they may
-	// go.
-	Webhooks *webhook.Options
-	// Store keeps the calls. By default it is memory, bounded as
-	// [holdfast/internal/engine/memory.Options] says; then Shutdown closes it.
-	//
-	// With one that outlives the process ([holdfast/engine.Open]: "file:DIR",
-	// "nats://…", "redis://…") so do sessions and their calls. Handlers in any number
-	// of processes that share such a store serve one endpoint: each takes any
-	// request, and takes over the sessions of a process that is gone. They reach each
-	// other through the store; the processes must be each other's equals, as one
-	// sees what clients say to another, and is told who they are. [Handler.Shutdown]
-	// must be called, and then the store closed.
-	Store stream.Store
-	// Logger takes what is worth telling the operator; slog.Default().
-	Logger *slog.Logger
-}
-
-// A Handler serves MCP over Streamable HTTP so that no call is lost, doubled or
-// hung when a connection is cut. It is an [http.Handler]; its methods may be
+// A Handler serves MCP over Streamable HTTP. It is an [http.Handler] for one URL. No call
+// is lost, run twice or left hanging because a connection is cut. Its methods may be
 // called concurrently.
 //
-// Where code of its user panics (a backend, a server's handlers and middleware, the
-// functions of [Options]) the call that it works for ends with an internal error, and
-// the panic is logged with its stack; [http.ErrAbortHandler] is not logged, and ends the
-// connection where there is no answer yet. Out of reach are goroutines that such code
-// starts itself, the Logger, and the Store.
+// A panic in the user's code (a backend, handlers and middleware of an mcp.Server, the
+// functions of [Options]) ends the call concerned with an internal error, and is logged
+// with its stack. [http.ErrAbortHandler] is not logged; it closes the connection if
+// nothing has been answered yet. Panics of goroutines that such code starts, of the Logger
+// and of the Store are not caught.
 type Handler struct {
-	*server.Handler
+	server   *server.Handler
 	sessions *session.Manager
-	store    stream.Store    // to close, or nil
-	node     *cluster.Node   // or nil
-	health   *health         // or nil
-	webhooks *webhook.Sender // or nil
+	store    stream.Store   // to close, or nil
+	node     *cluster.Node  // or nil
+	health   *health        // or nil
+	webhooks *sender.Sender // or nil
 }
 
-// NewHandler returns a handler that answers with official MCP servers. It has the
-// shape of mcp.NewStreamableHTTPHandler: getServer returns the server for a new
-// session, may return the same one each time, and refuses with nil. opts may be
-// nil.
+// NewHandler returns a handler for servers of the official go-sdk. It takes the place of
+// mcp.NewStreamableHTTPHandler: getServer returns the server of a new session. It may
+// return the same server each time, and nil refuses the session with status 400. It may be
+// called concurrently. opts may be nil. The caller must call [Handler.Shutdown].
 func NewHandler(getServer func(*http.Request) *mcp.Server, opts *Options) *Handler {
 	b := sdk.New(getServer)
 	if opts != nil {
@@ -168,9 +54,10 @@ func NewHandler(getServer func(*http.Request) *mcp.Server, opts *Options) *Handl
 	return NewBackendHandler(b, opts)
 }
 
-// NewBackendHandler returns a handler in front of any backend: a process
-// ([holdfast/backend/process]), or code that answers raw messages
-// ([holdfast/backend/message]). opts may be nil.
+// NewBackendHandler returns a handler for any backend: commands that speak MCP on stdio
+// ([holdfast/backend/process]), functions that answer raw messages
+// ([holdfast/backend/message]), or one's own. opts may be nil. The caller must call
+// [Handler.Shutdown], and then close the backend if that has to be closed.
 func NewBackendHandler(b backend.Backend, opts *Options) *Handler {
 	var o Options
 	if opts != nil {
@@ -197,9 +84,9 @@ func NewBackendHandler(b backend.Backend, opts *Options) *Handler {
 		if opts.Logger == nil {
 			opts.Logger = o.Logger
 		}
-		h.webhooks = webhook.New(opts)
+		h.webhooks = sender.New(opts)
 		ended = func(e session.EndedRequest) {
-			h.webhooks.Send(webhook.Event{URL: e.Webhook, RequestID: e.ID, Failed: e.Failed, Time: e.Time})
+			h.webhooks.Send(sender.Event{URL: e.Webhook, RequestID: e.ID, Failed: e.Failed, Time: e.Time})
 		}
 	}
 	if o.Memory <= 0 {
@@ -227,9 +114,9 @@ func NewBackendHandler(b backend.Backend, opts *Options) *Handler {
 		Logger:       o.Logger,
 	})
 	h.join(o.Store, o.Logger, o.Stateless)
-	h.Handler = server.New(server.Options{
+	h.server = server.New(server.Options{
 		Manager:         h.sessions,
-		Response:        o.Response,
+		Response:        server.Response(o.Response),
 		UpgradeAfter:    o.UpgradeAfter,
 		DisconnectAfter: o.DisconnectAfter,
 		Retry:           o.Retry,
@@ -248,12 +135,12 @@ func NewBackendHandler(b backend.Backend, opts *Options) *Handler {
 		Unpack:          unpackToken,
 	})
 	if h.health != nil {
-		h.health.start(h.Verify)
+		h.health.start(h.server.Verify)
 	}
 	return h
 }
 
-// tokenUser returns the user whom the go-sdk's auth middleware has made out.
+// tokenUser returns the user that the go-sdk's auth middleware has authenticated.
 func tokenUser(r *http.Request) string {
 	if t := auth.TokenInfoFromContext(r.Context()); t != nil {
 		return t.UserID
@@ -261,32 +148,83 @@ func tokenUser(r *http.Request) string {
 	return ""
 }
 
-// Shutdown ends the handler. Where the Store is shared with other processes, or
-// outlives this one, sessions are handed over to those, or given up for who comes
-// after; calls in flight are waited for until ctx is done, and go on elsewhere where
-// they may be made again. Clients that only listen are sent away over a third of the
-// time, fifteen seconds at most. Near the end nothing new is taken any more: close the
-// listener when the channel that Leaving returns is closed, so that it goes elsewhere.
+// ServeHTTP serves the Streamable HTTP endpoint, and WebSockets at the same URL
+// (2025-11-25, Transports, "Streamable HTTP").
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) { h.server.ServeHTTP(w, r) }
+
+// SSE returns a handler for clients of the HTTP+SSE transport (revision 2024-11-05). GET
+// opens the stream of a session. Its first event gives the URL that messages are POSTed
+// to: that is the argument, relative to the URL of the GET. Serve the same handler at both
+// URLs. The stream can be resumed with Last-Event-ID.
+func (h *Handler) SSE(messages string) http.Handler { return h.server.SSE(messages) }
+
+// ErrClosing is the error of [Handler.ServeConn] when the handler shuts down.
+var ErrClosing = session.ErrClosing
+
+// ServeConn serves one client over a pair of pipes, such as the standard input and output
+// of a process, with one JSON-RPC message on each line (2025-11-25, Transports, "stdio").
+// It begins a session, which outlives the connection: calls that are cut off continue,
+// and their client can resume them on another connection (SEP-975). It may be called
+// concurrently for different pipes.
 //
-// Otherwise it refuses new sessions and calls, tells clients
-// that only listen when to come back, waits until calls in flight have ended and
-// their clients have read how, or ctx is done, and then ends all sessions: calls
-// still in flight fail, saying so. It returns ctx's error if it could not wait
-// for all. Once ctx is done it may take five seconds more for clients that are
-// still reading how their calls ended, and, at the same time, as long as the
-// backend needs to close: five seconds for handlers of an mcp.Server that do not
-// heed their cancellation, twice its Grace for a process. Call it before http.Server.Shutdown, so that clients can still come
-// back for what they miss.
+// ServeConn returns nil when r has ended and all responses have been written; the error of
+// ctx when ctx is done; an error that wraps [ErrClosing] when the handler shuts down and
+// no call of the connection is in flight; and any other error of reading or writing. It
+// closes neither r nor w. A Read or Write that is blocked when ServeConn returns stays so
+// until the caller closes r or w.
 //
-// Webhooks that are not sent yet are tried once more, until ctx is done: two
-// seconds more if calls were cut short when its time was up.
+// Options.Principal and backends get a request whose context has the values of ctx. A
+// stateless handler cannot serve pipes.
+func (h *Handler) ServeConn(ctx context.Context, r io.Reader, w io.Writer) error {
+	return h.server.ServeConn(ctx, r, w)
+}
+
+// Listener returns a listener for the http.Server that serves h, in the place of l. With
+// it, h learns that a client has closed its connection without reading all that was sent
+// (the network reports a reset). A call that was written to its end on such a
+// connection is then sent again when the client resumes with nothing but its
+// session id; without Listener that loss cannot be seen. Only TCP connections without TLS
+// are watched.
+//
+// It also turns the statuses 501 and 505 that net/http answers by itself, where a
+// client speaks another version of HTTP, into 400.
+func (h *Handler) Listener(l net.Listener) net.Listener { return h.server.Listener(l) }
+
+// Leaving returns a channel that is closed during [Handler.Shutdown], when the handler
+// stops accepting requests. With other nodes that is shortly before the time of
+// Shutdown is over, or when all sessions are handed over; with none it is when the calls
+// in flight have ended, or the time is over. From then on requests are answered with
+// status 503, which some clients take for the end of the server. Close the listener at that
+// time, so that clients connect to another node. Without a shared Store the channel is
+// never closed.
+func (h *Handler) Leaving() <-chan struct{} { return h.server.Leaving() }
+
+// Shutdown ends the handler. Call it once, before http.Server.Shutdown, so that clients can
+// still reconnect for what they miss.
+//
+// Without a shared Store it refuses new sessions and calls, closes the streams that only
+// listen, and waits until all calls in flight have ended and their clients have read the
+// responses, or ctx is done. Then it ends all sessions: calls that are still in flight fail
+// with an error that says so.
+//
+// With a shared Store it hands sessions over to other nodes, or releases them for the next
+// process. It waits for calls in flight until ctx is done; those that are safe to
+// retry are run again elsewhere. Clients that only listen are disconnected over a
+// third of that time, at most 15 s. Shortly before the end no request is accepted any
+// more: see [Handler.Leaving].
+//
+// Shutdown returns the error of ctx if not all calls ended in time. After ctx is done it
+// may take 5 s more for clients that are still reading, and, at the same time, as long as
+// backends need to close: 5 s for handlers of an mcp.Server that ignore their cancellation,
+// and twice its Grace for a process. Webhooks that have not been sent are tried once
+// more until ctx is done, and for 2 s more if calls were cut short.
 func (h *Handler) Shutdown(ctx context.Context) error {
 	if h.health != nil {
 		h.health.drain()
 	}
-	err := h.Drain(ctx)
+	err := h.server.Drain(ctx)
 	h.sessions.Close()
-	h.Close()
+	h.server.Close()
 	if h.webhooks != nil {
 		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 			// How the calls that were cut short ended is not known before now.
@@ -313,11 +251,11 @@ func (h *Handler) Shutdown(ctx context.Context) error {
 // webhookGrace is how long webhooks of calls that were cut short are tried.
 const webhookGrace = 2 * time.Second
 
-// Disconnect ends the connection on which the client reads the call that ctx
-// belongs to (the context of a tool's handler), after telling it to come back
-// after retry; 0 stands for Options.Retry. The call goes on, and what it says
-// meanwhile is kept for the client. It does nothing where there is no such call,
-// or no connection, or a client that could not come back. (SEP-1699)
+// Disconnect closes the connection on which the client reads the call that ctx belongs to,
+// and tells the client to reconnect after retry; 0 stands for Options.Retry. ctx is the
+// context of a tool's handler. The call continues, and its messages are kept for the
+// client. Disconnect does nothing if ctx belongs to no call, if no client is connected, or
+// if the client could not resume. It may be called concurrently. (SEP-1699)
 func Disconnect(ctx context.Context, retry time.Duration) {
 	if retry == 0 {
 		retry = -1

@@ -8,15 +8,16 @@ import (
 	"strings"
 )
 
-// A Secret is a key that signs webhooks, and that their receivers check them
-// with. It does not show itself when it is printed.
+// A Secret is the key that signs webhooks and that their receivers check them with. It
+// stays hidden when it is printed or logged.
 type Secret struct{ key []byte }
 
-// ErrSecret says what a secret looks like.
+// ErrSecret is the error of [ParseSecret]. Its text says what a secret looks like and
+// how to make one.
 var ErrSecret = errors.New(`want whsec_ and the base64 of 24 to 64 random bytes; make one with: echo "whsec_$(openssl rand -base64 32)"`)
 
-// ParseSecret reads a secret as Standard Webhooks serializes it ("Signature
-// scheme"): whsec_ and the base64 of 24 to 64 bytes. The error is [ErrSecret].
+// ParseSecret parses a secret in the form of Standard Webhooks ("Signature scheme"):
+// whsec_ and the base64 of 24 to 64 bytes. The error is [ErrSecret].
 func ParseSecret(text string) (Secret, error) {
 	encoded, ok := strings.CutPrefix(text, "whsec_")
 	key, err := base64.StdEncoding.Strict().DecodeString(encoded)
@@ -26,5 +27,9 @@ func ParseSecret(text string) (Secret, error) {
 	return Secret{key}, nil
 }
 
-// Format implements [fmt.Formatter], for all verbs.
+// Key returns the bytes of the key, which must not be changed. They are empty for the
+// zero Secret.
+func (s Secret) Key() []byte { return s.key }
+
+// Format implements [fmt.Formatter] for all verbs: it hides the key.
 func (s Secret) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, "whsec_(hidden)") }

@@ -19,6 +19,7 @@ import (
 	"holdfast/backend/message"
 	"holdfast/internal/server"
 	"holdfast/internal/session"
+	webhooksender "holdfast/internal/webhook"
 	"holdfast/jsonrpc"
 	"holdfast/webhook"
 )
@@ -70,7 +71,7 @@ func newHooked(t testing.TB, c config) (*node, *hooks) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sender := webhook.New(webhook.Options{Secret: secret, Allow: []webhook.Allowed{loopback}, Logger: slog.New(slog.DiscardHandler)})
+	sender := webhooksender.New(webhook.Options{Secret: secret, Allow: []webhook.Allowed{loopback}, Logger: slog.New(slog.DiscardHandler)})
 	t.Cleanup(func() {
 		ctx, stop := context.WithTimeout(context.Background(), time.Minute)
 		defer stop()
@@ -79,7 +80,7 @@ func newHooked(t testing.TB, c config) (*node, *hooks) {
 		}
 	})
 	c.session.OnEnded = func(e session.EndedRequest) {
-		sender.Send(webhook.Event{URL: e.Webhook, RequestID: e.ID, Failed: e.Failed, Time: e.Time})
+		sender.Send(webhooksender.Event{URL: e.Webhook, RequestID: e.ID, Failed: e.Failed, Time: e.Time})
 	}
 	return newNode(t, c), k
 }

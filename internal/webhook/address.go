@@ -8,47 +8,11 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+
+	options "holdfast/webhook"
 )
 
-// Allowed is an address, a range of them, or a host name.
-type Allowed struct {
-	network netip.Prefix
-	host    string // "" for a network
-}
-
-// ParseAllowed reads a CIDR, an IP address or a host name. A host name stands for
-// whatever addresses it has, but not for the names below it.
-func ParseAllowed(text string) (Allowed, error) {
-	if p, err := netip.ParsePrefix(text); err == nil {
-		if p.Addr().Is4In6() {
-			return Allowed{}, fmt.Errorf("%q: want it in IPv4's own notation", text)
-		}
-		return Allowed{network: p.Masked()}, nil
-	}
-	if a, err := netip.ParseAddr(text); err == nil {
-		a = a.Unmap().WithZone("")
-		return Allowed{network: netip.PrefixFrom(a, a.BitLen())}, nil
-	}
-	name := hostOf(text)
-	labels := strings.Split(name, ".")
-	for _, label := range labels {
-		if label == "" || strings.ContainsFunc(label, notInName) {
-			return Allowed{}, fmt.Errorf("%q: want a CIDR like 10.0.0.0/8, an IP address or a host name", text)
-		}
-	}
-	if last := labels[len(labels)-1]; last[0] >= '0' && last[0] <= '9' {
-		return Allowed{}, fmt.Errorf("%q: want a whole IP address, or a CIDR like 10.0.0.0/8", text)
-	}
-	return Allowed{host: name}, nil
-}
-
-// notInName says whether a host name cannot have a character. Names beyond ASCII
-// are allowed in the form that they have in a URL or in DNS.
-func notInName(r rune) bool {
-	return r < 0x80 && r != '-' && r != '_' && (r < '0' || r > '9') && (r < 'a' || r > 'z')
-}
-
-// hostOf returns a host name as it is compared.
+// hostOf returns a host name as it is compared with [options.Allowed].
 func hostOf(name string) string { return strings.ToLower(strings.TrimSuffix(name, ".")) }
 
 // target is where a webhook is to go.
@@ -76,13 +40,13 @@ type policy struct {
 	hosts    map[string]bool
 }
 
-func newPolicy(allow []Allowed) policy {
+func newPolicy(allow []options.Allowed) policy {
 	p := policy{hosts: make(map[string]bool)}
 	for _, a := range allow {
-		if a.host != "" {
-			p.hosts[a.host] = true
+		if a.Host != "" {
+			p.hosts[a.Host] = true
 		} else {
-			p.networks = append(p.networks, a.network)
+			p.networks = append(p.networks, a.Network)
 		}
 	}
 	return p

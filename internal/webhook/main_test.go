@@ -18,6 +18,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	sender "holdfast/internal/webhook"
 	"holdfast/webhook"
 )
 
@@ -86,7 +87,7 @@ func (d *diary) has(t testing.TB, text string) {
 
 // newSender returns a sender that retries quickly, and its log. It is closed at
 // the end.
-func newSender(t testing.TB, o webhook.Options) (*webhook.Sender, *diary) {
+func newSender(t testing.TB, o webhook.Options) (*sender.Sender, *diary) {
 	t.Helper()
 	d := &diary{}
 	o.Logger = d.logger()
@@ -94,7 +95,7 @@ func newSender(t testing.TB, o webhook.Options) (*webhook.Sender, *diary) {
 	if o.Pause == 0 {
 		o.Pause = time.Millisecond
 	}
-	s := webhook.New(o)
+	s := sender.New(o)
 	t.Cleanup(func() {
 		ctx, stop := context.WithTimeout(context.Background(), time.Minute)
 		defer stop()
@@ -169,8 +170,8 @@ func (r *receiver) silent(t testing.TB) {
 	}
 }
 
-func event(url string) webhook.Event {
-	return webhook.Event{URL: url, RequestID: []byte("7"), Time: time.Date(2025, 11, 25, 12, 0, 0, 0, time.UTC)}
+func event(url string) sender.Event {
+	return sender.Event{URL: url, RequestID: []byte("7"), Time: time.Date(2025, 11, 25, 12, 0, 0, 0, time.UTC)}
 }
 
 // eventually waits for what no channel tells of.

@@ -1,0 +1,215 @@
+package holdfast_test
+
+import (
+	"fmt"
+	"go/importer"
+	"go/token"
+	"go/types"
+	"io"
+	"maps"
+	"os"
+	"os/exec"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"holdfast"
+	"holdfast/internal/server"
+)
+
+// mostExported bounds the API: the exported types, functions and methods of the public
+// packages.
+const mostExported = 147
+
+// notAPI are the folders whose packages are no API, although Go lets others import them.
+var notAPI = []string{"bench", "conformance", "e2e", "examples", "cmd"}
+
+// api returns the public packages of the module, by path, as the compiler sees them.
+var api = sync.OnceValues(func() (map[string]*types.Package, error) {
+	out, err := exec.Command("go", "list", "-export", "-deps", "-f", "{{.ImportPath}} {{.Export}} {{.Name}}", "./...").Output()
+	if err != nil {
+		return nil, fmt.Errorf("list the packages: %w", err)
+	}
+	exports := make(map[string]string)
+	var public []string
+	for line := range strings.Lines(string(out)) {
+		f := strings.Fields(line)
+		if len(f) != 3 {
+			continue // package unsafe
+		}
+		exports[f[0]] = f[1]
+		if first, _, _ := strings.Cut(f[0], "/"); first == module && f[2] != "main" && isPublic(f[0]) {
+			public = append(public, f[0])
+		}
+	}
+	imports := importer.ForCompiler(token.NewFileSet(), "gc", func(name string) (io.ReadCloser, error) {
+		return os.Open(exports[name])
+	})
+	pkgs := make(map[string]*types.Package)
+	for _, name := range public {
+		if pkgs[name], err = imports.Import(name); err != nil {
+			return nil, err
+		}
+	}
+	return pkgs, nil
+})
+
+// isPublic reports whether a package of the module is part of its API.
+func isPublic(pkg string) bool {
+	parts := strings.Split(pkg, "/")
+	return !slices.Contains(parts, "internal") && (len(parts) == 1 || !slices.Contains(notAPI, parts[1]))
+}
+
+// exported calls visit for every exported name of a package: types, functions, constants
+// and variables, and the methods of types, promoted ones included.
+func exported(pkg *types.Package, visit func(name string, obj types.Object)) {
+	scope := pkg.Scope()
+	for _, name := range scope.Names() {
+		obj := scope.Lookup(name)
+		if !obj.Exported() {
+			continue
+		}
+		full := path.Base(pkg.Path()) + "." + name
+		visit(full, obj)
+		if _, ok := obj.(*types.TypeName); !ok {
+			continue
+		}
+		typ := obj.Type()
+		if !types.IsInterface(typ) {
+			typ = types.NewPointer(typ)
+		}
+		for method := range types.NewMethodSet(typ).Methods() {
+			if method.Obj().Exported() {
+				visit(full+"."+method.Obj().Name(), method.Obj())
+			}
+		}
+	}
+}
+
+// A Response is given to the server as the number that it is.
+func TestResponses(t *testing.T) {
+	t.Parallel()
+	for public, internal := range map[holdfast.Response]server.Response{
+		holdfast.ResponseAuto: server.ResponseAuto, holdfast.ResponseJSON: server.ResponseJSON, holdfast.ResponseSSE: server.ResponseSSE,
+	} {
+		if int(public) != int(internal) {
+			t.Errorf("%d is %d to the server", public, internal)
+		}
+	}
+}
+
+// The API is small. What a user can reach is counted once, under whatever name; methods
+// that come with an embedded type of another module are not counted.
+func TestAPISize(t *testing.T) {
+	t.Parallel()
+	counted := make(map[types.Object]bool)
+	total := 0
+	pkgs, err := api()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range slices.Sorted(maps.Keys(pkgs)) {
+		var names []string
+		exported(pkgs[name], func(name string, obj types.Object) {
+			switch obj.(type) {
+			case *types.TypeName, *types.Func:
+			default:
+				return
+			}
+			if first, _, _ := strings.Cut(obj.Pkg().Path(), "/"); first != module || counted[obj] {
+				return
+			}
+			counted[obj] = true
+			names = append(names, name)
+		})
+		total += len(names)
+		t.Logf("%-27s %3d %s", name, len(names), strings.Join(names, " "))
+	}
+	t.Logf("%d exported types, functions and methods", total)
+	if total > mostExported {
+		t.Errorf("%d exported types, functions and methods, of which %d may be: see -v", total, mostExported)
+	}
+}
+
+// A user can name every type of the API: none of it is internal or unexported.
+func TestAPINamesItsTypes(t *testing.T) {
+	t.Parallel()
+	pkgs, err := api()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, pkg := range pkgs {
+		exported(pkg, func(name string, obj types.Object) {
+			seen := make(map[types.Type]bool)
+			typ := obj.Type()
+			if _, ok := obj.(*types.TypeName); ok {
+				named, ok := types.Unalias(typ).(*types.Named)
+				if ok && !isPublic(named.Obj().Pkg().Path()) {
+					t.Errorf("%s is %v, which is internal", name, named)
+				}
+				typ = typ.Underlying()
+			}
+			if hidden := unnameable(typ, seen); hidden != "" {
+				t.Errorf("%s uses %s, which its user cannot name", name, hidden)
+			}
+		})
+	}
+}
+
+// unnameable returns a type that typ is made of, and that a user of the module cannot
+// name, or "".
+func unnameable(typ types.Type, seen map[types.Type]bool) string {
+	if seen[typ] {
+		return ""
+	}
+	seen[typ] = true
+	several := func(all ...types.Type) string {
+		for _, one := range all {
+			if hidden := unnameable(one, seen); hidden != "" {
+				return hidden
+			}
+		}
+		return ""
+	}
+	switch typ := types.Unalias(typ).(type) {
+	case *types.Named:
+		pkg := typ.Obj().Pkg()
+		if pkg == nil { // error
+			return ""
+		}
+		first, _, _ := strings.Cut(pkg.Path(), "/")
+		if first == module && (!typ.Obj().Exported() || !isPublic(pkg.Path())) {
+			return fmt.Sprint(typ)
+		}
+	case interface{ Elem() types.Type }: // pointers, slices, arrays, channels
+		if m, ok := typ.(*types.Map); ok {
+			return several(m.Key(), m.Elem())
+		}
+		return unnameable(typ.Elem(), seen)
+	case *types.Signature:
+		return several(typ.Params(), typ.Results())
+	case *types.Tuple:
+		for v := range typ.Variables() {
+			if hidden := unnameable(v.Type(), seen); hidden != "" {
+				return hidden
+			}
+		}
+	case *types.Struct:
+		for f := range typ.Fields() {
+			if f.Exported() || f.Embedded() {
+				if hidden := unnameable(f.Type(), seen); hidden != "" {
+					return hidden
+				}
+			}
+		}
+	case *types.Interface:
+		for m := range typ.Methods() {
+			if hidden := unnameable(m.Type(), seen); m.Exported() && hidden != "" {
+				return hidden
+			}
+		}
+	}
+	return ""
+}

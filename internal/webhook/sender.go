@@ -1,0 +1,166 @@
+// Package webhook sends completion webhooks: POSTs that tell a client's receiver how a
+// request has ended, signed as Standard Webhooks 1.0.0 specifies, and retried.
+//
+// The public package holdfast/webhook has the options. docs/decisions/0010-webhooks.md
+// says which URLs are refused, and what is not promised.
+package webhook
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
+
+	options "holdfast/webhook"
+)
+
+// An Event is a request that has ended.
+type Event struct {
+	URL       string    // of the receiver; it may hold secrets and is not logged
+	RequestID []byte    // raw JSON, as the client sent it
+	Failed    bool      // its response is an error
+	Time      time.Time // when it ended
+}
+
+// longestID bounds how many bytes a request's id may have. (Standard Webhooks:
+// payloads smaller than 20 KB.)
+const longestID = 4 << 10
+
+// payload returns the body of an event's POST.
+func (e *Event) payload() ([]byte, error) {
+	if len(e.RequestID) > longestID {
+		return nil, fmt.Errorf("the request's id is longer than %d bytes", longestID)
+	}
+	type data struct {
+		RequestID json.RawMessage `json:"requestId"`
+		Status    string          `json:"status"`
+	}
+	status := "completed"
+	if e.Failed {
+		status = "failed"
+	}
+	return json.Marshal(struct {
+		Type      string    `json:"type"`
+		Timestamp time.Time `json:"timestamp"`
+		Data      data      `json:"data"`
+	}{"mcp.request.ended", e.Time.UTC(), data{e.RequestID, status}})
+}
+
+// A Sender sends events. Its methods may be called concurrently. It runs
+// goroutines only while it has something to send.
+type Sender struct {
+	opts   options.Options
+	policy policy
+	signer *standardwebhooks.Webhook // nil: nothing is sent
+	logger *slog.Logger
+	http   *http.Transport
+
+	ctx  context.Context // of the tries
+	stop context.CancelFunc
+	work sync.WaitGroup
+
+	mu      sync.Mutex
+	queue   queue            // by the time that they are due
+	hosts   map[string]*host // receivers of POSTs that are queued or being sent
+	held    int              // events in all: queued, parked, being sent
+	working int              // goroutines
+	timer   *time.Timer      // starts one for what is due next; nil if there was never any
+	closed  atomic.Bool      // set with mu held
+	empty   chan struct{}    // closed when nothing is held after Close
+	dropped dropped
+	unsent  int // given up by Close
+}
+
+// New returns a sender. Its caller must close it.
+func New(opts options.Options) *Sender {
+	number(&opts.Tries, 8)
+	number(&opts.Within, time.Hour)
+	number(&opts.Pause, 2*time.Second)
+	number(&opts.Timeout, 15*time.Second)
+	number(&opts.Queue, 10_000)
+	number(&opts.Concurrent, 16)
+	number(&opts.PerHost, 4)
+	if opts.Logger == nil {
+		opts.Logger = slog.Default()
+	}
+	s := &Sender{
+		opts:   opts,
+		policy: newPolicy(opts.Allow),
+		logger: opts.Logger,
+		hosts:  make(map[string]*host),
+		empty:  make(chan struct{}),
+	}
+	if len(opts.Secret.Key()) > 0 {
+		s.signer, _ = standardwebhooks.NewWebhookRaw(opts.Secret.Key()) // has no errors to return
+	} else {
+		s.logger.Error("webhooks are off: there is no secret to sign them with")
+	}
+	s.http = s.transport()
+	s.ctx, s.stop = context.WithCancel(context.Background())
+	return s
+}
+
+// number sets a number that was not given.
+func number[N int | time.Duration](n *N, to N) {
+	if *n <= 0 {
+		*n = to
+	}
+}
+
+// Send queues the POST of an event and returns. What cannot be sent is logged.
+func (s *Sender) Send(e Event) {
+	to, err := s.policy.parse(e.URL)
+	if err != nil {
+		s.logger.Info("webhook refused", "url", to, "error", err)
+		return
+	}
+	body, err := e.payload()
+	switch {
+	case err != nil:
+	case s.signer == nil:
+		err = errors.New("there is no secret to sign it with")
+	default:
+		err = s.add(&delivery{to: to, id: "msg_" + rand.Text(), body: body, first: time.Now(), due: time.Now()})
+	}
+	if err != nil {
+		s.logger.Info("webhook not sent", "url", to, "error", err)
+	}
+}
+
+// Close sends what there is: an event that has not arrived yet is tried once more
+// at once, unless its receiver asked to wait. When ctx is done it gives up. The
+// error says how many events were given up.
+func (s *Sender) Close(ctx context.Context) error {
+	s.hasten()
+	var err error
+	select {
+	case <-s.empty:
+	case <-ctx.Done():
+		err = ctx.Err()
+		s.stop() // whatever is on its way fails
+		s.mu.Lock()
+		s.abandon()
+		s.mu.Unlock()
+		<-s.empty
+	}
+	s.work.Wait()
+	s.stop()
+	s.http.CloseIdleConnections()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.unsent == 0:
+		return nil
+	case err == nil:
+		return fmt.Errorf("%d webhooks not sent: their receivers asked to wait", s.unsent)
+	}
+	return fmt.Errorf("%d webhooks not sent: %w", s.unsent, err)
+}

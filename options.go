@@ -1,0 +1,134 @@
+package holdfast
+
+import (
+	"log/slog"
+	"net/http"
+	"time"
+
+	"holdfast/stream"
+	"holdfast/webhook"
+)
+
+// Response says how POST requests are answered.
+type Response int
+
+// The ways to answer a POST.
+const (
+	// ResponseAuto answers with JSON if the request is safe to retry and the server
+	// responds within Options.UpgradeAfter, and with a stream that can be resumed
+	// otherwise. Safe to retry are the specification's methods that only read, or that
+	// set a value to the same again, and tools that are annotated with readOnlyHint or
+	// idempotentHint.
+	ResponseAuto Response = iota
+	// ResponseJSON answers with JSON unless the server sends another message before its
+	// response. A response that is lost with its connection cannot be read again
+	// once the call has ended, except where the Store is shared and the call is not
+	// safe to retry.
+	ResponseJSON
+	// ResponseSSE answers every request with a stream that can be resumed.
+	ResponseSSE
+)
+
+// Options configure a [Handler]. The zero value is useful, and the zero value of each
+// field stands for the default given with it.
+type Options struct {
+	// Response says how POST requests are answered; ResponseAuto.
+	Response Response
+	// UpgradeAfter is how long a request that is safe to retry waits for its response,
+	// to be answered with JSON, before its answer becomes a stream; 50 ms.
+	UpgradeAfter time.Duration
+	// DisconnectAfter is how long one connection of a stream lasts: then it is closed,
+	// and the client reconnects and resumes (SEP-1699). By default it is not closed
+	// before the stream ends.
+	DisconnectAfter time.Duration
+	// Retry is how long clients are told to wait before they reconnect; 1 s.
+	Retry time.Duration
+	// KeepAlive is how long a stream may be silent before a comment is sent on it;
+	// 15 s. Negative: none is sent.
+	KeepAlive time.Duration
+	// PingAfter is how long the stream of a call may be silent before its client is
+	// sent a ping, if its protocol revision is older than 2025-11-25. The ping's event
+	// id lets such a client resume the call. 1 s; negative: none is sent.
+	PingAfter time.Duration
+	// SessionTTL is how long a session lives while no call is in flight and no client
+	// is connected; 30 minutes.
+	SessionTTL time.Duration
+	// Keep is how long an ended call can still be read; 10 minutes. A Store that is
+	// given has its own setting; set Keep to the same, because clients are told of it.
+	Keep time.Duration
+	// MaxWait is how long a client may stay away from a resumable request before the
+	// request is canceled (SEP-975); 1 h. Negative: for ever. Clients are promised no
+	// more than SessionTTL and Keep, because the outcome is not kept for longer.
+	MaxWait time.Duration
+	// MaxBody is the maximum size of a request body, in bytes; 4 MiB.
+	MaxBody int64
+	// MaxSessions and MaxCalls are how many sessions may be open, and how many calls
+	// in flight, at a time; 250,000 and 1,000,000. A request beyond them is answered with
+	// status 429.
+	MaxSessions, MaxCalls int
+	// MaxProcesses is how many server processes may run at a time, for a backend that
+	// is a [backend.ProcessStarter]; 256. Negative: any number. For other backends it
+	// bounds, if it is set, how many sessions have the backend open.
+	MaxProcesses int
+	// MaxShare is the part of MaxSessions, MaxCalls, MaxProcesses and Memory that one
+	// tenant may use, between 0 and 1; 0.75. A tenant is a principal, or, if that is "",
+	// a client address (of IPv6 the /64 network). Set it to 1 where all clients have one
+	// address, behind a proxy for example.
+	MaxShare float64
+	// UnusedProcess is how long a server process runs whose session has only been
+	// initialized and whose client is not connected; 1 minute. It is started again when
+	// it is needed. Negative: as long as the session. If it is set it holds for other
+	// backends too.
+	UnusedProcess time.Duration
+	// Memory is the maximum size of what is kept for clients, in bytes: three quarters
+	// for the messages of calls, and a quarter for requests that are being read or run.
+	// A request beyond it is answered with status 429. By default it is a quarter of
+	// the memory that the process may use (GOMEMLIMIT, the limit of its cgroup, or the
+	// machine's memory), and at most 1 GiB. A Store that is given bounds what it keeps
+	// by itself: give [holdfast/engine.Options] the same Memory and MaxShare.
+	Memory int64
+	// Stateless serves without sessions: each POST stands alone, and nothing can be
+	// resumed.
+	Stateless bool
+	// AllowedOrigins are the web origins whose pages may use the server, such as
+	// "https://example.com"; "*" allows any. By default they are the server's own
+	// address and, if that is a loopback address, pages of this machine.
+	AllowedOrigins []string
+	// AllowedHosts are the names that a Host header may carry; "*" allows any. By
+	// default a server on a loopback address accepts loopback names only, and any other
+	// server accepts all names.
+	AllowedHosts []string
+	// Principal returns the identity of the client that makes a request, or "" if it has
+	// none. Only the principal that began a session can use it. By default it is the
+	// user id of the go-sdk's auth.TokenInfo in the request's context. It may be called
+	// concurrently.
+	Principal func(*http.Request) string
+	// ForwardHeader reports whether a request header may be sent to another node, with
+	// a request whose session that node owns, so that a backend there can read it. It
+	// travels through the Store's engine. By default all headers may, except those that
+	// look like credentials: Authorization, Cookie, X-Api-Key and the like. The
+	// headers of the protocol, Traceparent, Tracestate, User-Agent, the principal and
+	// auth.TokenInfo are always sent. Names have the canonical form of net/http. It may
+	// be called concurrently.
+	ForwardHeader func(name string) bool
+	// Safe reports whether calls of a tool are safe to retry, in addition to the tools
+	// that are annotated so. It may be called concurrently.
+	Safe func(tool string) bool
+	// Webhooks enables completion webhooks: when a request ends and no client is
+	// connected, its outcome is POSTed to the URL that the client put into
+	// _meta["holdfast/webhook"]. Nil disables them, and so does Stateless.
+	Webhooks *webhook.Options
+	// Store keeps sessions and calls. By default it is the memory of this process, and
+	// Shutdown closes it.
+	//
+	// [holdfast/engine.Open] returns stores that outlive the process ("file:DIR",
+	// "nats://…", "redis://…"). Handlers in several processes that share such a store
+	// are the nodes of one endpoint: each accepts any request, forwards it to the node
+	// that owns its session, and takes over the sessions of a node that is lost. The
+	// nodes communicate through the store. They must trust each other: a node sees the
+	// messages of other nodes' clients, and is told their principals. Call
+	// [Handler.Shutdown], and then close the store.
+	Store stream.Store
+	// Logger is for the operator; slog.Default().
+	Logger *slog.Logger
+}
