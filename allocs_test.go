@@ -1,0 +1,219 @@
+package holdfast_test
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"runtime"
+	"testing"
+	"time"
+
+	"holdfast"
+	"holdfast/backend/message"
+	"holdfast/jsonrpc"
+)
+
+// exact is a backend whose tools cost as little as they can.
+type exact struct {
+	step chan struct{} // "paced" says one thing for each
+	held chan struct{} // "held" answers when it is closed
+}
+
+var exactTools = []byte(`{"tools":[{"name":"echo","annotations":{"readOnlyHint":true}},{"name":"paced"},{"name":"held"}]}`)
+
+// Serve implements [message.Handler].
+func (e *exact) Serve(x *message.Exchange) {
+	done := []byte(`{"content":[]}`)
+	switch {
+	case x.Method == "initialize":
+		x.Result([]byte(`{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"exact","version":"1"}}`))
+	case x.Method == "tools/list":
+		x.Result(exactTools)
+	case x.Method != "tools/call":
+	case bytes.Contains(x.Params, []byte(`"echo"`)):
+		x.Result(done)
+	case bytes.Contains(x.Params, []byte(`"held"`)):
+		go func() {
+			<-e.held
+			x.Result(done)
+		}()
+	default:
+		said := []byte(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1,"progress":1}}`)
+		m, _ := jsonrpc.Parse(said)
+		go func() {
+			for range e.step {
+				x.Sink.Emit(x.Call, m)
+			}
+			x.Result(done)
+		}()
+	}
+}
+
+// sink is the client's end of a response: it keeps nothing but the header.
+type sink struct {
+	head http.Header
+	said chan struct{} // it is told of each event that has data, if it is not nil
+}
+
+func (s *sink) Header() http.Header { return s.head }
+func (s *sink) WriteHeader(int)     {}
+func (s *sink) Flush()              {}
+func (s *sink) Write(b []byte) (int, error) {
+	if s.said != nil {
+		for range bytes.Count(b, []byte("data: {")) {
+			s.said <- struct{}{}
+		}
+	}
+	return len(b), nil
+}
+
+// SetWriteDeadline and SetReadDeadline are what [http.ResponseController] asks for.
+func (s *sink) SetWriteDeadline(time.Time) error { return nil }
+func (s *sink) SetReadDeadline(time.Time) error  { return nil }
+
+// body is a request's body that can be read again.
+type body struct{ bytes.Reader }
+
+func (*body) Close() error { return nil }
+
+// measured is a handler with a session, without a socket.
+type measured struct {
+	*holdfast.Handler
+	backend *exact
+	session string
+}
+
+func newMeasured(t *testing.T) *measured {
+	t.Helper()
+	m := &measured{backend: &exact{held: make(chan struct{})}}
+	m.Handler = holdfast.NewBackendHandler(message.New(m.backend), &holdfast.Options{
+		Logger: slog.New(slog.DiscardHandler), UpgradeAfter: time.Minute, KeepAlive: -1,
+	})
+	t.Cleanup(func() { _ = m.Shutdown(t.Context()) })
+	first := &sink{head: http.Header{}}
+	m.post(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{}}}`)(first)
+	m.session = first.head.Get("Mcp-Session-Id")
+	m.post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)(&sink{head: http.Header{}})
+	return m
+}
+
+// post returns a function that makes the same request each time.
+func (m *measured) post(text string) func(w *sink) {
+	b := &body{}
+	r, err := http.NewRequest(http.MethodPost, "http://127.0.0.1/mcp", b)
+	if err != nil {
+		panic(err)
+	}
+	r.RemoteAddr = "127.0.0.1:1"
+	r.ContentLength = int64(len(text))
+	r.Header = http.Header{"Content-Type": {"application/json"}, "Accept": {"application/json, text/event-stream"}}
+	if m.session != "" {
+		r.Header["Mcp-Session-Id"] = []string{m.session}
+		r.Header["Mcp-Protocol-Version"] = []string{"2025-11-25"}
+	}
+	return func(w *sink) {
+		b.Reset([]byte(text))
+		clear(w.head)
+		m.ServeHTTP(w, r)
+	}
+}
+
+func toolCall(id int, name string) string {
+	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":%q,"arguments":{},"_meta":{"progressToken":1}}}`, id, name)
+}
+
+// allocations is how many objects f allocates each time, over many.
+func allocations(f func()) float64 {
+	const n = 5000
+	f()
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // as testing.AllocsPerRun, which drops what follows the point
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	for range n {
+		f()
+	}
+	runtime.ReadMemStats(&after)
+	return float64(after.Mallocs-before.Mallocs) / n
+}
+
+// TestAllocationsOfLightCall guards the path of a light call at its session's node,
+// which stays direct. These are the allocations besides those of net/http. Three are
+// the test's own.
+func TestAllocationsOfLightCall(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector allocates, too")
+	}
+	m := newMeasured(t)
+	post, w := m.post(toolCall(2, "echo")), &sink{head: http.Header{}}
+	if got := allocations(func() { post(w) }); got > 17.5 {
+		t.Errorf("%v allocations for a light call, want 17: keep its path free of what only streams need", got)
+	}
+}
+
+// TestAllocationsOfStreamEvent guards the path of a message from the backend to the
+// store, and from there to a client that waits for it.
+func TestAllocationsOfStreamEvent(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector allocates, too")
+	}
+	m := newMeasured(t)
+	m.backend.step = make(chan struct{})
+	w := &sink{head: http.Header{}, said: make(chan struct{})}
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		m.post(toolCall(2, "paced"))(w)
+	}()
+	got := allocations(func() {
+		m.backend.step <- struct{}{}
+		<-w.said
+	})
+	close(m.backend.step)
+	<-w.said
+	<-over
+	if got > 0.1 {
+		t.Errorf("%v allocations for an event of a stream, want none", got)
+	}
+}
+
+// TestBytesOfWaitingCall guards what a call costs whose client waits for its answer.
+func TestBytesOfWaitingCall(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector takes memory, too")
+	}
+	m := newMeasured(t)
+	web := httptest.NewServer(m)
+	defer web.Close()
+	const n = 500
+	used := func() (heap, stack uint64) {
+		runtime.GC()
+		runtime.GC()
+		var s runtime.MemStats
+		runtime.ReadMemStats(&s)
+		return s.HeapAlloc, s.StackInuse
+	}
+	heap, stack := used()
+	for i := range n {
+		c, err := net.Dial("tcp", web.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		text := toolCall(i+2, "held")
+		fmt.Fprintf(c, "POST /mcp HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nAccept: application/json, text/event-stream\r\n"+
+			"Mcp-Session-Id: %s\r\nContent-Length: %d\r\n\r\n%s", web.Listener.Addr(), m.session, len(text), text)
+		if _, err := io.ReadFull(c, make([]byte, 300)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h, s := used()
+	if sum := (h - heap + s - stack) / n; sum > 33_000 { // half a stack more is 4,096
+		t.Errorf("a waiting call takes %d bytes of heap and %d of stack, want 31,000 in all: "+
+			"has a function on the way to its reader got a larger frame?", (h-heap)/n, (s-stack)/n)
+	}
+	close(m.backend.held)
+}
