@@ -450,11 +450,11 @@ func (p panicking) Deliver(in backend.Inbound) error {
 
 func (panicking) Close() error { return nil }
 
-// TestDuplexGoroutines is what a connection that waits costs: two goroutines, as
-// many as one with events, however many calls wait on it.
+// TestDuplexGoroutines is what a connection that waits costs: two goroutines, as many as
+// one with events; and one more for each call that streams, but none for a light one.
 func TestDuplexGoroutines(t *testing.T) {
-	n := newNode(t, config{})
-	const many = 20
+	n := newNode(t, config{server: server.Options{UpgradeAfter: time.Hour, KeepAlive: -1}})
+	const many, calls = 20, 5
 	var all []*talker
 	settled := func(what string, want int) {
 		t.Helper()
@@ -473,11 +473,22 @@ func TestDuplexGoroutines(t *testing.T) {
 		all = append(all, c)
 	}
 	settled("idle", base+2*many)
-	for _, c := range all {
-		for i := range 5 {
-			c.say(callAs(fmt.Sprint(i+1), "hold", `{}`))
+	for tool, want := range map[string]int{"safe_hold": 2, "hold": 2 + calls} {
+		for _, c := range all {
+			for i := range calls {
+				c.say(callAs(fmt.Sprintf(`"%s%d"`, tool, i), tool, `{}`))
+			}
 		}
+		held := n.release(calls * many)
+		settled(tool, base+want*many)
+		for _, x := range held {
+			x.Result(result("done"))
+		}
+		for _, c := range all {
+			for range calls {
+				c.hears("done")
+			}
+		}
+		settled("after "+tool, base+2*many)
 	}
-	n.release(5 * many)
-	settled("with calls", base+2*many)
 }

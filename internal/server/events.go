@@ -1,58 +1,149 @@
 package server
 
 import (
+	"context"
 	"errors"
 	"math/rand/v2"
 	"net/http"
 	"strconv"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"holdfast/internal/protocol"
 	"holdfast/internal/session"
 	"holdfast/internal/sse"
+	"holdfast/stream"
 )
 
-// events is a connection that is answered with server-sent events.
+// events is a response of server-sent events: the sink of the stream that it copies. It
+// has more fields than others, as it is all that is allocated for a request that waits.
 type events struct {
-	conn
-	w     http.ResponseWriter
-	c     *http.ResponseController
-	wrote int // bytes
+	copier
+	reader
+	h *Handler
+	w http.ResponseWriter
+	c *http.ResponseController
+
+	mu      sync.Mutex // held while the response is written
+	wrote   int        // bytes
+	written time.Time  // when the client was last told anything
+
+	opened  time.Time
+	asking  time.Time // since when there is nothing to do but wait for the client's input
+	leaving time.Time // when to leave, as the node is drained; zero: it is not
+
+	due time.Time // when there will be calls to continue; zero: that will be said
+
+	continued *continued // calls that are continued beside the standalone stream; nil until there is one
 }
+
+// A reader is the client of an event stream, and what is known of it.
+type reader struct {
+	from    string   // its address
+	watched *watched // its connection; nil if it can't be asked
+	via     via
+	wants   want
+	primes  bool // it knows events with empty data
+	url     bool // it came through the stream URL
+	shown   shown
+}
+
+// via says how the client is connected.
+type via uint8
+
+const (
+	direct        via = iota
+	forwarded         // to another node, which passes the stream on
+	forwardedSeen     // the same, and that node tells if the client leaves with bytes unread
+	muxed             // to another node, which passes the stream on together with others
+	muxedSeen
+	muxedHere // to this node, which does so
+)
+
+// isForwarded reports whether another node passes the stream on.
+func (v via) isForwarded() bool { return v != direct && v != muxedHere }
+
+// isMuxed reports whether the client's connection carries more than the stream, so
+// that the client is not to be sent away.
+func (v via) isMuxed() bool { return v >= muxed }
+
+// isSeen reports whether another node tells if the client leaves with bytes unread.
+func (v via) isSeen() bool { return v == forwardedSeen || v == muxedSeen }
+
+func (h *Handler) viaOf(v *visit) via {
+	switch {
+	case v == nil, v.here && !v.Stays:
+		return direct
+	case v.here:
+		return muxedHere
+	case v.Stays && v.Watched:
+		return muxedSeen
+	case v.Stays:
+		return muxed
+	case v.Watched:
+		return forwardedSeen
+	}
+	return forwarded
+}
+
+// want is what the client has asked for.
+type want uint8
+
+const (
+	wantsCall       want = iota // an answer to its request, or a stream of the session
+	wantsInitialize             // an answer to initialize: who lost that begins anew
+	wantsResume                 // to go on with a call
+)
+
+// shown says whether the client has got an event id, so that it may come back with it:
+//
+//	none    → pinged: a ping was asked for, which has an id (docs/decisions/0021-ids-by-ping.md)
+//	none, pinged → written: an id was written
+//	any     → unseen: the client had left before anything was written
+type shown struct{ atomic.Int32 }
+
+const (
+	shownNone int32 = iota
+	shownPinged
+	shownWritten
+	shownUnseen
+)
+
+// write notes that an id is written.
+func (s *shown) write() {
+	if at := s.Load(); at < shownWritten {
+		s.CompareAndSwap(at, shownWritten)
+	}
+}
+
+// any reports whether an id was written that may have arrived.
+func (s *shown) any() bool { return s.Load() == shownWritten }
 
 // newConn prepares an event stream; nothing is written yet.
 func (h *Handler) newConn(w http.ResponseWriter, r *http.Request, s *session.Session) *events {
-	v := h.visit(r)
-	stays := v != nil && v.Stays
-	if v != nil && v.here {
-		v = nil
+	c := &events{
+		h:      h,
+		w:      w,
+		c:      http.NewResponseController(w),
+		opened: time.Now(),
 	}
-	var below *watched
-	if v == nil {
-		below = h.watched.at(r)
+	c.s, c.ready, c.sink = s, make(chan struct{}, 1), c
+	c.from, c.via = r.RemoteAddr, h.viaOf(h.visit(r))
+	c.primes = !h.opts.Stateless && protocol.Primes(s.Revision())
+	if !c.via.isForwarded() {
+		c.watched = h.watched.at(r)
 	}
-	if below != nil || v != nil && v.Watched {
+	if c.watched != nil || c.via.isSeen() {
 		s.ConfirmArrival(r.RemoteAddr)
 	}
-	c := &events{
-		conn: conn{
-			h:       h,
-			s:       s,
-			ready:   make(chan struct{}, 1),
-			ids:     !h.opts.Stateless,
-			primes:  !h.opts.Stateless && protocol.Primes(s.Revision()),
-			from:    r.RemoteAddr,
-			watched: below,
-			opened:  time.Now(),
-			away:    v != nil,
-			stays:   stays,
-			heeded:  v != nil && v.Watched,
-		},
-		w: w,
-		c: http.NewResponseController(w),
-	}
-	c.out = c
 	return c
+}
+
+// read attaches to a stream of the session. Clients of a stateless handler get no ids:
+// there is nothing to come back to.
+func (c *events) read(ctx context.Context, cursor stream.Cursor) error {
+	return c.copier.read(ctx, cursor, !c.h.opts.Stateless)
 }
 
 // open sends the header, and what comes before any message: the priming event,
@@ -64,8 +155,8 @@ func (c *events) open(first []byte) error {
 	head["Content-Type"] = typeSSE
 	head["Cache-Control"] = noCache
 	head["X-Accel-Buffering"] = unbuffered // or nginx gathers what should be seen at once
-	if c.away {
-		head[headerAt] = []string{string(c.eventID(&c.sources[0]))}
+	if c.via.isForwarded() {
+		head[headerAt] = []string{string(c.eventID())}
 	}
 	c.w.WriteHeader(http.StatusOK)
 	switch {
@@ -74,36 +165,53 @@ func (c *events) open(first []byte) error {
 	case len(first) == 0:
 		first = []byte(sse.Comment) // some proxies hold the header until there is a body
 	}
-	return c.write(first, false)
+	return c.flush(first, false)
 }
 
-// prime returns an event that carries a new id for the place that the connection
-// is at.
+// prime returns an event that carries a new id for the place that the stream was
+// copied to.
 func (c *events) prime(retry time.Duration) []byte {
-	id := c.eventID(&c.sources[0])
+	id := c.eventID()
 	id = append(id, '~')
 	id = strconv.AppendUint(id, uint64(rand.Uint32()), 36)
-	c.sentID = true
+	c.shown.write()
 	return sse.AppendPriming(make([]byte, 0, 128), id, retry)
 }
 
-func (c *events) eventID(src *source) []byte {
-	at := src.Cursor()
-	return session.AppendEventID(make([]byte, 0, 64), src.name, at.Epoch, at.Seq)
+// eventID returns the id of the event that was copied last.
+func (c *events) eventID() []byte {
+	at := c.r.Cursor()
+	return session.AppendEventID(make([]byte, 0, 64), c.name, at.Epoch, at.Seq)
 }
 
 // append implements [sink].
-func (c *events) append(text, id, data []byte) []byte { return sse.AppendMessage(text, id, data) }
+func (c *events) append(text, id, data []byte) []byte {
+	if id != nil {
+		c.shown.write()
+	}
+	return sse.AppendMessage(text, id, data)
+}
 
 // surelySent is how many bytes of a response the system takes off our hands
 // whether the client reads or not: so few need no bound on the time it takes.
 const surelySent = 8 << 10
 
-// write implements [sink]: it writes and flushes. The time that it may take is
-// bounded: a client that does not read holds up nobody but itself, and not for
-// ever. What is the last of a short response may wait for the response's end, to
-// go out with it.
+// write implements [sink]. Before all of a stream counts as told, the network is
+// asked whether the client is there: it knows sooner than the request's context.
 func (c *events) write(text []byte, last bool) error {
+	err := c.flush(text, last && c.continued == nil)
+	if err == nil && last && c.gone() {
+		return errLeft
+	}
+	return err
+}
+
+// flush writes and flushes. The time that it may take is bounded: a client that does not
+// read holds up nobody but itself, and not for ever. What is the last of a short response
+// may wait for the response's end, to go out with it.
+func (c *events) flush(text []byte, last bool) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.written = time.Now()
 	c.wrote += len(text)
 	_ = c.c.SetWriteDeadline(c.written.Add(c.h.opts.WriteTimeout))
@@ -121,34 +229,93 @@ func (c *events) write(text []byte, last bool) error {
 	return nil
 }
 
-// keep implements [sink].
-func (c *events) keep() error { return c.write([]byte(sse.Comment), false) }
+// gone reports whether the network says that the client has left.
+func (r *reader) gone() bool { return r.watched != nil && r.watched.gone() }
 
-// leave implements [sink] (SEP-1699).
-func (c *events) leave(retry time.Duration) error {
-	if c.primes {
-		return c.write(c.prime(retry), false)
+// finished implements [sink]. That all was written does not say that it has arrived.
+func (c *events) finished() { c.arrives(&c.copier, false) }
+
+// arrives notes that all of the stream that cp copied was written. besides says that it
+// was written beside another stream.
+func (c *events) arrives(cp *copier, besides bool) {
+	switch {
+	case c.h.opts.Stateless || c.wants == wantsInitialize:
+	case c.wants == wantsResume && c.primes:
+		// Clients that know ids and come back without one after this have forgotten it:
+		// they lost the connection.
+		cp.r.Completed("", besides)
+	case c.via.isSeen():
+		cp.r.Completed(c.from, besides)
+		if c.h.peers.hasLeft(c.from, c.opened) {
+			c.s.Disconnected(c.from, time.Time{})
+		}
+	case c.watched != nil:
+		cp.r.Completed(c.from, besides)
+		c.watched.wrote(c.s)
 	}
-	return c.write(sse.AppendRetry(nil, retry), false)
+}
+
+// copy copies the stream that was opened until it ends (nil), or the connection is
+// ended for another reason.
+func (c *events) copy(ctx context.Context) error {
+	err := c.run(ctx)
+	if c.continued != nil {
+		err = c.continued.wait(err)
+	}
+	if errors.Is(err, session.ErrMoved) {
+		return c.sendOn()
+	}
+	return err
+}
+
+// sendOn has the client come back where its session is by now. When that is because
+// this node is drained, so have many others: they come one after the other.
+func (c *events) sendOn() error {
+	if c.via.isForwarded() {
+		return errSuperseded // its node goes on there
+	}
+	retry := time.Duration(0)
+	if c.h.isDraining() {
+		retry = c.h.opts.Retry + rand.N(min(c.h.spread, mostDelay)+1)
+	}
+	if err := c.leave(retry); err != nil {
+		return err
+	}
+	return errSuperseded
 }
 
 // close ends the event stream, after the copying has ended with err. The
 // connection below may be used for more requests.
 func (c *events) close(err error) {
-	c.conn.close(err)
+	c.detach(err)
 	_ = c.c.SetWriteDeadline(time.Time{})
-	moved := c.s.Moved() && !c.over()
+	moved := c.s.Moved() && c.state < last
 	switch w := c.w.(type) {
 	case *follow:
-		w.moved, w.taken = moved, errors.Is(err, errTaken)
+		w.moved, w.taken = moved, errors.Is(err, errSuperseded)
 	case *strand:
-		w.moved, w.taken = moved, errors.Is(err, errTaken)
+		w.moved, w.taken = moved, errors.Is(err, errSuperseded)
 	default:
 		switch {
-		case moved && c.away:
+		case moved && c.via.isForwarded():
 			panic(http.ErrAbortHandler) // the node goes on with it where the session is
-		case c.stays && errors.Is(err, errTaken):
+		case c.via.isMuxed() && errors.Is(err, errSuperseded):
 			c.w.Header().Set(http.TrailerPrefix+headerTaken, "1")
 		}
+	}
+}
+
+// detach lets go of what is read, after the copying has ended with err.
+func (c *events) detach(err error) {
+	broke := err != nil && !errors.Is(err, errSuperseded) && !errors.Is(err, errComeBack)
+	if broke {
+		c.s.Disconnected(c.from, time.Now().Add(-justBefore))
+	}
+	c.r.Detach(broke && c.state != told, c.shown.any(), false)
+	if c.continued != nil {
+		c.continued.detach(err != nil)
+	}
+	if errors.Is(err, stream.ErrTrimmed) {
+		c.h.logger.Warn("slow reader: what it missed is no longer kept", "session", c.s.Name())
 	}
 }

@@ -41,7 +41,7 @@ func (h *Handler) beginStream(w http.ResponseWriter, r *http.Request, call *sess
 	c := h.newConn(w, r, s)
 	if call.Method() == "initialize" {
 		c.primes = false // the revision is not settled
-		c.young = true
+		c.wants = wantsInitialize
 	}
 	cursor := stream.Cursor{Stream: stream.ID{Number: call.Number()}}
 	if err := c.read(r.Context(), cursor); err != nil {
@@ -59,7 +59,9 @@ func (h *Handler) beginStream(w http.ResponseWriter, r *http.Request, call *sess
 	c.link()
 	gone := c.gone()
 	began = c.open(nil)
-	c.unseen = gone || r.Context().Err() != nil
+	if gone || r.Context().Err() != nil {
+		c.shown.Store(shownUnseen)
+	}
 	if held {
 		call.Deliver(context.WithoutCancel(r.Context()), msgs, r.Header)
 	}
@@ -73,10 +75,10 @@ func (h *Handler) beginStream(w http.ResponseWriter, r *http.Request, call *sess
 // (SEP-1335, `rel="stream"` URL). It is relative to the request's own, so that
 // it is right behind proxies that rewrite paths.
 func (c *events) link() {
-	if !c.ids || c.prefix != "" {
+	if c.name == "" {
 		return
 	}
-	id := c.eventID(&c.sources[0])
+	id := c.eventID()
 	c.w.Header().Set("Link", `<?stream=`+c.s.Name()+"."+string(id)+`>; rel="stream"`)
 }
 
@@ -113,7 +115,7 @@ func (h *Handler) listen(w http.ResponseWriter, r *http.Request, s *session.Sess
 		return err
 	}
 	s.ReturnedWithoutID()
-	c.adopt(r.Context())
+	c.continueLost(r.Context())
 	err := c.open(nil)
 	if err == nil {
 		err = c.copy(r.Context())
@@ -122,20 +124,11 @@ func (h *Handler) listen(w http.ResponseWriter, r *http.Request, s *session.Sess
 	return nil
 }
 
-// standalone has the connection read the standalone stream, after what was told of
-// it.
-func (c *conn) standalone(ctx context.Context) error {
-	c.s.SupersedeStandalone(ctx)
-	at := c.s.Delivered()
-	if c.s.EventIDs() || c.duplex == nil && c.s.Resumable() {
-		at = 0 // who knows how to resume, and has no id, has heard nothing
-	}
-	err := c.read(ctx, stream.Cursor{Seq: at})
-	if errors.Is(err, stream.ErrTrimmed) || errors.Is(err, io.EOF) {
-		c.h.logger.Warn("messages of the standalone stream were dropped unread", "session", c.s.Name())
-		err = c.read(ctx, stream.Cursor{Seq: c.s.Oldest(ctx)})
-	}
-	return err
+// standalone attaches to the standalone stream. Who knows how to resume, and shows no
+// id, has heard nothing of it.
+func (c *events) standalone(ctx context.Context) error {
+	whole := c.s.EventIDs() || c.s.Resumable()
+	return c.copier.standalone(ctx, c.h.logger, whole, !c.h.opts.Stateless)
 }
 
 // resume continues a stream from a cursor. A client that resumes the standalone
@@ -153,9 +146,10 @@ func (h *Handler) resume(w http.ResponseWriter, r *http.Request, c *events, curs
 		return err
 	}
 	c.link()
-	c.resumed = cursor.Stream.Number != 0
-	if !c.resumed {
-		c.adopt(r.Context())
+	if cursor.Stream.Number != 0 {
+		c.wants = wantsResume
+	} else {
+		c.continueLost(r.Context())
 	}
 	err = c.open(nil)
 	if err == nil {

@@ -3,8 +3,8 @@
 // pipes.
 //
 // Each door checks a request, finds its session, and opens a reader. One loop,
-// in copy.go, writes what readers read, as events or as messages of a connection
-// that goes both ways (duplex.go).
+// in copy.go, copies what it reads into a sink: events, JSON, or messages of a
+// connection that carries many exchanges (mux.go).
 package server
 
 import (

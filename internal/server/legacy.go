@@ -98,22 +98,22 @@ func (h *Handler) getSSE(w http.ResponseWriter, r *http.Request, messages string
 func (h *Handler) openSSE(w http.ResponseWriter, r *http.Request, s *session.Session, cursor stream.Cursor, messages string) error {
 	c := h.newConn(w, r, s)
 	c.primes = false
-	c.prefix = s.Name() + "."
 	if err := c.read(r.Context(), cursor); err != nil {
 		return err
 	}
+	c.name = s.Name() + "." + c.name
 	// The endpoint event carries the first id, so that the stream can be resumed
 	// before its first message.
-	first := append([]byte("id: "), c.eventID(&c.sources[0])...)
+	first := append([]byte("id: "), c.eventID()...)
 	first = append(first, '\n')
 	first = sse.AppendEvent(first, "endpoint", messages+"?"+sessionParam+"="+url.QueryEscape(s.ID()))
-	c.sentID = true
+	c.shown.write()
 	err := c.open(first)
 	if err == nil {
 		err = c.copy(r.Context())
 	}
 	c.close(err)
-	if !errors.Is(err, errKicked) && !errors.Is(err, errTaken) && !s.Moved() {
+	if !errors.Is(err, errComeBack) && !errors.Is(err, errSuperseded) && !s.Moved() {
 		h.sessions.Abandon(s)
 	}
 	return nil

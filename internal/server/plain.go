@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
+	"time"
 
 	"holdfast/internal/protocol"
 	"holdfast/internal/session"
@@ -23,8 +23,18 @@ type record struct {
 	batch bool
 }
 
-// errSpoken says that the server said something before its response.
-var errSpoken = errors.New("more than responses was said")
+// errNotPlain says that the stream of a call can't be answered with JSON: it holds more
+// than responses, or the connection is to be ended before it ends.
+var errNotPlain = errors.New("the call needs a stream")
+
+// A plain is the sink of a stream that is answered with JSON: it gathers the responses
+// in it, and writes them at its end.
+type plain struct {
+	*events
+	answers [][]byte
+	batch   bool
+	more    bool // the stream holds more than responses
+}
 
 // plain answers a POST with the responses of a stored call, as soon as it has ended; or
 // with its stream, if that has anything else in it. An error says that nothing was
@@ -38,93 +48,79 @@ func (h *Handler) plain(w http.ResponseWriter, r *http.Request, x *record) error
 		return err
 	}
 	x.deliver(context.WithoutCancel(r.Context()), x.msgs, r.Header)
-	answers, err := c.responses(r.Context())
+	err := c.respond(r.Context(), x.batch)
 	switch {
-	case err == nil:
-		if err = h.answer(w, answers, x.batch); err == nil {
-			err = c.tellAll(r.Context())
-		}
-	case errors.Is(err, errSpoken):
+	case errors.Is(err, errNotPlain):
 		c.link()
 		if err = c.open(nil); err == nil {
 			err = c.copy(r.Context())
 		}
 		c.close(err)
 		return nil
-	case r.Context().Err() != nil:
+	case err == nil, c.state >= last, r.Context().Err() != nil:
+		c.detach(err)
+		return nil
+	}
+	c.detach(nil)
+	return h.interrupted(w, r, x, err)
+}
+
+// respond waits for the end of the stream, and answers with the responses in it. After
+// errNotPlain the stream is where it was before.
+func (c *events) respond(ctx context.Context, batch bool) error {
+	begin := c.r.Cursor()
+	p := &plain{events: c, batch: batch}
+	c.sink = p
+	err := c.run(ctx)
+	if p.more || errors.Is(err, errSuperseded) || errors.Is(err, errNotPlain) {
+		c.r.Rewind(stream.Entry{Seq: begin.Seq, Epoch: begin.Epoch})
+		c.state, c.sink = attached, c
+		return errNotPlain
+	}
+	return err
+}
+
+// append implements [sink].
+func (p *plain) append(text, _, data []byte) []byte {
+	switch {
+	case isResponse(data):
+		p.answers = append(p.answers, data)
+	case jsonrpc.String(jsonrpc.Field(data, "method")) == protocol.MethodResumePolicy: // of no use with an answer
 	default:
-		c.conn.close(nil)
-		return h.interrupted(w, r, x, err)
+		p.more = true
 	}
-	c.conn.close(err)
-	return nil
+	return text
 }
 
-// responses waits for the end of the one stream that the connection reads and returns
-// the responses in it. It goes back to where the stream begins, with errSpoken, when
-// there is anything else: a message of the server's, or a reason to end the connection.
-func (c *conn) responses(ctx context.Context) (answers [][]byte, err error) {
-	src := &c.sources[0]
-	begin := src.Cursor()
-	var buf [8]stream.Entry
-	for {
-		gone := src.Gone() // asked before, so that what was said until then is read
-		entries, err := src.Next(ctx, buf[:0])
-		for i := range entries {
-			e := &entries[i]
-			src.ended = src.ended || e.Last
-			switch {
-			case len(e.Data) == 0: // the end of a call that was cancelled
-			case isResponse(e.Data):
-				answers = append(answers, e.Data)
-			case jsonrpc.String(jsonrpc.Field(e.Data, "method")) == protocol.MethodResumePolicy: // of no use with an answer
-			default:
-				src.Rewind(stream.Entry{Seq: begin.Seq, Epoch: begin.Epoch})
-				src.ended = false
-				return nil, errSpoken
-			}
-		}
-		src.ended = src.ended || errors.Is(err, io.EOF)
-		switch {
-		case src.ended:
-			return answers, nil
-		case err != nil:
-			return nil, err
-		case len(entries) > 0:
-			continue
-		case gone && c.s.Moved():
-			return nil, session.ErrMoved
-		case gone || src.HasDisconnectRequest():
-			src.Rewind(stream.Entry{Seq: begin.Seq, Epoch: begin.Epoch})
-			return nil, errSpoken
-		}
-		select {
-		case <-c.ready:
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
+// write implements [sink]. If the client had left before all was written, it was not:
+// then the error says so.
+func (p *plain) write(_ []byte, last bool) error {
+	switch {
+	case p.more:
+		return errNotPlain
+	case !last:
+		return errHeld
 	}
-}
-
-// isResponse says whether a message is the response to a request.
-func isResponse(data []byte) bool {
-	return jsonrpc.Field(data, "id") != nil && jsonrpc.Field(data, "method") == nil
-}
-
-// tellAll notes that all of the one stream was written. If the client had left before,
-// it was not: then the error says that the connection broke.
-func (c *conn) tellAll(ctx context.Context) error {
-	if err := c.left(ctx); err != nil {
+	if err := p.h.answer(p.w, p.answers, p.batch); err != nil {
 		return err
 	}
-	if c.heeded && c.h.peers.hasLeft(c.from, c.opened) {
+	if p.gone() || p.via.isSeen() && p.h.peers.hasLeft(p.from, p.opened) {
 		return errLeft
 	}
-	src := &c.sources[0]
-	src.Delivered()
-	c.finished(src, false)
-	src.told = true
 	return nil
+}
+
+// idle implements [sink].
+func (p *plain) idle(context.Context, time.Time) (time.Time, error) {
+	if p.r.HasDisconnectRequest() {
+		return time.Time{}, errNotPlain
+	}
+	return time.Time{}, nil
+}
+
+// isResponse reports whether a message is the response to a request.
+func isResponse(data []byte) bool {
+	return jsonrpc.Field(data, "id") != nil && jsonrpc.Field(data, "method") == nil
 }
 
 // interrupted answers a POST whose call can't be read to its end here: as a rule its

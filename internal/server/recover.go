@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"io"
-	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
+	"holdfast/internal/session"
 	"holdfast/stream"
 )
 
@@ -23,60 +25,192 @@ const (
 	justBefore = time.Second
 )
 
-// adopt continues the calls that the client has lost, and says when there will be
-// more: where an id was written, the client may be about to come back with it,
-// after the time that it was told to wait.
-func (c *conn) adopt(ctx context.Context) {
-	lost, due := c.s.LostStreams(max(2*c.h.opts.Retry, leastPatience))
+// continued are the calls that an event stream continues beside the standalone stream:
+// its response carries several streams. Each is copied by a goroutine.
+type continued struct {
+	c    *events
+	ctx  context.Context
+	stop context.CancelCauseFunc // ends them, and with a cause other than errOver the connection
+	work sync.WaitGroup
+
+	mu    sync.Mutex
+	calls map[*continuedCall]struct{}
+	ended []*continuedCall // with the connection
+}
+
+// A continuedCall is one of them, and the sink of its stream.
+type continuedCall struct {
+	copier
+	of        *continued
+	announced atomic.Bool                   // its client was told how to resume it
+	retry     atomic.Pointer[time.Duration] // the call has asked for the connection's end, until its client comes back after that
+}
+
+// errOver says that the connection has ended for a reason of its own.
+var errOver = errors.New("the connection has ended")
+
+// continueLost has the connection continue the calls that its client has lost, and notes
+// when there will be more: where an id was written, the client may be about to come
+// back with it, after the time that it was told to wait.
+func (c *events) continueLost(ctx context.Context) {
+	var lost []stream.Cursor
+	lost, c.due = c.s.LostStreams(max(2*c.h.opts.Retry, leastPatience))
+	if len(lost) > 0 && c.continued == nil {
+		c.continued = &continued{c: c, calls: make(map[*continuedCall]struct{})}
+		c.continued.ctx, c.continued.stop = context.WithCancelCause(ctx)
+	}
 	for _, at := range lost {
-		err := c.read(ctx, at)
+		err := c.continued.begin(ctx, at)
 		if errors.Is(err, stream.ErrTrimmed) { // the end of it is better than nothing
 			at.Seq = c.s.OldestOf(ctx, at.Stream.Number)
-			err = c.read(ctx, at)
+			err = c.continued.begin(ctx, at)
 		}
 		if err != nil && !errors.Is(err, io.EOF) {
 			c.h.logger.Warn("call not continued", "session", c.s.Name(), "error", err)
 		}
 	}
-	c.recover = due
 }
 
-// pings says whether the client is to be pinged, as it has got no event id of its call
-// and is not primed with one (docs/decisions/0021-ids-by-ping.md).
-func (c *conn) pings() bool {
-	return c.ids && !c.primes && !c.sentID && !c.pinged && !c.young && !c.stays &&
-		c.h.opts.PingAfter > 0 && c.sources[0].Cursor().Stream.Number != 0
+// continueDue does so when it is time. The error is that of a call that ends the
+// connection.
+func (c *events) continueDue(ctx context.Context, a *alarm) error {
+	if !c.isStandalone() {
+		return nil
+	}
+	if x := c.continued; x != nil && x.ctx.Err() != nil {
+		return context.Cause(x.ctx)
+	}
+	lost := c.r.LostChanged()
+	if lost || a.due(c.due) {
+		c.continueLost(ctx)
+		a.due(c.due)
+	}
+	return nil
 }
 
-// left says that the client has left, if it can be known. Before all of a call
-// counts as told, the network is asked: it knows sooner than ctx.
-func (c *conn) left(ctx context.Context) error {
-	ends := func(src source) bool { return src.ended && !src.told }
-	if err := ctx.Err(); err != nil || !slices.ContainsFunc(c.sources, ends) || !c.gone() {
+// begin begins to copy a call.
+func (x *continued) begin(ctx context.Context, at stream.Cursor) error {
+	cc := &continuedCall{of: x}
+	cc.s, cc.ready, cc.sink = x.c.s, make(chan struct{}, 1), cc
+	if err := cc.read(ctx, at, x.c.name != ""); err != nil {
 		return err
 	}
-	return errLeft
+	x.mu.Lock()
+	x.calls[cc] = struct{}{}
+	x.mu.Unlock()
+	x.work.Go(cc.serve)
+	return nil
 }
 
-// gone says whether the network says that the client has left.
-func (c *conn) gone() bool { return c.watched != nil && c.watched.gone() }
-
-// finished notes that all of a call was written, which does not say that it has
-// arrived.
-func (c *conn) finished(src *source, besides bool) {
-	switch {
-	case !c.ids || c.young || c.duplex != nil:
-	case c.resumed && c.primes:
-		// Clients that know ids and come back without one after this have forgotten it:
-		// they lost the connection.
-		src.Completed("", besides)
-	case c.heeded:
-		src.Completed(c.from, besides)
-		if c.h.peers.hasLeft(c.from, c.opened) {
-			c.s.Disconnected(c.from, time.Time{})
-		}
-	case c.watched != nil:
-		src.Completed(c.from, besides)
-		c.watched.wrote(c.s)
+// serve copies the call to its end. A call that its client reads on another connection
+// is let go of. Another error ends the connection.
+func (cc *continuedCall) serve() {
+	x := cc.of
+	err := cc.run(x.ctx)
+	over := err == nil || errors.Is(err, errSuperseded)
+	if !over && !errors.Is(err, session.ErrMoved) { // which the connection finds out itself
+		x.stop(err)
 	}
+	x.mu.Lock()
+	delete(x.calls, cc)
+	if !over {
+		x.ended = append(x.ended, cc)
+	}
+	x.mu.Unlock()
+	if over {
+		cc.r.Detach(false, x.c.shown.any(), true)
+	}
+	session.Wake(x.c.ready)
+}
+
+// append implements [sink].
+func (cc *continuedCall) append(text, id, data []byte) []byte { return cc.of.c.append(text, id, data) }
+
+// write implements [sink].
+func (cc *continuedCall) write(text []byte, last bool) error {
+	err := cc.of.c.flush(text, false)
+	if err == nil && last && cc.of.c.gone() {
+		return errLeft
+	}
+	return err
+}
+
+// finished implements [sink].
+func (cc *continuedCall) finished() { cc.of.c.arrives(&cc.copier, true) }
+
+// idle implements [sink].
+func (cc *continuedCall) idle(context.Context, time.Time) (time.Time, error) {
+	announced := cc.r.PastPolicy()
+	news := cc.announced.Swap(announced) != announced
+	if retry, ok := cc.r.DisconnectRequest(); ok {
+		cc.retry.Store(&retry)
+		news = true
+	}
+	if news {
+		session.Wake(cc.of.c.ready)
+	}
+	return time.Time{}, nil
+}
+
+// none reports whether no call is continued. x may be nil.
+func (x *continued) none() bool {
+	if x == nil {
+		return true
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return len(x.calls) == 0
+}
+
+// announced reports whether the client was told how to resume all of them, as far as
+// that is told. x may be nil.
+func (x *continued) announced() bool {
+	if x == nil {
+		return true
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for cc := range x.calls {
+		if !cc.announced.Load() {
+			return false
+		}
+	}
+	return true
+}
+
+// disconnected reports whether one of them has asked for the connection's end, once.
+func (x *continued) disconnected() (retry time.Duration, ok bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for cc := range x.calls {
+		if asked := cc.retry.Swap(nil); asked != nil {
+			return *asked, true
+		}
+	}
+	return 0, false
+}
+
+// wait ends the copying, after that of the standalone stream has ended with err, and
+// returns why the connection ends. If the session has ended, so have they.
+func (x *continued) wait(err error) error {
+	if err != nil {
+		x.stop(errOver)
+	}
+	x.work.Wait()
+	if err == nil && x.ctx.Err() != nil {
+		err = context.Cause(x.ctx)
+	}
+	return err
+}
+
+// detach lets go of the calls that had not ended when the connection did. Of a
+// connection that continued calls beside its own stream the client knows one id at the
+// most: it may come back for another stream.
+func (x *continued) detach(broke bool) {
+	x.stop(errOver)
+	x.work.Wait()
+	for _, cc := range x.ended {
+		cc.r.Detach(broke && cc.state != told, x.c.shown.any(), true)
+	}
+	x.ended = nil
 }

@@ -60,9 +60,8 @@ func (h *Handler) socket(w http.ResponseWriter, r *http.Request) {
 
 // duplexSocket serves a WebSocket in a session.
 func (h *Handler) duplexSocket(w http.ResponseWriter, r *http.Request, s *session.Session) error {
-	d := h.newDuplex(r, s)
-	d.returns = true
-	if err := d.goOn(r); err != nil {
+	m := h.newMux(r, s, true)
+	if err := m.goOn(r); err != nil {
 		return err
 	}
 	w.Header()[protocol.HeaderSession] = []string{s.ID()}
@@ -75,29 +74,29 @@ func (h *Handler) duplexSocket(w http.ResponseWriter, r *http.Request, s *sessio
 		InsecureSkipVerify: true,
 	})
 	if err != nil {
-		d.close(err) // it is answered
+		m.close(err) // it is answered
 		return nil
 	}
 	p.ws.SetReadLimit(h.opts.MaxBody)
-	err = d.serve(d.values, p)
+	err = m.serve(m.client.values, p)
 	h.logger.Debug("websocket ended", "session", s.Name(), "cause", err)
 	return nil
 }
 
 // goOn has the connection read the standalone stream from where its client is.
-func (d *duplex) goOn(r *http.Request) error {
+func (m *mux) goOn(r *http.Request) error {
 	last := r.Header[protocol.HeaderLastEventID]
 	if len(last) == 0 || last[0] == "" {
-		return d.standalone(r.Context())
+		return m.listen(r.Context())
 	}
-	at, err := d.s.ParseEventID(last[0])
+	at, err := m.s.ParseEventID(last[0])
 	if err == nil && at.Stream.Number != 0 {
 		err = fmt.Errorf("%w (one of a call: go on with that by requests/resume)", session.ErrBadID)
 	}
 	if err != nil {
 		return err
 	}
-	return d.read(r.Context(), at)
+	return m.aside.read(r.Context(), at, m.tags())
 }
 
 // A socket is a WebSocket as a [pipe].
@@ -201,7 +200,7 @@ const closeTimeout = 5 * time.Second
 func (p *socket) close(why error, retry time.Duration) {
 	code, reason := websocket.StatusInternalError, ""
 	switch {
-	case errors.Is(why, errKicked):
+	case errors.Is(why, errComeBack):
 		code, reason = websocket.StatusGoingAway, fmt.Sprintf("going away; retry: %d", retry.Milliseconds())
 	case errors.Is(why, errSessionEnded):
 		code, reason = websocket.StatusNormalClosure, why.Error()

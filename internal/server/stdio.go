@@ -50,12 +50,12 @@ func (h *Handler) ServeConn(ctx context.Context, r io.Reader, w io.Writer) (err 
 			h.sessions.End(s) // nothing was done in it
 		}
 	}()
-	d := h.newDuplex(req, s)
-	if err := d.standalone(ctx); err != nil {
+	m := h.newMux(req, s, false)
+	if err := m.listen(ctx); err != nil {
 		return err
 	}
-	err = d.serve(ctx, newLines(ctx, r, w, h.opts.MaxBody, h.opts.WriteTimeout))
-	if errors.Is(err, errKicked) {
+	err = m.serve(ctx, newLines(ctx, r, w, h.opts.MaxBody, h.opts.WriteTimeout))
+	if errors.Is(err, errComeBack) {
 		err = session.ErrClosing
 	}
 	return err

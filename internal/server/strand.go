@@ -16,7 +16,7 @@ import (
 	"holdfast/stream"
 )
 
-// A strand is what a duplex connection hears of a session that is on another node:
+// A strand is an exchange of a [mux] that another node serves:
 // its client has resumed a call there by its token, or made it again under its key,
 // or a session that was here has left. The request is sent where the session is, as
 // one that came over Streamable HTTP, and what answers it is woven into the
@@ -25,8 +25,7 @@ import (
 // As an [http.ResponseWriter] it takes the answer.
 type strand struct {
 	kept
-	d     *duplex
-	about *asked
+	x     *exchange
 	msgs  []jsonrpc.Message
 	batch bool
 	at    *session.Remote // where the session was just now, if that is known
@@ -38,47 +37,42 @@ type strand struct {
 	answered bool // none
 	taken    bool // another connection has taken the stream over
 	moved    bool // the session has left the node whose door answered here
-	mute     bool // nothing more is to be said; guarded by duplex.mu
+	mute     bool // nothing more is to be said; guarded by mux.mu
 }
 
-// far goes on with messages whose session is on another node.
-func (d *duplex) far(s *strand) {
-	s.d, s.left = d, len(s.about.ids)
-	s.about.strand = s
-	d.mu.Lock()
-	if d.closed {
-		d.mu.Unlock()
+// forward goes on with messages whose session is on another node.
+func (m *mux) forward(s *strand) {
+	s.left = len(s.x.ids)
+	s.x.forward = s
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.state == muxClosed {
 		return
 	}
-	if d.afar == nil {
-		d.afar, d.part = context.WithCancel(d.values)
-	}
-	s.ctx, s.stop = context.WithCancel(d.afar)
-	if !d.h.peers.begin() {
-		d.kicked = true // this node ends
-		d.mu.Unlock()
-		session.Wake(d.ready)
+	if !m.h.peers.begin() {
+		m.become(muxLeaving) // this node ends
+		session.Wake(m.ready)
 		return
 	}
-	d.strands++
-	d.roamed = true
-	d.hold(s.about)
-	d.mu.Unlock()
+	s.ctx, s.stop = context.WithCancel(m.ctx)
+	m.open[s.x] = struct{}{}
+	m.roamed = true
+	m.hold(s.x)
 	go func() {
-		defer d.h.peers.work.Done()
+		defer m.h.peers.work.Done()
 		s.over(s.read())
 	}()
 }
 
 // read has the request answered, and returns when it is, or why it was not.
 func (s *strand) read() (err error) {
-	d := s.d
-	defer panics.Catch(&err, d.h.logger, "a connection's request to another node", "")
+	m := s.x.m
+	defer panics.Catch(&err, m.h.logger, "a connection's request to another node", "")
 	e := errand{
-		key: s.about.key, at: s.at, as: true, msgs: s.msgs, batch: s.batch, again: s.again,
-		who: &d.principal, keyed: true, stays: true,
+		key: s.x.key, at: s.at, as: true, msgs: s.msgs, batch: s.batch, again: s.again,
+		who: &m.client.principal, keyed: true, stays: true,
 	}
-	rl := d.h.newRelay(s, askFor(d.request()).WithContext(s.ctx), &e)
+	rl := m.h.newRelay(s, askFor(m.request()).WithContext(s.ctx), &e)
 	here, err := rl.run()
 	switch {
 	case here != nil:
@@ -93,7 +87,7 @@ func (s *strand) read() (err error) {
 			err = errSaid
 		}
 		if err == nil && text != nil {
-			s.say(text, true)
+			s.say(append(text, '\n'), true)
 		}
 		return err
 	case s.moved:
@@ -104,32 +98,26 @@ func (s *strand) read() (err error) {
 	return stream.ErrTrimmed // or else its end would have come
 }
 
-// follows says whether the connection goes on with what was asked here in its own
+// follows reports whether the connection goes on with what was asked here in its own
 // session after that has left: its client can't come back where the session is.
-func (d *duplex) follows() bool { return !d.returns && d.h.peers != nil }
+func (m *mux) follows() bool { return !m.client.returns && m.h.peers != nil }
 
-// madeAgain says whether a light call was not answered, as its session has left, and
+// madeAgain reports whether a light call was not answered, as its session has left, and
 // is made again where that is: by a client that comes back there, or else from here.
-func (d *duplex) madeAgain(call *session.Call, of *asked, batch bool) bool {
+func (m *mux) madeAgain(x *exchange) bool {
 	switch {
-	case !d.returns && !d.follows() || !call.Retriable():
+	case !m.client.returns && !m.follows() || !x.light.call.Retriable():
 		return false
-	case d.follows():
-		d.makeAgain(of.msgs, batch)
+	case m.follows():
+		m.makeAgain(x.light.msgs, x.light.batch)
 	}
 	return true
 }
 
 // makeAgain makes requests of the connection's own session where that is now. They
 // did not begin here, or may be made again.
-func (d *duplex) makeAgain(msgs []jsonrpc.Message, batch bool) {
-	about := &asked{key: d.s.Key()}
-	for i := range msgs {
-		if msgs[i].Kind == jsonrpc.Request {
-			about.ids = append(about.ids, msgs[i].ID)
-		}
-	}
-	d.far(&strand{about: about, msgs: msgs, batch: batch, again: true})
+func (m *mux) makeAgain(msgs []jsonrpc.Message, batch bool) {
+	m.forward(&strand{x: m.exchange(nil, m.s.Key(), msgs), msgs: msgs, batch: batch, again: true})
 }
 
 // errHere says that the session has come here meanwhile.
@@ -140,58 +128,62 @@ var errSaid = errf(codeInvalid, "all was said before this, the response too")
 
 // over ends the strand, and tells the client why if it must.
 func (s *strand) over(err error) {
-	d := s.d
-	d.mu.Lock()
-	d.release(s.about)
-	d.mu.Unlock()
+	m := s.x.m
+	m.release(s.x)
 	switch {
 	case s.ctx.Err() != nil, err == nil: // or else it was silenced, or the connection has ended
 	case errors.Is(err, errHere):
-		d.anew(s)
+		m.dispatch(slices.Clone(s.msgs), s.batch)
 	default:
 		s.fail(err)
 	}
 	s.stop()
-	d.mu.Lock()
-	d.strands--
-	d.mu.Unlock()
-	session.Wake(d.ready)
+	m.mu.Lock()
+	delete(m.open, s.x)
+	m.mu.Unlock()
+	session.Wake(m.ready)
 }
 
 // fail tells the client that it will hear no more, or has it come back for it.
 func (s *strand) fail(err error) {
-	d := s.d
+	m := s.x.m
 	if errors.Is(err, session.ErrNotFound) {
 		err = session.ErrGone
 		if s.msgs[0].Method == methodResume {
 			err = session.ErrBadToken
 		}
 	}
-	if status, _ := d.h.explain(err); status == http.StatusServiceUnavailable && d.returns && d.resumes() {
-		d.mu.Lock()
-		d.kicked = true
-		d.mu.Unlock()
+	if status, _ := m.h.explain(err); status == http.StatusServiceUnavailable && m.client.returns && m.resumes() {
+		m.comeBack()
 		return
 	}
-	if text := d.refuse(nil, s.about.ids, err); len(text) > 0 {
-		d.put(arrival{text: text[:len(text)-1], of: s})
-	}
-}
-
-// anew takes messages up again whose session has come here.
-func (d *duplex) anew(s *strand) {
-	d.begin(slices.Clone(s.msgs), s.batch)
+	s.write(m.refusal(s.x.ids, err))
 }
 
 // say says something to the client. done says that it is, or has, the last answer.
-func (s *strand) say(text []byte, done bool) {
+func (s *strand) say(lines []byte, done bool) {
 	if done {
 		s.answered = true
-		s.d.mu.Lock()
-		s.d.release(s.about) // before the client knows
-		s.d.mu.Unlock()
+		s.x.m.release(s.x) // before the client knows
 	}
-	s.d.put(arrival{text: text, of: s})
+	s.write(lines)
+}
+
+// write writes messages to the client, unless it wants to hear no more. A client that
+// can't be written to has left.
+func (s *strand) write(lines []byte) {
+	m := s.x.m
+	m.out.mu.Lock()
+	defer m.out.mu.Unlock()
+	m.mu.Lock()
+	mute := s.mute
+	m.mu.Unlock()
+	if mute || m.out.err != nil {
+		return
+	}
+	if m.out.err = m.out.pipe.write(lines); m.out.err != nil {
+		m.stop(m.out.err)
+	}
 }
 
 // Write implements [http.ResponseWriter]. Of a stream it is given whole events.
@@ -204,7 +196,7 @@ func (s *strand) Write(text []byte) (int, error) {
 	}
 	var lines []byte
 	done := false
-	ids := s.d.tags()
+	ids := s.x.m.tags()
 	for rd := sse.NewReader(bytes.NewReader(text), len(text)+1); ; {
 		ev, err := rd.Next()
 		if err != nil {
@@ -221,7 +213,7 @@ func (s *strand) Write(text []byte) (int, error) {
 		lines = appendTagged(lines, id, ev.Data)
 	}
 	if len(lines) > 0 {
-		s.say(lines[:len(lines)-1], done)
+		s.say(lines, done)
 	}
 	return len(text), nil
 }
@@ -232,7 +224,7 @@ func (s *strand) answers(data []byte) bool {
 	if id == nil || jsonrpc.Field(data, "method") != nil {
 		return false
 	}
-	for _, mine := range s.about.ids {
+	for _, mine := range s.x.ids {
 		if string(jsonrpc.Key(mine)) == string(jsonrpc.Key(id)) {
 			s.left--
 			return s.left == 0
@@ -248,36 +240,36 @@ func (s *strand) Flush() {}
 // SetReadDeadline is one of them.
 func (s *strand) SetReadDeadline(time.Time) error { return nil }
 
-// leads has a stream go on whose session has left this node: as a strand, where its
+// leads has an exchange go on whose session has left this node: as a strand, where its
 // request can be resumed. It is false where the connection ends with the session.
-func (d *duplex) leads(src *source) bool {
-	of := src.about
-	switch {
-	case d.h.peers == nil, (of == nil || of.session == d.s) && !d.follows():
+func (m *mux) leads(x *exchange) bool {
+	if m.h.peers == nil || x.s == m.s && !m.follows() {
 		return false
-	case of == nil:
-		d.lose() // the rest is for the session's next client
-		return true
 	}
-	src.ended, src.told = true, true // here
-	d.mu.Lock()
-	other := d.foreign[string(jsonrpc.Key(of.ids[0]))]
-	d.mu.Unlock()
-	if other != nil && other.strand != nil {
+	m.mu.Lock()
+	other := m.foreign[string(jsonrpc.Key(x.ids[0]))]
+	m.mu.Unlock()
+	if other != nil && other.forward != nil {
 		return true // its client has resumed it again
 	}
-	token, ok := of.session.Token(src.Cursor().Stream.Number, of.ids[0])
+	at := x.r.Cursor()
+	token, ok := x.s.Token(at.Stream.Number, x.ids[0])
 	if !ok {
-		d.last = d.refuse(d.last, of.ids, errf(protocol.CodeOutcomeUnknown, "outcome unknown: %v", session.ErrMoved))
+		m.release(x)
+		err := errf(protocol.CodeOutcomeUnknown, "outcome unknown: %v", session.ErrMoved)
+		if err := m.out.write(m.refusal(x.ids, err)); err != nil {
+			m.stop(err)
+		}
 		return true
 	}
 	params := jsonrpc.Object("resumeToken", token)
-	if at := src.Cursor(); at.Seq > 0 {
-		id := session.AppendEventID(nil, of.session.StreamName(at.Stream.Number), at.Epoch, at.Seq)
+	if at.Seq > 0 {
+		id := session.AppendEventID(nil, x.s.StreamName(at.Stream.Number), at.Epoch, at.Seq)
 		params, _ = jsonrpc.Set(params, jsonrpc.Quote(string(id)), "_meta", protocol.MetaLastEventID)
 	}
-	raw := jsonrpc.AppendRequest(nil, of.ids[0], methodResume, params)
-	m := jsonrpc.Message{Kind: jsonrpc.Request, ID: of.ids[0], Method: methodResume, Params: params, Raw: raw}
-	d.far(&strand{about: &asked{key: of.key, ids: of.ids}, msgs: []jsonrpc.Message{m}})
+	raw := jsonrpc.AppendRequest(nil, x.ids[0], methodResume, params)
+	msg := jsonrpc.Message{Kind: jsonrpc.Request, ID: x.ids[0], Method: methodResume, Params: params, Raw: raw}
+	to := &exchange{m: m, key: x.key, ids: x.ids}
+	m.forward(&strand{x: to, msgs: []jsonrpc.Message{msg}})
 	return true
 }

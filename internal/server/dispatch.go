@@ -1,0 +1,329 @@
+package server
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"time"
+
+	"holdfast/internal/panics"
+	"holdfast/internal/protocol"
+	"holdfast/internal/session"
+	"holdfast/jsonrpc"
+	"holdfast/stream"
+)
+
+// receive takes what comes in, one message after the other, until nothing more does.
+func (m *mux) receive() {
+	for {
+		data, err := m.out.pipe.read()
+		var left *jsonrpc.Error
+		switch {
+		case errors.As(err, &left):
+			m.queue.text(jsonrpc.AppendError(nil, nil, left))
+		case errors.Is(err, io.EOF):
+			m.mu.Lock()
+			m.become(muxFinished)
+			m.mu.Unlock()
+			session.Wake(m.ready)
+			return
+		case err != nil:
+			m.stop(err)
+			return
+		case !m.take(data):
+			return
+		}
+	}
+}
+
+// take takes what came as one: a message, or in old revisions a batch. It is false
+// when the connection is over.
+func (m *mux) take(data []byte) bool {
+	if !m.queue.handle() {
+		return false // whoever sent it was told that nobody listens
+	}
+	defer m.queue.handled()
+	m.s.Touch()
+	msgs, batch, err := jsonrpc.ParseBody(data)
+	switch {
+	case errors.Is(err, jsonrpc.ErrParse):
+		m.queue.text(jsonrpc.AppendError(nil, nil, errf(jsonrpc.CodeParse, "%v", err)))
+		return true
+	case err != nil:
+		m.queue.text(jsonrpc.AppendError(nil, nil, errf(codeInvalid, "%v", err)))
+		return true
+	}
+	if err := m.fits(msgs, batch); err != nil {
+		m.fail(msgs, err)
+		return true
+	}
+	m.dispatch(msgs, batch)
+	return true
+}
+
+// dispatch handles messages, whose array it uses. If code of the user panics they fail,
+// and the connection goes on.
+func (m *mux) dispatch(msgs []jsonrpc.Message, batch bool) {
+	var err error
+	calls := msgs[:0]
+	defer func() {
+		if err != nil {
+			m.fail(calls, err)
+		}
+	}()
+	defer panics.Catch(&err, m.h.logger, "a connection's request", "")
+	for i := range msgs {
+		calls = append(calls, msgs[i]) // until it is handled
+		if last := len(calls) - 1; m.handle(&calls[last]) {
+			calls = calls[:last]
+		}
+	}
+	if len(calls) > 0 {
+		m.call(calls, batch)
+	}
+}
+
+// fits says what only the session's state can tell against the messages.
+func (m *mux) fits(msgs []jsonrpc.Message, batch bool) error {
+	at := stageOf(m.s)
+	if at == stageNew && !initializes(msgs) && !slices.ContainsFunc(msgs, func(msg jsonrpc.Message) bool { return !m.roams(&msg) }) {
+		at = stageNone
+	}
+	return checkMessages(msgs, batch, at, m.s.Revision())
+}
+
+// roams reports whether a message says itself which session it is for, so that it needs
+// none to come in: a token is enough.
+func (m *mux) roams(msg *jsonrpc.Message) bool {
+	switch msg.Kind {
+	case jsonrpc.Request:
+		return m.h.ours(msg)
+	case jsonrpc.Response:
+		return true
+	}
+	return session.Cancels(msg)
+}
+
+// handle does what is asked of Holdfast itself, and hands over what is no request.
+// It is false for a request that makes a call.
+func (m *mux) handle(msg *jsonrpc.Message) bool {
+	switch {
+	case msg.Kind != jsonrpc.Request:
+		m.send(*msg)
+	case !m.h.ours(msg):
+		return false
+	case msg.Method == methodResume:
+		m.resume(msg)
+	default:
+		answer, err := m.status(msg)
+		if err != nil {
+			m.fail([]jsonrpc.Message{*msg}, err)
+			break
+		}
+		m.queue.text(answer)
+	}
+	return true
+}
+
+// resume goes on with the call that a requests/resume names.
+func (m *mux) resume(msg *jsonrpc.Message) {
+	one := []jsonrpc.Message{*msg}
+	s, at, err := m.h.resumption(m.client.values, m.client.principal, msg, "")
+	switch {
+	case err != nil:
+		m.elsewhere(one, false, err)
+	case m.clashes(s.Key(), msg.ID):
+		m.fail(one, errClash)
+	default:
+		m.attach(s, at, msg)
+	}
+}
+
+// errClash refuses what its client could not tell from what is in flight already.
+var errClash = errf(codeInvalid, "a request of another session with this id is in flight on this connection: resume it on another")
+
+// elsewhere fails a request with an error, unless that says that the call which it
+// asks for is in a session on another node, or to be begun there: then it is.
+func (m *mux) elsewhere(msgs []jsonrpc.Message, batch bool, err error) {
+	var away *session.Redirect
+	switch {
+	case errors.Is(err, session.ErrMoved) && m.follows():
+		m.makeAgain(msgs, batch)
+	case m.h.peers == nil || !errors.As(err, &away):
+		m.fail(msgs, err)
+	case away.Key == m.s.Key() && !m.follows():
+		m.fail(msgs, session.ErrMoved)
+	case m.clashes(away.Key, msgs[0].ID):
+		m.fail(msgs, errClash)
+	default:
+		m.forward(&strand{x: m.exchange(nil, away.Key, msgs[:1]), msgs: msgs, at: away.Remote})
+	}
+}
+
+// status is the answer to requests/getStatus, or requests/getStatus/all.
+func (m *mux) status(msg *jsonrpc.Message) (answer []byte, err error) {
+	var more []session.ResumableRequest
+	var in session.Range
+	principal := m.client.principal
+	if m.h.peers != nil && msg.Method == protocol.MethodStatusAll && principal != "" {
+		if more, in, err = m.h.everywhere(m.request(), principal, msg); err != nil {
+			return nil, err
+		}
+	}
+	var result []byte
+	answer, err = m.h.carry(m.request(), principal, msg, func() (err error) {
+		result, err = m.h.status(m.client.values, principal, m.s, msg, more, in)
+		return err
+	})
+	if err != nil || answer != nil {
+		return answer, err
+	}
+	return jsonrpc.AppendResult(nil, msg.ID, result), nil
+}
+
+// request stands for the request that began the connection.
+func (m *mux) request() *http.Request {
+	r := &http.Request{Method: http.MethodPost, URL: &url.URL{Path: "/"}, Header: m.client.header, Host: "localhost"}
+	return r.WithContext(m.client.values)
+}
+
+// send hands over a notification or a response. Whose backend does not take it
+// cannot be told: neither has an answer.
+func (m *mux) send(msg jsonrpc.Message) {
+	_, err := m.h.carry(m.request(), m.client.principal, &msg, func() error {
+		return m.s.Send(m.client.values, msg, m.client.header)
+	})
+	if err != nil {
+		m.h.logger.Warn("message not delivered", "session", m.s.Name(), "method", msg.Method, "error", err)
+	}
+}
+
+// call begins a call for requests. What it says comes from its stream, or, if it
+// is light, from [mux.answerLights].
+func (m *mux) call(msgs []jsonrpc.Message, batch bool) {
+	key := ""
+	var err error
+	if len(msgs) == 1 && msgs[0].Method != "initialize" {
+		key, err = messageKey(&msgs[0])
+	}
+	switch {
+	case err != nil:
+		m.fail(msgs, errf(codeInvalid, "%v", err))
+		return
+	case slices.ContainsFunc(msgs, func(msg jsonrpc.Message) bool { return m.clashes(m.s.Key(), msg.ID) }):
+		m.fail(msgs, session.ErrDuplicate)
+		return
+	}
+	values, header := m.client.values, m.client.header
+	light := key == "" && m.h.light(values, header, m.s, msgs)
+	got, err := m.h.begin(m.s, msgs, light, runOnce{key: key})
+	switch {
+	case err != nil:
+		m.elsewhere(msgs, batch, err)
+		return
+	case got.call == nil:
+		at, _ := cursorAfter(values, got.session, got.number, "") // from the oldest that is kept
+		m.attach(got.session, at, &msgs[0])
+		return
+	}
+	x := m.exchange(m.s, m.s.Key(), msgs)
+	if got.number == 0 {
+		m.callLight(x, &lightCall{call: got.call, batch: batch}, msgs)
+		return
+	}
+	// Read before it runs, as a client that made it with a POST is told where to
+	// ask for it before it runs.
+	if err := x.begin(stream.Cursor{Stream: stream.ID{Number: got.number}}); err != nil {
+		got.call.Abort(msgs, errf(jsonrpc.CodeServer, "not delivered: its stream cannot be read: %v", err))
+		m.fail(msgs, err)
+		return
+	}
+	got.call.Deliver(values, msgs, header)
+}
+
+// callLight delivers a light call, and has its answer waited for.
+func (m *mux) callLight(x *exchange, l *lightCall, msgs []jsonrpc.Message) {
+	x.light = l
+	if m.follows() {
+		l.msgs = msgs
+	}
+	l.since = time.Now()
+	l.call.Deliver(m.client.values, msgs, m.client.header)
+	if answers, done, _ := l.call.Answers(); done {
+		switch {
+		case m.madeAgain(x):
+		case len(answers) > 0: // else it was cancelled
+			m.queue.text(appendAnswers(nil, answers, l.batch))
+		}
+		return
+	}
+	l.call.Notify(m.ready)
+	if !m.queue.light(x) {
+		l.call.ConnectionLost()
+	}
+}
+
+// attach goes on with a call that is there already, for a request.
+func (m *mux) attach(s *session.Session, at stream.Cursor, msg *jsonrpc.Message) {
+	one := []jsonrpc.Message{*msg}
+	err := m.exchange(s, s.Key(), one).begin(at)
+	switch {
+	case err == nil:
+	case errors.Is(err, io.EOF):
+		m.fail(one, errSaid)
+	case errors.Is(err, session.ErrMoved) && m.h.peers != nil && (s != m.s || m.follows()):
+		m.forward(&strand{x: m.exchange(nil, s.Key(), one), msgs: one})
+	default:
+		m.fail(one, err)
+	}
+}
+
+// later reports whether a request is not answered here, as its client asks again on the
+// next connection: the node is about to end this one, with the session, or it is ended
+// for that. An error would be taken for the end of the call.
+func (m *mux) later(msgs []jsonrpc.Message, err error) bool {
+	if !m.client.returns || !m.resumes() {
+		return false
+	}
+	// Where the store is not shared nothing goes on after the node.
+	closing := errors.Is(err, session.ErrMoved) || errors.Is(err, session.ErrClosing) && m.h.sessions.Shared()
+	passes := closing || errors.Is(err, stream.ErrConflict) || session.StoreErrorText(err) != ""
+	for i := range msgs {
+		msg := &msgs[i]
+		key, _ := messageKey(msg)
+		again := msg.Method == methodResume && passes || key != "" && closing
+		if msg.Kind != jsonrpc.Request || !again {
+			return false
+		}
+	}
+	if !m.h.isDraining() {
+		m.comeBack()
+	}
+	return true
+}
+
+// fail answers requests with the error that err means; to other messages, which
+// have no answer, there is nothing to say.
+func (m *mux) fail(msgs []jsonrpc.Message, err error) {
+	switch {
+	case m.later(msgs, err):
+		return
+	case !errors.Is(err, session.ErrMoved):
+	case m.s.Moved():
+		session.Wake(m.ready) // the connection ends, and its client asks again where the session is
+		return
+	default:
+		err = session.ErrClosing // it is about to, and takes on nothing new
+	}
+	var ids [][]byte
+	for i := range msgs {
+		if msgs[i].Kind == jsonrpc.Request {
+			ids = append(ids, msgs[i].ID)
+		}
+	}
+	if text := m.refusal(ids, err); len(text) > 0 {
+		m.queue.text(text[:len(text)-1])
+	}
+}
