@@ -54,6 +54,7 @@ var floors = []struct {
 	{"client", []string{"jsonrpc", "internal/sse", "internal/protocol", "internal/redact", "internal/panics"}},
 	{".", []string{"backend", "internal/budget", "internal/server", "internal/session", "client", "backend/sdk", "engine", "stream", "internal/cluster", "jsonrpc", "internal/protocol", "webhook", "internal/webhook", "internal/panics"}},
 	{"internal/statefile", nil},
+	{"internal/terminal", []string{"jsonrpc"}},
 	{"internal/bridge", []string{"client", "jsonrpc", "internal/protocol", "internal/statefile"}},
 	{"cmd/...", everything},
 	{"bench/...", everything},
@@ -79,8 +80,8 @@ var guests = map[string][]string{
 	"github.com/spf13/cobra":                 {"cmd/..."},
 	"github.com/spf13/pflag":                 {"cmd/..."},
 	"github.com/gofrs/flock":                 {"cmd/...", "internal/bridge", "internal/statefile", "internal/engine/jetstream"},
-	"github.com/schollz/progressbar/v3":      {"cmd/..."},
-	"golang.org/x/term":                      {"cmd/...", "examples/..."},
+	"github.com/schollz/progressbar/v3":      {"internal/terminal"},
+	"golang.org/x/term":                      {"internal/terminal", "examples/..."},
 }
 
 // pure packages take bytes and values: no clock, network, files or logger.

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"holdfast/internal/terminal"
 	"holdfast/jsonrpc"
 )
 
@@ -60,7 +61,10 @@ func typed(t *tool, name, text string) (json.RawMessage, error) {
 	default:
 		return json.Marshal(text)
 	}
-	if v := decoded([]byte(text)); json.Valid([]byte(text)) && fits(v, want) {
+	d := json.NewDecoder(strings.NewReader(text))
+	d.UseNumber()
+	var v any
+	if json.Valid([]byte(text)) && d.Decode(&v) == nil && fits(v, want) {
 		return json.RawMessage(text), nil
 	}
 	switch want {
@@ -121,7 +125,7 @@ func signature(t *tool) string {
 		if !required[string(name)] {
 			one = "[" + one + "]"
 		}
-		all = append(all, oneLine(one))
+		all = append(all, terminal.OneLine(one))
 	})
 	return strings.Join(all, " ")
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"holdfast/client"
+	"holdfast/internal/terminal"
 	"holdfast/jsonrpc"
 )
 
@@ -81,7 +82,7 @@ func (f *callFlags) call(cmd *cobra.Command, args []string) error {
 	if object == "-" && f.follow.interactive {
 		return usagef("stdin cannot give the arguments and the answers (--interactive)")
 	}
-	show := newDisplay(cmd.ErrOrStderr())
+	show := terminal.NewDisplay(cmd.ErrOrStderr())
 	w, opts, err := f.follow.watch(cmd, &f.remoteFlags, show)
 	if err != nil {
 		return err
@@ -107,7 +108,7 @@ func (f *callFlags) call(cmd *cobra.Command, args []string) error {
 	w.id = []byte(`"hf-` + strings.ToLower(rand.Text()[:12]) + `"`)
 	params["_meta"] = map[string]any{"progressToken": json.RawMessage(w.id)}
 	if w.keeper, err = callsIn(f.follow.state).keep(w.id); err != nil {
-		show.line("holdfast: where the call is cannot be kept: %v", err)
+		show.Printf("holdfast: where the call is cannot be kept: %v", err)
 	}
 	if err := sendRequest(ctx, conn, w.id, toolsCall, params); err != nil {
 		return err
@@ -139,7 +140,7 @@ func (f *callFlags) params(ctx context.Context, p *peer, name, object string, st
 }
 
 // watch prepares to follow a call.
-func (f *followFlags) watch(cmd *cobra.Command, remote *remoteFlags, show *display) (*watch, *client.Options, error) {
+func (f *followFlags) watch(cmd *cobra.Command, remote *remoteFlags, show *terminal.Display) (*watch, *client.Options, error) {
 	opts, err := remote.options(slog.New(logHandler(cmd, show)))
 	if err != nil {
 		return nil, nil, err
@@ -151,7 +152,7 @@ func (f *followFlags) watch(cmd *cobra.Command, remote *remoteFlags, show *displ
 		default: // it is said already
 		}
 	}
-	opts.Away = func(err error) { show.line("no answer (%v): trying again", err) }
+	opts.Away = func(err error) { show.Printf("no answer (%v): trying again", err) }
 	w := &watch{show: show, changed: changed}
 	if t := remote.transport.value; t != "auto" {
 		w.flags += " --transport " + t
@@ -164,12 +165,12 @@ func (f *followFlags) watch(cmd *cobra.Command, remote *remoteFlags, show *displ
 
 // prompter asks the user what a server wants to know; nil where nobody can be
 // asked.
-func (f *followFlags) prompter(cmd *cobra.Command, show *display, to string, taken bool) *prompter {
+func (f *followFlags) prompter(cmd *cobra.Command, show *terminal.Display, to string, taken bool) *terminal.Prompter {
 	in := cmd.InOrStdin()
-	if taken || !f.interactive && (!isTerminal(in) || !show.tty) {
+	if taken || !f.interactive && (!terminal.IsTerminal(in) || !show.TTY()) {
 		return nil
 	}
-	return &prompter{in: newLines(in), out: show.w, from: serverName(to), echo: !isTerminal(in)}
+	return terminal.NewPrompter(in, cmd.ErrOrStderr(), serverName(to))
 }
 
 // print prints the response of a call, and says how the program ends.

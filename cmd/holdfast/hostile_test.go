@@ -18,7 +18,7 @@ import (
 func TestLongSchemas(t *testing.T) {
 	t.Parallel()
 	const many = 100_000
-	var properties, names, values strings.Builder
+	var properties, names strings.Builder
 	for i := range many {
 		comma := ","
 		if i == 0 {
@@ -26,25 +26,14 @@ func TestLongSchemas(t *testing.T) {
 		}
 		fmt.Fprintf(&properties, `%s"p%07d":{"type":"string"}`, comma, i)
 		fmt.Fprintf(&names, `%s"q%07d"`, comma, i)
-		fmt.Fprintf(&values, `%s"v%07d"`, comma, i)
 	}
 	schema := fmt.Sprintf(`{"properties":{%s},"required":[%s]}`, properties.String(), names.String())
 	begun := time.Now()
-	if n := len(fieldsOf([]byte(schema))); n != many {
-		t.Errorf("%d fields", n)
-	}
 	var one tool
 	if err := json.Unmarshal([]byte(`{"inputSchema":`+schema+`}`), &one); err != nil {
 		t.Fatal(err)
 	}
 	if text := signature(&one); !strings.HasPrefix(text, "[p0000000:string] [p0000001:string] ") {
-		t.Errorf("%.100s", text)
-	}
-	var f field
-	if err := json.Unmarshal([]byte(fmt.Sprintf(`{"type":"array","items":{"enum":[%s]},"default":[%s]}`, values.String(), values.String())), &f); err != nil {
-		t.Fatal(err)
-	}
-	if text := f.hint(); !strings.HasPrefix(text, "v0000000, v0000001, ") {
 		t.Errorf("%.100s", text)
 	}
 	if took := time.Since(begun); took > 20*time.Second {

@@ -14,6 +14,8 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"holdfast/internal/terminal"
 )
 
 // Exit codes.
@@ -51,9 +53,7 @@ func run(ctx context.Context, args []string) int {
 		}
 		return coded.code
 	case ctx.Err() != nil && errors.Is(err, context.Canceled):
-		if stderr.tty {
-			fmt.Fprint(control(stderr), wholeLine) // which shows ^C
-		}
+		terminal.ClearLine(stderr) // which shows ^C
 		fmt.Fprintln(stderr, "holdfast: interrupted")
 		return exitInterrupted
 	}

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"holdfast/internal/terminal"
 )
 
 // printRaw prints a result as it is. A tool that failed is an error all the same.
@@ -77,11 +79,11 @@ func shown(c mcp.Content) (text, about string) {
 	case *mcp.TextContent:
 		return c.Text, ""
 	case *mcp.ImageContent:
-		return "", fmt.Sprintf("(an image: %s, %d bytes; --json prints it)", oneLine(c.MIMEType), len(c.Data))
+		return "", fmt.Sprintf("(an image: %s, %d bytes; --json prints it)", terminal.OneLine(c.MIMEType), len(c.Data))
 	case *mcp.AudioContent:
-		return "", fmt.Sprintf("(audio: %s, %d bytes; --json prints it)", oneLine(c.MIMEType), len(c.Data))
+		return "", fmt.Sprintf("(audio: %s, %d bytes; --json prints it)", terminal.OneLine(c.MIMEType), len(c.Data))
 	case *mcp.ResourceLink:
-		return "", fmt.Sprintf("(a link: %s %s)", oneLine(c.Name), oneLine(c.URI))
+		return "", fmt.Sprintf("(a link: %s %s)", terminal.OneLine(c.Name), terminal.OneLine(c.URI))
 	case *mcp.EmbeddedResource:
 		if c.Resource == nil {
 			return "", "(a resource without content)"
@@ -90,7 +92,7 @@ func shown(c mcp.Content) (text, about string) {
 			return c.Resource.Text, ""
 		}
 		return "", fmt.Sprintf("(a resource: %s, %s, %d bytes; --json prints it)",
-			oneLine(c.Resource.URI), oneLine(c.Resource.MIMEType), len(c.Resource.Blob))
+			terminal.OneLine(c.Resource.URI), terminal.OneLine(c.Resource.MIMEType), len(c.Resource.Blob))
 	}
 	return "", "(content of a kind that is not known; --json prints it)"
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"holdfast/client"
+	"holdfast/internal/terminal"
 )
 
 // resumeFlags are the flags of holdfast resume.
@@ -44,7 +45,7 @@ func (f *resumeFlags) resume(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
-	show := newDisplay(cmd.ErrOrStderr())
+	show := terminal.NewDisplay(cmd.ErrOrStderr())
 	w, opts, err := f.follow.watch(cmd, &f.remoteFlags, show)
 	if err != nil {
 		return err
@@ -56,7 +57,7 @@ func (f *resumeFlags) resume(cmd *cobra.Command, args []string) error {
 	call := state.Calls[0]
 	w.id, w.name = call.ID, "the call"
 	if call.Name != "" {
-		w.name = oneLine(call.Name)
+		w.name = terminal.OneLine(call.Name)
 	}
 	if w.conn, err = dial(state.URL, opts); err != nil {
 		return err
@@ -66,7 +67,7 @@ func (f *resumeFlags) resume(cmd *cobra.Command, args []string) error {
 	w.ask = f.follow.prompter(cmd, show, state.URL, stdin)
 	w.asked = settled(w.conn, call)
 	if w.keeper, err = calls.keep(w.id); err != nil {
-		show.line("holdfast: where the call is cannot be kept: %v", err)
+		show.Printf("holdfast: where the call is cannot be kept: %v", err)
 	}
 	m, err := w.run(cmd.Context())
 	if err != nil {

@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"holdfast/internal/terminal"
 )
 
 // statusFlags are the flags of holdfast status.
@@ -67,7 +69,7 @@ func (f *statusFlags) status(cmd *cobra.Command, args []string) error {
 		}
 		return err
 	}
-	words := []string{oneLine(status.Status)}
+	words := []string{terminal.OneLine(status.Status)}
 	if status.HasInputRequest {
 		words = append(words, "waits for input")
 	}

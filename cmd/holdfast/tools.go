@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"holdfast/internal/terminal"
 )
 
 func newTools() *cobra.Command {
@@ -66,12 +68,12 @@ func listTools(ctx context.Context, f *remoteFlags, url string, raw bool, out io
 		return nil
 	}
 	for _, t := range list {
-		fmt.Fprintln(out, strings.TrimSpace(oneLine(t.Name)+" "+signature(&t)))
+		fmt.Fprintln(out, strings.TrimSpace(terminal.OneLine(t.Name)+" "+signature(&t)))
 		about, _, _ := strings.Cut(strings.TrimSpace(t.Description), "\n")
 		if about == "" {
 			about = t.Title
 		}
-		if about = oneLine(about); about != "" {
+		if about = terminal.OneLine(about); about != "" {
 			fmt.Fprintln(out, "    "+about)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"holdfast/client"
+	"holdfast/internal/terminal"
 	"holdfast/jsonrpc"
 )
 
@@ -31,9 +32,9 @@ type watch struct {
 	id     []byte // of the call, and its progress token
 	name   string // of the tool
 	flags  string // that resuming takes too
-	show   *display
-	ask    *prompter // nil: questions are declined
-	keeper *keeper   // nil: nothing is kept
+	show   *terminal.Display
+	ask    *terminal.Prompter // nil: questions are declined
+	keeper *keeper            // nil: nothing is kept
 	asked  func(ctx context.Context) bool
 
 	changed  <-chan struct{} // says that the state is another
@@ -90,7 +91,7 @@ func (w *watch) run(ctx context.Context) (jsonrpc.Message, error) {
 			w.keep()
 		case <-w.long.C:
 			w.hintDue = true
-			w.show.wait("waiting for " + w.name)
+			w.show.Wait("waiting for " + w.name)
 			w.hint()
 		case s := <-w.signals:
 			if err := w.signalled(ctx, s); err != nil {
@@ -115,7 +116,7 @@ func (w *watch) leaveAsked(m jsonrpc.Message) error {
 	s, ok := w.state()
 	w.over(false)
 	w.conn.Detach()
-	text := oneLine(jsonrpc.String(jsonrpc.Field(m.Params, "message")))
+	text := terminal.OneLine(jsonrpc.String(jsonrpc.Field(m.Params, "message")))
 	err := fmt.Errorf("there is no terminal to ask at, and the server waits for an answer to: %s", text)
 	if command := w.command(s); ok && command != "" {
 		err = fmt.Errorf("%w\nAnswer it at a terminal (or with --interactive): %s", err, command)
@@ -141,9 +142,9 @@ func (w *watch) receive(ctx context.Context) {
 // over ends what is shown and kept, for good if the call is over.
 func (w *watch) over(ended bool) {
 	if w.unask != nil {
-		w.unask(errTakenBack)
+		w.unask(terminal.ErrWithdrawn)
 	}
-	w.show.end()
+	w.show.Close()
 	w.keeper.end(ended)
 }
 
@@ -166,7 +167,7 @@ func (w *watch) keep() {
 	}
 	w.kept, w.found = time.Now(), found
 	if err := w.keeper.put(s); err != nil {
-		w.show.line("holdfast: where the call is cannot be kept: %v", err)
+		w.show.Printf("holdfast: where the call is cannot be kept: %v", err)
 		w.keeper.end(false)
 		w.keeper = nil
 	}
@@ -176,13 +177,13 @@ func (w *watch) keep() {
 // hint prints the command that resumes the call, once, when the call takes long:
 // as soon as the call has a token where nothing else remembers it.
 func (w *watch) hint() {
-	if w.hinted || !w.hintDue && w.keeper.kept() || w.asking != nil && w.show.tty {
+	if w.hinted || !w.hintDue && w.keeper.kept() || w.asking != nil && w.show.TTY() {
 		return
 	}
 	if s, ok := w.state(); ok && (w.hintDue || s.Calls[0].Token != "") {
 		if command := w.command(s); command != "" {
 			w.hinted = true
-			w.show.line("If this is interrupted, resume with: %s", command)
+			w.show.Printf("If this is interrupted, resume with: %s", command)
 		}
 	}
 }
@@ -210,15 +211,15 @@ func (w *watch) take(ctx context.Context, m jsonrpc.Message) {
 	case m.Kind == jsonrpc.Request:
 		w.send(ctx, refusal(m))
 	case m.Method == "notifications/progress":
-		var s step
+		var s terminal.Step
 		token := jsonrpc.Field(m.Params, "progressToken")
 		if json.Unmarshal(m.Params, &s) == nil && bytes.Equal(jsonrpc.Key(token), jsonrpc.Key(w.id)) {
-			w.show.progress(s)
+			w.show.Progress(s)
 		}
 	case m.Method == "notifications/message":
 		w.log(m)
 	case m.Method == "notifications/cancelled":
-		w.takeBack(jsonrpc.Key(takenBack(m)))
+		w.takeBack(jsonrpc.Key(jsonrpc.Field(m.Params, "requestId")))
 	}
 }
 
@@ -250,7 +251,7 @@ func (w *watch) log(m jsonrpc.Message) {
 	if text == "" {
 		text = string(data)
 	}
-	w.show.line("%s: %s", oneLine(level), oneLine(text))
+	w.show.Printf("%s: %s", terminal.OneLine(level), terminal.OneLine(text))
 }
 
 // takeBack drops a question that the server does not want answered any more.
@@ -262,7 +263,7 @@ func (w *watch) takeBack(id []byte) {
 		}
 	}
 	if w.asking != nil && bytes.Equal(jsonrpc.Key(w.asking), id) {
-		w.unask(errTakenBack)
+		w.unask(terminal.ErrWithdrawn)
 	}
 }
 
@@ -294,15 +295,15 @@ func (w *watch) reply(ctx context.Context, m jsonrpc.Message) jsonrpc.Message {
 	}
 	if w.ask == nil {
 		text := jsonrpc.String(jsonrpc.Field(m.Params, "message"))
-		w.show.line("declined, because there is no terminal to ask at: %s", oneLine(text))
+		w.show.Printf("declined, because there is no terminal to ask at: %s", terminal.OneLine(text))
 		return decline
 	}
-	w.show.hide()
-	defer w.show.show()
-	result, err := w.ask.ask(ctx, m.Params)
+	w.show.Pause()
+	defer w.show.Resume()
+	result, err := w.ask.Ask(ctx, m.Params)
 	if err != nil {
-		if errors.Is(err, errTakenBack) {
-			w.show.line("(the question was taken back)")
+		if errors.Is(err, terminal.ErrWithdrawn) {
+			w.show.Printf("(the question was taken back)")
 		}
 		return jsonrpc.Message{}
 	}
@@ -323,7 +324,7 @@ func (w *watch) answered(ctx context.Context, m jsonrpc.Message) {
 
 func (w *watch) send(ctx context.Context, m jsonrpc.Message) {
 	if err := w.conn.Send(ctx, m); err != nil {
-		w.show.line("holdfast: %v", err)
+		w.show.Printf("holdfast: %v", err)
 	}
 }
 
@@ -341,25 +342,25 @@ func (w *watch) signalled(ctx context.Context, s os.Signal) error {
 		w.unask(context.Canceled)
 	}
 	w.hinted = true // it is said below
-	w.show.end()
+	w.show.Close()
 	if checkState(state) == nil {
 		_ = w.keeper.put(state)
 	}
 	command := w.command(state)
 	switch {
 	case command != "":
-		w.show.say("%s goes on at the server. Resume with: %s", w.name, command)
+		w.show.Notice("%s goes on at the server. Resume with: %s", w.name, command)
 	case w.keeper.kept():
-		w.show.say("%s was sent. Resume with: holdfast resume%s", w.name, w.flags)
+		w.show.Notice("%s was sent. Resume with: holdfast resume%s", w.name, w.flags)
 	default:
-		w.show.say("%s goes on at the server, which offers no way to come back to it.", w.name)
+		w.show.Notice("%s goes on at the server, which offers no way to come back to it.", w.name)
 	}
 	if s != os.Interrupt {
 		w.over(false)
 		w.conn.Detach()
 		return errLeft
 	}
-	w.show.say("Ctrl-C again cancels it.")
+	w.show.Notice("Ctrl-C again cancels it.")
 	w.linger = time.After(lingerFor)
 	return nil
 }
@@ -376,7 +377,7 @@ func (w *watch) cancel(ctx context.Context) error {
 	for {
 		if _, ok := w.state(); !ok { // it is off the record when the server was told
 			_ = w.conn.Close()
-			w.show.say("%s was cancelled.", w.name)
+			w.show.Notice("%s was cancelled.", w.name)
 			return errLeft
 		}
 		select {
@@ -384,7 +385,7 @@ func (w *watch) cancel(ctx context.Context) error {
 		case <-w.messages:
 		case <-late:
 			w.conn.Detach()
-			w.show.say("%s: the server could not be told to cancel it.", w.name)
+			w.show.Notice("%s: the server could not be told to cancel it.", w.name)
 			return errLeft
 		}
 	}

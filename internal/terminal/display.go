@@ -1,4 +1,4 @@
-package main
+package terminal
 
 import (
 	"fmt"
@@ -12,9 +12,9 @@ import (
 	"github.com/schollz/progressbar/v3"
 )
 
-// A display shows on stderr how a call goes: with a bar on a terminal, else with
+// A Display shows on stderr how a call goes: with a bar on a terminal, else with
 // a line for each step. Its methods may be called concurrently.
-type display struct {
+type Display struct {
 	w   io.Writer
 	tty bool
 
@@ -30,19 +30,22 @@ type display struct {
 	held   []byte // what was to be printed meanwhile
 }
 
-// A step is a progress notification's params.
-type step struct {
+// A Step is a progress notification's params.
+type Step struct {
 	Progress float64 `json:"progress"`
 	Total    float64 `json:"total"`
 	Message  string  `json:"message"`
 }
 
-func newDisplay(w io.Writer) *display {
-	return &display{w: w, tty: isTerminal(w)}
+func NewDisplay(w io.Writer) *Display {
+	return &Display{w: w, tty: IsTerminal(w)}
 }
 
+// TTY reports whether the display is on a terminal.
+func (d *Display) TTY() bool { return d.tty }
+
 // Write prints lines, above the bar. It makes a display the place for the log.
-func (d *display) Write(p []byte) (int, error) {
+func (d *Display) Write(p []byte) (int, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.hidden && d.tty {
@@ -54,16 +57,16 @@ func (d *display) Write(p []byte) (int, error) {
 	return d.w.Write(p)
 }
 
-// line prints a line, above the bar.
-func (d *display) line(format string, args ...any) {
+// Printf prints a line, above the bar.
+func (d *Display) Printf(format string, args ...any) {
 	fmt.Fprintf(d, format+"\n", args...)
 }
 
-// progress shows a step.
-func (d *display) progress(s step) {
-	s.Message = oneLine(s.Message)
+// Progress shows a step.
+func (d *Display) Progress(s Step) {
+	s.Message = OneLine(s.Message)
 	if !d.tty {
-		d.line("%s", s)
+		d.Printf("%s", s)
 		return
 	}
 	at := int64(s.Progress)
@@ -74,8 +77,8 @@ func (d *display) progress(s step) {
 	d.set(s.Total, at, strings.TrimPrefix(s.String(), "progress "))
 }
 
-// wait shows that something is waited for that has not said how far it is.
-func (d *display) wait(what string) {
+// Wait shows that something is waited for that has not said how far it is.
+func (d *Display) Wait(what string) {
 	d.mu.Lock()
 	started := d.bar != nil
 	d.mu.Unlock()
@@ -87,7 +90,7 @@ func (d *display) wait(what string) {
 // drawEvery is how often a bar is drawn, at the most and while nothing changes.
 const drawEvery = 100 * time.Millisecond
 
-func (d *display) set(total float64, at int64, text string) {
+func (d *Display) set(total float64, at int64, text string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.ended {
@@ -108,7 +111,7 @@ func (d *display) set(total float64, at int64, text string) {
 }
 
 // redraw draws until the bar is taken away.
-func (d *display) redraw(t *time.Ticker) {
+func (d *Display) redraw(t *time.Ticker) {
 	for range t.C {
 		d.mu.Lock()
 		ended := d.ended
@@ -121,7 +124,7 @@ func (d *display) redraw(t *time.Ticker) {
 }
 
 // String is the step as a line.
-func (s step) String() string {
+func (s Step) String() string {
 	text := "progress " + number(s.Progress)
 	if s.Total > 0 {
 		text += "/" + number(s.Total)
@@ -134,7 +137,7 @@ func number(f float64) string { return strconv.FormatFloat(f, 'f', -1, 64) }
 // ticks is how finely a bar is divided.
 const ticks = 1000
 
-func (d *display) newBar(total float64) *progressbar.ProgressBar {
+func (d *Display) newBar(total float64) *progressbar.ProgressBar {
 	most := int64(ticks)
 	if total <= 0 {
 		most = -1 // a spinner
@@ -159,7 +162,7 @@ const (
 )
 
 // draw shows the bar, if there is one. d.mu is held.
-func (d *display) draw() {
+func (d *Display) draw() {
 	if d.bar == nil || d.hidden || d.ended {
 		return
 	}
@@ -169,7 +172,7 @@ func (d *display) draw() {
 }
 
 // fit makes a text as long as there is place for beside the bar.
-func (d *display) fit(text string) string {
+func (d *Display) fit(text string) string {
 	return cut(visible(text), max(columns(d.w)-besideBar, 8))
 }
 
@@ -182,25 +185,30 @@ func cut(text string, most int) string {
 }
 
 // clear takes the bar away for what else is to be shown. d.mu is held.
-func (d *display) clear() {
+func (d *Display) clear() {
 	if d.bar != nil && !d.hidden && !d.ended {
 		_ = d.bar.Clear()
-		fmt.Fprint(control(d.w), wholeLine) // a spinner is left there
+		ClearLine(d.w) // a spinner is left there
 	}
 }
 
-// wholeLine clears the line that the cursor is on.
-const wholeLine = "\r\033[K"
+// ClearLine clears the line that the cursor is on, if w is a terminal.
+func ClearLine(w io.Writer) {
+	if IsTerminal(w) {
+		fmt.Fprint(control(w), "\r\033[K")
+	}
+}
 
-// hide takes the bar away until show, and keeps what else would be printed.
-func (d *display) hide() {
+// Pause takes the bar away until Resume, and keeps what else would be printed.
+func (d *Display) Pause() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.clear()
 	d.hidden = true
 }
 
-func (d *display) show() {
+// Resume ends Pause.
+func (d *Display) Resume() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.hidden = false
@@ -209,23 +217,21 @@ func (d *display) show() {
 	d.draw()
 }
 
-// end takes the bar away for good.
-func (d *display) end() {
+// Close takes the bar away for good.
+func (d *Display) Close() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.clear()
 	d.bar, d.ended = nil, true
 }
 
-// say prints a line in the place of what the terminal shows of Ctrl-C.
-func (d *display) say(format string, args ...any) {
-	if d.tty {
-		fmt.Fprint(control(d.w), wholeLine)
-	}
+// Notice prints a line in the place of what the terminal shows of Ctrl-C.
+func (d *Display) Notice(format string, args ...any) {
+	ClearLine(d.w)
 	fmt.Fprintf(d.w, format+"\n", args...)
 }
 
-// oneLine is a text of a server on one line.
-func oneLine(text string) string {
+// OneLine is a text of a server on one line.
+func OneLine(text string) string {
 	return strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r == ' ' || r == '\t' || r == '\r' || r == '\n' }), " ")
 }

@@ -1,4 +1,5 @@
-package main
+// Package terminal shows what a server says to a person, and asks what a server wants to know.
+package terminal
 
 import (
 	"fmt"
@@ -9,40 +10,35 @@ import (
 	"unicode/utf8"
 
 	"golang.org/x/term"
-
-	"holdfast/internal/redact"
 )
 
-// An output is stdout or stderr: all that the program prints goes through one. What a
+// An Output is stdout or stderr: all that the program prints goes through one. What a
 // server says may hold commands for a terminal: a terminal gets those in a form that
 // shows them and does nothing. A pipe or a file gets the bytes as they are.
-type output struct {
+type Output struct {
 	file *os.File
 	tty  bool
-	tell func(string) string // takes secrets out; nil: there can be none
+	hide func(string) string // takes secrets out; nil: there can be none
 }
 
-// outputs returns stdout and stderr. Stderr, where errors and the log go, has none of
-// the passwords that the command line and the environment give.
-func outputs(args []string) (stdout, stderr *output) {
-	stdout, stderr = newOutput(os.Stdout), newOutput(os.Stderr)
-	stderr.tell = given(args, os.Environ()).Text
-	return stdout, stderr
+// NewOutput returns the output to a file. Hide takes secrets out of what is written; nil:
+// there are none.
+func NewOutput(file *os.File, hide func(string) string) *Output {
+	return &Output{file: file, tty: IsTerminal(file), hide: hide}
 }
 
-func newOutput(file *os.File) *output {
-	return &output{file: file, tty: isTerminal(file)}
-}
+// TTY reports whether the output is a terminal.
+func (o *Output) TTY() bool { return o.tty }
 
 // Write implements io.Writer. What is written at a time is shown as a whole: it ends
 // within no character.
-func (o *output) Write(p []byte) (int, error) {
-	if !o.tty && o.tell == nil {
+func (o *Output) Write(p []byte) (int, error) {
+	if !o.tty && o.hide == nil {
 		return o.file.Write(p)
 	}
 	text := string(p)
-	if o.tell != nil {
-		text = o.tell(text)
+	if o.hide != nil {
+		text = o.hide(text)
 	}
 	if o.tty {
 		text = visible(text)
@@ -55,16 +51,16 @@ func (o *output) Write(p []byte) (int, error) {
 
 // control returns where commands for the terminal are written, which are ours.
 func control(w io.Writer) io.Writer {
-	if o, ok := w.(*output); ok {
+	if o, ok := w.(*Output); ok {
 		return o.file
 	}
 	return w
 }
 
-// isTerminal says whether a stream is a terminal, or leads to one.
-func isTerminal(stream any) bool {
+// IsTerminal says whether a stream is a terminal, or leads to one.
+func IsTerminal(stream any) bool {
 	switch s := stream.(type) {
-	case *output:
+	case *Output:
 		return s.tty
 	case *os.File:
 		return term.IsTerminal(int(s.Fd()))
@@ -110,17 +106,4 @@ func visible(text string) string {
 // show others in another order.
 func commands(r rune) bool {
 	return r != '\n' && r != '\t' && unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) || r == '\u2028' || r == '\u2029'
-}
-
-// given returns the secrets of the URLs that the command line and the environment may
-// hold, wherever they stand: a URL where another flag's value was meant is as secret.
-func given(args, environ []string) *redact.Secrets {
-	urls := args
-	for _, variable := range environ {
-		name, value, _ := strings.Cut(variable, "=")
-		if strings.HasPrefix(name, "HOLDFAST_") || strings.HasSuffix(strings.ToLower(name), "_proxy") {
-			urls = append(urls[:len(urls):len(urls)], value)
-		}
-	}
-	return redact.Of(urls, "creds", "ca", "cert", "key")
 }

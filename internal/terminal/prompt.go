@@ -1,4 +1,4 @@
-package main
+package terminal
 
 import (
 	"bufio"
@@ -9,17 +9,21 @@ import (
 	"io"
 	"slices"
 	"strings"
-
-	"holdfast/jsonrpc"
 )
 
-// A prompter asks whoever sits at the terminal what a server wants to know
+// A Prompter asks whoever sits at the terminal what a server wants to know
 // (2025-11-25, Elicitation). One question is asked at a time.
-type prompter struct {
+type Prompter struct {
 	in   *lines
 	out  io.Writer
 	from string // who asks
 	echo bool   // what is read is printed, because no terminal does
+}
+
+// NewPrompter returns a Prompter that asks on out, in the name of from, and reads the answers
+// from in.
+func NewPrompter(in io.Reader, out io.Writer, from string) *Prompter {
+	return &Prompter{in: newLines(in), out: out, from: from, echo: !IsTerminal(in)}
 }
 
 // An elicitation is what a server wants to know.
@@ -36,12 +40,12 @@ type answer struct {
 	Content map[string]json.RawMessage `json:"content,omitempty"`
 }
 
-// errTakenBack says that nobody wants the answer any more.
-var errTakenBack = errors.New("the question was taken back")
+// ErrWithdrawn says that nobody wants the answer any more.
+var ErrWithdrawn = errors.New("the question was taken back")
 
-// ask asks, until ctx ends. It returns the result for the server. Only ctx makes it
+// Ask asks, until ctx ends. It returns the result for the server. Only ctx makes it
 // fail.
-func (p *prompter) ask(ctx context.Context, params []byte) (json.RawMessage, error) {
+func (p *Prompter) Ask(ctx context.Context, params []byte) (json.RawMessage, error) {
 	var e elicitation
 	if err := json.Unmarshal(params, &e); err != nil {
 		fmt.Fprintf(p.out, "%s asks something that cannot be read: declined\n", p.from)
@@ -69,8 +73,8 @@ func result(a answer) (json.RawMessage, error) { return json.Marshal(a) }
 
 // visit asks the user to go to a URL (URL mode). Nothing is opened by itself: what
 // is shown is what is gone to.
-func (p *prompter) visit(ctx context.Context, to string) (answer, error) {
-	fmt.Fprintf(p.out, "  Go to %s\n", oneLine(to))
+func (p *Prompter) visit(ctx context.Context, to string) (answer, error) {
+	fmt.Fprintf(p.out, "  Go to %s\n", OneLine(to))
 	yes, err := p.confirm(ctx, "  Will you?")
 	if err != nil || !yes {
 		return answer{Action: "decline"}, err
@@ -79,7 +83,7 @@ func (p *prompter) visit(ctx context.Context, to string) (answer, error) {
 }
 
 // confirm asks for yes or no.
-func (p *prompter) confirm(ctx context.Context, what string) (bool, error) {
+func (p *Prompter) confirm(ctx context.Context, what string) (bool, error) {
 	for {
 		text, err := p.read(ctx, what+" [Y/n]: ")
 		if err != nil {
@@ -96,7 +100,7 @@ func (p *prompter) confirm(ctx context.Context, what string) (bool, error) {
 }
 
 // form asks for each field of a schema.
-func (p *prompter) form(ctx context.Context, e *elicitation) (answer, error) {
+func (p *Prompter) form(ctx context.Context, e *elicitation) (answer, error) {
 	fields := fieldsOf(e.RequestedSchema)
 	if len(fields) == 0 {
 		yes, err := p.confirm(ctx, "  Yes?")
@@ -128,22 +132,22 @@ func (p *prompter) form(ctx context.Context, e *elicitation) (answer, error) {
 
 // fill asks for one field until what is given fits. It is nil for a field that is
 // left out.
-func (p *prompter) fill(ctx context.Context, f field) (json.RawMessage, error) {
-	label := "  " + oneLine(f.label())
-	if about := oneLine(f.Description); about != "" && about != oneLine(f.label()) {
+func (p *Prompter) fill(ctx context.Context, f field) (json.RawMessage, error) {
+	label := "  " + OneLine(f.label())
+	if about := OneLine(f.Description); about != "" && about != OneLine(f.label()) {
 		label += " (" + about + ")"
 	}
 	if choices := f.choices(); len(choices) > 0 {
 		fmt.Fprintln(p.out, label)
 		for i, c := range choices {
-			fmt.Fprintf(p.out, "    %d) %s\n", i+1, oneLine(c.title))
+			fmt.Fprintf(p.out, "    %d) %s\n", i+1, OneLine(c.title))
 		}
 		label = "  Which?"
 		if f.many() {
 			label = "  Which? Several with commas"
 		}
 	}
-	if hint := oneLine(f.hint()); hint != "" {
+	if hint := OneLine(f.hint()); hint != "" {
 		label += " [" + hint + "]"
 	}
 	for {
@@ -171,7 +175,7 @@ func (p *prompter) fill(ctx context.Context, f field) (json.RawMessage, error) {
 }
 
 // read prompts for one line.
-func (p *prompter) read(ctx context.Context, prompt string) (string, error) {
+func (p *Prompter) read(ctx context.Context, prompt string) (string, error) {
 	fmt.Fprint(p.out, prompt)
 	text, err := p.in.next(ctx)
 	text = strings.TrimSpace(text)
@@ -179,7 +183,7 @@ func (p *prompter) read(ctx context.Context, prompt string) (string, error) {
 	case err != nil:
 		fmt.Fprintln(p.out) // the cursor is behind the prompt
 	case p.echo:
-		fmt.Fprintln(p.out, oneLine(text))
+		fmt.Fprintln(p.out, OneLine(text))
 	}
 	return text, err
 }
@@ -218,7 +222,3 @@ func (l *lines) next(ctx context.Context) (string, error) {
 		return "", context.Cause(ctx)
 	}
 }
-
-// takenBack returns the id of the request that a server does not want answered any
-// more.
-func takenBack(m jsonrpc.Message) []byte { return jsonrpc.Field(m.Params, "requestId") }

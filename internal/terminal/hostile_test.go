@@ -1,0 +1,41 @@
+package terminal
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+)
+
+// A schema that a server made long is taken apart in a time that grows with its length,
+// and not with the square of that.
+func TestLongForms(t *testing.T) {
+	t.Parallel()
+	const many = 100_000
+	var properties, names, values strings.Builder
+	for i := range many {
+		comma := ","
+		if i == 0 {
+			comma = ""
+		}
+		fmt.Fprintf(&properties, `%s"p%07d":{"type":"string"}`, comma, i)
+		fmt.Fprintf(&names, `%s"q%07d"`, comma, i)
+		fmt.Fprintf(&values, `%s"v%07d"`, comma, i)
+	}
+	schema := fmt.Sprintf(`{"properties":{%s},"required":[%s]}`, properties.String(), names.String())
+	begun := time.Now()
+	if n := len(fieldsOf([]byte(schema))); n != many {
+		t.Errorf("%d fields", n)
+	}
+	var f field
+	if err := json.Unmarshal([]byte(fmt.Sprintf(`{"type":"array","items":{"enum":[%s]},"default":[%s]}`, values.String(), values.String())), &f); err != nil {
+		t.Fatal(err)
+	}
+	if text := f.hint(); !strings.HasPrefix(text, "v0000000, v0000001, ") {
+		t.Errorf("%.100s", text)
+	}
+	if took := time.Since(begun); took > 20*time.Second {
+		t.Errorf("it took %v", took)
+	}
+}
