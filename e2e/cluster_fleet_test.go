@@ -33,9 +33,11 @@ type shape struct {
 	library bool // nodes are programs with the library in them, not holdfast serve
 	wires   bool // between each node and each server of the engine
 	flags   []string
-	program string                     // another holdfast than the one that is built
-	env     func(name string) []string // of a node's process, besides that of the test
-	place   func(i int) place          // where a node runs; nil: here
+	program string // another holdfast than the one that is built
+	// programs are those of the nodes, if they differ; "": the one that is built.
+	programs []string
+	env      func(name string) []string // of a node's process, besides that of the test
+	place    func(i int) place          // where a node runs; nil: here
 }
 
 // A place is where a node runs.
@@ -76,7 +78,11 @@ func newFleet(t *testing.T, e *enginery, s shape) *fleet {
 			n.command = append(append([]string{os.Args[0], "node"}, flags...), f.traces)
 		} else {
 			flags = append(flags, "--max-processes", "10000", "--max-share", "1")
-			n.command = append(append([]string{cmp.Or(s.program, built), "serve"}, flags...), "--", os.Args[0], "worker", f.traces)
+			program := s.program
+			if s.programs != nil {
+				program = s.programs[i]
+			}
+			n.command = append(append([]string{cmp.Or(program, built), "serve"}, flags...), "--", os.Args[0], "worker", f.traces)
 		}
 		n.before = at.before
 		if s.env != nil {

@@ -1,0 +1,269 @@
+package e2e
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"holdfast/internal/sse"
+)
+
+// versionBefore is the commit whose build runs beside this one: the last with another
+// structure of the code.
+const versionBefore = "c9c1f11"
+
+// buildBefore builds the program of versionBefore, from the history of this clone.
+func buildBefore(t *testing.T) (program string) {
+	t.Helper()
+	if err := exec.Command("git", "cat-file", "-e", versionBefore+"^{commit}").Run(); err != nil {
+		t.Skipf("this clone does not have commit %s (%v): git fetch --unshallow gets it", versionBefore, err)
+	}
+	dir := t.TempDir()
+	archive := exec.Command("git", "archive", "--format=tar", versionBefore)
+	archive.Dir = ".." // all of it
+	text, err := archive.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for files := tar.NewReader(bytes.NewReader(text)); ; {
+		head, err := files.Next()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		path := filepath.Join(dir, head.Name) //nolint:gosec // it is from our own repository
+		switch head.Typeflag {
+		case tar.TypeDir:
+			err = os.MkdirAll(path, 0o755)
+		case tar.TypeReg:
+			var data []byte
+			if data, err = io.ReadAll(files); err == nil {
+				err = os.WriteFile(path, data, 0o644)
+			}
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	program = filepath.Join(dir, "holdfast-before")
+	compile := exec.Command("go", "build", "-o", program, "./cmd/holdfast")
+	compile.Dir = dir
+	if out, err := compile.CombinedOutput(); err != nil {
+		t.Fatalf("go build of %s: %v\n%s", versionBefore, err, out)
+	}
+	return program
+}
+
+// TestClusterVersions has a node of the build before and one of this build serve the same
+// sessions, as while a new version is deployed. Each in turn has sessions that clients
+// use at the other one, and is lost, or leaves, with calls in flight.
+func TestClusterVersions(t *testing.T) {
+	isLong(t)
+	t.Parallel()
+	before := buildBefore(t)
+	eachEngine(t, false, func(t *testing.T, e *enginery) {
+		f := newFleet(t, e, shape{nodes: 2, programs: []string{before, ""}, flags: []string{"--drain", "2s"}})
+		for _, leaves := range []bool{false, true} {
+			for i, owner := range f.nodes {
+				v := versions{fleet: f, owner: owner, other: f.nodes[1-i], name: fmt.Sprint([]string{"before", "now"}[i], "-", leaves)}
+				v.forwarded()
+				v.resumed()
+				v.keyed()
+				v.socket()
+				v.deleted()
+				v.takenOver(leaves)
+				owner.restart()
+			}
+		}
+	})
+}
+
+// versions are two nodes of different builds.
+type versions struct {
+	*fleet
+	owner, other *node
+	name         string // of what is tried
+}
+
+// begin begins a session at the owner, whose client goes to the other node from then on.
+func (v *versions) begin() *roamer { return v.client(fixed(v.owner.url()), fixed(v.other.url())) }
+
+func (v *versions) request(tool, what string, ms int) request {
+	return request{tool: tool, args: workArgs{ID: callID(v.t, v.name, "-", what), Steps: 4, MS: ms}}
+}
+
+// whole checks that a call was answered, with everything that it said, and ran once.
+func (v *versions) whole(q request, s *tale) {
+	v.t.Helper()
+	if err := s.wrong(q); err != nil || !s.over() || s.unknown() {
+		v.t.Errorf("%s: %v, heard %q", q.args.ID, err, s.heard)
+	}
+	v.wantRuns(q.args.ID, 1, 1)
+}
+
+// forwarded makes calls at the node that does not have the session.
+func (v *versions) forwarded() {
+	r := v.begin()
+	for _, tool := range []string{"work", "look"} {
+		q := v.request(tool, "forwarded-"+tool, 100)
+		v.whole(q, r.call(bounded(v.t, time.Minute), q))
+	}
+	if status, said := status(v.t, r, "POST", nil, `{"jsonrpc":"2.0","id":"l","method":"tools/list"}`); status != http.StatusOK {
+		v.t.Errorf("%s: tools/list: %d %s", v.name, status, said)
+	}
+}
+
+// resumed makes a call at one node, and resumes it at the other.
+func (v *versions) resumed() {
+	r := v.begin()
+	for i, at := range []*node{v.owner, v.other} {
+		q := v.request("work", fmt.Sprint("resumed-", i), 600)
+		s, id := &tale{ids: make(map[string]bool), retry: 50 * time.Millisecond}, r.ids.Add(1)
+		r.at = fixed(at.url())
+		resp, err := r.send(bounded(v.t, time.Minute), "POST", nil, q.body(id))
+		if err != nil {
+			v.t.Error(err)
+			return
+		}
+		for events := sse.NewReader(resp.Body, 1<<20); len(s.heard) < 2; {
+			ev, err := events.Next()
+			if err != nil {
+				v.t.Errorf("%s: %v", q.args.ID, err)
+				break
+			}
+			s.event(ev, id)
+		}
+		resp.Body.Close()
+		r.at = fixed([]*node{v.other, v.owner}[i].url())
+		r.stay(bounded(v.t, time.Minute), s, id, q)
+		v.whole(q, s)
+	}
+}
+
+// keyed makes a call again under its key, at the other node.
+func (v *versions) keyed() {
+	r := v.begin()
+	q := v.request("work", "keyed", 50)
+	q.key = q.args.ID
+	id := r.ids.Add(1)
+	for _, at := range []*node{v.owner, v.other} {
+		r.at = fixed(at.url())
+		s := &tale{ids: make(map[string]bool), retry: 50 * time.Millisecond}
+		r.stay(bounded(v.t, time.Minute), s, id, q)
+		v.whole(q, s)
+	}
+}
+
+// socket makes a call on a WebSocket at the node that does not have the session.
+func (v *versions) socket() {
+	r := v.begin()
+	ctx := bounded(v.t, time.Minute)
+	ws, _, err := websocket.Dial(ctx, "ws"+strings.TrimPrefix(v.other.url(), "http"), &websocket.DialOptions{ //nolint:bodyclose // "you never need to"
+		HTTPHeader: http.Header{"Mcp-Session-Id": {r.session}}, Subprotocols: []string{"mcp"},
+	})
+	if err != nil {
+		v.t.Errorf("%s: %v", v.name, err)
+		return
+	}
+	defer func() { _ = ws.CloseNow() }()
+	q, s := v.request("work", "socket", 100), &tale{ids: make(map[string]bool)}
+	if err := ws.Write(ctx, websocket.MessageText, []byte(q.body(1))); err != nil {
+		v.t.Errorf("%s: %v", v.name, err)
+	}
+	for !s.over() && s.err == nil {
+		_, data, err := ws.Read(ctx)
+		if err != nil {
+			v.t.Errorf("%s: %v", v.name, err)
+			return
+		}
+		s.tell(data, 1)
+	}
+	v.whole(q, s)
+}
+
+// deleted ends a session at the node that does not have it.
+func (v *versions) deleted() {
+	r := v.begin()
+	if status, said := status(v.t, r, "DELETE", nil, ""); status != http.StatusNoContent {
+		v.t.Errorf("%s: DELETE: %d %s", v.name, status, said)
+	}
+	for _, n := range []*node{v.owner, v.other} {
+		r.at = fixed(n.url())
+		if status, said := status(v.t, r, "GET", nil, ""); status != http.StatusNotFound {
+			v.t.Errorf("%s: GET of a session that was deleted: %d %s", v.name, status, said)
+		}
+	}
+}
+
+// takenOver loses the owner in the middle of calls, or has it leave. What it has run
+// before is kept, what may run again does, and of the rest the client is told.
+func (v *versions) takenOver(leaves bool) {
+	r, done := v.begin(), v.request("work", "before", 50)
+	ctx := bounded(v.t, 2*time.Minute)
+	before := &tale{ids: make(map[string]bool), retry: 50 * time.Millisecond}
+	r.stay(ctx, before, r.ids.Add(1), done)
+	v.whole(done, before)
+	tools := []string{"work", "look", "work", "look"}
+	tales, ended := make([]*tale, len(tools)), make(chan int)
+	request := func(i int) request {
+		q := v.request(tools[i], fmt.Sprint("taken-over-", i), 4000)
+		q.key = q.args.ID // a light call that is cut has nothing else to be found by
+		return q
+	}
+	for i := range tools {
+		at := r
+		if i >= 2 { // a client that is connected to the owner, and goes to the other when it is gone
+			at = v.client(fixed(v.owner.url()), prefer(v.owner, v.other))
+		}
+		go func() {
+			tales[i] = at.call(ctx, request(i))
+			ended <- i
+		}()
+	}
+	for i := range tools {
+		eventually(v.t, "the call runs", time.Minute, func() bool { return v.runs(request(i).args.ID) > 0 })
+	}
+	if leaves {
+		if err := v.owner.terminate(time.Minute); err != nil {
+			v.t.Errorf("%s: the owner ended with %v", v.name, err)
+		}
+	} else {
+		v.owner.kill()
+	}
+	for range tools {
+		i := <-ended
+		q, s := request(i), tales[i]
+		if err := s.wrong(q); err != nil || !s.over() {
+			v.t.Errorf("%s: %v, heard %q", q.args.ID, err, s.heard)
+		}
+		if q.tool == "work" {
+			v.wantRuns(q.args.ID, 1, 1)
+		} else if s.unknown() {
+			v.t.Errorf("%s may be run again, and was not: heard %q", q.args.ID, s.heard)
+		}
+	}
+	// What was kept is read at the other node.
+	again := &tale{ids: make(map[string]bool), retry: 50 * time.Millisecond}
+	if resp, err := r.send(ctx, "GET", map[string]string{"Last-Event-ID": before.first}, ""); err != nil {
+		v.t.Error(err)
+	} else {
+		_ = r.take(again, 1, resp)
+		resp.Body.Close()
+		v.whole(done, again)
+	}
+	q := v.request("work", "after", 50)
+	v.whole(q, r.call(context.WithoutCancel(ctx), q))
+}
