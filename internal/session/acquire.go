@@ -210,9 +210,13 @@ func (s *Session) settleLost(calls []*Call) {
 			for _, rq := range c.pending {
 				ids = append(ids, rq.id)
 			}
-			if len(ids) == 0 && !c.ended { // there is nobody to be told
-				c.ended = true
-				c.push(nil, true)
+			if len(ids) == 0 && !c.isOver() { // there is nobody to be told
+				c.end()
+				if s.single {
+					c.journalled("", true)
+				} else {
+					c.push(nil, true)
+				}
 			}
 			c.mu.Unlock()
 			for _, id := range ids {

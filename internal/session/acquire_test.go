@@ -729,3 +729,30 @@ func TestTakeOverWithoutNote(t *testing.T) {
 		wantTexts(t, "one that ended", readAll(t, taken, ended.Number()), `"progress":1`, `"r"`)
 	}
 }
+
+// In a session with a single stream, a call without a note ends without a word on that
+// stream, which goes on.
+func TestTakeOverWithoutNoteSingle(t *testing.T) {
+	t.Parallel()
+	f := newShelf()
+	a, b := f.add(t, "a", safeTools()), f.add(t, "b", safeTools())
+	s, err := a.New(newRequest(), "", true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	initialize := begin(t, s, true, `{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2024-11-05"}}`)
+	eventually(t, "initialize", initialize.isOver)
+	begin(t, s, true, request(1))
+	f.forgetNotes(s.key)
+	a.kill()
+	taken := b.take(s)
+	eventually(t, "the call's own stream to end", func() bool {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return f.sessions[s.key].streams[2].ended
+	})
+	c := begin(t, taken, true, request(2))
+	b.desk.last().say(b.desk.last().next(t, "tools/call").Call, `{"jsonrpc":"2.0","id":2,"result":"r"}`)
+	eventually(t, "the next call", c.isOver)
+	wantTexts(t, "the single stream", readSome(t, taken, 0, 2), `"protocolVersion"`, `"r"`)
+}

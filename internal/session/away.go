@@ -29,8 +29,8 @@ func (c *Call) lookAfter() {
 	if connected {
 		rest = most
 	}
-	if c.ended || rest > 0 {
-		if !c.ended {
+	if over := c.isOver(); over || rest > 0 {
+		if !over {
 			r.timer.Reset(rest)
 		}
 		c.mu.Unlock()

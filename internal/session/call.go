@@ -29,6 +29,8 @@ type Call struct {
 	record *record // nil for most calls
 	kept   *kept   // nil where the store is not shared
 
+	life callLife
+
 	mu      sync.Mutex
 	pending []*inflight    // without a response, in their order
 	light   [][]byte       // responses so far, while the call is light
@@ -38,9 +40,7 @@ type Call struct {
 	bytes   int64          // said, if it is known how many are kept
 	pace    *pace          // nil for calls that say little
 	asking  int32          // requests to the client that it has not answered
-	ended   bool           // nothing more is taken
 	pinged  bool           // the first that it said is our own ping
-	sealed  bool           // the store refused an entry and the stream was ended (guarded as seq)
 	changed chan struct{}  // told when a light call ends or is promoted; nil if nobody waits
 	excused bool           // its client was told that it waits for input, and has not shown that it knows what for
 	awaited bool           // it began light, and the door that waits for it has yet to read it
@@ -156,7 +156,7 @@ func (c *Call) Abort(msgs []jsonrpc.Message, e *jsonrpc.Error) {
 // never), or because ctx is done. A call that was cancelled has no responses.
 func (c *Call) Wait(ctx context.Context, after time.Duration) ([][]byte, bool) {
 	c.mu.Lock()
-	if c.ended || c.number != 0 {
+	if !c.isLight() {
 		c.mu.Unlock()
 		return c.outcome(ctx)
 	}
@@ -176,7 +176,7 @@ func (c *Call) Wait(ctx context.Context, after time.Duration) ([][]byte, bool) {
 	case <-ctx.Done():
 	}
 	c.mu.Lock()
-	promoted := c.number == 0 && !c.ended
+	promoted := c.isLight()
 	if promoted {
 		c.promote()
 	}
@@ -209,7 +209,7 @@ func (c *Call) outcome(ctx context.Context) ([][]byte, bool) {
 // Promote makes a light call a stored one. An ended call is left alone.
 func (c *Call) Promote() {
 	c.mu.Lock()
-	if c.number == 0 && !c.ended {
+	if c.isLight() {
 		c.promote()
 	}
 	c.mu.Unlock()
@@ -220,6 +220,7 @@ func (c *Call) Promote() {
 // promote gives the call a stream. c.mu is held; the log must be flushed after.
 func (c *Call) promote() {
 	c.number = c.s.streams.add(c)
+	c.become(callStored)
 	if c.kept != nil && c.kept.stored == nil {
 		c.kept.stored = make(chan struct{})
 	}
@@ -257,11 +258,11 @@ func (c *Call) say(data []byte, asks bool) bool {
 		return c.s.aside.say(data, asks)
 	}
 	c.mu.Lock()
-	if c.ended {
+	if c.isOver() {
 		c.mu.Unlock()
 		return false
 	}
-	if c.number == 0 && c != c.s.aside {
+	if c.isLight() {
 		c.promote()
 	}
 	if asks {
@@ -279,7 +280,7 @@ func (c *Call) respond(rq *inflight, data []byte) {
 	c.mu.Lock()
 	defer c.s.log.flush()
 	defer c.mu.Unlock()
-	if c.ended || !c.settle(rq) {
+	if c.isOver() || !c.settle(rq) {
 		return
 	}
 	last := len(c.pending) == 0
@@ -294,17 +295,15 @@ func (c *Call) respond(rq *inflight, data []byte) {
 		c.journalled(rq.id, last)
 		c.hear(rq, data, c.s.aside.said)
 		c.s.aside.mu.Unlock()
-		c.ended = last
-	case c.number == 0:
+	case c.isLight():
 		c.light = append(c.light, data)
 		c.hear(rq, data, uint64(len(c.light)))
-		c.ended = last
 	default:
 		c.push(data, last)
 		c.hear(rq, data, c.said)
-		c.ended = last
 	}
 	if last {
+		c.end()
 		c.wake()
 	}
 }
@@ -329,7 +328,7 @@ var (
 func (c *Call) drop(rq *inflight) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.ended || !c.settle(rq) {
+	if c.isOver() || !c.settle(rq) {
 		return
 	}
 	if c.number == 0 && !c.s.single {
@@ -339,9 +338,10 @@ func (c *Call) drop(rq *inflight) {
 		}
 		c.light = append(c.light, jsonrpc.AppendError(nil, []byte(rq.id), e))
 	}
-	if c.ended = len(c.pending) == 0; !c.ended {
+	if len(c.pending) > 0 {
 		return
 	}
+	c.end()
 	if r := c.resume(); r != nil && r.timer != nil {
 		r.timer.Stop()
 	}
@@ -366,36 +366,30 @@ func (c *Call) cancel(rq *inflight) {
 	defer c.s.log.flush()
 	defer c.mu.Unlock()
 	c.unhook(rq)
-	if c.ended || !c.settle(rq) {
+	if c.isOver() || !c.settle(rq) {
 		return
 	}
-	c.ended = len(c.pending) == 0
+	last := len(c.pending) == 0
 	switch {
-	case c.number == 0:
-		c.journalled(rq.id, c.ended)
+	case c.isLight():
+		c.journalled(rq.id, last)
 	case c.resume() != nil:
 		c.settled(rq.id, true)
-		c.push(jsonrpc.AppendError(nil, []byte(rq.id), jsonrpc.Errorf(jsonrpc.CodeServer, "cancelled by its client")), c.ended)
-	case c.ended:
+		c.push(jsonrpc.AppendError(nil, []byte(rq.id), jsonrpc.Errorf(jsonrpc.CodeServer, "cancelled by its client")), last)
+	case last:
 		c.push(nil, true)
 	}
-	if c.ended {
+	if last {
+		c.end()
 		c.wake()
 	}
-}
-
-// isOver says whether the call has ended.
-func (c *Call) isOver() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.ended
 }
 
 // over says whether the call has ended and waited for its client.
 func (c *Call) over() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.ended && c.asking > 0
+	return c.isOver() && c.asking > 0
 }
 
 // answered notes that the client answered a request of the call.
@@ -412,7 +406,7 @@ func (c *Call) answered() {
 func (c *Call) AwaitsInput() (bool, uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.asking > 0 && !c.ended, c.said
+	return c.asking > 0 && !c.isOver(), c.said
 }
 
 // Disconnect asks the call's reader to end its connection, after telling the
@@ -426,7 +420,7 @@ func (c *Call) Disconnect(retry time.Duration) {
 	}
 	c.mu.Lock()
 	first := c.number == 0
-	if first && !c.ended {
+	if c.isLight() {
 		c.promote() // who waits for the call may read it before that is in the log
 	}
 	number, k := c.number, kick{retry, c.said}

@@ -53,7 +53,7 @@ func TestMixedBatch(t *testing.T) {
 	begin(t, s, true, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":5}}`, request(7))
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.ended {
+	if !c.isOver() {
 		t.Error("a call that was cancelled in a batch goes on")
 	}
 }

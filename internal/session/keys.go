@@ -421,7 +421,7 @@ func (c *Call) disown() {
 	}
 	if c.kept != nil {
 		c.mu.Lock()
-		if c.number != 0 && !c.ended {
+		if c.number != 0 && !c.isOver() {
 			c.s.log.queue(saying{c: c, number: c.number, data: []byte("{}"), note: true})
 		}
 		c.mu.Unlock()

@@ -19,7 +19,7 @@ func (c *Call) Notify(ready chan struct{}) {
 func (c *Call) Answers() (answers [][]byte, done bool, number uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.light, c.ended && c.number == 0, c.number
+	return c.light, c.life.state() == callAnswered, c.number
 }
 
 // Behind says whether there may be something to read. Who reads many streams is
@@ -30,7 +30,7 @@ func (r *Reader) Behind() bool {
 	}
 	r.call.mu.Lock()
 	defer r.call.mu.Unlock()
-	return r.call.ended || r.call.said != r.cursor.Seq
+	return r.call.isOver() || r.call.said != r.cursor.Seq
 }
 
 // InFlight says whether a request with the id is in flight in the session.

@@ -195,7 +195,7 @@ func (a *appender) append(rest []saying, n int) {
 	defer stop()
 	batch := a.batch[:0]
 	for i := range turn {
-		if !turn[i].c.sealed {
+		if !turn[i].c.isSealed() {
 			batch = append(batch, turn[i].record())
 		}
 	}
@@ -213,7 +213,7 @@ func (a *appender) append(rest []saying, n int) {
 		return
 	}
 	for i := range turn {
-		if !turn[i].c.sealed && !turn[i].note {
+		if !turn[i].c.isSealed() && !turn[i].note {
 			turn[i].c.seq--
 		}
 	}
@@ -247,7 +247,7 @@ func (a *appender) over(x *saying) {
 func (a *appender) apart(ctx context.Context, rest []saying, n int) {
 	for i := range n {
 		x := &rest[i]
-		if x.c.sealed {
+		if x.c.isSealed() {
 			continue
 		}
 		var err error
@@ -289,7 +289,7 @@ func (a *appender) put(ctx context.Context, c *Call, number uint64, entries ...s
 func (a *appender) refused(ctx context.Context, turn []saying, err error) {
 	x := &turn[0]
 	if errors.Is(err, stream.ErrNotFound) {
-		x.c.sealed = true // the session is gone, and its readers know
+		x.c.seal() // the session is gone, and its readers know
 		if x.number != standalone {
 			a.over(x)
 		}
@@ -318,7 +318,7 @@ func (a *appender) refused(ctx context.Context, turn []saying, err error) {
 	}
 	end := endings(ids, err)
 	if x.number != standalone {
-		x.c.sealed = true
+		x.c.seal()
 		end[len(end)-1].Last = true
 	}
 	err = a.put(ctx, x.c, x.number, end...)
@@ -373,7 +373,8 @@ func (a *appender) unanswered(c *Call, turn []saying) [][]byte {
 	for _, rq := range c.pending {
 		ids = append(ids, []byte(rq.id))
 	}
-	c.pending, c.ended = nil, true
+	c.pending = nil
+	c.end()
 	c.mu.Unlock()
 	for i := range turn {
 		if turn[i].c == c {

@@ -268,6 +268,7 @@ func (m *Manager) list(s *Session) error {
 func (m *Manager) session(id, principal, tenant string, single bool) *Session {
 	s := &Session{m: m, id: id, key: KeyOf(id), principal: principal, tenant: m.countIn(tenant), single: single}
 	s.aside = &Call{s: s}
+	s.aside.become(callStored)
 	if single && m.opts.OnEnded != nil {
 		s.aside.record = &record{hooks: &hooks{over: true}}
 	}

@@ -137,7 +137,7 @@ func (c *Call) queueNote(number uint64, done chan struct{}) {
 func (c *Call) noteBegun(msgs []jsonrpc.Message) error {
 	c.mu.Lock()
 	k := c.kept
-	if k.handed || c.ended {
+	if k.handed || c.isOver() {
 		c.mu.Unlock()
 		return ErrMoved // this node has left it too
 	}
@@ -188,7 +188,7 @@ func (s *Session) safe(msgs []jsonrpc.Message) bool {
 // record has the store told of a call that is about to begin.
 func (s *Session) record(c *Call) {
 	c.mu.Lock()
-	if c.number == 0 && !c.ended {
+	if c.isLight() {
 		c.promote()
 	}
 	c.mu.Unlock()

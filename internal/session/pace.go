@@ -149,7 +149,7 @@ func (c *Call) lags(began time.Time) <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	p := c.pace
-	if c.ended || p.slow || c.bytes-p.told <= bound {
+	if c.isOver() || p.slow || c.bytes-p.told <= bound {
 		return nil
 	}
 	switch came := c.s.streams.since(c.number); { // zero if nobody reads

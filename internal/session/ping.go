@@ -22,7 +22,7 @@ func (r *Reader) Ping() {
 		return
 	}
 	c.mu.Lock()
-	if c.ended || c.said > 0 {
+	if c.isOver() || c.said > 0 {
 		c.mu.Unlock()
 		return
 	}

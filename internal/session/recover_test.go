@@ -147,7 +147,10 @@ func TestLost(t *testing.T) {
 			sc.pong(r)
 		}},
 		"ended on a node that is lost": {do: func(sc *scene) {
-			sc.s.streams.doubt(&Call{s: sc.s, number: 1, said: 1, ended: true})
+			c := &Call{s: sc.s, number: 1, said: 1}
+			c.become(callStored)
+			c.become(callEnded)
+			sc.s.streams.doubt(c)
 		}},
 		"given up, and overtaken": {given: true, do: func(sc *scene) {
 			sc.s.ReturnedWithoutID()

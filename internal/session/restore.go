@@ -148,6 +148,7 @@ func (s *Session) restoreCall(ctx context.Context, st *stream.Stream, n callNote
 		c.kept.journal = st.Number
 	} else {
 		c.number, c.said = st.Number, c.seq
+		c.become(callStored)
 	}
 	var answered map[string]outcome
 	if len(msgs) > 1 {
@@ -207,7 +208,9 @@ func (s *Session) stillSafe(n *callNote, msgs []jsonrpc.Message) bool {
 // restoreEnded takes in what may be asked of a call that has ended. read says that
 // its client has read the end, rung that its webhooks were told; else they may have.
 func (s *Session) restoreEnded(ctx context.Context, st *stream.Stream, msgs []jsonrpc.Message, read, rung bool, f *found) {
-	c := &Call{s: s, number: st.Number, ended: true, seq: st.Next - 1, said: st.Next - 1}
+	c := &Call{s: s, number: st.Number, seq: st.Next - 1, said: st.Next - 1}
+	c.become(callStored)
+	c.become(callEnded)
 	if young := len(msgs) > 0 && msgs[0].Method == "initialize"; !read && !young { // who lost that begins anew
 		s.streams.mu.Lock()
 		s.streams.doubt(c)
@@ -263,7 +266,7 @@ func (c *Call) restoreResume(msgs []jsonrpc.Message, answered map[string]outcome
 		switch {
 		case ok && !a.failed:
 			q.status = StatusCompleted
-		case ok, c.ended:
+		case ok, c.isOver():
 			q.status = StatusFailed
 		}
 		r.requests = append(r.requests, q)
@@ -271,7 +274,7 @@ func (c *Call) restoreResume(msgs []jsonrpc.Message, answered map[string]outcome
 	all.mu.Lock()
 	all.calls[c.number] = c
 	all.mu.Unlock()
-	if c.ended {
+	if c.isOver() {
 		return
 	}
 	if most := c.s.m.opts.MaxWait; most > 0 {
@@ -287,7 +290,7 @@ func (c *Call) restoreResume(msgs []jsonrpc.Message, answered map[string]outcome
 // doubt notes that the client of a call, which nobody else knows yet, may have lost
 // it with the node that it was connected to. t.mu is held.
 func (t *table) doubt(c *Call) {
-	t.lost(broken{number: c.number, silent: c.said == 0, ended: c.ended, since: time.Now()}, false)
+	t.lost(broken{number: c.number, silent: c.said == 0, ended: c.isOver(), since: time.Now()}, false)
 }
 
 // outcome is what is known of the response to a request.

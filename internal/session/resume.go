@@ -316,7 +316,7 @@ func (c *Call) statusOf(q *resumable) RequestStatus {
 		RequestID:         json.RawMessage(q.id),
 		Status:            q.status,
 		HasPendingMessage: c.said > c.told,
-		HasInputRequest:   c.asking > 0 && !c.ended,
+		HasInputRequest:   c.asking > 0 && !c.isOver(),
 	}
 }
 

@@ -53,6 +53,85 @@ var sessionSteps = [...][]sessionState{
 	sessionMoved:     {},
 }
 
+// A callState says what becomes of what a call says.
+//
+//	state     what it means
+//	light     held in memory: it has said nothing but responses
+//	answered  over while light; whoever waits for it has its responses
+//	stored    it has a stream
+//	ended     over; the last entry of its stream is stored, or queued
+//	sealed    over; the store refused an entry, and is given no more of them
+//
+//	from           to        when
+//	light          answered  its last request is answered, cancelled, or left to another node
+//	light          stored    it says something else, or its client can't wait ([Call.Promote])
+//	stored         ended     its last request is answered, cancelled, or its stream can't go on
+//	stored, ended  sealed    the store refuses an entry
+//
+// A call of a session with a single stream stays light: what it says goes to the
+// standalone stream. That stream's own call is stored from its beginning. A call that was
+// taken over begins as what it was, stored or ended.
+//
+// [Call.become] makes all transitions.
+type callState uint32
+
+const (
+	callLight callState = iota
+	callAnswered
+	callStored
+	callEnded
+	callSealed
+)
+
+// callSteps are the states that may follow each.
+var callSteps = [...][]callState{
+	callLight:    {callAnswered, callStored},
+	callAnswered: {},
+	callStored:   {callEnded, callSealed},
+	callEnded:    {callSealed},
+	callSealed:   {},
+}
+
+// callLife is a call's state: written under Call.mu, and read without it.
+type callLife struct{ now atomic.Uint32 }
+
+func (l *callLife) state() callState { return callState(l.now.Load()) }
+
+// become brings the call into a state, if its own allows that. c.mu is held, or nobody
+// else knows the call.
+func (c *Call) become(to callState) (ok bool) {
+	if ok = slices.Contains(callSteps[c.life.state()], to); ok {
+		c.life.now.Store(uint32(to))
+	}
+	return ok
+}
+
+// end ends the call, stored or not. c.mu is held.
+func (c *Call) end() {
+	if !c.become(callAnswered) {
+		c.become(callEnded)
+	}
+}
+
+// seal ends the call as one of which the store is given no more.
+func (c *Call) seal() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.become(callSealed)
+}
+
+// isLight reports whether the call has no stream, and is not over.
+func (c *Call) isLight() bool { return c.life.state() == callLight }
+
+// isOver reports whether nothing more is taken for the call.
+func (c *Call) isOver() bool {
+	state := c.life.state()
+	return state != callLight && state != callStored
+}
+
+// isSealed reports whether the store is given no more of the call.
+func (c *Call) isSealed() bool { return c.life.state() == callSealed }
+
 // sessionLife is a session's state: written under Session.mu, and read without it.
 type sessionLife struct{ now atomic.Uint32 }
 

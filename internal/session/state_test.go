@@ -1,9 +1,13 @@
 package session
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
+
+	"holdfast/stream"
 )
 
 // A session takes the steps of its table and no others.
@@ -77,4 +81,92 @@ func TestSessionStates(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A call takes the steps of its table and no others.
+func TestCallSteps(t *testing.T) {
+	t.Parallel()
+	for from := callLight; from <= callSealed; from++ {
+		for to := callLight; to <= callSealed; to++ {
+			c := &Call{}
+			c.life.now.Store(uint32(from))
+			want := slices.Contains(callSteps[from], to)
+			is := from
+			if want {
+				is = to
+			}
+			if ok := c.become(to); ok != want || c.life.state() != is {
+				t.Errorf("from %d to %d: %v, is %d", from, to, ok, c.life.state())
+			}
+		}
+	}
+}
+
+// What is said of a call brings it through its states.
+func TestCallStates(t *testing.T) {
+	t.Parallel()
+	refuses := false
+	h := newHouse(t, Options{}, func(s stream.Store) stream.Store {
+		return &refusing{s, func() bool { return refuses }}
+	})
+	defer h.close()
+	s := h.open("alice")
+	id := 0
+	type step struct {
+		do func(c *Call)
+		is callState
+	}
+	answer := func(c *Call) {
+		h.desk.last().say(c, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"result":1}`, id))
+	}
+	notify := func(c *Call) { h.desk.last().say(c, `{"jsonrpc":"2.0","method":"notifications/message"}`) }
+	cancel := func(*Call) {
+		m := parse(fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%d}}`, id))
+		if err := s.Send(t.Context(), m, nil); err != nil {
+			t.Error(err)
+		}
+	}
+	refuse := func(c *Call) { refuses = true; notify(c); refuses = false }
+	drop := func(c *Call) {
+		s.mu.Lock()
+		rq := s.take(fmt.Appendf(nil, "%d", id), c)
+		s.mu.Unlock()
+		h.drop(s, []*inflight{rq})
+	}
+	for what, steps := range map[string][]step{
+		"answered":              {{nil, callLight}, {answer, callAnswered}, {notify, callAnswered}, {(*Call).Promote, callAnswered}},
+		"cancelled while light": {{nil, callLight}, {cancel, callAnswered}},
+		"dropped":               {{nil, callLight}, {drop, callAnswered}},
+		"says more":             {{nil, callLight}, {notify, callStored}, {notify, callStored}, {answer, callEnded}, {notify, callEnded}},
+		"promoted":              {{nil, callLight}, {(*Call).Promote, callStored}, {cancel, callEnded}},
+		"disconnected":          {{nil, callLight}, {func(c *Call) { c.Disconnect(0) }, callStored}, {drop, callEnded}},
+		"refused":               {{nil, callLight}, {(*Call).Promote, callStored}, {refuse, callSealed}, {answer, callSealed}},
+	} {
+		id++
+		c := begin(t, s, true, request(id))
+		for i, step := range steps {
+			if step.do != nil {
+				step.do(c)
+			}
+			if c.life.state() != step.is {
+				t.Errorf("%s, step %d: %d, want %d", what, i, c.life.state(), step.is)
+			}
+		}
+	}
+	if s.aside.life.state() != callStored || h.Calls() != 0 {
+		t.Errorf("the standalone stream is %d; %d calls", s.aside.life.state(), h.Calls())
+	}
+}
+
+// refusing is a store that takes nothing while it is told not to.
+type refusing struct {
+	stream.Store
+	full func() bool
+}
+
+func (r *refusing) Append(ctx context.Context, l stream.Lease, records []stream.Record) error {
+	if r.full() {
+		return stream.ErrFull
+	}
+	return r.Store.Append(ctx, l, records)
 }
