@@ -55,6 +55,7 @@ var floors = []struct {
 	{".", []string{"backend", "internal/budget", "internal/server", "internal/session", "client", "backend/sdk", "engine", "stream", "internal/cluster", "jsonrpc", "internal/protocol", "webhook", "internal/webhook", "internal/panics"}},
 	{"internal/statefile", nil},
 	{"internal/terminal", []string{"jsonrpc"}},
+	{"internal/follow", []string{"client", "jsonrpc", "internal/statefile", "internal/terminal"}},
 	{"internal/bridge", []string{"client", "jsonrpc", "internal/protocol", "internal/statefile"}},
 	{"cmd/...", everything},
 	{"bench/...", everything},
@@ -79,7 +80,7 @@ var guests = map[string][]string{
 	"github.com/standard-webhooks":           {"internal/webhook"},
 	"github.com/spf13/cobra":                 {"cmd/..."},
 	"github.com/spf13/pflag":                 {"cmd/..."},
-	"github.com/gofrs/flock":                 {"cmd/...", "internal/bridge", "internal/statefile", "internal/engine/jetstream"},
+	"github.com/gofrs/flock":                 {"internal/bridge", "internal/follow", "internal/statefile", "internal/engine/jetstream"},
 	"github.com/schollz/progressbar/v3":      {"internal/terminal"},
 	"golang.org/x/term":                      {"internal/terminal", "examples/..."},
 }

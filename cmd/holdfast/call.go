@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -12,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"holdfast/client"
+	"holdfast/internal/follow"
 	"holdfast/internal/terminal"
 	"holdfast/jsonrpc"
 )
@@ -83,7 +85,7 @@ func (f *callFlags) call(cmd *cobra.Command, args []string) error {
 		return usagef("stdin cannot give the arguments and the answers (--interactive)")
 	}
 	show := terminal.NewDisplay(cmd.ErrOrStderr())
-	w, opts, err := f.follow.watch(cmd, &f.remoteFlags, show)
+	w, opts, err := f.follow.options(cmd, &f.remoteFlags, show)
 	if err != nil {
 		return err
 	}
@@ -92,9 +94,9 @@ func (f *callFlags) call(cmd *cobra.Command, args []string) error {
 		return err
 	}
 	defer conn.Close()
-	w.conn, w.name = conn, name
+	w.Conn, w.Name = conn, name
 	var capabilities map[string]any
-	if w.ask = f.follow.prompter(cmd, show, to, object == "-"); w.ask != nil {
+	if w.Prompter = f.follow.prompter(cmd, show, to, object == "-"); w.Prompter != nil {
 		capabilities = map[string]any{"elicitation": map[string]any{"form": map[string]any{}, "url": map[string]any{}}}
 	}
 	p, err := f.begin(ctx, conn, to, capabilities)
@@ -105,20 +107,18 @@ func (f *callFlags) call(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
-	w.id = []byte(`"hf-` + strings.ToLower(rand.Text()[:12]) + `"`)
-	params["_meta"] = map[string]any{"progressToken": json.RawMessage(w.id)}
-	if w.keeper, err = callsIn(f.follow.state).keep(w.id); err != nil {
-		show.Printf("holdfast: where the call is cannot be kept: %v", err)
-	}
-	if err := sendRequest(ctx, conn, w.id, toolsCall, params); err != nil {
+	w.ID = []byte(`"hf-` + strings.ToLower(rand.Text()[:12]) + `"`)
+	params["_meta"] = map[string]any{"progressToken": json.RawMessage(w.ID)}
+	f.follow.keep(follow.SavedCallsIn(f.follow.state), w)
+	if err := sendRequest(ctx, conn, w.ID, follow.ToolsCall, params); err != nil {
 		return err
 	}
-	m, err := w.run(ctx)
+	m, err := f.follow.run(ctx, w)
 	if err != nil {
 		return err
 	}
 	err = f.follow.print(m, name, cmd.OutOrStdout(), cmd.ErrOrStderr())
-	if err != nil && w.ask == nil && strings.Contains(strings.ToLower(err.Error()), "elicit") {
+	if err != nil && w.Prompter == nil && strings.Contains(strings.ToLower(err.Error()), "elicit") {
 		return fmt.Errorf("%w\nholdfast can be asked at a terminal, or with --interactive", err)
 	}
 	return err
@@ -139,8 +139,8 @@ func (f *callFlags) params(ctx context.Context, p *peer, name, object string, st
 	return nil, unknownTool(name, list)
 }
 
-// watch prepares to follow a call.
-func (f *followFlags) watch(cmd *cobra.Command, remote *remoteFlags, show *terminal.Display) (*watch, *client.Options, error) {
+// options prepares to follow a call.
+func (f *followFlags) options(cmd *cobra.Command, remote *remoteFlags, show *terminal.Display) (*follow.Options, *client.Options, error) {
 	opts, err := remote.options(slog.New(logHandler(cmd, show)))
 	if err != nil {
 		return nil, nil, err
@@ -153,14 +153,31 @@ func (f *followFlags) watch(cmd *cobra.Command, remote *remoteFlags, show *termi
 		}
 	}
 	opts.Away = func(err error) { show.Printf("no answer (%v): trying again", err) }
-	w := &watch{show: show, changed: changed}
+	w := &follow.Options{Display: show, Changed: changed}
 	if t := remote.transport.value; t != "auto" {
-		w.flags += " --transport " + t
+		w.Flags += " --transport " + t
 	}
 	if len(remote.headers) > 0 {
-		w.flags += "\nGive it the same --header, too." // on a line of its own: the command is pasted
+		w.Flags += "\nGive it the same --header, too." // on a line of its own: the command is pasted
 	}
 	return w, opts, nil
+}
+
+// keep has where the call is kept.
+func (f *followFlags) keep(calls follow.SavedCalls, w *follow.Options) {
+	var err error
+	if w.Saved, err = calls.Keep(w.ID); err != nil {
+		w.Display.Printf("holdfast: where the call is cannot be kept: %v", err)
+	}
+}
+
+// run follows a call.
+func (f *followFlags) run(ctx context.Context, w *follow.Options) (jsonrpc.Message, error) {
+	m, err := follow.Call(ctx, *w)
+	if errors.Is(err, follow.ErrLeft) {
+		err = codeError{exitInterrupted, errSaid}
+	}
+	return m, err
 }
 
 // prompter asks the user what a server wants to know; nil where nobody can be

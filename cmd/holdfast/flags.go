@@ -10,6 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"holdfast/internal/statefile"
 )
 
 // usageError is an error of the one who typed the command.
@@ -133,3 +135,10 @@ func (b *byteSize) Set(s string) error {
 
 // Type implements [pflag.Value].
 func (b *byteSize) Type() string { return "size" }
+
+// addState adds the flag for the directory that keeps what must outlive a
+// process of ours.
+func addState(cmd *cobra.Command, dir *string, what string) {
+	cmd.Flags().StringVar(dir, "state", statefile.Dir(), "`directory` that keeps "+what+"; empty: nothing is kept")
+	_ = cmd.MarkFlagDirname("state") // fails for unknown flags only
+}

@@ -69,16 +69,3 @@ func TestLongList(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
-
-// Questions that wait for the user are kept in bounds.
-func TestQuestionsInBounds(t *testing.T) {
-	t.Parallel()
-	question := mustParse(jsonrpc.AppendRequest(nil, []byte("1"), "elicitation/create", jsonrpc.Object("message", strings.Repeat("A", 1<<20))))
-	w := &watch{}
-	for len(w.waiting) < 1000 && !w.crowded(question) {
-		w.waiting = append(w.waiting, question)
-	}
-	if n := len(w.waiting); n < 10 || n > 16 {
-		t.Errorf("%d questions of 1 MiB wait", n)
-	}
-}

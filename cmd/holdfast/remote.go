@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"holdfast/client"
+	"holdfast/internal/follow"
 	"holdfast/internal/protocol"
 	"holdfast/internal/redact"
 	"holdfast/jsonrpc"
@@ -151,7 +152,7 @@ func (p *peer) ask(ctx context.Context, method string, params any) (json.RawMess
 		case err != nil:
 			return nil, err
 		case m.Kind == jsonrpc.Request:
-			if err := p.conn.Send(ctx, refusal(m)); err != nil {
+			if err := p.conn.Send(ctx, follow.Refusal(m)); err != nil {
 				return nil, err
 			}
 		case m.Kind == jsonrpc.Response && string(m.ID) == string(id):
@@ -173,25 +174,6 @@ func sendRequest(ctx context.Context, conn *client.Conn, id []byte, method strin
 		return err
 	}
 	return conn.Send(ctx, m)
-}
-
-// refusal answers a request of the server that nobody here can do: but for a ping
-// it is an error.
-func refusal(m jsonrpc.Message) jsonrpc.Message {
-	raw := jsonrpc.AppendResult(nil, m.ID, []byte("{}"))
-	if m.Method != "ping" {
-		raw = jsonrpc.AppendError(nil, m.ID, jsonrpc.Errorf(jsonrpc.CodeMethodNotFound, "holdfast cannot do %s", m.Method))
-	}
-	return mustParse(raw)
-}
-
-// mustParse takes a message apart that was made here.
-func mustParse(raw []byte) jsonrpc.Message {
-	m, err := jsonrpc.Parse(raw)
-	if err != nil {
-		panic(err) // a mistake in this program
-	}
-	return m
 }
 
 // errorOf returns the error of a failed response. What the server did is unknown

@@ -2,11 +2,14 @@ package main
 
 import (
 	"context"
+	"fmt"
+	"io"
 	"log/slog"
 
 	"github.com/spf13/cobra"
 
 	"holdfast/client"
+	"holdfast/internal/follow"
 	"holdfast/internal/terminal"
 )
 
@@ -40,13 +43,13 @@ those of holdfast call.`,
 
 // resume follows a call that was begun before.
 func (f *resumeFlags) resume(cmd *cobra.Command, args []string) error {
-	calls := callsIn(f.follow.state)
+	calls := follow.SavedCallsIn(f.follow.state)
 	state, err := find(cmd, args, calls, true)
 	if err != nil {
 		return err
 	}
 	show := terminal.NewDisplay(cmd.ErrOrStderr())
-	w, opts, err := f.follow.watch(cmd, &f.remoteFlags, show)
+	w, opts, err := f.follow.options(cmd, &f.remoteFlags, show)
 	if err != nil {
 		return err
 	}
@@ -55,26 +58,24 @@ func (f *resumeFlags) resume(cmd *cobra.Command, args []string) error {
 		opts.Logger = slog.New(slog.DiscardHandler) // what becomes of the session is no matter
 	}
 	call := state.Calls[0]
-	w.id, w.name = call.ID, "the call"
+	w.ID, w.Name = call.ID, "the call"
 	if call.Name != "" {
-		w.name = terminal.OneLine(call.Name)
+		w.Name = terminal.OneLine(call.Name)
 	}
-	if w.conn, err = dial(state.URL, opts); err != nil {
+	if w.Conn, err = dial(state.URL, opts); err != nil {
 		return err
 	}
-	defer w.conn.Detach()
+	defer w.Conn.Detach()
 	stdin := len(args) == 1 && args[0] == "-"
-	w.ask = f.follow.prompter(cmd, show, state.URL, stdin)
-	w.asked = settled(w.conn, call)
-	if w.keeper, err = calls.keep(w.id); err != nil {
-		show.Printf("holdfast: where the call is cannot be kept: %v", err)
-	}
-	m, err := w.run(cmd.Context())
+	w.Prompter = f.follow.prompter(cmd, show, state.URL, stdin)
+	w.Settled = settled(w.Conn, call)
+	f.follow.keep(calls, w)
+	m, err := f.follow.run(cmd.Context(), w)
 	if err != nil {
 		return err
 	}
-	_ = w.conn.Close() // the session was for the call
-	return f.follow.print(m, w.name, cmd.OutOrStdout(), cmd.ErrOrStderr())
+	_ = w.Conn.Close() // the session was for the call
+	return f.follow.print(m, w.Name, cmd.OutOrStdout(), cmd.ErrOrStderr())
 }
 
 // settled says whether a question that comes from the past has been answered: then
@@ -88,4 +89,36 @@ func settled(conn *client.Conn, call client.CallState) func(context.Context) boo
 		}
 		return !status.HasInputRequest
 	}
+}
+
+// tokenArg takes at most one argument.
+func tokenArg(cmd *cobra.Command, args []string) error {
+	if len(args) > 1 {
+		return usagef("%s takes one token at the most", cmd.CommandPath())
+	}
+	return nil
+}
+
+// find returns the state that a token on the command line stands for: "-" reads it
+// from stdin, and without one it is the newest that is kept.
+func find(cmd *cobra.Command, args []string, calls follow.SavedCalls, idle bool) (client.State, error) {
+	if len(args) == 0 {
+		if !calls.Kept() {
+			return client.State{}, usagef("which call? Give the token that holdfast call printed")
+		}
+		return calls.Newest(idle)
+	}
+	text := args[0]
+	if text == "-" {
+		data, err := io.ReadAll(io.LimitReader(cmd.InOrStdin(), follow.MaxToken))
+		if err != nil {
+			return client.State{}, fmt.Errorf("read the token: %w", err)
+		}
+		text = string(data)
+	}
+	s, err := follow.ParseToken(text)
+	if err != nil {
+		return s, usageError{err}
+	}
+	return s, nil
 }

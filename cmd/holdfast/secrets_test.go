@@ -383,7 +383,7 @@ func tokenFor(t *testing.T, to string) string {
 	if err != nil {
 		t.Error(err)
 	}
-	return tokenPrefix + base64.RawURLEncoding.EncodeToString(data)
+	return "hf1." + base64.RawURLEncoding.EncodeToString(data)
 }
 
 // repeater is a server that tells in its errors what it was sent, as many do.

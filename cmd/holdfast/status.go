@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"holdfast/internal/follow"
 	"holdfast/internal/terminal"
 )
 
@@ -41,7 +42,7 @@ call's outcome is unknown.`,
 }
 
 func (f *statusFlags) status(cmd *cobra.Command, args []string) error {
-	state, err := find(cmd, args, callsIn(f.state), false)
+	state, err := find(cmd, args, follow.SavedCallsIn(f.state), false)
 	if err != nil {
 		return err
 	}

@@ -1,4 +1,4 @@
-package main
+package follow
 
 import (
 	"encoding/json"
@@ -16,9 +16,9 @@ func TestToken(t *testing.T) {
 		URL: "http://example.com/mcp", Session: "secret", Revision: "2025-11-25", Keys: true,
 		Initialize: json.RawMessage(`{}`), Result: json.RawMessage(`{}`), Ready: true, LastEventID: "standalone",
 		Calls: []client.CallState{
-			{ID: json.RawMessage(`"other"`), Method: toolsCall, Token: "other"},
+			{ID: json.RawMessage(`"other"`), Method: ToolsCall, Token: "other"},
 			{
-				ID: json.RawMessage(`"mine"`), Method: toolsCall, Name: "count", Session: "secret", Token: "token",
+				ID: json.RawMessage(`"mine"`), Method: ToolsCall, Name: "count", Session: "secret", Token: "token",
 				Stream: "http://example.com/mcp?stream=1", LastEventID: "a.1.2", Key: "key", Request: json.RawMessage(`{}`),
 			},
 		},
@@ -27,16 +27,16 @@ func TestToken(t *testing.T) {
 	if !ok || len(full.Calls) != 2 {
 		t.Fatalf("%+v", one)
 	}
-	got, err := parseToken(token(one) + "\n")
+	got, err := ParseToken(Token(one) + "\n")
 	want := client.State{URL: full.URL, Revision: full.Revision, Calls: []client.CallState{
-		{ID: json.RawMessage(`"mine"`), Method: toolsCall, Name: "count", Token: "token", LastEventID: "a.1.2"},
+		{ID: json.RawMessage(`"mine"`), Method: ToolsCall, Name: "count", Token: "token", LastEventID: "a.1.2"},
 	}}
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("with a resume token: %+v, %v", got, err)
 	}
 
 	one.Calls[0].Token = ""
-	got, err = parseToken(token(one))
+	got, err = ParseToken(Token(one))
 	want.Session = "secret"
 	want.Calls[0].Token, want.Calls[0].Stream = "", "http://example.com/mcp?stream=1"
 	if err != nil || !reflect.DeepEqual(got, want) {
@@ -44,7 +44,7 @@ func TestToken(t *testing.T) {
 	}
 
 	one.Calls[0].Stream, one.Calls[0].LastEventID = "", ""
-	if text := token(one); text != "" {
+	if text := Token(one); text != "" {
 		t.Errorf("a call that is nowhere: %s", text)
 	}
 	if _, ok := oneCall(full, []byte(`"none"`)); ok {
@@ -55,14 +55,14 @@ func TestToken(t *testing.T) {
 // What is no token is refused, whatever it is.
 func TestParseToken(t *testing.T) {
 	t.Parallel()
-	good := token(client.State{URL: "http://example.com/", Calls: []client.CallState{{ID: json.RawMessage("1"), Token: "t"}}})
-	if _, err := parseToken(good); err != nil {
+	good := Token(client.State{URL: "http://example.com/", Calls: []client.CallState{{ID: json.RawMessage("1"), Token: "t"}}})
+	if _, err := ParseToken(good); err != nil {
 		t.Fatal(err)
 	}
 	for _, bad := range []string{
 		"", "hf1.", "hf2." + good[4:], good[:len(good)-3], good + "!", "hf1.bnVsbA", "hf1.W10", strings.ToUpper(good),
 	} {
-		if s, err := parseToken(bad); err == nil {
+		if s, err := ParseToken(bad); err == nil {
 			t.Errorf("%q: %+v", bad, s)
 		}
 	}
@@ -71,25 +71,25 @@ func TestParseToken(t *testing.T) {
 func FuzzParseToken(f *testing.F) {
 	f.Add("hf1.e30")
 	f.Fuzz(func(t *testing.T, text string) {
-		if s, err := parseToken(text); err == nil && (len(s.Calls) != 1 || s.URL == "") {
+		if s, err := ParseToken(text); err == nil && (len(s.Calls) != 1 || s.URL == "") {
 			t.Errorf("%+v", s)
 		}
 	})
 }
 
 // The newest call that nobody follows is the one that is found.
-func TestShelf(t *testing.T) {
+func TestSavedCalls(t *testing.T) {
 	t.Parallel()
-	calls := callsIn(t.TempDir())
-	if _, err := calls.newest(true); err == nil {
-		t.Error("there is a call on an empty shelf")
+	calls := SavedCallsIn(t.TempDir())
+	if _, err := calls.Newest(true); err == nil {
+		t.Error("there is a call on an empty directory")
 	}
 	state := func(id string) client.State {
 		return client.State{URL: "http://example.com/", Calls: []client.CallState{{ID: json.RawMessage(id), Token: "t"}}}
 	}
-	var keepers []*keeper
+	var keepers []*SavedCall
 	for _, id := range []string{`"a"`, `"b"`} {
-		k, err := calls.keep([]byte(id))
+		k, err := calls.Keep([]byte(id))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -100,7 +100,7 @@ func TestShelf(t *testing.T) {
 	}
 	want := func(idle bool, id string) {
 		t.Helper()
-		s, err := calls.newest(idle)
+		s, err := calls.Newest(idle)
 		if id == "" && err != nil {
 			return
 		}
@@ -112,7 +112,7 @@ func TestShelf(t *testing.T) {
 	want(true, "") // both are followed
 	keepers[0].end(false)
 	want(true, `"a"`)
-	again, err := calls.keep([]byte(`"a"`))
+	again, err := calls.Keep([]byte(`"a"`))
 	if err != nil || again.name != keepers[0].name {
 		t.Errorf("the same call has another place: %+v, %v", again, err)
 	}

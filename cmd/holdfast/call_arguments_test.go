@@ -67,19 +67,6 @@ func TestUnknownTool(t *testing.T) {
 	}
 }
 
-// What a server asks of a client that cannot do it is refused; a ping is answered.
-func TestRefusal(t *testing.T) {
-	t.Parallel()
-	for request, want := range map[string]string{
-		`{"jsonrpc":"2.0","id":1,"method":"ping"}`:                     `{"jsonrpc":"2.0","id":1,"result":{}}`,
-		`{"jsonrpc":"2.0","id":"a","method":"sampling/createMessage"}`: `{"jsonrpc":"2.0","id":"a","error":{"code":-32601,"message":"holdfast cannot do sampling/createMessage"}}`,
-	} {
-		if got := refusal(mustParse([]byte(request))); string(got.Raw) != want {
-			t.Errorf("%s: %s; want %s", request, got.Raw, want)
-		}
-	}
-}
-
 // What is said of an error that several hints would fit does not change from time to
 // time: what the server itself said comes before what is said of the network.
 func TestExplained(t *testing.T) {

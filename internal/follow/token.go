@@ -1,4 +1,4 @@
-package main
+package follow
 
 import (
 	"bytes"
@@ -7,10 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"strings"
-
-	"github.com/spf13/cobra"
 
 	"holdfast/client"
 	"holdfast/jsonrpc"
@@ -19,12 +16,12 @@ import (
 // tokenPrefix begins each token, and says of which kind it is.
 const tokenPrefix = "hf1."
 
-// mostToken bounds a token, in bytes.
-const mostToken = 64 << 10
+// MaxToken bounds a token, in bytes.
+const MaxToken = 64 << 10
 
-// token is all that another process, on any machine, needs to go on with a call.
+// Token is all that another process, on any machine, needs to go on with a call.
 // It is a secret. It is "" where the call can't be gone on with from elsewhere.
-func token(s client.State) string {
+func Token(s client.State) string {
 	if len(s.Calls) != 1 {
 		return ""
 	}
@@ -42,7 +39,7 @@ func token(s client.State) string {
 	}
 	// What can be guessed makes it no longer.
 	call.Stream = strings.TrimPrefix(call.Stream, s.URL)
-	if call.Method == toolsCall {
+	if call.Method == ToolsCall {
 		call.Method = ""
 	}
 	small.Calls = []client.CallState{call}
@@ -56,8 +53,8 @@ func token(s client.State) string {
 // located says whether the server has said where a call is to be found.
 func located(c client.CallState) bool { return c.Token != "" || c.Stream != "" || c.LastEventID != "" }
 
-// parseToken reads what [token] made.
-func parseToken(text string) (client.State, error) {
+// ParseToken reads what [Token] made.
+func ParseToken(text string) (client.State, error) {
 	var s client.State
 	coded, ok := strings.CutPrefix(strings.TrimSpace(text), tokenPrefix)
 	if !ok {
@@ -78,12 +75,13 @@ func parseToken(text string) (client.State, error) {
 		call.Stream = s.URL + call.Stream
 	}
 	if call.Method == "" {
-		call.Method = toolsCall
+		call.Method = ToolsCall
 	}
 	return s, nil
 }
 
-const toolsCall = "tools/call"
+// ToolsCall is the method of a call of a tool.
+const ToolsCall = "tools/call"
 
 // checkState finds what is wrong with a state that names one call.
 func checkState(s client.State) error {
@@ -111,36 +109,4 @@ func oneCall(s client.State, id []byte) (client.State, bool) {
 		}
 	}
 	return s, false
-}
-
-// tokenArg takes at most one argument.
-func tokenArg(cmd *cobra.Command, args []string) error {
-	if len(args) > 1 {
-		return usagef("%s takes one token at the most", cmd.CommandPath())
-	}
-	return nil
-}
-
-// find returns the state that a token on the command line stands for: "-" reads it
-// from stdin, and without one it is the newest that is kept.
-func find(cmd *cobra.Command, args []string, calls shelf, idle bool) (client.State, error) {
-	if len(args) == 0 {
-		if calls.dir == "" {
-			return client.State{}, usagef("which call? Give the token that holdfast call printed")
-		}
-		return calls.newest(idle)
-	}
-	text := args[0]
-	if text == "-" {
-		data, err := io.ReadAll(io.LimitReader(cmd.InOrStdin(), mostToken))
-		if err != nil {
-			return client.State{}, fmt.Errorf("read the token: %w", err)
-		}
-		text = string(data)
-	}
-	s, err := parseToken(text)
-	if err != nil {
-		return s, usageError{err}
-	}
-	return s, nil
 }

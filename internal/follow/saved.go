@@ -1,4 +1,4 @@
-package main
+package follow
 
 import (
 	"bytes"
@@ -19,18 +19,21 @@ import (
 	"holdfast/internal/statefile"
 )
 
-// A shelf is the directory that keeps calls which are not over, one file for each
+// SavedCalls is the directory that keeps calls which are not over, one file for each
 // ([client.State] with that one call). Each is locked by the process that follows
 // the call. No dir: nothing is kept.
-type shelf struct{ dir string }
+type SavedCalls struct{ dir string }
 
-// callsIn returns the shelf in a directory for state.
-func callsIn(state string) shelf {
+// SavedCallsIn returns the calls in a directory for state.
+func SavedCallsIn(state string) SavedCalls {
 	if state == "" {
-		return shelf{}
+		return SavedCalls{}
 	}
-	return shelf{filepath.Join(state, "calls")}
+	return SavedCalls{filepath.Join(state, "calls")}
 }
+
+// Kept reports whether anything is kept.
+func (s SavedCalls) Kept() bool { return s.dir != "" }
 
 // forgetAfter is the age at which a call that nobody came back for is forgotten.
 const forgetAfter = 7 * 24 * time.Hour
@@ -38,16 +41,16 @@ const forgetAfter = 7 * 24 * time.Hour
 var errNoneKept = errors.New("no call is kept here that is not over: give the token that holdfast call printed")
 
 // files are the names of the kept calls, newest first: names begin with the time.
-func (s shelf) files() ([]string, error) {
+func (s SavedCalls) files() ([]string, error) {
 	names, err := filepath.Glob(filepath.Join(s.dir, "*.json"))
 	slices.Sort(names)
 	slices.Reverse(names)
 	return names, err
 }
 
-// newest returns the call that was begun last: of those that nobody follows, if
+// Newest returns the call that was begun last: of those that nobody follows, if
 // idle.
-func (s shelf) newest(idle bool) (client.State, error) {
+func (s SavedCalls) Newest(idle bool) (client.State, error) {
 	names, err := s.files()
 	if err != nil {
 		return client.State{}, err
@@ -80,13 +83,13 @@ func (s shelf) newest(idle bool) (client.State, error) {
 	return client.State{}, errNoneKept
 }
 
-func (s shelf) drop(name string) {
+func (s SavedCalls) drop(name string) {
 	_ = os.Remove(name)
 	_ = os.Remove(statefile.LockName(name))
 }
 
-// A keeper keeps one call on a shelf. Its methods may be called concurrently.
-type keeper struct {
+// A SavedCall keeps one call. Its methods may be called concurrently.
+type SavedCall struct {
 	name string
 	lock *flock.Flock
 
@@ -95,9 +98,9 @@ type keeper struct {
 	over bool
 }
 
-// keep takes a place for a call on the shelf: the one that it has, or a new one. It
+// Keep takes a place for a call in the directory: the one that it has, or a new one. It
 // is nil where nothing is kept.
-func (s shelf) keep(id []byte) (*keeper, error) {
+func (s SavedCalls) Keep(id []byte) (*SavedCall, error) {
 	if s.dir == "" {
 		return nil, nil
 	}
@@ -110,7 +113,7 @@ func (s shelf) keep(id []byte) (*keeper, error) {
 	if err := os.MkdirAll(s.dir, 0o700); err != nil {
 		return nil, err
 	}
-	k := &keeper{name: name, lock: flock.New(statefile.LockName(name))}
+	k := &SavedCall{name: name, lock: flock.New(statefile.LockName(name))}
 	if _, err := k.lock.TryLock(); err != nil { // or another follows it: then both do
 		return nil, fmt.Errorf("keep the call: %w", err)
 	}
@@ -118,7 +121,7 @@ func (s shelf) keep(id []byte) (*keeper, error) {
 }
 
 // put keeps where the call is.
-func (k *keeper) put(s client.State) error {
+func (k *SavedCall) put(s client.State) error {
 	if k == nil {
 		return nil
 	}
@@ -136,7 +139,7 @@ func (k *keeper) put(s client.State) error {
 }
 
 // end lets go of the place: for good if the call is over.
-func (k *keeper) end(over bool) {
+func (k *SavedCall) end(over bool) {
 	if k == nil {
 		return
 	}
@@ -151,7 +154,7 @@ func (k *keeper) end(over bool) {
 }
 
 // kept says whether anything is kept.
-func (k *keeper) kept() bool {
+func (k *SavedCall) kept() bool {
 	if k == nil {
 		return false
 	}
