@@ -19,16 +19,12 @@ func (n *Node) run() {
 		case <-timer.C:
 		case <-n.hurry:
 		}
-		doubtful := c.doubts()
+		next := c.ask()
 		if n.now() >= c.due {
 			c.tick()
 			c.due = n.now() + n.o.tick()
 		}
-		next := max(c.due-n.now(), 0)
-		if doubtful {
-			next = min(next, n.o.Doubt/2)
-		}
-		timer.Reset(next)
+		timer.Reset(max(min(next, c.due)-n.now(), 0))
 	}
 }
 
@@ -85,30 +81,79 @@ func (c *clock) isAway(now time.Duration) bool {
 	return true
 }
 
-// peers asks who is silent, and gives up who has been for too long.
+// ask asks the peers that are suspected, or are from now on, whether they live. It
+// returns when it is to be called again at the latest, if that is before the next tick.
+func (c *clock) ask() (next time.Duration) {
+	n, now := c.node, c.node.now()
+	next = c.due
+	if now-c.due > n.o.jump() {
+		return next // this process was stopped
+	}
+	var ask []*peer
+	n.mu.Lock()
+	for _, p := range n.peers {
+		if p.name == n.name {
+			continue
+		}
+		switch p.is() {
+		case suspected:
+			if p.nameless == 0 {
+				continue // is asked at ticks
+			}
+			ask = append(ask, p)
+			next = min(next, now+n.o.Doubt/2)
+		case alive:
+			late := time.Duration(p.heard.Load()) + n.o.late(p.conns > 0)
+			if c.away != 0 {
+				continue // nobody can be heard of
+			}
+			if late > now {
+				next = min(next, late)
+				continue
+			}
+			p.take(signSilence)
+			p.asked = now
+			ask = append(ask, p)
+		}
+	}
+	n.mu.Unlock()
+	for _, p := range ask {
+		n.post(p.name, n.compose(kindPing))
+	}
+	return next
+}
+
+// late is after how long without a message a peer is asked whether it lives. That a node
+// was killed may only be heard of when it is sent a message, so who has a connection to
+// it asks as soon as a heartbeat is late.
+func (o *Options) late(connected bool) time.Duration {
+	if connected {
+		return o.Heartbeat + o.Heartbeat/10
+	}
+	return 2 * o.Heartbeat
+}
+
+// peers asks again who is silent, and gives up who has been for too long.
 func (c *clock) peers(now time.Duration) {
 	n := c.node
 	var ask, lost, held []*peer
 	n.mu.Lock()
-	// That a node was killed is heard of when it is sent a message, so who has a
-	// connection to it asks as soon as a heartbeat is late.
-	linked := make(map[*peer]bool)
-	for _, c := range n.conns {
-		linked[c.peer] = true
-	}
 	for name, p := range n.peers {
-		silent := now - time.Duration(p.heard.Load())
 		if _, waits := p.flow.held(); waits {
 			held = append(held, p)
 		}
-		switch state := p.state.Load(); {
+		switch state := p.is(); {
 		case name == n.name:
-		case state == alive && silent > n.o.Silence+2*n.o.Answer:
+		case state == suspected && p.asked == 0:
+			if p.silence(now) > n.o.late(p.conns > 0) {
+				p.asked = now
+			}
+		case state == suspected && p.silence(now) > n.o.Silence && now-p.asked >= 2*n.o.Answer:
 			lost = append(lost, p)
-		case state == alive && (silent > 2*n.o.Heartbeat || linked[p] && silent > n.o.Heartbeat):
+		case state == suspected:
 			ask = append(ask, p)
-		case p.users.Load() > 0:
-		case state == strange, p.lost() && now-p.lostAt > remembered:
+		case state == alive, p.users.Load() > 0:
+		case state == unknown, p.lost() && now-p.lostAt > remembered:
 			delete(n.peers, name)
 		}
 	}
@@ -122,26 +167,8 @@ func (c *clock) peers(now time.Duration) {
 		n.post(p.name, n.compose(kindSent).number(sent))
 	}
 	for _, p := range lost {
-		n.lose(p, gone, "does not answer")
+		n.lose(p, signNoAnswer, "does not answer")
 	}
-}
-
-// doubts asks again those of whom the bus said that nobody has their name, and says
-// whether there are any.
-func (c *clock) doubts() bool {
-	n := c.node
-	var ask []*peer
-	n.mu.Lock()
-	for _, p := range n.peers {
-		if p.nobody != 0 && p.state.Load() == alive {
-			ask = append(ask, p)
-		}
-	}
-	n.mu.Unlock()
-	for _, p := range ask {
-		n.post(p.name, n.compose(kindPing))
-	}
-	return len(ask) > 0
 }
 
 // beat says that this node lives.
@@ -178,9 +205,9 @@ func (n *Node) wake(why string, away time.Duration) {
 	now := n.now()
 	n.mu.Lock()
 	for _, p := range n.peers {
-		if p.state.Load() == alive {
+		if s := p.is(); s == alive || s == suspected {
 			p.heard.Store(int64(now))
-			p.nobody = 0
+			p.take(signAwake)
 		}
 	}
 	if echo := &n.health.echo; echo.Load() != 0 {

@@ -43,7 +43,7 @@ func (n *Node) dial(ctx context.Context, node string) (*conn, error) {
 		n.mu.Unlock()
 		return nil, ErrNoNode
 	}
-	n.conns[c.id] = c
+	n.list(c)
 	n.mu.Unlock()
 	err := n.knock(ctx, c, up)
 	if err == nil {
@@ -76,7 +76,7 @@ func (n *Node) knock(ctx context.Context, c *conn, up <-chan struct{}) error {
 		case !n.well(now, now-n.o.jump()):
 			return errAway
 		default:
-			n.lose(p, gone, "does not answer")
+			n.lose(p, signNoAnswer, "does not answer")
 			return ErrNoNode
 		}
 		news := n.next(p)
@@ -128,7 +128,7 @@ func (n *Node) answer(ctx context.Context, c *conn, up, news <-chan struct{}, ag
 func (n *Node) doubted(p *peer) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return p.nobody != 0
+	return p.nameless != 0
 }
 
 // reset is why a connection has failed that the other end does not know.
@@ -149,9 +149,9 @@ func (n *Node) onOpen(p *peer, id connID, window uint64) {
 	known := n.conns[id]
 	taken := known == nil && !id.dialed && !n.closing
 	if taken {
-		n.conns[id] = c
+		n.list(c)
 		if taken = n.listen.offer(c); !taken {
-			delete(n.conns, id)
+			n.unlist(c)
 		}
 	}
 	n.mu.Unlock()

@@ -7,7 +7,7 @@ import "bytes"
 type ear Node
 
 // Gone hears that a message found nobody.
-func (e *ear) Gone(node string) { (*Node)(e).nobody(node) }
+func (e *ear) Gone(node string) { (*Node)(e).noName(node) }
 
 // Message hears a message.
 func (e *ear) Message(m []byte) {
@@ -26,7 +26,7 @@ func (e *ear) Message(m []byte) {
 		n.onBeat(p, body)
 	case kindBye:
 		if p.name != n.name {
-			n.lose(p, left, "has ended")
+			n.lose(p, signFarewell, "has ended")
 		}
 	case kindPing:
 		n.post(p.name, n.compose(kindPong))

@@ -141,6 +141,10 @@ func TestJump(t *testing.T) {
 		t.Error("a peer is gone when the machine was stopped")
 	}
 	p.heard.Store(int64(n.now() - time.Minute))
+	n.mu.Lock()
+	p.take(signSilence)
+	p.asked = n.now() - 2*n.o.Answer
+	n.mu.Unlock()
 	c = clock{node: n, due: n.now(), wall: time.Now().Round(0), mono: n.now()}
 	c.tick()
 	if name := <-lost; name != "a" || !p.lost() {

@@ -16,7 +16,7 @@ import (
 type Options struct {
 	Heartbeat time.Duration // how often a node says that it lives; 500 ms
 	Silence   time.Duration // how long a peer may be silent, or a message of a connection late; 2 s
-	Answer    time.Duration // how long a silent peer has to answer, the first and the second time; 500 ms
+	Answer    time.Duration // how long a silent peer has to answer a question; it is asked for twice as long; 500 ms
 	Doubt     time.Duration // how long a peer that was there may have no name, as while it changes servers; 300 ms
 	Window    int           // bytes of a connection's direction that nobody has read yet; 256 KiB
 
@@ -157,7 +157,7 @@ func (n *Node) sendTo(name string, m *parcel) error {
 	err := n.bus.Send(name, m.b)
 	parcels.Put(m)
 	if errors.Is(err, ErrNoNode) {
-		n.nobody(name)
+		n.noName(name)
 	}
 	return err
 }
@@ -179,8 +179,20 @@ func (n *Node) remove(c *conn) bool {
 	if n.conns[c.id] != c {
 		return false
 	}
-	delete(n.conns, c.id)
+	n.unlist(c)
 	return true
+}
+
+// list and unlist keep the connections of the node, and how many each peer has. n.mu is
+// held.
+func (n *Node) list(c *conn) {
+	n.conns[c.id] = c
+	c.peer.conns++
+}
+
+func (n *Node) unlist(c *conn) {
+	delete(n.conns, c.id)
+	c.peer.conns--
 }
 
 // drop ends a connection for a reason. reset: the other end is to know.

@@ -4,41 +4,14 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"sync/atomic"
 	"time"
 )
-
-// A peer is what a node knows of a name.
-type peer struct {
-	name  string
-	heard atomic.Int64 // when it last said anything, by Node.now
-	state atomic.Int32 // changes under Node.mu
-	users atomic.Int32 // who holds it, and waits for news
-
-	flow flow
-
-	// Under Node.mu:
-	met      bool // its heartbeat was heard
-	draining bool
-	nobody   time.Duration // since when nobody has the name, and nothing was heard; 0: somebody has
-	lostAt   time.Duration
-	news     chan struct{} // closed when anything changes; nil: nobody waits
-}
-
-// States of a peer.
-const (
-	strange = int32(iota) // only its name is known
-	alive
-	gone // or it seems so: it may speak again
-	left // it has said so
-)
-
-func (p *peer) lost() bool { return p.state.Load() >= gone }
 
 // remembered is how long a node knows who is gone. It would only ask again.
 const remembered = time.Hour
 
-// hear finds the peer that speaks; nil: it has left, and this comes late.
+// hear returns the peer whose message has come, which therefore lives. nil: it has left,
+// and the message is late.
 func (n *Node) hear(from []byte) *peer {
 	n.mu.Lock()
 	p := n.peers[string(from)]
@@ -48,33 +21,21 @@ func (n *Node) hear(from []byte) *peer {
 	}
 	now := n.now()
 	p.heard.Store(int64(now))
-	state := p.state.Load()
-	if state == strange || state == gone {
-		p.state.Store(alive)
-	}
-	p.nobody = 0
+	was, is := p.take(signMessage)
 	p.announce()
 	n.mu.Unlock()
 	switch {
-	case state == left:
+	case is == left:
 		return nil
 	case p.name == n.name:
 		n.health.echo.Store(int64(now) | 1)
-	case state == gone:
+	case was == gone:
 		n.log.Info("cluster: a node that seemed gone is back", "node", p.name)
 	}
 	return p
 }
 
-// announce wakes those who wait for news of a peer. Node.mu is held.
-func (p *peer) announce() {
-	if p.news != nil {
-		close(p.news)
-		p.news = nil
-	}
-}
-
-// hold finds a peer, strange or not, which is not forgotten until release.
+// hold returns the peer of a name, unknown or not. It is not forgotten until release.
 func (n *Node) hold(name string) *peer {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -100,9 +61,9 @@ func (n *Node) next(p *peer) <-chan struct{} {
 	return p.news
 }
 
-// nobody hears that nobody has a name. A peer that was there may only be changing
-// servers, so it has a moment.
-func (n *Node) nobody(name string) {
+// noName hears from the bus that nobody has a name. A peer that was there may only be
+// changing servers, so it has a moment.
+func (n *Node) noName(name string) {
 	n.mu.Lock()
 	p := n.peers[name]
 	if p == nil || name == n.name || p.lost() {
@@ -110,15 +71,19 @@ func (n *Node) nobody(name string) {
 		return
 	}
 	now := max(n.now(), 1)
-	first := p.nobody == 0
+	first := p.nameless == 0
 	if first {
-		p.nobody = now
+		p.nameless = now
 		p.announce()
 	}
-	sure := p.state.Load() == strange || now-p.nobody >= n.doubt(now)
+	was := p.is()
+	sure := was == unknown || now-p.nameless >= n.doubt(now)
+	if !sure {
+		p.take(signNoName)
+	}
 	n.mu.Unlock()
 	if sure {
-		n.lose(p, gone, "is not there")
+		n.lose(p, signNoAnswer, "is not there")
 	} else if first {
 		select {
 		case n.hurry <- struct{}{}:
@@ -136,34 +101,38 @@ func (n *Node) doubt(now time.Duration) time.Duration {
 	return n.o.Doubt
 }
 
-// lose notes that a peer is gone: its connections fail, and the watchers hear of it.
-func (n *Node) lose(p *peer, state int32, how string) {
+// lose notes by a sign that a peer is lost: its connections fail, and the watchers hear
+// of it.
+func (n *Node) lose(p *peer, g sign, how string) {
 	n.mu.Lock()
-	was := p.state.Load()
-	if was >= state || n.closing {
+	if n.closing {
 		n.mu.Unlock()
 		return
 	}
-	p.state.Store(state)
-	p.met, p.nobody, p.lostAt = false, 0, n.now()
+	was, is := p.take(g)
+	if was == is {
+		n.mu.Unlock()
+		return
+	}
+	p.met, p.asked, p.nameless, p.lostAt = false, 0, 0, n.now()
 	p.announce()
 	var lost []*conn
-	for id, c := range n.conns {
+	for _, c := range n.conns {
 		if c.peer == p {
 			lost = append(lost, c)
-			delete(n.conns, id)
+			n.unlist(c)
 		}
 	}
 	watches := slices.Clone(n.watches)
 	n.mu.Unlock()
 	for _, c := range lost {
 		c.fail(&lostError{p.name, how})
-		if state == gone {
+		if is == gone {
 			// It may only have been stopped, and then learns that these have ended.
 			n.post(p.name, n.compose(kindReset).conn(c.id))
 		}
 	}
-	if was != alive {
+	if was != alive && was != suspected {
 		return
 	}
 	n.log.Info("cluster: a node "+how, "node", p.name)
@@ -216,7 +185,7 @@ func (n *Node) Gone(ctx context.Context, node string) bool {
 		}
 	}
 	if !p.lost() && n.well(n.now(), asked) {
-		n.lose(p, gone, "does not answer")
+		n.lose(p, signNoAnswer, "does not answer")
 	}
 	return p.lost()
 }
@@ -249,7 +218,7 @@ func (n *Node) Peers() []string {
 	defer n.mu.Unlock()
 	var names []string
 	for name, p := range n.peers {
-		if name != n.name && p.met && !p.draining && p.state.Load() == alive {
+		if name != n.name && p.met && !p.draining && !p.lost() {
 			names = append(names, name)
 		}
 	}

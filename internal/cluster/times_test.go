@@ -17,9 +17,9 @@ func TestNoticed(t *testing.T) {
 		nobody      bustest.Nobody
 		least, most time.Duration
 	}{
-		{"where the bus knows at once", bustest.AtOnce, 300 * time.Millisecond, 1500 * time.Millisecond},
-		{"where it says so later", bustest.Later, 300 * time.Millisecond, 1500 * time.Millisecond},
-		{"where it says nothing", bustest.Never, 2500 * time.Millisecond, 4 * time.Second},
+		{"where the bus knows at once", bustest.AtOnce, 300 * time.Millisecond, time.Second},
+		{"where it says so later", bustest.Later, 300 * time.Millisecond, time.Second},
+		{"where it says nothing", bustest.Never, 1500 * time.Millisecond, 2500 * time.Millisecond},
 	} {
 		t.Run(test.what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -1,0 +1,111 @@
+package cluster
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// A peer is what a node knows of another one.
+type peer struct {
+	name  string
+	heard atomic.Int64 // when its last message came, by Node.now
+	state atomic.Int32 // a peerState; changes under Node.mu
+	users atomic.Int32 // goroutines that use it: it is not forgotten
+
+	flow flow
+
+	// Under Node.mu:
+	conns    int  // connections to it
+	met      bool // its heartbeat has come
+	draining bool
+	asked    time.Duration // since when it is asked whether it lives, and is silent; 0: it is not
+	nameless time.Duration // since when the bus says that nobody has its name; 0: it does not
+	lostAt   time.Duration
+	news     chan struct{} // closed when anything changes; nil: nobody waits
+}
+
+// A peerState is what a node believes of a peer. These are the transitions:
+//
+//	           message  silence    no name    no answer  farewell  awake
+//	unknown    alive    -          gone       gone       left      -
+//	alive      -        suspected  suspected  gone       left      -
+//	suspected  alive    -          -          gone       left      alive
+//	gone       alive    -          -          -          left      -
+//	left       -        -          -          -          -         -
+//
+// What is running at a peer that is gone or left is lost. A peer that is gone may
+// only have been stopped, and comes back with its next message.
+type peerState int32
+
+const (
+	unknown   peerState = iota // only its name is known
+	alive                      // its messages come
+	suspected                  // it is asked whether it lives
+	gone                       // it seems to have ended
+	left                       // it has said that it ends
+)
+
+func (s peerState) String() string {
+	return [...]string{"unknown", "alive", "suspected", "gone", "left"}[s]
+}
+
+// A sign is what changes the state of a peer.
+type sign int
+
+const (
+	signMessage  sign = iota // a message of the peer has come
+	signSilence              // its heartbeat is late
+	signNoName               // the bus says that nobody has its name
+	signNoAnswer             // it was asked, and had its time; or nobody has its name for long
+	signFarewell             // it says that it ends
+	signAwake                // this node was away, so that silence was no sign
+)
+
+// after returns the state that follows a sign.
+func (s peerState) after(g sign) peerState {
+	switch {
+	case s == left:
+	case g == signFarewell:
+		return left
+	case g == signMessage:
+		return alive
+	case s == gone:
+	case g == signNoAnswer, g == signNoName && s == unknown:
+		return gone
+	case s == alive && (g == signSilence || g == signNoName):
+		return suspected
+	case s == suspected && g == signAwake:
+		return alive
+	}
+	return s
+}
+
+// take changes the state as a sign demands, and returns the states before and after.
+// Node.mu is held.
+func (p *peer) take(g sign) (was, is peerState) {
+	was = p.is()
+	is = was.after(g)
+	p.state.Store(int32(is))
+	if is == alive {
+		p.asked, p.nameless = 0, 0
+	}
+	return was, is
+}
+
+func (p *peer) is() peerState { return peerState(p.state.Load()) }
+
+// lost reports whether the peer is gone or has left.
+func (p *peer) lost() bool { return p.is() >= gone }
+
+// announce wakes those who wait for news of the peer. Node.mu is held.
+func (p *peer) announce() {
+	if p.news != nil {
+		close(p.news)
+		p.news = nil
+	}
+}
+
+// silence is for how long nothing of the peer has come.
+func (p *peer) silence(now time.Duration) time.Duration {
+	return now - time.Duration(p.heard.Load())
+}
