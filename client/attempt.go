@@ -1,96 +1,154 @@
 package client
 
 import (
-	"bytes"
-	"net/http"
-	"sync/atomic"
+	"context"
+	"errors"
+	"net/url"
 	"time"
 
-	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 )
 
-// next returns the exchange that brings the call on: its request, or the best
-// door back to it. It reports false if there is none. sent will say whether the
-// request may have left.
-func (k *call) next(sent *atomic.Bool) (exchange, bool) {
+// An attemptKind is one way to bring a call on: its request, or a way back to it.
+type attemptKind int
+
+// The kinds of attempt, the best one first.
+const (
+	attemptAnswers attemptKind = iota // POST the host's responses to the stream URL (SEP-1335)
+	attemptWait                       // nothing: the connection still carries what belongs to the call
+	attemptStream                     // GET the stream URL (SEP-1335)
+	attemptEvents                     // GET with the last event id
+	attemptToken                      // requests/resume with the resume token (SEP-975)
+	attemptRequest                    // the request, which the server does not have
+	attemptAgain                      // the request, which the server may have
+	attemptKinds                      // how many there are
+	attemptNone    attemptKind = -1
+)
+
+// A transport carries the attempts of calls: each over an HTTP exchange of its own
+// ([exchanges]), or all over one connection ([mux]). A call's life is written once, in
+// [call.run], above this interface.
+type transport interface {
+	// ready waits until an attempt for the call can be made. An error ends the call.
+	ready(k *call) error
+	// can reports whether a kind of attempt leads to the call over this transport, as it
+	// was when ready returned. k.mu is held.
+	can(k *call, kind attemptKind) bool
+	// attempt makes an attempt, and reads what it brings until the call is answered or
+	// nothing more will come. left reports whether it may have reached the server. An
+	// error says how it ended: [errNext] if another attempt is to follow at once.
+	attempt(k *call, kind attemptKind) (left bool, err error)
+	// send delivers a message that has no response, and tries for as long as the server
+	// may be out of reach. k is the call that it belongs to, or nil.
+	send(ctx context.Context, k *call, m jsonrpc.Message, atMost time.Duration) error
+	// shared reports whether all calls share one connection: then a message is told from
+	// another by its id alone, and there is no standalone stream to open.
+	shared() bool
+}
+
+// ways are the ways back to a call that the server has offered, and which of them it has
+// refused since.
+type ways struct {
+	stream   *url.URL // SEP-1335
+	token    string   // SEP-975
+	received position // event ids
+	seen     eventIDs
+	refused  [attemptKinds]bool
+}
+
+// found reports whether the server has offered any.
+func (w *ways) found() bool { return w.stream != nil || w.received.last != "" || w.token != "" }
+
+// refuse notes that the server has refused a kind of attempt: it is not made again.
+func (w *ways) refuse(kind attemptKind) {
+	if kind == attemptAnswers {
+		kind = attemptStream // which has the same URL
+	}
+	w.refused[kind] = true
+}
+
+// A position is how far a call's stream was received.
+type position struct {
+	last string // event id
+	// before is the event id that came before the first request of the server which the
+	// host has not answered, if behind: another process continues from there.
+	before string
+	behind bool
+}
+
+// advance notes an event id. Until [position.settle] another process continues before it.
+func (p *position) advance(id string) {
+	if !p.behind {
+		p.before, p.behind = p.last, true
+	}
+	p.last = id
+}
+
+// settle notes that nothing that was received waits for the host any more.
+func (p *position) settle() { p.behind = false }
+
+// choose returns the best kind of attempt that leads to the call.
+func (k *call) choose() attemptKind {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	s := k.session
-	x := exchange{session: &s, wait: k.c.opts.ConnectTimeout}
-	p := &k.place
-	switch answers := k.turns.sending; {
-	case answers != nil && p.stream != nil:
-		k.door, x.method, x.url, x.body, x.last, x.sent = doorAnswers, http.MethodPost, p.stream, answers, p.last, sent
-		k.turns.flown = len(k.turns.sent)
-		if !s.keys {
-			x.wait = k.c.opts.AnswerTimeout // it may go on with the call before it says anything
-		}
-	case p.stream != nil && !k.dead.stream:
-		k.door, x.method, x.url, x.last = doorStream, http.MethodGet, p.stream, p.last
-		x.wait = k.pace.bound(x.wait)
-	case p.last != "" && !k.dead.last:
-		k.door, x.method, x.last, x.sent = doorLast, http.MethodGet, p.last, sent
-		x.wait = k.pace.bound(x.wait)
-	case p.token != "" && !k.dead.token:
-		k.door, x.method, x.body, x.last = doorToken, http.MethodPost, k.resume(), p.last
-		x.wait = k.pace.bound(x.wait)
-	case k.body == nil:
-		return x, false
-	case !k.maybe:
-		k.door, x.sent = doorPost, sent
-		k.post(&x)
-	case !k.dead.again && (k.key != "" || k.safe()):
-		// Who has the key attaches to the call, after what we have of it. What has
-		// no key is sent under another id: it may be in flight under this one.
-		k.door, x.sent, x.last = doorAgain, sent, p.last
-		if k.key == "" && k.method != protocol.MethodInitialize {
-			k.wire = k.c.newID()
-			x.last = ""
-		}
-		k.post(&x)
-	default:
-		return x, false
-	}
-	return x, true
-}
-
-// post fills in the request itself. k.mu is held.
-func (k *call) post(x *exchange) {
-	k.progress.sent++
-	x.method, x.body, x.key, x.wait, x.headers = http.MethodPost, k.body, k.key, k.patience(), k.mirror
-	if string(k.wire) != string(k.id) {
-		if m, err := jsonrpc.Parse(bytes.Clone(k.body)); err == nil {
-			x.body = m.WithID(k.wire)
+	for kind := range attemptKinds {
+		if k.has(kind) && !k.ways.refused[kind] && k.transport.can(k, kind) {
+			return kind
 		}
 	}
+	return attemptNone
 }
 
-// mirror sets the headers that repeat what is in the body (2026-07-28).
-func (k *call) mirror(h http.Header) {
-	if k.method == protocol.MethodInitialize {
-		delete(h, protocol.HeaderSession)
-		delete(h, protocol.HeaderVersion)
-		return
+// has reports whether the call has what a kind of attempt takes. k.mu is held.
+func (k *call) has(kind attemptKind) bool {
+	switch kind {
+	case attemptAnswers:
+		return k.turns.sending != nil && k.ways.stream != nil
+	case attemptWait:
+		return k.state == callTaken
+	case attemptStream:
+		return k.ways.stream != nil
+	case attemptEvents:
+		return k.ways.received.last != ""
+	case attemptToken:
+		return k.ways.token != ""
+	case attemptRequest:
+		return k.body != nil && k.state == callUnsent
+	case attemptAgain:
+		return k.body != nil && k.state != callUnsent && (k.key != "" || k.safe())
 	}
-	mirror(h, k.method, k.body)
+	return false
 }
 
-// patience is how long the header of the answer may take. k.mu is held.
-func (k *call) patience() time.Duration {
+// resumable reports whether the call could be continued if its connection ended now.
+func (k *call) resumable() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, kind := range []attemptKind{attemptStream, attemptEvents, attemptToken} {
+		if k.has(kind) && !k.ways.refused[kind] {
+			return true
+		}
+	}
+	return k.key != "" || k.safe()
+}
+
+// noWay says why a call can't be continued.
+func (k *call) noWay() error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	switch {
-	case k.method == protocol.MethodInitialize, k.method == protocol.MethodDiscover:
-		return k.c.opts.ConnectTimeout
-	case k.key != "":
-		return k.c.opts.Silence // who honours keys says at once that it has the call
+	case k.backoff.last != nil:
+		return k.backoff.last
+	case k.transport.shared() && k.sends >= mostCuts:
+		return errCutOften
+	case k.origin.unsure:
+		return errors.New("the process that was to send the request ended, and the server offers no way to ask for it")
+	case k.body == nil && k.transport.shared() && !k.transport.can(k, attemptToken):
+		return errors.New("a call cannot be continued over HTTP+SSE: use the URL of the server's Streamable HTTP endpoint")
+	case k.ways.found() && !k.transport.shared(), k.ways.refused[attemptAgain]:
+		return errForgotten
+	case k.state == callTaken:
+		return errors.New("the connection ended before the answer, and the server offers no way to ask again")
 	}
-	return k.c.opts.AnswerTimeout
-}
-
-// resume is the request that asks for the call by its token (SEP-975). k.mu is
-// held.
-func (k *call) resume() []byte {
-	k.wire = k.id
-	params := jsonrpc.Object("resumeToken", k.place.token)
-	return jsonrpc.AppendRequest(nil, k.id, protocol.MethodResume, params)
+	return errors.New("the connection was lost before the server answered, and the request may have arrived")
 }

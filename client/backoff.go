@@ -4,23 +4,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/maphash"
-	"math/bits"
 	"math/rand/v2"
-	"slices"
 	"sync"
 	"time"
 
-	"github.com/cenkalti/backoff/v5"
+	expbackoff "github.com/cenkalti/backoff/v5"
 )
 
-// pace says how long to wait before the next connection. A stream's reader uses
+// backoff says how long to wait before the next connection. A stream's reader uses
 // it; only retry and told are set with the call's lock held.
-type pace struct {
+type backoff struct {
 	retry time.Duration // what the server told us to wait
 	told  bool          // that it did
 
-	off     *backoff.ExponentialBackOff
+	off     *expbackoff.ExponentialBackOff
 	since   time.Time     // since when the server has been out of reach; zero: it is not
 	last    error         // how the last exchange failed
 	fresh   bool          // something has come since the last wait
@@ -46,12 +43,12 @@ type pace struct {
 
 // ask notes how long the server wants to be left alone after each connection. It is
 // heeded for Options.GiveUp at the most: else one number would end the call.
-func (p *pace) ask(retry time.Duration, c *Conn) {
-	p.retry, p.told = min(retry, c.opts.GiveUp), true
+func (b *backoff) ask(retry time.Duration, c *Conn) {
+	b.retry, b.told = min(retry, c.opts.GiveUp), true
 }
 
 // reached notes that the server was there.
-func (p *pace) reached() { p.since, p.last, p.slow, p.met = time.Time{}, nil, 0, time.Now() }
+func (b *backoff) reached() { b.since, b.last, b.slow, b.met = time.Time{}, nil, 0, time.Now() }
 
 // firstBound is how long the server may take to answer who comes back: a connection
 // that leads nowhere is to be noticed soon. For a server that is slow it is twice as
@@ -60,8 +57,8 @@ const firstBound = 10 * time.Second
 
 // bound returns how long the server may take to answer who comes back, which is at
 // most that long.
-func (p *pace) bound(atMost time.Duration) time.Duration {
-	return min(firstBound<<min(p.slow, 10), atMost)
+func (b *backoff) bound(atMost time.Duration) time.Duration {
+	return min(firstBound<<min(b.slow, 10), atMost)
 }
 
 // mostCuts is how many connections in a row may end on which nothing came in answer
@@ -69,15 +66,15 @@ func (p *pace) bound(atMost time.Duration) time.Duration {
 const mostCuts = 8
 
 // cut notes that a connection has ended, and returns on how many of them nothing came.
-func (p *pace) cut() int {
-	if p.cuts++; p.fresh {
-		p.cuts = 0
+func (b *backoff) cut() int {
+	if b.cuts++; b.fresh {
+		b.cuts = 0
 	}
-	return p.cuts
+	return b.cuts
 }
 
 // progress notes that something has come.
-func (p *pace) progress() { p.fresh, p.polls = true, 0 }
+func (b *backoff) progress() { b.fresh, b.polls = true, 0 }
 
 // firstPoll is how long a resumed stream may bring no event before it is asked for
 // again; each time it brings none the next may take twice as long.
@@ -85,23 +82,23 @@ const firstPoll = 5 * time.Second
 
 // poll returns how long a resumed stream may bring no event, which is at most that
 // long.
-func (p *pace) poll(atMost time.Duration) time.Duration {
+func (b *backoff) poll(atMost time.Duration) time.Duration {
 	d := atMost
-	if p.polls < 10 {
-		d = min(firstPoll<<p.polls, atMost)
+	if b.polls < 10 {
+		d = min(firstPoll<<b.polls, atMost)
 	}
-	p.polls++
+	b.polls++
 	return d
 }
 
 // wait waits before the next connection: as long as the server asked to, and
 // longer and longer while it is out of reach (err) or nothing comes. It fails when
 // ctx ends, or the server was out of reach for Options.GiveUp.
-func (p *pace) wait(ctx context.Context, c *Conn, err error) error {
-	if err != nil && p.since.IsZero() {
+func (b *backoff) wait(ctx context.Context, c *Conn, err error) error {
+	if err != nil && b.since.IsZero() {
 		c.away(err)
 	}
-	return p.waitFor(ctx, err, c.opts.GiveUp)
+	return b.waitFor(ctx, err, c.opts.GiveUp)
 }
 
 // away says that the server is out of reach.
@@ -114,43 +111,43 @@ func (c *Conn) away(err error) {
 }
 
 // waitBriefly is wait for who has not reached the server yet.
-func (p *pace) waitBriefly(ctx context.Context, c *Conn, err error) error {
-	return p.waitFor(ctx, err, min(c.opts.ConnectTimeout, c.opts.GiveUp)/6)
+func (b *backoff) waitBriefly(ctx context.Context, c *Conn, err error) error {
+	return b.waitFor(ctx, err, min(c.opts.ConnectTimeout, c.opts.GiveUp)/6)
 }
 
-func (p *pace) waitFor(ctx context.Context, err error, giveUp time.Duration) error {
+func (b *backoff) waitFor(ctx context.Context, err error, giveUp time.Duration) error {
 	now := time.Now()
 	if err != nil {
-		p.last = err
-		if p.since.IsZero() {
-			p.since = now
+		b.last = err
+		if b.since.IsZero() {
+			b.since = now
 		}
-		if away := now.Sub(p.since); away >= giveUp {
+		if away := now.Sub(b.since); away >= giveUp {
 			return fmt.Errorf("the server has been out of reach for %v: %w", away.Round(time.Second), err)
 		}
 	}
 	if errors.Is(err, errSilent) {
-		p.slow++
+		b.slow++
 	}
-	delay, more := p.delay(err == nil)
-	if away := now.Sub(p.since); err != nil && away+delay > giveUp && delay > longestIdle {
+	delay, more := b.delay(err == nil)
+	if away := now.Sub(b.since); err != nil && away+delay > giveUp && delay > longestIdle {
 		return fmt.Errorf("the server asks to come back in %v: %w", delay.Round(time.Second), err)
 	}
 	t := time.NewTimer(delay)
 	defer t.Stop()
 	select {
 	case <-t.C:
-	case <-p.waker():
+	case <-b.waker():
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
 	t.Reset(more)
-	for more > 0 && p.idle != nil && p.idle() {
+	for more > 0 && b.idle != nil && b.idle() {
 		select {
 		case <-t.C:
 			return nil
-		case <-p.nudge:
+		case <-b.nudge:
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
@@ -160,59 +157,59 @@ func (p *pace) waitFor(ctx context.Context, err error, giveUp time.Duration) err
 
 // delay returns how long to wait, and how much longer if nobody waits for the
 // connection. there says that the server was not out of reach.
-func (p *pace) delay(there bool) (delay, more time.Duration) {
-	if p.off == nil {
-		p.off = newBackoff()
+func (b *backoff) delay(there bool) (delay, more time.Duration) {
+	if b.off == nil {
+		b.off = newBackoff()
 	}
 	// Who comes back after a connection that was of use, or lasted, does not come
 	// too often.
-	if p.fresh || !p.met.IsZero() && time.Since(p.met) >= longestDelay {
-		p.off.Reset()
+	if b.fresh || !b.met.IsZero() && time.Since(b.met) >= longestDelay {
+		b.off.Reset()
 	}
 	// No sooner than told, and not all at once with everybody else.
-	told := p.retry + rand.N(p.retry/10+1)
-	if p.told && there {
-		p.off.Reset() // it was there, and sent us away
+	told := b.retry + rand.N(b.retry/10+1)
+	if b.told && there {
+		b.off.Reset() // it was there, and sent us away
 	}
 	var idle time.Duration
-	if delay = told; !p.told || !there {
-		idle = p.off.NextBackOff()
-		if delay = min(idle, longestDelay/2+rand.N(longestDelay/2)); p.told {
+	if delay = told; !b.told || !there {
+		idle = b.off.NextBackOff()
+		if delay = min(idle, longestDelay/2+rand.N(longestDelay/2)); b.told {
 			delay = max(delay, told)
 		}
 	}
-	if delay = max(delay, p.atleast); !p.fresh {
+	if delay = max(delay, b.atleast); !b.fresh {
 		delay = max(delay, leastPoll)
-	} else if !p.met.IsZero() {
-		delay = max(delay, leastPoll-time.Since(p.met)) // a message for each connection is no way to stream
+	} else if !b.met.IsZero() {
+		delay = max(delay, leastPoll-time.Since(b.met)) // a message for each connection is no way to stream
 	}
-	p.fresh, p.met, p.atleast = false, time.Time{}, 0
+	b.fresh, b.met, b.atleast = false, time.Time{}, 0
 	return delay, max(idle-delay, 0)
 }
 
 // hurry says that somebody may wait for the connection now.
-func (p *pace) hurry() {
+func (b *backoff) hurry() {
 	select {
-	case p.nudge <- struct{}{}:
+	case b.nudge <- struct{}{}:
 	default:
 	}
 }
 
 // poke ends a wait, this one or the next.
-func (p *pace) poke() {
+func (b *backoff) poke() {
 	select {
-	case p.waker() <- struct{}{}:
+	case b.waker() <- struct{}{}:
 	default:
 	}
 }
 
-func (p *pace) waker() chan struct{} {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.wake == nil {
-		p.wake = make(chan struct{}, 1)
+func (b *backoff) waker() chan struct{} {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.wake == nil {
+		b.wake = make(chan struct{}, 1)
 	}
-	return p.wake
+	return b.wake
 }
 
 // Delays grow from the first to the longest, and farther while nobody waits for the
@@ -226,135 +223,10 @@ const (
 	leastPoll = 10 * time.Millisecond
 )
 
-func newBackoff() *backoff.ExponentialBackOff {
-	b := backoff.NewExponentialBackOff()
+func newBackoff() *expbackoff.ExponentialBackOff {
+	b := expbackoff.NewExponentialBackOff()
 	b.InitialInterval, b.Multiplier = firstDelay, 2
 	b.MaxInterval = time.Duration(float64(longestIdle) / (1 + b.RandomizationFactor))
 	b.Reset()
 	return b
-}
-
-// seen are event ids that have been taken, the newest of them: an event that
-// comes a second time is not given out again. What is kept of an id is its hash,
-// which nobody outside can foresee.
-type seen struct {
-	seed   maphash.Seed
-	newest []uint64 // a ring once it is full
-	next   int      // the oldest in it
-	all    map[uint64]struct{}
-}
-
-const (
-	// mostSeen is how many event ids of a stream are remembered. A server that goes
-	// back further than that does not know its own ids.
-	mostSeen = 512
-	// fewSeen are sooner looked through than found in a map.
-	fewSeen = 16
-)
-
-// add notes an id, and says whether it is new.
-func (s *seen) add(id string) bool {
-	if s.seed == (maphash.Seed{}) {
-		s.seed = maphash.MakeSeed()
-	}
-	return s.addHash(maphash.String(s.seed, id))
-}
-
-// has says whether an id was noted.
-func (s *seen) has(id string) bool {
-	if len(s.newest) == 0 {
-		return false
-	}
-	h := maphash.String(s.seed, id)
-	if s.all == nil {
-		return slices.Contains(s.newest, h)
-	}
-	_, ok := s.all[h]
-	return ok
-}
-
-// hash stands for an id and what was said under it, together. It needs no lock,
-// but s.seed.
-func (s *seen) hash(id string, said []byte) uint64 {
-	return maphash.String(s.seed, id) ^ bits.RotateLeft64(maphash.Bytes(s.seed, said), 1)
-}
-
-// addHash is add for an id of which there is the hash.
-func (s *seen) addHash(h uint64) bool {
-	if s.all == nil && slices.Contains(s.newest, h) {
-		return false
-	}
-	if _, old := s.all[h]; old {
-		return false
-	}
-	if len(s.newest) < mostSeen {
-		s.newest = append(s.newest, h)
-	} else {
-		delete(s.all, s.newest[s.next])
-		s.newest[s.next] = h
-		s.next = (s.next + 1) % mostSeen
-	}
-	switch {
-	case s.all != nil:
-		s.all[h] = struct{}{}
-	case len(s.newest) > fewSeen:
-		s.all = make(map[uint64]struct{})
-		for _, h := range s.newest {
-			s.all[h] = struct{}{}
-		}
-	}
-	return true
-}
-
-// outbox sends notifications in their order, one after the other.
-type outbox struct {
-	mu      sync.Mutex
-	waiting []func()
-	busy    bool
-	idle    chan struct{} // closed when nothing is left; nil if nobody waits
-}
-
-// put adds work; it says whether a goroutine must be started that calls run.
-func (o *outbox) put(f func()) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.waiting = append(o.waiting, f)
-	start := !o.busy
-	o.busy = true
-	return start
-}
-
-func (o *outbox) run() {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	for len(o.waiting) > 0 {
-		f := o.waiting[0]
-		o.waiting = o.waiting[1:]
-		o.mu.Unlock()
-		f()
-		o.mu.Lock()
-	}
-	o.busy, o.waiting = false, nil
-	if o.idle != nil {
-		close(o.idle)
-		o.idle = nil
-	}
-}
-
-// wait waits until all was sent, or ctx is done.
-func (o *outbox) wait(ctx context.Context) {
-	o.mu.Lock()
-	if !o.busy {
-		o.mu.Unlock()
-		return
-	}
-	if o.idle == nil {
-		o.idle = make(chan struct{})
-	}
-	idle := o.idle
-	o.mu.Unlock()
-	select {
-	case <-idle:
-	case <-ctx.Done():
-	}
 }

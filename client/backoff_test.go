@@ -13,7 +13,7 @@ import (
 func TestPolledThenAway(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		p := pace{told: true, retry: 10 * time.Millisecond}
+		p := backoff{told: true, retry: 10 * time.Millisecond}
 		wait := func(err error) time.Duration {
 			t.Helper()
 			began := time.Now()
@@ -51,7 +51,7 @@ func TestIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var idle atomic.Bool
 		idle.Store(true)
-		p := pace{idle: idle.Load, nudge: make(chan struct{}, 1)}
+		p := backoff{idle: idle.Load, nudge: make(chan struct{}, 1)}
 		away := errors.New("away")
 		wait := func() time.Duration {
 			t.Helper()
@@ -95,7 +95,7 @@ func TestIdle(t *testing.T) {
 func TestLasted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var p pace
+		var p backoff
 		wait := func() time.Duration {
 			began := time.Now()
 			if err := p.waitFor(t.Context(), nil, time.Hour); err != nil {
@@ -123,7 +123,7 @@ func TestLasted(t *testing.T) {
 func TestBound(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var p pace
+		var p backoff
 		for _, want := range []time.Duration{10, 20, 30, 30} {
 			if d := p.bound(30 * time.Second); d != want*time.Second {
 				t.Errorf("%v, want %d s", d, want)

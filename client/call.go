@@ -5,94 +5,61 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/url"
 	"sync"
-	"sync/atomic"
-	"time"
 
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 )
 
-// A call is one request of the host, from the time it is sent until its answer
-// is given out.
+// A call is one request of the host, from the time it is sent until its response is
+// given out. [callState] has the states of its life, [call.run] the steps. It has a field
+// more than a struct should, as each group of them is a type with rules of its own.
 type call struct {
-	c      *Conn
-	id     []byte // as the host spelled it
-	at     string // where it is in Conn.calls: the key of its id
-	method string
-	name   string // of the tool, once State has asked for it
-	body   []byte // the request, as it is sent; nil for one that State told of
-	key    string // idempotency key; "" where the server honours none, or need not
+	c *Conn
+	request
+	origin origin
 
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	posted chan struct{} // closed when the server has the request, or never will
 
-	inner chan<- jsonrpc.Message // takes the answer where the host did not ask
-	brief bool                   // who waits would rather know than wait
+	// Changed only by run: transport with mu.
+	transport transport
+	kind      attemptKind // of the last attempt
+	backoff   backoff     // two fields of it need mu
+	repeats   repeats     // finds messages without event ids that come again
 
-	foreign bool // it runs in a session that is not the Conn's
-	guest   bool // it is another Conn's, and so is its id
-
-	// Touched only by run.
-	pace  pace
-	told  told
-	door  door // that the last exchange went through
-	left  bool // and its request may have left
-	maybe bool // the server may have begun with the request
-
-	mu      sync.Mutex
-	session session // that it runs in
-	wire    []byte  // the id that it was last sent under
-	place   place
-	turns   turns
-	// progress.token does not change after the call was put on record.
+	mu       sync.Mutex
+	state    callState
+	session  session // that it runs in
+	ways     ways
+	turns    turns
 	progress progress
-	over     bool // its answer was given out, or nobody wants it any more
-	parting  bool // the server is being told that
-	dead     doors
-	arrived  bool // the server was heard to take it
-	unsure   bool // nobody knows whether the Conn before has sent it; it never changes
-
-	// Of a call that goes over a line.
-	written  bool      // it has been sent, or is about to be
-	resuming bool      // it was asked for by its token, and nothing has come since
-	repeated bool      // it was sent again under its key
-	stream   string    // the name of its stream, in event ids
-	came     time.Time // when anything of it came last; zero: that was not asked yet
+	link     link // where it is on a connection that all calls share
 }
 
-// place is where a call is in its stream, and how it can be found again.
-type place struct {
-	stream *url.URL // SEP-1335
-	last   string   // event id
-	token  string   // SEP-975
-	seen   seen
+// A request is what the host asks for, and under which names the server knows it.
+type request struct {
+	id     []byte // as the host spelled it
+	record string // where it is in Conn.calls: the key of its id
+	method string
+	tool   string // its name, once State has asked for it
+	body   []byte // the request, as it is sent; nil where a State told of the call without it
+	key    string // idempotency key; "" where the server honours none, or need not
 
-	// before is the event id that came before the first question which the host has
-	// not answered: what State says if behind.
-	before string
-	behind bool
+	// Guarded by call.mu.
+	wire  []byte // the id that it was last sent under
+	sends int    // how often it was sent
 }
 
-// found says whether the server has said where the call is to be found.
-func (p *place) found() bool { return p.stream != nil || p.last != "" || p.token != "" }
-
-// A door is a way to a call.
-type door int
-
-const (
-	doorPost    door = iota // the request
-	doorAgain               // the request, which may have arrived before
-	doorStream              // its stream URL
-	doorLast                // its last event id
-	doorToken               // its resume token
-	doorAnswers             // its stream URL, with answers
-)
-
-// doors are ways to come back to a call; those that are set are shut.
-type doors struct{ stream, last, token, again bool }
+// origin is where a call comes from. It does not change once the call is on record.
+type origin struct {
+	answer    chan<- jsonrpc.Message // takes the response where the host did not make the request; nil: it did
+	impatient bool                   // who waits would rather know than wait
+	foreign   bool                   // it runs in a session that is not the Conn's
+	guest     bool                   // it is another Conn's, and so is its id
+	unsure    bool                   // nobody knows whether the Conn before has sent it
+}
 
 // safe reports whether the call may be made again whatever became of the first time. What
 // the server's tools say of themselves is not known here. A subscription is safe to make
@@ -104,9 +71,15 @@ func (k *call) safe() bool {
 // ErrCancelled says that the host wants no answer any more: see [Conn.Resume].
 var ErrCancelled = errors.New("cancelled by the host")
 
-// request takes a request of the host.
-func (c *Conn) request(m jsonrpc.Message) error {
-	k := &call{c: c, id: m.ID, wire: m.ID, method: m.Method, body: m.Raw, posted: make(chan struct{})}
+// newCall returns a call that is not on record yet.
+func newCall(c *Conn, rq request) *call {
+	rq.wire, rq.record = rq.id, string(jsonrpc.Key(rq.id))
+	return &call{c: c, request: rq, posted: make(chan struct{})}
+}
+
+// call takes a request of the host.
+func (c *Conn) call(m jsonrpc.Message) error {
+	k := newCall(c, request{id: m.ID, method: m.Method, body: m.Raw})
 	k.progress.token = tokenOf(m.Raw)
 	if m.Method == protocol.MethodInitialize {
 		k.body = c.opening(m)
@@ -148,28 +121,25 @@ func storable(body []byte) []byte {
 
 // enter puts a call on record.
 func (c *Conn) enter(k *call) error {
-	if k.at == "" {
-		k.at = string(jsonrpc.Key(k.id))
-	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
 	case c.closed:
 		return ErrClosed
-	case c.calls[k.at] != nil:
+	case c.calls[k.record] != nil:
 		return ErrDuplicate
-	case (c.line != nil || c.opts.Transport >= SSE) && c.alike(k):
+	case c.muxed() && c.alike(k):
 		return errAlike
 	}
 	k.ctx, k.cancel = context.WithCancelCause(c.ctx)
-	c.calls[k.at] = k
-	if !k.foreign {
+	c.calls[k.record] = k
+	if !k.origin.foreign {
 		k.session = c.session
 	}
-	if c.opener != nil && c.session.revision == "" && !c.session.lost && k.inner == nil {
-		k.brief = true // nobody has answered initialize
+	if c.opener != nil && c.session.revision == "" && !c.session.lost && k.origin.answer == nil {
+		k.origin.impatient = true // nobody has answered initialize
 	}
-	if k.key == "" && !k.unsure { // what may have been sent without one must not be sent under a new one
+	if k.key == "" && !k.origin.unsure { // what may have been sent without one must not be sent under a new one
 		k.keyFor(k.session)
 	}
 	return nil
@@ -179,7 +149,7 @@ func (c *Conn) enter(k *call) error {
 // Conn or for it: over a line all that is known of what comes is its id. c.mu is held.
 func (c *Conn) alike(k *call) bool {
 	for _, o := range c.calls {
-		if (k.guest || o.guest) && o.named(k.id) {
+		if (k.origin.guest || o.origin.guest) && o.named(k.id) {
 			return true
 		}
 	}
@@ -212,9 +182,9 @@ func (k *call) keyAnew(s session) {
 // leave takes a call off the record.
 func (c *Conn) leave(k *call) {
 	c.mu.Lock()
-	there := c.calls[k.at] == k
+	there := c.calls[k.record] == k
 	if there {
-		delete(c.calls, k.at)
+		delete(c.calls, k.record)
 		c.forgetAll(k)
 	}
 	c.mu.Unlock()
@@ -223,75 +193,75 @@ func (c *Conn) leave(k *call) {
 	}
 }
 
-// part takes the call off the record when it is over here. One that is in flight when
-// the Conn ends is for who goes on from State, and of one that was cancelled the server
-// is yet to be told.
-func (k *call) part() {
+// leaveIfOver takes the call off the record when it is over here. One that is in flight
+// when the Conn ends is for who goes on from State, and of one that was cancelled the
+// server is yet to be told.
+func (k *call) leaveIfOver() {
 	k.mu.Lock()
-	stays := k.parting || !k.over && k.c.ctx.Err() != nil
+	stays := k.state == callCancelling || k.state != callAnswered && k.c.ctx.Err() != nil
 	k.mu.Unlock()
 	if !stays {
 		k.c.leave(k)
 	}
 }
 
-// run does what it takes to answer the call.
+// run makes one attempt after the other until the call is answered, whatever carries it.
 func (k *call) run() {
 	defer k.cancel(nil)
-	defer k.part()
-	defer k.arrive(false)
-	c := k.c
-	if err := k.admit(); err != nil {
-		k.fail(unknownIf(k.maybe, err))
-		return
-	}
-	if c.single() {
-		k.overLine()
-		return
-	}
+	defer k.leaveIfOver()
+	defer k.settlePosted()
+	k.over(k.c.transport())
 	for !k.done() {
-		var sent atomic.Bool
-		x, ok := k.next(&sent)
-		if !ok {
-			k.fail(unknownIf(k.maybe || k.body == nil, k.noDoor()))
-			return
-		}
-		resp, err := c.do(k.ctx, x)
-		if err == nil {
-			err = k.take(resp)
-		}
-		var no *refusal
-		k.left = sent.Load()
-		if k.left && k.door != doorLast && (!errors.As(err, &no) || !no.certain()) {
-			k.maybe = true
-			if k.door == doorAnswers && err != nil && !errors.Is(err, errNext) {
-				k.doubt()
-			}
-		}
-		if k.done() {
-			return
-		}
-		if err = k.heed(err); err != nil {
-			k.fail(unknownIf(k.maybe || k.body == nil, err))
+		if err := k.step(); err != nil {
+			k.fail(err)
 			return
 		}
 	}
 }
 
-// admit sees to it that there is a session for the call to run in.
-func (k *call) admit() error {
-	if !k.session.lost || k.method == protocol.MethodInitialize || k.early() || k.c.single() {
-		return nil // a line waits for the session by itself
-	}
-	return k.lost(k.session)
-}
-
-// arrive notes that the server has the request, or never will: who waits to tell
-// it something about the request need not wait longer.
-func (k *call) arrive(taken bool) {
+// over notes what carries the call from now on.
+func (k *call) over(t transport) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.arrived = k.arrived || taken
+	k.transport = t
+}
+
+// step makes the next attempt. An error ends the call.
+func (k *call) step() error {
+	if err := k.transport.ready(k); err != nil {
+		return unknownIf(k.mayHaveRun(), err)
+	}
+	if k.kind = k.choose(); k.kind == attemptNone {
+		return unknownIf(k.mayHaveRun() || k.body == nil, k.noWay())
+	}
+	left, err := k.transport.attempt(k, k.kind)
+	var no *refusal
+	if left && k.kind != attemptEvents && (!errors.As(err, &no) || !no.certain()) {
+		k.happened(eventSent)
+		if k.kind == attemptAnswers && err != nil && !errors.Is(err, errNext) {
+			k.doubt()
+		}
+	}
+	if k.done() {
+		return nil
+	}
+	if err = k.retry(err, left); err != nil {
+		return unknownIf(k.mayHaveRun() || k.body == nil, err)
+	}
+	return nil
+}
+
+// taken notes that the server has the request: who waits to tell it something about the
+// request need not wait longer.
+func (k *call) taken() {
+	k.happened(eventTaken)
+	k.settlePosted()
+}
+
+// settlePosted notes that the server has the request, or never will.
+func (k *call) settlePosted() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	select {
 	case <-k.posted:
 	default:
@@ -301,11 +271,7 @@ func (k *call) arrive(taken bool) {
 
 // deliver gives out the call's answer, once, under the host's id.
 func (k *call) deliver(m jsonrpc.Message) {
-	k.mu.Lock()
-	first := !k.over
-	k.over = true
-	k.mu.Unlock()
-	if !first {
+	if !k.happened(eventAnswered) {
 		return
 	}
 	switch k.method {
@@ -314,7 +280,7 @@ func (k *call) deliver(m jsonrpc.Message) {
 	case protocol.MethodDiscover:
 		m = preferSessions(m)
 	case protocol.MethodSubscribe, protocol.MethodUnsubscribe, protocol.MethodSetLevel:
-		if m.Error == nil && k.inner == nil {
+		if m.Error == nil && k.origin.answer == nil {
 			k.c.setting(k.method, jsonrpc.Field(k.body, "params"))
 		}
 	}
@@ -323,8 +289,8 @@ func (k *call) deliver(m jsonrpc.Message) {
 	}
 	// The id is free from now on: the host may use it as soon as it has the answer.
 	k.c.leave(k)
-	if k.inner != nil {
-		k.inner <- m
+	if k.origin.answer != nil {
+		k.origin.answer <- m
 		return
 	}
 	if !k.c.deliver(m) {
@@ -334,21 +300,12 @@ func (k *call) deliver(m jsonrpc.Message) {
 
 // reenter takes back that a call was answered.
 func (c *Conn) reenter(k *call) {
-	k.mu.Lock()
-	k.over = false
-	k.mu.Unlock()
+	k.happened(eventUndelivered)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.calls[k.at] == nil {
-		c.calls[k.at] = k
+	if c.calls[k.record] == nil {
+		c.calls[k.record] = k
 	}
-}
-
-// done says whether the call has been answered, or is waited for no longer.
-func (k *call) done() bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.over || k.ctx.Err() != nil
 }
 
 // fail answers the call with an error: an [unknownOutcome] where it may have run.
@@ -362,17 +319,14 @@ func (k *call) fail(err error) {
 	}
 }
 
-// noDoor says why a call can't be gone on with.
-func (k *call) noDoor() error {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	switch {
-	case k.pace.last != nil:
-		return k.pace.last
-	case k.place.stream != nil, k.place.last != "", k.place.token != "", k.dead.again:
-		return errForgotten
-	case k.arrived:
-		return errors.New("the connection ended before the answer, and the server offers no way to ask again")
+// callNamed returns the call in flight that goes by an id, or nil.
+func (c *Conn) callNamed(id []byte) *call {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, k := range c.calls {
+		if k.named(id) {
+			return k
+		}
 	}
-	return errors.New("the connection was lost before the server answered, and the request may have arrived")
+	return nil
 }

@@ -147,7 +147,7 @@ type Conn struct {
 	ready     bool                 // the host has sent notifications/initialized
 	listening bool                 // there is a listener
 	heard     string               // its last event id
-	seen      seen                 // events of all streams, but those of lines
+	seen      eventIDs             // events of all streams, but those of lines
 	renewing  chan struct{}        // closed when the session has been begun anew
 	renewed   error                // how that ended
 	calls     map[string]*call     // in flight, by the key of their id
@@ -158,7 +158,7 @@ type Conn struct {
 	old       []*call              // those of State, until they are gone on with
 	settings  []setting            // what the host has set in the session
 	endpoint  string               // where messages are posted to (HTTP+SSE)
-	line      *line                // what carries everything, where that is one line; or nil
+	mux       *mux                 // what carries everything, where that is one connection; or nil
 	parting   int                  // cancelled calls of which the server is being told
 	parted    chan struct{}        // closed when there are none; nil: nobody waits
 }
@@ -236,7 +236,7 @@ func (c *Conn) Send(ctx context.Context, m jsonrpc.Message) error {
 	c.begin()
 	switch m.Kind {
 	case jsonrpc.Request:
-		return c.request(m)
+		return c.call(m)
 	case jsonrpc.Response:
 		return c.reply(m)
 	case jsonrpc.Notification:

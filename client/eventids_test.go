@@ -9,7 +9,7 @@ import (
 // The newest ids are remembered, however many there have been.
 func TestSeen(t *testing.T) {
 	t.Parallel()
-	var s seen
+	var s eventIDs
 	for i := range 3 * mostSeen {
 		if !s.add(strconv.Itoa(i)) {
 			t.Fatalf("%d is not new", i)
@@ -31,7 +31,7 @@ func TestSeen(t *testing.T) {
 // What is said under an id counts where it is asked for.
 func TestSeenSaid(t *testing.T) {
 	t.Parallel()
-	s := seen{seed: maphash.MakeSeed()}
+	s := eventIDs{seed: maphash.MakeSeed()}
 	for _, said := range []string{"a", "b"} {
 		if !s.addHash(s.hash("1", []byte(said))) {
 			t.Errorf("%q is not new", said)

@@ -30,7 +30,7 @@ type pair struct {
 	mu       sync.Mutex
 	endpoint *url.URL
 	last     string
-	seen     seen
+	seen     eventIDs
 }
 
 // newPair returns a pair that is not connected. c.mu is held.
@@ -42,10 +42,10 @@ func newPair(c *Conn) *pair {
 	return p
 }
 
-// resumes implements [wire]: the stream is resumed as a whole.
+// resumes implements [muxConn]: the stream is resumed as a whole.
 func (p *pair) resumes() bool { return false }
 
-// open implements [wire].
+// open implements [muxConn].
 func (p *pair) open(ctx context.Context, within time.Duration) (id string, resumed bool, err error) {
 	if p.opened {
 		p.opened = false
@@ -85,7 +85,7 @@ func (p *pair) open(ctx context.Context, within time.Duration) (id string, resum
 	p.endpoint, p.stream, p.body, p.events = to, r, body, events
 	if !resumed {
 		// The ids of another session may begin anew. That of its first event stands.
-		p.seen = seen{}
+		p.seen = eventIDs{}
 		if p.last == last {
 			p.last = ""
 		}
@@ -140,10 +140,10 @@ func (p *pair) note(ev *sse.Event) bool {
 	}
 	if ev.Retry >= 0 {
 		p.c.mu.Lock()
-		l := p.c.line
+		x := p.c.mux
 		p.c.mu.Unlock()
-		if l != nil {
-			l.pace.ask(ev.Retry, p.c)
+		if x != nil {
+			x.backoff.ask(ev.Retry, p.c)
 		}
 	}
 	if ev.ID == "" {
@@ -160,7 +160,7 @@ func (p *pair) note(ev *sse.Event) bool {
 	return fresh
 }
 
-// read implements [wire].
+// read implements [muxConn].
 func (p *pair) read(take func(jsonrpc.Message)) error {
 	r := p.stream
 	for {
@@ -186,7 +186,7 @@ func (p *pair) read(take func(jsonrpc.Message)) error {
 	}
 }
 
-// write implements [wire].
+// write implements [muxConn].
 func (p *pair) write(ctx context.Context, raw []byte) error {
 	p.mu.Lock()
 	to := p.endpoint
@@ -215,10 +215,10 @@ func (p *pair) write(ctx context.Context, raw []byte) error {
 	return nil
 }
 
-// confirm implements [wire]: what was posted has been taken.
+// confirm implements [muxConn]: what was posted has been taken.
 func (p *pair) confirm(context.Context) error { return nil }
 
-// close implements [wire].
+// close implements [muxConn].
 func (p *pair) close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

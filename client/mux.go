@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -12,41 +14,41 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// A line carries all messages of a session over one connection, which is opened
-// again when it ends: an HTTP+SSE pair or a WebSocket.
-type line struct {
-	c    *Conn
-	wire wire
-	pace pace
-	seen seen // of the standalone stream
-	// names are of the streams of calls: what comes late of a call that is over is
-	// none of the standalone stream's.
-	names seen
+// A mux is the transport that carries all messages of a session over one connection,
+// which is opened again when it ends: an HTTP+SSE pair or a WebSocket.
+type mux struct {
+	c       *Conn
+	conn    muxConn
+	backoff backoff
+	seen    eventIDs // of the standalone stream
+	// names are of the streams of calls: what comes late of a call that is over is not
+	// part of the standalone stream.
+	names eventIDs
 
 	mu      sync.Mutex
-	up      int           // which connection is open; 0: none
-	opens   int           // how many have been
-	fit     bool          // the session is begun
-	born    int           // which connection was the first of the session; 0: of another Conn
-	begins  bool          // it is being begun anew
-	err     error         // why there will be none
-	changed chan struct{} // closed at the next change
-	waiting int           // how many wait for it to be open
-	// on says over which connection each call was sent last, or is about to be.
-	on      map[*call]int
+	state   muxState
+	begun   bool          // the server has a session
+	renews  bool          // a session is being begun in the place of one that has ended
+	number  int           // of the newest connection; 0: there was none
+	born    int           // the connection that began the session; 0: another Conn's did
+	err     error         // why there will be no connection
+	ended   chan struct{} // closed when the newest connection has ended
+	changed chan struct{} // closed at the next change of state
+	waiting int           // how many wait for a connection
 	answers answers
 }
 
-// A wire is what a line is made of.
-type wire interface {
-	// open connects. It says whether the session is the one of before, or else what
-	// its id is, if it has one. The server may take so long to answer.
+// A muxConn is the connection of a [mux].
+type muxConn interface {
+	// open connects. It reports whether the server continues the session of before, or
+	// else returns the id of another, if it has one. The server may take so long to
+	// answer.
 	open(ctx context.Context, within time.Duration) (id string, resumed bool, err error)
 	// read gives out messages until the connection ends.
 	read(take func(jsonrpc.Message)) error
-	// write sends a message. A [refusal] says that it was not taken.
+	// write sends a message. A [refusal] says that the server did not take it.
 	write(ctx context.Context, raw []byte) error
-	// resumes says whether calls can be gone on with over another connection.
+	// resumes reports whether a call can be asked for over another connection.
 	resumes() bool
 	// confirm returns when the server has all that was written.
 	confirm(ctx context.Context) error
@@ -54,107 +56,95 @@ type wire interface {
 	close()
 }
 
-// single says whether one line carries everything.
-func (c *Conn) single() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+// muxed reports whether one connection carries everything. c.mu is held.
+func (c *Conn) muxed() bool {
 	// A State with an endpoint is of one that fell back.
 	fell := c.opts.Transport == Auto && c.opts.State != nil && c.opts.State.Endpoint != ""
-	return c.line != nil || c.opts.Transport >= SSE || fell
+	return c.mux != nil || c.opts.Transport >= SSE || fell
 }
 
-// keeps says whether a session that was there is likely to be there still, though
-// the server does not let us to it now.
-func (e *refusal) keeps() bool {
-	return e.auth || e.status == http.StatusUnauthorized || e.status == http.StatusConflict
+// transport returns what carries messages. A mux starts with its first use.
+func (c *Conn) transport() transport {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case !c.muxed():
+		return exchanges{c}
+	case c.mux != nil && !c.mux.failed():
+	case c.opts.Transport == WebSocket:
+		c.mux = newMux(c, newSocket(c))
+	default:
+		c.mux = newMux(c, newPair(c))
+	}
+	return c.mux
 }
 
-// fallsBack says whether a status is one that an HTTP+SSE server answers a POST
-// with (2025-11-25, Transports, "Backwards Compatibility").
+// fallsBack reports whether a status is one that an HTTP+SSE server answers a POST with
+// (2025-11-25, Transports, "Backwards Compatibility").
 func (c *Conn) fallsBack(status int) bool {
 	return c.opts.Transport == Auto && (status == 400 || status == 404 || status == 405)
 }
 
-// fallBack makes an initialize over HTTP+SSE, after Streamable HTTP was refused.
+// fallBack makes an initialize go over HTTP+SSE, after Streamable HTTP was refused.
 func (c *Conn) fallBack(k *call, no *refusal) error {
 	c.mu.Lock()
-	w := newPair(c)
+	p := newPair(c)
 	c.mu.Unlock()
-	_, _, err := w.open(c.ctx, c.opts.ConnectTimeout)
+	_, _, err := p.open(c.ctx, c.opts.ConnectTimeout)
 	var not *refusal
 	switch {
 	case errors.As(err, &not) && !not.passes():
 		return no // the first reason is the better one
 	case err != nil:
-		return k.pace.waitBriefly(k.ctx, c, err)
+		return fmt.Errorf("HTTP+SSE: %v", c.secrets.Error(err)) //nolint:errorlint // it is tried again, whatever it was
 	}
-	w.opened = true
+	p.opened = true
 	c.mu.Lock()
-	first := c.line == nil
+	first := c.mux == nil
 	if first {
-		c.line = newLine(c, w)
+		c.mux = newMux(c, p)
 	}
+	x := c.mux
 	c.mu.Unlock()
+	k.over(x)
 	if !first {
-		w.close()
-	}
-	if err := c.overLine(k); err != nil {
-		return err
+		p.close()
 	}
 	return errNext
 }
 
-// theLine returns the line, and starts it if need be.
-func (c *Conn) theLine() *line {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.line == nil || c.line.dead() {
-		if c.opts.Transport == WebSocket {
-			c.line = newLine(c, newSocket(c))
-		} else {
-			c.line = newLine(c, newPair(c))
-		}
-	}
-	return c.line
-}
-
-// newLine starts a line. c.mu is held.
-func newLine(c *Conn, w wire) *line {
-	l := &line{c: c, wire: w, changed: make(chan struct{}), on: make(map[*call]int), answers: newAnswers()}
-	l.pace.idle, l.pace.nudge = l.idle, make(chan struct{}, 1)
-	l.fit = c.session.revision == "" || c.session.id != "" || c.endpoint != ""
+// newMux starts a mux. c.mu is held.
+func newMux(c *Conn, conn muxConn) *mux {
+	x := &mux{c: c, conn: conn, changed: make(chan struct{}), answers: newAnswers()}
+	x.backoff.idle, x.backoff.nudge = x.idle, make(chan struct{}, 1)
+	x.begun = c.session.revision == "" || c.session.id != "" || c.endpoint != ""
 	if !c.closed {
-		c.work.Go(l.run)
+		c.work.Go(x.run)
 	}
-	return l
+	return x
 }
 
-func (l *line) dead() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.err != nil
+// failed reports whether there will be no connection any more.
+func (x *mux) failed() bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.state == muxFailed
 }
 
-// change notes a change. l.mu is held.
-func (l *line) change() {
-	close(l.changed)
-	l.changed = make(chan struct{})
-}
-
-// wait waits until messages can be sent, those of the opening or all, and returns
-// the number of the connection.
-func (l *line) wait(ctx context.Context, early bool) (int, error) {
-	l.waits(1)
-	defer l.waits(-1)
+// wait waits until messages can be sent, or, for opening, those that begin a session. It
+// returns the number of the connection.
+func (x *mux) wait(ctx context.Context, opening bool) (int, error) {
+	x.waits(1)
+	defer x.waits(-1)
 	for {
-		l.mu.Lock()
-		up, fit, err, changed := l.up, l.fit, l.err, l.changed
-		l.mu.Unlock()
-		if err != nil {
+		x.mu.Lock()
+		state, number, err, changed := x.state, x.number, x.err, x.changed
+		x.mu.Unlock()
+		switch {
+		case state == muxFailed:
 			return 0, err
-		}
-		if up != 0 && (fit || early) {
-			return up, nil
+		case state == muxOpen, state == muxOpening && opening:
+			return number, nil
 		}
 		select {
 		case <-changed:
@@ -164,91 +154,125 @@ func (l *line) wait(ctx context.Context, early bool) (int, error) {
 	}
 }
 
-// waits notes who waits for the connection, one more or one less.
-func (l *line) waits(n int) {
-	l.mu.Lock()
-	l.waiting += n
-	l.mu.Unlock()
-	l.pace.hurry()
+// waits counts who waits for the connection, one more or one less.
+func (x *mux) waits(n int) {
+	x.mu.Lock()
+	x.waiting += n
+	x.mu.Unlock()
+	x.backoff.hurry()
 }
 
-// idle says whether nobody waits for the connection.
-func (l *line) idle() bool {
-	l.mu.Lock()
-	waiting := l.waiting
-	l.mu.Unlock()
-	l.c.mu.Lock()
-	defer l.c.mu.Unlock()
-	return waiting == 0 && len(l.c.calls) == 0
+// idle reports whether nobody waits for the connection.
+func (x *mux) idle() bool {
+	x.mu.Lock()
+	waiting := x.waiting
+	x.mu.Unlock()
+	x.c.mu.Lock()
+	defer x.c.mu.Unlock()
+	return waiting == 0 && len(x.c.calls) == 0
+}
+
+// up reports whether the connection of a number is open. x.mu is held.
+func (x *mux) up(number int) bool {
+	return x.number == number && x.state.connected()
+}
+
+// gone returns a channel that is closed when the connection of a number has ended.
+func (x *mux) gone(number int) <-chan struct{} {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.up(number) {
+		return x.ended
+	}
+	ended := make(chan struct{})
+	close(ended)
+	return ended
 }
 
 // run keeps the connection open.
-func (l *line) run() {
-	c := l.c
+func (x *mux) run() {
 	for {
-		within := c.opts.ConnectTimeout
-		if l.opens > 0 {
-			within = l.pace.bound(within)
-		}
-		id, resumed, err := l.wire.open(c.ctx, within)
-		if err == nil {
-			l.pace.reached()
-			l.opened(id, resumed)
-			err = l.wire.read(l.take)
-			l.wire.close()
-			l.mu.Lock()
-			l.up = 0
-			l.change()
-			l.mu.Unlock()
-			if c.ctx.Err() != nil {
-				return
-			}
-			c.logger.Debug("connection ended", "error", err)
-			var big *oversize
-			if errors.As(err, &big) {
-				l.refused(big.raw)
-			}
-			err = nil
-		}
-		if panicked(err) {
-			l.end(err)
+		err := x.connect()
+		if x.c.ctx.Err() != nil || x.failed() {
 			return
 		}
-		var no *refusal
-		if errors.As(err, &no) && !no.passes() && (l.opens == 0 || !no.keeps()) {
-			l.end(no)
-			return
-		}
-		if no != nil {
-			l.pace.atleast = no.after
-		}
-		if l.opens == 0 {
-			err = l.pace.waitBriefly(c.ctx, c, err)
-		} else {
-			err = l.pace.wait(c.ctx, c, err)
-		}
-		if err != nil {
-			l.end(err)
+		if err = x.pause(err); err != nil {
+			x.giveUp(err)
 			return
 		}
 	}
 }
 
-// opened notes that there is a connection, and goes on with what was in flight.
-func (l *line) opened(id string, resumed bool) {
-	c := l.c
-	var old []*call
-	c.mu.Lock()
-	for _, k := range c.calls {
-		if k.isWritten() {
-			old = append(old, k)
-		}
+// connect opens the connection, and reads it to its end. An error says why it could not
+// be opened.
+func (x *mux) connect() error {
+	c := x.c
+	within := c.opts.ConnectTimeout
+	if x.number > 0 {
+		within = x.backoff.bound(within)
 	}
+	id, resumed, err := x.conn.open(c.ctx, within)
+	if err != nil {
+		return err
+	}
+	x.backoff.reached()
+	x.opened(id, resumed)
+	if x.failed() { // while it was opened
+		x.conn.close()
+		return nil
+	}
+	err = x.conn.read(x.take)
+	x.conn.close()
+	x.mu.Lock()
+	x.transition(muxDisconnected)
+	x.mu.Unlock()
+	if c.ctx.Err() != nil {
+		return nil
+	}
+	c.logger.Debug("connection ended", "error", err)
+	var big *oversize
+	if errors.As(err, &big) {
+		x.refused(big.raw)
+	}
+	return nil
+}
+
+// pause waits before the next connection. err is why the last one could not be opened. An
+// error says why there will be none.
+func (x *mux) pause(err error) error {
+	var no *refusal
+	first := x.number == 0
+	switch {
+	case panicked(err):
+		return err
+	case errors.As(err, &no):
+		if !no.passes() && (first || !no.keepsSession()) {
+			return no
+		}
+		x.backoff.atleast = no.after
+	}
+	if first {
+		return x.backoff.waitBriefly(x.c.ctx, x.c, err)
+	}
+	return x.backoff.wait(x.c.ctx, x.c, err)
+}
+
+// keepsSession reports whether a session that was there is likely to be there still,
+// though the server refuses the connection now.
+func (e *refusal) keepsSession() bool {
+	return e.auth || e.status == http.StatusUnauthorized || e.status == http.StatusConflict
+}
+
+// opened notes that there is a connection. What is in flight continues by itself, in
+// [call.run].
+func (x *mux) opened(id string, resumed bool) {
+	c := x.c
+	c.mu.Lock()
 	if !resumed {
-		l.seen, l.names = seen{}, seen{} // ids may begin anew
+		x.seen, x.names = eventIDs{}, eventIDs{} // ids may begin anew
 	}
 	lost := !resumed && c.opener != nil && c.session.revision != ""
-	anew := lost || !resumed && c.session.lost
+	ended := lost || !resumed && c.session.lost
 	session := c.session
 	c.mu.Unlock()
 	if lost {
@@ -257,79 +281,70 @@ func (l *line) opened(id string, resumed bool) {
 	if !resumed {
 		c.named(id)
 	}
-	l.mu.Lock()
-	l.opens++
-	l.up, l.fit = l.opens, !anew && (l.fit || l.opens == 1)
+	x.mu.Lock()
+	x.number++
+	x.begun = !ended && (x.begun || x.number == 1)
 	if !resumed {
-		l.born = l.opens
-		l.answers.sessionEnds()
+		x.born = x.number
+		x.answers.sessionEnds()
 	}
-	up := l.up
-	begin := anew && !l.begins
-	l.begins = l.begins || begin
-	l.change()
-	l.mu.Unlock()
-	for _, k := range old {
-		c.spawn(func() { l.again(k, up) })
+	renew := ended && !x.renews
+	x.renews = x.renews || renew
+	number := x.number
+	x.transition(muxConnected)
+	x.mu.Unlock()
+	if renew {
+		c.spawn(x.renew)
 	}
-	if begin {
-		c.spawn(l.begin)
-	}
-	if resumed && l.wire.resumes() {
-		l.answerAgain(up)
+	if resumed && x.conn.resumes() {
+		x.answerAgain(number)
 	}
 }
 
-// begin begins a session in the place of one that the server has ended.
-func (l *line) begin() {
-	err := l.c.beginAgain()
-	if err != nil && l.c.ctx.Err() == nil {
-		l.end(fmt.Errorf("the server has ended the session, and did not begin another: %w", err))
+// renew begins a session in the place of one that the server has ended.
+func (x *mux) renew() {
+	err := x.c.beginAgain()
+	if err != nil && x.c.ctx.Err() == nil {
+		x.giveUp(fmt.Errorf("the server has ended the session, and did not begin another: %w", err))
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.begins, l.fit = false, err == nil
-	l.change()
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.renews, x.begun = false, err == nil; x.begun {
+		x.transition(muxSessionBegun)
+	}
 }
 
-// end gives up: whatever waits fails.
-func (l *line) end(err error) {
-	l.mu.Lock()
-	l.err = err
-	l.change()
-	l.mu.Unlock()
-	l.c.failWritten(err)
+// giveUp ends the mux: whatever waits for it fails.
+func (x *mux) giveUp(err error) {
+	x.mu.Lock()
+	first := x.state != muxFailed
+	if first {
+		x.err = final("%w", err)
+		x.transition(muxGaveUp)
+	}
+	x.mu.Unlock()
+	if first {
+		x.conn.close() // which ends run
+	}
 }
 
-// failWritten fails all calls that have gone over the line.
-func (c *Conn) failWritten(err error) {
+// failSent fails all calls that were sent, as err may concern any of them.
+func (c *Conn) failSent(err error) {
 	c.mu.Lock()
-	calls := make([]*call, 0, len(c.calls))
-	for _, k := range c.calls {
-		calls = append(calls, k)
-	}
+	calls := slices.Collect(maps.Values(c.calls))
 	c.mu.Unlock()
 	for _, k := range calls {
-		if k.isWritten() {
+		if k.mayHaveRun() {
 			k.fail(&unknownOutcome{err})
 			k.cancel(nil)
 		}
 	}
 }
 
-// An oversize is the end of a connection because the server does not take messages
-// as large as one that was written.
-type oversize struct{ raw []byte }
-
-// Error implements error.
-func (o *oversize) Error() string {
-	return fmt.Sprintf("the server does not take a message as large as this, of %d bytes", len(o.raw))
-}
-
 // refused fails what was too large for the server, which would not take it a second
 // time either.
-func (l *line) refused(raw []byte) {
-	c := l.c
+func (x *mux) refused(raw []byte) {
+	c := x.c
 	m, err := jsonrpc.Parse(raw)
 	why := &oversize{raw}
 	c.logger.Warn("message not taken", "method", m.Method, "error", why)
@@ -344,39 +359,27 @@ func (l *line) refused(raw []byte) {
 		}
 	case jsonrpc.Response:
 		// Who asked is told that there is no answer, instead of waiting for it.
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		if a := l.answers.kept[string(jsonrpc.Key(m.ID))]; a != nil {
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		if a := x.answers.kept[string(jsonrpc.Key(m.ID))]; a != nil {
 			a.raw = jsonrpc.AppendError(nil, m.ID, jsonrpc.Errorf(jsonrpc.CodeInternal, "%v", why))
 		}
 	}
 }
 
-// callNamed returns the call in flight that goes by an id, or nil.
-func (c *Conn) callNamed(id []byte) *call {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, k := range c.calls {
-		if k.named(id) {
-			return k
-		}
-	}
-	return nil
-}
-
-// Errors of writing to a line, after which the server certainly has nothing.
+// Errors of writing to a mux, after which the server certainly has nothing.
 var (
 	errStale  = errors.New("the connection has ended")
 	errUnsent = errors.New("not sent")
 )
 
 // write sends a message over the connection of a number.
-func (l *line) write(ctx context.Context, up int, raw []byte) error {
-	l.mu.Lock()
-	current := l.up == up
-	l.mu.Unlock()
-	if !current {
+func (x *mux) write(ctx context.Context, number int, raw []byte) error {
+	x.mu.Lock()
+	up := x.up(number)
+	x.mu.Unlock()
+	if !up {
 		return errStale
 	}
-	return l.wire.write(ctx, raw)
+	return x.conn.write(ctx, raw)
 }

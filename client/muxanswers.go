@@ -2,9 +2,6 @@ package client
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"time"
 
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
@@ -91,97 +88,65 @@ func (a *answers) written(up int) map[string]*answer {
 
 // answer writes an answer over the connection of a number. a is nil if it is not
 // kept.
-func (l *line) answer(ctx context.Context, up int, raw []byte, a *answer) error {
-	if err := l.write(ctx, up, raw); err != nil || a == nil {
+func (x *mux) answer(ctx context.Context, up int, raw []byte, a *answer) error {
+	if err := x.write(ctx, up, raw); err != nil || a == nil {
 		return err
 	}
-	l.mu.Lock()
+	x.mu.Lock()
 	a.up = up
-	ask := !l.answers.asking
-	l.answers.asking = true
-	l.mu.Unlock()
+	ask := !x.answers.asking
+	x.answers.asking = true
+	x.mu.Unlock()
 	if ask {
-		l.c.spawn(l.confirm)
+		x.c.spawn(x.confirm)
 	}
 	return nil
 }
 
 // confirm forgets answers which the server has. What is written while it is asked
 // for some is asked for next.
-func (l *line) confirm() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	defer func() { l.answers.asking = false }()
+func (x *mux) confirm() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	defer func() { x.answers.asking = false }()
 	for {
-		up := l.up
-		some := l.answers.written(up)
-		if up == 0 || len(some) == 0 {
+		number := x.number
+		some := x.answers.written(number)
+		if !x.state.connected() || len(some) == 0 {
 			return
 		}
-		l.mu.Unlock()
-		err := l.wire.confirm(l.c.ctx)
-		l.mu.Lock()
+		x.mu.Unlock()
+		err := x.conn.confirm(x.c.ctx)
+		x.mu.Lock()
 		switch {
-		case l.up != up: // they have been written again, or will be
+		case !x.up(number): // they have been written again, or will be
 			continue
 		case err != nil:
 			return // who writes the next answer asks for all
 		}
 		for key, one := range some {
-			if l.answers.kept[key] == one {
-				delete(l.answers.kept, key)
+			if x.answers.kept[key] == one {
+				delete(x.answers.kept, key)
 			}
 		}
 	}
 }
 
 // answerAgain tells the server again what it may not have heard.
-func (l *line) answerAgain(up int) {
-	l.mu.Lock()
+func (x *mux) answerAgain(up int) {
+	x.mu.Lock()
 	var again []*answer
-	for id, a := range l.answers.kept {
+	for id, a := range x.answers.kept {
 		if a.k != nil && a.k.done() {
-			delete(l.answers.kept, id)
+			delete(x.answers.kept, id)
 			continue
 		}
 		again = append(again, a)
 	}
-	l.mu.Unlock()
+	x.mu.Unlock()
 	for _, a := range again {
-		if l.answer(l.c.ctx, up, a.raw, a) != nil {
+		if x.answer(x.c.ctx, up, a.raw, a) != nil {
 			return
-		}
-	}
-}
-
-// overLineTell sends a message that has no answer.
-func (c *Conn) overLineTell(ctx context.Context, m jsonrpc.Message, k *call, atMost time.Duration) error {
-	l := c.theLine()
-	var a *answer
-	resumes := m.Kind == jsonrpc.Response && l.wire.resumes()
-	if resumes {
-		l.mu.Lock()
-		a = l.answers.keep(k, m)
-		l.mu.Unlock()
-	}
-	var p pace
-	for {
-		up, err := l.wait(ctx, m.Method == protocol.MethodInitialized)
-		if err != nil {
-			return err
-		}
-		if err = l.answer(ctx, up, m.Raw, a); err == nil || resumes {
-			return nil
-		}
-		var no *refusal
-		if errors.As(err, &no) {
-			if !no.passes() {
-				return fmt.Errorf("not taken: %w", err)
-			}
-			p.atleast = no.after
-		}
-		if err := p.waitFor(ctx, err, atMost); err != nil {
-			return err
 		}
 	}
 }

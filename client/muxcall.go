@@ -1,266 +1,220 @@
 package client
 
 import (
+	"context"
 	"errors"
 	"fmt"
-	"net/http"
-	"slices"
+	"math"
 	"time"
 
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 )
 
-// again goes on with a call over the connection of a number, where it has not been
-// sent yet, but over another or by another Conn.
-func (l *line) again(k *call, up int) {
-	l.mu.Lock()
-	last := l.on[k]
-	resumed := last >= l.born
-	over := last >= up || !k.isWritten() // it is sent anew
-	// A stream that goes on does so with its calls, if the server has them.
-	over = over || resumed && (k.opens() || !l.wire.resumes() && !k.unsure)
-	if !over {
-		l.on[k] = up
-	}
-	l.mu.Unlock()
-	if over {
-		return
-	}
-	raw := k.lineAgain(l.wire.resumes(), resumed)
-	if raw == nil {
-		err := errors.New("the connection ended before the answer, and the server offers no way to ask again")
-		switch {
-		case k.unsure:
-			err = errors.New("the process that was to send the request ended, and the server offers no way to ask for it")
-		case !l.wire.resumes() && k.body == nil:
-			err = errors.New("a call cannot be gone on with over HTTP+SSE: use the URL of the server's Streamable HTTP endpoint")
-		}
-		if k.sentOften() {
-			err = errors.New("the server ends each connection without an answer")
-		}
-		k.fail(&unknownOutcome{err})
-		k.cancel(nil)
-		return
-	}
-	if _, err := l.wait(k.ctx, k.opens()); err == nil {
-		_ = l.write(k.ctx, up, raw) // what fails is sent again over the next connection
-	}
+// link is where a call is on a [mux].
+type link struct {
+	// Touched only by call.run.
+	next    int   // the connection that the next attempt is to go over
+	sent    int   // the one that the call was sent over last; 0: none of this Conn's
+	resumed bool  // the next one continues the session that the call was sent in
+	stall   stall // looks after the call while nothing of it comes
+
+	// Guarded by call.mu.
+	stream   string    // the name of its stream, in event ids
+	came     time.Time // when anything of it came last; zero: that was not asked yet
+	resuming bool      // it was asked for by its token, and nothing has come since
+	repeated bool      // it was sent again under its key
 }
 
-// opens says whether the call is one that begins a session.
+// opens reports whether the call is one that begins a session.
 func (k *call) opens() bool {
 	return k.method == protocol.MethodInitialize || k.method == protocol.MethodDiscover
 }
 
-// lineAgain returns what brings a call on over another connection, where the server
-// has to be asked to; nil: nothing.
-func (k *call) lineAgain(resumes, resumed bool) []byte {
+// shared implements [transport].
+func (x *mux) shared() bool { return true }
+
+// ready implements [transport]: it waits until there is a connection.
+func (x *mux) ready(k *call) error {
+	up, err := x.wait(k.ctx, k.opens())
+	if err != nil {
+		return err
+	}
+	x.c.mu.Lock()
+	now := x.c.session
+	x.c.mu.Unlock()
+	x.mu.Lock()
+	k.link.next, k.link.resumed = up, k.link.sent >= x.born
+	x.mu.Unlock()
 	k.mu.Lock()
-	defer k.mu.Unlock()
-	switch {
-	case resumes && k.place.token != "":
-		k.resuming, k.came = true, time.Now()
-		params := jsonrpc.Object("resumeToken", k.place.token)
-		if k.place.last != "" {
-			params, _ = jsonrpc.Set(params, jsonrpc.Quote(k.place.last), "_meta", protocol.MetaLastEventID)
-		}
-		return jsonrpc.AppendRequest(nil, k.id, protocol.MethodResume, params)
-	case k.body == nil, k.progress.sent >= mostCuts:
-		return nil
-	case resumes && resumed && k.key != "" && !k.foreign:
-		k.repeated = true
-		return k.lineBody()
-	case k.safe():
-		k.wire = k.c.newID()
-		return k.lineBody()
+	had := k.key
+	if k.session.lost && k.state == callUnsent { // it was made between two sessions
+		k.session = now
+		k.keyAnew(now)
+	}
+	gained := k.key != had
+	k.mu.Unlock()
+	if gained {
+		x.c.changed() // before it is sent
 	}
 	return nil
 }
 
-// sentOften reports whether the request was sent as often as it may be.
-func (k *call) sentOften() bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.progress.sent >= mostCuts
+// can implements [transport].
+func (x *mux) can(k *call, kind attemptKind) bool {
+	resumes, l := x.conn.resumes(), &k.link
+	switch kind {
+	case attemptWait:
+		// A stream that continues does so with its calls, if the server has them.
+		return l.sent < l.next && l.resumed && (k.opens() || !resumes && !k.origin.unsure)
+	case attemptToken:
+		return resumes
+	case attemptRequest:
+		return true
+	case attemptAgain:
+		return k.sends < mostCuts && (resumes && l.resumed && k.key != "" && !k.origin.foreign || k.safe())
+	}
+	return false
 }
 
-// lineBody is the request as it goes over a line. k.mu is held.
-func (k *call) lineBody() []byte {
-	k.progress.sent++
+// attempt implements [transport].
+func (x *mux) attempt(k *call, kind attemptKind) (left bool, err error) {
+	raw := k.frame(kind)
+	before := k.link.sent
+	k.link.sent = k.link.next
+	if raw != nil {
+		err = x.write(k.ctx, k.link.next, raw)
+	}
+	var no *refusal
+	switch {
+	case err == nil, x.conn.resumes() && !errors.Is(err, errStale): // it may have arrived
+	case errors.Is(err, errStale):
+		k.link.sent = before
+		return false, errNext
+	case errors.Is(err, errUnsent), errors.As(err, &no) && no.certain():
+		k.link.sent = before
+		return false, err
+	default:
+		return true, x.unsureWrite(k, err)
+	}
+	k.taken()
+	return true, x.await(k)
+}
+
+// unsureWrite is what becomes of a request whose sending has failed though it may have
+// arrived: then its response still comes over the connection, or over the next one. What
+// is retry-safe is sent again as soon as the connection has ended.
+func (x *mux) unsureWrite(k *call, err error) error {
+	k.happened(eventSent)
+	var gone <-chan struct{}
+	if k.safe() {
+		gone = x.gone(k.link.sent)
+	}
+	t := time.NewTimer(x.c.opts.Silence)
+	defer t.Stop()
+	select {
+	case <-k.ctx.Done():
+	case <-gone:
+		return errNext
+	case <-t.C:
+	}
+	var no *refusal
+	switch {
+	case errors.As(err, &no):
+		return err
+	case k.safe():
+		return fmt.Errorf("the request may have arrived: %v", err) //nolint:errorlint // it is as good as any other
+	}
+	return final("the request may have arrived: %w", err)
+}
+
+// await waits until the call is answered, or its connection has ended. What begins a
+// session may take as long as over HTTP.
+func (x *mux) await(k *call) error {
+	gone := x.gone(k.link.sent)
+	most := firstPoll
+	switch {
+	case k.opens():
+		most = x.c.opts.ConnectTimeout
+	case !x.conn.resumes():
+		most = forever
+	}
+	t := time.NewTimer(most)
+	defer t.Stop()
+	for {
+		select {
+		case <-k.ctx.Done():
+			return nil
+		case <-gone:
+			return errNext
+		case <-t.C:
+		}
+		if k.opens() {
+			return final("the server did not answer within %v", most)
+		}
+		next, err := k.link.stall.look(k)
+		if err != nil {
+			return err
+		}
+		t.Reset(next)
+	}
+}
+
+// forever is as long as any wait.
+const forever time.Duration = math.MaxInt64
+
+// frame returns what an attempt sends: nil for nothing.
+func (k *call) frame(kind attemptKind) []byte {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	switch kind {
+	case attemptWait:
+		return nil
+	case attemptToken:
+		k.link.resuming, k.link.came = true, time.Now()
+		params := jsonrpc.Object("resumeToken", k.ways.token)
+		if last := k.ways.received.last; last != "" {
+			params, _ = jsonrpc.Set(params, jsonrpc.Quote(last), "_meta", protocol.MetaLastEventID)
+		}
+		return jsonrpc.AppendRequest(nil, k.id, protocol.MethodResume, params)
+	}
+	k.link.repeated = kind == attemptAgain && k.key != ""
+	k.renameAgain(kind)
+	k.sends++
 	body := k.body
 	if k.key != "" {
 		body, _ = jsonrpc.Set(body, jsonrpc.Quote(k.key), "params", "_meta", protocol.MetaIdempotencyKey)
 	}
-	if string(k.wire) != string(k.id) {
-		if m, err := jsonrpc.Parse(slices.Clone(body)); err == nil {
-			body = m.WithID(k.wire)
-		}
+	return k.underWireID(body)
+}
+
+// send implements [transport].
+func (x *mux) send(ctx context.Context, k *call, m jsonrpc.Message, atMost time.Duration) error {
+	var a *answer
+	resumes := m.Kind == jsonrpc.Response && x.conn.resumes()
+	if resumes {
+		x.mu.Lock()
+		a = x.answers.keep(k, m)
+		x.mu.Unlock()
 	}
-	return body
-}
-
-func (k *call) isWritten() bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.written && !k.over
-}
-
-// overLine sends a call over the line and waits for its answer.
-func (c *Conn) overLine(k *call) error {
-	l := c.theLine()
-	defer l.off(k)
-	restored := k.maybe && !k.opens() // another Conn has sent it
+	var b backoff
 	for {
-		up, err := l.wait(k.ctx, k.opens())
+		up, err := x.wait(ctx, m.Method == protocol.MethodInitialized)
 		if err != nil {
 			return err
 		}
-		if k.done() {
-			return nil // what nobody wants any more is not begun
+		if err = x.answer(ctx, up, m.Raw, a); err == nil || resumes {
+			return nil
 		}
-		had := k.key
-		raw, ok := l.about(k, up, restored)
-		if !ok {
-			continue // to the next connection
+		var no *refusal
+		if errors.As(err, &no) {
+			if !no.passes() {
+				return fmt.Errorf("not taken: %w", err)
+			}
+			b.atleast = no.after
 		}
-		if k.key != had {
-			c.changed() // before it is sent
-		}
-		if raw == nil {
-			l.again(k, up)
-			break
-		}
-		k.maybe = true
-		if err = l.write(k.ctx, up, raw); err == nil || l.wire.resumes() && !errors.Is(err, errStale) {
-			break
-		}
-		again, err := l.failed(k, up, err)
-		if err != nil {
+		if err := b.waitFor(ctx, err, atMost); err != nil {
 			return err
 		}
-		if !again {
-			break
-		}
 	}
-	k.arrive(true)
-	if k.opens() {
-		return k.waitOpening(c.opts.ConnectTimeout)
-	}
-	if l.wire.resumes() {
-		l.attend(k)
-	}
-	<-k.ctx.Done()
-	return nil
-}
-
-// waitOpening waits for the answer to what begins a session. The server may take so
-// long, as over HTTP.
-func (k *call) waitOpening(most time.Duration) error {
-	t := time.NewTimer(most)
-	defer t.Stop()
-	select {
-	case <-k.ctx.Done():
-		return nil
-	case <-t.C:
-		return fmt.Errorf("the server did not answer within %v", most)
-	}
-}
-
-// about notes that a call is about to be sent over the connection of a number, and
-// returns its request; nil: it goes on with what was sent before. It is false if the
-// connection has ended: then the next one does not take the call for one that was
-// sent.
-func (l *line) about(k *call, up int, restored bool) (raw []byte, ok bool) {
-	l.c.mu.Lock()
-	now := l.c.session
-	l.c.mu.Unlock()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.up != up {
-		return nil, false
-	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.over {
-		return nil, false
-	}
-	if k.session.lost && !restored { // it was made between two sessions
-		k.session = now
-		k.keyAnew(now)
-	}
-	k.written = true
-	if restored || k.body == nil || l.on[k] == up {
-		return nil, true
-	}
-	l.on[k] = up
-	return k.lineBody(), true
-}
-
-// off forgets a call that is over.
-func (l *line) off(k *call) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	delete(l.on, k)
-}
-
-// back takes back that a call was sent over the connection of a number. It is false
-// if it has been gone on with over another.
-func (l *line) back(k *call, up int) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.on[k] != up {
-		return false
-	}
-	delete(l.on, k)
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.written = false
-	return true
-}
-
-// failed says whether a call is to be sent again after its sending over the
-// connection of a number has failed, or else why not; nil: what was sent counts.
-func (l *line) failed(k *call, up int, err error) (again bool, _ error) {
-	c := l.c
-	var no *refusal
-	switch {
-	case errors.As(err, &no) && no.certain():
-		if no.status != http.StatusTooManyRequests && no.status != http.StatusServiceUnavailable {
-			k.maybe = false
-			return false, no
-		}
-		k.pace.atleast = no.after
-		fallthrough
-	case errors.Is(err, errUnsent), errors.Is(err, errStale):
-		if !l.back(k, up) {
-			return false, nil
-		}
-		k.maybe = false
-		err = k.pace.wait(k.ctx, c, err)
-		return err == nil, err
-	}
-	// It may have arrived all the same, and then its answer comes over the line.
-	t := time.NewTimer(c.opts.Silence)
-	defer t.Stop()
-	select {
-	case <-k.ctx.Done():
-		return false, nil
-	case <-t.C:
-	}
-	if !k.safe() {
-		return false, fmt.Errorf("the request may have arrived: %w", err)
-	}
-	if err := k.pace.wait(k.ctx, c, err); err != nil {
-		return false, err
-	}
-	if !l.back(k, up) {
-		return false, nil
-	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if !k.opens() {
-		k.wire = c.newID() // it may be in flight under the other
-	}
-	return true, nil
 }

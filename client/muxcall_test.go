@@ -60,7 +60,7 @@ func TestSentOnce(t *testing.T) {
 	}
 	w := &torn{failed: make(chan struct{}), ends: make(chan struct{}), wrote: make(chan jsonrpc.Message, 10)}
 	c.mu.Lock()
-	c.line = newLine(c, w)
+	c.mux = newMux(c, w)
 	c.mu.Unlock()
 	t.Cleanup(func() {
 		c.stop()

@@ -9,14 +9,14 @@ import (
 )
 
 // take takes a message of the server.
-func (l *line) take(m jsonrpc.Message) {
-	c := l.c
-	l.pace.progress()
+func (x *mux) take(m jsonrpc.Message) {
+	c := x.c
+	x.backoff.progress()
 	var k *call
-	if m.Kind != jsonrpc.Response && l.wire.resumes() {
+	if m.Kind != jsonrpc.Response && x.conn.resumes() {
 		if id := jsonrpc.String(jsonrpc.Field(m.Params, "_meta", protocol.MetaEventID)); id != "" {
 			var fresh bool
-			k, fresh = l.place(id, m)
+			k, fresh = x.place(id, m)
 			if k != nil && m.Kind != jsonrpc.Request {
 				k.settle()
 			}
@@ -27,12 +27,12 @@ func (l *line) take(m jsonrpc.Message) {
 	}
 	switch m.Kind {
 	case jsonrpc.Response:
-		l.answered(m)
+		x.answered(m)
 	case jsonrpc.Request:
-		if l.wire.resumes() {
-			l.mu.Lock()
-			l.answers.asked(m)
-			l.mu.Unlock()
+		if x.conn.resumes() {
+			x.mu.Lock()
+			x.answers.asked(m)
+			x.mu.Unlock()
 		}
 		c.ask(k, m)
 	case jsonrpc.Notification:
@@ -49,8 +49,8 @@ func (l *line) take(m jsonrpc.Message) {
 // place notes how far a stream has been heard: that of a call, which it returns,
 // or the standalone one. It says whether the event is new: one of a call that is over is
 // not, as the call has been told in full.
-func (l *line) place(id string, m jsonrpc.Message) (*call, bool) {
-	c := l.c
+func (x *mux) place(id string, m jsonrpc.Message) (*call, bool) {
+	c := x.c
 	name, _, _ := strings.Cut(id, ".")
 	var asked []byte
 	if m.Method == protocol.MethodResumePolicy {
@@ -60,21 +60,21 @@ func (l *line) place(id string, m jsonrpc.Message) (*call, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if asked != nil {
-		l.names.add(name)
+		x.names.add(name)
 	}
 	for _, k := range c.calls {
 		if k.heard(id, name, asked) {
-			l.names.add(name)
+			x.names.add(name)
 			k.mu.Lock()
 			defer k.mu.Unlock()
-			return k, k.place.seen.add(id)
+			return k, k.ways.seen.add(id)
 		}
 	}
-	if l.names.has(name) {
+	if x.names.has(name) {
 		return nil, false
 	}
 	c.heard = id
-	return nil, l.seen.add(id)
+	return nil, x.seen.add(id)
 }
 
 // heard notes an event if it is one of the call's stream. asked is the id of the
@@ -83,23 +83,23 @@ func (k *call) heard(id, name string, asked []byte) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if sameID(asked, k.wire) || sameID(asked, k.id) {
-		k.stream = name
+		k.link.stream = name
 	}
-	if k.stream == "" && k.place.last != "" {
-		k.stream, _, _ = strings.Cut(k.place.last, ".")
+	if k.link.stream == "" && k.ways.received.last != "" {
+		k.link.stream, _, _ = strings.Cut(k.ways.received.last, ".")
 	}
-	if k.stream == "" || k.stream != name {
+	if k.link.stream == "" || k.link.stream != name {
 		return false
 	}
-	k.place.advance(id)
-	k.resuming, k.came = false, time.Now()
+	k.ways.received.advance(id)
+	k.link.resuming, k.link.came = false, time.Now()
 	return true
 }
 
 // answered gives a response to its call. One that refuses to resume a call looks
 // like one that refuses the call: then the server is asked which it is.
-func (l *line) answered(m jsonrpc.Message) {
-	c := l.c
+func (x *mux) answered(m jsonrpc.Message) {
+	c := x.c
 	k := c.callNamed(m.ID)
 	if k != nil && m.Error != nil {
 		if e := errorOf(m.Error); k.isRepeated() && reusedKey(e) {
@@ -111,7 +111,7 @@ func (l *line) answered(m jsonrpc.Message) {
 	}
 	if k != nil && m.Error != nil && errorOf(m.Error).Code == jsonrpc.CodeInvalidParams && k.isResuming() {
 		c.spawn(func() {
-			if _, err := c.StatusOf(k.ctx, k.state()); err != nil {
+			if _, err := c.StatusOf(k.ctx, k.snapshot()); err != nil {
 				k.fail(&unknownOutcome{errForgotten})
 				k.cancel(nil)
 				return
@@ -133,11 +133,11 @@ func reusedKey(e *jsonrpc.Error) bool {
 func (k *call) isRepeated() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.repeated
+	return k.link.repeated
 }
 
 func (k *call) isResuming() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.resuming
+	return k.link.resuming
 }

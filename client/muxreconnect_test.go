@@ -66,7 +66,7 @@ func TestLineAway(t *testing.T) {
 		}
 		w := &gone{nowhere: 1, opens: make(chan time.Duration), ends: make(chan struct{}), wrote: make(chan struct{}, 1)}
 		c.mu.Lock()
-		c.line = newLine(c, w)
+		c.mux = newMux(c, w)
 		c.mu.Unlock()
 		defer c.Detach()
 		send := func(text string) {

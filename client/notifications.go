@@ -64,12 +64,8 @@ func (c *Conn) cancelled(m jsonrpc.Message) {
 // giveUp ends a call that nobody wants answered any more; m says so to the server. The
 // call is on record until that was said, or the Conn ends.
 func (c *Conn) giveUp(k *call, m jsonrpc.Message) {
-	k.mu.Lock()
-	before := k.parting
-	k.over, k.parting = true, true
-	k.mu.Unlock()
-	if before {
-		return // it was said before
+	if !k.happened(eventCancelled) {
+		return // it has its answer, or this was said before
 	}
 	c.mu.Lock()
 	c.forgetAll(k)
@@ -110,16 +106,16 @@ func (k *call) cancellation(m jsonrpc.Message) []byte {
 	if k.session.revision >= protocol.V20260728 {
 		return nil
 	}
-	if k.foreign && k.c.single() && k.place.token == "" {
+	if k.origin.foreign && k.c.transport().shared() && k.ways.token == "" {
 		return nil // here the id alone would be that of another
 	}
-	if bytes.Equal(k.wire, k.id) && k.session.id != "" && (!k.foreign || !k.c.single()) {
+	if bytes.Equal(k.wire, k.id) && k.session.id != "" && (!k.origin.foreign || !k.c.transport().shared()) {
 		return m.Raw
 	}
 	params := append([]byte(`{"requestId":`), k.wire...)
-	if k.place.token != "" {
+	if k.ways.token != "" {
 		params = append(params, `,"_meta":`...)
-		params = append(params, jsonrpc.Object(protocol.MetaResumeToken, k.place.token)...)
+		params = append(params, jsonrpc.Object(protocol.MetaResumeToken, k.ways.token)...)
 	}
 	return jsonrpc.AppendRequest(nil, nil, m.Method, append(params, '}'))
 }

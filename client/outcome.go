@@ -2,6 +2,7 @@ package client
 
 import (
 	"errors"
+	"fmt"
 
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
@@ -25,6 +26,29 @@ func (e *unknownOutcome) Unwrap() error { return e.cause }
 
 // errForgotten is why a call ends of which the server keeps nothing.
 var errForgotten = errors.New("the server does not know the call any more")
+
+// A finalError is one after which no other attempt is made.
+type finalError struct{ error }
+
+// Unwrap returns the error.
+func (e finalError) Unwrap() error { return e.error }
+
+// final returns a finalError.
+func final(format string, args ...any) error {
+	return finalError{fmt.Errorf(format, args...)}
+}
+
+// isFinal reports whether no other attempt is to be made after err.
+func isFinal(err error) bool {
+	var f finalError
+	return errors.As(err, &f)
+}
+
+// unusable returns a finalError: the server sends what can't be used, and would do so
+// again.
+func unusable(format string, args ...any) error {
+	return final("the server sends what cannot be used: "+format, args...)
+}
 
 // unknownIf returns err as an unknownOutcome where the request may have run.
 func unknownIf(mayHaveRun bool, err error) error {

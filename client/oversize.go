@@ -1,6 +1,19 @@
 package client
 
-import "holdfast/jsonrpc"
+import (
+	"fmt"
+
+	"holdfast/jsonrpc"
+)
+
+// An oversize is the end of a connection because the server does not take messages
+// as large as one that was written.
+type oversize struct{ raw []byte }
+
+// Error implements error.
+func (o *oversize) Error() string {
+	return fmt.Sprintf("the server does not take a message as large as this, of %d bytes", len(o.raw))
+}
 
 // A glance is what is seen of a message that goes by without being kept: what it
 // is, and its id. It is an io.Writer of the message, which is one JSON object.

@@ -13,7 +13,6 @@ import (
 // progress value MUST increase with each notification" (2025-11-25, Progress).
 type progress struct {
 	token string  // the key of the token; "": the host wants to hear none
-	sent  int     // how often the request was sent
 	last  float64 // the greatest value that the host was told, if any was
 	told  bool
 }
@@ -52,7 +51,7 @@ func (c *Conn) goesBack(k *call, m jsonrpc.Message) bool {
 	defer k.mu.Unlock()
 	p := &k.progress
 	if p.told && value <= p.last {
-		return p.sent > 1 // else the server repeats itself, and that is between it and the host
+		return k.sends > 1 // else the server repeats itself, and that is between it and the host
 	}
 	p.last, p.told = value, true
 	return false

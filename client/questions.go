@@ -3,8 +3,6 @@ package client
 import (
 	"context"
 	"errors"
-	"fmt"
-	"net/http"
 	"slices"
 	"sync"
 	"time"
@@ -176,14 +174,14 @@ func (c *Conn) reply(m jsonrpc.Message) error {
 	if k != nil {
 		defer k.settle()
 	}
-	if k == nil || c.single() {
+	if k == nil || c.transport().shared() {
 		if k != nil {
 			k.turns.answer(nil)
 		}
 		return c.sendAnswer(k, m.Raw)
 	}
 	k.mu.Lock()
-	turned, keys := k.place.stream != nil && !k.dead.stream, k.session.keys
+	turned, keys := k.ways.stream != nil && !k.ways.refused[attemptStream], k.session.keys
 	k.mu.Unlock()
 	k.turns.mu.Lock()
 	connected := k.turns.connected
@@ -195,7 +193,7 @@ func (c *Conn) reply(m jsonrpc.Message) error {
 	}
 	k.turns.answer(m.Raw)
 	if keys && k.gather() {
-		k.pace.poke() // it has disconnected to wait for this, and need not be asked whether it does
+		k.backoff.poke() // it has disconnected to wait for this, and need not be asked whether it does
 		return nil
 	}
 	c.spawn(func() { c.keep(k) })
@@ -283,7 +281,7 @@ func (k *call) wanted() error {
 	}
 	ready, posted := t.ready, t.posted
 	t.posted = false
-	if k.door == doorStream {
+	if k.kind == attemptStream {
 		t.ready = nil
 	}
 	t.mu.Unlock()
@@ -294,11 +292,11 @@ func (k *call) wanted() error {
 	defer k.mu.Unlock()
 	switch {
 	case len(ready) == 0 && t.sending != nil: // whoever answered last has seen to it
-	case k.door == doorStream && len(ready)+len(t.sent) > 0:
+	case k.kind == attemptStream && len(ready)+len(t.sent) > 0:
 		k.send(ready) // and with them what it does not have yet
 	default:
-		k.pace.last = errors.New("the server says that it has said everything, but the answer did not arrive")
-		k.shutLocked()
+		k.backoff.last = errors.New("the server says that it has said everything, but the answer did not arrive")
+		k.ways.refuse(k.kind)
 	}
 	return errNext
 }
@@ -401,60 +399,11 @@ func (c *Conn) tell(ctx context.Context, raw []byte, atMost time.Duration) error
 }
 
 func (c *Conn) tellFor(ctx context.Context, k *call, raw []byte, atMost time.Duration) error {
-	if c.single() {
-		m, err := jsonrpc.Parse(raw)
-		if err != nil {
-			return err
-		}
-		return c.overLineTell(ctx, m, k, atMost)
+	m, err := jsonrpc.Parse(raw)
+	if err != nil {
+		return err
 	}
-	// The end of the call ends the waiting, and not the exchange: net/http would end
-	// with it whatever goes next over the same connection.
-	during := ctx
-	if k != nil {
-		during = c.ctx
-	}
-	var p pace
-	for {
-		c.mu.Lock()
-		s := c.session
-		c.mu.Unlock()
-		if k != nil {
-			k.mu.Lock()
-			s = k.session
-			k.mu.Unlock()
-		}
-		resp, err := c.do(during, exchange{method: http.MethodPost, body: raw, session: &s, wait: c.opts.ConnectTimeout})
-		if err == nil {
-			if resp.StatusCode < 300 {
-				resp.Close()
-				return nil
-			}
-			err = c.refused(resp)
-		}
-		var no *refusal
-		if errors.As(err, &no) {
-			if !no.passes() {
-				return fmt.Errorf("not taken: %w", err)
-			}
-			p.atleast = no.after
-		}
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		if err := p.waitFor(ctx, err, atMost); err != nil {
-			return err
-		}
-	}
-}
-
-// advance notes how far the stream was heard. Who goes on elsewhere is to go on
-// from before the event, until [call.settle] says otherwise. call.mu is held.
-func (p *place) advance(id string) {
-	if !p.behind {
-		p.before, p.behind = p.last, true
-	}
-	p.last = id
+	return c.transport().send(ctx, k, m, atMost)
 }
 
 // settle lets State say how far the stream was heard, if the server has an answer
@@ -465,7 +414,9 @@ func (k *call) settle() {
 	t.mu.Lock()
 	open := t.asked > 0 || t.posting > 0 || len(t.ready) > 0
 	t.mu.Unlock()
-	k.place.behind = k.place.behind && (open || len(t.sent) > 0)
+	if !open && len(t.sent) == 0 {
+		k.ways.received.settle()
+	}
 	k.mu.Unlock()
 	k.c.changed()
 }

@@ -2,11 +2,11 @@ package client
 
 import "hash/maphash"
 
-// told are the messages that a call's stream has brought without event ids. Who
+// repeats are the messages that a call's stream has brought without event ids. Who
 // asks for such a stream again can't say how far it has come, and is told
 // everything that is kept (SEP-975, "Resuming"; SEP-1335, `rel="stream"` URL):
 // what comes again is known by what it says.
-type told struct {
+type repeats struct {
 	sums      []uint64
 	first     int  // where the repetition began that comes now
 	next      int  // where what comes now may stand; len(sums): nowhere
@@ -19,19 +19,19 @@ type told struct {
 const mostTold = 1 << 16
 
 // again notes that the stream is asked for again.
-func (t *told) again() { t.beginning, t.next = true, len(t.sums) }
+func (t *repeats) again() { t.beginning, t.next = true, len(t.sums) }
 
 // turn notes that the server has been given what it asked for: it goes on with
 // another stream, or with the same one.
-func (t *told) turn() {
+func (t *repeats) turn() {
 	t.again()
 	t.turns = true
 }
 
-// repeats notes a message, and says whether it has come before: the stream repeats
+// add notes a message, and reports whether it has come before: the stream repeats
 // what it has said from its first message on, or that of the newest of several
 // streams, or from another of which there is only one like it.
-func (t *told) repeats(seed maphash.Seed, data []byte) bool {
+func (t *repeats) add(seed maphash.Seed, data []byte) bool {
 	sum := maphash.Bytes(seed, data)
 	if t.beginning {
 		t.next = t.find(sum)
@@ -59,7 +59,7 @@ func (t *told) repeats(seed maphash.Seed, data []byte) bool {
 
 // find returns where a repetition begins whose first message is known; len(sums):
 // it is none.
-func (t *told) find(sum uint64) int {
+func (t *repeats) find(sum uint64) int {
 	at := len(t.sums)
 	if t.from < at && t.sums[t.from] == sum {
 		return t.from

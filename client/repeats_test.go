@@ -28,7 +28,7 @@ func TestTold(t *testing.T) {
 		{"the same stream", "ab>abc|abcd", "abcd"},
 		{"turn by turn", "ab>cb>eb|ebf", "abcbebf"},
 	} {
-		var told told
+		var told repeats
 		var got strings.Builder
 		seed := maphash.MakeSeed()
 		for _, c := range test.says {
@@ -37,7 +37,7 @@ func TestTold(t *testing.T) {
 				told.again()
 			case c == '>':
 				told.turn()
-			case !told.repeats(seed, []byte(string(c))):
+			case !told.add(seed, []byte(string(c))):
 				got.WriteRune(c)
 			}
 		}
@@ -50,14 +50,14 @@ func TestTold(t *testing.T) {
 // However much a stream says, what is remembered of it is bounded.
 func TestToldBounded(t *testing.T) {
 	t.Parallel()
-	var told told
+	var told repeats
 	seed := maphash.MakeSeed()
 	for i := range mostTold + 100 {
-		told.repeats(seed, []byte{byte(i), byte(i >> 8), byte(i >> 16)})
+		told.add(seed, []byte{byte(i), byte(i >> 8), byte(i >> 16)})
 	}
 	told.again()
-	told.repeats(seed, []byte{0, 0, 0})
-	told.repeats(seed, []byte("new"))
+	told.add(seed, []byte{0, 0, 0})
+	told.add(seed, []byte("new"))
 	if n := len(told.sums); n != mostTold {
 		t.Errorf("%d are remembered", n)
 	}

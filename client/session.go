@@ -159,7 +159,7 @@ func (c *Conn) tellLost(old session) {
 	c.mu.Lock()
 	c.session = session{lost: true}
 	c.heard = ""
-	c.seen = seen{seed: c.seen.seed} // ids may begin anew
+	c.seen = eventIDs{seed: c.seen.seed} // ids may begin anew
 	for id, q := range c.asked {
 		if q.call == nil || q.call.inSession(old.id) {
 			c.forget(id) // who asked is gone, and another may ask under the id
@@ -167,7 +167,7 @@ func (c *Conn) tellLost(old session) {
 	}
 	var lost Lost
 	for _, k := range c.calls {
-		if k.inner == nil && k.ranIn(old.id) {
+		if k.origin.answer == nil && k.ranIn(old.id) {
 			lost.Calls = append(lost.Calls, string(k.id))
 		}
 	}
@@ -190,7 +190,7 @@ func (k *call) inSession(id string) bool {
 func (k *call) ranIn(id string) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.session.id == id && k.arrived && !k.over
+	return k.session.id == id && k.state == callTaken
 }
 
 // beginAgain does a client's part of the opening.
@@ -285,16 +285,15 @@ var initialized = jsonrpc.AppendRequest(nil, nil, protocol.MethodInitialized, ni
 // askServer makes a request of our own and waits for its answer.
 func (c *Conn) askServer(ctx context.Context, method string, params []byte) (jsonrpc.Message, error) {
 	id := c.newID()
-	return c.await(ctx, &call{
-		c: c, id: id, wire: id, method: method, body: jsonrpc.AppendRequest(nil, id, method, params),
-		posted: make(chan struct{}), brief: method == protocol.MethodStatus,
-	})
+	k := newCall(c, request{id: id, method: method, body: jsonrpc.AppendRequest(nil, id, method, params)})
+	k.origin.impatient = method == protocol.MethodStatus
+	return c.await(ctx, k)
 }
 
 // await runs a call whose answer the host does not get, and returns that.
 func (c *Conn) await(ctx context.Context, k *call) (jsonrpc.Message, error) {
 	answer := make(chan jsonrpc.Message, 1)
-	k.inner = answer
+	k.origin.answer = answer
 	if err := c.enter(k); err != nil {
 		return jsonrpc.Message{}, err
 	}

@@ -21,7 +21,7 @@ const listenWait = time.Second
 // "Listening for Messages from the Server"). It waits until the server has it, or
 // does not offer it: many servers lose what they ask before they have.
 func (c *Conn) listen() {
-	if c.opts.NoListen || c.single() {
+	if c.opts.NoListen || c.transport().shared() {
 		return
 	}
 	c.mu.Lock()
@@ -32,7 +32,7 @@ func (c *Conn) listen() {
 		return
 	}
 	l := &listener{c: c, open: make(chan struct{})}
-	l.pace.idle = func() bool { return true }
+	l.backoff.idle = func() bool { return true }
 	started := c.spawn(func() {
 		err := l.run()
 		if c.ctx.Err() == nil {
@@ -60,11 +60,11 @@ const longSilence = 5
 
 // A listener reads the standalone stream.
 type listener struct {
-	c    *Conn
-	open chan struct{} // closed when the server has answered, or can't
-	once sync.Once     // closes it
-	pace pace
-	seen seen
+	c       *Conn
+	open    chan struct{} // closed when the server has answered, or can't
+	once    sync.Once     // closes it
+	backoff backoff
+	seen    eventIDs
 	// session is the one whose events were seen.
 	session string
 	// talks says that the server sends keep-alives: then silence means something.
@@ -86,7 +86,7 @@ func (l *listener) run() error {
 		s, last := c.session, c.heard
 		c.mu.Unlock()
 		if s.id != l.session {
-			l.session, l.seen = s.id, seen{seed: l.seen.seed} // its ids may begin anew
+			l.session, l.seen = s.id, eventIDs{seed: l.seen.seed} // its ids may begin anew
 		}
 		r, err := c.do(c.ctx, exchange{method: http.MethodGet, session: &s, last: last, wait: c.opts.ConnectTimeout})
 		l.once.Do(func() { close(l.open) })
@@ -95,7 +95,7 @@ func (l *listener) run() error {
 		}
 		var no *refusal
 		switch {
-		case errors.Is(err, errHopeless):
+		case isFinal(err):
 			return err
 		case errors.As(err, &no):
 			again, why := l.heed(no, s, last)
@@ -111,7 +111,7 @@ func (l *listener) run() error {
 		if errors.Is(err, errCut) {
 			err = nil
 		}
-		if err := l.pace.waitFor(c.ctx, err, 1<<62); err != nil {
+		if err := l.backoff.waitFor(c.ctx, err, 1<<62); err != nil {
 			return err
 		}
 	}
@@ -122,7 +122,7 @@ func (l *listener) run() error {
 func (l *listener) heed(no *refusal, s session, last string) (again bool, err error) {
 	switch {
 	case no.passes(), no.auth, no.status == http.StatusConflict: // it has not noticed the end of the last connection
-		l.pace.atleast = min(no.after, l.c.opts.GiveUp)
+		l.backoff.atleast = min(no.after, l.c.opts.GiveUp)
 		return true, no
 	case no.forgot():
 		if s.id == "" {
@@ -130,14 +130,14 @@ func (l *listener) heed(no *refusal, s session, last string) (again bool, err er
 		}
 		// Some servers say 404 where they mean 405: who never had the stream has not
 		// lost the session.
-		if l.pace.reachedOnce || last != "" {
+		if l.backoff.reachedOnce || last != "" {
 			l.renewals++
 			_, err := l.c.renew(l.c.ctx, s)
 			return err == nil, err
 		}
 		return false, no
 	}
-	if !no.shuts() && l.pace.reachedOnce {
+	if !no.shuts() && l.backoff.reachedOnce {
 		return true, no // it was there, and will be again
 	}
 	if last == "" {
@@ -173,14 +173,14 @@ func (l *listener) take(r *response) error {
 		l.back(last) // it was another stream's, which has ended
 		return errCut
 	case r.StatusCode == http.StatusNoContent:
-		return fmt.Errorf("%w: there is no such stream", errHopeless)
+		return unusable("there is no such stream")
 	case r.StatusCode != http.StatusOK:
 		return l.c.refused(r)
 	case r.media() != sse.ContentType:
-		return fmt.Errorf("%w: it answered with %.60q, not an event stream", errHopeless, r.media())
+		return unusable("it answered with %.60q, not an event stream", r.media())
 	}
-	l.pace.reached()
-	l.pace.reachedOnce, l.renewals = true, 0
+	l.backoff.reached()
+	l.backoff.reachedOnce, l.renewals = true, 0
 	id, replay := r.Request.Header.Get(protocol.HeaderSession), last != ""
 	l.pure = last == "" || last == l.own
 	l.c.mu.Lock()
@@ -242,7 +242,7 @@ func (l *listening) Read(p []byte) (int, error) {
 func (l *listener) event(ev *sse.Event, session string, replay bool) {
 	c := l.c
 	if ev.Retry >= 0 {
-		l.pace.ask(ev.Retry, c)
+		l.backoff.ask(ev.Retry, c)
 	}
 	if !headable(ev.ID) {
 		ev.ID = ""
@@ -273,7 +273,7 @@ func (l *listener) event(ev *sse.Event, session string, replay bool) {
 	if again && (replay || m.Kind != jsonrpc.Notification || m.Method == protocol.MethodProgress) {
 		return // of these each is another, if the server does not repeat itself
 	}
-	l.pace.progress()
+	l.backoff.progress()
 	switch m.Kind {
 	case jsonrpc.Response:
 		c.answered(nil, m)

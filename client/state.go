@@ -67,32 +67,33 @@ func (c *Conn) State() State {
 		Endpoint: c.endpoint,
 	}
 	for _, k := range c.calls {
-		if k.inner == nil && k.method != protocol.MethodInitialize {
-			s.Calls = append(s.Calls, k.state())
+		if k.origin.answer == nil && k.method != protocol.MethodInitialize {
+			s.Calls = append(s.Calls, k.snapshot())
 		}
 	}
 	slices.SortFunc(s.Calls, func(a, b CallState) int { return strings.Compare(string(a.ID), string(b.ID)) })
 	return s
 }
 
-func (k *call) state() CallState {
+func (k *call) snapshot() CallState {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.name == "" && k.method == protocol.MethodToolsCall && k.body != nil {
-		k.name = jsonrpc.String(jsonrpc.Field(k.body, "params", "name"))
+	if k.tool == "" && k.method == protocol.MethodToolsCall && k.body != nil {
+		k.tool = jsonrpc.String(jsonrpc.Field(k.body, "params", "name"))
 	}
 	s := CallState{
-		ID: k.id, Method: k.method, Name: k.name,
-		Session: k.session.id, Token: k.place.token, LastEventID: k.place.last, Key: k.key,
+		ID: k.id, Method: k.method, Name: k.tool,
+		Session: k.session.id, Token: k.ways.token, LastEventID: k.ways.received.last, Key: k.key,
 	}
-	if k.place.stream != nil {
-		s.Stream = k.place.stream.String()
+	if k.ways.stream != nil {
+		s.Stream = k.ways.stream.String()
 	}
-	if k.place.behind && (k.place.before != "" || s.Stream != "" || s.Token != "") {
-		s.LastEventID = k.place.before
+	if at := k.ways.received; at.behind && (at.before != "" || s.Stream != "" || s.Token != "") {
+		s.LastEventID = at.before
 	}
-	if !k.arrived || k.key != "" && (!k.place.found() || k.written && s.Token == "") {
-		// That the server has it is of no use to who can't ask for it. Over a line that
+	shared := k.transport != nil && k.transport.shared()
+	if k.state != callTaken || k.key != "" && (!k.ways.found() || shared && s.Token == "") {
+		// That the server has it is of no use to who can't ask for it. Over a mux that
 		// takes the token, which is there a moment after the first event id.
 		s.Request = k.body
 	}
@@ -118,26 +119,27 @@ func (c *Conn) restore(s *State) {
 
 // restored returns a call that another Conn had in flight.
 func (c *Conn) restored(old CallState) *call {
-	k := &call{
-		c: c, id: old.ID, wire: old.ID, method: old.Method, name: old.Name, key: old.Key, body: old.Request,
-		posted: make(chan struct{}), maybe: true, arrived: old.Request == nil, unsure: old.Request != nil,
+	k := newCall(c, request{id: old.ID, method: old.Method, tool: old.Name, key: old.Key, body: old.Request})
+	k.origin.unsure = old.Request != nil
+	if k.state = callTaken; k.origin.unsure {
+		k.state = callSent
 	}
 	if k.key != "" {
 		k.body = storable(k.body) // who kept it may have indented it
 	}
-	k.place.last, k.place.token = old.LastEventID, old.Token
+	k.ways.received.last, k.ways.token = old.LastEventID, old.Token
 	if u, err := url.Parse(old.Stream); err == nil && old.Stream != "" && (sameOrigin(c.url, u) || upgrades(c.url, u)) {
-		k.place.stream = u
+		k.ways.stream = u
 	}
 	c.mu.Lock()
 	own := c.session
 	c.mu.Unlock()
 	if old.Session != "" && old.Session != own.id {
-		k.foreign = true
+		k.origin.foreign = true
 		k.session = session{id: old.Session, revision: own.revision, keys: old.Key != ""}
 	}
 	// Without its session the event id leads nowhere, where something else does.
-	k.dead.last = old.Session == "" && own.id == "" && (k.place.stream != nil || k.place.token != "")
+	k.ways.refused[attemptEvents] = old.Session == "" && own.id == "" && (k.ways.stream != nil || k.ways.token != "")
 	return k
 }
 
@@ -180,7 +182,7 @@ func (c *Conn) GoOn(old CallState) error {
 func (c *Conn) Resume(ctx context.Context, old CallState) (jsonrpc.Message, error) {
 	c.begin()
 	k := c.restored(old)
-	k.at, k.guest = string(c.newID()), true
+	k.record, k.origin.guest = string(c.newID()), true
 	return c.await(ctx, k)
 }
 
@@ -201,7 +203,7 @@ func (c *Conn) Status(ctx context.Context, id []byte) (Status, error) {
 	if k == nil {
 		return Status{}, fmt.Errorf("no request %s is in flight", id)
 	}
-	return c.StatusOf(ctx, k.state())
+	return c.StatusOf(ctx, k.snapshot())
 }
 
 // StatusOf is [Conn.Status] for a call of a State, which goes on elsewhere, or

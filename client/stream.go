@@ -17,9 +17,7 @@ import (
 var (
 	// errCut says that a connection ended before the answer.
 	errCut = errors.New("connection ended")
-	// errHopeless says that trying again can't help.
-	errHopeless = errors.New("the server sends what cannot be used")
-	// errNext says that another door is to be tried, or the same one, at once.
+	// errNext says that another attempt is to be made at once.
 	errNext = errors.New("next")
 )
 
@@ -29,22 +27,22 @@ func (k *call) take(r *response) error {
 	defer r.Close()
 	switch {
 	case r.StatusCode == http.StatusOK:
-	case r.StatusCode == http.StatusAccepted && k.door == doorAnswers:
+	case r.StatusCode == http.StatusAccepted && k.kind == attemptAnswers:
 		k.turned()
 		return errNext // what follows is to be asked for
 	case r.StatusCode == http.StatusNoContent && r.Request.Method == http.MethodGet:
 		return k.wanted()
 	case r.StatusCode == http.StatusAccepted, r.StatusCode == http.StatusNoContent:
-		k.arrive(true)
-		return fmt.Errorf("%w: it took the request and gave no answer (HTTP %d)", errHopeless, r.StatusCode)
+		k.taken()
+		return unusable("it took the request and gave no answer (HTTP %d)", r.StatusCode)
 	default:
 		return k.c.refused(r)
 	}
 	if packed := r.Header.Get("Content-Encoding"); packed != "" && !strings.EqualFold(packed, "identity") {
-		return fmt.Errorf("%w: its answer is compressed (%.20q), which it was not asked for", errHopeless, packed)
+		return unusable("its answer is compressed (%.20q), which it was not asked for", packed)
 	}
 	if id := r.Header.Get(protocol.HeaderSession); len(id) > mostSession {
-		return fmt.Errorf("%w: its session id is longer than %d bytes", errHopeless, mostSession)
+		return unusable("its session id is longer than %d bytes", mostSession)
 	}
 	switch media := r.media(); media {
 	case sse.ContentType:
@@ -52,30 +50,30 @@ func (k *call) take(r *response) error {
 	case "application/json":
 		return k.whole(r)
 	default:
-		return fmt.Errorf("%w: it answered with %.60q, not JSON or an event stream: is this the URL of an MCP server?", errHopeless, media)
+		return unusable("it answered with %.60q, not JSON or an event stream: is this the URL of an MCP server?", media)
 	}
 }
 
 // whole takes an answer that is JSON.
 func (k *call) whole(r *response) error {
 	r.expect(k.c.opts.Silence)
-	k.arrive(true)
+	k.taken()
 	data, err := r.all(k.c.opts.MaxMessage)
 	switch {
 	case errors.Is(err, errTooLarge):
-		return fmt.Errorf("%w: %w", errHopeless, err)
+		return unusable("%w", err)
 	case err != nil:
 		return fmt.Errorf("%w: %w", errCut, err)
 	}
 	k.begun(r)
 	msgs, err := k.messages(data)
 	if err != nil {
-		return fmt.Errorf("%w: %w", errHopeless, err)
+		return unusable("%w", err)
 	}
-	if k.door == doorToken && len(msgs) == 1 && msgs[0].Error != nil {
+	if k.kind == attemptToken && len(msgs) == 1 && msgs[0].Error != nil {
 		// Of the asking, not of the call: what becomes of that comes as a stream.
-		k.pace.last = errorOf(msgs[0].Error)
-		k.shut()
+		k.backoff.last = errorOf(msgs[0].Error)
+		k.refuse()
 		return errNext
 	}
 	for _, m := range msgs {
@@ -84,7 +82,7 @@ func (k *call) whole(r *response) error {
 		}
 	}
 	if !k.done() {
-		return fmt.Errorf("%w: its answer is for another request", errHopeless)
+		return unusable("its answer is for another request")
 	}
 	return nil
 }
@@ -122,31 +120,31 @@ func (k *call) begun(r *response) {
 
 // follow reads a stream until it ends.
 func (k *call) follow(r *response) error {
-	k.arrive(true)
+	k.taken()
 	k.begun(r)
-	k.link(r)
+	k.linked(r)
 	switch {
-	case k.door == doorLast:
+	case k.kind == attemptEvents:
 		// Some servers replay what was missed and forget who came for it: what they say
 		// next is there for who comes again. They send keep-alives all the same.
 		r.events = true
-		r.expect(k.pace.poll(k.c.opts.Silence))
+		r.expect(k.backoff.poll(k.c.opts.Silence))
 	case k.resumable():
 		r.expect(k.c.opts.Silence)
 	default:
 		r.expect(0)
 		r.talks = k.c.opts.Silence
 	}
-	k.pace.reached()
-	switch k.door {
-	case doorAnswers:
+	k.backoff.reached()
+	switch k.kind {
+	case attemptAnswers:
 		k.turned()
-		k.told.turn()
-	case doorStream:
+		k.repeats.turn()
+	case attemptStream:
 		k.turned() // or else it would have asked for answers again
-		k.told.again()
+		k.repeats.again()
 	default:
-		k.told.again()
+		k.repeats.again()
 	}
 	k.turns.connect(true)
 	defer k.turns.connect(false)
@@ -155,7 +153,7 @@ func (k *call) follow(r *response) error {
 	// What comes may have come before, here or on the standalone stream. A server that
 	// honours keys is one of ours: it continues there what it takes for lost, also if that
 	// is still to be read here.
-	replay := k.door != doorPost || k.session.keys
+	replay := k.kind != attemptRequest || k.session.keys
 	k.mu.Unlock()
 	events := sse.NewReader(&listening{r: r, silence: k.c.opts.Silence}, k.c.opts.MaxMessage)
 	for {
@@ -163,7 +161,7 @@ func (k *call) follow(r *response) error {
 		switch {
 		case err == nil:
 		case errors.Is(err, sse.ErrTooLong):
-			return fmt.Errorf("%w: an event is larger than %d bytes", errHopeless, k.c.opts.MaxMessage)
+			return unusable("an event is larger than %d bytes", k.c.opts.MaxMessage)
 		case errors.Is(err, io.EOF):
 			return errCut
 		default:
@@ -184,9 +182,9 @@ func (k *call) follow(r *response) error {
 	}
 }
 
-// link notes the URL at which the stream can be found again (SEP-1335, `rel="stream"`
+// linked notes the URL at which the stream can be found again (SEP-1335, `rel="stream"`
 // URL). One of another origin is not believed: our secrets are for the server.
-func (k *call) link(r *response) {
+func (k *call) linked(r *response) {
 	for _, value := range r.Header["Link"] {
 		ref := streamLink(value)
 		if ref == "" || len(ref) > mostPlace {
@@ -198,7 +196,7 @@ func (k *call) link(r *response) {
 			continue
 		}
 		k.mu.Lock()
-		k.place.stream, k.dead.stream = u, false
+		k.ways.stream, k.ways.refused[attemptStream] = u, false
 		k.mu.Unlock()
 		k.c.changed()
 		return
@@ -254,16 +252,6 @@ func streamLink(value string) string {
 	return ""
 }
 
-// resumable says whether the call could be gone on with if its connection ended
-// now.
-func (k *call) resumable() bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	p := &k.place
-	return p.stream != nil && !k.dead.stream || p.last != "" && !k.dead.last || p.token != "" && !k.dead.token ||
-		k.key != "" || k.safe()
-}
-
 // event takes one event of the call's stream, which may be a replay.
 func (k *call) event(ev *sse.Event, replay bool) error {
 	msgs, err := k.parse(ev, replay)
@@ -287,20 +275,20 @@ func (k *call) parse(ev *sse.Event, replay bool) ([]jsonrpc.Message, error) {
 	}
 	k.mu.Lock()
 	if ev.Retry >= 0 {
-		k.pace.ask(ev.Retry, k.c)
+		k.backoff.ask(ev.Retry, k.c)
 	}
 	again := false
 	if ev.ID != "" {
-		again = !k.place.seen.add(ev.ID)
-		k.place.advance(ev.ID)
-		k.dead.last = false
+		again = !k.ways.seen.add(ev.ID)
+		k.ways.received.advance(ev.ID)
+		k.ways.refused[attemptEvents] = false
 	}
 	k.mu.Unlock()
 	if len(ev.Data) == 0 || ev.Name != "" && ev.Name != "message" {
 		return nil, nil
 	}
 	repeated := k.c.repeated(ev)
-	old := repeated && replay || again || ev.ID == "" && k.told.repeats(k.c.seen.seed, ev.Data)
+	old := repeated && replay || again || ev.ID == "" && k.repeats.add(k.c.seen.seed, ev.Data)
 	msgs, err := k.messages(ev.Data)
 	switch {
 	case old:
@@ -308,7 +296,7 @@ func (k *call) parse(ev *sse.Event, replay bool) ([]jsonrpc.Message, error) {
 		// there before.
 		return slices.DeleteFunc(msgs, func(m jsonrpc.Message) bool { return m.Kind != jsonrpc.Response }), nil
 	case err == nil:
-		k.pace.progress()
+		k.backoff.progress()
 		if repeated { // some servers give the same ids in each stream, but of progress each is another
 			msgs = slices.DeleteFunc(msgs, func(m jsonrpc.Message) bool { return m.Method == protocol.MethodProgress })
 		}
@@ -316,11 +304,11 @@ func (k *call) parse(ev *sse.Event, replay bool) ([]jsonrpc.Message, error) {
 	case errors.Is(err, jsonrpc.ErrInvalid) && jsonrpc.Field(ev.Data, "id") == nil:
 		// Not what is waited for. Some servers replay the events that carry no message
 		// as {}.
-		k.pace.progress()
+		k.backoff.progress()
 		k.c.logger.Warn("message of the server dropped", "error", err)
 		return nil, nil
 	}
-	return nil, fmt.Errorf("%w: %w", errHopeless, err)
+	return nil, unusable("%w", err)
 }
 
 // message takes one message of the call's stream.
@@ -352,7 +340,7 @@ func (k *call) policy(m jsonrpc.Message) bool {
 	token := jsonrpc.String(jsonrpc.Field(m.Params, "resumeToken"))
 	k.mu.Lock()
 	if token != "" && len(token) <= mostPlace && sameID(jsonrpc.Field(m.Params, "requestId"), k.id) {
-		k.place.token, k.dead.token = token, false
+		k.ways.token, k.ways.refused[attemptToken] = token, false
 	}
 	k.mu.Unlock()
 	k.c.changed()
@@ -391,11 +379,4 @@ func (k *call) named(id []byte) bool {
 
 func sameID(a, b []byte) bool {
 	return len(a) > 0 && string(jsonrpc.Key(a)) == string(jsonrpc.Key(b))
-}
-
-// overLine sends the call over the Conn's one line, where its answer comes too.
-func (k *call) overLine() {
-	if err := k.c.overLine(k); err != nil && !k.done() {
-		k.fail(unknownIf(k.maybe, err))
-	}
 }

@@ -51,10 +51,10 @@ func plain(u *url.URL) *url.URL {
 	return &v
 }
 
-// resumes implements [wire].
+// resumes implements [muxConn].
 func (s *socket) resumes() bool { return true }
 
-// open implements [wire].
+// open implements [muxConn].
 func (s *socket) open(ctx context.Context, within time.Duration) (id string, resumed bool, err error) {
 	c := s.c
 	c.mu.Lock()
@@ -137,7 +137,7 @@ func (s *socket) dial(ctx context.Context, x exchange) (_ *websocket.Conn, id st
 	}
 }
 
-// read implements [wire].
+// read implements [muxConn].
 func (s *socket) read(take func(jsonrpc.Message)) error {
 	ctx, stop := context.WithCancel(s.c.ctx)
 	defer stop()
@@ -193,7 +193,7 @@ func (s *socket) tooLarge(data []byte, rest io.Reader, take func(jsonrpc.Message
 			take(m)
 		}
 	default:
-		c.failWritten(err) // it may answer any of them
+		c.failSent(err) // it may answer any of them
 	}
 	return nil
 }
@@ -208,7 +208,7 @@ func (s *socket) ended(err error) error {
 	return &oversize{raw: s.most} // if any was too large the longest was
 }
 
-// confirm implements [wire]: who answers a ping has read what came before it.
+// confirm implements [muxConn]: who answers a ping has read what came before it.
 func (s *socket) confirm(ctx context.Context) error {
 	s.mu.Lock()
 	conn := s.conn
@@ -238,7 +238,7 @@ func (s *socket) ping(ctx context.Context, conn *websocket.Conn) {
 	}
 }
 
-// write implements [wire].
+// write implements [muxConn].
 func (s *socket) write(ctx context.Context, raw []byte) error {
 	s.mu.Lock()
 	conn := s.conn
@@ -253,7 +253,7 @@ func (s *socket) write(ctx context.Context, raw []byte) error {
 	return conn.Write(ctx, websocket.MessageText, raw)
 }
 
-// close implements [wire].
+// close implements [muxConn].
 func (s *socket) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

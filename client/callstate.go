@@ -1,0 +1,89 @@
+package client
+
+// A callState is how far a call has come:
+//
+//	state           event             next
+//	callUnsent      eventSent         callSent
+//	callUnsent      eventTaken        callTaken
+//	callSent        eventTaken        callTaken
+//	any but ended   eventAnswered     callAnswered
+//	any but ended   eventCancelled    callCancelling
+//	callAnswered    eventUndelivered  callTaken
+//
+// callAnswered and callCancelling are the ended ones. Every other pair of a state and an
+// event changes nothing. What the server may have done with the request is known from the
+// state alone: nothing in callUnsent, anything in callSent and callTaken.
+type callState uint8
+
+const (
+	callUnsent     callState = iota // the server does not have the request
+	callSent                        // the server may have the request
+	callTaken                       // the server has the request
+	callAnswered                    // the response is with the host, or on its way there
+	callCancelling                  // nobody waits for the response, and the server is told so
+)
+
+// A callEvent moves a call from one state to another.
+type callEvent uint8
+
+const (
+	eventSent        callEvent = iota // an attempt may have reached the server
+	eventTaken                        // the server was heard to have the request
+	eventAnswered                     // the response has come, or there will be none
+	eventCancelled                    // the host wants no response any more
+	eventUndelivered                  // the Conn ended before the host had the response
+)
+
+// ended reports whether no attempt is to follow.
+func (s callState) ended() bool { return s >= callAnswered }
+
+// mayHaveRun reports whether the server may have done what the request asks for.
+func (s callState) mayHaveRun() bool { return s == callSent || s == callTaken }
+
+// after returns the state that follows an event. It is the only place that decides this.
+func (s callState) after(e callEvent) callState {
+	switch {
+	case s == callAnswered && e == eventUndelivered:
+		return callTaken
+	case s.ended():
+		return s
+	case e == eventSent && s == callUnsent:
+		return callSent
+	case e == eventTaken:
+		return callTaken
+	case e == eventAnswered:
+		return callAnswered
+	case e == eventCancelled:
+		return callCancelling
+	}
+	return s
+}
+
+// transition moves the call to its next state. It reports whether that is another one.
+// k.mu is held.
+func (k *call) transition(e callEvent) bool {
+	before := k.state
+	k.state = before.after(e)
+	return k.state != before
+}
+
+// happened is transition without k.mu.
+func (k *call) happened(e callEvent) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.transition(e)
+}
+
+// mayHaveRun reports whether the server may have done what the request asks for.
+func (k *call) mayHaveRun() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.state.mayHaveRun()
+}
+
+// done reports whether the call has been answered, or is waited for no longer.
+func (k *call) done() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.state.ended() || k.ctx.Err() != nil
+}

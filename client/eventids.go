@@ -1,0 +1,79 @@
+package client
+
+import (
+	"hash/maphash"
+	"math/bits"
+	"slices"
+)
+
+// eventIDs are event ids that have been taken, the newest of them: an event that
+// comes a second time is not given out again. What is kept of an id is its hash,
+// which nobody outside can foresee.
+type eventIDs struct {
+	seed   maphash.Seed
+	newest []uint64 // a ring once it is full
+	next   int      // the oldest in it
+	all    map[uint64]struct{}
+}
+
+const (
+	// mostSeen is how many event ids of a stream are remembered. A server that goes
+	// back further than that does not know its own ids.
+	mostSeen = 512
+	// fewSeen are sooner looked through than found in a map.
+	fewSeen = 16
+)
+
+// add notes an id, and says whether it is new.
+func (s *eventIDs) add(id string) bool {
+	if s.seed == (maphash.Seed{}) {
+		s.seed = maphash.MakeSeed()
+	}
+	return s.addHash(maphash.String(s.seed, id))
+}
+
+// has says whether an id was noted.
+func (s *eventIDs) has(id string) bool {
+	if len(s.newest) == 0 {
+		return false
+	}
+	h := maphash.String(s.seed, id)
+	if s.all == nil {
+		return slices.Contains(s.newest, h)
+	}
+	_, ok := s.all[h]
+	return ok
+}
+
+// hash stands for an id and what was said under it, together. It needs no lock,
+// but s.seed.
+func (s *eventIDs) hash(id string, said []byte) uint64 {
+	return maphash.String(s.seed, id) ^ bits.RotateLeft64(maphash.Bytes(s.seed, said), 1)
+}
+
+// addHash is add for an id of which there is the hash.
+func (s *eventIDs) addHash(h uint64) bool {
+	if s.all == nil && slices.Contains(s.newest, h) {
+		return false
+	}
+	if _, old := s.all[h]; old {
+		return false
+	}
+	if len(s.newest) < mostSeen {
+		s.newest = append(s.newest, h)
+	} else {
+		delete(s.all, s.newest[s.next])
+		s.newest[s.next] = h
+		s.next = (s.next + 1) % mostSeen
+	}
+	switch {
+	case s.all != nil:
+		s.all[h] = struct{}{}
+	case len(s.newest) > fewSeen:
+		s.all = make(map[uint64]struct{})
+		for _, h := range s.newest {
+			s.all[h] = struct{}{}
+		}
+	}
+	return true
+}

@@ -1,0 +1,173 @@
+package client
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"holdfast/internal/protocol"
+	"holdfast/jsonrpc"
+)
+
+// exchanges is the transport of Streamable HTTP: each attempt and each message is an HTTP
+// exchange of its own.
+type exchanges struct{ c *Conn }
+
+// ready implements [transport]: it begins a new session where the call's has ended.
+func (x exchanges) ready(k *call) error {
+	k.mu.Lock()
+	s := k.session
+	k.mu.Unlock()
+	if !s.lost || k.method == protocol.MethodInitialize || k.early() {
+		return nil
+	}
+	return k.lost(s)
+}
+
+// can implements [transport]: each kind of attempt is an exchange.
+func (x exchanges) can(_ *call, kind attemptKind) bool { return kind != attemptWait }
+
+// shared implements [transport].
+func (x exchanges) shared() bool { return false }
+
+// attempt implements [transport].
+func (x exchanges) attempt(k *call, kind attemptKind) (left bool, err error) {
+	var sent atomic.Bool
+	resp, err := x.c.do(k.ctx, k.exchange(kind, &sent))
+	if err == nil {
+		err = k.take(resp)
+	}
+	var no *refusal
+	if k.method == protocol.MethodInitialize && k.sendsRequest() && errors.As(err, &no) && x.c.fallsBack(no.status) {
+		return false, x.c.fallBack(k, no)
+	}
+	return sent.Load(), err
+}
+
+// exchange returns the HTTP exchange of an attempt. sent will say whether the request may
+// have left.
+func (k *call) exchange(kind attemptKind, sent *atomic.Bool) exchange {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	s, w := k.session, &k.ways
+	x := exchange{method: http.MethodGet, session: &s, last: w.received.last, wait: k.backoff.bound(k.c.opts.ConnectTimeout)}
+	switch kind {
+	case attemptAnswers:
+		x.method, x.url, x.body, x.sent, x.wait = http.MethodPost, w.stream, k.turns.sending, sent, k.c.opts.ConnectTimeout
+		k.turns.flown = len(k.turns.sent)
+		if !s.keys {
+			x.wait = k.c.opts.AnswerTimeout // it may go on with the call before it says anything
+		}
+	case attemptStream:
+		x.url = w.stream
+	case attemptEvents:
+		x.sent = sent
+	case attemptToken:
+		k.wire = k.id
+		x.method, x.body = http.MethodPost, jsonrpc.AppendRequest(nil, k.id, protocol.MethodResume, jsonrpc.Object("resumeToken", w.token))
+	default:
+		// Who has the key attaches to the call, after what we have of it. What has no
+		// key is sent under another id: it may be in flight under this one.
+		if kind == attemptRequest || k.key == "" && k.method != protocol.MethodInitialize {
+			x.last = ""
+		}
+		k.renameAgain(kind)
+		x.method, x.body, x.key, x.sent, x.headers = http.MethodPost, k.underWireID(k.body), k.key, sent, k.mirror
+		x.wait = k.answerTimeout()
+		k.sends++
+	}
+	return x
+}
+
+// renameAgain gives a request that is sent again without a key another id: it may be in
+// flight under the one that it had. k.mu is held.
+func (k *call) renameAgain(kind attemptKind) {
+	if kind == attemptAgain && k.key == "" && k.method != protocol.MethodInitialize {
+		k.wire = k.c.newID()
+	}
+}
+
+// underWireID returns the request's text under the id that it is sent under. k.mu is held.
+func (k *call) underWireID(body []byte) []byte {
+	if string(k.wire) == string(k.id) {
+		return body
+	}
+	m, err := jsonrpc.Parse(bytes.Clone(body))
+	if err != nil {
+		return body
+	}
+	return m.WithID(k.wire)
+}
+
+// mirror sets the headers that repeat what is in the body (2026-07-28).
+func (k *call) mirror(h http.Header) {
+	if k.method == protocol.MethodInitialize {
+		delete(h, protocol.HeaderSession)
+		delete(h, protocol.HeaderVersion)
+		return
+	}
+	mirror(h, k.method, k.body)
+}
+
+// answerTimeout is how long the header of the answer to the request may take. The
+// request's method and key do not change while an attempt is made.
+func (k *call) answerTimeout() time.Duration {
+	switch {
+	case k.opens():
+		return k.c.opts.ConnectTimeout
+	case k.key != "":
+		return k.c.opts.Silence // who honours keys says at once that it has the call
+	}
+	return k.c.opts.AnswerTimeout
+}
+
+// send implements [transport].
+func (x exchanges) send(ctx context.Context, k *call, m jsonrpc.Message, atMost time.Duration) error {
+	// The end of the call ends the waiting, and not the exchange: net/http would end with
+	// it whatever goes next over the same connection.
+	c, during := x.c, ctx
+	if k != nil {
+		during = c.ctx
+	}
+	var b backoff
+	for {
+		s := c.sessionOf(k)
+		resp, err := c.do(during, exchange{method: http.MethodPost, body: m.Raw, session: &s, wait: c.opts.ConnectTimeout})
+		if err == nil {
+			if resp.StatusCode < 300 {
+				resp.Close()
+				return nil
+			}
+			err = c.refused(resp)
+		}
+		var no *refusal
+		if errors.As(err, &no) {
+			if !no.passes() {
+				return fmt.Errorf("not taken: %w", err)
+			}
+			b.atleast = no.after
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if err := b.waitFor(ctx, err, atMost); err != nil {
+			return err
+		}
+	}
+}
+
+// sessionOf returns the session that a call runs in, or, for nil, the Conn's.
+func (c *Conn) sessionOf(k *call) session {
+	mu := &c.mu
+	s := &c.session
+	if k != nil {
+		mu, s = &k.mu, &k.session
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	return *s
+}

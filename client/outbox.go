@@ -1,0 +1,59 @@
+package client
+
+import (
+	"context"
+	"sync"
+)
+
+// outbox sends notifications in their order, one after the other.
+type outbox struct {
+	mu      sync.Mutex
+	waiting []func()
+	busy    bool
+	idle    chan struct{} // closed when nothing is left; nil if nobody waits
+}
+
+// put adds work; it says whether a goroutine must be started that calls run.
+func (o *outbox) put(f func()) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.waiting = append(o.waiting, f)
+	start := !o.busy
+	o.busy = true
+	return start
+}
+
+func (o *outbox) run() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for len(o.waiting) > 0 {
+		f := o.waiting[0]
+		o.waiting = o.waiting[1:]
+		o.mu.Unlock()
+		f()
+		o.mu.Lock()
+	}
+	o.busy, o.waiting = false, nil
+	if o.idle != nil {
+		close(o.idle)
+		o.idle = nil
+	}
+}
+
+// wait waits until all was sent, or ctx is done.
+func (o *outbox) wait(ctx context.Context) {
+	o.mu.Lock()
+	if !o.busy {
+		o.mu.Unlock()
+		return
+	}
+	if o.idle == nil {
+		o.idle = make(chan struct{})
+	}
+	idle := o.idle
+	o.mu.Unlock()
+	select {
+	case <-idle:
+	case <-ctx.Done():
+	}
+}
