@@ -24,10 +24,10 @@ type Call struct {
 	s *Session
 
 	// Guarded by s.mu; after Begin they change no more.
-	method string // of the first request
-	tokens []string
-	record *record // nil for most calls
-	kept   *kept   // nil where the store is not shared
+	method   string // of the first request
+	tokens   []string
+	record   *record   // nil for most calls
+	recovery *recovery // nil where the store is not shared
 
 	life callLife
 
@@ -193,8 +193,8 @@ func (c *Call) outcome(ctx context.Context) ([][]byte, bool) {
 	c.mu.Lock()
 	answers, light := c.light, c.number == 0
 	var stored chan struct{}
-	if !light && c.kept != nil {
-		stored = c.kept.stored
+	if !light && c.recovery != nil {
+		stored = c.recovery.stored
 	}
 	c.mu.Unlock()
 	if stored != nil {
@@ -221,8 +221,8 @@ func (c *Call) Promote() {
 func (c *Call) promote() {
 	c.number = c.s.streams.add(c)
 	c.become(callStored)
-	if c.kept != nil && c.kept.stored == nil {
-		c.kept.stored = make(chan struct{})
+	if c.recovery != nil && c.recovery.stored == nil {
+		c.recovery.stored = make(chan struct{})
 	}
 	c.note(c.number)
 	c.announce()
@@ -291,7 +291,7 @@ func (c *Call) respond(rq *inflight, data []byte) {
 	case c.s.single:
 		c.s.aside.mu.Lock()
 		c.s.aside.said++
-		c.s.log.queue(saying{c: c.s.aside, number: standalone, data: data, joined: c.kept != nil})
+		c.s.log.queue(saying{c: c.s.aside, number: standalone, data: data, joined: c.recovery != nil})
 		c.journalled(rq.id, last)
 		c.hear(rq, data, c.s.aside.said)
 		c.s.aside.mu.Unlock()
@@ -314,7 +314,7 @@ func (c *Call) respond(rq *inflight, data []byte) {
 func (c *Call) Retriable() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.kept != nil && (c.kept.again || c.kept.safe && c.number != 0 && c.s.Moved())
+	return c.recovery != nil && (c.recovery.state == recoveryHandedBack || c.recovery.isSafe() && c.number != 0 && c.s.Moved())
 }
 
 // What a light call is told whose session leaves.
@@ -333,8 +333,9 @@ func (c *Call) drop(rq *inflight) {
 	}
 	if c.number == 0 && !c.s.single {
 		e := errUnknown
-		if c.kept != nil && c.kept.harmless() {
-			e, c.kept.again = errAgain, true
+		if c.recovery != nil && c.recovery.mayRun() {
+			e = errAgain
+			c.recovery.become(recoveryHandedBack)
 		}
 		c.light = append(c.light, jsonrpc.AppendError(nil, []byte(rq.id), e))
 	}

@@ -228,55 +228,6 @@ func (m *Manager) sever(s *Session) (calls []*Call, done bool) {
 // errUnsent ends a call that has not begun, and whose client may make it again.
 var errUnsent = jsonrpc.Errorf(jsonrpc.CodeServer, "not delivered: %v; make the request again", ErrClosing)
 
-// handOn says whether the call is left to the next owner of its session, which was
-// closed, and, if not, whether a backend may have it. One that no backend has is noted
-// as such, if its client will ask for it by its key or token; the log must be flushed
-// after.
-func (c *Call) handOn() (goesOn, sent bool) {
-	k := c.kept
-	if k == nil {
-		return false, true
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	stored := c.stored()
-	switch {
-	case k.safe:
-		return stored || !c.s.single, k.sent
-	case k.sent && k.open && c.number != 0: // the next owner may know
-		return true, true
-	case !k.sent && !stored && !c.s.single:
-		return true, false
-	case !k.sent && c.number != 0 && c.record != nil && (c.record.key != nil || c.resume() != nil):
-		if !k.handed {
-			k.handed = true
-			c.queueNote(c.number, nil)
-		}
-		return true, false
-	}
-	return false, k.sent
-}
-
-// stored says whether the next owner of the session will know of the call, which has a
-// note. c.mu is held.
-func (c *Call) stored() bool { return c.number != 0 || c.kept.journal != 0 }
-
-func (c *Call) isStored() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.stored()
-}
-
-// isHanded says whether the call was left to the next owner without having begun.
-func (c *Call) isHanded() bool {
-	if c.kept == nil {
-		return false
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.kept.handed
-}
-
 // part releases a session that was closed. open says that calls in it have not
 // ended.
 func (m *Manager) part(s *Session, open bool) {

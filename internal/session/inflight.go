@@ -151,10 +151,9 @@ func (s *Session) begin(in *backend.Inbound) bool {
 	if len(in.Raw) > largeBody {
 		in.ID = bytes.Clone(in.ID) // which a backend keeps until it answers, and not the body with it
 	}
-	if k := rq.call.kept; k != nil {
+	if k := rq.call.recovery; k != nil {
 		rq.call.mu.Lock()
-		k.sent = true
-		k.release()
+		k.become(recoveryDelivered)
 		rq.call.mu.Unlock()
 	}
 	return true

@@ -159,8 +159,8 @@ func (s *Session) startUnder(id keyID, c *Call, msgs []jsonrpc.Message, light bo
 	keys := &s.m.keys
 	err := s.start(c, msgs, light)
 	number := c.Number()
-	if s.single && c.kept != nil {
-		number = c.kept.journal
+	if s.single && c.recovery != nil {
+		number = c.recovery.journal
 	}
 	if err == nil && number == 0 {
 		err = ErrNotFound // the session ended just now, and the call with it
@@ -419,7 +419,7 @@ func (c *Call) disown() {
 	if c.record == nil || c.record.key == nil {
 		return
 	}
-	if c.kept != nil {
+	if c.recovery != nil {
 		c.mu.Lock()
 		if c.number != 0 && !c.isOver() {
 			c.s.log.queue(saying{c: c, number: c.number, data: []byte("{}"), note: true})

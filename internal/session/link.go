@@ -136,7 +136,7 @@ func works(in *backend.Inbound) bool {
 		return false
 	}
 	c := callOf(in)
-	return c == nil || c.kept == nil || !c.kept.second
+	return !c.isRepeat()
 }
 
 // errUnbegun refuses what comes before the initialize request.
@@ -147,7 +147,7 @@ var errUnbegun = errors.New("the session is not initialized")
 func (s *Session) reopen(ctx context.Context, in backend.Inbound) error {
 	wait := placeWait
 	switch c := callOf(&in); {
-	case c != nil && c.kept != nil && c.kept.second:
+	case c.isRepeat():
 		wait = placeAgainWait
 	case c != nil:
 		wait = reopenTimeout

@@ -236,7 +236,7 @@ func (x *saying) record() stream.Record {
 
 // over ends a stream that has its last entry.
 func (a *appender) over(x *saying) {
-	if x.c.kept != nil && x.c.kept.journal != 0 {
+	if x.c.hasJournal() {
 		return // nobody reads it
 	}
 	a.s.dispatch(x.number, a.s.streams.remove(x.number))
@@ -295,13 +295,13 @@ func (a *appender) refused(ctx context.Context, turn []saying, err error) {
 		}
 		return
 	}
-	if x.note && x.c.kept != nil {
-		x.c.kept.failed = err
+	if x.note && x.c.recovery != nil {
+		x.c.recovery.failed = err
 	}
 	a.s.m.logger.Error("message not stored", "session", a.s.Name(), "stream", x.number, "error", err)
 	var ids [][]byte
 	switch {
-	case x.c.kept != nil && x.c.kept.journal != 0:
+	case x.c.hasJournal():
 		return // if it is the note the call does not begin
 	case x.number == standalone:
 		if ids = responseID(ids, x); ids == nil {

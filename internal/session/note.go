@@ -20,30 +20,6 @@ import (
 // what they say: notes, for whoever takes the session over.
 // docs/decisions/0014-take-over.md says what is done with them.
 
-// kept is what is known of a call for its note. It is nil where the store is not
-// shared, and does not change after the call has begun, but for what says otherwise.
-type kept struct {
-	// Until the note is queued and the backend has the first of them; guarded by
-	// Call.mu.
-	msgs   []jsonrpc.Message
-	noted  bool // the note is queued; guarded by Call.mu
-	sent   bool // the backend has a request, or may have it; guarded by Call.mu
-	safe   bool // its requests may be made again
-	open   bool // or that was not known when it began, as the tools had not been listed
-	handed bool // its note says that no backend has them; guarded by Call.mu
-	again  bool // they have to be made again, as the session has left; guarded by Call.mu
-	second bool // they are made again here, as the session was taken over
-
-	// A call whose messages go to the standalone stream has a stream of its own all
-	// the same, that nobody reads: its note stands beside it, and it ends with the
-	// call. Its entries are the ids of those requests of a batch that were answered
-	// before the last.
-	journal uint64
-
-	stored chan struct{} // closed when the note is stored, or will not be; nil while it is not queued
-	failed error         // why it was refused; to be read after that
-}
-
 // notes are as JSON.
 type callNote struct {
 	Safe     bool              `json:"safe"`
@@ -71,8 +47,8 @@ const mostNews = 256
 // appendNote appends the call's note. c.mu is held.
 func (c *Call) appendNote(dst []byte) []byte {
 	dst = append(dst, `{"safe":`...)
-	dst = strconv.AppendBool(dst, c.kept.safe)
-	if c.kept.handed {
+	dst = strconv.AppendBool(dst, c.recovery.isSafe())
+	if c.recovery.state == recoveryLeft {
 		dst = append(dst, `,"unsent":true`...)
 	}
 	if c.record != nil && c.record.key != nil {
@@ -90,15 +66,15 @@ func (c *Call) appendNote(dst []byte) []byte {
 	dst = appendNumbers(dst, `,"rung":`, rung)
 	dst = append(dst, `,"requests":[`...)
 	first := true
-	for i := range c.kept.msgs {
-		if c.kept.msgs[i].Kind != jsonrpc.Request {
+	for i := range c.recovery.msgs {
+		if c.recovery.msgs[i].Kind != jsonrpc.Request {
 			continue
 		}
 		if !first {
 			dst = append(dst, ',')
 		}
 		first = false
-		dst = append(dst, c.kept.msgs[i].Raw...) // as it came: a key's sum is of these bytes
+		dst = append(dst, c.recovery.msgs[i].Raw...) // as it came: a key's sum is of these bytes
 	}
 	return append(dst, "]}"...)
 }
@@ -117,7 +93,7 @@ func appendNumbers(dst []byte, name string, numbers []uint64) []byte {
 
 // note queues the call's note. c.mu is held; the log must be flushed after.
 func (c *Call) note(number uint64) {
-	k := c.kept
+	k := c.recovery
 	if k == nil {
 		return
 	}
@@ -136,8 +112,8 @@ func (c *Call) queueNote(number uint64, done chan struct{}) {
 // them once more. The error is that of [Call.recorded], or [ErrMoved].
 func (c *Call) noteBegun(msgs []jsonrpc.Message) error {
 	c.mu.Lock()
-	k := c.kept
-	if k.handed || c.isOver() {
+	k := c.recovery
+	if k.state == recoveryLeft || c.isOver() {
 		c.mu.Unlock()
 		return ErrMoved // this node has left it too
 	}
@@ -151,30 +127,23 @@ func (c *Call) noteBegun(msgs []jsonrpc.Message) error {
 	return c.s.m.sync() // or what is there says that they are to be made
 }
 
-// release lets go of what no note will need any more: of a call that the backend has
-// there is nothing to be said but what the note says. Call.mu is held.
-func (k *kept) release() {
-	if k.noted && k.sent {
-		k.msgs = nil
-	}
-}
-
-// harmless says whether the call may be made, or made again, once its session has been
-// closed here, so that it is begun no more. Call.mu is held.
-func (k *kept) harmless() bool { return k.safe || !k.sent }
-
 // prepare notes what the store will have to know of a call that is about to begin. The
 // error is a panic of Options.Safe.
 func (s *Session) prepare(c *Call, msgs []jsonrpc.Message, light bool) (err error) {
 	defer panics.Catch(&err, s.m.logger, "", "")
-	c.kept = &kept{msgs: msgs, safe: s.safe(msgs)}
-	if !c.kept.safe && allSafe(msgs, func(*jsonrpc.Message) bool { return true }) { // it is a matter of tools
+	c.recovery = &recovery{msgs: msgs}
+	switch {
+	case s.safe(msgs):
+		c.recovery.retry = retrySafe
+	case allSafe(msgs, func(*jsonrpc.Message) bool { return true }): // it is a matter of tools
 		s.mu.Lock()
-		c.kept.open = !s.hints.complete
+		if !s.hints.complete {
+			c.recovery.retry = retryUnlisted
+		}
 		s.mu.Unlock()
 	}
 	if !light || s.single {
-		c.kept.stored = make(chan struct{})
+		c.recovery.stored = make(chan struct{})
 	}
 	return nil
 }
@@ -216,16 +185,16 @@ func (c *Call) recorded() error {
 	t := time.NewTimer(asks)
 	defer t.Stop()
 	select {
-	case <-c.kept.stored:
-		if c.kept.failed == nil && c.record != nil && c.record.key != nil && !c.record.once {
+	case <-c.recovery.stored:
+		if c.recovery.failed == nil && c.record != nil && c.record.key != nil && !c.record.once {
 			return c.s.m.sync() // its client makes it again, wherever it is, and it must be known
 		}
-		return c.kept.failed
+		return c.recovery.failed
 	case <-t.C:
 	}
 	c.mu.Lock()
 	number := c.number
-	if journal := c.kept.journal; journal != 0 {
+	if journal := c.recovery.journal; journal != 0 {
 		number = journal
 	}
 	c.s.log.queue(saying{c: c, number: number, data: []byte("{}"), note: true})
@@ -248,8 +217,8 @@ func (m *Manager) sync() error {
 // file has the store told of a call whose messages go to the standalone stream.
 func (s *Session) file(c *Call) error {
 	c.mu.Lock()
-	c.kept.journal = s.streams.number()
-	c.note(c.kept.journal)
+	c.recovery.journal = s.streams.number()
+	c.note(c.recovery.journal)
 	c.mu.Unlock()
 	s.flushAside()
 	err := c.recorded()
@@ -274,14 +243,14 @@ func (s *Session) file(c *Call) error {
 // journalled queues, with the answer to a request that goes to the standalone
 // stream, that it was given. c.mu is held; the log must be flushed after.
 func (c *Call) journalled(id string, last bool) {
-	if c.kept == nil || c.kept.journal == 0 {
+	if !c.hasJournal() {
 		return
 	}
 	var data []byte
 	if !last {
 		data = []byte(id)
 	}
-	c.s.log.queue(saying{c: c, number: c.kept.journal, data: data, last: last})
+	c.s.log.queue(saying{c: c, number: c.recovery.journal, data: data, last: last})
 }
 
 // noteSession queues the session's own note, beside its standalone stream, if that

@@ -143,9 +143,12 @@ func (s *Session) restoreAside(st *stream.Stream, read, rung map[uint64]bool) {
 // restoreCall takes in a call that has not ended.
 func (s *Session) restoreCall(ctx context.Context, st *stream.Stream, n callNote, msgs []jsonrpc.Message, f *found) {
 	safe := len(msgs) > 0 && s.stillSafe(&n, msgs)
-	c := &Call{s: s, kept: &kept{safe: safe, second: safe}, seq: st.Next - 1}
+	c := &Call{s: s, recovery: &recovery{repeat: safe}, seq: st.Next - 1}
+	if safe {
+		c.recovery.retry = retrySafe
+	}
 	if s.single {
-		c.kept.journal = st.Number
+		c.recovery.journal = st.Number
 	} else {
 		c.number, c.said = st.Number, c.seq
 		c.become(callStored)

@@ -22,12 +22,12 @@ func TestTakeOverVendor(t *testing.T) {
 			s := a.open("alice")
 			writes := a.node.writes.Load()
 			c := begin(t, s, false, charge)
-			if n := a.node.writes.Load() - writes; n != 1 || c.kept.safe || c.kept.open {
-				t.Errorf("%d writes before it runs; safe %v, open %v", n, c.kept.safe, c.kept.open)
+			if n := a.node.writes.Load() - writes; n != 1 || c.recovery.retry != retryUnsafe {
+				t.Errorf("%d writes before it runs; retry %v", n, c.recovery.retry)
 			}
 			a.desk.last().next(t, "vendor/charge")
 			if earlier { // nodes of it noted all methods as safe, but tools/call
-				c.kept.safe = true
+				c.recovery.retry = retrySafe
 				if err := c.noteBegun([]jsonrpc.Message{parse(charge)}); err != nil {
 					t.Fatal(err)
 				}

@@ -179,7 +179,7 @@ func (s *Session) start(c *Call, msgs []jsonrpc.Message, light bool) error {
 			s.m.dismiss(s, n)
 			return err
 		}
-		if n > 0 && !c.kept.safe && s.m.last.Load() {
+		if n > 0 && !c.recovery.isSafe() && s.m.last.Load() {
 			s.m.dismiss(s, n)
 			return ErrMoved
 		}
@@ -192,24 +192,24 @@ func (s *Session) start(c *Call, msgs []jsonrpc.Message, light bool) error {
 		s.m.dismiss(s, n)
 		return err
 	}
-	if s.single && c.kept != nil {
+	if s.single && c.recovery != nil {
 		return s.file(c)
 	}
 	if light {
 		return nil
 	}
-	if c.kept == nil {
+	if c.recovery == nil {
 		c.Promote()
 	} else {
 		s.record(c)
 	}
-	if c.kept != nil && c.Number() == 0 { // it has ended before it began
+	if c.recovery != nil && c.Number() == 0 { // it has ended before it began
 		if s.isClosed() {
 			return s.goneError()
 		}
 		return nil // its client has cancelled it
 	}
-	if c.kept != nil {
+	if c.recovery != nil {
 		err = c.recorded() // before it runs
 		if s.Moved() {
 			return ErrMoved

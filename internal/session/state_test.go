@@ -170,3 +170,21 @@ func (r *refusing) Append(ctx context.Context, l stream.Lease, records []stream.
 	}
 	return r.Store.Append(ctx, l, records)
 }
+
+// The requests of a call take the steps of their table and no others.
+func TestRecoverySteps(t *testing.T) {
+	t.Parallel()
+	for from := recoveryUndelivered; from <= recoveryHandedBack; from++ {
+		for to := recoveryUndelivered; to <= recoveryHandedBack; to++ {
+			k := &recovery{state: from}
+			want := slices.Contains(recoverySteps[from], to)
+			is := from
+			if want {
+				is = to
+			}
+			if ok := k.become(to); ok != want || k.state != is {
+				t.Errorf("from %d to %d: %v, is %d", from, to, ok, k.state)
+			}
+		}
+	}
+}
