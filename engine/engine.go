@@ -1,4 +1,15 @@
-// Package engine opens what keeps the streams.
+// Package engine opens stores: what keeps sessions and the messages of calls. Give the store
+// to holdfast.Options.
+//
+// [Open] takes a URL, which selects the engine:
+//
+//	memory:                      the memory of this process
+//	file:DIR                     a directory of this machine, used by one process at a time
+//	nats://USER:PASS@H1,H2,H3    a NATS JetStream cluster, shared by any number of nodes
+//	redis://HOST:PORT/DB         Redis or Valkey, shared by any number of nodes
+//
+// docs/operators.md in the repository describes the options of each URL, what each engine
+// promises, and how to run them.
 package engine
 
 import (
@@ -19,26 +30,26 @@ import (
 	"holdfast/stream"
 )
 
-// Options say what a store keeps. The zero value of each field stands for the
-// default given with it.
+// Options configure a store. The zero value of each field stands for the default given with
+// it.
 type Options struct {
-	Keep       time.Duration // how long a finished call can still be read; 10 minutes
-	SessionTTL time.Duration // how long a session lives that nobody uses; 30 minutes
-	// Memory is the process's budget for what is kept for clients, in bytes, of which
-	// the store fills three quarters at the most: a quarter of what the process may have,
-	// and 1 GiB at the most. See holdfast.Options.
+	Keep       time.Duration // how long an ended call can still be read; 10 minutes
+	SessionTTL time.Duration // how long a session lives that no client uses; 30 minutes
+	// Memory is the maximum size of what the process keeps for clients, in bytes. The
+	// store uses at most three quarters of it. By default it is a quarter of the memory
+	// that the process may use, and at most 1 GiB. Give the handler the same
+	// (holdfast.Options).
 	Memory int64
-	// MaxShare is how much of what is kept one client may have, as a part of 1; 0.75. See
-	// holdfast.Options.
+	// MaxShare is the part of the store that one tenant may use, between 0 and 1; 0.75.
+	// Give the handler the same (holdfast.Options).
 	MaxShare float64
 	Logger   *slog.Logger // slog.Default()
 }
 
-// opener opens an engine. What its errors tell of the URL, which may hold a password,
-// Open looks through.
+// opener opens an engine. Open removes passwords of the URL from its errors.
 type opener func(ctx context.Context, rawURL string, o durable.Options) (durable.Log, error)
 
-// engines are those that outlive a process, by the schemes of their URLs.
+// engines are the engines that outlive a process, by the schemes of their URLs.
 var engines = map[string]opener{
 	"file":           jetstream.Open,
 	"nats":           jetstream.Open,
@@ -49,20 +60,16 @@ var engines = map[string]opener{
 	"redis+cluster":  redis.Open,
 }
 
-// files are the options of URLs that name files, of which errors are to tell.
+// files are the URL parameters that name files. Errors may show their values.
 var files = []string{"creds", "ca", "cert", "key"}
 
-// schemes is what is offered to those who name no engine that there is.
+// schemes is what errors offer to a user whose URL names no known engine.
 const schemes = "memory:, file:DIR, nats://HOST or redis://HOST"
 
-// Open opens the store that a URL names:
-//
-//	memory:                      in this process; what it keeps is gone with the process
-//	file:DIR                     on this disk, in this process (JetStream): one node
-//	nats://USER:PASS@H1,H2,H3    a JetStream cluster: any number of nodes
-//	redis://HOST:PORT/DB         Redis or Valkey: any number of nodes
-//
-// All but memory are a [stream.Shared].
+// Open opens the store that a URL names, and connects to its engine until ctx is done. The
+// caller must close the store, after the handler that uses it. Passwords of the URL are not
+// in errors. All stores but "memory:" are a [stream.Shared]. Open may be called
+// concurrently.
 func Open(ctx context.Context, rawURL string, o Options) (stream.Store, error) {
 	// net/url does not take several hosts with ports.
 	scheme, rest, ok := strings.Cut(rawURL, ":")
@@ -91,20 +98,21 @@ func Open(ctx context.Context, rawURL string, o Options) (stream.Store, error) {
 	return durable.New(log, d), nil
 }
 
-// isScheme says whether s, in lower case, is the scheme of a URL (RFC 3986, section 3.1).
+// isScheme reports whether s, in lower case, is the scheme of a URL (RFC 3986, section 3.1).
 func isScheme(s string) bool {
 	return s != "" && s[0] >= 'a' && s[0] <= 'z' && strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789+-.") == ""
 }
 
-// Memory opens a store in this process.
+// Memory returns a store in the memory of this process. What it keeps is lost when the
+// process ends. The caller must close it.
 func Memory(o Options) stream.Store {
 	l := limits(o.Memory, o.MaxShare)
 	l.Keep = o.Keep
 	return memory.New(l)
 }
 
-// limits are those of what is kept in memory within a budget. No stream and no session
-// takes up a small one, and no client more than its share.
+// limits returns the limits of a store whose process has this budget. In a small budget a
+// stream or a session gets a part of it, so that none can use it all.
 func limits(total int64, share float64) memory.Options {
 	if total <= 0 {
 		total = budget.Default()

@@ -2,9 +2,8 @@ package jsonrpc
 
 import "bytes"
 
-// Each calls member with the name, unescaped, and the raw value of each member of
-// a well-formed JSON object. It says whether data is one, and changes nothing in
-// it.
+// Each calls member for each member of a JSON object, with its unescaped name and its value
+// as JSON. It reports whether data is a well-formed object. It does not change data.
 func Each(data []byte, member func(name, value []byte)) bool {
 	p := parser{b: data, keep: true}
 	p.space()
@@ -21,9 +20,9 @@ func Each(data []byte, member func(name, value []byte)) bool {
 	}) == nil
 }
 
-// Field returns the raw value found by following names through nested objects
-// of well-formed JSON, or nil if there is none. The last of equal names counts,
-// as in encoding/json. It changes nothing in data.
+// Field returns the value at a path of names through nested objects, as JSON, or nil if
+// there is none. Of members with equal names the last one counts, as in encoding/json.
+// data must be well-formed; it is not changed.
 func Field(data []byte, path ...string) []byte {
 	for _, name := range path {
 		var found []byte
@@ -40,18 +39,17 @@ func Field(data []byte, path ...string) []byte {
 	return data
 }
 
-// String returns the value of a raw JSON string, or "" if raw is none.
+// String returns the value of a JSON string, or "" if raw is not a string.
 func String(raw []byte) string {
 	s, _ := unquote(raw)
 	return s
 }
 
-// Set returns the object with value in the place that the path of names leads to.
-// Members on the way that are absent or null are made; the last of equal names is
-// the one meant, as in [Field]. Every byte that stands elsewhere stays as it was,
-// and data itself is left alone. It is false, and nothing is changed, where data
-// is no well-formed object, something on the way is neither an object nor null,
-// or path is empty.
+// Set returns a copy of the object with value at a path of names. Objects on the path that
+// are absent or null are made. Of members with equal names the last one is replaced, as in
+// [Field]. All other bytes stay the same. Set returns data and false if data is not a
+// well-formed object, if a value on the path is neither an object nor null, or if path is
+// empty.
 func Set(data, value []byte, path ...string) ([]byte, bool) {
 	if len(path) == 0 {
 		return data, false
@@ -79,8 +77,8 @@ func Set(data, value []byte, path ...string) ([]byte, bool) {
 	return data, false // not reached: the last name returns
 }
 
-// place is where an object's member stands: its value, if there is such a member,
-// and the brace at the object's end.
+// place is the position of a member in an object: of its value, if there is such a member,
+// and of the closing brace.
 type place struct {
 	from, to int
 	end      int

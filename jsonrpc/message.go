@@ -1,10 +1,12 @@
-// Package jsonrpc classifies JSON-RPC 2.0 messages without decoding what they
-// carry. A gateway needs an id, a method and the place of the payload; it has
-// no use for the payload's Go value.
+// Package jsonrpc parses JSON-RPC 2.0 messages without decoding their payload. A gateway
+// needs the id, the method, and the bytes of params, result or error; it does not need
+// these as Go values.
 //
-// Everything here is pure: bytes in, values out. All of it may run
-// concurrently. Nothing is copied: a [Message] points into the bytes it was
-// parsed from, which must not change while it is in use.
+// [Parse] and [ParseBody] read messages, the Append functions write them, and [Field],
+// [Each] and [Set] read and change single members of a payload.
+//
+// All functions are pure and may be called concurrently. A [Message] points into the bytes
+// that it was parsed from, which must not be changed while it is in use.
 package jsonrpc
 
 import (
@@ -15,17 +17,17 @@ import (
 	"strconv"
 )
 
-// Kind says what a message is.
+// A Kind is the kind of a message.
 type Kind uint8
 
-// The three kinds of message. The zero Kind is no message at all.
+// The kinds of message. The zero Kind is no message.
 const (
 	Request Kind = iota + 1
 	Notification
 	Response
 )
 
-// String names the kind for logs and test failures.
+// String returns the name of the kind, for logs.
 func (k Kind) String() string {
 	switch k {
 	case Request:
@@ -38,37 +40,38 @@ func (k Kind) String() string {
 	return "invalid"
 }
 
-// A Message is one JSON-RPC message, taken apart at its top level only.
+// A Message is one JSON-RPC message, parsed at its top level only. The slices hold JSON
+// text and share the memory of Raw.
 type Message struct {
 	Kind   Kind
-	ID     []byte // raw JSON: a string or a number; nil for a notification
+	ID     []byte // a string or an integer; nil for a notification
 	Method string // of a request or notification
-	Params []byte // raw JSON; nil if absent
-	Result []byte // raw JSON of a successful response; nil otherwise
-	Error  []byte // raw JSON of a failed response; nil otherwise
-	Raw    []byte // the whole message; contains no line break
+	Params []byte // nil if absent
+	Result []byte // of a successful response, else nil
+	Error  []byte // of a failed response, else nil
+	Raw    []byte // the whole message, without line breaks
 }
 
-// ErrParse is what malformed JSON gives (JSON-RPC 2.0, -32700).
+// ErrParse is the error of malformed JSON (JSON-RPC 2.0, code -32700).
 var ErrParse = errors.New("malformed JSON")
 
-// ErrInvalid is what well-formed JSON gives that is no JSON-RPC 2.0 message
-// (-32600).
+// ErrInvalid is the error of well-formed JSON that is no JSON-RPC 2.0 message
+// (JSON-RPC 2.0, code -32600).
 var ErrInvalid = errors.New("not a JSON-RPC 2.0 message")
 
-// MaxName bounds an id, a progress token and a method, in bytes of JSON: these are
-// kept for as long as a request is in flight, and longer.
+// MaxName is the maximum size of an id, a progress token and a method, in bytes of JSON.
+// They are kept in memory while a request is in flight, and longer.
 const MaxName = 1 << 10
 
-// Standard and MCP error codes.
+// Error codes (JSON-RPC 2.0, section 5.1).
 const (
 	CodeParse          = -32700
 	CodeInvalidRequest = -32600
 	CodeMethodNotFound = -32601
 	CodeInvalidParams  = -32602
 	CodeInternal       = -32603
-	// CodeServer is the first of the implementation-defined server errors. What
-	// Holdfast itself has to say of a call carries it, as a rule.
+	// CodeServer is the first of the codes for errors of an implementation. Errors that
+	// Holdfast itself answers with have it, unless another code fits.
 	CodeServer = -32000
 )
 
@@ -79,17 +82,17 @@ type Error struct {
 	Data    json.RawMessage `json:"data,omitempty"`
 }
 
-// Error makes an *Error a Go error.
+// Error returns the message.
 func (e *Error) Error() string { return e.Message }
 
-// Errorf makes an [Error] with a formatted message.
+// Errorf returns an [Error] with a formatted message.
 func Errorf(code int, format string, args ...any) *Error {
 	return &Error{Code: code, Message: fmt.Sprintf(format, args...)}
 }
 
-// Parse takes one message apart. The error wraps [ErrParse] or [ErrInvalid].
-// Line breaks between tokens of data become spaces, in place, so that Raw fits
-// on one line of stdio or SSE; inside strings JSON has none.
+// Parse parses one message. The error wraps [ErrParse] or [ErrInvalid]. Parse replaces line
+// breaks between the tokens of data with spaces, in place, so that Raw is one line, as
+// stdio and SSE need it. (Inside strings JSON has no line breaks.)
 func Parse(data []byte) (Message, error) {
 	p := parser{b: data}
 	p.space()
@@ -104,9 +107,9 @@ func Parse(data []byte) (Message, error) {
 	return m, err
 }
 
-// ParseBody takes a request body apart: one message, or a batch of them (an
-// array, which revision 2025-03-26 and earlier have). Errors are those of
-// [Parse]; an empty batch is invalid.
+// ParseBody parses the body of a POST: one message, or a batch of messages in an array,
+// which revisions up to 2025-03-26 have. The errors are those of [Parse]; an empty batch is
+// invalid.
 func ParseBody(data []byte) (msgs []Message, batch bool, err error) {
 	p := parser{b: data}
 	p.space()
@@ -146,7 +149,8 @@ func ParseBody(data []byte) (msgs []Message, batch bool, err error) {
 	return msgs, true, nil
 }
 
-// AppendResult appends the response that gives result to the request id.
+// AppendResult appends the successful response to the request with this id to dst. An
+// empty result becomes {}.
 func AppendResult(dst, id, result []byte) []byte {
 	dst = append(dst, `{"jsonrpc":"2.0","id":`...)
 	dst = append(dst, id...)
@@ -158,8 +162,8 @@ func AppendResult(dst, id, result []byte) []byte {
 	return append(dst, '}')
 }
 
-// AppendError appends the response that fails the request id. A nil id is left
-// out, as MCP wants it where no request could be made out (revision 2025-06-18,
+// AppendError appends the error response to the request with this id to dst. A nil id is
+// left out, as MCP requires where the request could not be read (revision 2025-06-18,
 // Transports, "Sending Messages to the Server").
 func AppendError(dst, id []byte, e *Error) []byte {
 	dst = append(dst, `{"jsonrpc":"2.0"`...)
@@ -176,7 +180,7 @@ func AppendError(dst, id []byte, e *Error) []byte {
 	return append(dst, '}')
 }
 
-// AppendRequest appends a request, or with a nil id a notification. Nil params
+// AppendRequest appends a request to dst, or a notification if the id is nil. Nil params
 // are left out.
 func AppendRequest(dst, id []byte, method string, params []byte) []byte {
 	dst = append(dst, `{"jsonrpc":"2.0"`...)
@@ -205,8 +209,8 @@ func appendString(dst []byte, s string) []byte {
 	return append(dst, '"')
 }
 
-// WithID returns the message's bytes with another id in the place of its own.
-// The message must have one.
+// WithID returns the text of the message with another id. The message must be a request or
+// a response.
 func (m *Message) WithID(id []byte) []byte {
 	switch {
 	case m.Kind == Request:
@@ -221,9 +225,9 @@ func (m *Message) WithID(id []byte) []byte {
 	return AppendResult(make([]byte, 0, len(m.Raw)+len(id)), id, m.Result)
 }
 
-// Key returns a raw id, or progress token, in the one spelling that all spellings
-// of the same value share: "a\/b" and "a/b" are one id, and so are 1 and 1.0. It
-// is raw itself where that is so already.
+// Key returns an id or a progress token in a canonical form, to be compared or used as the
+// key of a map: "a\/b" and "a/b" are the same id, and so are 1 and 1.0. It returns raw itself
+// if that is canonical.
 func Key(raw []byte) []byte {
 	if len(raw) == 0 {
 		return raw
@@ -242,11 +246,11 @@ func Key(raw []byte) []byte {
 	return raw
 }
 
-// Object returns an object with one member, a string.
+// Object returns a JSON object with one member, whose value is a string.
 func Object(name, value string) []byte {
 	dst := append(appendString([]byte{'{'}, name), ':')
 	return append(appendString(dst, value), '}')
 }
 
-// Quote returns a string as JSON.
+// Quote returns s as a JSON string.
 func Quote(s string) []byte { return appendString(nil, s) }

@@ -11,8 +11,7 @@ import (
 // which the official go-sdk refuses a message too.
 const maxDepth = 1000
 
-// parser is a validating cursor over JSON text (RFC 8259). Every method leaves
-// i after what it consumed.
+// parser validates JSON text (RFC 8259). Every method leaves i after what it consumed.
 type parser struct {
 	b    []byte
 	i    int
@@ -26,8 +25,7 @@ func (p *parser) fail(what string) error {
 	return fmt.Errorf("%w: expected %s at byte %d", ErrParse, what, p.i)
 }
 
-// space skips white space and, unless it is told to keep them, turns line breaks
-// into blanks.
+// space skips white space. It replaces line breaks with spaces, unless keep is set.
 func (p *parser) space() {
 	for p.i < len(p.b) {
 		switch p.b[p.i] {
@@ -43,7 +41,7 @@ func (p *parser) space() {
 	}
 }
 
-// member is one of the top-level names that JSON-RPC gives a meaning.
+// member is one of the top-level members that JSON-RPC defines.
 type member uint8
 
 const (
@@ -189,7 +187,7 @@ func unquote(raw []byte) (string, bool) {
 	return s, true
 }
 
-// intern spares the commonest method names an allocation.
+// intern returns b as a string, without an allocation for the most frequent methods.
 func intern(b []byte) string {
 	switch string(b) {
 	case "tools/call":
@@ -250,7 +248,7 @@ func (p *parser) object(depth int, member func(key []byte) error) error {
 	}
 }
 
-// next consumes what stands after an element: a comma, or the end.
+// next consumes what follows an element: a comma, or the end.
 func (p *parser) next(end byte) (done bool, err error) {
 	p.space()
 	if p.i >= len(p.b) {

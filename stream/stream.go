@@ -1,79 +1,77 @@
-// Package stream is the log: what Holdfast keeps of a call, and the contract of
-// those who keep it.
+// Package stream is the contract of a store: what Holdfast keeps of calls, and the rules
+// for those who keep it.
 //
-// A call is its log. Whatever a server says about a request is appended to that
-// request's stream, and whoever is connected reads the stream from a cursor.
+// Every message that a server sends about a call is appended to the call's stream, and
+// every client reads that stream from a cursor. Live delivery and replay are the same read.
 //
 // # The contract of a store
 //
-// These are the rules that every [Store] obeys; package streamtest has a case
-// for each.
+// Every [Store] obeys these rules. Package streamtest has a test for each.
 //
-//  1. A session is created before anything is appended to it, and owned under a
-//     [Lease]. Creating one that exists is [ErrExists]; appending to one that
-//     does not, or watching it, is [ErrNotFound]. It is read, watched and written
-//     by its owner only.
-//  2. An append is all or none. When it returns nil, its entries are kept as
-//     durably as the store promises, and every read that starts later sees them.
-//  3. Sequences are dense from 1 in each stream. An entry whose sequence was
-//     appended before, with the same bytes, is accepted and changes nothing
-//     (so that an append of unknown outcome can be repeated); any other
-//     sequence than the next is [ErrConflict].
-//  4. An append under a lease whose epoch is not the session's current one is
+//  1. A session is created before anything is appended to it, and is owned under a
+//     [Lease]. To create one that exists is [ErrExists]. To append to one that does
+//     not exist, or to watch it, is [ErrNotFound]. Only its owner reads, watches and
+//     writes it.
+//  2. An append takes effect as a whole or not at all. When it returns nil, its entries
+//     are kept as durably as the store promises, and every read that starts later sees
+//     them.
+//  3. In each stream the sequences count from 1 without a gap. An entry whose sequence
+//     was appended before, with the same bytes, is accepted and changes nothing, so that
+//     an append of unknown outcome can be repeated. Any other sequence than the next is
+//     [ErrConflict].
+//  4. An append under a lease whose epoch is not the current one of the session is
 //     [ErrFenced], and nothing of it is kept.
-//  5. After the entry marked Last nothing can be appended to the stream
-//     ([ErrConflict]).
-//  6. A read after a cursor returns entries in order, without a gap and without
-//     a duplicate; at the end of a finished stream it is io.EOF. If entries
-//     after the cursor are no longer kept it is [ErrTrimmed]: a gap is an error,
-//     never silence. A cursor past the newest entry, or whose entry was written
-//     under another epoch than the cursor says, is [ErrTrimmed] too. An entry
-//     carries the epoch of the lease under which it was appended.
-//  7. A stream that was never written, or is kept no longer, is [ErrNotFound].
-//  8. A watcher is told after every append to its stream; one telling may stand
+//  5. Nothing can be appended to a stream after the entry marked Last ([ErrConflict]).
+//  6. A read returns the entries after a cursor in their order, without a gap and without
+//     a duplicate. At the end of an ended stream it is io.EOF. It is [ErrTrimmed] if
+//     entries after the cursor are no longer kept: a gap is an error, never silence. It is
+//     [ErrTrimmed] too if the cursor is past the newest entry, or if its entry was
+//     written under another epoch than the cursor has. An entry carries the epoch of the
+//     lease that it was appended under.
+//  7. A stream that was never written, or is no longer kept, is [ErrNotFound].
+//  8. A watcher is notified after every append to its stream. One notification may stand
 //     for several appends. An append never waits for a watcher.
-//  9. What is kept is bounded, per stream, per session and in all. A stream over
-//     its limit loses its oldest entries. A session over its limit, and a store
-//     over its own, lose finished streams first that nobody watches; then the append is refused with
-//     [ErrFull], unless its own streams can make room for it with their oldest
-//     entries. No other unfinished stream loses anything, of this session or of
-//     another. An append that ends its streams in entries no larger than
-//     [Reserve] is accepted even then. A store over its limit drops first what
-//     was acknowledged ([Store.Acknowledge]), and then what has finished of the
-//     tenant that keeps most ([Store.Count]); one tenant may keep three quarters
-//     of what all may.
-//  10. Finished streams are kept for as long as the store was told, and then
-//     dropped; those that were acknowledged for a shorter time. Unfinished ones
-//     live as long as their session.
-//  11. Deleting a session drops all that it keeps and tells its watchers. It is
-//     no error to delete one that does not exist.
+//  9. What is kept is bounded for each stream, for each session and in total. A stream
+//     over its limit loses its oldest entries. A session over its limit, and a store
+//     over its own, first lose ended streams that nobody watches. If that is not enough
+//     the append is refused with [ErrFull], unless the streams appended to can make
+//     room with their oldest entries. No other stream loses anything before it has ended.
+//     An append that ends its streams, in entries of at most [Reserve] bytes, is accepted
+//     even then. A store over its limit drops acknowledged streams first
+//     ([Store.Acknowledge]), and then ended streams of the tenant that keeps most
+//     ([Store.Count]). By default one tenant may keep three quarters of the total.
+//  10. An ended stream is kept for a configured time, and for a shorter time once it is
+//     acknowledged. Other streams live as long as their session.
+//  11. Deleting a session drops everything that is kept of it and notifies its watchers.
+//     Deleting one that does not exist is no error.
 //
-// All methods may be called concurrently, except appends of one session, which
-// have one caller at a time.
+// All methods may be called concurrently, except that appends to one session have one
+// caller at a time.
 //
 // # The contract of a shared store
 //
-// A [Shared] store is durable: it outlives the node that writes to it, and other
-// nodes take its sessions over.
+// A [Shared] store is durable: it outlives the nodes that write to it, and one node takes
+// over the sessions of another. It obeys these rules too.
 //
-//  12. A record may be a note: opaque bytes that are kept beside a stream and are
-//     no entry of it. A newer note takes the place of the older. Notes are
-//     appended with entries, all or none, before the stream's last entry.
-//  13. [Shared.Acquire] gives the session a newer epoch. From when it returns no
-//     older lease can append, and everything that an append under one was ever
-//     accepted with is there. Of several who acquire what the same [Shared.Lookup]
-//     said, one succeeds; for the others it is [ErrConflict].
-//  14. What is acquired is what was appended: each stream's note and bounds, and
-//     the data that the session was created with. A finished stream has no note
-//     any more once its end has expired.
-//  15. An append that can't be known to have succeeded or not is repeated by the
-//     store, for as long as its context lasts; only then it is [ErrUnavailable].
-//     After that, and after [ErrFenced], the lease is lost: nothing can be
-//     appended under it, and what it was for can be acquired again.
-//  16. A session that nobody has touched, created or acquired for the store's time
-//     to live is gone. Streams of it that have not ended live as long as it and its
-//     owner, however old their entries are.
-//  17. [Shared.Claim] gives an id its first value; for all others it returns that.
+//  12. A record may be a note: opaque bytes that are kept beside a stream and are no
+//     entry of it. A newer note replaces an older one. Notes are appended together with
+//     entries, as a whole or not at all, before the last entry of the stream.
+//  13. [Shared.Acquire] gives the session a newer epoch. Once it has returned, no
+//     older lease can append, and every append that was accepted under one is there.
+//     If several nodes acquire a session with the result of the same [Shared.Lookup], one
+//     succeeds, and the others get [ErrConflict].
+//  14. Acquire returns what was appended: the note and the bounds of each stream, and
+//     the data that the session was created with. An ended stream has no note after its
+//     last entry has expired.
+//  15. The store repeats an append whose outcome it does not know, until its
+//     context is done; only then it returns [ErrUnavailable]. After that, and after
+//     [ErrFenced], the lease is lost: nothing can be appended under it, and the session
+//     can be acquired again.
+//  16. A session that no node has created, acquired or touched for the store's time to
+//     live is gone. Until then, streams that have not ended are kept as long as the
+//     session has an owner, however old their entries are.
+//  17. [Shared.Claim] stores the first value that is given for an id, and returns that
+//     value to all later callers.
 package stream
 
 import (
@@ -82,162 +80,173 @@ import (
 	"time"
 )
 
-// Reserve is the size in bytes up to which the entries that end a stream are
-// accepted by a store that is full, so that every call can be told how it ended.
+// Reserve is the size in bytes up to which entries that end a stream are accepted by a
+// store that is full, so that the end of every call can be kept.
 const Reserve = 1 << 10
 
-// A SessionKey names a session to the store. It is not the session's secret id.
+// A SessionKey identifies a session in the store. It is not the secret session id that the
+// client has.
 type SessionKey string
 
-// An ID names a stream within its session. Number 0 is the standalone stream;
-// calls count from 1.
+// An ID identifies a stream. Number 0 is the standalone stream of the session; the streams
+// of calls count from 1.
 type ID struct {
 	Session SessionKey
 	Number  uint64
 }
 
-// A Cursor is a place in a stream: after the entry Seq, written under Epoch.
-// Seq 0 is the stream's beginning, and no epoch is asked for there, nor where
-// Epoch is 0.
+// A Cursor is a position in a stream: after the entry Seq, which was written under Epoch.
+// Seq 0 is the beginning of the stream. The epoch is not checked for Seq 0, nor if it is 0.
 type Cursor struct {
 	Stream ID
 	Epoch  uint64
 	Seq    uint64
 }
 
-// An Entry is one message in a stream. Whoever holds one must not change its
-// bytes.
+// An Entry is one message of a stream. Its bytes must not be changed.
 type Entry struct {
 	Seq   uint64
-	Epoch uint64 // of the lease that it was appended under; the store sets it
+	Epoch uint64 // of the lease that it was appended under; set by the store
 	Data  []byte // one JSON-RPC message; may be empty in a last entry
-	Last  bool   // nothing follows in this stream
+	Last  bool   // the stream ends here
 }
 
-// A Record is an entry on its way into its stream, or a note beside it.
+// A Record is what is appended: an entry of a stream, or a note beside it.
 type Record struct {
 	Number uint64 // of the stream
-	Note   bool   // Data is a note: Seq and Last mean nothing
+	Note   bool   // Data is a note, and Seq and Last mean nothing
 	Entry
 }
 
-// A Lease is the right to write to a session.
+// A Lease is the right to write to a session. It is lost when another node acquires the
+// session, which gives it a newer epoch.
 type Lease struct {
 	Session SessionKey
 	Epoch   uint64
 }
 
-// Errors that a caller branches on.
+// Errors of stores. They may be wrapped.
 var (
-	ErrNotFound    = errors.New("stream not found")
-	ErrExists      = errors.New("session exists")
-	ErrConflict    = errors.New("entry does not follow the last one")
-	ErrFenced      = errors.New("session is owned by another")
-	ErrFull        = errors.New("store is full")
-	ErrTooLarge    = errors.New("message is too large for the store")
-	ErrTrimmed     = errors.New("messages after this cursor are no longer kept")
+	// ErrNotFound: the session or stream does not exist, or is no longer kept.
+	ErrNotFound = errors.New("stream not found")
+	// ErrExists: the session was created before.
+	ErrExists = errors.New("session exists")
+	// ErrConflict: the entry does not follow the last one, the stream has ended, or
+	// another node was first to acquire the session.
+	ErrConflict = errors.New("entry does not follow the last one")
+	// ErrFenced: the lease is lost; another node owns the session.
+	ErrFenced = errors.New("session is owned by another")
+	// ErrFull: a limit is reached, and nothing may be dropped for this append.
+	ErrFull = errors.New("store is full")
+	// ErrTooLarge: the engine cannot keep a message of this size.
+	ErrTooLarge = errors.New("message is too large for the store")
+	// ErrTrimmed: entries after the cursor are missing.
+	ErrTrimmed = errors.New("messages after this cursor are no longer kept")
+	// ErrUnavailable: the engine did not answer in time. An append may have taken
+	// effect or not.
 	ErrUnavailable = errors.New("store is unavailable, outcome unknown")
 )
 
-// A Store keeps streams. The rules are in the package documentation.
+// A Store keeps streams. The package documentation has its rules.
 type Store interface {
-	// Create makes a session known and leases it to the caller. about is for those
-	// who take the session over; the caller must not change it any more.
+	// Create creates a session and leases it to the caller. about is for the node
+	// that takes the session over; the caller must not change it afterwards.
 	Create(ctx context.Context, key SessionKey, about []byte) (Lease, error)
-	// Append adds records to streams of the lease's session.
+	// Append appends records to streams of the lease's session.
 	Append(ctx context.Context, lease Lease, records []Record) error
-	// Read appends to buf the entries after the cursor, up to buf's capacity, and
-	// returns it. A read that finds nothing new returns buf as it was.
+	// Read appends the entries after the cursor to buf, up to its capacity, and returns
+	// it. It does not wait: if there is no entry it returns buf unchanged.
 	Read(ctx context.Context, after Cursor, buf []Entry) ([]Entry, error)
-	// Bounds returns the sequences of the oldest entry that is kept of a stream,
-	// and of the one that will follow the newest.
+	// Bounds returns the sequence of the oldest entry that is kept of a stream, and the
+	// sequence of the entry that will follow the newest.
 	Bounds(ctx context.Context, id ID) (oldest, next uint64, err error)
-	// Watch sends to ready, without ever waiting, when the stream has grown or is
-	// gone. The stream need not exist yet. The channel should have room for one.
-	// stop ends the watch.
+	// Watch sends to ready, without waiting, when the stream has grown or is gone. The
+	// stream need not exist yet. The channel should have room for one value. stop ends
+	// the watch.
 	Watch(id ID, ready chan<- struct{}) (stop func(), err error)
-	// Acknowledge says that a finished stream was read to its end, and that nobody is
-	// likely to ask for it again. A store may take no notice.
+	// Acknowledge says that a client has read an ended stream to its end and will
+	// probably not read it again. A store may ignore it.
 	Acknowledge(id ID)
-	// Count has what is kept of a session counted against a tenant ("": nobody in
-	// particular), to be called before the first append under a lease.
+	// Count counts what is kept of a session against a tenant; "" is no tenant in
+	// particular. It is called before the first append under a lease.
 	Count(lease Lease, tenant string)
 	// Delete drops a session and all its streams.
 	Delete(ctx context.Context, key SessionKey) error
-	// Close ends the store's own work. No other call may follow.
+	// Close ends the store's own work. No other method may be called afterwards.
 	Close() error
 }
 
-// A Session is what a shared store knows of a session without owning it.
+// A Session is what a node can know of a session that it does not own.
 type Session struct {
 	Key   SessionKey
 	Owner string // the node that owns it; "" if it was released
-	Open  bool   // it was released while calls in it had not ended
+	Open  bool   // it was released while calls of it were in flight
 	Epoch uint64
-	About []byte // what it was created with
+	About []byte // the argument of Create
 
-	Seen any // what the store found, which saves [Shared.Acquire] looking again; nil: nothing
+	Seen any // for the store's own use in Acquire, to save a second look-up; may be nil
 }
 
-// A Taken is a session as it was found when it was acquired.
+// A Taken is a session that was acquired, with what is kept of it.
 type Taken struct {
 	Lease
 	About   []byte
-	Streams []Stream // those of which something is kept, by their numbers
+	Streams []Stream // those of which something is kept, in the order of their numbers
 }
 
-// A Stream is what is kept of a stream.
+// A Stream is what [Shared.Acquire] returns of a stream.
 type Stream struct {
 	Number       uint64
 	Note         []byte
-	Oldest, Next uint64 // as [Store.Bounds] gives them; both 1 if there is only a note
+	Oldest, Next uint64 // as [Store.Bounds] returns them; both are 1 if there is only a note
 	Ended        bool
 }
 
-// A ClaimID names what is claimed.
+// A ClaimID identifies a claim, such as an idempotency key of a principal.
 type ClaimID [32]byte
 
-// A Shared store is a store whose sessions other nodes take over. The rules are in
-// the package documentation. Its methods may be called concurrently; they return
-// [ErrUnavailable] when the engine does not answer before ctx is done.
+// A Shared store is a store that several nodes use at the same time; its sessions are taken
+// over from node to node. The package documentation has its rules. Its methods may be
+// called concurrently. They return [ErrUnavailable] if the engine does not answer before
+// ctx is done.
 type Shared interface {
 	Store
-	// Node is the name under which this process owns sessions. No two that ever ran
-	// have the same.
+	// Node returns the name under which this process owns sessions. No other process
+	// has it, nor ever had.
 	Node() string
-	// Lookup says who owns a session. The error is [ErrNotFound], after expiry too.
+	// Lookup returns a session and its owner. The error is [ErrNotFound] for a session
+	// that does not exist or has expired.
 	Lookup(ctx context.Context, key SessionKey) (Session, error)
-	// Acquire takes a session over from the owner that was is about, dead or not. If
-	// it ends in [ErrUnavailable] the session may name this node as its owner, which
-	// has no lease; it can be acquired again.
+	// Acquire takes a session over from the owner that was, a result of Lookup or
+	// Sessions, has, whether that node lives or not. After [ErrUnavailable] the
+	// session may have this node as its owner and no lease; it can be acquired again.
 	Acquire(ctx context.Context, was Session) (Taken, error)
-	// Release gives a session up, for whoever wants it next: then nobody owns it.
-	// open says that calls in it have not ended. What this node has of it in memory
-	// is dropped, and watchers are told.
+	// Release gives a session up: it has no owner until a node acquires it. open says
+	// that calls of it are in flight. What this node keeps of it in memory is dropped,
+	// and watchers are notified.
 	Release(ctx context.Context, lease Lease, open bool) error
-	// Forget drops what this node has in memory of a session whose lease is lost,
-	// and tells its watchers.
+	// Forget drops what this node keeps in memory of a session whose lease is lost,
+	// and notifies its watchers.
 	Forget(lease Lease)
-	// Touch starts the session's idle time anew. [ErrFenced] says that another owns
-	// it.
+	// Touch starts the session's time to live again. The error is [ErrFenced] if
+	// another node owns it.
 	Touch(ctx context.Context, lease Lease) error
-	// Sessions calls yield with every session, in no order, until it returns false. One
-	// that was changed or deleted just now may come as it was before; what it is now comes
-	// after that.
+	// Sessions calls yield with every session, in no order, until yield returns false. A
+	// session that was changed or deleted just before may come in its older state; its
+	// newer state comes after that.
 	Sessions(ctx context.Context, yield func(Session) bool) error
-	// Claim gives id the value, if it has none, and returns nil; else what it has,
-	// and how long ago it was given. A claim is kept for a day.
+	// Claim stores the value for id if it has none, and returns nil. Otherwise it
+	// returns the value that id has, and its age. A claim is kept for a day.
 	Claim(ctx context.Context, id ClaimID, value []byte) (was []byte, age time.Duration, err error)
-	// Unclaim takes the value from id again, if it still has it.
+	// Unclaim removes the claim of id if it still has this value.
 	Unclaim(ctx context.Context, id ClaimID, value []byte) error
 }
 
-// A Syncer is a store that acknowledges some of what it keeps before it would survive
-// its machine, and can be asked to wait until that is so. Few things need it: those by
-// which it is decided whether something is done at all. With them lost it would be done
-// again.
+// A Syncer is a [Store] that acknowledges appends before they would survive a loss of power,
+// and that can be asked to wait for that. Holdfast asks where a decision depends on a
+// record that must not be lost: whether a call may run, for example.
 type Syncer interface {
-	// Sync returns when all that was acknowledged before it was called survives the
-	// machine. Its error is ErrUnavailable.
+	// Sync returns when everything that was acknowledged before it was called survives
+	// a loss of power. The error is [ErrUnavailable].
 	Sync(ctx context.Context) error
 }

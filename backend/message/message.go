@@ -1,5 +1,8 @@
-// Package message is the backend for those who answer raw JSON-RPC messages
-// themselves: gateways, and servers written without an SDK.
+// Package message is a backend that passes raw JSON-RPC messages to a Go function: for
+// gateways, and for servers that are written without an SDK.
+//
+// Write a [Handler], make a backend of it with [New], and serve that with
+// holdfast.NewBackendHandler.
 package message
 
 import (
@@ -10,36 +13,40 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// A Handler answers the messages of clients. Serve is called for every request,
-// every notification, and every response to a request that the handler made. It
-// must not wait for anything: what takes time goes on in a goroutine or a timer,
-// which keeps the exchange. Serve may be called concurrently.
+// A Handler answers the messages of clients. It may also implement [Closer].
 type Handler interface {
+	// Serve handles a request, a notification, or the response to a request that the
+	// handler made; x.Kind says which. It must not wait: work that takes time
+	// continues on another goroutine, which keeps x and answers later. Every request
+	// must be answered once, with Result or Error. Serve may be called concurrently.
 	Serve(x *Exchange)
 }
 
-// HandlerFunc makes a function a Handler.
+// A HandlerFunc is a function that is a [Handler].
 type HandlerFunc func(x *Exchange)
 
-// Serve calls f.
+// Serve calls f(x).
 func (f HandlerFunc) Serve(x *Exchange) { f(x) }
 
-// An Exchange is one message of a client, and the means to speak about it. Its
-// methods may be called concurrently, and after Serve has returned. Raw JSON
-// that is given to them must be well-formed and is kept.
+// An Exchange is one message of a client, with the means to answer it. Its methods may be
+// called concurrently, and after Serve has returned. Arguments that are JSON must be
+// well-formed and must not be changed afterwards. Messages after the response to the
+// request are dropped, or sent on the session's standalone stream.
 type Exchange struct {
 	backend.Inbound
+	// Sink takes messages that the methods below do not cover, such as those that
+	// belong to no request.
 	Sink backend.Sink
 }
 
-// Result answers the request.
+// Result answers the request with a result.
 func (x *Exchange) Result(result []byte) {
 	result = oneLine(result)
 	raw := jsonrpc.AppendResult(make([]byte, 0, len(result)+len(x.ID)+40), x.ID, result)
 	x.Sink.Emit(x.Call, jsonrpc.Message{Kind: jsonrpc.Response, ID: x.ID, Result: result, Raw: raw})
 }
 
-// Error fails the request. A nil error is an internal one.
+// Error answers the request with an error; nil stands for an internal error.
 func (x *Exchange) Error(e *jsonrpc.Error) {
 	if e == nil {
 		e = jsonrpc.Errorf(jsonrpc.CodeInternal, "internal error")
@@ -48,24 +55,24 @@ func (x *Exchange) Error(e *jsonrpc.Error) {
 	x.Sink.Emit(x.Call, jsonrpc.Message{Kind: jsonrpc.Response, ID: x.ID, Error: jsonrpc.Field(raw, "error"), Raw: raw})
 }
 
-// Notify says something about the request before its answer.
+// Notify sends the client a notification that belongs to the request.
 func (x *Exchange) Notify(method string, params []byte) {
 	params = oneLine(params)
 	raw := jsonrpc.AppendRequest(make([]byte, 0, len(params)+len(method)+40), nil, method, params)
 	x.Sink.Emit(x.Call, jsonrpc.Message{Kind: jsonrpc.Notification, Method: method, Params: params, Raw: raw})
 }
 
-// Request asks the client something about the request. The answer comes to the
-// handler as a message of its own, with the id given here, which must be in use
-// once at a time in the session.
+// Request sends the client a request that belongs to this one, such as an elicitation. The
+// client's response comes to [Handler.Serve] with the id that is given here. No other
+// request in flight of the same session may have that id.
 func (x *Exchange) Request(id []byte, method string, params []byte) {
 	params = oneLine(params)
 	raw := jsonrpc.AppendRequest(nil, id, method, params)
 	x.Sink.Emit(x.Call, jsonrpc.Message{Kind: jsonrpc.Request, ID: id, Method: method, Params: params, Raw: raw})
 }
 
-// oneLine makes the line breaks between tokens blanks: a message is a line, and
-// so are its parts. What it is given stays as it is.
+// oneLine returns JSON with spaces in the place of line breaks, because a message is one
+// line. It does not change raw.
 func oneLine(raw []byte) []byte {
 	if bytes.IndexByte(raw, '\n') < 0 && bytes.IndexByte(raw, '\r') < 0 {
 		return raw
@@ -79,10 +86,11 @@ func oneLine(raw []byte) []byte {
 	return raw
 }
 
-// A Closer is a [Handler] that is told when a conversation has ended.
+// A Closer is a [Handler] that wants to know when a session has ended, to release what it
+// keeps for it.
 type Closer interface {
-	// Closed is called once for each conversation, when it has ended. sink is the one
-	// that its exchanges had.
+	// Closed is called once for each conversation. Its exchanges had this sink. A
+	// session that is opened again has a new one.
 	Closed(sink backend.Sink)
 }
 

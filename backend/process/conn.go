@@ -19,9 +19,9 @@ import (
 // process itself left in it.
 const drainWait = 50 * time.Millisecond
 
-// A conn is one session's process. These goroutines are its own, and have ended
-// when done is closed: supervise, which alone decides how it ends; watch, which
-// tells it of the exit; write, readMessages and readLog, one for each pipe.
+// A conn is the process of one session. It has these goroutines, which have ended when done
+// is closed: supervise, which decides how the process ends; watch, which waits for its exit;
+// and write, readMessages and readLog, one for each pipe.
 type conn struct {
 	b    *Backend
 	log  *slog.Logger
@@ -36,25 +36,25 @@ type conn struct {
 	queue          queue
 	ids            ids
 
-	ask     sync.Once
-	closing chan struct{} // closed: Close was called
-	faults  chan fault    // room for one from each goroutine that sends
-	exited  chan struct{} // closed: the process has exited, and may be a zombie
-	done    chan struct{} // closed: nothing is left
+	closeOnce sync.Once     // closes closing
+	closing   chan struct{} // closed: Close was called
+	faults    chan fault    // room for one from each goroutine that sends
+	exited    chan struct{} // closed: the process has exited, and may be a zombie
+	done      chan struct{} // closed: nothing is left
 
 	readers, others sync.WaitGroup
-	reap            func() string // frees the zombie, and says how it ended
+	reap            func() string // frees the zombie, and returns how it ended
 }
 
-// A fault is a reason of ours to end a conversation.
+// A fault is a reason to end a conversation other than Close or the exit of the process.
 type fault struct {
 	why error
-	// patient: the process is probably just about to exit, and its exit status
+	// patient says that the process will probably exit soon, and that its exit status
 	// will be the better reason.
 	patient bool
 }
 
-// start starts a process and none of the goroutines.
+// start starts a process, without the goroutines of conn.
 func (b *Backend) start(tag string, start backend.Start, sink backend.Sink) (*conn, error) {
 	c := &conn{
 		b: b, sink: sink, tag: tag,
@@ -131,14 +131,14 @@ func (c *conn) watch() {
 	close(c.exited)
 }
 
-// supervise sees the process through to its end and leaves nothing behind.
+// supervise waits for the end of the process, or ends it, and cleans up.
 func (c *conn) supervise() {
 	why := c.untilExit()
 	c.queue.close(errors.New("the server process has ended"))
 	closePipes(c.stdin)
-	// If it exited by itself, what it said is read before its descendants, who
-	// may be saying it (think of a filter in its output), are killed.
-	if c.asked() || why != nil {
+	// If it exited by itself, its output is read before its descendants are killed: one
+	// of them may be a filter that writes the output.
+	if c.closed() || why != nil {
 		c.signal(syscall.SIGKILL)
 	}
 	deadline := time.Now().Add(drainWait)
@@ -151,11 +151,11 @@ func (c *conn) supervise() {
 	c.others.Wait()
 	closePipes(c.stdin, c.stdout.f, c.stderr.f)
 	c.log.Debug("server process ended", "pid", c.pid, "status", status)
-	if !c.asked() {
+	if !c.closed() {
 		if why == nil {
 			why = fmt.Errorf("server process exited: %s", status)
 		}
-		c.sink.Closed(why, true) // clients see it; what stderr said is for the log only
+		c.sink.Closed(why, true) // clients see the reason; stderr goes to the log only
 	}
 	c.b.sweep(c.tag)
 	c.b.forget(c)
@@ -201,30 +201,31 @@ func (c *conn) exitsInTime() bool {
 	}
 }
 
-// Deliver queues a message for the process's stdin. It never waits; it fails if
-// the conversation has ended or the server does not read its stdin.
+// Deliver queues a message for the stdin of the process. It does not wait. It fails if the
+// conversation has ended, or if the process does not read its stdin.
 func (c *conn) Deliver(in backend.Inbound) error {
-	line, stand := c.ids.outbound(&in)
+	line, substitute := c.ids.outbound(&in)
 	if err := c.queue.put(line); err != nil {
-		c.ids.forget(stand)
+		c.ids.forget(substitute)
 		return fmt.Errorf("deliver to the server process: %w", err)
 	}
 	return nil
 }
 
-// Close ends the process: by the end of its stdin, SIGTERM after a grace period,
-// SIGKILL after another; and kills what it leaves behind. It returns when all of
-// that is gone. The sink's Closed is not called unless it was already due. It
-// may be called more than once, but not from inside the sink.
+// Close ends the process: it closes its stdin, sends SIGTERM after a grace period and
+// SIGKILL after another, and kills its descendants. It returns when all of them are
+// gone. It does not cause a call of the sink's Closed. It may be called more than once, but
+// not from a method of the sink.
 func (c *conn) Close() error {
-	c.askToEnd()
+	c.requestEnd()
 	<-c.done
 	return nil
 }
 
-func (c *conn) askToEnd() { c.ask.Do(func() { close(c.closing) }) }
+func (c *conn) requestEnd() { c.closeOnce.Do(func() { close(c.closing) }) }
 
-func (c *conn) asked() bool {
+// closed reports whether Close was called.
+func (c *conn) closed() bool {
 	select {
 	case <-c.closing:
 		return true

@@ -10,17 +10,17 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// ids are the requests whose id the process is not given as it is. What every
-// language reads and writes back unchanged goes through: numbers that fit a
-// float64, and ASCII without escapes. Other ids get a stand-in, since Node reads
-// 9007199254740993 as another number, and Python writes "é" back as "\u00e9".
+// ids replaces ids that the process may not write back unchanged: Node reads
+// 9007199254740993 as another number, and Python writes "é" as "\u00e9". The process gets
+// a substitute for such an id. Numbers that fit a float64, and ASCII without escapes,
+// need none.
 type ids struct {
 	mu   sync.Mutex
 	last int
-	open map[string]string // the client's raw id, by the stand-in
+	open map[string]string // the client's id, by its substitute
 }
 
-// plain says whether a raw id comes back from any process as it is.
+// plain reports whether every process writes an id back unchanged.
 func plain(id []byte) bool {
 	if id[0] != '"' {
 		n, err := strconv.ParseInt(string(id), 10, 64)
@@ -34,40 +34,39 @@ func plain(id []byte) bool {
 	return true
 }
 
-// outbound returns the line that the process is given for a message, and the
-// stand-in that it has in it, if any.
-func (s *ids) outbound(in *backend.Inbound) (line []byte, stand string) {
+// outbound returns the text of a message for the process, and the substitute for its id, if
+// it has one.
+func (s *ids) outbound(in *backend.Inbound) (line []byte, substitute string) {
 	switch {
 	case in.Kind == jsonrpc.Request && !plain(in.ID):
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.last++
-		stand = fmt.Sprintf(`"holdfast-id-%d"`, s.last)
+		substitute = fmt.Sprintf(`"holdfast-id-%d"`, s.last)
 		if s.open == nil {
 			s.open = make(map[string]string)
 		}
-		s.open[stand] = string(in.ID)
-		return in.WithID([]byte(stand)), stand
+		s.open[substitute] = string(in.ID)
+		return in.WithID([]byte(substitute)), substitute
 	case in.Kind == jsonrpc.Notification && in.Method == "notifications/cancelled":
 		return s.cancelled(in), ""
 	}
 	return in.Raw, ""
 }
 
-// cancelled returns the cancellation of a request under the id that the process
-// knows.
+// cancelled returns a cancellation with the id that the process knows.
 func (s *ids) cancelled(in *backend.Inbound) []byte {
 	key := string(jsonrpc.Key(jsonrpc.Field(in.Params, "requestId")))
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for stand, id := range s.open {
+	for substitute, id := range s.open {
 		if string(jsonrpc.Key([]byte(id))) != key {
 			continue
 		}
-		delete(s.open, stand) // nobody waits for the answer any more
+		delete(s.open, substitute) // nobody waits for the answer any more
 		params := map[string]json.RawMessage{}
 		_ = json.Unmarshal(in.Params, &params) // well-formed: it was parsed
-		params["requestId"] = json.RawMessage(stand)
+		params["requestId"] = json.RawMessage(substitute)
 		if text, err := json.Marshal(params); err == nil {
 			return jsonrpc.AppendRequest(nil, nil, in.Method, text)
 		}
@@ -75,7 +74,7 @@ func (s *ids) cancelled(in *backend.Inbound) []byte {
 	return in.Raw
 }
 
-// inbound returns a message of the process as its client is to see it.
+// inbound returns a message of the process with the client's id.
 func (s *ids) inbound(m jsonrpc.Message) jsonrpc.Message {
 	if m.Kind != jsonrpc.Response {
 		return m
@@ -91,9 +90,9 @@ func (s *ids) inbound(m jsonrpc.Message) jsonrpc.Message {
 	return m
 }
 
-// forget takes back a stand-in that the process was not given.
-func (s *ids) forget(stand string) {
+// forget removes a substitute that the process did not get.
+func (s *ids) forget(substitute string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.open, stand)
+	delete(s.open, substitute)
 }

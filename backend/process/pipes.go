@@ -23,7 +23,7 @@ const (
 	pipeSize = 64 << 10
 )
 
-// errTooLong is what readLine gives for a line that is too long.
+// errTooLong is the error of readLine for a line that is too long.
 var errTooLong = errors.New("line too long")
 
 // An output is our end of a process's stdout or stderr.
@@ -35,18 +35,17 @@ type output struct {
 
 func newOutput(f *os.File) *output { return &output{f: f, left: pipeSize} }
 
-// endBy is told when the process is gone: reading ends at end of file, or at
-// about t if a descendant still holds the pipe open.
+// endBy is called when the process has exited. Reading then ends at end of file, or at about
+// t if a descendant still holds the pipe open.
 func (o *output) endBy(t time.Time) {
 	if o.f.SetReadDeadline(t) != nil { // not on this system
 		time.AfterFunc(time.Until(t), func() { closePipes(o.f) })
 	}
 }
 
-// Read reads from the pipe. After the deadline it goes on as long as there is
-// something that the process itself may have written, which is at most what a
-// pipe holds: a slow sink loses nothing, and a descendant that goes on writing
-// keeps nobody.
+// Read reads from the pipe. After the deadline it reads what the process itself may have
+// written, which is at most what a pipe holds. So a slow sink loses nothing, and a
+// descendant that keeps writing does not delay the end.
 func (o *output) Read(b []byte) (int, error) {
 	if !o.late {
 		n, err := o.f.Read(b)
@@ -66,15 +65,15 @@ func (o *output) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// closePipes closes ends of pipes; nil and what is closed already is passed over.
-// That a pipe can't be closed never changes anything.
+// closePipes closes ends of pipes. Ends that are nil or closed are skipped, and errors are
+// ignored.
 func closePipes(ends ...*os.File) {
 	for _, f := range ends {
 		_ = f.Close()
 	}
 }
 
-// readMessages hands what the process says on stdout to the sink.
+// readMessages passes what the process writes to stdout to the sink.
 func (c *conn) readMessages() {
 	r := bufio.NewReaderSize(c.stdout, readBuffer)
 	for {
@@ -112,8 +111,8 @@ func readLine(r *bufio.Reader, limit int64) ([]byte, error) {
 	}
 }
 
-// emit passes on the message, or the batch of them, that a line holds. A server
-// that prints something else is not worth a session: it is logged.
+// emit passes on the message or batch of a line. A line that is none is logged, and the
+// session continues.
 func (c *conn) emit(line []byte) {
 	line = bytes.TrimPrefix(line, []byte("\xef\xbb\xbf")) // some begin with a byte order mark
 	if len(line) == 0 {
@@ -128,7 +127,7 @@ func (c *conn) emit(line []byte) {
 		one[0], err = jsonrpc.Parse(line)
 	}
 	if err != nil {
-		c.log.Warn("server wrote no message on stdout", "line", quote(line), "error", err)
+		c.log.Warn("server wrote a line on stdout that is no message", "line", quote(line), "error", err)
 		return
 	}
 	for _, m := range msgs {
@@ -139,7 +138,7 @@ func (c *conn) emit(line []byte) {
 	}
 }
 
-// quote returns the beginning of a line, fit to be shown.
+// quote returns the beginning of a line as a quoted string.
 func quote(line []byte) string {
 	if len(line) > maxQuote {
 		return strconv.Quote(string(line[:maxQuote])) + "…"
@@ -170,8 +169,8 @@ func (c *conn) readLog() {
 	}
 }
 
-// write writes the queued messages to the process's stdin, each in one piece:
-// some servers take a read for a message.
+// write writes the queued messages to the stdin of the process, each with one Write: some
+// servers take each read for a message.
 func (c *conn) write() {
 	var line []byte
 	for {

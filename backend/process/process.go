@@ -1,20 +1,21 @@
-// Package process is a stdio MCP server as a backend: every session gets a
-// process of its own, in a process group of its own.
+// Package process is a backend that runs a command that speaks MCP on stdio. Each session has
+// a process of its own, in a process group of its own. What the process writes to its
+// stderr is logged.
 //
-// # No orphan, ever
+// # No orphans
 //
-// What a session's process started ends with the session, in three ways:
+// The processes of a session, and all processes that they have started, end with the
+// session:
 //
-//   - When a conversation ends, by whichever side, its process group is killed.
-//   - On Linux, every process carries a tag in its environment
-//     (HOLDFAST_PROCESS_TAG), and what left the group by setsid is found by it.
-//   - A guard, a small shell in a session of its own, does the same when this
-//     process dies without a word.
+//   - When the conversation ends, the process group is killed.
+//   - On Linux each process has a tag in its environment (HOLDFAST_PROCESS_TAG), by which
+//     processes are found that have left the group with setsid.
+//   - A guard, a small shell in a session of its own, does both if this program is killed.
 //
-// A descendant escapes only if it both left its group and removed or overwrote
-// its environment, or runs as a user that we may not signal. On Unix systems
-// other than Linux leaving the group is enough; on other systems only the
-// process itself is killed.
+// A descendant survives only if it has left its group and has also removed or overwritten
+// its environment, or if it runs as a user whose processes this program may not signal. On
+// Unix systems other than Linux it survives if it has left the group. On other systems only
+// the process itself is killed.
 package process
 
 import (
@@ -40,35 +41,34 @@ const tagVariable = "HOLDFAST_PROCESS_TAG"
 // ownVariables begins the names of those that set up Holdfast.
 const ownVariables = "HOLDFAST_"
 
-// ErrClosed is what Open gives after Close.
+// ErrClosed is the error of [Backend.Open] after [Backend.Close].
 var ErrClosed = errors.New("backend is closed")
 
-// Options are the choices that have a default. The zero value is useful.
+// Options configure a [Backend]. The zero value of each field stands for the default given
+// with it.
 type Options struct {
-	// Dir is the working directory; "" means this process's own. A command that
-	// is a relative path is looked for there, as with [exec.Cmd].
+	// Dir is the working directory of the processes; by default that of this program.
+	// A command that is a relative path is looked up in Dir, as with [exec.Cmd].
 	Dir string
-	// Env is the whole environment ("KEY=value"); nil means this process's own,
-	// without the variables that Holdfast itself is set up with (HOLDFAST_*), which
-	// are no business of the server's.
+	// Env is the whole environment of the processes ("KEY=value"). By default it is that
+	// of this program without the variables that configure Holdfast (HOLDFAST_*).
 	Env []string
-	// Logger gets the server's stderr and what goes wrong; nil means
-	// [slog.Default].
+	// Logger logs the stderr of the processes, and failures; slog.Default().
 	Logger *slog.Logger
-	// Grace is how long a process is given from the end of its stdin to SIGTERM,
-	// and again from there to SIGKILL. 0 means 2 s.
+	// Grace is how long a process may run after its stdin is closed, before SIGTERM, and
+	// after that again, before SIGKILL; 2 s.
 	Grace time.Duration
-	// MaxMessage bounds a line on the server's stdout, in bytes. A longer one
-	// ends the conversation. 0 means 64 MiB.
+	// MaxMessage is the maximum length of a line on the stdout of a process, in bytes;
+	// 64 MiB. A longer line ends the conversation.
 	MaxMessage int64
-	// MaxQueue bounds what waits for the server to read its stdin, in bytes; what
-	// goes beyond it is refused. A larger message is taken if nothing else waits.
-	// 0 means 8 MiB.
+	// MaxQueue is the maximum size of the messages that wait until a process reads its
+	// stdin, in bytes; 8 MiB. A message beyond it is refused. A single message may be
+	// larger.
 	MaxQueue int64
 }
 
-// A Backend starts one process per session. Its methods may be called
-// concurrently.
+// A Backend is a [backend.Backend] that starts one process for each session. Its methods
+// may be called concurrently.
 type Backend struct {
 	path string   // absolute
 	args []string // as the process sees them, with its name
@@ -85,8 +85,9 @@ type Backend struct {
 	conns  map[*conn]struct{}
 }
 
-// New makes a backend of a command: a program, which must exist, and its
-// arguments. opts may be nil. No process is started before the first Open.
+// New returns a backend that runs a command: a program and its arguments. The program must
+// exist. opts may be nil. No process is started before the first session begins. The
+// caller must call [Backend.Close], after the handler's Shutdown.
 func New(command []string, opts *Options) (*Backend, error) {
 	if len(command) == 0 || command[0] == "" {
 		return nil, errors.New("make a process backend: the command is empty")
@@ -139,11 +140,10 @@ func find(name, dir string) (string, error) {
 	return filepath.Abs(path)
 }
 
-// Open starts a process for one session. It fails if the process can't be
-// started, if ctx is done before it is, and with [ErrClosed] after Close.
+// Open implements [backend.Backend]: it starts a process. It fails if the process cannot be
+// started, if ctx is done before it has started, and with [ErrClosed] after Close.
 //
-// The Sink must not call Close of the Conn from inside its own methods, because
-// Close waits for them.
+// The methods of sink must not call Close of the Conn, because Close waits for them.
 func (b *Backend) Open(ctx context.Context, start backend.Start, sink backend.Sink) (backend.Conn, error) {
 	b.mu.Lock()
 	if b.closed {
@@ -196,10 +196,10 @@ func (b *Backend) open(ctx context.Context, tag string, start backend.Start, sin
 	return c, nil
 }
 
-// Processes reports that each conversation is a process: see [backend.ProcessStarter].
+// Processes implements [backend.ProcessStarter]. It returns true.
 func (b *Backend) Processes() bool { return true }
 
-// forget ends the accounting of a conversation that Open accepted.
+// forget removes a conversation that has ended.
 func (b *Backend) forget(c *conn) {
 	b.mu.Lock()
 	delete(b.conns, c)
@@ -207,21 +207,20 @@ func (b *Backend) forget(c *conn) {
 	b.wait.Done()
 }
 
-// sweep kills what carries the tag, wherever it went.
+// sweep kills the processes that have the tag, in any process group.
 func (b *Backend) sweep(tag string) {
 	if err := b.sweeper.sweep(tag); err != nil {
 		b.opts.Logger.Warn("cannot look for descendants that left their process group", "error", err)
 	}
 }
 
-// Close ends every conversation as their own Close would, at the same time, and
-// then the guard. It returns when all of their processes are gone; it may be
-// called more than once.
+// Close closes all conversations, concurrently, and returns when their processes are gone.
+// It may be called more than once. The error is always nil.
 func (b *Backend) Close() error {
 	b.mu.Lock()
 	b.closed = true
 	for c := range b.conns {
-		c.askToEnd()
+		c.requestEnd()
 	}
 	b.mu.Unlock()
 	b.wait.Wait()
@@ -229,8 +228,8 @@ func (b *Backend) Close() error {
 	return nil
 }
 
-// environment returns the variables of a process with the given tag. A tag that
-// we carry ourselves, being some other Holdfast's child, is replaced.
+// environment returns the environment of a process with the given tag. It replaces the tag
+// of this program, which may be the child of another Holdfast.
 func (b *Backend) environment(tag string) []string {
 	return append(withoutTag(b.opts.Env), tagVariable+"="+tag)
 }

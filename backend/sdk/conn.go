@@ -16,24 +16,24 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// transport gives the SDK a connection that exists already.
+// transport is an [mcp.Transport] whose connection exists already.
 type transport struct{ c *conn }
 
 // Connect implements [mcp.Transport].
 func (t transport) Connect(context.Context) (mcp.Connection, error) { return t.c, nil }
 
-// conn is one session, seen from the SDK as an [mcp.Connection] and from
-// Holdfast, through a handle, as a [backend.Conn].
+// conn is one session: an [mcp.Connection] to the SDK and, inside a handle, a
+// [backend.Conn] to Holdfast.
 //
-// Ids: the SDK passes ids through float64, so it is given numbers of ours, and
-// the client's bytes are kept here.
+// The SDK converts ids to float64. So it gets numbers that are made here, and conn keeps the
+// client's ids.
 type conn struct {
 	b       *Backend
 	secret  string
 	sink    backend.Sink
 	server  *mcp.Server
 	session *mcp.ServerSession // set before anything is delivered
-	ctx     context.Context    // of handlers; it has the values of the session's first request
+	ctx     context.Context    // the parent of handlers' contexts
 
 	in   chan sdkrpc.Message
 	done chan struct{}
@@ -43,13 +43,13 @@ type conn struct {
 	mu       sync.Mutex
 	last     int64
 	requests map[int64]request
-	notice   *mcp.RequestExtra // the last notification, while the SDK is at work on it
+	notice   *mcp.RequestExtra // of the last notification, until the SDK has handled it
 	ready    bool              // the SDK has seen initialize
-	closing  bool              // the SDK has closed: no direct call begins any more
+	closing  bool              // the SDK has closed: no direct call begins
 	over     bool
 }
 
-// request is one that has not been answered.
+// request is a request that has not been answered.
 type request struct {
 	id     []byte // the client's
 	call   backend.Call
@@ -78,8 +78,8 @@ func (c *conn) Deliver(in backend.Inbound) error {
 	}
 }
 
-// translate makes a message of the SDK's out of one of ours. A nil message is
-// one that the SDK has no use for.
+// translate converts a message for the SDK. It returns nil for a message that the SDK does
+// not need.
 func (c *conn) translate(in *backend.Inbound) (sdkrpc.Message, error) {
 	switch in.Kind {
 	case jsonrpc.Request:
@@ -107,7 +107,7 @@ func (c *conn) translate(in *backend.Inbound) (sdkrpc.Message, error) {
 		extra := newExtra(in)
 		switch in.Method { // those that a handler may act upon
 		case "notifications/initialized", "notifications/roots/list_changed":
-			c.noticed(extra)
+			c.deliverNotice(extra)
 		}
 		return &sdkrpc.Request{Method: in.Method, Params: params, Extra: extra}, nil
 	}
@@ -126,7 +126,7 @@ func (c *conn) translate(in *backend.Inbound) (sdkrpc.Message, error) {
 	return r, nil
 }
 
-// add puts a request on record and returns our number for it. c.mu is held.
+// add stores a request and returns the number that the SDK gets as its id. c.mu is held.
 func (c *conn) add(r request) int64 {
 	c.last++
 	if c.requests == nil {
@@ -136,7 +136,7 @@ func (c *conn) add(r request) int64 {
 	return c.last
 }
 
-// take takes a request off the record, and says whether it was on it.
+// take removes and returns a request, and reports whether it was there.
 func (c *conn) take(n int64) (request, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -145,9 +145,9 @@ func (c *conn) take(n int64) (request, bool) {
 	return r, ok
 }
 
-// noticed notes that the SDK is given a notification. Those before it will have
-// been handled when it has been.
-func (c *conn) noticed(e *mcp.RequestExtra) {
+// deliverNotice stores that the SDK gets a notification. The SDK handles notifications in
+// their order, so the last one is enough.
+func (c *conn) deliverNotice(e *mcp.RequestExtra) {
 	c.b.remember(e, origin{notice: c})
 	c.mu.Lock()
 	before := c.notice
@@ -158,7 +158,7 @@ func (c *conn) noticed(e *mcp.RequestExtra) {
 	c.b.drop(before)
 }
 
-// handled notes that the SDK is done with a notification.
+// handled stores that the SDK has handled a notification.
 func (c *conn) handled(e *mcp.RequestExtra) {
 	c.mu.Lock()
 	if c.notice == e {
@@ -168,8 +168,8 @@ func (c *conn) handled(e *mcp.RequestExtra) {
 	c.b.drop(e)
 }
 
-// cancelled cancels a direct call, or puts our number in the place of the
-// client's id. It returns nil if there is nothing to tell the SDK.
+// cancelled cancels a direct call, or returns the params of the notification with the SDK's
+// id for the request. It returns nil if the SDK does not know the request.
 func (c *conn) cancelled(params []byte) []byte {
 	id := jsonrpc.Field(params, "requestId")
 	c.mu.Lock()
@@ -195,7 +195,7 @@ func number(n int64) sdkrpc.ID {
 	return id
 }
 
-// answerID makes an SDK id of the raw one that the SDK gave itself.
+// answerID converts the id of a response, which the SDK made, back to its own type.
 func answerID(raw []byte) (sdkrpc.ID, error) {
 	if raw[0] == '"' {
 		return sdkrpc.MakeID(jsonrpc.String(raw))
@@ -219,8 +219,7 @@ func (c *conn) Read(ctx context.Context) (sdkrpc.Message, error) {
 	}
 }
 
-// Write implements [mcp.Connection]. An error that is not "rejected" would end
-// the session.
+// Write implements [mcp.Connection]. An error that is not a rejection would end the session.
 func (c *conn) Write(ctx context.Context, m sdkrpc.Message) error {
 	select {
 	case <-c.done:
@@ -231,7 +230,7 @@ func (c *conn) Write(ctx context.Context, m sdkrpc.Message) error {
 	case *sdkrpc.Response:
 		return c.respond(m)
 	case *sdkrpc.Request:
-		return c.say(ctx, m)
+		return c.send(ctx, m)
 	}
 	return fmt.Errorf("unexpected message of type %T", m)
 }
@@ -266,7 +265,9 @@ func failure(id []byte, err error) jsonrpc.Message {
 	return jsonrpc.Message{Kind: jsonrpc.Response, ID: id, Error: jsonrpc.Field(raw, "error"), Raw: raw}
 }
 
-func (c *conn) say(ctx context.Context, m *sdkrpc.Request) error {
+// send passes a notification or a request of the server on. The context says which call it
+// belongs to.
+func (c *conn) send(ctx context.Context, m *sdkrpc.Request) error {
 	out := jsonrpc.Message{Kind: jsonrpc.Notification, Method: m.Method, Params: m.Params}
 	if m.IsCall() {
 		id, err := json.Marshal(m.ID.Raw())
@@ -284,9 +285,9 @@ func (c *conn) say(ctx context.Context, m *sdkrpc.Request) error {
 	return nil
 }
 
-// Close implements [mcp.Connection]. The SDK closes when the handlers that it
-// runs have returned; those of direct calls are waited for too, and no others
-// begin. It must not wait itself: the SDK holds a lock.
+// Close implements [mcp.Connection]. The SDK calls it when the handlers that it runs have
+// returned. The conversation ends when the handlers of direct calls have returned too.
+// Close itself must not wait, because the SDK holds a lock.
 func (c *conn) Close() error {
 	c.mu.Lock()
 	c.closing = true
@@ -298,9 +299,8 @@ func (c *conn) Close() error {
 	return nil
 }
 
-// end ends the conversation. Handlers that still run are cancelled. The SDK's
-// reader sees the end of its input, and ends the session when the handlers that
-// it runs have returned.
+// end ends the conversation and cancels the handlers that still run. The SDK reads the end
+// of its input, and ends its session when its handlers have returned.
 func (c *conn) end() {
 	c.mu.Lock()
 	over, left, notice := c.over, c.requests, c.notice

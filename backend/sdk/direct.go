@@ -13,14 +13,12 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// Most of what a server does is to answer tools/call. On the SDK's own way from
-// a connection to a handler such a request is decoded twice, with a buffer of
-// 32 KiB each time, and passes three goroutines. So a plain one is handed to the
-// server's method handler as the connection would hand it over, on one goroutine
-// and decoded once. Whatever is not plain goes the SDK's way, and what the SDK
-// says about it is its own.
+// Most requests are tools/call. Between its connection and a handler the SDK decodes such a
+// request twice, with a buffer of 32 KiB each time, on three goroutines. So plain calls are
+// decoded once and given to the server's method handler directly, on one goroutine. All
+// other requests go through the SDK, which also answers those that are wrong.
 
-// direct starts a call of a tool, and says whether it did.
+// direct starts a plain call of a tool, and reports whether the request is one.
 func (c *conn) direct(in *backend.Inbound) bool {
 	if in.Method != "tools/call" {
 		return false
@@ -54,7 +52,7 @@ func (c *conn) direct(in *backend.Inbound) bool {
 	return true
 }
 
-// answer calls a tool. Its result may panic, too, where it makes JSON of itself.
+// answer calls a tool and encodes its result; both may panic.
 func (c *conn) answer(ctx context.Context, id []byte, req *mcp.CallToolRequest) jsonrpc.Message {
 	var answer jsonrpc.Message
 	err := func() (err error) {
@@ -70,12 +68,11 @@ func (c *conn) answer(ctx context.Context, id []byte, req *mcp.CallToolRequest) 
 	return answer
 }
 
-// errNoAnswer answers for a handler that returned nothing.
+// errNoAnswer is the error of a handler that returned nothing.
 var errNoAnswer = &sdkrpc.Error{Code: sdkrpc.CodeInternalError, Message: "the handler returned neither a result nor an error"}
 
-// begin puts a direct call on record, unless the session is not ready for one:
-// it is over, not initialized, or the SDK is still at work on a notification that
-// came before the call.
+// begin stores a direct call. It returns false if the session has ended or is not
+// initialized, or if the SDK has yet to handle a notification that came before the call.
 func (c *conn) begin(r request) (n int64, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -89,8 +86,8 @@ func (c *conn) begin(r request) (n int64, ok bool) {
 	return c.add(r), true
 }
 
-// plainCall decodes the params of a tools/call in which there is nothing that
-// only newer revisions have, and nothing wrong.
+// plainCall decodes the params of a tools/call. It returns false if anything in them is
+// wrong, or belongs to a newer revision.
 func plainCall(params []byte) (*mcp.CallToolParamsRaw, bool) {
 	p := new(mcp.CallToolParamsRaw)
 	plain := true
@@ -111,9 +108,8 @@ func plainCall(params []byte) (*mcp.CallToolParamsRaw, bool) {
 	return p, object && plain
 }
 
-// handlerOf returns a server's method handler with all the middleware that it
-// has now: a middleware is shown what it would wrap, and one that returns just
-// that adds nothing.
+// handlerOf returns the method handler of a server, with its present middleware. It
+// adds a middleware that returns the handler it gets, which changes nothing.
 func handlerOf(server *mcp.Server) (h mcp.MethodHandler) {
 	server.AddReceivingMiddleware(func(next mcp.MethodHandler) mcp.MethodHandler {
 		h = next
@@ -122,7 +118,7 @@ func handlerOf(server *mcp.Server) (h mcp.MethodHandler) {
 	return h
 }
 
-// response is what the client is told of a handler's return, as the SDK has it.
+// response converts what a handler returned, as the SDK does.
 func response(id []byte, result mcp.Result, err error) jsonrpc.Message {
 	if err == nil && result == nil {
 		err = errNoAnswer
@@ -137,7 +133,7 @@ func response(id []byte, result mcp.Result, err error) jsonrpc.Message {
 	return success(id, text)
 }
 
-// encode makes JSON of a result as the SDK does.
+// encode encodes a result as JSON, as the SDK does.
 func encode(result mcp.Result) ([]byte, error) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)

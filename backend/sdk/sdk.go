@@ -1,5 +1,8 @@
-// Package sdk is the backend for servers built with the official go-sdk: an
-// unmodified *mcp.Server, driven through a transport of ours.
+// Package sdk is the backend for servers of the official go-sdk: it connects to an
+// unmodified mcp.Server for each session.
+//
+// holdfast.NewHandler uses it; a program needs this package only to wrap the backend in one
+// of its own.
 package sdk
 
 import (
@@ -20,10 +23,10 @@ import (
 	"holdfast/internal/panics"
 )
 
-// A Backend opens sessions of mcp.Servers.
+// A Backend is a [backend.Backend] for mcp.Servers. Its method may be called concurrently.
 type Backend struct {
-	// Logger takes handlers' panics; slog.Default() if nil. It must not be changed
-	// once the backend is in use.
+	// Logger logs panics of handlers; slog.Default() if nil. It must not be changed once
+	// the backend is in use.
 	Logger *slog.Logger
 
 	getServer func(*http.Request) *mcp.Server
@@ -33,16 +36,16 @@ type Backend struct {
 	extras map[*mcp.RequestExtra]origin
 }
 
-// origin is what the SDK is at work on when it passes an Extra of ours.
+// origin is the message that the SDK handles when it passes on a RequestExtra.
 type origin struct {
-	call   backend.Call // a request of this call
-	encode bool         // whose result is to be JSON before the SDK has it
-	notice *conn        // or a notification to this session
+	call   backend.Call // of a request
+	encode bool         // the result of the request is encoded before the SDK gets it
+	notice *conn        // the session of a notification
 }
 
-// New returns a backend whose sessions are answered by the server that getServer
-// returns for their first request. It may return the same server each time; if
-// it returns nil the session is refused.
+// New returns a backend. getServer returns the server of a new session. It gets the request
+// that began the session, and may be called concurrently. It may return the same server
+// each time. If it returns nil the session is refused with [backend.ErrNoServer].
 func New(getServer func(*http.Request) *mcp.Server) *Backend {
 	return &Backend{
 		getServer: getServer,
@@ -63,8 +66,8 @@ func (b *Backend) Open(_ context.Context, start backend.Start, sink backend.Sink
 		secret: start.Secret,
 		sink:   sink,
 		server: server,
-		// The handlers' contexts descend from this one: they get its values and not
-		// its end.
+		// The contexts of handlers descend from this one: they have its values, and
+		// are not canceled with it.
 		ctx:  context.WithoutCancel(start.HTTP.Context()),
 		in:   make(chan sdkrpc.Message, 4),
 		done: make(chan struct{}),
@@ -76,7 +79,7 @@ func (b *Backend) Open(_ context.Context, start backend.Start, sink backend.Sink
 	return &handle{c}, nil
 }
 
-// handle is a conn as Holdfast closes it: with what the SDK has built on it.
+// handle is a conn whose Close ends the SDK's session too.
 type handle struct{ *conn }
 
 // handlerGrace is how long handlers may take to return once they are cancelled.
@@ -100,9 +103,9 @@ func (h *handle) Close() error {
 	}
 }
 
-// adopt lets a server's handlers know which call they work for: its outermost
-// receiving middleware puts the call into their context, where [conn.Write]
-// finds it. (The SDK keeps the id of the request in a key of its own.)
+// adopt adds our middleware to a server that does not have it yet. The outermost receiving
+// middleware puts the call into the context of handlers, where [conn.Write] finds it. (The
+// SDK keeps the id of the request in a key of its own.)
 func (b *Backend) adopt(server *mcp.Server) {
 	p := weak.Make(server)
 	b.mu.Lock()
@@ -135,10 +138,10 @@ func (b *Backend) adopt(server *mcp.Server) {
 	})
 }
 
-// run calls what may be a user's. A panic is the error of this one message, as in
-// net/http: the SDK runs handlers, keep-alives and notifications on goroutines of its
-// own, where a panic would end the process. (Out of reach is middleware that is added
-// to a server which is in use already: it wraps ours.)
+// run calls handlers and middleware of the user. A panic becomes the error of this one
+// message: the SDK runs handlers, keep-alives and notifications on goroutines of its own,
+// where a panic would end the process. (Middleware that is added to a server in use is out
+// of reach: it wraps ours.)
 func (b *Backend) run(ctx context.Context, next mcp.MethodHandler, method string, req mcp.Request) (_ mcp.Result, err error) {
 	defer onWire(&err)
 	defer panics.Catch(&err, b.logger(), handling, method)
@@ -154,8 +157,8 @@ type encoded struct {
 // MarshalJSON implements [json.Marshaler].
 func (e encoded) MarshalJSON() ([]byte, error) { return e.text, nil }
 
-// encode makes JSON of a result: where the SDK finds that this can't be done nobody is
-// answered, and what a user put into a result may panic.
+// encode encodes a result as JSON. If the SDK failed to do so it would not answer the
+// request; and code of the user that encodes a value may panic.
 func (b *Backend) encode(method string, res mcp.Result) (_ mcp.Result, err error) {
 	defer onWire(&err)
 	defer panics.Catch(&err, b.logger(), handling, method)
@@ -166,10 +169,10 @@ func (b *Backend) encode(method string, res mcp.Result) (_ mcp.Result, err error
 	return encoded{res, text}, nil
 }
 
-// handling names a handler that panics.
+// handling says in a log what panicked.
 const handling = "the server's handler of"
 
-// onWire gives the error of a panic its code.
+// onWire turns the error of a panic into an error of the protocol.
 func onWire(err *error) {
 	if p, ok := (*err).(*panics.Error); ok { //nolint:errorlint // it was not wrapped yet
 		*err = &sdkrpc.Error{Code: sdkrpc.CodeInternalError, Message: "internal error: " + p.Error()}
@@ -189,7 +192,7 @@ func (b *Backend) forget(p weak.Pointer[mcp.Server]) {
 	delete(b.known, p)
 }
 
-// newExtra returns what a message's handler is to know of the HTTP request.
+// newExtra returns what the handler of a message may know of its HTTP request.
 func newExtra(in *backend.Inbound) *mcp.RequestExtra {
 	e := &mcp.RequestExtra{Header: in.Header}
 	if in.Context != nil {
@@ -207,14 +210,14 @@ func newExtra(in *backend.Inbound) *mcp.RequestExtra {
 	return e
 }
 
-// remember notes what an Extra stands for.
+// remember stores the message that an Extra was made for.
 func (b *Backend) remember(e *mcp.RequestExtra, from origin) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.extras[e] = from
 }
 
-// origin returns what an Extra stands for, if it is one of ours.
+// origin returns the message that an Extra was made for, if it is one of ours.
 func (b *Backend) origin(e *mcp.RequestExtra) origin {
 	b.mu.Lock()
 	defer b.mu.Unlock()

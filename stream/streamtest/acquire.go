@@ -248,7 +248,7 @@ func released(b *box) {
 	b.add(l, rec(1, 1), note(2, "note"))
 	ready := b.watch(b.st, at(l, 1, 0).Stream)
 	b.want("Release", st.Release(b.Context(), l, true), nil)
-	b.told(ready, "the release")
+	b.notified(ready, "the release")
 	_, _, err := st.Bounds(b.Context(), at(l, 1, 0).Stream)
 	b.want("Bounds of what was released", err, stream.ErrNotFound)
 	if err := b.append(l, rec(1, 2)); err == nil {

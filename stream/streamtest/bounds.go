@@ -132,7 +132,7 @@ func totalFinished(b *box) {
 	}
 }
 
-// fair: room is made by whoever keeps most.
+// fair checks that room is made by the tenant that keeps most.
 func fair(b *box) {
 	const limit = 64 * kib
 	one, few, many := b.create("one"), b.create("few"), b.create("many")
@@ -156,7 +156,7 @@ func fair(b *box) {
 	b.has(b.st, few, 2, 1, 1, big)
 }
 
-// share: however much a tenant has that has not ended, others have room.
+// share checks that others have room, however much one tenant has that has not ended.
 func share(b *box) {
 	const limit = 64 * kib
 	l, m, o := b.create("a"), b.create("b"), b.create("c")
@@ -183,7 +183,7 @@ func share(b *box) {
 	}
 }
 
-// spent: what was acknowledged goes first, whoever keeps it.
+// spent checks that acknowledged streams are dropped first, of whichever tenant.
 func spent(b *box) {
 	const limit = 64 * kib
 	l, m := b.create("a"), b.create("b")
@@ -329,7 +329,7 @@ func deletedWatched(b *box) {
 	l := b.create("a")
 	b.add(l, rec(1, 1), final(rec(2, 1)))
 	for number := uint64(1); number <= 3; number++ { // unfinished, finished, not written
-		defer func(ready <-chan struct{}) { b.told(ready, "the deletion") }(b.watch(b.st, at(l, number, 0).Stream))
+		defer func(ready <-chan struct{}) { b.notified(ready, "the deletion") }(b.watch(b.st, at(l, number, 0).Stream))
 	}
 	if err := b.st.Delete(b.Context(), "a"); err != nil {
 		b.Fatal(err)

@@ -12,25 +12,24 @@ import (
 	"holdfast/stream"
 )
 
-// ContestOptions say what a [Contest] is to be. The zero value of each field stands
-// for the default given with it.
+// ContestOptions configure a [Contest]. The zero value of each field stands for the default
+// given with it.
 type ContestOptions struct {
-	Seed     uint64        // of all that is decided at random; at random
-	Sessions int           // 4
-	For      time.Duration // how long it lasts at the least; 2 s
-	// Disturb is called again and again, and may do to the engine and to the nodes'
-	// ways to it what they have to survive. Nil: nothing happens.
+	Seed     uint64        // of all random decisions; a random one
+	Sessions int           // how many sessions the nodes contend for; 4
+	For      time.Duration // minimum duration; 2 s
+	// Disturb is called repeatedly, and may cause faults in the engine or between the
+	// engine and the nodes. Nil: there are none.
 	Disturb func(rng *rand.Rand)
-	// Calm ends all that Disturb did. Nil: nothing has to be done.
+	// Calm ends the faults that Disturb caused. It may be nil.
 	Calm func()
 }
 
-// Contest has nodes create, write to, read, release and take from each other the
-// same sessions, and then checks the history of it all against the rules: nothing
-// is lost or changed that was acknowledged, nothing was shown that was not
-// appended, nobody appends after a newer lease was given, and no two get the same.
-// The nodes keep everything for longer than the contest lasts. Their session keys
-// begin with "contest".
+// Contest lets several nodes create, write, read, release and acquire the same sessions
+// concurrently, and checks the history against the rules: nothing that was acknowledged is
+// lost or changed; nothing was read that was not appended; no node appends after a newer
+// lease was given; and no two nodes get the same lease. The nodes must keep everything for
+// longer than the contest lasts. The keys of the sessions begin with "contest".
 func Contest(t *testing.T, nodes []stream.Shared, o ContestOptions) {
 	t.Helper()
 	if o.Seed == 0 {
@@ -85,8 +84,8 @@ func Contest(t *testing.T, nodes []stream.Shared, o ContestOptions) {
 	}
 }
 
-// await waits for as long as a contest lasts: for longer on a machine that stood still
-// meanwhile, until there was one.
+// await waits for as long as a contest lasts. On a machine that stood still meanwhile it
+// waits for longer, until there was one.
 func await(histories []*history, least time.Duration) {
 	time.Sleep(least)
 	for end := time.Now().Add(patience); time.Now().Before(end); {
@@ -110,7 +109,7 @@ func pause(ctx context.Context, rng *rand.Rand, most time.Duration) {
 	}
 }
 
-// A player is one node's part in what happens to a session.
+// A player is what one node does to a session.
 type player struct {
 	h   *history
 	st  stream.Shared
@@ -145,7 +144,7 @@ func (p *player) acquire(ctx context.Context) {
 	}
 }
 
-// take takes the session over as it was.
+// take acquires the session that was looked up.
 func (p *player) take(ctx context.Context, was stream.Session) bool {
 	a := &acquisition{node: p.st.Node(), was: was.Epoch, call: p.h.now()}
 	taken, err := p.st.Acquire(ctx, was)
@@ -223,7 +222,7 @@ func (p *player) append(ctx context.Context) {
 	pause(ctx, p.rng, 500*time.Microsecond)
 }
 
-// A client reads a session's streams, on whichever node has them.
+// A client reads the streams of a session, on the node that owns it.
 type client struct {
 	h     *history
 	nodes []stream.Shared

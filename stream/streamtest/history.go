@@ -15,8 +15,8 @@ import (
 	"holdfast/stream"
 )
 
-// A history is all that was done to a session, and what came of it. What happened
-// before what is told by a clock that only counts.
+// A history is everything that was done to a session, with the results. A clock that only
+// counts gives the order.
 type history struct {
 	key   stream.SessionKey
 	clock atomic.Int64
@@ -45,7 +45,7 @@ type acquisition struct {
 	call, done int64
 }
 
-// A sight is an entry that somebody read after another.
+// A sight is an entry that was read after another.
 type sight struct {
 	number, after uint64
 	entry         stream.Entry
@@ -81,8 +81,8 @@ func (h *history) began(t *testing.T, st stream.Shared) {
 	}
 }
 
-// check takes the session over for the last time and checks what was told of it
-// before against what there is.
+// check acquires the session for the last time and compares what is there with the
+// history.
 func (h *history) check(t *testing.T, st stream.Shared) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
@@ -146,8 +146,8 @@ func (h *history) finally(ctx context.Context, st stream.Shared) (map[place]stre
 	return all, nil
 }
 
-// checkLeases: an epoch is given once, and of those who acquire what was looked up
-// one gets it; and from then on nobody appends under an older one.
+// checkLeases checks that each epoch is given once, that one of several nodes that acquire
+// with the same look-up succeeds, and that nothing is appended under an older epoch then.
 func (h *history) checkLeases(t *testing.T) {
 	t.Helper()
 	given, from := make(map[uint64]string), make(map[uint64]string)
@@ -172,8 +172,9 @@ func (h *history) checkLeases(t *testing.T) {
 	}
 }
 
-// checkAppends: what was acknowledged is there, and was for all who acquired the
-// session later; what was refused is not; and what is there was appended.
+// checkAppends checks that what was acknowledged is there, and was for every node that
+// acquired the session later; that what was refused is not; and that what is there was
+// appended.
 func (h *history) checkAppends(t *testing.T, final map[place]stream.Entry) {
 	t.Helper()
 	known := make(map[place]bool)
@@ -210,7 +211,7 @@ func (h *history) checkAppends(t *testing.T, final map[place]stream.Entry) {
 	}
 }
 
-// checkTaken: whoever acquired a session has found what was acknowledged before.
+// checkTaken checks that acquiring a session returns what was acknowledged before.
 func (h *history) checkTaken(t *testing.T, x *attempt) {
 	t.Helper()
 	for _, a := range h.acquired {
@@ -229,7 +230,7 @@ func (h *history) checkTaken(t *testing.T, x *attempt) {
 	}
 }
 
-// checkOrder: the streams are dense, each ends once, and epochs only grow.
+// checkOrder checks that the streams are dense, that each ends once, and that epochs grow.
 func (h *history) checkOrder(t *testing.T, final map[place]stream.Entry) {
 	t.Helper()
 	for at, e := range final {
@@ -240,8 +241,8 @@ func (h *history) checkOrder(t *testing.T, final map[place]stream.Entry) {
 	}
 }
 
-// checkNotes: whoever acquired a session has found the last note that was
-// acknowledged, or one that was tried later.
+// checkNotes checks that acquiring a session returns the last note that was acknowledged,
+// or one of a later attempt.
 func (h *history) checkNotes(t *testing.T) {
 	t.Helper()
 	tried := slices.DeleteFunc(slices.Clone(h.attempts), func(x *attempt) bool {
@@ -283,7 +284,7 @@ func show(e stream.Entry) string {
 	return fmt.Sprintf("%d of epoch %d (%.40q, last %v)", e.Seq, e.Epoch, e.Data, e.Last)
 }
 
-// A tally is what histories come to.
+// A tally counts what is in histories.
 type tally struct{ stored, fenced, unknown, refused, acquired, read int }
 
 func (s *tally) add(h *history) {

@@ -11,11 +11,10 @@ import (
 	"holdfast/stream"
 )
 
-// model is what a store should hold, told from the rules: by session, then by
-// stream.
+// model is what a store should hold according to the rules, by session and stream.
 type model map[stream.SessionKey]map[uint64][]stream.Entry
 
-// append says what an append comes to, and does it.
+// append applies an append and returns its error.
 func (m model) append(l stream.Lease, records []stream.Record) error {
 	s, ok := m[l.Session]
 	if !ok {
@@ -46,7 +45,7 @@ func (m model) append(l stream.Lease, records []stream.Record) error {
 	return nil
 }
 
-// read says what a read comes to.
+// read returns the result of a read.
 func (m model) read(c stream.Cursor, room int) ([]stream.Entry, error) {
 	log := m[c.Stream.Session][c.Stream.Number]
 	n := uint64(len(log))
@@ -61,7 +60,7 @@ func (m model) read(c stream.Cursor, room int) ([]stream.Entry, error) {
 	return log[c.Seq:min(n, c.Seq+uint64(room))], nil
 }
 
-// random does whatever comes and compares with the model.
+// random makes random operations and compares the results with the model.
 func random(b *box) {
 	seed := rand.Uint64()
 	rng := rand.New(rand.NewPCG(seed, 1))
@@ -143,7 +142,7 @@ func (m model) epoch(c stream.Cursor) uint64 {
 	return log[c.Seq-1].Epoch
 }
 
-// unlike says in what a session that was acquired is not what was appended.
+// unlike returns the difference between a session that was acquired and the model, or "".
 func (m model) unlike(key stream.SessionKey, taken stream.Taken) string {
 	found := make(map[uint64]bool)
 	for _, x := range taken.Streams {
@@ -162,7 +161,7 @@ func (m model) unlike(key stream.SessionKey, taken stream.Taken) string {
 	return ""
 }
 
-// same says whether entries are those wanted. A store may return fewer than
+// same reports whether entries are those wanted. A store may return fewer than
 // there is room for, but not none.
 func same(got, want []stream.Entry, fewer bool) bool {
 	if fewer && len(got) > 0 && len(got) < len(want) {

@@ -172,10 +172,10 @@ func watched(b *box) {
 		r := rec(1, seq)
 		r.Last = seq == 20
 		b.add(l, r)
-		b.told(before, "an append")
+		b.notified(before, "an append")
 	}
 	b.add(l, rec(2, 1))
-	b.told(second, "an append to another stream")
+	b.notified(second, "an append to another stream")
 
 	// One channel may stand for several streams, and one stream tell several.
 	both := make(chan struct{}, 1)
@@ -187,24 +187,24 @@ func watched(b *box) {
 	}
 	beside := b.watch(b.st, at(l, 3, 0).Stream)
 	b.add(l, rec(3, 1))
-	b.told(both, "stream 3")
-	b.told(beside, "stream 3")
+	b.notified(both, "stream 3")
+	b.notified(beside, "stream 3")
 	b.add(l, rec(4, 1))
-	b.told(both, "stream 4")
+	b.notified(both, "stream 4")
 
 	// A watch that is stopped ends, and no other with it.
 	stops[0]()
 	b.add(l, rec(3, 2))
-	b.told(beside, "stream 3")
+	b.notified(beside, "stream 3")
 	if len(both) > 0 {
-		b.Error("told after stop")
+		b.Error("notified after stop")
 	}
 	b.add(l, rec(4, 2))
-	b.told(both, "stream 4")
+	b.notified(both, "stream 4")
 	stops[1]()
 }
 
-// unwatched appends while nobody takes what watchers are told.
+// unwatched appends while no watcher reads its notifications.
 func unwatched(b *box) {
 	l := b.create("a")
 	ready := b.watch(b.st, at(l, 1, 0).Stream)
@@ -226,6 +226,6 @@ func unwatched(b *box) {
 	case <-time.After(patience):
 		b.Fatal("an append waits for a watcher")
 	}
-	b.told(ready, "a hundred appends")
+	b.notified(ready, "a hundred appends")
 	b.has(b.st, l, 1, 1, 100, 0)
 }

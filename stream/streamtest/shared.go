@@ -10,7 +10,7 @@ import (
 	"holdfast/stream"
 )
 
-// shared leaves a case that is about shared stores only.
+// shared skips a test for shared stores if the store is none.
 func (b *box) shared() (st, other stream.Shared) {
 	b.Helper()
 	if b.nodes == nil {
@@ -43,7 +43,7 @@ func note(number uint64, text string) stream.Record {
 	return stream.Record{Number: number, Note: true, Entry: stream.Entry{Data: []byte(text)}}
 }
 
-// is checks what is kept of a stream that was acquired.
+// is checks what is kept of a stream whose session was acquired.
 func (b *box) is(taken stream.Taken, want stream.Stream) {
 	b.Helper()
 	for _, x := range taken.Streams {
@@ -208,7 +208,7 @@ func claims(b *box) {
 		}
 		wg.Wait()
 		if others[string(first)] != 5 {
-			b.Fatalf("%q was first, and others were told %v", first, others)
+			b.Fatalf("%q was first, and others got %v", first, others)
 		}
 		// Who has not given it does not take it away.
 		b.want("Unclaim", b.nodes[0].Unclaim(b.Context(), id, []byte("other")), nil)

@@ -1,6 +1,7 @@
-// Package streamtest is the suite that every [stream.Store] passes. It has a
-// case for each rule of package stream, named after it, and ends with random
-// operations against a model.
+// Package streamtest is the test suite of the rules of package stream. Every implementation
+// of [stream.Store] passes it. Call [Run] from a test of the implementation, and [Contest]
+// too if it is a [stream.Shared]. There is a test for each rule, named after it, and the
+// suite ends with random operations that are compared with a model.
 package streamtest
 
 import (
@@ -15,36 +16,35 @@ import (
 	"holdfast/stream"
 )
 
-// Limits bound the store that a case wants. A zero field stands for more than
-// any case needs. What an engine counts beside the bytes of the entries is its
-// own business, up to half of a limit.
+// Limits are the limits of the store that a test needs. A zero field stands for more than
+// any test needs. Besides the bytes of the entries an engine may count up to half of a
+// limit for its own overhead.
 type Limits struct {
-	SessionTTL   time.Duration // of shared stores
-	Keep         time.Duration
-	StreamBytes  int64
-	SessionBytes int64
-	TotalBytes   int64
+	SessionTTL   time.Duration // how long a session that nobody touches lives; for shared stores
+	Keep         time.Duration // how long an ended stream is kept
+	StreamBytes  int64         // maximum size of a stream
+	SessionBytes int64         // maximum size of the streams of a session
+	TotalBytes   int64         // maximum size of everything
 }
 
-// A Maker makes a new, empty store and returns what opens a handle on it. The
-// suite closes the handles; what else the store needs to be cleaned up is the
-// Maker's, through t.
+// A Maker makes a new, empty store and returns a function that opens it. The suite closes
+// what it opens. The Maker cleans up everything else, with t.Cleanup.
 type Maker func(t *testing.T, limits Limits) (open func() stream.Store)
 
-// Options say what an engine's stores can do beside what the rules ask of all.
-// The zero value is a store with one handle, which forgets when that is closed.
-// The rules of shared stores are asked of those that are a [stream.Shared].
+// Options say what a store can do beyond the rules. The zero value is a store that is
+// opened once at a time and keeps nothing when it is closed. The rules of shared stores are
+// tested if the store is a [stream.Shared].
 type Options struct {
-	// Nodes: several handles may be open at a time, each a node's.
+	// Nodes says that the store can be opened several times, each time as another node.
 	Nodes bool
-	// Durable: what was appended is there when a store is opened again.
+	// Durable says that a store that is opened again has what was appended before.
 	Durable bool
-	// Check is called at the end of each case, for what the store itself can say
-	// of its consistency. Nil: nothing.
+	// Check is called at the end of each test, to check the store's own consistency. It
+	// may be nil.
 	Check func(t *testing.T, st stream.Store)
 }
 
-// Run runs the suite on the stores that mk makes.
+// Run runs the suite on the stores that mk makes. The tests run in parallel.
 func Run(t *testing.T, mk Maker, o Options) {
 	cases := []struct {
 		name   string
@@ -64,21 +64,21 @@ func Run(t *testing.T, mk Maker, o Options) {
 		{"6 a gap is an error", gap, Limits{StreamBytes: 32 * kib}},
 		{"6 a cursor that names no entry is an error", badCursor, Limits{}},
 		{"7 a stream never written is not found", neverWritten, Limits{}},
-		{"8 a watcher is told after every append", watched, Limits{}},
+		{"8 a watcher is notified after every append", watched, Limits{}},
 		{"8 an append never waits for a watcher", unwatched, Limits{}},
 		{"9 a stream over its limit loses its oldest", streamLimit, Limits{StreamBytes: 32 * kib}},
-		{"9 a session over its limit loses finished streams first", sessionFinished, Limits{SessionBytes: 64 * kib}},
+		{"9 a session over its limit loses ended streams first", sessionFinished, Limits{SessionBytes: 64 * kib}},
 		{"9 a session over its limit takes from no other stream", sessionLimit, Limits{SessionBytes: 64 * kib}},
-		{"9 a store over its limit loses finished streams first", totalFinished, Limits{TotalBytes: 64 * kib}},
-		{"9 a store over its limit takes from no unfinished stream", totalLimit, Limits{TotalBytes: 64 * kib}},
+		{"9 a store over its limit loses ended streams first", totalFinished, Limits{TotalBytes: 64 * kib}},
+		{"9 a store over its limit takes from no unended stream", totalLimit, Limits{TotalBytes: 64 * kib}},
 		{"9 a store over its limit takes from the tenant and the session that keep most", fair, Limits{TotalBytes: 64 * kib}},
 		{"9 a tenant has no more than its share", share, Limits{TotalBytes: 64 * kib}},
 		{"9 what was acknowledged goes first", spent, Limits{TotalBytes: 64 * kib}},
 		{"9 what ends a stream is accepted by a full store", fullEnd, Limits{TotalBytes: 64 * kib}},
 		{"9 a repeated entry is accepted by a full store", fullRepeat, Limits{TotalBytes: 64 * kib}},
-		{"10 a finished stream is kept for a time", kept, Limits{Keep: 300 * time.Millisecond}},
+		{"10 a ended stream is kept for a time", kept, Limits{Keep: 300 * time.Millisecond}},
 		{"11 a deleted session is gone", deleted, Limits{}},
-		{"11 deleting tells the watchers", deletedWatched, Limits{}},
+		{"11 deleting notifies the watchers", deletedWatched, Limits{}},
 		{"12 a note is kept beside its stream", notes, Limits{}},
 		{"12 a note is appended with entries, all or none", notesAllOrNone, Limits{}},
 		{"13 a taken over session fences its old owner", takenOver, Limits{}},
@@ -90,7 +90,7 @@ func Run(t *testing.T, mk Maker, o Options) {
 		{"14 what was released is acquired", released, Limits{}},
 		{"15 a lease that is lost stays lost", lostLease, Limits{}},
 		{"16 a session that nobody touches is gone", untouched, Limits{SessionTTL: idleTTL}},
-		{"17 a claim is given once", claims, Limits{}},
+		{"17 a claim keeps its first value", claims, Limits{}},
 		{"sessions are found", sessionsFound, Limits{}},
 		{"a session deleted by another is gone", deletedElsewhere, Limits{}},
 		{"all rules at once", random, Limits{}},
@@ -112,11 +112,11 @@ func Run(t *testing.T, mk Maker, o Options) {
 
 const kib = 1 << 10
 
-// patience is how long the suite waits for what must come.
+// patience is how long the suite waits for something that must happen.
 const patience = time.Minute
 
-// box is what a case works with: a store and, where there are several nodes,
-// another handle on it.
+// box is what a test works with: a store and, where there are several nodes, the same
+// store opened by another node.
 type box struct {
 	*testing.T
 	o     Options
@@ -159,7 +159,7 @@ func (b *box) create(key stream.SessionKey) stream.Lease {
 	return l
 }
 
-// want checks what an act came to.
+// want checks the error of an operation.
 func (b *box) want(what string, got, want error) {
 	b.Helper()
 	if !errors.Is(got, want) {
@@ -167,8 +167,7 @@ func (b *box) want(what string, got, want error) {
 	}
 }
 
-// text is what the entry seq of a stream says, n bytes long if n is more than
-// its few words take.
+// text is the text of the entry seq of a stream, padded to n bytes.
 func text(number, seq uint64, n int) []byte {
 	s := fmt.Appendf(nil, `{"stream":%d,"seq":%d}`, number, seq)
 	return append(s, bytes.Repeat([]byte(" "), max(n-len(s), 0))...)
@@ -191,7 +190,7 @@ func (b *box) append(l stream.Lease, records ...stream.Record) error {
 	return b.st.Append(b.Context(), l, records)
 }
 
-// add appends what must be taken.
+// add appends records that must be accepted.
 func (b *box) add(l stream.Lease, records ...stream.Record) {
 	b.Helper()
 	if err := b.append(l, records...); err != nil {
@@ -234,7 +233,7 @@ func (b *box) has(st stream.Store, l stream.Lease, number, from, to uint64, n in
 	}
 }
 
-// gone checks that a stream is not to be had.
+// gone checks that a stream cannot be read.
 func (b *box) gone(l stream.Lease, number uint64) {
 	b.Helper()
 	for _, st := range []stream.Store{b.st, b.other} {
@@ -257,19 +256,19 @@ func (b *box) watch(st stream.Store, id stream.ID) chan struct{} {
 	return ready
 }
 
-// told waits for a watcher to be told.
-func (b *box) told(ready <-chan struct{}, what string) {
+// notified waits for a watcher to be notified.
+func (b *box) notified(ready <-chan struct{}, what string) {
 	b.Helper()
 	select {
 	case <-ready:
 	case <-time.After(patience):
-		b.Fatalf("not told of %s", what)
+		b.Fatalf("not notified of %s", what)
 	}
 }
 
 // follow reads a stream to its end, waiting where there is nothing yet, and
-// hands each entry to got. It is called on any goroutine. It waits for as long as
-// something comes now and then.
+// passes each entry to got. It may be called on any goroutine. It fails if nothing comes
+// for a long time.
 func follow(ctx context.Context, st stream.Store, after stream.Cursor, ready <-chan struct{}, got func(stream.Entry) error) error {
 	buf := make([]stream.Entry, 0, 7)
 	timeout := time.NewTimer(patience)
