@@ -2,6 +2,7 @@ package holdfast_test
 
 import (
 	"fmt"
+	"go/ast"
 	"go/parser"
 	"go/token"
 	"io/fs"
@@ -24,6 +25,7 @@ var floors = []struct {
 	name    string
 	imports []string
 }{
+	{"internal/testlong", nil}, // the flag -long of tests
 	{"internal/panics", nil},
 	{"jsonrpc", nil},
 	{"internal/sse", nil},
@@ -43,7 +45,7 @@ var floors = []struct {
 	{"internal/engine/jetstream", []string{"stream", "internal/engine/durable", "internal/cluster"}},
 	{"internal/engine/jetstream/natstest", nil},
 	{"internal/engine/redis", []string{"stream", "internal/engine/durable", "internal/cluster"}},
-	{"internal/engine/redis/redistest", nil},
+	{"internal/engine/redis/redistest", []string{"internal/testlong"}},
 	{"engine", []string{"internal/budget", "stream", "internal/cluster", "internal/redact", "internal/engine/memory", "internal/engine/durable", "internal/engine/jetstream", "internal/engine/redis"}},
 	{"backend", []string{"jsonrpc"}},
 	{"backend/message", []string{"backend", "jsonrpc"}},
@@ -91,12 +93,9 @@ var (
 	impure = []string{"context", "log", "math/rand", "net", "os", "runtime", "sync", "syscall"}
 )
 
-// sources returns the packages of the module, by directory, with what they
-// import outside their tests and the files that do.
-func sources(t *testing.T) map[string]map[string]string {
-	t.Helper()
-	all := make(map[string]map[string]string)
-	err := filepath.WalkDir(".", func(file string, d fs.DirEntry, err error) error {
+// walk calls do with each Go file of this module.
+func walk(do func(file string) error) error {
+	return filepath.WalkDir(".", func(file string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
@@ -112,11 +111,21 @@ func sources(t *testing.T) map[string]map[string]string {
 		if !strings.HasSuffix(name, ".go") {
 			return nil
 		}
+		return do(file)
+	})
+}
+
+// sources returns the packages of the module, by directory, with what they
+// import outside their tests and the files that do.
+func sources(t *testing.T) map[string]map[string]string {
+	t.Helper()
+	all := make(map[string]map[string]string)
+	err := walk(func(file string) error {
 		pkg := path.Dir(filepath.ToSlash(file))
 		if all[pkg] == nil {
 			all[pkg] = make(map[string]string)
 		}
-		if strings.HasSuffix(name, "_test.go") {
+		if strings.HasSuffix(file, "_test.go") {
 			return nil
 		}
 		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ImportsOnly)
@@ -294,6 +303,34 @@ func TestImportRules(t *testing.T) {
 	} {
 		if err := allowed(good[0], good[1]); err != nil {
 			t.Errorf("%s imports %s, %v", good[0], good[1], err)
+		}
+	}
+}
+
+// Each package with tests knows the flag -long, or "go test ./... -long" would fail in it.
+func TestLongFlag(t *testing.T) {
+	t.Parallel()
+	known := make(map[string]bool) // whether its tests import testlong, by directory
+	err := walk(func(file string) error {
+		if !strings.HasSuffix(file, "_test.go") {
+			return nil
+		}
+		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ImportsOnly)
+		if err != nil {
+			return err
+		}
+		dir := path.Dir(filepath.ToSlash(file))
+		known[dir] = known[dir] || slices.ContainsFunc(parsed.Imports, func(spec *ast.ImportSpec) bool {
+			return spec.Path.Value == `"holdfast/internal/testlong"`
+		})
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range slices.Sorted(maps.Keys(known)) {
+		if !known[dir] {
+			t.Errorf(`%s: no test imports _ "holdfast/internal/testlong": put it into long_test.go`, dir)
 		}
 	}
 }

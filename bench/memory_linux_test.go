@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"holdfast/bench/load"
+	"holdfast/internal/testlong"
 )
 
 // A server that may have 256 MiB stays within it, by and large, under clients whose
@@ -27,7 +28,7 @@ import (
 func TestMemoryUnderStreams(t *testing.T) {
 	const mostRSS = 400 << 10 // KiB
 	lasts := 4 * time.Second
-	if os.Getenv("CI") != "" {
+	if testlong.Wanted() {
 		lasts = 15 * time.Second
 	}
 	program := filepath.Join(t.TempDir(), "server")

@@ -14,6 +14,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"holdfast/internal/testlong"
 )
 
 // pages are what the browser is shown.
@@ -81,15 +83,8 @@ func (s *site) browse(t *testing.T, browser, name, page, server string) []byte {
 func aBrowser(t *testing.T) string {
 	t.Helper()
 	path, err := exec.LookPath("chromium")
-	switch {
-	case err == nil:
-		return path
-	case os.Getenv("CI") != "":
-		t.Fatal("chromium is missing: install Debian's package")
-	default:
-		t.Skip("chromium is missing: install it to run this test")
-	}
-	panic("unreachable")
+	testlong.Needs(t, err == nil, "chromium: install Debian's package")
+	return path
 }
 
 // A page of another site, in a real browser, can neither start a backend nor read a

@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"holdfast/internal/engine/jetstream/natstest"
+	"holdfast/internal/testlong"
 )
 
 var churned = flag.Int("cluster.churn", 300, "how many sessions TestClusterChurn opens; FAILURES asks for 100000")
@@ -23,7 +24,7 @@ var churned = flag.Int("cluster.churn", 300, "how many sessions TestClusterChurn
 // back: goroutines and memory of the nodes, and their records in the engine. A session
 // in a call does not count as idle.
 func TestClusterChurn(t *testing.T) {
-	isLong(t)
+	testlong.Only(t, "it takes half a minute")
 	t.Parallel()
 	eachEngine(t, false, func(t *testing.T, e *enginery) {
 		const ttl = 4 * time.Second // the engine keeps a record three times as long: a machine may stand still for a while

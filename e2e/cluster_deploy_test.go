@@ -8,11 +8,13 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"holdfast/internal/testlong"
 )
 
 // How hard TestClusterDeploy tries. What FAILURES asks for is
 //
-//	go test ./e2e -run TestClusterDeploy -cluster.long -cluster.deploy 1000 -cluster.drain 30s -cluster.library
+//	go test ./e2e -run TestClusterDeploy -long -cluster.deploy 1000 -cluster.drain 30s -cluster.library
 var (
 	deployClients = flag.Int("cluster.deploy", 24, "how many clients TestClusterDeploy has")
 	deployDrain   = flag.Duration("cluster.drain", 20*time.Second, "its --drain")
@@ -30,7 +32,7 @@ const leaveBound = 10 * time.Second
 // do. No call is lost, none is cut short or runs twice, and the nodes exit with 0.
 // Some clients come back for ever, and some give up after two tries.
 func TestClusterDeploy(t *testing.T) {
-	isLong(t)
+	testlong.Only(t, "it takes half a minute")
 	t.Parallel()
 	eachEngine(t, false, func(t *testing.T, e *enginery) {
 		f := newFleet(t, e, shape{library: *deployLibrary, flags: []string{"--drain", deployDrain.String()}})

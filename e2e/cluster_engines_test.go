@@ -2,9 +2,7 @@ package e2e
 
 import (
 	"crypto/rand"
-	"flag"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -34,9 +32,6 @@ type enginery struct {
 // eachEngine runs a test over every engine that nodes can share. processes says that
 // the test is going to kill or stop its servers.
 func eachEngine(t *testing.T, processes bool, test func(t *testing.T, e *enginery)) {
-	if testing.Short() {
-		t.Skip("several nodes over an engine take their time: not with -short")
-	}
 	t.Run("redis", func(t *testing.T) {
 		t.Parallel()
 		s := redistest.Start(t)
@@ -92,16 +87,6 @@ func stopShared() {
 	defer shared.Unlock()
 	if sharedIn != nil {
 		sharedIn.Close()
-	}
-}
-
-var longToo = flag.Bool("cluster.long", os.Getenv("CI") != "", "run the longest tests of several nodes too, as where CI is set")
-
-// isLong skips a test that takes long for what it shows on top of the others.
-func isLong(t *testing.T) {
-	t.Helper()
-	if !*longToo {
-		t.Skip("it takes half a minute: -cluster.long runs it, and CI")
 	}
 }
 

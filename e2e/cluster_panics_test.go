@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"holdfast/internal/testlong"
 )
 
 // panicFile is in the directory of the traces while the servers of library nodes can't
@@ -33,7 +35,7 @@ func TestClusterPanics(t *testing.T) {
 	t.Parallel()
 	eachEngine(t, false, func(t *testing.T, e *enginery) {
 		if e.redis == nil {
-			isLong(t)
+			testlong.Only(t, "it takes half a minute")
 		}
 		f := newFleet(t, e, shape{library: true})
 		a, b, c := f.nodes[0], f.nodes[1], f.nodes[2]

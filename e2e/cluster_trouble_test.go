@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"holdfast/internal/testlong"
 )
 
 var engineAway = flag.Duration("cluster.away", 3*time.Second, "how long the engine is away in TestClusterTrouble; FAILURES asks for 10s")
@@ -58,7 +60,7 @@ var troubles = []trouble{
 // nodes and engine are TCP proxies that let nothing through when they are cut; nodes
 // stand still by SIGSTOP.)
 func TestClusterTrouble(t *testing.T) {
-	isLong(t)
+	testlong.Only(t, "it takes half a minute")
 	t.Parallel()
 	eachEngine(t, true, func(t *testing.T, e *enginery) {
 		f := newFleet(t, e, shape{wires: true})

@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"holdfast/internal/testlong"
 )
 
 // Failure 2 where answers are plain JSON: a node is killed, stopped, or cut off from the
@@ -20,7 +22,7 @@ func TestClusterTwice(t *testing.T) {
 	t.Parallel()
 	eachEngine(t, false, func(t *testing.T, e *enginery) {
 		if e.redis == nil {
-			isLong(t)
+			testlong.Only(t, "it takes half a minute")
 		}
 		f := newFleet(t, e, shape{nodes: 4, wires: true, flags: []string{"--response", "json"}})
 		last := f.nodes[3]

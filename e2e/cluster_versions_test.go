@@ -17,6 +17,7 @@ import (
 	"github.com/coder/websocket"
 
 	"holdfast/internal/sse"
+	"holdfast/internal/testlong"
 )
 
 // versionBefore is the commit whose build runs beside this one: the last with another
@@ -71,7 +72,7 @@ func buildBefore(t *testing.T) (program string) {
 // sessions, as while a new version is deployed. Each in turn has sessions that clients
 // use at the other one, and is lost, or leaves, with calls in flight.
 func TestClusterVersions(t *testing.T) {
-	isLong(t)
+	testlong.Only(t, "it takes half a minute")
 	t.Parallel()
 	before := buildBefore(t)
 	eachEngine(t, false, func(t *testing.T, e *enginery) {

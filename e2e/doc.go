@@ -1,20 +1,19 @@
-// Package e2e tests the holdfast program with real programs of others: the MCP
-// Inspector's command line, the TypeScript clients, and a stdio server from npm,
-// over real sockets that are cut; and our client with servers of others: the
-// official go-sdk's, server-everything from npm, and one made with mcp-go. And it
-// tests several nodes on one engine, as processes that are killed, stopped, cut off
-// and replaced (TestCluster…): over three JetStream servers, which need nothing, and
-// over a redis-server, if there is one. A Chromium, if there is one, shows pages that try
-// to reach the program from another site. TestSweep sends it what no client would
-// (strange.go). The longest of these run with -cluster.long,
-// and where CI is set; go test ./e2e -args -h lists the flags that make them harder.
+// Package e2e tests the holdfast program from outside: as a process, over real sockets
+// that are cut, with real programs of others.
 //
-// Most tests need node and the packages of package.json, installed with
+// The tests of several nodes (TestCluster…) run nodes as processes that are killed,
+// stopped, cut off and replaced, over three embedded JetStream servers. TestSweep sends
+// the program what no client would (strange.go). With -long they run longer, and these run
+// too: the same over Redis, what takes half a minute and more, a node of the build before
+// beside one of this build, the MCP Inspector's command line, the TypeScript clients,
+// servers from npm and one made with mcp-go, and pages of another site in a Chromium.
+//
+// So -long needs redis-server, chromium, strace, and node with the packages of
+// package.json. They are looked for in .ci/tmp/npm, where .ci/run installs them, or in
+// the directory that HOLDFAST_NPM names:
 //
 //	npm install --prefix DIR --ignore-scripts
 //
-// in a DIR that holds a copy of package.json, and that HOLDFAST_NPM names. They take
-// their time, so without HOLDFAST_NPM they are skipped. Where CI is set, DIR is
-// .ci/tmp/npm in this repository if HOLDFAST_NPM does not say otherwise, and the
-// tests fail rather than being skipped.
+// with a copy of package.json in DIR. go test ./e2e -args -h lists the flags that make
+// the tests harder.
 package e2e

@@ -20,6 +20,8 @@ import (
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"holdfast/internal/testlong"
 )
 
 // A foreign is a running server that nobody here wrote.
@@ -175,7 +177,7 @@ var buildPeers = sync.OnceValues(func() (string, error) {
 	program := filepath.Join(filepath.Dir(built), "peers")
 	cmd := exec.Command("go", "build", "-o", program, "./server")
 	cmd.Dir = filepath.Join("..", "bench", "peers")
-	if os.Getenv("CI") == "" {
+	if !testlong.Wanted() {
 		cmd.Env = append(os.Environ(), "GOPROXY=off") // go test does not download what few need
 	}
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -187,12 +189,10 @@ var buildPeers = sync.OnceValues(func() (string, error) {
 // mcpgo runs a server made with mcp-go.
 func mcpgo(t *testing.T, path string) *foreign {
 	t.Helper()
+	testlong.Only(t, "it builds a module of its own")
 	program, err := buildPeers()
-	switch {
-	case err != nil && os.Getenv("CI") != "":
+	if err != nil {
 		t.Fatal(err)
-	case err != nil:
-		t.Skip(err)
 	}
 	cmd := exec.Command(program, "-listen", "127.0.0.1:0", "-kind", "mcp-go")
 	found := begin(t, cmd, regexp.MustCompile(`url=(http://\S+)/`))

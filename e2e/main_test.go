@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -18,6 +19,7 @@ import (
 	"time"
 
 	"holdfast/internal/engine/jetstream/natstest"
+	"holdfast/internal/testlong"
 )
 
 func TestMain(m *testing.M) {
@@ -78,16 +80,12 @@ const (
 	mcpRemote  = "node_modules/mcp-remote/dist/proxy.js"
 )
 
-// npm returns the absolute directory of the npm packages. The test is skipped where
-// nobody asked for it, by HOLDFAST_NPM or CI, or where node or one of the files is
-// missing, which in CI is a failure.
+// npm returns the absolute directory of the npm packages, that of .ci/run if
+// HOLDFAST_NPM does not name another.
 func npm(t *testing.T, files ...string) string {
 	t.Helper()
 	dir := os.Getenv("HOLDFAST_NPM")
 	if dir == "" {
-		if os.Getenv("CI") == "" {
-			t.Skip("HOLDFAST_NPM is not set: see e2e/doc.go")
-		}
 		dir = filepath.Join("..", ".ci", "tmp", "npm")
 	}
 	dir, err := filepath.Abs(dir)
@@ -103,15 +101,8 @@ func npm(t *testing.T, files ...string) string {
 			missing = filepath.Join(dir, f)
 		}
 	}
-	switch {
-	case missing == "":
-		return dir
-	case os.Getenv("CI") != "":
-		t.Fatalf("%s is missing: install e2e/package.json with npm, see e2e/doc.go", missing)
-	default:
-		t.Skipf("%s is missing: install e2e/package.json with npm to run this test, see e2e/doc.go", missing)
-	}
-	panic("unreachable")
+	testlong.Needs(t, missing == "", cmp.Or(missing, "node")+": install it, and e2e/package.json with npm, see e2e/doc.go")
+	return dir
 }
 
 // A program is a running holdfast serve.

@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"holdfast/internal/testlong"
 )
 
 // The machine of a node with file: loses its power. What a client was told before is
@@ -33,7 +35,7 @@ func TestPowerLost(t *testing.T) {
 		t.Run(sync.name, func(t *testing.T) {
 			t.Parallel()
 			times, long, seed := 1, 1500*time.Millisecond, rand.Uint64()
-			if os.Getenv("CI") != "" {
+			if testlong.Wanted() {
 				times, long = 5, 4*time.Second
 			}
 			p := powered(t, sync.query, sync.keys, long)

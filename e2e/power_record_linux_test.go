@@ -14,21 +14,19 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"holdfast/internal/testlong"
 )
 
 // A recording is what a process has done to the files of a directory, as strace saw it:
 // from it a disk is made as it may be after the machine has lost its power.
 
 // recorder is what starts a process so that it is recorded. The test is skipped where
-// that can't be done, which in CI is a failure if strace is missing.
+// that is not allowed, and without -long.
 func recorder(t *testing.T, file string) []string {
 	t.Helper()
-	if _, err := exec.LookPath("strace"); err != nil {
-		if os.Getenv("CI") != "" {
-			t.Fatal("strace is missing: install it, as .ci/run does")
-		}
-		t.Skip("strace is missing")
-	}
+	_, err := exec.LookPath("strace")
+	testlong.Needs(t, err == nil, "strace: install it, as .ci/run does")
 	if out, err := exec.Command("strace", "-o", os.DevNull, "true").CombinedOutput(); err != nil {
 		t.Skipf("strace can't trace here: %v\n%s", err, out)
 	}

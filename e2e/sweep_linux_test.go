@@ -17,6 +17,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"holdfast/internal/testlong"
 )
 
 // TestSweep has strangers send what no client would, some by the hundred and without an
@@ -25,7 +27,7 @@ import (
 func TestSweep(t *testing.T) {
 	t.Parallel()
 	every := 10
-	if os.Getenv("CI") != "" {
+	if testlong.Wanted() {
 		every = 2
 	}
 	for begin, x := range []struct {

@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net"
-	"os"
 	"slices"
 	"sync"
 	"testing"
@@ -27,9 +26,6 @@ func TestMain(m *testing.M) {
 	natstest.Main()
 	goleak.VerifyTestMain(m)
 }
-
-// inFull is whether what takes long is tested in full, as where CI is set.
-var inFull = os.Getenv("CI") != ""
 
 // quick are the times of nodes whose tests should not take long.
 var quick = cluster.Options{

@@ -21,6 +21,7 @@ import (
 	"holdfast/internal/engine/jetstream/natstest"
 	"holdfast/internal/engine/redis"
 	"holdfast/internal/engine/redis/redistest"
+	"holdfast/internal/testlong"
 )
 
 // An engine is one that nodes meet over, with a server that can be killed.
@@ -110,10 +111,10 @@ func BenchmarkEngines(b *testing.B) {
 	}
 }
 
-// A hundred streams at once, a thousand where CI is set, and each gets all of it.
+// A hundred streams at once, a thousand with -long, and each gets all of it.
 func TestEngineMany(t *testing.T) { // alone: a node that is too busy to answer is gone
 	many := 100
-	if inFull {
+	if testlong.Wanted() {
 		many = 1000
 	}
 	for _, e := range engines {
@@ -147,7 +148,7 @@ func TestEngineMany(t *testing.T) { // alone: a node that is too busy to answer 
 	}
 }
 
-// The engine is away for seconds, ten where CI is set: nothing hangs, nobody is found gone, and
+// The engine is away for seconds, ten with -long: nothing hangs, nobody is found gone, and
 // requests go through again.
 func TestEngineAway(t *testing.T) {
 	t.Parallel()
@@ -155,7 +156,7 @@ func TestEngineAway(t *testing.T) {
 		t.Skip("takes 20 seconds")
 	}
 	away := 3 * time.Second
-	if inFull {
+	if testlong.Wanted() {
 		away = 10 * time.Second
 	}
 	for _, e := range engines {
@@ -259,7 +260,7 @@ func TestServerDies(t *testing.T) {
 		})
 	}
 	deaths := 1
-	if inFull {
+	if testlong.Wanted() {
 		deaths = 2
 	}
 	for i := range deaths {

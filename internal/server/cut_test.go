@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"holdfast/internal/server"
+	"holdfast/internal/testlong"
 	"holdfast/jsonrpc"
 )
 
@@ -146,7 +147,7 @@ func TestCutAtEveryByte(t *testing.T) {
 				switch {
 				case version == "2025-03-26" || how == rst && pause == 1:
 					stride = 17 // the same code as 2025-06-18, and as fin
-				case !inFull:
+				case !testlong.Wanted():
 					stride = 7
 				}
 				tests.Go(func() {

@@ -15,6 +15,7 @@ import (
 	"holdfast/internal/server"
 	"holdfast/internal/session"
 	"holdfast/internal/sse"
+	"holdfast/internal/testlong"
 	"holdfast/jsonrpc"
 )
 
@@ -153,7 +154,7 @@ func TestPairCut(t *testing.T) {
 	var wg sync.WaitGroup
 	slots := make(chan struct{}, 32)
 	stride := 3 // and each way to cut begins at another byte
-	if !inFull {
+	if !testlong.Wanted() {
 		stride = 21
 	}
 	for i, how := range []cut{fin, rst, ghost} {

@@ -32,10 +32,6 @@ import (
 	"holdfast/stream"
 )
 
-// inFull is whether what takes long is tested in full, as where CI is set: elsewhere
-// the same is done at fewer places.
-var inFull = os.Getenv("CI") != ""
-
 func TestMain(m *testing.M) {
 	// The tests wait more than they work, so more of them run at a time than usual.
 	flag.Parse()

@@ -15,6 +15,7 @@ import (
 	"holdfast/internal/server"
 	"holdfast/internal/session"
 	"holdfast/internal/sse"
+	"holdfast/internal/testlong"
 	"holdfast/jsonrpc"
 )
 
@@ -459,7 +460,7 @@ func TestResumeCut(t *testing.T) {
 			n := newNode(t, config{server: server.Options{Retry: 20 * time.Millisecond}})
 			p := n.able("2025-11-25", "")
 			stride := 1
-			if how != fin || !inFull {
+			if how != fin || !testlong.Wanted() {
 				stride = 13
 			}
 			eachCut(1300, stride, func(at int) {

@@ -18,6 +18,7 @@ import (
 	"holdfast/backend/message"
 	"holdfast/backend/sdk"
 	"holdfast/internal/server"
+	"holdfast/internal/testlong"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
@@ -183,7 +184,7 @@ func TestDuplexCutAtEveryByte(t *testing.T) {
 	bothWays(t, func(t *testing.T, open door) {
 		const steps = 2
 		stride := 1
-		if !inFull {
+		if !testlong.Wanted() {
 			stride = 7
 		}
 		n := newNode(t, config{server: server.Options{Principal: named}})

@@ -4,7 +4,6 @@ import (
 	"context"
 	"flag"
 	"log/slog"
-	"os"
 	"slices"
 	"testing"
 	"time"
@@ -15,6 +14,7 @@ import (
 	"holdfast/internal/engine/durable"
 	"holdfast/internal/engine/durable/logtest"
 	"holdfast/internal/engine/jetstream/natstest"
+	"holdfast/internal/testlong"
 )
 
 func TestMain(m *testing.M) {
@@ -23,18 +23,10 @@ func TestMain(m *testing.M) {
 }
 
 var (
-	lasts = flag.Duration("for", usually(), "how long nodes are at work in each test")
+	lasts = flag.Duration("for", 0, "how long nodes are at work in each test; 0: a second, three with -long")
 	seed  = flag.Uint64("seed", 0, "of what they do; 0: a random one")
 	quiet = slog.New(slog.DiscardHandler)
 )
-
-// usually is how long, where nothing else is said: CI has more time.
-func usually() time.Duration {
-	if os.Getenv("CI") != "" {
-		return 3 * time.Second
-	}
-	return time.Second
-}
 
 // store returns a node's store over a log.
 func store(log durable.Log) clustertest.Store {
@@ -43,8 +35,14 @@ func store(log durable.Log) clustertest.Store {
 
 // both runs all that there is to be run, on one engine.
 func both(t *testing.T, o clustertest.Options) {
-	if o.For == 0 {
+	switch {
+	case o.For != 0:
+	case *lasts != 0:
 		o.For = *lasts
+	case testlong.Wanted():
+		o.For = 3 * time.Second
+	default:
+		o.For = time.Second
 	}
 	o.Seed = *seed
 	t.Run("bus", func(t *testing.T) {

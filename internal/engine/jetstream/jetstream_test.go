@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -16,6 +15,7 @@ import (
 	"holdfast/internal/engine/durable/logtest"
 	"holdfast/internal/engine/jetstream"
 	"holdfast/internal/engine/jetstream/natstest"
+	"holdfast/internal/testlong"
 	"holdfast/stream/streamtest"
 )
 
@@ -48,7 +48,7 @@ func TestCluster(t *testing.T) {
 		}, logtest.RunOptions{Reopen: true})
 	})
 	t.Run("store", func(t *testing.T) {
-		long(t)
+		testlong.Only(t, "it takes more than 10 s")
 		t.Parallel()
 		streamtest.Run(t, stores(func(*testing.T) string {
 			return s.URL() + "?prefix=" + strings.ToLower(rand.Text()) // cases keep for different times
@@ -61,14 +61,6 @@ func TestCluster(t *testing.T) {
 func patient(l durable.Log) durable.Log {
 	jetstream.Patient(l, 15*time.Second, time.Minute)
 	return l
-}
-
-// long skips what takes long, where nobody said that there is time.
-func long(t *testing.T) {
-	t.Helper()
-	if testing.Short() || os.Getenv("CI") == "" {
-		t.Skip("takes more than 10 s: runs where CI is set")
-	}
 }
 
 // must opens an engine that somebody else closes.

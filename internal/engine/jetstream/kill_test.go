@@ -17,6 +17,7 @@ import (
 	"holdfast/internal/engine/durable"
 	"holdfast/internal/engine/jetstream"
 	"holdfast/internal/engine/jetstream/natstest"
+	"holdfast/internal/testlong"
 	"holdfast/stream"
 )
 
@@ -219,7 +220,7 @@ func TestKilledLeader(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			if name == "stopped" {
-				long(t)
+				testlong.Only(t, "it takes more than 10 s")
 			}
 			t.Parallel()
 			leaderLost(t, trouble)
@@ -317,7 +318,7 @@ func lastOf(ctx context.Context, l durable.Log, key string) (last uint64, err er
 // goes on when it is back.
 func TestAway(t *testing.T) {
 	t.Parallel()
-	long(t)
+	testlong.Only(t, "it takes more than 10 s")
 	s := natstest.Processes(t)
 	l := must(t, s.URL())
 	defer closed(t, l)

@@ -18,6 +18,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"holdfast/internal/testlong"
 )
 
 // patience is how long a server may take to start or to end.
@@ -44,8 +46,7 @@ type process struct {
 
 // Start runs a redis-server until the test ends: with an append-only file, synced
 // every second, and no eviction. args are more of its options, such as
-// "--maxmemory", "10mb". Without a redis-server on this machine the test is
-// skipped; where CI is set in the environment, it fails.
+// "--maxmemory", "10mb". Without -long the test is skipped.
 func Start(t testing.TB, args ...string) *Server {
 	t.Helper()
 	need(t)
@@ -59,16 +60,11 @@ func Start(t testing.TB, args ...string) *Server {
 	return s
 }
 
-// need skips the test if this machine has no redis-server.
+// need skips the test unless -long is set; then this machine must have a redis-server.
 func need(t testing.TB) {
 	t.Helper()
-	if _, err := exec.LookPath("redis-server"); err == nil {
-		return
-	}
-	if os.Getenv("CI") != "" {
-		t.Fatal("there is no redis-server on this machine")
-	}
-	t.Skip("there is no redis-server on this machine")
+	_, err := exec.LookPath("redis-server")
+	testlong.Needs(t, err == nil, "redis-server (Redis 7 or Valkey)")
 }
 
 // begin starts the server for the first time, and has it ended with the test.

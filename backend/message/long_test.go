@@ -1,0 +1,3 @@
+package message_test
+
+import _ "holdfast/internal/testlong" // the flag -long

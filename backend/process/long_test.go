@@ -1,0 +1,3 @@
+package process
+
+import _ "holdfast/internal/testlong" // the flag -long

@@ -1,0 +1,3 @@
+package sdk
+
+import _ "holdfast/internal/testlong" // the flag -long

@@ -1,0 +1,3 @@
+package client
+
+import _ "holdfast/internal/testlong" // the flag -long

@@ -1,0 +1,3 @@
+package bridge
+
+import _ "holdfast/internal/testlong" // the flag -long

@@ -1,0 +1,3 @@
+package budget
+
+import _ "holdfast/internal/testlong" // the flag -long

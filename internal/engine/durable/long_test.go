@@ -1,0 +1,3 @@
+package durable
+
+import _ "holdfast/internal/testlong" // the flag -long

@@ -1,0 +1,3 @@
+package natstest_test
+
+import _ "holdfast/internal/testlong" // the flag -long

@@ -1,0 +1,3 @@
+package memory
+
+import _ "holdfast/internal/testlong" // the flag -long

@@ -1,0 +1,3 @@
+package redis
+
+import _ "holdfast/internal/testlong" // the flag -long

@@ -1,0 +1,3 @@
+package redistest
+
+import _ "holdfast/internal/testlong" // the flag -long

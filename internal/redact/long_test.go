@@ -1,0 +1,3 @@
+package redact_test
+
+import _ "holdfast/internal/testlong" // the flag -long

@@ -1,0 +1,3 @@
+package session
+
+import _ "holdfast/internal/testlong" // the flag -long

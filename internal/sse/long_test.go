@@ -1,0 +1,3 @@
+package sse
+
+import _ "holdfast/internal/testlong" // the flag -long

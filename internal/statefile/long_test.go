@@ -1,0 +1,3 @@
+package statefile
+
+import _ "holdfast/internal/testlong" // the flag -long

@@ -1,0 +1,3 @@
+package terminal
+
+import _ "holdfast/internal/testlong" // the flag -long

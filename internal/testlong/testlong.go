@@ -1,0 +1,40 @@
+// Package testlong has the flag -long of all tests:
+//
+//	go test ./...         at most a minute, with nothing else than Go and git
+//	go test ./... -long   all there is
+//
+// What takes longer, or needs other programs (node, Chromium, Redis, strace), runs
+// with -long only; CI has it always. As each test binary must know the flag, each
+// package with tests imports this one in a _test.go file.
+package testlong
+
+import (
+	"flag"
+	"testing"
+)
+
+var wanted = flag.Bool("long", false, "run also what takes long, or needs other programs")
+
+// Wanted reports whether -long is set. It may be called once the flags are parsed.
+func Wanted() bool { return *wanted }
+
+// Only skips t unless -long is set. why says what takes long in it, or what it is run
+// for beside the others.
+func Only(t testing.TB, why string) {
+	t.Helper()
+	if !Wanted() {
+		t.Skipf("only with -long: %s", why)
+	}
+}
+
+// Needs skips t unless -long is set, and fails it if found is false: then something is
+// missing on this machine. what says what that is, and how to get it.
+func Needs(t testing.TB, found bool, what string) {
+	t.Helper()
+	if !Wanted() {
+		t.Skipf("only with -long: it needs %s", what)
+	}
+	if !found {
+		t.Fatalf("this machine lacks %s", what)
+	}
+}

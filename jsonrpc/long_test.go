@@ -1,0 +1,3 @@
+package jsonrpc
+
+import _ "holdfast/internal/testlong" // the flag -long

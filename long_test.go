@@ -1,0 +1,3 @@
+package holdfast_test
+
+import _ "holdfast/internal/testlong" // the flag -long
