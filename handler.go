@@ -1,16 +1,13 @@
 package holdfast
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
 	"time"
 
-	"github.com/modelcontextprotocol/go-sdk/auth"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"holdfast/backend"
@@ -59,44 +56,17 @@ func NewHandler(getServer func(*http.Request) *mcp.Server, opts *Options) *Handl
 // ([holdfast/backend/message]), or one's own. opts may be nil. The caller must call
 // [Handler.Shutdown], and then close the backend if that has to be closed.
 func NewBackendHandler(b backend.Backend, opts *Options) *Handler {
+	h := &Handler{}
 	var o Options
 	if opts != nil {
 		o = *opts
 	}
-	if o.Logger == nil {
-		o.Logger = slog.Default()
-	}
-	if o.Principal == nil {
-		o.Principal = tokenUser
-	}
-	o.MaxShare = cmp.Or(o.MaxShare, 0.75)
-	h := &Handler{}
-	if o.Store == nil || o.Stateless { // then there is nothing to keep
-		if o.Keep <= 0 {
-			o.Keep = 10 * time.Minute
-		}
+	o.defaults(b)
+	if o.Store == nil || o.Stateless { // stateless, nothing has to be kept
 		h.store = engine.Memory(engine.Options{Keep: o.Keep, Memory: o.Memory, MaxShare: o.MaxShare})
 		o.Store = h.store
 	}
-	var ended func(session.EndedRequest)
-	if o.Webhooks != nil && !o.Stateless {
-		opts := *o.Webhooks
-		if opts.Logger == nil {
-			opts.Logger = o.Logger
-		}
-		h.webhooks = sender.New(opts)
-		ended = func(e session.EndedRequest) {
-			h.webhooks.Send(sender.Event{URL: e.Webhook, RequestID: e.ID, Failed: e.Failed, Time: e.Time})
-		}
-	}
-	if o.Memory <= 0 {
-		o.Memory = budget.Default()
-	}
-	flight := budget.NewFlight(o.Memory, cmp.Or(o.MaxBody, 4<<20), o.MaxShare)
-	if p, ok := b.(backend.ProcessStarter); ok && p.Processes() {
-		o.MaxProcesses = cmp.Or(o.MaxProcesses, 256)
-		o.UnusedProcess = cmp.Or(o.UnusedProcess, time.Minute)
-	}
+	flight := budget.NewFlight(o.Memory, o.MaxBody, o.MaxShare)
 	h.sessions = session.NewManager(o.Store, b, session.Options{
 		TTL:          o.SessionTTL,
 		MaxSessions:  o.MaxSessions,
@@ -106,10 +76,10 @@ func NewBackendHandler(b backend.Backend, opts *Options) *Handler {
 		Unused:       o.UnusedProcess,
 		Stateless:    o.Stateless,
 		MaxWait:      o.MaxWait,
-		MinWait:      cmp.Or(o.Retry, time.Second),
+		MinWait:      o.Retry,
 		Keep:         o.Keep,
 		Safe:         o.Safe,
-		OnEnded:      ended,
+		OnEnded:      h.startWebhooks(&o),
 		Flight:       flight,
 		Logger:       o.Logger,
 	})
@@ -140,12 +110,20 @@ func NewBackendHandler(b backend.Backend, opts *Options) *Handler {
 	return h
 }
 
-// tokenUser returns the user that the go-sdk's auth middleware has authenticated.
-func tokenUser(r *http.Request) string {
-	if t := auth.TokenInfoFromContext(r.Context()); t != nil {
-		return t.UserID
+// startWebhooks returns a function that sends the webhook of a request, or nil if webhooks are
+// disabled.
+func (h *Handler) startWebhooks(o *Options) func(session.EndedRequest) {
+	if o.Webhooks == nil || o.Stateless {
+		return nil
 	}
-	return ""
+	opts := *o.Webhooks
+	if opts.Logger == nil {
+		opts.Logger = o.Logger
+	}
+	h.webhooks = sender.New(opts)
+	return func(e session.EndedRequest) {
+		h.webhooks.Send(sender.Event{URL: e.Webhook, RequestID: e.ID, Failed: e.Failed, Time: e.Time})
+	}
 }
 
 // ServeHTTP serves the Streamable HTTP endpoint, and WebSockets at the same URL
@@ -239,7 +217,7 @@ func (h *Handler) Shutdown(ctx context.Context) error {
 		h.node = nil
 	}
 	if h.health != nil {
-		h.health.stop()
+		h.health.close()
 	}
 	if h.store != nil {
 		err = errors.Join(err, h.store.Close())

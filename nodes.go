@@ -3,22 +3,18 @@ package holdfast
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/http"
 	"sync"
 	"time"
-
-	"github.com/modelcontextprotocol/go-sdk/auth"
 
 	"holdfast/internal/cluster"
 	"holdfast/stream"
 )
 
-// join makes the handler a node of those that share its store, and begins to watch
-// whether that answers.
+// join makes the handler a node of those that share its store, and prepares to watch whether
+// the store answers.
 func (h *Handler) join(store stream.Store, logger *slog.Logger, stateless bool) {
 	var failed error
 	if bus, ok := store.(cluster.Bus); ok && !stateless {
@@ -26,13 +22,14 @@ func (h *Handler) join(store stream.Store, logger *slog.Logger, stateless bool) 
 			logger.Error("this node does not see others, and they don't see it", "error", failed)
 		}
 	}
-	if pings, ok := store.(pinger); ok {
-		h.health = &health{store: pings, failed: failed, quit: make(chan struct{})}
+	if store, ok := store.(pinger); ok {
+		h.health = newHealth(store, failed)
 	}
 }
 
-// Ready says whether the handler takes requests: nil, or why not. Then a balancer
-// should send them elsewhere. It never waits.
+// Ready returns nil if the handler accepts requests, and otherwise an error that says why a
+// load balancer should send them elsewhere: the handler shuts down, its store does not
+// answer, or it could not join the other nodes. It does not wait.
 func (h *Handler) Ready() error {
 	if h.health == nil {
 		return nil
@@ -40,34 +37,39 @@ func (h *Handler) Ready() error {
 	return h.health.ready()
 }
 
-// pinger is a store that can say whether its engine answers.
+// pinger is a store that can check whether its engine answers.
 type pinger interface {
 	Ping(ctx context.Context) error
 }
 
-// A store is asked every pingEvery, and is away when it has not answered for
-// awayAfter.
+// A store is pinged every pingEvery. It is away if it has not answered for awayAfter.
 const (
 	pingEvery = time.Second
 	awayAfter = 3 * time.Second
 )
 
-// health is what is known of a handler's store.
+// health watches the store of a handler.
 type health struct {
 	store  pinger
-	failed error // the handler could not join the others
+	failed error // the handler could not join the other nodes
 
-	quit chan struct{}
+	ctx  context.Context // done: stop
+	stop context.CancelFunc
 	work sync.WaitGroup
-	once sync.Once // closes quit
 
 	mu       sync.Mutex
-	answered time.Time // when the store last did
-	why      error     // it does not
+	answered time.Time // when the store last answered
+	why      error     // of the last ping
 	draining bool
 }
 
-// errDraining says that a handler is about to end.
+func newHealth(store pinger, failed error) *health {
+	h := &health{store: store, failed: failed, answered: time.Now()}
+	h.ctx, h.stop = context.WithCancel(context.Background())
+	return h
+}
+
+// errDraining says that a handler shuts down.
 var errDraining = errors.New("draining")
 
 func (h *health) ready() error {
@@ -90,39 +92,29 @@ func (h *health) drain() {
 	h.draining = true
 }
 
-// start begins to ask the store. back is called when it answers again after it was
-// away: others may have taken this node for lost.
+// start begins to ping the store. It calls back when the store answers again after it was away:
+// other nodes may have taken this node's sessions over meanwhile.
 func (h *health) start(back func()) {
-	h.answered = time.Now()
 	h.work.Go(func() {
 		t := time.NewTicker(pingEvery)
 		defer t.Stop()
 		for {
 			select {
-			case <-h.quit:
+			case <-h.ctx.Done():
 				return
 			case <-t.C:
 			}
-			if h.ask() {
+			if h.ping() {
 				back()
 			}
 		}
 	})
 }
 
-// ask asks the store, and says whether it is back.
-func (h *health) ask() (back bool) {
-	ctx, stop := context.WithTimeout(context.Background(), awayAfter)
-	defer stop()
-	ended := make(chan struct{})
-	defer close(ended)
-	go func() {
-		select {
-		case <-h.quit:
-			stop()
-		case <-ended:
-		}
-	}()
+// ping pings the store once, and reports whether it answers again after it was away.
+func (h *health) ping() (back bool) {
+	ctx, cancel := context.WithTimeout(h.ctx, awayAfter)
+	defer cancel()
 	err := h.store.Ping(ctx)
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -135,53 +127,8 @@ func (h *health) ask() (back bool) {
 	return back
 }
 
-func (h *health) stop() {
-	h.once.Do(func() { close(h.quit) })
+// close stops the watch and waits for it.
+func (h *health) close() {
+	h.stop()
 	h.work.Wait()
 }
-
-// packToken makes what another node is told of who makes a request: what the
-// go-sdk's auth middleware has found out.
-func packToken(ctx context.Context) []byte {
-	t := auth.TokenInfoFromContext(ctx)
-	if t == nil {
-		return nil
-	}
-	text, err := json.Marshal(t)
-	if err != nil { // what a verifier put into Extra is not for others
-		bare := *t
-		bare.Extra = nil
-		text, _ = json.Marshal(&bare)
-	}
-	return text
-}
-
-// unpackToken puts it into the context of the request there, for the server's
-// handlers. Only the middleware can do that, so it is given a token that was
-// checked already.
-func unpackToken(r *http.Request, data []byte) *http.Request {
-	t := new(auth.TokenInfo)
-	if json.Unmarshal(data, t) != nil {
-		return r
-	}
-	expires := t.Expiration
-	verify := func(context.Context, string, *http.Request) (*auth.TokenInfo, error) {
-		t.Expiration = time.Time{} // it may pass on the way
-		return t, nil
-	}
-	known := r
-	take := auth.RequireBearerToken(verify, &auth.RequireBearerTokenOptions{AllowMissingExpiration: true})
-	carrier := r.Clone(r.Context())
-	carrier.Header = http.Header{"Authorization": {"Bearer known"}}
-	take(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { known = known.WithContext(r.Context()) })).
-		ServeHTTP(nowhere{}, carrier)
-	t.Expiration = expires
-	return known
-}
-
-// nowhere is an answer that nobody gets.
-type nowhere struct{}
-
-func (nowhere) Header() http.Header            { return http.Header{} }
-func (nowhere) WriteHeader(int)                {}
-func (nowhere) Write(text []byte) (int, error) { return len(text), nil }

@@ -1,10 +1,13 @@
 package holdfast
 
 import (
+	"cmp"
 	"log/slog"
 	"net/http"
 	"time"
 
+	"holdfast/backend"
+	"holdfast/internal/budget"
 	"holdfast/stream"
 	"holdfast/webhook"
 )
@@ -131,4 +134,29 @@ type Options struct {
 	Store stream.Store
 	// Logger is for the operator; slog.Default().
 	Logger *slog.Logger
+}
+
+// defaults sets the fields that were not given and whose default is not known below.
+func (o *Options) defaults(b backend.Backend) {
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	if o.Principal == nil {
+		o.Principal = tokenUser
+	}
+	if o.Keep <= 0 && (o.Store == nil || o.Stateless) { // how long another Store keeps calls is not known
+		o.Keep = 10 * time.Minute
+	}
+	if o.Memory <= 0 {
+		o.Memory = budget.Default()
+	}
+	if o.MaxBody <= 0 {
+		o.MaxBody = 4 << 20
+	}
+	o.MaxShare = cmp.Or(o.MaxShare, 0.75)
+	o.Retry = cmp.Or(o.Retry, time.Second)
+	if p, ok := b.(backend.ProcessStarter); ok && p.Processes() {
+		o.MaxProcesses = cmp.Or(o.MaxProcesses, 256)
+		o.UnusedProcess = cmp.Or(o.UnusedProcess, time.Minute)
+	}
 }

@@ -1,0 +1,3 @@
+package stream_test
+
+import _ "holdfast/internal/testlong" // the flag -long

@@ -1,0 +1,3 @@
+package streamtest_test
+
+import _ "holdfast/internal/testlong" // the flag -long
