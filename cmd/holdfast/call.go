@@ -155,10 +155,10 @@ func (f *followFlags) options(cmd *cobra.Command, remote *remoteFlags, show *ter
 	opts.Away = func(err error) { show.Printf("no answer (%v): trying again", err) }
 	w := &follow.Options{Display: show, Changed: changed}
 	if t := remote.transport.value; t != "auto" {
-		w.Flags += " --transport " + t
+		w.ResumeFlags += " --transport " + t
 	}
 	if len(remote.headers) > 0 {
-		w.Flags += "\nGive it the same --header, too." // on a line of its own: the command is pasted
+		w.ResumeFlags += "\nGive it the same --header, too." // on a line of its own: the command is pasted
 	}
 	return w, opts, nil
 }
@@ -166,8 +166,8 @@ func (f *followFlags) options(cmd *cobra.Command, remote *remoteFlags, show *ter
 // keep has where the call is kept.
 func (f *followFlags) keep(calls follow.SavedCalls, w *follow.Options) {
 	var err error
-	if w.Saved, err = calls.Keep(w.ID); err != nil {
-		w.Display.Printf("holdfast: where the call is cannot be kept: %v", err)
+	if w.Saved, err = calls.Add(w.ID); err != nil {
+		w.Display.Printf("holdfast: the call cannot be saved: %v", err)
 	}
 }
 

@@ -103,7 +103,7 @@ func tokenArg(cmd *cobra.Command, args []string) error {
 // from stdin, and without one it is the newest that is kept.
 func find(cmd *cobra.Command, args []string, calls follow.SavedCalls, idle bool) (client.State, error) {
 	if len(args) == 0 {
-		if !calls.Kept() {
+		if calls.IsZero() {
 			return client.State{}, usagef("which call? Give the token that holdfast call printed")
 		}
 		return calls.Newest(idle)

@@ -11,11 +11,10 @@ import (
 func TestQuestionsInBounds(t *testing.T) {
 	t.Parallel()
 	question := mustParse(jsonrpc.AppendRequest(nil, []byte("1"), "elicitation/create", jsonrpc.Object("message", strings.Repeat("A", 1<<20))))
-	w := &follower{}
-	for len(w.waiting) < 1000 && !w.crowded(question) {
-		w.waiting = append(w.waiting, question)
+	q := &questions{}
+	for q.add(question) {
 	}
-	if n := len(w.waiting); n < 10 || n > 16 {
+	if n := len(q.waiting); n < 10 || n > 16 {
 		t.Errorf("%d questions of 1 MiB wait", n)
 	}
 }

@@ -19,12 +19,13 @@ import (
 	"holdfast/internal/statefile"
 )
 
-// SavedCalls is the directory that keeps calls which are not over, one file for each
-// ([client.State] with that one call). Each is locked by the process that follows
-// the call. No dir: nothing is kept.
+// SavedCalls is a directory with a file for each call that has not ended: a [client.State]
+// with that one call, as JSON. The process that follows a call has its file locked. The name
+// of a file is the time at which the call began (UTC) and a hash of the call's id. The zero
+// value keeps nothing.
 type SavedCalls struct{ dir string }
 
-// SavedCallsIn returns the calls in a directory for state.
+// SavedCallsIn returns the calls that are kept in a directory for state files; "": none.
 func SavedCallsIn(state string) SavedCalls {
 	if state == "" {
 		return SavedCalls{}
@@ -32,133 +33,133 @@ func SavedCallsIn(state string) SavedCalls {
 	return SavedCalls{filepath.Join(state, "calls")}
 }
 
-// Kept reports whether anything is kept.
-func (s SavedCalls) Kept() bool { return s.dir != "" }
+// IsZero reports whether nothing is kept.
+func (s SavedCalls) IsZero() bool { return s.dir == "" }
 
-// forgetAfter is the age at which a call that nobody came back for is forgotten.
+// forgetAfter is the age at which a call that nobody has resumed is forgotten.
 const forgetAfter = 7 * 24 * time.Hour
 
-var errNoneKept = errors.New("no call is kept here that is not over: give the token that holdfast call printed")
+var errNoneSaved = errors.New("no unfinished call is saved here: give the token that holdfast call printed")
 
-// files are the names of the kept calls, newest first: names begin with the time.
-func (s SavedCalls) files() ([]string, error) {
+// Newest returns the unfinished call that began last. If unfollowed is set, it leaves out
+// calls that other processes follow.
+func (s SavedCalls) Newest(unfollowed bool) (client.State, error) {
 	names, err := filepath.Glob(filepath.Join(s.dir, "*.json"))
-	slices.Sort(names)
-	slices.Reverse(names)
-	return names, err
-}
-
-// Newest returns the call that was begun last: of those that nobody follows, if
-// idle.
-func (s SavedCalls) Newest(idle bool) (client.State, error) {
-	names, err := s.files()
 	if err != nil {
 		return client.State{}, err
 	}
+	slices.Sort(names) // they begin with the time
 	followed := 0
-	for _, name := range names {
+	for _, name := range slices.Backward(names) {
 		if info, err := os.Stat(name); err != nil || time.Since(info.ModTime()) > forgetAfter {
-			s.drop(name)
+			removeSaved(name)
 			continue
 		}
-		if idle {
-			lock := flock.New(statefile.LockName(name))
-			free, err := lock.TryLock()
-			if err != nil || !free {
+		state, ok := readSaved(name)
+		if !ok {
+			continue
+		}
+		if unfollowed {
+			lock, err := statefile.TryLock(statefile.LockName(name))
+			if err != nil || lock == nil {
 				followed++
 				continue
 			}
-			defer lock.Unlock() //nolint:errcheck // closing releases it
-		}
-		var state client.State
-		data, err := os.ReadFile(name)
-		if err != nil || json.Unmarshal(data, &state) != nil || checkState(state) != nil {
-			continue
+			_ = lock.Close()
 		}
 		return state, nil
 	}
 	if followed > 0 {
-		return client.State{}, fmt.Errorf("%w (%d that are kept are being followed by other commands)", errNoneKept, followed)
+		return client.State{}, fmt.Errorf("%w (other commands follow %d that are saved)", errNoneSaved, followed)
 	}
-	return client.State{}, errNoneKept
+	return client.State{}, errNoneSaved
 }
 
-func (s SavedCalls) drop(name string) {
+func readSaved(name string) (client.State, bool) {
+	var state client.State
+	data, err := os.ReadFile(name)
+	ok := err == nil && json.Unmarshal(data, &state) == nil && checkState(state) == nil
+	return state, ok
+}
+
+func removeSaved(name string) {
 	_ = os.Remove(name)
 	_ = os.Remove(statefile.LockName(name))
 }
 
-// A SavedCall keeps one call. Its methods may be called concurrently.
+// A SavedCall is the file of one call. Its methods may be called concurrently. A nil one
+// keeps nothing.
 type SavedCall struct {
 	name string
-	lock *flock.Flock
+	lock *flock.Flock // nil: another process follows the call too
 
-	mu   sync.Mutex
-	last []byte // what is kept
-	over bool
+	mu     sync.Mutex // also held while the file is written: an older state never replaces a newer one
+	last   []byte     // what the file has in it; nil: nothing yet
+	closed bool
 }
 
-// Keep takes a place for a call in the directory: the one that it has, or a new one. It
-// is nil where nothing is kept.
-func (s SavedCalls) Keep(id []byte) (*SavedCall, error) {
-	if s.dir == "" {
+// Add returns the file of a call: the one that there is, or a new one. It returns nil if
+// nothing is kept.
+func (s SavedCalls) Add(id []byte) (*SavedCall, error) {
+	if s.IsZero() {
 		return nil, nil
 	}
 	sum := sha256.Sum256(id)
-	short := hex.EncodeToString(sum[:8])
-	name := filepath.Join(s.dir, time.Now().UTC().Format("20060102T150405.000")+"-"+short+".json")
-	if names, _ := filepath.Glob(filepath.Join(s.dir, "*-"+short+".json")); len(names) > 0 {
+	hash := hex.EncodeToString(sum[:8])
+	name := filepath.Join(s.dir, time.Now().UTC().Format("20060102T150405.000")+"-"+hash+".json")
+	if names, _ := filepath.Glob(filepath.Join(s.dir, "*-"+hash+".json")); len(names) > 0 {
 		name = names[0]
 	}
 	if err := os.MkdirAll(s.dir, 0o700); err != nil {
 		return nil, err
 	}
-	k := &SavedCall{name: name, lock: flock.New(statefile.LockName(name))}
-	if _, err := k.lock.TryLock(); err != nil { // or another follows it: then both do
-		return nil, fmt.Errorf("keep the call: %w", err)
+	lock, err := statefile.TryLock(statefile.LockName(name))
+	if err != nil {
+		return nil, err
 	}
-	return k, nil
+	return &SavedCall{name: name, lock: lock}, nil
 }
 
-// put keeps where the call is.
-func (k *SavedCall) put(s client.State) error {
-	if k == nil {
+// save replaces what the file has in it.
+func (c *SavedCall) save(s client.State) error {
+	if c == nil {
 		return nil
 	}
 	data, err := json.Marshal(s)
 	if err != nil {
 		return err
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.over || bytes.Equal(data, k.last) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed || bytes.Equal(data, c.last) {
 		return nil
 	}
-	k.last = data
-	return statefile.Replace(k.name, data)
+	c.last = data
+	return statefile.Replace(c.name, data)
 }
 
-// end lets go of the place: for good if the call is over.
-func (k *SavedCall) end(over bool) {
-	if k == nil {
+// close releases the file for other processes. The file of a call that has ended is removed.
+func (c *SavedCall) close(ended bool) {
+	if c == nil {
 		return
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.over = true
-	_ = k.lock.Close()
-	if over {
-		_ = os.Remove(k.name)
-		_ = os.Remove(k.lock.Path())
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closed = true
+	if c.lock != nil {
+		_ = c.lock.Close()
+	}
+	if ended {
+		removeSaved(c.name)
 	}
 }
 
-// kept says whether anything is kept.
-func (k *SavedCall) kept() bool {
-	if k == nil {
+// isSaved reports whether the file has anything in it.
+func (c *SavedCall) isSaved() bool {
+	if c == nil {
 		return false
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.last != nil
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.last != nil
 }

@@ -13,14 +13,14 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// tokenPrefix begins each token, and says of which kind it is.
+// tokenPrefix begins each token. It names the format.
 const tokenPrefix = "hf1."
 
 // MaxToken bounds a token, in bytes.
 const MaxToken = 64 << 10
 
-// Token is all that another process, on any machine, needs to go on with a call.
-// It is a secret. It is "" where the call can't be gone on with from elsewhere.
+// Token returns all that another process, on any machine, needs to resume the one call of a
+// state. It is a secret. It is "" if the call cannot be resumed from elsewhere.
 func Token(s client.State) string {
 	if len(s.Calls) != 1 {
 		return ""
@@ -30,14 +30,14 @@ func Token(s client.State) string {
 	call.Key, call.Request, call.Session = "", nil, "" // the request would make it long
 	small := client.State{URL: s.URL, Revision: s.Revision}
 	if call.Token != "" {
-		call.Stream = "" // the token alone leads there, without the session
+		call.Stream = "" // the resume token finds the call without the session
 	} else {
 		small.Session, small.Endpoint = session, s.Endpoint
 	}
 	if !located(call) {
 		return ""
 	}
-	// What can be guessed makes it no longer.
+	// What the reader can fill in is left out.
 	call.Stream = strings.TrimPrefix(call.Stream, s.URL)
 	if call.Method == ToolsCall {
 		call.Method = ""
@@ -50,15 +50,15 @@ func Token(s client.State) string {
 	return tokenPrefix + base64.RawURLEncoding.EncodeToString(text)
 }
 
-// located says whether the server has said where a call is to be found.
+// located reports whether the server has said where a call can be found.
 func located(c client.CallState) bool { return c.Token != "" || c.Stream != "" || c.LastEventID != "" }
 
-// ParseToken reads what [Token] made.
+// ParseToken returns the state that [Token] made a token of.
 func ParseToken(text string) (client.State, error) {
 	var s client.State
 	coded, ok := strings.CutPrefix(strings.TrimSpace(text), tokenPrefix)
 	if !ok {
-		return s, fmt.Errorf("want a token as holdfast call prints it, which begins with %q", tokenPrefix)
+		return s, fmt.Errorf("want a token as holdfast call prints it: it begins with %q", tokenPrefix)
 	}
 	data, err := base64.RawURLEncoding.DecodeString(coded)
 	if err != nil {
@@ -83,7 +83,7 @@ func ParseToken(text string) (client.State, error) {
 // ToolsCall is the method of a call of a tool.
 const ToolsCall = "tools/call"
 
-// checkState finds what is wrong with a state that names one call.
+// checkState returns an error if a state does not say where one call is.
 func checkState(s client.State) error {
 	if len(s.Calls) != 1 || s.URL == "" {
 		return errors.New("the token names no call")
@@ -98,12 +98,12 @@ func checkState(s client.State) error {
 	return nil
 }
 
-// oneCall is a state with no other call than one; false if that one is over.
+// oneCall returns a state with only the call that has an id; false if there is none.
 func oneCall(s client.State, id []byte) (client.State, bool) {
 	for _, c := range s.Calls {
 		if bytes.Equal(c.ID, id) {
 			s.Calls = []client.CallState{c}
-			// Whoever goes on with the call begins no session.
+			// Who resumes the call begins no session.
 			s.Initialize, s.Result, s.Ready, s.LastEventID = nil, nil, false, ""
 			return s, true
 		}
