@@ -165,7 +165,9 @@ func (m *Manager) expire() {
 		case at := <-t.C:
 			now := m.clock()
 			m.heed(now, next)
-			m.sweepKeysAt(at)
+			if m.keys.Due(at) {
+				m.sweepKeys()
+			}
 			var due []*Session
 			for _, s := range m.all() {
 				s.tidy(at)

@@ -224,7 +224,7 @@ func TestKeyedNotBegun(t *testing.T) {
 	refusal(t, s, "last", request(9), ErrNotFound)
 	h.Stop()
 	refusal(t, s, "last", request(9), ErrClosing)
-	if n := len(h.keys.known); n != 1 {
+	if n, _ := h.keys.Len(); n != 1 {
 		t.Errorf("%d keys are known, want 1", n)
 	}
 }
@@ -293,23 +293,19 @@ func TestKeysForgotten(t *testing.T) {
 		}
 		first(t, s, "k", request(1))
 		h.End(nobody)
-		count := func() (known, graves int) {
-			h.keys.mu.Lock()
-			defer h.keys.mu.Unlock()
-			return len(h.keys.known), len(h.keys.graves)
-		}
+		count := h.keys.Len
 		time.Sleep(30 * time.Minute)
-		if known, graves := count(); known != 1 || graves != 0 {
-			t.Errorf("after the session: %d keys, %d graves", known, graves)
+		if known, tombstones := count(); known != 1 || tombstones != 0 {
+			t.Errorf("after the session: %d keys, %d tombstones", known, tombstones)
 		}
 		h.End(s)
 		time.Sleep(30 * time.Minute)
-		if known, graves := count(); known != 1 || graves != 1 {
-			t.Errorf("after the named session: %d keys, %d graves", known, graves)
+		if known, tombstones := count(); known != 1 || tombstones != 1 {
+			t.Errorf("after the named session: %d keys, %d tombstones", known, tombstones)
 		}
 		time.Sleep(25 * time.Hour)
-		if known, graves := count(); known != 0 || graves != 0 {
-			t.Errorf("after a day: %d keys, %d graves", known, graves)
+		if known, tombstones := count(); known != 0 || tombstones != 0 {
+			t.Errorf("after a day: %d keys, %d tombstones", known, tombstones)
 		}
 	})
 }
@@ -341,11 +337,9 @@ func TestOnceForgotten(t *testing.T) {
 			t.Errorf("sent again at once: %v, %v", known, err)
 		}
 		time.Sleep(40 * time.Minute)
-		h.keys.mu.Lock()
-		known, graves := len(h.keys.known), len(h.keys.graves)
-		h.keys.mu.Unlock()
-		if known != 2 || graves != 0 { // k, and the call that goes on
-			t.Errorf("%d keys, %d graves", known, graves)
+		known, tombstones := h.keys.Len()
+		if known != 2 || tombstones != 0 { // k, and the call that goes on
+			t.Errorf("%d keys, %d tombstones", known, tombstones)
 		}
 	})
 }
@@ -357,7 +351,8 @@ func TestKeysBounded(t *testing.T) {
 	defer h.close()
 	s := h.open("alice")
 	link := h.desk.last()
-	n := keysCrowd + mostGraves + 10_000
+	const bound = 1 << 16 // of the registry's entries, and of its tombstones
+	n := 2*bound + 10_000
 	text := request(1)
 	msgs, answer := []jsonrpc.Message{parse(text)}, parse(`{"jsonrpc":"2.0","id":1,"result":{}}`)
 	for i := range n {
@@ -367,7 +362,7 @@ func TestKeysBounded(t *testing.T) {
 		}
 		link.sink.Emit(c, answer)
 	}
-	if most := len(h.keys.known); most > keysCrowd+mostGraves+1 || most < mostGraves {
+	if most, _ := h.keys.Len(); most > 2*bound+1 || most < bound {
 		t.Errorf("%d keys are known", most)
 	}
 	refusal(t, s, fmt.Sprint(n-20_000), text, ErrGone)

@@ -33,9 +33,17 @@ func (r *Reader) Behind() bool {
 	return r.call.isOver() || r.call.said != r.cursor.Seq
 }
 
-// InFlight says whether a request with the id is in flight in the session.
-func (s *Session) InFlight(id []byte) bool {
+// CallOf returns the call that a request in flight with the id is part of, or nil.
+func (s *Session) CallOf(id []byte) *Call {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.open[string(jsonrpc.Key(id))] != nil
+	if rq := s.open[string(jsonrpc.Key(id))]; rq != nil {
+		return rq.call
+	}
+	return nil
+}
+
+// InFlight says whether a request with the id is in flight in the session.
+func (s *Session) InFlight(id []byte) bool {
+	return s.CallOf(id) != nil
 }

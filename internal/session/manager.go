@@ -15,6 +15,7 @@ import (
 
 	"holdfast/backend"
 	"holdfast/internal/budget"
+	"holdfast/internal/feature/idempotency"
 	"holdfast/stream"
 )
 
@@ -75,7 +76,7 @@ type Manager struct {
 	last    atomic.Bool // only what may be made again is begun
 	// No tool is called, as the node ends and there is no other.
 	settling atomic.Bool
-	keys     keys
+	keys     idempotency.Registry
 
 	mu       sync.RWMutex
 	sessions map[stream.SessionKey]*Session

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"time"
 
+	"holdfast/internal/feature/idempotency"
 	"holdfast/internal/panics"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
@@ -30,6 +31,16 @@ type callNote struct {
 	Read     []uint64          `json:"read"`
 	Rung     []uint64          `json:"rung"`
 	Requests []json.RawMessage `json:"requests"`
+}
+
+// key returns the key that the call began under, or nil.
+func (n *callNote) key() *keyRecord {
+	k := &keyRecord{forward: n.Once}
+	if len(n.Key) != len(k.id) || len(n.Sum) != len(k.sum) {
+		return nil
+	}
+	k.id, k.sum = idempotency.ID(n.Key), idempotency.Sum(n.Sum)
+	return k
 }
 
 type sessionNote struct {
@@ -53,11 +64,11 @@ func (c *Call) appendNote(dst []byte) []byte {
 	}
 	if c.record != nil && c.record.key != nil {
 		dst = append(dst, `,"key":"`...)
-		dst = base64.StdEncoding.AppendEncode(dst, c.record.key[:])
+		dst = base64.StdEncoding.AppendEncode(dst, c.record.key.id[:])
 		dst = append(dst, `","sum":"`...)
-		dst = base64.StdEncoding.AppendEncode(dst, c.record.sum[:])
+		dst = base64.StdEncoding.AppendEncode(dst, c.record.key.sum[:])
 		dst = append(dst, '"')
-		if c.record.once {
+		if c.record.key.forward {
 			dst = append(dst, `,"once":true`...)
 		}
 	}
@@ -186,7 +197,7 @@ func (c *Call) recorded() error {
 	defer t.Stop()
 	select {
 	case <-c.recovery.stored:
-		if c.recovery.failed == nil && c.record != nil && c.record.key != nil && !c.record.once {
+		if c.recovery.failed == nil && c.record != nil && c.record.key != nil && !c.record.key.forward {
 			return c.s.m.sync() // its client makes it again, wherever it is, and it must be known
 		}
 		return c.recovery.failed

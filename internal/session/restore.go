@@ -63,8 +63,8 @@ func (s *Session) restore(ctx context.Context, streams []stream.Stream) found {
 			s.m.logger.Error("call lost: the store has no note of it any more", "session", s.Name(), "stream", st.Number)
 			s.streams.blind = put(s.streams.blind, st.Number)
 		}
-		if len(n.Key) == len(keyID{}) && len(n.Sum) == len(keySum{}) {
-			s.m.keys.restore(keyID(n.Key), keySum(n.Sum), s, st.Number, n.Once)
+		if k := n.key(); k != nil {
+			s.m.keys.Restore(k.id, k.sum, s.key, st.Number, s.principal == "", k.forward)
 		}
 		switch {
 		case !st.Ended:
@@ -169,12 +169,11 @@ func (s *Session) restoreCall(ctx context.Context, st *stream.Stream, n callNote
 	s.mu.Unlock()
 	s.ongoing.Add(int32(len(c.pending)))
 	s.m.count(s, int32(len(c.pending)))
-	if len(n.Key) == len(keyID{}) && len(n.Sum) == len(keySum{}) {
+	if k := n.key(); k != nil {
 		if c.record == nil {
 			c.record = &record{}
 		}
-		id := keyID(n.Key)
-		c.record.key, c.record.sum, c.record.once = &id, keySum(n.Sum), n.Once
+		c.record.key = k
 	}
 	if !s.single {
 		s.streams.mu.Lock()

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"holdfast/internal/feature/idempotency"
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 )
@@ -402,7 +403,7 @@ func (s *Session) tidy(now time.Time) {
 		return
 	}
 	all.mu.Lock()
-	due := len(all.calls) > all.crowd || len(all.calls) > 0 && now.Sub(all.swept) >= keysSwept
+	due := len(all.calls) > all.crowd || len(all.calls) > 0 && now.Sub(all.swept) >= idempotency.SweepEvery
 	if due {
 		all.crowd = math.MaxInt // until it is done, others need not begin
 	}

@@ -446,8 +446,8 @@ func TestPolicyNotStored(t *testing.T) {
 		}
 	}
 	refusal(t, s, "k", request(7), stream.ErrFull)
-	if h.Calls() != 1 || len(h.keys.known) != 0 {
-		t.Errorf("%d calls in flight, %d keys", h.Calls(), len(h.keys.known))
+	if known, _ := h.keys.Len(); h.Calls() != 1 || known != 0 {
+		t.Errorf("%d calls in flight, %d keys", h.Calls(), known)
 	}
 	link.say(first, answer(1))
 	if len(link.in) > 0 {

@@ -1,0 +1,289 @@
+// Package idempotency remembers which calls of a node were begun under which
+// idempotency keys, so that a request that is sent again under its key is given the call
+// that it began the first time. docs/decisions/0009-idempotency-keys.md says what a key
+// covers. What several nodes share is a claim in the store, and the notes of calls:
+// both are internal/session's.
+package idempotency
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"maps"
+	"math"
+	"sync"
+	"time"
+
+	"holdfast/stream"
+)
+
+// An ID is an idempotency key together with its scope.
+type ID [sha256.Size]byte
+
+// A Sum stands for a request: only its own client could want two to collide.
+type Sum [16]byte
+
+// SumOf returns the sum of a request's body.
+func SumOf(body []byte) Sum {
+	sum := sha256.Sum256(body)
+	return Sum(sum[:16])
+}
+
+// KeyID names the key of a client: of the principal in all its sessions, or, where that
+// is "", of the session.
+func KeyID(principal string, session stream.SessionKey, key string) ID {
+	kind, scope := byte('p'), principal
+	if principal == "" {
+		kind, scope = 's', string(session)
+	}
+	text := append(make([]byte, 0, 128), kind)
+	text = binary.BigEndian.AppendUint64(text, uint64(len(scope)))
+	return sha256.Sum256(append(append(text, scope...), key...))
+}
+
+// ForwardID names a POST to the session that another node has sent on under the name,
+// however often it arrives. No client's key is like it.
+func ForwardID(session stream.SessionKey, name string) ID {
+	text := append(make([]byte, 0, 128), 'o')
+	text = append(append(text, session...), 0)
+	return sha256.Sum256(append(text, name...))
+}
+
+// A State says what became of the call of a key.
+//
+//	state      what it means
+//	Claimed    somebody is about to begin the call
+//	Begun      the call has begun, and something of it may be kept
+//	Expired    nothing is kept of the call: the entry is a tombstone, so that the
+//	           request does not run again
+//
+//	from              to         when
+//	(none)            Claimed    [Registry.Claim]
+//	(none), Begun     Begun      [Registry.Restore]: the session was taken over
+//	Claimed           Begun      [Registry.Begin]
+//	Begun             Expired    [Registry.Expire], [Registry.Sweep]
+//	Claimed, Begun    (none)     [Registry.Free], [Registry.Sweep]
+//	Expired           (none)     it is too old, or there are too many
+type State uint8
+
+// The states of an entry.
+const (
+	Claimed State = iota
+	Begun
+	Expired
+)
+
+// An Entry is what is known of a key.
+type Entry struct {
+	State   State
+	Sum     Sum
+	Session stream.SessionKey // and the stream of the call, once it has begun:
+	Number  uint64
+	Settled <-chan struct{} // closed when the call has begun, or could not
+}
+
+// entry is an Entry with what only the registry needs.
+type entry struct {
+	Entry
+	settled chan struct{}
+	scoped  bool      // its scope is the session
+	forward time.Time // when a node named a POST so, of which no tombstone stays; zero for a client's key
+	found   *entry    // what was found meanwhile of a claimed key, in a session that was taken over
+}
+
+// tombstone is a key whose call is no longer kept.
+type tombstone struct {
+	id ID
+	at time.Time
+}
+
+const (
+	// tombstoneFor is how long a call that is no longer kept is remembered by its key,
+	// and mostTombstones how many of them.
+	tombstoneFor   = 24 * time.Hour
+	mostTombstones = 1 << 16
+
+	// crowd is from how many entries on they are looked through when more come.
+	crowd = 1 << 16
+
+	// SweepEvery is how often they are looked through else.
+	SweepEvery = 10 * time.Minute
+
+	// forwardFor is how long it may take at the most until another node sends a POST again.
+	forwardFor = time.Minute
+)
+
+// A Registry holds the keys that a node knows. Its methods may be called concurrently;
+// none of them waits, and its zero value is ready.
+//
+// An entry lives as long as the stream of its call, and until it is swept after that;
+// one of a named principal leaves a tombstone.
+type Registry struct {
+	mu         sync.Mutex
+	known      map[ID]*entry
+	tombstones []tombstone // oldest first
+	crowd      int         // how many entries are too many to go on without a sweep
+	swept      time.Time
+}
+
+// add puts an entry on record. r.mu is held.
+func (r *Registry) add(id ID, e *entry) {
+	if r.known == nil {
+		r.known = make(map[ID]*entry)
+		r.crowd, r.swept = crowd, time.Now()
+	}
+	r.known[id] = e
+}
+
+// Claim returns what is known of a key, or, if that is nothing, takes it for a call of
+// the session that is about to begin: then the caller must call [Registry.Begin] or
+// [Registry.Free]. scoped says that the session is the key's scope, and forward that a
+// node has named a POST so.
+func (r *Registry) Claim(id ID, sum Sum, session stream.SessionKey, scoped, forward bool) (known Entry, mine bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if e := r.known[id]; e != nil {
+		return e.Entry, false
+	}
+	settled := make(chan struct{})
+	e := &entry{Entry: Entry{Sum: sum, Session: session, Settled: settled}, settled: settled, scoped: scoped}
+	if forward {
+		e.forward = time.Now()
+	}
+	r.add(id, e)
+	return Entry{}, true
+}
+
+// Begin notes that the call of a claimed key has begun. crowded reports whether the
+// registry should be swept.
+func (r *Registry) Begin(id ID, number uint64) (crowded bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	e := r.known[id]
+	if e == nil {
+		return false // freed at once
+	}
+	e.Number, e.State = number, Begun
+	close(e.settled)
+	return len(r.known)-len(r.tombstones) > r.crowd
+}
+
+// Free forgets a key whose call has not begun, or was not delivered.
+func (r *Registry) Free(id ID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	e := r.known[id]
+	if e == nil || e.State == Expired {
+		return
+	}
+	if e.found != nil {
+		r.known[id] = e.found
+	} else {
+		delete(r.known, id)
+	}
+	if e.State == Claimed {
+		close(e.settled)
+	}
+}
+
+// Expire notes that nothing is kept of the call of a key.
+func (r *Registry) Expire(id ID, now time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	e := r.known[id]
+	if e == nil || e.State != Begun {
+		return
+	}
+	e.State = Expired
+	r.tombstones = append(r.tombstones, tombstone{id, now})
+	r.clear(now)
+}
+
+// clear forgets the tombstones that are too old or too many. r.mu is held.
+func (r *Registry) clear(now time.Time) {
+	for len(r.tombstones) > 0 && (len(r.tombstones) > mostTombstones || now.Sub(r.tombstones[0].at) > tombstoneFor) {
+		delete(r.known, r.tombstones[0].id)
+		r.tombstones = r.tombstones[1:]
+	}
+}
+
+// Restore notes the key of a call in a session that was taken over. Who is about to
+// begin a call under it finds it with [Registry.Found].
+func (r *Registry) Restore(id ID, sum Sum, session stream.SessionKey, number uint64, scoped, forward bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	e := &entry{Entry: Entry{State: Begun, Sum: sum, Session: session, Number: number}, scoped: scoped}
+	if forward {
+		e.forward = time.Now()
+	}
+	if now := r.known[id]; now != nil && now.State == Claimed {
+		now.found = e
+		return
+	}
+	r.add(id, e)
+}
+
+// Found reports whether, since the key was claimed, its call was found in a session that
+// was taken over.
+func (r *Registry) Found(id ID) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	e := r.known[id]
+	return e != nil && e.found != nil
+}
+
+// Due reports whether it is time for a sweep.
+func (r *Registry) Due(now time.Time) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.known != nil && now.Sub(r.swept) >= SweepEvery
+}
+
+// Sweep looks through the entries for calls of which nothing is kept, as kept says of a
+// call's stream. unclaimable says of a session that has no stream left whether nobody
+// could use a key of it, or the store knows it; then no tombstone is needed. Both are
+// called without a lock.
+func (r *Registry) Sweep(kept func(stream.SessionKey, uint64) bool, unclaimable func(session stream.SessionKey, scoped bool) bool) {
+	type place struct {
+		id ID
+		entry
+	}
+	r.mu.Lock()
+	all := make([]place, 0, len(r.known)-len(r.tombstones))
+	for id, e := range r.known {
+		if e.State == Begun {
+			all = append(all, place{id, *e})
+		}
+	}
+	r.swept, r.crowd = time.Now(), math.MaxInt // until it is done, others need not begin
+	r.mu.Unlock()
+	stay := 0
+	for _, p := range all {
+		switch forward := !p.forward.IsZero(); {
+		case kept(p.Session, p.Number), forward && time.Since(p.forward) < forwardFor: // it may come again
+			stay++
+		case forward, unclaimable(p.Session, p.scoped):
+			r.Free(p.id)
+		default:
+			r.Expire(p.id, time.Now())
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.crowd = max(crowd, 2*stay)
+	r.clear(time.Now())
+	if len(r.known) < len(all)/2 { // a map does not shrink by itself
+		known := make(map[ID]*entry, len(r.known))
+		maps.Copy(known, r.known)
+		r.known = known
+	}
+	if len(r.known) == 0 {
+		r.known, r.tombstones = nil, nil
+	}
+}
+
+// Len returns how many keys are known, and how many of them are tombstones.
+func (r *Registry) Len() (known, tombstones int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.known), len(r.tombstones)
+}
