@@ -217,7 +217,7 @@ func (n *Node) wake(why string, away time.Duration) {
 	wakes := slices.Clone(n.wakes)
 	n.mu.Unlock()
 	for _, c := range all {
-		c.doubt()
+		c.recheck()
 	}
 	n.log.Warn("cluster: "+why, "for", away.Round(time.Millisecond))
 	if away < n.o.jump() {

@@ -5,17 +5,16 @@ import "fmt"
 // maxEarly is how many messages of a connection are held for one that is missing.
 const maxEarly = 4096
 
-// watch is what a connection remembers between ticks of its node: time that passes
+// checks is what a connection remembers between ticks of its node: time that passes
 // while the process is stopped does not count.
 //
 // Nothing says that a message was lost, so each end asks, for all its connections
 // to a node at once, whether those messages have come that nobody confirmed since
 // the last tick, and now and then whether the other end is still there. An end that
 // lacks a message waits for it for a while, as it may be on its way.
-type watch struct {
+type checks struct {
 	marked uint64 // handed to the bus, at the last tick
-	asked  bool   // and not answered
-	asks   int    // how often, since the last answer
+	asks   int    // how often the other end was asked since its last answer, or is to be
 	quiet  int    // ticks since the other end last confirmed anything
 	gap    int    // ticks since the message is missing
 	gapAt  uint64 // that has this number
@@ -27,14 +26,14 @@ func (c *conn) tick() (ask bool, number uint64, err error) {
 	o := &c.node.o
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.err != nil || c.up != nil {
+	if c.state != open && c.state != ended && c.state != closing || c.err != nil {
 		return false, 0, nil
 	}
-	switch missing := !c.eof && (len(c.early) > 0 || c.told > c.next); {
+	switch missing := c.state != ended && (len(c.in.early) > 0 || c.in.announced > c.in.next); {
 	case !missing:
 		c.gap = 0
-	case c.gap == 0 || c.gapAt != c.next:
-		c.gap, c.gapAt = 1, c.next
+	case c.gap == 0 || c.gapAt != c.in.next:
+		c.gap, c.gapAt = 1, c.in.next
 	default:
 		c.gap++
 	}
@@ -42,46 +41,47 @@ func (c *conn) tick() (ask bool, number uint64, err error) {
 		return false, 0, fmt.Errorf("a message of node %s did not arrive", c.peer.name)
 	}
 	c.quiet++
-	if c.had < c.marked || c.starved || c.quiet >= o.ticks(5*o.Silence) {
-		c.asked = true
-	}
-	c.marked = c.handed
-	if !c.asked {
+	due := c.out.confirmed < c.marked || c.starved() || c.quiet >= o.ticks(5*o.Silence)
+	c.marked = c.out.handed
+	if !due && c.asks == 0 {
 		return false, 0, nil
 	}
 	if c.asks++; c.asks > o.ticks(5*o.Silence) { // it lives, but is slow
 		return false, 0, fmt.Errorf("node %s does not say whether messages arrived", c.peer.name)
 	}
-	return true, c.handed, nil
+	return true, c.out.handed, nil
 }
 
-// doubt has the other end asked at the next tick.
-func (c *conn) doubt() {
+// recheck has the other end asked at the next tick.
+func (c *conn) recheck() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.asked, c.asks, c.gap = true, 0, 0
+	c.asks, c.gap = 1, 0
 }
 
-// checked is told what the other end has sent, and says what has come of it.
+// checked notes what the other end has sent, and returns what has come of it.
 func (c *conn) checked(number uint64) (next, granted uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.told = max(c.told, number)
-	return c.next, c.granted
+	c.in.announced = max(c.in.announced, number)
+	return c.in.next, c.in.granted
 }
 
-// confirmed is told what the other end waits for, and how many bytes it has room
-// for in all. over: this end is closed, and the other has got all.
+// confirmed notes what the other end waits for, and for how many bytes it has room in
+// all. over: this end was closed, and the other has all.
 func (c *conn) confirmed(next, limit uint64) (over bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.had = max(c.had, next)
-	if limit > c.limit {
-		c.limit = limit
+	c.out.confirmed = max(c.out.confirmed, next)
+	if limit > c.out.limit {
+		c.out.limit = limit
 		c.canWrite.Broadcast()
 	}
-	c.asked, c.asks, c.quiet = false, 0, 0
-	return c.closed && c.had >= c.sent
+	c.asks, c.quiet = 0, 0
+	if c.state == closing && c.out.confirmed >= c.out.next {
+		c.take(onConfirmed)
+	}
+	return c.state == closed
 }
 
 // checkConns asks the peers about all connections that need it.
@@ -92,7 +92,7 @@ func (n *Node) checkConns() {
 		all = append(all, c)
 	}
 	n.mu.Unlock()
-	questions := make(map[*peer]*parcel)
+	questions := make(map[*peer]*packet)
 	for _, c := range all {
 		ask, number, err := c.tick()
 		if err != nil {

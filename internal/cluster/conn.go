@@ -6,7 +6,6 @@ import (
 	"net"
 	"os"
 	"sync"
-	"syscall"
 	"time"
 )
 
@@ -15,9 +14,12 @@ import (
 // what it waits for comes with the node's messages and ticks.
 //
 // It begins with open and accept. The dialler repeats open until it is answered.
-// Close says fin, which like data has a number; the end that hears it reads what
-// came before, then EOF, and can write no more. A message that does not come, or an
+// Close sends fin, which like data has a number. The end that gets fin reads what
+// came before it, then EOF, and can write no more. A message that does not come, or an
 // end that is not there any more, is noticed by the node's checks (see check.go).
+//
+// It has more than fifteen fields, because it is two directions, each with its own numbers
+// and credit, and what the checks remember of both.
 type conn struct {
 	node *Node
 	peer *peer
@@ -28,35 +30,128 @@ type conn struct {
 	canWrite sync.Cond
 	readBy   deadline
 	writeBy  deadline
-	up       chan struct{} // the dialler's, until it is closed: accepted, or failed
-	closed   bool          // by Close
-	err      error         // why it has failed
+	state    connState
+	up       chan struct{} // of the dialler: closed when state is not opening any more
+	err      error         // the first failure
 
-	in      inbox
-	next    uint64            // the number of the message that is waited for
-	early   map[uint64][]byte // what came before its turn
-	finAt   uint64            // the number after fin's, if it is among them
-	told    uint64            // the number of the next message that the other end sends, as it has said
-	got     uint64            // bytes that came, early ones too
-	read    uint64            // bytes that were read
-	granted uint64            // bytes that may come
-	eof     bool              // fin came
-
-	writing bool   // somebody writes
-	sent    uint64 // the number of the next message
-	handed  uint64 // the bus has got those before
-	had     uint64 // the number that the other end waits for, as it has said
-	written uint64 // bytes
-	limit   uint64 // bytes that may be written
-	starved bool   // a writer waits for more
-	queued  bool   // a writer waits in the peer's flow
-	called  bool   // and may go on
-
-	watch
+	in  inbound
+	out outbound
+	checks
 }
 
-func (n *Node) newConn(p *peer, id connID) *conn {
-	c := &conn{node: n, peer: p, id: id, granted: uint64(n.o.Window)}
+// An inbound is what the other end writes.
+type inbound struct {
+	inbox
+	next      uint64            // the number of the message that is waited for
+	early     map[uint64][]byte // messages that came before their turn, by number
+	finAt     uint64            // the number after fin's, if fin is among them
+	announced uint64            // the number of the next message that the other end sends, as it says
+	arrived   uint64            // bytes that came, early ones too
+	read      uint64            // bytes that were read
+	granted   uint64            // bytes that may come in all
+}
+
+// An outbound is what this end writes.
+type outbound struct {
+	writing   bool // a goroutine writes; others wait for it to end
+	turn      turn
+	next      uint64 // the number of the next message
+	handed    uint64 // the bus has all messages before this number
+	confirmed uint64 // the number that the other end waits for, as it says
+	written   uint64 // bytes
+	limit     uint64 // bytes that may be written in all
+}
+
+// A connState is the state of one end of a connection. These are the transitions:
+//
+//	         accept  fin     Close    all confirmed  failure
+//	opening  open    ended   closing  -              failed
+//	open     -       ended   closing  -              failed
+//	ended    -       -       closed   -              -
+//	failed   -       -       closed   -              -
+//	closing  -       closed  -        closed         closed
+//	closed   -       -       -        -              -
+//
+// The node forgets a connection that is closed. Of one that has failed, or fails after it
+// has ended, only its user knows, until Close.
+type connState int
+
+const (
+	opening connState = iota // dialled, and not accepted yet
+	open
+	ended   // the other end has closed: what came is read, then EOF
+	failed  // what came is read, then the error
+	closing // Close was called; the other end has not confirmed all
+	closed
+)
+
+func (s connState) String() string {
+	return [...]string{"opening", "open", "ended", "failed", "closing", "closed"}[s]
+}
+
+// A connEvent is what changes the state of a connection.
+type connEvent int
+
+const (
+	onAccept    connEvent = iota // the other end has accepted it
+	onFin                        // fin has come, and all before it
+	onClose                      // Close was called
+	onConfirmed                  // the other end has all that was written before Close
+	onFailure
+)
+
+// after returns the state that follows an event.
+func (s connState) after(e connEvent) connState {
+	switch s {
+	case opening, open:
+		switch e {
+		case onAccept:
+			return open
+		case onFin:
+			return ended
+		case onClose:
+			return closing
+		case onFailure:
+			return failed
+		}
+	case ended, failed:
+		if e == onClose {
+			return closed
+		}
+	case closing:
+		if e == onFin || e == onConfirmed || e == onFailure {
+			return closed
+		}
+	}
+	return s
+}
+
+// take changes the state as an event demands, and wakes who waits. c.mu is held.
+func (c *conn) take(e connEvent) {
+	was := c.state
+	c.state = was.after(e)
+	if c.state == was {
+		return
+	}
+	c.canRead.Broadcast()
+	c.canWrite.Broadcast()
+	if was == opening && c.up != nil {
+		close(c.up)
+	}
+	switch c.state {
+	case closing, closed:
+		c.in.drop()
+		fallthrough
+	case failed:
+		c.in.early = nil
+		c.readBy.set(time.Time{}, &c.canRead)
+		c.writeBy.set(time.Time{}, &c.canWrite)
+	}
+}
+
+// newConn returns an end of a connection in a state: the dialler's is opening.
+func (n *Node) newConn(p *peer, id connID, s connState) *conn {
+	c := &conn{node: n, peer: p, id: id, state: s, in: inbound{granted: uint64(n.o.Window)}}
 	c.canRead.L, c.canWrite.L = &c.mu, &c.mu
 	return c
 }
@@ -77,7 +172,7 @@ func (c *conn) Read(p []byte) (int, error) {
 	c.mu.Lock()
 	for {
 		switch {
-		case c.closed:
+		case c.state >= closing:
 			c.mu.Unlock()
 			return 0, net.ErrClosed
 		case c.readBy.passed:
@@ -88,19 +183,19 @@ func (c *conn) Read(p []byte) (int, error) {
 			return 0, nil
 		case c.in.len() > 0:
 			n := c.in.take(p)
-			c.read += uint64(n)
+			c.in.read += uint64(n)
 			grant := c.grant()
-			next := c.next
+			next := c.in.next
 			c.mu.Unlock()
 			if grant > 0 {
 				// A credit that is lost is asked for (see check.go).
 				_ = c.send(c.node.compose(kindCredit).conn(c.id).number(grant).number(next))
 			}
 			return n, nil
-		case c.eof:
+		case c.state == ended:
 			c.mu.Unlock()
 			return 0, io.EOF
-		case c.err != nil:
+		case c.state == failed:
 			defer c.mu.Unlock()
 			return 0, c.err
 		}
@@ -109,161 +204,44 @@ func (c *conn) Read(p []byte) (int, error) {
 }
 
 // grant lets the other end write more once half of the window has been read, and
-// says how much in all; 0: not yet. c.mu is held.
+// returns how much in all; 0: not yet. c.mu is held.
 func (c *conn) grant() uint64 {
 	window := uint64(c.node.o.Window)
-	free := c.read + window
-	if c.eof || c.err != nil || free-c.granted < window/2 {
+	free := c.in.read + window
+	if c.state != open || free-c.in.granted < window/2 {
 		return 0
 	}
-	c.granted = free
+	c.in.granted = free
 	return free
 }
-
-// Write writes all, in one or several messages.
-func (c *conn) Write(p []byte) (int, error) {
-	if err := c.turn(); err != nil {
-		return 0, err
-	}
-	defer c.endTurn()
-	done := 0
-	for done < len(p) {
-		size, number, place, err := c.reserve(len(p) - done)
-		if err != nil {
-			return done, err
-		}
-		m := c.node.compose(kindData).conn(c.id).number(number).number(place).bytes(p[done : done+size]...)
-		if err := c.send(m); err != nil {
-			// Its number was given out, so nothing can follow.
-			c.node.drop(c, fmt.Errorf("writing to node %s: %w", c.peer.name, err), true)
-			return done, c.failure()
-		}
-		done += size
-	}
-	return done, nil
-}
-
-// turn waits until nobody else writes.
-func (c *conn) turn() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for {
-		if err := c.mayWrite(); err != nil {
-			return err
-		}
-		if !c.writing {
-			c.writing = true
-			return nil
-		}
-		c.canWrite.Wait()
-	}
-}
-
-func (c *conn) endTurn() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.writing, c.starved, c.handed = false, false, c.sent
-	c.canWrite.Broadcast()
-}
-
-// reserve waits until a message may be sent, and returns its size, its number and
-// its place among all that is sent to the peer.
-func (c *conn) reserve(want int) (size int, number, place uint64, err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.handed = c.sent // by this writer, whose turn it is
-	for {
-		if err := c.mayWrite(); err != nil {
-			return 0, 0, 0, err
-		}
-		free := c.limit - c.written
-		size = min(want, c.node.chunk, int(min(free, 1<<30)))
-		c.starved = free == 0
-		if !c.starved && !c.queued {
-			place, ok := c.peer.flow.take(c, size, c.called)
-			c.called = false
-			if ok {
-				number = c.sent
-				c.sent++
-				c.written += uint64(size)
-				return size, number, place, nil
-			}
-			c.queued = true
-		}
-		c.canWrite.Wait()
-	}
-}
-
-// mayWrite says why not. c.mu is held.
-func (c *conn) mayWrite() error {
-	switch {
-	case c.closed:
-		return net.ErrClosed
-	case c.err != nil:
-		return c.err
-	case c.eof:
-		return fmt.Errorf("node %s has closed the connection: %w", c.peer.name, syscall.EPIPE)
-	case c.writeBy.passed:
-		return os.ErrDeadlineExceeded
-	}
-	return nil
-}
-
-func (c *conn) failure() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.err
-}
-
-// send sends a message to the other end.
-func (c *conn) send(m *parcel) error { return c.node.send(c.peer, m) }
 
 // Close ends the connection. The other end reads what was written before.
 func (c *conn) Close() error {
 	c.mu.Lock()
-	if c.closed {
+	if c.state >= closing {
 		c.mu.Unlock()
 		return net.ErrClosed
 	}
-	c.closed = true
-	c.in.drop()
-	c.early = nil
-	c.wakeAll()
-	over := c.err != nil || c.eof
-	number := c.sent
-	if !over {
-		c.sent++
-	}
-	c.mu.Unlock()
-	if over {
+	c.take(onClose)
+	if c.state == closed {
+		c.mu.Unlock()
 		c.node.remove(c)
 		return nil
 	}
-	// The node remembers it until the other end has got all.
+	number := c.out.next
+	c.out.next++
+	c.mu.Unlock()
+	// The node remembers it until the other end has all.
 	if err := c.send(c.node.compose(kindFin).conn(c.id).number(number)); err != nil {
 		c.node.drop(c, fmt.Errorf("closing a connection to node %s: %w", c.peer.name, err), true)
 		return nil
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.writing {
-		c.handed = c.sent
+	if !c.out.writing {
+		c.out.handed = c.out.next
 	}
 	return nil
-}
-
-// wakeAll lets all who wait look again. c.mu is held.
-func (c *conn) wakeAll() {
-	c.canRead.Broadcast()
-	c.canWrite.Broadcast()
-	if c.closed || c.err != nil {
-		c.readBy.set(time.Time{}, &c.canRead)
-		c.writeBy.set(time.Time{}, &c.canWrite)
-	}
-	if c.up != nil && c.err != nil {
-		close(c.up)
-		c.up = nil
-	}
 }
 
 // fail ends the connection for a reason, if it has not ended.
@@ -272,137 +250,84 @@ func (c *conn) fail(err error) {
 	defer c.mu.Unlock()
 	if c.err == nil {
 		c.err = err
-		c.early = nil
-		c.wakeAll()
 	}
+	c.take(onFailure)
 }
 
-// accepted says that the other end is there.
+// failure returns why the connection has failed, if it has.
+func (c *conn) failure() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.err
+}
+
+// send sends a message to the other end.
+func (c *conn) send(m *packet) error { return c.node.send(c.peer, m) }
+
+// accepted notes that the other end is there, and has room for so many bytes.
 func (c *conn) accepted(window uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.limit = max(c.limit, window)
-	if c.up != nil {
-		close(c.up)
-		c.up = nil
-	}
+	c.out.limit = max(c.out.limit, window)
+	c.take(onAccept)
 }
 
-// arrive takes a message. over: it was the last one. An error says that the other
-// end does not keep to the rules.
-func (c *conn) arrive(number uint64, data []byte, fin bool) (over bool, err error) {
+// arrive takes a message. finished: fin has come, and all before it. An error says that
+// the other end does not keep to the rules.
+func (c *conn) arrive(number uint64, data []byte, fin bool) (finished bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	_, twice := c.early[number]
+	in := &c.in
+	_, twice := in.early[number]
 	switch {
-	case c.err != nil, c.eof, number < c.next, twice:
-		return c.eof, nil
-	case c.got+uint64(len(data)) > c.granted:
+	case c.state == ended, c.state == closed, c.state == failed:
+		return c.state != failed, nil
+	case number < in.next, twice:
+		return false, nil
+	case in.arrived+uint64(len(data)) > in.granted:
 		return false, fmt.Errorf("node %s wrote more than there is room for", c.peer.name)
 	}
-	c.got += uint64(len(data))
-	if number > c.next {
-		if len(c.early) >= maxEarly {
-			return false, fmt.Errorf("a message of node %s is missing, and %d came after it", c.peer.name, len(c.early))
+	in.arrived += uint64(len(data))
+	if number > in.next {
+		if len(in.early) >= maxEarly {
+			return false, fmt.Errorf("a message of node %s is missing, and %d came after it", c.peer.name, len(in.early))
 		}
-		if c.early == nil {
-			c.early = make(map[uint64][]byte)
+		if in.early == nil {
+			in.early = make(map[uint64][]byte)
 		}
 		var held []byte
-		if !c.closed && !fin {
+		if c.state != closing && !fin {
 			held = append(held, data...)
 		}
-		c.early[number] = held
+		in.early[number] = held
 		if fin {
-			c.finAt = number + 1
+			in.finAt = number + 1
 		}
 		return false, nil
 	}
 	c.place(data, fin)
-	for len(c.early) > 0 {
-		data, ok := c.early[c.next]
+	for len(in.early) > 0 {
+		data, ok := in.early[in.next]
 		if !ok {
 			break
 		}
-		delete(c.early, c.next)
-		c.place(data, c.finAt == c.next+1)
+		delete(in.early, in.next)
+		c.place(data, in.finAt == in.next+1)
 	}
-	if len(c.early) == 0 {
-		c.early = nil
+	if len(in.early) == 0 {
+		in.early = nil
 	}
-	return c.eof, nil
+	return c.state == ended || c.state == closed, nil
 }
 
 // place takes the message whose turn it is. c.mu is held.
 func (c *conn) place(data []byte, fin bool) {
-	c.next++
-	if fin {
-		c.eof = true
-		c.canWrite.Broadcast()
-	} else if !c.closed {
+	c.in.next++
+	switch {
+	case fin:
+		c.take(onFin)
+	case c.state < closing:
 		c.in.add(data)
+		c.canRead.Broadcast()
 	}
-	c.canRead.Broadcast()
-}
-
-// A deadline of reads or writes.
-type deadline struct {
-	passed bool
-	timer  *time.Timer
-	turn   int // how often it was set
-}
-
-// set changes a deadline; zero: there is none. The lock of cond is held.
-func (d *deadline) set(t time.Time, cond *sync.Cond) {
-	d.turn++
-	d.passed = false
-	if d.timer != nil {
-		d.timer.Stop()
-		d.timer = nil
-	}
-	if t.IsZero() {
-		return
-	}
-	left := time.Until(t)
-	if left <= 0 {
-		d.passed = true
-		cond.Broadcast()
-		return
-	}
-	turn := d.turn
-	d.timer = time.AfterFunc(left, func() {
-		cond.L.Lock()
-		defer cond.L.Unlock()
-		if d.turn == turn {
-			d.passed = true
-			cond.Broadcast()
-		}
-	})
-}
-
-// SetDeadline sets both deadlines.
-func (c *conn) SetDeadline(t time.Time) error { return c.setDeadlines(t, true, true) }
-
-// SetReadDeadline sets when reads fail.
-func (c *conn) SetReadDeadline(t time.Time) error { return c.setDeadlines(t, true, false) }
-
-// SetWriteDeadline sets when writes fail.
-func (c *conn) SetWriteDeadline(t time.Time) error { return c.setDeadlines(t, false, true) }
-
-func (c *conn) setDeadlines(t time.Time, read, write bool) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
-		return net.ErrClosed
-	}
-	if c.err != nil {
-		return nil // what it would wake is awake
-	}
-	if read {
-		c.readBy.set(t, &c.canRead)
-	}
-	if write {
-		c.writeBy.set(t, &c.canWrite)
-	}
-	return nil
 }

@@ -31,7 +31,7 @@ func (n *Node) dial(ctx context.Context, node string) (*conn, error) {
 	defer n.release(p)
 	var random [8]byte
 	rand.Read(random[:])
-	c := n.newConn(p, connID{binary.BigEndian.Uint64(random[:]), true})
+	c := n.newConn(p, connID{binary.BigEndian.Uint64(random[:]), true}, opening)
 	up := make(chan struct{})
 	c.up = up
 	n.mu.Lock()
@@ -47,13 +47,23 @@ func (n *Node) dial(ctx context.Context, node string) (*conn, error) {
 	n.mu.Unlock()
 	err := n.knock(ctx, c, up)
 	if err == nil {
-		err = c.failure()
+		err = c.opened()
 	}
 	if err != nil {
 		n.drop(c, err, true)
 		return nil, err
 	}
 	return c, nil
+}
+
+// opened returns why a connection that is not opening any more is of no use, if so.
+func (c *conn) opened() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.state >= closing {
+		return net.ErrClosed
+	}
+	return c.err
 }
 
 // knock says open until the other end answers.
@@ -135,7 +145,7 @@ func (n *Node) doubted(p *peer) bool {
 func (c *conn) reset() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.up != nil {
+	if c.state == opening {
 		return syscall.ECONNREFUSED
 	}
 	return fmt.Errorf("node %s: %w", c.peer.name, syscall.ECONNRESET)
@@ -143,8 +153,8 @@ func (c *conn) reset() error {
 
 // onOpen takes a connection, once.
 func (n *Node) onOpen(p *peer, id connID, window uint64) {
-	c := n.newConn(p, id)
-	c.limit = window
+	c := n.newConn(p, id, open)
+	c.out.limit = window
 	n.mu.Lock()
 	known := n.conns[id]
 	taken := known == nil && !id.dialed && !n.closing

@@ -91,18 +91,18 @@ func (n *Node) onConn(c *conn, k kind, number uint64, r reader) {
 		case err != nil:
 			n.drop(c, err, true)
 		case over:
-			n.onFin(c)
+			n.finished(c)
 		}
 	}
 }
 
-// onFin tells the other end that all has arrived.
-func (n *Node) onFin(c *conn) {
+// finished tells the other end, which has closed, that all has arrived.
+func (n *Node) finished(c *conn) {
 	c.mu.Lock()
-	next, granted, closed := c.next, c.granted, c.closed
+	next, granted, over := c.in.next, c.in.granted, c.state == closed
 	c.mu.Unlock()
 	n.post(c.peer.name, n.compose(kindCredit).conn(c.id).number(granted).number(next))
-	if closed {
+	if over {
 		n.remove(c)
 	}
 }

@@ -70,14 +70,6 @@ func (f *flow) free(arrived uint64) {
 	}
 }
 
-// call lets a writer go on.
-func (c *conn) call() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.queued, c.called = false, true
-	c.canWrite.Broadcast()
-}
-
 // came hears how much the peer has sent, and says whether to tell it so, and how
 // much it was.
 func (f *flow) came(place uint64) (seen uint64, tell bool) {

@@ -2,73 +2,73 @@ package cluster
 
 import "sync"
 
-// rooms are memory for what has arrived at a connection, by size: an idle
+// buffers are memory for what has arrived at a connection, by size: an idle
 // connection has none.
-var rooms = [...]struct {
+var buffers = [...]struct {
 	size int
 	pool sync.Pool
 }{{size: 2 << 10}, {size: 16 << 10}, {size: 64 << 10}, {size: 256 << 10}}
 
-type room struct {
+type buffer struct {
 	b     []byte
-	class int // of rooms; -1: none
+	class int // of buffers; -1: none
 }
 
-func newRoom(size int) *room {
-	for i := range rooms {
-		if size <= rooms[i].size {
-			if r, ok := rooms[i].pool.Get().(*room); ok {
+func newBuffer(size int) *buffer {
+	for i := range buffers {
+		if size <= buffers[i].size {
+			if r, ok := buffers[i].pool.Get().(*buffer); ok {
 				return r
 			}
-			return &room{b: make([]byte, 0, rooms[i].size), class: i}
+			return &buffer{b: make([]byte, 0, buffers[i].size), class: i}
 		}
 	}
-	return &room{b: make([]byte, 0, size), class: -1}
+	return &buffer{b: make([]byte, 0, size), class: -1}
 }
 
-func (r *room) free() {
-	if r != nil && r.class >= 0 {
-		r.b = r.b[:0]
-		rooms[r.class].pool.Put(r)
+func (b *buffer) free() {
+	if b != nil && b.class >= 0 {
+		b.b = b.b[:0]
+		buffers[b.class].pool.Put(b)
 	}
 }
 
 // An inbox holds the bytes that have arrived and nobody has read.
 type inbox struct {
-	room *room
-	read int // how many bytes of the room have been read
+	buffer *buffer
+	start  int // how many bytes of the buffer have been read
 }
 
 func (i *inbox) len() int {
-	if i.room == nil {
+	if i.buffer == nil {
 		return 0
 	}
-	return len(i.room.b) - i.read
+	return len(i.buffer.b) - i.start
 }
 
 // add copies bytes in.
 func (i *inbox) add(p []byte) {
 	switch {
-	case i.room == nil:
-		i.room = newRoom(len(p))
-	case len(i.room.b)+len(p) <= cap(i.room.b):
-	case i.read >= cap(i.room.b)/2 && i.len()+len(p) <= cap(i.room.b):
-		i.room.b = i.room.b[:copy(i.room.b, i.room.b[i.read:])]
-		i.read = 0
+	case i.buffer == nil:
+		i.buffer = newBuffer(len(p))
+	case len(i.buffer.b)+len(p) <= cap(i.buffer.b):
+	case i.start >= cap(i.buffer.b)/2 && i.len()+len(p) <= cap(i.buffer.b):
+		i.buffer.b = i.buffer.b[:copy(i.buffer.b, i.buffer.b[i.start:])]
+		i.start = 0
 	default:
 		// At least twice as large, so that each byte is moved once or twice.
-		larger := newRoom(max(i.len()+len(p), 2*cap(i.room.b)))
-		larger.b = append(larger.b, i.room.b[i.read:]...)
-		i.room.free()
-		i.room, i.read = larger, 0
+		larger := newBuffer(max(i.len()+len(p), 2*cap(i.buffer.b)))
+		larger.b = append(larger.b, i.buffer.b[i.start:]...)
+		i.buffer.free()
+		i.buffer, i.start = larger, 0
 	}
-	i.room.b = append(i.room.b, p...)
+	i.buffer.b = append(i.buffer.b, p...)
 }
 
 // take moves bytes out.
 func (i *inbox) take(p []byte) int {
-	n := copy(p, i.room.b[i.read:])
-	if i.read += n; i.read == len(i.room.b) {
+	n := copy(p, i.buffer.b[i.start:])
+	if i.start += n; i.start == len(i.buffer.b) {
 		i.drop()
 	}
 	return n
@@ -76,6 +76,6 @@ func (i *inbox) take(p []byte) int {
 
 // drop forgets what is there.
 func (i *inbox) drop() {
-	i.room.free()
-	i.room, i.read = nil, 0
+	i.buffer.free()
+	i.buffer, i.start = nil, 0
 }

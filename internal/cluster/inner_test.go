@@ -53,11 +53,11 @@ func alone(t testing.TB) (*Node, *deaf) {
 }
 
 // from makes a message of another node.
-func from(name string, k kind) *parcel {
+func from(name string, k kind) *packet {
 	return (&Node{name: name}).compose(k)
 }
 
-func (n *Node) hears(p *parcel) { (*ear)(n).Message(p.b) }
+func (n *Node) hears(p *packet) { (*ear)(n).Message(p.b) }
 
 // What one node says of a connection is nothing to those of another, and what is
 // repeated or comes late does no harm.
@@ -155,7 +155,7 @@ func TestJump(t *testing.T) {
 // Nothing that comes over the bus does harm.
 func FuzzMessage(f *testing.F) {
 	id := connID{7, true}
-	for _, p := range []*parcel{
+	for _, p := range []*packet{
 		from("a", kindBeat).bytes(beatHello), from("a", kindBye), from("a", kindPing), from("a", kindNotice).bytes(1, 2),
 		from("a", kindOpen).conn(id).number(1 << 20), from("a", kindAccept).conn(id).number(5),
 		from("a", kindData).conn(id).number(0).number(0).bytes(1, 2, 3), from("a", kindFin).conn(id).number(1),
@@ -167,7 +167,7 @@ func FuzzMessage(f *testing.F) {
 	n, _ := alone(f)
 	f.Fuzz(func(_ *testing.T, m []byte) {
 		n.hears(from("a", kindOpen).conn(id).number(1000))
-		n.hears(&parcel{m})
+		n.hears(&packet{m})
 		(*ear)(n).Message(m[:len(m)/2])
 	})
 }

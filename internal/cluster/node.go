@@ -87,7 +87,7 @@ type Node struct {
 // post is a message for the outbox.
 type post struct {
 	to string // "": all
-	m  *parcel
+	m  *packet
 }
 
 // smallest is the least that a bus must carry in one message.
@@ -136,7 +136,7 @@ func (n *Node) deliver(p post) {
 		return
 	}
 	err := n.bus.Cast(p.m.b)
-	parcels.Put(p.m)
+	packets.Put(p.m)
 	if n.health.mute.Swap(err != nil) != (err != nil) && err != nil {
 		n.log.Warn("cluster: the bus takes no messages", "error", err)
 	}
@@ -144,18 +144,18 @@ func (n *Node) deliver(p post) {
 
 // post has a message sent soon, by the outbox: those that the bus calls must not
 // wait. A node that has more to say than the bus takes loses some, as buses do.
-func (n *Node) post(to string, m *parcel) {
+func (n *Node) post(to string, m *packet) {
 	if !n.outbox.put(post{to, m}) {
-		parcels.Put(m)
+		packets.Put(m)
 	}
 }
 
 // send sends a message to a peer now.
-func (n *Node) send(p *peer, m *parcel) error { return n.sendTo(p.name, m) }
+func (n *Node) send(p *peer, m *packet) error { return n.sendTo(p.name, m) }
 
-func (n *Node) sendTo(name string, m *parcel) error {
+func (n *Node) sendTo(name string, m *packet) error {
 	err := n.bus.Send(name, m.b)
-	parcels.Put(m)
+	packets.Put(m)
 	if errors.Is(err, ErrNoNode) {
 		n.noName(name)
 	}

@@ -114,29 +114,29 @@ func (r *reader) number() uint64 {
 	return v
 }
 
-// A parcel is a message to be sent, whose memory is used again.
-type parcel struct{ b []byte }
+// A packet is a message to be sent, whose memory is used again.
+type packet struct{ b []byte }
 
-var parcels = sync.Pool{New: func() any { return &parcel{make([]byte, 0, 1<<10)} }}
+var packets = sync.Pool{New: func() any { return &packet{make([]byte, 0, 1<<10)} }}
 
 // compose begins a message. Whoever sends it puts it back.
-func (n *Node) compose(k kind) *parcel {
-	p := parcels.Get().(*parcel)
+func (n *Node) compose(k kind) *packet {
+	p := packets.Get().(*packet)
 	p.b = n.appendHead(p.b[:0], k)
 	return p
 }
 
-func (p *parcel) conn(id connID) *parcel {
+func (p *packet) conn(id connID) *packet {
 	p.b = appendConn(p.b, id)
 	return p
 }
 
-func (p *parcel) number(v uint64) *parcel {
+func (p *packet) number(v uint64) *packet {
 	p.b = binary.AppendUvarint(p.b, v)
 	return p
 }
 
-func (p *parcel) bytes(b ...byte) *parcel {
+func (p *packet) bytes(b ...byte) *packet {
 	p.b = append(p.b, b...)
 	return p
 }
