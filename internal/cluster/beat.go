@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// run is the node's clock: it says that the node lives, asks who is silent, and
-// looks after connections.
+// run is the node's clock: it sends heartbeats, asks peers that are silent, and checks
+// connections.
 func (n *Node) run() {
 	n.beat(beatHello)
 	c := clock{node: n, due: n.now() + n.o.tick(), wall: time.Now().Round(0), mono: n.now()}
@@ -17,7 +17,7 @@ func (n *Node) run() {
 		case <-n.closed:
 			return
 		case <-timer.C:
-		case <-n.hurry:
+		case <-n.wakeClock:
 		}
 		next := c.ask()
 		if n.now() >= c.due {
@@ -28,7 +28,7 @@ func (n *Node) run() {
 	}
 }
 
-// A clock is what run remembers.
+// A clock is the state of run.
 type clock struct {
 	node  *Node
 	count int
@@ -52,20 +52,20 @@ func (c *clock) tick() {
 		n.beat(0)
 	}
 	if c.isAway(now) {
-		return // nobody can be heard of
+		return // silence is no sign now
 	}
 	c.peers(now)
 	n.checkConns()
 }
 
-// isAway says whether the bus carries nothing.
+// isAway reports whether the bus carries nothing.
 func (c *clock) isAway(now time.Duration) bool {
 	n := c.node
-	switch well := n.well(now, now-n.o.jump()); {
+	switch well := n.busWorks(now, now-n.o.jump()); {
 	case well && c.away == 0:
 		return false
 	case well:
-		n.health.woke.Store(int64(now))
+		n.health.returned.Store(int64(now))
 		n.wake("the bus was away", now-c.away)
 		c.away = 0
 		return false
@@ -98,14 +98,14 @@ func (c *clock) ask() (next time.Duration) {
 		switch p.is() {
 		case suspected:
 			if p.nameless == 0 {
-				continue // is asked at ticks
+				continue // it is asked at ticks
 			}
 			ask = append(ask, p)
-			next = min(next, now+n.o.Doubt/2)
+			next = min(next, now+n.o.Grace/2)
 		case alive:
-			late := time.Duration(p.heard.Load()) + n.o.late(p.conns > 0)
+			late := time.Duration(p.seen.Load()) + n.o.late(p.conns > 0)
 			if c.away != 0 {
-				continue // nobody can be heard of
+				continue // the bus carries nothing: silence is no sign
 			}
 			if late > now {
 				next = min(next, late)
@@ -118,14 +118,14 @@ func (c *clock) ask() (next time.Duration) {
 	}
 	n.mu.Unlock()
 	for _, p := range ask {
-		n.post(p.name, n.compose(kindPing))
+		n.enqueue(p.name, n.compose(kindPing))
 	}
 	return next
 }
 
-// late is after how long without a message a peer is asked whether it lives. That a node
-// was killed may only be heard of when it is sent a message, so who has a connection to
-// it asks as soon as a heartbeat is late.
+// late is after how long without a message a peer is asked whether it lives. Some buses
+// tell that a node was killed only when it is sent a message. So a node that has
+// connections to the peer asks as soon as a heartbeat is late.
 func (o *Options) late(connected bool) time.Duration {
 	if connected {
 		return o.Heartbeat + o.Heartbeat/10
@@ -133,13 +133,13 @@ func (o *Options) late(connected bool) time.Duration {
 	return 2 * o.Heartbeat
 }
 
-// peers asks again who is silent, and gives up who has been for too long.
+// peers asks silent peers again, and gives up those that were silent for too long.
 func (c *clock) peers(now time.Duration) {
 	n := c.node
 	var ask, lost, held []*peer
 	n.mu.Lock()
 	for name, p := range n.peers {
-		if _, waits := p.flow.held(); waits {
+		if _, waits := p.flow.blocked(); waits {
 			held = append(held, p)
 		}
 		switch state := p.is(); {
@@ -159,35 +159,35 @@ func (c *clock) peers(now time.Duration) {
 	}
 	n.mu.Unlock()
 	for _, p := range ask {
-		n.post(p.name, n.compose(kindPing))
+		n.enqueue(p.name, n.compose(kindPing))
 	}
 	for _, p := range held {
-		p.flow.free(0) // those who were called may have given up
-		sent, _ := p.flow.held()
-		n.post(p.name, n.compose(kindSent).number(sent))
+		p.flow.acknowledge(0) // connections that were admitted may have given up
+		sent, _ := p.flow.blocked()
+		n.enqueue(p.name, n.compose(kindSent).number(sent))
 	}
 	for _, p := range lost {
 		n.lose(p, signNoAnswer, "does not answer")
 	}
 }
 
-// beat says that this node lives.
+// beat sends a heartbeat to all nodes.
 func (n *Node) beat(flags byte) {
 	n.mu.Lock()
 	if n.drained {
 		flags |= beatDraining
 	}
 	n.mu.Unlock()
-	n.post("", n.compose(kindBeat).bytes(flags))
+	n.enqueue("", n.compose(kindBeat).bytes(flags))
 }
 
-// onBeat hears that another lives.
+// onBeat handles the heartbeat of another node.
 func (n *Node) onBeat(p *peer, body []byte) {
 	if len(body) == 0 {
 		return
 	}
 	n.mu.Lock()
-	p.met = true
+	p.beats = true
 	p.draining = body[0]&beatDraining != 0
 	flags := byte(0)
 	if n.drained {
@@ -195,18 +195,18 @@ func (n *Node) onBeat(p *peer, body []byte) {
 	}
 	n.mu.Unlock()
 	if body[0]&beatHello != 0 && p.name != n.name {
-		n.post(p.name, n.compose(kindBeat).bytes(flags))
+		n.enqueue(p.name, n.compose(kindBeat).bytes(flags))
 	}
 }
 
-// wake is called when this node has heard nothing for a while for reasons of its
-// own: the others are given time to be heard of.
+// wake is called when no message has come for a while, for a reason that lies with this
+// node: its peers get time to send one.
 func (n *Node) wake(why string, away time.Duration) {
 	now := n.now()
 	n.mu.Lock()
 	for _, p := range n.peers {
 		if s := p.is(); s == alive || s == suspected {
-			p.heard.Store(int64(now))
+			p.seen.Store(int64(now))
 			p.take(signAwake)
 		}
 	}
@@ -221,9 +221,9 @@ func (n *Node) wake(why string, away time.Duration) {
 	}
 	n.log.Warn("cluster: "+why, "for", away.Round(time.Millisecond))
 	if away < n.o.jump() {
-		return // nobody can have missed this node
+		return // no other node can have taken this one for gone
 	}
-	n.told.put(func() {
+	n.events.put(func() {
 		for _, f := range wakes {
 			f()
 		}
@@ -240,9 +240,9 @@ func (n *Node) loseAll() {
 	}
 }
 
-// OnWake has f called, from a goroutine of the Node, when this node has been away:
-// its process was stopped, or the bus carried nothing, for so long that others may
-// think it gone.
+// OnWake has f called, from a goroutine of the Node, after this node was away: its
+// process was stopped, or the bus carried nothing, for so long that others may take it
+// for gone.
 func (n *Node) OnWake(f func()) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -107,14 +107,14 @@ func (n *Node) checkConns() {
 		}
 		m.conn(c.id).number(number)
 		if len(m.b) > n.chunk/4 { // the answer is twice as long
-			n.post(c.peer.name, m)
+			n.enqueue(c.peer.name, m)
 			m = nil
 		}
 		questions[c.peer] = m
 	}
 	for p, m := range questions {
 		if m != nil {
-			n.post(p.name, m)
+			n.enqueue(p.name, m)
 		}
 	}
 	clear(all)
@@ -131,13 +131,13 @@ func (n *Node) onCheck(p *peer, r reader) {
 		}
 		c := n.conn(p, id)
 		if c == nil {
-			n.post(p.name, n.compose(kindReset).conn(id))
+			n.enqueue(p.name, n.compose(kindReset).conn(id))
 			continue
 		}
 		next, granted := c.checked(number)
 		answer.conn(id).number(granted).number(next)
 	}
-	n.post(p.name, answer)
+	n.enqueue(p.name, answer)
 }
 
 // onHave hears the answer.

@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 // quick are the times of nodes whose tests should not take long.
 var quick = cluster.Options{
 	Heartbeat: 40 * time.Millisecond, Silence: 400 * time.Millisecond,
-	Answer: 100 * time.Millisecond, Doubt: 60 * time.Millisecond,
+	Answer: 100 * time.Millisecond, Grace: 60 * time.Millisecond,
 }
 
 // town is a net with nodes.

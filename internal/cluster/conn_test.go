@@ -59,7 +59,7 @@ func TestConnEvents(t *testing.T) {
 			t.Parallel()
 			n, _ := alone(t)
 			n.hears(from("a", kindBeat).bytes(0))
-			p := n.hold("a")
+			p := n.use("a")
 			defer n.release(p)
 			c := n.newConn(p, mine, test.from)
 			n.mu.Lock()

@@ -15,9 +15,9 @@ import (
 // errAway says that the bus carries nothing.
 var errAway = errors.New("the bus carries no messages")
 
-// Dial opens a connection to what a node's [Node.Listener] gives out. Its error is
-// ErrNoNode at once if nobody has the name, after [Options.Doubt] if somebody had it
-// just now, and after a second and a half or so if nobody answers.
+// Dial opens a connection, which the [Node.Listener] of the other node gives out. Its error
+// is ErrNoNode if no node has the name: at once, or after [Options.Grace] if one had it
+// just now. It is ErrNoNode too if the node does not answer: after a second and a half.
 func (n *Node) Dial(ctx context.Context, node string) (net.Conn, error) {
 	c, err := n.dial(ctx, node)
 	if err != nil {
@@ -27,7 +27,7 @@ func (n *Node) Dial(ctx context.Context, node string) (net.Conn, error) {
 }
 
 func (n *Node) dial(ctx context.Context, node string) (*conn, error) {
-	p := n.hold(node)
+	p := n.use(node)
 	defer n.release(p)
 	var random [8]byte
 	rand.Read(random[:])
@@ -45,7 +45,7 @@ func (n *Node) dial(ctx context.Context, node string) (*conn, error) {
 	}
 	n.list(c)
 	n.mu.Unlock()
-	err := n.knock(ctx, c, up)
+	err := n.handshake(ctx, c, up)
 	if err == nil {
 		err = c.opened()
 	}
@@ -56,7 +56,7 @@ func (n *Node) dial(ctx context.Context, node string) (*conn, error) {
 	return c, nil
 }
 
-// opened returns why a connection that is not opening any more is of no use, if so.
+// opened returns why a connection that is not opening any more cannot be used; nil: it can.
 func (c *conn) opened() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -66,8 +66,8 @@ func (c *conn) opened() error {
 	return c.err
 }
 
-// knock says open until the other end answers.
-func (n *Node) knock(ctx context.Context, c *conn, up <-chan struct{}) error {
+// handshake repeats open until the other end answers.
+func (n *Node) handshake(ctx context.Context, c *conn, up <-chan struct{}) error {
 	p, begun, now := c.peer, n.now(), n.now()
 	timer := time.NewTimer(n.o.Answer)
 	defer timer.Stop()
@@ -76,14 +76,14 @@ func (n *Node) knock(ctx context.Context, c *conn, up <-chan struct{}) error {
 			begun += late // this process was stopped
 		}
 		now = n.now()
-		silent := now - max(begun, time.Duration(p.heard.Load()))
+		silent := now - max(begun, time.Duration(p.seen.Load()))
 		switch {
 		case p.lost():
 			return ErrNoNode
-		case now-begun > 5*n.o.Silence: // it is heard of, but is slow
+		case now-begun > 5*n.o.Silence: // it lives, but is slow
 			return errors.New("it does not answer")
 		case silent < 3*n.o.Answer:
-		case !n.well(now, now-n.o.jump()):
+		case !n.busWorks(now, now-n.o.jump()):
 			return errAway
 		default:
 			n.lose(p, signNoAnswer, "does not answer")
@@ -98,34 +98,34 @@ func (n *Node) knock(ctx context.Context, c *conn, up <-chan struct{}) error {
 			return ErrNoNode
 		}
 		timer.Reset(n.o.Answer)
-		if err := n.answer(ctx, c, up, news, timer.C); !errors.Is(err, errAgain) {
+		if err := n.answer(ctx, c, up, news, timer.C); !errors.Is(err, errRetry) {
 			return err
 		}
 	}
 }
 
-// errAgain says that it is time to knock again.
-var errAgain = errors.New("again")
+// errRetry says that it is time to send open again.
+var errRetry = errors.New("again")
 
 // answer waits for the answer to open.
 func (n *Node) answer(ctx context.Context, c *conn, up, news <-chan struct{}, again <-chan time.Time) error {
-	doubted := n.doubted(c.peer)
+	doubted := n.isNameless(c.peer)
 	for {
 		select {
 		case <-up:
 			return nil
 		case <-news:
 			news = n.next(c.peer)
-			switch is := n.doubted(c.peer); {
+			switch is := n.isNameless(c.peer); {
 			case c.peer.lost():
 				return ErrNoNode
 			case doubted && !is:
-				return errAgain // it is back, and has not heard
+				return errRetry // it is back, and did not get it
 			default:
 				doubted = is
 			}
 		case <-again:
-			return errAgain
+			return errRetry
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-n.closed:
@@ -134,14 +134,14 @@ func (n *Node) answer(ctx context.Context, c *conn, up, news <-chan struct{}, ag
 	}
 }
 
-// doubted says whether nobody seems to have the name of a peer.
-func (n *Node) doubted(p *peer) bool {
+// isNameless reports whether the bus says that no node has the name of a peer.
+func (n *Node) isNameless(p *peer) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return p.nameless != 0
 }
 
-// reset is why a connection has failed that the other end does not know.
+// reset returns the failure of a connection that the other end does not know.
 func (c *conn) reset() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -151,7 +151,7 @@ func (c *conn) reset() error {
 	return fmt.Errorf("node %s: %w", c.peer.name, syscall.ECONNRESET)
 }
 
-// onOpen takes a connection, once.
+// onOpen accepts a connection, once.
 func (n *Node) onOpen(p *peer, id connID, window uint64) {
 	c := n.newConn(p, id, open)
 	c.out.limit = window
@@ -166,9 +166,9 @@ func (n *Node) onOpen(p *peer, id connID, window uint64) {
 	}
 	n.mu.Unlock()
 	if taken || known != nil && known.peer == p {
-		n.post(p.name, n.compose(kindAccept).conn(id).number(uint64(n.o.Window)))
+		n.enqueue(p.name, n.compose(kindAccept).conn(id).number(uint64(n.o.Window)))
 	} else {
-		n.post(p.name, n.compose(kindReset).conn(id))
+		n.enqueue(p.name, n.compose(kindReset).conn(id))
 	}
 }
 
@@ -228,7 +228,7 @@ func (l *listener) Close() error {
 	l.once.Do(func() {
 		err = nil
 		n := l.node
-		n.mu.Lock() // nobody offers any more
+		n.mu.Lock() // from now on none is offered
 		close(l.closed)
 		n.mu.Unlock()
 		for {

@@ -3,14 +3,15 @@ package cluster
 import "sync"
 
 const (
-	// flight is how many bytes of data may be on their way to a peer, of all its
+	// maxInFlight is how many bytes of data may be on their way to a peer, of all its
 	// connections: what servers keep for a node that is slow to take it is little,
 	// and they cut it off when it is more.
-	flight = 2 << 20
-	// light is a message that goes before those who wait for their turn.
-	light = 4 << 10
-	// arrival is after how many bytes the sender is told that they have arrived.
-	arrival = flight / 8
+	maxInFlight = 2 << 20
+	// small is the size of the largest message that does not wait for its turn.
+	small = 4 << 10
+	// reportEvery is after how many bytes the receiver reports to the sender what has
+	// arrived.
+	reportEvery = maxInFlight / 8
 )
 
 // A flow is what is on its way to a peer, and from it. Each data message says how
@@ -19,11 +20,11 @@ const (
 type flow struct {
 	mu      sync.Mutex
 	sent    uint64 // bytes in all
-	arrived uint64 // as the peer says
+	arrived uint64 // of these, as the peer says
 	waiting []waiter
 
-	seen uint64 // bytes that the peer has sent
-	told uint64 // and has been told of
+	received uint64 // bytes that the peer has sent to this node
+	reported uint64 // of which the peer knows that they have arrived
 }
 
 // A waiter is a connection that waits to send a message.
@@ -32,16 +33,16 @@ type waiter struct {
 	size int
 }
 
-// take lets a message go, and returns its place, or remembers the connection until
-// it may. called: it has waited. The connection's lock is held.
-func (f *flow) take(c *conn, size int, called bool) (place uint64, ok bool) {
+// reserve returns the place of a message that may be sent now. If it may not, the
+// connection is queued. admitted: it was queued before. The connection's lock is held.
+func (f *flow) reserve(c *conn, size int, admitted bool) (place uint64, ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	away, most := f.sent-f.arrived, uint64(flight)
-	if size <= light {
-		called, most = true, 2*flight
+	away, most := f.sent-f.arrived, uint64(maxInFlight)
+	if size <= small {
+		admitted, most = true, 2*maxInFlight
 	}
-	if away+uint64(size) > most || !called && len(f.waiting) > 0 {
+	if away+uint64(size) > most || !admitted && len(f.waiting) > 0 {
 		f.waiting = append(f.waiting, waiter{c, size})
 		return 0, false
 	}
@@ -49,41 +50,41 @@ func (f *flow) take(c *conn, size int, called bool) (place uint64, ok bool) {
 	return f.sent, true
 }
 
-// free hears that bytes have arrived, and calls those who may go on.
-func (f *flow) free(arrived uint64) {
+// acknowledge notes that bytes have arrived, and admits those that may send now.
+func (f *flow) acknowledge(arrived uint64) {
 	f.mu.Lock()
 	f.arrived = min(max(f.arrived, arrived), f.sent)
-	room := int(flight) - int(f.sent-f.arrived)
-	called := 0
-	for called < len(f.waiting) && f.waiting[called].size <= room {
-		room -= f.waiting[called].size
-		called++
+	room := int(maxInFlight) - int(f.sent-f.arrived)
+	admitted := 0
+	for admitted < len(f.waiting) && f.waiting[admitted].size <= room {
+		room -= f.waiting[admitted].size
+		admitted++
 	}
-	next := f.waiting[:called]
-	f.waiting = f.waiting[called:]
+	next := f.waiting[:admitted]
+	f.waiting = f.waiting[admitted:]
 	if len(f.waiting) == 0 {
 		f.waiting = nil
 	}
 	f.mu.Unlock()
 	for _, w := range next {
-		w.conn.call()
+		w.conn.admit()
 	}
 }
 
-// came hears how much the peer has sent, and says whether to tell it so, and how
-// much it was.
-func (f *flow) came(place uint64) (seen uint64, tell bool) {
+// receive notes how many bytes the peer has sent, and returns the most that is known. report:
+// it is time to report it to the peer.
+func (f *flow) receive(place uint64) (received uint64, report bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.seen = max(f.seen, place)
-	if tell = f.seen-f.told >= arrival; tell {
-		f.told = f.seen
+	f.received = max(f.received, place)
+	if report = f.received-f.reported >= reportEvery; report {
+		f.reported = f.received
 	}
-	return f.seen, tell
+	return f.received, report
 }
 
-// held says whether somebody waits, and how much was sent.
-func (f *flow) held() (sent uint64, waits bool) {
+// blocked returns how many bytes were sent, and whether a connection waits.
+func (f *flow) blocked() (sent uint64, waits bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.sent, len(f.waiting) > 0

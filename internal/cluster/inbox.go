@@ -33,7 +33,7 @@ func (b *buffer) free() {
 	}
 }
 
-// An inbox holds the bytes that have arrived and nobody has read.
+// An inbox holds the bytes that have arrived and were not read.
 type inbox struct {
 	buffer *buffer
 	start  int // how many bytes of the buffer have been read

@@ -57,7 +57,7 @@ func from(name string, k kind) *packet {
 	return (&Node{name: name}).compose(k)
 }
 
-func (n *Node) hears(p *packet) { (*ear)(n).Message(p.b) }
+func (n *Node) hears(p *packet) { (*receiver)(n).Message(p.b) }
 
 // What one node says of a connection is nothing to those of another, and what is
 // repeated or comes late does no harm.
@@ -123,9 +123,9 @@ func TestJump(t *testing.T) {
 	lost := make(chan string, 10)
 	n.Watch(func(name string) { lost <- name })
 	n.hears(from("a", kindBeat).bytes(0))
-	p := n.hold("a")
+	p := n.use("a")
 	defer n.release(p)
-	p.heard.Store(int64(n.now() - time.Minute))
+	p.seen.Store(int64(n.now() - time.Minute))
 	c := clock{node: n, due: n.now() - 30*time.Second, wall: time.Now().Round(0), mono: n.now()}
 	c.tick()
 	<-woke
@@ -133,14 +133,14 @@ func TestJump(t *testing.T) {
 		t.Error("a peer is gone when this process was stopped")
 	}
 	// The machine was: the monotonic clock stood still.
-	p.heard.Store(int64(n.now() - time.Minute))
+	p.seen.Store(int64(n.now() - time.Minute))
 	c = clock{node: n, due: n.now(), wall: time.Now().Round(0).Add(-time.Minute), mono: n.now()}
 	c.tick()
 	<-woke
 	if p.lost() {
 		t.Error("a peer is gone when the machine was stopped")
 	}
-	p.heard.Store(int64(n.now() - time.Minute))
+	p.seen.Store(int64(n.now() - time.Minute))
 	n.mu.Lock()
 	p.take(signSilence)
 	p.asked = n.now() - 2*n.o.Answer
@@ -168,6 +168,6 @@ func FuzzMessage(f *testing.F) {
 	f.Fuzz(func(_ *testing.T, m []byte) {
 		n.hears(from("a", kindOpen).conn(id).number(1000))
 		n.hears(&packet{m})
-		(*ear)(n).Message(m[:len(m)/2])
+		(*receiver)(n).Message(m[:len(m)/2])
 	})
 }

@@ -11,14 +11,14 @@ import (
 	"time"
 )
 
-// Options say how patient a node is with others. The zero value of each field
+// Options are the times that a node allows others. The zero value of each field
 // stands for the default given with it.
 type Options struct {
-	Heartbeat time.Duration // how often a node says that it lives; 500 ms
+	Heartbeat time.Duration // how often a node sends a heartbeat; 500 ms
 	Silence   time.Duration // how long a peer may be silent, or a message of a connection late; 2 s
 	Answer    time.Duration // how long a silent peer has to answer a question; it is asked for twice as long; 500 ms
-	Doubt     time.Duration // how long a peer that was there may have no name, as while it changes servers; 300 ms
-	Window    int           // bytes of a connection's direction that nobody has read yet; 256 KiB
+	Grace     time.Duration // how long a peer may have no name on the bus, as while it changes servers; 300 ms
+	Window    int           // bytes that may be sent in a direction of a connection before they are read; 256 KiB
 
 	Logger *slog.Logger // slog.Default()
 }
@@ -27,7 +27,7 @@ func (o Options) withDefaults() Options {
 	o.Heartbeat = or(o.Heartbeat, 500*time.Millisecond)
 	o.Silence = or(o.Silence, 2*time.Second)
 	o.Answer = or(o.Answer, 500*time.Millisecond)
-	o.Doubt = or(o.Doubt, 300*time.Millisecond)
+	o.Grace = or(o.Grace, 300*time.Millisecond)
 	o.Window = or(o.Window, 256<<10)
 	if o.Logger == nil {
 		o.Logger = slog.Default()
@@ -54,7 +54,8 @@ func (o *Options) ticks(d time.Duration) int { return int(d/o.tick()) + 1 }
 func (o *Options) jump() time.Duration { return o.Silence * 3 / 4 }
 
 // A Node is this process among those of one engine. Its methods may be called
-// concurrently.
+// concurrently. It has more than fifteen fields: what never changes, its queues, and what
+// mu protects.
 type Node struct {
 	bus   Bus
 	o     Options
@@ -62,16 +63,16 @@ type Node struct {
 	chunk int // most bytes of a message's data
 	log   *slog.Logger
 	start time.Time
-	stop  func() // the bus tells no more
+	stop  func() // ends the subscription to the bus
 
-	outbox  *line[post]
-	told    *line[func()] // what watchers are to hear
-	notices *line[[]byte]
-	listen  *listener
-	closed  chan struct{}
-	wait    sync.WaitGroup
-	health  health
-	hurry   chan struct{} // wakes the ticker: a peer is in doubt
+	outbox    *queue[outgoing]
+	events    *queue[func()] // calls of watchers
+	notices   *queue[[]byte]
+	listen    *listener
+	closed    chan struct{}
+	wait      sync.WaitGroup
+	health    health
+	wakeClock chan struct{} // wakes run: a peer has no name
 
 	mu      sync.Mutex
 	peers   map[string]*peer
@@ -84,38 +85,38 @@ type Node struct {
 	scratch []*conn // of checkConns
 }
 
-// post is a message for the outbox.
-type post struct {
+// outgoing is a message for the outbox.
+type outgoing struct {
 	to string // "": all
 	m  *packet
 }
 
-// smallest is the least that a bus must carry in one message.
-const smallest = 4 << 10
+// leastMessage is the size of the largest message of the least bus that will do.
+const leastMessage = 4 << 10
 
 // Join makes the process a node of those on the bus, which stays the caller's to
 // close, after the node.
 func Join(bus Bus, o Options) (*Node, error) {
 	n := &Node{
 		bus: bus, o: o.withDefaults(), name: bus.Node(), start: time.Now(),
-		outbox: newLine[post](1 << 16), told: newLine[func()](1 << 16), notices: newLine[[]byte](1 << 12),
-		closed: make(chan struct{}), hurry: make(chan struct{}, 1),
+		outbox: newQueue[outgoing](1 << 16), events: newQueue[func()](1 << 16), notices: newQueue[[]byte](1 << 12),
+		closed: make(chan struct{}), wakeClock: make(chan struct{}, 1),
 		peers: make(map[string]*peer), conns: make(map[connID]*conn),
 	}
 	n.log = n.o.Logger
 	n.chunk = min(64<<10, bus.MaxMessage()-headRoom)
-	if len(n.name) > 255 || n.chunk < smallest-headRoom {
+	if len(n.name) > 255 || n.chunk < leastMessage-headRoom {
 		return nil, fmt.Errorf("joining the cluster: a name of %d bytes and messages of %d will not do", len(n.name), bus.MaxMessage())
 	}
 	n.listen = newListener(n)
-	stop, err := bus.Receive((*ear)(n))
+	stop, err := bus.Receive((*receiver)(n))
 	if err != nil {
 		return nil, fmt.Errorf("joining the cluster: %w", err)
 	}
 	n.stop = stop
-	n.wait.Go(func() { n.outbox.work(n.deliver) })
-	n.wait.Go(func() { n.told.work(n.tell) })
-	n.wait.Go(func() { n.notices.work(n.hearNotice) })
+	n.wait.Go(func() { n.outbox.work(n.sendQueued) })
+	n.wait.Go(func() { n.events.work(n.callWatchers) })
+	n.wait.Go(func() { n.notices.work(n.passNotice) })
 	n.wait.Go(n.run)
 	return n, nil
 }
@@ -126,26 +127,26 @@ func (n *Node) Name() string { return n.name }
 // now is a time since the node began.
 func (n *Node) now() time.Duration { return time.Since(n.start) }
 
-// deliver sends what waits in the outbox.
-func (n *Node) deliver(p post) {
+// sendQueued sends a message of the outbox.
+func (n *Node) sendQueued(p outgoing) {
 	now := int64(n.now()) | 1
 	n.health.sending.Store(now)
 	defer n.health.sending.Store(0)
 	if p.to != "" {
-		_ = n.sendTo(p.to, p.m) // as if lost
+		_ = n.sendTo(p.to, p.m) // an error is as a loss
 		return
 	}
 	err := n.bus.Cast(p.m.b)
 	packets.Put(p.m)
-	if n.health.mute.Swap(err != nil) != (err != nil) && err != nil {
+	if n.health.failing.Swap(err != nil) != (err != nil) && err != nil {
 		n.log.Warn("cluster: the bus takes no messages", "error", err)
 	}
 }
 
-// post has a message sent soon, by the outbox: those that the bus calls must not
-// wait. A node that has more to say than the bus takes loses some, as buses do.
-func (n *Node) post(to string, m *packet) {
-	if !n.outbox.put(post{to, m}) {
+// enqueue puts a message into the outbox, for handlers of messages must not wait for the
+// bus. If the outbox is full the message is lost, as a bus may lose it.
+func (n *Node) enqueue(to string, m *packet) {
+	if !n.outbox.put(outgoing{to, m}) {
 		packets.Put(m)
 	}
 }
@@ -172,7 +173,7 @@ func (n *Node) conn(p *peer, id connID) *conn {
 	return nil
 }
 
-// remove forgets a connection, and says whether it was there.
+// remove forgets a connection, and reports whether the node knew it.
 func (n *Node) remove(c *conn) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -183,34 +184,34 @@ func (n *Node) remove(c *conn) bool {
 	return true
 }
 
-// list and unlist keep the connections of the node, and how many each peer has. n.mu is
-// held.
+// list adds a connection. n.mu is held.
 func (n *Node) list(c *conn) {
 	n.conns[c.id] = c
 	c.peer.conns++
 }
 
+// unlist removes a connection that is there. n.mu is held.
 func (n *Node) unlist(c *conn) {
 	delete(n.conns, c.id)
 	c.peer.conns--
 }
 
-// drop ends a connection for a reason. reset: the other end is to know.
+// drop ends a connection for a reason. reset: the other end is told.
 func (n *Node) drop(c *conn, why error, reset bool) {
 	there := n.remove(c)
 	c.fail(why)
 	if there && reset {
-		n.post(c.peer.name, n.compose(kindReset).conn(c.id))
+		n.enqueue(c.peer.name, n.compose(kindReset).conn(c.id))
 	}
 }
 
-// Notify sends a node a small message, which arrives once or not at all. ErrNoNode:
-// nobody has the name, as far as is known at once.
+// Notify sends a small message to a node. It arrives once or not at all. The error is
+// ErrNoNode if it is known already that no node has the name.
 func (n *Node) Notify(node string, data []byte) error {
 	if len(data) > n.chunk {
 		return fmt.Errorf("notifying node %s: a message of %d bytes is too large", node, len(data))
 	}
-	p := n.hold(node)
+	p := n.use(node)
 	defer n.release(p)
 	if p.lost() {
 		return fmt.Errorf("notifying node %s: %w", node, ErrNoNode)
@@ -223,14 +224,14 @@ func (n *Node) Notify(node string, data []byte) error {
 
 // Notices has f called with each message that another node has sent by Notify, from
 // a goroutine of the Node, one at a time. f may keep the data. It replaces the f of
-// a call before; what came before the first is lost.
+// an earlier call. Messages that come before the first call are lost.
 func (n *Node) Notices(f func(data []byte)) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.notice = f
 }
 
-func (n *Node) hearNotice(data []byte) {
+func (n *Node) passNotice(data []byte) {
 	n.mu.Lock()
 	f := n.notice
 	n.mu.Unlock()
@@ -239,8 +240,8 @@ func (n *Node) hearNotice(data []byte) {
 	}
 }
 
-// tell calls watchers, unless the node is closed.
-func (n *Node) tell(f func()) {
+// callWatchers calls them, unless the node is closed.
+func (n *Node) callWatchers(f func()) {
 	select {
 	case <-n.closed:
 	default:
@@ -248,7 +249,7 @@ func (n *Node) tell(f func()) {
 	}
 }
 
-// Drain tells the others to send no new sessions here. Connections go on.
+// Drain tells the other nodes to send no new sessions here. Connections go on.
 func (n *Node) Drain() {
 	n.mu.Lock()
 	n.drained = true
@@ -256,9 +257,8 @@ func (n *Node) Drain() {
 	n.beat(0)
 }
 
-// Close ends all connections, so that the other ends read what was written, which
-// may take a second; tells the others that this node is gone, and waits for its
-// goroutines.
+// Close ends all connections, tells the other nodes that this one has left, and waits for
+// its goroutines. The other ends read what was written before: that may take a second.
 func (n *Node) Close() error {
 	n.mu.Lock()
 	if n.closing {
@@ -273,10 +273,10 @@ func (n *Node) Close() error {
 		c.Close()
 	}
 	n.linger()
-	n.post("", n.compose(kindBye))
+	n.enqueue("", n.compose(kindBye))
 	n.outbox.close()
 	close(n.closed)
-	n.told.close()
+	n.events.close()
 	n.notices.close()
 	n.wait.Wait()
 	n.stop()
@@ -298,7 +298,7 @@ func (n *Node) allConns() []*conn {
 	return all
 }
 
-// linger waits until the other ends have got all, for a second at most.
+// linger waits until the other ends have all, for a second at most.
 func (n *Node) linger() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
@@ -321,15 +321,14 @@ func (n *Node) linger() {
 
 // health is whether the bus carries what this node says.
 type health struct {
-	sending atomic.Int64 // since when the outbox hands a message to the bus; 0: it waits for one
-	mute    atomic.Bool  // the last cast failed
-	woke    atomic.Int64 // when the bus was last found to be back; 0: it was never away
-	echo    atomic.Int64 // when this node last heard itself; 0: never, as buses need not do that
+	sending  atomic.Int64 // since when the outbox hands a message to the bus; 0: it waits for one
+	failing  atomic.Bool  // the last cast failed
+	returned atomic.Int64 // when the bus was last found to be back; 0: it was never away
+	echo     atomic.Int64 // when a message of this node last came back to it; 0: never, as a bus need not do that
 }
 
-// well says whether the bus has carried messages since a time, as far as can be
-// known.
-func (n *Node) well(now, since time.Duration) bool {
+// busWorks reports whether the bus has carried messages since a time, as far as is known.
+func (n *Node) busWorks(now, since time.Duration) bool {
 	sending, echo := time.Duration(n.health.sending.Load()), time.Duration(n.health.echo.Load())
-	return !n.health.mute.Load() && (sending == 0 || now-sending < n.o.jump()) && (echo == 0 || echo >= since)
+	return !n.health.failing.Load() && (sending == 0 || now-sending < n.o.jump()) && (echo == 0 || echo >= since)
 }

@@ -8,7 +8,7 @@ import (
 // A peer is what a node knows of another one.
 type peer struct {
 	name  string
-	heard atomic.Int64 // when its last message came, by Node.now
+	seen  atomic.Int64 // when its last message came, by Node.now
 	state atomic.Int32 // a peerState; changes under Node.mu
 	users atomic.Int32 // goroutines that use it: it is not forgotten
 
@@ -16,7 +16,7 @@ type peer struct {
 
 	// Under Node.mu:
 	conns    int  // connections to it
-	met      bool // its heartbeat has come
+	beats    bool // its heartbeat has come
 	draining bool
 	asked    time.Duration // since when it is asked whether it lives, and is silent; 0: it is not
 	nameless time.Duration // since when the bus says that nobody has its name; 0: it does not
@@ -107,5 +107,5 @@ func (p *peer) announce() {
 
 // silence is for how long nothing of the peer has come.
 func (p *peer) silence(now time.Duration) time.Duration {
-	return now - time.Duration(p.heard.Load())
+	return now - time.Duration(p.seen.Load())
 }

@@ -33,7 +33,7 @@ func TestPeerSigns(t *testing.T) {
 	n, d := alone(t)
 	want := func(name string, s peerState) {
 		t.Helper()
-		p := n.hold(name)
+		p := n.use(name)
 		defer n.release(p)
 		if p.is() != s {
 			t.Errorf("%s is %v, want %v", name, p.is(), s)
@@ -42,14 +42,14 @@ func TestPeerSigns(t *testing.T) {
 	want("a", unknown)
 	n.hears(from("a", kindBeat).bytes(0))
 	want("a", alive)
-	(*ear)(n).Gone("a")
+	(*receiver)(n).Gone("a")
 	want("a", suspected)
 	n.hears(from("a", kindPong))
 	want("a", alive)
-	p := n.hold("a")
+	p := n.use("a")
 	defer n.release(p)
 	c := clock{node: n, due: n.now()}
-	p.heard.Store(int64(n.now() - n.o.late(false)))
+	p.seen.Store(int64(n.now() - n.o.late(false)))
 	c.ask()
 	want("a", suspected)
 	d.expect(t, kindPing)
@@ -64,6 +64,6 @@ func TestPeerSigns(t *testing.T) {
 	n.hears(from("a", kindBeat).bytes(0))
 	want("a", left)
 	want("b", unknown)
-	(*ear)(n).Gone("b")
+	(*receiver)(n).Gone("b")
 	want("b", gone)
 }

@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// remembered is how long a node knows who is gone. It would only ask again.
+// remembered is how long a node knows that a peer is lost. Later it would ask again.
 const remembered = time.Hour
 
-// hear returns the peer whose message has come, which therefore lives. nil: it has left,
+// sender returns the peer whose message has come, which therefore lives. nil: it has left,
 // and the message is late.
-func (n *Node) hear(from []byte) *peer {
+func (n *Node) sender(from []byte) *peer {
 	n.mu.Lock()
 	p := n.peers[string(from)]
 	if p == nil {
@@ -20,7 +20,7 @@ func (n *Node) hear(from []byte) *peer {
 		n.peers[p.name] = p
 	}
 	now := n.now()
-	p.heard.Store(int64(now))
+	p.seen.Store(int64(now))
 	was, is := p.take(signMessage)
 	p.announce()
 	n.mu.Unlock()
@@ -35,14 +35,14 @@ func (n *Node) hear(from []byte) *peer {
 	return p
 }
 
-// hold returns the peer of a name, unknown or not. It is not forgotten until release.
-func (n *Node) hold(name string) *peer {
+// use returns the peer of a name, known or not. It is not forgotten until release.
+func (n *Node) use(name string) *peer {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	p := n.peers[name]
 	if p == nil {
 		p = &peer{name: name}
-		p.heard.Store(-int64(remembered))
+		p.seen.Store(-int64(remembered))
 		n.peers[name] = p
 	}
 	p.users.Add(1)
@@ -51,7 +51,7 @@ func (n *Node) hold(name string) *peer {
 
 func (n *Node) release(p *peer) { p.users.Add(-1) }
 
-// next returns what is closed when something new is known of a peer.
+// next returns a channel that is closed when something new is known of a peer.
 func (n *Node) next(p *peer) <-chan struct{} {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -61,7 +61,7 @@ func (n *Node) next(p *peer) <-chan struct{} {
 	return p.news
 }
 
-// noName hears from the bus that nobody has a name. A peer that was there may only be
+// noName notes that the bus finds no node of a name. A peer that was there may only be
 // changing servers, so it has a moment.
 func (n *Node) noName(name string) {
 	n.mu.Lock()
@@ -77,7 +77,7 @@ func (n *Node) noName(name string) {
 		p.announce()
 	}
 	was := p.is()
-	sure := was == unknown || now-p.nameless >= n.doubt(now)
+	sure := was == unknown || now-p.nameless >= n.grace(now)
 	if !sure {
 		p.take(signNoName)
 	}
@@ -86,23 +86,22 @@ func (n *Node) noName(name string) {
 		n.lose(p, signNoAnswer, "is not there")
 	} else if first {
 		select {
-		case n.hurry <- struct{}{}:
+		case n.wakeClock <- struct{}{}:
 		default:
 		}
 	}
 }
 
-// doubt is how long a peer that was there may have no name: longer if the bus has
-// just come back, as then all others have to find it too.
-func (n *Node) doubt(now time.Duration) time.Duration {
-	if woke := time.Duration(n.health.woke.Load()); woke != 0 && now-woke < 2*n.o.Silence {
+// grace is how long a peer that was there may have no name. It is longer if the bus has
+// just come back, as the peers have to find it again too.
+func (n *Node) grace(now time.Duration) time.Duration {
+	if woke := time.Duration(n.health.returned.Load()); woke != 0 && now-woke < 2*n.o.Silence {
 		return n.o.Silence
 	}
-	return n.o.Doubt
+	return n.o.Grace
 }
 
-// lose notes by a sign that a peer is lost: its connections fail, and the watchers hear
-// of it.
+// lose takes a sign that a peer is lost: its connections fail, and the watchers are called.
 func (n *Node) lose(p *peer, g sign, how string) {
 	n.mu.Lock()
 	if n.closing {
@@ -114,7 +113,7 @@ func (n *Node) lose(p *peer, g sign, how string) {
 		n.mu.Unlock()
 		return
 	}
-	p.met, p.asked, p.nameless, p.lostAt = false, 0, 0, n.now()
+	p.beats, p.asked, p.nameless, p.lostAt = false, 0, 0, n.now()
 	p.announce()
 	var lost []*conn
 	for _, c := range n.conns {
@@ -129,14 +128,14 @@ func (n *Node) lose(p *peer, g sign, how string) {
 		c.fail(&lostError{p.name, how})
 		if is == gone {
 			// It may only have been stopped, and then learns that these have ended.
-			n.post(p.name, n.compose(kindReset).conn(c.id))
+			n.enqueue(p.name, n.compose(kindReset).conn(c.id))
 		}
 	}
 	if was != alive && was != suspected {
 		return
 	}
 	n.log.Info("cluster: a node "+how, "node", p.name)
-	n.told.put(func() {
+	n.events.put(func() {
 		for _, f := range watches {
 			f(p.name)
 		}
@@ -149,18 +148,17 @@ type lostError struct{ node, how string }
 func (e *lostError) Error() string { return "node " + e.node + " " + e.how + ": " + ErrNoNode.Error() }
 func (e *lostError) Unwrap() error { return ErrNoNode }
 
-// Gone says whether a node is gone: it has said so, nobody has its name, or it does
-// not answer. It is asked if it has not been heard of just now, so the answer may
-// take a second or so. What ctx ends is no sign, nor what a bus that carries nothing
-// does not bring: then a node is not gone.
+// Gone reports whether a node is gone: it has said so, no node has its name, or it does
+// not answer. It is asked if no message of it has come just now, so Gone may take a
+// second. Gone returns false if ctx ends before, and while the bus carries nothing.
 func (n *Node) Gone(ctx context.Context, node string) bool {
 	if node == n.name {
 		return false
 	}
-	p := n.hold(node)
+	p := n.use(node)
 	defer n.release(p)
 	asked := n.now()
-	if !p.lost() && asked-time.Duration(p.heard.Load()) < n.o.tick() {
+	if !p.lost() && asked-time.Duration(p.seen.Load()) < n.o.tick() {
 		return false
 	}
 	for tries := 0; tries < 2; tries++ {
@@ -177,28 +175,28 @@ func (n *Node) Gone(ctx context.Context, node string) bool {
 		if !n.await(ctx, p, news, asked, n.o.Answer) {
 			return p.lost()
 		}
-		if !p.lost() && time.Duration(p.heard.Load()) >= asked {
+		if !p.lost() && time.Duration(p.seen.Load()) >= asked {
 			return false
 		}
 		if n.now()-begun > n.o.Answer+n.o.jump() {
 			tries = -1 // this process was stopped
 		}
 	}
-	if !p.lost() && n.well(n.now(), asked) {
+	if !p.lost() && n.busWorks(n.now(), asked) {
 		n.lose(p, signNoAnswer, "does not answer")
 	}
 	return p.lost()
 }
 
-// await waits until a peer was heard of or is lost, for a time. It returns false if
-// this end has given up.
+// await waits until a message of a peer comes or the peer is lost, for a time. It returns
+// false if ctx ended or the node was closed.
 func (n *Node) await(ctx context.Context, p *peer, news <-chan struct{}, since, patience time.Duration) bool {
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
 	for {
 		select {
 		case <-news:
-			if p.lost() || time.Duration(p.heard.Load()) >= since {
+			if p.lost() || time.Duration(p.seen.Load()) >= since {
 				return true
 			}
 			news = n.next(p)
@@ -212,13 +210,13 @@ func (n *Node) await(ctx context.Context, p *peer, news <-chan struct{}, since, 
 	}
 }
 
-// Peers are the names of the other nodes that live and take new sessions, in order.
+// Peers returns the names of the other nodes that live and take new sessions, sorted.
 func (n *Node) Peers() []string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	var names []string
 	for name, p := range n.peers {
-		if name != n.name && p.met && !p.draining && !p.lost() {
+		if name != n.name && p.beats && !p.draining && !p.lost() {
 			names = append(names, name)
 		}
 	}
@@ -227,9 +225,9 @@ func (n *Node) Peers() []string {
 }
 
 // Watch has f called with the name of each peer that is gone from now on, one at a
-// time, from a goroutine of the Node. A peer that was only away for long may come
-// back, and be gone again; so whoever acts on it later should ask [Node.Gone], which
-// then knows at once. While f waits, nobody else is told anything.
+// time, from a goroutine of the Node. A peer that was only away may come back, and be
+// gone again. So code that acts on it later should ask [Node.Gone], which then answers at
+// once. All watchers are called by one goroutine, so f should not wait.
 func (n *Node) Watch(f func(node string)) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -8,14 +8,14 @@ import (
 // A message between nodes is a version, a kind, the name of the node that sends it
 // (its length first), and what the kind says:
 //
-//	beat     flags: that the node lives
+//	beat     flags: a heartbeat
 //	bye      that it ends
 //	ping     asks for a pong
 //	notice   data of Notify
 //	open     conn, window: a connection is dialled
 //	accept   conn, window: and taken
 //	data     conn, number, place, bytes
-//	fin      conn, number: no more follows, and nothing is read any more
+//	fin      conn, number: the end has closed; it sends nothing after this, and reads nothing
 //	reset    conn: it is not known, or has failed
 //	credit   conn, how many bytes may have been sent in all, the number waited for
 //	check    for each conn: the number of the next message to be sent
@@ -119,7 +119,7 @@ type packet struct{ b []byte }
 
 var packets = sync.Pool{New: func() any { return &packet{make([]byte, 0, 1<<10)} }}
 
-// compose begins a message. Whoever sends it puts it back.
+// compose begins a message. The function that sends it puts it back.
 func (n *Node) compose(k kind) *packet {
 	p := packets.Get().(*packet)
 	p.b = n.appendHead(p.b[:0], k)

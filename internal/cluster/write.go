@@ -12,9 +12,9 @@ import (
 type turn int
 
 const (
-	noTurn  turn = iota // it does not stand there
-	waiting             // it does
-	called              // it did, and may send
+	noTurn   turn = iota // it does not stand there
+	waiting              // it does
+	admitted             // it did, and may send
 )
 
 // Write writes all, in one or several messages.
@@ -77,7 +77,7 @@ func (c *conn) reserve(want int) (size int, number, place uint64, err error) {
 		free := out.limit - out.written
 		size = min(want, c.node.chunk, int(min(free, 1<<30)))
 		if free > 0 && out.turn != waiting {
-			place, ok := c.peer.flow.take(c, size, out.turn == called)
+			place, ok := c.peer.flow.reserve(c, size, out.turn == admitted)
 			out.turn = noTurn
 			if ok {
 				number = out.next
@@ -110,9 +110,9 @@ func (c *conn) mayWrite() error {
 }
 
 // call lets a writer go on whose turn has come.
-func (c *conn) call() {
+func (c *conn) admit() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.out.turn = called
+	c.out.turn = admitted
 	c.canWrite.Broadcast()
 }

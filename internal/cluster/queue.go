@@ -2,8 +2,8 @@ package cluster
 
 import "sync"
 
-// A line is work for one goroutine, in order.
-type line[T any] struct {
+// A queue is work for one goroutine, in order.
+type queue[T any] struct {
 	mu     sync.Mutex
 	cond   sync.Cond // signals what the fields below say
 	items  []T
@@ -11,14 +11,14 @@ type line[T any] struct {
 	closed bool
 }
 
-func newLine[T any](most int) *line[T] {
-	l := &line[T]{max: most}
+func newQueue[T any](most int) *queue[T] {
+	l := &queue[T]{max: most}
 	l.cond.L = &l.mu
 	return l
 }
 
-// put adds work, unless there is too much.
-func (l *line[T]) put(item T) bool {
+// put adds an item, and reports whether there was room for it.
+func (l *queue[T]) put(item T) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed || len(l.items) >= l.max {
@@ -29,8 +29,8 @@ func (l *line[T]) put(item T) bool {
 	return true
 }
 
-// work does what is put until the line is closed, and what was put before.
-func (l *line[T]) work(do func(T)) {
+// work calls do with each item, until the queue is closed and empty.
+func (l *queue[T]) work(do func(T)) {
 	var batch []T
 	for {
 		l.mu.Lock()
@@ -50,7 +50,7 @@ func (l *line[T]) work(do func(T)) {
 	}
 }
 
-func (l *line[T]) close() {
+func (l *queue[T]) close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.closed = true

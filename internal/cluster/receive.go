@@ -2,21 +2,21 @@ package cluster
 
 import "bytes"
 
-// An ear is the node as its bus sees it. It does not wait: what it answers goes
+// A receiver is the node as its bus sees it. It does not wait: what it answers goes
 // through the outbox.
-type ear Node
+type receiver Node
 
-// Gone hears that a message found nobody.
-func (e *ear) Gone(node string) { (*Node)(e).noName(node) }
+// Gone notes that a message reached no node.
+func (v *receiver) Gone(node string) { (*Node)(v).noName(node) }
 
-// Message hears a message.
-func (e *ear) Message(m []byte) {
-	n := (*Node)(e)
+// Message handles a message.
+func (v *receiver) Message(m []byte) {
+	n := (*Node)(v)
 	k, from, body, ok := parseHead(m)
 	if !ok {
 		return
 	}
-	p := n.hear(from)
+	p := n.sender(from)
 	if p == nil {
 		return
 	}
@@ -29,12 +29,12 @@ func (e *ear) Message(m []byte) {
 			n.lose(p, signFarewell, "has ended")
 		}
 	case kindPing:
-		n.post(p.name, n.compose(kindPong))
+		n.enqueue(p.name, n.compose(kindPong))
 	case kindPong:
 	case kindSent:
 		n.onSent(p, r.number(), true)
 	case kindArrived:
-		p.flow.free(r.number())
+		p.flow.acknowledge(r.number())
 	case kindNotice:
 		n.notices.put(bytes.Clone(body))
 	case kindCheck:
@@ -61,19 +61,19 @@ func (e *ear) Message(m []byte) {
 		if c := n.conn(p, id); c != nil {
 			n.onConn(c, k, number, r)
 		} else if k != kindReset {
-			n.post(p.name, n.compose(kindReset).conn(id))
+			n.enqueue(p.name, n.compose(kindReset).conn(id))
 		}
 	}
 }
 
-// onSent hears how much a peer has sent.
+// onSent handles what a peer says it has sent. asked: it wants to know what has arrived.
 func (n *Node) onSent(p *peer, place uint64, asked bool) {
-	if seen, tell := p.flow.came(place); tell || asked {
-		n.post(p.name, n.compose(kindArrived).number(seen))
+	if received, report := p.flow.receive(place); report || asked {
+		n.enqueue(p.name, n.compose(kindArrived).number(received))
 	}
 }
 
-// onConn hears a message of a connection, which has a number or a count first.
+// onConn handles a message of a connection, which begins with a number or a count.
 func (n *Node) onConn(c *conn, k kind, number uint64, r reader) {
 	switch k {
 	case kindAccept:
@@ -101,7 +101,7 @@ func (n *Node) finished(c *conn) {
 	c.mu.Lock()
 	next, granted, over := c.in.next, c.in.granted, c.state == closed
 	c.mu.Unlock()
-	n.post(c.peer.name, n.compose(kindCredit).conn(c.id).number(granted).number(next))
+	n.enqueue(c.peer.name, n.compose(kindCredit).conn(c.id).number(granted).number(next))
 	if over {
 		n.remove(c)
 	}
