@@ -1,0 +1,147 @@
+package holdfast_test
+
+import (
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+var (
+	// link is a link to another place in the repository, or an image of it.
+	link = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	// goFile is the name of a file of ours in prose, with its folder or without.
+	goFile = regexp.MustCompile("`([a-z0-9_./-]+\\.(?:go|md|txtar))`")
+	// folder is the name of a package of ours in prose.
+	folder = regexp.MustCompile("`((?:internal|backend|cmd|engine|stream|client|bench|conformance|e2e|examples|docs)/[a-z0-9_/-]+)`")
+	// goTest is the name of a test in prose.
+	goTest = regexp.MustCompile("`(Test[A-Z]\\w+)`")
+	// heading is a heading of a document, which links lead to.
+	heading = regexp.MustCompile(`(?m)^#+ +(.*)$`)
+)
+
+// historic are documents that name files as they were, or will be.
+var historic = map[string]bool{
+	"docs/decisions/0022-exchanges.md": true, // what becomes of each file
+	"CHANGELOG.md":                     true,
+}
+
+// What documents link to is there, and so are the files, packages and tests that they name.
+func TestDocuments(t *testing.T) {
+	t.Parallel()
+	names := make(map[string]bool) // of all files, with and without their folders
+	var documents []string
+	var tests strings.Builder
+	err := filepath.WalkDir(".", func(file string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && file != "." && (strings.HasPrefix(d.Name(), ".") || d.Name() == "node_modules"):
+			return filepath.SkipDir
+		case d.IsDir():
+			return nil
+		}
+		file = filepath.ToSlash(file)
+		for name := file; ; { // under each of its folders
+			names[name] = true
+			_, rest, ok := strings.Cut(name, "/")
+			if !ok {
+				break
+			}
+			name = rest
+		}
+		if strings.HasSuffix(file, ".md") {
+			documents = append(documents, file)
+		}
+		if strings.HasSuffix(file, "_test.go") {
+			text, err := os.ReadFile(file)
+			tests.Write(text)
+			return err
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(documents) < 20 {
+		t.Fatalf("only %d documents are found", len(documents))
+	}
+	for _, document := range documents {
+		data, err := os.ReadFile(document)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := string(data)
+		for _, m := range link.FindAllStringSubmatch(text, -1) {
+			checkLink(t, document, m[1])
+		}
+		if historic[document] {
+			continue
+		}
+		for _, m := range goFile.FindAllStringSubmatch(text, -1) {
+			if !names[m[1]] {
+				t.Errorf("%s names the file %s, which is not there", document, m[1])
+			}
+		}
+		for _, m := range folder.FindAllStringSubmatch(text, -1) {
+			if _, err := os.Stat(filepath.FromSlash(m[1])); err != nil {
+				t.Errorf("%s names %s, which is not there", document, m[1])
+			}
+		}
+		for _, m := range goTest.FindAllStringSubmatch(text, -1) {
+			if !strings.Contains(tests.String(), "func "+m[1]+"(") {
+				t.Errorf("%s names %s, which is no test", document, m[1])
+			}
+		}
+	}
+}
+
+// checkLink checks that what a document links to is there: a file or folder, and a heading
+// in it.
+func checkLink(t *testing.T, document, target string) {
+	t.Helper()
+	if strings.Contains(target, "://") || strings.HasPrefix(target, "mailto:") {
+		return
+	}
+	file, anchor, _ := strings.Cut(target, "#")
+	if file == "" {
+		file = document
+	} else {
+		file = path.Join(path.Dir(document), file)
+	}
+	info, err := os.Stat(filepath.FromSlash(file))
+	if err != nil {
+		t.Errorf("%s links to %s, which is not there", document, target)
+		return
+	}
+	if anchor == "" || info.IsDir() {
+		return
+	}
+	data, err := os.ReadFile(filepath.FromSlash(file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range heading.FindAllStringSubmatch(string(data), -1) {
+		if anchorOf(m[1]) == anchor {
+			return
+		}
+	}
+	t.Errorf("%s links to %s, but there is no such heading", document, target)
+}
+
+// anchorOf returns the anchor of a heading, as GitHub makes it.
+func anchorOf(title string) string {
+	var b strings.Builder
+	for _, r := range strings.ToLower(title) {
+		switch {
+		case r == ' ':
+			b.WriteRune('-')
+		case r == '-' || r == '_' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r > 0x7f:
+			b.WriteRune(r)
+		}
+	}
+	return b.String()
+}
