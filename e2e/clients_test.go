@@ -109,7 +109,7 @@ func cutting(t *testing.T, p *program, url string, least int, plan func(request 
 		if err := proxy.Close(); err != nil {
 			t.Error(err)
 		}
-		if n := proxy.Cuts(); n < least {
+		if n := proxy.Cuts(); n < least && !t.Skipped() {
 			t.Errorf("%d connections were cut, want %d at least", n, least)
 		}
 	})

@@ -14,6 +14,7 @@ import (
 
 	"holdfast/internal/engine/jetstream/natstest"
 	"holdfast/internal/engine/redis/redistest"
+	"holdfast/internal/testlong"
 )
 
 // An enginery is an engine that nodes share.
@@ -60,7 +61,7 @@ func eachEngine(t *testing.T, processes bool, test func(t *testing.T, e *enginer
 	})
 }
 
-// The JetStream servers of all tests that don't disturb them.
+// The JetStream servers of all tests that don't disturb them: one, three with -long.
 var (
 	shared   sync.Mutex
 	sharedIn *natstest.Servers
@@ -72,7 +73,11 @@ func sharedNATS(t testing.TB) *natstest.Servers {
 	shared.Lock()
 	defer shared.Unlock()
 	if sharedIn == nil {
-		s, err := natstest.Start(filepath.Join(filepath.Dir(built), "nats"), 3)
+		servers := 1
+		if testlong.Wanted() {
+			servers = 3
+		}
+		s, err := natstest.Start(filepath.Join(filepath.Dir(built), "nats"), servers)
 		if err != nil {
 			t.Fatal(err)
 		}

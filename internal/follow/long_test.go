@@ -1,0 +1,3 @@
+package follow
+
+import _ "holdfast/internal/testlong" // the flag -long
