@@ -5,8 +5,6 @@ import (
 	"errors"
 	"net/url"
 	"time"
-
-	"holdfast/jsonrpc"
 )
 
 // An attemptKind is one way to bring a call on: its request, or a way back to it.
@@ -40,7 +38,7 @@ type transport interface {
 	attempt(k *call, kind attemptKind) (left bool, err error)
 	// send delivers a message that has no response, and tries for as long as the server
 	// may be out of reach. k is the call that it belongs to, or nil.
-	send(ctx context.Context, k *call, m jsonrpc.Message, atMost time.Duration) error
+	send(ctx context.Context, k *call, raw []byte, atMost time.Duration) error
 	// shared reports whether all calls share one connection: then a message is told from
 	// another by its id alone, and there is no standalone stream to open.
 	shared() bool
@@ -103,7 +101,7 @@ func (k *call) choose() attemptKind {
 func (k *call) has(kind attemptKind) bool {
 	switch kind {
 	case attemptAnswers:
-		return k.turns.sending != nil && k.ways.stream != nil
+		return k.turns.batch != nil && k.ways.stream != nil
 	case attemptWait:
 		return k.state == callTaken
 	case attemptStream:

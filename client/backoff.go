@@ -33,10 +33,9 @@ type backoff struct {
 	cuts  int // connections on which nothing came, one after the other
 	polls int // resumed streams on which nothing came, one after the other
 
-	reachedOnce bool          // the server was there once
-	silences    int           // how often the server did not begin to answer
-	wake        chan struct{} // ends a wait; made by who waits or who ends it, under mu
-	mu          sync.Mutex
+	silences int           // how often the server did not begin to answer
+	wake     chan struct{} // ends a wait; made by who waits or who ends it, under mu
+	mu       sync.Mutex
 
 	renewals int // how often the call began anew in another session
 }

@@ -82,7 +82,7 @@ func (c *Conn) call(m jsonrpc.Message) error {
 	k := newCall(c, request{id: m.ID, method: m.Method, body: m.Raw})
 	k.progress.token = tokenOf(m.Raw)
 	if m.Method == protocol.MethodInitialize {
-		k.body = c.opening(m)
+		k.body = c.open(m)
 	}
 	switch err := c.enter(k); {
 	case errors.Is(err, errAlike):
@@ -124,7 +124,7 @@ func (c *Conn) enter(k *call) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
-	case c.closed:
+	case c.state != connOpen:
 		return ErrClosed
 	case c.calls[k.record] != nil:
 		return ErrDuplicate
@@ -136,7 +136,7 @@ func (c *Conn) enter(k *call) error {
 	if !k.origin.foreign {
 		k.session = c.session
 	}
-	if c.opener != nil && c.session.revision == "" && !c.session.lost && k.origin.answer == nil {
+	if c.opening.request != nil && c.session.state == sessionNone && k.origin.answer == nil {
 		k.origin.impatient = true // nobody has answered initialize
 	}
 	if k.key == "" && !k.origin.unsure { // what may have been sent without one must not be sent under a new one
@@ -185,7 +185,7 @@ func (c *Conn) leave(k *call) {
 	there := c.calls[k.record] == k
 	if there {
 		delete(c.calls, k.record)
-		c.forgetAll(k)
+		c.asks.forgetCall(k)
 	}
 	c.mu.Unlock()
 	if there {
@@ -239,7 +239,7 @@ func (k *call) step() error {
 	if left && k.kind != attemptEvents && (!errors.As(err, &no) || !no.certain()) {
 		k.happened(eventSent)
 		if k.kind == attemptAnswers && err != nil && !errors.Is(err, errNext) {
-			k.doubt()
+			k.unsureBatch()
 		}
 	}
 	if k.done() {
@@ -281,7 +281,7 @@ func (k *call) deliver(m jsonrpc.Message) {
 		m = preferSessions(m)
 	case protocol.MethodSubscribe, protocol.MethodUnsubscribe, protocol.MethodSetLevel:
 		if m.Error == nil && k.origin.answer == nil {
-			k.c.setting(k.method, jsonrpc.Field(k.body, "params"))
+			k.c.remember(k.method, jsonrpc.Field(k.body, "params"))
 		}
 	}
 	if string(m.ID) != string(k.id) {

@@ -28,7 +28,7 @@ func (c *Conn) authorize(ctx context.Context, req *http.Request, resp *http.Resp
 // roundTrip sends a request. The client's redirects are not followed.
 func (c *Conn) roundTrip(req *http.Request) (_ *http.Response, err error) {
 	defer panics.Catch(&err, c.logger, "HTTPClient", "")
-	return c.http.Do(req)
+	return c.remote.http.Do(req)
 }
 
 func (c *Conn) dialSocket(ctx context.Context, url string, o *websocket.DialOptions) (_ *websocket.Conn, _ *http.Response, err error) {

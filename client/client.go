@@ -116,51 +116,45 @@ type Lost struct {
 // A Conn is a connection to one server. Its methods may be called concurrently,
 // but for Receive, which has one caller at a time.
 type Conn struct {
-	raw    string // the URL as it was given
-	url    *url.URL
+	remote remote
 	opts   Options
-	http   *http.Client
-	own    *http.Transport // to close, or nil
 	logger *slog.Logger
-	// secrets are what nobody is to read in an error: of the URL and the headers.
-	secrets *redact.Secrets
+	ids    ids
 
-	ctx  context.Context // of all that the Conn does
-	stop context.CancelFunc
-	work sync.WaitGroup
-	in   chan jsonrpc.Message
-	once sync.Once // starts what State tells to go on with
-	out  outbox
-
+	ctx     context.Context // of all that the Conn does
+	stop    context.CancelFunc
+	work    sync.WaitGroup
+	started sync.Once // continues what State told of
+	in      chan jsonrpc.Message
+	out     outbox
 	workers workers
-	sending chan struct{} // has place for each answer that is being sent
+	asks    serverRequests
 
-	ours  string        // begins the ids of our own requests
-	wires atomic.Uint64 // how many of those there have been
+	mu         sync.Mutex
+	state      connState
+	session    session
+	opening    opening
+	standalone standalone
+	seen       eventIDs         // events of all streams, but those of a mux
+	calls      map[string]*call // in flight, by the key of their id
+	restored   []*call          // those of State, until they are continued
+	mux        *mux             // what carries everything, where that is one connection; or nil
+	cancelling cancelling
+}
 
-	mu        sync.Mutex
-	closed    bool
-	session   session
-	opener    []byte               // the host's initialize request, as it is sent
-	result    []byte               // what initialize gave
-	policies  bool                 // the host wants to see resume policies itself
-	ready     bool                 // the host has sent notifications/initialized
-	listening bool                 // there is a listener
-	heard     string               // its last event id
-	seen      eventIDs             // events of all streams, but those of lines
-	renewing  chan struct{}        // closed when the session has been begun anew
-	renewed   error                // how that ended
-	calls     map[string]*call     // in flight, by the key of their id
-	stale     map[string]struct{}  // those that nobody waits for any more
-	asked     map[string]*question // the server's requests that the host has not answered
-	answers   int                  // of the host, that the server has not taken yet
-	crowded   bool                 // the server has asked too much at a time
-	old       []*call              // those of State, until they are gone on with
-	settings  []setting            // what the host has set in the session
-	endpoint  string               // where messages are posted to (HTTP+SSE)
-	mux       *mux                 // what carries everything, where that is one connection; or nil
-	parting   int                  // cancelled calls of which the server is being told
-	parted    chan struct{}        // closed when there are none; nil: nobody waits
+// A remote is the server's address, and how HTTP gets there. It does not change.
+type remote struct {
+	raw     string // the URL as it was given
+	url     *url.URL
+	http    *http.Client
+	own     *http.Transport // to close, or nil
+	secrets *redact.Secrets // of the URL and the headers: nobody is to read them in an error
+}
+
+// ids are those of our own requests, which no host uses.
+type ids struct {
+	prefix string
+	count  atomic.Uint64
 }
 
 // New returns a Conn to the server at the URL. Nothing is sent yet.
@@ -170,7 +164,7 @@ func New(rawURL string, opts *Options) (*Conn, error) {
 		return nil, errors.New("server URL: it cannot be read: want one like http://HOST:PORT/PATH; " +
 			"in a user or password the characters @ : / ? # [ ] % and space are written %40 %3A %2F %3F %23 %5B %5D %25 %20")
 	}
-	c := &Conn{raw: rawURL, url: u, calls: make(map[string]*call), asked: make(map[string]*question), in: make(chan jsonrpc.Message, 16)}
+	c := &Conn{remote: remote{raw: rawURL, url: u}, calls: make(map[string]*call), in: make(chan jsonrpc.Message, 16)}
 	if opts != nil {
 		c.opts = *opts
 	}
@@ -180,7 +174,7 @@ func New(rawURL string, opts *Options) (*Conn, error) {
 		if c.opts.Transport == Auto {
 			c.opts.Transport = WebSocket
 		}
-		c.url = plain(u)
+		c.remote.url = plain(u)
 	default:
 		return nil, fmt.Errorf("server URL %q: want one that begins with http://, https://, ws:// or wss://", redact.URL(rawURL))
 	}
@@ -188,12 +182,13 @@ func New(rawURL string, opts *Options) (*Conn, error) {
 		return nil, fmt.Errorf("server URL: it has no host: want one like %s://HOST:PORT/PATH", u.Scheme)
 	}
 	c.opts.defaults()
-	c.secrets = secretsOf(rawURL, c.opts.Header)
+	c.remote.secrets = secretsOf(rawURL, c.opts.Header)
 	c.logger = c.opts.Logger
 	c.seen.seed = maphash.MakeSeed()
-	c.ours = "holdfast-" + strings.ToLower(rand.Text()[:10])
-	c.client()
-	c.workers.calls, c.sending = make(chan *call), make(chan struct{}, mostAnswering)
+	c.ids.prefix = "holdfast-" + strings.ToLower(rand.Text()[:10])
+	c.remote.http, c.remote.own = newHTTPClient(c.opts.HTTPClient)
+	c.workers.calls = make(chan *call)
+	c.asks.init()
 	c.ctx, c.stop = context.WithCancel(context.Background())
 	if s := c.opts.State; s != nil {
 		c.restore(s)
@@ -264,8 +259,8 @@ func (c *Conn) Receive(ctx context.Context) (jsonrpc.Message, error) {
 	}
 }
 
-// begin goes on, once, with what the State had in flight.
-func (c *Conn) begin() { c.once.Do(c.goOn) }
+// begin continues, once, what the State had in flight.
+func (c *Conn) begin() { c.started.Do(c.continueRestored) }
 
 // deliver gives a message to the host. It reports false if the Conn ended first.
 func (c *Conn) deliver(m jsonrpc.Message) bool {
@@ -282,116 +277,11 @@ func (c *Conn) deliver(m jsonrpc.Message) bool {
 func (c *Conn) spawn(f func()) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closed {
+	if c.state != connOpen {
 		return false
 	}
 	c.work.Go(f)
 	return true
-}
-
-// closeTimeout bounds how long the end of a session may take.
-const closeTimeout = 5 * time.Second
-
-// Close ends the session: the server is told, and what is in flight is given up.
-// It waits for the server for five seconds at the most.
-func (c *Conn) Close() error {
-	if !c.end() {
-		return nil
-	}
-	ctx, stop := context.WithTimeout(context.WithoutCancel(c.ctx), closeTimeout)
-	defer stop()
-	c.out.wait(ctx)
-	c.part() // a call of another session does not end with this one
-	err := c.delete(ctx)
-	c.finish()
-	return err
-}
-
-// partTimeout bounds how long the server may take to be told what was cancelled.
-const partTimeout = time.Second
-
-// Detach ends the Conn and leaves the session, and what is in flight in it, to
-// whoever goes on with its State. What the host has cancelled before is told to the
-// server first, for a second at the most: nobody will go on with that.
-func (c *Conn) Detach() {
-	if c.end() {
-		c.part()
-		c.finish()
-	}
-}
-
-// part waits until the server was told of what the host has cancelled.
-func (c *Conn) part() {
-	c.mu.Lock()
-	if c.parting == 0 {
-		c.mu.Unlock()
-		return
-	}
-	parted := make(chan struct{})
-	c.parted = parted
-	c.mu.Unlock()
-	late := time.NewTimer(partTimeout)
-	defer late.Stop()
-	select {
-	case <-parted:
-	case <-late.C:
-	}
-}
-
-// parts notes that the server is being told of one more cancelled call, or one less.
-func (c *Conn) parts(n int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.parting += n; c.parting == 0 && c.parted != nil {
-		close(c.parted)
-		c.parted = nil
-	}
-}
-
-// end keeps new work from beginning, and says whether it was the first to.
-func (c *Conn) end() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	first := !c.closed
-	c.closed = true
-	return first
-}
-
-func (c *Conn) finish() {
-	c.stop()
-	c.work.Wait()
-	if c.own != nil {
-		c.own.CloseIdleConnections()
-	}
-}
-
-// delete ends the session on the server (2025-11-25, Transports, "Session
-// Management"). A server that does not have it any more, or does not let clients
-// end sessions, is no error.
-func (c *Conn) delete(ctx context.Context) error {
-	c.mu.Lock()
-	s := c.session
-	c.mu.Unlock()
-	if s.id == "" || s.lost {
-		return nil
-	}
-	x := exchange{method: http.MethodDelete, session: &s, wait: closeTimeout / 2}
-	resp, err := c.do(ctx, x)
-	if err != nil {
-		resp, err = c.do(ctx, x) // it may have been the connection
-	}
-	if err != nil {
-		return fmt.Errorf("end of session: %w", err)
-	}
-	resp.Close()
-	switch resp.StatusCode {
-	case http.StatusNotFound, http.StatusMethodNotAllowed:
-		return nil
-	}
-	if resp.StatusCode >= 300 {
-		return fmt.Errorf("end of session: %s", resp.Status)
-	}
-	return nil
 }
 
 // SessionID returns the id that the server has given the session, or "".

@@ -21,22 +21,24 @@ import (
 	"holdfast/internal/sse"
 )
 
-// client makes the http.Client that requests go through.
-func (c *Conn) client() {
+// newHTTPClient returns the http.Client that requests go through, and its own transport,
+// to be closed, if it has one.
+func newHTTPClient(given *http.Client) (*http.Client, *http.Transport) {
 	var h http.Client
-	if c.opts.HTTPClient != nil {
-		h = *c.opts.HTTPClient
+	var own *http.Transport
+	if given != nil {
+		h = *given
 	} else if t, ok := http.DefaultTransport.(*http.Transport); ok {
 		// Each call has a connection of its own while it runs, and gives it back.
-		c.own = t.Clone()
-		c.own.MaxIdleConnsPerHost = 64
-		c.own.DisableCompression = true // who compresses a stream may hold it back
-		c.own.MaxResponseHeaderBytes = mostHeader
-		h.Transport = c.own
+		own = t.Clone()
+		own.MaxIdleConnsPerHost = 64
+		own.DisableCompression = true // who compresses a stream may hold it back
+		own.MaxResponseHeaderBytes = mostHeader
+		h.Transport = own
 	}
 	h.Timeout = 0
 	h.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	c.http = &h
+	return &h, own
 }
 
 // What a server says of where things are is kept, sent with each request, and written
@@ -151,7 +153,7 @@ const mostHops = 10
 // watched until it is closed. Its errors tell no secret.
 func (c *Conn) do(ctx context.Context, x exchange) (*response, error) {
 	resp, err := c.follow(ctx, x)
-	return resp, c.secrets.Error(err)
+	return resp, c.remote.secrets.Error(err)
 }
 
 // secretsOf returns what is secret of a URL and of what goes in headers.
@@ -174,7 +176,7 @@ func secretsOf(rawURL string, header http.Header) *redact.Secrets {
 // follow is do, for which what is secret is not looked through.
 func (c *Conn) follow(ctx context.Context, x exchange) (*response, error) {
 	if x.url == nil {
-		x.url = c.url
+		x.url = c.remote.url
 	}
 	authorized := false
 	for hop := 0; ; hop++ {
@@ -267,12 +269,12 @@ func (c *Conn) send(ctx context.Context, x exchange) (*http.Request, *response, 
 			err = cause
 		}
 		if errors.Is(err, errSilent) {
-			c.http.CloseIdleConnections() // which are likely to be as dead
+			c.remote.http.CloseIdleConnections() // which are likely to be as dead
 		}
 		cancel(err)
 		return nil, nil, plainly(err)
 	}
-	if c.own == nil && resp.StatusCode != http.StatusSwitchingProtocols {
+	if c.remote.own == nil && resp.StatusCode != http.StatusSwitchingProtocols {
 		resp.Body = &body{resp.Body, c}
 	}
 	return req, &response{Response: resp, cancel: cancel, watch: watch, ctx: ctx, quiet: x.wait}, nil
@@ -292,8 +294,8 @@ func plainly(err error) error {
 
 // traces says whether the transport is one that says when it has a connection.
 func (c *Conn) traces() bool {
-	_, ok := c.http.Transport.(*http.Transport)
-	return ok || c.http.Transport == nil
+	_, ok := c.remote.http.Transport.(*http.Transport)
+	return ok || c.remote.http.Transport == nil
 }
 
 // dialing says whether an error is that there was no connection.

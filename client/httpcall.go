@@ -22,7 +22,7 @@ func (x exchanges) ready(k *call) error {
 	k.mu.Lock()
 	s := k.session
 	k.mu.Unlock()
-	if !s.lost || k.method == protocol.MethodInitialize || k.early() {
+	if s.state != sessionLost || k.method == protocol.MethodInitialize || k.early() {
 		return nil
 	}
 	return k.lost(s)
@@ -57,8 +57,8 @@ func (k *call) exchange(kind attemptKind, sent *atomic.Bool) exchange {
 	x := exchange{method: http.MethodGet, session: &s, last: w.received.last, wait: k.backoff.bound(k.c.opts.ConnectTimeout)}
 	switch kind {
 	case attemptAnswers:
-		x.method, x.url, x.body, x.sent, x.wait = http.MethodPost, w.stream, k.turns.sending, sent, k.c.opts.ConnectTimeout
-		k.turns.flown = len(k.turns.sent)
+		x.method, x.url, x.body, x.sent, x.wait = http.MethodPost, w.stream, k.turns.batch, sent, k.c.opts.ConnectTimeout
+		k.turns.inBatch = len(k.turns.unconfirmed)
 		if !s.keys {
 			x.wait = k.c.opts.AnswerTimeout // it may go on with the call before it says anything
 		}
@@ -126,7 +126,7 @@ func (k *call) answerTimeout() time.Duration {
 }
 
 // send implements [transport].
-func (x exchanges) send(ctx context.Context, k *call, m jsonrpc.Message, atMost time.Duration) error {
+func (x exchanges) send(ctx context.Context, k *call, raw []byte, atMost time.Duration) error {
 	// The end of the call ends the waiting, and not the exchange: net/http would end with
 	// it whatever goes next over the same connection.
 	c, during := x.c, ctx
@@ -136,7 +136,7 @@ func (x exchanges) send(ctx context.Context, k *call, m jsonrpc.Message, atMost 
 	var b backoff
 	for {
 		s := c.sessionOf(k)
-		resp, err := c.do(during, exchange{method: http.MethodPost, body: m.Raw, session: &s, wait: c.opts.ConnectTimeout})
+		resp, err := c.do(during, exchange{method: http.MethodPost, body: raw, session: &s, wait: c.opts.ConnectTimeout})
 		if err == nil {
 			if resp.StatusCode < 300 {
 				resp.Close()

@@ -19,13 +19,13 @@ import (
 // server's messages come on, and a URL that ours are posted to. The stream can be
 // resumed if the server gives event ids, as Holdfast does.
 type pair struct {
-	c        *Conn
-	stream   *response
-	body     *listening
-	events   *sse.Reader
-	opened   bool // open has been called already, for the line to come
-	numbered bool // the server gives its first event an id: its stream can be resumed
-	talks    bool
+	c          *Conn
+	stream     *response
+	body       *keepAliveReader
+	events     *sse.Reader
+	opened     bool // open has been called already, for the line to come
+	numbered   bool // the server gives its first event an id: its stream can be resumed
+	keepAlives bool // the server sends some
 
 	mu       sync.Mutex
 	endpoint *url.URL
@@ -35,8 +35,8 @@ type pair struct {
 
 // newPair returns a pair that is not connected. c.mu is held.
 func newPair(c *Conn) *pair {
-	p := &pair{c: c, last: c.heard}
-	if u, err := url.Parse(c.endpoint); err == nil && c.endpoint != "" && sameOrigin(c.url, u) {
+	p := &pair{c: c, last: c.standalone.lastEventID}
+	if u, err := url.Parse(c.standalone.endpoint); err == nil && c.standalone.endpoint != "" && sameOrigin(c.remote.url, u) {
 		p.endpoint = u
 	}
 	return p
@@ -70,7 +70,7 @@ func (p *pair) open(ctx context.Context, within time.Duration) (id string, resum
 		r.Close()
 		return "", false, &refusal{text: fmt.Sprintf("the server answered with %.60q, not an event stream: is this the URL of an MCP server?", r.media())}
 	}
-	body := &listening{r: r, silence: c.opts.Silence}
+	body := &keepAliveReader{r: r, silence: c.opts.Silence}
 	events := sse.NewReader(body, c.opts.MaxMessage)
 	r.events = true // the endpoint is to come in time, whatever else does
 	to, err := p.first(r, events)
@@ -80,7 +80,7 @@ func (p *pair) open(ctx context.Context, within time.Duration) (id string, resum
 		return "", false, err
 	}
 	resumed = last != "" && old != nil && old.String() == to.String()
-	p.talks = p.talks || body.talks
+	p.keepAlives = p.keepAlives || body.seen
 	p.mu.Lock()
 	p.endpoint, p.stream, p.body, p.events = to, r, body, events
 	if !resumed {
@@ -93,7 +93,7 @@ func (p *pair) open(ctx context.Context, within time.Duration) (id string, resum
 	last = p.last
 	p.mu.Unlock()
 	switch {
-	case p.talks:
+	case p.keepAlives:
 		r.expect(c.opts.Silence)
 	case resumed || p.numbered: // the server can do it again, or says so with its first event
 		r.expect(longSilence * c.opts.Silence)
@@ -101,7 +101,7 @@ func (p *pair) open(ctx context.Context, within time.Duration) (id string, resum
 		r.expect(0)
 	}
 	c.mu.Lock()
-	c.endpoint, c.heard = to.String(), last
+	c.standalone.endpoint, c.standalone.lastEventID = to.String(), last
 	c.mu.Unlock()
 	c.changed()
 	return "", resumed, nil
@@ -154,7 +154,7 @@ func (p *pair) note(ev *sse.Event) bool {
 	fresh := p.seen.add(ev.ID)
 	p.mu.Unlock()
 	p.c.mu.Lock()
-	p.c.heard = ev.ID
+	p.c.standalone.lastEventID = ev.ID
 	p.c.mu.Unlock()
 	p.c.changed()
 	return fresh
@@ -165,7 +165,7 @@ func (p *pair) read(take func(jsonrpc.Message)) error {
 	r := p.stream
 	for {
 		ev, err := p.events.Next()
-		p.talks = p.talks || p.body.talks
+		p.keepAlives = p.keepAlives || p.body.seen
 		if errors.Is(err, io.EOF) {
 			return errCut
 		}

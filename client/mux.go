@@ -96,7 +96,7 @@ func (c *Conn) fallBack(k *call, no *refusal) error {
 	case errors.As(err, &not) && !not.passes():
 		return no // the first reason is the better one
 	case err != nil:
-		return fmt.Errorf("HTTP+SSE: %v", c.secrets.Error(err)) //nolint:errorlint // it is tried again, whatever it was
+		return fmt.Errorf("HTTP+SSE: %v", c.remote.secrets.Error(err)) //nolint:errorlint // it is tried again, whatever it was
 	}
 	p.opened = true
 	c.mu.Lock()
@@ -117,8 +117,8 @@ func (c *Conn) fallBack(k *call, no *refusal) error {
 func newMux(c *Conn, conn muxConn) *mux {
 	x := &mux{c: c, conn: conn, changed: make(chan struct{}), answers: newAnswers()}
 	x.backoff.idle, x.backoff.nudge = x.idle, make(chan struct{}, 1)
-	x.begun = c.session.revision == "" || c.session.id != "" || c.endpoint != ""
-	if !c.closed {
+	x.begun = c.session.revision == "" || c.session.id != "" || c.standalone.endpoint != ""
+	if c.state == connOpen {
 		c.work.Go(x.run)
 	}
 	return x
@@ -271,12 +271,12 @@ func (x *mux) opened(id string, resumed bool) {
 	if !resumed {
 		x.seen, x.names = eventIDs{}, eventIDs{} // ids may begin anew
 	}
-	lost := !resumed && c.opener != nil && c.session.revision != ""
-	ended := lost || !resumed && c.session.lost
+	lost := !resumed && c.opening.request != nil && c.session.revision != ""
+	ended := lost || !resumed && c.session.state == sessionLost
 	session := c.session
 	c.mu.Unlock()
 	if lost {
-		c.tellLost(session)
+		c.loseSession(session)
 	}
 	if !resumed {
 		c.named(id)

@@ -48,7 +48,7 @@ func (x *mux) ready(k *call) error {
 	x.mu.Unlock()
 	k.mu.Lock()
 	had := k.key
-	if k.session.lost && k.state == callUnsent { // it was made between two sessions
+	if k.session.state == sessionLost && k.state == callUnsent { // it was made between two sessions
 		k.session = now
 		k.keyAnew(now)
 	}
@@ -189,7 +189,11 @@ func (k *call) frame(kind attemptKind) []byte {
 }
 
 // send implements [transport].
-func (x *mux) send(ctx context.Context, k *call, m jsonrpc.Message, atMost time.Duration) error {
+func (x *mux) send(ctx context.Context, k *call, raw []byte, atMost time.Duration) error {
+	m, err := jsonrpc.Parse(raw)
+	if err != nil {
+		return err
+	}
 	var a *answer
 	resumes := m.Kind == jsonrpc.Response && x.conn.resumes()
 	if resumes {

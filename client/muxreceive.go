@@ -34,7 +34,7 @@ func (x *mux) take(m jsonrpc.Message) {
 			x.answers.asked(m)
 			x.mu.Unlock()
 		}
-		c.ask(k, m)
+		c.serverRequest(k, m)
 	case jsonrpc.Notification:
 		if k != nil && m.Method == protocol.MethodResumePolicy {
 			if !k.policy(m) {
@@ -73,7 +73,7 @@ func (x *mux) place(id string, m jsonrpc.Message) (*call, bool) {
 	if x.names.has(name) {
 		return nil, false
 	}
-	c.heard = id
+	c.standalone.lastEventID = id
 	return nil, x.seen.add(id)
 }
 

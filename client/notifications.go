@@ -14,9 +14,9 @@ func (c *Conn) notify(ctx context.Context, m jsonrpc.Message) error {
 	switch m.Method {
 	case protocol.MethodInitialized:
 		c.mu.Lock()
-		c.ready = true
+		c.opening.ready = true
 		c.mu.Unlock()
-		err := c.tell(joined(ctx, c.ctx), m.Raw, c.opts.ConnectTimeout)
+		err := c.tell(joined(ctx, c.ctx), nil, m.Raw, c.opts.ConnectTimeout)
 		if err != nil {
 			c.logger.Warn("notifications/initialized not delivered", "error", err)
 		}
@@ -28,7 +28,7 @@ func (c *Conn) notify(ctx context.Context, m jsonrpc.Message) error {
 		return nil
 	}
 	start := c.out.put(func() {
-		if err := c.tell(c.ctx, m.Raw, c.opts.GiveUp); err != nil && c.ctx.Err() == nil {
+		if err := c.tell(c.ctx, nil, m.Raw, c.opts.GiveUp); err != nil && c.ctx.Err() == nil {
 			c.logger.Warn("notification not delivered", "method", m.Method, "error", err)
 		}
 	})
@@ -68,11 +68,11 @@ func (c *Conn) giveUp(k *call, m jsonrpc.Message) {
 		return // it has its answer, or this was said before
 	}
 	c.mu.Lock()
-	c.forgetAll(k)
+	c.asks.forgetCall(k)
 	c.mu.Unlock()
-	c.parts(1)
+	c.countCancelling(1)
 	ok := c.spawn(func() {
-		defer c.parts(-1)
+		defer c.countCancelling(-1)
 		defer c.leave(k)
 		defer k.cancel(ErrCancelled)
 		t := time.NewTimer(cancelWait)
@@ -86,7 +86,7 @@ func (c *Conn) giveUp(k *call, m jsonrpc.Message) {
 		ctx, stop := context.WithTimeout(c.ctx, c.opts.ConnectTimeout)
 		defer stop()
 		if raw := k.cancellation(m); raw != nil {
-			if err := c.tellFor(ctx, k, raw, c.opts.ConnectTimeout); err != nil {
+			if err := c.tell(ctx, k, raw, c.opts.ConnectTimeout); err != nil {
 				c.logger.Debug("cancellation not delivered", "error", err)
 			}
 		}
@@ -94,7 +94,7 @@ func (c *Conn) giveUp(k *call, m jsonrpc.Message) {
 	if !ok {
 		k.cancel(ErrCancelled)
 		c.leave(k)
-		c.parts(-1)
+		c.countCancelling(-1)
 	}
 }
 

@@ -98,12 +98,12 @@ func (c *Conn) refused(r *response) *refusal {
 		return e
 	}
 	if said := jsonrpc.Field(data, "error"); said != nil && said[0] == '{' { // with an id or without
-		e.rpc = errorOf([]byte(c.secrets.Text(string(said))))
+		e.rpc = errorOf([]byte(c.remote.secrets.Text(string(said))))
 		return e
 	}
 	if strings.HasPrefix(r.media(), "text/plain") {
 		text, _, _ := strings.Cut(strings.TrimSpace(string(data)), "\n")
-		e.text = fmt.Sprintf("%.200s", c.secrets.Text(text))
+		e.text = fmt.Sprintf("%.200s", c.remote.secrets.Text(text))
 	}
 	return e
 }

@@ -14,17 +14,56 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// session is what the server knows the Conn by.
+// A sessionState is what has become of the session with the server:
+//
+//	state         event                                  next
+//	sessionNone   initialize was answered                sessionBegun
+//	sessionBegun  the server does not know it any more   sessionLost
+//	sessionLost   initialize, sent again, was answered   sessionBegun
+type sessionState uint8
+
+const (
+	sessionNone  sessionState = iota // nothing has begun one
+	sessionBegun                     // requests may be made in it
+	sessionLost                      // the server has ended it, and there is no other yet
+)
+
+// A session is what the server knows the Conn by.
 type session struct {
 	id       string // "" where the server has none
-	revision string // "" before initialize
+	revision string // "" if there is no session
 	keys     bool   // the server honours idempotency keys
-	lost     bool   // the server has ended it
+	state    sessionState
 }
 
-// opening keeps the host's initialize request, and says in it that we know how to
+// begin moves the session to sessionBegun, with what initialize gave.
+func (s *session) begin(revision string, result []byte) {
+	s.revision, s.state = revision, sessionBegun
+	s.keys = s.id != "" && jsonrpc.Field(result, "capabilities", "experimental", protocol.MetaIdempotencyKey) != nil
+}
+
+// lose moves the session to sessionLost.
+func (s *session) lose() { *s = session{state: sessionLost} }
+
+// An opening is how the host has begun the session: another is begun alike.
+type opening struct {
+	request  []byte    // initialize, as it is sent
+	result   []byte    // what initialize gave
+	policies bool      // the host wants to see resume policies itself
+	ready    bool      // the host has sent notifications/initialized
+	settings []setting // what the host has set in the session
+	renewal  *renewal  // of a session that has ended; nil: none goes on
+}
+
+// A renewal is the beginning of a session in the place of one that has ended.
+type renewal struct {
+	done chan struct{} // closed at its end
+	err  error         // read after that
+}
+
+// open keeps the host's initialize request, and says in it that the client knows how to
 // resume requests (SEP-975).
-func (c *Conn) opening(m jsonrpc.Message) []byte {
+func (c *Conn) open(m jsonrpc.Message) []byte {
 	var params, capabilities map[string]json.RawMessage
 	_ = json.Unmarshal(m.Params, &params) // what is no object becomes one
 	_ = json.Unmarshal(params["capabilities"], &capabilities)
@@ -46,15 +85,15 @@ func (c *Conn) opening(m jsonrpc.Message) []byte {
 	raw := jsonrpc.AppendRequest(nil, m.ID, m.Method, text)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.opener, c.policies = raw, own
+	c.opening.request, c.opening.policies = raw, own
 	return raw
 }
 
-// asksForPolicy says whether the host wants to see resume policies.
-func (c *Conn) asksForPolicy() bool {
+// hostWantsPolicies reports whether the host wants to see resume policies.
+func (c *Conn) hostWantsPolicies() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.policies
+	return c.opening.policies
 }
 
 // named notes the id of the session that an initialize has begun. One that was
@@ -64,7 +103,7 @@ func (c *Conn) named(id string) {
 	old := c.session
 	c.session.id = id
 	c.mu.Unlock()
-	if old.id == "" || old.id == id || old.lost || old.revision != "" {
+	if old.id == "" || old.id == id || old.state != sessionNone {
 		return
 	}
 	c.spawn(func() {
@@ -87,11 +126,8 @@ func (c *Conn) opened(m jsonrpc.Message) jsonrpc.Message {
 		return noRevision(m)
 	}
 	c.mu.Lock()
-	s := &c.session
-	s.revision = revision
-	s.keys = s.id != "" && jsonrpc.Field(m.Result, "capabilities", "experimental", protocol.MetaIdempotencyKey) != nil
-	s.lost = false
-	c.result = m.Result
+	c.session.begin(revision, m.Result)
+	c.opening.result = m.Result
 	c.mu.Unlock()
 	c.changed()
 	return m
@@ -111,60 +147,58 @@ func noRevision(m jsonrpc.Message) jsonrpc.Message {
 // does it.
 func (c *Conn) renew(ctx context.Context, old session) (session, error) {
 	c.mu.Lock()
-	if c.session.id != old.id && c.session.revision != "" && c.renewing == nil {
+	r := c.opening.renewal
+	if c.session.id != old.id && c.session.state == sessionBegun && r == nil {
 		defer c.mu.Unlock()
 		return c.session, nil
 	}
-	busy := c.renewing
-	if busy == nil {
-		busy = make(chan struct{})
-		c.renewing = busy
-		c.mu.Unlock()
+	first := r == nil
+	if first {
+		r = &renewal{done: make(chan struct{})}
+		c.opening.renewal = r
+	}
+	c.mu.Unlock()
+	if first {
 		if old.id != "" {
-			c.tellLost(old)
+			c.loseSession(old)
 		}
-		if !c.spawn(func() { c.begun(c.beginAgain()) }) {
+		if !c.spawn(func() { c.endRenewal(r, c.beginAgain()) }) {
 			return session{}, ErrClosed
 		}
-	} else {
-		c.mu.Unlock()
 	}
 	select {
-	case <-busy:
+	case <-r.done:
 	case <-ctx.Done():
 		return session{}, context.Cause(ctx)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.session, c.renewed
+	return c.session, r.err
 }
 
-// begun notes how the beginning of a new session ended.
-func (c *Conn) begun(err error) {
+// endRenewal notes how a renewal has ended.
+func (c *Conn) endRenewal(r *renewal, err error) {
 	if err == nil {
 		c.listen() // where the stream was given up with the old session
 	}
+	r.err = err
 	c.mu.Lock()
-	c.renewed = err
-	close(c.renewing)
-	c.renewing = nil
+	c.opening.renewal = nil
 	c.mu.Unlock()
+	close(r.done)
 	if err != nil {
 		c.logger.Warn("no new session", "error", err)
 	}
 }
 
-// tellLost says which calls were in flight in a session that is gone.
-func (c *Conn) tellLost(old session) {
+// loseSession notes that the server has ended a session, and tells the user which calls
+// were in flight in it.
+func (c *Conn) loseSession(old session) {
 	c.mu.Lock()
-	c.session = session{lost: true}
-	c.heard = ""
+	c.session.lose()
+	c.standalone.lastEventID = ""
 	c.seen = eventIDs{seed: c.seen.seed} // ids may begin anew
-	for id, q := range c.asked {
-		if q.call == nil || q.call.inSession(old.id) {
-			c.forget(id) // who asked is gone, and another may ask under the id
-		}
-	}
+	c.asks.loseSession(old.id)
 	var lost Lost
 	for _, k := range c.calls {
 		if k.origin.answer == nil && k.ranIn(old.id) {
@@ -180,13 +214,14 @@ func (c *Conn) tellLost(old session) {
 	c.logger.Warn("the server has ended the session: a new one begins", "calls lost", len(lost.Calls))
 }
 
+// inSession reports whether the call runs in a session.
 func (k *call) inSession(id string) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.session.id == id
 }
 
-// ranIn says whether the server took the call in a session.
+// ranIn reports whether the server took the call in a session.
 func (k *call) ranIn(id string) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -196,7 +231,7 @@ func (k *call) ranIn(id string) bool {
 // beginAgain does a client's part of the opening.
 func (c *Conn) beginAgain() error {
 	c.mu.Lock()
-	opener, ready := c.opener, c.ready
+	opener, ready := c.opening.request, c.opening.ready
 	c.mu.Unlock()
 	if opener == nil {
 		return errors.New("there is no initialize request to send again")
@@ -215,18 +250,18 @@ func (c *Conn) beginAgain() error {
 	if !ready {
 		return nil
 	}
-	if err := c.tell(c.ctx, initialized, c.opts.ConnectTimeout); err != nil {
+	if err := c.tell(c.ctx, nil, initialized, c.opts.ConnectTimeout); err != nil {
 		return err
 	}
-	c.spawn(func() { c.settle(reply.Result) })
+	c.spawn(func() { c.setAgain(reply.Result) })
 	return nil
 }
 
-// settle sets again in a new session what the host had set in the old one, and has
+// setAgain sets again in a new session what the host had set in the old one, and has
 // the host look again at what may be another now. result is what initialize gave.
-func (c *Conn) settle(result []byte) {
+func (c *Conn) setAgain(result []byte) {
 	c.mu.Lock()
-	set := slices.Clone(c.settings)
+	set := slices.Clone(c.opening.settings)
 	c.mu.Unlock()
 	for _, s := range set {
 		reply, err := c.askServer(c.ctx, s.method, s.params)
@@ -262,8 +297,8 @@ type setting struct {
 // mostSettings bounds how many settings are remembered.
 const mostSettings = 1000
 
-// setting remembers what a request that has succeeded has set.
-func (c *Conn) setting(method string, params []byte) {
+// remember notes what a request that has succeeded has set.
+func (c *Conn) remember(method string, params []byte) {
 	s := setting{method: method, key: method, params: params}
 	switch method {
 	case protocol.MethodSubscribe, protocol.MethodUnsubscribe:
@@ -274,9 +309,9 @@ func (c *Conn) setting(method string, params []byte) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.settings = slices.DeleteFunc(c.settings, func(old setting) bool { return old.key == s.key })
-	if method != protocol.MethodUnsubscribe && len(c.settings) < mostSettings {
-		c.settings = append(c.settings, s)
+	c.opening.settings = slices.DeleteFunc(c.opening.settings, func(old setting) bool { return old.key == s.key })
+	if method != protocol.MethodUnsubscribe && len(c.opening.settings) < mostSettings {
+		c.opening.settings = append(c.opening.settings, s)
 	}
 }
 
@@ -321,7 +356,7 @@ func (c *Conn) await(ctx context.Context, k *call) (jsonrpc.Message, error) {
 
 // newID returns an id for a request of our own, which no host uses.
 func (c *Conn) newID() []byte {
-	return fmt.Appendf(nil, `"%s-%d"`, c.ours, c.wires.Add(1))
+	return fmt.Appendf(nil, `"%s-%d"`, c.ids.prefix, c.ids.count.Add(1))
 }
 
 // newKey returns an idempotency key: 130 random bits.

@@ -18,29 +18,26 @@ import (
 const listenWait = time.Second
 
 // listen opens the standalone stream, and keeps it open (2025-11-25, Transports,
-// "Listening for Messages from the Server"). It waits until the server has it, or
-// does not offer it: many servers lose what they ask before they have.
+// "Listening for Messages from the Server"). It waits until the server has answered, or
+// does not offer the stream: many servers lose what they send before they have.
 func (c *Conn) listen() {
 	if c.opts.NoListen || c.transport().shared() {
 		return
 	}
 	c.mu.Lock()
-	ok := c.ready && !c.listening && c.session.revision != "" && c.session.revision < protocol.V20260728
-	c.listening = c.listening || ok
+	ok := c.opening.ready && c.session.state == sessionBegun && c.session.revision < protocol.V20260728
 	c.mu.Unlock()
-	if !ok {
+	if !ok || c.standaloneHappened(standaloneWanted) != standaloneOff {
 		return
 	}
-	l := &listener{c: c, open: make(chan struct{})}
+	l := &listener{c: c, answered: make(chan struct{})}
 	l.backoff.idle = func() bool { return true }
 	started := c.spawn(func() {
 		err := l.run()
 		if c.ctx.Err() == nil {
 			c.logger.Debug("not listening", "reason", err)
 		}
-		c.mu.Lock()
-		c.listening = false
-		c.mu.Unlock()
+		c.standaloneHappened(standaloneRefused)
 	})
 	if !started {
 		return
@@ -48,27 +45,27 @@ func (c *Conn) listen() {
 	t := time.NewTimer(listenWait)
 	defer t.Stop()
 	select {
-	case <-l.open:
+	case <-l.answered:
 	case <-t.C:
 	case <-c.ctx.Done():
 	}
 }
 
 // longSilence is how many times Options.Silence a standalone stream may be silent
-// that has said nothing yet, and can be asked for again.
+// on which nothing has come, and which can be asked for again.
 const longSilence = 5
 
 // A listener reads the standalone stream.
 type listener struct {
-	c       *Conn
-	open    chan struct{} // closed when the server has answered, or can't
-	once    sync.Once     // closes it
-	backoff backoff
-	seen    eventIDs
+	c        *Conn
+	answered chan struct{} // closed when the server has answered, or can't
+	once     sync.Once     // closes it
+	backoff  backoff
+	seen     eventIDs
 	// session is the one whose events were seen.
 	session string
-	// talks says that the server sends keep-alives: then silence means something.
-	talks bool
+	// keepAlives says that the server sends some: then silence means something.
+	keepAlives bool
 	// own is the last event id that is certainly the standalone stream's: some servers
 	// continue other streams on the same connection.
 	own  string
@@ -78,18 +75,25 @@ type listener struct {
 	renewals int
 }
 
+// wasOpen reports whether the server has ever answered with the stream.
+func (l *listener) wasOpen() bool {
+	l.c.mu.Lock()
+	defer l.c.mu.Unlock()
+	return l.c.standalone.state != standaloneOpening
+}
+
 // run reads until the server does not offer the stream, or the Conn ends.
 func (l *listener) run() error {
 	c := l.c
 	for c.ctx.Err() == nil {
 		c.mu.Lock()
-		s, last := c.session, c.heard
+		s, last := c.session, c.standalone.lastEventID
 		c.mu.Unlock()
 		if s.id != l.session {
 			l.session, l.seen = s.id, eventIDs{seed: l.seen.seed} // its ids may begin anew
 		}
 		r, err := c.do(c.ctx, exchange{method: http.MethodGet, session: &s, last: last, wait: c.opts.ConnectTimeout})
-		l.once.Do(func() { close(l.open) })
+		l.once.Do(func() { close(l.answered) })
 		if err == nil {
 			err = l.take(r)
 		}
@@ -98,7 +102,7 @@ func (l *listener) run() error {
 		case isFinal(err):
 			return err
 		case errors.As(err, &no):
-			again, why := l.heed(no, s, last)
+			again, why := l.retryRefused(no, s, last)
 			switch {
 			case !again:
 				return why
@@ -118,8 +122,8 @@ func (l *listener) run() error {
 	return c.ctx.Err()
 }
 
-// heed says whether to try again, after a refusal: at once if err is nil.
-func (l *listener) heed(no *refusal, s session, last string) (again bool, err error) {
+// retryRefused reports whether to try again after a refusal: at once if err is nil.
+func (l *listener) retryRefused(no *refusal, s session, last string) (again bool, err error) {
 	switch {
 	case no.passes(), no.auth, no.status == http.StatusConflict: // it has not noticed the end of the last connection
 		l.backoff.atleast = min(no.after, l.c.opts.GiveUp)
@@ -130,14 +134,14 @@ func (l *listener) heed(no *refusal, s session, last string) (again bool, err er
 		}
 		// Some servers say 404 where they mean 405: who never had the stream has not
 		// lost the session.
-		if l.backoff.reachedOnce || last != "" {
+		if l.wasOpen() || last != "" {
 			l.renewals++
 			_, err := l.c.renew(l.c.ctx, s)
 			return err == nil, err
 		}
 		return false, no
 	}
-	if !no.shuts() && l.backoff.reachedOnce {
+	if !no.shuts() && l.wasOpen() {
 		return true, no // it was there, and will be again
 	}
 	if last == "" {
@@ -159,8 +163,8 @@ func (l *listener) back(from string) {
 	}
 	l.c.mu.Lock()
 	defer l.c.mu.Unlock()
-	if l.c.heard == from {
-		l.c.heard = l.own
+	if l.c.standalone.lastEventID == from {
+		l.c.standalone.lastEventID = l.own
 	}
 }
 
@@ -180,7 +184,9 @@ func (l *listener) take(r *response) error {
 		return unusable("it answered with %.60q, not an event stream", r.media())
 	}
 	l.backoff.reached()
-	l.backoff.reachedOnce, l.renewals = true, 0
+	l.renewals = 0
+	l.c.standaloneHappened(standaloneConnected)
+	defer l.c.standaloneHappened(standaloneDisconnected)
 	id, replay := r.Request.Header.Get(protocol.HeaderSession), last != ""
 	l.pure = last == "" || last == l.own
 	l.c.mu.Lock()
@@ -188,18 +194,18 @@ func (l *listener) take(r *response) error {
 	l.c.mu.Unlock()
 	replay = replay || ours // which continues here the calls that a client may have lost
 	switch {
-	case l.talks, ours:
+	case l.keepAlives, ours:
 		r.expect(l.c.opts.Silence)
 	case last != "":
 		r.expect(longSilence * l.c.opts.Silence)
 	default:
 		r.expect(0)
 	}
-	body := &listening{r: r, silence: l.c.opts.Silence}
+	body := &keepAliveReader{r: r, silence: l.c.opts.Silence}
 	events := sse.NewReader(body, l.c.opts.MaxMessage)
 	for {
 		ev, err := events.Next()
-		l.talks = l.talks || body.talks
+		l.keepAlives = l.keepAlives || body.seen
 		switch {
 		case err == nil:
 		case errors.Is(err, io.EOF):
@@ -211,30 +217,6 @@ func (l *listener) take(r *response) error {
 		l.event(&ev, id, replay)
 		r.pause(false)
 	}
-}
-
-// A listening reads a response, and notes that the server sends keep-alives: then
-// there will be more, and silence means something.
-type listening struct {
-	r       *response
-	silence time.Duration
-	reads   int
-	talks   bool
-}
-
-// Read implements io.Reader.
-func (l *listening) Read(p []byte) (int, error) {
-	n, err := l.r.Read(p)
-	l.reads++
-	// The first bytes may come with the header; what comes after that and is no
-	// event is a keep-alive.
-	if n > 0 && l.reads > 1 && p[0] == ':' && !l.talks {
-		l.talks = true
-		if l.r.quiet == 0 || l.r.quiet > l.silence {
-			l.r.expect(l.silence)
-		}
-	}
-	return n, err
 }
 
 // event takes one event of the standalone stream in a session, which may be a
@@ -250,7 +232,7 @@ func (l *listener) event(ev *sse.Event, session string, replay bool) {
 	if ev.ID != "" {
 		c.mu.Lock()
 		if c.session.id == session {
-			c.heard = ev.ID
+			c.standalone.lastEventID = ev.ID
 		}
 		c.mu.Unlock()
 		if l.pure && len(ev.Data) == 0 {
@@ -278,7 +260,7 @@ func (l *listener) event(ev *sse.Event, session string, replay bool) {
 	case jsonrpc.Response:
 		c.answered(nil, m)
 	case jsonrpc.Request:
-		c.ask(nil, m)
+		c.serverRequest(nil, m)
 	case jsonrpc.Notification:
 		switch m.Method {
 		case protocol.MethodToolsListChanged, protocol.MethodPromptsListChanged,
@@ -300,7 +282,7 @@ func (c *Conn) notified(k *call, m jsonrpc.Message) {
 			return
 		}
 	case protocol.MethodCancelled:
-		c.unask(jsonrpc.Field(m.Params, "requestId"))
+		c.withdrawn(jsonrpc.Field(m.Params, "requestId"))
 	}
 	if !c.goesBack(k, m) {
 		c.deliver(m)
@@ -328,5 +310,5 @@ func (c *Conn) policy(m jsonrpc.Message) bool {
 	if k != nil {
 		return k.policy(m)
 	}
-	return !c.asksForPolicy()
+	return !c.hostWantsPolicies()
 }

@@ -62,9 +62,9 @@ func (c *Conn) State() State {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := State{
-		URL: c.raw, Session: c.session.id, Revision: c.session.revision, Keys: c.session.keys,
-		Initialize: c.opener, Result: c.result, Ready: c.ready, LastEventID: c.heard,
-		Endpoint: c.endpoint,
+		URL: c.remote.raw, Session: c.session.id, Revision: c.session.revision, Keys: c.session.keys,
+		Initialize: c.opening.request, Result: c.opening.result, Ready: c.opening.ready, LastEventID: c.standalone.lastEventID,
+		Endpoint: c.standalone.endpoint,
 	}
 	for _, k := range c.calls {
 		if k.origin.answer == nil && k.method != protocol.MethodInitialize {
@@ -104,21 +104,24 @@ func (k *call) snapshot() CallState {
 // [Conn.goOn].
 func (c *Conn) restore(s *State) {
 	c.session = session{id: s.Session, revision: s.Revision, keys: s.Keys}
-	c.opener, c.result, c.ready, c.heard = s.Initialize, s.Result, s.Ready, s.LastEventID
-	c.endpoint = s.Endpoint
+	if s.Revision != "" {
+		c.session.state = sessionBegun
+	}
+	c.opening.request, c.opening.result, c.opening.ready, c.standalone.lastEventID = s.Initialize, s.Result, s.Ready, s.LastEventID
+	c.standalone.endpoint = s.Endpoint
 	if m, err := jsonrpc.Parse(slices.Clone(s.Initialize)); err == nil {
-		c.policies = string(jsonrpc.Field(m.Params, "capabilities", protocol.CapabilityResumable)) != "{}"
+		c.opening.policies = string(jsonrpc.Field(m.Params, "capabilities", protocol.CapabilityResumable)) != "{}"
 	}
 	for _, old := range s.Calls {
-		k := c.restored(old)
+		k := c.restoredCall(old)
 		if err := c.enter(k); err == nil { // else it is there twice
-			c.old = append(c.old, k)
+			c.restored = append(c.restored, k)
 		}
 	}
 }
 
-// restored returns a call that another Conn had in flight.
-func (c *Conn) restored(old CallState) *call {
+// restoredCall returns a call that another Conn had in flight.
+func (c *Conn) restoredCall(old CallState) *call {
 	k := newCall(c, request{id: old.ID, method: old.Method, tool: old.Name, key: old.Key, body: old.Request})
 	k.origin.unsure = old.Request != nil
 	if k.state = callTaken; k.origin.unsure {
@@ -128,7 +131,7 @@ func (c *Conn) restored(old CallState) *call {
 		k.body = storable(k.body) // who kept it may have indented it
 	}
 	k.ways.received.last, k.ways.token = old.LastEventID, old.Token
-	if u, err := url.Parse(old.Stream); err == nil && old.Stream != "" && (sameOrigin(c.url, u) || upgrades(c.url, u)) {
+	if u, err := url.Parse(old.Stream); err == nil && old.Stream != "" && (sameOrigin(c.remote.url, u) || upgrades(c.remote.url, u)) {
 		k.ways.stream = u
 	}
 	c.mu.Lock()
@@ -143,12 +146,12 @@ func (c *Conn) restored(old CallState) *call {
 	return k
 }
 
-// goOn goes on with the calls that the State told of, and listens.
-func (c *Conn) goOn() {
-	for _, k := range c.old {
+// continueRestored continues the calls that the State told of, and listens.
+func (c *Conn) continueRestored() {
+	for _, k := range c.restored {
 		c.start(k)
 	}
-	c.old = nil
+	c.restored = nil
 	if c.opts.State != nil && c.opts.State.Ready {
 		c.listen()
 	}
@@ -160,7 +163,7 @@ func (c *Conn) goOn() {
 // it runs in.
 func (c *Conn) GoOn(old CallState) error {
 	c.begin()
-	k := c.restored(old)
+	k := c.restoredCall(old)
 	if err := c.enter(k); err != nil {
 		return err
 	}
@@ -181,7 +184,7 @@ func (c *Conn) GoOn(old CallState) error {
 // call's id is in flight; and while the call is, a request with its id is refused.
 func (c *Conn) Resume(ctx context.Context, old CallState) (jsonrpc.Message, error) {
 	c.begin()
-	k := c.restored(old)
+	k := c.restoredCall(old)
 	k.record, k.origin.guest = string(c.newID()), true
 	return c.await(ctx, k)
 }

@@ -28,10 +28,10 @@ func (k *call) take(r *response) error {
 	switch {
 	case r.StatusCode == http.StatusOK:
 	case r.StatusCode == http.StatusAccepted && k.kind == attemptAnswers:
-		k.turned()
+		k.batchTaken()
 		return errNext // what follows is to be asked for
 	case r.StatusCode == http.StatusNoContent && r.Request.Method == http.MethodGet:
-		return k.wanted()
+		return k.awaitReplies()
 	case r.StatusCode == http.StatusAccepted, r.StatusCode == http.StatusNoContent:
 		k.taken()
 		return unusable("it took the request and gave no answer (HTTP %d)", r.StatusCode)
@@ -138,24 +138,24 @@ func (k *call) follow(r *response) error {
 	k.backoff.reached()
 	switch k.kind {
 	case attemptAnswers:
-		k.turned()
+		k.batchTaken()
 		k.repeats.turn()
 	case attemptStream:
-		k.turned() // or else it would have asked for answers again
+		k.batchTaken() // or else it would have asked for answers again
 		k.repeats.again()
 	default:
 		k.repeats.again()
 	}
 	k.turns.connect(true)
 	defer k.turns.connect(false)
-	k.late()
+	k.sendLate()
 	k.mu.Lock()
 	// What comes may have come before, here or on the standalone stream. A server that
 	// honours keys is one of ours: it continues there what it takes for lost, also if that
 	// is still to be read here.
 	replay := k.kind != attemptRequest || k.session.keys
 	k.mu.Unlock()
-	events := sse.NewReader(&listening{r: r, silence: k.c.opts.Silence}, k.c.opts.MaxMessage)
+	events := sse.NewReader(&keepAliveReader{r: r, silence: k.c.opts.Silence}, k.c.opts.MaxMessage)
 	for {
 		ev, err := events.Next()
 		switch {
@@ -317,7 +317,7 @@ func (k *call) message(m jsonrpc.Message) error {
 	case jsonrpc.Response:
 		k.c.answered(k, m)
 	case jsonrpc.Request:
-		k.c.ask(k, m)
+		k.c.serverRequest(k, m)
 	case jsonrpc.Notification:
 		switch m.Method {
 		case protocol.MethodResumePolicy:
@@ -325,7 +325,7 @@ func (k *call) message(m jsonrpc.Message) error {
 				return nil
 			}
 		case protocol.MethodCancelled:
-			k.c.unask(jsonrpc.Field(m.Params, "requestId"))
+			k.c.withdrawn(jsonrpc.Field(m.Params, "requestId"))
 		}
 		if !k.c.goesBack(k, m) {
 			k.c.deliver(m)
@@ -344,7 +344,7 @@ func (k *call) policy(m jsonrpc.Message) bool {
 	}
 	k.mu.Unlock()
 	k.c.changed()
-	return !k.c.asksForPolicy()
+	return !k.c.hostWantsPolicies()
 }
 
 // answered gives a response to the call that it answers: k, or another whose

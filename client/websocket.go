@@ -29,7 +29,7 @@ type socket struct {
 }
 
 func newSocket(c *Conn) *socket {
-	u := *c.url
+	u := *c.remote.url
 	switch u.Scheme {
 	case "http":
 		u.Scheme = "ws"
@@ -58,7 +58,7 @@ func (s *socket) resumes() bool { return true }
 func (s *socket) open(ctx context.Context, within time.Duration) (id string, resumed bool, err error) {
 	c := s.c
 	c.mu.Lock()
-	old, last := c.session, c.heard
+	old, last := c.session, c.standalone.lastEventID
 	c.mu.Unlock()
 	if old.revision == "" {
 		old.id = "" // who has not begun begins anew
@@ -98,7 +98,7 @@ func (s *socket) dial(ctx context.Context, x exchange) (_ *websocket.Conn, id st
 		}
 		patience, stop := context.WithTimeoutCause(ctx, x.wait, errSilent)
 		conn, resp, err := s.c.dialSocket(patience, s.url.String(), &websocket.DialOptions{ //nolint:bodyclose // "you never need to"
-			HTTPClient: s.c.http, HTTPHeader: req.Header, Subprotocols: []string{"mcp"},
+			HTTPClient: s.c.remote.http, HTTPHeader: req.Header, Subprotocols: []string{"mcp"},
 		})
 		silent := errors.Is(context.Cause(patience), errSilent)
 		stop()
@@ -108,14 +108,14 @@ func (s *socket) dial(ctx context.Context, x exchange) (_ *websocket.Conn, id st
 		case err == nil:
 			return conn, resp.Header.Get(protocol.HeaderSession), nil
 		case silent:
-			s.c.http.CloseIdleConnections() // which are likely to be as dead
+			s.c.remote.http.CloseIdleConnections() // which are likely to be as dead
 			return nil, "", errSilent
 		case resp == nil || resp.StatusCode == http.StatusSwitchingProtocols:
 			var in *url.Error
 			if errors.As(err, &in) {
 				err = in.Err // without the URL
 			}
-			return nil, "", s.c.secrets.Error(err)
+			return nil, "", s.c.remote.secrets.Error(err)
 		case resp.StatusCode < 300:
 			return nil, "", fmt.Errorf("no WebSocket here: the server answered %s", resp.Status)
 		}

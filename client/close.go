@@ -1,0 +1,153 @@
+package client
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"time"
+)
+
+// A connState is how far a [Conn] has come:
+//
+//	state        event              next
+//	connOpen     Close or Detach    connClosing
+//	connClosing  all work has ended connClosed
+type connState uint8
+
+const (
+	connOpen    connState = iota // everything may begin
+	connClosing                  // nothing new begins; the server is told what it has to know
+	connClosed                   // nothing runs
+)
+
+// closeTimeout bounds how long the end of a session may take.
+const closeTimeout = 5 * time.Second
+
+// Close ends the session: the server is told, and what is in flight is given up.
+// It waits for the server for five seconds at the most.
+func (c *Conn) Close() error {
+	if !c.end() {
+		return nil
+	}
+	ctx, stop := context.WithTimeout(context.WithoutCancel(c.ctx), closeTimeout)
+	defer stop()
+	c.out.wait(ctx)
+	c.waitCancelled() // a call of another session does not end with this one
+	err := c.delete(ctx)
+	c.finish()
+	return err
+}
+
+// cancelTimeout bounds how long the server may take to be told what was cancelled.
+const cancelTimeout = time.Second
+
+// Detach ends the Conn and leaves the session, and what is in flight in it, to
+// whoever goes on with its State. What the host has cancelled before is told to the
+// server first, for a second at the most: nobody will go on with that.
+func (c *Conn) Detach() {
+	if c.end() {
+		c.waitCancelled()
+		c.finish()
+	}
+}
+
+// waitCancelled waits until the server was told of all that was cancelled.
+func (c *Conn) waitCancelled() {
+	c.mu.Lock()
+	told := c.cancelling.told()
+	c.mu.Unlock()
+	late := time.NewTimer(cancelTimeout)
+	defer late.Stop()
+	select {
+	case <-told:
+	case <-late.C:
+	}
+}
+
+// countCancelling counts the cancelled calls of which the server is being told, one more
+// or one less.
+func (c *Conn) countCancelling(n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.cancelling.add(n)
+}
+
+// cancelling are calls that the host has cancelled and of which the server is being told.
+// Conn.mu guards them.
+type cancelling struct {
+	count int
+	none  chan struct{} // closed when there are none; nil: nobody waits
+}
+
+// add counts them, one more or one less.
+func (s *cancelling) add(n int) {
+	if s.count += n; s.count == 0 && s.none != nil {
+		close(s.none)
+		s.none = nil
+	}
+}
+
+// told returns a channel that is closed when there are none.
+func (s *cancelling) told() <-chan struct{} {
+	none := s.none
+	if none == nil {
+		none = make(chan struct{})
+		s.none = none
+	}
+	if s.count == 0 {
+		s.add(0)
+	}
+	return none
+}
+
+// end moves the Conn from connOpen to connClosing. It reports whether it was the first to.
+func (c *Conn) end() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.state != connOpen {
+		return false
+	}
+	c.state = connClosing
+	return true
+}
+
+// finish ends all that the Conn does.
+func (c *Conn) finish() {
+	c.stop()
+	c.work.Wait()
+	if c.remote.own != nil {
+		c.remote.own.CloseIdleConnections()
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.state = connClosed
+}
+
+// delete ends the session on the server (2025-11-25, Transports, "Session
+// Management"). A server that does not have it any more, or does not let clients
+// end sessions, is no error.
+func (c *Conn) delete(ctx context.Context) error {
+	c.mu.Lock()
+	s := c.session
+	c.mu.Unlock()
+	if s.id == "" || s.state == sessionLost {
+		return nil
+	}
+	x := exchange{method: http.MethodDelete, session: &s, wait: closeTimeout / 2}
+	resp, err := c.do(ctx, x)
+	if err != nil {
+		resp, err = c.do(ctx, x) // it may have been the connection
+	}
+	if err != nil {
+		return fmt.Errorf("end of session: %w", err)
+	}
+	resp.Close()
+	switch resp.StatusCode {
+	case http.StatusNotFound, http.StatusMethodNotAllowed:
+		return nil
+	}
+	if resp.StatusCode >= 300 {
+		return fmt.Errorf("end of session: %s", resp.Status)
+	}
+	return nil
+}

@@ -1,0 +1,64 @@
+package client
+
+import (
+	"errors"
+	"testing"
+
+	"holdfast/jsonrpc"
+)
+
+// A Conn goes from open to closed once, whoever ends it, and takes nothing after that.
+func TestConnState(t *testing.T) {
+	t.Parallel()
+	c, err := New("http://127.0.0.1/", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.state != connOpen {
+		t.Errorf("new: state %d", c.state)
+	}
+	if !c.end() || c.state != connClosing {
+		t.Errorf("ending: state %d", c.state)
+	}
+	if c.end() {
+		t.Error("it ended twice")
+	}
+	if c.spawn(func() {}) {
+		t.Error("work began while it closed")
+	}
+	c.finish()
+	if c.state != connClosed {
+		t.Errorf("finished: state %d", c.state)
+	}
+	c.Detach()
+	if err := c.Close(); err != nil {
+		t.Errorf("closed again: %v", err)
+	}
+	m, err := jsonrpc.Parse([]byte(`{"jsonrpc":"2.0","id":1,"method":"ping"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Send(t.Context(), m); !errors.Is(err, ErrClosed) {
+		t.Errorf("sent after the end: %v", err)
+	}
+}
+
+// Who waits for cancellations to be delivered waits for all of them.
+func TestCancelling(t *testing.T) {
+	t.Parallel()
+	var s cancelling
+	if !isClosed(s.told()) {
+		t.Error("there are none, and it waits")
+	}
+	s.add(1)
+	s.add(1)
+	told := s.told()
+	s.add(-1)
+	if isClosed(told) {
+		t.Error("there is one, and it does not wait")
+	}
+	s.add(-1)
+	if !isClosed(told) {
+		t.Error("there are none any more, and it waits")
+	}
+}

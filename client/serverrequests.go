@@ -1,0 +1,214 @@
+package client
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"holdfast/jsonrpc"
+)
+
+// A serverRequest is a request of the server to which the host has yet to reply.
+type serverRequest struct {
+	call *call // on whose stream it came; nil: on the standalone one
+	// id is the server's, where the host knows the request by another: it may still reply
+	// to an older one under this.
+	id []byte
+}
+
+// mostStale bounds how many requests are remembered that nobody waits for any more and
+// that the host may yet reply to.
+const mostStale = 1000
+
+// mostAsked bounds how many requests of the server wait: for the host to reply, or for the
+// server to take the reply. mostSending bounds how many replies are being sent at a time:
+// each may take a connection of its own.
+const (
+	mostAsked   = 10_000
+	mostSending = 256
+)
+
+// serverRequests are the requests of the server that wait. Its methods may be called
+// concurrently.
+type serverRequests struct {
+	sending chan struct{} // has place for each reply that is being sent
+
+	mu      sync.Mutex
+	open    map[string]*serverRequest // without a reply, by the key of their id
+	stale   map[string]struct{}       // those that nobody waits for any more
+	replies int                       // of the host, that the server has not taken yet
+	full    bool                      // the server has made too many at a time
+}
+
+func (s *serverRequests) init() {
+	s.sending, s.open = make(chan struct{}, mostSending), make(map[string]*serverRequest)
+}
+
+// add notes a request of the server, and reports whether it is new. It gets another id
+// where the host may still reply to an older one under its own. dropped says that it is
+// the first of those that are too many.
+func (s *serverRequests) add(k *call, m *jsonrpc.Message, newID func() []byte) (isNew, dropped bool) {
+	rq, key := &serverRequest{call: k}, string(jsonrpc.Key(m.ID))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, old := s.stale[key]; old {
+		rq.id, m.ID = m.ID, newID()
+		m.Raw = m.WithID(m.ID)
+		key = string(m.ID)
+	}
+	if _, again := s.open[key]; again {
+		return false, false // the host has it
+	}
+	if len(s.open)+s.replies >= mostAsked {
+		dropped, s.full = !s.full, true
+		return false, dropped
+	}
+	s.open[key] = rq
+	return true, false
+}
+
+// take returns the request with an id, and forgets it; nil: there is none.
+func (s *serverRequests) take(id []byte) *serverRequest {
+	key := string(jsonrpc.Key(id))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	rq := s.open[key]
+	delete(s.open, key)
+	delete(s.stale, key)
+	return rq
+}
+
+// forget forgets the requests for which gone is true: nobody waits for them any more.
+func (s *serverRequests) forget(gone func(*serverRequest) bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for key, rq := range s.open {
+		if !gone(rq) {
+			continue
+		}
+		delete(s.open, key)
+		if s.stale == nil || len(s.stale) >= mostStale {
+			s.stale = make(map[string]struct{})
+		}
+		s.stale[key] = struct{}{}
+	}
+}
+
+// forgetCall forgets the requests of a call.
+func (s *serverRequests) forgetCall(k *call) {
+	s.forget(func(rq *serverRequest) bool { return rq.call == k })
+}
+
+// loseSession forgets the requests of a session that is gone: another may make one under
+// the same id.
+func (s *serverRequests) loseSession(id string) {
+	s.forget(func(rq *serverRequest) bool { return rq.call == nil || rq.call.inSession(id) })
+}
+
+// count counts the replies that the server has not taken, one more or one less.
+func (s *serverRequests) count(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.replies += n
+}
+
+// serverRequest gives a request of the server to the host.
+func (c *Conn) serverRequest(k *call, m jsonrpc.Message) {
+	isNew, dropped := c.asks.add(k, &m, c.newID)
+	if dropped {
+		c.logger.Warn("requests of the server are dropped: too many of them wait for an answer", "most", mostAsked)
+	}
+	if !isNew {
+		return
+	}
+	if k != nil {
+		k.turns.opened()
+	}
+	c.deliver(m)
+}
+
+// withdrawn forgets a request that the server has taken back.
+func (c *Conn) withdrawn(id []byte) {
+	if rq := c.asks.take(id); rq != nil && rq.call != nil {
+		rq.call.turns.settled(nil)
+		rq.call.settle()
+	}
+}
+
+// reply takes the host's reply to a request of the server. A second one is
+// dropped.
+func (c *Conn) reply(m jsonrpc.Message) error {
+	rq := c.asks.take(m.ID)
+	if rq == nil {
+		return nil
+	}
+	if rq.id != nil {
+		m.Raw = m.WithID(rq.id)
+	}
+	k := rq.call
+	if k != nil {
+		defer k.settle()
+	}
+	if k == nil || c.transport().shared() {
+		if k != nil {
+			k.turns.settled(nil)
+		}
+		return c.sendReply(k, m.Raw)
+	}
+	k.mu.Lock()
+	multiTurn, keys := k.ways.stream != nil && !k.ways.refused[attemptStream], k.session.keys
+	k.mu.Unlock()
+	k.turns.mu.Lock()
+	connected := k.turns.connected
+	k.turns.mu.Unlock()
+	if !multiTurn || keys && connected {
+		// A server that honours keys is one of ours, and takes replies at any time.
+		k.turns.settled(nil)
+		return c.sendReply(k, m.Raw)
+	}
+	k.turns.settled(m.Raw)
+	if keys && k.gather() {
+		k.backoff.poke() // it has disconnected to wait for this, and need not be asked whether it does
+		return nil
+	}
+	c.spawn(func() { c.sendHeld(k) })
+	return nil
+}
+
+// sendReply sends a reply, behind the caller's back, until the server has it.
+// k is the call that it is for, or nil.
+func (c *Conn) sendReply(k *call, raw []byte) error {
+	ctx := c.ctx
+	if k != nil {
+		ctx = k.ctx
+		k.turns.post(1)
+	}
+	c.asks.count(1)
+	ok := c.spawn(func() {
+		defer c.asks.count(-1)
+		if k != nil {
+			defer k.settle()
+			defer k.turns.post(-1)
+		}
+		select {
+		case c.asks.sending <- struct{}{}:
+			defer func() { <-c.asks.sending }()
+		case <-ctx.Done():
+			return
+		}
+		if err := c.tell(ctx, k, raw, c.opts.GiveUp); err != nil && ctx.Err() == nil {
+			c.logger.Warn("reply not delivered", "error", err)
+		}
+	})
+	if !ok {
+		c.asks.count(-1)
+		return ErrClosed
+	}
+	return nil
+}
+
+// tell sends a message that has no response until the server has it, for as long as it may
+// be out of reach. k is the call that it belongs to, or nil.
+func (c *Conn) tell(ctx context.Context, k *call, raw []byte, atMost time.Duration) error {
+	return c.transport().send(ctx, k, raw, atMost)
+}

@@ -1,0 +1,245 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+)
+
+// turns are the server's requests on a call's stream and the host's replies to them
+// (SEP-1335, "Multi-turn requests for server-to-client requests"). A reply is held until
+// the server asks for it, or sent to the endpoint; what is to go to the stream URL is a
+// batch.
+type turns struct {
+	mu        sync.Mutex
+	open      int           // requests without a reply
+	held      [][]byte      // replies that wait for the server to ask for them
+	connected bool          // the stream is being read
+	posting   int           // replies on their way to the endpoint
+	posted    bool          // one has arrived there since the server last said that it waits
+	changed   chan struct{} // closed at the next change; nil: nobody waits
+
+	// Guarded by call.mu.
+	batch       []byte   // replies for the stream URL, as an array; nil: none, or they were sent and nobody knows whether they arrived
+	unconfirmed [][]byte // replies of which it is not known that they arrived
+	inBatch     int      // how many of those the last batch that was sent has
+}
+
+// opened notes a request of the server.
+func (t *turns) opened() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.open++
+}
+
+// connect notes whether the call's stream is being read.
+func (t *turns) connect(on bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.connected = on
+}
+
+// settled notes that a request needs no reply any more. held is a reply that the server is
+// to ask for, or nil.
+func (t *turns) settled(held []byte) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.open > 0 {
+		t.open--
+	}
+	if held != nil {
+		t.held = append(t.held, held)
+	}
+	t.wake()
+}
+
+// wake wakes who waits for a change. t.mu is held.
+func (t *turns) wake() {
+	if t.changed != nil {
+		close(t.changed)
+		t.changed = nil
+	}
+}
+
+// post counts replies that go to the endpoint.
+func (t *turns) post(n int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.posting += n
+	t.posted = t.posted || n < 0
+	t.wake()
+}
+
+// holdFor is how long a reply waits for a server that has given a stream URL to
+// disconnect and ask for it. One that keeps the connection open gets it without.
+const holdFor = time.Second
+
+// gather makes a batch of the replies that are held, if none is
+// missing.
+func (k *call) gather() bool {
+	t := &k.turns
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.open > 0 || len(t.held) == 0 || t.connected { // or sendLate would not see to it
+		return false
+	}
+	k.setBatch(t.held)
+	t.held = nil
+	return true
+}
+
+// setBatch has replies sent to the stream URL next, with all that may not have arrived. k.mu is held.
+func (k *call) setBatch(ready [][]byte) {
+	t := &k.turns
+	t.unconfirmed, t.inBatch = append(slices.Clip(t.unconfirmed), ready...), 0
+	t.batch = []byte{'['}
+	for i, raw := range t.unconfirmed {
+		if i > 0 {
+			t.batch = append(t.batch, ',')
+		}
+		t.batch = append(t.batch, raw...)
+	}
+	t.batch = append(t.batch, ']')
+}
+
+// sendHeld sends the replies of a call one by one if its server does not disconnect
+// to ask for them.
+func (c *Conn) sendHeld(k *call) {
+	t := time.NewTicker(holdFor)
+	defer t.Stop()
+	for {
+		select {
+		case <-t.C:
+		case <-k.ctx.Done():
+			return
+		}
+		k.turns.mu.Lock()
+		if len(k.turns.held) == 0 {
+			k.turns.mu.Unlock()
+			return
+		}
+		var ready [][]byte
+		if k.turns.connected {
+			ready, k.turns.held = k.turns.held, nil
+		}
+		k.turns.mu.Unlock()
+		for _, raw := range ready {
+			if err := c.sendReply(k, raw); err != nil {
+				return
+			}
+		}
+	}
+}
+
+// awaitReplies is what follows from a 204: the server waits for replies, or has nothing
+// more to say. It waits for the host to have replied to everything.
+func (k *call) awaitReplies() error {
+	t := &k.turns
+	for {
+		t.mu.Lock()
+		if t.open == 0 && t.posting == 0 {
+			break
+		}
+		if t.changed == nil {
+			t.changed = make(chan struct{})
+		}
+		changed := t.changed
+		t.mu.Unlock()
+		select {
+		case <-changed:
+		case <-k.ctx.Done():
+			return context.Cause(k.ctx)
+		}
+	}
+	ready, posted := t.held, t.posted
+	t.posted = false
+	if k.kind == attemptStream {
+		t.held = nil
+	}
+	t.mu.Unlock()
+	if len(ready) == 0 && posted {
+		return errNext // it had not received the reply when it said so
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	switch {
+	case len(ready) == 0 && t.batch != nil: // who replied last has seen to it
+	case k.kind == attemptStream && len(ready)+len(t.unconfirmed) > 0:
+		k.setBatch(ready) // and with them what it does not have yet
+	default:
+		k.backoff.last = errors.New("the server says that it has said everything, but the answer did not arrive")
+		k.ways.refuse(k.kind)
+	}
+	return errNext
+}
+
+// unsureBatch is what becomes of replies that may have arrived: they are not sent again
+// before the server says that it still waits for them. One that honours keys is one
+// of ours, which takes each once however often it comes.
+func (k *call) unsureBatch() {
+	k.mu.Lock()
+	keys := k.session.keys
+	if !keys {
+		k.turns.batch = nil
+	}
+	k.mu.Unlock()
+	if keys {
+		k.c.sendEach(k)
+	}
+}
+
+// batchTaken notes that the server has taken the replies that were sent to the stream
+// URL.
+func (k *call) batchTaken() {
+	defer k.settle()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	t := &k.turns
+	t.batch, t.unconfirmed = nil, t.unconfirmed[min(t.inBatch, len(t.unconfirmed)):]
+	if t.inBatch = 0; len(t.unconfirmed) > 0 {
+		k.setBatch(nil)
+	}
+}
+
+// sendLate sends replies that were gathered while the stream was asked for: it goes on
+// without them, and there is no need to wait for its next end.
+func (k *call) sendLate() {
+	k.mu.Lock()
+	late := k.session.keys && k.turns.batch != nil
+	k.mu.Unlock()
+	if late {
+		k.c.sendEach(k)
+	}
+}
+
+// sendEach sends the replies of a batch, which the stream URL has refused, to the endpoint.
+func (c *Conn) sendEach(k *call) {
+	k.mu.Lock()
+	replies := k.turns.unconfirmed
+	k.turns.batch, k.turns.unconfirmed, k.turns.inBatch = nil, nil, 0
+	k.mu.Unlock()
+	for _, raw := range replies {
+		if err := c.sendReply(k, raw); err != nil {
+			return
+		}
+	}
+}
+
+// settle lets State say how far the stream was received, if the server has a reply to
+// everything: a request without one is for whoever continues the call.
+func (k *call) settle() {
+	k.mu.Lock()
+	t := &k.turns
+	t.mu.Lock()
+	open := t.open > 0 || t.posting > 0 || len(t.held) > 0
+	t.mu.Unlock()
+	if !open && len(t.unconfirmed) == 0 {
+		k.ways.received.settle()
+	}
+	k.mu.Unlock()
+	k.c.changed()
+}
