@@ -16,21 +16,21 @@ import (
 // upgrade joins a client's connection with the one on which a node has accepted a
 // WebSocket: bytes both ways, until either ends. A client whose node is lost, or
 // sends it away, is told to come back.
-func (rl *relay) upgrade(res *http.Response) error {
+func (p *placement) upgrade(res *http.Response) error {
 	far, ok := res.Body.(io.ReadWriteCloser)
 	if !ok {
 		return fmt.Errorf("no connection below a %d", res.StatusCode)
 	}
-	head := rl.w.Header()
+	head := p.w.Header()
 	head["Connection"], head["Upgrade"] = []string{"Upgrade"}, res.Header["Upgrade"]
-	rl.w.WriteHeader(http.StatusSwitchingProtocols)
-	near, buffered, err := http.NewResponseController(rl.w).Hijack()
+	p.w.WriteHeader(http.StatusSwitchingProtocols)
+	near, buffered, err := http.NewResponseController(p.w).Hijack()
 	if err != nil {
 		return fmt.Errorf("websocket not taken over: %w", err)
 	}
 	_ = near.SetDeadline(time.Time{})
-	b := &bridge{near: near, far: far, timeout: rl.h.opts.WriteTimeout}
-	defer rl.h.peers.crossing(b)()
+	b := &bridge{near: near, far: far, timeout: p.h.opts.WriteTimeout}
+	defer p.h.peers.crossing(b)()
 	over := make(chan struct{})
 	go func() {
 		defer close(over)

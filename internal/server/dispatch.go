@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"holdfast/internal/panics"
-	"holdfast/internal/protocol"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
@@ -117,7 +116,7 @@ func (m *mux) handle(msg *jsonrpc.Message) bool {
 	case msg.Method == methodResume:
 		m.resume(msg)
 	default:
-		answer, err := m.status(msg)
+		answer, err := m.h.ask(&intent{purpose: forRequest, r: askFor(m.request()), principal: m.client.principal, session: m.s, msgs: []jsonrpc.Message{*msg}})
 		if err != nil {
 			m.fail([]jsonrpc.Message{*msg}, err)
 			break
@@ -162,27 +161,6 @@ func (m *mux) elsewhere(msgs []jsonrpc.Message, batch bool, err error) {
 	}
 }
 
-// status is the answer to requests/getStatus, or requests/getStatus/all.
-func (m *mux) status(msg *jsonrpc.Message) (answer []byte, err error) {
-	var more []session.ResumableRequest
-	var in session.Range
-	principal := m.client.principal
-	if m.h.peers != nil && msg.Method == protocol.MethodStatusAll && principal != "" {
-		if more, in, err = m.h.everywhere(m.request(), principal, msg); err != nil {
-			return nil, err
-		}
-	}
-	var result []byte
-	answer, err = m.h.carry(m.request(), principal, msg, func() (err error) {
-		result, err = m.h.status(m.client.values, principal, m.s, msg, more, in)
-		return err
-	})
-	if err != nil || answer != nil {
-		return answer, err
-	}
-	return jsonrpc.AppendResult(nil, msg.ID, result), nil
-}
-
 // request stands for the request that began the connection.
 func (m *mux) request() *http.Request {
 	r := &http.Request{Method: http.MethodPost, URL: &url.URL{Path: "/"}, Header: m.client.header, Host: "localhost"}
@@ -192,9 +170,11 @@ func (m *mux) request() *http.Request {
 // send hands over a notification or a response. Whose backend does not take it
 // cannot be told: neither has an answer.
 func (m *mux) send(msg jsonrpc.Message) {
-	_, err := m.h.carry(m.request(), m.client.principal, &msg, func() error {
-		return m.s.Send(m.client.values, msg, m.client.header)
-	})
+	err := m.s.Send(m.client.values, msg, m.client.header)
+	var away *session.Redirect
+	if errors.As(err, &away) {
+		_, err = m.h.ask(&intent{purpose: forNamed, r: askFor(m.request()), principal: m.client.principal, msgs: []jsonrpc.Message{msg}})
+	}
 	if err != nil {
 		m.h.logger.Warn("message not delivered", "session", m.s.Name(), "method", msg.Method, "error", err)
 	}

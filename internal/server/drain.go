@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/coder/websocket"
@@ -120,15 +121,15 @@ func (p *peers) sendAway(ctx context.Context, spread time.Duration) {
 		}
 		gone := !over.IsZero() && time.Since(over) >= leaveGrace
 		p.mu.Lock()
-		busy := len(p.relays) + len(p.bridges)
-		for rl := range p.relays {
-			at, known := left[rl]
+		busy := len(p.placements) + len(p.bridges)
+		for x := range p.placements {
+			at, known := left[x]
 			if !known {
 				at = begun.Add(rand.N(spread + 1))
-				left[rl] = at
+				left[x] = at
 			}
-			if gone || rl.listens.Load() && time.Now().After(at) || !over.IsZero() && rl.mayLeave() {
-				rl.leave()
+			if x.leaving.due(time.Now().After(at), !over.IsZero(), gone) {
+				x.leaving.begin()
 			}
 		}
 		var bridges []*bridge
@@ -163,14 +164,59 @@ func (p *peers) sendAway(ctx context.Context, spread time.Duration) {
 // errLeaving says that a client is sent away because its node is drained.
 var errLeaving = errors.New("the node is drained")
 
-// mayLeave says whether the client can ask for what becomes of its request.
-func (rl *relay) mayLeave() bool { return !rl.asks || rl.told.Load() }
+// A departure is how the client of a placement can be sent away when its node is drained.
+//
+//	state      | what it is                                               | next
+//	-----------|----------------------------------------------------------|--------------------
+//	canAsk     | the client can ask for what becomes of its request       | listening, departing
+//	mustWait   | it made requests, and has no event id to ask by          | canAsk, departing
+//	listening  | it waits for nothing in particular                       | departing
+//	departing  | it is being sent away                                    |
+//
+// Its methods may be called concurrently.
+type departure struct {
+	state  atomic.Int32
+	cancel atomic.Pointer[context.CancelFunc] // of what is forwarded
+}
 
-// leave has the client that is told of a stream through this node come back. It
-// may be called at any time.
-func (rl *relay) leave() {
-	rl.leaving.Store(true)
-	if cancel := rl.cancel.Load(); cancel != nil {
+const (
+	canAsk int32 = iota
+	mustWait
+	listening
+	departing
+)
+
+// waits, told and listens note what the client does. They change nothing once it departs.
+func (d *departure) waits()   { d.state.CompareAndSwap(canAsk, mustWait) }
+func (d *departure) told()    { d.state.CompareAndSwap(mustWait, canAsk) }
+func (d *departure) listens() { d.state.CompareAndSwap(canAsk, listening) }
+
+// due reports whether the client is to be sent away: its turn has come, the time of the
+// drain is over, or nothing is waited for any more.
+func (d *departure) due(turn, over, gone bool) bool {
+	switch d.state.Load() {
+	case mustWait:
+		return gone
+	case listening:
+		return turn || over || gone
+	}
+	return over || gone
+}
+
+// begin sends the client away.
+func (d *departure) begin() {
+	d.state.Store(departing)
+	if cancel := d.cancel.Load(); cancel != nil {
 		(*cancel)()
 	}
+}
+
+// begun reports whether the client is being sent away.
+func (d *departure) begun() bool { return d.state.Load() == departing }
+
+// cancels sets what cancels what is forwarded from now on. It is false if the client is
+// being sent away.
+func (d *departure) cancels(cancel *context.CancelFunc) bool {
+	d.cancel.Store(cancel)
+	return !d.begun()
 }

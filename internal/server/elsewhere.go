@@ -18,57 +18,6 @@ import (
 	"holdfast/stream"
 )
 
-// mostMoves is how often a request may turn out to concern a session that is not
-// here, or not any more, before it is refused.
-const mostMoves = 4
-
-// errNotHere is ErrNotFound as far as this node knows.
-var errNotHere = fmt.Errorf("%w on this node", session.ErrNotFound)
-
-// chase goes on with a request that has come to an error. If that is because its
-// session s (nil: it was not found), or another that it concerns, is not here, the
-// request is sent there, or the session comes here and do is called again. Any
-// other error answers the request.
-func (h *Handler) chase(w http.ResponseWriter, r *http.Request, e errand, s *session.Session, err error, do func(*session.Session) error) {
-	defer h.holds(e.msgs)()
-	for n := 0; err != nil && !errors.Is(err, errAnswered); n++ {
-		var away *session.Redirect
-		x := e
-		switch {
-		case h.peers == nil || n >= mostMoves:
-			h.fail(w, err)
-			return
-		case errors.As(err, &away):
-			x.key, x.at, x.as = away.Key, away.Remote, true
-			if _, err = h.reach(w, r, x); err == nil {
-				err = do(s)
-				continue
-			}
-		case errors.Is(err, errNotHere), errors.Is(err, session.ErrMoved):
-			if id := r.Header[protocol.HeaderSession]; x.key == "" && len(id) > 0 {
-				x.key = session.KeyOf(id[0])
-			}
-			if x.again = errors.Is(err, session.ErrMoved); x.key == "" {
-				err = session.ErrNotFound // no name at all: that would be a new session
-				break
-			}
-			if s, err = h.reach(w, r, x); err == nil {
-				err = do(s)
-				continue
-			}
-		}
-		if errors.Is(err, session.ErrClosing) && r.Method == http.MethodGet && h.isLeaving() && h.alone() && h.visit(r) == nil {
-			// A moment later nobody listens here: some clients who would try again then
-			// take 503 for the end of their session.
-			panic(http.ErrAbortHandler)
-		}
-		if !errors.Is(err, errAnswered) {
-			h.failErrand(w, err, &e)
-		}
-		return
-	}
-}
-
 // holds counts messages as on their way, for as long as what they ask for may have to
 // be asked of another node again, until the function that it returns is called.
 func (h *Handler) holds(msgs []jsonrpc.Message) (done func()) {
@@ -80,27 +29,20 @@ func (h *Handler) holds(msgs []jsonrpc.Message) (done func()) {
 	return func() { h.opts.Flight.Add(-size) }
 }
 
-// carry does what one message asks for that came on whatever connection: here, or,
-// if the session that it concerns is on another node, by sending it there. Then its
-// answer comes back, nil if it has none. r stands for the connection's request.
-func (h *Handler) carry(r *http.Request, principal string, m *jsonrpc.Message, do func() error) (answer []byte, err error) {
-	for range mostMoves {
-		err = do()
-		var away *session.Redirect
-		if h.peers == nil || !errors.As(err, &away) {
-			return nil, err
-		}
-		got := &kept{}
-		e := errand{key: away.Key, at: away.Remote, as: true, msgs: []jsonrpc.Message{*m}, who: &principal}
-		_, err = h.reach(got, askFor(r), e)
-		if errors.Is(err, errAnswered) {
-			return got.answer()
-		}
-		if err != nil {
-			return nil, err
-		}
+// ask serves an exchange whose answer stays here: its body is returned, nil if it has
+// none. The exchange's request is one of [askFor].
+func (h *Handler) ask(x *intent) (answer []byte, err error) {
+	got := &kept{}
+	if err = h.find(x); err == nil {
+		err = h.serveIn(got, x)
 	}
-	return nil, errUnreached
+	if h.displaced(x, err) {
+		err = h.newPlacement(got, x).run(err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return got.answer()
 }
 
 // askFor is a POST of our own in the place of a request, or on its connection.
@@ -127,20 +69,20 @@ const (
 // principal, and of which sessions they are, and those that [session.Manager.AllResumable]
 // is to be asked for: these come here first, as far as nobody looks after them.
 // Sessions that follow are for another time.
-func (h *Handler) everywhere(r *http.Request, principal string, m *jsonrpc.Message) ([]session.ResumableRequest, session.Range, error) {
-	ctx, stop := context.WithTimeout(r.Context(), reachFor)
+func (h *Handler) everywhere(x *intent) ([]session.ResumableRequest, session.Range, error) {
+	ctx, stop := context.WithTimeout(x.r.Context(), reachFor)
 	defer stop()
-	after := stream.SessionKey(jsonrpc.String(jsonrpc.Field(m.Params, "cursor")))
+	after := stream.SessionKey(jsonrpc.String(jsonrpc.Field(x.msgs[0].Params, "cursor")))
 	gone := func(name string) bool { return h.peers.node.Gone(ctx, name) }
 	for {
-		at, err := h.sessions.LocateAll(ctx, principal, after, gone, mostLeft)
+		at, err := h.sessions.LocateAll(ctx, x.principal, after, gone, mostLeft)
 		if err != nil {
 			return nil, at.Range, err
 		}
 		settled, err := h.takeLeft(ctx, at.Orphans)
 		var all []session.ResumableRequest
 		if err == nil && settled {
-			all, settled, err = h.askHomes(ctx, r, principal, m, &at)
+			all, settled, err = h.askHomes(ctx, x, &at)
 		}
 		if err != nil || settled {
 			return all, at.Range, err
@@ -185,13 +127,13 @@ func (h *Handler) takeLeft(ctx context.Context, left []*session.Remote) (settled
 
 // askHomes asks nodes for what they know by themselves. It is not settled where one
 // of them was lost meanwhile.
-func (h *Handler) askHomes(ctx context.Context, r *http.Request, principal string, m *jsonrpc.Message, at *session.Locations) (all []session.ResumableRequest, settled bool, err error) {
+func (h *Handler) askHomes(ctx context.Context, x *intent, at *session.Locations) (all []session.ResumableRequest, settled bool, err error) {
 	var mu sync.Mutex
 	settled = true
 	var work sync.WaitGroup
 	for _, home := range at.Owners {
 		work.Go(func() {
-			requests, gone, fail := h.askHome(ctx, home, r, &errand{msgs: []jsonrpc.Message{*m}, who: &principal, local: &at.Range})
+			requests, gone, fail := h.askHome(ctx, home, x, &at.Range)
 			mu.Lock()
 			defer mu.Unlock()
 			switch {
@@ -208,11 +150,14 @@ func (h *Handler) askHomes(ctx context.Context, r *http.Request, principal strin
 }
 
 // askHome asks one of them. gone says that the node is.
-func (h *Handler) askHome(ctx context.Context, home string, r *http.Request, e *errand) (_ []session.ResumableRequest, gone bool, err error) {
+func (h *Handler) askHome(ctx context.Context, home string, x *intent, in *session.Range) (_ []session.ResumableRequest, gone bool, err error) {
 	defer panics.Catch(&err, h.logger, "a request to another node", "")
 	got := &kept{}
-	rl := h.newRelay(got, askFor(r), e)
-	if err := rl.send(ctx, home, nil, false); err != nil {
+	y := *x
+	y.r, y.from, y.once = askFor(x.r), nil, runOnce{}
+	rl := h.newPlacement(got, &y)
+	rl.visit.Local = in
+	if err := rl.forward(ctx, home, nil, false); err != nil {
 		return nil, rl.gone != "", err
 	}
 	text, err := got.answer()

@@ -50,21 +50,23 @@ func (h *Handler) fail(w http.ResponseWriter, err error) {
 	h.reject(w, status, e)
 }
 
-// failErrand is fail for a request that was sent on: who can't know what became of
-// its requests is told so of each.
-func (h *Handler) failErrand(w http.ResponseWriter, err error, e *errand) {
-	if !errors.Is(err, errUnknown) || !e.asks() {
+// failMessages is fail for messages of which nobody may know what became of them: then each
+// request is told so.
+func (h *Handler) failMessages(w http.ResponseWriter, err error, msgs []jsonrpc.Message, batch bool) {
+	var answers [][]byte
+	if errors.Is(err, errUnknown) {
+		_, says := h.explain(err)
+		for i := range msgs {
+			if msgs[i].Kind == jsonrpc.Request {
+				answers = append(answers, jsonrpc.AppendError(nil, msgs[i].ID, says))
+			}
+		}
+	}
+	if answers == nil {
 		h.fail(w, err)
 		return
 	}
-	status, says := h.explain(err)
-	var answers [][]byte
-	for i := range e.msgs {
-		if e.msgs[i].Kind == jsonrpc.Request {
-			answers = append(answers, jsonrpc.AppendError(nil, e.msgs[i].ID, says))
-		}
-	}
-	h.rejectAs(w, status, appendAnswers(nil, answers, e.batch))
+	h.rejectAs(w, http.StatusBadGateway, appendAnswers(nil, answers, batch))
 }
 
 // explain returns what an error of the floors below means: in HTTP, and to

@@ -71,12 +71,13 @@ func (v via) isMuxed() bool { return v >= muxed }
 // isSeen reports whether another node tells if the client leaves with bytes unread.
 func (v via) isSeen() bool { return v == forwardedSeen || v == muxedSeen }
 
-func (h *Handler) viaOf(v *visit) via {
-	switch {
-	case v == nil, v.here && !v.Stays:
-		return direct
-	case v.here:
+// via returns how the client of an intent is connected.
+func (x *intent) via() via {
+	switch v := x.from; {
+	case v == nil && x.muxed:
 		return muxedHere
+	case v == nil:
+		return direct
 	case v.Stays && v.Watched:
 		return muxedSeen
 	case v.Stays:
@@ -121,7 +122,7 @@ func (s *shown) write() {
 func (s *shown) any() bool { return s.Load() == shownWritten }
 
 // newConn prepares an event stream; nothing is written yet.
-func (h *Handler) newConn(w http.ResponseWriter, r *http.Request, s *session.Session) *events {
+func (h *Handler) newConn(w http.ResponseWriter, x *intent, s *session.Session) *events {
 	c := &events{
 		h:      h,
 		w:      w,
@@ -129,13 +130,13 @@ func (h *Handler) newConn(w http.ResponseWriter, r *http.Request, s *session.Ses
 		opened: time.Now(),
 	}
 	c.s, c.ready, c.sink = s, make(chan struct{}, 1), c
-	c.from, c.via = r.RemoteAddr, h.viaOf(h.visit(r))
+	c.from, c.via = x.r.RemoteAddr, x.via()
 	c.primes = !h.opts.Stateless && protocol.Primes(s.Revision())
 	if !c.via.isForwarded() {
-		c.watched = h.watched.at(r)
+		c.watched = h.watched.at(x.r)
 	}
 	if c.watched != nil || c.via.isSeen() {
-		s.ConfirmArrival(r.RemoteAddr)
+		s.ConfirmArrival(c.from)
 	}
 	return c
 }

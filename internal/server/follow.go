@@ -21,8 +21,8 @@ import (
 // goes on with it, and the client notices nothing. As an [http.ResponseWriter] it
 // takes the rest from a door of this node.
 type follow struct {
-	rl *relay
-	c  *http.ResponseController
+	p *placement
+	c *http.ResponseController
 	// session is the secret id of the session, to come back as its client.
 	session string
 	last    string // id of the event that was passed on last, or of the place before the first
@@ -41,23 +41,26 @@ type follow struct {
 }
 
 // begin begins to answer with a stream of events.
-func (rl *relay) begin(res *http.Response, at *session.Remote) error {
-	rl.setHeader(res)
-	f := &follow{rl: rl, c: http.NewResponseController(rl.w), last: res.Header.Get(headerAt)}
+func (p *placement) begin(res *http.Response, at *session.Remote) error {
+	p.setHeader(res)
+	f := &follow{p: p, c: http.NewResponseController(p.w), last: res.Header.Get(headerAt)}
 	f.base = nameOf(f.last)
-	rl.out = f
-	rl.listens.Store(rl.r.Method == http.MethodGet && session.IsStandaloneName(f.base))
+	p.out = f
+	p.to(streaming)
+	if p.x.r.Method == http.MethodGet && session.IsStandaloneName(f.base) {
+		p.leaving.listens()
+	}
 	if at != nil {
 		f.session = at.ID
 	} else if ids := res.Header[protocol.HeaderSession]; len(ids) > 0 { // it began elsewhere, just now
 		f.session = ids[0]
-		rl.e.key = session.KeyOf(f.session)
+		p.key = session.KeyOf(f.session)
 	}
-	if rl.e.pair {
-		rl.e.key = stream.SessionKey(f.base)
+	if p.x.pair() {
+		p.key = stream.SessionKey(f.base)
 	}
 	_ = f.c.SetReadDeadline(time.Time{}) // which is meant for requests
-	rl.w.WriteHeader(http.StatusOK)
+	p.w.WriteHeader(http.StatusOK)
 	return f.copy(res)
 }
 
@@ -80,18 +83,18 @@ func (f *follow) copy(from *http.Response) error {
 	for {
 		n, err := from.Body.Read(chunk[:])
 		if _, werr := f.Write(chunk[:n]); werr != nil {
-			f.rl.parting().tell()
+			f.p.parting().tell()
 			return nil // the client has left
 		}
 		switch {
-		case err != nil && f.rl.r.Context().Err() != nil:
-			f.rl.parting().tell()
+		case err != nil && f.p.x.r.Context().Err() != nil:
+			f.p.parting().tell()
 			return nil
 		case errors.Is(err, io.EOF):
 			f.taken = from.Trailer[headerTaken] != nil
-			f.rl.over()
+			f.p.finished()
 			return nil
-		case f.rl.leaving.Load():
+		case f.p.leaving.begun():
 			return errLeaving
 		case err != nil:
 			return f.cut()
@@ -101,9 +104,9 @@ func (f *follow) copy(from *http.Response) error {
 
 // cut says that the stream has to be gone on with, if the place can be told.
 func (f *follow) cut() error {
-	f.rl.sent = true
-	f.rl.end = time.Now().Add(reachFor)
-	if f.others || f.last == "" && f.rl.r.Method != http.MethodGet {
+	f.p.to(broken)
+	f.p.end = time.Now().Add(reachFor)
+	if f.others || f.last == "" && f.p.x.r.Method != http.MethodGet {
 		return errUnreached // its client knows best what it has
 	}
 	return errCut
@@ -113,8 +116,9 @@ func (f *follow) cut() error {
 func (f *follow) goOn(res *http.Response) error {
 	switch {
 	case res.StatusCode == http.StatusOK && isEvents(res.Header):
-		f.rl.end = time.Now().Add(reachFor)
+		f.p.end = time.Now().Add(reachFor)
 		f.continued = true
+		f.p.to(streaming)
 		return f.copy(res)
 	case res.StatusCode == http.StatusServiceUnavailable, res.StatusCode == http.StatusTooManyRequests:
 		return errAgain
@@ -151,7 +155,7 @@ func (f *follow) WriteHeader(status int) {
 }
 
 // Unwrap gives [http.ResponseController] the connection.
-func (f *follow) Unwrap() http.ResponseWriter { return f.rl.w }
+func (f *follow) Unwrap() http.ResponseWriter { return f.p.w }
 
 // Write takes what comes, from wherever it comes.
 func (f *follow) Write(text []byte) (int, error) {
@@ -192,12 +196,12 @@ func (f *follow) tell(text []byte) error {
 		}
 		rest = after
 	}
-	if f.continued && f.rl.e.pair {
+	if f.continued && f.p.x.pair() {
 		text = withoutEndpoint(text)
 	}
 	err := f.write(text)
 	if err == nil && named {
-		f.rl.told.Store(true)
+		f.p.leaving.told()
 	}
 	return err
 }
@@ -214,8 +218,8 @@ func withoutEndpoint(text []byte) []byte {
 
 // write writes and flushes, in bounded time.
 func (f *follow) write(text []byte) error {
-	_ = f.c.SetWriteDeadline(time.Now().Add(f.rl.h.opts.WriteTimeout))
-	if _, err := f.rl.w.Write(text); err != nil {
+	_ = f.c.SetWriteDeadline(time.Now().Add(f.p.h.opts.WriteTimeout))
+	if _, err := f.p.w.Write(text); err != nil {
 		return err
 	}
 	if err := f.c.Flush(); err != nil && !errors.Is(err, http.ErrNotSupported) {
@@ -227,7 +231,7 @@ func (f *follow) write(text []byte) error {
 // giveUp ends the answer, for its client to come back.
 func (f *follow) giveUp() {
 	if f.broken == nil {
-		retry := f.rl.h.opts.Retry
+		retry := f.p.h.opts.Retry
 		_ = f.write(sse.AppendRetry(nil, retry+rand.N(retry+1)))
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"strings"
 
 	"holdfast/internal/protocol"
 	"holdfast/internal/session"
@@ -14,61 +13,108 @@ import (
 	"holdfast/stream"
 )
 
-// stream answers a POST with the stream of the call that its messages have begun, from
-// its beginning. If they are held they go to the backend once the client can ask for the
-// call again, and not at all if there is no stream to ask for. An error says that
-// nothing was answered: the session has left this node, and the call may be made where
-// that is now.
-func (h *Handler) stream(w http.ResponseWriter, r *http.Request, call *session.Call, msgs []jsonrpc.Message, batch, held bool) error {
-	c, began, err := h.beginStream(w, r, call, msgs, batch, held)
+// stream answers an exchange with a stream of events. An error says that nothing was
+// answered: the session has left this node, and a call may be made where that is now.
+func (h *Handler) stream(w http.ResponseWriter, x *intent, o *outcome) error {
+	c, began, err := h.openStream(w, x, o)
 	if c == nil {
 		return err
 	}
 	if began == nil {
-		began = c.copy(r.Context())
+		began = c.copy(x.r.Context())
 	}
 	c.close(began)
+	if o.kind == outcomePair {
+		h.leftPair(x, began)
+	}
 	return nil
 }
 
-// beginStream does what comes before the copying, and returns with which error that
+// openStream does what comes before the copying, and returns with which error that
 // begins. Without a connection the error is what [Handler.stream] returns. It is a function
 // of its own so that the stack of a call that waits stays small.
 //
 //go:noinline
-func (h *Handler) beginStream(w http.ResponseWriter, r *http.Request, call *session.Call, msgs []jsonrpc.Message, batch, held bool) (_ *events, began, err error) {
-	s := call.Session()
-	c := h.newConn(w, r, s)
-	if call.Method() == "initialize" {
+func (h *Handler) openStream(w http.ResponseWriter, x *intent, o *outcome) (c *events, began, err error) {
+	c = h.newConn(w, x, o.session)
+	var first []byte
+	switch o.kind {
+	case outcomeStream:
+		err = h.readOn(x, o, c)
+	case outcomeStandalone:
+		if err = c.standalone(x.r.Context()); err == nil {
+			x.session.ReturnedWithoutID()
+			c.continueLost(x.r.Context())
+		}
+	case outcomePair:
+		first, err = h.readPair(x, o, c)
+	default:
+		return h.openCall(w, x, o, c)
+	}
+	switch {
+	case errors.Is(err, io.EOF) && o.kind == outcomeStream:
+		w.WriteHeader(http.StatusNoContent) // all was said; do not come back
+		return nil, nil, nil
+	case err != nil:
+		return nil, nil, err
+	}
+	return c, c.open(first), nil
+}
+
+// openCall does so for a call that has begun: it is read from its beginning. If it is
+// not light its messages go to the backend once the client can ask for it again, and not
+// at all if there is no stream to ask for.
+func (h *Handler) openCall(w http.ResponseWriter, x *intent, o *outcome, c *events) (_ *events, began, err error) {
+	stored := o.kind != outcomeLight
+	if o.call.Method() == "initialize" {
 		c.primes = false // the revision is not settled
 		c.wants = wantsInitialize
 	}
-	cursor := stream.Cursor{Stream: stream.ID{Number: call.Number()}}
-	if err := c.read(r.Context(), cursor); err != nil {
-		if held {
-			return nil, nil, h.undelivered(w, call, msgs, err)
+	if err := c.read(x.r.Context(), stream.Cursor{Stream: stream.ID{Number: o.call.Number()}}); err != nil {
+		if stored {
+			return nil, nil, h.undelivered(w, o.call, x.msgs, err)
 		}
-		if call.Retriable() {
+		if o.call.Retriable() {
 			return nil, nil, session.ErrMoved
 		}
-		call.ConnectionLost()
-		h.logger.Warn("stream of a call not opened", "session", s.Name(), "error", err)
-		h.failErrand(w, fmt.Errorf("%w: %w", errUnknown, err), &errand{msgs: msgs, batch: batch})
+		o.call.ConnectionLost()
+		h.logger.Warn("stream of a call not opened", "session", o.session.Name(), "error", err)
+		h.failMessages(w, fmt.Errorf("%w: %w", errUnknown, err), x.msgs, x.batch)
 		return nil, nil, nil
 	}
 	c.link()
 	gone := c.gone()
 	began = c.open(nil)
-	if gone || r.Context().Err() != nil {
+	if gone || x.r.Context().Err() != nil {
 		c.shown.Store(shownUnseen)
 	}
-	if held {
-		call.Deliver(context.WithoutCancel(r.Context()), msgs, r.Header)
+	if stored {
+		o.deliver(x.values(), x.msgs, x.r.Header)
 	}
 	if !h.sessions.Shared() { // else a note may need them yet
-		clear(msgs) // the call may last for long, and must not hold the body
+		clear(x.msgs) // the call may last for long, and must not hold the body
 	}
 	return c, began, nil
+}
+
+// readOn has a connection go on with a stream from a cursor. A client that resumes the standalone
+// stream may, with another connection, have lost track of a call: some forget
+// the id that they resumed with when the connection ends before the next one, and
+// come back with nothing but the session. Both then read the standalone stream in
+// turns, and either may continue the call.
+func (h *Handler) readOn(x *intent, o *outcome, c *events) error {
+	h.speakAs(x, o.session, c)
+	c.url = x.purpose == forStream || x.purpose == forAnswers
+	if err := c.read(x.r.Context(), o.at); err != nil {
+		return err
+	}
+	c.link()
+	if o.at.Stream.Number != 0 {
+		c.wants = wantsResume
+	} else {
+		c.continueLost(x.r.Context())
+	}
+	return nil
 }
 
 // link offers the URL at which the stream can be resumed from where it is now
@@ -82,46 +128,23 @@ func (c *events) link() {
 	c.w.Header().Set("Link", `<?stream=`+c.s.Name()+"."+string(id)+`>; rel="stream"`)
 }
 
-// get opens the standalone stream, or resumes a stream (2025-11-25, Transports,
-// "Listening for Messages from the Server", "Resumability and Redelivery").
-func (h *Handler) get(w http.ResponseWriter, r *http.Request) {
-	if !accepts(r.Header["Accept"], "text/event-stream") {
+// decodeGet decodes a GET, of a stream or for a WebSocket (2025-11-25, Transports,
+// "Listening for Messages from the Server", "Resumability and Redelivery"). If it is
+// false the request was answered.
+func (h *Handler) decodeGet(w http.ResponseWriter, x *intent) bool {
+	switch {
+	case upgrades(x.r):
+		x.purpose = forSocket
+		return h.identify(w, x)
+	case !accepts(x.r.Header["Accept"], "text/event-stream"):
 		h.reject(w, http.StatusNotAcceptable, errf(codeInvalid, "Accept must list text/event-stream"))
-		return
+		return false
 	}
-	if streamParam(r) != "" {
-		h.inStream(w, r, errand{}, func(s *session.Session, at stream.Cursor) error { return h.getStream(w, r, s, at) })
-		return
+	x.purpose = forRead
+	if x.ref = streamParam(x.r); x.ref != "" {
+		x.purpose = forStream
 	}
-	h.inSession(w, r, errand{}, func(s *session.Session) error {
-		last := lastEventID(r)
-		if last == "" {
-			return h.listen(w, r, s)
-		}
-		cursor, err := s.ParseEventID(last)
-		if err != nil {
-			return err
-		}
-		return h.resume(w, r, h.newGuest(w, r, s), cursor)
-	})
-}
-
-// listen opens the standalone stream, and with it continues calls whose client
-// has lost their connection and knows nothing but its session ("Disconnection
-// Recovery Mode").
-func (h *Handler) listen(w http.ResponseWriter, r *http.Request, s *session.Session) error {
-	c := h.newConn(w, r, s)
-	if err := c.standalone(r.Context()); err != nil {
-		return err
-	}
-	s.ReturnedWithoutID()
-	c.continueLost(r.Context())
-	err := c.open(nil)
-	if err == nil {
-		err = c.copy(r.Context())
-	}
-	c.close(err)
-	return nil
+	return h.identify(w, x)
 }
 
 // standalone attaches to the standalone stream. Who knows how to resume, and shows no
@@ -129,34 +152,6 @@ func (h *Handler) listen(w http.ResponseWriter, r *http.Request, s *session.Sess
 func (c *events) standalone(ctx context.Context) error {
 	whole := c.s.EventIDs() || c.s.Resumable()
 	return c.copier.standalone(ctx, c.h.logger, whole, !c.h.opts.Stateless)
-}
-
-// resume continues a stream from a cursor. A client that resumes the standalone
-// stream may, with another connection, have lost track of a call: some forget
-// the id that they resumed with when the connection ends before the next one, and
-// come back with nothing but the session. Both then read the standalone stream in
-// turns, and either may continue the call.
-func (h *Handler) resume(w http.ResponseWriter, r *http.Request, c *events, cursor stream.Cursor) error {
-	err := c.read(r.Context(), cursor)
-	if errors.Is(err, io.EOF) {
-		w.WriteHeader(http.StatusNoContent) // all was said; do not come back
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	c.link()
-	if cursor.Stream.Number != 0 {
-		c.wants = wantsResume
-	} else {
-		c.continueLost(r.Context())
-	}
-	err = c.open(nil)
-	if err == nil {
-		err = c.copy(r.Context())
-	}
-	c.close(err)
-	return nil
 }
 
 // streamName is the parameter of a stream URL that names the stream.
@@ -170,46 +165,20 @@ func streamParam(r *http.Request) string {
 	return r.URL.Query().Get(streamName)
 }
 
-// inStream does what a request wants at a stream URL, wherever its session is. do
-// is given the session and the place that the URL names, and answers the request
-// unless it returns an error. The URL is enough: whoever has it was given it, but
-// must still be the same principal.
-func (h *Handler) inStream(w http.ResponseWriter, r *http.Request, e errand, do func(*session.Session, stream.Cursor) error) {
-	if !h.version(w, r) {
-		return
+// streamAt returns the place in its session's stream that a stream URL names. The URL is
+// enough: whoever has it was given it, but must still be the same principal.
+func (h *Handler) streamAt(x *intent) (at stream.Cursor, err error) {
+	s := x.session
+	if !h.mayRead(x, s) {
+		return at, session.ErrNotFound
 	}
-	name, id, _ := strings.Cut(streamParam(r), ".")
-	e.key = stream.SessionKey(name)
-	here := func(s *session.Session) error {
-		at, err := h.place(r, s, id)
-		if err != nil {
-			return err
-		}
-		return do(s, at)
-	}
-	s, err := h.sessions.FindName(name, h.principal(r))
-	if err == nil {
-		err = here(s)
-	} else {
-		err = errNotHere
-	}
-	if err != nil {
-		h.chase(w, r, e, s, err, here)
-	}
-}
-
-// place returns the place in a session's stream that a stream URL names.
-func (h *Handler) place(r *http.Request, s *session.Session, id string) (at stream.Cursor, err error) {
-	if s.SingleStream() || !h.may(r, h.principal(r), s) {
-		return at, session.ErrNotFound // a session of 2024-11-05 speaks through the other doors
-	}
-	at, err = s.ParseEventID(id)
+	at, err = s.ParseEventID(x.place())
 	if errors.Is(err, session.ErrBadID) {
 		return at, session.ErrNotFound // who guesses URLs learns nothing
 	}
-	if last := lastEventID(r); err == nil && last != "" {
+	if err == nil && x.last != "" {
 		number := at.Stream.Number
-		at, err = s.ParseEventID(last)
+		at, err = s.ParseEventID(x.last)
 		if err == nil && at.Stream.Number != number {
 			err = session.ErrBadID
 		}
@@ -217,89 +186,84 @@ func (h *Handler) place(r *http.Request, s *session.Session, id string) (at stre
 	return at, err
 }
 
-// may says whether the session header of a request, if it has one, lets it have a
+// mayRead reports whether the session header of a request, if it has one, lets it have a
 // stream of s: it must not be another client's. A named principal may come with
 // another of its sessions, and so may a client that resumes its requests (SEP-975).
-func (h *Handler) may(r *http.Request, principal string, s *session.Session) bool {
-	own := r.Header[protocol.HeaderSession]
-	if len(own) == 0 || s.HasID(own[0]) {
+func (h *Handler) mayRead(x *intent, s *session.Session) bool {
+	if x.r.Header[protocol.HeaderSession] == nil || s.HasID(x.secret) {
 		return true
 	}
-	_, err := h.sessions.Find(own[0], principal)
+	_, err := h.sessions.Find(x.secret, x.principal)
 	if err != nil && h.peers != nil {
-		_, _, err = h.sessions.Locate(r.Context(), session.KeyOf(own[0]), principal)
+		_, _, err = h.sessions.Locate(x.r.Context(), session.KeyOf(x.secret), x.principal)
 	}
-	return err == nil && (principal != "" || s.Resumable())
+	return err == nil && (x.principal != "" || s.Resumable())
 }
 
-// newGuest prepares an event stream of a session that need not be the one that the
-// client is in: it is spoken to as its own revision has it.
-func (h *Handler) newGuest(w http.ResponseWriter, r *http.Request, s *session.Session) *events {
-	c := h.newConn(w, r, s)
-	if v := h.visit(r); v != nil && v.Revision != "" {
-		c.primes = protocol.Primes(v.Revision)
-		return c
+// speakAs has a connection speak to the client as its own revision has it: the stream need
+// not be of the session that the client is in.
+func (h *Handler) speakAs(x *intent, s *session.Session, c *events) {
+	if x.from != nil && x.from.Revision != "" {
+		c.primes = protocol.Primes(x.from.Revision)
+		return
 	}
-	own := r.Header[protocol.HeaderSession]
-	if len(own) == 0 || s.HasID(own[0]) {
-		return c
+	if x.r.Header[protocol.HeaderSession] == nil || s.HasID(x.secret) {
+		return
 	}
-	if v := r.Header[protocol.HeaderVersion]; len(v) > 0 {
+	if v := x.r.Header[protocol.HeaderVersion]; len(v) > 0 {
 		c.primes = protocol.Primes(v[0])
-	} else if mine, err := h.sessions.Find(own[0], h.principal(r)); err == nil {
+	} else if mine, err := h.sessions.Find(x.secret, x.principal); err == nil {
 		c.primes = protocol.Primes(mine.Revision())
 	}
-	return c
 }
 
-// getStream resumes a stream at its URL. A call that waits for input and has
-// nothing to say answers 204, which asks the client to POST what it has. A client
+// startStream begins to serve a request at a stream URL. A call that waits for input and
+// has nothing to say answers 204, which asks the client to POST what it has. A client
 // that does not say how far it has come may not have heard the question: if it comes
 // back though nobody sent it away, or after that 204, it is told again.
-func (h *Handler) getStream(w http.ResponseWriter, r *http.Request, s *session.Session, cursor stream.Cursor) error {
-	told, shown := cursor, lastEventID(r) != ""
-	if !shown && !s.HasReader(cursor.Stream.Number) {
-		told = s.DeliveredAt(cursor)
+func (h *Handler) startStream(x *intent, o *outcome) (err error) {
+	s := x.session
+	o.kind = outcomeStream
+	if o.at, err = h.streamAt(x); err != nil {
+		return err
+	}
+	if x.purpose == forAnswers {
+		if len(x.r.Header[protocol.HeaderLastEventID]) == 0 {
+			o.at = s.DeliveredAt(o.at)
+		}
+		return h.send(x)
+	}
+	told, number := o.at, o.at.Stream.Number
+	if x.last == "" && !s.HasReader(number) {
+		told = s.DeliveredAt(o.at)
 	}
 	switch {
 	case !s.AwaitsInputAt(told):
-	case shown || s.SignalInputOnce(cursor.Stream.Number):
-		w.WriteHeader(http.StatusNoContent)
-		return nil
-	case s.AwaitsInputAt(cursor): // nothing follows the place that the URL names
-		cursor.Seq, cursor.Epoch = s.OldestOf(r.Context(), cursor.Stream.Number), 0
+	case x.last != "" || s.SignalInputOnce(number):
+		o.kind = outcomeNothing
+	case s.AwaitsInputAt(o.at): // nothing follows the place that the URL names
+		o.at.Seq, o.at.Epoch = s.OldestOf(x.r.Context(), number), 0
 	}
-	c := h.newGuest(w, r, s)
-	c.url = true
-	return h.resume(w, r, c, cursor)
+	return nil
 }
 
-// postStream takes the answers that a client has gathered, and goes on with the
-// stream (SEP-1335, "Multi-turn requests").
-func (h *Handler) postStream(w http.ResponseWriter, r *http.Request) {
+// decodeAnswers decodes a POST of the responses that a client has gathered, at the URL of
+// the stream that waits for them (SEP-1335, "Multi-turn requests"). If it is false the
+// request was answered.
+func (h *Handler) decodeAnswers(w http.ResponseWriter, x *intent) (ok bool) {
 	if h.opts.Stateless {
 		h.reject(w, http.StatusNotFound, errf(codeInvalid, "a stateless endpoint has no stream URLs"))
-		return
+		return false
 	}
-	msgs, batch, ok := h.messages(w, r)
-	if !ok {
-		return
+	if x.msgs, x.batch, ok = h.messages(w, x.r); !ok {
+		return false
 	}
-	for i := range msgs {
-		if msgs[i].Kind != jsonrpc.Response {
+	for i := range x.msgs {
+		if x.msgs[i].Kind != jsonrpc.Response {
 			h.reject(w, http.StatusBadRequest, errf(codeInvalid, "only responses can be posted to a stream URL"))
-			return
+			return false
 		}
 	}
-	h.inStream(w, r, errand{msgs: msgs, batch: batch}, func(s *session.Session, cursor stream.Cursor) error {
-		if len(r.Header[protocol.HeaderLastEventID]) == 0 {
-			cursor = s.DeliveredAt(cursor)
-		}
-		if err := h.send(r, s, msgs); err != nil {
-			return err
-		}
-		c := h.newGuest(w, r, s)
-		c.url = true
-		return h.resume(w, r, c, cursor)
-	})
+	x.purpose, x.ref = forAnswers, streamParam(x.r)
+	return h.identify(w, x)
 }

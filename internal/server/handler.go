@@ -17,7 +17,6 @@ import (
 
 	"holdfast/internal/budget"
 	"holdfast/internal/cluster"
-	"holdfast/internal/protocol"
 	"holdfast/internal/redact"
 	"holdfast/internal/session"
 )
@@ -154,26 +153,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer h.caught(w)
 	h.limit(w, r)
 	if h.guard(w, r, h.allow()) {
-		h.door(w, r)
-	}
-}
-
-// door serves a request whose Host and Origin are in order.
-func (h *Handler) door(w http.ResponseWriter, r *http.Request) {
-	switch {
-	case r.Method == http.MethodPost && r.URL.RawQuery != "" && streamParam(r) != "":
-		h.postStream(w, r)
-	case r.Method == http.MethodPost:
-		h.post(w, r)
-	case r.Method == http.MethodGet && !h.opts.Stateless && upgrades(r):
-		h.socket(w, r)
-	case r.Method == http.MethodGet && !h.opts.Stateless:
-		h.get(w, r)
-	case r.Method == http.MethodDelete && !h.opts.Stateless:
-		h.delete(w, r)
-	default:
-		w.Header().Set("Allow", h.allow())
-		h.reject(w, http.StatusMethodNotAllowed, errf(codeInvalid, "method %s is not allowed here", r.Method))
+		h.endpoint(w, r)
 	}
 }
 
@@ -183,64 +163,6 @@ func (h *Handler) allow() string {
 		return "POST, OPTIONS"
 	}
 	return "GET, POST, DELETE, OPTIONS"
-}
-
-// delete ends a session.
-func (h *Handler) delete(w http.ResponseWriter, r *http.Request) {
-	do := func(s *session.Session) error {
-		h.sessions.End(s)
-		w.WriteHeader(http.StatusNoContent)
-		return nil
-	}
-	h.inSession(w, r, errand{}, do)
-}
-
-// inSession does what a request wants in the session that it names, wherever that
-// is. do answers the request unless it returns an error.
-func (h *Handler) inSession(w http.ResponseWriter, r *http.Request, e errand, do func(*session.Session) error) {
-	if !h.version(w, r) {
-		return
-	}
-	s, err := h.named(r)
-	if err == nil {
-		err = do(s)
-	}
-	if err != nil {
-		h.chase(w, r, e, s, err, do)
-	}
-}
-
-// errUnnamed says that a request has to name its session.
-var errUnnamed = errf(codeInvalid,
-	"missing Mcp-Session-Id header: start with an initialize request and send the id that its response carries")
-
-// named returns the session that a request names, if it is on this node.
-func (h *Handler) named(r *http.Request) (*session.Session, error) {
-	id := r.Header[protocol.HeaderSession]
-	if len(id) == 0 || id[0] == "" {
-		return nil, errUnnamed
-	}
-	s, err := h.sessions.Find(id[0], h.principal(r))
-	if err != nil {
-		return nil, errNotHere
-	}
-	if s.SingleStream() {
-		return nil, session.ErrNotFound // it speaks through the other doors
-	}
-	if s.Unconfirmed() && h.watched.at(r) != nil {
-		s.ConfirmArrival(r.RemoteAddr)
-	}
-	return s, nil
-}
-
-// version checks the MCP-Protocol-Version header, which may be absent.
-func (h *Handler) version(w http.ResponseWriter, r *http.Request) bool {
-	v := r.Header[protocol.HeaderVersion]
-	if len(v) == 0 || protocol.Known(v[0]) {
-		return true
-	}
-	h.reject(w, http.StatusBadRequest, unsupported(v[0]))
-	return false
 }
 
 // Drain refuses new sessions and calls from now on, and sends away with `retry`

@@ -6,7 +6,6 @@ import (
 	"net/http"
 
 	"holdfast/internal/protocol"
-	"holdfast/internal/session"
 	"holdfast/jsonrpc"
 )
 
@@ -35,14 +34,4 @@ func messageKey(m *jsonrpc.Message) (string, error) {
 	}
 	key := jsonrpc.String(raw)
 	return key, protocol.CheckKey(key)
-}
-
-// attach answers a POST with the stream of a call that is there already: after the
-// event that the client has last seen, or from the oldest that is kept.
-func (h *Handler) attach(w http.ResponseWriter, r *http.Request, s *session.Session, number uint64) error {
-	cursor, err := cursorAfter(r.Context(), s, number, lastEventID(r))
-	if err != nil {
-		return err
-	}
-	return h.resume(w, r, h.newGuest(w, r, s), cursor)
 }

@@ -86,19 +86,19 @@ type parting struct {
 
 func (p *parting) tell() { p.peers.tell(p.node, &p.left) }
 
-func (rl *relay) parting() *parting {
-	return &parting{rl.h.peers, rl.node, notice{Left: rl.e.key, Principal: rl.visit.Principal, From: rl.r.RemoteAddr}}
+func (p *placement) parting() *parting {
+	return &parting{p.h.peers, p.node, notice{Left: p.key, Principal: p.visit.Principal, From: p.x.r.RemoteAddr}}
 }
 
-// over notes that all of a stream was written to the client, which does not say that
+// finished notes that all of a stream was written to the client, which does not say that
 // it has arrived.
-func (rl *relay) over() {
-	below := rl.h.watched.at(rl.r)
+func (p *placement) finished() {
+	below := p.h.watched.at(p.x.r)
 	switch {
 	case below == nil:
 	case below.gone():
-		rl.parting().tell()
+		p.parting().tell()
 	default:
-		below.passed(rl.parting())
+		below.passed(p.parting())
 	}
 }

@@ -45,9 +45,9 @@ type peers struct {
 	work sync.WaitGroup
 	lost chan struct{} // told that a node is gone
 
-	mu      sync.Mutex
-	relays  map[*relay]struct{}
-	bridges map[*bridge]struct{}
+	mu         sync.Mutex
+	placements map[*placement]struct{}
+	bridges    map[*bridge]struct{}
 	// departed are clients that have left other nodes, and when.
 	departed map[string]time.Time
 }
@@ -55,12 +55,12 @@ type peers struct {
 // join begins to serve other nodes, and to look after their sessions.
 func (h *Handler) join(node *cluster.Node) *peers {
 	p := &peers{
-		h:       h,
-		node:    node,
-		quit:    make(chan struct{}),
-		lost:    make(chan struct{}, 1),
-		relays:  make(map[*relay]struct{}),
-		bridges: make(map[*bridge]struct{}),
+		h:          h,
+		node:       node,
+		quit:       make(chan struct{}),
+		lost:       make(chan struct{}, 1),
+		placements: make(map[*placement]struct{}),
+		bridges:    make(map[*bridge]struct{}),
 
 		departed: make(map[string]time.Time),
 	}
@@ -229,22 +229,25 @@ func mix(x uint64) uint64 {
 	return x ^ x>>33
 }
 
-// enter counts a request that another node answers. What it returns is called at
-// its end.
-func (p *peers) enter(rl *relay) (leave func()) {
+// enter counts a placement, to be sent away when this node is drained. It is not counted
+// any more after the function that is returned was called.
+func (p *peers) enter(x *placement) (leave func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.relays[rl] = struct{}{}
+	p.placements[x] = struct{}{}
 	select {
 	case <-p.quit:
-		rl.leave()
+		x.leaving.begin()
 	default:
 	}
-	return func() {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		delete(p.relays, rl)
-	}
+	return func() { p.exit(x) }
+}
+
+// exit is what enter returns.
+func (p *peers) exit(x *placement) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.placements, x)
 }
 
 // crossing is the same for a WebSocket.
@@ -269,8 +272,8 @@ func (p *peers) close() {
 	default:
 	}
 	close(p.quit)
-	for rl := range p.relays {
-		rl.leave()
+	for x := range p.placements {
+		x.leaving.begin()
 	}
 	p.mu.Unlock()
 	_ = p.server.Close()

@@ -16,13 +16,6 @@ import (
 // What follows answers stored calls with plain JSON ([ResponseJSON]): the call is on
 // record before it runs, and its answer is before it is told.
 
-// A record is the call that a POST is answered with.
-type record struct {
-	begun
-	msgs  []jsonrpc.Message
-	batch bool
-}
-
 // errNotPlain says that the stream of a call can't be answered with JSON: it holds more
 // than responses, or the connection is to be ended before it ends.
 var errNotPlain = errors.New("the call needs a stream")
@@ -39,15 +32,16 @@ type plain struct {
 // plain answers a POST with the responses of a stored call, as soon as it has ended; or
 // with its stream, if that has anything else in it. An error says that nothing was
 // answered.
-func (h *Handler) plain(w http.ResponseWriter, r *http.Request, x *record) error {
-	c := h.newConn(w, r, x.session)
-	if err := c.read(r.Context(), stream.Cursor{Stream: stream.ID{Number: x.number}}); err != nil {
-		if x.call != nil {
-			return h.undelivered(w, x.call, x.msgs, err)
+func (h *Handler) plain(w http.ResponseWriter, x *intent, o *outcome) error {
+	r := x.r
+	c := h.newConn(w, x, o.session)
+	if err := c.read(r.Context(), stream.Cursor{Stream: stream.ID{Number: o.number}}); err != nil {
+		if o.call != nil {
+			return h.undelivered(w, o.call, x.msgs, err)
 		}
 		return err
 	}
-	x.deliver(context.WithoutCancel(r.Context()), x.msgs, r.Header)
+	o.deliver(x.values(), x.msgs, r.Header)
 	err := c.respond(r.Context(), x.batch)
 	switch {
 	case errors.Is(err, errNotPlain):
@@ -62,7 +56,7 @@ func (h *Handler) plain(w http.ResponseWriter, r *http.Request, x *record) error
 		return nil
 	}
 	c.detach(nil)
-	return h.interrupted(w, r, x, err)
+	return h.interrupted(w, x, o, err)
 }
 
 // respond waits for the end of the stream, and answers with the responses in it. After
@@ -126,19 +120,15 @@ func isResponse(data []byte) bool {
 // interrupted answers a POST whose call can't be read to its end here: as a rule its
 // session has left this node. Whoever sent the POST on asks for the call, by the name
 // that it has, where the session is now.
-func (h *Handler) interrupted(w http.ResponseWriter, r *http.Request, x *record, err error) error {
-	v := h.visit(r)
+func (h *Handler) interrupted(w http.ResponseWriter, x *intent, o *outcome, err error) error {
 	switch moved := errors.Is(err, session.ErrMoved); {
-	case moved && v != nil && v.here:
-		v.moved = true
-	case moved && v != nil:
+	case moved && x.from != nil:
 		panic(http.ErrAbortHandler)
-	case moved && x.call != nil && x.call.Retriable():
+	case moved && (x.once.name != "" || o.call != nil && o.call.Retriable()):
 		return session.ErrMoved
-	default:
-		h.logger.Warn("call not read to its end", "session", x.session.Name(), "error", err)
-		h.failErrand(w, fmt.Errorf("%w: %w", errUnknown, err), &errand{msgs: x.msgs, batch: x.batch})
 	}
+	h.logger.Warn("call not read to its end", "session", o.session.Name(), "error", err)
+	h.failMessages(w, fmt.Errorf("%w: %w", errUnknown, err), x.msgs, x.batch)
 	return nil
 }
 

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"errors"
+	"io"
 	"mime"
 	"net/http"
 	"os"
@@ -14,85 +15,83 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// post takes messages from the client (2025-11-25, Transports, "Sending Messages
-// to the Server").
-func (h *Handler) post(w http.ResponseWriter, r *http.Request) {
-	msgs, batch, ok := h.messages(w, r)
-	if !ok || !h.version(w, r) {
-		return
+// decodePost decodes a POST of messages (2025-11-25, Transports, "Sending Messages to the
+// Server"). If it is false the request was answered.
+func (h *Handler) decodePost(w http.ResponseWriter, x *intent) bool {
+	var ok bool
+	if x.msgs, x.batch, ok = h.messages(w, x.r); !ok || !h.identify(w, x) {
+		return false
 	}
-	requests := 0
+	var err error
+	switch {
+	case h.opts.Stateless:
+		return h.decodeStateless(w, x)
+	case !x.batch && h.ours(&x.msgs[0]):
+		x.purpose = forRequest
+	case requests(x.msgs) == 0:
+		x.purpose = forMessages
+		return h.roamed(w, x)
+	case initializes(x.msgs) && x.secret == "" && x.r.Header[protocol.HeaderSession] == nil:
+		x.purpose = forSession
+		err = checkMessages(x.msgs, x.batch, stageNew, "")
+		x.batch = false
+	default:
+		x.purpose = forMessages
+	}
+	if err != nil {
+		h.fail(w, err)
+	}
+	return err == nil
+}
+
+// requests returns how many of the messages are requests.
+func requests(msgs []jsonrpc.Message) (n int) {
 	for i := range msgs {
 		if msgs[i].Kind == jsonrpc.Request {
-			requests++
+			n++
 		}
 	}
-	if h.opts.Stateless {
-		h.stateless(w, r, msgs, batch, requests)
-		return
-	}
-	if !batch && h.ours(&msgs[0]) {
-		h.postOurs(w, r, msgs)
-		return
-	}
-	if requests == 0 {
-		if msgs, ok = h.roamed(w, r, msgs); !ok {
-			return
-		}
-	}
-	if initializes(msgs) && r.Header[protocol.HeaderSession] == nil {
-		if err := checkMessages(msgs, batch, stageNew, ""); err != nil {
-			h.fail(w, err)
-			return
-		}
-		h.initialize(w, r, msgs)
-		return
-	}
-	s, err := h.named(r)
-	if err == nil {
-		err = h.give(w, r, s, msgs, batch, requests)
-	}
-	if err != nil {
-		h.giveElsewhere(w, r, s, err, msgs, batch, requests)
-	}
+	return n
 }
 
-// giveElsewhere goes on with a POST that [Handler.give] has not answered, because of err.
-// It is a function of its own so that the stack of a call that waits stays small.
-//
-//go:noinline
-func (h *Handler) giveElsewhere(w http.ResponseWriter, r *http.Request, s *session.Session, err error, msgs []jsonrpc.Message, batch bool, requests int) {
-	again := func(s *session.Session) error { return h.give(w, r, s, msgs, batch, requests) }
-	key, _ := keyOf(r, msgs)
-	h.chase(w, r, errand{msgs: msgs, batch: batch, keyed: key != ""}, s, err, again)
-}
-
-// give gives a session what was POSTed to it, and answers, unless there is an error.
-func (h *Handler) give(w http.ResponseWriter, r *http.Request, s *session.Session, msgs []jsonrpc.Message, batch bool, requests int) error {
+// startMessages begins to serve what was POSTed to a session.
+func (h *Handler) startMessages(x *intent, o *outcome) (err error) {
 	revision := ""
-	if batch {
-		revision = s.Revision()
+	if x.batch {
+		revision = x.session.Revision()
 	}
-	if err := checkMessages(msgs, batch, stageOpen, revision); err != nil {
+	if err := checkMessages(x.msgs, x.batch, stageOpen, revision); err != nil {
 		return err
 	}
-	if requests == 0 {
-		return h.take(w, r, s, msgs)
+	if requests(x.msgs) == 0 {
+		o.kind = outcomeAccepted
+		return h.send(x)
 	}
-	once, err := h.onceOf(r, msgs)
-	if err != nil {
+	if x.once.key, err = keyOf(x.r, x.msgs); err != nil {
 		return errf(codeInvalid, "%v", err)
 	}
-	return h.call(w, r, s, msgs, batch, once)
+	return h.startCall(x, o)
 }
 
-// onceOf returns under what name the requests of a POST run once.
-func (h *Handler) onceOf(r *http.Request, msgs []jsonrpc.Message) (once runOnce, err error) {
-	if v := h.visit(r); v != nil {
-		once.name, once.again = v.Once, v.Again
+// startCall begins the call of the requests of an exchange, or finds the one that they
+// have begun before.
+func (h *Handler) startCall(x *intent, o *outcome) (err error) {
+	light := x.once.key == "" && h.light(x.r.Context(), x.r.Header, x.session, x.msgs)
+	if o.begun, err = h.begin(x.session, x.msgs, light, x.once); err != nil {
+		return err
 	}
-	once.key, err = keyOf(r, msgs)
-	return once, err
+	switch {
+	case o.number == 0:
+		o.kind = outcomeLight
+	case h.opts.Response == ResponseJSON && x.once.key == "":
+		o.kind = outcomeJSON
+	case o.call != nil:
+		o.kind = outcomeCall
+	default: // it was begun before: after the event that the client has last seen, or from the oldest that is kept
+		o.kind = outcomeStream
+		o.at, err = cursorAfter(x.r.Context(), o.session, o.number, x.last)
+	}
+	return err
 }
 
 // messages reads the body of a POST. If it is not what it should be the request
@@ -142,123 +141,63 @@ func (h *Handler) body(w http.ResponseWriter, r *http.Request) (msgs []jsonrpc.M
 	return msgs, batch, err == nil
 }
 
-// take hands over notifications and responses, which have no answer.
-func (h *Handler) take(w http.ResponseWriter, r *http.Request, s *session.Session, msgs []jsonrpc.Message) error {
-	err := h.send(r, s, msgs)
-	if err == nil {
-		w.WriteHeader(http.StatusAccepted)
+// accepted answers notifications and responses that were handed over, which have no answer.
+func (h *Handler) accepted(w http.ResponseWriter, x *intent) {
+	w.WriteHeader(http.StatusAccepted)
+	if x.purpose != forPairMessages {
+		return
 	}
-	return err
+	if _, err := io.WriteString(w, "Accepted"); err != nil && !errors.Is(err, http.ErrBodyNotAllowed) {
+		h.logger.Debug("202 not written", "error", err)
+	}
 }
 
 // send hands over notifications and responses. A response that the backend does
 // not take now has to be sent again, and so has all that comes to a session which
 // is no longer here, or whose backend cannot be opened for now: that is an error.
-func (h *Handler) send(r *http.Request, s *session.Session, msgs []jsonrpc.Message) error {
-	ctx := context.WithoutCancel(r.Context())
-	for i := range msgs {
-		err := s.Send(ctx, msgs[i], r.Header)
+func (h *Handler) send(x *intent) error {
+	ctx := x.values()
+	for i := range x.msgs {
+		err := x.session.Send(ctx, x.msgs[i], x.r.Header)
 		if errors.Is(err, session.ErrNotDelivered) || errors.Is(err, session.ErrMoved) || errors.Is(err, session.ErrBusy) {
 			return err
 		}
 		if err != nil {
-			h.logger.Warn("message not delivered", "session", s.Name(), "method", msgs[i].Method, "error", err)
+			h.logger.Warn("message not delivered", "session", x.session.Name(), "method", x.msgs[i].Method, "error", err)
 		}
 	}
 	return nil
 }
 
-// initialize begins a session.
-func (h *Handler) initialize(w http.ResponseWriter, r *http.Request, msgs []jsonrpc.Message) {
-	s := h.beginSession(w, r, h.sessions.New, false, errand{msgs: msgs})
-	if s == nil {
-		return
-	}
-	w.Header()[protocol.HeaderSession] = []string{s.ID()}
-	if err := h.call(w, r, s, msgs, false, runOnce{}); err != nil {
-		h.fail(w, err)
-	}
-	if s.Revision() != "" {
-		return
-	}
-	if c := s.Initializing(); c == nil || r.Context().Err() != nil {
-		// It failed, or its client has gone without knowing the session.
-		h.sessions.End(s)
-	}
-}
-
-// call answers requests: with JSON while their call is light, else with a stream.
-func (h *Handler) call(w http.ResponseWriter, r *http.Request, s *session.Session, msgs []jsonrpc.Message, batch bool, once runOnce) error {
-	x := record{msgs: msgs, batch: batch}
-	var err error
-	x.begun, err = h.begin(s, msgs, once.key == "" && h.light(r.Context(), r.Header, s, msgs), once)
-	switch {
-	case err != nil:
-		return err
-	case x.number == 0:
-		return h.answerLight(w, r, &x)
-	case h.opts.Response == ResponseJSON && once.key == "":
-		return h.plain(w, r, &x)
-	case x.call != nil:
-		return h.stream(w, r, x.call, msgs, batch, true)
-	}
-	return h.attach(w, r, x.session, x.number)
-}
-
-// answerLight answers requests whose call is light with JSON, or, if it is stored
-// before it ends, with its stream.
-func (h *Handler) answerLight(w http.ResponseWriter, r *http.Request, x *record) error {
-	x.deliver(context.WithoutCancel(r.Context()), x.msgs, r.Header)
+// answerLight answers requests whose call is light with JSON, unless it is stored before
+// it ends: then its stream is the answer.
+//
+//go:noinline
+func (h *Handler) answerLight(w http.ResponseWriter, x *intent, o *outcome) (stored bool, err error) {
+	o.deliver(x.values(), x.msgs, x.r.Header)
 	after := h.opts.UpgradeAfter
 	if h.opts.Response == ResponseJSON || h.opts.Stateless {
 		after = 0
 	}
-	answers, done := x.call.Wait(r.Context(), after)
+	answers, done := o.call.Wait(x.r.Context(), after)
 	switch {
-	case x.call.Retriable():
-		return session.ErrMoved // and it may be made again there
+	case o.call.Retriable():
+		return false, session.ErrMoved // and it may be made again there
 	case done:
-		if x.call.Method() == "initialize" {
-			if revision := x.session.Revision(); revision != "" {
+		if o.call.Method() == "initialize" {
+			if revision := o.session.Revision(); revision != "" {
 				w.Header()[protocol.HeaderVersion] = []string{revision}
 			} else {
 				w.Header().Del(protocol.HeaderSession) // it failed, and its session ends
 			}
 		}
 		_ = h.answer(w, answers, x.batch) // what is lost on the way is lost: it is stored nowhere
-	case r.Context().Err() != nil:
-		x.call.ConnectionLost()
-	default:
-		return h.stream(w, r, x.call, x.msgs, x.batch, false)
+		return false, nil
+	case x.r.Context().Err() != nil:
+		o.call.ConnectionLost()
+		return false, nil
 	}
-	return nil
-}
-
-// beginSession begins a session, on this node or, if that takes on nothing new, on
-// another, which then answers the request. If it returns nil the request is
-// answered.
-func (h *Handler) beginSession(w http.ResponseWriter, r *http.Request, open opening, single bool, e errand) *session.Session {
-	s, err := h.newSession(r, open, single)
-	if errors.Is(err, session.ErrClosing) && h.peers != nil {
-		_, err = h.reach(w, r, e)
-	}
-	if err != nil && !errors.Is(err, errAnswered) {
-		h.failErrand(w, err, &e)
-	}
-	return s
-}
-
-// An opening begins a session: [session.Manager.New] for an initialize request, and
-// [session.Manager.Reserve] where that is still to come.
-type opening func(r *http.Request, principal string, single bool) (*session.Session, error)
-
-// newSession begins a session on this node. The error is ErrClosing while it is
-// drained.
-func (h *Handler) newSession(r *http.Request, open opening, single bool) (*session.Session, error) {
-	if h.isDraining() {
-		return nil, session.ErrClosing
-	}
-	return open(r, h.principal(r), single)
+	return true, nil
 }
 
 // light says whether requests start light. Where other nodes may take the session over,

@@ -24,19 +24,18 @@ import (
 // sign of its answer, so that it surely was taken, and its call can be asked for.
 const leaveGrace = 2 * time.Second
 
-// send sends the request to a node, and passes on what it answers. The error wraps
+// forward sends the exchange to a node, and passes on what it answers. The error wraps
 // errAgain where that came to nothing.
-func (rl *relay) send(ctx context.Context, node string, at *session.Remote, take bool) error {
+func (p *placement) forward(ctx context.Context, node string, at *session.Remote, take bool) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	rl.cancel.Store(&cancel)
-	if rl.leaving.Load() {
+	if !p.leaving.cancels(&cancel) {
 		return errLeaving
 	}
-	rl.node = node
-	parting := rl.parting() // before: the answer may name another session
-	leaves := context.AfterFunc(rl.r.Context(), func() {
-		if rl.visit.Watched {
+	p.node = node
+	parting := p.parting() // before: the answer may name another session
+	leaves := context.AfterFunc(p.x.r.Context(), func() {
+		if p.visit.Watched {
 			parting.tell() // what is answered meanwhile is lost
 		}
 		t := time.NewTimer(leaveGrace)
@@ -50,17 +49,19 @@ func (rl *relay) send(ctx context.Context, node string, at *session.Remote, take
 	defer leaves()
 	dialled := false
 	trace := &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { dialled = true }}
-	req, err := rl.request(httptrace.WithClientTrace(ctx, trace), node, at, take)
+	req, err := p.request(httptrace.WithClientTrace(ctx, trace), node, at, take)
 	if err != nil {
 		return err
 	}
 	began := time.Now()
-	res, err := rl.h.peers.transport.RoundTrip(req)
+	res, err := p.h.peers.transport.RoundTrip(req)
 	if err != nil {
-		rl.sent = rl.sent || dialled
-		rl.waited(began)
-		rl.lost(ctx, node, err)
-		if dialled && rl.gone != node && errors.Is(err, context.Canceled) && rl.r.Context().Err() != nil {
+		if dialled {
+			p.to(sent)
+		}
+		p.waited(began)
+		p.lost(ctx, node, err)
+		if dialled && p.gone != node && errors.Is(err, context.Canceled) && p.x.r.Context().Err() != nil {
 			return errLeft // a node that lives has it, and will say nothing before its answer
 		}
 		return fmt.Errorf("%w: %w", errAgain, err)
@@ -68,75 +69,82 @@ func (rl *relay) send(ctx context.Context, node string, at *session.Remote, take
 	defer func() { _ = res.Body.Close() }() // which the connection's end may have broken
 	if isEvents(res.Header) || res.StatusCode == http.StatusSwitchingProtocols {
 		leaves()
-		stop := context.AfterFunc(rl.r.Context(), cancel)
+		stop := context.AfterFunc(p.x.r.Context(), cancel)
 		defer stop()
 	}
-	err = rl.pass(res, at)
+	err = p.pass(res, at)
 	if errors.Is(err, errCut) {
-		rl.waited(began)
-		rl.lost(ctx, node, err)
+		p.waited(began)
+		p.lost(ctx, node, err)
 		err = fmt.Errorf("%w: %w", errAgain, err)
 	}
 	return err
 }
 
-// request makes the request that is sent.
-func (rl *relay) request(ctx context.Context, node string, at *session.Remote, take bool) (*http.Request, error) {
-	v := rl.visit
-	v.Take, v.Again = take, rl.sent || rl.e.again
-	of := rl.r
-	payload := rl.payload
-	if rl.out != nil {
-		of, payload = rl.resumption(ctx), nil
-		v.Once = ""
+// request makes the request that is sent to a node: the client's, or, once the answer has
+// begun, one for the rest of the stream that answers.
+func (p *placement) request(ctx context.Context, node string, at *session.Remote, take bool) (*http.Request, error) {
+	v := p.visit
+	v.Take, v.Again = take, p.state != placed || p.x.once.again
+	method, uri, body := p.x.r.Method, forwardedURI(p.x.r.URL), p.body()
+	header := p.h.forwarded(p.x.r.Header, upgrades(p.x.r))
+	if len(header["User-Agent"]) == 0 {
+		header["User-Agent"] = []string{""} // not net/http's own
 	}
-	req, err := http.NewRequestWithContext(ctx, of.Method, "http://"+node+forwardedURI(of.URL), bytes.NewReader(payload))
+	switch {
+	case p.out != nil:
+		method, body, v.Once = http.MethodGet, nil, ""
+		if p.x.ref == "" && !p.x.pair() {
+			uri, _, _ = strings.Cut(uri, "?")
+			header[protocol.HeaderSession] = []string{p.out.session}
+		}
+		header.Del("Content-Type")
+		header.Set("Accept", sse.ContentType)
+		header.Del(protocol.HeaderLastEventID)
+		if p.out.last != "" {
+			header[protocol.HeaderLastEventID] = []string{p.out.last}
+		}
+	case p.redirected && at != nil:
+		header[protocol.HeaderSession] = []string{at.ID}
+	}
+	header[headerVisit] = []string{v.encode()}
+	req, err := http.NewRequestWithContext(ctx, method, "http://"+node+uri, bytes.NewReader(body))
 	if err != nil {
 		return nil, err
 	}
-	if len(payload) == 0 {
+	if len(body) == 0 {
 		req.Body, req.GetBody, req.ContentLength = http.NoBody, nil, 0
 	}
-	req.Host = of.Host
-	req.Header = rl.h.forwarded(of.Header, upgrades(of))
-	if len(req.Header["User-Agent"]) == 0 {
-		req.Header["User-Agent"] = []string{""} // not net/http's own
-	}
-	if rl.e.as && at != nil && rl.out == nil {
-		req.Header[protocol.HeaderSession] = []string{at.ID}
-	}
-	req.Header[headerVisit] = []string{v.encode()}
+	req.Host, req.Header = p.x.r.Host, header
 	return req, nil
 }
 
-// again is the client's request as it is served here, in a session that has come
-// here, after it was sent elsewhere.
-func (rl *relay) again(s *session.Session) *http.Request {
-	r := rl.r.WithContext(rl.r.Context())
-	if rl.e.as {
-		r.Header = r.Header.Clone()
-		r.Header[protocol.HeaderSession] = []string{s.ID()}
+// body returns what is sent of a POST: without messages that have been taken here already.
+func (p *placement) body() []byte {
+	msgs := p.x.msgs
+	if len(msgs) == 0 {
+		return nil
 	}
-	r.Body = io.NopCloser(bytes.NewReader(rl.payload))
-	r.ContentLength = int64(len(rl.payload))
-	return r
+	if !p.x.batch {
+		return msgs[0].Raw
+	}
+	all := make([][]byte, len(msgs))
+	for i := range msgs {
+		all[i] = msgs[i].Raw
+	}
+	return appendAnswers(nil, all, true)
 }
 
-// resumption is a request for the rest of the stream that answers.
-func (rl *relay) resumption(ctx context.Context) *http.Request {
-	r := rl.r.Clone(ctx)
-	r.Method, r.Body, r.ContentLength = http.MethodGet, http.NoBody, 0
-	if streamParam(r) == "" && !rl.e.pair {
-		r.URL.RawQuery = ""
-		r.Header[protocol.HeaderSession] = []string{rl.out.session}
+// rest is the exchange that goes on here with the stream that answers.
+func (p *placement) rest(s *session.Session) intent {
+	x := intent{purpose: forRead, r: p.x.r, principal: p.x.principal, session: s, secret: p.x.secret, last: p.out.last, muxed: p.x.muxed}
+	switch p.x.purpose {
+	case forStream, forAnswers:
+		x.purpose, x.ref = forStream, p.x.ref
+	case forPairStream:
+		x.purpose, x.ref, x.endpoint = forPairStream, p.out.last, p.x.endpoint
 	}
-	r.Header.Del("Content-Type")
-	r.Header.Set("Accept", sse.ContentType)
-	r.Header.Del(protocol.HeaderLastEventID)
-	if rl.out.last != "" {
-		r.Header[protocol.HeaderLastEventID] = []string{rl.out.last}
-	}
-	return r
+	return x
 }
 
 // hop are the headers that concern one connection (RFC 9110, section 7.6.1), and
@@ -222,44 +230,44 @@ func isEvents(head http.Header) bool {
 var errCut = errors.New("the answer was cut off")
 
 // pass passes a node's answer on to the client.
-func (rl *relay) pass(res *http.Response, at *session.Remote) error {
+func (p *placement) pass(res *http.Response, at *session.Remote) error {
 	switch {
 	case res.StatusCode == http.StatusMisdirectedRequest && res.Header[headerMoved] != nil:
 		if where := res.Header.Get(headerMoved); where != "" {
-			rl.e.key, rl.e.as = stream.SessionKey(where), true
+			p.key, p.redirected = stream.SessionKey(where), true
 		}
 		return errAgain
-	case rl.out != nil:
-		return rl.out.goOn(res)
+	case p.out != nil:
+		return p.out.goOn(res)
 	case res.StatusCode == http.StatusSwitchingProtocols:
-		rl.setHeader(res)
-		return rl.upgrade(res)
+		p.setHeader(res)
+		return p.upgrade(res)
 	case isEvents(res.Header):
-		return rl.begin(res, at)
+		return p.begin(res, at)
 	}
 	body, err := io.ReadAll(res.Body)
 	if err != nil {
-		rl.sent = true
+		p.to(sent)
 		return errCut
 	}
-	rl.setHeader(res)
-	head := rl.w.Header()
+	p.setHeader(res)
+	head := p.w.Header()
 	if len(body) > 0 {
 		head["Content-Length"] = []string{strconv.Itoa(len(body))}
 	}
-	rl.w.WriteHeader(res.StatusCode)
+	p.w.WriteHeader(res.StatusCode)
 	if len(body) > 0 {
-		_ = rl.h.finish(rl.w, body)
+		_ = p.h.finish(p.w, body)
 	}
-	if rl.visit.Watched && rl.r.Context().Err() != nil { // the answer may be in the log, for a client that comes back
-		rl.parting().tell()
+	if p.visit.Watched && p.x.r.Context().Err() != nil { // the answer may be in the log, for a client that comes back
+		p.parting().tell()
 	}
 	return nil
 }
 
 // setHeader takes over the header of a node's answer.
-func (rl *relay) setHeader(res *http.Response) {
-	head := rl.w.Header()
+func (p *placement) setHeader(res *http.Response) {
+	head := p.w.Header()
 	for name, values := range passable(res.Header, false) {
 		if name != "Date" {
 			head[name] = append(head[name][:len(head[name]):len(head[name])], values...)

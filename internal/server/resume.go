@@ -85,120 +85,94 @@ func (h *Handler) status(ctx context.Context, principal string, own *session.Ses
 	return json.Marshal(status)
 }
 
-// postOurs answers a request to Holdfast itself. A session is not needed: a token
-// is enough, and counts for the principal's requests in any session, wherever that
+// startRequest begins to serve a request to Holdfast itself. A session is not needed: a
+// token is enough, and counts for the principal's requests in any session, wherever that
 // is.
-func (h *Handler) postOurs(w http.ResponseWriter, r *http.Request, msgs []jsonrpc.Message) {
-	m := &msgs[0]
-	do := func(*session.Session) error { return h.resumeOurs(w, r, m) }
-	if m.Method != methodResume {
-		do = func(own *session.Session) error { return h.statusOurs(w, r, own, m) }
+func (h *Handler) startRequest(x *intent, o *outcome) (err error) {
+	m := &x.msgs[0]
+	if m.Method == methodResume {
+		o.kind = outcomeStream
+		o.session, o.at, err = h.resumption(x.r.Context(), x.principal, m, x.last)
+	} else {
+		o.kind = outcomeAnswer
+		o.body, err = h.startStatus(x)
 	}
-	var own *session.Session
-	e := errand{msgs: msgs}
-	if id := r.Header[protocol.HeaderSession]; len(id) > 0 {
-		own, _ = h.sessions.Find(id[0], h.principal(r)) // one that is gone has no requests
-		e.key = session.KeyOf(id[0])
+	if errors.Is(err, session.ErrBadToken) { // that there is no such request is an answer like others
+		_, e := h.explain(err)
+		o.kind, o.body, err = outcomeAnswer, jsonrpc.AppendError(nil, m.ID, e), nil
 	}
-	err := do(own)
-	if err != nil {
-		h.chase(w, r, e, own, err, do)
-	}
+	return err
 }
 
-func (h *Handler) resumeOurs(w http.ResponseWriter, r *http.Request, m *jsonrpc.Message) error {
-	s, at, err := h.resumption(r.Context(), h.principal(r), m, lastEventID(r))
-	if err != nil {
-		return h.refuse(w, m.ID, err)
-	}
-	return h.resume(w, r, h.newGuest(w, r, s), at)
-}
-
-func (h *Handler) statusOurs(w http.ResponseWriter, r *http.Request, own *session.Session, m *jsonrpc.Message) error {
-	principal := h.principal(r)
-	if m.Method == protocol.MethodStatusAll && own == nil && principal == "" && h.visit(r) == nil {
-		if id := r.Header[protocol.HeaderSession]; len(id) > 0 && h.peers != nil {
-			_, at, err := h.sessions.Locate(r.Context(), session.KeyOf(id[0]), principal)
-			if err == nil && at != nil {
-				return &session.Redirect{Remote: at}
-			}
+// startStatus returns the answer to requests/getStatus, or requests/getStatus/all.
+func (h *Handler) startStatus(x *intent) (answer []byte, err error) {
+	m := &x.msgs[0]
+	all := m.Method == protocol.MethodStatusAll
+	if all && x.session == nil && x.principal == "" && x.from == nil && x.secret != "" && h.peers != nil {
+		_, at, err := h.sessions.Locate(x.r.Context(), session.KeyOf(x.secret), "")
+		if err == nil && at != nil {
+			return nil, &session.Redirect{Remote: at}
 		}
 	}
-	v := h.visit(r)
 	var more []session.ResumableRequest
 	var in session.Range
-	var err error
 	switch {
-	case m.Method != protocol.MethodStatusAll || principal == "" || h.peers == nil:
-	case v != nil && v.Local != nil:
-		in = *v.Local
+	case !all || x.principal == "" || h.peers == nil:
+	case x.from != nil && x.from.Local != nil:
+		in = *x.from.Local
 	default:
-		more, in, err = h.everywhere(r, principal, m)
-	}
-	var result []byte
-	if err == nil {
-		result, err = h.status(r.Context(), principal, own, m, more, in)
+		y := *x // which other goroutines read
+		more, in, err = h.everywhere(&y)
 	}
 	if err != nil {
-		return h.refuse(w, m.ID, err)
+		return nil, err
 	}
-	_ = h.answer(w, [][]byte{jsonrpc.AppendResult(nil, m.ID, result)}, false)
-	return nil
+	result, err := h.status(x.r.Context(), x.principal, x.session, m, more, in)
+	if err != nil {
+		return nil, err
+	}
+	return jsonrpc.AppendResult(nil, m.ID, result), nil
 }
 
-// refuse answers a request to Holdfast itself with an error. That there is no such
-// request is an answer like others.
-func (h *Handler) refuse(w http.ResponseWriter, id []byte, err error) error {
-	if !errors.Is(err, session.ErrBadToken) {
-		return err
-	}
-	_, e := h.explain(err)
-	_ = h.answer(w, [][]byte{jsonrpc.AppendError(nil, id, e)}, false)
-	return nil
-}
-
-// roam takes a message of the principal that says itself which session it is for,
+// deliverNamed takes a message of the principal that says itself which session it is for,
 // whatever connection it comes on: the answer to a backend's request, or the
 // cancellation of a request with its token. It is false for all others.
-func (h *Handler) roam(ctx context.Context, principal string, m jsonrpc.Message, header http.Header) (taken bool, err error) {
+func (h *Handler) deliverNamed(x *intent, m *jsonrpc.Message) (taken bool, err error) {
 	if m.Kind == jsonrpc.Response {
-		return h.sessions.Answer(ctx, principal, m, header)
+		return h.sessions.Answer(x.values(), x.principal, *m, x.r.Header)
 	}
-	return h.sessions.Cancel(principal, m, header)
+	return h.sessions.Cancel(x.principal, *m, x.r.Header)
 }
 
-// roamed hands over those messages of a POST without requests that find their
-// session by themselves, and returns the others. If it is false the POST has been
-// answered.
-func (h *Handler) roamed(w http.ResponseWriter, r *http.Request, msgs []jsonrpc.Message) (rest []jsonrpc.Message, ok bool) {
-	principal := h.principal(r)
-	rest = msgs[:0]
-	for i := range msgs {
-		taken, err := h.roam(context.WithoutCancel(r.Context()), principal, msgs[i], r.Header)
+// roamed hands over those messages of a POST without requests that find their session by
+// themselves, each as an exchange of its own, and leaves the others. If it is false the
+// POST was answered: all were taken, or one was refused.
+func (h *Handler) roamed(w http.ResponseWriter, x *intent) bool {
+	rest := x.msgs[:0]
+	for i := range x.msgs {
+		taken, err := h.deliverNamed(x, &x.msgs[i])
 		var away *session.Redirect
-		if errors.As(err, &away) && h.visit(r) == nil {
-			taken = true
-			_, err = h.carry(r, principal, &msgs[i], func() error {
-				_, err := h.roam(context.WithoutCancel(r.Context()), principal, msgs[i], r.Header)
-				return err
-			})
-		}
 		if errors.As(err, &away) {
-			_, err = h.reach(w, r, errand{key: away.Key, at: away.Remote, as: true, msgs: msgs[i:]})
-		}
-		if err != nil {
-			if !errors.Is(err, errAnswered) {
-				h.fail(w, err)
+			one := *x
+			one.purpose, one.msgs = forNamed, x.msgs[i:i+1:i+1]
+			if x.from != nil { // that node sends it where its session is
+				h.place(w, &one, err)
+				return false
 			}
-			return nil, false
+			taken = true
+			_, err = h.ask(&one)
 		}
-		if !taken {
-			rest = append(rest, msgs[i])
+		switch {
+		case err != nil:
+			h.fail(w, err)
+			return false
+		case !taken:
+			rest = append(rest, x.msgs[i])
 		}
 	}
-	if len(rest) == 0 {
+	if x.msgs = rest; len(rest) == 0 {
 		w.WriteHeader(http.StatusAccepted)
-		return nil, false
+		return false
 	}
-	return rest, true
+	return true
 }

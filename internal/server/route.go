@@ -7,7 +7,6 @@ import (
 	"fmt"
 	mathrand "math/rand/v2"
 	"net/http"
-	"sync/atomic"
 	"time"
 
 	"holdfast/internal/cluster"
@@ -20,9 +19,12 @@ import (
 // What follows is for sessions that are not on this node: where they are, and what
 // becomes of a request that concerns one. docs/decisions/0013-forwarding.md.
 
-// errAnswered says that another node has answered the request, or that it was
-// answered in that node's place.
-var errAnswered = errors.New("the request was answered")
+// mostMoves is how often an exchange may turn out to concern a session that is not
+// here, or not any more, before it is refused.
+const mostMoves = 4
+
+// errNotHere is ErrNotFound as far as this node knows.
+var errNotHere = fmt.Errorf("%w on this node", session.ErrNotFound)
 
 // errUnreached says that neither a session's owner could be reached nor the
 // session be taken over, for as long as that was tried.
@@ -31,75 +33,46 @@ var errUnreached = errors.New("the session's node does not answer")
 // reachFor is how long that is.
 const reachFor = 10 * time.Second
 
-// An errand is what a request wants of a session that is not here.
-type errand struct {
-	key stream.SessionKey // "": a new one
-	at  *session.Remote   // where it was just now, if that is known
-	// as says that the request goes there as that session's client's: it came in
-	// another session, or in none.
-	as    bool
-	msgs  []jsonrpc.Message // of a POST
-	batch bool
-	pair  bool           // the doors of revision 2024-11-05
-	where string         // and what those tell their clients
-	who   *string        // the principal, where the request can't tell
-	local *session.Range // of what the node knows by itself this one wants to know
-	again bool           // its call may be on record where the session is by now
-	keyed bool           // its client can make it again
-	stays bool           // its client is not to be sent away
+// displaced reports whether an exchange was not served because its session is not here,
+// or because it is to be begun on another node.
+func (h *Handler) displaced(x *intent, err error) bool {
+	if err == nil || h.peers == nil {
+		return false
+	}
+	var away *session.Redirect
+	return errors.As(err, &away) || errors.Is(err, errNotHere) || errors.Is(err, session.ErrMoved) ||
+		x.opens() && errors.Is(err, session.ErrClosing)
 }
 
-// body returns what is sent on of a POST: without messages that have been taken
-// here already.
-func (e *errand) body() []byte {
-	if e.msgs == nil {
-		return nil
-	}
-	if !e.batch {
-		return e.msgs[0].Raw
-	}
-	all := make([][]byte, len(e.msgs))
-	for i := range e.msgs {
-		all[i] = e.msgs[i].Raw
-	}
-	return appendAnswers(nil, all, true)
-}
-
-// asks says whether there are requests among the messages that begin calls.
-func (e *errand) asks() bool {
-	for i := range e.msgs {
-		if e.msgs[i].Kind == jsonrpc.Request && !protocol.Resumes(e.msgs[i].Method) {
-			return true
+// place goes on with an exchange that was not served because of err. If that is because
+// its session, or another that it concerns, is not here, it is served where the session is,
+// or here once the session has come here. Any other error is the answer.
+//
+//go:noinline
+func (h *Handler) place(w http.ResponseWriter, x *intent, err error) {
+	if h.displaced(x, err) {
+		y := *x
+		defer h.holds(y.msgs)()
+		p := h.newPlacement(w, &y)
+		if err = p.run(err); err == nil || p.out != nil {
+			return
 		}
 	}
-	return false
+	if errors.Is(err, session.ErrClosing) && h.peers != nil && x.r.Method == http.MethodGet && h.isLeaving() && h.alone() && x.from == nil {
+		// A moment later nobody listens here: some clients who would try again then
+		// take 503 for the end of their session.
+		panic(http.ErrAbortHandler)
+	}
+	h.failMessages(w, err, x.msgs, x.batch)
 }
 
-// reach goes where a session is that [session.Manager.Find] does not find here. It
-// returns the session if it has come here, or been here all the time. Else another
-// node answers the request, and the error is errAnswered; any other is to be
-// answered by the caller.
-func (h *Handler) reach(w http.ResponseWriter, r *http.Request, e errand) (*session.Session, error) {
-	switch v := h.visit(r); {
-	case h.peers == nil:
-		return nil, session.ErrNotFound
-	case v != nil:
-		return h.host(w, r, v, &e)
-	}
-	return h.newRelay(w, r, &e).run()
-}
-
-// host is the same for a request of another node. It is not sent on: that node
-// looks again where the session is, or is told that it is about another one.
-func (h *Handler) host(w http.ResponseWriter, r *http.Request, v *visit, e *errand) (*session.Session, error) {
-	switch {
-	case v.here && h.isDraining():
-		return nil, session.ErrClosing
-	case v.here:
-		return nil, errUnreached
-	}
-	if v.Take && e.key != "" {
-		s, at, err := h.sessions.Locate(r.Context(), e.key, string(v.Principal))
+// hostForwarded is what becomes of an exchange that another node has forwarded, where its
+// session is not here. It is not forwarded again: that node looks again where the session
+// is, or is told that it concerns another one. The session is returned if it has come here.
+func (p *placement) hostForwarded() (*session.Session, error) {
+	h, v, r := p.h, p.x.from, p.x.r
+	if v.Take && p.key != "" {
+		s, at, err := h.sessions.Locate(r.Context(), p.key, string(v.Principal))
 		if err == nil && s == nil && h.abandoned(r.Context(), at) {
 			s, err = h.takeOver(r.Context(), at)
 		}
@@ -108,12 +81,12 @@ func (h *Handler) host(w http.ResponseWriter, r *http.Request, v *visit, e *erra
 		}
 	}
 	where := ""
-	if e.as {
-		where = string(e.key)
+	if p.redirected {
+		where = string(p.key)
 	}
-	w.Header()[headerMoved] = []string{where}
-	h.reject(w, http.StatusMisdirectedRequest, errf(jsonrpc.CodeServer, "the session is not on this node"))
-	return nil, errAnswered
+	p.w.Header()[headerMoved] = []string{where}
+	h.reject(p.w, http.StatusMisdirectedRequest, errf(jsonrpc.CodeServer, "the session is not on this node"))
+	return nil, nil
 }
 
 // abandoned says whether a session has no owner, or one that is gone.
@@ -140,113 +113,242 @@ func (h *Handler) takeOver(ctx context.Context, at *session.Remote) (*session.Se
 	return s, err
 }
 
-// A relay is one request on its way to a session that is, or was, on another node.
-// It is sent again, to whichever node has the session by then, where that is safe;
-// and a stream of events that breaks is gone on with in the same response.
-type relay struct {
-	h       *Handler
-	w       http.ResponseWriter
-	r       *http.Request
-	e       *errand
-	visit   visit
-	payload []byte
-	gone    string          // the node that has turned out to be gone
-	held    *session.Remote // the session as it was when the request was sent to its node
-	sent    bool            // it may have arrived somewhere
-	node    string          // to which it was sent last
-	out     *follow         // what is told of the stream that answers; nil until it begins
-	end     time.Time       // until when it is tried
-
-	// For who drains this node.
-	asks    bool        // it is a POST with requests
-	told    atomic.Bool // and its client has got an event id
-	listens atomic.Bool // its client waits for nothing in particular
-	leaving atomic.Bool // it is being sent away
-	gaveUp  error       // why the answer was ended before its end
-	cancel  atomic.Pointer[context.CancelFunc]
+// A target is the session that an exchange is placed with.
+type target struct {
+	key stream.SessionKey // "": a new one
+	at  *session.Remote   // where it was just now, if that is known
+	// redirected says that the exchange goes there as that session's client's: it came in
+	// another session, or in none.
+	redirected bool
 }
 
-func (h *Handler) newRelay(w http.ResponseWriter, r *http.Request, e *errand) *relay {
-	rl := &relay{h: h, w: w, r: r, e: e, payload: e.body(), end: time.Now().Add(reachFor)}
-	rl.visit = visit{
-		Principal: []byte(h.principal(r)),
-		From:      r.RemoteAddr,
-		Watched:   h.watched.at(r) != nil,
-		Pair:      e.pair,
-		Messages:  e.where,
-		Local:     e.local,
-		Stays:     e.stays,
-		Revision:  h.revision(r),
+// A placement is an exchange on its way to a session that is, or was, on another node.
+// It is forwarded again, to whichever node has the session by then, where that is safe;
+// and a stream of events that breaks is gone on with in the same response.
+//
+//	state     | what it is                                              | next
+//	----------|---------------------------------------------------------|----------------
+//	placed    | nothing of it has left this node                        | sent, done
+//	sent      | another node may have taken it, and has not answered    | streaming, done
+//	streaming | a node's stream is written to the client                | broken, done
+//	broken    | the stream has ended too soon, and is to be gone on with | streaming, done
+//	done      | it was answered, or is given up                         |
+//
+// From sent on its requests run once, under the name in visit.Once.
+type placement struct {
+	target
+	h *Handler
+	w http.ResponseWriter
+	x *intent
+
+	home    target // the session that the exchange names itself
+	state   placementState
+	visit   visit           // what another node is told
+	node    string          // to which it was forwarded last
+	gone    string          // the node that has turned out to be gone
+	held    *session.Remote // the session as it was when the exchange was forwarded to its owner
+	out     *follow         // the stream that answers; nil before it begins
+	end     time.Time       // until when it is tried
+	leaving departure
+}
+
+// A placementState is how far a placement has come.
+type placementState int
+
+const (
+	placed placementState = iota
+	sent
+	streaming
+	broken
+	done
+)
+
+// to is the only thing that changes a placement's state.
+func (p *placement) to(next placementState) {
+	switch {
+	case p.state == done:
+	case next == sent && p.state != placed: // it is forwarded again
+	default:
+		p.state = next
 	}
-	if e.who != nil {
-		rl.visit.Principal = []byte(*e.who)
+}
+
+// newPlacement prepares the placement of an exchange that is not served here.
+func (h *Handler) newPlacement(w http.ResponseWriter, x *intent) *placement {
+	p := &placement{h: h, w: w, x: x, end: time.Now().Add(reachFor)}
+	p.home.key = x.name()
+	if x.from != nil {
+		return p
 	}
-	rl.visit.Info = h.pack(r.Context())
-	if rl.asks = e.asks(); rl.asks {
-		rl.visit.Once = rand.Text()
+	p.visit = visit{
+		Principal: []byte(x.principal),
+		From:      x.r.RemoteAddr,
+		Watched:   h.watched.at(x.r) != nil,
+		Pair:      x.pair(),
+		Messages:  x.endpoint,
+		Stays:     x.muxed,
+		Revision:  h.revision(x),
+		Info:      h.pack(x.r.Context()),
 	}
-	return rl
+	if x.begins() {
+		p.visit.Once = rand.Text()
+		p.leaving.waits()
+	}
+	return p
 }
 
 // revision returns the protocol revision that a client speaks, if that is known
 // here.
-func (h *Handler) revision(r *http.Request) string {
-	if v := r.Header[protocol.HeaderVersion]; len(v) > 0 {
+func (h *Handler) revision(x *intent) string {
+	if v := x.r.Header[protocol.HeaderVersion]; len(v) > 0 {
 		return v[0]
 	}
-	if own := r.Header[protocol.HeaderSession]; len(own) > 0 {
-		if s, err := h.sessions.Find(own[0], h.principal(r)); err == nil {
+	if id := x.r.Header[protocol.HeaderSession]; len(id) > 0 {
+		if s, err := h.sessions.Find(id[0], x.principal); err == nil {
 			return s.Revision()
 		}
 	}
 	return ""
 }
 
-// run goes where the session is until the request is answered, or the session is
-// here.
-func (rl *relay) run() (*session.Session, error) {
-	h := rl.h
-	if h.isLeaving() && !rl.e.again && rl.asks {
-		return nil, session.ErrClosing // before it is begun anywhere
+// run places the exchange, which was not served because of err, until it is answered. The
+// error is to be the answer, unless one has begun.
+func (p *placement) run(err error) error {
+	if p.x.from == nil {
+		defer p.h.peers.enter(p)()
 	}
-	defer h.peers.enter(rl)()
 	// What the client has sent is taken, whether it stays or not.
-	ctx := context.WithoutCancel(rl.r.Context())
-	for n := 0; ; n++ {
-		s, err := rl.step(ctx)
-		switch {
-		case s != nil && rl.out != nil:
-			rl.out.continued = true
-			err = rl.inside(rl.out, rl.resumption(rl.r.Context()))
-		case s != nil && (rl.sent || rl.e.again) && rl.visit.Once != "":
-			err = rl.inside(rl.w, rl.again(s))
-		case s != nil:
-			return s, nil
+	ctx := p.x.values()
+	for moves, tries := 0, 0; err != nil; {
+		if errors.Is(err, errAgain) {
+			if fail := p.over(); fail != nil {
+				return p.failed(fail)
+			}
+			p.pause(min(time.Duration(tries)*10*time.Millisecond, 200*time.Millisecond))
+			tries++
+		} else if fail := p.aim(err, moves); fail != nil {
+			return p.failed(fail)
+		} else {
+			moves++
 		}
-		switch {
-		case err == nil, errors.Is(err, errLeft):
-			return nil, errAnswered
-		case !errors.Is(err, errAgain):
-			return nil, rl.failed(err)
-		case rl.r.Context().Err() != nil && (rl.out != nil || rl.visit.Once == ""):
-			return nil, errAnswered // nobody listens
-		case rl.leaving.Load():
-			return nil, rl.failed(errLeaving)
-		case time.Now().After(rl.end):
-			return nil, rl.failed(errUnreached)
-		}
-		rl.pause(min(time.Duration(n)*10*time.Millisecond, 200*time.Millisecond))
+		err = p.try(ctx)
 	}
+	p.to(done)
+	return nil
+}
+
+// aim takes in why the exchange was not served here, and sets where it goes next. It returns
+// the error that says that this is nowhere, after so many moves.
+func (p *placement) aim(err error, moves int) error {
+	var away *session.Redirect
+	switch {
+	case moves >= mostMoves:
+		return err
+	case errors.As(err, &away):
+		p.target = target{key: away.Key, at: away.Remote, redirected: true}
+	case errors.Is(err, errNotHere), errors.Is(err, session.ErrMoved):
+		if p.home.key == "" {
+			return session.ErrNotFound // no name at all: that would be a new session
+		}
+		p.x.once.again = p.x.once.again || errors.Is(err, session.ErrMoved)
+		p.target, p.home.at = p.home, nil
+	case moves == 0 && p.x.opens() && errors.Is(err, session.ErrClosing):
+	default:
+		return err
+	}
+	return nil
+}
+
+// try makes one try: the exchange is forwarded to the node that has its session, or served
+// here if that has come here.
+func (p *placement) try(ctx context.Context) error {
+	var s *session.Session
+	var err error
+	switch {
+	case p.x.from != nil:
+		s, err = p.hostForwarded()
+	case p.h.isLeaving() && p.state == placed && !p.x.once.again && p.visit.Once != "":
+		err = session.ErrClosing // before it is begun anywhere
+	default:
+		s, err = p.step(ctx)
+	}
+	if s != nil {
+		err = p.serveIn(s)
+	}
+	if errors.Is(err, errLeft) {
+		return nil
+	}
+	return err
+}
+
+// over returns why it is not worth while to try again, or nil.
+func (p *placement) over() error {
+	switch {
+	case p.x.r.Context().Err() != nil && (p.out != nil || p.visit.Once == ""):
+		return errLeft // nobody listens
+	case p.leaving.begun():
+		return errLeaving
+	case time.Now().After(p.end):
+		return errUnreached
+	}
+	return nil
+}
+
+// errHere says that the session of an exchange on a mux has come here: the mux serves it.
+var errHere = errors.New("the session has come to this node")
+
+// serveIn serves the exchange here, as its session, or the one that it concerns, has come
+// here.
+func (p *placement) serveIn(s *session.Session) error {
+	switch {
+	case p.out != nil:
+		return p.continueIn(s)
+	case p.visit.Once != "" && (p.state == sent || p.x.once.again): // it may have begun already
+		p.x.session = s
+		p.x.once.name, p.x.once.again = p.visit.Once, true
+	case p.x.muxed:
+		return errHere
+	case !p.redirected, p.x.session == nil && p.x.purpose != forRequest:
+		p.x.session = s
+	}
+	if p.x.from == nil {
+		p.h.peers.exit(p) // drained as what is served here
+		defer p.h.peers.enter(p)
+	}
+	began := time.Now()
+	err := p.h.serveIn(p.w, p.x)
+	if errors.Is(err, session.ErrMoved) && p.x.once.name != "" && p.x.from == nil {
+		p.to(sent)
+		p.waited(began)
+		return fmt.Errorf("%w: %w", errAgain, err)
+	}
+	return err
+}
+
+// continueIn has the stream that answers go on with what this node has of it.
+func (p *placement) continueIn(s *session.Session) error {
+	p.to(streaming)
+	p.out.continued = true
+	rest := p.rest(s)
+	err := p.h.serveIn(p.out, &rest)
+	if err == nil {
+		return p.out.result()
+	}
+	status, _ := p.h.explain(err)
+	if p.h.displaced(&rest, err) || status == http.StatusServiceUnavailable || status == http.StatusTooManyRequests {
+		return fmt.Errorf("%w: %w", errAgain, err)
+	}
+	return nil // nothing is kept: a client that comes back is told
 }
 
 // pause waits between two tries, which others who want the same session make too.
-func (rl *relay) pause(d time.Duration) {
+func (p *placement) pause(d time.Duration) {
 	t := time.NewTimer(d + mathrand.N(5*time.Millisecond))
 	defer t.Stop()
 	select {
 	case <-t.C:
-	case <-rl.h.peers.quit:
-		rl.end = time.Time{}
+	case <-p.h.peers.quit:
+		p.end = time.Time{}
 	}
 }
 
@@ -258,20 +360,21 @@ var errUnknown = errors.New(protocol.TextOutcomeUnknown)
 // looked again where the session is.
 var errAgain = errors.New("not answered")
 
-// step makes one try. It returns the session if it is here.
-func (rl *relay) step(ctx context.Context) (*session.Session, error) {
-	h := rl.h
-	if rl.e.key == "" {
-		return nil, rl.abroad(ctx, nil)
+// step makes one try. It returns the session if it is here; else, without an error, the
+// exchange was answered by another node.
+func (p *placement) step(ctx context.Context) (*session.Session, error) {
+	h := p.h
+	if p.key == "" {
+		return nil, p.abroad(ctx, nil)
 	}
-	at := rl.e.at
-	rl.e.at = nil
-	if at == nil && rl.held != nil && rl.held.Owner == rl.gone {
-		at = rl.held // as it was when its node was lost; else who is too late is told
+	at := p.at
+	p.at = nil
+	if at == nil && p.held != nil && p.held.Owner == p.gone {
+		at = p.held // as it was when its node was lost; else who is too late is told
 	}
-	rl.held = nil
+	p.held = nil
 	if at == nil {
-		s, found, err := h.sessions.Locate(ctx, rl.e.key, string(rl.visit.Principal))
+		s, found, err := h.sessions.Locate(ctx, p.key, p.x.principal)
 		if errors.Is(err, stream.ErrConflict) {
 			return nil, errAgain
 		}
@@ -280,80 +383,76 @@ func (rl *relay) step(ctx context.Context) (*session.Session, error) {
 		}
 		at = found
 	}
-	if at.Owner != "" && at.Owner != rl.gone && at.Owner != h.peers.node.Name() {
-		rl.held = at
-		return nil, rl.send(ctx, at.Owner, at, false)
+	if at.Owner != "" && at.Owner != p.gone && at.Owner != h.peers.node.Name() {
+		p.held = at
+		return nil, p.forward(ctx, at.Owner, at, false)
 	}
 	if h.isDraining() {
-		return nil, rl.abroad(ctx, at)
+		return nil, p.abroad(ctx, at)
 	}
 	s, err := h.takeOver(ctx, at)
 	switch {
 	case errors.Is(err, stream.ErrConflict):
 		err = errAgain
 	case errors.Is(err, session.ErrClosing):
-		return nil, rl.abroad(ctx, at)
+		return nil, p.abroad(ctx, at)
 	}
 	return s, err
 }
 
 // abroad has another node begin a session (at is nil), or take one over, as this
 // one takes on nothing new.
-func (rl *relay) abroad(ctx context.Context, at *session.Remote) error {
-	peers := rl.h.peers.node.Peers()
+func (p *placement) abroad(ctx context.Context, at *session.Remote) error {
+	peers := p.h.peers.node.Peers()
 	if len(peers) == 0 {
 		return session.ErrClosing
 	}
-	return rl.send(ctx, peers[mathrand.N(len(peers))], at, true)
+	return p.forward(ctx, peers[mathrand.N(len(peers))], at, true)
 }
 
-// failed answers for what could not be done, where the answer has begun.
-func (rl *relay) failed(err error) error {
-	if rl.out != nil {
-		rl.gaveUp = err
-		rl.out.giveUp()
-		return errAnswered
+// failed gives the placement up, and returns what its client is to be told. Where the
+// answer has begun that ends, for the client to come back.
+func (p *placement) failed(err error) error {
+	was := p.state
+	p.to(done)
+	if errors.Is(err, errLeft) {
+		return nil
 	}
-	if rl.sent && rl.r.Method == http.MethodDelete && errors.Is(err, session.ErrNotFound) {
-		rl.w.WriteHeader(http.StatusNoContent) // it was deleted before its node was lost
-		return errAnswered
+	if p.out != nil {
+		p.out.giveUp()
+		return err
 	}
-	if rl.sent && rl.asks && !rl.e.keyed && !errors.Is(err, session.ErrNotFound) && !rl.h.sessions.RetrySafe(rl.e.msgs) {
+	if was == sent && p.x.r.Method == http.MethodDelete && errors.Is(err, session.ErrNotFound) {
+		p.w.WriteHeader(http.StatusNoContent) // it was deleted before its node was lost
+		return nil
+	}
+	if was == sent && p.visit.Once != "" && !p.retries() && !errors.Is(err, session.ErrNotFound) && !p.h.sessions.RetrySafe(p.x.msgs) {
 		return fmt.Errorf("%w: %w", errUnknown, err)
 	}
 	return err
 }
 
+// retries reports whether the client can make the requests again without harm, whatever
+// they are.
+func (p *placement) retries() bool {
+	key, _ := keyOf(p.x.r, p.x.msgs)
+	return p.x.muxed || key != "" && !p.x.pair()
+}
+
 // waited notes that the answer was waited for since a time, and did not come. If that
 // was long, the session is looked for as long as it was at first. A node that breaks
 // each connection at once is not tried for ever.
-func (rl *relay) waited(since time.Time) {
+func (p *placement) waited(since time.Time) {
 	if time.Since(since) > reachFor/2 {
-		rl.end = time.Now().Add(reachFor)
+		p.end = time.Now().Add(reachFor)
 	}
 }
 
 // lost notes that a node does not answer, if it is gone.
-func (rl *relay) lost(ctx context.Context, node string, err error) {
-	if errors.Is(err, cluster.ErrNoNode) || rl.h.peers.node.Gone(ctx, node) {
-		rl.gone = node
+func (p *placement) lost(ctx context.Context, node string, err error) {
+	if errors.Is(err, cluster.ErrNoNode) || p.h.peers.node.Gone(ctx, node) {
+		p.gone = node
 	}
-}
-
-// inside has this node's own door go on with what another's has begun.
-func (rl *relay) inside(w http.ResponseWriter, r *http.Request) error {
-	v, began := rl.visit, time.Now()
-	v.Again, v.here = true, true
-	rl.h.visited(w, r, &v)
-	switch {
-	case v.moved:
-		rl.sent = true
-		rl.waited(began)
-		return errAgain
-	case rl.out == nil:
-		return nil
-	}
-	return rl.out.result()
 }
 
 // isDraining says whether nothing new is taken on.

@@ -34,30 +34,6 @@ func upgrades(r *http.Request) bool {
 	return false
 }
 
-// socket opens a WebSocket: with a session of its own, or attached to the one that
-// the handshake names.
-func (h *Handler) socket(w http.ResponseWriter, r *http.Request) {
-	if !h.version(w, r) {
-		return
-	}
-	if r.Header[protocol.HeaderSession] != nil {
-		h.inSession(w, r, errand{}, func(s *session.Session) error { return h.duplexSocket(w, r, s) })
-		return
-	}
-	s := h.beginSession(w, r, h.sessions.Reserve, false, errand{})
-	if s == nil {
-		return
-	}
-	defer func() {
-		if s.Revision() == "" {
-			h.sessions.End(s) // its client knows nothing of it but the name
-		}
-	}()
-	if err := h.duplexSocket(w, r, s); err != nil {
-		h.fail(w, err)
-	}
-}
-
 // duplexSocket serves a WebSocket in a session.
 func (h *Handler) duplexSocket(w http.ResponseWriter, r *http.Request, s *session.Session) error {
 	m := h.newMux(r, s, true)

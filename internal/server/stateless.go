@@ -1,45 +1,44 @@
 package server
 
 import (
-	"context"
 	"encoding/json"
 	"net/http"
 
 	"holdfast/internal/protocol"
-	"holdfast/jsonrpc"
 )
 
-// stateless answers a POST that stands alone: a session that lives as long as
-// the request. There is nothing to come back to, so nothing is primed.
-func (h *Handler) stateless(w http.ResponseWriter, r *http.Request, msgs []jsonrpc.Message, batch bool, requests int) {
-	revision := protocol.V20250326
-	if v := r.Header[protocol.HeaderVersion]; len(v) > 0 {
-		revision = v[0]
-	}
-	if err := checkMessages(msgs, batch, stageNone, revision); err != nil {
+// decodeStateless decodes a POST that stands alone: its session lives as long as the
+// request. There is nothing to come back to, so nothing is primed. If it is false the
+// request was answered.
+func (h *Handler) decodeStateless(w http.ResponseWriter, x *intent) bool {
+	x.purpose = forSession
+	if err := checkMessages(x.msgs, x.batch, stageNone, statelessRevision(x)); err != nil {
 		h.fail(w, err)
-		return
+		return false
 	}
-	if requests == 0 {
+	if requests(x.msgs) == 0 {
 		w.WriteHeader(http.StatusAccepted) // there is nobody left whom it could concern
-		return
+		return false
 	}
-	s, err := h.sessions.New(r, h.principal(r), false)
-	if err != nil {
-		h.fail(w, err)
-		return
-	}
-	defer h.sessions.End(s)
-	if msgs[0].Method != "initialize" {
-		ctx := context.WithoutCancel(r.Context())
-		if err := s.Initialize(ctx, initializeParams(revision), r.Header); err != nil {
-			h.fail(w, err)
-			return
+	return true
+}
+
+// startStateless begins the calls of a POST that stands alone.
+func (h *Handler) startStateless(x *intent, o *outcome) error {
+	if x.msgs[0].Method != "initialize" {
+		if err := x.session.Initialize(x.values(), initializeParams(statelessRevision(x)), x.r.Header); err != nil {
+			return err
 		}
 	}
-	if err := h.call(w, r, s, msgs, batch, runOnce{}); err != nil {
-		h.fail(w, err)
+	return h.startCall(x, o)
+}
+
+// statelessRevision returns the revision that a request names.
+func statelessRevision(x *intent) string {
+	if v := x.r.Header[protocol.HeaderVersion]; len(v) > 0 {
+		return v[0]
 	}
+	return protocol.V20250326
 }
 
 // initializeParams are what a backend is told of a client that it will see once.

@@ -41,10 +41,11 @@ func (h *Handler) ServeConn(ctx context.Context, r io.Reader, w io.Writer) (err 
 	if err != nil {
 		return err
 	}
-	s, err := h.newSession(req, h.sessions.Reserve, false)
-	if err != nil {
+	x := intent{purpose: forSocket, r: req, principal: h.principal(req)}
+	if err := h.open(&x); err != nil {
 		return err
 	}
+	s := x.session
 	defer func() {
 		if s.Revision() == "" {
 			h.sessions.End(s) // nothing was done in it

@@ -68,19 +68,16 @@ func (m *mux) forward(s *strand) {
 func (s *strand) read() (err error) {
 	m := s.x.m
 	defer panics.Catch(&err, m.h.logger, "a connection's request to another node", "")
-	e := errand{
-		key: s.x.key, at: s.at, as: true, msgs: s.msgs, batch: s.batch, again: s.again,
-		who: &m.client.principal, keyed: true, stays: true,
+	x := intent{purpose: forMessages, r: askFor(m.request()).WithContext(s.ctx), principal: m.client.principal, msgs: s.msgs, batch: s.batch, muxed: true}
+	if m.h.ours(&s.msgs[0]) {
+		x.purpose = forRequest
 	}
-	rl := m.h.newRelay(s, askFor(m.request()).WithContext(s.ctx), &e)
-	here, err := rl.run()
-	switch {
-	case here != nil:
-		return errHere
-	case !errors.Is(err, errAnswered):
+	x.once.again = s.again
+	p := m.h.newPlacement(s, &x)
+	p.home = target{key: s.x.key, at: s.at, redirected: true}
+	switch err := p.run(errNotHere); {
+	case err != nil:
 		return err
-	case rl.gaveUp != nil:
-		return rl.gaveUp
 	case !isEvents(s.head):
 		text, err := s.answer()
 		if err == nil && text == nil && s.status == http.StatusNoContent {
@@ -92,7 +89,7 @@ func (s *strand) read() (err error) {
 		return err
 	case s.moved:
 		return session.ErrMoved
-	case s.answered, s.taken, rl.out != nil && rl.out.taken:
+	case s.answered, s.taken, p.out != nil && p.out.taken:
 		return nil
 	}
 	return stream.ErrTrimmed // or else its end would have come
@@ -119,9 +116,6 @@ func (m *mux) madeAgain(x *exchange) bool {
 func (m *mux) makeAgain(msgs []jsonrpc.Message, batch bool) {
 	m.forward(&strand{x: m.exchange(nil, m.s.Key(), msgs), msgs: msgs, batch: batch, again: true})
 }
-
-// errHere says that the session has come here meanwhile.
-var errHere = errors.New("the session has come to this node")
 
 // errSaid answers those who resume a call that they have heard to its end.
 var errSaid = errf(codeInvalid, "all was said before this, the response too")

@@ -38,9 +38,6 @@ type visit struct {
 	Pair     bool   `json:"pair,omitempty"`
 	// Info is what [Options.Pack] has made of the request's context.
 	Info []byte `json:"info,omitempty"`
-
-	here  bool // it never left this node
-	moved bool // and it was not answered there, as its session has left
 }
 
 // Headers between nodes. No client gets one of ours to see, or has one of its own
@@ -135,15 +132,11 @@ func (h *Handler) receive(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	r.RemoteAddr = v.From
-	h.visited(w, h.unpack(r, v.Info), &v)
-}
-
-// visited serves a request as one of another node.
-func (h *Handler) visited(w http.ResponseWriter, r *http.Request, v *visit) {
-	r = r.WithContext(context.WithValue(r.Context(), visitKey{}, v))
-	if !v.Pair {
-		h.door(w, r)
-		return
+	r = h.unpack(r, v.Info)
+	r = r.WithContext(context.WithValue(r.Context(), visitKey{}, &v))
+	if v.Pair {
+		h.pair(w, r, v.Messages)
+	} else {
+		h.endpoint(w, r)
 	}
-	h.pair(w, r, v.Messages)
 }

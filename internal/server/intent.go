@@ -1,0 +1,387 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+
+	"holdfast/internal/protocol"
+	"holdfast/internal/session"
+	"holdfast/jsonrpc"
+	"holdfast/stream"
+)
+
+// A purpose is what a client wants.
+type purpose int
+
+const (
+	// A new session: for an initialize request, or, where there are no sessions, for one
+	// POST alone.
+	forSession purpose = iota
+	// A POST of messages for a session: requests, or notifications and responses.
+	forMessages
+	// A POST of notifications and responses that name their sessions themselves.
+	forNamed
+	// A request to Holdfast itself (SEP-975): requests/resume or requests/getStatus.
+	forRequest
+	// The standalone stream, or the rest of a stream, by GET with a session id.
+	forRead
+	// The rest of a stream, by GET at its stream URL (SEP-1335).
+	forStream
+	// The same, by a POST of the responses that the stream waits for.
+	forAnswers
+	// The end of a session.
+	forEnd
+	// A WebSocket, in a session that is there or in a new one.
+	forSocket
+	// The pair of revision 2024-11-05: its stream, in a session that is there or in a new
+	// one, and a POST of messages.
+	forPairStream
+	forPairMessages
+)
+
+// An exchange is one thing that a client wants, freed of the way in which it came. Entry
+// points decode to exchanges ([Handler.decode]). It is served where its session is
+// ([Handler.serve]), which another node may be.
+//
+// It is used by one goroutine at a time, and is not kept on the heap while its session is
+// on this node.
+type intent struct {
+	purpose purpose
+	// r has what a backend may read of the client's request (header, address, values of
+	// the context), and what is forwarded of it.
+	r         *http.Request
+	from      *visit           // what the node has told that forwards it; nil for a client of this node
+	principal string           // who asks
+	session   *session.Session // it is for, once that was found here; for forRequest the client's own, or nil
+
+	// How the session is named: by secret, its secret id; by ref, which is its name and
+	// the id of an event ("NAME.ID"), in a stream URL and in the ids of 2024-11-05; or not,
+	// if a new one is wanted or none is needed.
+	secret string
+	ref    string
+	last   string // id of the event that the client has last seen, or ""
+
+	msgs  []jsonrpc.Message
+	batch bool
+	once  runOnce
+
+	endpoint string // where the client of 2024-11-05 is told to POST
+	// muxed says that the connection below carries other exchanges: the client is not to
+	// be sent away from it, and asks again itself for what was lost.
+	muxed bool
+}
+
+// opens reports whether the exchange needs a new session.
+func (x *intent) opens() bool {
+	switch x.purpose {
+	case forSession:
+		return true
+	case forSocket:
+		return x.r.Header[protocol.HeaderSession] == nil
+	case forPairStream:
+		return x.ref == ""
+	}
+	return false
+}
+
+// pair reports whether the exchange is one of revision 2024-11-05.
+func (x *intent) pair() bool { return x.purpose == forPairStream || x.purpose == forPairMessages }
+
+// begins reports whether there are requests among the messages that begin calls.
+func (x *intent) begins() bool {
+	for i := range x.msgs {
+		if x.msgs[i].Kind == jsonrpc.Request && !protocol.Resumes(x.msgs[i].Method) {
+			return true
+		}
+	}
+	return false
+}
+
+// name returns the name of the session that the exchange is for, or "".
+func (x *intent) name() stream.SessionKey {
+	if x.secret != "" && x.ref == "" {
+		return session.KeyOf(x.secret)
+	}
+	name, _, _ := strings.Cut(x.ref, ".")
+	return stream.SessionKey(name)
+}
+
+// place returns the id of the event that a ref names.
+func (x *intent) place() string {
+	_, id, _ := strings.Cut(x.ref, ".")
+	return id
+}
+
+// endpoint serves one request at the endpoint. Its Host and Origin were checked.
+func (h *Handler) endpoint(w http.ResponseWriter, r *http.Request) {
+	x := intent{r: r, from: h.visit(r)}
+	if h.decode(w, &x) {
+		h.serve(w, &x)
+	}
+}
+
+// decode decodes a request at the endpoint. If it is false the request was answered.
+//
+//go:noinline
+func (h *Handler) decode(w http.ResponseWriter, x *intent) bool {
+	r := x.r
+	switch {
+	case r.Method == http.MethodPost && r.URL.RawQuery != "" && streamParam(r) != "":
+		return h.decodeAnswers(w, x)
+	case r.Method == http.MethodPost:
+		return h.decodePost(w, x)
+	case r.Method == http.MethodGet && !h.opts.Stateless:
+		return h.decodeGet(w, x)
+	case r.Method == http.MethodDelete && !h.opts.Stateless:
+		x.purpose = forEnd
+		return h.identify(w, x)
+	}
+	w.Header().Set("Allow", h.allow())
+	h.reject(w, http.StatusMethodNotAllowed, errf(codeInvalid, "method %s is not allowed here", r.Method))
+	return false
+}
+
+// identify finds out who makes a request, and which session its header names. It checks
+// the MCP-Protocol-Version header, which may be absent. If it is false the request was
+// answered.
+func (h *Handler) identify(w http.ResponseWriter, x *intent) bool {
+	if v := x.r.Header[protocol.HeaderVersion]; len(v) > 0 && !protocol.Known(v[0]) {
+		h.reject(w, http.StatusBadRequest, unsupported(v[0]))
+		return false
+	}
+	if id := x.r.Header[protocol.HeaderSession]; len(id) > 0 {
+		x.secret = id[0]
+	}
+	x.last = lastEventID(x.r)
+	x.principal = h.principal(x.r)
+	if x.from != nil {
+		x.once.name, x.once.again = x.from.Once, x.from.Again
+	}
+	return true
+}
+
+// serve serves an exchange: here, if its session is here, which costs nothing more; else
+// where placement finds the session.
+func (h *Handler) serve(w http.ResponseWriter, x *intent) {
+	var err error
+	if x.opens() {
+		err = h.serveNew(w, x)
+	} else if err = h.find(x); err == nil {
+		err = h.serveIn(w, x)
+	}
+	if err != nil {
+		h.place(w, x, err)
+	}
+}
+
+// errUnnamed says that a request has to name its session.
+var errUnnamed = errf(codeInvalid,
+	"missing Mcp-Session-Id header: start with an initialize request and send the id that its response carries")
+
+// find finds the session of an exchange on this node. The error is errNotHere where it may
+// be on another.
+//
+//go:noinline
+func (h *Handler) find(x *intent) (err error) {
+	switch {
+	case x.purpose == forNamed:
+		return nil
+	case x.purpose == forRequest:
+		if x.secret != "" {
+			x.session, _ = h.sessions.Find(x.secret, x.principal) // one that is gone has no requests
+		}
+		return nil
+	case x.ref != "":
+		x.session, err = h.sessions.FindName(string(x.name()), x.principal)
+	case x.secret != "":
+		x.session, err = h.sessions.Find(x.secret, x.principal)
+	case x.session == nil:
+		return errUnnamed
+	}
+	if err != nil {
+		return errNotHere
+	}
+	if x.ref == "" && x.session.Unconfirmed() && !x.pair() && h.watched.at(x.r) != nil {
+		x.session.ConfirmArrival(x.r.RemoteAddr)
+	}
+	return nil
+}
+
+// open begins a session for an exchange. The error is ErrClosing while the node is drained.
+func (h *Handler) open(x *intent) (err error) {
+	if h.isDraining() && !h.opts.Stateless {
+		return session.ErrClosing
+	}
+	begin := h.sessions.Reserve // whose backend is opened for its initialize request
+	if x.purpose == forSession {
+		begin = h.sessions.New
+	}
+	x.session, err = begin(x.r, x.principal, x.pair())
+	return err
+}
+
+// An outcomeKind is how serving an exchange goes on, once it has begun.
+type outcomeKind int
+
+const (
+	outcomeAccepted   outcomeKind = iota // 202: notifications and responses were handed over
+	outcomeNothing                       // 204: nothing is to be read, or the session has ended
+	outcomeAnswer                        // body is the answer
+	outcomeLight                         // a call has begun that is light: JSON, unless it is stored before it ends
+	outcomeJSON                          // a stored call has begun that is answered with JSON
+	outcomeCall                          // a stored call has begun that is answered with its stream
+	outcomeStream                        // a stream goes on from a cursor
+	outcomeStandalone                    // the standalone stream goes on
+	outcomePair                          // the one stream of a session of 2024-11-05 goes on
+	outcomeSocket                        // the connection becomes a WebSocket
+)
+
+// An outcome is how serving an exchange begins. That it concerns another session is the
+// error *[session.Redirect], and that its session is elsewhere is errNotHere or
+// [session.ErrMoved]: then the exchange is placed again.
+type outcome struct {
+	kind outcomeKind
+	begun
+	at   stream.Cursor
+	body []byte
+}
+
+// serveIn serves an exchange in its session, which is here. An error says that nothing
+// was answered.
+func (h *Handler) serveIn(w http.ResponseWriter, x *intent) error {
+	var o outcome
+	if err := h.start(x, &o); err != nil {
+		return err
+	}
+	switch o.kind {
+	case outcomeLight:
+		if stored, err := h.answerLight(w, x, &o); !stored {
+			return err
+		}
+		return h.stream(w, x, &o)
+	case outcomeCall, outcomeStream, outcomeStandalone, outcomePair:
+		return h.stream(w, x, &o)
+	}
+	return h.write(w, x, &o)
+}
+
+// serveNew serves an exchange in a new session. An error says that there is none, as the
+// node is drained; any other is answered.
+func (h *Handler) serveNew(w http.ResponseWriter, x *intent) (err error) {
+	if err := h.open(x); errors.Is(err, session.ErrClosing) && !h.opts.Stateless {
+		return err
+	} else if err != nil {
+		h.fail(w, err)
+		return nil
+	}
+	if h.opts.Stateless || x.purpose == forSocket {
+		defer h.settle(x, nil)
+	}
+	if x.purpose == forSession && !h.opts.Stateless {
+		w.Header()[protocol.HeaderSession] = []string{x.session.ID()}
+	}
+	if err = h.serveIn(w, x); err != nil {
+		w.Header().Del(protocol.HeaderSession)
+		h.fail(w, err)
+	}
+	h.settle(x, err)
+	return nil
+}
+
+// settle ends a session that was begun for an exchange, once that is over with err, if
+// its client can know nothing of it.
+func (h *Handler) settle(x *intent, err error) {
+	s := x.session
+	ends := s.Revision() == ""
+	switch {
+	case h.opts.Stateless:
+		ends = true
+	case x.purpose == forPairStream:
+		ends = err != nil
+	case x.purpose == forSession && ends: // initialize has failed, or its client has gone
+		c := s.Initializing()
+		ends = c == nil || x.r.Context().Err() != nil
+	}
+	if ends {
+		h.sessions.End(s)
+	}
+}
+
+// start begins to serve an exchange in its session.
+//
+//go:noinline
+func (h *Handler) start(x *intent, o *outcome) (err error) {
+	s := x.session
+	o.session = s
+	if s != nil && s.SingleStream() != x.pair() && x.purpose != forRequest {
+		if x.purpose == forPairStream {
+			return session.ErrBadID
+		}
+		return session.ErrNotFound // it speaks through other entry points
+	}
+	switch x.purpose {
+	case forSession:
+		if h.opts.Stateless {
+			return h.startStateless(x, o)
+		}
+		return h.startCall(x, o)
+	case forMessages:
+		return h.startMessages(x, o)
+	case forNamed:
+		o.kind = outcomeAccepted
+		for i := 0; i < len(x.msgs) && err == nil; i++ {
+			_, err = h.deliverNamed(x, &x.msgs[i])
+		}
+	case forRequest:
+		return h.startRequest(x, o)
+	case forRead:
+		o.kind = outcomeStandalone
+		if x.last != "" {
+			o.kind = outcomeStream
+			o.at, err = s.ParseEventID(x.last)
+		}
+	case forStream, forAnswers:
+		return h.startStream(x, o)
+	case forEnd:
+		h.sessions.End(s)
+		o.kind = outcomeNothing
+	case forSocket:
+		o.kind = outcomeSocket
+	case forPairStream:
+		o.kind = outcomePair
+		if x.ref != "" {
+			o.at, err = s.ParseEventID(x.place())
+		}
+		if err == nil && o.at.Stream.Number != 0 {
+			err = session.ErrBadID
+		}
+	case forPairMessages:
+		return h.startPairMessages(x, o)
+	}
+	return err
+}
+
+// write writes an outcome that is not a stream of events.
+//
+//go:noinline
+func (h *Handler) write(w http.ResponseWriter, x *intent, o *outcome) error {
+	switch o.kind {
+	case outcomeNothing:
+		w.WriteHeader(http.StatusNoContent)
+	case outcomeAnswer:
+		_ = h.answer(w, [][]byte{o.body}, false)
+	case outcomeJSON:
+		return h.plain(w, x, o)
+	case outcomeSocket:
+		return h.duplexSocket(w, x.r, x.session)
+	default:
+		h.accepted(w, x)
+		o.deliver(x.values(), x.msgs, x.r.Header) // of 2024-11-05, whose answers go to the stream
+	}
+	return nil
+}
+
+// values returns the values of the request's context for what outlives the request.
+func (x *intent) values() context.Context { return context.WithoutCancel(x.r.Context()) }
