@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"holdfast/client"
+	"holdfast/internal/testlong"
 	"holdfast/jsonrpc"
 )
 
@@ -367,7 +368,7 @@ func TestInputEventID(t *testing.T) {
 // (SEP-1699).
 func TestInputPolling(t *testing.T) {
 	t.Parallel()
-	const polls = 100
+	polls := int32(testlong.Either(20, 100))
 	s := &bad{answer: says(200, typeEvents, "id: 1\nretry: 1\ndata:\n\n")}
 	s.get = func(w http.ResponseWriter, r *http.Request, s *bad) {
 		text := "retry: 1\n\n"

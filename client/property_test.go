@@ -17,6 +17,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"holdfast"
+	"holdfast/internal/testlong"
 )
 
 var (
@@ -81,12 +82,10 @@ func TestProperty(t *testing.T) {
 	n := *callsFlag
 	switch {
 	case n > 0:
-	case testing.Short():
-		n = 20
 	case raceEnabled:
 		n = 25
 	default:
-		n = 50
+		n = testlong.Either(20, 50)
 	}
 	var calls, unknown, asked, told, fouled atomic.Int64
 	began := time.Now()

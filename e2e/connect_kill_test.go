@@ -18,6 +18,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"holdfast"
+	"holdfast/internal/testlong"
 )
 
 // TestConnectKilled kills "holdfast connect" with SIGKILL at any moment, again and
@@ -49,7 +50,7 @@ func TestConnectKilled(t *testing.T) {
 		s.CloseClientConnections()
 		s.Close()
 	})
-	const calls = 40
+	calls := testlong.Either(10, 40)
 	state := t.TempDir()
 	began := time.Now()
 	if !callThrough(t, s.URL, t.TempDir(), calls, time.Minute) {

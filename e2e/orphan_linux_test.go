@@ -15,6 +15,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"holdfast/internal/testlong"
 )
 
 // markVariable is in the environment of everything that the command of marked
@@ -61,7 +63,7 @@ func children(pid int) (pids []int) {
 // started daemons. Nothing that it started is left.
 func TestKilled(t *testing.T) {
 	t.Parallel()
-	const sessions = 12
+	sessions := testlong.Either(4, 12)
 	command, pids := marked(`trap '' TERM; sleep 1000 & (setsid sleep 1000 >/dev/null 2>&1 &); "$1" stdio; wait`, os.Args[0])
 	p := serve(t, command...)
 	for i := range sessions {
@@ -86,11 +88,11 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// Failure 9: 200 clients vanish without DELETE, some of them during set-up. What
+// Failure 9: clients, 200 with -long, vanish without DELETE, some of them during set-up. What
 // was started for them goes when their sessions expire; who is busy stays.
 func TestAbandoned(t *testing.T) {
 	t.Parallel()
-	const sessions = 200
+	sessions := testlong.Either(30, 200)
 	// A server that does no more than initialize, so that many can run.
 	command, pids := marked(`sleep 1000 & while read -r line; do case $line in *'"initialize"'*)
 		echo '{"jsonrpc":"2.0","id":0,"result":{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"sh","version":"1"}}}';;

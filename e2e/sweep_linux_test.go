@@ -26,10 +26,7 @@ import (
 // error of its own, and what they leave behind goes.
 func TestSweep(t *testing.T) {
 	t.Parallel()
-	every := 10
-	if testlong.Wanted() {
-		every = 2
-	}
+	every := testlong.Either(20, 2)
 	for begin, x := range []struct {
 		name string
 		args []string

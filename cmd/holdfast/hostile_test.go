@@ -10,12 +10,14 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/internal/testlong"
 	"holdfast/jsonrpc"
 )
 
 // A schema that a server made long is taken apart in a time that grows with its length,
 // and not with the square of that.
 func TestLongSchemas(t *testing.T) {
+	testlong.Only(t, "it takes seconds of computing")
 	t.Parallel()
 	const many = 100_000
 	var properties, names strings.Builder
@@ -43,6 +45,7 @@ func TestLongSchemas(t *testing.T) {
 
 // A list of tools has an end, in bytes too.
 func TestLongList(t *testing.T) {
+	testlong.Only(t, "it takes seconds of computing")
 	t.Parallel()
 	page := fmt.Sprintf(`{"tools":[{"name":"t","description":%q,"inputSchema":{}}],"nextCursor":"x"}`, strings.Repeat("A", 15<<20))
 	pages := 0

@@ -5,6 +5,8 @@ import (
 	"os"
 	"testing"
 	"time"
+
+	"holdfast/internal/testlong"
 )
 
 func TestMain(m *testing.M) {
@@ -14,9 +16,7 @@ func TestMain(m *testing.M) {
 
 // The example does what its README says, for a few seconds.
 func TestCluster(t *testing.T) {
-	if testing.Short() {
-		t.Skip("it takes seconds")
-	}
+	testlong.Only(t, "it runs an example for seconds; e2e has tests of all that it shows")
 	for duration := 4 * time.Second; ; duration *= 2 {
 		sum, err := run(t.Context(), io.Discard, settings{duration: duration, clients: 10, killEvery: time.Second, engine: "jetstream"})
 		if err != nil {

@@ -113,10 +113,7 @@ func BenchmarkEngines(b *testing.B) {
 
 // A hundred streams at once, a thousand with -long, and each gets all of it.
 func TestEngineMany(t *testing.T) { // alone: a node that is too busy to answer is gone
-	many := 100
-	if testlong.Wanted() {
-		many = 1000
-	}
+	many := testlong.Either(100, 1000)
 	for _, e := range engines {
 		t.Run(e.name, func(t *testing.T) {
 			w, names, _, _ := over(t, e, 2)
@@ -152,13 +149,7 @@ func TestEngineMany(t *testing.T) { // alone: a node that is too busy to answer 
 // requests go through again.
 func TestEngineAway(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("takes 20 seconds")
-	}
-	away := 3 * time.Second
-	if testlong.Wanted() {
-		away = 10 * time.Second
-	}
+	away := testlong.Either(3*time.Second, 10*time.Second)
 	for _, e := range engines {
 		t.Run(e.name, func(t *testing.T) {
 			t.Parallel()
@@ -217,9 +208,7 @@ func TestEngineAway(t *testing.T) {
 // gone, and requests go through.
 func TestServerDies(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("takes 10 seconds")
-	}
+	testlong.Only(t, "it takes 10 seconds")
 	s := natstest.Processes(t)
 	three := engine{"three servers", func(testing.TB) (func(context.Context) (durable.Log, error), func(), func()) {
 		return func(ctx context.Context) (durable.Log, error) {
@@ -259,11 +248,7 @@ func TestServerDies(t *testing.T) {
 			}
 		})
 	}
-	deaths := 1
-	if testlong.Wanted() {
-		deaths = 2
-	}
-	for i := range deaths {
+	for i := range 2 {
 		s.Kill(i)
 		time.Sleep(4 * time.Second) // for the others to notice
 		if err := s.Restart(i); err != nil {

@@ -109,9 +109,6 @@ func (c *roamer) call(id, body, key string) (m jsonrpc.Message, err error) {
 // make calls through any of them. Each call ends; what ran is told, and ran once; of
 // the rest it is said that nobody knows.
 func TestNodesComeAndGo(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes its time")
-	}
 	t.Parallel()
 	const clients = 16
 	f := newFarm(t, 3, config{})

@@ -6,11 +6,14 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"holdfast/internal/testlong"
 )
 
 // A schema that a server made long is taken apart in a time that grows with its length,
 // and not with the square of that.
 func TestLongForms(t *testing.T) {
+	testlong.Only(t, "it takes seconds of computing")
 	t.Parallel()
 	const many = 100_000
 	var properties, names, values strings.Builder

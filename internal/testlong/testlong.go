@@ -38,3 +38,11 @@ func Needs(t testing.TB, found bool, what string) {
 		t.Fatalf("this machine lacks %s", what)
 	}
 }
+
+// Either returns how much, or how long, it is with -long, and without.
+func Either[T any](without, with T) T {
+	if Wanted() {
+		return with
+	}
+	return without
+}

@@ -28,7 +28,7 @@ import (
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	_ = flag.Set("test.parallel", "16") // the tests wait more than they work
+	_ = flag.Set("test.parallel", "64") // the tests wait more than they work
 	goleak.VerifyTestMain(m)
 }
 

@@ -211,9 +211,7 @@ func (w *writer) find(ctx context.Context, frame []byte) (at uint64, err error) 
 // and takes nothing from who was fenced.
 func TestKilledLeader(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("takes 10 s")
-	}
+	testlong.Only(t, "it takes 10 s")
 	for name, trouble := range map[string]func(*natstest.Servers, int) error{
 		"killed":  func(s *natstest.Servers, i int) error { s.Kill(i); return nil },
 		"stopped": (*natstest.Servers).Pause,

@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"holdfast/internal/engine/jetstream/natstest"
+	"holdfast/internal/testlong"
 )
 
 func TestMain(m *testing.M) {
@@ -25,9 +26,7 @@ func TestKill(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if testing.Short() {
-				t.Skip("takes seconds")
-			}
+			testlong.Only(t, "it takes seconds")
 			s := start(t)
 			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 			defer cancel()

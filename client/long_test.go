@@ -1,3 +1,0 @@
-package client
-
-import _ "holdfast/internal/testlong" // the flag -long

@@ -1,3 +1,0 @@
-package main
-
-import _ "holdfast/internal/testlong" // the flag -long

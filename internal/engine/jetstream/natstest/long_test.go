@@ -1,3 +1,0 @@
-package natstest_test
-
-import _ "holdfast/internal/testlong" // the flag -long

@@ -1,3 +1,0 @@
-package terminal
-
-import _ "holdfast/internal/testlong" // the flag -long
