@@ -25,7 +25,7 @@ type callFlags struct {
 	args   []string
 }
 
-// followFlags say how a call is followed: by call and by resume.
+// followFlags are the flags of the commands that follow a call: call and resume.
 type followFlags struct {
 	state       string
 	interactive bool
@@ -33,35 +33,35 @@ type followFlags struct {
 }
 
 func (f *followFlags) add(cmd *cobra.Command) {
-	addState(cmd, &f.state, "calls that are not over, for holdfast resume")
-	cmd.Flags().BoolVarP(&f.interactive, "interactive", "i", false, "ask what the server wants to know on stdin though it is no terminal")
-	cmd.Flags().BoolVar(&f.json, "json", false, "print the whole result, as JSON")
+	addState(cmd, &f.state, "unfinished calls for holdfast resume")
+	cmd.Flags().BoolVarP(&f.interactive, "interactive", "i", false, "answer questions of the server on stdin, also if it is not a terminal")
+	cmd.Flags().BoolVar(&f.json, "json", false, "print the whole result as JSON")
 }
 
 func newCall() *cobra.Command {
 	f := callFlags{remoteFlags: newRemoteFlags()}
 	cmd := &cobra.Command{
 		Use:   "call [flags] URL TOOL [JSON]",
-		Short: "Call a tool, over as many connections as it takes",
-		Long: `Call calls a tool and prints the text of its result on stdout. All else goes to
-stderr: progress, what the server wants to know, and the command that resumes the
-call when this one is killed.
+		Short: "Call a tool, and survive lost connections",
+		Long: `Call calls a tool and prints the text of its result on stdout. Everything else goes
+to stderr: progress, questions of the server, and the command that resumes the call
+if this one is killed.
 
-Arguments are a JSON object (- reads it from stdin), or --arg NAME=VALUE, where
-the tool's schema says whether a value is a number or text.
+The arguments are a JSON object (- reads it from stdin) or --arg NAME=VALUE. The
+schema of the tool decides whether a VALUE is a number or text.
 
-Ctrl-C leaves the call, which goes on at the server, and prints the command that
-resumes it, here or on another machine. What that says is a secret. A second
-Ctrl-C within two seconds cancels the call.
+Ctrl-C leaves the call, which continues at the server, and prints the command that
+resumes it, on this machine or another. The token in that command is a secret. A
+second Ctrl-C within two seconds cancels the call.
 
-Exit codes: 0 a result, 1 the tool failed, or something else did, 2 the command
-line is wrong, 3 the outcome is unknown: the tool may have run, 130 interrupted:
-the call goes on at the server, or was cancelled.`,
+Exit codes: 0 success, 1 failure of the tool or of the call, 2 wrong command line,
+3 the outcome is unknown: the tool may have run, 130 interrupted: the call continues
+at the server, or was cancelled.`,
 		Example: `  holdfast call http://127.0.0.1:8080/mcp echo --arg text=hello
   holdfast call http://127.0.0.1:8080/mcp count '{"to": 100, "delay_ms": 200}'`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) < 2 || len(args) > 3 {
-				return usagef("want a URL, the name of a tool, and perhaps its arguments in JSON, as in\n"+
+				return usagef("want a URL, the name of a tool, and optionally its arguments as JSON, as in\n"+
 					`  %s http://127.0.0.1:8080/mcp count '{"to": 5}'`, cmd.CommandPath())
 			}
 			return nil
@@ -82,7 +82,7 @@ func (f *callFlags) call(cmd *cobra.Command, args []string) error {
 		object = args[2]
 	}
 	if object == "-" && f.follow.interactive {
-		return usagef("stdin cannot give the arguments and the answers (--interactive)")
+		return usagef("stdin cannot give both the arguments (-) and the answers (--interactive)")
 	}
 	show := terminal.NewDisplay(cmd.ErrOrStderr())
 	w, opts, err := f.follow.options(cmd, &f.remoteFlags, show)
@@ -109,7 +109,7 @@ func (f *callFlags) call(cmd *cobra.Command, args []string) error {
 	}
 	w.ID = []byte(`"hf-` + strings.ToLower(rand.Text()[:12]) + `"`)
 	params["_meta"] = map[string]any{"progressToken": json.RawMessage(w.ID)}
-	f.follow.keep(follow.SavedCallsIn(f.follow.state), w)
+	f.follow.save(follow.SavedCallsIn(f.follow.state), w)
 	if err := sendRequest(ctx, conn, w.ID, follow.ToolsCall, params); err != nil {
 		return err
 	}
@@ -119,12 +119,13 @@ func (f *callFlags) call(cmd *cobra.Command, args []string) error {
 	}
 	err = f.follow.print(m, name, cmd.OutOrStdout(), cmd.ErrOrStderr())
 	if err != nil && w.Prompter == nil && strings.Contains(strings.ToLower(err.Error()), "elicit") {
-		return fmt.Errorf("%w\nholdfast can be asked at a terminal, or with --interactive", err)
+		return fmt.Errorf("%w\nTo answer questions of the server, use a terminal or --interactive", err)
 	}
 	return err
 }
 
-// params are those of the call: the tool must be there, and the arguments fit it.
+// params returns the params of the call. The server must have the tool, and its schema must
+// fit the arguments.
 func (f *callFlags) params(ctx context.Context, p *peer, name, object string, stdin io.Reader) (map[string]any, error) {
 	list, _, err := p.tools(ctx)
 	if err != nil {
@@ -139,7 +140,7 @@ func (f *callFlags) params(ctx context.Context, p *peer, name, object string, st
 	return nil, unknownTool(name, list)
 }
 
-// options prepares to follow a call.
+// options returns the options for following a call, and for the connection to the server.
 func (f *followFlags) options(cmd *cobra.Command, remote *remoteFlags, show *terminal.Display) (*follow.Options, *client.Options, error) {
 	opts, err := remote.options(slog.New(logHandler(cmd, show)))
 	if err != nil {
@@ -149,7 +150,7 @@ func (f *followFlags) options(cmd *cobra.Command, remote *remoteFlags, show *ter
 	opts.Changed = func() {
 		select {
 		case changed <- struct{}{}:
-		default: // it is said already
+		default: // there is a token
 		}
 	}
 	opts.Away = func(err error) { show.Printf("no answer (%v): trying again", err) }
@@ -158,39 +159,39 @@ func (f *followFlags) options(cmd *cobra.Command, remote *remoteFlags, show *ter
 		w.ResumeFlags += " --transport " + t
 	}
 	if len(remote.headers) > 0 {
-		w.ResumeFlags += "\nGive it the same --header, too." // on a line of its own: the command is pasted
+		w.ResumeFlags += "\nGive it the same --header, too." // on another line: users paste the command
 	}
 	return w, opts, nil
 }
 
-// keep has where the call is kept.
-func (f *followFlags) keep(calls follow.SavedCalls, w *follow.Options) {
+// save has the place of the call saved.
+func (f *followFlags) save(calls follow.SavedCalls, w *follow.Options) {
 	var err error
 	if w.Saved, err = calls.Add(w.ID); err != nil {
 		w.Display.Printf("holdfast: the call cannot be saved: %v", err)
 	}
 }
 
-// run follows a call.
+// run follows a call to its end.
 func (f *followFlags) run(ctx context.Context, w *follow.Options) (jsonrpc.Message, error) {
 	m, err := follow.Call(ctx, *w)
 	if errors.Is(err, follow.ErrLeft) {
-		err = codeError{exitInterrupted, errSaid}
+		err = codeError{exitInterrupted, errPrinted}
 	}
 	return m, err
 }
 
-// prompter asks the user what a server wants to know; nil where nobody can be
-// asked.
-func (f *followFlags) prompter(cmd *cobra.Command, show *terminal.Display, to string, taken bool) *terminal.Prompter {
+// prompter returns what asks the user questions of the server; nil if nobody can be asked.
+// stdinUsed says that stdin has something else in it.
+func (f *followFlags) prompter(cmd *cobra.Command, show *terminal.Display, to string, stdinUsed bool) *terminal.Prompter {
 	in := cmd.InOrStdin()
-	if taken || !f.interactive && (!terminal.IsTerminal(in) || !show.TTY()) {
+	if stdinUsed || !f.interactive && (!terminal.IsTerminal(in) || !show.TTY()) {
 		return nil
 	}
 	return terminal.NewPrompter(in, cmd.ErrOrStderr(), serverName(to))
 }
 
-// print prints the response of a call, and says how the program ends.
+// print prints the response to a call. An error decides how the program ends.
 func (f *followFlags) print(m jsonrpc.Message, name string, stdout, stderr io.Writer) error {
 	if m.Error != nil {
 		return errorOf(m)

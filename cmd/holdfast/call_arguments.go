@@ -13,15 +13,16 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// mostArguments bounds the arguments of a call that are read from stdin, in bytes.
-const mostArguments = 16 << 20
+// maxArguments bounds the arguments of a call that are read from stdin, in bytes.
+const maxArguments = 16 << 20
 
-// arguments makes the arguments of a call: a JSON object, into which each of the
-// pairs (name=value) is set. What a value is the tool's schema says.
+// arguments returns the arguments of a call: a JSON object, and NAME=VALUE pairs that are set
+// in it. The schema of the tool gives the type of a value. If object is "-", it is read from
+// stdin.
 func arguments(object string, pairs []string, t *tool, stdin io.Reader) (json.RawMessage, error) {
 	args := make(map[string]json.RawMessage)
 	if object == "-" {
-		data, err := io.ReadAll(io.LimitReader(stdin, mostArguments))
+		data, err := io.ReadAll(io.LimitReader(stdin, maxArguments))
 		if err != nil {
 			return nil, fmt.Errorf("read the arguments: %w", err)
 		}
@@ -29,7 +30,7 @@ func arguments(object string, pairs []string, t *tool, stdin io.Reader) (json.Ra
 	}
 	if object = strings.TrimSpace(object); object != "" {
 		if err := json.Unmarshal([]byte(object), &args); err != nil || args == nil {
-			return nil, usagef("the arguments are no JSON object: want one like %s, or --arg to=5", `'{"to": 5}'`)
+			return nil, usagef("the arguments are not a JSON object: want one like %s, or --arg to=5", `'{"to": 5}'`)
 		}
 	}
 	for _, pair := range pairs {
@@ -46,7 +47,7 @@ func arguments(object string, pairs []string, t *tool, stdin io.Reader) (json.Ra
 	return json.Marshal(args)
 }
 
-// typed makes a value of what was given for an argument.
+// typed returns the JSON value of an argument.
 func typed(t *tool, name, text string) (json.RawMessage, error) {
 	want := ""
 	if t != nil {
@@ -78,7 +79,7 @@ func typed(t *tool, name, text string) (json.RawMessage, error) {
 	return nil, fmt.Errorf("want a JSON %s", want)
 }
 
-// fits says whether a JSON value is of a type.
+// fits reports whether a JSON value has a type.
 func fits(v any, want string) bool {
 	switch v := v.(type) {
 	case json.Number:
@@ -93,7 +94,7 @@ func fits(v any, want string) bool {
 	return false
 }
 
-// typeOf is the type that a schema asks for: of several the first that is not null.
+// typeOf returns the type in a schema: of several, the first that is not null.
 func typeOf(schema []byte) string {
 	raw := jsonrpc.Field(schema, "type")
 	if one := jsonrpc.String(raw); one != "" {
@@ -109,11 +110,10 @@ func typeOf(schema []byte) string {
 	return ""
 }
 
-// signature shows a tool's arguments: NAME:TYPE, in brackets where it may be left
-// out.
+// signature returns the arguments of a tool as NAME:TYPE, in brackets if optional.
 func signature(t *tool) string {
 	var all []string
-	required := make(map[string]bool, len(t.InputSchema.Required)) // the server may say any number
+	required := make(map[string]bool, len(t.InputSchema.Required)) // a server may list very many
 	for _, name := range t.InputSchema.Required {
 		required[name] = true
 	}
@@ -130,7 +130,8 @@ func signature(t *tool) string {
 	return strings.Join(all, " ")
 }
 
-// unknownTool says which tools have names like the one that is not there.
+// unknownTool returns the error for a tool that the server does not have. It names similar
+// ones.
 func unknownTool(name string, list []tool) error {
 	type near struct {
 		name string
@@ -149,19 +150,18 @@ func unknownTool(name string, list []tool) error {
 	slices.SortStableFunc(all, func(a, b near) int { return a.far - b.far })
 	switch {
 	case len(list) == 0:
-		return fmt.Errorf("there is no tool %q: the server has none", name)
+		return fmt.Errorf("unknown tool %q: the server has no tools", name)
 	case len(all) == 0:
-		return fmt.Errorf("there is no tool %q: 'holdfast tools' lists the %d that there are", name, len(list))
+		return fmt.Errorf("unknown tool %q: 'holdfast tools' lists the %d of the server", name, len(list))
 	}
 	var found []string
 	for _, n := range all[:min(3, len(all))] {
 		found = append(found, n.name)
 	}
-	return fmt.Errorf("there is no tool %q: did you mean %s?", name, strings.Join(found, " or "))
+	return fmt.Errorf("unknown tool %q: did you mean %s?", name, strings.Join(found, " or "))
 }
 
-// distance is how many letters must be changed, added or dropped to make one word
-// of another (Levenshtein).
+// distance returns the Levenshtein distance of two words.
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

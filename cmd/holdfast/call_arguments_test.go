@@ -35,9 +35,9 @@ func TestArguments(t *testing.T) {
 		{"", "o=[]", "want a JSON object"},
 		{"", "y=1", "has no such argument: it has s:string [i:integer] [n:number] [b:boolean] [a:array] [o:object] [x]"},
 		{"", "=1", "want NAME=VALUE"},
-		{"null", "", "no JSON object"},
-		{"[]", "", "no JSON object"},
-		{"{", "", "no JSON object"},
+		{"null", "", "not a JSON object"},
+		{"[]", "", "not a JSON object"},
+		{"{", "", "not a JSON object"},
 	} {
 		got, err := arguments(test.object, strings.Fields(test.pairs), &it, strings.NewReader(`{"i":7}`))
 		if err != nil {
@@ -56,13 +56,13 @@ func TestUnknownTool(t *testing.T) {
 		"ehco":       "did you mean echo?",
 		"Get-Weathr": "did you mean get_weather or get_whether?",
 		"files":      "did you mean list_files?",
-		"qqqq":       "'holdfast tools' lists the 4 that there are",
+		"qqqq":       "'holdfast tools' lists the 4 of the server",
 	} {
 		if err := unknownTool(name, list); !strings.HasSuffix(err.Error(), want) {
 			t.Errorf("%s: %v; want %s", name, err, want)
 		}
 	}
-	if err := unknownTool("x", nil); !strings.HasSuffix(err.Error(), "the server has none") {
+	if err := unknownTool("x", nil); !strings.HasSuffix(err.Error(), "the server has no tools") {
 		t.Error(err)
 	}
 }

@@ -13,11 +13,11 @@ import (
 	"holdfast/internal/terminal"
 )
 
-// printRaw prints a result as it is. A tool that failed is an error all the same.
+// printRaw prints a result as JSON. A failure of the tool is an error.
 func printRaw(result []byte, stdout io.Writer) error {
 	var pretty bytes.Buffer
 	if err := json.Indent(&pretty, result, "", "  "); err != nil {
-		return fmt.Errorf("the result cannot be read: %w", err)
+		return fmt.Errorf("cannot parse the result: %w", err)
 	}
 	pretty.WriteByte('\n')
 	if _, err := pretty.WriteTo(stdout); err != nil {
@@ -27,17 +27,17 @@ func printRaw(result []byte, stdout io.Writer) error {
 		IsError bool `json:"isError"`
 	}
 	if json.Unmarshal(result, &failed) == nil && failed.IsError {
-		return codeError{exitError, errSaid}
+		return codeError{exitError, errPrinted}
 	}
 	return nil
 }
 
-// printResult prints the text of a tool's result on stdout, and what else there is
-// on stderr. What a tool that failed says is an error.
+// printResult prints the text of a tool's result on stdout, and a line for each other content
+// on stderr. If the tool failed, the text is the error.
 func printResult(result []byte, name string, stdout, stderr io.Writer) error {
 	var r mcp.CallToolResult
 	if err := json.Unmarshal(result, &r); err != nil {
-		return fmt.Errorf("the result cannot be read (--json prints it as it is): %w", err)
+		return fmt.Errorf("cannot parse the result (--json prints it unchanged): %w", err)
 	}
 	var texts []string
 	for _, c := range r.Content {
@@ -56,11 +56,11 @@ func printResult(result []byte, name string, stdout, stderr io.Writer) error {
 		texts = append(texts, string(text))
 	}
 	if r.IsError {
-		said := strings.TrimSpace(strings.Join(texts, "\n"))
-		if said == "" {
-			said = "it does not say why"
+		reason := strings.TrimSpace(strings.Join(texts, "\n"))
+		if reason == "" {
+			reason = "it gives no reason"
 		}
-		return errors.New(name + " failed: " + said)
+		return errors.New(name + " failed: " + reason)
 	}
 	for _, text := range texts {
 		if !strings.HasSuffix(text, "\n") {
@@ -73,7 +73,7 @@ func printResult(result []byte, name string, stdout, stderr io.Writer) error {
 	return nil
 }
 
-// shown is a piece of a result: its text, or else what it is.
+// shown returns the text of a content, or else a description of it.
 func shown(c mcp.Content) (text, about string) {
 	switch c := c.(type) {
 	case *mcp.TextContent:
@@ -94,5 +94,5 @@ func shown(c mcp.Content) (text, about string) {
 		return "", fmt.Sprintf("(a resource: %s, %s, %d bytes; --json prints it)",
 			terminal.OneLine(c.Resource.URI), terminal.OneLine(c.Resource.MIMEType), len(c.Resource.Blob))
 	}
-	return "", "(content of a kind that is not known; --json prints it)"
+	return "", "(content of an unknown type; --json prints it)"
 }

@@ -20,24 +20,24 @@ func newConnect() *cobra.Command {
 	f := connectFlags{remoteFlags: newRemoteFlags()}
 	cmd := &cobra.Command{
 		Use:   "connect [flags] URL",
-		Short: "Be the stdio server that a host wants, for a remote one",
-		Long: `Connect speaks stdio to the program that runs it, an MCP host, and HTTP to a remote
-server, over as many connections as it takes. It is what a host's configuration
-names as the command of a server.
+		Short: "Make a remote server available to a stdio host",
+		Long: `Connect carries messages between an MCP host, over stdio, and a remote server, over
+HTTP or a WebSocket. In the host's configuration it is the command of a server. When
+a connection is cut, it reconnects and resumes; the host does not notice.
 
-A host that kills it and runs it again loses nothing: the session goes on, and a
-call that was in flight is not made a second time when the host makes the same one
-again within ten minutes, but gets the answer of the first.
+A host may also kill connect and start it again. The session continues. If a call
+was in flight, and the host repeats it within ten minutes, the call does not run a
+second time: the host gets the response of the first.
 
-With --state '' it keeps nothing, and ends the session when its stdin ends and
-everything has been answered.`,
+With --state '', connect keeps nothing on disk. When stdin ends, it waits for the
+responses to all requests and then ends the session.`,
 		Example: `  holdfast connect https://example.com/mcp --header 'Authorization: Bearer TOKEN'
 
 In the configuration of a host:
   {"mcpServers": {"example": {"command": "holdfast", "args": ["connect", "https://example.com/mcp"]}}}`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 1 {
-				return usagef("which server? Give its URL, as in %s http://127.0.0.1:8080/mcp", cmd.CommandPath())
+				return usagef("no server: give its URL, as in %s http://127.0.0.1:8080/mcp", cmd.CommandPath())
 			}
 			return nil
 		},
@@ -47,7 +47,7 @@ In the configuration of a host:
 		},
 	}
 	f.add(cmd)
-	addState(cmd, &f.state, "sessions and what is in flight")
+	addState(cmd, &f.state, "sessions and calls in flight")
 	return cmd
 }
 

@@ -14,12 +14,12 @@ import (
 	"holdfast/internal/statefile"
 )
 
-// usageError is an error of the one who typed the command.
+// A usageError is a mistake in the command line. The exit code is 2.
 type usageError struct{ error }
 
 func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
-// wrongFlag says what is wrong with a flag on the command line.
+// wrongFlag returns the error for a wrong flag on the command line.
 func wrongFlag(cmd *cobra.Command, err error) error {
 	var value *pflag.InvalidValueError
 	var unknown *pflag.NotExistError
@@ -36,8 +36,7 @@ func wrongFlag(cmd *cobra.Command, err error) error {
 	return usageError{err}
 }
 
-// wrongValue says what is wrong with the value of a flag, or of the variable
-// that stands for it.
+// wrongValue returns the error for a wrong value of a flag, or of its environment variable.
 func wrongValue(name string, err *pflag.InvalidValueError) error {
 	want := err.Unwrap().Error()
 	switch err.GetFlag().Value.Type() {
@@ -49,8 +48,8 @@ func wrongValue(name string, err *pflag.InvalidValueError) error {
 	return usagef("%s %q: %s", name, err.GetValue(), want)
 }
 
-// fromEnvironment sets the flags that were not given from HOLDFAST_ variables.
-// Flags that can be repeated take a list with commas.
+// fromEnvironment sets flags that are not on the command line from HOLDFAST_ variables. For
+// a flag that can be repeated, the variable is a list separated by commas.
 func fromEnvironment(flags *pflag.FlagSet) error {
 	var err error
 	flags.VisitAll(func(f *pflag.Flag) {
@@ -73,7 +72,7 @@ func fromEnvironment(flags *pflag.FlagSet) error {
 	return err
 }
 
-// choice is a flag for one of a few words.
+// A choice is the value of a flag that takes one of a few words.
 type choice struct {
 	value string
 	of    []string
@@ -95,12 +94,12 @@ func (c *choice) Set(s string) error {
 // Type implements [pflag.Value].
 func (c *choice) Type() string { return strings.Join(c.of, "|") }
 
-// complete offers the words to the shell.
+// complete completes the words in a shell.
 func (c *choice) complete(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 	return c.of, cobra.ShellCompDirectiveNoFileComp
 }
 
-// byteSize is a flag for a number of bytes, as 4MiB.
+// A byteSize is the value of a flag for a number of bytes, like 4MiB.
 type byteSize int64
 
 var units = []struct {
@@ -136,9 +135,8 @@ func (b *byteSize) Set(s string) error {
 // Type implements [pflag.Value].
 func (b *byteSize) Type() string { return "size" }
 
-// addState adds the flag for the directory that keeps what must outlive a
-// process of ours.
+// addState adds the flag for the directory of state files. what is kept there.
 func addState(cmd *cobra.Command, dir *string, what string) {
-	cmd.Flags().StringVar(dir, "state", statefile.Dir(), "`directory` that keeps "+what+"; empty: nothing is kept")
+	cmd.Flags().StringVar(dir, "state", statefile.Dir(), "`directory` to keep "+what+" in; empty: keep nothing")
 	_ = cmd.MarkFlagDirname("state") // fails for unknown flags only
 }

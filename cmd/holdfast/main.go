@@ -1,5 +1,5 @@
-// Command holdfast keeps every MCP request alive: it gives any MCP server an
-// endpoint that outlives disconnects.
+// Command holdfast keeps every MCP request alive: it gives any MCP server an endpoint at
+// which no request is lost when a connection is cut.
 package main
 
 import (
@@ -23,8 +23,8 @@ const (
 	exitOK          = 0
 	exitError       = 1
 	exitUsage       = 2
-	exitUnknown     = 3   // nobody knows whether the server did what it was asked
-	exitInterrupted = 130 // as shells say it of SIGINT
+	exitUnknown     = 3   // the outcome of a call is unknown
+	exitInterrupted = 130 // as shells report SIGINT
 )
 
 func main() {
@@ -48,7 +48,7 @@ func run(ctx context.Context, args []string) int {
 	var coded codeError
 	switch {
 	case errors.As(err, &coded):
-		if !errors.Is(err, errSaid) {
+		if !errors.Is(err, errPrinted) {
 			fmt.Fprintln(stderr, "holdfast:", err)
 		}
 		return coded.code
@@ -60,7 +60,7 @@ func run(ctx context.Context, args []string) int {
 	fmt.Fprintln(stderr, "holdfast:", err)
 	var usage usageError
 	if errors.As(err, &usage) || strings.HasPrefix(err.Error(), "unknown command") {
-		fmt.Fprintf(stderr, "Run '%s --help' to see what there is.\n", cmd.CommandPath())
+		fmt.Fprintf(stderr, "Run '%s --help' for usage.\n", cmd.CommandPath())
 		return exitUsage
 	}
 	return exitError
@@ -72,14 +72,15 @@ func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "holdfast",
 		Short: "Keeps every MCP request alive",
-		Long: `Holdfast keeps every MCP request alive: whatever a server says about a request is
-kept, and a client whose connection is cut goes on where it was.
+		Long: `Holdfast keeps every MCP request alive: it stores all messages of a server about a
+request, and a client whose connection is cut resumes where it was.
 
-Every flag can be set in the environment too: --session-ttl as HOLDFAST_SESSION_TTL.
-A flag on the command line wins; one that can be repeated takes a list with commas.
+Each flag can also be set by an environment variable: --session-ttl by
+HOLDFAST_SESSION_TTL. The command line takes precedence. For a flag that can be
+repeated, the variable is a list separated by commas.
 
-Exit codes: 0 done, 1 it went wrong, 2 the command line is wrong, 3 the outcome of
-a call is unknown, 130 interrupted.`,
+Exit codes: 0 success, 1 failure, 2 wrong command line, 3 the outcome of a call is
+unknown, 130 interrupted.`,
 		Example: `  holdfast serve --demo
   holdfast serve -- npx -y @modelcontextprotocol/server-everything stdio
   holdfast connect http://127.0.0.1:8080/mcp
@@ -99,7 +100,7 @@ a call is unknown, 130 interrupted.`,
 	root.SetFlagErrorFunc(wrongFlag)
 	flags := root.PersistentFlags()
 	flags.Var(format, "log-format", "format of the log on stderr")
-	flags.Var(level, "log-level", "least level to log")
+	flags.Var(level, "log-level", "lowest level that is logged")
 	for name, c := range map[string]*choice{"log-format": format, "log-level": level} {
 		_ = root.RegisterFlagCompletionFunc(name, c.complete) // fails for unknown flags only
 	}
@@ -108,7 +109,7 @@ a call is unknown, 130 interrupted.`,
 	return root
 }
 
-// newHelp is cobra's own help, but that what it has no help for is an error like others.
+// newHelp is cobra's help command, in which an unknown command is an error like others.
 func newHelp() *cobra.Command {
 	return &cobra.Command{
 		Use:   "help [command]",
@@ -124,7 +125,7 @@ func newHelp() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			about, rest, err := cmd.Root().Find(args)
 			if err != nil || len(rest) > 0 {
-				return usagef("no help for %q: 'holdfast help' lists the commands", strings.Join(args, " "))
+				return usagef("unknown command %q: 'holdfast help' lists the commands", strings.Join(args, " "))
 			}
 			about.InitDefaultHelpFlag()
 			about.InitDefaultVersionFlag()
@@ -133,7 +134,7 @@ func newHelp() *cobra.Command {
 	}
 }
 
-// logHandler writes the log as the command line wants it.
+// logHandler returns the handler for the log, with the level and format of the command line.
 func logHandler(cmd *cobra.Command, w io.Writer) slog.Handler {
 	opts := &slog.HandlerOptions{}
 	var least slog.Level

@@ -20,8 +20,7 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// remoteFlags say how a remote server is reached. The commands that are clients
-// share them.
+// remoteFlags are the flags of all commands that connect to a remote server.
 type remoteFlags struct {
 	headers   []string
 	transport choice
@@ -33,19 +32,19 @@ func newRemoteFlags() remoteFlags {
 
 func (f *remoteFlags) add(cmd *cobra.Command) {
 	fs := cmd.Flags()
-	fs.StringArrayVar(&f.headers, "header", nil, "`header` to send with each request, as 'Name: value' (repeat for more)")
-	fs.Var(&f.transport, "transport", "how the server is spoken to; auto: as it and its URL want")
+	fs.StringArrayVar(&f.headers, "header", nil, "`header` to send with each request, as 'Name: value' (can be repeated)")
+	fs.Var(&f.transport, "transport", "transport to the server; auto: chosen by its URL and its first response")
 	_ = cmd.RegisterFlagCompletionFunc("transport", f.transport.complete) // fails for unknown flags only
 }
 
-// header returns the headers that were given.
+// header returns the headers on the command line.
 func (f *remoteFlags) header() (http.Header, error) {
 	h := make(http.Header)
 	for _, given := range f.headers {
 		name, value, ok := strings.Cut(given, ":")
 		value = strings.TrimSpace(value)
 		if !ok || name == "" || strings.ContainsAny(name, " \t\r\n") || strings.ContainsAny(value, "\r\n\x00") {
-			// What was given may be a secret: it is not repeated.
+			// The value may be a secret: it is not shown.
 			return nil, usagef("--header: want 'Name: value', as in 'Authorization: Bearer TOKEN'")
 		}
 		h.Add(name, value)
@@ -53,7 +52,7 @@ func (f *remoteFlags) header() (http.Header, error) {
 	return h, nil
 }
 
-// options are those of a connection to a server.
+// options returns the options of a connection to a server.
 func (f *remoteFlags) options(logger *slog.Logger) (*client.Options, error) {
 	header, err := f.header()
 	if err != nil {
@@ -65,11 +64,11 @@ func (f *remoteFlags) options(logger *slog.Logger) (*client.Options, error) {
 	return &client.Options{Header: header, Transport: transport, Logger: logger}, nil
 }
 
-// dial returns a connection to a server. Nothing is sent yet.
+// dial returns a connection to a server. It sends nothing.
 func dial(to string, opts *client.Options) (*client.Conn, error) {
 	if !strings.Contains(to, "://") {
-		// What was given may hold a password: it is not repeated.
-		return nil, usagef("server URL: put http:// before it, or https://, as in http://127.0.0.1:8080/mcp")
+		// It may have a password in it: it is not shown.
+		return nil, usagef("server URL: want one that begins with http:// or https://, as in http://127.0.0.1:8080/mcp")
 	}
 	conn, err := client.New(to, opts)
 	if err != nil {
@@ -78,7 +77,7 @@ func dial(to string, opts *client.Options) (*client.Conn, error) {
 	return conn, nil
 }
 
-// serverName is what a person knows a server by.
+// serverName returns the name by which a user knows a server.
 func serverName(rawURL string) string {
 	if u, err := url.Parse(rawURL); err == nil && u.Host != "" {
 		return u.Host
@@ -86,18 +85,17 @@ func serverName(rawURL string) string {
 	return "the server"
 }
 
-// A peer is a server that a command of ours has a session with. One goroutine at
-// a time uses it.
+// A peer is a server that a command has a session with. One goroutine at a time uses it.
 type peer struct {
 	conn *client.Conn
 	url  string
-	asks int // requests made
+	sent int // requests
 }
 
-// begin begins a session with the server at a URL.
+// begin begins a session with a server.
 func (f *remoteFlags) begin(ctx context.Context, conn *client.Conn, to string, capabilities map[string]any) (*peer, error) {
 	p := &peer{conn: conn, url: to}
-	_, err := p.ask(ctx, "initialize", map[string]any{
+	_, err := p.request(ctx, "initialize", map[string]any{
 		"protocolVersion": protocol.V20251125,
 		"capabilities":    capabilities,
 		"clientInfo":      map[string]any{"name": "holdfast", "version": versionText()},
@@ -112,11 +110,11 @@ func (f *remoteFlags) begin(ctx context.Context, conn *client.Conn, to string, c
 	return p, err
 }
 
-// explained adds to the error of the first contact what may be done about it.
+// explained adds advice to an error of the first request.
 func (f *remoteFlags) explained(err error) error {
 	misfit := ""
 	if t := f.transport.value; t != "auto" {
-		misfit = fmt.Sprintf("does --transport %s fit this URL? Without it, holdfast finds out", t)
+		misfit = fmt.Sprintf("is --transport %s right for this URL? Without it, holdfast finds out", t)
 	}
 	for _, known := range []struct{ text, hint string }{ // the first that fits
 		{"HTTP 401", "it may want --header 'Authorization: Bearer TOKEN'"},
@@ -135,14 +133,14 @@ func (f *remoteFlags) explained(err error) error {
 	return err
 }
 
-// redacted is what may be told of a URL.
+// redacted returns a URL without its secrets.
 func redacted(rawURL string) string { return cmp.Or(redact.URL(rawURL), "the server") }
 
-// ask makes a request and returns its result. What the server says beside it is
-// answered as far as it must be, and dropped.
-func (p *peer) ask(ctx context.Context, method string, params any) (json.RawMessage, error) {
-	p.asks++
-	id := fmt.Appendf(nil, "%d", p.asks)
+// request makes a request and returns its result. Requests of the server are refused, and its
+// notifications dropped.
+func (p *peer) request(ctx context.Context, method string, params any) (json.RawMessage, error) {
+	p.sent++
+	id := fmt.Appendf(nil, "%d", p.sent)
 	if err := sendRequest(ctx, p.conn, id, method, params); err != nil {
 		return nil, err
 	}
@@ -176,12 +174,12 @@ func sendRequest(ctx context.Context, conn *client.Conn, id []byte, method strin
 	return conn.Send(ctx, m)
 }
 
-// errorOf returns the error of a failed response. What the server did is unknown
-// where its code says so.
+// errorOf returns the error in a response. If it says that the outcome is unknown, so does the
+// exit code.
 func errorOf(m jsonrpc.Message) error {
 	e := &jsonrpc.Error{}
 	if json.Unmarshal(m.Error, e) != nil || e.Message == "" {
-		e.Message = "the server answered with an error that says nothing"
+		e.Message = "the server responded with an error without a message"
 	}
 	if outcomeUnknown(e) {
 		return codeError{exitUnknown, e}
@@ -189,13 +187,13 @@ func errorOf(m jsonrpc.Message) error {
 	return e
 }
 
-// outcomeUnknown says whether err means that nobody knows what the server did.
+// outcomeUnknown reports whether an error says that the outcome of a call is unknown.
 func outcomeUnknown(err error) bool {
 	var e *jsonrpc.Error
 	return errors.As(err, &e) && protocol.OutcomeUnknown(e.Code, e.Message)
 }
 
-// codeError is an error that ends the program with a code of its own.
+// A codeError is an error with an exit code of its own.
 type codeError struct {
 	code int
 	err  error
@@ -204,13 +202,13 @@ type codeError struct {
 // Error implements error.
 func (e codeError) Error() string { return e.err.Error() }
 
-// Unwrap gives the cause.
+// Unwrap returns the cause.
 func (e codeError) Unwrap() error { return e.err }
 
-// errSaid stands for what was said already.
-var errSaid = errors.New("said already")
+// errPrinted stands for an error that was printed already.
+var errPrinted = errors.New("printed already")
 
-// A tool is what a server says of a tool, as far as it is used here.
+// A tool is the description of a tool, as far as it is used here.
 type tool struct {
 	Name        string `json:"name"`
 	Title       string `json:"title"`
@@ -222,22 +220,22 @@ type tool struct {
 	} `json:"inputSchema"`
 }
 
-// mostPages bounds how many pages of a list are read, and mostList its length in bytes.
+// A list of tools is bounded.
 const (
-	mostPages = 1000
-	mostList  = 32 << 20
+	maxPages = 1000
+	maxList  = 32 << 20 // bytes
 )
 
-// tools lists the server's tools; raw are the same as the server tells them.
+// tools returns the tools of the server. raw is their JSON.
 func (p *peer) tools(ctx context.Context) (list []tool, raw []json.RawMessage, err error) {
 	params, size := map[string]any{}, 0
-	for range mostPages {
-		result, err := p.ask(ctx, "tools/list", params)
+	for range maxPages {
+		result, err := p.request(ctx, "tools/list", params)
 		if err != nil {
 			return nil, nil, fmt.Errorf("%s: tools/list: %w", redacted(p.url), err)
 		}
-		if size += len(result); size > mostList {
-			return nil, nil, fmt.Errorf("%s: tools/list: it is longer than %d MiB", redacted(p.url), mostList>>20)
+		if size += len(result); size > maxList {
+			return nil, nil, fmt.Errorf("%s: tools/list: it is longer than %d MiB", redacted(p.url), maxList>>20)
 		}
 		var page struct {
 			Tools      []json.RawMessage `json:"tools"`

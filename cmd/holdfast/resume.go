@@ -23,14 +23,14 @@ func newResume() *cobra.Command {
 	f := resumeFlags{remoteFlags: newRemoteFlags()}
 	cmd := &cobra.Command{
 		Use:   "resume [flags] [TOKEN]",
-		Short: "Go on with a call, here or on another machine",
-		Long: `Resume goes on with a call that holdfast call has begun, on this machine or on
-another, and prints its result as that would have done. TOKEN is what holdfast call
-printed, - reads it from stdin, and without one it is the newest call that is kept
-here and not followed by another command.
+		Short: "Resume a call, on this machine or another",
+		Long: `Resume follows a call that holdfast call has begun, on this machine or another, and
+prints the result like holdfast call. TOKEN is what holdfast call has printed; -
+reads it from stdin. Without TOKEN, it is the newest call that is saved here and
+that no other command follows.
 
-What --header gave to the call must be given again. Ctrl-C and the exit codes are
-those of holdfast call.`,
+Give the same --header as for the call. Ctrl-C and the exit codes are those of
+holdfast call.`,
 		Example:           `  holdfast resume`,
 		Args:              tokenArg,
 		ValidArgsFunction: cobra.NoFileCompletions,
@@ -41,7 +41,7 @@ those of holdfast call.`,
 	return cmd
 }
 
-// resume follows a call that was begun before.
+// resume follows a call that another process began.
 func (f *resumeFlags) resume(cmd *cobra.Command, args []string) error {
 	calls := follow.SavedCallsIn(f.follow.state)
 	state, err := find(cmd, args, calls, true)
@@ -55,7 +55,7 @@ func (f *resumeFlags) resume(cmd *cobra.Command, args []string) error {
 	}
 	opts.State, opts.NoListen = &state, true
 	if !cmd.Flag("log-level").Changed {
-		opts.Logger = slog.New(slog.DiscardHandler) // what becomes of the session is no matter
+		opts.Logger = slog.New(slog.DiscardHandler) // the session does not matter
 	}
 	call := state.Calls[0]
 	w.ID, w.Name = call.ID, "the call"
@@ -69,17 +69,17 @@ func (f *resumeFlags) resume(cmd *cobra.Command, args []string) error {
 	stdin := len(args) == 1 && args[0] == "-"
 	w.Prompter = f.follow.prompter(cmd, show, state.URL, stdin)
 	w.Settled = settled(w.Conn, call)
-	f.follow.keep(calls, w)
+	f.follow.save(calls, w)
 	m, err := f.follow.run(cmd.Context(), w)
 	if err != nil {
 		return err
 	}
-	_ = w.Conn.Close() // the session was for the call
+	_ = w.Conn.Close() // the session was made for the call
 	return f.follow.print(m, w.Name, cmd.OutOrStdout(), cmd.ErrOrStderr())
 }
 
-// settled says whether a question that comes from the past has been answered: then
-// the server does not wait for an answer.
+// settled returns a function that reports whether the server does not wait for an answer: then
+// a question that it sends again was answered before.
 func settled(conn *client.Conn, call client.CallState) func(context.Context) bool {
 	return func(ctx context.Context) bool {
 		status, err := conn.Status(ctx, call.ID)
@@ -94,19 +94,19 @@ func settled(conn *client.Conn, call client.CallState) func(context.Context) boo
 // tokenArg takes at most one argument.
 func tokenArg(cmd *cobra.Command, args []string) error {
 	if len(args) > 1 {
-		return usagef("%s takes one token at the most", cmd.CommandPath())
+		return usagef("%s takes at most one token", cmd.CommandPath())
 	}
 	return nil
 }
 
-// find returns the state that a token on the command line stands for: "-" reads it
-// from stdin, and without one it is the newest that is kept.
-func find(cmd *cobra.Command, args []string, calls follow.SavedCalls, idle bool) (client.State, error) {
+// find returns the state of the call that the command line names: by its token, "-" for a
+// token on stdin, or nothing for the newest call that is saved.
+func find(cmd *cobra.Command, args []string, calls follow.SavedCalls, unfollowed bool) (client.State, error) {
 	if len(args) == 0 {
 		if calls.IsZero() {
-			return client.State{}, usagef("which call? Give the token that holdfast call printed")
+			return client.State{}, usagef("no call: give the token that holdfast call printed")
 		}
-		return calls.Newest(idle)
+		return calls.Newest(unfollowed)
 	}
 	text := args[0]
 	if text == "-" {

@@ -8,14 +8,14 @@ import (
 	"holdfast/internal/terminal"
 )
 
-// outputs returns stdout and stderr. Stderr, where errors and the log go, has none of
-// the passwords that the command line and the environment give.
+// outputs returns stdout and stderr. Errors and the log go to stderr, without the passwords
+// that are in the command line and the environment.
 func outputs(args []string) (stdout, stderr *terminal.Output) {
 	return terminal.NewOutput(os.Stdout, nil), terminal.NewOutput(os.Stderr, given(args, os.Environ()).Text)
 }
 
-// given returns the secrets of the URLs that the command line and the environment may
-// hold, wherever they stand: a URL where another flag's value was meant is as secret.
+// given returns the secrets of all URLs in the command line and the environment, wherever
+// they stand: a user may give a URL where another value belongs.
 func given(args, environ []string) *redact.Secrets {
 	urls := args
 	for _, variable := range environ {

@@ -52,11 +52,11 @@ type serveFlags struct {
 	maxProcesses    int
 	maxShare        float64
 	unusedProcess   time.Duration
-	memory          byteSize // 0: as [holdfast.Options] has it
+	memory          byteSize // 0: the default of [holdfast.Options]
 	origins, hosts  []string
 	stateless       bool
 	webhook         webhookFlags
-	webhooks        *webhook.Options // which those say
+	webhooks        *webhook.Options // made of webhook
 }
 
 func newServe() *cobra.Command {
@@ -64,54 +64,54 @@ func newServe() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve [flags] --demo\n  holdfast serve [flags] -- COMMAND ARG...",
 		Short: "Serve an MCP server over Streamable HTTP",
-		Long: `Serve runs a stdio MCP server, in any language, and gives its clients a Streamable
-HTTP endpoint at which no call is lost when a connection is cut. Each session gets
-a process of its own.`,
+		Long: `Serve runs a stdio MCP server, in any language, and gives clients a Streamable HTTP
+endpoint. No call is lost when a connection is cut. Each session has a process of
+its own.`,
 		Example: `  holdfast serve --demo
   holdfast serve -- npx -y @modelcontextprotocol/server-everything stdio`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error { return f.serve(cmd.Context(), args, cmd.ErrOrStderr()) },
 	}
 	fs := cmd.Flags()
-	fs.SetInterspersed(false) // the flags after the command are the command's
-	fs.BoolVar(&f.demo, "demo", false, "serve a built-in MCP server to try things on")
-	fs.StringVar(&f.listen, "listen", "127.0.0.1:8080", "`address` to listen on, as HOST:PORT; port 0: any free one")
+	fs.SetInterspersed(false) // flags after COMMAND are its arguments
+	fs.BoolVar(&f.demo, "demo", false, "serve a built-in MCP server for experiments")
+	fs.StringVar(&f.listen, "listen", "127.0.0.1:8080", "`address` to listen on, as HOST:PORT; port 0: a free one")
 	fs.StringVar(&f.path, "path", "/mcp", "`path` of the Streamable HTTP endpoint")
 	fs.StringVar(&f.ssePath, "sse-path", "/sse", "`path` of the HTTP+SSE endpoint for 2024-11-05 clients; empty: none")
-	fs.StringVar(&f.store, "store", "memory:", "where calls are kept, as a `URL`: memory:, file:DIR, nats://HOST,…, redis://HOST")
+	fs.StringVar(&f.store, "store", "memory:", "`URL` of the store for calls: memory:, file:DIR, nats://HOST,…, redis://HOST")
 	fs.StringVar(&f.admin, "admin", "", "`address` for probes, as HOST:PORT: /healthz and /readyz; empty: none")
-	fs.Var(&f.response, "response", "how requests are answered: as fits, or always with JSON or a stream where possible")
-	fs.DurationVar(&f.upgradeAfter, "upgrade-after", 50*time.Millisecond, "how long JSON is waited for before the answer becomes a stream")
-	fs.DurationVar(&f.disconnectAfter, "disconnect-after", 0, "age at which a stream's connection is ended, to be resumed; 0: never")
-	fs.DurationVar(&f.retry, "retry", time.Second, "how long clients are told to wait before they come back")
-	fs.DurationVar(&f.keepAlive, "keepalive", 15*time.Second, "silence after which a comment is sent on a stream; 0: never")
-	fs.DurationVar(&f.pingAfter, "ping-after", time.Second, "silence after which a client of a revision before 2025-11-25 is pinged, to give it an event id; 0: never")
-	fs.DurationVar(&f.sessionTTL, "session-ttl", 30*time.Minute, "how long an idle session lives")
-	fs.DurationVar(&f.keep, "keep", 10*time.Minute, "how long a finished call can still be read")
-	fs.DurationVar(&f.maxWait, "max-wait", time.Hour, "how long a client that resumes requests (SEP-975) may stay away from a running call before it is cancelled; 0: for ever")
-	fs.DurationVar(&f.drain, "drain", 30*time.Second, "how long running calls may take to finish after SIGTERM")
-	fs.Var(&f.maxBody, "max-body", "largest request body")
-	fs.IntVar(&f.maxSessions, "max-sessions", 250_000, "most sessions that are open")
-	fs.IntVar(&f.maxCalls, "max-calls", 1_000_000, "most requests in flight")
-	fs.IntVar(&f.maxProcesses, "max-processes", 256, "most processes of the command that run")
-	fs.Float64Var(&f.maxShare, "max-share", 0.75, "how much of each of these, and of --memory, one client, which is one address, may have; 1: all, as behind a proxy")
-	fs.DurationVar(&f.unusedProcess, "unused-process", time.Minute, "how long a process is kept that got nothing but initialize, and whose client is not connected; 0: with its session")
-	fs.Var(&f.memory, "memory", "most memory for what is kept and held for clients (default a quarter of what the process may have, and 1GiB at the most)")
-	fs.StringArrayVar(&f.origins, "allow-origin", nil, "web `origin` whose pages may connect (repeat for more; * for any)")
-	fs.StringArrayVar(&f.hosts, "allow-host", nil, "`host` name that clients may use (repeat for more; * for any)")
-	fs.BoolVar(&f.stateless, "stateless", false, "serve without sessions: each request stands alone")
+	fs.Var(&f.response, "response", "form of responses; auto: JSON or a stream, as needed; json, sse: always that one, if possible")
+	fs.DurationVar(&f.upgradeAfter, "upgrade-after", 50*time.Millisecond, "how long a response may take before it becomes a stream")
+	fs.DurationVar(&f.disconnectAfter, "disconnect-after", 0, "age at which the connection of a stream is closed, for the client to resume; 0: never")
+	fs.DurationVar(&f.retry, "retry", time.Second, "how long clients are told to wait before they reconnect")
+	fs.DurationVar(&f.keepAlive, "keepalive", 15*time.Second, "time without a message after which a comment is sent on a stream; 0: never")
+	fs.DurationVar(&f.pingAfter, "ping-after", time.Second, "time without a message after which a client of a revision before 2025-11-25 is pinged, so that it gets an event id; 0: never")
+	fs.DurationVar(&f.sessionTTL, "session-ttl", 30*time.Minute, "how long a session is kept without use")
+	fs.DurationVar(&f.keep, "keep", 10*time.Minute, "how long a finished call can be resumed")
+	fs.DurationVar(&f.maxWait, "max-wait", time.Hour, "how long a client that resumes requests (SEP-975) may be disconnected from a running call before the call is cancelled; 0: for ever")
+	fs.DurationVar(&f.drain, "drain", 30*time.Second, "how long calls in flight may take to finish after SIGTERM")
+	fs.Var(&f.maxBody, "max-body", "maximum size of a request body")
+	fs.IntVar(&f.maxSessions, "max-sessions", 250_000, "maximum number of open sessions")
+	fs.IntVar(&f.maxCalls, "max-calls", 1_000_000, "maximum number of requests in flight")
+	fs.IntVar(&f.maxProcesses, "max-processes", 256, "maximum number of processes of the command")
+	fs.Float64Var(&f.maxShare, "max-share", 0.75, "share of each of these, and of --memory, that one client (one IP address) may use; 1: all, if clients come through a proxy")
+	fs.DurationVar(&f.unusedProcess, "unused-process", time.Minute, "how long a process is kept whose client sent only initialize and is not connected; 0: as long as its session")
+	fs.Var(&f.memory, "memory", "maximum memory for messages that are kept or sent (default a quarter of the memory of the process, but not more than 1GiB)")
+	fs.StringArrayVar(&f.origins, "allow-origin", nil, "web `origin` whose pages may connect (can be repeated; * for any)")
+	fs.StringArrayVar(&f.hosts, "allow-host", nil, "`host` name that clients may use (can be repeated; * for any)")
+	fs.BoolVar(&f.stateless, "stateless", false, "serve without sessions: requests are independent")
 	f.webhook.add(fs)
 	_ = cmd.RegisterFlagCompletionFunc("response", f.response.complete) // fails for unknown flags only
 	return cmd
 }
 
-// check finds what is wrong with the flags' values, and makes out webhooks.
+// check returns an error for wrong values of flags, and sets f.webhooks.
 func (f *serveFlags) check(command []string) error {
 	switch {
 	case f.demo && len(command) > 0:
-		return usagef("there is both --demo and a command (%s): leave one of them out", command[0])
+		return usagef("both --demo and a command (%s) are given: remove one", command[0])
 	case !f.demo && len(command) == 0:
-		return usagef("what shall be served? Give a command (holdfast serve -- COMMAND ARG...), or --demo")
+		return usagef("nothing to serve: give a command (holdfast serve -- COMMAND ARG...) or --demo")
 	}
 	for name, p := range map[string]string{"--path": f.path, "--sse-path": f.ssePath} {
 		if p != "" && (!strings.HasPrefix(p, "/") || path.Clean(p) != p || strings.ContainsAny(p, " ?#{}")) {
@@ -125,7 +125,7 @@ func (f *serveFlags) check(command []string) error {
 		return usagef("--path and --sse-path are both %s: each needs its own", f.path)
 	}
 	if m := f.messagesPath(); f.ssePath != "" && (m == f.path || m == f.ssePath) {
-		return usagef("%s is where clients of --sse-path %s post their messages: choose other paths", m, f.ssePath)
+		return usagef("%s is the path to which clients of --sse-path %s post messages: choose other paths", m, f.ssePath)
 	}
 	for name, d := range map[string]time.Duration{
 		"--upgrade-after": f.upgradeAfter, "--retry": f.retry, "--session-ttl": f.sessionTTL, "--keep": f.keep,
@@ -148,7 +148,7 @@ func (f *serveFlags) check(command []string) error {
 		}
 	}
 	if !(f.maxShare > 0 && f.maxShare <= 1) {
-		return usagef("--max-share %v: want more than 0, and 1 at the most", f.maxShare)
+		return usagef("--max-share %v: want more than 0, and at most 1", f.maxShare)
 	}
 	for _, origin := range f.origins {
 		if u, err := url.Parse(origin); origin != "*" && origin != "null" && (err != nil || u.Scheme == "" || u.Host == "" || strings.Trim(u.Path, "/") != "") {
@@ -166,8 +166,7 @@ func (f *serveFlags) check(command []string) error {
 	return err
 }
 
-// messagesPath is where clients of revision 2024-11-05 post their messages: beside
-// their stream.
+// messagesPath returns the path to which clients of revision 2024-11-05 post messages.
 func (f *serveFlags) messagesPath() string { return path.Join(path.Dir(f.ssePath), "messages") }
 
 func (f *serveFlags) options() *holdfast.Options {
@@ -202,7 +201,7 @@ func (f *serveFlags) options() *holdfast.Options {
 		AllowedOrigins:  f.origins,
 		AllowedHosts:    f.hosts,
 		Webhooks:        f.webhooks,
-		// A process sees no headers, and the demo reads none.
+		// A process gets no headers, and the demo reads none.
 		ForwardHeader: func(string) bool { return false },
 		MaxSessions:   f.maxSessions,
 		MaxCalls:      f.maxCalls,
@@ -214,7 +213,7 @@ func (f *serveFlags) options() *holdfast.Options {
 	return opts
 }
 
-// serve runs until ctx is done, then drains.
+// serve serves until ctx ends, then drains.
 func (f *serveFlags) serve(ctx context.Context, command []string, out io.Writer) (err error) {
 	if err := f.check(command); err != nil {
 		return err
@@ -255,7 +254,7 @@ func (f *serveFlags) serve(ctx context.Context, command []string, out io.Writer)
 	}
 	listener, err := net.Listen("tcp", f.listen)
 	if err != nil {
-		_ = handler.Shutdown(ctx) // nobody knows of it yet
+		_ = handler.Shutdown(ctx) // it has no clients yet
 		return f.notListening(err)
 	}
 	f.greet(out, listener.Addr())
@@ -263,20 +262,20 @@ func (f *serveFlags) serve(ctx context.Context, command []string, out io.Writer)
 	return serveUntil(ctx, handler.Listener(listener), mux, handler, admin, f.drain)
 }
 
-// notListening says what to do about an address that can't be listened on.
+// notListening returns the error for an address that cannot be listened on.
 func (f *serveFlags) notListening(err error) error {
 	if errors.Is(err, syscall.EADDRINUSE) {
-		return fmt.Errorf("%s is in use by another program: choose another address with --listen (port 0: any free one)", f.listen)
+		return fmt.Errorf("%s is in use by another program: choose another address with --listen (port 0: a free one)", f.listen)
 	}
 	return fmt.Errorf("--listen %s: %w", f.listen, err)
 }
 
-// greet says where the server is and how to try it, and warns where others can, too.
+// greet prints the URL of the server and how to try it. It warns if other machines reach it.
 func (f *serveFlags) greet(out io.Writer, at net.Addr) {
 	addr := at.String()
 	if tcp, ok := at.(*net.TCPAddr); ok && !tcp.IP.IsLoopback() {
-		slog.Warn("there is no authentication: whoever reaches this port can run every tool; " +
-			"put a proxy in front that lets in whom you know, or listen on 127.0.0.1 (--listen)")
+		slog.Warn("there is no authentication: everybody who reaches this port can call every tool; " +
+			"use a proxy that authenticates users, or listen on 127.0.0.1 (--listen)")
 		if tcp.IP.IsUnspecified() {
 			addr = net.JoinHostPort(f.reachable(tcp.IP), strconv.Itoa(tcp.Port))
 		}
@@ -293,10 +292,10 @@ func (f *serveFlags) greet(out io.Writer, at net.Addr) {
 	fmt.Fprintf(out, "Try it: npx -y @modelcontextprotocol/inspector --cli %s --transport http %s\n", url, try)
 }
 
-// reachable returns an address of this machine at which a server that listens on all of
-// them can be reached: from other machines, if it has such an address, and answers to it.
+// reachable returns an address for a server that listens on all addresses: one that other
+// machines reach, if there is one and the server accepts it as a host name.
 func (f *serveFlags) reachable(all net.IP) string {
-	for _, to := range []string{"192.0.2.1:9", "[2001:db8::1]:9"} { // which are nobody's: nothing is sent
+	for _, to := range []string{"192.0.2.1:9", "[2001:db8::1]:9"} { // documentation addresses: nothing is sent
 		c, err := net.Dial("udp", to)
 		if err != nil {
 			continue
@@ -311,15 +310,15 @@ func (f *serveFlags) reachable(all net.IP) string {
 	return "127.0.0.1"
 }
 
-// serveUntil serves until ctx is done. Then it drains: clients that only listen
-// are told to come back later, and calls in flight get the given time.
+// serveUntil serves until ctx ends. Then it drains: clients that only listen are told to
+// reconnect later, and calls in flight have a time to finish.
 func serveUntil(ctx context.Context, l net.Listener, mux http.Handler, handler *holdfast.Handler, admin *admin, drain time.Duration) error {
 	var leaving atomic.Bool
 	server := &http.Server{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if leaving.Load() {
-				// What comes next is for another node. Idle connections stay: a request may be
-				// on its way on one.
+				// The next requests are for another node. Idle connections stay open: a request may
+				// be on its way.
 				w.Header().Set("Connection", "close")
 			}
 			mux.ServeHTTP(w, r)
@@ -337,7 +336,7 @@ func serveUntil(ctx context.Context, l net.Listener, mux http.Handler, handler *
 	case <-ctx.Done():
 		slog.Info("draining", "for", drain)
 	}
-	// A second signal ends it at once.
+	// A second signal ends draining.
 	impatient, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	bounded, cancel := context.WithTimeout(impatient, drain)
@@ -349,13 +348,13 @@ func serveUntil(ctx context.Context, l net.Listener, mux http.Handler, handler *
 	drained := make(chan struct{})
 	go func() {
 		select {
-		case <-handler.Leaving(): // a balancer that does not ask who is ready notices now
+		case <-handler.Leaving(): // a load balancer without probes notices this
 			_ = l.Close()
 		case <-drained:
 		}
 	}()
 	if err := handler.Shutdown(bounded); err != nil {
-		slog.Warn("calls were cut short", "error", err)
+		slog.Warn("calls did not finish in time", "error", err)
 	}
 	close(drained)
 	last, cancel := context.WithTimeout(context.Background(), 2*time.Second)

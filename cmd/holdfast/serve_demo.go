@@ -9,7 +9,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// newDemo returns the built-in server to try things on.
+// newDemo returns the built-in server of --demo.
 func newDemo() *mcp.Server {
 	server := mcp.NewServer(&mcp.Implementation{Name: "holdfast-demo", Version: versionText()}, nil)
 	mcp.AddTool(server, &mcp.Tool{
@@ -46,12 +46,12 @@ type countArgs struct {
 	DelayMS int `json:"delay_ms,omitempty" jsonschema:"milliseconds between two steps"`
 }
 
-// mostCount bounds what one call of a public demo can ask for.
-const mostCount = 100_000
+// maxCount bounds the work of one call: a demo may be public.
+const maxCount = 100_000
 
 func count(ctx context.Context, req *mcp.CallToolRequest, args countArgs) (*mcp.CallToolResult, any, error) {
-	if args.To < 0 || args.To > mostCount {
-		return nil, nil, fmt.Errorf("to must be between 0 and %d", mostCount)
+	if args.To < 0 || args.To > maxCount {
+		return nil, nil, fmt.Errorf("to must be between 0 and %d", maxCount)
 	}
 	token := req.Params.GetProgressToken()
 	for i := 1; i <= args.To; i++ {

@@ -13,33 +13,33 @@ import (
 	"time"
 )
 
-// admin answers those who watch over the process: whether it lives (/healthz), and
-// whether clients should be sent to it (/readyz).
+// admin answers probes: whether the process is alive (/healthz), and whether it is ready for
+// clients (/readyz).
 type admin struct {
-	server *http.Server // nil if nobody watches
+	server *http.Server // nil: there are no probes
 	failed chan error
 	ready  atomic.Pointer[func() error]
-	asked  atomic.Pointer[time.Time] // when somebody last asked whether clients should be sent here; nil: nobody has
+	probed atomic.Pointer[time.Time] // when /readyz was last requested; nil: never
 	ending atomic.Bool
 }
 
-// How long clients are still sent to a process that says that it is not ready, at the
-// most, and how long ago somebody must have asked for that to matter.
+// A load balancer that probes needs time to notice that the process is not ready: at most
+// maxNotice. One that has not probed for probedWithin is not there.
 const (
-	mostNotice = 5 * time.Second
-	lastAsked  = 30 * time.Second
+	maxNotice    = 5 * time.Second
+	probedWithin = 30 * time.Second
 )
 
 var errDraining = errors.New("draining")
 
-// retire says from now on that the process is not ready, and waits for a part of the
-// time that there is, if somebody asks, for them to notice.
+// retire makes the process not ready. If there are probes, it waits for a part of the drain
+// time, so that a load balancer notices.
 func (a *admin) retire(ctx context.Context, drain time.Duration) {
 	a.ending.Store(true)
-	if asked := a.asked.Load(); asked == nil || time.Since(*asked) > lastAsked {
+	if probed := a.probed.Load(); probed == nil || time.Since(*probed) > probedWithin {
 		return
 	}
-	t := time.NewTimer(min(drain/6, mostNotice))
+	t := time.NewTimer(min(drain/6, maxNotice))
 	defer t.Stop()
 	select {
 	case <-t.C:
@@ -47,10 +47,10 @@ func (a *admin) retire(ctx context.Context, drain time.Duration) {
 	}
 }
 
-// errStarting says that the process is not there yet.
+// errStarting says that the process is not ready yet.
 var errStarting = errors.New("starting")
 
-// listenAdmin begins to answer at an address; "": nowhere.
+// listenAdmin starts to answer probes at an address; "": there are none.
 func listenAdmin(addr string) (*admin, error) {
 	a := &admin{failed: make(chan error, 1)}
 	if addr == "" {
@@ -58,7 +58,7 @@ func listenAdmin(addr string) (*admin, error) {
 	}
 	l, err := net.Listen("tcp", addr)
 	if errors.Is(err, syscall.EADDRINUSE) {
-		return nil, fmt.Errorf("--admin %s is in use by another program: choose another address (port 0: any free one)", addr)
+		return nil, fmt.Errorf("--admin %s is in use by another program: choose another address (port 0: a free one)", addr)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("--admin %s: %w", addr, err)
@@ -74,17 +74,17 @@ func listenAdmin(addr string) (*admin, error) {
 		MaxHeaderBytes:    16 << 10,
 		ErrorLog:          slog.NewLogLogger(slog.Default().Handler(), slog.LevelWarn),
 	}
-	slog.Info("probes are answered", "healthz", "http://"+l.Addr().String()+"/healthz", "readyz", "http://"+l.Addr().String()+"/readyz")
+	slog.Info("answering probes", "healthz", "http://"+l.Addr().String()+"/healthz", "readyz", "http://"+l.Addr().String()+"/readyz")
 	go func() { a.failed <- a.server.Serve(l) }()
 	return a, nil
 }
 
-// watch says from where it is known, from now on, whether the process is ready.
+// watch sets the function that knows whether the process is ready.
 func (a *admin) watch(ready func() error) { a.ready.Store(&ready) }
 
 func (a *admin) isReady() error {
 	now := time.Now()
-	a.asked.Store(&now)
+	a.probed.Store(&now)
 	if a.ending.Load() {
 		return errDraining
 	}
@@ -105,7 +105,7 @@ func answerProbe(w http.ResponseWriter, err error) {
 	_, _ = io.WriteString(w, text+"\n")
 }
 
-// close ends the answering.
+// close ends the probes.
 func (a *admin) close() error {
 	if a.server == nil {
 		return nil

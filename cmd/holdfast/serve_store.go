@@ -14,15 +14,14 @@ import (
 	"holdfast/stream"
 )
 
-// An engine that is not there yet is waited for so long, and asked so often.
+// An engine may start at the same time.
 const (
-	storeWait  = 10 * time.Second
-	storeTry   = 3 * time.Second
-	storePause = 500 * time.Millisecond
+	storeWait  = 10 * time.Second       // how long to wait for it
+	storeTry   = 3 * time.Second        // how long one try takes at most
+	storePause = 500 * time.Millisecond // between tries
 )
 
-// openStore opens the store that --store names. An engine that starts at the same
-// time is waited for.
+// openStore opens the store that --store names. It waits for an engine that is starting.
 func openStore(ctx context.Context, url string, o engine.Options) (stream.Store, error) {
 	for end := time.Now().Add(storeWait); ; {
 		begun := time.Now()
@@ -41,9 +40,9 @@ func openStore(ctx context.Context, url string, o engine.Options) (stream.Store,
 		case !unreachable(err) && time.Since(begun) < storePause:
 			return nil, usageError{err}
 		case time.Until(end) < storePause:
-			return nil, fmt.Errorf("%w: is the engine running, and is its address the one in --store?", err)
+			return nil, fmt.Errorf("%w: is the engine running, and is the address in --store right?", err)
 		}
-		slog.Warn("the store can't be reached, trying again", "error", err)
+		slog.Warn("cannot reach the store, trying again", "error", err)
 		t := time.NewTimer(storePause)
 		select {
 		case <-t.C:
@@ -53,10 +52,10 @@ func openStore(ctx context.Context, url string, o engine.Options) (stream.Store,
 	}
 }
 
-// unreachable says whether an error is that of an engine which does not answer, and
-// not that of an address which nobody can mean.
+// unreachable reports whether an error means that an engine does not answer, and not that its
+// address is wrong.
 func unreachable(err error) bool {
-	var file *fs.PathError // of credentials, which is not the network's
+	var file *fs.PathError // a file of credentials
 	if errors.As(err, &file) {
 		return false
 	}

@@ -13,23 +13,23 @@ type webhookFlags struct {
 }
 
 func (f *webhookFlags) add(fs *pflag.FlagSet) {
-	fs.StringVar(&f.secret, "webhook-secret", "", "`secret` (whsec_...) to sign webhooks with; without it there are none. Others can see a command line: better set HOLDFAST_WEBHOOK_SECRET")
-	fs.StringArrayVar(&f.allow, "webhook-allow", nil, "`place` that webhooks may go to though it is private, or not https at port 443: a CIDR, IP address or host name (repeat for more)")
+	fs.StringVar(&f.secret, "webhook-secret", "", "`secret` (whsec_...) that signs webhooks; without it there are none. Other users can see a command line: better set HOLDFAST_WEBHOOK_SECRET")
+	fs.StringArrayVar(&f.allow, "webhook-allow", nil, "`place` that webhooks may go to although it is private, or not https on port 443: a CIDR, IP address or host name (can be repeated)")
 }
 
-// options returns nil where there are no webhooks.
+// options returns the options of webhooks; nil: there are none.
 func (f *webhookFlags) options(stateless bool) (*webhook.Options, error) {
 	switch {
 	case f.secret == "" && len(f.allow) > 0:
-		return nil, usagef("--webhook-allow %s: there are no webhooks without --webhook-secret", f.allow[0])
+		return nil, usagef("--webhook-allow %s: webhooks need --webhook-secret", f.allow[0])
 	case f.secret == "":
 		return nil, nil
 	case stateless:
-		return nil, usagef("there is both --webhook-secret and --stateless: without sessions there are no webhooks")
+		return nil, usagef("both --webhook-secret and --stateless are given: webhooks need sessions")
 	}
 	secret, err := webhook.ParseSecret(f.secret)
 	if err != nil {
-		return nil, usagef("--webhook-secret: %w", err) // and not what it is: it may be nearly right
+		return nil, usagef("--webhook-secret: %w", err) // its value is not shown: it may be nearly right
 	}
 	opts := &webhook.Options{Secret: secret}
 	for _, text := range f.allow {

@@ -21,23 +21,23 @@ func newStatus() *cobra.Command {
 	f := statusFlags{remoteFlags: newRemoteFlags()}
 	cmd := &cobra.Command{
 		Use:   "status [flags] [TOKEN]",
-		Short: "Ask how a call is doing",
-		Long: `Status asks the server how a call is doing, and leaves what it has said to holdfast
-resume. TOKEN is what holdfast call printed, - reads it from stdin, and without one
-it is the newest call that is kept here.
+		Short: "Print the status of a call",
+		Long: `Status asks the server for the status of a call. It does not read the call's messages:
+they stay for holdfast resume. TOKEN is what holdfast call has printed; - reads it
+from stdin. Without TOKEN, it is the newest call that is saved here.
 
-It prints "processing", "completed" or "failed", and "waits for input" where the
-server wants an answer before it can go on.
+It prints "processing", "completed" or "failed", and "waits for input" if the server
+needs an answer to continue.
 
-Exit codes: 0 the status is known, 1 it is not, 2 the command line is wrong, 3 the
-call's outcome is unknown.`,
+Exit codes: 0 the status is known, 1 it is not, 2 wrong command line, 3 the outcome
+of the call is unknown.`,
 		Example:           `  holdfast status`,
 		Args:              tokenArg,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE:              f.status,
 	}
 	f.add(cmd)
-	addState(cmd, &f.state, "calls that are not over")
+	addState(cmd, &f.state, "unfinished calls")
 	return cmd
 }
 
@@ -48,13 +48,13 @@ func (f *statusFlags) status(cmd *cobra.Command, args []string) error {
 	}
 	call := state.Calls[0]
 	if call.Token == "" {
-		return fmt.Errorf("%s gives no status: 'holdfast resume' may still go on with the call", redacted(state.URL))
+		return fmt.Errorf("%s gives no status: 'holdfast resume' may still resume the call", redacted(state.URL))
 	}
 	opts, err := f.options(slog.Default())
 	if err != nil {
 		return err
 	}
-	// The call is not gone on with: its messages are for holdfast resume.
+	// The call is not resumed: its messages are for holdfast resume.
 	state.Calls = nil
 	opts.State, opts.NoListen = &state, true
 	conn, err := dial(state.URL, opts)

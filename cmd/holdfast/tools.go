@@ -19,11 +19,11 @@ func newTools() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "tools [flags] URL",
 		Short:   "List the tools of a server",
-		Long:    `Tools lists the tools of a server, with their arguments.`,
+		Long:    `Tools lists the tools of a server and their arguments.`,
 		Example: `  holdfast tools http://127.0.0.1:8080/mcp`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 1 {
-				return usagef("which server? Give its URL, as in %s http://127.0.0.1:8080/mcp", cmd.CommandPath())
+				return usagef("no server: give its URL, as in %s http://127.0.0.1:8080/mcp", cmd.CommandPath())
 			}
 			return nil
 		},
@@ -33,7 +33,7 @@ func newTools() *cobra.Command {
 		},
 	}
 	f.add(cmd)
-	cmd.Flags().BoolVar(&raw, "json", false, "print the list as JSON, as the server tells it")
+	cmd.Flags().BoolVar(&raw, "json", false, "print the list as the server's JSON")
 	return cmd
 }
 

@@ -12,25 +12,39 @@ import (
 	"github.com/schollz/progressbar/v3"
 )
 
-// A Display shows on stderr how a call goes: with a bar on a terminal, else with
-// a line for each step. Its methods may be called concurrently.
+// A Display shows the progress of a call: on a terminal as a bar, else as a line for each
+// step. Its methods may be called concurrently.
 type Display struct {
 	w   io.Writer
 	tty bool
 
-	mu     sync.Mutex
-	bar    *progressbar.ProgressBar
-	total  float64 // that the bar was made for; 0: not known
-	text   string  // beside the bar
-	at     int64   // its ticks
-	drawn  time.Time
-	ticker *time.Ticker // draws again: time passes, also where nothing is said
-	ended  bool
-	hidden bool   // a question is being asked
-	held   []byte // what was to be printed meanwhile
+	mu    sync.Mutex
+	bar   *progressbar.ProgressBar
+	total float64 // of the bar; 0: not known
+	text  string  // beside the bar
+	at    int64   // ticks of the bar
+	drawn time.Time
+	stop  chan struct{} // ends redraw; nil: there is no bar yet
+	work  sync.WaitGroup
+	mode  mode
+	held  []byte // what was written while the display was paused
 }
 
-// A Step is a progress notification's params.
+// mode is what a display does:
+//
+//	mode     event   next mode
+//	showing  Pause   paused     a question is on the screen
+//	paused   Resume  showing
+//	each     Close   closed     the bar is gone for good; lines are still written
+type mode uint8
+
+const (
+	showing mode = iota
+	paused
+	closed
+)
+
+// A Step is the params of a progress notification.
 type Step struct {
 	Progress float64 `json:"progress"`
 	Total    float64 `json:"total"`
@@ -44,11 +58,11 @@ func NewDisplay(w io.Writer) *Display {
 // TTY reports whether the display is on a terminal.
 func (d *Display) TTY() bool { return d.tty }
 
-// Write prints lines, above the bar. It makes a display the place for the log.
+// Write writes lines above the bar. The log is written here too.
 func (d *Display) Write(p []byte) (int, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.hidden && d.tty {
+	if d.mode == paused && d.tty {
 		d.held = append(d.held, p...)
 		return len(p), nil
 	}
@@ -57,7 +71,7 @@ func (d *Display) Write(p []byte) (int, error) {
 	return d.w.Write(p)
 }
 
-// Printf prints a line, above the bar.
+// Printf writes a line above the bar.
 func (d *Display) Printf(format string, args ...any) {
 	fmt.Fprintf(d, format+"\n", args...)
 }
@@ -71,13 +85,13 @@ func (d *Display) Progress(s Step) {
 	}
 	at := int64(s.Progress)
 	if s.Total > 0 {
-		// The last tick is the result's.
+		// The last tick is for the result.
 		at = int64(math.Max(0, math.Min(s.Progress/s.Total*ticks, ticks-1)))
 	}
 	d.set(s.Total, at, strings.TrimPrefix(s.String(), "progress "))
 }
 
-// Wait shows that something is waited for that has not said how far it is.
+// Wait shows what is waited for, until there is a step.
 func (d *Display) Wait(what string) {
 	d.mu.Lock()
 	started := d.bar != nil
@@ -87,13 +101,13 @@ func (d *Display) Wait(what string) {
 	}
 }
 
-// drawEvery is how often a bar is drawn, at the most and while nothing changes.
+// drawEvery is how often a bar is drawn, at the most and at the least.
 const drawEvery = 100 * time.Millisecond
 
 func (d *Display) set(total float64, at int64, text string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.ended {
+	if d.mode == closed {
 		return
 	}
 	if d.bar == nil || d.total != total {
@@ -101,29 +115,32 @@ func (d *Display) set(total float64, at int64, text string) {
 		d.bar, d.total, d.drawn = d.newBar(total), total, time.Time{}
 	}
 	d.at, d.text = at, text
-	if d.ticker == nil {
-		d.ticker = time.NewTicker(drawEvery)
-		go d.redraw(d.ticker)
+	if d.stop == nil {
+		d.stop = make(chan struct{})
+		d.work.Go(d.redraw)
 	}
 	if time.Since(d.drawn) >= drawEvery {
 		d.draw()
 	}
 }
 
-// redraw draws until the bar is taken away.
-func (d *Display) redraw(t *time.Ticker) {
-	for range t.C {
-		d.mu.Lock()
-		ended := d.ended
-		d.draw()
-		d.mu.Unlock()
-		if ended {
+// redraw draws the bar until the display is closed: the bar shows the time too.
+func (d *Display) redraw() {
+	t := time.NewTicker(drawEvery)
+	defer t.Stop()
+	for {
+		select {
+		case <-t.C:
+			d.mu.Lock()
+			d.draw()
+			d.mu.Unlock()
+		case <-d.stop:
 			return
 		}
 	}
 }
 
-// String is the step as a line.
+// String returns the step as a line.
 func (s Step) String() string {
 	text := "progress " + number(s.Progress)
 	if s.Total > 0 {
@@ -154,16 +171,16 @@ func (d *Display) newBar(total float64) *progressbar.ProgressBar {
 	)
 }
 
-// barWidth is the width of a bar in columns, and besideBar that of what is drawn
-// with it but the text.
+// barWidth is the width of a bar in columns. besideBar is the width of all that is drawn with
+// the text.
 const (
 	barWidth  = 24
 	besideBar = barWidth + 28
 )
 
-// draw shows the bar, if there is one. d.mu is held.
+// draw draws the bar, if there is one. d.mu is held.
 func (d *Display) draw() {
-	if d.bar == nil || d.hidden || d.ended {
+	if d.bar == nil || d.mode != showing {
 		return
 	}
 	d.drawn = time.Now()
@@ -171,22 +188,22 @@ func (d *Display) draw() {
 	_ = d.bar.Set64(d.at)
 }
 
-// fit makes a text as long as there is place for beside the bar.
+// fit cuts a text to the room beside the bar.
 func (d *Display) fit(text string) string {
 	return cut(visible(text), max(columns(d.w)-besideBar, 8))
 }
 
-// cut makes a text at most so many letters long.
-func cut(text string, most int) string {
-	if letters := []rune(text); len(letters) > most {
-		return string(letters[:most-1]) + "…"
+// cut cuts a text to a number of letters.
+func cut(text string, limit int) string {
+	if letters := []rune(text); len(letters) > limit {
+		return string(letters[:limit-1]) + "…"
 	}
 	return text
 }
 
-// clear takes the bar away for what else is to be shown. d.mu is held.
+// clear removes the bar, so that something else can be written. d.mu is held.
 func (d *Display) clear() {
-	if d.bar != nil && !d.hidden && !d.ended {
+	if d.bar != nil && d.mode == showing {
 		_ = d.bar.Clear()
 		ClearLine(d.w) // a spinner is left there
 	}
@@ -199,39 +216,48 @@ func ClearLine(w io.Writer) {
 	}
 }
 
-// Pause takes the bar away until Resume, and keeps what else would be printed.
+// Pause removes the bar until Resume. On a terminal, what is written meanwhile is held.
 func (d *Display) Pause() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.clear()
-	d.hidden = true
+	if d.mode == showing {
+		d.mode = paused
+	}
 }
 
-// Resume ends Pause.
+// Resume ends Pause, and writes what was held.
 func (d *Display) Resume() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.hidden = false
+	if d.mode == paused {
+		d.mode = showing
+	}
 	_, _ = d.w.Write(d.held)
 	d.held = nil
 	d.draw()
 }
 
-// Close takes the bar away for good.
+// Close removes the bar for good.
 func (d *Display) Close() {
 	d.mu.Lock()
-	defer d.mu.Unlock()
 	d.clear()
-	d.bar, d.ended = nil, true
+	drawing := d.stop != nil && d.mode != closed
+	d.bar, d.mode = nil, closed
+	d.mu.Unlock()
+	if drawing {
+		close(d.stop)
+	}
+	d.work.Wait()
 }
 
-// Notice prints a line in the place of what the terminal shows of Ctrl-C.
+// Notice writes a line in the place of the ^C that a terminal shows.
 func (d *Display) Notice(format string, args ...any) {
 	ClearLine(d.w)
 	fmt.Fprintf(d.w, format+"\n", args...)
 }
 
-// OneLine is a text of a server on one line.
+// OneLine returns a text of a server on one line.
 func OneLine(text string) string {
 	return strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r == ' ' || r == '\t' || r == '\r' || r == '\n' }), " ")
 }

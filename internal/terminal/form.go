@@ -17,8 +17,10 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// A field is one property of an elicitation's schema (2025-11-25, Elicitation,
-// "Requested Schema").
+// A field is one property of the schema of an elicitation (2025-11-25, Elicitation,
+// "Requested Schema"). Such a schema is flat, so the checks of a field are done here. A JSON
+// Schema library would need all of them a second time, to tell the user what to type; it
+// ignores "format"; and a hostile schema, deep or with a $ref to itself, could stop it.
 type field struct {
 	name     string
 	required bool
@@ -38,7 +40,7 @@ type field struct {
 	Items options `json:"items"`
 }
 
-// options are the ways in which a schema says what there is to choose from.
+// options are the ways in which a schema lists values to choose from.
 type options struct {
 	Enum      []string `json:"enum"`
 	EnumNames []string `json:"enumNames"` // titles, of earlier revisions
@@ -51,25 +53,25 @@ type option struct {
 	Title string `json:"title"`
 }
 
-// A picked value is one of several.
-type picked struct{ value, title string }
+// A choice is a value to choose, and how it is shown.
+type choice struct{ value, title string }
 
 // fieldsOf returns the fields of a schema, in its order.
 func fieldsOf(schema []byte) []field {
 	var fields []field
 	var required []string
 	_ = json.Unmarshal(jsonrpc.Field(schema, "required"), &required)
-	needed := make(map[string]bool, len(required)) // the server may say any number
+	isRequired := make(map[string]bool, len(required)) // a server may list very many
 	for _, name := range required {
-		needed[name] = true
+		isRequired[name] = true
 	}
 	jsonrpc.Each(jsonrpc.Field(schema, "properties"), func(name, value []byte) {
 		f := field{}
 		if json.Unmarshal(value, &f) != nil {
-			f = field{} // of a kind that is not known: JSON is asked for
+			f = field{} // of an unknown kind: the user types JSON
 		}
 		f.name = string(name)
-		f.required = needed[f.name]
+		f.required = isRequired[f.name]
 		if string(f.Default) == "null" {
 			f.Default = nil
 		}
@@ -85,7 +87,7 @@ func (f *field) label() string {
 	return f.name
 }
 
-// kind is the field's type; "" for one that is not known.
+// kind returns the type of the field; "" if it is unknown.
 func (f *field) kind() string {
 	switch f.Type {
 	case "string", "number", "integer", "boolean", "array":
@@ -97,45 +99,45 @@ func (f *field) kind() string {
 	return ""
 }
 
-// many says whether several values are picked.
+// many reports whether the user chooses several values.
 func (f *field) many() bool { return f.Type == "array" }
 
-// least is how long an answer must be.
-func (f *field) least() int {
+// minLength returns how long a text must be.
+func (f *field) minLength() int {
 	if f.MinLength != nil {
 		return *f.MinLength
 	}
 	return 0
 }
 
-func (f *field) choices() []picked {
+func (f *field) choices() []choice {
 	o := f.options
 	if f.many() {
 		o = f.Items
 	}
-	var all []picked
+	var all []choice
 	for i, value := range o.Enum {
 		title := value
 		if i < len(o.EnumNames) {
 			title = o.EnumNames[i]
 		}
-		all = append(all, picked{value, title})
+		all = append(all, choice{value, title})
 	}
 	for _, one := range slices.Concat(o.OneOf, o.AnyOf) {
 		title := one.Title
 		if title == "" {
 			title = one.Const
 		}
-		all = append(all, picked{one.Const, title})
+		all = append(all, choice{one.Const, title})
 	}
 	return all
 }
 
-// hint is what an empty line gives, or what may be given.
+// hint returns what an empty line stands for, or what can be typed.
 func (f *field) hint() string {
 	switch {
 	case f.Default != nil:
-		return f.shown()
+		return f.defaultText()
 	case !f.required:
 		return "none"
 	case f.Type == "boolean":
@@ -144,9 +146,9 @@ func (f *field) hint() string {
 	return ""
 }
 
-// shown is the default as a person would type it.
-func (f *field) shown() string {
-	switch v := decoded(f.Default).(type) {
+// defaultText returns the default as a user would type it.
+func (f *field) defaultText() string {
+	switch v := decode(f.Default).(type) {
 	case string:
 		return f.titles()(v)
 	case bool:
@@ -164,7 +166,7 @@ func (f *field) shown() string {
 	return string(f.Default)
 }
 
-// titles returns what values to choose are shown as.
+// titles returns a function from values to what is shown for them.
 func (f *field) titles() func(value string) string {
 	titles := make(map[string]string)
 	for _, c := range f.choices() {
@@ -180,7 +182,8 @@ func (f *field) titles() func(value string) string {
 	}
 }
 
-func decoded(raw []byte) any {
+// decode decodes a JSON value; nil if it is none. Numbers keep their spelling.
+func decode(raw []byte) any {
 	d := json.NewDecoder(bytes.NewReader(raw))
 	d.UseNumber()
 	var v any
@@ -188,7 +191,7 @@ func decoded(raw []byte) any {
 	return v
 }
 
-// parse makes a value of what was typed.
+// parse returns the JSON value of what was typed, or an error that says what to type.
 func (f *field) parse(text string) (json.RawMessage, error) {
 	if f.many() {
 		return f.parseMany(text)
@@ -221,8 +224,8 @@ func (f *field) parse(text string) (json.RawMessage, error) {
 	return json.RawMessage(text), nil
 }
 
-// pick finds what was meant: by number, value or title.
-func pick(choices []picked, text string) (string, error) {
+// pick returns the value that was typed: as itself, as a number in the list, or as a title.
+func pick(choices []choice, text string) (string, error) {
 	for _, c := range choices {
 		if c.value == text {
 			return c.value, nil
@@ -283,8 +286,8 @@ func (f *field) parseNumber(text string) (json.RawMessage, error) {
 func (f *field) checkText(text string) error {
 	n := utf8.RuneCountInString(text)
 	switch {
-	case n < f.least():
-		return fmt.Errorf("want at least %d characters", f.least())
+	case n < f.minLength():
+		return fmt.Errorf("want at least %d characters", f.minLength())
 	case f.MaxLength != nil && n > *f.MaxLength:
 		return fmt.Errorf("want at most %d characters", *f.MaxLength)
 	}

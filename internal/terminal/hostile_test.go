@@ -10,8 +10,7 @@ import (
 	"holdfast/internal/testlong"
 )
 
-// A schema that a server made long is taken apart in a time that grows with its length,
-// and not with the square of that.
+// The time to parse a schema grows with its length, and not with the square of that.
 func TestLongForms(t *testing.T) {
 	testlong.Only(t, "it takes seconds of computing")
 	t.Parallel()
@@ -38,7 +37,7 @@ func TestLongForms(t *testing.T) {
 	if text := f.hint(); !strings.HasPrefix(text, "v0000000, v0000001, ") {
 		t.Errorf("%.100s", text)
 	}
-	if took := time.Since(begun); took > 20*time.Second {
+	if took := time.Since(begun); took > time.Minute {
 		t.Errorf("it took %v", took)
 	}
 }

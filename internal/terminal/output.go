@@ -12,16 +12,16 @@ import (
 	"golang.org/x/term"
 )
 
-// An Output is stdout or stderr: all that the program prints goes through one. What a
-// server says may hold commands for a terminal: a terminal gets those in a form that
-// shows them and does nothing. A pipe or a file gets the bytes as they are.
+// An Output is stdout or stderr. All that the program prints goes through one. What a server
+// says may have terminal commands in it: a terminal gets them as visible escapes, which do
+// nothing. A pipe or a file gets the bytes as they are.
 type Output struct {
 	file *os.File
 	tty  bool
-	hide func(string) string // takes secrets out; nil: there can be none
+	hide func(string) string // removes secrets; nil: there are none
 }
 
-// NewOutput returns the output to a file. Hide takes secrets out of what is written; nil:
+// NewOutput returns the output to a file. hide removes secrets from what is written; nil:
 // there are none.
 func NewOutput(file *os.File, hide func(string) string) *Output {
 	return &Output{file: file, tty: IsTerminal(file), hide: hide}
@@ -30,8 +30,7 @@ func NewOutput(file *os.File, hide func(string) string) *Output {
 // TTY reports whether the output is a terminal.
 func (o *Output) TTY() bool { return o.tty }
 
-// Write implements io.Writer. What is written at a time is shown as a whole: it ends
-// within no character.
+// Write implements io.Writer. Each call writes whole characters.
 func (o *Output) Write(p []byte) (int, error) {
 	if !o.tty && o.hide == nil {
 		return o.file.Write(p)
@@ -49,7 +48,7 @@ func (o *Output) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// control returns where commands for the terminal are written, which are ours.
+// control returns the writer for terminal commands of our own.
 func control(w io.Writer) io.Writer {
 	if o, ok := w.(*Output); ok {
 		return o.file
@@ -57,7 +56,7 @@ func control(w io.Writer) io.Writer {
 	return w
 }
 
-// IsTerminal says whether a stream is a terminal, or leads to one.
+// IsTerminal reports whether a stream is a terminal, or an [Output] to one.
 func IsTerminal(stream any) bool {
 	switch s := stream.(type) {
 	case *Output:
@@ -68,7 +67,7 @@ func IsTerminal(stream any) bool {
 	return false
 }
 
-// columns is the width of a terminal.
+// columns returns the width of a terminal; 80 if it is not known.
 func columns(w io.Writer) int {
 	if f, ok := control(w).(*os.File); ok {
 		if width, _, err := term.GetSize(int(f.Fd())); err == nil && width > 0 {
@@ -78,11 +77,11 @@ func columns(w io.Writer) int {
 	return 80
 }
 
-// visible is a text for a terminal, in which nothing is a command: control characters
-// but for line ends and tabs, those that turn the direction of writing, and bytes that
-// are not UTF-8, are shown as escapes. In JSON the characters' are JSON's own.
+// visible returns a text without terminal commands: it shows them as escapes. They are
+// control characters, but for line ends and tabs; characters that change the direction of
+// writing; and bytes that are not UTF-8. The escapes of characters are those of JSON.
 func visible(text string) string {
-	if !strings.ContainsFunc(text, commands) && utf8.ValidString(text) {
+	if !strings.ContainsFunc(text, isCommand) && utf8.ValidString(text) {
 		return text
 	}
 	var b strings.Builder
@@ -93,7 +92,7 @@ func visible(text string) string {
 		case r == utf8.RuneError && size == 1:
 			fmt.Fprintf(&b, `\x%02x`, text[i-1])
 		case r == '\r' && strings.HasPrefix(text[i:], "\n"): // the line's end follows
-		case commands(r):
+		case isCommand(r):
 			fmt.Fprintf(&b, `\u%04x`, r)
 		default:
 			b.WriteString(text[i-size : i])
@@ -102,8 +101,8 @@ func visible(text string) string {
 	return b.String()
 }
 
-// commands says whether a terminal takes a character for a command, or for one to
-// show others in another order.
-func commands(r rune) bool {
+// isCommand reports whether a character is a terminal command, or changes the order in which
+// others are shown.
+func isCommand(r rune) bool {
 	return r != '\n' && r != '\t' && unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) || r == '\u2028' || r == '\u2029'
 }

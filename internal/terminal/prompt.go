@@ -11,17 +11,17 @@ import (
 	"strings"
 )
 
-// A Prompter asks whoever sits at the terminal what a server wants to know
-// (2025-11-25, Elicitation). One question is asked at a time.
+// A Prompter asks the user at a terminal what a server wants to know (2025-11-25,
+// Elicitation). It asks one question at a time.
 type Prompter struct {
 	in   *lines
 	out  io.Writer
-	from string // who asks
-	echo bool   // what is read is printed, because no terminal does
+	from string // name of the server
+	echo bool   // write what is read: no terminal shows it
 }
 
-// NewPrompter returns a Prompter that asks on out, in the name of from, and reads the answers
-// from in.
+// NewPrompter returns a Prompter that writes questions of the server from to out, and reads
+// the answers from in.
 func NewPrompter(in io.Reader, out io.Writer, from string) *Prompter {
 	return &Prompter{in: newLines(in), out: out, from: from, echo: !IsTerminal(in)}
 }
@@ -34,28 +34,28 @@ type elicitation struct {
 	URL             string          `json:"url"`
 }
 
-// answer is what the user made of an elicitation.
+// An answer is the result of an elicitation.
 type answer struct {
 	Action  string                     `json:"action"` // accept, decline or cancel
 	Content map[string]json.RawMessage `json:"content,omitempty"`
 }
 
-// ErrWithdrawn says that nobody wants the answer any more.
-var ErrWithdrawn = errors.New("the question was taken back")
+// ErrWithdrawn says that the server does not want the answer any more.
+var ErrWithdrawn = errors.New("the server has withdrawn the question")
 
-// Ask asks, until ctx ends. It returns the result for the server. Only ctx makes it
-// fail.
+// Ask asks the user, and returns the result for the server. It fails only when ctx ends, with
+// the cause of that.
 func (p *Prompter) Ask(ctx context.Context, params []byte) (json.RawMessage, error) {
 	var e elicitation
 	if err := json.Unmarshal(params, &e); err != nil {
-		fmt.Fprintf(p.out, "%s asks something that cannot be read: declined\n", p.from)
+		fmt.Fprintf(p.out, "%s asks something that holdfast cannot read: declined\n", p.from)
 		return result(answer{Action: "decline"})
 	}
 	fmt.Fprintf(p.out, "%s asks: %s\n", p.from, strings.TrimSpace(e.Message))
 	var a answer
 	var err error
 	if e.Mode == "url" || e.URL != "" && e.RequestedSchema == nil {
-		a, err = p.visit(ctx, e.URL)
+		a, err = p.openURL(ctx, e.URL)
 	} else {
 		a, err = p.form(ctx, &e)
 	}
@@ -71,18 +71,18 @@ func (p *Prompter) Ask(ctx context.Context, params []byte) (json.RawMessage, err
 
 func result(a answer) (json.RawMessage, error) { return json.Marshal(a) }
 
-// visit asks the user to go to a URL (URL mode). Nothing is opened by itself: what
-// is shown is what is gone to.
-func (p *Prompter) visit(ctx context.Context, to string) (answer, error) {
-	fmt.Fprintf(p.out, "  Go to %s\n", OneLine(to))
-	yes, err := p.confirm(ctx, "  Will you?")
+// openURL asks the user to open a URL (URL mode). holdfast does not open it: the user sees
+// where it leads.
+func (p *Prompter) openURL(ctx context.Context, to string) (answer, error) {
+	fmt.Fprintf(p.out, "  Open %s\n", OneLine(to))
+	yes, err := p.confirm(ctx, "  Will you open it?")
 	if err != nil || !yes {
 		return answer{Action: "decline"}, err
 	}
 	return answer{Action: "accept"}, nil
 }
 
-// confirm asks for yes or no.
+// confirm asks a question with the answers yes and no.
 func (p *Prompter) confirm(ctx context.Context, what string) (bool, error) {
 	for {
 		text, err := p.read(ctx, what+" [Y/n]: ")
@@ -117,7 +117,7 @@ func (p *Prompter) form(ctx context.Context, e *elicitation) (answer, error) {
 	a := answer{Action: "accept", Content: make(map[string]json.RawMessage)}
 	for _, f := range fields {
 		if f.Description == e.Message {
-			f.Description = "" // it was said
+			f.Description = "" // the user has read it
 		}
 		value, err := p.fill(ctx, f)
 		if err != nil {
@@ -130,8 +130,8 @@ func (p *Prompter) form(ctx context.Context, e *elicitation) (answer, error) {
 	return a, nil
 }
 
-// fill asks for one field until what is given fits. It is nil for a field that is
-// left out.
+// fill asks for one field until the answer is valid. It returns nil if the user leaves the
+// field out.
 func (p *Prompter) fill(ctx context.Context, f field) (json.RawMessage, error) {
 	label := "  " + OneLine(f.label())
 	if about := OneLine(f.Description); about != "" && about != OneLine(f.label()) {
@@ -161,8 +161,8 @@ func (p *Prompter) fill(ctx context.Context, f field) (json.RawMessage, error) {
 				return f.Default, nil
 			case !f.required:
 				return nil, nil
-			case f.kind() != "string" || len(f.choices()) > 0 || f.least() > 0:
-				fmt.Fprintln(p.out, "  (this one is needed)")
+			case f.kind() != "string" || len(f.choices()) > 0 || f.minLength() > 0:
+				fmt.Fprintln(p.out, "  (a value is required)")
 				continue
 			}
 		}
@@ -181,15 +181,15 @@ func (p *Prompter) read(ctx context.Context, prompt string) (string, error) {
 	text = strings.TrimSpace(text)
 	switch {
 	case err != nil:
-		fmt.Fprintln(p.out) // the cursor is behind the prompt
+		fmt.Fprintln(p.out) // ends the line of the prompt
 	case p.echo:
 		fmt.Fprintln(p.out, OneLine(text))
 	}
 	return text, err
 }
 
-// lines reads lines that somebody types, one when it is asked for. A read cannot be
-// called off: the line that it brings is the next one's. For one caller at a time.
+// lines reads the lines that a user types. A read cannot be cancelled: the line that it
+// returns late is the next one. It has one caller at a time.
 type lines struct {
 	in      *bufio.Reader
 	got     chan line
