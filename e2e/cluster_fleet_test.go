@@ -92,7 +92,13 @@ func newFleet(t *testing.T, e *enginery, s shape) *fleet {
 	}
 	var all sync.WaitGroup
 	for _, n := range f.nodes {
-		all.Go(func() { n.err = n.start(n.listen) })
+		all.Go(func() {
+			for range 5 { // a node gives up on an engine that does not answer for long: it is begun again, as by an orchestrator
+				if n.err = n.start(n.listen); n.err == nil || !strings.Contains(n.err.Error(), "is the engine running") {
+					return
+				}
+			}
+		})
 	}
 	all.Wait()
 	t.Cleanup(f.stop)

@@ -212,9 +212,12 @@ func (l *line) hear() string {
 	late.Stop()
 	if err != nil {
 		var closed websocket.CloseError
-		if errors.As(err, &closed) {
+		switch {
+		case l.c.moved: // how depends on who finds out first that the node is gone
+			l.c.note("< it ends")
+		case errors.As(err, &closed):
 			l.c.note("< it is closed: %d %s", closed.Code, closed.Reason)
-		} else {
+		default:
 			l.c.note("< it is cut")
 		}
 		l.lost = true

@@ -1,0 +1,3 @@
+package idempotency
+
+import _ "holdfast/internal/testlong" // the flag -long
