@@ -84,6 +84,7 @@ var guests = map[string][]string{
 	"github.com/spf13/cobra":                 {"cmd/..."},
 	"github.com/spf13/pflag":                 {"cmd/..."},
 	"github.com/gofrs/flock":                 {"internal/bridge", "internal/follow", "internal/statefile", "internal/engine/jetstream"},
+	"golang.org/x/sync":                      {"internal/engine/durable", "internal/engine/jetstream"},
 	"github.com/schollz/progressbar/v3":      {"internal/terminal"},
 	"golang.org/x/term":                      {"internal/terminal", "examples/..."},
 }

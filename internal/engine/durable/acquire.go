@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"holdfast/internal/engine/memory"
 	"holdfast/stream"
 )
@@ -31,6 +33,7 @@ func (st *Store) Acquire(ctx context.Context, was stream.Session) (stream.Taken,
 	}
 	s := &session{
 		lease:   stream.Lease{Session: key, Epoch: rec.epoch},
+		turn:    semaphore.NewWeighted(1),
 		rec:     rec,
 		version: version,
 		last:    h.last,
@@ -174,7 +177,7 @@ func (st *Store) Delete(ctx context.Context, key stream.SessionKey) error {
 	var written int64
 	var err error
 	if s := st.find(key); s != nil {
-		if err := s.turn.take(ctx); err != nil {
+		if err := s.wait(ctx); err != nil {
 			return err
 		}
 		mine := !s.lost.Load()
@@ -183,7 +186,7 @@ func (st *Store) Delete(ctx context.Context, key stream.SessionKey) error {
 			err = st.removeRecord(ctx, key, &s.rec, s.version)
 		}
 		st.drop(s)
-		s.turn.give()
+		s.done()
 		if !mine || errors.Is(err, stream.ErrConflict) {
 			last, written, err = st.deleteOther(ctx, key)
 		}

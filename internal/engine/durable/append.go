@@ -17,7 +17,7 @@ func (st *Store) Append(ctx context.Context, lease stream.Lease, records []strea
 	if err != nil {
 		return err
 	}
-	defer s.turn.give()
+	defer s.done()
 	entries, notes := records, []stream.Record(nil)
 	if slices.ContainsFunc(records, isNote) {
 		entries, notes = apart(records)

@@ -98,10 +98,10 @@ func (st *Store) report(s *session, what string, err error) {
 
 // refresh appends again what a session has in frames from before a time.
 func (st *Store) refresh(s *session, before time.Duration) error {
-	if err := s.turn.take(st.ctx); err != nil {
+	if err := s.wait(st.ctx); err != nil {
 		return err
 	}
-	defer s.turn.give()
+	defer s.done()
 	if s.lost.Load() {
 		return nil
 	}
@@ -135,10 +135,10 @@ func (st *Store) lighten(s *session) {
 // trim appends again what a session has that has not ended, and has the engine
 // drop what is older and nobody needs.
 func (st *Store) trim(s *session) error {
-	if err := s.turn.take(st.ctx); err != nil {
+	if err := s.wait(st.ctx); err != nil {
 		return err
 	}
-	defer s.turn.give()
+	defer s.done()
 	if s.lost.Load() || s.written <= 2*st.o.SessionBytes {
 		return nil
 	}

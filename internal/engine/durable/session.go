@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sync/semaphore"
 
 	"holdfast/stream"
 )
@@ -15,11 +15,11 @@ import (
 // A session is one that is, or was, owned here.
 type session struct {
 	lease stream.Lease
-	lost  atomic.Bool  // nothing can be written any more
-	stale atomic.Int64 // no stream that has not ended has a frame from before, by the store's clock; 0: there is none
-	turn  turn
+	lost  atomic.Bool         // nothing can be written any more
+	stale atomic.Int64        // no stream that has not ended has a frame from before, by the store's clock; 0: there is none
+	turn  *semaphore.Weighted // of size 1
 
-	// Whoever has the turn uses these.
+	// For the goroutine whose turn it is:
 	rec       record
 	version   uint64 // of the record
 	last      uint64 // where the last frame is; 0: none is known
@@ -38,52 +38,16 @@ type live struct {
 	at   time.Duration // when that was written, by the store's clock
 }
 
-// A turn is had by one at a time, who may wait for the engine.
-type turn struct {
-	mu      sync.Mutex
-	taken   bool
-	waiting []chan struct{}
+// wait waits until it is the caller's turn: one at a time writes to the engine for a
+// session, in the order in which they came. Then the caller must call done.
+func (s *session) wait(ctx context.Context) error {
+	if err := s.turn.Acquire(ctx, 1); err != nil {
+		return fmt.Errorf("%w: waiting for another write: %w", stream.ErrUnavailable, err)
+	}
+	return nil
 }
 
-// take waits for the turn.
-func (t *turn) take(ctx context.Context) error {
-	t.mu.Lock()
-	if !t.taken {
-		t.taken = true
-		t.mu.Unlock()
-		return nil
-	}
-	mine := make(chan struct{}, 1)
-	t.waiting = append(t.waiting, mine)
-	t.mu.Unlock()
-	select {
-	case <-mine:
-		return nil
-	case <-ctx.Done():
-	}
-	t.mu.Lock()
-	i := slices.Index(t.waiting, mine)
-	if i >= 0 {
-		t.waiting = slices.Delete(t.waiting, i, i+1)
-	}
-	t.mu.Unlock()
-	if i < 0 {
-		t.give() // it came meanwhile
-	}
-	return fmt.Errorf("%w: waiting for another write: %w", stream.ErrUnavailable, ctx.Err())
-}
-
-// give gives the turn to who has waited longest.
-func (t *turn) give() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if len(t.waiting) == 0 {
-		t.taken, t.waiting = false, nil
-		return
-	}
-	t.waiting[0] <- struct{}{} // has room for one
-	t.waiting = t.waiting[1:]
-}
+func (s *session) done() { s.turn.Release(1) }
 
 func (st *Store) find(key stream.SessionKey) *session {
 	st.mu.RLock()
@@ -91,7 +55,7 @@ func (st *Store) find(key stream.SessionKey) *session {
 	return st.sessions[key]
 }
 
-// own takes the turn of a session that is owned under a lease.
+// own waits for the turn of a session that is owned under a lease.
 func (st *Store) own(ctx context.Context, lease stream.Lease) (*session, error) {
 	s := st.find(lease.Session)
 	if s == nil {
@@ -100,11 +64,11 @@ func (st *Store) own(ctx context.Context, lease stream.Lease) (*session, error) 
 	if s.lease != lease || s.lost.Load() {
 		return nil, stream.ErrFenced
 	}
-	if err := s.turn.take(ctx); err != nil {
+	if err := s.wait(ctx); err != nil {
 		return nil, err
 	}
 	if s.lost.Load() {
-		s.turn.give()
+		s.done()
 		return nil, stream.ErrFenced
 	}
 	return s, nil
@@ -143,7 +107,7 @@ func (st *Store) Create(ctx context.Context, key stream.SessionKey, about []byte
 	if old := st.find(key); old != nil {
 		st.drop(old) // that session is gone from the engine
 	}
-	s := &session{lease: stream.Lease{Session: key, Epoch: 1}, rec: rec, version: version}
+	s := &session{lease: stream.Lease{Session: key, Epoch: 1}, turn: semaphore.NewWeighted(1), rec: rec, version: version}
 	st.install.Lock()
 	defer st.install.Unlock()
 	if _, err := st.front.Create(ctx, key, nil); err != nil {
@@ -219,11 +183,11 @@ func (st *Store) Touch(ctx context.Context, lease stream.Lease) error {
 	if err != nil {
 		return err
 	}
-	defer s.turn.give()
+	defer s.done()
 	return st.renew(ctx, s)
 }
 
-// renew puts the record again, as it is. Whoever calls has the turn.
+// renew puts the record again, as it is. It is the caller's turn.
 func (st *Store) renew(ctx context.Context, s *session) error {
 	version, err := st.putRecord(ctx, s.lease.Session, s.version, &s.rec, &s.rec)
 	switch {
@@ -283,7 +247,7 @@ func (st *Store) Release(ctx context.Context, lease stream.Lease, open bool) err
 	if err != nil {
 		return err
 	}
-	defer s.turn.give()
+	defer s.done()
 	if err := st.settle(ctx, s); err != nil {
 		return err
 	}

@@ -10,21 +10,21 @@ import (
 	"holdfast/internal/cluster"
 )
 
-// mostPeers is how many names of nodes are remembered. Their number is small, but
-// each process that ever was has another.
+// mostPeers is how many names of nodes are remembered. Few nodes run at a time, but each
+// process has a name of its own.
 const mostPeers = 1 << 10
 
-// A peer is where messages to a node go. If nobody has the name, the server says so
-// to gone, which is a subject of ours.
+// A peer is the subject of messages to a node. If no node has the name, the server says
+// so to gone, which is a subject of this node.
 type peer struct{ subject, gone string }
 
 // Node is this process's name, which is random.
 func (l *Log) Node() string { return l.node }
 
-// MaxMessage is what the servers take, and no more than is good for others.
+// MaxMessage is what the servers take, up to a size that does not hold up others.
 func (l *Log) MaxMessage() int { return min(int(l.nc.MaxPayload()), maxMessage) }
 
-// Send hands a message to the server that we are connected to.
+// Send sends a message to the server that this node is connected to.
 func (l *Log) Send(node string, message []byte) error {
 	p, err := l.peer(node)
 	if err == nil {
@@ -57,7 +57,7 @@ func (l *Log) nodeSubject(node string) string { return l.prefix + ".node." + nod
 func (l *Log) goneSubject(node string) string { return l.prefix + ".gone." + l.node + "." + node }
 func (l *Log) castSubject() string            { return l.prefix + ".nodes" }
 
-// Cast hands a message to all nodes.
+// Cast sends a message to all nodes.
 func (l *Log) Cast(message []byte) error {
 	if err := l.nc.Publish(l.castSubject(), message); err != nil {
 		return fmt.Errorf("sending to all nodes: %w", err)
@@ -65,7 +65,7 @@ func (l *Log) Cast(message []byte) error {
 	return nil
 }
 
-// Receive subscribes, and waits until the server knows.
+// Receive subscribes, and waits until the server has the subscriptions.
 func (l *Log) Receive(r cluster.Receiver) (stop func(), err error) {
 	take := func(m *nats.Msg) { r.Message(m.Data) }
 	prefix := l.goneSubject("")

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"golang.org/x/sync/semaphore"
 
 	"holdfast/internal/engine/durable"
 	"holdfast/stream"
@@ -66,11 +67,11 @@ type Log struct {
 
 	replies          replies
 	clock            clock
-	attempt, reading time.Duration // see there
-	framing, listing chan struct{} // with room for those who read
-	peers            sync.Map      // node name -> peer
-	opened           chan struct{} // when all else here is set
-	closed           chan struct{} // when the connection is
+	attempt, reading time.Duration       // see there
+	framing, listing *semaphore.Weighted // how many read at once
+	peers            sync.Map            // node name -> peer
+	opened           chan struct{}       // when all else here is set
+	closed           chan struct{}       // when the connection is
 }
 
 var _ durable.Log = (*Log)(nil)
@@ -109,7 +110,7 @@ func Open(ctx context.Context, rawURL string, o durable.Options) (durable.Log, e
 		log: o.Logger, prefix: a.prefix, events: a.prefix + "-events", values: a.prefix + "-values",
 		keep: o.Keep, node: strings.ToLower(rand.Text()),
 		attempt: attempt, reading: reading,
-		framing: make(chan struct{}, framings), listing: make(chan struct{}, 1), opened: make(chan struct{}), closed: make(chan struct{}),
+		framing: semaphore.NewWeighted(framings), listing: semaphore.NewWeighted(1), opened: make(chan struct{}), closed: make(chan struct{}),
 	}
 	if a.dir != "" {
 		// Which looks at all it has, if it was not ended in order: as long as it takes.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"golang.org/x/sync/semaphore"
 )
 
 // An answer has so many messages at most, and ends after so many bytes. Before its
@@ -190,15 +191,13 @@ type scan struct {
 }
 
 // turn waits until there is a place among those who read.
-func (l *Log) turn(ctx context.Context, places chan struct{}) (free func(), err error) {
+func (l *Log) turn(ctx context.Context, places *semaphore.Weighted) (free func(), err error) {
 	ctx, cancel := context.WithTimeout(ctx, l.reading)
 	defer cancel()
-	select {
-	case places <- struct{}{}:
-		return func() { <-places }, nil
-	case <-ctx.Done():
-		return nil, unavailable(fmt.Errorf("others read: %w", ctx.Err()))
+	if err := places.Acquire(ctx, 1); err != nil {
+		return nil, unavailable(fmt.Errorf("others read: %w", err))
 	}
+	return func() { places.Release(1) }, nil
 }
 
 // run reads. While it calls yield nobody waits for it.

@@ -22,25 +22,25 @@ const (
 
 // A bus is the cluster.Bus over publish and subscribe: a channel for each node, and
 // one for all. In a Cluster the channels are sharded, as only then PUBLISH says
-// whether somebody heard it.
+// how many received the message.
 type bus struct {
 	log  *Log
 	base string // what all channels begin with
 	node string
 
-	mu       sync.Mutex
-	queue    []parcel
-	queued   int // bytes
-	closed   bool
-	receiver cluster.Receiver // nil before Receive, and after stop
-	ears     []*ear           // nil before Receive
-	wake     chan struct{}    // has one if there is something in queue, or closed
-	idle     sync.WaitGroup   // the sender
-	listens  sync.WaitGroup
+	mu        sync.Mutex
+	queue     []packet
+	queued    int // bytes
+	closed    bool
+	receiver  cluster.Receiver // nil before Receive, and after stop
+	subs      []*subscription  // nil before Receive
+	wake      chan struct{}    // has one if there is something in queue, or closed
+	sending   sync.WaitGroup   // the sender
+	listening sync.WaitGroup   // the subscriptions
 }
 
-// A parcel is a message on its way.
-type parcel struct {
+// A packet is a message on its way.
+type packet struct {
 	channel string
 	node    string // to whom; "": all
 	data    []byte
@@ -48,7 +48,7 @@ type parcel struct {
 
 func newBus(l *Log, base, node string) *bus {
 	b := &bus{log: l, base: base, node: node, wake: make(chan struct{}, 1)}
-	b.idle.Go(b.send)
+	b.sending.Go(b.send)
 	return b
 }
 
@@ -66,15 +66,15 @@ func (b *bus) Send(node string, message []byte) error {
 	if node == "" {
 		return cluster.ErrNoNode
 	}
-	return b.enqueue(parcel{channel: b.channelOf(node), node: node}, message)
+	return b.enqueue(packet{channel: b.channelOf(node), node: node}, message)
 }
 
 // Cast queues a message to all nodes.
 func (b *bus) Cast(message []byte) error {
-	return b.enqueue(parcel{channel: b.channelOfAll()}, message)
+	return b.enqueue(packet{channel: b.channelOfAll()}, message)
 }
 
-func (b *bus) enqueue(p parcel, message []byte) error {
+func (b *bus) enqueue(p packet, message []byte) error {
 	if len(message) > maxMessage {
 		return fmt.Errorf("send: %w", stream.ErrTooLarge)
 	}
@@ -125,30 +125,30 @@ func (b *bus) send() {
 }
 
 // publish sends messages, those to one server in one go. What fails is lost.
-func (b *bus) publish(ctx context.Context, parcels []parcel) {
+func (b *bus) publish(ctx context.Context, packets []packet) {
 	ctx, cancel := context.WithTimeout(ctx, b.log.attempt)
 	defer cancel()
 	if b.log.cluster == nil {
-		b.publishTo(ctx, b.log.client.(*redis.Client), parcels)
+		b.publishTo(ctx, b.log.client.(*redis.Client), packets)
 		return
 	}
-	byMaster := make(map[*redis.Client][]parcel)
-	for _, p := range parcels {
+	byMaster := make(map[*redis.Client][]packet)
+	for _, p := range packets {
 		master, err := b.log.master(ctx, p.channel)
 		if err != nil {
 			continue
 		}
 		byMaster[master] = append(byMaster[master], p)
 	}
-	for master, parcels := range byMaster {
-		b.publishTo(ctx, master, parcels)
+	for master, packets := range byMaster {
+		b.publishTo(ctx, master, packets)
 	}
 }
 
-func (b *bus) publishTo(ctx context.Context, server *redis.Client, parcels []parcel) {
+func (b *bus) publishTo(ctx context.Context, server *redis.Client, packets []packet) {
 	pipe := server.Pipeline()
-	counts := make([]*redis.IntCmd, len(parcels))
-	for i, p := range parcels {
+	counts := make([]*redis.IntCmd, len(packets))
+	for i, p := range packets {
 		if b.log.cluster == nil {
 			counts[i] = pipe.Publish(ctx, p.channel, p.data)
 		} else {
@@ -160,19 +160,19 @@ func (b *bus) publishTo(ctx context.Context, server *redis.Client, parcels []par
 		b.log.cluster.ReloadState(ctx)
 	}
 	gone := make(map[string]bool)
-	for i, p := range parcels {
+	for i, p := range packets {
 		if p.node != "" && counts[i].Err() == nil && counts[i].Val() == 0 {
 			gone[p.node] = true
 		}
 	}
 	b.mu.Lock()
-	r, ears := b.receiver, b.ears
+	r, subs := b.receiver, b.subs
 	b.mu.Unlock()
 	if r == nil || len(gone) == 0 {
 		return
 	}
-	for _, e := range ears {
-		if !e.settled() {
+	for _, s := range subs {
+		if !s.settled() {
 			return
 		}
 	}
@@ -181,19 +181,19 @@ func (b *bus) publishTo(ctx context.Context, server *redis.Client, parcels []par
 	}
 }
 
-// Receive has r told, and returns when messages will reach it.
+// Receive passes messages to r, and returns when they reach it.
 func (b *bus) Receive(r cluster.Receiver) (stop func(), err error) {
 	ctx, cancel := context.WithCancel(context.Background())
-	ears := []*ear{newEar(b, r, b.channelOf(b.node), b.channelOfAll())}
+	subs := []*subscription{newSubscription(b, r, b.channelOf(b.node), b.channelOfAll())}
 	if b.log.cluster != nil { // the two are in different slots
-		ears = []*ear{newEar(b, r, b.channelOf(b.node)), newEar(b, r, b.channelOfAll())}
+		subs = []*subscription{newSubscription(b, r, b.channelOf(b.node)), newSubscription(b, r, b.channelOfAll())}
 	}
 	b.mu.Lock()
-	closed := b.closed || b.ears != nil
+	closed := b.closed || b.subs != nil
 	if !closed {
-		b.receiver, b.ears = r, ears
-		for _, e := range ears {
-			b.listens.Go(func() { e.listen(ctx) })
+		b.receiver, b.subs = r, subs
+		for _, s := range subs {
+			b.listening.Go(func() { s.listen(ctx) })
 		}
 	}
 	b.mu.Unlock()
@@ -203,22 +203,22 @@ func (b *bus) Receive(r cluster.Receiver) (stop func(), err error) {
 	}
 	stop = func() {
 		cancel()
-		for _, e := range ears {
-			e.close()
+		for _, s := range subs {
+			s.close()
 		}
-		b.listens.Wait()
+		b.listening.Wait()
 		b.mu.Lock()
 		b.receiver = nil
 		b.mu.Unlock()
 	}
 	patience := time.After(2 * b.log.attempt)
-	for _, e := range ears {
+	for _, s := range subs {
 		select {
-		case <-e.ready:
+		case <-s.ready:
 		case <-patience:
 			stop()
 			b.mu.Lock()
-			b.ears = nil // it may be tried again
+			b.subs = nil // it may be tried again
 			b.mu.Unlock()
 			return nil, fmt.Errorf("subscribe: %w", stream.ErrUnavailable)
 		}
@@ -226,20 +226,20 @@ func (b *bus) Receive(r cluster.Receiver) (stop func(), err error) {
 	return stop, nil
 }
 
-// hangUp sends what is queued and ends the sender, and the listeners if nobody has
-// stopped them.
+// hangUp sends what is queued and ends the sender, and the subscriptions if they were
+// not stopped.
 func (b *bus) hangUp() {
 	b.mu.Lock()
 	b.closed = true
-	ears := b.ears
+	subs := b.subs
 	b.mu.Unlock()
 	select {
 	case b.wake <- struct{}{}:
 	default:
 	}
-	b.idle.Wait()
-	for _, e := range ears {
-		e.close()
+	b.sending.Wait()
+	for _, s := range subs {
+		s.close()
 	}
-	b.listens.Wait()
+	b.listening.Wait()
 }
