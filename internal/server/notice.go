@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"encoding/json"
 	"maps"
 	"time"
@@ -18,6 +19,10 @@ type notice struct {
 	Left      stream.SessionKey `json:"left,omitempty"`
 	Principal []byte            `json:"principal,omitempty"`
 	From      string            `json:"from,omitempty"`
+
+	// Request is the name of a request that the sender has forwarded, and whose client
+	// has left. A light call would be answered to nobody.
+	Request string `json:"request,omitempty"`
 }
 
 // tell tells a node something, if it is there.
@@ -41,12 +46,45 @@ func (p *peers) told(text []byte) {
 	if n.Taken != "" {
 		p.h.sessions.VerifySession(n.Taken)
 	}
+	if n.Request != "" {
+		p.abandon(n.Request)
+	}
 	if n.Left == "" {
 		return
 	}
 	p.depart(n.From)
 	if s, err := p.h.sessions.FindName(string(n.Left), string(n.Principal)); err == nil {
 		s.Disconnected(n.From, time.Time{})
+	}
+}
+
+// abandon has the light call of a forwarded request wait no longer.
+func (p *peers) abandon(request string) {
+	p.depart(request) // it may come only now
+	p.mu.Lock()
+	leave := p.waiting[request]
+	p.mu.Unlock()
+	if leave != nil {
+		leave()
+	}
+}
+
+// attend returns a context that ends when the client of a forwarded request leaves the
+// node that it is connected to, or with ctx, or when done is called.
+func (p *peers) attend(ctx context.Context, request string) (_ context.Context, done func()) {
+	began := time.Now()
+	ctx, leave := context.WithCancel(ctx)
+	p.mu.Lock()
+	p.waiting[request] = leave
+	p.mu.Unlock()
+	if p.hasLeft(request, began.Add(-departedFor)) {
+		leave()
+	}
+	return ctx, func() {
+		leave()
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		delete(p.waiting, request)
 	}
 }
 
@@ -57,7 +95,7 @@ const (
 	mostDeparted = 1 << 10
 )
 
-// depart notes that a client left: what it was told may be on its way to the other
+// depart notes that a client, or that of a request, left: what it was told may be on its way to the other
 // node still.
 func (p *peers) depart(from string) {
 	p.mu.Lock()

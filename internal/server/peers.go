@@ -50,6 +50,8 @@ type peers struct {
 	bridges    map[*bridge]struct{}
 	// departed are clients that have left other nodes, and when.
 	departed map[string]time.Time
+	// waiting are the light calls of forwarded requests, by the names of these.
+	waiting map[string]context.CancelFunc
 }
 
 // join begins to serve other nodes, and to look after their sessions.
@@ -63,6 +65,7 @@ func (h *Handler) join(node *cluster.Node) *peers {
 		bridges:    make(map[*bridge]struct{}),
 
 		departed: make(map[string]time.Time),
+		waiting:  make(map[string]context.CancelFunc),
 	}
 	p.transport = &http.Transport{
 		DialContext: func(ctx context.Context, _, address string) (net.Conn, error) {

@@ -98,6 +98,24 @@ func TestPlainLeft(t *testing.T) {
 	}
 }
 
+// TestPlainLightLeft does so for a light call, which nothing is kept of: the session's
+// node learns that nobody waits for it, and keeps what it says.
+func TestPlainLightLeft(t *testing.T) {
+	t.Parallel()
+	f := plainFarm(t, 2)
+	a, b := f.nodes[0], f.nodes[1]
+	p := a.connect("2025-11-25", nil).at(b)
+	p.post(`{"jsonrpc":"2.0","id":"l","method":"tools/list"}`)
+	w := p.open("POST", "/mcp", callAs("1", "safe_hold", `{}`))
+	held := a.release(1)[0]
+	w.c.Close()
+	eventually(t, "the session's node to know", func() bool { return a.HasLeft(w.c.LocalAddr().String()) })
+	held.Result(result("kept"))
+	if ev := p.open("GET", "/mcp", "").message(); !strings.Contains(string(ev.Data), "kept") {
+		t.Errorf("on the GET stream: %s", ev.Data)
+	}
+}
+
 // TestPlainTaken has the node that a client is connected to lose the session to another
 // while a call runs. The client is told at once that nobody knows, as JSON.
 func TestPlainTaken(t *testing.T) {

@@ -179,7 +179,13 @@ func (h *Handler) answerLight(w http.ResponseWriter, x *intent, o *outcome) (sto
 	if h.opts.Response == ResponseJSON || h.opts.Stateless {
 		after = 0
 	}
-	answers, done := o.call.Wait(x.r.Context(), after)
+	ctx, attended := x.r.Context(), func() {}
+	if after == 0 && x.from != nil && x.once.name != "" { // it may take long
+		ctx, attended = h.peers.attend(ctx, x.once.name)
+	}
+	answers, done := o.call.Wait(ctx, after)
+	left := ctx.Err() != nil
+	attended()
 	switch {
 	case o.call.Retriable():
 		return false, session.ErrMoved // and it may be made again there
@@ -193,7 +199,7 @@ func (h *Handler) answerLight(w http.ResponseWriter, x *intent, o *outcome) (sto
 		}
 		_ = h.answer(w, answers, x.batch) // what is lost on the way is lost: it is stored nowhere
 		return false, nil
-	case x.r.Context().Err() != nil:
+	case left:
 		o.call.ConnectionLost()
 		return false, nil
 	}

@@ -33,10 +33,13 @@ func (p *placement) forward(ctx context.Context, node string, at *session.Remote
 		return errLeaving
 	}
 	p.node = node
-	parting := p.parting() // before: the answer may name another session
+	left := notice{Request: p.visit.Once}
+	if p.visit.Watched { // before: the answer may name another session
+		left.Left, left.Principal, left.From = p.key, p.visit.Principal, p.x.r.RemoteAddr
+	}
 	leaves := context.AfterFunc(p.x.r.Context(), func() {
-		if p.visit.Watched {
-			parting.tell() // what is answered meanwhile is lost
+		if left.Left != "" || left.Request != "" {
+			p.h.peers.tell(node, &left) // what is answered meanwhile is lost
 		}
 		t := time.NewTimer(leaveGrace)
 		defer t.Stop()
