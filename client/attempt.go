@@ -39,8 +39,8 @@ type transport interface {
 	// send delivers a message that has no response, and tries for as long as the server
 	// may be out of reach. k is the call that it belongs to, or nil.
 	send(ctx context.Context, k *call, raw []byte, atMost time.Duration) error
-	// shared reports whether all calls share one connection: then a message is told from
-	// another by its id alone, and there is no standalone stream to open.
+	// shared reports whether all calls share one connection: then messages differ by their
+	// ids alone, and there is no standalone stream to open.
 	shared() bool
 }
 
@@ -139,7 +139,7 @@ func (k *call) noWay() error {
 		return k.backoff.last
 	case k.transport.shared() && k.sends >= mostCuts:
 		return errCutOften
-	case k.origin.unsure:
+	case k.origin.maybeSent:
 		return errors.New("the process that was to send the request ended, and the server offers no way to ask for it")
 	case k.body == nil && k.transport.shared() && !k.transport.can(k, attemptToken):
 		return errors.New("a call cannot be continued over HTTP+SSE: use the URL of the server's Streamable HTTP endpoint")

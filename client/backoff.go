@@ -11,76 +11,57 @@ import (
 	expbackoff "github.com/cenkalti/backoff/v5"
 )
 
-// backoff says how long to wait before the next connection. A stream's reader uses
-// it; only retry and told are set with the call's lock held.
+// A backoff decides how long to wait before the next attempt or connection. One goroutine
+// uses it, except for ask, which needs the lock of its owner, and poke and hurry, which may
+// be called at any time.
 type backoff struct {
-	retry time.Duration // what the server told us to wait
-	told  bool          // that it did
+	retry    time.Duration // how long the server wants to be left alone (SSE field retry)
+	retrySet bool          // the server has said that
 
-	off     *expbackoff.ExponentialBackOff
+	delays  *expbackoff.ExponentialBackOff
 	since   time.Time     // since when the server has been out of reach; zero: it is not
-	last    error         // how the last exchange failed
+	last    error         // how the last attempt failed
 	fresh   bool          // something has come since the last wait
-	atleast time.Duration // what a Retry-After asked for
+	atLeast time.Duration // what a Retry-After has asked for
 	met     time.Time     // when the server was reached, if that was after the last wait
 	slow    int           // how often it did not begin to answer in time, since it was reached
+	polls   int           // resumed streams in a row on which nothing came
 
-	// idle says whether nobody waits for the connection: then the next one has more
-	// time, until somebody does. Nil: somebody does all the time.
+	// idle reports whether no caller waits for the connection: then the next one has more
+	// time, until a caller does. Nil: a caller always waits.
 	idle  func() bool
-	nudge chan struct{} // has idle asked again
+	nudge chan struct{} // has idle called again
 
-	cuts  int // connections on which nothing came, one after the other
-	polls int // resumed streams on which nothing came, one after the other
-
-	silences int           // how often the server did not begin to answer
-	wake     chan struct{} // ends a wait; made by who waits or who ends it, under mu
-	mu       sync.Mutex
-
-	renewals int // how often the call began anew in another session
+	mu   sync.Mutex
+	wake chan struct{} // ends a wait; nil until it is needed
 }
 
-// ask notes how long the server wants to be left alone after each connection. It is
-// heeded for Options.GiveUp at the most: else one number would end the call.
+// ask notes how long the server wants to be left alone after each connection: at most
+// Options.GiveUp, as else one number would end the call.
 func (b *backoff) ask(retry time.Duration, c *Conn) {
-	b.retry, b.told = min(retry, c.opts.GiveUp), true
+	b.retry, b.retrySet = min(retry, c.opts.GiveUp), true
 }
 
-// reached notes that the server was there.
+// reached notes that the server was reached.
 func (b *backoff) reached() { b.since, b.last, b.slow, b.met = time.Time{}, nil, 0, time.Now() }
 
-// firstBound is how long the server may take to answer who comes back: a connection
-// that leads nowhere is to be noticed soon. For a server that is slow it is twice as
-// long the next time.
+// firstBound is how long the server may take to answer an attempt that continues a call: a
+// connection that leads nowhere is noticed soon. For a slow server it doubles each time.
 const firstBound = 10 * time.Second
 
-// bound returns how long the server may take to answer who comes back, which is at
-// most that long.
+// bound returns how long the server may take to answer an attempt that continues a call.
 func (b *backoff) bound(atMost time.Duration) time.Duration {
 	return min(firstBound<<min(b.slow, 10), atMost)
-}
-
-// mostCuts is how many connections in a row may end on which nothing came in answer
-// to a request that is sent again each time.
-const mostCuts = 8
-
-// cut notes that a connection has ended, and returns on how many of them nothing came.
-func (b *backoff) cut() int {
-	if b.cuts++; b.fresh {
-		b.cuts = 0
-	}
-	return b.cuts
 }
 
 // progress notes that something has come.
 func (b *backoff) progress() { b.fresh, b.polls = true, 0 }
 
-// firstPoll is how long a resumed stream may bring no event before it is asked for
-// again; each time it brings none the next may take twice as long.
+// firstPoll is how long a resumed stream may bring no event before it is asked for again.
+// It doubles each time that nothing comes.
 const firstPoll = 5 * time.Second
 
-// poll returns how long a resumed stream may bring no event, which is at most that
-// long.
+// poll returns how long a resumed stream may bring no event.
 func (b *backoff) poll(atMost time.Duration) time.Duration {
 	d := atMost
 	if b.polls < 10 {
@@ -90,9 +71,9 @@ func (b *backoff) poll(atMost time.Duration) time.Duration {
 	return d
 }
 
-// wait waits before the next connection: as long as the server asked to, and
-// longer and longer while it is out of reach (err) or nothing comes. It fails when
-// ctx ends, or the server was out of reach for Options.GiveUp.
+// wait waits before the next attempt: as long as the server wants, and longer each time
+// while it is out of reach (err is not nil) or nothing comes. It fails when ctx ends, or
+// when the server was out of reach for Options.GiveUp.
 func (b *backoff) wait(ctx context.Context, c *Conn, err error) error {
 	if err != nil && b.since.IsZero() {
 		c.away(err)
@@ -100,7 +81,7 @@ func (b *backoff) wait(ctx context.Context, c *Conn, err error) error {
 	return b.waitFor(ctx, err, c.opts.GiveUp)
 }
 
-// away says that the server is out of reach.
+// away reports to the user that the server is out of reach.
 func (c *Conn) away(err error) {
 	if c.opts.Away != nil {
 		c.inform("Options.Away", func() { c.opts.Away(err) })
@@ -109,11 +90,12 @@ func (c *Conn) away(err error) {
 	c.logger.Info("the server is out of reach: trying again", "error", err)
 }
 
-// waitBriefly is wait for who has not reached the server yet.
+// waitBriefly is wait for a server that was never reached: it fails sooner.
 func (b *backoff) waitBriefly(ctx context.Context, c *Conn, err error) error {
 	return b.waitFor(ctx, err, min(c.opts.ConnectTimeout, c.opts.GiveUp)/6)
 }
 
+// waitFor is wait with another bound, and without telling the user.
 func (b *backoff) waitFor(ctx context.Context, err error, giveUp time.Duration) error {
 	now := time.Now()
 	if err != nil {
@@ -154,39 +136,38 @@ func (b *backoff) waitFor(ctx context.Context, err error, giveUp time.Duration) 
 	return nil
 }
 
-// delay returns how long to wait, and how much longer if nobody waits for the
-// connection. there says that the server was not out of reach.
-func (b *backoff) delay(there bool) (delay, more time.Duration) {
-	if b.off == nil {
-		b.off = newBackoff()
+// delay returns how long to wait, and how much longer if no caller waits for the connection.
+// reachable says that the server was not out of reach.
+func (b *backoff) delay(reachable bool) (delay, more time.Duration) {
+	if b.delays == nil {
+		b.delays = newBackoff()
 	}
-	// Who comes back after a connection that was of use, or lasted, does not come
-	// too often.
+	// A connection that was of use, or lasted, was not one too many.
 	if b.fresh || !b.met.IsZero() && time.Since(b.met) >= longestDelay {
-		b.off.Reset()
+		b.delays.Reset()
 	}
-	// No sooner than told, and not all at once with everybody else.
-	told := b.retry + rand.N(b.retry/10+1)
-	if b.told && there {
-		b.off.Reset() // it was there, and sent us away
+	// No sooner than the server wants, and not at the same moment as other clients.
+	retry := b.retry + rand.N(b.retry/10+1)
+	if b.retrySet && reachable {
+		b.delays.Reset() // it was reached, and has ended the connection
 	}
 	var idle time.Duration
-	if delay = told; !b.told || !there {
-		idle = b.off.NextBackOff()
-		if delay = min(idle, longestDelay/2+rand.N(longestDelay/2)); b.told {
-			delay = max(delay, told)
+	if delay = retry; !b.retrySet || !reachable {
+		idle = b.delays.NextBackOff()
+		if delay = min(idle, longestDelay/2+rand.N(longestDelay/2)); b.retrySet {
+			delay = max(delay, retry)
 		}
 	}
-	if delay = max(delay, b.atleast); !b.fresh {
+	if delay = max(delay, b.atLeast); !b.fresh {
 		delay = max(delay, leastPoll)
 	} else if !b.met.IsZero() {
-		delay = max(delay, leastPoll-time.Since(b.met)) // a message for each connection is no way to stream
+		delay = max(delay, leastPoll-time.Since(b.met)) // one message for each connection is too few
 	}
-	b.fresh, b.met, b.atleast = false, time.Time{}, 0
+	b.fresh, b.met, b.atLeast = false, time.Time{}, 0
 	return delay, max(idle-delay, 0)
 }
 
-// hurry says that somebody may wait for the connection now.
+// hurry has idle called again: a caller may wait for the connection now.
 func (b *backoff) hurry() {
 	select {
 	case b.nudge <- struct{}{}:
@@ -194,7 +175,7 @@ func (b *backoff) hurry() {
 	}
 }
 
-// poke ends a wait, this one or the next.
+// poke ends a wait: this one or the next.
 func (b *backoff) poke() {
 	select {
 	case b.waker() <- struct{}{}:
@@ -202,6 +183,7 @@ func (b *backoff) poke() {
 	}
 }
 
+// waker returns the channel that ends a wait.
 func (b *backoff) waker() chan struct{} {
 	b.mu.Lock()
 	defer b.mu.Unlock()

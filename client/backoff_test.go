@@ -13,7 +13,7 @@ import (
 func TestPolledThenAway(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		p := backoff{told: true, retry: 10 * time.Millisecond}
+		p := backoff{retrySet: true, retry: 10 * time.Millisecond}
 		wait := func(err error) time.Duration {
 			t.Helper()
 			began := time.Now()

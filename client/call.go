@@ -11,23 +11,24 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// A call is one request of the host, from the time it is sent until its response is
-// given out. [callState] has the states of its life, [call.run] the steps. It has a field
-// more than a struct should, as each group of them is a type with rules of its own.
+// A call is one request of the host, from [Conn.Send] until its response is delivered.
+// [callState] has the states of its life, and [call.run] the steps. It has more fields
+// than a struct should: each of its parts that has rules is a type of its own.
 type call struct {
 	c *Conn
 	request
 	origin origin
 
-	ctx    context.Context
-	cancel context.CancelCauseFunc
-	posted chan struct{} // closed when the server has the request, or never will
+	ctx     context.Context
+	cancel  context.CancelCauseFunc
+	reached chan struct{} // closed when the server has the request, or never will
 
-	// Changed only by run: transport with mu.
+	// Changed only by run; transport with mu held.
 	transport transport
 	kind      attemptKind // of the last attempt
-	backoff   backoff     // two fields of it need mu
-	repeats   repeats     // finds messages without event ids that come again
+	backoff   backoff
+	failures  failures
+	repeats   repeats
 
 	mu       sync.Mutex
 	state    callState
@@ -35,57 +36,57 @@ type call struct {
 	ways     ways
 	turns    turns
 	progress progress
-	link     link // where it is on a connection that all calls share
+	link     link // where it is on a mux
 }
 
-// A request is what the host asks for, and under which names the server knows it.
+// A request is the request of a call, and the names that it has at the server.
 type request struct {
 	id     []byte // as the host spelled it
-	record string // where it is in Conn.calls: the key of its id
+	record string // its key in Conn.calls
 	method string
-	tool   string // its name, once State has asked for it
-	body   []byte // the request, as it is sent; nil where a State told of the call without it
-	key    string // idempotency key; "" where the server honours none, or need not
+	tool   string // the tool's name, once State was called
+	body   []byte // the request, as it is sent; nil where a State had the call without it
+	key    string // idempotency key; "" where the server honours none, or none is needed
 
 	// Guarded by call.mu.
 	wire  []byte // the id that it was last sent under
 	sends int    // how often it was sent
 }
 
-// origin is where a call comes from. It does not change once the call is on record.
+// origin is where a call comes from. It does not change once the call is registered.
 type origin struct {
-	answer    chan<- jsonrpc.Message // takes the response where the host did not make the request; nil: it did
-	impatient bool                   // who waits would rather know than wait
-	foreign   bool                   // it runs in a session that is not the Conn's
-	guest     bool                   // it is another Conn's, and so is its id
-	unsure    bool                   // nobody knows whether the Conn before has sent it
+	response     chan<- jsonrpc.Message // takes the response to a request that is not the host's; nil: it is
+	failFast     bool                   // it fails soon where the server is out of reach
+	otherSession bool                   // it runs in a session that is not the Conn's
+	resumed      bool                   // it is another Conn's ([Conn.Resume]), and so is its id
+	maybeSent    bool                   // nobody knows whether the Conn before has sent it
 }
 
-// safe reports whether the call may be made again whatever became of the first time. What
-// the server's tools say of themselves is not known here. A subscription is safe to make
-// again, but its host has to know that something may have been missed.
+// safe reports whether the request is retry-safe. The hints of the server's tools are not
+// known here. subscriptions/listen is not sent again: the host has to know that it may have
+// missed something.
 func (k *call) safe() bool {
 	return protocol.RetrySafe(k.method, nil) && k.method != protocol.MethodSubscriptions
 }
 
-// ErrCancelled says that the host wants no answer any more: see [Conn.Resume].
+// ErrCancelled is the cause of a context that cancels a call: see [Conn.Resume].
 var ErrCancelled = errors.New("cancelled by the host")
 
-// newCall returns a call that is not on record yet.
+// newCall returns a call that is not registered yet.
 func newCall(c *Conn, rq request) *call {
 	rq.wire, rq.record = rq.id, string(jsonrpc.Key(rq.id))
-	return &call{c: c, request: rq, posted: make(chan struct{})}
+	return &call{c: c, request: rq, reached: make(chan struct{})}
 }
 
-// call takes a request of the host.
+// call begins a call with a request of the host.
 func (c *Conn) call(m jsonrpc.Message) error {
 	k := newCall(c, request{id: m.ID, method: m.Method, body: m.Raw})
 	k.progress.token = tokenOf(m.Raw)
 	if m.Method == protocol.MethodInitialize {
 		k.body = c.open(m)
 	}
-	switch err := c.enter(k); {
-	case errors.Is(err, errAlike):
+	switch err := c.register(k); {
+	case errors.Is(err, errAmbiguous):
 		// The host can't know that the id is taken.
 		refused, perr := jsonrpc.Parse(jsonrpc.AppendError(nil, k.id, jsonrpc.Errorf(jsonrpc.CodeServer, "not sent: %v", err)))
 		if perr != nil || !c.spawn(func() { c.deliver(refused) }) {
@@ -96,31 +97,31 @@ func (c *Conn) call(m jsonrpc.Message) error {
 		return err
 	}
 	if k.key != "" {
-		body := storable(k.body)
+		body := canonical(k.body)
 		k.mu.Lock()
 		k.body = body
 		k.mu.Unlock()
 	}
 	c.changed()
 	if !c.start(k) {
-		c.leave(k)
+		c.unregister(k)
 		return ErrClosed
 	}
 	return nil
 }
 
-// storable is a request in the spelling that it has after a [State] was written as
-// JSON and read again: without white space, and with < > & U+2028 and U+2029 escaped.
-// Under its key it must be sent byte by byte as it was sent before.
-func storable(body []byte) []byte {
+// canonical returns a request as json.Marshal spells it: without white space, and with
+// < > & U+2028 and U+2029 escaped. A [State] that was stored as JSON has it like this, and
+// under its key a request must be the same to the byte each time that it is sent.
+func canonical(body []byte) []byte {
 	if text, err := json.Marshal(json.RawMessage(body)); err == nil && body != nil {
 		return text
 	}
 	return body
 }
 
-// enter puts a call on record.
-func (c *Conn) enter(k *call) error {
+// register adds a call to those in flight.
+func (c *Conn) register(k *call) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
@@ -128,38 +129,39 @@ func (c *Conn) enter(k *call) error {
 		return ErrClosed
 	case c.calls[k.record] != nil:
 		return ErrDuplicate
-	case c.muxed() && c.alike(k):
-		return errAlike
+	case c.muxed() && c.ambiguous(k):
+		return errAmbiguous
 	}
 	k.ctx, k.cancel = context.WithCancelCause(c.ctx)
 	c.calls[k.record] = k
-	if !k.origin.foreign {
+	if !k.origin.otherSession {
 		k.session = c.session
 	}
-	if c.opening.request != nil && c.session.state == sessionNone && k.origin.answer == nil {
-		k.origin.impatient = true // nobody has answered initialize
+	if c.opening.request != nil && c.session.state == sessionNone && k.origin.response == nil {
+		k.origin.failFast = true // initialize is not answered yet
 	}
-	if k.key == "" && !k.origin.unsure { // what may have been sent without one must not be sent under a new one
+	if k.key == "" && !k.origin.maybeSent { // what may have been sent without a key is not sent under a new one
 		k.keyFor(k.session)
 	}
 	return nil
 }
 
-// alike says whether a call could not be told from one that is in flight, of another
-// Conn or for it: over a line all that is known of what comes is its id. c.mu is held.
-func (c *Conn) alike(k *call) bool {
+// ambiguous reports whether a call has the id of one that is in flight, where one of the
+// two is another Conn's: over a mux messages are told apart by their ids alone. c.mu is
+// held.
+func (c *Conn) ambiguous(k *call) bool {
 	for _, o := range c.calls {
-		if (k.origin.guest || o.origin.guest) && o.named(k.id) {
+		if (k.origin.resumed || o.origin.resumed) && o.named(k.id) {
 			return true
 		}
 	}
 	return false
 }
 
-var errAlike = fmt.Errorf("%w: one of another connection, that goes on over the same line", ErrDuplicate)
+var errAmbiguous = fmt.Errorf("%w: a call of another connection, which continues over this one", ErrDuplicate)
 
-// keyFor gives the call, which the server does not have yet, an idempotency key if
-// it needs one and the server of the session honours them.
+// keyFor sets the idempotency key of a call that the server does not have yet: a new one
+// if the call needs a key and the server of the session honours keys.
 func (k *call) keyFor(s session) {
 	switch {
 	case !s.keys:
@@ -169,23 +171,23 @@ func (k *call) keyFor(s session) {
 	}
 }
 
-// keyAnew is keyFor for a call that is on record, in whose session it is not to be
-// made after all. k.mu is held.
+// keyAnew is keyFor for a registered call that is made in another session after all. k.mu
+// is held.
 func (k *call) keyAnew(s session) {
 	had := k.key != ""
 	k.keyFor(s)
 	if !had && k.key != "" {
-		k.body = storable(k.body)
+		k.body = canonical(k.body)
 	}
 }
 
-// leave takes a call off the record.
-func (c *Conn) leave(k *call) {
+// unregister removes a call from those in flight.
+func (c *Conn) unregister(k *call) {
 	c.mu.Lock()
 	there := c.calls[k.record] == k
 	if there {
 		delete(c.calls, k.record)
-		c.asks.forgetCall(k)
+		c.requests.forgetCall(k)
 	}
 	c.mu.Unlock()
 	if there {
@@ -193,24 +195,23 @@ func (c *Conn) leave(k *call) {
 	}
 }
 
-// leaveIfOver takes the call off the record when it is over here. One that is in flight
-// when the Conn ends is for who goes on from State, and of one that was cancelled the
-// server is yet to be told.
-func (k *call) leaveIfOver() {
+// unregisterIfOver removes the call from those in flight if it has ended. A call in flight
+// when the Conn ends stays in State. A cancelled one stays until the server was told.
+func (k *call) unregisterIfOver() {
 	k.mu.Lock()
 	stays := k.state == callCancelling || k.state != callAnswered && k.c.ctx.Err() != nil
 	k.mu.Unlock()
 	if !stays {
-		k.c.leave(k)
+		k.c.unregister(k)
 	}
 }
 
-// run makes one attempt after the other until the call is answered, whatever carries it.
+// run makes one attempt after the other until the call is answered.
 func (k *call) run() {
 	defer k.cancel(nil)
-	defer k.leaveIfOver()
-	defer k.settlePosted()
-	k.over(k.c.transport())
+	defer k.unregisterIfOver()
+	defer k.settleReached()
+	k.setTransport(k.c.transport())
 	for !k.done() {
 		if err := k.step(); err != nil {
 			k.fail(err)
@@ -219,8 +220,8 @@ func (k *call) run() {
 	}
 }
 
-// over notes what carries the call from now on.
-func (k *call) over(t transport) {
+// setTransport sets what carries the call from now on.
+func (k *call) setTransport(t transport) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.transport = t
@@ -251,25 +252,25 @@ func (k *call) step() error {
 	return nil
 }
 
-// taken notes that the server has the request: who waits to tell it something about the
-// request need not wait longer.
+// taken notes that the server has the request.
 func (k *call) taken() {
 	k.happened(eventTaken)
-	k.settlePosted()
+	k.settleReached()
 }
 
-// settlePosted notes that the server has the request, or never will.
-func (k *call) settlePosted() {
+// settleReached notes that the server has the request, or never will have it. A
+// cancellation waits for this.
+func (k *call) settleReached() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	select {
-	case <-k.posted:
+	case <-k.reached:
 	default:
-		close(k.posted)
+		close(k.reached)
 	}
 }
 
-// deliver gives out the call's answer, once, under the host's id.
+// deliver passes the response to the host, once, under the host's id.
 func (k *call) deliver(m jsonrpc.Message) {
 	if !k.happened(eventAnswered) {
 		return
@@ -280,26 +281,26 @@ func (k *call) deliver(m jsonrpc.Message) {
 	case protocol.MethodDiscover:
 		m = preferSessions(m)
 	case protocol.MethodSubscribe, protocol.MethodUnsubscribe, protocol.MethodSetLevel:
-		if m.Error == nil && k.origin.answer == nil {
+		if m.Error == nil && k.origin.response == nil {
 			k.c.remember(k.method, jsonrpc.Field(k.body, "params"))
 		}
 	}
 	if string(m.ID) != string(k.id) {
 		m.Raw, m.ID = m.WithID(k.id), k.id
 	}
-	// The id is free from now on: the host may use it as soon as it has the answer.
-	k.c.leave(k)
-	if k.origin.answer != nil {
-		k.origin.answer <- m
+	// The id is free from now on: the host may use it as soon as it has the response.
+	k.c.unregister(k)
+	if k.origin.response != nil {
+		k.origin.response <- m
 		return
 	}
 	if !k.c.deliver(m) {
-		k.c.reenter(k) // the host did not get it: it is for who goes on from State
+		k.c.undelivered(k) // who continues from State gets the response
 	}
 }
 
-// reenter takes back that a call was answered.
-func (c *Conn) reenter(k *call) {
+// undelivered registers a call again whose response the host did not get.
+func (c *Conn) undelivered(k *call) {
 	k.happened(eventUndelivered)
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -308,7 +309,8 @@ func (c *Conn) reenter(k *call) {
 	}
 }
 
-// fail answers the call with an error: an [unknownOutcome] where it may have run.
+// fail delivers an error response: err is an [unknownOutcome] where the request may have
+// run.
 func (k *call) fail(err error) {
 	if k.ctx.Err() != nil {
 		return // nobody waits
@@ -319,7 +321,7 @@ func (k *call) fail(err error) {
 	}
 }
 
-// callNamed returns the call in flight that goes by an id, or nil.
+// callNamed returns the call in flight whose request was sent under an id, or nil.
 func (c *Conn) callNamed(id []byte) *call {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -11,9 +11,9 @@ import (
 	"holdfast/internal/panics"
 )
 
-// What follows is where a Conn calls code of its user, on goroutines of its own: the
-// functions of Options, an Authorizer, and what is below HTTPClient. A panic there is
-// the error of the exchange, and ends the call that this was for.
+// This file is where a Conn calls code of its user, on goroutines of its own: the functions
+// of Options, an Authorizer, and what is below HTTPClient. A panic becomes the error of the
+// exchange, and ends the call that it was for.
 
 func (c *Conn) authorization(ctx context.Context) (_ string, err error) {
 	defer panics.Catch(&err, c.logger, "Authorizer.Authorization", "")
@@ -36,7 +36,7 @@ func (c *Conn) dialSocket(ctx context.Context, url string, o *websocket.DialOpti
 	return websocket.Dial(ctx, url, o)
 }
 
-// body is a response's. A round tripper of the user's may have made it.
+// body is the body of a response, which the user's round tripper may have made.
 type body struct {
 	io.ReadCloser
 	c *Conn
@@ -54,14 +54,14 @@ func (b *body) Close() (err error) {
 	return b.ReadCloser.Close()
 }
 
-// inform calls a function of Options, which decides nothing.
+// inform calls a function of Options. A panic in it is only logged.
 func (c *Conn) inform(what string, f func()) {
 	var err error // is logged
 	defer panics.Catch(&err, c.logger, what, "")
 	f()
 }
 
-// panicked says whether err is a panic of the user's code.
+// panicked reports whether err is a panic of the user's code.
 func panicked(err error) bool {
 	var no *refusal
 	if errors.As(err, &no) {

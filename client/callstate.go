@@ -20,7 +20,7 @@ const (
 	callSent                        // the server may have the request
 	callTaken                       // the server has the request
 	callAnswered                    // the response is with the host, or on its way there
-	callCancelling                  // nobody waits for the response, and the server is told so
+	callCancelling                  // nobody waits for the response; the cancellation is sent
 )
 
 // A callEvent moves a call from one state to another.
@@ -28,7 +28,7 @@ type callEvent uint8
 
 const (
 	eventSent        callEvent = iota // an attempt may have reached the server
-	eventTaken                        // the server was heard to have the request
+	eventTaken                        // the server has the request
 	eventAnswered                     // the response has come, or there will be none
 	eventCancelled                    // the host wants no response any more
 	eventUndelivered                  // the Conn ended before the host had the response

@@ -1,16 +1,22 @@
-// Package client is the client that does not let go: a connection to a remote
-// MCP server that outlives the connections under it.
+// Package client connects to a remote MCP server, and keeps calls alive when
+// connections break. Messages are raw JSON-RPC: to use it below an official
+// mcp.Client, see holdfast.NewClientTransport.
 //
-// A [Conn] takes the host's messages and gives back the server's. Each request
-// has a life of its own (call.go): it is sent, its answer is read from wherever
-// the server offers it, and when a connection breaks it goes on by the best door
-// there is: the stream URL (SEP-1335), the last event id (2025-11-25, Transports,
-// "Resumability and Redelivery"), requests/resume (SEP-975), or the request sent
-// again under the same idempotency key. A request that may have run is not sent
-// again otherwise; where nothing can be known its answer is an error that begins
-// with "outcome unknown".
+// A [Conn] takes the host's messages ([Conn.Send]) and returns the server's
+// ([Conn.Receive]). Each request is a call. When a connection breaks, its calls
+// continue by the best way that the server offers:
 //
-// Messages are not decoded beyond their top level.
+//   - the stream URL (SEP-1335),
+//   - the last event id (2025-11-25, Transports, "Resumability and Redelivery"),
+//   - requests/resume with a resume token (SEP-975),
+//   - the request itself, sent again under the same idempotency key,
+//   - the request itself, sent again, if it is retry-safe.
+//
+// A request that may have run is never sent again in another way. If nothing leads
+// back to it, its response is an error of code [CodeOutcomeUnknown].
+//
+// Every request gets exactly one response, and a call never hangs: see
+// [Options.GiveUp] and [Options.AnswerTimeout].
 package client
 
 import (
@@ -26,119 +32,40 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"holdfast/internal/redact"
 	"holdfast/jsonrpc"
 )
 
-// Transport says how the server is spoken to.
-type Transport int
-
-// The transports.
-const (
-	// Auto tries Streamable HTTP, and falls back to HTTP+SSE where the first
-	// request is answered with 400, 404 or 405 (2025-11-25, Transports, "Backwards
-	// Compatibility"). URLs that begin with ws are WebSockets.
-	Auto Transport = iota
-	// HTTP is Streamable HTTP.
-	HTTP
-	// SSE is the HTTP+SSE pair of revision 2024-11-05.
-	SSE
-	// WebSocket is one socket for all messages.
-	WebSocket
-)
-
-// An Authorizer authorizes requests. Its methods may be called concurrently.
-type Authorizer interface {
-	// Authorization returns the value of the Authorization header; "" for none.
-	Authorization(ctx context.Context) (string, error)
-	// Authorize is called when a request was refused with 401 or 403. If it
-	// returns nil the request is sent once more. It closes the response's body.
-	Authorize(ctx context.Context, req *http.Request, resp *http.Response) error
-}
-
-// Options say how a [Conn] behaves. The zero value is useful.
-type Options struct {
-	// HTTPClient sends the requests. Its Timeout and CheckRedirect are not used:
-	// streams last, and redirects are followed within one origin only. By default
-	// it is one of the Conn's own.
-	HTTPClient *http.Client
-	// Header is sent with each request.
-	Header http.Header
-	// Auth authorizes requests; nil: nobody does.
-	Auth Authorizer
-	// Transport says how the server is spoken to; Auto.
-	Transport Transport
-	// NoListen keeps the Conn from opening the standalone stream, on which the
-	// server says what belongs to no request.
-	NoListen bool
-	// State is where another Conn was ([Conn.State]): this one goes on from there.
-	State *State
-	// Changed is called after each change of what [Conn.State] returns, often, and
-	// must not wait. It is called for a request before that is sent: who writes the
-	// State down there and then finds the request again, whenever the process ends.
-	Changed func()
-	// Away is called when the server can't be reached for a call that is waited for,
-	// once for each call and time. It must not wait. Nil: it is logged.
-	Away func(error)
-	// Lost is called when the server has ended the session and another takes its
-	// place, before the error responses of the calls that are lost are given out.
-	// It must not wait. Nil: it is logged.
-	Lost func(Lost)
-	// MaxMessage bounds a message of the server, in bytes; 16 MiB.
-	MaxMessage int
-	// Silence is how long a connection may be without a byte, not even a
-	// keep-alive, before it is given up for another; 1 minute. It counts only where
-	// the call could be gone on with.
-	Silence time.Duration
-	// AnswerTimeout is how long a server that offers no way to ask again may take
-	// to begin its answer; 15 minutes.
-	AnswerTimeout time.Duration
-	// ConnectTimeout is how long the server may take to answer the first request,
-	// and how long it is tried to be reached; 30 seconds.
-	ConnectTimeout time.Duration
-	// GiveUp is how long the server may be out of reach before what waits for it
-	// fails; 30 minutes.
-	GiveUp time.Duration
-	// Logger takes what is worth telling; slog.Default().
-	Logger *slog.Logger
-}
-
-// Lost says what went with a session that the server has ended.
-type Lost struct {
-	// Calls are the ids of requests in flight, as raw JSON. Each still gets a
-	// response: what its stream yet brings, or else an error that says that its
-	// outcome is unknown.
-	Calls []string
-}
-
 // A Conn is a connection to one server. Its methods may be called concurrently,
-// but for Receive, which has one caller at a time.
+// except Receive, which has one caller at a time.
+//
+// It has more fields than a struct should: each of its parts that has rules is a type
+// of its own, and this is where they meet.
 type Conn struct {
 	remote remote
 	opts   Options
 	logger *slog.Logger
 	ids    ids
 
-	ctx     context.Context // of all that the Conn does
-	stop    context.CancelFunc
-	work    sync.WaitGroup
-	started sync.Once // continues what State told of
-	in      chan jsonrpc.Message
-	out     outbox
-	workers workers
-	asks    serverRequests
+	ctx      context.Context // of all that the Conn does
+	stop     context.CancelFunc
+	work     sync.WaitGroup
+	started  sync.Once // continues the calls of State
+	in       chan jsonrpc.Message
+	out      outbox
+	workers  workers
+	requests serverRequests
 
 	mu         sync.Mutex
 	state      connState
 	session    session
 	opening    opening
 	standalone standalone
-	seen       eventIDs         // events of all streams, but those of a mux
+	seen       eventIDs         // events of all streams, except those of a mux
 	calls      map[string]*call // in flight, by the key of their id
 	restored   []*call          // those of State, until they are continued
-	mux        *mux             // what carries everything, where that is one connection; or nil
+	mux        *mux             // nil where each message is an HTTP exchange of its own
 	cancelling cancelling
 }
 
@@ -148,7 +75,7 @@ type remote struct {
 	url     *url.URL
 	http    *http.Client
 	own     *http.Transport // to close, or nil
-	secrets *redact.Secrets // of the URL and the headers: nobody is to read them in an error
+	secrets *redact.Secrets // of the URL and the headers; errors must not show them
 }
 
 // ids are those of our own requests, which no host uses.
@@ -157,7 +84,9 @@ type ids struct {
 	count  atomic.Uint64
 }
 
-// New returns a Conn to the server at the URL. Nothing is sent yet.
+// New returns a Conn to the server at rawURL, which begins with http://, https://, ws://
+// or wss://. opts may be nil. Nothing is sent before the first [Conn.Send] or
+// [Conn.Receive]. The caller ends the Conn with [Conn.Close] or [Conn.Detach].
 func New(rawURL string, opts *Options) (*Conn, error) {
 	u, err := url.Parse(rawURL)
 	if err != nil { // which repeats the URL, or a part of it
@@ -188,30 +117,12 @@ func New(rawURL string, opts *Options) (*Conn, error) {
 	c.ids.prefix = "holdfast-" + strings.ToLower(rand.Text()[:10])
 	c.remote.http, c.remote.own = newHTTPClient(c.opts.HTTPClient)
 	c.workers.calls = make(chan *call)
-	c.asks.init()
+	c.requests.init()
 	c.ctx, c.stop = context.WithCancel(context.Background())
 	if s := c.opts.State; s != nil {
 		c.restore(s)
 	}
 	return c, nil
-}
-
-func (o *Options) defaults() {
-	def := func(d *time.Duration, to time.Duration) {
-		if *d <= 0 {
-			*d = to
-		}
-	}
-	def(&o.Silence, time.Minute)
-	def(&o.AnswerTimeout, 15*time.Minute)
-	def(&o.ConnectTimeout, 30*time.Second)
-	def(&o.GiveUp, 30*time.Minute)
-	if o.MaxMessage <= 0 {
-		o.MaxMessage = 16 << 20
-	}
-	if o.Logger == nil {
-		o.Logger = slog.Default()
-	}
 }
 
 // Errors of Send.
@@ -222,11 +133,15 @@ var (
 	ErrDuplicate = errors.New("a request with this id is in flight")
 )
 
-// Send takes a message of the host. It does not wait for the server, but for
-// notifications/initialized, which the server has when Send returns: other
-// notifications are sent in their order, behind the caller's back. A request is
-// answered through [Conn.Receive], whatever happens, unless the host cancels it
-// with notifications/cancelled. ctx bounds only what is waited for.
+// Send takes a message of the host: a request, a notification, or the response to a
+// request of the server. It returns before the message is sent, except for
+// notifications/initialized, for which it waits until the server has it or ctx ends.
+// Messages keep their order to the server only as far as the protocol needs it:
+// notifications among themselves, and a cancellation after its request.
+//
+// A request gets its response through [Conn.Receive], whatever happens, unless the host
+// cancels it with notifications/cancelled. Errors: [ErrClosed], [ErrDuplicate], or
+// [jsonrpc.ErrInvalid].
 func (c *Conn) Send(ctx context.Context, m jsonrpc.Message) error {
 	c.begin()
 	switch m.Kind {
@@ -240,8 +155,9 @@ func (c *Conn) Send(ctx context.Context, m jsonrpc.Message) error {
 	return fmt.Errorf("send: %w", jsonrpc.ErrInvalid)
 }
 
-// Receive returns the next message of the server. After [Conn.Close] and
-// [Conn.Detach] it is io.EOF.
+// Receive returns the next message of the server: a response, a request or a
+// notification. It blocks until there is one. Its error is that of ctx, or io.EOF after
+// [Conn.Close] and [Conn.Detach].
 func (c *Conn) Receive(ctx context.Context) (jsonrpc.Message, error) {
 	c.begin()
 	select {
@@ -252,7 +168,7 @@ func (c *Conn) Receive(ctx context.Context) (jsonrpc.Message, error) {
 	case <-c.ctx.Done():
 	}
 	select {
-	case m := <-c.in: // it was given out before the end
+	case m := <-c.in: // it was delivered before the end
 		return m, nil
 	default:
 		return jsonrpc.Message{}, io.EOF
@@ -262,7 +178,7 @@ func (c *Conn) Receive(ctx context.Context) (jsonrpc.Message, error) {
 // begin continues, once, what the State had in flight.
 func (c *Conn) begin() { c.started.Do(c.continueRestored) }
 
-// deliver gives a message to the host. It reports false if the Conn ended first.
+// deliver passes a message to the host. It reports false if the Conn ended first.
 func (c *Conn) deliver(m jsonrpc.Message) bool {
 	select {
 	case c.in <- m:
@@ -284,7 +200,7 @@ func (c *Conn) spawn(f func()) bool {
 	return true
 }
 
-// SessionID returns the id that the server has given the session, or "".
+// SessionID returns the session id that the server has assigned, or "" if there is none.
 func (c *Conn) SessionID() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -16,15 +16,17 @@ type connState uint8
 
 const (
 	connOpen    connState = iota // everything may begin
-	connClosing                  // nothing new begins; the server is told what it has to know
+	connClosing                  // nothing new begins; what the server has to know is sent
 	connClosed                   // nothing runs
 )
 
 // closeTimeout bounds how long the end of a session may take.
 const closeTimeout = 5 * time.Second
 
-// Close ends the session: the server is told, and what is in flight is given up.
-// It waits for the server for five seconds at the most.
+// Close ends the session: it sends what is waiting to be sent, and deletes the session at
+// the server (2025-11-25, Transports, "Session Management"). Calls in flight end without a
+// response. It waits for the server for at most five seconds. Its error says why the session
+// may not have ended at the server; a second Close returns nil.
 func (c *Conn) Close() error {
 	if !c.end() {
 		return nil
@@ -38,12 +40,12 @@ func (c *Conn) Close() error {
 	return err
 }
 
-// cancelTimeout bounds how long the server may take to be told what was cancelled.
+// cancelTimeout bounds how long the end waits for cancellations to reach the server.
 const cancelTimeout = time.Second
 
-// Detach ends the Conn and leaves the session, and what is in flight in it, to
-// whoever goes on with its State. What the host has cancelled before is told to the
-// server first, for a second at the most: nobody will go on with that.
+// Detach ends the Conn without ending the session: another Conn can continue it and its
+// calls from [Conn.State]. Calls that the host has cancelled are cancelled at the server
+// first, for which it waits at most a second.
 func (c *Conn) Detach() {
 	if c.end() {
 		c.waitCancelled()
@@ -51,29 +53,27 @@ func (c *Conn) Detach() {
 	}
 }
 
-// waitCancelled waits until the server was told of all that was cancelled.
+// waitCancelled waits until all cancellations have reached the server.
 func (c *Conn) waitCancelled() {
 	c.mu.Lock()
-	told := c.cancelling.told()
+	done := c.cancelling.done()
 	c.mu.Unlock()
 	late := time.NewTimer(cancelTimeout)
 	defer late.Stop()
 	select {
-	case <-told:
+	case <-done:
 	case <-late.C:
 	}
 }
 
-// countCancelling counts the cancelled calls of which the server is being told, one more
-// or one less.
+// countCancelling counts the cancellations on their way, one more or one less.
 func (c *Conn) countCancelling(n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.cancelling.add(n)
 }
 
-// cancelling are calls that the host has cancelled and of which the server is being told.
-// Conn.mu guards them.
+// cancelling are the cancellations on their way to the server. Conn.mu guards them.
 type cancelling struct {
 	count int
 	none  chan struct{} // closed when there are none; nil: nobody waits
@@ -87,8 +87,8 @@ func (s *cancelling) add(n int) {
 	}
 }
 
-// told returns a channel that is closed when there are none.
-func (s *cancelling) told() <-chan struct{} {
+// done returns a channel that is closed when there are none.
+func (s *cancelling) done() <-chan struct{} {
 	none := s.none
 	if none == nil {
 		none = make(chan struct{})

@@ -47,18 +47,18 @@ func TestConnState(t *testing.T) {
 func TestCancelling(t *testing.T) {
 	t.Parallel()
 	var s cancelling
-	if !isClosed(s.told()) {
+	if !isClosed(s.done()) {
 		t.Error("there are none, and it waits")
 	}
 	s.add(1)
 	s.add(1)
-	told := s.told()
+	done := s.done()
 	s.add(-1)
-	if isClosed(told) {
+	if isClosed(done) {
 		t.Error("there is one, and it does not wait")
 	}
 	s.add(-1)
-	if !isClosed(told) {
+	if !isClosed(done) {
 		t.Error("there are none any more, and it waits")
 	}
 }

@@ -6,9 +6,8 @@ import (
 	"slices"
 )
 
-// eventIDs are event ids that have been taken, the newest of them: an event that
-// comes a second time is not given out again. What is kept of an id is its hash,
-// which nobody outside can foresee.
+// eventIDs are the newest event ids that have come: an event that comes again is not
+// delivered again. They are stored as hashes, which a server can't predict.
 type eventIDs struct {
 	seed   maphash.Seed
 	newest []uint64 // a ring once it is full
@@ -17,14 +16,14 @@ type eventIDs struct {
 }
 
 const (
-	// mostSeen is how many event ids of a stream are remembered. A server that goes
-	// back further than that does not know its own ids.
+	// mostSeen is how many event ids of a stream are remembered. No server repeats more of
+	// what a client has.
 	mostSeen = 512
-	// fewSeen are sooner looked through than found in a map.
+	// fewSeen are found faster in a slice than in a map.
 	fewSeen = 16
 )
 
-// add notes an id, and says whether it is new.
+// add notes an id, and reports whether it is new.
 func (s *eventIDs) add(id string) bool {
 	if s.seed == (maphash.Seed{}) {
 		s.seed = maphash.MakeSeed()
@@ -32,7 +31,7 @@ func (s *eventIDs) add(id string) bool {
 	return s.addHash(maphash.String(s.seed, id))
 }
 
-// has says whether an id was noted.
+// has reports whether an id was noted.
 func (s *eventIDs) has(id string) bool {
 	if len(s.newest) == 0 {
 		return false
@@ -45,13 +44,12 @@ func (s *eventIDs) has(id string) bool {
 	return ok
 }
 
-// hash stands for an id and what was said under it, together. It needs no lock,
-// but s.seed.
-func (s *eventIDs) hash(id string, said []byte) uint64 {
-	return maphash.String(s.seed, id) ^ bits.RotateLeft64(maphash.Bytes(s.seed, said), 1)
+// hash returns the hash of an id together with the event's data. It reads only s.seed.
+func (s *eventIDs) hash(id string, data []byte) uint64 {
+	return maphash.String(s.seed, id) ^ bits.RotateLeft64(maphash.Bytes(s.seed, data), 1)
 }
 
-// addHash is add for an id of which there is the hash.
+// addHash is add for a hash.
 func (s *eventIDs) addHash(h uint64) bool {
 	if s.all == nil && slices.Contains(s.newest, h) {
 		return false

@@ -19,6 +19,7 @@ import (
 	"holdfast/internal/protocol"
 	"holdfast/internal/redact"
 	"holdfast/internal/sse"
+	"holdfast/jsonrpc"
 )
 
 // newHTTPClient returns the http.Client that requests go through, and its own transport,
@@ -29,10 +30,10 @@ func newHTTPClient(given *http.Client) (*http.Client, *http.Transport) {
 	if given != nil {
 		h = *given
 	} else if t, ok := http.DefaultTransport.(*http.Transport); ok {
-		// Each call has a connection of its own while it runs, and gives it back.
+		// Each call has a connection of its own while it runs, and returns it to the pool.
 		own = t.Clone()
 		own.MaxIdleConnsPerHost = 64
-		own.DisableCompression = true // who compresses a stream may hold it back
+		own.DisableCompression = true // a compressed stream may be held back
 		own.MaxResponseHeaderBytes = mostHeader
 		h.Transport = own
 	}
@@ -41,17 +42,16 @@ func newHTTPClient(given *http.Client) (*http.Client, *http.Transport) {
 	return &h, own
 }
 
-// What a server says of where things are is kept, sent with each request, and written
-// down by who keeps a [State]. mostHeader bounds the header of a response, mostSession a
-// session id, mostPlace an event id, a stream URL, an endpoint and a resume token, all in
-// bytes.
+// Bounds, in bytes, of what a server sends and the client has to remember, repeat with each
+// request, and store in a [State]: the header of a response; a session id; and an event id,
+// stream URL, endpoint or resume token.
 const (
 	mostHeader  = 256 << 10
 	mostSession = 64 << 10
-	mostPlace   = 8 << 10
+	mostWay     = 8 << 10
 )
 
-// exchange is one HTTP request to be made.
+// An exchange is one HTTP request to be made, and how long its answer may take.
 type exchange struct {
 	method  string
 	url     *url.URL // nil: the endpoint
@@ -59,32 +59,32 @@ type exchange struct {
 	session *session
 	last    string            // Last-Event-ID, or ""
 	key     string            // Idempotency-Key, or ""
-	wait    time.Duration     // how long the header may take
+	wait    time.Duration     // how long the header of the answer may take
 	sent    *atomic.Bool      // set once the request may have left, if not nil
 	headers func(http.Header) // sets more; may be nil
 }
 
-// A response is an answer whose body is watched: when nothing comes for as long
-// as it was told to wait, it ends.
+// A response is an HTTP response whose body is watched: it ends when nothing has come for
+// too long.
 type response struct {
 	*http.Response
 	cancel context.CancelCauseFunc
 	watch  *time.Timer
 	ctx    context.Context
 	quiet  time.Duration // how long nothing may come; 0: for ever
-	events bool          // what is no event does not count
-	talks  time.Duration // how long nothing may come once a keep-alive has; 0: as before
+	events bool          // only what is read as a whole counts, not each byte
+	alive  time.Duration // how long nothing may come once a keep-alive has; 0: as before
 	ended  bool          // there is no more of the body
 }
 
-// errSilent is why a connection was given up on which nothing came.
+// errSilent is why a connection was ended on which nothing came.
 var errSilent = errors.New("nothing came for too long")
 
 // Close ends the response.
 func (r *response) Close() {
 	r.watch.Reset(drainFor)
-	// What little is left is read, so that the connection can be used again. The
-	// end of a stream that goes on would be long in coming.
+	// A short rest is read, so that the connection can be used again. The end of a stream
+	// is not waited for.
 	if !r.ended && r.ContentLength >= 0 && r.ContentLength <= 4<<10 {
 		_, _ = io.CopyN(io.Discard, r.Body, r.ContentLength)
 	}
@@ -106,8 +106,8 @@ const drainFor = 100 * time.Millisecond
 // Read implements io.Reader for the body.
 func (r *response) Read(p []byte) (int, error) {
 	n, err := r.Body.Read(p)
-	if n > 0 && r.talks > 0 && p[0] == ':' {
-		r.quiet, r.talks = r.talks, 0
+	if n > 0 && r.alive > 0 && p[0] == ':' {
+		r.quiet, r.alive = r.alive, 0
 	}
 	if r.quiet > 0 && n > 0 && !r.events {
 		r.watch.Reset(r.quiet)
@@ -148,15 +148,15 @@ func (r *response) pause(stop bool) {
 // mostHops is how many redirects are followed.
 const mostHops = 10
 
-// do makes an exchange: redirects within the origin are followed, and a request
-// that was refused for want of authorization is sent once more. The response is
-// watched until it is closed. Its errors tell no secret.
+// do makes an exchange. Redirects within the origin are followed, and a request that was
+// refused with 401 or 403 is sent once more after [Authorizer.Authorize]. The response is
+// watched until it is closed. Errors show no secrets.
 func (c *Conn) do(ctx context.Context, x exchange) (*response, error) {
 	resp, err := c.follow(ctx, x)
 	return resp, c.remote.secrets.Error(err)
 }
 
-// secretsOf returns what is secret of a URL and of what goes in headers.
+// secretsOf returns the secrets of a URL and of a header.
 func secretsOf(rawURL string, header http.Header) *redact.Secrets {
 	var values []string
 	for name, list := range header {
@@ -173,7 +173,7 @@ func secretsOf(rawURL string, header http.Header) *redact.Secrets {
 	return redact.Of([]string{rawURL}).With(redact.Texts(values...))
 }
 
-// follow is do, for which what is secret is not looked through.
+// follow is do, but its errors may show secrets.
 func (c *Conn) follow(ctx context.Context, x exchange) (*response, error) {
 	if x.url == nil {
 		x.url = c.remote.url
@@ -207,8 +207,8 @@ func (c *Conn) follow(ctx context.Context, x exchange) (*response, error) {
 	}
 }
 
-// redirect returns where a response says that the endpoint is, if that is no
-// other origin: what is sent there carries secrets.
+// redirect returns the target of a redirect. One to another origin is refused: requests carry
+// secrets.
 func (c *Conn) redirect(from *url.URL, resp *response, hop int) (*url.URL, error) {
 	to, err := resp.Location()
 	switch {
@@ -224,11 +224,11 @@ func (c *Conn) redirect(from *url.URL, resp *response, hop int) (*url.URL, error
 	return to, nil
 }
 
-// blank is a request to nowhere. A copy of it is made sooner than a request whose
-// URL, known long since, is written out and parsed again.
+// blank is copied for each request: that is faster than http.NewRequest, which would parse
+// the URL again.
 var blank = &http.Request{Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1}
 
-// send sends one request and waits for the header of its answer.
+// send sends one request, and waits for the header of its answer.
 func (c *Conn) send(ctx context.Context, x exchange) (*http.Request, *response, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	if x.sent != nil {
@@ -240,9 +240,9 @@ func (c *Conn) send(ctx context.Context, x exchange) (*http.Request, *response, 
 	req.Method, req.URL, req.Host, req.Header = x.method, x.url, strings.TrimSuffix(x.url.Host, ":"), make(http.Header, 8)
 	if x.body != nil {
 		req.Body, req.ContentLength = io.NopCloser(bytes.NewReader(x.body)), int64(len(x.body))
-		// net/http sends requests with an idempotency key again by itself, even if they
-		// may have arrived. That is decided here. Others it sends again only if nothing
-		// of them has left, over a connection that was kept for too long.
+		// net/http sends a request with an idempotency key again by itself, even if it may
+		// have arrived. Here call.run decides that. Other requests it sends again only if
+		// nothing of them has left, over a connection that was idle for too long.
 		if x.key == "" {
 			req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(x.body)), nil }
 		}
@@ -280,8 +280,7 @@ func (c *Conn) send(ctx context.Context, x exchange) (*http.Request, *response, 
 	return req, &response{Response: resp, cancel: cancel, watch: watch, ctx: ctx, quiet: x.wait}, nil
 }
 
-// plainly says what net/http says of an answer that is none, for who need not know
-// what net/http is.
+// plainly returns net/http's error for an answer that is not HTTP in plainer words.
 func plainly(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return errors.New("the server closed the connection without an answer")
@@ -292,13 +291,13 @@ func plainly(err error) error {
 	return err
 }
 
-// traces says whether the transport is one that says when it has a connection.
+// traces reports whether the http.Client's transport calls httptrace.ClientTrace.
 func (c *Conn) traces() bool {
 	_, ok := c.remote.http.Transport.(*http.Transport)
 	return ok || c.remote.http.Transport == nil
 }
 
-// dialing says whether an error is that there was no connection.
+// dialing reports whether an error says that there was no connection.
 func dialing(err error) bool {
 	var op *net.OpError
 	return errors.As(err, &op) && op.Op == "dial"
@@ -350,18 +349,19 @@ var (
 	typeSSE  = []string{sse.ContentType}
 )
 
-// headable says whether a header can hold a value (RFC 9110, section 5.5). An event
-// id may be one that none can: it is as good as none.
+// headable reports whether a header can hold a value (RFC 9110, section 5.5). An event id
+// that no header can hold is ignored.
 func headable(value string) bool {
-	return len(value) <= mostPlace && !strings.ContainsFunc(value, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f })
+	return len(value) <= mostWay && !strings.ContainsFunc(value, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f })
 }
 
-// sameOrigin says whether two URLs have the same scheme, host and port.
+// sameOrigin reports whether two URLs have the same scheme, host and port.
 func sameOrigin(a, b *url.URL) bool {
 	return a.Scheme == b.Scheme && strings.EqualFold(a.Hostname(), b.Hostname()) && port(a) == port(b)
 }
 
-// upgrades says whether a URL is another one with TLS, both on their usual ports.
+// upgrades reports whether a redirect goes from http to https on the same host, both on
+// their default ports.
 func upgrades(from, to *url.URL) bool {
 	return from.Scheme == "http" && to.Scheme == "https" && strings.EqualFold(from.Hostname(), to.Hostname()) &&
 		port(from) == "80" && port(to) == "443"
@@ -408,11 +408,10 @@ func (r *response) retryAfter() time.Duration {
 	return min(max(at.Sub(now), 0), mostAfter)
 }
 
-// mostAfter is as long as any wait that a server asks for: so long, added to a wait
-// that was, is still a time.Duration.
+// mostAfter bounds a Retry-After, so that no sum of times overflows.
 const mostAfter = 1 << 31 * time.Second
 
-// errTooLarge stands for a message over Options.MaxMessage.
+// errTooLarge refuses a message larger than Options.MaxMessage.
 var errTooLarge = errors.New("message is too large")
 
 // all reads a body of at most max bytes.
@@ -429,4 +428,28 @@ func (r *response) all(max int) ([]byte, error) {
 		err = fmt.Errorf("%w: at most %d bytes are taken", errTooLarge, max)
 	}
 	return data, err
+}
+
+// mirror sets the headers that repeat what is in a request's body (2026-07-28,
+// Transports, "Standard Headers"). Earlier servers do not look at them.
+func mirror(h http.Header, method string, body []byte) {
+	if !bytes.Contains(body, []byte("protocolVersion")) {
+		return // searching a long body is cheaper than parsing it
+	}
+	version := jsonrpc.String(jsonrpc.Field(body, "params", "_meta", protocol.MetaProtocolVersion))
+	if version < protocol.V20260728 {
+		return
+	}
+	h[protocol.HeaderVersion] = []string{version}
+	h.Set(protocol.HeaderMethod, method)
+	name := ""
+	switch method {
+	case protocol.MethodToolsCall, protocol.MethodGetPrompt:
+		name = jsonrpc.String(jsonrpc.Field(body, "params", "name"))
+	case protocol.MethodReadResource:
+		name = jsonrpc.String(jsonrpc.Field(body, "params", "uri"))
+	}
+	if name != "" {
+		h.Set(protocol.HeaderName, name)
+	}
 }

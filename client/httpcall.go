@@ -39,7 +39,7 @@ func (x exchanges) attempt(k *call, kind attemptKind) (left bool, err error) {
 	var sent atomic.Bool
 	resp, err := x.c.do(k.ctx, k.exchange(kind, &sent))
 	if err == nil {
-		err = k.take(resp)
+		err = k.read(resp)
 	}
 	var no *refusal
 	if k.method == protocol.MethodInitialize && k.sendsRequest() && errors.As(err, &no) && x.c.fallsBack(no.status) {
@@ -60,7 +60,7 @@ func (k *call) exchange(kind attemptKind, sent *atomic.Bool) exchange {
 		x.method, x.url, x.body, x.sent, x.wait = http.MethodPost, w.stream, k.turns.batch, sent, k.c.opts.ConnectTimeout
 		k.turns.inBatch = len(k.turns.unconfirmed)
 		if !s.keys {
-			x.wait = k.c.opts.AnswerTimeout // it may go on with the call before it says anything
+			x.wait = k.c.opts.AnswerTimeout // it may continue the call before it answers
 		}
 	case attemptStream:
 		x.url = w.stream
@@ -149,7 +149,7 @@ func (x exchanges) send(ctx context.Context, k *call, raw []byte, atMost time.Du
 			if !no.passes() {
 				return fmt.Errorf("not taken: %w", err)
 			}
-			b.atleast = no.after
+			b.atLeast = no.after
 		}
 		if ctx.Err() != nil {
 			return context.Cause(ctx)

@@ -15,16 +15,16 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// A pair is the HTTP+SSE transport of revision 2024-11-05: a stream that all the
-// server's messages come on, and a URL that ours are posted to. The stream can be
-// resumed if the server gives event ids, as Holdfast does.
-type pair struct {
+// An ssePair is the [muxConn] of HTTP+SSE (revision 2024-11-05): a stream with all messages of
+// the server, and an endpoint to which messages are posted. The stream can be resumed if
+// the server sends event ids, as Holdfast does.
+type ssePair struct {
 	c          *Conn
 	stream     *response
 	body       *keepAliveReader
 	events     *sse.Reader
-	opened     bool // open has been called already, for the line to come
-	numbered   bool // the server gives its first event an id: its stream can be resumed
+	opened     bool // it was opened before its mux began
+	numbered   bool // the first event has an id: the stream can be resumed
 	keepAlives bool // the server sends some
 
 	mu       sync.Mutex
@@ -33,9 +33,9 @@ type pair struct {
 	seen     eventIDs
 }
 
-// newPair returns a pair that is not connected. c.mu is held.
-func newPair(c *Conn) *pair {
-	p := &pair{c: c, last: c.standalone.lastEventID}
+// newSSEPair returns one that is not connected. c.mu is held.
+func newSSEPair(c *Conn) *ssePair {
+	p := &ssePair{c: c, last: c.standalone.lastEventID}
 	if u, err := url.Parse(c.standalone.endpoint); err == nil && c.standalone.endpoint != "" && sameOrigin(c.remote.url, u) {
 		p.endpoint = u
 	}
@@ -43,10 +43,10 @@ func newPair(c *Conn) *pair {
 }
 
 // resumes implements [muxConn]: the stream is resumed as a whole.
-func (p *pair) resumes() bool { return false }
+func (p *ssePair) resumes() bool { return false }
 
 // open implements [muxConn].
-func (p *pair) open(ctx context.Context, within time.Duration) (id string, resumed bool, err error) {
+func (p *ssePair) open(ctx context.Context, within time.Duration) (id string, resumed bool, err error) {
 	if p.opened {
 		p.opened = false
 		return "", false, nil
@@ -59,7 +59,7 @@ func (p *pair) open(ctx context.Context, within time.Duration) (id string, resum
 	if err == nil && last != "" && forgotten(&refusal{status: r.StatusCode}) {
 		r.Close()
 		r, err = c.do(ctx, exchange{method: http.MethodGet, wait: within})
-		old = nil // even if messages go where they went before
+		old = nil // another session, even if its endpoint is the same
 	}
 	switch {
 	case err != nil:
@@ -84,7 +84,7 @@ func (p *pair) open(ctx context.Context, within time.Duration) (id string, resum
 	p.mu.Lock()
 	p.endpoint, p.stream, p.body, p.events = to, r, body, events
 	if !resumed {
-		// The ids of another session may begin anew. That of its first event stands.
+		// The event ids of another session may begin anew. That of its first event counts.
 		p.seen = eventIDs{}
 		if p.last == last {
 			p.last = ""
@@ -107,8 +107,8 @@ func (p *pair) open(ctx context.Context, within time.Duration) (id string, resum
 	return "", resumed, nil
 }
 
-// first reads the endpoint event, which comes first.
-func (p *pair) first(r *response, events *sse.Reader) (*url.URL, error) {
+// first reads the endpoint event, with which the stream begins.
+func (p *ssePair) first(r *response, events *sse.Reader) (*url.URL, error) {
 	for {
 		ev, err := events.Next()
 		if err != nil {
@@ -119,8 +119,8 @@ func (p *pair) first(r *response, events *sse.Reader) (*url.URL, error) {
 			continue
 		}
 		p.numbered = ev.ID != ""
-		if len(ev.Data) > mostPlace {
-			return nil, &refusal{text: fmt.Sprintf("endpoint event: the URL is longer than %d bytes", mostPlace)}
+		if len(ev.Data) > mostWay {
+			return nil, &refusal{text: fmt.Sprintf("endpoint event: the URL is longer than %d bytes", mostWay)}
 		}
 		to, err := r.Request.URL.Parse(string(ev.Data))
 		if err != nil {
@@ -133,8 +133,8 @@ func (p *pair) first(r *response, events *sse.Reader) (*url.URL, error) {
 	}
 }
 
-// note takes in an event's id and retry, and says whether the event is new.
-func (p *pair) note(ev *sse.Event) bool {
+// note notes an event's id and retry field, and reports whether the event is new.
+func (p *ssePair) note(ev *sse.Event) bool {
 	if !headable(ev.ID) {
 		ev.ID = ""
 	}
@@ -161,7 +161,7 @@ func (p *pair) note(ev *sse.Event) bool {
 }
 
 // read implements [muxConn].
-func (p *pair) read(take func(jsonrpc.Message)) error {
+func (p *ssePair) read(take func(jsonrpc.Message)) error {
 	r := p.stream
 	for {
 		ev, err := p.events.Next()
@@ -187,7 +187,7 @@ func (p *pair) read(take func(jsonrpc.Message)) error {
 }
 
 // write implements [muxConn].
-func (p *pair) write(ctx context.Context, raw []byte) error {
+func (p *ssePair) write(ctx context.Context, raw []byte) error {
 	p.mu.Lock()
 	to := p.endpoint
 	p.mu.Unlock()
@@ -199,8 +199,8 @@ func (p *pair) write(ctx context.Context, raw []byte) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	// The end of a call must not end the exchange: net/http would end with it
-	// whatever goes next over the same connection.
+	// The end of a call must not end the exchange: net/http would also end what goes next
+	// over the same connection.
 	r, err := c.do(c.ctx, exchange{method: http.MethodPost, url: to, body: raw, session: &s, wait: c.opts.ConnectTimeout, sent: &sent})
 	if err != nil {
 		if !sent.Load() {
@@ -216,10 +216,10 @@ func (p *pair) write(ctx context.Context, raw []byte) error {
 }
 
 // confirm implements [muxConn]: what was posted has been taken.
-func (p *pair) confirm(context.Context) error { return nil }
+func (p *ssePair) confirm(context.Context) error { return nil }
 
 // close implements [muxConn].
-func (p *pair) close() {
+func (p *ssePair) close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.stream != nil {

@@ -2,8 +2,8 @@ package client
 
 import "time"
 
-// A keepAliveReader reads a response, and notes that the server sends keep-alives: then
-// there will be more, and silence means something.
+// A keepAliveReader reads a response, and notes that the server sends keep-alives: then more
+// of them will come, and silence means a dead connection.
 type keepAliveReader struct {
 	r       *response
 	silence time.Duration

@@ -21,8 +21,8 @@ type mux struct {
 	conn    muxConn
 	backoff backoff
 	seen    eventIDs // of the standalone stream
-	// names are of the streams of calls: what comes late of a call that is over is not
-	// part of the standalone stream.
+	// names are those of calls' streams: what comes late of a call that has ended does not
+	// belong to the standalone stream.
 	names eventIDs
 
 	mu      sync.Mutex
@@ -35,7 +35,7 @@ type mux struct {
 	ended   chan struct{} // closed when the newest connection has ended
 	changed chan struct{} // closed at the next change of state
 	waiting int           // how many wait for a connection
-	answers answers
+	replies replies
 }
 
 // A muxConn is the connection of a [mux].
@@ -44,7 +44,7 @@ type muxConn interface {
 	// else returns the id of another, if it has one. The server may take so long to
 	// answer.
 	open(ctx context.Context, within time.Duration) (id string, resumed bool, err error)
-	// read gives out messages until the connection ends.
+	// read passes on the messages that come, until the connection ends.
 	read(take func(jsonrpc.Message)) error
 	// write sends a message. A [refusal] says that the server did not take it.
 	write(ctx context.Context, raw []byte) error
@@ -58,7 +58,7 @@ type muxConn interface {
 
 // muxed reports whether one connection carries everything. c.mu is held.
 func (c *Conn) muxed() bool {
-	// A State with an endpoint is of one that fell back.
+	// A State with an endpoint is one of a Conn that fell back.
 	fell := c.opts.Transport == Auto && c.opts.State != nil && c.opts.State.Endpoint != ""
 	return c.mux != nil || c.opts.Transport >= SSE || fell
 }
@@ -72,9 +72,9 @@ func (c *Conn) transport() transport {
 		return exchanges{c}
 	case c.mux != nil && !c.mux.failed():
 	case c.opts.Transport == WebSocket:
-		c.mux = newMux(c, newSocket(c))
+		c.mux = newMux(c, newWebSocket(c))
 	default:
-		c.mux = newMux(c, newPair(c))
+		c.mux = newMux(c, newSSEPair(c))
 	}
 	return c.mux
 }
@@ -88,7 +88,7 @@ func (c *Conn) fallsBack(status int) bool {
 // fallBack makes an initialize go over HTTP+SSE, after Streamable HTTP was refused.
 func (c *Conn) fallBack(k *call, no *refusal) error {
 	c.mu.Lock()
-	p := newPair(c)
+	p := newSSEPair(c)
 	c.mu.Unlock()
 	_, _, err := p.open(c.ctx, c.opts.ConnectTimeout)
 	var not *refusal
@@ -106,7 +106,7 @@ func (c *Conn) fallBack(k *call, no *refusal) error {
 	}
 	x := c.mux
 	c.mu.Unlock()
-	k.over(x)
+	k.setTransport(x)
 	if !first {
 		p.close()
 	}
@@ -115,7 +115,7 @@ func (c *Conn) fallBack(k *call, no *refusal) error {
 
 // newMux starts a mux. c.mu is held.
 func newMux(c *Conn, conn muxConn) *mux {
-	x := &mux{c: c, conn: conn, changed: make(chan struct{}), answers: newAnswers()}
+	x := &mux{c: c, conn: conn, changed: make(chan struct{}), replies: newReplies()}
 	x.backoff.idle, x.backoff.nudge = x.idle, make(chan struct{}, 1)
 	x.begun = c.session.revision == "" || c.session.id != "" || c.standalone.endpoint != ""
 	if c.state == connOpen {
@@ -131,8 +131,8 @@ func (x *mux) failed() bool {
 	return x.state == muxFailed
 }
 
-// wait waits until messages can be sent, or, for opening, those that begin a session. It
-// returns the number of the connection.
+// wait waits until messages can be sent. opening says that the message is one that begins a
+// session. It returns the number of the connection.
 func (x *mux) wait(ctx context.Context, opening bool) (int, error) {
 	x.waits(1)
 	defer x.waits(-1)
@@ -154,7 +154,7 @@ func (x *mux) wait(ctx context.Context, opening bool) (int, error) {
 	}
 }
 
-// waits counts who waits for the connection, one more or one less.
+// waits counts those who wait for the connection, one more or one less.
 func (x *mux) waits(n int) {
 	x.mu.Lock()
 	x.waiting += n
@@ -221,7 +221,7 @@ func (x *mux) connect() error {
 		x.conn.close()
 		return nil
 	}
-	err = x.conn.read(x.take)
+	err = x.conn.read(x.receive)
 	x.conn.close()
 	x.mu.Lock()
 	x.transition(muxDisconnected)
@@ -249,7 +249,7 @@ func (x *mux) pause(err error) error {
 		if !no.passes() && (first || !no.keepsSession()) {
 			return no
 		}
-		x.backoff.atleast = no.after
+		x.backoff.atLeast = no.after
 	}
 	if first {
 		return x.backoff.waitBriefly(x.c.ctx, x.c, err)
@@ -286,7 +286,7 @@ func (x *mux) opened(id string, resumed bool) {
 	x.begun = !ended && (x.begun || x.number == 1)
 	if !resumed {
 		x.born = x.number
-		x.answers.sessionEnds()
+		x.replies.loseSession()
 	}
 	renew := ended && !x.renews
 	x.renews = x.renews || renew
@@ -297,7 +297,7 @@ func (x *mux) opened(id string, resumed bool) {
 		c.spawn(x.renew)
 	}
 	if resumed && x.conn.resumes() {
-		x.answerAgain(number)
+		x.repeatReplies(number)
 	}
 }
 
@@ -314,7 +314,7 @@ func (x *mux) renew() {
 	}
 }
 
-// giveUp ends the mux: whatever waits for it fails.
+// giveUp ends the mux: every call that waits for it fails.
 func (x *mux) giveUp(err error) {
 	x.mu.Lock()
 	first := x.state != muxFailed
@@ -341,8 +341,8 @@ func (c *Conn) failSent(err error) {
 	}
 }
 
-// refused fails what was too large for the server, which would not take it a second
-// time either.
+// refused fails a message that was too large for the server, which would not take it a
+// second time either.
 func (x *mux) refused(raw []byte) {
 	c := x.c
 	m, err := jsonrpc.Parse(raw)
@@ -358,11 +358,11 @@ func (x *mux) refused(raw []byte) {
 			k.cancel(nil)
 		}
 	case jsonrpc.Response:
-		// Who asked is told that there is no answer, instead of waiting for it.
+		// The server gets an error for its request, instead of waiting for the reply.
 		x.mu.Lock()
 		defer x.mu.Unlock()
-		if a := x.answers.kept[string(jsonrpc.Key(m.ID))]; a != nil {
-			a.raw = jsonrpc.AppendError(nil, m.ID, jsonrpc.Errorf(jsonrpc.CodeInternal, "%v", why))
+		if r := x.replies.unconfirmed[string(jsonrpc.Key(m.ID))]; r != nil {
+			r.raw = jsonrpc.AppendError(nil, m.ID, jsonrpc.Errorf(jsonrpc.CodeInternal, "%v", why))
 		}
 	}
 }

@@ -21,8 +21,8 @@ type link struct {
 
 	// Guarded by call.mu.
 	stream   string    // the name of its stream, in event ids
-	came     time.Time // when anything of it came last; zero: that was not asked yet
-	resuming bool      // it was asked for by its token, and nothing has come since
+	came     time.Time // when anything of it came last; zero: nobody has looked yet
+	resuming bool      // requests/resume was sent for it, and nothing has come since
 	repeated bool      // it was sent again under its key
 }
 
@@ -36,7 +36,7 @@ func (x *mux) shared() bool { return true }
 
 // ready implements [transport]: it waits until there is a connection.
 func (x *mux) ready(k *call) error {
-	up, err := x.wait(k.ctx, k.opens())
+	number, err := x.wait(k.ctx, k.opens())
 	if err != nil {
 		return err
 	}
@@ -44,7 +44,7 @@ func (x *mux) ready(k *call) error {
 	now := x.c.session
 	x.c.mu.Unlock()
 	x.mu.Lock()
-	k.link.next, k.link.resumed = up, k.link.sent >= x.born
+	k.link.next, k.link.resumed = number, k.link.sent >= x.born
 	x.mu.Unlock()
 	k.mu.Lock()
 	had := k.key
@@ -65,14 +65,14 @@ func (x *mux) can(k *call, kind attemptKind) bool {
 	resumes, l := x.conn.resumes(), &k.link
 	switch kind {
 	case attemptWait:
-		// A stream that continues does so with its calls, if the server has them.
-		return l.sent < l.next && l.resumed && (k.opens() || !resumes && !k.origin.unsure)
+		// A stream that continues does so with the calls that the server has.
+		return l.sent < l.next && l.resumed && (k.opens() || !resumes && !k.origin.maybeSent)
 	case attemptToken:
 		return resumes
 	case attemptRequest:
 		return true
 	case attemptAgain:
-		return k.sends < mostCuts && (resumes && l.resumed && k.key != "" && !k.origin.foreign || k.safe())
+		return k.sends < mostCuts && (resumes && l.resumed && k.key != "" && !k.origin.otherSession || k.safe())
 	}
 	return false
 }
@@ -101,9 +101,9 @@ func (x *mux) attempt(k *call, kind attemptKind) (left bool, err error) {
 	return true, x.await(k)
 }
 
-// unsureWrite is what becomes of a request whose sending has failed though it may have
-// arrived: then its response still comes over the connection, or over the next one. What
-// is retry-safe is sent again as soon as the connection has ended.
+// unsureWrite waits for the response to a request whose sending has failed, though it may
+// have arrived: the response would come over this connection or the next one. A retry-safe
+// request does not wait longer than the connection lasts.
 func (x *mux) unsureWrite(k *call, err error) error {
 	k.happened(eventSent)
 	var gone <-chan struct{}
@@ -194,20 +194,20 @@ func (x *mux) send(ctx context.Context, k *call, raw []byte, atMost time.Duratio
 	if err != nil {
 		return err
 	}
-	var a *answer
+	var r *reply
 	resumes := m.Kind == jsonrpc.Response && x.conn.resumes()
 	if resumes {
 		x.mu.Lock()
-		a = x.answers.keep(k, m)
+		r = x.replies.add(k, m)
 		x.mu.Unlock()
 	}
 	var b backoff
 	for {
-		up, err := x.wait(ctx, m.Method == protocol.MethodInitialized)
+		number, err := x.wait(ctx, m.Method == protocol.MethodInitialized)
 		if err != nil {
 			return err
 		}
-		if err = x.answer(ctx, up, m.Raw, a); err == nil || resumes {
+		if err = x.writeReply(ctx, number, m.Raw, r); err == nil || resumes {
 			return nil
 		}
 		var no *refusal
@@ -215,7 +215,7 @@ func (x *mux) send(ctx context.Context, k *call, raw []byte, atMost time.Duratio
 			if !no.passes() {
 				return fmt.Errorf("not taken: %w", err)
 			}
-			b.atleast = no.after
+			b.atLeast = no.after
 		}
 		if err := b.waitFor(ctx, err, atMost); err != nil {
 			return err

@@ -8,15 +8,15 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// take takes a message of the server.
-func (x *mux) take(m jsonrpc.Message) {
+// receive takes a message of the server.
+func (x *mux) receive(m jsonrpc.Message) {
 	c := x.c
 	x.backoff.progress()
 	var k *call
 	if m.Kind != jsonrpc.Response && x.conn.resumes() {
 		if id := jsonrpc.String(jsonrpc.Field(m.Params, "_meta", protocol.MetaEventID)); id != "" {
 			var fresh bool
-			k, fresh = x.place(id, m)
+			k, fresh = x.locate(id, m)
 			if k != nil && m.Kind != jsonrpc.Request {
 				k.settle()
 			}
@@ -27,11 +27,11 @@ func (x *mux) take(m jsonrpc.Message) {
 	}
 	switch m.Kind {
 	case jsonrpc.Response:
-		x.answered(m)
+		x.response(m)
 	case jsonrpc.Request:
 		if x.conn.resumes() {
 			x.mu.Lock()
-			x.answers.asked(m)
+			x.replies.requested(m)
 			x.mu.Unlock()
 		}
 		c.serverRequest(k, m)
@@ -42,28 +42,28 @@ func (x *mux) take(m jsonrpc.Message) {
 			}
 			return
 		}
-		c.notified(k, m)
+		c.notification(k, m)
 	}
 }
 
-// place notes how far a stream has been heard: that of a call, which it returns,
-// or the standalone one. It says whether the event is new: one of a call that is over is
-// not, as the call has been told in full.
-func (x *mux) place(id string, m jsonrpc.Message) (*call, bool) {
+// locate notes an event id, and returns the call to whose stream it belongs; nil: it is the
+// standalone stream's. It reports whether the event is new. Events of a call that has ended
+// are not: the host has its response.
+func (x *mux) locate(id string, m jsonrpc.Message) (*call, bool) {
 	c := x.c
 	name, _, _ := strings.Cut(id, ".")
-	var asked []byte
+	var policyFor []byte // the id of a request whose stream has the name
 	if m.Method == protocol.MethodResumePolicy {
-		asked = jsonrpc.Field(m.Params, "requestId")
+		policyFor = jsonrpc.Field(m.Params, "requestId")
 	}
 	defer c.changed()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if asked != nil {
+	if policyFor != nil {
 		x.names.add(name)
 	}
 	for _, k := range c.calls {
-		if k.heard(id, name, asked) {
+		if k.advance(id, name, policyFor) {
 			x.names.add(name)
 			k.mu.Lock()
 			defer k.mu.Unlock()
@@ -77,12 +77,12 @@ func (x *mux) place(id string, m jsonrpc.Message) (*call, bool) {
 	return nil, x.seen.add(id)
 }
 
-// heard notes an event if it is one of the call's stream. asked is the id of the
-// request whose stream has the name, or nil.
-func (k *call) heard(id, name string, asked []byte) bool {
+// advance notes an event id, and reports whether it belongs to the call's stream.
+// policyFor is the id of the request whose stream has the name, or nil.
+func (k *call) advance(id, name string, policyFor []byte) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if sameID(asked, k.wire) || sameID(asked, k.id) {
+	if sameID(policyFor, k.wire) || sameID(policyFor, k.id) {
 		k.link.stream = name
 	}
 	if k.link.stream == "" && k.ways.received.last != "" {
@@ -96,14 +96,14 @@ func (k *call) heard(id, name string, asked []byte) bool {
 	return true
 }
 
-// answered gives a response to its call. One that refuses to resume a call looks
-// like one that refuses the call: then the server is asked which it is.
-func (x *mux) answered(m jsonrpc.Message) {
+// response delivers a response to its call. An error response to requests/resume looks like
+// the error response of the call itself: then the status of the call tells which it is.
+func (x *mux) response(m jsonrpc.Message) {
 	c := x.c
 	k := c.callNamed(m.ID)
 	if k != nil && m.Error != nil {
 		if e := errorOf(m.Error); k.isRepeated() && reusedKey(e) {
-			// The key is the call's own: what was begun under it is the first sending.
+			// The key is the call's own: the server has the request from its first sending.
 			k.fail(&unknownOutcome{&refusal{rpc: e, text: e.Message}})
 			k.cancel(nil)
 			return
@@ -116,26 +116,27 @@ func (x *mux) answered(m jsonrpc.Message) {
 				k.cancel(nil)
 				return
 			}
-			c.answered(nil, m)
+			c.response(nil, m)
 		})
 		return
 	}
-	c.answered(nil, m)
+	c.response(nil, m)
 }
 
-// reusedKey says whether an error refuses a request for its idempotency key, under
-// which the server has another.
+// reusedKey reports whether an error refuses a request because the server has another one
+// under the same idempotency key.
 func reusedKey(e *jsonrpc.Error) bool {
 	return e.Code == jsonrpc.CodeInvalidRequest && strings.Contains(strings.ToLower(e.Message), "idempotency key")
 }
 
-// isRepeated says whether the request was sent again under its key.
+// isRepeated reports whether the request was sent again under its key.
 func (k *call) isRepeated() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.link.repeated
 }
 
+// isResuming reports whether requests/resume was sent, and nothing has come since.
 func (k *call) isResuming() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()

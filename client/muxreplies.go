@@ -7,111 +7,113 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// mostAnswers bounds how many answers are kept.
-const mostAnswers = 1000
+// mostReplies bounds how many replies wait for a confirmation.
+const mostReplies = 1000
 
-// answers are those that the host has given over a line that does not say when the
-// server has them. They are kept until it has. line.mu guards them.
-type answers struct {
-	kept   map[string]*answer // by the key of their id
-	pings  map[string]bool    // questions whose answers nobody misses
-	count  int                // how many answers there have been
-	asking bool               // the server is being asked whether it has them
+// replies are the host's replies that were written to a [mux] and of which it is not known
+// that the server has them: they are written again to the next connection. mux.mu guards
+// them.
+type replies struct {
+	unconfirmed map[string]*reply // by the key of their id
+	pings       map[string]bool   // requests whose replies need no confirmation
+	count       int               // how many replies there have been
+	confirming  bool              // the server is being asked whether it has them
 }
 
-// answer is one that the server may have to be told again.
-type answer struct {
-	k   *call
-	raw []byte
-	n   int // the how many-th it is
-	up  int // over which connection it was written; 0: none yet
+// A reply is one of them.
+type reply struct {
+	k          *call
+	raw        []byte
+	number     int // counts the replies
+	connection int // over which it was written; 0: none yet
 }
 
-func newAnswers() answers {
-	return answers{kept: make(map[string]*answer), pings: make(map[string]bool)}
+func newReplies() replies {
+	return replies{unconfirmed: make(map[string]*reply), pings: make(map[string]bool)}
 }
 
-// asked takes note of a question of the server.
-func (a *answers) asked(m jsonrpc.Message) {
+// requested notes a request of the server.
+func (r *replies) requested(m jsonrpc.Message) {
 	key := string(jsonrpc.Key(m.ID))
 	switch {
 	case m.Method != protocol.MethodPing:
-		delete(a.pings, key)
-	case len(a.pings) < mostAnswers:
-		a.pings[key] = true
+		delete(r.pings, key)
+	case len(r.pings) < mostReplies:
+		r.pings[key] = true
 	}
 }
 
-// keep keeps an answer, unless nobody would miss it: then it is nil. Of too many
-// the newest stay.
-func (a *answers) keep(k *call, m jsonrpc.Message) *answer {
+// add notes a reply. It returns nil if the reply needs no confirmation. Of too many the
+// oldest is forgotten.
+func (r *replies) add(k *call, m jsonrpc.Message) *reply {
 	key := string(jsonrpc.Key(m.ID))
-	if a.pings[key] {
-		delete(a.pings, key)
+	if r.pings[key] {
+		delete(r.pings, key)
 		return nil
 	}
-	if len(a.kept) >= mostAnswers {
+	if len(r.unconfirmed) >= mostReplies {
 		oldest := ""
-		for key, old := range a.kept {
-			if oldest == "" || old.n < a.kept[oldest].n {
+		for key, old := range r.unconfirmed {
+			if oldest == "" || old.number < r.unconfirmed[oldest].number {
 				oldest = key
 			}
 		}
-		delete(a.kept, oldest)
+		delete(r.unconfirmed, oldest)
 	}
-	a.count++
-	one := &answer{k: k, raw: m.Raw, n: a.count}
-	a.kept[key] = one
+	r.count++
+	one := &reply{k: k, raw: m.Raw, number: r.count}
+	r.unconfirmed[key] = one
 	return one
 }
 
-// sessionEnds forgets what only a session that is gone has asked.
-func (a *answers) sessionEnds() {
-	clear(a.pings)
-	for key, one := range a.kept {
+// loseSession forgets the replies to requests that belonged to no call of a session that
+// has ended.
+func (r *replies) loseSession() {
+	clear(r.pings)
+	for key, one := range r.unconfirmed {
 		if one.k == nil {
-			delete(a.kept, key)
+			delete(r.unconfirmed, key)
 		}
 	}
 }
 
-// written returns, by their keys, what has been written over a connection.
-func (a *answers) written(up int) map[string]*answer {
-	some := make(map[string]*answer)
-	for key, one := range a.kept {
-		if one.up == up {
+// written returns, by their keys, the replies that were written over a connection.
+func (r *replies) written(connection int) map[string]*reply {
+	some := make(map[string]*reply)
+	for key, one := range r.unconfirmed {
+		if one.connection == connection {
 			some[key] = one
 		}
 	}
 	return some
 }
 
-// answer writes an answer over the connection of a number. a is nil if it is not
-// kept.
-func (x *mux) answer(ctx context.Context, up int, raw []byte, a *answer) error {
-	if err := x.write(ctx, up, raw); err != nil || a == nil {
+// writeReply writes a message over the connection of a number. r is nil if it needs no
+// confirmation.
+func (x *mux) writeReply(ctx context.Context, number int, raw []byte, r *reply) error {
+	if err := x.write(ctx, number, raw); err != nil || r == nil {
 		return err
 	}
 	x.mu.Lock()
-	a.up = up
-	ask := !x.answers.asking
-	x.answers.asking = true
+	r.connection = number
+	start := !x.replies.confirming
+	x.replies.confirming = true
 	x.mu.Unlock()
-	if ask {
+	if start {
 		x.c.spawn(x.confirm)
 	}
 	return nil
 }
 
-// confirm forgets answers which the server has. What is written while it is asked
-// for some is asked for next.
+// confirm forgets the replies that the server has, until none is unconfirmed that was
+// written over this connection.
 func (x *mux) confirm() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	defer func() { x.answers.asking = false }()
+	defer func() { x.replies.confirming = false }()
 	for {
 		number := x.number
-		some := x.answers.written(number)
+		some := x.replies.written(number)
 		if !x.state.connected() || len(some) == 0 {
 			return
 		}
@@ -119,33 +121,33 @@ func (x *mux) confirm() {
 		err := x.conn.confirm(x.c.ctx)
 		x.mu.Lock()
 		switch {
-		case !x.up(number): // they have been written again, or will be
+		case !x.up(number): // they were written again, or will be
 			continue
 		case err != nil:
-			return // who writes the next answer asks for all
+			return // the next reply that is written starts this again
 		}
 		for key, one := range some {
-			if x.answers.kept[key] == one {
-				delete(x.answers.kept, key)
+			if x.replies.unconfirmed[key] == one {
+				delete(x.replies.unconfirmed, key)
 			}
 		}
 	}
 }
 
-// answerAgain tells the server again what it may not have heard.
-func (x *mux) answerAgain(up int) {
+// repeatReplies writes the unconfirmed replies again, over a new connection.
+func (x *mux) repeatReplies(number int) {
 	x.mu.Lock()
-	var again []*answer
-	for id, a := range x.answers.kept {
-		if a.k != nil && a.k.done() {
-			delete(x.answers.kept, id)
+	var again []*reply
+	for id, r := range x.replies.unconfirmed {
+		if r.k != nil && r.k.done() {
+			delete(x.replies.unconfirmed, id)
 			continue
 		}
-		again = append(again, a)
+		again = append(again, r)
 	}
 	x.mu.Unlock()
-	for _, a := range again {
-		if x.answer(x.c.ctx, up, a.raw, a) != nil {
+	for _, r := range again {
+		if x.writeReply(x.c.ctx, number, r.raw, r) != nil {
 			return
 		}
 	}

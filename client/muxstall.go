@@ -7,20 +7,20 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// mostQuiet is the longest that a call which was sent over a [mux] may be quiet before
-// the server is asked for its status.
+// mostQuiet bounds how long a call over a [mux] may be quiet before the server is asked for
+// its status.
 const mostQuiet = 15 * time.Second
 
-// A stall is how a call that was sent over a [mux] is looked after until it is over. Who
-// resumes it elsewhere takes over what it says, and the connection lives on without. So
-// the server is asked whether a call is over that has been quiet for a while. Only then
-// it is resumed here, as two who resume a call take it from each other.
+// A stall watches a call that was sent over a [mux]. If another client resumes the call, its
+// messages go there, and this connection stays open without them. So after a while without
+// a message the server is asked for the call's status. The call is resumed here only when
+// it has ended: two clients that both resume it would take it from each other.
 type stall struct {
 	wait    time.Duration // how long the call may be quiet now
 	last    time.Time     // when something had come, by the last look
-	ended   bool          // it was over then, with something that nobody had read
-	unknown bool          // the server did not know of it then
-	off     bool          // the server can't be asked
+	ended   bool          // it had ended then, with messages that no client had read
+	unknown bool          // the server did not know it then
+	off     bool          // the server has no status requests
 }
 
 // look asks the server for the status of a call that has been quiet for too long. It
@@ -52,7 +52,7 @@ func (s *stall) look(k *call) (time.Duration, error) {
 	case status.Status != "completed" && status.Status != "failed":
 		s.ended, s.unknown = false, false
 	case status.HasPendingMessage && !s.ended:
-		s.ended, s.wait = true, firstPoll // who reads it has time to come to its end
+		s.ended, s.wait = true, firstPoll // another client may still be reading it
 	default:
 		if at, _ := k.cameLast(); at.Equal(s.last) { // nothing has come since
 			return 0, errNext

@@ -29,7 +29,7 @@ const (
 	muxGaveUp                       // no other will be opened
 )
 
-// after returns the state that follows an event. begun says whether the server has a
+// after returns the state that follows an event. begun reports whether the server has a
 // session. It is the only place that decides this.
 func (s muxState) after(e muxEvent, begun bool) muxState {
 	switch {

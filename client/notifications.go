@@ -9,7 +9,7 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// notify takes a notification of the host.
+// notify sends a notification of the host.
 func (c *Conn) notify(ctx context.Context, m jsonrpc.Message) error {
 	switch m.Method {
 	case protocol.MethodInitialized:
@@ -45,40 +45,38 @@ func joined(ctx, other context.Context) context.Context {
 	return ctx
 }
 
-// cancelWait bounds how long the word that a request is cancelled waits for the
-// request to arrive: it means nothing to a server that does not know it yet.
+// cancelWait bounds how long a cancellation waits until the server has the request: to a
+// server that does not have it yet it means nothing.
 const cancelWait = 2 * time.Second
 
-// cancelled ends a request that the host does not want answered any more.
+// cancelled handles notifications/cancelled of the host.
 func (c *Conn) cancelled(m jsonrpc.Message) {
 	id := jsonrpc.Field(m.Params, "requestId")
 	c.mu.Lock()
 	k := c.calls[string(jsonrpc.Key(id))]
 	c.mu.Unlock()
 	if k == nil {
-		return // it has its answer
+		return // it has its response
 	}
-	c.giveUp(k, m)
+	c.cancelCall(k, m)
 }
 
-// giveUp ends a call that nobody wants answered any more; m says so to the server. The
-// call is on record until that was said, or the Conn ends.
-func (c *Conn) giveUp(k *call, m jsonrpc.Message) {
+// cancelCall ends a call, and sends the cancellation m to the server. The call is
+// registered until the server has that, or the Conn ends.
+func (c *Conn) cancelCall(k *call, m jsonrpc.Message) {
 	if !k.happened(eventCancelled) {
-		return // it has its answer, or this was said before
+		return // it has its response, or was cancelled before
 	}
-	c.mu.Lock()
-	c.asks.forgetCall(k)
-	c.mu.Unlock()
+	c.requests.forgetCall(k)
 	c.countCancelling(1)
 	ok := c.spawn(func() {
 		defer c.countCancelling(-1)
-		defer c.leave(k)
+		defer c.unregister(k)
 		defer k.cancel(ErrCancelled)
 		t := time.NewTimer(cancelWait)
 		defer t.Stop()
 		select {
-		case <-k.posted:
+		case <-k.reached:
 		case <-t.C:
 		case <-c.ctx.Done():
 			return
@@ -93,23 +91,23 @@ func (c *Conn) giveUp(k *call, m jsonrpc.Message) {
 	})
 	if !ok {
 		k.cancel(ErrCancelled)
-		c.leave(k)
+		c.unregister(k)
 		c.countCancelling(-1)
 	}
 }
 
-// cancellation is what the server is told, under the id by which it knows the
-// call: nil if that is nothing, because the end of the connection says it.
+// cancellation returns m under the id by which the server knows the call. It returns nil
+// where nothing is to be sent: the end of the connection cancels the call, or the id alone
+// would be that of another call.
 func (k *call) cancellation(m jsonrpc.Message) []byte {
+	shared := k.c.transport().shared()
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.session.revision >= protocol.V20260728 {
+	elsewhere := k.origin.otherSession && shared
+	switch {
+	case k.session.revision >= protocol.V20260728, elsewhere && k.ways.token == "":
 		return nil
-	}
-	if k.origin.foreign && k.c.transport().shared() && k.ways.token == "" {
-		return nil // here the id alone would be that of another
-	}
-	if bytes.Equal(k.wire, k.id) && k.session.id != "" && (!k.origin.foreign || !k.c.transport().shared()) {
+	case bytes.Equal(k.wire, k.id) && k.session.id != "" && !elsewhere:
 		return m.Raw
 	}
 	params := append([]byte(`{"requestId":`), k.wire...)

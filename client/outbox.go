@@ -13,7 +13,7 @@ type outbox struct {
 	idle    chan struct{} // closed when nothing is left; nil if nobody waits
 }
 
-// put adds work; it says whether a goroutine must be started that calls run.
+// put adds work. It reports whether a goroutine must be started that calls run.
 func (o *outbox) put(f func()) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -23,6 +23,7 @@ func (o *outbox) put(f func()) bool {
 	return start
 }
 
+// run does the work that was put, until there is none.
 func (o *outbox) run() {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -8,9 +8,8 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// CodeOutcomeUnknown is the code of the error response to a request of which nobody
-// knows whether the server did what it asks for. The request may have run: who sends it
-// again may have it run twice.
+// CodeOutcomeUnknown is the code of the error response to a request that may have run, and
+// whose result can't be known. If it is sent again, it may run twice.
 const CodeOutcomeUnknown = protocol.CodeOutcomeUnknown
 
 // An unknownOutcome is why a call failed whose request may have run.
@@ -24,7 +23,7 @@ func (e *unknownOutcome) Error() string {
 // Unwrap returns the cause.
 func (e *unknownOutcome) Unwrap() error { return e.cause }
 
-// errForgotten is why a call ends of which the server keeps nothing.
+// errForgotten is why a call ends that the server does not know any more.
 var errForgotten = errors.New("the server does not know the call any more")
 
 // A finalError is one after which no other attempt is made.
@@ -44,8 +43,7 @@ func isFinal(err error) bool {
 	return errors.As(err, &f)
 }
 
-// unusable returns a finalError: the server sends what can't be used, and would do so
-// again.
+// unusable returns a finalError for what the server sends and would send again.
 func unusable(format string, args ...any) error {
 	return final("the server sends what cannot be used: "+format, args...)
 }

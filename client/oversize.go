@@ -15,73 +15,74 @@ func (o *oversize) Error() string {
 	return fmt.Sprintf("the server does not take a message as large as this, of %d bytes", len(o.raw))
 }
 
-// A glance is what is seen of a message that goes by without being kept: what it
-// is, and its id. It is an io.Writer of the message, which is one JSON object.
-type glance struct {
-	depth  int
-	quoted bool // within a string
-	escape bool // after a backslash
-	value  bool // after a colon of the outermost object
-	key    []byte
-	id     []byte
-	method bool // it asks or tells something
-	answer bool // it has a result or an error
+// A scanner finds the kind and the id of a message that is too large to be stored. The
+// message, one JSON object, is written to it.
+type scanner struct {
+	depth    int
+	quoted   bool // within a string
+	escape   bool // after a backslash
+	value    bool // after a colon of the outermost object
+	key      []byte
+	id       []byte
+	method   bool // it is a request or a notification
+	response bool // it has a result or an error
 }
 
-// What is longer is no key that counts, and no id.
+// A longer key is not looked for, and a longer id is not used.
 const (
-	mostGlanceKey = 16
-	mostGlanceID  = 1 << 10
+	mostScannedKey = 16
+	mostScannedID  = 1 << 10
 )
 
 // Write implements io.Writer.
-func (g *glance) Write(p []byte) (int, error) {
+func (s *scanner) Write(p []byte) (int, error) {
 	for _, b := range p {
-		g.next(b)
+		s.next(b)
 	}
 	return len(p), nil
 }
 
-func (g *glance) next(b byte) {
-	was := g.quoted
+// next takes one byte.
+func (s *scanner) next(b byte) {
+	was := s.quoted
 	switch {
-	case g.escape:
-		g.escape = false
-	case g.quoted && b == '\\':
-		g.escape = true
+	case s.escape:
+		s.escape = false
+	case s.quoted && b == '\\':
+		s.escape = true
 	case b == '"':
-		g.quoted = !g.quoted
-	case g.quoted:
+		s.quoted = !s.quoted
+	case s.quoted:
 	case b == '{', b == '[':
-		g.depth++
+		s.depth++
 	case b == '}', b == ']':
-		g.depth--
+		s.depth--
 	}
-	if g.depth != 1 {
+	if s.depth != 1 {
 		return
 	}
 	switch {
 	case !was && b == ',':
-		g.key, g.value = nil, false
+		s.key, s.value = nil, false
 	case !was && b == ':':
-		g.value = true
-		switch string(g.key) {
+		s.value = true
+		switch string(s.key) {
 		case `"method"`:
-			g.method = true
+			s.method = true
 		case `"result"`, `"error"`:
-			g.answer = true
+			s.response = true
 		}
-	case g.value && string(g.key) == `"id"` && len(g.id) <= mostGlanceID:
-		g.id = append(g.id, b)
-	case !g.value && (was || b == '"') && len(g.key) <= mostGlanceKey:
-		g.key = append(g.key, b)
+	case s.value && string(s.key) == `"id"` && len(s.id) <= mostScannedID:
+		s.id = append(s.id, b)
+	case !s.value && (was || b == '"') && len(s.key) <= mostScannedKey:
+		s.key = append(s.key, b)
 	}
 }
 
-// of returns the id, if there is one that can be: JSON, but null.
-func (g *glance) of() []byte {
-	m, err := jsonrpc.Parse(append(append([]byte(`{"jsonrpc":"2.0","method":"x","id":`), g.id...), '}'))
-	if err != nil || len(g.id) > mostGlanceID || m.Kind != jsonrpc.Request {
+// messageID returns the id, or nil if the message has none or null.
+func (s *scanner) messageID() []byte {
+	m, err := jsonrpc.Parse(append(append([]byte(`{"jsonrpc":"2.0","method":"x","id":`), s.id...), '}'))
+	if err != nil || len(s.id) > mostScannedID || m.Kind != jsonrpc.Request {
 		return nil
 	}
 	return m.ID

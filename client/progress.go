@@ -8,19 +8,19 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// progress is what the host was told of a request's progress. A request that is sent
-// again may run again, and begin to count anew under the token that it had; but "the
+// progress is the progress of a request as far as the host has received it. A request that
+// is sent again may run again, and count from the beginning under the same token; but "the
 // progress value MUST increase with each notification" (2025-11-25, Progress).
 type progress struct {
-	token string  // the key of the token; "": the host wants to hear none
-	last  float64 // the greatest value that the host was told, if any was
-	told  bool
+	token string  // the key of the progress token; "": the request has none. It does not change
+	last  float64 // the greatest value that the host has received
+	any   bool    // it has received one
 }
 
 // tokenOf returns the key of the progress token of a request, or "".
 func tokenOf(body []byte) string {
 	if !bytes.Contains(body, []byte("progressToken")) {
-		return "" // a long body is sooner looked through than taken apart
+		return "" // searching a long body is cheaper than parsing it
 	}
 	token := jsonrpc.Field(body, "params", "_meta", "progressToken")
 	if token == nil {
@@ -29,9 +29,9 @@ func tokenOf(body []byte) string {
 	return string(jsonrpc.Key(token))
 }
 
-// goesBack reports whether a notification is progress that the host must not be told,
-// as it was told as much of an earlier run of the request. k is the call that it
-// belongs to, if that is known.
+// goesBack reports whether a notification is progress that the host must not receive,
+// because it has received as much from an earlier run of the request. k is the call that
+// it belongs to, if that is known.
 func (c *Conn) goesBack(k *call, m jsonrpc.Message) bool {
 	if m.Method != protocol.MethodProgress {
 		return false
@@ -50,10 +50,10 @@ func (c *Conn) goesBack(k *call, m jsonrpc.Message) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	p := &k.progress
-	if p.told && value <= p.last {
-		return k.sends > 1 // else the server repeats itself, and that is between it and the host
+	if p.any && value <= p.last {
+		return k.sends > 1 // in one run it is the server's mistake, and the host's to see
 	}
-	p.last, p.told = value, true
+	p.last, p.any = value, true
 	return false
 }
 

@@ -9,19 +9,18 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// A refusal is an answer that says that the server did not do what was asked, or
-// a reason to think that it was not asked at all.
+// A refusal is an error response of HTTP, or the reason why a request was not sent.
 type refusal struct {
 	status int            // 0: the request was not sent
-	rpc    *jsonrpc.Error // what the server said in JSON-RPC; may be nil
+	rpc    *jsonrpc.Error // the JSON-RPC error in its body; may be nil
 	text   string
-	auth   bool          // it is our authorizer's, not the server's
-	after  time.Duration // how long to wait before asking again; 0: not said
-	later  bool          // it says when to ask again
-	why    error         // where it is code of the user's that failed
+	auth   bool          // the Authorizer has refused, not the server
+	after  time.Duration // how long to wait before the next request; 0: it does not say
+	later  bool          // it says when the next request may come
+	why    error         // where code of the user has failed
 }
 
-// forgot says whether the server does not know the session any more. That is 404,
+// forgot reports whether the server does not know the session any more. That is 404,
 // but many servers made after the TypeScript SDK's example say 400.
 func (e *refusal) forgot() bool {
 	if e.status == http.StatusNotFound {
@@ -30,15 +29,15 @@ func (e *refusal) forgot() bool {
 	if e.status != http.StatusBadRequest || e.rpc == nil {
 		return false
 	}
-	said := strings.ToLower(e.rpc.Message)
-	return strings.Contains(said, "no valid session") || strings.Contains(said, "session not found") ||
-		strings.Contains(said, "invalid session") || strings.Contains(said, "unknown session")
+	text := strings.ToLower(e.rpc.Message)
+	return strings.Contains(text, "no valid session") || strings.Contains(text, "session not found") ||
+		strings.Contains(text, "invalid session") || strings.Contains(text, "unknown session")
 }
 
-// certain says whether the server has certainly not done what it was asked. A 503
-// means so (RFC 9110, section 15.6.4), but is also what proxies make of a server
-// that has died with the request (Envoy: "upstream connect error or disconnect/reset
-// before headers"). Those don't say when to ask again.
+// certain reports whether the server has certainly not done what the request asks for. A 503
+// means so (RFC 9110, section 15.6.4). But proxies also send it when a server has died with
+// the request (Envoy: "upstream connect error or disconnect/reset before headers"): those
+// have no Retry-After.
 func (e *refusal) certain() bool {
 	switch e.status {
 	case http.StatusGone:
@@ -51,7 +50,7 @@ func (e *refusal) certain() bool {
 	return e.status >= 400 && e.status < 500
 }
 
-// passes says whether the same may be taken later.
+// passes reports whether the server may take the same request later.
 func (e *refusal) passes() bool {
 	switch e.status {
 	case http.StatusTooManyRequests, http.StatusRequestTimeout, http.StatusTooEarly:
@@ -62,8 +61,7 @@ func (e *refusal) passes() bool {
 	return e.status >= 500
 }
 
-// shuts says whether a way to come back to a call is closed, rather than out of
-// order.
+// shuts reports whether a way back to a call leads nowhere for good, rather than for now.
 func (e *refusal) shuts() bool {
 	switch e.status {
 	case http.StatusBadRequest, http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotAcceptable,
@@ -86,8 +84,8 @@ func (e *refusal) Error() string {
 	return e.text
 }
 
-// refused reads what a response with an error status says, and closes it. Many servers
-// repeat there what they were sent.
+// refused reads an error response, and closes it. Many servers repeat there what they were
+// sent, so secrets are removed.
 func (c *Conn) refused(r *response) *refusal {
 	defer r.Close()
 	r.events = true // all of it is to come in that time
@@ -97,8 +95,8 @@ func (c *Conn) refused(r *response) *refusal {
 	if err != nil || len(data) == 0 {
 		return e
 	}
-	if said := jsonrpc.Field(data, "error"); said != nil && said[0] == '{' { // with an id or without
-		e.rpc = errorOf([]byte(c.remote.secrets.Text(string(said))))
+	if raw := jsonrpc.Field(data, "error"); raw != nil && raw[0] == '{' { // with an id or without
+		e.rpc = errorOf([]byte(c.remote.secrets.Text(string(raw))))
 		return e
 	}
 	if strings.HasPrefix(r.media(), "text/plain") {

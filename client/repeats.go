@@ -2,35 +2,35 @@ package client
 
 import "hash/maphash"
 
-// repeats are the messages that a call's stream has brought without event ids. Who
-// asks for such a stream again can't say how far it has come, and is told
-// everything that is kept (SEP-975, "Resuming"; SEP-1335, `rel="stream"` URL):
-// what comes again is known by what it says.
+// repeats finds messages that come again. A client that requests a stream without event
+// ids again can't say how far it has received it, and gets everything that the server has
+// (SEP-975, "Resuming"; SEP-1335, `rel="stream"` URL). Messages are compared by their
+// hashes.
 type repeats struct {
 	sums      []uint64
 	first     int  // where the repetition began that comes now
-	next      int  // where what comes now may stand; len(sums): nowhere
-	from      int  // where the newest stream began that goes on with the call
-	beginning bool // nothing has come since the stream was asked for again
+	next      int  // where the next message may be; len(sums): nowhere
+	from      int  // where the newest stream of the call began
+	beginning bool // nothing has come since the stream was requested again
 	turns     bool // what comes now may be another stream
 }
 
-// mostTold bounds how many messages of a stream are remembered.
-const mostTold = 1 << 16
+// mostRepeats bounds how many messages of a stream are remembered.
+const mostRepeats = 1 << 16
 
-// again notes that the stream is asked for again.
+// again notes that the stream is requested again.
 func (t *repeats) again() { t.beginning, t.next = true, len(t.sums) }
 
-// turn notes that the server has been given what it asked for: it goes on with
-// another stream, or with the same one.
+// turn notes that the server has the replies that it waited for: it continues with another
+// stream, or with the same one.
 func (t *repeats) turn() {
 	t.again()
 	t.turns = true
 }
 
-// add notes a message, and reports whether it has come before: the stream repeats
-// what it has said from its first message on, or that of the newest of several
-// streams, or from another of which there is only one like it.
+// add notes a message, and reports whether it has come before. A repetition begins with the
+// first message of the stream, with that of the newest of several streams, or with another
+// message that has come only once.
 func (t *repeats) add(seed maphash.Seed, data []byte) bool {
 	sum := maphash.Bytes(seed, data)
 	if t.beginning {
@@ -45,8 +45,8 @@ func (t *repeats) add(seed maphash.Seed, data []byte) bool {
 	case t.next < n && t.sums[t.next] == sum:
 		t.next++
 		return true
-	case n >= mostTold:
-	case t.next < n: // it goes on otherwise: it is another stream that begins alike
+	case n >= mostRepeats:
+	case t.next < n: // it differs now: it is another stream that begins alike
 		t.from = n
 		t.sums = append(t.sums, t.sums[t.first:t.next]...)
 		t.sums = append(t.sums, sum)
@@ -57,8 +57,8 @@ func (t *repeats) add(seed maphash.Seed, data []byte) bool {
 	return false
 }
 
-// find returns where a repetition begins whose first message is known; len(sums):
-// it is none.
+// find returns where a repetition begins whose first message has the hash; len(sums): there
+// is none.
 func (t *repeats) find(sum uint64) int {
 	at := len(t.sums)
 	if t.from < at && t.sums[t.from] == sum {

@@ -52,13 +52,13 @@ func TestToldBounded(t *testing.T) {
 	t.Parallel()
 	var told repeats
 	seed := maphash.MakeSeed()
-	for i := range mostTold + 100 {
+	for i := range mostRepeats + 100 {
 		told.add(seed, []byte{byte(i), byte(i >> 8), byte(i >> 16)})
 	}
 	told.again()
 	told.add(seed, []byte{0, 0, 0})
 	told.add(seed, []byte("new"))
-	if n := len(told.sums); n != mostTold {
+	if n := len(told.sums); n != mostRepeats {
 		t.Errorf("%d are remembered", n)
 	}
 }

@@ -9,6 +9,25 @@ import (
 	"holdfast/internal/protocol"
 )
 
+// mostCuts is how many connections in a row may end without bringing anything, on each of
+// which the request was sent.
+const mostCuts = 8
+
+// failures counts the attempts of a call that have failed.
+type failures struct {
+	cuts     int // connections in a row that have ended without bringing anything
+	silences int // attempts to which the server did not begin to answer
+	renewals int // sessions that were begun for it
+}
+
+// cut notes that a connection has ended. It returns how many in a row brought nothing.
+func (f *failures) cut(fresh bool) int {
+	if f.cuts++; fresh {
+		f.cuts = 0
+	}
+	return f.cuts
+}
+
 // retry decides what follows from how an attempt ended: nil for another one, after
 // waiting as long as need be, or why there will be none. left says that the attempt may
 // have reached the server.
@@ -24,13 +43,13 @@ func (k *call) retry(err error, left bool) error {
 	case errors.As(err, &no):
 		return k.retryRefused(no)
 	case err == nil || errors.Is(err, errCut):
-		if k.sendsRequest() && k.backoff.cut() >= mostCuts {
+		if k.sendsRequest() && k.failures.cut(k.backoff.fresh) >= mostCuts {
 			return errCutOften
 		}
 		return k.backoff.wait(k.ctx, k.c, nil)
 	case errors.Is(err, errSilent) && k.key == "" && k.sendsRequest() && (k.mayHaveRun() || k.early()):
-		k.backoff.silences++
-		if k.backoff.silences == 1 && k.safe() && !k.early() {
+		k.failures.silences++
+		if k.failures.silences == 1 && k.safe() && !k.early() {
 			return k.backoff.wait(k.ctx, k.c, err) // it may have been the connection
 		}
 		return fmt.Errorf("the server did not begin to answer within %v", k.answerTimeout())
@@ -39,7 +58,7 @@ func (k *call) retry(err error, left bool) error {
 		k.backoff.slow++
 		return k.backoff.wait(k.ctx, k.c, nil)
 	case k.early():
-		// Whoever waits for the first answer of all would rather know.
+		// Nobody knows yet whether there is a server at all.
 		return k.backoff.waitBriefly(k.ctx, k.c, err)
 	}
 	return k.backoff.wait(k.ctx, k.c, err)
@@ -51,10 +70,10 @@ var errCutOften = errors.New("the server ends each connection without an answer"
 // sendsRequest reports whether the last attempt was the request itself.
 func (k *call) sendsRequest() bool { return k.kind == attemptRequest || k.kind == attemptAgain }
 
-// early reports whether the call is one of those that begin the first session, for
-// whose answer somebody waits who does not know yet whether there is a server.
+// early reports whether the call is one of those that begin the first session: it fails
+// soon, as nobody knows yet whether there is a server.
 func (k *call) early() bool {
-	return k.origin.impatient || k.origin.answer == nil && (k.method == protocol.MethodInitialize || k.method == protocol.MethodDiscover)
+	return k.origin.failFast || k.origin.response == nil && (k.method == protocol.MethodInitialize || k.method == protocol.MethodDiscover)
 }
 
 // retryRefused is retry for a refusal.
@@ -63,10 +82,10 @@ func (k *call) retryRefused(no *refusal) error {
 		if k.kind == attemptRequest && k.mayHaveRun() && k.key == "" && !k.safe() {
 			return no
 		}
-		k.backoff.atleast = no.after
+		k.backoff.atLeast = no.after
 		switch {
 		case k.method == protocol.MethodDiscover:
-			return no // it may be a word that the server does not know
+			return no // the server may not know the method
 		case k.early() && no.after > 0:
 			return k.backoff.waitFor(k.ctx, no, k.c.opts.ConnectTimeout)
 		case k.early():
@@ -78,8 +97,8 @@ func (k *call) retryRefused(no *refusal) error {
 	case k.sendsRequest():
 		return k.retryRequest(no)
 	case no.status == http.StatusConflict, no.auth:
-		// It has not noticed the end of the last connection, or nobody could be asked
-		// for a token now.
+		// The server has not noticed the end of the last connection, or there is no token
+		// now.
 		return k.backoff.wait(k.ctx, k.c, no)
 	case !no.shuts():
 		return k.backoff.waitFor(k.ctx, no, min(k.c.opts.Silence, k.c.opts.GiveUp))
@@ -112,13 +131,12 @@ func (k *call) refuse() {
 	k.ways.refuse(k.kind)
 }
 
-// lost is what becomes of a call whose session the server does not have any more.
-// One that the server did not take, or that changes nothing, is sent again in a new
-// session.
+// lost decides what becomes of a call whose session has ended. A request that the server
+// did not take, or that is retry-safe, is sent again in a new session.
 func (k *call) lost(s session) error {
 	ended := errors.New("the server has ended the session in which the call ran")
-	if k.origin.foreign {
-		return ended // which is not the one of the others
+	if k.origin.otherSession {
+		return ended // it is not the session of the other calls
 	}
 	fresh, err := k.c.renew(k.ctx, s)
 	switch {
@@ -129,11 +147,11 @@ func (k *call) lost(s session) error {
 	}
 	k.mu.Lock()
 	k.session, k.ways = fresh, ways{}
-	k.keyAnew(fresh) // its server may be another version
+	k.keyAnew(fresh) // the server may be of another version
 	k.mu.Unlock()
 	k.c.changed()
-	k.backoff.renewals++
-	if k.backoff.renewals > 3 {
+	k.failures.renewals++
+	if k.failures.renewals > 3 {
 		return errors.New("the server ends each session at once")
 	}
 	return nil

@@ -16,8 +16,8 @@ type serverRequest struct {
 	id []byte
 }
 
-// mostStale bounds how many requests are remembered that nobody waits for any more and
-// that the host may yet reply to.
+// mostStale bounds how many requests are remembered that no longer need a reply, but may
+// still get one.
 const mostStale = 1000
 
 // mostAsked bounds how many requests of the server wait: for the host to reply, or for the
@@ -35,7 +35,7 @@ type serverRequests struct {
 
 	mu      sync.Mutex
 	open    map[string]*serverRequest // without a reply, by the key of their id
-	stale   map[string]struct{}       // those that nobody waits for any more
+	stale   map[string]struct{}       // those that no longer need one
 	replies int                       // of the host, that the server has not taken yet
 	full    bool                      // the server has made too many at a time
 }
@@ -78,7 +78,7 @@ func (s *serverRequests) take(id []byte) *serverRequest {
 	return rq
 }
 
-// forget forgets the requests for which gone is true: nobody waits for them any more.
+// forget forgets the requests for which gone is true: they no longer need a reply.
 func (s *serverRequests) forget(gone func(*serverRequest) bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -114,9 +114,9 @@ func (s *serverRequests) count(n int) {
 
 // serverRequest gives a request of the server to the host.
 func (c *Conn) serverRequest(k *call, m jsonrpc.Message) {
-	isNew, dropped := c.asks.add(k, &m, c.newID)
+	isNew, dropped := c.requests.add(k, &m, c.newID)
 	if dropped {
-		c.logger.Warn("requests of the server are dropped: too many of them wait for an answer", "most", mostAsked)
+		c.logger.Warn("requests of the server are dropped: too many of them wait for a response", "most", mostAsked)
 	}
 	if !isNew {
 		return
@@ -129,16 +129,15 @@ func (c *Conn) serverRequest(k *call, m jsonrpc.Message) {
 
 // withdrawn forgets a request that the server has taken back.
 func (c *Conn) withdrawn(id []byte) {
-	if rq := c.asks.take(id); rq != nil && rq.call != nil {
+	if rq := c.requests.take(id); rq != nil && rq.call != nil {
 		rq.call.turns.settled(nil)
 		rq.call.settle()
 	}
 }
 
-// reply takes the host's reply to a request of the server. A second one is
-// dropped.
+// reply sends the host's reply to a request of the server. A second one is dropped.
 func (c *Conn) reply(m jsonrpc.Message) error {
-	rq := c.asks.take(m.ID)
+	rq := c.requests.take(m.ID)
 	if rq == nil {
 		return nil
 	}
@@ -162,37 +161,37 @@ func (c *Conn) reply(m jsonrpc.Message) error {
 	connected := k.turns.connected
 	k.turns.mu.Unlock()
 	if !multiTurn || keys && connected {
-		// A server that honours keys is one of ours, and takes replies at any time.
+		// A server that honours keys is a Holdfast, and takes replies at any time.
 		k.turns.settled(nil)
 		return c.sendReply(k, m.Raw)
 	}
 	k.turns.settled(m.Raw)
 	if keys && k.gather() {
-		k.backoff.poke() // it has disconnected to wait for this, and need not be asked whether it does
+		k.backoff.poke() // it has ended the connection to wait for this
 		return nil
 	}
 	c.spawn(func() { c.sendHeld(k) })
 	return nil
 }
 
-// sendReply sends a reply, behind the caller's back, until the server has it.
-// k is the call that it is for, or nil.
+// sendReply sends a reply in the background, until the server has it. k is the call that it
+// belongs to, or nil.
 func (c *Conn) sendReply(k *call, raw []byte) error {
 	ctx := c.ctx
 	if k != nil {
 		ctx = k.ctx
 		k.turns.post(1)
 	}
-	c.asks.count(1)
+	c.requests.count(1)
 	ok := c.spawn(func() {
-		defer c.asks.count(-1)
+		defer c.requests.count(-1)
 		if k != nil {
 			defer k.settle()
 			defer k.turns.post(-1)
 		}
 		select {
-		case c.asks.sending <- struct{}{}:
-			defer func() { <-c.asks.sending }()
+		case c.requests.sending <- struct{}{}:
+			defer func() { <-c.requests.sending }()
 		case <-ctx.Done():
 			return
 		}
@@ -201,7 +200,7 @@ func (c *Conn) sendReply(k *call, raw []byte) error {
 		}
 	})
 	if !ok {
-		c.asks.count(-1)
+		c.requests.count(-1)
 		return ErrClosed
 	}
 	return nil

@@ -13,8 +13,8 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// listenWait bounds how long the standalone stream is waited for: some servers
-// hold its header back until they have something to say.
+// listenWait bounds how long the Conn waits for the standalone stream: some servers send its
+// header only with the first event.
 const listenWait = time.Second
 
 // listen opens the standalone stream, and keeps it open (2025-11-25, Transports,
@@ -64,13 +64,13 @@ type listener struct {
 	seen     eventIDs
 	// session is the one whose events were seen.
 	session string
-	// keepAlives says that the server sends some: then silence means something.
+	// keepAlives says that the server sends them: then silence means a dead connection.
 	keepAlives bool
 	// own is the last event id that is certainly the standalone stream's: some servers
 	// continue other streams on the same connection.
 	own  string
 	pure bool // the connection began where the standalone stream was
-	// renewals is how often the session was begun anew since the server opened the
+	// renewals is how many sessions were begun since the server last answered with the
 	// stream.
 	renewals int
 }
@@ -95,7 +95,7 @@ func (l *listener) run() error {
 		r, err := c.do(c.ctx, exchange{method: http.MethodGet, session: &s, last: last, wait: c.opts.ConnectTimeout})
 		l.once.Do(func() { close(l.answered) })
 		if err == nil {
-			err = l.take(r)
+			err = l.read(r)
 		}
 		var no *refusal
 		switch {
@@ -126,14 +126,14 @@ func (l *listener) run() error {
 func (l *listener) retryRefused(no *refusal, s session, last string) (again bool, err error) {
 	switch {
 	case no.passes(), no.auth, no.status == http.StatusConflict: // it has not noticed the end of the last connection
-		l.backoff.atleast = min(no.after, l.c.opts.GiveUp)
+		l.backoff.atLeast = min(no.after, l.c.opts.GiveUp)
 		return true, no
 	case no.forgot():
 		if s.id == "" {
 			return false, no
 		}
-		// Some servers say 404 where they mean 405: who never had the stream has not
-		// lost the session.
+		// Some servers answer 404 where they mean 405. The session has ended only if the
+		// stream was there before.
 		if l.wasOpen() || last != "" {
 			l.renewals++
 			_, err := l.c.renew(l.c.ctx, s)
@@ -148,15 +148,15 @@ func (l *listener) retryRefused(no *refusal, s session, last string) (again bool
 		return false, no
 	}
 	if l.own == "" || l.own == last {
-		// What follows the last event is not kept any more: go on with what comes now.
+		// The server does not have what follows the last event: continue with what comes now.
 		l.c.logger.Warn("messages of the standalone stream may be lost", "reason", no)
 	}
 	l.back(last)
 	return true, nil
 }
 
-// back goes back to the last place that is certainly one in the standalone stream,
-// or, if that is the one that was refused, to where the server sees fit.
+// back sets the last event id to the last one that is certainly of the standalone stream, or
+// to none if that was refused.
 func (l *listener) back(from string) {
 	if l.own == from {
 		l.own = ""
@@ -168,8 +168,8 @@ func (l *listener) back(from string) {
 	}
 }
 
-// take reads the stream to the end of its connection.
-func (l *listener) take(r *response) error {
+// read reads the stream until its connection ends.
+func (l *listener) read(r *response) error {
 	defer r.Close()
 	last := r.Request.Header.Get(protocol.HeaderLastEventID)
 	switch {
@@ -219,8 +219,7 @@ func (l *listener) take(r *response) error {
 	}
 }
 
-// event takes one event of the standalone stream in a session, which may be a
-// replay.
+// event handles one event of the standalone stream of a session. It may be a replay.
 func (l *listener) event(ev *sse.Event, session string, replay bool) {
 	c := l.c
 	if ev.Retry >= 0 {
@@ -258,7 +257,7 @@ func (l *listener) event(ev *sse.Event, session string, replay bool) {
 	l.backoff.progress()
 	switch m.Kind {
 	case jsonrpc.Response:
-		c.answered(nil, m)
+		c.response(nil, m)
 	case jsonrpc.Request:
 		c.serverRequest(nil, m)
 	case jsonrpc.Notification:
@@ -269,13 +268,13 @@ func (l *listener) event(ev *sse.Event, session string, replay bool) {
 				l.own = ev.ID // they belong to no call
 			}
 		}
-		c.notified(nil, m)
+		c.notification(nil, m)
 	}
 }
 
-// notified gives a notification that comes on no call's own stream to the host,
-// after what it means here. k is the call that it belongs to, if that is known.
-func (c *Conn) notified(k *call, m jsonrpc.Message) {
+// notification handles a notification that did not come on a call's own stream, and
+// passes it to the host. k is the call that it belongs to, if that is known.
+func (c *Conn) notification(k *call, m jsonrpc.Message) {
 	switch m.Method {
 	case protocol.MethodResumePolicy:
 		if c.policy(m) {
@@ -289,8 +288,8 @@ func (c *Conn) notified(k *call, m jsonrpc.Message) {
 	}
 }
 
-// repeated notes an event, and says whether one like it has come on any stream. Some
-// servers give the same ids in each stream, so what it says counts too.
+// repeated notes an event, and reports whether the same has come on any stream. Some servers
+// use the same ids in each stream, so the data counts too.
 func (c *Conn) repeated(ev *sse.Event) bool {
 	if ev.ID == "" {
 		return false
@@ -301,8 +300,7 @@ func (c *Conn) repeated(ev *sse.Event) bool {
 	return !c.seen.addHash(h)
 }
 
-// policy gives a resume policy to the call that it is for. It says whether the
-// host need not see it.
+// policy passes a resume policy to its call. It reports whether the host is not to see it.
 func (c *Conn) policy(m jsonrpc.Message) bool {
 	c.mu.Lock()
 	k := c.calls[string(jsonrpc.Key(jsonrpc.Field(m.Params, "requestId")))]

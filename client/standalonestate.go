@@ -49,7 +49,7 @@ func (s standaloneState) after(e standaloneEvent) standaloneState {
 type standalone struct {
 	state       standaloneState // of Streamable HTTP
 	lastEventID string
-	endpoint    string // where messages are posted to, as the stream has said (HTTP+SSE)
+	endpoint    string // where messages are posted to (HTTP+SSE)
 }
 
 // standaloneHappened moves the standalone stream to its next state. It returns the one

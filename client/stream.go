@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
 	"slices"
 	"strings"
 
@@ -15,15 +14,15 @@ import (
 )
 
 var (
-	// errCut says that a connection ended before the answer.
+	// errCut says that a connection ended before the response.
 	errCut = errors.New("connection ended")
 	// errNext says that another attempt is to be made at once.
 	errNext = errors.New("next")
 )
 
-// take takes an answer to one of the call's exchanges to its end. Nil says that
-// the call has been answered, or may be gone on with.
-func (k *call) take(r *response) error {
+// read reads the answer to one of the call's exchanges to its end. Nil says that the call has
+// its response, or can be continued.
+func (k *call) read(r *response) error {
 	defer r.Close()
 	switch {
 	case r.StatusCode == http.StatusOK:
@@ -46,16 +45,16 @@ func (k *call) take(r *response) error {
 	}
 	switch media := r.media(); media {
 	case sse.ContentType:
-		return k.follow(r)
+		return k.readStream(r)
 	case "application/json":
-		return k.whole(r)
+		return k.readJSON(r)
 	default:
 		return unusable("it answered with %.60q, not JSON or an event stream: is this the URL of an MCP server?", media)
 	}
 }
 
-// whole takes an answer that is JSON.
-func (k *call) whole(r *response) error {
+// readJSON reads an answer that is JSON.
+func (k *call) readJSON(r *response) error {
 	r.expect(k.c.opts.Silence)
 	k.taken()
 	data, err := r.all(k.c.opts.MaxMessage)
@@ -71,7 +70,7 @@ func (k *call) whole(r *response) error {
 		return unusable("%w", err)
 	}
 	if k.kind == attemptToken && len(msgs) == 1 && msgs[0].Error != nil {
-		// Of the asking, not of the call: what becomes of that comes as a stream.
+		// It refuses requests/resume: what the call brings would come as a stream.
 		k.backoff.last = errorOf(msgs[0].Error)
 		k.refuse()
 		return errNext
@@ -87,26 +86,25 @@ func (k *call) whole(r *response) error {
 	return nil
 }
 
-// messages takes apart what has come for the call. An error without an id, or with
-// the id null, is about the request as a whole (JSON-RPC 2.0, section 5), and
-// becomes its answer.
+// messages parses what has come for the call. An error without an id, or with the id null,
+// concerns the request as a whole (JSON-RPC 2.0, section 5), and becomes its response.
 func (k *call) messages(data []byte) ([]jsonrpc.Message, error) {
 	msgs, _, err := jsonrpc.ParseBody(data)
 	if !errors.Is(err, jsonrpc.ErrInvalid) {
 		return msgs, err
 	}
-	said, id := jsonrpc.Field(data, "error"), jsonrpc.Field(data, "id")
-	if said == nil || said[0] != '{' || id != nil && string(id) != "null" {
+	rpcError, id := jsonrpc.Field(data, "error"), jsonrpc.Field(data, "id")
+	if rpcError == nil || rpcError[0] != '{' || id != nil && string(id) != "null" {
 		return nil, err
 	}
-	m, perr := jsonrpc.Parse(jsonrpc.AppendError(nil, k.id, errorOf(said)))
+	m, perr := jsonrpc.Parse(jsonrpc.AppendError(nil, k.id, errorOf(rpcError)))
 	if perr != nil {
 		return nil, err
 	}
 	return []jsonrpc.Message{m}, nil
 }
 
-// begun notes what the header of the answer to initialize says.
+// begun notes the session id in the header of the answer to initialize.
 func (k *call) begun(r *response) {
 	if k.method == protocol.MethodInitialize && r.Request.Method == http.MethodPost {
 		if id := r.Header.Get(protocol.HeaderSession); id != "" {
@@ -118,22 +116,22 @@ func (k *call) begun(r *response) {
 	}
 }
 
-// follow reads a stream until it ends.
-func (k *call) follow(r *response) error {
+// readStream reads an answer that is an event stream, until the connection or the call ends.
+func (k *call) readStream(r *response) error {
 	k.taken()
 	k.begun(r)
 	k.linked(r)
 	switch {
 	case k.kind == attemptEvents:
-		// Some servers replay what was missed and forget who came for it: what they say
-		// next is there for who comes again. They send keep-alives all the same.
+		// Some servers replay what was missed, and send nothing more over this connection
+		// but keep-alives: the next events come only when the stream is requested again.
 		r.events = true
 		r.expect(k.backoff.poll(k.c.opts.Silence))
 	case k.resumable():
 		r.expect(k.c.opts.Silence)
 	default:
 		r.expect(0)
-		r.talks = k.c.opts.Silence
+		r.alive = k.c.opts.Silence
 	}
 	k.backoff.reached()
 	switch k.kind {
@@ -151,8 +149,8 @@ func (k *call) follow(r *response) error {
 	k.sendLate()
 	k.mu.Lock()
 	// What comes may have come before, here or on the standalone stream. A server that
-	// honours keys is one of ours: it continues there what it takes for lost, also if that
-	// is still to be read here.
+	// honours keys is a Holdfast: it continues on the standalone stream the calls whose
+	// connection it takes for lost, even if that is still being read.
 	replay := k.kind != attemptRequest || k.session.keys
 	k.mu.Unlock()
 	events := sse.NewReader(&keepAliveReader{r: r, silence: k.c.opts.Silence}, k.c.opts.MaxMessage)
@@ -182,81 +180,11 @@ func (k *call) follow(r *response) error {
 	}
 }
 
-// linked notes the URL at which the stream can be found again (SEP-1335, `rel="stream"`
-// URL). One of another origin is not believed: our secrets are for the server.
-func (k *call) linked(r *response) {
-	for _, value := range r.Header["Link"] {
-		ref := streamLink(value)
-		if ref == "" || len(ref) > mostPlace {
-			continue
-		}
-		u, err := r.Request.URL.Parse(ref)
-		if err != nil || !sameOrigin(r.Request.URL, u) {
-			k.c.logger.Warn("stream URL of another origin is not used", "origin", originOf(u))
-			continue
-		}
-		k.mu.Lock()
-		k.ways.stream, k.ways.refused[attemptStream] = u, false
-		k.mu.Unlock()
-		k.c.changed()
-		return
-	}
-}
-
-func originOf(u *url.URL) string {
-	if u == nil {
-		return "none"
-	}
-	return u.Scheme + "://" + u.Host
-}
-
-// streamLink returns the target of the link whose relation is stream in a Link
-// header (RFC 8288), or "".
-func streamLink(value string) string {
-	for value != "" {
-		start := strings.IndexByte(value, '<')
-		if start < 0 {
-			return ""
-		}
-		end := strings.IndexByte(value[start:], '>')
-		if end < 0 {
-			return ""
-		}
-		target := value[start+1 : start+end]
-		params := value[start+end+1:]
-		next := strings.Index(params, ",")
-		for next >= 0 && strings.Count(params[:next], `"`)%2 == 1 { // a comma in quotes
-			more := strings.Index(params[next+1:], ",")
-			if more < 0 {
-				next = -1
-				break
-			}
-			next += 1 + more
-		}
-		value = ""
-		if next >= 0 {
-			params, value = params[:next], params[next+1:]
-		}
-		for p := range strings.SplitSeq(params, ";") {
-			name, rel, _ := strings.Cut(strings.TrimSpace(p), "=")
-			if !strings.EqualFold(strings.TrimSpace(name), "rel") {
-				continue
-			}
-			for word := range strings.FieldsSeq(strings.Trim(strings.TrimSpace(rel), `"`)) {
-				if strings.EqualFold(word, "stream") {
-					return target
-				}
-			}
-		}
-	}
-	return ""
-}
-
-// event takes one event of the call's stream, which may be a replay.
+// event handles one event of the call's stream, which may be a replay.
 func (k *call) event(ev *sse.Event, replay bool) error {
 	msgs, err := k.parse(ev, replay)
-	asks := slices.ContainsFunc(msgs, func(m jsonrpc.Message) bool { return m.Kind == jsonrpc.Request })
-	if ev.ID != "" && !asks {
+	needsReply := slices.ContainsFunc(msgs, func(m jsonrpc.Message) bool { return m.Kind == jsonrpc.Request })
+	if ev.ID != "" && !needsReply {
 		k.settle()
 	}
 	for _, m := range msgs {
@@ -267,8 +195,8 @@ func (k *call) event(ev *sse.Event, replay bool) error {
 	return err
 }
 
-// parse notes what an event says of the stream, and takes the messages out of it:
-// one, or in revision 2025-03-26 a batch.
+// parse notes the id and the retry field of an event, and returns its messages that have not
+// come before: one, or in revision 2025-03-26 a batch.
 func (k *call) parse(ev *sse.Event, replay bool) ([]jsonrpc.Message, error) {
 	if !headable(ev.ID) {
 		ev.ID = ""
@@ -292,18 +220,17 @@ func (k *call) parse(ev *sse.Event, replay bool) ([]jsonrpc.Message, error) {
 	msgs, err := k.messages(ev.Data)
 	switch {
 	case old:
-		// A response is given out once anyway, and some servers give it an id that was
-		// there before.
+		// A response is delivered once anyway, and some servers send it under an event id
+		// that was used before.
 		return slices.DeleteFunc(msgs, func(m jsonrpc.Message) bool { return m.Kind != jsonrpc.Response }), nil
 	case err == nil:
 		k.backoff.progress()
-		if repeated { // some servers give the same ids in each stream, but of progress each is another
+		if repeated { // some servers use the same ids in each stream, but no two progress notifications are alike
 			msgs = slices.DeleteFunc(msgs, func(m jsonrpc.Message) bool { return m.Method == protocol.MethodProgress })
 		}
 		return msgs, nil
 	case errors.Is(err, jsonrpc.ErrInvalid) && jsonrpc.Field(ev.Data, "id") == nil:
-		// Not what is waited for. Some servers replay the events that carry no message
-		// as {}.
+		// Not the response. Some servers replay events without a message as {}.
 		k.backoff.progress()
 		k.c.logger.Warn("message of the server dropped", "error", err)
 		return nil, nil
@@ -311,11 +238,11 @@ func (k *call) parse(ev *sse.Event, replay bool) ([]jsonrpc.Message, error) {
 	return nil, unusable("%w", err)
 }
 
-// message takes one message of the call's stream.
+// message handles one message of the call's stream.
 func (k *call) message(m jsonrpc.Message) error {
 	switch m.Kind {
 	case jsonrpc.Response:
-		k.c.answered(k, m)
+		k.c.response(k, m)
 	case jsonrpc.Request:
 		k.c.serverRequest(k, m)
 	case jsonrpc.Notification:
@@ -334,12 +261,12 @@ func (k *call) message(m jsonrpc.Message) error {
 	return nil
 }
 
-// policy takes the resume policy of a call (SEP-975). It says whether the host
-// need not see it.
+// policy notes the resume policy of a call (SEP-975). It reports whether the host is not to
+// see it.
 func (k *call) policy(m jsonrpc.Message) bool {
 	token := jsonrpc.String(jsonrpc.Field(m.Params, "resumeToken"))
 	k.mu.Lock()
-	if token != "" && len(token) <= mostPlace && sameID(jsonrpc.Field(m.Params, "requestId"), k.id) {
+	if token != "" && len(token) <= mostWay && sameID(jsonrpc.Field(m.Params, "requestId"), k.id) {
 		k.ways.token, k.ways.refused[attemptToken] = token, false
 	}
 	k.mu.Unlock()
@@ -347,9 +274,9 @@ func (k *call) policy(m jsonrpc.Message) bool {
 	return !k.c.hostWantsPolicies()
 }
 
-// answered gives a response to the call that it answers: k, or another whose
-// answer comes on k's stream, or, with a nil k, on the standalone one.
-func (c *Conn) answered(k *call, m jsonrpc.Message) {
+// response delivers a response to the call that it belongs to: k, or another call whose
+// response comes on k's stream, or, with a nil k, on the standalone one.
+func (c *Conn) response(k *call, m jsonrpc.Message) {
 	if k != nil && k.named(m.ID) {
 		k.deliver(m)
 		return
@@ -370,13 +297,14 @@ func (c *Conn) answered(k *call, m jsonrpc.Message) {
 	other.cancel(nil)
 }
 
-// named says whether an id is one that the call was sent under.
+// named reports whether the request has an id, or was last sent under it.
 func (k *call) named(id []byte) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return sameID(id, k.wire) || sameID(id, k.id)
 }
 
+// sameID reports whether two ids, as raw JSON, are the same.
 func sameID(a, b []byte) bool {
 	return len(a) > 0 && string(jsonrpc.Key(a)) == string(jsonrpc.Key(b))
 }

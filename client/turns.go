@@ -8,21 +8,21 @@ import (
 	"time"
 )
 
-// turns are the server's requests on a call's stream and the host's replies to them
-// (SEP-1335, "Multi-turn requests for server-to-client requests"). A reply is held until
-// the server asks for it, or sent to the endpoint; what is to go to the stream URL is a
-// batch.
+// turns are the server's requests on a call's stream, and the host's replies to them
+// (SEP-1335, "Multi-turn requests for server-to-client requests"). A server that offers a
+// stream URL may end the connection and wait for the replies: they are held until then, and
+// sent there as a batch. Other replies are sent to the endpoint, one by one.
 type turns struct {
 	mu        sync.Mutex
 	open      int           // requests without a reply
-	held      [][]byte      // replies that wait for the server to ask for them
+	held      [][]byte      // replies that the server has not waited for yet
 	connected bool          // the stream is being read
 	posting   int           // replies on their way to the endpoint
-	posted    bool          // one has arrived there since the server last said that it waits
+	posted    bool          // one has arrived there since the server's last 204
 	changed   chan struct{} // closed at the next change; nil: nobody waits
 
 	// Guarded by call.mu.
-	batch       []byte   // replies for the stream URL, as an array; nil: none, or they were sent and nobody knows whether they arrived
+	batch       []byte   // replies to be sent to the stream URL, as an array; nil: none
 	unconfirmed [][]byte // replies of which it is not known that they arrived
 	inBatch     int      // how many of those the last batch that was sent has
 }
@@ -41,8 +41,7 @@ func (t *turns) connect(on bool) {
 	t.connected = on
 }
 
-// settled notes that a request needs no reply any more. held is a reply that the server is
-// to ask for, or nil.
+// settled notes that a request needs no reply any more. held is a reply to be held, or nil.
 func (t *turns) settled(held []byte) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -135,8 +134,8 @@ func (c *Conn) sendHeld(k *call) {
 	}
 }
 
-// awaitReplies is what follows from a 204: the server waits for replies, or has nothing
-// more to say. It waits for the host to have replied to everything.
+// awaitReplies handles a 204: the server waits for replies, or has sent everything. It waits
+// until the host has replied to everything.
 func (k *call) awaitReplies() error {
 	t := &k.turns
 	for {
@@ -162,7 +161,7 @@ func (k *call) awaitReplies() error {
 	}
 	t.mu.Unlock()
 	if len(ready) == 0 && posted {
-		return errNext // it had not received the reply when it said so
+		return errNext // the reply arrived after the server had answered 204
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -171,15 +170,15 @@ func (k *call) awaitReplies() error {
 	case k.kind == attemptStream && len(ready)+len(t.unconfirmed) > 0:
 		k.setBatch(ready) // and with them what it does not have yet
 	default:
-		k.backoff.last = errors.New("the server says that it has said everything, but the answer did not arrive")
+		k.backoff.last = errors.New("the server says that it has sent everything, but the response did not arrive")
 		k.ways.refuse(k.kind)
 	}
 	return errNext
 }
 
-// unsureBatch is what becomes of replies that may have arrived: they are not sent again
-// before the server says that it still waits for them. One that honours keys is one
-// of ours, which takes each once however often it comes.
+// unsureBatch handles replies that may have arrived. They are not sent again before the
+// server says that it still waits for them. A server that honours keys is a Holdfast, which
+// takes each reply once: it gets them again.
 func (k *call) unsureBatch() {
 	k.mu.Lock()
 	keys := k.session.keys
@@ -205,8 +204,8 @@ func (k *call) batchTaken() {
 	}
 }
 
-// sendLate sends replies that were gathered while the stream was asked for: it goes on
-// without them, and there is no need to wait for its next end.
+// sendLate sends replies that were gathered while the stream was being requested: it is open
+// now, and they need not wait for its next end.
 func (k *call) sendLate() {
 	k.mu.Lock()
 	late := k.session.keys && k.turns.batch != nil
@@ -230,7 +229,7 @@ func (c *Conn) sendEach(k *call) {
 }
 
 // settle lets State say how far the stream was received, if the server has a reply to
-// everything: a request without one is for whoever continues the call.
+// everything: another process has to receive again a request that has no reply.
 func (k *call) settle() {
 	k.mu.Lock()
 	t := &k.turns

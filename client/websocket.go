@@ -16,19 +16,18 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// A socket is a WebSocket that carries one message in each text frame. The session
-// is named in its handshake; calls are gone on with by their resume tokens
-// (SEP-975).
-type socket struct {
+// A webSocket is the [muxConn] that carries one message in each text frame. Its handshake
+// names the session; calls are resumed by their resume tokens (SEP-975).
+type webSocket struct {
 	c   *Conn
 	url *url.URL
 
-	mu   sync.Mutex
-	conn *websocket.Conn
-	most []byte // the longest message that was written on it
+	mu      sync.Mutex
+	conn    *websocket.Conn
+	longest []byte // of the messages that were written on conn
 }
 
-func newSocket(c *Conn) *socket {
+func newWebSocket(c *Conn) *webSocket {
 	u := *c.remote.url
 	switch u.Scheme {
 	case "http":
@@ -36,10 +35,10 @@ func newSocket(c *Conn) *socket {
 	case "https":
 		u.Scheme = "wss"
 	}
-	return &socket{c: c, url: &u}
+	return &webSocket{c: c, url: &u}
 }
 
-// plain returns the URL with the scheme of HTTP.
+// plain returns a WebSocket's URL with the scheme of HTTP.
 func plain(u *url.URL) *url.URL {
 	v := *u
 	switch v.Scheme {
@@ -52,20 +51,20 @@ func plain(u *url.URL) *url.URL {
 }
 
 // resumes implements [muxConn].
-func (s *socket) resumes() bool { return true }
+func (s *webSocket) resumes() bool { return true }
 
 // open implements [muxConn].
-func (s *socket) open(ctx context.Context, within time.Duration) (id string, resumed bool, err error) {
+func (s *webSocket) open(ctx context.Context, within time.Duration) (id string, resumed bool, err error) {
 	c := s.c
 	c.mu.Lock()
 	old, last := c.session, c.standalone.lastEventID
 	c.mu.Unlock()
 	if old.revision == "" {
-		old.id = "" // who has not begun begins anew
+		old.id = "" // initialize was not answered: another session begins
 	}
 	conn, id, err := s.dial(ctx, exchange{session: &old, last: last, wait: within})
 	if last != "" && forgotten(err) {
-		conn, id, err = s.dial(ctx, exchange{session: &old, wait: within}) // it may be the event
+		conn, id, err = s.dial(ctx, exchange{session: &old, wait: within}) // the server may have forgotten the event only
 	}
 	if old.id != "" && forgotten(err) {
 		old.id = ""
@@ -76,21 +75,21 @@ func (s *socket) open(ctx context.Context, within time.Duration) (id string, res
 	}
 	conn.SetReadLimit(-1) // read knows better what to do
 	s.mu.Lock()
-	s.conn, s.most = conn, nil
+	s.conn, s.longest = conn, nil
 	s.mu.Unlock()
 	return id, old.id != "" && (id == "" || id == old.id), nil
 }
 
-// forgotten says whether the server may not know the session any more.
+// forgotten reports whether an error may mean that the server has forgotten the session.
 func forgotten(err error) bool {
 	var no *refusal
 	return errors.As(err, &no) &&
 		(no.status == http.StatusNotFound || no.status == http.StatusGone || no.status == http.StatusBadRequest)
 }
 
-// dial makes a handshake, twice if it was refused for want of authorization, and
-// returns the id that the server gives the session.
-func (s *socket) dial(ctx context.Context, x exchange) (_ *websocket.Conn, id string, err error) {
+// dial makes the handshake, once more if it was refused with 401 or 403. It returns the id
+// of the session.
+func (s *webSocket) dial(ctx context.Context, x exchange) (_ *websocket.Conn, id string, err error) {
 	for try := 0; ; try++ {
 		req := &http.Request{Method: http.MethodGet, URL: plain(s.url), Header: make(http.Header)}
 		if err := s.c.head(ctx, req, x); err != nil {
@@ -138,7 +137,7 @@ func (s *socket) dial(ctx context.Context, x exchange) (_ *websocket.Conn, id st
 }
 
 // read implements [muxConn].
-func (s *socket) read(take func(jsonrpc.Message)) error {
+func (s *webSocket) read(take func(jsonrpc.Message)) error {
 	ctx, stop := context.WithCancel(s.c.ctx)
 	defer stop()
 	s.mu.Lock()
@@ -171,45 +170,46 @@ func (s *socket) read(take func(jsonrpc.Message)) error {
 	}
 }
 
-// tooLarge lets a message go by of which only the beginning was read. The server
-// would send it again over the next connection: so what waits for it is told here.
-func (s *socket) tooLarge(data []byte, rest io.Reader, take func(jsonrpc.Message)) error {
-	var g glance
-	_, _ = g.Write(data)
-	if _, err := io.Copy(&g, rest); err != nil {
+// tooLarge skips a message that is too large: data is its beginning, rest the rest. Over
+// another connection the server would send it again, so the request that it answers fails,
+// and a request of the server is refused.
+func (s *webSocket) tooLarge(data []byte, rest io.Reader, take func(jsonrpc.Message)) error {
+	var found scanner
+	_, _ = found.Write(data)
+	if _, err := io.Copy(&found, rest); err != nil {
 		return err
 	}
-	c, id := s.c, g.of()
+	c, id := s.c, found.messageID()
 	err := fmt.Errorf("a message of the server is larger than %d bytes", c.opts.MaxMessage)
 	c.logger.Warn("message of the server dropped", "error", err)
 	switch {
-	case g.method && id != nil:
+	case found.method && id != nil:
 		raw := jsonrpc.AppendError(nil, id, jsonrpc.Errorf(jsonrpc.CodeInternal, "the request is larger than %d bytes", c.opts.MaxMessage))
 		c.spawn(func() { _ = s.write(c.ctx, raw) })
-	case g.method: // nobody waits for it
-	case g.answer && id != nil:
+	case found.method: // a notification
+	case found.response && id != nil:
 		raw := jsonrpc.AppendError(nil, id, failure(&unknownOutcome{err}, false))
 		if m, err := jsonrpc.Parse(raw); err == nil {
 			take(m)
 		}
 	default:
-		c.failSent(err) // it may answer any of them
+		c.failSent(err) // it may be the response to any of them
 	}
 	return nil
 }
 
-// ended says why a connection ended: the server may not have taken something.
-func (s *socket) ended(err error) error {
+// ended returns why a connection ended: a message may have been too large for the server.
+func (s *webSocket) ended(err error) error {
 	if websocket.CloseStatus(err) != websocket.StatusMessageTooBig {
 		return err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return &oversize{raw: s.most} // if any was too large the longest was
+	return &oversize{raw: s.longest} // if any was too large, then the longest
 }
 
-// confirm implements [muxConn]: who answers a ping has read what came before it.
-func (s *socket) confirm(ctx context.Context) error {
+// confirm implements [muxConn]: a server that answers a ping has read what came before it.
+func (s *webSocket) confirm(ctx context.Context) error {
 	s.mu.Lock()
 	conn := s.conn
 	s.mu.Unlock()
@@ -218,8 +218,8 @@ func (s *socket) confirm(ctx context.Context) error {
 	return conn.Ping(ctx)
 }
 
-// ping looks now and then whether the server is still there.
-func (s *socket) ping(ctx context.Context, conn *websocket.Conn) {
+// ping ends the connection when the server does not answer a ping in time.
+func (s *webSocket) ping(ctx context.Context, conn *websocket.Conn) {
 	t := time.NewTicker(s.c.opts.Silence)
 	defer t.Stop()
 	for {
@@ -239,22 +239,22 @@ func (s *socket) ping(ctx context.Context, conn *websocket.Conn) {
 }
 
 // write implements [muxConn].
-func (s *socket) write(ctx context.Context, raw []byte) error {
+func (s *webSocket) write(ctx context.Context, raw []byte) error {
 	s.mu.Lock()
 	conn := s.conn
-	if len(raw) > len(s.most) {
-		s.most = raw
+	if len(raw) > len(s.longest) {
+		s.longest = raw
 	}
 	s.mu.Unlock()
-	// The end of the caller's ctx must not end the connection of all, as it would
-	// in the middle of a frame.
+	// The end of the caller's ctx must not end the connection, as it would in the middle of
+	// a frame: all calls share it.
 	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), s.c.opts.ConnectTimeout)
 	defer stop()
 	return conn.Write(ctx, websocket.MessageText, raw)
 }
 
 // close implements [muxConn].
-func (s *socket) close() {
+func (s *webSocket) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.conn != nil {

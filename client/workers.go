@@ -2,16 +2,16 @@ package client
 
 import "sync/atomic"
 
-// workers are goroutines that calls run on, one at a time. A goroutine that is
-// new has to grow its stack before it has sent anything, which costs more than all
-// else that is done for a short call here: those that are there are used again.
+// workers are goroutines that each run one call at a time. A new goroutine has to grow its
+// stack first, which costs more than everything else that is done for a short call here: so
+// goroutines are reused.
 type workers struct {
-	calls   chan *call // taken by one that rests
-	resting atomic.Int32
+	calls chan *call   // taken by an idle one
+	idle  atomic.Int32 // how many are
 }
 
-// mostResting is how many goroutines wait for calls.
-const mostResting = 32
+// mostIdle is how many goroutines may wait for calls.
+const mostIdle = 32
 
 // start runs a call. It reports false if the Conn has ended.
 func (c *Conn) start(k *call) bool {
@@ -23,18 +23,18 @@ func (c *Conn) start(k *call) bool {
 	}
 }
 
-// serve runs a call, and those that come while the goroutine rests.
+// serve runs a call, and those that come while the goroutine is idle.
 func (c *Conn) serve(k *call) {
 	w := &c.workers
 	for {
 		k.run()
-		if w.resting.Add(1) > mostResting {
-			w.resting.Add(-1)
+		if w.idle.Add(1) > mostIdle {
+			w.idle.Add(-1)
 			return
 		}
 		select {
 		case k = <-w.calls:
-			w.resting.Add(-1)
+			w.idle.Add(-1)
 		case <-c.ctx.Done():
 			return
 		}

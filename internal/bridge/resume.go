@@ -104,7 +104,7 @@ func (b *bridge) repeatForeign(ctx context.Context, conn *client.Conn, m jsonrpc
 	if b.continued(c.ID, m) {
 		return true
 	}
-	if err := conn.GoOn(*c.Place); err != nil {
+	if err := conn.Continue(*c.Place); err != nil {
 		b.respond(outcomeUnknown(c.ID, err))
 	}
 	return true

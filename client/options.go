@@ -1,0 +1,113 @@
+package client
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"time"
+)
+
+// A Transport is the wire protocol between a [Conn] and its server.
+type Transport int
+
+// The transports.
+const (
+	// Auto tries Streamable HTTP. It falls back to HTTP+SSE if the server answers the
+	// first request with 400, 404 or 405 (2025-11-25, Transports, "Backwards
+	// Compatibility"). A URL that begins with ws:// or wss:// selects WebSocket.
+	Auto Transport = iota
+	// HTTP is Streamable HTTP, of revision 2025-03-26 and later.
+	HTTP
+	// SSE is HTTP+SSE of revision 2024-11-05.
+	SSE
+	// WebSocket carries one message in each text frame.
+	WebSocket
+)
+
+// An Authorizer authorizes HTTP requests. Its methods may be called concurrently. A
+// panic in one of them fails the call that it was for.
+type Authorizer interface {
+	// Authorization returns the value of the Authorization header, or "" for none. An
+	// error fails the request that was to be sent.
+	Authorization(ctx context.Context) (string, error)
+	// Authorize is called when the server has refused a request with 401 or 403. It may
+	// take as long as a person needs to log in. If it returns nil, the request is sent
+	// once more; an error refuses the request. Authorize closes the response's body.
+	Authorize(ctx context.Context, req *http.Request, resp *http.Response) error
+}
+
+// Options configure a [Conn]. The zero value is useful. The functions among them are
+// called on goroutines of the Conn, must not block, and may panic: that is logged.
+type Options struct {
+	// HTTPClient sends the HTTP requests. Its Timeout and CheckRedirect are not used:
+	// streams are long, and redirects are followed within one origin only. Default: a
+	// client of the Conn's own.
+	HTTPClient *http.Client
+	// Header is added to each HTTP request.
+	Header http.Header
+	// Auth authorizes HTTP requests. Nil: they carry no authorization but that of Header.
+	Auth Authorizer
+	// Transport is the wire protocol. Default: Auto.
+	Transport Transport
+	// NoListen keeps the Conn from opening the standalone stream, on which the server
+	// sends what belongs to no request.
+	NoListen bool
+	// State is where another Conn was ([Conn.State]). This Conn continues its session and
+	// its calls.
+	State *State
+	// Changed is called after each change of what [Conn.State] returns, which is often.
+	// For a request it is called before the request is sent: who stores the State then
+	// finds the call in it, whenever the process ends.
+	Changed func()
+	// Away is called when the server is out of reach and a call waits for it: once for
+	// each call and outage. Nil: the error is logged.
+	Away func(error)
+	// Lost is called when the server has ended the session and a new one takes its place.
+	// It is called before [Conn.Receive] returns the error responses of calls that are
+	// lost. Nil: it is logged.
+	Lost func(Lost)
+	// MaxMessage is the size in bytes of the largest message that is taken from the
+	// server. Default: 16 MiB.
+	MaxMessage int
+	// Silence is how long nothing may come over a connection, not even a keep-alive,
+	// before another replaces it. It counts only where the call can be continued over
+	// another. Default: 1 minute.
+	Silence time.Duration
+	// AnswerTimeout is how long the server may take to begin its answer to a request that
+	// cannot be continued over another connection. Default: 15 minutes.
+	AnswerTimeout time.Duration
+	// ConnectTimeout is how long the server may take to answer initialize, to take a
+	// notification or a response, and to begin a stream that continues. Default: 30
+	// seconds.
+	ConnectTimeout time.Duration
+	// GiveUp is how long the server may be out of reach before the calls that wait for it
+	// fail. Default: 30 minutes.
+	GiveUp time.Duration
+	// Logger takes what a person may want to know. Default: slog.Default().
+	Logger *slog.Logger
+}
+
+// Lost is what was lost with a session that the server has ended.
+type Lost struct {
+	// Calls are the ids of requests in flight, as raw JSON. Each still gets a response:
+	// what its stream brings, or else an error of code [CodeOutcomeUnknown].
+	Calls []string
+}
+
+func (o *Options) defaults() {
+	def := func(d *time.Duration, to time.Duration) {
+		if *d <= 0 {
+			*d = to
+		}
+	}
+	def(&o.Silence, time.Minute)
+	def(&o.AnswerTimeout, 15*time.Minute)
+	def(&o.ConnectTimeout, 30*time.Second)
+	def(&o.GiveUp, 30*time.Minute)
+	if o.MaxMessage <= 0 {
+		o.MaxMessage = 16 << 20
+	}
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+}

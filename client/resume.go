@@ -1,0 +1,89 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"holdfast/internal/protocol"
+	"holdfast/jsonrpc"
+)
+
+// Continue continues a call of another Conn's State, as if it had been in [Options].State.
+// The response comes through [Conn.Receive], under the call's own id, which must not be one
+// that the host uses: that is [ErrDuplicate]. The call stays in the session that it runs
+// in.
+func (c *Conn) Continue(old CallState) error {
+	c.begin()
+	k := c.restoredCall(old)
+	if err := c.register(k); err != nil {
+		return err
+	}
+	c.changed()
+	if !c.start(k) {
+		c.unregister(k)
+		return ErrClosed
+	}
+	return nil
+}
+
+// Resume continues a call of another Conn's State, and returns its response. It is for
+// hosts that may use the call's id themselves. The call stays in the session that it runs
+// in. Messages of the call that come before the response are returned by [Conn.Receive],
+// which must be called meanwhile.
+//
+// When ctx ends, the call continues at the server, and can be resumed again. If the cause
+// is [ErrCancelled] the server is told to cancel it. Over a WebSocket and HTTP+SSE, Resume
+// returns [ErrDuplicate] if a request with the call's id is in flight, and while the call
+// is in flight a request with its id is refused.
+func (c *Conn) Resume(ctx context.Context, old CallState) (jsonrpc.Message, error) {
+	c.begin()
+	k := c.restoredCall(old)
+	k.record, k.origin.resumed = string(c.newID()), true
+	return c.await(ctx, k)
+}
+
+// A Status is the status of a call at the server (SEP-975, GetRequestStatusResult).
+type Status struct {
+	Status            string `json:"status"`            // processing, completed or failed
+	HasPendingMessage bool   `json:"hasPendingMessage"` // a message of the call waits for its client
+	HasInputRequest   bool   `json:"hasInputRequest"`   // the server waits for a response of the host
+}
+
+// Status returns the status of a call in flight. id is that of the request, as raw JSON. It
+// needs a resume token: without one it is an error. It does not disturb the call.
+func (c *Conn) Status(ctx context.Context, id []byte) (Status, error) {
+	c.mu.Lock()
+	k := c.calls[string(jsonrpc.Key(id))]
+	c.mu.Unlock()
+	if k == nil {
+		return Status{}, fmt.Errorf("no request %s is in flight", id)
+	}
+	return c.StatusOf(ctx, k.snapshot())
+}
+
+// StatusOf is [Conn.Status] for a call of a State, whether another Conn continues it or
+// none.
+func (c *Conn) StatusOf(ctx context.Context, call CallState) (Status, error) {
+	if call.Token == "" {
+		return Status{}, errors.New("the server gave no resume token for this request: it can only be resumed")
+	}
+	params := append([]byte(`{"requestId":`), call.ID...)
+	params = append(params, `,"resumeToken":`...)
+	params = append(append(params, jsonrpc.Quote(call.Token)...), '}')
+	ctx, stop := context.WithTimeout(ctx, 2*c.opts.ConnectTimeout)
+	defer stop()
+	reply, err := c.request(ctx, protocol.MethodStatus, params)
+	if err != nil {
+		return Status{}, err
+	}
+	if reply.Error != nil {
+		return Status{}, errorOf(reply.Error)
+	}
+	var status Status
+	if err := json.Unmarshal(reply.Result, &status); err != nil {
+		return Status{}, fmt.Errorf("status: %w", err)
+	}
+	return status, nil
+}
