@@ -72,6 +72,11 @@
 //     session has an owner, however old their entries are.
 //  17. [Shared.Claim] stores the first value that is given for an id, and returns that
 //     value to all later callers.
+//
+// A store may acknowledge appends before they would survive a loss of power. Then it has a
+// method Sync(ctx context.Context) error, which returns when everything that was
+// acknowledged before survives one, or [ErrUnavailable]. Holdfast calls it where a
+// decision depends on a record: whether a call may run, for example.
 package stream
 
 import (
@@ -240,13 +245,4 @@ type Shared interface {
 	Claim(ctx context.Context, id ClaimID, value []byte) (was []byte, age time.Duration, err error)
 	// Unclaim removes the claim of id if it still has this value.
 	Unclaim(ctx context.Context, id ClaimID, value []byte) error
-}
-
-// A Syncer is a [Store] that acknowledges appends before they would survive a loss of power,
-// and that can be asked to wait for that. Holdfast asks where a decision depends on a
-// record that must not be lost: whether a call may run, for example.
-type Syncer interface {
-	// Sync returns when everything that was acknowledged before it was called survives
-	// a loss of power. The error is [ErrUnavailable].
-	Sync(ctx context.Context) error
 }

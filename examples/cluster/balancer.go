@@ -11,12 +11,12 @@ import (
 	"time"
 )
 
-// balancer gives each request to the next node, whoever sent it: there are no sticky
-// sessions. A node that takes no connection is passed over; that is all it knows.
+// balancer returns a load balancer that sends each request to the next node, without sticky
+// sessions. It skips a node that refuses its connection.
 func balancer(nodes func() []string) http.Handler {
 	var next atomic.Uint64
 	transport := &http.Transport{
-		DisableKeepAlives: true, // or requests would stay with a node
+		DisableKeepAlives: true, // otherwise requests would stay with one node
 		DialContext: func(ctx context.Context, _, _ string) (c net.Conn, err error) {
 			var d net.Dialer
 			addrs := nodes()
@@ -33,10 +33,10 @@ func balancer(nodes func() []string) http.Handler {
 	return &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.SetURL(&url.URL{Scheme: "http", Host: "127.0.0.1"})
-			r.Out.Host = "127.0.0.1" // a node on loopback answers to no other name
+			r.Out.Host = "127.0.0.1" // a node on loopback accepts only loopback names
 		},
 		Transport:     transport,
-		FlushInterval: -1, // events are not held back
+		FlushInterval: -1, // events are not delayed
 		ErrorLog:      log.New(discard{}, "", 0),
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, _ error) {
 			w.WriteHeader(http.StatusBadGateway)
@@ -44,7 +44,7 @@ func balancer(nodes func() []string) http.Handler {
 	}
 }
 
-// discard takes what the proxy has to say about nodes that were killed.
+// discard discards what the proxy logs about nodes that were killed.
 type discard struct{}
 
 func (discard) Write(p []byte) (int, error) { return len(p), nil }

@@ -13,11 +13,11 @@ import (
 	"holdfast"
 )
 
-// patience is how long a call may take beyond its time before it counts as lost.
+// patience is how much longer than expected a call may take before it counts as lost.
 const patience = 30 * time.Second
 
-// callers has clients make calls until ctx is done. When all have had the end of their
-// last call, they send to finished.
+// callers starts clients that make calls until ctx is done. The channel gets the first error,
+// or nil, when the last call of each client has ended.
 func callers(ctx context.Context, url string, clients int, sum *score) (finished <-chan error) {
 	var all sync.WaitGroup
 	var ids atomic.Int64
@@ -38,11 +38,11 @@ func callers(ctx context.Context, url string, clients int, sum *score) (finished
 	return done
 }
 
-// caller is one client: the official one, over a transport that does not let go.
+// caller is one client: that of the go-sdk, over Holdfast's transport.
 func caller(ctx context.Context, url string, ids *atomic.Int64, sum *score) error {
 	client := mcp.NewClient(&mcp.Implementation{Name: "caller", Version: "1"}, &mcp.ClientOptions{
 		ProgressNotificationHandler: func(_ context.Context, req *mcp.ProgressNotificationClientRequest) {
-			sum.heard(fmt.Sprint(req.Params.ProgressToken), req.Params.Progress)
+			sum.progress(fmt.Sprint(req.Params.ProgressToken), req.Params.Progress)
 		},
 	})
 	bounded, stop := context.WithTimeout(context.Background(), patience)

@@ -11,10 +11,10 @@ import (
 	"holdfast/internal/engine/jetstream/natstest"
 )
 
-// startEngine starts what keeps the calls, and returns its URL, as nodes take it.
+// startEngine starts the engine and returns the URL of the store.
 func startEngine(kind string) (url string, stop func(), err error) {
 	if strings.Contains(kind, ":") {
-		return kind, func() {}, nil // it is there already
+		return kind, func() {}, nil // it is running already
 	}
 	dir, err := os.MkdirTemp("", "holdfast-cluster-")
 	if err != nil {
@@ -23,7 +23,7 @@ func startEngine(kind string) (url string, stop func(), err error) {
 	clean := func() { _ = os.RemoveAll(dir) }
 	switch kind {
 	case "jetstream":
-		// Three servers, so that one may fail. In earnest they would be on three machines.
+		// Three servers, so that one may fail. In production they are on three machines.
 		servers, err := natstest.StartProcesses(dir, 3)
 		if err != nil {
 			clean()
@@ -42,8 +42,7 @@ func startEngine(kind string) (url string, stop func(), err error) {
 	return "", nil, fmt.Errorf("-engine %s: want jetstream, redis or an engine's URL", kind)
 }
 
-// startRedis starts a redis-server that writes down what it is told, and never throws
-// anything away to make room.
+// startRedis starts a redis-server that writes to its disk and never evicts keys.
 func startRedis(dir string) (url string, stop func(), err error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -69,5 +68,5 @@ func startRedis(dir string) (url string, stop func(), err error) {
 		time.Sleep(50 * time.Millisecond)
 	}
 	stop()
-	return "", nil, fmt.Errorf("redis-server takes no connections at %s", addr)
+	return "", nil, fmt.Errorf("redis-server accepts no connections at %s", addr)
 }

@@ -1,11 +1,11 @@
-// Cluster shows what Holdfast is for, on one machine with nothing installed but Go:
+// Cluster shows nodes that share a store, on one machine with nothing installed but Go:
 //
 //	go run ./examples/cluster
 //
-// It starts an engine (three JetStream servers), three nodes, and a load balancer that
-// gives each request to the next node, each server and node a process of its own. Then
-// clients make calls, and nodes are killed at random, with SIGKILL, as long as you let
-// them. In the end it counts.
+// It starts an engine (three JetStream servers), three nodes, and a load balancer that sends
+// each request to the next node. Each server and each node is a process. Clients make calls
+// while nodes are killed at random, with SIGKILL. At the end it counts what happened to the
+// calls.
 package main
 
 import (
@@ -23,7 +23,7 @@ import (
 	"holdfast/internal/engine/jetstream/natstest"
 )
 
-// settings are what can be chosen.
+// settings are the flags.
 type settings struct {
 	duration  time.Duration
 	clients   int
@@ -37,10 +37,10 @@ func main() {
 	flag.DurationVar(&s.duration, "duration", 30*time.Second, "how long clients make calls; 0: until Ctrl-C")
 	flag.IntVar(&s.clients, "clients", 50, "how many clients make calls at a time")
 	flag.DurationVar(&s.killEvery, "kill-every", time.Second, "how often a node is killed; 0: never")
-	flag.StringVar(&s.engine, "engine", "jetstream", "`where` calls are kept: jetstream, redis (a redis-server that is installed), or the URL of an engine")
+	flag.StringVar(&s.engine, "engine", "jetstream", "the `engine`: jetstream, redis (an installed redis-server), or the URL of a store")
 	flag.Parse()
 	if flag.NArg() > 0 || s.clients < 1 || s.duration < 0 || s.killEvery < 0 {
-		fmt.Fprintln(os.Stderr, "want nothing but flags, at least one client, and no time below 0: see -help")
+		fmt.Fprintln(os.Stderr, "want only flags, at least one client, and no negative time: see -help")
 		os.Exit(2)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -56,8 +56,7 @@ func main() {
 	}
 }
 
-// beChild makes this process what its parent started it for, if that is the case: a
-// node, or a server of the engine.
+// beChild runs a node, or a server of the engine, if the parent started this process as one.
 func beChild() {
 	natstest.Main()
 	if len(os.Args) > 1 && os.Args[1] == "node" {
@@ -69,8 +68,7 @@ func beChild() {
 	}
 }
 
-// run starts everything, lets clients make calls while nodes are killed, and returns
-// what became of the calls.
+// run starts everything, kills nodes while clients make calls, and returns the score.
 func run(ctx context.Context, out io.Writer, s settings) (*score, error) {
 	fmt.Fprintf(out, "starting an engine (%s), three nodes and a load balancer\n", s.engine)
 	storeURL, stopEngine, err := startEngine(s.engine)
@@ -79,7 +77,7 @@ func run(ctx context.Context, out io.Writer, s settings) (*score, error) {
 	}
 	defer stopEngine()
 	sum := newScore()
-	ledger, err := serve(sum) // the tools tell it of each run
+	ledger, err := serve(sum) // tools report each run to it
 	if err != nil {
 		return nil, err
 	}

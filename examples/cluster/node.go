@@ -22,11 +22,10 @@ import (
 	"holdfast/stream"
 )
 
-// runNode is a node: an MCP server with Holdfast under it, which keeps its calls in an
-// engine that other nodes use too. That is all there is to it: nodes find each other
-// through the engine.
+// runNode runs a node: an MCP server behind a Holdfast handler, whose store is shared with
+// the other nodes. It needs no more configuration: nodes find each other through the engine.
 func runNode(storeURL, ledger string) error {
-	go func() { // it ends with the program that started it
+	go func() { // exit with the program that started this one
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		os.Exit(0)
 	}()
@@ -46,7 +45,7 @@ func runNode(storeURL, ledger string) error {
 	return http.Serve(handler.Listener(l), handler)
 }
 
-// openStore opens the store, and tries again for a while: the engine has just begun.
+// openStore opens the store. It tries for a while, because the engine has just been started.
 func openStore(url string, o engine.Options) (stream.Store, error) {
 	for end := time.Now().Add(20 * time.Second); ; time.Sleep(200 * time.Millisecond) {
 		store, err := engine.Open(context.Background(), url, o)
@@ -61,12 +60,12 @@ type countArgs struct {
 	To   int    `json:"to"`
 }
 
-// newServer returns a server with two tools that do the same: they count, ten times a
-// second. Only one of them says that it may be run again without harm.
+// newServer returns a server with two tools that do the same: they count, ten times a second.
+// Only one of them is annotated as safe to retry.
 func newServer(ledger string) *mcp.Server {
 	server := mcp.NewServer(&mcp.Implementation{Name: "counts", Version: "1"}, nil)
 	count := func(ctx context.Context, req *mcp.CallToolRequest, args countArgs) (*mcp.CallToolResult, any, error) {
-		if err := tell(ledger, args.Call); err != nil {
+		if err := report(ledger, args.Call); err != nil {
 			return nil, nil, err
 		}
 		for i := range args.To {
@@ -85,8 +84,8 @@ func newServer(ledger string) *mcp.Server {
 	return server
 }
 
-// tell writes down, outside of the node, that a call has begun to run.
-func tell(ledger, call string) error {
+// report reports to the ledger, outside the node, that a call begins to run.
+func report(ledger, call string) error {
 	resp, err := http.Post(ledger, "text/plain", strings.NewReader(call))
 	if err != nil {
 		return err
@@ -167,7 +166,7 @@ func (ns *nodes) stop() {
 	}
 }
 
-// addresses are where the nodes are.
+// addresses returns the addresses of the nodes.
 func (ns *nodes) addresses() []string {
 	ns.mu.Lock()
 	defer ns.mu.Unlock()

@@ -10,26 +10,26 @@ import (
 	"holdfast"
 )
 
-// A score is what became of the calls. Its clients tell it what they hear, and the
-// tools, over HTTP, when they begin to run.
+// A score counts what happens to the calls. Clients report what they receive. Tools report by
+// HTTP that they begin to run.
 type score struct {
 	mu             sync.Mutex
 	calls          map[string]*call
 	kills          int
 	made, answered int
-	unknown        int // told that nobody knows whether the tool did its work
+	unknown        int // ended with "outcome unknown"
 	lost, doubled  int
-	again          int           // answered after their tool was run again, which may be
-	gap            time.Duration // the longest that a client heard nothing of a call
+	again          int           // answered after their tool has run again, which is safe
+	gap            time.Duration // the longest time without a message of a call
 	why            []string
 }
 
-// A call is one of them.
+// A call is what is known of one call.
 type call struct {
 	safe bool // its tool may run again
 	runs int
 	last float64   // progress
-	at   time.Time // of the last word
+	at   time.Time // of the last message
 }
 
 func newScore() *score { return &score{calls: make(map[string]*call)} }
@@ -47,7 +47,7 @@ func (s *score) begin(id string, safe bool) {
 	s.calls[id] = &call{safe: safe, at: time.Now()}
 }
 
-// ServeHTTP takes note of a run.
+// ServeHTTP counts a run of a tool.
 func (s *score) ServeHTTP(_ http.ResponseWriter, r *http.Request) {
 	id, err := io.ReadAll(r.Body)
 	s.mu.Lock()
@@ -57,32 +57,32 @@ func (s *score) ServeHTTP(_ http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// heard takes note of a progress notification.
-func (s *score) heard(id string, progress float64) {
+// progress counts a progress notification.
+func (s *score) progress(id string, value float64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c := s.calls[id]
 	switch {
-	case progress == c.last+1:
-	case progress == 1 && c.safe: // it runs again
-	case progress <= c.last:
+	case value == c.last+1:
+	case value == 1 && c.safe: // it runs again
+	case value <= c.last:
 		s.doubled++
-		s.why = append(s.why, fmt.Sprintf("%s: progress %v came after %v", id, progress, c.last))
+		s.why = append(s.why, fmt.Sprintf("%s: progress %v came after %v", id, value, c.last))
 	default:
 		s.lost++
-		s.why = append(s.why, fmt.Sprintf("%s: progress %v came after %v", id, progress, c.last))
+		s.why = append(s.why, fmt.Sprintf("%s: progress %v came after %v", id, value, c.last))
 	}
-	c.last = progress
+	c.last = value
 	s.silent(c)
 }
 
-// silent takes note of how long a client has heard nothing. s.mu is held.
+// silent measures the time since the last message of a call. s.mu is held.
 func (s *score) silent(c *call) {
 	s.gap = max(s.gap, time.Since(c.at))
 	c.at = time.Now()
 }
 
-// end takes note of a call's end.
+// end counts the end of a call.
 func (s *score) end(id string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -99,7 +99,7 @@ func (s *score) end(id string, err error) {
 	}
 }
 
-// judge counts runs, when all calls have ended.
+// judge counts the runs of each call, when all calls have ended.
 func (s *score) judge() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -127,11 +127,11 @@ func (s *score) report() string {
 	text := fmt.Sprintf(`
 %6d  nodes were killed
 %6d  calls were made
-%6d  were answered, %d of them after their tool was run again, which it says is safe
-%6d  were told that their outcome is unknown: their node died, and their tool does not say that it may run again
+%6d  were answered, %d of them after their tool, which is annotated as safe to retry, has run again
+%6d  ended with "outcome unknown": their node died, and their tool is not annotated as safe to retry
 %6d  were lost
 %6d  were doubled
-%5.1f s  is the longest that a client heard nothing of a call
+%5.1f s  is the longest time without a message of a call
 `, s.kills, s.made, s.answered, s.again, s.unknown, s.lost, s.doubled, s.gap.Seconds())
 	for i, w := range s.why {
 		if i == 10 {

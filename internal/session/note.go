@@ -214,9 +214,16 @@ func (c *Call) recorded() error {
 	return fmt.Errorf("call not noted: %w", stream.ErrUnavailable)
 }
 
-// sync waits until what the store has survives its machine, if the store can say that.
+// A syncer is a store that can wait until what it has acknowledged survives a loss of
+// power (package stream).
+type syncer interface {
+	Sync(ctx context.Context) error
+}
+
+// sync waits until what the store has acknowledged survives a loss of power, if the store
+// is a [syncer].
 func (m *Manager) sync() error {
-	store, ok := m.store.(stream.Syncer)
+	store, ok := m.store.(syncer)
 	if !ok {
 		return nil
 	}

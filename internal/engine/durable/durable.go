@@ -231,9 +231,12 @@ func (r *retry) again() bool {
 	return false
 }
 
-// Sync implements [stream.Syncer], where the engine has a say in that.
+// Sync waits until everything that was acknowledged survives a loss of power, if the engine
+// can say that (package stream).
 func (st *Store) Sync(ctx context.Context) error {
-	if log, ok := st.log.(stream.Syncer); ok {
+	if log, ok := st.log.(interface {
+		Sync(ctx context.Context) error
+	}); ok {
 		return st.ask(ctx, log.Sync)
 	}
 	return nil

@@ -172,7 +172,8 @@ func (l *Log) Ping(ctx context.Context) error {
 	return nil
 }
 
-// Sync implements [stream.Syncer] where the disk is ours.
+// Sync waits until everything that was acknowledged is on the disk, if the server is in this
+// process.
 func (l *Log) Sync(ctx context.Context) error {
 	if l.disk == nil {
 		return nil
