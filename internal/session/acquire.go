@@ -124,8 +124,8 @@ func (m *Manager) takeOver(values context.Context, at *Remote, old *Session) (*S
 	}
 	s := m.session(at.ID, at.Principal, at.Tenant, at.SingleStream)
 	s.lease, s.taken = taken.Lease, true
-	s.renewed.Store(int64(m.clock()))
-	s.ongoing.Store(1) // not idle, until it is done
+	s.use.renewed.Store(int64(m.clock()))
+	s.use.calls.Store(1) // not idle, until it is done
 	m.store.Count(s.lease, s.tenant.name)
 	found := s.restore(ctx, taken.Streams)
 	s.step(sessionOpen)
@@ -147,7 +147,7 @@ func (m *Manager) takeOver(values context.Context, at *Remote, old *Session) (*S
 	s.settleLost(found.lost)
 	m.attend(s, found)
 	s.Touch()
-	s.ongoing.Add(-1)
+	s.use.calls.Add(-1)
 	if len(found.again) > 0 && m.enter() {
 		go m.makeAgain(values, found.again)
 	}

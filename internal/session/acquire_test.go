@@ -111,7 +111,7 @@ func TestTakeOverUnsafe(t *testing.T) {
 		t.Errorf("read on: %+v, %v", got, err)
 	}
 	r.Detach(false, true, false)
-	if len(b.desk.links) != 0 || b.Calls() != 0 || taken.ongoing.Load() != 0 {
+	if len(b.desk.links) != 0 || b.Calls() != 0 || taken.use.calls.Load() != 0 {
 		t.Errorf("%d backends, %d calls", len(b.desk.links), b.Calls())
 	}
 	// The numbers of the epochs do not meet.
@@ -420,8 +420,8 @@ func TestTakeOverStandalone(t *testing.T) {
 	r.Detach(true, true, false)
 	say(-1)
 	a.kill()
-	if taken := b.take(s); taken.Delivered() != toldOften+10 || taken.aside.said != toldOften+11 {
-		t.Errorf("told %d of %d", taken.Delivered(), taken.aside.said)
+	if taken := b.take(s); taken.Delivered() != toldOften+10 || taken.standalone.said != toldOften+11 {
+		t.Errorf("told %d of %d", taken.Delivered(), taken.standalone.said)
 	}
 }
 

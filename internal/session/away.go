@@ -55,7 +55,7 @@ func (c *Call) lookAfter() {
 func (s *Session) withdraw(c *Call, id []byte, header http.Header, reason string, end func(*inflight)) {
 	s.mu.Lock()
 	rq := s.take(id, c)
-	l := s.link
+	l := s.backend.link
 	sent := rq != nil && rq.sent
 	s.mu.Unlock()
 	if rq == nil {

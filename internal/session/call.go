@@ -29,26 +29,34 @@ type Call struct {
 	record   *record   // nil for most calls
 	recovery *recovery // nil where the store is not shared
 
-	life callLife
-
-	mu      sync.Mutex
-	pending []*inflight    // without a response, in their order
-	light   [][]byte       // responses so far, while the call is light
-	number  uint64         // of the stream; 0 while light
-	said    uint64         // entries queued for the stream
-	told    uint64         // sequence of the last entry that a reader has written out
-	bytes   int64          // said, if it is known how many are kept
-	pace    *pace          // nil for calls that say little
-	asking  int32          // requests to the client that it has not answered
-	pinged  bool           // the first that it said is our own ping
-	changed chan struct{}  // told when a light call ends or is promoted; nil if nobody waits
-	excused bool           // its client was told that it waits for input, and has not shown that it knows what for
-	awaited bool           // it began light, and the door that waits for it has yet to read it
-	kick    *kick          // a disconnect asked for before its door read it
-	unkept  []stream.Entry // how the stream ends, where the store did not take it
+	mu       sync.Mutex
+	life     callLife      // see [callState]
+	asking   int32         // requests to the client that it has not answered
+	pending  []*inflight   // without a response, in their order
+	light    [][]byte      // responses so far, while the call is light
+	changed  chan struct{} // told when a light call ends or is promoted; nil if nobody waits
+	number   uint64        // of the stream; 0 while light
+	said     uint64        // entries queued for the stream
+	delivery delivery
+	unstored []stream.Entry // how the stream ends, where the store did not take it
 
 	// Touched only by the one who appends.
 	seq uint64 // of the last entry in the store
+}
+
+// A delivery is how far the clients of a call were told what it says. Guarded by Call.mu.
+type delivery struct {
+	told  uint64 // sequence of the last entry that a reader has written out
+	bytes int64  // said, if it is known how many are kept
+	pace  *pace  // nil for calls that say little
+
+	// A call that began light is expected to be read by the door that waits for it. A
+	// disconnect that is asked for before that is parked.
+	parked   *kick
+	expected bool
+
+	pinged    bool // the first that the call said is our own ping
+	signalled bool // its client was told that it waits for input, and has not shown that it knows what for
 }
 
 // tell has the call's readers told how the call ended, from memory.
@@ -58,7 +66,7 @@ func (c *Call) tell(end []stream.Entry) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.unkept = end
+	c.unstored = end
 }
 
 // after appends to buf, up to its capacity, what [Call.tell] was given. It says
@@ -67,10 +75,10 @@ func (c *Call) tell(end []stream.Entry) {
 func (c *Call) after(seq uint64, buf []stream.Entry) (_ []stream.Entry, ok bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(c.unkept) == 0 || seq+1 < c.unkept[0].Seq {
+	if len(c.unstored) == 0 || seq+1 < c.unstored[0].Seq {
 		return buf, false, nil
 	}
-	rest := c.unkept[min(seq+1-c.unkept[0].Seq, uint64(len(c.unkept))):]
+	rest := c.unstored[min(seq+1-c.unstored[0].Seq, uint64(len(c.unstored))):]
 	if len(rest) == 0 {
 		return buf, true, io.EOF
 	}
@@ -237,7 +245,7 @@ func (c *Call) promote() {
 // push queues one entry of the call's stream. c.mu is held.
 func (c *Call) push(data []byte, last bool) {
 	c.said++
-	c.excused = false
+	c.delivery.signalled = false
 	c.weigh(len(data))
 	c.s.log.queue(saying{c: c, number: c.number, data: data, last: last})
 }
@@ -254,8 +262,8 @@ func (c *Call) wake() {
 // say takes a message that is no response. asks says that the client has to
 // answer it. It reports whether the message was taken.
 func (c *Call) say(data []byte, asks bool) bool {
-	if c.s.single && c != c.s.aside {
-		return c.s.aside.say(data, asks)
+	if c.s.single && c != c.s.standalone {
+		return c.s.standalone.say(data, asks)
 	}
 	c.mu.Lock()
 	if c.isOver() {
@@ -289,12 +297,12 @@ func (c *Call) respond(rq *inflight, data []byte) {
 	}
 	switch {
 	case c.s.single:
-		c.s.aside.mu.Lock()
-		c.s.aside.said++
-		c.s.log.queue(saying{c: c.s.aside, number: standalone, data: data, joined: c.recovery != nil})
+		c.s.standalone.mu.Lock()
+		c.s.standalone.said++
+		c.s.log.queue(saying{c: c.s.standalone, number: standalone, data: data, joined: c.recovery != nil})
 		c.journalled(rq.id, last)
-		c.hear(rq, data, c.s.aside.said)
-		c.s.aside.mu.Unlock()
+		c.hear(rq, data, c.s.standalone.said)
+		c.s.standalone.mu.Unlock()
 	case c.isLight():
 		c.light = append(c.light, data)
 		c.hear(rq, data, uint64(len(c.light)))
@@ -425,8 +433,8 @@ func (c *Call) Disconnect(retry time.Duration) {
 		c.promote() // who waits for the call may read it before that is in the log
 	}
 	number, k := c.number, kick{retry, c.said}
-	if c.awaited && number != 0 && c.kick == nil {
-		c.kick = &k
+	if c.delivery.expected && number != 0 && c.delivery.parked == nil {
+		c.delivery.parked = &k
 	}
 	c.mu.Unlock()
 	if first {
@@ -441,8 +449,8 @@ func (c *Call) Disconnect(retry time.Duration) {
 func (c *Call) takeKick() *kick {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	k := c.kick
-	c.kick, c.awaited = nil, false
+	k := c.delivery.parked
+	c.delivery.parked, c.delivery.expected = nil, false
 	return k
 }
 

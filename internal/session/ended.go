@@ -89,7 +89,7 @@ func (c *Call) hear(rq *inflight, response []byte, seq uint64) {
 		}
 		k.seq, k.Time, k.Failed = seq, time.Now(), jsonrpc.Field(response, "error") != nil
 		if c.s.single {
-			c.s.aside.hooks().list = append(c.s.aside.hooks().list, *k)
+			c.s.standalone.hooks().list = append(c.s.standalone.hooks().list, *k)
 			h.drop(rq)
 		}
 		return
@@ -169,10 +169,7 @@ func (t *table) over(c *Call, number uint64) *hooks {
 	}
 	h := c.hooks()
 	h.over = true
-	if t.hooked == nil {
-		t.hooked = make(map[uint64]*hooks)
-	}
-	t.hooked[number] = h
+	t.setHooks(number, h)
 	return h
 }
 
@@ -187,7 +184,7 @@ func (c *Call) finish(number uint64) {
 
 // meet gives a new reader the webhooks of what it reads. t.mu is held.
 func (t *table) meet(r *Reader) {
-	r.hooks = t.hooked[r.cursor.Stream.Number]
+	r.hooks = t.streams[r.cursor.Stream.Number].hooks
 	if r.call != nil {
 		r.hooks = r.call.hooks()
 	}
@@ -213,12 +210,12 @@ func (s *Session) dispatch(number uint64, h *hooks) {
 	}
 	t := &s.streams
 	t.mu.Lock()
-	due := h.due(t.readers[number] != nil)
+	due := h.due(t.streams[number].reader != nil)
 	if h.over && len(h.list) == 0 {
-		delete(t.hooked, number)
+		t.setHooks(number, nil)
 	}
 	if len(due) > 0 && s.m.shared != nil && number != standalone {
-		t.rung = addNews(t.rung, number)
+		t.news.rung = addNews(t.news.rung, number)
 	}
 	t.mu.Unlock()
 	for i := range due {

@@ -24,7 +24,7 @@ func (m *Manager) End(s *Session) {
 // Abandon ends a session whose client has left and has begun nothing in it: it has
 // sent no initialize, or one that failed, and reads the session on no other connection.
 func (m *Manager) Abandon(s *Session) {
-	if s.Initializing() == nil && s.Revision() == "" && s.reading.Load() == 0 {
+	if s.Initializing() == nil && s.Revision() == "" && s.use.readers.Load() == 0 {
 		m.End(s)
 	}
 }
@@ -63,7 +63,7 @@ func (m *Manager) endAs(s *Session, to sessionState, why error) {
 	if had.conn != nil {
 		defer m.release(had.conn)
 	}
-	if s.reading.Load() == 0 && !lingers || !m.enter() {
+	if s.use.readers.Load() == 0 && !lingers || !m.enter() {
 		m.leave(s)
 		m.forget(s)
 		return
@@ -74,7 +74,7 @@ func (m *Manager) endAs(s *Session, to sessionState, why error) {
 			m.outlast(followFor, func() bool { return m.stops() || !s.streams.hasFollowers() })
 			m.leave(s)
 		}
-		m.outlast(linger, func() bool { return s.reading.Load() == 0 })
+		m.outlast(linger, func() bool { return s.use.readers.Load() == 0 })
 		m.forget(s)
 	}()
 }
@@ -134,8 +134,8 @@ func (m *Manager) forget(s *Session) {
 func (t *table) closeStandalone() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if r := t.readers[standalone]; r != nil {
-		delete(t.readers, standalone)
+	if r := t.streams[standalone].reader; r != nil {
+		t.setReader(standalone, nil)
 		r.end()
 	}
 }

@@ -20,18 +20,11 @@ func (t *table) follow(number uint64) {
 	if number == standalone {
 		return
 	}
-	if t.followed == nil {
-		t.followed = make(map[uint64]time.Time, 1)
+	if len(t.followed.since) >= mostFollowed {
+		t.followed.prune(followFor)
 	}
-	if len(t.followed) >= mostFollowed {
-		for n, at := range t.followed {
-			if time.Since(at) > followFor {
-				delete(t.followed, n)
-			}
-		}
-	}
-	if _, known := t.followed[number]; known || len(t.followed) < mostFollowed {
-		t.followed[number] = time.Now()
+	if t.followed.has(number) || len(t.followed.since) < mostFollowed {
+		t.followed.add(number, followFor)
 	}
 }
 
@@ -40,7 +33,7 @@ func (t *table) follow(number uint64) {
 func (t *table) askedFor(number uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.readers[number] != nil {
+	if t.streams[number].reader != nil {
 		t.follow(number)
 	}
 }
@@ -50,10 +43,5 @@ func (t *table) askedFor(number uint64) {
 func (t *table) hasFollowers() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for _, at := range t.followed {
-		if time.Since(at) <= followFor {
-			return true
-		}
-	}
-	return false
+	return t.followed.within(followFor)
 }

@@ -58,8 +58,8 @@ func TestEndWaitsForFollowers(t *testing.T) {
 		r.Detach(false, true, false)
 	}
 	s.streams.mu.Lock()
-	for number := range s.streams.followed {
-		s.streams.followed[number] = time.Now().Add(-2 * followFor)
+	for number := range s.streams.followed.since {
+		s.streams.followed.since[number] = time.Now().Add(-2 * followFor)
 	}
 	s.streams.mu.Unlock()
 	eventually(t, "the session's end", func() bool {

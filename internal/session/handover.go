@@ -3,7 +3,6 @@ package session
 import (
 	"context"
 	"errors"
-	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -46,7 +45,7 @@ func (m *Manager) HandOver(ctx context.Context) error {
 		}
 		var quiet []*Session
 		for _, s := range all {
-			if s.ongoing.Load() == 0 && !s.streams.behind() {
+			if s.use.calls.Load() == 0 && !s.streams.behind() {
 				quiet = append(quiet, s)
 			}
 		}
@@ -75,7 +74,7 @@ func (m *Manager) DrainAlone(ctx context.Context, alone func() bool) {
 	defer m.settling.Store(false)
 	tick := time.NewTicker(handOften)
 	defer tick.Stop()
-	for alone() && slices.ContainsFunc(m.all(), func(s *Session) bool { return s.ongoing.Load() > 0 || s.streams.behind() }) {
+	for alone() && slices.ContainsFunc(m.all(), func(s *Session) bool { return s.use.calls.Load() > 0 || s.streams.behind() }) {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
@@ -98,9 +97,11 @@ func (m *Manager) RefuseUnsafe() { m.last.Store(true) }
 // behind says whether readers have yet to tell their clients what there is.
 func (t *table) behind() bool {
 	t.mu.Lock()
-	calls := make([]*Call, 0, len(t.readers))
-	for _, r := range t.readers {
-		calls = append(calls, r.call)
+	calls := make([]*Call, 0, len(t.streams))
+	for _, u := range t.streams {
+		if u.reader != nil {
+			calls = append(calls, u.reader.call)
+		}
 	}
 	t.mu.Unlock()
 	for _, c := range calls {
@@ -108,7 +109,7 @@ func (t *table) behind() bool {
 			return true // until it has read the end
 		}
 		c.mu.Lock()
-		behind := c.told < c.said
+		behind := c.delivery.told < c.said
 		c.mu.Unlock()
 		if behind {
 			return true
@@ -125,9 +126,9 @@ func (m *Manager) stepDown(s *Session) bool {
 	handing := m.handing
 	m.mu.RUnlock()
 	s.mu.Lock()
-	begun := s.initialize != nil
+	begun := s.backend.initialize != nil
 	s.mu.Unlock()
-	if !handing || !begun || s.ongoing.Load() > 0 {
+	if !handing || !begun || s.use.calls.Load() > 0 {
 		return false
 	}
 	m.outlast(handOften, func() bool { return !s.streams.behind() }) // a client may be faster than we
@@ -138,7 +139,7 @@ func (m *Manager) stepDown(s *Session) bool {
 // yield gives up a session if nothing is in flight in it.
 func (m *Manager) yield(s *Session) {
 	s.mu.Lock()
-	if len(s.open) > 0 || s.ongoing.Load() > 0 {
+	if len(s.open) > 0 || s.use.calls.Load() > 0 {
 		s.mu.Unlock()
 		return
 	}
@@ -179,7 +180,7 @@ func (m *Manager) cut(all []*Session) {
 		late := time.Now().After(end) || m.ctx.Err() != nil
 		var told, rest []leaving
 		for _, s := range left {
-			if late || s.ongoing.Load() == 0 && !s.streams.behind() {
+			if late || s.use.calls.Load() == 0 && !s.streams.behind() {
 				told = append(told, s)
 			} else {
 				rest = append(rest, s)
@@ -260,11 +261,13 @@ func (m *Manager) part(s *Session, open bool) {
 func (s *Session) ring() {
 	t := &s.streams
 	t.mu.Lock()
-	all := maps.Clone(t.hooked)
-	if h := s.aside.hooks(); h != nil {
-		if all == nil {
-			all = make(map[uint64]*hooks)
+	all := make(map[uint64]*hooks)
+	for number, u := range t.streams {
+		if u.hooks != nil {
+			all[number] = u.hooks
 		}
+	}
+	if h := s.standalone.hooks(); h != nil {
 		all[standalone] = h
 	}
 	for _, h := range all {

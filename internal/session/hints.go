@@ -80,7 +80,7 @@ func (s *Session) safeTool(ctx context.Context, m *jsonrpc.Message, header http.
 	}
 	s.mu.Lock()
 	safe, known := s.hints.safe[name], s.hints.complete
-	if safe || known || s.link == nil || s.link.conn == nil || s.revision == "" {
+	if safe || known || s.backend.link == nil || s.backend.link.conn == nil || s.revision == "" {
 		s.mu.Unlock()
 		return safe
 	}
@@ -106,7 +106,7 @@ func (s *Session) safeTool(ctx context.Context, m *jsonrpc.Message, header http.
 func (s *Session) learn(in backend.Inbound) (learning chan struct{}) {
 	if s.hints.learning == nil && s.m.enter() {
 		s.hints.learning = make(chan struct{})
-		go s.learnAll(s.link, s.hints.listed, s.hints.learning, in)
+		go s.learnAll(s.backend.link, s.hints.listed, s.hints.learning, in)
 	}
 	return s.hints.learning
 }
@@ -117,7 +117,7 @@ func (s *Session) learn(in backend.Inbound) (learning chan struct{}) {
 func (s *Session) learnAgain(in backend.Inbound) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.taken && !s.hints.complete && len(s.hints.safe) == 0 && s.link != nil && s.link.conn != nil && s.revision != "" {
+	if s.taken && !s.hints.complete && len(s.hints.safe) == 0 && s.backend.link != nil && s.backend.link.conn != nil && s.revision != "" {
 		s.learn(backend.Inbound{Context: context.WithoutCancel(in.Context), Header: in.Header})
 	}
 }

@@ -10,7 +10,7 @@ import (
 )
 
 // bare is a session that is nothing but its id.
-func bare(id string) *Session { return &Session{id: id, key: KeyOf(id)} }
+func bare(id string) *Session { return &Session{identity: identity{id: id, key: KeyOf(id)}} }
 
 func eventID(s *Session, number, epoch, seq uint64) string {
 	return string(AppendEventID(nil, s.StreamName(number), epoch, seq))

@@ -55,8 +55,8 @@ func (s *Session) enter(c *Call, msgs []jsonrpc.Message) error {
 		if c.method == "" {
 			c.method = m.Method
 		}
-		if m.Method == "initialize" && (s.initialize == nil || s.taken && s.revision == "") {
-			s.initialize = bytes.Clone(m.Raw) // and not the body with it
+		if m.Method == "initialize" && (s.backend.initialize == nil || s.taken && s.revision == "") {
+			s.backend.initialize = bytes.Clone(m.Raw) // and not the body with it
 			s.able(m.Params)
 		}
 		s.remember(c, rq.id, m.Method)
@@ -211,15 +211,11 @@ func (s *Session) cancel(id []byte) {
 func (s *Session) ended(rq *inflight) {
 	if rq.call.over() {
 		s.mu.Lock()
-		for id, a := range s.asked {
-			if a.call == rq.call {
-				delete(s.asked, id) // nobody waits for the answer
-			}
-		}
+		s.asked.dropCall(rq.call)
 		s.mu.Unlock()
 	}
 	if s.single && rq.call.hooks() != nil {
-		s.dispatch(standalone, s.aside.hooks())
+		s.dispatch(standalone, s.standalone.hooks())
 	}
 	s.m.dismiss(s, 1)
 }

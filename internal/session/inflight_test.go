@@ -66,15 +66,15 @@ func TestOwnIDs(t *testing.T) {
 	seen := map[string]bool{}
 	for range 3 {
 		s := h.open("")
-		if s.ours != "" {
+		if s.backend.own.prefix != "" {
 			t.Fatal("asked for nothing, and has ids")
 		}
 		m := parse(request(1))
 		s.Light(t.Context(), &m, nil)
-		if seen[s.ours] || len(s.ours) < 20 {
-			t.Errorf("%q again, or too short", s.ours)
+		if seen[s.backend.own.prefix] || len(s.backend.own.prefix) < 20 {
+			t.Errorf("%q again, or too short", s.backend.own.prefix)
 		}
-		seen[s.ours] = true
+		seen[s.backend.own.prefix] = true
 	}
 }
 
@@ -159,18 +159,18 @@ func TestAskedBounded(t *testing.T) {
 	asked := func() int {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return len(s.asked)
+		return len(s.asked.pending)
 	}
 	if n := asked(); n > 0 {
 		t.Errorf("%d requests of ended calls are on record", n)
 	}
-	for i := range mostAsked + 1 {
+	for i := range mostServerRequests + 1 {
 		link.say(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":"r%d","method":"roots/list"}`, i))
 	}
-	if in := <-link.in; in.Error == nil || string(in.ID) != fmt.Sprintf(`"r%d"`, mostAsked) {
+	if in := <-link.in; in.Error == nil || string(in.ID) != fmt.Sprintf(`"r%d"`, mostServerRequests) {
 		t.Errorf("got %s", in.Raw)
 	}
-	if n := asked(); n != mostAsked {
+	if n := asked(); n != mostServerRequests {
 		t.Errorf("%d requests are on record", n)
 	}
 }
@@ -188,8 +188,8 @@ func TestSingleDisconnect(t *testing.T) {
 	h.desk.last().say(c, `{"jsonrpc":"2.0","id":1,"result":{}}`)
 	s.streams.mu.Lock()
 	defer s.streams.mu.Unlock()
-	if n := len(s.streams.calls); n > 0 {
-		t.Errorf("%d calls are in the table", n)
+	for number, u := range s.streams.streams {
+		t.Errorf("stream %d is used by %+v", number, u)
 	}
 }
 

@@ -2,7 +2,6 @@ package session
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"net/http"
@@ -52,7 +51,7 @@ func (s *Session) connect(ctx context.Context, r *http.Request) error {
 	}
 	l := &link{s: s}
 	s.mu.Lock()
-	s.link = l
+	s.backend.link = l
 	s.mu.Unlock()
 	conn, err := s.m.openBackend(ctx, backend.Start{Session: s.Name(), Secret: s.id, HTTP: r}, l)
 	if err != nil {
@@ -70,7 +69,7 @@ func (s *Session) connect(ctx context.Context, r *http.Request) error {
 	}
 	s.mu.Lock()
 	l.conn = conn
-	s.first = nil
+	s.backend.first = nil
 	ended := l.over || s.isClosed()
 	l.over = ended
 	s.mu.Unlock()
@@ -89,14 +88,14 @@ func (s *Session) deliver(ctx context.Context, in backend.Inbound) error {
 			s.mu.Unlock()
 			return s.goneError()
 		}
-		if s.first != nil && in.Method != "initialize" {
+		if s.backend.first != nil && in.Method != "initialize" {
 			s.mu.Unlock()
 			return errUnbegun
 		}
-		l, opening := s.link, s.opening
+		l, opening := s.backend.link, s.backend.opening
 		if l != nil && opening == nil {
 			begun := s.begin(&in)
-			s.worked = s.worked || works(&in)
+			s.backend.stateful = s.backend.stateful || works(&in)
 			s.mu.Unlock()
 			if !begun {
 				return nil
@@ -105,11 +104,11 @@ func (s *Session) deliver(ctx context.Context, in backend.Inbound) error {
 		}
 		if opening == nil {
 			opening = make(chan struct{})
-			s.opening = opening
+			s.backend.opening = opening
 			s.mu.Unlock()
 			err := s.reopen(ctx, in)
 			s.mu.Lock()
-			s.opening = nil
+			s.backend.opening = nil
 			close(opening)
 			s.mu.Unlock()
 			if err != nil {
@@ -159,8 +158,8 @@ func (s *Session) reopen(ctx context.Context, in backend.Inbound) error {
 	defer stop()
 	r := (&http.Request{Method: http.MethodPost, URL: &url.URL{Path: "/"}, Header: in.Header}).WithContext(ctx)
 	s.mu.Lock()
-	if s.first != nil {
-		r = s.first
+	if s.backend.first != nil {
+		r = s.backend.first
 	}
 	s.mu.Unlock()
 	if err := s.connect(ctx, r); err != nil {
@@ -168,7 +167,7 @@ func (s *Session) reopen(ctx context.Context, in backend.Inbound) error {
 		return err
 	}
 	s.mu.Lock()
-	raw, ready, l := s.initialize, s.ready, s.link
+	raw, ready, l := s.backend.initialize, s.backend.initialized, s.backend.link
 	s.mu.Unlock()
 	if raw == nil || in.Method == "initialize" {
 		return nil
@@ -194,7 +193,7 @@ func (s *Session) reopen(ctx context.Context, in backend.Inbound) error {
 // unlink gives up the session's conversation.
 func (s *Session) unlink() {
 	s.mu.Lock()
-	conn := s.link.finish()
+	conn := s.backend.link.finish()
 	s.mu.Unlock()
 	if conn != nil {
 		s.m.release(conn)
@@ -208,13 +207,10 @@ func (l *link) finish() backend.Conn {
 		return nil
 	}
 	l.over = true
-	if l.s.link == l {
-		l.s.link = nil // the next delivery opens another
+	if l.s.backend.link == l {
+		l.s.backend.link = nil // the next delivery opens another
 	}
-	for id, answer := range l.s.internal {
-		close(answer)
-		delete(l.s.internal, id)
-	}
+	l.s.backend.own.endAll()
 	return l.conn
 }
 
@@ -223,29 +219,17 @@ var errEnded = errors.New("the server ended")
 // ask makes a request of our own to the backend and waits for its answer, which
 // no client sees.
 func (s *Session) ask(ctx context.Context, l *link, method string, params []byte, in backend.Inbound) (jsonrpc.Message, error) {
-	answer := make(chan jsonrpc.Message, 1)
 	s.mu.Lock()
 	if l == nil || l.conn == nil || l.over { // what is asked from now on nobody would end
 		s.mu.Unlock()
 		return jsonrpc.Message{}, errEnded
 	}
-	if s.ours == "" {
-		s.ours = "holdfast-" + rand.Text()[:12] // which no client uses, even if it is a Holdfast itself
-	}
-	s.internals++
-	id := fmt.Appendf(nil, `"%s-%d"`, s.ours, s.internals)
-	if s.internal == nil {
-		s.internal = make(map[string]chan jsonrpc.Message)
-	}
-	s.internal[string(id)] = answer
+	id, answer := s.backend.own.add()
 	s.mu.Unlock()
 	defer func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		delete(s.internal, string(id))
-		if len(s.internal) == 0 {
-			s.internal = nil
-		}
+		s.backend.own.drop(id)
 	}()
 	m, err := jsonrpc.Parse(jsonrpc.AppendRequest(nil, id, method, params))
 	if err != nil {
@@ -275,7 +259,7 @@ func (l *link) Closed(why error, reopen bool) {
 	}
 	conn := l.finish()
 	lost := s.takeOpen(!reopen)
-	s.asked = nil
+	s.asked.dropAll()
 	s.mu.Unlock()
 	s.m.logger.Warn("backend ended", "session", s.Name(), "error", why, "calls", len(lost))
 	s.failAll(lost, jsonrpc.Errorf(protocol.CodeOutcomeUnknown, "outcome unknown: %v", why))

@@ -35,13 +35,13 @@ func (a *appender) lost(rest []saying, err error) {
 	}
 	var ids [][]byte
 	if s.single {
-		ids = a.unanswered(s.aside, rest)
+		ids = a.unanswered(s.standalone, rest)
 		s.mu.Lock()
 		for _, rq := range s.open {
 			ids = append(ids, []byte(rq.id))
 		}
 		s.mu.Unlock()
-		s.aside.tell(endings(ids, err))
+		s.standalone.tell(endings(ids, err))
 	}
 	for number, c := range s.streams.all() {
 		ids := a.unanswered(c, rest)
@@ -58,9 +58,11 @@ func (a *appender) lost(rest []saying, err error) {
 func (t *table) all() map[uint64]*Call {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	all := make(map[uint64]*Call, len(t.calls))
-	for number, c := range t.calls {
-		all[number] = c
+	all := make(map[uint64]*Call, len(t.streams))
+	for number, u := range t.streams {
+		if u.call != nil {
+			all[number] = u.call
+		}
 	}
 	return all
 }
@@ -69,8 +71,10 @@ func (t *table) all() map[uint64]*Call {
 func (t *table) dismissAll() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for _, r := range t.readers {
-		r.end()
+	for _, u := range t.streams {
+		if u.reader != nil {
+			u.reader.end()
+		}
 	}
 }
 
@@ -110,14 +114,14 @@ func (m *Manager) lose(s *Session, linger time.Duration) {
 	if had.from != sessionOpen {
 		return // it is kept for those who read the end: see forget and part
 	}
-	if linger == 0 || s.reading.Load() == 0 || !m.enter() {
+	if linger == 0 || s.use.readers.Load() == 0 || !m.enter() {
 		m.shared.Forget(s.lease)
 		s.streams.dismissAll()
 		return
 	}
 	go func() {
 		defer m.work.Done()
-		m.outlast(linger, func() bool { return s.reading.Load() == 0 })
+		m.outlast(linger, func() bool { return s.use.readers.Load() == 0 })
 		m.shared.Forget(s.lease)
 		s.streams.dismissAll()
 	}()
@@ -165,7 +169,7 @@ func (m *Manager) Verify(ctx context.Context) {
 	}
 	var used []*Session
 	for _, s := range m.all() {
-		if s.reading.Load() > 0 || s.ongoing.Load() > 0 {
+		if s.use.readers.Load() > 0 || s.use.calls.Load() > 0 {
 			used = append(used, s)
 		}
 	}
@@ -235,18 +239,18 @@ func each[T any](all []T, some int, f func(T)) {
 
 // due says whether the store should be told again that the session is in use.
 func (s *Session) due(now time.Duration) bool {
-	last := s.renewed.Load()
+	last := s.use.renewed.Load()
 	return last != 0 && now-time.Duration(last) >= s.m.opts.TTL/3
 }
 
 // renew tells it, and loses the session if it is another's.
 func (m *Manager) renew(s *Session, now time.Duration) {
-	last := s.renewed.Swap(int64(now))
+	last := s.use.renewed.Swap(int64(now))
 	if err := m.touch(s); err != nil && !unavailable(err) {
 		m.logger.Warn("session lost", "session", s.Name(), "error", err)
 		m.lose(s, 0)
 	} else if err != nil {
-		s.renewed.CompareAndSwap(int64(now), last) // the next time, then
+		s.use.renewed.CompareAndSwap(int64(now), last) // the next time, then
 	}
 }
 

@@ -191,7 +191,7 @@ func (m *Manager) Reserve(r *http.Request, principal string, single bool) (*Sess
 	return m.begin(r, principal, single, func(s *Session) error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.first = r.WithContext(context.WithoutCancel(r.Context()))
+		s.backend.first = r.WithContext(context.WithoutCancel(r.Context()))
 		return nil
 	})
 }
@@ -202,7 +202,7 @@ func (m *Manager) begin(r *http.Request, principal string, single bool, open fun
 		return nil, stream.ErrFull
 	}
 	s := m.session(rand.Text(), principal, TenantOf(principal, r.RemoteAddr), single) // 130 bits, visible ASCII
-	s.ongoing.Store(1)                                                                // not idle, however long the backend takes to open
+	s.use.calls.Store(1)                                                              // not idle, however long the backend takes to open
 	var record []byte
 	if m.shared != nil {
 		record = s.about()
@@ -234,7 +234,7 @@ func (m *Manager) begin(r *http.Request, principal string, single bool, open fun
 		s.become(sessionOpen)
 		s.mu.Unlock()
 		m.store.Count(lease, s.tenant.name)
-		s.renewed.Store(int64(m.clock()))
+		s.use.renewed.Store(int64(m.clock()))
 		err = open(s)
 	}
 	if err != nil {
@@ -243,7 +243,7 @@ func (m *Manager) begin(r *http.Request, principal string, single bool, open fun
 		return nil, err
 	}
 	s.Touch()
-	s.ongoing.Add(-1)
+	s.use.calls.Add(-1)
 	return s, nil
 }
 
@@ -267,11 +267,11 @@ func (m *Manager) list(s *Session) error {
 // session makes a session that is not known to anybody yet. It is counted for its
 // tenant.
 func (m *Manager) session(id, principal, tenant string, single bool) *Session {
-	s := &Session{m: m, id: id, key: KeyOf(id), principal: principal, tenant: m.countIn(tenant), single: single}
-	s.aside = &Call{s: s}
-	s.aside.become(callStored)
+	s := &Session{m: m, identity: identity{id: id, key: KeyOf(id), principal: principal, tenant: m.countIn(tenant), single: single}}
+	s.standalone = &Call{s: s}
+	s.standalone.become(callStored)
 	if single && m.opts.OnEnded != nil {
-		s.aside.record = &record{hooks: &hooks{over: true}}
+		s.standalone.record = &record{hooks: &hooks{over: true}}
 	}
 	s.log.s = s
 	s.Touch()
@@ -322,8 +322,8 @@ func (m *Manager) admit(s *Session, n int32) error {
 	if closing {
 		return ErrClosing
 	}
-	if got := s.ongoing.Add(n); got > int32(m.opts.SessionMax) {
-		s.ongoing.Add(-n)
+	if got := s.use.calls.Add(n); got > int32(m.opts.SessionMax) {
+		s.use.calls.Add(-n)
 		return fmt.Errorf("%w: %d requests in this session", ErrBusy, m.opts.SessionMax)
 	}
 	switch all, own := m.count(s, n); {
@@ -340,7 +340,7 @@ func (m *Manager) admit(s *Session, n int32) error {
 // dismiss counts n requests less.
 func (m *Manager) dismiss(s *Session, n int32) {
 	m.count(s, -n)
-	if s.ongoing.Add(-n) == 0 {
+	if s.use.calls.Add(-n) == 0 {
 		s.Touch() // idle from now on
 	}
 }
@@ -381,7 +381,7 @@ func (m *Manager) Idle(patience time.Duration) bool {
 		return false
 	}
 	for _, s := range m.all() {
-		if s.reading.Load() > 0 || s.streams.awaited(patience) {
+		if s.use.readers.Load() > 0 || s.streams.awaited(patience) {
 			return false
 		}
 	}
@@ -399,7 +399,7 @@ func (m *Manager) Sessions() int {
 func (m *Manager) Readers() int {
 	n := 0
 	for _, s := range m.all() {
-		n += int(s.reading.Load())
+		n += int(s.use.readers.Load())
 	}
 	return n
 }

@@ -303,8 +303,8 @@ func TestChurn(t *testing.T) { // alone: it counts goroutines
 				}
 				var conn *deskConn
 				s.mu.Lock()
-				if s.link != nil {
-					conn = s.link.conn.(*deskConn)
+				if s.backend.link != nil {
+					conn = s.backend.link.conn.(*deskConn)
 				}
 				s.mu.Unlock()
 				c, err := s.Begin([]jsonrpc.Message{parse(request(1))}, i%2 == 0)

@@ -72,7 +72,7 @@ func (c *Call) appendNote(dst []byte) []byte {
 			dst = append(dst, `,"once":true`...)
 		}
 	}
-	read, rung := c.s.streams.news()
+	read, rung := c.s.streams.takeNews()
 	dst = appendNumbers(dst, `,"read":`, read)
 	dst = appendNumbers(dst, `,"rung":`, rung)
 	dst = append(dst, `,"requests":[`...)
@@ -277,13 +277,13 @@ func (c *Call) journalled(id string, last bool) {
 func (s *Session) noteSession(done chan struct{}, always bool) (queued bool) {
 	s.mu.Lock() // held to the end: no older note may follow a newer one
 	defer s.mu.Unlock()
-	s.aside.mu.Lock()
-	defer s.aside.mu.Unlock()
-	read, rung := s.streams.news()
-	if !always && s.noted == s.aside.told && len(read)+len(rung) == 0 {
+	s.standalone.mu.Lock()
+	defer s.standalone.mu.Unlock()
+	read, rung := s.streams.takeNews()
+	if !always && s.noted == s.standalone.delivery.told && len(read)+len(rung) == 0 {
 		return false
 	}
-	s.noted = s.aside.told
+	s.noted = s.standalone.delivery.told
 	data := append([]byte(`{"revision":`), jsonrpc.Quote(s.revision)...)
 	data = append(data, `,"told":`...)
 	data = strconv.AppendUint(data, s.noted, 10)
@@ -293,10 +293,10 @@ func (s *Session) noteSession(done chan struct{}, always bool) (queued bool) {
 		tools, _ := json.Marshal(slices.Sorted(maps.Keys(s.hints.safe)))
 		data = append(append(data, `,"safe":`...), tools...)
 	}
-	if s.revision != "" && s.initialize != nil {
-		data = append(append(data, `,"initialize":`...), s.initialize...)
+	if s.revision != "" && s.backend.initialize != nil {
+		data = append(append(data, `,"initialize":`...), s.backend.initialize...)
 	}
-	s.log.queue(saying{c: s.aside, number: standalone, data: append(data, '}'), note: true, done: done})
+	s.log.queue(saying{c: s.standalone, number: standalone, data: append(data, '}'), note: true, done: done})
 	return true
 }
 
@@ -321,9 +321,9 @@ func (s *Session) noteTold(left bool) {
 		return // of a single session, clients know event ids
 	}
 	s.mu.Lock()
-	s.aside.mu.Lock()
-	n := s.aside.told - s.noted
-	s.aside.mu.Unlock()
+	s.standalone.mu.Lock()
+	n := s.standalone.delivery.told - s.noted
+	s.standalone.mu.Unlock()
 	s.mu.Unlock()
 	if n >= toldOften || left && n > 0 {
 		s.noteSession(nil, false)
@@ -331,13 +331,19 @@ func (s *Session) noteTold(left bool) {
 	}
 }
 
-// news returns which streams were read to their end, and of which the webhooks were
+// news is what the next note says of streams.
+type news struct {
+	read []uint64 // to their end
+	rung []uint64 // of calls whose webhooks were told
+}
+
+// takeNews returns which streams were read to their end, and of which the webhooks were
 // told, since it was last called.
-func (t *table) news() (read, rung []uint64) {
+func (t *table) takeNews() (read, rung []uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	read, rung = t.done, t.rung
-	t.done, t.rung = nil, nil
+	read, rung = t.news.read, t.news.rung
+	t.news = news{}
 	return read, rung
 }
 

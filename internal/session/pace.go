@@ -46,40 +46,40 @@ func (c *Call) weigh(n int) {
 	if kept <= 0 {
 		return
 	}
-	c.bytes += int64(n) + entryRoom
+	c.delivery.bytes += int64(n) + entryRoom
 	last := int64(0)
-	if c.pace != nil {
-		if last = c.pace.told; len(c.pace.marks) > 0 {
-			last = c.pace.marks[len(c.pace.marks)-1].bytes
+	if c.delivery.pace != nil {
+		if last = c.delivery.pace.told; len(c.delivery.pace.marks) > 0 {
+			last = c.delivery.pace.marks[len(c.delivery.pace.marks)-1].bytes
 		}
 	}
-	if c.bytes-last < kept/marksKept {
+	if c.delivery.bytes-last < kept/marksKept {
 		return
 	}
-	if c.pace == nil {
-		c.pace = &pace{}
+	if c.delivery.pace == nil {
+		c.delivery.pace = &pace{}
 	}
-	p := c.pace
-	p.marks = append(p.marks, place{c.said, c.bytes})
+	p := c.delivery.pace
+	p.marks = append(p.marks, place{c.said, c.delivery.bytes})
 	if len(p.marks) > 2*marksKept { // nobody reads
 		p.marks = append(p.marks[:0], p.marks[marksKept:]...)
 	}
 }
 
-// caughtUp notes that the call's entries were told up to c.told. c.mu is held.
+// caughtUp notes that the call's entries were told up to c.delivery.told. c.mu is held.
 func (c *Call) caughtUp() {
-	p := c.pace
+	p := c.delivery.pace
 	if p == nil {
 		return
 	}
 	p.at = time.Now()
 	n := 0
-	for n < len(p.marks) && p.marks[n].seq <= c.told {
+	for n < len(p.marks) && p.marks[n].seq <= c.delivery.told {
 		p.told = p.marks[n].bytes
 		n++
 	}
 	p.marks = append(p.marks[:0], p.marks[n:]...)
-	if c.bytes-p.told <= c.s.m.streamBytes/2 {
+	if c.delivery.bytes-p.told <= c.s.m.streamBytes/2 {
 		p.slow = false
 		if p.room != nil {
 			close(p.room)
@@ -114,7 +114,7 @@ func (c *Call) await() {
 func (t *table) since(number uint64) time.Time {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if r := t.readers[number]; r != nil {
+	if r := t.streams[number].reader; r != nil {
 		return r.since
 	}
 	return time.Time{}
@@ -124,10 +124,10 @@ func (t *table) since(number uint64) time.Time {
 func (c *Call) behind() int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.pace == nil {
+	if c.delivery.pace == nil {
 		return 0
 	}
-	return c.bytes - c.pace.told
+	return c.delivery.bytes - c.delivery.pace.told
 }
 
 // pressed says whether the store has little room for what it can't drop.
@@ -148,8 +148,8 @@ func (c *Call) lags(began time.Time) <-chan struct{} {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	p := c.pace
-	if c.isOver() || p.slow || c.bytes-p.told <= bound {
+	p := c.delivery.pace
+	if c.isOver() || p.slow || c.delivery.bytes-p.told <= bound {
 		return nil
 	}
 	switch came := c.s.streams.since(c.number); { // zero if nobody reads

@@ -26,7 +26,7 @@ func (r *Reader) Ping() {
 		c.mu.Unlock()
 		return
 	}
-	c.pinged = true
+	c.delivery.pinged = true
 	id := append([]byte{'"'}, pingID...)
 	id = append(strconv.AppendUint(id, c.number, 36), '"')
 	c.push(jsonrpc.AppendRequest(nil, id, "ping", nil), false)
@@ -52,14 +52,10 @@ func (s *Session) acknowledge(number, seq uint64) {
 	t := &s.streams
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if r := t.readers[number]; r != nil {
+	if r := t.streams[number].reader; r != nil {
 		r.acked = max(r.acked, seq)
 	}
-	for i := range t.broken {
-		if b := &t.broken[i]; b.number == number {
-			b.seq, b.silent = max(b.seq, seq), false
-		}
-	}
+	t.gaps.acknowledge(number, seq)
 }
 
 // silent says whether the reader's client may have got nothing of the stream on this
@@ -68,7 +64,7 @@ func (r *Reader) silent() bool {
 	if r.cursor.Seq > r.began && r.cursor.Seq == 1 && r.call != nil {
 		r.call.mu.Lock()
 		defer r.call.mu.Unlock()
-		return r.call.pinged
+		return r.call.delivery.pinged
 	}
 	return r.cursor.Seq == r.began
 }

@@ -109,7 +109,7 @@ func (m *Manager) makesRoom(s *Session) error {
 		return nil
 	}
 	s.mu.Lock()
-	has := s.link != nil || s.opening != nil
+	has := s.backend.link != nil || s.backend.opening != nil
 	s.mu.Unlock()
 	if has {
 		return nil
@@ -167,7 +167,7 @@ func (m *Manager) evict(s *Session) bool {
 		}
 	}
 	m.mu.RUnlock()
-	slices.SortFunc(all, func(x, y *Session) int { return cmp.Compare(x.used.Load(), y.used.Load()) })
+	slices.SortFunc(all, func(x, y *Session) int { return cmp.Compare(x.use.heard.Load(), y.use.heard.Load()) })
 	for _, x := range all { // each once: it may be used by now
 		if x != s && x.unused() && x.rest() {
 			return true
@@ -180,7 +180,7 @@ func (m *Manager) evict(s *Session) bool {
 // were made again after a take-over, nor is, and no client is connected: then its backend
 // is in the state in which another would be that is opened for it when it is needed.
 func (s *Session) unused() bool {
-	if s.reading.Load() > 0 || s.ongoing.Load() > 0 {
+	if s.use.readers.Load() > 0 || s.use.calls.Load() > 0 {
 		return false
 	}
 	s.mu.Lock()
@@ -190,8 +190,8 @@ func (s *Session) unused() bool {
 
 // spare is unused for who holds s.mu, beside what is counted without it.
 func (s *Session) spare() bool {
-	return !s.isClosed() && !s.worked && s.initialize != nil && s.revision != "" && len(s.open) == 0 && len(s.asked) == 0 && s.opening == nil &&
-		s.hints.learning == nil && s.reading.Load() == 0 && s.ongoing.Load() == 0
+	return !s.isClosed() && !s.backend.stateful && s.backend.initialize != nil && s.revision != "" && len(s.open) == 0 && len(s.asked.pending) == 0 && s.backend.opening == nil &&
+		s.hints.learning == nil && s.use.readers.Load() == 0 && s.use.calls.Load() == 0
 }
 
 // rest closes the session's conversation if it is unused. It is opened again when there
@@ -200,9 +200,9 @@ func (s *Session) spare() bool {
 func (s *Session) rest() bool {
 	s.mu.Lock()
 	var conn backend.Conn
-	none := s.link == nil
-	if !none && s.link.conn != nil && s.spare() {
-		conn = s.link.finish()
+	none := s.backend.link == nil
+	if !none && s.backend.link.conn != nil && s.spare() {
+		conn = s.backend.link.finish()
 	}
 	s.mu.Unlock()
 	if conn == nil {
@@ -215,7 +215,7 @@ func (s *Session) rest() bool {
 
 // silent says for how long the client was not heard of, by the manager's clock.
 func (s *Session) silent(now time.Duration) time.Duration {
-	return now - time.Duration(max(s.used.Load(), s.m.woke.Load()))
+	return now - time.Duration(max(s.use.heard.Load(), s.m.woke.Load()))
 }
 
 // unusedFor is how long a session is left alone in which nothing was done since its

@@ -129,7 +129,7 @@ func TestEvictedTwice(t *testing.T) {
 	a, _ := h.openFrom("192.0.2.1")
 	b, _ := h.openFrom("192.0.2.2")
 	a.mu.Lock()
-	conn := a.link.finish() // as by another, which has yet to give the place back
+	conn := a.backend.link.finish() // as by another, which has yet to give the place back
 	a.mu.Unlock()
 	if !h.evict(b) {
 		t.Error("the place that is about to be free is not counted on")
@@ -215,10 +215,10 @@ func TestThin(t *testing.T) {
 	b, _ := h.openFrom("192.0.2.2")
 	h.use(b, 1)
 	long := int64(h.clock() - 2*unusedFor)
-	b.used.Store(long)
+	b.use.heard.Store(long)
 	_, err := h.openFrom("192.0.2.3")
 	wantBusy(t, "a third session", err, "2 sessions", "--max-sessions")
-	a.used.Store(long)
+	a.use.heard.Store(long)
 	_, err = h.openFrom("192.0.2.3") // it was looked just now
 	wantBusy(t, "a third session", err)
 	h.thinned.Store(0)
@@ -292,7 +292,7 @@ func TestProcessesChurn(t *testing.T) {
 				case 0: // it ends before it has begun
 				case 1:
 					s.mu.Lock()
-					l := s.link
+					l := s.backend.link
 					s.mu.Unlock()
 					l.Closed(errors.New("it fell over"), n%8 == 1)
 				default:

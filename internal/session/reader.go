@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -63,7 +62,7 @@ func (s *Session) read(ctx context.Context, number, epoch, seq uint64, ready cha
 		r.cursor.Epoch = s.epochOf(ctx, r.cursor)
 	}
 	if number == standalone {
-		r.call = s.aside
+		r.call = s.standalone
 	} else {
 		r.call = s.streams.call(number)
 	}
@@ -79,7 +78,7 @@ func (s *Session) read(ctx context.Context, number, epoch, seq uint64, ready cha
 		}
 		if seq == 0 || errors.Is(err, io.EOF) { // else the cursor is at fault, and not the stream
 			s.streams.mu.Lock()
-			s.streams.found(number)
+			s.streams.gaps.close(number)
 			s.streams.mu.Unlock()
 		}
 		return nil, err
@@ -87,11 +86,11 @@ func (s *Session) read(ctx context.Context, number, epoch, seq uint64, ready cha
 	r.stop = stop
 	if s.taken && r.call != nil && seq > 0 { // another node told its client so much
 		r.call.mu.Lock()
-		r.call.told = max(r.call.told, min(seq, r.call.said))
+		r.call.delivery.told = max(r.call.delivery.told, min(seq, r.call.said))
 		r.call.mu.Unlock()
 	}
 	s.Touch()
-	s.reading.Add(1)
+	s.use.readers.Add(1)
 	s.streams.attach(r)
 	if r.call != nil {
 		if k := r.call.takeKick(); k != nil {
@@ -123,13 +122,13 @@ const dislodgeWait = 250 * time.Millisecond
 func (s *Session) SupersedeStandalone(ctx context.Context) {
 	t := &s.streams
 	t.mu.Lock()
-	r := t.readers[standalone]
+	r := t.streams[standalone].reader
 	if r == nil {
 		t.mu.Unlock()
 		return
 	}
-	if t.leaving != r {
-		t.leaving, t.left = r, make(chan struct{})
+	if t.superseded != r {
+		t.superseded, t.left = r, make(chan struct{})
 	}
 	left := t.left
 	t.mu.Unlock()
@@ -164,16 +163,13 @@ func (t *table) attach(r *Reader) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	number := r.cursor.Stream.Number
-	if old := t.readers[number]; old != nil {
+	if old := t.streams[number].reader; old != nil {
 		old.end()
 		t.follow(number)
 	}
-	if t.readers == nil {
-		t.readers = make(map[uint64]*Reader, 1)
-	}
-	t.readers[number] = r
-	delete(t.unread, number)
-	t.found(number)
+	t.setReader(number, r)
+	t.unread.remove(number)
+	t.gaps.close(number)
 	t.meet(r)
 }
 
@@ -234,10 +230,10 @@ func (r *Reader) Delivered() {
 		return
 	}
 	c.mu.Lock()
-	c.told = max(c.told, r.cursor.Seq)
+	c.delivery.told = max(c.delivery.told, r.cursor.Seq)
 	c.caughtUp()
 	c.mu.Unlock()
-	if c == r.s.aside {
+	if c == r.s.standalone {
 		r.s.noteTold(false)
 	}
 }
@@ -309,51 +305,53 @@ func (r *Reader) Detach(broke, ids, besides bool) {
 		c.heardOf() // from now on it is away
 	}
 	r.s.streams.detach(r, broke, ids, besides, r.silent())
-	if r.call == r.s.aside {
+	if r.call == r.s.standalone {
 		r.s.noteTold(true)
 	}
 	r.s.dispatch(r.cursor.Stream.Number, r.hooks)
 	r.s.Touch()
-	r.s.reading.Add(-1)
+	r.s.use.readers.Add(-1)
 }
 
 func (t *table) detach(r *Reader, broke, ids, besides, silent bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.leaving == r {
+	if t.superseded == r {
 		close(t.left)
-		t.leaving, t.left = nil, nil
+		t.superseded, t.left = nil, nil
 	}
 	number := r.cursor.Stream.Number
-	if t.readers[number] != r {
+	if t.streams[number].reader != r {
 		return // another reads it by now
 	}
-	delete(t.readers, number)
-	if len(t.readers) == 0 {
-		t.readers = nil
-	}
+	t.setReader(number, nil)
 	if number == standalone {
 		return
 	}
 	switch {
-	case t.calls[number] == nil && !r.read:
-		t.leave(number)
+	case t.streams[number].call == nil && !r.read:
+		t.unread.add(number, awaitedFor)
 	case r.read && r.s.m.shared != nil:
-		t.done = addNews(t.done, number)
+		t.news.read = addNews(t.news.read, number)
 	}
 	if broke {
-		t.lost(broken{
-			number: number, seq: max(r.began, r.acked), certain: !ids, silent: silent && r.acked == 0, since: r.since,
-		}, besides)
+		kind := gapPartial
+		switch {
+		case !ids:
+			kind = gapNoID
+		case silent && r.acked == 0:
+			kind = gapSilent
+		}
+		t.lost(gap{number: number, seq: max(r.began, r.acked), kind: kind, since: r.since}, besides)
 	}
 }
 
 // Delivered returns the sequence of the last message of the standalone stream that
 // was written to a client.
 func (s *Session) Delivered() uint64 {
-	s.aside.mu.Lock()
-	defer s.aside.mu.Unlock()
-	return s.aside.told
+	s.standalone.mu.Lock()
+	defer s.standalone.mu.Unlock()
+	return s.standalone.delivery.told
 }
 
 // Oldest returns the sequence before the oldest message of the standalone stream
@@ -371,7 +369,7 @@ func (s *Session) OldestOf(ctx context.Context, number uint64) uint64 {
 }
 
 // Busy says whether requests are in flight.
-func (s *Session) Busy() bool { return s.ongoing.Load() > 0 }
+func (s *Session) Busy() bool { return s.use.calls.Load() > 0 }
 
 // AwaitsInputAt says whether the stream's call has said nothing after the cursor
 // and waits for its client to answer.
@@ -394,8 +392,8 @@ func (s *Session) SignalInputOnce(number uint64) bool {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.excused = !c.excused
-	return c.excused
+	c.delivery.signalled = !c.delivery.signalled
+	return c.delivery.signalled
 }
 
 // HasReader says whether somebody reads a stream.
@@ -406,7 +404,7 @@ func (s *Session) HasReader(number uint64) bool { return s.streams.read(number) 
 func (s *Session) DeliveredAt(at stream.Cursor) stream.Cursor {
 	t := &s.streams
 	t.mu.Lock()
-	lost := slices.ContainsFunc(t.broken, func(b broken) bool { return b.number == at.Stream.Number })
+	lost := t.gaps.has(at.Stream.Number)
 	t.mu.Unlock()
 	if lost {
 		return at
@@ -414,8 +412,8 @@ func (s *Session) DeliveredAt(at stream.Cursor) stream.Cursor {
 	if c := s.streams.call(at.Stream.Number); c != nil {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		if c.told > at.Seq {
-			at.Seq, at.Epoch = c.told, 0
+		if c.delivery.told > at.Seq {
+			at.Seq, at.Epoch = c.delivery.told, 0
 		}
 	}
 	return at

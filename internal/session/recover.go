@@ -2,6 +2,7 @@ package session
 
 import (
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"holdfast/stream"
@@ -11,18 +12,15 @@ import (
 // which calls they may have lost. docs/decisions/0001-session-id-only.md says
 // what can be known of that, and what is done where it can't.
 
-// broken is a stream whose connection broke, or may have, so that its client may
-// come back with nothing but its session id.
-type broken struct {
-	number  uint64
-	seq     uint64    // what its client has for certain: it asked for what follows
-	certain bool      // no event id was written, so none can have arrived
-	silent  bool      // nothing was written but an id, and nothing says that it has arrived
-	whole   bool      // all was written, and it is doubted that all has arrived
-	ended   bool      // nobody knows how much of it was written, and that may be all
-	since   time.Time // when the connection began to read it
-	at      time.Time // when it broke, or all was written
-	asked   time.Time // when the client first came back, and may have meant this one; zero: not yet
+// A gap is a stream of which the client may lack something, so that it may come back for
+// it with nothing but its session id.
+type gap struct {
+	number uint64
+	seq    uint64 // what its client has for certain: it asked for what follows
+	kind   gapKind
+	since  time.Time // when the connection began to read it
+	at     time.Time // when it broke, or all was written
+	asked  time.Time // when the client first came back, and may have meant this one; zero: not yet
 	// from is the address of a client to whom all was written, as long as nothing
 	// says that it left with some of it unread; else "".
 	from string
@@ -30,9 +28,66 @@ type broken struct {
 	alone bool
 }
 
+// A gapKind says what was written to the client of a gap.
+type gapKind uint8
+
 const (
-	// mostBroken bounds how many broken streams a session remembers.
-	mostBroken = 64
+	gapPartial gapKind = iota // some of it, with event ids
+	gapNoID                   // no event id, so none can have arrived
+	gapSilent                 // nothing but an id, and nothing says that it has arrived
+	gapWhole                  // all of it, and it is doubted that all has arrived
+	gapUnknown                // by a node that was lost; the call has ended, and that may be all
+)
+
+// gaps are those of a session. Guarded by table.mu, but for unconfirmed.
+type gaps struct {
+	all         []gap
+	asked       time.Time   // when the client last came back with nothing but its session
+	unconfirmed atomic.Bool // see [Session.Unconfirmed]
+}
+
+// has reports whether a stream has a gap.
+func (g *gaps) has(number uint64) bool {
+	return slices.ContainsFunc(g.all, func(b gap) bool { return b.number == number })
+}
+
+// close takes a stream off the record: it is read again, or can't be any more.
+func (g *gaps) close(number uint64) {
+	g.all = slices.DeleteFunc(g.all, func(b gap) bool { return b.number == number })
+}
+
+// prune forgets what is no longer doubted.
+func (g *gaps) prune(now time.Time) {
+	g.all = slices.DeleteFunc(g.all, func(b gap) bool { return b.kind == gapWhole && now.Sub(b.at) > doubtFor })
+}
+
+// acknowledge notes that the client has what a stream says through seq.
+func (g *gaps) acknowledge(number, seq uint64) {
+	for i := range g.all {
+		if b := &g.all[i]; b.number == number {
+			b.seq = max(b.seq, seq)
+			if b.kind == gapSilent {
+				b.kind = gapPartial
+			}
+		}
+	}
+}
+
+// add remembers a gap, instead of another if there are too many.
+func (g *gaps) add(b gap) {
+	g.ask(&b)
+	g.prune(b.at)
+	if len(g.all) >= mostGaps {
+		// Rather one that has probably arrived.
+		i := max(0, slices.IndexFunc(g.all, func(b gap) bool { return b.from != "" }))
+		g.all = slices.Delete(g.all, i, i+1)
+	}
+	g.all = append(g.all, b)
+}
+
+const (
+	// mostGaps bounds how many gaps a session remembers.
+	mostGaps = 64
 
 	// doubtFor is how long it is remembered that all was written. A client that lost
 	// it without a trace, and is not back by then, is not told.
@@ -57,50 +112,50 @@ func (s *Session) ReturnedWithoutID() {
 	t := &s.streams
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.asked = time.Now()
-	for i := range t.broken {
-		t.ask(&t.broken[i])
+	t.gaps.asked = time.Now()
+	for i := range t.gaps.all {
+		t.gaps.ask(&t.gaps.all[i])
 	}
 }
 
 // ask notes that b is asked for, if the client has come back since the time at
 // which it can have meant this one. A client that got no id has no other way to
-// ask. t.mu is held.
-func (t *table) ask(b *broken) {
+// ask.
+func (g *gaps) ask(b *gap) {
 	if !b.asked.IsZero() {
 		return
 	}
 	after := b.since
 	switch {
-	case b.certain:
+	case b.kind == gapNoID:
 		b.asked = b.at
 		return
-	case b.whole && b.at.Add(-late).After(after):
+	case b.kind == gapWhole && b.at.Add(-late).After(after):
 		after = b.at.Add(-late)
 	}
-	if t.asked.After(after) {
-		b.asked = t.asked
+	if g.asked.After(after) {
+		b.asked = g.asked
 	}
 }
 
 // due returns when b is to be continued on the standalone stream, if its client has
 // not come back for it by then; zero: not without being asked for. patience is for a
 // client that may be about to come back with an id.
-func (b *broken) due(patience time.Duration) time.Time {
+func (b *gap) due(patience time.Duration) time.Time {
 	when := b.at
 	switch {
 	case b.from != "":
 		return time.Time{}
-	case b.certain:
+	case b.kind == gapNoID:
 		return when
 	case !b.asked.IsZero():
 		if b.asked.After(when) {
 			when = b.asked
 		}
 		return when.Add(patience)
-	case b.whole, b.ended:
+	case b.kind == gapWhole, b.kind == gapUnknown:
 		return time.Time{}
-	case b.silent:
+	case b.kind == gapSilent:
 		return when.Add(max(patience, silentFor))
 	}
 	return when.Add(max(patience, lapse))
@@ -117,9 +172,9 @@ func (s *Session) LostStreams(patience time.Duration) (at []stream.Cursor, due t
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := time.Now()
-	t.prune(now)
-	for i := range t.broken {
-		b := &t.broken[i]
+	t.gaps.prune(now)
+	for i := range t.gaps.all {
+		b := &t.gaps.all[i]
 		switch when := b.due(patience); {
 		case when.IsZero():
 		case !now.Before(when):
@@ -141,11 +196,11 @@ func (r *Reader) Completed(from string, besides bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	number := r.cursor.Stream.Number
-	if number != standalone && t.readers[number] == r {
+	if number != standalone && t.streams[number].reader == r {
 		if from != "" {
-			r.s.doubts.Store(true)
+			t.gaps.unconfirmed.Store(true)
 		}
-		t.lost(broken{number: number, seq: r.began, whole: true, since: r.since, from: from, alone: r.s.alone(r.call)}, besides)
+		t.lost(gap{number: number, seq: r.began, kind: gapWhole, since: r.since, from: from, alone: r.s.alone(r.call)}, besides)
 	}
 }
 
@@ -155,8 +210,8 @@ func (s *Session) Disconnected(from string, after time.Time) {
 	t := &s.streams
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for i := range t.broken {
-		if b := &t.broken[i]; b.from == from && b.at.After(after) {
+	for i := range t.gaps.all {
+		if b := &t.gaps.all[i]; b.from == from && b.at.After(after) {
 			b.from = ""
 			t.wake()
 		}
@@ -165,7 +220,7 @@ func (s *Session) Disconnected(from string, after time.Time) {
 
 // Unconfirmed says whether something was written to a client of which it is not known yet
 // whether it has arrived: see [Session.ConfirmArrival].
-func (s *Session) Unconfirmed() bool { return s.doubts.Load() }
+func (s *Session) Unconfirmed() bool { return s.streams.gaps.unconfirmed.Load() }
 
 // ConfirmArrival notes that the client at an address has sent a request on a connection on
 // which one follows the other: what was written to it before has arrived.
@@ -173,13 +228,13 @@ func (s *Session) ConfirmArrival(from string) {
 	t := &s.streams
 	var arrived []uint64
 	t.mu.Lock()
-	t.broken = slices.DeleteFunc(t.broken, func(b broken) bool {
+	t.gaps.all = slices.DeleteFunc(t.gaps.all, func(b gap) bool {
 		if b.from == from && b.alone {
 			arrived = append(arrived, b.number)
 		}
 		return b.from == from
 	})
-	s.doubts.Store(slices.ContainsFunc(t.broken, func(b broken) bool { return b.from != "" }))
+	t.gaps.unconfirmed.Store(slices.ContainsFunc(t.gaps.all, func(b gap) bool { return b.from != "" }))
 	t.mu.Unlock()
 	for _, number := range arrived {
 		s.Acknowledge(number)
@@ -192,11 +247,9 @@ func (s *Session) ConfirmArrival(from string) {
 // be resumed by a token, or that several clients follow.
 func (s *Session) Acknowledge(number uint64) {
 	s.streams.mu.Lock()
-	c := s.streams.calls[number]
-	_, followed := s.streams.followed[number]
-	_, hooked := s.streams.hooked[number]
+	u, followed := s.streams.streams[number], s.streams.followed.has(number)
 	s.streams.mu.Unlock()
-	if number != standalone && c == nil && !followed && !hooked {
+	if number != standalone && u.call == nil && u.hooks == nil && !followed {
 		s.m.store.Acknowledge(stream.ID{Session: s.key, Number: number})
 	}
 }
@@ -211,31 +264,19 @@ func (s *Session) alone(c *Call) bool {
 }
 
 // lost remembers a stream that its client may have to ask for. t.mu is held.
-func (t *table) lost(b broken, besides bool) {
+func (t *table) lost(b gap, besides bool) {
 	b.at = time.Now()
 	if besides {
 		b.asked = b.at
 	}
-	t.ask(&b)
-	t.prune(b.at)
-	if len(t.broken) >= mostBroken {
-		// Rather one that has probably arrived.
-		i := max(0, slices.IndexFunc(t.broken, func(b broken) bool { return b.from != "" }))
-		t.broken = slices.Delete(t.broken, i, i+1)
-	}
-	t.broken = append(t.broken, b)
+	t.gaps.add(b)
 	t.wake()
-}
-
-// prune forgets what is no longer doubted. t.mu is held.
-func (t *table) prune(now time.Time) {
-	t.broken = slices.DeleteFunc(t.broken, func(b broken) bool { return b.whole && now.Sub(b.at) > doubtFor })
 }
 
 // wake tells the reader of the standalone stream, if there is one, that there may
 // be calls to continue. t.mu is held.
 func (t *table) wake() {
-	if r := t.readers[standalone]; r != nil {
+	if r := t.streams[standalone].reader; r != nil {
 		r.lost.Store(true)
 		r.poke()
 	}
@@ -244,12 +285,6 @@ func (t *table) wake() {
 // LostChanged says, once, that [Session.LostStreams] may have more to say than when it was last
 // asked. The reader is the standalone stream's.
 func (r *Reader) LostChanged() bool { return r.lost.Swap(false) }
-
-// found takes a stream off the broken ones: it is read again, or can't be any
-// more. t.mu is held.
-func (t *table) found(number uint64) {
-	t.broken = slices.DeleteFunc(t.broken, func(b broken) bool { return b.number == number })
-}
 
 // ConnectionLost notes that the connection of a light call broke before its answer was
 // written, so that its client may come back with nothing but its session id.
@@ -263,5 +298,5 @@ func (c *Call) ConnectionLost() {
 	c.release(number)
 	c.s.streams.mu.Lock()
 	defer c.s.streams.mu.Unlock()
-	c.s.streams.lost(broken{number: number, certain: true, since: time.Now()}, false)
+	c.s.streams.lost(gap{number: number, kind: gapNoID, since: time.Now()}, false)
 }

@@ -85,7 +85,7 @@ func (r *Reader) whole(from string) {
 }
 
 // ago moves the time at which the client came back into the past.
-func (sc *scene) ago(d time.Duration) { sc.s.streams.asked = sc.s.streams.asked.Add(-d) }
+func (sc *scene) ago(d time.Duration) { sc.s.streams.gaps.asked = sc.s.streams.gaps.asked.Add(-d) }
 
 // TestLost is which calls a client that comes with nothing but its session has
 // lost: what it did and what was noticed of it may come in any order, and any time
@@ -218,7 +218,7 @@ func TestLost(t *testing.T) {
 		}},
 		"all written, long ago": {do: func(sc *scene) {
 			sc.call().whole("")
-			sc.s.streams.broken[0].at = time.Now().Add(-long)
+			sc.s.streams.gaps.all[0].at = time.Now().Add(-long)
 			sc.s.ReturnedWithoutID()
 		}},
 	} {
@@ -237,8 +237,8 @@ func TestLost(t *testing.T) {
 			if tc.old == 0 {
 				return
 			}
-			for i := range sc.s.streams.broken {
-				sc.s.streams.broken[i].at = time.Now().Add(-tc.old)
+			for i := range sc.s.streams.gaps.all {
+				sc.s.streams.gaps.all[i].at = time.Now().Add(-tc.old)
 			}
 			if at, due := sc.s.LostStreams(0); len(at) != 1 || !due.IsZero() {
 				t.Errorf("after %v: got %v, and at %v", tc.old, at, due)
@@ -279,7 +279,7 @@ func TestLostForgotten(t *testing.T) {
 	sc := newScene(t)
 	lost := sc.call()
 	lost.Detach(true, false, false)
-	for i := range 2 * mostBroken {
+	for i := range 2 * mostGaps {
 		sc.call().whole(fmt.Sprint(i))
 	}
 	sc.s.ReturnedWithoutID()
@@ -287,11 +287,11 @@ func TestLostForgotten(t *testing.T) {
 	if len(at) != 1 || at[0].Stream.Number != lost.cursor.Stream.Number {
 		t.Errorf("got %v", at)
 	}
-	for range mostBroken {
+	for range mostGaps {
 		sc.call().Detach(true, false, false)
 	}
 	at, _ = sc.s.LostStreams(0)
-	if len(at) != mostBroken || at[0].Stream.Number == lost.cursor.Stream.Number {
+	if len(at) != mostGaps || at[0].Stream.Number == lost.cursor.Stream.Number {
 		t.Errorf("%d are remembered, from %v", len(at), at[0])
 	}
 }

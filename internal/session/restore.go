@@ -61,7 +61,7 @@ func (s *Session) restore(ctx context.Context, streams []stream.Stream) found {
 		}
 		if len(st.Note) == 0 && s.speechless(ctx, st) {
 			s.m.logger.Error("call lost: the store has no note of it any more", "session", s.Name(), "stream", st.Number)
-			s.streams.blind = put(s.streams.blind, st.Number)
+			s.streams.setBlind(st.Number)
 		}
 		if k := n.key(); k != nil {
 			s.m.keys.Restore(k.id, k.sum, s.key, st.Number, s.principal == "", k.forward)
@@ -73,7 +73,7 @@ func (s *Session) restore(ctx context.Context, streams []stream.Stream) found {
 			s.restoreEnded(ctx, st, n.msgs, read[st.Number], rung[st.Number], &f)
 		}
 	}
-	if h := s.aside.hooks(); h != nil {
+	if h := s.standalone.hooks(); h != nil {
 		h.held = true
 		f.hooks[standalone] = h
 	}
@@ -95,14 +95,6 @@ func (s *Session) speechless(ctx context.Context, st *stream.Stream) bool {
 	return err == nil && len(got) == 1 && len(got[0].Data) == 0
 }
 
-func put(set map[uint64]bool, number uint64) map[uint64]bool {
-	if set == nil {
-		set = make(map[uint64]bool)
-	}
-	set[number] = true
-	return set
-}
-
 func mark(set map[uint64]bool, numbers []uint64) {
 	for _, number := range numbers {
 		set[number] = true
@@ -119,9 +111,9 @@ func (s *Session) restoreAside(st *stream.Stream, read, rung map[uint64]bool) {
 	}
 	mark(read, n.Read)
 	mark(rung, n.Rung)
-	s.aside.seq, s.aside.said = st.Next-1, st.Next-1
-	s.aside.told = min(n.Told, s.aside.said)
-	s.noted = s.aside.told
+	s.standalone.seq, s.standalone.said = st.Next-1, st.Next-1
+	s.standalone.delivery.told = min(n.Told, s.standalone.said)
+	s.noted = s.standalone.delivery.told
 	if n.Initialize == nil {
 		return
 	}
@@ -130,7 +122,7 @@ func (s *Session) restoreAside(st *stream.Stream, read, rung map[uint64]bool) {
 		s.m.logger.Error("session not restored", "session", s.Name(), "error", err)
 		return
 	}
-	s.initialize, s.revision, s.ready = m.Raw, n.Revision, true
+	s.backend.initialize, s.revision, s.backend.initialized = m.Raw, n.Revision, true
 	for _, tool := range n.Safe {
 		if s.hints.safe == nil {
 			s.hints.safe = make(map[string]bool)
@@ -167,7 +159,7 @@ func (s *Session) restoreCall(ctx context.Context, st *stream.Stream, n callNote
 		c.pending = nil
 	}
 	s.mu.Unlock()
-	s.ongoing.Add(int32(len(c.pending)))
+	s.use.calls.Add(int32(len(c.pending)))
 	s.m.count(s, int32(len(c.pending)))
 	if k := n.key(); k != nil {
 		if c.record == nil {
@@ -177,10 +169,7 @@ func (s *Session) restoreCall(ctx context.Context, st *stream.Stream, n callNote
 	}
 	if !s.single {
 		s.streams.mu.Lock()
-		if s.streams.calls == nil {
-			s.streams.calls = make(map[uint64]*Call)
-		}
-		s.streams.calls[st.Number] = c
+		s.streams.setCall(st.Number, c)
 		s.streams.doubt(c)
 		s.streams.mu.Unlock()
 	}
@@ -219,7 +208,7 @@ func (s *Session) restoreEnded(ctx context.Context, st *stream.Stream, msgs []js
 		s.streams.mu.Unlock()
 	}
 	if read {
-		c.told = c.said
+		c.delivery.told = c.said
 	}
 	s.mu.Lock()
 	for i := range msgs {
@@ -292,7 +281,14 @@ func (c *Call) restoreResume(msgs []jsonrpc.Message, answered map[string]outcome
 // doubt notes that the client of a call, which nobody else knows yet, may have lost
 // it with the node that it was connected to. t.mu is held.
 func (t *table) doubt(c *Call) {
-	t.lost(broken{number: c.number, silent: c.said == 0, ended: c.isOver(), since: time.Now()}, false)
+	kind := gapPartial
+	switch {
+	case c.isOver():
+		kind = gapUnknown
+	case c.said == 0:
+		kind = gapSilent
+	}
+	t.lost(gap{number: c.number, kind: kind, since: time.Now()}, false)
 }
 
 // outcome is what is known of the response to a request.

@@ -316,7 +316,7 @@ func (c *Call) statusOf(q *resumable) RequestStatus {
 	return RequestStatus{
 		RequestID:         json.RawMessage(q.id),
 		Status:            q.status,
-		HasPendingMessage: c.said > c.told,
+		HasPendingMessage: c.said > c.delivery.told,
 		HasInputRequest:   c.asking > 0 && !c.isOver(),
 	}
 }

@@ -36,9 +36,9 @@ func (l *link) EmitUnrelated(m jsonrpc.Message) {
 	}
 	switch m.Kind {
 	case jsonrpc.Request:
-		l.s.request(l, l.s.aside, m)
+		l.s.request(l, l.s.standalone, m)
 	case jsonrpc.Notification:
-		l.s.notified(l, l.s.aside, m)
+		l.s.notified(l, l.s.standalone, m)
 	case jsonrpc.Response:
 		l.s.responded(l, nil, m)
 	}
@@ -85,9 +85,7 @@ func (s *Session) responded(l *link, call *Call, m jsonrpc.Message) {
 		s.mu.Unlock()
 		return
 	}
-	if answer := s.internal[string(m.ID)]; answer != nil {
-		delete(s.internal, string(m.ID))
-		answer <- m
+	if s.backend.own.answer(m) {
 		s.mu.Unlock()
 		return
 	}
@@ -139,7 +137,7 @@ func (s *Session) request(l *link, call *Call, m jsonrpc.Message) {
 		s.mu.Unlock()
 		return
 	}
-	if len(s.asked) >= mostAsked {
+	if s.asked.isFull() {
 		s.mu.Unlock()
 		s.refuse(l, m, "too many requests wait for the client's answer")
 		return
@@ -147,22 +145,13 @@ func (s *Session) request(l *link, call *Call, m jsonrpc.Message) {
 	if call == nil {
 		call = s.guess(true)
 	}
-	s.asks++
-	// The lease's epoch keeps ids apart that different owners of the session give.
-	id := int64(s.lease.Epoch-1)<<32 + s.asks
-	if s.asked == nil {
-		s.asked = make(map[int64]asked)
-	}
-	s.asked[id] = asked{link: l, id: append([]byte(nil), m.ID...), call: call}
+	id := s.asked.add(serverRequest{link: l, id: append([]byte(nil), m.ID...), call: call}, s.lease.Epoch)
 	s.mu.Unlock()
 	data := m.WithID(s.askedID(id))
 	if !call.say(data, true) {
-		s.aside.say(data, true)
+		s.standalone.say(data, true)
 	}
 }
-
-// mostAsked bounds how many requests of the backend wait for the client.
-const mostAsked = 1000
 
 // refuse answers a request of the backend in the client's place.
 func (s *Session) refuse(l *link, m jsonrpc.Message, why string) {
@@ -191,7 +180,7 @@ func (s *Session) notified(l *link, call *Call, m jsonrpc.Message) {
 	case "notifications/cancelled":
 		// It names a request of the backend's, which the client knows by our id,
 		// and goes where that one went.
-		id, c := s.takeAsked(l, jsonrpc.Field(m.Params, "requestId"))
+		id, c := s.asked.takeCancelled(l, jsonrpc.Field(m.Params, "requestId"))
 		if c == nil {
 			s.mu.Unlock()
 			return
@@ -199,11 +188,11 @@ func (s *Session) notified(l *link, call *Call, m jsonrpc.Message) {
 		call, data = c, cancelled(s.askedID(id), m.Params)
 	case "notifications/tools/list_changed":
 		s.hints = hints{listed: s.hints.listed + 1}
-		call = s.aside
+		call = s.standalone
 	case "notifications/resources/list_changed", "notifications/prompts/list_changed",
 		"notifications/resources/updated", "notifications/elicitation/complete":
 		if call == nil {
-			call = s.aside
+			call = s.standalone
 		}
 	case "notifications/progress":
 		if call == nil {
@@ -221,21 +210,8 @@ func (s *Session) notified(l *link, call *Call, m jsonrpc.Message) {
 	s.mu.Unlock()
 	if !call.say(data, false) && m.Method != "notifications/progress" {
 		// The call is over: what is no longer about it may still be of use.
-		s.aside.say(data, false)
+		s.standalone.say(data, false)
 	}
-}
-
-// takeAsked forgets a request of the backend's and returns the id that the
-// client knows it by. s.mu is held.
-func (s *Session) takeAsked(l *link, id []byte) (int64, *Call) {
-	for ours, a := range s.asked {
-		if a.link == l && string(jsonrpc.Key(a.id)) == string(jsonrpc.Key(id)) {
-			delete(s.asked, ours)
-			a.call.answered()
-			return ours, a.call
-		}
-	}
-	return 0, nil
 }
 
 func cancelled(id, params []byte) []byte {
@@ -251,7 +227,7 @@ func (s *Session) byToken(token []byte) *Call {
 			return rq.call
 		}
 	}
-	return s.aside
+	return s.standalone
 }
 
 // guess returns the call that a message belongs to whose backend does not say
@@ -272,7 +248,7 @@ func (s *Session) guess(asks bool) *Call {
 	}
 	switch {
 	case only == nil:
-		return s.aside
+		return s.standalone
 	case !many:
 		return only
 	case asks && !s.streams.read(standalone):
@@ -283,5 +259,5 @@ func (s *Session) guess(asks bool) *Call {
 		}
 		return only
 	}
-	return s.aside
+	return s.standalone
 }

@@ -49,54 +49,68 @@ var (
 
 // A Session is one client's conversation with one backend. Its methods may be
 // called concurrently.
+//
+// It has more than fifteen fields as it is where its parts meet; each part keeps its own
+// rules.
 type Session struct {
-	m         *Manager
-	id        string
+	identity
+	m     *Manager
+	lease stream.Lease
+	life  sessionLife // see [sessionState]
+	use   usage
+
+	standalone *Call // whose stream carries what belongs to no call
+	streams    table
+	log        appender
+	keyed      atomic.Bool             // calls were made under idempotency keys
+	resumes    atomic.Pointer[resumes] // nil but for clients of SEP-975
+
+	mu       sync.Mutex
+	revision string
+	noted    uint64               // how far the standalone stream was told, as the store knows
+	open     map[string]*inflight // in flight, by the key of their id
+	asked    serverRequests
+	backend  conversation
+	hints    hints
+}
+
+// An identity is what of a session does not change.
+type identity struct {
+	id        string // secret
 	key       stream.SessionKey
 	principal string
 	tenant    *tenant // whom its use is counted against
-	lease     stream.Lease
-	single    bool  // all messages go to the standalone stream (revision 2024-11-05)
-	aside     *Call // the standalone stream
-	streams   table
-	log       appender
-	life      sessionLife
-	keyed     atomic.Bool // calls were made under idempotency keys
-	doubts    atomic.Bool // see [Session.Unconfirmed]
-
-	resumes atomic.Pointer[resumes] // nil but for clients of SEP-975
-
-	renewed atomic.Int64 // when the store was last told that it is used, by the manager's clock; 0: never
-	used    atomic.Int64 // when the client was last heard of, by the manager's clock
-	ongoing atomic.Int32 // requests in flight
-	reading atomic.Int32 // readers connected
-
-	mu         sync.Mutex
-	revision   string
-	initialize []byte // the raw request, kept to open the backend again
-	ready      bool   // the client has sent notifications/initialized
-	taken      bool   // it was taken over from another node; set before it is known
-	worked     bool   // more was said in it here than initialize, and calls that were made again
-	noted      uint64 // how far the standalone stream was told, as the store knows
-	link       *link  // the open conversation, or nil
-	// The request that began a session whose backend is still to be opened, with its
-	// initialize; nil afterwards.
-	first     *http.Request
-	opening   chan struct{}
-	open      map[string]*inflight // in flight, by the key of their id
-	asked     map[int64]asked      // the backend's requests that the client has not answered
-	asks      int64                // how many there have been
-	hints     hints
-	internal  map[string]chan jsonrpc.Message // requests of our own
-	internals int
-	ours      string // begins the ids of our own requests
+	single    bool    // all messages go to the standalone stream (revision 2024-11-05)
+	taken     bool    // it was taken over from another node; set before it is known
 }
 
-// asked is a request of the backend, on its way to the client or with it.
-type asked struct {
-	link *link
-	id   []byte // the backend's own
-	call *Call  // whose stream it went to
+// A usage says how much a session is used, and when it was. It needs no lock.
+type usage struct {
+	renewed atomic.Int64 // when the store was last told that it is used, by the manager's clock; 0: never
+	heard   atomic.Int64 // when the client was last heard of, by the manager's clock
+	calls   atomic.Int32 // requests in flight
+	readers atomic.Int32 // that are connected
+}
+
+// isIdle reports whether nothing is in flight, and nobody reads.
+func (u *usage) isIdle() bool { return u.calls.Load() == 0 && u.readers.Load() == 0 }
+
+// A conversation is a session's with its backend: what is open of it, and what another
+// is opened with. Guarded by Session.mu. It is
+//
+//	reserved  while first is set: it is opened for the client's initialize, and not before
+//	opening   while opening is not nil
+//	open      while link is not nil
+//	closed    else: the next message opens it again
+type conversation struct {
+	link    *link
+	opening chan struct{} // closed when it is open, or could not be
+	first   *http.Request // that began the session
+
+	initialize  []byte // the raw request
+	initialized bool   // the client has sent notifications/initialized
+	stateful    bool   // it may have what another would not: more was said here than initialize, and calls that were made again
+	own         ownRequests
 }
 
 // ID returns the session's secret id, which the client presents with each
@@ -118,17 +132,17 @@ func (s *Session) Revision() string {
 }
 
 // Touch notes that the client was heard of.
-func (s *Session) Touch() { s.used.Store(int64(s.m.clock())) }
+func (s *Session) Touch() { s.use.heard.Store(int64(s.m.clock())) }
 
 // idle says whether the session has had nothing to do since the given time. A
 // call that runs with nobody connected keeps its session for a day, not for
 // ever. An initialize of revision 2024-11-05 that nobody waits for does not.
 func (s *Session) idle(now, ttl time.Duration) bool {
 	quiet := s.silent(now)
-	if s.reading.Load() > 0 {
+	if s.use.readers.Load() > 0 {
 		return false
 	}
-	if s.ongoing.Load() > 0 && (!s.single || s.Initializing() == nil) {
+	if s.use.calls.Load() > 0 && (!s.single || s.Initializing() == nil) {
 		return quiet > max(ttl, 24*time.Hour)
 	}
 	return quiet > ttl
@@ -184,7 +198,7 @@ func (s *Session) start(c *Call, msgs []jsonrpc.Message, light bool) error {
 			return ErrMoved
 		}
 	}
-	c.awaited = light && !s.single
+	c.delivery.expected = light && !s.single
 	s.mu.Lock()
 	err := s.enter(c, msgs)
 	s.mu.Unlock()
@@ -252,8 +266,8 @@ func (s *Session) Send(ctx context.Context, m jsonrpc.Message, header http.Heade
 		}
 	case "notifications/initialized":
 		s.mu.Lock()
-		again := s.ready && s.taken // the backend has been told already
-		s.ready = true
+		again := s.backend.initialized && s.taken // the backend has been told already
+		s.backend.initialized = true
 		s.mu.Unlock()
 		if again {
 			return nil
@@ -276,10 +290,9 @@ func (s *Session) answer(ctx context.Context, m jsonrpc.Message, header http.Hea
 		return nil
 	}
 	s.mu.Lock()
-	a, ok := s.asked[id]
-	delete(s.asked, id)
-	s.worked = true
-	current := ok && s.link == a.link && a.link.conn != nil
+	a, ok := s.asked.take(id)
+	s.backend.stateful = true
+	current := ok && s.backend.link == a.link && a.link.conn != nil
 	newer := uint64(id>>32) >= s.lease.Epoch
 	s.mu.Unlock()
 	if !ok && newer {
@@ -298,8 +311,8 @@ func (s *Session) answer(ctx context.Context, m jsonrpc.Message, header http.Hea
 		}
 		if err != nil {
 			s.mu.Lock()
-			if s.link == a.link {
-				s.asked[id] = a // so that it can be answered again
+			if s.backend.link == a.link {
+				s.asked.put(id, a) // so that it can be answered again
 			}
 			s.mu.Unlock()
 			return fmt.Errorf("%w: %w", ErrNotDelivered, err)
@@ -333,7 +346,7 @@ func (s *Session) Initialize(ctx context.Context, params []byte, header http.Hea
 	ctx, stop := context.WithTimeout(ctx, reopenTimeout)
 	defer stop()
 	s.mu.Lock()
-	l := s.link
+	l := s.backend.link
 	s.mu.Unlock()
 	in := backend.Inbound{Context: ctx, Header: header}
 	reply, err := s.ask(ctx, l, "initialize", params, in)

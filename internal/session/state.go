@@ -197,8 +197,8 @@ type closing struct {
 // held.
 func (s *Session) close(to sessionState) (c closing, ok bool) {
 	if c.from, ok = s.become(to); ok {
-		c.inFlight, c.conn = s.takeOpen(true), s.link.finish()
-		s.asked = nil
+		c.inFlight, c.conn = s.takeOpen(true), s.backend.link.finish()
+		s.asked.dropAll()
 	}
 	return c, ok
 }

@@ -153,8 +153,8 @@ func TestCallStates(t *testing.T) {
 			}
 		}
 	}
-	if s.aside.life.state() != callStored || h.Calls() != 0 {
-		t.Errorf("the standalone stream is %d; %d calls", s.aside.life.state(), h.Calls())
+	if s.standalone.life.state() != callStored || h.Calls() != 0 {
+		t.Errorf("the standalone stream is %d; %d calls", s.standalone.life.state(), h.Calls())
 	}
 }
 

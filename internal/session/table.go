@@ -8,22 +8,72 @@ import (
 // table is a session's streams: which are written, and who reads them.
 type table struct {
 	mu      sync.Mutex
-	last    uint64 // the last number given
-	calls   map[uint64]*Call
-	readers map[uint64]*Reader
-	leaving *Reader           // a reader of the standalone stream that somebody waits for
-	left    chan struct{}     // closed when it leaves
-	hooked  map[uint64]*hooks // of calls that are over; nil for most sessions
-	broken  []broken
-	asked   time.Time            // when the client last came back with nothing but its session
-	done    []uint64             // for the next note: read to the end
-	rung    []uint64             // for the next note: of calls whose webhooks were told
-	blind   map[uint64]bool      // streams of which it is not known any more what they answered; nil for most sessions
-	unread  map[uint64]time.Time // what has ended and its client has yet to read to the end; since when it is away
-	most    int                  // how many of those are worth looking through for old ones
-	// followed are calls that may have more than one client: since when one of them is
-	// not connected. Nil for most sessions.
-	followed map[uint64]time.Time
+	last    uint64                // the last number given
+	streams map[uint64]streamUser // of those that are used
+	gaps    gaps
+	news    news
+
+	unread   absences // of clients that have yet to read how a call ended
+	followed absences // of one of the clients of a call that may have several
+
+	superseded *Reader       // a reader of the standalone stream that somebody waits for
+	left       chan struct{} // closed when that one leaves
+}
+
+// A streamUser is who uses a stream. Its zero value stands for nobody.
+type streamUser struct {
+	call   *Call   // that writes it; nil if it has ended
+	reader *Reader // nil if nobody is connected
+	hooks  *hooks  // of a call that has ended, and has webhooks to be told
+	blind  bool    // it is not known any more what the stream answered
+}
+
+// set notes who uses a stream. t.mu is held.
+func (t *table) set(number uint64, u streamUser) {
+	switch {
+	case u != streamUser{}:
+		if t.streams == nil {
+			t.streams = make(map[uint64]streamUser, 1)
+		}
+		t.streams[number] = u
+	case len(t.streams) == 1:
+		delete(t.streams, number)
+		if len(t.streams) == 0 {
+			t.streams = nil
+		}
+	default:
+		delete(t.streams, number)
+	}
+}
+
+// setCall notes which call writes a stream; nil: none any more. t.mu is held.
+func (t *table) setCall(number uint64, c *Call) {
+	u := t.streams[number]
+	u.call = c
+	t.set(number, u)
+}
+
+// setReader notes who reads a stream. t.mu is held.
+func (t *table) setReader(number uint64, r *Reader) {
+	u := t.streams[number]
+	u.reader = r
+	t.set(number, u)
+}
+
+// setHooks notes the webhooks of a stream that has ended. t.mu is held.
+func (t *table) setHooks(number uint64, h *hooks) {
+	u := t.streams[number]
+	u.hooks = h
+	t.set(number, u)
+}
+
+// setBlind notes that nobody knows any more what a stream answered.
+func (t *table) setBlind(number uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	u := t.streams[number]
+	u.blind = true
+	t.set(number, u)
 }
 
 // add gives a call a stream.
@@ -31,10 +81,7 @@ func (t *table) add(c *Call) uint64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.last++
-	if t.calls == nil {
-		t.calls = make(map[uint64]*Call)
-	}
-	t.calls[t.last] = c
+	t.setCall(t.last, c)
 	return t.last
 }
 
@@ -51,81 +98,59 @@ func (t *table) number() uint64 {
 func (t *table) remove(number uint64) *hooks {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	c := t.calls[number]
-	delete(t.calls, number)
-	if r := t.readers[number]; r == nil {
-		t.leave(number)
+	u := t.streams[number]
+	t.setCall(number, nil)
+	if u.reader == nil {
+		t.unread.add(number, awaitedFor)
 	} else {
-		r.poke() // nothing more comes, should it wait for that
+		u.reader.poke() // nothing more comes, should it wait for that
 	}
-	return t.over(c, number)
+	return t.over(u.call, number)
 }
 
 // awaitedFor is how long a client may be away, at the most, and still be waited for.
 const awaitedFor = 10 * time.Second
 
-// leave notes that a stream has ended and its client has yet to read how, for
-// as long as that can matter to [table.awaited]. t.mu is held.
-func (t *table) leave(number uint64) {
-	if len(t.unread) >= t.most {
-		for n, at := range t.unread {
-			if time.Since(at) > awaitedFor {
-				delete(t.unread, n)
-			}
-		}
-		t.most = 2*len(t.unread) + 8
-	}
-	if t.unread == nil {
-		t.unread = make(map[uint64]time.Time)
-	}
-	t.unread[number] = time.Now()
-}
-
-// awaited says whether a client is likely to come back for the end of a stream:
+// awaited reports whether a client is likely to come back for the end of a stream:
 // it has yet to read it, and has been away for no longer than patience.
 func (t *table) awaited(patience time.Duration) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for _, at := range t.unread {
-		if time.Since(at) <= patience {
-			return true
-		}
-	}
-	return false
+	return t.unread.within(patience)
 }
 
 // isBlind says whether a stream's client can only be told that nobody knows.
 func (t *table) isBlind(number uint64) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.blind[number]
+	return t.streams[number].blind
 }
 
 // call returns the call whose stream is still written, or nil.
 func (t *table) call(number uint64) *Call {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.calls[number]
+	return t.streams[number].call
 }
 
 // writes says whether the call's stream is still written, or will be.
 func (t *table) writes(c *Call, number uint64) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return number == standalone || t.calls[number] == c
+	return number == standalone || t.streams[number].call == c
 }
 
 // read says whether a stream has a reader.
 func (t *table) read(number uint64) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.readers[number] != nil
+	return t.streams[number].reader != nil
 }
 
 // kick asks the reader of a stream, if there is one, to end its connection.
 func (t *table) kick(number uint64, k kick) {
 	t.mu.Lock()
-	r := t.readers[number]
+	r := t.streams[number].reader
 	t.mu.Unlock()
 	if r != nil {
 		r.kick(k)
@@ -136,7 +161,7 @@ func (t *table) kick(number uint64, k kick) {
 func (t *table) poke(number uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if r := t.readers[number]; r != nil {
+	if r := t.streams[number].reader; r != nil {
 		r.poke()
 	}
 }

@@ -145,8 +145,8 @@ func TestBackendPanics(t *testing.T) {
 			t.Errorf("after %s: %q", what, answers)
 		}
 	}
-	if h.Calls() != 0 || s.ongoing.Load() != 0 {
-		t.Errorf("%d calls, %d in the session", h.Calls(), s.ongoing.Load())
+	if h.Calls() != 0 || s.use.calls.Load() != 0 {
+		t.Errorf("%d calls, %d in the session", h.Calls(), s.use.calls.Load())
 	}
 	b.close.Store(always)
 	h.close()
@@ -211,7 +211,7 @@ func TestTakeOverPanics(t *testing.T) {
 			taken := b.take(s)
 			wantTexts(t, "run again", readAll(t, taken, c.Number()), `-32010,"message":"outcome unknown: `)
 			wantTexts(t, "lost", readAll(t, taken, lost.Number()), lostWith)
-			eventually(t, "the calls to end", func() bool { return b.Calls() == 0 && taken.ongoing.Load() == 0 })
+			eventually(t, "the calls to end", func() bool { return b.Calls() == 0 && taken.use.calls.Load() == 0 })
 			at.Store(nil)
 			again := b.take(other)
 			var link *deskConn
@@ -302,7 +302,7 @@ func TestGarbage(t *testing.T) {
 		t.Errorf("%d messages in another session's call", n)
 	}
 	link.say(madeUpCall{}, `{"jsonrpc":"2.0","id":"q","method":"ping"}`)
-	if n := s.aside.said; n != 0 {
+	if n := s.standalone.said; n != 0 {
 		t.Errorf("%d messages of a call that the backend made up", n)
 	}
 	for what, m := range map[string]jsonrpc.Message{

@@ -1,0 +1,71 @@
+package session
+
+import "holdfast/jsonrpc"
+
+// A serverRequest is a request of the backend, on its way to the client or with it.
+type serverRequest struct {
+	link *link
+	id   []byte // the backend's own
+	call *Call  // whose stream it went to
+}
+
+// serverRequests are those that the client has not answered, by the ids that it knows
+// them by. Guarded by Session.mu.
+type serverRequests struct {
+	pending map[int64]serverRequest
+	count   int64 // how many there have been
+}
+
+// mostServerRequests bounds how many requests of the backend wait for the client.
+const mostServerRequests = 1000
+
+// isFull reports whether no more of them may wait.
+func (q *serverRequests) isFull() bool { return len(q.pending) >= mostServerRequests }
+
+// add puts a request on record and returns its id. The lease's epoch keeps ids apart that
+// different owners of the session give.
+func (q *serverRequests) add(r serverRequest, epoch uint64) int64 {
+	q.count++
+	id := int64(epoch-1)<<32 + q.count
+	q.put(id, r)
+	return id
+}
+
+func (q *serverRequests) put(id int64, r serverRequest) {
+	if q.pending == nil {
+		q.pending = make(map[int64]serverRequest)
+	}
+	q.pending[id] = r
+}
+
+// take takes a request off the record.
+func (q *serverRequests) take(id int64) (serverRequest, bool) {
+	r, ok := q.pending[id]
+	delete(q.pending, id)
+	return r, ok
+}
+
+// takeCancelled takes a request off the record that the backend cancels by its own id,
+// and returns the id that the client knows it by.
+func (q *serverRequests) takeCancelled(l *link, id []byte) (int64, *Call) {
+	for ours, r := range q.pending {
+		if r.link == l && string(jsonrpc.Key(r.id)) == string(jsonrpc.Key(id)) {
+			delete(q.pending, ours)
+			r.call.answered()
+			return ours, r.call
+		}
+	}
+	return 0, nil
+}
+
+// dropCall forgets the requests of a call that is over: nobody waits for the answers.
+func (q *serverRequests) dropCall(c *Call) {
+	for id, r := range q.pending {
+		if r.call == c {
+			delete(q.pending, id)
+		}
+	}
+}
+
+// dropAll forgets all of them: the backend is gone.
+func (q *serverRequests) dropAll() { q.pending = nil }
