@@ -22,7 +22,7 @@ type Error struct {
 // Error implements error.
 func (e *Error) Error() string { return e.What + " panicked" }
 
-// Is says whether target is [http.ErrAbortHandler], and the code panicked with it.
+// Is reports whether target is [http.ErrAbortHandler], and the code panicked with it.
 func (e *Error) Is(target error) bool {
 	return target == http.ErrAbortHandler && e.Value == any(http.ErrAbortHandler)
 }

@@ -30,8 +30,8 @@ func (s *Session) about() []byte {
 	return text
 }
 
-// away reads a record.
-func away(at stream.Session) (*Remote, error) {
+// parseAbout reads a record.
+func parseAbout(at stream.Session) (*Remote, error) {
 	var a about
 	if err := json.Unmarshal(at.About, &a); err != nil {
 		return nil, fmt.Errorf("record of session %s: %w", at.Key, err)

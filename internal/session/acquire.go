@@ -18,8 +18,8 @@ import (
 // What follows is how a session goes on that another node began: see
 // docs/decisions/0014-take-over.md.
 
-// taken waits for all sessions that are being taken over.
-func (m *Manager) taken(ctx context.Context) {
+// awaitTakeOvers waits for all sessions that are being taken over.
+func (m *Manager) awaitTakeOvers(ctx context.Context) {
 	m.mu.RLock()
 	all := slices.Collect(maps.Values(m.taking))
 	m.mu.RUnlock()
@@ -66,7 +66,7 @@ func (m *Manager) TakeOver(ctx context.Context, at *Remote) (*Session, error) {
 	case t != nil:
 		m.mu.Unlock()
 		return t.wait(ctx)
-	case m.closing || m.closed || m.handing:
+	case m.closing || m.closed || m.handsOver:
 		m.mu.Unlock()
 		return nil, ErrClosing
 	case len(m.sessions) >= m.opts.MaxSessions:
@@ -105,9 +105,9 @@ func (m *Manager) takeOver(values context.Context, at *Remote, old *Session) (*S
 		case was.Epoch <= old.leased().Epoch:
 			return old, nil // it came just now
 		}
-		m.lose(old, 0) // without having noticed
+		m.leaveNode(old, 0) // without having noticed
 	}
-	ctx, stop := context.WithTimeout(m.ctx, patience)
+	ctx, stop := context.WithTimeout(m.ctx, appendTimeout)
 	defer stop()
 	select {
 	case m.takers <- struct{}{}:
@@ -139,17 +139,17 @@ func (m *Manager) takeOver(values context.Context, at *Remote, old *Session) (*S
 		m.resumer(s)
 	}
 	level := slog.LevelDebug
-	if len(found.again)+len(found.lost) > 0 {
+	if len(found.retry)+len(found.lost) > 0 {
 		level = slog.LevelInfo
 	}
 	m.logger.Log(ctx, level, "session taken over", "session", s.Name(), "from", was.Owner,
-		"again", len(found.again), "unknown", len(found.lost))
-	s.settleLost(found.lost)
-	m.attend(s, found)
+		"again", len(found.retry), "unknown", len(found.lost))
+	s.endLost(found.lost)
+	m.awaitReturn(s, found)
 	s.Touch()
 	s.use.calls.Add(-1)
-	if len(found.again) > 0 && m.enter() {
-		go m.makeAgain(values, found.again)
+	if len(found.retry) > 0 && m.startWork() {
+		go m.retryCalls(values, found.retry)
 	}
 	if s.Moved() {
 		return nil, fmt.Errorf("session not taken over: %w", stream.ErrUnavailable)
@@ -160,18 +160,18 @@ func (m *Manager) takeOver(values context.Context, at *Remote, old *Session) (*S
 // againOften bounds how many sessions of those that were taken over get a backend
 // again: one each. Where that is a process, many at a time would keep this node from
 // what takes it a millisecond, to end the calls of the others.
-const againOften = 2 * time.Millisecond
+const retryEvery = 2 * time.Millisecond
 
-// makeAgain makes calls again when it is their session's turn.
-func (m *Manager) makeAgain(values context.Context, all []repeat) {
+// retryCalls makes calls again when it is their session's turn.
+func (m *Manager) retryCalls(values context.Context, all []retryCall) {
 	defer m.work.Done()
 	m.mu.Lock()
 	now := time.Now()
-	at := m.again
+	at := m.nextRetry
 	if at.Before(now) {
 		at = now
 	}
-	m.again = at.Add(againOften)
+	m.nextRetry = at.Add(retryEvery)
 	m.mu.Unlock()
 	if wait := at.Sub(now); wait > 0 {
 		turn := time.NewTimer(wait)
@@ -201,9 +201,9 @@ var errLost = jsonrpc.Errorf(protocol.CodeOutcomeUnknown,
 	"outcome unknown: the node that ran this call was lost before it finished; "+
 		"see whether the tool has done its work before you call it again")
 
-// settleLost ends calls that are not made again, in one append.
-func (s *Session) settleLost(calls []*Call) {
-	s.log.together(func() {
+// endLost ends calls that are not made again, in one append.
+func (s *Session) endLost(calls []*Call) {
+	s.log.inOneAppend(func() {
 		for _, c := range calls {
 			c.mu.Lock()
 			var ids []string
@@ -213,7 +213,7 @@ func (s *Session) settleLost(calls []*Call) {
 			if len(ids) == 0 && !c.isOver() { // there is nobody to be told
 				c.end()
 				if s.single {
-					c.journalled("", true)
+					c.appendJournal("", true)
 				} else {
 					c.push(nil, true)
 				}
@@ -230,10 +230,10 @@ func (s *Session) settleLost(calls []*Call) {
 // webhooks of calls that have ended meanwhile are told.
 const returnIn = 5 * time.Second
 
-// attend tells the webhooks of calls that have ended, unless their clients come
+// awaitReturn tells the webhooks of calls that have ended, unless their clients come
 // back, and forgets to hold back those of calls that go on.
-func (m *Manager) attend(s *Session, f found) {
-	if len(f.hooks) == 0 || !m.enter() {
+func (m *Manager) awaitReturn(s *Session, f restored) {
+	if len(f.hooks) == 0 || !m.startWork() {
 		return
 	}
 	go func() {
@@ -248,7 +248,7 @@ func (m *Manager) attend(s *Session, f found) {
 			s.streams.mu.Lock()
 			h.held = false
 			s.streams.mu.Unlock()
-			s.dispatch(number, h)
+			s.dispatchWebhooks(number, h)
 		}
 	}()
 }

@@ -413,14 +413,14 @@ func TestTakeOverStandalone(t *testing.T) {
 	say := func(n int) {
 		a.desk.last().sink.EmitUnrelated(parse(fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/message","params":{"n":%d}}`, n)))
 	}
-	for i := range toldOften + 10 {
+	for i := range noteEvery + 10 {
 		say(i)
 		some(t, r, ready, 1)
 	}
 	r.Detach(true, true, false)
 	say(-1)
 	a.kill()
-	if taken := b.take(s); taken.Delivered() != toldOften+10 || taken.standalone.said != toldOften+11 {
+	if taken := b.take(s); taken.Delivered() != noteEvery+10 || taken.standalone.said != noteEvery+11 {
 		t.Errorf("told %d of %d", taken.Delivered(), taken.standalone.said)
 	}
 }

@@ -13,11 +13,11 @@ import (
 // What follows is done to calls from elsewhere than the connection, or the
 // session, that they were made on, or because nobody comes back for them.
 
-// lookAfter is called when a client may have been away from its call for too
+// cancelIfAway is called when a client may have been away from its call for too
 // long. If it has, the call is cancelled.
-func (c *Call) lookAfter() {
+func (c *Call) cancelIfAway() {
 	s := c.s
-	if !s.m.enter() {
+	if !s.m.startWork() {
 		return // all calls end now
 	}
 	defer s.m.work.Done()
@@ -25,7 +25,7 @@ func (c *Call) lookAfter() {
 	most := s.m.opts.MaxWait
 	c.mu.Lock()
 	r := c.resume()
-	rest := most - time.Since(r.heard)
+	rest := most - time.Since(r.seen)
 	if connected {
 		rest = most
 	}
@@ -54,7 +54,7 @@ func (c *Call) lookAfter() {
 // is the reason, or nil.
 func (s *Session) withdraw(c *Call, id []byte, header http.Header, reason string, end func(*inflight)) {
 	s.mu.Lock()
-	rq := s.take(id, c)
+	rq := s.takeRequest(id, c)
 	l := s.backend.link
 	sent := rq != nil && rq.sent
 	s.mu.Unlock()
@@ -80,14 +80,14 @@ func (s *Session) withdraw(c *Call, id []byte, header http.Header, reason string
 // wherever the notification comes from.
 const metaToken = "holdfast/resumeToken"
 
-// Cancels says whether a message is a notifications/cancelled that has a resume token.
+// Cancels reports whether a message is a notifications/cancelled that has a resume token.
 func Cancels(msg *jsonrpc.Message) bool {
 	return msg.Kind == jsonrpc.Notification && msg.Method == "notifications/cancelled" && jsonrpc.Field(msg.Params, "_meta", metaToken) != nil
 }
 
 // Cancel takes a notifications/cancelled whose _meta has the resume token of the
 // request (holdfast/resumeToken), from whatever connection of the principal, and
-// says whether it is one. Where the token is wrong nothing is cancelled. The error
+// reports whether it is one. Where the token is wrong nothing is cancelled. The error
 // is a [*Redirect], or that of a store which can't tell.
 func (m *Manager) Cancel(principal string, msg jsonrpc.Message, header http.Header) (taken bool, err error) {
 	if !Cancels(&msg) {
@@ -106,7 +106,7 @@ func (m *Manager) Cancel(principal string, msg jsonrpc.Message, header http.Head
 		reason := jsonrpc.String(jsonrpc.Field(msg.Params, "reason"))
 		s.withdraw(c, id, header, reason, func(rq *inflight) {
 			c.cancel(rq)
-			s.ended(rq)
+			s.requestEnded(rq)
 		})
 	}
 	return true, nil
@@ -124,7 +124,7 @@ func (m *Manager) Answer(ctx context.Context, principal string, msg jsonrpc.Mess
 	if !ok {
 		return false, nil
 	}
-	s, err := m.named(name, principal, func(secret string) bool {
+	s, err := m.findSealed(name, principal, func(secret string) bool {
 		return isSealed(secret, mark, askedSeal, number, nil)
 	})
 	switch {

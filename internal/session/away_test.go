@@ -11,7 +11,7 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// gone says whether a call has been cancelled because its client was away, and
+// gone reports whether a call has been cancelled because its client was away, and
 // checks that its backend was told.
 func gone(t *testing.T, link *deskConn, c *Call) bool {
 	t.Helper()
@@ -172,7 +172,7 @@ func TestPromise(t *testing.T) {
 		{-1, 0, 10 * time.Minute, 0},
 	} {
 		h := newHouse(t, Options{MaxWait: test.maxWait, TTL: test.ttl, Keep: test.keep}, nil)
-		if got := h.promise(); got != test.want {
+		if got := h.promisedWait(); got != test.want {
 			t.Errorf("%v: %v", test, got)
 		}
 		h.close()

@@ -46,21 +46,21 @@ type Call struct {
 
 // A delivery is how far the clients of a call were told what it says. Guarded by Call.mu.
 type delivery struct {
-	told  uint64 // sequence of the last entry that a reader has written out
-	bytes int64  // said, if it is known how many are kept
-	pace  *pace  // nil for calls that say little
+	told  uint64      // sequence of the last entry that a reader has written out
+	bytes int64       // said, if it is known how many are kept
+	pace  *readerPace // nil for calls that say little
 
 	// A call that began light is expected to be read by the door that waits for it. A
 	// disconnect that is asked for before that is parked.
-	parked   *kick
+	parked   *disconnect
 	expected bool
 
 	pinged    bool // the first that the call said is our own ping
 	signalled bool // its client was told that it waits for input, and has not shown that it knows what for
 }
 
-// tell has the call's readers told how the call ended, from memory.
-func (c *Call) tell(end []stream.Entry) {
+// endInMemory has the call's readers told how the call ended, from memory.
+func (c *Call) endInMemory(end []stream.Entry) {
 	for i := range end {
 		end[i].Seq, end[i].Epoch = c.seq+1+uint64(i), c.s.lease.Epoch
 	}
@@ -69,10 +69,10 @@ func (c *Call) tell(end []stream.Entry) {
 	c.unstored = end
 }
 
-// after appends to buf, up to its capacity, what [Call.tell] was given. It says
+// readUnstored appends to buf, up to its capacity, what [Call.endInMemory] was given. It says
 // whether the place after seq is there and no longer in the store; at the end of
 // the stream it is io.EOF.
-func (c *Call) after(seq uint64, buf []stream.Entry) (_ []stream.Entry, ok bool, err error) {
+func (c *Call) readUnstored(seq uint64, buf []stream.Entry) (_ []stream.Entry, ok bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.unstored) == 0 || seq+1 < c.unstored[0].Seq {
@@ -85,9 +85,9 @@ func (c *Call) after(seq uint64, buf []stream.Entry) (_ []stream.Entry, ok bool,
 	return append(buf, rest[:min(len(rest), cap(buf)-len(buf))]...), true, nil
 }
 
-// kick asks a reader to end its connection, once it has read as far as after: what
+// disconnect asks a reader to end its connection, once it has read as far as after: what
 // the call said before is told before.
-type kick struct {
+type disconnect struct {
 	retry time.Duration
 	after uint64
 }
@@ -111,13 +111,13 @@ func (c *Call) Number() uint64 {
 // Deliver hands the call's requests to the backend, which may be opened for it.
 // It does not wait for answers. What goes wrong becomes an answer.
 func (c *Call) Deliver(ctx context.Context, msgs []jsonrpc.Message, header http.Header) {
-	c.deliver(ctx, msgs, header, undelivered)
+	c.deliver(ctx, msgs, header, notDelivered)
 }
 
 // Redeliver is Deliver for requests that may have run before, on a node that was
 // lost: where they can't be run again nobody knows.
 func (c *Call) Redeliver(ctx context.Context, msgs []jsonrpc.Message, header http.Header) {
-	c.deliver(ctx, msgs, header, undeliveredAgain)
+	c.deliver(ctx, msgs, header, notRedelivered)
 }
 
 // deliver is Deliver. failed is what a request is answered with whose delivery gave
@@ -151,7 +151,7 @@ func (c *Call) deliver(ctx context.Context, msgs []jsonrpc.Message, header http.
 // begun with and that will not be delivered.
 func (c *Call) Abort(msgs []jsonrpc.Message, e *jsonrpc.Error) {
 	c.disown()
-	c.unhook(nil) // its client is told now
+	c.dropWebhook(nil) // its client is told now
 	for i := range msgs {
 		if msgs[i].Kind == jsonrpc.Request {
 			c.s.fail(c, msgs[i].ID, e)
@@ -222,7 +222,7 @@ func (c *Call) Promote() {
 	}
 	c.mu.Unlock()
 	c.s.log.flush()
-	c.s.tidy(time.Now())
+	c.s.sweepResumable(time.Now())
 }
 
 // promote gives the call a stream. c.mu is held; the log must be flushed after.
@@ -233,8 +233,8 @@ func (c *Call) promote() {
 		c.recovery.stored = make(chan struct{})
 	}
 	c.note(c.number)
-	c.announce()
-	c.shift()
+	c.pushPolicies()
+	c.shiftResponses()
 	for _, data := range c.light {
 		c.push(data, false)
 	}
@@ -246,8 +246,8 @@ func (c *Call) promote() {
 func (c *Call) push(data []byte, last bool) {
 	c.said++
 	c.delivery.signalled = false
-	c.weigh(len(data))
-	c.s.log.queue(saying{c: c, number: c.number, data: data, last: last})
+	c.countBytes(len(data))
+	c.s.log.queue(queuedEntry{c: c, number: c.number, data: data, last: last})
 }
 
 func (c *Call) wake() {
@@ -259,11 +259,11 @@ func (c *Call) wake() {
 	}
 }
 
-// say takes a message that is no response. asks says that the client has to
+// emit takes a message that is no response. asks says that the client has to
 // answer it. It reports whether the message was taken.
-func (c *Call) say(data []byte, asks bool) bool {
+func (c *Call) emit(data []byte, asks bool) bool {
 	if c.s.single && c != c.s.standalone {
-		return c.s.standalone.say(data, asks)
+		return c.s.standalone.emit(data, asks)
 	}
 	c.mu.Lock()
 	if c.isOver() {
@@ -279,7 +279,7 @@ func (c *Call) say(data []byte, asks bool) bool {
 	c.push(data, false)
 	c.mu.Unlock()
 	c.s.log.flush()
-	c.await()
+	c.awaitReader()
 	return true
 }
 
@@ -288,27 +288,27 @@ func (c *Call) respond(rq *inflight, data []byte) {
 	c.mu.Lock()
 	defer c.s.log.flush()
 	defer c.mu.Unlock()
-	if c.isOver() || !c.settle(rq) {
+	if c.isOver() || !c.takePending(rq) {
 		return
 	}
 	last := len(c.pending) == 0
 	if c.resume() != nil {
-		c.settled(rq.id, jsonrpc.Field(data, "error") != nil)
+		c.recordStatus(rq.id, jsonrpc.Field(data, "error") != nil)
 	}
 	switch {
 	case c.s.single:
 		c.s.standalone.mu.Lock()
 		c.s.standalone.said++
-		c.s.log.queue(saying{c: c.s.standalone, number: standalone, data: data, joined: c.recovery != nil})
-		c.journalled(rq.id, last)
-		c.hear(rq, data, c.s.standalone.said)
+		c.s.log.queue(queuedEntry{c: c.s.standalone, number: standalone, data: data, joined: c.recovery != nil})
+		c.appendJournal(rq.id, last)
+		c.recordResponse(rq, data, c.s.standalone.said)
 		c.s.standalone.mu.Unlock()
 	case c.isLight():
 		c.light = append(c.light, data)
-		c.hear(rq, data, uint64(len(c.light)))
+		c.recordResponse(rq, data, uint64(len(c.light)))
 	default:
 		c.push(data, last)
-		c.hear(rq, data, c.said)
+		c.recordResponse(rq, data, c.said)
 	}
 	if last {
 		c.end()
@@ -316,7 +316,7 @@ func (c *Call) respond(rq *inflight, data []byte) {
 	}
 }
 
-// Retriable says whether the call was not answered, because its session left this node,
+// Retriable reports whether the call was not answered, because its session left this node,
 // and may be made again where that is now. What a light one was answered with says
 // so too.
 func (c *Call) Retriable() bool {
@@ -327,22 +327,22 @@ func (c *Call) Retriable() bool {
 
 // What a light call is told whose session leaves.
 var (
-	errAgain   = jsonrpc.Errorf(jsonrpc.CodeServer, "not answered: %v; make the request again", ErrMoved)
+	errRetry   = jsonrpc.Errorf(jsonrpc.CodeServer, "not answered: %v; make the request again", ErrMoved)
 	errUnknown = jsonrpc.Errorf(protocol.CodeOutcomeUnknown, "outcome unknown: %v", ErrMoved)
 )
 
-// drop ends a request without a word in the log: the session has left this node, or
+// dropRequest ends a request without a word in the log: the session has left this node, or
 // is about to. Who waits for a light answer is told so.
-func (c *Call) drop(rq *inflight) {
+func (c *Call) dropRequest(rq *inflight) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.isOver() || !c.settle(rq) {
+	if c.isOver() || !c.takePending(rq) {
 		return
 	}
 	if c.number == 0 && !c.s.single {
 		e := errUnknown
 		if c.recovery != nil && c.recovery.mayRun() {
-			e = errAgain
+			e = errRetry
 			c.recovery.become(recoveryHandedBack)
 		}
 		c.light = append(c.light, jsonrpc.AppendError(nil, []byte(rq.id), e))
@@ -357,8 +357,8 @@ func (c *Call) drop(rq *inflight) {
 	c.wake()
 }
 
-// settle takes a request off the pending ones and says whether it was one.
-func (c *Call) settle(rq *inflight) bool {
+// takePending takes a request off the pending ones and reports whether it was one.
+func (c *Call) takePending(rq *inflight) bool {
 	for i := range c.pending {
 		if c.pending[i] == rq {
 			c.pending = append(c.pending[:i], c.pending[i+1:]...)
@@ -374,16 +374,16 @@ func (c *Call) cancel(rq *inflight) {
 	c.mu.Lock()
 	defer c.s.log.flush()
 	defer c.mu.Unlock()
-	c.unhook(rq)
-	if c.isOver() || !c.settle(rq) {
+	c.dropWebhook(rq)
+	if c.isOver() || !c.takePending(rq) {
 		return
 	}
 	last := len(c.pending) == 0
 	switch {
 	case c.isLight():
-		c.journalled(rq.id, last)
+		c.appendJournal(rq.id, last)
 	case c.resume() != nil:
-		c.settled(rq.id, true)
+		c.recordStatus(rq.id, true)
 		c.push(jsonrpc.AppendError(nil, []byte(rq.id), jsonrpc.Errorf(jsonrpc.CodeServer, "cancelled by its client")), last)
 	case last:
 		c.push(nil, true)
@@ -394,15 +394,15 @@ func (c *Call) cancel(rq *inflight) {
 	}
 }
 
-// over says whether the call has ended and waited for its client.
-func (c *Call) over() bool {
+// isOverAsking reports whether the call has ended and waited for its client.
+func (c *Call) isOverAsking() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.isOver() && c.asking > 0
 }
 
-// answered notes that the client answered a request of the call.
-func (c *Call) answered() {
+// clientAnswered notes that the client answered a request of the call.
+func (c *Call) clientAnswered() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.asking > 0 {
@@ -410,7 +410,7 @@ func (c *Call) answered() {
 	}
 }
 
-// AwaitsInput says whether the call waits for the client to answer a request,
+// AwaitsInput reports whether the call waits for the client to answer a request,
 // and how far it has spoken.
 func (c *Call) AwaitsInput() (bool, uint64) {
 	c.mu.Lock()
@@ -424,7 +424,7 @@ func (c *Call) AwaitsInput() (bool, uint64) {
 // connected. (SEP-1699: polling by server-side disconnect.)
 func (c *Call) Disconnect(retry time.Duration) {
 	if c.s.single { // its reader is the standalone stream's
-		c.s.streams.kick(standalone, kick{retry: retry})
+		c.s.streams.disconnect(standalone, disconnect{retry: retry})
 		return
 	}
 	c.mu.Lock()
@@ -432,7 +432,7 @@ func (c *Call) Disconnect(retry time.Duration) {
 	if c.isLight() {
 		c.promote() // who waits for the call may read it before that is in the log
 	}
-	number, k := c.number, kick{retry, c.said}
+	number, k := c.number, disconnect{retry, c.said}
 	if c.delivery.expected && number != 0 && c.delivery.parked == nil {
 		c.delivery.parked = &k
 	}
@@ -441,12 +441,12 @@ func (c *Call) Disconnect(retry time.Duration) {
 		c.s.log.flush()
 		return
 	}
-	c.s.streams.kick(number, k)
+	c.s.streams.disconnect(number, k)
 }
 
-// takeKick returns and clears the disconnect that was asked for before there
+// takeDisconnect returns and clears the disconnect that was asked for before there
 // was a reader.
-func (c *Call) takeKick() *kick {
+func (c *Call) takeDisconnect() *disconnect {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	k := c.delivery.parked

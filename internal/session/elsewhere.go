@@ -10,7 +10,7 @@ import (
 	"holdfast/stream"
 )
 
-// Shared says whether the sessions are kept in a store that outlives this process,
+// Shared reports whether the sessions are kept in a store that outlives this process,
 // so that other nodes may take them over.
 func (m *Manager) Shared() bool { return m.shared != nil }
 
@@ -66,7 +66,7 @@ func (m *Manager) Locate(ctx context.Context, key stream.SessionKey, principal s
 
 // lookup reads the record of a session.
 func (m *Manager) lookup(ctx context.Context, key stream.SessionKey) (*Remote, error) {
-	ctx, stop := context.WithTimeout(ctx, asks)
+	ctx, stop := context.WithTimeout(ctx, storeTimeout)
 	defer stop()
 	was, err := m.shared.Lookup(ctx, key)
 	if errors.Is(err, stream.ErrNotFound) {
@@ -75,7 +75,7 @@ func (m *Manager) lookup(ctx context.Context, key stream.SessionKey) (*Remote, e
 	if err != nil {
 		return nil, fmt.Errorf("session not looked up: %w", err)
 	}
-	at, err := away(was)
+	at, err := parseAbout(was)
 	if err != nil {
 		m.logger.Error("session not found", "error", err)
 		return nil, ErrNotFound
@@ -89,13 +89,13 @@ func (m *Manager) lookup(ctx context.Context, key stream.SessionKey) (*Remote, e
 // errHere says that a session which was looked for elsewhere is here by now.
 var errHere = errors.New("the session has come here")
 
-// elsewhere returns the error of what concerns a session that is not here: an
+// redirect returns the error of what concerns a session that is not here: an
 // [*Redirect], or why not.
-func (m *Manager) elsewhere(key stream.SessionKey, principal string) error {
+func (m *Manager) redirect(key stream.SessionKey, principal string) error {
 	if m.shared == nil {
 		return ErrNotFound
 	}
-	ctx, stop := context.WithTimeout(m.ctx, asks)
+	ctx, stop := context.WithTimeout(m.ctx, storeTimeout)
 	defer stop()
 	s, at, err := m.Locate(ctx, key, principal)
 	switch {
@@ -107,10 +107,10 @@ func (m *Manager) elsewhere(key stream.SessionKey, principal string) error {
 	return &Redirect{at}
 }
 
-// named returns the principal's session with the public name, if good says so of its
+// findSealed returns the principal's session with the public name, if good says so of its
 // secret id. The error is [ErrNotFound], whatever the reason, a [*Redirect], or
 // that of the store.
-func (m *Manager) named(name, principal string, good func(secret string) bool) (*Session, error) {
+func (m *Manager) findSealed(name, principal string, good func(secret string) bool) (*Session, error) {
 	for {
 		s, err := m.FindName(name, principal)
 		if err == nil {
@@ -119,7 +119,7 @@ func (m *Manager) named(name, principal string, good func(secret string) bool) (
 			}
 			return s, nil
 		}
-		err = m.elsewhere(stream.SessionKey(name), principal)
+		err = m.redirect(stream.SessionKey(name), principal)
 		var at *Redirect
 		switch {
 		case errors.Is(err, errHere):
@@ -164,7 +164,7 @@ func (m *Manager) LocateAll(ctx context.Context, principal string, after stream.
 	var all []*Remote
 	err := m.shared.Sessions(ctx, func(was stream.Session) bool {
 		if found.has(was.Key) {
-			if at, err := away(was); err == nil && at.Principal == principal && !at.SingleStream {
+			if at, err := parseAbout(was); err == nil && at.Principal == principal && !at.SingleStream {
 				all = append(all, at)
 			}
 		}
@@ -174,7 +174,7 @@ func (m *Manager) LocateAll(ctx context.Context, principal string, after stream.
 	me := m.shared.Node()
 	lost := map[string]bool{"": true, me: true}
 	for _, at := range all {
-		if at.Owner == me && m.keeps(at.Key) {
+		if at.Owner == me && m.isHere(at.Key) {
 			continue
 		}
 		abandoned, known := lost[at.Owner]
@@ -197,8 +197,8 @@ func (m *Manager) LocateAll(ctx context.Context, principal string, after stream.
 	return found, err
 }
 
-// keeps says whether a session is here, or about to end.
-func (m *Manager) keeps(key stream.SessionKey) bool {
+// isHere reports whether a session is here, or about to end.
+func (m *Manager) isHere(key stream.SessionKey) bool {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	_, ending := m.ending[key]

@@ -26,31 +26,31 @@ const metaWebhook = "holdfast/webhook"
 // longestWebhook bounds how many bytes of URL a call keeps.
 const longestWebhook = 2048
 
-// hooks are the webhooks of a call. Guarded by table.mu.
-type hooks struct {
-	list []hook
-	told uint64 // sequence of the last entry that was written to the client
-	held bool   // the door that began the call has it, and will read or break it
-	over bool   // the stream has its last entry
+// webhooks are the webhooks of a call. Guarded by table.mu.
+type webhooks struct {
+	list      []webhook
+	delivered uint64 // sequence of the last entry that was written to the client
+	held      bool   // the door that began the call has it, and will read or break it
+	over      bool   // the stream has its last entry
 }
 
-// hook is the webhook of one request.
-type hook struct {
+// webhook is the webhook of one request.
+type webhook struct {
 	EndedRequest
 	rq  *inflight
 	seq uint64 // of its response; 0 while there is none
 }
 
-// hooks returns the call's webhooks, nil for most calls.
-func (c *Call) hooks() *hooks {
+// webhooks returns the call's webhooks, nil for most calls.
+func (c *Call) webhooks() *webhooks {
 	if c.record == nil {
 		return nil
 	}
-	return c.record.hooks
+	return c.record.webhooks
 }
 
-// watch keeps the webhook that a request names. s.mu is held.
-func (s *Session) watch(c *Call, rq *inflight, m *jsonrpc.Message) {
+// addWebhook keeps the webhook that a request names. s.mu is held.
+func (s *Session) addWebhook(c *Call, rq *inflight, m *jsonrpc.Message) {
 	if s.m.opts.OnEnded == nil || s.m.opts.Stateless || !bytes.Contains(m.Params, []byte("webhook")) {
 		return
 	}
@@ -65,17 +65,17 @@ func (s *Session) watch(c *Call, rq *inflight, m *jsonrpc.Message) {
 	if c.record == nil {
 		c.record = &record{}
 	}
-	if c.record.hooks == nil {
-		c.record.hooks = &hooks{held: true}
+	if c.record.webhooks == nil {
+		c.record.webhooks = &webhooks{held: true}
 	}
-	h := c.record.hooks
-	h.list = append(h.list, hook{EndedRequest: EndedRequest{ID: []byte(rq.id), Webhook: url}, rq: rq})
+	h := c.record.webhooks
+	h.list = append(h.list, webhook{EndedRequest: EndedRequest{ID: []byte(rq.id), Webhook: url}, rq: rq})
 }
 
-// hear notes the response to a request, which is the entry seq of the call's
+// recordResponse notes the response to a request, which is the entry seq of the call's
 // stream, or will be: in a single session, of the standalone one. c.mu is held.
-func (c *Call) hear(rq *inflight, response []byte, seq uint64) {
-	h := c.hooks()
+func (c *Call) recordResponse(rq *inflight, response []byte, seq uint64) {
+	h := c.webhooks()
 	if h == nil {
 		return
 	}
@@ -89,17 +89,17 @@ func (c *Call) hear(rq *inflight, response []byte, seq uint64) {
 		}
 		k.seq, k.Time, k.Failed = seq, time.Now(), jsonrpc.Field(response, "error") != nil
 		if c.s.single {
-			c.s.standalone.hooks().list = append(c.s.standalone.hooks().list, *k)
+			c.s.standalone.webhooks().list = append(c.s.standalone.webhooks().list, *k)
 			h.drop(rq)
 		}
 		return
 	}
 }
 
-// shift notes that the call, which was light, has said other things first, so that
+// shiftResponses notes that the call, which was light, has said other things first, so that
 // its responses come after those. c.mu is held.
-func (c *Call) shift() {
-	h := c.hooks()
+func (c *Call) shiftResponses() {
+	h := c.webhooks()
 	if h == nil {
 		return
 	}
@@ -112,17 +112,17 @@ func (c *Call) shift() {
 	}
 }
 
-// unhook forgets the webhook of a request (nil: of all): its client wants no
+// dropWebhook forgets the webhook of a request (nil: of all): its client wants no
 // answer, or has it.
-func (c *Call) unhook(rq *inflight) {
-	if h := c.hooks(); h != nil {
+func (c *Call) dropWebhook(rq *inflight) {
+	if h := c.webhooks(); h != nil {
 		c.s.streams.mu.Lock()
 		defer c.s.streams.mu.Unlock()
 		h.drop(rq)
 	}
 }
 
-func (h *hooks) drop(rq *inflight) {
+func (h *webhooks) drop(rq *inflight) {
 	kept := h.list[:0]
 	for _, k := range h.list {
 		if rq != nil && k.rq != rq {
@@ -133,10 +133,10 @@ func (h *hooks) drop(rq *inflight) {
 	h.list = kept
 }
 
-// mislay notes that of the call's stream nothing after the entry seq could be
+// failResponses notes that of the call's stream nothing after the entry seq could be
 // stored: its clients are told that the outcome is unknown.
-func (c *Call) mislay(seq uint64) {
-	h := c.hooks()
+func (c *Call) failResponses(seq uint64) {
+	h := c.webhooks()
 	if h == nil {
 		return
 	}
@@ -149,62 +149,62 @@ func (c *Call) mislay(seq uint64) {
 	}
 }
 
-// release notes that the door that began the call does not have it any more.
-func (c *Call) release(number uint64) {
-	h := c.hooks()
+// releaseWebhooks notes that the door that began the call does not have it any more.
+func (c *Call) releaseWebhooks(number uint64) {
+	h := c.webhooks()
 	if h == nil {
 		return
 	}
 	c.s.streams.mu.Lock()
 	h.held = false
 	c.s.streams.mu.Unlock()
-	c.s.dispatch(number, h)
+	c.s.dispatchWebhooks(number, h)
 }
 
-// over notes that a call's stream has its last entry, and returns its webhooks.
-// t.mu is held; [Session.dispatch] must follow.
-func (t *table) over(c *Call, number uint64) *hooks {
-	if c == nil || c.hooks() == nil {
+// webhooksOf notes that a call's stream has its last entry, and returns its webhooks.
+// t.mu is held; [Session.dispatchWebhooks] must follow.
+func (t *table) webhooksOf(c *Call, number uint64) *webhooks {
+	if c == nil || c.webhooks() == nil {
 		return nil
 	}
-	h := c.hooks()
+	h := c.webhooks()
 	h.over = true
-	t.setHooks(number, h)
+	t.setWebhooks(number, h)
 	return h
 }
 
-// finish notes that a call is over whose end is not in the store.
-func (c *Call) finish(number uint64) {
+// endUnstored notes that a call is over whose end is not in the store.
+func (c *Call) endUnstored(number uint64) {
 	t := &c.s.streams
 	t.mu.Lock()
-	h := t.over(c, number)
+	h := t.webhooksOf(c, number)
 	t.mu.Unlock()
-	c.s.dispatch(number, h)
+	c.s.dispatchWebhooks(number, h)
 }
 
-// meet gives a new reader the webhooks of what it reads. t.mu is held.
-func (t *table) meet(r *Reader) {
-	r.hooks = t.streams[r.cursor.Stream.Number].hooks
+// attachWebhooks gives a new reader the webhooks of what it reads. t.mu is held.
+func (t *table) attachWebhooks(r *Reader) {
+	r.webhooks = t.streams[r.cursor.Stream.Number].webhooks
 	if r.call != nil {
-		r.hooks = r.call.hooks()
+		r.webhooks = r.call.webhooks()
 	}
-	if r.hooks != nil {
-		r.hooks.held = false
+	if r.webhooks != nil {
+		r.webhooks.held = false
 	}
 }
 
-// heard notes that everything that Next returned has been written to the client.
-func (r *Reader) heard() {
+// webhooksDelivered notes that everything that Next returned has been written to the client.
+func (r *Reader) webhooksDelivered() {
 	t := &r.s.streams
 	t.mu.Lock()
-	r.hooks.told = max(r.hooks.told, r.cursor.Seq)
+	r.webhooks.delivered = max(r.webhooks.delivered, r.cursor.Seq)
 	t.mu.Unlock()
-	r.s.dispatch(r.cursor.Stream.Number, r.hooks)
+	r.s.dispatchWebhooks(r.cursor.Stream.Number, r.webhooks)
 }
 
-// dispatch has the webhooks told whose call is over and nobody has it; h may be nil.
+// dispatchWebhooks has the webhooks told whose call is over and nobody has it; h may be nil.
 // No lock is held.
-func (s *Session) dispatch(number uint64, h *hooks) {
+func (s *Session) dispatchWebhooks(number uint64, h *webhooks) {
 	if h == nil || s.Moved() {
 		return // or the new owner tells them
 	}
@@ -212,28 +212,28 @@ func (s *Session) dispatch(number uint64, h *hooks) {
 	t.mu.Lock()
 	due := h.due(t.streams[number].reader != nil)
 	if h.over && len(h.list) == 0 {
-		t.setHooks(number, nil)
+		t.setWebhooks(number, nil)
 	}
 	if len(due) > 0 && s.m.shared != nil && number != standalone {
-		t.news.rung = addNews(t.news.rung, number)
+		t.news.notified = addNews(t.news.notified, number)
 	}
 	t.mu.Unlock()
 	for i := range due {
-		s.m.tellEnded(due[i].EndedRequest)
+		s.m.callOnEnded(due[i].EndedRequest)
 	}
 }
 
 // due takes off the list what need not be told, and what is to be told now, which
-// it returns. connected says whether the stream has a reader. table.mu is held.
-func (h *hooks) due(connected bool) []hook {
+// it returns. connected reports whether the stream has a reader. table.mu is held.
+func (h *webhooks) due(connected bool) []webhook {
 	if !h.over {
 		return nil
 	}
-	var due []hook
+	var due []webhook
 	kept := h.list[:0]
 	for _, k := range h.list {
 		switch {
-		case k.seq <= h.told: // or there is none: it was cancelled
+		case k.seq <= h.delivered: // or there is none: it was cancelled
 		case connected || h.held:
 			kept = append(kept, k)
 		default:

@@ -136,7 +136,7 @@ func TestEndedBreaks(t *testing.T) {
 			}
 		},
 		"in part": func(r *Reader) { tell(t, r, 1) },
-		"kicked":  func(r *Reader) { r.kick(kick{}) },
+		"kicked":  func(r *Reader) { r.disconnect(disconnect{}) },
 	} {
 		c := begin(t, s, false, hookedRequest(1))
 		r := attach(t, s, c.Number())
@@ -381,7 +381,7 @@ func TestEndedSingle(t *testing.T) {
 	tell(t, r, 3)
 	r.Detach(true, true, false)
 	b.want(t, "")
-	if n := len(s.standalone.hooks().list); n > 0 {
+	if n := len(s.standalone.webhooks().list); n > 0 {
 		t.Errorf("%d webhooks are kept", n)
 	}
 }
@@ -473,7 +473,7 @@ func (t *table) countHooks() int {
 	defer t.mu.Unlock()
 	n := 0
 	for _, u := range t.streams {
-		if u.hooks != nil {
+		if u.webhooks != nil {
 			n++
 		}
 	}

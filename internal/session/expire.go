@@ -31,7 +31,7 @@ func (m *Manager) Abandon(s *Session) {
 
 // linger is how long the streams of an ended session are kept for readers that
 // have not read how their calls ended.
-const linger = 5 * time.Second
+const lingerFor = 5 * time.Second
 
 // end ends a session: what is in flight fails with why, and the backend is
 // closed.
@@ -61,33 +61,33 @@ func (m *Manager) endAs(s *Session, to sessionState, why error) {
 	s.failAll(had.inFlight, jsonrpc.Errorf(protocol.CodeOutcomeUnknown, "outcome unknown: the session ended: %v", why))
 	s.streams.closeStandalone()
 	if had.conn != nil {
-		defer m.release(had.conn)
+		defer m.closeBackend(had.conn)
 	}
-	if s.use.readers.Load() == 0 && !lingers || !m.enter() {
-		m.leave(s)
+	if s.use.readers.Load() == 0 && !lingers || !m.startWork() {
+		m.stopLingering(s)
 		m.forget(s)
 		return
 	}
 	go func() {
 		defer m.work.Done()
 		if lingers {
-			m.outlast(followFor, func() bool { return m.stops() || !s.streams.hasFollowers() })
-			m.leave(s)
+			m.waitFor(followFor, func() bool { return m.stops() || !s.streams.hasFollowers() })
+			m.stopLingering(s)
 		}
-		m.outlast(linger, func() bool { return s.use.readers.Load() == 0 })
+		m.waitFor(lingerFor, func() bool { return s.use.readers.Load() == 0 })
 		m.forget(s)
 	}()
 }
 
-// stops says whether the node gives up its sessions, or ends.
+// stops reports whether the node gives up its sessions, or ends.
 func (m *Manager) stops() bool {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
-	return m.handing || m.closing || m.closed
+	return m.handsOver || m.closing || m.closed
 }
 
-// leave ends the time in which a session that has ended can be found by its tokens.
-func (m *Manager) leave(s *Session) {
+// stopLingering ends the time in which a session that has ended can be found by its tokens.
+func (m *Manager) stopLingering(s *Session) {
 	s.mu.Lock()
 	left := s.isLingering()
 	if left {
@@ -118,9 +118,9 @@ func (m *Manager) forget(s *Session) {
 			return
 		}
 	}
-	most := patience
+	most := appendTimeout
 	if m.shared != nil && s.leased().Epoch == 0 {
-		most = asks // nobody knows it
+		most = storeTimeout // nobody knows it
 	}
 	ctx, stop := context.WithTimeout(m.ctx, most)
 	defer stop()
@@ -140,12 +140,12 @@ func (t *table) closeStandalone() {
 	}
 }
 
-// heed notes at a look for idle sessions that the process has stood still, if the look
+// noteStandstill notes at a look for idle sessions that the process has stood still, if the look
 // was due long before: what their clients said meanwhile waits to be heard. So all
 // that time, and what came before it, does not count.
-func (m *Manager) heed(now, due time.Duration) {
+func (m *Manager) noteStandstill(now, due time.Duration) {
 	if now-due > max(m.opts.TTL/2, time.Second) {
-		m.woke.Store(int64(now))
+		m.resumedAt.Store(int64(now))
 	}
 }
 
@@ -164,26 +164,26 @@ func (m *Manager) expire() {
 			return
 		case at := <-t.C:
 			now := m.clock()
-			m.heed(now, next)
+			m.noteStandstill(now, next)
 			if m.keys.Due(at) {
 				m.sweepKeys()
 			}
 			var due []*Session
 			for _, s := range m.all() {
-				s.tidy(at)
-				if m.opts.Unused > 0 && s.silent(now) > m.opts.Unused && s.unused() {
-					s.rest()
+				s.sweepResumable(at)
+				if m.opts.Unused > 0 && s.sinceSeen(now) > m.opts.Unused && s.isUnused() {
+					s.closeUnused()
 				}
-				if s.idle(now, m.opts.TTL) || m.shared != nil && s.due(now) {
+				if s.idle(now, m.opts.TTL) || m.shared != nil && s.renewDue(now) {
 					due = append(due, s)
 				}
 			}
-			m.each(due, atOnce, func(s *Session) {
+			m.each(due, parallel, func(s *Session) {
 				switch { // looked at again: it may have waited for others
 				case s.idle(now, m.opts.TTL):
 					m.logger.Debug("session expired", "session", s.Name())
 					m.end(s, errors.New("it was idle for too long"))
-				case m.shared != nil && s.due(now):
+				case m.shared != nil && s.renewDue(now):
 					m.renew(s, now)
 				}
 			})

@@ -14,9 +14,9 @@ const followFor = 20 * time.Second
 // mostFollowed is how many calls of a session may have followers that are waited for.
 const mostFollowed = 64
 
-// follow notes that a client which is not the stream's reader now may come back for
+// addFollower notes that a client which is not the stream's reader now may come back for
 // it. t.mu is held.
-func (t *table) follow(number uint64) {
+func (t *table) addFollower(number uint64) {
 	if number == standalone {
 		return
 	}
@@ -28,17 +28,17 @@ func (t *table) follow(number uint64) {
 	}
 }
 
-// askedFor notes that a client asks for a stream by its token. If another reads it, that is
+// clientAsked notes that a client asks for a stream by its token. If another reads it, that is
 // one that may come back.
-func (t *table) askedFor(number uint64) {
+func (t *table) clientAsked(number uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.streams[number].reader != nil {
-		t.follow(number)
+		t.addFollower(number)
 	}
 }
 
-// hasFollowers says whether somebody who was here a short while ago is likely to have
+// hasFollowers reports whether somebody who was here a short while ago is likely to have
 // yet to read how a call ended.
 func (t *table) hasFollowers() bool {
 	t.mu.Lock()

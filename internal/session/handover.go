@@ -14,18 +14,18 @@ import (
 
 const (
 	// handOften is how often it is looked for sessions in which nothing is in flight.
-	handOften = 50 * time.Millisecond
+	handOverTick = 50 * time.Millisecond
 
 	// farewell is how long readers are given to read what was said to the end, in a
 	// session that is cut.
-	farewell = 2 * time.Second
+	readersGrace = 2 * time.Second
 )
 
 // HandOver gives up all sessions for other nodes to take over, each as soon as
 // nothing is in flight in it. When ctx is done it cuts what is left: calls that
 // may be made again, or that no backend has got yet, are left to the next owner,
 // others end with their outcome unknown. It returns when no session is left; the
-// error is ctx's if it had to cut, which takes as long as [farewell] and what the
+// error is ctx's if it had to cut, which takes as long as [readersGrace] and what the
 // store needs, and [closePatience] if the store does not answer. It does nothing
 // where the store is not shared. From now on no session is taken over any more.
 func (m *Manager) HandOver(ctx context.Context) error {
@@ -33,10 +33,10 @@ func (m *Manager) HandOver(ctx context.Context) error {
 		return nil
 	}
 	m.mu.Lock()
-	m.handing = true
+	m.handsOver = true
 	m.mu.Unlock()
-	m.taken(ctx)
-	tick := time.NewTicker(handOften)
+	m.awaitTakeOvers(ctx)
+	tick := time.NewTicker(handOverTick)
 	defer tick.Stop()
 	for {
 		all := m.all()
@@ -49,7 +49,7 @@ func (m *Manager) HandOver(ctx context.Context) error {
 				quiet = append(quiet, s)
 			}
 		}
-		m.each(quiet, atOnce, m.yield)
+		m.each(quiet, parallel, m.handOverIdle)
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
@@ -70,9 +70,9 @@ func (m *Manager) DrainAlone(ctx context.Context, alone func() bool) {
 	if m.shared == nil {
 		return
 	}
-	m.settling.Store(true)
-	defer m.settling.Store(false)
-	tick := time.NewTicker(handOften)
+	m.drainsAlone.Store(true)
+	defer m.drainsAlone.Store(false)
+	tick := time.NewTicker(handOverTick)
 	defer tick.Stop()
 	for alone() && slices.ContainsFunc(m.all(), func(s *Session) bool { return s.use.calls.Load() > 0 || s.streams.behind() }) {
 		select {
@@ -83,18 +83,18 @@ func (m *Manager) DrainAlone(ctx context.Context, alone func() bool) {
 	}
 }
 
-// settles says whether requests are not to be begun because of [Manager.DrainAlone].
-func (m *Manager) settles(msgs []jsonrpc.Message) bool {
-	return m.settling.Load() && slices.ContainsFunc(msgs, func(x jsonrpc.Message) bool {
+// refusesAlone reports whether requests are not to be begun because of [Manager.DrainAlone].
+func (m *Manager) refusesAlone(msgs []jsonrpc.Message) bool {
+	return m.drainsAlone.Load() && slices.ContainsFunc(msgs, func(x jsonrpc.Message) bool {
 		return x.Kind == jsonrpc.Request && !protocol.RetrySafe(x.Method, nil)
 	})
 }
 
 // RefuseUnsafe begins the end of [Manager.HandOver]: from now on a call that may not be
 // made again is refused with [ErrMoved] before it begins, as it would probably be cut.
-func (m *Manager) RefuseUnsafe() { m.last.Store(true) }
+func (m *Manager) RefuseUnsafe() { m.refusesUnsafe.Store(true) }
 
-// behind says whether readers have yet to tell their clients what there is.
+// behind reports whether readers have yet to tell their clients what there is.
 func (t *table) behind() bool {
 	t.mu.Lock()
 	calls := make([]*Call, 0, len(t.streams))
@@ -118,12 +118,12 @@ func (t *table) behind() bool {
 	return false
 }
 
-// stepDown gives up a session at the beginning of a request in it, if this node gives
+// handOverFirst gives up a session at the beginning of a request in it, if this node gives
 // up its sessions and nothing else is in flight in this one; it reports whether it
 // has. Clients that make one call right after the other leave no other gap.
-func (m *Manager) stepDown(s *Session) bool {
+func (m *Manager) handOverFirst(s *Session) bool {
 	m.mu.RLock()
-	handing := m.handing
+	handing := m.handsOver
 	m.mu.RUnlock()
 	s.mu.Lock()
 	begun := s.backend.initialize != nil
@@ -131,15 +131,15 @@ func (m *Manager) stepDown(s *Session) bool {
 	if !handing || !begun || s.use.calls.Load() > 0 {
 		return false
 	}
-	m.outlast(handOften, func() bool { return !s.streams.behind() }) // a client may be faster than we
-	m.yield(s)
+	m.waitFor(handOverTick, func() bool { return !s.streams.behind() }) // a client may be faster than we
+	m.handOverIdle(s)
 	return s.Moved()
 }
 
-// yield gives up a session if nothing is in flight in it.
-func (m *Manager) yield(s *Session) {
+// handOverIdle gives up a session if nothing is in flight in it.
+func (m *Manager) handOverIdle(s *Session) {
 	s.mu.Lock()
-	if len(s.open) > 0 || s.use.calls.Load() > 0 {
+	if len(s.inFlight) > 0 || s.use.calls.Load() > 0 {
 		s.mu.Unlock()
 		return
 	}
@@ -149,9 +149,9 @@ func (m *Manager) yield(s *Session) {
 		return
 	}
 	if had.conn != nil {
-		defer m.release(had.conn)
+		defer m.closeBackend(had.conn)
 	}
-	m.part(s, false)
+	m.release(s, false)
 }
 
 // leaving is a session that is being cut.
@@ -160,7 +160,7 @@ type leaving struct {
 	calls []*Call // that are left to the next owner
 }
 
-// open says whether the next owner will find calls that have not ended.
+// open reports whether the next owner will find calls that have not ended.
 func (l *leaving) open() bool { return slices.ContainsFunc(l.calls, (*Call).isStored) }
 
 // cut gives up sessions, whatever is in flight in them: first all are ended here, then
@@ -168,14 +168,14 @@ func (l *leaving) open() bool { return slices.ContainsFunc(l.calls, (*Call).isSt
 func (m *Manager) cut(all []*Session) {
 	var mu sync.Mutex
 	var left []leaving
-	m.each(all, departed, func(s *Session) {
-		if calls, done := m.sever(s); done {
+	m.each(all, parallelDepartures, func(s *Session) {
+		if calls, done := m.closeForHandOver(s); done {
 			mu.Lock()
 			left = append(left, leaving{s, calls})
 			mu.Unlock()
 		}
 	})
-	end := time.Now().Add(farewell)
+	end := time.Now().Add(readersGrace)
 	for len(left) > 0 {
 		late := time.Now().After(end) || m.ctx.Err() != nil
 		var told, rest []leaving
@@ -186,16 +186,16 @@ func (m *Manager) cut(all []*Session) {
 				rest = append(rest, s)
 			}
 		}
-		each(told, departed, func(s leaving) { m.part(s.Session, s.open()) })
+		each(told, parallelDepartures, func(s leaving) { m.release(s.Session, s.open()) })
 		if left = rest; len(left) > 0 {
 			time.Sleep(20 * time.Millisecond)
 		}
 	}
 }
 
-// sever ends what is in flight in a session that is cut, and its backend. It returns
+// closeForHandOver ends what is in flight in a session that is cut, and its backend. It returns
 // the calls that are left to the next owner, and whether there was anything to be done.
-func (m *Manager) sever(s *Session) (calls []*Call, done bool) {
+func (m *Manager) closeForHandOver(s *Session) (calls []*Call, done bool) {
 	s.mu.Lock()
 	had, ok := s.close(sessionLeaving)
 	s.mu.Unlock()
@@ -203,13 +203,13 @@ func (m *Manager) sever(s *Session) (calls []*Call, done bool) {
 		return nil, false
 	}
 	if had.conn != nil {
-		defer m.release(had.conn)
+		defer m.closeBackend(had.conn)
 	}
 	var again []*inflight
-	s.log.together(func() {
+	s.log.inOneAppend(func() {
 		var unsent, lost []*inflight
 		for _, rq := range had.inFlight {
-			switch goesOn, sent := rq.call.handOn(); {
+			switch goesOn, sent := rq.call.handOver(); {
 			case goesOn:
 				again = append(again, rq)
 				calls = append(calls, rq.call)
@@ -220,22 +220,22 @@ func (m *Manager) sever(s *Session) (calls []*Call, done bool) {
 			}
 		}
 		s.failAll(lost, jsonrpc.Errorf(protocol.CodeOutcomeUnknown, "outcome unknown: the session ended: %v", ErrClosing))
-		s.failAll(unsent, errUnsent)
+		s.failAll(unsent, errNotBegun)
 	})
-	m.drop(s, again)
+	m.dropRequests(s, again)
 	return calls, true
 }
 
 // errUnsent ends a call that has not begun, and whose client may make it again.
-var errUnsent = jsonrpc.Errorf(jsonrpc.CodeServer, "not delivered: %v; make the request again", ErrClosing)
+var errNotBegun = jsonrpc.Errorf(jsonrpc.CodeServer, "not delivered: %v; make the request again", ErrClosing)
 
-// part releases a session that was closed. open says that calls in it have not
+// release releases a session that was closed. open says that calls in it have not
 // ended.
-func (m *Manager) part(s *Session, open bool) {
-	s.ring()
+func (m *Manager) release(s *Session, open bool) {
+	s.dispatchAll()
 	s.noteStored(false)
-	m.outlast(patience, s.log.rests) // what the backend has said is not given up before it is stored
-	open = open || !s.log.rests()
+	m.waitFor(appendTimeout, s.log.isIdle) // what the backend has said is not given up before it is stored
+	open = open || !s.log.isIdle()
 	m.mu.Lock()
 	m.unlist(s)
 	m.mu.Unlock()
@@ -245,7 +245,7 @@ func (m *Manager) part(s *Session, open bool) {
 		m.shared.Forget(s.lease)
 		return
 	}
-	ctx, stop := context.WithTimeout(m.ctx, asks)
+	ctx, stop := context.WithTimeout(m.ctx, storeTimeout)
 	defer stop()
 	err := m.shared.Release(ctx, s.lease, open)
 	if err == nil {
@@ -257,17 +257,17 @@ func (m *Manager) part(s *Session, open bool) {
 	m.shared.Forget(s.lease)
 }
 
-// ring tells the webhooks of calls that have ended and that nobody reads.
-func (s *Session) ring() {
+// dispatchAll tells the webhooks of calls that have ended and that nobody reads.
+func (s *Session) dispatchAll() {
 	t := &s.streams
 	t.mu.Lock()
-	all := make(map[uint64]*hooks)
+	all := make(map[uint64]*webhooks)
 	for number, u := range t.streams {
-		if u.hooks != nil {
-			all[number] = u.hooks
+		if u.webhooks != nil {
+			all[number] = u.webhooks
 		}
 	}
-	if h := s.standalone.hooks(); h != nil {
+	if h := s.standalone.webhooks(); h != nil {
 		all[standalone] = h
 	}
 	for _, h := range all {
@@ -275,12 +275,12 @@ func (s *Session) ring() {
 	}
 	t.mu.Unlock()
 	for number, h := range all {
-		s.dispatch(number, h)
+		s.dispatchWebhooks(number, h)
 	}
 }
 
-// rests says whether nothing is being appended.
-func (a *appender) rests() bool {
+// isIdle reports whether nothing is being appended.
+func (a *appender) isIdle() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return !a.busy && a.holders == 0 && len(a.waiting) == 0

@@ -12,8 +12,8 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// hints is what a session knows of its backend's tools.
-type hints struct {
+// toolHints is what a session knows of its backend's tools.
+type toolHints struct {
 	complete bool            // every tool has been seen
 	listed   int             // how often the list has changed
 	learning chan struct{}   // closed when the list has been read; nil if it is not being read
@@ -41,7 +41,7 @@ type toolList struct {
 
 // learn takes in one page of a tools/list result and returns the cursor of the
 // next.
-func (h *hints) learn(result []byte) (next string) {
+func (h *toolHints) learn(result []byte) (next string) {
 	var page toolList
 	if json.Unmarshal(result, &page) != nil {
 		return ""
@@ -59,32 +59,32 @@ func (h *hints) learn(result []byte) (next string) {
 	return page.NextCursor
 }
 
-// Light says whether a request may start light, answered with nothing kept of it. For a
+// Light reports whether a request may start light, answered with nothing kept of it. For a
 // tool that is not known yet the backend's list is read, once, and waited for a little.
 // What is not safe to make again is never light where other nodes may take it over.
 func (s *Session) Light(ctx context.Context, m *jsonrpc.Message, header http.Header) bool {
 	return s.retrySafe(ctx, m, header) || s.m.shared == nil && protocol.Unrecorded(m.Method)
 }
 
-// retrySafe says whether a request may be made again without harm, as far as is known
+// retrySafe reports whether a request may be made again without harm, as far as is known
 // now. The tools are read as for [Session.Light].
 func (s *Session) retrySafe(ctx context.Context, m *jsonrpc.Message, header http.Header) bool {
 	return protocol.RetrySafe(m.Method, func() bool { return s.safeTool(ctx, m, header) })
 }
 
-// safeTool says whether the tool of a tools/call may be called again.
+// safeTool reports whether the tool of a tools/call may be called again.
 func (s *Session) safeTool(ctx context.Context, m *jsonrpc.Message, header http.Header) bool {
 	name := toolOf(m)
 	if s.m.safeTool(name) {
 		return true
 	}
 	s.mu.Lock()
-	safe, known := s.hints.safe[name], s.hints.complete
+	safe, known := s.tools.safe[name], s.tools.complete
 	if safe || known || s.backend.link == nil || s.backend.link.conn == nil || s.revision == "" {
 		s.mu.Unlock()
 		return safe
 	}
-	learning := s.learn(backend.Inbound{Context: context.WithoutCancel(ctx), Header: header})
+	learning := s.learnTools(backend.Inbound{Context: context.WithoutCancel(ctx), Header: header})
 	s.mu.Unlock()
 	if learning == nil {
 		return false
@@ -98,17 +98,17 @@ func (s *Session) safeTool(ctx context.Context, m *jsonrpc.Message, header http.
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.hints.safe[name]
+	return s.tools.safe[name]
 }
 
-// learn begins to read the backend's list of tools, unless that is being done. It
+// learnTools begins to read the backend's list of tools, unless that is being done. It
 // returns what is closed when it is, or nil at the end. s.mu is held.
-func (s *Session) learn(in backend.Inbound) (learning chan struct{}) {
-	if s.hints.learning == nil && s.m.enter() {
-		s.hints.learning = make(chan struct{})
-		go s.learnAll(s.backend.link, s.hints.listed, s.hints.learning, in)
+func (s *Session) learnTools(in backend.Inbound) (learning chan struct{}) {
+	if s.tools.learning == nil && s.m.startWork() {
+		s.tools.learning = make(chan struct{})
+		go s.learnAll(s.backend.link, s.tools.listed, s.tools.learning, in)
 	}
-	return s.hints.learning
+	return s.tools.learning
 }
 
 // learnAgain is for a session that was taken over before its tools were known: the
@@ -117,18 +117,18 @@ func (s *Session) learn(in backend.Inbound) (learning chan struct{}) {
 func (s *Session) learnAgain(in backend.Inbound) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.taken && !s.hints.complete && len(s.hints.safe) == 0 && s.backend.link != nil && s.backend.link.conn != nil && s.revision != "" {
-		s.learn(backend.Inbound{Context: context.WithoutCancel(in.Context), Header: in.Header})
+	if s.taken && !s.tools.complete && len(s.tools.safe) == 0 && s.backend.link != nil && s.backend.link.conn != nil && s.revision != "" {
+		s.learnTools(backend.Inbound{Context: context.WithoutCancel(in.Context), Header: in.Header})
 	}
 }
 
 // toolOf returns the name of the tool that a tools/call calls.
 func toolOf(m *jsonrpc.Message) string { return jsonrpc.String(jsonrpc.Field(m.Params, "name")) }
 
-// safeTool says whether the operator calls a tool safe.
+// safeTool reports whether the operator calls a tool safe.
 func (m *Manager) safeTool(name string) bool { return m.opts.Safe != nil && m.callsSafe(name) }
 
-// RetrySafe says whether all the requests may be made again without harm, as far as
+// RetrySafe reports whether all the requests may be made again without harm, as far as
 // that is known without their session.
 func (m *Manager) RetrySafe(msgs []jsonrpc.Message) (safe bool) {
 	var err error // then nobody has called them safe
@@ -136,7 +136,7 @@ func (m *Manager) RetrySafe(msgs []jsonrpc.Message) (safe bool) {
 	return allSafe(msgs, func(x *jsonrpc.Message) bool { return m.safeTool(toolOf(x)) })
 }
 
-// allSafe says whether all requests among msgs may be made again; tool says so of a
+// allSafe reports whether all requests among msgs may be made again; tool says so of a
 // tools/call.
 func allSafe(msgs []jsonrpc.Message, tool func(*jsonrpc.Message) bool) bool {
 	for i := range msgs {
@@ -153,7 +153,7 @@ func (s *Session) learnAll(l *link, listed int, done chan struct{}, in backend.I
 	defer s.m.work.Done()
 	ctx, stop := context.WithTimeout(context.Background(), hintsTimeout)
 	defer stop()
-	var all hints
+	var all toolHints
 	params := []byte("{}")
 	failed := false // the server ended; one that does not answer is not asked again
 	for range 100 { // pages; a server that has no last one is not believed
@@ -170,12 +170,12 @@ func (s *Session) learnAll(l *link, listed int, done chan struct{}, in backend.I
 		params, _ = json.Marshal(map[string]string{"cursor": cursor})
 	}
 	s.mu.Lock()
-	current := s.hints.listed == listed // else it is an old list
+	current := s.tools.listed == listed // else it is an old list
 	if current && !failed {
-		s.hints.safe, s.hints.complete = all.safe, true
+		s.tools.safe, s.tools.complete = all.safe, true
 	}
 	if current {
-		s.hints.learning = nil
+		s.tools.learning = nil
 	}
 	close(done)
 	s.mu.Unlock()

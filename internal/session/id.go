@@ -73,5 +73,5 @@ func (s *Session) ParseEventID(id string) (stream.Cursor, error) {
 	return stream.Cursor{Stream: stream.ID{Session: s.key, Number: n[0]}, Epoch: n[1], Seq: n[2]}, nil
 }
 
-// IsStandaloneName says whether a stream's name is that of a standalone stream.
+// IsStandaloneName reports whether a stream's name is that of a standalone stream.
 func IsStandaloneName(name string) bool { return len(name) == markLen+1 && name[markLen] == '0' }

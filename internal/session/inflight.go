@@ -17,12 +17,12 @@ type inflight struct {
 	size int32  // bytes that are counted as on their way until it is answered
 }
 
-// enter puts the requests on record. s.mu is held.
-func (s *Session) enter(c *Call, msgs []jsonrpc.Message) error {
+// addRequests puts the requests on record. s.mu is held.
+func (s *Session) addRequests(c *Call, msgs []jsonrpc.Message) error {
 	if s.isClosed() {
 		return s.goneError()
 	}
-	if err := s.weighs(msgs); err != nil {
+	if err := s.checkMemory(msgs); err != nil {
 		return err
 	}
 	for i := range msgs {
@@ -32,24 +32,24 @@ func (s *Session) enter(c *Call, msgs []jsonrpc.Message) error {
 		}
 		key := jsonrpc.Key(m.ID)
 		token := jsonrpc.Field(m.Params, "_meta", "progressToken")
-		if err := bounds(m, token); err != nil {
-			s.leave(c)
+		if err := checkBounds(m, token); err != nil {
+			s.removeCall(c)
 			return err
 		}
-		if s.open[string(key)] != nil {
-			s.leave(c)
+		if s.inFlight[string(key)] != nil {
+			s.removeCall(c)
 			return ErrDuplicate
 		}
-		if s.open == nil {
-			s.open = make(map[string]*inflight)
+		if s.inFlight == nil {
+			s.inFlight = make(map[string]*inflight)
 		}
 		rq := &inflight{call: c, id: string(m.ID), size: int32(len(m.Raw))} // a copy: the call may live for long, and must not hold the body
 		s.tenant.held.Add(int64(rq.size))
 		s.m.opts.Flight.Add(int64(rq.size))
 		if string(key) == rq.id {
-			s.open[rq.id] = rq
+			s.inFlight[rq.id] = rq
 		} else {
-			s.open[string(key)] = rq
+			s.inFlight[string(key)] = rq
 		}
 		c.pending = append(c.pending, rq)
 		if c.method == "" {
@@ -57,20 +57,20 @@ func (s *Session) enter(c *Call, msgs []jsonrpc.Message) error {
 		}
 		if m.Method == "initialize" && (s.backend.initialize == nil || s.taken && s.revision == "") {
 			s.backend.initialize = bytes.Clone(m.Raw) // and not the body with it
-			s.able(m.Params)
+			s.takeCapabilities(m.Params)
 		}
-		s.remember(c, rq.id, m.Method)
+		s.addResumable(c, rq.id, m.Method)
 		if token != nil {
 			c.tokens = append(c.tokens, string(jsonrpc.Key(token)))
 		}
-		s.watch(c, rq, m)
+		s.addWebhook(c, rq, m)
 	}
 	return nil
 }
 
-// weighs says whether there is no room for requests to be held until they are answered:
+// checkMemory reports whether there is no room for requests to be held until they are answered:
 // what one tenant has in flight leaves as much to the others. s.mu is held.
-func (s *Session) weighs(msgs []jsonrpc.Message) error {
+func (s *Session) checkMemory(msgs []jsonrpc.Message) error {
 	size := int64(0)
 	for i := range msgs {
 		if msgs[i].Kind == jsonrpc.Request {
@@ -84,9 +84,9 @@ func (s *Session) weighs(msgs []jsonrpc.Message) error {
 	return nil
 }
 
-// strike takes a request off the record. s.mu is held.
-func (s *Session) strike(key string, rq *inflight) {
-	delete(s.open, key)
+// remove takes a request off the record. s.mu is held.
+func (s *Session) remove(key string, rq *inflight) {
+	delete(s.inFlight, key)
 	s.tenant.held.Add(-int64(rq.size))
 	s.m.opts.Flight.Add(-int64(rq.size))
 }
@@ -99,9 +99,9 @@ const MaxInitialize = 64 << 10
 // may hold the rest.
 const largeBody = 8 << 10
 
-// bounds says what is too large to be kept of a request. The error is a
+// checkBounds says what is too large to be kept of a request. The error is a
 // [jsonrpc.Error].
-func bounds(m *jsonrpc.Message, token []byte) error {
+func checkBounds(m *jsonrpc.Message, token []byte) error {
 	switch {
 	case len(token) > jsonrpc.MaxName:
 		return jsonrpc.Errorf(jsonrpc.CodeInvalidParams, "progressToken is longer than %d bytes", jsonrpc.MaxName)
@@ -115,35 +115,35 @@ func bounds(m *jsonrpc.Message, token []byte) error {
 var ErrInitialize = jsonrpc.Errorf(jsonrpc.CodeInvalidRequest,
 	"the initialize request is larger than %d bytes, which is all that is kept of a client", MaxInitialize)
 
-// leave takes back what enter did. s.mu is held.
-func (s *Session) leave(c *Call) {
-	for key, rq := range s.open {
+// removeCall takes back what enter did. s.mu is held.
+func (s *Session) removeCall(c *Call) {
+	for key, rq := range s.inFlight {
 		if rq.call == c {
-			s.strike(key, rq)
+			s.remove(key, rq)
 		}
 	}
 }
 
-// take takes a request off the record, if it is there and the call's (nil: of any
+// takeRequest takes a request off the record, if it is there and the call's (nil: of any
 // call). s.mu is held.
-func (s *Session) take(id []byte, c *Call) *inflight {
+func (s *Session) takeRequest(id []byte, c *Call) *inflight {
 	key := jsonrpc.Key(id)
-	rq := s.open[string(key)]
+	rq := s.inFlight[string(key)]
 	if rq == nil || c != nil && rq.call != c {
 		return nil
 	}
-	s.strike(string(key), rq)
+	s.remove(string(key), rq)
 	return rq
 }
 
-// begin says whether a request is to be handed to the backend now: not so if it
+// markDelivered reports whether a request is to be handed to the backend now: not so if it
 // has been ended meanwhile. s.mu is held.
-func (s *Session) begin(in *backend.Inbound) bool {
+func (s *Session) markDelivered(in *backend.Inbound) bool {
 	c := callOf(in)
 	if c == nil {
 		return true
 	}
-	rq := s.open[string(jsonrpc.Key(in.ID))]
+	rq := s.inFlight[string(jsonrpc.Key(in.ID))]
 	if rq == nil || rq.call != c {
 		return false
 	}
@@ -163,7 +163,7 @@ func (s *Session) begin(in *backend.Inbound) bool {
 // unanswered.
 func (s *Session) fail(c *Call, id []byte, e *jsonrpc.Error) {
 	s.mu.Lock()
-	rq := s.take(id, c)
+	rq := s.takeRequest(id, c)
 	s.mu.Unlock()
 	if rq != nil {
 		s.failAll([]*inflight{rq}, e)
@@ -174,10 +174,10 @@ func (s *Session) fail(c *Call, id []byte, e *jsonrpc.Error) {
 func (s *Session) failCall(c *Call, e *jsonrpc.Error) {
 	var lost []*inflight
 	s.mu.Lock()
-	for key, rq := range s.open {
+	for key, rq := range s.inFlight {
 		if rq.call == c {
 			lost = append(lost, rq)
-			s.strike(key, rq)
+			s.remove(key, rq)
 		}
 	}
 	s.mu.Unlock()
@@ -188,7 +188,7 @@ func (s *Session) failCall(c *Call, e *jsonrpc.Error) {
 func (s *Session) failAll(lost []*inflight, e *jsonrpc.Error) {
 	for _, rq := range lost {
 		rq.call.respond(rq, jsonrpc.AppendError(nil, []byte(rq.id), e))
-		s.ended(rq)
+		s.requestEnded(rq)
 	}
 }
 
@@ -196,38 +196,38 @@ func (s *Session) failAll(lost []*inflight, e *jsonrpc.Error) {
 // it still says of it is dropped.
 func (s *Session) cancel(id []byte) {
 	s.mu.Lock()
-	if rq := s.open[string(jsonrpc.Key(id))]; rq == nil || rq.call.method == "initialize" {
+	if rq := s.inFlight[string(jsonrpc.Key(id))]; rq == nil || rq.call.method == "initialize" {
 		s.mu.Unlock()
 		return
 	}
-	rq := s.take(id, nil)
+	rq := s.takeRequest(id, nil)
 	s.mu.Unlock()
 	rq.call.cancel(rq)
-	s.ended(rq)
+	s.requestEnded(rq)
 }
 
-// ended is called for each request that was taken off the record, after its call
+// requestEnded is called for each request that was taken off the record, after its call
 // knows.
-func (s *Session) ended(rq *inflight) {
-	if rq.call.over() {
+func (s *Session) requestEnded(rq *inflight) {
+	if rq.call.isOverAsking() {
 		s.mu.Lock()
 		s.asked.dropCall(rq.call)
 		s.mu.Unlock()
 	}
-	if s.single && rq.call.hooks() != nil {
-		s.dispatch(standalone, s.standalone.hooks())
+	if s.single && rq.call.webhooks() != nil {
+		s.dispatchWebhooks(standalone, s.standalone.webhooks())
 	}
 	s.m.dismiss(s, 1)
 }
 
-// takeOpen takes all requests in flight off the record, or only those that the
+// takeInFlight takes all requests in flight off the record, or only those that the
 // backend may have. s.mu is held.
-func (s *Session) takeOpen(unsent bool) []*inflight {
+func (s *Session) takeInFlight(unsent bool) []*inflight {
 	var lost []*inflight
-	for key, rq := range s.open {
+	for key, rq := range s.inFlight {
 		if rq.sent || unsent {
 			lost = append(lost, rq)
-			s.strike(key, rq)
+			s.remove(key, rq)
 		}
 	}
 	return lost

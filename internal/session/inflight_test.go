@@ -26,7 +26,7 @@ func TestIDSpelling(t *testing.T) {
 			t.Errorf("id %s beside %s: %v", spell[1], spell[0], err)
 		}
 		s.mu.Lock()
-		if s.byToken([]byte(spell[1])) != c {
+		if s.callByToken([]byte(spell[1])) != c {
 			t.Errorf("progress for %s does not belong to %s", spell[1], spell[0])
 		}
 		s.mu.Unlock()
@@ -239,7 +239,7 @@ func TestCancelDuringReopen(t *testing.T) {
 	eventually(t, "the cancellation", func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return len(s.open) == 1
+		return len(s.inFlight) == 1
 	})
 	close(gate)
 	wg.Wait()

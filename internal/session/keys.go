@@ -91,11 +91,11 @@ func (s *Session) begunUnder(k *keyRecord, known idempotency.Entry) (*ExistingCa
 	case known.State == idempotency.Expired:
 		return nil, ErrGone
 	}
-	if owner := m.keeper(known.Session, known.Number); owner != nil && owner.principal == s.principal {
+	if owner := m.holder(known.Session, known.Number); owner != nil && owner.principal == s.principal {
 		return &ExistingCall{Session: owner, Number: known.Number}, nil
 	}
 	if _, err := m.FindName(string(known.Session), s.principal); err != nil && m.shared != nil {
-		if err = m.elsewhere(known.Session, s.principal); !errors.Is(err, ErrNotFound) {
+		if err = m.redirect(known.Session, s.principal); !errors.Is(err, ErrNotFound) {
 			return nil, err
 		}
 	}
@@ -120,7 +120,7 @@ func (s *Session) BeginNamed(name string, body []byte, msgs []jsonrpc.Message) (
 			continue
 		case known.Sum != k.sum:
 			return nil, nil, ErrKeyReused
-		case known.State == idempotency.Expired || !s.single && m.keeper(s.key, known.Number) == nil:
+		case known.State == idempotency.Expired || !s.single && m.holder(s.key, known.Number) == nil:
 			return nil, nil, ErrGone
 		}
 		return nil, &ExistingCall{Session: s, Number: known.Number}, nil
@@ -139,7 +139,7 @@ func (s *Session) startUnder(k keyRecord, msgs []jsonrpc.Message, light bool) (*
 		err = ErrNotFound // the session ended just now, and the call with it
 	}
 	if err != nil {
-		if !k.forward && !c.isHanded() {
+		if !k.forward && !c.isLeft() {
 			s.unclaim(&k)
 		}
 		keys.Free(k.id)
@@ -151,9 +151,9 @@ func (s *Session) startUnder(k keyRecord, msgs []jsonrpc.Message, light bool) (*
 	return c, nil
 }
 
-// keeper returns the session of a stream of which something is kept, or that is
+// holder returns the session of a stream of which something is kept, or that is
 // still written to; or nil.
-func (m *Manager) keeper(name stream.SessionKey, number uint64) *Session {
+func (m *Manager) holder(name stream.SessionKey, number uint64) *Session {
 	m.mu.RLock()
 	s := m.sessions[name]
 	m.mu.RUnlock()
@@ -172,14 +172,14 @@ func (m *Manager) keeper(name stream.SessionKey, number uint64) *Session {
 // sweepKeys forgets the keys of calls of which nothing is kept.
 func (m *Manager) sweepKeys() {
 	m.keys.Sweep(func(session stream.SessionKey, number uint64) bool {
-		return m.keeper(session, number) != nil
+		return m.holder(session, number) != nil
 	}, func(session stream.SessionKey, scoped bool) bool {
-		return (scoped || m.shared != nil) && m.ended(session) // nobody could use it, or the store knows it
+		return (scoped || m.shared != nil) && m.hasEnded(session) // nobody could use it, or the store knows it
 	})
 }
 
-// ended says whether there is no session of the name any more.
-func (m *Manager) ended(name stream.SessionKey) bool {
+// hasEnded reports whether there is no session of the name any more.
+func (m *Manager) hasEnded(name stream.SessionKey) bool {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	return m.sessions[name] == nil
@@ -197,7 +197,7 @@ func (s *Session) claim(k *keyRecord) error {
 	if m.shared == nil || s.principal == "" {
 		return nil // the session's notes say all
 	}
-	ctx, stop := context.WithTimeout(m.ctx, asks)
+	ctx, stop := context.WithTimeout(m.ctx, storeTimeout)
 	defer stop()
 	was, age, err := m.shared.Claim(ctx, stream.ClaimID(k.id), s.claimed(k.sum))
 	switch {
@@ -212,7 +212,7 @@ func (s *Session) claim(k *keyRecord) error {
 	}
 	key := stream.SessionKey(was[len(k.sum):])
 	if _, err := m.FindName(string(key), s.principal); err != nil {
-		if err = m.elsewhere(key, s.principal); errors.Is(err, ErrNotFound) {
+		if err = m.redirect(key, s.principal); errors.Is(err, ErrNotFound) {
 			err = ErrGone
 		}
 		return err
@@ -240,7 +240,7 @@ func (s *Session) unclaim(k *keyRecord) {
 	if s.m.shared == nil || s.principal == "" || s.Moved() {
 		return
 	}
-	ctx, stop := context.WithTimeout(s.m.ctx, asks)
+	ctx, stop := context.WithTimeout(s.m.ctx, storeTimeout)
 	defer stop()
 	if err := s.m.shared.Unclaim(ctx, stream.ClaimID(k.id), s.claimed(k.sum)); err != nil {
 		s.m.logger.Warn("idempotency key not given up", "session", s.Name(), "error", err)
@@ -255,7 +255,7 @@ func (c *Call) disown() {
 	if c.recovery != nil {
 		c.mu.Lock()
 		if c.number != 0 && !c.isOver() {
-			c.s.log.queue(saying{c: c, number: c.number, data: []byte("{}"), note: true})
+			c.s.log.queue(queuedEntry{c: c, number: c.number, data: []byte("{}"), note: true})
 		}
 		c.mu.Unlock()
 	}

@@ -22,7 +22,7 @@ func (c *Call) Answers() (answers [][]byte, done bool, number uint64) {
 	return c.light, c.life.state() == callAnswered, c.number
 }
 
-// Behind says whether there may be something to read. Who reads many streams is
+// Behind reports whether there may be something to read. Who reads many streams is
 // spared asking the store for each.
 func (r *Reader) Behind() bool {
 	if r.call == nil {
@@ -37,13 +37,13 @@ func (r *Reader) Behind() bool {
 func (s *Session) CallOf(id []byte) *Call {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if rq := s.open[string(jsonrpc.Key(id))]; rq != nil {
+	if rq := s.inFlight[string(jsonrpc.Key(id))]; rq != nil {
 		return rq.call
 	}
 	return nil
 }
 
-// InFlight says whether a request with the id is in flight in the session.
+// InFlight reports whether a request with the id is in flight in the session.
 func (s *Session) InFlight(id []byte) bool {
 	return s.CallOf(id) != nil
 }

@@ -43,9 +43,9 @@ const reopenTimeout = 30 * time.Second
 // connect opens the backend for a session that has a place for it ([Manager.takePlace]).
 func (s *Session) connect(ctx context.Context, r *http.Request) error {
 	bounded := s.m.opts.MaxProcesses > 0
-	if !s.m.enter() {
+	if !s.m.startWork() {
 		if bounded {
-			s.m.free(s.tenant, false)
+			s.m.freePlace(s.tenant, false)
 		}
 		return ErrClosing
 	}
@@ -56,7 +56,7 @@ func (s *Session) connect(ctx context.Context, r *http.Request) error {
 	conn, err := s.m.openBackend(ctx, backend.Start{Session: s.Name(), Secret: s.id, HTTP: r}, l)
 	if err != nil {
 		if bounded {
-			s.m.free(s.tenant, false)
+			s.m.freePlace(s.tenant, false)
 		}
 		s.m.work.Done()
 		return fmt.Errorf("%w: %w", ErrRefused, err)
@@ -74,7 +74,7 @@ func (s *Session) connect(ctx context.Context, r *http.Request) error {
 	l.over = ended
 	s.mu.Unlock()
 	if ended { // while it was opened
-		s.m.release(conn)
+		s.m.closeBackend(conn)
 		return fmt.Errorf("%w: it ended at once", ErrRefused)
 	}
 	return nil
@@ -90,12 +90,12 @@ func (s *Session) deliver(ctx context.Context, in backend.Inbound) error {
 		}
 		if s.backend.first != nil && in.Method != "initialize" {
 			s.mu.Unlock()
-			return errUnbegun
+			return errNotInitialized
 		}
 		l, opening := s.backend.link, s.backend.opening
 		if l != nil && opening == nil {
-			begun := s.begin(&in)
-			s.backend.stateful = s.backend.stateful || works(&in)
+			begun := s.markDelivered(&in)
+			s.backend.stateful = s.backend.stateful || leavesState(&in)
 			s.mu.Unlock()
 			if !begun {
 				return nil
@@ -127,10 +127,10 @@ func (s *Session) deliver(ctx context.Context, in backend.Inbound) error {
 	return errEnded
 }
 
-// works says whether a message may leave something in the backend's memory which another
+// leavesState reports whether a message may leave something in the backend's memory which another
 // that is opened for the session would not have. What is made again after a take-over
 // may run any number of times, and what came before it was lost then.
-func works(in *backend.Inbound) bool {
+func leavesState(in *backend.Inbound) bool {
 	if in.Method == "initialize" || in.Method == "notifications/initialized" {
 		return false
 	}
@@ -139,7 +139,7 @@ func works(in *backend.Inbound) bool {
 }
 
 // errUnbegun refuses what comes before the initialize request.
-var errUnbegun = errors.New("the session is not initialized")
+var errNotInitialized = errors.New("the session is not initialized")
 
 // reopen gives the session a new backend in the state that its client believes
 // it to be in: the stored initialize is sent again and its answer swallowed.
@@ -196,7 +196,7 @@ func (s *Session) unlink() {
 	conn := s.backend.link.finish()
 	s.mu.Unlock()
 	if conn != nil {
-		s.m.release(conn)
+		s.m.closeBackend(conn)
 	}
 }
 
@@ -258,7 +258,7 @@ func (l *link) Closed(why error, reopen bool) {
 		return
 	}
 	conn := l.finish()
-	lost := s.takeOpen(!reopen)
+	lost := s.takeInFlight(!reopen)
 	s.asked.dropAll()
 	s.mu.Unlock()
 	s.m.logger.Warn("backend ended", "session", s.Name(), "error", why, "calls", len(lost))
@@ -267,6 +267,6 @@ func (l *link) Closed(why error, reopen bool) {
 		s.m.end(s, why)
 	}
 	if conn != nil {
-		s.m.release(conn)
+		s.m.closeBackend(conn)
 	}
 }

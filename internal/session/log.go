@@ -22,19 +22,19 @@ type appender struct {
 	s *Session
 
 	mu      sync.Mutex
-	waiting []saying
+	waiting []queuedEntry
 	bytes   int           // that are queued, or being appended
-	room    chan struct{} // closed when there is room again; nil if nobody waits for that
+	space   chan struct{} // closed when there is room again; nil if nobody waits for that
 	busy    bool          // somebody appends
 	holders int           // how many have yet to queue what goes as one: nothing is appended until then
 
 	// Used only by the one who is busy.
-	spare []saying
+	spare []queuedEntry
 	batch []stream.Record
 }
 
-// saying is a message, or a note, on its way into the log.
-type saying struct {
+// queuedEntry is a message, or a note, on its way into the log.
+type queuedEntry struct {
 	c      *Call
 	number uint64
 	data   []byte
@@ -62,11 +62,11 @@ const (
 	mostTurns = 16
 
 	// patience bounds an append whose outcome is not known.
-	patience = 30 * time.Second
+	appendTimeout = 30 * time.Second
 )
 
 // queue adds to the next append. flush must follow, when no lock is held.
-func (a *appender) queue(x saying) {
+func (a *appender) queue(x queuedEntry) {
 	a.mu.Lock()
 	a.waiting = append(a.waiting, x)
 	a.bytes += len(x.data)
@@ -85,10 +85,10 @@ func (a *appender) flush() {
 			a.mu.Unlock()
 			return
 		}
-		if a.room == nil {
-			a.room = make(chan struct{})
+		if a.space == nil {
+			a.space = make(chan struct{})
 		}
-		room := a.room
+		room := a.space
 		a.mu.Unlock()
 		<-room
 		a.mu.Lock()
@@ -97,9 +97,9 @@ func (a *appender) flush() {
 	a.drain(mostTurns)
 }
 
-// together has what f queues go as one append, as far as it fits into one, if nobody
+// inOneAppend has what f queues go as one append, as far as it fits into one, if nobody
 // is appending. Several may do so at a time: the last of them appends for all.
-func (a *appender) together(f func()) {
+func (a *appender) inOneAppend(f func()) {
 	a.mu.Lock()
 	a.holders++
 	a.mu.Unlock()
@@ -116,7 +116,7 @@ func (a *appender) together(f func()) {
 // its own. a.mu is held, and is not when it returns.
 func (a *appender) drain(turns int) {
 	for len(a.waiting) > 0 {
-		if turns--; turns == 0 && a.s.m.enter() {
+		if turns--; turns == 0 && a.s.m.startWork() {
 			a.mu.Unlock()
 			go func() {
 				defer a.s.m.work.Done()
@@ -142,9 +142,9 @@ func (a *appender) drain(turns int) {
 				a.s.m.opts.Flight.Add(-int64(size))
 			}
 			a.mu.Lock()
-			if a.bytes -= size; a.room != nil && a.bytes <= a.s.m.mostQueued {
-				close(a.room)
-				a.room = nil
+			if a.bytes -= size; a.space != nil && a.bytes <= a.s.m.mostQueued {
+				close(a.space)
+				a.space = nil
 			}
 			if len(rest) == 0 {
 				break
@@ -157,16 +157,16 @@ func (a *appender) drain(turns int) {
 		a.spare, a.waiting = nil, nil
 	}
 	a.busy = false
-	if a.room != nil { // who waits can do it
-		close(a.room)
-		a.room = nil
+	if a.space != nil { // who waits can do it
+		close(a.space)
+		a.space = nil
 	}
 	a.mu.Unlock()
 }
 
 // portion says how many messages go into the next append, and how many bytes they
 // have.
-func portion(turn []saying) (n, size int) {
+func portion(turn []queuedEntry) (n, size int) {
 	for n < len(turn) {
 		if n > 0 && size+len(turn[n].data) > mostTurn && !turn[n-1].joined {
 			break
@@ -182,11 +182,11 @@ func (a *appender) context() (context.Context, context.CancelFunc) {
 	if a.s.m.shared == nil {
 		return a.s.m.ctx, func() {}
 	}
-	return context.WithTimeout(a.s.m.ctx, patience)
+	return context.WithTimeout(a.s.m.ctx, appendTimeout)
 }
 
 // append puts the first n messages of rest into the store.
-func (a *appender) append(rest []saying, n int) {
+func (a *appender) append(rest []queuedEntry, n int) {
 	if a.s.Moved() {
 		return // whoever has the session now says how its calls end
 	}
@@ -207,7 +207,7 @@ func (a *appender) append(rest []saying, n int) {
 	if err == nil {
 		for i := range turn {
 			if turn[i].last {
-				a.over(&turn[i])
+				a.streamEnded(&turn[i])
 			}
 		}
 		return
@@ -217,15 +217,15 @@ func (a *appender) append(rest []saying, n int) {
 			turn[i].c.seq--
 		}
 	}
-	if a.loses(err) {
-		a.lost(rest, err)
+	if a.losesSession(err) {
+		a.giveUp(rest, err)
 	} else {
-		a.apart(ctx, rest, n)
+		a.oneByOne(ctx, rest, n)
 	}
 }
 
 // record numbers a message.
-func (x *saying) record() stream.Record {
+func (x *queuedEntry) record() stream.Record {
 	r := stream.Record{Number: x.number, Note: x.note, Entry: stream.Entry{Data: x.data, Last: x.last}}
 	if !x.note {
 		x.c.seq++
@@ -234,17 +234,17 @@ func (x *saying) record() stream.Record {
 	return r
 }
 
-// over ends a stream that has its last entry.
-func (a *appender) over(x *saying) {
+// streamEnded ends a stream that has its last entry.
+func (a *appender) streamEnded(x *queuedEntry) {
 	if x.c.hasJournal() {
 		return // nobody reads it
 	}
-	a.s.dispatch(x.number, a.s.streams.remove(x.number))
+	a.s.dispatchWebhooks(x.number, a.s.streams.remove(x.number))
 }
 
-// apart puts the first n messages of rest, which were refused together, into the
+// oneByOne puts the first n messages of rest, which were refused together, into the
 // store one by one, so that only those suffer that can't be kept.
-func (a *appender) apart(ctx context.Context, rest []saying, n int) {
+func (a *appender) oneByOne(ctx context.Context, rest []queuedEntry, n int) {
 	for i := range n {
 		x := &rest[i]
 		if x.c.isSealed() {
@@ -257,13 +257,13 @@ func (a *appender) apart(ctx context.Context, rest []saying, n int) {
 			err = a.put(ctx, x.c, x.number, stream.Entry{Data: x.data, Last: x.last})
 		}
 		switch {
-		case a.loses(err):
-			a.lost(rest[i:], err)
+		case a.losesSession(err):
+			a.giveUp(rest[i:], err)
 			return
 		case err != nil:
 			a.refused(ctx, rest[i:], err)
 		case x.last:
-			a.over(x)
+			a.streamEnded(x)
 		}
 	}
 }
@@ -286,12 +286,12 @@ func (a *appender) put(ctx context.Context, c *Call, number uint64, entries ...s
 // take, in words small enough to be taken; if even they are not, who reads the
 // stream is told from memory. On the standalone stream, which has no end, a
 // response is replaced, and another message lost.
-func (a *appender) refused(ctx context.Context, turn []saying, err error) {
+func (a *appender) refused(ctx context.Context, turn []queuedEntry, err error) {
 	x := &turn[0]
 	if errors.Is(err, stream.ErrNotFound) {
 		x.c.seal() // the session is gone, and its readers know
 		if x.number != standalone {
-			a.over(x)
+			a.streamEnded(x)
 		}
 		return
 	}
@@ -311,10 +311,10 @@ func (a *appender) refused(ctx context.Context, turn []saying, err error) {
 		ids = a.unanswered(x.c, turn)
 		x.c.mu.Lock()
 		for _, id := range ids {
-			x.c.settled(string(id), true)
+			x.c.recordStatus(string(id), true)
 		}
 		x.c.mu.Unlock()
-		x.c.mislay(x.c.seq)
+		x.c.failResponses(x.c.seq)
 	}
 	end := endings(ids, err)
 	if x.number != standalone {
@@ -323,17 +323,17 @@ func (a *appender) refused(ctx context.Context, turn []saying, err error) {
 	}
 	err = a.put(ctx, x.c, x.number, end...)
 	switch {
-	case a.loses(err):
-		a.lost(turn, err)
+	case a.losesSession(err):
+		a.giveUp(turn, err)
 		return
 	case x.number == standalone:
 	case err == nil:
-		a.over(x)
+		a.streamEnded(x)
 		return
 	default:
-		x.c.tell(end)
-		a.s.streams.poke(x.number)
-		x.c.finish(x.number)
+		x.c.endInMemory(end)
+		a.s.streams.wake(x.number)
+		x.c.endUnstored(x.number)
 	}
 	if err != nil {
 		a.s.m.logger.Error("end of a call not stored", "session", a.s.Name(), "stream", x.number, "error", err)
@@ -367,7 +367,7 @@ func StoreErrorText(err error) string {
 
 // unanswered ends a call and returns the ids of its requests whose response is not
 // in the store: turn is what is about to be appended.
-func (a *appender) unanswered(c *Call, turn []saying) [][]byte {
+func (a *appender) unanswered(c *Call, turn []queuedEntry) [][]byte {
 	c.mu.Lock()
 	var ids [][]byte
 	for _, rq := range c.pending {
@@ -392,7 +392,7 @@ func (a *appender) unanswered(c *Call, turn []saying) [][]byte {
 }
 
 // responseID appends the id of a response.
-func responseID(ids [][]byte, x *saying) [][]byte {
+func responseID(ids [][]byte, x *queuedEntry) [][]byte {
 	if x.note {
 		return ids
 	}

@@ -372,9 +372,9 @@ func TestTogether(t *testing.T) {
 		r := attach(t, s, c.Number())
 		begun, done := make(chan struct{}), make(chan struct{})
 		var other sync.WaitGroup
-		s.log.together(func() {
+		s.log.inOneAppend(func() {
 			other.Go(func() {
-				s.log.together(func() {
+				s.log.inOneAppend(func() {
 					close(begun)
 					h.desk.last().say(c, response(1))
 					if !nested {

@@ -13,45 +13,45 @@ import (
 // What follows is how a session leaves this node without ending: another has taken
 // it, or the store can't be reached. What the store has of it is the next owner's.
 
-// loses says whether, after an append that failed so, nothing can be appended to
+// losesSession reports whether, after an append that failed so, nothing can be appended to
 // the session any more.
-func (a *appender) loses(err error) bool {
+func (a *appender) losesSession(err error) bool {
 	return a.s.m.shared != nil && (errors.Is(err, stream.ErrFenced) || errors.Is(err, stream.ErrNotFound) || unavailable(err))
 }
 
-// unavailable says whether a store did not answer in time.
+// unavailable reports whether a store did not answer in time.
 func unavailable(err error) bool {
 	return errors.Is(err, stream.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
 }
 
-// lost gives up the session because rest could not be appended. If nobody is known
+// giveUp gives up the session because rest could not be appended. If nobody is known
 // to have taken it, those who read its calls are told how they ended, from memory.
-func (a *appender) lost(rest []saying, err error) {
+func (a *appender) giveUp(rest []queuedEntry, err error) {
 	s := a.s
 	s.m.logger.Warn("session lost", "session", s.Name(), "error", err)
 	if !unavailable(err) {
-		s.m.lose(s, 0)
+		s.m.leaveNode(s, 0)
 		return
 	}
 	var ids [][]byte
 	if s.single {
 		ids = a.unanswered(s.standalone, rest)
 		s.mu.Lock()
-		for _, rq := range s.open {
+		for _, rq := range s.inFlight {
 			ids = append(ids, []byte(rq.id))
 		}
 		s.mu.Unlock()
-		s.standalone.tell(endings(ids, err))
+		s.standalone.endInMemory(endings(ids, err))
 	}
 	for number, c := range s.streams.all() {
 		ids := a.unanswered(c, rest)
 		end := endings(ids, err)
 		end[len(end)-1].Last = true
-		c.tell(end)
-		s.streams.poke(number)
+		c.endInMemory(end)
+		s.streams.wake(number)
 	}
-	s.streams.poke(standalone)
-	s.m.lose(s, linger)
+	s.streams.wake(standalone)
+	s.m.leaveNode(s, lingerFor)
 }
 
 // all returns the calls whose streams are still written.
@@ -86,18 +86,18 @@ func (m *Manager) VerifySession(key stream.SessionKey) {
 	m.mu.RLock()
 	s := m.sessions[key]
 	m.mu.RUnlock()
-	if s == nil || m.shared == nil || !m.enter() {
+	if s == nil || m.shared == nil || !m.startWork() {
 		return
 	}
 	go func() {
 		defer m.work.Done()
-		_ = m.verify(m.ctx, s) // else it is found out with the next append
+		_ = m.checkOwner(m.ctx, s) // else it is found out with the next append
 	}()
 }
 
-// lose has a session leave this node. Who reads it may read what there is for a
+// leaveNode has a session leave this node. Who reads it may read what there is for a
 // time. No lock is held, but the caller may be appending.
-func (m *Manager) lose(s *Session, linger time.Duration) {
+func (m *Manager) leaveNode(s *Session, linger time.Duration) {
 	s.mu.Lock()
 	had, ok := s.close(sessionMoved)
 	s.mu.Unlock()
@@ -107,36 +107,36 @@ func (m *Manager) lose(s *Session, linger time.Duration) {
 	m.mu.Lock()
 	m.unlist(s)
 	m.mu.Unlock()
-	m.drop(s, had.inFlight)
+	m.dropRequests(s, had.inFlight)
 	if had.conn != nil {
-		m.release(had.conn)
+		m.closeBackend(had.conn)
 	}
 	if had.from != sessionOpen {
 		return // it is kept for those who read the end: see forget and part
 	}
-	if linger == 0 || s.use.readers.Load() == 0 || !m.enter() {
+	if linger == 0 || s.use.readers.Load() == 0 || !m.startWork() {
 		m.shared.Forget(s.lease)
 		s.streams.dismissAll()
 		return
 	}
 	go func() {
 		defer m.work.Done()
-		m.outlast(linger, func() bool { return s.use.readers.Load() == 0 })
+		m.waitFor(linger, func() bool { return s.use.readers.Load() == 0 })
 		m.shared.Forget(s.lease)
 		s.streams.dismissAll()
 	}()
 }
 
-// drop lets go of requests that were taken off the record of a session that leaves.
-func (m *Manager) drop(s *Session, left []*inflight) {
+// dropRequests lets go of requests that were taken off the record of a session that leaves.
+func (m *Manager) dropRequests(s *Session, left []*inflight) {
 	for _, rq := range left {
-		rq.call.drop(rq)
+		rq.call.dropRequest(rq)
 	}
 	m.dismiss(s, int32(len(left)))
 }
 
-// outlast waits until something is so, but not for long.
-func (m *Manager) outlast(wait time.Duration, so func() bool) {
+// waitFor waits until something is so, but not for long.
+func (m *Manager) waitFor(wait time.Duration, so func() bool) {
 	if so() {
 		return
 	}
@@ -159,7 +159,7 @@ func (s *Session) leased() stream.Lease {
 }
 
 // asks bounds how long the store is asked for something that nobody has to have.
-const asks = 5 * time.Second
+const storeTimeout = 5 * time.Second
 
 // Verify looks who owns the sessions here that are in use, and loses those that
 // another has taken: for after a pause of this process, or of the store.
@@ -173,18 +173,18 @@ func (m *Manager) Verify(ctx context.Context) {
 			used = append(used, s)
 		}
 	}
-	m.each(used, atOnce, func(s *Session) { _ = m.verify(ctx, s) }) // else it is found out with the next append
+	m.each(used, parallel, func(s *Session) { _ = m.checkOwner(ctx, s) }) // else it is found out with the next append
 }
 
-// confirm looks whether the session is still this node's, before its client is told
+// checkOwner looks whether the session is still this node's, before its client is told
 // that something is not known which it was given in the session: a newer owner may
 // have given it, of which this node has not heard yet. The error is [ErrMoved] then,
 // or that of a store which can't tell.
-func (s *Session) confirm(ctx context.Context) error {
+func (s *Session) checkOwner(ctx context.Context) error {
 	if s.m.shared == nil {
 		return nil
 	}
-	if err := s.m.verify(ctx, s); err != nil {
+	if err := s.m.checkOwner(ctx, s); err != nil {
 		return err
 	}
 	if s.Moved() {
@@ -193,10 +193,10 @@ func (s *Session) confirm(ctx context.Context) error {
 	return nil
 }
 
-// verify looks who owns a session that is here, and loses it if another does. The
+// checkOwner looks who owns a session that is here, and loses it if another does. The
 // error is that of a store which can't tell.
-func (m *Manager) verify(ctx context.Context, s *Session) error {
-	ctx, stop := context.WithTimeout(ctx, asks)
+func (m *Manager) checkOwner(ctx context.Context, s *Session) error {
+	ctx, stop := context.WithTimeout(ctx, storeTimeout)
 	defer stop()
 	lease := s.leased() // before: it may be new
 	at, err := m.shared.Lookup(ctx, s.key)
@@ -208,7 +208,7 @@ func (m *Manager) verify(ctx context.Context, s *Session) error {
 	}
 	if err != nil || at.Owner != m.shared.Node() || at.Epoch != lease.Epoch {
 		m.logger.Warn("session was taken by another node", "session", s.Name())
-		m.lose(s, 0)
+		m.leaveNode(s, 0)
 	}
 	return nil
 }
@@ -216,8 +216,8 @@ func (m *Manager) verify(ctx context.Context, s *Session) error {
 // For how many sessions the store is asked at a time, and how many are waited for,
 // mostly for their readers.
 const (
-	atOnce   = 16
-	departed = 256
+	parallel           = 16
+	parallelDepartures = 256
 )
 
 // each calls f for all of the sessions, for some at a time, and returns when that
@@ -237,8 +237,8 @@ func each[T any](all []T, some int, f func(T)) {
 	group.Wait()
 }
 
-// due says whether the store should be told again that the session is in use.
-func (s *Session) due(now time.Duration) bool {
+// renewDue reports whether the store should be told again that the session is in use.
+func (s *Session) renewDue(now time.Duration) bool {
 	last := s.use.renewed.Load()
 	return last != 0 && now-time.Duration(last) >= s.m.opts.TTL/3
 }
@@ -248,7 +248,7 @@ func (m *Manager) renew(s *Session, now time.Duration) {
 	last := s.use.renewed.Swap(int64(now))
 	if err := m.touch(s); err != nil && !unavailable(err) {
 		m.logger.Warn("session lost", "session", s.Name(), "error", err)
-		m.lose(s, 0)
+		m.leaveNode(s, 0)
 	} else if err != nil {
 		s.use.renewed.CompareAndSwap(int64(now), last) // the next time, then
 	}
@@ -257,7 +257,7 @@ func (m *Manager) renew(s *Session, now time.Duration) {
 // touch asks the store whether the session is still this node's, and starts its
 // idle time anew.
 func (m *Manager) touch(s *Session) error {
-	ctx, stop := context.WithTimeout(m.ctx, asks)
+	ctx, stop := context.WithTimeout(m.ctx, storeTimeout)
 	defer stop()
 	return m.shared.Touch(ctx, s.lease)
 }

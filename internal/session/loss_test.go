@@ -426,7 +426,7 @@ func TestHandOverBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newShelf()
 		a := f.add(t, "a", safeTools())
-		for range 3 * departed {
+		for range 3 * parallelDepartures {
 			s := a.open("alice")
 			c := begin(t, s, false, request(1))
 			if _, err := s.Read(t.Context(), c.Number(), 0, 0, make(chan struct{}, 1)); err != nil { // and is stuck
@@ -437,8 +437,8 @@ func TestHandOverBounded(t *testing.T) {
 		stop()
 		began := time.Now()
 		_ = a.HandOver(ctx)
-		if took := time.Since(began); took < farewell || took > 5*farewell/4 {
-			t.Errorf("it took %v, want %v", took, farewell)
+		if took := time.Since(began); took < readersGrace || took > 5*readersGrace/4 {
+			t.Errorf("it took %v, want %v", took, readersGrace)
 		}
 		if n := a.Sessions(); n > 0 {
 			t.Errorf("%d sessions are left", n)
@@ -477,7 +477,7 @@ func TestHandOverBetween(t *testing.T) {
 	s := a.open("alice")
 	c := begin(t, s, false, request(1))
 	a.mu.Lock()
-	a.handing = true // HandOver has begun, and does not look just now
+	a.handsOver = true // HandOver has begun, and does not look just now
 	a.mu.Unlock()
 	second := begin(t, s, false, request(2)) // as a call is in flight
 	a.desk.last().say(c, `{"jsonrpc":"2.0","id":1,"result":"done"}`)
@@ -618,7 +618,7 @@ func TestLoseLate(t *testing.T) {
 	back := a.take(s)
 	c := begin(t, back, false, request(1))
 	a.VerifySession(s.key) // of when b took it
-	if err := a.verify(t.Context(), back); err != nil {
+	if err := a.checkOwner(t.Context(), back); err != nil {
 		t.Error(err)
 	}
 	if again := a.take(s); again != back {
@@ -689,7 +689,7 @@ func TestBeginUnavailable(t *testing.T) {
 			a.node.before.Store(&slow)
 			began := time.Now()
 			_, err = s.Begin([]jsonrpc.Message{parse(safeRequest(1))}, false)
-			if d := time.Since(began); !errors.Is(err, stream.ErrUnavailable) || d > 2*asks {
+			if d := time.Since(began); !errors.Is(err, stream.ErrUnavailable) || d > 2*storeTimeout {
 				t.Errorf("%v after %v", err, d)
 			}
 			if !single {

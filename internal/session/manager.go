@@ -68,29 +68,29 @@ type Manager struct {
 	callShare   int64 // requests in flight of one tenant
 	mostQueued  int   // see the constant
 
-	zero  time.Time    // what the clock counts from
-	woke  atomic.Int64 // by the clock: when the process was last found to have stood still
-	calls atomic.Int64 // requests in flight
+	zero      time.Time    // what the clock counts from
+	resumedAt atomic.Int64 // by the clock: when the process was last found to have stood still
+	calls     atomic.Int64 // requests in flight
 	// When sessions were last looked through for some that can be ended, by the clock.
-	thinned atomic.Int64
-	last    atomic.Bool // only what may be made again is begun
+	unusedEnded   atomic.Int64
+	refusesUnsafe atomic.Bool // only what may be made again is begun
 	// No tool is called, as the node ends and there is no other.
-	settling atomic.Bool
-	keys     idempotency.Registry
+	drainsAlone atomic.Bool
+	keys        idempotency.Registry
 
 	mu       sync.RWMutex
 	sessions map[stream.SessionKey]*Session
 	tenants  map[string]*tenant // of those, by their names
 	places   places
 	// Those whose clients can resume requests, by their named principals.
-	resumers map[string]map[*Session]struct{}
-	ending   map[stream.SessionKey]struct{} // those that have ended, and that the store has still to delete
-	looking  chan struct{}                  // held by who looks through all records
-	taking   map[stream.SessionKey]*taking  // those that are being taken over
-	again    time.Time                      // when the next session that was taken over makes its calls again
-	handing  bool                           // none is taken over any more
-	closing  bool                           // nothing new is taken
-	closed   bool                           // Close waits for what is left
+	resumers  map[string]map[*Session]struct{}
+	ending    map[stream.SessionKey]struct{} // those that have ended, and that the store has still to delete
+	looking   chan struct{}                  // held by who looks through all records
+	taking    map[stream.SessionKey]*taking  // those that are being taken over
+	nextRetry time.Time                      // when the next session that was taken over makes its calls again
+	handsOver bool                           // none is taken over any more
+	closing   bool                           // nothing new is taken
+	closed    bool                           // Close waits for what is left
 
 	work   sync.WaitGroup // everything that ends by itself
 	takers chan struct{}  // places of those who take sessions over
@@ -164,8 +164,8 @@ func KeyOf(id string) stream.SessionKey {
 	return stream.SessionKey(base64.RawURLEncoding.EncodeToString(sum[:12]))
 }
 
-// crowded says whether the store has no room but for what has begun.
-func (m *Manager) crowded() bool {
+// storeCrowded reports whether the store has no room but for what has begun.
+func (m *Manager) storeCrowded() bool {
 	store, ok := m.store.(interface{ Crowded() bool })
 	return ok && store.Crowded()
 }
@@ -198,7 +198,7 @@ func (m *Manager) Reserve(r *http.Request, principal string, single bool) (*Sess
 
 // begin begins a session, of which open is told when it is on record.
 func (m *Manager) begin(r *http.Request, principal string, single bool, open func(*Session) error) (*Session, error) {
-	if m.crowded() {
+	if m.storeCrowded() {
 		return nil, stream.ErrFull
 	}
 	s := m.session(rand.Text(), principal, TenantOf(principal, r.RemoteAddr), single) // 130 bits, visible ASCII
@@ -208,7 +208,7 @@ func (m *Manager) begin(r *http.Request, principal string, single bool, open fun
 		record = s.about()
 	}
 	err := m.list(s)
-	if errors.Is(err, ErrBusy) && m.thin(s.tenant) {
+	if errors.Is(err, ErrBusy) && m.endUnused(s.tenant) {
 		err = m.list(s)
 	}
 	if err != nil {
@@ -218,10 +218,10 @@ func (m *Manager) begin(r *http.Request, principal string, single bool, open fun
 		return nil, err
 	}
 	defer m.work.Done()
-	ctx, stop := context.WithTimeout(r.Context(), asks)
+	ctx, stop := context.WithTimeout(r.Context(), storeTimeout)
 	lease, err := m.store.Create(ctx, s.key, record)
 	stop()
-	if err != nil && unavailable(err) && m.enter() {
+	if err != nil && unavailable(err) && m.startWork() {
 		go func() { // it may be there all the same; that takes as long again
 			defer m.work.Done()
 			m.end(s, err)
@@ -271,7 +271,7 @@ func (m *Manager) session(id, principal, tenant string, single bool) *Session {
 	s.standalone = &Call{s: s}
 	s.standalone.become(callStored)
 	if single && m.opts.OnEnded != nil {
-		s.standalone.record = &record{hooks: &hooks{over: true}}
+		s.standalone.record = &record{webhooks: &webhooks{over: true}}
 	}
 	s.log.s = s
 	s.Touch()
@@ -302,9 +302,9 @@ func (m *Manager) FindName(name, principal string) (*Session, error) {
 	return s, nil
 }
 
-// enter counts work that Close waits for, until work.Done, unless Close has begun
+// startWork counts work that Close waits for, until work.Done, unless Close has begun
 // to wait.
-func (m *Manager) enter() bool {
+func (m *Manager) startWork() bool {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	if m.closed {
@@ -345,10 +345,10 @@ func (m *Manager) dismiss(s *Session, n int32) {
 	}
 }
 
-// release closes a backend's conversation, which was counted as work when it was
+// closeBackend closes a backend's conversation, which was counted as work when it was
 // opened, on a goroutine of its own: it may wait for a process to end.
-func (m *Manager) release(conn backend.Conn) {
-	m.leaves(conn)
+func (m *Manager) closeBackend(conn backend.Conn) {
+	m.placeLeaves(conn)
 	go func() {
 		defer m.work.Done()
 		if err := m.closeConn(conn); err != nil && !panicked(err) {
@@ -374,7 +374,7 @@ func (m *Manager) Stop() {
 	m.closing = true
 }
 
-// Idle says whether nothing is in flight, nobody reads, and no client is likely
+// Idle reports whether nothing is in flight, nobody reads, and no client is likely
 // to come back, within patience, for the end of a call that it has yet to read.
 func (m *Manager) Idle(patience time.Duration) bool {
 	if m.calls.Load() > 0 {
@@ -419,7 +419,7 @@ func (m *Manager) Close() {
 	defer m.stop()
 	defer late.Stop()
 	if m.shared != nil {
-		m.taken(m.ctx)
+		m.awaitTakeOvers(m.ctx)
 		m.cut(m.all())
 	}
 	for _, s := range m.all() {

@@ -138,7 +138,7 @@ func TestIdleStoodStill(t *testing.T) {
 			s := h.open("")
 			time.Sleep(50 * time.Second)
 			now := h.clock()
-			h.heed(now, now-test.late)
+			h.noteStandstill(now, now-test.late)
 			time.Sleep(50 * time.Second)
 			synctest.Wait()
 			if s.isClosed() == test.lives {
@@ -244,7 +244,7 @@ func TestIdleNoMore(t *testing.T) {
 		h := newHouse(t, Options{TTL: time.Minute}, func(s stream.Store) stream.Store { return slowDelete{s, gate} })
 		defer h.close()
 		var all []*Session
-		for range 2 * atOnce {
+		for range 2 * parallel {
 			all = append(all, h.open(""))
 		}
 		time.Sleep(2 * time.Minute)
@@ -255,13 +255,13 @@ func TestIdleNoMore(t *testing.T) {
 				ended++
 			}
 		}
-		if ended != atOnce {
-			t.Fatalf("%d sessions are being ended, want %d", ended, atOnce)
+		if ended != parallel {
+			t.Fatalf("%d sessions are being ended, want %d", ended, parallel)
 		}
 		close(gate)
 		synctest.Wait()
-		if n := h.Sessions(); n != atOnce {
-			t.Errorf("%d sessions are left, want %d", n, atOnce)
+		if n := h.Sessions(); n != parallel {
+			t.Errorf("%d sessions are left, want %d", n, parallel)
 		}
 	})
 }

@@ -23,19 +23,19 @@ import (
 
 // notes are as JSON.
 type callNote struct {
-	Safe     bool              `json:"safe"`
-	Unsent   bool              `json:"unsent"` // its owner has left without having handed it to a backend
-	Key      []byte            `json:"key"`    // the idempotency key that it began under, hashed
-	Sum      []byte            `json:"sum"`    // of its body
-	Once     bool              `json:"once"`
-	Read     []uint64          `json:"read"`
-	Rung     []uint64          `json:"rung"`
-	Requests []json.RawMessage `json:"requests"`
+	Safe      bool              `json:"safe"`
+	Unsent    bool              `json:"unsent"` // its owner has left without having handed it to a backend
+	Key       []byte            `json:"key"`    // the idempotency key that it began under, hashed
+	Sum       []byte            `json:"sum"`    // of its body
+	Forwarded bool              `json:"once"`
+	Read      []uint64          `json:"read"`
+	Notified  []uint64          `json:"rung"`
+	Requests  []json.RawMessage `json:"requests"`
 }
 
 // key returns the key that the call began under, or nil.
 func (n *callNote) key() *keyRecord {
-	k := &keyRecord{forward: n.Once}
+	k := &keyRecord{forward: n.Forwarded}
 	if len(n.Key) != len(k.id) || len(n.Sum) != len(k.sum) {
 		return nil
 	}
@@ -45,9 +45,9 @@ func (n *callNote) key() *keyRecord {
 
 type sessionNote struct {
 	Revision   string          `json:"revision"`
-	Told       uint64          `json:"told"` // of the standalone stream, at the least
+	Delivered  uint64          `json:"told"` // of the standalone stream, at the least
 	Read       []uint64        `json:"read"` // streams that were, to their end, since the last note
-	Rung       []uint64        `json:"rung"` // those whose webhooks were told, since then
+	Notified   []uint64        `json:"rung"` // those whose webhooks were told, since then
 	Safe       []string        `json:"safe"` // tools that may be called again
 	Initialize json.RawMessage `json:"initialize"`
 }
@@ -115,12 +115,12 @@ func (c *Call) note(number uint64) {
 
 // queueNote queues a note of the call. c.mu is held.
 func (c *Call) queueNote(number uint64, done chan struct{}) {
-	c.s.log.queue(saying{c: c, number: number, data: c.appendNote(nil), note: true, done: done})
+	c.s.log.queue(queuedEntry{c: c, number: number, data: c.appendNote(nil), note: true, done: done})
 }
 
 // noteBegun has the store told that the requests of a call which was left without a
 // backend having them are about to be made: should this node be lost too, nobody makes
-// them once more. The error is that of [Call.recorded], or [ErrMoved].
+// them once more. The error is that of [Call.awaitNote], or [ErrMoved].
 func (c *Call) noteBegun(msgs []jsonrpc.Message) error {
 	c.mu.Lock()
 	k := c.recovery
@@ -131,16 +131,16 @@ func (c *Call) noteBegun(msgs []jsonrpc.Message) error {
 	k.msgs, k.stored = msgs, make(chan struct{})
 	c.note(c.number)
 	c.mu.Unlock()
-	c.s.flushAside()
-	if err := c.recorded(); err != nil {
+	c.s.flushInBackground()
+	if err := c.awaitNote(); err != nil {
 		return err
 	}
 	return c.s.m.sync() // or what is there says that they are to be made
 }
 
-// prepare notes what the store will have to know of a call that is about to begin. The
+// prepareRecovery notes what the store will have to know of a call that is about to begin. The
 // error is a panic of Options.Safe.
-func (s *Session) prepare(c *Call, msgs []jsonrpc.Message, light bool) (err error) {
+func (s *Session) prepareRecovery(c *Call, msgs []jsonrpc.Message, light bool) (err error) {
 	defer panics.Catch(&err, s.m.logger, "", "")
 	c.recovery = &recovery{msgs: msgs}
 	switch {
@@ -148,7 +148,7 @@ func (s *Session) prepare(c *Call, msgs []jsonrpc.Message, light bool) (err erro
 		c.recovery.retry = retrySafe
 	case allSafe(msgs, func(*jsonrpc.Message) bool { return true }): // it is a matter of tools
 		s.mu.Lock()
-		if !s.hints.complete {
+		if !s.tools.complete {
 			c.recovery.retry = retryUnlisted
 		}
 		s.mu.Unlock()
@@ -159,27 +159,27 @@ func (s *Session) prepare(c *Call, msgs []jsonrpc.Message, light bool) (err erro
 	return nil
 }
 
-// safe says whether requests may be made again without harm, as far as is known
+// safe reports whether requests may be made again without harm, as far as is known
 // now. The backend's tools are read, if nobody has yet.
 func (s *Session) safe(msgs []jsonrpc.Message) bool {
 	return allSafe(msgs, func(m *jsonrpc.Message) bool { return s.safeTool(s.m.ctx, m, nil) })
 }
 
-// record has the store told of a call that is about to begin.
-func (s *Session) record(c *Call) {
+// noteCall has the store told of a call that is about to begin.
+func (s *Session) noteCall(c *Call) {
 	c.mu.Lock()
 	if c.isLight() {
 		c.promote()
 	}
 	c.mu.Unlock()
-	s.flushAside()
-	s.tidy(time.Now())
+	s.flushInBackground()
+	s.sweepResumable(time.Now())
 }
 
-// flushAside appends what is queued, on a goroutine of its own: it may take longer
+// flushInBackground appends what is queued, on a goroutine of its own: it may take longer
 // than whoever calls will wait.
-func (s *Session) flushAside() {
-	if !s.m.enter() {
+func (s *Session) flushInBackground() {
+	if !s.m.startWork() {
 		s.log.flush()
 		return
 	}
@@ -189,11 +189,11 @@ func (s *Session) flushAside() {
 	}()
 }
 
-// recorded waits until the store has the call's note, or has refused it. It does not
+// awaitNote waits until the store has the call's note, or has refused it. It does not
 // wait for as long as for what is said by calls that run: this one has not begun, and
 // will not if the note comes late.
-func (c *Call) recorded() error {
-	t := time.NewTimer(asks)
+func (c *Call) awaitNote() error {
+	t := time.NewTimer(storeTimeout)
 	defer t.Stop()
 	select {
 	case <-c.recovery.stored:
@@ -208,8 +208,8 @@ func (c *Call) recorded() error {
 	if journal := c.recovery.journal; journal != 0 {
 		number = journal
 	}
-	c.s.log.queue(saying{c: c, number: number, data: []byte("{}"), note: true})
-	c.journalled("", true)
+	c.s.log.queue(queuedEntry{c: c, number: number, data: []byte("{}"), note: true})
+	c.appendJournal("", true)
 	c.mu.Unlock()
 	return fmt.Errorf("call not noted: %w", stream.ErrUnavailable)
 }
@@ -227,40 +227,40 @@ func (m *Manager) sync() error {
 	if !ok {
 		return nil
 	}
-	ctx, stop := context.WithTimeout(m.ctx, asks)
+	ctx, stop := context.WithTimeout(m.ctx, storeTimeout)
 	defer stop()
 	return store.Sync(ctx)
 }
 
-// file has the store told of a call whose messages go to the standalone stream.
-func (s *Session) file(c *Call) error {
+// noteInJournal has the store told of a call whose messages go to the standalone stream.
+func (s *Session) noteInJournal(c *Call) error {
 	c.mu.Lock()
 	c.recovery.journal = s.streams.number()
 	c.note(c.recovery.journal)
 	c.mu.Unlock()
-	s.flushAside()
-	err := c.recorded()
+	s.flushInBackground()
+	err := c.awaitNote()
 	if err == nil && s.Moved() {
 		err = ErrMoved
 	}
 	if err != nil {
 		s.mu.Lock()
 		lost := 0
-		for _, rq := range s.open {
+		for _, rq := range s.inFlight {
 			if rq.call == c {
 				lost++
 			}
 		}
-		s.leave(c)
+		s.removeCall(c)
 		s.mu.Unlock()
 		s.m.dismiss(s, int32(lost))
 	}
 	return err
 }
 
-// journalled queues, with the answer to a request that goes to the standalone
+// appendJournal queues, with the answer to a request that goes to the standalone
 // stream, that it was given. c.mu is held; the log must be flushed after.
-func (c *Call) journalled(id string, last bool) {
+func (c *Call) appendJournal(id string, last bool) {
 	if !c.hasJournal() {
 		return
 	}
@@ -268,7 +268,7 @@ func (c *Call) journalled(id string, last bool) {
 	if !last {
 		data = []byte(id)
 	}
-	c.s.log.queue(saying{c: c, number: c.recovery.journal, data: data, last: last})
+	c.s.log.queue(queuedEntry{c: c, number: c.recovery.journal, data: data, last: last})
 }
 
 // noteSession queues the session's own note, beside its standalone stream, if that
@@ -289,14 +289,14 @@ func (s *Session) noteSession(done chan struct{}, always bool) (queued bool) {
 	data = strconv.AppendUint(data, s.noted, 10)
 	data = appendNumbers(data, `,"read":`, read)
 	data = appendNumbers(data, `,"rung":`, rung)
-	if len(s.hints.safe) > 0 {
-		tools, _ := json.Marshal(slices.Sorted(maps.Keys(s.hints.safe)))
+	if len(s.tools.safe) > 0 {
+		tools, _ := json.Marshal(slices.Sorted(maps.Keys(s.tools.safe)))
 		data = append(append(data, `,"safe":`...), tools...)
 	}
 	if s.revision != "" && s.backend.initialize != nil {
 		data = append(append(data, `,"initialize":`...), s.backend.initialize...)
 	}
-	s.log.queue(saying{c: s.standalone, number: standalone, data: append(data, '}'), note: true, done: done})
+	s.log.queue(queuedEntry{c: s.standalone, number: standalone, data: append(data, '}'), note: true, done: done})
 	return true
 }
 
@@ -312,11 +312,11 @@ func (s *Session) noteStored(always bool) {
 
 // toldOften is how many messages of the standalone stream are told before the
 // store is: as many may be told again after a take-over.
-const toldOften = 64
+const noteEvery = 64
 
-// noteTold has the store told how far the standalone stream was told, where that is
+// noteDelivered has the store told how far the standalone stream was told, where that is
 // due, or left says that its reader leaves.
-func (s *Session) noteTold(left bool) {
+func (s *Session) noteDelivered(left bool) {
 	if s.m.shared == nil || s.single || s.Moved() {
 		return // of a single session, clients know event ids
 	}
@@ -325,7 +325,7 @@ func (s *Session) noteTold(left bool) {
 	n := s.standalone.delivery.told - s.noted
 	s.standalone.mu.Unlock()
 	s.mu.Unlock()
-	if n >= toldOften || left && n > 0 {
+	if n >= noteEvery || left && n > 0 {
 		s.noteSession(nil, false)
 		s.log.flush()
 	}
@@ -333,8 +333,8 @@ func (s *Session) noteTold(left bool) {
 
 // news is what the next note says of streams.
 type news struct {
-	read []uint64 // to their end
-	rung []uint64 // of calls whose webhooks were told
+	read     []uint64 // to their end
+	notified []uint64 // of calls whose webhooks were told
 }
 
 // takeNews returns which streams were read to their end, and of which the webhooks were
@@ -342,7 +342,7 @@ type news struct {
 func (t *table) takeNews() (read, rung []uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	read, rung = t.news.read, t.news.rung
+	read, rung = t.news.read, t.news.notified
 	t.news = news{}
 	return read, rung
 }

@@ -25,23 +25,23 @@ const (
 	marksKept = 32
 )
 
-// pace is how far a call's reader is behind.
-type pace struct {
-	marks []place       // places that were not told yet, by a 1/marksKept of what is kept
+// readerPace is how far a call's reader is behind.
+type readerPace struct {
+	marks []readerMark  // places that were not told yet, by a 1/marksKept of what is kept
 	told  int64         // bytes that were told, at the least
 	at    time.Time     // when the reader told anything last
 	slow  bool          // it is not waited for until it has caught up
 	room  chan struct{} // closed when it has; nil if nobody waits
 }
 
-// place is a place in a stream.
-type place struct {
+// A readerMark is a place in a stream.
+type readerMark struct {
 	seq   uint64
 	bytes int64 // said up to there
 }
 
-// weigh counts what the call says. c.mu is held.
-func (c *Call) weigh(n int) {
+// countBytes counts what the call says. c.mu is held.
+func (c *Call) countBytes(n int) {
 	kept := c.s.m.streamBytes
 	if kept <= 0 {
 		return
@@ -57,10 +57,10 @@ func (c *Call) weigh(n int) {
 		return
 	}
 	if c.delivery.pace == nil {
-		c.delivery.pace = &pace{}
+		c.delivery.pace = &readerPace{}
 	}
 	p := c.delivery.pace
-	p.marks = append(p.marks, place{c.said, c.delivery.bytes})
+	p.marks = append(p.marks, readerMark{c.said, c.delivery.bytes})
 	if len(p.marks) > 2*marksKept { // nobody reads
 		p.marks = append(p.marks[:0], p.marks[marksKept:]...)
 	}
@@ -88,12 +88,12 @@ func (c *Call) caughtUp() {
 	}
 }
 
-// await waits while the call's reader is behind by nearly what is kept, and gets on.
+// awaitReader waits while the call's reader is behind by nearly what is kept, and gets on.
 // No lock is held.
-func (c *Call) await() {
+func (c *Call) awaitReader() {
 	var tick *time.Ticker
 	for began := time.Now(); ; {
-		room := c.lags(began)
+		room := c.readerLag(began)
 		if room == nil {
 			return
 		}
@@ -130,20 +130,20 @@ func (c *Call) behind() int64 {
 	return c.delivery.bytes - c.delivery.pace.told
 }
 
-// pressed says whether the store has little room for what it can't drop.
-func (m *Manager) pressed(s *Session) bool {
+// storePressed reports whether the store has little room for what it can't drop.
+func (m *Manager) storePressed(s *Session) bool {
 	store, ok := m.store.(interface{ Pressed(stream.Lease) bool })
 	return ok && store.Pressed(s.lease)
 }
 
-// lags returns what is closed when the call's reader has caught up, if that is to be
+// readerLag returns what is closed when the call's reader has caught up, if that is to be
 // waited for, since a time.
-func (c *Call) lags(began time.Time) <-chan struct{} {
+func (c *Call) readerLag(began time.Time) <-chan struct{} {
 	bound := c.s.m.streamBytes / pressedKept
 	if c.behind() <= bound { // as nearly always
 		return nil
 	}
-	if !c.s.m.pressed(c.s) {
+	if !c.s.m.storePressed(c.s) {
 		bound = c.s.m.streamBytes / 4 * 3
 	}
 	c.mu.Lock()

@@ -31,7 +31,7 @@ func (r *Reader) Ping() {
 	id = append(strconv.AppendUint(id, c.number, 36), '"')
 	c.push(jsonrpc.AppendRequest(nil, id, "ping", nil), false)
 	c.mu.Unlock()
-	c.s.flushAside() // who reads does not wait for the store
+	c.s.flushInBackground() // who reads does not wait for the store
 }
 
 // ponged takes the client's answer to a ping of ours. One to anything else, or to the
@@ -58,9 +58,9 @@ func (s *Session) acknowledge(number, seq uint64) {
 	t.gaps.acknowledge(number, seq)
 }
 
-// silent says whether the reader's client may have got nothing of the stream on this
+// gotOnlyID reports whether the reader's client may have got nothing of the stream on this
 // connection but an event id.
-func (r *Reader) silent() bool {
+func (r *Reader) gotOnlyID() bool {
 	if r.cursor.Seq > r.began && r.cursor.Seq == 1 && r.call != nil {
 		r.call.mu.Lock()
 		defer r.call.mu.Unlock()

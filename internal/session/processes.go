@@ -42,7 +42,7 @@ type placed struct {
 
 // Close implements [backend.Conn].
 func (p *placed) Close() error {
-	defer p.l.s.m.free(p.l.s.tenant, true)
+	defer p.l.s.m.freePlace(p.l.s.tenant, true)
 	return p.Conn.Close()
 }
 
@@ -57,7 +57,7 @@ func (m *Manager) takePlace(ctx context.Context, s *Session, wait time.Duration,
 	defer stop()
 	for {
 		m.mu.Lock()
-		full, coming := m.crammed(s)
+		full, coming := m.noPlace(s)
 		if full == nil {
 			m.places.taken++
 			s.tenant.processes++
@@ -88,10 +88,10 @@ func (m *Manager) takePlace(ctx context.Context, s *Session, wait time.Duration,
 	}
 }
 
-// crammed says whether there is no place for a conversation of the session, and then
+// noPlace reports whether there is no place for a conversation of the session, and then
 // whether one is about to be free. A session that was taken over counts for nobody's
 // share: it had its place at another node. m.mu is held.
-func (m *Manager) crammed(s *Session) (full error, coming bool) {
+func (m *Manager) noPlace(s *Session) (full error, coming bool) {
 	t, most, share := s.tenant, m.opts.MaxProcesses, m.shareOf(m.opts.MaxProcesses)
 	switch {
 	case m.places.taken >= most:
@@ -102,9 +102,9 @@ func (m *Manager) crammed(s *Session) (full error, coming bool) {
 	return nil, false
 }
 
-// makesRoom says whether a conversation could be opened for the session now or soon: the
+// checkPlace reports whether a conversation could be opened for the session now or soon: the
 // error wraps [ErrBusy] if not.
-func (m *Manager) makesRoom(s *Session) error {
+func (m *Manager) checkPlace(s *Session) error {
 	if m.opts.MaxProcesses <= 0 {
 		return nil
 	}
@@ -115,7 +115,7 @@ func (m *Manager) makesRoom(s *Session) error {
 		return nil
 	}
 	m.mu.RLock()
-	full, coming := m.crammed(s)
+	full, coming := m.noPlace(s)
 	m.mu.RUnlock()
 	if full != nil && !coming && !m.evict(s) {
 		return full
@@ -123,9 +123,9 @@ func (m *Manager) makesRoom(s *Session) error {
 	return nil
 }
 
-// free frees a place. closed says that its conversation was closed, else it was not
+// freePlace frees a place. closed says that its conversation was closed, else it was not
 // opened.
-func (m *Manager) free(t *tenant, closed bool) {
+func (m *Manager) freePlace(t *tenant, closed bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.places.taken--
@@ -141,8 +141,8 @@ func (m *Manager) free(t *tenant, closed bool) {
 	}
 }
 
-// leaves notes that a conversation is about to be closed, if it has a place.
-func (m *Manager) leaves(conn backend.Conn) {
+// placeLeaves notes that a conversation is about to be closed, if it has a place.
+func (m *Manager) placeLeaves(conn backend.Conn) {
 	p, ok := conn.(*placed)
 	if !ok {
 		return
@@ -167,41 +167,41 @@ func (m *Manager) evict(s *Session) bool {
 		}
 	}
 	m.mu.RUnlock()
-	slices.SortFunc(all, func(x, y *Session) int { return cmp.Compare(x.use.heard.Load(), y.use.heard.Load()) })
+	slices.SortFunc(all, func(x, y *Session) int { return cmp.Compare(x.use.lastSeen.Load(), y.use.lastSeen.Load()) })
 	for _, x := range all { // each once: it may be used by now
-		if x != s && x.unused() && x.rest() {
+		if x != s && x.isUnused() && x.closeUnused() {
 			return true
 		}
 	}
 	return false
 }
 
-// unused says whether nothing was done in the session since its initialize, but calls that
+// isUnused reports whether nothing was done in the session since its initialize, but calls that
 // were made again after a take-over, nor is, and no client is connected: then its backend
 // is in the state in which another would be that is opened for it when it is needed.
-func (s *Session) unused() bool {
+func (s *Session) isUnused() bool {
 	if s.use.readers.Load() > 0 || s.use.calls.Load() > 0 {
 		return false
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.spare()
+	return s.isUnusedLocked()
 }
 
-// spare is unused for who holds s.mu, beside what is counted without it.
-func (s *Session) spare() bool {
-	return !s.isClosed() && !s.backend.stateful && s.backend.initialize != nil && s.revision != "" && len(s.open) == 0 && len(s.asked.pending) == 0 && s.backend.opening == nil &&
-		s.hints.learning == nil && s.use.readers.Load() == 0 && s.use.calls.Load() == 0
+// isUnusedLocked is unused for who holds s.mu, beside what is counted without it.
+func (s *Session) isUnusedLocked() bool {
+	return !s.isClosed() && !s.backend.stateful && s.backend.initialize != nil && s.revision != "" && len(s.inFlight) == 0 && len(s.asked.pending) == 0 && s.backend.opening == nil &&
+		s.tools.learning == nil && s.use.readers.Load() == 0 && s.use.calls.Load() == 0
 }
 
-// rest closes the session's conversation if it is unused. It is opened again when there
-// is something to be said in it. It says whether the session has no conversation now: it
+// closeUnused closes the session's conversation if it is unused. It is opened again when there
+// is something to be said in it. It reports whether the session has no conversation now: it
 // may have been closed just before.
-func (s *Session) rest() bool {
+func (s *Session) closeUnused() bool {
 	s.mu.Lock()
 	var conn backend.Conn
 	none := s.backend.link == nil
-	if !none && s.backend.link.conn != nil && s.spare() {
+	if !none && s.backend.link.conn != nil && s.isUnusedLocked() {
 		conn = s.backend.link.finish()
 	}
 	s.mu.Unlock()
@@ -209,13 +209,13 @@ func (s *Session) rest() bool {
 		return none
 	}
 	s.m.logger.Debug("backend closed: nothing was done in the session since it was initialized, and its client is not connected", "session", s.Name())
-	s.m.release(conn)
+	s.m.closeBackend(conn)
 	return true
 }
 
-// silent says for how long the client was not heard of, by the manager's clock.
-func (s *Session) silent(now time.Duration) time.Duration {
-	return now - time.Duration(max(s.use.heard.Load(), s.m.woke.Load()))
+// sinceSeen says for how long the client was not heard of, by the manager's clock.
+func (s *Session) sinceSeen(now time.Duration) time.Duration {
+	return now - time.Duration(max(s.use.lastSeen.Load(), s.m.resumedAt.Load()))
 }
 
 // unusedFor is how long a session is left alone in which nothing was done since its
@@ -226,13 +226,13 @@ const unusedFor = time.Minute
 // mostThinned bounds how many of those are ended at a time, for a new one.
 const mostThinned = 16
 
-// thin makes room for a session of the tenant where there are too many, in all or of that
+// endUnused makes room for a session of the tenant where there are too many, in all or of that
 // tenant: by ending some that are unused. As it looks at all of them it does so no more
-// than once a second. It says whether there is room.
-func (m *Manager) thin(t *tenant) bool {
+// than once a second. It reports whether there is room.
+func (m *Manager) endUnused(t *tenant) bool {
 	now := m.clock()
-	last := m.thinned.Load()
-	if now-time.Duration(last) < time.Second || !m.thinned.CompareAndSwap(last, int64(now)) {
+	last := m.unusedEnded.Load()
+	if now-time.Duration(last) < time.Second || !m.unusedEnded.CompareAndSwap(last, int64(now)) {
 		return false
 	}
 	m.mu.RLock()
@@ -240,13 +240,13 @@ func (m *Manager) thin(t *tenant) bool {
 	m.mu.RUnlock()
 	var found []*Session
 	for _, s := range m.all() {
-		if (!own || s.tenant == t) && !s.taken && s.silent(now) > unusedFor && s.unused() {
+		if (!own || s.tenant == t) && !s.taken && s.sinceSeen(now) > unusedFor && s.isUnused() {
 			if found = append(found, s); len(found) == mostThinned {
 				break
 			}
 		}
 	}
-	m.each(found, atOnce, func(s *Session) { m.end(s, errUnused) })
+	m.each(found, parallel, func(s *Session) { m.end(s, errUnused) })
 	return len(found) > 0
 }
 

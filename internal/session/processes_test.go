@@ -134,7 +134,7 @@ func TestEvictedTwice(t *testing.T) {
 	if !h.evict(b) {
 		t.Error("the place that is about to be free is not counted on")
 	}
-	h.release(conn)
+	h.closeBackend(conn)
 	for _, s := range h.all() {
 		h.End(s)
 	}
@@ -215,13 +215,13 @@ func TestThin(t *testing.T) {
 	b, _ := h.openFrom("192.0.2.2")
 	h.use(b, 1)
 	long := int64(h.clock() - 2*unusedFor)
-	b.use.heard.Store(long)
+	b.use.lastSeen.Store(long)
 	_, err := h.openFrom("192.0.2.3")
 	wantBusy(t, "a third session", err, "2 sessions", "--max-sessions")
-	a.use.heard.Store(long)
+	a.use.lastSeen.Store(long)
 	_, err = h.openFrom("192.0.2.3") // it was looked just now
 	wantBusy(t, "a third session", err)
-	h.thinned.Store(0)
+	h.unusedEnded.Store(0)
 	if _, err := h.openFrom("192.0.2.3"); err != nil {
 		t.Error(err)
 	}

@@ -36,7 +36,7 @@ func progressOf(params []byte) (token string, value float64, ok bool) {
 // restoreProgress takes in what was said of a call that is about to be made again. In
 // a single session that is on the standalone stream, with what was said of calls
 // before: should their tokens have been the same, some progress is not said.
-func (c *Call) restoreProgress(ctx context.Context, st *stream.Stream, f *found) {
+func (c *Call) restoreProgress(ctx context.Context, st *stream.Stream, f *restored) {
 	if len(c.tokens) == 0 {
 		return
 	}

@@ -13,20 +13,20 @@ import (
 // A Reader is one connection's place in one stream. It is used by one goroutine,
 // but for Kick.
 type Reader struct {
-	s      *Session
-	call   *Call // nil if the stream had ended when the reader came
-	cursor stream.Cursor
-	began  uint64 // the sequence that it began after
-	acked  uint64 // the last that the client has said to have; guarded by table.mu
-	since  time.Time
-	ended  bool // Next has returned the last entry
-	read   bool // and it was written to the client
-	gone   atomic.Bool
-	lost   atomic.Bool
-	ready  chan<- struct{}
-	stop   func()
-	hooks  *hooks // nil for most streams; guarded by table.mu
-	kicked atomic.Pointer[kick]
+	s               *Session
+	call            *Call // nil if the stream had ended when the reader came
+	cursor          stream.Cursor
+	began           uint64 // the sequence that it began after
+	acked           uint64 // the last that the client has said to have; guarded by table.mu
+	since           time.Time
+	ended           bool // Next has returned the last entry
+	endWritten      bool // and it was written to the client
+	gone            atomic.Bool
+	lostChanged     atomic.Bool
+	ready           chan<- struct{}
+	stop            func()
+	webhooks        *webhooks // nil for most streams; guarded by table.mu
+	disconnectAsked atomic.Pointer[disconnect]
 }
 
 // Read attaches a reader to a stream, after the entry seq that was written under
@@ -40,7 +40,7 @@ type Reader struct {
 func (s *Session) Read(ctx context.Context, number, epoch, seq uint64, ready chan struct{}) (*Reader, error) {
 	r, err := s.read(ctx, number, epoch, seq, ready)
 	if errors.Is(err, stream.ErrTrimmed) || errors.Is(err, stream.ErrNotFound) {
-		if moved := s.confirm(ctx); moved != nil {
+		if moved := s.checkOwner(ctx); moved != nil {
 			return nil, moved
 		}
 	}
@@ -71,7 +71,7 @@ func (s *Session) read(ctx context.Context, number, epoch, seq uint64, ready cha
 		return nil, err
 	}
 	// Look once before taking over: a bad cursor must not disturb a good reader.
-	if err := r.look(ctx); err != nil {
+	if err := r.check(ctx); err != nil {
 		stop()
 		if errors.Is(err, io.EOF) && seq > 0 && s.alone(r.call) {
 			s.Acknowledge(number) // its client says that it has all
@@ -93,11 +93,11 @@ func (s *Session) read(ctx context.Context, number, epoch, seq uint64, ready cha
 	s.use.readers.Add(1)
 	s.streams.attach(r)
 	if r.call != nil {
-		if k := r.call.takeKick(); k != nil {
-			r.kick(*k)
+		if k := r.call.takeDisconnect(); k != nil {
+			r.disconnect(*k)
 		}
 	}
-	r.poke() // for what is there already
+	r.wake() // for what is there already
 	return r, nil
 }
 
@@ -115,7 +115,7 @@ func (s *Session) epochOf(ctx context.Context, at stream.Cursor) uint64 {
 
 // dislodgeWait bounds how long a new reader waits for the old one to leave. One
 // that takes longer is stuck in writing to a client that does not read.
-const dislodgeWait = 250 * time.Millisecond
+const supersedeWait = 250 * time.Millisecond
 
 // SupersedeStandalone ends the connection on which the standalone stream is read, so that
 // [Session.Delivered] says what was written there. It waits for that, but not long.
@@ -133,7 +133,7 @@ func (s *Session) SupersedeStandalone(ctx context.Context) {
 	left := t.left
 	t.mu.Unlock()
 	r.end()
-	ctx, stop := context.WithTimeout(ctx, dislodgeWait)
+	ctx, stop := context.WithTimeout(ctx, supersedeWait)
 	defer stop()
 	select {
 	case <-left:
@@ -141,8 +141,8 @@ func (s *Session) SupersedeStandalone(ctx context.Context) {
 	}
 }
 
-// poke tells the reader to look, without waiting.
-func (r *Reader) poke() { Wake(r.ready) }
+// wake tells the reader to look, without waiting.
+func (r *Reader) wake() { Wake(r.ready) }
 
 // Wake tells whoever waits on ready to look again. It never waits.
 func Wake(ready chan<- struct{}) {
@@ -152,8 +152,8 @@ func Wake(ready chan<- struct{}) {
 	}
 }
 
-// look says whether the stream can be read from the cursor.
-func (r *Reader) look(ctx context.Context) error {
+// check reports whether the stream can be read from the cursor.
+func (r *Reader) check(ctx context.Context) error {
 	var one [1]stream.Entry
 	_, err := r.fetch(ctx, one[:0])
 	return err
@@ -165,12 +165,12 @@ func (t *table) attach(r *Reader) {
 	number := r.cursor.Stream.Number
 	if old := t.streams[number].reader; old != nil {
 		old.end()
-		t.follow(number)
+		t.addFollower(number)
 	}
 	t.setReader(number, r)
 	t.unread.remove(number)
 	t.gaps.close(number)
-	t.meet(r)
+	t.attachWebhooks(r)
 }
 
 // Next appends to buf, up to its capacity, what follows. Entries count as read
@@ -197,7 +197,7 @@ func (r *Reader) Rewind(to stream.Entry) {
 // the call.
 func (r *Reader) fetch(ctx context.Context, buf []stream.Entry) ([]stream.Entry, error) {
 	if r.call != nil {
-		if buf, ok, err := r.call.after(r.cursor.Seq, buf); ok {
+		if buf, ok, err := r.call.readUnstored(r.cursor.Seq, buf); ok {
 			return buf, err
 		}
 	}
@@ -218,9 +218,9 @@ func (r *Reader) fetch(ctx context.Context, buf []stream.Entry) ([]stream.Entry,
 
 // Delivered notes that everything that Next returned has been written to the client.
 func (r *Reader) Delivered() {
-	r.read = r.ended
-	if r.hooks != nil {
-		r.heard()
+	r.endWritten = r.ended
+	if r.webhooks != nil {
+		r.webhooksDelivered()
 	}
 	c := r.call
 	if c == nil {
@@ -234,14 +234,14 @@ func (r *Reader) Delivered() {
 	c.caughtUp()
 	c.mu.Unlock()
 	if c == r.s.standalone {
-		r.s.noteTold(false)
+		r.s.noteDelivered(false)
 	}
 }
 
 // Cursor returns the reader's place: after the last entry that Next returned.
 func (r *Reader) Cursor() stream.Cursor { return r.cursor }
 
-// AwaitsInput says whether everything said has been read and the call waits for
+// AwaitsInput reports whether everything said has been read and the call waits for
 // the client to answer.
 func (r *Reader) AwaitsInput() bool {
 	if r.call == nil || r.cursor.Stream.Number == standalone {
@@ -251,7 +251,7 @@ func (r *Reader) AwaitsInput() bool {
 	return asking && said == r.cursor.Seq
 }
 
-// Gone says whether a newer reader has taken over, or the session has ended and
+// Gone reports whether a newer reader has taken over, or the session has ended and
 // what it said has been read.
 func (r *Reader) Gone() bool { return r.gone.Load() }
 
@@ -259,24 +259,24 @@ func (r *Reader) Gone() bool { return r.gone.Load() }
 // client is to be told to wait before it comes back. What the call had said when that
 // was asked for has been read by then.
 func (r *Reader) DisconnectRequest() (retry time.Duration, ok bool) {
-	k := r.kicked.Load()
+	k := r.disconnectAsked.Load()
 	if k == nil || r.cursor.Seq < k.after {
 		return 0, false
 	}
-	r.kicked.Store(nil)
+	r.disconnectAsked.Store(nil)
 	return k.retry, true
 }
 
-// HasDisconnectRequest says whether [Reader.DisconnectRequest] will say so, now or once more has been read.
-func (r *Reader) HasDisconnectRequest() bool { return r.kicked.Load() != nil }
+// HasDisconnectRequest reports whether [Reader.DisconnectRequest] will say so, now or once more has been read.
+func (r *Reader) HasDisconnectRequest() bool { return r.disconnectAsked.Load() != nil }
 
-// kick asks the reader to end its connection. It never waits.
-func (r *Reader) kick(k kick) {
-	r.kicked.CompareAndSwap(nil, &k)
-	r.poke()
+// disconnect asks the reader to end its connection. It never waits.
+func (r *Reader) disconnect(k disconnect) {
+	r.disconnectAsked.CompareAndSwap(nil, &k)
+	r.wake()
 }
 
-// PastPolicy says whether the reader has come past what tells its client how to resume
+// PastPolicy reports whether the reader has come past what tells its client how to resume
 // the call (SEP-975), if that is told: a connection that ends before may have been all
 // that the client had.
 func (r *Reader) PastPolicy() bool {
@@ -292,7 +292,7 @@ func (r *Reader) PastPolicy() bool {
 // end makes the reader see that it is gone.
 func (r *Reader) end() {
 	r.gone.Store(true)
-	r.poke()
+	r.wake()
 }
 
 // Detach ends the reading. broke says that the connection broke before the end
@@ -302,13 +302,13 @@ func (r *Reader) end() {
 func (r *Reader) Detach(broke, ids, besides bool) {
 	r.stop()
 	if c := r.s.resumed(r.cursor.Stream.Number); c != nil {
-		c.heardOf() // from now on it is away
+		c.clientSeen() // from now on it is away
 	}
-	r.s.streams.detach(r, broke, ids, besides, r.silent())
+	r.s.streams.detach(r, broke, ids, besides, r.gotOnlyID())
 	if r.call == r.s.standalone {
-		r.s.noteTold(true)
+		r.s.noteDelivered(true)
 	}
-	r.s.dispatch(r.cursor.Stream.Number, r.hooks)
+	r.s.dispatchWebhooks(r.cursor.Stream.Number, r.webhooks)
 	r.s.Touch()
 	r.s.use.readers.Add(-1)
 }
@@ -329,9 +329,9 @@ func (t *table) detach(r *Reader, broke, ids, besides, silent bool) {
 		return
 	}
 	switch {
-	case t.streams[number].call == nil && !r.read:
+	case t.streams[number].call == nil && !r.endWritten:
 		t.unread.add(number, awaitedFor)
-	case r.read && r.s.m.shared != nil:
+	case r.endWritten && r.s.m.shared != nil:
 		t.news.read = addNews(t.news.read, number)
 	}
 	if broke {
@@ -368,10 +368,10 @@ func (s *Session) OldestOf(ctx context.Context, number uint64) uint64 {
 	return oldest - 1
 }
 
-// Busy says whether requests are in flight.
+// Busy reports whether requests are in flight.
 func (s *Session) Busy() bool { return s.use.calls.Load() > 0 }
 
-// AwaitsInputAt says whether the stream's call has said nothing after the cursor
+// AwaitsInputAt reports whether the stream's call has said nothing after the cursor
 // and waits for its client to answer.
 func (s *Session) AwaitsInputAt(at stream.Cursor) bool {
 	c := s.streams.call(at.Stream.Number)
@@ -382,7 +382,7 @@ func (s *Session) AwaitsInputAt(at stream.Cursor) bool {
 	return asking && said == at.Seq
 }
 
-// SignalInputOnce says whether a client that shows no event id may be told that the stream's
+// SignalInputOnce reports whether a client that shows no event id may be told that the stream's
 // call waits for its input: once for each time that it is told of what the call said.
 // What was written to it may not have arrived.
 func (s *Session) SignalInputOnce(number uint64) bool {
@@ -396,7 +396,7 @@ func (s *Session) SignalInputOnce(number uint64) bool {
 	return c.delivery.signalled
 }
 
-// HasReader says whether somebody reads a stream.
+// HasReader reports whether somebody reads a stream.
 func (s *Session) HasReader(number uint64) bool { return s.streams.read(number) }
 
 // DeliveredAt moves a cursor on to the last entry of its stream that was written to

@@ -2,8 +2,8 @@ package session
 
 // A record is what is known of a call beside its stream.
 type record struct {
-	key   *keyRecord // nil if it was begun under no idempotency key
-	hooks *hooks     // nil if its requests name no webhook
+	key      *keyRecord // nil if it was begun under no idempotency key
+	webhooks *webhooks  // nil if its requests name no webhook
 
 	// What was said before the session was taken over, if the call was made again then;
 	// guarded by Session.mu.

@@ -58,7 +58,7 @@ func (g *gaps) close(number uint64) {
 
 // prune forgets what is no longer doubted.
 func (g *gaps) prune(now time.Time) {
-	g.all = slices.DeleteFunc(g.all, func(b gap) bool { return b.kind == gapWhole && now.Sub(b.at) > doubtFor })
+	g.all = slices.DeleteFunc(g.all, func(b gap) bool { return b.kind == gapWhole && now.Sub(b.at) > unconfirmedFor })
 }
 
 // acknowledge notes that the client has what a stream says through seq.
@@ -91,7 +91,7 @@ const (
 
 	// doubtFor is how long it is remembered that all was written. A client that lost
 	// it without a trace, and is not back by then, is not told.
-	doubtFor = time.Minute
+	unconfirmedFor = time.Minute
 
 	// silentFor is how long a client that may know an event id, and nothing else of a
 	// call, is given at the least to come back with it, where all that it has besides
@@ -100,11 +100,11 @@ const (
 
 	// lapse is the same for a client that may have read some of the call, and would
 	// read that again.
-	lapse = 30 * time.Second
+	partialFor = 30 * time.Second
 
 	// late bounds the time by which the network, or a proxy, may bring the end of a
 	// connection later than what its client sent on another one afterwards.
-	late = time.Second
+	networkDelay = time.Second
 )
 
 // ReturnedWithoutID notes that the client has come back with nothing but its session.
@@ -130,8 +130,8 @@ func (g *gaps) ask(b *gap) {
 	case b.kind == gapNoID:
 		b.asked = b.at
 		return
-	case b.kind == gapWhole && b.at.Add(-late).After(after):
-		after = b.at.Add(-late)
+	case b.kind == gapWhole && b.at.Add(-networkDelay).After(after):
+		after = b.at.Add(-networkDelay)
 	}
 	if g.asked.After(after) {
 		b.asked = g.asked
@@ -158,7 +158,7 @@ func (b *gap) due(patience time.Duration) time.Time {
 	case b.kind == gapSilent:
 		return when.Add(max(patience, silentFor))
 	}
-	return when.Add(max(patience, lapse))
+	return when.Add(max(patience, partialFor))
 }
 
 // LostStreams returns where to continue the streams that the client has lost, and can only
@@ -213,12 +213,12 @@ func (s *Session) Disconnected(from string, after time.Time) {
 	for i := range t.gaps.all {
 		if b := &t.gaps.all[i]; b.from == from && b.at.After(after) {
 			b.from = ""
-			t.wake()
+			t.wakeStandalone()
 		}
 	}
 }
 
-// Unconfirmed says whether something was written to a client of which it is not known yet
+// Unconfirmed reports whether something was written to a client of which it is not known yet
 // whether it has arrived: see [Session.ConfirmArrival].
 func (s *Session) Unconfirmed() bool { return s.streams.gaps.unconfirmed.Load() }
 
@@ -249,18 +249,18 @@ func (s *Session) Acknowledge(number uint64) {
 	s.streams.mu.Lock()
 	u, followed := s.streams.streams[number], s.streams.followed.has(number)
 	s.streams.mu.Unlock()
-	if number != standalone && u.call == nil && u.hooks == nil && !followed {
+	if number != standalone && u.call == nil && u.webhooks == nil && !followed {
 		s.m.store.Acknowledge(stream.ID{Session: s.key, Number: number})
 	}
 }
 
-// alone says whether only the one who reads a call may ask how it ended; c is nil for
+// alone reports whether only the one who reads a call may ask how it ended; c is nil for
 // one that had ended when the reader came.
 func (s *Session) alone(c *Call) bool {
 	if c == nil {
 		return !s.keyed.Load() && !s.taken && s.resumes.Load() == nil
 	}
-	return c.record == nil || c.record.key == nil && c.record.hooks == nil && c.record.resume == nil
+	return c.record == nil || c.record.key == nil && c.record.webhooks == nil && c.record.resume == nil
 }
 
 // lost remembers a stream that its client may have to ask for. t.mu is held.
@@ -270,21 +270,21 @@ func (t *table) lost(b gap, besides bool) {
 		b.asked = b.at
 	}
 	t.gaps.add(b)
-	t.wake()
+	t.wakeStandalone()
 }
 
-// wake tells the reader of the standalone stream, if there is one, that there may
+// wakeStandalone tells the reader of the standalone stream, if there is one, that there may
 // be calls to continue. t.mu is held.
-func (t *table) wake() {
+func (t *table) wakeStandalone() {
 	if r := t.streams[standalone].reader; r != nil {
-		r.lost.Store(true)
-		r.poke()
+		r.lostChanged.Store(true)
+		r.wake()
 	}
 }
 
 // LostChanged says, once, that [Session.LostStreams] may have more to say than when it was last
 // asked. The reader is the standalone stream's.
-func (r *Reader) LostChanged() bool { return r.lost.Swap(false) }
+func (r *Reader) LostChanged() bool { return r.lostChanged.Swap(false) }
 
 // ConnectionLost notes that the connection of a light call broke before its answer was
 // written, so that its client may come back with nothing but its session id.
@@ -294,8 +294,8 @@ func (c *Call) ConnectionLost() {
 	if number == 0 {
 		return
 	}
-	_ = c.takeKick() // who was to be sent away has gone
-	c.release(number)
+	_ = c.takeDisconnect() // who was to be sent away has gone
+	c.releaseWebhooks(number)
 	c.s.streams.mu.Lock()
 	defer c.s.streams.mu.Unlock()
 	c.s.streams.lost(gap{number: number, kind: gapNoID, since: time.Now()}, false)

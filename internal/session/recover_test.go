@@ -128,7 +128,7 @@ func TestLost(t *testing.T) {
 		"broke after an id, and not asked for": {old: silentFor, do: func(sc *scene) {
 			sc.call().Detach(true, true, false)
 		}},
-		"broke after a message, and not asked for": {old: lapse, do: func(sc *scene) {
+		"broke after a message, and not asked for": {old: partialFor, do: func(sc *scene) {
 			r := sc.call()
 			r.cursor.Seq = 1
 			r.Detach(true, true, false)
@@ -136,12 +136,12 @@ func TestLost(t *testing.T) {
 		"broke after a ping": {old: silentFor, do: func(sc *scene) {
 			sc.pinged().Detach(true, true, false)
 		}},
-		"broke after a ping that was answered": {old: lapse, do: func(sc *scene) {
+		"broke after a ping that was answered": {old: partialFor, do: func(sc *scene) {
 			r := sc.pinged()
 			sc.pong(r)
 			r.Detach(true, true, false)
 		}},
-		"broke after a ping that was answered late": {old: lapse, do: func(sc *scene) {
+		"broke after a ping that was answered late": {old: partialFor, do: func(sc *scene) {
 			r := sc.pinged()
 			r.Detach(true, true, false)
 			sc.pong(r)
@@ -150,7 +150,7 @@ func TestLost(t *testing.T) {
 			c := &Call{s: sc.s, number: 1, said: 1}
 			c.become(callStored)
 			c.become(callEnded)
-			sc.s.streams.doubt(c)
+			sc.s.streams.addLost(c)
 		}},
 		"given up, and overtaken": {given: true, do: func(sc *scene) {
 			sc.s.ReturnedWithoutID()

@@ -27,7 +27,7 @@ type recovery struct {
 	failed error         // why it was refused; to be read after that
 }
 
-// retry says whether requests may be made again without harm.
+// retry reports whether requests may be made again without harm.
 type retry uint8
 
 const (
@@ -97,11 +97,11 @@ func (c *Call) isRepeat() bool { return c != nil && c.recovery != nil && c.recov
 // hasJournal reports whether the call has a stream for nothing but its note.
 func (c *Call) hasJournal() bool { return c.recovery != nil && c.recovery.journal != 0 }
 
-// handOn says whether the call is left to the next owner of its session, which was
+// handOver reports whether the call is left to the next owner of its session, which was
 // closed, and, if not, whether a backend may have it. One that no backend has is noted
 // as such, if its client will ask for it by its key or token; the log must be flushed
 // after.
-func (c *Call) handOn() (goesOn, sent bool) {
+func (c *Call) handOver() (goesOn, sent bool) {
 	k := c.recovery
 	if k == nil {
 		return false, true
@@ -125,7 +125,7 @@ func (c *Call) handOn() (goesOn, sent bool) {
 	return false, sent
 }
 
-// stored says whether the next owner of the session will know of the call, which has a
+// stored reports whether the next owner of the session will know of the call, which has a
 // note. c.mu is held.
 func (c *Call) stored() bool { return c.number != 0 || c.recovery.journal != 0 }
 
@@ -135,8 +135,8 @@ func (c *Call) isStored() bool {
 	return c.stored()
 }
 
-// isHanded says whether the call was left to the next owner without having begun.
-func (c *Call) isHanded() bool {
+// isLeft reports whether the call was left to the next owner without having begun.
+func (c *Call) isLeft() bool {
 	if c.recovery == nil {
 		return false
 	}

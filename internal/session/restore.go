@@ -12,25 +12,25 @@ import (
 
 // What follows fills a session that was taken over with what the store has of it.
 
-// found is what was found of a session.
-type found struct {
-	again []repeat // to be made again
-	lost  []*Call  // to be ended
-	hooks map[uint64]*hooks
+// restored is what was found of a session.
+type restored struct {
+	retry []retryCall // to be made again
+	lost  []*Call     // to be ended
+	hooks map[uint64]*webhooks
 
 	progress progress // in a single session, once it is known
 }
 
-// repeat is a call with those of its requests that were not answered.
-type repeat struct {
+// retryCall is a call with those of its requests that were not answered.
+type retryCall struct {
 	call   *Call
 	msgs   []jsonrpc.Message
 	unsent bool // not again, but for the first time: only this once
 }
 
 // restore fills a session that was taken over, and that nobody knows yet.
-func (s *Session) restore(ctx context.Context, streams []stream.Stream) found {
-	f := found{hooks: make(map[uint64]*hooks)}
+func (s *Session) restore(ctx context.Context, streams []stream.Stream) restored {
+	f := restored{hooks: make(map[uint64]*webhooks)}
 	// What ended and is kept no longer had numbers, too: each epoch has its own.
 	s.streams.last = (s.lease.Epoch - 1) << 32
 	read, rung := make(map[uint64]bool), make(map[uint64]bool)
@@ -43,7 +43,7 @@ func (s *Session) restore(ctx context.Context, streams []stream.Stream) found {
 		st := &streams[i]
 		s.streams.last = max(s.streams.last, st.Number)
 		if st.Number == standalone {
-			s.restoreAside(st, read, rung)
+			s.restoreStandalone(st, read, rung)
 			continue
 		}
 		n, msgs, err := parseNote(st)
@@ -51,7 +51,7 @@ func (s *Session) restore(ctx context.Context, streams []stream.Stream) found {
 			s.m.logger.Error("call not restored", "session", s.Name(), "error", err)
 		}
 		mark(read, n.Read)
-		mark(rung, n.Rung)
+		mark(rung, n.Notified)
 		notes[i] = parsed{n, msgs}
 	}
 	for i := range streams {
@@ -59,7 +59,7 @@ func (s *Session) restore(ctx context.Context, streams []stream.Stream) found {
 		if st.Number == standalone {
 			continue
 		}
-		if len(st.Note) == 0 && s.speechless(ctx, st) {
+		if len(st.Note) == 0 && s.endsUnanswered(ctx, st) {
 			s.m.logger.Error("call lost: the store has no note of it any more", "session", s.Name(), "stream", st.Number)
 			s.streams.setBlind(st.Number)
 		}
@@ -73,17 +73,17 @@ func (s *Session) restore(ctx context.Context, streams []stream.Stream) found {
 			s.restoreEnded(ctx, st, n.msgs, read[st.Number], rung[st.Number], &f)
 		}
 	}
-	if h := s.standalone.hooks(); h != nil {
+	if h := s.standalone.webhooks(); h != nil {
 		h.held = true
 		f.hooks[standalone] = h
 	}
 	return f
 }
 
-// speechless says whether a stream that has no note does not, or will not, end with an
+// endsUnanswered reports whether a stream that has no note does not, or will not, end with an
 // answer. Without the note nobody knows what to answer: whoever reads it must hear
 // that, and not only its end.
-func (s *Session) speechless(ctx context.Context, st *stream.Stream) bool {
+func (s *Session) endsUnanswered(ctx context.Context, st *stream.Stream) bool {
 	if s.single {
 		return false // nobody reads it
 	}
@@ -101,8 +101,8 @@ func mark(set map[uint64]bool, numbers []uint64) {
 	}
 }
 
-// restoreAside takes in what is known of the standalone stream, and of the session.
-func (s *Session) restoreAside(st *stream.Stream, read, rung map[uint64]bool) {
+// restoreStandalone takes in what is known of the standalone stream, and of the session.
+func (s *Session) restoreStandalone(st *stream.Stream, read, rung map[uint64]bool) {
 	var n sessionNote
 	if len(st.Note) > 0 {
 		if err := json.Unmarshal(st.Note, &n); err != nil {
@@ -110,9 +110,9 @@ func (s *Session) restoreAside(st *stream.Stream, read, rung map[uint64]bool) {
 		}
 	}
 	mark(read, n.Read)
-	mark(rung, n.Rung)
+	mark(rung, n.Notified)
 	s.standalone.seq, s.standalone.said = st.Next-1, st.Next-1
-	s.standalone.delivery.told = min(n.Told, s.standalone.said)
+	s.standalone.delivery.told = min(n.Delivered, s.standalone.said)
 	s.noted = s.standalone.delivery.told
 	if n.Initialize == nil {
 		return
@@ -124,16 +124,16 @@ func (s *Session) restoreAside(st *stream.Stream, read, rung map[uint64]bool) {
 	}
 	s.backend.initialize, s.revision, s.backend.initialized = m.Raw, n.Revision, true
 	for _, tool := range n.Safe {
-		if s.hints.safe == nil {
-			s.hints.safe = make(map[string]bool)
+		if s.tools.safe == nil {
+			s.tools.safe = make(map[string]bool)
 		}
-		s.hints.safe[tool] = true
+		s.tools.safe[tool] = true
 	}
-	s.able(m.Params)
+	s.takeCapabilities(m.Params)
 }
 
 // restoreCall takes in a call that has not ended.
-func (s *Session) restoreCall(ctx context.Context, st *stream.Stream, n callNote, msgs []jsonrpc.Message, f *found) {
+func (s *Session) restoreCall(ctx context.Context, st *stream.Stream, n callNote, msgs []jsonrpc.Message, f *restored) {
 	safe := len(msgs) > 0 && s.stillSafe(&n, msgs)
 	c := &Call{s: s, recovery: &recovery{repeat: safe}, seq: st.Next - 1}
 	if safe {
@@ -154,7 +154,7 @@ func (s *Session) restoreCall(ctx context.Context, st *stream.Stream, n callNote
 		return ok
 	})
 	s.mu.Lock()
-	if err := s.enter(c, open); err != nil {
+	if err := s.addRequests(c, open); err != nil {
 		s.m.logger.Error("call not restored", "session", s.Name(), "stream", st.Number, "error", err)
 		c.pending = nil
 	}
@@ -170,41 +170,41 @@ func (s *Session) restoreCall(ctx context.Context, st *stream.Stream, n callNote
 	if !s.single {
 		s.streams.mu.Lock()
 		s.streams.setCall(st.Number, c)
-		s.streams.doubt(c)
+		s.streams.addLost(c)
 		s.streams.mu.Unlock()
 	}
-	if h := c.hooks(); h != nil && !s.single {
+	if h := c.webhooks(); h != nil && !s.single {
 		f.hooks[st.Number] = h // held until then
 	}
 	c.restoreResume(msgs, answered)
 	if (safe || n.Unsent) && len(c.pending) > 0 {
 		c.restoreProgress(ctx, st, f)
-		f.again = append(f.again, repeat{c, open, !safe})
+		f.retry = append(f.retry, retryCall{c, open, !safe})
 	} else {
 		f.lost = append(f.lost, c)
 	}
 }
 
-// stillSafe says whether the requests of a call may be made again. A tool is safe if the
+// stillSafe reports whether the requests of a call may be made again. A tool is safe if the
 // call's note says so, or the session's: the tools may have been listed after the call
 // began. What a note says of other methods is not heard: nodes of earlier builds took all
 // of them for safe.
 func (s *Session) stillSafe(n *callNote, msgs []jsonrpc.Message) bool {
 	return allSafe(msgs, func(m *jsonrpc.Message) bool {
 		name := toolOf(m)
-		return n.Safe || s.m.safeTool(name) || s.hints.safe[name]
+		return n.Safe || s.m.safeTool(name) || s.tools.safe[name]
 	})
 }
 
 // restoreEnded takes in what may be asked of a call that has ended. read says that
 // its client has read the end, rung that its webhooks were told; else they may have.
-func (s *Session) restoreEnded(ctx context.Context, st *stream.Stream, msgs []jsonrpc.Message, read, rung bool, f *found) {
+func (s *Session) restoreEnded(ctx context.Context, st *stream.Stream, msgs []jsonrpc.Message, read, rung bool, f *restored) {
 	c := &Call{s: s, number: st.Number, seq: st.Next - 1, said: st.Next - 1}
 	c.become(callStored)
 	c.become(callEnded)
 	if young := len(msgs) > 0 && msgs[0].Method == "initialize"; !read && !young { // who lost that begins anew
 		s.streams.mu.Lock()
-		s.streams.doubt(c)
+		s.streams.addLost(c)
 		s.streams.mu.Unlock()
 	}
 	if read {
@@ -213,9 +213,9 @@ func (s *Session) restoreEnded(ctx context.Context, st *stream.Stream, msgs []js
 	s.mu.Lock()
 	for i := range msgs {
 		rq := &inflight{call: c, id: string(msgs[i].ID)}
-		s.remember(c, rq.id, msgs[i].Method)
+		s.addResumable(c, rq.id, msgs[i].Method)
 		if !read && !rung {
-			s.watch(c, rq, &msgs[i])
+			s.addWebhook(c, rq, &msgs[i])
 		}
 	}
 	s.mu.Unlock()
@@ -224,7 +224,7 @@ func (s *Session) restoreEnded(ctx context.Context, st *stream.Stream, msgs []js
 	}
 	answered := s.answers(ctx, st)
 	c.restoreResume(msgs, answered)
-	h := c.hooks()
+	h := c.webhooks()
 	if h == nil {
 		return
 	}
@@ -235,7 +235,7 @@ func (s *Session) restoreEnded(ctx context.Context, st *stream.Stream, msgs []js
 		}
 	}
 	s.streams.mu.Lock()
-	f.hooks[st.Number] = s.streams.over(c, st.Number)
+	f.hooks[st.Number] = s.streams.webhooksOf(c, st.Number)
 	s.streams.mu.Unlock()
 }
 
@@ -249,7 +249,7 @@ func (c *Call) restoreResume(msgs []jsonrpc.Message, answered map[string]outcome
 	if c.record == nil {
 		c.record = &record{}
 	}
-	r := &resume{heard: time.Now()}
+	r := &resume{seen: time.Now()}
 	c.record.resume = r
 	for i := range msgs {
 		q := resumable{id: string(msgs[i].ID), method: msgs[i].Method, status: StatusProcessing}
@@ -269,7 +269,7 @@ func (c *Call) restoreResume(msgs []jsonrpc.Message, answered map[string]outcome
 		return
 	}
 	if most := c.s.m.opts.MaxWait; most > 0 {
-		r.timer = time.AfterFunc(most, c.lookAfter)
+		r.timer = time.AfterFunc(most, c.cancelIfAway)
 	}
 	// What tells the client how to resume is the first that is said: it may not have
 	// come to that.
@@ -278,9 +278,9 @@ func (c *Call) restoreResume(msgs []jsonrpc.Message, answered map[string]outcome
 	}
 }
 
-// doubt notes that the client of a call, which nobody else knows yet, may have lost
+// addLost notes that the client of a call, which nobody else knows yet, may have lost
 // it with the node that it was connected to. t.mu is held.
-func (t *table) doubt(c *Call) {
+func (t *table) addLost(c *Call) {
 	kind := gapPartial
 	switch {
 	case c.isOver():

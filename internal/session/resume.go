@@ -67,7 +67,7 @@ const callsCrowd = 1 << 10
 // resume is what is known of a call that can be resumed. Guarded by Call.mu.
 type resume struct {
 	requests []resumable
-	heard    time.Time   // when its client was last there, or asked for it
+	seen     time.Time   // when its client was last there, or asked for it
 	timer    *time.Timer // for the client that is away for too long; nil where there is no bound
 }
 
@@ -86,18 +86,18 @@ func (c *Call) resume() *resume {
 	return c.record.resume
 }
 
-// Resumable says whether the session's client can resume requests (SEP-975).
+// Resumable reports whether the session's client can resume requests (SEP-975).
 func (s *Session) Resumable() bool { return s.resumes.Load() != nil }
 
-// EventIDs says whether the session's client wants to be told event ids on
+// EventIDs reports whether the session's client wants to be told event ids on
 // transports that have none.
 func (s *Session) EventIDs() bool {
 	r := s.resumes.Load()
 	return r != nil && r.eventIDs
 }
 
-// able takes in what the client says of itself in initialize. s.mu is held.
-func (s *Session) able(params []byte) {
+// takeCapabilities takes in what the client says of itself in initialize. s.mu is held.
+func (s *Session) takeCapabilities(params []byte) {
 	says := jsonrpc.Field(params, "capabilities", "resumableRequests")
 	if len(says) == 0 || says[0] != '{' || s.single || s.m.opts.Stateless || s.resumes.Load() != nil {
 		return
@@ -141,9 +141,9 @@ func (m *Manager) unlist(s *Session) {
 	}
 }
 
-// remember puts a request of a new call on record, if it can be resumed. s.mu is
+// addResumable puts a request of a new call on record, if it can be resumed. s.mu is
 // held.
-func (s *Session) remember(c *Call, id, method string) {
+func (s *Session) addResumable(c *Call, id, method string) {
 	if s.resumes.Load() == nil || method == "initialize" {
 		return
 	}
@@ -157,9 +157,9 @@ func (s *Session) remember(c *Call, id, method string) {
 	r.requests = append(r.requests, resumable{id: id, method: method, status: StatusProcessing})
 }
 
-// announce says how the call can be resumed, as the first that it says, and has
+// pushPolicies says how the call can be resumed, as the first that it says, and has
 // it found from now on. c.mu is held.
-func (c *Call) announce() {
+func (c *Call) pushPolicies() {
 	r := c.resume()
 	if r == nil {
 		return
@@ -172,8 +172,8 @@ func (c *Call) announce() {
 	all.mu.Lock()
 	all.calls[c.number] = c
 	all.mu.Unlock()
-	if r.heard = time.Now(); o.MaxWait > 0 {
-		r.timer = time.AfterFunc(o.MaxWait, c.lookAfter)
+	if r.seen = time.Now(); o.MaxWait > 0 {
+		r.timer = time.AfterFunc(o.MaxWait, c.cancelIfAway)
 	}
 }
 
@@ -190,13 +190,13 @@ func (s *Session) policy(number uint64, id string) []byte {
 		}
 	}
 	seconds(`,"minWait":`, s.m.opts.MinWait)
-	seconds(`,"maxWait":`, s.m.promise())
+	seconds(`,"maxWait":`, s.m.promisedWait())
 	return jsonrpc.AppendRequest(nil, nil, protocol.MethodResumePolicy, append(params, '}'))
 }
 
-// promise is how long clients are told that they may stay away from a call: what
+// promisedWait is how long clients are told that they may stay away from a call: what
 // has ended must still be there then. 0 stands for no bound.
-func (m *Manager) promise() time.Duration {
+func (m *Manager) promisedWait() time.Duration {
 	if m.opts.MaxWait < 0 {
 		return 0
 	}
@@ -207,8 +207,8 @@ func (m *Manager) promise() time.Duration {
 	return d
 }
 
-// settled notes the response to a request of the call. c.mu is held.
-func (c *Call) settled(id string, failed bool) {
+// recordStatus notes the response to a request of the call. c.mu is held.
+func (c *Call) recordStatus(id string, failed bool) {
 	r := c.resume()
 	if r == nil {
 		return
@@ -226,13 +226,13 @@ func (c *Call) settled(id string, failed bool) {
 	}
 }
 
-// heardOf notes that the call's client is there, or asked for it.
-func (c *Call) heardOf() {
+// clientSeen notes that the call's client is there, or asked for it.
+func (c *Call) clientSeen() {
 	c.s.Touch()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if r := c.resume(); r != nil {
-		r.heard = time.Now()
+		r.seen = time.Now()
 	}
 }
 
@@ -272,7 +272,7 @@ func (m *Manager) FindResumable(token string, id []byte, principal string) (*Ses
 		return nil, 0, ErrBadToken
 	}
 	for {
-		s, err := m.named(name, principal, func(secret string) bool {
+		s, err := m.findSealed(name, principal, func(secret string) bool {
 			return isSealed(secret, mark, tokenSeal, number, id)
 		})
 		if errors.Is(err, ErrNotFound) {
@@ -281,12 +281,12 @@ func (m *Manager) FindResumable(token string, id []byte, principal string) (*Ses
 		if err != nil {
 			return nil, 0, err
 		}
-		if c := s.resumed(number); c != nil && m.keeper(s.key, number) != nil {
-			c.heardOf()
-			s.streams.askedFor(number)
+		if c := s.resumed(number); c != nil && m.holder(s.key, number) != nil {
+			c.clientSeen()
+			s.streams.clientAsked(number)
 			return s, number, nil
 		}
-		switch err := s.confirm(m.ctx); {
+		switch err := s.checkOwner(m.ctx); {
 		case err == nil:
 			return nil, 0, ErrBadToken
 		case !errors.Is(err, ErrMoved): // else it is looked for where it is by now
@@ -342,9 +342,9 @@ func (m *Manager) AllResumable(_ context.Context, principal string, own *Session
 	all := []ResumableRequest{}
 	for _, s := range of {
 		s.Touch()
-		for _, c := range s.kept() {
+		for _, c := range s.resumableCalls() {
 			c.mu.Lock()
-			c.resume().heard = time.Now()
+			c.resume().seen = time.Now()
 			for i := range c.resume().requests {
 				q := &c.resume().requests[i]
 				all = append(all, ResumableRequest{
@@ -359,9 +359,9 @@ func (m *Manager) AllResumable(_ context.Context, principal string, own *Session
 	return all
 }
 
-// kept returns the session's calls that can be resumed, oldest first, and forgets
+// resumableCalls returns the session's calls that can be resumed, oldest first, and forgets
 // those that can't any more.
-func (s *Session) kept() []*Call {
+func (s *Session) resumableCalls() []*Call {
 	all := s.resumes.Load()
 	if all == nil {
 		return nil
@@ -375,7 +375,7 @@ func (s *Session) kept() []*Call {
 	slices.Sort(numbers)
 	calls := make([]*Call, 0, len(numbers))
 	for _, number := range numbers {
-		kept := s.m.keeper(s.key, number) != nil
+		kept := s.m.holder(s.key, number) != nil
 		all.mu.Lock()
 		if c := all.calls[number]; c != nil && kept {
 			calls = append(calls, c)
@@ -395,9 +395,9 @@ func (s *Session) kept() []*Call {
 	return calls
 }
 
-// tidy forgets calls that can't be resumed any more, where there are many, or it
+// sweepResumable forgets calls that can't be resumed any more, where there are many, or it
 // is time for it.
-func (s *Session) tidy(now time.Time) {
+func (s *Session) sweepResumable(now time.Time) {
 	all := s.resumes.Load()
 	if all == nil {
 		return
@@ -409,6 +409,6 @@ func (s *Session) tidy(now time.Time) {
 	}
 	all.mu.Unlock()
 	if due {
-		s.kept()
+		s.resumableCalls()
 	}
 }

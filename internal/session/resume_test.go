@@ -476,7 +476,7 @@ func TestDisconnectSaidFirst(t *testing.T) {
 			want = 1
 		}
 		var r *Reader
-		s.log.together(func() {
+		s.log.inOneAppend(func() {
 			if light {
 				c.Disconnect(time.Second)
 				r = attach(t, s, c.Number())

@@ -93,7 +93,7 @@ func TestLight(t *testing.T) {
 func TestSettles(t *testing.T) {
 	t.Parallel()
 	m := &Manager{}
-	m.settling.Store(true)
+	m.drainsAlone.Store(true)
 	for text, want := range map[string]bool{
 		charge:         true,
 		safeRequest(1): true,
@@ -101,7 +101,7 @@ func TestSettles(t *testing.T) {
 		`{"jsonrpc":"2.0","id":1,"method":"ping"}`:             false,
 		`{"jsonrpc":"2.0","method":"vendor/said","params":{}}`: false,
 	} {
-		if got := m.settles([]jsonrpc.Message{parse(text)}); got != want {
+		if got := m.refusesAlone([]jsonrpc.Message{parse(text)}); got != want {
 			t.Errorf("%s is refused: %v", text, got)
 		}
 	}

@@ -11,7 +11,7 @@ import (
 
 // Emit implements [backend.Sink].
 func (l *link) Emit(of backend.Call, m jsonrpc.Message) {
-	if !l.mends(&m) {
+	if !l.repair(&m) {
 		return
 	}
 	call, ours := of.(*Call)
@@ -31,7 +31,7 @@ func (l *link) Emit(of backend.Call, m jsonrpc.Message) {
 
 // EmitUnrelated implements [backend.Sink].
 func (l *link) EmitUnrelated(m jsonrpc.Message) {
-	if !l.mends(&m) {
+	if !l.repair(&m) {
 		return
 	}
 	switch m.Kind {
@@ -44,10 +44,10 @@ func (l *link) EmitUnrelated(m jsonrpc.Message) {
 	}
 }
 
-// mends makes good what a backend has left out of a message, or got wrong in a way
+// repair makes good what a backend has left out of a message, or got wrong in a way
 // that would break a transport: there is a text, and it is one line. It is false for
 // what is no message. That a text of one line is JSON is the backend's business.
-func (l *link) mends(m *jsonrpc.Message) bool {
+func (l *link) repair(m *jsonrpc.Message) bool {
 	if len(m.Raw) > 0 && bytes.IndexByte(m.Raw, '\n') < 0 && bytes.IndexByte(m.Raw, '\r') < 0 &&
 		(m.ID != nil || m.Kind == jsonrpc.Notification) {
 		return true
@@ -89,7 +89,7 @@ func (s *Session) responded(l *link, call *Call, m jsonrpc.Message) {
 		s.mu.Unlock()
 		return
 	}
-	rq := s.take(m.ID, call)
+	rq := s.takeRequest(m.ID, call)
 	if rq == nil {
 		s.mu.Unlock()
 		return // it was cancelled, and nobody wants it
@@ -100,7 +100,7 @@ func (s *Session) responded(l *link, call *Call, m jsonrpc.Message) {
 		s.revision = jsonrpc.String(jsonrpc.Field(m.Result, "protocolVersion"))
 		noted = s.revision != "" && s.m.shared != nil
 	case "tools/list":
-		s.hints.learn(m.Result)
+		s.tools.learn(m.Result)
 	}
 	s.mu.Unlock()
 	if noted {
@@ -117,7 +117,7 @@ func (s *Session) responded(l *link, call *Call, m jsonrpc.Message) {
 		data = s.advertise(data)
 	}
 	rq.call.respond(rq, data)
-	s.ended(rq)
+	s.requestEnded(rq)
 }
 
 // request takes a request of the backend to the client, under an id that is
@@ -143,13 +143,13 @@ func (s *Session) request(l *link, call *Call, m jsonrpc.Message) {
 		return
 	}
 	if call == nil {
-		call = s.guess(true)
+		call = s.guessCall(true)
 	}
 	id := s.asked.add(serverRequest{link: l, id: append([]byte(nil), m.ID...), call: call}, s.lease.Epoch)
 	s.mu.Unlock()
 	data := m.WithID(s.askedID(id))
-	if !call.say(data, true) {
-		s.standalone.say(data, true)
+	if !call.emit(data, true) {
+		s.standalone.emit(data, true)
 	}
 }
 
@@ -157,7 +157,7 @@ func (s *Session) request(l *link, call *Call, m jsonrpc.Message) {
 func (s *Session) refuse(l *link, m jsonrpc.Message, why string) {
 	back, err := jsonrpc.Parse(jsonrpc.AppendError(nil, m.ID,
 		jsonrpc.Errorf(jsonrpc.CodeInvalidRequest, "%s: %s", m.Method, why)))
-	if err != nil || !s.m.enter() {
+	if err != nil || !s.m.startWork() {
 		return
 	}
 	go func() { // the backend may be in the middle of its own writing
@@ -187,7 +187,7 @@ func (s *Session) notified(l *link, call *Call, m jsonrpc.Message) {
 		}
 		call, data = c, cancelled(s.askedID(id), m.Params)
 	case "notifications/tools/list_changed":
-		s.hints = hints{listed: s.hints.listed + 1}
+		s.tools = toolHints{listed: s.tools.listed + 1}
 		call = s.standalone
 	case "notifications/resources/list_changed", "notifications/prompts/list_changed",
 		"notifications/resources/updated", "notifications/elicitation/complete":
@@ -196,7 +196,7 @@ func (s *Session) notified(l *link, call *Call, m jsonrpc.Message) {
 		}
 	case "notifications/progress":
 		if call == nil {
-			call = s.byToken(jsonrpc.Field(m.Params, "progressToken"))
+			call = s.callByToken(jsonrpc.Field(m.Params, "progressToken"))
 		}
 		if call.record != nil && call.record.progress != nil && !call.record.progress.passes(m.Params) {
 			s.mu.Unlock()
@@ -204,13 +204,13 @@ func (s *Session) notified(l *link, call *Call, m jsonrpc.Message) {
 		}
 	default:
 		if call == nil {
-			call = s.guess(false)
+			call = s.guessCall(false)
 		}
 	}
 	s.mu.Unlock()
-	if !call.say(data, false) && m.Method != "notifications/progress" {
+	if !call.emit(data, false) && m.Method != "notifications/progress" {
 		// The call is over: what is no longer about it may still be of use.
-		s.standalone.say(data, false)
+		s.standalone.emit(data, false)
 	}
 }
 
@@ -219,10 +219,10 @@ func cancelled(id, params []byte) []byte {
 	return jsonrpc.AppendRequest(nil, nil, "notifications/cancelled", params)
 }
 
-// byToken returns the call that gave a progress token. s.mu is held.
-func (s *Session) byToken(token []byte) *Call {
+// callByToken returns the call that gave a progress token. s.mu is held.
+func (s *Session) callByToken(token []byte) *Call {
 	key := string(jsonrpc.Key(token))
-	for _, rq := range s.open {
+	for _, rq := range s.inFlight {
 		if slices.Contains(rq.call.tokens, key) {
 			return rq.call
 		}
@@ -230,15 +230,15 @@ func (s *Session) byToken(token []byte) *Call {
 	return s.standalone
 }
 
-// guess returns the call that a message belongs to whose backend does not say
+// guessCall returns the call that a message belongs to whose backend does not say
 // so: the only one in flight. Where there are several, it goes to the
 // standalone stream; but a request, which someone has to answer, goes to a call
 // whose client is connected if the standalone stream has no reader. s.mu is
 // held.
-func (s *Session) guess(asks bool) *Call {
+func (s *Session) guessCall(asks bool) *Call {
 	var only *Call
 	many := false
-	for _, rq := range s.open {
+	for _, rq := range s.inFlight {
 		c := rq.call
 		if c.method == "initialize" {
 			continue
@@ -252,7 +252,7 @@ func (s *Session) guess(asks bool) *Call {
 	case !many:
 		return only
 	case asks && !s.streams.read(standalone):
-		for _, rq := range s.open {
+		for _, rq := range s.inFlight {
 			if rq.call.method == "tools/call" {
 				return rq.call
 			}

@@ -34,7 +34,7 @@ func sealUnder(secret, purpose string, number uint64, id []byte) string {
 	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil)[:markLen*3/4])
 }
 
-// sealed says whether a mark is that of the number and the id.
+// sealed reports whether a mark is that of the number and the id.
 func (s *Session) sealed(mark, purpose string, number uint64, id []byte) bool {
 	return isSealed(s.id, mark, purpose, number, id)
 }

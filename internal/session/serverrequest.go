@@ -51,7 +51,7 @@ func (q *serverRequests) takeCancelled(l *link, id []byte) (int64, *Call) {
 	for ours, r := range q.pending {
 		if r.link == l && string(jsonrpc.Key(r.id)) == string(jsonrpc.Key(id)) {
 			delete(q.pending, ours)
-			r.call.answered()
+			r.call.clientAnswered()
 			return ours, r.call
 		}
 	}

@@ -68,10 +68,10 @@ type Session struct {
 	mu       sync.Mutex
 	revision string
 	noted    uint64               // how far the standalone stream was told, as the store knows
-	open     map[string]*inflight // in flight, by the key of their id
+	inFlight map[string]*inflight // in flight, by the key of their id
 	asked    serverRequests
 	backend  conversation
-	hints    hints
+	tools    toolHints
 }
 
 // An identity is what of a session does not change.
@@ -86,10 +86,10 @@ type identity struct {
 
 // A usage says how much a session is used, and when it was. It needs no lock.
 type usage struct {
-	renewed atomic.Int64 // when the store was last told that it is used, by the manager's clock; 0: never
-	heard   atomic.Int64 // when the client was last heard of, by the manager's clock
-	calls   atomic.Int32 // requests in flight
-	readers atomic.Int32 // that are connected
+	renewed  atomic.Int64 // when the store was last told that it is used, by the manager's clock; 0: never
+	lastSeen atomic.Int64 // when the client was last heard of, by the manager's clock
+	calls    atomic.Int32 // requests in flight
+	readers  atomic.Int32 // that are connected
 }
 
 // isIdle reports whether nothing is in flight, and nobody reads.
@@ -132,13 +132,13 @@ func (s *Session) Revision() string {
 }
 
 // Touch notes that the client was heard of.
-func (s *Session) Touch() { s.use.heard.Store(int64(s.m.clock())) }
+func (s *Session) Touch() { s.use.lastSeen.Store(int64(s.m.clock())) }
 
-// idle says whether the session has had nothing to do since the given time. A
+// idle reports whether the session has had nothing to do since the given time. A
 // call that runs with nobody connected keeps its session for a day, not for
 // ever. An initialize of revision 2024-11-05 that nobody waits for does not.
 func (s *Session) idle(now, ttl time.Duration) bool {
-	quiet := s.silent(now)
+	quiet := s.sinceSeen(now)
 	if s.use.readers.Load() > 0 {
 		return false
 	}
@@ -172,16 +172,16 @@ func (s *Session) start(c *Call, msgs []jsonrpc.Message, light bool) error {
 	}
 	switch {
 	case n == 0 || s.m.shared == nil:
-	case s.m.settles(msgs):
+	case s.m.refusesAlone(msgs):
 		return ErrClosing
-	case s.m.stepDown(s):
+	case s.m.handOverFirst(s):
 		return ErrMoved
 	}
-	if n > 0 && !light && s.m.crowded() {
+	if n > 0 && !light && s.m.storeCrowded() {
 		return stream.ErrFull
 	}
 	if n > 0 {
-		if err := s.m.makesRoom(s); err != nil {
+		if err := s.m.checkPlace(s); err != nil {
 			return err
 		}
 	}
@@ -189,25 +189,25 @@ func (s *Session) start(c *Call, msgs []jsonrpc.Message, light bool) error {
 		return err
 	}
 	if s.m.shared != nil {
-		if err := s.prepare(c, msgs, light); err != nil {
+		if err := s.prepareRecovery(c, msgs, light); err != nil {
 			s.m.dismiss(s, n)
 			return err
 		}
-		if n > 0 && !c.recovery.isSafe() && s.m.last.Load() {
+		if n > 0 && !c.recovery.isSafe() && s.m.refusesUnsafe.Load() {
 			s.m.dismiss(s, n)
 			return ErrMoved
 		}
 	}
 	c.delivery.expected = light && !s.single
 	s.mu.Lock()
-	err := s.enter(c, msgs)
+	err := s.addRequests(c, msgs)
 	s.mu.Unlock()
 	if err != nil {
 		s.m.dismiss(s, n)
 		return err
 	}
 	if s.single && c.recovery != nil {
-		return s.file(c)
+		return s.noteInJournal(c)
 	}
 	if light {
 		return nil
@@ -215,7 +215,7 @@ func (s *Session) start(c *Call, msgs []jsonrpc.Message, light bool) error {
 	if c.recovery == nil {
 		c.Promote()
 	} else {
-		s.record(c)
+		s.noteCall(c)
 	}
 	if c.recovery != nil && c.Number() == 0 { // it has ended before it began
 		if s.isClosed() {
@@ -224,7 +224,7 @@ func (s *Session) start(c *Call, msgs []jsonrpc.Message, light bool) error {
 		return nil // its client has cancelled it
 	}
 	if c.recovery != nil {
-		err = c.recorded() // before it runs
+		err = c.awaitNote() // before it runs
 		if s.Moved() {
 			return ErrMoved
 		}
@@ -296,7 +296,7 @@ func (s *Session) answer(ctx context.Context, m jsonrpc.Message, header http.Hea
 	newer := uint64(id>>32) >= s.lease.Epoch
 	s.mu.Unlock()
 	if !ok && newer {
-		return s.confirm(ctx)
+		return s.checkOwner(ctx)
 	}
 	if !ok {
 		return nil
@@ -306,7 +306,7 @@ func (s *Session) answer(ctx context.Context, m jsonrpc.Message, header http.Hea
 		m.ID, m.Raw = a.id, raw
 		err := s.m.deliverTo(a.link.conn, backend.Inbound{Message: m, Context: ctx, Header: header})
 		if panicked(err) {
-			s.failCall(a.call, undelivered(err)) // which waits for the answer
+			s.failCall(a.call, notDelivered(err)) // which waits for the answer
 			return nil
 		}
 		if err != nil {
@@ -318,21 +318,21 @@ func (s *Session) answer(ctx context.Context, m jsonrpc.Message, header http.Hea
 			return fmt.Errorf("%w: %w", ErrNotDelivered, err)
 		}
 	}
-	a.call.answered()
+	a.call.clientAnswered()
 	return nil
 }
 
-// HasID says whether id is the session's secret id.
+// HasID reports whether id is the session's secret id.
 func (s *Session) HasID(id string) bool { return KeyOf(id) == s.key }
 
-// SingleStream says whether all the session's messages go to its standalone stream.
+// SingleStream reports whether all the session's messages go to its standalone stream.
 func (s *Session) SingleStream() bool { return s.single }
 
 // Initializing returns the initialize call while it is in flight, or nil.
 func (s *Session) Initializing() *Call {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, rq := range s.open {
+	for _, rq := range s.inFlight {
 		if rq.call.method == "initialize" {
 			return rq.call
 		}

@@ -197,7 +197,7 @@ type closing struct {
 // held.
 func (s *Session) close(to sessionState) (c closing, ok bool) {
 	if c.from, ok = s.become(to); ok {
-		c.inFlight, c.conn = s.takeOpen(true), s.backend.link.finish()
+		c.inFlight, c.conn = s.takeInFlight(true), s.backend.link.finish()
 		s.asked.dropAll()
 	}
 	return c, ok

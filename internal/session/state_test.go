@@ -46,19 +46,19 @@ func TestSessionStates(t *testing.T) {
 		detach  = func(*Session) { read.Detach(false, true, false) }
 		end     = func(s *Session) { n.end(s, why) }
 		linger  = func(s *Session) { n.endAs(s, sessionLingering, why) }
-		sever   = func(s *Session) { n.sever(s) }
-		lose    = func(s *Session) { n.lose(s, 0) }
-		release = func(s *Session) { n.part(s, false) }
+		sever   = func(s *Session) { n.closeForHandOver(s) }
+		lose    = func(s *Session) { n.leaveNode(s, 0) }
+		release = func(s *Session) { n.release(s, false) }
 	)
 	for what, steps := range map[string][]step{
 		"ended before it was opened": {{end, sessionDeleted}, {lose, sessionDeleted}},
 		"open":                       {{nil, sessionOpen}},
 		"ended and read":             {{nil, sessionOpen}, {attach, sessionOpen}, {end, sessionEnded}, {end, sessionEnded}, {detach, sessionDeleted}},
-		"lingering":                  {{nil, sessionOpen}, {attach, sessionOpen}, {linger, sessionLingering}, {n.leave, sessionEnded}, {n.leave, sessionEnded}, {detach, sessionDeleted}},
-		"lingering and lost":         {{nil, sessionOpen}, {attach, sessionOpen}, {linger, sessionLingering}, {lose, sessionMoved}, {n.leave, sessionMoved}, {detach, sessionMoved}},
+		"lingering":                  {{nil, sessionOpen}, {attach, sessionOpen}, {linger, sessionLingering}, {n.stopLingering, sessionEnded}, {n.stopLingering, sessionEnded}, {detach, sessionDeleted}},
+		"lingering and lost":         {{nil, sessionOpen}, {attach, sessionOpen}, {linger, sessionLingering}, {lose, sessionMoved}, {n.stopLingering, sessionMoved}, {detach, sessionMoved}},
 		"ended and lost":             {{nil, sessionOpen}, {attach, sessionOpen}, {end, sessionEnded}, {lose, sessionMoved}, {detach, sessionMoved}},
 		"lost":                       {{nil, sessionOpen}, {lose, sessionMoved}, {end, sessionMoved}},
-		"handed over":                {{nil, sessionOpen}, {n.yield, sessionMoved}, {sever, sessionMoved}},
+		"handed over":                {{nil, sessionOpen}, {n.handOverIdle, sessionMoved}, {sever, sessionMoved}},
 		"cut":                        {{nil, sessionOpen}, {sever, sessionLeaving}, {end, sessionLeaving}, {release, sessionMoved}},
 		"cut and lost":               {{nil, sessionOpen}, {sever, sessionLeaving}, {lose, sessionMoved}, {release, sessionMoved}},
 		"cut, and not begun":         {{nil, sessionOpen}, {sever, sessionLeaving}, {n.forget, sessionDeleted}, {release, sessionDeleted}},
@@ -129,9 +129,9 @@ func TestCallStates(t *testing.T) {
 	refuse := func(c *Call) { refuses = true; notify(c); refuses = false }
 	drop := func(c *Call) {
 		s.mu.Lock()
-		rq := s.take(fmt.Appendf(nil, "%d", id), c)
+		rq := s.takeRequest(fmt.Appendf(nil, "%d", id), c)
 		s.mu.Unlock()
-		h.drop(s, []*inflight{rq})
+		h.dropRequests(s, []*inflight{rq})
 	}
 	for what, steps := range map[string][]step{
 		"answered":              {{nil, callLight}, {answer, callAnswered}, {notify, callAnswered}, {(*Call).Promote, callAnswered}},

@@ -38,7 +38,7 @@ func (m *Manager) Sweep(ctx context.Context, gone func(node string) bool, mine f
 	left := map[string]bool{"": true}
 	err := m.shared.Sessions(ctx, func(was stream.Session) bool {
 		if was.Owner == m.shared.Node() {
-			if !m.has(was.Key) {
+			if !m.isKnown(was.Key) {
 				sw.add(was)
 			}
 			return true
@@ -64,7 +64,7 @@ func (m *Manager) Sweep(ctx context.Context, gone func(node string) bool, mine f
 	return swept
 }
 
-// Alone says whether no other node can ever have had a session of the store since this
+// Alone reports whether no other node can ever have had a session of the store since this
 // one began: once it is swept nothing is left that nobody looks after, but for what
 // this node has lost itself.
 func (m *Manager) Alone() bool {
@@ -117,7 +117,7 @@ func (sw *sweep) adopt(ctx context.Context) error {
 	for {
 		found, ended := sw.next()
 		for _, was := range found {
-			at, err := away(was)
+			at, err := parseAbout(was)
 			if err != nil {
 				m.logger.Error("session not swept", "error", err)
 				continue
@@ -178,8 +178,8 @@ func (m *Manager) adopt(ctx context.Context, at *Remote) {
 	}
 }
 
-// has says whether a session is here, or about to be, or about to end.
-func (m *Manager) has(key stream.SessionKey) bool {
+// isKnown reports whether a session is here, or about to be, or about to end.
+func (m *Manager) isKnown(key stream.SessionKey) bool {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	_, ending := m.ending[key]

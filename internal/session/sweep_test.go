@@ -107,7 +107,7 @@ func TestMadeAgainLater(t *testing.T) {
 		if n, opened := b.Calls(), b.desk.opened(); n != count || opened > 1 {
 			t.Errorf("after the sweep: %d calls, %d backends", n, opened)
 		}
-		time.Sleep(count * againOften)
+		time.Sleep(count * retryEvery)
 		synctest.Wait()
 		if n := b.desk.opened(); n != count {
 			t.Errorf("%d backends after %v", n, time.Since(began))

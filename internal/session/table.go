@@ -22,10 +22,10 @@ type table struct {
 
 // A streamUser is who uses a stream. Its zero value stands for nobody.
 type streamUser struct {
-	call   *Call   // that writes it; nil if it has ended
-	reader *Reader // nil if nobody is connected
-	hooks  *hooks  // of a call that has ended, and has webhooks to be told
-	blind  bool    // it is not known any more what the stream answered
+	call     *Call     // that writes it; nil if it has ended
+	reader   *Reader   // nil if nobody is connected
+	webhooks *webhooks // of a call that has ended, and has webhooks to be told
+	blind    bool      // it is not known any more what the stream answered
 }
 
 // set notes who uses a stream. t.mu is held.
@@ -60,10 +60,10 @@ func (t *table) setReader(number uint64, r *Reader) {
 	t.set(number, u)
 }
 
-// setHooks notes the webhooks of a stream that has ended. t.mu is held.
-func (t *table) setHooks(number uint64, h *hooks) {
+// setWebhooks notes the webhooks of a stream that has ended. t.mu is held.
+func (t *table) setWebhooks(number uint64, h *webhooks) {
 	u := t.streams[number]
-	u.hooks = h
+	u.webhooks = h
 	t.set(number, u)
 }
 
@@ -95,7 +95,7 @@ func (t *table) number() uint64 {
 
 // remove forgets the call of a stream that has its last entry, and returns its
 // webhooks, which must be dispatched.
-func (t *table) remove(number uint64) *hooks {
+func (t *table) remove(number uint64) *webhooks {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	u := t.streams[number]
@@ -103,9 +103,9 @@ func (t *table) remove(number uint64) *hooks {
 	if u.reader == nil {
 		t.unread.add(number, awaitedFor)
 	} else {
-		u.reader.poke() // nothing more comes, should it wait for that
+		u.reader.wake() // nothing more comes, should it wait for that
 	}
-	return t.over(u.call, number)
+	return t.webhooksOf(u.call, number)
 }
 
 // awaitedFor is how long a client may be away, at the most, and still be waited for.
@@ -119,7 +119,7 @@ func (t *table) awaited(patience time.Duration) bool {
 	return t.unread.within(patience)
 }
 
-// isBlind says whether a stream's client can only be told that nobody knows.
+// isBlind reports whether a stream's client can only be told that nobody knows.
 func (t *table) isBlind(number uint64) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -133,35 +133,35 @@ func (t *table) call(number uint64) *Call {
 	return t.streams[number].call
 }
 
-// writes says whether the call's stream is still written, or will be.
+// writes reports whether the call's stream is still written, or will be.
 func (t *table) writes(c *Call, number uint64) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return number == standalone || t.streams[number].call == c
 }
 
-// read says whether a stream has a reader.
+// read reports whether a stream has a reader.
 func (t *table) read(number uint64) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.streams[number].reader != nil
 }
 
-// kick asks the reader of a stream, if there is one, to end its connection.
-func (t *table) kick(number uint64, k kick) {
+// disconnect asks the reader of a stream, if there is one, to end its connection.
+func (t *table) disconnect(number uint64, k disconnect) {
 	t.mu.Lock()
 	r := t.streams[number].reader
 	t.mu.Unlock()
 	if r != nil {
-		r.kick(k)
+		r.disconnect(k)
 	}
 }
 
-// poke tells the reader of a stream, if there is one, to look again.
-func (t *table) poke(number uint64) {
+// wake tells the reader of a stream, if there is one, to look again.
+func (t *table) wake(number uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if r := t.streams[number].reader; r != nil {
-		r.poke()
+		r.wake()
 	}
 }

@@ -77,7 +77,7 @@ func (m *Manager) settle(t *tenant) {
 // shareOf is how much of a bound one tenant may have.
 func (m *Manager) shareOf(most int) int { return max(1, int(m.opts.MaxShare*float64(most))) }
 
-// overShare says whether a tenant has more sessions than its share. m.mu is held.
+// overShare reports whether a tenant has more sessions than its share. m.mu is held.
 func (m *Manager) overShare(t *tenant) bool {
 	return t.name != "" && t.sessions > m.shareOf(m.opts.MaxSessions)
 }

@@ -45,8 +45,8 @@ func (m *Manager) closeConn(conn backend.Conn) (err error) {
 	return conn.Close()
 }
 
-// tellEnded tells the user of a webhook.
-func (m *Manager) tellEnded(e EndedRequest) {
+// callOnEnded tells the user of a webhook.
+func (m *Manager) callOnEnded(e EndedRequest) {
 	var err error // is logged
 	defer panics.Catch(&err, m.logger, "Options.Ended", "")
 	m.opts.OnEnded(e)
@@ -58,15 +58,15 @@ func (m *Manager) callsSafe(tool string) bool {
 	return m.opts.Safe(tool)
 }
 
-// panicked says whether err is a panic of the user's code, which was logged.
+// panicked reports whether err is a panic of the user's code, which was logged.
 func panicked(err error) bool {
 	var p *panics.Error
 	return errors.As(err, &p)
 }
 
-// undelivered is what a request is answered with that was not delivered, because of
+// notDelivered is what a request is answered with that was not delivered, because of
 // err.
-func undelivered(err error) *jsonrpc.Error {
+func notDelivered(err error) *jsonrpc.Error {
 	var p *panics.Error
 	if errors.As(err, &p) {
 		return jsonrpc.Errorf(jsonrpc.CodeInternal, "internal error: %v", p)
@@ -74,10 +74,10 @@ func undelivered(err error) *jsonrpc.Error {
 	return jsonrpc.Errorf(jsonrpc.CodeServer, "the server did not take the request: %v", err)
 }
 
-// undeliveredAgain is the same for a request that was taken from a node which was
+// notRedelivered is the same for a request that was taken from a node which was
 // lost: it may have run there.
-func undeliveredAgain(err error) *jsonrpc.Error {
-	e := undelivered(err)
+func notRedelivered(err error) *jsonrpc.Error {
+	e := notDelivered(err)
 	e.Code = protocol.CodeOutcomeUnknown
 	e.Message = "outcome unknown: the node that ran this call was lost, and it could not be run again: " + e.Message
 	return e
