@@ -99,7 +99,7 @@ func postRaw(t *testing.T, addr, session, body string) (net.Conn, http.Header) {
 		t.Fatal(err)
 	}
 	_ = c.SetReadDeadline(time.Now().Add(time.Minute))
-	res, err := http.ReadResponse(bufio.NewReader(c), nil)
+	res, err := http.ReadResponse(bufio.NewReader(c), nil) //nolint:bodyclose // the connection is closed
 	if err != nil {
 		t.Fatal(err)
 	}
