@@ -11,7 +11,7 @@ import (
 // can use.
 func TestExposed(t *testing.T) {
 	t.Parallel()
-	const warning = "whoever reaches this port can run every tool"
+	const warning = "everybody who reaches this port can call every tool"
 	for listen, warnings := range map[string]int{"0.0.0.0:0": 1, "[::]:0": 1, ":0": 1, "127.0.0.1:0": 0} {
 		p := serve(t, "--demo", "--listen", listen)
 		host, _, err := net.SplitHostPort(p.Addr)

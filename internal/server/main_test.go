@@ -35,7 +35,7 @@ import (
 func TestMain(m *testing.M) {
 	// The tests wait more than they work, so more of them run at a time than usual.
 	flag.Parse()
-	if err := flag.Set("test.parallel", "8"); err != nil {
+	if err := flag.Set("test.parallel", "16"); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 	}
 	goleak.VerifyTestMain(m)

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"holdfast/internal/sse"
+	"holdfast/internal/testlong"
 	"holdfast/jsonrpc"
 )
 
@@ -158,7 +159,7 @@ func TestNodesComeAndGo(t *testing.T) {
 			}
 		})
 	}
-	for n := range 5 {
+	for n := range testlong.Either(3, 5) {
 		time.Sleep(time.Duration(500+rand.N(700)) * time.Millisecond)
 		all := *nodes.Load()
 		next := append([]*farmNode(nil), all[1:]...)
