@@ -400,6 +400,9 @@ func TestQuietPanics(t *testing.T) {
 			n.send(1, id, "tools/call", callSafe)
 			n.end(time.Minute, 0)
 			n.works(1, id)
+			for end := time.Now().Add(time.Minute); n.hit.Load() != n.logged.Load() && time.Now().Before(end); {
+				time.Sleep(time.Millisecond) // polling: what panics beside a call is logged beside it
+			}
 			if hit := n.hit.Load(); hit == 0 || hit != n.logged.Load() {
 				t.Errorf("panicked %d times, logged %d", hit, n.logged.Load())
 			}

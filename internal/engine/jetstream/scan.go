@@ -137,6 +137,9 @@ func (l *Log) ask(ctx context.Context, what string, request []byte, to answer) e
 	ctx, cancel := context.WithTimeout(ctx, l.reading)
 	defer cancel()
 	for {
+		if err := ctx.Err(); err != nil { // an answer could be there before anybody looks at ctx
+			return unavailable(err)
+		}
 		m, err := l.answer(ctx, "$JS.API."+what, request)
 		if err == nil {
 			if err := to.read(m.Data); err != nil {

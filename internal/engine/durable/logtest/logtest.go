@@ -211,19 +211,26 @@ type kept struct {
 
 func (f kept) String() string { return fmt.Sprintf("%.60q at %d", f.data, f.at) }
 
-// frames returns the frames after a place.
+// frames returns the frames after a place. What a cluster trims goes from one server
+// after the other: who reads at that moment may be told to read again.
 func (b *box) frames(log durable.Log, key string, after uint64) []kept {
 	b.Helper()
-	var all []kept
-	err := log.Frames(b.Context(), key, after, func(at uint64, age time.Duration, frame []byte) bool {
-		b.aged(fmt.Sprintf("frame %d of %s", at, key), age)
-		all = append(all, kept{at, frame})
-		return true
-	})
-	if err != nil {
-		b.Fatalf("Frames of %s: %v", key, err)
+	for {
+		var all []kept
+		err := log.Frames(b.Context(), key, after, func(at uint64, age time.Duration, frame []byte) bool {
+			b.aged(fmt.Sprintf("frame %d of %s", at, key), age)
+			all = append(all, kept{at, frame})
+			return true
+		})
+		switch {
+		case errors.Is(err, stream.ErrUnavailable) && time.Since(b.began) < 3*patience:
+			b.Logf("Frames of %s: %v", key, err)
+		case err != nil:
+			b.Fatalf("Frames of %s: %v", key, err)
+		default:
+			return all
+		}
 	}
-	return all
 }
 
 // sees checks what is kept after a place, as every handle sees it.
