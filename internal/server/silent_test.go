@@ -203,12 +203,13 @@ func TestPingElsewhere(t *testing.T) {
 		patience: 3 * time.Second,
 	})
 	p := f.nodes[0].connect("2025-06-18", nil)
-	w := p.open("POST", "/mcp", call("safe_steps", `{"key":"far","pause":1000,"n":0}`))
+	w := p.open("POST", "/mcp", call("safe_hold", `{"key":"far"}`))
 	id, q := w.ping()
 	p.at(f.nodes[1]).pong(q)
 	f.nodes[0].kill()
 	there := p.at(f.nodes[1])
 	w = there.open("GET", "/mcp", "", "Last-Event-ID: "+id)
+	f.nodes[1].release(1)[0].Result(result("done"))
 	if ev := w.message(); !strings.Contains(string(ev.Data), "done") {
 		t.Errorf("got %s", ev.Data)
 	}
