@@ -7,6 +7,7 @@ import (
 	"fmt"
 	mathrand "math/rand/v2"
 	"net/http"
+	"slices"
 	"time"
 
 	"holdfast/internal/cluster"
@@ -128,7 +129,7 @@ type target struct {
 //
 //	state     | what it is                                              | next
 //	----------|---------------------------------------------------------|----------------
-//	placed    | nothing of it has left this node                        | sent, done
+//	placed    | no node can have taken it                               | sent, streaming, done
 //	sent      | another node may have taken it, and has not answered    | streaming, done
 //	streaming | a node's stream is written to the client                | broken, done
 //	broken    | the stream has ended too soon, and is to be gone on with | streaming, done
@@ -163,12 +164,19 @@ const (
 	done
 )
 
-// to is the only thing that changes a placement's state.
+// nextStates are the states that may follow each.
+var nextStates = [...][]placementState{
+	placed:    {sent, streaming, done},
+	sent:      {streaming, done},
+	streaming: {broken, done},
+	broken:    {streaming, done},
+	done:      {},
+}
+
+// to makes a transition, if there is one from the state in which the placement is. It is
+// the only thing that does.
 func (p *placement) to(next placementState) {
-	switch {
-	case p.state == done:
-	case next == sent && p.state != placed: // it is forwarded again
-	default:
+	if slices.Contains(nextStates[p.state], next) {
 		p.state = next
 	}
 }

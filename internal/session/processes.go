@@ -20,6 +20,9 @@ type places struct {
 	leaving int                // of them, being closed
 	freed   chan struct{}      // closed when one is free; nil if nobody waits
 	links   map[*link]struct{} // that are open
+	// promised are the sessions in which a call was admitted that is still to open a
+	// conversation, and since when.
+	promised map[*Session]time.Time
 }
 
 // placeWait is how long a new session waits for a conversation that is being closed:
@@ -57,6 +60,7 @@ func (m *Manager) takePlace(ctx context.Context, s *Session, wait time.Duration,
 	defer stop()
 	for {
 		m.mu.Lock()
+		delete(m.places.promised, s)
 		full, coming := m.noPlace(s)
 		if full == nil {
 			m.places.taken++
@@ -95,7 +99,7 @@ func (m *Manager) noPlace(s *Session) (full error, coming bool) {
 	t, most, share := s.tenant, m.opts.MaxProcesses, m.shareOf(m.opts.MaxProcesses)
 	switch {
 	case m.places.taken >= most:
-		return fmt.Errorf("%w: %d server processes run on this node (--max-processes or MaxProcesses)", ErrBusy, most), m.places.leaving > 0
+		return errFull(most), m.places.leaving > 0
 	case t.name != "" && !s.taken && t.processes >= share:
 		return fmt.Errorf("%w: %d server processes run for this client (--max-share or MaxShare, of --max-processes)", ErrBusy, share), t.leaving > 0
 	}
@@ -114,13 +118,44 @@ func (m *Manager) checkPlace(s *Session) error {
 	if has {
 		return nil
 	}
-	m.mu.RLock()
-	full, coming := m.noPlace(s)
-	m.mu.RUnlock()
-	if full != nil && !coming && !m.evict(s) {
+	m.mu.Lock()
+	full := m.promisePlace(s)
+	m.mu.Unlock()
+	if full == nil || !m.evict(s) {
 		return full
 	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.places.promised[s] = time.Now()
 	return nil
+}
+
+// promisePlace promises the session a place that is free, or about to be. Without it many
+// calls that come at a time, as after a take-over, would all be admitted for one place.
+// m.mu is held.
+func (m *Manager) promisePlace(s *Session) (full error) {
+	p := &m.places
+	if p.promised == nil {
+		p.promised = make(map[*Session]time.Time)
+	}
+	for other, since := range p.promised {
+		if time.Since(since) > reopenTimeout {
+			delete(p.promised, other) // its call was not delivered
+		}
+	}
+	full, coming := m.noPlace(s)
+	if _, has := p.promised[s]; !has && (full == nil || coming) && p.taken-p.leaving+len(p.promised) >= m.opts.MaxProcesses {
+		full, coming = errFull(m.opts.MaxProcesses), false
+	}
+	if full != nil && !coming {
+		return full
+	}
+	p.promised[s] = time.Now()
+	return nil
+}
+
+func errFull(most int) error {
+	return fmt.Errorf("%w: %d server processes run on this node (--max-processes or MaxProcesses)", ErrBusy, most)
 }
 
 // freePlace frees a place. closed says that its conversation was closed, else it was not

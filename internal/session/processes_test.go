@@ -120,6 +120,35 @@ func TestMaxProcesses(t *testing.T) {
 	h.empty()
 }
 
+// Calls that come at a time, in sessions without a conversation, are admitted for as many
+// as can be opened. The others are refused at once.
+func TestMaxProcessesAtOnce(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, Options{MaxProcesses: 3}, nil)
+	defer h.close()
+	var sessions []*Session
+	for i := range 3 {
+		s, err := h.openFrom(fmt.Sprintf("192.0.2.%d", i+1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.closeUnused()
+		sessions = append(sessions, s)
+	}
+	eventually(t, "the conversations to be closed", func() bool { taken, _ := h.processes(); return taken == 0 })
+	h.opts.MaxProcesses = 2
+	for i, s := range sessions[:2] {
+		if _, err := s.Begin([]jsonrpc.Message{parse(request(i))}, true); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, err := sessions[2].Begin([]jsonrpc.Message{parse(request(2))}, true)
+	wantBusy(t, "a third", err, "--max-processes")
+	if _, err = sessions[0].Begin([]jsonrpc.Message{parse(request(3))}, true); err != nil {
+		t.Errorf("another in the first: %v", err)
+	}
+}
+
 // Two may want the same session's place: the second finds no conversation there any more,
 // and goes on looking at the others.
 func TestEvictedTwice(t *testing.T) {
