@@ -18,10 +18,10 @@ import (
 
 const module = "holdfast"
 
-// floors is the house from the ground up: each package, and the packages of ours
-// that it may import, all of which stand before it. "." is the root, and a name
-// that ends in "/..." stands for all below it; nobody imports those.
-var floors = []struct {
+// layers are the packages of the module, from the lowest up: each with the packages of
+// ours that it may import, all of which stand before it. "." is the root. A name that ends
+// in "/..." stands for all packages below it; no package imports those.
+var layers = []struct {
 	name    string
 	imports []string
 }{
@@ -68,11 +68,11 @@ var floors = []struct {
 	{"examples/...", everything},
 }
 
-// everything stands for all packages on the floors below.
+// everything stands for all packages of lower layers.
 var everything = []string{"*"}
 
-// guests are the modules of others, and the packages that may import them.
-var guests = map[string][]string{
+// modules are the dependencies, and the packages that may import them.
+var modules = map[string][]string{
 	"github.com/modelcontextprotocol/go-sdk": {".", "backend/sdk", "cmd/...", "bench/...", "conformance/...", "examples/..."},
 	"golang.org/x/oauth2":                    {"."},
 	"github.com/cenkalti/backoff/v5":         {"client", "internal/webhook"},
@@ -155,9 +155,9 @@ func matches(pkg, name string) bool {
 	return pkg == name || ok && (pkg == below || strings.HasPrefix(pkg, below+"/"))
 }
 
-// floorOf returns the place of a package in floors, or -1.
-func floorOf(pkg string) int {
-	for i, f := range floors {
+// layerOf returns the place of a package in layers, or -1.
+func layerOf(pkg string) int {
+	for i, f := range layers {
 		if matches(pkg, f.name) {
 			return i
 		}
@@ -165,32 +165,32 @@ func floorOf(pkg string) int {
 	return -1
 }
 
-// may says whether a package of ours may import another.
+// may returns why a package of ours may not import another, or nil.
 func may(pkg, imported string) error {
-	from, to := floorOf(pkg), floorOf(imported)
-	f := floors[from]
+	from, to := layerOf(pkg), layerOf(imported)
+	f := layers[from]
 	switch {
 	case to < 0:
-		return fmt.Errorf("which stands on no floor")
-	case strings.HasSuffix(floors[to].name, "/...") && floors[to].name == f.name:
+		return fmt.Errorf("which is in no layer")
+	case strings.HasSuffix(layers[to].name, "/...") && layers[to].name == f.name:
 		return nil // programs have packages of their own
-	case strings.HasSuffix(floors[to].name, "/..."):
+	case strings.HasSuffix(layers[to].name, "/..."):
 		return fmt.Errorf("a program's own")
 	case to >= from:
-		return fmt.Errorf("which stands above it: imports point down only")
-	case !slices.Contains(f.imports, "*") && !slices.Contains(f.imports, floors[to].name):
+		return fmt.Errorf("which is above it: imports point down only")
+	case !slices.Contains(f.imports, "*") && !slices.Contains(f.imports, layers[to].name):
 		return fmt.Errorf("but may import only %q of ours", f.imports)
 	}
 	return nil
 }
 
-// Imports point down the floors of the house, and guests stay in their rooms.
+// Imports point down the layers, and only the packages listed use a dependency.
 func TestImports(t *testing.T) {
 	t.Parallel()
 	all := sources(t)
 	for _, pkg := range slices.Sorted(maps.Keys(all)) {
-		if floorOf(pkg) < 0 {
-			t.Errorf("package %s stands on no floor: give it one in arch_test.go", pkg)
+		if layerOf(pkg) < 0 {
+			t.Errorf("package %s is in no layer: give it one in arch_test.go", pkg)
 			continue
 		}
 		for imported, file := range all[pkg] {
@@ -209,12 +209,12 @@ func allowed(pkg, imported string) error {
 	case first == module:
 		return may(pkg, strings.TrimPrefix(imported, module+"/"))
 	case strings.Contains(first, "."):
-		for guest, rooms := range guests {
-			if imported != guest && !strings.HasPrefix(imported, guest+"/") {
+		for other, users := range modules {
+			if imported != other && !strings.HasPrefix(imported, other+"/") {
 				continue
 			}
-			if !slices.ContainsFunc(rooms, func(room string) bool { return matches(pkg, room) }) {
-				return fmt.Errorf("which only %q may", rooms)
+			if !slices.ContainsFunc(users, func(user string) bool { return matches(pkg, user) }) {
+				return fmt.Errorf("which only %q may", users)
 			}
 			return nil
 		}
@@ -229,12 +229,12 @@ func allowed(pkg, imported string) error {
 	return nil
 }
 
-// The lists above name nothing that is not there any more, and every floor
+// The lists above name nothing that is gone, and every layer
 // stands on those before it.
-func TestFloors(t *testing.T) {
+func TestLayers(t *testing.T) {
 	t.Parallel()
 	all := sources(t)
-	for i, f := range floors {
+	for i, f := range layers {
 		found := false
 		for pkg := range all {
 			found = found || matches(pkg, f.name)
@@ -243,21 +243,21 @@ func TestFloors(t *testing.T) {
 			t.Errorf("there is no package %s", f.name)
 		}
 		for _, name := range f.imports {
-			if j := floorOf(name); name != "*" && (j < 0 || j >= i) {
+			if j := layerOf(name); name != "*" && (j < 0 || j >= i) {
 				t.Errorf("%s is said to import %s, which does not stand below it", f.name, name)
 			}
 		}
 	}
-	for guest, rooms := range guests {
+	for other, users := range modules {
 		used := false
 		for pkg, imports := range all {
 			for imported := range imports {
-				used = used || (imported == guest || strings.HasPrefix(imported, guest+"/")) &&
-					slices.ContainsFunc(rooms, func(room string) bool { return matches(pkg, room) })
+				used = used || (imported == other || strings.HasPrefix(imported, other+"/")) &&
+					slices.ContainsFunc(users, func(user string) bool { return matches(pkg, user) })
 			}
 		}
 		if !used {
-			t.Errorf("nobody imports %s", guest)
+			t.Errorf("nobody imports %s", other)
 		}
 	}
 }

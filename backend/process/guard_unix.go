@@ -63,11 +63,9 @@ for file in /proc/[0-9]*/environ; do
 done
 `
 
-// A guard is a shell that outlives us by a moment, to kill what we would leave
-// behind. It is started when first needed, and again when next needed should
-// somebody have killed it.
-// Without one everything works as long as we end in good order; that there is
-// none is logged.
+// A guard is a shell that lives a moment longer than this program, to kill what it leaves
+// behind. It is started when it is first needed, and again if it was killed. Without a
+// guard everything works as long as this program ends in good order; a warning is logged.
 type guard struct {
 	log  *slog.Logger
 	mark string // what the environments of all our processes contain
@@ -84,14 +82,14 @@ type guard struct {
 func (g *guard) ready() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.tell("")
+	g.send("")
 }
 
-// add makes the guard kill a process group when we die.
+// add makes the guard kill a process group when this program dies.
 func (g *guard) add(group int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.tell(fmt.Sprintf("+ %d\n", group))
+	g.send(fmt.Sprintf("+ %d\n", group))
 	if g.groups == nil {
 		g.groups = make(map[int]bool)
 	}
@@ -103,7 +101,7 @@ func (g *guard) remove(group int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	delete(g.groups, group)
-	g.tell(fmt.Sprintf("- %d\n", group))
+	g.send(fmt.Sprintf("- %d\n", group))
 }
 
 // close ends the guard and waits for it. No group may be left.
@@ -124,8 +122,8 @@ func (g *guard) close() {
 	p.kill()
 }
 
-// tell writes a line to the guard, which is started if need be. mu is held.
-func (g *guard) tell(line string) {
+// send writes a line to the guard, and starts it if necessary. mu is held.
+func (g *guard) send(line string) {
 	if p := g.running; p != nil {
 		err := p.write(line)
 		if err == nil {

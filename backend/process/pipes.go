@@ -146,8 +146,8 @@ func quote(line []byte) string {
 	return strconv.Quote(string(line))
 }
 
-// readLog logs what the process says on stderr, line by line. Of a line that is
-// too long the beginning is logged.
+// readLog logs what the process writes to stderr, line by line. Of a line that is too long
+// the beginning is logged.
 func (c *conn) readLog() {
 	r := bufio.NewReaderSize(c.stderr, maxLogLine)
 	for {

@@ -34,7 +34,7 @@ func (t target) String() string {
 // LogValue implements [slog.LogValuer].
 func (t target) LogValue() slog.Value { return slog.StringValue(t.String()) }
 
-// policy says where webhooks may go.
+// policy decides where webhooks may go.
 type policy struct {
 	networks []netip.Prefix
 	hosts    map[string]bool
@@ -86,8 +86,8 @@ var (
 	errPort  = fmt.Errorf("%w: not port 443, and not where the operator allowed it", errRefused)
 )
 
-// check says whether the address that is about to be connected to, for a target,
-// is one that webhooks may go to.
+// check returns an error if webhooks to a target may not go to an address, which is about
+// to be connected to.
 func (p *policy) check(t target, at netip.AddrPort) error {
 	addr := at.Addr().Unmap().WithZone("")
 	if p.hosts[t.host] || slices.ContainsFunc(p.networks, func(n netip.Prefix) bool { return n.Contains(addr) }) {
@@ -141,7 +141,7 @@ var (
 	sixToFour  = netip.MustParsePrefix("2002::/16")
 )
 
-// special says what an address is, unless it is a public host's.
+// special returns what kind an address is, or "" if it is that of a public host.
 func special(addr netip.Addr) string {
 	if addr.Is6() {
 		b := addr.As16()

@@ -39,29 +39,28 @@ func (q *queue) Pop() any {
 	return d
 }
 
-// host is a receiver, so that a slow one takes up no more than its share.
+// host is what is known of a receiver, which may not use more than its share of tries.
 type host struct {
 	busy   int         // tries at this moment
 	parked []*delivery // which are due, and wait for one of those to end
 }
 
-// dropped says, now and then, how many events there was no room for.
+// dropped counts events that were dropped because the queue was full.
 type dropped struct {
-	n    int
-	said time.Time
+	n      int       // since the last line in the log
+	logged time.Time // when that was written
 }
 
 // errClosed is why an event is not sent after Close.
 var errClosed = errors.New("the server is shutting down")
 
-// brief returns an error that does not fill the log, whatever a receiver said to
-// cause it.
+// brief returns the beginning of an error, which may have text of the receiver.
 func brief(err error) string {
 	text := err.Error()
 	return text[:min(len(text), 300)]
 }
 
-// add queues a delivery, or drops it if there is no room.
+// add queues a delivery, or drops it if the queue is full.
 func (s *Sender) add(d *delivery) error {
 	s.mu.Lock()
 	if s.closed.Load() {
@@ -75,11 +74,11 @@ func (s *Sender) add(d *delivery) error {
 		s.mu.Unlock()
 		return nil
 	}
-	// Whoever sends too much must not fill the log with it, too.
+	// At most one line in ten seconds: a client that causes this must not fill the log.
 	s.dropped.n++
 	n := 0
-	if now := time.Now(); now.Sub(s.dropped.said) >= 10*time.Second {
-		n, s.dropped = s.dropped.n, dropped{said: now}
+	if now := time.Now(); now.Sub(s.dropped.logged) >= 10*time.Second {
+		n, s.dropped = s.dropped.n, dropped{logged: now}
 	}
 	s.mu.Unlock()
 	if n > 0 {
@@ -99,8 +98,7 @@ func (s *Sender) start() {
 	go s.run()
 }
 
-// run tries what is due until nothing is. Who goes last sees to it that somebody
-// comes for the rest.
+// run tries deliveries until none is due. Then it sets the timer for the next one.
 func (s *Sender) run() {
 	defer s.work.Done()
 	s.mu.Lock()
@@ -181,8 +179,7 @@ func (s *Sender) done(d *delivery, again bool) {
 	s.emptied()
 }
 
-// again says, of a delivery that was just tried, whether it is tried again, and
-// notes when.
+// again reports whether a delivery that was just tried is tried again, and sets when.
 func (s *Sender) again(d *delivery, r result) bool {
 	d.tries++
 	log := s.logger.With("url", d.to, "id", d.id, "try", d.tries)
@@ -266,7 +263,7 @@ func (s *Sender) abandon() {
 	s.emptied()
 }
 
-// emptied says so when nothing is held and nothing will come. s.mu is held.
+// emptied closes s.empty when nothing is held and nothing will come. s.mu is held.
 func (s *Sender) emptied() {
 	if s.closed.Load() && s.held == 0 {
 		select {

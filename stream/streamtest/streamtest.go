@@ -76,7 +76,7 @@ func Run(t *testing.T, mk Maker, o Options) {
 		{"9 what was acknowledged goes first", spent, Limits{TotalBytes: 64 * kib}},
 		{"9 what ends a stream is accepted by a full store", fullEnd, Limits{TotalBytes: 64 * kib}},
 		{"9 a repeated entry is accepted by a full store", fullRepeat, Limits{TotalBytes: 64 * kib}},
-		{"10 a ended stream is kept for a time", kept, Limits{Keep: 300 * time.Millisecond}},
+		{"10 an ended stream is kept for a time", kept, Limits{Keep: 300 * time.Millisecond}},
 		{"11 a deleted session is gone", deleted, Limits{}},
 		{"11 deleting notifies the watchers", deletedWatched, Limits{}},
 		{"12 a note is kept beside its stream", notes, Limits{}},
