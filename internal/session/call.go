@@ -151,7 +151,7 @@ func (c *Call) deliver(ctx context.Context, msgs []jsonrpc.Message, header http.
 // begun with and that will not be delivered.
 func (c *Call) Abort(msgs []jsonrpc.Message, e *jsonrpc.Error) {
 	c.disown()
-	c.dropWebhook(nil) // its client is told now
+	c.dropWebhooks() // its client is told now
 	for i := range msgs {
 		if msgs[i].Kind == jsonrpc.Request {
 			c.s.fail(c, msgs[i].ID, e)
@@ -233,8 +233,9 @@ func (c *Call) promote() {
 		c.recovery.stored = make(chan struct{})
 	}
 	c.note(c.number)
-	c.pushPolicies()
-	c.shiftResponses()
+	for f := range c.features {
+		f.stored(c)
+	}
 	for _, data := range c.light {
 		c.push(data, false)
 	}
@@ -292,23 +293,20 @@ func (c *Call) respond(rq *inflight, data []byte) {
 		return
 	}
 	last := len(c.pending) == 0
-	if c.resume() != nil {
-		c.recordStatus(rq.id, jsonrpc.Field(data, "error") != nil)
-	}
 	switch {
 	case c.s.single:
 		c.s.standalone.mu.Lock()
 		c.s.standalone.said++
 		c.s.log.queue(queuedEntry{c: c.s.standalone, number: standalone, data: data, joined: c.recovery != nil})
 		c.appendJournal(rq.id, last)
-		c.recordResponse(rq, data, c.s.standalone.said)
+		c.answered(rq, data, c.s.standalone.said)
 		c.s.standalone.mu.Unlock()
 	case c.isLight():
 		c.light = append(c.light, data)
-		c.recordResponse(rq, data, uint64(len(c.light)))
+		c.answered(rq, data, uint64(len(c.light)))
 	default:
 		c.push(data, last)
-		c.recordResponse(rq, data, c.said)
+		c.answered(rq, data, c.said)
 	}
 	if last {
 		c.end()
@@ -351,10 +349,17 @@ func (c *Call) dropRequest(rq *inflight) {
 		return
 	}
 	c.end()
-	if r := c.resume(); r != nil && r.timer != nil {
-		r.timer.Stop()
+	for f := range c.features {
+		f.left(c)
 	}
 	c.wake()
+}
+
+// answered tells features that a request was answered. c.mu is held.
+func (c *Call) answered(rq *inflight, response []byte, seq uint64) {
+	for f := range c.features {
+		f.answered(c, rq, jsonrpc.Field(response, "error") != nil, seq)
+	}
 }
 
 // takePending takes a request off the pending ones and reports whether it was one.
@@ -374,16 +379,17 @@ func (c *Call) cancel(rq *inflight) {
 	c.mu.Lock()
 	defer c.s.log.flush()
 	defer c.mu.Unlock()
-	c.dropWebhook(rq)
 	if c.isOver() || !c.takePending(rq) {
 		return
+	}
+	for f := range c.features {
+		f.cancelled(c, rq)
 	}
 	last := len(c.pending) == 0
 	switch {
 	case c.isLight():
 		c.appendJournal(rq.id, last)
 	case c.resume() != nil:
-		c.recordStatus(rq.id, true)
 		c.push(jsonrpc.AppendError(nil, []byte(rq.id), jsonrpc.Errorf(jsonrpc.CodeServer, "cancelled by its client")), last)
 	case last:
 		c.push(nil, true)

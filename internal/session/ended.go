@@ -62,23 +62,15 @@ func (s *Session) addWebhook(c *Call, rq *inflight, m *jsonrpc.Message) {
 	if len(url) > longestWebhook {
 		url = ""
 	}
-	if c.record == nil {
-		c.record = &record{}
-	}
-	if c.record.webhooks == nil {
+	if c.recorded().webhooks == nil {
 		c.record.webhooks = &webhooks{held: true}
 	}
 	h := c.record.webhooks
 	h.list = append(h.list, webhook{EndedRequest: EndedRequest{ID: []byte(rq.id), Webhook: url}, rq: rq})
 }
 
-// recordResponse notes the response to a request, which is the entry seq of the call's
-// stream, or will be: in a single session, of the standalone one. c.mu is held.
-func (c *Call) recordResponse(rq *inflight, response []byte, seq uint64) {
-	h := c.webhooks()
-	if h == nil {
-		return
-	}
+// answered implements [feature].
+func (h *webhooks) answered(c *Call, rq *inflight, failed bool, seq uint64) {
 	t := &c.s.streams
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -87,7 +79,7 @@ func (c *Call) recordResponse(rq *inflight, response []byte, seq uint64) {
 		if k.rq != rq {
 			continue
 		}
-		k.seq, k.Time, k.Failed = seq, time.Now(), jsonrpc.Field(response, "error") != nil
+		k.seq, k.Time, k.Failed = seq, time.Now(), failed
 		if c.s.single {
 			c.s.standalone.webhooks().list = append(c.s.standalone.webhooks().list, *k)
 			h.drop(rq)
@@ -96,13 +88,8 @@ func (c *Call) recordResponse(rq *inflight, response []byte, seq uint64) {
 	}
 }
 
-// shiftResponses notes that the call, which was light, has said other things first, so that
-// its responses come after those. c.mu is held.
-func (c *Call) shiftResponses() {
-	h := c.webhooks()
-	if h == nil {
-		return
-	}
+// stored implements [feature]: the responses so far come after what was said first.
+func (h *webhooks) stored(c *Call) {
 	c.s.streams.mu.Lock()
 	defer c.s.streams.mu.Unlock()
 	for i := range h.list {
@@ -112,16 +99,35 @@ func (c *Call) shiftResponses() {
 	}
 }
 
-// dropWebhook forgets the webhook of a request (nil: of all): its client wants no
-// answer, or has it.
-func (c *Call) dropWebhook(rq *inflight) {
-	if h := c.webhooks(); h != nil {
-		c.s.streams.mu.Lock()
-		defer c.s.streams.mu.Unlock()
-		h.drop(rq)
+// cancelled implements [feature]: the client wants no answer.
+func (h *webhooks) cancelled(c *Call, rq *inflight) {
+	c.s.streams.mu.Lock()
+	defer c.s.streams.mu.Unlock()
+	h.drop(rq)
+}
+
+// refused implements [feature]: clients are told that the outcome is unknown.
+func (h *webhooks) refused(c *Call, _ [][]byte, seq uint64) {
+	c.s.streams.mu.Lock()
+	defer c.s.streams.mu.Unlock()
+	for i := range h.list {
+		if k := &h.list[i]; k.seq == 0 || k.seq > seq {
+			k.seq, k.Time, k.Failed = seq+1, time.Now(), true
+		}
 	}
 }
 
+// left implements [feature]: the next owner dispatches them.
+func (h *webhooks) left(*Call) {}
+
+// dropWebhooks forgets the webhooks of the call: its client has the answers.
+func (c *Call) dropWebhooks() {
+	if h := c.webhooks(); h != nil {
+		h.cancelled(c, nil)
+	}
+}
+
+// drop forgets the webhook of a request; nil: of all. table.mu is held.
 func (h *webhooks) drop(rq *inflight) {
 	kept := h.list[:0]
 	for _, k := range h.list {
@@ -131,22 +137,6 @@ func (h *webhooks) drop(rq *inflight) {
 	}
 	clear(h.list[len(kept):])
 	h.list = kept
-}
-
-// failResponses notes that of the call's stream nothing after the entry seq could be
-// stored: its clients are told that the outcome is unknown.
-func (c *Call) failResponses(seq uint64) {
-	h := c.webhooks()
-	if h == nil {
-		return
-	}
-	c.s.streams.mu.Lock()
-	defer c.s.streams.mu.Unlock()
-	for i := range h.list {
-		if k := &h.list[i]; k.seq == 0 || k.seq > seq {
-			k.seq, k.Time, k.Failed = seq+1, time.Now(), true
-		}
-	}
 }
 
 // releaseWebhooks notes that the door that began the call does not have it any more.

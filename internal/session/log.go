@@ -310,11 +310,10 @@ func (a *appender) refused(ctx context.Context, turn []queuedEntry, err error) {
 	default:
 		ids = a.unanswered(x.c, turn)
 		x.c.mu.Lock()
-		for _, id := range ids {
-			x.c.recordStatus(string(id), true)
+		for f := range x.c.features {
+			f.refused(x.c, ids, x.c.seq)
 		}
 		x.c.mu.Unlock()
-		x.c.failResponses(x.c.seq)
 	}
 	end := endings(ids, err)
 	if x.number != standalone {

@@ -54,10 +54,7 @@ func (c *Call) restoreProgress(ctx context.Context, st *stream.Stream, f *restor
 	if len(said) == 0 {
 		return
 	}
-	if c.record == nil {
-		c.record = &record{}
-	}
-	c.record.progress = said
+	c.recorded().progress = said
 }
 
 // progressIn returns the progress that a stream tells of.

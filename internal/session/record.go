@@ -1,14 +1,52 @@
 package session
 
-// A record is what is known of a call beside its stream.
+// A record is what features know of a call beside its stream. Most calls have none.
 type record struct {
 	key      *keyRecord // nil if it was begun under no idempotency key
 	webhooks *webhooks  // nil if its requests name no webhook
+	resume   *resume    // nil if its client can't resume it (SEP-975); it does not change after Begin
 
 	// What was said before the session was taken over, if the call was made again then;
 	// guarded by Session.mu.
 	progress progress
+}
 
-	// How it is resumed; nil if its client can't. It does not change after Begin.
-	resume *resume
+// recorded returns the call's record, which is made if there is none. Session.mu is held,
+// or nobody else knows the call.
+func (c *Call) recorded() *record {
+	if c.record == nil {
+		c.record = &record{}
+	}
+	return c.record
+}
+
+// A feature keeps its own record of a call, which it makes when a request begins
+// ([Session.addRequests]), and hears of the call as it goes on. Call.mu is held.
+type feature interface {
+	// stored is called when a light call is given a stream. What it has answered
+	// already follows in the stream.
+	stored(c *Call)
+	// answered is called when a request is answered. The response is, or will be, the
+	// entry seq of the call's stream, of a light call's responses, or of the stream that
+	// all calls of the session share.
+	answered(c *Call, rq *inflight, failed bool, seq uint64)
+	// cancelled is called when the client cancels a request.
+	cancelled(c *Call, rq *inflight)
+	// refused is called when the store has refused what follows the entry seq. The
+	// requests with the ids get an error for a response.
+	refused(c *Call, ids [][]byte, seq uint64)
+	// left is called when the call ends here, as its session has left this node.
+	left(c *Call)
+}
+
+// features calls yield for each feature that has a record of the call. A call that is
+// resumable says so before anything else.
+func (c *Call) features(yield func(feature) bool) {
+	r := c.record
+	if r == nil || r.resume != nil && !yield(r.resume) {
+		return
+	}
+	if r.webhooks != nil {
+		yield(r.webhooks)
+	}
 }

@@ -162,10 +162,7 @@ func (s *Session) restoreCall(ctx context.Context, st *stream.Stream, n callNote
 	s.use.calls.Add(int32(len(c.pending)))
 	s.m.count(s, int32(len(c.pending)))
 	if k := n.key(); k != nil {
-		if c.record == nil {
-			c.record = &record{}
-		}
-		c.record.key = k
+		c.recorded().key = k
 	}
 	if !s.single {
 		s.streams.mu.Lock()
@@ -246,11 +243,8 @@ func (c *Call) restoreResume(msgs []jsonrpc.Message, answered map[string]outcome
 	if all == nil || len(msgs) == 0 || msgs[0].Method == "initialize" {
 		return
 	}
-	if c.record == nil {
-		c.record = &record{}
-	}
 	r := &resume{seen: time.Now()}
-	c.record.resume = r
+	c.recorded().resume = r
 	for i := range msgs {
 		q := resumable{id: string(msgs[i].ID), method: msgs[i].Method, status: StatusProcessing}
 		a, ok := answered[string(jsonrpc.Key(msgs[i].ID))]

@@ -147,24 +147,16 @@ func (s *Session) addResumable(c *Call, id, method string) {
 	if s.resumes.Load() == nil || method == "initialize" {
 		return
 	}
-	if c.record == nil {
-		c.record = &record{}
-	}
-	if c.record.resume == nil {
+	if c.recorded().resume == nil {
 		c.record.resume = &resume{}
 	}
 	r := c.record.resume
 	r.requests = append(r.requests, resumable{id: id, method: method, status: StatusProcessing})
 }
 
-// pushPolicies says how the call can be resumed, as the first that it says, and has
-// it found from now on. c.mu is held.
-func (c *Call) pushPolicies() {
-	r := c.resume()
-	if r == nil {
-		return
-	}
-	o := &c.s.m.opts
+// stored implements [feature]: it says how the call can be resumed, as the first that the
+// call says, and has it found from now on.
+func (r *resume) stored(c *Call) {
 	for i := range r.requests {
 		c.push(c.s.policy(c.number, r.requests[i].id), false)
 	}
@@ -172,8 +164,44 @@ func (c *Call) pushPolicies() {
 	all.mu.Lock()
 	all.calls[c.number] = c
 	all.mu.Unlock()
-	if r.seen = time.Now(); o.MaxWait > 0 {
-		r.timer = time.AfterFunc(o.MaxWait, c.cancelIfAway)
+	r.seen = time.Now()
+	if most := c.s.m.opts.MaxWait; most > 0 {
+		r.timer = time.AfterFunc(most, c.cancelIfAway)
+	}
+}
+
+// answered implements [feature].
+func (r *resume) answered(c *Call, rq *inflight, failed bool, _ uint64) { r.end(c, rq.id, failed) }
+
+// cancelled implements [feature].
+func (r *resume) cancelled(c *Call, rq *inflight) { r.end(c, rq.id, true) }
+
+// refused implements [feature].
+func (r *resume) refused(c *Call, ids [][]byte, _ uint64) {
+	for _, id := range ids {
+		r.end(c, string(id), true)
+	}
+}
+
+// left implements [feature]: its client is waited for elsewhere.
+func (r *resume) left(*Call) {
+	if r.timer != nil {
+		r.timer.Stop()
+	}
+}
+
+// end notes how a request ended.
+func (r *resume) end(c *Call, id string, failed bool) {
+	for i := range r.requests {
+		if r.requests[i].id == id {
+			r.requests[i].status = StatusCompleted
+			if failed {
+				r.requests[i].status = StatusFailed
+			}
+		}
+	}
+	if len(c.pending) == 0 && r.timer != nil {
+		r.timer.Stop()
 	}
 }
 
@@ -205,25 +233,6 @@ func (m *Manager) promisedWait() time.Duration {
 		d = min(d, m.opts.Keep)
 	}
 	return d
-}
-
-// recordStatus notes the response to a request of the call. c.mu is held.
-func (c *Call) recordStatus(id string, failed bool) {
-	r := c.resume()
-	if r == nil {
-		return
-	}
-	for i := range r.requests {
-		if r.requests[i].id == id {
-			r.requests[i].status = StatusCompleted
-			if failed {
-				r.requests[i].status = StatusFailed
-			}
-		}
-	}
-	if len(c.pending) == 0 && r.timer != nil {
-		r.timer.Stop()
-	}
 }
 
 // clientSeen notes that the call's client is there, or asked for it.
