@@ -29,7 +29,7 @@ var layers = []struct {
 	{"internal/panics", nil},
 	{"jsonrpc", nil},
 	{"internal/sse", nil},
-	{"internal/protocol", nil},
+	{"internal/protocol", []string{"jsonrpc"}},
 	{"internal/redact", nil},
 	{"webhook", nil},
 	{"internal/webhook", []string{"webhook"}},
