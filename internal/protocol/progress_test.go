@@ -11,10 +11,10 @@ func TestProgress(t *testing.T) {
 	}{
 		`{"progressToken":"a","progress":1.5}`:       {`"a"`, 1.5, true},
 		`{"progressToken":7,"progress":2,"total":3}`: {"7", 2, true},
-		`{"progress":1}`:                             {},
-		`{"progressToken":"a"}`:                      {},
-		`{"progressToken":"a","progress":"much"}`:    {},
-		``:                                           {},
+		`{"progress":1}`:                          {},
+		`{"progressToken":"a"}`:                   {},
+		`{"progressToken":"a","progress":"much"}`: {},
+		``: {},
 	} {
 		token, value, ok := Progress([]byte(params))
 		if token != want.token || value != want.value || ok != want.ok {

@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
@@ -344,8 +343,7 @@ func (a *appender) refused(ctx context.Context, turn []queuedEntry, err error) {
 func endings(ids [][]byte, err error) []stream.Entry {
 	end := []stream.Entry{{}} // a cancelled call ends in silence
 	for i, id := range ids {
-		end = append(end[:i], stream.Entry{Data: jsonrpc.AppendError(nil, id, jsonrpc.Errorf(protocol.CodeOutcomeUnknown,
-			"outcome unknown: what the server said could not be kept: %s", cmp.Or(StoreErrorText(err), "the store refused it")))})
+		end = append(end[:i], stream.Entry{Data: jsonrpc.AppendError(nil, id, outcomeUnknown("what the server said could not be kept: %s", cmp.Or(StoreErrorText(err), "the store refused it")))})
 	}
 	return end
 }

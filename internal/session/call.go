@@ -326,7 +326,7 @@ func (c *Call) Retriable() bool {
 // What a light call is told whose session leaves.
 var (
 	errRetry   = jsonrpc.Errorf(jsonrpc.CodeServer, "not answered: %v; make the request again", ErrMoved)
-	errUnknown = jsonrpc.Errorf(protocol.CodeOutcomeUnknown, "outcome unknown: %v", ErrMoved)
+	errUnknown = outcomeUnknown("%v", ErrMoved)
 )
 
 // dropRequest ends a request without a word in the log: the session has left this node, or

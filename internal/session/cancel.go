@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"holdfast/backend"
+	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 )
 
@@ -69,20 +70,16 @@ func (s *Session) withdraw(c *Call, id []byte, header http.Header, reason string
 	if reason != "" {
 		params, _ = jsonrpc.Set(params, jsonrpc.Quote(reason), "reason")
 	}
-	m := jsonrpc.Message{Kind: jsonrpc.Notification, Method: "notifications/cancelled", Params: params}
+	m := jsonrpc.Message{Kind: jsonrpc.Notification, Method: protocol.MethodCancelled, Params: params}
 	m.Raw = jsonrpc.AppendRequest(nil, nil, m.Method, params)
 	if err := l.deliver(backend.Inbound{Message: m, Context: context.Background(), Header: header}); err != nil {
 		s.m.logger.Debug("cancellation not delivered", "session", s.Name(), "error", err)
 	}
 }
 
-// metaToken is the member of _meta of notifications/cancelled that names the call,
-// wherever the notification comes from.
-const metaToken = "holdfast/resumeToken"
-
 // Cancels reports whether a message is a notifications/cancelled that has a resume token.
 func Cancels(msg *jsonrpc.Message) bool {
-	return msg.Kind == jsonrpc.Notification && msg.Method == "notifications/cancelled" && jsonrpc.Field(msg.Params, "_meta", metaToken) != nil
+	return msg.Kind == jsonrpc.Notification && msg.Method == protocol.MethodCancelled && jsonrpc.Field(msg.Params, "_meta", protocol.MetaResumeToken) != nil
 }
 
 // Cancel takes a notifications/cancelled whose _meta has the resume token of the
@@ -93,7 +90,7 @@ func (m *Manager) Cancel(principal string, msg jsonrpc.Message, header http.Head
 	if !Cancels(&msg) {
 		return false, nil
 	}
-	token := jsonrpc.Field(msg.Params, "_meta", metaToken)
+	token := jsonrpc.Field(msg.Params, "_meta", protocol.MetaResumeToken)
 	id := jsonrpc.Field(msg.Params, "requestId")
 	s, number, err := m.FindResumable(jsonrpc.String(token), id, principal)
 	if errors.Is(err, ErrBadToken) {

@@ -88,7 +88,7 @@ func (s *Session) deliver(ctx context.Context, in backend.Inbound) error {
 			s.mu.Unlock()
 			return s.goneError()
 		}
-		if s.backend.first != nil && in.Method != "initialize" {
+		if s.backend.first != nil && in.Method != protocol.MethodInitialize {
 			s.mu.Unlock()
 			return errNotInitialized
 		}
@@ -131,7 +131,7 @@ func (s *Session) deliver(ctx context.Context, in backend.Inbound) error {
 // that is opened for the session would not have. What is made again after a take-over
 // may run any number of times, and what came before it was lost then.
 func leavesState(in *backend.Inbound) bool {
-	if in.Method == "initialize" || in.Method == "notifications/initialized" {
+	if in.Method == protocol.MethodInitialize || in.Method == protocol.MethodInitialized {
 		return false
 	}
 	c := callOf(in)
@@ -169,7 +169,7 @@ func (s *Session) reopen(ctx context.Context, in backend.Inbound) error {
 	s.mu.Lock()
 	raw, ready, l := s.backend.initialize, s.backend.initialized, s.backend.link
 	s.mu.Unlock()
-	if raw == nil || in.Method == "initialize" {
+	if raw == nil || in.Method == protocol.MethodInitialize {
 		return nil
 	}
 	init, err := jsonrpc.Parse(append([]byte(nil), raw...))
@@ -262,7 +262,7 @@ func (l *link) Closed(why error, reopen bool) {
 	s.asked.dropAll()
 	s.mu.Unlock()
 	s.m.logger.Warn("backend ended", "session", s.Name(), "error", why, "calls", len(lost))
-	s.failAll(lost, jsonrpc.Errorf(protocol.CodeOutcomeUnknown, "outcome unknown: %v", why))
+	s.failAll(lost, outcomeUnknown("%v", why))
 	if !reopen {
 		s.m.end(s, why)
 	}

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"time"
 
-	"holdfast/internal/protocol"
-	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
 
@@ -58,7 +56,7 @@ func (m *Manager) endAs(s *Session, to sessionState, why error) {
 	}
 	m.mu.Unlock()
 
-	s.failAll(had.inFlight, jsonrpc.Errorf(protocol.CodeOutcomeUnknown, "outcome unknown: the session ended: %v", why))
+	s.failAll(had.inFlight, outcomeUnknown("the session ended: %v", why))
 	s.streams.closeStandalone()
 	if had.conn != nil {
 		defer m.closeBackend(had.conn)

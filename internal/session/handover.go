@@ -219,7 +219,7 @@ func (m *Manager) closeForHandOver(s *Session) (calls []*Call, done bool) {
 				unsent = append(unsent, rq)
 			}
 		}
-		s.failAll(lost, jsonrpc.Errorf(protocol.CodeOutcomeUnknown, "outcome unknown: the session ended: %v", ErrClosing))
+		s.failAll(lost, outcomeUnknown("the session ended: %v", ErrClosing))
 		s.failAll(unsent, errNotBegun)
 	})
 	m.dropRequests(s, again)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"holdfast/backend"
+	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 )
 
@@ -55,7 +56,7 @@ func (s *Session) addRequests(c *Call, msgs []jsonrpc.Message) error {
 		if c.method == "" {
 			c.method = m.Method
 		}
-		if m.Method == "initialize" && (s.backend.initialize == nil || s.taken && s.revision == "") {
+		if m.Method == protocol.MethodInitialize && (s.backend.initialize == nil || s.taken && s.revision == "") {
 			s.backend.initialize = bytes.Clone(m.Raw) // and not the body with it
 			s.takeCapabilities(m.Params)
 		}
@@ -105,7 +106,7 @@ func checkBounds(m *jsonrpc.Message, token []byte) error {
 	switch {
 	case len(token) > jsonrpc.MaxName:
 		return jsonrpc.Errorf(jsonrpc.CodeInvalidParams, "progressToken is longer than %d bytes", jsonrpc.MaxName)
-	case m.Method == "initialize" && len(m.Raw) > MaxInitialize:
+	case m.Method == protocol.MethodInitialize && len(m.Raw) > MaxInitialize:
 		return ErrInitialize
 	}
 	return nil
@@ -196,7 +197,7 @@ func (s *Session) failAll(lost []*inflight, e *jsonrpc.Error) {
 // it still says of it is dropped.
 func (s *Session) cancel(id []byte) {
 	s.mu.Lock()
-	if rq := s.inFlight[string(jsonrpc.Key(id))]; rq == nil || rq.call.method == "initialize" {
+	if rq := s.inFlight[string(jsonrpc.Key(id))]; rq == nil || rq.call.method == protocol.MethodInitialize {
 		s.mu.Unlock()
 		return
 	}

@@ -4,6 +4,7 @@ import (
 	"strconv"
 	"strings"
 
+	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 )
 
@@ -29,7 +30,7 @@ func (r *Reader) Ping() {
 	c.delivery.pinged = true
 	id := append([]byte{'"'}, pingID...)
 	id = append(strconv.AppendUint(id, c.number, 36), '"')
-	c.push(jsonrpc.AppendRequest(nil, id, "ping", nil), false)
+	c.push(jsonrpc.AppendRequest(nil, id, protocol.MethodPing, nil), false)
 	c.mu.Unlock()
 	c.s.flushInBackground() // who reads does not wait for the store
 }

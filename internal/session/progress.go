@@ -2,21 +2,19 @@ package session
 
 import (
 	"context"
-	"strconv"
 
+	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
 
 // progress has the greatest values that were said under progress tokens, by the keys
-// of the tokens. A call that is made again begins to count anew, and its client has
-// heard of the run before: "The progress value MUST increase with each notification"
-// (2025-11-25, Progress). So what is not greater is not said.
+// of the tokens, before a call is made again: see [protocol.Progress].
 type progress map[string]float64
 
 // passes reports whether a progress notification may be said, and notes its value.
 func (p progress) passes(params []byte) bool {
-	token, value, ok := progressOf(params)
+	token, value, ok := protocol.Progress(params)
 	if !ok {
 		return true // whatever it is, it is none that goes back
 	}
@@ -25,12 +23,6 @@ func (p progress) passes(params []byte) bool {
 	}
 	p[token] = value
 	return true
-}
-
-func progressOf(params []byte) (token string, value float64, ok bool) {
-	raw := jsonrpc.Field(params, "progressToken")
-	value, err := strconv.ParseFloat(string(jsonrpc.Field(params, "progress")), 64)
-	return string(jsonrpc.Key(raw)), value, raw != nil && err == nil
 }
 
 // restoreProgress takes in what was said of a call that is about to be made again. In
@@ -74,7 +66,7 @@ func (s *Session) progressIn(ctx context.Context, number uint64) progress {
 		}
 		for i := range got {
 			at.Seq, at.Epoch = got[i].Seq, got[i].Epoch
-			if jsonrpc.String(jsonrpc.Field(got[i].Data, "method")) == "notifications/progress" {
+			if jsonrpc.String(jsonrpc.Field(got[i].Data, "method")) == protocol.MethodProgress {
 				said.passes(jsonrpc.Field(got[i].Data, "params"))
 			}
 		}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
@@ -199,7 +200,7 @@ func (s *Session) restoreEnded(ctx context.Context, st *stream.Stream, msgs []js
 	c := &Call{s: s, number: st.Number, seq: st.Next - 1, said: st.Next - 1}
 	c.become(callStored)
 	c.become(callEnded)
-	if young := len(msgs) > 0 && msgs[0].Method == "initialize"; !read && !young { // who lost that begins anew
+	if young := len(msgs) > 0 && msgs[0].Method == protocol.MethodInitialize; !read && !young { // who lost that begins anew
 		s.streams.mu.Lock()
 		s.streams.addLost(c)
 		s.streams.mu.Unlock()
@@ -240,7 +241,7 @@ func (s *Session) restoreEnded(ctx context.Context, st *stream.Stream, msgs []js
 // requests that have ended; of a call that has ended, all others were cancelled.
 func (c *Call) restoreResume(msgs []jsonrpc.Message, answered map[string]outcome) {
 	all := c.s.resumes.Load()
-	if all == nil || len(msgs) == 0 || msgs[0].Method == "initialize" {
+	if all == nil || len(msgs) == 0 || msgs[0].Method == protocol.MethodInitialize {
 		return
 	}
 	r := &resume{seen: time.Now()}

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"holdfast/backend"
+	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 )
 
@@ -96,7 +97,7 @@ func (s *Session) responded(l *link, call *Call, m jsonrpc.Message) {
 	}
 	noted := false
 	switch rq.call.method {
-	case "initialize":
+	case protocol.MethodInitialize:
 		s.revision = jsonrpc.String(jsonrpc.Field(m.Result, "protocolVersion"))
 		noted = s.revision != "" && s.m.shared != nil
 	case "tools/list":
@@ -113,7 +114,7 @@ func (s *Session) responded(l *link, call *Call, m jsonrpc.Message) {
 	if string(m.ID) != rq.id {
 		data = m.WithID([]byte(rq.id)) // as its client spelled it
 	}
-	if rq.call.method == "initialize" {
+	if rq.call.method == protocol.MethodInitialize {
 		data = s.advertise(data)
 	}
 	rq.call.respond(rq, data)
@@ -177,7 +178,7 @@ func (s *Session) notified(l *link, call *Call, m jsonrpc.Message) {
 	}
 	data := m.Raw
 	switch m.Method {
-	case "notifications/cancelled":
+	case protocol.MethodCancelled:
 		// It names a request of the backend's, which the client knows by our id,
 		// and goes where that one went.
 		id, c := s.asked.takeCancelled(l, jsonrpc.Field(m.Params, "requestId"))
@@ -186,15 +187,15 @@ func (s *Session) notified(l *link, call *Call, m jsonrpc.Message) {
 			return
 		}
 		call, data = c, cancelled(s.askedID(id), m.Params)
-	case "notifications/tools/list_changed":
+	case protocol.MethodToolsListChanged:
 		s.tools = toolHints{listed: s.tools.listed + 1}
 		call = s.standalone
-	case "notifications/resources/list_changed", "notifications/prompts/list_changed",
-		"notifications/resources/updated", "notifications/elicitation/complete":
+	case protocol.MethodResourcesListChanged, protocol.MethodPromptsListChanged,
+		protocol.MethodResourceUpdated, "notifications/elicitation/complete":
 		if call == nil {
 			call = s.standalone
 		}
-	case "notifications/progress":
+	case protocol.MethodProgress:
 		if call == nil {
 			call = s.callByToken(jsonrpc.Field(m.Params, "progressToken"))
 		}
@@ -208,7 +209,7 @@ func (s *Session) notified(l *link, call *Call, m jsonrpc.Message) {
 		}
 	}
 	s.mu.Unlock()
-	if !call.emit(data, false) && m.Method != "notifications/progress" {
+	if !call.emit(data, false) && m.Method != protocol.MethodProgress {
 		// The call is over: what is no longer about it may still be of use.
 		s.standalone.emit(data, false)
 	}
@@ -216,7 +217,7 @@ func (s *Session) notified(l *link, call *Call, m jsonrpc.Message) {
 
 func cancelled(id, params []byte) []byte {
 	params, _ = jsonrpc.Set(params, id, "requestId")
-	return jsonrpc.AppendRequest(nil, nil, "notifications/cancelled", params)
+	return jsonrpc.AppendRequest(nil, nil, protocol.MethodCancelled, params)
 }
 
 // callByToken returns the call that gave a progress token. s.mu is held.
@@ -240,7 +241,7 @@ func (s *Session) guessCall(asks bool) *Call {
 	many := false
 	for _, rq := range s.inFlight {
 		c := rq.call
-		if c.method == "initialize" {
+		if c.method == protocol.MethodInitialize {
 			continue
 		}
 		many = many || only != nil && only != c

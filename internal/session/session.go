@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"holdfast/backend"
+	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
@@ -257,14 +258,14 @@ func (s *Session) Send(ctx context.Context, m jsonrpc.Message, header http.Heade
 		return s.answer(ctx, m, header)
 	}
 	switch m.Method {
-	case "notifications/cancelled":
+	case protocol.MethodCancelled:
 		if taken, err := s.m.Cancel(s.principal, m, header); taken {
 			return err
 		}
 		if id := jsonrpc.Field(m.Params, "requestId"); id != nil {
 			s.cancel(id) // first, so that a request that waits to be delivered is not
 		}
-	case "notifications/initialized":
+	case protocol.MethodInitialized:
 		s.mu.Lock()
 		again := s.backend.initialized && s.taken // the backend has been told already
 		s.backend.initialized = true
@@ -333,7 +334,7 @@ func (s *Session) Initializing() *Call {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, rq := range s.inFlight {
-		if rq.call.method == "initialize" {
+		if rq.call.method == protocol.MethodInitialize {
 			return rq.call
 		}
 	}
@@ -349,7 +350,7 @@ func (s *Session) Initialize(ctx context.Context, params []byte, header http.Hea
 	l := s.backend.link
 	s.mu.Unlock()
 	in := backend.Inbound{Context: ctx, Header: header}
-	reply, err := s.ask(ctx, l, "initialize", params, in)
+	reply, err := s.ask(ctx, l, protocol.MethodInitialize, params, in)
 	if err == nil && reply.Error != nil {
 		err = fmt.Errorf("initialize failed: %s", reply.Error)
 	}
@@ -365,6 +366,6 @@ func (s *Session) Initialize(ctx context.Context, params []byte, header http.Hea
 // initialized is the notification that ends the opening.
 var initialized = jsonrpc.Message{
 	Kind:   jsonrpc.Notification,
-	Method: "notifications/initialized",
+	Method: protocol.MethodInitialized,
 	Raw:    []byte(`{"jsonrpc":"2.0","method":"notifications/initialized"}`),
 }

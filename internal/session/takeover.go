@@ -10,7 +10,6 @@ import (
 	"slices"
 	"time"
 
-	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
@@ -197,9 +196,8 @@ func (m *Manager) retryCalls(values context.Context, all []retryCall) {
 }
 
 // errLost ends a call of which nobody knows how far it came.
-var errLost = jsonrpc.Errorf(protocol.CodeOutcomeUnknown,
-	"outcome unknown: the node that ran this call was lost before it finished; "+
-		"see whether the tool has done its work before you call it again")
+var errLost = outcomeUnknown("the node that ran this call was lost before it finished; " +
+	"see whether the tool has done its work before you call it again")
 
 // endLost ends calls that are not made again, in one append.
 func (s *Session) endLost(calls []*Call) {

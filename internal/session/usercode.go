@@ -77,8 +77,11 @@ func notDelivered(err error) *jsonrpc.Error {
 // notRedelivered is the same for a request that was taken from a node which was
 // lost: it may have run there.
 func notRedelivered(err error) *jsonrpc.Error {
-	e := notDelivered(err)
-	e.Code = protocol.CodeOutcomeUnknown
-	e.Message = "outcome unknown: the node that ran this call was lost, and it could not be run again: " + e.Message
-	return e
+	return outcomeUnknown("the node that ran this call was lost, and it could not be run again: %s", notDelivered(err).Message)
+}
+
+// outcomeUnknown is what a request is answered with when nobody knows whether the server
+// did what it was asked.
+func outcomeUnknown(format string, args ...any) *jsonrpc.Error {
+	return jsonrpc.Errorf(protocol.CodeOutcomeUnknown, protocol.TextOutcomeUnknown+": "+format, args...)
 }
