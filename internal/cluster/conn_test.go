@@ -40,7 +40,7 @@ func TestConnEvents(t *testing.T) {
 		from connState
 		do   []func(*Node)
 		want connState
-		read error // what a Read says afterwards
+		read error // of a Read afterwards; errFailed: any other than these
 	}{
 		"opening, accepted":         {opening, []func(*Node){accept}, open, nil},
 		"opening, fin before it":    {opening, []func(*Node){fin}, ended, io.EOF},
@@ -81,9 +81,9 @@ func TestConnEvents(t *testing.T) {
 				return
 			}
 			switch _, err := c.Read(make([]byte, 1)); {
-			case test.read == errFailed && (err == nil || errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed)):
+			case errors.Is(test.read, errFailed) && (err == nil || errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed)):
 				t.Errorf("reading from what has failed: %v", err)
-			case test.read != errFailed && !errors.Is(err, test.read):
+			case !errors.Is(test.read, errFailed) && !errors.Is(err, test.read):
 				t.Errorf("reading: %v, want %v", err, test.read)
 			}
 			c.Close()

@@ -45,6 +45,8 @@ type peers struct {
 	work sync.WaitGroup
 	lost chan struct{} // told that a node is gone
 
+	locations locations
+
 	mu         sync.Mutex
 	placements map[*placement]struct{}
 	bridges    map[*bridge]struct{}
@@ -99,8 +101,14 @@ func (p *peers) start() {
 		}
 	})
 	p.work.Go(p.sweep)
-	p.node.Watch(func(string) { session.Wake(p.lost) })
-	p.node.OnWake(p.h.Verify)
+	p.node.Watch(func(gone string) {
+		p.locations.forgetNode(gone)
+		session.Wake(p.lost)
+	})
+	p.node.OnWake(func() {
+		p.locations.forgetAll()
+		p.h.Verify()
+	})
 	p.node.Notices(p.told)
 }
 

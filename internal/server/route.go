@@ -382,6 +382,9 @@ func (p *placement) step(ctx context.Context) (*session.Session, error) {
 	}
 	p.held = nil
 	if at == nil {
+		at = h.peers.locations.find(p.key, p.x.principal)
+	}
+	if at == nil {
 		s, found, err := h.sessions.Locate(ctx, p.key, p.x.principal)
 		if errors.Is(err, stream.ErrConflict) {
 			return nil, errAgain
@@ -390,11 +393,17 @@ func (p *placement) step(ctx context.Context) (*session.Session, error) {
 			return s, err
 		}
 		at = found
+		h.peers.locations.keep(at)
 	}
 	if at.Owner != "" && at.Owner != p.gone && at.Owner != h.peers.node.Name() {
 		p.held = at
-		return nil, p.forward(ctx, at.Owner, at, false)
+		err := p.forward(ctx, at.Owner, at, false)
+		if err != nil {
+			h.peers.locations.forget(at)
+		}
+		return nil, err
 	}
+	h.peers.locations.forget(at)
 	if h.isDraining() {
 		return nil, p.abroad(ctx, at)
 	}

@@ -1,0 +1,85 @@
+package server
+
+import (
+	"sync"
+	"time"
+
+	"holdfast/internal/session"
+	"holdfast/stream"
+)
+
+// locatedFor is how long it is remembered where a session of another node was, and
+// mostLocated of how many sessions.
+const (
+	locatedFor  = 10 * time.Second
+	mostLocated = 1 << 12
+)
+
+// locations remembers where sessions of other nodes were just now, so that a request that
+// is forwarded costs the engine no look-up. What it says may be wrong by now. A node that
+// does not have the session any more says so, and then the engine is asked.
+//
+// A node that is lost may come back, and not know for a moment that it has lost its sessions.
+// So everything that names it is forgotten as soon as it is gone. The methods may be called
+// concurrently.
+type locations struct {
+	mu  sync.Mutex
+	all map[stream.SessionKey]location
+}
+
+type location struct {
+	remote *session.Remote
+	at     time.Time
+}
+
+// find returns where a session of the principal was, or nil if that is not known.
+func (l *locations) find(key stream.SessionKey, principal string) *session.Remote {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	is, ok := l.all[key]
+	if !ok || is.remote.Principal != principal {
+		return nil
+	}
+	if time.Since(is.at) > locatedFor {
+		delete(l.all, key)
+		return nil
+	}
+	return is.remote
+}
+
+// keep remembers what the engine has just said.
+func (l *locations) keep(remote *session.Remote) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.all == nil || len(l.all) >= mostLocated {
+		l.all = make(map[stream.SessionKey]location)
+	}
+	l.all[remote.Key] = location{remote, time.Now()}
+}
+
+// forget forgets a location that has turned out to be wrong.
+func (l *locations) forget(remote *session.Remote) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.all[remote.Key].remote == remote {
+		delete(l.all, remote.Key)
+	}
+}
+
+// forgetNode forgets all sessions of a node.
+func (l *locations) forgetNode(node string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for key, is := range l.all {
+		if is.remote.Owner == node {
+			delete(l.all, key)
+		}
+	}
+}
+
+// forgetAll is for when this node was away, and others may have been lost meanwhile.
+func (l *locations) forgetAll() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.all = nil
+}
