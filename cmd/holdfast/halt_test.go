@@ -10,11 +10,11 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// What a script kills half-way must not be over by then, however slow the machine is:
-// a call that halts is not.
+// A script that kills a process in the middle of a call needs the call to be in flight then,
+// however slow the machine is: the call halts.
 
-// halting has a server's calls that tell their progress halt half-way, for as long as
-// halt is true.
+// halting makes calls of a server that send progress halt half-way, for as long as halt is
+// true.
 func halting(server *mcp.Server, halt func() bool) {
 	server.AddSendingMiddleware(func(next mcp.MethodHandler) mcp.MethodHandler {
 		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
@@ -31,7 +31,7 @@ func halting(server *mcp.Server, halt func() bool) {
 	})
 }
 
-// there says whether there is a file or a directory.
+// there returns a function that reports whether there is a file or a directory.
 func there(name string) func() bool {
 	return func() bool {
 		_, err := os.Stat(name)
@@ -39,8 +39,8 @@ func there(name string) func() bool {
 	}
 }
 
-// haltingMain is a stdio server, the demo, whose calls halt for as long as a directory
-// is there:
+// haltingMain is the demo as a stdio server. Its calls halt for as long as there is a
+// directory:
 //
 //	halting DIR
 func haltingMain() {

@@ -29,7 +29,8 @@ import (
 	"holdfast/webhook"
 )
 
-// serveFlags are the flags of holdfast serve.
+// serveFlags are the flags of holdfast serve: one field for each, and so more than a struct of
+// ours has else.
 type serveFlags struct {
 	demo            bool
 	listen          string

@@ -21,8 +21,8 @@ import (
 	"holdfast/internal/statefile"
 )
 
-// A caller is a host that runs connect.
-type caller struct {
+// A testHost is a host that runs a bridge.
+type testHost struct {
 	t     *testing.T
 	in    *io.PipeWriter
 	out   *io.PipeReader
@@ -31,12 +31,12 @@ type caller struct {
 	ended chan error
 }
 
-func newCaller(t *testing.T, url, state string) *caller {
+func newHost(t *testing.T, url, state string) *testHost {
 	t.Helper()
 	in, toIt := io.Pipe()
 	fromIt, out := io.Pipe()
 	ctx, stop := context.WithTimeout(t.Context(), soon)
-	c := &caller{t: t, in: toIt, out: fromIt, lines: bufio.NewScanner(fromIt), stop: stop, ended: make(chan error, 1)}
+	c := &testHost{t: t, in: toIt, out: fromIt, lines: bufio.NewScanner(fromIt), stop: stop, ended: make(chan error, 1)}
 	go func() {
 		c.ended <- Run(ctx, url, in, out, &Options{Transport: "auto", State: state})
 		_ = out.Close()
@@ -45,8 +45,8 @@ func newCaller(t *testing.T, url, state string) *caller {
 	return c
 }
 
-// leave ends connect as SIGTERM does.
-func (c *caller) leave() {
+// leave ends the bridge as SIGTERM does.
+func (c *testHost) leave() {
 	c.stop()
 	_ = c.out.Close()
 	if err := <-c.ended; err != nil {
@@ -56,40 +56,40 @@ func (c *caller) leave() {
 	_ = c.in.Close()
 }
 
-func (c *caller) say(format string, args ...any) {
+func (c *testHost) send(format string, args ...any) {
 	c.t.Helper()
 	if _, err := fmt.Fprintf(c.in, format+"\n", args...); err != nil {
 		c.t.Fatal(err)
 	}
 }
 
-// hear reads until a line has a text in it, and returns that.
-func (c *caller) hear(text string) string {
+// read reads until a line has a text in it, and returns that line.
+func (c *testHost) read(text string) string {
 	c.t.Helper()
 	for c.lines.Scan() {
 		if strings.Contains(c.lines.Text(), text) {
 			return c.lines.Text()
 		}
 	}
-	c.t.Fatalf("connect ended before %s", text)
+	c.t.Fatalf("the bridge ended before %s", text)
 	return ""
 }
 
-func (c *caller) open() {
+func (c *testHost) open() {
 	c.t.Helper()
-	c.say(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"caller","version":"1"}}}`)
-	c.hear(`"id":0,`)
-	c.say(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+	c.send(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"caller","version":"1"}}}`)
+	c.read(`"id":0,`)
+	c.send(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
 }
 
 // count calls the tool count.
-func (c *caller) count(id, to int) {
+func (c *testHost) count(id, to int) {
 	c.t.Helper()
-	c.say(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"count","arguments":{"to":%d,"delay_ms":20},"_meta":{"progressToken":%d}}}`, id, to, id)
+	c.send(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"count","arguments":{"to":%d,"delay_ms":20},"_meta":{"progressToken":%d}}}`, id, to, id)
 }
 
-// kept returns the files in which connect has kept something.
-func kept(t *testing.T, state string) []string {
+// sessionFiles returns the session files in a directory for state files.
+func sessionFiles(t *testing.T, state string) []string {
 	t.Helper()
 	names, err := filepath.Glob(filepath.Join(state, "connect", "*.json"))
 	if err != nil {
@@ -98,20 +98,19 @@ func kept(t *testing.T, state string) []string {
 	return names
 }
 
-// A call that is made again after the time in which that is taken for the same one
-// runs again.
-func TestClaimedTooLate(t *testing.T) {
+// A call that is repeated too late runs again.
+func TestRepeatedTooLate(t *testing.T) {
 	t.Parallel()
 	url, halt := countServer(t)
 	state := t.TempDir()
 	for _, ago := range []time.Duration{time.Minute, 2 * repeatWithin} {
-		first := newCaller(t, url, state)
+		first := newHost(t, url, state)
 		first.open()
 		halt.Store(true)
 		first.count(1, 30)
-		first.hear(`"progress":3,`)
+		first.read(`"progress":3,`)
 		first.leave()
-		names := kept(t, state)
+		names := sessionFiles(t, state)
 		if len(names) != 1 {
 			t.Fatalf("kept %q", names)
 		}
@@ -131,15 +130,15 @@ func TestClaimedTooLate(t *testing.T) {
 		if err := statefile.Replace(names[0], data); err != nil {
 			t.Fatal(err)
 		}
-		second := newCaller(t, url, state)
+		second := newHost(t, url, state)
 		second.open()
 		second.count(7, 30)
 		halt.Store(false)
-		line := second.hear(`"method":"notifications/progress"`)
+		line := second.read(`"method":"notifications/progress"`)
 		if again := strings.Contains(line, `"progress":1,`); again != (ago > repeatWithin) {
 			t.Errorf("after %v: %s", ago, line)
 		}
-		second.hear(`"id":7,"result"`)
+		second.read(`"id":7,"result"`)
 		second.in.Close()
 		if err := <-second.ended; err != nil {
 			t.Error(err)
@@ -148,69 +147,67 @@ func TestClaimedTooLate(t *testing.T) {
 	}
 }
 
-// Two hosts that are there at the same time have a session each, and when they come
-// back too.
-func TestTwoCallers(t *testing.T) {
+// Two hosts at the same time have a session each, also when they come back.
+func TestTwoHosts(t *testing.T) {
 	t.Parallel()
 	url, halt := countServer(t)
 	state := t.TempDir()
-	a, b := newCaller(t, url, state), newCaller(t, url, state)
+	a, b := newHost(t, url, state), newHost(t, url, state)
 	a.open()
 	b.open()
 	halt.Store(true)
 	a.count(1, 30)
 	b.count(1, 30)
-	a.hear(`"progress":2,`)
-	b.hear(`"progress":2,`)
+	a.read(`"progress":2,`)
+	b.read(`"progress":2,`)
 	a.leave()
 	b.leave()
-	if names := kept(t, state); len(names) != 2 {
+	if names := sessionFiles(t, state); len(names) != 2 {
 		t.Errorf("kept %q", names)
 	}
-	a, b = newCaller(t, url, state), newCaller(t, url, state)
+	a, b = newHost(t, url, state), newHost(t, url, state)
 	a.open()
 	b.open()
 	a.count(2, 30)
 	b.count(2, 30)
 	halt.Store(false)
-	for _, c := range []*caller{a, b} {
-		if line := c.hear("progress"); strings.Contains(line, `"progress":1,`) {
+	for _, c := range []*testHost{a, b} {
+		if line := c.read("progress"); strings.Contains(line, `"progress":1,`) {
 			t.Error("a call was made a second time")
 		}
-		c.hear(`"id":2,"result"`)
+		c.read(`"id":2,"result"`)
 	}
 }
 
-// Two windows whose host brings them back in crossed order, one after the other, go on
-// with the calls that they had: the first takes the session of the other's call, which is
-// claimed there.
-func TestCrossedCallers(t *testing.T) {
+// Two windows of a host that come back in another order continue their calls. The first gets
+// the session of the other, whose call is taken over from there.
+func TestCrossedHosts(t *testing.T) {
 	t.Parallel()
 	for _, scheme := range []string{"http", "ws"} {
 		url, halt := countServer(t)
 		state := t.TempDir()
 		url = scheme + strings.TrimPrefix(url, "http")
-		a, b := newCaller(t, url, state), newCaller(t, url, state)
+		a, b := newHost(t, url, state), newHost(t, url, state)
 		a.open()
 		b.open()
 		halt.Store(true)
 		a.count(1, 60)
 		b.count(1, 70)
-		a.hear(`"progress":2,`)
-		b.hear(`"progress":2,`)
+		a.read(`"progress":2,`)
+		b.read(`"progress":2,`)
 		a.leave()
-		b.leave() // it was there later: its session is the first to be taken
-		a, b = newCaller(t, url, state), newCaller(t, url, state)
+		b.leave() // later than the other: its session is the first to be resumed
+		a, b = newHost(t, url, state), newHost(t, url, state)
 		a.open()
 		a.count(2, 60)
 		b.open()
 		b.count(2, 70)
 		halt.Store(false)
-		for _, c := range []*caller{a, b} {
-			if line := c.hear("progress"); strings.Contains(line, `"progress":1,`) {
+		for _, c := range []*testHost{a, b} {
+			if line := c.read("progress"); strings.Contains(line, `"progress":1,`) {
 				t.Errorf("%s: a call was made a second time", scheme)
 			}
-			if line := c.hear(`"id":2,`); !strings.Contains(line, `"result"`) {
+			if line := c.read(`"id":2,`); !strings.Contains(line, `"result"`) {
 				t.Errorf("%s: %s", scheme, line)
 			}
 		}
@@ -219,42 +216,42 @@ func TestCrossedCallers(t *testing.T) {
 	}
 }
 
-// An answer that the host did not take is there for it when it comes back.
-func TestAnswerNotTaken(t *testing.T) {
+// A response that the host did not take is kept for the host that comes back.
+func TestResponseNotTaken(t *testing.T) {
 	t.Parallel()
 	url, _ := countServer(t)
 	state := t.TempDir()
-	a := newCaller(t, url, state)
+	a := newHost(t, url, state)
 	a.open()
-	a.say(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"count","arguments":{"to":1,"delay_ms":20}}}`)
+	a.send(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"count","arguments":{"to":1,"delay_ms":20}}}`)
 	_ = a.out.CloseWithError(errors.New("gone"))
 	if err := <-a.ended; err != nil { // it notices when the answer comes
 		t.Error(err)
 	}
 	a.ended <- nil
-	b := newCaller(t, url, state)
+	b := newHost(t, url, state)
 	b.open()
 	b.count(2, 1)
-	if line := b.hear(`"jsonrpc"`); !strings.Contains(line, `"id":2,"result"`) {
+	if line := b.read(`"jsonrpc"`); !strings.Contains(line, `"id":2,"result"`) {
 		t.Errorf("the call was made a second time: %s", line)
 	}
 }
 
-// Where nothing can be kept connect works all the same.
-func TestNothingKept(t *testing.T) {
+// A bridge that cannot keep anything works all the same.
+func TestUnusableState(t *testing.T) {
 	t.Parallel()
 	state := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(state, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	url, _ := countServer(t)
-	c := newCaller(t, url, state)
+	c := newHost(t, url, state)
 	c.open()
 	c.count(1, 2)
-	c.hear(`"id":1,"result"`)
+	c.read(`"id":1,"result"`)
 }
 
-// A line that is too long is refused, and the next one taken.
+// A line that is too long is an error, and the next one is read.
 func TestReadLine(t *testing.T) {
 	t.Parallel()
 	r := bufio.NewReaderSize(strings.NewReader("one\n"+strings.Repeat("x", 100)+"\r\n\n"+strings.Repeat("y", 50)+"\r\nlast"), 16)
@@ -275,9 +272,8 @@ func TestReadLine(t *testing.T) {
 	}
 }
 
-// A call that goes on after its window was closed is cancelled by whoever has made it
-// again, also if that is another window than the one that made it.
-func TestCancelClaimed(t *testing.T) {
+// A repeated call can be cancelled, also if it was taken over from another window.
+func TestCancelTakenOver(t *testing.T) {
 	t.Parallel()
 	server := mcp.NewServer(&mcp.Implementation{Name: "waits", Version: "1"}, nil)
 	ended, tested := make(chan string, 2), make(chan struct{})
@@ -301,26 +297,26 @@ func TestCancelClaimed(t *testing.T) {
 		s.Close()
 	})
 	state := t.TempDir()
-	wait := func(c *caller, id int, tag string) {
-		c.say(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"wait","arguments":{"Tag":%q},"_meta":{"progressToken":%d}}}`, id, tag, id)
+	wait := func(c *testHost, id int, tag string) {
+		c.send(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"wait","arguments":{"Tag":%q},"_meta":{"progressToken":%d}}}`, id, tag, id)
 	}
-	a, b := newCaller(t, s.URL, state), newCaller(t, s.URL, state)
+	a, b := newHost(t, s.URL, state), newHost(t, s.URL, state)
 	a.open()
 	b.open()
 	wait(a, 1, "a")
 	wait(b, 1, "b")
-	a.hear(`"progress":1`)
-	b.hear(`"progress":1`)
+	a.read(`"progress":1`)
+	b.read(`"progress":1`)
 	a.leave()
 	b.leave()
-	c := newCaller(t, s.URL, state)
+	c := newHost(t, s.URL, state)
 	c.open()
 	wait(c, 1, "a")
 	wait(c, 2, "b")
-	c.say(`{"jsonrpc":"2.0","id":3,"method":"ping"}`)
-	c.hear(`"id":3,`)
+	c.send(`{"jsonrpc":"2.0","id":3,"method":"ping"}`)
+	c.read(`"id":3,`)
 	for id := 1; id <= 2; id++ {
-		c.say(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%d}}`, id)
+		c.send(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%d}}`, id)
 	}
 	var tags []string
 	for range 2 {
@@ -331,8 +327,8 @@ func TestCancelClaimed(t *testing.T) {
 			t.Fatalf("only %q were cancelled", tags)
 		}
 	}
-	c.say(`{"jsonrpc":"2.0","id":4,"method":"ping"}`)
-	if line := c.hear(`"id":`); !strings.Contains(line, `"id":4,`) {
+	c.send(`{"jsonrpc":"2.0","id":4,"method":"ping"}`)
+	if line := c.read(`"id":`); !strings.Contains(line, `"id":4,`) {
 		t.Errorf("a call that was cancelled has an answer: %s", line)
 	}
 }

@@ -12,8 +12,8 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// A vendor's method that a server may have begun with is not sent a second time when
-// the connection is cut, and is kept for the connect that goes on.
+// A request of a vendor's method that may have run is not sent a second time when the
+// connection is cut, and is kept for the next bridge.
 func TestConnectVendorOnce(t *testing.T) {
 	t.Parallel()
 	var charged, listed atomic.Int32
@@ -44,17 +44,17 @@ func TestConnectVendorOnce(t *testing.T) {
 		}
 	}))
 	t.Cleanup(s.Close)
-	c := newCaller(t, s.URL, t.TempDir())
+	c := newHost(t, s.URL, t.TempDir())
 	c.open()
-	c.say(`{"jsonrpc":"2.0","id":1,"method":"vendor/charge","params":{}}`)
-	if line := c.hear(`"id":1,`); !strings.Contains(line, "outcome unknown") || charged.Load() != 1 {
+	c.send(`{"jsonrpc":"2.0","id":1,"method":"vendor/charge","params":{}}`)
+	if line := c.read(`"id":1,`); !strings.Contains(line, "outcome unknown") || charged.Load() != 1 {
 		t.Errorf("sent %d times, answered %s", charged.Load(), line)
 	}
-	c.say(`{"jsonrpc":"2.0","id":2,"method":"tools/list"}`)
-	if line := c.hear(`"id":2,`); !strings.Contains(line, "result") || listed.Load() != 2 {
+	c.send(`{"jsonrpc":"2.0","id":2,"method":"tools/list"}`)
+	if line := c.read(`"id":2,`); !strings.Contains(line, "result") || listed.Load() != 2 {
 		t.Errorf("sent %d times, answered %s", listed.Load(), line)
 	}
 	if !mustRunOnce("vendor/charge") || !mustRunOnce("tools/call") || mustRunOnce("tools/list") {
-		t.Error("what must not be made twice is not kept, or what may be is")
+		t.Error("wrong methods must run once")
 	}
 }

@@ -51,10 +51,10 @@ func callOf(id, request string) callRecord {
 	return callRecord{ID: json.RawMessage(id), fingerprint: fingerprint{Old: request}, Place: &client.CallState{ID: json.RawMessage(id)}}
 }
 
-// takeOver takes a call over as a process does, and returns its id, or "".
-func takeOver(t *testing.T, s *store, opener, request string) string {
+// takeOver takes over a call of the host "host", as a process does. It returns its id, or "".
+func takeOver(t *testing.T, s *store, request string) string {
 	t.Helper()
-	c := s.takeOverForeign(t.Context(), fingerprint{Old: opener}, fingerprint{Old: request})
+	c := s.takeOverForeign(t.Context(), fingerprint{Old: "host"}, fingerprint{Old: request})
 	if c == nil {
 		return ""
 	}
@@ -95,17 +95,17 @@ func TestStoreSessions(t *testing.T) {
 		t.Fatalf("opened %+v", old)
 	}
 	second, _ := openStore(t, dir, "host")
-	if got := takeOver(t, second, "host", "again"); got != "" {
+	if got := takeOver(t, second, "again"); got != "" {
 		t.Errorf("took %s over: its host may still wait for it, or it is too old", got)
 	}
 	first.close()
-	if got := takeOver(t, second, "host", "again"); got != `"old"` {
+	if got := takeOver(t, second, "again"); got != `"old"` {
 		t.Errorf("took %q over", got)
 	}
 	if n := sessionsWith(t, second, []byte(`\"old\"`)) + sessionsWith(t, second, []byte(`"old"`)); n != 0 {
 		t.Errorf("what was taken over is still in %d sessions", n)
 	}
-	if got := takeOver(t, second, "host", "again"); got != "" {
+	if got := takeOver(t, second, "again"); got != "" {
 		t.Errorf("took %s over a second time", got)
 	}
 }
@@ -121,25 +121,25 @@ func TestStoreTakeOver(t *testing.T) {
 	saveRecord(t, holder, &sessionRecord{fingerprint: fingerprint{Old: "host"}, Alive: time.Now(), Calls: []callRecord{call}})
 	first, _ := openStore(t, dir, "other")
 	second, _ := openStore(t, dir, "other")
-	if got := takeOver(t, holder, "host", "again"); got != "" {
+	if got := takeOver(t, holder, "again"); got != "" {
 		t.Errorf("took %s over from its own session", got)
 	}
-	if takeOver(t, first, "host", "again") == "" || takeOver(t, second, "host", "again") != "" {
+	if takeOver(t, first, "again") == "" || takeOver(t, second, "again") != "" {
 		t.Error("not taken over, or twice")
 	}
-	if takeOver(t, first, "host", "again") != "" {
+	if takeOver(t, first, "again") != "" {
 		t.Error("taken over a second time by the process that has it")
 	}
 	if !first.takeOver(call.ID) || holder.takeOver(call.ID) {
 		t.Error("the call does not belong to the process that has taken it over")
 	}
 	first.close() // as its process ends
-	if takeOver(t, second, "host", "again") == "" {
+	if takeOver(t, second, "again") == "" {
 		t.Error("not taken over after the process that had it")
 	}
 	second.end(call.ID)
 	third, _ := openStore(t, dir, "other")
-	if second.takeOver(call.ID) || third.takeOver(call.ID) || takeOver(t, third, "host", "again") != "" {
+	if second.takeOver(call.ID) || third.takeOver(call.ID) || takeOver(t, third, "again") != "" {
 		t.Error("taken over after its end")
 	}
 

@@ -51,6 +51,7 @@ type Step struct {
 	Message  string  `json:"message"`
 }
 
+// NewDisplay returns a Display on w, which is an [Output] or a file.
 func NewDisplay(w io.Writer) *Display {
 	return &Display{w: w, tty: IsTerminal(w)}
 }
