@@ -51,10 +51,11 @@ func callOf(id, request string) callRecord {
 	return callRecord{ID: json.RawMessage(id), fingerprint: fingerprint{Old: request}, Place: &client.CallState{ID: json.RawMessage(id)}}
 }
 
-// takeOver takes over a call of the host "host", as a process does. It returns its id, or "".
-func takeOver(t *testing.T, s *store, request string) string {
+// takeOver takes over the call "again" of the host "host", as a process does. It returns its
+// id, or "".
+func takeOver(t *testing.T, s *store) string {
 	t.Helper()
-	c := s.takeOverForeign(t.Context(), fingerprint{Old: "host"}, fingerprint{Old: request})
+	c := s.takeOverForeign(t.Context(), fingerprint{Old: "host"}, fingerprint{Old: "again"})
 	if c == nil {
 		return ""
 	}
@@ -95,17 +96,17 @@ func TestStoreSessions(t *testing.T) {
 		t.Fatalf("opened %+v", old)
 	}
 	second, _ := openStore(t, dir, "host")
-	if got := takeOver(t, second, "again"); got != "" {
+	if got := takeOver(t, second); got != "" {
 		t.Errorf("took %s over: its host may still wait for it, or it is too old", got)
 	}
 	first.close()
-	if got := takeOver(t, second, "again"); got != `"old"` {
+	if got := takeOver(t, second); got != `"old"` {
 		t.Errorf("took %q over", got)
 	}
 	if n := sessionsWith(t, second, []byte(`\"old\"`)) + sessionsWith(t, second, []byte(`"old"`)); n != 0 {
 		t.Errorf("what was taken over is still in %d sessions", n)
 	}
-	if got := takeOver(t, second, "again"); got != "" {
+	if got := takeOver(t, second); got != "" {
 		t.Errorf("took %s over a second time", got)
 	}
 }
@@ -121,25 +122,25 @@ func TestStoreTakeOver(t *testing.T) {
 	saveRecord(t, holder, &sessionRecord{fingerprint: fingerprint{Old: "host"}, Alive: time.Now(), Calls: []callRecord{call}})
 	first, _ := openStore(t, dir, "other")
 	second, _ := openStore(t, dir, "other")
-	if got := takeOver(t, holder, "again"); got != "" {
+	if got := takeOver(t, holder); got != "" {
 		t.Errorf("took %s over from its own session", got)
 	}
-	if takeOver(t, first, "again") == "" || takeOver(t, second, "again") != "" {
+	if takeOver(t, first) == "" || takeOver(t, second) != "" {
 		t.Error("not taken over, or twice")
 	}
-	if takeOver(t, first, "again") != "" {
+	if takeOver(t, first) != "" {
 		t.Error("taken over a second time by the process that has it")
 	}
 	if !first.takeOver(call.ID) || holder.takeOver(call.ID) {
 		t.Error("the call does not belong to the process that has taken it over")
 	}
 	first.close() // as its process ends
-	if takeOver(t, second, "again") == "" {
+	if takeOver(t, second) == "" {
 		t.Error("not taken over after the process that had it")
 	}
 	second.end(call.ID)
 	third, _ := openStore(t, dir, "other")
-	if second.takeOver(call.ID) || third.takeOver(call.ID) || takeOver(t, third, "again") != "" {
+	if second.takeOver(call.ID) || third.takeOver(call.ID) || takeOver(t, third) != "" {
 		t.Error("taken over after its end")
 	}
 
