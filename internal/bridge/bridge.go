@@ -4,7 +4,7 @@
 // A host that kills the bridge and starts another loses nothing. The next bridge resumes
 // the session. If the host repeats a call that was in flight, the call does not run twice:
 // the host gets the response of the first. What that takes is kept in files (store.go,
-// record.go). The life of a request is in request.go, that of a bridge in [phase].
+// record.go). The life of a request is in request.go, that of a bridge in phase.go.
 package bridge
 
 import (
@@ -54,50 +54,6 @@ func Run(ctx context.Context, url string, in io.Reader, out io.Writer, opts *Opt
 	return err
 }
 
-// phase is where a bridge is in its life:
-//
-//	phase     event     next phase
-//	starting  opened    opening     the host initializes, and a session is begun
-//	starting  resumed   resuming    the host initializes, and had a session before
-//	resuming  failed    opening     the session cannot be resumed: another is begun
-//	opening   answered  open        the host has the response to its initialize request
-//	resuming  answered  holding
-//	holding   ready     open        the host has sent notifications/initialized
-//	each      left      leaving     the host has left, or the process is to end
-//
-// Messages of the server are held while the bridge is resuming or holding. A host that does
-// not initialize (2026-07-28) leaves the bridge starting.
-type phase uint8
-
-const (
-	starting phase = iota
-	opening
-	resuming
-	holding
-	open
-	leaving
-)
-
-type phaseEvent uint8
-
-const (
-	eventOpened phaseEvent = iota + 1
-	eventResumed
-	eventFailed
-	eventAnswered
-	eventReady
-	eventLeft
-)
-
-// phaseMoves is the table of [phase].
-var phaseMoves = map[phase]map[phaseEvent]phase{
-	starting: {eventOpened: opening, eventResumed: resuming, eventLeft: leaving},
-	opening:  {eventAnswered: open, eventLeft: leaving},
-	resuming: {eventFailed: opening, eventAnswered: holding, eventLeft: leaving},
-	holding:  {eventReady: open, eventLeft: leaving},
-	open:     {eventLeft: leaving},
-}
-
 // A bridge carries messages between a host and a server. One goroutine calls fromHost, one
 // fromServer. No method of store, host or client is called with mu held.
 type bridge struct {
@@ -131,27 +87,6 @@ func newBridge(url string, out io.Writer, opts *Options) *bridge {
 	b.opts.Changed = b.changed
 	b.work.Go(b.saveChanges)
 	return b
-}
-
-// move changes the phase by an event. It reports whether the table has such a transition;
-// if not, nothing changes.
-func (b *bridge) move(e phaseEvent) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.moveLocked(e)
-}
-
-// moveLocked is move with b.mu held.
-func (b *bridge) moveLocked(e phaseEvent) bool {
-	next, ok := phaseMoves[b.phase][e]
-	if !ok {
-		return false
-	}
-	b.phase = next
-	if e == eventAnswered {
-		close(b.answered)
-	}
-	return true
 }
 
 // start runs a function in a goroutine, for which the end of the bridge waits.
