@@ -88,6 +88,7 @@ var (
 	errSuperseded = errors.New("a newer connection reads the stream")
 	errLeft       = errors.New("the client has left")
 	errComeBack   = errors.New("the connection was ended, to be resumed")
+	errOver       = errors.New("the connection has ended") // for a reason of its own: the cause of what ends with it
 )
 
 // read attaches the copier to a stream of its session. ids says whether the client
@@ -195,6 +196,9 @@ func (c *copier) turn(ctx context.Context) (more bool, err error) {
 		return false, err
 	}
 	left := ctx.Err() // what is written to a client that has left does not fail at once
+	if left != nil && errors.Is(context.Cause(ctx), errOver) {
+		left = nil // it has not: the connection ends for another reason
+	}
 	if left != nil && c.r.Cursor().Stream.Number != 0 {
 		return false, left // the standalone stream is not told twice, though
 	}

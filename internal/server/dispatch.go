@@ -44,7 +44,7 @@ func (m *mux) take(data []byte) bool {
 		return false // whoever sent it was told that nobody listens
 	}
 	defer m.queue.handled()
-	m.s.Touch()
+	m.touch()
 	msgs, batch, err := jsonrpc.ParseBody(data)
 	switch {
 	case errors.Is(err, jsonrpc.ErrParse):
@@ -86,11 +86,15 @@ func (m *mux) dispatch(msgs []jsonrpc.Message, batch bool) {
 
 // fits says what only the session's state can tell against the messages.
 func (m *mux) fits(msgs []jsonrpc.Message, batch bool) error {
-	at := stageOf(m.s)
+	s := m.session()
+	if s == nil { // whose revision its owner knows
+		return checkMessages(msgs, false, stageOpen, "")
+	}
+	at := stageOf(s)
 	if at == stageNew && !initializes(msgs) && !slices.ContainsFunc(msgs, func(msg jsonrpc.Message) bool { return !m.roams(&msg) }) {
 		at = stageNone
 	}
-	return checkMessages(msgs, batch, at, m.s.Revision())
+	return checkMessages(msgs, batch, at, s.Revision())
 }
 
 // roams reports whether a message says itself which session it is for, so that it needs
@@ -116,12 +120,7 @@ func (m *mux) handle(msg *jsonrpc.Message) bool {
 	case msg.Method == methodResume:
 		m.resume(msg)
 	default:
-		answer, err := m.h.ask(&intent{purpose: forRequest, r: askFor(m.request()), principal: m.client.principal, session: m.s, msgs: []jsonrpc.Message{*msg}})
-		if err != nil {
-			m.fail([]jsonrpc.Message{*msg}, err)
-			break
-		}
-		m.queue.text(answer)
+		m.status(msg)
 	}
 	return true
 }
@@ -140,6 +139,26 @@ func (m *mux) resume(msg *jsonrpc.Message) {
 	}
 }
 
+// status answers requests/getStatus, or requests/getStatus/all.
+func (m *mux) status(msg *jsonrpc.Message) {
+	x := m.intent(forRequest, msg)
+	answer, err := m.atHome(&x)
+	if errors.Is(err, errHere) {
+		x.session = m.session()
+		answer, err = m.h.ask(&x)
+	}
+	if err != nil {
+		m.fail(x.msgs, err)
+		return
+	}
+	m.queue.text(answer)
+}
+
+// intent is what a message that came on the connection wants, as an exchange by itself.
+func (m *mux) intent(what purpose, msg *jsonrpc.Message) intent {
+	return intent{purpose: what, r: askFor(m.request()), principal: m.client.principal, msgs: []jsonrpc.Message{*msg}}
+}
+
 // errClash refuses what its client could not tell from what is in flight already.
 var errClash = errf(codeInvalid, "a request of another session with this id is in flight on this connection: resume it on another")
 
@@ -152,7 +171,7 @@ func (m *mux) elsewhere(msgs []jsonrpc.Message, batch bool, err error) {
 		m.makeAgain(msgs, batch)
 	case m.h.peers == nil || !errors.As(err, &away):
 		m.fail(msgs, err)
-	case away.Key == m.s.Key() && !m.follows():
+	case away.Key == m.key && m.session() != nil && !m.follows():
 		m.fail(msgs, session.ErrMoved)
 	case m.clashes(away.Key, msgs[0].ID):
 		m.fail(msgs, errClash)
@@ -170,13 +189,19 @@ func (m *mux) request() *http.Request {
 // send hands over a notification or a response. Whose backend does not take it
 // cannot be told: neither has an answer.
 func (m *mux) send(msg jsonrpc.Message) {
-	err := m.s.Send(m.client.values, msg, m.client.header)
+	m.cancels(&msg)
+	x := m.intent(forMessages, &msg)
+	_, err := m.atHome(&x)
+	if errors.Is(err, errHere) {
+		err = m.session().Send(m.client.values, msg, m.client.header)
+	}
 	var away *session.Redirect
 	if errors.As(err, &away) {
-		_, err = m.h.ask(&intent{purpose: forNamed, r: askFor(m.request()), principal: m.client.principal, msgs: []jsonrpc.Message{msg}})
+		x = m.intent(forNamed, &msg)
+		_, err = m.h.ask(&x)
 	}
 	if err != nil {
-		m.h.logger.Warn("message not delivered", "session", m.s.Name(), "method", msg.Method, "error", err)
+		m.h.logger.Warn("message not delivered", "session", m.key, "method", msg.Method, "error", err)
 	}
 }
 
@@ -192,13 +217,18 @@ func (m *mux) call(msgs []jsonrpc.Message, batch bool) {
 	case err != nil:
 		m.fail(msgs, errf(codeInvalid, "%v", err))
 		return
-	case slices.ContainsFunc(msgs, func(msg jsonrpc.Message) bool { return m.clashes(m.s.Key(), msg.ID) }):
+	case slices.ContainsFunc(msgs, func(msg jsonrpc.Message) bool { return m.clashes(m.key, msg.ID) }):
 		m.fail(msgs, session.ErrDuplicate)
 		return
 	}
+	s := m.session()
+	if s == nil {
+		m.forwardCall(msgs, batch, key)
+		return
+	}
 	values, header := m.client.values, m.client.header
-	light := key == "" && m.h.light(values, header, m.s, msgs)
-	got, err := m.h.begin(m.s, msgs, light, runOnce{key: key})
+	light := key == "" && m.h.light(values, header, s, msgs)
+	got, err := m.h.begin(s, msgs, light, runOnce{key: key})
 	switch {
 	case err != nil:
 		m.elsewhere(msgs, batch, err)
@@ -208,7 +238,7 @@ func (m *mux) call(msgs []jsonrpc.Message, batch bool) {
 		m.attach(got.session, at, &msgs[0])
 		return
 	}
-	x := m.exchange(m.s, m.s.Key(), msgs)
+	x := m.exchange(s, m.key, msgs)
 	if got.number == 0 {
 		m.callLight(x, &lightCall{call: got.call, batch: batch}, msgs)
 		return
@@ -253,7 +283,7 @@ func (m *mux) attach(s *session.Session, at stream.Cursor, msg *jsonrpc.Message)
 	case err == nil:
 	case errors.Is(err, io.EOF):
 		m.fail(one, errSaid)
-	case errors.Is(err, session.ErrMoved) && m.h.peers != nil && (s != m.s || m.follows()):
+	case errors.Is(err, session.ErrMoved) && m.h.peers != nil && (s != m.session() || m.follows()):
 		m.forward(&strand{x: m.exchange(nil, s.Key(), one), msgs: one})
 	default:
 		m.fail(one, err)
@@ -291,7 +321,7 @@ func (m *mux) fail(msgs []jsonrpc.Message, err error) {
 	case m.later(msgs, err):
 		return
 	case !errors.Is(err, session.ErrMoved):
-	case m.s.Moved():
+	case m.isMoved():
 		session.Wake(m.ready) // the connection ends, and its client asks again where the session is
 		return
 	default:
@@ -306,4 +336,10 @@ func (m *mux) fail(msgs []jsonrpc.Message, err error) {
 	if text := m.refusal(ids, err); len(text) > 0 {
 		m.queue.text(text[:len(text)-1])
 	}
+}
+
+// isMoved reports whether the connection's session was here, and has left.
+func (m *mux) isMoved() bool {
+	s := m.session()
+	return s != nil && s.Moved()
 }

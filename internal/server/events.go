@@ -159,6 +159,9 @@ func (c *events) open(first []byte) error {
 	if c.via.isForwarded() {
 		head[headerAt] = []string{string(c.eventID())}
 	}
+	if c.via.isMuxed() {
+		head[headerClient] = []string{clientOf(c.s)}
+	}
 	c.w.WriteHeader(http.StatusOK)
 	switch {
 	case c.primes:

@@ -72,7 +72,7 @@ func (x *exchange) begin(at stream.Cursor) error {
 		x.detach(true)
 		return nil
 	}
-	if x.s != m.s {
+	if x.s != m.session() {
 		m.roamed = true
 		m.hold(x)
 	}
@@ -91,7 +91,7 @@ func (x *exchange) serve() {
 	case err == nil, errors.Is(err, errSuperseded): // its client reads it on another connection
 	case errors.Is(err, session.ErrMoved):
 		if !m.leads(x) {
-			if m.s.Moved() {
+			if m.isMoved() {
 				err = errComeBack
 			}
 			m.stop(err)
@@ -120,7 +120,7 @@ func (x *exchange) serve() {
 // it with a POST.
 func (x *exchange) detach(broke bool) {
 	if x.r != nil {
-		x.r.Detach(broke && x.s == x.m.s && !x.s.Resumable(), false, false)
+		x.r.Detach(broke && x.s == x.m.session() && !x.s.Resumable(), false, false)
 		x.r = nil
 	}
 }
@@ -208,7 +208,7 @@ func (m *mux) release(x *exchange) {
 // clashes reports whether a request's id is that of one that is in flight on this
 // connection, and of another session: its client could not tell them apart.
 func (m *mux) clashes(key stream.SessionKey, id []byte) bool {
-	if key != m.s.Key() && m.s.InFlight(id) {
+	if s := m.session(); s != nil && key != m.key && s.InFlight(id) {
 		return true
 	}
 	m.mu.Lock()

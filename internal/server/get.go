@@ -43,8 +43,10 @@ func (h *Handler) openStream(w http.ResponseWriter, x *intent, o *outcome) (c *e
 		err = h.readOn(x, o, c)
 	case outcomeStandalone:
 		if err = c.standalone(x.r.Context()); err == nil {
-			x.session.ReturnedWithoutID()
-			c.continueLost(x.r.Context())
+			if !c.via.isMuxed() { // else it is no sign that a call was lost
+				x.session.ReturnedWithoutID()
+				c.continueLost(x.r.Context())
+			}
 		}
 	case outcomePair:
 		first, err = h.readPair(x, o, c)
@@ -83,6 +85,10 @@ func (h *Handler) openCall(w http.ResponseWriter, x *intent, o *outcome, c *even
 		return nil, nil, nil
 	}
 	c.link()
+	if stored && c.via.isMuxed() { // whose node finds the call by its name, and forwards the next message when this one begins
+		o.deliver(x.values(), x.msgs, x.r.Header)
+		stored = false
+	}
 	gone := c.gone()
 	began = c.open(nil)
 	if gone || x.r.Context().Err() != nil {
@@ -111,7 +117,7 @@ func (h *Handler) readOn(x *intent, o *outcome, c *events) error {
 	c.link()
 	if o.at.Stream.Number != 0 {
 		c.wants = wantsResume
-	} else {
+	} else if !c.via.isMuxed() {
 		c.continueLost(x.r.Context())
 	}
 	return nil
@@ -150,7 +156,7 @@ func (h *Handler) decodeGet(w http.ResponseWriter, x *intent) bool {
 // standalone attaches to the standalone stream. Who knows how to resume, and shows no
 // id, has heard nothing of it.
 func (c *events) standalone(ctx context.Context) error {
-	whole := c.s.EventIDs() || c.s.Resumable()
+	whole := c.s.EventIDs() || c.s.Resumable() && !c.via.isMuxed()
 	return c.copier.standalone(ctx, c.h.logger, whole, !c.h.opts.Stateless)
 }
 

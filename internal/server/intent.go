@@ -71,6 +71,9 @@ type intent struct {
 	// muxed says that the connection below carries other exchanges: the client is not to
 	// be sent away from it, and asks again itself for what was lost.
 	muxed bool
+	// unsafe says that it does not ask again: what became of requests that may have run
+	// is told.
+	unsafe bool
 }
 
 // opens reports whether the exchange needs a new session.
@@ -375,7 +378,7 @@ func (h *Handler) write(w http.ResponseWriter, x *intent, o *outcome) error {
 	case outcomeJSON:
 		return h.plain(w, x, o)
 	case outcomeSocket:
-		return h.duplexSocket(w, x.r, x.session)
+		return h.socketHere(w, x)
 	default:
 		h.accepted(w, x)
 		o.deliver(x.values(), x.msgs, x.r.Header) // of 2024-11-05, whose answers go to the stream

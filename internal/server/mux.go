@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"holdfast/internal/session"
@@ -39,7 +40,9 @@ type pipe interface {
 // the stream from the log (exchange.go), or from another node (strand.go).
 type mux struct {
 	h      *Handler
-	s      *session.Session
+	key    stream.SessionKey               // of the connection's own session
+	local  atomic.Pointer[session.Session] // that session; nil while it is on another node
+	remote *remoteHome                     // for a session that was on another node at first, else nil
 	client *muxClient
 	out    output
 	aside  *exchange     // reads the standalone stream
@@ -110,11 +113,12 @@ var (
 	errPanicked     = errors.New("a message was not handled to its end")
 )
 
-// newMux prepares a connection in a session. r is the request that began it.
-func (h *Handler) newMux(r *http.Request, s *session.Session, returns bool) *mux {
+// newMux prepares a connection in the session with a key, which is nil if it is on another
+// node. r is the request that began the connection.
+func (h *Handler) newMux(r *http.Request, s *session.Session, key stream.SessionKey, returns bool) *mux {
 	m := &mux{
 		h:     h,
-		s:     s,
+		key:   key,
 		ready: make(chan struct{}, 1),
 		open:  make(map[*exchange]struct{}),
 		client: &muxClient{
@@ -125,15 +129,19 @@ func (h *Handler) newMux(r *http.Request, s *session.Session, returns bool) *mux
 	m.times.pinged = m.times.opened
 	m.queue.ready = m.ready
 	m.queue.room.L = &m.queue.mu
-	m.aside = m.exchange(s, s.Key(), nil)
+	m.aside = m.exchange(s, key, nil)
 	m.aside.ready = m.ready
+	m.local.Store(s)
+	if s == nil {
+		m.remote = &remoteHome{serving: make(chan struct{})}
+	}
 	m.ctx, m.stop = context.WithCancelCause(m.client.values)
 	return m
 }
 
 // listen attaches to the standalone stream, after what was told of it.
 func (m *mux) listen(ctx context.Context) error {
-	return m.aside.standalone(ctx, m.h.logger, m.s.EventIDs(), m.tags())
+	return m.aside.standalone(ctx, m.h.logger, m.aside.s.EventIDs(), m.tags())
 }
 
 // serve carries messages until the client is gone (then it is ctx's error, or what
@@ -142,6 +150,9 @@ func (m *mux) listen(ctx context.Context) error {
 // standalone stream must be attached to already.
 func (m *mux) serve(ctx context.Context, p pipe) (err error) {
 	m.out.pipe = p
+	if m.remote != nil {
+		close(m.remote.serving)
+	}
 	defer context.AfterFunc(ctx, func() { m.stop(ctx.Err()) })()
 	over := make(chan struct{})
 	go func() {
@@ -207,7 +218,7 @@ func (m *mux) copyAside(ctx context.Context) (more bool, err error) {
 	gone := m.aside.r.Gone() // asked before, so that what was said until then is written
 	more, err = m.aside.turn(ctx)
 	switch {
-	case err != nil && m.s.Moved() && ctx.Err() == nil:
+	case err != nil && m.aside.s.Moved() && ctx.Err() == nil:
 		if !m.follows() {
 			return false, errComeBack
 		}
@@ -224,11 +235,12 @@ func (m *mux) copyAside(ctx context.Context) (more bool, err error) {
 // reattach goes on with the standalone stream where part of it is no longer kept.
 func (m *mux) reattach(ctx context.Context) error {
 	m.aside.detach(false)
-	if m.s.Ended() {
+	s := m.aside.s
+	if s.Ended() {
 		return nil
 	}
-	m.h.logger.Warn("messages of the standalone stream were dropped unread", "session", m.s.Name())
-	return m.aside.read(ctx, stream.Cursor{Seq: m.s.Oldest(ctx)}, m.tags())
+	m.h.logger.Warn("messages of the standalone stream were dropped unread", "session", s.Name())
+	return m.aside.read(ctx, stream.Cursor{Seq: s.Oldest(ctx)}, m.tags())
 }
 
 // due does what its time has come for.
@@ -251,7 +263,7 @@ func (m *mux) due(a *alarm) error {
 	case opts.KeepAlive > 0 && a.due(t.pinged.Add(opts.KeepAlive)):
 		t.pinged = a.now
 		a.due(a.now.Add(opts.KeepAlive))
-		m.s.Touch()
+		m.touch()
 		m.out.ping()
 	}
 	return nil
@@ -260,14 +272,18 @@ func (m *mux) due(a *alarm) error {
 // ends returns why the connection ends now, if it does.
 func (m *mux) ends() error {
 	quiet := m.isIdle() && m.isAlone()
+	s := m.session()
 	switch {
 	case m.is(muxLeaving) && m.isIdle() && m.announced():
 		m.times.retry = m.h.opts.Retry
 		return errComeBack
-	case m.s.Moved() && (m.client.returns || quiet):
+	case m.remoteEnded() && quiet:
+		return errSessionEnded
+	case s == nil:
+	case s.Moved() && (m.client.returns || quiet):
 		return errComeBack
-	case m.s.Moved(): // what its client has asked for is gone on with elsewhere
-	case m.s.Ended() && quiet:
+	case s.Moved(): // what its client has asked for is gone on with elsewhere
+	case s.Ended() && quiet:
 		return errSessionEnded
 	}
 	return nil
@@ -379,14 +395,43 @@ func (m *mux) isBare() bool {
 }
 
 // resumes reports whether the client can resume what it hears of here.
-func (m *mux) resumes() bool { return m.s.Resumable() && m.s.Revision() != "" || m.isBare() }
+func (m *mux) resumes() bool {
+	s := m.session()
+	if s == nil {
+		return m.remote.resumes
+	}
+	return s.Resumable() && s.Revision() != "" || m.isBare()
+}
 
 // tags reports whether the client is told event ids. One that has begun nothing here
 // has had no way to ask for them.
-func (m *mux) tags() bool { return m.s.EventIDs() || !m.begun() }
+func (m *mux) tags() bool {
+	s := m.session()
+	if s == nil {
+		return m.remote.eventIDs
+	}
+	return s.EventIDs() || !m.begun()
+}
 
 // begun reports whether the session is initialized, or about to be.
-func (m *mux) begun() bool { return m.s.Initializing() != nil || m.s.Revision() != "" } // in this order
+func (m *mux) begun() bool {
+	s := m.session()
+	return s == nil || s.Initializing() != nil || s.Revision() != "" // in this order
+}
+
+// touch notes that the connection's session is in use. One on another node has a reader.
+func (m *mux) touch() {
+	if s := m.session(); s != nil {
+		s.Touch()
+	}
+}
+
+// remoteEnded reports whether the session, which was on another node, has ended.
+func (m *mux) remoteEnded() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.remote != nil && m.remote.ended
+}
 
 // comeBack has the client come back, as soon as nothing is unanswered, for what can't
 // be gone on with here.

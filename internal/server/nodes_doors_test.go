@@ -12,8 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/coder/websocket"
-
 	"holdfast/internal/server"
 	"holdfast/jsonrpc"
 )
@@ -45,7 +43,8 @@ func TestPairAnyNode(t *testing.T) {
 }
 
 // TestSocketAnyNode has a WebSocket at a node that does not have its session. When
-// the one that has it is lost, the client is told to come back.
+// the one that has it is lost, the client is told what became of its call, and the
+// connection goes on.
 func TestSocketAnyNode(t *testing.T) {
 	t.Parallel()
 	f := newFarm(t, 3, config{})
@@ -61,7 +60,11 @@ func TestSocketAnyNode(t *testing.T) {
 	c.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":"big","method":"tools/call","params":{"name":"echo","arguments":{"text":%q}}}`, strings.Repeat("x", 100_000)))
 	c.hears("xxx")
 	f.nodes[0].kill()
-	c.ended(websocket.StatusServiceRestart, "lost")
+	c.fails(`"c"`, codeUnknown, "outcome unknown")
+	c.say(callAs(`"on"`, "echo", `{"text":"still served"}`))
+	c.hears("still served")
+	c.say(`{"jsonrpc":"2.0","id":"status","method":"requests/getStatus/all"}`)
+	c.hears(`"status"`, token)
 	if c, _, err = f.nodes[2].dialSocket(0, me, "Mcp-Session-Id: "+p.id); err != nil {
 		t.Fatal(err)
 	}

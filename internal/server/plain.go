@@ -42,6 +42,7 @@ func (h *Handler) plain(w http.ResponseWriter, x *intent, o *outcome) error {
 		return err
 	}
 	o.deliver(x.values(), x.msgs, r.Header)
+	x.confirmDelivery(w)
 	err := c.respond(r.Context(), x.batch)
 	switch {
 	case errors.Is(err, errNotPlain):

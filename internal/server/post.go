@@ -175,6 +175,7 @@ func (h *Handler) send(x *intent) error {
 //go:noinline
 func (h *Handler) answerLight(w http.ResponseWriter, x *intent, o *outcome) (stored bool, err error) {
 	o.deliver(x.values(), x.msgs, x.r.Header)
+	x.confirmDelivery(w)
 	after := h.opts.UpgradeAfter
 	if h.opts.Response == ResponseJSON || h.opts.Stateless {
 		after = 0

@@ -46,9 +46,6 @@ type continuedCall struct {
 	retry     atomic.Pointer[time.Duration] // the call has asked for the connection's end, until its client comes back after that
 }
 
-// errOver says that the connection has ended for a reason of its own.
-var errOver = errors.New("the connection has ended")
-
 // continueLost has the connection continue the calls that its client has lost, and notes
 // when there will be more: where an id was written, the client may be about to come
 // back with it, after the time that it was told to wait.
@@ -74,7 +71,7 @@ func (c *events) continueLost(ctx context.Context) {
 // continueDue does so when it is time. The error is that of a call that ends the
 // connection.
 func (c *events) continueDue(ctx context.Context, a *alarm) error {
-	if !c.isStandalone() {
+	if !c.isStandalone() || c.via.isMuxed() {
 		return nil
 	}
 	if x := c.continued; x != nil && x.ctx.Err() != nil {

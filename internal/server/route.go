@@ -51,7 +51,12 @@ func (h *Handler) displaced(x *intent, err error) bool {
 //
 //go:noinline
 func (h *Handler) place(w http.ResponseWriter, x *intent, err error) {
-	if h.displaced(x, err) {
+	switch displaced := h.displaced(x, err); {
+	case displaced && x.purpose == forSocket && x.from == nil && !x.opens():
+		if err = h.socketElsewhere(w, x); err == nil {
+			return
+		}
+	case displaced:
 		y := *x
 		defer h.holds(y.msgs)()
 		p := h.newPlacement(w, &y)
@@ -453,7 +458,7 @@ func (p *placement) failed(err error) error {
 // they are.
 func (p *placement) retries() bool {
 	key, _ := keyOf(p.x.r, p.x.msgs)
-	return p.x.muxed || key != "" && !p.x.pair()
+	return p.x.muxed && !p.x.unsafe || key != "" && !p.x.pair()
 }
 
 // waited notes that the answer was waited for since a time, and did not come. If that

@@ -34,15 +34,22 @@ func upgrades(r *http.Request) bool {
 	return false
 }
 
-// duplexSocket serves a WebSocket in a session.
-func (h *Handler) duplexSocket(w http.ResponseWriter, r *http.Request, s *session.Session) error {
-	m := h.newMux(r, s, true)
-	if err := m.goOn(r); err != nil {
+// socketHere serves a WebSocket in a session of this node.
+func (h *Handler) socketHere(w http.ResponseWriter, x *intent) error {
+	s := x.session
+	m := h.newMux(x.r, s, s.Key(), true)
+	if err := m.goOn(x.r); err != nil {
 		return err
 	}
-	w.Header()[protocol.HeaderSession] = []string{s.ID()}
+	h.accept(w, x.r, m, s.ID(), s.Tenant())
+	return nil
+}
+
+// accept answers the handshake of a WebSocket, and serves that. id is the session's.
+func (h *Handler) accept(w http.ResponseWriter, r *http.Request, m *mux, id, tenant string) {
+	w.Header()[protocol.HeaderSession] = []string{id}
 	p := &socket{timeout: h.opts.KeepAlive, wire: wire{timeout: h.opts.WriteTimeout}}
-	p.pieces.intake = intake{flight: h.opts.Flight, tenant: s.Tenant(), patience: h.opts.BodyTimeout, deadline: p.expect}
+	p.pieces.intake = intake{flight: h.opts.Flight, tenant: tenant, patience: h.opts.BodyTimeout, deadline: p.expect}
 	var err error
 	p.ws, err = websocket.Accept(&upgrade{w, &p.wire}, r, &websocket.AcceptOptions{
 		Subprotocols: []string{subprotocol},
@@ -51,12 +58,11 @@ func (h *Handler) duplexSocket(w http.ResponseWriter, r *http.Request, s *sessio
 	})
 	if err != nil {
 		m.close(err) // it is answered
-		return nil
+		return
 	}
 	p.ws.SetReadLimit(h.opts.MaxBody)
 	err = m.serve(m.client.values, p)
-	h.logger.Debug("websocket ended", "session", s.Name(), "cause", err)
-	return nil
+	h.logger.Debug("websocket ended", "session", m.key, "cause", err)
 }
 
 // goOn has the connection read the standalone stream from where its client is.
@@ -65,15 +71,18 @@ func (m *mux) goOn(r *http.Request) error {
 	if len(last) == 0 || last[0] == "" {
 		return m.listen(r.Context())
 	}
-	at, err := m.s.ParseEventID(last[0])
+	at, err := m.aside.s.ParseEventID(last[0])
 	if err == nil && at.Stream.Number != 0 {
-		err = fmt.Errorf("%w (one of a call: go on with that by requests/resume)", session.ErrBadID)
+		err = errOfCall
 	}
 	if err != nil {
 		return err
 	}
 	return m.aside.read(r.Context(), at, m.tags())
 }
+
+// errOfCall refuses an event id at which no connection goes on.
+var errOfCall = fmt.Errorf("%w (one of a call: go on with that by requests/resume)", session.ErrBadID)
 
 // A socket is a WebSocket as a [pipe].
 type socket struct {

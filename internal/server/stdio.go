@@ -51,7 +51,7 @@ func (h *Handler) ServeConn(ctx context.Context, r io.Reader, w io.Writer) (err 
 			h.sessions.End(s) // nothing was done in it
 		}
 	}()
-	m := h.newMux(req, s, false)
+	m := h.newMux(req, s, s.Key(), false)
 	if err := m.listen(ctx); err != nil {
 		return err
 	}

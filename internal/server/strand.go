@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"slices"
+	"sync"
 	"time"
 
 	"holdfast/internal/panics"
@@ -32,6 +34,12 @@ type strand struct {
 	again bool            // the call may be on record there
 	ctx   context.Context
 	stop  context.CancelFunc
+
+	aside     *remoteAside  // the strand is the standalone stream; else nil
+	unsafe    bool          // nobody makes the requests again: what became of them is told
+	delivered chan struct{} // closed when the requests were; nil where nobody wants to know
+	once      sync.Once     // closes it
+	cancelled bool          // the client wants no answer; guarded by mux.mu
 
 	left     int  // how many of the requests were not answered
 	answered bool // none
@@ -68,14 +76,22 @@ func (m *mux) forward(s *strand) {
 func (s *strand) read() (err error) {
 	m := s.x.m
 	defer panics.Catch(&err, m.h.logger, "a connection's request to another node", "")
-	x := intent{purpose: forMessages, r: askFor(m.request()).WithContext(s.ctx), principal: m.client.principal, msgs: s.msgs, batch: s.batch, muxed: true}
+	r := askFor(m.request()).WithContext(s.ordered(s.ctx))
+	x := intent{purpose: forMessages, r: r, principal: m.client.principal, msgs: s.msgs, batch: s.batch, muxed: true, unsafe: s.unsafe}
 	if m.h.ours(&s.msgs[0]) {
 		x.purpose = forRequest
 	}
 	x.once.again = s.again
 	p := m.h.newPlacement(s, &x)
 	p.home = target{key: s.x.key, at: s.at, redirected: true}
-	switch err := p.run(errNotHere); {
+	err = p.run(errNotHere)
+	s.isDelivered()
+	switch {
+	case err != nil && p.out != nil && s.unsafe && m.client.returns && m.resumes():
+		m.comeBack() // for the call, which has a token
+		return nil
+	case err != nil && p.out != nil && s.unsafe:
+		return fmt.Errorf("%w: %w", errUnknown, err)
 	case err != nil:
 		return err
 	case !isEvents(s.head):
@@ -89,7 +105,7 @@ func (s *strand) read() (err error) {
 		return err
 	case s.moved:
 		return session.ErrMoved
-	case s.answered, s.taken, p.out != nil && p.out.taken:
+	case s.answered, s.taken, s.isCancelled(), p.out != nil && p.out.taken:
 		return nil
 	}
 	return stream.ErrTrimmed // or else its end would have come
@@ -114,7 +130,7 @@ func (m *mux) madeAgain(x *exchange) bool {
 // makeAgain makes requests of the connection's own session where that is now. They
 // did not begin here, or may be made again.
 func (m *mux) makeAgain(msgs []jsonrpc.Message, batch bool) {
-	m.forward(&strand{x: m.exchange(nil, m.s.Key(), msgs), msgs: msgs, batch: batch, again: true})
+	m.forward(&strand{x: m.exchange(nil, m.key, msgs), msgs: msgs, batch: batch, again: true})
 }
 
 // errSaid answers those who resume a call that they have heard to its end.
@@ -127,6 +143,7 @@ func (s *strand) over(err error) {
 	switch {
 	case s.ctx.Err() != nil, err == nil: // or else it was silenced, or the connection has ended
 	case errors.Is(err, errHere):
+		m.settle(s.x.key)
 		m.dispatch(slices.Clone(s.msgs), s.batch)
 	default:
 		s.fail(err)
@@ -141,13 +158,13 @@ func (s *strand) over(err error) {
 // fail tells the client that it will hear no more, or has it come back for it.
 func (s *strand) fail(err error) {
 	m := s.x.m
-	if errors.Is(err, session.ErrNotFound) {
+	if errors.Is(err, session.ErrNotFound) && (s.x.key != m.key || s.again) {
 		err = session.ErrGone
 		if s.msgs[0].Method == methodResume {
 			err = session.ErrBadToken
 		}
 	}
-	if status, _ := m.h.explain(err); status == http.StatusServiceUnavailable && m.client.returns && m.resumes() {
+	if status, _ := m.h.explain(err); status == http.StatusServiceUnavailable && !s.unsafe && m.client.returns && m.resumes() {
 		m.comeBack()
 		return
 	}
@@ -167,6 +184,13 @@ func (s *strand) say(lines []byte, done bool) {
 // can't be written to has left.
 func (s *strand) write(lines []byte) {
 	m := s.x.m
+	if m.remote != nil {
+		select {
+		case <-m.remote.serving:
+		case <-s.ctx.Done():
+			return
+		}
+	}
 	m.out.mu.Lock()
 	defer m.out.mu.Unlock()
 	m.mu.Lock()
@@ -195,6 +219,9 @@ func (s *strand) Write(text []byte) (int, error) {
 		ev, err := rd.Next()
 		if err != nil {
 			break
+		}
+		if s.aside != nil && ev.ID != "" {
+			s.aside.last = ev.ID
 		}
 		if len(ev.Data) == 0 {
 			continue
@@ -227,6 +254,32 @@ func (s *strand) answers(data []byte) bool {
 	return false
 }
 
+// WriteHeader implements [http.ResponseWriter].
+func (s *strand) WriteHeader(status int) {
+	s.isDelivered()
+	if status < http.StatusOK {
+		return // a sign that the requests were delivered
+	}
+	s.kept.WriteHeader(status)
+	if status == http.StatusOK {
+		s.opens(s.head)
+	}
+}
+
+// opens takes in what the owner of the session says with its stream.
+func (s *strand) opens(head http.Header) {
+	if s.aside != nil {
+		s.aside.begin(head)
+	}
+}
+
+// isCancelled reports whether the client wants no answer.
+func (s *strand) isCancelled() bool {
+	s.x.m.mu.Lock()
+	defer s.x.m.mu.Unlock()
+	return s.cancelled
+}
+
 // Flush and the deadlines are there for [http.ResponseController]: what is said
 // waits for room on the client's connection, which has deadlines of its own.
 func (s *strand) Flush() {}
@@ -237,7 +290,7 @@ func (s *strand) SetReadDeadline(time.Time) error { return nil }
 // leads has an exchange go on whose session has left this node: as a strand, where its
 // request can be resumed. It is false where the connection ends with the session.
 func (m *mux) leads(x *exchange) bool {
-	if m.h.peers == nil || x.s == m.s && !m.follows() {
+	if m.h.peers == nil || x.s == m.session() && !m.follows() {
 		return false
 	}
 	m.mu.Lock()

@@ -1,0 +1,401 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptrace"
+	"net/textproto"
+	"strings"
+	"sync"
+	"time"
+
+	"holdfast/internal/panics"
+	"holdfast/internal/protocol"
+	"holdfast/internal/session"
+	"holdfast/internal/sse"
+	"holdfast/jsonrpc"
+	"holdfast/stream"
+)
+
+// What follows is for a [mux] whose session is on another node: each of its calls is
+// forwarded by itself, and its standalone stream is a GET that is. If the session comes
+// here, what follows is served here.
+
+// headerClient is what the owner of a session tells the node that the client is
+// connected to, with the header of a stream: the words clientResumes and clientEventIDs.
+const (
+	headerClient   = "Holdfast-Client"
+	clientResumes  = "resumes"
+	clientEventIDs = "event-ids"
+)
+
+// clientOf returns what is told of the client of a session.
+func clientOf(s *session.Session) string {
+	switch {
+	case s.EventIDs():
+		return clientResumes + " " + clientEventIDs
+	case s.Resumable():
+		return clientResumes
+	}
+	return "-"
+}
+
+// A remoteHome is what is known of a session on another node.
+type remoteHome struct {
+	resumes  bool          // its client can resume requests
+	eventIDs bool          // and wants to be told event ids
+	ended    bool          // the session has ended; guarded by mux.mu
+	serving  chan struct{} // closed when the client can be written to
+	last     *strand       // the request that was forwarded last; used by the goroutine that takes messages in
+}
+
+// learn takes in what the owner says of the client. One of an earlier build says
+// nothing: then event ids, which do no harm, are told.
+func (rh *remoteHome) learn(head http.Header) {
+	said := head.Get(headerClient)
+	rh.resumes = strings.Contains(said, clientResumes)
+	rh.eventIDs = said == "" || strings.Contains(said, clientEventIDs)
+}
+
+// session returns the connection's own session, or nil if that is on another node.
+func (m *mux) session() *session.Session { return m.local.Load() }
+
+// settle has what follows be served here, if the connection's session, or another, has
+// come to this node.
+func (m *mux) settle(key stream.SessionKey) {
+	if key != m.key || m.session() != nil {
+		return
+	}
+	if s, err := m.h.sessions.FindName(string(key), m.client.principal); err == nil {
+		m.local.CompareAndSwap(nil, s)
+	}
+}
+
+// A remoteAside reads the standalone stream of a session on another node.
+type remoteAside struct {
+	m      *mux
+	s      *strand
+	last   string // the id of the event that was received last
+	opened chan struct{}
+	open   sync.Once
+
+	// Why it is over.
+	refusal *kept
+	err     error
+}
+
+// listenRemote has the standalone stream be read on another node, after the event with
+// an id, or after what was told of it. The error is errHere if the session has come here.
+// A refusal is what that node answers instead.
+func (m *mux) listenRemote(last string) (refusal *kept, err error) {
+	if !m.h.peers.begin() {
+		return nil, session.ErrClosing
+	}
+	a := &remoteAside{m: m, last: last, opened: make(chan struct{})}
+	over := make(chan struct{})
+	go func() {
+		defer m.h.peers.work.Done()
+		defer close(over)
+		defer panics.Catch(&a.err, m.h.logger, "a connection's stream of another node", "")
+		a.refusal, a.err = a.run()
+	}()
+	select {
+	case <-a.opened:
+		return nil, nil
+	case <-over:
+		return a.refusal, a.err
+	}
+}
+
+// run reads the stream until it is over, from one node after the other. What it returns
+// is of use before the stream was open.
+func (a *remoteAside) run() (refusal *kept, err error) {
+	m := a.m
+	for {
+		a.s = &strand{x: m.exchange(nil, m.key, nil), ctx: m.ctx, stop: func() {}, aside: a}
+		x := intent{purpose: forRead, r: a.request(), principal: m.client.principal, secret: a.secret(), last: a.last}
+		p := m.home(&x, a.s)
+		err := p.run(errNotHere)
+		if p.out != nil && p.out.last != "" {
+			a.last = p.out.last
+		}
+		if errors.Is(err, errHere) {
+			m.settle(m.key)
+			if x.session = m.session(); x.session == nil || !a.isOpen() {
+				return nil, err
+			}
+			x.last = a.last
+			err = m.h.serveIn(a.s, &x)
+		}
+		switch {
+		case m.ctx.Err() != nil:
+			return nil, m.ctx.Err()
+		case errors.Is(err, session.ErrMoved):
+		case errors.Is(err, session.ErrNotFound) && a.isOpen():
+			m.endRemote()
+			return nil, nil
+		case err != nil:
+			return nil, a.fail(err)
+		case a.s.taken, p.out != nil && p.out.taken: // its client reads it on another connection
+			return nil, a.watch()
+		case !isEvents(a.s.head):
+			return &a.s.kept, a.refused()
+		}
+		select { // the node has let go of it, with the session maybe
+		case <-time.After(100 * time.Millisecond):
+		case <-m.ctx.Done():
+		}
+	}
+}
+
+// secret is the id of the session, as the handshake named it.
+func (a *remoteAside) secret() string {
+	if id := a.m.client.header[protocol.HeaderSession]; len(id) > 0 {
+		return id[0]
+	}
+	return ""
+}
+
+// watch keeps the session in use without reading its stream, until it has ended, or the
+// connection has.
+func (a *remoteAside) watch() error {
+	m := a.m
+	every := m.h.opts.KeepAlive
+	if every <= 0 {
+		every = 15 * time.Second
+	}
+	t := time.NewTicker(every)
+	defer t.Stop()
+	for {
+		select {
+		case <-t.C:
+		case <-m.ctx.Done():
+			return m.ctx.Err()
+		}
+		// Of all that Holdfast answers itself, this costs the least.
+		raw := jsonrpc.AppendRequest(nil, []byte("0"), protocol.MethodStatusAll, nil)
+		x := m.intent(forRequest, &jsonrpc.Message{Kind: jsonrpc.Request, ID: []byte("0"), Method: protocol.MethodStatusAll, Raw: raw})
+		p := m.home(&x, &kept{})
+		p.visit.Local = &session.Range{After: m.key, Until: m.key}
+		switch err := p.run(errNotHere); {
+		case errors.Is(err, errHere):
+			m.settle(m.key)
+			return nil
+		case errors.Is(err, session.ErrNotFound):
+			m.endRemote()
+			return nil
+		}
+		t.Reset(every)
+	}
+}
+
+// endRemote notes that the session has ended.
+func (m *mux) endRemote() {
+	m.mu.Lock()
+	m.remote.ended = true
+	m.mu.Unlock()
+	session.Wake(m.ready)
+}
+
+// request is the GET that is forwarded.
+func (a *remoteAside) request() *http.Request {
+	r := askFor(a.m.request()).WithContext(a.m.ctx)
+	r.Method = http.MethodGet
+	r.Header.Del("Content-Type")
+	r.Header["Accept"] = []string{sse.ContentType}
+	if a.last != "" {
+		r.Header[protocol.HeaderLastEventID] = []string{a.last}
+	}
+	return r
+}
+
+func (a *remoteAside) isOpen() bool {
+	select {
+	case <-a.opened:
+		return true
+	default:
+		return false
+	}
+}
+
+// begin notes that the stream is open. head is what the owner says with it.
+func (a *remoteAside) begin(head http.Header) {
+	a.open.Do(func() {
+		a.m.remote.learn(head)
+		close(a.opened)
+	})
+}
+
+// fail goes on without the stream, where it was open: its client is to come back.
+func (a *remoteAside) fail(err error) error {
+	if a.isOpen() {
+		a.m.comeBack()
+	}
+	return err
+}
+
+// refused takes in that the stream is refused. If it was open, then its session has
+// ended, or what the client has missed is no longer kept.
+func (a *remoteAside) refused() error {
+	m := a.m
+	switch {
+	case !a.isOpen():
+		return nil
+	case a.s.status == http.StatusNotFound || a.s.status == http.StatusNoContent:
+		m.endRemote()
+		return nil
+	}
+	return a.fail(errUnreached)
+}
+
+// forwardCall forwards requests to the connection's own session.
+func (m *mux) forwardCall(msgs []jsonrpc.Message, batch bool, key string) {
+	s := &strand{x: m.exchange(nil, m.key, msgs), msgs: msgs, batch: batch, unsafe: key == ""}
+	for _, id := range s.x.ids {
+		m.mu.Lock()
+		other := m.foreign[string(jsonrpc.Key(id))]
+		m.mu.Unlock()
+		if other != nil && key == "" {
+			m.fail(msgs, session.ErrDuplicate)
+			return
+		}
+	}
+	m.awaitOrder()
+	s.delivered = make(chan struct{})
+	m.remote.last = s
+	m.forward(s)
+}
+
+// orderPatience bounds how long a message waits for the one before it to be delivered.
+const orderPatience = time.Second
+
+// awaitOrder waits until the request that was forwarded last was delivered, so that
+// none of what the client says overtakes another: a cancellation its request, say.
+func (m *mux) awaitOrder() {
+	if m.remote == nil || m.remote.last == nil {
+		return
+	}
+	t := time.NewTimer(orderPatience)
+	defer t.Stop()
+	select {
+	case <-m.remote.last.delivered:
+	case <-m.ctx.Done():
+	case <-t.C:
+	}
+	m.remote.last = nil
+}
+
+// ordered has the strand told when its request was delivered: with the first sign of an
+// answer, which the owner of a session gives for that.
+func (s *strand) ordered(ctx context.Context) context.Context {
+	if s.delivered == nil {
+		return ctx
+	}
+	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		Got1xxResponse: func(int, textproto.MIMEHeader) error {
+			s.isDelivered()
+			return nil
+		},
+	})
+}
+
+// confirmDelivery gives that sign, to a node whose client says more on its connection.
+//
+//go:noinline
+func (x *intent) confirmDelivery(w http.ResponseWriter) {
+	if x.from != nil && x.from.Stays {
+		w.WriteHeader(http.StatusProcessing)
+	}
+}
+
+// isDelivered notes that the request was delivered.
+func (s *strand) isDelivered() {
+	if s.delivered != nil {
+		s.once.Do(func() { close(s.delivered) })
+	}
+}
+
+// home prepares the placement of an exchange with the connection's own session.
+func (m *mux) home(x *intent, w http.ResponseWriter) *placement {
+	x.muxed = true
+	p := m.h.newPlacement(w, x)
+	p.home = target{key: m.key, redirected: true}
+	return p
+}
+
+// atHome forwards an exchange to the connection's own session, and returns its answer, nil
+// if it has none. The error is errHere if the session is, or has come, here.
+func (m *mux) atHome(x *intent) ([]byte, error) {
+	if m.session() != nil {
+		return nil, errHere
+	}
+	m.awaitOrder()
+	got := &kept{}
+	if err := m.home(x, got).run(errNotHere); err != nil {
+		m.settle(m.key)
+		if errors.Is(err, errHere) && m.session() == nil {
+			err = errUnreached
+		}
+		x.muxed = false
+		return nil, err
+	}
+	text, err := got.answer()
+	return bytes.Clone(text), err
+}
+
+// cancels notes that a client cancels a request that was forwarded: its stream may end
+// without a response.
+func (m *mux) cancels(msg *jsonrpc.Message) {
+	if msg.Method != "notifications/cancelled" {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if x := m.foreign[string(jsonrpc.Key(jsonrpc.Field(msg.Params, "requestId")))]; x != nil && x.forward != nil {
+		x.forward.cancelled = true
+	}
+}
+
+// socketElsewhere serves a WebSocket whose session is on another node. An error says that
+// the handshake was not answered.
+func (h *Handler) socketElsewhere(w http.ResponseWriter, x *intent) error {
+	if x.last != "" && !session.IsStandaloneName(nameOf(x.last)) {
+		return errOfCall
+	}
+	for range mostMoves {
+		m := h.newMux(x.r, nil, x.name(), true)
+		refusal, err := m.listenRemote(x.last)
+		if refusal == nil && err == nil {
+			h.accept(w, x.r, m, x.secret, h.tenant(x.r))
+			return nil
+		}
+		m.close(err)
+		if refusal != nil {
+			refusal.writeTo(w)
+			return nil
+		}
+		if errors.Is(err, errHere) {
+			if err = h.find(x); err == nil {
+				err = h.socketHere(w, x)
+			}
+		}
+		if !errors.Is(err, errNotHere) && !errors.Is(err, session.ErrMoved) {
+			return err
+		}
+	}
+	return errUnreached
+}
+
+// writeTo gives an answer that was kept to a client.
+func (k *kept) writeTo(w http.ResponseWriter) {
+	head := w.Header()
+	for name, values := range k.head {
+		if !strings.HasPrefix(name, ownHeaders) {
+			head[name] = values
+		}
+	}
+	w.WriteHeader(k.status)
+	_, _ = w.Write(k.body.Bytes()) // who has gone does not hear it
+}
