@@ -17,7 +17,7 @@ import (
 // receive takes what comes in, one message after the other, until nothing more does.
 func (m *mux) receive() {
 	for {
-		data, err := m.out.pipe.read()
+		data, err := m.out.pipe.Read()
 		var left *jsonrpc.Error
 		switch {
 		case errors.As(err, &left):

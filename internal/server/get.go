@@ -8,6 +8,7 @@ import (
 	"net/http"
 
 	"holdfast/internal/protocol"
+	"holdfast/internal/server/websocket"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
@@ -139,7 +140,7 @@ func (c *events) link() {
 // false the request was answered.
 func (h *Handler) decodeGet(w http.ResponseWriter, x *intent) bool {
 	switch {
-	case upgrades(x.r):
+	case websocket.IsUpgrade(x.r):
 		x.purpose = forSocket
 		return h.identify(w, x)
 	case !accepts(x.r.Header["Accept"], "text/event-stream"):

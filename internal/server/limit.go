@@ -182,8 +182,11 @@ type pieces struct {
 	began time.Time
 }
 
-// begin begins to read a message.
-func (x *pieces) begin(r io.Reader) io.Reader {
+// Begin begins to read a message.
+func (x *pieces) Begin(r io.Reader) io.Reader {
 	x.r, x.n = r, 0
 	return x
 }
+
+// Done ends the reading of a message.
+func (x *pieces) Done() { x.done() }

@@ -15,22 +15,22 @@ import (
 	"holdfast/stream"
 )
 
-// A pipe carries messages both ways between a client and its [mux]. read has one caller
-// at a time, and so have the others together.
+// A pipe carries messages both ways between a client and its [mux]: what is particular to
+// a transport. Read has one caller at a time, and so have the others together.
 type pipe interface {
-	// read returns the next message, which is the caller's to keep. A *jsonrpc.Error
+	// Read returns the next message, which is the caller's to keep. A *jsonrpc.Error
 	// says that one was left out, and why; io.EOF that no other will come, though the
 	// client may still read. After any other error the pipe is of no use.
-	read() ([]byte, error)
-	// write writes messages, each of which ends in a line feed, without waiting for
-	// a slow client for ever.
-	write(lines []byte) error
-	// ping asks the other end for a sign of life, and breaks the pipe if none comes.
+	Read() ([]byte, error)
+	// Write writes messages, each of which ends in a line feed, without waiting for
+	// a slow client for ever. After an error it is not called again.
+	Write(lines []byte) error
+	// Ping asks the other end for a sign of life, and breaks the pipe if none comes.
 	// It does not wait.
-	ping()
-	// close ends the pipe because of why, and with it read. retry is when the client
+	Ping()
+	// Close ends the pipe because of why, and with it Read. retry is when the client
 	// may come back.
-	close(why error, retry time.Duration)
+	Close(why error, retry time.Duration)
 }
 
 // A mux is a connection that carries many exchanges at a time, of one session or of
@@ -162,7 +162,7 @@ func (m *mux) serve(ctx context.Context, p pipe) (err error) {
 			err = context.Cause(m.ctx)
 		}
 		m.close(err)
-		p.close(err, m.times.retry)
+		p.Close(err, m.times.retry)
 	}()
 	defer func() {
 		m.stop(errPanicked) // if nothing has ended it yet
@@ -476,7 +476,7 @@ func (o *output) write(lines []byte) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.err == nil {
-		o.err = o.pipe.write(lines)
+		o.err = o.pipe.Write(lines)
 	}
 	return o.err
 }
@@ -486,7 +486,7 @@ func (o *output) ping() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.err == nil {
-		o.pipe.ping()
+		o.pipe.Ping()
 	}
 }
 

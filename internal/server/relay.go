@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"holdfast/internal/protocol"
+	"holdfast/internal/server/websocket"
 	"holdfast/internal/session"
 	"holdfast/internal/sse"
 	"holdfast/stream"
@@ -90,7 +91,7 @@ func (p *placement) request(ctx context.Context, node string, at *session.Remote
 	v := p.visit
 	v.Take, v.Again = take, p.state != placed || p.x.once.again
 	method, uri, body := p.x.r.Method, forwardedURI(p.x.r.URL), p.body()
-	header := p.h.forwarded(p.x.r.Header, upgrades(p.x.r))
+	header := p.h.forwarded(p.x.r.Header, websocket.IsUpgrade(p.x.r))
 	if len(header["User-Agent"]) == 0 {
 		header["User-Agent"] = []string{""} // not net/http's own
 	}
@@ -201,8 +202,8 @@ func (h *Handler) forwarded(from http.Header, handshake bool) http.Header {
 	if offers, ok := to["Sec-Websocket-Protocol"]; ok { // where browsers have to put their tokens
 		delete(to, "Sec-Websocket-Protocol")
 		for name := range strings.SplitSeq(strings.Join(offers, ","), ",") {
-			if strings.TrimSpace(name) == subprotocol {
-				to["Sec-Websocket-Protocol"] = []string{subprotocol}
+			if strings.TrimSpace(name) == websocket.Subprotocol {
+				to["Sec-Websocket-Protocol"] = []string{websocket.Subprotocol}
 			}
 		}
 	}

@@ -199,7 +199,7 @@ func (s *strand) write(lines []byte) {
 	if mute || m.out.err != nil {
 		return
 	}
-	if m.out.err = m.out.pipe.write(lines); m.out.err != nil {
+	if m.out.err = m.out.pipe.Write(lines); m.out.err != nil {
 		m.stop(m.out.err)
 	}
 }

@@ -1,0 +1,105 @@
+package websocket
+
+import (
+	"bufio"
+	"bytes"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"holdfast/internal/protocol"
+)
+
+// upgrade is the answer to a handshake, of which the WebSocket gets the connection
+// as a wire.
+type upgrade struct {
+	http.ResponseWriter
+	wire *wire
+}
+
+// WriteHeader names the session only to who gets a WebSocket.
+func (u *upgrade) WriteHeader(status int) {
+	if status != http.StatusSwitchingProtocols {
+		u.Header().Del(protocol.HeaderSession)
+	}
+	u.ResponseWriter.WriteHeader(status)
+}
+
+// Hijack implements [http.Hijacker].
+func (u *upgrade) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	c, rw, err := http.NewResponseController(u.ResponseWriter).Hijack()
+	if err != nil {
+		return nil, nil, err
+	}
+	u.wire.Conn = c
+	// Room for the head of a frame: what is larger goes through.
+	return u.wire, bufio.NewReadWriter(rw.Reader, bufio.NewWriterSize(u.wire, 128)), nil
+}
+
+// A wire is the connection below a WebSocket. What is written while it is held
+// goes out in one write.
+type wire struct {
+	net.Conn
+	timeout  time.Duration // for a write
+	received atomic.Int64  // when anything came last, in ticks
+
+	mu   sync.Mutex
+	held *bytes.Buffer
+}
+
+// Read implements [net.Conn].
+func (w *wire) Read(b []byte) (int, error) {
+	n, err := w.Conn.Read(b)
+	if n > 0 {
+		w.received.Store(ticks())
+	}
+	return n, err
+}
+
+// Write implements [net.Conn].
+func (w *wire) Write(b []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.held != nil {
+		if w.held.Len()+len(b) <= mostBuffered {
+			return w.held.Write(b)
+		}
+		if err := w.flush(); err != nil {
+			return 0, err
+		}
+	}
+	return w.send(b)
+}
+
+func (w *wire) send(b []byte) (int, error) {
+	_ = w.SetWriteDeadline(time.Now().Add(w.timeout))
+	return w.Conn.Write(b)
+}
+
+// flush writes what is held. w.mu is held.
+func (w *wire) flush() error {
+	if w.held.Len() == 0 {
+		return nil
+	}
+	_, err := w.send(w.held.Bytes())
+	w.held.Reset()
+	return err
+}
+
+// hold gathers what is written from now on, until release writes it.
+func (w *wire) hold() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.held = buffers.Get().(*bytes.Buffer)
+}
+
+func (w *wire) release() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	err := w.flush()
+	buffers.Put(w.held)
+	w.held = nil
+	return err
+}
