@@ -19,15 +19,15 @@ type sink interface {
 	// append appends a message to text, as the client will see it. id is its event id,
 	// or nil.
 	append(text, id, data []byte) []byte
-	// write writes what was appended, without waiting for a slow client for ever. last
-	// says that the stream has ended. The error says that the client has not got it, as
-	// far as that can be known; errHeld, that it is written with what follows.
+	// write writes what was appended, and waits for a slow client for a bounded time only.
+	// last reports that the stream has ended. An error means that the client did not receive
+	// it, as far as that can be known; errHeld, that it is written together with what follows.
 	write(text []byte, last bool) error
 	// idle is called when all that the stream holds was written. It does what its time
 	// has come for, and returns when it is to be called again at the latest; zero: only
 	// when the stream has more. An error ends the copying.
 	idle(ctx context.Context, now time.Time) (next time.Time, err error)
-	// finished is called when all of the stream was written, and counts as told.
+	// finished is called when all of the stream was written, and counts as delivered.
 	finished()
 }
 
@@ -36,7 +36,7 @@ type copier struct {
 	s     *session.Session
 	r     *session.Reader
 	sink  sink
-	ready chan struct{}   // told that there may be something to do
+	ready chan struct{}   // signalled when there may be something to do
 	drain <-chan struct{} // closed when there is; nil where the sink does not want to know
 	name  string          // names the stream in event ids; "": the client gets none
 	state copyState
@@ -46,17 +46,17 @@ type copier struct {
 //
 //	attached  nothing was noted yet     → current: what there is was written and noted
 //	current   all so far was noted      → last: the last entry was read
-//	last      nothing follows           → told: it was written, and the client was there
-//	told      the end
+//	last      nothing follows           → delivered: it was written, and the client was there
+//	delivered the end
 //
-// A copier that ends in a state before told has not told its client all.
+// If a copier ends in an earlier state, its client may have missed something.
 type copyState uint8
 
 const (
 	attached copyState = iota
 	current
 	last
-	told
+	delivered
 )
 
 // page is what one turn needs. Copiers that wait hold none.
@@ -80,8 +80,8 @@ func (p *page) release(text []byte) {
 	pages.Put(p)
 }
 
-// errHeld says that a sink writes nothing before the stream ends.
-var errHeld = errors.New("kept until the stream ends")
+// errHeld reports that a sink writes nothing before the stream ends.
+var errHeld = errors.New("written when the stream ends")
 
 // Why a connection ends.
 var (
@@ -91,7 +91,7 @@ var (
 	errOver       = errors.New("the connection has ended") // for a reason of its own: the cause of what ends with it
 )
 
-// read attaches the copier to a stream of its session. ids says whether the client
+// read attaches the copier to a stream of its session. ids reports whether the client
 // gets event ids.
 func (c *copier) read(ctx context.Context, cursor stream.Cursor, ids bool) error {
 	r, err := c.s.Read(ctx, cursor.Stream.Number, cursor.Epoch, cursor.Seq, c.ready)
@@ -114,11 +114,11 @@ func (c *copier) read(ctx context.Context, cursor stream.Cursor, ids bool) error
 func (c *copier) run(ctx context.Context) error {
 	var timer *time.Timer
 	for {
-		gone := c.r.Gone() // asked before, so that what was said until then is written
+		gone := c.r.Gone() // asked first, so that everything before is written
 		more, err := c.turn(ctx)
 		switch {
 		case err != nil && c.s.Moved() && ctx.Err() == nil:
-			err = session.ErrMoved // nothing is kept of it here
+			err = session.ErrMoved // its stream is no longer here
 		case err != nil || c.state >= last:
 		case more:
 			continue
@@ -200,7 +200,7 @@ func (c *copier) turn(ctx context.Context) (more bool, err error) {
 		left = nil // it has not: the connection ends for another reason
 	}
 	if left != nil && c.r.Cursor().Stream.Number != 0 {
-		return false, left // the standalone stream is not told twice, though
+		return false, left // of the standalone stream nothing is sent twice, though
 	}
 	if news {
 		c.note()
@@ -216,7 +216,7 @@ func (c *copier) note() {
 		return
 	}
 	c.sink.finished()
-	c.state = told
+	c.state = delivered
 }
 
 // gather appends what entries say to the page's text, and gives back to the reader
@@ -250,8 +250,8 @@ func (c *copier) gather(p *page, entries []stream.Entry) []byte {
 	return text
 }
 
-// standalone attaches the copier to the session's standalone stream, after what was
-// told of it; or, if whole says so, from its beginning.
+// standalone attaches the copier to the session's standalone stream: after the last message
+// that was delivered, or, if whole is set, at its beginning.
 func (c *copier) standalone(ctx context.Context, logger *slog.Logger, whole, ids bool) error {
 	c.s.SupersedeStandalone(ctx)
 	at := c.s.Delivered()

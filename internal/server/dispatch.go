@@ -41,7 +41,7 @@ func (m *mux) receive() {
 // when the connection is over.
 func (m *mux) take(data []byte) bool {
 	if !m.queue.handle() {
-		return false // whoever sent it was told that nobody listens
+		return false // its sender knows that the connection has ended
 	}
 	defer m.queue.handled()
 	m.touch()
@@ -84,22 +84,22 @@ func (m *mux) dispatch(msgs []jsonrpc.Message, batch bool) {
 	}
 }
 
-// fits says what only the session's state can tell against the messages.
+// fits checks the messages against the state of the session.
 func (m *mux) fits(msgs []jsonrpc.Message, batch bool) error {
 	s := m.session()
 	if s == nil { // whose revision its owner knows
 		return checkMessages(msgs, false, stageOpen, "")
 	}
 	at := stageOf(s)
-	if at == stageNew && !initializes(msgs) && !slices.ContainsFunc(msgs, func(msg jsonrpc.Message) bool { return !m.roams(&msg) }) {
+	if at == stageNew && !initializes(msgs) && !slices.ContainsFunc(msgs, func(msg jsonrpc.Message) bool { return !m.namesSession(&msg) }) {
 		at = stageNone
 	}
 	return checkMessages(msgs, batch, at, s.Revision())
 }
 
-// roams reports whether a message says itself which session it is for, so that it needs
-// none to come in: a token is enough.
-func (m *mux) roams(msg *jsonrpc.Message) bool {
+// namesSession reports whether a message itself names the session that it is for, by a
+// token. It needs no session of the connection.
+func (m *mux) namesSession(msg *jsonrpc.Message) bool {
 	switch msg.Kind {
 	case jsonrpc.Request:
 		return m.h.ours(msg)
@@ -142,7 +142,7 @@ func (m *mux) resume(msg *jsonrpc.Message) {
 // status answers requests/getStatus, or requests/getStatus/all.
 func (m *mux) status(msg *jsonrpc.Message) {
 	x := m.intent(forRequest, msg)
-	answer, err := m.atHome(&x)
+	answer, err := m.forwardHome(&x)
 	if errors.Is(err, errHere) {
 		x.session = m.session()
 		answer, err = m.h.ask(&x)
@@ -176,7 +176,7 @@ func (m *mux) elsewhere(msgs []jsonrpc.Message, batch bool, err error) {
 	case m.clashes(away.Key, msgs[0].ID):
 		m.fail(msgs, errClash)
 	default:
-		m.forward(&strand{x: m.exchange(nil, away.Key, msgs[:1]), msgs: msgs, at: away.Remote})
+		m.forward(&forwardedExchange{x: m.exchange(nil, away.Key, msgs[:1]), msgs: msgs, at: away.Remote})
 	}
 }
 
@@ -186,12 +186,12 @@ func (m *mux) request() *http.Request {
 	return r.WithContext(m.client.values)
 }
 
-// send hands over a notification or a response. Whose backend does not take it
-// cannot be told: neither has an answer.
+// send hands over a notification or a response. If the backend does not accept it, the
+// client is not informed: neither has an answer.
 func (m *mux) send(msg jsonrpc.Message) {
 	m.cancels(&msg)
 	x := m.intent(forMessages, &msg)
-	_, err := m.atHome(&x)
+	_, err := m.forwardHome(&x)
 	if errors.Is(err, errHere) {
 		err = m.session().Send(m.client.values, msg, m.client.header)
 	}
@@ -205,8 +205,8 @@ func (m *mux) send(msg jsonrpc.Message) {
 	}
 }
 
-// call begins a call for requests. What it says comes from its stream, or, if it
-// is light, from [mux.answerLights].
+// call begins the call of requests. Its messages come from its stream, or, if it is light,
+// from [mux.answerLights].
 func (m *mux) call(msgs []jsonrpc.Message, batch bool) {
 	key := ""
 	var err error
@@ -234,7 +234,7 @@ func (m *mux) call(msgs []jsonrpc.Message, batch bool) {
 		m.elsewhere(msgs, batch, err)
 		return
 	case got.call == nil:
-		at, _ := cursorAfter(values, got.session, got.number, "") // from the oldest that is kept
+		at, _ := cursorAfter(values, got.session, got.number, "") // from the oldest that is stored
 		m.attach(got.session, at, &msgs[0])
 		return
 	}
@@ -243,8 +243,8 @@ func (m *mux) call(msgs []jsonrpc.Message, batch bool) {
 		m.callLight(x, &lightCall{call: got.call, batch: batch}, msgs)
 		return
 	}
-	// Read before it runs, as a client that made it with a POST is told where to
-	// ask for it before it runs.
+	// The stream is attached to before the call runs, as over HTTP the client gets the
+	// URL of the stream before that.
 	if err := x.begin(stream.Cursor{Stream: stream.ID{Number: got.number}}); err != nil {
 		got.call.Abort(msgs, errf(jsonrpc.CodeServer, "not delivered: its stream cannot be read: %v", err))
 		m.fail(msgs, err)
@@ -282,9 +282,9 @@ func (m *mux) attach(s *session.Session, at stream.Cursor, msg *jsonrpc.Message)
 	switch {
 	case err == nil:
 	case errors.Is(err, io.EOF):
-		m.fail(one, errSaid)
+		m.fail(one, errNothingLeft)
 	case errors.Is(err, session.ErrMoved) && m.h.peers != nil && (s != m.session() || m.follows()):
-		m.forward(&strand{x: m.exchange(nil, s.Key(), one), msgs: one})
+		m.forward(&forwardedExchange{x: m.exchange(nil, s.Key(), one), msgs: one})
 	default:
 		m.fail(one, err)
 	}

@@ -27,13 +27,13 @@ type events struct {
 
 	mu      sync.Mutex // held while the response is written
 	wrote   int        // bytes
-	written time.Time  // when the client was last told anything
+	written time.Time  // when anything was written last
 
 	opened  time.Time
 	asking  time.Time // since when there is nothing to do but wait for the client's input
 	leaving time.Time // when to leave, as the node is drained; zero: it is not
 
-	due time.Time // when there will be calls to continue; zero: that will be said
+	due time.Time // when there will be calls to continue; zero: not known
 
 	continued *continued // calls that are continued beside the standalone stream; nil until there is one
 }
@@ -49,7 +49,7 @@ type reader struct {
 	shown   shown
 }
 
-// via says how the client is connected.
+// via is how the client is connected.
 type via uint8
 
 const (
@@ -97,7 +97,7 @@ const (
 	wantsResume                 // to go on with a call
 )
 
-// shown says whether the client has got an event id, so that it may come back with it:
+// shown reports whether the client has got an event id, so that it may come back with it:
 //
 //	none    → pinged: a ping was asked for, which has an id (docs/decisions/0021-ids-by-ping.md)
 //	none, pinged → written: an id was written
@@ -200,7 +200,7 @@ func (c *events) append(text, id, data []byte) []byte {
 // whether the client reads or not: so few need no bound on the time it takes.
 const surelySent = 8 << 10
 
-// write implements [sink]. Before all of a stream counts as told, the network is
+// write implements [sink]. Before a whole stream counts as delivered, the network is
 // asked whether the client is there: it knows sooner than the request's context.
 func (c *events) write(text []byte, last bool) error {
 	err := c.flush(text, last && c.continued == nil)
@@ -297,7 +297,7 @@ func (c *events) close(err error) {
 	switch w := c.w.(type) {
 	case *follow:
 		w.moved, w.taken = moved, errors.Is(err, errSuperseded)
-	case *strand:
+	case *forwardedExchange:
 		w.moved, w.taken = moved, errors.Is(err, errSuperseded)
 	default:
 		switch {
@@ -315,7 +315,7 @@ func (c *events) detach(err error) {
 	if broke {
 		c.s.Disconnected(c.from, time.Now().Add(-justBefore))
 	}
-	c.r.Detach(broke && c.state != told, c.shown.any(), false)
+	c.r.Detach(broke && c.state != delivered, c.shown.any(), false)
 	if c.continued != nil {
 		c.continued.detach(err != nil)
 	}

@@ -20,7 +20,7 @@ import (
 //	streamed   its stream is copied from the log here    → over; forwarded, as another exchange
 //	forwarded  another node serves it                    → over; light or streamed here, as another exchange
 //
-// and which of them says what is not nil of light, r and forward.
+// The fields light, r and forward are set in that state only.
 type exchange struct {
 	copier // of its stream; it is the sink of that. Without a session it is on another node
 	m      *mux
@@ -28,9 +28,9 @@ type exchange struct {
 	ids    [][]byte          // of the requests
 
 	light   *lightCall
-	forward *strand
+	forward *forwardedExchange
 
-	announced atomic.Bool                   // its client was told how to resume it
+	announced atomic.Bool                   // its client got the token to resume it by, if it has one
 	retry     atomic.Pointer[time.Duration] // the call has asked for the connection's end, until its client comes back after that
 	quoted    []byte                        // an event id
 }
@@ -62,7 +62,7 @@ func (m *mux) exchange(s *session.Session, key stream.SessionKey, msgs []jsonrpc
 func (x *exchange) begin(at stream.Cursor) error {
 	m := x.m
 	x.ready = make(chan struct{}, 1)
-	if err := x.read(m.client.values, at, m.tags()); err != nil {
+	if err := x.read(m.client.values, at, m.showsIDs()); err != nil {
 		return err
 	}
 	x.light = nil
@@ -73,8 +73,8 @@ func (x *exchange) begin(at stream.Cursor) error {
 		return nil
 	}
 	if x.s != m.session() {
-		m.roamed = true
-		m.hold(x)
+		m.otherSessions = true
+		m.claimIDs(x)
 	}
 	m.open[x] = struct{}{}
 	m.work.Go(x.serve)
@@ -86,11 +86,11 @@ func (x *exchange) serve() {
 	m := x.m
 	err := x.run(m.ctx)
 	switch {
-	case m.ctx.Err() != nil && x.state != told: // the connection lets go of it
+	case m.ctx.Err() != nil && x.state != delivered: // the connection lets go of it
 		return
 	case err == nil, errors.Is(err, errSuperseded): // its client reads it on another connection
 	case errors.Is(err, session.ErrMoved):
-		if !m.leads(x) {
+		if !m.forwardRest(x) {
 			if m.isMoved() {
 				err = errComeBack
 			}
@@ -98,7 +98,7 @@ func (x *exchange) serve() {
 			return
 		}
 	case errors.Is(err, stream.ErrTrimmed), errors.Is(err, stream.ErrNotFound):
-		m.release(x)
+		m.freeIDs(x)
 		if err := m.out.write(m.refusal(x.ids, err)); err != nil {
 			m.stop(err)
 		}
@@ -107,7 +107,7 @@ func (x *exchange) serve() {
 		return
 	}
 	x.detach(false)
-	m.release(x)
+	m.freeIDs(x)
 	m.mu.Lock()
 	delete(m.open, x)
 	m.mu.Unlock()
@@ -128,7 +128,7 @@ func (x *exchange) detach(broke bool) {
 // append implements [sink].
 func (x *exchange) append(text, id, data []byte) []byte {
 	if id != nil {
-		if !x.m.tags() {
+		if !x.m.showsIDs() {
 			return appendTagged(text, nil, data)
 		}
 		x.quoted = append(append(append(x.quoted[:0], '"'), id...), '"')
@@ -147,10 +147,10 @@ func appendTagged(text, id, data []byte) []byte {
 }
 
 // write implements [sink]. The ids of a call that is over are free before its client
-// is told so.
+// knows.
 func (x *exchange) write(lines []byte, last bool) error {
 	if last {
-		x.m.release(x)
+		x.m.freeIDs(x)
 	}
 	if len(lines) == 0 {
 		return nil
@@ -175,24 +175,24 @@ func (x *exchange) idle(context.Context, time.Time) (time.Time, error) {
 	return time.Time{}, nil
 }
 
-// hold notes that the ids of requests of another session are taken, for as long as
-// these are heard of here. What was heard of them until now is no more. m.mu is held.
-func (m *mux) hold(x *exchange) {
+// claimIDs notes that the ids of requests of another session are in use on the connection. A
+// forwarded exchange with one of these ids is superseded. m.mu is held.
+func (m *mux) claimIDs(x *exchange) {
 	if m.foreign == nil {
 		m.foreign = make(map[string]*exchange)
 	}
 	for _, id := range x.ids {
 		key := string(jsonrpc.Key(id))
 		if old := m.foreign[key]; old != nil && old.forward != nil && old != x {
-			old.forward.mute = true
+			old.forward.superseded = true
 			old.forward.stop()
 		}
 		m.foreign[key] = x
 	}
 }
 
-// release frees them again.
-func (m *mux) release(x *exchange) {
+// freeIDs frees them again.
+func (m *mux) freeIDs(x *exchange) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if len(m.foreign) == 0 {
@@ -242,19 +242,19 @@ func (m *mux) answerLights() (more bool, err error) {
 	for _, answer := range texts {
 		text = append(append(text, answer...), '\n')
 	}
-	kept := m.lights[:0]
+	waiting := m.lights[:0]
 	for _, x := range m.lights {
 		if len(text) >= mostText {
-			kept, more = append(kept, x), true
+			waiting, more = append(waiting, x), true
 			continue
 		}
 		var waits bool
 		if text, waits = m.answerLight(text, x); waits {
-			kept = append(kept, x)
+			waiting = append(waiting, x)
 		}
 	}
-	clear(m.lights[len(kept):])
-	if m.lights = kept; len(kept) == 0 {
+	clear(m.lights[len(waiting):])
+	if m.lights = waiting; len(waiting) == 0 {
 		m.lights = nil
 	}
 	if len(text) > 0 {

@@ -60,7 +60,7 @@ func (p *placement) begin(res *http.Response, at *session.Remote) error {
 		p.key = stream.SessionKey(f.base)
 	}
 	_ = f.c.SetReadDeadline(time.Time{}) // which is meant for requests
-	if s, ok := p.w.(*strand); ok {
+	if s, ok := p.w.(*forwardedExchange); ok {
 		s.opens(res.Header)
 	}
 	p.w.WriteHeader(http.StatusOK)

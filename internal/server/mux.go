@@ -37,41 +37,41 @@ type pipe interface {
 // several. One goroutine takes what comes in (dispatch.go). Another, [mux.run], answers
 // light calls, which wait without a goroutine, and copies the standalone stream of the
 // connection's session. Each call that streams has a goroutine of its own: it copies
-// the stream from the log (exchange.go), or from another node (strand.go).
+// the stream from the log (exchange.go), or from another node (forward.go).
 type mux struct {
-	h      *Handler
-	key    stream.SessionKey               // of the connection's own session
-	local  atomic.Pointer[session.Session] // that session; nil while it is on another node
-	remote *remoteHome                     // for a session that was on another node at first, else nil
-	client *muxClient
-	out    output
-	aside  *exchange     // reads the standalone stream
-	ready  chan struct{} // told that [mux.run] may have something to do
-	drain  <-chan struct{}
-	times  muxTimes
+	h          *Handler
+	key        stream.SessionKey               // of the connection's own session
+	local      atomic.Pointer[session.Session] // that session; nil while it is on another node
+	remote     *remoteSession                  // for a session that was on another node at first, else nil
+	client     *muxClient
+	out        output
+	standalone *exchange     // reads the standalone stream
+	ready      chan struct{} // signalled when [mux.run] may have something to do
+	drain      <-chan struct{}
+	times      muxTimes
 
 	queue  queue
 	lights []*exchange // the light calls, oldest first; used by run only
 
-	mu      sync.Mutex
-	state   muxState
-	open    map[*exchange]struct{} // that have a goroutine
-	foreign map[string]*exchange   // those of other sessions, by the ids of their requests
-	roamed  bool                   // a call of another session was resumed here
-	work    sync.WaitGroup         // those that copy from the log
-	ctx     context.Context        // of all that have a goroutine
-	stop    context.CancelCauseFunc
+	mu            sync.Mutex
+	state         muxState
+	open          map[*exchange]struct{} // that have a goroutine
+	foreign       map[string]*exchange   // those of other sessions, by the ids of their requests
+	otherSessions bool                   // a call of another session was resumed here
+	work          sync.WaitGroup         // those that copy from the log
+	ctx           context.Context        // of all that have a goroutine
+	stop          context.CancelCauseFunc
 }
 
-// A muxState says what may still happen on a connection:
+// A muxState is what may still happen on a connection:
 //
 //	open      messages come in        → leaving: what can't be gone on with here was asked for
-//	open      the client says no more → finished
+//	open      the client sends no more → finished
 //	leaving   the client is to come back as soon as nothing is unanswered
-//	finished  the connection ends when all was said
+//	finished  the connection ends when everything was sent
 //	any       → closed: it has ended
 //
-// A leaving connection that the client says no more on stays leaving: it has not said all.
+// A connection stays leaving when its client sends no more: something is unanswered.
 type muxState uint8
 
 const (
@@ -81,13 +81,11 @@ const (
 	muxClosed
 )
 
-// become makes a transition, unless the connection is beyond it. It reports whether the
-// connection is in the state now. m.mu is held.
-func (m *mux) become(to muxState) bool {
+// become makes a transition, unless the connection is beyond it. m.mu is held.
+func (m *mux) become(to muxState) {
 	if m.state == muxOpen || to == muxClosed {
 		m.state = to
 	}
-	return m.state == to
 }
 
 // A muxClient is the client of a mux.
@@ -129,25 +127,24 @@ func (h *Handler) newMux(r *http.Request, s *session.Session, key stream.Session
 	m.times.pinged = m.times.opened
 	m.queue.ready = m.ready
 	m.queue.room.L = &m.queue.mu
-	m.aside = m.exchange(s, key, nil)
-	m.aside.ready = m.ready
+	m.standalone = m.exchange(s, key, nil)
+	m.standalone.ready = m.ready
 	m.local.Store(s)
 	if s == nil {
-		m.remote = &remoteHome{serving: make(chan struct{})}
+		m.remote = &remoteSession{serving: make(chan struct{})}
 	}
 	m.ctx, m.stop = context.WithCancelCause(m.client.values)
 	return m
 }
 
-// listen attaches to the standalone stream, after what was told of it.
+// listen attaches to the standalone stream, after the last message that was delivered.
 func (m *mux) listen(ctx context.Context) error {
-	return m.aside.standalone(ctx, m.h.logger, m.aside.s.EventIDs(), m.tags())
+	return m.standalone.standalone(ctx, m.h.logger, m.standalone.s.EventIDs(), m.showsIDs())
 }
 
-// serve carries messages until the client is gone (then it is ctx's error, or what
-// the pipe said), the connection is ended for another reason, or, if the client
-// has nothing more to say, all that it asked for has been said (nil). The
-// standalone stream must be attached to already.
+// serve carries messages until the client has left (then it returns the error of ctx or
+// of the pipe), until the connection is ended for another reason, or, if the client sends
+// no more, until all its requests are answered (nil). [mux.listen] must have been called.
 func (m *mux) serve(ctx context.Context, p pipe) (err error) {
 	m.out.pipe = p
 	if m.remote != nil {
@@ -181,9 +178,9 @@ func (m *mux) run(ctx context.Context) error {
 	for {
 		more, err := m.answerLights()
 		if err == nil {
-			var moreAside bool
-			moreAside, err = m.copyAside(ctx)
-			more = more || moreAside
+			var moreStandalone bool
+			moreStandalone, err = m.copyStandalone(ctx)
+			more = more || moreStandalone
 		}
 		switch {
 		case err != nil:
@@ -209,38 +206,38 @@ func (m *mux) run(ctx context.Context) error {
 	}
 }
 
-// copyAside writes what the standalone stream holds, and reports whether there may be
+// copyStandalone writes what the standalone stream holds, and reports whether there may be
 // more. A stream that is read elsewhere, or over, is let go of.
-func (m *mux) copyAside(ctx context.Context) (more bool, err error) {
-	if m.aside.r == nil {
+func (m *mux) copyStandalone(ctx context.Context) (more bool, err error) {
+	if m.standalone.r == nil {
 		return false, nil
 	}
-	gone := m.aside.r.Gone() // asked before, so that what was said until then is written
-	more, err = m.aside.turn(ctx)
+	gone := m.standalone.r.Gone() // asked first, so that everything before is written
+	more, err = m.standalone.turn(ctx)
 	switch {
-	case err != nil && m.aside.s.Moved() && ctx.Err() == nil:
+	case err != nil && m.standalone.s.Moved() && ctx.Err() == nil:
 		if !m.follows() {
 			return false, errComeBack
 		}
-		m.aside.detach(false) // the rest is for the session's next client
+		m.standalone.detach(false) // the rest is for the session's next client
 		return true, nil
 	case errors.Is(err, stream.ErrTrimmed), errors.Is(err, stream.ErrNotFound):
 		return true, m.reattach(ctx)
-	case err == nil && (m.aside.state >= last || gone && !more):
-		m.aside.detach(false)
+	case err == nil && (m.standalone.state >= last || gone && !more):
+		m.standalone.detach(false)
 	}
 	return more, err
 }
 
-// reattach goes on with the standalone stream where part of it is no longer kept.
+// reattach continues the standalone stream where part of it is no longer stored.
 func (m *mux) reattach(ctx context.Context) error {
-	m.aside.detach(false)
-	s := m.aside.s
+	m.standalone.detach(false)
+	s := m.standalone.s
 	if s.Ended() {
 		return nil
 	}
 	m.h.logger.Warn("messages of the standalone stream were dropped unread", "session", s.Name())
-	return m.aside.read(ctx, stream.Cursor{Seq: s.Oldest(ctx)}, m.tags())
+	return m.standalone.read(ctx, stream.Cursor{Seq: s.Oldest(ctx)}, m.showsIDs())
 }
 
 // due does what its time has come for.
@@ -365,11 +362,10 @@ func (m *mux) isAlone() bool {
 // isQuiet reports whether the client waits for nothing in particular.
 func (m *mux) isQuiet() bool { return m.isIdle() && m.isAlone() }
 
-// isOver reports whether all has been said to a client that will say no more.
+// isOver reports whether everything was sent to a client that sends no more.
 func (m *mux) isOver() bool { return m.is(muxFinished) && m.isAlone() && m.isIdle() }
 
-// announced reports whether the client was told how to resume what is copied here, as
-// far as that is told.
+// announced reports whether the client got the tokens of all calls here that have one.
 func (m *mux) announced() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -389,12 +385,12 @@ func (m *mux) isSilent() bool { return m.client.returns && !m.begun() && !m.isBa
 // none here.
 func (m *mux) isBare() bool {
 	m.mu.Lock()
-	roamed := m.roamed
+	otherSessions := m.otherSessions
 	m.mu.Unlock()
-	return roamed && !m.begun()
+	return otherSessions && !m.begun()
 }
 
-// resumes reports whether the client can resume what it hears of here.
+// resumes reports whether the client can resume the calls that it receives here.
 func (m *mux) resumes() bool {
 	s := m.session()
 	if s == nil {
@@ -403,9 +399,9 @@ func (m *mux) resumes() bool {
 	return s.Resumable() && s.Revision() != "" || m.isBare()
 }
 
-// tags reports whether the client is told event ids. One that has begun nothing here
-// has had no way to ask for them.
-func (m *mux) tags() bool {
+// showsIDs reports whether the client gets event ids. A client that has not initialized a
+// session here has had no way to ask for them.
+func (m *mux) showsIDs() bool {
 	s := m.session()
 	if s == nil {
 		return m.remote.eventIDs
@@ -455,12 +451,12 @@ func (m *mux) close(err error) {
 	}
 	m.lights = nil
 	m.work.Wait()
-	m.aside.detach(false)
+	m.standalone.detach(false)
 	m.mu.Lock()
 	rest := slices.Collect(maps.Keys(m.open))
 	m.mu.Unlock()
 	for _, x := range rest {
-		x.detach(err != nil && x.state != told)
+		x.detach(err != nil && x.state != delivered)
 	}
 }
 

@@ -14,7 +14,7 @@ import (
 )
 
 // What follows answers stored calls with plain JSON ([ResponseJSON]): the call is on
-// record before it runs, and its answer is before it is told.
+// record before it runs, and its answer is stored before it is sent.
 
 // errNotPlain says that the stream of a call can't be answered with JSON: it holds more
 // than responses, or the connection is to be ended before it ends.

@@ -16,10 +16,10 @@ const (
 // A queue is what goes from the goroutine that takes messages in to [mux.run]: answers,
 // and light calls, whose answers are waited for.
 type queue struct {
-	ready chan struct{} // told that there is something
+	ready chan struct{} // signalled when there is something
 
 	mu     sync.Mutex
-	room   sync.Cond // told when it was emptied, and at the end
+	room   sync.Cond // signalled when it was emptied, and at the end
 	texts  [][]byte
 	lights []*exchange
 	bytes  int // of texts
@@ -31,7 +31,7 @@ type queue struct {
 //	waits     for a message                        → handles: one came
 //	handles   a message                            → waits: it was handled
 //	handles   and it was looked whether it does    → awaited
-//	awaited   is the same, and [mux.run] is told when it was handled → waits
+//	awaited   is the same, and [mux.run] is woken when it was handled → waits
 //	any       → closed: the connection has ended
 type queueState uint8
 
@@ -67,7 +67,7 @@ func (q *queue) handled() {
 }
 
 // isEmpty reports whether nothing is queued, or on its way. If something is, q.ready is
-// told of it.
+// signalled when it comes.
 func (q *queue) isEmpty() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()

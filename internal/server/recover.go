@@ -17,10 +17,10 @@ import (
 
 const (
 	// leastPatience is how long a client that knows an event id is given at the least
-	// to come back with it, whatever it was told to wait.
+	// to come back with it, however short it was asked to wait.
 	leastPatience = 500 * time.Millisecond
 
-	// justBefore is how long after a write it may be heard at the most that the client
+	// justBefore is how long after a write it may become known at the most that the client
 	// had left before it arrived.
 	justBefore = time.Second
 )
@@ -42,13 +42,13 @@ type continued struct {
 type continuedCall struct {
 	copier
 	of        *continued
-	announced atomic.Bool                   // its client was told how to resume it
+	announced atomic.Bool                   // its client got the token to resume it by, if it has one
 	retry     atomic.Pointer[time.Duration] // the call has asked for the connection's end, until its client comes back after that
 }
 
 // continueLost has the connection continue the calls that its client has lost, and notes
 // when there will be more: where an id was written, the client may be about to come
-// back with it, after the time that it was told to wait.
+// back with it, after the time that it was asked to wait.
 func (c *events) continueLost(ctx context.Context) {
 	var lost []stream.Cursor
 	lost, c.due = c.s.LostStreams(max(2*c.h.opts.Retry, leastPatience))
@@ -159,8 +159,8 @@ func (x *continued) none() bool {
 	return len(x.calls) == 0
 }
 
-// announced reports whether the client was told how to resume all of them, as far as
-// that is told. x may be nil.
+// announced reports whether the client got the tokens of all of them that have one. x may
+// be nil.
 func (x *continued) announced() bool {
 	if x == nil {
 		return true
@@ -207,7 +207,7 @@ func (x *continued) detach(broke bool) {
 	x.stop(errOver)
 	x.work.Wait()
 	for _, cc := range x.ended {
-		cc.r.Detach(broke && cc.state != told, x.c.shown.any(), true)
+		cc.r.Detach(broke && cc.state != delivered, x.c.shown.any(), true)
 	}
 	x.ended = nil
 }

@@ -47,14 +47,14 @@ func (m *mux) goOn(r *http.Request) error {
 	if len(last) == 0 || last[0] == "" {
 		return m.listen(r.Context())
 	}
-	at, err := m.aside.s.ParseEventID(last[0])
+	at, err := m.standalone.s.ParseEventID(last[0])
 	if err == nil && at.Stream.Number != 0 {
 		err = errOfCall
 	}
 	if err != nil {
 		return err
 	}
-	return m.aside.read(r.Context(), at, m.tags())
+	return m.standalone.read(r.Context(), at, m.showsIDs())
 }
 
 // errOfCall refuses an event id at which no connection goes on.

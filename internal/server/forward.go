@@ -18,14 +18,14 @@ import (
 	"holdfast/stream"
 )
 
-// A strand is an exchange of a [mux] that another node serves:
-// its client has resumed a call there by its token, or made it again under its key,
-// or a session that was here has left. The request is sent where the session is, as
-// one that came over Streamable HTTP, and what answers it is woven into the
-// connection. When that node is lost it is gone on with as any such answer is.
+// A forwardedExchange is an exchange of a [mux] that another node serves: the session of the
+// connection is there, or the client has resumed a call there by its token, or made it again
+// under its key. The request is sent where the session is, like one that came over
+// Streamable HTTP, and the answer is written between the others of the connection. When that
+// node is lost, it is continued as any such answer is.
 //
 // As an [http.ResponseWriter] it takes the answer.
-type strand struct {
+type forwardedExchange struct {
 	kept
 	x     *exchange
 	msgs  []jsonrpc.Message
@@ -35,21 +35,21 @@ type strand struct {
 	ctx   context.Context
 	stop  context.CancelFunc
 
-	aside     *remoteAside  // the strand is the standalone stream; else nil
-	unsafe    bool          // nobody makes the requests again: what became of them is told
-	delivered chan struct{} // closed when the requests were; nil where nobody wants to know
-	once      sync.Once     // closes it
-	cancelled bool          // the client wants no answer; guarded by mux.mu
+	standalone *remoteStandalone // set for the standalone stream only
+	unsafe     bool              // nobody makes the requests again: their client is told what became of them
+	delivered  chan struct{}     // closed when the requests were; nil where nobody wants to know
+	once       sync.Once         // closes it
+	cancelled  bool              // the client wants no answer; guarded by mux.mu
 
-	left     int  // how many of the requests were not answered
-	answered bool // none
-	taken    bool // another connection has taken the stream over
-	moved    bool // the session has left the node whose door answered here
-	mute     bool // nothing more is to be said; guarded by mux.mu
+	left       int  // how many of the requests were not answered
+	answered   bool // none
+	taken      bool // another connection has taken the stream over
+	moved      bool // the session has left this node, which has served the exchange
+	superseded bool // a newer exchange has its ids; guarded by mux.mu
 }
 
 // forward goes on with messages whose session is on another node.
-func (m *mux) forward(s *strand) {
+func (m *mux) forward(s *forwardedExchange) {
 	s.left = len(s.x.ids)
 	s.x.forward = s
 	m.mu.Lock()
@@ -64,8 +64,8 @@ func (m *mux) forward(s *strand) {
 	}
 	s.ctx, s.stop = context.WithCancel(m.ctx)
 	m.open[s.x] = struct{}{}
-	m.roamed = true
-	m.hold(s.x)
+	m.otherSessions = true
+	m.claimIDs(s.x)
 	go func() {
 		defer m.h.peers.work.Done()
 		s.over(s.read())
@@ -73,7 +73,7 @@ func (m *mux) forward(s *strand) {
 }
 
 // read has the request answered, and returns when it is, or why it was not.
-func (s *strand) read() (err error) {
+func (s *forwardedExchange) read() (err error) {
 	m := s.x.m
 	defer panics.Catch(&err, m.h.logger, "a connection's request to another node", "")
 	r := askFor(m.request()).WithContext(s.ordered(s.ctx))
@@ -97,7 +97,7 @@ func (s *strand) read() (err error) {
 	case !isEvents(s.head):
 		text, err := s.answer()
 		if err == nil && text == nil && s.status == http.StatusNoContent {
-			err = errSaid
+			err = errNothingLeft
 		}
 		if err == nil && text != nil {
 			s.say(append(text, '\n'), true)
@@ -130,16 +130,16 @@ func (m *mux) madeAgain(x *exchange) bool {
 // makeAgain makes requests of the connection's own session where that is now. They
 // did not begin here, or may be made again.
 func (m *mux) makeAgain(msgs []jsonrpc.Message, batch bool) {
-	m.forward(&strand{x: m.exchange(nil, m.key, msgs), msgs: msgs, batch: batch, again: true})
+	m.forward(&forwardedExchange{x: m.exchange(nil, m.key, msgs), msgs: msgs, batch: batch, again: true})
 }
 
-// errSaid answers those who resume a call that they have heard to its end.
-var errSaid = errf(codeInvalid, "all was said before this, the response too")
+// errNothingLeft answers a client that resumes a call whose response it has received.
+var errNothingLeft = errf(codeInvalid, "all was said before this, the response too")
 
-// over ends the strand, and tells the client why if it must.
-func (s *strand) over(err error) {
+// over ends the exchange, and sends the client an error if it must.
+func (s *forwardedExchange) over(err error) {
 	m := s.x.m
-	m.release(s.x)
+	m.freeIDs(s.x)
 	switch {
 	case s.ctx.Err() != nil, err == nil: // or else it was silenced, or the connection has ended
 	case errors.Is(err, errHere):
@@ -155,8 +155,8 @@ func (s *strand) over(err error) {
 	session.Wake(m.ready)
 }
 
-// fail tells the client that it will hear no more, or has it come back for it.
-func (s *strand) fail(err error) {
+// fail sends the client an error, or has it come back for the rest.
+func (s *forwardedExchange) fail(err error) {
 	m := s.x.m
 	if errors.Is(err, session.ErrNotFound) && (s.x.key != m.key || s.again) {
 		err = session.ErrGone
@@ -171,18 +171,18 @@ func (s *strand) fail(err error) {
 	s.write(m.refusal(s.x.ids, err))
 }
 
-// say says something to the client. done says that it is, or has, the last answer.
-func (s *strand) say(lines []byte, done bool) {
+// say sends messages to the client. done reports that the last response is among them.
+func (s *forwardedExchange) say(lines []byte, done bool) {
 	if done {
 		s.answered = true
-		s.x.m.release(s.x) // before the client knows
+		s.x.m.freeIDs(s.x) // before the client knows
 	}
 	s.write(lines)
 }
 
 // write writes messages to the client, unless it wants to hear no more. A client that
 // can't be written to has left.
-func (s *strand) write(lines []byte) {
+func (s *forwardedExchange) write(lines []byte) {
 	m := s.x.m
 	if m.remote != nil {
 		select {
@@ -194,9 +194,9 @@ func (s *strand) write(lines []byte) {
 	m.out.mu.Lock()
 	defer m.out.mu.Unlock()
 	m.mu.Lock()
-	mute := s.mute
+	superseded := s.superseded
 	m.mu.Unlock()
-	if mute || m.out.err != nil {
+	if superseded || m.out.err != nil {
 		return
 	}
 	if m.out.err = m.out.pipe.Write(lines); m.out.err != nil {
@@ -205,7 +205,7 @@ func (s *strand) write(lines []byte) {
 }
 
 // Write implements [http.ResponseWriter]. Of a stream it is given whole events.
-func (s *strand) Write(text []byte) (int, error) {
+func (s *forwardedExchange) Write(text []byte) (int, error) {
 	if !isEvents(s.head) {
 		return s.kept.Write(text)
 	}
@@ -214,14 +214,14 @@ func (s *strand) Write(text []byte) (int, error) {
 	}
 	var lines []byte
 	done := false
-	ids := s.x.m.tags()
+	ids := s.x.m.showsIDs()
 	for rd := sse.NewReader(bytes.NewReader(text), len(text)+1); ; {
 		ev, err := rd.Next()
 		if err != nil {
 			break
 		}
-		if s.aside != nil && ev.ID != "" {
-			s.aside.last = ev.ID
+		if s.standalone != nil && ev.ID != "" {
+			s.standalone.last = ev.ID
 		}
 		if len(ev.Data) == 0 {
 			continue
@@ -239,8 +239,8 @@ func (s *strand) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
-// answers says whether a message answers the last of the requests.
-func (s *strand) answers(data []byte) bool {
+// answers reports whether a message answers the last of the requests.
+func (s *forwardedExchange) answers(data []byte) bool {
 	id := jsonrpc.Field(data, "id")
 	if id == nil || jsonrpc.Field(data, "method") != nil {
 		return false
@@ -255,7 +255,7 @@ func (s *strand) answers(data []byte) bool {
 }
 
 // WriteHeader implements [http.ResponseWriter].
-func (s *strand) WriteHeader(status int) {
+func (s *forwardedExchange) WriteHeader(status int) {
 	s.isDelivered()
 	if status < http.StatusOK {
 		return // a sign that the requests were delivered
@@ -266,30 +266,30 @@ func (s *strand) WriteHeader(status int) {
 	}
 }
 
-// opens takes in what the owner of the session says with its stream.
-func (s *strand) opens(head http.Header) {
-	if s.aside != nil {
-		s.aside.begin(head)
+// opens reads the header of the stream.
+func (s *forwardedExchange) opens(head http.Header) {
+	if s.standalone != nil {
+		s.standalone.begin(head)
 	}
 }
 
 // isCancelled reports whether the client wants no answer.
-func (s *strand) isCancelled() bool {
+func (s *forwardedExchange) isCancelled() bool {
 	s.x.m.mu.Lock()
 	defer s.x.m.mu.Unlock()
 	return s.cancelled
 }
 
-// Flush and the deadlines are there for [http.ResponseController]: what is said
+// Flush and the deadlines are there for [http.ResponseController]: what is sent
 // waits for room on the client's connection, which has deadlines of its own.
-func (s *strand) Flush() {}
+func (s *forwardedExchange) Flush() {}
 
 // SetReadDeadline is one of them.
-func (s *strand) SetReadDeadline(time.Time) error { return nil }
+func (s *forwardedExchange) SetReadDeadline(time.Time) error { return nil }
 
-// leads has an exchange go on whose session has left this node: as a strand, where its
+// forwardRest continues an exchange whose session has left this node, by forwarding, if its
 // request can be resumed. It is false where the connection ends with the session.
-func (m *mux) leads(x *exchange) bool {
+func (m *mux) forwardRest(x *exchange) bool {
 	if m.h.peers == nil || x.s == m.session() && !m.follows() {
 		return false
 	}
@@ -302,7 +302,7 @@ func (m *mux) leads(x *exchange) bool {
 	at := x.r.Cursor()
 	token, ok := x.s.Token(at.Stream.Number, x.ids[0])
 	if !ok {
-		m.release(x)
+		m.freeIDs(x)
 		err := errf(protocol.CodeOutcomeUnknown, "outcome unknown: %v", session.ErrMoved)
 		if err := m.out.write(m.refusal(x.ids, err)); err != nil {
 			m.stop(err)
@@ -317,6 +317,6 @@ func (m *mux) leads(x *exchange) bool {
 	raw := jsonrpc.AppendRequest(nil, x.ids[0], methodResume, params)
 	msg := jsonrpc.Message{Kind: jsonrpc.Request, ID: x.ids[0], Method: methodResume, Params: params, Raw: raw}
 	to := &exchange{m: m, key: x.key, ids: x.ids}
-	m.forward(&strand{x: to, msgs: []jsonrpc.Message{msg}})
+	m.forward(&forwardedExchange{x: to, msgs: []jsonrpc.Message{msg}})
 	return true
 }

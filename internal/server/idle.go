@@ -54,7 +54,7 @@ func (c *events) idle(ctx context.Context, now time.Time) (time.Time, error) {
 	return a.next, c.keepAlive(&a)
 }
 
-// keepAlive says something that means nothing, if nothing was said for long.
+// keepAlive writes a comment if nothing was written for long.
 func (c *events) keepAlive(a *alarm) error {
 	every := c.h.opts.KeepAlive
 	if every <= 0 {
@@ -74,7 +74,7 @@ func (c *events) keepAlive(a *alarm) error {
 // is continued beside the standalone stream, has asked for that.
 func (c *events) disconnected() (retry time.Duration, ok bool) {
 	if c.continued == nil && !c.r.HasDisconnectRequest() || !c.announced() {
-		return 0, false // we are told when it is time
+		return 0, false // asked again when there is more
 	}
 	retry, ok = c.r.DisconnectRequest()
 	if !ok && c.continued != nil {
@@ -108,7 +108,7 @@ func (c *events) awaitDrain(now time.Time) {
 
 // isQuiet reports whether the client waits for nothing in particular.
 func (c *events) isQuiet() bool {
-	return c.isStandalone() && !c.via.isMuxed() && c.continued.none() && !(c.s.SingleStream() && c.s.Busy())
+	return c.isStandalone() && !c.via.isMuxed() && c.continued.none() && (!c.s.SingleStream() || !c.s.Busy())
 }
 
 // isStandalone reports whether the standalone stream is copied.
@@ -133,8 +133,7 @@ func (c *events) mayLeave() bool {
 	return !c.via.isMuxed() && (c.url || c.shown.Load() >= shownWritten || c.isStandalone()) && c.announced()
 }
 
-// announced reports whether the client was told how to resume all that it reads here,
-// as far as that is told.
+// announced reports whether the client got the tokens of all calls here that have one.
 func (c *events) announced() bool {
 	return (c.state >= last || c.r.PastPolicy()) && c.continued.announced()
 }

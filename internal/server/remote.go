@@ -31,7 +31,7 @@ const (
 	clientEventIDs = "event-ids"
 )
 
-// clientOf returns what is told of the client of a session.
+// clientOf returns what another node needs to know of the client of a session.
 func clientOf(s *session.Session) string {
 	switch {
 	case s.EventIDs():
@@ -42,21 +42,21 @@ func clientOf(s *session.Session) string {
 	return "-"
 }
 
-// A remoteHome is what is known of a session on another node.
-type remoteHome struct {
-	resumes  bool          // its client can resume requests
-	eventIDs bool          // and wants to be told event ids
-	ended    bool          // the session has ended; guarded by mux.mu
-	serving  chan struct{} // closed when the client can be written to
-	last     *strand       // the request that was forwarded last; used by the goroutine that takes messages in
+// A remoteSession is what is known of a session on another node.
+type remoteSession struct {
+	resumes  bool               // its client can resume requests
+	eventIDs bool               // and wants event ids
+	ended    bool               // the session has ended; guarded by mux.mu
+	serving  chan struct{}      // closed when the client can be written to
+	last     *forwardedExchange // the request that was forwarded last; used by the goroutine that takes messages in
 }
 
-// learn takes in what the owner says of the client. One of an earlier build says
-// nothing: then event ids, which do no harm, are told.
-func (rh *remoteHome) learn(head http.Header) {
-	said := head.Get(headerClient)
-	rh.resumes = strings.Contains(said, clientResumes)
-	rh.eventIDs = said == "" || strings.Contains(said, clientEventIDs)
+// learn reads what the owner reports about the client. An owner of an earlier build
+// reports nothing: then the client gets event ids, which do no harm.
+func (rh *remoteSession) learn(head http.Header) {
+	client := head.Get(headerClient)
+	rh.resumes = strings.Contains(client, clientResumes)
+	rh.eventIDs = client == "" || strings.Contains(client, clientEventIDs)
 }
 
 // session returns the connection's own session, or nil if that is on another node.
@@ -73,10 +73,10 @@ func (m *mux) settle(key stream.SessionKey) {
 	}
 }
 
-// A remoteAside reads the standalone stream of a session on another node.
-type remoteAside struct {
+// A remoteStandalone reads the standalone stream of a session on another node.
+type remoteStandalone struct {
 	m      *mux
-	s      *strand
+	s      *forwardedExchange
 	last   string // the id of the event that was received last
 	opened chan struct{}
 	open   sync.Once
@@ -87,13 +87,13 @@ type remoteAside struct {
 }
 
 // listenRemote has the standalone stream be read on another node, after the event with
-// an id, or after what was told of it. The error is errHere if the session has come here.
+// an id, or after the last message that was delivered. The error is errHere if the session has come here.
 // A refusal is what that node answers instead.
 func (m *mux) listenRemote(last string) (refusal *kept, err error) {
 	if !m.h.peers.begin() {
 		return nil, session.ErrClosing
 	}
-	a := &remoteAside{m: m, last: last, opened: make(chan struct{})}
+	a := &remoteStandalone{m: m, last: last, opened: make(chan struct{})}
 	over := make(chan struct{})
 	go func() {
 		defer m.h.peers.work.Done()
@@ -111,10 +111,10 @@ func (m *mux) listenRemote(last string) (refusal *kept, err error) {
 
 // run reads the stream until it is over, from one node after the other. What it returns
 // is of use before the stream was open.
-func (a *remoteAside) run() (refusal *kept, err error) {
+func (a *remoteStandalone) run() (refusal *kept, err error) {
 	m := a.m
 	for {
-		a.s = &strand{x: m.exchange(nil, m.key, nil), ctx: m.ctx, stop: func() {}, aside: a}
+		a.s = &forwardedExchange{x: m.exchange(nil, m.key, nil), ctx: m.ctx, stop: func() {}, standalone: a}
 		x := intent{purpose: forRead, r: a.request(), principal: m.client.principal, secret: a.secret(), last: a.last}
 		p := m.home(&x, a.s)
 		err := p.run(errNotHere)
@@ -151,7 +151,7 @@ func (a *remoteAside) run() (refusal *kept, err error) {
 }
 
 // secret is the id of the session, as the handshake named it.
-func (a *remoteAside) secret() string {
+func (a *remoteStandalone) secret() string {
 	if id := a.m.client.header[protocol.HeaderSession]; len(id) > 0 {
 		return id[0]
 	}
@@ -160,7 +160,7 @@ func (a *remoteAside) secret() string {
 
 // watch keeps the session in use without reading its stream, until it has ended, or the
 // connection has.
-func (a *remoteAside) watch() error {
+func (a *remoteStandalone) watch() error {
 	m := a.m
 	every := m.h.opts.KeepAlive
 	if every <= 0 {
@@ -200,7 +200,7 @@ func (m *mux) endRemote() {
 }
 
 // request is the GET that is forwarded.
-func (a *remoteAside) request() *http.Request {
+func (a *remoteStandalone) request() *http.Request {
 	r := askFor(a.m.request()).WithContext(a.m.ctx)
 	r.Method = http.MethodGet
 	r.Header.Del("Content-Type")
@@ -211,7 +211,7 @@ func (a *remoteAside) request() *http.Request {
 	return r
 }
 
-func (a *remoteAside) isOpen() bool {
+func (a *remoteStandalone) isOpen() bool {
 	select {
 	case <-a.opened:
 		return true
@@ -220,8 +220,8 @@ func (a *remoteAside) isOpen() bool {
 	}
 }
 
-// begin notes that the stream is open. head is what the owner says with it.
-func (a *remoteAside) begin(head http.Header) {
+// begin notes that the stream is open. head is the header of the owner's response.
+func (a *remoteStandalone) begin(head http.Header) {
 	a.open.Do(func() {
 		a.m.remote.learn(head)
 		close(a.opened)
@@ -229,7 +229,7 @@ func (a *remoteAside) begin(head http.Header) {
 }
 
 // fail goes on without the stream, where it was open: its client is to come back.
-func (a *remoteAside) fail(err error) error {
+func (a *remoteStandalone) fail(err error) error {
 	if a.isOpen() {
 		a.m.comeBack()
 	}
@@ -237,8 +237,8 @@ func (a *remoteAside) fail(err error) error {
 }
 
 // refused takes in that the stream is refused. If it was open, then its session has
-// ended, or what the client has missed is no longer kept.
-func (a *remoteAside) refused() error {
+// ended, or the messages that the client has missed are no longer stored.
+func (a *remoteStandalone) refused() error {
 	m := a.m
 	switch {
 	case !a.isOpen():
@@ -252,7 +252,7 @@ func (a *remoteAside) refused() error {
 
 // forwardCall forwards requests to the connection's own session.
 func (m *mux) forwardCall(msgs []jsonrpc.Message, batch bool, key string) {
-	s := &strand{x: m.exchange(nil, m.key, msgs), msgs: msgs, batch: batch, unsafe: key == ""}
+	s := &forwardedExchange{x: m.exchange(nil, m.key, msgs), msgs: msgs, batch: batch, unsafe: key == ""}
 	for _, id := range s.x.ids {
 		m.mu.Lock()
 		other := m.foreign[string(jsonrpc.Key(id))]
@@ -272,7 +272,7 @@ func (m *mux) forwardCall(msgs []jsonrpc.Message, batch bool, key string) {
 const orderPatience = time.Second
 
 // awaitOrder waits until the request that was forwarded last was delivered, so that
-// none of what the client says overtakes another: a cancellation its request, say.
+// no message of the client overtakes another, such as a cancellation its request.
 func (m *mux) awaitOrder() {
 	if m.remote == nil || m.remote.last == nil {
 		return
@@ -287,9 +287,9 @@ func (m *mux) awaitOrder() {
 	m.remote.last = nil
 }
 
-// ordered has the strand told when its request was delivered: with the first sign of an
-// answer, which the owner of a session gives for that.
-func (s *strand) ordered(ctx context.Context) context.Context {
+// ordered has the exchange learn when its request was delivered: with the status 102, which
+// the owner of the session sends for that.
+func (s *forwardedExchange) ordered(ctx context.Context) context.Context {
 	if s.delivered == nil {
 		return ctx
 	}
@@ -301,7 +301,8 @@ func (s *strand) ordered(ctx context.Context) context.Context {
 	})
 }
 
-// confirmDelivery gives that sign, to a node whose client says more on its connection.
+// confirmDelivery sends that status to a node whose client has more exchanges on its
+// connection.
 //
 //go:noinline
 func (x *intent) confirmDelivery(w http.ResponseWriter) {
@@ -311,7 +312,7 @@ func (x *intent) confirmDelivery(w http.ResponseWriter) {
 }
 
 // isDelivered notes that the request was delivered.
-func (s *strand) isDelivered() {
+func (s *forwardedExchange) isDelivered() {
 	if s.delivered != nil {
 		s.once.Do(func() { close(s.delivered) })
 	}
@@ -325,9 +326,9 @@ func (m *mux) home(x *intent, w http.ResponseWriter) *placement {
 	return p
 }
 
-// atHome forwards an exchange to the connection's own session, and returns its answer, nil
+// forwardHome forwards an exchange to the connection's own session, and returns its answer, nil
 // if it has none. The error is errHere if the session is, or has come, here.
-func (m *mux) atHome(x *intent) ([]byte, error) {
+func (m *mux) forwardHome(x *intent) ([]byte, error) {
 	if m.session() != nil {
 		return nil, errHere
 	}
