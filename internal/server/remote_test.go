@@ -147,8 +147,18 @@ func TestSocketElsewhereAttached(t *testing.T) {
 	get.c.Close()
 	d.say(callAs("1", "echo", `{"text":"still here"}`))
 	d.hears("still here")
+	over := make(chan error, 1)
+	go func() { // who does not read does not answer pings
+		_, err := d.recv()
+		over <- err
+	}()
 	again := socketDoor(f.nodes[1].node, 0, "Mcp-Session-Id: "+p.id, "Last-Event-ID: "+first.ID)
 	again.hears("three")
+	againOver := make(chan error, 1)
+	go func() {
+		_, err := again.recv()
+		againOver <- err
+	}()
 	w := p.open("POST", "/mcp", call("hold", `{}`))
 	of, err := w.next()
 	if err != nil {
@@ -164,8 +174,12 @@ func TestSocketElsewhereAttached(t *testing.T) {
 		t.Errorf("no session: %v", err)
 	}
 	f.nodes[0].end(p)
-	again.ended(websocket.StatusNormalClosure, "the session ended")
-	d.ended(websocket.StatusNormalClosure, "the session ended")
+	if err := <-againOver; websocket.CloseStatus(err) != websocket.StatusNormalClosure {
+		t.Errorf("ended with %v", err)
+	}
+	if err := <-over; websocket.CloseStatus(err) != websocket.StatusNormalClosure {
+		t.Errorf("ended with %v", err)
+	}
 }
 
 // TestSocketElsewhereDrained drains the node that has the session of a WebSocket at
