@@ -6,9 +6,9 @@ import (
 	"holdfast/stream"
 )
 
-// What follows has a backend that says more than is kept of a call wait for who
-// reads it, as long as that one gets on: else what comes last would be lost to a
-// client that does its best.
+// Backpressure: a backend that sends more than the store keeps of a call waits for the
+// call's reader, as long as that makes progress. Without this, a reader that is slower
+// than the backend would lose the oldest entries.
 
 const (
 	// stalled is how long a reader may write nothing before it is not waited for.

@@ -17,7 +17,7 @@ import (
 // one request, or in revisions that have batches, several.
 //
 // A call starts light, in memory, or stored. A light one becomes stored when it
-// says anything before its response, when the door that waits for it asks
+// says anything before its response, when the transport that waits for it asks
 // ([Call.Promote]), or when its client is gone. What a stored call says can be
 // read, from any place in it, through a [Reader].
 type Call struct {
@@ -50,7 +50,7 @@ type delivery struct {
 	bytes int64       // said, if it is known how many are kept
 	pace  *readerPace // nil for calls that say little
 
-	// A call that began light is expected to be read by the door that waits for it. A
+	// A call that began light is expected to be read by the transport that waits for it. A
 	// disconnect that is asked for before that is parked.
 	parked   *disconnect
 	expected bool
@@ -417,7 +417,7 @@ func (c *Call) clientAnswered() {
 }
 
 // AwaitsInput reports whether the call waits for the client to answer a request,
-// and how far it has spoken.
+// and how many entries its stream has.
 func (c *Call) AwaitsInput() (bool, uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -11,8 +11,8 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// What follows is done to calls from elsewhere than the connection, or the
-// session, that they were made on, or because nobody comes back for them.
+// What follows cancels calls, and answers their questions, from any connection or session
+// of the same principal. It also cancels calls whose client does not come back.
 
 // cancelIfAway is called when a client may have been away from its call for too
 // long. If it has, the call is cancelled.

@@ -8,8 +8,8 @@ import (
 	"holdfast/stream"
 )
 
-// What follows is for clients that come back with nothing but their session id:
-// which calls they may have lost. docs/decisions/0001-session-id-only.md says
+// What follows is for clients that come back with nothing but their session id: it finds
+// the calls that they may have lost. docs/decisions/0001-session-id-only.md says
 // what can be known of that, and what is done where it can't.
 
 // A gap is a stream of which the client may lack something, so that it may come back for

@@ -12,9 +12,9 @@ import (
 	"holdfast/stream"
 )
 
-// What follows is idempotency: a client that cannot know whether its request
-// arrived makes it again under the same key, and is given the call that it began
-// the first time. docs/decisions/0009-idempotency-keys.md says what a key covers.
+// What follows is for idempotency keys: a client that cannot know whether its request
+// arrived sends it again under the same key, and gets the call that it began the first
+// time. docs/decisions/0009-idempotency-keys.md says what a key covers.
 
 // Errors of [Session.BeginKeyed].
 var (

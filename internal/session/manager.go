@@ -57,6 +57,9 @@ type Options struct {
 
 // A Manager holds the sessions of one endpoint. Its methods may be called
 // concurrently.
+//
+// It has more than fifteen fields: the sessions by their keys, what they are counted
+// against, and what a drain has brought it to. Nothing else knows all sessions.
 type Manager struct {
 	opts    Options
 	store   stream.Store

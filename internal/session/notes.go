@@ -17,8 +17,8 @@ import (
 	"holdfast/stream"
 )
 
-// What follows is what a shared store is told of a call, and of a session, beside
-// what they say: notes, for whoever takes the session over.
+// A note is what a shared store keeps of a call, or of a session, beside the stream: what
+// the node needs that takes the session over.
 // docs/decisions/0014-take-over.md says what is done with them.
 
 // notes are as JSON.
@@ -72,9 +72,9 @@ func (c *Call) appendNote(dst []byte) []byte {
 			dst = append(dst, `,"once":true`...)
 		}
 	}
-	read, rung := c.s.streams.takeNews()
+	read, notified := c.s.streams.takeNews()
 	dst = appendNumbers(dst, `,"read":`, read)
-	dst = appendNumbers(dst, `,"rung":`, rung)
+	dst = appendNumbers(dst, `,"rung":`, notified)
 	dst = append(dst, `,"requests":[`...)
 	first := true
 	for i := range c.recovery.msgs {
@@ -279,8 +279,8 @@ func (s *Session) noteSession(done chan struct{}, always bool) (queued bool) {
 	defer s.mu.Unlock()
 	s.standalone.mu.Lock()
 	defer s.standalone.mu.Unlock()
-	read, rung := s.streams.takeNews()
-	if !always && s.noted == s.standalone.delivery.told && len(read)+len(rung) == 0 {
+	read, notified := s.streams.takeNews()
+	if !always && s.noted == s.standalone.delivery.told && len(read)+len(notified) == 0 {
 		return false
 	}
 	s.noted = s.standalone.delivery.told
@@ -288,7 +288,7 @@ func (s *Session) noteSession(done chan struct{}, always bool) (queued bool) {
 	data = append(data, `,"told":`...)
 	data = strconv.AppendUint(data, s.noted, 10)
 	data = appendNumbers(data, `,"read":`, read)
-	data = appendNumbers(data, `,"rung":`, rung)
+	data = appendNumbers(data, `,"rung":`, notified)
 	if len(s.tools.safe) > 0 {
 		tools, _ := json.Marshal(slices.Sorted(maps.Keys(s.tools.safe)))
 		data = append(append(data, `,"safe":`...), tools...)
@@ -339,12 +339,12 @@ type news struct {
 
 // takeNews returns which streams were read to their end, and of which the webhooks were
 // told, since it was last called.
-func (t *table) takeNews() (read, rung []uint64) {
+func (t *table) takeNews() (read, notified []uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	read, rung = t.news.read, t.news.notified
+	read, notified = t.news.read, t.news.notified
 	t.news = news{}
-	return read, rung
+	return read, notified
 }
 
 // addNews adds a stream to what the next note says. table.mu is held.

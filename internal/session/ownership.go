@@ -10,8 +10,8 @@ import (
 	"holdfast/stream"
 )
 
-// What follows is how a session leaves this node without ending: another has taken
-// it, or the store can't be reached. What the store has of it is the next owner's.
+// What follows is for a session whose lease may be lost: another node has taken it over,
+// or the store can't be reached. What the store has of it belongs to the next owner.
 
 // losesSession reports whether, after an append that failed so, nothing can be appended to
 // the session any more.

@@ -215,7 +215,7 @@ func (m *Manager) evict(s *Session) bool {
 // were made again after a take-over, nor is, and no client is connected: then its backend
 // is in the state in which another would be that is opened for it when it is needed.
 func (s *Session) isUnused() bool {
-	if s.use.readers.Load() > 0 || s.use.calls.Load() > 0 {
+	if !s.use.isIdle() {
 		return false
 	}
 	s.mu.Lock()
@@ -226,7 +226,7 @@ func (s *Session) isUnused() bool {
 // isUnusedLocked is unused for who holds s.mu, beside what is counted without it.
 func (s *Session) isUnusedLocked() bool {
 	return !s.isClosed() && !s.backend.stateful && s.backend.initialize != nil && s.revision != "" && len(s.inFlight) == 0 && len(s.asked.pending) == 0 && s.backend.opening == nil &&
-		s.tools.learning == nil && s.use.readers.Load() == 0 && s.use.calls.Load() == 0
+		s.tools.learning == nil && s.use.isIdle()
 }
 
 // closeUnused closes the session's conversation if it is unused. It is opened again when there
@@ -248,7 +248,7 @@ func (s *Session) closeUnused() bool {
 	return true
 }
 
-// sinceSeen says for how long the client was not heard of, by the manager's clock.
+// sinceSeen returns how long ago the client sent something, by the manager's clock.
 func (s *Session) sinceSeen(now time.Duration) time.Duration {
 	return now - time.Duration(max(s.use.lastSeen.Load(), s.m.resumedAt.Load()))
 }

@@ -31,7 +31,7 @@ type Reader struct {
 
 // Read attaches a reader to a stream, after the entry seq that was written under
 // epoch. It takes over from a reader that is there. ready is told when there is
-// something to read, and when the reader is gone or kicked; several readers may
+// something to read, and when the reader is gone or asked to disconnect; several readers may
 // share it.
 //
 // The error is io.EOF for a finished stream of which nothing is left to read,
@@ -113,7 +113,7 @@ func (s *Session) epochOf(ctx context.Context, at stream.Cursor) uint64 {
 	return s.lease.Epoch
 }
 
-// dislodgeWait bounds how long a new reader waits for the old one to leave. One
+// supersedeWait bounds how long a new reader waits for the old one to leave. One
 // that takes longer is stuck in writing to a client that does not read.
 const supersedeWait = 250 * time.Millisecond
 

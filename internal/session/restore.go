@@ -34,7 +34,7 @@ func (s *Session) restore(ctx context.Context, streams []stream.Stream) restored
 	f := restored{hooks: make(map[uint64]*webhooks)}
 	// What ended and is kept no longer had numbers, too: each epoch has its own.
 	s.streams.last = (s.lease.Epoch - 1) << 32
-	read, rung := make(map[uint64]bool), make(map[uint64]bool)
+	read, notified := make(map[uint64]bool), make(map[uint64]bool)
 	type parsed struct {
 		callNote
 		msgs []jsonrpc.Message
@@ -44,7 +44,7 @@ func (s *Session) restore(ctx context.Context, streams []stream.Stream) restored
 		st := &streams[i]
 		s.streams.last = max(s.streams.last, st.Number)
 		if st.Number == standalone {
-			s.restoreStandalone(st, read, rung)
+			s.restoreStandalone(st, read, notified)
 			continue
 		}
 		n, msgs, err := parseNote(st)
@@ -52,7 +52,7 @@ func (s *Session) restore(ctx context.Context, streams []stream.Stream) restored
 			s.m.logger.Error("call not restored", "session", s.Name(), "error", err)
 		}
 		mark(read, n.Read)
-		mark(rung, n.Notified)
+		mark(notified, n.Notified)
 		notes[i] = parsed{n, msgs}
 	}
 	for i := range streams {
@@ -71,7 +71,7 @@ func (s *Session) restore(ctx context.Context, streams []stream.Stream) restored
 		case !st.Ended:
 			s.restoreCall(ctx, st, n.callNote, n.msgs, &f)
 		case !s.single:
-			s.restoreEnded(ctx, st, n.msgs, read[st.Number], rung[st.Number], &f)
+			s.restoreEnded(ctx, st, n.msgs, read[st.Number], notified[st.Number], &f)
 		}
 	}
 	if h := s.standalone.webhooks(); h != nil {
@@ -103,7 +103,7 @@ func mark(set map[uint64]bool, numbers []uint64) {
 }
 
 // restoreStandalone takes in what is known of the standalone stream, and of the session.
-func (s *Session) restoreStandalone(st *stream.Stream, read, rung map[uint64]bool) {
+func (s *Session) restoreStandalone(st *stream.Stream, read, notified map[uint64]bool) {
 	var n sessionNote
 	if len(st.Note) > 0 {
 		if err := json.Unmarshal(st.Note, &n); err != nil {
@@ -111,7 +111,7 @@ func (s *Session) restoreStandalone(st *stream.Stream, read, rung map[uint64]boo
 		}
 	}
 	mark(read, n.Read)
-	mark(rung, n.Notified)
+	mark(notified, n.Notified)
 	s.standalone.seq, s.standalone.said = st.Next-1, st.Next-1
 	s.standalone.delivery.told = min(n.Delivered, s.standalone.said)
 	s.noted = s.standalone.delivery.told
@@ -195,8 +195,8 @@ func (s *Session) stillSafe(n *callNote, msgs []jsonrpc.Message) bool {
 }
 
 // restoreEnded takes in what may be asked of a call that has ended. read says that
-// its client has read the end, rung that its webhooks were told; else they may have.
-func (s *Session) restoreEnded(ctx context.Context, st *stream.Stream, msgs []jsonrpc.Message, read, rung bool, f *restored) {
+// its client has read the end, notified that its webhooks were told; else they may have.
+func (s *Session) restoreEnded(ctx context.Context, st *stream.Stream, msgs []jsonrpc.Message, read, notified bool, f *restored) {
 	c := &Call{s: s, number: st.Number, seq: st.Next - 1, said: st.Next - 1}
 	c.become(callStored)
 	c.become(callEnded)
@@ -212,7 +212,7 @@ func (s *Session) restoreEnded(ctx context.Context, st *stream.Stream, msgs []js
 	for i := range msgs {
 		rq := &inflight{call: c, id: string(msgs[i].ID)}
 		s.addResumable(c, rq.id, msgs[i].Method)
-		if !read && !rung {
+		if !read && !notified {
 			s.addWebhook(c, rq, &msgs[i])
 		}
 	}

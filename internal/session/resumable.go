@@ -271,7 +271,7 @@ func (c *Call) requestOf(id []byte) *resumable {
 
 // FindResumable returns where a request can be resumed from: its session, and the
 // number of its stream, which may have ended. id is the request's, as raw JSON.
-// Its client counts as heard of.
+// That counts as a sign of its client.
 //
 // The error is [ErrBadToken], whatever the reason, a [*Redirect] if the token is
 // good and its session not on this node, or that of a store which can't tell.
@@ -333,7 +333,7 @@ func (c *Call) statusOf(q *resumable) RequestStatus {
 // AllResumable returns the requests of a named principal that can be resumed, in
 // all its sessions on this node that are in a range, or, for nobody in particular,
 // those of the session that asks, which may be nil. They are in the order of their sessions' names, and within a
-// session as they were stored. Their clients count as heard of.
+// session as they were stored. That counts as a sign of their clients.
 func (m *Manager) AllResumable(_ context.Context, principal string, own *Session, in Range) []ResumableRequest {
 	var of []*Session
 	if principal != "" {

@@ -27,7 +27,7 @@ import (
 	"holdfast/stream"
 )
 
-// Errors that a door branches on.
+// Errors that a transport branches on.
 var (
 	// ErrNotFound stands for a session that does not exist, has ended, or is
 	// another principal's: nobody is told which.
@@ -88,7 +88,7 @@ type identity struct {
 // A usage says how much a session is used, and when it was. It needs no lock.
 type usage struct {
 	renewed  atomic.Int64 // when the store was last told that it is used, by the manager's clock; 0: never
-	lastSeen atomic.Int64 // when the client was last heard of, by the manager's clock
+	lastSeen atomic.Int64 // when the client last sent something, by the manager's clock
 	calls    atomic.Int32 // requests in flight
 	readers  atomic.Int32 // that are connected
 }
@@ -132,7 +132,7 @@ func (s *Session) Revision() string {
 	return s.revision
 }
 
-// Touch notes that the client was heard of.
+// Touch notes that the client has sent something, so that the session does not expire.
 func (s *Session) Touch() { s.use.lastSeen.Store(int64(s.m.clock())) }
 
 // idle reports whether the session has had nothing to do since the given time. A

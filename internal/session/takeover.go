@@ -14,7 +14,7 @@ import (
 	"holdfast/stream"
 )
 
-// What follows is how a session goes on that another node began: see
+// What follows takes over a session of another node: see
 // docs/decisions/0014-take-over.md.
 
 // awaitTakeOvers waits for all sessions that are being taken over.

@@ -2,7 +2,7 @@ package session
 
 import "holdfast/jsonrpc"
 
-// What follows is for doors that wait for many calls at a time.
+// What follows is for transports that wait for many calls at a time.
 
 // Notify has ready told, as that of a [Reader] is, when a light call has answered or
 // was given a stream: see [Call.Answers]. It takes the place of [Call.Wait].

@@ -7,8 +7,8 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// What follows is for requests that name a webhook: somebody to be told when they
-// have ended and their client is away. docs/decisions/0010-webhooks.md says when
+// What follows is for requests that name a webhook: the URL that gets their outcome when
+// they have ended and no client is connected. docs/decisions/0010-webhooks.md says when
 // it is.
 
 // An EndedRequest is a request that named a webhook, and whose call ended with nobody
@@ -30,7 +30,7 @@ const longestWebhook = 2048
 type webhooks struct {
 	list      []webhook
 	delivered uint64 // sequence of the last entry that was written to the client
-	held      bool   // the door that began the call has it, and will read or break it
+	held      bool   // the transport that began the call will read it, or report that its connection was lost
 	over      bool   // the stream has its last entry
 }
 
@@ -139,7 +139,7 @@ func (h *webhooks) drop(rq *inflight) {
 	h.list = kept
 }
 
-// releaseWebhooks notes that the door that began the call does not have it any more.
+// releaseWebhooks notes that the transport that began the call will not read it.
 func (c *Call) releaseWebhooks(number uint64) {
 	h := c.webhooks()
 	if h == nil {
