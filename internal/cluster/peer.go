@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// A peer is what a node knows of another one.
+// A peer is what a node knows of another one. It has more than fifteen fields with those of
+// flow, which is what is on its way to the peer and from it.
 type peer struct {
 	name  string
 	seen  atomic.Int64 // when its last message came, by Node.now
