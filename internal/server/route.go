@@ -326,7 +326,7 @@ func (p *placement) serveIn(s *session.Session) error {
 	}
 	if p.x.from == nil {
 		p.h.peers.exit(p) // drained as what is served here
-		defer p.h.peers.enter(p)
+		defer func() { p.h.peers.enter(p) }()
 	}
 	began := time.Now()
 	err := p.h.serveIn(p.w, p.x)
