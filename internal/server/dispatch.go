@@ -141,7 +141,7 @@ func (m *mux) resume(msg *jsonrpc.Message) {
 
 // status answers requests/getStatus, or requests/getStatus/all.
 func (m *mux) status(msg *jsonrpc.Message) {
-	x := m.intent(forRequest, msg)
+	x := m.exchangeFor(forRequest, msg)
 	answer, err := m.forwardHome(&x)
 	if errors.Is(err, errHere) {
 		x.session = m.session()
@@ -154,9 +154,9 @@ func (m *mux) status(msg *jsonrpc.Message) {
 	m.queue.text(answer)
 }
 
-// intent is what a message that came on the connection wants, as an exchange by itself.
-func (m *mux) intent(what purpose, msg *jsonrpc.Message) intent {
-	return intent{purpose: what, r: askFor(m.request()), principal: m.client.principal, msgs: []jsonrpc.Message{*msg}}
+// exchangeFor returns what a message that came on the connection wants, as an exchange by itself.
+func (m *mux) exchangeFor(what purpose, msg *jsonrpc.Message) exchange {
+	return exchange{purpose: what, r: askFor(m.request()), principal: m.client.principal, msgs: []jsonrpc.Message{*msg}}
 }
 
 // errClash refuses what its client could not tell from what is in flight already.
@@ -176,7 +176,7 @@ func (m *mux) elsewhere(msgs []jsonrpc.Message, batch bool, err error) {
 	case m.clashes(away.Key, msgs[0].ID):
 		m.fail(msgs, errClash)
 	default:
-		m.forward(&forwardedExchange{x: m.exchange(nil, away.Key, msgs[:1]), msgs: msgs, at: away.Remote})
+		m.forward(&forwardedExchange{x: m.newExchange(nil, away.Key, msgs[:1]), msgs: msgs, at: away.Remote})
 	}
 }
 
@@ -190,14 +190,14 @@ func (m *mux) request() *http.Request {
 // client is not informed: neither has an answer.
 func (m *mux) send(msg jsonrpc.Message) {
 	m.cancels(&msg)
-	x := m.intent(forMessages, &msg)
+	x := m.exchangeFor(forMessages, &msg)
 	_, err := m.forwardHome(&x)
 	if errors.Is(err, errHere) {
 		err = m.session().Send(m.client.values, msg, m.client.header)
 	}
 	var away *session.Redirect
 	if errors.As(err, &away) {
-		x = m.intent(forNamed, &msg)
+		x = m.exchangeFor(forNamed, &msg)
 		_, err = m.h.ask(&x)
 	}
 	if err != nil {
@@ -238,7 +238,7 @@ func (m *mux) call(msgs []jsonrpc.Message, batch bool) {
 		m.attach(got.session, at, &msgs[0])
 		return
 	}
-	x := m.exchange(s, m.key, msgs)
+	x := m.newExchange(s, m.key, msgs)
 	if got.number == 0 {
 		m.callLight(x, &lightCall{call: got.call, batch: batch}, msgs)
 		return
@@ -254,7 +254,7 @@ func (m *mux) call(msgs []jsonrpc.Message, batch bool) {
 }
 
 // callLight delivers a light call, and has its answer waited for.
-func (m *mux) callLight(x *exchange, l *lightCall, msgs []jsonrpc.Message) {
+func (m *mux) callLight(x *muxExchange, l *lightCall, msgs []jsonrpc.Message) {
 	x.light = l
 	if m.follows() {
 		l.msgs = msgs
@@ -278,13 +278,13 @@ func (m *mux) callLight(x *exchange, l *lightCall, msgs []jsonrpc.Message) {
 // attach goes on with a call that is there already, for a request.
 func (m *mux) attach(s *session.Session, at stream.Cursor, msg *jsonrpc.Message) {
 	one := []jsonrpc.Message{*msg}
-	err := m.exchange(s, s.Key(), one).begin(at)
+	err := m.newExchange(s, s.Key(), one).begin(at)
 	switch {
 	case err == nil:
 	case errors.Is(err, io.EOF):
 		m.fail(one, errNothingLeft)
 	case errors.Is(err, session.ErrMoved) && m.h.peers != nil && (s != m.session() || m.follows()):
-		m.forward(&forwardedExchange{x: m.exchange(nil, s.Key(), one), msgs: one})
+		m.forward(&forwardedExchange{x: m.newExchange(nil, s.Key(), one), msgs: one})
 	default:
 		m.fail(one, err)
 	}

@@ -71,8 +71,8 @@ func (v via) isMuxed() bool { return v >= muxed }
 // isSeen reports whether another node tells if the client leaves with bytes unread.
 func (v via) isSeen() bool { return v == forwardedSeen || v == muxedSeen }
 
-// via returns how the client of an intent is connected.
-func (x *intent) via() via {
+// via returns how the client of an exchange is connected.
+func (x *exchange) via() via {
 	switch v := x.from; {
 	case v == nil && x.muxed:
 		return muxedHere
@@ -122,7 +122,7 @@ func (s *shown) write() {
 func (s *shown) any() bool { return s.Load() == shownWritten }
 
 // newConn prepares an event stream; nothing is written yet.
-func (h *Handler) newConn(w http.ResponseWriter, x *intent, s *session.Session) *events {
+func (h *Handler) newConn(w http.ResponseWriter, x *exchange, s *session.Session) *events {
 	c := &events{
 		h:      h,
 		w:      w,

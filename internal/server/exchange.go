@@ -1,11 +1,10 @@
 package server
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"sync/atomic"
-	"time"
+	"net/http"
+	"strings"
 
 	"holdfast/internal/protocol"
 	"holdfast/internal/session"
@@ -13,284 +12,379 @@ import (
 	"holdfast/stream"
 )
 
-// An exchange is one of those that a [mux] carries: a call that was made or resumed on
-// it, of whichever session; or the session's standalone stream. It is
+// A purpose is what a client wants.
+type purpose int
+
+const (
+	// A new session: for an initialize request, or, where there are no sessions, for one
+	// POST alone.
+	forSession purpose = iota
+	// A POST of messages for a session: requests, or notifications and responses.
+	forMessages
+	// A POST of notifications and responses that name their sessions themselves.
+	forNamed
+	// A request to Holdfast itself (SEP-975): requests/resume or requests/getStatus.
+	forRequest
+	// The standalone stream, or the rest of a stream, by GET with a session id.
+	forRead
+	// The rest of a stream, by GET at its stream URL (SEP-1335).
+	forStream
+	// The same, by a POST of the responses that the stream waits for.
+	forAnswers
+	// The end of a session.
+	forEnd
+	// A WebSocket, in a session that is there or in a new one.
+	forSocket
+	// The pair of revision 2024-11-05: its stream, in a session that is there or in a new
+	// one, and a POST of messages.
+	forPairStream
+	forPairMessages
+)
+
+// An exchange is one thing that a client wants, freed of the way in which it came. Entry
+// points decode to exchanges ([Handler.decode]). It is served where its session is
+// ([Handler.serve]), which another node may be.
 //
-//	light      waits for its answer, without a goroutine → streamed: it has a stream now; over
-//	streamed   its stream is copied from the log here    → over; forwarded, as another exchange
-//	forwarded  another node serves it                    → over; light or streamed here, as another exchange
-//
-// The fields light, r and forward are set in that state only.
+// It is used by one goroutine at a time, and is not kept on the heap while its session is
+// on this node.
 type exchange struct {
-	copier // of its stream; it is the sink of that. Without a session it is on another node
-	m      *mux
-	key    stream.SessionKey // of the session
-	ids    [][]byte          // of the requests
+	purpose purpose
+	// r has what a backend may read of the client's request (header, address, values of
+	// the context), and what is forwarded of it.
+	r         *http.Request
+	from      *visit           // what the node has told that forwards it; nil for a client of this node
+	principal string           // who asks
+	session   *session.Session // it is for, once that was found here; for forRequest the client's own, or nil
 
-	light   *lightCall
-	forward *forwardedExchange
+	// How the session is named: by secret, its secret id; by ref, which is its name and
+	// the id of an event ("NAME.ID"), in a stream URL and in the ids of 2024-11-05; or not,
+	// if a new one is wanted or none is needed.
+	secret string
+	ref    string
+	last   string // id of the event that the client has last seen, or ""
 
-	announced atomic.Bool                   // its client got the token to resume it by, if it has one
-	retry     atomic.Pointer[time.Duration] // the call has asked for the connection's end, until its client comes back after that
-	quoted    []byte                        // an event id
+	msgs  []jsonrpc.Message
+	batch bool
+	once  runOnce
+
+	endpoint string // where the client of 2024-11-05 is told to POST
+	// muxed says that the connection below carries other exchanges: the client is not to
+	// be sent away from it, and asks again itself for what was lost.
+	muxed bool
+	// unsafe says that it does not ask again: what became of requests that may have run
+	// is told.
+	unsafe bool
 }
 
-// A lightCall is what has to be known of a call while it is light.
-type lightCall struct {
-	call  *session.Call
-	since time.Time
-	batch bool // its answers are
-	// msgs have to be asked again where the session is, if it leaves; nil where the
-	// client does that.
-	msgs []jsonrpc.Message
+// opens reports whether the exchange needs a new session.
+func (x *exchange) opens() bool {
+	switch x.purpose {
+	case forSession:
+		return true
+	case forSocket:
+		return x.r.Header[protocol.HeaderSession] == nil
+	case forPairStream:
+		return x.ref == ""
+	}
+	return false
 }
 
-// exchange returns a new exchange in a session, which is nil if it is on another node.
-func (m *mux) exchange(s *session.Session, key stream.SessionKey, msgs []jsonrpc.Message) *exchange {
-	x := &exchange{m: m, key: key}
-	x.s, x.sink = s, x
-	for i := range msgs {
-		if msgs[i].Kind == jsonrpc.Request {
-			x.ids = append(x.ids, bytes.Clone(msgs[i].ID)) // not to hold the whole message
+// pair reports whether the exchange is one of revision 2024-11-05.
+func (x *exchange) pair() bool { return x.purpose == forPairStream || x.purpose == forPairMessages }
+
+// begins reports whether there are requests among the messages that begin calls.
+func (x *exchange) begins() bool {
+	for i := range x.msgs {
+		if x.msgs[i].Kind == jsonrpc.Request && !protocol.Resumes(x.msgs[i].Method) {
+			return true
 		}
 	}
-	return x
+	return false
 }
 
-// begin copies the exchange's stream from a place on, with a goroutine of its own. If
-// the connection has ended there is none, and no error.
-func (x *exchange) begin(at stream.Cursor) error {
-	m := x.m
-	x.ready = make(chan struct{}, 1)
-	if err := x.read(m.client.values, at, m.showsIDs()); err != nil {
-		return err
+// name returns the name of the session that the exchange is for, or "".
+func (x *exchange) name() stream.SessionKey {
+	if x.secret != "" && x.ref == "" {
+		return session.KeyOf(x.secret)
 	}
-	x.light = nil
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.state == muxClosed {
-		x.detach(true)
+	name, _, _ := strings.Cut(x.ref, ".")
+	return stream.SessionKey(name)
+}
+
+// place returns the id of the event that a ref names.
+func (x *exchange) place() string {
+	_, id, _ := strings.Cut(x.ref, ".")
+	return id
+}
+
+// endpoint serves one request at the endpoint. Its Host and Origin were checked.
+func (h *Handler) endpoint(w http.ResponseWriter, r *http.Request) {
+	x := exchange{r: r, from: h.visit(r)}
+	if h.decode(w, &x) {
+		h.serve(w, &x)
+	}
+}
+
+// decode decodes a request at the endpoint. If it is false the request was answered.
+//
+//go:noinline
+func (h *Handler) decode(w http.ResponseWriter, x *exchange) bool {
+	r := x.r
+	switch {
+	case r.Method == http.MethodPost && r.URL.RawQuery != "" && streamParam(r) != "":
+		return h.decodeAnswers(w, x)
+	case r.Method == http.MethodPost:
+		return h.decodePost(w, x)
+	case r.Method == http.MethodGet && !h.opts.Stateless:
+		return h.decodeGet(w, x)
+	case r.Method == http.MethodDelete && !h.opts.Stateless:
+		x.purpose = forEnd
+		return h.identify(w, x)
+	}
+	w.Header().Set("Allow", h.allow())
+	h.reject(w, http.StatusMethodNotAllowed, errf(codeInvalid, "method %s is not allowed here", r.Method))
+	return false
+}
+
+// identify finds out who makes a request, and which session its header names. It checks
+// the MCP-Protocol-Version header, which may be absent. If it is false the request was
+// answered.
+func (h *Handler) identify(w http.ResponseWriter, x *exchange) bool {
+	if v := x.r.Header[protocol.HeaderVersion]; len(v) > 0 && !protocol.Known(v[0]) {
+		h.reject(w, http.StatusBadRequest, unsupported(v[0]))
+		return false
+	}
+	if id := x.r.Header[protocol.HeaderSession]; len(id) > 0 {
+		x.secret = id[0]
+	}
+	x.last = lastEventID(x.r)
+	x.principal = h.principal(x.r)
+	if x.from != nil {
+		x.once.name, x.once.again = x.from.Once, x.from.Again
+	}
+	return true
+}
+
+// serve serves an exchange: here, if its session is here, which costs nothing more; else
+// where placement finds the session.
+func (h *Handler) serve(w http.ResponseWriter, x *exchange) {
+	var err error
+	if x.opens() {
+		err = h.serveNew(w, x)
+	} else if err = h.find(x); err == nil {
+		err = h.serveIn(w, x)
+	}
+	if err != nil {
+		h.place(w, x, err)
+	}
+}
+
+// errUnnamed says that a request has to name its session.
+var errUnnamed = errf(codeInvalid,
+	"missing Mcp-Session-Id header: start with an initialize request and send the id that its response carries")
+
+// find finds the session of an exchange on this node. The error is errNotHere where it may
+// be on another.
+//
+//go:noinline
+func (h *Handler) find(x *exchange) (err error) {
+	switch {
+	case x.purpose == forNamed:
 		return nil
+	case x.purpose == forRequest:
+		if x.secret != "" {
+			x.session, _ = h.sessions.Find(x.secret, x.principal) // one that is gone has no requests
+		}
+		return nil
+	case x.ref != "":
+		x.session, err = h.sessions.FindName(string(x.name()), x.principal)
+	case x.secret != "":
+		x.session, err = h.sessions.Find(x.secret, x.principal)
+	case x.session == nil:
+		return errUnnamed
 	}
-	if x.s != m.session() {
-		m.otherSessions = true
-		m.claimIDs(x)
+	if err != nil {
+		return errNotHere
 	}
-	m.open[x] = struct{}{}
-	m.work.Go(x.serve)
+	if x.ref == "" && x.session.Unconfirmed() && !x.pair() && h.watched.at(x.r) != nil {
+		x.session.ConfirmArrival(x.r.RemoteAddr)
+	}
 	return nil
 }
 
-// serve copies the stream to its end.
-func (x *exchange) serve() {
-	m := x.m
-	err := x.run(m.ctx)
-	switch {
-	case m.ctx.Err() != nil && x.state != delivered: // the connection lets go of it
-		return
-	case err == nil, errors.Is(err, errSuperseded): // its client reads it on another connection
-	case errors.Is(err, session.ErrMoved):
-		if !m.forwardRest(x) {
-			if m.isMoved() {
-				err = errComeBack
-			}
-			m.stop(err)
-			return
+// open begins a session for an exchange. The error is ErrClosing while the node is drained.
+func (h *Handler) open(x *exchange) (err error) {
+	if h.isDraining() && !h.opts.Stateless {
+		return session.ErrClosing
+	}
+	begin := h.sessions.Reserve // whose backend is opened for its initialize request
+	if x.purpose == forSession {
+		begin = h.sessions.New
+	}
+	x.session, err = begin(x.r, x.principal, x.pair())
+	return err
+}
+
+// An outcomeKind is how serving an exchange goes on, once it has begun.
+type outcomeKind int
+
+const (
+	outcomeAccepted   outcomeKind = iota // 202: notifications and responses were handed over
+	outcomeNothing                       // 204: nothing is to be read, or the session has ended
+	outcomeAnswer                        // body is the answer
+	outcomeLight                         // a call has begun that is light: JSON, unless it is stored before it ends
+	outcomeJSON                          // a stored call has begun that is answered with JSON
+	outcomeCall                          // a stored call has begun that is answered with its stream
+	outcomeStream                        // a stream goes on from a cursor
+	outcomeStandalone                    // the standalone stream goes on
+	outcomePair                          // the one stream of a session of 2024-11-05 goes on
+	outcomeSocket                        // the connection becomes a WebSocket
+)
+
+// An outcome is how serving an exchange begins. That it concerns another session is the
+// error *[session.Redirect], and that its session is elsewhere is errNotHere or
+// [session.ErrMoved]: then the exchange is placed again.
+type outcome struct {
+	kind outcomeKind
+	begun
+	at   stream.Cursor
+	body []byte
+}
+
+// serveIn serves an exchange in its session, which is here. An error says that nothing
+// was answered.
+func (h *Handler) serveIn(w http.ResponseWriter, x *exchange) error {
+	var o outcome
+	if err := h.start(x, &o); err != nil {
+		return err
+	}
+	switch o.kind {
+	case outcomeLight:
+		if stored, err := h.answerLight(w, x, &o); !stored {
+			return err
 		}
-	case errors.Is(err, stream.ErrTrimmed), errors.Is(err, stream.ErrNotFound):
-		m.freeIDs(x)
-		if err := m.out.write(m.refusal(x.ids, err)); err != nil {
-			m.stop(err)
-		}
-	default:
-		m.stop(err)
-		return
+		return h.stream(w, x, &o)
+	case outcomeCall, outcomeStream, outcomeStandalone, outcomePair:
+		return h.stream(w, x, &o)
 	}
-	x.detach(false)
-	m.freeIDs(x)
-	m.mu.Lock()
-	delete(m.open, x)
-	m.mu.Unlock()
-	session.Wake(m.ready)
+	return h.write(w, x, &o)
 }
 
-// detach ends the reading of a stream. broke says that the connection broke before
-// its end: then a client that has no tokens to resume its calls by can have it
-// continued where it comes back with nothing but the session, as if it had made
-// it with a POST.
-func (x *exchange) detach(broke bool) {
-	if x.r != nil {
-		x.r.Detach(broke && x.s == x.m.session() && !x.s.Resumable(), false, false)
-		x.r = nil
-	}
-}
-
-// append implements [sink].
-func (x *exchange) append(text, id, data []byte) []byte {
-	if id != nil {
-		if !x.m.showsIDs() {
-			return appendTagged(text, nil, data)
-		}
-		x.quoted = append(append(append(x.quoted[:0], '"'), id...), '"')
-		id = x.quoted
-	}
-	return appendTagged(text, id, data)
-}
-
-// appendTagged appends a message, with the id of its event, as JSON, unless that is
-// nil or there is no place for it.
-func appendTagged(text, id, data []byte) []byte {
-	if id != nil && jsonrpc.Field(data, "method") != nil {
-		data, _ = jsonrpc.Set(data, id, "params", "_meta", protocol.MetaEventID)
-	}
-	return append(append(text, data...), '\n')
-}
-
-// write implements [sink]. The ids of a call that is over are free before its client
-// knows.
-func (x *exchange) write(lines []byte, last bool) error {
-	if last {
-		x.m.freeIDs(x)
-	}
-	if len(lines) == 0 {
+// serveNew serves an exchange in a new session. An error says that there is none, as the
+// node is drained; any other is answered.
+func (h *Handler) serveNew(w http.ResponseWriter, x *exchange) (err error) {
+	if err := h.open(x); errors.Is(err, session.ErrClosing) && !h.opts.Stateless {
+		return err
+	} else if err != nil {
+		h.fail(w, err)
 		return nil
 	}
-	return x.m.out.write(lines)
+	if h.opts.Stateless || x.purpose == forSocket {
+		defer h.settle(x, nil)
+	}
+	if x.purpose == forSession && !h.opts.Stateless {
+		w.Header()[protocol.HeaderSession] = []string{x.session.ID()}
+	}
+	if err = h.serveIn(w, x); err != nil {
+		w.Header().Del(protocol.HeaderSession)
+		h.fail(w, err)
+	}
+	h.settle(x, err)
+	return nil
 }
 
-// finished implements [sink]: who resumes knows what has arrived.
-func (x *exchange) finished() {}
-
-// idle implements [sink].
-func (x *exchange) idle(context.Context, time.Time) (time.Time, error) {
-	announced := x.r.PastPolicy()
-	news := x.announced.Swap(announced) != announced
-	if retry, ok := x.r.DisconnectRequest(); ok {
-		x.retry.Store(&retry)
-		news = true
-	}
-	if news {
-		session.Wake(x.m.ready)
-	}
-	return time.Time{}, nil
-}
-
-// claimIDs notes that the ids of requests of another session are in use on the connection. A
-// forwarded exchange with one of these ids is superseded. m.mu is held.
-func (m *mux) claimIDs(x *exchange) {
-	if m.foreign == nil {
-		m.foreign = make(map[string]*exchange)
-	}
-	for _, id := range x.ids {
-		key := string(jsonrpc.Key(id))
-		if old := m.foreign[key]; old != nil && old.forward != nil && old != x {
-			old.forward.superseded = true
-			old.forward.stop()
-		}
-		m.foreign[key] = x
-	}
-}
-
-// freeIDs frees them again.
-func (m *mux) freeIDs(x *exchange) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if len(m.foreign) == 0 {
-		return
-	}
-	for _, id := range x.ids {
-		if key := string(jsonrpc.Key(id)); m.foreign[key] == x {
-			delete(m.foreign, key)
-		}
-	}
-}
-
-// clashes reports whether a request's id is that of one that is in flight on this
-// connection, and of another session: its client could not tell them apart.
-func (m *mux) clashes(key stream.SessionKey, id []byte) bool {
-	if s := m.session(); s != nil && key != m.key && s.InFlight(id) {
-		return true
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	other := m.foreign[string(jsonrpc.Key(id))]
-	return other != nil && other.key != key
-}
-
-// refusal returns, for each request, the error that err means.
-func (m *mux) refusal(ids [][]byte, err error) (text []byte) {
-	e := new(jsonrpc.Error)
-	if !errors.As(err, &e) {
-		_, e = m.h.explain(err)
-	}
-	for _, id := range ids {
-		text = append(jsonrpc.AppendError(text, id, e), '\n')
-	}
-	return text
-}
-
-// answerLights writes the answers that are queued, and those of light calls. It reports
-// whether some are left for the next turn.
-func (m *mux) answerLights() (more bool, err error) {
-	texts, lights := m.queue.take()
-	m.lights = append(m.lights, lights...)
-	if len(texts) == 0 && len(m.lights) == 0 {
-		return false, nil
-	}
-	p := pages.Get().(*page)
-	text := p.text[:0]
-	for _, answer := range texts {
-		text = append(append(text, answer...), '\n')
-	}
-	waiting := m.lights[:0]
-	for _, x := range m.lights {
-		if len(text) >= mostText {
-			waiting, more = append(waiting, x), true
-			continue
-		}
-		var waits bool
-		if text, waits = m.answerLight(text, x); waits {
-			waiting = append(waiting, x)
-		}
-	}
-	clear(m.lights[len(waiting):])
-	if m.lights = waiting; len(waiting) == 0 {
-		m.lights = nil
-	}
-	if len(text) > 0 {
-		err = m.out.write(text)
-	}
-	p.release(text)
-	return more, err
-}
-
-// answerLight appends the answers of a light call, or has its stream copied if it has
-// one by now. It reports whether the call still has to be waited for.
-func (m *mux) answerLight(text []byte, x *exchange) (_ []byte, waits bool) {
-	answers, done, number := x.light.call.Answers()
+// settle ends a session that was begun for an exchange, once that is over with err, if
+// its client can know nothing of it.
+func (h *Handler) settle(x *exchange, err error) {
+	s := x.session
+	ends := s.Revision() == ""
 	switch {
-	case m.madeAgain(x):
-	case number != 0:
-		if err := x.begin(stream.Cursor{Stream: stream.ID{Number: number}}); err != nil {
-			text = append(text, m.refusal(x.ids, err)...)
-		}
-	case !done:
-		return text, true
-	case len(answers) > 0: // else it was cancelled
-		text = append(appendAnswers(text, answers, x.light.batch), '\n')
+	case h.opts.Stateless:
+		ends = true
+	case x.purpose == forPairStream:
+		ends = err != nil
+	case x.purpose == forSession && ends: // initialize has failed, or its client has gone
+		c := s.Initializing()
+		ends = c == nil || x.r.Context().Err() != nil
 	}
-	return text, false
+	if ends {
+		h.sessions.End(s)
+	}
 }
 
-// promoteLights has calls stored that were light for too long. That tells [mux.run].
-func (m *mux) promoteLights(a *alarm) {
-	if m.h.opts.Response == ResponseJSON {
-		return
-	}
-	for _, x := range m.lights {
-		if !a.due(x.light.since.Add(m.h.opts.UpgradeAfter)) {
-			return
+// start begins to serve an exchange in its session.
+//
+//go:noinline
+func (h *Handler) start(x *exchange, o *outcome) (err error) {
+	s := x.session
+	o.session = s
+	if s != nil && s.SingleStream() != x.pair() && x.purpose != forRequest {
+		if x.purpose == forPairStream {
+			return session.ErrBadID
 		}
-		x.light.call.Promote()
+		return session.ErrNotFound // it speaks through other entry points
 	}
+	switch x.purpose {
+	case forSession:
+		if h.opts.Stateless {
+			return h.startStateless(x, o)
+		}
+		return h.startCall(x, o)
+	case forMessages:
+		return h.startMessages(x, o)
+	case forNamed:
+		o.kind = outcomeAccepted
+		for i := 0; i < len(x.msgs) && err == nil; i++ {
+			_, err = h.deliverNamed(x, &x.msgs[i])
+		}
+	case forRequest:
+		return h.startRequest(x, o)
+	case forRead:
+		o.kind = outcomeStandalone
+		if x.last != "" {
+			o.kind = outcomeStream
+			o.at, err = s.ParseEventID(x.last)
+		}
+	case forStream, forAnswers:
+		return h.startStream(x, o)
+	case forEnd:
+		h.sessions.End(s)
+		o.kind = outcomeNothing
+	case forSocket:
+		o.kind = outcomeSocket
+	case forPairStream:
+		o.kind = outcomePair
+		if x.ref != "" {
+			o.at, err = s.ParseEventID(x.place())
+		}
+		if err == nil && o.at.Stream.Number != 0 {
+			err = session.ErrBadID
+		}
+	case forPairMessages:
+		return h.startPairMessages(x, o)
+	}
+	return err
 }
+
+// write writes an outcome that is not a stream of events.
+//
+//go:noinline
+func (h *Handler) write(w http.ResponseWriter, x *exchange, o *outcome) error {
+	switch o.kind {
+	case outcomeNothing:
+		w.WriteHeader(http.StatusNoContent)
+	case outcomeAnswer:
+		_ = h.answer(w, [][]byte{o.body}, false)
+	case outcomeJSON:
+		return h.plain(w, x, o)
+	case outcomeSocket:
+		return h.socketHere(w, x)
+	default:
+		h.accepted(w, x)
+		o.deliver(x.values(), x.msgs, x.r.Header) // of 2024-11-05, whose answers go to the stream
+	}
+	return nil
+}
+
+// values returns the values of the request's context for what outlives the request.
+func (x *exchange) values() context.Context { return context.WithoutCancel(x.r.Context()) }

@@ -27,7 +27,7 @@ import (
 // As an [http.ResponseWriter] it takes the answer.
 type forwardedExchange struct {
 	kept
-	x     *exchange
+	x     *muxExchange
 	msgs  []jsonrpc.Message
 	batch bool
 	at    *session.Remote // where the session was just now, if that is known
@@ -77,7 +77,7 @@ func (s *forwardedExchange) read() (err error) {
 	m := s.x.m
 	defer panics.Catch(&err, m.h.logger, "a connection's request to another node", "")
 	r := askFor(m.request()).WithContext(s.ordered(s.ctx))
-	x := intent{purpose: forMessages, r: r, principal: m.client.principal, msgs: s.msgs, batch: s.batch, muxed: true, unsafe: s.unsafe}
+	x := exchange{purpose: forMessages, r: r, principal: m.client.principal, msgs: s.msgs, batch: s.batch, muxed: true, unsafe: s.unsafe}
 	if m.h.ours(&s.msgs[0]) {
 		x.purpose = forRequest
 	}
@@ -117,7 +117,7 @@ func (m *mux) follows() bool { return !m.client.returns && m.h.peers != nil }
 
 // madeAgain reports whether a light call was not answered, as its session has left, and
 // is made again where that is: by a client that comes back there, or else from here.
-func (m *mux) madeAgain(x *exchange) bool {
+func (m *mux) madeAgain(x *muxExchange) bool {
 	switch {
 	case !m.client.returns && !m.follows() || !x.light.call.Retriable():
 		return false
@@ -130,7 +130,7 @@ func (m *mux) madeAgain(x *exchange) bool {
 // makeAgain makes requests of the connection's own session where that is now. They
 // did not begin here, or may be made again.
 func (m *mux) makeAgain(msgs []jsonrpc.Message, batch bool) {
-	m.forward(&forwardedExchange{x: m.exchange(nil, m.key, msgs), msgs: msgs, batch: batch, again: true})
+	m.forward(&forwardedExchange{x: m.newExchange(nil, m.key, msgs), msgs: msgs, batch: batch, again: true})
 }
 
 // errNothingLeft answers a client that resumes a call whose response it has received.
@@ -289,7 +289,7 @@ func (s *forwardedExchange) SetReadDeadline(time.Time) error { return nil }
 
 // forwardRest continues an exchange whose session has left this node, by forwarding, if its
 // request can be resumed. It is false where the connection ends with the session.
-func (m *mux) forwardRest(x *exchange) bool {
+func (m *mux) forwardRest(x *muxExchange) bool {
 	if m.h.peers == nil || x.s == m.session() && !m.follows() {
 		return false
 	}
@@ -316,7 +316,7 @@ func (m *mux) forwardRest(x *exchange) bool {
 	}
 	raw := jsonrpc.AppendRequest(nil, x.ids[0], methodResume, params)
 	msg := jsonrpc.Message{Kind: jsonrpc.Request, ID: x.ids[0], Method: methodResume, Params: params, Raw: raw}
-	to := &exchange{m: m, key: x.key, ids: x.ids}
+	to := &muxExchange{m: m, key: x.key, ids: x.ids}
 	m.forward(&forwardedExchange{x: to, msgs: []jsonrpc.Message{msg}})
 	return true
 }

@@ -16,7 +16,7 @@ import (
 
 // stream answers an exchange with a stream of events. An error says that nothing was
 // answered: the session has left this node, and a call may be made where that is now.
-func (h *Handler) stream(w http.ResponseWriter, x *intent, o *outcome) error {
+func (h *Handler) stream(w http.ResponseWriter, x *exchange, o *outcome) error {
 	c, began, err := h.openStream(w, x, o)
 	if c == nil {
 		return err
@@ -36,7 +36,7 @@ func (h *Handler) stream(w http.ResponseWriter, x *intent, o *outcome) error {
 // of its own so that the stack of a call that waits stays small.
 //
 //go:noinline
-func (h *Handler) openStream(w http.ResponseWriter, x *intent, o *outcome) (c *events, began, err error) {
+func (h *Handler) openStream(w http.ResponseWriter, x *exchange, o *outcome) (c *events, began, err error) {
 	c = h.newConn(w, x, o.session)
 	var first []byte
 	switch o.kind {
@@ -67,7 +67,7 @@ func (h *Handler) openStream(w http.ResponseWriter, x *intent, o *outcome) (c *e
 // openCall does so for a call that has begun: it is read from its beginning. If it is
 // not light its messages go to the backend once the client can ask for it again, and not
 // at all if there is no stream to ask for.
-func (h *Handler) openCall(w http.ResponseWriter, x *intent, o *outcome, c *events) (_ *events, began, err error) {
+func (h *Handler) openCall(w http.ResponseWriter, x *exchange, o *outcome, c *events) (_ *events, began, err error) {
 	stored := o.kind != outcomeLight
 	if o.call.Method() == "initialize" {
 		c.primes = false // the revision is not settled
@@ -109,7 +109,7 @@ func (h *Handler) openCall(w http.ResponseWriter, x *intent, o *outcome, c *even
 // the id that they resumed with when the connection ends before the next one, and
 // come back with nothing but the session. Both then read the standalone stream in
 // turns, and either may continue the call.
-func (h *Handler) readOn(x *intent, o *outcome, c *events) error {
+func (h *Handler) readOn(x *exchange, o *outcome, c *events) error {
 	h.speakAs(x, o.session, c)
 	c.url = x.purpose == forStream || x.purpose == forAnswers
 	if err := c.read(x.r.Context(), o.at); err != nil {
@@ -138,7 +138,7 @@ func (c *events) link() {
 // decodeGet decodes a GET, of a stream or for a WebSocket (2025-11-25, Transports,
 // "Listening for Messages from the Server", "Resumability and Redelivery"). If it is
 // false the request was answered.
-func (h *Handler) decodeGet(w http.ResponseWriter, x *intent) bool {
+func (h *Handler) decodeGet(w http.ResponseWriter, x *exchange) bool {
 	switch {
 	case websocket.IsUpgrade(x.r):
 		x.purpose = forSocket
@@ -174,7 +174,7 @@ func streamParam(r *http.Request) string {
 
 // streamAt returns the place in its session's stream that a stream URL names. The URL is
 // enough: whoever has it was given it, but must still be the same principal.
-func (h *Handler) streamAt(x *intent) (at stream.Cursor, err error) {
+func (h *Handler) streamAt(x *exchange) (at stream.Cursor, err error) {
 	s := x.session
 	if !h.mayRead(x, s) {
 		return at, session.ErrNotFound
@@ -196,7 +196,7 @@ func (h *Handler) streamAt(x *intent) (at stream.Cursor, err error) {
 // mayRead reports whether the session header of a request, if it has one, lets it have a
 // stream of s: it must not be another client's. A named principal may come with
 // another of its sessions, and so may a client that resumes its requests (SEP-975).
-func (h *Handler) mayRead(x *intent, s *session.Session) bool {
+func (h *Handler) mayRead(x *exchange, s *session.Session) bool {
 	if x.r.Header[protocol.HeaderSession] == nil || s.HasID(x.secret) {
 		return true
 	}
@@ -209,7 +209,7 @@ func (h *Handler) mayRead(x *intent, s *session.Session) bool {
 
 // speakAs has a connection speak to the client as its own revision has it: the stream need
 // not be of the session that the client is in.
-func (h *Handler) speakAs(x *intent, s *session.Session, c *events) {
+func (h *Handler) speakAs(x *exchange, s *session.Session, c *events) {
 	if x.from != nil && x.from.Revision != "" {
 		c.primes = protocol.Primes(x.from.Revision)
 		return
@@ -228,7 +228,7 @@ func (h *Handler) speakAs(x *intent, s *session.Session, c *events) {
 // has nothing to say answers 204, which asks the client to POST what it has. A client
 // that does not say how far it has come may not have heard the question: if it comes
 // back though nobody sent it away, or after that 204, it is told again.
-func (h *Handler) startStream(x *intent, o *outcome) (err error) {
+func (h *Handler) startStream(x *exchange, o *outcome) (err error) {
 	s := x.session
 	o.kind = outcomeStream
 	if o.at, err = h.streamAt(x); err != nil {
@@ -257,7 +257,7 @@ func (h *Handler) startStream(x *intent, o *outcome) (err error) {
 // decodeAnswers decodes a POST of the responses that a client has gathered, at the URL of
 // the stream that waits for them (SEP-1335, "Multi-turn requests"). If it is false the
 // request was answered.
-func (h *Handler) decodeAnswers(w http.ResponseWriter, x *intent) (ok bool) {
+func (h *Handler) decodeAnswers(w http.ResponseWriter, x *exchange) (ok bool) {
 	if h.opts.Stateless {
 		h.reject(w, http.StatusNotFound, errf(codeInvalid, "a stateless endpoint has no stream URLs"))
 		return false

@@ -45,21 +45,21 @@ type mux struct {
 	remote     *remoteSession                  // for a session that was on another node at first, else nil
 	client     *muxClient
 	out        output
-	standalone *exchange     // reads the standalone stream
+	standalone *muxExchange  // reads the standalone stream
 	ready      chan struct{} // signalled when [mux.run] may have something to do
 	drain      <-chan struct{}
 	times      muxTimes
 
 	queue  queue
-	lights []*exchange // the light calls, oldest first; used by run only
+	lights []*muxExchange // the light calls, oldest first; used by run only
 
 	mu            sync.Mutex
 	state         muxState
-	open          map[*exchange]struct{} // that have a goroutine
-	foreign       map[string]*exchange   // those of other sessions, by the ids of their requests
-	otherSessions bool                   // a call of another session was resumed here
-	work          sync.WaitGroup         // those that copy from the log
-	ctx           context.Context        // of all that have a goroutine
+	open          map[*muxExchange]struct{} // that have a goroutine
+	foreign       map[string]*muxExchange   // those of other sessions, by the ids of their requests
+	otherSessions bool                      // a call of another session was resumed here
+	work          sync.WaitGroup            // those that copy from the log
+	ctx           context.Context           // of all that have a goroutine
 	stop          context.CancelCauseFunc
 }
 
@@ -118,7 +118,7 @@ func (h *Handler) newMux(r *http.Request, s *session.Session, key stream.Session
 		h:     h,
 		key:   key,
 		ready: make(chan struct{}, 1),
-		open:  make(map[*exchange]struct{}),
+		open:  make(map[*muxExchange]struct{}),
 		client: &muxClient{
 			principal: h.principal(r), values: context.WithoutCancel(r.Context()), header: r.Header, returns: returns,
 		},
@@ -127,7 +127,7 @@ func (h *Handler) newMux(r *http.Request, s *session.Session, key stream.Session
 	m.times.pinged = m.times.opened
 	m.queue.ready = m.ready
 	m.queue.room.L = &m.queue.mu
-	m.standalone = m.exchange(s, key, nil)
+	m.standalone = m.newExchange(s, key, nil)
 	m.standalone.ready = m.ready
 	m.local.Store(s)
 	if s == nil {

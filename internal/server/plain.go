@@ -32,7 +32,7 @@ type plain struct {
 // plain answers a POST with the responses of a stored call, as soon as it has ended; or
 // with its stream, if that has anything else in it. An error says that nothing was
 // answered.
-func (h *Handler) plain(w http.ResponseWriter, x *intent, o *outcome) error {
+func (h *Handler) plain(w http.ResponseWriter, x *exchange, o *outcome) error {
 	r := x.r
 	c := h.newConn(w, x, o.session)
 	if err := c.read(r.Context(), stream.Cursor{Stream: stream.ID{Number: o.number}}); err != nil {
@@ -121,7 +121,7 @@ func isResponse(data []byte) bool {
 // interrupted answers a POST whose call can't be read to its end here: as a rule its
 // session has left this node. Whoever sent the POST on asks for the call, by the name
 // that it has, where the session is now.
-func (h *Handler) interrupted(w http.ResponseWriter, x *intent, o *outcome, err error) error {
+func (h *Handler) interrupted(w http.ResponseWriter, x *exchange, o *outcome, err error) error {
 	switch moved := errors.Is(err, session.ErrMoved); {
 	case moved && x.from != nil:
 		panic(http.ErrAbortHandler)

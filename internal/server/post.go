@@ -17,7 +17,7 @@ import (
 
 // decodePost decodes a POST of messages (2025-11-25, Transports, "Sending Messages to the
 // Server"). If it is false the request was answered.
-func (h *Handler) decodePost(w http.ResponseWriter, x *intent) bool {
+func (h *Handler) decodePost(w http.ResponseWriter, x *exchange) bool {
 	var ok bool
 	if x.msgs, x.batch, ok = h.messages(w, x.r); !ok || !h.identify(w, x) {
 		return false
@@ -55,7 +55,7 @@ func requests(msgs []jsonrpc.Message) (n int) {
 }
 
 // startMessages begins to serve what was POSTed to a session.
-func (h *Handler) startMessages(x *intent, o *outcome) (err error) {
+func (h *Handler) startMessages(x *exchange, o *outcome) (err error) {
 	revision := ""
 	if x.batch {
 		revision = x.session.Revision()
@@ -75,7 +75,7 @@ func (h *Handler) startMessages(x *intent, o *outcome) (err error) {
 
 // startCall begins the call of the requests of an exchange, or finds the one that they
 // have begun before.
-func (h *Handler) startCall(x *intent, o *outcome) (err error) {
+func (h *Handler) startCall(x *exchange, o *outcome) (err error) {
 	light := x.once.key == "" && h.light(x.r.Context(), x.r.Header, x.session, x.msgs)
 	if o.begun, err = h.begin(x.session, x.msgs, light, x.once); err != nil {
 		return err
@@ -142,7 +142,7 @@ func (h *Handler) body(w http.ResponseWriter, r *http.Request) (msgs []jsonrpc.M
 }
 
 // accepted answers notifications and responses that were handed over, which have no answer.
-func (h *Handler) accepted(w http.ResponseWriter, x *intent) {
+func (h *Handler) accepted(w http.ResponseWriter, x *exchange) {
 	w.WriteHeader(http.StatusAccepted)
 	if x.purpose != forPairMessages {
 		return
@@ -155,7 +155,7 @@ func (h *Handler) accepted(w http.ResponseWriter, x *intent) {
 // send hands over notifications and responses. A response that the backend does
 // not take now has to be sent again, and so has all that comes to a session which
 // is no longer here, or whose backend cannot be opened for now: that is an error.
-func (h *Handler) send(x *intent) error {
+func (h *Handler) send(x *exchange) error {
 	ctx := x.values()
 	for i := range x.msgs {
 		err := x.session.Send(ctx, x.msgs[i], x.r.Header)
@@ -173,7 +173,7 @@ func (h *Handler) send(x *intent) error {
 // it ends: then its stream is the answer.
 //
 //go:noinline
-func (h *Handler) answerLight(w http.ResponseWriter, x *intent, o *outcome) (stored bool, err error) {
+func (h *Handler) answerLight(w http.ResponseWriter, x *exchange, o *outcome) (stored bool, err error) {
 	o.deliver(x.values(), x.msgs, x.r.Header)
 	x.confirmDelivery(w)
 	after := h.opts.UpgradeAfter

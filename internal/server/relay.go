@@ -140,8 +140,8 @@ func (p *placement) body() []byte {
 }
 
 // rest is the exchange that goes on here with the stream that answers.
-func (p *placement) rest(s *session.Session) intent {
-	x := intent{purpose: forRead, r: p.x.r, principal: p.x.principal, session: s, secret: p.x.secret, last: p.out.last, muxed: p.x.muxed}
+func (p *placement) rest(s *session.Session) exchange {
+	x := exchange{purpose: forRead, r: p.x.r, principal: p.x.principal, session: s, secret: p.x.secret, last: p.out.last, muxed: p.x.muxed}
 	switch p.x.purpose {
 	case forStream, forAnswers:
 		x.purpose, x.ref = forStream, p.x.ref

@@ -114,8 +114,8 @@ func (m *mux) listenRemote(last string) (refusal *kept, err error) {
 func (a *remoteStandalone) run() (refusal *kept, err error) {
 	m := a.m
 	for {
-		a.s = &forwardedExchange{x: m.exchange(nil, m.key, nil), ctx: m.ctx, stop: func() {}, standalone: a}
-		x := intent{purpose: forRead, r: a.request(), principal: m.client.principal, secret: a.secret(), last: a.last}
+		a.s = &forwardedExchange{x: m.newExchange(nil, m.key, nil), ctx: m.ctx, stop: func() {}, standalone: a}
+		x := exchange{purpose: forRead, r: a.request(), principal: m.client.principal, secret: a.secret(), last: a.last}
 		p := m.home(&x, a.s)
 		err := p.run(errNotHere)
 		if p.out != nil && p.out.last != "" {
@@ -176,7 +176,7 @@ func (a *remoteStandalone) watch() error {
 		}
 		// Of all that Holdfast answers itself, this costs the least.
 		raw := jsonrpc.AppendRequest(nil, []byte("0"), protocol.MethodStatusAll, nil)
-		x := m.intent(forRequest, &jsonrpc.Message{Kind: jsonrpc.Request, ID: []byte("0"), Method: protocol.MethodStatusAll, Raw: raw})
+		x := m.exchangeFor(forRequest, &jsonrpc.Message{Kind: jsonrpc.Request, ID: []byte("0"), Method: protocol.MethodStatusAll, Raw: raw})
 		p := m.home(&x, &kept{})
 		p.visit.Local = &session.Range{After: m.key, Until: m.key}
 		switch err := p.run(errNotHere); {
@@ -252,7 +252,7 @@ func (a *remoteStandalone) refused() error {
 
 // forwardCall forwards requests to the connection's own session.
 func (m *mux) forwardCall(msgs []jsonrpc.Message, batch bool, key string) {
-	s := &forwardedExchange{x: m.exchange(nil, m.key, msgs), msgs: msgs, batch: batch, unsafe: key == ""}
+	s := &forwardedExchange{x: m.newExchange(nil, m.key, msgs), msgs: msgs, batch: batch, unsafe: key == ""}
 	for _, id := range s.x.ids {
 		m.mu.Lock()
 		other := m.foreign[string(jsonrpc.Key(id))]
@@ -305,7 +305,7 @@ func (s *forwardedExchange) ordered(ctx context.Context) context.Context {
 // connection.
 //
 //go:noinline
-func (x *intent) confirmDelivery(w http.ResponseWriter) {
+func (x *exchange) confirmDelivery(w http.ResponseWriter) {
 	if x.from != nil && x.from.Stays {
 		w.WriteHeader(http.StatusProcessing)
 	}
@@ -319,7 +319,7 @@ func (s *forwardedExchange) isDelivered() {
 }
 
 // home prepares the placement of an exchange with the connection's own session.
-func (m *mux) home(x *intent, w http.ResponseWriter) *placement {
+func (m *mux) home(x *exchange, w http.ResponseWriter) *placement {
 	x.muxed = true
 	p := m.h.newPlacement(w, x)
 	p.home = target{key: m.key, redirected: true}
@@ -328,7 +328,7 @@ func (m *mux) home(x *intent, w http.ResponseWriter) *placement {
 
 // forwardHome forwards an exchange to the connection's own session, and returns its answer, nil
 // if it has none. The error is errHere if the session is, or has come, here.
-func (m *mux) forwardHome(x *intent) ([]byte, error) {
+func (m *mux) forwardHome(x *exchange) ([]byte, error) {
 	if m.session() != nil {
 		return nil, errHere
 	}
@@ -361,7 +361,7 @@ func (m *mux) cancels(msg *jsonrpc.Message) {
 
 // socketElsewhere serves a WebSocket whose session is on another node. An error says that
 // the handshake was not answered.
-func (h *Handler) socketElsewhere(w http.ResponseWriter, x *intent) error {
+func (h *Handler) socketElsewhere(w http.ResponseWriter, x *exchange) error {
 	if x.last != "" && !session.IsStandaloneName(nameOf(x.last)) {
 		return errOfCall
 	}

@@ -88,7 +88,7 @@ func (h *Handler) status(ctx context.Context, principal string, own *session.Ses
 // startRequest begins to serve a request to Holdfast itself. A session is not needed: a
 // token is enough, and counts for the principal's requests in any session, wherever that
 // is.
-func (h *Handler) startRequest(x *intent, o *outcome) (err error) {
+func (h *Handler) startRequest(x *exchange, o *outcome) (err error) {
 	m := &x.msgs[0]
 	if m.Method == methodResume {
 		o.kind = outcomeStream
@@ -105,7 +105,7 @@ func (h *Handler) startRequest(x *intent, o *outcome) (err error) {
 }
 
 // startStatus returns the answer to requests/getStatus, or requests/getStatus/all.
-func (h *Handler) startStatus(x *intent) (answer []byte, err error) {
+func (h *Handler) startStatus(x *exchange) (answer []byte, err error) {
 	m := &x.msgs[0]
 	all := m.Method == protocol.MethodStatusAll
 	if all && x.session == nil && x.principal == "" && x.from == nil && x.secret != "" && h.peers != nil {
@@ -137,7 +137,7 @@ func (h *Handler) startStatus(x *intent) (answer []byte, err error) {
 // deliverNamed takes a message of the principal that says itself which session it is for,
 // whatever connection it comes on: the answer to a backend's request, or the
 // cancellation of a request with its token. It is false for all others.
-func (h *Handler) deliverNamed(x *intent, m *jsonrpc.Message) (taken bool, err error) {
+func (h *Handler) deliverNamed(x *exchange, m *jsonrpc.Message) (taken bool, err error) {
 	if m.Kind == jsonrpc.Response {
 		return h.sessions.Answer(x.values(), x.principal, *m, x.r.Header)
 	}
@@ -147,7 +147,7 @@ func (h *Handler) deliverNamed(x *intent, m *jsonrpc.Message) (taken bool, err e
 // roamed hands over those messages of a POST without requests that find their session by
 // themselves, each as an exchange of its own, and leaves the others. If it is false the
 // POST was answered: all were taken, or one was refused.
-func (h *Handler) roamed(w http.ResponseWriter, x *intent) bool {
+func (h *Handler) roamed(w http.ResponseWriter, x *exchange) bool {
 	rest := x.msgs[:0]
 	for i := range x.msgs {
 		taken, err := h.deliverNamed(x, &x.msgs[i])

@@ -12,7 +12,7 @@ import (
 )
 
 // socketHere serves a WebSocket in a session of this node.
-func (h *Handler) socketHere(w http.ResponseWriter, x *intent) error {
+func (h *Handler) socketHere(w http.ResponseWriter, x *exchange) error {
 	s := x.session
 	m := h.newMux(x.r, s, s.Key(), true)
 	if err := m.goOn(x.r); err != nil {

@@ -10,7 +10,7 @@ import (
 // decodeStateless decodes a POST that stands alone: its session lives as long as the
 // request. There is nothing to come back to, so nothing is primed. If it is false the
 // request was answered.
-func (h *Handler) decodeStateless(w http.ResponseWriter, x *intent) bool {
+func (h *Handler) decodeStateless(w http.ResponseWriter, x *exchange) bool {
 	x.purpose = forSession
 	if err := checkMessages(x.msgs, x.batch, stageNone, statelessRevision(x)); err != nil {
 		h.fail(w, err)
@@ -24,7 +24,7 @@ func (h *Handler) decodeStateless(w http.ResponseWriter, x *intent) bool {
 }
 
 // startStateless begins the calls of a POST that stands alone.
-func (h *Handler) startStateless(x *intent, o *outcome) error {
+func (h *Handler) startStateless(x *exchange, o *outcome) error {
 	if x.msgs[0].Method != "initialize" {
 		if err := x.session.Initialize(x.values(), initializeParams(statelessRevision(x)), x.r.Header); err != nil {
 			return err
@@ -34,7 +34,7 @@ func (h *Handler) startStateless(x *intent, o *outcome) error {
 }
 
 // statelessRevision returns the revision that a request names.
-func statelessRevision(x *intent) string {
+func statelessRevision(x *exchange) string {
 	if v := x.r.Header[protocol.HeaderVersion]; len(v) > 0 {
 		return v[0]
 	}

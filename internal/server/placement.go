@@ -36,7 +36,7 @@ const reachFor = 10 * time.Second
 
 // displaced reports whether an exchange was not served because its session is not here,
 // or because it is to be begun on another node.
-func (h *Handler) displaced(x *intent, err error) bool {
+func (h *Handler) displaced(x *exchange, err error) bool {
 	if err == nil || h.peers == nil {
 		return false
 	}
@@ -50,7 +50,7 @@ func (h *Handler) displaced(x *intent, err error) bool {
 // or here once the session has come here. Any other error is the answer.
 //
 //go:noinline
-func (h *Handler) place(w http.ResponseWriter, x *intent, err error) {
+func (h *Handler) place(w http.ResponseWriter, x *exchange, err error) {
 	switch displaced := h.displaced(x, err); {
 	case displaced && x.purpose == forSocket && x.from == nil && !x.opens():
 		if err = h.socketElsewhere(w, x); err == nil {
@@ -145,7 +145,7 @@ type placement struct {
 	target
 	h *Handler
 	w http.ResponseWriter
-	x *intent
+	x *exchange
 
 	home    target // the session that the exchange names itself
 	state   placementState
@@ -187,7 +187,7 @@ func (p *placement) to(next placementState) {
 }
 
 // newPlacement prepares the placement of an exchange that is not served here.
-func (h *Handler) newPlacement(w http.ResponseWriter, x *intent) *placement {
+func (h *Handler) newPlacement(w http.ResponseWriter, x *exchange) *placement {
 	p := &placement{h: h, w: w, x: x, end: time.Now().Add(reachFor)}
 	p.home.key = x.name()
 	if x.from != nil {
@@ -212,7 +212,7 @@ func (h *Handler) newPlacement(w http.ResponseWriter, x *intent) *placement {
 
 // revision returns the protocol revision that a client speaks, if that is known
 // here.
-func (h *Handler) revision(x *intent) string {
+func (h *Handler) revision(x *exchange) string {
 	if v := x.r.Header[protocol.HeaderVersion]; len(v) > 0 {
 		return v[0]
 	}

@@ -31,7 +31,7 @@ func (h *Handler) holds(msgs []jsonrpc.Message) (done func()) {
 
 // ask serves an exchange whose answer stays here: its body is returned, nil if it has
 // none. The exchange's request is one of [askFor].
-func (h *Handler) ask(x *intent) (answer []byte, err error) {
+func (h *Handler) ask(x *exchange) (answer []byte, err error) {
 	got := &kept{}
 	if err = h.find(x); err == nil {
 		err = h.serveIn(got, x)
@@ -69,7 +69,7 @@ const (
 // principal, and of which sessions they are, and those that [session.Manager.AllResumable]
 // is to be asked for: these come here first, as far as nobody looks after them.
 // Sessions that follow are for another time.
-func (h *Handler) everywhere(x *intent) ([]session.ResumableRequest, session.Range, error) {
+func (h *Handler) everywhere(x *exchange) ([]session.ResumableRequest, session.Range, error) {
 	ctx, stop := context.WithTimeout(x.r.Context(), reachFor)
 	defer stop()
 	after := stream.SessionKey(jsonrpc.String(jsonrpc.Field(x.msgs[0].Params, "cursor")))
@@ -127,7 +127,7 @@ func (h *Handler) takeLeft(ctx context.Context, left []*session.Remote) (settled
 
 // askHomes asks nodes for what they know by themselves. It is not settled where one
 // of them was lost meanwhile.
-func (h *Handler) askHomes(ctx context.Context, x *intent, at *session.Locations) (all []session.ResumableRequest, settled bool, err error) {
+func (h *Handler) askHomes(ctx context.Context, x *exchange, at *session.Locations) (all []session.ResumableRequest, settled bool, err error) {
 	var mu sync.Mutex
 	settled = true
 	var work sync.WaitGroup
@@ -150,7 +150,7 @@ func (h *Handler) askHomes(ctx context.Context, x *intent, at *session.Locations
 }
 
 // askHome asks one of them. gone says that the node is.
-func (h *Handler) askHome(ctx context.Context, home string, x *intent, in *session.Range) (_ []session.ResumableRequest, gone bool, err error) {
+func (h *Handler) askHome(ctx context.Context, home string, x *exchange, in *session.Range) (_ []session.ResumableRequest, gone bool, err error) {
 	defer panics.Catch(&err, h.logger, "a request to another node", "")
 	got := &kept{}
 	y := *x

@@ -42,7 +42,7 @@ func (h *Handler) SSE(messages string) http.Handler {
 
 // pair serves a request of the pair. Its Host and Origin were checked.
 func (h *Handler) pair(w http.ResponseWriter, r *http.Request, endpoint string) {
-	x := intent{r: r, from: h.visit(r), endpoint: endpoint}
+	x := exchange{r: r, from: h.visit(r), endpoint: endpoint}
 	if h.decodePair(w, &x) {
 		h.serve(w, &x)
 	}
@@ -51,7 +51,7 @@ func (h *Handler) pair(w http.ResponseWriter, r *http.Request, endpoint string) 
 // decodePair decodes a request of the pair. If it is false the request was answered.
 //
 //go:noinline
-func (h *Handler) decodePair(w http.ResponseWriter, x *intent) bool {
+func (h *Handler) decodePair(w http.ResponseWriter, x *exchange) bool {
 	x.principal = h.principal(x.r)
 	if x.from != nil {
 		x.once.name, x.once.again = x.from.Once, x.from.Again
@@ -70,7 +70,7 @@ func (h *Handler) decodePair(w http.ResponseWriter, x *intent) bool {
 
 // decodePairMessages decodes a POST of messages. What they are answered with goes to the
 // stream.
-func (h *Handler) decodePairMessages(w http.ResponseWriter, x *intent) (ok bool) {
+func (h *Handler) decodePairMessages(w http.ResponseWriter, x *exchange) (ok bool) {
 	x.purpose, x.secret = forPairMessages, x.r.URL.Query().Get(sessionParam)
 	if x.secret == "" {
 		h.reject(w, http.StatusBadRequest, errf(codeInvalid,
@@ -87,7 +87,7 @@ func (h *Handler) decodePairMessages(w http.ResponseWriter, x *intent) (ok bool)
 }
 
 // readPair has a connection read a session's one stream, and returns its first event.
-func (h *Handler) readPair(x *intent, o *outcome, c *events) (first []byte, err error) {
+func (h *Handler) readPair(x *exchange, o *outcome, c *events) (first []byte, err error) {
 	s := x.session
 	c.primes = false
 	if err := c.read(x.r.Context(), o.at); err != nil {
@@ -105,14 +105,14 @@ func (h *Handler) readPair(x *intent, o *outcome, c *events) (first []byte, err 
 // leftPair is called when a connection that read a session's one stream has ended. If its
 // client has left before it has initialized the session, that ends: there is nothing to
 // come back for.
-func (h *Handler) leftPair(x *intent, err error) {
+func (h *Handler) leftPair(x *exchange, err error) {
 	if !errors.Is(err, errComeBack) && !errors.Is(err, errSuperseded) && !x.session.Moved() {
 		h.sessions.Abandon(x.session)
 	}
 }
 
 // startPairMessages begins to serve messages.
-func (h *Handler) startPairMessages(x *intent, o *outcome) (err error) {
+func (h *Handler) startPairMessages(x *exchange, o *outcome) (err error) {
 	s := x.session
 	if err := checkMessages(x.msgs, x.batch, stageOf(s), s.Revision()); err != nil {
 		return err

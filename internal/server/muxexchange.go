@@ -1,0 +1,296 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"sync/atomic"
+	"time"
+
+	"holdfast/internal/protocol"
+	"holdfast/internal/session"
+	"holdfast/jsonrpc"
+	"holdfast/stream"
+)
+
+// A muxExchange is one of the exchanges that a [mux] carries: a call that was made or resumed on
+// it, of whichever session; or the session's standalone stream. It is
+//
+//	light      waits for its answer, without a goroutine → streamed: it has a stream now; over
+//	streamed   its stream is copied from the log here    → over; forwarded, as another exchange
+//	forwarded  another node serves it                    → over; light or streamed here, as another exchange
+//
+// The fields light, r and forward are set in that state only.
+type muxExchange struct {
+	copier // of its stream; it is the sink of that. Without a session it is on another node
+	m      *mux
+	key    stream.SessionKey // of the session
+	ids    [][]byte          // of the requests
+
+	light   *lightCall
+	forward *forwardedExchange
+
+	announced atomic.Bool                   // its client got the token to resume it by, if it has one
+	retry     atomic.Pointer[time.Duration] // the call has asked for the connection's end, until its client comes back after that
+	quoted    []byte                        // an event id
+}
+
+// A lightCall is what has to be known of a call while it is light.
+type lightCall struct {
+	call  *session.Call
+	since time.Time
+	batch bool // its answers are
+	// msgs have to be asked again where the session is, if it leaves; nil where the
+	// client does that.
+	msgs []jsonrpc.Message
+}
+
+// newExchange returns a new exchange in a session, which is nil if it is on another node.
+func (m *mux) newExchange(s *session.Session, key stream.SessionKey, msgs []jsonrpc.Message) *muxExchange {
+	x := &muxExchange{m: m, key: key}
+	x.s, x.sink = s, x
+	for i := range msgs {
+		if msgs[i].Kind == jsonrpc.Request {
+			x.ids = append(x.ids, bytes.Clone(msgs[i].ID)) // not to hold the whole message
+		}
+	}
+	return x
+}
+
+// begin copies the exchange's stream from a place on, with a goroutine of its own. If
+// the connection has ended there is none, and no error.
+func (x *muxExchange) begin(at stream.Cursor) error {
+	m := x.m
+	x.ready = make(chan struct{}, 1)
+	if err := x.read(m.client.values, at, m.showsIDs()); err != nil {
+		return err
+	}
+	x.light = nil
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.state == muxClosed {
+		x.detach(true)
+		return nil
+	}
+	if x.s != m.session() {
+		m.otherSessions = true
+		m.claimIDs(x)
+	}
+	m.open[x] = struct{}{}
+	m.work.Go(x.serve)
+	return nil
+}
+
+// serve copies the stream to its end.
+func (x *muxExchange) serve() {
+	m := x.m
+	err := x.run(m.ctx)
+	switch {
+	case m.ctx.Err() != nil && x.state != delivered: // the connection lets go of it
+		return
+	case err == nil, errors.Is(err, errSuperseded): // its client reads it on another connection
+	case errors.Is(err, session.ErrMoved):
+		if !m.forwardRest(x) {
+			if m.isMoved() {
+				err = errComeBack
+			}
+			m.stop(err)
+			return
+		}
+	case errors.Is(err, stream.ErrTrimmed), errors.Is(err, stream.ErrNotFound):
+		m.freeIDs(x)
+		if err := m.out.write(m.refusal(x.ids, err)); err != nil {
+			m.stop(err)
+		}
+	default:
+		m.stop(err)
+		return
+	}
+	x.detach(false)
+	m.freeIDs(x)
+	m.mu.Lock()
+	delete(m.open, x)
+	m.mu.Unlock()
+	session.Wake(m.ready)
+}
+
+// detach ends the reading of a stream. broke says that the connection broke before
+// its end: then a client that has no tokens to resume its calls by can have it
+// continued where it comes back with nothing but the session, as if it had made
+// it with a POST.
+func (x *muxExchange) detach(broke bool) {
+	if x.r != nil {
+		x.r.Detach(broke && x.s == x.m.session() && !x.s.Resumable(), false, false)
+		x.r = nil
+	}
+}
+
+// append implements [sink].
+func (x *muxExchange) append(text, id, data []byte) []byte {
+	if id != nil {
+		if !x.m.showsIDs() {
+			return appendTagged(text, nil, data)
+		}
+		x.quoted = append(append(append(x.quoted[:0], '"'), id...), '"')
+		id = x.quoted
+	}
+	return appendTagged(text, id, data)
+}
+
+// appendTagged appends a message, with the id of its event, as JSON, unless that is
+// nil or there is no place for it.
+func appendTagged(text, id, data []byte) []byte {
+	if id != nil && jsonrpc.Field(data, "method") != nil {
+		data, _ = jsonrpc.Set(data, id, "params", "_meta", protocol.MetaEventID)
+	}
+	return append(append(text, data...), '\n')
+}
+
+// write implements [sink]. The ids of a call that is over are free before its client
+// knows.
+func (x *muxExchange) write(lines []byte, last bool) error {
+	if last {
+		x.m.freeIDs(x)
+	}
+	if len(lines) == 0 {
+		return nil
+	}
+	return x.m.out.write(lines)
+}
+
+// finished implements [sink]: who resumes knows what has arrived.
+func (x *muxExchange) finished() {}
+
+// idle implements [sink].
+func (x *muxExchange) idle(context.Context, time.Time) (time.Time, error) {
+	announced := x.r.PastPolicy()
+	news := x.announced.Swap(announced) != announced
+	if retry, ok := x.r.DisconnectRequest(); ok {
+		x.retry.Store(&retry)
+		news = true
+	}
+	if news {
+		session.Wake(x.m.ready)
+	}
+	return time.Time{}, nil
+}
+
+// claimIDs notes that the ids of requests of another session are in use on the connection. A
+// forwarded exchange with one of these ids is superseded. m.mu is held.
+func (m *mux) claimIDs(x *muxExchange) {
+	if m.foreign == nil {
+		m.foreign = make(map[string]*muxExchange)
+	}
+	for _, id := range x.ids {
+		key := string(jsonrpc.Key(id))
+		if old := m.foreign[key]; old != nil && old.forward != nil && old != x {
+			old.forward.superseded = true
+			old.forward.stop()
+		}
+		m.foreign[key] = x
+	}
+}
+
+// freeIDs frees them again.
+func (m *mux) freeIDs(x *muxExchange) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.foreign) == 0 {
+		return
+	}
+	for _, id := range x.ids {
+		if key := string(jsonrpc.Key(id)); m.foreign[key] == x {
+			delete(m.foreign, key)
+		}
+	}
+}
+
+// clashes reports whether a request's id is that of one that is in flight on this
+// connection, and of another session: its client could not tell them apart.
+func (m *mux) clashes(key stream.SessionKey, id []byte) bool {
+	if s := m.session(); s != nil && key != m.key && s.InFlight(id) {
+		return true
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	other := m.foreign[string(jsonrpc.Key(id))]
+	return other != nil && other.key != key
+}
+
+// refusal returns, for each request, the error that err means.
+func (m *mux) refusal(ids [][]byte, err error) (text []byte) {
+	e := new(jsonrpc.Error)
+	if !errors.As(err, &e) {
+		_, e = m.h.explain(err)
+	}
+	for _, id := range ids {
+		text = append(jsonrpc.AppendError(text, id, e), '\n')
+	}
+	return text
+}
+
+// answerLights writes the answers that are queued, and those of light calls. It reports
+// whether some are left for the next turn.
+func (m *mux) answerLights() (more bool, err error) {
+	texts, lights := m.queue.take()
+	m.lights = append(m.lights, lights...)
+	if len(texts) == 0 && len(m.lights) == 0 {
+		return false, nil
+	}
+	p := pages.Get().(*page)
+	text := p.text[:0]
+	for _, answer := range texts {
+		text = append(append(text, answer...), '\n')
+	}
+	waiting := m.lights[:0]
+	for _, x := range m.lights {
+		if len(text) >= mostText {
+			waiting, more = append(waiting, x), true
+			continue
+		}
+		var waits bool
+		if text, waits = m.answerLight(text, x); waits {
+			waiting = append(waiting, x)
+		}
+	}
+	clear(m.lights[len(waiting):])
+	if m.lights = waiting; len(waiting) == 0 {
+		m.lights = nil
+	}
+	if len(text) > 0 {
+		err = m.out.write(text)
+	}
+	p.release(text)
+	return more, err
+}
+
+// answerLight appends the answers of a light call, or has its stream copied if it has
+// one by now. It reports whether the call still has to be waited for.
+func (m *mux) answerLight(text []byte, x *muxExchange) (_ []byte, waits bool) {
+	answers, done, number := x.light.call.Answers()
+	switch {
+	case m.madeAgain(x):
+	case number != 0:
+		if err := x.begin(stream.Cursor{Stream: stream.ID{Number: number}}); err != nil {
+			text = append(text, m.refusal(x.ids, err)...)
+		}
+	case !done:
+		return text, true
+	case len(answers) > 0: // else it was cancelled
+		text = append(appendAnswers(text, answers, x.light.batch), '\n')
+	}
+	return text, false
+}
+
+// promoteLights has calls stored that were light for too long. That tells [mux.run].
+func (m *mux) promoteLights(a *alarm) {
+	if m.h.opts.Response == ResponseJSON {
+		return
+	}
+	for _, x := range m.lights {
+		if !a.due(x.light.since.Add(m.h.opts.UpgradeAfter)) {
+			return
+		}
+		x.light.call.Promote()
+	}
+}
