@@ -1,13 +1,15 @@
 // Package session holds sessions and their calls: their lives, what is in
 // flight in them, and which stream a message of the backend belongs to.
 //
-// What a backend says goes one way: [backend.Sink.Emit] finds the call, the call puts
-// the message into the store, and a [Reader] takes it from there. Nothing else
-// leads from a backend to a client, except the answer of a light call, which
-// its one waiter takes from memory.
+// A message of a backend goes one way: [backend.Sink] finds its call, the call appends it
+// to the store, and a [Reader] reads it there. The only other way from a backend to a
+// client is the response of a light call, which its one waiter takes from memory.
+//
+// The states of sessions and calls, and what leads from one to another, are the tables in
+// state.go and recovery.go.
 //
 // Locks, in the order in which they may be taken: Session.mu, Call.mu, then
-// table.mu, appender.mu, keys.mu, resumes.mu or Manager.mu. Of two calls' locks
+// table.mu, appender.mu, resumes.mu or Manager.mu. Of two calls' locks
 // the standalone stream's comes second. None is held while the store or the backend
 // is called.
 package session
