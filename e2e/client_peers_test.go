@@ -23,34 +23,34 @@ const aCall = `"tools/call"`
 // soon bounds everything that these tests wait for: a machine may stand still meanwhile.
 const soon = time.Minute
 
-// A guest is an official client over our transport.
-type guest struct {
+// A transportClient is an official client on a transport of NewClientTransport.
+type transportClient struct {
 	*mcp.ClientSession
 	t *testing.T
 	f *foreign
 
-	mu    sync.Mutex
-	heard map[any][]float64 // progress, by token
-	news  chan struct{}     // says that there is more
-	asked atomic.Int64
+	mu       sync.Mutex
+	received map[any][]float64 // progress, by token
+	news     chan struct{}     // says that there is more
+	asked    atomic.Int64
 
 	changed chan struct{} // says that the server's tools have changed
 }
 
-// visit connects to a server, through a proxy with that plan unless it is nil.
-func visit(t *testing.T, f *foreign, least int, plan func(string) Cut) *guest {
+// newTransportClient connects a client to a server, through a proxy with that plan unless it is nil.
+func newTransportClient(t *testing.T, f *foreign, least int, plan func(string) Cut) *transportClient {
 	t.Helper()
 	target := f.url
 	if plan != nil {
 		target = behind(t, f.url, least, plan)
 	}
-	g := &guest{t: t, f: f, heard: make(map[any][]float64), news: make(chan struct{}, 1), changed: make(chan struct{}, 8)}
-	client := mcp.NewClient(&mcp.Implementation{Name: "guest", Version: "1"}, &mcp.ClientOptions{
+	g := &transportClient{t: t, f: f, received: make(map[any][]float64), news: make(chan struct{}, 1), changed: make(chan struct{}, 8)}
+	client := mcp.NewClient(&mcp.Implementation{Name: "transportClient", Version: "1"}, &mcp.ClientOptions{
 		ProgressNotificationHandler: func(_ context.Context, req *mcp.ProgressNotificationClientRequest) {
 			g.mu.Lock()
 			defer g.mu.Unlock()
 			token := req.Params.ProgressToken
-			g.heard[token] = append(g.heard[token], req.Params.Progress)
+			g.received[token] = append(g.received[token], req.Params.Progress)
 			select {
 			case g.news <- struct{}{}:
 			default:
@@ -98,7 +98,7 @@ func behind(t *testing.T, to string, least int, plan func(request string) Cut) s
 }
 
 // call calls a tool, and returns the text that it answers.
-func (g *guest) call(params mcp.CallToolParams, token string) (string, error) {
+func (g *transportClient) call(params mcp.CallToolParams, token string) (string, error) {
 	ctx, stop := context.WithTimeout(g.t.Context(), soon)
 	defer stop()
 	if token != "" {
@@ -116,19 +116,19 @@ func (g *guest) call(params mcp.CallToolParams, token string) (string, error) {
 
 // wantLong makes a long call, and wants its answer, and its progress once and in
 // order.
-func (g *guest) wantLong(token string) {
+func (g *transportClient) wantLong(token string) {
 	g.t.Helper()
 	said, err := g.call(g.f.long, token)
 	if err != nil || said != g.f.said {
-		g.t.Errorf("call %s: answered %q, %v; heard %v", token, said, err, g.progress(token))
+		g.t.Errorf("call %s: answered %q, %v; received %v", token, said, err, g.progress(token))
 		return
 	}
 	if g.f.loose {
 		g.wantEcho()
-		heard := g.progress(token)
-		slices.Sort(heard)
-		if once := slices.Compact(slices.Clone(heard)); len(once) < len(heard) {
-			g.t.Errorf("call %s: heard %v", token, heard)
+		received := g.progress(token)
+		slices.Sort(received)
+		if once := slices.Compact(slices.Clone(received)); len(once) < len(received) {
+			g.t.Errorf("call %s: received %v", token, received)
 		}
 		return
 	}
@@ -142,24 +142,24 @@ func (g *guest) wantLong(token string) {
 		select {
 		case <-g.news:
 		case <-late:
-			g.t.Errorf("call %s: heard %v", token, g.progress(token))
+			g.t.Errorf("call %s: received %v", token, g.progress(token))
 			return
 		}
 	}
 	g.wantEcho()
-	if heard := g.progress(token); !slices.Equal(heard, want) {
-		g.t.Errorf("call %s: heard %v", token, heard)
+	if received := g.progress(token); !slices.Equal(received, want) {
+		g.t.Errorf("call %s: received %v", token, received)
 	}
 }
 
-func (g *guest) progress(token string) []float64 {
+func (g *transportClient) progress(token string) []float64 {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return slices.Clone(g.heard[token])
+	return slices.Clone(g.received[token])
 }
 
 // wantEcho wants the session to be of use.
-func (g *guest) wantEcho() {
+func (g *transportClient) wantEcho() {
 	g.t.Helper()
 	if said, err := g.call(g.f.echo, ""); err != nil || !strings.HasSuffix(said, "hello") {
 		g.t.Errorf("echo: %q, %v", said, err)
@@ -167,7 +167,7 @@ func (g *guest) wantEcho() {
 }
 
 // wantRuns wants long calls to have been run that often.
-func (g *guest) wantRuns(want int64) {
+func (g *transportClient) wantRuns(want int64) {
 	g.t.Helper()
 	if n := g.f.ran.Load(); n != want {
 		g.t.Errorf("long calls have run %d times, want %d", n, want)
@@ -176,7 +176,7 @@ func (g *guest) wantRuns(want int64) {
 
 // wantUnknown makes a long call whose outcome can't be known in the end, and wants
 // the error to say so.
-func (g *guest) wantUnknown() {
+func (g *transportClient) wantUnknown() {
 	g.t.Helper()
 	said, err := g.call(g.f.long, "lost")
 	if err == nil || !strings.Contains(err.Error(), "outcome unknown: ") {
@@ -232,7 +232,7 @@ func TestClientResumes(t *testing.T) {
 			t.Run(server+"/"+test.name, func(t *testing.T) {
 				t.Parallel()
 				f := start(t)
-				g := visit(t, f, test.least, test.plan)
+				g := newTransportClient(t, f, test.least, test.plan)
 				var calls sync.WaitGroup
 				for i := range test.calls {
 					calls.Go(func() { g.wantLong(fmt.Sprintf("call %d", i)) })
@@ -251,7 +251,7 @@ func TestClientResumes(t *testing.T) {
 func TestClientIsAsked(t *testing.T) {
 	t.Parallel()
 	f := official(t, kept())
-	g := visit(t, f, 3, always(Cut{After: 250 * time.Millisecond}))
+	g := newTransportClient(t, f, 3, always(Cut{After: 250 * time.Millisecond}))
 	if said, err := g.call(call("ask", nil), "asking"); err != nil || said != "Ada" {
 		t.Errorf("answered %q, %v", said, err)
 	}
@@ -284,7 +284,7 @@ func TestClientDoesNotKnow(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			f := test.start(t)
-			g := visit(t, f, 1, once(aCall, test.cut))
+			g := newTransportClient(t, f, 1, once(aCall, test.cut))
 			g.wantUnknown()
 			g.wantEcho()
 			if strings.HasPrefix(test.name, "go-sdk") {
@@ -296,7 +296,7 @@ func TestClientDoesNotKnow(t *testing.T) {
 	t.Run("HTTP+SSE", func(t *testing.T) {
 		t.Parallel()
 		f := everythingOver(t, "sse", "/sse")
-		g := visit(t, f, 1, once("GET /", Cut{After: 100 * time.Millisecond, Since: "notifications/progress"}))
+		g := newTransportClient(t, f, 1, once("GET /", Cut{After: 100 * time.Millisecond, Since: "notifications/progress"}))
 		g.wantUnknown()
 		g.wantLong("next")
 	})
@@ -308,7 +308,7 @@ func TestClientAsksAgain(t *testing.T) {
 	t.Parallel()
 	f := official(t, nil)
 	var asked int
-	g := visit(t, f, 3, func(request string) Cut {
+	g := newTransportClient(t, f, 3, func(request string) Cut {
 		if !strings.Contains(request, `"tools/list"`) {
 			return Cut{}
 		}
@@ -328,7 +328,7 @@ func TestClientListens(t *testing.T) {
 	t.Parallel()
 	f := official(t, kept())
 	comes := make(chan struct{}, 100)
-	g := visit(t, f, 3, func(request string) Cut {
+	g := newTransportClient(t, f, 3, func(request string) Cut {
 		if !strings.HasPrefix(request, "GET ") {
 			return Cut{}
 		}
@@ -346,7 +346,7 @@ func TestClientListens(t *testing.T) {
 		select {
 		case <-g.changed:
 		case <-late:
-			t.Fatalf("change %d was not heard of", i)
+			t.Fatalf("change %d was not received of", i)
 		}
 	}
 }
@@ -359,7 +359,7 @@ func nothing(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error)
 func TestClientBeginsAnew(t *testing.T) {
 	t.Parallel()
 	f := official(t, kept())
-	g := visit(t, f, 0, nil)
+	g := newTransportClient(t, f, 0, nil)
 	lost := make(chan struct{})
 	go func() {
 		defer close(lost)

@@ -68,7 +68,7 @@ const (
 
 var long = toolCall{"trigger-long-running-operation", map[string]any{"duration": 2, "steps": steps}}
 
-// wantLong checks that every message of every call was heard once, in order.
+// wantLong checks that every message of every call was received once, in order.
 func (r report) wantLong(t *testing.T) {
 	t.Helper()
 	var want []string
@@ -84,7 +84,7 @@ func (r report) wantLong(t *testing.T) {
 			t.Errorf("call %d: got %+v", i, *call.Result)
 		}
 		if !slices.Equal(call.Heard, want) {
-			t.Errorf("call %d heard %q", i, call.Heard)
+			t.Errorf("call %d received %q", i, call.Heard)
 		}
 	}
 }

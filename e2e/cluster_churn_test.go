@@ -26,19 +26,19 @@ var churned = flag.Int("cluster.churn", 300, "how many sessions TestClusterChurn
 func TestClusterChurn(t *testing.T) {
 	testlong.Only(t, "it takes half a minute")
 	t.Parallel()
-	eachEngine(t, false, func(t *testing.T, e *enginery) {
+	eachEngine(t, false, func(t *testing.T, e *sharedEngine) {
 		const ttl = 4 * time.Second // the engine keeps a record three times as long: a machine may stand still for a while
 		f := newFleet(t, e, shape{library: true, flags: []string{"--session-ttl", ttl.String(), "--keep", "2s"}})
 		f.churn(60) // so that pools and caches are there
 		before := f.settled()
 		busy := request{tool: "work", args: workArgs{ID: callID(t, "busy"), Steps: 3, MS: int((2*ttl + time.Second).Milliseconds())}}
-		told := make(chan *tale, 1)
+		told := make(chan *callRecord, 1)
 		r := f.client(f.balanced, f.balanced)
 		go func() { told <- r.call(bounded(t, time.Minute), busy) }()
 		f.churn(*churned)
 		most := e.records(t)
-		if s := <-told; s.wrong(busy) != nil || s.unknown() {
-			t.Errorf("who was busy: %v, heard %q", s.wrong(busy), s.heard)
+		if s := <-told; s.check(busy) != nil || s.unknown() {
+			t.Errorf("who was busy: %v, received %q", s.check(busy), s.received)
 		}
 		eventually(t, "the sessions' records are gone", time.Minute, func() bool { return e.records(t) == 0 })
 		if t.Logf("%d records in the engine at most", most); most == 0 {
@@ -67,7 +67,7 @@ func (f *fleet) churn(sessions int) {
 		limit <- struct{}{}
 		all.Go(func() {
 			defer func() { <-limit }()
-			r := &roamer{at: f.balanced, http: &http.Client{Transport: own}}
+			r := &specClient{at: f.balanced, http: &http.Client{Transport: own}}
 			err := r.initialize(ctx)
 			for ; err != nil && strings.Contains(err.Error(), "503"); err = r.initialize(ctx) {
 				time.Sleep(50 * time.Millisecond) // the machine stood still, and the engine with it
@@ -77,8 +77,8 @@ func (f *fleet) churn(sessions int) {
 				return
 			}
 			q := request{tool: []string{"work", "look"}[i%2], args: workArgs{ID: callID(f.t, sessions, i)}}
-			if s := r.call(ctx, q); s.wrong(q) != nil || s.unknown() {
-				f.t.Errorf("%v, heard %q", s.wrong(q), s.heard)
+			if s := r.call(ctx, q); s.check(q) != nil || s.unknown() {
+				f.t.Errorf("%v, received %q", s.check(q), s.received)
 			}
 		})
 	}
@@ -124,7 +124,7 @@ func (n *node) usage() (u usage) {
 }
 
 // records is how many sessions have a record in the engine.
-func (e *enginery) records(t *testing.T) int {
+func (e *sharedEngine) records(t *testing.T) int {
 	t.Helper()
 	if e.redis != nil {
 		var n int

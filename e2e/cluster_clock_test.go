@@ -132,7 +132,7 @@ func (c *setClock) set(t *testing.T, name string, ahead time.Duration) {
 // another.
 func TestClusterClocks(t *testing.T) {
 	clocks := newSetClock(t)
-	eachEngine(t, false, func(t *testing.T, e *enginery) {
+	eachEngine(t, false, func(t *testing.T, e *sharedEngine) {
 		mine := func(name string) string { return e.name + name }
 		for _, name := range []string{"A", "B", "C"} {
 			clocks.set(t, mine(name), map[string]time.Duration{"A": 0, "B": time.Hour, "C": -time.Hour}[name])
@@ -143,14 +143,14 @@ func TestClusterClocks(t *testing.T) {
 		})
 		a, b, c := f.nodes[0], f.nodes[1], f.nodes[2]
 		ctx := bounded(t, 2*time.Minute)
-		idle := make(map[string]*roamer)
-		done := make(map[string]*tale)
+		idle := make(map[string]*specClient)
+		done := make(map[string]*callRecord)
 		for _, n := range f.nodes {
 			r := f.client(fixed(n.url()), fixed(n.url()))
 			q := request{tool: "work", args: workArgs{ID: callID(t, n.name), Steps: 3, MS: 30}}
 			s := r.call(ctx, q)
-			if s.wrong(q) != nil || !s.over() {
-				t.Fatalf("at %s: %v, heard %q", n.name, s.wrong(q), s.heard)
+			if s.check(q) != nil || !s.over() {
+				t.Fatalf("at %s: %v, received %q", n.name, s.check(q), s.received)
 			}
 			idle[n.name], done[n.name] = r, s
 		}
@@ -158,7 +158,7 @@ func TestClusterClocks(t *testing.T) {
 		calling := f.calling(f.callers(9), sum)
 		long := f.client(fixed(a.url()), fixed(a.url()))
 		q := request{tool: "work", args: workArgs{ID: callID(t, "long"), Steps: 60, MS: 30_000}}
-		told := make(chan *tale, 1)
+		told := make(chan *callRecord, 1)
 		go func() { told <- long.call(ctx, q) }()
 		eventually(t, "the call runs", 10*time.Second, func() bool { return f.runs(q.args.ID) == 1 })
 		for _, ahead := range []time.Duration{time.Hour, -time.Hour, 24 * time.Hour} {
@@ -172,8 +172,8 @@ func TestClusterClocks(t *testing.T) {
 				}
 			}
 		}
-		if s := <-told; s.wrong(q) != nil || !s.over() || s.unknown() {
-			t.Errorf("the long call: %v, heard %q", s.wrong(q), s.heard)
+		if s := <-told; s.check(q) != nil || !s.over() || s.unknown() {
+			t.Errorf("the long call: %v, received %q", s.check(q), s.received)
 		}
 		calling.end()
 		sum.report(t, 0)
@@ -187,21 +187,21 @@ func TestClusterClocks(t *testing.T) {
 			if owner == "A" {
 				r.at = fixed(at.url())
 			}
-			again := &tale{ids: make(map[string]bool), lastID: done[owner].first}
+			again := &callRecord{ids: make(map[string]bool), lastID: done[owner].first}
 			if r.stay(ctx, again, 1, request{tool: "work"}); again.err != nil || !strings.HasPrefix(again.last(), "result ") {
-				t.Errorf("what a session of %s has heard, at %s: %v, %q", owner, at.name, again.err, again.heard)
+				t.Errorf("what a session of %s has received, at %s: %v, %q", owner, at.name, again.err, again.received)
 			}
 			q := request{tool: "work", args: workArgs{ID: callID(t, "after", owner), Steps: 3, MS: 30}}
-			if s := r.call(ctx, q); s.wrong(q) != nil || s.unknown() || !s.over() {
-				t.Errorf("a session that began at %s: %v, heard %q", owner, s.wrong(q), s.heard)
+			if s := r.call(ctx, q); s.check(q) != nil || s.unknown() || !s.over() {
+				t.Errorf("a session that began at %s: %v, received %q", owner, s.check(q), s.received)
 			}
 		}
 		b.kill()
-		again := &tale{ids: make(map[string]bool), lastID: done["B"].first}
+		again := &callRecord{ids: make(map[string]bool), lastID: done["B"].first}
 		r := idle["B"]
 		r.at = fixed(c.url())
 		if r.stay(ctx, again, 1, request{tool: "work"}); again.err != nil || !strings.HasPrefix(again.last(), "result ") {
-			t.Errorf("what a session of B has heard, at C: %v, %q", again.err, again.heard)
+			t.Errorf("what a session of B has received, at C: %v, %q", again.err, again.received)
 		}
 	})
 }
@@ -221,10 +221,10 @@ func TestFileClock(t *testing.T) {
 				{tool: "work", args: workArgs{ID: callID(t, "work"), Steps: 50, MS: 5_000}},
 				{tool: "look", args: workArgs{ID: callID(t, "look"), Steps: 50, MS: 10_000}},
 			}
-			tales := make([]*tale, len(requests))
+			records := make([]*callRecord, len(requests))
 			var all sync.WaitGroup
 			for i, q := range requests {
-				all.Go(func() { tales[i] = busy.call(ctx, q) })
+				all.Go(func() { records[i] = busy.call(ctx, q) })
 			}
 			for _, q := range requests {
 				eventually(t, "the calls run", 10*time.Second, func() bool { return f.runs(q.args.ID) == 1 })
@@ -240,15 +240,15 @@ func TestFileClock(t *testing.T) {
 			}
 			all.Wait()
 			for i, q := range requests {
-				if s := tales[i]; s.wrong(q) != nil || !s.over() || s.unknown() {
-					t.Errorf("%s: %v, heard %q", q.tool, s.wrong(q), tail(s.heard))
+				if s := records[i]; s.check(q) != nil || !s.over() || s.unknown() {
+					t.Errorf("%s: %v, received %q", q.tool, s.check(q), tail(s.received))
 				}
 			}
 			f.wantRuns(requests[0].args.ID, 1, 1)
 			f.wantRuns(requests[1].args.ID, 2, 2)
 			q := request{tool: "work", args: workArgs{ID: callID(t, "idle"), Steps: 2, MS: 20}}
-			if s := idle.call(ctx, q); s.wrong(q) != nil || s.unknown() || !s.over() {
-				t.Errorf("who was idle: %v, heard %q", s.wrong(q), s.heard)
+			if s := idle.call(ctx, q); s.check(q) != nil || s.unknown() || !s.over() {
+				t.Errorf("who was idle: %v, received %q", s.check(q), s.received)
 			}
 		})
 	}

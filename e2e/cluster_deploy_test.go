@@ -34,7 +34,7 @@ const leaveBound = 10 * time.Second
 func TestClusterDeploy(t *testing.T) {
 	testlong.Only(t, "it takes half a minute")
 	t.Parallel()
-	eachEngine(t, false, func(t *testing.T, e *enginery) {
+	eachEngine(t, false, func(t *testing.T, e *sharedEngine) {
 		f := newFleet(t, e, shape{library: *deployLibrary, flags: []string{"--drain", deployDrain.String()}})
 		watched, stopWatching := context.WithCancel(t.Context())
 		var all sync.WaitGroup
@@ -81,8 +81,8 @@ func TestClusterDeploy(t *testing.T) {
 }
 
 // listen keeps a standalone stream open, as an idle client does.
-func (f *fleet) listen(ctx context.Context, r *roamer, again *atomic.Int64) {
-	s := &tale{ids: make(map[string]bool), retry: 100 * time.Millisecond}
+func (f *fleet) listen(ctx context.Context, r *specClient, again *atomic.Int64) {
+	s := &callRecord{ids: make(map[string]bool), retry: 100 * time.Millisecond}
 	for ctx.Err() == nil {
 		header := map[string]string{}
 		if s.lastID != "" {

@@ -17,8 +17,8 @@ import (
 	"holdfast/internal/testlong"
 )
 
-// An enginery is an engine that nodes share.
-type enginery struct {
+// An sharedEngine is an engine that nodes share.
+type sharedEngine struct {
 	name  string
 	addrs []string // of its servers
 	// url is what nodes are told, if they reach the servers at these addresses.
@@ -32,11 +32,11 @@ type enginery struct {
 
 // eachEngine runs a test over every engine that nodes can share. processes says that
 // the test is going to kill or stop its servers.
-func eachEngine(t *testing.T, processes bool, test func(t *testing.T, e *enginery)) {
+func eachEngine(t *testing.T, processes bool, test func(t *testing.T, e *sharedEngine)) {
 	t.Run("redis", func(t *testing.T) {
 		t.Parallel()
 		s := redistest.Start(t)
-		test(t, &enginery{
+		test(t, &sharedEngine{
 			name:  "redis",
 			addrs: []string{s.Addr()},
 			url:   func(addrs []string) string { return "redis://" + addrs[0] + "/0" },
@@ -50,7 +50,7 @@ func eachEngine(t *testing.T, processes bool, test func(t *testing.T, e *enginer
 			start = natstest.Processes
 		}
 		s := start(t)
-		e := &enginery{name: "jetstream", prefix: rand.Text(), nats: s}
+		e := &sharedEngine{name: "jetstream", prefix: rand.Text(), nats: s}
 		for i := range s.Len() {
 			e.addrs = append(e.addrs, s.Addr(i))
 		}
@@ -97,7 +97,7 @@ func stopShared() {
 
 // kill kills a server of the engine, with SIGKILL if it is a process: the one that
 // matters most.
-func (e *enginery) kill(t *testing.T) (restart func()) {
+func (e *sharedEngine) kill(t *testing.T) (restart func()) {
 	t.Helper()
 	if e.redis != nil {
 		e.redis.Kill()
@@ -113,7 +113,7 @@ func (e *enginery) kill(t *testing.T) (restart func()) {
 }
 
 // leader is the server that leads most of the streams.
-func (e *enginery) leader(t *testing.T) int {
+func (e *sharedEngine) leader(t *testing.T) int {
 	t.Helper()
 	nc, err := nats.Connect(e.url(e.addrs), nats.UserInfo(natstest.User, natstest.Password))
 	if err != nil {

@@ -21,9 +21,9 @@ import (
 )
 
 // fileEngine is a directory, for one node.
-func fileEngine(t *testing.T) *enginery {
+func fileEngine(t *testing.T) *sharedEngine {
 	dir := t.TempDir()
-	return &enginery{name: "file", url: func([]string) string { return "file:" + dir }}
+	return &sharedEngine{name: "file", url: func([]string) string { return "file:" + dir }}
 }
 
 // One node with its calls on disk is killed, and started again with the same
@@ -36,9 +36,9 @@ func TestFile(t *testing.T) {
 	ctx := bounded(t, time.Minute)
 	idle, asks := f.client(at, at), f.client(at, at)
 	done := request{tool: "work", key: `"done"`, args: workArgs{ID: callID(t, "done"), Steps: 2, MS: 20}}
-	first := &tale{ids: make(map[string]bool)}
-	if asks.stay(ctx, first, 7, done); first.wrong(done) != nil || first.unknown() {
-		t.Fatalf("%v, heard %q", first.wrong(done), first.heard)
+	first := &callRecord{ids: make(map[string]bool)}
+	if asks.stay(ctx, first, 7, done); first.check(done) != nil || first.unknown() {
+		t.Fatalf("%v, received %q", first.check(done), first.received)
 	}
 
 	requests := []request{
@@ -46,10 +46,10 @@ func TestFile(t *testing.T) {
 		{tool: "look", args: workArgs{ID: callID(t, "look"), Steps: 10, MS: 1_000}},
 		{tool: "work", key: `"cut"`, args: workArgs{ID: callID(t, "cut"), Steps: 100, MS: 20_000}},
 	}
-	told := make([]chan *tale, len(requests))
+	told := make([]chan *callRecord, len(requests))
 	for i, q := range requests {
 		r := f.client(at, at)
-		told[i] = make(chan *tale, 1)
+		told[i] = make(chan *callRecord, 1)
 		go func() { told[i] <- r.call(ctx, q) }()
 	}
 	for _, q := range requests {
@@ -64,25 +64,25 @@ func TestFile(t *testing.T) {
 	t.Logf("it serves again after %v", time.Since(killed).Round(time.Millisecond))
 	for i, q := range requests {
 		s := <-told[i]
-		if err := s.wrong(q); err != nil || !s.over() || s.unknown() != (q.tool == "work") {
-			t.Errorf("%s: %v, heard %q", q.tool, err, s.heard)
+		if err := s.check(q); err != nil || !s.over() || s.unknown() != (q.tool == "work") {
+			t.Errorf("%s: %v, received %q", q.tool, err, s.received)
 		}
 		t.Logf("%s: ended after %v", q.tool, s.ended.Sub(killed).Round(time.Millisecond))
 	}
 	f.wantRuns(requests[0].args.ID, 1, 1)
 	f.wantRuns(requests[1].args.ID, 2, 2)
 	f.wantRuns(requests[2].args.ID, 1, 1)
-	again := &tale{ids: make(map[string]bool)}
-	if asks.stay(ctx, again, 7, done); again.wrong(done) != nil || again.unknown() {
-		t.Errorf("asked again: %v, heard %q", again.wrong(done), again.heard)
+	again := &callRecord{ids: make(map[string]bool)}
+	if asks.stay(ctx, again, 7, done); again.check(done) != nil || again.unknown() {
+		t.Errorf("asked again: %v, received %q", again.check(done), again.received)
 	}
 	f.wantRuns(done.args.ID, 1, 1)
 	q := request{tool: "work", args: workArgs{ID: callID(t, "idle"), Steps: 2, MS: 20}}
-	if s := idle.call(ctx, q); s.wrong(q) != nil || s.unknown() {
-		t.Errorf("who was idle: %v, heard %q", s.wrong(q), s.heard)
+	if s := idle.call(ctx, q); s.check(q) != nil || s.unknown() {
+		t.Errorf("who was idle: %v, received %q", s.check(q), s.received)
 	}
 	f.wantRuns(q.args.ID, 1, 1)
-	stranger := &roamer{at: at, session: strings.Repeat("x", len(idle.session)), http: idle.http}
+	stranger := &specClient{at: at, session: strings.Repeat("x", len(idle.session)), http: idle.http}
 	if status, said := status(t, stranger, "GET", nil, ""); status != http.StatusNotFound {
 		t.Errorf("a session that never was: %d: %s", status, said)
 	}
@@ -99,21 +99,21 @@ func TestFileTerminated(t *testing.T) {
 	n := f.nodes[0]
 	at := fixed(n.url())
 	ctx := bounded(t, 90*time.Second)
-	ours, quiet := f.visitor(holdfast.NewClientTransport(n.url(), nil)), f.visitor(holdfast.NewClientTransport(n.url(), nil))
-	theirs, idle := f.visitor(&mcp.StreamableClientTransport{Endpoint: n.url(), MaxRetries: 30}), f.client(at, at)
+	ours, quiet := f.officialClient(holdfast.NewClientTransport(n.url(), nil)), f.officialClient(holdfast.NewClientTransport(n.url(), nil))
+	theirs, idle := f.officialClient(&mcp.StreamableClientTransport{Endpoint: n.url(), MaxRetries: 30}), f.client(at, at)
 	requests := []request{
 		{tool: "work", args: workArgs{ID: callID(t, "short"), Steps: 4, MS: 1_000}},
 		{tool: "look", args: workArgs{ID: callID(t, "look"), Steps: 12, MS: 6_000}},
 		{tool: "work", args: workArgs{ID: callID(t, "long"), Steps: 12, MS: 60_000}},
 		{tool: "look", args: workArgs{ID: callID(t, "ours"), Steps: 12, MS: 6_000}},
 	}
-	told := make([]chan *tale, len(requests))
+	told := make([]chan *callRecord, len(requests))
 	for i, q := range requests {
 		var c caller = ours
 		if i < 3 {
 			c = f.client(at, at)
 		}
-		told[i] = make(chan *tale, 1)
+		told[i] = make(chan *callRecord, 1)
 		go func() { told[i] <- c.call(ctx, q) }()
 	}
 	for _, q := range requests {
@@ -141,11 +141,11 @@ func TestFileTerminated(t *testing.T) {
 		t.Errorf("a list while the node was ending: %d: %s", status, said)
 	}
 	late := request{tool: "work", args: workArgs{ID: callID(t, "late"), Steps: 2, MS: 20}}
-	lateTold := make(chan *tale, 1)
+	lateTold := make(chan *callRecord, 1)
 	go func() { lateTold <- quiet.call(ctx, late) }()
 	refused := request{tool: "work", args: workArgs{ID: callID(t, "refused"), Steps: 0, MS: 20}}
 	if s := theirs.call(ctx, refused); s.err == nil {
-		t.Errorf("the official client was answered while its node was ending: %q", s.heard)
+		t.Errorf("the official client was answered while its node was ending: %q", s.received)
 	} else {
 		t.Logf("the official client: %v", s.err)
 	}
@@ -164,20 +164,20 @@ func TestFileTerminated(t *testing.T) {
 	}
 	for i, q := range requests {
 		s := <-told[i]
-		if err := s.wrong(q); err != nil || !s.over() || s.unknown() != (i == 2) {
-			t.Errorf("%s: %v, heard %q", q.args.ID, err, s.heard)
+		if err := s.check(q); err != nil || !s.over() || s.unknown() != (i == 2) {
+			t.Errorf("%s: %v, received %q", q.args.ID, err, s.received)
 		}
 	}
 	f.wantRuns(requests[0].args.ID, 1, 1)
 	f.wantRuns(requests[1].args.ID, 2, 2)
 	f.wantRuns(requests[2].args.ID, 1, 1)
 	f.wantRuns(requests[3].args.ID, 2, 2)
-	if s := <-lateTold; s.wrong(late) != nil || !s.over() || s.unknown() {
-		t.Errorf("our client, of a call that it made while the node ended: %v, heard %q", s.wrong(late), s.heard)
+	if s := <-lateTold; s.check(late) != nil || !s.over() || s.unknown() {
+		t.Errorf("our client, of a call that it made while the node ended: %v, received %q", s.check(late), s.received)
 	}
 	f.wantRuns(late.args.ID, 1, 1)
-	if s := theirs.call(ctx, refused); s.wrong(refused) != nil || s.unknown() {
-		t.Errorf("the official client, after the restart: %v, heard %q", s.wrong(refused), s.heard)
+	if s := theirs.call(ctx, refused); s.check(refused) != nil || s.unknown() {
+		t.Errorf("the official client, after the restart: %v, received %q", s.check(refused), s.received)
 	}
 	f.wantRuns(refused.args.ID, 1, 1)
 }

@@ -48,7 +48,7 @@ type place struct {
 }
 
 // newFleet starts nodes over an engine.
-func newFleet(t *testing.T, e *enginery, s shape) *fleet {
+func newFleet(t *testing.T, e *sharedEngine, s shape) *fleet {
 	t.Helper()
 	if err := build(); err != nil {
 		t.Fatal(err)
@@ -340,9 +340,9 @@ func prefer(nodes ...*node) func() string {
 
 // client begins a session with the node that at says, and goes where then says from
 // then on.
-func (f *fleet) client(at, then func() string) *roamer {
+func (f *fleet) client(at, then func() string) *specClient {
 	f.t.Helper()
-	r, err := roam(f.t.Context(), at, "")
+	r, err := newSpecClient(f.t.Context(), at, "")
 	if err != nil {
 		f.t.Fatal(err)
 	}

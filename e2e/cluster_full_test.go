@@ -21,7 +21,7 @@ import (
 const safeTool = `{"jsonrpc":"2.0","id":"light","method":"tools/call","params":{"name":"look","arguments":{"id":"light","steps":0,"ms":1}}}`
 
 // refused checks that what would begin is refused, in words, before it runs.
-func (f *fleet) refused(r *roamer, q request) {
+func (f *fleet) refused(r *specClient, q request) {
 	f.t.Helper()
 	began := time.Now()
 	status, said := status(f.t, r, "POST", nil, q.body(r.ids.Add(1)))
@@ -40,7 +40,7 @@ func (f *fleet) refused(r *roamer, q request) {
 // that nobody knows. There is room again: all goes on.
 func TestClusterFull(t *testing.T) {
 	t.Parallel()
-	eachEngine(t, false, func(t *testing.T, e *enginery) {
+	eachEngine(t, false, func(t *testing.T, e *sharedEngine) {
 		if e.nats == nil {
 			t.Skip("for Redis, see its maxmemory")
 		}
@@ -51,7 +51,7 @@ func TestClusterFull(t *testing.T) {
 		js := e.jetstream(t)
 		running, other, after := f.client(f.balanced, f.balanced), f.client(f.balanced, f.balanced), f.client(f.balanced, f.balanced)
 		long := request{tool: "work", args: workArgs{ID: callID(t, "long"), Steps: 40, MS: 4_000}}
-		told := make(chan *tale, 1)
+		told := make(chan *callRecord, 1)
 		go func() { told <- running.call(ctx, long) }()
 		eventually(t, "the call runs", 20*time.Second, func() bool { return f.runs(long.args.ID) == 1 })
 
@@ -67,15 +67,15 @@ func TestClusterFull(t *testing.T) {
 		if code, said := status(t, other, "POST", nil, safeTool); code != http.StatusOK {
 			t.Errorf("a light call: %d: %s", code, said)
 		}
-		if s := <-told; s.wrong(long) != nil || !s.over() || s.unknown() {
-			t.Errorf("what ran: %v, heard %q", s.wrong(long), tail(s.heard))
+		if s := <-told; s.check(long) != nil || !s.over() || s.unknown() {
+			t.Errorf("what ran: %v, received %q", s.check(long), tail(s.received))
 		}
 
 		e.empty(t, js, "filling")
 		eventually(t, "there is room again", 20*time.Second, func() bool {
 			q := request{tool: "work", args: workArgs{ID: callID(t, "room", time.Now().UnixNano()), Steps: 1, MS: 1}}
 			s := after.call(bounded(t, 10*time.Second), q)
-			return s.wrong(q) == nil && s.over() && !s.unknown()
+			return s.check(q) == nil && s.over() && !s.unknown()
 		})
 		long = request{tool: "work", args: workArgs{ID: callID(t, "longer"), Steps: 600, MS: 60_000}} // and would run on
 		go func() { told <- running.call(ctx, long) }()
@@ -83,15 +83,15 @@ func TestClusterFull(t *testing.T) {
 		for size := 256 << 10; size > 0; size /= 8 {
 			e.fill(t, js, e.prefix+".ev.filling", size, 64<<20)
 		}
-		if s := <-told; s.wrong(long) != nil || !s.unknown() || !strings.Contains(s.last(), "full") {
-			t.Errorf("what ran, and found no room: %v, heard %q", s.wrong(long), tail(s.heard))
+		if s := <-told; s.check(long) != nil || !s.unknown() || !strings.Contains(s.last(), "full") {
+			t.Errorf("what ran, and found no room: %v, received %q", s.check(long), tail(s.received))
 		}
 		e.empty(t, js, "filling")
-		for i, r := range []*roamer{running, other, after} {
+		for i, r := range []*specClient{running, other, after} {
 			q := request{tool: "work", args: workArgs{ID: callID(t, "after", i), Steps: 3, MS: 30}}
 			eventually(t, "a session goes on", 20*time.Second, func() bool {
 				s := r.call(bounded(t, 10*time.Second), q)
-				return s.wrong(q) == nil && s.over() && !s.unknown()
+				return s.check(q) == nil && s.over() && !s.unknown()
 			})
 			f.wantRuns(q.args.ID, 1, 1)
 		}
@@ -99,7 +99,7 @@ func TestClusterFull(t *testing.T) {
 }
 
 // jetstream is a client of the engine's own.
-func (e *enginery) jetstream(t *testing.T) jetstream.JetStream {
+func (e *sharedEngine) jetstream(t *testing.T) jetstream.JetStream {
 	t.Helper()
 	url, _, _ := strings.Cut(e.url(e.addrs), "?")
 	nc, err := nats.Connect(url)
@@ -115,7 +115,7 @@ func (e *enginery) jetstream(t *testing.T) jetstream.JetStream {
 }
 
 // fill writes messages of a size until there are so many bytes, or no room for more.
-func (e *enginery) fill(t *testing.T, js jetstream.JetStream, subject string, size, most int) {
+func (e *sharedEngine) fill(t *testing.T, js jetstream.JetStream, subject string, size, most int) {
 	t.Helper()
 	full := false
 	for n := 0; n < most && !full; n += size {
@@ -147,7 +147,7 @@ func patiently(t *testing.T, what string, do func(context.Context) error) {
 }
 
 // empty drops what was filled in.
-func (e *enginery) empty(t *testing.T, js jetstream.JetStream, name string) {
+func (e *sharedEngine) empty(t *testing.T, js jetstream.JetStream, name string) {
 	t.Helper()
 	patiently(t, "emptying", func(ctx context.Context) error {
 		s, err := js.Stream(ctx, e.prefix+"-events")
@@ -177,14 +177,14 @@ func TestFileDiskFull(t *testing.T) {
 			t.Errorf("umount: %v: %s", err, out)
 		}
 	})
-	e := &enginery{name: "file", url: func([]string) string { return "file:" + filepath.Join(dir, "store") }}
+	e := &sharedEngine{name: "file", url: func([]string) string { return "file:" + filepath.Join(dir, "store") }}
 	f := newFleet(t, e, shape{nodes: 1})
 	n := f.nodes[0]
 	ctx := bounded(t, 3*time.Minute)
-	client := func() *roamer { return f.client(fixed(n.url()), fixed(n.url())) }
+	client := func() *specClient { return f.client(fixed(n.url()), fixed(n.url())) }
 	running, other, short := client(), client(), client()
 	long := request{tool: "work", args: workArgs{ID: callID(t, "long"), Steps: 600, MS: 60_000}}
-	told := make(chan *tale, 1)
+	told := make(chan *callRecord, 1)
 	go func() { told <- running.call(ctx, long) }()
 	eventually(t, "the call runs", 20*time.Second, func() bool { return f.runs(long.args.ID) == 1 })
 	ballast := filepath.Join(dir, "ballast")
@@ -215,33 +215,33 @@ func TestFileDiskFull(t *testing.T) {
 	f.refused(other, request{tool: "work", args: workArgs{ID: callID(t, "refused"), Steps: 1, MS: 10}})
 	other.session = at
 	if s := short.call(ctx, request{tool: "look", args: workArgs{ID: callID(t, "light"), Steps: 0, MS: 1}}); !s.over() || s.unknown() {
-		t.Errorf("a light call: %v, heard %q", s.err, s.heard)
+		t.Errorf("a light call: %v, received %q", s.err, s.received)
 	}
 	select {
 	case s := <-told:
-		t.Errorf("what runs has ended: %v, heard %q", s.err, tail(s.heard))
+		t.Errorf("what runs has ended: %v, received %q", s.err, tail(s.received))
 	default:
 	}
 	fill(0)
 	filled := time.Now()
 	s := <-told
 	t.Logf("what ran was told after %v: %q, %v", time.Since(filled).Round(time.Millisecond), s.last(), s.err)
-	if !s.over() || s.wrong(long) != nil {
-		t.Errorf("what ran: %v, heard %q", s.wrong(long), tail(s.heard))
+	if !s.over() || s.check(long) != nil {
+		t.Errorf("what ran: %v, received %q", s.check(long), tail(s.received))
 	}
 	eventually(t, "it is not ready", 20*time.Second, func() bool { return n.ready() == http.StatusServiceUnavailable })
 	if err := os.Remove(ballast); err != nil {
 		t.Fatal(err)
 	}
 	works := func() bool {
-		r, err := roam(bounded(t, 5*time.Second), fixed(n.url()), "")
+		r, err := newSpecClient(bounded(t, 5*time.Second), fixed(n.url()), "")
 		if err != nil {
 			return false
 		}
 		defer r.close()
 		q := request{tool: "work", args: workArgs{ID: callID(t, "after", time.Now().UnixNano()), Steps: 3, MS: 30}}
 		s := r.call(bounded(t, 8*time.Second), q)
-		return s.wrong(q) == nil && s.over() && !s.unknown()
+		return s.check(q) == nil && s.over() && !s.unknown()
 	}
 	alive := false
 	for end := time.Now().Add(30 * time.Second); time.Now().Before(end) && !alive; time.Sleep(time.Second) {

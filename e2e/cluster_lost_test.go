@@ -16,27 +16,27 @@ import (
 // on at the next. A session that never was is 404, whatever is asked of it.
 func TestClusterIdle(t *testing.T) {
 	t.Parallel()
-	eachEngine(t, false, func(t *testing.T, e *enginery) {
+	eachEngine(t, false, func(t *testing.T, e *sharedEngine) {
 		f := newFleet(t, e, shape{})
 		a, b, c := f.nodes[0], f.nodes[1], f.nodes[2]
 		idle := f.client(fixed(a.url()), fixed(b.url()))
 		used := f.client(fixed(a.url()), f.balanced)
 		q := request{tool: "work", args: workArgs{ID: callID(t, "before"), Steps: 2, MS: 20}}
-		if s := used.call(bounded(t, time.Minute), q); s.wrong(q) != nil || !s.over() {
-			t.Errorf("before: %v, heard %q", s.wrong(q), s.heard)
+		if s := used.call(bounded(t, time.Minute), q); s.check(q) != nil || !s.over() {
+			t.Errorf("before: %v, received %q", s.check(q), s.received)
 		}
 		a.kill()
-		for i, r := range []*roamer{idle, used, idle, used} {
+		for i, r := range []*specClient{idle, used, idle, used} {
 			q := request{tool: "work", args: workArgs{ID: callID(t, i), Steps: 2, MS: 20}}
 			s := r.call(bounded(t, time.Minute), q)
-			if err := s.wrong(q); err != nil || !s.over() || s.unknown() {
-				t.Errorf("call %d: %v, heard %q", i, err, s.heard)
+			if err := s.check(q); err != nil || !s.over() || s.unknown() {
+				t.Errorf("call %d: %v, received %q", i, err, s.received)
 			}
 			f.wantRuns(q.args.ID, 1, 1)
 		}
 		for _, n := range []*node{b, c} {
 			for _, method := range []string{"POST", "GET", "DELETE"} {
-				stranger := &roamer{at: fixed(n.url()), session: strings.Repeat("x", len(idle.session)), http: idle.http}
+				stranger := &specClient{at: fixed(n.url()), session: strings.Repeat("x", len(idle.session)), http: idle.http}
 				body := ""
 				if method == "POST" {
 					body = `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`
@@ -67,7 +67,7 @@ func bounded(t *testing.T, after time.Duration) context.Context {
 }
 
 // status is how a request is answered.
-func status(t *testing.T, r *roamer, method string, header map[string]string, body string) (int, string) {
+func status(t *testing.T, r *specClient, method string, header map[string]string, body string) (int, string) {
 	t.Helper()
 	resp, err := r.send(bounded(t, time.Minute), method, header, body)
 	if err != nil {
@@ -90,7 +90,7 @@ func status(t *testing.T, r *roamer, method string, header map[string]string, bo
 // safe to run again, else the word that nobody knows.
 func TestClusterMidCall(t *testing.T) {
 	t.Parallel()
-	eachEngine(t, false, func(t *testing.T, e *enginery) {
+	eachEngine(t, false, func(t *testing.T, e *sharedEngine) {
 		f := newFleet(t, e, shape{})
 		var took []time.Duration
 		const kills, clients = 2, 8
@@ -111,7 +111,7 @@ func (f *fleet) killInCalls(owner *node, others []*node, clients int) []time.Dur
 	t.Helper()
 	ctx := bounded(t, time.Minute)
 	var all sync.WaitGroup
-	tales := make([]*tale, clients)
+	records := make([]*callRecord, clients)
 	begun := time.Now()
 	requests := make([]request, clients)
 	for i := range clients {
@@ -125,7 +125,7 @@ func (f *fleet) killInCalls(owner *node, others []*node, clients int) []time.Dur
 			q.tool, q.args.Steps, q.args.MS = "look", 20, 2_000
 		}
 		requests[i] = q
-		all.Go(func() { tales[i] = r.call(ctx, q) })
+		all.Go(func() { records[i] = r.call(ctx, q) })
 	}
 	for _, q := range requests {
 		eventually(t, "the calls run", time.Minute, func() bool { return f.runs(q.args.ID) == 1 })
@@ -135,15 +135,15 @@ func (f *fleet) killInCalls(owner *node, others []*node, clients int) []time.Dur
 	owner.kill()
 	all.Wait()
 	var took []time.Duration
-	for i, s := range tales {
+	for i, s := range records {
 		q := requests[i]
-		if err := s.wrong(q); err != nil || !s.over() {
-			t.Errorf("call %d: %v, heard %q", i, err, s.heard)
+		if err := s.check(q); err != nil || !s.over() {
+			t.Errorf("call %d: %v, received %q", i, err, s.received)
 			continue
 		}
 		if q.tool == "look" {
 			if s.unknown() {
-				t.Errorf("call %d was not run again, though it is safe: heard %q", i, s.heard)
+				t.Errorf("call %d was not run again, though it is safe: received %q", i, s.received)
 			}
 			if killed.Sub(begun) < 2*time.Second { // else the machine is slow, and it may have ended before
 				f.wantRuns(q.args.ID, 2, 2)
@@ -151,7 +151,7 @@ func (f *fleet) killInCalls(owner *node, others []*node, clients int) []time.Dur
 			continue
 		}
 		if !s.unknown() {
-			t.Errorf("call %d: heard %q, want that its outcome is unknown", i, s.heard)
+			t.Errorf("call %d: received %q, want that its outcome is unknown", i, s.received)
 		}
 		f.wantRuns(q.args.ID, 1, 1)
 		took = append(took, s.ended.Sub(killed))
@@ -180,7 +180,7 @@ func wantSoon(t *testing.T, what string, took []time.Duration) {
 // another. The newest reader gets the call at once.
 func TestClusterGhost(t *testing.T) {
 	t.Parallel()
-	eachEngine(t, false, func(t *testing.T, e *enginery) {
+	eachEngine(t, false, func(t *testing.T, e *sharedEngine) {
 		f := newFleet(t, e, shape{})
 		for i, at := range f.nodes {
 			proxy, err := NewProxy(at.address(), func(string) Cut {
@@ -200,8 +200,8 @@ func TestClusterGhost(t *testing.T) {
 			q := request{tool: "work", args: workArgs{ID: callID(t, i), Steps: 20, MS: 1_000}}
 			began := time.Now()
 			s := r.call(bounded(t, time.Minute), q)
-			if err := s.wrong(q); err != nil || !s.over() || s.unknown() {
-				t.Errorf("call %d: %v, heard %q", i, err, s.heard)
+			if err := s.check(q); err != nil || !s.over() || s.unknown() {
+				t.Errorf("call %d: %v, received %q", i, err, s.received)
 			}
 			t.Logf("call %d of 1 s took %v", i, s.ended.Sub(began))
 			if proxy.Cuts() == 0 {
@@ -225,7 +225,7 @@ func (f *fleet) supersede() {
 	q := request{tool: "work", key: `"twice"`, args: workArgs{ID: callID(t, "twice"), Steps: 30, MS: 6_000}}
 	ctx := bounded(t, time.Minute)
 	closed := make(chan time.Time, 1)
-	old := &roamer{at: r.at, session: r.session, http: r.http}
+	old := &specClient{at: r.at, session: r.session, http: r.http}
 	go func() {
 		resp, err := old.send(ctx, "POST", map[string]string{"Idempotency-Key": q.key}, q.body(5))
 		if err != nil {
@@ -238,9 +238,9 @@ func (f *fleet) supersede() {
 	}()
 	eventually(t, "the call runs", time.Minute, func() bool { return f.runs(q.args.ID) == 1 })
 	r.at = fixed(f.nodes[2].url())
-	s := &tale{ids: make(map[string]bool)}
-	if r.stay(ctx, s, 5, q); s.wrong(q) != nil || s.unknown() {
-		t.Errorf("the newest reader: %v, heard %q", s.wrong(q), s.heard)
+	s := &callRecord{ids: make(map[string]bool)}
+	if r.stay(ctx, s, 5, q); s.check(q) != nil || s.unknown() {
+		t.Errorf("the newest reader: %v, received %q", s.check(q), s.received)
 	}
 	select {
 	case at := <-closed:
@@ -258,21 +258,21 @@ func (f *fleet) supersede() {
 // killed. The tool runs once.
 func TestClusterAskedAgain(t *testing.T) {
 	t.Parallel()
-	eachEngine(t, false, func(t *testing.T, e *enginery) {
+	eachEngine(t, false, func(t *testing.T, e *sharedEngine) {
 		f := newFleet(t, e, shape{})
 		a, b, c := f.nodes[0], f.nodes[1], f.nodes[2]
 		r := f.client(fixed(a.url()), fixed(a.url()))
-		ask := func(at *node, q request) *tale {
+		ask := func(at *node, q request) *callRecord {
 			r.at = fixed(at.url())
-			s := &tale{ids: make(map[string]bool)}
+			s := &callRecord{ids: make(map[string]bool)}
 			r.stay(bounded(t, time.Minute), s, 77, q)
 			return s
 		}
 		done := request{tool: "work", key: `"done"`, args: workArgs{ID: callID(t, "done"), Steps: 2, MS: 20}}
 		for i, at := range []*node{a, b, c, b} {
 			s := ask(at, done)
-			if err := s.wrong(done); err != nil || s.unknown() {
-				t.Errorf("try %d: %v, heard %q", i, err, s.heard)
+			if err := s.check(done); err != nil || s.unknown() {
+				t.Errorf("try %d: %v, received %q", i, err, s.received)
 			}
 		}
 		f.wantRuns(done.args.ID, 1, 1)
@@ -294,13 +294,13 @@ func TestClusterAskedAgain(t *testing.T) {
 		resp.Body.Close()
 		a.kill()
 		for i, at := range []*node{b, c} {
-			if s := ask(at, cut); s.wrong(cut) != nil || !s.unknown() {
-				t.Errorf("try %d: %v, heard %q, want that the outcome is unknown", i, s.wrong(cut), s.heard)
+			if s := ask(at, cut); s.check(cut) != nil || !s.unknown() {
+				t.Errorf("try %d: %v, received %q, want that the outcome is unknown", i, s.check(cut), s.received)
 			}
 		}
 		f.wantRuns(cut.args.ID, 1, 1)
-		if s := ask(c, done); s.wrong(done) != nil || s.unknown() {
-			t.Errorf("after the owner was killed: %v, heard %q", s.wrong(done), s.heard)
+		if s := ask(c, done); s.check(done) != nil || s.unknown() {
+			t.Errorf("after the owner was killed: %v, received %q", s.check(done), s.received)
 		}
 		f.wantRuns(done.args.ID, 1, 1)
 	})

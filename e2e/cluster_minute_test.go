@@ -35,14 +35,14 @@ func newScore() *score { return &score{whys: make(map[string]int)} }
 
 // A caller makes calls.
 type caller interface {
-	call(ctx context.Context, q request) *tale
+	call(ctx context.Context, q request) *callRecord
 }
 
 // TestClusterKills kills a random node every second, with SIGKILL, under many
 // clients of three kinds. No call is lost, no message is doubled, no tool runs twice
 // that is not safe to, and no client is left waiting.
 func TestClusterKills(t *testing.T) {
-	eachEngine(t, false, func(t *testing.T, e *enginery) {
+	eachEngine(t, false, func(t *testing.T, e *sharedEngine) {
 		f := newFleet(t, e, shape{library: true})
 		sum := newScore()
 		callers := f.callers(*killClients)
@@ -59,7 +59,7 @@ func (f *fleet) callers(n int) []caller {
 	callers := make([]caller, n)
 	for i := range callers {
 		if i%3 == 0 {
-			callers[i] = f.visitor(f.ours())
+			callers[i] = f.officialClient(f.ours())
 		} else {
 			callers[i] = f.client(f.balanced, f.balanced)
 		}
@@ -149,26 +149,26 @@ func (f *fleet) keepCalling(to *calling, i int, c caller, sum *score) {
 }
 
 // add judges a call.
-func (s *score) add(q request, c *tale, runs int) {
+func (s *score) add(q request, c *callRecord, runs int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.calls++
 	s.gaps = append(s.gaps, c.gaps...)
-	err := c.wrong(q)
+	err := c.check(q)
 	switch {
 	case err != nil:
 		s.wrong = append(s.wrong, fmt.Sprintf("%s %s: %v", q.tool, q.args.ID, err))
 	case q.tool == "work" && runs > 1:
-		s.wrong = append(s.wrong, fmt.Sprintf("%s ran %d times, and heard %q", q.args.ID, runs, tail(c.heard)))
+		s.wrong = append(s.wrong, fmt.Sprintf("%s ran %d times, and received %q", q.args.ID, runs, tail(c.received)))
 	case c.unsure:
 		s.unsure++
 		s.whys[c.why.Error()]++
 	case c.unknown() && q.tool == "look":
-		s.wrong = append(s.wrong, fmt.Sprintf("%s was not run again, though it is safe: %q", q.args.ID, tail(c.heard)))
+		s.wrong = append(s.wrong, fmt.Sprintf("%s was not run again, though it is safe: %q", q.args.ID, tail(c.received)))
 	case c.unknown():
 		s.unknown++
 	case runs == 0:
-		s.wrong = append(s.wrong, fmt.Sprintf("%s has not run, and heard %q", q.args.ID, c.heard))
+		s.wrong = append(s.wrong, fmt.Sprintf("%s has not run, and received %q", q.args.ID, c.received))
 	default:
 		s.answered++
 		s.again += runs - 1

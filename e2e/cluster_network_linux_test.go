@@ -80,7 +80,7 @@ func TestClusterNetwork(t *testing.T) {
 	l := newLAN(t, 3)
 	s := redistest.Start(t, "--protected-mode", "no", "--bind", "0.0.0.0")
 	port := s.Addr()[strings.LastIndex(s.Addr(), ":")+1:]
-	e := &enginery{name: "redis", redis: s, addrs: []string{s.Addr()}}
+	e := &sharedEngine{name: "redis", redis: s, addrs: []string{s.Addr()}}
 	e.url = func([]string) string { return "redis://" + s.Addr() + "/0" }
 	f := newFleet(t, e, shape{place: func(i int) place {
 		return place{
@@ -103,14 +103,14 @@ func TestClusterNetwork(t *testing.T) {
 			sum := newScore()
 			callers := f.callers(6)
 			for _, c := range callers {
-				if r, ok := c.(*roamer); ok {
+				if r, ok := c.(*specClient); ok {
 					r.http.Timeout = silence
 				}
 			}
 			calling := f.calling(callers, sum)
 			// Of the node's own clients, one comes back to it and one goes elsewhere.
 			var all sync.WaitGroup
-			own := make([]*tale, 2)
+			own := make([]*callRecord, 2)
 			requests := make([]request, len(own))
 			for i := range own {
 				then := []func() string{fixed(f.nodes[0].url()), fixed(f.nodes[1].url())}[i]
@@ -138,8 +138,8 @@ func TestClusterNetwork(t *testing.T) {
 			healed := time.Now()
 			all.Wait()
 			for i, s := range own {
-				if s.wrong(requests[i]) != nil || !s.over() {
-					t.Errorf("client %d of the node: %v, heard %q", i, s.wrong(requests[i]), tail(s.heard))
+				if s.check(requests[i]) != nil || !s.over() {
+					t.Errorf("client %d of the node: %v, received %q", i, s.check(requests[i]), tail(s.received))
 					continue
 				}
 				t.Logf("client %d of the node: %q, %v after the end", i, s.last(), s.ended.Sub(healed).Round(100*time.Millisecond))

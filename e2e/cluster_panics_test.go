@@ -33,7 +33,7 @@ func brittleServer(traces string, work *mcp.Server) func(*http.Request) *mcp.Ser
 // clients are served.
 func TestClusterPanics(t *testing.T) {
 	t.Parallel()
-	eachEngine(t, false, func(t *testing.T, e *enginery) {
+	eachEngine(t, false, func(t *testing.T, e *sharedEngine) {
 		if e.redis == nil {
 			testlong.Only(t, "it takes half a minute")
 		}
@@ -45,15 +45,15 @@ func TestClusterPanics(t *testing.T) {
 		long := request{tool: "look", args: workArgs{ID: callID(t, "here"), Steps: 0, MS: 3_000}}
 		var all sync.WaitGroup
 		var requests []request
-		tales := make([]*tale, 4)
-		for i := range tales {
+		records := make([]*callRecord, 4)
+		for i := range records {
 			at := []*node{b, c}[i%2]
 			r := f.client(fixed(a.url()), fixed(at.url()))
 			q := request{tool: "look", args: workArgs{ID: callID(t, i), Steps: 0, MS: 60_000}}
 			requests = append(requests, q)
-			all.Go(func() { tales[i] = r.call(ctx, q) })
+			all.Go(func() { records[i] = r.call(ctx, q) })
 		}
-		var whole *tale
+		var whole *callRecord
 		all.Go(func() { whole = here.call(ctx, long) })
 		for _, q := range append(requests, long) {
 			eventually(t, "the calls run", time.Minute, func() bool { return f.runs(q.args.ID) == 1 })
@@ -64,22 +64,22 @@ func TestClusterPanics(t *testing.T) {
 		}
 		a.kill()
 		all.Wait()
-		for i, s := range tales {
-			if err := s.wrong(requests[i]); err != nil || !s.over() || !s.unknown() || !strings.Contains(s.last(), "opening the server panicked") {
-				t.Errorf("call %d: %v, heard %q", i, err, s.heard)
+		for i, s := range records {
+			if err := s.check(requests[i]); err != nil || !s.over() || !s.unknown() || !strings.Contains(s.last(), "opening the server panicked") {
+				t.Errorf("call %d: %v, received %q", i, err, s.received)
 			}
 			f.wantRuns(requests[i].args.ID, 1, 1)
 		}
-		if err := whole.wrong(long); err != nil || !whole.over() || whole.unknown() {
-			t.Errorf("a call at another node: %v, heard %q", err, whole.heard)
+		if err := whole.check(long); err != nil || !whole.over() || whole.unknown() {
+			t.Errorf("a call at another node: %v, received %q", err, whole.received)
 		}
 		if err := os.Remove(trap); err != nil {
 			t.Fatal(err)
 		}
-		for i, r := range []*roamer{idle, here, f.client(fixed(c.url()), fixed(c.url()))} {
+		for i, r := range []*specClient{idle, here, f.client(fixed(c.url()), fixed(c.url()))} {
 			q := request{tool: "work", args: workArgs{ID: callID(t, "after", i), Steps: 1, MS: 1}}
-			if s := r.call(ctx, q); s.wrong(q) != nil || !s.over() || s.unknown() {
-				t.Errorf("afterwards, %d: %v, heard %q", i, s.wrong(q), s.heard)
+			if s := r.call(ctx, q); s.check(q) != nil || !s.over() || s.unknown() {
+				t.Errorf("afterwards, %d: %v, received %q", i, s.check(q), s.received)
 			}
 		}
 		for _, n := range []*node{b, c} {

@@ -20,7 +20,7 @@ var everyByte = flag.Int("cluster.stride", 29, "TestClusterReplay cuts a call's 
 // each time, and hears everything once and in order.
 func TestClusterReplay(t *testing.T) {
 	t.Parallel()
-	eachEngine(t, false, func(t *testing.T, e *enginery) {
+	eachEngine(t, false, func(t *testing.T, e *sharedEngine) {
 		f := newFleet(t, e, shape{})
 		var cuts atomic.Int64
 		var places []string
@@ -47,15 +47,15 @@ func TestClusterReplay(t *testing.T) {
 		for k := range 3 { // sessions, one of each node
 			s := f.client(fixed(f.nodes[k].url()), nil)
 			for i := range calls / 3 {
-				r := &roamer{session: s.session, http: s.http}
+				r := &specClient{session: s.session, http: s.http}
 				r.ids.Store(int64(1000 * i))
 				var at atomic.Int64
 				r.at = func() string { return places[int(at.Add(1))%3] }
 				q := request{tool: "work", key: fmt.Sprintf(`"%d"`, i), args: workArgs{ID: callID(t, k, i), Steps: 8, MS: 40 * (i % 5)}}
 				all.Go(func() {
 					s := r.call(bounded(t, time.Minute), q)
-					if err := s.wrong(q); err != nil || !s.over() || s.unknown() {
-						t.Errorf("call %s: %v, heard %q", q.args.ID, err, s.heard)
+					if err := s.check(q); err != nil || !s.over() || s.unknown() {
+						t.Errorf("call %s: %v, received %q", q.args.ID, err, s.received)
 					}
 					f.wantRuns(q.args.ID, 1, 1)
 				})
@@ -70,7 +70,7 @@ func TestClusterReplay(t *testing.T) {
 // may be run again.
 func TestClusterLibraries(t *testing.T) {
 	t.Parallel()
-	eachEngine(t, false, func(t *testing.T, e *enginery) {
+	eachEngine(t, false, func(t *testing.T, e *sharedEngine) {
 		f := newFleet(t, e, shape{})
 		transports := map[string]func() mcp.Transport{
 			"ours":   f.ours,
@@ -79,12 +79,12 @@ func TestClusterLibraries(t *testing.T) {
 		var all sync.WaitGroup
 		for name, transport := range transports {
 			for i := range 4 {
-				v := f.visitor(transport())
+				v := f.officialClient(transport())
 				q := request{tool: "look", args: workArgs{ID: callID(t, name, i), Steps: 20, MS: 2_000}}
 				all.Go(func() {
 					s := v.call(bounded(t, time.Minute), q)
-					if err := s.wrong(q); err != nil || s.unknown() {
-						t.Errorf("%s: %v, heard %q", name, err, s.heard)
+					if err := s.check(q); err != nil || s.unknown() {
+						t.Errorf("%s: %v, received %q", name, err, s.received)
 					}
 				})
 			}
@@ -110,17 +110,17 @@ func TestClusterLibraries(t *testing.T) {
 // the answer is not taken for another's.
 func TestClusterAsk(t *testing.T) {
 	t.Parallel()
-	eachEngine(t, false, func(t *testing.T, e *enginery) {
+	eachEngine(t, false, func(t *testing.T, e *sharedEngine) {
 		f := newFleet(t, e, shape{})
 		ask := func(id string) request { return request{tool: "ask", args: workArgs{ID: id}} }
-		v := f.visitor(f.ours()) // every request of it goes to the next node
+		v := f.officialClient(f.ours()) // every request of it goes to the next node
 		for i := range 4 {
 			go func() { <-v.asked }()
 			if s := v.call(bounded(t, time.Minute), ask(callID(t, i))); s.err != nil || s.last() != "result Ada" {
-				t.Errorf("call %d: %v, heard %q", i, s.err, s.heard)
+				t.Errorf("call %d: %v, received %q", i, s.err, s.received)
 			}
 		}
-		answered := make(chan *tale, 1)
+		answered := make(chan *callRecord, 1)
 		q := ask(callID(t, "lost"))
 		ctx := bounded(t, time.Minute)
 		go func() { answered <- v.call(ctx, q) }()
@@ -142,11 +142,11 @@ func TestClusterAsk(t *testing.T) {
 			}
 		}()
 		if s := <-answered; s.err != nil || !strings.HasPrefix(s.last(), "error outcome unknown") {
-			t.Errorf("%v, heard %q, want that the outcome is unknown", s.err, s.heard)
+			t.Errorf("%v, received %q, want that the outcome is unknown", s.err, s.received)
 		}
 		q = ask(callID(t, "after"))
 		if s := v.call(ctx, q); s.err != nil || s.last() != "result Ada" {
-			t.Errorf("the next call: %v, heard %q", s.err, s.heard)
+			t.Errorf("the next call: %v, received %q", s.err, s.received)
 		}
 	})
 }
@@ -156,7 +156,7 @@ func TestClusterAsk(t *testing.T) {
 func TestClusterTypeScript(t *testing.T) {
 	npm(t, sdk1, sdk2)
 	t.Parallel()
-	eachEngine(t, false, func(t *testing.T, e *enginery) {
+	eachEngine(t, false, func(t *testing.T, e *sharedEngine) {
 		for _, sdk := range []int{1, 2} {
 			f := newFleet(t, e, shape{library: true})
 			var calls []toolCall
@@ -171,7 +171,7 @@ func TestClusterTypeScript(t *testing.T) {
 				for end := time.Now().Add(20 * time.Second); !all() && time.Now().Before(end); {
 					time.Sleep(10 * time.Millisecond)
 				}
-				time.Sleep(time.Second) // so that all have heard of them: a call without a key can't be asked for otherwise
+				time.Sleep(time.Second) // so that all have received of them: a call without a key can't be asked for otherwise
 				for _, n := range f.nodes {
 					time.Sleep(300 * time.Millisecond)
 					n.kill()
@@ -183,7 +183,7 @@ func TestClusterTypeScript(t *testing.T) {
 			for i, call := range r.Calls {
 				responses := strings.Count(strings.Join(call.Heard, " "), "response")
 				if call.Error != "" || call.Result == nil || responses != 1 || call.Result.Content[0].Text != "did "+callID(t, sdk, i) {
-					t.Errorf("SDK %d, call %d: %q, got %+v, heard %q", sdk, i, call.Error, call.Result, call.Heard)
+					t.Errorf("SDK %d, call %d: %q, got %+v, received %q", sdk, i, call.Error, call.Result, call.Heard)
 				}
 			}
 		}

@@ -17,18 +17,18 @@ import (
 // thing, and not one byte of hers.
 func TestClusterStrangers(t *testing.T) {
 	t.Parallel()
-	eachEngine(t, false, func(t *testing.T, e *enginery) {
+	eachEngine(t, false, func(t *testing.T, e *sharedEngine) {
 		f := newFleet(t, e, shape{library: true})
 		a, b, c := f.nodes[0], f.nodes[1], f.nodes[2]
-		alice, err := roam(bounded(t, time.Minute), fixed(a.url()), "alice")
+		alice, err := newSpecClient(bounded(t, time.Minute), fixed(a.url()), "alice")
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(alice.close)
 		q := request{tool: "work", key: `"hers"`, args: workArgs{ID: callID(t), Steps: 4, MS: 100}}
 		hers := alice.call(bounded(t, time.Minute), q)
-		if err := hers.wrong(q); err != nil || hers.link == "" {
-			t.Fatalf("Alice: %v, Link %q, heard %q", err, hers.link, hers.heard)
+		if err := hers.check(q); err != nil || hers.link == "" {
+			t.Fatalf("Alice: %v, Link %q, received %q", err, hers.link, hers.received)
 		}
 		link, _, _ := strings.Cut(strings.TrimPrefix(hers.link, "<"), ">")
 		token := f.token(alice, q)
@@ -40,9 +40,9 @@ func TestClusterStrangers(t *testing.T) {
 			f.intrude(n, alice.session, hers.lastID, link, token, q)
 		}
 		alice.at = fixed(c.url())
-		s := &tale{ids: make(map[string]bool)}
-		if alice.stay(bounded(t, time.Minute), s, 1, q); s.wrong(q) != nil || s.unknown() {
-			t.Errorf("Alice comes back with her key: %v, heard %q", s.wrong(q), s.heard)
+		s := &callRecord{ids: make(map[string]bool)}
+		if alice.stay(bounded(t, time.Minute), s, 1, q); s.check(q) != nil || s.unknown() {
+			t.Errorf("Alice comes back with her key: %v, received %q", s.check(q), s.received)
 		}
 		f.wantRuns(q.args.ID, 1, 1)
 	})
@@ -50,9 +50,9 @@ func TestClusterStrangers(t *testing.T) {
 
 // token makes a call as a client that resumes requests (SEP-975), and returns the
 // token of it.
-func (f *fleet) token(r *roamer, q request) string {
+func (f *fleet) token(r *specClient, q request) string {
 	f.t.Helper()
-	other := &roamer{at: r.at, user: r.user, http: r.http}
+	other := &specClient{at: r.at, user: r.user, http: r.http}
 	init := `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25",` +
 		`"capabilities":{"resumableRequests":{}},"clientInfo":{"name":"resumer","version":"1"}}}`
 	resp, err := other.send(f.t.Context(), "POST", nil, init)
@@ -85,19 +85,19 @@ func (f *fleet) token(r *roamer, q request) string {
 func (f *fleet) intrude(n *node, session, eventID, link, token string, q request) {
 	t := f.t
 	t.Helper()
-	bob, err := roam(bounded(t, time.Minute), fixed(n.url()), "bob")
+	bob, err := newSpecClient(bounded(t, time.Minute), fixed(n.url()), "bob")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer bob.close()
-	as := func(session, url string) *roamer {
-		return &roamer{at: fixed(url), user: "bob", session: session, http: bob.http}
+	as := func(session, url string) *specClient {
+		return &specClient{at: fixed(url), user: "bob", session: session, http: bob.http}
 	}
 	resume := fmt.Sprintf(`{"jsonrpc":"2.0","id":5,"method":"requests/resume","params":{"resumeToken":%q}}`, token)
 	asked := fmt.Sprintf(`{"jsonrpc":"2.0","id":6,"method":"requests/getStatus","params":{"requestId":5,"resumeToken":%q}}`, token)
 	for _, try := range []struct {
 		what   string
-		who    *roamer
+		who    *specClient
 		method string
 		lastID string
 		body   string
@@ -135,8 +135,8 @@ func (f *fleet) intrude(n *node, session, eventID, link, token string, q request
 	// Her key is his own to him: the first time it is a new one.
 	own := q
 	own.args.ID += "-bob"
-	if s := bob.call(bounded(t, time.Minute), own); s.wrong(own) != nil || s.unknown() {
-		t.Errorf("Bob at %s with his own call under her key: %v, heard %q", n.name, s.wrong(own), s.heard)
+	if s := bob.call(bounded(t, time.Minute), own); s.check(own) != nil || s.unknown() {
+		t.Errorf("Bob at %s with his own call under her key: %v, received %q", n.name, s.check(own), s.received)
 	}
 	f.wantRuns(own.args.ID, 1, 1)
 }

@@ -20,21 +20,21 @@ var engineAway = flag.Duration("cluster.away", 3*time.Second, "how long the engi
 type trouble struct {
 	name  string
 	only  string // the engine that it is for; "": any
-	cause func(t *testing.T, f *fleet, e *enginery)
+	cause func(t *testing.T, f *fleet, e *sharedEngine)
 }
 
 var troubles = []trouble{
-	{"a server is killed and comes back, with its data", "", func(t *testing.T, _ *fleet, e *enginery) {
+	{"a server is killed and comes back, with its data", "", func(t *testing.T, _ *fleet, e *sharedEngine) {
 		restart := e.kill(t)
 		time.Sleep(time.Second)
 		restart()
 	}},
-	{"the whole engine is away", "", func(_ *testing.T, _ *fleet, e *enginery) {
+	{"the whole engine is away", "", func(_ *testing.T, _ *fleet, e *sharedEngine) {
 		e.pause()
 		time.Sleep(*engineAway)
 		e.resume()
 	}},
-	{"a node is cut off from the engine, not from its clients", "", func(_ *testing.T, f *fleet, _ *enginery) {
+	{"a node is cut off from the engine, not from its clients", "", func(_ *testing.T, f *fleet, _ *sharedEngine) {
 		for _, w := range f.nodes[0].wires {
 			w.cut()
 		}
@@ -43,12 +43,12 @@ var troubles = []trouble{
 			w.heal()
 		}
 	}},
-	{"a node is cut off from its clients, not from the engine", "", func(_ *testing.T, f *fleet, _ *enginery) {
+	{"a node is cut off from its clients, not from the engine", "", func(_ *testing.T, f *fleet, _ *sharedEngine) {
 		f.front.shun(f.nodes[1].address())
 		time.Sleep(time.Second)
 		f.front.shun("")
 	}},
-	{"a node stands still, and wakes", "", func(_ *testing.T, f *fleet, _ *enginery) {
+	{"a node stands still, and wakes", "", func(_ *testing.T, f *fleet, _ *sharedEngine) {
 		f.nodes[2].signal(syscall.SIGSTOP)
 		time.Sleep(4 * time.Second)
 		f.nodes[2].signal(syscall.SIGCONT)
@@ -62,7 +62,7 @@ var troubles = []trouble{
 func TestClusterTrouble(t *testing.T) {
 	testlong.Only(t, "it takes half a minute")
 	t.Parallel()
-	eachEngine(t, true, func(t *testing.T, e *enginery) {
+	eachEngine(t, true, func(t *testing.T, e *sharedEngine) {
 		f := newFleet(t, e, shape{wires: true})
 		watched, stopWatching := context.WithCancel(t.Context())
 		var watchers sync.WaitGroup
@@ -91,7 +91,7 @@ func (s *score) total() int {
 }
 
 // pause has all servers of the engine stand still.
-func (e *enginery) pause() {
+func (e *sharedEngine) pause() {
 	if e.redis != nil {
 		e.redis.Pause()
 		return
@@ -102,7 +102,7 @@ func (e *enginery) pause() {
 }
 
 // resume ends that.
-func (e *enginery) resume() {
+func (e *sharedEngine) resume() {
 	if e.redis != nil {
 		e.redis.Resume()
 		return
@@ -123,7 +123,7 @@ func (f *front) shun(addr string) {
 // its call has ended for its clients, who hear of that once, wherever they are.
 func TestClusterFenced(t *testing.T) {
 	t.Parallel()
-	eachEngine(t, false, func(t *testing.T, e *enginery) {
+	eachEngine(t, false, func(t *testing.T, e *sharedEngine) {
 		for name, by := range map[string]struct{ freeze, thaw func(n *node) }{
 			"SIGSTOP": {
 				func(n *node) { n.signal(syscall.SIGSTOP) },
@@ -155,10 +155,10 @@ func (f *fleet) freeze(freeze, thaw func(n *node)) {
 	owner, b, c := f.nodes[0], f.nodes[1], f.nodes[2]
 	ctx := bounded(t, 40*time.Second)
 	places := []func() string{fixed(owner.url()), fixed(b.url()), fixed(c.url())}
-	tales := make([]*tale, 6)
-	requests := make([]request, len(tales))
+	records := make([]*callRecord, 6)
+	requests := make([]request, len(records))
 	var all sync.WaitGroup
-	for i := range tales {
+	for i := range records {
 		r := f.client(fixed(owner.url()), places[i%3])
 		q := request{tool: "work", args: workArgs{ID: callID(t, i), Steps: 60, MS: 6_000}}
 		if i >= 3 {
@@ -166,7 +166,7 @@ func (f *fleet) freeze(freeze, thaw func(n *node)) {
 			q.args.Steps, q.args.MS = 10, 1_000
 		}
 		requests[i] = q
-		all.Go(func() { tales[i] = r.call(ctx, q) })
+		all.Go(func() { records[i] = r.call(ctx, q) })
 	}
 	for _, q := range requests {
 		eventually(t, "the calls run", 10*time.Second, func() bool { return f.runs(q.args.ID) == 1 })
@@ -177,10 +177,10 @@ func (f *fleet) freeze(freeze, thaw func(n *node)) {
 	thaw(owner)
 	all.Wait()
 	var took []time.Duration
-	for i, s := range tales {
+	for i, s := range records {
 		q := requests[i]
-		if err := s.wrong(q); err != nil || !s.over() {
-			t.Errorf("call %d at %s: %v, heard %q", i, q.tool, err, s.heard)
+		if err := s.check(q); err != nil || !s.over() {
+			t.Errorf("call %d at %s: %v, received %q", i, q.tool, err, s.received)
 			continue
 		}
 		if i%3 != 0 { // not of the owner's own clients
@@ -196,8 +196,8 @@ func (f *fleet) freeze(freeze, thaw func(n *node)) {
 	for i, n := range f.nodes {
 		r := f.client(fixed(n.url()), f.balanced)
 		q := request{tool: "work", args: workArgs{ID: callID(t, "after", i), Steps: 3, MS: 30}}
-		if s := r.call(ctx, q); s.wrong(q) != nil || s.unknown() {
-			t.Errorf("a new session at %s: %v, heard %q", n.name, s.wrong(q), s.heard)
+		if s := r.call(ctx, q); s.check(q) != nil || s.unknown() {
+			t.Errorf("a new session at %s: %v, received %q", n.name, s.check(q), s.received)
 		}
 	}
 }
@@ -206,7 +206,7 @@ func (f *fleet) freeze(freeze, thaw func(n *node)) {
 // clients are told so at once; new ones can be made.
 func TestClusterDataLost(t *testing.T) {
 	t.Parallel()
-	eachEngine(t, false, func(t *testing.T, e *enginery) {
+	eachEngine(t, false, func(t *testing.T, e *sharedEngine) {
 		if e.redis == nil {
 			t.Skip("JetStream has its data on disk, on three servers")
 		}
@@ -215,14 +215,14 @@ func TestClusterDataLost(t *testing.T) {
 		busy := f.client(fixed(f.nodes[0].url()), fixed(f.nodes[0].url()))
 		ctx := bounded(t, 40*time.Second)
 		q := request{tool: "work", args: workArgs{ID: callID(t), Steps: 30, MS: 3_000}}
-		told := make(chan *tale, 1)
+		told := make(chan *callRecord, 1)
 		go func() { told <- busy.call(ctx, q) }()
 		eventually(t, "the call runs", 10*time.Second, func() bool { return f.runs(q.args.ID) == 1 })
 		e.redis.MustDo("FLUSHALL")
 		e.redis.Kill()
 		e.redis.Restart()
 		if s := <-told; !s.over() && (s.err == nil || !strings.Contains(s.err.Error(), "404")) {
-			t.Errorf("who was in a call: %v, heard %q", s.err, s.heard)
+			t.Errorf("who was in a call: %v, received %q", s.err, s.received)
 		}
 		f.wantRuns(q.args.ID, 1, 1)
 		if status, said := status(t, idle, "POST", nil, `{"jsonrpc":"2.0","id":9,"method":"tools/list"}`); status != http.StatusNotFound {
@@ -230,8 +230,8 @@ func TestClusterDataLost(t *testing.T) {
 		}
 		fresh := f.client(f.balanced, f.balanced)
 		q = request{tool: "work", args: workArgs{ID: callID(t, "after"), Steps: 3, MS: 30}}
-		if s := fresh.call(ctx, q); s.wrong(q) != nil || s.unknown() {
-			t.Errorf("a new session: %v, heard %q", s.wrong(q), s.heard)
+		if s := fresh.call(ctx, q); s.check(q) != nil || s.unknown() {
+			t.Errorf("a new session: %v, received %q", s.check(q), s.received)
 		}
 	})
 }

@@ -20,7 +20,7 @@ import (
 // too, and each request has one answer, as JSON: that nobody knows.
 func TestClusterTwice(t *testing.T) {
 	t.Parallel()
-	eachEngine(t, false, func(t *testing.T, e *enginery) {
+	eachEngine(t, false, func(t *testing.T, e *sharedEngine) {
 		if e.redis == nil {
 			testlong.Only(t, "it takes half a minute")
 		}

@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -39,7 +40,7 @@ func buildBefore(t *testing.T) (program string) {
 	}
 	for files := tar.NewReader(bytes.NewReader(text)); ; {
 		head, err := files.Next()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			break
 		}
 		if err != nil {
@@ -75,7 +76,7 @@ func TestClusterVersions(t *testing.T) {
 	testlong.Only(t, "it takes half a minute")
 	t.Parallel()
 	before := buildBefore(t)
-	eachEngine(t, false, func(t *testing.T, e *enginery) {
+	eachEngine(t, false, func(t *testing.T, e *sharedEngine) {
 		f := newFleet(t, e, shape{nodes: 2, programs: []string{before, ""}, flags: []string{"--drain", "2s"}})
 		for _, leaves := range []bool{false, true} {
 			for i, owner := range f.nodes {
@@ -100,17 +101,17 @@ type versions struct {
 }
 
 // begin begins a session at the owner, whose client goes to the other node from then on.
-func (v *versions) begin() *roamer { return v.client(fixed(v.owner.url()), fixed(v.other.url())) }
+func (v *versions) begin() *specClient { return v.client(fixed(v.owner.url()), fixed(v.other.url())) }
 
 func (v *versions) request(tool, what string, ms int) request {
 	return request{tool: tool, args: workArgs{ID: callID(v.t, v.name, "-", what), Steps: 4, MS: ms}}
 }
 
 // whole checks that a call was answered, with everything that it said, and ran once.
-func (v *versions) whole(q request, s *tale) {
+func (v *versions) whole(q request, s *callRecord) {
 	v.t.Helper()
-	if err := s.wrong(q); err != nil || !s.over() || s.unknown() {
-		v.t.Errorf("%s: %v, heard %q", q.args.ID, err, s.heard)
+	if err := s.check(q); err != nil || !s.over() || s.unknown() {
+		v.t.Errorf("%s: %v, received %q", q.args.ID, err, s.received)
 	}
 	v.wantRuns(q.args.ID, 1, 1)
 }
@@ -132,14 +133,14 @@ func (v *versions) resumed() {
 	r := v.begin()
 	for i, at := range []*node{v.owner, v.other} {
 		q := v.request("work", fmt.Sprint("resumed-", i), 600)
-		s, id := &tale{ids: make(map[string]bool), retry: 50 * time.Millisecond}, r.ids.Add(1)
+		s, id := &callRecord{ids: make(map[string]bool), retry: 50 * time.Millisecond}, r.ids.Add(1)
 		r.at = fixed(at.url())
 		resp, err := r.send(bounded(v.t, time.Minute), "POST", nil, q.body(id))
 		if err != nil {
 			v.t.Error(err)
 			return
 		}
-		for events := sse.NewReader(resp.Body, 1<<20); len(s.heard) < 2; {
+		for events := sse.NewReader(resp.Body, 1<<20); len(s.received) < 2; {
 			ev, err := events.Next()
 			if err != nil {
 				v.t.Errorf("%s: %v", q.args.ID, err)
@@ -162,7 +163,7 @@ func (v *versions) keyed() {
 	id := r.ids.Add(1)
 	for _, at := range []*node{v.owner, v.other} {
 		r.at = fixed(at.url())
-		s := &tale{ids: make(map[string]bool), retry: 50 * time.Millisecond}
+		s := &callRecord{ids: make(map[string]bool), retry: 50 * time.Millisecond}
 		r.stay(bounded(v.t, time.Minute), s, id, q)
 		v.whole(q, s)
 	}
@@ -180,7 +181,7 @@ func (v *versions) socket() {
 		return
 	}
 	defer func() { _ = ws.CloseNow() }()
-	q, s := v.request("work", "socket", 100), &tale{ids: make(map[string]bool)}
+	q, s := v.request("work", "socket", 100), &callRecord{ids: make(map[string]bool)}
 	if err := ws.Write(ctx, websocket.MessageText, []byte(q.body(1))); err != nil {
 		v.t.Errorf("%s: %v", v.name, err)
 	}
@@ -190,7 +191,7 @@ func (v *versions) socket() {
 			v.t.Errorf("%s: %v", v.name, err)
 			return
 		}
-		s.tell(data, 1)
+		s.addMessage(data, 1)
 	}
 	v.whole(q, s)
 }
@@ -214,11 +215,11 @@ func (v *versions) deleted() {
 func (v *versions) takenOver(leaves bool) {
 	r, done := v.begin(), v.request("work", "before", 50)
 	ctx := bounded(v.t, 2*time.Minute)
-	before := &tale{ids: make(map[string]bool), retry: 50 * time.Millisecond}
+	before := &callRecord{ids: make(map[string]bool), retry: 50 * time.Millisecond}
 	r.stay(ctx, before, r.ids.Add(1), done)
 	v.whole(done, before)
 	tools := []string{"work", "look", "work", "look"}
-	tales, ended := make([]*tale, len(tools)), make(chan int)
+	records, ended := make([]*callRecord, len(tools)), make(chan int)
 	request := func(i int) request {
 		q := v.request(tools[i], fmt.Sprint("taken-over-", i), 4000)
 		q.key = q.args.ID // a light call that is cut has nothing else to be found by
@@ -230,7 +231,7 @@ func (v *versions) takenOver(leaves bool) {
 			at = v.client(fixed(v.owner.url()), prefer(v.owner, v.other))
 		}
 		go func() {
-			tales[i] = at.call(ctx, request(i))
+			records[i] = at.call(ctx, request(i))
 			ended <- i
 		}()
 	}
@@ -246,18 +247,18 @@ func (v *versions) takenOver(leaves bool) {
 	}
 	for range tools {
 		i := <-ended
-		q, s := request(i), tales[i]
-		if err := s.wrong(q); err != nil || !s.over() {
-			v.t.Errorf("%s: %v, heard %q", q.args.ID, err, s.heard)
+		q, s := request(i), records[i]
+		if err := s.check(q); err != nil || !s.over() {
+			v.t.Errorf("%s: %v, received %q", q.args.ID, err, s.received)
 		}
 		if q.tool == "work" {
 			v.wantRuns(q.args.ID, 1, 1)
 		} else if s.unknown() {
-			v.t.Errorf("%s may be run again, and was not: heard %q", q.args.ID, s.heard)
+			v.t.Errorf("%s may be run again, and was not: received %q", q.args.ID, s.received)
 		}
 	}
 	// What was kept is read at the other node.
-	again := &tale{ids: make(map[string]bool), retry: 50 * time.Millisecond}
+	again := &callRecord{ids: make(map[string]bool), retry: 50 * time.Millisecond}
 	if resp, err := r.send(ctx, "GET", map[string]string{"Last-Event-ID": before.first}, ""); err != nil {
 		v.t.Error(err)
 	} else {

@@ -88,7 +88,7 @@ func (h *hostProcess) hear(text string) string {
 			return h.lines.Text()
 		}
 	}
-	h.t.Fatalf("the host ended before it heard %s", text)
+	h.t.Fatalf("the host ended before it received %s", text)
 	return ""
 }
 

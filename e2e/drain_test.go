@@ -45,11 +45,11 @@ func TestTerminate(t *testing.T) {
 		if refused.StatusCode != http.StatusServiceUnavailable || refused.Header.Get("Retry-After") == "" {
 			t.Errorf("a new request got %s, Retry-After %q", refused.Status, refused.Header.Get("Retry-After"))
 		}
-		if got := other.listen("GET", gone.lastID, "").rest().heard; !slices.Equal(got, counted(2, steps)) {
-			t.Errorf("who came back heard %q", got)
+		if got := other.listen("GET", gone.lastID, "").rest().received; !slices.Equal(got, counted(2, steps)) {
+			t.Errorf("who came back received %q", got)
 		}
-		if reading.rest(); !slices.Equal(reading.heard, counted(0, steps)) {
-			t.Errorf("who stayed heard %q", reading.heard)
+		if reading.rest(); !slices.Equal(reading.received, counted(0, steps)) {
+			t.Errorf("who stayed received %q", reading.received)
 		}
 		if err := p.wait(t, 15*time.Second); err != nil {
 			t.Errorf("holdfast: %v", err)
@@ -66,17 +66,17 @@ func TestTerminatePolling(t *testing.T) {
 		c := connect(t, p)
 		l := c.count(steps, 100*time.Millisecond).rest()
 		if l.retry != 2*time.Second {
-			t.Fatalf("told to wait %v after %q, want to be sent away for 2 s", l.retry, l.heard)
+			t.Fatalf("told to wait %v after %q, want to be sent away for 2 s", l.retry, l.received)
 		}
 		p.signal(t, syscall.SIGTERM)
-		heard := l.heard
-		for len(heard) == 0 || !strings.HasPrefix(heard[len(heard)-1], "result ") {
+		received := l.received
+		for len(received) == 0 || !strings.HasPrefix(received[len(received)-1], "result ") {
 			time.Sleep(l.retry) // as it was told: the call ends meanwhile, on a machine that does not stand still
 			l = c.listen("GET", l.lastID, "").rest()
-			heard = append(heard, l.heard...)
+			received = append(received, l.received...)
 		}
-		if !slices.Equal(heard, counted(0, steps)) {
-			t.Errorf("heard %q", heard)
+		if !slices.Equal(received, counted(0, steps)) {
+			t.Errorf("received %q", received)
 		}
 		if err := p.wait(t, 15*time.Second); err != nil {
 			t.Errorf("holdfast: %v", err)
@@ -90,8 +90,8 @@ func TestTerminateBounded(t *testing.T) {
 		p := serve("--drain", "300ms")
 		l := connect(t, p).count(1, time.Minute)
 		p.signal(t, syscall.SIGTERM)
-		if l.rest(); len(l.heard) != 1 || !strings.Contains(l.heard[0], "the server is shutting down") {
-			t.Errorf("heard %q, want an error that says why", l.heard)
+		if l.rest(); len(l.received) != 1 || !strings.Contains(l.received[0], "the server is shutting down") {
+			t.Errorf("received %q, want an error that says why", l.received)
 		}
 		if err := p.wait(t, 15*time.Second); err != nil {
 			t.Errorf("holdfast: %v", err)
@@ -109,8 +109,8 @@ func TestTerminateTwice(t *testing.T) {
 		p.signal(t, syscall.SIGTERM)
 		listening.rest() // it drains
 		p.signal(t, syscall.SIGINT)
-		if l.rest(); len(l.heard) != 1 || !strings.HasPrefix(l.heard[0], "error ") {
-			t.Errorf("heard %q, want an error", l.heard)
+		if l.rest(); len(l.received) != 1 || !strings.HasPrefix(l.received[0], "error ") {
+			t.Errorf("received %q, want an error", l.received)
 		}
 		if err := p.wait(t, 15*time.Second); err != nil {
 			t.Errorf("holdfast: %v", err)

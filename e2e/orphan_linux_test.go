@@ -112,7 +112,7 @@ func TestAbandoned(t *testing.T) {
 			vanish(t, p, time.Duration(i%2*i/8)*time.Millisecond)
 		})
 	}
-	all.Wait() // those who waited for their answer have heard from a process of theirs
+	all.Wait() // those who waited for their answer have received from a process of theirs
 	eventually(t, "the processes of those who vanished gone", time.Minute, func() bool { return len(pids()) == own })
 	if err := p.stop(t); err != nil {
 		t.Errorf("holdfast: %v", err)
@@ -171,16 +171,16 @@ func TestServerKilled(t *testing.T) {
 	}
 	killed := time.Now()
 	l.rest()
-	if got := l.heard[len(l.heard)-1]; !strings.HasPrefix(got, "error ") || !strings.Contains(got, "server process exited: signal: killed") {
-		t.Errorf("heard %q in the end", got)
+	if got := l.received[len(l.received)-1]; !strings.HasPrefix(got, "error ") || !strings.Contains(got, "server process exited: signal: killed") {
+		t.Errorf("received %q in the end", got)
 	}
 	if d := time.Since(killed); d > 20*time.Second {
 		t.Errorf("the call failed after %v", d)
 	}
-	if got := victim.count(3, 0).rest().heard; !slices.Equal(got, counted(0, 3)) {
-		t.Errorf("the next call heard %q", got)
+	if got := victim.count(3, 0).rest().received; !slices.Equal(got, counted(0, 3)) {
+		t.Errorf("the next call received %q", got)
 	}
-	if got := other.rest().heard; !slices.Equal(got, counted(0, 20)) {
-		t.Errorf("the other session heard %q", got)
+	if got := other.rest().received; !slices.Equal(got, counted(0, 20)) {
+		t.Errorf("the other session received %q", got)
 	}
 }

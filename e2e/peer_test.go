@@ -70,12 +70,12 @@ func (c *peer) send(method, lastID, body string) *http.Response {
 
 // A listener reads one event stream.
 type listener struct {
-	t      *testing.T
-	body   io.Closer
-	events *sse.Reader
-	lastID string
-	heard  []string // "progress N", "result TEXT", "error TEXT"
-	retry  time.Duration
+	t        *testing.T
+	body     io.Closer
+	events   *sse.Reader
+	lastID   string
+	received []string // "progress N", "result TEXT", "error TEXT"
+	retry    time.Duration
 }
 
 // listen begins to read the stream that a request is answered with.
@@ -106,7 +106,7 @@ func (l *listener) next() bool {
 		return false
 	}
 	if err != nil {
-		l.t.Fatalf("after %q: %v", l.heard, err)
+		l.t.Fatalf("after %q: %v", l.received, err)
 	}
 	if ev.ID != "" {
 		l.lastID = ev.ID
@@ -128,23 +128,23 @@ func (l *listener) next() bool {
 	}
 	switch {
 	case m.Method == "notifications/progress":
-		l.heard = append(l.heard, fmt.Sprintf("progress %v", m.Params.Progress))
+		l.received = append(l.received, fmt.Sprintf("progress %v", m.Params.Progress))
 	case m.Result != nil && len(m.Result.Content) == 1:
-		l.heard = append(l.heard, "result "+m.Result.Content[0].Text)
+		l.received = append(l.received, "result "+m.Result.Content[0].Text)
 	case m.Error != nil:
-		l.heard = append(l.heard, "error "+m.Error.Message)
+		l.received = append(l.received, "error "+m.Error.Message)
 	default:
-		l.heard = append(l.heard, string(ev.Data))
+		l.received = append(l.received, string(ev.Data))
 	}
 	return true
 }
 
-// until reads until n messages were heard.
+// until reads until n messages were received.
 func (l *listener) until(n int) {
 	l.t.Helper()
-	for len(l.heard) < n {
+	for len(l.received) < n {
 		if !l.next() {
-			l.t.Fatalf("the stream ended after %q", l.heard)
+			l.t.Fatalf("the stream ended after %q", l.received)
 		}
 	}
 }
@@ -157,7 +157,7 @@ func (l *listener) rest() *listener {
 	return l
 }
 
-// counted is what is heard of a count, after the first steps.
+// counted is what is received of a count, after the first steps.
 func counted(after, to int) (want []string) {
 	for i := after + 1; i <= to; i++ {
 		want = append(want, fmt.Sprintf("progress %d", i))

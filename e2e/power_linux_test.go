@@ -70,11 +70,11 @@ type poweredNode struct {
 
 type poweredCall struct {
 	request
-	id      int64
-	session string
-	tale    *tale
-	opened  time.Time // when the session was known to its client
-	said    time.Time // when the client had heard all, or could not
+	id         int64
+	session    string
+	callRecord *callRecord
+	opened     time.Time // when the session was known to its client
+	said       time.Time // when the client had received all, or could not
 }
 
 // powered runs a node for a while, and kills it.
@@ -83,7 +83,7 @@ func powered(t *testing.T, query string, keys bool, long time.Duration) *powered
 	p := &poweredNode{query: query, dir: filepath.Join(t.TempDir(), "store")}
 	trace := filepath.Join(t.TempDir(), "trace")
 	before := recorder(t, trace)
-	e := &enginery{name: "file", url: func([]string) string { return "file:" + p.dir + query }}
+	e := &sharedEngine{name: "file", url: func([]string) string { return "file:" + p.dir + query }}
 	f := newFleet(t, e, shape{nodes: 1, library: true, place: func(int) place {
 		return place{before: before, listen: "127.0.0.1:0", admin: "127.0.0.1:0", store: e.url(nil)}
 	}})
@@ -97,7 +97,7 @@ func powered(t *testing.T, query string, keys bool, long time.Duration) *powered
 	for i := range 4 {
 		clients.Go(func() {
 			for k := 0; k < 12 || time.Since(p.begun) < long; {
-				r, err := roam(ctx, at, "")
+				r, err := newSpecClient(ctx, at, "")
 				if err != nil {
 					return
 				}
@@ -110,8 +110,8 @@ func powered(t *testing.T, query string, keys bool, long time.Duration) *powered
 					if keys && k%2 == 0 {
 						c.key = fmt.Sprintf("%q", name)
 					}
-					c.tale = &tale{ids: make(map[string]bool), retry: 20 * time.Millisecond}
-					r.stay(ctx, c.tale, c.id, c.request)
+					c.callRecord = &callRecord{ids: make(map[string]bool), retry: 20 * time.Millisecond}
+					r.stay(ctx, c.callRecord, c.id, c.request)
 					c.said = time.Now()
 					mu.Lock()
 					p.calls = append(p.calls, c)
@@ -130,7 +130,7 @@ func powered(t *testing.T, query string, keys bool, long time.Duration) *powered
 	p.steps = record(t, trace, p.dir)
 	whole := 0
 	for _, c := range p.calls {
-		if c.tale.over() && c.tale.wrong(c.request) == nil && !c.tale.unknown() {
+		if c.callRecord.over() && c.callRecord.check(c.request) == nil && !c.callRecord.unknown() {
 			whole++
 		}
 	}
@@ -155,7 +155,7 @@ func (p *poweredNode) lose(t *testing.T, cut time.Time, most time.Duration, r *r
 	was := play(p.steps, line)
 	dir := filepath.Join(t.TempDir(), "store")
 	was.lose(t, p.dir, dir, r)
-	e := &enginery{name: "file", url: func([]string) string { return "file:" + dir + p.query }}
+	e := &sharedEngine{name: "file", url: func([]string) string { return "file:" + dir + p.query }}
 	f := newFleet(t, e, shape{nodes: 1, library: true})
 	at := fixed(f.nodes[0].url())
 	ctx := bounded(t, time.Minute)
@@ -169,13 +169,13 @@ func (p *poweredNode) lose(t *testing.T, cut time.Time, most time.Duration, r *r
 		}
 		if !sessions[c.session] {
 			sessions[c.session] = true
-			l.anew(ctx, &roamer{at: at, session: c.session, http: http.DefaultClient}, c)
+			l.anew(ctx, &specClient{at: at, session: c.session, http: http.DefaultClient}, c)
 		}
 		places <- struct{}{}
 		all.Go(func() {
 			defer func() { <-places }()
-			client := &roamer{at: at, session: c.session, http: http.DefaultClient}
-			if c.tale.first != "" && c.tale.over() && c.tale.ended.Before(cut) {
+			client := &specClient{at: at, session: c.session, http: http.DefaultClient}
+			if c.callRecord.first != "" && c.callRecord.over() && c.callRecord.ended.Before(cut) {
 				l.read(ctx, client, c)
 			}
 			if c.key != "" {
@@ -204,7 +204,7 @@ type loss struct {
 
 // must says whether a call must be there with all that was said.
 func (l *loss) must(c *poweredCall) bool {
-	return c.tale.over() && c.tale.ended.Add(l.most).Before(l.cut)
+	return c.callRecord.over() && c.callRecord.ended.Add(l.most).Before(l.cut)
 }
 
 // mtimeStep is how far behind a file's time may be.
@@ -222,52 +222,52 @@ func (l *loss) ran(name string) (times int) {
 }
 
 // isGone says whether a client was told that its session is.
-func isGone(s *tale) bool { return s.err != nil && strings.Contains(s.err.Error(), ": 404 ") }
+func isGone(s *callRecord) bool { return s.err != nil && strings.Contains(s.err.Error(), ": 404 ") }
 
 // read reads a call again, from its first event.
-func (l *loss) read(ctx context.Context, client *roamer, c *poweredCall) {
-	s := &tale{ids: make(map[string]bool), retry: 20 * time.Millisecond, lastID: c.tale.first}
+func (l *loss) read(ctx context.Context, client *specClient, c *poweredCall) {
+	s := &callRecord{ids: make(map[string]bool), retry: 20 * time.Millisecond, lastID: c.callRecord.first}
 	client.stay(ctx, s, c.id, c.request)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	wrong := s.wrong(c.request)
+	wrong := s.check(c.request)
 	switch {
 	case isGone(s) && !l.must(c), s.unknown() && wrong == nil && !l.must(c):
 		l.said++
 	case wrong != nil || s.unknown():
-		l.t.Errorf("%v before the power was lost a client had heard all, and now hears %q, %v\n%v", l.cut.Sub(c.tale.ended), s.heard, s.err, l.disk)
+		l.t.Errorf("%v before the power was lost a client had received all, and now hears %q, %v\n%v", l.cut.Sub(c.callRecord.ended), s.received, s.err, l.disk)
 	default:
 		l.kept++
 	}
 }
 
 // anew makes another call in a session that its client knew: that is there.
-func (l *loss) anew(ctx context.Context, client *roamer, c *poweredCall) {
+func (l *loss) anew(ctx context.Context, client *specClient, c *poweredCall) {
 	q := request{tool: "look", args: workArgs{ID: c.args.ID + "-anew", Steps: 1, MS: 1}}
-	s := &tale{ids: make(map[string]bool), retry: 20 * time.Millisecond}
+	s := &callRecord{ids: make(map[string]bool), retry: 20 * time.Millisecond}
 	client.stay(ctx, s, 1_000_000, q)
-	if err := s.wrong(q); err != nil || s.unknown() {
-		l.t.Errorf("%v before the power was lost a session was there, and now a call in it: %v, %q", l.cut.Sub(c.opened), err, s.heard)
+	if err := s.check(q); err != nil || s.unknown() {
+		l.t.Errorf("%v before the power was lost a session was there, and now a call in it: %v, %q", l.cut.Sub(c.opened), err, s.received)
 	}
 }
 
-// ask makes a call again under its key, as if nothing had been heard of it.
-func (l *loss) ask(ctx context.Context, client *roamer, c *poweredCall) {
+// ask makes a call again under its key, as if nothing had been received of it.
+func (l *loss) ask(ctx context.Context, client *specClient, c *poweredCall) {
 	before := l.ran(c.args.ID)
-	s := &tale{ids: make(map[string]bool), retry: 20 * time.Millisecond}
+	s := &callRecord{ids: make(map[string]bool), retry: 20 * time.Millisecond}
 	client.stay(ctx, s, c.id, c.request)
 	after := l.ran(c.args.ID)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	switch wrong := s.wrong(c.request); {
+	switch wrong := s.check(c.request); {
 	case isGone(s) && l.must(c):
-		l.t.Errorf("%v before the power was lost a session was there, and is gone", l.cut.Sub(c.tale.ended))
+		l.t.Errorf("%v before the power was lost a session was there, and is gone", l.cut.Sub(c.callRecord.ended))
 	case wrong != nil && !isGone(s):
 		l.t.Errorf("asked again under its key: %v", wrong)
 	case s.unknown():
 		l.unknown++
 	}
 	if after > 1 || before > 0 && after != before {
-		l.t.Errorf("%v before the power was lost a call had run %d times, and asked again %d times; the client hears %q", l.cut.Sub(c.said), before, after, s.heard)
+		l.t.Errorf("%v before the power was lost a call had run %d times, and asked again %d times; the client hears %q", l.cut.Sub(c.said), before, after, s.received)
 	}
 }

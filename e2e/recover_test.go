@@ -12,13 +12,13 @@ import (
 // hear the rest of the call, and nothing twice. (Failure 3)
 func TestIDForgotten(t *testing.T) {
 	eachBackend(t, func(t *testing.T, serve func(...string) *program) {
-		const steps, heard = 20, 2
+		const steps, received = 20, 2
 		p := serve("--retry", "100ms")
 		c := connect(t, p)
 		listening := c.listen("GET", "", "")
 		listening.next() // its first id
 		call := c.count(steps, 50*time.Millisecond)
-		call.until(heard)
+		call.until(received)
 		call.body.Close()
 		c.listen("GET", call.lastID, "").body.Close()
 		forgetful := c.listen("GET", "", "") // takes over
@@ -27,9 +27,9 @@ func TestIDForgotten(t *testing.T) {
 			next := c.listen("GET", listening.rest().lastID, "")
 			listening, forgetful = forgetful, next
 		}
-		forgetful.until(steps - heard + 1)
-		if want := counted(heard, steps); !slices.Equal(forgetful.heard, want) {
-			t.Errorf("heard %q, want %q", forgetful.heard, want)
+		forgetful.until(steps - received + 1)
+		if want := counted(received, steps); !slices.Equal(forgetful.received, want) {
+			t.Errorf("received %q, want %q", forgetful.received, want)
 		}
 	})
 }

@@ -25,7 +25,7 @@ type Strange struct {
 
 // Send sends it, and returns what came back until the server had no more to say: until
 // it ended the connection, or was silent for a while after it had begun to answer.
-func (s *Strange) Send(addr string) (heard []byte, err error) {
+func (s *Strange) Send(addr string) (received []byte, err error) {
 	c, err := net.DialTimeout("tcp", addr, time.Minute)
 	if err != nil {
 		return nil, err
@@ -43,7 +43,7 @@ func (s *Strange) Send(addr string) (heard []byte, err error) {
 	frames := s.Frames
 	for {
 		n, err := c.Read(buf)
-		heard = append(heard, buf[:n]...)
+		received = append(received, buf[:n]...)
 		if n > 0 {
 			_ = c.SetReadDeadline(time.Now().Add(answerPause))
 			if frames != "" {
@@ -58,7 +58,7 @@ func (s *Strange) Send(addr string) (heard []byte, err error) {
 	}
 	_ = c.Close()
 	<-sent
-	return heard, nil
+	return received, nil
 }
 
 // answerPause is how long a server that has begun to answer may be silent.
@@ -69,8 +69,8 @@ var answered = regexp.MustCompile(`(?s)HTTP/1\.[01] (\d\d\d)[^\r\n]*\r\n(.*?)\r\
 
 // Answers are the statuses in what a server sent. The error says which is none that a
 // stranger may be given: the server is at fault, or does not say when it will not be.
-func Answers(heard []byte) (statuses []int, err error) {
-	for _, m := range answered.FindAllSubmatch(heard, -1) {
+func Answers(received []byte) (statuses []int, err error) {
+	for _, m := range answered.FindAllSubmatch(received, -1) {
 		status, _ := strconv.Atoi(string(m[1]))
 		statuses = append(statuses, status)
 		later := status == http.StatusServiceUnavailable && bytes.Contains(bytes.ToLower(m[2]), []byte("retry-after:"))

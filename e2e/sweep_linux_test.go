@@ -42,10 +42,10 @@ func TestSweep(t *testing.T) {
 			first.files, first.processes = first.files+x.more.files, first.processes+x.more.processes
 			good := newGood(t, p)
 			var statuses sync.Map
-			count := func(heard []byte, name string) {
-				all, err := Answers(heard)
+			count := func(received []byte, name string) {
+				all, err := Answers(received)
 				if err != nil {
-					t.Errorf("%s: %v of %.600q", name, err, heard)
+					t.Errorf("%s: %v of %.600q", name, err, received)
 				}
 				for _, status := range all {
 					n, _ := statuses.LoadOrStore(status, new(atomic.Int32))
@@ -63,11 +63,11 @@ func TestSweep(t *testing.T) {
 				free <- struct{}{}
 				work.Go(func() {
 					defer func() { <-free }()
-					heard, err := s.Send(p.Addr)
+					received, err := s.Send(p.Addr)
 					if err != nil {
 						t.Errorf("%s: %v", s.Name, err)
 					}
-					count(heard, s.Name)
+					count(received, s.Name)
 				})
 			}
 			work.Wait()

@@ -268,11 +268,10 @@ func (c *client) exactly(method, target, body string, header ...string) *answer 
 }
 
 // post sends a message and records all of the answer.
-func (c *client) post(body string, extra ...string) *answer {
+func (c *client) post(body string, extra ...string) {
 	c.t.Helper()
 	a := c.request("POST", "/mcp", body, extra...)
 	a.rest()
-	return a
 }
 
 // answer is a response, and the connection that it comes on.
@@ -415,12 +414,12 @@ func ending(err error) string {
 
 // follow records the stream up to the response to a request. Where the connection ends
 // before, it resumes by the last event id.
-func (a *answer) follow() *answer {
+func (a *answer) follow() {
 	a.c.t.Helper()
 	for {
 		if !a.isStream() {
 			a.rest()
-			return a
+			return
 		}
 		for {
 			ev, err := a.next()
@@ -430,7 +429,7 @@ func (a *answer) follow() *answer {
 			}
 			if bytes.Contains(ev.Data, []byte(`"result":`)) || bytes.Contains(ev.Data, []byte(`"error":`)) {
 				a.rest()
-				return a
+				return
 			}
 		}
 		_ = a.conn.Close()

@@ -16,10 +16,10 @@ import (
 	"holdfast/internal/sse"
 )
 
-// A roamer is a client of revision 2025-11-25 that does what the specification says
+// A specClient is a client of revision 2025-11-25 that does what the specification says
 // and no more: it comes back with Last-Event-ID, after as long as it was told. Each
 // of its requests goes where at says. It may make calls concurrently.
-type roamer struct {
+type specClient struct {
 	at      func() string
 	user    string
 	session string
@@ -33,9 +33,9 @@ type roamer struct {
 // fixed is a place.
 func fixed(url string) func() string { return func() string { return url } }
 
-// roam begins a session.
-func roam(ctx context.Context, at func() string, user string) (*roamer, error) {
-	r := &roamer{at: at, user: user, http: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 4}}}
+// newSpecClient begins a session.
+func newSpecClient(ctx context.Context, at func() string, user string) (*specClient, error) {
+	r := &specClient{at: at, user: user, http: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 4}}}
 	for {
 		err := r.initialize(ctx)
 		if err == nil || ctx.Err() != nil {
@@ -45,10 +45,10 @@ func roam(ctx context.Context, at func() string, user string) (*roamer, error) {
 	}
 }
 
-func (r *roamer) initialize(ctx context.Context) error {
+func (r *specClient) initialize(ctx context.Context) error {
 	r.session = ""
 	resp, err := r.send(ctx, "POST", nil, `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25",`+
-		`"capabilities":{"elicitation":{}},"clientInfo":{"name":"roamer","version":"1"}}}`)
+		`"capabilities":{"elicitation":{}},"clientInfo":{"name":"specClient","version":"1"}}}`)
 	if err != nil {
 		return err
 	}
@@ -69,8 +69,8 @@ func (r *roamer) initialize(ctx context.Context) error {
 	return nil
 }
 
-// send sends a request, wherever the roamer is now.
-func (r *roamer) send(ctx context.Context, method string, header map[string]string, body string) (*http.Response, error) {
+// send sends a request, wherever the specClient is now.
+func (r *specClient) send(ctx context.Context, method string, header map[string]string, body string) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, method, r.at(), strings.NewReader(body))
 	if err != nil {
 		return nil, err
@@ -92,36 +92,36 @@ func (r *roamer) send(ctx context.Context, method string, header map[string]stri
 	return r.http.Do(req)
 }
 
-func (r *roamer) close() { r.http.CloseIdleConnections() }
+func (r *specClient) close() { r.http.CloseIdleConnections() }
 
-// A tale is what a client has heard of a call.
-type tale struct {
-	heard  []string // "progress N", "result TEXT", "error TEXT"
-	ended  time.Time
-	unsure bool // it does not know whether the call was delivered, and can't ask
-	why    error
-	err    error
-	ids    map[string]bool
-	first  string // the first id that came
-	lastID string
-	link   string
-	retry  time.Duration
-	gaps   []time.Duration // from a cut to the next event
-	cutAt  time.Time
+// A callRecord is what a client has received of a call so far.
+type callRecord struct {
+	received []string // "progress N", "result TEXT", "error TEXT"
+	ended    time.Time
+	unsure   bool // it does not know whether the call was delivered, and can't ask
+	why      error
+	err      error
+	ids      map[string]bool
+	first    string // the first id that came
+	lastID   string
+	link     string
+	retry    time.Duration
+	gaps     []time.Duration // from a cut to the next event
+	cutAt    time.Time
 }
 
-func (s *tale) over() bool { return !s.ended.IsZero() }
+func (s *callRecord) over() bool { return !s.ended.IsZero() }
 
-// last is the last that was heard.
-func (s *tale) last() string {
-	if len(s.heard) == 0 {
+// last is the last that was received.
+func (s *callRecord) last() string {
+	if len(s.received) == 0 {
 		return ""
 	}
-	return s.heard[len(s.heard)-1]
+	return s.received[len(s.received)-1]
 }
 
 // unknown says whether the client was told that nobody knows.
-func (s *tale) unknown() bool { return strings.HasPrefix(s.last(), "error outcome unknown") }
+func (s *callRecord) unknown() bool { return strings.HasPrefix(s.last(), "error outcome unknown") }
 
 // A request is a tool's call.
 type request struct {
@@ -137,13 +137,13 @@ func (q request) body(id int64) string {
 }
 
 // call makes a call and stays with it until it has ended.
-func (r *roamer) call(ctx context.Context, q request) *tale {
-	s := &tale{ids: make(map[string]bool), retry: 50 * time.Millisecond}
+func (r *specClient) call(ctx context.Context, q request) *callRecord {
+	s := &callRecord{ids: make(map[string]bool), retry: 50 * time.Millisecond}
 	r.stay(ctx, s, r.ids.Add(1), q)
 	return s
 }
 
-func (r *roamer) stay(ctx context.Context, s *tale, id int64, q request) {
+func (r *specClient) stay(ctx context.Context, s *callRecord, id int64, q request) {
 	header := map[string]string{}
 	if q.key != "" {
 		header["Idempotency-Key"] = q.key
@@ -173,26 +173,26 @@ func (r *roamer) stay(ctx context.Context, s *tale, id int64, q request) {
 			idle = 0
 		}
 		if r.tries > 0 && idle >= r.tries {
-			s.err = fmt.Errorf("gave up after %d tries, with %q, the last: %w", idle, tail(s.heard), err)
+			s.err = fmt.Errorf("gave up after %d tries, with %q, the last: %w", idle, tail(s.received), err)
 			return
 		}
 		select {
 		case <-time.After(s.retry):
 		case <-ctx.Done():
-			s.err = fmt.Errorf("hung after %q: %w, at last: %w", tail(s.heard), ctx.Err(), err)
+			s.err = fmt.Errorf("hung after %q: %w, at last: %w", tail(s.received), ctx.Err(), err)
 		}
 	}
 }
 
-// tail is the end of what was heard.
-func tail(heard []string) []string { return heard[max(0, len(heard)-10):] }
+// tail is the end of what was received.
+func tail(received []string) []string { return received[max(0, len(received)-10):] }
 
 // errRefused says that a request was refused before anything was done.
 var errRefused = errors.New("refused")
 
 // take reads a response to its end, or its cut, and leaves it to be closed. The error says why the call is not
 // over, if it isn't.
-func (r *roamer) take(s *tale, id int64, resp *http.Response) error {
+func (r *specClient) take(s *callRecord, id int64, resp *http.Response) error {
 	switch {
 	case resp.StatusCode == http.StatusOK:
 	case resp.StatusCode == http.StatusServiceUnavailable || resp.StatusCode == http.StatusTooManyRequests:
@@ -204,10 +204,10 @@ func (r *roamer) take(s *tale, id int64, resp *http.Response) error {
 	default:
 		body, _ := io.ReadAll(resp.Body)
 		if resp.StatusCode == http.StatusGone && strings.Contains(string(body), "outcome unknown") {
-			s.tell(body, id)
+			s.addMessage(body, id)
 			return nil
 		}
-		s.err = fmt.Errorf("after %q with id %q: %s: %s", s.heard, s.lastID, resp.Status, body)
+		s.err = fmt.Errorf("after %q with id %q: %s: %s", s.received, s.lastID, resp.Status, body)
 		return s.err
 	}
 	if link := resp.Header.Get("Link"); link != "" {
@@ -216,7 +216,7 @@ func (r *roamer) take(s *tale, id int64, resp *http.Response) error {
 	if strings.HasPrefix(resp.Header.Get("Content-Type"), "application/json") {
 		body, err := io.ReadAll(resp.Body)
 		if err == nil {
-			s.tell(body, id)
+			s.addMessage(body, id)
 		}
 		return err
 	}
@@ -230,13 +230,13 @@ func (r *roamer) take(s *tale, id int64, resp *http.Response) error {
 	return s.err
 }
 
-func (s *tale) event(ev sse.Event, id int64) {
+func (s *callRecord) event(ev sse.Event, id int64) {
 	if ev.Retry >= 0 {
 		s.retry = ev.Retry
 	}
 	if ev.ID != "" {
 		if s.ids[ev.ID] {
-			s.err = fmt.Errorf("event %s came twice, after %q: %s", ev.ID, s.heard, ev.Data)
+			s.err = fmt.Errorf("event %s came twice, after %q: %s", ev.ID, s.received, ev.Data)
 			return
 		}
 		s.first = cmp.Or(s.first, ev.ID)
@@ -248,12 +248,12 @@ func (s *tale) event(ev sse.Event, id int64) {
 		}
 	}
 	if len(ev.Data) > 0 {
-		s.tell(ev.Data, id)
+		s.addMessage(ev.Data, id)
 	}
 }
 
-// tell takes a message.
-func (s *tale) tell(data []byte, id int64) {
+// addMessage records a message.
+func (s *callRecord) addMessage(data []byte, id int64) {
 	var m struct {
 		ID     json.RawMessage
 		Method string
@@ -267,28 +267,28 @@ func (s *tale) tell(data []byte, id int64) {
 	}
 	switch {
 	case m.Method == "notifications/progress":
-		s.heard = append(s.heard, fmt.Sprintf("progress %v", m.Params.Progress))
+		s.received = append(s.received, fmt.Sprintf("progress %v", m.Params.Progress))
 		return
 	case m.Method != "":
-		s.heard = append(s.heard, m.Method)
+		s.received = append(s.received, m.Method)
 		return
 	case m.Error == nil && string(m.ID) != fmt.Sprint(id):
 		s.err = fmt.Errorf("the response of %s came to call %d: %s", m.ID, id, data)
 		return
 	case m.Result != nil && len(m.Result.Content) == 1:
-		s.heard = append(s.heard, "result "+m.Result.Content[0].Text)
+		s.received = append(s.received, "result "+m.Result.Content[0].Text)
 	case m.Error != nil:
-		s.heard = append(s.heard, "error "+m.Error.Message)
+		s.received = append(s.received, "error "+m.Error.Message)
 	default:
-		s.heard = append(s.heard, string(data))
+		s.received = append(s.received, string(data))
 	}
 	s.ended = time.Now()
 }
 
-// wrong says what is wrong with the tale of a call: each message of it comes once and
+// check returns what is wrong with the record of a call: each message of it comes once and
 // in order. If it is safe it may have been run again, but its client does not hear that:
 // progress never goes back.
-func (s *tale) wrong(q request) error {
+func (s *callRecord) check(q request) error {
 	if s.err != nil {
 		return s.err
 	}
@@ -297,10 +297,10 @@ func (s *tale) wrong(q request) error {
 	}
 	want := counted(0, q.args.Steps)
 	want[q.args.Steps] = "result did " + q.args.ID
-	n := len(s.heard)
-	failed := s.unknown() && n <= len(want) && slices.Equal(s.heard[:n-1], want[:n-1])
-	if !slices.Equal(s.heard, want) && !failed {
-		return fmt.Errorf("heard %q", s.heard)
+	n := len(s.received)
+	failed := s.unknown() && n <= len(want) && slices.Equal(s.received[:n-1], want[:n-1])
+	if !slices.Equal(s.received, want) && !failed {
+		return fmt.Errorf("received %q", s.received)
 	}
 	return nil
 }

@@ -14,25 +14,25 @@ import (
 	"holdfast"
 )
 
-// A visitor is an official client over some transport, as a client of a fleet.
-type visitor struct {
+// A officialClient is an official client over some transport, as a client of a fleet.
+type officialClient struct {
 	*mcp.ClientSession
 	asked chan struct{} // sent to when the user is asked, who answers then
 
-	mu    sync.Mutex
-	heard map[any][]string // progress, by token
+	mu       sync.Mutex
+	received map[any][]string // progress, by token
 }
 
-// visitor connects an official client.
-func (f *fleet) visitor(transport mcp.Transport) *visitor {
+// officialClient connects an official client.
+func (f *fleet) officialClient(transport mcp.Transport) *officialClient {
 	f.t.Helper()
-	v := &visitor{heard: make(map[any][]string), asked: make(chan struct{})}
-	client := mcp.NewClient(&mcp.Implementation{Name: "visitor", Version: "1"}, &mcp.ClientOptions{
+	v := &officialClient{received: make(map[any][]string), asked: make(chan struct{})}
+	client := mcp.NewClient(&mcp.Implementation{Name: "officialClient", Version: "1"}, &mcp.ClientOptions{
 		ProgressNotificationHandler: func(_ context.Context, req *mcp.ProgressNotificationClientRequest) {
 			v.mu.Lock()
 			defer v.mu.Unlock()
 			token := req.Params.ProgressToken
-			v.heard[token] = append(v.heard[token], fmt.Sprintf("progress %v", req.Params.Progress))
+			v.received[token] = append(v.received[token], fmt.Sprintf("progress %v", req.Params.Progress))
 		},
 		ElicitationHandler: func(ctx context.Context, _ *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
 			select {
@@ -68,9 +68,9 @@ func (f *fleet) ours() mcp.Transport {
 	return holdfast.NewClientTransport(f.front.URL, nil)
 }
 
-// call makes a call, and tells of it as a roamer does.
-func (v *visitor) call(ctx context.Context, q request) *tale {
-	s := &tale{}
+// call makes a call, and tells of it as a specClient does.
+func (v *officialClient) call(ctx context.Context, q request) *callRecord {
+	s := &callRecord{}
 	params := &mcp.CallToolParams{Name: q.tool, Arguments: q.args}
 	params.SetProgressToken(q.args.ID)
 	res, err := v.CallTool(ctx, params)
@@ -100,9 +100,9 @@ func (v *visitor) call(ctx context.Context, q request) *tale {
 	last := fmt.Sprintf("progress %d", q.args.Steps)
 	for range 200 {
 		v.mu.Lock()
-		s.heard = slices.Concat(v.heard[q.args.ID], []string{said})
+		s.received = slices.Concat(v.received[q.args.ID], []string{said})
 		v.mu.Unlock()
-		if err != nil || q.args.Steps == 0 || len(s.heard) > 1 && s.heard[len(s.heard)-2] == last {
+		if err != nil || q.args.Steps == 0 || len(s.received) > 1 && s.received[len(s.received)-2] == last {
 			break
 		}
 		time.Sleep(10 * time.Millisecond)
