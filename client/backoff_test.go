@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// However often a server sends its client away for a moment, one that then can't be
-// reached is tried again soon.
-func TestPolledThenAway(t *testing.T) {
+// However often a server has ended the connection early, one that then is out of reach is tried
+// again soon.
+func TestBackoffAfterPolling(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		p := backoff{retrySet: true, retry: 10 * time.Millisecond}
@@ -44,9 +44,9 @@ func TestPolledThenAway(t *testing.T) {
 	})
 }
 
-// While somebody waits the next connection is never far; while nobody does it has
-// time, until somebody comes.
-func TestIdle(t *testing.T) {
+// While a caller waits the next connection comes soon. While none does it comes later, until a
+// caller comes.
+func TestBackoffIdle(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var idle atomic.Bool
@@ -90,9 +90,8 @@ func TestIdle(t *testing.T) {
 	})
 }
 
-// A connection on which nothing came is no reason to come back soon, unless it
-// lasted.
-func TestLasted(t *testing.T) {
+// A connection that brought nothing does not shorten the next wait, unless it lasted.
+func TestBackoffAfterLongConnection(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var p backoff
@@ -119,8 +118,8 @@ func TestLasted(t *testing.T) {
 	})
 }
 
-// How long the server may take to answer grows while it is too short.
-func TestBound(t *testing.T) {
+// The time that a server has to answer grows each time that it was too short.
+func TestBackoffBound(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var p backoff

@@ -76,9 +76,8 @@ func (b trapBody) Close() error {
 	return err
 }
 
-// Code of a client's user that panics ends the call that it works for, and the
-// connection goes on.
-func TestUserPanics(t *testing.T) {
+// Code of the user that panics ends the call that it works for, and the connection continues.
+func TestCallbackPanics(t *testing.T) {
 	t.Parallel()
 	h := holdfast.NewHandler(func(*http.Request) *mcp.Server { return newServer() }, &holdfast.Options{Logger: slog.New(slog.DiscardHandler)})
 	url := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -123,8 +122,8 @@ func TestUserPanics(t *testing.T) {
 	}
 }
 
-// A panic below a WebSocket's handshake ends what waits for it.
-func TestSocketPanics(t *testing.T) {
+// A panic below a WebSocket's handshake ends the calls that wait for it.
+func TestWebSocketPanics(t *testing.T) {
 	t.Parallel()
 	h := holdfast.NewHandler(func(*http.Request) *mcp.Server { return newServer() }, &holdfast.Options{Logger: slog.New(slog.DiscardHandler)})
 	url := serve(t, h)

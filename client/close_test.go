@@ -7,7 +7,7 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// A Conn goes from open to closed once, whoever ends it, and takes nothing after that.
+// A Conn goes from open to closed once, and accepts nothing after that.
 func TestConnState(t *testing.T) {
 	t.Parallel()
 	c, err := New("http://127.0.0.1/", nil)
@@ -43,7 +43,7 @@ func TestConnState(t *testing.T) {
 	}
 }
 
-// Who waits for cancellations to be delivered waits for all of them.
+// The end of a Conn waits for all cancellations.
 func TestCancelling(t *testing.T) {
 	t.Parallel()
 	var s cancelling

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// The newest ids are remembered, however many there have been.
-func TestSeen(t *testing.T) {
+// The newest ids are remembered, however many have come.
+func TestEventIDs(t *testing.T) {
 	t.Parallel()
 	var s eventIDs
 	for i := range 3 * mostSeen {
@@ -28,8 +28,8 @@ func TestSeen(t *testing.T) {
 	}
 }
 
-// What is said under an id counts where it is asked for.
-func TestSeenSaid(t *testing.T) {
+// Where the data counts, the same id with other data is new.
+func TestEventIDsWithData(t *testing.T) {
 	t.Parallel()
 	s := eventIDs{seed: maphash.MakeSeed()}
 	for _, said := range []string{"a", "b"} {

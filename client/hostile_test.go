@@ -69,9 +69,9 @@ const (
 	oneResult = "data: {\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{}}\n\n"
 )
 
-// A server that begins every session, and knows none, is not asked for one after the
+// A server that begins every session, and then does not know it, is not asked for one after the
 // other without end.
-func TestSessionsThatAreNotKnown(t *testing.T) {
+func TestSessionsNeverKnown(t *testing.T) {
 	t.Parallel()
 	var gets atomic.Int32
 	h := &hostile{get: func(w http.ResponseWriter, r *http.Request) {
@@ -92,9 +92,8 @@ func TestSessionsThatAreNotKnown(t *testing.T) {
 	}
 }
 
-// What a server says of when to come back ends no call, and makes nobody come all the
-// time.
-func TestComeBack(t *testing.T) {
+// No retry field and no Retry-After ends a call, or makes a client reconnect all the time.
+func TestRetryAfterBounds(t *testing.T) {
 	t.Parallel()
 	t.Run("in 34 years", func(t *testing.T) {
 		t.Parallel()
@@ -149,8 +148,8 @@ func TestComeBack(t *testing.T) {
 	})
 }
 
-// What is kept of a server's words, and sent back to it, is short.
-func TestLongPlaces(t *testing.T) {
+// Event ids, stream URLs, endpoints, tokens and session ids that are too long are not used.
+func TestLongWaysBack(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("A", 20<<10)
 	for name, h := range map[string]*hostile{
@@ -203,9 +202,9 @@ func TestLongPlaces(t *testing.T) {
 	}
 }
 
-// A server that is spoken to over one line, and never answers, or ends each connection
-// that it gets a request over, is given up.
-func TestLineWithoutAnswers(t *testing.T) {
+// A server that never responds over a mux, or ends each connection over which it gets a request,
+// is given up.
+func TestMuxWithoutResponses(t *testing.T) {
 	t.Parallel()
 	for name, holds := range map[string]bool{"never answers": true, "ends each connection": false} {
 		t.Run(name, func(t *testing.T) {
@@ -240,9 +239,9 @@ func TestLineWithoutAnswers(t *testing.T) {
 	}
 }
 
-// Of the questions of a server a bounded number waits for answers, and few answers are
-// sent at a time.
-func TestManyQuestions(t *testing.T) {
+// The number of server requests that wait for a reply is bounded, and so is the number of
+// replies that are being sent.
+func TestManyServerRequests(t *testing.T) {
 	t.Parallel()
 	ask := func(w http.ResponseWriter, n int) {
 		w.Header().Set("Content-Type", "text/event-stream")

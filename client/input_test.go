@@ -18,8 +18,8 @@ const (
 	useless  = unknown + "the server sends what cannot be used: "
 )
 
-// Whatever a server answers to one call, the call has a clear end, or goes on, and
-// others do not suffer. A request that may have run is sent once.
+// Whatever a server answers to one call, the call ends with a clear error, or continues, and
+// other calls are not disturbed. A request that may have run is sent once.
 func TestInputAnswers(t *testing.T) {
 	t.Parallel()
 	stream := func(text string) func(http.ResponseWriter, *http.Request, *bad) { return says(200, typeEvents, text) }
@@ -94,8 +94,8 @@ func TestInputAnswers(t *testing.T) {
 	}
 }
 
-// What an error status says is what the host reads. One that says that nothing was
-// done, for now, is heeded, and others are not asked twice.
+// The host gets what an error status says. A request is sent again after a status which says
+// that nothing was done for now, and after no other.
 func TestInputStatus(t *testing.T) {
 	t.Parallel()
 	answer := says(200, typeJSON, good)
@@ -162,8 +162,7 @@ func TestInputStatus(t *testing.T) {
 	}
 }
 
-// Where a server says that something is elsewhere, nothing goes there: it would be
-// told secrets.
+// Nothing is sent to another origin, whatever the server says: requests carry secrets.
 func TestInputOtherOrigin(t *testing.T) {
 	t.Parallel()
 	there := elsewhere(t)
@@ -222,7 +221,7 @@ func TestInputOtherOrigin(t *testing.T) {
 	})
 }
 
-// The first request of all has a clear end too.
+// The first request of all ends with a clear error too.
 func TestInputFirst(t *testing.T) {
 	t.Parallel()
 	silent := func(_ http.ResponseWriter, r *http.Request, _ *bad) { away(r) }
@@ -262,7 +261,7 @@ func TestInputFirst(t *testing.T) {
 	}
 }
 
-// The session's id is given back as it came, as far as a header can hold it.
+// The session id is sent back unchanged, as far as a header can hold it.
 func TestInputSessionID(t *testing.T) {
 	t.Parallel()
 	for id, fails := range map[string]bool{
@@ -291,7 +290,7 @@ func TestInputSessionID(t *testing.T) {
 	}
 }
 
-// A server that says nothing is waited for as long as was told.
+// The client waits for a silent server as long as its options say.
 func TestInputSilence(t *testing.T) {
 	t.Parallel()
 	s := &bad{answer: func(_ http.ResponseWriter, r *http.Request, _ *bad) { away(r) }}
@@ -306,7 +305,7 @@ func TestInputSilence(t *testing.T) {
 	}
 }
 
-// Comments keep a call waiting for as long as the host likes, and no longer.
+// Comments keep a call waiting for as long as the host wants, and no longer.
 func TestInputComments(t *testing.T) {
 	t.Parallel()
 	seen, gone := make(chan struct{}), make(chan struct{})
@@ -338,7 +337,7 @@ func TestInputComments(t *testing.T) {
 	}
 }
 
-// An event id that no header can hold is not given back, on whatever stream it came.
+// An event id that no header can hold is not sent back, on any stream.
 func TestInputEventID(t *testing.T) {
 	t.Parallel()
 	for name, opts := range map[string]client.Options{"standalone": {}, "HTTP+SSE": {Transport: client.SSE}} {
@@ -364,8 +363,7 @@ func TestInputEventID(t *testing.T) {
 	}
 }
 
-// A server that has its client come again for each word is none the worse for it
-// (SEP-1699).
+// A server that ends the connection after each message loses nothing (SEP-1699).
 func TestInputPolling(t *testing.T) {
 	t.Parallel()
 	polls := int32(testlong.Either(20, 100))

@@ -12,7 +12,6 @@ import (
 
 	"github.com/coder/websocket"
 
-	"holdfast"
 	"holdfast/client"
 	"holdfast/jsonrpc"
 )
@@ -112,7 +111,7 @@ func (o *older) stream(w http.ResponseWriter, r *http.Request, n int32) {
 func perSession(n int32) string { return fmt.Sprint("/post?sessionId=", n) }
 
 // In another session the event ids of HTTP+SSE begin anew.
-func TestPairIDsBeginAnew(t *testing.T) {
+func TestHTTPSSEIDsBeginAnew(t *testing.T) {
 	t.Parallel()
 	o := newOlder()
 	o.ids, o.path = true, perSession
@@ -131,7 +130,7 @@ func TestPairIDsBeginAnew(t *testing.T) {
 }
 
 // A stream that has sent keep-alives, and falls silent, is given up.
-func TestPairHalfOpen(t *testing.T) {
+func TestHTTPSSEHalfOpen(t *testing.T) {
 	t.Parallel()
 	o, hang := newOlder(), make(chan struct{})
 	o.path, o.tick, o.hang = perSession, 5*time.Millisecond, hang
@@ -144,9 +143,8 @@ func TestPairHalfOpen(t *testing.T) {
 	}
 }
 
-// A call of a State whose session the server does not know any more has an outcome
-// that nobody knows.
-func TestPairRestoredTooLate(t *testing.T) {
+// The outcome of a call of a State is unknown if the server does not know its session any more.
+func TestHTTPSSERestoredTooLate(t *testing.T) {
 	t.Parallel()
 	o := newOlder()
 	o.path = perSession
@@ -166,8 +164,8 @@ func TestPairRestoredTooLate(t *testing.T) {
 
 const opening = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`
 
-// Who goes on from the State of a Conn that has fallen back to HTTP+SSE speaks that.
-func TestPairRestoredAfterFallback(t *testing.T) {
+// A State of a Conn that has fallen back to HTTP+SSE is continued over HTTP+SSE.
+func TestHTTPSSERestoredAfterFallback(t *testing.T) {
 	t.Parallel()
 	o := newOlder()
 	o.ids = true
@@ -191,9 +189,8 @@ func TestPairRestoredAfterFallback(t *testing.T) {
 	}
 }
 
-// A stream that never says where messages are to be posted to is given up, however
-// much else it says.
-func TestPairWithoutEndpoint(t *testing.T) {
+// A stream that never sends its endpoint event is given up, whatever else it sends.
+func TestHTTPSSEWithoutEndpoint(t *testing.T) {
 	t.Parallel()
 	o := newOlder()
 	o.come = func(w http.ResponseWriter, r *http.Request, _ int32) bool {
@@ -212,7 +209,7 @@ func TestPairWithoutEndpoint(t *testing.T) {
 }
 
 // Only a refusal that says that a session is unknown ends it.
-func TestPairRefusedForNow(t *testing.T) {
+func TestHTTPSSERefusedForNow(t *testing.T) {
 	t.Parallel()
 	for _, status := range []int{401, 408, 409, 429} {
 		o := newOlder()
@@ -281,151 +278,4 @@ func wsSessions(t *testing.T, session func(n int32) string, say func(ws *websock
 
 func utter(ws *websocket.Conn, format string, args ...any) {
 	_ = ws.Write(context.Background(), websocket.MessageText, fmt.Appendf(nil, format, args...))
-}
-
-// A message of the server that is too large fails the call that it answers, and
-// nothing else.
-func TestSocketTooLarge(t *testing.T) {
-	t.Parallel()
-	url, dials := wsServer(t, func(ws *websocket.Conn, _ int32, m jsonrpc.Message) bool {
-		if m.Kind != jsonrpc.Request {
-			return true
-		}
-		long := strings.Repeat("x", 20000)
-		switch jsonrpc.String(jsonrpc.Field(m.Params, "name")) {
-		case "before":
-			utter(ws, `{"jsonrpc":"2.0","id":%s,"result":{"id":0,"\"id":"\\\"%s"}}`, m.ID, long)
-		case "after":
-			utter(ws, `{"jsonrpc":"2.0","result":[{"x":"%s","id":0}], "id" : %s}`, long, m.ID)
-		case "other":
-			utter(ws, `{"jsonrpc":"2.0","method":"x","params":{"x":"%s"}}`, long)
-			utter(ws, `{"jsonrpc":"2.0","id":%s,"result":{}}`, m.ID)
-		}
-		return true
-	})
-	r := newRaw(t, url, client.Options{MaxMessage: 10000})
-	r.open()
-	r.send(`{"jsonrpc":"2.0","id":"held","method":"tools/call","params":{"name":"held"}}`)
-	for i, name := range []string{"before", "after", "other"} {
-		id := fmt.Sprint(i + 1)
-		r.send(`{"jsonrpc":"2.0","id":%s,"method":"tools/call","params":{"name":%q}}`, id, name)
-		m := r.answer(id)
-		if name == "other" && m.Error != nil ||
-			name != "other" && !strings.Contains(string(m.Error), "outcome unknown: a message of the server is larger than 10000 bytes") {
-			t.Errorf("%s: %s", name, m.Raw)
-		}
-	}
-	if n, calls := dials.Load(), r.State().Calls; n != 1 || len(calls) != 1 {
-		t.Errorf("%d connections, in flight %v", n, calls)
-	}
-}
-
-// A request that is too large for the server fails, and others go on.
-func TestSocketRequestTooLarge(t *testing.T) {
-	t.Parallel()
-	url := "ws" + strings.TrimPrefix(holdfastServer(t, &holdfast.Options{MaxBody: 64 << 10}), "http")
-	r := newRaw(t, url, client.Options{})
-	r.open()
-	r.send(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"ask","arguments":{}}}`)
-	question := r.until(func(m jsonrpc.Message) bool { return m.Method == "elicitation/create" })
-	r.send(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"add","arguments":{"x":%q}}}`, strings.Repeat("x", 1<<20))
-	if m := r.answer("2"); !strings.Contains(string(m.Error), "as large as this") || strings.Contains(string(m.Error), "outcome unknown") {
-		t.Errorf("%.300s", m.Raw)
-	}
-	// Who waits for an answer that is too large is told that there is none.
-	r.send(`{"jsonrpc":"2.0","id":%s,"result":{"action":"accept","content":{"name":%q}}}`, question.ID, strings.Repeat("x", 1<<20))
-	if m := r.answer("1"); !strings.Contains(string(m.Raw), "as large as this") {
-		t.Errorf("%.300s", m.Raw)
-	}
-}
-
-// The answer that was lost is sent again, however many there were before; what the
-// server has is not, and nobody misses pongs.
-func TestSocketAnswers(t *testing.T) {
-	t.Parallel()
-	const many = 1100
-	// The client asks, one ping after the other, what the server has. A ping that comes
-	// after an answer may be about what was written before that. Each further question
-	// waits for one more: the second of these is about all of the many answers, and the
-	// third says that the second was answered.
-	const more = 3
-	var heard, again atomic.Int32
-	asked, due := 0, false // on the goroutine that reads
-	ask := func(ws *websocket.Conn) {
-		id := "more"
-		if due, asked = false, asked+1; asked > more {
-			id = "last"
-		}
-		utter(ws, `{"jsonrpc":"2.0","id":%q,"method":"elicitation/create","params":{}}`, id)
-	}
-	done := make(chan struct{})
-	url, _ := wsServer(t, func(ws *websocket.Conn, n int32, m jsonrpc.Message) bool {
-		switch id := jsonrpc.String(m.ID); {
-		case m.Method == "tools/call":
-			for i := range many {
-				utter(ws, `{"jsonrpc":"2.0","id":"p%d","method":"ping"}`, i)
-				utter(ws, `{"jsonrpc":"2.0","id":"e%d","method":"elicitation/create","params":{}}`, i)
-			}
-		case m.Kind == 0 && due:
-			ask(ws)
-		case m.Kind != jsonrpc.Response:
-		case id == "last" && n == 1:
-			return false // as if it had been lost with the connection
-		case id == "last":
-			close(done)
-		case n > 1:
-			again.Add(1)
-		case id == "more":
-			due = true
-		case heard.Add(1) == 2*many:
-			ask(ws)
-		}
-		return true
-	})
-	r := newRaw(t, url, client.Options{})
-	r.open()
-	r.send(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"}}`)
-	for range 2*many + more + 1 {
-		m := r.until(func(m jsonrpc.Message) bool { return m.Kind == jsonrpc.Request })
-		r.send(`{"jsonrpc":"2.0","id":%s,"result":{}}`, m.ID)
-	}
-	select {
-	case <-done:
-	case <-time.After(soon):
-		t.Fatal("the last answer was lost")
-	}
-	if n := again.Load(); n > many/2 {
-		t.Errorf("%d answers were sent again", n)
-	}
-}
-
-// A call that is made while a session begins in the place of a lost one has an
-// idempotency key as any other.
-func TestSocketKeyBetweenSessions(t *testing.T) {
-	t.Parallel()
-	keys := make(chan string, 1)
-	at, _ := wsSessions(t, func(n int32) string { return fmt.Sprint(n) }, func(ws *websocket.Conn, _ int32, m jsonrpc.Message) bool {
-		switch jsonrpc.String(jsonrpc.Field(m.Params, "name")) {
-		case "cut":
-			return false
-		case "x":
-			keys <- jsonrpc.String(jsonrpc.Field(m.Params, "_meta", "holdfast/idempotencyKey"))
-			utter(ws, `{"jsonrpc":"2.0","id":%s,"result":{}}`, m.ID)
-		}
-		return true
-	})
-	lost, made := make(chan struct{}), make(chan struct{})
-	r := newRaw(t, at, client.Options{Lost: func(client.Lost) {
-		close(lost)
-		<-made
-	}})
-	r.open()
-	r.send(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"cut"}}`)
-	<-lost
-	r.send(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"x"}}`)
-	close(made)
-	r.answer("2")
-	if <-keys == "" {
-		t.Error("the call has no key")
-	}
 }

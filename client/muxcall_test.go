@@ -9,8 +9,8 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// A torn wire is one whose first connection fails to take a message, without saying
-// whether it did, and ends while who wrote it waits for the answer.
+// A torn muxConn's first connection fails to write a message that may have arrived, and ends
+// while the call waits for the response.
 type torn struct {
 	up     int
 	failed chan struct{}
@@ -50,9 +50,9 @@ func (w *torn) resumes() bool                 { return false }
 func (w *torn) confirm(context.Context) error { return nil }
 func (w *torn) close()                        {}
 
-// A call that was gone on with over the next connection is not sent again by who
-// sent it over the last one.
-func TestSentOnce(t *testing.T) {
+// A request whose sending failed, though it may have arrived, is sent once over the next
+// connection, not once more when the wait for its response ends.
+func TestUnsureWriteIsSentOnce(t *testing.T) {
 	t.Parallel()
 	c, err := New("http://127.0.0.1/", &Options{Transport: SSE, Silence: 300 * time.Millisecond})
 	if err != nil {

@@ -10,8 +10,7 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// A gone wire has opened once, and is not to be opened again: what is tried fails, or
-// leads nowhere.
+// A gone muxConn has opened once, and can't be opened again: tries fail, or get no answer.
 type gone struct {
 	nowhere int                // how many tries lead nowhere
 	opens   chan time.Duration // gets how long each may take, when it begins
@@ -55,9 +54,9 @@ func (w *gone) resumes() bool                 { return true }
 func (w *gone) confirm(context.Context) error { return nil }
 func (w *gone) close()                        {}
 
-// A line for which a call waits is tried again soon, however long the server is out
-// of reach, and so it is when a call comes to one that nobody has waited for.
-func TestLineAway(t *testing.T) {
+// A mux for which a call waits reconnects soon, however long the server is out of reach. So
+// does one that nobody has waited for, when a call comes.
+func TestMuxReconnects(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c, err := New("ws://127.0.0.1/", &Options{GiveUp: 24 * time.Hour})

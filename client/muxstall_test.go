@@ -17,10 +17,9 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// A call over a WebSocket whose messages have stopped, as somebody else reads them
-// now, is resumed when it is over, and not before; one that the server does not know
-// any more fails.
-func TestSocketQuietCall(t *testing.T) {
+// A call over a WebSocket whose messages go to another client is resumed when it has ended, and
+// not before. One that the server does not know any more fails.
+func TestWebSocketStalledCall(t *testing.T) {
 	t.Parallel()
 	const running = 1
 	var asks, early atomic.Int32
@@ -63,9 +62,9 @@ func TestSocketQuietCall(t *testing.T) {
 	}
 }
 
-// What a server says twice of a call over a WebSocket, as the call was resumed twice, is
-// heard once, also where the first telling came to the end of the call.
-func TestSocketToldTwice(t *testing.T) {
+// A message that the server sends twice, because the call was resumed twice, is delivered once,
+// also after the first sending came to the end of the call.
+func TestWebSocketRepeatedMessages(t *testing.T) {
 	t.Parallel()
 	url, _ := wsServer(t, func(ws *websocket.Conn, _ int32, m jsonrpc.Message) bool {
 		if m.Method == "tools/call" {
@@ -93,9 +92,9 @@ func TestSocketToldTwice(t *testing.T) {
 	}
 }
 
-// Of two who follow one call, one of them over a WebSocket, both hear how it ends, and
-// each of them hears nothing twice.
-func TestTwoFollowOneCall(t *testing.T) {
+// If two clients follow one call, one of them over a WebSocket, both get its response, and each
+// gets no message twice.
+func TestTwoClientsFollowOneCall(t *testing.T) {
 	t.Parallel()
 	for _, scheme := range []string{"ws", "http"} {
 		t.Run(scheme, func(t *testing.T) {

@@ -21,9 +21,9 @@ type odd struct {
 	t       *testing.T
 	listens atomic.Bool
 	comes   atomic.Int32
-	// How often it refuses who comes back.
+	// How often it refuses a client that comes back.
 	conflicts int32
-	rest      func(last string) string // what it tells who comes back with that event id
+	rest      func(last string) string // what it sends after that event id
 	aside     string                   // an event of the standalone stream, or ""
 }
 
@@ -147,8 +147,8 @@ func TestOddServers(t *testing.T) {
 	}
 }
 
-// An answer that comes under the event id of the priming event is an answer.
-func TestAnswerUnderAnOldID(t *testing.T) {
+// A response that comes under the event id of the priming event is delivered.
+func TestResponseUnderOldEventID(t *testing.T) {
 	t.Parallel()
 	url := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
@@ -180,7 +180,7 @@ func (t tripper) RoundTrip(r *http.Request) (*http.Response, error) {
 	return t.RoundTripper.RoundTrip(r.WithContext(context.WithoutCancel(context.Background())))
 }
 
-// A request that may have run is not sent again over a transport that does not say
+// A request that may have run is not sent again over an http.RoundTripper that does not report
 // whether it had a connection.
 func TestUntracedTransport(t *testing.T) {
 	t.Parallel()

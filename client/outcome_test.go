@@ -8,8 +8,8 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// What a host is told of a call that failed: the server's own words and code, and
-// whether it may have run.
+// The error response of a call that failed has the server's own message and code, and says
+// whether the call may have run.
 func TestFailure(t *testing.T) {
 	t.Parallel()
 	away := errors.New("out of reach")

@@ -114,8 +114,7 @@ func (s *forgetful) servePair(w http.ResponseWriter, r *http.Request, id, token 
 	}
 }
 
-// A request that is sent again, and runs again, is one to the host: its progress never
-// goes back.
+// A request that runs again is one request to the host: its progress never goes back.
 func TestProgressOfAnotherRun(t *testing.T) {
 	t.Parallel()
 	for name, s := range map[string]*forgetful{

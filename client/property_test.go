@@ -30,7 +30,7 @@ var (
 // it is spoken to.
 type way struct {
 	name     string
-	strip    strip
+	withheld withheld
 	server   holdfast.Options
 	revision string
 	path     string // "" stands for /mcp
@@ -51,28 +51,28 @@ var ways = []way{
 	{name: "all, polled, 2025-06-18", server: holdfast.Options{DisconnectAfter: polls}, revision: "2025-06-18"},
 	{name: "all, JSON", server: holdfast.Options{Response: holdfast.ResponseJSON}},
 	{name: "all, SSE", server: holdfast.Options{Response: holdfast.ResponseSSE}},
-	{name: "no link", strip: strip{link: true}},
-	{name: "no ids", strip: strip{ids: true}, lossy: true},
-	{name: "no policy", strip: strip{policy: true}},
-	{name: "no keys", strip: strip{keys: true}},
-	{name: "no keys, JSON", strip: strip{keys: true}, server: holdfast.Options{Response: holdfast.ResponseJSON}},
-	{name: "link alone", strip: strip{ids: true, policy: true, keys: true}, lossy: true},
-	{name: "ids alone", strip: strip{link: true, policy: true, keys: true}},
-	{name: "ids alone, polled", strip: strip{link: true, policy: true, keys: true}, server: holdfast.Options{DisconnectAfter: polls}},
-	{name: "ids alone, 2025-03-26", strip: strip{link: true, policy: true, keys: true}, revision: "2025-03-26"},
-	{name: "policy alone", strip: strip{link: true, ids: true, keys: true}, lossy: true},
-	{name: "policy and ids", strip: strip{link: true, keys: true}},
-	{name: "keys alone", strip: strip{link: true, ids: true, policy: true}, lossy: true},
-	{name: "keys and ids", strip: strip{link: true, policy: true}},
+	{name: "no link", withheld: withheld{link: true}},
+	{name: "no ids", withheld: withheld{ids: true}, lossy: true},
+	{name: "no policy", withheld: withheld{policy: true}},
+	{name: "no keys", withheld: withheld{keys: true}},
+	{name: "no keys, JSON", withheld: withheld{keys: true}, server: holdfast.Options{Response: holdfast.ResponseJSON}},
+	{name: "link alone", withheld: withheld{ids: true, policy: true, keys: true}, lossy: true},
+	{name: "ids alone", withheld: withheld{link: true, policy: true, keys: true}},
+	{name: "ids alone, polled", withheld: withheld{link: true, policy: true, keys: true}, server: holdfast.Options{DisconnectAfter: polls}},
+	{name: "ids alone, 2025-03-26", withheld: withheld{link: true, policy: true, keys: true}, revision: "2025-03-26"},
+	{name: "policy alone", withheld: withheld{link: true, ids: true, keys: true}, lossy: true},
+	{name: "policy and ids", withheld: withheld{link: true, keys: true}},
+	{name: "keys alone", withheld: withheld{link: true, ids: true, policy: true}, lossy: true},
+	{name: "keys and ids", withheld: withheld{link: true, policy: true}},
 	// Of a later revision the server would end connections, believing that they can be
 	// resumed.
-	{name: "nothing", strip: strip{link: true, ids: true, policy: true, keys: true}, revision: "2025-06-18", lossy: true},
+	{name: "nothing", withheld: withheld{link: true, ids: true, policy: true, keys: true}, revision: "2025-06-18", lossy: true},
 	{name: "HTTP+SSE", path: "/sse"},
 	{name: "WebSocket", ws: true},
 }
 
-// Whatever becomes of the connections between our client and our server: each
-// message arrives once and in order, each tool runs once, and nothing hangs.
+// Whatever becomes of the connections between our client and our server: each message arrives
+// once and in order, each tool runs once, and nothing hangs.
 func TestProperty(t *testing.T) {
 	t.Parallel()
 	seed := *seedFlag
@@ -90,7 +90,7 @@ func TestProperty(t *testing.T) {
 	var calls, unknown, asked, told, fouled atomic.Int64
 	began := time.Now()
 	t.Cleanup(func() {
-		t.Logf("seed %d: %d calls (%d of unknown outcome), %d questions, %d notifications, %d troubles in %v", seed,
+		t.Logf("seed %d: %d calls (%d of unknown outcome), %d questions, %d notifications, %d faults in %v", seed,
 			calls.Load(), unknown.Load(), asked.Load(), told.Load(), fouled.Load(), time.Since(began).Round(time.Millisecond))
 	})
 	for _, way := range ways {
@@ -106,7 +106,7 @@ func TestProperty(t *testing.T) {
 					asked.Add(int64(c.plan.asks()))
 				}
 				told.Add(int64(len(w.updates)))
-				for _, n := range w.weather.counts {
+				for _, n := range w.faultProxy.counts {
 					fouled.Add(int64(n))
 				}
 			})
@@ -168,7 +168,7 @@ func (w *world) update() {
 		URI: "x://a", Meta: mcp.Meta{"n": w.updated}})
 }
 
-// look asks what may be asked again.
+// look makes requests that are retry-safe.
 func (w *world) look() {
 	ctx, stop := context.WithTimeout(w.t.Context(), patience())
 	defer stop()
@@ -300,16 +300,16 @@ func (w *world) inOrder(c *called, all bool) {
 // mayBeUnknown says whether the client may have no way to know what became of a
 // call.
 func (w *world) mayBeUnknown(c *called, after time.Duration) bool {
-	if w.way.ws || w.way.path == "" && !w.way.strip.keys {
-		return false // who has a key can ask whatever happened
+	if w.way.ws || w.way.path == "" && !w.way.withheld.keys {
+		return false // with a key the request can be sent again
 	}
 	if after >= answerTimeout || w.way.path != "" && after >= connectTimeout {
 		return true // on a busy machine, or one that stood still
 	}
-	return w.weather.hurt(c.number, func(p *post) bool {
+	return w.faultProxy.hurt(c.number, func(p *post) bool {
 		head, body, whole := bytes.Cut(p.passed, []byte("\r\n\r\n"))
-		strip := w.way.strip
-		hasID := !strip.ids && hasID.Match(body)
+		withheld := w.way.withheld
+		hasID := !withheld.ids && hasID.Match(body)
 		switch {
 		case p.reset:
 			return true // what came through may have been lost behind it
@@ -317,14 +317,14 @@ func (w *world) mayBeUnknown(c *called, after time.Duration) bool {
 			return !whole // the answer comes elsewhere
 		case !whole || !bytes.Contains(head, []byte("event-stream")):
 			return true
-		case !strip.link:
+		case !withheld.link:
 			// A server that believes that it was heard waits for an answer, and who has no
 			// id can't tell it otherwise: SEP-1335 has no word for that.
 			return !hasID && c.plan.asks() > 0
 		case hasID:
 			return false
 		}
-		return strip.policy || !hasPolicy.Match(body)
+		return withheld.policy || !hasPolicy.Match(body)
 	})
 }
 
@@ -340,13 +340,13 @@ func (w *world) wrong(c *called, format string, args ...any) {
 
 // end ends the session and looks at what is left.
 func (w *world) end() {
-	w.weather.bad.Store(0)
+	w.faultProxy.bad.Store(0)
 	ctx, stop := context.WithTimeout(w.t.Context(), patience())
 	defer stop()
 	// Who does not say that it can resume, and has no id yet, can't say that it has
 	// heard nothing.
 	late := func() bool {
-		return w.way.strip.policy && w.weather.hurt(standalone, func(p *post) bool { return p.reset || !hasID.Match(p.passed) })
+		return w.way.withheld.policy && w.faultProxy.hurt(standalone, func(p *post) bool { return p.reset || !hasID.Match(p.passed) })
 	}
 	// What is said unasked comes when it comes. If all of it may be lost more is said,
 	// until something comes.
@@ -388,10 +388,10 @@ func (w *world) end() {
 	w.dials.CloseIdleConnections()
 	left := func() int { return len(slices.Collect(w.server.Sessions())) }
 	// A session of HTTP+SSE can't be ended by its client.
-	if w.way.path == "" && !eventually(ctx, func() bool { return left() <= w.weather.orphans }) {
-		w.t.Errorf("%d sessions are left, and at most %d were begun by nobody", left(), w.weather.orphans)
+	if w.way.path == "" && !eventually(ctx, func() bool { return left() <= w.faultProxy.orphans }) {
+		w.t.Errorf("%d sessions are left, and at most %d were begun by nobody", left(), w.faultProxy.orphans)
 	}
-	w.weather.close()
+	w.faultProxy.close()
 	if err := w.handler.Shutdown(ctx); err != nil {
 		w.t.Errorf("shutdown: %v", err)
 	}

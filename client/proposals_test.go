@@ -20,7 +20,7 @@ type script struct {
 	serve func(w http.ResponseWriter, r *http.Request, body []byte)
 
 	mu   sync.Mutex
-	seen []string // what was asked, in a line each
+	seen []string // the requests, in a line each
 }
 
 func (s *script) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -49,7 +49,7 @@ func (s *script) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.serve(w, r, body)
 }
 
-// asked says whether exactly these things were asked, in this order.
+// asked fails the test unless the server got exactly these requests, in this order.
 func (s *script) asked(want ...string) {
 	s.t.Helper()
 	s.mu.Lock()
@@ -117,8 +117,8 @@ func question(id, text string) string {
 	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":"elicitation/create","params":{"message":%q,"requestedSchema":{"type":"object","properties":{}}}}`, id, text)
 }
 
-// A server that stops to ask is told all the answers at once, at the stream URL,
-// when it says that it waits (SEP-1335, "Multi-turn requests").
+// A server that ends the connection to wait for replies gets all of them at once, at the stream
+// URL, after it has answered 204 (SEP-1335, "Multi-turn requests").
 func TestMultiTurn(t *testing.T) {
 	t.Parallel()
 	turn := 0
@@ -160,7 +160,7 @@ func TestMultiTurn(t *testing.T) {
 	}
 }
 
-// A server waits for a host that takes its time, which holds no connection.
+// While the host takes its time to reply, no connection is held.
 func TestMultiTurnSlowly(t *testing.T) {
 	t.Parallel()
 	turn := 0
@@ -186,8 +186,8 @@ func TestMultiTurnSlowly(t *testing.T) {
 	s.asked("POST /mcp tools/call", "GET /s/1", "POST /s/1")
 }
 
-// Answers that may have been lost on their way are sent again when the server says
-// that it still waits, and not before.
+// Replies that may have been lost are sent again when the server says that it still waits, and
+// not before.
 func TestMultiTurnCut(t *testing.T) {
 	t.Parallel()
 	turn := 0
@@ -214,8 +214,7 @@ func TestMultiTurnCut(t *testing.T) {
 
 const policy = `{"jsonrpc":"2.0","method":"notifications/requests/resumePolicy","params":{"requestId":1,"resumeToken":"secret","minWait":0,"maxWait":60}}`
 
-// A request is resumed by its token, under its own id, where there is no other way
-// (SEP-975).
+// A request is resumed by its token, under its own id, where there is no other way (SEP-975).
 func TestToken(t *testing.T) {
 	t.Parallel()
 	turn := 0
@@ -246,9 +245,8 @@ func TestToken(t *testing.T) {
 	}
 }
 
-// Who resumes by a token, and has no event ids, is sent everything that is kept
-// (SEP-975, "Streamable HTTP"): the host is told each message, and asked each
-// question, once.
+// A server without event ids sends everything again when a call is resumed by its token
+// (SEP-975, "Streamable HTTP"): the host gets each message and each request once.
 func TestTokenRepeats(t *testing.T) {
 	t.Parallel()
 	turn := 0
@@ -297,8 +295,8 @@ func TestTokenRepeats(t *testing.T) {
 	}
 }
 
-// What a server says of a call is asked for by its token, without disturbing it
-// (SEP-975, "requests/getStatus").
+// The status of a call is requested by its token, and the call is not disturbed (SEP-975,
+// "requests/getStatus").
 func TestStatusByToken(t *testing.T) {
 	t.Parallel()
 	here, done := make(chan struct{}), make(chan struct{})
@@ -336,7 +334,7 @@ func TestStatusByToken(t *testing.T) {
 	s.asked("POST /mcp tools/call", "POST /mcp requests/getStatus")
 }
 
-// A token that the server does not know any more leaves nobody waiting.
+// A call whose token the server does not know any more ends.
 func TestTokenExpired(t *testing.T) {
 	t.Parallel()
 	turn := 0
@@ -354,7 +352,7 @@ func TestTokenExpired(t *testing.T) {
 	s.asked("POST /mcp tools/call", "POST /mcp requests/resume")
 }
 
-// A client waits as long as it is told to before it comes back (SEP-1699).
+// A client waits as long as the retry field says before it reconnects (SEP-1699).
 func TestRetry(t *testing.T) {
 	t.Parallel()
 	var left, back time.Time

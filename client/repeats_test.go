@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// What a stream without event ids says again is dropped, and nothing else.
-func TestTold(t *testing.T) {
+// What a stream without event ids sends again is dropped, and nothing else.
+func TestRepeats(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct{ name, says, want string }{
 		// At a | the stream is asked for again, and at a > it is given answers.
@@ -47,8 +47,8 @@ func TestTold(t *testing.T) {
 	}
 }
 
-// However much a stream says, what is remembered of it is bounded.
-func TestToldBounded(t *testing.T) {
+// However many messages a stream brings, what is remembered of it is bounded.
+func TestRepeatsBounded(t *testing.T) {
 	t.Parallel()
 	var told repeats
 	seed := maphash.MakeSeed()

@@ -2,8 +2,10 @@ package client_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"holdfast"
 	"io"
 	"net"
 	"net/http"
@@ -13,15 +15,15 @@ import (
 	"time"
 
 	"github.com/coder/websocket"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"holdfast/client"
 	"holdfast/jsonrpc"
 )
 
-// Who resumes a call over a WebSocket on which it was not made hears where it is in its
-// stream as of any other, and how it ended, be that an error that looks like a refusal
-// to resume it.
-func TestSocketGuest(t *testing.T) {
+// A call that is resumed over a WebSocket has its position in State like any other, and gets its
+// response, even an error that looks like a refusal of requests/resume.
+func TestWebSocketResume(t *testing.T) {
 	t.Parallel()
 	url, _ := wsServer(t, func(ws *websocket.Conn, _ int32, m jsonrpc.Message) bool {
 		switch {
@@ -59,9 +61,9 @@ func TestSocketGuest(t *testing.T) {
 	}
 }
 
-// Over one connection for everything a call that is resumed and one that is made must
-// not have the same id: the second of them is refused here, and the first unharmed.
-func TestSocketGuestAlike(t *testing.T) {
+// Over one connection for everything, a resumed call and a new one must not have the same id:
+// the second is refused, and the first is not disturbed.
+func TestWebSocketResumeSameID(t *testing.T) {
 	t.Parallel()
 	resumed, on := make(chan struct{}, 1), make(chan struct{})
 	url, _ := wsServer(t, func(ws *websocket.Conn, _ int32, m jsonrpc.Message) bool {
@@ -106,94 +108,6 @@ func TestSocketGuestAlike(t *testing.T) {
 		t.Error(got)
 	}
 	<-on
-}
-
-// A request that is cancelled before there is a connection to send it over is not sent.
-func TestSocketCancelledUnsent(t *testing.T) {
-	t.Parallel()
-	var began atomic.Int32
-	url, _ := wsServer(t, func(ws *websocket.Conn, n int32, m jsonrpc.Message) bool {
-		switch m.Method {
-		case "tools/call":
-			began.Add(1)
-		case "ping":
-			utter(ws, `{"jsonrpc":"2.0","id":%s,"result":{}}`, m.ID)
-		case "cut":
-			return n > 1
-		}
-		return true
-	})
-	var shut atomic.Bool
-	away := make(chan error, 100)
-	transport := http.DefaultTransport.(*http.Transport).Clone()
-	transport.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
-		if shut.Load() {
-			return nil, &net.OpError{Op: "dial", Net: network, Err: errors.New("shut")}
-		}
-		return (&net.Dialer{}).DialContext(ctx, network, addr)
-	}
-	t.Cleanup(transport.CloseIdleConnections)
-	r := newRaw(t, url, client.Options{
-		NoListen: true, HTTPClient: &http.Client{Transport: transport}, Away: func(err error) { away <- err },
-	})
-	r.open()
-	shut.Store(true)
-	r.send(`{"jsonrpc":"2.0","id":1,"method":"cut"}`)
-	if err := <-away; err == nil {
-		t.Error("away for no reason")
-	}
-	const many = 10
-	for i := range many {
-		r.send(`{"jsonrpc":"2.0","id":"c%d","method":"tools/call","params":{"name":"x"}}`, i)
-		r.send(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"c%d"}}`, i)
-	}
-	shut.Store(false)
-	for i := range 3 * many { // those that were to be sent are by then
-		r.send(`{"jsonrpc":"2.0","id":"p%d","method":"ping"}`, i)
-		r.answer(fmt.Sprintf(`"p%d"`, i))
-	}
-	if n := began.Load(); n > 0 {
-		t.Errorf("%d that were cancelled before have been sent", n)
-	}
-}
-
-// A call that is in flight when a Conn is detached is part of its State after that, too:
-// an answer that comes between the two would be nobody's.
-func TestStateAfterDetach(t *testing.T) {
-	t.Parallel()
-	for _, scheme := range []string{"http", "ws"} {
-		t.Run(scheme, func(t *testing.T) {
-			t.Parallel()
-			g := newGate(t)
-			url := scheme + strings.TrimPrefix(g.url, "http")
-			a := newRaw(t, url, client.Options{})
-			a.open()
-			a.send(`{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"wait","arguments":{},"_meta":{"progressToken":"p"}}}`)
-			a.until(func(m jsonrpc.Message) bool { return m.Method == "notifications/progress" })
-			a.Detach()
-			s := a.State()
-			if len(s.Calls) != 1 {
-				t.Fatalf("%+v", s)
-			}
-			close(g.open)
-			b := newRaw(t, url, client.Options{State: &s})
-			if m := b.answer("7"); m.Error != nil || g.runs.Load() != 1 {
-				t.Errorf("%s, after %d runs", m.Raw, g.runs.Load())
-			}
-		})
-	}
-}
-
-// What a server has continued on the standalone stream, as it took the call's own
-// connection for lost, is not told again when that is read after all.
-func TestContinuedThenRead(t *testing.T) {
-	t.Parallel()
-	for name, hello := range map[string]string{"ours": keyedGreeting, "another": greeting} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			continuedThenRead(t, hello)
-		})
-	}
 }
 
 func continuedThenRead(t *testing.T, hello string) {
@@ -246,118 +160,9 @@ func continuedThenRead(t *testing.T, hello string) {
 	}
 }
 
-// A request that another Conn may have sent without an idempotency key is not sent again
-// under a new one.
-func TestUnsureUnderNoNewKey(t *testing.T) {
-	t.Parallel()
-	var calls atomic.Int32
-	url, _ := wsServer(t, func(_ *websocket.Conn, _ int32, m jsonrpc.Message) bool {
-		if m.Method == "tools/call" {
-			calls.Add(1)
-		}
-		return true
-	})
-	http := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		body, err := io.ReadAll(r.Body)
-		if err == nil && jsonrpc.String(jsonrpc.Field(body, "method")) == "tools/call" {
-			calls.Add(1)
-		}
-		w.WriteHeader(http.StatusAccepted)
-	}))
-	for _, url := range []string{url, http} {
-		r := newRaw(t, url, client.Options{NoListen: true, State: &client.State{
-			URL: url, Session: "s", Revision: "2025-11-25", Keys: true, Ready: true, Calls: []client.CallState{{
-				ID: []byte("1"), Method: "tools/call", Request: []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"}}`),
-			}},
-		}})
-		if m := r.answer("1"); !strings.Contains(string(m.Error), "outcome unknown") || calls.Load() > 0 {
-			t.Errorf("%s: %s, sent %d times", url, m.Raw, calls.Load())
-		}
-	}
-}
-
-// A call that the host has cancelled is on record until the server was told.
-func TestCancelledOnRecord(t *testing.T) {
-	t.Parallel()
-	called, came, told := make(chan struct{}), make(chan struct{}), make(chan struct{})
-	url := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		body, err := io.ReadAll(r.Body)
-		if err != nil {
-			return
-		}
-		w.Header().Set("Content-Type", "application/json")
-		switch id := jsonrpc.Field(body, "id"); jsonrpc.String(jsonrpc.Field(body, "method")) {
-		case "initialize":
-			fmt.Fprintf(w, greeting, id)
-		case "tools/call":
-			w.Header().Set("Content-Type", typeEvents)
-			fmt.Fprint(w, ": \n\n")
-			_ = http.NewResponseController(w).Flush()
-			close(called)
-			<-r.Context().Done()
-		case "notifications/cancelled":
-			close(came)
-			<-told
-			w.WriteHeader(http.StatusAccepted)
-		default:
-			w.WriteHeader(http.StatusAccepted)
-		}
-	}))
-	left := make(chan struct{}, 1)
-	r := newRaw(t, url, client.Options{NoListen: true, Changed: func() {
-		select {
-		case left <- struct{}{}:
-		default:
-		}
-	}})
-	r.open()
-	r.send(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"}}`)
-	<-called
-	r.send(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`)
-	<-came
-	if s := r.State(); len(s.Calls) != 1 {
-		t.Errorf("%+v", s.Calls)
-	}
-	close(told)
-	for len(r.State().Calls) > 0 {
-		select {
-		case <-left:
-		case <-time.After(soon):
-			t.Fatal("it stays on record")
-		}
-	}
-}
-
-// What the host has cancelled is told to the server also if it leaves there and then.
-func TestCancelAndLeave(t *testing.T) {
-	t.Parallel()
-	for _, scheme := range []string{"http", "ws"} {
-		t.Run(scheme, func(t *testing.T) {
-			t.Parallel()
-			g := newGate(t)
-			a := newRaw(t, scheme+strings.TrimPrefix(g.url, "http"), client.Options{})
-			a.open()
-			a.send(`{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"wait","arguments":{},"_meta":{"progressToken":"p"}}}`)
-			a.until(func(m jsonrpc.Message) bool { return m.Method == "notifications/progress" })
-			s := a.State()
-			a.send(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":7}}`)
-			a.Detach()
-			b := newRaw(t, g.url, client.Options{State: &client.State{URL: g.url, Revision: s.Revision}, NoListen: true})
-			for until := time.Now().Add(soon / 2); ; time.Sleep(time.Millisecond) {
-				if got, err := b.StatusOf(t.Context(), s.Calls[0]); err != nil || got.Status != "processing" {
-					break
-				}
-				if time.Now().After(until) {
-					t.Fatal("the call goes on")
-				}
-			}
-		})
-	}
-}
-
-// A request that has not left, as its connection never came to be, is sent again over
-// another, also where the server offers no way to ask for it.
-func TestUnsentAgain(t *testing.T) {
+// A request that has not left, because there was no connection, is sent again over another, also
+// where the server offers no way back.
+func TestUnsentIsSentAgain(t *testing.T) {
 	t.Parallel()
 	var hang atomic.Bool
 	never := make(chan struct{})
@@ -394,5 +199,178 @@ func TestUnsentAgain(t *testing.T) {
 	r.send(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"}}`)
 	if m := r.answer("1"); m.Error != nil {
 		t.Errorf("%s", m.Error)
+	}
+}
+
+// A call that one official client began is finished by another, in a process that has nothing
+// but its CallState, and a session and ids of its own.
+func TestResumeOfficial(t *testing.T) {
+	t.Parallel()
+	g := newGate(t)
+	ctx, stop := context.WithTimeout(t.Context(), soon)
+	defer stop()
+	began := make(chan struct{}, 1)
+	first := holdfast.NewClientTransport(g.url, nil)
+	a, err := mcp.NewClient(impl, &mcp.ClientOptions{
+		ProgressNotificationHandler: func(context.Context, *mcp.ProgressNotificationClientRequest) { began <- struct{}{} },
+	}).Connect(ctx, first, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	left := make(chan error, 1)
+	go func() {
+		p := &mcp.CallToolParams{Name: "wait", Arguments: map[string]any{}}
+		p.SetProgressToken("p")
+		_, err := a.CallTool(ctx, p)
+		left <- err
+	}()
+	<-began
+	call := first.State().Calls[0]
+	first.Detach()
+	if err := <-left; err == nil {
+		t.Error("the call ended here")
+	}
+
+	progress := make(chan float64, 10)
+	second := holdfast.NewClientTransport(g.url, nil)
+	b, err := mcp.NewClient(impl, &mcp.ClientOptions{
+		ProgressNotificationHandler: func(_ context.Context, req *mcp.ProgressNotificationClientRequest) { progress <- req.Params.Progress },
+	}).Connect(ctx, second, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	close(g.open)
+	text, err := second.Resume(ctx, call)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var result mcp.CallToolResult
+	if err := json.Unmarshal(text, &result); err != nil || result.StructuredContent != 1.0 {
+		t.Errorf("%s: %v", text, err)
+	}
+	if got := <-progress; got != 2 {
+		t.Errorf("progress %v: what was told before is told again", got)
+	}
+	if _, err := second.Resume(ctx, client.CallState{ID: call.ID, Method: call.Method, Token: "wrong"}); !holdfast.OutcomeUnknown(err) {
+		t.Errorf("a wrong token: %v", err)
+	}
+	if err := b.Ping(ctx, nil); err != nil {
+		t.Errorf("after that: %v", err)
+	}
+}
+
+// A call that is resumed by a Conn with a session of its own is found in the session that it
+// runs in: an event id means nothing in another, and under a key that the other does not know
+// the tool would run a second time.
+func TestResumeForeign(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		withheld withheld
+		forget   func(*client.CallState)
+	}{
+		"event id": {withheld{}, func(c *client.CallState) { c.Stream, c.Token, c.Key = "", "", "" }},
+		"key":      {withheld{link: true, ids: true, policy: true}, func(*client.CallState) {}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := newGate(t)
+			at := g.behind(t, test.withheld)
+			a, b := newRaw(t, at, client.Options{}), newRaw(t, at, client.Options{})
+			a.open()
+			b.open()
+			a.send(`{"jsonrpc":"2.0","id":"x","method":"tools/call","params":{"name":"wait","arguments":{},"_meta":{"progressToken":"p"}}}`)
+			a.until(func(m jsonrpc.Message) bool { return m.Method == "notifications/progress" })
+			call := a.State().Calls[0]
+			a.Detach()
+			test.forget(&call)
+			close(g.open)
+			ctx, stop := context.WithTimeout(t.Context(), soon)
+			defer stop()
+			m, err := b.Resume(ctx, call)
+			if err != nil || m.Error != nil || g.runs.Load() != 1 {
+				t.Errorf("%s, %v, after %d runs", m.Raw, err, g.runs.Load())
+			}
+			// The end of its session is not the end of that of the others.
+			call.Session = "gone"
+			before := b.SessionID()
+			if m, err := b.Resume(ctx, call); err != nil || !strings.Contains(string(m.Error), "outcome unknown") {
+				t.Errorf("of a session that is gone: %s, %v", m.Raw, err)
+			}
+			b.send(`{"jsonrpc":"2.0","id":1,"method":"ping"}`)
+			if m := b.answer("1"); m.Error != nil || b.SessionID() != before || g.runs.Load() != 1 {
+				t.Errorf("after that: %s, after %d runs", m.Raw, g.runs.Load())
+			}
+		})
+	}
+}
+
+// An official client over a WebSocket resumes another one's call by its token alone. One over
+// HTTP+SSE can't, and returns an error. A State among its options changes nothing.
+func TestTransportResumesOverMux(t *testing.T) {
+	t.Parallel()
+	server, open := mcp.NewServer(impl, nil), make(chan struct{})
+	mcp.AddTool(server, &mcp.Tool{Name: "wait"}, func(ctx context.Context, req *mcp.CallToolRequest, _ struct{}) (*mcp.CallToolResult, any, error) {
+		_ = req.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: "p", Progress: 1})
+		select {
+		case <-open:
+		case <-ctx.Done():
+		}
+		return nil, "done", ctx.Err()
+	})
+	h := holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, nil)
+	mux := http.NewServeMux()
+	mux.Handle("/", h)
+	mux.Handle("/sse", h.SSE("/messages"))
+	mux.Handle("/messages", h.SSE("/messages"))
+	url := serve(t, mux)
+	t.Cleanup(func() {
+		ctx, stop := context.WithTimeout(context.Background(), time.Second)
+		defer stop()
+		_ = h.Shutdown(ctx)
+	})
+	ctx, stop := context.WithTimeout(t.Context(), soon)
+	defer stop()
+	began := make(chan struct{}, 1)
+	first := holdfast.NewClientTransport(url, nil)
+	a, err := mcp.NewClient(impl, &mcp.ClientOptions{
+		ProgressNotificationHandler: func(context.Context, *mcp.ProgressNotificationClientRequest) { began <- struct{}{} },
+	}).Connect(ctx, first, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	left := make(chan error, 1)
+	go func() {
+		p := &mcp.CallToolParams{Name: "wait", Arguments: map[string]any{}}
+		p.SetProgressToken("p")
+		_, err := a.CallTool(ctx, p)
+		left <- err
+	}()
+	<-began
+	state := first.State()
+	first.Detach()
+	if err := <-left; err == nil {
+		t.Error("the call ended here")
+	}
+	call := state.Calls[0]
+	old := holdfast.NewClientTransport(url+"/sse", nil)
+	b, err := mcp.NewClient(impl, nil).Connect(ctx, old, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	if _, err := old.Resume(ctx, client.CallState{ID: call.ID, Method: call.Method, Token: call.Token}); !holdfast.OutcomeUnknown(err) ||
+		!strings.Contains(err.Error(), "Streamable HTTP") {
+		t.Errorf("over HTTP+SSE: %v", err)
+	}
+	line := holdfast.NewClientTransport("ws"+strings.TrimPrefix(url, "http"), &holdfast.ClientOptions{Options: client.Options{State: &state}})
+	c, err := mcp.NewClient(impl, nil).Connect(ctx, line, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	close(open)
+	if text, err := line.Resume(ctx, client.CallState{ID: call.ID, Method: call.Method, Token: call.Token}); err != nil || !strings.Contains(string(text), "done") {
+		t.Errorf("over a WebSocket: %s, %v", text, err)
 	}
 }

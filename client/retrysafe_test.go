@@ -12,9 +12,9 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// A server that cuts the connection of each request the first time is asked again for
-// what is safe, and for nothing else: neither for a tool nor for a vendor's method.
-func TestSentAgain(t *testing.T) {
+// If a server cuts the connection of each first request, retry-safe requests are sent again,
+// and nothing else: neither a tool call nor a vendor's method.
+func TestRetrySafeIsSentAgain(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex
 	posts := map[string]int{}

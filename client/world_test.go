@@ -23,17 +23,17 @@ import (
 
 // A world is a server, a client and what is between them.
 type world struct {
-	t       *testing.T
-	way     way
-	seed    uint64
-	trace   *trace
-	server  *mcp.Server
-	handler *holdfast.Handler
-	http    *httptest.Server
-	weather *weather
-	dials   *http.Transport
-	session *mcp.ClientSession
-	unknown atomic.Int64
+	t          *testing.T
+	way        way
+	seed       uint64
+	trace      *trace
+	server     *mcp.Server
+	handler    *holdfast.Handler
+	http       *httptest.Server
+	faultProxy *faultProxy
+	dials      *http.Transport
+	session    *mcp.ClientSession
+	unknown    atomic.Int64
 
 	mu      sync.Mutex
 	calls   []*called
@@ -108,11 +108,11 @@ func newPlot(r *rand.Rand) plot {
 	return s
 }
 
-// trouble1000 is how many of 1000 requests are in trouble.
-const trouble1000 = 250
+// faulty1000 is how many of 1000 requests are faulty.
+const faulty1000 = 250
 
 // patience is how long a call may take. What waits for a line waits the longest: for
-// [mostRow] of them in trouble, one after the other. The pauses after those are 9.5 s
+// [mostRow] of them hit by a fault, one after the other. The pauses after those are 9.5 s
 // at the most. To find one dead takes 3 s in its handshake, and then up to five times
 // the silence: 5 s, or 15 s with the race detector. That makes 40 s, or 100 s; the rest
 // is for connections that are refused, and for a machine that stands still for some
@@ -148,15 +148,15 @@ func newWorld(t *testing.T, way way, seed uint64) *world {
 	mux.Handle("/mcp", w.handler)
 	mux.Handle("/sse", w.handler.SSE("/messages"))
 	mux.Handle("/messages", w.handler.SSE("/messages"))
-	w.http = httptest.NewServer(way.strip.wrap(mux))
-	w.weather = newWeather(t, w.http.Listener.Addr().String(), seed, w.trace)
+	w.http = httptest.NewServer(way.withheld.wrap(mux))
+	w.faultProxy = newFaultProxy(t, w.http.Listener.Addr().String(), seed, w.trace)
 	// Who can't ask again, or not yet, can only wait.
-	w.weather.kind = way.strip.keys
+	w.faultProxy.kind = way.withheld.keys
 	if way.path == "" {
-		w.weather.bad.Store(trouble1000)
+		w.faultProxy.bad.Store(faulty1000)
 	}
 	w.connect()
-	w.weather.bad.Store(trouble1000) // who falls back to HTTP+SSE does not try for long
+	w.faultProxy.bad.Store(faulty1000) // who falls back to HTTP+SSE does not try for long
 	return w
 }
 
@@ -191,7 +191,7 @@ func (w *world) connect() {
 	w.dials = http.DefaultTransport.(*http.Transport).Clone()
 	w.dials.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
 		mu.Lock()
-		refused := uint64(r.IntN(2000)) < w.weather.bad.Load()/2
+		refused := uint64(r.IntN(2000)) < w.faultProxy.bad.Load()/2
 		mu.Unlock()
 		if refused {
 			return nil, &net.OpError{Op: "dial", Net: network, Err: syscall.ECONNREFUSED}
@@ -217,7 +217,7 @@ func (w *world) connect() {
 	ctx, stop := context.WithTimeout(w.t.Context(), patience())
 	defer stop()
 	for w.session == nil {
-		transport := holdfast.NewClientTransport(scheme+w.weather.addr()+path, opts)
+		transport := holdfast.NewClientTransport(scheme+w.faultProxy.addr()+path, opts)
 		s, err := c.Connect(ctx, transport, &mcp.ClientSessionOptions{ProtocolVersion: w.way.revision})
 		switch {
 		case err == nil:
@@ -227,9 +227,9 @@ func (w *world) connect() {
 		default:
 			// The first request of all is not tried for long: its user tries again. What came
 			// too late may have begun a session.
-			w.weather.mu.Lock()
-			w.weather.orphans++
-			w.weather.mu.Unlock()
+			w.faultProxy.mu.Lock()
+			w.faultProxy.orphans++
+			w.faultProxy.mu.Unlock()
 		}
 	}
 }

@@ -60,8 +60,8 @@ func (l *latch) Authorize(ctx context.Context, _ *http.Request, resp *http.Respo
 	return nil
 }
 
-// Whatever the transport, who is asked to log in can.
-func TestLogIn(t *testing.T) {
+// Over every transport the Authorizer is called, and the request is sent again.
+func TestAuthorize(t *testing.T) {
 	t.Parallel()
 	for name, url := range transports(t) {
 		t.Run(name, func(t *testing.T) {
@@ -85,7 +85,7 @@ func TestLogIn(t *testing.T) {
 	}
 }
 
-// Whatever the transport, a client sees the same.
+// A client sees the same over every transport.
 func TestTransports(t *testing.T) {
 	t.Parallel()
 	for name, url := range transports(t) {

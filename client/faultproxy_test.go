@@ -11,24 +11,24 @@ import (
 	"time"
 )
 
-// weather is a proxy of TCP connections under which everything goes wrong that can
+// faultProxy is a proxy of TCP connections under which everything goes wrong that can
 // go wrong with connections: they are cut at any byte of a request or a response,
-// by FIN or RST or with one side or both not being told; they are late, so that
+// by FIN or RST or with one side or both not noticing; they are late, so that
 // others overtake them; requests are answered with an error in the server's place,
 // before or after they were passed on; and a GET is sent on twice, as HTTP lets
 // proxies do (RFC 9110, section 9.2.2).
 //
 // What happens to a request follows from the seed, the number of its connection
 // and its number in that.
-type weather struct {
+type faultProxy struct {
 	target   string
 	seed     uint64
 	trace    *trace
 	listener net.Listener
 	done     chan struct{}
 	wait     sync.WaitGroup
-	bad      atomic.Uint64 // how many of 1000 requests are in trouble
-	kind     bool          // who can't ask again yet is always told of a cut
+	bad      atomic.Uint64 // how many of 1000 requests are faulty
+	kind     bool          // a client that can't come back yet always notices a cut
 
 	mu      sync.Mutex
 	conns   map[net.Conn]struct{}
@@ -36,8 +36,8 @@ type weather struct {
 	counts  map[string]int
 	posts   map[int][]*post // of the requests that call tools, by the number that they carry
 	orphans int             // sessions that the server may believe in and no client knows of
-	begun   bool            // an initialize has been in trouble
-	row     int             // lines in trouble, one after the other
+	begun   bool            // an initialize has been hit by a fault
+	row     int             // lines hit by a fault, one after the other
 }
 
 // A post is what became of a request that calls a tool, or resumes such a call at
@@ -50,13 +50,13 @@ type post struct {
 	refused bool
 }
 
-func newWeather(t testing.TB, target string, seed uint64, tr *trace) *weather {
+func newFaultProxy(t testing.TB, target string, seed uint64, tr *trace) *faultProxy {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &weather{
+	w := &faultProxy{
 		target: target, seed: seed, trace: tr, listener: l, done: make(chan struct{}), conns: make(map[net.Conn]struct{}),
 		counts: make(map[string]int), posts: make(map[int][]*post),
 	}
@@ -64,10 +64,10 @@ func newWeather(t testing.TB, target string, seed uint64, tr *trace) *weather {
 	return w
 }
 
-func (w *weather) addr() string { return w.listener.Addr().String() }
+func (w *faultProxy) addr() string { return w.listener.Addr().String() }
 
 // close ends the proxy and all its connections.
-func (w *weather) close() {
+func (w *faultProxy) close() {
 	close(w.done)
 	_ = w.listener.Close()
 	w.mu.Lock()
@@ -79,7 +79,7 @@ func (w *weather) close() {
 }
 
 // keep notes a connection for close to end. It is false if close was there first.
-func (w *weather) keep(c net.Conn) bool {
+func (w *faultProxy) keep(c net.Conn) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	select {
@@ -92,14 +92,14 @@ func (w *weather) keep(c net.Conn) bool {
 	}
 }
 
-func (w *weather) drop(c net.Conn) {
+func (w *faultProxy) drop(c net.Conn) {
 	w.mu.Lock()
 	delete(w.conns, c)
 	w.mu.Unlock()
 	_ = c.Close()
 }
 
-func (w *weather) accept() {
+func (w *faultProxy) accept() {
 	for {
 		c, err := w.listener.Accept()
 		if err != nil {
@@ -112,7 +112,7 @@ func (w *weather) accept() {
 		if w.keep(c) {
 			w.wait.Go(func() {
 				defer w.drop(c)
-				g := &gust{w: w, number: n, client: c.(*net.TCPConn), left: -1}
+				g := &faultConn{w: w, number: n, client: c.(*net.TCPConn), left: -1}
 				g.carry()
 			})
 		}
@@ -121,7 +121,7 @@ func (w *weather) accept() {
 
 // hurt says whether one of the connections that a call was made or resumed over
 // was cut so that it is, or before anything of it was seen.
-func (w *weather) hurt(call int, so func(p *post) bool) bool {
+func (w *faultProxy) hurt(call int, so func(p *post) bool) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	seen := false
@@ -140,7 +140,7 @@ func (w *weather) hurt(call int, so func(p *post) bool) bool {
 }
 
 // resumes returns the call that a request to a stream URL resumes.
-func (w *weather) resumes(line string) int {
+func (w *faultProxy) resumes(line string) int {
 	url := streamURL.FindString(line)
 	if url == "" {
 		return noCall
@@ -161,7 +161,7 @@ func (w *weather) resumes(line string) int {
 var streamURL = regexp.MustCompile(`stream=[^.]+\.[^.]+\.`)
 
 // note notes a request that calls a tool.
-func (w *weather) note(call int, p *post) {
+func (w *faultProxy) note(call int, p *post) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if call != noCall {
@@ -169,7 +169,7 @@ func (w *weather) note(call int, p *post) {
 	}
 }
 
-func (w *weather) sleep(d time.Duration) bool {
+func (w *faultProxy) sleep(d time.Duration) bool {
 	if d <= 0 {
 		return true
 	}
@@ -182,7 +182,7 @@ func (w *weather) sleep(d time.Duration) bool {
 }
 
 // shadow sends a request on a second time, and listens to the answer for a while.
-func (w *weather) shadow(raw []byte, after time.Duration) {
+func (w *faultProxy) shadow(raw []byte, after time.Duration) {
 	if !w.sleep(after) {
 		return
 	}

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// trouble is what happens to one request.
-type trouble struct {
+// fault is what happens to one request.
+type fault struct {
 	name    string
 	delay   time.Duration // before anything else
 	status  int           // the answer of the proxy itself
@@ -23,14 +23,14 @@ type trouble struct {
 	inside  bool          // the cut is in the request
 	at      int           // bytes before the cut; negative: there is none
 	after   time.Duration // time before the cut; 0: it is not for that
-	stall   time.Duration // a pause before the response goes on
+	stall   time.Duration // a pause in the response
 	reset   bool
-	deaf    bool // the client is not told of the cut
-	haunted bool // the server is not told of it
+	deaf    bool // the client does not notice the cut
+	haunted bool // the server does not notice it
 }
 
 // String implements fmt.Stringer.
-func (tr trouble) String() string {
+func (tr fault) String() string {
 	switch {
 	case tr.name == "":
 		return ""
@@ -103,13 +103,13 @@ func (o *oneByOne) Read(p []byte) (int, error) {
 	return 1, nil
 }
 
-// troubles are the kinds of trouble, each with its share.
-var troubles = []struct {
+// faults are the kinds of fault, each with its share.
+var faults = []struct {
 	share int
-	make  func(r *rand.Rand, q *request) trouble
+	make  func(r *rand.Rand, q *request) fault
 }{
-	{6, func(r *rand.Rand, _ *request) trouble { return cutAt(r, "response cut", false) }},
-	{4, func(r *rand.Rand, q *request) trouble {
+	{6, func(r *rand.Rand, _ *request) fault { return cutAt(r, "response cut", false) }},
+	{4, func(r *rand.Rand, q *request) fault {
 		tr := cutAt(r, "request cut", true)
 		tr.at = r.IntN(len(q.raw) + 1)
 		if q.upgrade {
@@ -117,31 +117,31 @@ var troubles = []struct {
 		}
 		return tr
 	}},
-	{3, func(r *rand.Rand, _ *request) trouble {
+	{3, func(r *rand.Rand, _ *request) fault {
 		tr := cutAt(r, "cut in time", false)
 		tr.at, tr.after = -1, time.Duration(1+r.IntN(150))*time.Millisecond
 		return tr
 	}},
-	{3, func(r *rand.Rand, _ *request) trouble {
-		return trouble{name: "late", at: -1, delay: time.Duration(r.IntN(60)) * time.Millisecond}
+	{3, func(r *rand.Rand, _ *request) fault {
+		return fault{name: "late", at: -1, delay: time.Duration(r.IntN(60)) * time.Millisecond}
 	}},
-	{2, func(r *rand.Rand, _ *request) trouble {
-		return trouble{name: "stalled", at: r.IntN(2000), stall: time.Duration(r.IntN(60)) * time.Millisecond}
+	{2, func(r *rand.Rand, _ *request) fault {
+		return fault{name: "stalled", at: r.IntN(2000), stall: time.Duration(r.IntN(60)) * time.Millisecond}
 	}},
-	{2, func(r *rand.Rand, _ *request) trouble {
-		return trouble{name: "not passed on", at: -1, status: 502 + r.IntN(2)}
+	{2, func(r *rand.Rand, _ *request) fault {
+		return fault{name: "not passed on", at: -1, status: 502 + r.IntN(2)}
 	}},
-	{1, func(r *rand.Rand, _ *request) trouble {
-		return trouble{name: "passed on, and an error", at: 0, status: 502 + 2*r.IntN(2), passed: true, after: time.Duration(1+r.IntN(40)) * time.Millisecond}
+	{1, func(r *rand.Rand, _ *request) fault {
+		return fault{name: "passed on, and an error", at: 0, status: 502 + 2*r.IntN(2), passed: true, after: time.Duration(1+r.IntN(40)) * time.Millisecond}
 	}},
-	{3, func(r *rand.Rand, q *request) trouble {
-		return trouble{name: "twice", at: -1, twice: q.get && !q.upgrade, delay: time.Duration(r.IntN(5)) * time.Millisecond}
+	{3, func(r *rand.Rand, q *request) fault {
+		return fault{name: "twice", at: -1, twice: q.get && !q.upgrade, delay: time.Duration(r.IntN(5)) * time.Millisecond}
 	}},
 }
 
 // cutAt is a cut at a place that may be in the header, the first events, or later.
-func cutAt(r *rand.Rand, name string, inside bool) trouble {
-	tr := trouble{name: name, inside: inside, at: r.IntN([]int{300, 700, 3000, 30000}[r.IntN(4)])}
+func cutAt(r *rand.Rand, name string, inside bool) fault {
+	tr := fault{name: name, inside: inside, at: r.IntN([]int{300, 700, 3000, 30000}[r.IntN(4)])}
 	switch r.IntN(8) {
 	case 0:
 		tr.deaf, tr.name = true, name+", client not told"
@@ -155,7 +155,7 @@ func cutAt(r *rand.Rand, name string, inside bool) trouble {
 	return tr
 }
 
-// mostRow is how many lines in a row are in trouble at the most: everything waits for
+// mostRow is how many lines in a row are faulty at the most: everything waits for
 // the next one, and gets on with one that is in none. [patience] follows from it.
 const mostRow = 6
 
@@ -163,8 +163,8 @@ const mostRow = 6
 func (q *request) opensLine() bool { return q.upgrade || strings.HasPrefix(q.line, "GET /sse") }
 
 // plan says what happens to a request.
-func (w *weather) plan(conn uint64, n int, q *request) trouble {
-	tr := trouble{at: -1}
+func (w *faultProxy) plan(conn uint64, n int, q *request) fault {
+	tr := fault{at: -1}
 	w.mu.Lock()
 	spared := q.opensLine() && w.row >= mostRow
 	w.mu.Unlock()
@@ -184,22 +184,22 @@ func (w *weather) plan(conn uint64, n int, q *request) trouble {
 }
 
 // draw draws what happens to a request.
-func (w *weather) draw(conn uint64, n int, q *request) trouble {
+func (w *faultProxy) draw(conn uint64, n int, q *request) fault {
 	r := rand.New(rand.NewPCG(w.seed, conn<<16|uint64(n)))
 	bad := w.bad.Load()
 	if q.opensLine() {
 		bad = min(3*bad, 700) // there are few of them
 	}
 	if uint64(r.IntN(1000)) >= bad {
-		return trouble{at: -1}
+		return fault{at: -1}
 	}
 	all := 0
-	for _, k := range troubles {
+	for _, k := range faults {
 		all += k.share
 	}
 	pick := r.IntN(all)
-	var tr trouble
-	for _, k := range troubles {
+	var tr fault
+	for _, k := range faults {
 		if pick -= k.share; pick < 0 {
 			tr = k.make(r, q)
 			break
@@ -207,15 +207,15 @@ func (w *weather) draw(conn uint64, n int, q *request) trouble {
 	}
 	first := q.call >= 0 && !q.get || q.call == standalone
 	if w.kind && tr.deaf && first {
-		return trouble{at: -1}
+		return fault{at: -1}
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if bytes.Contains(q.body, []byte(`"initialize"`)) {
-		// A client that has not begun gives up soon, and may: one trouble is enough, and
+		// A client that has not begun gives up soon, and may: one fault is enough, and
 		// that the server says nothing at all is too much.
 		if w.begun || tr.deaf {
-			return trouble{at: -1}
+			return fault{at: -1}
 		}
 		w.begun = true
 		w.orphans++ // the client may never learn of the session that it began

@@ -179,7 +179,7 @@ func wire(text string) func(http.ResponseWriter, *http.Request, *bad) {
 	}
 }
 
-// once gives another answer to who asks again.
+// once gives another answer the second time.
 func once(first, then func(http.ResponseWriter, *http.Request, *bad)) func(http.ResponseWriter, *http.Request, *bad) {
 	return func(w http.ResponseWriter, r *http.Request, s *bad) {
 		if s.posts.Load() == 1 {
@@ -247,8 +247,8 @@ func wait(t *testing.T, c <-chan struct{}) {
 	}
 }
 
-// What is too large is not taken in. This test does not run beside others: what is
-// measured is of all.
+// What is too large is not read into memory. This test does not run beside others: it measures
+// the memory of all.
 func TestInputHuge(t *testing.T) { //nolint:tparallel // see above
 	json := func(w http.ResponseWriter, _ *http.Request, _ *bad) {
 		w.Header().Set("Content-Type", typeJSON)

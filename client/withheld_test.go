@@ -10,16 +10,16 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// strip is a server that does not offer some of the ways back to a call.
-type strip struct {
+// withheld is a server that does not offer some of the ways back to a call.
+type withheld struct {
 	link   bool // no stream URL
 	ids    bool // no event ids
 	policy bool // no resume tokens
 	keys   bool // no idempotency keys
 }
 
-func (s strip) wrap(h http.Handler) http.Handler {
-	if s == (strip{}) {
+func (s withheld) wrap(h http.Handler) http.Handler {
+	if s == (withheld{}) {
 		return h
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -30,7 +30,7 @@ func (s strip) wrap(h http.Handler) http.Handler {
 		if s.policy && r.Method == http.MethodPost {
 			r.Body = deafTo(r.Body)
 		}
-		sw := &stripper{ResponseWriter: w, strip: s}
+		sw := &stripper{ResponseWriter: w, withheld: s}
 		h.ServeHTTP(sw, r)
 		sw.flush()
 	})
@@ -49,7 +49,7 @@ func deafTo(body io.ReadCloser) io.ReadCloser {
 // stripper takes out of a response what is not offered.
 type stripper struct {
 	http.ResponseWriter
-	strip
+	withheld
 	events bool
 	began  bool
 	rest   []byte // of an event, or of JSON

@@ -15,16 +15,16 @@ import (
 	"time"
 )
 
-// A gust is one connection.
-type gust struct {
-	w      *weather
+// A faultConn is one connection.
+type faultConn struct {
+	w      *faultProxy
 	number uint64
 	client *net.TCPConn
 	up     *net.TCPConn
 
 	mu    sync.Mutex
-	tr    trouble
-	left  int // bytes of the response until the trouble; negative: no limit
+	tr    fault
+	left  int // bytes of the response until the fault; negative: no limit
 	post  *post
 	timer *time.Timer
 	cut   bool
@@ -33,7 +33,7 @@ type gust struct {
 }
 
 // carry carries a connection until either side ends it, or it is cut.
-func (g *gust) carry() {
+func (g *faultConn) carry() {
 	br := bufio.NewReaderSize(g.client, 64<<10)
 	var responses sync.WaitGroup
 	defer responses.Wait()
@@ -83,7 +83,7 @@ func (g *gust) carry() {
 			return
 		}
 	}
-	_, _ = io.Copy(io.Discard, br) // who was not told may go on talking
+	_, _ = io.Copy(io.Discard, br) // the client may not have noticed
 }
 
 func canned(status int, connection string) []byte {
@@ -95,7 +95,7 @@ func canned(status int, connection string) []byte {
 }
 
 // request passes a request on. It is false if the connection was cut in it.
-func (g *gust) request(q *request, tr trouble) bool {
+func (g *faultConn) request(q *request, tr fault) bool {
 	p := &post{}
 	g.w.note(q.call, p)
 	data := q.raw
@@ -139,7 +139,7 @@ func (g *gust) request(q *request, tr trouble) bool {
 }
 
 // frames carries what comes after a request that made a tunnel of the connection.
-func (g *gust) frames(br *bufio.Reader, tr trouble) {
+func (g *faultConn) frames(br *bufio.Reader, tr fault) {
 	left := -1
 	if tr.inside {
 		left = tr.at
@@ -173,7 +173,7 @@ func (g *gust) frames(br *bufio.Reader, tr trouble) {
 
 // over ends what is left of the connection when the client has, unread says whether
 // before it had read everything.
-func (g *gust) over(unread bool) {
+func (g *faultConn) over(unread bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.timer != nil {
@@ -194,7 +194,7 @@ func (g *gust) over(unread bool) {
 }
 
 // whole says whether all of the response was passed on. g.mu is held.
-func (g *gust) whole() bool {
+func (g *faultConn) whole() bool {
 	if bytes.HasSuffix(g.tail, []byte("\r\n0\r\n\r\n")) {
 		return true
 	}
@@ -209,7 +209,7 @@ func (g *gust) whole() bool {
 var contentLength = regexp.MustCompile(`(?i)\r\ncontent-length: (\d+)`)
 
 // responses carries what the server says.
-func (g *gust) responses() {
+func (g *faultConn) responses() {
 	buf := make([]byte, 16<<10)
 	for {
 		n, err := g.up.Read(buf)
@@ -229,12 +229,12 @@ func (g *gust) responses() {
 	}
 }
 
-// pass hands data to the client, up to the place of the trouble.
-func (g *gust) pass(data []byte) {
+// pass hands data to the client, up to the place of the fault.
+func (g *faultConn) pass(data []byte) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.cut {
-		return // a server that was not told talks on
+		return // the server may not have noticed
 	}
 	if g.left >= 0 && g.left <= len(data) {
 		g.give(data[:g.left])
@@ -258,7 +258,7 @@ func (g *gust) pass(data []byte) {
 }
 
 // give hands data to the client. g.mu is held.
-func (g *gust) give(data []byte) {
+func (g *faultConn) give(data []byte) {
 	if len(g.post.passed) == 0 {
 		status, _, _ := bytes.Cut(data, []byte("\r"))
 		g.w.trace.addf("proxy %d: %s", g.number, status)
@@ -278,7 +278,7 @@ func (g *gust) give(data []byte) {
 }
 
 // strike cuts the connection. g.mu is held.
-func (g *gust) strike() {
+func (g *faultConn) strike() {
 	if g.cut {
 		return
 	}

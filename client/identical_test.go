@@ -15,10 +15,10 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// A request that is sent again by who goes on from a State is the same to the byte,
-// however the host has spelled it and whoever has written the State down. Where the
-// server takes it for another all the same, nobody knows what became of the first.
-func TestSentAgainAlike(t *testing.T) {
+// A request that another Conn sends again from a State is the same to the byte, however the
+// host has spelled it and the State was stored. If the server takes it for another request all
+// the same, the outcome is unknown.
+func TestRequestSentAgainIsIdentical(t *testing.T) {
 	t.Parallel()
 	const refused = `{"jsonrpc":"2.0","id":%s,"error":{"code":-32600,"message":"the idempotency key was used for another request"}}`
 	servers := map[string]func(*testing.T, chan<- string) string{
@@ -99,9 +99,9 @@ func TestSentAgainAlike(t *testing.T) {
 	}
 }
 
-// A State that is taken between the first event id of a call over a WebSocket and its
-// token still has the request: nothing else leads back to the call there.
-func TestSocketNoTokenYet(t *testing.T) {
+// A State that is taken between a call's first event id over a WebSocket and its token has the
+// request: nothing else leads back to the call.
+func TestWebSocketStateBeforeToken(t *testing.T) {
 	t.Parallel()
 	url, _ := wsServer(t, func(ws *websocket.Conn, _ int32, m jsonrpc.Message) bool {
 		if m.Method == "tools/call" {

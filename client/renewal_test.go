@@ -1,0 +1,239 @@
+package client_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"holdfast"
+	"holdfast/client"
+	"holdfast/jsonrpc"
+)
+
+// When the server has ended the session, a new one begins, and the user is told which calls are
+// lost.
+func TestNewSession(t *testing.T) {
+	t.Parallel()
+	var handler atomic.Pointer[holdfast.Handler]
+	var runs atomic.Int32
+	started := make(chan struct{}, 10)
+	end := func(h *holdfast.Handler) {
+		if h != nil {
+			ctx, stop := context.WithCancel(context.Background())
+			stop() // without waiting for anybody
+			_ = h.Shutdown(ctx)
+		}
+	}
+	restart := func() {
+		server := mcp.NewServer(impl, nil)
+		mcp.AddTool(server, &mcp.Tool{Name: "wait"}, func(ctx context.Context, _ *mcp.CallToolRequest, args struct {
+			Quick bool `json:"Quick,omitempty"`
+		}) (*mcp.CallToolResult, any, error) {
+			n := runs.Add(1)
+			if !args.Quick {
+				started <- struct{}{}
+				<-ctx.Done()
+			}
+			return nil, n, nil
+		})
+		end(handler.Swap(holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, &holdfast.Options{Retry: 10 * time.Millisecond})))
+	}
+	restart()
+	t.Cleanup(func() { end(handler.Load()) })
+	url := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { handler.Load().ServeHTTP(w, r) }))
+	lost := make(chan client.Lost, 10)
+	a := newRaw(t, url, client.Options{Lost: func(l client.Lost) { lost <- l }})
+	a.open()
+	a.send(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"wait","arguments":{}}}`)
+	<-started
+	old := a.SessionID()
+	restart()
+	m := a.answer("1")
+	if !strings.Contains(string(m.Error), "outcome unknown") {
+		t.Errorf("a call in flight: %s", m.Raw)
+	}
+	a.send(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"wait","arguments":{"Quick":true}}}`)
+	if m := a.answer("2"); m.Error != nil {
+		t.Errorf("a call after that: %s", m.Raw)
+	}
+	if id := a.SessionID(); id == old || id == "" {
+		t.Errorf("session %q, after %q", id, old)
+	}
+	if n := runs.Load(); n != 2 {
+		t.Errorf("tools ran %d times", n)
+	}
+	select {
+	case <-lost:
+	case <-time.After(soon):
+		t.Error("nobody said that the session was lost")
+	}
+	const changed = "notifications/tools/list_changed"
+	if a.heard[changed] == 0 {
+		a.until(func(m jsonrpc.Message) bool { return m.Method == changed })
+	}
+}
+
+// A retry-safe request that is in flight when the server restarts is sent again.
+func TestNewSessionWhileAsked(t *testing.T) {
+	t.Parallel()
+	server := newServer()
+	begin := func() *holdfast.Handler {
+		return holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, &holdfast.Options{Retry: 10 * time.Millisecond})
+	}
+	var handler atomic.Pointer[holdfast.Handler]
+	handler.Store(begin())
+	end := func(h *holdfast.Handler) {
+		ctx, stop := context.WithTimeout(context.Background(), time.Second)
+		defer stop()
+		_ = h.Shutdown(ctx)
+	}
+	t.Cleanup(func() { end(handler.Load()) })
+	restarts := 0
+	url := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		if strings.Contains(string(body), "tools/list") && restarts == 0 {
+			restarts++
+			end(handler.Swap(begin()))
+			panic(http.ErrAbortHandler)
+		}
+		r.Body = io.NopCloser(strings.NewReader(string(body)))
+		handler.Load().ServeHTTP(w, r)
+	}))
+	a := newRaw(t, url, client.Options{})
+	a.open()
+	a.send(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)
+	if m := a.answer("1"); m.Error != nil || restarts != 1 {
+		t.Errorf("%s, after %d restarts", m.Raw, restarts)
+	}
+}
+
+// A late reply to a request of a session that has ended does not answer another request with
+// the same id.
+func TestStaleServerRequest(t *testing.T) {
+	t.Parallel()
+	var gone atomic.Bool
+	answered := make(chan string, 10)
+	s := &script{t: t}
+	s.serve = func(w http.ResponseWriter, r *http.Request, body []byte) {
+		id := jsonrpc.Field(body, "id")
+		switch {
+		case jsonrpc.Field(body, "method") == nil && r.Method == http.MethodPost:
+			answered <- string(body)
+			w.WriteHeader(http.StatusAccepted)
+		case gone.CompareAndSwap(true, false):
+			w.WriteHeader(http.StatusNotFound)
+		default:
+			stream(w, "", data(question("0", "sure?")))
+			_ = http.NewResponseController(w).Flush()
+			if string(id) == "2" {
+				stream(w, "", data(`{"jsonrpc":"2.0","id":2,"result":{}}`))
+			}
+			<-r.Context().Done()
+		}
+	}
+	url := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Mcp-Session-Id", "s")
+		s.ServeHTTP(w, r)
+	}))
+	a := newRaw(t, url, client.Options{NoListen: true})
+	a.open()
+	asked := func() jsonrpc.Message {
+		return a.until(func(m jsonrpc.Message) bool { return m.Kind == jsonrpc.Request })
+	}
+	a.send(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"}}`)
+	old := asked()
+	gone.Store(true)
+	a.send(`{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"x"}}`) // finds the session gone
+	fresh := asked()
+	if string(old.ID) == string(fresh.ID) {
+		t.Fatalf("two questions are both called %s", fresh.ID)
+	}
+	a.send(`{"jsonrpc":"2.0","id":%s,"result":{"action":"accept"}}`, old.ID)
+	a.send(`{"jsonrpc":"2.0","id":%s,"result":{"action":"decline"}}`, fresh.ID)
+	if got := <-answered; got != `{"jsonrpc":"2.0","id":0,"result":{"action":"decline"}}` {
+		t.Errorf("answered %s", got)
+	}
+}
+
+// A call that begins while a session is being renewed has an idempotency key like any other: it
+// is sent again when its POST is cut.
+func TestKeyBetweenSessions(t *testing.T) {
+	t.Parallel()
+	var sessions, posts atomic.Int32
+	begin, cut := make(chan struct{}), make(chan string, 1)
+	at := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			return
+		}
+		id := jsonrpc.Field(body, "id")
+		w.Header().Set("Content-Type", "application/json")
+		switch name := jsonrpc.String(jsonrpc.Field(body, "params", "name")); {
+		case jsonrpc.String(jsonrpc.Field(body, "method")) == "initialize":
+			n := sessions.Add(1)
+			if n > 1 {
+				<-begin
+			}
+			w.Header().Set("Mcp-Session-Id", fmt.Sprint(n))
+			fmt.Fprintf(w, keyedGreeting, id)
+		case id == nil:
+			w.WriteHeader(http.StatusAccepted)
+		case r.Header.Get("Mcp-Session-Id") == "1":
+			w.WriteHeader(http.StatusNotFound)
+		case name == "cut" && posts.Add(1) == 1:
+			cut <- r.Header.Get("Idempotency-Key")
+			panic(http.ErrAbortHandler)
+		default:
+			fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":{"key":%q}}`, id, r.Header.Get("Idempotency-Key"))
+		}
+	}))
+	lost := make(chan struct{}, 1)
+	r := newRaw(t, at, client.Options{NoListen: true, Lost: func(client.Lost) { lost <- struct{}{} }})
+	r.open()
+	r.send(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"}}`)
+	<-lost
+	r.send(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"cut"}}`)
+	close(begin)
+	m := r.answer("2")
+	if key := <-cut; key == "" || jsonrpc.String(jsonrpc.Field(m.Result, "key")) != key {
+		t.Errorf("first under %q, then %s", key, m.Raw)
+	}
+}
+
+// A call that begins while a session is being renewed has an idempotency key like any other.
+func TestWebSocketKeyBetweenSessions(t *testing.T) {
+	t.Parallel()
+	keys := make(chan string, 1)
+	at, _ := wsSessions(t, func(n int32) string { return fmt.Sprint(n) }, func(ws *websocket.Conn, _ int32, m jsonrpc.Message) bool {
+		switch jsonrpc.String(jsonrpc.Field(m.Params, "name")) {
+		case "cut":
+			return false
+		case "x":
+			keys <- jsonrpc.String(jsonrpc.Field(m.Params, "_meta", "holdfast/idempotencyKey"))
+			utter(ws, `{"jsonrpc":"2.0","id":%s,"result":{}}`, m.ID)
+		}
+		return true
+	})
+	lost, made := make(chan struct{}), make(chan struct{})
+	r := newRaw(t, at, client.Options{Lost: func(client.Lost) {
+		close(lost)
+		<-made
+	}})
+	r.open()
+	r.send(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"cut"}}`)
+	<-lost
+	r.send(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"x"}}`)
+	close(made)
+	r.answer("2")
+	if <-keys == "" {
+		t.Error("the call has no key")
+	}
+}

@@ -1,0 +1,44 @@
+package client_test
+
+import (
+	"testing"
+	"time"
+
+	"holdfast/client"
+	"holdfast/jsonrpc"
+)
+
+// The status of a call is returned without taking its messages.
+func TestStatus(t *testing.T) {
+	t.Parallel()
+	g := newGate(t)
+	a := newRaw(t, g.url, client.Options{})
+	a.open()
+	a.send(`{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"wait","arguments":{},"_meta":{"progressToken":"p"}}}`)
+	a.until(func(m jsonrpc.Message) bool { return m.Method == "notifications/progress" })
+	s := a.State()
+	a.Detach()
+	if !eventually(t.Context(), func() bool { return g.serving.Load() == 0 }) {
+		t.Error("the server still writes to who has left")
+	}
+	s = client.State{URL: s.URL, Revision: s.Revision, Calls: s.Calls}
+	ask := func() client.Status {
+		t.Helper()
+		b := newRaw(t, s.URL, client.Options{State: &client.State{URL: s.URL, Revision: s.Revision}, NoListen: true})
+		got, err := b.StatusOf(t.Context(), s.Calls[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}
+	if got := ask(); got.Status != "processing" || got.HasInputRequest {
+		t.Errorf("%+v", got)
+	}
+	close(g.open)
+	for ask().Status == "processing" {
+		time.Sleep(time.Millisecond) // there is nothing to wait on: that is what this is for
+	}
+	if got := ask(); got.Status != "completed" || !got.HasPendingMessage {
+		t.Errorf("%+v", got)
+	}
+}

@@ -1,0 +1,131 @@
+package client_test
+
+import (
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"holdfast"
+	"holdfast/client"
+	"holdfast/jsonrpc"
+)
+
+// A message of the server that is too large fails the call that it responds to, and nothing
+// else.
+func TestWebSocketTooLarge(t *testing.T) {
+	t.Parallel()
+	url, dials := wsServer(t, func(ws *websocket.Conn, _ int32, m jsonrpc.Message) bool {
+		if m.Kind != jsonrpc.Request {
+			return true
+		}
+		long := strings.Repeat("x", 20000)
+		switch jsonrpc.String(jsonrpc.Field(m.Params, "name")) {
+		case "before":
+			utter(ws, `{"jsonrpc":"2.0","id":%s,"result":{"id":0,"\"id":"\\\"%s"}}`, m.ID, long)
+		case "after":
+			utter(ws, `{"jsonrpc":"2.0","result":[{"x":"%s","id":0}], "id" : %s}`, long, m.ID)
+		case "other":
+			utter(ws, `{"jsonrpc":"2.0","method":"x","params":{"x":"%s"}}`, long)
+			utter(ws, `{"jsonrpc":"2.0","id":%s,"result":{}}`, m.ID)
+		}
+		return true
+	})
+	r := newRaw(t, url, client.Options{MaxMessage: 10000})
+	r.open()
+	r.send(`{"jsonrpc":"2.0","id":"held","method":"tools/call","params":{"name":"held"}}`)
+	for i, name := range []string{"before", "after", "other"} {
+		id := fmt.Sprint(i + 1)
+		r.send(`{"jsonrpc":"2.0","id":%s,"method":"tools/call","params":{"name":%q}}`, id, name)
+		m := r.answer(id)
+		if name == "other" && m.Error != nil ||
+			name != "other" && !strings.Contains(string(m.Error), "outcome unknown: a message of the server is larger than 10000 bytes") {
+			t.Errorf("%s: %s", name, m.Raw)
+		}
+	}
+	if n, calls := dials.Load(), r.State().Calls; n != 1 || len(calls) != 1 {
+		t.Errorf("%d connections, in flight %v", n, calls)
+	}
+}
+
+// A request that is too large for the server fails, and other calls continue.
+func TestWebSocketRequestTooLarge(t *testing.T) {
+	t.Parallel()
+	url := "ws" + strings.TrimPrefix(holdfastServer(t, &holdfast.Options{MaxBody: 64 << 10}), "http")
+	r := newRaw(t, url, client.Options{})
+	r.open()
+	r.send(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"ask","arguments":{}}}`)
+	question := r.until(func(m jsonrpc.Message) bool { return m.Method == "elicitation/create" })
+	r.send(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"add","arguments":{"x":%q}}}`, strings.Repeat("x", 1<<20))
+	if m := r.answer("2"); !strings.Contains(string(m.Error), "as large as this") || strings.Contains(string(m.Error), "outcome unknown") {
+		t.Errorf("%.300s", m.Raw)
+	}
+	// A response that is too large becomes an error.
+	r.send(`{"jsonrpc":"2.0","id":%s,"result":{"action":"accept","content":{"name":%q}}}`, question.ID, strings.Repeat("x", 1<<20))
+	if m := r.answer("1"); !strings.Contains(string(m.Raw), "as large as this") {
+		t.Errorf("%.300s", m.Raw)
+	}
+}
+
+// A reply that was lost is sent again, however many there were before it. One that the server
+// has is not, and neither are replies to pings.
+func TestWebSocketReplies(t *testing.T) {
+	t.Parallel()
+	const many = 1100
+	// The client asks, one ping after the other, what the server has. A ping that comes
+	// after an answer may be about what was written before that. Each further question
+	// waits for one more: the second of these is about all of the many answers, and the
+	// third says that the second was answered.
+	const more = 3
+	var heard, again atomic.Int32
+	asked, due := 0, false // on the goroutine that reads
+	ask := func(ws *websocket.Conn) {
+		id := "more"
+		if due, asked = false, asked+1; asked > more {
+			id = "last"
+		}
+		utter(ws, `{"jsonrpc":"2.0","id":%q,"method":"elicitation/create","params":{}}`, id)
+	}
+	done := make(chan struct{})
+	url, _ := wsServer(t, func(ws *websocket.Conn, n int32, m jsonrpc.Message) bool {
+		switch id := jsonrpc.String(m.ID); {
+		case m.Method == "tools/call":
+			for i := range many {
+				utter(ws, `{"jsonrpc":"2.0","id":"p%d","method":"ping"}`, i)
+				utter(ws, `{"jsonrpc":"2.0","id":"e%d","method":"elicitation/create","params":{}}`, i)
+			}
+		case m.Kind == 0 && due:
+			ask(ws)
+		case m.Kind != jsonrpc.Response:
+		case id == "last" && n == 1:
+			return false // as if it had been lost with the connection
+		case id == "last":
+			close(done)
+		case n > 1:
+			again.Add(1)
+		case id == "more":
+			due = true
+		case heard.Add(1) == 2*many:
+			ask(ws)
+		}
+		return true
+	})
+	r := newRaw(t, url, client.Options{})
+	r.open()
+	r.send(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"}}`)
+	for range 2*many + more + 1 {
+		m := r.until(func(m jsonrpc.Message) bool { return m.Kind == jsonrpc.Request })
+		r.send(`{"jsonrpc":"2.0","id":%s,"result":{}}`, m.ID)
+	}
+	select {
+	case <-done:
+	case <-time.After(soon):
+		t.Fatal("the last answer was lost")
+	}
+	if n := again.Load(); n > many/2 {
+		t.Errorf("%d answers were sent again", n)
+	}
+}
