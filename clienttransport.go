@@ -19,22 +19,22 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// ClientOptions say how a [ClientTransport] behaves. The zero value is useful:
-// what the fields of [client.Options] default to is said there.
+// ClientOptions configure a [ClientTransport]. The zero value is useful: [client.Options]
+// has the defaults.
 type ClientOptions struct {
-	// Options.State is of no use here: an mcp.Client begins a session of its own, and
-	// goes on with calls of another by [ClientTransport.Resume].
+	// Options are those of the connection. Options.State is not used: an mcp.Client begins
+	// a session of its own, and continues calls of another with [ClientTransport.Resume].
 	client.Options
-	// OAuthHandler authorizes requests with the go-sdk's OAuth client. It takes the
-	// place of Options.Auth.
+	// OAuthHandler authorizes requests with the go-sdk's OAuth client. It replaces
+	// Options.Auth.
 	OAuthHandler auth.OAuthHandler
 }
 
-// A ClientTransport connects an official mcp.Client to a remote server, and does
-// not let go: calls outlive the connections under them. Where the outcome of a
-// call can't be known it fails with an error that says so ([OutcomeUnknown]).
+// A ClientTransport connects an official mcp.Client to a remote server, and keeps its calls
+// alive when connections break. A call whose outcome can't be known fails with an error for
+// which [OutcomeUnknown] is true.
 //
-// Use it for one Connect. Its methods may be called concurrently.
+// It is used for one Connect. Its methods may be called concurrently.
 type ClientTransport struct {
 	url  string
 	opts ClientOptions
@@ -64,7 +64,7 @@ func (t *ClientTransport) Connect(context.Context) (mcp.Connection, error) {
 		return nil, errors.New("a ClientTransport is used for one Connect")
 	}
 	opts := t.opts.Options
-	opts.State = nil // an mcp.Client begins anew, with ids that are in flight there
+	opts.State = nil // an mcp.Client begins a session, with ids that may be in flight in another
 	conn, err := client.New(t.url, &opts)
 	if err != nil {
 		return nil, err
@@ -73,13 +73,12 @@ func (t *ClientTransport) Connect(context.Context) (mcp.Connection, error) {
 	return &clientConn{conn}, nil
 }
 
-// Resume goes on with a call that is in flight in another transport's State, from
-// another process or machine maybe, and returns its result: that of a tools/call is
-// to be decoded into an mcp.CallToolResult. What the call says before that, and
-// asks, comes to the mcp.Client that is connected here, in whatever session it has.
-// Over a WebSocket only a resume token leads to a call, and over HTTP+SSE nothing
-// does. If ctx ends first, the call goes on at the server. The error is the call's: see
-// [OutcomeUnknown].
+// Resume continues a call of another transport's State, which may be of another process or
+// machine, and returns its result: that of tools/call can be decoded into an
+// mcp.CallToolResult. Notifications and requests of the call go to the mcp.Client that is
+// connected here. Over a WebSocket a call needs a resume token, and over HTTP+SSE no call
+// can be resumed. If ctx ends first, the call continues at the server. The error is the
+// call's: see [OutcomeUnknown].
 func (t *ClientTransport) Resume(ctx context.Context, call client.CallState) (json.RawMessage, error) {
 	t.mu.Lock()
 	conn := t.conn
@@ -101,8 +100,8 @@ func (t *ClientTransport) Resume(ctx context.Context, call client.CallState) (js
 	return m.Result, nil
 }
 
-// State returns where the connection is, with the calls in flight, each of which
-// another transport's [ClientTransport.Resume] takes, here or elsewhere. It holds secrets.
+// State returns the state of the connection with its calls in flight, each of which another
+// transport can continue with [ClientTransport.Resume]. It holds secrets.
 func (t *ClientTransport) State() client.State {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -112,8 +111,8 @@ func (t *ClientTransport) State() client.State {
 	return t.conn.State()
 }
 
-// Detach ends the connection without ending the session: what is in flight goes
-// on at the server, for whoever has the [ClientTransport.State].
+// Detach ends the connection without ending the session: calls in flight continue at the
+// server, and can be resumed from the [ClientTransport.State].
 func (t *ClientTransport) Detach() {
 	t.mu.Lock()
 	conn := t.conn
@@ -123,14 +122,14 @@ func (t *ClientTransport) Detach() {
 	}
 }
 
-// OutcomeUnknown says whether err, of a call, means that nobody knows whether the
-// server did what it was asked.
+// OutcomeUnknown reports whether err, of a call, means that the request may have run, and
+// that its result can't be known. Sent again, it may run twice.
 func OutcomeUnknown(err error) bool {
 	var e *sdkrpc.Error
 	return errors.As(err, &e) && protocol.OutcomeUnknown(int(e.Code), e.Message)
 }
 
-// clientConn is a connection as the go-sdk wants it.
+// clientConn is a client.Conn as an mcp.Connection.
 type clientConn struct{ c *client.Conn }
 
 // Read implements [mcp.Connection].
@@ -144,10 +143,11 @@ func (c *clientConn) Read(ctx context.Context) (sdkrpc.Message, error) {
 		if err == nil {
 			return msg, nil
 		}
-		// One bad message must not end the session.
+		// One message that can't be converted must not end the session.
 	}
 }
 
+// toSDK converts a message into one of the go-sdk.
 func toSDK(m *jsonrpc.Message) (sdkrpc.Message, error) {
 	id, err := sdkID(m.ID)
 	if err != nil {
@@ -167,6 +167,7 @@ func toSDK(m *jsonrpc.Message) (sdkrpc.Message, error) {
 	return resp, nil
 }
 
+// sdkID converts an id, as raw JSON, into one of the go-sdk.
 func sdkID(raw []byte) (sdkrpc.ID, error) {
 	if len(raw) == 0 {
 		return sdkrpc.ID{}, nil
@@ -208,6 +209,7 @@ func (c *clientConn) Write(ctx context.Context, msg sdkrpc.Message) error {
 	return err
 }
 
+// rawID returns an id of the go-sdk as raw JSON.
 func rawID(id sdkrpc.ID) []byte {
 	switch v := id.Raw().(type) {
 	case int64:
@@ -235,8 +237,8 @@ func (o oauth) Authorization(ctx context.Context) (string, error) {
 	}
 	token, err := source.Token()
 	if err != nil {
-		// A grant that has ended is what the flow is there for: the server's 401
-		// starts it (RFC 6749, section 5.2).
+		// A grant that has ended is renewed by the flow that the server's 401 starts (RFC
+		// 6749, section 5.2).
 		var old *oauth2.RetrieveError
 		if errors.As(err, &old) && old.ErrorCode == "invalid_grant" {
 			return "", nil
