@@ -15,8 +15,8 @@
 // A request that may have run is never sent again in another way. If nothing leads
 // back to it, its response is an error of code [CodeOutcomeUnknown].
 //
-// Every request gets exactly one response, and a call never hangs: see
-// [Options.GiveUp] and [Options.AnswerTimeout].
+// Every request gets exactly one response, unless the host cancels it. A call never hangs:
+// see [Options.GiveUp] and [Options.AnswerTimeout].
 package client
 
 import (

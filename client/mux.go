@@ -27,16 +27,37 @@ type mux struct {
 
 	mu      sync.Mutex
 	state   muxState
-	begun   bool          // the server has a session
-	renews  bool          // a session is being begun in the place of one that has ended
+	session muxSession
 	number  int           // of the newest connection; 0: there was none
-	born    int           // the connection that began the session; 0: another Conn's did
 	err     error         // why there will be no connection
 	ended   chan struct{} // closed when the newest connection has ended
 	changed chan struct{} // closed at the next change of state
 	waiting int           // how many wait for a connection
 	replies replies
 }
+
+// A muxSession is what a [mux] knows of the session.
+type muxSession struct {
+	begun    bool // the server has it
+	renewing bool // it is being begun in the place of one that has ended
+	born     int  // the connection that began it; 0: another Conn's did
+}
+
+// opened notes that a connection was opened: it continues the session, or another one is
+// there, which is to be begun anew if the old one has ended. It reports whether a renewal is
+// to start.
+func (s *muxSession) opened(number int, resumed, ended bool) (renew bool) {
+	s.begun = !ended && (s.begun || number == 1)
+	if !resumed {
+		s.born = number
+	}
+	renew = ended && !s.renewing
+	s.renewing = s.renewing || renew
+	return renew
+}
+
+// renewed notes that a renewal has ended.
+func (s *muxSession) renewed(begun bool) { s.renewing, s.begun = false, begun }
 
 // A muxConn is the connection of a [mux].
 type muxConn interface {
@@ -117,7 +138,7 @@ func (c *Conn) fallBack(k *call, no *refusal) error {
 func newMux(c *Conn, conn muxConn) *mux {
 	x := &mux{c: c, conn: conn, changed: make(chan struct{}), replies: newReplies()}
 	x.backoff.idle, x.backoff.nudge = x.idle, make(chan struct{}, 1)
-	x.begun = c.session.revision == "" || c.session.id != "" || c.standalone.endpoint != ""
+	x.session.begun = c.session.revision == "" || c.session.id != "" || c.standalone.endpoint != ""
 	if c.state == connOpen {
 		c.work.Go(x.run)
 	}
@@ -283,14 +304,11 @@ func (x *mux) opened(id string, resumed bool) {
 	}
 	x.mu.Lock()
 	x.number++
-	x.begun = !ended && (x.begun || x.number == 1)
+	number := x.number
+	renew := x.session.opened(number, resumed, ended)
 	if !resumed {
-		x.born = x.number
 		x.replies.loseSession()
 	}
-	renew := ended && !x.renews
-	x.renews = x.renews || renew
-	number := x.number
 	x.transition(muxConnected)
 	x.mu.Unlock()
 	if renew {
@@ -309,7 +327,7 @@ func (x *mux) renew() {
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if x.renews, x.begun = false, err == nil; x.begun {
+	if x.session.renewed(err == nil); err == nil {
 		x.transition(muxSessionBegun)
 	}
 }

@@ -44,7 +44,7 @@ func (x *mux) ready(k *call) error {
 	now := x.c.session
 	x.c.mu.Unlock()
 	x.mu.Lock()
-	k.link.next, k.link.resumed = number, k.link.sent >= x.born
+	k.link.next, k.link.resumed = number, k.link.sent >= x.session.born
 	x.mu.Unlock()
 	k.mu.Lock()
 	had := k.key

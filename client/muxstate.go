@@ -51,7 +51,7 @@ func (s muxState) connected() bool { return s == muxOpening || s == muxOpen }
 // transition moves the mux to its next state, and wakes who waits for one. x.mu is held.
 func (x *mux) transition(e muxEvent) {
 	was := x.state
-	x.state = was.after(e, x.begun)
+	x.state = was.after(e, x.session.begun)
 	switch {
 	case !was.connected() && x.state.connected():
 		x.ended = make(chan struct{})

@@ -33,7 +33,7 @@ func TestMuxState(t *testing.T) {
 				if !listed {
 					want = s
 				}
-				x := &mux{state: s, begun: begun, changed: make(chan struct{}), ended: make(chan struct{})}
+				x := &mux{state: s, session: muxSession{begun: begun}, changed: make(chan struct{}), ended: make(chan struct{})}
 				changed, ended := x.changed, x.ended
 				x.transition(e)
 				if x.state != want {
@@ -56,5 +56,35 @@ func isClosed(c <-chan struct{}) bool {
 		return true
 	default:
 		return false
+	}
+}
+
+// The connections of a session, one after the other.
+func TestMuxSession(t *testing.T) {
+	t.Parallel()
+	var s muxSession
+	for i, test := range []struct {
+		resumed, ended bool
+		renew          bool
+		want           muxSession
+	}{
+		{false, false, false, muxSession{begun: true, born: 1}},   // the first one
+		{true, false, false, muxSession{begun: true, born: 1}},    // it continues
+		{false, true, true, muxSession{renewing: true, born: 3}},  // the session has ended
+		{false, true, false, muxSession{renewing: true, born: 4}}, // as did the connection of the renewal
+		{true, false, false, muxSession{renewing: true, born: 4}}, // which continues
+	} {
+		renew := s.opened(i+1, test.resumed, test.ended)
+		if renew != test.renew || s != test.want {
+			t.Errorf("connection %d: renew %v, %+v, want %+v", i+1, renew, s, test.want)
+		}
+	}
+	s.renewed(true)
+	if want := (muxSession{begun: true, born: 4}); s != want {
+		t.Errorf("renewed: %+v, want %+v", s, want)
+	}
+	s = muxSession{begun: true} // of a State
+	if s.opened(1, true, false) || s != (muxSession{begun: true}) {
+		t.Errorf("continued: %+v", s)
 	}
 }

@@ -18,15 +18,31 @@ func (o *oversize) Error() string {
 // A scanner finds the kind and the id of a message that is too large to be stored. The
 // message, one JSON object, is written to it.
 type scanner struct {
-	depth    int
-	quoted   bool // within a string
-	escape   bool // after a backslash
-	value    bool // after a colon of the outermost object
-	key      []byte
-	id       []byte
-	method   bool // it is a request or a notification
-	response bool // it has a result or an error
+	depth int
+	text  textState
+	value bool // after a colon of the outermost object
+	key   []byte
+	id    []byte
+	kind  scannedKind
 }
+
+// A textState is where a scanner is: outside of strings, in one, or after a backslash in it.
+type textState uint8
+
+const (
+	outsideString textState = iota
+	inString
+	afterBackslash
+)
+
+// A scannedKind is what a scanner has found so far.
+type scannedKind uint8
+
+const (
+	foundNothing  scannedKind = iota
+	foundResponse             // a result or an error
+	foundMethod               // a request or a notification, whatever else is in it
+)
 
 // A longer key is not looked for, and a longer id is not used.
 const (
@@ -44,15 +60,17 @@ func (s *scanner) Write(p []byte) (int, error) {
 
 // next takes one byte.
 func (s *scanner) next(b byte) {
-	was := s.quoted
+	was := s.text
 	switch {
-	case s.escape:
-		s.escape = false
-	case s.quoted && b == '\\':
-		s.escape = true
+	case was == afterBackslash:
+		s.text = inString
+	case was == inString && b == '\\':
+		s.text = afterBackslash
+	case was == inString && b == '"':
+		s.text = outsideString
+	case was == inString:
 	case b == '"':
-		s.quoted = !s.quoted
-	case s.quoted:
+		s.text = inString
 	case b == '{', b == '[':
 		s.depth++
 	case b == '}', b == ']':
@@ -62,19 +80,19 @@ func (s *scanner) next(b byte) {
 		return
 	}
 	switch {
-	case !was && b == ',':
+	case was == outsideString && b == ',':
 		s.key, s.value = nil, false
-	case !was && b == ':':
+	case was == outsideString && b == ':':
 		s.value = true
 		switch string(s.key) {
 		case `"method"`:
-			s.method = true
+			s.kind = foundMethod
 		case `"result"`, `"error"`:
-			s.response = true
+			s.kind = max(s.kind, foundResponse)
 		}
 	case s.value && string(s.key) == `"id"` && len(s.id) <= mostScannedID:
 		s.id = append(s.id, b)
-	case !s.value && (was || b == '"') && len(s.key) <= mostScannedKey:
+	case !s.value && (was != outsideString || b == '"') && len(s.key) <= mostScannedKey:
 		s.key = append(s.key, b)
 	}
 }

@@ -183,11 +183,11 @@ func (s *webSocket) tooLarge(data []byte, rest io.Reader, take func(jsonrpc.Mess
 	err := fmt.Errorf("a message of the server is larger than %d bytes", c.opts.MaxMessage)
 	c.logger.Warn("message of the server dropped", "error", err)
 	switch {
-	case found.method && id != nil:
+	case found.kind == foundMethod && id != nil:
 		raw := jsonrpc.AppendError(nil, id, jsonrpc.Errorf(jsonrpc.CodeInternal, "the request is larger than %d bytes", c.opts.MaxMessage))
 		c.spawn(func() { _ = s.write(c.ctx, raw) })
-	case found.method: // a notification
-	case found.response && id != nil:
+	case found.kind == foundMethod: // a notification
+	case found.kind == foundResponse && id != nil:
 		raw := jsonrpc.AppendError(nil, id, failure(&unknownOutcome{err}, false))
 		if m, err := jsonrpc.Parse(raw); err == nil {
 			take(m)

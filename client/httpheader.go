@@ -1,0 +1,112 @@
+package client
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"holdfast/internal/protocol"
+	"holdfast/internal/sse"
+	"holdfast/jsonrpc"
+)
+
+// head sets the header of a request.
+func (c *Conn) head(ctx context.Context, req *http.Request, x exchange) error {
+	h := req.Header
+	for name, values := range c.opts.Header {
+		h[http.CanonicalHeaderKey(name)] = values
+	}
+	switch x.method {
+	case http.MethodPost:
+		h["Content-Type"] = typeJSON
+		h["Accept"] = typeBoth
+	case http.MethodGet:
+		h["Accept"] = typeSSE
+	}
+	if x.session != nil && x.session.id != "" {
+		h[protocol.HeaderSession] = []string{x.session.id}
+	}
+	if x.session != nil && x.session.revision != "" {
+		h[protocol.HeaderVersion] = []string{x.session.revision}
+	}
+	if x.last != "" {
+		h[protocol.HeaderLastEventID] = []string{x.last}
+	}
+	if x.key != "" {
+		h[protocol.HeaderIdempotencyKey] = []string{`"` + x.key + `"`}
+	}
+	if x.headers != nil {
+		x.headers(h)
+	}
+	if c.opts.Auth != nil {
+		value, err := c.authorization(ctx)
+		if err != nil {
+			return fmt.Errorf("authorization: %w", err)
+		}
+		if value != "" {
+			h.Set("Authorization", value)
+		}
+	}
+	return nil
+}
+
+var (
+	typeJSON = []string{"application/json"}
+	typeBoth = []string{"application/json, text/event-stream"}
+	typeSSE  = []string{sse.ContentType}
+)
+
+// headable reports whether a header can hold a value (RFC 9110, section 5.5). An event id
+// that no header can hold is ignored.
+func headable(value string) bool {
+	return len(value) <= mostWay && !strings.ContainsFunc(value, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f })
+}
+
+// sameOrigin reports whether two URLs have the same scheme, host and port.
+func sameOrigin(a, b *url.URL) bool {
+	return a.Scheme == b.Scheme && strings.EqualFold(a.Hostname(), b.Hostname()) && port(a) == port(b)
+}
+
+// upgrades reports whether a redirect goes from http to https on the same host, both on
+// their default ports.
+func upgrades(from, to *url.URL) bool {
+	return from.Scheme == "http" && to.Scheme == "https" && strings.EqualFold(from.Hostname(), to.Hostname()) &&
+		port(from) == "80" && port(to) == "443"
+}
+
+func port(u *url.URL) string {
+	if p := u.Port(); p != "" {
+		return p
+	}
+	if u.Scheme == "https" || u.Scheme == "wss" {
+		return "443"
+	}
+	return "80"
+}
+
+// mirror sets the headers that repeat what is in a request's body (2026-07-28,
+// Transports, "Standard Headers"). Earlier servers do not look at them.
+func mirror(h http.Header, method string, body []byte) {
+	if !bytes.Contains(body, []byte("protocolVersion")) {
+		return // searching a long body is cheaper than parsing it
+	}
+	version := jsonrpc.String(jsonrpc.Field(body, "params", "_meta", protocol.MetaProtocolVersion))
+	if version < protocol.V20260728 {
+		return
+	}
+	h[protocol.HeaderVersion] = []string{version}
+	h.Set(protocol.HeaderMethod, method)
+	name := ""
+	switch method {
+	case protocol.MethodToolsCall, protocol.MethodGetPrompt:
+		name = jsonrpc.String(jsonrpc.Field(body, "params", "name"))
+	case protocol.MethodReadResource:
+		name = jsonrpc.String(jsonrpc.Field(body, "params", "uri"))
+	}
+	if name != "" {
+		h.Set(protocol.HeaderName, name)
+	}
+}
