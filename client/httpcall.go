@@ -41,9 +41,11 @@ func (x exchanges) attempt(k *call, kind attemptKind) (left bool, err error) {
 	if err == nil {
 		err = k.read(resp)
 	}
-	var no *refusal
-	if k.method == protocol.MethodInitialize && k.sendsRequest() && errors.As(err, &no) && x.c.fallsBack(no.status) {
-		return false, x.c.fallBack(k, no)
+	if err != nil && k.method == protocol.MethodInitialize && k.sendsRequest() {
+		var no *refusal
+		if errors.As(err, &no) && x.c.fallsBack(no.status) {
+			return false, x.c.fallBack(k, no)
+		}
 	}
 	return sent.Load(), err
 }
