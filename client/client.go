@@ -42,6 +42,9 @@ import (
 //
 // It has more fields than a struct should: each of its parts that has rules is a type
 // of its own, and this is where they meet.
+//
+// Locks are taken in this order: Conn.mu, then mux.mu or serverRequests.mu, then call.mu,
+// then turns.mu. None is held during I/O, or while code of the user runs.
 type Conn struct {
 	remote remote
 	opts   Options
