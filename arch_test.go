@@ -39,6 +39,7 @@ var layers = []struct {
 	{"internal/cluster", nil},
 	{"internal/cluster/bustest", []string{"internal/cluster"}},
 	{"internal/cluster/clustertest", []string{"stream", "internal/cluster"}},
+	{"internal/engine/contest", []string{"stream"}},
 	{"internal/engine/memory", []string{"stream"}},
 	{"internal/engine/durable", []string{"stream", "internal/engine/memory", "internal/cluster"}},
 	{"internal/engine/durable/logtest", []string{"stream", "internal/engine/durable", "internal/cluster"}},

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/internal/engine/contest"
 	"holdfast/internal/engine/durable"
 	"holdfast/internal/engine/jetstream"
 	"holdfast/internal/engine/jetstream/natstest"
@@ -102,7 +103,7 @@ func TestContest(t *testing.T) {
 				})
 				nodes = append(nodes, st)
 			}
-			streamtest.Contest(t, nodes, streamtest.ContestOptions{For: time.Second})
+			contest.Run(t, nodes, contest.Options{For: time.Second})
 		})
 	}
 }

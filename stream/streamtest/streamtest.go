@@ -1,7 +1,7 @@
 // Package streamtest is the test suite of the rules of package stream. Every implementation
-// of [stream.Store] passes it. Call [Run] from a test of the implementation, and [Contest]
-// too if it is a [stream.Shared]. There is a test for each rule, named after it, and the
-// suite ends with random operations that are compared with a model.
+// of [stream.Store] passes it. Call [Run] from a test of the implementation. There is a test
+// for each rule, named after it, and the suite ends with random operations that are compared
+// with a model.
 package streamtest
 
 import (

@@ -5,10 +5,10 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/internal/engine/contest"
 	"holdfast/internal/engine/durable"
 	"holdfast/internal/engine/durable/logtest"
 	"holdfast/stream"
-	"holdfast/stream/streamtest"
 )
 
 // Whatever the engine does, and whoever is cut off from it, nothing acknowledged is
@@ -32,7 +32,7 @@ func TestContest(t *testing.T) {
 				nodes = append(nodes, n)
 				handles = append(handles, n.h)
 			}
-			o := streamtest.ContestOptions{Seed: seed, For: time.Second}
+			o := contest.Options{Seed: seed, For: time.Second}
 			if name == "faulty" {
 				o.Disturb = func(rng *rand.Rand) { handles[rng.IntN(3)].Cut(rng.IntN(3) == 0) }
 				o.Calm = func() {
@@ -42,7 +42,7 @@ func TestContest(t *testing.T) {
 					e.SetFaults(logtest.Faults{})
 				}
 			}
-			streamtest.Contest(t, nodes, o)
+			contest.Run(t, nodes, o)
 		})
 	}
 }

@@ -1,4 +1,5 @@
-package streamtest
+// Package contest tests shared stores with several nodes that contend for the same sessions.
+package contest
 
 import (
 	"context"
@@ -12,9 +13,9 @@ import (
 	"holdfast/stream"
 )
 
-// ContestOptions configure a [Contest]. The zero value of each field stands for the default
+// Options configure a contest. The zero value of each field stands for the default
 // given with it.
-type ContestOptions struct {
+type Options struct {
 	Seed     uint64        // of all random decisions; a random one
 	Sessions int           // how many sessions the nodes contend for; 4
 	For      time.Duration // minimum duration; 2 s
@@ -25,12 +26,12 @@ type ContestOptions struct {
 	Calm func()
 }
 
-// Contest lets several nodes create, write, read, release and acquire the same sessions
+// Run lets several nodes create, write, read, release and acquire the same sessions
 // concurrently, and checks the history against the rules: nothing that was acknowledged is
 // lost or changed; nothing was read that was not appended; no node appends after a newer
 // lease was given; and no two nodes get the same lease. The nodes must keep everything for
 // longer than the contest lasts. The keys of the sessions begin with "contest".
-func Contest(t *testing.T, nodes []stream.Shared, o ContestOptions) {
+func Run(t *testing.T, nodes []stream.Shared, o Options) {
 	t.Helper()
 	if o.Seed == 0 {
 		o.Seed = rand.Uint64()
@@ -83,6 +84,9 @@ func Contest(t *testing.T, nodes []stream.Shared, o ContestOptions) {
 		t.Error("there was no contest")
 	}
 }
+
+// patience is how long a contest waits for something that must happen.
+const patience = time.Minute
 
 // await waits for as long as a contest lasts. On a machine that stood still meanwhile it
 // waits for longer, until there was one.

@@ -1,4 +1,4 @@
-package streamtest
+package contest
 
 import (
 	"bytes"
@@ -302,4 +302,14 @@ func (s *tally) add(h *history) {
 	}
 	s.acquired += len(h.acquired)
 	s.read += len(h.read)
+}
+
+// note is a record that is a note.
+func note(number uint64, text string) stream.Record {
+	return stream.Record{Number: number, Note: true, Entry: stream.Entry{Data: []byte(text)}}
+}
+
+// read reads once.
+func read(ctx context.Context, st stream.Store, after stream.Cursor) ([]stream.Entry, error) {
+	return st.Read(ctx, after, make([]stream.Entry, 0, 64))
 }
