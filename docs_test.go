@@ -17,6 +17,8 @@ var (
 	goFile = regexp.MustCompile("`([a-z0-9_./-]+\\.(?:go|md|txtar))`")
 	// folder is the name of a package of ours in prose.
 	folder = regexp.MustCompile("`((?:internal|backend|cmd|engine|stream|client|bench|conformance|e2e|examples|docs)/[a-z0-9_/-]+)`")
+	// section is a table of the files of one folder.
+	section = regexp.MustCompile("In `([a-z/]+)`:\n\n((?:\\|.*\n)+)")
 	// goTest is the name of a test in prose.
 	goTest = regexp.MustCompile("`(Test[A-Z]\\w+)`")
 	// heading is a heading of a document, which links lead to.
@@ -84,6 +86,13 @@ func TestDocuments(t *testing.T) {
 		for _, m := range goFile.FindAllStringSubmatch(text, -1) {
 			if !names[m[1]] {
 				t.Errorf("%s names the file %s, which is not there", document, m[1])
+			}
+		}
+		for _, m := range section.FindAllStringSubmatch(text, -1) {
+			for _, name := range goFile.FindAllStringSubmatch(m[2], -1) {
+				if !names[m[1]+"/"+name[1]] {
+					t.Errorf("%s says that %s is in %s, but it is not", document, name[1], m[1])
+				}
 			}
 		}
 		for _, m := range folder.FindAllStringSubmatch(text, -1) {
