@@ -84,7 +84,7 @@ func TestSweep(t *testing.T) {
 				return true
 			})
 			t.Logf("one of %d of %d strange requests; statuses %v; %d calls meanwhile", every, len(all), told, good.calls.Load())
-			if len(told) < 8 || told[http.StatusOK] == 0 || told[http.StatusBadRequest] == 0 {
+			if testlong.Wanted() && len(told) < 8 || told[http.StatusOK] == 0 || told[http.StatusBadRequest] == 0 {
 				t.Errorf("only statuses %v: it tries too little", slices.Sorted(maps.Keys(told)))
 			}
 			http.DefaultClient.CloseIdleConnections()
