@@ -5,318 +5,276 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
-	"slices"
-	"sync"
+	"net/http/httptrace"
+	"net/textproto"
+	"net/url"
+	"strconv"
+	"strings"
 	"time"
 
-	"holdfast/internal/panics"
 	"holdfast/internal/protocol"
+	"holdfast/internal/server/websocket"
 	"holdfast/internal/session"
 	"holdfast/internal/sse"
-	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
 
-// A forwardedExchange is an exchange of a [mux] that another node serves: the session of the
-// connection is there, or the client has resumed a call there by its token, or made it again
-// under its key. The request is sent where the session is, like one that came over
-// Streamable HTTP, and the answer is written between the others of the connection. When that
-// node is lost, it is continued as any such answer is.
-//
-// As an [http.ResponseWriter] it takes the answer.
-type forwardedExchange struct {
-	kept
-	x     *muxExchange
-	msgs  []jsonrpc.Message
-	batch bool
-	at    *session.Remote // where the session was just now, if that is known
-	again bool            // the call may be on record there
-	ctx   context.Context
-	stop  context.CancelFunc
+// leaveGrace is how long a request whose client has left may wait for the first
+// sign of its answer, so that it surely was taken, and its call can be asked for.
+const leaveGrace = 2 * time.Second
 
-	standalone *remoteStandalone // set for the standalone stream only
-	unsafe     bool              // nobody makes the requests again: their client is told what became of them
-	delivered  chan struct{}     // closed when the requests were; nil where nobody wants to know
-	once       sync.Once         // closes it
-	cancelled  bool              // the client wants no answer; guarded by mux.mu
-
-	left       int  // how many of the requests were not answered
-	answered   bool // none
-	taken      bool // another connection has taken the stream over
-	moved      bool // the session has left this node, which has served the exchange
-	superseded bool // a newer exchange has its ids; guarded by mux.mu
-}
-
-// forward goes on with messages whose session is on another node.
-func (m *mux) forward(s *forwardedExchange) {
-	s.left = len(s.x.ids)
-	s.x.forward = s
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.state == muxClosed {
-		return
+// forward sends the exchange to a node, and passes on what it answers. The error wraps
+// errAgain where that came to nothing.
+func (p *placement) forward(ctx context.Context, node string, at *session.Remote, take bool) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if !p.leaving.cancels(&cancel) {
+		return errLeaving
 	}
-	if !m.h.peers.begin() {
-		m.become(muxLeaving) // this node ends
-		session.Wake(m.ready)
-		return
+	p.node = node
+	left := notice{Request: p.visit.Once}
+	if p.visit.Watched { // before: the answer may name another session
+		left.Left, left.Principal, left.From = p.key, p.visit.Principal, p.x.r.RemoteAddr
 	}
-	s.ctx, s.stop = context.WithCancel(m.ctx)
-	m.open[s.x] = struct{}{}
-	m.otherSessions = true
-	m.claimIDs(s.x)
-	go func() {
-		defer m.h.peers.work.Done()
-		s.over(s.read())
-	}()
-}
-
-// read has the request answered, and returns when it is, or why it was not.
-func (s *forwardedExchange) read() (err error) {
-	m := s.x.m
-	defer panics.Catch(&err, m.h.logger, "a connection's request to another node", "")
-	r := askFor(m.request()).WithContext(s.ordered(s.ctx))
-	x := exchange{purpose: forMessages, r: r, principal: m.client.principal, msgs: s.msgs, batch: s.batch, muxed: true, unsafe: s.unsafe}
-	if m.h.ours(&s.msgs[0]) {
-		x.purpose = forRequest
-	}
-	x.once.again = s.again
-	p := m.h.newPlacement(s, &x)
-	p.home = target{key: s.x.key, at: s.at, redirected: true}
-	err = p.run(errNotHere)
-	s.isDelivered()
-	switch {
-	case err != nil && p.out != nil && s.unsafe && m.client.returns && m.resumes():
-		m.comeBack() // for the call, which has a token
-		return nil
-	case err != nil && p.out != nil && s.unsafe:
-		return fmt.Errorf("%w: %w", errUnknown, err)
-	case err != nil:
-		return err
-	case !isEvents(s.head):
-		text, err := s.answer()
-		if err == nil && text == nil && s.status == http.StatusNoContent {
-			err = errNothingLeft
+	leaves := context.AfterFunc(p.x.r.Context(), func() {
+		if left.Left != "" || left.Request != "" {
+			p.h.peers.tell(node, &left) // what is answered meanwhile is lost
 		}
-		if err == nil && text != nil {
-			s.say(append(text, '\n'), true)
-		}
-		return err
-	case s.moved:
-		return session.ErrMoved
-	case s.answered, s.taken, s.isCancelled(), p.out != nil && p.out.taken:
-		return nil
-	}
-	return stream.ErrTrimmed // or else its end would have come
-}
-
-// follows reports whether the connection goes on with what was asked here in its own
-// session after that has left: its client can't come back where the session is.
-func (m *mux) follows() bool { return !m.client.returns && m.h.peers != nil }
-
-// madeAgain reports whether a light call was not answered, as its session has left, and
-// is made again where that is: by a client that comes back there, or else from here.
-func (m *mux) madeAgain(x *muxExchange) bool {
-	switch {
-	case !m.client.returns && !m.follows() || !x.light.call.Retriable():
-		return false
-	case m.follows():
-		m.makeAgain(x.light.msgs, x.light.batch)
-	}
-	return true
-}
-
-// makeAgain makes requests of the connection's own session where that is now. They
-// did not begin here, or may be made again.
-func (m *mux) makeAgain(msgs []jsonrpc.Message, batch bool) {
-	m.forward(&forwardedExchange{x: m.newExchange(nil, m.key, msgs), msgs: msgs, batch: batch, again: true})
-}
-
-// errNothingLeft answers a client that resumes a call whose response it has received.
-var errNothingLeft = errf(codeInvalid, "all was said before this, the response too")
-
-// over ends the exchange, and sends the client an error if it must.
-func (s *forwardedExchange) over(err error) {
-	m := s.x.m
-	m.freeIDs(s.x)
-	switch {
-	case s.ctx.Err() != nil, err == nil: // or else it was silenced, or the connection has ended
-	case errors.Is(err, errHere):
-		m.settle(s.x.key)
-		m.dispatch(slices.Clone(s.msgs), s.batch)
-	default:
-		s.fail(err)
-	}
-	s.stop()
-	m.mu.Lock()
-	delete(m.open, s.x)
-	m.mu.Unlock()
-	session.Wake(m.ready)
-}
-
-// fail sends the client an error, or has it come back for the rest.
-func (s *forwardedExchange) fail(err error) {
-	m := s.x.m
-	if errors.Is(err, session.ErrNotFound) && (s.x.key != m.key || s.again) {
-		err = session.ErrGone
-		if s.msgs[0].Method == methodResume {
-			err = session.ErrBadToken
-		}
-	}
-	if status, _ := m.h.explain(err); status == http.StatusServiceUnavailable && !s.unsafe && m.client.returns && m.resumes() {
-		m.comeBack()
-		return
-	}
-	s.write(m.refusal(s.x.ids, err))
-}
-
-// say sends messages to the client. done reports that the last response is among them.
-func (s *forwardedExchange) say(lines []byte, done bool) {
-	if done {
-		s.answered = true
-		s.x.m.freeIDs(s.x) // before the client knows
-	}
-	s.write(lines)
-}
-
-// write writes messages to the client, unless it wants to hear no more. A client that
-// can't be written to has left.
-func (s *forwardedExchange) write(lines []byte) {
-	m := s.x.m
-	if m.remote != nil {
+		t := time.NewTimer(leaveGrace)
+		defer t.Stop()
 		select {
-		case <-m.remote.serving:
-		case <-s.ctx.Done():
-			return
+		case <-t.C:
+			cancel()
+		case <-ctx.Done():
 		}
+	})
+	defer leaves()
+	dialled := false
+	trace := &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { dialled = true }}
+	req, err := p.request(httptrace.WithClientTrace(ctx, trace), node, at, take)
+	if err != nil {
+		return err
 	}
-	m.out.mu.Lock()
-	defer m.out.mu.Unlock()
-	m.mu.Lock()
-	superseded := s.superseded
-	m.mu.Unlock()
-	if superseded || m.out.err != nil {
-		return
+	began := time.Now()
+	res, err := p.h.peers.transport.RoundTrip(req)
+	if err != nil {
+		if dialled {
+			p.to(sent)
+		}
+		p.waited(began)
+		p.lost(ctx, node, err)
+		if dialled && p.gone != node && errors.Is(err, context.Canceled) && p.x.r.Context().Err() != nil {
+			return errLeft // a node that lives has it, and will say nothing before its answer
+		}
+		return fmt.Errorf("%w: %w", errAgain, err)
 	}
-	if m.out.err = m.out.pipe.Write(lines); m.out.err != nil {
-		m.stop(m.out.err)
+	defer func() { _ = res.Body.Close() }() // which the connection's end may have broken
+	if isEvents(res.Header) || res.StatusCode == http.StatusSwitchingProtocols {
+		leaves()
+		stop := context.AfterFunc(p.x.r.Context(), cancel)
+		defer stop()
 	}
+	err = p.pass(res, at)
+	if errors.Is(err, errCut) {
+		p.waited(began)
+		p.lost(ctx, node, err)
+		err = fmt.Errorf("%w: %w", errAgain, err)
+	}
+	return err
 }
 
-// Write implements [http.ResponseWriter]. Of a stream it is given whole events.
-func (s *forwardedExchange) Write(text []byte) (int, error) {
-	if !isEvents(s.head) {
-		return s.kept.Write(text)
+// request makes the request that is sent to a node: the client's, or, once the answer has
+// begun, one for the rest of the stream that answers.
+func (p *placement) request(ctx context.Context, node string, at *session.Remote, take bool) (*http.Request, error) {
+	v := p.visit
+	v.Take, v.Again = take, p.state != placed || p.x.once.again
+	method, uri, body := p.x.r.Method, forwardedURI(p.x.r.URL), p.body()
+	header := p.h.forwarded(p.x.r.Header, websocket.IsUpgrade(p.x.r))
+	if len(header["User-Agent"]) == 0 {
+		header["User-Agent"] = []string{""} // not net/http's own
 	}
-	if err := s.ctx.Err(); err != nil {
-		return 0, err
+	switch {
+	case p.out != nil:
+		method, body, v.Once = http.MethodGet, nil, ""
+		if p.x.ref == "" && !p.x.pair() {
+			uri, _, _ = strings.Cut(uri, "?")
+			header[protocol.HeaderSession] = []string{p.out.session}
+		}
+		header.Del("Content-Type")
+		header.Set("Accept", sse.ContentType)
+		header.Del(protocol.HeaderLastEventID)
+		if p.out.last != "" {
+			header[protocol.HeaderLastEventID] = []string{p.out.last}
+		}
+	case p.redirected && at != nil:
+		header[protocol.HeaderSession] = []string{at.ID}
 	}
-	var lines []byte
-	done := false
-	ids := s.x.m.showsIDs()
-	for rd := sse.NewReader(bytes.NewReader(text), len(text)+1); ; {
-		ev, err := rd.Next()
-		if err != nil {
-			break
-		}
-		if s.standalone != nil && ev.ID != "" {
-			s.standalone.last = ev.ID
-		}
-		if len(ev.Data) == 0 {
-			continue
-		}
-		done = s.answers(ev.Data) || done
-		var id []byte
-		if ids {
-			id = jsonrpc.Quote(ev.ID)
-		}
-		lines = appendTagged(lines, id, ev.Data)
+	header[headerVisit] = []string{v.encode()}
+	req, err := http.NewRequestWithContext(ctx, method, "http://"+node+uri, bytes.NewReader(body))
+	if err != nil {
+		return nil, err
 	}
-	if len(lines) > 0 {
-		s.say(lines, done)
+	if len(body) == 0 {
+		req.Body, req.GetBody, req.ContentLength = http.NoBody, nil, 0
 	}
-	return len(text), nil
+	req.Host, req.Header = p.x.r.Host, header
+	return req, nil
 }
 
-// answers reports whether a message answers the last of the requests.
-func (s *forwardedExchange) answers(data []byte) bool {
-	id := jsonrpc.Field(data, "id")
-	if id == nil || jsonrpc.Field(data, "method") != nil {
-		return false
+// body returns what is sent of a POST: without messages that have been taken here already.
+func (p *placement) body() []byte {
+	msgs := p.x.msgs
+	if len(msgs) == 0 {
+		return nil
 	}
-	for _, mine := range s.x.ids {
-		if string(jsonrpc.Key(mine)) == string(jsonrpc.Key(id)) {
-			s.left--
-			return s.left == 0
+	if !p.x.batch {
+		return msgs[0].Raw
+	}
+	all := make([][]byte, len(msgs))
+	for i := range msgs {
+		all[i] = msgs[i].Raw
+	}
+	return appendAnswers(nil, all, true)
+}
+
+// rest is the exchange that goes on here with the stream that answers.
+func (p *placement) rest(s *session.Session) exchange {
+	x := exchange{purpose: forRead, r: p.x.r, principal: p.x.principal, session: s, secret: p.x.secret, last: p.out.last, muxed: p.x.muxed}
+	switch p.x.purpose {
+	case forStream, forAnswers:
+		x.purpose, x.ref = forStream, p.x.ref
+	case forPairStream:
+		x.purpose, x.ref, x.endpoint = forPairStream, p.out.last, p.x.endpoint
+	}
+	return x
+}
+
+// hop are the headers that concern one connection (RFC 9110, section 7.6.1), and
+// those that net/http writes itself.
+var hop = map[string]bool{
+	"Connection": true, "Keep-Alive": true, "Proxy-Authenticate": true, "Proxy-Authorization": true, "Te": true,
+	"Trailer": true, "Transfer-Encoding": true, "Upgrade": true, "Content-Length": true, "Expect": true, "Host": true,
+}
+
+// passable returns the headers that go from one connection to another. Those of a
+// handshake are needed there.
+func passable(from http.Header, handshake bool) http.Header {
+	named := map[string]bool{}
+	for _, list := range from["Connection"] {
+		for name := range strings.SplitSeq(list, ",") {
+			named[textproto.CanonicalMIMEHeaderKey(strings.TrimSpace(name))] = true
 		}
 	}
-	return false
-}
-
-// WriteHeader implements [http.ResponseWriter].
-func (s *forwardedExchange) WriteHeader(status int) {
-	s.isDelivered()
-	if status < http.StatusOK {
-		return // a sign that the requests were delivered
-	}
-	s.kept.WriteHeader(status)
-	if status == http.StatusOK {
-		s.opens(s.head)
-	}
-}
-
-// opens reads the header of the stream.
-func (s *forwardedExchange) opens(head http.Header) {
-	if s.standalone != nil {
-		s.standalone.begin(head)
-	}
-}
-
-// isCancelled reports whether the client wants no answer.
-func (s *forwardedExchange) isCancelled() bool {
-	s.x.m.mu.Lock()
-	defer s.x.m.mu.Unlock()
-	return s.cancelled
-}
-
-// Flush and the deadlines are there for [http.ResponseController]: what is sent
-// waits for room on the client's connection, which has deadlines of its own.
-func (s *forwardedExchange) Flush() {}
-
-// SetReadDeadline is one of them.
-func (s *forwardedExchange) SetReadDeadline(time.Time) error { return nil }
-
-// forwardRest continues an exchange whose session has left this node, by forwarding, if its
-// request can be resumed. It is false where the connection ends with the session.
-func (m *mux) forwardRest(x *muxExchange) bool {
-	if m.h.peers == nil || x.s == m.session() && !m.follows() {
-		return false
-	}
-	m.mu.Lock()
-	other := m.foreign[string(jsonrpc.Key(x.ids[0]))]
-	m.mu.Unlock()
-	if other != nil && other.forward != nil {
-		return true // its client has resumed it again
-	}
-	at := x.r.Cursor()
-	token, ok := x.s.Token(at.Stream.Number, x.ids[0])
-	if !ok {
-		m.freeIDs(x)
-		err := errf(protocol.CodeOutcomeUnknown, "outcome unknown: %v", session.ErrMoved)
-		if err := m.out.write(m.refusal(x.ids, err)); err != nil {
-			m.stop(err)
+	to := make(http.Header, len(from)+1)
+	for name, values := range from {
+		if !hop[name] && !named[name] && !strings.HasPrefix(name, ownHeaders) {
+			to[name] = values
 		}
+	}
+	if handshake {
+		to["Connection"], to["Upgrade"] = []string{"Upgrade"}, from["Upgrade"]
+	}
+	return to
+}
+
+// own says whether a request header is the protocol's, or is about the request alone:
+// another node needs it.
+func own(name string) bool {
+	switch name {
+	case "Accept", "Content-Type", "User-Agent", "Traceparent", "Tracestate", protocol.HeaderLastEventID, protocol.HeaderIdempotencyKey:
 		return true
 	}
-	params := jsonrpc.Object("resumeToken", token)
-	if at.Seq > 0 {
-		id := session.AppendEventID(nil, x.s.StreamName(at.Stream.Number), at.Epoch, at.Seq)
-		params, _ = jsonrpc.Set(params, jsonrpc.Quote(string(id)), "_meta", protocol.MetaLastEventID)
+	return strings.HasPrefix(name, "Mcp-") || strings.HasPrefix(name, "Sec-Websocket-")
+}
+
+// forwarded returns the headers of a client's request that go to another node. They go
+// through the engine, which others may read: so no credential does, unless the backend
+// needs it ([Options.ForwardHeader]). Who the client is has been made out here.
+func (h *Handler) forwarded(from http.Header, handshake bool) http.Header {
+	to := passable(from, handshake)
+	for name := range to {
+		if !own(name) && name != "Connection" && name != "Upgrade" && !h.opts.ForwardHeader(name) {
+			delete(to, name)
+		}
 	}
-	raw := jsonrpc.AppendRequest(nil, x.ids[0], methodResume, params)
-	msg := jsonrpc.Message{Kind: jsonrpc.Request, ID: x.ids[0], Method: methodResume, Params: params, Raw: raw}
-	to := &muxExchange{m: m, key: x.key, ids: x.ids}
-	m.forward(&forwardedExchange{x: to, msgs: []jsonrpc.Message{msg}})
-	return true
+	if offers, ok := to["Sec-Websocket-Protocol"]; ok { // where browsers have to put their tokens
+		delete(to, "Sec-Websocket-Protocol")
+		for name := range strings.SplitSeq(strings.Join(offers, ","), ",") {
+			if strings.TrimSpace(name) == websocket.Subprotocol {
+				to["Sec-Websocket-Protocol"] = []string{websocket.Subprotocol}
+			}
+		}
+	}
+	return to
+}
+
+// forwardedURI is what of a request's URL goes to another node: not what stands in the
+// query beside our own.
+func forwardedURI(of *url.URL) string {
+	to := url.URL{Path: of.Path, RawPath: of.RawPath}
+	if of.RawQuery != "" {
+		asked, ours := of.Query(), url.Values{}
+		for _, name := range []string{streamName, sessionParam} {
+			if values, ok := asked[name]; ok {
+				ours[name] = values
+			}
+		}
+		to.RawQuery = ours.Encode()
+	}
+	return to.RequestURI()
+}
+
+func isEvents(head http.Header) bool {
+	return strings.HasPrefix(head.Get("Content-Type"), sse.ContentType)
+}
+
+// errCut says that a node's answer ended before its end.
+var errCut = errors.New("the answer was cut off")
+
+// pass passes a node's answer on to the client.
+func (p *placement) pass(res *http.Response, at *session.Remote) error {
+	switch {
+	case res.StatusCode == http.StatusMisdirectedRequest && res.Header[headerMoved] != nil:
+		if where := res.Header.Get(headerMoved); where != "" {
+			p.key, p.redirected = stream.SessionKey(where), true
+		}
+		return errAgain
+	case p.out != nil:
+		return p.out.goOn(res)
+	case res.StatusCode == http.StatusSwitchingProtocols:
+		p.setHeader(res)
+		return p.upgrade(res)
+	case isEvents(res.Header):
+		return p.begin(res, at)
+	}
+	body, err := io.ReadAll(res.Body)
+	if err != nil {
+		p.to(sent)
+		return errCut
+	}
+	p.setHeader(res)
+	head := p.w.Header()
+	if len(body) > 0 {
+		head["Content-Length"] = []string{strconv.Itoa(len(body))}
+	}
+	p.w.WriteHeader(res.StatusCode)
+	if len(body) > 0 {
+		_ = p.h.finish(p.w, body)
+	}
+	if p.visit.Watched && p.x.r.Context().Err() != nil { // the answer may be in the log, for a client that comes back
+		p.parting().tell()
+	}
+	return nil
+}
+
+// setHeader takes over the header of a node's answer.
+func (p *placement) setHeader(res *http.Response) {
+	head := p.w.Header()
+	for name, values := range passable(res.Header, false) {
+		if name != "Date" {
+			head[name] = append(head[name][:len(head[name]):len(head[name])], values...)
+		}
+	}
 }

@@ -37,7 +37,7 @@ type pipe interface {
 // several. One goroutine takes what comes in (dispatch.go). Another, [mux.run], answers
 // light calls, which wait without a goroutine, and copies the standalone stream of the
 // connection's session. Each call that streams has a goroutine of its own: it copies
-// the stream from the log (exchange.go), or from another node (forward.go).
+// the stream from the log (muxexchange.go), or from another node (muxforward.go).
 type mux struct {
 	h          *Handler
 	key        stream.SessionKey               // of the connection's own session

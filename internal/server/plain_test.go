@@ -11,17 +11,17 @@ import (
 	"holdfast/internal/server"
 )
 
-// plainFarm is nodes that answer with JSON.
-func plainFarm(t *testing.T, n int) *farm {
+// plainFarm is two nodes that answer with JSON.
+func plainFarm(t *testing.T) *farm {
 	t.Helper()
-	return newFarm(t, n, config{server: server.Options{Response: server.ResponseJSON, Retry: 10 * time.Millisecond}})
+	return newFarm(t, 2, config{server: server.Options{Response: server.ResponseJSON, Retry: 10 * time.Millisecond}})
 }
 
 // TestPlain makes calls that are stored and answered with JSON, at their session's node
 // and at another.
 func TestPlain(t *testing.T) {
 	t.Parallel()
-	f := plainFarm(t, 2)
+	f := plainFarm(t)
 	a := f.nodes[0]
 	for i, n := range f.nodes {
 		p, old := a.connect("2025-11-25", nil).at(n), a.connect("2025-03-26", nil).at(n)
@@ -83,7 +83,7 @@ func TestPlain(t *testing.T) {
 // answer, which the node that it left had no more use for.
 func TestPlainLeft(t *testing.T) {
 	t.Parallel()
-	f := plainFarm(t, 2)
+	f := plainFarm(t)
 	a, b := f.nodes[0], f.nodes[1]
 	p := a.connect("2025-11-25", nil).at(b)
 	get := p.open("GET", "/mcp", "") // before the call, so that nothing but the break is evidence
@@ -102,7 +102,7 @@ func TestPlainLeft(t *testing.T) {
 // node learns that nobody waits for it, and keeps what it says.
 func TestPlainLightLeft(t *testing.T) {
 	t.Parallel()
-	f := plainFarm(t, 2)
+	f := plainFarm(t)
 	a, b := f.nodes[0], f.nodes[1]
 	p := a.connect("2025-11-25", nil).at(b)
 	p.post(`{"jsonrpc":"2.0","id":"l","method":"tools/list"}`)
@@ -120,7 +120,7 @@ func TestPlainLightLeft(t *testing.T) {
 // while a call runs. The client is told at once that nobody knows, as JSON.
 func TestPlainTaken(t *testing.T) {
 	t.Parallel()
-	f := plainFarm(t, 2)
+	f := plainFarm(t)
 	a, b := f.nodes[0], f.nodes[1]
 	p := a.connect("2025-11-25", nil)
 	w := p.open("POST", "/mcp", callAs("1", "hold", `{"key":"k"}`))

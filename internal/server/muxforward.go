@@ -1,0 +1,322 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"holdfast/internal/panics"
+	"holdfast/internal/protocol"
+	"holdfast/internal/session"
+	"holdfast/internal/sse"
+	"holdfast/jsonrpc"
+	"holdfast/stream"
+)
+
+// A forwardedExchange is an exchange of a [mux] that another node serves: the session of the
+// connection is there, or the client has resumed a call there by its token, or made it again
+// under its key. The request is sent where the session is, like one that came over
+// Streamable HTTP, and the answer is written between the others of the connection. When that
+// node is lost, it is continued as any such answer is.
+//
+// As an [http.ResponseWriter] it takes the answer.
+type forwardedExchange struct {
+	kept
+	x     *muxExchange
+	msgs  []jsonrpc.Message
+	batch bool
+	at    *session.Remote // where the session was just now, if that is known
+	again bool            // the call may be on record there
+	ctx   context.Context
+	stop  context.CancelFunc
+
+	standalone *remoteStandalone // set for the standalone stream only
+	unsafe     bool              // nobody makes the requests again: their client is told what became of them
+	delivered  chan struct{}     // closed when the requests were; nil where nobody wants to know
+	once       sync.Once         // closes it
+	cancelled  bool              // the client wants no answer; guarded by mux.mu
+
+	left       int  // how many of the requests were not answered
+	answered   bool // none
+	taken      bool // another connection has taken the stream over
+	moved      bool // the session has left this node, which has served the exchange
+	superseded bool // a newer exchange has its ids; guarded by mux.mu
+}
+
+// forward goes on with messages whose session is on another node.
+func (m *mux) forward(s *forwardedExchange) {
+	s.left = len(s.x.ids)
+	s.x.forward = s
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.state == muxClosed {
+		return
+	}
+	if !m.h.peers.begin() {
+		m.become(muxLeaving) // this node ends
+		session.Wake(m.ready)
+		return
+	}
+	s.ctx, s.stop = context.WithCancel(m.ctx)
+	m.open[s.x] = struct{}{}
+	m.otherSessions = true
+	m.claimIDs(s.x)
+	go func() {
+		defer m.h.peers.work.Done()
+		s.over(s.read())
+	}()
+}
+
+// read has the request answered, and returns when it is, or why it was not.
+func (s *forwardedExchange) read() (err error) {
+	m := s.x.m
+	defer panics.Catch(&err, m.h.logger, "a connection's request to another node", "")
+	r := askFor(m.request()).WithContext(s.ordered(s.ctx))
+	x := exchange{purpose: forMessages, r: r, principal: m.client.principal, msgs: s.msgs, batch: s.batch, muxed: true, unsafe: s.unsafe}
+	if m.h.ours(&s.msgs[0]) {
+		x.purpose = forRequest
+	}
+	x.once.again = s.again
+	p := m.h.newPlacement(s, &x)
+	p.home = target{key: s.x.key, at: s.at, redirected: true}
+	err = p.run(errNotHere)
+	s.isDelivered()
+	switch {
+	case err != nil && p.out != nil && s.unsafe && m.client.returns && m.resumes():
+		m.comeBack() // for the call, which has a token
+		return nil
+	case err != nil && p.out != nil && s.unsafe:
+		return fmt.Errorf("%w: %w", errUnknown, err)
+	case err != nil:
+		return err
+	case !isEvents(s.head):
+		text, err := s.answer()
+		if err == nil && text == nil && s.status == http.StatusNoContent {
+			err = errNothingLeft
+		}
+		if err == nil && text != nil {
+			s.say(append(text, '\n'), true)
+		}
+		return err
+	case s.moved:
+		return session.ErrMoved
+	case s.answered, s.taken, s.isCancelled(), p.out != nil && p.out.taken:
+		return nil
+	}
+	return stream.ErrTrimmed // or else its end would have come
+}
+
+// follows reports whether the connection goes on with what was asked here in its own
+// session after that has left: its client can't come back where the session is.
+func (m *mux) follows() bool { return !m.client.returns && m.h.peers != nil }
+
+// madeAgain reports whether a light call was not answered, as its session has left, and
+// is made again where that is: by a client that comes back there, or else from here.
+func (m *mux) madeAgain(x *muxExchange) bool {
+	switch {
+	case !m.client.returns && !m.follows() || !x.light.call.Retriable():
+		return false
+	case m.follows():
+		m.makeAgain(x.light.msgs, x.light.batch)
+	}
+	return true
+}
+
+// makeAgain makes requests of the connection's own session where that is now. They
+// did not begin here, or may be made again.
+func (m *mux) makeAgain(msgs []jsonrpc.Message, batch bool) {
+	m.forward(&forwardedExchange{x: m.newExchange(nil, m.key, msgs), msgs: msgs, batch: batch, again: true})
+}
+
+// errNothingLeft answers a client that resumes a call whose response it has received.
+var errNothingLeft = errf(codeInvalid, "all was said before this, the response too")
+
+// over ends the exchange, and sends the client an error if it must.
+func (s *forwardedExchange) over(err error) {
+	m := s.x.m
+	m.freeIDs(s.x)
+	switch {
+	case s.ctx.Err() != nil, err == nil: // or else it was silenced, or the connection has ended
+	case errors.Is(err, errHere):
+		m.settle(s.x.key)
+		m.dispatch(slices.Clone(s.msgs), s.batch)
+	default:
+		s.fail(err)
+	}
+	s.stop()
+	m.mu.Lock()
+	delete(m.open, s.x)
+	m.mu.Unlock()
+	session.Wake(m.ready)
+}
+
+// fail sends the client an error, or has it come back for the rest.
+func (s *forwardedExchange) fail(err error) {
+	m := s.x.m
+	if errors.Is(err, session.ErrNotFound) && (s.x.key != m.key || s.again) {
+		err = session.ErrGone
+		if s.msgs[0].Method == methodResume {
+			err = session.ErrBadToken
+		}
+	}
+	if status, _ := m.h.explain(err); status == http.StatusServiceUnavailable && !s.unsafe && m.client.returns && m.resumes() {
+		m.comeBack()
+		return
+	}
+	s.write(m.refusal(s.x.ids, err))
+}
+
+// say sends messages to the client. done reports that the last response is among them.
+func (s *forwardedExchange) say(lines []byte, done bool) {
+	if done {
+		s.answered = true
+		s.x.m.freeIDs(s.x) // before the client knows
+	}
+	s.write(lines)
+}
+
+// write writes messages to the client, unless it wants to hear no more. A client that
+// can't be written to has left.
+func (s *forwardedExchange) write(lines []byte) {
+	m := s.x.m
+	if m.remote != nil {
+		select {
+		case <-m.remote.serving:
+		case <-s.ctx.Done():
+			return
+		}
+	}
+	m.out.mu.Lock()
+	defer m.out.mu.Unlock()
+	m.mu.Lock()
+	superseded := s.superseded
+	m.mu.Unlock()
+	if superseded || m.out.err != nil {
+		return
+	}
+	if m.out.err = m.out.pipe.Write(lines); m.out.err != nil {
+		m.stop(m.out.err)
+	}
+}
+
+// Write implements [http.ResponseWriter]. Of a stream it is given whole events.
+func (s *forwardedExchange) Write(text []byte) (int, error) {
+	if !isEvents(s.head) {
+		return s.kept.Write(text)
+	}
+	if err := s.ctx.Err(); err != nil {
+		return 0, err
+	}
+	var lines []byte
+	done := false
+	ids := s.x.m.showsIDs()
+	for rd := sse.NewReader(bytes.NewReader(text), len(text)+1); ; {
+		ev, err := rd.Next()
+		if err != nil {
+			break
+		}
+		if s.standalone != nil && ev.ID != "" {
+			s.standalone.last = ev.ID
+		}
+		if len(ev.Data) == 0 {
+			continue
+		}
+		done = s.answers(ev.Data) || done
+		var id []byte
+		if ids {
+			id = jsonrpc.Quote(ev.ID)
+		}
+		lines = appendTagged(lines, id, ev.Data)
+	}
+	if len(lines) > 0 {
+		s.say(lines, done)
+	}
+	return len(text), nil
+}
+
+// answers reports whether a message answers the last of the requests.
+func (s *forwardedExchange) answers(data []byte) bool {
+	id := jsonrpc.Field(data, "id")
+	if id == nil || jsonrpc.Field(data, "method") != nil {
+		return false
+	}
+	for _, mine := range s.x.ids {
+		if string(jsonrpc.Key(mine)) == string(jsonrpc.Key(id)) {
+			s.left--
+			return s.left == 0
+		}
+	}
+	return false
+}
+
+// WriteHeader implements [http.ResponseWriter].
+func (s *forwardedExchange) WriteHeader(status int) {
+	s.isDelivered()
+	if status < http.StatusOK {
+		return // a sign that the requests were delivered
+	}
+	s.kept.WriteHeader(status)
+	if status == http.StatusOK {
+		s.opens(s.head)
+	}
+}
+
+// opens reads the header of the stream.
+func (s *forwardedExchange) opens(head http.Header) {
+	if s.standalone != nil {
+		s.standalone.begin(head)
+	}
+}
+
+// isCancelled reports whether the client wants no answer.
+func (s *forwardedExchange) isCancelled() bool {
+	s.x.m.mu.Lock()
+	defer s.x.m.mu.Unlock()
+	return s.cancelled
+}
+
+// Flush and the deadlines are there for [http.ResponseController]: what is sent
+// waits for room on the client's connection, which has deadlines of its own.
+func (s *forwardedExchange) Flush() {}
+
+// SetReadDeadline is one of them.
+func (s *forwardedExchange) SetReadDeadline(time.Time) error { return nil }
+
+// forwardRest continues an exchange whose session has left this node, by forwarding, if its
+// request can be resumed. It is false where the connection ends with the session.
+func (m *mux) forwardRest(x *muxExchange) bool {
+	if m.h.peers == nil || x.s == m.session() && !m.follows() {
+		return false
+	}
+	m.mu.Lock()
+	other := m.foreign[string(jsonrpc.Key(x.ids[0]))]
+	m.mu.Unlock()
+	if other != nil && other.forward != nil {
+		return true // its client has resumed it again
+	}
+	at := x.r.Cursor()
+	token, ok := x.s.Token(at.Stream.Number, x.ids[0])
+	if !ok {
+		m.freeIDs(x)
+		err := errf(protocol.CodeOutcomeUnknown, "outcome unknown: %v", session.ErrMoved)
+		if err := m.out.write(m.refusal(x.ids, err)); err != nil {
+			m.stop(err)
+		}
+		return true
+	}
+	params := jsonrpc.Object("resumeToken", token)
+	if at.Seq > 0 {
+		id := session.AppendEventID(nil, x.s.StreamName(at.Stream.Number), at.Epoch, at.Seq)
+		params, _ = jsonrpc.Set(params, jsonrpc.Quote(string(id)), "_meta", protocol.MetaLastEventID)
+	}
+	raw := jsonrpc.AppendRequest(nil, x.ids[0], methodResume, params)
+	msg := jsonrpc.Message{Kind: jsonrpc.Request, ID: x.ids[0], Method: methodResume, Params: params, Raw: raw}
+	to := &muxExchange{m: m, key: x.key, ids: x.ids}
+	m.forward(&forwardedExchange{x: to, msgs: []jsonrpc.Message{msg}})
+	return true
+}

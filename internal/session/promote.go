@@ -1,0 +1,90 @@
+package session
+
+import (
+	"context"
+	"time"
+)
+
+// Wait waits for a light call to answer. It returns the responses and true, or
+// false as soon as the call is stored: by itself, because after has passed (0:
+// never), or because ctx is done. A call that was cancelled has no responses.
+func (c *Call) Wait(ctx context.Context, after time.Duration) ([][]byte, bool) {
+	c.mu.Lock()
+	if !c.isLight() {
+		c.mu.Unlock()
+		return c.outcome(ctx)
+	}
+	changed := make(chan struct{}, 1)
+	c.changed = changed
+	c.mu.Unlock()
+
+	var timeout <-chan time.Time
+	if after > 0 {
+		t := time.NewTimer(after)
+		defer t.Stop()
+		timeout = t.C
+	}
+	select {
+	case <-changed:
+	case <-timeout:
+	case <-ctx.Done():
+	}
+	c.mu.Lock()
+	promoted := c.isLight()
+	if promoted {
+		c.promote()
+	}
+	c.mu.Unlock()
+	if promoted {
+		c.s.log.flush()
+	}
+	return c.outcome(ctx)
+}
+
+// outcome returns what Wait does. A client is shown nothing of a call before that is
+// on record.
+func (c *Call) outcome(ctx context.Context) ([][]byte, bool) {
+	c.mu.Lock()
+	answers, light := c.light, c.number == 0
+	var stored chan struct{}
+	if !light && c.recovery != nil {
+		stored = c.recovery.stored
+	}
+	c.mu.Unlock()
+	if stored != nil {
+		select {
+		case <-stored:
+		case <-ctx.Done():
+		}
+	}
+	return answers, light
+}
+
+// Promote makes a light call a stored one. An ended call is left alone.
+func (c *Call) Promote() {
+	c.mu.Lock()
+	if c.isLight() {
+		c.promote()
+	}
+	c.mu.Unlock()
+	c.s.log.flush()
+	c.s.sweepResumable(time.Now())
+}
+
+// promote gives the call a stream. c.mu is held; the log must be flushed after.
+func (c *Call) promote() {
+	c.number = c.s.streams.add(c)
+	c.become(callStored)
+	if c.recovery != nil && c.recovery.stored == nil {
+		c.recovery.stored = make(chan struct{})
+	}
+	c.note(c.number)
+	for f := range c.features {
+		f.stored(c)
+	}
+	for _, data := range c.light {
+		c.push(data, false)
+	}
+	c.light = nil
+	c.wake()
+}
