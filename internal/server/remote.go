@@ -347,15 +347,17 @@ func (m *mux) forwardHome(x *exchange) ([]byte, error) {
 }
 
 // cancels notes that a client cancels a request that was forwarded: its stream may end
-// without a response.
+// without a response, and its id is free, as it is at the owner.
 func (m *mux) cancels(msg *jsonrpc.Message) {
 	if msg.Method != "notifications/cancelled" {
 		return
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if x := m.foreign[string(jsonrpc.Key(jsonrpc.Field(msg.Params, "requestId")))]; x != nil && x.forward != nil {
+	key := string(jsonrpc.Key(jsonrpc.Field(msg.Params, "requestId")))
+	if x := m.foreign[key]; x != nil && x.forward != nil {
 		x.forward.cancelled = true
+		delete(m.foreign, key)
 	}
 }
 
