@@ -148,7 +148,7 @@ func (c *clock) peers(now time.Duration) {
 			if p.silence(now) > n.o.late(p.conns > 0) {
 				p.asked = now
 			}
-		case state == suspected && p.silence(now) > n.o.Silence && now-p.asked >= 2*n.o.Answer:
+		case state == suspected && p.silence(now) > n.o.Silence && now-p.asked >= 2*n.o.Answer && n.busWorks(now, p.asked+n.o.Answer):
 			lost = append(lost, p)
 		case state == suspected:
 			ask = append(ask, p)

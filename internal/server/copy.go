@@ -39,7 +39,10 @@ type copier struct {
 	ready chan struct{}   // signalled when there may be something to do
 	drain <-chan struct{} // closed when there is; nil where the sink does not want to know
 	name  string          // names the stream in event ids; "": the client gets none
-	state copyState
+	// yields says that a newer connection has the stream to itself at once: nothing more is
+	// written here, not even what was appended before. The two may be one connection.
+	yields bool
+	state  copyState
 }
 
 // A copyState is how far a stream was copied:
@@ -115,7 +118,11 @@ func (c *copier) run(ctx context.Context) error {
 	var timer *time.Timer
 	for {
 		gone := c.r.Gone() // asked first, so that everything before is written
-		more, err := c.turn(ctx)
+		var more bool
+		var err error
+		if !gone || !c.yields {
+			more, err = c.turn(ctx)
+		}
 		switch {
 		case err != nil && c.s.Moved() && ctx.Err() == nil:
 			err = session.ErrMoved // its stream is no longer here

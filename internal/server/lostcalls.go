@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"holdfast/internal/panics"
 	"holdfast/internal/session"
 	"holdfast/stream"
 )
@@ -88,7 +89,7 @@ func (c *events) continueDue(ctx context.Context, a *alarm) error {
 // begin begins to copy a call.
 func (x *continued) begin(ctx context.Context, at stream.Cursor) error {
 	cc := &continuedCall{of: x}
-	cc.s, cc.ready, cc.sink = x.c.s, make(chan struct{}, 1), cc
+	cc.s, cc.ready, cc.sink, cc.yields = x.c.s, make(chan struct{}, 1), cc, true
 	if err := cc.read(ctx, at, x.c.name != ""); err != nil {
 		return err
 	}
@@ -103,7 +104,7 @@ func (x *continued) begin(ctx context.Context, at stream.Cursor) error {
 // is let go of. Another error ends the connection.
 func (cc *continuedCall) serve() {
 	x := cc.of
-	err := cc.run(x.ctx)
+	err := cc.copied()
 	over := err == nil || errors.Is(err, errSuperseded)
 	if !over && !errors.Is(err, session.ErrMoved) { // which the connection finds out itself
 		x.stop(err)
@@ -118,6 +119,12 @@ func (cc *continuedCall) serve() {
 		cc.r.Detach(false, x.c.shown.any(), true)
 	}
 	session.Wake(x.c.ready)
+}
+
+// copied runs the copier. The connection's writer may be a user's, which may panic.
+func (cc *continuedCall) copied() (err error) {
+	defer panics.Catch(&err, cc.of.c.h.logger, "writing a continued call", "")
+	return cc.run(cc.of.ctx)
 }
 
 // append implements [sink].

@@ -244,7 +244,9 @@ func (m *mux) reattach(ctx context.Context) error {
 func (m *mux) due(a *alarm) error {
 	opts, t := &m.h.opts, &m.times
 	if retry, ok := m.disconnected(); ok {
-		return m.leave(retry)
+		if err := m.leave(retry); err != nil {
+			return err
+		}
 	}
 	m.promoteLights(a)
 	m.awaitDrain(a.now)
@@ -370,7 +372,7 @@ func (m *mux) announced() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for x := range m.open {
-		if x.forward == nil && !x.announced.Load() {
+		if !x.announced.Load() && (x.forward == nil || x.forward.unsafe) {
 			return false
 		}
 	}

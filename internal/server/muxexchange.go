@@ -48,7 +48,7 @@ type lightCall struct {
 // newExchange returns a new exchange in a session, which is nil if it is on another node.
 func (m *mux) newExchange(s *session.Session, key stream.SessionKey, msgs []jsonrpc.Message) *muxExchange {
 	x := &muxExchange{m: m, key: key}
-	x.s, x.sink = s, x
+	x.s, x.sink, x.yields = s, x, true
 	for i := range msgs {
 		if msgs[i].Kind == jsonrpc.Request {
 			x.ids = append(x.ids, bytes.Clone(msgs[i].ID)) // not to hold the whole message

@@ -41,6 +41,7 @@ type forwardedExchange struct {
 	once       sync.Once         // closes it
 	cancelled  bool              // the client wants no answer; guarded by mux.mu
 
+	policies   int  // how many resume policies were passed on: one for each request
 	left       int  // how many of the requests were not answered
 	answered   bool // none
 	taken      bool // another connection has taken the stream over
@@ -84,6 +85,7 @@ func (s *forwardedExchange) read() (err error) {
 	x.once.again = s.again
 	p := m.h.newPlacement(s, &x)
 	p.home = target{key: s.x.key, at: s.at, redirected: true}
+	defer s.isDelivered() // or else the messages that follow would wait
 	err = p.run(errNotHere)
 	s.isDelivered()
 	switch {
@@ -103,6 +105,11 @@ func (s *forwardedExchange) read() (err error) {
 			s.say(append(text, '\n'), true)
 		}
 		return err
+	case s.moved && s.unsafe && m.client.returns && m.resumes():
+		m.comeBack()
+		return nil
+	case s.moved && s.unsafe: // it may have run
+		return fmt.Errorf("%w: %w", errUnknown, session.ErrMoved)
 	case s.moved:
 		return session.ErrMoved
 	case s.answered, s.taken, s.isCancelled(), p.out != nil && p.out.taken:
@@ -227,6 +234,11 @@ func (s *forwardedExchange) Write(text []byte) (int, error) {
 			continue
 		}
 		done = s.answers(ev.Data) || done
+		if jsonrpc.String(jsonrpc.Field(ev.Data, "method")) == protocol.MethodResumePolicy {
+			if s.policies++; s.policies >= len(s.x.ids) {
+				s.x.announced.Store(true)
+			}
+		}
 		var id []byte
 		if ids {
 			id = jsonrpc.Quote(ev.ID)

@@ -260,6 +260,9 @@ func (p *placement) aim(err error, moves int) error {
 	case errors.As(err, &away):
 		p.target = target{key: away.Key, at: away.Remote, redirected: true}
 	case errors.Is(err, errNotHere), errors.Is(err, session.ErrMoved):
+		if p.home.key == "" && errors.Is(err, session.ErrMoved) {
+			return err // it is to be asked again, and not taken for the end of a session
+		}
 		if p.home.key == "" {
 			return session.ErrNotFound // no name at all: that would be a new session
 		}
@@ -319,7 +322,7 @@ func (p *placement) serveIn(s *session.Session) error {
 	case p.visit.Once != "" && (p.state == sent || p.x.once.again): // it may have begun already
 		p.x.session = s
 		p.x.once.name, p.x.once.again = p.visit.Once, true
-	case p.x.muxed:
+	case p.x.muxed && p.key == p.home.key: // not another session, which the request concerns
 		return errHere
 	case !p.redirected, p.x.session == nil && p.x.purpose != forRequest:
 		p.x.session = s

@@ -9,6 +9,7 @@ import (
 	"net/textproto"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"holdfast/internal/panics"
@@ -44,6 +45,7 @@ func clientOf(s *session.Session) string {
 
 // A remoteSession is what is known of a session on another node.
 type remoteSession struct {
+	reports  atomic.Bool        // its owner reports that a request was delivered
 	resumes  bool               // its client can resume requests
 	eventIDs bool               // and wants event ids
 	ended    bool               // the session has ended; guarded by mux.mu
@@ -55,6 +57,7 @@ type remoteSession struct {
 // reports nothing: then the client gets event ids, which do no harm.
 func (rh *remoteSession) learn(head http.Header) {
 	client := head.Get(headerClient)
+	rh.reports.Store(client != "")
 	rh.resumes = strings.Contains(client, clientResumes)
 	rh.eventIDs = client == "" || strings.Contains(client, clientEventIDs)
 }
@@ -268,8 +271,13 @@ func (m *mux) forwardCall(msgs []jsonrpc.Message, batch bool, key string) {
 	m.forward(s)
 }
 
-// orderPatience bounds how long a message waits for the one before it to be delivered.
-const orderPatience = time.Second
+// orderPatience bounds how long a message waits for the one before it to be delivered, which
+// may have to wait for the backend to be opened. An owner of an earlier build does not report
+// that a request was delivered: earlierPatience.
+const (
+	orderPatience   = 35 * time.Second
+	earlierPatience = time.Second
+)
 
 // awaitOrder waits until the request that was forwarded last was delivered, so that
 // no message of the client overtakes another, such as a cancellation its request.
@@ -277,7 +285,11 @@ func (m *mux) awaitOrder() {
 	if m.remote == nil || m.remote.last == nil {
 		return
 	}
-	t := time.NewTimer(orderPatience)
+	patience := orderPatience
+	if !m.remote.reports.Load() {
+		patience = earlierPatience
+	}
+	t := time.NewTimer(patience)
 	defer t.Stop()
 	select {
 	case <-m.remote.last.delivered:

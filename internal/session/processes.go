@@ -101,7 +101,7 @@ func (m *Manager) noPlace(s *Session) (full error, coming bool) {
 	case m.places.taken >= most:
 		return errFull(most), m.places.leaving > 0
 	case t.name != "" && !s.taken && t.processes >= share:
-		return fmt.Errorf("%w: %d server processes run for this client (--max-share or MaxShare, of --max-processes)", ErrBusy, share), t.leaving > 0
+		return errShare(share), t.leaving > 0
 	}
 	return nil, false
 }
@@ -112,15 +112,14 @@ func (m *Manager) checkPlace(s *Session) error {
 	if m.opts.MaxProcesses <= 0 {
 		return nil
 	}
+	var full error
 	s.mu.Lock()
-	has := s.backend.link != nil || s.backend.opening != nil
-	s.mu.Unlock()
-	if has {
-		return nil
+	if s.backend.link == nil && s.backend.opening == nil {
+		m.mu.Lock()
+		full = m.promisePlace(s)
+		m.mu.Unlock()
 	}
-	m.mu.Lock()
-	full := m.promisePlace(s)
-	m.mu.Unlock()
+	s.mu.Unlock()
 	if full == nil || !m.evict(s) {
 		return full
 	}
@@ -138,12 +137,19 @@ func (m *Manager) promisePlace(s *Session) (full error) {
 	if p.promised == nil {
 		p.promised = make(map[*Session]time.Time)
 	}
+	own := 0 // promised to the tenant's other sessions
 	for other, since := range p.promised {
-		if time.Since(since) > reopenTimeout {
+		switch {
+		case time.Since(since) > reopenTimeout, other.isClosed():
 			delete(p.promised, other) // its call was not delivered
+		case other != s && other.tenant == s.tenant && !other.taken:
+			own++
 		}
 	}
 	full, coming := m.noPlace(s)
+	if share := m.shareOf(m.opts.MaxProcesses); full == nil && own > 0 && s.tenant.name != "" && !s.taken && s.tenant.processes+own >= share {
+		full = errShare(share)
+	}
 	if _, has := p.promised[s]; !has && (full == nil || coming) && p.taken-p.leaving+len(p.promised) >= m.opts.MaxProcesses {
 		full, coming = errFull(m.opts.MaxProcesses), false
 	}
@@ -152,6 +158,20 @@ func (m *Manager) promisePlace(s *Session) (full error) {
 	}
 	p.promised[s] = time.Now()
 	return nil
+}
+
+// breakPromise frees what was promised to a session whose call does not begin.
+func (m *Manager) breakPromise(s *Session) {
+	if m.opts.MaxProcesses <= 0 {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.places.promised, s)
+}
+
+func errShare(share int) error {
+	return fmt.Errorf("%w: %d server processes run for this client (--max-share or MaxShare, of --max-processes)", ErrBusy, share)
 }
 
 func errFull(most int) error {

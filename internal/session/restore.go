@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"holdfast/internal/panics"
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
@@ -187,7 +188,9 @@ func (s *Session) restoreCall(ctx context.Context, st *stream.Stream, n callNote
 // call's note says so, or the session's: the tools may have been listed after the call
 // began. What a note says of other methods is not heard: nodes of earlier builds took all
 // of them for safe.
-func (s *Session) stillSafe(n *callNote, msgs []jsonrpc.Message) bool {
+func (s *Session) stillSafe(n *callNote, msgs []jsonrpc.Message) (safe bool) {
+	var err error // then nobody has called them safe
+	defer panics.Catch(&err, s.m.logger, "Options.Safe", "")
 	return allSafe(msgs, func(m *jsonrpc.Message) bool {
 		name := toolOf(m)
 		return n.Safe || s.m.safeTool(name) || s.tools.safe[name]

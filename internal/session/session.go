@@ -188,6 +188,15 @@ func (s *Session) start(c *Call, msgs []jsonrpc.Message, light bool) error {
 			return err
 		}
 	}
+	err := s.record(c, msgs, n, light)
+	if err != nil {
+		s.m.breakPromise(s)
+	}
+	return err
+}
+
+// record counts a new call, which has n requests, and puts it on record.
+func (s *Session) record(c *Call, msgs []jsonrpc.Message, n int32, light bool) error {
 	if err := s.m.admit(s, n); err != nil {
 		return err
 	}

@@ -1,0 +1,44 @@
+package cluster_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"holdfast/internal/cluster"
+	"holdfast/internal/cluster/bustest"
+)
+
+// The bus carries nothing for a time, and messages come at different times: nobody is gone.
+func TestBusAway(t *testing.T) {
+	for _, away := range []time.Duration{1400 * time.Millisecond, 1600 * time.Millisecond, 1700 * time.Millisecond, 1900 * time.Millisecond, 2500 * time.Millisecond} {
+		for i := range 200 {
+			synctest.Test(t, func(t *testing.T) { busAway(t, i, away) })
+		}
+	}
+}
+
+func busAway(t *testing.T, i int, away time.Duration) {
+	w := newTown(t, uint64(100+i), cluster.Options{}, "a")
+	w.Set(bustest.Faults{Jitter: 300 * time.Millisecond})
+	time.Sleep(time.Duration(i) * 13 * time.Millisecond) // phases of heartbeats differ
+	w.join("b", cluster.Options{})
+	gone := 0
+	w.nodes["a"].Watch(func(string) { gone++ })
+	eventually(t, "peers", func() bool { return len(w.nodes["a"].Peers()) == 1 })
+	c, err := w.nodes["a"].Dial(t.Context(), "b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	time.Sleep(3*time.Second + time.Duration(i)*7*time.Millisecond)
+	w.buses["a"].Pause(true)
+	w.buses["b"].Pause(true)
+	time.Sleep(away)
+	w.buses["a"].Pause(false)
+	w.buses["b"].Pause(false)
+	time.Sleep(3 * time.Second)
+	if gone > 0 {
+		t.Errorf("run %d: the peer counts as gone after the bus was away for %v", i, away)
+	}
+}

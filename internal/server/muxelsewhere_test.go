@@ -1,0 +1,290 @@
+package server_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"holdfast/backend/message"
+	"holdfast/internal/server"
+	"holdfast/internal/testlong"
+	"holdfast/jsonrpc"
+)
+
+type slowScript struct {
+	script
+	mu    sync.Mutex
+	order []string
+}
+
+func (s *slowScript) Serve(x *message.Exchange) {
+	if x.Method == "tools/call" {
+		if strings.Contains(string(x.Params), "first") {
+			time.Sleep(2500 * time.Millisecond)
+		}
+		s.mu.Lock()
+		s.order = append(s.order, string(x.ID))
+		s.mu.Unlock()
+		x.Result(result("ok"))
+		return
+	}
+	s.script.Serve(x)
+}
+
+// A backend that takes a request slowly gets what follows after it, also from a WebSocket at
+// another node.
+func TestSocketElsewhereSlowOrder(t *testing.T) {
+	t.Parallel()
+	for i := range 2 {
+		s := &slowScript{script: script{runs: map[string]int{}}}
+		f := newFarm(t, 2, config{backend: message.New(s)})
+		p := f.nodes[0].connect("2025-11-25", nil)
+		c := socketDoor(f.nodes[i].node, 0, "Mcp-Session-Id: "+p.id)
+		c.say(callAs("1", "hold", `{"k":"first"}`), callAs("2", "hold", `{"k":"second"}`))
+		eventually(t, "both", func() bool { s.mu.Lock(); defer s.mu.Unlock(); return len(s.order) == 2 })
+		if s.order[0] != "1" {
+			t.Errorf("node %d: order %v", i, s.order)
+		}
+	}
+}
+
+// A WebSocket is not ended while a light call of it runs, wherever its session is.
+func TestSocketElsewhereStays(t *testing.T) {
+	testlong.Only(t, "it waits for seconds to see that nothing happens")
+	t.Parallel()
+	for i := range 2 {
+		f := newFarm(t, 2, config{server: server.Options{DisconnectAfter: time.Second, UpgradeAfter: 5 * time.Second}})
+		p := f.nodes[0].beginResumable(t)
+		c := socketDoor(f.nodes[i].node, 0, "Mcp-Session-Id: "+p.id)
+		c.say(callAs("1", "safe_hold", `{"key":"k"}`))
+		eventually(t, "run", func() bool { return f.runs("k") == 1 })
+		ch := make(chan string, 1)
+		go func() {
+			for {
+				b, err := c.recv()
+				if err != nil {
+					ch <- websocket.CloseStatus(err).String()
+					return
+				}
+				if strings.Contains(string(b), `"id":1`) {
+					ch <- string(b)
+					return
+				}
+				t.Logf("node %d: %s", i, b)
+			}
+		}()
+		select {
+		case m := <-ch:
+			t.Errorf("node %d: %s", i, m)
+		case <-time.After(3 * time.Second):
+			f.nodes[0].release(1)[0].Result(result("held"))
+			t.Logf("node %d: %s", i, <-ch)
+		}
+	}
+}
+
+func (n *farmNode) beginResumable(t *testing.T) *peer {
+	p := &peer{n: n.node, version: "2025-11-25"}
+	res := p.post(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"resumableRequests":{}}}}`)
+	p.id = res.header.Get("Mcp-Session-Id")
+	p.post(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+	p.post(listTools)
+	return p
+}
+
+// A node that drains keeps a WebSocket until its calls at another node have ended.
+func TestSocketElsewhereDrainWaits(t *testing.T) {
+	testlong.Only(t, "it waits for seconds to see that nothing happens")
+	t.Parallel()
+	f, _, c := elsewhere(t, config{}, 2)
+	c.say(callAs("1", "hold", `{"key":"k"}`))
+	eventually(t, "run", func() bool { return f.runs("k") == 1 })
+	go func() { _ = f.nodes[1].drain(24 * time.Second) }()
+	began := time.Now()
+	ch := make(chan string, 1)
+	go func() {
+		for {
+			b, err := c.recv()
+			if err != nil {
+				ch <- err.Error()
+				return
+			}
+			if strings.Contains(string(b), `"id":1`) {
+				ch <- string(b)
+				return
+			}
+		}
+	}()
+	select {
+	case g := <-ch:
+		t.Errorf("after %v: %q", time.Since(began), g)
+	case <-time.After(9500 * time.Millisecond):
+		f.nodes[0].release(1)[0].Result(result("held"))
+		t.Logf("after %v: %q", time.Since(began), <-ch)
+	}
+}
+
+// A call that is made again under its key, on a WebSocket whose session is elsewhere, while the
+// key's session is here.
+func TestSocketElsewhereKeyHere(t *testing.T) {
+	t.Parallel()
+	f := newFarm(t, 2, config{server: server.Options{UpgradeAfter: 50 * time.Millisecond}})
+	me := http.Header{"Authorization": {"Bearer me"}}
+	a := f.nodes[0].connect("2025-11-25", me)
+	b := f.nodes[1].connect("2025-11-25", me)
+	body := strings.Replace(callAs(`"k"`, "hold", `{"key":"k"}`), `"_meta":{`, `"_meta":{"holdfast/idempotencyKey":"K",`, 1)
+	w := b.open("POST", "/mcp", body)
+	f.nodes[1].release(1)[0].Result(result("held"))
+	w.all()
+	c := socketDoor(f.nodes[1].node, 0, "Mcp-Session-Id: "+a.id, "Authorization: Bearer me")
+	c.say(body)
+	c.hears(`"id":"k"`, "held")
+}
+
+type panickyWriter struct {
+	http.ResponseWriter
+	bad *atomic.Bool
+}
+
+func (w panickyWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+func (w panickyWriter) Write(b []byte) (int, error) {
+	if w.bad.Load() {
+		panic("a middleware's writer")
+	}
+	return w.ResponseWriter.Write(b)
+}
+
+// A panic of a middleware's writer ends the connection, not the process.
+func TestContinuedCallPanics(t *testing.T) {
+	var bad atomic.Bool
+	n := newNode(t, config{http: func(s *http.Server) {
+		h := s.Handler
+		s.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Method == "GET" {
+				w = panickyWriter{w, &bad}
+			}
+			h.ServeHTTP(w, r)
+		})
+	}})
+	p := n.connect("2025-06-18", nil)
+	left := p.open("POST", "/mcp", call("hold", `{}`))
+	held := n.release(1)
+	left.atMost(20, rst)
+	w := p.open("GET", "/mcp", "")
+	w.head()
+	time.Sleep(500 * time.Millisecond)
+	bad.Store(true)
+	held[0].Result(result("held"))
+	time.Sleep(time.Second)
+	w.c.Close()
+}
+
+// A call that is resumed on the connection that reads it already is answered once.
+func TestSocketResumedTwice(t *testing.T) {
+	testlong.Only(t, "it waits for seconds to see that nothing happens")
+	t.Parallel()
+	n := newNode(t, config{})
+	p := n.able("2025-11-25", "")
+	c := socketDoor(n, 1<<26, "Mcp-Session-Id: "+p.id)
+	c.say(callAs("1", "steps", `{"key":"k","n":3000,"size":4000}`))
+	token := ""
+	for token == "" {
+		m := c.message()
+		token = jsonrpc.String(jsonrpc.Field(m.Params, "resumeToken"))
+		if token == "" {
+			t.Logf("%.200s", m.Raw)
+		}
+		if m.Kind == jsonrpc.Response {
+			t.Fatal("no token")
+		}
+	}
+	time.Sleep(500 * time.Millisecond) // the socket is full
+	c.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":"requests/resume","params":{"resumeToken":%q}}`, token))
+	time.Sleep(500 * time.Millisecond)
+	c.say(callAs(`"last"`, "echo", `{"text":"answered"}`))
+	responses, steps := 0, 0
+	over := time.AfterFunc(8*time.Second, func() { c.say(callAs(`"end"`, "echo", `{"text":"the end"}`)) })
+	defer over.Stop()
+	for {
+		m := c.message()
+		switch {
+		case string(m.ID) == `"end"`:
+			t.Logf("%d responses, %d steps", responses, steps)
+			if responses != 1 {
+				t.Errorf("%d responses", responses)
+			}
+			return
+		case m.Kind == jsonrpc.Response && string(m.ID) == "1":
+			responses++
+		case strings.Contains(string(m.Raw), "progress"):
+			steps++
+		}
+	}
+}
+
+// twoSessions returns a client with a session at node 0, and its WebSocket at node 1, where another
+// session of the same principal is.
+func twoSessions(t *testing.T) (*farm, *peer, *talker) {
+	f := newFarm(t, 2, config{})
+	p, other := f.nodes[0].able("2025-11-25", "me"), f.nodes[1].able("2025-11-25", "me")
+	p.post(listTools)
+	d := socketDoor(f.nodes[1].node, 0, "Mcp-Session-Id: "+p.id, "Authorization: Bearer me")
+	return f, other, d
+}
+
+// An answer to a server's request of a session that is here, on a WebSocket whose own session
+// is elsewhere.
+func TestSocketElsewhereAnswerHere(t *testing.T) {
+	t.Parallel()
+	_, other, d := twoSessions(t)
+	w := other.open("POST", "/mcp", callAs(`"a"`, "ask", `{}`))
+	token := w.token()
+	w.message()
+	d.say(resume(`"a"`, token))
+	d.policy(`"a"`)
+	var question struct{ ID json.RawMessage }
+	if err := json.Unmarshal(d.hears("elicitation/create"), &question); err != nil {
+		t.Fatal(err)
+	}
+	d.say(`{"jsonrpc":"2.0","id":"s","method":"requests/getStatus","params":{"requestId":"a","resumeToken":"` + token + `"}}`)
+	for {
+		m := d.message()
+		t.Logf("%s", m.Raw)
+		if string(m.ID) == `"s"` {
+			break
+		}
+	}
+	d.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"action":"accept"}}`, question.ID))
+	got := make(chan []byte, 1)
+	go func() { got <- d.hears(`"id":"a"`, "accept") }()
+	select {
+	case g := <-got:
+		t.Logf("answered: %s", g)
+	case <-time.After(time.Minute):
+		t.Error("the answer did not reach the tool")
+	}
+}
+
+// The same with a cancellation.
+func TestSocketElsewhereCancelHere(t *testing.T) {
+	t.Parallel()
+	f, other, d := twoSessions(t)
+	w := other.open("POST", "/mcp", callAs(`"c"`, "hold", `{}`))
+	token := w.token()
+	f.nodes[1].release(1)
+	d.say(resume(`"c"`, token))
+	d.policy(`"c"`)
+	d.say(fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"c","_meta":{"holdfast/resumeToken":%q}}}`, token))
+	for end := time.Now().Add(time.Minute); f.nodes[1].sessions.Calls() > 0; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("not cancelled")
+		}
+	}
+}

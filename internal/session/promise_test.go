@@ -1,0 +1,56 @@
+package session
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"holdfast/jsonrpc"
+)
+
+// A call that was refused holds no place.
+func TestPromisedPlaceIsFreed(t *testing.T) {
+	h := newHouse(t, Options{MaxProcesses: 3}, nil)
+	defer h.close()
+	var sessions []*Session
+	for i := range 3 {
+		s, err := h.openFrom(fmt.Sprintf("192.0.2.%d", i+1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.closeUnused()
+		sessions = append(sessions, s)
+	}
+	eventually(t, "the conversations to be closed", func() bool { taken, _ := h.processes(); return taken == 0 })
+	h.opts.MaxProcesses = 2
+	long := `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x","_meta":{"progressToken":"` + strings.Repeat("x", 2*jsonrpc.MaxName) + `"}}}`
+	for _, s := range sessions[:2] {
+		if _, err := s.Begin([]jsonrpc.Message{parse(long)}, true); err == nil {
+			t.Fatal("taken")
+		}
+		h.End(s) // even its session is over
+	}
+	if taken, _ := h.processes(); taken != 0 {
+		t.Fatal(taken)
+	}
+	if _, err := sessions[2].Begin([]jsonrpc.Message{parse(request(2))}, true); err != nil {
+		t.Errorf("no process runs, and yet: %v", err)
+	}
+}
+
+// A panic of Options.Safe while a session is taken over: the tool counts as not safe.
+func TestTakeOverSafePanics(t *testing.T) {
+	f := newShelf()
+	a := f.add(t, "a", Options{})
+	b := f.add(t, "b", Options{Safe: func(string) bool { panic("user code") }})
+	s := a.open("alice")
+	begin(t, s, false, request(1))
+	a.kill()
+	_, at, err := b.Locate(t.Context(), s.key, "alice")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err = b.TakeOver(t.Context(), at); err != nil {
+		t.Error(err)
+	}
+}
