@@ -61,7 +61,7 @@ func TestSocketElsewhereStays(t *testing.T) {
 	t.Parallel()
 	for i := range 2 {
 		f := newFarm(t, 2, config{server: server.Options{DisconnectAfter: time.Second, UpgradeAfter: 5 * time.Second}})
-		p := f.nodes[0].beginResumable(t)
+		p := f.nodes[0].beginResumable()
 		c := socketDoor(f.nodes[i].node, 0, "Mcp-Session-Id: "+p.id)
 		c.say(callAs("1", "safe_hold", `{"key":"k"}`))
 		eventually(t, "run", func() bool { return f.runs("k") == 1 })
@@ -90,7 +90,7 @@ func TestSocketElsewhereStays(t *testing.T) {
 	}
 }
 
-func (n *farmNode) beginResumable(t *testing.T) *peer {
+func (n *farmNode) beginResumable() *peer {
 	p := &peer{n: n.node, version: "2025-11-25"}
 	res := p.post(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"resumableRequests":{}}}}`)
 	p.id = res.header.Get("Mcp-Session-Id")
@@ -167,7 +167,7 @@ func TestContinuedCallPanics(t *testing.T) {
 	n := newNode(t, config{http: func(s *http.Server) {
 		h := s.Handler
 		s.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if r.Method == "GET" {
+			if r.Method == http.MethodGet {
 				w = panickyWriter{w, &bad}
 			}
 			h.ServeHTTP(w, r)
