@@ -1,0 +1,5 @@
+//go:build !race
+
+package transcripts_test
+
+const raceEnabled = false
