@@ -38,8 +38,12 @@ var proxies = []proxy{
 		}
 	}, false},
 	{"caps a connection's time", func(client, server net.Conn) {
-		_ = server.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
-		_, _ = relay(client, server, func() {})
+		reads := 0
+		_, _ = relay(client, server, func() {
+			if reads++; reads == 2 { // the request has arrived: else its call may never be made
+				_ = server.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+			}
+		})
 	}, true},
 	{"holds the header until the first byte of the body", func(client, server net.Conn) {
 		var head []byte
