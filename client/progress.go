@@ -2,7 +2,6 @@ package client
 
 import (
 	"bytes"
-	"strconv"
 
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
@@ -36,12 +35,10 @@ func (c *Conn) goesBack(k *call, m jsonrpc.Message) bool {
 	if m.Method != protocol.MethodProgress {
 		return false
 	}
-	raw := jsonrpc.Field(m.Params, "progressToken")
-	value, err := strconv.ParseFloat(string(jsonrpc.Field(m.Params, "progress")), 64)
-	if raw == nil || err != nil {
+	token, value, ok := protocol.Progress(m.Params)
+	if !ok {
 		return false
 	}
-	token := string(jsonrpc.Key(raw))
 	if k == nil || k.progress.token != token {
 		if k = c.callWith(token); k == nil {
 			return false

@@ -56,9 +56,11 @@ func (m *mux) forward(s *forwardedExchange) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.state == muxClosed {
+		s.isDelivered() // nothing is waited for
 		return
 	}
 	if !m.h.peers.begin() {
+		s.isDelivered()
 		m.become(muxLeaving) // this node ends
 		session.Wake(m.ready)
 		return
@@ -88,11 +90,15 @@ func (s *forwardedExchange) read() (err error) {
 	defer s.isDelivered() // or else the messages that follow would wait
 	err = p.run(errNotHere)
 	s.isDelivered()
+	if err == nil && s.moved {
+		err = session.ErrMoved
+	}
+	begun := p.out != nil || s.moved // it may have run
 	switch {
-	case err != nil && p.out != nil && s.unsafe && m.client.returns && m.resumes():
+	case err != nil && begun && s.unsafe && m.client.returns && m.resumes():
 		m.comeBack() // for the call, which has a token
 		return nil
-	case err != nil && p.out != nil && s.unsafe:
+	case err != nil && begun && s.unsafe:
 		return fmt.Errorf("%w: %w", errUnknown, err)
 	case err != nil:
 		return err
@@ -105,13 +111,6 @@ func (s *forwardedExchange) read() (err error) {
 			s.say(append(text, '\n'), true)
 		}
 		return err
-	case s.moved && s.unsafe && m.client.returns && m.resumes():
-		m.comeBack()
-		return nil
-	case s.moved && s.unsafe: // it may have run
-		return fmt.Errorf("%w: %w", errUnknown, session.ErrMoved)
-	case s.moved:
-		return session.ErrMoved
 	case s.answered, s.taken, s.isCancelled(), p.out != nil && p.out.taken:
 		return nil
 	}
