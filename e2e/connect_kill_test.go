@@ -56,14 +56,16 @@ func TestConnectKilled(t *testing.T) {
 	if !callThrough(t, s.URL, t.TempDir(), calls, time.Minute) {
 		t.Fatal("not even a process that is left alone gets an answer")
 	}
-	usual := time.Since(began) // of a start, an opening, a call, as fast as the machine is
-	kills := 0
-	for n := range calls {
+	usual := time.Since(began) // the time of a start, an initialize and a call: the shortest so far
+	kills, n := 0, 0
+	for ; n < calls || kills == 0; n++ { // a slow start can make every process of the first calls outlive its call
 		tries := 0
 		for answered := false; !answered; tries++ {
 			life := rand.N(usual * time.Duration(3+tries) / 4) // later and later, so that it ends
+			began = time.Now()
 			answered = callThrough(t, s.URL, state, n, life)
 		}
+		usual = min(usual, time.Since(began))
 		kills += tries - 1
 		mu.Lock()
 		if runs[n] != 1 {
@@ -71,10 +73,7 @@ func TestConnectKilled(t *testing.T) {
 		}
 		mu.Unlock()
 	}
-	t.Logf("%d calls, %d kills", calls, kills)
-	if kills == 0 {
-		t.Error("nothing was killed")
-	}
+	t.Logf("%d calls, %d kills", n, kills)
 }
 
 // callThrough makes call n of the tool through a new process, which is killed after
