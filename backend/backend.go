@@ -36,7 +36,7 @@ import (
 
 // A Backend answers the requests of MCP clients. Its method may be called concurrently.
 //
-// A Backend may also implement [ProcessStarter].
+// A Backend may also implement [ProcessStarter] and [EraSpeaker].
 type Backend interface {
 	// Open starts a conversation for one session. It may wait, for a process to
 	// start for example, until ctx is done. The conversation outlives ctx.
@@ -57,6 +57,23 @@ type ProcessStarter interface {
 	Processes() bool
 }
 
+// Eras says which protocol revisions the servers of a backend speak. Legacy revisions, up to
+// 2025-11-25, begin with an initialize request; modern ones, from 2026-07-28 on, do not.
+type Eras int
+
+const (
+	Legacy  Eras = iota // legacy revisions only
+	Both                // all revisions
+	Unknown             // one era or both: the first conversation finds out
+)
+
+// An EraSpeaker is a [Backend] that says which eras its servers speak. One that is no
+// EraSpeaker speaks legacy revisions. Holdfast translates for the others.
+type EraSpeaker interface {
+	// Eras returns always the same.
+	Eras() Eras
+}
+
 // ErrNoServer is the error of [Backend.Open] where the backend has no server for the
 // request, because of its URL for example.
 var ErrNoServer = errors.New("no server for this request")
@@ -70,6 +87,11 @@ type Start struct {
 	// (Mcp-Session-Id). It must not be logged. A stateless handler makes one that no
 	// client knows.
 	Secret string
+	// Revision is the protocol revision of a conversation without an initialize request:
+	// 2026-07-28 or later, whose requests say in their _meta who makes them. It is "" if
+	// the client's initialize request comes first. Only a [Backend] that speaks modern
+	// revisions ([EraSpeaker]) is opened with one.
+	Revision string
 	// HTTP is the request that began the session. When the backend is opened again, it
 	// is a request with the headers of the message that made this necessary. Only its
 	// method, URL, headers and context values may be used, and only during Open.

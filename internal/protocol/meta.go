@@ -12,6 +12,26 @@ const (
 // servers that may know another request by the id (SEP-975).
 const MetaResumeToken = "holdfast/resumeToken"
 
-// MetaProtocolVersion is where a request without a session names its revision
-// (2026-07-28).
-const MetaProtocolVersion = "io.modelcontextprotocol/protocolVersion"
+// What a modern request says of its client, in params._meta (2026-07-28, Overview, "_meta").
+const (
+	MetaProtocolVersion    = "io.modelcontextprotocol/protocolVersion"
+	MetaClientInfo         = "io.modelcontextprotocol/clientInfo"
+	MetaClientCapabilities = "io.modelcontextprotocol/clientCapabilities"
+	MetaLogLevel           = "io.modelcontextprotocol/logLevel"
+)
+
+// What a modern server says in the _meta of results and notifications.
+const (
+	MetaServerInfo     = "io.modelcontextprotocol/serverInfo"
+	MetaSubscriptionID = "io.modelcontextprotocol/subscriptionId"
+)
+
+// ExtensionTasks names the tasks extension, in the capabilities' extensions.
+const ExtensionTasks = "io.modelcontextprotocol/tasks"
+
+// Types of results (2026-07-28, Overview, "ResultType"; the last is the tasks extension's).
+const (
+	ResultComplete      = "complete"
+	ResultInputRequired = "input_required"
+	ResultTask          = "task"
+)

@@ -12,6 +12,9 @@ const (
 	MethodGetPrompt     = "prompts/get"
 	MethodSetLevel      = "logging/setLevel"
 	MethodSubscriptions = "subscriptions/listen" // 2026-07-28
+	MethodTaskGet       = "tasks/get"            // the tasks extension
+	MethodTaskUpdate    = "tasks/update"
+	MethodTaskCancel    = "tasks/cancel"
 
 	MethodInitialized          = "notifications/initialized"
 	MethodCancelled            = "notifications/cancelled"
@@ -20,4 +23,6 @@ const (
 	MethodPromptsListChanged   = "notifications/prompts/list_changed"
 	MethodResourcesListChanged = "notifications/resources/list_changed"
 	MethodResourceUpdated      = "notifications/resources/updated"
+	MethodAcknowledged         = "notifications/subscriptions/acknowledged" // 2026-07-28
+	MethodTaskStatus           = "notifications/tasks"                      // the tasks extension
 )

@@ -10,11 +10,15 @@ const (
 	V20250326 = "2025-03-26" // Streamable HTTP, with batches
 	V20250618 = "2025-06-18" // no batches, version header
 	V20251125 = "2025-11-25" // priming events and polling (SEP-1699)
-	V20260728 = "2026-07-28" // no sessions; not served here
+	V20260728 = "2026-07-28" // no sessions: each request says in its _meta who makes it
 )
 
 // Supported returns the revisions served here, newest first.
 func Supported() []string { return []string{V20251125, V20250618, V20250326, V20241105} }
+
+// Modern reports whether a revision has no sessions: 2026-07-28 and later. The others are
+// called legacy.
+func Modern(revision string) bool { return revision >= V20260728 }
 
 // Known says whether a revision is served here.
 func Known(revision string) bool { return slices.Contains(Supported(), revision) }
@@ -28,11 +32,18 @@ const (
 	// (Transports, "Standard Headers").
 	HeaderMethod = "Mcp-Method"
 	HeaderName   = "Mcp-Name"
+	// HeaderParam begins the names of headers that repeat arguments of a tool, as its
+	// schema says (x-mcp-header; "Custom Headers from Tool Parameters").
+	HeaderParam = "Mcp-Param-"
 )
 
-// CodeUnsupportedVersion is the error code for a revision that the server does
-// not speak (revision 2026-07-28, Versioning).
-const CodeUnsupportedVersion = -32022
+// Error codes (2026-07-28, Overview, "Error Codes").
+const (
+	CodeResourceNotFound   = -32002 // legacy only; modern servers say -32602
+	CodeHeaderMismatch     = -32020
+	CodeMissingCapability  = -32021
+	CodeUnsupportedVersion = -32022
+)
 
 // Batches says whether a revision has JSON-RPC batches. An unknown one is taken
 // for 2025-03-26 (2025-06-18, Transports, "Protocol Version Header").
