@@ -1,0 +1,228 @@
+package protocol
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+
+	"holdfast/jsonrpc"
+)
+
+// This file has the headers that repeat what is in a request's body (2026-07-28, Streamable
+// HTTP, "Request Metadata"), for the side that sets them and the side that checks them.
+
+// NameOf returns what the header Mcp-Name repeats of a request's params; "" if there is
+// nothing to repeat. Of the tasks extension it is the task's id.
+func NameOf(method string, params []byte) string {
+	field := ""
+	switch method {
+	case MethodToolsCall, MethodGetPrompt:
+		field = "name"
+	case MethodReadResource:
+		field = "uri"
+	case MethodTaskGet, MethodTaskUpdate, MethodTaskCancel:
+		field = "taskId"
+	default:
+		return ""
+	}
+	return jsonrpc.String(jsonrpc.Field(params, field))
+}
+
+// The sentinel of a header value that is coded as Base64 ("Value Encoding").
+const (
+	codedFrom = "=?base64?"
+	codedTo   = "?="
+)
+
+// EncodeHeader returns a text as the value of Mcp-Name or Mcp-Param-*: coded where a header
+// can't hold it as it is, or where it looks as if it were coded.
+func EncodeHeader(text string) string {
+	plain := strings.Trim(text, " \t") == text && !(strings.HasPrefix(text, codedFrom) && strings.HasSuffix(text, codedTo))
+	for i := 0; i < len(text) && plain; i++ {
+		plain = text[i] >= ' ' && text[i] < 0x7f || text[i] == '\t'
+	}
+	if plain {
+		return text
+	}
+	return codedFrom + base64.StdEncoding.EncodeToString([]byte(text)) + codedTo
+}
+
+// DecodeHeader returns the text that [EncodeHeader] has made a value of. It reports false
+// for a value that no client may send.
+func DecodeHeader(value string) (text string, ok bool) {
+	coded, ok := strings.CutPrefix(value, codedFrom)
+	if ok {
+		coded, ok = strings.CutSuffix(coded, codedTo)
+	}
+	if !ok {
+		return value, EncodeHeader(value) == value
+	}
+	data, err := base64.StdEncoding.DecodeString(coded)
+	return string(data), err == nil
+}
+
+// A ParamHeader is an argument of a tool that a header repeats: its schema has x-mcp-header.
+type ParamHeader struct {
+	Name string   // of the header, without [HeaderParam]
+	Path []string // of the argument: names of nested properties
+}
+
+// xMCPHeader is the annotation of a property's schema.
+const xMCPHeader = "x-mcp-header"
+
+// ParamHeaders returns the annotated arguments in a tool's inputSchema. An error says why
+// the tool's definition is invalid: clients must not show such a tool (2026-07-28, Tools,
+// "x-mcp-header").
+func ParamHeaders(schema []byte) ([]ParamHeader, error) {
+	if !strings.Contains(string(schema), xMCPHeader) {
+		return nil, nil // searching is cheaper than parsing
+	}
+	s := headerScan{seen: make(map[string]bool)}
+	s.schema(schema, nil, true)
+	return s.found, s.err
+}
+
+// A headerScan looks for annotations in a schema.
+type headerScan struct {
+	found []ParamHeader
+	seen  map[string]bool // names, in lower case
+	err   error           // the first
+	depth int             // of the schema that is looked at
+}
+
+// deepest is how deep a schema may be nested: each level is read once more.
+const deepest = 100
+
+// fail notes why the schema is invalid.
+func (s *headerScan) fail(path []string, format string, args ...any) {
+	if s.err == nil {
+		s.err = fmt.Errorf("%s of %q: %w", xMCPHeader, strings.Join(path, "."), fmt.Errorf(format, args...))
+	}
+}
+
+// schema looks at a schema. direct says that only keys "properties" lead to it.
+func (s *headerScan) schema(raw []byte, path []string, direct bool) {
+	if len(raw) == 0 || raw[0] != '{' {
+		return
+	}
+	s.depth++
+	defer func() { s.depth-- }()
+	if s.depth > deepest {
+		s.fail(path, "the schema is nested deeper than %d levels", deepest)
+		return
+	}
+	jsonrpc.Each(raw, func(key, value []byte) {
+		switch string(key) {
+		case xMCPHeader:
+			s.annotation(value, jsonrpc.Field(raw, "type"), path, direct)
+		case "properties", "patternProperties", "$defs", "definitions", "dependentSchemas":
+			direct := direct && string(key) == "properties"
+			jsonrpc.Each(value, func(name, sub []byte) {
+				s.schema(sub, append(path[:len(path):len(path)], string(name)), direct)
+			})
+		case "const", "default", "enum", "examples": // values, and no schemas
+		default:
+			s.others(value, path)
+		}
+	})
+}
+
+// others looks at the schemas in a keyword's value, in which there may be no annotations.
+func (s *headerScan) others(value []byte, path []string) {
+	if len(value) == 0 || value[0] != '[' {
+		s.schema(value, path, false)
+		return
+	}
+	for _, sub := range elements(value) {
+		s.schema(sub, path, false)
+	}
+}
+
+// annotation checks an annotation, and notes it.
+func (s *headerScan) annotation(value, typ []byte, path []string, direct bool) {
+	name := jsonrpc.String(value)
+	lower := strings.ToLower(name)
+	switch {
+	case !direct || len(path) == 0:
+		s.fail(path, "it is not on a property that only properties lead to")
+	case !isToken(name):
+		s.fail(path, "%.40q is no name of a header", value)
+	case s.seen[lower]:
+		s.fail(path, "another one has the name %q", name)
+	case !primitive(typ):
+		s.fail(path, "the type is not string, integer or boolean, but %.40s", typ)
+	default:
+		s.seen[lower] = true
+		s.found = append(s.found, ParamHeader{Name: name, Path: path})
+	}
+}
+
+// primitive reports whether a schema's type may be annotated: one type, or one beside null.
+func primitive(typ []byte) bool {
+	n := 0
+	one := func(raw []byte) {
+		switch jsonrpc.String(raw) {
+		case "string", "integer", "boolean":
+			n++
+		case "null":
+		default:
+			n = 2
+		}
+	}
+	if len(typ) == 0 || typ[0] != '[' {
+		one(typ)
+	}
+	for _, raw := range elements(typ) {
+		one(raw)
+	}
+	return n == 1
+}
+
+// elements returns the elements of an array; nil if raw is none.
+func elements(raw []byte) (list []json.RawMessage) {
+	if len(raw) == 0 || raw[0] != '[' || json.Unmarshal(raw, &list) != nil {
+		return nil
+	}
+	return list
+}
+
+// isToken reports whether a text is a token (RFC 9110, section 5.6.2).
+func isToken(text string) bool {
+	for i := range len(text) {
+		c := text[i] | 0x20
+		if (c < 'a' || c > 'z') && (text[i] < '0' || text[i] > '9') && !strings.ContainsRune("!#$%&'*+-.^_`|~", rune(text[i])) {
+			return false
+		}
+	}
+	return text != ""
+}
+
+// Value returns the header's value for a call's arguments. It reports false where the header
+// must be absent.
+func (h ParamHeader) Value(arguments []byte) (value string, ok bool) {
+	text, err := ParamText(jsonrpc.Field(arguments, h.Path...))
+	return EncodeHeader(text), err == nil
+}
+
+var errNoText = errors.New("no header repeats it")
+
+// ParamText returns an argument, as JSON, as a header repeats it, before [EncodeHeader].
+func ParamText(raw []byte) (string, error) {
+	switch {
+	case len(raw) == 0:
+		return "", errNoText
+	case raw[0] == '"':
+		return jsonrpc.String(raw), nil
+	case string(raw) == "true", string(raw) == "false":
+		return string(raw), nil
+	}
+	n, err := strconv.ParseFloat(string(raw), 64)
+	if err != nil || n != math.Trunc(n) || math.Abs(n) > 1<<53-1 {
+		return "", errNoText
+	}
+	return strconv.FormatFloat(n, 'f', 0, 64), nil
+}

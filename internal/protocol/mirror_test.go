@@ -1,0 +1,116 @@
+package protocol
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// Header values are coded as the specification's examples have it, and decoded again.
+func TestHeaderValues(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"":                       "",
+		"us-west1":               "us-west1",
+		"us west\t1":             "us west\t1",
+		"Hello, 世界":              "=?base64?SGVsbG8sIOS4lueVjA==?=",
+		" padded ":               "=?base64?IHBhZGRlZCA=?=",
+		"line1\nline2":           "=?base64?bGluZTEKbGluZTI=?=",
+		"=?base64?literal?=":     "=?base64?PT9iYXNlNjQ/bGl0ZXJhbD89?=",
+		"=?base64?is not closed": "=?base64?is not closed",
+	} {
+		got := EncodeHeader(text)
+		if back, ok := DecodeHeader(got); got != want || !ok || back != text {
+			t.Errorf("%q is coded as %q, want %q, and decoded as %q (%v)", text, got, want, back, ok)
+		}
+	}
+	for _, value := range []string{"=?base64?%%%?=", "世界", " padded", "a\x00b"} {
+		if _, ok := DecodeHeader(value); ok {
+			t.Errorf("%q is taken", value)
+		}
+	}
+}
+
+// The headers of a tool are those of properties that only properties lead to.
+func TestParamHeaders(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ schema, want string }{
+		{`{"type":"object"}`, ""},
+		{`{"properties":{"a":{"type":"string","x-mcp-header":"A"},"b":{"properties":{"c":{"type":["integer","null"],"x-mcp-header":"B-1"}}}}}`, "A=a B-1=b.c"},
+		{`{"properties":{"x-mcp-header":{"type":"string"}}}`, ""},
+		{`{"properties":{"a":{"type":"string","default":{"x-mcp-header":"A"},"enum":[{"x-mcp-header":"A"}]}}}`, ""},
+		{`{"x-mcp-header":"A","type":"string"}`, "error: only properties"},
+		{`{"properties":{"a":{"type":"array","items":{"type":"string","x-mcp-header":"A"}}}}`, "error: only properties"},
+		{`{"anyOf":[{"properties":{"a":{"type":"string","x-mcp-header":"A"}}}]}`, "error: only properties"},
+		{`{"$defs":{"a":{"type":"string","x-mcp-header":"A"}}}`, "error: only properties"},
+		{`{"if":{"properties":{"a":{"type":"string","x-mcp-header":"A"}}}}`, "error: only properties"},
+		{`{"properties":{"a":{"type":"string","x-mcp-header":""}}}`, "error: no name"},
+		{`{"properties":{"a":{"type":"string","x-mcp-header":7}}}`, "error: no name"},
+		{`{"properties":{"a":{"type":"string","x-mcp-header":"A B"}}}`, "error: no name"},
+		{`{"properties":{"a":{"type":"string","x-mcp-header":"Ä"}}}`, "error: no name"},
+		{`{"properties":{"a":{"type":"number","x-mcp-header":"A"}}}`, "error: the type"},
+		{`{"properties":{"a":{"type":["string","integer"],"x-mcp-header":"A"}}}`, "error: the type"},
+		{`{"properties":{"a":{"x-mcp-header":"A"}}}`, "error: the type"},
+		{`{"properties":{"a":{"type":"string","x-mcp-header":"A"},"b":{"type":"string","x-mcp-header":"a"}}}`, "error: another"},
+		{strings.Repeat(`{"not":`, 200) + `{"x-mcp-header":1}` + strings.Repeat("}", 200), "error: nested"},
+	} {
+		found, err := ParamHeaders([]byte(tt.schema))
+		var got []string
+		for _, h := range found {
+			got = append(got, h.Name+"="+strings.Join(h.Path, "."))
+		}
+		slices.Sort(got)
+		why, wantErr := strings.CutPrefix(tt.want, "error: ")
+		switch {
+		case wantErr && (err == nil || !strings.Contains(err.Error(), why)):
+			t.Errorf("%.200s: %v, want an error with %q", tt.schema, err, why)
+		case !wantErr && (err != nil || strings.Join(got, " ") != tt.want):
+			t.Errorf("%.200s: %v, %v; want %s", tt.schema, got, err, tt.want)
+		}
+	}
+}
+
+// An argument is repeated as text, if it is of a type that a header repeats.
+func TestParamValues(t *testing.T) {
+	t.Parallel()
+	h := ParamHeader{Name: "A", Path: []string{"a", "b"}}
+	for _, tt := range []struct{ value, want string }{
+		{`"x"`, "x"},
+		{`"é"`, "=?base64?w6k=?="},
+		{`42`, "42"},
+		{`-7.0`, "-7"},
+		{`1e3`, "1000"},
+		{`9007199254740991`, "9007199254740991"},
+		{`true`, "true"},
+		{`""`, ""},
+		{`null`, "absent"},
+		{`1.5`, "absent"},
+		{`9007199254740993`, "absent"},
+		{`{}`, "absent"},
+		{`["x"]`, "absent"},
+	} {
+		got, ok := h.Value(fmt.Appendf(nil, `{"a":{"b":%s}}`, tt.value))
+		if !ok {
+			got = "absent"
+		}
+		if got != tt.want {
+			t.Errorf("%s: %q, want %q", tt.value, got, tt.want)
+		}
+	}
+	if _, ok := h.Value([]byte(`{"a":"b"}`)); ok {
+		t.Error("an argument that is absent has a header")
+	}
+}
+
+// Mcp-Name repeats what the method acts on.
+func TestNameOf(t *testing.T) {
+	t.Parallel()
+	for method, want := range map[string]string{
+		"tools/call": "n", "prompts/get": "n", "resources/read": "u", "tasks/get": "t", "tasks/update": "t", "tasks/cancel": "t", "tools/list": "",
+	} {
+		if got := NameOf(method, []byte(`{"name":"n","uri":"u","taskId":"t"}`)); got != want {
+			t.Errorf("%s: %q, want %q", method, got, want)
+		}
+	}
+}
