@@ -59,7 +59,7 @@ var layers = []struct {
 	{"internal/server/websocket", []string{"jsonrpc", "internal/protocol"}},
 	{"internal/server", []string{"internal/server/stdio", "internal/server/websocket", "backend", "internal/budget", "internal/session", "stream", "internal/cluster", "jsonrpc", "internal/sse", "internal/protocol", "internal/redact", "internal/panics"}},
 	{"client", []string{"jsonrpc", "internal/sse", "internal/protocol", "internal/redact", "internal/panics"}},
-	{".", []string{"backend", "internal/budget", "internal/server", "internal/session", "client", "backend/sdk", "engine", "stream", "internal/cluster", "jsonrpc", "internal/protocol", "webhook", "internal/webhook", "internal/panics"}},
+	{".", []string{"backend", "internal/budget", "internal/server", "internal/session", "internal/translate", "client", "backend/sdk", "engine", "stream", "internal/cluster", "jsonrpc", "internal/protocol", "webhook", "internal/webhook", "internal/panics"}},
 	{"internal/statefile", nil},
 	{"internal/terminal", []string{"jsonrpc"}},
 	{"internal/follow", []string{"client", "jsonrpc", "internal/statefile", "internal/terminal"}},

@@ -17,6 +17,7 @@ import (
 	"holdfast/internal/cluster"
 	"holdfast/internal/server"
 	"holdfast/internal/session"
+	"holdfast/internal/translate"
 	sender "holdfast/internal/webhook"
 	"holdfast/stream"
 )
@@ -62,6 +63,7 @@ func NewBackendHandler(b backend.Backend, opts *Options) *Handler {
 		o = *opts
 	}
 	o.defaults(b)
+	b = translate.New(b, o.Logger)
 	if o.Store == nil || o.Stateless { // stateless, nothing has to be kept
 		h.store = engine.Memory(engine.Options{Keep: o.Keep, Memory: o.Memory, MaxShare: o.MaxShare})
 		o.Store = h.store

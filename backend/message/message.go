@@ -94,7 +94,9 @@ type Closer interface {
 	Closed(sink backend.Sink)
 }
 
-// New returns a backend that hands every message to h, which may be a [Closer].
+// New returns a backend that hands every message to h, which may be a [Closer]. h speaks a
+// legacy revision, up to 2025-11-25: a session begins with an initialize request. Holdfast
+// translates for modern clients.
 func New(h Handler) backend.Backend { return &server{h} }
 
 type server struct{ h Handler }
@@ -103,6 +105,9 @@ type server struct{ h Handler }
 func (b *server) Open(_ context.Context, _ backend.Start, sink backend.Sink) (backend.Conn, error) {
 	return &conn{h: b.h, sink: sink}, nil
 }
+
+// Eras implements [backend.EraSpeaker].
+func (b *server) Eras() backend.Eras { return backend.Legacy }
 
 type conn struct {
 	h    Handler

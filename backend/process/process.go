@@ -199,6 +199,10 @@ func (b *Backend) open(ctx context.Context, tag string, start backend.Start, sin
 // Processes implements [backend.ProcessStarter]. It returns true.
 func (b *Backend) Processes() bool { return true }
 
+// Eras implements [backend.EraSpeaker]. It returns [backend.Unknown]: a command says by its
+// answers what it speaks.
+func (b *Backend) Eras() backend.Eras { return backend.Unknown }
+
 // forget removes a conversation that has ended.
 func (b *Backend) forget(c *conn) {
 	b.mu.Lock()

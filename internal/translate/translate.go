@@ -1,3 +1,114 @@
 // Package translate is a backend over a backend: it gives both eras of the protocol to one
 // that speaks only legacy revisions, or only modern ones (docs/decisions/0024-two-eras.md).
+// docs/eras.md has what becomes what.
+//
+// A conversation whose eras differ is translated by a legacyServer (a modern conversation
+// with a legacy server) or a modernServer (the other way round). Where nobody knows the
+// server's era, a probe finds out in the first conversation. All other conversations are
+// those of the wrapped backend itself.
+//
+// Order of locks: none is held while the server or Holdfast is told anything.
 package translate
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+
+	"holdfast/backend"
+	"holdfast/internal/protocol"
+)
+
+// New returns a backend that speaks both eras through b. It returns b itself if b speaks
+// them ([backend.EraSpeaker]). The logger may be nil.
+func New(b backend.Backend, logger *slog.Logger) backend.Backend {
+	if logger == nil {
+		logger = slog.Default()
+	}
+	t := &translator{inner: b, log: logger}
+	eras := backend.Legacy
+	if speaker, ok := b.(backend.EraSpeaker); ok {
+		eras = speaker.Eras()
+	}
+	switch eras {
+	case backend.Both:
+		return b
+	case backend.Legacy:
+		t.speaks.legacy, t.speaks.modern = yes, no
+	}
+	return t
+}
+
+type translator struct {
+	inner  backend.Backend
+	log    *slog.Logger
+	speaks speech
+}
+
+// An answer is what is known of a server's era.
+type answer uint8
+
+const (
+	unsure answer = iota
+	yes
+	no
+)
+
+// speech is what is known of the eras that the servers of a backend speak.
+type speech struct {
+	mu             sync.Mutex
+	legacy, modern answer
+}
+
+// get returns what is known.
+func (s *speech) get() (legacy, modern answer) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.legacy, s.modern
+}
+
+// learn takes down what a conversation has found out; unsure changes nothing.
+func (s *speech) learn(legacy, modern answer) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if legacy != unsure {
+		s.legacy = legacy
+	}
+	if modern != unsure {
+		s.modern = modern
+	}
+}
+
+// Eras implements [backend.EraSpeaker].
+func (t *translator) Eras() backend.Eras { return backend.Both }
+
+// Processes implements [backend.ProcessStarter].
+func (t *translator) Processes() bool {
+	p, ok := t.inner.(backend.ProcessStarter)
+	return ok && p.Processes()
+}
+
+// Open implements [backend.Backend].
+func (t *translator) Open(ctx context.Context, start backend.Start, sink backend.Sink) (backend.Conn, error) {
+	legacy, modern := t.speaks.get()
+	if !protocol.Modern(start.Revision) {
+		return t.inner.Open(ctx, start, sink)
+	}
+	if modern == yes {
+		return t.inner.Open(ctx, start, sink)
+	}
+	_ = legacy
+	return t.openLegacy(ctx, start, sink)
+}
+
+// openLegacy opens a modern conversation with a legacy server.
+func (t *translator) openLegacy(ctx context.Context, start backend.Start, sink backend.Sink) (backend.Conn, error) {
+	start.Revision = ""
+	c := newLegacyServer(sink, t.log.With("session", start.Session))
+	conn, err := t.inner.Open(ctx, start, c)
+	if err != nil {
+		return nil, err
+	}
+	c.out.open(conn)
+	return c, nil
+}

@@ -1,0 +1,168 @@
+package translate
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+
+	"holdfast/backend"
+	"holdfast/internal/protocol"
+	"holdfast/jsonrpc"
+)
+
+// removed are the requests that revision 2026-07-28 has no more (Key Changes), and those
+// of its extensions that are not the server's business: tasks are Holdfast's.
+func removed(method string) bool {
+	switch method {
+	case protocol.MethodInitialize, protocol.MethodPing, protocol.MethodSetLevel, protocol.MethodSubscribe, protocol.MethodUnsubscribe:
+		return true
+	}
+	return strings.HasPrefix(method, "tasks/")
+}
+
+// serve handles a message of a client once the server is ready. send hands messages to it.
+func (c *legacyServer) serve(in backend.Inbound, send func(backend.Inbound) error) error {
+	switch {
+	case in.Kind != jsonrpc.Request:
+		if in.Method == protocol.MethodInitialized {
+			return nil
+		}
+		in.Message = newRequest(nil, in.Method, legacyParams(in.Params, nil))
+		return send(in)
+	case in.Method == protocol.MethodDiscover:
+		c.sink.Emit(in.Call, newResult(in.ID, c.server.discovered()))
+		return nil
+	case in.Method == protocol.MethodSubscriptions:
+		return c.listen(in, send)
+	case removed(in.Method):
+		c.sink.Emit(in.Call, newError(in.ID, jsonrpc.CodeMethodNotFound, "method not found: revision %s has no %s", protocol.V20260728, in.Method))
+		return nil
+	}
+	return c.forward(in, send)
+}
+
+// forward hands a request to the server.
+func (c *legacyServer) forward(in backend.Inbound, send func(backend.Inbound) error) error {
+	m := readMeta(in.Params)
+	level, ok := levelOf(m.logLevel)
+	if !ok {
+		c.sink.Emit(in.Call, newError(in.ID, jsonrpc.CodeInvalidParams, "%s is no log level: %s", protocol.MetaLogLevel, m.logLevel))
+		return nil
+	}
+	rq := &request{
+		id: in.ID, call: in.Call, method: in.Method,
+		token: m.token, uri: jsonrpc.Field(in.Params, "uri"), level: level,
+	}
+	c.mu.Lock()
+	var token []byte
+	if m.token != nil {
+		c.count++
+		token = strconv.AppendInt(nil, int64(c.count), 10)
+		rq.ours = string(token)
+		c.tokens[rq.ours] = rq
+	}
+	c.inFlight[key(in.ID)] = rq
+	newLevel := c.newLevel()
+	c.mu.Unlock()
+
+	var err error
+	if newLevel != noLevel {
+		params := jsonrpc.Object("level", levels[newLevel])
+		err = send(about(in, newRequest(c.own.add(nil), protocol.MethodSetLevel, params)))
+	}
+	if err == nil {
+		in.Message = newRequest(in.ID, in.Method, legacyParams(in.Params, token))
+		err = send(in)
+	}
+	if err != nil {
+		c.mu.Lock()
+		c.forget(rq)
+		if newLevel != noLevel {
+			c.level = noLevel // nobody knows
+		}
+		c.mu.Unlock()
+	}
+	return err
+}
+
+// cancelled passes on that Holdfast does not want an answer any more. waited says that it
+// has waited for the server, as the request may have.
+func (c *legacyServer) cancelled(in backend.Inbound, send func(backend.Inbound) error, waited bool) error {
+	id := key(jsonrpc.Field(in.Params, "requestId"))
+	c.mu.Lock()
+	at := slices.IndexFunc(c.waiting, func(w backend.Inbound) bool { return w.Kind == jsonrpc.Request && key(w.ID) == id })
+	rq := c.inFlight[id]
+	switch {
+	case at >= 0: // the server need not know of it
+		c.waiting = slices.Delete(c.waiting, at, at+1)
+		c.mu.Unlock()
+		return nil
+	case rq == nil && c.phase == opening && !waited: // the request may be on its way to the server
+		c.waiting = append(c.waiting, in)
+		c.mu.Unlock()
+		return nil
+	case rq == nil:
+		c.mu.Unlock()
+		return nil
+	}
+	c.forget(rq)
+	c.mu.Unlock()
+	if rq.listen != nil {
+		c.leave(rq.listen, in)
+		return nil
+	}
+	in.Message = newRequest(nil, in.Method, legacyParams(in.Params, nil))
+	return send(in)
+}
+
+// discovered returns the result of server/discover.
+func (f *serverFacts) discovered() []byte {
+	versions := []byte{'[', '"'}
+	versions = append(append(versions, protocol.V20260728...), '"')
+	for _, v := range protocol.Supported() {
+		versions = append(append(append(versions, `,"`...), v...), '"')
+	}
+	capabilities := []byte("{}")
+	if f.capabilities != nil { // the tasks of 2025-11-25 are others
+		capabilities = pick(f.capabilities, func(name string) bool { return name != "tasks" })
+	}
+	dst := appendMember([]byte{'{'}, "supportedVersions", append(versions, ']'))
+	dst = appendMember(dst, "capabilities", capabilities)
+	if f.instructions != nil {
+		dst = appendMember(dst, "instructions", f.instructions)
+	}
+	return modernResult(protocol.MethodDiscover, append(dst, '}'), f.info)
+}
+
+// can reports whether the server has said that it can do something.
+func (f *serverFacts) can(path ...string) bool {
+	return string(jsonrpc.Field(f.capabilities, path...)) == "true"
+}
+
+// levels are those of log messages, from the lowest up.
+var levels = []string{"debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"}
+
+// noLevel stands for no wish for log messages. It is above all levels.
+const noLevel = 1 << 8
+
+// levelOf returns the place of a level, which is JSON, in levels.
+func levelOf(raw []byte) (int, bool) {
+	if raw == nil {
+		return noLevel, true
+	}
+	level := slices.Index(levels, jsonrpc.String(raw))
+	return level, level >= 0
+}
+
+// newLevel returns the level that the server has to be told, or noLevel. c.mu is held.
+func (c *legacyServer) newLevel() int {
+	lowest := noLevel
+	for _, rq := range c.inFlight {
+		lowest = min(lowest, rq.level)
+	}
+	if lowest == noLevel || lowest == c.level || jsonrpc.Field(c.server.capabilities, "logging") == nil {
+		return noLevel
+	}
+	c.level = lowest
+	return lowest
+}

@@ -1,0 +1,173 @@
+package translate
+
+import (
+	"holdfast/backend"
+	"holdfast/internal/protocol"
+	"holdfast/jsonrpc"
+)
+
+// Emit implements [backend.Sink].
+func (c *legacyServer) Emit(of backend.Call, m jsonrpc.Message) {
+	switch m.Kind {
+	case jsonrpc.Response:
+		c.responded(m)
+	case jsonrpc.Request:
+		c.asked(of, m)
+	case jsonrpc.Notification:
+		c.notified(of, m)
+	}
+}
+
+// EmitUnrelated implements [backend.Sink].
+func (c *legacyServer) EmitUnrelated(m jsonrpc.Message) { c.Emit(nil, m) }
+
+// responded takes a response of the server.
+func (c *legacyServer) responded(m jsonrpc.Message) {
+	if c.own.answer(m) {
+		return
+	}
+	c.mu.Lock()
+	rq := c.inFlight[key(m.ID)]
+	c.forget(rq)
+	info := c.server.info
+	c.mu.Unlock()
+	switch {
+	case rq == nil: // it was cancelled, and nobody wants it
+	case m.Error != nil:
+		c.sink.Emit(rq.call, newFailure(rq.id, modernError(m.Error, rq.uri)))
+	default:
+		c.sink.Emit(rq.call, newResult(rq.id, modernResult(rq.method, m.Result, info)))
+	}
+}
+
+// asked takes a request of the server to the client.
+func (c *legacyServer) asked(of backend.Call, m jsonrpc.Message) {
+	if m.Method == protocol.MethodPing {
+		c.out.later(backend.Inbound{Message: newResult(m.ID, nil)})
+		return
+	}
+	c.mu.Lock()
+	err := mayAsk(c.client, m)
+	rq := c.callOf(of)
+	c.mu.Unlock()
+	if err == nil && rq == nil {
+		err = jsonrpc.Errorf(jsonrpc.CodeInvalidRequest, "no one call in flight that this belongs to, and revision %s asks clients nothing else", protocol.V20260728)
+	}
+	if err != nil {
+		c.log.Debug("request of the server refused", "method", m.Method, "error", err)
+		c.out.later(backend.Inbound{Message: newError(m.ID, err.Code, "%s: %s", m.Method, err.Message)})
+		return
+	}
+	c.sink.Emit(rq.call, m)
+}
+
+// mayAsk says why a client with these capabilities must not be asked something, or nil.
+func mayAsk(client []byte, m jsonrpc.Message) *jsonrpc.Error {
+	has := func(path ...string) bool { return jsonrpc.Field(client, path...) != nil }
+	refused := func(code int, what string) *jsonrpc.Error {
+		return jsonrpc.Errorf(code, "the client has not declared %s", what)
+	}
+	switch m.Method {
+	case "elicitation/create":
+		url := jsonrpc.String(jsonrpc.Field(m.Params, "mode")) == "url"
+		switch {
+		case !has("elicitation"):
+			return refused(jsonrpc.CodeMethodNotFound, "elicitation")
+		case url && !has("elicitation", "url"):
+			return refused(jsonrpc.CodeInvalidParams, "elicitation.url")
+		case !url && has("elicitation", "url") && !has("elicitation", "form"): // {} stands for forms
+			return refused(jsonrpc.CodeInvalidParams, "elicitation.form")
+		}
+	case "sampling/createMessage":
+		tools := jsonrpc.Field(m.Params, "tools") != nil || jsonrpc.Field(m.Params, "toolChoice") != nil
+		switch {
+		case !has("sampling"):
+			return refused(jsonrpc.CodeMethodNotFound, "sampling")
+		case tools && !has("sampling", "tools"):
+			return refused(jsonrpc.CodeInvalidParams, "sampling.tools")
+		}
+	case "roots/list":
+		if !has("roots") {
+			return refused(jsonrpc.CodeMethodNotFound, "roots")
+		}
+	default:
+		return jsonrpc.Errorf(jsonrpc.CodeMethodNotFound, "revision %s has no such request to a client", protocol.V20260728)
+	}
+	return nil
+}
+
+// callOf returns the request in flight that something belongs to which the server says in a
+// call, or in none that it names: then it is the only one that takes input. c.mu is held.
+func (c *legacyServer) callOf(of backend.Call) *request {
+	var only *request
+	for _, rq := range c.inFlight {
+		if !rq.takesInput() || of != nil && rq.call != of {
+			continue
+		}
+		if only != nil {
+			return nil
+		}
+		only = rq
+	}
+	return only
+}
+
+// notified takes a notification of the server.
+func (c *legacyServer) notified(of backend.Call, m jsonrpc.Message) {
+	switch m.Method {
+	case protocol.MethodProgress:
+		c.progressed(m)
+	case methodLog:
+		c.logged(of, m)
+	case protocol.MethodToolsListChanged, protocol.MethodPromptsListChanged,
+		protocol.MethodResourcesListChanged, protocol.MethodResourceUpdated:
+		c.changed(m)
+	case protocol.MethodCancelled:
+		c.sink.Emit(of, m) // of a request of the server, which Holdfast knows by its id
+	default:
+		// Such as notifications/elicitation/complete, whose call may still be in flight.
+		c.mu.Lock()
+		rq := c.callOf(of)
+		c.mu.Unlock()
+		if rq == nil {
+			c.log.Debug("notification of the server dropped: it belongs to no one call", "method", m.Method)
+			return
+		}
+		c.sink.Emit(rq.call, m)
+	}
+}
+
+const methodLog = "notifications/message"
+
+// progressed takes a progress notification to the request whose token it has.
+func (c *legacyServer) progressed(m jsonrpc.Message) {
+	c.mu.Lock()
+	rq := c.tokens[key(jsonrpc.Field(m.Params, progressToken))]
+	c.mu.Unlock()
+	if rq == nil {
+		return
+	}
+	params, _ := jsonrpc.Set(m.Params, rq.token, progressToken)
+	c.sink.Emit(rq.call, newRequest(nil, m.Method, params))
+}
+
+// logged takes a log message to the requests that want it: the one that it belongs to, or,
+// where the server does not say which that is, all that want messages of its level. They
+// are of one principal.
+func (c *legacyServer) logged(of backend.Call, m jsonrpc.Message) {
+	level, ok := levelOf(jsonrpc.Field(m.Params, "level"))
+	if !ok || level == noLevel {
+		level = len(levels) - 1 // nobody knows: all who want any get it
+	}
+	c.mu.Lock()
+	var wanted []backend.Call
+	for _, rq := range c.inFlight {
+		if rq.call != nil && rq.level <= level && (of == nil || rq.call == of) {
+			wanted = append(wanted, rq.call)
+		}
+	}
+	c.mu.Unlock()
+	for _, call := range wanted {
+		c.sink.Emit(call, m)
+	}
+}

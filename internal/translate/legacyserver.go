@@ -1,0 +1,338 @@
+package translate
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"holdfast/backend"
+	"holdfast/internal/protocol"
+	"holdfast/jsonrpc"
+)
+
+// handshakeTimeout bounds how long a server may take to answer initialize. Some are fetched
+// by the command that starts them.
+const handshakeTimeout = 60 * time.Second
+
+// A legacyServer is a modern conversation with a legacy server. The first request brings
+// about the initialize of the server, which is told of that request's client; all clients of the
+// conversation are of one kind. It is the [backend.Conn] of Holdfast and the [backend.Sink]
+// of the server.
+//
+// Ids go through unchanged: Holdfast's are unique in the conversation, and those of our
+// own requests begin with a text that nobody else uses. Progress tokens do not, because
+// clients choose them.
+type legacyServer struct {
+	sink backend.Sink
+	log  *slog.Logger
+	out  outbox
+	own  ownRequests
+
+	mu       sync.Mutex
+	phase    phase
+	waiting  []backend.Inbound // until the server has answered initialize
+	timer    *time.Timer       // of initialize
+	client   []byte            // its capabilities
+	server   serverFacts
+	inFlight map[string]*request // by the keys of their ids
+	tokens   map[string]*request // by the tokens that the server knows them by
+	count    int                 // of tokens
+	level    int                 // that the server was told last, or noLevel
+	subs     map[string]*subscription
+}
+
+// A phase is how far the handshake with a legacy server is.
+type phase uint8
+
+const (
+	idle    phase = iota // no request has come
+	opening              // initialize is in flight, or what waited for it is on its way
+	ready
+	over
+)
+
+// serverFacts are what a legacy server has answered to initialize, as JSON.
+type serverFacts struct {
+	info         []byte
+	capabilities []byte
+	instructions []byte
+}
+
+// A request is one of a client, in flight to the server.
+type request struct {
+	id     []byte
+	call   backend.Call
+	method string
+	token  []byte // the client's progress token, or nil
+	ours   string // the key of the token that the server knows, or ""
+	uri    []byte // the resource that it names, or nil
+	level  int    // of the log messages that it wants, or noLevel
+	listen *listen
+}
+
+// takesInput reports whether a server may ask the client something during the request
+// (2026-07-28, Multi Round-Trip Requests, "Supported Requests").
+func (r *request) takesInput() bool {
+	return r.call != nil && (r.method == protocol.MethodToolsCall || r.method == protocol.MethodGetPrompt || r.method == protocol.MethodReadResource)
+}
+
+func newLegacyServer(sink backend.Sink, log *slog.Logger) *legacyServer {
+	c := &legacyServer{
+		sink: sink, log: log, level: noLevel, own: newOwnRequests(),
+		inFlight: make(map[string]*request), tokens: make(map[string]*request), subs: make(map[string]*subscription),
+	}
+	c.out.failed = c.notTaken
+	return c
+}
+
+// Deliver implements [backend.Conn].
+func (c *legacyServer) Deliver(in backend.Inbound) error {
+	switch {
+	case in.Kind == jsonrpc.Response: // to a request of the server
+		return c.out.deliver(in)
+	case in.Method == protocol.MethodCancelled:
+		return c.cancelled(in, c.out.deliver, false)
+	}
+	c.mu.Lock()
+	switch c.phase {
+	case idle:
+		if in.Kind != jsonrpc.Request {
+			c.mu.Unlock()
+			return nil // there is nobody who could know what it is about
+		}
+		c.phase = opening
+		c.waiting = append(c.waiting, in)
+		c.mu.Unlock()
+		return c.initialize(in)
+	case opening:
+		c.waiting = append(c.waiting, in)
+		c.mu.Unlock()
+		return nil
+	case over:
+		c.mu.Unlock()
+		return errOver
+	}
+	c.mu.Unlock()
+	return c.serve(in, c.out.deliver)
+}
+
+// Close implements [backend.Conn].
+func (c *legacyServer) Close() error {
+	c.mu.Lock()
+	c.phase = over
+	c.stopTimers()
+	c.mu.Unlock()
+	return c.out.close()
+}
+
+// Closed implements [backend.Sink].
+func (c *legacyServer) Closed(why error, reopen bool) {
+	c.mu.Lock()
+	if c.phase == over {
+		c.mu.Unlock()
+		return
+	}
+	c.phase = over
+	c.stopTimers()
+	waiting := c.waiting
+	c.waiting = nil
+	var listens []*listen
+	for _, rq := range c.inFlight {
+		if rq.listen != nil {
+			listens = append(listens, rq.listen)
+		}
+	}
+	c.mu.Unlock()
+	for _, in := range waiting { // which the server has not seen
+		c.notTaken(in, why)
+	}
+	for _, l := range listens {
+		c.finish(l)
+	}
+	c.sink.Closed(why, reopen)
+}
+
+// stopTimers stops what bounds the server's answers. c.mu is held.
+func (c *legacyServer) stopTimers() {
+	if c.timer != nil {
+		c.timer.Stop()
+	}
+	for _, rq := range c.inFlight {
+		if rq.listen != nil && rq.listen.timer != nil {
+			rq.listen.timer.Stop()
+		}
+	}
+}
+
+// initialize asks the server for what it is, in the name of the client of a request.
+func (c *legacyServer) initialize(in backend.Inbound) error {
+	m := readMeta(in.Params)
+	id := c.own.add(c.initialized)
+	c.mu.Lock()
+	c.client = m.capabilities
+	c.timer = time.AfterFunc(handshakeTimeout, func() {
+		c.own.drop(id)
+		c.refused(fmt.Errorf("no answer within %v", handshakeTimeout))
+	})
+	c.mu.Unlock()
+	err := c.out.deliver(about(in, newRequest(id, protocol.MethodInitialize, initializeParams(m))))
+	if err == nil {
+		return nil
+	}
+	c.own.drop(id)
+	c.mu.Lock()
+	c.stopTimers()
+	c.phase = idle
+	waiting := slices.DeleteFunc(c.waiting, func(other backend.Inbound) bool { return key(other.ID) == key(in.ID) })
+	c.waiting = nil
+	c.mu.Unlock()
+	for _, in := range waiting {
+		c.notTaken(in, err)
+	}
+	return err
+}
+
+// initialized takes the server's answer to initialize.
+func (c *legacyServer) initialized(m jsonrpc.Message) {
+	if m.Error != nil {
+		c.refused(errors.New(jsonrpc.String(jsonrpc.Field(m.Error, "message"))))
+		return
+	}
+	if jsonrpc.Field(m.Result, "protocolVersion") == nil {
+		c.refused(errors.New("its answer has no protocolVersion"))
+		return
+	}
+	c.mu.Lock()
+	if c.phase != opening {
+		c.mu.Unlock()
+		return
+	}
+	c.timer.Stop()
+	c.server = serverFacts{
+		info:         jsonrpc.Field(m.Result, "serverInfo"),
+		capabilities: jsonrpc.Field(m.Result, "capabilities"),
+		instructions: jsonrpc.Field(m.Result, "instructions"),
+	}
+	c.mu.Unlock()
+	send := func(in backend.Inbound) error { c.out.later(in); return nil }
+	_ = send(backend.Inbound{Message: newRequest(nil, protocol.MethodInitialized, nil)})
+	for {
+		c.mu.Lock()
+		if len(c.waiting) == 0 || c.phase == over {
+			c.waiting = nil
+			if c.phase == opening {
+				c.phase = ready
+			}
+			c.mu.Unlock()
+			return
+		}
+		in := c.waiting[0]
+		c.waiting = c.waiting[1:]
+		c.mu.Unlock()
+		if in.Method == protocol.MethodCancelled {
+			_ = c.cancelled(in, send, true)
+			continue
+		}
+		_ = c.serve(in, send)
+	}
+}
+
+// refused ends the conversation because the server cannot be initialized. The next request
+// opens another one.
+func (c *legacyServer) refused(why error) {
+	c.mu.Lock()
+	if c.phase != opening {
+		c.mu.Unlock()
+		return
+	}
+	c.mu.Unlock()
+	c.Closed(fmt.Errorf("the server cannot be initialized: %w", why), true)
+}
+
+// notTaken answers a request that the server has not taken.
+func (c *legacyServer) notTaken(in backend.Inbound, why error) {
+	if in.Kind != jsonrpc.Request || c.own.fail(in.ID, why) {
+		return
+	}
+	c.mu.Lock()
+	c.forget(c.inFlight[key(in.ID)])
+	c.mu.Unlock()
+	c.sink.Emit(in.Call, newError(in.ID, jsonrpc.CodeServer, "%s was not delivered: %v", in.Method, why))
+}
+
+// forget takes a request off the record. rq may be nil; c.mu is held.
+func (c *legacyServer) forget(rq *request) {
+	if rq != nil {
+		delete(c.inFlight, key(rq.id))
+		delete(c.tokens, rq.ours)
+	}
+}
+
+// initializeParams returns the params of initialize for the client that a request is of.
+func initializeParams(m meta) []byte {
+	capabilities := []byte("{}")
+	if m.capabilities != nil {
+		capabilities = pick(m.capabilities, func(name string) bool {
+			return slices.Contains([]string{"experimental", "roots", "sampling", "elicitation"}, name)
+		})
+	}
+	info := m.clientInfo
+	if info == nil { // the client does not say; a legacy server has to be told something
+		info = []byte(`{"name":"unknown","version":"0"}`)
+	}
+	dst := appendMember([]byte{'{'}, "protocolVersion", jsonrpc.Quote(protocol.V20251125))
+	dst = appendMember(dst, "capabilities", capabilities)
+	return append(appendMember(dst, "clientInfo", info), '}')
+}
+
+// ownRequests are our own requests to the server. Its methods may be called concurrently.
+type ownRequests struct {
+	prefix string // begins their ids
+
+	mu      sync.Mutex
+	count   int
+	waiting map[string]func(jsonrpc.Message) // by their ids
+}
+
+func newOwnRequests() ownRequests {
+	return ownRequests{prefix: "translate-" + rand.Text()[:12], waiting: make(map[string]func(jsonrpc.Message))}
+}
+
+// add puts a request on record and returns its id. answered is told of the response; it may
+// be nil.
+func (o *ownRequests) add(answered func(jsonrpc.Message)) (id []byte) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.count++
+	id = fmt.Appendf(nil, `"%s-%d"`, o.prefix, o.count)
+	o.waiting[string(id)] = answered
+	return id
+}
+
+// answer reports whether a response is to one of these requests, and hands it over.
+func (o *ownRequests) answer(m jsonrpc.Message) bool {
+	o.mu.Lock()
+	answered, ok := o.waiting[string(m.ID)]
+	delete(o.waiting, string(m.ID))
+	o.mu.Unlock()
+	if answered != nil {
+		answered(m)
+	}
+	return ok
+}
+
+// fail does what answer does, for a request that the server has not taken.
+func (o *ownRequests) fail(id []byte, why error) bool {
+	return o.answer(newError(id, jsonrpc.CodeServer, "not delivered: %v", why))
+}
+
+// drop forgets a request: its response is not wanted.
+func (o *ownRequests) drop(id []byte) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	delete(o.waiting, string(id))
+}

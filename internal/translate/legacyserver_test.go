@@ -1,0 +1,293 @@
+package translate
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"holdfast/backend"
+	"holdfast/internal/protocol"
+)
+
+// facts are what the legacy server of the tests answers to initialize.
+const facts = `{"protocolVersion":"2025-11-25","capabilities":{"logging":{},"tools":{"listChanged":true},` +
+	`"resources":{"subscribe":true},"tasks":{"list":{}},"extensions":{"a/b":{}}},"serverInfo":{"name":"s","version":"2"},"instructions":"be kind"}`
+
+const info = `"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"s","version":"2"}}`
+
+// initialize answers as a legacy server does.
+func initialize(s *script, in backend.Inbound) bool {
+	switch in.Method {
+	case protocol.MethodInitialize:
+		go s.say(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":%s}`, in.ID, facts))
+	case protocol.MethodInitialized:
+	default:
+		return false
+	}
+	return true
+}
+
+// modernConversation returns a conversation with a legacy server that is initialized.
+func modernConversation(t *testing.T) (*holdfast, *script) {
+	t.Helper()
+	s := newScript(t, backend.Legacy)
+	s.answer = initialize
+	h := converse(t, New(s, nil), protocol.V20260728)
+	h.deliver(&call{"d"}, modernRequest("0", "server/discover", "", ""))
+	h.next()
+	t.Cleanup(s.untold)
+	return h, s
+}
+
+func TestHandshake(t *testing.T) {
+	t.Parallel()
+	s := newScript(t, backend.Legacy)
+	h := converse(t, New(s, nil), protocol.V20260728)
+	if start := <-s.opened; start.Revision != "" {
+		t.Errorf("opened with revision %s", start.Revision)
+	}
+	a, b, c := &call{"a"}, &call{"b"}, &call{"c"}
+	h.deliver(a, modernRequest("1", "server/discover", "", ""))
+	h.deliver(b, modernRequest("2", "tools/call", `"name":"t"`, ""))
+	h.deliver(c, modernRequest("3", "tools/call", `"name":"u"`, ""))
+	h.deliver(nil, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":3}}`)
+	id := s.hears(`{"jsonrpc":"2.0","id":ID,"method":"initialize","params":{"protocolVersion":"2025-11-25",` +
+		`"capabilities":{"elicitation":{},"roots":{}},"clientInfo":{"name":"c","version":"1"}}}`)
+	s.untold()
+	s.say(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":%s}`, id, facts))
+	h.expect(a, `{"jsonrpc":"2.0","id":1,"result":{"supportedVersions":["2026-07-28","2025-11-25","2025-06-18","2025-03-26","2024-11-05"],`+
+		`"capabilities":{"logging":{},"tools":{"listChanged":true},"resources":{"subscribe":true},"extensions":{"a/b":{}}},`+
+		`"instructions":"be kind","resultType":"complete","ttlMs":0,"cacheScope":"private",`+info+`}}`)
+	s.hears(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+	s.hears(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"t"}}`)
+	s.untold()
+}
+
+// A server that refuses initialize, or goes away, has not run what waited for it.
+func TestHandshakeFails(t *testing.T) {
+	t.Parallel()
+	for name, fail := range map[string]func(s *script, id []byte){
+		"refused": func(s *script, id []byte) {
+			s.say(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"error":{"code":-1,"message":"go away"}}`, id))
+		},
+		"nonsense": func(s *script, id []byte) { s.say(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{}}`, id)) },
+		"ended":    func(s *script, _ []byte) { s.sink.Closed(errors.New("exit status 1"), true) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newScript(t, backend.Legacy)
+			h := converse(t, New(s, nil), protocol.V20260728)
+			a, b := &call{"a"}, &call{"b"}
+			h.deliver(a, modernRequest("1", "tools/list", "", ""))
+			h.deliver(b, modernRequest("2", "tools/list", "", ""))
+			fail(s, (<-s.heard).ID)
+			for _, c := range []*call{a, b} {
+				if got := h.next(); got.call != c || !strings.Contains(string(got.m.Error), "was not delivered") {
+					t.Errorf("%v: %s", got.call, got.m.Raw)
+				}
+			}
+			if got := h.next(); got.closed == nil {
+				t.Errorf("not closed: %s", got.m.Raw)
+			}
+		})
+	}
+}
+
+func TestNotTaken(t *testing.T) {
+	t.Parallel()
+	s := newScript(t, backend.Legacy)
+	h := converse(t, New(s, nil), protocol.V20260728)
+	s.refuse = errors.New("full")
+	in := backend.Inbound{Message: newRequest([]byte("1"), "tools/list", nil), Call: &call{"a"}}
+	if err := h.conn.Deliver(in); !errors.Is(err, s.refuse) {
+		t.Errorf("not initialized: %v", err)
+	}
+	s.refuse, s.answer = nil, initialize
+	h.deliver(&call{"d"}, modernRequest("0", "server/discover", "", ""))
+	h.next()
+	for { // until the outbox is empty
+		s.mu.Lock()
+		s.refuse = errors.New("full")
+		s.mu.Unlock()
+		if err := h.conn.Deliver(in); errors.Is(err, s.refuse) {
+			break
+		}
+		h.next()
+	}
+	if c := h.conn.(*legacyServer); len(c.inFlight) != 0 {
+		t.Errorf("in flight: %v", c.inFlight)
+	}
+}
+
+func TestRequests(t *testing.T) {
+	t.Parallel()
+	h, s := modernConversation(t)
+	for _, test := range []struct{ request, heard, answer, said string }{
+		{
+			modernRequest("1", "tools/list", "", `"traceparent":"00-1"`), `{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"_meta":{"traceparent":"00-1"}}}`,
+			`"result":{"tools":[ {"name":"\u00e9"} ]}`, `"result":{"tools":[ {"name":"\u00e9"} ],"resultType":"complete","ttlMs":0,"cacheScope":"private",` + info + `}`,
+		},
+		{
+			modernRequest(`"x"`, "tools/call", `"name":"a","arguments":{"_meta":1, "b" : 1.0}`, ""),
+			`{"jsonrpc":"2.0","id":"x","method":"tools/call","params":{"name":"a","arguments":{"_meta":1, "b" : 1.0}}}`,
+			`"result":{"_meta":{"own":1},"resultType":"task","content":[]}`,
+			`"result":{"_meta":{"own":1,"io.modelcontextprotocol/serverInfo":{"name":"s","version":"2"}},"resultType":"complete","content":[]}`,
+		},
+		{
+			modernRequest("2", "resources/read", `"uri":"file:///a"`, ""), `{"jsonrpc":"2.0","id":2,"method":"resources/read","params":{"uri":"file:///a"}}`,
+			`"error":{"code":-32002,"message":"none"}`, `"error":{"code":-32602,"message":"none","data":{"uri":"file:///a"}}`,
+		},
+		{
+			modernRequest("3", "resources/read", `"uri":"file:///a"`, ""), `{"jsonrpc":"2.0","id":3,"method":"resources/read","params":{"uri":"file:///a"}}`,
+			`"error":{"code":-32002,"message":"none","data":"x"}`, `"error":{"code":-32602,"message":"none","data":{"uri":"file:///a"}}`,
+		},
+		{
+			modernRequest("4", "no/such", "", ""), `{"jsonrpc":"2.0","id":4,"method":"no/such","params":{}}`,
+			`"error":{"code":-32601,"message":"what?","data":[1]}`, `"error":{"code":-32601,"message":"what?","data":[1]}`,
+		},
+		{
+			modernRequest("5", "completion/complete", "", ""), `{"jsonrpc":"2.0","id":5,"method":"completion/complete","params":{}}`,
+			`"result":{}`, `"result":{"resultType":"complete",` + info + `}`,
+		},
+	} {
+		c := &call{test.request}
+		h.deliver(c, test.request)
+		id := s.hears(test.heard)
+		s.say(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,%s}`, id, test.answer))
+		h.expect(c, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,%s}`, id, test.said))
+	}
+	for _, method := range []string{"initialize", "ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe", "tasks/get"} {
+		c := &call{method}
+		h.deliver(c, modernRequest("9", method, "", ""))
+		h.expect(c, `{"jsonrpc":"2.0","id":9,"error":{"code":-32601,"message":"method not found: revision 2026-07-28 has no `+method+`"}}`)
+	}
+}
+
+// Clients that share the conversation may use the same token.
+func TestProgress(t *testing.T) {
+	t.Parallel()
+	h, s := modernConversation(t)
+	a, b := &call{"a"}, &call{"b"}
+	h.deliver(a, modernRequest("1", "tools/call", "", `"progressToken":"p"`))
+	h.deliver(b, modernRequest("2", "tools/call", "", `"progressToken":"p"`))
+	s.hears(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"_meta":{"progressToken":1}}}`)
+	s.hears(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"_meta":{"progressToken":2}}}`)
+	s.say(nil, `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progress":1,"progressToken":2}}`)
+	s.say(nil, `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1,"progress":5}}`)
+	s.say(nil, `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":3,"progress":5}}`)
+	h.expect(b, `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progress":1,"progressToken":"p"}}`)
+	h.expect(a, `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"p","progress":5}}`)
+	h.deliver(nil, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":2,"reason":"r"}}`)
+	s.hears(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":2,"reason":"r"}}`)
+	s.say(nil, `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":2,"progress":5}}`)
+	s.say(nil, `{"jsonrpc":"2.0","id":2,"result":{}}`)
+	h.deliver(nil, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":77}}`)
+}
+
+func TestLogLevel(t *testing.T) {
+	t.Parallel()
+	h, s := modernConversation(t)
+	a, b, c := &call{"a"}, &call{"b"}, &call{"c"}
+	level := func(l string) string { return `"io.modelcontextprotocol/logLevel":"` + l + `"` }
+	message := func(l string) string {
+		return `{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"` + l + `","data":1}}`
+	}
+	setLevel := func(l string) string {
+		return `{"jsonrpc":"2.0","id":ID,"method":"logging/setLevel","params":{"level":"` + l + `"}}`
+	}
+	h.deliver(c, modernRequest("1", "tools/call", "", ""))
+	s.hears(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{}}`)
+	s.say(nil, message("emergency"))
+	h.deliver(a, modernRequest("2", "tools/call", "", level("warning")))
+	s.say(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{}}`, s.hears(setLevel("warning"))))
+	s.hears(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{}}`)
+	s.say(nil, message("info"))
+	s.say(nil, message("warning"))
+	h.expect(a, message("warning"))
+	h.deliver(b, modernRequest("3", "tools/call", "", level("info")))
+	s.hears(setLevel("info"))
+	s.hears(`{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{}}`)
+	s.say(nil, message("info"))
+	h.expect(b, message("info"))
+	s.say(a, message("error"))
+	h.expect(a, message("error"))
+	s.say(c, message("error"))
+	s.say(nil, message("error"))
+	for range 2 { // in any order
+		if got := h.next(); got.call == c {
+			t.Error("a request that wants no messages got one")
+		}
+	}
+	h.deliver(c, modernRequest("4", "tools/call", "", level("loud")))
+	h.expect(c, `{"jsonrpc":"2.0","id":4,"error":{"code":-32602,"message":"io.modelcontextprotocol/logLevel is no log level: \"loud\""}}`)
+	h.deliver(c, modernRequest("5", "tools/call", "", level("info"))) // which the server knows
+	s.hears(`{"jsonrpc":"2.0","id":5,"method":"tools/call","params":{}}`)
+}
+
+func TestServerRequests(t *testing.T) {
+	t.Parallel()
+	h, s := modernConversation(t)
+	a, b := &call{"a"}, &call{"b"}
+	ask := func(id, method, params string) string {
+		return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":%q,"params":{%s}}`, id, method, params)
+	}
+	s.say(nil, ask("1", "elicitation/create", ""))
+	s.hears(`{"jsonrpc":"2.0","id":1,"error":{"code":-32600,"message":"elicitation/create: no one call in flight that this belongs to, and revision 2026-07-28 asks clients nothing else"}}`)
+	h.deliver(b, modernRequest("1", "tools/list", "", ""))
+	s.hears(`{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{}}`)
+	h.deliver(a, modernRequest("2", "tools/call", "", ""))
+	s.hears(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{}}`)
+	s.say(nil, ask(`"q"`, "elicitation/create", `"message":"?"`))
+	h.expect(a, ask(`"q"`, "elicitation/create", `"message":"?"`))
+	h.deliver(nil, `{"jsonrpc":"2.0","id":"q","result":{"action":"accept"}}`)
+	s.hears(`{"jsonrpc":"2.0","id":"q","result":{"action":"accept"}}`)
+	s.say(nil, `{"jsonrpc":"2.0","method":"notifications/elicitation/complete","params":{"elicitationId":"e"}}`)
+	h.expect(a, `{"jsonrpc":"2.0","method":"notifications/elicitation/complete","params":{"elicitationId":"e"}}`)
+	s.say(nil, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"q"}}`)
+	h.expect(nil, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"q"}}`)
+
+	for method, want := range map[string]string{
+		"sampling/createMessage": `-32601,"message":"sampling/createMessage: the client has not declared sampling"`,
+		"other/method":           `-32601,"message":"other/method: revision 2026-07-28 has no such request to a client"`,
+	} {
+		s.say(nil, ask("7", method, ""))
+		s.hears(`{"jsonrpc":"2.0","id":7,"error":{"code":` + want + `}}`)
+	}
+	s.say(nil, ask("8", "ping", ""))
+	s.hears(`{"jsonrpc":"2.0","id":8,"result":{}}`)
+
+	h.deliver(b, modernRequest("3", "prompts/get", "", ""))
+	s.hears(`{"jsonrpc":"2.0","id":3,"method":"prompts/get","params":{}}`)
+	s.say(nil, ask("9", "roots/list", ""))
+	s.hears(`{"jsonrpc":"2.0","id":9,"error":{"code":-32600,"message":"roots/list: no one call in flight that this belongs to, and revision 2026-07-28 asks clients nothing else"}}`)
+	s.say(b, ask("9", "roots/list", ""))
+	h.expect(b, ask("9", "roots/list", ""))
+	s.say(nil, `{"jsonrpc":"2.0","method":"notifications/x"}`)
+}
+
+func TestMayAsk(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		client, method, params string
+		code                   int
+	}{
+		{`{}`, "elicitation/create", `{}`, -32601},
+		{`{"elicitation":{}}`, "elicitation/create", `{}`, 0},
+		{`{"elicitation":{}}`, "elicitation/create", `{"mode":"form"}`, 0},
+		{`{"elicitation":{}}`, "elicitation/create", `{"mode":"url"}`, -32602},
+		{`{"elicitation":{"url":{}}}`, "elicitation/create", `{"mode":"url"}`, 0},
+		{`{"elicitation":{"url":{}}}`, "elicitation/create", `{}`, -32602},
+		{`{"elicitation":{"url":{},"form":{}}}`, "elicitation/create", `{}`, 0},
+		{`{"sampling":{}}`, "sampling/createMessage", `{}`, 0},
+		{`{"sampling":{}}`, "sampling/createMessage", `{"tools":[]}`, -32602},
+		{`{"sampling":{"tools":{}}}`, "sampling/createMessage", `{"tools":[]}`, 0},
+		{`{"roots":{}}`, "roots/list", `{}`, 0},
+		{``, "roots/list", `{}`, -32601},
+	} {
+		err := mayAsk([]byte(test.client), newRequest([]byte("1"), test.method, []byte(test.params)))
+		if (err == nil) != (test.code == 0) || err != nil && err.Code != test.code {
+			t.Errorf("%+v: %v", test, err)
+		}
+	}
+}

@@ -1,0 +1,123 @@
+package translate
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"holdfast/internal/protocol"
+	"holdfast/jsonrpc"
+)
+
+func listenTo(id, filter string) string {
+	return modernRequest(id, "subscriptions/listen", `"notifications":`+filter, "")
+}
+
+func acknowledged(id, filter string) string {
+	return fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{"notifications":%s,"_meta":{"io.modelcontextprotocol/subscriptionId":%s}}}`, filter, id)
+}
+
+func ended(id string) string {
+	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"_meta":{"io.modelcontextprotocol/subscriptionId":%s,"io.modelcontextprotocol/serverInfo":{"name":"s","version":"2"}},"resultType":"complete"}}`, id, id)
+}
+
+func updated(uri, more string) string {
+	return fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":%q%s}}`, uri, more)
+}
+
+const (
+	asks   = `{"jsonrpc":"2.0","id":ID,"method":"resources/subscribe","params":{"uri":"%s"}}`
+	leaves = `{"jsonrpc":"2.0","id":ID,"method":"resources/unsubscribe","params":{"uri":"%s"}}`
+	done   = `{"jsonrpc":"2.0","id":%s,"result":{}}`
+)
+
+func TestListen(t *testing.T) {
+	t.Parallel()
+	h, s := modernConversation(t)
+	a, b := &call{"a"}, &call{"b"}
+	h.deliver(a, listenTo(`"l"`, `{"toolsListChanged":true,"promptsListChanged":true,"taskIds":["x"]}`))
+	h.expect(a, acknowledged(`"l"`, `{"toolsListChanged":true}`))
+	h.deliver(b, listenTo("2", `{"promptsListChanged":true}`))
+	h.expect(b, acknowledged("2", `{}`))
+	h.expect(b, ended("2"))
+	changed := `{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`
+	s.say(nil, changed)
+	h.expect(nil, changed)
+	h.expect(a, `{"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":"l"}}}`)
+	s.say(nil, `{"jsonrpc":"2.0","method":"notifications/prompts/list_changed"}`)
+	h.deliver(nil, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"l"}}`)
+	s.say(nil, changed)
+	h.expect(nil, changed)
+	h.deliver(a, listenTo("3", `[]`))
+	if got := h.next(); string(jsonrpc.Field(got.m.Error, "code")) != "-32602" {
+		t.Errorf("no filter: %s", got.m.Raw)
+	}
+}
+
+func TestListenToResources(t *testing.T) {
+	t.Parallel()
+	h, s := modernConversation(t)
+	a, b := &call{"a"}, &call{"b"}
+	h.deliver(a, listenTo("1", `{"resourceSubscriptions":["r:/1","r:/2","r:/1"]}`))
+	one := s.hears(fmt.Sprintf(asks, "r:/1"))
+	two := s.hears(fmt.Sprintf(asks, "r:/2"))
+	s.say(nil, fmt.Sprintf(done, one))
+	s.say(nil, updated("r:/1", "")) // before the client is told that it will hear of it
+	h.deliver(b, listenTo("2", `{"resourceSubscriptions":["r:/1"]}`))
+	h.expect(b, acknowledged("2", `{"resourceSubscriptions":["r:/1"]}`))
+	s.say(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"error":{"code":-32002,"message":"none"}}`, two))
+	h.expect(a, acknowledged("1", `{"resourceSubscriptions":["r:/1"]}`))
+	tag := func(id string) string { return `,"_meta":{"io.modelcontextprotocol/subscriptionId":` + id + `}` }
+	h.expect(a, updated("r:/1", tag("1")))
+	h.deliver(nil, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`)
+	s.say(nil, updated("r:/2", ""))
+	s.say(nil, updated("r:/11", ""))
+	s.say(nil, updated("r:/1/part", ""))
+	h.expect(b, updated("r:/1/part", tag("2")))
+
+	// Who comes while the last one goes waits for that.
+	h.deliver(nil, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":2}}`)
+	left := s.hears(fmt.Sprintf(leaves, "r:/1"))
+	h.deliver(a, listenTo("3", `{"resourceSubscriptions":["r:/1"]}`))
+	s.untold()
+	s.say(nil, fmt.Sprintf(done, left))
+	s.say(nil, fmt.Sprintf(done, s.hears(fmt.Sprintf(asks, "r:/1"))))
+	h.expect(a, acknowledged("3", `{"resourceSubscriptions":["r:/1"]}`))
+
+	// The end of the server is the end of what is listened to.
+	s.sink.Closed(errors.New("over"), true)
+	h.expect(a, ended("3"))
+	if got := h.next(); got.closed == nil {
+		t.Errorf("not closed: %s", got.m.Raw)
+	}
+	for len(s.heard) > 0 { // a last unsubscribe, which nobody needs
+		<-s.heard
+	}
+}
+
+// A server that does not answer is not listened to.
+func TestListenUnanswered(t *testing.T) {
+	t.Parallel()
+	h, s := modernConversation(t)
+	a := &call{"a"}
+	h.deliver(a, listenTo("1", `{"toolsListChanged":true,"resourceSubscriptions":["r:/1"]}`))
+	id := s.hears(fmt.Sprintf(asks, "r:/1"))
+	c := h.conn.(*legacyServer)
+	c.giveUp(c.inFlight["1"].listen) // as after subscribeTimeout
+	h.expect(a, acknowledged("1", `{"toolsListChanged":true}`))
+	s.say(nil, fmt.Sprintf(done, id))
+	s.say(nil, fmt.Sprintf(done, s.hears(fmt.Sprintf(leaves, "r:/1"))))
+	if len(c.subs) != 0 {
+		t.Errorf("still subscribed: %v", c.subs)
+	}
+}
+
+func TestFilter(t *testing.T) {
+	t.Parallel()
+	f := filter{URIs: []string{"r:/a", "r:/dir/"}}
+	for uri, want := range map[string]bool{"r:/a": true, "r:/a/b": true, "r:/a?q": true, "r:/ab": false, "r:/dir/x": true, "r:/dir": false, "": false} {
+		if got := f.wants(newRequest(nil, protocol.MethodResourceUpdated, jsonrpc.Object("uri", uri))); got != want {
+			t.Errorf("%s: %v", uri, got)
+		}
+	}
+}

@@ -1,0 +1,255 @@
+package translate
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"holdfast/backend"
+	"holdfast/internal/protocol"
+	_ "holdfast/internal/testlong" // the flag -long
+	"holdfast/jsonrpc"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// soon bounds everything that the tests wait for.
+const soon = time.Minute
+
+// call is a call of the Holdfast that the tests stand for.
+type call struct{ name string }
+
+func (*call) Disconnect(time.Duration) {}
+
+// said is what a Holdfast was told.
+type said struct {
+	call   *call
+	m      jsonrpc.Message
+	closed error
+}
+
+// holdfast is a conversation, seen from above.
+type holdfast struct {
+	t    *testing.T
+	conn backend.Conn
+
+	mu   sync.Mutex
+	said []said
+	more chan struct{} // closed when there is more
+}
+
+func (h *holdfast) add(s said) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.said = append(h.said, s)
+	close(h.more)
+	h.more = make(chan struct{})
+}
+
+func (h *holdfast) Emit(of backend.Call, m jsonrpc.Message) {
+	c, _ := of.(*call)
+	if again, err := jsonrpc.Parse([]byte(strings.Clone(string(m.Raw)))); err != nil || again.Kind != m.Kind || again.Method != m.Method ||
+		string(again.ID) != string(m.ID) || string(again.Params) != string(m.Params) || string(again.Result) != string(m.Result) || string(again.Error) != string(m.Error) {
+		h.t.Errorf("%s is not what the message says: %+v, %v", m.Raw, m, err)
+	}
+	h.add(said{call: c, m: m})
+}
+
+func (h *holdfast) EmitUnrelated(m jsonrpc.Message) { h.Emit((*call)(nil), m) }
+func (h *holdfast) Closed(why error, _ bool)        { h.add(said{closed: why}) }
+
+// next returns what is said next.
+func (h *holdfast) next() said {
+	h.t.Helper()
+	deadline := time.After(soon)
+	for {
+		h.mu.Lock()
+		if len(h.said) > 0 {
+			s := h.said[0]
+			h.said = h.said[1:]
+			h.mu.Unlock()
+			return s
+		}
+		more := h.more
+		h.mu.Unlock()
+		select {
+		case <-more:
+		case <-deadline:
+			h.t.Fatal("nothing more was said")
+		}
+	}
+}
+
+// expect checks what is said next, in a call or beside any.
+func (h *holdfast) expect(of *call, text string) {
+	h.t.Helper()
+	s := h.next()
+	switch {
+	case s.closed != nil:
+		h.t.Fatalf("closed: %v, want %s", s.closed, text)
+	case string(s.m.Raw) != text:
+		h.t.Errorf("said:\n%s\nwant:\n%s", s.m.Raw, text)
+	case s.call != of:
+		h.t.Errorf("%s was said in %v, want %v", text, s.call, of)
+	}
+}
+
+// quiet checks that nothing was said that was not looked at.
+func (h *holdfast) quiet() {
+	h.t.Helper()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, s := range h.said {
+		h.t.Errorf("said besides: %s %v", s.m.Raw, s.closed)
+	}
+}
+
+// deliver hands over a message. A request belongs to the call.
+func (h *holdfast) deliver(of *call, text string) {
+	h.t.Helper()
+	m, err := jsonrpc.Parse([]byte(text))
+	if err != nil {
+		h.t.Fatalf("%s: %v", text, err)
+	}
+	in := backend.Inbound{Message: m, Context: h.t.Context(), Header: http.Header{"X": {"y"}}}
+	if of != nil {
+		in.Call = of
+	}
+	if err := h.conn.Deliver(in); err != nil {
+		h.t.Fatalf("%s: %v", text, err)
+	}
+}
+
+// converse opens a conversation.
+func converse(t *testing.T, b backend.Backend, revision string) *holdfast {
+	t.Helper()
+	h := &holdfast{t: t, more: make(chan struct{})}
+	conn, err := b.Open(t.Context(), backend.Start{Session: "s", Revision: revision}, h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.conn = conn
+	t.Cleanup(func() {
+		if err := conn.Close(); err != nil {
+			t.Error(err)
+		}
+		h.quiet()
+	})
+	return h
+}
+
+// aClient is the _meta that all requests of a client have, without braces.
+const aClient = `"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"c","version":"1"},` +
+	`"io.modelcontextprotocol/clientCapabilities":{"elicitation":{},"roots":{},"extensions":{"x/y":{}}}`
+
+// modernRequest returns a request. more are members of the params, and of their _meta.
+func modernRequest(id, method, params, more string) string {
+	if params != "" {
+		params += ","
+	}
+	if more != "" {
+		more = "," + more
+	}
+	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":%q,"params":{%s"_meta":{%s%s}}}`, id, method, params, aClient, more)
+}
+
+// script is a server: what it is told goes to a channel, and the test answers.
+type script struct {
+	t      *testing.T
+	eras   backend.Eras
+	heard  chan backend.Inbound
+	opened chan backend.Start
+	answer func(s *script, in backend.Inbound) bool // reports whether it has; or nil
+
+	mu     sync.Mutex
+	sink   backend.Sink
+	refuse error // of Deliver
+}
+
+func newScript(t *testing.T, eras backend.Eras) *script {
+	return &script{t: t, eras: eras, heard: make(chan backend.Inbound, 1000), opened: make(chan backend.Start, 100)}
+}
+
+func (s *script) Eras() backend.Eras { return s.eras }
+
+func (s *script) Open(_ context.Context, start backend.Start, sink backend.Sink) (backend.Conn, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sink = sink
+	s.opened <- start
+	return &scriptConn{s, sink}, nil
+}
+
+type scriptConn struct {
+	s    *script
+	sink backend.Sink
+}
+
+func (c *scriptConn) Deliver(in backend.Inbound) error {
+	c.s.mu.Lock()
+	refuse := c.s.refuse
+	c.s.mu.Unlock()
+	if refuse != nil {
+		return refuse
+	}
+	if again, err := jsonrpc.Parse([]byte(string(in.Raw))); err != nil || again.Method != in.Method || string(again.Params) != string(in.Params) {
+		c.s.t.Errorf("%s is not what the message says: %v", in.Raw, err)
+	}
+	if c.s.answer == nil || !c.s.answer(c.s, in) {
+		c.s.heard <- in
+	}
+	return nil
+}
+
+func (c *scriptConn) Close() error { return nil }
+
+// say says something, as if the server had written it.
+func (s *script) say(of *call, text string) {
+	s.t.Helper()
+	m, err := jsonrpc.Parse([]byte(text))
+	if err != nil {
+		s.t.Fatalf("%s: %v", text, err)
+	}
+	s.mu.Lock()
+	sink := s.sink
+	s.mu.Unlock()
+	if of == nil {
+		sink.Emit(nil, m)
+	} else {
+		sink.Emit(of, m)
+	}
+}
+
+// hears returns what the server is told next, with its own id in the place of the text ID.
+func (s *script) hears(text string) (id []byte) {
+	s.t.Helper()
+	select {
+	case in := <-s.heard:
+		want := strings.ReplaceAll(text, "ID", string(in.ID))
+		if string(in.Raw) != want {
+			s.t.Errorf("heard:\n%s\nwant:\n%s", in.Raw, want)
+		}
+		return in.ID
+	case <-time.After(soon):
+		s.t.Fatalf("the server does not hear %s", text)
+	}
+	return nil
+}
+
+// untold checks that the server was told nothing else.
+func (s *script) untold() {
+	s.t.Helper()
+	select {
+	case in := <-s.heard:
+		s.t.Errorf("heard besides: %s", in.Raw)
+	default:
+	}
+}
+
+var _ = protocol.V20260728

@@ -1,0 +1,99 @@
+package translate
+
+import (
+	"errors"
+	"sync"
+
+	"holdfast/backend"
+)
+
+// errOver is the error of a message for a conversation that has ended.
+var errOver = errors.New("the conversation has ended")
+
+// An outbox hands messages to the server in their order. Its methods may be called
+// concurrently.
+type outbox struct {
+	// failed is told of a message that was put off, and that the server then did not take.
+	failed func(in backend.Inbound, err error)
+
+	mu      sync.Mutex
+	conn    backend.Conn // nil until the conversation is open
+	waiting []backend.Inbound
+	sending bool // a goroutine sends what waits
+	closed  bool
+	wait    sync.WaitGroup
+}
+
+// open gives the outbox the conversation. What was put off before is sent.
+func (o *outbox) open(conn backend.Conn) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.conn = conn
+	o.startSending()
+}
+
+// deliver hands over a message of Holdfast's. It returns nil if others wait before it.
+func (o *outbox) deliver(in backend.Inbound) error {
+	o.mu.Lock()
+	switch {
+	case o.closed:
+		o.mu.Unlock()
+		return errOver
+	case o.conn == nil || o.sending || len(o.waiting) > 0:
+		o.waiting = append(o.waiting, in)
+		o.mu.Unlock()
+		return nil
+	}
+	conn := o.conn
+	o.mu.Unlock()
+	return conn.Deliver(in)
+}
+
+// later hands over messages from another goroutine: the caller may be in the middle of what the
+// server says.
+func (o *outbox) later(all ...backend.Inbound) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.closed {
+		return
+	}
+	o.waiting = append(o.waiting, all...)
+	o.startSending()
+}
+
+// startSending starts the goroutine that sends. o.mu is held.
+func (o *outbox) startSending() {
+	if o.conn == nil || o.sending || len(o.waiting) == 0 {
+		return
+	}
+	o.sending = true
+	o.wait.Go(o.send)
+}
+
+func (o *outbox) send() {
+	for {
+		o.mu.Lock()
+		if len(o.waiting) == 0 {
+			o.waiting = nil
+			o.sending = false
+			o.mu.Unlock()
+			return
+		}
+		in := o.waiting[0]
+		o.waiting = o.waiting[1:]
+		o.mu.Unlock()
+		if err := o.conn.Deliver(in); err != nil {
+			o.failed(in, err)
+		}
+	}
+}
+
+// close drops what waits, and ends the conversation.
+func (o *outbox) close() error {
+	o.mu.Lock()
+	o.closed = true
+	o.waiting = nil
+	o.mu.Unlock()
+	o.wait.Wait()
+	return o.conn.Close()
+}

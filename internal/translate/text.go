@@ -1,0 +1,200 @@
+package translate
+
+import (
+	"bytes"
+	"slices"
+
+	"holdfast/backend"
+	"holdfast/internal/protocol"
+	"holdfast/jsonrpc"
+)
+
+// A meta is what the _meta of a modern request says of its client and its wishes, as JSON.
+type meta struct {
+	clientInfo   []byte
+	capabilities []byte
+	logLevel     []byte
+	token        []byte // progressToken
+}
+
+// readMeta returns what a modern request says of its client.
+func readMeta(params []byte) (m meta) {
+	jsonrpc.Each(jsonrpc.Field(params, "_meta"), func(name, value []byte) {
+		switch string(name) {
+		case protocol.MetaClientInfo:
+			m.clientInfo = value
+		case protocol.MetaClientCapabilities:
+			m.capabilities = value
+		case protocol.MetaLogLevel:
+			m.logLevel = value
+		case progressToken:
+			m.token = value
+		}
+	})
+	return m
+}
+
+const progressToken = "progressToken"
+
+// legacyParams returns the params of a modern request as a legacy server knows them: its
+// _meta has what others put there, and the token, if there is one, in the place of the
+// client's.
+func legacyParams(params, token []byte) []byte {
+	old := jsonrpc.Field(params, "_meta")
+	if old == nil {
+		return params
+	}
+	kept := pick(old, func(name string) bool {
+		switch name {
+		case protocol.MetaProtocolVersion, protocol.MetaClientInfo, protocol.MetaClientCapabilities, protocol.MetaLogLevel:
+			return false
+		}
+		return true
+	})
+	if token != nil {
+		kept, _ = jsonrpc.Set(kept, token, progressToken)
+	}
+	if string(kept) == "{}" {
+		return pick(params, func(name string) bool { return name != "_meta" })
+	}
+	params, _ = jsonrpc.Set(params, kept, "_meta")
+	return params
+}
+
+// pick returns the object with those of its members that keep wants. Their values stay as
+// they are.
+func pick(object []byte, keep func(name string) bool) []byte {
+	dst := append(make([]byte, 0, len(object)), '{')
+	jsonrpc.Each(object, func(name, value []byte) {
+		if keep(string(name)) {
+			dst = appendMember(dst, string(name), value)
+		}
+	})
+	return append(dst, '}')
+}
+
+// appendMember appends a member to an object whose end is not written yet.
+func appendMember(dst []byte, name string, value []byte) []byte {
+	if dst[len(dst)-1] != '{' {
+		dst = append(dst, ',')
+	}
+	dst = append(append(dst, jsonrpc.Quote(name)...), ':')
+	return append(dst, value...)
+}
+
+// cacheable are the requests whose results say how long they may be kept
+// (2026-07-28, Caching).
+var cacheable = []string{
+	protocol.MethodDiscover, "tools/list", "prompts/list", "resources/list", "resources/templates/list", protocol.MethodReadResource,
+}
+
+// modernResult returns the result of a legacy server with what a modern one has. Nobody
+// knows for how long the result holds, and for whom: it is stale at once, and private.
+func modernResult(method string, result, serverInfo []byte) []byte {
+	var kind, ttl, scope, old []byte
+	members := 0
+	ok := jsonrpc.Each(result, func(name, value []byte) {
+		members++
+		switch string(name) {
+		case "resultType":
+			kind = value
+		case "ttlMs":
+			ttl = value
+		case "cacheScope":
+			scope = value
+		case "_meta":
+			old = value
+		}
+	})
+	if !ok {
+		return result
+	}
+	complete := jsonrpc.Quote(protocol.ResultComplete)
+	if kind != nil && !bytes.Equal(kind, complete) { // a legacy server means something else by it
+		result, _ = jsonrpc.Set(result, complete, "resultType")
+	}
+	if old != nil && serverInfo != nil && jsonrpc.Field(old, protocol.MetaServerInfo) == nil {
+		result, _ = jsonrpc.Set(result, serverInfo, "_meta", protocol.MetaServerInfo)
+	}
+	end := bytes.LastIndexByte(result, '}')
+	dst := append(make([]byte, 0, len(result)+len(serverInfo)+128), result[:end]...)
+	add := func(name string, value []byte) {
+		if members > 0 {
+			dst = append(dst, ',')
+		}
+		members++
+		dst = append(append(append(dst, jsonrpc.Quote(name)...), ':'), value...)
+	}
+	if kind == nil {
+		add("resultType", complete)
+	}
+	if slices.Contains(cacheable, method) {
+		if ttl == nil {
+			add("ttlMs", []byte("0"))
+		}
+		if scope == nil {
+			add("cacheScope", []byte(`"private"`))
+		}
+	}
+	if old == nil && serverInfo != nil {
+		add("_meta", appendMember([]byte{'{'}, protocol.MetaServerInfo, serverInfo))
+		dst = append(dst, '}')
+	}
+	return append(dst, result[end:]...)
+}
+
+// modernError returns the error of a legacy server as a modern one says it. uri is of the
+// resource that was asked for, as JSON, or nil.
+func modernError(failure, uri []byte) []byte {
+	if string(jsonrpc.Field(failure, "code")) != "-32002" { // resource not found
+		return failure
+	}
+	failure, _ = jsonrpc.Set(failure, []byte("-32602"), "code")
+	if uri == nil || jsonrpc.Field(failure, "data", "uri") != nil {
+		return failure
+	}
+	with, ok := jsonrpc.Set(failure, uri, "data", "uri")
+	if !ok { // data is no object
+		with, _ = jsonrpc.Set(failure, append(append([]byte(`{"uri":`), uri...), '}'), "data")
+	}
+	return with
+}
+
+// newRequest returns a request, or a notification if the id is nil.
+func newRequest(id []byte, method string, params []byte) jsonrpc.Message {
+	m := jsonrpc.Message{Kind: jsonrpc.Request, ID: id, Method: method, Params: params}
+	if id == nil {
+		m.Kind = jsonrpc.Notification
+	}
+	m.Raw = jsonrpc.AppendRequest(make([]byte, 0, len(params)+len(id)+len(method)+48), id, method, params)
+	return m
+}
+
+// newResult returns a successful response.
+func newResult(id, result []byte) jsonrpc.Message {
+	return jsonrpc.Message{
+		Kind: jsonrpc.Response, ID: id, Result: result,
+		Raw: jsonrpc.AppendResult(make([]byte, 0, len(result)+len(id)+40), id, result),
+	}
+}
+
+// newFailure returns a failed response whose error is JSON.
+func newFailure(id, failure []byte) jsonrpc.Message {
+	m := jsonrpc.Message{Kind: jsonrpc.Response, ID: id, Error: failure}
+	m.Raw = m.WithID(id)
+	return m
+}
+
+// newError returns a failed response.
+func newError(id []byte, code int, format string, args ...any) jsonrpc.Message {
+	raw := jsonrpc.AppendError(nil, id, jsonrpc.Errorf(code, format, args...))
+	return jsonrpc.Message{Kind: jsonrpc.Response, ID: id, Error: jsonrpc.Field(raw, "error"), Raw: raw}
+}
+
+// about returns a message of our own for the server, made because of another.
+func about(in backend.Inbound, m jsonrpc.Message) backend.Inbound {
+	return backend.Inbound{Message: m, Context: in.Context, Header: in.Header}
+}
+
+// key returns an id or a token as the key of a map.
+func key(raw []byte) string { return string(jsonrpc.Key(raw)) }
