@@ -76,14 +76,15 @@ func (n *Node) handshake(ctx context.Context, c *conn, up <-chan struct{}) error
 			begun += late // this process was stopped
 		}
 		now = n.now()
-		silent := now - max(begun, time.Duration(p.seen.Load()))
+		asked := max(begun, time.Duration(p.seen.Load()))
+		silent := now - asked
 		switch {
 		case p.lost():
 			return ErrNoNode
 		case now-begun > 5*n.o.Silence: // it lives, but is slow
 			return errors.New("it does not answer")
 		case silent < 3*n.o.Answer:
-		case !n.busWorks(now, now-n.o.jump()):
+		case !n.busWorks(now, asked+n.o.Answer): // when an answer should have come
 			return errAway
 		default:
 			n.lose(p, signNoAnswer, "does not answer")

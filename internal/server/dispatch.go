@@ -58,13 +58,14 @@ func (m *mux) take(data []byte) bool {
 		m.fail(msgs, err)
 		return true
 	}
-	m.dispatch(msgs, batch)
+	m.dispatch(msgs, batch, nil)
 	return true
 }
 
-// dispatch handles messages, whose array it uses. If code of the user panics they fail,
-// and the connection goes on.
-func (m *mux) dispatch(msgs []jsonrpc.Message, batch bool) {
+// dispatch handles messages, whose array it uses. before is the exchange that had them, if
+// they were to be forwarded, and the session has come here. If code of the user panics they
+// fail, and the connection goes on.
+func (m *mux) dispatch(msgs []jsonrpc.Message, batch bool, before *forwardedExchange) {
 	var err error
 	calls := msgs[:0]
 	defer func() {
@@ -80,7 +81,7 @@ func (m *mux) dispatch(msgs []jsonrpc.Message, batch bool) {
 		}
 	}
 	if len(calls) > 0 {
-		m.call(calls, batch)
+		m.call(calls, batch, before)
 	}
 }
 
@@ -141,6 +142,7 @@ func (m *mux) resume(msg *jsonrpc.Message) {
 
 // status answers requests/getStatus, or requests/getStatus/all.
 func (m *mux) status(msg *jsonrpc.Message) {
+	m.awaitOrder()
 	x := m.exchangeFor(forRequest, msg)
 	answer, err := m.forwardHome(&x)
 	if errors.Is(err, errHere) {
@@ -190,6 +192,7 @@ func (m *mux) request() *http.Request {
 // client is not informed: neither has an answer.
 func (m *mux) send(msg jsonrpc.Message) {
 	m.cancels(&msg)
+	m.awaitOrder()
 	x := m.exchangeFor(forMessages, &msg)
 	_, err := m.forwardHome(&x)
 	if errors.Is(err, errHere) {
@@ -206,8 +209,8 @@ func (m *mux) send(msg jsonrpc.Message) {
 }
 
 // call begins the call of requests. Its messages come from its stream, or, if it is light,
-// from [mux.answerLights].
-func (m *mux) call(msgs []jsonrpc.Message, batch bool) {
+// from [mux.answerLights]. before is as in [mux.dispatch].
+func (m *mux) call(msgs []jsonrpc.Message, batch bool, before *forwardedExchange) {
 	key := ""
 	var err error
 	if len(msgs) == 1 && msgs[0].Method != "initialize" {
@@ -221,9 +224,12 @@ func (m *mux) call(msgs []jsonrpc.Message, batch bool) {
 		m.fail(msgs, session.ErrDuplicate)
 		return
 	}
+	if before == nil { // else what follows waits for it
+		m.awaitOrder()
+	}
 	s := m.session()
 	if s == nil {
-		m.forwardCall(msgs, batch, key)
+		m.forwardCall(msgs, batch, key, before)
 		return
 	}
 	values, header := m.client.values, m.client.header

@@ -17,6 +17,7 @@ import (
 	"holdfast/internal/engine/memory"
 	"holdfast/internal/server"
 	"holdfast/internal/session"
+	"holdfast/stream"
 )
 
 // A farm is nodes that share an engine, each on a socket of its own.
@@ -83,7 +84,11 @@ func (f *farm) start(c config) *farmNode {
 	if backend == nil {
 		backend = message.New(n.script)
 	}
-	n.sessions = session.NewManager(n.store, backend, c.session)
+	var store stream.Store = n.store
+	if c.store != nil {
+		store = c.store(store)
+	}
+	n.sessions = session.NewManager(store, backend, c.session)
 	c.server.Manager, c.server.Node = n.sessions, n.member
 	if c.server.Principal == nil {
 		c.server.Principal = bearer

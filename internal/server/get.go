@@ -142,7 +142,7 @@ func (h *Handler) decodeGet(w http.ResponseWriter, x *exchange) bool {
 	switch {
 	case websocket.IsUpgrade(x.r):
 		x.purpose = forSocket
-		return h.identify(w, x)
+		return h.identify(w, x) && !websocket.Refuse(w, x.r) // before anything is read for it
 	case !accepts(x.r.Header["Accept"], "text/event-stream"):
 		h.reject(w, http.StatusNotAcceptable, errf(codeInvalid, "Accept must list text/event-stream"))
 		return false

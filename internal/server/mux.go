@@ -214,6 +214,10 @@ func (m *mux) copyStandalone(ctx context.Context) (more bool, err error) {
 	}
 	gone := m.standalone.r.Gone() // asked first, so that everything before is written
 	more, err = m.standalone.turn(ctx)
+	trimmed := errors.Is(err, stream.ErrTrimmed) || errors.Is(err, stream.ErrNotFound)
+	if trimmed && !m.standalone.s.Moved() {
+		more, err = true, m.reattach(ctx)
+	}
 	switch {
 	case err != nil && m.standalone.s.Moved() && ctx.Err() == nil:
 		if !m.follows() {
@@ -221,9 +225,7 @@ func (m *mux) copyStandalone(ctx context.Context) (more bool, err error) {
 		}
 		m.standalone.detach(false) // the rest is for the session's next client
 		return true, nil
-	case errors.Is(err, stream.ErrTrimmed), errors.Is(err, stream.ErrNotFound):
-		return true, m.reattach(ctx)
-	case err == nil && (m.standalone.state >= last || gone && !more):
+	case err == nil && !trimmed && (m.standalone.state >= last || gone && !more):
 		m.standalone.detach(false)
 	}
 	return more, err

@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -14,8 +15,10 @@ import (
 
 	"holdfast/backend/message"
 	"holdfast/internal/server"
+	"holdfast/internal/session"
 	"holdfast/internal/testlong"
 	"holdfast/jsonrpc"
+	"holdfast/stream"
 )
 
 type slowScript struct {
@@ -287,4 +290,105 @@ func TestSocketElsewhereCancelHere(t *testing.T) {
 			t.Fatal("not cancelled")
 		}
 	}
+}
+
+// A handshake that has a fault of its own, at a node where its session is not, takes no
+// messages of the session.
+func TestSocketElsewhereFaulty(t *testing.T) {
+	t.Parallel()
+	f := newFarm(t, 2, config{})
+	p := f.nodes[0].connect("2025-11-25", nil)
+	p.note("one")
+	there := p.at(f.nodes[1])
+	if r := there.open("GET", "/mcp", "", "Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13").all(); r.status != http.StatusBadRequest {
+		t.Errorf("without a key: %d", r.status)
+	}
+	socketDoor(f.nodes[1].node, 0, "Mcp-Session-Id: "+p.id).hears("one")
+}
+
+// What a client sends after a request does not overtake it, where the session has come to the
+// node that was about to forward the request.
+func TestSocketElsewhereComesInOrder(t *testing.T) {
+	t.Parallel()
+	var moved atomic.Bool
+	pause := func(d time.Duration) {
+		if moved.Load() {
+			time.Sleep(d)
+		}
+	}
+	c := config{server: server.Options{UpgradeAfter: time.Minute, Pack: func(context.Context) []byte { pause(100 * time.Millisecond); return nil }}}
+	c.session.Safe = func(string) bool { pause(300 * time.Millisecond); return false }
+	f := newFarm(t, 2, c)
+	p := f.nodes[0].connect("2025-11-25", http.Header{"Authorization": {"Bearer me"}})
+	d := socketDoor(f.nodes[1].node, 0, "Mcp-Session-Id: "+p.id, "Authorization: Bearer me")
+	moved.Store(true)
+	f.take(f.nodes[0], f.nodes[1], string(session.KeyOf(p.id)))
+	d.say(callAs("1", "hold", `{"key":"k"}`), `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`,
+		callAs(`"last"`, "echo", `{"text":"answered"}`))
+	d.hears(`"last"`, "answered")
+	eventually(t, "the call to be cancelled", func() bool { return f.nodes[1].sessions.Calls() == 0 })
+}
+
+// A panic of Options.Pack while the session of a connection is looked after, whose standalone
+// stream another connection reads: the client is told to come back.
+func TestSocketElsewherePackPanics(t *testing.T) {
+	t.Parallel()
+	var panics atomic.Bool
+	_, p, c := elsewhere(t, config{server: server.Options{KeepAlive: time.Second, Pack: func(context.Context) []byte {
+		if panics.Load() {
+			panic("user code")
+		}
+		return nil
+	}}}, 2)
+	if _, err := p.open("GET", "/mcp", "").next(); err != nil {
+		t.Fatal(err)
+	}
+	panics.Store(true)
+	c.ended(websocket.StatusGoingAway, "going away")
+}
+
+// trimmedStore is a store that has lost the beginning of the standalone stream; when it is asked
+// for what is left, the session leaves.
+type trimmedStore struct {
+	stream.Shared
+	leaves atomic.Pointer[func()]
+}
+
+func (s *trimmedStore) Read(ctx context.Context, after stream.Cursor, buf []stream.Entry) ([]stream.Entry, error) {
+	if after.Stream.Number == 0 && s.leaves.Load() != nil {
+		return buf, stream.ErrTrimmed
+	}
+	return s.Shared.Read(ctx, after, buf)
+}
+
+func (s *trimmedStore) Bounds(ctx context.Context, id stream.ID) (oldest, next uint64, err error) {
+	if leave := s.leaves.Swap(nil); leave != nil {
+		(*leave)()
+	}
+	return s.Shared.Bounds(ctx, id)
+}
+
+// A session that leaves while its standalone stream is read on after a gap: the client is told to
+// come back.
+func TestSocketTrimmedAndMoved(t *testing.T) {
+	t.Parallel()
+	var store trimmedStore
+	c := config{}
+	f := newFarm(t, 1, c)
+	c.store = func(s stream.Store) stream.Store {
+		store.Shared = s.(stream.Shared)
+		return &store
+	}
+	n := f.start(c)
+	p := n.connect("2025-11-25", http.Header{"Authorization": {"Bearer me"}})
+	d := socketDoor(n.node, 0, "Mcp-Session-Id: "+p.id, "Authorization: Bearer me")
+	p.note("one")
+	d.hears("one")
+	leave := func() {
+		f.take(n, f.nodes[0], string(session.KeyOf(p.id)))
+		eventually(t, "the session to leave", func() bool { return n.sessions.Sessions() == 0 })
+	}
+	store.leaves.Store(&leave)
+	p.note("two")
+	d.ended(websocket.StatusGoingAway, "going away")
 }

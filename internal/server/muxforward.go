@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
-	"sync"
 	"time"
 
 	"holdfast/internal/panics"
@@ -37,8 +36,7 @@ type forwardedExchange struct {
 
 	standalone *remoteStandalone // set for the standalone stream only
 	unsafe     bool              // nobody makes the requests again: their client is told what became of them
-	delivered  chan struct{}     // closed when the requests were; nil where nobody wants to know
-	once       sync.Once         // closes it
+	delivery   *delivery         // nil where nobody wants to know
 	cancelled  bool              // the client wants no answer; guarded by mux.mu
 
 	policies   int  // how many resume policies were passed on: one for each request
@@ -56,11 +54,11 @@ func (m *mux) forward(s *forwardedExchange) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.state == muxClosed {
-		s.isDelivered() // nothing is waited for
+		s.delivery.end() // nothing is waited for
 		return
 	}
 	if !m.h.peers.begin() {
-		s.isDelivered()
+		s.delivery.end()
 		m.become(muxLeaving) // this node ends
 		session.Wake(m.ready)
 		return
@@ -87,9 +85,10 @@ func (s *forwardedExchange) read() (err error) {
 	x.once.again = s.again
 	p := m.h.newPlacement(s, &x)
 	p.home = target{key: s.x.key, at: s.at, redirected: true}
-	defer s.isDelivered() // or else the messages that follow would wait
 	err = p.run(errNotHere)
-	s.isDelivered()
+	if !errors.Is(err, errHere) {
+		s.delivery.end() // or else the messages that follow would wait
+	}
 	if err == nil && s.moved {
 		err = session.ErrMoved
 	}
@@ -150,10 +149,11 @@ func (s *forwardedExchange) over(err error) {
 	case s.ctx.Err() != nil, err == nil: // or else it was silenced, or the connection has ended
 	case errors.Is(err, errHere):
 		m.settle(s.x.key)
-		m.dispatch(slices.Clone(s.msgs), s.batch)
+		m.dispatch(slices.Clone(s.msgs), s.batch, s)
 	default:
 		s.fail(err)
 	}
+	s.delivery.end()
 	s.stop()
 	m.mu.Lock()
 	delete(m.open, s.x)
@@ -267,7 +267,7 @@ func (s *forwardedExchange) answers(data []byte) bool {
 
 // WriteHeader implements [http.ResponseWriter].
 func (s *forwardedExchange) WriteHeader(status int) {
-	s.isDelivered()
+	s.delivery.end()
 	if status < http.StatusOK {
 		return // a sign that the requests were delivered
 	}

@@ -45,12 +45,12 @@ func clientOf(s *session.Session) string {
 
 // A remoteSession is what is known of a session on another node.
 type remoteSession struct {
-	reports  atomic.Bool        // its owner reports that a request was delivered
-	resumes  bool               // its client can resume requests
-	eventIDs bool               // and wants event ids
-	ended    bool               // the session has ended; guarded by mux.mu
-	serving  chan struct{}      // closed when the client can be written to
-	last     *forwardedExchange // the request that was forwarded last; used by the goroutine that takes messages in
+	reports  atomic.Bool   // its owner reports that a request was delivered
+	resumes  bool          // its client can resume requests
+	eventIDs bool          // and wants event ids
+	ended    bool          // the session has ended; guarded by mux.mu
+	serving  chan struct{} // closed when the client can be written to
+	last     *delivery     // of the request that was forwarded last; used by the goroutine that takes messages in
 }
 
 // learn reads what the owner reports about the client. An owner of an earlier build
@@ -101,8 +101,13 @@ func (m *mux) listenRemote(last string) (refusal *kept, err error) {
 	go func() {
 		defer m.h.peers.work.Done()
 		defer close(over)
-		defer panics.Catch(&a.err, m.h.logger, "a connection's stream of another node", "")
-		a.refusal, a.err = a.run()
+		func() {
+			defer panics.Catch(&a.err, m.h.logger, "a connection's stream of another node", "")
+			a.refusal, a.err = a.run()
+		}()
+		if a.err != nil && a.isOpen() && m.ctx.Err() == nil {
+			m.comeBack() // for the rest of the stream
+		}
 	}()
 	select {
 	case <-a.opened:
@@ -140,7 +145,7 @@ func (a *remoteStandalone) run() (refusal *kept, err error) {
 			m.endRemote()
 			return nil, nil
 		case err != nil:
-			return nil, a.fail(err)
+			return nil, err
 		case a.s.taken, p.out != nil && p.out.taken: // its client reads it on another connection
 			return nil, a.watch()
 		case !isEvents(a.s.head):
@@ -231,14 +236,6 @@ func (a *remoteStandalone) begin(head http.Header) {
 	})
 }
 
-// fail goes on without the stream, where it was open: its client is to come back.
-func (a *remoteStandalone) fail(err error) error {
-	if a.isOpen() {
-		a.m.comeBack()
-	}
-	return err
-}
-
 // refused takes in that the stream is refused. If it was open, then its session has
 // ended, or the messages that the client has missed are no longer stored.
 func (a *remoteStandalone) refused() error {
@@ -250,11 +247,12 @@ func (a *remoteStandalone) refused() error {
 		m.endRemote()
 		return nil
 	}
-	return a.fail(errUnreached)
+	return errUnreached
 }
 
-// forwardCall forwards requests to the connection's own session.
-func (m *mux) forwardCall(msgs []jsonrpc.Message, batch bool, key string) {
+// forwardCall forwards requests to the connection's own session. before is the exchange that
+// had them, if they were forwarded already, for a session that came here and has left again.
+func (m *mux) forwardCall(msgs []jsonrpc.Message, batch bool, key string, before *forwardedExchange) {
 	s := &forwardedExchange{x: m.newExchange(nil, m.key, msgs), msgs: msgs, batch: batch, unsafe: key == ""}
 	for _, id := range s.x.ids {
 		m.mu.Lock()
@@ -265,10 +263,28 @@ func (m *mux) forwardCall(msgs []jsonrpc.Message, batch bool, key string) {
 			return
 		}
 	}
-	m.awaitOrder()
-	s.delivered = make(chan struct{})
-	m.remote.last = s
+	if before == nil {
+		s.delivery = &delivery{done: make(chan struct{})}
+		m.remote.last = s.delivery
+	} else {
+		s.delivery, before.delivery = before.delivery, nil
+	}
 	m.forward(s)
+}
+
+// A delivery is whether requests that were forwarded have reached the backend, wherever
+// their session is by then.
+type delivery struct {
+	done chan struct{} // closed when they have, or are given up
+	once sync.Once     // closes it
+}
+
+// end notes that the requests have reached the backend, or are given up. d is nil where nobody
+// wants to know.
+func (d *delivery) end() {
+	if d != nil {
+		d.once.Do(func() { close(d.done) })
+	}
 }
 
 // orderPatience bounds how long a message waits for the one before it to be delivered, which
@@ -280,7 +296,8 @@ const (
 )
 
 // awaitOrder waits until the request that was forwarded last was delivered, so that
-// no message of the client overtakes another, such as a cancellation its request.
+// no message of the client overtakes another, such as a cancellation its request. That
+// request may be delivered here by now, if the session has come.
 func (m *mux) awaitOrder() {
 	if m.remote == nil || m.remote.last == nil {
 		return
@@ -292,7 +309,7 @@ func (m *mux) awaitOrder() {
 	t := time.NewTimer(patience)
 	defer t.Stop()
 	select {
-	case <-m.remote.last.delivered:
+	case <-m.remote.last.done:
 	case <-m.ctx.Done():
 	case <-t.C:
 	}
@@ -302,12 +319,13 @@ func (m *mux) awaitOrder() {
 // ordered has the exchange learn when its request was delivered: with the status 102, which
 // the owner of the session sends for that.
 func (s *forwardedExchange) ordered(ctx context.Context) context.Context {
-	if s.delivered == nil {
+	d := s.delivery
+	if d == nil {
 		return ctx
 	}
 	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		Got1xxResponse: func(int, textproto.MIMEHeader) error {
-			s.isDelivered()
+			d.end()
 			return nil
 		},
 	})
@@ -320,13 +338,6 @@ func (s *forwardedExchange) ordered(ctx context.Context) context.Context {
 func (x *exchange) confirmDelivery(w http.ResponseWriter) {
 	if x.from != nil && x.from.Stays {
 		w.WriteHeader(http.StatusProcessing)
-	}
-}
-
-// isDelivered notes that the request was delivered.
-func (s *forwardedExchange) isDelivered() {
-	if s.delivered != nil {
-		s.once.Do(func() { close(s.delivered) })
 	}
 }
 
@@ -344,7 +355,6 @@ func (m *mux) forwardHome(x *exchange) ([]byte, error) {
 	if m.session() != nil {
 		return nil, errHere
 	}
-	m.awaitOrder()
 	got := &kept{}
 	if err := m.home(x, got).run(errNotHere); err != nil {
 		m.settle(m.key)

@@ -160,7 +160,8 @@ func (m *Manager) promisePlace(s *Session) (full error) {
 	return nil
 }
 
-// breakPromise frees what was promised to a session whose call does not begin.
+// breakPromise frees what was promised to a session in which nothing is to be delivered: its
+// call was refused, or cancelled before that.
 func (m *Manager) breakPromise(s *Session) {
 	if m.opts.MaxProcesses <= 0 {
 		return

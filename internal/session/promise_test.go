@@ -1,6 +1,7 @@
 package session
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -35,6 +36,28 @@ func TestPromisedPlaceIsFreed(t *testing.T) {
 	}
 	if _, err := sessions[2].Begin([]jsonrpc.Message{parse(request(2))}, true); err != nil {
 		t.Errorf("no process runs, and yet: %v", err)
+	}
+}
+
+// A call that is cancelled before it is delivered holds no place.
+func TestPromisedPlaceIsFreedByCancel(t *testing.T) {
+	h := newHouse(t, Options{MaxProcesses: 2}, nil)
+	defer h.close()
+	first, other := h.open("alice"), h.open("bob")
+	for _, s := range []*Session{first, other} {
+		s.closeUnused()
+	}
+	eventually(t, "the conversations to be closed", func() bool { taken, _ := h.processes(); return taken == 0 })
+	h.opts.MaxProcesses = 1
+	if _, err := first.Begin([]jsonrpc.Message{parse(request(1))}, true); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := other.Begin([]jsonrpc.Message{parse(request(1))}, true); !errors.Is(err, ErrBusy) {
+		t.Fatalf("the one place is promised, and yet: %v", err)
+	}
+	first.cancel([]byte("1"))
+	if _, err := other.Begin([]jsonrpc.Message{parse(request(1))}, true); err != nil {
+		t.Errorf("the call that the place was promised to is cancelled, and yet: %v", err)
 	}
 }
 

@@ -74,6 +74,13 @@ func IsUpgrade(r *http.Request) bool {
 	return false
 }
 
+// Refuse answers a handshake that has a fault of its own, and reports whether it has one.
+func Refuse(w http.ResponseWriter, r *http.Request) bool {
+	t := &trial{to: w, head: make(http.Header)}
+	_, _ = websocket.Accept(t, r, &websocket.AcceptOptions{InsecureSkipVerify: true}) // which a trial refuses at the latest
+	return !t.good
+}
+
 // Accept answers a handshake. After an error the request is answered. Origin and Host
 // must have been checked.
 func Accept(w http.ResponseWriter, r *http.Request, opts Options) (*Conn, error) {

@@ -3,6 +3,7 @@ package websocket
 import (
 	"bufio"
 	"bytes"
+	"maps"
 	"net"
 	"net/http"
 	"sync"
@@ -37,6 +38,36 @@ func (u *upgrade) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	// Room for the head of a frame: what is larger goes through.
 	return u.wire, bufio.NewReadWriter(rw.Reader, bufio.NewWriterSize(u.wire, 128)), nil
 }
+
+// A trial is where a handshake is answered to see whether it has a fault: only then the
+// client gets the answer.
+type trial struct {
+	to   http.ResponseWriter
+	head http.Header
+	good bool
+}
+
+// Header implements [http.ResponseWriter].
+func (t *trial) Header() http.Header { return t.head }
+
+// WriteHeader implements [http.ResponseWriter].
+func (t *trial) WriteHeader(status int) {
+	if t.good = t.good || status == http.StatusSwitchingProtocols; !t.good {
+		maps.Copy(t.to.Header(), t.head)
+		t.to.WriteHeader(status)
+	}
+}
+
+// Write implements [http.ResponseWriter].
+func (t *trial) Write(text []byte) (int, error) {
+	if t.good {
+		return len(text), nil
+	}
+	return t.to.Write(text)
+}
+
+// Hijack implements [http.Hijacker].
+func (t *trial) Hijack() (net.Conn, *bufio.ReadWriter, error) { return nil, nil, http.ErrHijacked }
 
 // A wire is the connection below a WebSocket. What is written while it is held
 // goes out in one write.
