@@ -68,8 +68,8 @@ const schemes = "memory:, file:DIR, nats://HOST or redis://HOST"
 
 // Open opens the store that a URL names, and connects to its engine until ctx is done. The
 // caller must close the store, after the handler that uses it. Passwords of the URL are not
-// in errors. All stores but "memory:" are a [stream.Shared]. Open may be called
-// concurrently.
+// in errors. Several nodes may share a nats: or redis: store: each opens it.
+// Open may be called concurrently.
 func Open(ctx context.Context, rawURL string, o Options) (stream.Store, error) {
 	// net/url does not take several hosts with ports.
 	scheme, rest, ok := strings.Cut(rawURL, ":")

@@ -17,6 +17,7 @@ import (
 	"holdfast/internal/engine/jetstream/natstest"
 	"holdfast/internal/engine/redis"
 	"holdfast/internal/engine/redis/redistest"
+	"holdfast/internal/engine/shared"
 	"holdfast/stream"
 	"holdfast/stream/streamtest"
 )
@@ -93,7 +94,7 @@ func TestContest(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			var nodes []stream.Shared
+			var nodes []shared.Store
 			for range 3 {
 				st := open().(*durable.Store)
 				t.Cleanup(func() {

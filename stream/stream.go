@@ -47,42 +47,11 @@
 //
 // All methods may be called concurrently, except that appends to one session have one
 // caller at a time.
-//
-// # The contract of a shared store
-//
-// A [Shared] store is durable: it outlives the nodes that write to it, and one node takes
-// over the sessions of another. It obeys these rules too.
-//
-//  12. A record may be a note: opaque bytes that are kept beside a stream and are no
-//     entry of it. A newer note replaces an older one. Notes are appended together with
-//     entries, as a whole or not at all, before the last entry of the stream.
-//  13. [Shared.Acquire] gives the session a newer epoch. Once it has returned, no
-//     older lease can append, and every append that was accepted under one is there.
-//     If several nodes acquire a session with the result of the same [Shared.Lookup], one
-//     succeeds, and the others get [ErrConflict].
-//  14. Acquire returns what was appended: the note and the bounds of each stream, and
-//     the data that the session was created with. An ended stream has no note after its
-//     last entry has expired.
-//  15. The store repeats an append whose outcome it does not know, until its
-//     context is done; only then it returns [ErrUnavailable]. After that, and after
-//     [ErrFenced], the lease is lost: nothing can be appended under it, and the session
-//     can be acquired again.
-//  16. A session that no node has created, acquired or touched for the store's time to
-//     live is gone. Until then, streams that have not ended are kept as long as the
-//     session has an owner, however old their entries are.
-//  17. [Shared.Claim] stores the first value that is given for an id, and returns that
-//     value to all later callers.
-//
-// A store may acknowledge appends before they would survive a loss of power. Then it has a
-// method Sync(ctx context.Context) error, which returns when everything that was
-// acknowledged before survives one, or [ErrUnavailable]. Holdfast calls it where a
-// decision depends on a record: whether a call may run, for example.
 package stream
 
 import (
 	"context"
 	"errors"
-	"time"
 )
 
 // Reserve is the size in bytes up to which entries that end a stream are accepted by a
@@ -119,7 +88,7 @@ type Entry struct {
 // A Record is what is appended: an entry of a stream, or a note beside it.
 type Record struct {
 	Number uint64 // of the stream
-	Note   bool   // Data is a note, and Seq and Last mean nothing
+	Note   bool   // Data is a note, and Seq and Last mean nothing; only shared stores get notes
 	Entry
 }
 
@@ -179,70 +148,4 @@ type Store interface {
 	Delete(ctx context.Context, key SessionKey) error
 	// Close ends the store's own work. No other method may be called afterwards.
 	Close() error
-}
-
-// A Session is what a node can know of a session that it does not own.
-type Session struct {
-	Key   SessionKey
-	Owner string // the node that owns it; "" if it was released
-	Open  bool   // it was released while calls of it were in flight
-	Epoch uint64
-	About []byte // the argument of Create
-
-	Seen any // for the store's own use in Acquire, to save a second look-up; may be nil
-}
-
-// A Taken is a session that was acquired, with what is kept of it.
-type Taken struct {
-	Lease
-	About   []byte
-	Streams []Stream // those of which something is kept, in the order of their numbers
-}
-
-// A Stream is what [Shared.Acquire] returns of a stream.
-type Stream struct {
-	Number       uint64
-	Note         []byte
-	Oldest, Next uint64 // as [Store.Bounds] returns them; both are 1 if there is only a note
-	Ended        bool
-}
-
-// A ClaimID identifies a claim, such as an idempotency key of a principal.
-type ClaimID [32]byte
-
-// A Shared store is a store that several nodes use at the same time; its sessions are taken
-// over from node to node. The package documentation has its rules. Its methods may be
-// called concurrently. They return [ErrUnavailable] if the engine does not answer before
-// ctx is done.
-type Shared interface {
-	Store
-	// Node returns the name under which this process owns sessions. No other process
-	// has it, nor ever had.
-	Node() string
-	// Lookup returns a session and its owner. The error is [ErrNotFound] for a session
-	// that does not exist or has expired.
-	Lookup(ctx context.Context, key SessionKey) (Session, error)
-	// Acquire takes a session over from the owner that was, a result of Lookup or
-	// Sessions, has, whether that node lives or not. After [ErrUnavailable] the
-	// session may have this node as its owner and no lease; it can be acquired again.
-	Acquire(ctx context.Context, was Session) (Taken, error)
-	// Release gives a session up: it has no owner until a node acquires it. open says
-	// that calls of it are in flight. What this node keeps of it in memory is dropped,
-	// and watchers are notified.
-	Release(ctx context.Context, lease Lease, open bool) error
-	// Forget drops what this node keeps in memory of a session whose lease is lost,
-	// and notifies its watchers.
-	Forget(lease Lease)
-	// Touch starts the session's time to live again. The error is [ErrFenced] if
-	// another node owns it.
-	Touch(ctx context.Context, lease Lease) error
-	// Sessions calls yield with every session, in no order, until yield returns false. A
-	// session that was changed or deleted just before may come in its older state; its
-	// newer state comes after that.
-	Sessions(ctx context.Context, yield func(Session) bool) error
-	// Claim stores the value for id if it has none, and returns nil. Otherwise it
-	// returns the value that id has, and its age. A claim is kept for a day.
-	Claim(ctx context.Context, id ClaimID, value []byte) (was []byte, age time.Duration, err error)
-	// Unclaim removes the claim of id if it still has this value.
-	Unclaim(ctx context.Context, id ClaimID, value []byte) error
 }

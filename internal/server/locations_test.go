@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"holdfast/internal/engine/shared"
 	"holdfast/internal/session"
 	"holdfast/stream"
 )
@@ -15,7 +16,7 @@ func TestLocations(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		remote := func(key, owner string) *session.Remote {
-			return &session.Remote{Session: stream.Session{Key: stream.SessionKey(key), Owner: owner}, Principal: "me"}
+			return &session.Remote{Session: shared.Session{Key: stream.SessionKey(key), Owner: owner}, Principal: "me"}
 		}
 		var l locations
 		a, b := remote("a", "n1"), remote("b", "n2")

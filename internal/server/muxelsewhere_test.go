@@ -14,6 +14,7 @@ import (
 	"github.com/coder/websocket"
 
 	"holdfast/backend/message"
+	"holdfast/internal/engine/shared"
 	"holdfast/internal/server"
 	"holdfast/internal/session"
 	"holdfast/internal/testlong"
@@ -350,7 +351,7 @@ func TestSocketElsewherePackPanics(t *testing.T) {
 // trimmedStore is a store that has lost the beginning of the standalone stream; when it is asked
 // for what is left, the session leaves.
 type trimmedStore struct {
-	stream.Shared
+	shared.Store
 	leaves atomic.Pointer[func()]
 }
 
@@ -358,14 +359,14 @@ func (s *trimmedStore) Read(ctx context.Context, after stream.Cursor, buf []stre
 	if after.Stream.Number == 0 && s.leaves.Load() != nil {
 		return buf, stream.ErrTrimmed
 	}
-	return s.Shared.Read(ctx, after, buf)
+	return s.Store.Read(ctx, after, buf)
 }
 
 func (s *trimmedStore) Bounds(ctx context.Context, id stream.ID) (oldest, next uint64, err error) {
 	if leave := s.leaves.Swap(nil); leave != nil {
 		(*leave)()
 	}
-	return s.Shared.Bounds(ctx, id)
+	return s.Store.Bounds(ctx, id)
 }
 
 // A session that leaves while its standalone stream is read on after a gap: the client is told to
@@ -376,7 +377,7 @@ func TestSocketTrimmedAndMoved(t *testing.T) {
 	c := config{}
 	f := newFarm(t, 1, c)
 	c.store = func(s stream.Store) stream.Store {
-		store.Shared = s.(stream.Shared)
+		store.Store = s.(shared.Store)
 		return &store
 	}
 	n := f.start(c)

@@ -10,6 +10,7 @@ import (
 
 	"holdfast/internal/engine/durable"
 	"holdfast/internal/engine/durable/logtest"
+	"holdfast/internal/engine/shared"
 	"holdfast/internal/server"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
@@ -80,7 +81,7 @@ func TestUpgradeUnreadable(t *testing.T) {
 // lostStore is a store of which another node takes a session in the moment in which a
 // call in it is to be read.
 type lostStore struct {
-	stream.Shared
+	shared.Store
 	taken func() // nil until then
 }
 
@@ -89,7 +90,7 @@ func (l *lostStore) Watch(id stream.ID, ready chan<- struct{}) (stop func(), err
 		l.taken()
 		return nil, stream.ErrUnavailable
 	}
-	return l.Shared.Watch(id, ready)
+	return l.Store.Watch(id, ready)
 }
 
 // TestUpgradeLost is TestUpgradeUnreadable for a call whose session another node has
@@ -104,7 +105,7 @@ func TestUpgradeLost(t *testing.T) {
 			store := durable.New(engine.Open(), durable.Options{})
 			other := durable.New(engine.Open(), durable.Options{})
 			defer func() { _, _ = store.Close(), other.Close() }()
-			lost := &lostStore{Shared: store}
+			lost := &lostStore{Store: store}
 			c := config{store: func(stream.Store) stream.Store { return lost }}
 			c.server.Response = server.ResponseJSON
 			c.session.Safe = func(tool string) bool { return tool == "safe_steps" }

@@ -15,6 +15,7 @@ import (
 	"holdfast/backend"
 	"holdfast/internal/engine/durable"
 	"holdfast/internal/engine/durable/logtest"
+	"holdfast/internal/engine/shared"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
@@ -88,7 +89,7 @@ func (w *workshop) ran(k string) int {
 // A fleet is nodes over one engine, of which some are killed.
 type fleet struct {
 	t    *testing.T
-	open func() (store stream.Shared, kill func())
+	open func() (store shared.Store, kill func())
 	shop *workshop
 	ends sync.WaitGroup // nodes that were killed, and end
 
@@ -365,23 +366,23 @@ func (v *visitor) check(k, tool string, said []string, epochs int) {
 // it is read once and in order, and what must not run twice does not.
 func TestFleet(t *testing.T) {
 	t.Parallel()
-	onShelf := func() func() (stream.Shared, func()) {
+	onShelf := func() func() (shared.Store, func()) {
 		f := newShelf()
 		var count atomic.Int64
-		return func() (stream.Shared, func()) {
+		return func() (shared.Store, func()) {
 			n := f.node(fmt.Sprintf("n%d", count.Add(1)))
 			return n, func() { n.dead.Store(true) }
 		}
 	}
-	onEngine := func() func() (stream.Shared, func()) {
+	onEngine := func() func() (shared.Store, func()) {
 		e := logtest.New(logtest.Options{Seed: uint64(time.Now().UnixNano()), Faults: logtest.Faults{Before: 0.01, After: 0.01, Late: 0.01}})
-		return func() (stream.Shared, func()) {
+		return func() (shared.Store, func()) {
 			h := e.Open()
 			return durable.New(h, durable.Options{Patience: time.Second, Logger: slog.New(slog.DiscardHandler)}),
 				func() { h.Cut(true) }
 		}
 	}
-	for name, maker := range map[string]func() func() (stream.Shared, func()){"shelf": onShelf, "engine": onEngine} {
+	for name, maker := range map[string]func() func() (shared.Store, func()){"shelf": onShelf, "engine": onEngine} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f := &fleet{t: t, open: maker(), shop: &workshop{runs: map[string]int{}}, nodes: map[string]*member{}}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"holdfast/internal/engine/shared"
 	"holdfast/internal/feature/idempotency"
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
@@ -199,7 +200,7 @@ func (s *Session) claim(k *keyRecord) error {
 	}
 	ctx, stop := context.WithTimeout(m.ctx, storeTimeout)
 	defer stop()
-	was, age, err := m.shared.Claim(ctx, stream.ClaimID(k.id), s.claimed(k.sum))
+	was, age, err := m.shared.Claim(ctx, shared.ClaimID(k.id), s.claimed(k.sum))
 	switch {
 	case err != nil:
 		return fmt.Errorf("idempotency key not claimed: %w", err)
@@ -225,7 +226,7 @@ func (s *Session) claim(k *keyRecord) error {
 	case key == s.key:
 		return nil
 	}
-	if err := m.shared.Unclaim(ctx, stream.ClaimID(k.id), was); err != nil {
+	if err := m.shared.Unclaim(ctx, shared.ClaimID(k.id), was); err != nil {
 		return fmt.Errorf("idempotency key not claimed: %w", err)
 	}
 	return errHere
@@ -242,7 +243,7 @@ func (s *Session) unclaim(k *keyRecord) {
 	}
 	ctx, stop := context.WithTimeout(s.m.ctx, storeTimeout)
 	defer stop()
-	if err := s.m.shared.Unclaim(ctx, stream.ClaimID(k.id), s.claimed(k.sum)); err != nil {
+	if err := s.m.shared.Unclaim(ctx, shared.ClaimID(k.id), s.claimed(k.sum)); err != nil {
 		s.m.logger.Warn("idempotency key not given up", "session", s.Name(), "error", err)
 	}
 }

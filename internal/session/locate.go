@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"holdfast/internal/engine/shared"
 	"holdfast/stream"
 )
 
@@ -16,13 +17,13 @@ func (m *Manager) Shared() bool { return m.shared != nil }
 
 // A Remote is a session that is not, or no longer, on this node.
 type Remote struct {
-	stream.Session        // whose it is; Owner is "" if nobody's, or if it was this node's
+	shared.Session        // whose it is; Owner is "" if nobody's, or if it was this node's
 	ID             string // its secret id: to make requests as its client; it must not be logged
 	Principal      string
 	Tenant         string // see [TenantOf]
 	SingleStream   bool
 
-	was stream.Session // as it was looked up
+	was shared.Session // as it was looked up
 }
 
 // Redirect is the error of what concerns a session of the same principal that is
@@ -162,7 +163,7 @@ func (m *Manager) LocateAll(ctx context.Context, principal string, after stream.
 		return found, ctx.Err()
 	}
 	var all []*Remote
-	err := m.shared.Sessions(ctx, func(was stream.Session) bool {
+	err := m.shared.Sessions(ctx, func(was shared.Session) bool {
 		if found.has(was.Key) {
 			if at, err := parseAbout(was); err == nil && at.Principal == principal && !at.SingleStream {
 				all = append(all, at)

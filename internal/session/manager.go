@@ -15,6 +15,7 @@ import (
 
 	"holdfast/backend"
 	"holdfast/internal/budget"
+	"holdfast/internal/engine/shared"
 	"holdfast/internal/feature/idempotency"
 	"holdfast/stream"
 )
@@ -63,7 +64,7 @@ type Options struct {
 type Manager struct {
 	opts    Options
 	store   stream.Store
-	shared  stream.Shared // the store, if other nodes take its sessions over; else nil
+	shared  shared.Store // the store, if other nodes take its sessions over; else nil
 	backend backend.Backend
 	logger  *slog.Logger
 	// How much of a stream the store keeps, in bytes; 0: not known.
@@ -144,7 +145,7 @@ func NewManager(store stream.Store, backend backend.Backend, opts Options) *Mana
 	}
 	m.callShare = int64(m.shareOf(opts.MaxCalls))
 	if !opts.Stateless { // whose sessions nobody could want to take over
-		m.shared, _ = store.(stream.Shared)
+		m.shared, _ = store.(shared.Store)
 	}
 	if bounded, ok := store.(interface{ StreamBytes() int64 }); ok {
 		m.streamBytes = bounded.StreamBytes()

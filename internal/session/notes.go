@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"time"
 
+	"holdfast/internal/engine/shared"
 	"holdfast/internal/feature/idempotency"
 	"holdfast/internal/panics"
 	"holdfast/jsonrpc"
@@ -357,7 +358,7 @@ func addNews(numbers []uint64, number uint64) []uint64 {
 
 // parseNote reads a call's note. Without a note, or with one that can't be read,
 // nothing is known.
-func parseNote(st *stream.Stream) (n callNote, msgs []jsonrpc.Message, err error) {
+func parseNote(st *shared.Stream) (n callNote, msgs []jsonrpc.Message, err error) {
 	if len(st.Note) == 0 {
 		return n, nil, nil
 	}

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"holdfast/internal/engine/shared"
 	"holdfast/internal/feature/idempotency"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
@@ -559,7 +560,7 @@ func TestKeysOnManyNodes(t *testing.T) {
 		t.Errorf("for another request: %v", err)
 	}
 	// A claim whose call never began is of no weight, once its session is here.
-	if _, _, err := b.node.Claim(t.Context(), stream.ClaimID(s.keyID("early")), s.claimed(idempotency.SumOf([]byte("body")))); err != nil {
+	if _, _, err := b.node.Claim(t.Context(), shared.ClaimID(s.keyID("early")), s.claimed(idempotency.SumOf([]byte("body")))); err != nil {
 		t.Fatal(err)
 	}
 	a.kill()
@@ -595,7 +596,7 @@ func TestKeysOnManyNodes(t *testing.T) {
 	}
 	// So may one that is older than what is kept.
 	f.mu.Lock()
-	id := stream.ClaimID(other.keyID("old"))
+	id := shared.ClaimID(other.keyID("old"))
 	f.claims[id] = claimed{other.claimed(idempotency.SumOf([]byte("body"))), time.Now().Add(-time.Hour)}
 	f.mu.Unlock()
 	if _, _, err := keyed(other, "old", "body"); !errors.Is(err, ErrGone) {

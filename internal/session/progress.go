@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 
+	"holdfast/internal/engine/shared"
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
@@ -28,7 +29,7 @@ func (p progress) passes(params []byte) bool {
 // restoreProgress takes in what was said of a call that is about to be made again. In
 // a single session that is on the standalone stream, with what was said of calls
 // before: should their tokens have been the same, some progress is not said.
-func (c *Call) restoreProgress(ctx context.Context, st *stream.Stream, f *restored) {
+func (c *Call) restoreProgress(ctx context.Context, st *shared.Stream, f *restored) {
 	if len(c.tokens) == 0 {
 		return
 	}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"holdfast/internal/engine/shared"
 	"holdfast/internal/panics"
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
@@ -31,7 +32,7 @@ type retryCall struct {
 }
 
 // restore fills a session that was taken over, and that nobody knows yet.
-func (s *Session) restore(ctx context.Context, streams []stream.Stream) restored {
+func (s *Session) restore(ctx context.Context, streams []shared.Stream) restored {
 	f := restored{hooks: make(map[uint64]*webhooks)}
 	// What ended and is kept no longer had numbers, too: each epoch has its own.
 	s.streams.last = (s.lease.Epoch - 1) << 32
@@ -85,7 +86,7 @@ func (s *Session) restore(ctx context.Context, streams []stream.Stream) restored
 // endsUnanswered reports whether a stream that has no note does not, or will not, end with an
 // answer. Without the note nobody knows what to answer: whoever reads it must hear
 // that, and not only its end.
-func (s *Session) endsUnanswered(ctx context.Context, st *stream.Stream) bool {
+func (s *Session) endsUnanswered(ctx context.Context, st *shared.Stream) bool {
 	if s.single {
 		return false // nobody reads it
 	}
@@ -104,7 +105,7 @@ func mark(set map[uint64]bool, numbers []uint64) {
 }
 
 // restoreStandalone takes in what is known of the standalone stream, and of the session.
-func (s *Session) restoreStandalone(st *stream.Stream, read, notified map[uint64]bool) {
+func (s *Session) restoreStandalone(st *shared.Stream, read, notified map[uint64]bool) {
 	var n sessionNote
 	if len(st.Note) > 0 {
 		if err := json.Unmarshal(st.Note, &n); err != nil {
@@ -135,7 +136,7 @@ func (s *Session) restoreStandalone(st *stream.Stream, read, notified map[uint64
 }
 
 // restoreCall takes in a call that has not ended.
-func (s *Session) restoreCall(ctx context.Context, st *stream.Stream, n callNote, msgs []jsonrpc.Message, f *restored) {
+func (s *Session) restoreCall(ctx context.Context, st *shared.Stream, n callNote, msgs []jsonrpc.Message, f *restored) {
 	safe := len(msgs) > 0 && s.stillSafe(&n, msgs)
 	c := &Call{s: s, recovery: &recovery{repeat: safe}, seq: st.Next - 1}
 	if safe {
@@ -199,7 +200,7 @@ func (s *Session) stillSafe(n *callNote, msgs []jsonrpc.Message) (safe bool) {
 
 // restoreEnded takes in what may be asked of a call that has ended. read says that
 // its client has read the end, notified that its webhooks were told; else they may have.
-func (s *Session) restoreEnded(ctx context.Context, st *stream.Stream, msgs []jsonrpc.Message, read, notified bool, f *restored) {
+func (s *Session) restoreEnded(ctx context.Context, st *shared.Stream, msgs []jsonrpc.Message, read, notified bool, f *restored) {
 	c := &Call{s: s, number: st.Number, seq: st.Next - 1, said: st.Next - 1}
 	c.become(callStored)
 	c.become(callEnded)
@@ -297,7 +298,7 @@ type outcome struct {
 
 // answers returns the responses in a stream, by the keys of their ids: of the
 // stream that a call of a single session has, those that it names.
-func (s *Session) answers(ctx context.Context, st *stream.Stream) map[string]outcome {
+func (s *Session) answers(ctx context.Context, st *shared.Stream) map[string]outcome {
 	all := make(map[string]outcome)
 	at := stream.Cursor{Stream: stream.ID{Session: s.key, Number: st.Number}, Seq: st.Oldest - 1}
 	buf := make([]stream.Entry, 0, 64)

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 
-	"holdfast/stream"
+	"holdfast/internal/engine/shared"
 )
 
 // about is what a shared store's record of a session says of it beside its owner:
@@ -31,7 +31,7 @@ func (s *Session) about() []byte {
 }
 
 // parseAbout reads a record.
-func parseAbout(at stream.Session) (*Remote, error) {
+func parseAbout(at shared.Session) (*Remote, error) {
 	var a about
 	if err := json.Unmarshal(at.About, &a); err != nil {
 		return nil, fmt.Errorf("record of session %s: %w", at.Key, err)

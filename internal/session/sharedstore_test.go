@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/internal/engine/shared"
 	"holdfast/stream"
 )
 
@@ -21,12 +22,12 @@ import (
 type shelf struct {
 	mu       sync.Mutex
 	sessions map[stream.SessionKey]*shelved
-	claims   map[stream.ClaimID]claimed
+	claims   map[shared.ClaimID]claimed
 	deleted  []stream.SessionKey
 }
 
 type shelved struct {
-	stream.Session
+	shared.Session
 	streams map[uint64]*shelvedStream
 	touched time.Time
 }
@@ -43,11 +44,11 @@ type claimed struct {
 }
 
 func newShelf() *shelf {
-	return &shelf{sessions: map[stream.SessionKey]*shelved{}, claims: map[stream.ClaimID]claimed{}}
+	return &shelf{sessions: map[stream.SessionKey]*shelved{}, claims: map[shared.ClaimID]claimed{}}
 }
 
 // session returns what the shelf has of a session, or nil.
-func (f *shelf) session(key stream.SessionKey) *stream.Session {
+func (f *shelf) session(key stream.SessionKey) *shared.Session {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if s := f.sessions[key]; s != nil {
@@ -117,7 +118,7 @@ func (n *shelfNode) Create(_ context.Context, key stream.SessionKey, about []byt
 	}
 	n.writes.Add(1)
 	n.sessions[key] = &shelved{
-		Session: stream.Session{Key: key, Owner: n.name, Epoch: 1, About: about},
+		Session: shared.Session{Key: key, Owner: n.name, Epoch: 1, About: about},
 		streams: map[uint64]*shelvedStream{}, touched: time.Now(),
 	}
 	return stream.Lease{Session: key, Epoch: 1}, nil
@@ -263,17 +264,17 @@ func (n *shelfNode) Count(stream.Lease, string) {}
 
 func (n *shelfNode) Close() error { return nil }
 
-func (n *shelfNode) Lookup(_ context.Context, key stream.SessionKey) (stream.Session, error) {
+func (n *shelfNode) Lookup(_ context.Context, key stream.SessionKey) (shared.Session, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	s, err := n.find(key)
 	if err != nil {
-		return stream.Session{}, err
+		return shared.Session{}, err
 	}
 	return s.Session, nil
 }
 
-func (n *shelfNode) Acquire(_ context.Context, was stream.Session) (stream.Taken, error) {
+func (n *shelfNode) Acquire(_ context.Context, was shared.Session) (shared.Taken, error) {
 	if f := n.taking.Load(); f != nil {
 		(*f)()
 	}
@@ -282,19 +283,19 @@ func (n *shelfNode) Acquire(_ context.Context, was stream.Session) (stream.Taken
 	s, err := n.find(was.Key)
 	switch {
 	case err != nil:
-		return stream.Taken{}, err
+		return shared.Taken{}, err
 	case s.Epoch != was.Epoch || s.Owner != was.Owner:
-		return stream.Taken{}, stream.ErrConflict
+		return shared.Taken{}, stream.ErrConflict
 	}
 	s.Epoch++
 	s.Owner, s.Open, s.touched = n.name, false, time.Now()
-	t := stream.Taken{Lease: stream.Lease{Session: s.Key, Epoch: s.Epoch}, About: s.About}
+	t := shared.Taken{Lease: stream.Lease{Session: s.Key, Epoch: s.Epoch}, About: s.About}
 	for number, st := range s.streams {
-		t.Streams = append(t.Streams, stream.Stream{
+		t.Streams = append(t.Streams, shared.Stream{
 			Number: number, Note: st.note, Oldest: 1, Next: uint64(len(st.entries)) + 1, Ended: st.ended,
 		})
 	}
-	slices.SortFunc(t.Streams, func(a, b stream.Stream) int { return int(a.Number) - int(b.Number) })
+	slices.SortFunc(t.Streams, func(a, b shared.Stream) int { return int(a.Number) - int(b.Number) })
 	return t, nil
 }
 
@@ -333,9 +334,9 @@ func (n *shelfNode) Touch(_ context.Context, l stream.Lease) error {
 	return err
 }
 
-func (n *shelfNode) Sessions(_ context.Context, yield func(stream.Session) bool) error {
+func (n *shelfNode) Sessions(_ context.Context, yield func(shared.Session) bool) error {
 	n.mu.Lock()
-	var all []stream.Session
+	var all []shared.Session
 	for _, s := range n.sessions {
 		all = append(all, s.Session)
 	}
@@ -348,7 +349,7 @@ func (n *shelfNode) Sessions(_ context.Context, yield func(stream.Session) bool)
 	return nil
 }
 
-func (n *shelfNode) Claim(_ context.Context, id stream.ClaimID, value []byte) ([]byte, time.Duration, error) {
+func (n *shelfNode) Claim(_ context.Context, id shared.ClaimID, value []byte) ([]byte, time.Duration, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.dead.Load() {
@@ -361,7 +362,7 @@ func (n *shelfNode) Claim(_ context.Context, id stream.ClaimID, value []byte) ([
 	return nil, 0, nil
 }
 
-func (n *shelfNode) Unclaim(_ context.Context, id stream.ClaimID, value []byte) error {
+func (n *shelfNode) Unclaim(_ context.Context, id shared.ClaimID, value []byte) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.dead.Load() {

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"holdfast/internal/engine/shared"
 	"holdfast/stream"
 )
 
@@ -36,7 +37,7 @@ func (m *Manager) Sweep(ctx context.Context, gone func(node string) bool, mine f
 	var swept error
 	work.Go(func() { swept = sw.adopt(ctx) })
 	left := map[string]bool{"": true}
-	err := m.shared.Sessions(ctx, func(was stream.Session) bool {
+	err := m.shared.Sessions(ctx, func(was shared.Session) bool {
 		if was.Owner == m.shared.Node() {
 			if !m.isKnown(was.Key) {
 				sw.add(was)
@@ -78,12 +79,12 @@ type sweep struct {
 	more chan struct{} // told that there are more, or no more to come
 
 	mu    sync.Mutex
-	found []stream.Session
+	found []shared.Session
 	ended bool
 }
 
 // add does not wait: whoever lists sessions holds the engine up.
-func (sw *sweep) add(was stream.Session) {
+func (sw *sweep) add(was shared.Session) {
 	sw.mu.Lock()
 	sw.found = append(sw.found, was)
 	sw.mu.Unlock()
@@ -98,7 +99,7 @@ func (sw *sweep) end() {
 }
 
 // next returns what was found since, and whether that is all.
-func (sw *sweep) next() (found []stream.Session, ended bool) {
+func (sw *sweep) next() (found []shared.Session, ended bool) {
 	sw.mu.Lock()
 	defer sw.mu.Unlock()
 	found, sw.found = sw.found, nil

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"holdfast/internal/engine/shared"
 	"holdfast/stream"
 )
 
@@ -69,8 +70,8 @@ func contested(b *box) {
 	for round := range 10 {
 		was := b.lookup(b.nodes[round%2], "a")
 		var mu sync.Mutex
-		var winner stream.Shared
-		var won stream.Taken
+		var winner shared.Store
+		var won shared.Taken
 		var wg sync.WaitGroup
 		for i := range 6 {
 			st := b.nodes[i%2]
@@ -97,12 +98,12 @@ func contested(b *box) {
 		if now.Owner != winner.Node() || now.Epoch != won.Epoch || now.Open {
 			b.Fatalf("round %d: %s won epoch %d, and it is %+v", round, winner.Node(), won.Epoch, now)
 		}
-		b.is(won, stream.Stream{Number: 1, Oldest: 1, Next: uint64(round + 2)})
+		b.is(won, shared.Stream{Number: 1, Oldest: 1, Next: uint64(round + 2)})
 		b.want("the winner's append", winner.Append(b.Context(), won.Lease, []stream.Record{rec(1, uint64(round+2))}), nil)
 		_, err := b.nodes[1].Acquire(b.Context(), was)
 		b.want("Acquire of what was", err, stream.ErrConflict)
 	}
-	_, err := b.nodes[0].Acquire(b.Context(), stream.Session{Key: "nobody", Epoch: 1})
+	_, err := b.nodes[0].Acquire(b.Context(), shared.Session{Key: "nobody", Epoch: 1})
 	b.want("Acquire of no session", err, stream.ErrNotFound)
 }
 
@@ -119,10 +120,10 @@ func passedOn(b *box) {
 		owner = b.nodes[round%2]
 		taken := b.acquire(owner, "a")
 		l = taken.Lease
-		b.is(taken, stream.Stream{Number: 0, Oldest: 1, Next: round + 1})
-		b.is(taken, stream.Stream{Number: 1, Note: fmt.Append(nil, "round ", round), Oldest: 1, Next: 2*round + 1})
+		b.is(taken, shared.Stream{Number: 0, Oldest: 1, Next: round + 1})
+		b.is(taken, shared.Stream{Number: 1, Note: fmt.Append(nil, "round ", round), Oldest: 1, Next: 2*round + 1})
 		for n := uint64(2); n <= round+1; n++ {
-			b.is(taken, stream.Stream{Number: n, Oldest: 1, Next: 2, Ended: true})
+			b.is(taken, shared.Stream{Number: n, Oldest: 1, Next: 2, Ended: true})
 			b.has(owner, l, n, 1, 1, 0)
 		}
 		b.has(owner, l, 1, 1, 2*round, 0)
@@ -161,7 +162,7 @@ func acquired(b *box) {
 	if taken.Session != "a" || !bytes.Equal(taken.About, about) {
 		b.Errorf("Acquire: %+v", taken)
 	}
-	for i, want := range []stream.Stream{
+	for i, want := range []shared.Stream{
 		{Number: 0, Oldest: 1, Next: 2},
 		{Number: 7, Oldest: 1, Next: 3, Ended: true},
 		{Number: 8, Oldest: 1, Next: 2},
@@ -210,7 +211,7 @@ func acquiredLate(b *box) {
 		if time.Since(start) >= 2*lateKeep && try < 10 {
 			continue // this machine stood still, and so did who keeps what has not ended
 		}
-		b.is(taken, stream.Stream{Number: 2, Oldest: 1, Next: 2})
+		b.is(taken, shared.Stream{Number: 2, Oldest: 1, Next: 2})
 		if len(taken.Streams) != 1 {
 			b.Errorf("streams are %+v", taken.Streams)
 		}
@@ -261,8 +262,8 @@ func released(b *box) {
 	_, err = b.st.Create(b.Context(), "a", nil)
 	b.want("Create of what was released", err, stream.ErrExists)
 	taken := b.acquire(other, "a")
-	b.is(taken, stream.Stream{Number: 1, Oldest: 1, Next: 2})
-	b.is(taken, stream.Stream{Number: 2, Note: []byte("note"), Oldest: 1, Next: 1})
+	b.is(taken, shared.Stream{Number: 1, Oldest: 1, Next: 2})
+	b.is(taken, shared.Stream{Number: 2, Note: []byte("note"), Oldest: 1, Next: 1})
 	if was := b.lookup(other, "a"); was.Open || was.Owner != other.Node() {
 		b.Errorf("Lookup: %+v", was)
 	}

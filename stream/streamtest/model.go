@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"sync"
 
+	"holdfast/internal/engine/shared"
 	"holdfast/stream"
 )
 
@@ -143,7 +144,7 @@ func (m model) epoch(c stream.Cursor) uint64 {
 }
 
 // unlike returns the difference between a session that was acquired and the model, or "".
-func (m model) unlike(key stream.SessionKey, taken stream.Taken) string {
+func (m model) unlike(key stream.SessionKey, taken shared.Taken) string {
 	found := make(map[uint64]bool)
 	for _, x := range taken.Streams {
 		log := m[key][x.Number]

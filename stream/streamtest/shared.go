@@ -7,11 +7,12 @@ import (
 	"sync"
 	"time"
 
+	"holdfast/internal/engine/shared"
 	"holdfast/stream"
 )
 
 // shared skips a test for shared stores if the store is none.
-func (b *box) shared() (st, other stream.Shared) {
+func (b *box) shared() (st, other shared.Store) {
 	b.Helper()
 	if b.nodes == nil {
 		b.Skip("the store is one node's")
@@ -19,7 +20,7 @@ func (b *box) shared() (st, other stream.Shared) {
 	return b.nodes[0], b.nodes[1]
 }
 
-func (b *box) lookup(st stream.Shared, key stream.SessionKey) stream.Session {
+func (b *box) lookup(st shared.Store, key stream.SessionKey) shared.Session {
 	b.Helper()
 	s, err := st.Lookup(b.Context(), key)
 	if err != nil {
@@ -29,7 +30,7 @@ func (b *box) lookup(st stream.Shared, key stream.SessionKey) stream.Session {
 }
 
 // acquire takes a session over.
-func (b *box) acquire(st stream.Shared, key stream.SessionKey) stream.Taken {
+func (b *box) acquire(st shared.Store, key stream.SessionKey) shared.Taken {
 	b.Helper()
 	taken, err := st.Acquire(b.Context(), b.lookup(st, key))
 	if err != nil {
@@ -44,7 +45,7 @@ func note(number uint64, text string) stream.Record {
 }
 
 // is checks what is kept of a stream whose session was acquired.
-func (b *box) is(taken stream.Taken, want stream.Stream) {
+func (b *box) is(taken shared.Taken, want shared.Stream) {
 	b.Helper()
 	for _, x := range taken.Streams {
 		if x.Number != want.Number {
@@ -75,16 +76,16 @@ func notes(b *box) {
 	b.has(b.st, l, 3, 1, 2, 0)
 	b.gone(l, 2)
 	taken := b.acquire(other, "a")
-	b.is(taken, stream.Stream{Number: 1, Note: []byte("one"), Oldest: 1, Next: 3})
-	b.is(taken, stream.Stream{Number: 2, Note: []byte("two"), Oldest: 1, Next: 1})
-	b.is(taken, stream.Stream{Number: 3, Note: []byte("newer"), Oldest: 1, Next: 3})
-	b.is(taken, stream.Stream{Number: 4, Oldest: 1, Next: 2})
+	b.is(taken, shared.Stream{Number: 1, Note: []byte("one"), Oldest: 1, Next: 3})
+	b.is(taken, shared.Stream{Number: 2, Note: []byte("two"), Oldest: 1, Next: 1})
+	b.is(taken, shared.Stream{Number: 3, Note: []byte("newer"), Oldest: 1, Next: 3})
+	b.is(taken, shared.Stream{Number: 4, Oldest: 1, Next: 2})
 	l = taken.Lease
 	b.want("Append", other.Append(b.Context(), l, []stream.Record{note(1, "mine"), rec(2, 1), final(rec(3, 3))}), nil)
 	b.has(other, l, 2, 1, 1, 0)
 	taken = b.acquire(b.nodes[0], "a")
-	b.is(taken, stream.Stream{Number: 1, Note: []byte("mine"), Oldest: 1, Next: 3})
-	b.is(taken, stream.Stream{Number: 2, Note: []byte("two"), Oldest: 1, Next: 2})
+	b.is(taken, shared.Stream{Number: 1, Note: []byte("mine"), Oldest: 1, Next: 3})
+	b.is(taken, shared.Stream{Number: 2, Note: []byte("two"), Oldest: 1, Next: 2})
 }
 
 func notesAllOrNone(b *box) {
@@ -96,7 +97,7 @@ func notesAllOrNone(b *box) {
 	old.Epoch++
 	b.want("fenced", b.append(old, note(1, "x"), note(2, "x")), stream.ErrFenced)
 	taken := b.acquire(other, "a")
-	b.is(taken, stream.Stream{Number: 1, Note: []byte("one"), Oldest: 1, Next: 2})
+	b.is(taken, shared.Stream{Number: 1, Note: []byte("one"), Oldest: 1, Next: 2})
 	if n := len(taken.Streams); n != 1 {
 		b.Errorf("%d streams", n)
 	}
@@ -167,7 +168,7 @@ func (b *box) untouched(idle, used stream.SessionKey) bool {
 		return false
 	}
 	b.want("Lookup", err, nil)
-	_, err = other.Acquire(b.Context(), stream.Session{Key: idle, Owner: st.Node(), Epoch: l.Epoch})
+	_, err = other.Acquire(b.Context(), shared.Session{Key: idle, Owner: st.Node(), Epoch: l.Epoch})
 	b.want("Acquire", err, stream.ErrNotFound)
 	if err := st.Touch(b.Context(), l); err == nil {
 		b.Error("touched what is gone")
@@ -183,7 +184,7 @@ func (b *box) untouched(idle, used stream.SessionKey) bool {
 func claims(b *box) {
 	b.shared()
 	for round := range byte(5) {
-		id := stream.ClaimID{0: round, 31: 255}
+		id := shared.ClaimID{0: round, 31: 255}
 		var mu sync.Mutex
 		var first []byte
 		others := make(map[string]int)
@@ -227,7 +228,7 @@ func claims(b *box) {
 
 func sessionsFound(b *box) {
 	st, other := b.shared()
-	want := make(map[stream.SessionKey]stream.Session)
+	want := make(map[stream.SessionKey]shared.Session)
 	for i := range 20 {
 		key := stream.SessionKey(fmt.Sprint("s", i))
 		l, err := b.nodes[i%2].Create(b.Context(), key, []byte(key))
@@ -244,8 +245,8 @@ func sessionsFound(b *box) {
 		want[key] = b.lookup(st, key)
 	}
 	for start := time.Now(); ; time.Sleep(5 * time.Millisecond) { // polling: nobody tells of this
-		calls, last := 0, make(map[stream.SessionKey]stream.Session)
-		err := other.Sessions(b.Context(), func(s stream.Session) bool {
+		calls, last := 0, make(map[stream.SessionKey]shared.Session)
+		err := other.Sessions(b.Context(), func(s shared.Session) bool {
 			calls++
 			last[s.Key] = s
 			return true
@@ -266,7 +267,7 @@ func sessionsFound(b *box) {
 		}
 	}
 	found := 0
-	err := other.Sessions(b.Context(), func(stream.Session) bool {
+	err := other.Sessions(b.Context(), func(shared.Session) bool {
 		found++
 		return false
 	})

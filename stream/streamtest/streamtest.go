@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/internal/engine/shared"
 	"holdfast/stream"
 )
 
@@ -33,7 +34,7 @@ type Maker func(t *testing.T, limits Limits) (open func() stream.Store)
 
 // Options say what a store can do beyond the rules. The zero value is a store that is
 // opened once at a time and keeps nothing when it is closed. The rules of shared stores are
-// tested if the store is a [stream.Shared].
+// tested if the store is a [stream.Store].
 type Options struct {
 	// Nodes says that the store can be opened several times, each time as another node.
 	Nodes bool
@@ -122,8 +123,8 @@ type box struct {
 	o     Options
 	open  func() stream.Store
 	st    stream.Store
-	other stream.Store    // st itself if there is one handle only
-	nodes []stream.Shared // both, if the store is shared
+	other stream.Store   // st itself if there is one handle only
+	nodes []shared.Store // both, if the store is shared
 }
 
 func (b *box) reopen() {
@@ -133,8 +134,8 @@ func (b *box) reopen() {
 		b.other = b.open()
 	}
 	b.nodes = nil
-	if first, ok := b.st.(stream.Shared); ok {
-		b.nodes = []stream.Shared{first, b.other.(stream.Shared)}
+	if first, ok := b.st.(shared.Store); ok {
+		b.nodes = []shared.Store{first, b.other.(shared.Store)}
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"holdfast/internal/engine/shared"
 	"holdfast/stream"
 )
 
@@ -73,7 +74,7 @@ func (a *actor) do(op Op, prepare func(op *Op), f func(op *Op) (func(), error)) 
 func (a *actor) seek(ctx context.Context) {
 	ctx, cancel := a.some(ctx)
 	defer cancel()
-	var found stream.Session
+	var found shared.Session
 	err := a.do(Op{Kind: Lookup}, nil, func(op *Op) (func(), error) {
 		var err error
 		found, err = a.store.Lookup(ctx, a.key)
@@ -102,8 +103,8 @@ func (a *actor) create(ctx context.Context) {
 }
 
 // acquire takes the session over, and reads all that there is.
-func (a *actor) acquire(ctx context.Context, was stream.Session) {
-	var taken stream.Taken
+func (a *actor) acquire(ctx context.Context, was shared.Session) {
+	var taken shared.Taken
 	err := a.do(Op{Kind: Acquire}, nil, func(op *Op) (func(), error) {
 		var err error
 		taken, err = a.store.Acquire(ctx, was)
@@ -237,7 +238,7 @@ func (a *actor) records(id int, next map[uint64]uint64) []stream.Record {
 
 // claim claims an id that a few others claim too.
 func (a *actor) claim(ctx context.Context) {
-	id := stream.ClaimID(sha256.Sum256(fmt.Append(nil, a.keys[0], a.nextClaim())))
+	id := shared.ClaimID(sha256.Sum256(fmt.Append(nil, a.keys[0], a.nextClaim())))
 	_ = a.do(Op{Kind: Claim, Claim: id}, func(op *Op) {
 		op.Value = fmt.Appendf(nil, "claim %d", op.ID)
 	}, func(op *Op) (func(), error) {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"holdfast/internal/engine/shared"
 	"holdfast/stream"
 )
 
@@ -34,7 +35,7 @@ const forever = time.Duration(1<<63 - 1)
 func Check(history []*Op) []error {
 	c := &checker{byID: make(map[int]*Op)}
 	sessions := make(map[stream.SessionKey][]*Op)
-	claims := make(map[stream.ClaimID][]*Op)
+	claims := make(map[shared.ClaimID][]*Op)
 	for _, op := range history {
 		c.byID[op.ID] = op
 		if op.Kind == Claim {

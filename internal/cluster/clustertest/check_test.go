@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/internal/engine/shared"
 	"holdfast/stream"
 )
 
@@ -34,7 +35,7 @@ func (s *script) did(op Op) *Op {
 
 func (s *script) create() { s.did(Op{Kind: Create, Epoch: 1}) }
 
-func (s *script) acquire(epoch uint64, streams ...stream.Stream) *Op {
+func (s *script) acquire(epoch uint64, streams ...shared.Stream) *Op {
 	return s.did(Op{Kind: Acquire, Epoch: epoch, Streams: streams})
 }
 
@@ -69,10 +70,10 @@ func (s *script) read(epoch, after uint64, of ...*Op) *Op {
 }
 
 func (s *script) lookup(epoch uint64, owner string) {
-	s.did(Op{Kind: Lookup, Found: stream.Session{Epoch: epoch, Owner: owner}})
+	s.did(Op{Kind: Lookup, Found: shared.Session{Epoch: epoch, Owner: owner}})
 }
 
-func at(next uint64) stream.Stream { return stream.Stream{Number: 1, Oldest: 1, Next: next} }
+func at(next uint64) shared.Stream { return shared.Stream{Number: 1, Oldest: 1, Next: next} }
 
 func claim(value, was string) Op {
 	op := Op{Kind: Claim, Value: []byte(value)}
@@ -219,12 +220,12 @@ func TestCheck(t *testing.T) {
 		}},
 		{"trimmed", "begins at 2", func(s *script) {
 			s.create()
-			s.acquire(2, stream.Stream{Number: 1, Oldest: 2, Next: 3})
+			s.acquire(2, shared.Stream{Number: 1, Oldest: 2, Next: 3})
 		}},
 		{"an end that is gone", "was at 2 (ended: true)", func(s *script) {
 			s.create()
 			s.append(1, unknown, 1, 1).Records[0].Last = true
-			s.acquire(2, stream.Stream{Number: 1, Oldest: 1, Next: 2, Ended: true})
+			s.acquire(2, shared.Stream{Number: 1, Oldest: 1, Next: 2, Ended: true})
 			s.acquire(3, at(2))
 		}},
 		{"an older owner is not fenced", "accepted though", func(s *script) {

@@ -15,12 +15,13 @@ import (
 	"time"
 
 	"holdfast/internal/cluster"
+	"holdfast/internal/engine/shared"
 	"holdfast/stream"
 )
 
 // A Store is what a node works with.
 type Store interface {
-	stream.Shared
+	shared.Store
 	cluster.Bus
 }
 

@@ -4,14 +4,14 @@ import (
 	"bytes"
 	"cmp"
 
-	"holdfast/stream"
+	"holdfast/internal/engine/shared"
 )
 
 // found checks what those who acquired the session were told.
 func (s *life) found() {
 	for i, epoch := range s.byEpoch {
 		op := s.owners[epoch]
-		next := make(map[uint64]stream.Stream)
+		next := make(map[uint64]shared.Stream)
 		for _, st := range op.Streams {
 			next[st.Number] = st
 			if st.Oldest != 1 {
@@ -33,7 +33,7 @@ func (s *life) found() {
 }
 
 // nothingLost checks what is found against what the owners before found.
-func (s *life) nothingLost(op *Op, next map[uint64]stream.Stream) {
+func (s *life) nothingLost(op *Op, next map[uint64]shared.Stream) {
 	for _, epoch := range s.byEpoch {
 		if epoch >= op.Epoch {
 			return
@@ -49,7 +49,7 @@ func (s *life) nothingLost(op *Op, next map[uint64]stream.Stream) {
 
 // notes checks that the note found for each stream is not older than the last that
 // was acknowledged.
-func (s *life) notes(op *Op, found map[uint64]stream.Stream) {
+func (s *life) notes(op *Op, found map[uint64]shared.Stream) {
 	newest := make(map[uint64]*Op) // acknowledged
 	for _, by := range s.ops {
 		if by.Kind != Append || by.Outcome != Done || by.Epoch >= op.Epoch {

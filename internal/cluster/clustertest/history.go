@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"holdfast/internal/engine/shared"
 	"holdfast/stream"
 )
 
@@ -51,9 +52,9 @@ type Op struct {
 	After   uint64          //   the sequence before the first entry
 	Entries []stream.Entry  //   what there was
 	Ended   bool            //   and nothing will follow
-	Streams []stream.Stream // Acquire: what was found
-	Found   stream.Session  // Lookup
-	Claim   stream.ClaimID  // Claim
+	Streams []shared.Stream // Acquire: what was found
+	Found   shared.Session  // Lookup
+	Claim   shared.ClaimID  // Claim
 	Value   []byte          //   the value that was offered
 	Was     []byte          //   the value that there was, if it was refused
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/internal/engine/shared"
 	"holdfast/stream"
 )
 
@@ -31,7 +32,7 @@ type Options struct {
 // lost or changed; nothing was read that was not appended; no node appends after a newer
 // lease was given; and no two nodes get the same lease. The nodes must keep everything for
 // longer than the contest lasts. The keys of the sessions begin with "contest".
-func Run(t *testing.T, nodes []stream.Shared, o Options) {
+func Run(t *testing.T, nodes []shared.Store, o Options) {
 	t.Helper()
 	if o.Seed == 0 {
 		o.Seed = rand.Uint64()
@@ -116,7 +117,7 @@ func pause(ctx context.Context, rng *rand.Rand, most time.Duration) {
 // A player is what one node does to a session.
 type player struct {
 	h   *history
-	st  stream.Shared
+	st  shared.Store
 	rng *rand.Rand
 
 	lease stream.Lease // Epoch 0: none
@@ -149,7 +150,7 @@ func (p *player) acquire(ctx context.Context) {
 }
 
 // take acquires the session that was looked up.
-func (p *player) take(ctx context.Context, was stream.Session) bool {
+func (p *player) take(ctx context.Context, was shared.Session) bool {
 	a := &acquisition{node: p.st.Node(), was: was.Epoch, call: p.h.now()}
 	taken, err := p.st.Acquire(ctx, was)
 	if err != nil {
@@ -158,7 +159,7 @@ func (p *player) take(ctx context.Context, was stream.Session) bool {
 	a.taken, a.done = taken, p.h.now()
 	p.h.add(func() { p.h.acquired = append(p.h.acquired, a) })
 	p.lease, p.next, p.top = taken.Lease, make(map[uint64]uint64), 0
-	a.streams = make(map[uint64]stream.Stream)
+	a.streams = make(map[uint64]shared.Stream)
 	for _, x := range taken.Streams {
 		a.streams[x.Number] = x
 		p.top = max(p.top, x.Number)
@@ -229,7 +230,7 @@ func (p *player) append(ctx context.Context) {
 // A client reads the streams of a session, on the node that owns it.
 type client struct {
 	h     *history
-	nodes []stream.Shared
+	nodes []shared.Store
 	rng   *rand.Rand
 }
 

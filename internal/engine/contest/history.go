@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/internal/engine/shared"
 	"holdfast/stream"
 )
 
@@ -40,8 +41,8 @@ type attempt struct {
 type acquisition struct {
 	node       string
 	was        uint64 // epoch
-	taken      stream.Taken
-	streams    map[uint64]stream.Stream
+	taken      shared.Taken
+	streams    map[uint64]shared.Stream
 	call, done int64
 }
 
@@ -68,7 +69,7 @@ func (h *history) shown(number, after uint64, e stream.Entry) {
 
 // began creates the session, before anything happens to it. The engine may be
 // faulty already: an attempt whose outcome is unknown may have created it.
-func (h *history) began(t *testing.T, st stream.Shared) {
+func (h *history) began(t *testing.T, st shared.Store) {
 	t.Helper()
 	for end := time.Now().Add(patience); ; {
 		_, err := st.Create(t.Context(), h.key, nil)
@@ -83,7 +84,7 @@ func (h *history) began(t *testing.T, st stream.Shared) {
 
 // check acquires the session for the last time and compares what is there with the
 // history.
-func (h *history) check(t *testing.T, st stream.Shared) {
+func (h *history) check(t *testing.T, st shared.Store) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 	defer cancel()
@@ -113,7 +114,7 @@ func (h *history) check(t *testing.T, st stream.Shared) {
 }
 
 // finally acquires the session and reads all of it.
-func (h *history) finally(ctx context.Context, st stream.Shared) (map[place]stream.Entry, error) {
+func (h *history) finally(ctx context.Context, st shared.Store) (map[place]stream.Entry, error) {
 	p := &player{h: h, st: st}
 	for {
 		was, err := st.Lookup(ctx, h.key)

@@ -10,26 +10,27 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"holdfast/internal/engine/memory"
+	"holdfast/internal/engine/shared"
 	"holdfast/stream"
 )
 
 // stamp is a number that no one else comes up with.
 func stamp() uint64 { return rand.Uint64() }
 
-// Acquire implements [stream.Shared].
+// Acquire implements [shared.Store].
 //
 // Of several one gets the record, and nobody else appends frames of the new epoch.
 // Then a frame is appended after the last one there is, whoever wrote it: from here
 // on an older owner's appends fail, and all that came to something are before it.
-func (st *Store) Acquire(ctx context.Context, was stream.Session) (stream.Taken, error) {
+func (st *Store) Acquire(ctx context.Context, was shared.Session) (shared.Taken, error) {
 	key := was.Key
 	rec, version, err := st.takeRecord(ctx, &was)
 	if err != nil {
-		return stream.Taken{}, err
+		return shared.Taken{}, err
 	}
 	h := st.newHistory(key, rec.born)
 	if err := st.fence(ctx, h, &rec); err != nil {
-		return stream.Taken{}, err
+		return shared.Taken{}, err
 	}
 	s := &session{
 		lease:   stream.Lease{Session: key, Epoch: rec.epoch},
@@ -41,7 +42,7 @@ func (st *Store) Acquire(ctx context.Context, was stream.Session) (stream.Taken,
 	}
 	found := h.found(s)
 	if !st.enter(s, found) {
-		return stream.Taken{}, stream.ErrConflict
+		return shared.Taken{}, stream.ErrConflict
 	}
 	notes := int64(0)
 	for _, l := range h.streams {
@@ -50,12 +51,12 @@ func (st *Store) Acquire(ctx context.Context, was stream.Session) (stream.Taken,
 		}
 	}
 	st.front.Beside(s.lease, notes)
-	return stream.Taken{Lease: s.lease, About: rec.about, Streams: st.kept(s, h)}, nil
+	return shared.Taken{Lease: s.lease, About: rec.about, Streams: st.kept(s, h)}, nil
 }
 
 // takeRecord makes a session's record name this node, under a new epoch. What was
 // seen of it need not be read again: putting over it fails if it is another by now.
-func (st *Store) takeRecord(ctx context.Context, was *stream.Session) (record, uint64, error) {
+func (st *Store) takeRecord(ctx context.Context, was *shared.Session) (record, uint64, error) {
 	var old record
 	var version uint64
 	var err error
@@ -148,10 +149,10 @@ func (st *Store) enter(s *session, streams []memory.Loaded) bool {
 }
 
 // kept says what is kept of a session that was just acquired.
-func (st *Store) kept(s *session, h *history) []stream.Stream {
-	var all []stream.Stream
+func (st *Store) kept(s *session, h *history) []shared.Stream {
+	var all []shared.Stream
 	for number, l := range h.streams {
-		x := stream.Stream{Number: number, Note: l.note, Oldest: 1, Next: 1, Ended: l.ended}
+		x := shared.Stream{Number: number, Note: l.note, Oldest: 1, Next: 1, Ended: l.ended}
 		oldest, next, err := st.front.Bounds(context.Background(), stream.ID{Session: s.lease.Session, Number: number})
 		switch {
 		case err == nil:
@@ -161,7 +162,7 @@ func (st *Store) kept(s *session, h *history) []stream.Stream {
 		}
 		all = append(all, x)
 	}
-	slices.SortFunc(all, func(a, b stream.Stream) int {
+	slices.SortFunc(all, func(a, b shared.Stream) int {
 		if a.Number < b.Number {
 			return -1
 		}

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"time"
 
+	"holdfast/internal/engine/shared"
 	"holdfast/stream"
 )
 
@@ -29,10 +30,10 @@ const (
 // nobody knows when.
 const ahead = time.Minute
 
-func claimKey(id stream.ClaimID) string { return "k." + base64.RawURLEncoding.EncodeToString(id[:]) }
+func claimKey(id shared.ClaimID) string { return "k." + base64.RawURLEncoding.EncodeToString(id[:]) }
 
-// Claim implements [stream.Shared].
-func (st *Store) Claim(ctx context.Context, id stream.ClaimID, value []byte) (was []byte, age time.Duration, err error) {
+// Claim implements [shared.Store].
+func (st *Store) Claim(ctx context.Context, id shared.ClaimID, value []byte) (was []byte, age time.Duration, err error) {
 	key := claimKey(id)
 	mine := append(binary.BigEndian.AppendUint64([]byte{claimVersion}, stamp()), value...)
 	free := uint64(0) // the version of what may be claimed
@@ -70,8 +71,8 @@ func (st *Store) Claim(ctx context.Context, id stream.ClaimID, value []byte) (wa
 	return was, age, err
 }
 
-// Unclaim implements [stream.Shared].
-func (st *Store) Unclaim(ctx context.Context, id stream.ClaimID, value []byte) error {
+// Unclaim implements [shared.Store].
+func (st *Store) Unclaim(ctx context.Context, id shared.ClaimID, value []byte) error {
 	key := claimKey(id)
 	return st.ask(ctx, func(ctx context.Context) error {
 		got, version, _, err := st.log.Get(ctx, key)

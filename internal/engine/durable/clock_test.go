@@ -7,7 +7,7 @@ import (
 
 	"holdfast/internal/engine/durable"
 	"holdfast/internal/engine/durable/logtest"
-	"holdfast/stream"
+	"holdfast/internal/engine/shared"
 )
 
 // The clock of the engine jumps an hour ahead, and drops all frames: a session that is
@@ -44,7 +44,7 @@ func TestClaimFromTheFuture(t *testing.T) {
 		e := logtest.New(logtest.Options{})
 		n := open(t, e, durable.Options{})
 		defer n.shut()
-		id := stream.ClaimID{1}
+		id := shared.ClaimID{1}
 		if was, _, err := n.Claim(t.Context(), id, []byte("one")); was != nil || err != nil {
 			t.Fatalf("claimed: %q, %v", was, err)
 		}

@@ -8,7 +8,7 @@ import (
 	"holdfast/internal/engine/contest"
 	"holdfast/internal/engine/durable"
 	"holdfast/internal/engine/durable/logtest"
-	"holdfast/stream"
+	"holdfast/internal/engine/shared"
 )
 
 // Whatever the engine does, and whoever is cut off from it, nothing acknowledged is
@@ -24,7 +24,7 @@ func TestContest(t *testing.T) {
 			t.Parallel()
 			seed := rand.Uint64()
 			e := logtest.New(logtest.Options{Seed: seed, Faults: faults})
-			var nodes []stream.Shared
+			var nodes []shared.Store
 			var handles []*logtest.Handle
 			for range 3 {
 				n := open(t, e, durable.Options{Patience: 300 * time.Millisecond})

@@ -11,6 +11,7 @@ import (
 
 	"holdfast/internal/cluster"
 	"holdfast/internal/engine/memory"
+	"holdfast/internal/engine/shared"
 	"holdfast/stream"
 )
 
@@ -55,7 +56,7 @@ func (o Options) withDefaults() Options {
 // appended again. Sessions that end are removed at once.
 func (o *Options) recordTTL() time.Duration { return 3 * o.SessionTTL }
 
-// A Store is a [stream.Shared] over a Log, and the Log's [cluster.Bus]. What the
+// A Store is a [shared.Store] over a Log, and the Log's [cluster.Bus]. What the
 // sessions that are owned here say is also in memory, and read from there.
 //
 // What the engine keeps of a session is its record, and one sequence of frames.
@@ -86,7 +87,7 @@ type Store struct {
 	deleted chan grave    // whose frames nobody needs
 }
 
-var _ stream.Shared = (*Store)(nil)
+var _ shared.Store = (*Store)(nil)
 
 // New returns a store over an engine, which it closes.
 func New(log Log, o Options) *Store {

@@ -1,5 +1,5 @@
 // Package durable is the store over any engine that keeps bytes for longer than a
-// process: [Store] is a stream.Shared, and [Log] is what it asks of the engine.
+// process: [Store] is a shared.Store, and [Log] is what it asks of the engine.
 package durable
 
 import (

@@ -10,6 +10,7 @@ import (
 
 	"holdfast/internal/engine/durable"
 	"holdfast/internal/engine/durable/logtest"
+	"holdfast/internal/engine/shared"
 	"holdfast/stream"
 )
 
@@ -73,7 +74,7 @@ func (n *node) put(l stream.Lease, records ...stream.Record) error {
 }
 
 // take takes session a over.
-func (n *node) take() stream.Taken {
+func (n *node) take() shared.Taken {
 	n.t.Helper()
 	was, err := n.Lookup(n.t.Context(), "a")
 	n.want("Lookup", err, nil)

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 
+	"holdfast/internal/engine/shared"
 	"holdfast/stream"
 )
 
@@ -57,14 +58,14 @@ type seen struct {
 }
 
 // session is the record as package stream says it.
-func (r record) session(key stream.SessionKey, version uint64) stream.Session {
-	return stream.Session{
+func (r record) session(key stream.SessionKey, version uint64) shared.Session {
+	return shared.Session{
 		Key: key, Owner: r.owner, Open: r.open, Epoch: r.epoch, About: r.about, Seen: &seen{r, version},
 	}
 }
 
 // is says whether a session is as it was.
-func (r *record) is(was *stream.Session) bool {
+func (r *record) is(was *shared.Session) bool {
 	return r.epoch == was.Epoch && r.owner == was.Owner
 }
 

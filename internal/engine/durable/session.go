@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sync/semaphore"
 
+	"holdfast/internal/engine/shared"
 	"holdfast/stream"
 )
 
@@ -177,7 +178,7 @@ func (st *Store) getRecord(ctx context.Context, key stream.SessionKey) (rec reco
 	return rec, version, err
 }
 
-// Touch implements [stream.Shared].
+// Touch implements [shared.Store].
 func (st *Store) Touch(ctx context.Context, lease stream.Lease) error {
 	s, err := st.own(ctx, lease)
 	if err != nil {
@@ -202,17 +203,17 @@ func (st *Store) renew(ctx context.Context, s *session) error {
 	return err
 }
 
-// Lookup implements [stream.Shared].
-func (st *Store) Lookup(ctx context.Context, key stream.SessionKey) (stream.Session, error) {
+// Lookup implements [shared.Store].
+func (st *Store) Lookup(ctx context.Context, key stream.SessionKey) (shared.Session, error) {
 	rec, version, err := st.getRecord(ctx, key)
 	if err != nil {
-		return stream.Session{}, err
+		return shared.Session{}, err
 	}
 	return rec.session(key, version), nil
 }
 
-// Sessions implements [stream.Shared].
-func (st *Store) Sessions(ctx context.Context, yield func(stream.Session) bool) error {
+// Sessions implements [shared.Store].
+func (st *Store) Sessions(ctx context.Context, yield func(shared.Session) bool) error {
 	begun := false
 	for r := st.retry(ctx); ; {
 		once, stop := context.WithCancel(ctx)
@@ -241,7 +242,7 @@ func (st *Store) Sessions(ctx context.Context, yield func(stream.Session) bool) 
 // sessions the engine counts them first.
 const listSilence = 10 * time.Second
 
-// Release implements [stream.Shared].
+// Release implements [shared.Store].
 func (st *Store) Release(ctx context.Context, lease stream.Lease, open bool) error {
 	s, err := st.own(ctx, lease)
 	if err != nil {
@@ -265,7 +266,7 @@ func (st *Store) Release(ctx context.Context, lease stream.Lease, open bool) err
 	return err
 }
 
-// Forget implements [stream.Shared].
+// Forget implements [shared.Store].
 func (st *Store) Forget(lease stream.Lease) {
 	if s := st.find(lease.Session); s != nil && s.lease == lease {
 		st.drop(s)

@@ -10,6 +10,7 @@ import (
 
 	"holdfast/internal/engine/durable"
 	"holdfast/internal/engine/durable/logtest"
+	"holdfast/internal/engine/shared"
 	"holdfast/stream"
 )
 
@@ -64,7 +65,7 @@ func TestSyncedBefore(t *testing.T) {
 	if asked := log.since(); asked != "put append" {
 		t.Errorf("a session was begun with %q", asked)
 	}
-	if _, _, err := st.Claim(t.Context(), stream.ClaimID{1}, []byte("mine")); err != nil {
+	if _, _, err := st.Claim(t.Context(), shared.ClaimID{1}, []byte("mine")); err != nil {
 		t.Fatal(err)
 	}
 	if asked := log.since(); asked != "put sync" {

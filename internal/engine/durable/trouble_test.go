@@ -10,6 +10,7 @@ import (
 
 	"holdfast/internal/engine/durable"
 	"holdfast/internal/engine/durable/logtest"
+	"holdfast/internal/engine/shared"
 	"holdfast/stream"
 )
 
@@ -231,7 +232,7 @@ func TestGarbage(t *testing.T) {
 		t.Errorf("Lookup of garbage: %v", err)
 	}
 	found := 0
-	err = n.Sessions(t.Context(), func(stream.Session) bool {
+	err = n.Sessions(t.Context(), func(shared.Session) bool {
 		found++
 		return true
 	})
