@@ -26,6 +26,7 @@ type call struct {
 	// Changed only by run; transport with mu held.
 	transport transport
 	kind      attemptKind // of the last attempt
+	accepted  bool        // a subscription that the server has acknowledged
 	backoff   backoff
 	failures  failures
 	repeats   repeats
@@ -47,6 +48,9 @@ type request struct {
 	tool   string // the tool's name, once State was called
 	body   []byte // the request, as it is sent; nil where a State had the call without it
 	key    string // idempotency key; "" where the server honours none, or none is needed
+	// revision is the modern one that the request is of, in an HTTP exchange of its own; ""
+	// for others. It does not change once the call is registered.
+	revision string
 
 	// Guarded by call.mu.
 	wire  []byte // the id that it was last sent under
@@ -63,10 +67,9 @@ type origin struct {
 }
 
 // safe reports whether the request is retry-safe. The hints of the server's tools are not
-// known here. subscriptions/listen is not sent again: the host has to know that it may have
-// missed something.
+// known here. subscriptions/listen is, where the host learns what it may have missed.
 func (k *call) safe() bool {
-	return protocol.RetrySafe(k.method, nil) && k.method != protocol.MethodSubscriptions
+	return protocol.RetrySafe(k.method, nil) && (k.method != protocol.MethodSubscriptions || k.subscribes())
 }
 
 // ErrCancelled is the cause of a context that cancels a call: see [Conn.Resume].
@@ -74,12 +77,15 @@ var ErrCancelled = errors.New("cancelled by the host")
 
 // newCall returns a call that is not registered yet.
 func newCall(c *Conn, rq request) *call {
-	rq.wire, rq.record = rq.id, string(jsonrpc.Key(rq.id))
+	rq.wire, rq.record, rq.revision = rq.id, string(jsonrpc.Key(rq.id)), revisionOf(rq.body)
 	return &call{c: c, request: rq, reached: make(chan struct{})}
 }
 
 // call begins a call with a request of the host.
 func (c *Conn) call(m jsonrpc.Message) error {
+	if e := c.wrongEra(m.Method); e != nil {
+		return c.refuseHost(m.ID, e)
+	}
 	k := newCall(c, request{id: m.ID, method: m.Method, body: m.Raw})
 	k.progress.token = tokenOf(m.Raw)
 	if m.Method == protocol.MethodInitialize {
@@ -88,11 +94,7 @@ func (c *Conn) call(m jsonrpc.Message) error {
 	switch err := c.register(k); {
 	case errors.Is(err, errAmbiguous):
 		// The host can't know that the id is taken.
-		refused, perr := jsonrpc.Parse(jsonrpc.AppendError(nil, k.id, jsonrpc.Errorf(jsonrpc.CodeServer, "not sent: %v", err)))
-		if perr != nil || !c.spawn(func() { c.deliver(refused) }) {
-			return err
-		}
-		return nil
+		return c.refuseHost(k.id, jsonrpc.Errorf(jsonrpc.CodeServer, "not sent: %v", err))
 	case err != nil:
 		return err
 	}
@@ -108,6 +110,15 @@ func (c *Conn) call(m jsonrpc.Message) error {
 		return ErrClosed
 	}
 	return nil
+}
+
+// refuseHost answers a request of the host with an error. The server gets nothing.
+func (c *Conn) refuseHost(id []byte, e *jsonrpc.Error) error {
+	refused, err := jsonrpc.Parse(jsonrpc.AppendError(nil, id, e))
+	if err == nil && !c.spawn(func() { c.deliver(refused) }) {
+		err = ErrClosed
+	}
+	return err
 }
 
 // canonical returns a request as json.Marshal spells it: without white space, and with
@@ -134,8 +145,16 @@ func (c *Conn) register(k *call) error {
 	}
 	k.ctx, k.cancel = context.WithCancelCause(c.ctx)
 	c.calls[k.record] = k
-	if !k.origin.otherSession {
-		k.session = c.session
+	switch {
+	case c.muxed():
+		k.revision = "" // each message says what it is, and one connection carries all
+		fallthrough
+	case !k.isModern():
+		if !k.origin.otherSession {
+			k.session = c.session
+		}
+	default:
+		k.session = session{revision: k.revision, keys: c.modern.keys || k.key != ""}
 	}
 	if c.opening.request != nil && c.session.state == sessionNone && k.origin.response == nil {
 		k.origin.failFast = true // initialize is not answered yet
@@ -279,7 +298,11 @@ func (k *call) deliver(m jsonrpc.Message) {
 	case protocol.MethodInitialize:
 		m = k.c.opened(m)
 	case protocol.MethodDiscover:
-		m = preferSessions(m)
+		m = k.discovered(m)
+	case protocol.MethodToolsList:
+		if k.isModern() {
+			m = k.c.listed(m)
+		}
 	case protocol.MethodSubscribe, protocol.MethodUnsubscribe, protocol.MethodSetLevel:
 		if m.Error == nil && k.origin.response == nil {
 			k.c.remember(k.method, jsonrpc.Field(k.body, "params"))
@@ -315,7 +338,7 @@ func (k *call) fail(err error) {
 	if k.ctx.Err() != nil {
 		return // nobody waits
 	}
-	m, perr := jsonrpc.Parse(jsonrpc.AppendError(nil, k.id, failure(err, k.safe())))
+	m, perr := jsonrpc.Parse(jsonrpc.AppendError(nil, k.id, k.failure(err)))
 	if perr == nil {
 		k.deliver(m)
 	}

@@ -64,6 +64,7 @@ type Conn struct {
 	state      connState
 	session    session
 	opening    opening
+	modern     modern
 	standalone standalone
 	seen       eventIDs         // events of all streams, except those of a mux
 	calls      map[string]*call // in flight, by the key of their id

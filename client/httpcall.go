@@ -74,7 +74,7 @@ func (k *call) exchange(kind attemptKind, sent *atomic.Bool) exchange {
 	default:
 		// Who has the key attaches to the call, after what we have of it. What has no
 		// key is sent under another id: it may be in flight under this one.
-		if kind == attemptRequest || k.key == "" && k.method != protocol.MethodInitialize {
+		if kind == attemptRequest || k.key == "" && k.method != protocol.MethodInitialize || k.isModern() {
 			x.last = ""
 		}
 		k.renameAgain(kind)
@@ -86,9 +86,10 @@ func (k *call) exchange(kind attemptKind, sent *atomic.Bool) exchange {
 }
 
 // renameAgain gives a request that is sent again without a key another id: it may be in
-// flight under the one that it had. k.mu is held.
+// flight under the one that it had. The messages of a subscription name it by its id. k.mu
+// is held.
 func (k *call) renameAgain(kind attemptKind) {
-	if kind == attemptAgain && k.key == "" && k.method != protocol.MethodInitialize {
+	if kind == attemptAgain && k.key == "" && k.method != protocol.MethodInitialize && !k.subscribes() {
 		k.wire = k.c.newID()
 	}
 }
@@ -103,16 +104,6 @@ func (k *call) underWireID(body []byte) []byte {
 		return body
 	}
 	return m.WithID(k.wire)
-}
-
-// mirror sets the headers that repeat what is in the body (2026-07-28).
-func (k *call) mirror(h http.Header) {
-	if k.method == protocol.MethodInitialize {
-		delete(h, protocol.HeaderSession)
-		delete(h, protocol.HeaderVersion)
-		return
-	}
-	mirror(h, k.method, k.body)
 }
 
 // answerTimeout is how long the header of the answer to the request may take. The
@@ -138,7 +129,7 @@ func (x exchanges) send(ctx context.Context, k *call, raw []byte, atMost time.Du
 	var b backoff
 	for {
 		s := c.sessionOf(k)
-		resp, err := c.do(during, exchange{method: http.MethodPost, body: raw, session: &s, wait: c.opts.ConnectTimeout})
+		resp, err := c.do(during, exchange{method: http.MethodPost, body: raw, session: &s, wait: c.opts.ConnectTimeout, headers: s.mirror(raw)})
 		if err == nil {
 			if resp.StatusCode < 300 {
 				resp.Close()
@@ -171,5 +162,17 @@ func (c *Conn) sessionOf(k *call) session {
 	}
 	mu.Lock()
 	defer mu.Unlock()
+	if k == nil && s.state == sessionNone && c.modern.revision != "" {
+		return session{revision: c.modern.revision}
+	}
 	return *s
+}
+
+// mirror returns what sets the headers of a notification in a modern session; nil for others.
+func (s *session) mirror(raw []byte) func(http.Header) {
+	if !protocol.Modern(s.revision) {
+		return nil
+	}
+	method := jsonrpc.String(jsonrpc.Field(raw, "method"))
+	return func(h http.Header) { mirror(h, s.revision, method, nil) }
 }

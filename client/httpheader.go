@@ -1,7 +1,6 @@
 package client
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"net/http"
@@ -10,7 +9,6 @@ import (
 
 	"holdfast/internal/protocol"
 	"holdfast/internal/sse"
-	"holdfast/jsonrpc"
 )
 
 // head sets the header of a request.
@@ -85,28 +83,4 @@ func port(u *url.URL) string {
 		return "443"
 	}
 	return "80"
-}
-
-// mirror sets the headers that repeat what is in a request's body (2026-07-28,
-// Transports, "Standard Headers"). Earlier servers do not look at them.
-func mirror(h http.Header, method string, body []byte) {
-	if !bytes.Contains(body, []byte("protocolVersion")) {
-		return // searching a long body is cheaper than parsing it
-	}
-	version := jsonrpc.String(jsonrpc.Field(body, "params", "_meta", protocol.MetaProtocolVersion))
-	if version < protocol.V20260728 {
-		return
-	}
-	h[protocol.HeaderVersion] = []string{version}
-	h.Set(protocol.HeaderMethod, method)
-	name := ""
-	switch method {
-	case protocol.MethodToolsCall, protocol.MethodGetPrompt:
-		name = jsonrpc.String(jsonrpc.Field(body, "params", "name"))
-	case protocol.MethodReadResource:
-		name = jsonrpc.String(jsonrpc.Field(body, "params", "uri"))
-	}
-	if name != "" {
-		h.Set(protocol.HeaderName, name)
-	}
 }

@@ -73,6 +73,9 @@ func (c *Conn) cancelCall(k *call, m jsonrpc.Message) {
 		defer c.countCancelling(-1)
 		defer c.unregister(k)
 		defer k.cancel(ErrCancelled)
+		if k.isModern() {
+			return // the end of its exchange cancels it (2026-07-28, Cancellation)
+		}
 		t := time.NewTimer(cancelWait)
 		defer t.Stop()
 		select {
@@ -97,15 +100,14 @@ func (c *Conn) cancelCall(k *call, m jsonrpc.Message) {
 }
 
 // cancellation returns m under the id by which the server knows the call. It returns nil
-// where nothing is to be sent: the end of the connection cancels the call, or the id alone
-// would be that of another call.
+// where nothing is to be sent: the id alone would be that of another call.
 func (k *call) cancellation(m jsonrpc.Message) []byte {
 	shared := k.c.transport().shared()
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	elsewhere := k.origin.otherSession && shared
 	switch {
-	case k.session.revision >= protocol.V20260728, elsewhere && k.ways.token == "":
+	case elsewhere && k.ways.token == "":
 		return nil
 	case bytes.Equal(k.wire, k.id) && k.session.id != "" && !elsewhere:
 		return m.Raw

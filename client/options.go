@@ -49,6 +49,8 @@ type Options struct {
 	Auth Authorizer
 	// Transport is the wire protocol. Default: Auto.
 	Transport Transport
+	// Era is which revisions of the protocol are spoken: AnyEra, Legacy or Modern.
+	Era string
 	// NoListen keeps the Conn from opening the standalone stream, on which the server
 	// sends what belongs to no request.
 	NoListen bool

@@ -56,6 +56,17 @@ func unknownIf(mayHaveRun bool, err error) error {
 	return err
 }
 
+// failure returns the error response that the call ends with. The error of a modern server
+// comes as it is: its HTTP status says nothing more.
+func (k *call) failure(err error) *jsonrpc.Error {
+	var no *refusal
+	var unknown *unknownOutcome
+	if k.isModern() && errors.As(err, &no) && no.rpc != nil && no.certain() && !errors.As(err, &unknown) {
+		return no.rpc
+	}
+	return failure(err, k.safe())
+}
+
 // failure returns the error response that stands for err: with the server's own code and
 // data where err is its refusal. The outcome of a retry-safe request is never unknown:
 // its sender may send it again.

@@ -15,9 +15,10 @@ const mostCuts = 8
 
 // failures counts the attempts of a call that have failed.
 type failures struct {
-	cuts     int // connections in a row that have ended without bringing anything
-	silences int // attempts to which the server did not begin to answer
-	renewals int // sessions that were begun for it
+	cuts     int  // connections in a row that have ended without bringing anything
+	silences int  // attempts to which the server did not begin to answer
+	renewals int  // sessions that were begun for it
+	listed   bool // tools were listed for it: the server had refused its headers
 }
 
 // cut notes that a connection has ended. It returns how many in a row brought nothing.
@@ -33,6 +34,11 @@ func (f *failures) cut(fresh bool) int {
 // have reached the server.
 func (k *call) retry(err error, left bool) error {
 	var no *refusal
+	if k.ctx.Err() == nil {
+		if waited, ended := k.retrySubscription(err); waited {
+			return ended
+		}
+	}
 	switch {
 	case k.ctx.Err() != nil:
 		return context.Cause(k.ctx)
@@ -116,6 +122,13 @@ func (k *call) retryRequest(no *refusal) error {
 	s := k.session
 	k.mu.Unlock()
 	switch {
+	case no.rpc != nil && no.rpc.Code == protocol.CodeHeaderMismatch && k.method == protocol.MethodToolsCall && k.isModern() && !k.failures.listed:
+		k.failures.listed = true
+		if err := k.listAgain(); err != nil {
+			k.c.logger.Warn("the server refuses the headers of a call, and its tools could not be listed", "error", err)
+			return no
+		}
+		return nil
 	case no.forgot() && s.id != "" && k.method != protocol.MethodInitialize:
 		return k.lost(s)
 	case no.status == http.StatusConflict && k.key != "":

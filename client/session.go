@@ -1,10 +1,7 @@
 package client
 
 import (
-	"context"
 	"encoding/json"
-	"net/http"
-	"slices"
 
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
@@ -102,13 +99,7 @@ func (c *Conn) named(id string) {
 	if old.id == "" || old.id == id || old.state != sessionNone {
 		return
 	}
-	c.spawn(func() {
-		ctx, stop := context.WithTimeout(c.ctx, closeTimeout)
-		defer stop()
-		if r, err := c.do(ctx, exchange{method: http.MethodDelete, session: &old, wait: closeTimeout}); err == nil {
-			r.Close()
-		}
-	})
+	c.endSession(&old)
 }
 
 // opened begins the session with the response to initialize. A revision that no header can
@@ -136,25 +127,6 @@ func noRevision(m jsonrpc.Message) jsonrpc.Message {
 		return refused
 	}
 	return m
-}
-
-// preferSessions returns the response to server/discover that the host gets. If the server
-// also supports a revision with sessions, the host is to use that, because calls can be
-// continued there: so it gets the error of a server that does not know the method.
-func preferSessions(m jsonrpc.Message) jsonrpc.Message {
-	var offer struct {
-		SupportedVersions []string `json:"supportedVersions"`
-	}
-	if m.Error != nil || json.Unmarshal(m.Result, &offer) != nil ||
-		!slices.ContainsFunc(offer.SupportedVersions, func(v string) bool { return v < protocol.V20260728 }) {
-		return m
-	}
-	refused, err := jsonrpc.Parse(jsonrpc.AppendError(nil, m.ID,
-		jsonrpc.Errorf(jsonrpc.CodeMethodNotFound, "server/discover is not used: this connection has a session")))
-	if err != nil {
-		return m
-	}
-	return refused
 }
 
 // errorOf decodes the error of a response, as far as it is one.

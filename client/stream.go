@@ -120,7 +120,9 @@ func (k *call) begun(r *response) {
 func (k *call) readStream(r *response) error {
 	k.taken()
 	k.begun(r)
-	k.linked(r)
+	if !k.isModern() {
+		k.linked(r)
+	}
 	switch {
 	case k.kind == attemptEvents:
 		// Some servers replay what was missed, and send nothing more over this connection
@@ -198,7 +200,7 @@ func (k *call) event(ev *sse.Event, replay bool) error {
 // parse notes the id and the retry field of an event, and returns its messages that have not
 // come before: one, or in revision 2025-03-26 a batch.
 func (k *call) parse(ev *sse.Event, replay bool) ([]jsonrpc.Message, error) {
-	if !headable(ev.ID) {
+	if !headable(ev.ID) || k.isModern() { // nothing is resumed there
 		ev.ID = ""
 	}
 	k.mu.Lock()
@@ -216,13 +218,15 @@ func (k *call) parse(ev *sse.Event, replay bool) ([]jsonrpc.Message, error) {
 		return nil, nil
 	}
 	repeated := k.c.repeated(ev)
-	old := repeated && replay || again || ev.ID == "" && k.repeats.add(k.c.seen.seed, ev.Data)
+	old := repeated && replay || again || ev.ID == "" && !k.subscribes() && k.repeats.add(k.c.seen.seed, ev.Data)
 	msgs, err := k.messages(ev.Data)
 	switch {
 	case old:
 		// A response is delivered once anyway, and some servers send it under an event id
 		// that was used before.
 		return slices.DeleteFunc(msgs, func(m jsonrpc.Message) bool { return m.Kind != jsonrpc.Response }), nil
+	case err == nil && k.subscribes() && len(msgs) == 1 && msgs[0].Method == protocol.MethodAcknowledged:
+		return msgs, nil // each connection has it
 	case err == nil:
 		k.backoff.progress()
 		if repeated { // some servers use the same ids in each stream, but no two progress notifications are alike
@@ -244,11 +248,19 @@ func (k *call) message(m jsonrpc.Message) error {
 	case jsonrpc.Response:
 		k.c.response(k, m)
 	case jsonrpc.Request:
+		if k.isModern() { // which has InputRequiredResult for it, and takes no reply
+			k.c.logger.Warn("request of the server dropped: its revision has none", "method", m.Method)
+			return nil
+		}
 		k.c.serverRequest(k, m)
 	case jsonrpc.Notification:
 		switch m.Method {
 		case protocol.MethodResumePolicy:
-			if k.policy(m) {
+			if !k.isModern() && k.policy(m) {
+				return nil
+			}
+		case protocol.MethodAcknowledged:
+			if k.subscribes() && !k.acknowledged(m) {
 				return nil
 			}
 		case protocol.MethodCancelled:

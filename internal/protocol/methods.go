@@ -6,6 +6,7 @@ const (
 	MethodInitialize    = "initialize"
 	MethodDiscover      = "server/discover" // 2026-07-28
 	MethodPing          = "ping"
+	MethodToolsList     = "tools/list"
 	MethodReadResource  = "resources/read"
 	MethodSubscribe     = "resources/subscribe"
 	MethodUnsubscribe   = "resources/unsubscribe"

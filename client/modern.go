@@ -1,0 +1,296 @@
+package client
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+
+	"holdfast/internal/protocol"
+	"holdfast/jsonrpc"
+)
+
+// The values of Options.Era: which revisions of the protocol a [Conn] speaks. Legacy ones
+// (2025-11-25 and earlier) begin with initialize. In modern ones (2026-07-28 and later) each
+// request says in its _meta who makes it.
+const (
+	// AnyEra is the host's choice. But its server/discover is answered with "method not
+	// found" if the server also has legacy sessions, in which calls can be resumed: the host
+	// goes on with initialize. A server that is no Holdfast is asked for a session before
+	// that.
+	AnyEra = ""
+	// Legacy answers server/discover without asking the server.
+	Legacy = "legacy"
+	// Modern keeps the host from initialize, and so from sessions.
+	Modern = "modern"
+)
+
+// modern is what is known of a server from what it has answered to modern requests. Conn.mu
+// guards it.
+type modern struct {
+	revision string // that the host speaks, once the server has answered its server/discover
+	keys     bool   // the server honours idempotency keys
+	// tools has the headers of those tools that have any, by name, as the server last listed
+	// them.
+	tools map[string][]protocol.ParamHeader
+}
+
+// mostAnnotated bounds how many tools with headers are remembered.
+const mostAnnotated = 10_000
+
+// revisionOf returns the modern revision that a request names in its _meta; "" for a legacy
+// request.
+func revisionOf(body []byte) string {
+	if !bytes.Contains(body, []byte("protocolVersion")) {
+		return "" // searching a long body is cheaper than parsing it
+	}
+	version := jsonrpc.String(jsonrpc.Field(body, "params", "_meta", protocol.MetaProtocolVersion))
+	if !protocol.Modern(version) || !headable(version) {
+		return ""
+	}
+	return version
+}
+
+// isModern reports whether the request is one of a modern revision, in an HTTP exchange of
+// its own: nothing but its key leads back to it, and the end of the exchange cancels it.
+func (k *call) isModern() bool { return k.revision != "" }
+
+// mirror sets the headers that repeat what is in the body (2026-07-28, Streamable HTTP,
+// "Request Metadata"). Earlier servers do not look at them.
+func (k *call) mirror(h http.Header) {
+	if k.method == protocol.MethodInitialize {
+		delete(h, protocol.HeaderSession)
+		delete(h, protocol.HeaderVersion)
+		return
+	}
+	if !k.isModern() {
+		return
+	}
+	params := jsonrpc.Field(k.body, "params")
+	mirror(h, k.revision, k.method, params)
+	if k.method != protocol.MethodToolsCall {
+		return
+	}
+	tool := jsonrpc.String(jsonrpc.Field(params, "name"))
+	k.c.mu.Lock()
+	headers := k.c.modern.tools[tool]
+	k.c.mu.Unlock()
+	if len(headers) == 0 {
+		return
+	}
+	arguments := jsonrpc.Field(params, "arguments")
+	for _, p := range headers {
+		if value, ok := p.Value(arguments); ok {
+			h.Set(protocol.HeaderParam+p.Name, value)
+		}
+	}
+}
+
+// mirror sets the headers that each modern message has.
+func mirror(h http.Header, revision, method string, params []byte) {
+	h[protocol.HeaderVersion] = []string{revision}
+	h.Set(protocol.HeaderMethod, protocol.EncodeHeader(method))
+	if name := protocol.NameOf(method, params); name != "" {
+		h.Set(protocol.HeaderName, protocol.EncodeHeader(name))
+	}
+}
+
+// listed takes the answer to tools/list: it notes which arguments headers repeat, and removes
+// tools whose definition is invalid (2026-07-28, Tools, "x-mcp-header").
+func (c *Conn) listed(m jsonrpc.Message) jsonrpc.Message {
+	if m.Error != nil {
+		return m
+	}
+	var tools []json.RawMessage
+	if json.Unmarshal(jsonrpc.Field(m.Result, "tools"), &tools) != nil {
+		return m
+	}
+	before := len(tools)
+	tools = slices.DeleteFunc(tools, func(tool json.RawMessage) bool {
+		name := jsonrpc.String(jsonrpc.Field(tool, "name"))
+		headers, err := protocol.ParamHeaders(jsonrpc.Field(tool, "inputSchema"))
+		if err != nil {
+			c.logger.Warn("a tool of the server is left out: its definition is invalid", "tool", name, "error", err)
+			headers = nil
+		}
+		c.note(name, headers)
+		return err != nil
+	})
+	if len(tools) == before {
+		return m
+	}
+	list, err := json.Marshal(tools)
+	if err != nil {
+		return m
+	}
+	raw, ok := jsonrpc.Set(m.Raw, list, "result", "tools")
+	if !ok {
+		return m
+	}
+	if less, err := jsonrpc.Parse(raw); err == nil {
+		return less
+	}
+	return m
+}
+
+// note notes the headers of a tool.
+func (c *Conn) note(tool string, headers []protocol.ParamHeader) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	t := &c.modern
+	switch {
+	case len(headers) == 0:
+		delete(t.tools, tool)
+	case len(t.tools) < mostAnnotated:
+		if t.tools == nil {
+			t.tools = make(map[string][]protocol.ParamHeader)
+		}
+		t.tools[tool] = headers
+	}
+}
+
+// mostPages bounds how far the server's list of tools is read for one tool.
+const mostPages = 100
+
+// listAgain lists the server's tools after it has refused a call for its headers: the tool's
+// schema may have changed, or was never seen here ("Client Behavior").
+func (k *call) listAgain() error {
+	params := []byte(`{}`)
+	if meta := jsonrpc.Field(k.body, "params", "_meta"); meta != nil {
+		params, _ = jsonrpc.Set(params, without(meta, "progressToken"), "_meta")
+	}
+	tool := jsonrpc.String(jsonrpc.Field(k.body, "params", "name"))
+	for range mostPages {
+		m, err := k.c.request(k.ctx, protocol.MethodToolsList, params)
+		if err != nil {
+			return err
+		}
+		if m.Error != nil {
+			return errorOf(m.Error)
+		}
+		var page struct {
+			Tools []struct {
+				Name string `json:"name"`
+			} `json:"tools"`
+			NextCursor json.RawMessage `json:"nextCursor"`
+		}
+		if err := json.Unmarshal(m.Result, &page); err != nil {
+			return err
+		}
+		for _, t := range page.Tools {
+			if t.Name == tool {
+				return nil
+			}
+		}
+		if len(page.NextCursor) == 0 || string(page.NextCursor) == "null" {
+			break
+		}
+		params, _ = jsonrpc.Set(params, page.NextCursor, "cursor")
+	}
+	return fmt.Errorf("the server lists no tool %q", tool)
+}
+
+// without returns an object without a member.
+func without(object []byte, name string) []byte {
+	var members map[string]json.RawMessage
+	if json.Unmarshal(object, &members) != nil {
+		return object
+	}
+	delete(members, name)
+	text, err := json.Marshal(members)
+	if err != nil {
+		return object
+	}
+	return text
+}
+
+// discovered takes the answer to the host's server/discover, and returns what the host gets.
+func (k *call) discovered(m jsonrpc.Message) jsonrpc.Message {
+	if m.Error != nil {
+		return m
+	}
+	c := k.c
+	keys := jsonrpc.Field(m.Result, "capabilities", "experimental", protocol.MetaIdempotencyKey) != nil
+	var offer struct {
+		SupportedVersions []string `json:"supportedVersions"`
+	}
+	if json.Unmarshal(m.Result, &offer) != nil {
+		return m
+	}
+	var legacy string // the newest one
+	for _, v := range offer.SupportedVersions {
+		if !protocol.Modern(v) {
+			legacy = max(legacy, v)
+		}
+	}
+	if c.opts.Era == AnyEra && legacy != "" && (keys || !k.isModern() || c.hasSessions(k, legacy)) {
+		return noDiscover(m)
+	}
+	c.mu.Lock()
+	c.modern.keys, c.modern.revision = keys, k.revision
+	c.mu.Unlock()
+	c.changed()
+	return m
+}
+
+// noDiscover returns the error of a server that does not know server/discover.
+func noDiscover(m jsonrpc.Message) jsonrpc.Message {
+	refused, err := jsonrpc.Parse(jsonrpc.AppendError(nil, m.ID,
+		jsonrpc.Errorf(jsonrpc.CodeMethodNotFound, "server/discover is not used: this connection has a session")))
+	if err != nil {
+		return m
+	}
+	return refused
+}
+
+// hasSessions asks a server that speaks both eras whether it has legacy sessions: it begins
+// one, and ends it. Without a session the older revision has nothing that the newer one
+// lacks, and questions of the server lead nowhere. Where nobody knows, it has.
+func (c *Conn) hasSessions(k *call, revision string) bool {
+	params := jsonrpc.Object("protocolVersion", revision)
+	info := jsonrpc.Field(k.body, "params", "_meta", protocol.MetaClientInfo)
+	if info == nil {
+		info = []byte(`{"name":"holdfast","version":"1"}`)
+	}
+	params, _ = jsonrpc.Set(params, info, "clientInfo")
+	params, _ = jsonrpc.Set(params, []byte(`{}`), "capabilities")
+	r, err := c.do(k.ctx, exchange{
+		method: http.MethodPost, body: jsonrpc.AppendRequest(nil, c.newID(), protocol.MethodInitialize, params), wait: c.opts.ConnectTimeout,
+	})
+	if err != nil {
+		return true
+	}
+	id := r.Header.Get(protocol.HeaderSession)
+	taken := r.StatusCode == http.StatusOK
+	r.Close()
+	if !taken || id == "" || len(id) > mostSession {
+		return false
+	}
+	c.endSession(&session{id: id, revision: revision})
+	return true
+}
+
+// endSession ends a session that is not the Conn's, in the background.
+func (c *Conn) endSession(s *session) {
+	c.spawn(func() {
+		ctx, stop := context.WithTimeout(c.ctx, closeTimeout)
+		defer stop()
+		if r, err := c.do(ctx, exchange{method: http.MethodDelete, session: s, wait: closeTimeout}); err == nil {
+			r.Close()
+		}
+	})
+}
+
+// wrongEra returns the error of a request with which the host would begin in the era that
+// Options.Era rules out; nil for any other request.
+func (c *Conn) wrongEra(method string) *jsonrpc.Error {
+	switch {
+	case c.opts.Era == Legacy && method == protocol.MethodDiscover:
+		return jsonrpc.Errorf(jsonrpc.CodeMethodNotFound, "server/discover is not used: this connection has a session")
+	case c.opts.Era == Modern && method == protocol.MethodInitialize:
+		return jsonrpc.Errorf(jsonrpc.CodeMethodNotFound, "initialize is not used: this connection is of revision %s or later", protocol.V20260728)
+	}
+	return nil
+}
