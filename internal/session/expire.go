@@ -78,11 +78,7 @@ func (m *Manager) endAs(s *Session, to sessionState, why error) {
 }
 
 // stops reports whether the node gives up its sessions, or ends.
-func (m *Manager) stops() bool {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
-	return m.handsOver || m.closing || m.closed
-}
+func (m *Manager) stops() bool { return m.drain.is(handingOver) }
 
 // stopLingering ends the time in which a session that has ended can be found by its tokens.
 func (m *Manager) stopLingering(s *Session) {

@@ -32,9 +32,7 @@ func (m *Manager) HandOver(ctx context.Context) error {
 	if m.shared == nil {
 		return nil
 	}
-	m.mu.Lock()
-	m.handsOver = true
-	m.mu.Unlock()
+	m.become(handingOver)
 	m.awaitTakeOvers(ctx)
 	tick := time.NewTicker(handOverTick)
 	defer tick.Stop()
@@ -70,8 +68,8 @@ func (m *Manager) DrainAlone(ctx context.Context, alone func() bool) {
 	if m.shared == nil {
 		return
 	}
-	m.drainsAlone.Store(true)
-	defer m.drainsAlone.Store(false)
+	m.become(waitingAlone)
+	defer m.become(serving)
 	tick := time.NewTicker(handOverTick)
 	defer tick.Stop()
 	for alone() && slices.ContainsFunc(m.all(), func(s *Session) bool { return s.use.calls.Load() > 0 || s.streams.behind() }) {
@@ -85,14 +83,14 @@ func (m *Manager) DrainAlone(ctx context.Context, alone func() bool) {
 
 // refusesAlone reports whether requests are not to be begun because of [Manager.DrainAlone].
 func (m *Manager) refusesAlone(msgs []jsonrpc.Message) bool {
-	return m.drainsAlone.Load() && slices.ContainsFunc(msgs, func(x jsonrpc.Message) bool {
+	return m.drain.state() == waitingAlone && slices.ContainsFunc(msgs, func(x jsonrpc.Message) bool {
 		return x.Kind == jsonrpc.Request && !protocol.RetrySafe(x.Method, nil)
 	})
 }
 
 // RefuseUnsafe begins the end of [Manager.HandOver]: from now on a call that may not be
 // made again is refused with [ErrMoved] before it begins, as it would probably be cut.
-func (m *Manager) RefuseUnsafe() { m.refusesUnsafe.Store(true) }
+func (m *Manager) RefuseUnsafe() { m.drain.late.Store(true) }
 
 // behind reports whether readers have yet to tell their clients what there is.
 func (t *table) behind() bool {
@@ -122,13 +120,13 @@ func (t *table) behind() bool {
 // up its sessions and nothing else is in flight in this one; it reports whether it
 // has. Clients that make one call right after the other leave no other gap.
 func (m *Manager) handOverFirst(s *Session) bool {
-	m.mu.RLock()
-	handing := m.handsOver
-	m.mu.RUnlock()
+	if m.drain.state() != handingOver {
+		return false
+	}
 	s.mu.Lock()
 	begun := s.backend.initialize != nil
 	s.mu.Unlock()
-	if !handing || !begun || s.use.calls.Load() > 0 {
+	if !begun || s.use.calls.Load() > 0 {
 		return false
 	}
 	m.waitFor(handOverTick, func() bool { return !s.streams.behind() }) // a client may be faster than we

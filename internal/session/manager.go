@@ -59,51 +59,66 @@ type Options struct {
 // A Manager holds the sessions of one endpoint. Its methods may be called
 // concurrently.
 //
-// It has more than fifteen fields: the sessions by their keys, what they are counted
-// against, and what a drain has brought it to. Nothing else knows all sessions.
+// What it still takes on is a [drainState].
 type Manager struct {
 	opts    Options
 	store   stream.Store
 	shared  shared.Store // the store, if other nodes take its sessions over; else nil
 	backend backend.Backend
 	logger  *slog.Logger
-	// How much of a stream the store keeps, in bytes; 0: not known.
-	streamBytes int64
-	callShare   int64 // requests in flight of one tenant
-	mostQueued  int   // see the constant
+	keys    idempotency.Registry
+	limits
+	times
+	drain drain
+	running
 
-	zero      time.Time    // what the clock counts from
-	resumedAt atomic.Int64 // by the clock: when the process was last found to have stood still
-	calls     atomic.Int64 // requests in flight
-	// When sessions were last looked through for some that can be ended, by the clock.
-	unusedEnded   atomic.Int64
-	refusesUnsafe atomic.Bool // only what may be made again is begun
-	// No tool is called, as the node ends and there is no other.
-	drainsAlone atomic.Bool
-	keys        idempotency.Registry
+	mu sync.RWMutex
+	sessionTables
+	places places
+	takeOvers
+}
 
-	mu       sync.RWMutex
-	sessions map[stream.SessionKey]*Session
-	tenants  map[string]*tenant // of those, by their names
-	places   places
-	// Those whose clients can resume requests, by their named principals.
-	resumers  map[string]map[*Session]struct{}
-	ending    map[stream.SessionKey]struct{} // those that have ended, and that the store has still to delete
-	looking   chan struct{}                  // held by who looks through all records
-	taking    map[stream.SessionKey]*taking  // those that are being taken over
-	nextRetry time.Time                      // when the next session that was taken over makes its calls again
-	handsOver bool                           // none is taken over any more
-	closing   bool                           // nothing new is taken
-	closed    bool                           // Close waits for what is left
+// limits are what follows from the Options and the store, and what is counted against them
+// without a lock.
+type limits struct {
+	streamBytes int64        // how much of a stream the store keeps, in bytes; 0: not known
+	callShare   int64        // requests in flight of one tenant
+	mostQueued  int          // see the constant
+	calls       atomic.Int64 // requests in flight
+}
 
-	work   sync.WaitGroup // everything that ends by itself
-	takers chan struct{}  // places of those who take sessions over
+// times are by the manager's clock.
+type times struct {
+	zero        time.Time    // what the clock counts from
+	resumedAt   atomic.Int64 // when the process was last found to have stood still
+	unusedEnded atomic.Int64 // when sessions were last looked through for some that can be ended
+}
 
+// running is what a manager does by itself, and how that ends.
+type running struct {
+	work sync.WaitGroup // everything that ends by itself
 	quit chan struct{}
 	once sync.Once // closes quit
 
 	ctx  context.Context // of appends; done when Close has waited for them long enough
 	stop context.CancelFunc
+}
+
+// sessionTables are the sessions. They are guarded by Manager.mu.
+type sessionTables struct {
+	sessions map[stream.SessionKey]*Session
+	tenants  map[string]*tenant               // of those, by their names
+	resumers map[string]map[*Session]struct{} // those whose clients can resume requests, by their named principals
+	ending   map[stream.SessionKey]struct{}   // those that have ended, and that the store has still to delete
+}
+
+// takeOvers are the sessions that come here from other nodes. taking and nextRetry are guarded
+// by Manager.mu.
+type takeOvers struct {
+	takers    chan struct{}                 // places of those who take sessions over
+	looking   chan struct{}                 // held by who looks through all records
+	taking    map[stream.SessionKey]*taking // those that are being taken over
+	nextRetry time.Time                     // when the next session that was taken over makes its calls again
 }
 
 // NewManager returns a manager of sessions that are answered by backend and kept
@@ -131,17 +146,15 @@ func NewManager(store stream.Store, backend backend.Backend, opts Options) *Mana
 		opts.Logger = slog.Default()
 	}
 	m := &Manager{
-		opts:     opts,
-		store:    store,
-		backend:  backend,
-		logger:   opts.Logger,
-		zero:     time.Now().Add(-time.Hour), // so that 0 is long ago
-		sessions: make(map[stream.SessionKey]*Session),
-		tenants:  make(map[string]*tenant),
-		places:   places{links: make(map[*link]struct{})},
-		takers:   make(chan struct{}, takers),
-		quit:     make(chan struct{}),
-		looking:  make(chan struct{}, 1),
+		opts:          opts,
+		store:         store,
+		backend:       backend,
+		logger:        opts.Logger,
+		times:         times{zero: time.Now().Add(-time.Hour)}, // so that 0 is long ago
+		running:       running{quit: make(chan struct{})},
+		sessionTables: sessionTables{sessions: make(map[stream.SessionKey]*Session), tenants: make(map[string]*tenant)},
+		places:        places{links: make(map[*link]struct{})},
+		takeOvers:     takeOvers{takers: make(chan struct{}, takers), looking: make(chan struct{}, 1)},
 	}
 	m.callShare = int64(m.shareOf(opts.MaxCalls))
 	if !opts.Stateless { // whose sessions nobody could want to take over
@@ -256,7 +269,7 @@ func (m *Manager) list(s *Session) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	switch {
-	case m.closing:
+	case m.drain.is(stopped):
 		return ErrClosing
 	case len(m.sessions) >= m.opts.MaxSessions:
 		return fmt.Errorf("%w: %d sessions are open on this node (--max-sessions or MaxSessions)", ErrBusy, m.opts.MaxSessions)
@@ -311,7 +324,7 @@ func (m *Manager) FindName(name, principal string) (*Session, error) {
 func (m *Manager) startWork() bool {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
-	if m.closed {
+	if m.drain.is(managerClosed) {
 		return false
 	}
 	m.work.Add(1)
@@ -320,10 +333,7 @@ func (m *Manager) startWork() bool {
 
 // admit counts n more requests in flight, if they are within the limits.
 func (m *Manager) admit(s *Session, n int32) error {
-	m.mu.RLock()
-	closing := m.closing
-	m.mu.RUnlock()
-	if closing {
+	if m.drain.is(stopped) {
 		return ErrClosing
 	}
 	if got := s.use.calls.Add(n); got > int32(m.opts.SessionMax) {
@@ -373,11 +383,7 @@ func (m *Manager) all() []*Session {
 }
 
 // Stop refuses new sessions and calls from now on.
-func (m *Manager) Stop() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.closing = true
-}
+func (m *Manager) Stop() { m.become(stopped) }
 
 // Idle reports whether nothing is in flight, nobody reads, and no client is likely
 // to come back, within patience, for the end of a call that it has yet to read.
@@ -430,8 +436,6 @@ func (m *Manager) Close() {
 	for _, s := range m.all() {
 		m.end(s, ErrClosing)
 	}
-	m.mu.Lock()
-	m.closed = true
-	m.mu.Unlock()
+	m.become(managerClosed)
 	m.work.Wait()
 }

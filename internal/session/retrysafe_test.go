@@ -93,7 +93,7 @@ func TestLight(t *testing.T) {
 func TestSettles(t *testing.T) {
 	t.Parallel()
 	m := &Manager{}
-	m.drainsAlone.Store(true)
+	m.become(waitingAlone)
 	for text, want := range map[string]bool{
 		charge:         true,
 		safeRequest(1): true,

@@ -205,7 +205,7 @@ func (s *Session) record(c *Call, msgs []jsonrpc.Message, n int32, light bool) e
 			s.m.dismiss(s, n)
 			return err
 		}
-		if n > 0 && !c.recovery.isSafe() && s.m.refusesUnsafe.Load() {
+		if n > 0 && !c.recovery.isSafe() && s.m.drain.late.Load() {
 			s.m.dismiss(s, n)
 			return ErrMoved
 		}

@@ -53,6 +53,64 @@ var sessionSteps = [...][]sessionState{
 	sessionMoved:     {},
 }
 
+// A drainState says what a manager still takes on.
+//
+//	state         what it means
+//	serving       everything
+//	waitingAlone  no tool is called: the node ends, and there is no other
+//	handingOver   no session is taken over any more: they are for other nodes
+//	stopped       nothing new: no session, and no call
+//	closed        Close waits for what is left
+//
+//	from                                to            when
+//	serving                             waitingAlone  [Manager.DrainAlone] begins
+//	waitingAlone                        serving       it ends
+//	serving, waitingAlone               handingOver   [Manager.HandOver]
+//	serving, waitingAlone, handingOver  stopped       [Manager.Stop], [Manager.Close]
+//	stopped                             closed        [Manager.Close]
+//
+// [Manager.become] makes all of them.
+type drainState uint32
+
+const (
+	serving drainState = iota
+	waitingAlone
+	handingOver
+	stopped
+	managerClosed
+)
+
+// drainSteps are the states that may follow each.
+var drainSteps = [...][]drainState{
+	serving:       {waitingAlone, handingOver, stopped},
+	waitingAlone:  {serving, handingOver, stopped},
+	handingOver:   {stopped},
+	stopped:       {managerClosed},
+	managerClosed: {},
+}
+
+// A drain is how far the end of a manager has come: written under Manager.mu, and read without
+// it.
+type drain struct {
+	now  atomic.Uint32 // a drainState
+	late atomic.Bool   // the drain's time is nearly over: only what may be made again is begun
+}
+
+func (d *drain) state() drainState { return drainState(d.now.Load()) }
+
+// is reports whether the end has come as far as a state.
+func (d *drain) is(state drainState) bool { return d.state() >= state }
+
+// become brings the manager into a state, if its own allows that.
+func (m *Manager) become(to drainState) (ok bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if ok = slices.Contains(drainSteps[m.drain.state()], to); ok {
+		m.drain.now.Store(uint32(to))
+	}
+	return ok
+}
+
 // A callState says what becomes of what a call says.
 //
 //	state     what it means

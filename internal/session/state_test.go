@@ -188,3 +188,46 @@ func TestRecoverySteps(t *testing.T) {
 		}
 	}
 }
+
+// A manager takes the steps of its table and no others.
+func TestDrainSteps(t *testing.T) {
+	t.Parallel()
+	for from := serving; from <= managerClosed; from++ {
+		for to := serving; to <= managerClosed; to++ {
+			m := &Manager{}
+			m.drain.now.Store(uint32(from))
+			want := slices.Contains(drainSteps[from], to)
+			is := from
+			if want {
+				is = to
+			}
+			if ok := m.become(to); ok != want || m.drain.state() != is {
+				t.Errorf("from %d to %d: %v, is %d", from, to, ok, m.drain.state())
+			}
+		}
+	}
+}
+
+// What ends a manager brings it through its states.
+func TestDrainStates(t *testing.T) {
+	t.Parallel()
+	f := newShelf()
+	n := f.add(t, "a", Options{})
+	n.open("alice")
+	var is []drainState
+	look := func() { is = append(is, n.drain.state()) }
+	look()
+	n.DrainAlone(t.Context(), func() bool { look(); return false })
+	look()
+	if err := n.HandOver(t.Context()); err != nil {
+		t.Error(err)
+	}
+	look()
+	n.Stop()
+	look()
+	n.Close()
+	look()
+	if want := []drainState{serving, waitingAlone, serving, handingOver, stopped, managerClosed}; !slices.Equal(is, want) {
+		t.Errorf("the states were %d, want %d", is, want)
+	}
+}

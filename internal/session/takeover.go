@@ -65,7 +65,7 @@ func (m *Manager) TakeOver(ctx context.Context, at *Remote) (*Session, error) {
 	case t != nil:
 		m.mu.Unlock()
 		return t.wait(ctx)
-	case m.closing || m.closed || m.handsOver:
+	case m.drain.is(handingOver):
 		m.mu.Unlock()
 		return nil, ErrClosing
 	case len(m.sessions) >= m.opts.MaxSessions:
