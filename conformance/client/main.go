@@ -17,6 +17,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/auth"
@@ -74,9 +75,16 @@ func run(ctx context.Context, url, name, revision, config string) error {
 	client := mcp.NewClient(&mcp.Implementation{Name: "holdfast-conformance", Version: "1.0.0"}, s.options)
 	session, err := client.Connect(ctx, newTransport(url, oauth), &mcp.ClientSessionOptions{ProtocolVersion: revision})
 	if err != nil {
+		if s.refusal != "" && strings.Contains(err.Error(), s.refusal) {
+			return nil
+		}
 		return fmt.Errorf("connect: %w", err)
 	}
-	err = s.play(ctx, session)
+	if s.playWith != nil {
+		err = s.playWith(ctx, session, config)
+	} else {
+		err = s.play(ctx, session)
+	}
 	if closing := session.Close(); closing != nil {
 		err = errors.Join(err, fmt.Errorf("close: %w", closing))
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -14,6 +15,11 @@ type scenario struct {
 	options    *mcp.ClientOptions
 	authorized bool // it needs a token
 	play       func(context.Context, *mcp.ClientSession) error
+	// playWith is play for a scenario that says in its context what to do.
+	playWith func(ctx context.Context, s *mcp.ClientSession, config string) error
+	// refusal is what the error says with which the client refuses to connect; "": it does
+	// not have to.
+	refusal string
 }
 
 var scenarios = map[string]scenario{
@@ -37,8 +43,33 @@ var scenarios = map[string]scenario{
 		return call(ctx, s, "test_reconnection", nil, "completed successfully")
 	}},
 	"json-schema-2020-12-preservation": {play: echoSchema},
+	// Those of revision 2026-07-28.
+	"request-metadata": {options: handlers(map[string]any{}), play: list},
+	"sep-2322-client-request-state": {
+		options: handlers(map[string]any{"confirmed": true}),
+		play: func(ctx context.Context, s *mcp.ClientSession) error {
+			for _, tool := range []string{"test_mrtr_echo_state", "test_mrtr_no_state", "test_mrtr_unrelated", "test_mrtr_no_result_type"} {
+				if err := call(ctx, s, tool, nil, ""); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	},
+	"http-standard-headers":     {play: oneOfEach},
+	"http-custom-headers":       {playWith: givenCalls},
+	"http-invalid-tool-headers": {play: everyTool},
+	"json-schema-ref-no-deref":  {play: list},
 	// The server wants more scope whatever token it gets.
-	"auth/scope-retry-limit": {authorized: true, play: refused},
+	// A modern client connects with server/discover. The official one then tries initialize.
+	"auth/scope-retry-limit": {authorized: true, play: refused, refusal: "Missing MCP-Protocol-Version"},
+	// Here the client must not trust the authorization server.
+	"auth/iss-normalized":           {authorized: true, play: connected, refusal: "does not match expected issuer"},
+	"auth/iss-supported-missing":    {authorized: true, play: connected, refusal: "none was received"},
+	"auth/iss-unexpected":           {authorized: true, play: connected, refusal: "does not match expected issuer"},
+	"auth/iss-wrong-issuer":         {authorized: true, play: connected, refusal: "does not match expected issuer"},
+	"auth/metadata-issuer-mismatch": {authorized: true, play: connected, refusal: "does not match issuer URL"},
+	"auth/resource-mismatch":        {authorized: true, play: connected, refusal: "failed to register client"},
 }
 
 // find returns the scenario of that name. Those of authorization differ in what
@@ -51,6 +82,86 @@ func find(name string) (scenario, bool) {
 		}}, true
 	}
 	return s, ok
+}
+
+// handlers returns the options of a client that can do all that a server may ask for, and
+// accepts each form with the same content.
+func handlers(content map[string]any) *mcp.ClientOptions {
+	return &mcp.ClientOptions{
+		ElicitationHandler: func(context.Context, *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
+			return &mcp.ElicitResult{Action: "accept", Content: content}, nil
+		},
+		CreateMessageHandler: func(context.Context, *mcp.CreateMessageRequest) (*mcp.CreateMessageResult, error) {
+			return &mcp.CreateMessageResult{Role: "assistant", Model: "none", Content: &mcp.TextContent{Text: "Paris"}}, nil
+		},
+	}
+}
+
+// oneOfEach uses the first tool, resource and prompt that the server lists.
+func oneOfEach(ctx context.Context, s *mcp.ClientSession) error {
+	listed, err := s.ListTools(ctx, nil)
+	if err != nil {
+		return fmt.Errorf("list tools: %w", err)
+	}
+	if _, err := s.CallTool(ctx, &mcp.CallToolParams{Name: listed.Tools[0].Name, Arguments: map[string]any{}}); err != nil {
+		return fmt.Errorf("call: %w", err)
+	}
+	resources, err := s.ListResources(ctx, nil)
+	if err != nil {
+		return fmt.Errorf("list resources: %w", err)
+	}
+	for _, r := range resources.Resources {
+		if _, err := s.ReadResource(ctx, &mcp.ReadResourceParams{URI: r.URI}); err != nil {
+			return fmt.Errorf("read: %w", err)
+		}
+	}
+	prompts, err := s.ListPrompts(ctx, nil)
+	if err != nil {
+		return fmt.Errorf("list prompts: %w", err)
+	}
+	if _, err := s.GetPrompt(ctx, &mcp.GetPromptParams{Name: prompts.Prompts[0].Name}); err != nil {
+		return fmt.Errorf("get prompt: %w", err)
+	}
+	return nil
+}
+
+// givenCalls makes the calls that are in the scenario's context.
+func givenCalls(ctx context.Context, s *mcp.ClientSession, config string) error {
+	var given struct {
+		ToolCalls []struct {
+			Name      string         `json:"name"`
+			Arguments map[string]any `json:"arguments"`
+		} `json:"toolCalls"`
+	}
+	if err := json.Unmarshal([]byte(config), &given); err != nil {
+		return fmt.Errorf("context: %w", err)
+	}
+	if len(given.ToolCalls) == 0 {
+		return errors.New("the context has no calls")
+	}
+	for _, one := range given.ToolCalls {
+		if err := call(ctx, s, one.Name, one.Arguments, ""); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// everyTool calls each tool that is listed. The server counts those that must not be.
+func everyTool(ctx context.Context, s *mcp.ClientSession) error {
+	listed, err := tools(ctx, s)
+	if err != nil {
+		return err
+	}
+	if len(listed) != 1 {
+		return fmt.Errorf("%d tools are listed, want the valid one", len(listed))
+	}
+	for name := range listed {
+		if err := call(ctx, s, name, map[string]any{"region": "us-west1"}, ""); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func list(ctx context.Context, s *mcp.ClientSession) error {
@@ -111,6 +222,11 @@ func echoSchema(ctx context.Context, s *mcp.ClientSession) error {
 		return fmt.Errorf("there is no tool %s among %d", described, len(listed))
 	}
 	return call(ctx, s, "json_schema_echo", map[string]any{"schema": tool.InputSchema}, "")
+}
+
+// connected says that the client should not have come so far.
+func connected(context.Context, *mcp.ClientSession) error {
+	return errors.New("the client has connected, and should not")
 }
 
 // refused wants the server to refuse, and the client to say so rather than to ask
