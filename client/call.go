@@ -115,7 +115,7 @@ func (c *Conn) call(m jsonrpc.Message) error {
 // refuseHost answers a request of the host with an error. The server gets nothing.
 func (c *Conn) refuseHost(id []byte, e *jsonrpc.Error) error {
 	refused, err := jsonrpc.Parse(jsonrpc.AppendError(nil, id, e))
-	if err == nil && !c.spawn(func() { c.deliver(refused) }) {
+	if err == nil && !c.spawn(func() { c.deliver(nil, refused) }) {
 		err = ErrClosed
 	}
 	return err
@@ -317,7 +317,7 @@ func (k *call) deliver(m jsonrpc.Message) {
 		k.origin.response <- m
 		return
 	}
-	if !k.c.deliver(m) {
+	if !k.c.deliver(k, m) {
 		k.c.undelivered(k) // who continues from State gets the response
 	}
 }

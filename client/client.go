@@ -182,8 +182,20 @@ func (c *Conn) Receive(ctx context.Context) (jsonrpc.Message, error) {
 // begin continues, once, what the State had in flight.
 func (c *Conn) begin() { c.started.Do(c.continueRestored) }
 
-// deliver passes a message to the host. It reports false if the Conn ended first.
-func (c *Conn) deliver(m jsonrpc.Message) bool {
+// deliver passes a message to the host. k is the call on whose stream it came, or nil. It
+// reports false if the Conn ended first.
+func (c *Conn) deliver(k *call, m jsonrpc.Message) bool {
+	if receive := c.opts.Receive; receive != nil {
+		if c.ctx.Err() != nil {
+			return false
+		}
+		var request []byte
+		if k != nil {
+			request = k.id
+		}
+		c.inform("Options.Receive", func() { receive(request, m) })
+		return true
+	}
 	select {
 	case c.in <- m:
 		return true

@@ -38,7 +38,7 @@ func (x *mux) receive(m jsonrpc.Message) {
 	case jsonrpc.Notification:
 		if k != nil && m.Method == protocol.MethodResumePolicy {
 			if !k.policy(m) {
-				c.deliver(m)
+				c.deliver(k, m)
 			}
 			return
 		}

@@ -5,6 +5,8 @@ import (
 	"log/slog"
 	"net/http"
 	"time"
+
+	"holdfast/jsonrpc"
 )
 
 // A Transport is the wire protocol between a [Conn] and its server.
@@ -37,7 +39,8 @@ type Authorizer interface {
 }
 
 // Options configure a [Conn]. The zero value is useful. The functions among them are
-// called on goroutines of the Conn, must not block, and may panic: that is logged.
+// called on goroutines of the Conn, must not block, except for Receive, and may panic: that
+// is logged.
 type Options struct {
 	// HTTPClient sends the HTTP requests. Its Timeout and CheckRedirect are not used:
 	// streams are long, and redirects are followed within one origin only. Default: a
@@ -61,6 +64,11 @@ type Options struct {
 	// For a request it is called before the request is sent: who stores the State then
 	// finds the call in it, whenever the process ends.
 	Changed func()
+	// Receive takes the messages of the server in the place of [Conn.Receive]. request is
+	// the id of the request on whose stream a message came, as raw JSON; nil: that is not
+	// known. It is called concurrently for messages of different streams, and may block,
+	// which holds up the stream.
+	Receive func(request []byte, m jsonrpc.Message)
 	// Away is called when the server is out of reach and a call waits for it: once for
 	// each call and outage. Nil: the error is logged.
 	Away func(error)

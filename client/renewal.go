@@ -149,7 +149,7 @@ func (c *Conn) setAgain(result []byte) {
 		}
 		m, err := jsonrpc.Parse(jsonrpc.AppendRequest(nil, nil, list[1], nil))
 		if err == nil {
-			c.deliver(m)
+			c.deliver(nil, m)
 		}
 	}
 }

@@ -124,7 +124,7 @@ func (c *Conn) serverRequest(k *call, m jsonrpc.Message) {
 	if k != nil {
 		k.turns.opened()
 	}
-	c.deliver(m)
+	c.deliver(k, m)
 }
 
 // withdrawn forgets a request that the server has taken back.

@@ -284,7 +284,7 @@ func (c *Conn) notification(k *call, m jsonrpc.Message) {
 		c.withdrawn(jsonrpc.Field(m.Params, "requestId"))
 	}
 	if !c.goesBack(k, m) {
-		c.deliver(m)
+		c.deliver(k, m)
 	}
 }
 

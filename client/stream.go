@@ -267,7 +267,7 @@ func (k *call) message(m jsonrpc.Message) error {
 			k.c.withdrawn(jsonrpc.Field(m.Params, "requestId"))
 		}
 		if !k.c.goesBack(k, m) {
-			k.c.deliver(m)
+			k.c.deliver(k, m)
 		}
 	}
 	return nil

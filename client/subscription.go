@@ -73,6 +73,6 @@ func (k *call) acknowledged(m jsonrpc.Message) bool {
 func (k *call) mayHaveChanged(method string, params []byte) {
 	params, _ = jsonrpc.Set(params, k.id, "_meta", protocol.MetaSubscriptionID)
 	if m, err := jsonrpc.Parse(jsonrpc.AppendRequest(nil, nil, method, params)); err == nil {
-		k.c.deliver(m)
+		k.c.deliver(k, m)
 	}
 }
