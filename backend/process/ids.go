@@ -3,42 +3,27 @@ package process
 import (
 	"encoding/json"
 	"fmt"
-	"strconv"
 	"sync"
 
 	"holdfast/backend"
+	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 )
 
 // ids replaces ids that the process may not write back unchanged: Node reads
 // 9007199254740993 as another number, and Python writes "é" as "\u00e9". The process gets
-// a substitute for such an id. Numbers that fit a float64, and ASCII without escapes,
-// need none.
+// a substitute for such an id ([protocol.PlainID]).
 type ids struct {
 	mu   sync.Mutex
 	last int
 	open map[string]string // the client's id, by its substitute
 }
 
-// plain reports whether every process writes an id back unchanged.
-func plain(id []byte) bool {
-	if id[0] != '"' {
-		n, err := strconv.ParseInt(string(id), 10, 64)
-		return err == nil && n > -1<<53 && n < 1<<53 && string(id) != "-0"
-	}
-	for _, b := range id {
-		if b < ' ' || b > '~' || b == '\\' {
-			return false
-		}
-	}
-	return true
-}
-
 // outbound returns the text of a message for the process, and the substitute for its id, if
 // it has one.
 func (s *ids) outbound(in *backend.Inbound) (line []byte, substitute string) {
 	switch {
-	case in.Kind == jsonrpc.Request && !plain(in.ID):
+	case in.Kind == jsonrpc.Request && !protocol.PlainID(in.ID):
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.last++
