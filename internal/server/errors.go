@@ -43,6 +43,10 @@ func (h *Handler) fail(w http.ResponseWriter, err error) {
 	if errors.Is(err, http.ErrAbortHandler) {
 		panic(http.ErrAbortHandler) // as code of the user has it
 	}
+	var refused *protocol.Unauthorized
+	if errors.As(err, &refused) && len(refused.Challenge) > 0 {
+		w.Header()["Www-Authenticate"] = refused.Challenge
+	}
 	status, e := h.explain(err)
 	if status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable {
 		w.Header().Set("Retry-After", "1")
@@ -74,7 +78,10 @@ func (h *Handler) failMessages(w http.ResponseWriter, err error, msgs []jsonrpc.
 func (h *Handler) explain(err error) (status int, e *jsonrpc.Error) {
 	var known *jsonrpc.Error
 	var panicked *panics.Error
+	var refused *protocol.Unauthorized
 	switch {
+	case errors.As(err, &refused):
+		return refused.Status, errf(jsonrpc.CodeServer, "%v", refused)
 	case errors.As(err, &panicked): // and was logged
 		return http.StatusInternalServerError, errf(jsonrpc.CodeInternal, "internal error: %v", panicked)
 	case errors.Is(err, session.ErrInitialize):

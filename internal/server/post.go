@@ -194,6 +194,8 @@ func (h *Handler) answerLight(w http.ResponseWriter, x *exchange, o *outcome) (s
 		if o.call.Method() == "initialize" {
 			if revision := o.session.Revision(); revision != "" {
 				w.Header()[protocol.HeaderVersion] = []string{revision}
+			} else if err := o.session.Refusal(); err != nil {
+				return false, err
 			} else {
 				w.Header().Del(protocol.HeaderSession) // it failed, and its session ends
 			}

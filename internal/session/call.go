@@ -142,6 +142,7 @@ func (c *Call) deliver(ctx context.Context, msgs []jsonrpc.Message, header http.
 		}
 		err := c.s.deliver(ctx, backend.Inbound{Message: m, Call: c, Context: ctx, Header: header})
 		if err != nil {
+			c.s.noteRefusal(&m, err)
 			c.s.fail(c, m.ID, failed(err))
 		}
 	}

@@ -127,6 +127,24 @@ func (s *Session) deliver(ctx context.Context, in backend.Inbound) error {
 	return errEnded
 }
 
+// noteRefusal notes that the backend has refused the client's initialize.
+func (s *Session) noteRefusal(m *jsonrpc.Message, err error) {
+	var refused *protocol.Unauthorized
+	if m.Method == protocol.MethodInitialize && errors.As(err, &refused) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.backend.refused = refused
+	}
+}
+
+// Refusal returns the [protocol.Unauthorized] with which the backend has refused the client's
+// initialize, or nil.
+func (s *Session) Refusal() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.backend.refused
+}
+
 // leavesState reports whether a message may leave something in the backend's memory which another
 // that is opened for the session would not have. What is made again after a take-over
 // may run any number of times, and what came before it was lost then.

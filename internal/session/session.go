@@ -111,6 +111,7 @@ type conversation struct {
 	first   *http.Request // that began the session
 
 	initialize  []byte // the raw request
+	refused     error  // how the backend has refused it: a [protocol.Unauthorized], or nil
 	initialized bool   // the client has sent notifications/initialized
 	stateful    bool   // it may have what another would not: more was said here than initialize, and calls that were made again
 	own         ownRequests

@@ -1,0 +1,19 @@
+package protocol
+
+import "fmt"
+
+// Unauthorized is the error of a server behind Holdfast that refuses a client with status 401
+// or 403 (2025-11-25, Authorization). If it refuses the initialize request, the client gets
+// this status and the challenge.
+type Unauthorized struct {
+	Status    int
+	Challenge []string // the values of WWW-Authenticate
+}
+
+// Error implements error.
+func (e *Unauthorized) Error() string {
+	if e.Status == 401 {
+		return "the upstream server wants authorization (HTTP 401)"
+	}
+	return fmt.Sprintf("the upstream server refuses the client (HTTP %d)", e.Status)
+}
