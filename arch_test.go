@@ -60,6 +60,7 @@ var layers = []struct {
 	{"internal/server/websocket", []string{"jsonrpc", "internal/protocol"}},
 	{"internal/server", []string{"internal/server/stdio", "internal/server/websocket", "backend", "internal/budget", "internal/session", "stream", "internal/cluster", "jsonrpc", "internal/sse", "internal/protocol", "internal/redact", "internal/panics"}},
 	{"client", []string{"jsonrpc", "internal/sse", "internal/protocol", "internal/redact", "internal/panics"}},
+	{"backend/remote", []string{"backend", "client", "jsonrpc", "internal/protocol"}},
 	{".", []string{"backend", "internal/budget", "internal/server", "internal/session", "internal/translate", "client", "backend/sdk", "engine", "stream", "internal/cluster", "jsonrpc", "internal/protocol", "webhook", "internal/webhook", "internal/panics"}},
 	{"internal/statefile", nil},
 	{"internal/terminal", []string{"jsonrpc"}},

@@ -5,9 +5,10 @@
 // returns, and takes the server's messages through a [Sink]. Connections of clients,
 // streams, resumption and storage are Holdfast's work; a backend knows nothing of them.
 //
-// Three backends are ready to use: holdfast/backend/sdk runs an mcp.Server of the
-// official go-sdk, holdfast/backend/process a command that speaks MCP on stdio, and
-// holdfast/backend/message a Go function that answers raw JSON-RPC messages. Write
+// Four backends are ready to use: holdfast/backend/sdk runs an mcp.Server of the
+// official go-sdk, holdfast/backend/process a command that speaks MCP on stdio,
+// holdfast/backend/remote stands in front of an HTTP server, and holdfast/backend/message
+// is a Go function that answers raw JSON-RPC messages. Write
 // another one where none of them fits, and give it to holdfast.NewBackendHandler.
 //
 // # Lifecycle

@@ -1,0 +1,169 @@
+package remote
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+
+	"holdfast/backend"
+	"holdfast/client"
+	"holdfast/internal/protocol"
+	"holdfast/jsonrpc"
+)
+
+// A conn is the conversation of one session: its session at the server. It has no goroutine
+// but those of its [client.Conn].
+type conn struct {
+	sink     backend.Sink
+	up       *client.Conn
+	requests requests
+	pass     bool          // the client's Authorization
+	closed   chan struct{} // closed by Close
+
+	mu      sync.Mutex
+	token   string                 // the client's Authorization
+	refused *protocol.Unauthorized // how the server has refused what was last sent, or nil
+	opening chan<- error           // told how initialize ended; nil: nobody waits
+}
+
+// Deliver sends a message to the server, in the background. It waits only until the server
+// has notifications/initialized, and, for [refusalWait], for the response to initialize.
+func (c *conn) Deliver(in backend.Inbound) error {
+	c.note(in.Header)
+	m := in.Message
+	switch {
+	case m.Kind == jsonrpc.Request && m.Method == protocol.MethodInitialize:
+		return c.initialize(in)
+	case m.Kind == jsonrpc.Request:
+		m = c.requests.add(m, in.Call)
+	case m.Method == protocol.MethodCancelled:
+		m = c.requests.cancelled(m)
+	}
+	return c.send(m)
+}
+
+// send sends a message. A request that is not sent is forgotten.
+func (c *conn) send(m jsonrpc.Message) error {
+	err := c.up.Send(context.Background(), m)
+	if err == nil {
+		return nil
+	}
+	if m.Kind == jsonrpc.Request {
+		c.requests.end(m.ID)
+	}
+	return fmt.Errorf("send to the upstream server: %w", err)
+}
+
+// refusalWait bounds how long the delivery of initialize waits for the server to refuse it:
+// the client can be answered with the server's status as long as it has no answer yet.
+const refusalWait = 10 * time.Second
+
+// initialize sends the initialize request. If the server refuses the client, that is the
+// error.
+func (c *conn) initialize(in backend.Inbound) error {
+	m, err := opener(in.Message)
+	if err != nil {
+		return err
+	}
+	answered := make(chan error, 1)
+	c.mu.Lock()
+	c.refused, c.opening = nil, answered
+	c.mu.Unlock()
+	if err := c.send(c.requests.add(m, in.Call)); err != nil {
+		return err
+	}
+	t := time.NewTimer(refusalWait)
+	defer t.Stop()
+	select {
+	case err = <-answered:
+		return err
+	case <-t.C:
+	case <-c.closed:
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.opening = nil
+	select {
+	case err = <-answered:
+	default:
+	}
+	return err
+}
+
+// receive takes a message of the server. request is the id of the request on whose stream it
+// came, or nil.
+func (c *conn) receive(request []byte, m jsonrpc.Message) {
+	if m.Kind != jsonrpc.Response {
+		c.sink.Emit(c.requests.call(request), m)
+		return
+	}
+	rq, ok := c.requests.end(m.ID)
+	switch {
+	case !ok:
+		return // it was cancelled
+	case rq.id != nil:
+		m.Raw, m.ID = m.WithID(rq.id), rq.id
+	}
+	if rq.opens {
+		c.opened(rq.call, m)
+		return
+	}
+	c.sink.Emit(rq.call, m)
+}
+
+// opened takes the response to initialize.
+func (c *conn) opened(call backend.Call, m jsonrpc.Message) {
+	c.mu.Lock()
+	opening, refused := c.opening, c.refused
+	c.opening = nil
+	c.mu.Unlock()
+	if m.Error != nil && refused != nil && opening != nil {
+		opening <- refused
+		return
+	}
+	c.sink.Emit(call, withoutKeys(m))
+	if opening != nil {
+		opening <- nil
+	}
+}
+
+// Close ends the session at the server. It waits for the server at most five seconds.
+func (c *conn) Close() error {
+	close(c.closed)
+	if err := c.up.Close(); err != nil {
+		return fmt.Errorf("close the upstream session: %w", err)
+	}
+	return nil
+}
+
+// note keeps the client's Authorization, if it is to be passed on.
+func (c *conn) note(header http.Header) {
+	if !c.pass {
+		return
+	}
+	if token := header.Get("Authorization"); token != "" {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.token = token
+	}
+}
+
+// Authorization implements [client.Authorizer].
+func (c *conn) Authorization(context.Context) (string, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.token, nil
+}
+
+// Authorize implements [client.Authorizer]. It notes how the server has refused a request:
+// only the client can do something about it.
+func (c *conn) Authorize(_ context.Context, _ *http.Request, resp *http.Response) error {
+	err := &protocol.Unauthorized{Status: resp.StatusCode, Challenge: resp.Header.Values("WWW-Authenticate")}
+	c.mu.Lock()
+	c.refused = err
+	c.mu.Unlock()
+	return errors.Join(err, resp.Body.Close())
+}

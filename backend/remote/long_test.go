@@ -1,0 +1,3 @@
+package remote
+
+import _ "holdfast/internal/testlong" // the flag -long

@@ -1,0 +1,301 @@
+package remote_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"go.uber.org/goleak"
+
+	"holdfast"
+	"holdfast/backend/remote"
+	"holdfast/internal/sse"
+	"holdfast/jsonrpc"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// patience is how long a test waits for what must come.
+const patience = time.Minute
+
+// A world is a server, which can be cut off and begin anew, and a Holdfast in front of it.
+type world struct {
+	t        *testing.T
+	url      string // of Holdfast
+	upstream string // of the server
+	runs     atomic.Int32
+	let      chan struct{} // lets the tool "slow" end
+	cut      func()        // cuts all connections to the server
+	release  func()        // lets all of them end
+
+	mu   sync.Mutex
+	http http.Handler // the server; nil: it is away
+	seen []http.Header
+}
+
+// begin puts the server, which handler makes, behind Holdfast.
+func begin(t *testing.T, opts *remote.Options, handler func(*mcp.Server) http.Handler) *world {
+	t.Helper()
+	w := &world{t: t, let: make(chan struct{}, 100)}
+	w.release = sync.OnceFunc(func() { close(w.let) })
+	w.http = handler(w.server())
+	up := httptest.NewServer(w)
+	t.Cleanup(func() {
+		w.release()
+		up.CloseClientConnections()
+		up.Close()
+	})
+	w.cut, w.upstream = up.CloseClientConnections, up.URL
+	w.url = front(t, up.URL, opts, nil) // which is closed first
+	return w
+}
+
+// front puts a Holdfast in front of a server.
+func front(t *testing.T, url string, opts *remote.Options, hopts *holdfast.Options) string {
+	t.Helper()
+	var o remote.Options
+	if opts != nil {
+		o = *opts
+	}
+	network := http.DefaultTransport.(*http.Transport).Clone()
+	o.HTTPClient, o.Logger = &http.Client{Transport: network}, slog.New(slog.DiscardHandler)
+	ho := holdfast.Options{Retry: 20 * time.Millisecond}
+	if hopts != nil {
+		ho = *hopts
+	}
+	ho.Logger = o.Logger
+	h := holdfast.NewBackendHandler(remote.New(url, &o), &ho)
+	server := httptest.NewServer(h)
+	t.Cleanup(func() {
+		ctx, stop := context.WithTimeout(context.Background(), 2*time.Second)
+		defer stop()
+		_ = h.Shutdown(ctx)
+		server.CloseClientConnections()
+		server.Close()
+		network.CloseIdleConnections()
+	})
+	return server.URL
+}
+
+// ServeHTTP implements [http.Handler]: it is the network before the server.
+func (w *world) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
+	w.mu.Lock()
+	h := w.http
+	w.seen = append(w.seen, r.Header.Clone())
+	w.mu.Unlock()
+	if h == nil {
+		panic(http.ErrAbortHandler)
+	}
+	h.ServeHTTP(rw, r)
+}
+
+// become replaces the server.
+func (w *world) become(h http.Handler) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.http = h
+}
+
+// kill ends the connections to the server, and puts another in its place.
+func (w *world) kill(next http.Handler) {
+	w.become(next)
+	w.cut()
+}
+
+// headers returns the values of a header in the requests to the server.
+func (w *world) headers(name string) map[string]bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	values := make(map[string]bool)
+	for _, h := range w.seen {
+		values[h.Get(name)] = true
+	}
+	return values
+}
+
+var impl = &mcp.Implementation{Name: "test", Version: "1"}
+
+type count struct{ To int }
+
+// server returns an official server.
+func (w *world) server() *mcp.Server {
+	s := mcp.NewServer(impl, nil)
+	w.t.Cleanup(func() { // one that was killed has sessions that nobody ends
+		w.release()
+		for session := range s.Sessions() {
+			_ = session.Close()
+		}
+	})
+	mcp.AddTool(s, &mcp.Tool{Name: "count"}, func(ctx context.Context, req *mcp.CallToolRequest, args count) (*mcp.CallToolResult, any, error) {
+		w.runs.Add(1)
+		for i := range args.To {
+			_ = req.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: req.Params.GetProgressToken(), Progress: float64(i + 1)})
+		}
+		return nil, args.To, nil
+	})
+	mcp.AddTool(s, &mcp.Tool{Name: "slow"}, func(ctx context.Context, req *mcp.CallToolRequest, _ struct{}) (*mcp.CallToolResult, any, error) {
+		w.runs.Add(1)
+		_ = req.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: req.Params.GetProgressToken(), Progress: 1})
+		select {
+		case <-w.let:
+		case <-ctx.Done():
+			return nil, nil, ctx.Err()
+		}
+		_ = req.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: req.Params.GetProgressToken(), Progress: 2})
+		return nil, "done", nil
+	})
+	mcp.AddTool(s, &mcp.Tool{Name: "ask"}, func(ctx context.Context, req *mcp.CallToolRequest, args struct{ Name string }) (*mcp.CallToolResult, any, error) {
+		res, err := req.Session.Elicit(ctx, &mcp.ElicitParams{Message: args.Name, RequestedSchema: map[string]any{
+			"type": "object", "properties": map[string]any{"name": map[string]any{"type": "string"}}}})
+		if err != nil {
+			return nil, nil, err
+		}
+		return nil, res.Content["name"], nil
+	})
+	return s
+}
+
+// streamable serves a server over Streamable HTTP, without an event store.
+func streamable(s *mcp.Server) http.Handler {
+	return mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return s }, nil)
+}
+
+// A raw client speaks HTTP without an SDK.
+type raw struct {
+	t       *testing.T
+	url     string
+	session string
+	header  http.Header
+}
+
+const hello = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"elicitation":{}},"clientInfo":{"name":"t","version":"1"}}}`
+
+// open begins a session.
+func open(t *testing.T, url string) *raw {
+	t.Helper()
+	c := &raw{t: t, url: url, header: make(http.Header)}
+	r := c.post(hello)
+	if m := r.response("0"); m.Result == nil {
+		t.Fatalf("initialize: %s", m.Raw)
+	}
+	c.session = r.Header.Get("Mcp-Session-Id")
+	_ = c.post(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+	return c
+}
+
+func (c *raw) post(body string) *reply { return c.do(http.MethodPost, "", body) }
+
+// do makes one request, on a connection of its own.
+func (c *raw) do(method, last, body string) *reply {
+	c.t.Helper()
+	ctx, cancel := context.WithTimeout(c.t.Context(), patience)
+	r, err := http.NewRequestWithContext(ctx, method, c.url, strings.NewReader(body))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	for name, values := range c.header {
+		r.Header[name] = values
+	}
+	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set("Accept", "application/json, text/event-stream")
+	if c.session != "" {
+		r.Header.Set("Mcp-Session-Id", c.session)
+	}
+	if last != "" {
+		r.Header.Set("Last-Event-ID", last)
+	}
+	network := &http.Transport{DisableKeepAlives: true}
+	res, err := network.RoundTrip(r)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	answer := &reply{c.t, res, sse.NewReader(res.Body, 1<<20), "", cancel}
+	c.t.Cleanup(answer.cut)
+	return answer
+}
+
+// A reply is the answer to one request.
+type reply struct {
+	t *testing.T
+	*http.Response
+	events *sse.Reader
+	last   string // event id
+	cancel context.CancelFunc
+}
+
+// cut cuts the connection.
+func (r *reply) cut() {
+	r.cancel()
+	_ = r.Body.Close()
+}
+
+// until reads to the message that is wanted.
+func (r *reply) until(what string, wanted func(jsonrpc.Message) bool) jsonrpc.Message {
+	r.t.Helper()
+	if r.Header.Get("Content-Type") == "application/json" {
+		data, err := io.ReadAll(r.Body)
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		m, err := jsonrpc.Parse(data)
+		if err != nil || !wanted(m) {
+			r.t.Fatalf("no %s: status %d, %s, %v", what, r.StatusCode, data, err)
+		}
+		return m
+	}
+	for {
+		ev, err := r.events.Next()
+		if err != nil {
+			r.t.Fatalf("no %s: status %d, %v", what, r.StatusCode, err)
+		}
+		if ev.ID != "" {
+			r.last = ev.ID
+		}
+		if m, err := jsonrpc.Parse(ev.Data); err == nil && wanted(m) {
+			return m
+		}
+	}
+}
+
+// response returns the response to the request with an id.
+func (r *reply) response(id string) jsonrpc.Message {
+	r.t.Helper()
+	return r.until("response "+id, func(m jsonrpc.Message) bool { return m.Kind == jsonrpc.Response && string(m.ID) == id })
+}
+
+// progress reads to a progress notification with a value.
+func (r *reply) progress(value int) {
+	r.t.Helper()
+	r.until("progress", func(m jsonrpc.Message) bool {
+		return m.Method == "notifications/progress" && string(jsonrpc.Field(m.Params, "progress")) == fmt.Sprint(value)
+	})
+}
+
+// tool returns a request that calls a tool.
+func tool(id, name, arguments string) string {
+	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":"tools/call","params":{"name":%q,"arguments":%s,"_meta":{"progressToken":%s}}}`, id, name, arguments, id)
+}
+
+// unknown reports whether a response says that the outcome of its call is unknown.
+func unknown(m jsonrpc.Message) bool {
+	return m.Error != nil && strings.HasPrefix(jsonrpc.String(jsonrpc.Field(m.Error, "message")), "outcome unknown")
+}
+
+// eventually waits until ok.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal(what)
+		}
+	}
+}

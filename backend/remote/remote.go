@@ -1,0 +1,109 @@
+// Package remote is a backend that stands in front of an MCP server of any revision, over
+// Streamable HTTP, HTTP+SSE (2024-11-05) or a WebSocket. Clients get from it
+// what the server may not have: calls that survive cuts and restarts.
+//
+// Each session has a session of its own at the server, with its own streams, through a
+// [holdfast/client.Conn]. That says what becomes of a call when the connection to the
+// server is cut: it is resumed if the server can do that. If the server ends the session, the
+// client's initialize request is sent again, and the session goes on in a new one. A call
+// that may have run, and whose response is lost, ends with the error "outcome unknown".
+package remote
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"holdfast/backend"
+	"holdfast/client"
+)
+
+// Options configure a [Backend]. The zero value of each field stands for the default given
+// with it.
+type Options struct {
+	// Header is added to each HTTP request to the server. By default nothing of the client's
+	// requests is passed on but their messages.
+	Header http.Header
+	// PassAuthorization passes on the Authorization header of the client: the last that came
+	// in the session. Set it only if the server expects tokens that were issued for the
+	// address at which Holdfast serves (2025-11-25, Authorization, "Token Handling").
+	PassAuthorization bool
+	// NoListen keeps a session from opening the standalone stream at the server, on which
+	// the server sends what belongs to no request. For a handler without sessions
+	// (Stateless).
+	NoListen bool
+	// GiveUp is how long the server may be out of reach before the calls that wait for it
+	// fail; 5 minutes. The first request of a session fails within seconds.
+	GiveUp time.Duration
+	// HTTPClient sends the HTTP requests; one that all sessions share. Its Timeout and
+	// CheckRedirect are not used.
+	HTTPClient *http.Client
+	// Logger is for the operator; slog.Default().
+	Logger *slog.Logger
+}
+
+// A Backend is a [backend.Backend] in front of one server. Its methods may be called
+// concurrently.
+type Backend struct {
+	url  string
+	opts Options
+}
+
+// New returns a backend in front of the server at a URL that begins with http://, https://,
+// ws:// or wss://. A wrong URL is the error of each Open. opts may be nil.
+func New(url string, opts *Options) *Backend {
+	b := &Backend{url: url}
+	if opts != nil {
+		b.opts = *opts
+	}
+	if b.opts.GiveUp <= 0 {
+		b.opts.GiveUp = 5 * time.Minute
+	}
+	if b.opts.Logger == nil {
+		b.opts.Logger = slog.Default()
+	}
+	if t, ok := http.DefaultTransport.(*http.Transport); ok && b.opts.HTTPClient == nil {
+		own := t.Clone()
+		own.MaxIdleConns, own.MaxIdleConnsPerHost = 0, mostIdle // all sessions have the same host
+		own.DisableCompression = true                           // a compressed stream may be held back
+		own.MaxResponseHeaderBytes = 256 << 10
+		b.opts.HTTPClient = &http.Client{Transport: own}
+	}
+	return b
+}
+
+// mostIdle is how many connections to the server are kept that nothing uses. A call has a
+// connection of its own while it runs.
+const mostIdle = 512
+
+// Eras implements [backend.EraSpeaker]. It returns [backend.Unknown].
+func (b *Backend) Eras() backend.Eras { return backend.Unknown }
+
+// Open implements [backend.Backend]. It sends nothing: the client's initialize request is the
+// first that the server gets. If the server answers that with status 401 or 403, so does
+// Holdfast, with the same WWW-Authenticate header, unless it has begun a stream by then.
+func (b *Backend) Open(_ context.Context, start backend.Start, sink backend.Sink) (backend.Conn, error) {
+	era := client.AnyEra
+	if start.Revision != "" {
+		era = client.Modern
+	}
+	c := &conn{sink: sink, pass: b.opts.PassAuthorization, closed: make(chan struct{})}
+	c.note(start.HTTP.Header)
+	up, err := client.New(b.url, &client.Options{
+		HTTPClient: b.opts.HTTPClient,
+		Header:     b.opts.Header,
+		Auth:       c,
+		Era:        era,
+		NoListen:   b.opts.NoListen,
+		Receive:    c.receive,
+		GiveUp:     b.opts.GiveUp,
+		Logger:     b.opts.Logger.With("session", start.Session),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("open the upstream server: %w", err)
+	}
+	c.up = up
+	return c, nil
+}
