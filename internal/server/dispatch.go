@@ -178,7 +178,7 @@ func (m *mux) elsewhere(msgs []jsonrpc.Message, batch bool, err error) {
 	case m.clashes(away.Key, msgs[0].ID):
 		m.fail(msgs, errClash)
 	default:
-		m.forward(&forwardedExchange{x: m.newExchange(nil, away.Key, msgs[:1]), msgs: msgs, at: away.Remote})
+		m.forward(&forwardedExchange{x: m.newExchange(nil, away.Key, msgs[:1]), muxRequest: muxRequest{msgs: msgs, at: away.Remote}})
 	}
 }
 
@@ -290,7 +290,7 @@ func (m *mux) attach(s *session.Session, at stream.Cursor, msg *jsonrpc.Message)
 	case errors.Is(err, io.EOF):
 		m.fail(one, errNothingLeft)
 	case errors.Is(err, session.ErrMoved) && m.h.peers != nil && (s != m.session() || m.follows()):
-		m.forward(&forwardedExchange{x: m.newExchange(nil, s.Key(), one), msgs: one})
+		m.forward(&forwardedExchange{x: m.newExchange(nil, s.Key(), one), muxRequest: muxRequest{msgs: one}})
 	default:
 		m.fail(one, err)
 	}

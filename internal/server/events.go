@@ -293,21 +293,37 @@ func (c *events) sendOn() error {
 func (c *events) close(err error) {
 	c.detach(err)
 	_ = c.c.SetWriteDeadline(time.Time{})
-	moved := c.s.Moved() && c.state < last
+	how := endsItself
+	switch {
+	case c.s.Moved() && c.state < last:
+		how = endsMoved
+	case errors.Is(err, errSuperseded):
+		how = endsTaken
+	}
 	switch w := c.w.(type) {
 	case *follow:
-		w.moved, w.taken = moved, errors.Is(err, errSuperseded)
+		w.ending = how
 	case *forwardedExchange:
-		w.moved, w.taken = moved, errors.Is(err, errSuperseded)
+		w.ending = max(w.ending, how)
 	default:
 		switch {
-		case moved && c.via.isForwarded():
+		case how == endsMoved && c.via.isForwarded():
 			panic(http.ErrAbortHandler) // the node goes on with it where the session is
 		case c.via.isMuxed() && errors.Is(err, errSuperseded):
 			c.w.Header().Set(http.TrailerPrefix+headerTaken, "1")
 		}
 	}
 }
+
+// An ending is why a stream that is passed on has ended.
+type ending uint8
+
+const (
+	endsItself   ending = iota // or was cut off
+	endsAnswered               // all requests have their responses
+	endsTaken                  // a newer connection reads it
+	endsMoved                  // its session has left this node, which had begun to serve it
+)
 
 // detach lets go of what is read, after the copying has ended with err.
 func (c *events) detach(err error) {

@@ -32,10 +32,9 @@ type follow struct {
 	broken  error  // the client can't be written to
 	// continued says that what comes goes on with what came before.
 	continued bool
-	moved     bool // the session has left this node, whose door went on with the stream
-	taken     bool // a newer connection has taken the stream over
+	ending    ending
 
-	// Of the door that goes on, if it is one of this node.
+	// Of what this node answers that goes on with the stream.
 	head   http.Header
 	status int
 }
@@ -94,7 +93,9 @@ func (f *follow) copy(from *http.Response) error {
 			f.p.parting().tell()
 			return nil
 		case errors.Is(err, io.EOF):
-			f.taken = from.Trailer[headerTaken] != nil
+			if from.Trailer[headerTaken] != nil {
+				f.ending = endsTaken
+			}
 			f.p.finished()
 			return nil
 		case f.p.leaving.begun():
@@ -129,10 +130,13 @@ func (f *follow) goOn(res *http.Response) error {
 	return nil // all was said, or nothing is kept: a client that comes back is told
 }
 
-// result is the same for a door of this node, after it.
+// isTaken reports whether a newer connection reads the stream. f is nil if none has begun.
+func (f *follow) isTaken() bool { return f != nil && f.ending == endsTaken }
+
+// result is the same for what this node has answered.
 func (f *follow) result() error {
-	if f.moved {
-		f.moved, f.head, f.status = false, nil, 0
+	if f.ending == endsMoved {
+		f.ending, f.head, f.status = endsItself, nil, 0
 		return errAgain
 	}
 	switch f.status {

@@ -184,7 +184,7 @@ func (m *mux) claimIDs(x *muxExchange) {
 	for _, id := range x.ids {
 		key := string(jsonrpc.Key(id))
 		if old := m.foreign[key]; old != nil && old.forward != nil && old != x {
-			old.forward.superseded = true
+			old.forward.wanted = wantedBySuccessor
 			old.forward.stop()
 		}
 		m.foreign[key] = x

@@ -26,26 +26,37 @@ import (
 // As an [http.ResponseWriter] it takes the answer.
 type forwardedExchange struct {
 	kept
-	x     *muxExchange
-	msgs  []jsonrpc.Message
-	batch bool
-	at    *session.Remote // where the session was just now, if that is known
-	again bool            // the call may be on record there
-	ctx   context.Context
-	stop  context.CancelFunc
+	muxRequest
+	x    *muxExchange
+	ctx  context.Context
+	stop context.CancelFunc
 
 	standalone *remoteStandalone // set for the standalone stream only
-	unsafe     bool              // nobody makes the requests again: their client is told what became of them
 	delivery   *delivery         // nil where nobody wants to know
-	cancelled  bool              // the client wants no answer; guarded by mux.mu
+	wanted     wanted            // guarded by mux.mu
 
-	policies   int  // how many resume policies were passed on: one for each request
-	left       int  // how many of the requests were not answered
-	answered   bool // none
-	taken      bool // another connection has taken the stream over
-	moved      bool // the session has left this node, which has served the exchange
-	superseded bool // a newer exchange has its ids; guarded by mux.mu
+	policies int // how many resume policies were passed on: one for each request
+	left     int // how many of the requests were not answered
+	ending   ending
 }
+
+// A muxRequest is what is forwarded of a [mux].
+type muxRequest struct {
+	msgs   []jsonrpc.Message
+	batch  bool
+	at     *session.Remote // where the session was just now, if that is known
+	again  bool            // the call may be on record there
+	unsafe bool            // nobody makes the requests again: their client is told what became of them
+}
+
+// wanted is who wants the answer to requests that are forwarded.
+type wanted uint8
+
+const (
+	wantedByClient    wanted = iota
+	wantedNoMore             // the client has cancelled them: there may be no answer
+	wantedBySuccessor        // a newer exchange has their ids: nothing is written
+)
 
 // forward goes on with messages whose session is on another node.
 func (m *mux) forward(s *forwardedExchange) {
@@ -89,10 +100,11 @@ func (s *forwardedExchange) read() (err error) {
 	if !errors.Is(err, errHere) {
 		s.delivery.end() // or else the messages that follow would wait
 	}
-	if err == nil && s.moved {
+	moved := s.ending == endsMoved
+	if err == nil && moved {
 		err = session.ErrMoved
 	}
-	begun := p.out != nil || s.moved // it may have run
+	begun := p.out != nil || moved // it may have run
 	switch {
 	case err != nil && begun && s.unsafe && m.client.returns && m.resumes():
 		m.comeBack() // for the call, which has a token
@@ -110,7 +122,7 @@ func (s *forwardedExchange) read() (err error) {
 			s.say(append(text, '\n'), true)
 		}
 		return err
-	case s.answered, s.taken, s.isCancelled(), p.out != nil && p.out.taken:
+	case s.ending != endsItself, s.isCancelled(), p.out.isTaken():
 		return nil
 	}
 	return stream.ErrTrimmed // or else its end would have come
@@ -135,7 +147,7 @@ func (m *mux) madeAgain(x *muxExchange) bool {
 // makeAgain makes requests of the connection's own session where that is now. They
 // did not begin here, or may be made again.
 func (m *mux) makeAgain(msgs []jsonrpc.Message, batch bool) {
-	m.forward(&forwardedExchange{x: m.newExchange(nil, m.key, msgs), msgs: msgs, batch: batch, again: true})
+	m.forward(&forwardedExchange{x: m.newExchange(nil, m.key, msgs), muxRequest: muxRequest{msgs: msgs, batch: batch, again: true}})
 }
 
 // errNothingLeft answers a client that resumes a call whose response it has received.
@@ -180,7 +192,7 @@ func (s *forwardedExchange) fail(err error) {
 // say sends messages to the client. done reports that the last response is among them.
 func (s *forwardedExchange) say(lines []byte, done bool) {
 	if done {
-		s.answered = true
+		s.ending = max(s.ending, endsAnswered)
 		s.x.m.freeIDs(s.x) // before the client knows
 	}
 	s.write(lines)
@@ -200,7 +212,7 @@ func (s *forwardedExchange) write(lines []byte) {
 	m.out.mu.Lock()
 	defer m.out.mu.Unlock()
 	m.mu.Lock()
-	superseded := s.superseded
+	superseded := s.wanted == wantedBySuccessor
 	m.mu.Unlock()
 	if superseded || m.out.err != nil {
 		return
@@ -288,7 +300,7 @@ func (s *forwardedExchange) opens(head http.Header) {
 func (s *forwardedExchange) isCancelled() bool {
 	s.x.m.mu.Lock()
 	defer s.x.m.mu.Unlock()
-	return s.cancelled
+	return s.wanted == wantedNoMore
 }
 
 // Flush and the deadlines are there for [http.ResponseController]: what is sent
@@ -328,6 +340,6 @@ func (m *mux) forwardRest(x *muxExchange) bool {
 	raw := jsonrpc.AppendRequest(nil, x.ids[0], methodResume, params)
 	msg := jsonrpc.Message{Kind: jsonrpc.Request, ID: x.ids[0], Method: methodResume, Params: params, Raw: raw}
 	to := &muxExchange{m: m, key: x.key, ids: x.ids}
-	m.forward(&forwardedExchange{x: to, msgs: []jsonrpc.Message{msg}})
+	m.forward(&forwardedExchange{x: to, muxRequest: muxRequest{msgs: []jsonrpc.Message{msg}}})
 	return true
 }

@@ -10,11 +10,8 @@ import (
 	"slices"
 	"time"
 
-	"holdfast/internal/cluster"
 	"holdfast/internal/protocol"
 	"holdfast/internal/session"
-	"holdfast/jsonrpc"
-	"holdfast/stream"
 )
 
 // What follows is for sessions that are not on this node: where they are, and what
@@ -70,62 +67,6 @@ func (h *Handler) place(w http.ResponseWriter, x *exchange, err error) {
 		panic(http.ErrAbortHandler)
 	}
 	h.failMessages(w, err, x.msgs, x.batch)
-}
-
-// hostForwarded is what becomes of an exchange that another node has forwarded, where its
-// session is not here. It is not forwarded again: that node looks again where the session
-// is, or is told that it concerns another one. The session is returned if it has come here.
-func (p *placement) hostForwarded() (*session.Session, error) {
-	h, v, r := p.h, p.x.from, p.x.r
-	if v.Take && p.key != "" {
-		s, at, err := h.sessions.Locate(r.Context(), p.key, string(v.Principal))
-		if err == nil && s == nil && h.abandoned(r.Context(), at) {
-			s, err = h.takeOver(r.Context(), at)
-		}
-		if s != nil || err != nil && !errors.Is(err, stream.ErrConflict) {
-			return s, err
-		}
-	}
-	where := ""
-	if p.redirected {
-		where = string(p.key)
-	}
-	p.w.Header()[headerMoved] = []string{where}
-	h.reject(p.w, http.StatusMisdirectedRequest, errf(jsonrpc.CodeServer, "the session is not on this node"))
-	return nil, nil
-}
-
-// abandoned says whether a session has no owner, or one that is gone.
-func (h *Handler) abandoned(ctx context.Context, at *session.Remote) bool {
-	node := h.peers.node
-	if at.Owner == "" || at.Owner == node.Name() {
-		return true
-	}
-	c, err := node.Dial(ctx, at.Owner) // who was heard of just now may be gone nevertheless
-	if err == nil {
-		c.Close()
-		return false
-	}
-	return errors.Is(err, cluster.ErrNoNode) || node.Gone(ctx, at.Owner)
-}
-
-// takeOver takes a session over, and tells the node that had it: it may be there
-// after all.
-func (h *Handler) takeOver(ctx context.Context, at *session.Remote) (*session.Session, error) {
-	s, err := h.sessions.TakeOver(ctx, at)
-	if err == nil && at.Owner != "" && at.Owner != h.peers.node.Name() {
-		h.peers.tell(at.Owner, &notice{Taken: at.Key})
-	}
-	return s, err
-}
-
-// A target is the session that an exchange is placed with.
-type target struct {
-	key stream.SessionKey // "": a new one
-	at  *session.Remote   // where it was just now, if that is known
-	// redirected says that the exchange goes there as that session's client's: it came in
-	// another session, or in none.
-	redirected bool
 }
 
 // A placement is an exchange on its way to a session that is, or was, on another node.
@@ -376,65 +317,6 @@ var errUnknown = errors.New(protocol.TextOutcomeUnknown)
 // looked again where the session is.
 var errAgain = errors.New("not answered")
 
-// step makes one try. It returns the session if it is here; else, without an error, the
-// exchange was answered by another node.
-func (p *placement) step(ctx context.Context) (*session.Session, error) {
-	h := p.h
-	if p.key == "" {
-		return nil, p.abroad(ctx, nil)
-	}
-	at := p.at
-	p.at = nil
-	if at == nil && p.held != nil && p.held.Owner == p.gone {
-		at = p.held // as it was when its node was lost; else who is too late is told
-	}
-	p.held = nil
-	if at == nil {
-		at = h.peers.locations.find(p.key, p.x.principal)
-	}
-	if at == nil {
-		s, found, err := h.sessions.Locate(ctx, p.key, p.x.principal)
-		if errors.Is(err, stream.ErrConflict) {
-			return nil, errAgain
-		}
-		if s != nil || err != nil {
-			return s, err
-		}
-		at = found
-		h.peers.locations.keep(at)
-	}
-	if at.Owner != "" && at.Owner != p.gone && at.Owner != h.peers.node.Name() {
-		p.held = at
-		err := p.forward(ctx, at.Owner, at, false)
-		if err != nil {
-			h.peers.locations.forget(at)
-		}
-		return nil, err
-	}
-	h.peers.locations.forget(at)
-	if h.isDraining() {
-		return nil, p.abroad(ctx, at)
-	}
-	s, err := h.takeOver(ctx, at)
-	switch {
-	case errors.Is(err, stream.ErrConflict):
-		err = errAgain
-	case errors.Is(err, session.ErrClosing):
-		return nil, p.abroad(ctx, at)
-	}
-	return s, err
-}
-
-// abroad has another node begin a session (at is nil), or take one over, as this
-// one takes on nothing new.
-func (p *placement) abroad(ctx context.Context, at *session.Remote) error {
-	peers := p.h.peers.node.Peers()
-	if len(peers) == 0 {
-		return session.ErrClosing
-	}
-	return p.forward(ctx, peers[mathrand.N(len(peers))], at, true)
-}
-
 // failed gives the placement up, and returns what its client is to be told. Where the
 // answer has begun that ends, for the client to come back.
 func (p *placement) failed(err error) error {
@@ -470,13 +352,6 @@ func (p *placement) retries() bool {
 func (p *placement) waited(since time.Time) {
 	if time.Since(since) > reachFor/2 {
 		p.end = time.Now().Add(reachFor)
-	}
-}
-
-// lost notes that a node does not answer, if it is gone.
-func (p *placement) lost(ctx context.Context, node string, err error) {
-	if errors.Is(err, cluster.ErrNoNode) || p.h.peers.node.Gone(ctx, node) {
-		p.gone = node
 	}
 }
 

@@ -1,0 +1,187 @@
+package server
+
+import (
+	"math/rand/v2"
+	"time"
+
+	"holdfast/internal/session"
+)
+
+// muxTimes are what [mux.run] goes by.
+type muxTimes struct {
+	opened  time.Time
+	pinged  time.Time
+	leaving time.Time       // when to leave, as the node is drained; zero: it is not
+	retry   time.Duration   // after which the client may come back
+	drain   <-chan struct{} // closed when the node is drained; nil: that is known, or does not matter yet
+}
+
+// due does what its time has come for.
+func (m *mux) due(a *alarm) error {
+	opts, t := &m.h.opts, &m.times
+	if retry, ok := m.disconnected(); ok {
+		if err := m.leave(retry); err != nil {
+			return err
+		}
+	}
+	m.promoteLights(a)
+	m.awaitDrain(a.now)
+	switch ended := m.ends(); {
+	case ended != nil:
+		return ended
+	case m.isSilent() && a.due(t.opened.Add(opts.BodyTimeout)):
+		return errSilent
+	case m.isQuiet() && a.due(t.leaving):
+		return m.leave(opts.Retry + rand.N(opts.Retry+1))
+	case opts.DisconnectAfter > 0 && m.mayLeave() && a.due(t.opened.Add(opts.DisconnectAfter)):
+		return m.leave(opts.Retry)
+	case opts.KeepAlive > 0 && a.due(t.pinged.Add(opts.KeepAlive)):
+		t.pinged = a.now
+		a.due(a.now.Add(opts.KeepAlive))
+		m.touch()
+		m.out.ping()
+	}
+	return nil
+}
+
+// ends returns why the connection ends now, if it does.
+func (m *mux) ends() error {
+	quiet := m.isIdle() && m.isAlone()
+	s := m.session()
+	switch {
+	case m.is(muxLeaving) && m.isIdle() && m.announced():
+		m.times.retry = m.h.opts.Retry
+		return errComeBack
+	case m.remoteEnded() && quiet:
+		return errSessionEnded
+	case s == nil:
+	case s.Moved() && (m.client.returns || quiet):
+		return errComeBack
+	case s.Moved(): // what its client has asked for is gone on with elsewhere
+	case s.Ended() && quiet:
+		return errSessionEnded
+	}
+	return nil
+}
+
+// awaitDrain sets when the connection is to end, if the node is drained. What is
+// unanswered is waited for.
+func (m *mux) awaitDrain(now time.Time) {
+	m.times.drain = nil
+	switch {
+	case !m.times.leaving.IsZero() || !m.isQuiet():
+	case m.h.isDraining():
+		m.times.leaving = now.Add(rand.N(m.h.spread + 1))
+	default:
+		m.times.drain = m.h.draining
+	}
+}
+
+// disconnected reports whether a call has asked for the connection's end, and its
+// client knows how to come back.
+func (m *mux) disconnected() (retry time.Duration, ok bool) {
+	if !m.isIdle() || !m.announced() {
+		return 0, false
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for x := range m.open {
+		if asked := x.retry.Swap(nil); asked != nil {
+			if *asked < 0 {
+				return m.h.opts.Retry, true
+			}
+			return *asked, true
+		}
+	}
+	return 0, false
+}
+
+// leave ends the connection, and has the client come back after a time. Where it could
+// not come back, it stays.
+func (m *mux) leave(retry time.Duration) error {
+	if !m.mayLeave() {
+		return nil
+	}
+	m.times.retry = retry
+	return errComeBack
+}
+
+// mayLeave reports whether the connection may be ended: the client can connect again
+// and find all that it has asked for, or is being sent away by a node that has
+// nothing more to tell it.
+func (m *mux) mayLeave() bool {
+	switch {
+	case !m.isIdle():
+		return false
+	case m.h.isDraining():
+		return m.isAlone()
+	}
+	return m.client.returns && (m.isAlone() || m.resumes() && m.announced())
+}
+
+// isIdle reports whether nothing that was asked here is unanswered, but what is copied
+// from a stream.
+func (m *mux) isIdle() bool { return m.queue.isEmpty() && len(m.lights) == 0 }
+
+// isAlone reports whether no call is copied from a stream, here or from another node.
+func (m *mux) isAlone() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.open) == 0
+}
+
+// isQuiet reports whether the client waits for nothing in particular.
+func (m *mux) isQuiet() bool { return m.isIdle() && m.isAlone() }
+
+// isOver reports whether everything was sent to a client that sends no more.
+func (m *mux) isOver() bool { return m.is(muxFinished) && m.isAlone() && m.isIdle() }
+
+// announced reports whether the client got the tokens of all calls here that have one.
+func (m *mux) announced() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for x := range m.open {
+		if !x.announced.Load() && (x.forward == nil || x.forward.unsafe) {
+			return false
+		}
+	}
+	return true
+}
+
+// isSilent reports whether the client of a connection that can be made again has yet to
+// begin.
+func (m *mux) isSilent() bool { return m.client.returns && !m.begun() && !m.isBare() }
+
+// isBare reports whether the client came for calls of other sessions, and has begun
+// none here.
+func (m *mux) isBare() bool {
+	m.mu.Lock()
+	otherSessions := m.otherSessions
+	m.mu.Unlock()
+	return otherSessions && !m.begun()
+}
+
+// resumes reports whether the client can resume the calls that it receives here.
+func (m *mux) resumes() bool {
+	s := m.session()
+	if s == nil {
+		return m.remote.resumes
+	}
+	return s.Resumable() && s.Revision() != "" || m.isBare()
+}
+
+// remoteEnded reports whether the session, which was on another node, has ended.
+func (m *mux) remoteEnded() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.remote != nil && m.remote.ended
+}
+
+// comeBack has the client come back, as soon as nothing is unanswered, for what can't
+// be gone on with here.
+func (m *mux) comeBack() {
+	m.mu.Lock()
+	m.become(muxLeaving)
+	m.mu.Unlock()
+	session.Wake(m.ready)
+}

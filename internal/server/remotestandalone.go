@@ -1,0 +1,188 @@
+package server
+
+import (
+	"errors"
+	"net/http"
+	"sync"
+	"time"
+
+	"holdfast/internal/panics"
+	"holdfast/internal/protocol"
+	"holdfast/internal/session"
+	"holdfast/internal/sse"
+	"holdfast/jsonrpc"
+)
+
+// A remoteStandalone reads the standalone stream of a session on another node.
+type remoteStandalone struct {
+	m      *mux
+	s      *forwardedExchange
+	last   string // the id of the event that was received last
+	opened chan struct{}
+	open   sync.Once
+
+	// Why it is over.
+	refusal *kept
+	err     error
+}
+
+// listenRemote has the standalone stream be read on another node, after the event with
+// an id, or after the last message that was delivered. The error is errHere if the session has come here.
+// A refusal is what that node answers instead.
+func (m *mux) listenRemote(last string) (refusal *kept, err error) {
+	if !m.h.peers.begin() {
+		return nil, session.ErrClosing
+	}
+	a := &remoteStandalone{m: m, last: last, opened: make(chan struct{})}
+	over := make(chan struct{})
+	go func() {
+		defer m.h.peers.work.Done()
+		defer close(over)
+		func() {
+			defer panics.Catch(&a.err, m.h.logger, "a connection's stream of another node", "")
+			a.refusal, a.err = a.run()
+		}()
+		if a.err != nil && a.isOpen() && m.ctx.Err() == nil {
+			m.comeBack() // for the rest of the stream
+		}
+	}()
+	select {
+	case <-a.opened:
+		return nil, nil
+	case <-over:
+		return a.refusal, a.err
+	}
+}
+
+// run reads the stream until it is over, from one node after the other. What it returns
+// is of use before the stream was open.
+func (a *remoteStandalone) run() (refusal *kept, err error) {
+	m := a.m
+	for {
+		a.s = &forwardedExchange{x: m.newExchange(nil, m.key, nil), ctx: m.ctx, stop: func() {}, standalone: a}
+		x := exchange{purpose: forRead, r: a.request(), principal: m.client.principal, secret: a.secret(), last: a.last}
+		p := m.home(&x, a.s)
+		err := p.run(errNotHere)
+		if p.out != nil && p.out.last != "" {
+			a.last = p.out.last
+		}
+		if errors.Is(err, errHere) {
+			m.settle(m.key)
+			if x.session = m.session(); x.session == nil || !a.isOpen() {
+				return nil, err
+			}
+			x.last = a.last
+			err = m.h.serveIn(a.s, &x)
+		}
+		switch {
+		case m.ctx.Err() != nil:
+			return nil, m.ctx.Err()
+		case errors.Is(err, session.ErrMoved):
+		case errors.Is(err, session.ErrNotFound) && a.isOpen():
+			m.endRemote()
+			return nil, nil
+		case err != nil:
+			return nil, err
+		case a.s.ending == endsTaken, p.out.isTaken(): // its client reads it on another connection
+			return nil, a.watch()
+		case !isEvents(a.s.head):
+			return &a.s.kept, a.refused()
+		}
+		select { // the node has let go of it, with the session maybe
+		case <-time.After(100 * time.Millisecond):
+		case <-m.ctx.Done():
+		}
+	}
+}
+
+// secret is the id of the session, as the handshake named it.
+func (a *remoteStandalone) secret() string {
+	if id := a.m.client.header[protocol.HeaderSession]; len(id) > 0 {
+		return id[0]
+	}
+	return ""
+}
+
+// watch keeps the session in use without reading its stream, until it has ended, or the
+// connection has.
+func (a *remoteStandalone) watch() error {
+	m := a.m
+	every := m.h.opts.KeepAlive
+	if every <= 0 {
+		every = 15 * time.Second
+	}
+	t := time.NewTicker(every)
+	defer t.Stop()
+	for {
+		select {
+		case <-t.C:
+		case <-m.ctx.Done():
+			return m.ctx.Err()
+		}
+		// Of all that Holdfast answers itself, this costs the least.
+		raw := jsonrpc.AppendRequest(nil, []byte("0"), protocol.MethodStatusAll, nil)
+		x := m.exchangeFor(forRequest, &jsonrpc.Message{Kind: jsonrpc.Request, ID: []byte("0"), Method: protocol.MethodStatusAll, Raw: raw})
+		p := m.home(&x, &kept{})
+		p.visit.Local = &session.Range{After: m.key, Until: m.key}
+		switch err := p.run(errNotHere); {
+		case errors.Is(err, errHere):
+			m.settle(m.key)
+			return nil
+		case errors.Is(err, session.ErrNotFound):
+			m.endRemote()
+			return nil
+		}
+		t.Reset(every)
+	}
+}
+
+// endRemote notes that the session has ended.
+func (m *mux) endRemote() {
+	m.mu.Lock()
+	m.remote.ended = true
+	m.mu.Unlock()
+	session.Wake(m.ready)
+}
+
+// request is the GET that is forwarded.
+func (a *remoteStandalone) request() *http.Request {
+	r := askFor(a.m.request()).WithContext(a.m.ctx)
+	r.Method = http.MethodGet
+	r.Header.Del("Content-Type")
+	r.Header["Accept"] = []string{sse.ContentType}
+	if a.last != "" {
+		r.Header[protocol.HeaderLastEventID] = []string{a.last}
+	}
+	return r
+}
+
+func (a *remoteStandalone) isOpen() bool {
+	select {
+	case <-a.opened:
+		return true
+	default:
+		return false
+	}
+}
+
+// begin notes that the stream is open. head is the header of the owner's response.
+func (a *remoteStandalone) begin(head http.Header) {
+	a.open.Do(func() {
+		a.m.remote.learn(head)
+		close(a.opened)
+	})
+}
+
+// refused takes in that the stream is refused. If it was open, then its session has
+// ended, or the messages that the client has missed are no longer stored.
+func (a *remoteStandalone) refused() error {
+	m := a.m
+	switch {
+	case !a.isOpen():
+		return nil
+	case a.s.status == http.StatusNotFound || a.s.status == http.StatusNoContent:
+		m.endRemote()
+		return nil
+	}
+	return errUnreached
+}
