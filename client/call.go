@@ -22,14 +22,7 @@ type call struct {
 	ctx     context.Context
 	cancel  context.CancelCauseFunc
 	reached chan struct{} // closed when the server has the request, or never will
-
-	// Changed only by run; transport with mu held.
-	transport transport
-	kind      attemptKind // of the last attempt
-	accepted  bool        // a subscription that the server has acknowledged
-	backoff   backoff
-	failures  failures
-	repeats   repeats
+	attempts
 
 	mu       sync.Mutex
 	state    callState
@@ -38,6 +31,17 @@ type call struct {
 	turns    turns
 	progress progress
 	link     link // where it is on a mux
+}
+
+// attempts are what a call knows of those that it has made. Only run changes them; transport
+// with call.mu held.
+type attempts struct {
+	transport transport
+	kind      attemptKind // of the last attempt
+	accepted  bool        // a subscription that the server has acknowledged
+	backoff   backoff
+	failures  failures
+	repeats   repeats
 }
 
 // A request is the request of a call, and the names that it has at the server.

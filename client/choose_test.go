@@ -62,7 +62,7 @@ func TestChoose(t *testing.T) {
 		{"a mux that continues", callTaken, "tools/call", fixed{attemptWait, attemptToken}, []func(*call){way}, attemptWait},
 		{"a mux, maybe sent", callSent, "tools/call", fixed{attemptWait, attemptToken}, nil, attemptNone},
 	} {
-		k := &call{request: request{method: test.method, body: []byte(`{}`)}, state: test.state, transport: test.can}
+		k := &call{request: request{method: test.method, body: []byte(`{}`)}, state: test.state, attempts: attempts{transport: test.can}}
 		for _, set := range test.set {
 			set(k)
 		}

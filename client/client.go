@@ -40,9 +40,6 @@ import (
 // A Conn is a connection to one server. Its methods may be called concurrently,
 // except Receive, which has one caller at a time.
 //
-// It has more fields than a struct should: each of its parts that has rules is a type
-// of its own, and this is where they meet.
-//
 // Locks are taken in this order: Conn.mu, then mux.mu or serverRequests.mu, then call.mu,
 // then turns.mu. None is held during I/O, or while code of the user runs.
 type Conn struct {
@@ -50,15 +47,8 @@ type Conn struct {
 	opts   Options
 	logger *slog.Logger
 	ids    ids
-
-	ctx      context.Context // of all that the Conn does
-	stop     context.CancelFunc
-	work     sync.WaitGroup
-	started  sync.Once // continues the calls of State
-	in       chan jsonrpc.Message
-	out      outbox
-	workers  workers
-	requests serverRequests
+	running
+	messages
 
 	mu         sync.Mutex
 	state      connState
@@ -66,10 +56,31 @@ type Conn struct {
 	opening    opening
 	modern     modern
 	standalone standalone
-	seen       eventIDs         // events of all streams, except those of a mux
+	seen       eventIDs // events of all streams, except those of a mux
+	mux        *mux     // nil where each message is an HTTP exchange of its own
+	callTable
+}
+
+// running is what a Conn does by itself, and how that ends.
+type running struct {
+	ctx     context.Context // of all that the Conn does
+	stop    context.CancelFunc
+	work    sync.WaitGroup
+	started sync.Once // continues the calls of State
+}
+
+// messages are those between the host and the server that are on their way.
+type messages struct {
+	in       chan jsonrpc.Message // to the host
+	out      outbox
+	workers  workers
+	requests serverRequests
+}
+
+// A callTable is the calls of a Conn. It is guarded by Conn.mu.
+type callTable struct {
 	calls      map[string]*call // in flight, by the key of their id
 	restored   []*call          // those of State, until they are continued
-	mux        *mux             // nil where each message is an HTTP exchange of its own
 	cancelling cancelling
 }
 
@@ -97,7 +108,11 @@ func New(rawURL string, opts *Options) (*Conn, error) {
 		return nil, errors.New("server URL: it cannot be read: want one like http://HOST:PORT/PATH; " +
 			"in a user or password the characters @ : / ? # [ ] % and space are written %40 %3A %2F %3F %23 %5B %5D %25 %20")
 	}
-	c := &Conn{remote: remote{raw: rawURL, url: u}, calls: make(map[string]*call), in: make(chan jsonrpc.Message, 16)}
+	c := &Conn{
+		remote:    remote{raw: rawURL, url: u},
+		messages:  messages{in: make(chan jsonrpc.Message, 16)},
+		callTable: callTable{calls: make(map[string]*call)},
+	}
 	if opts != nil {
 		c.opts = *opts
 	}
