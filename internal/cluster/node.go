@@ -54,35 +54,53 @@ func (o *Options) ticks(d time.Duration) int { return int(d/o.tick()) + 1 }
 func (o *Options) jump() time.Duration { return o.Silence * 3 / 4 }
 
 // A Node is this process among those of one engine. Its methods may be called
-// concurrently. It has more than fifteen fields: what never changes, its queues, and what
-// mu protects.
+// concurrently.
 type Node struct {
-	bus   Bus
-	o     Options
-	name  string
-	chunk int // most bytes of a message's data
-	log   *slog.Logger
-	start time.Time
-	stop  func() // ends the subscription to the bus
+	bus    Bus
+	o      Options
+	name   string
+	chunk  int // most bytes of a message's data
+	log    *slog.Logger
+	health health
+	listen *listener
+	queues
+	running
 
-	outbox    *queue[outgoing]
-	events    *queue[func()] // calls of watchers
-	notices   *queue[[]byte]
-	listen    *listener
-	closed    chan struct{}
-	wait      sync.WaitGroup
-	health    health
-	wakeClock chan struct{} // wakes run: a peer has no name
-
-	mu      sync.Mutex
-	peers   map[string]*peer
-	conns   map[connID]*conn
+	mu sync.Mutex
+	tables
+	callbacks
 	closing bool
 	drained bool
+}
+
+// queues are worked off by a goroutine each.
+type queues struct {
+	outbox  *queue[outgoing]
+	events  *queue[func()] // calls of watchers
+	notices *queue[[]byte]
+}
+
+// running is what a node does by itself, and how that ends.
+type running struct {
+	start     time.Time
+	stop      func() // ends the subscription to the bus
+	closed    chan struct{}
+	wait      sync.WaitGroup
+	wakeClock chan struct{} // wakes run: a peer has no name
+}
+
+// tables are what a node knows. They are guarded by Node.mu.
+type tables struct {
+	peers   map[string]*peer
+	conns   map[connID]*conn
+	scratch []*conn // of checkConns
+}
+
+// callbacks are who wants to hear of what. They are guarded by Node.mu.
+type callbacks struct {
 	watches []func(string)
 	wakes   []func()
 	notice  func([]byte)
-	scratch []*conn // of checkConns
 }
 
 // outgoing is a message for the outbox.
@@ -98,10 +116,10 @@ const leastMessage = 4 << 10
 // close, after the node.
 func Join(bus Bus, o Options) (*Node, error) {
 	n := &Node{
-		bus: bus, o: o.withDefaults(), name: bus.Node(), start: time.Now(),
-		outbox: newQueue[outgoing](1 << 16), events: newQueue[func()](1 << 16), notices: newQueue[[]byte](1 << 12),
-		closed: make(chan struct{}), wakeClock: make(chan struct{}, 1),
-		peers: make(map[string]*peer), conns: make(map[connID]*conn),
+		bus: bus, o: o.withDefaults(), name: bus.Node(),
+		queues:  queues{newQueue[outgoing](1 << 16), newQueue[func()](1 << 16), newQueue[[]byte](1 << 12)},
+		running: running{start: time.Now(), closed: make(chan struct{}), wakeClock: make(chan struct{}, 1)},
+		tables:  tables{peers: make(map[string]*peer), conns: make(map[connID]*conn)},
 	}
 	n.log = n.o.Logger
 	n.chunk = min(64<<10, bus.MaxMessage()-headRoom)
