@@ -31,6 +31,9 @@ type legacyServer struct {
 	log  *slog.Logger
 	out  outbox
 	own  ownRequests
+	// instead is asked before the conversation ends because the server cannot be
+	// initialized. If it returns true it takes over what waits; it may be nil.
+	instead func(waiting []backend.Inbound) bool
 
 	mu       sync.Mutex
 	phase    phase
@@ -93,9 +96,9 @@ func newLegacyServer(sink backend.Sink, log *slog.Logger) *legacyServer {
 func (c *legacyServer) Deliver(in backend.Inbound) error {
 	switch {
 	case in.Kind == jsonrpc.Response: // to a request of the server
-		return c.out.deliver(in)
+		return c.out.Deliver(in)
 	case in.Method == protocol.MethodCancelled:
-		return c.cancelled(in, c.out.deliver, false)
+		return c.cancelled(in, c.out.Deliver, false)
 	}
 	c.mu.Lock()
 	switch c.phase {
@@ -117,7 +120,7 @@ func (c *legacyServer) Deliver(in backend.Inbound) error {
 		return errOver
 	}
 	c.mu.Unlock()
-	return c.serve(in, c.out.deliver)
+	return c.serve(in, c.out.Deliver)
 }
 
 // Close implements [backend.Conn].
@@ -126,7 +129,7 @@ func (c *legacyServer) Close() error {
 	c.phase = over
 	c.stopTimers()
 	c.mu.Unlock()
-	return c.out.close()
+	return c.out.Close()
 }
 
 // Closed implements [backend.Sink].
@@ -179,7 +182,7 @@ func (c *legacyServer) initialize(in backend.Inbound) error {
 		c.refused(fmt.Errorf("no answer within %v", handshakeTimeout))
 	})
 	c.mu.Unlock()
-	err := c.out.deliver(about(in, newRequest(id, protocol.MethodInitialize, initializeParams(m))))
+	err := c.out.Deliver(about(in, newRequest(id, protocol.MethodInitialize, initializeParams(m))))
 	if err == nil {
 		return nil
 	}
@@ -249,6 +252,20 @@ func (c *legacyServer) refused(why error) {
 		c.mu.Unlock()
 		return
 	}
+	waiting := c.waiting
+	c.waiting = nil
+	c.mu.Unlock()
+	taken := c.instead != nil && c.instead(waiting)
+	c.mu.Lock()
+	if taken {
+		c.phase = over
+		c.stopTimers()
+		waiting, c.waiting = c.waiting, nil // what has come meanwhile
+		c.mu.Unlock()
+		c.instead(waiting)
+		return
+	}
+	c.waiting = append(waiting, c.waiting...)
 	c.mu.Unlock()
 	c.Closed(fmt.Errorf("the server cannot be initialized: %w", why), true)
 }
@@ -305,12 +322,19 @@ func newOwnRequests() ownRequests {
 // add puts a request on record and returns its id. answered is told of the response; it may
 // be nil.
 func (o *ownRequests) add(answered func(jsonrpc.Message)) (id []byte) {
+	id = o.newID()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.waiting[string(id)] = answered
+	return id
+}
+
+// newID returns an id that nobody else uses.
+func (o *ownRequests) newID() []byte {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.count++
-	id = fmt.Appendf(nil, `"%s-%d"`, o.prefix, o.count)
-	o.waiting[string(id)] = answered
-	return id
+	return fmt.Appendf(nil, `"%s-%d"`, o.prefix, o.count)
 }
 
 // answer reports whether a response is to one of these requests, and hands it over.

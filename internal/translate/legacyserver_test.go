@@ -33,7 +33,7 @@ func modernConversation(t *testing.T) (*holdfast, *script) {
 	t.Helper()
 	s := newScript(t, backend.Legacy)
 	s.answer = initialize
-	h := converse(t, New(s, nil), protocol.V20260728)
+	h := converse(t, New(s, quiet), protocol.V20260728)
 	h.deliver(&call{"d"}, modernRequest("0", "server/discover", "", ""))
 	h.next()
 	t.Cleanup(s.untold)
@@ -43,7 +43,7 @@ func modernConversation(t *testing.T) (*holdfast, *script) {
 func TestHandshake(t *testing.T) {
 	t.Parallel()
 	s := newScript(t, backend.Legacy)
-	h := converse(t, New(s, nil), protocol.V20260728)
+	h := converse(t, New(s, quiet), protocol.V20260728)
 	if start := <-s.opened; start.Revision != "" {
 		t.Errorf("opened with revision %s", start.Revision)
 	}
@@ -77,7 +77,7 @@ func TestHandshakeFails(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newScript(t, backend.Legacy)
-			h := converse(t, New(s, nil), protocol.V20260728)
+			h := converse(t, New(s, quiet), protocol.V20260728)
 			a, b := &call{"a"}, &call{"b"}
 			h.deliver(a, modernRequest("1", "tools/list", "", ""))
 			h.deliver(b, modernRequest("2", "tools/list", "", ""))
@@ -97,7 +97,7 @@ func TestHandshakeFails(t *testing.T) {
 func TestNotTaken(t *testing.T) {
 	t.Parallel()
 	s := newScript(t, backend.Legacy)
-	h := converse(t, New(s, nil), protocol.V20260728)
+	h := converse(t, New(s, quiet), protocol.V20260728)
 	s.refuse = errors.New("full")
 	in := backend.Inbound{Message: newRequest([]byte("1"), "tools/list", nil), Call: &call{"a"}}
 	if err := h.conn.Deliver(in); !errors.Is(err, s.refuse) {

@@ -295,7 +295,7 @@ func (c *legacyServer) leave(l *listen, in backend.Inbound) {
 	}
 	var requests []backend.Inbound
 	for _, uri := range l.agreed.URIs {
-		if s := c.subs[uri]; s != nil {
+		if s := c.subs[uri]; s != nil && c.phase != over {
 			delete(s.wanted, l)
 			s.changes = about(in, jsonrpc.Message{})
 			requests = append(requests, c.step(s)...)

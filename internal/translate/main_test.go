@@ -3,6 +3,7 @@ package translate
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"strings"
 	"sync"
@@ -12,12 +13,13 @@ import (
 	"go.uber.org/goleak"
 
 	"holdfast/backend"
-	"holdfast/internal/protocol"
 	_ "holdfast/internal/testlong" // the flag -long
 	"holdfast/jsonrpc"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var quiet = slog.New(slog.DiscardHandler)
 
 // soon bounds everything that the tests wait for.
 const soon = time.Minute
@@ -231,7 +233,7 @@ func (s *script) hears(text string) (id []byte) {
 	s.t.Helper()
 	select {
 	case in := <-s.heard:
-		want := strings.ReplaceAll(text, "ID", string(in.ID))
+		want := strings.ReplaceAll(text, `"id":ID`, `"id":`+string(in.ID))
 		if string(in.Raw) != want {
 			s.t.Errorf("heard:\n%s\nwant:\n%s", in.Raw, want)
 		}
@@ -251,5 +253,3 @@ func (s *script) untold() {
 	default:
 	}
 }
-
-var _ = protocol.V20260728

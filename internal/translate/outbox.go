@@ -32,8 +32,8 @@ func (o *outbox) open(conn backend.Conn) {
 	o.startSending()
 }
 
-// deliver hands over a message of Holdfast's. It returns nil if others wait before it.
-func (o *outbox) deliver(in backend.Inbound) error {
+// Deliver implements [backend.Conn]. It returns nil if others wait before the message.
+func (o *outbox) Deliver(in backend.Inbound) error {
 	o.mu.Lock()
 	switch {
 	case o.closed:
@@ -88,12 +88,17 @@ func (o *outbox) send() {
 	}
 }
 
-// close drops what waits, and ends the conversation.
-func (o *outbox) close() error {
+// stop drops what waits.
+func (o *outbox) stop() {
 	o.mu.Lock()
 	o.closed = true
 	o.waiting = nil
 	o.mu.Unlock()
 	o.wait.Wait()
+}
+
+// Close implements [backend.Conn]: it drops what waits, and ends the conversation.
+func (o *outbox) Close() error {
+	o.stop()
 	return o.conn.Close()
 }

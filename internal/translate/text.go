@@ -170,8 +170,11 @@ func newRequest(id []byte, method string, params []byte) jsonrpc.Message {
 	return m
 }
 
-// newResult returns a successful response.
+// newResult returns a successful response. A nil result becomes {}.
 func newResult(id, result []byte) jsonrpc.Message {
+	if result == nil {
+		result = []byte("{}")
+	}
 	return jsonrpc.Message{
 		Kind: jsonrpc.Response, ID: id, Result: result,
 		Raw: jsonrpc.AppendResult(make([]byte, 0, len(result)+len(id)+40), id, result),

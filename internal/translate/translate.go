@@ -14,6 +14,7 @@ import (
 	"context"
 	"log/slog"
 	"sync"
+	"time"
 
 	"holdfast/backend"
 	"holdfast/internal/protocol"
@@ -25,12 +26,11 @@ func New(b backend.Backend, logger *slog.Logger) backend.Backend {
 	if logger == nil {
 		logger = slog.Default()
 	}
-	t := &translator{inner: b, log: logger}
-	eras := backend.Legacy
+	t := &translator{inner: b, log: logger, eras: backend.Legacy, patience: probeTimeout}
 	if speaker, ok := b.(backend.EraSpeaker); ok {
-		eras = speaker.Eras()
+		t.eras = speaker.Eras()
 	}
-	switch eras {
+	switch t.eras {
 	case backend.Both:
 		return b
 	case backend.Legacy:
@@ -40,9 +40,11 @@ func New(b backend.Backend, logger *slog.Logger) backend.Backend {
 }
 
 type translator struct {
-	inner  backend.Backend
-	log    *slog.Logger
-	speaks speech
+	inner    backend.Backend
+	log      *slog.Logger
+	eras     backend.Eras  // of inner
+	patience time.Duration // probeTimeout
+	speaks   speech
 }
 
 // An answer is what is known of a server's era.
@@ -79,6 +81,19 @@ func (s *speech) learn(legacy, modern answer) {
 	}
 }
 
+// doubt takes back that the servers do not speak an era, because they do not seem to speak the
+// other one either.
+func (s *speech) doubt() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.modern == no {
+		s.modern = unsure
+	}
+	if s.legacy == no {
+		s.legacy = unsure
+	}
+}
+
 // Eras implements [backend.EraSpeaker].
 func (t *translator) Eras() backend.Eras { return backend.Both }
 
@@ -91,24 +106,43 @@ func (t *translator) Processes() bool {
 // Open implements [backend.Backend].
 func (t *translator) Open(ctx context.Context, start backend.Start, sink backend.Sink) (backend.Conn, error) {
 	legacy, modern := t.speaks.get()
-	if !protocol.Modern(start.Revision) {
+	log := t.log.With("session", start.Session)
+	isModern := protocol.Modern(start.Revision)
+	switch {
+	case isModern && modern == yes, !isModern && legacy == yes:
 		return t.inner.Open(ctx, start, sink)
+	case isModern && modern == no:
+		start.Revision = ""
+		c := newLegacyServer(sink, log)
+		if t.eras == backend.Unknown {
+			c.instead = func([]backend.Inbound) bool { t.speaks.doubt(); return false }
+		}
+		return t.open(ctx, start, c, &c.out)
+	case isModern:
+		p := newModernProbe(t, start, sink)
+		return t.open(ctx, start, p, &p.out)
+	case legacy == no:
+		start.Revision = protocol.V20260728
+		c := newModernServer(sink, log)
+		c.doubt = t.speaks.doubt
+		return t.open(ctx, start, c, &c.out)
 	}
-	if modern == yes {
-		return t.inner.Open(ctx, start, sink)
-	}
-	_ = legacy
-	return t.openLegacy(ctx, start, sink)
+	p := newLegacyProbe(t, start, sink)
+	return t.open(ctx, start, p, &p.out)
 }
 
-// openLegacy opens a modern conversation with a legacy server.
-func (t *translator) openLegacy(ctx context.Context, start backend.Start, sink backend.Sink) (backend.Conn, error) {
-	start.Revision = ""
-	c := newLegacyServer(sink, t.log.With("session", start.Session))
+// A conversation is both ends of one: the server's sink, and Holdfast's conn.
+type conversation interface {
+	backend.Sink
+	backend.Conn
+}
+
+// open opens the wrapped backend for a conversation, whose outbox this is.
+func (t *translator) open(ctx context.Context, start backend.Start, c conversation, out *outbox) (backend.Conn, error) {
 	conn, err := t.inner.Open(ctx, start, c)
 	if err != nil {
 		return nil, err
 	}
-	c.out.open(conn)
+	out.open(conn)
 	return c, nil
 }

@@ -1,0 +1,243 @@
+package translate
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"holdfast/backend"
+	"holdfast/internal/protocol"
+	"holdfast/jsonrpc"
+)
+
+// changes are what a legacy client hears of what changes at a modern server: its lists, and the
+// resources that the client has subscribed to. There is one listen for all. When what is
+// wanted changes another takes its place, and the old one is heard until that is
+// acknowledged. Guarded by modernServer.mu.
+type changes struct {
+	lists   filter          // the lists that the server can tell of
+	wanted  map[string]bool // resources
+	current *watch          // acknowledged, or nil
+	next    *watch          // on its way, or nil
+	again   bool            // what is wanted has changed since next was sent
+	waiting []backend.Inbound
+	torn    int // how often the server has ended a listen since it last told of a change
+}
+
+// A watch is one subscriptions/listen.
+type watch struct {
+	id    []byte
+	uris  map[string]bool
+	timer *time.Timer // until it is acknowledged
+	vain  bool        // the server has agreed to nothing
+}
+
+// watchLists adds the lists whose changes a server with these capabilities tells of.
+func (f *changes) watchLists(capabilities []byte) {
+	server := serverFacts{capabilities: capabilities}
+	f.lists.Tools = server.can("tools", "listChanged")
+	f.lists.Prompts = server.can("prompts", "listChanged")
+	f.lists.Resources = server.can("resources", "listChanged")
+}
+
+// subscribe handles a client's resources/subscribe and resources/unsubscribe.
+func (c *modernServer) subscribe(in backend.Inbound) error {
+	uri := jsonrpc.String(jsonrpc.Field(in.Params, "uri"))
+	c.mu.Lock()
+	server := serverFacts{capabilities: c.capabilities}
+	f := &c.changes
+	var answer jsonrpc.Message
+	switch {
+	case !server.can("resources", "subscribe"):
+		answer = newError(in.ID, jsonrpc.CodeMethodNotFound, "method not found: %s: the server has no subscriptions", in.Method)
+	case uri == "":
+		answer = newError(in.ID, jsonrpc.CodeInvalidParams, "%s: uri must be a string", in.Method)
+	case in.Method == protocol.MethodUnsubscribe:
+		delete(f.wanted, uri)
+		answer = newResult(in.ID, nil)
+	case len(f.wanted) >= mostSubscriptions && !f.wanted[uri]:
+		answer = newError(in.ID, jsonrpc.CodeServer, "%s: more than %d subscriptions", in.Method, mostSubscriptions)
+	default:
+		f.wanted[uri] = true
+		f.waiting = append(f.waiting, in)
+	}
+	c.mu.Unlock()
+	if answer.Raw != nil {
+		c.sink.Emit(in.Call, answer)
+	}
+	if answer.Error == nil {
+		c.renew(in)
+	}
+	return nil
+}
+
+// renew makes the listen as it is wanted. in is what made that necessary.
+func (c *modernServer) renew(in backend.Inbound) {
+	c.mu.Lock()
+	f := &c.changes
+	if f.next != nil {
+		f.again = true
+		c.mu.Unlock()
+		return
+	}
+	f.again = false
+	if len(f.wanted) == 0 && f.lists.empty() {
+		old := f.current
+		f.current = nil
+		c.mu.Unlock()
+		c.unwatch(old)
+		return
+	}
+	w := &watch{uris: maps.Clone(f.wanted)}
+	w.id = c.own.add(func(m jsonrpc.Message) { c.unwatched(w, m, in) })
+	f.next = w
+	want := f.lists
+	want.URIs = slices.Sorted(maps.Keys(f.wanted))
+	meta := append(clientMeta(c.client.info, c.client.capabilities), '}')
+	c.mu.Unlock()
+	text, err := json.Marshal(want)
+	if err != nil {
+		text = []byte("{}")
+	}
+	params := append(appendMember(appendMember([]byte{'{'}, "notifications", text), "_meta", meta), '}')
+	timer := c.after(subscribeTimeout, func() { c.own.fail(w.id, fmt.Errorf("not acknowledged within %v", subscribeTimeout)) })
+	c.mu.Lock()
+	w.timer = timer
+	c.mu.Unlock()
+	c.out.later(about(in, newRequest(w.id, protocol.MethodSubscriptions, params)))
+}
+
+// unwatch ends a listen, which may be nil.
+func (c *modernServer) unwatch(w *watch) {
+	if w == nil {
+		return
+	}
+	c.own.drop(w.id)
+	params := append(appendMember([]byte{'{'}, "requestId", w.id), '}')
+	c.out.later(backend.Inbound{Message: newRequest(nil, protocol.MethodCancelled, params)})
+}
+
+// unwatched handles the end of a listen: the server's response to it.
+func (c *modernServer) unwatched(w *watch, m jsonrpc.Message, in backend.Inbound) {
+	c.mu.Lock()
+	f := &c.changes
+	acknowledged := f.current == w
+	switch {
+	case acknowledged:
+		f.current = nil
+	case f.next == w:
+		f.next = nil
+	default:
+		c.mu.Unlock()
+		return
+	}
+	again := f.again
+	var waiting []backend.Inbound
+	if !acknowledged {
+		waiting = f.settle(w)
+		for _, in := range waiting {
+			delete(f.wanted, jsonrpc.String(jsonrpc.Field(in.Params, "uri")))
+		}
+	}
+	timer := w.timer
+	f.torn++
+	torn, vain := f.torn, w.vain
+	c.mu.Unlock()
+	c.stop(timer)
+	if m.Error == nil && !acknowledged {
+		m = newError(w.id, jsonrpc.CodeServer, "the server has ended the subscription")
+	}
+	for _, in := range waiting {
+		c.sink.Emit(in.Call, newFailure(in.ID, m.Error))
+	}
+	switch {
+	case again:
+		c.renew(in)
+	case acknowledged && !vain: // a server that shuts down, or that bounds how long a listen lasts
+		c.after(min(time.Second<<min(torn, 10), time.Minute), func() { c.renew(about(in, jsonrpc.Message{})) })
+	case !acknowledged:
+		c.log.Warn("the server does not tell of changes", "error", string(m.Error))
+	}
+}
+
+// settle returns the requests of the client that a listen answers.
+func (f *changes) settle(w *watch) []backend.Inbound {
+	var settled []backend.Inbound
+	f.waiting = slices.DeleteFunc(f.waiting, func(in backend.Inbound) bool {
+		if !w.uris[jsonrpc.String(jsonrpc.Field(in.Params, "uri"))] {
+			return false
+		}
+		settled = append(settled, in)
+		return true
+	})
+	return settled
+}
+
+// heard takes what the server says in a listen, or of one.
+func (c *modernServer) heard(m jsonrpc.Message) {
+	if m.Method == protocol.MethodCancelled { // stdio: the server ends a listen
+		c.own.answer(newResult(jsonrpc.Field(m.Params, "requestId"), nil))
+		return
+	}
+	id := key(jsonrpc.Field(m.Params, "_meta", protocol.MetaSubscriptionID))
+	if m.Method == protocol.MethodAcknowledged {
+		c.watched(id, jsonrpc.Field(m.Params, "notifications"))
+		return
+	}
+	c.mu.Lock()
+	ours := c.changes.current != nil && key(c.changes.current.id) == id
+	if ours {
+		c.changes.torn = 0
+	}
+	c.mu.Unlock()
+	if !ours {
+		return
+	}
+	rest := pick(jsonrpc.Field(m.Params, "_meta"), func(name string) bool { return name != protocol.MetaSubscriptionID })
+	params, _ := jsonrpc.Set(m.Params, rest, "_meta")
+	if string(rest) == "{}" {
+		params = pick(m.Params, func(name string) bool { return name != "_meta" })
+	}
+	c.sink.EmitUnrelated(newRequest(nil, m.Method, params))
+}
+
+// watched handles the acknowledgement of a listen, with what the server agrees to.
+func (c *modernServer) watched(id string, agreed []byte) {
+	var f filter
+	if json.Unmarshal(agreed, &f) != nil {
+		f = filter{}
+	}
+	c.mu.Lock()
+	w := c.changes.next
+	if w == nil || key(w.id) != id {
+		c.mu.Unlock()
+		return
+	}
+	old := c.changes.current
+	c.changes.current, c.changes.next = w, nil
+	w.vain = f.empty()
+	again := c.changes.again
+	settled := c.changes.settle(w)
+	timer := w.timer
+	for _, in := range settled {
+		if uri := jsonrpc.String(jsonrpc.Field(in.Params, "uri")); !slices.Contains(f.URIs, uri) {
+			delete(c.changes.wanted, uri)
+		}
+	}
+	c.mu.Unlock()
+	c.stop(timer)
+	c.unwatch(old)
+	for _, in := range settled {
+		uri := jsonrpc.String(jsonrpc.Field(in.Params, "uri"))
+		if slices.Contains(f.URIs, uri) {
+			c.sink.Emit(in.Call, newResult(in.ID, nil))
+		} else {
+			c.sink.Emit(in.Call, newError(in.ID, jsonrpc.CodeInvalidParams, "%s: the server does not tell of changes of %s", in.Method, uri))
+		}
+	}
+	if again {
+		c.renew(backend.Inbound{})
+	}
+}

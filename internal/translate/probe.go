@@ -1,0 +1,375 @@
+package translate
+
+import (
+	"errors"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"holdfast/backend"
+	"holdfast/internal/protocol"
+	"holdfast/jsonrpc"
+)
+
+// probeTimeout bounds how long a server may take to answer server/discover before it is taken
+// for a legacy one, which may leave unanswered what comes before initialize (2026-07-28,
+// stdio, "Backward Compatibility").
+const probeTimeout = 5 * time.Second
+
+// A path is where the messages of a conversation go, once the server's era is known.
+type path struct {
+	up   backend.Sink // what the server says
+	down backend.Conn // what clients say
+}
+
+// A modernProbe is the first modern conversation with a server of which nothing is known: it
+// asks with server/discover.
+type modernProbe struct {
+	t       *translator
+	sink    backend.Sink
+	session string
+	out     outbox // until the era is known, and then of a modern server
+	own     ownRequests
+	path    atomic.Pointer[path] // nil until the era is known
+
+	mu      sync.Mutex
+	waiting []backend.Inbound
+	asked   bool
+	over    bool
+	timer   *time.Timer
+	late    bool // the server is modern, but has said so after the timeout
+}
+
+func newModernProbe(t *translator, start backend.Start, sink backend.Sink) *modernProbe {
+	p := &modernProbe{t: t, sink: sink, session: start.Session, own: newOwnRequests()}
+	p.out.failed = p.notTaken
+	return p
+}
+
+// Deliver implements [backend.Conn].
+func (p *modernProbe) Deliver(in backend.Inbound) error {
+	if path := p.path.Load(); path != nil {
+		return path.down.Deliver(in)
+	}
+	p.mu.Lock()
+	path := p.path.Load()
+	if path != nil || p.over {
+		p.mu.Unlock()
+		if path == nil {
+			return errOver
+		}
+		return path.down.Deliver(in)
+	}
+	p.waiting = append(p.waiting, in)
+	if p.asked || in.Kind != jsonrpc.Request {
+		p.mu.Unlock()
+		return nil
+	}
+	p.asked = true
+	id := p.own.add(p.discovered)
+	p.timer = time.AfterFunc(p.t.patience, func() { p.decide(false) })
+	p.mu.Unlock()
+	m := readMeta(in.Params)
+	if err := p.out.Deliver(about(in, newRequest(id, protocol.MethodDiscover, discoverParams(m.clientInfo, m.capabilities)))); err != nil {
+		p.own.drop(id)
+		p.mu.Lock()
+		p.timer.Stop()
+		p.asked = false
+		waiting := p.waiting
+		p.waiting = nil
+		p.mu.Unlock()
+		for _, other := range waiting {
+			if key(other.ID) != key(in.ID) {
+				p.notTaken(other, err)
+			}
+		}
+		return err
+	}
+	return nil
+}
+
+// discoverParams returns the params of server/discover for a client, whose info and
+// capabilities may be nil.
+func discoverParams(info, capabilities []byte) []byte {
+	return append(appendMember([]byte{'{'}, "_meta", append(clientMeta(info, capabilities), '}')), '}')
+}
+
+// clientMeta returns what the _meta of all modern requests of a client has: an object
+// whose end is not written.
+func clientMeta(info, capabilities []byte) []byte {
+	if capabilities == nil {
+		capabilities = []byte("{}")
+	}
+	dst := appendMember([]byte{'{'}, protocol.MetaProtocolVersion, jsonrpc.Quote(protocol.V20260728))
+	if info != nil {
+		dst = appendMember(dst, protocol.MetaClientInfo, info)
+	}
+	return appendMember(dst, protocol.MetaClientCapabilities, capabilities)
+}
+
+// isModern reports whether a server that has answered server/discover so is modern.
+func isModern(m jsonrpc.Message) bool {
+	if m.Error == nil {
+		return speaks(m.Result, protocol.Modern)
+	}
+	switch string(jsonrpc.Field(m.Error, "code")) {
+	case "-32020", "-32021", "-32022":
+		return true
+	}
+	return false
+}
+
+// speaks reports whether the result of server/discover names a revision of which ok is true.
+func speaks(discovered []byte, ok func(revision string) bool) bool {
+	for _, v := range strings.Split(strings.Trim(string(jsonrpc.Field(discovered, "supportedVersions")), "[] "), ",") {
+		if ok(jsonrpc.String([]byte(strings.TrimSpace(v)))) {
+			return true
+		}
+	}
+	return false
+}
+
+// discovered takes the answer to server/discover.
+func (p *modernProbe) discovered(m jsonrpc.Message) {
+	modern := isModern(m)
+	if modern {
+		p.t.speaks.learn(unsure, yes)
+		p.mu.Lock()
+		p.late = true
+		p.mu.Unlock()
+	}
+	p.decide(modern)
+}
+
+// decide sends on what has waited for the era of the server. Only the first time counts.
+func (p *modernProbe) decide(modern bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.path.Load() != nil || p.over {
+		return
+	}
+	p.timer.Stop()
+	waiting := p.waiting
+	p.waiting = nil
+	if modern {
+		p.goOnModern(waiting)
+		return
+	}
+	p.t.speaks.learn(unsure, no)
+	c := newLegacyServer(p.sink, p.t.log.With("session", p.session))
+	c.instead = func(waiting []backend.Inbound) bool {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if !p.late {
+			p.t.speaks.doubt()
+			return false
+		}
+		p.goOnModern(waiting) // it took its time to say so, and refuses initialize
+		return true
+	}
+	for _, in := range waiting {
+		_ = c.Deliver(in) // its outbox is not open yet: nothing is sent
+	}
+	p.path.Store(&path{up: c, down: c})
+	c.out.open(p.out.conn)
+}
+
+// goOnModern sends on what has waited, and from now on what comes. p.mu is held.
+func (p *modernProbe) goOnModern(waiting []backend.Inbound) {
+	p.out.later(waiting...)
+	p.path.Store(&path{up: p.sink, down: &p.out})
+}
+
+// notTaken answers a request that the server has not taken.
+func (p *modernProbe) notTaken(in backend.Inbound, why error) {
+	if in.Kind == jsonrpc.Request && !p.own.fail(in.ID, why) {
+		p.sink.Emit(in.Call, newError(in.ID, jsonrpc.CodeServer, "%s was not delivered: %v", in.Method, why))
+	}
+}
+
+// Close implements [backend.Conn].
+func (p *modernProbe) Close() error {
+	p.end()
+	if path := p.path.Load(); path != nil {
+		p.out.stop()
+		return path.down.Close()
+	}
+	return p.out.Close()
+}
+
+// end stops the probe, and returns what waits.
+func (p *modernProbe) end() []backend.Inbound {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.over = true
+	if p.timer != nil {
+		p.timer.Stop()
+	}
+	waiting := p.waiting
+	p.waiting = nil
+	return waiting
+}
+
+// Emit implements [backend.Sink].
+func (p *modernProbe) Emit(of backend.Call, m jsonrpc.Message) {
+	path := p.path.Load()
+	switch {
+	case m.Kind == jsonrpc.Response && (path == nil || path.down != &p.out) && p.own.answer(m):
+	case path != nil:
+		path.up.Emit(of, m)
+	case m.Method == protocol.MethodPing && m.Kind == jsonrpc.Request:
+		p.out.later(backend.Inbound{Message: newResult(m.ID, nil)})
+	}
+	// Nothing else can be said to a client of whom the server has not heard.
+}
+
+// EmitUnrelated implements [backend.Sink].
+func (p *modernProbe) EmitUnrelated(m jsonrpc.Message) {
+	if path := p.path.Load(); path != nil && m.Kind != jsonrpc.Response {
+		path.up.EmitUnrelated(m)
+		return
+	}
+	p.Emit(nil, m)
+}
+
+// Closed implements [backend.Sink].
+func (p *modernProbe) Closed(why error, reopen bool) {
+	if path := p.path.Load(); path != nil {
+		path.up.Closed(why, reopen)
+		return
+	}
+	p.t.speaks.learn(unsure, no) // what ends when it is asked for its era is a legacy server, if any
+	for _, in := range p.end() {
+		p.notTaken(in, why)
+	}
+	p.sink.Closed(why, reopen)
+}
+
+// A legacyProbe is the first legacy conversation with a server of which nothing is known. The
+// client's initialize goes through untouched. Only if the server refuses that is it asked
+// with server/discover.
+type legacyProbe struct {
+	t       *translator
+	sink    backend.Sink
+	session string
+	out     outbox // until it is known that the server is modern
+	own     ownRequests
+	path    atomic.Pointer[path] // nil until the era is known
+
+	mu    sync.Mutex
+	first *backend.Inbound // the client's initialize, while the server has not answered it
+	asked []byte           // the id of server/discover, or nil
+	timer *time.Timer
+}
+
+func newLegacyProbe(t *translator, start backend.Start, sink backend.Sink) *legacyProbe {
+	p := &legacyProbe{t: t, sink: sink, session: start.Session, own: newOwnRequests()}
+	p.out.failed = func(in backend.Inbound, why error) { p.own.fail(in.ID, why) }
+	return p
+}
+
+// Deliver implements [backend.Conn].
+func (p *legacyProbe) Deliver(in backend.Inbound) error {
+	if path := p.path.Load(); path != nil {
+		return path.down.Deliver(in)
+	}
+	if in.Method == protocol.MethodInitialize {
+		p.mu.Lock()
+		p.first = &in
+		p.mu.Unlock()
+	}
+	return p.out.Deliver(in)
+}
+
+// Emit implements [backend.Sink].
+func (p *legacyProbe) Emit(of backend.Call, m jsonrpc.Message) {
+	if path := p.path.Load(); path != nil {
+		path.up.Emit(of, m)
+		return
+	}
+	if m.Kind == jsonrpc.Response && (p.own.answer(m) || p.answered(of, m)) {
+		return
+	}
+	p.sink.Emit(of, m)
+}
+
+// answered handles the server's answer to initialize. It reports whether the client must not
+// see it yet.
+func (p *legacyProbe) answered(of backend.Call, m jsonrpc.Message) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	in := p.first
+	if in == nil || key(in.ID) != key(m.ID) {
+		return false
+	}
+	p.first = nil
+	if m.Error == nil {
+		p.t.speaks.learn(yes, unsure)
+		p.path.Store(&path{up: p.sink, down: &p.out})
+		return false
+	}
+	id := p.own.add(func(discovered jsonrpc.Message) { p.discovered(*in, of, m, discovered) })
+	p.asked = id
+	p.timer = time.AfterFunc(p.t.patience, func() { p.own.fail(id, errSilent) })
+	params := discoverParams(jsonrpc.Field(in.Params, "clientInfo"), jsonrpc.Field(in.Params, "capabilities"))
+	p.out.later(about(*in, newRequest(id, protocol.MethodDiscover, params)))
+	return true
+}
+
+var errSilent = errors.New("no answer to server/discover")
+
+// discovered takes the answer to server/discover, after that to initialize.
+func (p *legacyProbe) discovered(in backend.Inbound, of backend.Call, refusal, m jsonrpc.Message) {
+	p.mu.Lock()
+	p.timer.Stop()
+	p.mu.Unlock()
+	if m.Error != nil || !isModern(m) {
+		p.sink.Emit(of, refusal)
+		return
+	}
+	p.t.speaks.learn(no, yes)
+	c := newModernServer(p.sink, p.t.log.With("session", p.session))
+	p.path.Store(&path{up: c, down: c})
+	_ = c.Deliver(in) // its outbox is not open yet: nothing is sent
+	c.out.open(p.out.conn)
+}
+
+// Close implements [backend.Conn].
+func (p *legacyProbe) Close() error {
+	p.mu.Lock()
+	if p.timer != nil {
+		p.timer.Stop()
+	}
+	p.mu.Unlock()
+	if path := p.path.Load(); path != nil {
+		p.out.stop()
+		return path.down.Close()
+	}
+	return p.out.Close()
+}
+
+// EmitUnrelated implements [backend.Sink].
+func (p *legacyProbe) EmitUnrelated(m jsonrpc.Message) {
+	switch path := p.path.Load(); {
+	case path != nil:
+		path.up.EmitUnrelated(m)
+	case m.Kind == jsonrpc.Response:
+		p.Emit(nil, m)
+	default:
+		p.sink.EmitUnrelated(m)
+	}
+}
+
+// Closed implements [backend.Sink].
+func (p *legacyProbe) Closed(why error, reopen bool) {
+	if path := p.path.Load(); path != nil {
+		path.up.Closed(why, reopen)
+		return
+	}
+	p.mu.Lock()
+	asked := p.asked
+	p.mu.Unlock()
+	p.own.fail(asked, why)
+	p.sink.Closed(why, reopen)
+}

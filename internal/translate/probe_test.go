@@ -1,0 +1,214 @@
+package translate
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"holdfast/backend"
+	"holdfast/internal/protocol"
+)
+
+const probed = `{"jsonrpc":"2.0","id":ID,"method":"server/discover","params":{"_meta":{` + aClient + `}}}`
+
+// never is a patience that a test does not come to the end of.
+const never = time.Hour
+
+func unknown(t *testing.T, patience time.Duration) (*script, *translator) {
+	t.Helper()
+	s := newScript(t, backend.Unknown)
+	b := New(s, quiet).(*translator)
+	b.patience = patience
+	return s, b
+}
+
+// What a server answers to server/discover is kept for all later conversations.
+func TestModernProbe(t *testing.T) {
+	t.Parallel()
+	for answer, modern := range map[string]bool{
+		`"result":` + discoverable:                      true,
+		`"error":{"code":-32022,"message":"no"}`:        true,
+		`"error":{"code":-32601,"message":"no"}`:        false,
+		`"error":{"code":-32602,"message":"no"}`:        false,
+		`"result":{"supportedVersions":["2025-11-25"]}`: false,
+		`"result":{}`: false,
+	} {
+		s, b := unknown(t, never)
+		h := converse(t, b, protocol.V20260728)
+		a := &call{"a"}
+		request := modernRequest("1", "tools/list", "", `"progressToken":3`)
+		h.deliver(a, request)
+		h.deliver(&call{"b"}, modernRequest("2", "tools/list", "", ""))
+		s.say(nil, `{"jsonrpc":"2.0","id":5,"method":"ping"}`)
+		id := s.hears(probed)
+		s.hears(`{"jsonrpc":"2.0","id":5,"result":{}}`)
+		s.untold()
+		s.say(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,%s}`, id, answer))
+		later := converse(t, b, protocol.V20260728)
+		if modern {
+			s.hears(request)
+			s.hears(modernRequest("2", "tools/list", "", ""))
+			text := `{"jsonrpc":"2.0","id":1,"result":{"any":"thing"}}`
+			s.mu.Lock()
+			s.sink = h.conn.(*modernProbe)
+			s.mu.Unlock()
+			s.say(a, text)
+			h.expect(a, text)
+			if later.conn.(*scriptConn) == nil {
+				t.Error("a later conversation is translated")
+			}
+			continue
+		}
+		s.mu.Lock()
+		s.sink = h.conn.(*modernProbe)
+		s.mu.Unlock()
+		id = s.hears(`{"jsonrpc":"2.0","id":ID,"method":"initialize","params":{"protocolVersion":"2025-11-25",` +
+			`"capabilities":{"elicitation":{},"roots":{}},"clientInfo":{"name":"c","version":"1"}}}`)
+		s.say(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":%s}`, id, facts))
+		s.hears(initializedNotice)
+		s.hears(`{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"_meta":{"progressToken":1}}}`)
+		s.hears(`{"jsonrpc":"2.0","id":2,"method":"tools/list","params":{}}`)
+		s.say(nil, `{"jsonrpc":"2.0","id":1,"error":{"code":-1,"message":"m"}}`)
+		h.expect(a, `{"jsonrpc":"2.0","id":1,"error":{"code":-1,"message":"m"}}`)
+		if later.conn.(*legacyServer) == nil {
+			t.Error("a later conversation is not translated")
+		}
+	}
+}
+
+// A server that does not answer is a legacy one; it may say later that it is not.
+func TestModernProbeUnanswered(t *testing.T) {
+	t.Parallel()
+	s, b := unknown(t, time.Millisecond)
+	h := converse(t, b, protocol.V20260728)
+	a := &call{"a"}
+	h.deliver(a, modernRequest("1", "tools/list", "", ""))
+	probe := s.hears(probed)
+	in := <-s.heard
+	if in.Method != protocol.MethodInitialize {
+		t.Fatalf("heard %s", in.Raw)
+	}
+	s.say(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":%s}`, probe, discoverable))
+	s.say(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"what?"}}`, in.ID))
+	s.hears(modernRequest("1", "tools/list", "", ""))
+	s.say(a, `{"jsonrpc":"2.0","id":1,"result":{}}`)
+	h.expect(a, `{"jsonrpc":"2.0","id":1,"result":{}}`)
+	if _, modern := b.speaks.get(); modern != yes {
+		t.Errorf("modern: %v", modern)
+	}
+}
+
+// A server that speaks neither era is asked again in the next conversation.
+func TestModernProbeInVain(t *testing.T) {
+	t.Parallel()
+	s, b := unknown(t, never)
+	h := converse(t, b, protocol.V20260728)
+	h.deliver(&call{"a"}, modernRequest("1", "tools/list", "", ""))
+	for range 2 {
+		s.say(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"what?"}}`, (<-s.heard).ID))
+	}
+	if got := h.next(); !strings.Contains(string(got.m.Error), "cannot be initialized: what?") {
+		t.Errorf("said %s", got.m.Raw)
+	}
+	if got := h.next(); got.closed == nil {
+		t.Errorf("said %s", got.m.Raw)
+	}
+	if _, modern := b.speaks.get(); modern != unsure {
+		t.Errorf("modern: %v", modern)
+	}
+}
+
+// A server that ends when it is asked is asked in the legacy way next time.
+func TestModernProbeEnded(t *testing.T) {
+	t.Parallel()
+	s, b := unknown(t, never)
+	h := converse(t, b, protocol.V20260728)
+	h.deliver(&call{"a"}, modernRequest("1", "tools/list", "", ""))
+	<-s.heard
+	s.sink.Closed(errors.New("exit status 1"), true)
+	if got := h.next(); !strings.Contains(string(got.m.Error), "not delivered: exit status 1") {
+		t.Errorf("said %s", got.m.Raw)
+	}
+	if got := h.next(); got.closed == nil {
+		t.Errorf("said %s", got.m.Raw)
+	}
+	if _, modern := b.speaks.get(); modern != no {
+		t.Errorf("modern: %v", modern)
+	}
+	s.refuse = errors.New("full")
+	h = converse(t, New(s, quiet), protocol.V20260728)
+	if err := h.conn.Deliver(backend.Inbound{Message: newRequest([]byte("1"), "tools/list", nil)}); !errors.Is(err, s.refuse) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestLegacyProbe(t *testing.T) {
+	t.Parallel()
+	refusal := `{"jsonrpc":"2.0","id":0,"error":{"code":-32601,"message":"what?"}}`
+	for name, test := range map[string]struct {
+		answers        []string // to initialize, and then to server/discover
+		said           string
+		legacy, modern answer
+	}{
+		"legacy":  {[]string{`"result":` + facts}, `{"jsonrpc":"2.0","id":0,"result":` + facts + `}`, yes, unsure},
+		"modern":  {[]string{`"error":{"code":-32601,"message":"what?"}`, `"result":` + discoverable, `"result":` + discoverable}, initializeResult, no, yes},
+		"neither": {[]string{`"error":{"code":-32601,"message":"what?"}`, `"error":{"code":-1,"message":"no"}`}, refusal, unsure, unsure},
+		"ended":   {[]string{`"error":{"code":-32601,"message":"what?"}`, ""}, refusal, unsure, unsure},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, b := unknown(t, never)
+			h := converse(t, b, "")
+			a := &call{"a"}
+			h.deliver(a, initializeRequest)
+			for _, answer := range test.answers {
+				in := <-s.heard
+				if answer == "" {
+					s.sink.Closed(errors.New("exit status 1"), true)
+					break
+				}
+				s.say(a, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,%s}`, in.ID, answer))
+			}
+			h.expect(a, test.said)
+			if name == "ended" {
+				h.next()
+			}
+			if legacy, modern := b.speaks.get(); legacy != test.legacy || modern != test.modern {
+				t.Errorf("legacy: %v, modern: %v", legacy, modern)
+			}
+			if name != "legacy" {
+				return
+			}
+			text := `{"jsonrpc":"2.0","id":2,"method":"ping"}`
+			h.deliver(a, text)
+			s.hears(text)
+			s.say(nil, text)
+			h.expect(nil, text)
+			later := converse(t, b, "")
+			if later.conn.(*scriptConn) == nil {
+				t.Error("a later conversation is translated")
+			}
+		})
+	}
+}
+
+func TestBothEras(t *testing.T) {
+	t.Parallel()
+	s := newScript(t, backend.Both)
+	if b := New(s, quiet); b != backend.Backend(s) {
+		t.Error("wrapped")
+	}
+	s = newScript(t, backend.Legacy)
+	b := New(s, quiet)
+	if eras := b.(backend.EraSpeaker).Eras(); eras != backend.Both {
+		t.Errorf("eras: %v", eras)
+	}
+	if b.(backend.ProcessStarter).Processes() {
+		t.Error("processes")
+	}
+	if h := converse(t, b, ""); h.conn.(*scriptConn) == nil {
+		t.Error("a legacy conversation with a legacy server is translated")
+	}
+}
