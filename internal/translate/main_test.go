@@ -10,14 +10,10 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"holdfast/backend"
 	_ "holdfast/internal/testlong" // the flag -long
 	"holdfast/jsonrpc"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var quiet = slog.New(slog.DiscardHandler)
 
