@@ -199,10 +199,16 @@ func unnameable(typ types.Type, seen map[types.Type]bool) string {
 		}
 	case *types.Struct:
 		for f := range typ.Fields() {
-			if f.Exported() || f.Embedded() {
-				if hidden := unnameable(f.Type(), seen); hidden != "" {
-					return hidden
-				}
+			of := f.Type()
+			switch {
+			case f.Exported():
+			case f.Embedded(): // which counts for what it promotes; methods are looked at by exported
+				of = of.Underlying()
+			default:
+				continue
+			}
+			if hidden := unnameable(of, seen); hidden != "" {
+				return hidden
 			}
 		}
 	case *types.Interface:
