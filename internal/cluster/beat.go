@@ -102,6 +102,9 @@ func (c *clock) ask() (next time.Duration) {
 			}
 			ask = append(ask, p)
 			next = min(next, now+n.o.Grace/2)
+			if end := p.nameless + n.grace(now); end > now {
+				next = min(next, end) // nobody waits for longer than that
+			}
 		case alive:
 			late := time.Duration(p.seen.Load()) + n.o.late(p.conns > 0)
 			if c.away != 0 {

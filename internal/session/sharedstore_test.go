@@ -79,6 +79,11 @@ type shelfNode struct {
 	taking atomic.Pointer[func()]                      // before an Acquire; nil: nothing
 	writes atomic.Int64
 
+	// after is called after an AcquireUnfenced, once; nil: nothing. Its lease, overtaken, is
+	// refused then.
+	after     atomic.Pointer[func()]
+	overtaken stream.Lease
+
 	watching sync.Mutex
 	watchers map[stream.ID][]chan<- struct{}
 	lost     map[stream.SessionKey]uint64 // up to which epoch it has forgotten a session
@@ -104,7 +109,7 @@ func (n *shelfNode) find(key stream.SessionKey) (*shelved, error) {
 
 func (n *shelfNode) leased(l stream.Lease) (*shelved, error) {
 	s, err := n.find(l.Session)
-	if err == nil && (s.Epoch != l.Epoch || s.Owner != n.name) {
+	if err == nil && (s.Epoch != l.Epoch || s.Owner != n.name || n.overtaken == l) {
 		err = stream.ErrFenced
 	}
 	return s, err
@@ -297,6 +302,27 @@ func (n *shelfNode) Acquire(_ context.Context, was shared.Session) (shared.Taken
 	}
 	slices.SortFunc(t.Streams, func(a, b shared.Stream) int { return int(a.Number) - int(b.Number) })
 	return t, nil
+}
+
+func (n *shelfNode) AcquireUnfenced(ctx context.Context, was shared.Session) (shared.Taken, error) {
+	t, err := n.Acquire(ctx, was)
+	if err != nil {
+		return t, err
+	}
+	if f := n.after.Swap(nil); f != nil {
+		(*f)()
+		n.mu.Lock()
+		n.overtaken = t.Lease
+		n.mu.Unlock()
+	}
+	return t, nil
+}
+
+func (n *shelfNode) Fence(_ context.Context, l stream.Lease) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	_, err := n.leased(l)
+	return err
 }
 
 func (n *shelfNode) Release(_ context.Context, l stream.Lease, open bool) error {

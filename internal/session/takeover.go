@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"holdfast/internal/engine/shared"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
@@ -114,20 +115,10 @@ func (m *Manager) takeOver(values context.Context, at *Remote, old *Session) (*S
 	case <-ctx.Done():
 		return nil, fmt.Errorf("session not taken over: %w: others are", stream.ErrUnavailable)
 	}
-	taken, err := m.shared.Acquire(ctx, was)
-	switch {
-	case errors.Is(err, stream.ErrNotFound):
-		return nil, ErrNotFound
-	case err != nil:
-		return nil, fmt.Errorf("session not taken over: %w", err)
+	s, found, err := m.acquire(ctx, at, was)
+	if err != nil {
+		return nil, err
 	}
-	s := m.session(at.ID, at.Principal, at.Tenant, at.SingleStream)
-	s.lease, s.taken = taken.Lease, true
-	s.use.renewed.Store(int64(m.clock()))
-	s.use.calls.Store(1) // not idle, until it is done
-	m.store.Count(s.lease, s.tenant.name)
-	found := s.restore(ctx, taken.Streams)
-	s.step(sessionOpen)
 	m.mu.Lock()
 	if stays := m.sessions[s.key]; stays != nil {
 		m.unlist(stays)
@@ -143,7 +134,6 @@ func (m *Manager) takeOver(values context.Context, at *Remote, old *Session) (*S
 	}
 	m.logger.Log(ctx, level, "session taken over", "session", s.Name(), "from", was.Owner,
 		"again", len(found.retry), "unknown", len(found.lost))
-	s.endLost(found.lost)
 	m.awaitReturn(s, found)
 	s.Touch()
 	s.use.calls.Add(-1)
@@ -154,6 +144,83 @@ func (m *Manager) takeOver(values context.Context, at *Remote, old *Session) (*S
 		return nil, fmt.Errorf("session not taken over: %w", stream.ErrUnavailable)
 	}
 	return s, nil
+}
+
+// A lateFencer is a shared store where what a new owner appends first can be what fences
+// the older one.
+type lateFencer interface {
+	// AcquireUnfenced is Acquire, but that the older owner may append before the first
+	// append under the lease. That one is refused then (ErrFenced).
+	AcquireUnfenced(ctx context.Context, was shared.Session) (shared.Taken, error)
+	// Fence has the older owner fenced, if nothing was appended yet. ErrFenced: what was
+	// acquired is not what there is.
+	Fence(ctx context.Context, lease stream.Lease) error
+}
+
+// errOvertaken says that an older owner has appended meanwhile.
+var errOvertaken = errors.New("its older owner has written again")
+
+// acquire returns a session that was taken over, with its lost calls ended. Nobody else
+// knows it yet. If the owner seems to be gone, the end of the lost calls fences it: that is
+// one append less. If it turns out to live, the session is acquired once more, and it is
+// fenced before anything else.
+func (m *Manager) acquire(ctx context.Context, at *Remote, was shared.Session) (*Session, restored, error) {
+	late, ok := m.shared.(lateFencer)
+	if !ok || was.Owner == "" || was.Owner == m.shared.Node() {
+		return m.restored(ctx, at, was, nil)
+	}
+	s, found, err := m.restored(ctx, at, was, late)
+	if !errors.Is(err, errOvertaken) {
+		return s, found, err
+	}
+	is, err := m.shared.Lookup(ctx, was.Key)
+	switch {
+	case errors.Is(err, stream.ErrNotFound):
+		return nil, found, ErrNotFound
+	case err != nil:
+		return nil, found, fmt.Errorf("session not taken over: %w", err)
+	case is.Owner != m.shared.Node() || is.Epoch != was.Epoch+1:
+		return nil, found, stream.ErrConflict
+	}
+	return m.restored(ctx, at, is, nil)
+}
+
+// restored acquires a session; if late is not nil its older owner is fenced last.
+func (m *Manager) restored(ctx context.Context, at *Remote, was shared.Session, late lateFencer) (*Session, restored, error) {
+	acquire := m.shared.Acquire
+	if late != nil {
+		acquire = late.AcquireUnfenced
+	}
+	taken, err := acquire(ctx, was)
+	switch {
+	case errors.Is(err, stream.ErrNotFound):
+		return nil, restored{}, ErrNotFound
+	case err != nil:
+		return nil, restored{}, fmt.Errorf("session not taken over: %w", err)
+	}
+	s := m.session(at.ID, at.Principal, at.Tenant, at.SingleStream)
+	s.lease, s.taken = taken.Lease, true
+	s.use.renewed.Store(int64(m.clock()))
+	s.use.calls.Store(1) // not idle, until it is done
+	m.store.Count(s.lease, s.tenant.name)
+	found := s.restore(ctx, taken.Streams)
+	s.step(sessionOpen)
+	s.endLost(found.lost)
+	if late == nil {
+		return s, found, nil
+	}
+	err = late.Fence(ctx, s.lease)
+	if err == nil && !s.Moved() {
+		return s, found, nil
+	}
+	m.leaveNode(s, 0)
+	m.mu.Lock()
+	m.countOut(s.tenant)
+	m.mu.Unlock()
+	if err == nil || errors.Is(err, stream.ErrFenced) {
+		err = errOvertaken
+	}
+	return nil, restored{}, fmt.Errorf("session not taken over: %w", err)
 }
 
 // againOften bounds how many sessions of those that were taken over get a backend

@@ -120,6 +120,54 @@ func TestTakeOverUnsafe(t *testing.T) {
 	}
 }
 
+// An owner that seems to be gone, and writes once more while its session is taken over, is
+// heard: what it wrote comes before the end, and there is one end.
+func TestTakeOverOvertaken(t *testing.T) {
+	t.Parallel()
+	f := newShelf()
+	a, b := f.add(t, "a", safeTools()), f.add(t, "b", safeTools())
+	s := a.open("alice")
+	c := begin(t, s, false, request(1))
+	a.desk.last().say(c, `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progress":1}}`)
+	writes := func() {
+		a.desk.last().say(c, `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progress":2}}`)
+	}
+	late := func() { // as the owner's append that comes before the new one's first
+		f.mu.Lock()
+		was := f.sessions[s.key].Session
+		f.sessions[s.key].Owner, f.sessions[s.key].Epoch = "a", 1
+		f.mu.Unlock()
+		writes()
+		f.mu.Lock()
+		f.sessions[s.key].Session = was
+		f.mu.Unlock()
+	}
+	b.node.after.Store(&late)
+	taken := b.take(s)
+	wantTexts(t, "all", readAll(t, taken, c.Number()), `"progress":1`, `"progress":2`, lostWith)
+	if epoch := taken.leased().Epoch; epoch != 3 {
+		t.Errorf("epoch %d: not taken over again", epoch)
+	}
+	if n := taken.tenant.sessions; n != 1 || b.Calls() != 0 || taken.use.calls.Load() != 0 {
+		t.Errorf("%d sessions of the tenant, %d calls", n, b.Calls())
+	}
+	// Another node may have it by then.
+	s = a.open("alice")
+	_, at, err := b.Locate(t.Context(), s.key, "alice")
+	if err != nil {
+		t.Fatal(err)
+	}
+	late = func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.sessions[s.key].Owner, f.sessions[s.key].Epoch = "c", 3
+	}
+	b.node.after.Store(&late)
+	if _, err := b.TakeOver(t.Context(), at); !errors.Is(err, stream.ErrConflict) {
+		t.Errorf("taken over from another: %v", err)
+	}
+}
+
 // A call that may be made again is, under the same id, and its stream goes on.
 func TestTakeOverSafe(t *testing.T) {
 	t.Parallel()

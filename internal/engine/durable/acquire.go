@@ -23,14 +23,59 @@ func stamp() uint64 { return rand.Uint64() }
 // Then a frame is appended after the last one there is, whoever wrote it: from here
 // on an older owner's appends fail, and all that came to something are before it.
 func (st *Store) Acquire(ctx context.Context, was shared.Session) (shared.Taken, error) {
+	return st.acquire(ctx, was, false)
+}
+
+// AcquireUnfenced is Acquire without its frame. The first frame that is appended under
+// the lease stands for it, and [Store.Fence] sees to it that there is one. Before that an
+// older owner may still append: then what Taken says is not all there is, the lease is
+// lost, and the session is to be acquired again.
+func (st *Store) AcquireUnfenced(ctx context.Context, was shared.Session) (shared.Taken, error) {
+	return st.acquire(ctx, was, true)
+}
+
+// Fence returns once no older owner can append any more. ErrFenced: one has, or there is
+// a newer owner.
+func (st *Store) Fence(ctx context.Context, lease stream.Lease) error {
+	s, err := st.own(ctx, lease)
+	if errors.Is(err, stream.ErrNotFound) {
+		return stream.ErrFenced // it was lost, and forgotten
+	}
+	if err != nil {
+		return err
+	}
+	defer s.done()
+	if s.fenced {
+		return nil
+	}
+	return st.hold(ctx, s, s.rec.taking())
+}
+
+// taking is the frame that takes a session over.
+func (r *record) taking() []byte {
+	h := head{kind: frameTaken, born: r.born, epoch: r.epoch, stamp: r.stamp}
+	return h.append(nil)
+}
+
+func (st *Store) acquire(ctx context.Context, was shared.Session, unfenced bool) (shared.Taken, error) {
 	key := was.Key
+	ahead := st.readAhead(ctx, &was)
 	rec, version, err := st.takeRecord(ctx, &was)
+	h := <-ahead
 	if err != nil {
 		return shared.Taken{}, err
 	}
-	h := st.newHistory(key, rec.born)
-	if err := st.fence(ctx, h, &rec); err != nil {
-		return shared.Taken{}, err
+	if h == nil {
+		h = st.newHistory(key, rec.born)
+	}
+	switch {
+	case h.epoch >= rec.epoch:
+		return shared.Taken{}, stream.ErrConflict
+	case !unfenced || h.last == 0:
+		unfenced = false
+		if err := st.fence(ctx, h, &rec); err != nil {
+			return shared.Taken{}, err
+		}
 	}
 	s := &session{
 		lease:   stream.Lease{Session: key, Epoch: rec.epoch},
@@ -38,6 +83,7 @@ func (st *Store) Acquire(ctx context.Context, was shared.Session) (shared.Taken,
 		rec:     rec,
 		version: version,
 		last:    h.last,
+		fenced:  !unfenced,
 		written: h.bytes,
 	}
 	found := h.found(s)
@@ -52,6 +98,27 @@ func (st *Store) Acquire(ctx context.Context, was shared.Session) (shared.Taken,
 	}
 	st.front.Beside(s.lease, notes)
 	return shared.Taken{Lease: s.lease, About: rec.about, Streams: st.kept(s, h)}, nil
+}
+
+// readAhead reads the frames of a session while its record is being taken: whether these
+// are all, the first append says. nil: they could not be read.
+func (st *Store) readAhead(ctx context.Context, was *shared.Session) <-chan *history {
+	got := make(chan *history, 1)
+	found, ok := was.Seen.(*seen)
+	if !ok {
+		got <- nil
+		return got
+	}
+	h := st.newHistory(was.Key, found.born)
+	go func() {
+		ctx, stop := context.WithTimeout(ctx, attempt)
+		defer stop()
+		if err := h.readRecent(ctx); err != nil {
+			h = nil
+		}
+		got <- h
+	}()
+	return got
 }
 
 // takeRecord makes a session's record name this node, under a new epoch. What was
@@ -82,11 +149,10 @@ func (st *Store) takeRecord(ctx context.Context, was *shared.Session) (record, u
 // read. ErrConflict: another has taken it over since.
 func (st *Store) fence(ctx context.Context, h *history, rec *record) error {
 	key := framesKey(h.key)
-	taking := head{kind: frameTaken, born: rec.born, epoch: rec.epoch, stamp: rec.stamp}
-	frame := taking.append(nil)
-	last, contests := uint64(0), 0
+	frame := rec.taking()
+	last, contests := h.last, 0 // what was read ahead is to be all
 	for r := st.retry(ctx); ; {
-		if contests < patientContests || last == 0 {
+		if contests > 0 && contests < patientContests || last == 0 {
 			if err := st.ask(ctx, h.read); err != nil {
 				return err
 			}

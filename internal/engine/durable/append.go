@@ -220,7 +220,7 @@ func (st *Store) submit(ctx context.Context, s *session, frame []byte, unknown b
 		}
 		switch {
 		case err == nil:
-			s.last = at
+			s.last, s.fenced = at, true
 			return nil
 		case errors.Is(err, errMoved):
 			continue

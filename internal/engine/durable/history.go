@@ -46,6 +46,24 @@ func (h *history) read(ctx context.Context) error {
 	})
 }
 
+// A recentReader is a Log that can read frames for less than Log.Frames costs, where those
+// appended just now may be missing at the end.
+type recentReader interface {
+	Recent(ctx context.Context, key string, after uint64, yield func(at uint64, age time.Duration, frame []byte) bool) error
+}
+
+// readRecent is read, but that the newest frames may be missing.
+func (h *history) readRecent(ctx context.Context) error {
+	log, ok := h.st.log.(recentReader)
+	if !ok {
+		return h.read(ctx)
+	}
+	return log.Recent(ctx, framesKey(h.key), h.last, func(at uint64, age time.Duration, frame []byte) bool {
+		h.frame(at, age, frame)
+		return true
+	})
+}
+
 // frame takes the next frame.
 func (h *history) frame(at uint64, age time.Duration, frame []byte) {
 	put := time.Now().Add(-max(age, 0))

@@ -23,6 +23,7 @@ type session struct {
 	// For the goroutine whose turn it is:
 	rec       record
 	version   uint64 // of the record
+	fenced    bool   // a frame of the lease's epoch was appended
 	last      uint64 // where the last frame is; 0: none is known
 	unsettled []byte // a frame that may be there after last, or not
 	doubt     bool   // an attempt to append the last frame may still be under way

@@ -67,6 +67,33 @@ func (l *Log) Frames(ctx context.Context, key string, after uint64, yield func(u
 	return s.run(ctx, func(m stored) bool { return yield(m.at, now.Sub(m.time), m.data) })
 }
 
+// Recent reads a key's frames from whichever server has them, without asking the leader
+// where they end: such a server may lag behind.
+func (l *Log) Recent(ctx context.Context, key string, after uint64, yield func(uint64, time.Duration, []byte) bool) error {
+	now, err := l.now(ctx)
+	if err != nil {
+		return err
+	}
+	s := scan{Log: l, stream: l.events, filter: l.eventSubject(key), at: after, chained: true}
+	for {
+		got, pending, err := s.batch(ctx)
+		if err != nil {
+			return err
+		}
+		for _, m := range got {
+			if !s.follows(m) {
+				return nil
+			}
+			if !s.take(m, func(m stored) bool { return yield(m.at, now.Sub(m.time), m.data) }) {
+				return nil
+			}
+		}
+		if pending == 0 || len(got) == 0 {
+			return nil
+		}
+	}
+}
+
 // Trim drops frames.
 func (l *Log) Trim(ctx context.Context, key string, before uint64) error {
 	request, err := json.Marshal(struct {

@@ -48,7 +48,7 @@ const (
 	// framings is how many reads of frames run at once, beside one of a list. What
 	// they ask for, together, stays below what a server holds for a client before it
 	// thinks it dead (64 MiB).
-	framings = 8
+	framings = 16
 )
 
 // Log is a durable.Log in JetStream. Its methods may be called concurrently.

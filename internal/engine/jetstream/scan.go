@@ -22,7 +22,7 @@ import (
 // are a million subjects.
 const (
 	fewMessages  = 1000
-	fewBytes     = 4 << 20
+	fewBytes     = 2 << 20
 	manyMessages = 50_000
 	manyBytes    = 16 << 20
 )
