@@ -52,7 +52,7 @@ var layers = []struct {
 	{"backend", []string{"jsonrpc"}},
 	{"backend/message", []string{"backend", "jsonrpc"}},
 	{"backend/process", []string{"backend", "jsonrpc", "internal/protocol"}},
-	{"backend/sdk", []string{"backend", "jsonrpc", "internal/panics"}},
+	{"backend/sdk", []string{"backend", "jsonrpc", "internal/protocol", "internal/panics"}},
 	{"internal/translate", []string{"backend", "jsonrpc", "internal/protocol"}},
 	{"internal/feature/idempotency", []string{"stream"}},
 	{"internal/session", []string{"internal/feature/idempotency", "backend", "internal/budget", "stream", "internal/engine/shared", "jsonrpc", "internal/protocol", "internal/panics"}},

@@ -70,7 +70,7 @@ func (k *call) mirror(h http.Header) {
 	}
 	params := jsonrpc.Field(k.body, "params")
 	mirror(h, k.revision, k.method, params)
-	if k.method != protocol.MethodToolsCall {
+	if k.method != protocol.MethodCallTool {
 		return
 	}
 	tool := jsonrpc.String(jsonrpc.Field(params, "name"))

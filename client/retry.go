@@ -122,7 +122,7 @@ func (k *call) retryRequest(no *refusal) error {
 	s := k.session
 	k.mu.Unlock()
 	switch {
-	case no.rpc != nil && no.rpc.Code == protocol.CodeHeaderMismatch && k.method == protocol.MethodToolsCall && k.isModern() && !k.failures.listed:
+	case no.rpc != nil && no.rpc.Code == protocol.CodeHeaderMismatch && k.method == protocol.MethodCallTool && k.isModern() && !k.failures.listed:
 		k.failures.listed = true
 		if err := k.listAgain(); err != nil {
 			k.c.logger.Warn("the server refuses the headers of a call, and its tools could not be listed", "error", err)

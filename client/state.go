@@ -79,7 +79,7 @@ func (c *Conn) State() State {
 func (k *call) snapshot() CallState {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.tool == "" && k.method == protocol.MethodToolsCall && k.body != nil {
+	if k.tool == "" && k.method == protocol.MethodCallTool && k.body != nil {
 		k.tool = jsonrpc.String(jsonrpc.Field(k.body, "params", "name"))
 	}
 	s := CallState{

@@ -13,6 +13,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"holdfast/backend"
+	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 )
 
@@ -38,7 +39,11 @@ type conn struct {
 	in   chan sdkrpc.Message
 	done chan struct{}
 
-	running sync.WaitGroup // handlers of direct calls
+	running sync.WaitGroup // handlers of direct calls, and listens that end
+
+	modern   *modern      // nil in a legacy conversation
+	call     backend.Call // that all belongs to, in the conversation of a listen; else nil
+	listener func()       // is told that a listen was answered
 
 	mu       sync.Mutex
 	last     int64
@@ -63,6 +68,11 @@ func (c *conn) SessionID() string { return c.secret }
 // Deliver implements [backend.Conn]. It waits for the SDK's reading goroutine,
 // which only queues.
 func (c *conn) Deliver(in backend.Inbound) error {
+	if c.modern != nil {
+		if done, err := c.deliverModern(&in); done || err != nil {
+			return err
+		}
+	}
 	if in.Kind == jsonrpc.Request && c.direct(&in) {
 		return nil
 	}
@@ -70,6 +80,11 @@ func (c *conn) Deliver(in backend.Inbound) error {
 	if err != nil || m == nil {
 		return err
 	}
+	return c.put(m)
+}
+
+// put hands a message to the SDK.
+func (c *conn) put(m sdkrpc.Message) error {
 	select {
 	case c.in <- m:
 		return nil
@@ -99,7 +114,7 @@ func (c *conn) translate(in *backend.Inbound) (sdkrpc.Message, error) {
 		return &sdkrpc.Request{ID: number(id), Method: in.Method, Params: in.Params, Extra: extra}, nil
 	case jsonrpc.Notification:
 		params := in.Params
-		if in.Method == "notifications/cancelled" {
+		if in.Method == protocol.MethodCancelled {
 			if params = c.cancelled(params); params == nil {
 				return nil, nil
 			}
@@ -242,10 +257,18 @@ func (c *conn) respond(m *sdkrpc.Response) error {
 		return nil
 	}
 	c.b.drop(r.extra)
-	if m.Error != nil {
+	switch {
+	case r.id == nil: // the initialize of a modern conversation
+		c.modern.initialized(m.Result)
+	case m.Error != nil:
 		c.sink.Emit(r.call, failure(r.id, m.Error))
-	} else {
+	case c.modern != nil:
+		c.sink.Emit(r.call, success(r.id, typed(m.Result)))
+	default:
 		c.sink.Emit(r.call, success(r.id, m.Result))
+	}
+	if c.listener != nil {
+		c.listener()
 	}
 	return nil
 }
@@ -269,6 +292,10 @@ func failure(id []byte, err error) jsonrpc.Message {
 // belongs to.
 func (c *conn) send(ctx context.Context, m *sdkrpc.Request) error {
 	out := jsonrpc.Message{Kind: jsonrpc.Notification, Method: m.Method, Params: m.Params}
+	if c.modern != nil && m.IsCall() && m.Method == protocol.MethodPing {
+		go func() { _ = c.put(&sdkrpc.Response{ID: m.ID, Result: json.RawMessage(`{}`)}) }() // modern clients know no pings
+		return nil
+	}
 	if m.IsCall() {
 		id, err := json.Marshal(m.ID.Raw())
 		if err != nil {
@@ -277,7 +304,11 @@ func (c *conn) send(ctx context.Context, m *sdkrpc.Request) error {
 		out.Kind, out.ID = jsonrpc.Request, id
 	}
 	out.Raw = jsonrpc.AppendRequest(make([]byte, 0, len(m.Params)+len(m.Method)+64), out.ID, m.Method, m.Params)
-	if call := backend.FromContext(ctx); call != nil {
+	call := c.call
+	if call == nil {
+		call = backend.FromContext(ctx)
+	}
+	if call != nil {
 		c.sink.Emit(call, out)
 	} else {
 		c.sink.EmitUnrelated(out)
@@ -316,6 +347,9 @@ func (c *conn) end() {
 			r.cancel()
 		}
 		c.b.drop(r.extra)
+	}
+	if c.listener != nil {
+		return // it is not the whole conversation
 	}
 	// If it was the SDK that closed, the session is over.
 	go c.sink.Closed(errors.New("the server closed the session"), false)

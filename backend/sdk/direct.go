@@ -23,7 +23,7 @@ func (c *conn) direct(in *backend.Inbound) bool {
 	if in.Method != "tools/call" {
 		return false
 	}
-	params, ok := plainCall(in.Params)
+	params, ok := plainCall(in.Params, c.modern != nil)
 	if !ok {
 		return false
 	}
@@ -59,7 +59,7 @@ func (c *conn) answer(ctx context.Context, id []byte, req *mcp.CallToolRequest) 
 		defer onWire(&err)
 		defer panics.Catch(&err, c.b.logger(), handling, "tools/call")
 		result, err := handlerOf(c.server)(ctx, "tools/call", req)
-		answer = response(id, result, err)
+		answer = c.response(id, result, err)
 		return nil
 	}()
 	if err != nil {
@@ -77,7 +77,7 @@ func (c *conn) begin(r request) (n int64, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.ready {
-		c.ready = c.session.InitializeParams() != nil
+		c.ready = c.session.InitializeParams() != nil && (c.modern == nil || c.modern.isReady())
 	}
 	if c.over || c.closing || !c.ready || c.notice != nil {
 		return 0, false
@@ -87,8 +87,9 @@ func (c *conn) begin(r request) (n int64, ok bool) {
 }
 
 // plainCall decodes the params of a tools/call. It returns false if anything in them is
-// wrong, or belongs to a newer revision.
-func plainCall(params []byte) (*mcp.CallToolParamsRaw, bool) {
+// wrong, belongs to another revision than the conversation's, or says more of the request
+// than who makes it.
+func plainCall(params []byte, modern bool) (*mcp.CallToolParamsRaw, bool) {
 	p := new(mcp.CallToolParamsRaw)
 	plain := true
 	object := jsonrpc.Each(params, func(name, value []byte) {
@@ -100,7 +101,8 @@ func plainCall(params []byte) (*mcp.CallToolParamsRaw, bool) {
 			p.Arguments = value
 			plain = plain && value[0] == '{'
 		case "_meta":
-			plain = plain && p.Meta == nil && json.Unmarshal(value, &p.Meta) == nil && p.Meta[mcp.MetaKeyProtocolVersion] == nil
+			plain = plain && p.Meta == nil && json.Unmarshal(value, &p.Meta) == nil &&
+				(p.Meta[mcp.MetaKeyProtocolVersion] != nil) == modern && p.Meta[mcp.MetaKeyLogLevel] == nil
 		default:
 			plain = false
 		}
@@ -119,7 +121,7 @@ func handlerOf(server *mcp.Server) (h mcp.MethodHandler) {
 }
 
 // response converts what a handler returned, as the SDK does.
-func response(id []byte, result mcp.Result, err error) jsonrpc.Message {
+func (c *conn) response(id []byte, result mcp.Result, err error) jsonrpc.Message {
 	if err == nil && result == nil {
 		err = errNoAnswer
 	}
@@ -129,6 +131,9 @@ func response(id []byte, result mcp.Result, err error) jsonrpc.Message {
 	text, err := encode(result)
 	if err != nil {
 		return failure(id, errEncode(err))
+	}
+	if c.modern != nil {
+		text = c.modern.complete(text)
 	}
 	return success(id, text)
 }

@@ -36,7 +36,8 @@ func ExampleNew() {
 
 	client := mcp.NewClient(&mcp.Implementation{Name: "caller", Version: "1.0.0"}, nil)
 	for range 2 {
-		session, err := client.Connect(context.Background(), &mcp.StreamableClientTransport{Endpoint: web.URL}, nil)
+		session, err := client.Connect(context.Background(), &mcp.StreamableClientTransport{Endpoint: web.URL},
+			&mcp.ClientSessionOptions{ProtocolVersion: "2025-11-25"}) // a revision with sessions
 		if err != nil {
 			fmt.Println(err)
 			return

@@ -91,7 +91,7 @@ func connect(t *testing.T, url string, w *wire, o *mcp.ClientOptions) *mcp.Clien
 	cs, err := client.Connect(t.Context(), &mcp.StreamableClientTransport{
 		Endpoint:   url,
 		HTTPClient: &http.Client{Transport: w},
-	}, nil)
+	}, &mcp.ClientSessionOptions{ProtocolVersion: "2025-11-25"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -56,21 +56,37 @@ func New(getServer func(*http.Request) *mcp.Server) *Backend {
 
 // Open implements [backend.Backend].
 func (b *Backend) Open(_ context.Context, start backend.Start, sink backend.Sink) (backend.Conn, error) {
-	server := b.getServer(start.HTTP)
+	server := b.serverOf(start.HTTP)
 	if server == nil {
 		return nil, backend.ErrNoServer
 	}
 	b.adopt(server)
+	secret := start.Secret
+	var m *modern
+	if start.Revision != "" {
+		secret = "" // no client knows it, and handlers must not take it for one
+		m = &modern{}
+	}
+	// The contexts of handlers descend from this one: they have its values, and are not
+	// canceled with it.
+	c, err := b.connect(context.WithoutCancel(start.HTTP.Context()), server, sink, secret)
+	if err != nil {
+		return nil, err
+	}
+	c.modern = m
+	return c, nil
+}
+
+// connect begins a session with a server.
+func (b *Backend) connect(ctx context.Context, server *mcp.Server, sink backend.Sink, secret string) (*handle, error) {
 	c := &conn{
 		b:      b,
-		secret: start.Secret,
+		secret: secret,
 		sink:   sink,
 		server: server,
-		// The contexts of handlers descend from this one: they have its values, and
-		// are not canceled with it.
-		ctx:  context.WithoutCancel(start.HTTP.Context()),
-		in:   make(chan sdkrpc.Message, 4),
-		done: make(chan struct{}),
+		ctx:    ctx,
+		in:     make(chan sdkrpc.Message, 4),
+		done:   make(chan struct{}),
 	}
 	var err error
 	if c.session, err = server.Connect(c.ctx, transport{c}, nil); err != nil {
@@ -87,6 +103,7 @@ const handlerGrace = 5 * time.Second
 
 // Close implements [backend.Conn].
 func (h *handle) Close() error {
+	h.endListens()
 	h.end()
 	closed := make(chan error, 1)
 	go func() {

@@ -91,6 +91,6 @@ func checkCall(ctx context.Context, t *testing.T, cs *mcp.ClientSession, tool st
 		return
 	}
 	if len(res.Content) == 0 || res.IsError != fails {
-		t.Errorf("%s: isError %v with %d contents", tool, res.IsError, len(res.Content))
+		t.Errorf("%s: isError %v with %d contents: %v", tool, res.IsError, len(res.Content), res.Content[0].(*mcp.TextContent).Text)
 	}
 }

@@ -20,7 +20,7 @@ import (
 func NameOf(method string, params []byte) string {
 	field := ""
 	switch method {
-	case MethodToolsCall, MethodGetPrompt:
+	case MethodCallTool, MethodGetPrompt:
 		field = "name"
 	case MethodReadResource:
 		field = "uri"

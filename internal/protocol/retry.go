@@ -1,7 +1,7 @@
 package protocol
 
-// MethodToolsCall is the one method whose safety its tool decides.
-const MethodToolsCall = "tools/call"
+// MethodCallTool is the one method whose safety its tool decides.
+const MethodCallTool = "tools/call"
 
 // safe are the requests of a client that may be made again, whatever became of the
 // first time: they only read, or set what is set again. Revisions 2024-11-05 to
@@ -37,7 +37,7 @@ var safe = map[string]bool{
 // idempotentHint) or the operator say that it is safe. Nil stands for no. A method that
 // is not in the specification, a vendor's, may charge a card: it is not safe.
 func RetrySafe(method string, tool func() bool) bool {
-	if method == MethodToolsCall {
+	if method == MethodCallTool {
 		return tool != nil && tool()
 	}
 	return safe[method]

@@ -53,11 +53,11 @@ func TestRetrySafe(t *testing.T) {
 		}
 		asked := false
 		got := RetrySafe(test.method, func() bool { asked = true; return true })
-		if tool := test.method == MethodToolsCall; asked != tool || got != (test.safe || tool) {
+		if tool := test.method == MethodCallTool; asked != tool || got != (test.safe || tool) {
 			t.Errorf("%q, with a safe tool: safe: %v; the tool was asked about: %v", test.method, got, asked)
 		}
 	}
-	if RetrySafe(MethodToolsCall, func() bool { return false }) {
+	if RetrySafe(MethodCallTool, func() bool { return false }) {
 		t.Error("a tool that is not safe is")
 	}
 }

@@ -39,6 +39,8 @@ const (
 	// one, and a POST of messages.
 	forPairStream
 	forPairMessages
+	// A request of revision 2026-07-28, which has no session.
+	forModern
 )
 
 // An exchange is one thing that a client wants, freed of the way in which it came. Entry
@@ -66,6 +68,8 @@ type exchange struct {
 	msgs  []jsonrpc.Message
 	batch bool
 	once  runOnce
+
+	modern *modern // what a request of revision 2026-07-28 says of itself; else nil
 
 	endpoint string // where the client of 2024-11-05 is told to POST
 	// muxed says that the connection below carries other exchanges: the client is not to
@@ -131,6 +135,10 @@ func (h *Handler) endpoint(w http.ResponseWriter, r *http.Request) {
 func (h *Handler) decode(w http.ResponseWriter, x *exchange) bool {
 	r := x.r
 	switch {
+	case r.Method != http.MethodPost && isModernHeader(r):
+		w.Header().Set("Allow", "POST, OPTIONS")
+		h.reject(w, http.StatusMethodNotAllowed, errf(codeInvalid, "protocol revision %s has POST only", protocol.V20260728))
+		return false
 	case r.Method == http.MethodPost && r.URL.RawQuery != "" && streamParam(r) != "":
 		return h.decodeAnswers(w, x)
 	case r.Method == http.MethodPost:
@@ -169,7 +177,9 @@ func (h *Handler) identify(w http.ResponseWriter, x *exchange) bool {
 // where placement finds the session.
 func (h *Handler) serve(w http.ResponseWriter, x *exchange) {
 	var err error
-	if x.opens() {
+	if x.purpose == forModern {
+		err = h.serveModern(w, x)
+	} else if x.opens() {
 		err = h.serveNew(w, x)
 	} else if err = h.find(x); err == nil {
 		err = h.serveIn(w, x)
@@ -318,6 +328,9 @@ func (h *Handler) settle(x *exchange, err error) {
 func (h *Handler) start(x *exchange, o *outcome) (err error) {
 	s := x.session
 	o.session = s
+	if s != nil && s.Modern() != "" {
+		return session.ErrNotFound // no client knows it
+	}
 	if s != nil && s.SingleStream() != x.pair() && x.purpose != forRequest {
 		if x.purpose == forPairStream {
 			return session.ErrBadID

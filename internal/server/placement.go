@@ -66,6 +66,10 @@ func (h *Handler) place(w http.ResponseWriter, x *exchange, err error) {
 		// take 503 for the end of their session.
 		panic(http.ErrAbortHandler)
 	}
+	if x.purpose == forModern {
+		h.failModern(w, x, err)
+		return
+	}
 	h.failMessages(w, err, x.msgs, x.batch)
 }
 
@@ -144,7 +148,7 @@ func (h *Handler) newPlacement(w http.ResponseWriter, x *exchange) *placement {
 		Revision:  h.revision(x),
 		Info:      h.pack(x.r.Context()),
 	}
-	if x.begins() {
+	if x.begins() && x.purpose != forModern {
 		p.visit.Once = rand.Text()
 		p.leaving.waits()
 	}

@@ -19,7 +19,14 @@ import (
 // Server"). If it is false the request was answered.
 func (h *Handler) decodePost(w http.ResponseWriter, x *exchange) bool {
 	var ok bool
-	if x.msgs, x.batch, ok = h.messages(w, x.r); !ok || !h.identify(w, x) {
+	if x.msgs, x.batch, ok = h.messages(w, x.r); !ok {
+		return false
+	}
+	if isModern(x) {
+		x.principal = h.principal(x.r)
+		return h.decodeModern(w, x)
+	}
+	if !h.identify(w, x) {
 		return false
 	}
 	var err error

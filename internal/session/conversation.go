@@ -53,7 +53,7 @@ func (s *Session) connect(ctx context.Context, r *http.Request) error {
 	s.mu.Lock()
 	s.backend.link = l
 	s.mu.Unlock()
-	conn, err := s.m.openBackend(ctx, backend.Start{Session: s.Name(), Secret: s.id, HTTP: r}, l)
+	conn, err := s.m.openBackend(ctx, backend.Start{Session: s.Name(), Secret: s.id, Revision: s.modern, HTTP: r}, l)
 	if err != nil {
 		if bounded {
 			s.m.freePlace(s.tenant, false)
@@ -237,6 +237,9 @@ var errEnded = errors.New("the server ended")
 // ask makes a request of our own to the backend and waits for its answer, which
 // no client sees.
 func (s *Session) ask(ctx context.Context, l *link, method string, params []byte, in backend.Inbound) (jsonrpc.Message, error) {
+	if s.modern != "" {
+		params = modernParams(params, s.modern)
+	}
 	s.mu.Lock()
 	if l == nil || l.conn == nil || l.over { // what is asked from now on nobody would end
 		s.mu.Unlock()

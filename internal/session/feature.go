@@ -1,10 +1,13 @@
 package session
 
+import "time"
+
 // A record is what features know of a call beside its stream. Most calls have none.
 type record struct {
-	key      *keyRecord // nil if it was begun under no idempotency key
-	webhooks *webhooks  // nil if its requests name no webhook
-	resume   *resume    // nil if its client can't resume it (SEP-975); it does not change after Begin
+	key      *keyRecord  // nil if it was begun under no idempotency key
+	webhooks *webhooks   // nil if its requests name no webhook
+	away     *time.Timer // ends the call if its client does not return; nil if it was never waited for; guarded by Call.mu
+	resume   *resume     // nil if its client can't resume it (SEP-975); it does not change after Begin
 
 	// What was said before the session was taken over, if the call was made again then;
 	// guarded by Session.mu.

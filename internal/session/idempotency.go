@@ -42,7 +42,7 @@ type keyRecord struct {
 
 // keyID names a key of the session's client.
 func (s *Session) keyID(key string) idempotency.ID {
-	return idempotency.KeyID(s.principal, s.key, key)
+	return idempotency.KeyID(s.keyScope(), s.key, key)
 }
 
 // BeginKeyed opens a stored call as [Session.Begin] does, under an idempotency
@@ -58,7 +58,7 @@ func (s *Session) BeginKeyed(key string, body []byte, msgs []jsonrpc.Message) (*
 	m, k := s.m, keyRecord{id: s.keyID(key), sum: idempotency.SumOf(body)}
 	s.keyed.Store(true)
 	for {
-		known, mine := m.keys.Claim(k.id, k.sum, s.key, s.principal == "", false)
+		known, mine := m.keys.Claim(k.id, k.sum, s.key, s.keyScope() == "", false)
 		if mine {
 			err := s.claim(&k)
 			if err == nil {
@@ -111,7 +111,7 @@ func (s *Session) begunUnder(k *keyRecord, known idempotency.Entry) (*ExistingCa
 func (s *Session) BeginNamed(name string, body []byte, msgs []jsonrpc.Message) (*Call, *ExistingCall, error) {
 	m, k := s.m, keyRecord{id: idempotency.ForwardID(s.key, name), sum: idempotency.SumOf(body), forward: true}
 	for {
-		known, mine := m.keys.Claim(k.id, k.sum, s.key, s.principal == "", true)
+		known, mine := m.keys.Claim(k.id, k.sum, s.key, s.keyScope() == "", true)
 		switch {
 		case mine:
 			c, err := s.startUnder(k, msgs, s.single)
@@ -195,7 +195,7 @@ const newClaim = time.Minute
 // The error is errHere if the call, or its session, has come here meanwhile.
 func (s *Session) claim(k *keyRecord) error {
 	m := s.m
-	if m.shared == nil || s.principal == "" {
+	if m.shared == nil || s.keyScope() == "" {
 		return nil // the session's notes say all
 	}
 	ctx, stop := context.WithTimeout(m.ctx, storeTimeout)
@@ -238,7 +238,7 @@ func (s *Session) claimed(sum idempotency.Sum) []byte { return append(sum[:], s.
 // unclaim gives up a key whose call has not begun. If that fails it is known by its
 // age.
 func (s *Session) unclaim(k *keyRecord) {
-	if s.m.shared == nil || s.principal == "" || s.Moved() {
+	if s.m.shared == nil || s.keyScope() == "" || s.Moved() {
 		return
 	}
 	ctx, stop := context.WithTimeout(s.m.ctx, storeTimeout)

@@ -22,6 +22,7 @@ type Remote struct {
 	Principal      string
 	Tenant         string // see [TenantOf]
 	SingleStream   bool
+	Modern         string // see [Session.Modern]
 
 	was shared.Session // as it was looked up
 }

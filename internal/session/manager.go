@@ -74,7 +74,8 @@ type Manager struct {
 
 	mu sync.RWMutex
 	sessionTables
-	places places
+	places   places
+	carriers carriers // which have a lock of their own
 	takeOvers
 }
 
@@ -194,7 +195,7 @@ func (m *Manager) storeCrowded() bool {
 // The errors are [ErrBusy], [ErrClosing], [stream.ErrFull], and one that wraps
 // [ErrRefused].
 func (m *Manager) New(r *http.Request, principal string, single bool) (*Session, error) {
-	return m.begin(r, principal, single, func(s *Session) error {
+	return m.begin(r, principal, kind{single: single}, func(s *Session) error {
 		if err := m.takePlace(r.Context(), s, placeWait, false); err != nil {
 			return err
 		}
@@ -205,7 +206,7 @@ func (m *Manager) New(r *http.Request, principal string, single bool) (*Session,
 // Reserve begins a session as New does, for a client that is still to send its
 // initialize: the backend is opened for that, and not before, and is shown r then.
 func (m *Manager) Reserve(r *http.Request, principal string, single bool) (*Session, error) {
-	return m.begin(r, principal, single, func(s *Session) error {
+	return m.begin(r, principal, kind{single: single}, func(s *Session) error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.backend.first = r.WithContext(context.WithoutCancel(r.Context()))
@@ -213,13 +214,19 @@ func (m *Manager) Reserve(r *http.Request, principal string, single bool) (*Sess
 	})
 }
 
+// A kind is what kind of session one is.
+type kind struct {
+	single bool   // all its messages go to the standalone stream (revision 2024-11-05)
+	modern string // the revision of the requests that it carries, or "": it is a client's
+}
+
 // begin begins a session, of which open is told when it is on record.
-func (m *Manager) begin(r *http.Request, principal string, single bool, open func(*Session) error) (*Session, error) {
+func (m *Manager) begin(r *http.Request, principal string, kind kind, open func(*Session) error) (*Session, error) {
 	if m.storeCrowded() {
 		return nil, stream.ErrFull
 	}
-	s := m.session(rand.Text(), principal, TenantOf(principal, r.RemoteAddr), single) // 130 bits, visible ASCII
-	s.use.calls.Store(1)                                                              // not idle, however long the backend takes to open
+	s := m.session(rand.Text(), principal, TenantOf(principal, r.RemoteAddr), kind) // 130 bits, visible ASCII
+	s.use.calls.Store(1)                                                            // not idle, however long the backend takes to open
 	var record []byte
 	if m.shared != nil {
 		record = s.about()
@@ -283,11 +290,11 @@ func (m *Manager) list(s *Session) error {
 
 // session makes a session that is not known to anybody yet. It is counted for its
 // tenant.
-func (m *Manager) session(id, principal, tenant string, single bool) *Session {
-	s := &Session{m: m, identity: identity{id: id, key: KeyOf(id), principal: principal, tenant: m.countIn(tenant), single: single}}
+func (m *Manager) session(id, principal, tenant string, kind kind) *Session {
+	s := &Session{m: m, identity: identity{id: id, key: KeyOf(id), principal: principal, tenant: m.countIn(tenant), kind: kind}, revision: kind.modern}
 	s.standalone = &Call{s: s}
 	s.standalone.become(callStored)
-	if single && m.opts.OnEnded != nil {
+	if kind.single && m.opts.OnEnded != nil {
 		s.standalone.record = &record{webhooks: &webhooks{over: true}}
 	}
 	s.log.s = s
@@ -336,7 +343,7 @@ func (m *Manager) admit(s *Session, n int32) error {
 	if m.drain.is(stopped) {
 		return ErrClosing
 	}
-	if got := s.use.calls.Add(n); got > int32(m.opts.SessionMax) {
+	if got := s.use.calls.Add(n); got > int32(m.opts.SessionMax) && s.modern == "" {
 		s.use.calls.Add(-n)
 		return fmt.Errorf("%w: %d requests in this session", ErrBusy, m.opts.SessionMax)
 	}
@@ -399,11 +406,14 @@ func (m *Manager) Idle(patience time.Duration) bool {
 	return true
 }
 
-// Sessions returns how many sessions there are.
-func (m *Manager) Sessions() int {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
-	return len(m.sessions)
+// Sessions returns how many sessions there are that clients know.
+func (m *Manager) Sessions() (n int) {
+	for _, s := range m.all() {
+		if s.modern == "" {
+			n++
+		}
+	}
+	return n
 }
 
 // Readers returns how many readers are attached.

@@ -146,11 +146,23 @@ func (s *Session) request(l *link, call *Call, m jsonrpc.Message) {
 	if call == nil {
 		call = s.guessCall(true)
 	}
+	if call == s.standalone && s.modern != "" {
+		s.mu.Unlock()
+		s.refuse(l, m, "no request is in flight whose client could be asked")
+		return
+	}
 	id := s.asked.add(serverRequest{link: l, id: append([]byte(nil), m.ID...), call: call}, s.lease.Epoch)
 	s.mu.Unlock()
 	data := m.WithID(s.askedID(id))
-	if !call.emit(data, true) {
+	switch {
+	case call.emit(data, true):
+	case s.modern == "":
 		s.standalone.emit(data, true)
+	default:
+		s.mu.Lock()
+		s.asked.take(id)
+		s.mu.Unlock()
+		s.refuse(l, m, "the request that it belongs to is over")
 	}
 }
 
@@ -209,6 +221,12 @@ func (s *Session) notified(l *link, call *Call, m jsonrpc.Message) {
 		}
 	}
 	s.mu.Unlock()
+	if s.modern != "" {
+		if call != s.standalone { // else nobody listens
+			call.emit(data, false)
+		}
+		return
+	}
 	if !call.emit(data, false) && m.Method != protocol.MethodProgress {
 		// The call is over: what is no longer about it may still be of use.
 		s.standalone.emit(data, false)

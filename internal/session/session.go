@@ -66,6 +66,7 @@ type Session struct {
 	streams    table
 	log        appender
 	keyed      atomic.Bool             // calls were made under idempotency keys
+	ids        atomic.Uint64           // that were given to requests of a carrier
 	resumes    atomic.Pointer[resumes] // nil but for clients of SEP-975
 
 	mu       sync.Mutex
@@ -83,16 +84,17 @@ type identity struct {
 	key       stream.SessionKey
 	principal string
 	tenant    *tenant // whom its use is counted against
-	single    bool    // all messages go to the standalone stream (revision 2024-11-05)
-	taken     bool    // it was taken over from another node; set before it is known
+	kind
+	taken bool // it was taken over from another node; set before it is known
 }
 
 // A usage says how much a session is used, and when it was. It needs no lock.
 type usage struct {
-	renewed  atomic.Int64 // when the store was last told that it is used, by the manager's clock; 0: never
-	lastSeen atomic.Int64 // when the client last sent something, by the manager's clock
-	calls    atomic.Int32 // requests in flight
-	readers  atomic.Int32 // that are connected
+	renewed   atomic.Int64 // when the store was last told that it is used, by the manager's clock; 0: never
+	lastSeen  atomic.Int64 // when the client last sent something, by the manager's clock
+	heldUntil atomic.Int64 // until when it does not expire, by the manager's clock
+	calls     atomic.Int32 // requests in flight
+	readers   atomic.Int32 // that are connected
 }
 
 // isIdle reports whether nothing is in flight, and nobody reads.
@@ -143,6 +145,9 @@ func (s *Session) Touch() { s.use.lastSeen.Store(int64(s.m.clock())) }
 // ever. An initialize of revision 2024-11-05 that nobody waits for does not.
 func (s *Session) idle(now, ttl time.Duration) bool {
 	quiet := s.sinceSeen(now)
+	if s.isHeld(now) {
+		return false
+	}
 	if s.use.readers.Load() > 0 {
 		return false
 	}

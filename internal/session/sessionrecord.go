@@ -18,11 +18,12 @@ type about struct {
 	// its client may come back from another address, to another node.
 	Tenant string `json:"tenant,omitempty"`
 	Single bool   `json:"single,omitempty"`
+	Modern string `json:"modern,omitempty"` // see [Session.Modern]
 }
 
 // about returns what the store is told when the session is created.
 func (s *Session) about() []byte {
-	a := about{ID: s.id, Principal: []byte(s.principal), Single: s.single}
+	a := about{ID: s.id, Principal: []byte(s.principal), Single: s.single, Modern: s.modern}
 	if s.principal == "" {
 		a.Tenant = s.tenant.name
 	}
@@ -42,7 +43,7 @@ func parseAbout(at shared.Session) (*Remote, error) {
 	if len(a.Principal) > 0 {
 		a.Tenant = TenantOf(string(a.Principal), "")
 	}
-	return &Remote{Session: at, ID: a.ID, Principal: string(a.Principal), Tenant: a.Tenant, SingleStream: a.Single, was: at}, nil
+	return &Remote{Session: at, ID: a.ID, Principal: string(a.Principal), Tenant: a.Tenant, SingleStream: a.Single, Modern: a.Modern, was: at}, nil
 }
 
 // LogValue implements [slog.LogValuer]: no log has the secret id.

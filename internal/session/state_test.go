@@ -68,7 +68,7 @@ func TestSessionStates(t *testing.T) {
 			s = n.open("alice")
 			steps = steps[1:]
 		} else {
-			s = n.session("secret", "alice", TenantOf("alice", ""), false)
+			s = n.session("secret", "alice", TenantOf("alice", ""), kind{})
 			if s.life.state() != sessionOpening {
 				t.Errorf("%s: begins as %d", what, s.life.state())
 			}

@@ -1,0 +1,192 @@
+package sdk
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"net/http"
+	"sync"
+	"sync/atomic"
+
+	sdkrpc "github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"holdfast/backend"
+	"holdfast/internal/protocol"
+	"holdfast/jsonrpc"
+)
+
+// What follows is for revision 2026-07-28, which the SDK's servers speak: many requests, of
+// many clients that are alike, come to one conversation, as over stdio.
+
+// Eras implements [backend.EraSpeaker].
+func (b *Backend) Eras() backend.Eras { return backend.Both }
+
+type serverKey struct{}
+
+// ServerFor returns the server of a request that stands alone, and the request to open the
+// backend with for it: getServer is asked for each, and requests for the same server share a
+// conversation.
+func (b *Backend) ServerFor(r *http.Request) (server any, open *http.Request) {
+	s := b.getServer(r)
+	return s, r.WithContext(context.WithValue(r.Context(), serverKey{}, s))
+}
+
+// serverOf returns the server that a conversation is opened with.
+func (b *Backend) serverOf(r *http.Request) *mcp.Server {
+	if s, ok := r.Context().Value(serverKey{}).(*mcp.Server); ok {
+		return s
+	}
+	return b.getServer(r)
+}
+
+// A modern is what a conversation of modern requests has beside the others.
+//
+// The SDK's session is initialized as a legacy one, with what the first request says of its
+// client. So handlers may ask the client by [mcp.ServerSession.Elicit] and the like, as they
+// always could, and Holdfast makes an InputRequiredResult of that. A handler that returns
+// InputRequests is entered again by the SDK with the answers, once; what it returns then goes
+// to the client as it is.
+type modern struct {
+	once    sync.Once // the session is initialized
+	listens listens
+	info    atomic.Pointer[[]byte] // the server's Implementation, as JSON; nil until it has answered
+}
+
+// deliverModern does for a message what only a modern conversation needs. done reports that
+// there is nothing else to be done.
+func (c *conn) deliverModern(in *backend.Inbound) (done bool, err error) {
+	switch {
+	case in.Kind == jsonrpc.Request && (in.Method == protocol.MethodSubscriptions || in.Method == protocol.MethodDiscover):
+		return true, c.listen(in)
+	case in.Kind == jsonrpc.Request:
+		c.modern.once.Do(func() { err = c.initialize(in) })
+		return err != nil, err
+	case in.Kind == jsonrpc.Notification && in.Method == protocol.MethodCancelled:
+		return c.dropListen(jsonrpc.Field(in.Params, "requestId")), nil
+	}
+	return false, nil
+}
+
+// initialize initializes the SDK's session for the client of a request. The SDK handles
+// messages in their order, up to here.
+func (c *conn) initialize(in *backend.Inbound) error {
+	info := jsonrpc.Field(in.Params, "_meta", protocol.MetaClientInfo)
+	if info == nil {
+		info = []byte(`{"name":"","version":""}`)
+	}
+	params := []byte(`{"protocolVersion":"` + protocol.V20251125 + `"}`)
+	params, _ = jsonrpc.Set(params, info, "clientInfo")
+	params, _ = jsonrpc.Set(params, jsonrpc.Field(in.Params, "_meta", protocol.MetaClientCapabilities), "capabilities")
+	c.mu.Lock()
+	id := c.add(request{})
+	c.mu.Unlock()
+	if err := c.put(&sdkrpc.Request{ID: number(id), Method: protocol.MethodInitialize, Params: params, Extra: newExtra(&backend.Inbound{Context: in.Context, Header: in.Header})}); err != nil {
+		return err
+	}
+	extra := newExtra(&backend.Inbound{Context: in.Context, Header: in.Header})
+	c.deliverNotice(extra)
+	return c.put(&sdkrpc.Request{Method: protocol.MethodInitialized, Params: json.RawMessage(`{}`), Extra: extra})
+}
+
+// initialized takes in the result of initialize.
+func (m *modern) initialized(result []byte) {
+	if info := jsonrpc.Field(result, "serverInfo"); info != nil {
+		info = bytes.Clone(info)
+		m.info.Store(&info)
+	}
+}
+
+// isReady reports whether the server has said who it is.
+func (m *modern) isReady() bool { return m.info.Load() != nil }
+
+// complete adds to the result of a direct call what the SDK adds to the others
+// (2026-07-28, Overview, "ResultType", "_meta").
+func (m *modern) complete(result []byte) []byte {
+	if jsonrpc.Field(result, "_meta", protocol.MetaServerInfo) == nil {
+		result, _ = jsonrpc.Set(result, *m.info.Load(), "_meta", protocol.MetaServerInfo)
+	}
+	return typed(result)
+}
+
+// typed gives a result its type. The SDK leaves it out of some, and takes those for complete
+// that ask the client for something, as it believes that it has asked by itself.
+func typed(result []byte) []byte {
+	is, of := protocol.ResultComplete, jsonrpc.Field(result, "resultType")
+	if jsonrpc.Field(result, "inputRequests") != nil || jsonrpc.Field(result, "requestState") != nil {
+		is = protocol.ResultInputRequired
+	}
+	if jsonrpc.String(of) != is {
+		result, _ = jsonrpc.Set(result, jsonrpc.Quote(is), "resultType")
+	}
+	return result
+}
+
+// listens are the conversations of subscriptions/listen requests. The SDK knows one listen
+// of a session, so each has a session of its own. So has server/discover, after which the
+// SDK takes a session for a modern one.
+type listens struct {
+	mu    sync.Mutex
+	open  map[string]*handle // by the ids of the requests
+	ended bool
+}
+
+// listen opens a conversation for a subscriptions/listen request. All that the SDK says in it
+// belongs to the request.
+func (c *conn) listen(in *backend.Inbound) error {
+	l, err := c.b.connect(c.ctx, c.server, c.sink, "")
+	if err != nil {
+		return err
+	}
+	l.call, l.listener = in.Call, func() { c.dropListen(in.ID) }
+	c.modern.listens.mu.Lock()
+	if c.modern.listens.ended {
+		c.modern.listens.mu.Unlock()
+		_ = l.Close()
+		return mcp.ErrConnectionClosed
+	}
+	if c.modern.listens.open == nil {
+		c.modern.listens.open = make(map[string]*handle)
+	}
+	c.modern.listens.open[string(in.ID)] = l
+	c.modern.listens.mu.Unlock()
+	m, err := l.translate(in)
+	if err != nil {
+		return err
+	}
+	l.in <- m // it has room
+	return nil
+}
+
+// dropListen ends the conversation of a listen, and reports whether there was one.
+func (c *conn) dropListen(id []byte) bool {
+	c.modern.listens.mu.Lock()
+	l := c.modern.listens.open[string(id)]
+	delete(c.modern.listens.open, string(id))
+	if l == nil {
+		c.modern.listens.mu.Unlock()
+		return false
+	}
+	c.running.Add(1)
+	c.modern.listens.mu.Unlock()
+	go func() { // it may be the SDK that calls, from that conversation
+		defer c.running.Done()
+		_ = l.Close()
+	}()
+	return true
+}
+
+// endListens ends all of them.
+func (c *conn) endListens() {
+	if c.modern == nil {
+		return
+	}
+	c.modern.listens.mu.Lock()
+	c.modern.listens.ended = true
+	open := c.modern.listens.open
+	c.modern.listens.open = nil
+	c.modern.listens.mu.Unlock()
+	for _, l := range open {
+		_ = l.Close()
+	}
+}

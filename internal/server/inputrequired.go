@@ -1,0 +1,169 @@
+package server
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"holdfast/internal/protocol"
+	"holdfast/internal/session"
+	"holdfast/jsonrpc"
+)
+
+// What follows is for backends that ask a modern client for something: the requests become
+// an InputRequiredResult, and the client's retry continues the call (2026-07-28, Multi
+// Round-Trip Requests). A server that speaks the revision itself does all this by itself.
+
+// askedGrace is how long more requests of the backend are waited for after the last one, to
+// be asked together.
+const askedGrace = 20 * time.Millisecond
+
+// mostInputWait bounds how long a call waits for its client's input.
+const mostInputWait = time.Hour
+
+// waits reports whether the call waits for its client, so that the request is to be
+// answered with what it waits for.
+func (p *reply) waits(a *alarm) bool {
+	open := p.asked[:0:0]
+	for _, q := range p.asked {
+		if p.s.Asks(q.id) {
+			open = append(open, q)
+		}
+	}
+	if p.asked = open; len(open) == 0 {
+		p.asking = time.Time{}
+		return false
+	}
+	if p.asking.IsZero() {
+		p.asking = a.now
+	}
+	if !a.due(p.asking.Add(askedGrace)) {
+		return false
+	}
+	p.ends = p.inputRequired
+	return true
+}
+
+// inputRequired returns the result that asks the client for input, and has the call wait for
+// that.
+func (p *reply) inputRequired() []byte {
+	at := p.r.Cursor()
+	wait := p.h.sessions.InputWait(mostInputWait)
+	if c := p.s.CallAt(at.Stream.Number); c != nil {
+		c.AwaitReturn(wait, "its client did not answer in time")
+	}
+	result := []byte(`{"resultType":"` + protocol.ResultInputRequired + `"}`)
+	for _, q := range p.asked {
+		request := []byte(`{}`)
+		request, _ = jsonrpc.Set(request, jsonrpc.Field(q.message, "method"), "method")
+		if params := jsonrpc.Field(q.message, "params"); params != nil {
+			request, _ = jsonrpc.Set(request, params, "params")
+		}
+		result, _ = jsonrpc.Set(result, request, "inputRequests", inputKey(q.id))
+	}
+	s := waitingState{number: at.Stream.Number, told: at.Seq, until: time.Now().Add(wait)}
+	result, _ = jsonrpc.Set(result, jsonrpc.Quote(s.seal(p.s, p.x.modern.sum)), "requestState")
+	return jsonrpc.AppendResult(nil, p.x.modern.id, result)
+}
+
+// inputKey returns the key of a request of the backend in inputRequests. It is used once in
+// the life of a carrier.
+func inputKey(id []byte) string { return "input-" + string(jsonrpc.Key(id)) }
+
+// A waitingState is what a requestState says: which call waits for its client, and how much
+// of what it said the client was told.
+type waitingState struct {
+	number, told uint64
+	until        time.Time
+}
+
+// sealInput is what the mark of a requestState is for.
+const sealInput = "holdfast request state"
+
+// bound returns what a requestState is bound to beside the call, as a JSON string.
+func (s *waitingState) bound(sum string) []byte {
+	return []byte(`"` + strings.Join([]string{hex.EncodeToString([]byte(sum)), strconv.FormatUint(s.told, 36), strconv.FormatInt(s.until.Unix(), 36)}, ".") + `"`)
+}
+
+// seal returns the requestState, for a request of a sum.
+func (s *waitingState) seal(of *session.Session, sum string) string {
+	return strings.Join([]string{
+		of.Seal(sealInput, s.number, s.bound(sum)),
+		strconv.FormatUint(s.told, 36), strconv.FormatInt(s.until.Unix(), 36),
+	}, ".")
+}
+
+// parseState takes a requestState apart. The seal is still to be checked.
+func parseState(text string) (s waitingState, seal string, ok bool) {
+	parts := strings.Split(text, ".")
+	if len(parts) != 4 || len(text) > 256 {
+		return s, "", false
+	}
+	told, err1 := strconv.ParseUint(parts[2], 36, 64)
+	until, err2 := strconv.ParseInt(parts[3], 36, 64)
+	s.told, s.until = told, time.Unix(until, 0)
+	return s, parts[0] + "." + parts[1], err1 == nil && err2 == nil
+}
+
+// isWaitingState reports whether a request's requestState is of Holdfast. Others are the
+// backend's own.
+func (h *Handler) isWaitingState(m *jsonrpc.Message) bool {
+	_, seal, ok := parseState(jsonrpc.String(jsonrpc.Field(m.Params, "requestState")))
+	return ok && session.IsSeal(seal)
+}
+
+// errBadState refuses a requestState that is not good for a request.
+var errBadState = errf(jsonrpc.CodeInvalidParams,
+	"requestState is not valid: it is of another request or client, has expired, or was used before; make the request again without it")
+
+// continueModern serves a retry that brings what a call has waited for.
+func (h *Handler) continueModern(w http.ResponseWriter, x *exchange) error {
+	m := &x.msgs[0]
+	at, seal, _ := parseState(jsonrpc.String(jsonrpc.Field(m.Params, "requestState")))
+	sum := sumOf(m)
+	s, number, err := h.sessions.FindSeal(sealInput, seal, at.bound(string(sum[:])), x.principal)
+	switch {
+	case errors.Is(err, session.ErrNotFound), err == nil && time.Now().After(at.until):
+		return errBadState
+	case err != nil:
+		return err
+	}
+	x.session = s
+	open, err := s.OpenRequests(x.r.Context(), number, at.told)
+	if err != nil || len(open) == 0 && s.CallAt(number) != nil {
+		return errBadState
+	}
+	p := h.newReply(w, x, s, s.CallAt(number))
+	p.x.modern.sum = string(sum[:])
+	if p.call != nil {
+		p.call.Returned()
+	}
+	if err := p.respond(x.values(), m, open); err != nil {
+		return err
+	}
+	clear(x.msgs)
+	return p.answer(x.r.Context(), number, at.told)
+}
+
+// respond hands the client's input to the backend. What is missing is asked for again.
+func (p *reply) respond(ctx context.Context, m *jsonrpc.Message, open []jsonrpc.Message) error {
+	header := http.Header{}
+	for i := range open {
+		q := &open[i]
+		result := jsonrpc.Field(m.Params, "inputResponses", inputKey(q.ID))
+		if len(result) == 0 || result[0] != '{' {
+			p.asked = append(p.asked, inputRequest{q.ID, q.Raw})
+			continue
+		}
+		raw := jsonrpc.AppendResult(nil, q.ID, result)
+		response := jsonrpc.Message{Kind: jsonrpc.Response, ID: q.ID, Result: jsonrpc.Field(raw, "result"), Raw: raw}
+		if err := p.s.Send(ctx, response, header); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,220 @@
+package server
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+
+	"holdfast/internal/protocol"
+	"holdfast/jsonrpc"
+)
+
+// What follows decodes requests of revision 2026-07-28 (Streamable HTTP), on the endpoint of
+// the older ones: docs/decisions/0024-two-eras.md. What becomes of them is in
+// modernanswer.go.
+
+// A modern is what a request of revision 2026-07-28 says of itself.
+type modern struct {
+	id           []byte // the client's, as raw JSON; nil where there is none
+	version      string
+	client       []byte // clientInfo and clientCapabilities, as raw JSON
+	capabilities []byte
+	sum          string // of what it asks for; see sumOf
+}
+
+// isModern reports whether a POST is of revision 2026-07-28 or later: its header or its _meta
+// says so, or nobody else has such a request.
+func isModern(x *exchange) bool {
+	if v := x.r.Header[protocol.HeaderVersion]; len(v) > 0 && v[0] == protocol.V20260728 {
+		return true
+	}
+	if len(x.msgs) != 1 {
+		return false
+	}
+	m := &x.msgs[0]
+	return m.Method == protocol.MethodDiscover || bytes.Contains(m.Params, []byte(protocol.MetaProtocolVersion)) && metaVersion(m) != nil
+}
+
+// metaVersion returns the revision that a message names in its _meta, as raw JSON, or nil.
+func metaVersion(m *jsonrpc.Message) []byte {
+	return jsonrpc.Field(m.Params, "_meta", protocol.MetaProtocolVersion)
+}
+
+// isModernHeader reports whether the headers alone say that a request without a body is of
+// a modern client.
+func isModernHeader(r *http.Request) bool {
+	v := r.Header[protocol.HeaderVersion]
+	return len(v) > 0 && v[0] == protocol.V20260728
+}
+
+// decodeModern decodes a POST of revision 2026-07-28. If it is false the request was
+// answered.
+func (h *Handler) decodeModern(w http.ResponseWriter, x *exchange) bool {
+	x.purpose, x.secret, x.last = forModern, "", ""
+	x.modern = &modern{}
+	if x.batch {
+		h.rejectModern(w, x, http.StatusBadRequest, errf(codeInvalid, "protocol revision %s has no batches: send one message", protocol.V20260728))
+		return false
+	}
+	m := &x.msgs[0]
+	switch m.Kind {
+	case jsonrpc.Notification: // closing the stream of a request is what cancels it
+		w.WriteHeader(http.StatusAccepted)
+		return false
+	case jsonrpc.Response:
+		h.rejectModern(w, x, http.StatusBadRequest, errf(codeInvalid,
+			"protocol revision %s has no responses of clients: make the request again with inputResponses", protocol.V20260728))
+		return false
+	}
+	x.modern.id = m.ID
+	status, err := x.modern.read(x.r.Header, m)
+	if err != nil {
+		h.rejectModern(w, x, status, err)
+	}
+	return err == nil
+}
+
+// read checks what a request says of its client, and the headers that repeat what its body
+// says (2026-07-28, Overview, "_meta"; Streamable HTTP, "Server Validation").
+func (q *modern) read(header http.Header, m *jsonrpc.Message) (status int, _ *jsonrpc.Error) {
+	raw := metaVersion(m)
+	q.version = jsonrpc.String(raw)
+	named := header[protocol.HeaderVersion]
+	switch {
+	case raw == nil || q.version == "":
+		return http.StatusBadRequest, errf(jsonrpc.CodeInvalidParams, "params._meta must have %q", protocol.MetaProtocolVersion)
+	case len(named) != 1:
+		return http.StatusBadRequest, errf(protocol.CodeHeaderMismatch, "the header %s is missing", "MCP-Protocol-Version")
+	case named[0] != q.version:
+		return http.StatusBadRequest, errf(protocol.CodeHeaderMismatch,
+			"the header MCP-Protocol-Version says %.40q, and params._meta %.40q", named[0], q.version)
+	case q.version != protocol.V20260728:
+		return http.StatusBadRequest, unsupportedModern(q.version)
+	}
+	q.capabilities = jsonrpc.Field(m.Params, "_meta", protocol.MetaClientCapabilities)
+	info := jsonrpc.Field(m.Params, "_meta", protocol.MetaClientInfo)
+	switch {
+	case len(q.capabilities) == 0 || q.capabilities[0] != '{':
+		return http.StatusBadRequest, errf(jsonrpc.CodeInvalidParams, "params._meta must have %q, an object", protocol.MetaClientCapabilities)
+	case info != nil && info[0] != '{':
+		return http.StatusBadRequest, errf(jsonrpc.CodeInvalidParams, "%q in params._meta must be an object", protocol.MetaClientInfo)
+	}
+	q.client = append(append(slices.Clone(info), ','), q.capabilities...)
+	if err := mirrors(header, m); err != nil {
+		return http.StatusBadRequest, err
+	}
+	if removed(m.Method) {
+		return http.StatusNotFound, errf(jsonrpc.CodeMethodNotFound, "protocol revision %s has no method %s", q.version, m.Method)
+	}
+	return 0, nil
+}
+
+// mirrors checks the headers that repeat the method of a request and what it is about.
+func mirrors(header http.Header, m *jsonrpc.Message) *jsonrpc.Error {
+	check := func(name string, value string) *jsonrpc.Error {
+		got := header[name]
+		if len(got) != 1 {
+			return errf(protocol.CodeHeaderMismatch, "the header %s is missing: it must be %.100q, as in the body", name, value)
+		}
+		if said, ok := protocol.DecodeHeader(got[0]); !ok || said != value {
+			return errf(protocol.CodeHeaderMismatch, "the header %s says %.100q, and the body %.100q", name, got[0], value)
+		}
+		return nil
+	}
+	if err := check(protocol.HeaderMethod, m.Method); err != nil {
+		return err
+	}
+	if name := protocol.NameOf(m.Method, m.Params); name != "" { // else the server says what is missing
+		return check(protocol.HeaderName, name)
+	}
+	return nil
+}
+
+// removed reports whether older revisions have a method and 2026-07-28 has not.
+func removed(method string) bool {
+	switch method {
+	case protocol.MethodInitialize, protocol.MethodPing, protocol.MethodSetLevel, protocol.MethodSubscribe, protocol.MethodUnsubscribe:
+		return true
+	}
+	return false
+}
+
+// declares reports whether the client has a capability, by the path of its name.
+func (q *modern) declares(path ...string) bool {
+	raw := jsonrpc.Field(q.capabilities, path...)
+	return len(raw) > 0 && raw[0] == '{'
+}
+
+// sum returns what makes two requests the same, whatever their ids and their _meta: the
+// method and its params. A retry with the client's input is the same request.
+func sumOf(m *jsonrpc.Message) [sha256.Size]byte {
+	h := sha256.New()
+	fmt.Fprintf(h, "%q", m.Method)
+	type member struct{ name, value []byte }
+	var all []member
+	jsonrpc.Each(m.Params, func(name, value []byte) {
+		switch string(name) {
+		case "_meta", "inputResponses", "requestState":
+		default:
+			all = append(all, member{slices.Clone(name), value})
+		}
+	})
+	slices.SortFunc(all, func(a, b member) int { return slices.Compare(a.name, b.name) })
+	for _, p := range all {
+		fmt.Fprintf(h, ",%q:%d:%s", p.name, len(p.value), p.value)
+	}
+	return [sha256.Size]byte(h.Sum(nil))
+}
+
+// rejectModern answers a modern request with an error. Unlike older revisions this one knows
+// no id that is null.
+func (h *Handler) rejectModern(w http.ResponseWriter, x *exchange, status int, e *jsonrpc.Error) {
+	h.rejectAs(w, status, modernError(x.modern.id, e))
+}
+
+// modernError returns an error response; id may be nil.
+func modernError(id []byte, e *jsonrpc.Error) []byte {
+	if id != nil {
+		return jsonrpc.AppendError(nil, id, e)
+	}
+	body, _ := json.Marshal(struct {
+		Version string         `json:"jsonrpc"`
+		Error   *jsonrpc.Error `json:"error"`
+	}{"2.0", e})
+	return body
+}
+
+// failModern answers a modern request with what an error means.
+func (h *Handler) failModern(w http.ResponseWriter, x *exchange, err error) {
+	status, e := h.explain(err)
+	if status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable {
+		w.Header().Set("Retry-After", "1")
+	}
+	h.rejectModern(w, x, status, e)
+}
+
+// statusOf returns the HTTP status of a response that is an error of some codes (2026-07-28,
+// Streamable HTTP, "Protocol Version Header", "Server Validation"; Overview, "_meta").
+func statusOf(response []byte) int {
+	switch string(jsonrpc.Field(response, "error", "code")) {
+	case "-32601":
+		return http.StatusNotFound
+	case "-32020", "-32021", "-32022":
+		return http.StatusBadRequest
+	}
+	return http.StatusOK
+}
+
+// unsupportedModern is the error for a revision that is not served, of a client that knows
+// server/discover.
+func unsupportedModern(version string) *jsonrpc.Error {
+	e := unsupported(version)
+	e.Data, _ = json.Marshal(map[string]any{
+		"supported": append([]string{protocol.V20260728}, protocol.Supported()...),
+		"requested": fmt.Sprintf("%.40s", version),
+	})
+	return e
+}

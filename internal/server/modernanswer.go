@@ -1,0 +1,313 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	"holdfast/internal/protocol"
+	"holdfast/internal/session"
+	"holdfast/internal/sse"
+	"holdfast/jsonrpc"
+	"holdfast/stream"
+)
+
+// What follows answers requests of revision 2026-07-28: with JSON if nothing comes before
+// the response and that comes soon, else with a stream of events. The stream has no event ids,
+// because it cannot be resumed.
+
+// serveModern serves a modern request. An error says that nothing was answered, and that it
+// may be placed elsewhere.
+//
+//go:noinline
+func (h *Handler) serveModern(w http.ResponseWriter, of *exchange) (err error) {
+	y := *of // a reply keeps it
+	x := &y
+	m := &x.msgs[0]
+	switch {
+	case jsonrpc.Field(m.Params, "requestState") != nil && h.isWaitingState(m):
+		return h.continueModern(w, x)
+	case h.isDraining():
+		return session.ErrClosing
+	}
+	if x.session, err = h.sessions.Carrier(x.r, x.principal, x.modern.version, x.modern.client); err != nil {
+		return err
+	}
+	if x.once.key, err = keyOf(x.r, x.msgs); err != nil {
+		return errf(codeInvalid, "%v", err)
+	}
+	return h.callModern(w, x)
+}
+
+// callModern begins the call of a modern request in its carrier, and answers it.
+func (h *Handler) callModern(w http.ResponseWriter, x *exchange) error {
+	s := x.session
+	sum := sumOf(&x.msgs[0])
+	x.modern.sum = string(sum[:])
+	id := s.NextID()
+	x.msgs[0].Raw = x.msgs[0].WithID(id)
+	x.msgs[0].ID = id
+	b, err := h.beginModern(x, sum[:])
+	if err != nil {
+		return err
+	}
+	p := h.newReply(w, x, b.session, b.call)
+	b.deliver(x.values(), x.msgs, x.r.Header)
+	if b.call != nil && b.number == 0 {
+		if done := p.waitLight(x.r.Context()); done {
+			return nil
+		}
+		b.number = b.call.Number()
+	}
+	if !h.sessions.Shared() { // else a note may need them yet
+		clear(x.msgs) // the call may last for long, and must not hold the body
+	}
+	return p.answer(x.r.Context(), b.number, 0)
+}
+
+// beginModern begins the call of a modern request, or finds the one that was begun under the
+// same idempotency key.
+func (h *Handler) beginModern(x *exchange, sum []byte) (begun, error) {
+	if x.once.key != "" {
+		call, known, err := x.session.BeginKeyed(x.once.key, sum, x.msgs)
+		return begunOf(x.session, call, known, err)
+	}
+	call, err := x.session.Begin(x.msgs, true)
+	return begunOf(x.session, call, nil, err)
+}
+
+// A reply is the sink of a modern request's stream.
+type reply struct {
+	*events
+	x     *exchange
+	call  *session.Call // nil if it has ended, or was begun before
+	began time.Time
+
+	opened bool           // the stream of events has begun
+	final  []byte         // the response, as the client gets it; nil until it has come
+	asked  []inputRequest // what the backend has asked, and the client has not answered
+	ends   func() []byte  // makes the response that ends the reply before its call, once that is due
+}
+
+// An inputRequest is a request of a backend that the client is to answer.
+type inputRequest struct {
+	id      []byte // as the session gave it
+	message []byte
+}
+
+// Why a reply ends before its call.
+var errReplied = errors.New("the request was answered, and its call goes on")
+
+// newReply prepares the reply to a modern request.
+func (h *Handler) newReply(w http.ResponseWriter, x *exchange, s *session.Session, call *session.Call) *reply {
+	p := &reply{events: h.newConn(w, x, s), x: x, call: call, began: time.Now()}
+	p.primes, p.sink = false, p
+	return p
+}
+
+// waitLight waits for a call to be answered while it is light, and reports whether the
+// client was answered, or has left. If not, the call has a stream.
+func (p *reply) waitLight(ctx context.Context) (done bool) {
+	p.call.Notify(p.ready)
+	var late <-chan time.Time
+	if after := p.patience(); after > 0 {
+		t := time.NewTimer(after)
+		defer t.Stop()
+		late = t.C
+	}
+	for {
+		answers, over, number := p.call.Answers()
+		switch {
+		case over:
+			p.finishLight(answers)
+			return true
+		case number != 0:
+			return false
+		}
+		select {
+		case <-p.ready:
+		case <-late:
+			p.call.Promote()
+			late = nil
+		case <-ctx.Done():
+			p.call.Withdraw("the client closed the connection")
+			return true
+		}
+	}
+}
+
+// patience is how long a call stays light: until its client has to hear something.
+func (p *reply) patience() time.Duration { return p.h.opts.KeepAlive }
+
+// finishLight answers with the response of a call that was light to its end.
+func (p *reply) finishLight(answers [][]byte) {
+	if len(answers) == 0 {
+		p.json(modernError(p.x.modern.id, errf(jsonrpc.CodeServer, "the request was cancelled")))
+		return
+	}
+	p.json(p.own(answers[0]))
+}
+
+// own returns a response with the client's id in the place of ours. A listen's
+// response names the id in its _meta too.
+func (p *reply) own(response []byte) []byte {
+	id := p.x.modern.id
+	if p.isListen() {
+		response = p.subscribed(response, "result")
+	}
+	response, _ = jsonrpc.Set(response, id, "id")
+	return response
+}
+
+// isListen reports whether the request is a subscriptions/listen.
+func (p *reply) isListen() bool {
+	return p.x.r.Header.Get(protocol.HeaderMethod) == protocol.MethodSubscriptions
+}
+
+// subscribed puts the client's id into what names its subscription, in the params or the
+// result of a message.
+func (p *reply) subscribed(message []byte, of string) []byte {
+	if jsonrpc.Field(message, of, "_meta", protocol.MetaSubscriptionID) == nil {
+		return message
+	}
+	message, _ = jsonrpc.Set(message, p.x.modern.id, of, "_meta", protocol.MetaSubscriptionID)
+	return message
+}
+
+// json answers with one message.
+func (p *reply) json(message []byte) {
+	status := statusOf(message)
+	if status != http.StatusOK {
+		p.h.rejectAs(p.w, status, message)
+		return
+	}
+	_ = p.h.answer(p.w, [][]byte{message}, false)
+}
+
+// answer copies a stream from a place in it to the client, until the response. An error says
+// that nothing was answered.
+func (p *reply) answer(ctx context.Context, number, seq uint64) error {
+	if err := p.copier.read(ctx, stream.Cursor{Stream: stream.ID{Number: number}, Seq: seq}, false); err != nil {
+		if p.call != nil {
+			p.call.Withdraw("its stream cannot be read")
+		}
+		return err
+	}
+	err := p.run(ctx)
+	if errors.Is(err, errReplied) {
+		err = p.end(p.ends())
+	}
+	p.left(ctx, err)
+	if errors.Is(err, session.ErrMoved) || errors.Is(err, stream.ErrTrimmed) {
+		// The client cannot come back for it.
+		err = p.end(modernError(p.x.modern.id, errf(protocol.CodeOutcomeUnknown, "%v: %v", errUnknown, err)))
+	}
+	p.events.close(err)
+	return nil
+}
+
+// left cancels the call if its client has left before it was answered, unless the client can
+// come back for it.
+func (p *reply) left(ctx context.Context, err error) {
+	if err == nil || p.state >= last || errors.Is(err, errSuperseded) || errors.Is(err, session.ErrMoved) || p.x.once.key != "" {
+		return
+	}
+	if c := p.s.CallAt(p.r.Cursor().Stream.Number); c != nil {
+		c.Withdraw("the client closed the connection")
+	}
+}
+
+// end answers with a response that is not the call's own.
+func (p *reply) end(response []byte) error {
+	if !p.opened {
+		p.json(response)
+		return nil
+	}
+	return p.flush(sse.AppendMessage(nil, nil, response), true)
+}
+
+// append implements [sink].
+func (p *reply) append(text, _, data []byte) []byte {
+	method, id := jsonrpc.Field(data, "method"), jsonrpc.Field(data, "id")
+	switch {
+	case method == nil:
+		p.final = p.own(data)
+		return text
+	case id != nil:
+		p.asked = append(p.asked, inputRequest{id, data})
+		return text
+	case p.withdrawn(jsonrpc.String(method), data):
+		return text
+	case p.isListen():
+		data = p.subscribed(data, "params")
+	}
+	return sse.AppendMessage(text, nil, data)
+}
+
+// withdrawn takes in that the backend does not wait for a response any more, and reports
+// whether a notification says so.
+func (p *reply) withdrawn(method string, data []byte) bool {
+	if method != protocol.MethodCancelled {
+		return false
+	}
+	id := jsonrpc.Field(data, "params", "requestId")
+	for i := range p.asked {
+		if string(jsonrpc.Key(p.asked[i].id)) == string(jsonrpc.Key(id)) {
+			p.asked = append(p.asked[:i:i], p.asked[i+1:]...)
+			break
+		}
+	}
+	return true
+}
+
+// write implements [sink].
+func (p *reply) write(text []byte, last bool) error {
+	switch {
+	case last && !p.opened && len(text) == 0:
+		if p.final == nil {
+			p.final = modernError(p.x.modern.id, errf(jsonrpc.CodeServer, "the request was cancelled"))
+		}
+		p.json(p.final)
+	case last && p.final != nil:
+		text = sse.AppendMessage(text, nil, p.final)
+		fallthrough
+	case len(text) > 0 || last:
+		if err := p.say(text, last); err != nil {
+			return err
+		}
+	}
+	if last && p.gone() {
+		return errLeft
+	}
+	return nil
+}
+
+// say writes events.
+func (p *reply) say(text []byte, last bool) error {
+	if p.opened {
+		return p.flush(text, last)
+	}
+	p.opened = true
+	return p.open(text)
+}
+
+// idle implements [sink].
+func (p *reply) idle(_ context.Context, now time.Time) (time.Time, error) {
+	a := alarm{now: now}
+	if p.waits(&a) {
+		return a.next, errReplied
+	}
+	if every := p.h.opts.KeepAlive; !p.opened && every > 0 {
+		if !a.due(p.began.Add(every)) {
+			return a.next, nil
+		}
+		if err := p.say(nil, false); err != nil {
+			return a.next, err
+		}
+	}
+	return a.next, p.keepAlive(&a)
+}
+
+// finished implements [sink].
+func (p *reply) finished() { p.r.Completed(p.from, false) }

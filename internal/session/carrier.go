@@ -1,0 +1,327 @@
+package session
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"holdfast/internal/panics"
+	"holdfast/internal/protocol"
+	"holdfast/jsonrpc"
+	"holdfast/stream"
+)
+
+// What follows is for modern requests, of revision 2026-07-28 and later, which have no
+// sessions: each is a call of a session that Holdfast begins itself, a carrier. See
+// docs/decisions/0024-two-eras.md.
+
+// A carrierKey says which requests share a carrier: those of one principal and tenant and
+// of one kind of client, for one server.
+type carrierKey struct {
+	principal, tenant, revision string
+	client                      [sha256.Size]byte // of what the client says of itself
+	server                      any               // see [perRequest]
+}
+
+// A perRequest is a backend whose server depends on the request. The values are compared.
+type perRequest interface {
+	// ServerFor returns which server a request is for, and the request to open it with.
+	ServerFor(r *http.Request) (server any, open *http.Request)
+}
+
+// mostCarriers bounds how many carriers of one tenant have nothing to do: when there is
+// another, the one that was used longest ago ends.
+const mostCarriers = 16
+
+// carriers are those of a manager.
+type carriers struct {
+	mu   sync.Mutex
+	open map[carrierKey]*carrier
+}
+
+// A carrier is a session for modern requests, or is becoming one.
+type carrier struct {
+	ready chan struct{} // closed when it is one, or could not be
+	s     *Session
+	err   error
+}
+
+// Carrier returns the session that a modern request is a call of: one that is there for
+// requests like it, or a new one. client is what the request's _meta says of its client.
+// The errors are those of [Manager.New].
+func (m *Manager) Carrier(r *http.Request, principal, revision string, client []byte) (_ *Session, err error) {
+	key := carrierKey{principal: principal, tenant: TenantOf(principal, r.RemoteAddr), revision: revision, client: sha256.Sum256(client)}
+	key.server, r, err = m.serverFor(r)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrRefused, err)
+	}
+	for {
+		m.carriers.mu.Lock()
+		c, there := m.carriers.open[key]
+		if !there {
+			c = &carrier{ready: make(chan struct{})}
+			if m.carriers.open == nil {
+				m.carriers.open = make(map[carrierKey]*carrier)
+			}
+			m.carriers.open[key] = c
+		}
+		m.carriers.mu.Unlock()
+		if !there {
+			m.beginCarrier(c, key, r)
+			return c.s, c.err
+		}
+		select {
+		case <-c.ready:
+		case <-r.Context().Done():
+			return nil, r.Context().Err()
+		}
+		if c.err == nil && !c.s.isClosed() {
+			c.s.Touch()
+			return c.s, nil
+		}
+		m.dropCarrier(key, c)
+		if c.err != nil && !errors.Is(c.err, context.Canceled) {
+			return nil, c.err
+		}
+	}
+}
+
+// serverFor asks the backend which server a request is for, if that depends on the request.
+func (m *Manager) serverFor(r *http.Request) (server any, open *http.Request, err error) {
+	b, ok := m.backend.(perRequest)
+	if !ok {
+		return nil, r, nil
+	}
+	defer panics.Catch(&err, m.logger, "getServer", "")
+	server, open = b.ServerFor(r)
+	return server, open, nil
+}
+
+// beginCarrier begins the session of a carrier.
+func (m *Manager) beginCarrier(c *carrier, key carrierKey, r *http.Request) {
+	defer close(c.ready)
+	m.endIdleCarriers(key.tenant)
+	// Others wait for it too, if its first client leaves.
+	ctx, stop := context.WithTimeout(context.WithoutCancel(r.Context()), reopenTimeout)
+	defer stop()
+	r = r.WithContext(ctx)
+	c.s, c.err = m.begin(r, key.principal, kind{modern: key.revision}, func(s *Session) error {
+		if err := m.takePlace(ctx, s, placeWait, false); err != nil {
+			return err
+		}
+		return s.connect(ctx, r)
+	})
+	if c.err != nil {
+		m.dropCarrier(key, c)
+	}
+}
+
+// dropCarrier forgets a carrier that has ended.
+func (m *Manager) dropCarrier(key carrierKey, c *carrier) {
+	m.carriers.mu.Lock()
+	defer m.carriers.mu.Unlock()
+	if m.carriers.open[key] == c {
+		delete(m.carriers.open, key)
+	}
+}
+
+// endIdleCarriers ends carriers of a tenant that have nothing to do, where there are many,
+// and forgets those that have ended.
+func (m *Manager) endIdleCarriers(tenant string) {
+	m.carriers.mu.Lock()
+	var oldest *Session
+	idle := 0
+	for key, c := range m.carriers.open {
+		select {
+		case <-c.ready:
+		default:
+			continue
+		}
+		switch {
+		case c.s == nil || c.s.isClosed():
+			delete(m.carriers.open, key)
+		case key.tenant == tenant && c.s.use.isIdle() && !c.s.isHeld(m.clock()):
+			if idle++; oldest == nil || c.s.use.lastSeen.Load() < oldest.use.lastSeen.Load() {
+				oldest = c.s
+			}
+		}
+	}
+	m.carriers.mu.Unlock()
+	if idle >= mostCarriers {
+		m.end(oldest, errors.New("its client has many like it"))
+	}
+}
+
+// Modern returns the revision of the requests that the session carries, or "" if it is a
+// client's session.
+func (s *Session) Modern() string { return s.modern }
+
+// hold keeps the session from expiring for a time: somebody may come back for what is in it.
+func (s *Session) hold(d time.Duration) {
+	until := int64(s.m.clock() + d)
+	for at := s.use.heldUntil.Load(); at < until && !s.use.heldUntil.CompareAndSwap(at, until); {
+		at = s.use.heldUntil.Load()
+	}
+}
+
+// isHeld reports whether somebody may come back for what is in the session.
+func (s *Session) isHeld(now time.Duration) bool { return now < time.Duration(s.use.heldUntil.Load()) }
+
+// NextID returns an id, as raw JSON, that no other request of the carrier has or had: its
+// clients may use the same ones.
+func (s *Session) NextID() []byte {
+	return strconv.AppendUint(nil, (s.lease.Epoch-1)<<32+s.ids.Add(1), 10)
+}
+
+// keyScope returns whose idempotency keys the session's are: its principal's, or "" if they
+// are its own. The keys of modern clients without a name are those of all such clients: their
+// requests may reach any carrier.
+func (s *Session) keyScope() string {
+	if s.principal == "" && s.modern != "" {
+		return "\x00modern"
+	}
+	return s.principal
+}
+
+// modernParams returns the params of a request of our own to a backend that expects a
+// modern one.
+func modernParams(params []byte, revision string) []byte {
+	params, _ = jsonrpc.Set(params, jsonrpc.Quote(revision), "_meta", protocol.MetaProtocolVersion)
+	params, _ = jsonrpc.Set(params, []byte(`{"name":"holdfast","version":"1"}`), "_meta", protocol.MetaClientInfo)
+	params, _ = jsonrpc.Set(params, []byte(`{}`), "_meta", protocol.MetaClientCapabilities)
+	return params
+}
+
+// Withdraw ends the requests of the call that are unanswered, because its client wants no
+// response any more. The backend is told.
+func (c *Call) Withdraw(reason string) {
+	c.mu.Lock()
+	ids := make([]string, 0, len(c.pending))
+	for _, rq := range c.pending {
+		ids = append(ids, rq.id)
+	}
+	c.mu.Unlock()
+	for _, id := range ids {
+		c.s.withdraw(c, []byte(id), nil, reason, func(rq *inflight) {
+			c.cancel(rq)
+			c.s.requestEnded(rq)
+		})
+	}
+}
+
+// CallAt returns the call of a stream while it is in flight, or nil.
+func (s *Session) CallAt(number uint64) *Call { return s.streams.call(number) }
+
+// Asks reports whether a request of the backend, by the id that clients know it by, waits
+// for its response.
+func (s *Session) Asks(id []byte) bool {
+	number, ok := s.parseAskedID(id)
+	if !ok {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, ok = s.asked.pending[number]
+	return ok
+}
+
+// Seal returns a text that names a stream of the session and that only the session can have
+// made, for a purpose and for what it is bound to: any JSON string.
+func (s *Session) Seal(purpose string, number uint64, bound []byte) string {
+	return string(s.appendSealed(make([]byte, 0, 64), purpose, number, bound))
+}
+
+// IsSeal reports whether a text has the form that [Session.Seal] gives it.
+func IsSeal(text string) bool {
+	name, _, _, ok := parseSealed(text)
+	return ok && len(name) == 16
+}
+
+// FindSeal returns the session and the stream that a text of [Session.Seal] names, if it is
+// the principal's. The error is [ErrNotFound], whatever the reason, a [*Redirect] if
+// the session is not on this node, or that of a store which can't tell.
+func (m *Manager) FindSeal(purpose, text string, bound []byte, principal string) (*Session, uint64, error) {
+	name, mark, number, ok := parseSealed(text)
+	if !ok {
+		return nil, 0, ErrNotFound
+	}
+	s, err := m.findSealed(name, principal, func(secret string) bool {
+		return isSealed(secret, mark, purpose, number, bound)
+	})
+	if err != nil {
+		return nil, 0, err
+	}
+	s.Touch()
+	return s, number, nil
+}
+
+// InputWait is how long a call waits for its client's input, and most at the most.
+func (m *Manager) InputWait(most time.Duration) time.Duration {
+	if m.opts.MaxWait > 0 {
+		return min(m.opts.MaxWait, most)
+	}
+	return most
+}
+
+// AwaitReturn has the call end, for a reason, unless its client returns within a time.
+func (c *Call) AwaitReturn(within time.Duration, reason string) {
+	c.s.hold(within)
+	c.s.mu.Lock()
+	r := c.recorded()
+	c.s.mu.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if r.away != nil {
+		r.away.Stop()
+	}
+	r.away = time.AfterFunc(within, func() {
+		if c.s.m.startWork() {
+			defer c.s.m.work.Done()
+			c.Withdraw(reason)
+		}
+	})
+}
+
+// Returned notes that the client has returned to the call.
+func (c *Call) Returned() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.record != nil && c.record.away != nil {
+		c.record.away.Stop()
+	}
+}
+
+// OpenRequests returns the backend's requests in a stream, up to the entry seq, that wait for
+// a response. The error is that of the store.
+func (s *Session) OpenRequests(ctx context.Context, number, seq uint64) ([]jsonrpc.Message, error) {
+	var open []jsonrpc.Message
+	at := stream.Cursor{Stream: stream.ID{Session: s.key, Number: number}, Seq: s.OldestOf(ctx, number)}
+	buf := make([]stream.Entry, 0, 64)
+	for at.Seq < seq {
+		got, err := s.m.store.Read(ctx, at, buf[:0])
+		if err != nil && !errors.Is(err, io.EOF) {
+			return nil, err
+		}
+		for i := range got {
+			e := &got[i]
+			at.Seq, at.Epoch = e.Seq, e.Epoch
+			if e.Seq > seq || jsonrpc.Field(e.Data, "method") == nil || jsonrpc.Field(e.Data, "id") == nil {
+				continue
+			}
+			if m, err := jsonrpc.Parse(bytes.Clone(e.Data)); err == nil && s.Asks(m.ID) {
+				open = append(open, m)
+			}
+		}
+		if err != nil || len(got) == 0 {
+			break
+		}
+	}
+	return open, nil
+}
