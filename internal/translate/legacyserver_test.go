@@ -20,7 +20,7 @@ const info = `"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"s","version
 func initialize(s *script, in backend.Inbound) bool {
 	switch in.Method {
 	case protocol.MethodInitialize:
-		go s.say(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":%s}`, in.ID, facts))
+		s.say(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":%s}`, in.ID, facts))
 	case protocol.MethodInitialized:
 	default:
 		return false

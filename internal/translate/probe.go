@@ -24,7 +24,8 @@ type path struct {
 }
 
 // A modernProbe is the first modern conversation with a server of which nothing is known: it
-// asks with server/discover.
+// asks with server/discover. The delivery of the first request waits for the answer, so
+// that a server that refuses the client can still be the error of that delivery.
 type modernProbe struct {
 	t       *translator
 	sink    backend.Sink
@@ -32,61 +33,129 @@ type modernProbe struct {
 	out     outbox // until the era is known, and then of a modern server
 	own     ownRequests
 	path    atomic.Pointer[path] // nil until the era is known
+	done    chan struct{}        // closed when the conversation is over
 
 	mu      sync.Mutex
-	waiting []backend.Inbound
+	waiting []backend.Inbound // beside the first request
 	asked   bool
 	over    bool
-	timer   *time.Timer
 	late    bool // the server is modern, but has said so after the timeout
 }
 
 func newModernProbe(t *translator, start backend.Start, sink backend.Sink) *modernProbe {
-	p := &modernProbe{t: t, sink: sink, session: start.Session, own: newOwnRequests()}
+	p := &modernProbe{t: t, sink: sink, session: start.Session, own: newOwnRequests(), done: make(chan struct{})}
 	p.out.failed = p.notTaken
 	return p
 }
 
 // Deliver implements [backend.Conn].
 func (p *modernProbe) Deliver(in backend.Inbound) error {
-	if path := p.path.Load(); path != nil {
-		return path.down.Deliver(in)
-	}
 	p.mu.Lock()
-	path := p.path.Load()
-	if path != nil || p.over {
-		p.mu.Unlock()
-		if path == nil {
-			return errOver
-		}
-		return path.down.Deliver(in)
+	path, over, asked := p.path.Load(), p.over, p.asked
+	switch {
+	case path != nil || over:
+	case asked || in.Kind != jsonrpc.Request:
+		p.waiting = append(p.waiting, in)
+	default:
+		p.asked = true
 	}
-	p.waiting = append(p.waiting, in)
-	if p.asked || in.Kind != jsonrpc.Request {
-		p.mu.Unlock()
+	p.mu.Unlock()
+	switch {
+	case path != nil:
+		return path.down.Deliver(in)
+	case over:
+		return errOver
+	case asked || in.Kind != jsonrpc.Request:
 		return nil
 	}
-	p.asked = true
-	id := p.own.add(p.discovered)
-	p.timer = time.AfterFunc(p.t.patience, func() { p.decide(false) })
-	p.mu.Unlock()
+	err := p.ask(in)
+	if err != nil && !errors.Is(err, errOver) {
+		p.t.speaks.doubt()
+	}
+	return err
+}
+
+// ask finds out the era of the server, and hands over the request that made that necessary, and
+// those that have come meanwhile.
+func (p *modernProbe) ask(in backend.Inbound) error {
 	m := readMeta(in.Params)
+	modern := make(chan bool, 1)
+	id := p.own.add(func(m jsonrpc.Message) { modern <- p.discovered(m) })
 	if err := p.out.Deliver(about(in, newRequest(id, protocol.MethodDiscover, discoverParams(m.clientInfo, m.capabilities)))); err != nil {
 		p.own.drop(id)
 		p.mu.Lock()
-		p.timer.Stop()
 		p.asked = false
-		waiting := p.waiting
-		p.waiting = nil
 		p.mu.Unlock()
-		for _, other := range waiting {
-			if key(other.ID) != key(in.ID) {
-				p.notTaken(other, err)
-			}
-		}
 		return err
 	}
-	return nil
+	timer := time.NewTimer(p.t.patience)
+	defer timer.Stop()
+	is := false
+	select {
+	case is = <-modern:
+	case <-timer.C:
+	case <-p.done:
+		return errOver
+	}
+	if is {
+		p.goOnModern(nil)
+		return p.out.Deliver(in)
+	}
+	p.t.speaks.learn(unsure, no)
+	c := p.goOnLegacy()
+	err := c.Deliver(in)
+	p.mu.Lock()
+	waiting := p.waiting
+	p.waiting = nil
+	p.mu.Unlock()
+	for _, other := range waiting {
+		if err := c.Deliver(other); err != nil {
+			p.notTaken(other, err)
+		}
+	}
+	return err
+}
+
+// discovered takes the answer to server/discover, and reports whether the server is modern.
+func (p *modernProbe) discovered(m jsonrpc.Message) bool {
+	modern := isModern(m)
+	if modern {
+		p.t.speaks.learn(unsure, yes)
+		p.mu.Lock()
+		p.late = true
+		p.mu.Unlock()
+	}
+	return modern
+}
+
+// goOnModern sends on what has waited, and from now on what comes.
+func (p *modernProbe) goOnModern(waiting []backend.Inbound) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.out.later(append(waiting, p.waiting...)...)
+	p.waiting = nil
+	p.path.Store(&path{up: p.sink, down: &p.out})
+}
+
+// goOnLegacy translates what comes from now on.
+func (p *modernProbe) goOnLegacy() *legacyServer {
+	c := newLegacyServer(p.sink, p.t.log.With("session", p.session))
+	c.instead = func(waiting []backend.Inbound) bool {
+		p.mu.Lock()
+		late := p.late
+		p.mu.Unlock()
+		if !late {
+			p.t.speaks.doubt()
+			return false
+		}
+		p.goOnModern(waiting) // it took its time to say so, and refuses initialize
+		return true
+	}
+	c.out.open(p.out.conn)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.path.Store(&path{up: c, down: c})
+	return c
 }
 
 // discoverParams returns the params of server/discover for a client, whose info and
@@ -130,57 +199,6 @@ func speaks(discovered []byte, ok func(revision string) bool) bool {
 	return false
 }
 
-// discovered takes the answer to server/discover.
-func (p *modernProbe) discovered(m jsonrpc.Message) {
-	modern := isModern(m)
-	if modern {
-		p.t.speaks.learn(unsure, yes)
-		p.mu.Lock()
-		p.late = true
-		p.mu.Unlock()
-	}
-	p.decide(modern)
-}
-
-// decide sends on what has waited for the era of the server. Only the first time counts.
-func (p *modernProbe) decide(modern bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.path.Load() != nil || p.over {
-		return
-	}
-	p.timer.Stop()
-	waiting := p.waiting
-	p.waiting = nil
-	if modern {
-		p.goOnModern(waiting)
-		return
-	}
-	p.t.speaks.learn(unsure, no)
-	c := newLegacyServer(p.sink, p.t.log.With("session", p.session))
-	c.instead = func(waiting []backend.Inbound) bool {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		if !p.late {
-			p.t.speaks.doubt()
-			return false
-		}
-		p.goOnModern(waiting) // it took its time to say so, and refuses initialize
-		return true
-	}
-	for _, in := range waiting {
-		_ = c.Deliver(in) // its outbox is not open yet: nothing is sent
-	}
-	p.path.Store(&path{up: c, down: c})
-	c.out.open(p.out.conn)
-}
-
-// goOnModern sends on what has waited, and from now on what comes. p.mu is held.
-func (p *modernProbe) goOnModern(waiting []backend.Inbound) {
-	p.out.later(waiting...)
-	p.path.Store(&path{up: p.sink, down: &p.out})
-}
-
 // notTaken answers a request that the server has not taken.
 func (p *modernProbe) notTaken(in backend.Inbound, why error) {
 	if in.Kind == jsonrpc.Request && !p.own.fail(in.ID, why) {
@@ -202,9 +220,9 @@ func (p *modernProbe) Close() error {
 func (p *modernProbe) end() []backend.Inbound {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.over = true
-	if p.timer != nil {
-		p.timer.Stop()
+	if !p.over {
+		p.over = true
+		close(p.done)
 	}
 	waiting := p.waiting
 	p.waiting = nil

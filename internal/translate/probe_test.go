@@ -3,12 +3,14 @@ package translate
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"holdfast/backend"
 	"holdfast/internal/protocol"
+	"holdfast/jsonrpc"
 )
 
 const probed = `{"jsonrpc":"2.0","id":ID,"method":"server/discover","params":{"_meta":{` + aClient + `}}}`
@@ -22,6 +24,25 @@ func unknown(t *testing.T, patience time.Duration) (*script, *translator) {
 	b := New(s, quiet).(*translator)
 	b.patience = patience
 	return s, b
+}
+
+// deliverLater hands over a message whose delivery waits for the server.
+func (h *holdfast) deliverLater(of *call, text string) (done chan error) {
+	h.t.Helper()
+	m, err := jsonrpc.Parse([]byte(text))
+	if err != nil {
+		h.t.Fatalf("%s: %v", text, err)
+	}
+	done = make(chan error, 1)
+	go func() { done <- h.conn.Deliver(backend.Inbound{Message: m, Call: of}) }()
+	return done
+}
+
+func wait(t *testing.T, done chan error) {
+	t.Helper()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
 }
 
 // What a server answers to server/discover is kept for all later conversations.
@@ -39,43 +60,58 @@ func TestModernProbe(t *testing.T) {
 		h := converse(t, b, protocol.V20260728)
 		a := &call{"a"}
 		request := modernRequest("1", "tools/list", "", `"progressToken":3`)
-		h.deliver(a, request)
+		first := h.deliverLater(a, request)
+		id := s.hears(probed)
 		h.deliver(&call{"b"}, modernRequest("2", "tools/list", "", ""))
 		s.say(nil, `{"jsonrpc":"2.0","id":5,"method":"ping"}`)
-		id := s.hears(probed)
 		s.hears(`{"jsonrpc":"2.0","id":5,"result":{}}`)
 		s.untold()
 		s.say(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,%s}`, id, answer))
-		later := converse(t, b, protocol.V20260728)
+		wait(t, first)
+		if start := <-s.opened; start.Revision != "" {
+			t.Errorf("opened with revision %s", start.Revision)
+		}
 		if modern {
-			s.hears(request)
-			s.hears(modernRequest("2", "tools/list", "", ""))
+			var heard []string // in any order
+			for range 2 {
+				heard = append(heard, string((<-s.heard).Raw))
+			}
+			if !slices.Contains(heard, request) || !slices.Contains(heard, modernRequest("2", "tools/list", "", "")) {
+				t.Errorf("heard %q", heard)
+			}
 			text := `{"jsonrpc":"2.0","id":1,"result":{"any":"thing"}}`
-			s.mu.Lock()
-			s.sink = h.conn.(*modernProbe)
-			s.mu.Unlock()
 			s.say(a, text)
 			h.expect(a, text)
-			if later.conn.(*scriptConn) == nil {
+			if later := converse(t, b, protocol.V20260728); later.conn.(*scriptConn) == nil {
 				t.Error("a later conversation is translated")
+			}
+			if start := <-s.opened; start.Revision != protocol.V20260728 {
+				t.Errorf("opened with revision %q", start.Revision)
 			}
 			continue
 		}
-		s.mu.Lock()
-		s.sink = h.conn.(*modernProbe)
-		s.mu.Unlock()
 		id = s.hears(`{"jsonrpc":"2.0","id":ID,"method":"initialize","params":{"protocolVersion":"2025-11-25",` +
 			`"capabilities":{"elicitation":{},"roots":{}},"clientInfo":{"name":"c","version":"1"}}}`)
+		for h.conn.(*modernProbe).path.Load().down.(*legacyServer).waits() < 2 {
+			time.Sleep(time.Millisecond)
+		}
 		s.say(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":%s}`, id, facts))
 		s.hears(initializedNotice)
 		s.hears(`{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"_meta":{"progressToken":1}}}`)
 		s.hears(`{"jsonrpc":"2.0","id":2,"method":"tools/list","params":{}}`)
 		s.say(nil, `{"jsonrpc":"2.0","id":1,"error":{"code":-1,"message":"m"}}`)
 		h.expect(a, `{"jsonrpc":"2.0","id":1,"error":{"code":-1,"message":"m"}}`)
-		if later.conn.(*legacyServer) == nil {
+		if later := converse(t, b, protocol.V20260728); later.conn.(*legacyServer) == nil {
 			t.Error("a later conversation is not translated")
 		}
 	}
+}
+
+// waits returns how many requests wait for initialize.
+func (c *legacyServer) waits() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.waiting)
 }
 
 // A server that does not answer is a legacy one; it may say later that it is not.
@@ -100,15 +136,36 @@ func TestModernProbeUnanswered(t *testing.T) {
 	}
 }
 
+// A server that refuses the client's initialize at once is the error of the delivery.
+func TestModernProbeRefused(t *testing.T) {
+	t.Parallel()
+	s, b := unknown(t, never)
+	h := converse(t, b, protocol.V20260728)
+	done := h.deliverLater(&call{"a"}, modernRequest("1", "tools/list", "", ""))
+	id := s.hears(probed)
+	refuse := errors.New("401")
+	s.mu.Lock()
+	s.refuse = refuse
+	s.mu.Unlock()
+	s.say(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"error":{"code":-32000,"message":"unauthorized"}}`, id))
+	if err := <-done; !errors.Is(err, refuse) {
+		t.Errorf("got %v", err)
+	}
+	if _, modern := b.speaks.get(); modern != unsure {
+		t.Errorf("modern: %v", modern)
+	}
+}
+
 // A server that speaks neither era is asked again in the next conversation.
 func TestModernProbeInVain(t *testing.T) {
 	t.Parallel()
 	s, b := unknown(t, never)
 	h := converse(t, b, protocol.V20260728)
-	h.deliver(&call{"a"}, modernRequest("1", "tools/list", "", ""))
+	done := h.deliverLater(&call{"a"}, modernRequest("1", "tools/list", "", ""))
 	for range 2 {
 		s.say(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"what?"}}`, (<-s.heard).ID))
 	}
+	wait(t, done)
 	if got := h.next(); !strings.Contains(string(got.m.Error), "cannot be initialized: what?") {
 		t.Errorf("said %s", got.m.Raw)
 	}
@@ -125,9 +182,13 @@ func TestModernProbeEnded(t *testing.T) {
 	t.Parallel()
 	s, b := unknown(t, never)
 	h := converse(t, b, protocol.V20260728)
-	h.deliver(&call{"a"}, modernRequest("1", "tools/list", "", ""))
+	done := h.deliverLater(&call{"a"}, modernRequest("1", "tools/list", "", ""))
 	<-s.heard
+	h.deliver(&call{"b"}, modernRequest("2", "tools/list", "", ""))
 	s.sink.Closed(errors.New("exit status 1"), true)
+	if err := <-done; !errors.Is(err, errOver) {
+		t.Errorf("got %v", err)
+	}
 	if got := h.next(); !strings.Contains(string(got.m.Error), "not delivered: exit status 1") {
 		t.Errorf("said %s", got.m.Raw)
 	}

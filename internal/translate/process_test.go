@@ -93,7 +93,7 @@ func TestProcessOfBothEras(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := run(t, []string{serverVariable + "=1"}, self)
+	b := run(t, []string{serverVariable + "=1", "GORACE=atexit_sleep_ms=0"}, self)
 	h := converse(t, b, protocol.V20260728)
 	echo := `"name":"echo","arguments":{"text":"hello"}`
 	for range 2 {

@@ -46,7 +46,7 @@ func (c *modernServer) begin(in backend.Inbound) error {
 	if params == nil {
 		params = []byte("{}")
 	}
-	ok := false
+	var ok bool
 	if x.params, ok = jsonrpc.Set(params, append(dst, '}'), "_meta"); !ok {
 		c.sink.Emit(in.Call, newError(in.ID, jsonrpc.CodeInvalidParams, "%s: params must be an object", in.Method))
 		c.mu.Lock()

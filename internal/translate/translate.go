@@ -119,6 +119,7 @@ func (t *translator) Open(ctx context.Context, start backend.Start, sink backend
 		}
 		return t.open(ctx, start, c, &c.out)
 	case isModern:
+		start.Revision = "" // the server may get initialize yet
 		p := newModernProbe(t, start, sink)
 		return t.open(ctx, start, p, &p.out)
 	case legacy == no:
