@@ -201,7 +201,9 @@ func (s *Session) notified(l *link, call *Call, m jsonrpc.Message) {
 		call, data = c, cancelled(s.askedID(id), m.Params)
 	case protocol.MethodToolsListChanged:
 		s.tools = toolHints{listed: s.tools.listed + 1}
-		call = s.standalone
+		if call == nil || s.modern == "" { // else the call listens to it
+			call = s.standalone
+		}
 	case protocol.MethodResourcesListChanged, protocol.MethodPromptsListChanged,
 		protocol.MethodResourceUpdated, "notifications/elicitation/complete":
 		if call == nil {

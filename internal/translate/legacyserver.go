@@ -103,12 +103,12 @@ func (c *legacyServer) Deliver(in backend.Inbound) error {
 	c.mu.Lock()
 	switch c.phase {
 	case idle:
-		if in.Kind != jsonrpc.Request {
+		c.waiting = append(c.waiting, in)
+		if in.Kind != jsonrpc.Request || in.Call == nil { // a request of Holdfast's own knows no client
 			c.mu.Unlock()
-			return nil // there is nobody who could know what it is about
+			return nil
 		}
 		c.phase = opening
-		c.waiting = append(c.waiting, in)
 		c.mu.Unlock()
 		return c.initialize(in)
 	case opening:

@@ -48,6 +48,8 @@ func TestHandshake(t *testing.T) {
 		t.Errorf("opened with revision %s", start.Revision)
 	}
 	a, b, c := &call{"a"}, &call{"b"}, &call{"c"}
+	h.deliver(nil, `{"jsonrpc":"2.0","id":"own","method":"tools/list","params":{"_meta":{"io.modelcontextprotocol/clientCapabilities":{}}}}`)
+	s.untold() // the server must not take Holdfast for the client
 	h.deliver(a, modernRequest("1", "server/discover", "", ""))
 	h.deliver(b, modernRequest("2", "tools/call", `"name":"t"`, ""))
 	h.deliver(c, modernRequest("3", "tools/call", `"name":"u"`, ""))
@@ -60,6 +62,7 @@ func TestHandshake(t *testing.T) {
 		`"capabilities":{"logging":{},"tools":{"listChanged":true},"resources":{"subscribe":true},"extensions":{"a/b":{}}},`+
 		`"instructions":"be kind","resultType":"complete","ttlMs":0,"cacheScope":"private",`+info+`}}`)
 	s.hears(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+	s.hears(`{"jsonrpc":"2.0","id":"own","method":"tools/list","params":{}}`)
 	s.hears(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"t"}}`)
 	s.untold()
 }
