@@ -97,6 +97,7 @@ func NewBackendHandler(b backend.Backend, opts *Options) *Handler {
 		MaxBody:         o.MaxBody,
 		Flight:          flight,
 		Stateless:       o.Stateless,
+		LegacyOnly:      o.LegacyOnly,
 		AllowedOrigins:  o.AllowedOrigins,
 		AllowedHosts:    o.AllowedHosts,
 		Principal:       o.Principal,

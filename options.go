@@ -90,6 +90,10 @@ type Options struct {
 	// machine's memory), and at most 1 GiB. A Store that is given bounds what it keeps
 	// by itself: give [holdfast/engine.Options] the same Memory and MaxShare.
 	Memory int64
+	// LegacyOnly refuses revision 2026-07-28 and later, so that clients that know older
+	// revisions too fall back on those: their calls outlive a connection, which by the
+	// rules of 2026-07-28 ends the call that it is made on.
+	LegacyOnly bool
 	// Stateless serves without sessions: each POST stands alone, and nothing can be
 	// resumed.
 	Stateless bool

@@ -43,7 +43,8 @@ func (f *fleet) officialClient(transport mcp.Transport) *officialClient {
 			}
 		},
 	})
-	session, err := client.Connect(bounded(f.t, time.Minute), transport, nil)
+	session, err := client.Connect(bounded(f.t, time.Minute), transport,
+		&mcp.ClientSessionOptions{ProtocolVersion: "2025-11-25"}) // without sessions the end of a connection is the end of its call
 	if err != nil {
 		f.t.Fatal(err)
 	}

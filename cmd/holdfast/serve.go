@@ -56,6 +56,7 @@ type serveFlags struct {
 	memory          byteSize // 0: the default of [holdfast.Options]
 	origins, hosts  []string
 	stateless       bool
+	legacyOnly      bool
 	webhook         webhookFlags
 	webhooks        *webhook.Options // made of webhook
 }
@@ -101,6 +102,7 @@ its own.`,
 	fs.StringArrayVar(&f.origins, "allow-origin", nil, "web `origin` whose pages may connect (can be repeated; * for any)")
 	fs.StringArrayVar(&f.hosts, "allow-host", nil, "`host` name that clients may use (can be repeated; * for any)")
 	fs.BoolVar(&f.stateless, "stateless", false, "serve without sessions: requests are independent")
+	fs.BoolVar(&f.legacyOnly, "legacy-only", false, "refuse revision 2026-07-28: clients fall back on older ones, whose calls outlive a connection")
 	f.webhook.add(fs)
 	_ = cmd.RegisterFlagCompletionFunc("response", f.response.complete) // fails for unknown flags only
 	return cmd
@@ -199,6 +201,7 @@ func (f *serveFlags) options() *holdfast.Options {
 		MaxBody:         int64(f.maxBody),
 		Memory:          int64(f.memory),
 		Stateless:       f.stateless,
+		LegacyOnly:      f.legacyOnly,
 		AllowedOrigins:  f.origins,
 		AllowedHosts:    f.hosts,
 		Webhooks:        f.webhooks,

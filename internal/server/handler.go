@@ -57,6 +57,7 @@ type Options struct {
 	MaxBody         int64          // bytes of a request body, or of a message; 4 MiB
 	Flight          *budget.Flight // counts the bytes of requests on their way; nil: nobody does
 	Stateless       bool           // no sessions: each POST stands alone
+	LegacyOnly      bool           // revision 2026-07-28 is refused
 	AllowedOrigins  []string       // beside the server's own; "*" allows any
 	AllowedHosts    []string       // beside loopback names on a loopback address; "*" allows any
 	// Principal returns who makes a request, "" for nobody in particular. A

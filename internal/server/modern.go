@@ -55,6 +55,13 @@ func isModernHeader(r *http.Request) bool {
 func (h *Handler) decodeModern(w http.ResponseWriter, x *exchange) bool {
 	x.purpose, x.secret, x.last = forModern, "", ""
 	x.modern = &modern{}
+	if h.opts.LegacyOnly {
+		if x.msgs[0].Kind == jsonrpc.Request {
+			x.modern.id = x.msgs[0].ID
+		}
+		h.rejectModern(w, x, http.StatusBadRequest, unsupported(protocol.V20260728))
+		return false
+	}
 	if x.batch {
 		h.rejectModern(w, x, http.StatusBadRequest, errf(codeInvalid, "protocol revision %s has no batches: send one message", protocol.V20260728))
 		return false

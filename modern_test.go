@@ -1,0 +1,59 @@
+package holdfast_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"holdfast"
+)
+
+// TestEras has the go-sdk's client, which prefers the newest revision, call a tool whose
+// handler asks the client: the handler is the same for both eras.
+func TestEras(t *testing.T) {
+	t.Parallel()
+	server := mcp.NewServer(&mcp.Implementation{Name: "asks", Version: "1"}, nil)
+	mcp.AddTool(server, &mcp.Tool{Name: "ask"}, func(ctx context.Context, r *mcp.CallToolRequest, _ struct{}) (*mcp.CallToolResult, any, error) {
+		for i := range 2 {
+			answer, err := r.Session.Elicit(ctx, &mcp.ElicitParams{Message: fmt.Sprintf("question %d", i)})
+			if err != nil || answer.Action != "accept" {
+				return nil, nil, fmt.Errorf("not answered: %v, %w", answer, err)
+			}
+		}
+		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: "thanks"}}}, nil, nil
+	})
+	for revision, o := range map[string]*holdfast.Options{"2026-07-28": nil, "2025-11-25": {LegacyOnly: true}} {
+		t.Run(revision, func(t *testing.T) {
+			t.Parallel()
+			h := holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, o)
+			web := httptest.NewServer(h)
+			t.Cleanup(func() {
+				_ = h.Shutdown(context.Background())
+				web.Close()
+			})
+			asked := 0
+			client := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, &mcp.ClientOptions{
+				ElicitationHandler: func(context.Context, *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
+					asked++
+					return &mcp.ElicitResult{Action: "accept"}, nil
+				},
+			})
+			session, err := client.Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: web.URL}, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer session.Close()
+			if got := session.InitializeResult().ProtocolVersion; got != revision {
+				t.Errorf("the revision is %s", got)
+			}
+			result, err := session.CallTool(t.Context(), &mcp.CallToolParams{Name: "ask"})
+			if err != nil || result.IsError || asked != 2 {
+				t.Errorf("%d questions, then %+v, %v", asked, result, err)
+			}
+		})
+	}
+}
