@@ -41,18 +41,11 @@ const (
 // it again, while some others make stored calls at a steady rate. It prints how long
 // those took while sessions were begun, were kept alive, and expired.
 func (s settings) idle(ctx context.Context) error {
-	url := s.store
-	if url == "" {
-		dir := s.dir
-		if dir == "" {
-			var err error
-			if dir, err = os.MkdirTemp("", "holdfast-bench-"); err != nil {
-				return err
-			}
-			defer os.RemoveAll(dir)
-		}
-		url = "file:" + filepath.Join(dir, "store")
+	url, remove, err := s.idleStore()
+	if err != nil {
+		return err
 	}
+	defer remove()
 	node, err := s.startIdle(ctx, url)
 	if err != nil {
 		return err
@@ -69,61 +62,30 @@ func (s settings) idle(ctx context.Context) error {
 		int(time.Second/idleEvery)*idleCallers, loadAverage())
 	fmt.Println("| phase | seconds | calls | p50 | p99 | worst | 503 | failed | CPU | allocated | GC pause |")
 	fmt.Println("|---|---|---|---|---|---|---|---|---|---|---|")
-	phase := func(name string, until func()) error {
-		before, err := w.stats(ctx, false)
-		if err != nil {
-			return err
-		}
-		from := time.Now()
-		until()
-		after, err := w.stats(ctx, false)
-		if err == nil {
-			w.print(name, from, before, after)
-		}
-		return err
-	}
-	wait := func(d time.Duration) func() {
-		return func() {
-			select {
-			case <-time.After(d):
-			case <-ctx.Done():
-			}
-		}
-	}
 	var opened time.Duration
 	var refused int64
-	steps := []struct {
+	var held nodeStats
+	var unread error
+	for _, phase := range []struct {
 		name string
 		run  func()
 	}{
-		{"before", wait(idleCalm)},
+		{"before", func() { pause(ctx, idleCalm) }},
 		{"sessions begin", func() {
 			at := time.Now()
 			refused = w.open(ctx, s.sleepers)
 			opened = time.Since(at)
 		}},
-		{"idle", wait(idleCalm)},
-	}
-	for _, step := range steps {
-		if err := phase(step.name, step.run); err != nil {
-			return err
-		}
-	}
-	held, err := w.stats(ctx, true)
-	if err != nil {
-		return err
-	}
-	// They are kept alive three times in their time, and end when it is over, as they began.
-	kept := max(s.ttl-opened-idleCalm, s.ttl/3)
-	for _, step := range []struct {
-		name string
-		run  func()
-	}{
-		{"kept alive", wait(kept)},
-		{"sessions expire", wait(opened + s.ttl/8 + idleCalm)},
-		{"after", wait(idleCalm)},
+		{"idle", func() { pause(ctx, idleCalm) }},
+		{"", func() { held, unread = w.stats(ctx, true) }},
+		// They are kept alive three times in their time, and end when it is over, as they began.
+		{"kept alive", func() {
+			pause(ctx, max(s.ttl-opened-idleCalm, s.ttl/3))
+		}},
+		{"sessions expire", func() { pause(ctx, opened+s.ttl/8+idleCalm) }},
+		{"after", func() { pause(ctx, idleCalm) }},
 	} {
-		if err := phase(step.name, step.run); err != nil {
+		if err := w.phase(ctx, phase.name, phase.run); err != nil {
 			return err
 		}
 	}
@@ -131,7 +93,47 @@ func (s settings) idle(ctx context.Context) error {
 	callers.Wait()
 	fmt.Printf("\nsessions begun in %v (%.0f a second), %d refused; heap with all of them %d MiB; %s\n", opened.Round(time.Millisecond),
 		float64(s.sleepers)/opened.Seconds(), refused, held.Heap>>20, loadAverage())
-	return nil
+	return unread
+}
+
+// idleStore returns the URL of the store, which is a folder of its own where none is given, and
+// what removes that.
+func (s settings) idleStore() (url string, remove func(), err error) {
+	remove = func() {}
+	if s.store != "" {
+		return s.store, remove, nil
+	}
+	dir := s.dir
+	if dir == "" {
+		if dir, err = os.MkdirTemp("", "holdfast-bench-"); err != nil {
+			return "", nil, err
+		}
+		remove = func() { _ = os.RemoveAll(dir) }
+	}
+	return "file:" + filepath.Join(dir, "store"), remove, nil
+}
+
+// pause waits, unless ctx ends.
+func pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
+}
+
+// phase does something, and prints what became of the calls meanwhile, if it has a name.
+func (w *watcher) phase(ctx context.Context, name string, do func()) error {
+	before, err := w.stats(ctx, false)
+	if err != nil {
+		return err
+	}
+	from := time.Now()
+	do()
+	after, err := w.stats(ctx, false)
+	if err == nil && name != "" {
+		w.print(name, from, before, after)
+	}
+	return err
 }
 
 func loadAverage() string {

@@ -92,31 +92,12 @@ func (s settings) loseOne(ctx context.Context, e engine, l loss) error {
 		}
 		nodes = append(nodes, n)
 	}
-	callers := make([]*caller, l.count)
-	var calls sync.WaitGroup
-	running := make(chan error, l.count)
-	slots := make(chan struct{}, 32)
-	for i := range callers {
-		at, next := nodes[0], nodes[1+i/2%2]
-		if l.load || i%2 == 0 {
-			at = next
-		}
-		c := &caller{at: at.addr, next: next.addr, running: running}
-		callers[i] = c
-		slots <- struct{}{}
-		if err := c.begin(ctx, nodes[0].addr); err != nil {
-			return err
-		}
-		calls.Go(func() { c.err = c.call(ctx, func() { <-slots }) })
-	}
-	for range callers {
-		if err := <-running; err != nil {
-			return err
-		}
+	callers, calls, err := l.begin(ctx, nodes)
+	if err != nil {
+		return err
 	}
 	var beside *besiders
 	if l.load {
-		var err error
 		if beside, err = besideThem(nodes); err != nil {
 			return err
 		}
@@ -125,12 +106,46 @@ func (s settings) loseOne(ctx context.Context, e engine, l loss) error {
 	at := time.Now()
 	l.do(nodes[0])
 	calls.Wait()
-	print := func(where string, took []time.Duration) {
-		slices.Sort(took)
-		ms := func(d time.Duration) time.Duration { return d.Round(time.Millisecond) }
-		fmt.Printf("| %s | %s | %v | %v | %v |\n", e.name, where,
-			ms(took[len(took)/2]), ms(took[len(took)*9/10]), ms(took[len(took)-1]))
+	if err := l.print(e, callers, at); err != nil || beside == nil {
+		return err
 	}
+	stalls, err := beside.end()
+	if err != nil {
+		return fmt.Errorf("light calls beside: %w", err)
+	}
+	printTimes(e, "another node: a light call's longest wait", stalls)
+	return nil
+}
+
+// begin begins the sessions on the first node, and a call in each, and returns when all calls
+// run.
+func (l *loss) begin(ctx context.Context, nodes []*member) (callers []*caller, calls *sync.WaitGroup, err error) {
+	calls = new(sync.WaitGroup)
+	running := make(chan error, l.count)
+	slots := make(chan struct{}, 32)
+	for i := range l.count {
+		at, next := nodes[0], nodes[1+i/2%2]
+		if l.load || i%2 == 0 {
+			at = next
+		}
+		c := &caller{at: at.addr, next: next.addr, running: running}
+		callers = append(callers, c)
+		slots <- struct{}{}
+		if err := c.begin(ctx, nodes[0].addr); err != nil {
+			return nil, nil, err
+		}
+		calls.Go(func() { c.err = c.call(ctx, func() { <-slots }) })
+	}
+	for range callers {
+		if err := <-running; err != nil {
+			return nil, nil, err
+		}
+	}
+	return callers, calls, nil
+}
+
+// print prints how long the calls' ends took since the node was lost.
+func (l *loss) print(e engine, callers []*caller, lost time.Time) error {
 	var took [2][]time.Duration
 	for _, c := range callers {
 		if c.err != nil {
@@ -140,21 +155,21 @@ func (s settings) loseOne(ctx context.Context, e engine, l loss) error {
 		if c.at != c.next {
 			where = 1
 		}
-		took[where] = append(took[where], c.ended.Sub(at))
+		took[where] = append(took[where], c.ended.Sub(lost))
 	}
 	for i, where := range []string{"another node", "the one " + l.verb} {
 		if len(took[i]) > 0 {
-			print(where, took[i])
+			printTimes(e, where, took[i])
 		}
-	}
-	if beside != nil {
-		stalls, err := beside.end()
-		if err != nil {
-			return fmt.Errorf("light calls beside: %w", err)
-		}
-		print("another node: a light call's longest wait", stalls)
 	}
 	return nil
+}
+
+func printTimes(e engine, where string, took []time.Duration) {
+	slices.Sort(took)
+	ms := func(d time.Duration) time.Duration { return d.Round(time.Millisecond) }
+	fmt.Printf("| %s | %s | %v | %v | %v |\n", e.name, where,
+		ms(took[len(took)/2]), ms(took[len(took)*9/10]), ms(took[len(took)-1]))
 }
 
 // A member is a node in a process of its own.
