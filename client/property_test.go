@@ -22,7 +22,7 @@ import (
 
 var (
 	seedFlag  = flag.Uint64("seed", 1, "seed of the property test; 0: a new one, to look for what is not known yet")
-	worldFlag = flag.Int("worlds", 1, "how many worlds the property test makes for each door")
+	worldFlag = flag.Int("worlds", 1, "how many worlds the property test makes for each transport")
 	callsFlag = flag.Int("calls", 0, "how many calls the property test makes in each; 0: as many as take about 10 s")
 )
 

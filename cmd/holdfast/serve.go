@@ -252,9 +252,9 @@ func (f *serveFlags) serve(ctx context.Context, command []string, out io.Writer)
 	mux.Handle(f.path, handler)
 	if f.ssePath != "" && !f.stateless {
 		messages := f.messagesPath()
-		doors := handler.SSE(messages)
-		mux.Handle(f.ssePath, doors)
-		mux.Handle(messages, doors)
+		pair := handler.SSE(messages)
+		mux.Handle(f.ssePath, pair)
+		mux.Handle(messages, pair)
 	}
 	listener, err := net.Listen("tcp", f.listen)
 	if err != nil {

@@ -20,7 +20,7 @@ type checks struct {
 	gapAt  uint64 // that has this number
 }
 
-// tick says whether to ask the other end about this connection, and what it should
+// tick reports whether to ask the other end about this connection, and what it should
 // have; or why the connection must fail.
 func (c *conn) tick() (ask bool, number uint64, err error) {
 	o := &c.node.o

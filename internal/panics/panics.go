@@ -38,7 +38,7 @@ func Catch(err *error, logger *slog.Logger, what, about string) {
 }
 
 // Raise is for code that has no error to return: the panic goes on, with the [*Error],
-// and is for the door, or the goroutine, that the call came by to catch.
+// and is for the handler, or the goroutine, that the call came by to catch.
 func Raise(logger *slog.Logger, what string) {
 	if p := recover(); p != nil {
 		panic(caught(p, logger, what, ""))

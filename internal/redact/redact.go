@@ -247,7 +247,7 @@ var credentials = []string{
 	"jwt", "assertion", "bearer", "client-cert", "private",
 }
 
-// Credential says whether a header, by its name, may hold a credential.
+// Credential reports whether a header, by its name, may hold a credential.
 func Credential(header string) bool {
 	header = strings.ToLower(header)
 	return slices.ContainsFunc(credentials, func(part string) bool { return strings.Contains(header, part) })

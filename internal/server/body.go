@@ -31,9 +31,9 @@ func (h *Handler) finish(w http.ResponseWriter, body []byte) error {
 	return err
 }
 
-// limit bounds the time that a request's body may take to begin, and, if it is short,
-// to come; see [Handler.read] for others. It also bounds net/http, where that throws a
-// body away. A server that has a bound of its own is left to that.
+// limit bounds the time until a request's body begins, and, if the body is short, until it has
+// come; [Handler.read] bounds longer ones. The bound also holds where net/http discards a
+// body. It is not set if the http.Server has a ReadTimeout.
 //
 //go:noinline
 func (h *Handler) limit(w http.ResponseWriter, r *http.Request) {
@@ -43,30 +43,30 @@ func (h *Handler) limit(w http.ResponseWriter, r *http.Request) {
 	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(h.opts.BodyTimeout))
 }
 
-// unlimit is called when the body has been read: the connection goes on being
-// read, to notice when the client hangs up.
+// unlimit is called when the body has been read. net/http continues to read the connection, to
+// notice when the client disconnects.
 func (h *Handler) unlimit(w http.ResponseWriter, r *http.Request) {
 	if r.ContentLength != 0 && !serverLimits(r) {
 		_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 	}
 }
 
-// serverLimits says whether the server limits the time of reading requests.
+// serverLimits reports whether the server limits the time of reading requests.
 func serverLimits(r *http.Request) bool {
 	s, ok := r.Context().Value(http.ServerContextKey).(*http.Server)
 	return ok && s.ReadTimeout > 0
 }
 
-// shortBody is the size of a body, in bytes, that is read at once, and whose sender may
-// take the time that all have.
+// shortBody is the size, in bytes, up to which a body is read at once, within
+// [Options.BodyTimeout].
 const shortBody = 64 << 10
 
-// tinyBody is the size of a body, in bytes, that is not counted: it costs less than the
-// connection that it comes on. So who reads or holds as much as there is room for shuts
-// out no ordinary call, nor what ends one.
+// tinyBody is the size, in bytes, up to which a body is not counted: it costs less than its
+// connection. So small requests and responses are read even when there is no room for more.
 const tinyBody = 8 << 10
 
-// errNoRoom says that a message is not read, as too much is on its way.
+// errNoRoom refuses a message, because those that are being read take up the memory that
+// there is.
 var errNoRoom = errors.New("messages that are being read take up what --memory has room for")
 
 // read reads a body within the limits of size, memory and time: [Options.BodyTimeout],
@@ -106,8 +106,9 @@ type intake struct {
 	counted  int64
 }
 
-// read reads to the end of r, which comes after size bytes; -1: that is not known. The
-// bytes are not believed to come before they do. It stays counted until done.
+// read reads r to its end, which comes after size bytes; -1: that is not known. Memory is
+// allocated as bytes come, and not for the size that was announced. What was read stays
+// counted until done.
 func (x *intake) read(r io.Reader, size int64) ([]byte, error) {
 	began := time.Now()
 	room := int64(shortBody)
@@ -159,8 +160,8 @@ func (x *intake) done() {
 	x.counted = 0
 }
 
-// Read is the reading of a message that comes in pieces: those that it is given are
-// counted as on their way, and must come in time. The first piece is not counted.
+// Read reads a message that comes in pieces. They are counted, except for the first, and must
+// come in time.
 func (x *pieces) Read(b []byte) (int, error) {
 	if x.n == 0 {
 		x.began = time.Now()

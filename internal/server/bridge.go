@@ -30,7 +30,7 @@ func (p *placement) upgrade(res *http.Response) error {
 	}
 	_ = near.SetDeadline(time.Time{})
 	b := &bridge{near: near, far: far, timeout: p.h.opts.WriteTimeout}
-	defer p.h.peers.crossing(b)()
+	defer p.h.peers.enterBridge(b)()
 	over := make(chan struct{})
 	go func() {
 		defer close(over)

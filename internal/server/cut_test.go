@@ -114,7 +114,7 @@ func (f *follower) rest(w *wire) error {
 	return errors.New("stream ended early")
 }
 
-// check says whether the call's messages came once and in order.
+// check reports whether the call's messages came once and in order.
 func (f *follower) check(n int) error {
 	if len(f.got) != n+1 {
 		return fmt.Errorf("%d messages, want %d", len(f.got), n+1)
@@ -201,7 +201,7 @@ func cutEverywhere(n *node, connect func() (*peer, error), runs func(key string)
 
 var errNotCome = errors.New("the call does not arrive")
 
-// cutAt cuts one call's answer after so many bytes, and says whether it was whole by
+// cutAt cuts one call's answer after so many bytes, and reports whether it was whole by
 // then.
 func cutAt(connect func() (*peer, error), runs func(key string) int, how cut, pause, at int, key string) (whole bool, err error) {
 	const steps = 2

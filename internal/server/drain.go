@@ -11,19 +11,19 @@ import (
 	"github.com/coder/websocket"
 )
 
-// mostSpread bounds the time over which clients are sent away.
+// mostSpread bounds the time over which clients are disconnected.
 const mostSpread = 15 * time.Second
 
-// mostDelay bounds how long a client is asked to stay away whose session is elsewhere
+// mostDelay bounds the retry time that is sent to a client whose session is on another node
 // already.
 const mostDelay = 5 * time.Second
 
-// mostLast bounds the time at the end of a drain in which nothing is taken on any more
-// that might be cut.
-const mostLast = 2 * time.Second
+// mostLate bounds the time at the end of a drain in which calls are refused that might be
+// cut.
+const mostLate = 2 * time.Second
 
-// spreadOf is the time over which clients are sent away, if all has to be over when
-// ctx is done.
+// spreadOf returns the time over which clients are disconnected, if the drain ends when ctx is
+// done.
 func spreadOf(ctx context.Context) time.Duration {
 	end, ok := ctx.Deadline()
 	if !ok {
@@ -32,9 +32,9 @@ func spreadOf(ctx context.Context) time.Duration {
 	return max(0, min(time.Until(end)/3, mostSpread))
 }
 
-// handOver drains a node whose sessions others take over, or who comes after it.
-// Calls in flight go on here until ctx is done, and so does what other nodes answer
-// to clients of this one.
+// handOver drains a node with a shared store: other nodes take its sessions over, or the
+// process that is started next. Until ctx is done, calls in flight go on here, and so do
+// requests that are forwarded to other nodes.
 func (h *Handler) handOver(ctx context.Context) error {
 	h.drainOnce.Do(func() {
 		h.spread = spreadOf(ctx)
@@ -43,10 +43,10 @@ func (h *Handler) handOver(ctx context.Context) error {
 		}
 		close(h.draining)
 	})
-	last := h.lastOf(ctx)
+	last := h.refuseLate(ctx)
 	var away sync.WaitGroup
 	if h.peers != nil {
-		away.Go(func() { h.peers.sendAway(ctx, h.spread) })
+		away.Go(func() { h.peers.disconnectAll(ctx, h.spread) })
 	}
 	h.sessions.DrainAlone(ctx, h.alone)
 	if h.alone() {
@@ -58,14 +58,14 @@ func (h *Handler) handOver(ctx context.Context) error {
 	return err
 }
 
-// lastOf sees to it that calls which might be cut are refused at the end of the time
-// that there is. What it returns is called when nothing is left here.
-func (h *Handler) lastOf(ctx context.Context) (last func()) {
+// refuseLate refuses calls that might be cut, from shortly before ctx's deadline on. The
+// function that it returns is called when no session is left here.
+func (h *Handler) refuseLate(ctx context.Context) (last func()) {
 	ctx, stop := context.WithCancel(ctx)
 	if end, ok := ctx.Deadline(); ok {
 		left := time.Until(end)
 		var release context.CancelFunc
-		ctx, release = context.WithTimeout(ctx, left-min(left/6, mostLast))
+		ctx, release = context.WithTimeout(ctx, left-min(left/6, mostLate))
 		cancel := stop
 		stop = func() { release(); cancel() }
 	}
@@ -92,10 +92,10 @@ func (h *Handler) Leaving() <-chan struct{} { return h.leaving }
 
 func (h *Handler) leave() { h.leaveOnce.Do(func() { close(h.leaving) }) }
 
-// alone says whether there is nobody to take sessions over.
+// alone reports whether there is nobody to take sessions over.
 func (h *Handler) alone() bool { return h.peers == nil || len(h.peers.node.Peers()) == 0 }
 
-// isLeaving says whether requests are for other nodes to take, without our help.
+// isLeaving reports whether this node takes no requests any more, not even to forward them.
 func (h *Handler) isLeaving() bool {
 	select {
 	case <-h.leaving:
@@ -105,11 +105,12 @@ func (h *Handler) isLeaving() bool {
 	}
 }
 
-// sendAway has the clients that other nodes answer through this one come back to
-// another, in parts: first those that only listen, then WebSockets, and when ctx is
-// done, all; but who could not ask for what becomes of its requests is given a time to
-// learn how. It returns when none is left.
-func (p *peers) sendAway(ctx context.Context, spread time.Duration) {
+// disconnectAll disconnects the clients whose requests are forwarded to other nodes, so that
+// they come back to another node: over the time spread those that only listen, then
+// WebSockets, and when ctx is done all others. A client that has nothing to resume its
+// requests by yet keeps its connection for a little longer. disconnectAll returns when no
+// such client is left.
+func (p *peers) disconnectAll(ctx context.Context, spread time.Duration) {
 	begun := time.Now()
 	t := time.NewTicker(20 * time.Millisecond)
 	defer t.Stop()
@@ -161,17 +162,17 @@ func (p *peers) sendAway(ctx context.Context, spread time.Duration) {
 	}
 }
 
-// errLeaving says that a client is sent away because its node is drained.
+// errLeaving says that a client is disconnected because its node is drained.
 var errLeaving = errors.New("the node is drained")
 
-// A departure is how the client of a placement can be sent away when its node is drained.
+// A departure is how the client of a placement is disconnected when its node is drained.
 //
 //	state      | what it is                                               | next
 //	-----------|----------------------------------------------------------|--------------------
-//	canAsk     | the client can ask for what becomes of its request       | listening, departing
-//	mustWait   | it made requests, and has no event id to ask by          | canAsk, departing
-//	listening  | it waits for nothing in particular                       | departing
-//	departing  | it is being sent away                                    |
+//	canAsk     | the client can resume its request                        | listening, departing
+//	mustWait   | it made requests, and has no event id to resume by       | canAsk, departing
+//	listening  | it has no request in flight                              | departing
+//	departing  | it is being disconnected                                 |
 //
 // Its methods may be called concurrently.
 type departure struct {
@@ -186,13 +187,13 @@ const (
 	departing
 )
 
-// waits, told and listens note what the client does. They change nothing once it departs.
+// waits, hasID and listens note what the client does. They change nothing once it departs.
 func (d *departure) waits()   { d.state.CompareAndSwap(canAsk, mustWait) }
-func (d *departure) told()    { d.state.CompareAndSwap(mustWait, canAsk) }
+func (d *departure) hasID()   { d.state.CompareAndSwap(mustWait, canAsk) }
 func (d *departure) listens() { d.state.CompareAndSwap(canAsk, listening) }
 
-// due reports whether the client is to be sent away: its turn has come, the time of the
-// drain is over, or nothing is waited for any more.
+// due reports whether the client is to be disconnected: its turn has come, the time of the
+// drain is over, or the grace after that.
 func (d *departure) due(turn, over, gone bool) bool {
 	switch d.state.Load() {
 	case mustWait:
@@ -203,7 +204,7 @@ func (d *departure) due(turn, over, gone bool) bool {
 	return over || gone
 }
 
-// begin sends the client away.
+// begin disconnects the client.
 func (d *departure) begin() {
 	d.state.Store(departing)
 	if cancel := d.cancel.Load(); cancel != nil {
@@ -211,11 +212,11 @@ func (d *departure) begin() {
 	}
 }
 
-// begun reports whether the client is being sent away.
+// begun reports whether the client is being disconnected.
 func (d *departure) begun() bool { return d.state.Load() == departing }
 
-// cancels sets what cancels what is forwarded from now on. It is false if the client is
-// being sent away.
+// cancels sets the function that cancels the request which is forwarded from now on. It is
+// false if the client is being disconnected.
 func (d *departure) cancels(cancel *context.CancelFunc) bool {
 	d.cancel.Store(cancel)
 	return !d.begun()

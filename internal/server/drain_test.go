@@ -249,7 +249,7 @@ func TestDrainAloneServes(t *testing.T) {
 func TestPipesAfterRestart(t *testing.T) {
 	t.Parallel()
 	f := newFarm(t, 1, config{})
-	c := pipeDoor(f.nodes[0].node, 0, me)
+	c := openPipes(f.nodes[0].node, 0, me)
 	c.begin("2025-11-25", resumes)
 	c.say(call("steps", `{"key":"k","n":2}`))
 	token := tokenIn(t, c.message().Raw)
@@ -261,7 +261,7 @@ func TestPipesAfterRestart(t *testing.T) {
 	lost := tokenIn(t, c.message().Raw)
 	f.nodes[0].kill()
 	n := f.start(config{})
-	c = pipeDoor(n.node, 0, me)
+	c = openPipes(n.node, 0, me)
 	c.begin("2025-11-25", resumes)
 	c.say(again(`"c"`, token))
 	if tokenIn(t, c.message().Raw) != token {

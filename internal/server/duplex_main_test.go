@@ -36,16 +36,16 @@ type talker struct {
 	err  error
 }
 
-// door is a way to begin to talk. most is how many bytes of what the server says
+// A dialer is a way to begin to talk. most is how many bytes of what the server says
 // arrive before the connection is cut; 0: all.
-type door func(n *node, most int, extra ...string) *talker
+type dialer func(n *node, most int, extra ...string) *talker
 
-// doors are the transports that go both ways.
-var doors = map[string]door{"websocket": socketDoor, "stdio": pipeDoor}
+// dialers are the transports that go both ways.
+var dialers = map[string]dialer{"websocket": openSocket, "stdio": openPipes}
 
 // bothWays runs a test over each of them.
-func bothWays(t *testing.T, test func(t *testing.T, open door)) {
-	for name, open := range doors {
+func bothWays(t *testing.T, test func(t *testing.T, open dialer)) {
+	for name, open := range dialers {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			test(t, open)
@@ -53,8 +53,8 @@ func bothWays(t *testing.T, test func(t *testing.T, open door)) {
 	}
 }
 
-// socketDoor opens a WebSocket, with extra headers in its handshake.
-func socketDoor(n *node, most int, extra ...string) *talker {
+// openSocket opens a WebSocket, with extra headers in its handshake.
+func openSocket(n *node, most int, extra ...string) *talker {
 	n.t.Helper()
 	c, _, err := n.dialSocket(most, extra...)
 	if err != nil {
@@ -135,9 +135,9 @@ func (c *limited) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// pipeDoor serves a pair of pipes. Of extra it takes "Authorization" only, which
+// openPipes serves a pair of pipes. Of extra it takes "Authorization" only, which
 // stands for whatever a program knows of its user.
-func pipeDoor(n *node, most int, extra ...string) *talker {
+func openPipes(n *node, most int, extra ...string) *talker {
 	n.t.Helper()
 	in, out := pipes(n.t)
 	return n.talkOver(most, in, out, extra...)

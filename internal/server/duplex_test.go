@@ -23,14 +23,14 @@ import (
 // TestDuplexCalls is what is asked on a connection that goes both ways, and how it
 // is answered.
 func TestDuplexCalls(t *testing.T) {
-	bothWays(t, func(t *testing.T, open door) {
+	bothWays(t, func(t *testing.T, open dialer) {
 		for _, mode := range []server.Response{server.ResponseAuto, server.ResponseSSE, server.ResponseJSON} {
 			duplexCalls(t, open, mode)
 		}
 	})
 }
 
-func duplexCalls(t *testing.T, open door, mode server.Response) {
+func duplexCalls(t *testing.T, open dialer, mode server.Response) {
 	n := newNode(t, config{server: server.Options{Response: mode, UpgradeAfter: 50 * time.Millisecond}})
 	c := open(n, 0)
 	c.begin("2025-11-25", "")
@@ -61,7 +61,7 @@ func duplexCalls(t *testing.T, open door, mode server.Response) {
 // TestDuplexMany has many calls in flight at a time on one connection. Each is
 // answered once.
 func TestDuplexMany(t *testing.T) {
-	bothWays(t, func(t *testing.T, open door) {
+	bothWays(t, func(t *testing.T, open dialer) {
 		const many = 300
 		n := newNode(t, config{})
 		c := open(n, 0)
@@ -103,7 +103,7 @@ func TestDuplexMany(t *testing.T) {
 
 // TestDuplexAsked is a request of the server, answered on the same connection.
 func TestDuplexAsked(t *testing.T) {
-	bothWays(t, func(t *testing.T, open door) {
+	bothWays(t, func(t *testing.T, open dialer) {
 		n := newNode(t, config{})
 		c := open(n, 0)
 		c.begin("2025-11-25", "")
@@ -120,7 +120,7 @@ func TestDuplexAsked(t *testing.T) {
 // TestDuplexCancelled is a call that its client wants no more, stored and light: it
 // gets no answer.
 func TestDuplexCancelled(t *testing.T) {
-	bothWays(t, func(t *testing.T, open door) {
+	bothWays(t, func(t *testing.T, open dialer) {
 		n := newNode(t, config{server: server.Options{UpgradeAfter: time.Hour}})
 		c := open(n, 0)
 		c.begin("2025-11-25", "")
@@ -140,7 +140,7 @@ func TestDuplexCancelled(t *testing.T) {
 // TestDuplexRefused is what is wrong with messages: it is said, and the connection
 // goes on.
 func TestDuplexRefused(t *testing.T) {
-	bothWays(t, func(t *testing.T, open door) {
+	bothWays(t, func(t *testing.T, open dialer) {
 		n := newNode(t, config{})
 		c := open(n, 0)
 		c.say(`{"jsonrpc":"2.0","id":7,"method":"tools/list"}`)
@@ -176,7 +176,7 @@ func TestDuplexRefused(t *testing.T) {
 // TestDuplexBatches is a batch in a revision that has them: light calls are answered
 // together, others one by one.
 func TestDuplexBatches(t *testing.T) {
-	bothWays(t, func(t *testing.T, open door) {
+	bothWays(t, func(t *testing.T, open dialer) {
 		n := newNode(t, config{})
 		c := open(n, 0)
 		c.begin("2025-03-26", "")
@@ -200,7 +200,7 @@ func TestDuplexBatches(t *testing.T) {
 // TestDuplexKeyed makes a request again under its idempotency key, on the same
 // connection and on another of the same principal: it runs once.
 func TestDuplexKeyed(t *testing.T) {
-	bothWays(t, func(t *testing.T, open door) {
+	bothWays(t, func(t *testing.T, open dialer) {
 		n := newNode(t, config{server: server.Options{Principal: named}})
 		const me = "Authorization: Bearer me"
 		c := open(n, 0, me)
@@ -237,7 +237,7 @@ func TestDuplexTooLarge(t *testing.T) {
 		head := `{"jsonrpc":"2.0","id":1,"method":"ping","params":{"x":"`
 		return head + strings.Repeat("x", size-len(head)-3) + `"}}`
 	}
-	c := socketDoor(n, 0)
+	c := openSocket(n, 0)
 	c.begin("2025-11-25", "")
 	c.say(fits(most))
 	c.hears(`"id":1`)
@@ -337,7 +337,7 @@ func TestDuplexSlow(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{server: server.Options{WriteTimeout: 8 * time.Second}})
 	const steps = 140 // more than the system takes off our hands, and less than a stream keeps
-	c := socketDoor(n, 0)
+	c := openSocket(n, 0)
 	c.begin("2025-11-25", "")
 	c.say(callAs(`"c"`, "steps", fmt.Sprintf(`{"key":"slow","n":%d,"size":50000}`, steps)))
 	eventually(t, "the client to be given up", func() bool { return n.sessions.Readers() == 0 && n.sessions.Calls() == 0 })
@@ -363,7 +363,7 @@ func TestDuplexSlow(t *testing.T) {
 // TestDuplexDrain is a node on its way out: quiet connections are ended, calls are
 // waited for, new ones are refused.
 func TestDuplexDrain(t *testing.T) {
-	bothWays(t, func(t *testing.T, open door) {
+	bothWays(t, func(t *testing.T, open dialer) {
 		n := newNode(t, config{server: server.Options{Retry: 20 * time.Millisecond, UpgradeAfter: time.Hour}})
 		quiet, calling, light := open(n, 0), open(n, 0), open(n, 0)
 		for _, c := range []*talker{quiet, calling, light} {
@@ -404,7 +404,7 @@ func TestDuplexDrain(t *testing.T) {
 func TestDuplexSessionEnds(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{})
-	c := socketDoor(n, 0)
+	c := openSocket(n, 0)
 	c.begin("2025-11-25", "")
 	c.say(callAs("1", "hold", `{}`))
 	n.release(1)
@@ -422,7 +422,7 @@ func TestDuplexPanic(t *testing.T) {
 	n := newNode(t, config{
 		backend: panics{},
 	})
-	c := socketDoor(n, 0)
+	c := openSocket(n, 0)
 	c.begin("2025-11-25", "")
 	for range 2 {
 		c.say(`{"jsonrpc":"2.0","id":1,"method":"panic"}`)
@@ -468,7 +468,7 @@ func TestDuplexGoroutines(t *testing.T) {
 	}
 	base := runtime.NumGoroutine()
 	for range many {
-		c := socketDoor(n, 0)
+		c := openSocket(n, 0)
 		c.begin("2025-11-25", "")
 		all = append(all, c)
 	}

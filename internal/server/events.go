@@ -301,7 +301,7 @@ func (c *events) close(err error) {
 		how = endsTaken
 	}
 	switch w := c.w.(type) {
-	case *follow:
+	case *forwardedStream:
 		w.ending = how
 	case *forwardedExchange:
 		w.ending = max(w.ending, how)

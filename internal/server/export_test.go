@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Gone says whether the client that a watched connection's request came from has
+// Gone reports whether the client that a watched connection's request came from has
 // left, as far as the network knows.
 func (h *Handler) Gone(r *http.Request) bool { return h.watched.at(r).gone() }
 
@@ -27,5 +27,5 @@ func (h *Handler) Tunnel(wrap func(net.Conn) net.Conn) {
 // Unpool has each request to another node have a connection of its own.
 func (h *Handler) Unpool() { h.peers.transport.DisableKeepAlives = true }
 
-// HasLeft says whether another node has told that the client at an address left it.
+// HasLeft reports whether another node has told that the client at an address left it.
 func (h *Handler) HasLeft(from string) bool { return h.peers.hasLeft(from, time.Time{}) }

@@ -40,7 +40,7 @@ func (p *placement) forward(ctx context.Context, node string, at *session.Remote
 	}
 	leaves := context.AfterFunc(p.x.r.Context(), func() {
 		if left.Left != "" || left.Request != "" {
-			p.h.peers.tell(node, &left) // what is answered meanwhile is lost
+			p.h.peers.notify(node, &left) // what is answered meanwhile is lost
 		}
 		t := time.NewTimer(leaveGrace)
 		defer t.Stop()
@@ -179,7 +179,7 @@ func passable(from http.Header, handshake bool) http.Header {
 	return to
 }
 
-// own says whether a request header is the protocol's, or is about the request alone:
+// own reports whether a request header is the protocol's, or is about the request alone:
 // another node needs it.
 func own(name string) bool {
 	switch name {
@@ -242,7 +242,7 @@ func (p *placement) pass(res *http.Response, at *session.Remote) error {
 		}
 		return errAgain
 	case p.out != nil:
-		return p.out.goOn(res)
+		return p.out.continueFrom(res)
 	case res.StatusCode == http.StatusSwitchingProtocols:
 		p.setHeader(res)
 		return p.upgrade(res)
@@ -264,7 +264,7 @@ func (p *placement) pass(res *http.Response, at *session.Remote) error {
 		_ = p.h.finish(p.w, body)
 	}
 	if p.visit.Watched && p.x.r.Context().Err() != nil { // the answer may be in the log, for a client that comes back
-		p.parting().tell()
+		p.leftNotice().send()
 	}
 	return nil
 }

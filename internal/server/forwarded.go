@@ -32,8 +32,8 @@ type visit struct {
 	// Revision is the one that the client speaks, if it is known; its session need
 	// not be the one that the request goes to.
 	Revision string `json:"revision,omitempty"`
-	// Messages is, at the doors of revision 2024-11-05, where clients are told to
-	// post; Pair says that it is those doors.
+	// Messages is, at the endpoints of revision 2024-11-05, where clients are told to
+	// post; Pair says that it is those endpoints.
 	Messages string `json:"messages,omitempty"`
 	Pair     bool   `json:"pair,omitempty"`
 	// Info is what [Options.Pack] has made of the request's context.

@@ -16,21 +16,21 @@ import (
 	"holdfast/stream"
 )
 
-// A follow passes a stream of events on to a client, whole events only, and knows
-// how far it has come: so that when the node that it comes from is lost, another
-// goes on with it, and the client notices nothing. As an [http.ResponseWriter] it
-// takes the rest from a door of this node.
-type follow struct {
+// A forwardedStream copies a stream of events from another node to a client, whole events only,
+// and knows the last event id. When that node is lost the stream continues from another
+// node, in the same response. It continues from this node if the session comes here: then
+// the forwardedStream is the [http.ResponseWriter] of that.
+type forwardedStream struct {
 	p *placement
 	c *http.ResponseController
 	// session is the secret id of the session, to come back as its client.
 	session string
-	last    string // id of the event that was passed on last, or of the place before the first
+	last    string // id of the event that was copied last, or of the position before the first
 	base    string // the name of the stream that was asked for, "" if that is not known
 	others  bool   // events of other streams came on the same connection
-	rest    []byte // of an event that is not whole yet
-	broken  error  // the client can't be written to
-	// continued says that what comes goes on with what came before.
+	rest    []byte // the beginning of an event whose end has not come
+	broken  error  // why the client can't be written to
+	// continued reports that this is not the first node that the stream comes from.
 	continued bool
 	ending    ending
 
@@ -42,7 +42,7 @@ type follow struct {
 // begin begins to answer with a stream of events.
 func (p *placement) begin(res *http.Response, at *session.Remote) error {
 	p.setHeader(res)
-	f := &follow{p: p, c: http.NewResponseController(p.w), last: res.Header.Get(headerAt)}
+	f := &forwardedStream{p: p, c: http.NewResponseController(p.w), last: res.Header.Get(headerAt)}
 	f.base = nameOf(f.last)
 	p.out = f
 	p.to(streaming)
@@ -77,20 +77,21 @@ func nameOf(id string) string {
 // chunks are what is read at a time.
 var chunks = sync.Pool{New: func() any { return new([16 << 10]byte) }}
 
-// copy passes on what comes, to its end (nil). It is errCut if that came too soon.
-func (f *follow) copy(from *http.Response) error {
+// copy copies the stream to its end (nil). The error is errCut if the stream has to be
+// continued.
+func (f *forwardedStream) copy(from *http.Response) error {
 	chunk := chunks.Get().(*[16 << 10]byte)
 	defer chunks.Put(chunk)
 	f.rest = f.rest[:0]
 	for {
 		n, err := from.Body.Read(chunk[:])
 		if _, werr := f.Write(chunk[:n]); werr != nil {
-			f.p.parting().tell()
+			f.p.leftNotice().send()
 			return nil // the client has left
 		}
 		switch {
 		case err != nil && f.p.x.r.Context().Err() != nil:
-			f.p.parting().tell()
+			f.p.leftNotice().send()
 			return nil
 		case errors.Is(err, io.EOF):
 			if from.Trailer[headerTaken] != nil {
@@ -106,8 +107,9 @@ func (f *follow) copy(from *http.Response) error {
 	}
 }
 
-// cut says that the stream has to be gone on with, if the place can be told.
-func (f *follow) cut() error {
+// cut returns errCut if the stream can be continued from its last event id, else
+// errUnreached.
+func (f *forwardedStream) cut() error {
 	f.p.to(broken)
 	f.p.end = time.Now().Add(reachFor)
 	if f.others || f.last == "" && f.p.x.r.Method != http.MethodGet {
@@ -116,8 +118,8 @@ func (f *follow) cut() error {
 	return errCut
 }
 
-// goOn goes on with what another node says.
-func (f *follow) goOn(res *http.Response) error {
+// continueFrom continues the stream with the response of another node.
+func (f *forwardedStream) continueFrom(res *http.Response) error {
 	switch {
 	case res.StatusCode == http.StatusOK && isEvents(res.Header):
 		f.p.end = time.Now().Add(reachFor)
@@ -131,10 +133,10 @@ func (f *follow) goOn(res *http.Response) error {
 }
 
 // isTaken reports whether a newer connection reads the stream. f is nil if none has begun.
-func (f *follow) isTaken() bool { return f != nil && f.ending == endsTaken }
+func (f *forwardedStream) isTaken() bool { return f != nil && f.ending == endsTaken }
 
-// result is the same for what this node has answered.
-func (f *follow) result() error {
+// result returns how the stream goes on after this node has continued it.
+func (f *forwardedStream) result() error {
 	if f.ending == endsMoved {
 		f.ending, f.head, f.status = endsItself, nil, 0
 		return errAgain
@@ -147,7 +149,7 @@ func (f *follow) result() error {
 }
 
 // Header implements [http.ResponseWriter].
-func (f *follow) Header() http.Header {
+func (f *forwardedStream) Header() http.Header {
 	if f.head == nil {
 		f.head = make(http.Header)
 	}
@@ -155,17 +157,17 @@ func (f *follow) Header() http.Header {
 }
 
 // WriteHeader implements [http.ResponseWriter].
-func (f *follow) WriteHeader(status int) {
+func (f *forwardedStream) WriteHeader(status int) {
 	if f.status == 0 {
 		f.status = status
 	}
 }
 
 // Unwrap gives [http.ResponseController] the connection.
-func (f *follow) Unwrap() http.ResponseWriter { return f.p.w }
+func (f *forwardedStream) Unwrap() http.ResponseWriter { return f.p.w }
 
-// Write takes what comes, from wherever it comes.
-func (f *follow) Write(text []byte) (int, error) {
+// Write implements [http.ResponseWriter].
+func (f *forwardedStream) Write(text []byte) (int, error) {
 	if f.broken != nil || f.head != nil && f.status != http.StatusOK {
 		return len(text), f.broken // the words of a refusal
 	}
@@ -176,7 +178,7 @@ func (f *follow) Write(text []byte) (int, error) {
 		return len(text), nil
 	}
 	end += from + 2
-	f.broken = f.tell(f.rest[:end])
+	f.broken = f.writeEvents(f.rest[:end])
 	f.rest = append(f.rest[:0], f.rest[end:]...)
 	if cap(f.rest) > 4*mostText && len(f.rest) < mostText {
 		f.rest = bytes.Clone(f.rest)
@@ -184,8 +186,8 @@ func (f *follow) Write(text []byte) (int, error) {
 	return len(text), f.broken
 }
 
-// tell writes whole events.
-func (f *follow) tell(text []byte) error {
+// writeEvents writes whole events.
+func (f *forwardedStream) writeEvents(text []byte) error {
 	named := false
 	for rest := text; ; {
 		i := bytes.Index(rest, []byte("id: "))
@@ -208,13 +210,13 @@ func (f *follow) tell(text []byte) error {
 	}
 	err := f.write(text)
 	if err == nil && named {
-		f.p.leaving.told()
+		f.p.leaving.hasID()
 	}
 	return err
 }
 
-// withoutEndpoint leaves out the event that tells a client of revision 2024-11-05
-// where to post: it knows.
+// withoutEndpoint removes the endpoint event of revision 2024-11-05, which the client got
+// before.
 func withoutEndpoint(text []byte) []byte {
 	first, rest, _ := bytes.Cut(text, []byte("\n\n"))
 	if bytes.Contains(first, []byte("\nevent: endpoint\n")) {
@@ -224,7 +226,7 @@ func withoutEndpoint(text []byte) []byte {
 }
 
 // write writes and flushes, in bounded time.
-func (f *follow) write(text []byte) error {
+func (f *forwardedStream) write(text []byte) error {
 	_ = f.c.SetWriteDeadline(time.Now().Add(f.p.h.opts.WriteTimeout))
 	if _, err := f.p.w.Write(text); err != nil {
 		return err
@@ -235,8 +237,8 @@ func (f *follow) write(text []byte) error {
 	return nil
 }
 
-// giveUp ends the answer, for its client to come back.
-func (f *follow) giveUp() {
+// giveUp tells the client when to come back.
+func (f *forwardedStream) giveUp() {
 	if f.broken == nil {
 		retry := f.p.h.opts.Retry
 		_ = f.write(sse.AppendRetry(nil, retry+rand.N(retry+1)))

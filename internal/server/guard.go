@@ -20,8 +20,8 @@ var allowedHeaders = map[string]bool{
 
 // guard checks Host, Origin and Sec-Fetch-Site, answers a preflight, and sets what a
 // browser wants to see on the answer (2025-11-25, Transports, "Security Warning"). It
-// says whether the request may go on; if not, it is answered. methods are those
-// that the door has.
+// reports whether the request may go on; if not, it is answered. methods are those
+// that the endpoint has.
 func (h *Handler) guard(w http.ResponseWriter, r *http.Request, methods string) bool {
 	local := onLoopback(r)
 	if !h.hostAllowed(r.Host, local) {
@@ -62,8 +62,8 @@ func (h *Handler) guard(w http.ResponseWriter, r *http.Request, methods string) 
 	return false
 }
 
-// allowable picks from what a preflight asks for the headers that are allowed,
-// and names the usual ones if it asks for nothing.
+// allowable returns the headers that are allowed, of those that a preflight asks for; the usual
+// ones if it asks for none.
 func allowable(asked []string) string {
 	var names []string
 	for _, list := range asked {
@@ -80,9 +80,9 @@ func allowable(asked []string) string {
 	return strings.Join(names, ", ")
 }
 
-// hostAllowed says whether a Host header is one of the server's names. On a
-// loopback address only loopback names are, so that no web page can reach it by
-// pointing a name of its own there (DNS rebinding).
+// hostAllowed reports whether a Host header is one of the server's names. On a
+// loopback address only loopback names are, so that no web page can reach the server by
+// DNS rebinding.
 func (h *Handler) hostAllowed(host string, local bool) bool {
 	host = strings.ToLower(host)
 	if h.hosts["*"] || h.hosts[host] || h.hosts[bare(host)] {
@@ -105,13 +105,13 @@ const (
 	byUser     = "none" // an address that the user has typed, or a bookmark
 )
 
-// siteAllowed says whether a request without an Origin may pass. A script of any page
+// siteAllowed reports whether a request without an Origin may pass. A script of any page
 // can send such a GET (a fetch in no-cors mode), and so can an image, a frame or a
 // link: it can't read the answer, but the request would have been served. A page whose
 // origin is allowed sends its Origin in all that it can read the answer of.
 //
-// What the user has typed may be an address of another site that redirects here, so
-// no GET does anything but read, whatever it comes with.
+// An address that the user has typed may be one of another site, which redirects here. So a
+// GET only reads, whatever headers it has.
 func (h *Handler) siteAllowed(r *http.Request, local bool) bool {
 	site := r.Header[headerSite]
 	switch {
@@ -123,15 +123,14 @@ func (h *Handler) siteAllowed(r *http.Request, local bool) bool {
 	return local || h.pinned(r.Host) || h.origins[normal("https://"+r.Host)] || h.origins[normal("http://"+r.Host)]
 }
 
-// originAllowed says whether a web page of the origin may use the server: one
+// originAllowed reports whether a web page of the origin may use the server: one
 // that was allowed by name, one on this machine if the server is there too, or
 // one that came from the server's own host, where that host can't be a name
 // that somebody pointed here.
 //
-// The server's own origin has the scheme that it is reached by. Where that is TLS that
-// ends here it is https. Else it may be either, as TLS may end at a proxy in front,
-// whose word for that (X-Forwarded-Proto) anybody could give: then the browser's word
-// decides whether page and server have the same scheme, where it gives one.
+// If TLS ends here the scheme of the server's own origin is https. Otherwise it may be http or
+// https, because TLS may end at a proxy in front. Anybody could send X-Forwarded-Proto, so
+// that header is not read. Sec-Fetch-Site decides instead, if the browser sends it.
 func (h *Handler) originAllowed(r *http.Request, origin string, local bool) bool {
 	if h.origins["*"] || h.origins[normal(origin)] {
 		return true
@@ -149,8 +148,8 @@ func (h *Handler) originAllowed(r *http.Request, origin string, local bool) bool
 	return h.pinned(r.Host) && normal(origin) == normal(u.Scheme+"://"+r.Host)
 }
 
-// pinned says whether a Host is no name that somebody could have pointed here: it is an
-// address, or was given as one of the server's.
+// pinned reports whether a Host cannot be the result of DNS rebinding: it is an address, or
+// one of the server's configured names.
 func (h *Handler) pinned(host string) bool {
 	host = strings.ToLower(host)
 	_, err := netip.ParseAddr(bare(host))
@@ -170,7 +169,7 @@ func normal(origin string) string {
 	return origin
 }
 
-// onLoopback says whether the request came in on a loopback address.
+// onLoopback reports whether the request came in on a loopback address.
 func onLoopback(r *http.Request) bool {
 	addr, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
 	if !ok {

@@ -21,10 +21,10 @@ func publicly(s *http.Server) {
 	})
 }
 
-// doorsOf is a request at each door, with what it answers if it is let in.
-func doorsOf() map[*crafted]int {
+// requests are one at each entry point, with what it answers if it is let in.
+func requestsOf() map[*crafted]int {
 	return map[*crafted]int{
-		{body: callAs(`"d"`, "steps", `{"key":"door"}`)}: 200,
+		{body: callAs(`"d"`, "steps", `{"key":"entry"}`)}: 200,
 		{method: "GET"}:                          200,
 		{method: "OPTIONS"}:                      204,
 		{method: "PUT"}:                          405,
@@ -40,11 +40,11 @@ func doorsOf() map[*crafted]int {
 	}
 }
 
-// admits checks whether all doors let in a request with a Host and an Origin.
+// admits checks whether all entry points let in a request with a Host and an Origin.
 func (p *peer) admits(t *testing.T, host, origin string, ok bool) {
 	t.Helper()
-	before := p.n.runs("door")
-	for c, want := range doorsOf() {
+	before := p.n.runs("entry")
+	for c, want := range requestsOf() {
 		head := map[string]string{"Host": "Host: " + host, "Origin": origin}
 		for name, line := range c.head {
 			head[name] = line
@@ -67,7 +67,7 @@ func (p *peer) admits(t *testing.T, host, origin string, ok bool) {
 			t.Errorf("%s: a script may read the refusal", what)
 		}
 	}
-	if !ok && p.n.runs("door") != before {
+	if !ok && p.n.runs("entry") != before {
 		t.Errorf("Host %q, %q: a call ran that was refused", host, origin)
 	}
 }

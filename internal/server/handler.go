@@ -1,9 +1,9 @@
-// Package server is the doors onto the log: POST, GET, DELETE, the stream URL of
+// Package server is the transports over the log: POST, GET, DELETE, the stream URL of
 // SEP-1335, the HTTP+SSE pair of revision 2024-11-05, WebSocket, and a pair of
 // pipes.
 //
-// Each door checks a request, finds its session, and opens a reader. One loop,
-// in copy.go, copies what it reads into a sink: events, JSON, or messages of a
+// Each entry point decodes a request to an exchange, and placement finds its session. One
+// loop, in copy.go, copies what it reads into a sink: events, JSON, or messages of a
 // connection that carries many exchanges (mux.go).
 package server
 

@@ -20,8 +20,8 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// FuzzHandler gives the doors whatever net/http takes for a request. They do not panic
-// and do not hang; they answer with no failure of their own; and an error that is JSON is
+// FuzzHandler gives the handler whatever net/http takes for a request. It does not panic
+// and does not hang; it answers with no failure of its own; and an error that is JSON is
 // JSON-RPC. SESSION, OTHER and PAIR stand for ids of sessions that there are.
 func FuzzHandler(f *testing.F) {
 	every := 1

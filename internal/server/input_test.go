@@ -419,7 +419,7 @@ func TestBadVersion(t *testing.T) {
 	}
 }
 
-// TestBadMethod is HTTP methods that the doors do not know.
+// TestBadMethod is HTTP methods that no endpoint knows.
 func TestBadMethod(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{})

@@ -64,7 +64,7 @@ type watched struct {
 	ended       atomic.Bool // nothing more comes from the client
 	reset       atomic.Bool
 	teller      atomic.Pointer[session.Session] // of what was last written, and may not arrive
-	far         atomic.Pointer[parting]         // the same where that is on another node
+	far         atomic.Pointer[leftNotice]      // the same where that is on another node
 }
 
 // wrote notes that what the session has told was written. The session is told if
@@ -78,15 +78,15 @@ func (c *watched) wrote(s *session.Session) {
 }
 
 // passed notes that all was written of what another node has told.
-func (c *watched) passed(p *parting) {
+func (c *watched) passed(p *leftNotice) {
 	c.far.Store(p)
 	c.teller.Store(nil)
 	if c.reset.Load() {
-		p.tell()
+		p.send()
 	}
 }
 
-// gone says whether the client has left, as far as the network knows. That is
+// gone reports whether the client has left, as far as the network knows. That is
 // sooner than a reader is told.
 func (c *watched) gone() bool {
 	if !c.ended.Load() && !c.reset.Load() {
@@ -160,7 +160,7 @@ func (c *watched) note(err error) {
 			s.Disconnected(c.addr, time.Time{})
 		}
 		if p := c.far.Load(); p != nil {
-			p.tell()
+			p.send()
 		}
 	}
 }

@@ -60,7 +60,7 @@ func (p *peer) resumed(first string) int {
 	return p.open("GET", "/mcp", "", "Last-Event-ID: "+first).all().status
 }
 
-// kept says whether the store has anything of the call that an event is of.
+// kept reports whether the store has anything of the call that an event is of.
 func (p *peer) kept(event string) bool {
 	p.n.t.Helper()
 	s, err := p.n.sessions.Find(p.id, "")

@@ -50,7 +50,7 @@ func TestSocketElsewhereSlowOrder(t *testing.T) {
 		s := &slowScript{script: script{runs: map[string]int{}}}
 		f := newFarm(t, 2, config{backend: message.New(s)})
 		p := f.nodes[0].connect("2025-11-25", nil)
-		c := socketDoor(f.nodes[i].node, 0, "Mcp-Session-Id: "+p.id)
+		c := openSocket(f.nodes[i].node, 0, "Mcp-Session-Id: "+p.id)
 		c.say(callAs("1", "hold", `{"k":"first"}`), callAs("2", "hold", `{"k":"second"}`))
 		eventually(t, "both", func() bool { s.mu.Lock(); defer s.mu.Unlock(); return len(s.order) == 2 })
 		if s.order[0] != "1" {
@@ -66,7 +66,7 @@ func TestSocketElsewhereStays(t *testing.T) {
 	for i := range 2 {
 		f := newFarm(t, 2, config{server: server.Options{DisconnectAfter: time.Second, UpgradeAfter: 5 * time.Second}})
 		p := f.nodes[0].beginResumable()
-		c := socketDoor(f.nodes[i].node, 0, "Mcp-Session-Id: "+p.id)
+		c := openSocket(f.nodes[i].node, 0, "Mcp-Session-Id: "+p.id)
 		c.say(callAs("1", "safe_hold", `{"key":"k"}`))
 		eventually(t, "run", func() bool { return f.runs("k") == 1 })
 		ch := make(chan string, 1)
@@ -147,7 +147,7 @@ func TestSocketElsewhereKeyHere(t *testing.T) {
 	w := b.open("POST", "/mcp", body)
 	f.nodes[1].release(1)[0].Result(result("held"))
 	w.all()
-	c := socketDoor(f.nodes[1].node, 0, "Mcp-Session-Id: "+a.id, "Authorization: Bearer me")
+	c := openSocket(f.nodes[1].node, 0, "Mcp-Session-Id: "+a.id, "Authorization: Bearer me")
 	c.say(body)
 	c.hears(`"id":"k"`, "held")
 }
@@ -196,7 +196,7 @@ func TestSocketResumedTwice(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{})
 	p := n.able("2025-11-25", "")
-	c := socketDoor(n, 1<<26, "Mcp-Session-Id: "+p.id)
+	c := openSocket(n, 1<<26, "Mcp-Session-Id: "+p.id)
 	c.say(callAs("1", "steps", `{"key":"k","n":3000,"size":4000}`))
 	token := ""
 	for token == "" {
@@ -239,7 +239,7 @@ func twoSessions(t *testing.T) (*farm, *peer, *talker) {
 	f := newFarm(t, 2, config{})
 	p, other := f.nodes[0].able("2025-11-25", "me"), f.nodes[1].able("2025-11-25", "me")
 	p.post(listTools)
-	d := socketDoor(f.nodes[1].node, 0, "Mcp-Session-Id: "+p.id, "Authorization: Bearer me")
+	d := openSocket(f.nodes[1].node, 0, "Mcp-Session-Id: "+p.id, "Authorization: Bearer me")
 	return f, other, d
 }
 
@@ -304,7 +304,7 @@ func TestSocketElsewhereFaulty(t *testing.T) {
 	if r := there.open("GET", "/mcp", "", "Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13").all(); r.status != http.StatusBadRequest {
 		t.Errorf("without a key: %d", r.status)
 	}
-	socketDoor(f.nodes[1].node, 0, "Mcp-Session-Id: "+p.id).hears("one")
+	openSocket(f.nodes[1].node, 0, "Mcp-Session-Id: "+p.id).hears("one")
 }
 
 // What a client sends after a request does not overtake it, where the session has come to the
@@ -321,7 +321,7 @@ func TestSocketElsewhereComesInOrder(t *testing.T) {
 	c.session.Safe = func(string) bool { pause(300 * time.Millisecond); return false }
 	f := newFarm(t, 2, c)
 	p := f.nodes[0].connect("2025-11-25", http.Header{"Authorization": {"Bearer me"}})
-	d := socketDoor(f.nodes[1].node, 0, "Mcp-Session-Id: "+p.id, "Authorization: Bearer me")
+	d := openSocket(f.nodes[1].node, 0, "Mcp-Session-Id: "+p.id, "Authorization: Bearer me")
 	moved.Store(true)
 	f.take(f.nodes[0], f.nodes[1], string(session.KeyOf(p.id)))
 	d.say(callAs("1", "hold", `{"key":"k"}`), `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`,
@@ -382,7 +382,7 @@ func TestSocketTrimmedAndMoved(t *testing.T) {
 	}
 	n := f.start(c)
 	p := n.connect("2025-11-25", http.Header{"Authorization": {"Bearer me"}})
-	d := socketDoor(n.node, 0, "Mcp-Session-Id: "+p.id, "Authorization: Bearer me")
+	d := openSocket(n.node, 0, "Mcp-Session-Id: "+p.id, "Authorization: Bearer me")
 	p.note("one")
 	d.hears("one")
 	leave := func() {

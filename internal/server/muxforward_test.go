@@ -26,7 +26,7 @@ type far struct {
 
 // newFar begins a call and resumes it on a connection at another node, where one
 // step of progress is heard.
-func newFar(t *testing.T, open door) *far {
+func newFar(t *testing.T, open dialer) *far {
 	t.Helper()
 	c := config{server: server.Options{Principal: named, Retry: 20 * time.Millisecond, UpgradeAfter: time.Minute}}
 	f := &far{farm: newFarm(t, 3, c)}
@@ -43,7 +43,7 @@ func newFar(t *testing.T, open door) *far {
 }
 
 // connect opens a connection that goes both ways at a node.
-func (f *far) connect(open door, n int) *talker {
+func (f *far) connect(open dialer, n int) *talker {
 	f.t.Helper()
 	c := open(f.nodes[n].node, 0, me)
 	c.begin("2025-11-25", resumes)
@@ -77,7 +77,7 @@ func after(token, last string) string {
 // takes it over, and gives it back.
 func TestFarResumes(t *testing.T) {
 	t.Parallel()
-	bothWays(t, func(t *testing.T, open door) {
+	bothWays(t, func(t *testing.T, open dialer) {
 		f := newFar(t, open)
 		f.says()
 		last := f.hears(f.c, 2)
@@ -126,7 +126,7 @@ func TestFarResumes(t *testing.T) {
 // another. The call goes on: made again, or with its end. Nothing is told twice.
 func TestFarOwnerLost(t *testing.T) {
 	t.Parallel()
-	bothWays(t, func(t *testing.T, open door) {
+	bothWays(t, func(t *testing.T, open dialer) {
 		f := newFar(t, open)
 		f.nodes[0].kill()
 		f.c.fails(`"c"`, codeUnknown, "outcome unknown")
@@ -165,7 +165,7 @@ func TestFarOwnerLost(t *testing.T) {
 // or not for this principal.
 func TestFarRefused(t *testing.T) {
 	t.Parallel()
-	bothWays(t, func(t *testing.T, open door) {
+	bothWays(t, func(t *testing.T, open dialer) {
 		f := newFar(t, open)
 		thief := open(f.nodes[1].node, 0, "Authorization: Bearer thief")
 		thief.begin("2025-11-25", resumes)
@@ -186,7 +186,7 @@ func TestFarRefused(t *testing.T) {
 // that its call there began under.
 func TestFarKeyed(t *testing.T) {
 	t.Parallel()
-	bothWays(t, func(t *testing.T, open door) {
+	bothWays(t, func(t *testing.T, open dialer) {
 		f := newFar(t, open)
 		body := strings.Replace(callAs(`"k"`, "hold", `{}`), `"_meta":{`, `"_meta":{"holdfast/idempotencyKey":"a",`, 1)
 		p := f.nodes[0].able("2025-11-25", "me")
@@ -208,7 +208,7 @@ func TestFarKeyed(t *testing.T) {
 // carried those is gone soon, and the call goes on.
 func TestFarEnds(t *testing.T) {
 	t.Parallel()
-	bothWays(t, func(t *testing.T, open door) {
+	bothWays(t, func(t *testing.T, open dialer) {
 		f := newFar(t, open)
 		f.c.cut(fin)
 		eventually(t, "the reading to end", func() bool { return f.nodes[0].sessions.Readers() <= 1 })
@@ -261,7 +261,7 @@ func TestPipesSessionLeaves(t *testing.T) {
 	w := f.nodes[1].able("2025-11-25", "me").open("POST", "/mcp", callAs(`"far"`, "hold", `{}`))
 	token := w.token()
 	far := f.nodes[1].release(1)[0]
-	d := pipeDoor(f.nodes[0].node, 0, me)
+	d := openPipes(f.nodes[0].node, 0, me)
 	d.begin("2025-11-25", resumes)
 	d.say(again(`"far"`, token))
 	d.policy(`"far"`)
@@ -296,7 +296,7 @@ func TestPipesSessionLeaves(t *testing.T) {
 // node, which another node takes over then. The connection goes on with it there.
 func TestFarSessionLeaves(t *testing.T) {
 	t.Parallel()
-	bothWays(t, func(t *testing.T, open door) {
+	bothWays(t, func(t *testing.T, open dialer) {
 		f := newFarm(t, 2, config{server: server.Options{Principal: named}})
 		w := f.nodes[0].able("2025-11-25", "me").open("POST", "/mcp", call("hold", `{}`))
 		token := w.token()

@@ -162,7 +162,7 @@ func TestClientCutAnyNode(t *testing.T) {
 	}
 }
 
-// TestEngineAway is failure 13 as the doors have it: light calls don't need the
+// TestEngineAway is failure 13 as clients have it: light calls don't need the
 // engine, others wait for it, and are refused if it is away for too long.
 func TestEngineAway(t *testing.T) {
 	t.Parallel()

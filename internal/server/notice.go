@@ -9,7 +9,7 @@ import (
 	"holdfast/stream"
 )
 
-// A notice is what one node tells another without being asked. It may be lost.
+// A notice is a message from one node to another that has no answer. It may be lost.
 type notice struct {
 	// Taken is a session that the sender has taken over.
 	Taken stream.SessionKey `json:"taken,omitempty"`
@@ -25,42 +25,43 @@ type notice struct {
 	Request string `json:"request,omitempty"`
 }
 
-// tell tells a node something, if it is there.
-func (p *peers) tell(node string, n *notice) {
+// notify sends a notice to a node, if that is there.
+func (p *peers) notify(node string, n *notice) {
 	text, err := json.Marshal(n)
 	if err == nil {
 		err = p.node.Notify(node, text)
 	}
 	if err != nil {
-		p.h.logger.Debug("node not told", "node", node, "error", err)
+		p.h.logger.Debug("notice not sent", "node", node, "error", err)
 	}
 }
 
-// told takes in what another node tells.
-func (p *peers) told(text []byte) {
+// noticed handles the notice of another node.
+func (p *peers) noticed(text []byte) {
 	var n notice
 	if err := json.Unmarshal(text, &n); err != nil {
-		p.h.logger.Warn("another node is not understood", "error", err)
+		p.h.logger.Warn("notice of another node not understood", "error", err)
 		return
 	}
 	if n.Taken != "" {
 		p.h.sessions.VerifySession(n.Taken)
 	}
 	if n.Request != "" {
-		p.abandon(n.Request)
+		p.requestLeft(n.Request)
 	}
 	if n.Left == "" {
 		return
 	}
-	p.depart(n.From)
+	p.noteLeft(n.From)
 	if s, err := p.h.sessions.FindName(string(n.Left), string(n.Principal)); err == nil {
 		s.Disconnected(n.From, time.Time{})
 	}
 }
 
-// abandon has the light call of a forwarded request wait no longer.
-func (p *peers) abandon(request string) {
-	p.depart(request) // it may come only now
+// requestLeft notes that the client of a forwarded request has left: nobody waits for the answer
+// of its light call.
+func (p *peers) requestLeft(request string) {
+	p.noteLeft(request) // the request may come after this
 	p.mu.Lock()
 	leave := p.waiting[request]
 	p.mu.Unlock()
@@ -69,15 +70,15 @@ func (p *peers) abandon(request string) {
 	}
 }
 
-// attend returns a context that ends when the client of a forwarded request leaves the
+// watchRequest returns a context that ends when the client of a forwarded request leaves the
 // node that it is connected to, or with ctx, or when done is called.
-func (p *peers) attend(ctx context.Context, request string) (_ context.Context, done func()) {
+func (p *peers) watchRequest(ctx context.Context, request string) (_ context.Context, done func()) {
 	began := time.Now()
 	ctx, leave := context.WithCancel(ctx)
 	p.mu.Lock()
 	p.waiting[request] = leave
 	p.mu.Unlock()
-	if p.hasLeft(request, began.Add(-departedFor)) {
+	if p.hasLeft(request, began.Add(-leftFor)) {
 		leave()
 	}
 	return ctx, func() {
@@ -88,44 +89,44 @@ func (p *peers) attend(ctx context.Context, request string) (_ context.Context, 
 	}
 }
 
-// departedFor is how long it is remembered that a client left another node, and
-// mostDeparted how many are before old ones are looked for.
+// leftFor is how long a node remembers that a client left another node. Above
+// mostRemembered clients it removes those that left before.
 const (
-	departedFor  = 10 * time.Second
-	mostDeparted = 1 << 10
+	leftFor        = 10 * time.Second
+	mostRemembered = 1 << 10
 )
 
-// depart notes that a client, or that of a request, left: what it was told may be on its way to the other
-// node still.
-func (p *peers) depart(from string) {
+// noteLeft notes that a client, or the client of a request, left another node. What this node
+// has sent it may be on its way to that node still.
+func (p *peers) noteLeft(from string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if len(p.departed) >= mostDeparted {
-		maps.DeleteFunc(p.departed, func(_ string, at time.Time) bool { return time.Since(at) > departedFor })
+	if len(p.left) >= mostRemembered {
+		maps.DeleteFunc(p.left, func(_ string, at time.Time) bool { return time.Since(at) > leftFor })
 	}
-	p.departed[from] = time.Now()
+	p.left[from] = time.Now()
 }
 
-// hasLeft says whether a client is known to have left since a time.
+// hasLeft reports whether a client is known to have left since a time.
 func (p *peers) hasLeft(from string, since time.Time) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	at, ok := p.departed[from]
+	at, ok := p.left[from]
 	return ok && !at.Before(since)
 }
 
-// A parting is what a session's node is told when the client leaves that was told
-// of the session here.
-type parting struct {
+// A leftNotice is sent to the node that has a session, when the session's client leaves this
+// node.
+type leftNotice struct {
 	peers *peers
 	node  string
 	left  notice
 }
 
-func (p *parting) tell() { p.peers.tell(p.node, &p.left) }
+func (p *leftNotice) send() { p.peers.notify(p.node, &p.left) }
 
-func (p *placement) parting() *parting {
-	return &parting{p.h.peers, p.node, notice{Left: p.key, Principal: p.visit.Principal, From: p.x.r.RemoteAddr}}
+func (p *placement) leftNotice() *leftNotice {
+	return &leftNotice{p.h.peers, p.node, notice{Left: p.key, Principal: p.visit.Principal, From: p.x.r.RemoteAddr}}
 }
 
 // finished notes that all of a stream was written to the client, which does not say that
@@ -135,8 +136,8 @@ func (p *placement) finished() {
 	switch {
 	case below == nil:
 	case below.gone():
-		p.parting().tell()
+		p.leftNotice().send()
 	default:
-		below.passed(p.parting())
+		below.passed(p.leftNotice())
 	}
 }

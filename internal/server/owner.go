@@ -12,7 +12,7 @@ import (
 	"holdfast/stream"
 )
 
-// abandoned says whether a session has no owner, or one that is gone.
+// abandoned reports whether a session has no owner, or one that is gone.
 func (h *Handler) abandoned(ctx context.Context, at *session.Remote) bool {
 	node := h.peers.node
 	if at.Owner == "" || at.Owner == node.Name() {
@@ -31,7 +31,7 @@ func (h *Handler) abandoned(ctx context.Context, at *session.Remote) bool {
 func (h *Handler) takeOver(ctx context.Context, at *session.Remote) (*session.Session, error) {
 	s, err := h.sessions.TakeOver(ctx, at)
 	if err == nil && at.Owner != "" && at.Owner != h.peers.node.Name() {
-		h.peers.tell(at.Owner, &notice{Taken: at.Key})
+		h.peers.notify(at.Owner, &notice{Taken: at.Key})
 	}
 	return s, err
 }

@@ -16,25 +16,25 @@ import (
 	"holdfast/stream"
 )
 
-// sweepEvery is how often one of the nodes looks for sessions that nobody looks
-// after, beside when a node is gone. The engine has to list all sessions for that: it
-// is to do so for no more of its time than one part in sweepShare, as long as that is
-// at least once in sweepAtLeast for each node, which is enough for one that is alone.
+// sweepEvery is how often one of the nodes looks for sessions without an owner, beside the
+// sweeps after a node is gone. The engine lists all sessions for a sweep. That takes at most
+// one part in sweepShare of its time, unless a sweep is due in which each node has one in
+// sweepAtLeast.
 const (
 	sweepEvery   = 30 * time.Second
 	sweepShare   = 20
 	sweepAtLeast = 10 * time.Minute
 )
 
-// sweepAfter is how long those have who serve the clients of a node that is gone to
-// take its sessions, which they need at once, before the sweep takes the rest.
+// sweepAfter is how long a sweep waits after a node is gone. Requests of clients take over
+// the sessions that they need before that.
 const sweepAfter = 200 * time.Millisecond
 
-// sweepAgain is when a sweep is tried again that the store did not let come to its end.
+// sweepAgain is when a sweep is tried again that ended with an error of the store.
 const sweepAgain = 2 * time.Second
 
-// peers is the handler among those on other nodes: what it sends them, what they
-// send it, and what becomes of the sessions of those that are gone.
+// peers is what the handler has to do with other nodes: connections to them, requests from
+// them, notices, and the sweep of the sessions of nodes that are gone.
 type peers struct {
 	h         *Handler
 	node      *cluster.Node
@@ -43,15 +43,15 @@ type peers struct {
 
 	quit chan struct{} // closed at the end
 	work sync.WaitGroup
-	lost chan struct{} // told that a node is gone
+	lost chan struct{} // signalled when a node is gone
 
 	locations locations
 
 	mu         sync.Mutex
 	placements map[*placement]struct{}
 	bridges    map[*bridge]struct{}
-	// departed are clients that have left other nodes, and when.
-	departed map[string]time.Time
+	// left are clients that have left other nodes, and when.
+	left map[string]time.Time
 	// waiting are the light calls of forwarded requests, by the names of these.
 	waiting map[string]context.CancelFunc
 }
@@ -66,8 +66,8 @@ func (h *Handler) join(node *cluster.Node) *peers {
 		placements: make(map[*placement]struct{}),
 		bridges:    make(map[*bridge]struct{}),
 
-		departed: make(map[string]time.Time),
-		waiting:  make(map[string]context.CancelFunc),
+		left:    make(map[string]time.Time),
+		waiting: make(map[string]context.CancelFunc),
 	}
 	p.transport = &http.Transport{
 		DialContext: func(ctx context.Context, _, address string) (net.Conn, error) {
@@ -109,11 +109,11 @@ func (p *peers) start() {
 		p.locations.forgetAll()
 		p.h.Verify()
 	})
-	p.node.Notices(p.told)
+	p.node.Notices(p.noticed)
 }
 
-// Verify looks whether the sessions here are still this node's: for after a time
-// in which others may have thought it gone, as when the engine was away.
+// Verify checks whether this node still owns its sessions. It is called after a time in which
+// other nodes may have taken it for gone, as when the engine was away.
 func (h *Handler) Verify() {
 	if h.peers == nil || !h.peers.begin() {
 		return
@@ -126,7 +126,7 @@ func (h *Handler) Verify() {
 	}()
 }
 
-// begin counts work that the end waits for, unless it has begun.
+// begin counts work that close waits for, until work.Done. It is false once close was called.
 func (p *peers) begin() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -157,8 +157,8 @@ func (p *peers) until(d time.Duration) (context.Context, context.CancelFunc) {
 	}
 }
 
-// sweep looks after the sessions of nodes that are gone, and now and then after all
-// of them.
+// sweep takes over the sessions of nodes that are gone: this node's share when a node is gone,
+// and from time to time all of them.
 func (p *peers) sweep() {
 	t := time.NewTimer(0)
 	defer t.Stop()
@@ -167,8 +167,8 @@ func (p *peers) sweep() {
 		select {
 		case <-p.quit:
 			return
-		case <-p.lost: // all notice that at the same time, and take their shares
-			if !p.rest(sweepAfter) {
+		case <-p.lost: // all nodes notice that at the same time, and take their shares
+			if !p.sleep(sweepAfter) {
 				return
 			}
 		case <-t.C:
@@ -188,8 +188,8 @@ func (p *peers) sweep() {
 	}
 }
 
-// rest waits, and says whether there is still something to do.
-func (p *peers) rest(d time.Duration) bool {
+// sleep waits, and reports whether close was not called meanwhile.
+func (p *peers) sleep(d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
@@ -200,8 +200,8 @@ func (p *peers) rest(d time.Duration) bool {
 	}
 }
 
-// sweepOnce takes over what is to be taken over, as far as mine says so, and says
-// whether that could be done.
+// sweepOnce takes over the sessions without an owner for which mine is true. It is false if
+// that failed.
 func (p *peers) sweepOnce(mine func(stream.SessionKey) bool) bool {
 	ctx, stop := p.until(10 * time.Minute)
 	defer stop()
@@ -213,8 +213,8 @@ func (p *peers) sweepOnce(mine func(stream.SessionKey) bool) bool {
 	return err == nil
 }
 
-// mine says whether it is for this node, of those that live, to take a session
-// over: each has its share, and all agree on it (rendezvous hashing).
+// mine reports whether this node is the one to take a session over: each node that lives has
+// its share, and all agree on it (rendezvous hashing).
 func (p *peers) mine(key stream.SessionKey) bool {
 	me := weight(p.node.Name(), key)
 	for _, name := range p.node.Peers() {
@@ -240,8 +240,8 @@ func mix(x uint64) uint64 {
 	return x ^ x>>33
 }
 
-// enter counts a placement, to be sent away when this node is drained. It is not counted
-// any more after the function that is returned was called.
+// enter registers a placement, whose client is disconnected when this node is drained. The
+// function that it returns removes the placement.
 func (p *peers) enter(x *placement) (leave func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -254,15 +254,15 @@ func (p *peers) enter(x *placement) (leave func()) {
 	return func() { p.exit(x) }
 }
 
-// exit is what enter returns.
+// exit removes a placement that enter has registered.
 func (p *peers) exit(x *placement) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.placements, x)
 }
 
-// crossing is the same for a WebSocket.
-func (p *peers) crossing(b *bridge) (leave func()) {
+// enterBridge is enter for a WebSocket that is joined with another node's.
+func (p *peers) enterBridge(b *bridge) (leave func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.bridges[b] = struct{}{}

@@ -94,12 +94,12 @@ type placement struct {
 
 	home    target // the session that the exchange names itself
 	state   placementState
-	visit   visit           // what another node is told
-	node    string          // to which it was forwarded last
-	gone    string          // the node that has turned out to be gone
-	held    *session.Remote // the session as it was when the exchange was forwarded to its owner
-	out     *follow         // the stream that answers; nil before it begins
-	end     time.Time       // until when it is tried
+	visit   visit            // what another node is told
+	node    string           // to which it was forwarded last
+	gone    string           // the node that has turned out to be gone
+	held    *session.Remote  // the session as it was when the exchange was forwarded to its owner
+	out     *forwardedStream // the stream that answers; nil before it begins
+	end     time.Time        // until when it is tried
 	leaving departure
 }
 
@@ -359,7 +359,7 @@ func (p *placement) waited(since time.Time) {
 	}
 }
 
-// isDraining says whether nothing new is taken on.
+// isDraining reports whether nothing new is taken on.
 func (h *Handler) isDraining() bool {
 	select {
 	case <-h.draining:

@@ -42,11 +42,11 @@ func TestDepartureStates(t *testing.T) {
 		"a GET, at the end":                 {steps: func(*departure) {}, over: true, due: true},
 		"requests, at the end":              {steps: (*departure).waits, over: true, state: mustWait},
 		"requests, when none is waited for": {steps: (*departure).waits, gone: true, due: true, state: mustWait},
-		"requests with an id":               {steps: func(d *departure) { d.waits(); d.told() }, over: true, due: true},
+		"requests with an id":               {steps: func(d *departure) { d.waits(); d.hasID() }, over: true, due: true},
 		"who listens, its turn":             {steps: (*departure).listens, turn: true, due: true, state: listening},
 		"who listens, before its turn":      {steps: (*departure).listens, state: listening},
 		"who waits does not listen":         {steps: func(d *departure) { d.waits(); d.listens() }, turn: true, state: mustWait},
-		"who departs":                       {steps: func(d *departure) { d.begin(); d.waits(); d.told(); d.listens() }, state: departing},
+		"who departs":                       {steps: func(d *departure) { d.begin(); d.waits(); d.hasID(); d.listens() }, state: departing},
 	} {
 		var d departure
 		tc.steps(&d)

@@ -189,7 +189,7 @@ func (h *Handler) answerLight(w http.ResponseWriter, x *exchange, o *outcome) (s
 	}
 	ctx, attended := x.r.Context(), func() {}
 	if after == 0 && x.from != nil && x.once.name != "" { // it may take long
-		ctx, attended = h.peers.attend(ctx, x.once.name)
+		ctx, attended = h.peers.watchRequest(ctx, x.once.name)
 	}
 	answers, done := o.call.Wait(ctx, after)
 	left := ctx.Err() != nil
@@ -216,7 +216,7 @@ func (h *Handler) answerLight(w http.ResponseWriter, x *exchange, o *outcome) (s
 	return true, nil
 }
 
-// light says whether requests start light. Where other nodes may take the session over,
+// light reports whether requests start light. Where other nodes may take the session over,
 // what is not safe to make again never does, whatever form the answer has.
 func (h *Handler) light(ctx context.Context, header http.Header, s *session.Session, msgs []jsonrpc.Message) bool {
 	switch {
@@ -261,7 +261,7 @@ func appendAnswers(text []byte, answers [][]byte, batch bool) []byte {
 	return append(text, ']')
 }
 
-// accepts says whether an Accept header allows a media type: what the range that
+// accepts reports whether an Accept header allows a media type: what the range that
 // fits it best says (RFC 9110, section 12.5.1).
 func accepts(accept []string, media string) bool {
 	major, _, _ := strings.Cut(media, "/")
@@ -287,7 +287,7 @@ func accepts(accept []string, media string) bool {
 	return ok
 }
 
-// refused says whether the parameters of a media range give it no weight.
+// refused reports whether the parameters of a media range give it no weight.
 func refused(params string) bool {
 	for p := range strings.SplitSeq(params, ";") {
 		name, value, _ := strings.Cut(strings.TrimSpace(p), "=")

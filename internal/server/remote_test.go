@@ -27,7 +27,7 @@ func elsewhere(t *testing.T, c config, nodes int) (*farm, *peer, *talker) {
 	f := newFarm(t, nodes, c)
 	p := f.nodes[0].connect("2025-11-25", nil)
 	p.post(listTools)
-	d := socketDoor(f.nodes[1].node, 0, "Mcp-Session-Id: "+p.id)
+	d := openSocket(f.nodes[1].node, 0, "Mcp-Session-Id: "+p.id)
 	if d.id != p.id {
 		t.Errorf("attached to %q, and not to %q", d.id, p.id)
 	}
@@ -133,7 +133,7 @@ func TestSocketElsewhereAttached(t *testing.T) {
 	c.cut(fin)
 	eventually(t, "the reading to end", func() bool { return f.nodes[0].sessions.Readers() == 0 })
 	p.note("two")
-	d := socketDoor(f.nodes[1].node, 0, "Mcp-Session-Id: "+p.id)
+	d := openSocket(f.nodes[1].node, 0, "Mcp-Session-Id: "+p.id)
 	d.hears("two")
 	get := p.open("GET", "/mcp", "")
 	first, err := get.next()
@@ -152,7 +152,7 @@ func TestSocketElsewhereAttached(t *testing.T) {
 		_, err := d.recv()
 		over <- err
 	}()
-	again := socketDoor(f.nodes[1].node, 0, "Mcp-Session-Id: "+p.id, "Last-Event-ID: "+first.ID)
+	again := openSocket(f.nodes[1].node, 0, "Mcp-Session-Id: "+p.id, "Last-Event-ID: "+first.ID)
 	again.hears("three")
 	againOver := make(chan error, 1)
 	go func() {

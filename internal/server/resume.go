@@ -12,12 +12,12 @@ import (
 	"holdfast/stream"
 )
 
-// What follows is SEP-975 without a transport, and its door over Streamable HTTP.
+// What follows is SEP-975 without a transport, and how it is over Streamable HTTP.
 // What is asked here is asked of Holdfast, and no backend hears of it.
 
 const methodResume = protocol.MethodResume
 
-// ours says whether a message is a request to Holdfast itself.
+// ours reports whether a message is a request to Holdfast itself.
 func (h *Handler) ours(m *jsonrpc.Message) bool {
 	return !h.opts.Stateless && m.Kind == jsonrpc.Request && protocol.Resumes(m.Method)
 }

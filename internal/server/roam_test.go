@@ -54,7 +54,7 @@ func newWanderer(n *node, who, body string) *wanderer {
 var errAgain = errors.New("the connection ended")
 
 // goOn goes on, on one connection. The connection is cut after most bytes.
-func (w *wanderer) goOn(open door, most int) error {
+func (w *wanderer) goOn(open dialer, most int) error {
 	c, fresh, err := w.connect(open, most)
 	if err != nil {
 		return err
@@ -98,8 +98,8 @@ func (w *wanderer) goOn(open door, most int) error {
 }
 
 // connect opens a connection, to the session that there is if possible.
-func (w *wanderer) connect(open door, most int) (c *talker, fresh bool, err error) {
-	if fmt.Sprintf("%p", open) != fmt.Sprintf("%p", door(socketDoor)) {
+func (w *wanderer) connect(open dialer, most int) (c *talker, fresh bool, err error) {
+	if fmt.Sprintf("%p", open) != fmt.Sprintf("%p", dialer(openSocket)) {
 		return open(w.n, most, w.who), true, nil
 	}
 	if w.session != "" {
@@ -165,7 +165,7 @@ func (w *wanderer) take(m jsonrpc.Message) error {
 	return nil
 }
 
-// check says whether the call's messages came once and in order.
+// check reports whether the call's messages came once and in order.
 func (w *wanderer) check(n int) error {
 	f := follower{got: w.got}
 	if err := f.check(n); err != nil {
@@ -181,7 +181,7 @@ func (w *wanderer) check(n int) error {
 // server says, and goes on with another. Every message arrives once and in order,
 // and the tool runs once.
 func TestDuplexCutAtEveryByte(t *testing.T) {
-	bothWays(t, func(t *testing.T, open door) {
+	bothWays(t, func(t *testing.T, open dialer) {
 		const steps = 2
 		stride := 1
 		if !testlong.Wanted() {
@@ -246,7 +246,7 @@ func TestDuplexCutAtRandom(t *testing.T) {
 		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: "done"}}}, nil, nil
 	})
 	n := newNode(t, config{server: server.Options{Principal: named}, backend: sdk.New(func(*http.Request) *mcp.Server { return s })})
-	all := []door{socketDoor, pipeDoor}
+	all := []dialer{openSocket, openPipes}
 	var wg sync.WaitGroup
 	for i := range 20 {
 		wg.Go(func() {
@@ -284,7 +284,7 @@ func resume(id, token string) string {
 // TestDuplexRoams resumes a call on connections and sessions that did not make it,
 // over each transport.
 func TestDuplexRoams(t *testing.T) {
-	bothWays(t, func(t *testing.T, open door) {
+	bothWays(t, func(t *testing.T, open dialer) {
 		n := newNode(t, config{server: server.Options{Principal: named}})
 		c := open(n, 0, me)
 		c.begin("2025-11-25", resumes)
@@ -306,7 +306,7 @@ func TestDuplexRoams(t *testing.T) {
 			w.c.Close()
 		}
 		step := 2
-		for _, other := range doors {
+		for _, other := range dialers {
 			d := other(n, 0, me)
 			d.begin("2025-11-25", resumes)
 			d.say(resume("1", token))
@@ -342,7 +342,7 @@ func TestDuplexRoams(t *testing.T) {
 // TestDuplexFromPost resumes on a connection that goes both ways what was made with
 // a POST.
 func TestDuplexFromPost(t *testing.T) {
-	bothWays(t, func(t *testing.T, open door) {
+	bothWays(t, func(t *testing.T, open dialer) {
 		n := newNode(t, config{server: server.Options{Principal: named}})
 		p := &peer{n: n, version: "2025-11-25", header: http.Header{"Authorization": {"Bearer me"}}}
 		r := p.post(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":` + resumes + `}}`)
@@ -367,7 +367,7 @@ func TestDuplexFromPost(t *testing.T) {
 // TestDuplexClashes has requests of two sessions with one id on a connection: they
 // could not be told apart, and the second is refused.
 func TestDuplexClashes(t *testing.T) {
-	bothWays(t, func(t *testing.T, open door) {
+	bothWays(t, func(t *testing.T, open dialer) {
 		n := newNode(t, config{server: server.Options{Principal: named}})
 		var tokens []string
 		for range 2 {
@@ -410,7 +410,7 @@ func TestDuplexClashes(t *testing.T) {
 // TestDuplexTokens is who may resume what: wrong tokens, ids and principals are told
 // the same.
 func TestDuplexTokens(t *testing.T) {
-	bothWays(t, func(t *testing.T, open door) {
+	bothWays(t, func(t *testing.T, open dialer) {
 		n := newNode(t, config{server: server.Options{Principal: named}})
 		c := open(n, 0, me)
 		c.begin("2025-11-25", resumes)
@@ -459,7 +459,7 @@ func TestDuplexTokens(t *testing.T) {
 
 // TestDuplexWithoutIDs is a client that has not asked for event ids: it gets none.
 func TestDuplexWithoutIDs(t *testing.T) {
-	bothWays(t, func(t *testing.T, open door) {
+	bothWays(t, func(t *testing.T, open dialer) {
 		n := newNode(t, config{})
 		c := open(n, 0)
 		c.begin("2025-11-25", `{"resumableRequests":{}}`)
@@ -482,7 +482,7 @@ func TestSocketLeaves(t *testing.T) {
 		token := ""
 		for tries := 0; token == ""; tries++ {
 			n = newNode(t, config{server: server.Options{DisconnectAfter: after, Retry: 5 * time.Millisecond}})
-			c = socketDoor(n, 0)
+			c = openSocket(n, 0)
 			err := c.initialize("2025-11-25", resumes)
 			if err == nil {
 				err = c.send(callAs("1", "hold", `{}`))
@@ -505,7 +505,7 @@ func TestSocketLeaves(t *testing.T) {
 			c.ended(1001, "going away; retry: 5")
 		}
 		held.Result(result("late"))
-		d := socketDoor(n, 0, "Mcp-Session-Id: "+c.id)
+		d := openSocket(n, 0, "Mcp-Session-Id: "+c.id)
 		d.say(resume("1", token))
 		d.policy("1")
 		d.hears("late")
@@ -558,7 +558,7 @@ func TestSocketLeavesAnnounced(t *testing.T) {
 	for _, begun := range []bool{false, true} {
 		var store shutStore
 		n := newNode(t, config{server: server.Options{Retry: 5 * time.Millisecond}, store: store.over})
-		c := socketDoor(n, 0)
+		c := openSocket(n, 0)
 		c.begin("2025-11-25", resumes)
 		var held []*message.Exchange
 		for _, id := range []string{"1", "2"} {
@@ -605,7 +605,7 @@ func TestSocketLeavesAnnounced(t *testing.T) {
 // is enough, as it is over HTTP. What the client asks for besides needs one.
 func TestDuplexBare(t *testing.T) {
 	t.Parallel()
-	bothWays(t, func(t *testing.T, open door) {
+	bothWays(t, func(t *testing.T, open dialer) {
 		f := newFarm(t, 2, config{server: server.Options{Principal: named}})
 		for i, n := range f.nodes { // where the call is, and elsewhere
 			w := f.nodes[0].able("2025-11-25", "me").open("POST", "/mcp", call("ask", `{}`))
@@ -649,7 +649,7 @@ func TestSocketBareStays(t *testing.T) {
 	token := w.token()
 	var c *talker
 	for tries := 0; ; tries++ {
-		c = socketDoor(n, 0, me)
+		c = openSocket(n, 0, me)
 		_ = c.send(again(`"c"`, token))
 		if data, err := c.recv(); err == nil && tokenIn(t, data) == token {
 			break

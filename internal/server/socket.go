@@ -15,7 +15,7 @@ import (
 func (h *Handler) socketHere(w http.ResponseWriter, x *exchange) error {
 	s := x.session
 	m := h.newMux(x.r, s, s.Key(), true)
-	if err := m.goOn(x.r); err != nil {
+	if err := m.resumeStandalone(x.r); err != nil {
 		return err
 	}
 	h.accept(w, x.r, m, s.ID(), s.Tenant())
@@ -41,8 +41,8 @@ func (h *Handler) accept(w http.ResponseWriter, r *http.Request, m *mux, id, ten
 	h.logger.Debug("websocket ended", "session", m.key, "cause", err)
 }
 
-// goOn has the connection read the standalone stream from where its client is.
-func (m *mux) goOn(r *http.Request) error {
+// resumeStandalone has the connection read the standalone stream from where its client is.
+func (m *mux) resumeStandalone(r *http.Request) error {
 	last := r.Header[protocol.HeaderLastEventID]
 	if len(last) == 0 || last[0] == "" {
 		return m.listen(r.Context())

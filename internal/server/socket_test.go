@@ -139,7 +139,7 @@ func TestSocketBinary(t *testing.T) {
 func TestSocketAttached(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{server: server.Options{KeepAlive: 4 * time.Second}})
-	c := socketDoor(n, 0)
+	c := openSocket(n, 0)
 	c.begin("2025-11-25", "")
 	p := &peer{n: n, id: c.id, version: "2025-11-25"}
 	note := func(text string) {
@@ -150,7 +150,7 @@ func TestSocketAttached(t *testing.T) {
 	c.cut(fin)
 	n.sessionsQuiet()
 	note("two")
-	d := socketDoor(n, 0, "Mcp-Session-Id: "+c.id)
+	d := openSocket(n, 0, "Mcp-Session-Id: "+c.id)
 	if d.id != c.id {
 		t.Errorf("attached to %q, and not to %q", d.id, c.id)
 	}
@@ -176,7 +176,7 @@ func TestSocketAttached(t *testing.T) {
 	get.c.Close()
 	d.say(callAs("3", "echo", `{"text":"still here"}`))
 	d.hears("still here")
-	again := socketDoor(n, 0, "Mcp-Session-Id: "+c.id, "Last-Event-ID: "+first.ID)
+	again := openSocket(n, 0, "Mcp-Session-Id: "+c.id, "Last-Event-ID: "+first.ID)
 	again.hears("four")
 	d.say(callAs("4", "echo", `{"text":"and still"}`))
 	d.hears("and still")
@@ -198,7 +198,7 @@ func TestSocketAttached(t *testing.T) {
 func TestSocketSilent(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{server: server.Options{KeepAlive: time.Second}})
-	c := socketDoor(n, 0)
+	c := openSocket(n, 0)
 	c.begin("2025-11-25", "")
 	heard := outcome(func() error { _, err := c.recv(); return err }) // and so answers pings
 	p := &peer{n: n}
@@ -236,7 +236,7 @@ func TestSocketSilent(t *testing.T) {
 	var begun *talker
 	for tries := 0; ; tries++ {
 		n = newNode(t, config{server: server.Options{BodyTimeout: 2 * time.Second}})
-		begun, c = socketDoor(n, 0), socketDoor(n, 0)
+		begun, c = openSocket(n, 0), openSocket(n, 0)
 		err := begun.initialize("2025-11-25", "")
 		if err == nil {
 			break
@@ -270,7 +270,7 @@ func TestSocketOutlivesTimeouts(t *testing.T) {
 	n := newNode(t, config{http: func(s *http.Server) {
 		s.ReadTimeout, s.WriteTimeout, s.IdleTimeout, s.ReadHeaderTimeout = short, short, short, short
 	}})
-	c := socketDoor(n, 0)
+	c := openSocket(n, 0)
 	c.begin("2025-11-25", "")
 	for i := range 2 {
 		pass(t, 2*short)
@@ -293,7 +293,7 @@ func TestSocketDisconnectAfter(t *testing.T) {
 	}
 	var c *talker
 	for tries := 0; ; tries++ { // a busy machine may take longer than a connection lives
-		c = socketDoor(n, 0)
+		c = openSocket(n, 0)
 		if c.initialize("2025-11-25", "") == nil && c.send(callAs("1", "hold", `{}`)) == nil {
 			end := time.Now().Add(2 * age)
 			eventually(t, "the call to be held, or the connection to be too old", func() bool { return held() > 0 || time.Now().After(end) })
@@ -311,7 +311,7 @@ func TestSocketDisconnectAfter(t *testing.T) {
 	c.ended(websocket.StatusGoingAway, "retry: 123")
 	var d *talker
 	for tries := 0; ; tries++ {
-		d = socketDoor(n, 0, "Mcp-Session-Id: "+c.id)
+		d = openSocket(n, 0, "Mcp-Session-Id: "+c.id)
 		_ = d.send(`{"jsonrpc":"2.0","id":2,"method":"ping"}`)
 		if data, err := d.recv(); err == nil && strings.Contains(string(data), `"id":2`) {
 			break
@@ -335,7 +335,7 @@ func TestSocketDisconnectAfter(t *testing.T) {
 func TestSocketContinued(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{server: server.Options{Retry: 20 * time.Millisecond, UpgradeAfter: time.Hour}})
-	c := socketDoor(n, 0)
+	c := openSocket(n, 0)
 	c.begin("2025-06-18", "")
 	c.say(callAs("1", "echo", `{}`))
 	c.hears(`"id":1`)

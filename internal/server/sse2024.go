@@ -14,7 +14,7 @@ import (
 // endpoint event gives.
 const sessionParam = "sessionId"
 
-// SSE returns the pair of doors of revision 2024-11-05: GET opens the session's
+// SSE returns the pair of endpoints of revision 2024-11-05: GET opens the session's
 // one stream, and POST, at the URL that the stream's first event gives, takes
 // messages. messages is that URL, relative to the GET's.
 //

@@ -95,7 +95,7 @@ func (c *pair) initialize() {
 	c.send(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
 }
 
-// TestPair is a conversation over the pair of doors: all answers come on the
+// TestPair is a conversation over the pair of endpoints: all answers come on the
 // stream, in order.
 func TestPair(t *testing.T) {
 	t.Parallel()
@@ -182,7 +182,7 @@ func TestPairCut(t *testing.T) {
 }
 
 // cutPair has a conversation whose stream is cut after some bytes, and resumed.
-// It says whether all had arrived before.
+// It reports whether all had arrived before.
 func (n *node) cutPair(key string, at int, how cut, pause int) (all bool, err error) {
 	p := &peer{n: n}
 	w := p.open("GET", "/sse", "")
@@ -321,7 +321,7 @@ func TestPairRevision(t *testing.T) {
 	}
 }
 
-// TestPairBadInput is what is refused at the pair of doors. The session lives on.
+// TestPairBadInput is what is refused at the pair of endpoints. The session lives on.
 func TestPairBadInput(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{server: server.Options{MaxBody: 1 << 10}})
@@ -365,11 +365,11 @@ func TestPairBadInput(t *testing.T) {
 		"another's name":        {crafted{method: "GET", target: "/sse", head: last(theirs + mark)}, 400, codeParams, "resume with"},
 		"a place ahead":         {crafted{method: "GET", target: "/sse", head: last(c.last[:len(c.last)-1] + "zz")}, 410, codeUnknown, "outcome unknown"},
 		"a modern event id":     {crafted{method: "GET", target: "/sse", head: last(modernEvent)}, 404, codeServer, "session not found"},
-		"the POST door":         {crafted{head: map[string]string{"Mcp-Session-Id": "Mcp-Session-Id: " + id}, body: ping}, 404, codeServer, "session not found"},
-		"the GET door":          {crafted{method: "GET", head: map[string]string{"Mcp-Session-Id": "Mcp-Session-Id: " + id}}, 404, codeServer, "session not found"},
+		"a POST":                {crafted{head: map[string]string{"Mcp-Session-Id": "Mcp-Session-Id: " + id}, body: ping}, 404, codeServer, "session not found"},
+		"a GET":                 {crafted{method: "GET", head: map[string]string{"Mcp-Session-Id": "Mcp-Session-Id: " + id}}, 404, codeServer, "session not found"},
 		"its stream's URL":      {crafted{method: "GET", target: "/mcp?stream=" + c.last}, 404, codeServer, "session not found"},
 		"a POST to that":        {crafted{target: "/mcp?stream=" + c.last, body: `{"jsonrpc":"2.0","id":1,"result":{}}`}, 404, codeServer, "session not found"},
-		"the DELETE door":       {crafted{method: "DELETE", head: map[string]string{"Mcp-Session-Id": "Mcp-Session-Id: " + id}}, 404, codeServer, "session not found"},
+		"a DELETE":              {crafted{method: "DELETE", head: map[string]string{"Mcp-Session-Id": "Mcp-Session-Id: " + id}}, 404, codeServer, "session not found"},
 	} {
 		refused(t, what, c.p.craft(tc.crafted).all(), tc.status, tc.code, tc.says)
 		c.send(`{"jsonrpc":"2.0","id":"still","method":"ping"}`)
@@ -380,7 +380,7 @@ func TestPairBadInput(t *testing.T) {
 	}
 	held[0].Result(result("unharmed"))
 	c.wants("unharmed")
-	modern.works("bad input at the other doors")
+	modern.works("bad input at the other endpoint")
 }
 
 // TestPairEnds ends a session whose client stays away, and none that reads.

@@ -83,8 +83,8 @@ func (p *peer) nothingLeft() {
 	})
 }
 
-// TestStatelessDoors is the doors that lead to a session: they are closed.
-func TestStatelessDoors(t *testing.T) {
+// TestStatelessEntryPoints is the entry points that lead to a session: they do not exist.
+func TestStatelessEntryPoints(t *testing.T) {
 	t.Parallel()
 	p := stateless(t, config{})
 	for _, c := range []crafted{

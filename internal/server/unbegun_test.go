@@ -84,7 +84,7 @@ func TestNothingBeforeInitialize(t *testing.T) {
 	}
 	socket.say(ping1)
 	socket.fails("1", codeInvalid, "the first message must be an initialize request")
-	lines := pipeDoor(n, 1<<20)
+	lines := openPipes(n, 1<<20)
 	lines.say(ping1)
 	lines.fails("1", codeInvalid, "the first message must be an initialize request")
 	if opened, _ := b.counts(); opened != 0 {

@@ -28,7 +28,7 @@ type Remote struct {
 }
 
 // Redirect is the error of what concerns a session of the same principal that is
-// not on this node. Its door sends the request there, as that session's client, or
+// not on this node. Placement sends the request there, as that session's client, or
 // takes the session over and tries again.
 type Redirect struct{ *Remote }
 

@@ -357,7 +357,7 @@ func TestHandOverUnsent(t *testing.T) {
 		t.Error(err)
 	}
 	r.Detach(false, true, false)
-	// Their doors come too late.
+	// Their requests come too late.
 	for c, msgs := range map[*Call][]jsonrpc.Message{read: first, unread: second, keyed: third} {
 		c.Deliver(t.Context(), msgs, nil)
 	}

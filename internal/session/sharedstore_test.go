@@ -425,7 +425,7 @@ func (f *shelf) add(t testing.TB, name string, o Options) *fleetNode {
 // kill has nothing of what the node still does get through to others.
 func (n *fleetNode) kill() { n.node.dead.Store(true) }
 
-// take takes over a session as a door does.
+// take takes over a session as placement does.
 func (n *fleetNode) take(s *Session) *Session {
 	n.t.Helper()
 	here, at, err := n.Locate(n.t.Context(), s.key, s.principal)

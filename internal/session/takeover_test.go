@@ -689,7 +689,7 @@ func TestTakeOverWebhooks(t *testing.T) {
 	for i := range calls {
 		calls[i] = begin(t, s, false, hooked(i))
 	}
-	for i := range 2 { // their doors have them until the node is lost
+	for i := range 2 { // their requests have them until the node is lost
 		a.desk.last().say(calls[i], fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"result":{}}`, i))
 	}
 	a.kill()

@@ -194,7 +194,7 @@ func TestEndedTaken(t *testing.T) {
 	b.want(t, "")
 }
 
-// A light call's client is connected while its door waits, and until it has come
+// A light call's client is connected while its request waits, and until it has come
 // to read what became a stream.
 func TestEndedLight(t *testing.T) {
 	t.Parallel()
@@ -209,7 +209,7 @@ func TestEndedLight(t *testing.T) {
 
 	say := func(c *Call) { desk.say(c, `{"jsonrpc":"2.0","method":"notifications/message","params":{}}`) }
 	upgraded := begin(t, s, true, hookedRequest(2))
-	say(upgraded) // before the door has looked
+	say(upgraded) // before the request has looked
 	desk.say(upgraded, response(2))
 	b.want(t, "")
 	r := attach(t, s, upgraded.Number())

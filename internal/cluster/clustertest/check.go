@@ -189,7 +189,7 @@ func (s *life) refused(op *Op) {
 	}
 }
 
-// contested says whether another may have acquired the session before an operation
+// contested reports whether another may have acquired the session before an operation
 // ended, or have got so far as to fence its owner before it was refused.
 func (s *life) contested(op *Op) bool {
 	return slices.ContainsFunc(s.ops, func(o *Op) bool {

@@ -86,7 +86,7 @@ func (s *life) notes(op *Op, found map[uint64]shared.Stream) {
 	}
 }
 
-// older says whether an append came before another of the same session.
+// older reports whether an append came before another of the same session.
 func older(a, b *Op) bool {
 	return cmp.Or(cmp.Compare(a.Epoch, b.Epoch), cmp.Compare(a.ID, b.ID)) < 0
 }

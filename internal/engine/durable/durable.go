@@ -120,17 +120,17 @@ func (st *Store) Close() error {
 	return errors.Join(err, st.log.Close())
 }
 
-// Ping says whether the engine answers, and takes writes.
+// Ping reports whether the engine answers, and takes writes.
 func (st *Store) Ping(ctx context.Context) error { return st.log.Ping(ctx) }
 
-// Crowded says whether the engine has no room but for what has begun: nothing more
+// Crowded reports whether the engine has no room but for what has begun: nothing more
 // should. It is as of the last Ping; an engine that can't tell never is.
 func (st *Store) Crowded() bool {
 	log, ok := st.log.(interface{ Crowded() bool })
 	return ok && log.Crowded()
 }
 
-// Alone says whether the engine is this process's only.
+// Alone reports whether the engine is this process's only.
 func (st *Store) Alone() bool {
 	log, ok := st.log.(interface{ Alone() bool })
 	return ok && log.Alone()
@@ -154,7 +154,7 @@ func (st *Store) Watch(id stream.ID, ready chan<- struct{}) (stop func(), err er
 	return st.front.Watch(id, ready)
 }
 
-// Pressed says whether who writes faster than its reader reads should wait, so that
+// Pressed reports whether who writes faster than its reader reads should wait, so that
 // there is room in memory.
 func (st *Store) Pressed(lease stream.Lease) bool { return st.front.Pressed(lease) }
 
@@ -171,7 +171,7 @@ func framesKey(key stream.SessionKey) string { return "e." + string(key) }
 
 const recordPrefix = "s."
 
-// checkKey says whether an engine can keep what is under a session's key.
+// checkKey reports whether an engine can keep what is under a session's key.
 func checkKey(key stream.SessionKey) error {
 	ok := key != "" && len(key) <= 190
 	for _, c := range []byte(key) {
@@ -213,7 +213,7 @@ func (r *retry) once() (context.Context, context.CancelFunc) {
 	return context.WithDeadline(r.ctx, end)
 }
 
-// again waits until it is time to ask again, and says whether there is time left:
+// again waits until it is time to ask again, and reports whether there is time left:
 // there is none once the store is closed.
 func (r *retry) again() bool {
 	wait := r.wait/2 + rand.N(r.wait)

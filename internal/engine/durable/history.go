@@ -156,7 +156,7 @@ func (h *history) entry(l *told, x *item) {
 	h.limit(l)
 }
 
-// precedes says whether an entry is the next, or the first.
+// precedes reports whether an entry is the next, or the first.
 func (l *told) precedes(x *item) bool { return l.next() == 0 || l.next() == x.Seq }
 
 func (l *told) take(x *item) {

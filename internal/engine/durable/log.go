@@ -53,7 +53,7 @@ type Log interface {
 
 	cluster.Bus
 
-	// Ping says whether the engine answers, and takes writes.
+	// Ping reports whether the engine answers, and takes writes.
 	Ping(ctx context.Context) error
 	// Close ends the connection, and an engine in this process. No other call may
 	// follow.

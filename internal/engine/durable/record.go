@@ -64,7 +64,7 @@ func (r record) session(key stream.SessionKey, version uint64) shared.Session {
 	}
 }
 
-// is says whether a session is as it was.
+// is reports whether a session is as it was.
 func (r *record) is(was *shared.Session) bool {
 	return r.epoch == was.Epoch && r.owner == was.Owner
 }

@@ -36,7 +36,7 @@ func (l *Log) connect(ctx context.Context, a address) (*nats.Conn, error) {
 	}
 }
 
-// late says whether a server was too slow: with a connection, or with its first words.
+// late reports whether a server was too slow: with a connection, or with its first words.
 func late(err error) bool {
 	var timeout net.Error
 	return errors.Is(err, nats.ErrTimeout) || errors.As(err, &timeout) && timeout.Timeout()
@@ -100,7 +100,7 @@ func (l *Log) options(a address) (nats.Options, error) {
 	return o, nil
 }
 
-// recent says whether a server can do what we need: it is 2.11 that brought values
+// recent reports whether a server can do what we need: it is 2.11 that brought values
 // that expire each for itself, and many messages in one answer.
 func recent(version string) bool {
 	var major, minor int

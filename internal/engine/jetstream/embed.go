@@ -110,7 +110,7 @@ func (e *embedded) stream(name string) string {
 	return filepath.Join(e.dir, "jetstream", "$G", "streams", name)
 }
 
-// holds says whether the directory has a stream, in whichever condition.
+// holds reports whether the directory has a stream, in whichever condition.
 func (e *embedded) holds(name string) bool {
 	_, err := os.Stat(e.stream(name))
 	return err == nil

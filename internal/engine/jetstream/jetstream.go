@@ -151,7 +151,7 @@ func (l *Log) Retention() time.Duration { return time.Duration(l.retention.Load(
 // MaxFrame is what the servers take as a message, less our headers.
 func (l *Log) MaxFrame() int { return max(int(l.nc.MaxPayload())-headroom, 0) }
 
-// Alone says whether nobody else can reach the engine.
+// Alone reports whether nobody else can reach the engine.
 func (l *Log) Alone() bool { return l.server != nil }
 
 // Ping writes a value that nobody reads and asks for an event that there isn't: the

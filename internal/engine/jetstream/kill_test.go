@@ -115,7 +115,7 @@ func killed(t *testing.T, dir string, acked map[string]uint64) {
 	}
 }
 
-// dense says whether a key's frames count from 1 to at least n.
+// dense reports whether a key's frames count from 1 to at least n.
 func dense(ctx context.Context, l durable.Log, key string, n uint64) error {
 	var next uint64
 	var wrong, err error

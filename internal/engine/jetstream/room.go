@@ -14,7 +14,7 @@ const (
 	spareDisk  = 32 << 20
 )
 
-// Crowded says whether nothing more should begin: what room is left is for what runs
+// Crowded reports whether nothing more should begin: what room is left is for what runs
 // to be told to its end. It is as of the last Ping.
 func (l *Log) Crowded() bool { return l.crowded.Load() }
 

@@ -238,7 +238,7 @@ func (s *scan) run(ctx context.Context, yield func(stored) bool) error {
 	}
 }
 
-// follows says whether nothing is missing before a message.
+// follows reports whether nothing is missing before a message.
 func (s *scan) follows(m stored) bool { return !s.chained || !s.read || m.before == s.at }
 
 func (s *scan) take(m stored, yield func(stored) bool) bool {

@@ -228,7 +228,7 @@ func differs(s jetstream.StreamConfig, what string, is, want any) error {
 	return fmt.Errorf("stream %s has %s %v, and needs %v: change it (nats stream edit), or choose another prefix=", s.Name, what, is, want)
 }
 
-// transient says whether a cluster that is starting, or another node that makes the
+// transient reports whether a cluster that is starting, or another node that makes the
 // same stream, may be the reason of an error.
 func transient(err error) bool {
 	switch code(err) {

@@ -255,7 +255,7 @@ func (b *blocks) syncLast() error {
 	return err
 }
 
-// newer says whether a block follows another: they are numbered.
+// newer reports whether a block follows another: they are numbered.
 func newer(name, than string) bool {
 	return len(name) > len(than) || len(name) == len(than) && name > than
 }

@@ -39,7 +39,7 @@ type room struct {
 // Fresh returns the records that were not there yet.
 func (p *Pending) Fresh() []stream.Record { return p.fresh }
 
-// Prepare says whether entries can be appended, and takes the room for them, and for
+// Prepare reports whether entries can be appended, and takes the room for them, and for
 // so many bytes more (or fewer, if that is negative) that are kept beside the streams.
 // It must be followed by Commit or Abandon before the session's next append.
 func (st *Store) Prepare(lease stream.Lease, records []stream.Record, beside int64) (Pending, error) {
@@ -149,7 +149,7 @@ func entries(records []stream.Record) []stream.Record {
 func isNote(r stream.Record) bool { return r.Note }
 
 // reserve takes what an append needs out of what the session's tenant, and all
-// together, may keep, and says whether that was to be had: from what can be done
+// together, may keep, and reports whether that was to be had: from what can be done
 // without, or from the oldest entries of the append's own streams. A final append gets
 // it in any case.
 func (st *Store) reserve(s *session, t *tenant, records []stream.Record, n room) bool {
@@ -187,7 +187,7 @@ func (st *Store) shorten(s *session, records []stream.Record, n int64) bool {
 	return true
 }
 
-// first says whether a record is the first of its stream among several.
+// first reports whether a record is the first of its stream among several.
 func first(records []stream.Record, i int) bool {
 	for j := range i {
 		if records[j].Number == records[i].Number {
@@ -197,7 +197,7 @@ func first(records []stream.Record, i int) bool {
 	return true
 }
 
-// ends says whether records end every stream that they are for, in entries
+// ends reports whether records end every stream that they are for, in entries
 // within the reserve: such an append is never refused for want of room.
 func ends(records []stream.Record) bool {
 	for i := range records {
@@ -215,7 +215,7 @@ func ends(records []stream.Record) bool {
 	return true
 }
 
-// check says whether the lease is good and all records follow what is there, so
+// check reports whether the lease is good and all records follow what is there, so
 // that an append is all or none. It returns those that are not there yet.
 func (s *session) check(lease stream.Lease, records []stream.Record) (fresh []stream.Record, err error) {
 	if s.deleted {
@@ -262,7 +262,7 @@ func (s *session) check(lease stream.Lease, records []stream.Record) (fresh []st
 	return fresh, nil
 }
 
-// same says whether the record is kept already. What was trimmed is taken on
+// same reports whether the record is kept already. What was trimmed is taken on
 // trust: it cannot be compared any more.
 func (l *log) same(r *stream.Record) bool {
 	first := l.next - uint64(len(l.entries))
@@ -292,7 +292,7 @@ func (st *Store) put(s *session, r *stream.Record) {
 	l.tell()
 }
 
-// fits says whether a session can make room for records of so many bytes: with
+// fits reports whether a session can make room for records of so many bytes: with
 // the streams that have finished, and those that are written to. It is locked.
 func (st *Store) fits(s *session, records []stream.Record, size int64) bool {
 	if size > min(st.opts.SessionBytes, st.most(s.tenant)) {

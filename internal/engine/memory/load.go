@@ -15,7 +15,7 @@ type Loaded struct {
 }
 
 // Load makes a session known as it was kept elsewhere, in place of an older one.
-// It says whether it did: not if the session is known under this epoch or a newer
+// It reports whether it did: not if the session is known under this epoch or a newer
 // one. Streams over their limit lose their oldest entries, and a session over its
 // limit those streams that have finished; else it has what room it needs.
 func (st *Store) Load(lease stream.Lease, streams []Loaded) bool {

@@ -204,7 +204,7 @@ func (st *Store) Read(_ context.Context, after stream.Cursor, buf []stream.Entry
 	return append(buf, from[:min(len(from), cap(buf)-len(buf))]...), nil
 }
 
-// wrote says whether the entry before a cursor, which is after the one before
+// wrote reports whether the entry before a cursor, which is after the one before
 // first, was written under the cursor's epoch. Of an entry that was trimmed this is
 // not known, and believed.
 func (l *log) wrote(after stream.Cursor, first uint64) bool {

@@ -117,7 +117,7 @@ func (st *Store) give(t *tenant, n int64) {
 }
 
 // makeWay drops what can best be done without, so that a tenant may keep n bytes more.
-// It says whether there was anything: what was acknowledged, else what has finished of
+// It reports whether there was anything: what was acknowledged, else what has finished of
 // the tenant that keeps most, and of its sessions the one that does. A tenant that has
 // its share gets room from its own.
 func (st *Store) makeWay(t *tenant, n int64) bool {
@@ -163,7 +163,7 @@ func (st *Store) greatest(asker *tenant, n int64) *session {
 	return st.ranked.top().ranked.top()
 }
 
-// Pressed says whether what can't be dropped has taken up half of what there is, in all
+// Pressed reports whether what can't be dropped has taken up half of what there is, in all
 // or for the session's tenant: then who writes faster than its reader reads should wait.
 func (st *Store) Pressed(lease stream.Lease) bool {
 	if st.total.Load()-st.spare.Load() > st.opts.TotalBytes/2 {

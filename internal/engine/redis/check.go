@@ -11,7 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// check says whether Redis can be reached, is new enough, and keeps what it is
+// check reports whether Redis can be reached, is new enough, and keeps what it is
 // given; it warns of what will be lost.
 func (l *Log) check(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*l.attempt)
@@ -70,7 +70,7 @@ func (l *Log) checkServer(ctx context.Context, server *redis.Client) error {
 	return l.judge(info)
 }
 
-// judge says whether a server can be used whose INFO this is.
+// judge reports whether a server can be used whose INFO this is.
 func (l *Log) judge(info map[string]string) error {
 	oldest := [2]int{6, 2}
 	if l.cluster != nil {
@@ -99,7 +99,7 @@ func (l *Log) judge(info map[string]string) error {
 	return nil
 }
 
-// atLeast says whether a version such as 7.0.15 is one or newer.
+// atLeast reports whether a version such as 7.0.15 is one or newer.
 func atLeast(version string, oldest [2]int) bool {
 	parts := strings.SplitN(version, ".", 3)
 	if len(parts) < 2 {

@@ -156,7 +156,7 @@ func (l *Log) wait(ctx context.Context) *redis.IntCmd {
 	return redis.NewIntCmd(ctx, "wait", l.replicas, (l.attempt / 2).Milliseconds())
 }
 
-// enough says whether enough replicas have what was written, as WAIT tells.
+// enough reports whether enough replicas have what was written, as WAIT tells.
 func (l *Log) enough(wait redis.Cmder) error {
 	n, err := wait.(*redis.IntCmd).Result()
 	if err == nil && n < int64(l.replicas) {

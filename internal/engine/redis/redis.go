@@ -133,7 +133,7 @@ func (l *Log) Retention() time.Duration { return l.retention }
 // MaxFrame is the size in bytes of the largest frame or value.
 func (*Log) MaxFrame() int { return maxFrame }
 
-// Ping says whether Redis answers, and takes writes.
+// Ping reports whether Redis answers, and takes writes.
 func (l *Log) Ping(ctx context.Context) error {
 	key := l.base + "{ping}"
 	_, err := l.write(ctx, key, nil, func(ctx context.Context, _ []byte, _ bool) *redis.Cmd {

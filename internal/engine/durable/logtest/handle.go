@@ -200,7 +200,7 @@ func (h *Handle) Cast(message []byte) error {
 	return nil
 }
 
-// deliver says whether there was somebody.
+// deliver reports whether there was somebody.
 func (h *Handle) deliver(message []byte) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -16,7 +16,7 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// TestPairAnyNode is a conversation over the pair of doors of 2024-11-05 at nodes
+// TestPairAnyNode is a conversation over the pair of endpoints of 2024-11-05 at nodes
 // that don't have its session, of which the one that has it is lost.
 func TestPairAnyNode(t *testing.T) {
 	t.Parallel()
