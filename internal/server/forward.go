@@ -51,14 +51,12 @@ func (p *placement) forward(ctx context.Context, node string, at *session.Remote
 		}
 	})
 	defer leaves()
-	dialled := false
-	trace := &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { dialled = true }}
-	req, err := p.request(httptrace.WithClientTrace(ctx, trace), node, at, take)
+	req, err := p.request(ctx, node, at, take)
 	if err != nil {
 		return err
 	}
 	began := time.Now()
-	res, err := p.h.peers.transport.RoundTrip(req)
+	res, dialled, err := p.roundTrip(req, node)
 	if err != nil {
 		if dialled {
 			p.to(sent)
@@ -83,6 +81,17 @@ func (p *placement) forward(ctx context.Context, node string, at *session.Remote
 		err = fmt.Errorf("%w: %w", errAgain, err)
 	}
 	return err
+}
+
+// roundTrip sends a request to a node, and returns the beginning of its answer. dialled
+// says that the node may have the request.
+func (p *placement) roundTrip(req *http.Request, node string) (res *http.Response, dialled bool, err error) {
+	if req.Method == http.MethodPost && !p.x.muxed && req.ContentLength <= mostDirect {
+		return p.h.peers.direct.roundTrip(req, node)
+	}
+	trace := &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { dialled = true }}
+	res, err = p.h.peers.transport.RoundTrip(req.WithContext(httptrace.WithClientTrace(req.Context(), trace)))
+	return res, dialled, err
 }
 
 // request makes the request that is sent to a node: the client's, or, once the answer has

@@ -39,6 +39,7 @@ type peers struct {
 	h         *Handler
 	node      *cluster.Node
 	transport *http.Transport
+	direct    *nodeClient // for what is small
 	server    *http.Server
 
 	quit chan struct{} // closed at the end
@@ -82,6 +83,7 @@ func (h *Handler) join(node *cluster.Node) *peers {
 		IdleConnTimeout:        time.Minute,
 		MaxResponseHeaderBytes: 1 << 20,
 	}
+	p.direct = &nodeClient{transport: p.transport}
 	p.server = &http.Server{
 		Handler:           http.HandlerFunc(h.receive),
 		ReadHeaderTimeout: 10 * time.Second,
@@ -103,6 +105,7 @@ func (p *peers) start() {
 	p.work.Go(p.sweep)
 	p.node.Watch(func(gone string) {
 		p.locations.forgetNode(gone)
+		p.direct.forget(gone)
 		session.Wake(p.lost)
 	})
 	p.node.OnWake(func() {
@@ -289,5 +292,6 @@ func (p *peers) close() {
 	p.mu.Unlock()
 	_ = p.server.Close()
 	p.transport.CloseIdleConnections()
+	p.direct.close()
 	p.work.Wait()
 }

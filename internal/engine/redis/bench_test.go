@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -89,4 +90,57 @@ func measure(b *testing.B, sessions int, next func(session string) func() error)
 	b.ReportMetric(float64(took[len(took)/2].Microseconds()), "p50-µs")
 	b.ReportMetric(float64(took[len(took)*99/100].Microseconds()), "p99-µs")
 	b.ReportMetric(float64(len(took))/b.Elapsed().Seconds(), "appends/s")
+}
+
+// BenchmarkBus is messages there and back between two nodes in this process, of the size
+// of a light call and its answer, with sixteen on their way: the least that a forwarded
+// call can cost beside what it costs at its owner. CPU is that of this process.
+func BenchmarkBus(b *testing.B) {
+	url := redistest.Start(b).URL()
+	here, there := open(b, url), open(b, url)
+	const calls = 16
+	var back [calls]chan struct{}
+	for i := range back {
+		back[i] = make(chan struct{}, 1)
+	}
+	listen := func(l *Log, f func([]byte)) {
+		stop, err := l.Receive(passOn(f))
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.Cleanup(stop)
+	}
+	listen(here, func(m []byte) { back[m[0]] <- struct{}{} })
+	listen(there, func(m []byte) { _ = there.Send(here.Node(), m) })
+	cpu := spent()
+	b.ResetTimer()
+	var wg sync.WaitGroup
+	for i := range calls {
+		wg.Go(func() {
+			message := make([]byte, 400)
+			message[0] = byte(i)
+			for n := i; n < b.N; n += calls {
+				if err := here.Send(there.Node(), message); err != nil {
+					b.Error(err)
+					return
+				}
+				<-back[i]
+			}
+		})
+	}
+	wg.Wait()
+	b.ReportMetric(float64((spent()-cpu).Microseconds())/float64(b.N), "cpu-µs/op")
+}
+
+// passOn has a function receive messages.
+type passOn func([]byte)
+
+func (f passOn) Message(m []byte) { f(m) }
+func (passOn) Gone(string)        {}
+
+// spent is the CPU time of this process.
+func spent() time.Duration {
+	var use syscall.Rusage
+	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &use)
+	return time.Duration(use.Utime.Nano() + use.Stime.Nano())
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"sync"
 	"time"
 
@@ -101,6 +102,7 @@ func (b *bus) send() {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	for range b.wake {
+		runtime.Gosched() // whoever runs just now may have something for the same round trip
 		b.mu.Lock()
 		all := b.queue
 		b.queue, b.queued = nil, 0
