@@ -244,7 +244,13 @@ func wsServer(t *testing.T, say func(ws *websocket.Conn, n int32, m jsonrpc.Mess
 func wsSessions(t *testing.T, session func(n int32) string, say func(ws *websocket.Conn, n int32, m jsonrpc.Message) bool) (url string, dials *atomic.Int32) {
 	t.Helper()
 	dials = new(atomic.Int32)
-	url = serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	url = serve(t, wsHandler(t, dials, session, say))
+	return "ws" + strings.TrimPrefix(url, "http"), dials
+}
+
+// wsHandler is the handler of a wsSessions server. It counts in dials.
+func wsHandler(t *testing.T, dials *atomic.Int32, session func(n int32) string, say func(ws *websocket.Conn, n int32, m jsonrpc.Message) bool) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		n := dials.Add(1)
 		w.Header().Set("Mcp-Session-Id", session(n))
 		var ws *websocket.Conn
@@ -272,8 +278,7 @@ func wsSessions(t *testing.T, session func(n int32) string, say func(ws *websock
 				return
 			}
 		}
-	}))
-	return "ws" + strings.TrimPrefix(url, "http"), dials
+	})
 }
 
 func utter(ws *websocket.Conn, format string, args ...any) {

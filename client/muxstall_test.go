@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/coder/websocket"
@@ -21,9 +22,14 @@ import (
 // not before. One that the server does not know any more fails.
 func TestWebSocketStalledCall(t *testing.T) {
 	t.Parallel()
+	synctest.Test(t, stalledCall)
+}
+
+func stalledCall(t *testing.T) {
 	const running = 1
-	var asks, early atomic.Int32
-	url, _ := wsServer(t, func(ws *websocket.Conn, _ int32, m jsonrpc.Message) bool {
+	var asks, early, dials atomic.Int32
+	one := func(int32) string { return "s" }
+	url, hc := serveInside(t, wsHandler(t, &dials, one, func(ws *websocket.Conn, _ int32, m jsonrpc.Message) bool {
 		switch id := jsonrpc.String(jsonrpc.Field(m.Params, "requestId")); {
 		case m.Method == "tools/call":
 			name := jsonrpc.String(m.ID)
@@ -43,8 +49,8 @@ func TestWebSocketStalledCall(t *testing.T) {
 			utter(ws, `{"jsonrpc":"2.0","id":%s,"result":{"read":"on"}}`, m.ID)
 		}
 		return true
-	})
-	r := newRaw(t, url, client.Options{})
+	}))
+	r := newRaw(t, "ws"+strings.TrimPrefix(url, "http"), client.Options{HTTPClient: hc})
 	r.open()
 	for _, id := range []string{"read", "gone"} {
 		r.send(`{"jsonrpc":"2.0","id":%q,"method":"tools/call","params":{"name":"x"}}`, id)
