@@ -2,7 +2,6 @@ package client_test
 
 import (
 	"context"
-	"flag"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -15,13 +14,11 @@ import (
 
 	"holdfast"
 	"holdfast/client"
+	"holdfast/internal/testlong"
 )
 
 func TestMain(m *testing.M) {
-	// Tests here wait more than they work.
-	if err := flag.Set("test.parallel", "24"); err != nil {
-		panic(err)
-	}
+	testlong.AtOnce(24)
 	goleak.VerifyTestMain(m)
 }
 

@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -33,11 +32,7 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	// The tests wait more than they work, so more of them run at a time than usual.
-	flag.Parse()
-	if err := flag.Set("test.parallel", "6"); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-	}
+	testlong.AtOnce(12)
 	built = filepath.Join(dir, "holdfast")
 	code := m.Run()
 	stopShared()

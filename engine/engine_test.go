@@ -9,10 +9,14 @@ import (
 	"go.uber.org/goleak"
 
 	"holdfast/engine"
+	"holdfast/internal/testlong"
 	"holdfast/stream"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	testlong.AtOnce(16)
+	goleak.VerifyTestMain(m)
+}
 
 func TestOpen(t *testing.T) {
 	t.Parallel()

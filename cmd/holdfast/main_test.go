@@ -3,8 +3,6 @@ package main
 import (
 	"bufio"
 	"errors"
-	"flag"
-	"fmt"
 	"io"
 	"net"
 	"os"
@@ -16,28 +14,27 @@ import (
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"holdfast/internal/testlong"
 )
 
 func TestMain(m *testing.M) {
 	testscript.Main(patient{m}, map[string]func(){"holdfast": main, "halting": haltingMain})
 }
 
-// patient runs tests that wait more than they work: more of them at a time than
-// usual.
+// patient runs more tests at a time than usual.
 type patient struct{ m *testing.M }
 
 // Run implements testscript.TestingM.
 func (p patient) Run() int {
-	flag.Parse()
-	if err := flag.Set("test.parallel", "8"); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-	}
+	testlong.AtOnce(24)
 	return p.m.Run()
 }
 
 // TestScripts runs testdata/*.txtar: the command line as a user types it. TAKEN
 // is an address that another program listens on, FREE one that nobody does.
 func TestScripts(t *testing.T) {
+	t.Parallel()
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -2,7 +2,6 @@ package bridge
 
 import (
 	"context"
-	"flag"
 	"net/http"
 	"net/http/httptest"
 	"sync/atomic"
@@ -13,13 +12,11 @@ import (
 	"go.uber.org/goleak"
 
 	"holdfast"
+	"holdfast/internal/testlong"
 )
 
 func TestMain(m *testing.M) {
-	// Tests here wait more than they work.
-	if err := flag.Set("test.parallel", "8"); err != nil {
-		panic(err)
-	}
+	testlong.AtOnce(8)
 	goleak.VerifyTestMain(m)
 }
 

@@ -20,10 +20,12 @@ import (
 	"holdfast/internal/cluster"
 	"holdfast/internal/cluster/bustest"
 	"holdfast/internal/engine/jetstream/natstest"
+	"holdfast/internal/testlong"
 )
 
 func TestMain(m *testing.M) {
 	natstest.Main()
+	testlong.AtOnce(8)
 	goleak.VerifyTestMain(m)
 }
 

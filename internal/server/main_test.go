@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
-	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -13,7 +12,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -28,16 +26,13 @@ import (
 	"holdfast/internal/server"
 	"holdfast/internal/session"
 	"holdfast/internal/sse"
+	"holdfast/internal/testlong"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
 
 func TestMain(m *testing.M) {
-	// The tests wait more than they work, so more of them run at a time than usual.
-	flag.Parse()
-	if err := flag.Set("test.parallel", "16"); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-	}
+	testlong.AtOnce(64)
 	goleak.VerifyTestMain(m)
 }
 

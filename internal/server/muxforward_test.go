@@ -123,13 +123,25 @@ func TestFarResumes(t *testing.T) {
 }
 
 // TestFarOwnerLost loses the node that runs a call which is read on a connection at
-// another. The call goes on: made again, or with its end. Nothing is told twice.
+// another. The call may not be made again.
 func TestFarOwnerLost(t *testing.T) {
 	t.Parallel()
 	bothWays(t, func(t *testing.T, open dialer) {
 		f := newFar(t, open)
 		f.nodes[0].kill()
 		f.c.fails(`"c"`, codeUnknown, "outcome unknown")
+	})
+}
+
+// TestFarOwnerLostAgain is the same for a call that may be made again. It goes on: made
+// again, or with its end. Nothing is told twice.
+func TestFarOwnerLostAgain(t *testing.T) {
+	t.Parallel()
+	bothWays(t, func(t *testing.T, open door) {
+		f := newFar(t, open)
+		f.held.Result(result("one"))
+		f.c.hears(`"id":"c"`, "one")
+		f.nodes[0].kill() // the node that takes the call over is the one that it is read at
 
 		const steps = 20
 		p := f.nodes[2].able("2025-11-25", "me")

@@ -16,11 +16,15 @@ import (
 
 	"holdfast/backend"
 	"holdfast/internal/engine/memory"
+	"holdfast/internal/testlong"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	testlong.AtOnce(16)
+	goleak.VerifyTestMain(m)
+}
 
 // desk is a backend at which the test sits: it sees what is delivered and says
 // what the test has it say. It answers initialize and tools/list by itself.

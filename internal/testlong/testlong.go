@@ -10,6 +10,7 @@ package testlong
 
 import (
 	"flag"
+	"strconv"
 	"testing"
 )
 
@@ -45,4 +46,18 @@ func Either[T any](without, with T) T {
 		return with
 	}
 	return without
+}
+
+// AtOnce has n tests of a package run at a time, unless -parallel says how many: tests that
+// wait more than they work. A TestMain calls it.
+func AtOnce(n int) {
+	flag.Parse()
+	said := false
+	flag.Visit(func(f *flag.Flag) { said = said || f.Name == "test.parallel" })
+	if said {
+		return
+	}
+	if err := flag.Set("test.parallel", strconv.Itoa(n)); err != nil {
+		panic(err)
+	}
 }

@@ -7,7 +7,6 @@ package transcripts_test
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"log/slog"
 	"net"
@@ -23,12 +22,12 @@ import (
 	"holdfast/backend/message"
 	"holdfast/internal/engine/durable"
 	"holdfast/internal/engine/durable/logtest"
+	"holdfast/internal/testlong"
 	"holdfast/jsonrpc"
 )
 
 func TestMain(m *testing.M) {
-	flag.Parse()
-	_ = flag.Set("test.parallel", "64") // the tests wait more than they work
+	testlong.AtOnce(64)
 	goleak.VerifyTestMain(m)
 }
 

@@ -18,11 +18,15 @@ import (
 
 	"go.uber.org/goleak"
 
+	"holdfast/internal/testlong"
 	sender "holdfast/internal/webhook"
 	"holdfast/webhook"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	testlong.AtOnce(16)
+	goleak.VerifyTestMain(m)
+}
 
 const secretText = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 

@@ -19,6 +19,7 @@ import (
 
 func TestMain(m *testing.M) {
 	natstest.Main()
+	testlong.AtOnce(8)
 	goleak.VerifyTestMain(m)
 }
 

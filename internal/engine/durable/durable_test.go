@@ -1,10 +1,7 @@
 package durable_test
 
 import (
-	"flag"
-	"fmt"
 	"log/slog"
-	"os"
 	"testing"
 	"time"
 
@@ -12,16 +9,13 @@ import (
 
 	"holdfast/internal/engine/durable"
 	"holdfast/internal/engine/durable/logtest"
+	"holdfast/internal/testlong"
 	"holdfast/stream"
 	"holdfast/stream/streamtest"
 )
 
 func TestMain(m *testing.M) {
-	// The tests wait more than they work, so more of them run at a time than usual.
-	flag.Parse()
-	if err := flag.Set("test.parallel", "16"); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-	}
+	testlong.AtOnce(16)
 	goleak.VerifyTestMain(m)
 }
 

@@ -22,6 +22,7 @@ import (
 func TestMain(m *testing.M) {
 	natstest.Main()
 	appender()
+	testlong.AtOnce(8)
 	goleak.VerifyTestMain(m)
 }
 

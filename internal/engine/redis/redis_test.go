@@ -5,7 +5,6 @@ package redis
 import (
 	"bytes"
 	"errors"
-	"flag"
 	"fmt"
 	"log/slog"
 	"net"
@@ -17,16 +16,12 @@ import (
 
 	"holdfast/internal/engine/durable"
 	"holdfast/internal/engine/redis/redistest"
+	"holdfast/internal/testlong"
 	"holdfast/stream"
 )
 
 func TestMain(m *testing.M) {
-	// These tests mostly wait for servers, so that there can be more than there are
-	// processors.
-	flag.Parse()
-	if err := flag.Set("test.parallel", "16"); err != nil {
-		panic(err)
-	}
+	testlong.AtOnce(16)
 	goleak.VerifyTestMain(m)
 }
 

@@ -9,9 +9,13 @@ import (
 
 	"holdfast/internal/engine/durable"
 	"holdfast/internal/engine/durable/logtest"
+	"holdfast/internal/testlong"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	testlong.AtOnce(16)
+	goleak.VerifyTestMain(m)
+}
 
 // The engine in memory passes the suite itself.
 func TestEngine(t *testing.T) {

@@ -1,3 +1,0 @@
-package engine_test
-
-import _ "holdfast/internal/testlong" // the flag -long

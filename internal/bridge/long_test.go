@@ -1,3 +1,0 @@
-package bridge
-
-import _ "holdfast/internal/testlong" // the flag -long

@@ -1,3 +1,0 @@
-package logtest_test
-
-import _ "holdfast/internal/testlong" // the flag -long

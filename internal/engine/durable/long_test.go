@@ -1,3 +1,0 @@
-package durable
-
-import _ "holdfast/internal/testlong" // the flag -long

@@ -1,3 +1,0 @@
-package redis
-
-import _ "holdfast/internal/testlong" // the flag -long

@@ -1,3 +1,0 @@
-package session
-
-import _ "holdfast/internal/testlong" // the flag -long

@@ -1,3 +1,0 @@
-package transcripts_test
-
-import _ "holdfast/internal/testlong" // the flag -long

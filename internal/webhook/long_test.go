@@ -1,3 +1,0 @@
-package webhook
-
-import _ "holdfast/internal/testlong" // the flag -long
