@@ -197,19 +197,24 @@ const lateKeep = time.Second
 
 func acquiredLate(b *box) {
 	_, other := b.shared()
-	for try := 0; ; try++ {
+	for try, late := 0, 50*time.Millisecond; ; try, late = try+1, 2*late {
 		key := stream.SessionKey(fmt.Sprint("a", try))
 		start := time.Now()
 		l := b.create(key)
 		b.add(l, rec(2, 1))
 		b.add(l, note(1, "note"), rec(1, 1), final(rec(1, 2)))
 		ended := time.Now()
-		for time.Since(ended) < lateKeep+50*time.Millisecond {
+		for time.Since(ended) < lateKeep+late {
 			time.Sleep(10 * time.Millisecond) // polling: nobody tells of this
 		}
 		taken := b.acquire(other, key)
-		if time.Since(start) >= 2*lateKeep && try < 10 {
+		switch {
+		case time.Since(start) >= 2*lateKeep+late && try < 10:
 			continue // this machine stood still, and so did who keeps what has not ended
+		case len(taken.Streams) == 2 && try < 6:
+			// An engine's clock is known as late as its answer came. By that much longer
+			// is kept what has expired.
+			continue
 		}
 		b.is(taken, shared.Stream{Number: 2, Oldest: 1, Next: 2})
 		if len(taken.Streams) != 1 {
