@@ -23,6 +23,7 @@ import (
 // TestDuplexCalls is what is asked on a connection that goes both ways, and how it
 // is answered.
 func TestDuplexCalls(t *testing.T) {
+	t.Parallel()
 	bothWays(t, func(t *testing.T, open dialer) {
 		for _, mode := range []server.Response{server.ResponseAuto, server.ResponseSSE, server.ResponseJSON} {
 			duplexCalls(t, open, mode)
@@ -61,6 +62,7 @@ func duplexCalls(t *testing.T, open dialer, mode server.Response) {
 // TestDuplexMany has many calls in flight at a time on one connection. Each is
 // answered once.
 func TestDuplexMany(t *testing.T) {
+	t.Parallel()
 	bothWays(t, func(t *testing.T, open dialer) {
 		const many = 300
 		n := newNode(t, config{})
@@ -103,6 +105,7 @@ func TestDuplexMany(t *testing.T) {
 
 // TestDuplexAsked is a request of the server, answered on the same connection.
 func TestDuplexAsked(t *testing.T) {
+	t.Parallel()
 	bothWays(t, func(t *testing.T, open dialer) {
 		n := newNode(t, config{})
 		c := open(n, 0)
@@ -120,6 +123,7 @@ func TestDuplexAsked(t *testing.T) {
 // TestDuplexCancelled is a call that its client wants no more, stored and light: it
 // gets no answer.
 func TestDuplexCancelled(t *testing.T) {
+	t.Parallel()
 	bothWays(t, func(t *testing.T, open dialer) {
 		n := newNode(t, config{server: server.Options{UpgradeAfter: time.Hour}})
 		c := open(n, 0)
@@ -140,6 +144,7 @@ func TestDuplexCancelled(t *testing.T) {
 // TestDuplexRefused is what is wrong with messages: it is said, and the connection
 // goes on.
 func TestDuplexRefused(t *testing.T) {
+	t.Parallel()
 	bothWays(t, func(t *testing.T, open dialer) {
 		n := newNode(t, config{})
 		c := open(n, 0)
@@ -176,6 +181,7 @@ func TestDuplexRefused(t *testing.T) {
 // TestDuplexBatches is a batch in a revision that has them: light calls are answered
 // together, others one by one.
 func TestDuplexBatches(t *testing.T) {
+	t.Parallel()
 	bothWays(t, func(t *testing.T, open dialer) {
 		n := newNode(t, config{})
 		c := open(n, 0)
@@ -200,6 +206,7 @@ func TestDuplexBatches(t *testing.T) {
 // TestDuplexKeyed makes a request again under its idempotency key, on the same
 // connection and on another of the same principal: it runs once.
 func TestDuplexKeyed(t *testing.T) {
+	t.Parallel()
 	bothWays(t, func(t *testing.T, open dialer) {
 		n := newNode(t, config{server: server.Options{Principal: named}})
 		const me = "Authorization: Bearer me"
@@ -363,6 +370,7 @@ func TestDuplexSlow(t *testing.T) {
 // TestDuplexDrain is a node on its way out: quiet connections are ended, calls are
 // waited for, new ones are refused.
 func TestDuplexDrain(t *testing.T) {
+	t.Parallel()
 	bothWays(t, func(t *testing.T, open dialer) {
 		n := newNode(t, config{server: server.Options{Retry: 20 * time.Millisecond, UpgradeAfter: time.Hour}})
 		quiet, calling, light := open(n, 0), open(n, 0), open(n, 0)

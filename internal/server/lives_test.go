@@ -14,6 +14,7 @@ import (
 	"holdfast/internal/server"
 	"holdfast/internal/session"
 	"holdfast/internal/sse"
+	"holdfast/internal/testlong"
 )
 
 // TestExpiry ends sessions that are idle, and none that has a reader or a call in
@@ -72,7 +73,7 @@ func TestExpiry(t *testing.T) {
 // TestChurn is failure 12: sessions are opened, used once and left. Goroutines
 // and what is kept return to where they were.
 func TestChurn(t *testing.T) {
-	const ttl = 2 * time.Second
+	ttl, each := testlong.Either(time.Second, 2*time.Second), testlong.Either(25, 100)
 	n := newNode(t, config{
 		session: session.Options{TTL: ttl},
 		memory:  memory.Options{Keep: 50 * time.Millisecond},
@@ -83,7 +84,7 @@ func TestChurn(t *testing.T) {
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
-			for range 100 {
+			for range each {
 				began := time.Now()
 				p, err := n.begin("2025-11-25", nil)
 				if err != nil && time.Since(began) >= ttl {
@@ -153,6 +154,7 @@ func TestGoroutines(t *testing.T) {
 // TestDrain is a node on its way out: quiet streams are sent away with `retry`,
 // calls are waited for, new ones are refused.
 func TestDrain(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, config{server: server.Options{Retry: 20 * time.Millisecond}})
 	p := n.connect("2025-11-25", nil)
 	get := p.open("GET", "/mcp", "")
@@ -195,6 +197,7 @@ func TestDrain(t *testing.T) {
 // TestDrainContinued drains while a client listens that has had a call continued
 // on its connection, which is over.
 func TestDrainContinued(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, config{server: server.Options{Retry: 20 * time.Millisecond}})
 	p := n.connect("2025-06-18", nil)
 	p.open("POST", "/mcp", call("hold", `{}`)).atMost(0, rst)
@@ -220,6 +223,7 @@ func TestDrainContinued(t *testing.T) {
 
 // TestClosedSession answers what is in flight when a session ends: nothing hangs.
 func TestClosedSession(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, config{})
 	p := n.connect("2025-11-25", nil)
 	get := p.open("GET", "/mcp", "")

@@ -167,6 +167,7 @@ func (w panickyWriter) Write(b []byte) (int, error) {
 
 // A panic of a middleware's writer ends the connection, not the process.
 func TestContinuedCallPanics(t *testing.T) {
+	t.Parallel()
 	var bad atomic.Bool
 	n := newNode(t, config{http: func(s *http.Server) {
 		h := s.Handler

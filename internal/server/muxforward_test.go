@@ -137,7 +137,7 @@ func TestFarOwnerLost(t *testing.T) {
 // again, or with its end. Nothing is told twice.
 func TestFarOwnerLostAgain(t *testing.T) {
 	t.Parallel()
-	bothWays(t, func(t *testing.T, open door) {
+	bothWays(t, func(t *testing.T, open dialer) {
 		f := newFar(t, open)
 		f.held.Result(result("one"))
 		f.c.hears(`"id":"c"`, "one")

@@ -20,6 +20,7 @@ import (
 // client's back. The newest reader takes over at once, nobody gets 409, and the
 // old connection is closed.
 func TestGhost(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, config{})
 	for _, version := range []string{"2025-06-18", "2025-11-25"} {
 		p := n.connect(version, nil)
@@ -77,6 +78,7 @@ func TestGhost(t *testing.T) {
 // TestBadCursorDisturbsNobody is a reader that can't take over: it must not end
 // the connection of the one who is there.
 func TestBadCursorDisturbsNobody(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, config{memory: memory.Options{StreamBytes: 4 << 10}})
 	p := n.connect("2025-11-25", nil)
 	w := p.open("POST", "/mcp", call("hold", `{}`))
@@ -170,6 +172,7 @@ func TestSlowReader(t *testing.T) {
 // TestFinishRacesReplay is failure 4: the call ends while a reader goes from
 // history to the tail, again and again, and while it is cut.
 func TestFinishRacesReplay(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, config{})
 	const rounds, steps = 150, 20
 	var wg sync.WaitGroup
@@ -205,6 +208,7 @@ func TestFinishRacesReplay(t *testing.T) {
 // TestHalfOpenListener is a client that connects and sends nothing more: it holds
 // up nobody.
 func TestHalfOpenListener(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, config{})
 	for range 50 {
 		c, err := net.Dial("tcp", n.addr)
@@ -225,6 +229,7 @@ func TestHalfOpenListener(t *testing.T) {
 // TestTakeoverRepeatsNothing has a client that keeps no ids take over its own
 // standalone stream, at the very moment at which messages are written to it.
 func TestTakeoverRepeatsNothing(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, config{})
 	p := n.connect("2025-06-18", nil)
 	w := p.open("GET", "/mcp", "")

@@ -54,6 +54,7 @@ func TestResponseForms(t *testing.T) {
 // TestPriming is what a stream starts with, in each revision (2025-11-25,
 // Transports, "Sending Messages to the Server").
 func TestPriming(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, config{server: server.Options{Retry: 1234 * time.Millisecond}})
 	for version, primed := range map[string]bool{"2025-03-26": false, "2025-06-18": false, "2025-11-25": true} {
 		p := n.connect(version, nil)
@@ -102,6 +103,7 @@ func TestPriming(t *testing.T) {
 
 // TestStreamURL is resuming by the Link before the first event (SEP-1335).
 func TestStreamURL(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, config{})
 	p := n.connect("2025-06-18", nil)
 	w := p.open("POST", "/mcp", call("hold", `{}`))
@@ -123,6 +125,7 @@ func TestStreamURL(t *testing.T) {
 // TestMultiTurn is SEP-1335's conversation in turns: the server asks, ends the
 // connection, and the client posts its answers to the stream URL.
 func TestMultiTurn(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, config{server: server.Options{InputGrace: 20 * time.Millisecond}})
 	p := n.connect("2025-11-25", nil)
 	f := &follower{p: p, seen: map[string]bool{}}
@@ -214,6 +217,7 @@ func TestDisconnect(t *testing.T) {
 // TestBatch is JSON-RPC batching, which only 2025-03-26 has among the revisions
 // of Streamable HTTP.
 func TestBatch(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, config{})
 	p := n.connect("2025-03-26", nil)
 	batch := `[{"jsonrpc":"2.0","method":"notifications/x"},{"jsonrpc":"2.0","id":1,"method":"ping"},{"jsonrpc":"2.0","id":2,"method":"ping"}]`

@@ -181,6 +181,7 @@ func (w *wanderer) check(n int) error {
 // server says, and goes on with another. Every message arrives once and in order,
 // and the tool runs once.
 func TestDuplexCutAtEveryByte(t *testing.T) {
+	t.Parallel()
 	bothWays(t, func(t *testing.T, open dialer) {
 		const steps = 2
 		stride := 1
@@ -284,6 +285,7 @@ func resume(id, token string) string {
 // TestDuplexRoams resumes a call on connections and sessions that did not make it,
 // over each transport.
 func TestDuplexRoams(t *testing.T) {
+	t.Parallel()
 	bothWays(t, func(t *testing.T, open dialer) {
 		n := newNode(t, config{server: server.Options{Principal: named}})
 		c := open(n, 0, me)
@@ -342,6 +344,7 @@ func TestDuplexRoams(t *testing.T) {
 // TestDuplexFromPost resumes on a connection that goes both ways what was made with
 // a POST.
 func TestDuplexFromPost(t *testing.T) {
+	t.Parallel()
 	bothWays(t, func(t *testing.T, open dialer) {
 		n := newNode(t, config{server: server.Options{Principal: named}})
 		p := &peer{n: n, version: "2025-11-25", header: http.Header{"Authorization": {"Bearer me"}}}
@@ -367,6 +370,7 @@ func TestDuplexFromPost(t *testing.T) {
 // TestDuplexClashes has requests of two sessions with one id on a connection: they
 // could not be told apart, and the second is refused.
 func TestDuplexClashes(t *testing.T) {
+	t.Parallel()
 	bothWays(t, func(t *testing.T, open dialer) {
 		n := newNode(t, config{server: server.Options{Principal: named}})
 		var tokens []string
@@ -410,6 +414,7 @@ func TestDuplexClashes(t *testing.T) {
 // TestDuplexTokens is who may resume what: wrong tokens, ids and principals are told
 // the same.
 func TestDuplexTokens(t *testing.T) {
+	t.Parallel()
 	bothWays(t, func(t *testing.T, open dialer) {
 		n := newNode(t, config{server: server.Options{Principal: named}})
 		c := open(n, 0, me)
@@ -459,6 +464,7 @@ func TestDuplexTokens(t *testing.T) {
 
 // TestDuplexWithoutIDs is a client that has not asked for event ids: it gets none.
 func TestDuplexWithoutIDs(t *testing.T) {
+	t.Parallel()
 	bothWays(t, func(t *testing.T, open dialer) {
 		n := newNode(t, config{})
 		c := open(n, 0)

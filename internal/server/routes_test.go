@@ -16,6 +16,7 @@ import (
 // TestConcurrentCalls has four calls of one session speak at the same time: each
 // stream carries its own messages and no other's.
 func TestConcurrentCalls(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, config{})
 	p := n.connect("2025-11-25", nil)
 	const steps = 50
@@ -49,6 +50,7 @@ func TestConcurrentCalls(t *testing.T) {
 
 // TestSameIDs is two clients that use the same id, failure 9.
 func TestSameIDs(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, config{})
 	alice, bob := n.connect("2025-11-25", nil), n.connect("2025-11-25", nil)
 	a := alice.open("POST", "/mcp", callAs("0", "hold", `{}`))
@@ -68,6 +70,7 @@ func TestSameIDs(t *testing.T) {
 // TestStandalone is what belongs to no call: kept while nobody listens,
 // delivered once, and resumable.
 func TestStandalone(t *testing.T) {
+	t.Parallel()
 	for _, version := range []string{"2025-06-18", "2025-11-25"} {
 		n := newNode(t, config{})
 		p := n.connect(version, nil)
@@ -114,6 +117,7 @@ func TestStandalone(t *testing.T) {
 // TestAsk is a request of the server on a call's stream, and its answer by POST.
 // Two servers that use the same id for their requests do not meet.
 func TestAsk(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, config{})
 	p := n.connect("2025-11-25", nil)
 	w := p.open("POST", "/mcp", call("ask", `{}`))
@@ -141,6 +145,7 @@ func TestAsk(t *testing.T) {
 // what the server says of the call after that goes nowhere. A cut is no
 // cancellation.
 func TestCancel(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, config{})
 	p := n.connect("2025-11-25", nil)
 	w := p.open("POST", "/mcp", call("hold", `{}`))
@@ -179,6 +184,7 @@ func TestCancel(t *testing.T) {
 // TestDuplicateID refuses a request whose id is in flight, and leaves the first
 // alone.
 func TestDuplicateID(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, config{})
 	p := n.connect("2025-11-25", nil)
 	w := p.open("POST", "/mcp", call("hold", `{}`))
@@ -200,6 +206,7 @@ func TestDuplicateID(t *testing.T) {
 // TestAdmission is the limits on what is in flight. What is refused is told to
 // come back, and leaves no trace.
 func TestAdmission(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, config{session: session.Options{MaxSessions: 2, MaxCalls: 3, SessionMax: 2}})
 	p, q := n.connect("2025-11-25", nil), n.connect("2025-11-25", nil)
 	if r := (&peer{n: n}).post(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{}}}`); r.status != 429 {
@@ -233,6 +240,7 @@ func TestAdmission(t *testing.T) {
 // TestLostResponse is failure 7 on one node: a tool that is not safe to ask again
 // is never run again by our own doing, and its result is there for who comes back.
 func TestLostResponse(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, config{server: server.Options{}})
 	p := n.connect("2025-11-25", nil)
 	w := p.open("POST", "/mcp", call("steps", `{"key":"counter","n":0,"pause":20}`))

@@ -38,6 +38,7 @@ func (d *deafStore) over(s stream.Store) stream.Store {
 // TestStreamUnreadable calls a tool while streams cannot be read. The client is
 // told so; the tool does not run, and nothing stays behind.
 func TestStreamUnreadable(t *testing.T) {
+	t.Parallel()
 	var deaf deafStore
 	n := newNode(t, config{store: deaf.over})
 	p := n.connect("2025-06-18", nil)
@@ -61,6 +62,7 @@ func TestStreamUnreadable(t *testing.T) {
 // TestUpgradeUnreadable is the same for a call that was delivered before it got a
 // stream: its client learns the outcome by coming back.
 func TestUpgradeUnreadable(t *testing.T) {
+	t.Parallel()
 	var deaf deafStore
 	n := newNode(t, config{store: deaf.over, server: server.Options{Response: server.ResponseJSON}})
 	p := n.connect("2025-06-18", nil)
@@ -133,6 +135,7 @@ func TestUpgradeLost(t *testing.T) {
 // TestNewSessionUnreadable opens the stream of a 2024-11-05 session that cannot
 // be read. The session, which nobody knows, ends.
 func TestNewSessionUnreadable(t *testing.T) {
+	t.Parallel()
 	var deaf deafStore
 	n := newNode(t, config{store: deaf.over})
 	p := &peer{n: n, version: "2024-11-05"}
