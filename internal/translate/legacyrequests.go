@@ -50,18 +50,27 @@ func (c *legacyServer) forward(in backend.Inbound, send func(backend.Inbound) er
 		return nil
 	}
 	rq := &request{
-		id: in.ID, call: in.Call, method: in.Method,
+		id: in.ID, wire: in.ID, call: in.Call, method: in.Method,
 		token: m.token, uri: jsonrpc.Field(in.Params, "uri"), level: level,
 	}
-	c.mu.Lock()
 	var token []byte
+	c.mu.Lock()
+	visits := jsonrpc.Field(c.client, "elicitation", "url") != nil && rq.takesInput()
 	if m.token != nil {
 		c.count++
 		token = strconv.AppendInt(nil, int64(c.count), 10)
 		rq.ours = string(token)
+	}
+	c.mu.Unlock()
+	in.Message = newRequest(in.ID, in.Method, legacyParams(in.Params, token))
+	if visits {
+		rq.visit = &visit{in: in, open: make(map[string]bool)}
+	}
+	c.mu.Lock()
+	c.inFlight[key(in.ID)] = rq
+	if token != nil {
 		c.tokens[rq.ours] = rq
 	}
-	c.inFlight[key(in.ID)] = rq
 	newLevel := c.newLevel()
 	c.mu.Unlock()
 
@@ -71,7 +80,6 @@ func (c *legacyServer) forward(in backend.Inbound, send func(backend.Inbound) er
 		err = send(about(in, newRequest(c.own.add(nil), protocol.MethodSetLevel, params)))
 	}
 	if err == nil {
-		in.Message = newRequest(in.ID, in.Method, legacyParams(in.Params, token))
 		err = send(in)
 	}
 	if err != nil {
@@ -91,7 +99,7 @@ func (c *legacyServer) cancelled(in backend.Inbound, send func(backend.Inbound) 
 	id := key(jsonrpc.Field(in.Params, "requestId"))
 	c.mu.Lock()
 	at := slices.IndexFunc(c.waiting, func(w backend.Inbound) bool { return w.Kind == jsonrpc.Request && key(w.ID) == id })
-	rq := c.inFlight[id]
+	rq := c.find(id)
 	switch {
 	case at >= 0: // the server need not know of it
 		c.waiting = slices.Delete(c.waiting, at, at+1)
@@ -105,14 +113,35 @@ func (c *legacyServer) cancelled(in backend.Inbound, send func(backend.Inbound) 
 		c.mu.Unlock()
 		return nil
 	}
+	visiting := rq.visit != nil && len(rq.visit.open) > 0
 	c.forget(rq)
 	c.mu.Unlock()
-	if rq.listen != nil {
+	switch {
+	case rq.listen != nil:
 		c.leave(rq.listen, in)
 		return nil
+	case visiting: // nothing is in flight at the server
+		return nil
 	}
-	in.Message = newRequest(nil, in.Method, legacyParams(in.Params, nil))
+	params := legacyParams(in.Params, nil)
+	if key(rq.wire) != id {
+		params, _ = jsonrpc.Set(params, rq.wire, "requestId")
+	}
+	in.Message = newRequest(nil, in.Method, params)
 	return send(in)
+}
+
+// find returns the request in flight that Holdfast knows by an id, or nil. c.mu is held.
+func (c *legacyServer) find(id string) *request {
+	if rq := c.inFlight[id]; rq != nil {
+		return rq
+	}
+	for _, rq := range c.inFlight {
+		if key(rq.id) == id {
+			return rq
+		}
+	}
+	return nil
 }
 
 // discovered returns the result of server/discover.

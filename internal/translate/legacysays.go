@@ -33,6 +33,8 @@ func (c *legacyServer) responded(m jsonrpc.Message) {
 	c.mu.Unlock()
 	switch {
 	case rq == nil: // it was cancelled, and nobody wants it
+	case string(jsonrpc.Field(m.Error, "code")) == codeURLRequired:
+		c.mustVisit(rq, m.Error)
 	case m.Error != nil:
 		c.sink.Emit(rq.call, newFailure(rq.id, modernError(m.Error, rq.uri)))
 	default:
@@ -68,7 +70,7 @@ func mayAsk(client []byte, m jsonrpc.Message) *jsonrpc.Error {
 		return jsonrpc.Errorf(code, "the client has not declared %s", what)
 	}
 	switch m.Method {
-	case "elicitation/create":
+	case methodElicit:
 		url := jsonrpc.String(jsonrpc.Field(m.Params, "mode")) == "url"
 		switch {
 		case !has("elicitation"):
@@ -137,7 +139,10 @@ func (c *legacyServer) notified(of backend.Call, m jsonrpc.Message) {
 	}
 }
 
-const methodLog = "notifications/message"
+const (
+	methodLog    = "notifications/message"
+	methodElicit = "elicitation/create"
+)
 
 // progressed takes a progress notification to the request whose token it has.
 func (c *legacyServer) progressed(m jsonrpc.Message) {

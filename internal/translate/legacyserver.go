@@ -41,7 +41,8 @@ type legacyServer struct {
 	timer    *time.Timer       // of initialize
 	client   []byte            // its capabilities
 	server   serverFacts
-	inFlight map[string]*request // by the keys of their ids
+	inFlight map[string]*request // by the keys of their ids, as the server knows them
+	visits   map[string]*request // that wait for the client, by the ids of the questions
 	tokens   map[string]*request // by the tokens that the server knows them by
 	count    int                 // of tokens
 	level    int                 // that the server was told last, or noLevel
@@ -67,7 +68,8 @@ type serverFacts struct {
 
 // A request is one of a client, in flight to the server.
 type request struct {
-	id     []byte
+	id     []byte // Holdfast's
+	wire   []byte // as the server knows it: the same, or ours if the request is made again
 	call   backend.Call
 	method string
 	token  []byte // the client's progress token, or nil
@@ -75,6 +77,7 @@ type request struct {
 	uri    []byte // the resource that it names, or nil
 	level  int    // of the log messages that it wants, or noLevel
 	listen *listen
+	visit  *visit // nil if the client visits no URLs
 }
 
 // takesInput reports whether a server may ask the client something during the request
@@ -86,7 +89,7 @@ func (r *request) takesInput() bool {
 func newLegacyServer(sink backend.Sink, log *slog.Logger) *legacyServer {
 	c := &legacyServer{
 		sink: sink, log: log, level: noLevel, own: newOwnRequests(),
-		inFlight: make(map[string]*request), tokens: make(map[string]*request), subs: make(map[string]*subscription),
+		inFlight: make(map[string]*request), tokens: make(map[string]*request), visits: make(map[string]*request), subs: make(map[string]*subscription),
 	}
 	c.out.failed = c.notTaken
 	return c
@@ -95,6 +98,8 @@ func newLegacyServer(sink backend.Sink, log *slog.Logger) *legacyServer {
 // Deliver implements [backend.Conn].
 func (c *legacyServer) Deliver(in backend.Inbound) error {
 	switch {
+	case in.Kind == jsonrpc.Response && c.visited(in.Message):
+		return nil
 	case in.Kind == jsonrpc.Response: // to a request of the server
 		return c.out.Deliver(in)
 	case in.Method == protocol.MethodCancelled:
@@ -276,15 +281,25 @@ func (c *legacyServer) notTaken(in backend.Inbound, why error) {
 		return
 	}
 	c.mu.Lock()
-	c.forget(c.inFlight[key(in.ID)])
+	id := in.ID
+	if rq := c.inFlight[key(in.ID)]; rq != nil {
+		id = rq.id
+		c.forget(rq)
+	}
 	c.mu.Unlock()
-	c.sink.Emit(in.Call, newError(in.ID, jsonrpc.CodeServer, "%s was not delivered: %v", in.Method, why))
+	c.sink.Emit(in.Call, newError(id, jsonrpc.CodeServer, "%s was not delivered: %v", in.Method, why))
 }
 
 // forget takes a request off the record. rq may be nil; c.mu is held.
 func (c *legacyServer) forget(rq *request) {
 	if rq != nil {
-		delete(c.inFlight, key(rq.id))
+		if rq.visit != nil {
+			for id := range rq.visit.open {
+				delete(c.visits, id)
+			}
+			clear(rq.visit.open)
+		}
+		delete(c.inFlight, key(rq.wire))
 		delete(c.tokens, rq.ours)
 	}
 }

@@ -87,7 +87,7 @@ func (c *legacyServer) listen(in backend.Inbound, send func(backend.Inbound) err
 			"%s: notifications must be a filter, with at most %d resourceSubscriptions", in.Method, mostSubscriptions))
 		return nil
 	}
-	l := &listen{rq: &request{id: in.ID, call: in.Call, method: in.Method, level: noLevel}, unsettled: make(map[string]bool)}
+	l := &listen{rq: &request{id: in.ID, wire: in.ID, call: in.Call, method: in.Method, level: noLevel}, unsettled: make(map[string]bool)}
 	l.rq.listen = l
 	c.mu.Lock()
 	c.inFlight[key(in.ID)] = l.rq
