@@ -26,17 +26,17 @@ type conn struct {
 	mu      sync.Mutex
 	token   string                 // the client's Authorization
 	refused *protocol.Unauthorized // how the server has refused what was last sent, or nil
-	opening chan<- error           // told how initialize ended; nil: nobody waits
+	opening chan<- error           // told how the first request ended; nil: nobody waits
 }
 
 // Deliver sends a message to the server, in the background. It waits only until the server
-// has notifications/initialized, and, for [refusalWait], for the response to initialize.
+// has notifications/initialized, and, for [refusalWait], for the response to the first request.
 func (c *conn) Deliver(in backend.Inbound) error {
 	c.note(in.Header)
 	m := in.Message
 	switch {
-	case m.Kind == jsonrpc.Request && m.Method == protocol.MethodInitialize:
-		return c.initialize(in)
+	case m.Kind == jsonrpc.Request && opens(m.Method):
+		return c.open(in)
 	case m.Kind == jsonrpc.Request:
 		m = c.requests.add(m, in.Call)
 	case m.Method == protocol.MethodCancelled:
@@ -57,13 +57,17 @@ func (c *conn) send(m jsonrpc.Message) error {
 	return fmt.Errorf("send to the upstream server: %w", err)
 }
 
-// refusalWait bounds how long the delivery of initialize waits for the server to refuse it:
-// the client can be answered with the server's status as long as it has no answer yet.
+// opens reports whether a method is one with which a client begins.
+func opens(method string) bool {
+	return method == protocol.MethodInitialize || method == protocol.MethodDiscover
+}
+
+// refusalWait bounds how long the delivery of the first request waits for the server to refuse
+// it: the client can be answered with the server's status as long as it has no answer yet.
 const refusalWait = 10 * time.Second
 
-// initialize sends the initialize request. If the server refuses the client, that is the
-// error.
-func (c *conn) initialize(in backend.Inbound) error {
+// open sends the first request. If the server refuses the client, that is the error.
+func (c *conn) open(in backend.Inbound) error {
 	m, err := opener(in.Message)
 	if err != nil {
 		return err
@@ -114,7 +118,7 @@ func (c *conn) receive(request []byte, m jsonrpc.Message) {
 	c.sink.Emit(rq.call, m)
 }
 
-// opened takes the response to initialize.
+// opened takes the response to the first request.
 func (c *conn) opened(call backend.Call, m jsonrpc.Message) {
 	c.mu.Lock()
 	opening, refused := c.opening, c.refused

@@ -76,14 +76,19 @@ func front(t *testing.T, url string, opts *remote.Options, hopts *holdfast.Optio
 	h := holdfast.NewBackendHandler(remote.New(url, &o), &ho)
 	server := httptest.NewServer(h)
 	t.Cleanup(func() {
-		ctx, stop := context.WithTimeout(context.Background(), 2*time.Second)
-		defer stop()
-		_ = h.Shutdown(ctx)
+		shutdown(h)
 		server.CloseClientConnections()
 		server.Close()
 		network.CloseIdleConnections()
 	})
 	return server.URL
+}
+
+// shutdown ends a Holdfast, whatever is in flight.
+func shutdown(h *holdfast.Handler) {
+	ctx, stop := context.WithTimeout(context.Background(), 2*time.Second)
+	defer stop()
+	_ = h.Shutdown(ctx)
 }
 
 // ServeHTTP implements [http.Handler]: it is the network before the server.

@@ -23,12 +23,12 @@ type requests struct {
 type request struct {
 	call  backend.Call // nil for those of Holdfast itself
 	id    []byte       // the client's, if the server knows another; or nil
-	opens bool         // it is initialize
+	opens bool         // it is one with which a client begins
 }
 
 // add notes a request, and returns it as it is to be sent.
 func (r *requests) add(m jsonrpc.Message, call backend.Call) jsonrpc.Message {
-	rq := request{call: call, opens: m.Method == protocol.MethodInitialize}
+	rq := request{call: call, opens: opens(m.Method)}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !protocol.PlainID(m.ID) {
@@ -100,7 +100,7 @@ func opener(m jsonrpc.Message) (jsonrpc.Message, error) {
 	return jsonrpc.Parse(jsonrpc.AppendRequest(nil, m.ID, m.Method, params))
 }
 
-// withoutKeys returns the response to initialize without the server's promise to honour
+// withoutKeys returns the response to the first request without the server's promise to honour
 // idempotency keys: that is between the server and this client. Holdfast makes its own.
 func withoutKeys(m jsonrpc.Message) jsonrpc.Message {
 	result, ok := without(m.Result, "capabilities", "experimental", protocol.MetaIdempotencyKey)

@@ -85,17 +85,12 @@ func (b *Backend) Eras() backend.Eras { return backend.Unknown }
 // first that the server gets. If the server answers that with status 401 or 403, so does
 // Holdfast, with the same WWW-Authenticate header, unless it has begun a stream by then.
 func (b *Backend) Open(_ context.Context, start backend.Start, sink backend.Sink) (backend.Conn, error) {
-	era := client.AnyEra
-	if start.Revision != "" {
-		era = client.Modern
-	}
 	c := &conn{sink: sink, pass: b.opts.PassAuthorization, closed: make(chan struct{})}
 	c.note(start.HTTP.Header)
 	up, err := client.New(b.url, &client.Options{
 		HTTPClient: b.opts.HTTPClient,
 		Header:     b.opts.Header,
 		Auth:       c,
-		Era:        era,
 		NoListen:   b.opts.NoListen,
 		Receive:    c.receive,
 		GiveUp:     b.opts.GiveUp,

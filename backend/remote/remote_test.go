@@ -47,7 +47,7 @@ func TestServers(t *testing.T) {
 			w := begin(t, nil, func(s *mcp.Server) http.Handler {
 				h := handler(s)
 				if h, ok := h.(*holdfast.Handler); ok {
-					t.Cleanup(func() { _ = h.Shutdown(context.Background()) })
+					t.Cleanup(func() { shutdown(h) })
 				}
 				return h
 			})
@@ -281,7 +281,7 @@ func TestCapabilities(t *testing.T) {
 	bodies := make(chan []byte, 100)
 	w := begin(t, nil, func(s *mcp.Server) http.Handler {
 		inner := holdfast.NewHandler(func(*http.Request) *mcp.Server { return s }, nil)
-		t.Cleanup(func() { _ = inner.Shutdown(context.Background()) })
+		t.Cleanup(func() { shutdown(inner) })
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			body, _ := io.ReadAll(r.Body)
 			r.Body = io.NopCloser(bytes.NewReader(body))
