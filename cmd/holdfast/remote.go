@@ -37,15 +37,15 @@ func (f *remoteFlags) add(cmd *cobra.Command) {
 	_ = cmd.RegisterFlagCompletionFunc("transport", f.transport.complete) // fails for unknown flags only
 }
 
-// header returns the headers on the command line.
-func (f *remoteFlags) header() (http.Header, error) {
+// headerOf returns the headers that a flag gives.
+func headerOf(flag string, all []string) (http.Header, error) {
 	h := make(http.Header)
-	for _, given := range f.headers {
+	for _, given := range all {
 		name, value, ok := strings.Cut(given, ":")
 		value = strings.TrimSpace(value)
 		if !ok || name == "" || strings.ContainsAny(name, " \t\r\n") || strings.ContainsAny(value, "\r\n\x00") {
 			// The value may be a secret: it is not shown.
-			return nil, usagef("--header: want 'Name: value', as in 'Authorization: Bearer TOKEN'")
+			return nil, usagef("%s: want 'Name: value', as in 'Authorization: Bearer TOKEN'", flag)
 		}
 		h.Add(name, value)
 	}
@@ -54,7 +54,7 @@ func (f *remoteFlags) header() (http.Header, error) {
 
 // options returns the options of a connection to a server.
 func (f *remoteFlags) options(logger *slog.Logger) (*client.Options, error) {
-	header, err := f.header()
+	header, err := headerOf("--header", f.headers)
 	if err != nil {
 		return nil, err
 	}

@@ -57,20 +57,25 @@ type serveFlags struct {
 	origins, hosts  []string
 	stateless       bool
 	legacyOnly      bool
+	upstream        upstreamFlags
 	webhook         webhookFlags
 	webhooks        *webhook.Options // made of webhook
 }
 
 func newServe() *cobra.Command {
-	f := serveFlags{maxBody: 4 << 20, response: choice{"auto", []string{"auto", "json", "sse"}}}
+	f := serveFlags{maxBody: 4 << 20, response: choice{"auto", []string{"auto", "json", "sse"}}, upstream: newUpstreamFlags()}
 	cmd := &cobra.Command{
-		Use:   "serve [flags] --demo\n  holdfast serve [flags] -- COMMAND ARG...",
+		Use:   "serve [flags] --demo\n  holdfast serve [flags] --upstream URL\n  holdfast serve [flags] -- COMMAND ARG...",
 		Short: "Serve an MCP server over Streamable HTTP",
 		Long: `Serve runs a stdio MCP server, in any language, and gives clients a Streamable HTTP
 endpoint. No call is lost when a connection is cut. Each session has a process of
-its own.`,
+its own.
+
+With --upstream it stands in front of a server that speaks HTTP already, of any
+revision. Each session has one of its own there.`,
 		Example: `  holdfast serve --demo
-  holdfast serve -- npx -y @modelcontextprotocol/server-everything stdio`,
+  holdfast serve -- npx -y @modelcontextprotocol/server-everything stdio
+  holdfast serve --upstream http://127.0.0.1:3000/mcp`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error { return f.serve(cmd.Context(), args, cmd.ErrOrStderr()) },
 	}
@@ -103,6 +108,7 @@ its own.`,
 	fs.StringArrayVar(&f.hosts, "allow-host", nil, "`host` name that clients may use (can be repeated; * for any)")
 	fs.BoolVar(&f.stateless, "stateless", false, "serve without sessions: requests are independent")
 	fs.BoolVar(&f.legacyOnly, "legacy-only", false, "refuse revision 2026-07-28: clients fall back on older ones, whose calls outlive a connection")
+	f.upstream.add(cmd)
 	f.webhook.add(fs)
 	_ = cmd.RegisterFlagCompletionFunc("response", f.response.complete) // fails for unknown flags only
 	return cmd
@@ -113,8 +119,15 @@ func (f *serveFlags) check(command []string) error {
 	switch {
 	case f.demo && len(command) > 0:
 		return usagef("both --demo and a command (%s) are given: remove one", command[0])
-	case !f.demo && len(command) == 0:
-		return usagef("nothing to serve: give a command (holdfast serve -- COMMAND ARG...) or --demo")
+	case f.upstream.url != "" && len(command) > 0:
+		return usagef("both --upstream and a command (%s) are given: remove one", command[0])
+	case f.upstream.url != "" && f.demo:
+		return usagef("both --upstream and --demo are given: remove one")
+	case !f.demo && f.upstream.url == "" && len(command) == 0:
+		return usagef("nothing to serve: give a command (holdfast serve -- COMMAND ARG...), --upstream URL or --demo")
+	}
+	if err := f.upstream.check(); err != nil {
+		return err
 	}
 	for name, p := range map[string]string{"--path": f.path, "--sse-path": f.ssePath} {
 		if p != "" && (!strings.HasPrefix(p, "/") || path.Clean(p) != p || strings.ContainsAny(p, " ?#{}")) {
@@ -206,12 +219,12 @@ func (f *serveFlags) options() *holdfast.Options {
 		AllowedHosts:    f.hosts,
 		Webhooks:        f.webhooks,
 		// A process gets no headers, and the demo reads none.
-		ForwardHeader: func(string) bool { return false },
+		ForwardHeader: f.upstream.forwardHeader(),
 		MaxSessions:   f.maxSessions,
 		MaxCalls:      f.maxCalls,
 		MaxShare:      f.maxShare,
 	}
-	if !f.demo {
+	if !f.demo && f.upstream.url == "" {
 		opts.MaxProcesses, opts.UnusedProcess = f.maxProcesses, cmp.Or(f.unusedProcess, -1)
 	}
 	return opts
@@ -236,10 +249,13 @@ func (f *serveFlags) serve(ctx context.Context, command []string, out io.Writer)
 	opts.Store = store
 
 	var handler *holdfast.Handler
-	if f.demo {
+	switch {
+	case f.demo:
 		demo := newDemo()
 		handler = holdfast.NewHandler(func(*http.Request) *mcp.Server { return demo }, opts)
-	} else {
+	case f.upstream.url != "":
+		handler = holdfast.NewBackendHandler(f.upstream.backend(f.stateless), opts)
+	default:
 		backend, err := process.New(command, nil)
 		if err != nil {
 			return err
@@ -278,8 +294,10 @@ func (f *serveFlags) notListening(err error) error {
 func (f *serveFlags) greet(out io.Writer, at net.Addr) {
 	addr := at.String()
 	if tcp, ok := at.(*net.TCPAddr); ok && !tcp.IP.IsLoopback() {
-		slog.Warn("there is no authentication: everybody who reaches this port can call every tool; " +
-			"use a proxy that authenticates users, or listen on 127.0.0.1 (--listen)")
+		if !f.upstream.passes() { // else the upstream server authenticates users
+			slog.Warn("there is no authentication: everybody who reaches this port can call every tool; " +
+				"use a proxy that authenticates users, or listen on 127.0.0.1 (--listen)")
+		}
 		if tcp.IP.IsUnspecified() {
 			addr = net.JoinHostPort(f.reachable(tcp.IP), strconv.Itoa(tcp.Port))
 		}
@@ -288,6 +306,9 @@ func (f *serveFlags) greet(out io.Writer, at net.Addr) {
 	fmt.Fprintf(out, "Serving MCP at %s\n", url)
 	if f.ssePath != "" && !f.stateless {
 		fmt.Fprintf(out, "  and for 2024-11-05 clients at http://%s%s\n", addr, f.ssePath)
+	}
+	if f.upstream.url != "" {
+		fmt.Fprintf(out, "  in front of %s\n", redacted(f.upstream.url))
 	}
 	try := "--method tools/list"
 	if f.demo {
