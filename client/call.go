@@ -23,6 +23,7 @@ type call struct {
 	cancel  context.CancelCauseFunc
 	reached chan struct{} // closed when the server has the request, or never will
 	attempts
+	modernCall
 
 	mu       sync.Mutex
 	state    callState
@@ -61,6 +62,15 @@ type request struct {
 	sends int    // how often it was sent
 }
 
+// A modernCall is what a modern call may turn into. Only run changes it, but for the task's id.
+type modernCall struct {
+	next        func() error // what is to be done in place of an attempt; nil: nothing
+	drivesTasks bool         // the Conn follows its task, and not the host
+	task        task
+	rounds      int    // how often the server has asked for input
+	first       []byte // the request of the first round; nil: there was one only
+}
+
 // origin is where a call comes from. It does not change once the call is registered.
 type origin struct {
 	response     chan<- jsonrpc.Message // takes the response to a request that is not the host's; nil: it is
@@ -92,6 +102,7 @@ func (c *Conn) call(m jsonrpc.Message) error {
 	}
 	k := newCall(c, request{id: m.ID, method: m.Method, body: m.Raw})
 	k.progress.token = tokenOf(m.Raw)
+	k.body, k.drivesTasks = c.declareTasks(m)
 	if m.Method == protocol.MethodInitialize {
 		k.body = c.open(m)
 	}

@@ -9,6 +9,7 @@ package client
 //	any but ended   eventAnswered     callAnswered
 //	any but ended   eventCancelled    callCancelling
 //	callAnswered    eventUndelivered  callTaken
+//	callTaken       eventAsked        callUnsent
 //
 // callAnswered and callCancelling are the ended ones. Every other pair of a state and an
 // event changes nothing. What the server may have done with the request is known from the
@@ -32,6 +33,7 @@ const (
 	eventAnswered                     // the response has come, or there will be none
 	eventCancelled                    // the host wants no response any more
 	eventUndelivered                  // the Conn ended before the host had the response
+	eventAsked                        // the server is done with the request, and wants it again with more
 )
 
 // ended reports whether no attempt is to follow.
@@ -47,6 +49,8 @@ func (s callState) after(e callEvent) callState {
 		return callTaken
 	case s.ended():
 		return s
+	case e == eventAsked && s == callTaken:
+		return callUnsent
 	case e == eventSent && s == callUnsent:
 		return callSent
 	case e == eventTaken:

@@ -12,7 +12,8 @@ type attemptKind int
 
 // The kinds of attempt, the best one first.
 const (
-	attemptAnswers attemptKind = iota // POST the host's responses to the stream URL (SEP-1335)
+	attemptNext    attemptKind = iota // what the server has answered wants something else first
+	attemptAnswers                    // POST the host's responses to the stream URL (SEP-1335)
 	attemptWait                       // nothing: the connection still carries what belongs to the call
 	attemptStream                     // GET the stream URL (SEP-1335)
 	attemptEvents                     // GET with the last event id
@@ -100,6 +101,8 @@ func (k *call) choose() attemptKind {
 // has reports whether the call has what a kind of attempt takes. k.mu is held.
 func (k *call) has(kind attemptKind) bool {
 	switch kind {
+	case attemptNext:
+		return k.next != nil
 	case attemptAnswers:
 		return k.turns.batch != nil && k.ways.stream != nil
 	case attemptWait:

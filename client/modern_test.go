@@ -189,7 +189,7 @@ func TestModernErrors(t *testing.T) {
 		case "resources/read":
 			answerJSON(w, 200, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32602,"message":"unknown","data":{"uri":"x"}}}`, m.ID)
 		default:
-			w.WriteHeader(404)
+			w.WriteHeader(http.StatusNotFound)
 		}
 	})
 	c := newRaw(t, s.url, client.Options{})
@@ -256,7 +256,7 @@ func TestModernCut(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			s := newModernServer(t, func(w http.ResponseWriter, r *http.Request, m jsonrpc.Message, n int) {
+			s := newModernServer(t, func(w http.ResponseWriter, _ *http.Request, m jsonrpc.Message, n int) {
 				switch {
 				case m.Method == "server/discover" && tt.keys:
 					answerJSON(w, 200, `{"jsonrpc":"2.0","id":%s,"result":{"supportedVersions":["2026-07-28"],"capabilities":{"experimental":{"holdfast/idempotencyKey":{}}}}}`, m.ID)
@@ -377,7 +377,7 @@ func TestEra(t *testing.T) {
 			w.Header().Set("Mcp-Session-Id", fmt.Sprint(sessions.Add(1)))
 			answerJSON(w, 200, `{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"both","version":"1"}}}`, m.ID)
 		default:
-			w.WriteHeader(202)
+			w.WriteHeader(http.StatusAccepted)
 		}
 	})
 	for _, tt := range []struct {

@@ -74,6 +74,9 @@ func (c *Conn) cancelCall(k *call, m jsonrpc.Message) {
 		defer c.unregister(k)
 		defer k.cancel(ErrCancelled)
 		if k.isModern() {
+			if k.isTask() {
+				c.cancelTask(k)
+			}
 			return // the end of its exchange cancels it (2026-07-28, Cancellation)
 		}
 		t := time.NewTimer(cancelWait)

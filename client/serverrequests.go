@@ -14,6 +14,9 @@ type serverRequest struct {
 	// id is the server's, where the host knows the request by another: it may still reply
 	// to an older one under this.
 	id []byte
+	// reply takes the host's reply, where the server is to get it in another way; else nil.
+	// It has place for it.
+	reply chan<- jsonrpc.Message
 }
 
 // mostStale bounds how many requests are remembered that no longer need a reply, but may
@@ -65,6 +68,18 @@ func (s *serverRequests) add(k *call, m *jsonrpc.Message, newID func() []byte) (
 	}
 	s.open[key] = rq
 	return true, false
+}
+
+// ask notes a request to the host that has an id of our own. It reports false if there are
+// too many.
+func (s *serverRequests) ask(k *call, id []byte, reply chan<- jsonrpc.Message) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.open)+s.replies >= mostAsked {
+		return false
+	}
+	s.open[string(jsonrpc.Key(id))] = &serverRequest{call: k, reply: reply}
+	return true
 }
 
 // take returns the request with an id, and forgets it; nil: there is none.
@@ -139,6 +154,10 @@ func (c *Conn) withdrawn(id []byte) {
 func (c *Conn) reply(m jsonrpc.Message) error {
 	rq := c.requests.take(m.ID)
 	if rq == nil {
+		return nil
+	}
+	if rq.reply != nil {
+		rq.reply <- m
 		return nil
 	}
 	if rq.id != nil {

@@ -43,6 +43,7 @@ type CallState struct {
 	Stream      string `json:"stream,omitempty"`      // stream URL (SEP-1335)
 	LastEventID string `json:"lastEventId,omitempty"` // of the call's stream
 	Key         string `json:"key,omitempty"`         // idempotency key
+	Task        string `json:"task,omitempty"`        // id of the task that the call has become (2026-07-28)
 	// Request is the request itself, as long as it may have to be sent again: until the
 	// server has it and there is a Token, a Stream or a LastEventID. It is sent as
 	// [json.Marshal] spells it.
@@ -84,7 +85,11 @@ func (k *call) snapshot() CallState {
 	}
 	s := CallState{
 		ID: k.id, Method: k.method, Name: k.tool,
-		Session: k.session.id, Token: k.ways.token, LastEventID: k.ways.received.last, Key: k.key,
+		Session: k.session.id, Token: k.ways.token, LastEventID: k.ways.received.last, Key: k.key, Task: k.task.id,
+	}
+	if s.Task != "" {
+		s.Key = ""
+		return s
 	}
 	if k.ways.stream != nil {
 		s.Stream = k.ways.stream.String()
@@ -130,6 +135,13 @@ func (c *Conn) restoredCall(old CallState) *call {
 	}
 	if k.key != "" {
 		k.body = canonical(k.body) // it may have been indented since
+	}
+	k.drivesTasks = c.opts.Tasks || old.Task != ""
+	if old.Task != "" {
+		k.becomes(old.Task)
+		if k.body = nil; k.revision == "" {
+			k.revision = protocol.V20260728
+		}
 	}
 	k.ways.received.last, k.ways.token = old.LastEventID, old.Token
 	if u, err := url.Parse(old.Stream); err == nil && old.Stream != "" && (sameOrigin(c.remote.url, u) || upgrades(c.remote.url, u)) {

@@ -246,6 +246,9 @@ func (k *call) parse(ev *sse.Event, replay bool) ([]jsonrpc.Message, error) {
 func (k *call) message(m jsonrpc.Message) error {
 	switch m.Kind {
 	case jsonrpc.Response:
+		if k.goesOn(m) {
+			return errNext
+		}
 		k.c.response(k, m)
 	case jsonrpc.Request:
 		if k.isModern() { // which has InputRequiredResult for it, and takes no reply

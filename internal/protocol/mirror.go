@@ -18,7 +18,7 @@ import (
 // NameOf returns what the header Mcp-Name repeats of a request's params; "" if there is
 // nothing to repeat. Of the tasks extension it is the task's id.
 func NameOf(method string, params []byte) string {
-	field := ""
+	var field string
 	switch method {
 	case MethodCallTool, MethodGetPrompt:
 		field = "name"
@@ -41,7 +41,7 @@ const (
 // EncodeHeader returns a text as the value of Mcp-Name or Mcp-Param-*: coded where a header
 // can't hold it as it is, or where it looks as if it were coded.
 func EncodeHeader(text string) string {
-	plain := strings.Trim(text, " \t") == text && !(strings.HasPrefix(text, codedFrom) && strings.HasSuffix(text, codedTo))
+	plain := strings.Trim(text, " \t") == text && (!strings.HasPrefix(text, codedFrom) || !strings.HasSuffix(text, codedTo))
 	for i := 0; i < len(text) && plain; i++ {
 		plain = text[i] >= ' ' && text[i] < 0x7f || text[i] == '\t'
 	}

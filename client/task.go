@@ -1,0 +1,351 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"holdfast/internal/protocol"
+	"holdfast/jsonrpc"
+)
+
+// This file drives tasks (extension io.modelcontextprotocol/tasks): a server may answer a
+// modern tools/call with the handle of a task, and go on without a connection. The Conn asks
+// for it until it ends. The host gets the response to its call, and requests where the task
+// needs input.
+
+// A task is one that the server has made of a call. The goroutine of the call uses it; call.mu
+// guards the id, which is set once.
+type task struct {
+	id     string
+	status string              // the last that the user was told of
+	asked  map[string]struct{} // keys of input requests that the host has got
+	every  time.Duration       // how long to wait before the next poll
+}
+
+// Bounds of what a server may ask for.
+const (
+	defaultPoll = time.Second
+	leastTask   = 20 * time.Millisecond // between two polls
+	mostInputs  = 1000                  // input requests of a call
+	mostRounds  = 1000                  // requests for input in which a call is answered
+)
+
+// declareTasks returns a request that says that its client knows tasks. ok reports whether the
+// Conn is to drive them: the host has not said so itself.
+func (c *Conn) declareTasks(m jsonrpc.Message) (raw []byte, ok bool) {
+	path := []string{"params", "_meta", protocol.MetaClientCapabilities, "extensions", protocol.ExtensionTasks}
+	if !c.opts.Tasks || m.Method != protocol.MethodCallTool || revisionOf(m.Raw) == "" || jsonrpc.Field(m.Raw, path...) != nil {
+		return m.Raw, false
+	}
+	return jsonrpc.Set(m.Raw, []byte(`{}`), path...)
+}
+
+// goesOn takes a response that is not the last word: the handle of a task, or a request for
+// input. It reports whether m is one.
+func (k *call) goesOn(m jsonrpc.Message) bool {
+	if m.Result == nil || !k.isModern() || !k.named(m.ID) {
+		return false
+	}
+	switch jsonrpc.String(jsonrpc.Field(m.Result, "resultType")) {
+	case protocol.ResultTask:
+		id := jsonrpc.String(jsonrpc.Field(m.Result, "taskId"))
+		if !k.drivesTasks || id == "" || len(id) > mostWay {
+			return false
+		}
+		k.becomes(id)
+		k.task.note(k, m.Result)
+	case protocol.ResultInputRequired:
+		if !k.c.opts.AskHost || k.origin.response != nil {
+			return false
+		}
+		k.next = func() error { return k.round(m.Result) }
+	default:
+		return false
+	}
+	k.taken()
+	k.c.changed()
+	return true
+}
+
+// becomes notes that the call is a task from now on.
+func (k *call) becomes(id string) {
+	k.mu.Lock()
+	k.task.id = id
+	k.mu.Unlock()
+	k.task.asked, k.next = make(map[string]struct{}), k.poll
+}
+
+// note takes the state of the task, and tells the user of a new one.
+func (t *task) note(k *call, state []byte) {
+	status := jsonrpc.String(jsonrpc.Field(state, "status"))
+	var poll struct {
+		Every float64 `json:"pollIntervalMs"`
+	}
+	t.every = defaultPoll
+	if json.Unmarshal(state, &poll) == nil && poll.Every > 0 {
+		t.every = min(max(time.Duration(min(poll.Every, 1e9)*1e6), leastTask), k.c.opts.GiveUp)
+	}
+	if t.ended(status) {
+		t.every = 0 // the result is there
+	}
+	seen := status + " " + jsonrpc.String(jsonrpc.Field(state, "statusMessage"))
+	if seen == t.status || k.c.opts.Task == nil {
+		return
+	}
+	t.status = seen
+	k.c.inform("Options.Task", func() { k.c.opts.Task(k.id, state) })
+}
+
+// ended reports whether a status is the last one.
+func (t *task) ended(status string) bool {
+	return status == "completed" || status == "failed" || status == "cancelled"
+}
+
+// poll waits, and asks for the task once.
+func (k *call) poll() error {
+	k.next = k.poll // unless it is answered
+	wait := time.NewTimer(k.task.every)
+	defer wait.Stop()
+	select {
+	case <-wait.C:
+	case <-k.ctx.Done():
+		return context.Cause(k.ctx)
+	}
+	// It is retry-safe, and asked again until the server answers or is given up.
+	m, err := k.c.request(k.ctx, protocol.MethodTaskGet, k.taskParams(nil))
+	if err != nil {
+		return err
+	}
+	if m.Error != nil {
+		return k.pollFailed(errorOf(m.Error))
+	}
+	k.backoff.reached()
+	status := jsonrpc.String(jsonrpc.Field(m.Result, "status"))
+	k.task.note(k, m.Result)
+	switch status {
+	case "working":
+	case "input_required":
+		k.askForTask(jsonrpc.Field(m.Result, "inputRequests"))
+	case "completed":
+		result := jsonrpc.Field(m.Result, "result")
+		if result == nil {
+			return unusable("a task is completed and has no result")
+		}
+		return k.answered(jsonrpc.AppendResult(nil, k.id, result))
+	case "failed":
+		return k.answered(jsonrpc.AppendError(nil, k.id, errorOf(jsonrpc.Field(m.Result, "error"))))
+	case "cancelled":
+		return k.answered(jsonrpc.AppendError(nil, k.id, jsonrpc.Errorf(jsonrpc.CodeServer, "the task was cancelled")))
+	default:
+		return unusable("a task has the status %.40q", status)
+	}
+	return errNext
+}
+
+// pollFailed decides what follows from an error of tasks/get.
+func (k *call) pollFailed(e *jsonrpc.Error) error {
+	if e.Code == jsonrpc.CodeInternal {
+		return e // it may pass
+	}
+	return final("the server does not tell of the task: %w", e)
+}
+
+// answered delivers a response that was made here.
+func (k *call) answered(raw []byte) error {
+	m, err := jsonrpc.Parse(raw)
+	if err != nil {
+		return unusable("%w", err)
+	}
+	k.deliver(m)
+	return nil
+}
+
+// taskParams returns the params of a request about the task. input are responses by their
+// keys, as JSON, or nil.
+func (k *call) taskParams(input []byte) []byte {
+	params := jsonrpc.Object("taskId", k.task.id)
+	if input != nil {
+		params, _ = jsonrpc.Set(params, input, "inputResponses")
+	}
+	params, _ = jsonrpc.Set(params, k.meta(), "_meta")
+	return params
+}
+
+// meta returns what the call's other requests say of the client: what its request has said.
+func (k *call) meta() []byte {
+	k.mu.Lock()
+	body := k.body
+	k.mu.Unlock()
+	meta := jsonrpc.Field(body, "params", "_meta")
+	if meta == nil {
+		meta = jsonrpc.Object(protocol.MetaProtocolVersion, k.revision)
+		meta, _ = jsonrpc.Set(meta, []byte(`{"name":"holdfast","version":"1"}`), protocol.MetaClientInfo)
+		meta, _ = jsonrpc.Set(meta, []byte(`{"elicitation":{"form":{},"url":{}},"extensions":{"`+protocol.ExtensionTasks+`":{}}}`), protocol.MetaClientCapabilities)
+	}
+	return without(meta, "progressToken")
+}
+
+// askForTask gives the host the input requests of the task that it has not got yet. Each
+// response goes to the server as soon as it is there.
+func (k *call) askForTask(requests []byte) {
+	jsonrpc.Each(requests, func(name, rq []byte) {
+		key := string(name)
+		if _, again := k.task.asked[key]; again || len(k.task.asked) >= mostInputs {
+			return
+		}
+		k.task.asked[key] = struct{}{}
+		k.c.spawn(func() {
+			result, err := k.c.askHost(k, rq)
+			switch {
+			case k.ctx.Err() != nil:
+			case err != nil:
+				k.c.cancelTask(k)
+				_ = k.answered(jsonrpc.AppendError(nil, k.id, jsonrpc.Errorf(jsonrpc.CodeServer, "the task needs input: %v", err)))
+				k.cancel(nil)
+			default:
+				input, _ := jsonrpc.Set([]byte(`{}`), result, key)
+				m, err := k.c.request(k.ctx, protocol.MethodTaskUpdate, k.taskParams(input))
+				if err == nil && m.Error != nil {
+					err = errorOf(m.Error)
+				}
+				if err != nil && k.ctx.Err() == nil {
+					k.c.logger.Warn("input for a task was not delivered", "error", err)
+				}
+			}
+		})
+	})
+}
+
+// cancelTask tells the server that nobody waits for the call's task any more.
+func (c *Conn) cancelTask(k *call) {
+	ctx, stop := context.WithTimeout(c.ctx, c.opts.ConnectTimeout)
+	defer stop()
+	m, err := c.request(ctx, protocol.MethodTaskCancel, k.taskParams(nil))
+	if err == nil && m.Error != nil {
+		err = errorOf(m.Error)
+	}
+	if err != nil {
+		c.logger.Debug("cancellation of a task not delivered", "error", err)
+	}
+}
+
+// isTask reports whether the call has become a task.
+func (k *call) isTask() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.task.id != ""
+}
+
+// round asks the host for the input that a result wants, and makes the request again with it,
+// under another id (2026-07-28, Multi Round-Trip Requests).
+func (k *call) round(result []byte) error {
+	k.happened(eventAsked)
+	if k.rounds++; k.rounds > mostRounds {
+		return final("the server asks for input again and again")
+	}
+	input, err := k.gatherInput(jsonrpc.Field(result, "inputRequests"))
+	if err != nil {
+		return err
+	}
+	if input == nil { // it wants nothing but another attempt
+		if err := k.backoff.wait(k.ctx, k.c, nil); err != nil {
+			return err
+		}
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.first == nil {
+		k.first = k.body
+	}
+	body := k.first
+	if input != nil {
+		body, _ = jsonrpc.Set(body, input, "params", "inputResponses")
+	}
+	if state := jsonrpc.Field(result, "requestState"); state != nil {
+		body, _ = jsonrpc.Set(body, state, "params", "requestState")
+	}
+	if k.key != "" {
+		k.key = newKey() // it is another request
+	}
+	k.wire = k.c.newID()
+	k.body, k.repeats = body, repeats{}
+	return errNext
+}
+
+// gatherInput asks the host for each of the input requests, at the same time, and returns the
+// responses by their keys; nil if there are no requests.
+func (k *call) gatherInput(requests []byte) ([]byte, error) {
+	type reply struct {
+		key    string
+		result []byte
+		err    error
+	}
+	replies, n := make(chan reply, mostInputs), 0
+	jsonrpc.Each(requests, func(name, rq []byte) {
+		if n == mostInputs {
+			return
+		}
+		key := string(name)
+		if k.c.spawn(func() {
+			result, err := k.c.askHost(k, rq)
+			replies <- reply{key, result, err}
+		}) {
+			n++
+		}
+	})
+	var input []byte
+	for range n {
+		select {
+		case r := <-replies:
+			if r.err != nil {
+				return nil, final("the call needs input: %w", r.err)
+			}
+			if input == nil {
+				input = []byte(`{}`)
+			}
+			input, _ = jsonrpc.Set(input, r.result, r.key)
+		case <-k.ctx.Done():
+			return nil, context.Cause(k.ctx)
+		}
+	}
+	return input, nil
+}
+
+// askHost gives an input request to the host as a request of the server, and returns its
+// result. When the call ends before that, the request is taken back.
+func (c *Conn) askHost(k *call, rq []byte) ([]byte, error) {
+	method := jsonrpc.String(jsonrpc.Field(rq, "method"))
+	switch method {
+	case "elicitation/create", "sampling/createMessage", "roots/list":
+	default:
+		return nil, fmt.Errorf("the server asks for %.60q, which no input request is", method)
+	}
+	id := c.newID()
+	m, err := jsonrpc.Parse(jsonrpc.AppendRequest(nil, id, method, jsonrpc.Field(rq, "params")))
+	if err != nil {
+		return nil, err
+	}
+	reply := make(chan jsonrpc.Message, 1)
+	if !c.requests.ask(k, id, reply) {
+		return nil, errors.New("too many requests of the server wait for a response")
+	}
+	c.deliver(k, m)
+	select {
+	case m = <-reply:
+	case <-k.ctx.Done():
+		if back, err := jsonrpc.Parse(jsonrpc.AppendRequest(nil, nil, protocol.MethodCancelled, append(append([]byte(`{"requestId":`), id...), '}'))); err == nil {
+			c.deliver(k, back)
+		}
+		return nil, context.Cause(k.ctx)
+	}
+	switch {
+	case m.Error == nil:
+		return m.Result, nil
+	case method == "elicitation/create":
+		return []byte(`{"action":"cancel"}`), nil
+	}
+	return nil, errorOf(m.Error)
+}
