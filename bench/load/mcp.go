@@ -3,12 +3,16 @@ package load
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
 
 // revision is what the benchmarks speak.
 const revision = "2025-11-25"
+
+// modern is the revision without sessions.
+const modern = "2026-07-28"
 
 // firstID is the lowest id of a request; all have as many digits, so that one
 // can be written over another in place.
@@ -30,6 +34,18 @@ func Post(addr, path, session, message string) *Request {
 	if at := bytes.Index(raw, []byte(`"id":`+strconv.Itoa(firstID))); at > 0 {
 		r.id = at + len(`"id":`)
 	}
+	return r
+}
+
+// PostModern makes a request that calls a tool as a client of revision 2026-07-28.
+func PostModern(addr, path, tool, args string) *Request {
+	message := call(tool, args, `,"_meta":{"io.modelcontextprotocol/protocolVersion":"`+modern+`",`+
+		`"io.modelcontextprotocol/clientInfo":{"name":"bench","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}}`)
+	headers := fmt.Sprintf("Mcp-Protocol-Version: %s\r\nMcp-Method: tools/call\r\nMcp-Name: %s\r\n", modern, tool)
+	r := Post(addr, path, "", message)
+	at := bytes.Index(r.raw, []byte("Content-Type:"))
+	r.raw = slices.Insert(r.raw, at, []byte(headers)...)
+	r.id += len(headers)
 	return r
 }
 
@@ -87,9 +103,10 @@ func (c *Client) Handshake(path string) (string, error) {
 }
 
 // Echo is a call of echo with a text of the size.
-func Echo(size int) string {
-	return call("echo", fmt.Sprintf(`{"text":%q}`, strings.Repeat("e", size)), "")
-}
+func Echo(size int) string { return call("echo", EchoArgs(size), "") }
+
+// EchoArgs are the arguments of echo with a text of the size.
+func EchoArgs(size int) string { return fmt.Sprintf(`{"text":%q}`, strings.Repeat("e", size)) }
 
 // Progress is a call of progress.
 func Progress(n, size int) string {

@@ -18,6 +18,7 @@ const warmUp = 30
 // What CPU is measured for.
 const (
 	plainCall = "plain call"
+	newCall   = "plain call, 2026-07-28"
 	sseCall   = "resumable SSE call"
 	liveEvent = "stream event"
 	oldEvent  = "replayed event"
@@ -28,6 +29,11 @@ const (
 func cpuRound(f figures, s *subject, p *process, d time.Duration) error {
 	if s.plain != "" {
 		if err := echoes(f, plainCall, s, p, s.plain, d); err != nil {
+			return err
+		}
+	}
+	if s.modern != "" {
+		if err := echoes(f, newCall, s, p, s.modern, d); err != nil {
 			return err
 		}
 	}
@@ -59,6 +65,9 @@ func echoes(f figures, what string, s *subject, p *process, path string, d time.
 	reqs := make(map[*caller]*load.Request)
 	for _, c := range cs {
 		reqs[c] = c.post(load.Echo(echoSize))
+		if what == newCall {
+			reqs[c] = load.PostModern(c.addr, c.path, "echo", load.EchoArgs(echoSize))
+		}
 		for range warmUp {
 			if err := once(c, reqs[c]); err != nil {
 				return fmt.Errorf("%s: %s: %w", s.name, what, err)

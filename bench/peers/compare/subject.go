@@ -24,6 +24,7 @@ type subject struct {
 	bare   bool     // takes anything: no handshake
 
 	plain  string // answers a call with JSON
+	modern string // answers a call of revision 2026-07-28 with JSON
 	sse    string // answers a call with a stream that can be resumed
 	stream string // streams progress
 	replay bool   // and replays it
@@ -49,7 +50,7 @@ const (
 var subjects = []subject{
 	{
 		name: "bare net/http", server: peers, args: []string{"-kind", "floor"}, bare: true,
-		plain: "/json", sse: "/sse", stream: eventsPath(1), replay: true, idle: "/idle", wait: "/wait",
+		plain: "/json", modern: "/json", sse: "/sse", stream: eventsPath(1), replay: true, idle: "/idle", wait: "/wait",
 	},
 	{
 		name: "bare net/http, one flush in all", server: peers, args: []string{"-kind", "floor"}, bare: true,
@@ -61,11 +62,11 @@ var subjects = []subject{
 	},
 	{
 		name: "Holdfast, mcp.Server", server: ours, args: []string{"-backend", "sdk"},
-		plain: "/mcp", sse: "/mcp-sse", stream: "/mcp-sse", replay: true, idle: "/mcp", wait: "/mcp", cut: true,
+		plain: "/mcp", modern: "/mcp", sse: "/mcp-sse", stream: "/mcp-sse", replay: true, idle: "/mcp", wait: "/mcp", cut: true,
 	},
 	{
 		name: "go-sdk", server: peers, args: []string{"-kind", "go-sdk"},
-		plain: "/mcp-json", stream: "/mcp-sse", idle: "/mcp-sse", wait: "/mcp-sse",
+		plain: "/mcp-json", modern: "/mcp-stateless", stream: "/mcp-sse", idle: "/mcp-sse", wait: "/mcp-sse",
 	},
 	{
 		name: "go-sdk, event store", server: peers, args: []string{"-kind", "go-sdk"},
@@ -87,7 +88,7 @@ func addBefore() {
 	for _, s := range subjects {
 		if s.server == ours {
 			was := s
-			was.name, was.server = "before: "+s.name, oursBefore
+			was.name, was.server, was.modern = "before: "+s.name, oursBefore, "" // which it may not know
 			all = append(all, was)
 		}
 		all = append(all, s)

@@ -3,7 +3,7 @@
 //
 //	floor    see package floor
 //	light    see floor.NewLight
-//	go-sdk   /mcp-json, /mcp-sse, and /mcp-store with an event store
+//	go-sdk   /mcp-json, /mcp-stateless, /mcp-sse, and /mcp-store with an event store
 //	mcp-go   /mcp, and /mcp-store with an event store
 //
 // and GET /bench/stats[?gc=1] with each.
@@ -52,6 +52,7 @@ func serve(addr, kind string) error {
 		store := mcp.NewMemoryEventStore(nil)
 		store.SetMaxBytes(storeBytes)
 		mux.Handle("/mcp-json", mcp.NewStreamableHTTPHandler(get, &mcp.StreamableHTTPOptions{JSONResponse: true}))
+		mux.Handle("/mcp-stateless", mcp.NewStreamableHTTPHandler(get, &mcp.StreamableHTTPOptions{Stateless: true, JSONResponse: true}))
 		mux.Handle("/mcp-sse", mcp.NewStreamableHTTPHandler(get, nil))
 		mux.Handle("/mcp-store", mcp.NewStreamableHTTPHandler(get, &mcp.StreamableHTTPOptions{EventStore: store}))
 	case "mcp-go":
