@@ -30,14 +30,14 @@ type rival struct {
 	// open returns the handler, and what ends it.
 	open func() (http.Handler, func())
 
-	plain, sse, stream string
+	plain, modern, sse, stream string
 }
 
 var rivals = []rival{
 	{
 		name: "floor", bare: true,
 		open:  func() (http.Handler, func()) { return floor.New(), func() {} },
-		plain: "/json", sse: "/sse", stream: "/events?n=1000&size=64",
+		plain: "/json", modern: "/json", sse: "/sse", stream: "/events?n=1000&size=64",
 	},
 	{
 		name: "holdfast-message",
@@ -56,11 +56,11 @@ var rivals = []rival{
 				return holdfast.NewHandler(func(*http.Request) *mcp.Server { return s }, o)
 			})
 		},
-		plain: "/auto", sse: "/sse", stream: "/sse",
+		plain: "/auto", modern: "/auto", sse: "/sse", stream: "/sse",
 	},
 	{
 		name: "go-sdk", open: openSDK,
-		plain: "/json", sse: "/store", stream: "/store",
+		plain: "/json", modern: "/stateless", sse: "/store", stream: "/store",
 	},
 }
 
@@ -87,6 +87,7 @@ func openSDK() (http.Handler, func()) {
 	store.SetMaxBytes(storeSize)
 	mux := http.NewServeMux()
 	mux.Handle("/json", mcp.NewStreamableHTTPHandler(get, &mcp.StreamableHTTPOptions{JSONResponse: true}))
+	mux.Handle("/stateless", mcp.NewStreamableHTTPHandler(get, &mcp.StreamableHTTPOptions{JSONResponse: true, Stateless: true}))
 	mux.Handle("/store", mcp.NewStreamableHTTPHandler(get, &mcp.StreamableHTTPOptions{EventStore: store}))
 	return mux, func() {}
 }
@@ -158,6 +159,22 @@ func echo(b *testing.B, dial func() *client) {
 
 func BenchmarkPlainCall(b *testing.B) {
 	each(b, func(r *rival) string { return r.plain }, echo)
+}
+
+// BenchmarkModernCall is a plain call of revision 2026-07-28.
+func BenchmarkModernCall(b *testing.B) {
+	each(b, func(r *rival) string { return r.modern }, func(b *testing.B, dial func() *client) {
+		c := dial()
+		req := load.PostModern(c.addr, c.path, "echo", load.EchoArgs(32))
+		for range 20 {
+			c.do(b, req.Next(), "eeee")
+		}
+		for b.Loop() {
+			if c.do(b, req.Next(), "eeee"); b.Failed() {
+				return
+			}
+		}
+	})
 }
 
 func BenchmarkSSECall(b *testing.B) {
