@@ -23,7 +23,7 @@ func (c *conn) direct(in *backend.Inbound) bool {
 	if in.Method != "tools/call" {
 		return false
 	}
-	params, ok := plainCall(in.Params, c.modern != nil)
+	params, ok := plainCall(in.Params, c.modern)
 	if !ok {
 		return false
 	}
@@ -89,7 +89,7 @@ func (c *conn) begin(r request) (n int64, ok bool) {
 // plainCall decodes the params of a tools/call. It returns false if anything in them is
 // wrong, belongs to another revision than the conversation's, or says more of the request
 // than who makes it.
-func plainCall(params []byte, modern bool) (*mcp.CallToolParamsRaw, bool) {
+func plainCall(params []byte, modern *modern) (*mcp.CallToolParamsRaw, bool) {
 	p := new(mcp.CallToolParamsRaw)
 	plain := true
 	object := jsonrpc.Each(params, func(name, value []byte) {
@@ -101,8 +101,12 @@ func plainCall(params []byte, modern bool) (*mcp.CallToolParamsRaw, bool) {
 			p.Arguments = value
 			plain = plain && value[0] == '{'
 		case "_meta":
-			plain = plain && p.Meta == nil && json.Unmarshal(value, &p.Meta) == nil &&
-				(p.Meta[mcp.MetaKeyProtocolVersion] != nil) == modern && p.Meta[mcp.MetaKeyLogLevel] == nil
+			if plain = plain && p.Meta == nil; !plain {
+				return
+			}
+			var err error
+			p.Meta, err = modern.metaOf(value)
+			plain = err == nil && (p.Meta[mcp.MetaKeyProtocolVersion] != nil) == (modern != nil) && p.Meta[mcp.MetaKeyLogLevel] == nil
 		default:
 			plain = false
 		}

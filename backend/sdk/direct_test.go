@@ -188,7 +188,7 @@ func TestPlainCall(t *testing.T) {
 		`["a"]`: false,
 		``:      false,
 	} {
-		if _, ok := plainCall([]byte(params), false); ok != want {
+		if _, ok := plainCall([]byte(params), nil); ok != want {
 			t.Errorf("plainCall(%s) is %v", params, ok)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"maps"
 	"net/http"
 	"sync"
 	"sync/atomic"
@@ -24,12 +25,14 @@ func (b *Backend) Eras() backend.Eras { return backend.Both }
 
 type serverKey struct{}
 
-// ServerFor returns the server of a request that stands alone, and the request to open the
-// backend with for it: getServer is asked for each, and requests for the same server share a
-// conversation.
-func (b *Backend) ServerFor(r *http.Request) (server any, open *http.Request) {
-	s := b.getServer(r)
-	return s, r.WithContext(context.WithValue(r.Context(), serverKey{}, s))
+// ServerFor returns the server of a request that stands alone: getServer is asked for each,
+// and requests for the same server share a conversation.
+func (b *Backend) ServerFor(r *http.Request) any { return b.getServer(r) }
+
+// WithServer returns the request to open the backend with for a server that ServerFor has
+// returned.
+func (b *Backend) WithServer(r *http.Request, server any) *http.Request {
+	return r.WithContext(context.WithValue(r.Context(), serverKey{}, server))
 }
 
 // serverOf returns the server that a conversation is opened with.
@@ -50,6 +53,7 @@ func (b *Backend) serverOf(r *http.Request) *mcp.Server {
 type modern struct {
 	once    sync.Once // the session is initialized
 	listens listens
+	meta    atomic.Pointer[decodedMeta]
 	info    atomic.Pointer[[]byte] // the server's Implementation, as JSON; nil until it has answered
 }
 
@@ -103,10 +107,52 @@ func (m *modern) isReady() bool { return m.info.Load() != nil }
 // complete adds to the result of a direct call what the SDK adds to the others
 // (2026-07-28, Overview, "ResultType", "_meta").
 func (m *modern) complete(result []byte) []byte {
+	info := *m.info.Load()
+	plain := len(result) > 2
+	for _, name := range special {
+		plain = plain && !bytes.Contains(result, name)
+	}
+	if plain { // nothing of it is in there: one copy will do
+		text := make([]byte, 0, len(result)+len(info)+100)
+		text = append(text, `{"resultType":"`+protocol.ResultComplete+`","_meta":{"`+protocol.MetaServerInfo+`":`...)
+		text = append(append(text, info...), "},"...)
+		return append(text, result[1:]...)
+	}
 	if jsonrpc.Field(result, "_meta", protocol.MetaServerInfo) == nil {
-		result, _ = jsonrpc.Set(result, *m.info.Load(), "_meta", protocol.MetaServerInfo)
+		result, _ = jsonrpc.Set(result, info, "_meta", protocol.MetaServerInfo)
 	}
 	return typed(result)
+}
+
+// special are the members of a result that complete looks at.
+var special = [][]byte{[]byte(`"_meta"`), []byte(`"resultType"`), []byte(`"inputRequests"`), []byte(`"requestState"`)}
+
+// metaOf decodes the _meta of a request. As a rule that of a client is always the same.
+func (m *modern) metaOf(raw []byte) (mcp.Meta, error) {
+	var meta mcp.Meta
+	if m == nil {
+		err := json.Unmarshal(raw, &meta)
+		return meta, err
+	}
+	if last := m.meta.Load(); last != nil && bytes.Equal(last.raw, raw) {
+		return maps.Clone(last.meta), nil
+	}
+	if err := json.Unmarshal(raw, &meta); err != nil {
+		return nil, err
+	}
+	if len(raw) <= largeMeta {
+		m.meta.Store(&decodedMeta{bytes.Clone(raw), maps.Clone(meta)})
+	}
+	return meta, nil
+}
+
+// largeMeta is how many bytes of a _meta are not kept.
+const largeMeta = 4 << 10
+
+// A decodedMeta is a _meta that came before.
+type decodedMeta struct {
+	raw  []byte
+	meta mcp.Meta
 }
 
 // typed gives a result its type. The SDK leaves it out of some, and takes those for complete

@@ -125,7 +125,7 @@ func (h *Handler) continueModern(w http.ResponseWriter, x *exchange) error {
 	m := &x.msgs[0]
 	at, seal, _ := parseState(jsonrpc.String(jsonrpc.Field(m.Params, "requestState")))
 	sum := sumOf(m)
-	s, number, err := h.sessions.FindSeal(sealInput, seal, at.bound(string(sum[:])), x.principal)
+	s, number, err := h.sessions.FindSeal(sealInput, seal, at.bound(sum), x.principal)
 	switch {
 	case errors.Is(err, session.ErrNotFound), err == nil && time.Now().After(at.until):
 		return errBadState
@@ -138,7 +138,7 @@ func (h *Handler) continueModern(w http.ResponseWriter, x *exchange) error {
 		return errBadState
 	}
 	p := h.newReply(w, x, s, s.CallAt(number))
-	p.x.modern.sum = string(sum[:])
+	p.x.modern.sum = sum
 	if p.call != nil {
 		p.call.Returned()
 	}

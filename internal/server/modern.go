@@ -87,7 +87,17 @@ func (h *Handler) decodeModern(w http.ResponseWriter, x *exchange) bool {
 // read checks what a request says of its client, and the headers that repeat what its body
 // says (2026-07-28, Overview, "_meta"; Streamable HTTP, "Server Validation").
 func (q *modern) read(header http.Header, m *jsonrpc.Message) (status int, _ *jsonrpc.Error) {
-	raw := metaVersion(m)
+	var raw, info []byte
+	jsonrpc.Each(jsonrpc.Field(m.Params, "_meta"), func(name, value []byte) {
+		switch string(name) {
+		case protocol.MetaProtocolVersion:
+			raw = value
+		case protocol.MetaClientCapabilities:
+			q.capabilities = value
+		case protocol.MetaClientInfo:
+			info = value
+		}
+	})
 	q.version = jsonrpc.String(raw)
 	named := header[protocol.HeaderVersion]
 	switch {
@@ -101,8 +111,6 @@ func (q *modern) read(header http.Header, m *jsonrpc.Message) (status int, _ *js
 	case q.version != protocol.V20260728:
 		return http.StatusBadRequest, unsupportedModern(q.version)
 	}
-	q.capabilities = jsonrpc.Field(m.Params, "_meta", protocol.MetaClientCapabilities)
-	info := jsonrpc.Field(m.Params, "_meta", protocol.MetaClientInfo)
 	switch {
 	case len(q.capabilities) == 0 || q.capabilities[0] != '{':
 		return http.StatusBadRequest, errf(jsonrpc.CodeInvalidParams, "params._meta must have %q, an object", protocol.MetaClientCapabilities)
@@ -157,7 +165,7 @@ func (q *modern) declares(path ...string) bool {
 
 // sum returns what makes two requests the same, whatever their ids and their _meta: the
 // method and its params. A retry with the client's input is the same request.
-func sumOf(m *jsonrpc.Message) [sha256.Size]byte {
+func sumOf(m *jsonrpc.Message) string {
 	h := sha256.New()
 	fmt.Fprintf(h, "%q", m.Method)
 	type member struct{ name, value []byte }
@@ -173,7 +181,7 @@ func sumOf(m *jsonrpc.Message) [sha256.Size]byte {
 	for _, p := range all {
 		fmt.Fprintf(h, ",%q:%d:%s", p.name, len(p.value), p.value)
 	}
-	return [sha256.Size]byte(h.Sum(nil))
+	return string(h.Sum(nil))
 }
 
 // rejectModern answers a modern request with an error. Unlike older revisions this one knows

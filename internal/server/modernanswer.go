@@ -1,6 +1,7 @@
 package server
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"net/http"
@@ -43,23 +44,24 @@ func (h *Handler) serveModern(w http.ResponseWriter, of *exchange) (err error) {
 // callModern begins the call of a modern request in its carrier, and answers it.
 func (h *Handler) callModern(w http.ResponseWriter, x *exchange) error {
 	s := x.session
-	sum := sumOf(&x.msgs[0])
-	x.modern.sum = string(sum[:])
 	id := s.NextID()
 	x.msgs[0].Raw = x.msgs[0].WithID(id)
 	x.msgs[0].ID = id
-	b, err := h.beginModern(x, sum[:])
+	b, err := h.beginModern(x)
 	if err != nil {
 		return err
 	}
-	p := h.newReply(w, x, b.session, b.call)
+	began := time.Now()
 	b.deliver(x.values(), x.msgs, x.r.Header)
 	if b.call != nil && b.number == 0 {
-		if done := p.waitLight(x.r.Context()); done {
+		if h.waitLight(w, x, b.call) {
 			return nil
 		}
 		b.number = b.call.Number()
 	}
+	p := h.newReply(w, x, b.session, b.call)
+	p.began = began
+	x.modern.sum = sumOf(&x.msgs[0])
 	if !h.sessions.Shared() { // else a note may need them yet
 		clear(x.msgs) // the call may last for long, and must not hold the body
 	}
@@ -68,9 +70,9 @@ func (h *Handler) callModern(w http.ResponseWriter, x *exchange) error {
 
 // beginModern begins the call of a modern request, or finds the one that was begun under the
 // same idempotency key.
-func (h *Handler) beginModern(x *exchange, sum []byte) (begun, error) {
+func (h *Handler) beginModern(x *exchange) (begun, error) {
 	if x.once.key != "" {
-		call, known, err := x.session.BeginKeyed(x.once.key, sum, x.msgs)
+		call, known, err := x.session.BeginKeyed(x.once.key, []byte(sumOf(&x.msgs[0])), x.msgs)
 		return begunOf(x.session, call, known, err)
 	}
 	call, err := x.session.Begin(x.msgs, true)
@@ -108,81 +110,88 @@ func (h *Handler) newReply(w http.ResponseWriter, x *exchange, s *session.Sessio
 
 // waitLight waits for a call to be answered while it is light, and reports whether the
 // client was answered, or has left. If not, the call has a stream.
-func (p *reply) waitLight(ctx context.Context) (done bool) {
-	p.call.Notify(p.ready)
+func (h *Handler) waitLight(w http.ResponseWriter, x *exchange, call *session.Call) (done bool) {
+	ctx, ready := x.r.Context(), make(chan struct{}, 1)
+	call.Notify(ready)
 	var late <-chan time.Time
-	if after := p.patience(); after > 0 {
+	if after := h.opts.KeepAlive; after > 0 { // then the client has to hear something
 		t := time.NewTimer(after)
 		defer t.Stop()
 		late = t.C
 	}
 	for {
-		answers, over, number := p.call.Answers()
+		answers, over, number := call.Answers()
 		switch {
+		case over && len(answers) == 0:
+			h.writeModern(w, modernError(x.modern.id, errCancelled))
+			return true
 		case over:
-			p.finishLight(answers)
+			h.writeModern(w, x.own(answers[0]))
 			return true
 		case number != 0:
 			return false
 		}
 		select {
-		case <-p.ready:
+		case <-ready:
 		case <-late:
-			p.call.Promote()
+			call.Promote()
 			late = nil
 		case <-ctx.Done():
-			p.call.Withdraw("the client closed the connection")
+			call.Withdraw("the client closed the connection")
 			return true
 		}
 	}
 }
 
-// patience is how long a call stays light: until its client has to hear something.
-func (p *reply) patience() time.Duration { return p.h.opts.KeepAlive }
-
-// finishLight answers with the response of a call that was light to its end.
-func (p *reply) finishLight(answers [][]byte) {
-	if len(answers) == 0 {
-		p.json(modernError(p.x.modern.id, errf(jsonrpc.CodeServer, "the request was cancelled")))
-		return
-	}
-	p.json(p.own(answers[0]))
-}
+// errCancelled answers a request that was cancelled otherwise than by its client's leaving.
+var errCancelled = errf(jsonrpc.CodeServer, "the request was cancelled")
 
 // own returns a response with the client's id in the place of ours. A listen's
 // response names the id in its _meta too.
-func (p *reply) own(response []byte) []byte {
-	id := p.x.modern.id
-	if p.isListen() {
-		response = p.subscribed(response, "result")
+func (x *exchange) own(response []byte) []byte {
+	id := x.modern.id
+	if x.isListen() {
+		response = x.subscribed(response, "result")
+	}
+	// As a rule the response begins as ours do, and has the id there.
+	if rest, ok := bytes.CutPrefix(response, []byte(`{"jsonrpc":"2.0","id":`)); ok {
+		if n := bytes.IndexByte(rest, ','); n > 0 && rest[0] >= '0' && rest[0] <= '9' {
+			own := make([]byte, 0, len(response)+len(id))
+			own = append(append(own, response[:len(response)-len(rest)]...), id...)
+			return append(own, rest[n:]...)
+		}
 	}
 	response, _ = jsonrpc.Set(response, id, "id")
 	return response
 }
 
 // isListen reports whether the request is a subscriptions/listen.
-func (p *reply) isListen() bool {
-	return p.x.r.Header.Get(protocol.HeaderMethod) == protocol.MethodSubscriptions
+func (x *exchange) isListen() bool {
+	m := x.r.Header[protocol.HeaderMethod]
+	return len(m) > 0 && m[0] == protocol.MethodSubscriptions
 }
 
 // subscribed puts the client's id into what names its subscription, in the params or the
 // result of a message.
-func (p *reply) subscribed(message []byte, of string) []byte {
+func (x *exchange) subscribed(message []byte, of string) []byte {
 	if jsonrpc.Field(message, of, "_meta", protocol.MetaSubscriptionID) == nil {
 		return message
 	}
-	message, _ = jsonrpc.Set(message, p.x.modern.id, of, "_meta", protocol.MetaSubscriptionID)
+	message, _ = jsonrpc.Set(message, x.modern.id, of, "_meta", protocol.MetaSubscriptionID)
 	return message
 }
 
 // json answers with one message.
-func (p *reply) json(message []byte) {
+func (p *reply) json(message []byte) { p.h.writeModern(p.w, message) }
+
+// writeModern answers a modern request with one message.
+func (h *Handler) writeModern(w http.ResponseWriter, message []byte) {
 	status := statusOf(message)
 	if status != http.StatusOK {
-		p.h.rejectAs(p.w, status, message)
+		h.rejectAs(w, status, message)
 		return
 	}
-	_ = p.h.answer(p.w, [][]byte{message}, false)
+	_ = h.answer(w, [][]byte{message}, false)
 }
 
 // answer copies a stream from a place in it to the client, until the response. An error says
@@ -232,15 +241,15 @@ func (p *reply) append(text, _, data []byte) []byte {
 	method, id := jsonrpc.Field(data, "method"), jsonrpc.Field(data, "id")
 	switch {
 	case method == nil:
-		p.final = p.own(data)
+		p.final = p.x.own(data)
 		return text
 	case id != nil:
 		p.asked = append(p.asked, inputRequest{id, data})
 		return text
 	case p.withdrawn(jsonrpc.String(method), data):
 		return text
-	case p.isListen():
-		data = p.subscribed(data, "params")
+	case p.x.isListen():
+		data = p.x.subscribed(data, "params")
 	}
 	return sse.AppendMessage(text, nil, data)
 }
@@ -266,7 +275,7 @@ func (p *reply) write(text []byte, last bool) error {
 	switch {
 	case last && !p.opened && len(text) == 0:
 		if p.final == nil {
-			p.final = modernError(p.x.modern.id, errf(jsonrpc.CodeServer, "the request was cancelled"))
+			p.final = modernError(p.x.modern.id, errCancelled)
 		}
 		p.json(p.final)
 	case last && p.final != nil:

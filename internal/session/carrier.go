@@ -32,8 +32,10 @@ type carrierKey struct {
 
 // A perRequest is a backend whose server depends on the request. The values are compared.
 type perRequest interface {
-	// ServerFor returns which server a request is for, and the request to open it with.
-	ServerFor(r *http.Request) (server any, open *http.Request)
+	// ServerFor returns which server a request is for.
+	ServerFor(r *http.Request) any
+	// WithServer returns the request to open that server with.
+	WithServer(r *http.Request, server any) *http.Request
 }
 
 // mostCarriers bounds how many carriers of one tenant have nothing to do: when there is
@@ -58,7 +60,7 @@ type carrier struct {
 // The errors are those of [Manager.New].
 func (m *Manager) Carrier(r *http.Request, principal, revision string, client []byte) (_ *Session, err error) {
 	key := carrierKey{principal: principal, tenant: TenantOf(principal, r.RemoteAddr), revision: revision, client: sha256.Sum256(client)}
-	key.server, r, err = m.serverFor(r)
+	key.server, err = m.serverFor(r)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrRefused, err)
 	}
@@ -94,14 +96,13 @@ func (m *Manager) Carrier(r *http.Request, principal, revision string, client []
 }
 
 // serverFor asks the backend which server a request is for, if that depends on the request.
-func (m *Manager) serverFor(r *http.Request) (server any, open *http.Request, err error) {
+func (m *Manager) serverFor(r *http.Request) (server any, err error) {
 	b, ok := m.backend.(perRequest)
 	if !ok {
-		return nil, r, nil
+		return nil, nil
 	}
 	defer panics.Catch(&err, m.logger, "getServer", "")
-	server, open = b.ServerFor(r)
-	return server, open, nil
+	return b.ServerFor(r), nil
 }
 
 // beginCarrier begins the session of a carrier.
@@ -112,6 +113,9 @@ func (m *Manager) beginCarrier(c *carrier, key carrierKey, r *http.Request) {
 	ctx, stop := context.WithTimeout(context.WithoutCancel(r.Context()), reopenTimeout)
 	defer stop()
 	r = r.WithContext(ctx)
+	if b, ok := m.backend.(perRequest); ok {
+		r = b.WithServer(r, key.server)
+	}
 	c.s, c.err = m.begin(r, key.principal, kind{modern: key.revision}, func(s *Session) error {
 		if err := m.takePlace(ctx, s, placeWait, false); err != nil {
 			return err
