@@ -51,6 +51,10 @@ func (c *legacyServer) asked(of backend.Call, m jsonrpc.Message) {
 	c.mu.Lock()
 	err := mayAsk(c.client, m)
 	rq := c.callOf(of)
+	if err == nil && rq != nil {
+		rq.open++
+		c.asking[key(m.ID)] = rq
+	}
 	c.mu.Unlock()
 	if err == nil && rq == nil {
 		err = jsonrpc.Errorf(jsonrpc.CodeInvalidRequest, "no one call in flight that this belongs to, and revision %s asks clients nothing else", protocol.V20260728)
@@ -98,20 +102,37 @@ func mayAsk(client []byte, m jsonrpc.Message) *jsonrpc.Error {
 	return nil
 }
 
-// callOf returns the request in flight that something belongs to which the server says in a
-// call, or in none that it names: then it is the only one that takes input. c.mu is held.
-func (c *legacyServer) callOf(of backend.Call) *request {
-	var only *request
-	for _, rq := range c.inFlight {
-		if !rq.takesInput() || of != nil && rq.call != of {
-			continue
-		}
-		if only != nil {
-			return nil
-		}
-		only = rq
+// settled notes that a question of the server waits for no answer any more.
+func (c *legacyServer) settled(id []byte) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if rq := c.asking[key(id)]; rq != nil {
+		rq.open--
+		delete(c.asking, key(id))
 	}
-	return only
+}
+
+// callOf returns the request in flight that something belongs to which the server says in a
+// call, or in none that it names: then it is the only one that takes input. One whose last
+// question is not answered yet is taken only if there is no other: its server waits. c.mu
+// is held.
+func (c *legacyServer) callOf(of backend.Call) *request {
+	var best *request
+	many := false
+	for _, rq := range c.inFlight {
+		switch {
+		case !rq.takesInput() || of != nil && rq.call != of || rq.visit != nil && len(rq.visit.open) > 0:
+		case best == nil || best.open > 0 && rq.open == 0:
+			best, many = rq, false
+		case rq.open > 0 && best.open == 0:
+		default:
+			many = true
+		}
+	}
+	if many {
+		return nil
+	}
+	return best
 }
 
 // notified takes a notification of the server.
@@ -125,6 +146,7 @@ func (c *legacyServer) notified(of backend.Call, m jsonrpc.Message) {
 		protocol.MethodResourcesListChanged, protocol.MethodResourceUpdated:
 		c.changed(m)
 	case protocol.MethodCancelled:
+		c.settled(jsonrpc.Field(m.Params, "requestId"))
 		c.sink.Emit(of, m) // of a request of the server, which Holdfast knows by its id
 	default:
 		// Such as notifications/elicitation/complete, whose call may still be in flight.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -42,6 +43,7 @@ type legacyServer struct {
 	client   []byte            // its capabilities
 	server   serverFacts
 	inFlight map[string]*request // by the keys of their ids, as the server knows them
+	asking   map[string]*request // by the ids of the server's questions, until they are answered
 	visits   map[string]*request // that wait for the client, by the ids of the questions
 	tokens   map[string]*request // by the tokens that the server knows them by
 	count    int                 // of tokens
@@ -78,6 +80,7 @@ type request struct {
 	level  int    // of the log messages that it wants, or noLevel
 	listen *listen
 	visit  *visit // nil if the client visits no URLs
+	open   int    // questions of the server that the client has not answered
 }
 
 // takesInput reports whether a server may ask the client something during the request
@@ -89,7 +92,8 @@ func (r *request) takesInput() bool {
 func newLegacyServer(sink backend.Sink, log *slog.Logger) *legacyServer {
 	c := &legacyServer{
 		sink: sink, log: log, level: noLevel, own: newOwnRequests(),
-		inFlight: make(map[string]*request), tokens: make(map[string]*request), visits: make(map[string]*request), subs: make(map[string]*subscription),
+		inFlight: make(map[string]*request), tokens: make(map[string]*request), asking: make(map[string]*request), visits: make(map[string]*request),
+		subs: make(map[string]*subscription),
 	}
 	c.out.failed = c.notTaken
 	return c
@@ -101,6 +105,7 @@ func (c *legacyServer) Deliver(in backend.Inbound) error {
 	case in.Kind == jsonrpc.Response && c.visited(in.Message):
 		return nil
 	case in.Kind == jsonrpc.Response: // to a request of the server
+		c.settled(in.ID)
 		return c.out.Deliver(in)
 	case in.Method == protocol.MethodCancelled:
 		return c.cancelled(in, c.out.Deliver, false)
@@ -298,6 +303,10 @@ func (c *legacyServer) forget(rq *request) {
 				delete(c.visits, id)
 			}
 			clear(rq.visit.open)
+		}
+		if rq.open > 0 {
+			maps.DeleteFunc(c.asking, func(_ string, of *request) bool { return of == rq })
+			rq.open = 0
 		}
 		delete(c.inFlight, key(rq.wire))
 		delete(c.tokens, rq.ours)
