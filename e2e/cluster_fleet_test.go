@@ -31,6 +31,7 @@ type fleet struct {
 type shape struct {
 	nodes   int  // 3
 	library bool // nodes are programs with the library in them, not holdfast serve
+	remote  bool // they stand in front of one server over HTTP, instead of one process for each session
 	wires   bool // between each node and each server of the engine
 	flags   []string
 	program string // another holdfast than the one that is built
@@ -57,6 +58,10 @@ func newFleet(t *testing.T, e *sharedEngine, s shape) *fleet {
 	if s.nodes == 0 {
 		s.nodes = 3
 	}
+	behind := []string{"--", os.Args[0], "worker", f.traces}
+	if s.remote {
+		behind = []string{"--upstream", upstream(t, workServer(f.traces))}
+	}
 	for i := range s.nodes {
 		n := &node{t: t, name: string(rune('A' + i))}
 		addrs := e.addrs
@@ -82,7 +87,7 @@ func newFleet(t *testing.T, e *sharedEngine, s shape) *fleet {
 			if s.programs != nil {
 				program = s.programs[i]
 			}
-			n.command = append(append([]string{cmp.Or(program, built), "serve"}, flags...), "--", os.Args[0], "worker", f.traces)
+			n.command = slices.Concat([]string{cmp.Or(program, built), "serve"}, flags, behind)
 		}
 		n.before = at.before
 		if s.env != nil {
