@@ -318,10 +318,10 @@ func TestDialNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTown(t, 6, cluster.Options{}, "a", "b")
 		for _, test := range []struct {
-			nobody bustest.Nobody
+			nobody bustest.NoNode
 			most   time.Duration
 		}{{bustest.AtOnce, 100 * time.Millisecond}, {bustest.Later, 100 * time.Millisecond}, {bustest.Never, 2 * time.Second}} {
-			w.Set(bustest.Faults{Nobody: test.nobody})
+			w.Set(bustest.Faults{NoNode: test.nobody})
 			name := fmt.Sprint("nobody", test.nobody)
 			within(t, test.most, fmt.Sprint("dialling ", name), func() {
 				if _, err := w.nodes["a"].Dial(t.Context(), name); !errors.Is(err, cluster.ErrNoNode) {
@@ -366,12 +366,12 @@ func TestDialSelf(t *testing.T) {
 // Nodes find each other, drain, leave, die, and are told of.
 func TestPeers(t *testing.T) {
 	t.Parallel()
-	for _, nobody := range []bustest.Nobody{bustest.AtOnce, bustest.Later, bustest.Never} {
+	for _, nobody := range []bustest.NoNode{bustest.AtOnce, bustest.Later, bustest.Never} {
 		t.Run(fmt.Sprint(nobody), func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				w := newTown(t, 8, quick, "a", "b", "c", "d")
-				w.Set(bustest.Faults{Nobody: nobody})
+				w.Set(bustest.Faults{NoNode: nobody})
 				gone := make(chan string, 10)
 				w.nodes["a"].Watch(func(name string) { gone <- name })
 				peers := func(want ...string) {

@@ -14,7 +14,7 @@ import (
 func TestNoticed(t *testing.T) {
 	for _, test := range []struct {
 		what        string
-		nobody      bustest.Nobody
+		nobody      bustest.NoNode
 		least, most time.Duration
 	}{
 		{"where the bus knows at once", bustest.AtOnce, 300 * time.Millisecond, time.Second},
@@ -24,7 +24,7 @@ func TestNoticed(t *testing.T) {
 		t.Run(test.what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newTown(t, 1, cluster.Options{}, "a", "b")
-				w.Set(bustest.Faults{Nobody: test.nobody})
+				w.Set(bustest.Faults{NoNode: test.nobody})
 				c, other := w.pair("b")
 				time.Sleep(10 * time.Minute)
 				w.buses["b"].Close()

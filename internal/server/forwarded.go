@@ -11,9 +11,10 @@ import (
 	"holdfast/internal/session"
 )
 
-// A visit is what the node that got a request tells the node that it sends it on
-// to. It comes over the connections between nodes only: what a client says in its
-// place is neither read nor sent on.
+// A visit is what the node that got a request tells the node to which it forwards the request.
+// It comes over the connections between nodes only: a client's header of that name is neither
+// read nor forwarded. It has five booleans, as each is a field of its own on the wire, which
+// nodes of other builds read.
 type visit struct {
 	Principal []byte `json:"principal,omitempty"` // which need not be UTF-8
 	From      string `json:"from,omitempty"`      // the client's address

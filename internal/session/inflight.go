@@ -219,6 +219,9 @@ func (s *Session) requestEnded(rq *inflight) {
 		s.dispatchWebhooks(standalone, s.standalone.webhooks())
 	}
 	s.m.dismiss(s, 1)
+	if !rq.sent && s.use.calls.Load() == 0 {
+		s.m.breakPromise(s)
+	}
 }
 
 // takeInFlight takes all requests in flight off the record, or only those that the

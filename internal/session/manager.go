@@ -363,7 +363,6 @@ func (m *Manager) dismiss(s *Session, n int32) {
 	m.count(s, -n)
 	if s.use.calls.Add(-n) == 0 {
 		s.Touch() // idle from now on
-		m.breakPromise(s)
 	}
 }
 

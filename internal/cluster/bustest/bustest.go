@@ -1,6 +1,5 @@
-// Package bustest is a bus in memory for tests of what runs over one, with the
-// faults that a network has: messages are lost, late and overtaken, nodes are cut
-// off, stopped and killed.
+// Package bustest is a bus in memory for tests, with the faults of a network: messages are lost,
+// late and reordered, and nodes are cut off, stopped and killed.
 package bustest
 
 import (
@@ -14,26 +13,25 @@ import (
 	"holdfast/internal/cluster"
 )
 
-// Faults are what befalls messages between two nodes from now on. None befalls what
-// a node sends to itself.
+// Faults are the faults of messages between two nodes. Messages of a node to itself have none.
 type Faults struct {
-	Loss   float64       // the share of messages that don't arrive
-	Delay  time.Duration // what each takes
-	Jitter time.Duration // what each takes beside, at random, so that they overtake each other
-	Nobody Nobody        // how a sender hears that nobody has a name
+	Loss   float64       // the share of messages that are lost
+	Delay  time.Duration // of each message
+	Jitter time.Duration // the most that is added to the delay, at random, so that messages are reordered
+	NoNode NoNode        // how a sender learns that no node has a name
 }
 
-// Nobody is how a sender hears that nobody has a name.
-type Nobody int
+// NoNode is how a sender learns that no node has a name.
+type NoNode int
 
 // The ways in which engines differ.
 const (
-	AtOnce Nobody = iota // Send fails
+	AtOnce NoNode = iota // Send fails
 	Later                // Gone is called
-	Never                // silence
+	Never                // not at all
 )
 
-// A Net is what buses have in common. Its methods may be called concurrently.
+// A Net is the network of several buses. Its methods may be called concurrently.
 type Net struct {
 	mu     sync.Mutex
 	faults Faults
@@ -43,35 +41,35 @@ type Net struct {
 	count  int
 }
 
-// New returns a net without faults and buses. Its faults are the same for the same
-// seed, as far as the order of what is sent is.
+// New returns a net without faults and buses. Its faults are the same for the same seed, if
+// messages are sent in the same order.
 func New(seed uint64) *Net {
 	return &Net{rand: rand.New(rand.NewPCG(seed, 0)), buses: make(map[string]*Bus), hidden: make(map[string]bool)}
 }
 
-// Set changes the faults.
+// Set changes the faults of messages that are sent from now on.
 func (n *Net) Set(f Faults) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.faults = f
 }
 
-// Count is how many messages were handed to nodes, or lost on the way.
+// Count returns how many messages were delivered or lost.
 func (n *Net) Count() int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.count
 }
 
-// Hide lets nobody have a node's name for a while, as when the node changes from one
-// server of an engine to another.
+// Hide hides a node's name, or shows it again, as when the node changes from one server of an
+// engine to another.
 func (n *Net) Hide(name string, hidden bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.hidden[name] = hidden
 }
 
-// Bus returns a new bus of a name that none had before. It must be closed.
+// Bus returns a new bus. Its name must be new. The caller closes it.
 func (n *Net) Bus(name string) *Bus {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -85,8 +83,8 @@ func (n *Net) Bus(name string) *Bus {
 	return b
 }
 
-// find returns the bus of a name, with the fate of a message to it.
-func (n *Net) find(from, to string) (b *Bus, lost bool, delay time.Duration, nobody Nobody) {
+// find returns the bus of a name, and the faults of a message to it.
+func (n *Net) find(from, to string) (b *Bus, lost bool, delay time.Duration, noNode NoNode) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.count++
@@ -95,14 +93,14 @@ func (n *Net) find(from, to string) (b *Bus, lost bool, delay time.Duration, nob
 		b = n.buses[to]
 	}
 	if from == to {
-		return b, false, 0, f.Nobody
+		return b, false, 0, f.NoNode
 	}
 	lost = f.Loss > 0 && n.rand.Float64() < f.Loss
 	delay = f.Delay
 	if f.Jitter > 0 {
 		delay += time.Duration(n.rand.Int64N(int64(f.Jitter)))
 	}
-	return b, lost, delay, f.Nobody
+	return b, lost, delay, f.NoNode
 }
 
 func (n *Net) all() []string {
@@ -115,10 +113,10 @@ func (n *Net) all() []string {
 	return names
 }
 
-// errCut is what a bus says that is cut off, or closed.
+// errCut is the error of a bus that is cut off or closed.
 var errCut = errors.New("bustest: the bus is cut")
 
-// A Bus is one node's.
+// A Bus is the bus of one node.
 type Bus struct {
 	net  *Net
 	name string
@@ -126,7 +124,7 @@ type Bus struct {
 	wait sync.WaitGroup
 
 	mu       sync.Mutex
-	cond     sync.Cond // signals what the fields below say
+	cond     sync.Cond // signalled when a field below changes
 	receiver cluster.Receiver
 	queue    []item
 	delayed  map[*time.Timer]struct{}
@@ -135,7 +133,7 @@ type Bus struct {
 	closed   bool
 }
 
-// item is a message that has arrived, or the name of a node that there is not.
+// item is a message that has arrived, or the name of a node that does not exist.
 type item struct {
 	message []byte
 	gone    string
@@ -143,7 +141,7 @@ type item struct {
 
 var _ cluster.Bus = (*Bus)(nil)
 
-// Node is the bus's name.
+// Node implements [cluster.Bus].
 func (b *Bus) Node() string { return b.name }
 
 // MaxMessage is 1 MiB, or as Limit has set it.
@@ -160,15 +158,15 @@ func (b *Bus) Limit(bytes int) {
 	b.max = bytes
 }
 
-// Cut cuts the node off, or joins it again: what it sends fails, and nothing comes.
+// Cut cuts the node off, or joins it again: its sends fail, and no message arrives.
 func (b *Bus) Cut(cut bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.cut = cut
 }
 
-// Pause stops the node as a debugger does, or lets it go on: what it sends waits,
-// and what comes is told it after the pause.
+// Pause stops the node, or lets it go on. Meanwhile its sends wait, and its messages are
+// delivered after the pause.
 func (b *Bus) Pause(paused bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -176,7 +174,7 @@ func (b *Bus) Pause(paused bool) {
 	b.cond.Broadcast()
 }
 
-// Close ends the bus as the death of its process would: without a word, and nobody
+// Close ends the bus as the end of its process would: other nodes are not informed, and no node
 // has the name from now on. It may be called more than once.
 func (b *Bus) Close() {
 	b.net.mu.Lock()
@@ -199,7 +197,7 @@ func (b *Bus) Close() {
 	b.wait.Wait()
 }
 
-// Receive has r told from now on.
+// Receive implements [cluster.Bus].
 func (b *Bus) Receive(r cluster.Receiver) (func(), error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -218,16 +216,16 @@ func (b *Bus) Receive(r cluster.Receiver) (func(), error) {
 	}, nil
 }
 
-// Send hands a message to a node.
+// Send implements [cluster.Bus].
 func (b *Bus) Send(node string, message []byte) error {
-	if err := b.may(message); err != nil {
+	if err := b.checkSend(message); err != nil {
 		return err
 	}
-	to, lost, delay, nobody := b.net.find(b.name, node)
+	to, lost, delay, noNode := b.net.find(b.name, node)
 	switch {
-	case to == nil && nobody == AtOnce:
+	case to == nil && noNode == AtOnce:
 		return fmt.Errorf("bustest: %s: %w", node, cluster.ErrNoNode)
-	case to == nil && nobody == Later:
+	case to == nil && noNode == Later:
 		b.arrive(item{gone: node}, delay)
 	case to != nil && !lost:
 		to.arrive(item{message: bytes.Clone(message)}, delay)
@@ -235,9 +233,9 @@ func (b *Bus) Send(node string, message []byte) error {
 	return nil
 }
 
-// Cast hands a message to all nodes, with this one.
+// Cast implements [cluster.Bus].
 func (b *Bus) Cast(message []byte) error {
-	if err := b.may(message); err != nil {
+	if err := b.checkSend(message); err != nil {
 		return err
 	}
 	for _, name := range b.net.all() {
@@ -248,8 +246,8 @@ func (b *Bus) Cast(message []byte) error {
 	return nil
 }
 
-// may waits while the node is stopped, and says why it may not send.
-func (b *Bus) may(message []byte) error {
+// checkSend waits while the node is stopped, and returns why it cannot send.
+func (b *Bus) checkSend(message []byte) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for b.paused && !b.closed {
@@ -264,7 +262,7 @@ func (b *Bus) may(message []byte) error {
 	return nil
 }
 
-// arrive queues what comes to the node, after a while.
+// arrive queues a message to the node, after a delay.
 func (b *Bus) arrive(i item, delay time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -296,7 +294,7 @@ func (b *Bus) push(i item) {
 	}
 }
 
-// deliver tells the receiver what comes.
+// deliver passes messages to the receiver.
 func (b *Bus) deliver() {
 	var batch []item
 	for {

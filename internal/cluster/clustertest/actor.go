@@ -16,13 +16,13 @@ import (
 	"holdfast/stream"
 )
 
-// An actor is what a node does with one session: one thing at a time.
+// An actor is the work of a node on one session: one operation at a time.
 type actor struct {
 	*run
 	store  Store
 	key    stream.SessionKey
 	rng    *rand.Rand
-	greedy bool // takes whatever another owns
+	greedy bool // takes over sessions that have an owner
 
 	lease   stream.Lease      // no epoch: none
 	next    map[uint64]uint64 // by their numbers, the streams that have not ended: the next sequence
@@ -32,7 +32,7 @@ type actor struct {
 func (a *actor) act(ctx context.Context) {
 	for ctx.Err() == nil {
 		if a.lease.Epoch == 0 {
-			a.seek(ctx)
+			a.lookUp(ctx)
 		} else {
 			a.own(ctx)
 		}
@@ -48,9 +48,9 @@ func (a *actor) pause(ctx context.Context, most time.Duration) {
 	}
 }
 
-// some returns a context of a patience that differs: in part so short that what it
-// is for has no known outcome.
-func (a *actor) some(ctx context.Context) (context.Context, context.CancelFunc) {
+// randomTimeout returns a context with a random timeout. Some are so short that the outcome of
+// the operation is unknown.
+func (a *actor) randomTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
 	d := 3 * time.Second
 	if a.rng.IntN(10) == 0 {
 		d = time.Duration(1+a.rng.IntN(200)) * time.Millisecond
@@ -70,9 +70,9 @@ func (a *actor) do(op Op, prepare func(op *Op), f func(op *Op) (func(), error)) 
 	return err
 }
 
-// seek looks the session up, and perhaps takes it.
-func (a *actor) seek(ctx context.Context) {
-	ctx, cancel := a.some(ctx)
+// lookUp looks the session up, and may take it over.
+func (a *actor) lookUp(ctx context.Context) {
+	ctx, cancel := a.randomTimeout(ctx)
 	defer cancel()
 	var found shared.Session
 	err := a.do(Op{Kind: Lookup}, nil, func(op *Op) (func(), error) {
@@ -102,7 +102,7 @@ func (a *actor) create(ctx context.Context) {
 	})
 }
 
-// acquire takes the session over, and reads all that there is.
+// acquire takes the session over, and reads all its streams.
 func (a *actor) acquire(ctx context.Context, was shared.Session) {
 	var taken shared.Taken
 	err := a.do(Op{Kind: Acquire}, nil, func(op *Op) (func(), error) {
@@ -149,9 +149,9 @@ func (a *actor) read(ctx context.Context, number, after uint64) {
 	})
 }
 
-// own does one of the things that an owner does.
+// own does one operation of an owner.
 func (a *actor) own(ctx context.Context) {
-	ctx, cancel := a.some(ctx)
+	ctx, cancel := a.randomTimeout(ctx)
 	defer cancel()
 	switch n := a.rng.IntN(100); {
 	case n < 80:
@@ -179,7 +179,7 @@ func (a *actor) own(ctx context.Context) {
 	}
 }
 
-// lose gives the lease up, which another has or may have.
+// lose forgets the lease, which another node has or may have.
 func (a *actor) lose() {
 	a.store.Forget(a.lease)
 	a.lease = stream.Lease{}
@@ -202,7 +202,7 @@ func (a *actor) append(ctx context.Context) {
 	}
 }
 
-// records makes what an append is to append, and changes next accordingly.
+// records returns the records of an append, and changes next accordingly.
 func (a *actor) records(id int, next map[uint64]uint64) []stream.Record {
 	var records []stream.Record
 	data := func() []byte {
@@ -236,7 +236,7 @@ func (a *actor) records(id int, next map[uint64]uint64) []stream.Record {
 	return records
 }
 
-// claim claims an id that a few others claim too.
+// claim claims an id that a few other actors claim too.
 func (a *actor) claim(ctx context.Context) {
 	id := shared.ClaimID(sha256.Sum256(fmt.Append(nil, a.keys[0], a.nextClaim())))
 	_ = a.do(Op{Kind: Claim, Claim: id}, func(op *Op) {

@@ -12,13 +12,13 @@ import (
 	"holdfast/internal/cluster"
 )
 
-// patience is how long nodes may take to hear of each other again, and that one is
-// gone.
+// patience is how long nodes may take to receive each other's messages again, or to learn that a
+// node is gone.
 const patience = 20 * time.Second
 
-// RunBus has nodes of an engine send messages to each other while one is cut off,
-// and one is killed: each message arrives once or not at all, nodes hear of each
-// other again when all is healed, and of who was killed those who send to it.
+// RunBus has nodes of an engine send messages to each other while one is cut off and one is
+// killed. Each message arrives once or not at all. Nodes receive messages of each other again
+// when the network is healed. Who sends to the killed node learns that it is gone.
 func RunBus(t *testing.T, o Options) {
 	t.Helper()
 	var nodes []*listener
@@ -64,7 +64,7 @@ func RunBus(t *testing.T, o Options) {
 	}
 }
 
-// A listener is a node that sends, and hears.
+// A listener is a node that sends and receives.
 type listener struct {
 	Node
 	t    *testing.T
@@ -96,14 +96,14 @@ func (l *listener) end() {
 	}
 }
 
-// forget begins anew with what was heard recently.
+// forget clears the messages that were received recently.
 func (l *listener) forget() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.recent, l.casts = make(map[string]int), make(map[string]int)
 }
 
-// message makes one that is like no other, to a node or to all ("").
+// message returns a new message, which no other is equal to, to a node or to all ("").
 func (l *listener) message(to string) []byte {
 	l.mu.Lock()
 	l.sent++
@@ -168,7 +168,7 @@ func (l *listener) Gone(node string) {
 	l.gone[node] = true
 }
 
-// hearsAll waits until messages of all arrive again.
+// hearsAll waits until messages of all nodes arrive again.
 func (l *listener) hearsAll(nodes []*listener) {
 	l.t.Helper()
 	l.forget()
@@ -182,7 +182,7 @@ func (l *listener) hearsAll(nodes []*listener) {
 	})
 }
 
-// until waits until something was heard.
+// until waits until a message has arrived.
 func (l *listener) until(what string, ok func() bool) {
 	l.t.Helper()
 	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {

@@ -12,15 +12,15 @@ import (
 	"holdfast/stream"
 )
 
-// forever is the time of what did not happen.
+// forever is the time of an operation that did not happen.
 const forever = time.Duration(1<<63 - 1)
 
-// Check returns what in a history no correct store could have done:
+// Check returns what is wrong in a history:
 //
 //   - An entry that was read differs from what was appended there, or from what
 //     another read found there; its append was refused, or had not begun; a
 //     sequence is missing; something follows the last entry.
-//   - An owner is refused what it may do, though nobody tried to take the session.
+//   - An owner is refused, although no other node tried to take the session over.
 //   - What was acknowledged, or read, is missing from what is found by whoever
 //     acquires the session later; or what is found was begun to be appended after
 //     a newer epoch was given out, or appears after that.
@@ -30,8 +30,8 @@ const forever = time.Duration(1<<63 - 1)
 //   - Lookup does not know of an owner who had acquired the session before.
 //   - A claim has two values.
 //
-// An append whose outcome is unknown may be there or not: it is one or the other
-// for all who look, from when the next owner has acquired the session.
+// An append whose outcome is unknown may be there or not. From when the next owner has acquired
+// the session, it is the same for all readers.
 func Check(history []*Op) []error {
 	c := &checker{byID: make(map[int]*Op)}
 	sessions := make(map[stream.SessionKey][]*Op)
@@ -45,7 +45,7 @@ func Check(history []*Op) []error {
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(sessions)) {
-		s := newLife(c, sessions[key])
+		s := newSessionHistory(c, sessions[key])
 		s.epochs()
 		s.appends()
 		s.reads()
@@ -71,15 +71,15 @@ func (c *checker) fail(format string, args ...any) {
 // A place is where an entry is in a session.
 type place struct{ number, seq uint64 }
 
-// A fact is what is known to be at a place.
+// A fact is an entry that is known to be at a place.
 type fact struct {
 	data  string
 	epoch uint64
 	by    *Op // who says so: who appended it, or read it
 }
 
-// A life is the history of one session.
-type life struct {
+// A sessionHistory is the history of one session.
+type sessionHistory struct {
 	*checker
 	ops     []*Op
 	owners  map[uint64]*Op // Create and Acquire that succeeded, by epoch
@@ -89,8 +89,8 @@ type life struct {
 	seqs    map[uint64]map[uint64]uint64 // by stream and epoch: the highest of which there is a fact
 }
 
-func newLife(c *checker, ops []*Op) *life {
-	s := &life{
+func newSessionHistory(c *checker, ops []*Op) *sessionHistory {
+	s := &sessionHistory{
 		checker: c, ops: ops,
 		owners: make(map[uint64]*Op),
 		lost:   make(map[uint64]time.Duration),
@@ -100,8 +100,8 @@ func newLife(c *checker, ops []*Op) *life {
 	return s
 }
 
-// epochs checks that each has one owner, and that they rise.
-func (s *life) epochs() {
+// epochs checks that each epoch has one owner, and that epochs rise.
+func (s *sessionHistory) epochs() {
 	var given []*Op
 	for _, op := range s.ops {
 		if (op.Kind != Create && op.Kind != Acquire) || op.Outcome != Done {
@@ -124,7 +124,7 @@ func (s *life) epochs() {
 }
 
 // lostAt is when an epoch is over at the latest: when a newer one was given out.
-func (s *life) lostAt(epoch uint64) time.Duration {
+func (s *sessionHistory) lostAt(epoch uint64) time.Duration {
 	if at, ok := s.lost[epoch]; ok {
 		return at
 	}
@@ -138,9 +138,8 @@ func (s *life) lostAt(epoch uint64) time.Duration {
 	return at
 }
 
-// learn notes that there is something at a place, and checks that nobody knows
-// otherwise.
-func (s *life) learn(at place, f fact) {
+// addFact notes that an entry is at a place, and checks that it agrees with other facts.
+func (s *sessionHistory) addFact(at place, f fact) {
 	if known, ok := s.facts[at]; ok {
 		if known.data != f.data || known.epoch != f.epoch {
 			s.fail("at %d of stream %d there is %.20q of epoch %d (%v) and %.20q of epoch %d (%v)", at.seq, at.number,
@@ -155,8 +154,8 @@ func (s *life) learn(at place, f fact) {
 	s.seqs[at.number][f.epoch] = max(s.seqs[at.number][f.epoch], at.seq)
 }
 
-// appends learns of what was acknowledged.
-func (s *life) appends() {
+// appends adds facts about acknowledged appends.
+func (s *sessionHistory) appends() {
 	for _, op := range s.ops {
 		if op.Kind != Append {
 			continue
@@ -172,7 +171,7 @@ func (s *life) appends() {
 		}
 		for _, r := range op.Records {
 			if !r.Note {
-				s.learn(place{r.Number, r.Seq}, fact{string(r.Data), op.Epoch, op})
+				s.addFact(place{r.Number, r.Seq}, fact{string(r.Data), op.Epoch, op})
 			}
 		}
 	}
@@ -180,7 +179,7 @@ func (s *life) appends() {
 
 // refused checks that an owner was refused an append for a reason: it knows which
 // entry is next.
-func (s *life) refused(op *Op) {
+func (s *sessionHistory) refused(op *Op) {
 	switch {
 	case errors.Is(op.Err, stream.ErrFull), errors.Is(op.Err, stream.ErrTooLarge):
 	case errors.Is(op.Err, stream.ErrFenced) && s.contested(op):
@@ -191,14 +190,14 @@ func (s *life) refused(op *Op) {
 
 // contested reports whether another may have acquired the session before an operation
 // ended, or have got so far as to fence its owner before it was refused.
-func (s *life) contested(op *Op) bool {
+func (s *sessionHistory) contested(op *Op) bool {
 	return slices.ContainsFunc(s.ops, func(o *Op) bool {
 		return o.Kind == Acquire && o.Start < op.End && (o.Epoch == 0 || o.Epoch > op.Epoch)
 	})
 }
 
-// reads checks each read by itself, and learns of what it saw.
-func (s *life) reads() {
+// reads checks each read, and adds facts about its entries.
+func (s *sessionHistory) reads() {
 	for _, op := range s.ops {
 		if op.Kind != Read {
 			continue
@@ -232,7 +231,7 @@ func (s *life) reads() {
 
 // missing checks a read that ended before the newest entry of its own epoch: that
 // is right if what follows had not been acknowledged when it began.
-func (s *life) missing(op *Op, next uint64) {
+func (s *sessionHistory) missing(op *Op, next uint64) {
 	f, ok := s.facts[place{op.Number, next}]
 	if ok && f.by.End < op.Start {
 		s.fail("entry %d of stream %d is missing, of %v: %v", next, op.Number, f.by, op)
@@ -240,7 +239,7 @@ func (s *life) missing(op *Op, next uint64) {
 }
 
 // entry checks one entry that was read.
-func (s *life) entry(op *Op, e stream.Entry) {
+func (s *sessionHistory) entry(op *Op, e stream.Entry) {
 	id, i, ok := origin(e.Data)
 	by := s.byID[id]
 	if !ok || by == nil || by.Kind != Append || i >= len(by.Records) {
@@ -259,19 +258,19 @@ func (s *life) entry(op *Op, e stream.Entry) {
 	case by.Start > s.lostAt(by.Epoch):
 		s.fail("accepted though a newer epoch was given out at %v: %v, as read by %v", s.lostAt(by.Epoch), by, op)
 	}
-	s.learn(place{op.Number, e.Seq}, fact{string(e.Data), e.Epoch, op})
+	s.addFact(place{op.Number, e.Seq}, fact{string(e.Data), e.Epoch, op})
 }
 
 // readFailed checks a read that its owner was refused, or that failed: it may be if
 // another may have acquired the session by then.
-func (s *life) readFailed(op *Op) {
+func (s *sessionHistory) readFailed(op *Op) {
 	if op.Outcome == Refused && len(s.seqs[op.Number]) > 0 && !s.contested(op) {
 		s.fail("its owner can't read stream %d (%v): %v", op.Number, op.Err, op)
 	}
 }
 
-// lookups checks that they see whoever had acquired the session before.
-func (s *life) lookups() {
+// lookups checks that each Lookup sees the owner that had acquired the session before.
+func (s *sessionHistory) lookups() {
 	for _, op := range s.ops {
 		if op.Kind != Lookup {
 			continue
@@ -295,8 +294,8 @@ func (s *life) lookups() {
 	}
 }
 
-// ownerFound checks the owner that a Lookup told.
-func (s *life) ownerFound(op *Op) {
+// ownerFound checks the owner that a Lookup returned.
+func (s *sessionHistory) ownerFound(op *Op) {
 	owner := s.owners[op.Found.Epoch]
 	if owner == nil {
 		return // of an Acquire whose outcome is unknown
@@ -320,7 +319,7 @@ func (s *life) ownerFound(op *Op) {
 	}
 }
 
-// claims checks that all who claimed one id know of one value.
+// claims checks that all claims of one id have one value.
 func (c *checker) claims(ops []*Op) {
 	var value []byte
 	var by *Op

@@ -1,7 +1,7 @@
-// Package clustertest checks what several nodes make of one engine while it, and
-// they, fail: it has them append to sessions, read them, take them over and give
-// them up, all at once, writes down what each of them saw, and checks that it can
-// have been so ([Check]).
+// Package clustertest tests an engine with several nodes, while faults happen to both. The nodes
+// append to sessions, read them, take them over and release them, all at once. What each
+// node saw is recorded as a history, and [Check] checks whether a correct store can have
+// that history.
 package clustertest
 
 import (
@@ -19,7 +19,7 @@ import (
 	"holdfast/stream"
 )
 
-// A Store is what a node works with.
+// A Store is a shared store that is a bus too.
 type Store interface {
 	shared.Store
 	cluster.Bus
@@ -28,10 +28,10 @@ type Store interface {
 // A Node is one process's connection to the engine.
 type Node struct {
 	Store Store
-	Cut   func(Cut) // changes the network between the two; nil: there is none
+	Cut   func(Cut) // changes the network between the node and the engine; nil: there is none
 }
 
-// A Fault is what may befall the engine. Do has it happen, and end.
+// A Fault is a fault of the engine. Do has it happen, and end.
 type Fault struct {
 	Name string
 	Do   func()
@@ -57,8 +57,8 @@ const (
 	settle = 60 * time.Second
 )
 
-// Run has nodes work on an engine, and faults befall both, and fails the test if
-// what they saw can't have been.
+// Run has nodes work on an engine while faults happen to both. It fails the test if their history
+// is wrong.
 func Run(t *testing.T, o Options) {
 	t.Helper()
 	wrong, seed, summary := observe(t, o)
@@ -75,7 +75,7 @@ func Run(t *testing.T, o Options) {
 	}
 }
 
-// observe does what is asked of Run, and returns what was wrong.
+// observe is Run, and returns what was wrong.
 func observe(t *testing.T, o Options) (wrong []error, seed uint64, summary string) {
 	switch {
 	case o.OneNode:
@@ -99,14 +99,14 @@ func observe(t *testing.T, o Options) (wrong []error, seed uint64, summary strin
 	for i := range sessions {
 		r.keys = append(r.keys, stream.SessionKey(fmt.Sprintf("%016x-%d", rand.Uint64(), i)))
 	}
-	r.disturb()
-	r.judge()
+	r.work()
+	r.readAll()
 	r.closing.Wait()
 	history := r.history()
 	return append(r.wrong, Check(history)...), o.Seed, r.summary(history)
 }
 
-// A run is what goes on in [Run].
+// A run is the state of [Run].
 type run struct {
 	recorder
 	t       *testing.T
@@ -123,14 +123,14 @@ type run struct {
 	wrong   []error
 }
 
-// fail notes what is wrong beside what the history tells.
+// fail notes a failure that is not in the history.
 func (r *run) fail(format string, args ...any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.wrong = append(r.wrong, fmt.Errorf(format, args...))
 }
 
-// nextClaim returns which claim is to be made: the same a few times.
+// nextClaim returns the number of the next claim: each number a few times.
 func (r *run) nextClaim() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -145,7 +145,7 @@ type member struct {
 	work   sync.WaitGroup
 }
 
-// join opens a node and has it work.
+// join opens a node, and starts its work.
 func (r *run) join() *member {
 	ctx, cancel := context.WithCancel(context.Background())
 	m := &member{Node: r.o.Open(r.t), cancel: cancel}
@@ -172,8 +172,8 @@ func (r *run) isAlive(node string) bool {
 	return r.alive[node]
 }
 
-// end ends a node as a SIGKILL does: the engine hears no more of it. One that
-// can't be cut off is closed.
+// end ends a node as a SIGKILL does: nothing more of it reaches the engine. A node that can't be
+// cut off is closed.
 func (r *run) end(m *member) {
 	if m.Cut != nil {
 		m.Cut(Reset)
@@ -193,9 +193,9 @@ func (r *run) end(m *member) {
 	r.closing.Go(closing)
 }
 
-// disturb has nodes at work, and faults happen, for as long as was asked; then all
-// is healed, and all nodes are ended.
-func (r *run) disturb() {
+// work starts the nodes, and has faults happen until the time is over. Then it heals the network
+// and ends all nodes.
+func (r *run) work() {
 	for range r.o.Nodes {
 		r.members = append(r.members, r.join())
 	}
@@ -216,7 +216,7 @@ func (r *run) disturb() {
 	}
 }
 
-// sleep waits for a random time, in ms: it is what the run is made of.
+// sleep waits for a random time, in milliseconds.
 func (r *run) sleep(least, most int) {
 	time.Sleep(time.Duration(least+r.rng.IntN(most-least)) * time.Millisecond)
 }
@@ -255,8 +255,8 @@ func (r *run) fault() {
 	r.faults[name]++
 }
 
-// judge acquires all sessions and reads them, at the end.
-func (r *run) judge() {
+// readAll acquires all sessions and reads them, at the end.
+func (r *run) readAll() {
 	r.closingIfOne()
 	n := r.o.Open(r.t)
 	defer func() {
@@ -271,7 +271,7 @@ func (r *run) judge() {
 		a := &actor{run: r, store: n.Store, key: key, rng: rand.New(rand.NewPCG(r.o.Seed, 2)), greedy: true}
 		all.Go(func() {
 			for a.lease.Epoch == 0 && ctx.Err() == nil {
-				a.seek(ctx)
+				a.lookUp(ctx)
 			}
 			if a.lease.Epoch == 0 {
 				r.fail("session %s can't be acquired, %v after all is healed", key, settle)

@@ -8,7 +8,7 @@ import (
 )
 
 // found checks what those who acquired the session were told.
-func (s *life) found() {
+func (s *sessionHistory) found() {
 	for i, epoch := range s.byEpoch {
 		op := s.owners[epoch]
 		next := make(map[uint64]shared.Stream)
@@ -33,7 +33,7 @@ func (s *life) found() {
 }
 
 // nothingLost checks what is found against what the owners before found.
-func (s *life) nothingLost(op *Op, next map[uint64]shared.Stream) {
+func (s *sessionHistory) nothingLost(op *Op, next map[uint64]shared.Stream) {
 	for _, epoch := range s.byEpoch {
 		if epoch >= op.Epoch {
 			return
@@ -49,7 +49,7 @@ func (s *life) nothingLost(op *Op, next map[uint64]shared.Stream) {
 
 // notes checks that the note found for each stream is not older than the last that
 // was acknowledged.
-func (s *life) notes(op *Op, found map[uint64]shared.Stream) {
+func (s *sessionHistory) notes(op *Op, found map[uint64]shared.Stream) {
 	newest := make(map[uint64]*Op) // acknowledged
 	for _, by := range s.ops {
 		if by.Kind != Append || by.Outcome != Done || by.Epoch >= op.Epoch {
@@ -93,7 +93,7 @@ func older(a, b *Op) bool {
 
 // wholes checks that of each append all entries are there, or none, as the last
 // owner found it.
-func (s *life) wholes() {
+func (s *sessionHistory) wholes() {
 	if len(s.byEpoch) == 0 {
 		return
 	}
