@@ -1,6 +1,7 @@
 package translate
 
 import (
+	"bytes"
 	"errors"
 	"strings"
 	"sync"
@@ -327,12 +328,27 @@ func (p *legacyProbe) answered(of backend.Call, m jsonrpc.Message) bool {
 		p.path.Store(&path{up: p.sink, down: &p.out})
 		return false
 	}
+	if !mayBeModern(m.Error) {
+		return false
+	}
 	id := p.own.add(func(discovered jsonrpc.Message) { p.discovered(*in, of, m, discovered) })
 	p.asked = id
 	p.timer = time.AfterFunc(p.t.patience, func() { p.own.fail(id, errSilent) })
 	params := discoverParams(jsonrpc.Field(in.Params, "clientInfo"), jsonrpc.Field(in.Params, "capabilities"))
 	p.out.later(about(*in, newRequest(id, protocol.MethodDiscover, params)))
 	return true
+}
+
+// mayBeModern reports whether a server that speaks only modern revisions may refuse initialize
+// so: it does not know the method, misses the _meta, or names its revisions (2026-07-28,
+// Versioning, "Backward Compatibility"). Others, such as a server out of reach, are not
+// asked again.
+func mayBeModern(failure []byte) bool {
+	switch string(jsonrpc.Field(failure, "code")) {
+	case "-32600", "-32601", "-32602", "-32020", "-32021", "-32022":
+		return true
+	}
+	return bytes.Contains(failure, []byte(protocol.V20260728))
 }
 
 var errSilent = errors.New("no answer to server/discover")

@@ -216,6 +216,8 @@ func TestLegacyProbe(t *testing.T) {
 		"legacy":  {[]string{`"result":` + facts}, `{"jsonrpc":"2.0","id":0,"result":` + facts + `}`, yes, unsure},
 		"modern":  {[]string{`"error":{"code":-32601,"message":"what?"}`, `"result":` + discoverable, `"result":` + discoverable}, initializeResult, no, yes},
 		"neither": {[]string{`"error":{"code":-32601,"message":"what?"}`, `"error":{"code":-1,"message":"no"}`}, refusal, unsure, unsure},
+		"away":    {[]string{`"error":{"code":-32000,"message":"out of reach"}`}, `{"jsonrpc":"2.0","id":0,"error":{"code":-32000,"message":"out of reach"}}`, unsure, unsure},
+		"named":   {[]string{`"error":{"code":-1,"message":"use 2026-07-28"}`, `"result":` + discoverable, `"result":` + discoverable}, initializeResult, no, yes},
 		"ended":   {[]string{`"error":{"code":-32601,"message":"what?"}`, ""}, refusal, unsure, unsure},
 	} {
 		t.Run(name, func(t *testing.T) {
