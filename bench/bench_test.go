@@ -12,6 +12,7 @@ import (
 
 	"holdfast"
 	"holdfast/backend/message"
+	"holdfast/backend/remote"
 	"holdfast/bench/floor"
 	"holdfast/bench/load"
 	"holdfast/bench/tools"
@@ -57,6 +58,24 @@ var rivals = []rival{
 			})
 		},
 		plain: "/auto", modern: "/auto", sse: "/sse", stream: "/sse",
+	},
+	{
+		name: "holdfast-remote", // in front of go-sdk
+		open: func() (http.Handler, func()) {
+			sdk, end := openSDK()
+			server := httptest.NewServer(sdk)
+			quiet := slog.New(slog.DiscardHandler)
+			h, stop := both(func(o *holdfast.Options) *holdfast.Handler {
+				return holdfast.NewBackendHandler(remote.New(server.URL+"/json", &remote.Options{Logger: quiet}), o)
+			})
+			return h, func() {
+				stop()
+				server.CloseClientConnections()
+				server.Close()
+				end()
+			}
+		},
+		plain: "/auto",
 	},
 	{
 		name: "go-sdk", open: openSDK,

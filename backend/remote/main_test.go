@@ -219,7 +219,7 @@ func (c *raw) do(method, last, body string) *reply {
 		r.Header.Set("Last-Event-ID", last)
 	}
 	network := &http.Transport{DisableKeepAlives: true}
-	res, err := network.RoundTrip(r)
+	res, err := network.RoundTrip(r) //nolint:bodyclose // reply.cut closes it
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -293,14 +293,4 @@ func tool(id, name, arguments string) string {
 // unknown reports whether a response says that the outcome of its call is unknown.
 func unknown(m jsonrpc.Message) bool {
 	return m.Error != nil && strings.HasPrefix(jsonrpc.String(jsonrpc.Field(m.Error, "message")), "outcome unknown")
-}
-
-// eventually waits until ok.
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(patience); !ok(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal(what)
-		}
-	}
 }

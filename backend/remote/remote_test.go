@@ -222,7 +222,9 @@ func TestCancel(t *testing.T) {
 			c := open(t, w.url)
 			c.post(strings.Replace(tool(id, "wait", "{}"), `"progressToken":`+id, `"progressToken":1`, 1)).progress(1)
 			_ = c.post(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":` + id + `}}`)
-			<-ended
+			if err := <-ended; err == nil {
+				t.Error("the tool ended without an error")
+			}
 		})
 	}
 }
