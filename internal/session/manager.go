@@ -117,6 +117,7 @@ type sessionTables struct {
 // by Manager.mu.
 type takeOvers struct {
 	takers    chan struct{}                 // places of those who take sessions over
+	wanted    atomic.Int32                  // take-overs that clients wait for
 	looking   chan struct{}                 // held by who looks through all records
 	taking    map[stream.SessionKey]*taking // those that are being taken over
 	nextRetry time.Time                     // when the next session that was taken over makes its calls again

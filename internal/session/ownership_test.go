@@ -512,6 +512,45 @@ func TestSweep(t *testing.T) {
 	}
 }
 
+// A sweep waits for take-overs that clients wait for, but not for long.
+func TestSweepGivesWay(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newShelf()
+		a, b := f.add(t, "a", safeTools()), f.add(t, "b", safeTools())
+		s, other := a.open("alice"), a.open("bob")
+		begin(t, s, false, request(1))
+		begin(t, other, false, request(1))
+		a.kill()
+		_, at, err := b.Locate(t.Context(), s.key, "alice")
+		if err != nil {
+			t.Fatal(err)
+		}
+		release := make(chan struct{})
+		hold := func() { <-release }
+		b.node.taking.Store(&hold)
+		go func() { _, _ = b.TakeOver(t.Context(), at) }()
+		synctest.Wait()
+		b.node.taking.Store(nil)
+		gone := func(string) bool { return true }
+		mine := func(key stream.SessionKey) bool { return key != s.key }
+		swept := make(chan error, 1)
+		began := time.Now()
+		go func() {
+			swept <- b.Sweep(t.Context(), gone, mine)
+		}()
+		if err := <-swept; err != nil || time.Since(began) != giveWayFor {
+			t.Errorf("swept after %v: %v", time.Since(began), err)
+		}
+		close(release)
+		synctest.Wait()
+		began = time.Now()
+		if err := b.Sweep(t.Context(), gone, mine); err != nil || time.Since(began) != 0 {
+			t.Errorf("swept with nobody waiting after %v: %v", time.Since(began), err)
+		}
+	})
+}
+
 // A session that is in use does not expire in the store; one that is not is deleted.
 func TestRenew(t *testing.T) {
 	t.Parallel()

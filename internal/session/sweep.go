@@ -22,6 +22,11 @@ const (
 	// more, the engine has other work too: one each sweepOften then.
 	sweepAtOnce = 2000
 	sweepOften  = 5 * time.Millisecond
+
+	// giveWayFor is how long a sweep waits at the most for take-overs that clients wait for:
+	// on all nodes they begin at the same time, and a sweep would take sessions away from
+	// those nodes to which their clients have come.
+	giveWayFor = time.Second
 )
 
 // Sweep takes over those sessions, of those that mine says, that have calls which
@@ -32,6 +37,7 @@ func (m *Manager) Sweep(ctx context.Context, gone func(node string) bool, mine f
 	if m.shared == nil {
 		return nil
 	}
+	m.waitFor(giveWayFor, func() bool { return m.wanted.Load() == 0 || ctx.Err() != nil })
 	sw := &sweep{m: m, more: make(chan struct{}, 1)}
 	var work sync.WaitGroup
 	var swept error
@@ -171,7 +177,7 @@ func (m *Manager) wait(ctx context.Context, places chan<- struct{}, paced <-chan
 
 // adopt takes over a session for a sweep.
 func (m *Manager) adopt(ctx context.Context, at *Remote) {
-	_, err := m.TakeOver(ctx, at)
+	_, err := m.takeOverOnce(ctx, at)
 	switch {
 	case err == nil, errors.Is(err, stream.ErrConflict), errors.Is(err, ErrNotFound), errors.Is(err, ErrClosing):
 	default:

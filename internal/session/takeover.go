@@ -56,6 +56,13 @@ func (t *taking) wait(ctx context.Context) (*Session, error) {
 // faster, and the session is to be located again; [ErrNotFound], [ErrClosing],
 // [ErrBusy], or that of the store. Backends are shown ctx's values.
 func (m *Manager) TakeOver(ctx context.Context, at *Remote) (*Session, error) {
+	m.wanted.Add(1)
+	defer m.wanted.Add(-1)
+	return m.takeOverOnce(ctx, at)
+}
+
+// takeOverOnce is TakeOver, also for sessions that nobody waits for.
+func (m *Manager) takeOverOnce(ctx context.Context, at *Remote) (*Session, error) {
 	if m.shared == nil {
 		return nil, ErrNotFound
 	}
