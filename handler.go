@@ -94,6 +94,7 @@ func NewBackendHandler(b backend.Backend, opts *Options) *Handler {
 		Retry:           o.Retry,
 		KeepAlive:       o.KeepAlive,
 		PingAfter:       o.PingAfter,
+		TaskAfter:       o.TaskAfter,
 		MaxBody:         o.MaxBody,
 		Flight:          flight,
 		Stateless:       o.Stateless,

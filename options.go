@@ -53,6 +53,11 @@ type Options struct {
 	// sent a ping, if its protocol revision is older than 2025-11-25. The ping's event
 	// id lets such a client resume the call. 1 s; negative: none is sent.
 	PingAfter time.Duration
+	// TaskAfter is how long a call of a tool may take before it becomes a task, if its client
+	// declares the extension io.modelcontextprotocol/tasks (revision 2026-07-28): the client
+	// is given a task's id in the place of the response, and asks for the status; 2 s.
+	// Negative: calls do not become tasks.
+	TaskAfter time.Duration
 	// SessionTTL is how long a session lives while no call is in flight and no client
 	// is connected; 30 minutes.
 	SessionTTL time.Duration
@@ -159,6 +164,7 @@ func (o *Options) defaults(b backend.Backend) {
 	}
 	o.MaxShare = cmp.Or(o.MaxShare, 0.75)
 	o.Retry = cmp.Or(o.Retry, time.Second)
+	o.TaskAfter = cmp.Or(o.TaskAfter, 2*time.Second)
 	if p, ok := b.(backend.ProcessStarter); ok && p.Processes() {
 		o.MaxProcesses = cmp.Or(o.MaxProcesses, 256)
 		o.UnusedProcess = cmp.Or(o.UnusedProcess, time.Minute)

@@ -42,6 +42,7 @@ type serveFlags struct {
 	disconnectAfter time.Duration
 	retry           time.Duration
 	pingAfter       time.Duration
+	taskAfter       time.Duration
 	keepAlive       time.Duration
 	sessionTTL      time.Duration
 	keep            time.Duration
@@ -93,6 +94,7 @@ revision. Each session has one of its own there.`,
 	fs.DurationVar(&f.retry, "retry", time.Second, "how long clients are told to wait before they reconnect")
 	fs.DurationVar(&f.keepAlive, "keepalive", 15*time.Second, "time without a message after which a comment is sent on a stream; 0: never")
 	fs.DurationVar(&f.pingAfter, "ping-after", time.Second, "time without a message after which a client of a revision before 2025-11-25 is pinged, so that it gets an event id; 0: never")
+	fs.DurationVar(&f.taskAfter, "task-after", 2*time.Second, "how long a call may take before it becomes a task, for a client that supports tasks; 0: never")
 	fs.DurationVar(&f.sessionTTL, "session-ttl", 30*time.Minute, "how long a session is kept without use")
 	fs.DurationVar(&f.keep, "keep", 10*time.Minute, "how long a finished call can be resumed")
 	fs.DurationVar(&f.maxWait, "max-wait", time.Hour, "how long a client that resumes requests (SEP-975) may be disconnected from a running call before the call is cancelled; 0: for ever")
@@ -208,6 +210,7 @@ func (f *serveFlags) options() *holdfast.Options {
 		Retry:           f.retry,
 		KeepAlive:       keepAlive,
 		PingAfter:       pingAfter,
+		TaskAfter:       cmp.Or(max(f.taskAfter, 0), -1),
 		SessionTTL:      f.sessionTTL,
 		Keep:            f.keep,
 		MaxWait:         maxWait,

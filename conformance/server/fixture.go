@@ -19,6 +19,7 @@ func newServer() *mcp.Server {
 	addContentTools(s)
 	addTalkingTools(s)
 	addAskingTools(s)
+	addTaskTools(s)
 	addResources(s)
 	addPrompts(s)
 	return s

@@ -60,9 +60,14 @@ func TestFixture(t *testing.T) {
 			checkSchema(t, tool.InputSchema)
 			continue
 		}
+		if slices.Contains(taskTools, tool.Name) {
+			continue
+		}
 		checkCall(ctx, t, cs, tool.Name)
 	}
 	slices.Sort(names)
+	want = append(want, taskTools...)
+	slices.Sort(want)
 	if !slices.Equal(names, want) {
 		t.Errorf("tools are %q, want %q", names, want)
 	}

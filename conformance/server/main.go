@@ -38,7 +38,7 @@ func serve(addr string) error {
 	defer stop()
 
 	fixture := newServer()
-	handler := holdfast.NewHandler(func(*http.Request) *mcp.Server { return fixture }, nil)
+	handler := holdfast.NewHandler(func(*http.Request) *mcp.Server { return fixture }, options())
 	mux := http.NewServeMux()
 	mux.Handle("/mcp", handler)
 

@@ -264,6 +264,9 @@ type outcome struct {
 // serveIn serves an exchange in its session, which is here. An error says that nothing
 // was answered.
 func (h *Handler) serveIn(w http.ResponseWriter, x *exchange) error {
+	if x.purpose == forModern {
+		return h.serveModern(w, x) // which finds it now
+	}
 	var o outcome
 	if err := h.start(x, &o); err != nil {
 		return err

@@ -53,6 +53,7 @@ type Options struct {
 	PingAfter       time.Duration  // silence after which a client that knows no empty events is given an id by a ping; 1 s; negative: never
 	WriteTimeout    time.Duration  // how long one write may wait for a slow client; 30 s
 	BodyTimeout     time.Duration  // how long a request's body may take, beside a second for each 64 KiB, or the first message of a WebSocket; 30 s
+	TaskAfter       time.Duration  // how old a call is when it becomes a task, if its client knows tasks; 0 or less: never
 	InputGrace      time.Duration  // how long a connection is held while the client is asked; 1 s
 	MaxBody         int64          // bytes of a request body, or of a message; 4 MiB
 	Flight          *budget.Flight // counts the bytes of requests on their way; nil: nobody does

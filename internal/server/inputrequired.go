@@ -58,16 +58,22 @@ func (p *reply) inputRequired() []byte {
 	}
 	result := []byte(`{"resultType":"` + protocol.ResultInputRequired + `"}`)
 	for _, q := range p.asked {
-		request := []byte(`{}`)
-		request, _ = jsonrpc.Set(request, jsonrpc.Field(q.message, "method"), "method")
-		if params := jsonrpc.Field(q.message, "params"); params != nil {
-			request, _ = jsonrpc.Set(request, params, "params")
-		}
-		result, _ = jsonrpc.Set(result, request, "inputRequests", inputKey(q.id))
+		m := jsonrpc.Message{Raw: q.message}
+		result, _ = jsonrpc.Set(result, inputText(&m), "inputRequests", inputKey(q.id))
 	}
 	s := waitingState{number: at.Stream.Number, told: at.Seq, until: time.Now().Add(wait)}
 	result, _ = jsonrpc.Set(result, jsonrpc.Quote(s.seal(p.s, p.x.modern.sum)), "requestState")
 	return jsonrpc.AppendResult(nil, p.x.modern.id, result)
+}
+
+// inputText returns a request of the backend as it stands in inputRequests.
+func inputText(m *jsonrpc.Message) []byte {
+	request := []byte(`{}`)
+	request, _ = jsonrpc.Set(request, jsonrpc.Field(m.Raw, "method"), "method")
+	if params := jsonrpc.Field(m.Raw, "params"); params != nil {
+		request, _ = jsonrpc.Set(request, params, "params")
+	}
+	return request
 }
 
 // inputKey returns the key of a request of the backend in inputRequests. It is used once in
@@ -142,28 +148,29 @@ func (h *Handler) continueModern(w http.ResponseWriter, x *exchange) error {
 	if p.call != nil {
 		p.call.Returned()
 	}
-	if err := p.respond(x.values(), m, open); err != nil {
+	// What is missing is asked for again.
+	if p.asked, err = respond(x.values(), s, m, open); err != nil {
 		return err
 	}
 	clear(x.msgs)
 	return p.answer(x.r.Context(), number, at.told)
 }
 
-// respond hands the client's input to the backend. What is missing is asked for again.
-func (p *reply) respond(ctx context.Context, m *jsonrpc.Message, open []jsonrpc.Message) error {
+// respond hands the client's input to the backend, and returns what is missing of it.
+func respond(ctx context.Context, s *session.Session, m *jsonrpc.Message, open []jsonrpc.Message) (missing []inputRequest, err error) {
 	header := http.Header{}
 	for i := range open {
 		q := &open[i]
 		result := jsonrpc.Field(m.Params, "inputResponses", inputKey(q.ID))
 		if len(result) == 0 || result[0] != '{' {
-			p.asked = append(p.asked, inputRequest{q.ID, q.Raw})
+			missing = append(missing, inputRequest{q.ID, q.Raw})
 			continue
 		}
 		raw := jsonrpc.AppendResult(nil, q.ID, result)
 		response := jsonrpc.Message{Kind: jsonrpc.Response, ID: q.ID, Result: jsonrpc.Field(raw, "result"), Raw: raw}
-		if err := p.s.Send(ctx, response, header); err != nil {
-			return err
+		if err := s.Send(ctx, response, header); err != nil {
+			return missing, err
 		}
 	}
-	return nil
+	return missing, nil
 }

@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
 
 	"holdfast/internal/protocol"
+	"holdfast/internal/session"
 	"holdfast/jsonrpc"
 )
 
@@ -23,6 +25,7 @@ type modern struct {
 	client       []byte // clientInfo and clientCapabilities, as raw JSON
 	capabilities []byte
 	sum          string // of what it asks for; see sumOf
+	tasks        bool   // calls become tasks here, if their clients know tasks
 }
 
 // isModern reports whether a POST is of revision 2026-07-28 or later: its header or its _meta
@@ -54,7 +57,7 @@ func isModernHeader(r *http.Request) bool {
 // answered.
 func (h *Handler) decodeModern(w http.ResponseWriter, x *exchange) bool {
 	x.purpose, x.secret, x.last = forModern, "", ""
-	x.modern = &modern{}
+	x.modern = &modern{tasks: h.hasTasks()}
 	if h.opts.LegacyOnly {
 		if x.msgs[0].Kind == jsonrpc.Request {
 			x.modern.id = x.msgs[0].ID
@@ -77,6 +80,11 @@ func (h *Handler) decodeModern(w http.ResponseWriter, x *exchange) bool {
 		return false
 	}
 	x.modern.id = m.ID
+	if isTaskMethod(m.Method) {
+		if id, ours := parseTaskID(jsonrpc.String(jsonrpc.Field(m.Params, "taskId"))); ours {
+			x.ref = id.text // which names the session
+		}
+	}
 	status, err := x.modern.read(x.r.Header, m)
 	if err != nil {
 		h.rejectModern(w, x, status, err)
@@ -205,6 +213,9 @@ func modernError(id []byte, e *jsonrpc.Error) []byte {
 // failModern answers a modern request with what an error means.
 func (h *Handler) failModern(w http.ResponseWriter, x *exchange, err error) {
 	status, e := h.explain(err)
+	if isTaskMethod(x.msgs[0].Method) && errors.Is(err, session.ErrNotFound) {
+		status, e = http.StatusOK, errNoTask
+	}
 	if status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable {
 		w.Header().Set("Retry-After", "1")
 	}

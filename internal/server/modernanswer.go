@@ -29,7 +29,12 @@ func (h *Handler) serveModern(w http.ResponseWriter, of *exchange) (err error) {
 	switch {
 	case jsonrpc.Field(m.Params, "requestState") != nil && h.isWaitingState(m):
 		return h.continueModern(w, x)
-	case h.isDraining():
+	case isTaskMethod(m.Method):
+		if ours, err := h.serveTask(w, x); ours {
+			return err
+		}
+	}
+	if h.isDraining() {
 		return session.ErrClosing
 	}
 	if x.session, err = h.sessions.Carrier(x.r, x.principal, x.modern.version, x.modern.client); err != nil {
@@ -86,10 +91,12 @@ type reply struct {
 	call  *session.Call // nil if it has ended, or was begun before
 	began time.Time
 
+	tasks  bool           // the call may become a task
+	goesOn bool           // the call goes on when its client leaves
 	opened bool           // the stream of events has begun
 	final  []byte         // the response, as the client gets it; nil until it has come
 	asked  []inputRequest // what the backend has asked, and the client has not answered
-	ends   func() []byte  // makes the response that ends the reply before its call, once that is due
+	ends   func() []byte  // makes the response that ends the reply before its call, once that is due; nil: it goes on
 }
 
 // An inputRequest is a request of a backend that the client is to answer.
@@ -105,6 +112,7 @@ var errReplied = errors.New("the request was answered, and its call goes on")
 func (h *Handler) newReply(w http.ResponseWriter, x *exchange, s *session.Session, call *session.Call) *reply {
 	p := &reply{events: h.newConn(w, x, s), x: x, call: call, began: time.Now()}
 	p.primes, p.sink = false, p
+	p.tasks = x.mayBeTask()
 	return p
 }
 
@@ -114,7 +122,7 @@ func (h *Handler) waitLight(w http.ResponseWriter, x *exchange, call *session.Ca
 	ctx, ready := x.r.Context(), make(chan struct{}, 1)
 	call.Notify(ready)
 	var late <-chan time.Time
-	if after := h.opts.KeepAlive; after > 0 { // then the client has to hear something
+	if after := h.patience(x); after > 0 {
 		t := time.NewTimer(after)
 		defer t.Stop()
 		late = t.C
@@ -143,6 +151,15 @@ func (h *Handler) waitLight(w http.ResponseWriter, x *exchange, call *session.Ca
 	}
 }
 
+// patience is how long a call stays light: until its client has to hear something.
+func (h *Handler) patience(x *exchange) time.Duration {
+	after := h.opts.KeepAlive
+	if x.mayBeTask() && (after <= 0 || after > h.opts.TaskAfter) {
+		return h.opts.TaskAfter
+	}
+	return after
+}
+
 // errCancelled answers a request that was cancelled otherwise than by its client's leaving.
 var errCancelled = errf(jsonrpc.CodeServer, "the request was cancelled")
 
@@ -150,8 +167,14 @@ var errCancelled = errf(jsonrpc.CodeServer, "the request was cancelled")
 // response names the id in its _meta too.
 func (x *exchange) own(response []byte) []byte {
 	id := x.modern.id
-	if x.isListen() {
+	switch method := x.method(); {
+	case method == protocol.MethodSubscriptions:
 		response = x.subscribed(response, "result")
+	case !x.modern.tasks:
+	case method == protocol.MethodDiscover:
+		response = withTasks(response)
+	case isTaskMethod(method):
+		response = notMethod(response)
 	}
 	// As a rule the response begins as ours do, and has the id there.
 	if rest, ok := bytes.CutPrefix(response, []byte(`{"jsonrpc":"2.0","id":`)); ok {
@@ -166,9 +189,14 @@ func (x *exchange) own(response []byte) []byte {
 }
 
 // isListen reports whether the request is a subscriptions/listen.
-func (x *exchange) isListen() bool {
-	m := x.r.Header[protocol.HeaderMethod]
-	return len(m) > 0 && m[0] == protocol.MethodSubscriptions
+func (x *exchange) isListen() bool { return x.method() == protocol.MethodSubscriptions }
+
+// method returns the method of a modern request, which its header repeats.
+func (x *exchange) method() string {
+	if m := x.r.Header[protocol.HeaderMethod]; len(m) > 0 {
+		return m[0]
+	}
+	return ""
 }
 
 // subscribed puts the client's id into what names its subscription, in the params or the
@@ -204,8 +232,12 @@ func (p *reply) answer(ctx context.Context, number, seq uint64) error {
 		return err
 	}
 	err := p.run(ctx)
-	if errors.Is(err, errReplied) {
-		err = p.end(p.ends())
+	for errors.Is(err, errReplied) {
+		if response := p.ends(); response != nil {
+			err = p.end(response)
+		} else {
+			err = p.run(ctx)
+		}
 	}
 	p.left(ctx, err)
 	if errors.Is(err, session.ErrMoved) || errors.Is(err, stream.ErrTrimmed) {
@@ -219,7 +251,7 @@ func (p *reply) answer(ctx context.Context, number, seq uint64) error {
 // left cancels the call if its client has left before it was answered, unless the client can
 // come back for it.
 func (p *reply) left(ctx context.Context, err error) {
-	if err == nil || p.state >= last || errors.Is(err, errSuperseded) || errors.Is(err, session.ErrMoved) || p.x.once.key != "" {
+	if err == nil || p.state >= last || errors.Is(err, errSuperseded) || errors.Is(err, session.ErrMoved) || p.x.once.key != "" || p.goesOn {
 		return
 	}
 	if c := p.s.CallAt(p.r.Cursor().Stream.Number); c != nil {
@@ -304,7 +336,7 @@ func (p *reply) say(text []byte, last bool) error {
 // idle implements [sink].
 func (p *reply) idle(_ context.Context, now time.Time) (time.Time, error) {
 	a := alarm{now: now}
-	if p.waits(&a) {
+	if p.waits(&a) || p.becomesTask(&a) {
 		return a.next, errReplied
 	}
 	if every := p.h.opts.KeepAlive; !p.opened && every > 0 {

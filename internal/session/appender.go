@@ -208,6 +208,7 @@ func (a *appender) append(rest []queuedEntry, n int) {
 			if turn[i].last {
 				a.streamEnded(&turn[i])
 			}
+			a.s.wakeTask(turn[i].number)
 		}
 		return
 	}
@@ -263,6 +264,7 @@ func (a *appender) oneByOne(ctx context.Context, rest []queuedEntry, n int) {
 			a.refused(ctx, rest[i:], err)
 		case x.last:
 			a.streamEnded(x)
+			a.s.wakeTask(x.number)
 		}
 	}
 }
@@ -332,6 +334,7 @@ func (a *appender) refused(ctx context.Context, turn []queuedEntry, err error) {
 		x.c.endInMemory(end)
 		a.s.streams.wake(x.number)
 		x.c.endUnstored(x.number)
+		a.s.wakeTask(x.number)
 	}
 	if err != nil {
 		a.s.m.logger.Error("end of a call not stored", "session", a.s.Name(), "stream", x.number, "error", err)

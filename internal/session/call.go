@@ -195,6 +195,9 @@ func (c *Call) emit(data []byte, asks bool) bool {
 		c.asking++
 	}
 	c.push(data, false)
+	if c.record != nil && c.record.task != nil {
+		c.record.task.said(data)
+	}
 	c.mu.Unlock()
 	c.s.log.flush()
 	c.awaitReader()

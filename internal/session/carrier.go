@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"strconv"
 	"sync"
@@ -278,10 +277,10 @@ func (m *Manager) InputWait(most time.Duration) time.Duration {
 func (c *Call) AwaitReturn(within time.Duration, reason string) {
 	c.s.hold(within)
 	c.s.mu.Lock()
-	r := c.recorded()
-	c.s.mu.Unlock()
+	defer c.s.mu.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	r := c.recorded()
 	if r.away != nil {
 		r.away.Stop()
 	}
@@ -306,26 +305,16 @@ func (c *Call) Returned() {
 // a response. The error is that of the store.
 func (s *Session) OpenRequests(ctx context.Context, number, seq uint64) ([]jsonrpc.Message, error) {
 	var open []jsonrpc.Message
-	at := stream.Cursor{Stream: stream.ID{Session: s.key, Number: number}, Seq: s.OldestOf(ctx, number)}
-	buf := make([]stream.Entry, 0, 64)
-	for at.Seq < seq {
-		got, err := s.m.store.Read(ctx, at, buf[:0])
-		if err != nil && !errors.Is(err, io.EOF) {
-			return nil, err
+	err := s.eachEntry(ctx, number, seq, func(e *stream.Entry) {
+		if jsonrpc.Field(e.Data, "method") == nil || jsonrpc.Field(e.Data, "id") == nil {
+			return
 		}
-		for i := range got {
-			e := &got[i]
-			at.Seq, at.Epoch = e.Seq, e.Epoch
-			if e.Seq > seq || jsonrpc.Field(e.Data, "method") == nil || jsonrpc.Field(e.Data, "id") == nil {
-				continue
-			}
-			if m, err := jsonrpc.Parse(bytes.Clone(e.Data)); err == nil && s.Asks(m.ID) {
-				open = append(open, m)
-			}
+		if m, err := jsonrpc.Parse(bytes.Clone(e.Data)); err == nil && s.Asks(m.ID) {
+			open = append(open, m)
 		}
-		if err != nil || len(got) == 0 {
-			break
-		}
+	})
+	if err != nil {
+		return nil, err
 	}
 	return open, nil
 }

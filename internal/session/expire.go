@@ -165,6 +165,7 @@ func (m *Manager) expire() {
 			var due []*Session
 			for _, s := range m.all() {
 				s.sweepResumable(at)
+				s.sweepTasks(at)
 				if m.opts.Unused > 0 && s.sinceSeen(now) > m.opts.Unused && s.isUnused() {
 					s.closeUnused()
 				}

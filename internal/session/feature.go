@@ -7,6 +7,7 @@ type record struct {
 	key      *keyRecord  // nil if it was begun under no idempotency key
 	webhooks *webhooks   // nil if its requests name no webhook
 	away     *time.Timer // ends the call if its client does not return; nil if it was never waited for; guarded by Call.mu
+	task     *task       // nil if nobody may ask for it by a task's id; written with Session.mu and Call.mu held
 	resume   *resume     // nil if its client can't resume it (SEP-975); it does not change after Begin
 
 	// What was said before the session was taken over, if the call was made again then;
@@ -49,7 +50,10 @@ func (c *Call) features(yield func(feature) bool) {
 	if r == nil || r.resume != nil && !yield(r.resume) {
 		return
 	}
-	if r.webhooks != nil {
-		yield(r.webhooks)
+	if r.webhooks != nil && !yield(r.webhooks) {
+		return
+	}
+	if r.task != nil {
+		yield(r.task)
 	}
 }

@@ -177,6 +177,7 @@ func (s *Session) restoreCall(ctx context.Context, st *shared.Stream, n callNote
 		f.hooks[st.Number] = h // held until then
 	}
 	c.restoreResume(msgs, answered)
+	s.restoreTask(c, msgs)
 	if (safe || n.Unsent) && len(c.pending) > 0 {
 		c.restoreProgress(ctx, st, f)
 		f.retry = append(f.retry, retryCall{c, open, !safe})
@@ -212,6 +213,7 @@ func (s *Session) restoreEnded(ctx context.Context, st *shared.Stream, msgs []js
 	if read {
 		c.delivery.told = c.said
 	}
+	s.restoreTask(c, msgs)
 	s.mu.Lock()
 	for i := range msgs {
 		rq := &inflight{call: c, id: string(msgs[i].ID)}

@@ -9,7 +9,7 @@
 // state.go and recovery.go.
 //
 // Locks, in the order in which they may be taken: Session.mu, Call.mu, then
-// table.mu, appender.mu, resumes.mu or Manager.mu. Of two calls' locks
+// table.mu, appender.mu, resumes.mu, tasks.mu or Manager.mu. Of two calls' locks
 // the standalone stream's comes second. None is held while the store or the backend
 // is called.
 package session
@@ -68,6 +68,7 @@ type Session struct {
 	keyed      atomic.Bool             // calls were made under idempotency keys
 	ids        atomic.Uint64           // that were given to requests of a carrier
 	resumes    atomic.Pointer[resumes] // nil but for clients of SEP-975
+	tasks      atomic.Pointer[tasks]   // nil if there were none
 
 	mu       sync.Mutex
 	revision string
@@ -337,6 +338,7 @@ func (s *Session) answer(ctx context.Context, m jsonrpc.Message, header http.Hea
 		}
 	}
 	a.call.clientAnswered()
+	s.wakeTask(a.call.Number())
 	return nil
 }
 

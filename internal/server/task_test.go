@@ -1,0 +1,323 @@
+package server_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"holdfast/internal/server"
+	"holdfast/internal/session"
+	"holdfast/jsonrpc"
+)
+
+const (
+	extTasks = "io.modelcontextprotocol/tasks"
+	aware    = `{"extensions":{"io.modelcontextprotocol/tasks":{}}}`
+)
+
+// modernBody returns a request of revision 2026-07-28 by a client with the capabilities.
+func modernBody(method, params, capabilities string) string {
+	meta := fmt.Sprintf(`"_meta":{"progressToken":"p","io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":%s}`, capabilities)
+	if params = strings.TrimPrefix(params, "{"); params != "}" {
+		meta += ","
+	}
+	return fmt.Sprintf(`{"jsonrpc":"2.0","id":"c1","method":%q,"params":{%s%s}`, method, meta, params)
+}
+
+// modern makes a request of revision 2026-07-28.
+func (p *peer) modern(method, name, params, capabilities string, extra ...string) reply {
+	p.n.t.Helper()
+	return p.modernOpen(method, name, params, capabilities, extra...).all()
+}
+
+func (p *peer) modernOpen(method, name, params, capabilities string, extra ...string) *wire {
+	p.n.t.Helper()
+	head := append(extra, "MCP-Protocol-Version: 2026-07-28", "Mcp-Method: "+method)
+	if name != "" {
+		head = append(head, "Mcp-Name: "+name)
+	}
+	return p.open("POST", "/mcp", modernBody(method, params, capabilities), head...)
+}
+
+// taskTold is what a client is told of a task.
+type taskTold struct {
+	ResultType string
+	TaskID     string
+	Status, StatusMessage,
+	CreatedAt, LastUpdatedAt string
+	TTLMs          *int64
+	PollIntervalMs int64
+	InputRequests  map[string]json.RawMessage
+	Result, Error  json.RawMessage
+}
+
+// message is a response as a test reads it.
+type response struct {
+	ID     string
+	Result taskTold
+	Error  *struct {
+		Code int
+		Data json.RawMessage
+	}
+}
+
+// told reads the response that a reply ends with.
+func told(t testing.TB, r reply) (m response) {
+	t.Helper()
+	body := r.body
+	if strings.HasPrefix(r.header.Get("Content-Type"), "text/event-stream") {
+		all := r.events()
+		if len(all) == 0 {
+			t.Fatalf("no events: %d %q", r.status, r.body)
+		}
+		body = all[len(all)-1].Data
+	}
+	if err := json.Unmarshal(body, &m); err != nil {
+		t.Fatalf("%d %q: %v", r.status, body, err)
+	}
+	return m
+}
+
+// task makes a call that becomes a task.
+func (p *peer) task(tool, arguments string) taskTold {
+	p.n.t.Helper()
+	m := told(p.n.t, p.modern("tools/call", tool, fmt.Sprintf(`{"name":%q,"arguments":%s}`, tool, arguments), aware))
+	if m.Error != nil || m.Result.ResultType != "task" || m.Result.TaskID == "" || m.ID != "c1" {
+		p.n.t.Fatalf("no task: %+v", m)
+	}
+	return m.Result
+}
+
+func (p *peer) about(method, id, more string) response {
+	p.n.t.Helper()
+	return told(p.n.t, p.modern(method, id, fmt.Sprintf(`{"taskId":%q%s}`, id, more), aware))
+}
+
+func (p *peer) get(id string) taskTold {
+	p.n.t.Helper()
+	m := p.about("tasks/get", id, "")
+	if m.Error != nil || m.Result.ResultType != "complete" || m.Result.TaskID != id {
+		p.n.t.Fatalf("tasks/get: %+v", m)
+	}
+	return m.Result
+}
+
+// until polls a task until it has a status.
+func (p *peer) until(id, status string) (is taskTold) {
+	p.n.t.Helper()
+	eventually(p.n.t, "the task to be "+status, func() bool {
+		is = p.get(id)
+		return is.Status == status
+	})
+	return is
+}
+
+func tasksConfig() config {
+	return config{server: server.Options{TaskAfter: time.Millisecond}, session: session.Options{Keep: 10 * time.Minute}}
+}
+
+func TestTask(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, tasksConfig())
+	p := &peer{n: n}
+	made := p.task("hold", `{"key":"k"}`)
+	if made.Status != "working" || made.TTLMs == nil || *made.TTLMs < 600_000 || made.PollIntervalMs != 500 || made.Result != nil {
+		t.Errorf("made: %+v", made)
+	}
+	created, err := time.Parse(time.RFC3339, made.CreatedAt)
+	if err != nil || time.Since(created) > time.Minute {
+		t.Errorf("createdAt %q: %v", made.CreatedAt, err)
+	}
+	if is := p.get(made.TaskID); is.Status != "working" || is.CreatedAt != made.CreatedAt {
+		t.Errorf("at once: %+v", is)
+	}
+	held := n.release(1)[0]
+	held.Notify("notifications/progress", []byte(`{"progressToken":"p","progress":1,"message":"half"}`))
+	if is := p.until(made.TaskID, "working"); is.StatusMessage != "half" {
+		t.Errorf("after progress: %+v", is)
+	}
+	held.Result([]byte(`{"content":[{"type":"text","text":"whole"}],"isError":true}`))
+	for range 2 { // a task can be read often
+		if is := p.until(made.TaskID, "completed"); !strings.Contains(string(is.Result), "whole") || is.Error != nil || is.LastUpdatedAt < made.LastUpdatedAt {
+			t.Errorf("at the end: %+v", is)
+		}
+	}
+	if m := p.about("tasks/cancel", made.TaskID, ""); m.Error != nil || m.Result.ResultType != "complete" || m.Result.TaskID != "" {
+		t.Errorf("cancelled after its end: %+v", m)
+	}
+	if is := p.get(made.TaskID); is.Status != "completed" || n.runs("k") != 1 {
+		t.Errorf("after that: %+v, %d runs", is, n.runs("k"))
+	}
+}
+
+// A stream of events that has begun ends with the task.
+func TestTaskInStream(t *testing.T) {
+	t.Parallel()
+	c := tasksConfig()
+	c.server.TaskAfter = 300 * time.Millisecond
+	n := newNode(t, c)
+	p := &peer{n: n}
+	made := p.task("steps", `{"key":"k","n":1000000,"pause":40}`)
+	if made.StatusMessage != "" {
+		t.Errorf("message %q", made.StatusMessage)
+	}
+	if m := p.about("tasks/cancel", made.TaskID, ""); m.Error != nil || m.Result.ResultType != "complete" {
+		t.Errorf("cancelled: %+v", m)
+	}
+	if is := p.until(made.TaskID, "cancelled"); is.Result != nil || is.Error != nil {
+		t.Errorf("at the end: %+v", is)
+	}
+}
+
+func TestTaskFails(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, tasksConfig())
+	p := &peer{n: n}
+	made := p.task("hold", `{}`)
+	n.release(1)[0].Error(jsonrpc.Errorf(-32055, "no luck"))
+	is := p.until(made.TaskID, "failed")
+	if !strings.Contains(string(is.Error), "-32055") || is.Result != nil || is.StatusMessage != "no luck" {
+		t.Errorf("failed: %+v", is)
+	}
+}
+
+func TestTaskAsks(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, tasksConfig())
+	p := &peer{n: n}
+	made := p.task("hold", `{}`)
+	held := n.release(1)[0]
+	n.script.mu.Lock()
+	n.script.held = append(n.script.held, held, held)
+	n.script.mu.Unlock()
+	held.Request([]byte(`"q1"`), "elicitation/create", []byte(`{"message":"one?"}`))
+	held.Request([]byte(`"q2"`), "elicitation/create", []byte(`{"message":"two?"}`))
+	var is taskTold
+	eventually(t, "two questions", func() bool {
+		is = p.get(made.TaskID)
+		return len(is.InputRequests) == 2
+	})
+	if is.Status != "input_required" {
+		t.Errorf("asks: %+v", is)
+	}
+	for key, q := range is.InputRequests {
+		if !strings.Contains(string(q), "elicitation/create") {
+			t.Errorf("asks %s", q)
+		}
+		if m := p.about("tasks/update", made.TaskID, `,"inputResponses":{"other":{"action":"accept"}}`); m.Error != nil || m.Result.ResultType != "complete" {
+			t.Errorf("another key: %+v", m)
+		}
+		if again := p.get(made.TaskID); len(again.InputRequests) == 0 || again.Status != "input_required" {
+			t.Errorf("still asks: %+v", again)
+		}
+		answer := fmt.Sprintf(`,"inputResponses":{%q:{"action":"accept"}}`, key)
+		for range 2 {
+			if m := p.about("tasks/update", made.TaskID, answer); m.Error != nil || m.Result.ResultType != "complete" {
+				t.Errorf("answered: %+v", m)
+			}
+		}
+		break // the first answer ends the call of the script
+	}
+	if is := p.until(made.TaskID, "completed"); !strings.Contains(string(is.Result), "accept") {
+		t.Errorf("at the end: %+v", is)
+	}
+}
+
+// Who may not use a task is not told that there is one.
+func TestTaskOfAnother(t *testing.T) {
+	t.Parallel()
+	c := tasksConfig()
+	c.server.Principal = func(r *http.Request) string { return r.Header.Get("Who") }
+	n := newNode(t, c)
+	me, you := &peer{n: n, header: http.Header{"Who": {"me"}}}, &peer{n: n, header: http.Header{"Who": {"you"}}}
+	made := me.task("hold", `{}`)
+	id := made.TaskID
+	for what, is := range map[string]struct {
+		p  *peer
+		id string
+	}{
+		"another principal": {you, id}, "another mark": {me, id[:20] + "AAAA" + id[24:]}, "another time": {me, id[:len(id)-1] + "0"},
+		"another name": {me, "AAAAAAAAAAAAAAAA" + id[16:]}, "no name": {me, "made-up"}, "none": {me, ""},
+	} {
+		for _, method := range []string{"tasks/get", "tasks/update", "tasks/cancel"} {
+			if m := is.p.about(method, is.id, `,"inputResponses":{}`); m.Error == nil || m.Error.Code != codeParams {
+				t.Errorf("%s, %s: %+v", method, what, m)
+			}
+		}
+	}
+	for _, method := range []string{"tasks/get", "tasks/update", "tasks/cancel"} {
+		r := me.modern(method, id, fmt.Sprintf(`{"taskId":%q,"inputResponses":{}}`, id), `{}`)
+		if m := told(t, r); r.status != 400 || m.Error == nil || m.Error.Code != -32021 || !strings.Contains(string(m.Error.Data), extTasks) {
+			t.Errorf("%s without the capability: %d %s", method, r.status, r.body)
+		}
+	}
+	if is := me.get(id); is.Status != "working" {
+		t.Errorf("after all that: %+v", is)
+	}
+}
+
+// A client that does not know tasks waits, and one whose connection is closed before there is a
+// task has cancelled.
+func TestNoTask(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, tasksConfig())
+	p := &peer{n: n}
+	w := p.modernOpen("tools/call", "hold", `{"name":"hold","arguments":{}}`, `{}`)
+	n.release(1)[0].Result(result("whole"))
+	if r := w.all(); !strings.Contains(string(r.body), "whole") {
+		t.Errorf("%d %s", r.status, r.body)
+	}
+	if r := p.modern("tools/call", "echo", `{"name":"echo","arguments":{"text":"at once"}}`, aware); !strings.Contains(string(r.body), "at once") {
+		t.Logf("became a task: %s", r.body) // on a busy machine
+	}
+}
+
+// A task is found on any node, also after its own is lost.
+func TestTaskOnAnyNode(t *testing.T) {
+	t.Parallel()
+	f := newFarm(t, 3, tasksConfig())
+	at := func(i int) *peer { return &peer{n: f.nodes[i].node} }
+	safe, unsafe, ended := at(0).task("safe_hold", `{"key":"safe"}`), at(0).task("hold", `{"key":"unsafe"}`), at(0).task("hold", `{"key":"ended"}`)
+	asked := at(0).task("hold", `{"key":"asked"}`)
+	held := f.nodes[0].release(4)
+	held[2].Result(result("ended"))
+	at(1).until(ended.TaskID, "completed")
+	held[3].Request([]byte(`"q1"`), "elicitation/create", []byte(`{"message":"?"}`))
+	is := at(2).until(asked.TaskID, "input_required")
+	for key := range is.InputRequests {
+		f.nodes[0].script.mu.Lock()
+		f.nodes[0].script.held = append(f.nodes[0].script.held, held[3])
+		f.nodes[0].script.mu.Unlock()
+		at(1).about("tasks/update", asked.TaskID, fmt.Sprintf(`,"inputResponses":{%q:{"action":"accept"}}`, key))
+	}
+	at(2).until(asked.TaskID, "completed")
+
+	f.nodes[0].kill()
+	if is := at(1).until(ended.TaskID, "completed"); !strings.Contains(string(is.Result), "ended") {
+		t.Errorf("that had ended: %+v", is)
+	}
+	if is := at(2).until(unsafe.TaskID, "failed"); !strings.Contains(string(is.Error), fmt.Sprint(codeUnknown)) {
+		t.Errorf("that may have run: %+v", is)
+	}
+	var again *farmNode
+	eventually(t, "the call to be made again", func() bool {
+		for _, n := range f.nodes[1:] {
+			if n.runs("safe") > 0 {
+				again = n
+			}
+		}
+		return again != nil
+	})
+	again.release(1)[0].Result(result("again"))
+	if is := at(2).until(safe.TaskID, "completed"); !strings.Contains(string(is.Result), "again") || is.CreatedAt != safe.CreatedAt {
+		t.Errorf("that is safe: %+v", is)
+	}
+	for _, id := range []string{"unsafe", "ended", "asked"} {
+		if n := f.runs(id); n != 1 {
+			t.Errorf("%s ran %d times", id, n)
+		}
+	}
+}
