@@ -96,6 +96,7 @@ func (b *bridged) response(id string) string {
 // TestRemote is mcp-remote, whose silent call is cut before any event has arrived. The
 // only connection that it has besides is its GET stream, which was there before.
 func TestRemote(t *testing.T) {
+	t.Parallel()
 	for _, revision := range []string{"2025-06-18", "2025-11-25"} {
 		t.Run(revision, func(t *testing.T) {
 			t.Parallel()
@@ -135,6 +136,7 @@ func TestRemote(t *testing.T) {
 // TestPinged is each client in a revision without empty events, whose silent call is
 // given an id by a ping, and cut then. Each resumes the call by the id.
 func TestPinged(t *testing.T) {
+	t.Parallel()
 	const revision = "2025-06-18"
 	silent := toolCall{"count", map[string]any{"to": 1, "delay_ms": 2500}}
 	sdk := func(sdk int) func(*testing.T, string) string {
@@ -193,7 +195,8 @@ func TestPinged(t *testing.T) {
 	}
 }
 
-// lowered has a client begin with another revision than it would.
+// lowered has a client begin with an older revision than it would: with initialize, and
+// not by asking which revisions there are, to which it gets what an old server answers.
 type lowered string
 
 func (revision lowered) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -201,6 +204,12 @@ func (revision lowered) RoundTrip(r *http.Request) (*http.Response, error) {
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
 			return nil, err
+		}
+		if bytes.Contains(body, []byte(`"server/discover"`)) {
+			return &http.Response{
+				StatusCode: http.StatusBadRequest, Header: http.Header{"Content-Type": {"text/plain"}},
+				Body: io.NopCloser(strings.NewReader("no session")), Request: r,
+			}, nil
 		}
 		if bytes.Contains(body, []byte(`"initialize"`)) {
 			body = regexp.MustCompile(`"protocolVersion":"[^"]*"`).ReplaceAll(body, fmt.Appendf(nil, `"protocolVersion":%q`, string(revision)))
