@@ -22,6 +22,8 @@ import (
 
 	"holdfast/internal/cluster"
 	"holdfast/internal/cluster/bustest"
+
+	"holdfast/internal/testlong"
 )
 
 // serve has a node serve HTTP to the others.
@@ -200,7 +202,7 @@ func TestStreamOfTheDead(t *testing.T) {
 // Whatever befalls the bus, each request gets its whole answer or an error, soon.
 func TestFaults(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(3) {
+	for seed := range testlong.Either[uint64](1, 3) {
 		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {
 			t.Parallel()
 			faults(t, seed)

@@ -148,7 +148,7 @@ func TestCutAtEveryByte(t *testing.T) {
 				case version == "2025-03-26" || how == rst && pause == 1:
 					stride = 17 // the same code as 2025-06-18, and as fin
 				case !testlong.Wanted():
-					stride = 7
+					stride = 23
 				}
 				tests.Go(func() {
 					few <- struct{}{}

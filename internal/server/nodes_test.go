@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"holdfast/internal/server"
+	"holdfast/internal/testlong"
 )
 
 // TestAnyNode uses a session at nodes that don't have it.
@@ -156,7 +157,7 @@ func TestClientCutAnyNode(t *testing.T) {
 					}
 					return p.at(f.nodes[1]), nil
 				}
-				cutEverywhere(f.nodes[1].node, connect, f.runs, how, 1, 11)
+				cutEverywhere(f.nodes[1].node, connect, f.runs, how, 1, testlong.Either(41, 11))
 			})
 		}
 	}

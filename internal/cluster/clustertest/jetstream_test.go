@@ -9,10 +9,13 @@ import (
 	"holdfast/internal/cluster/clustertest"
 	"holdfast/internal/engine/jetstream"
 	"holdfast/internal/engine/jetstream/natstest"
+
+	"holdfast/internal/testlong"
 )
 
 func TestJetStream(t *testing.T) {
 	t.Parallel()
+	testlong.Only(t, "it kills servers of a cluster; TestFile runs the suite over one server, e2e loses nodes and servers")
 	servers := natstest.Processes(t)
 	victim := 0
 	both(t, clustertest.Options{

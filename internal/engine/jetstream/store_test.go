@@ -9,6 +9,8 @@ import (
 	"holdfast/internal/engine/jetstream"
 	"holdfast/stream"
 	"holdfast/stream/streamtest"
+
+	"holdfast/internal/testlong"
 )
 
 // stores makes stores over engines whose URLs it is given, one for each case.
@@ -33,6 +35,7 @@ func stores(url func(t *testing.T) string) streamtest.Maker {
 // What holds for every store holds over a disk.
 func TestStoreFile(t *testing.T) {
 	t.Parallel()
+	testlong.Only(t, "package engine runs the same suite over the same engine, by its URL")
 	streamtest.Run(t, stores(func(t *testing.T) string { return "file:" + t.TempDir() }),
 		streamtest.Options{Durable: true})
 }
