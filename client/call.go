@@ -269,7 +269,7 @@ func (k *call) step() error {
 	if k.kind = k.choose(); k.kind == attemptNone {
 		return unknownIf(k.mayHaveRun() || k.body == nil, k.noWay())
 	}
-	left, err := k.transport.attempt(k, k.kind)
+	left, err := k.attempt()
 	var no *refusal
 	if left && k.kind != attemptEvents && (!errors.As(err, &no) || !no.certain()) {
 		k.happened(eventSent)
@@ -284,6 +284,15 @@ func (k *call) step() error {
 		return unknownIf(k.mayHaveRun() || k.body == nil, err)
 	}
 	return nil
+}
+
+// attempt makes an attempt of k.kind, as [transport] has it.
+func (k *call) attempt() (left bool, err error) {
+	if next := k.next; k.kind == attemptNext {
+		k.next = nil
+		return false, next()
+	}
+	return k.transport.attempt(k, k.kind)
 }
 
 // taken notes that the server has the request.

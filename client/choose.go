@@ -91,7 +91,7 @@ func (k *call) choose() attemptKind {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for kind := range attemptKinds {
-		if k.has(kind) && !k.ways.refused[kind] && k.transport.can(k, kind) {
+		if k.has(kind) && !k.ways.refused[kind] && (kind == attemptNext || k.transport.can(k, kind)) {
 			return kind
 		}
 	}

@@ -36,11 +36,6 @@ func (x exchanges) shared() bool { return false }
 
 // attempt implements [transport].
 func (x exchanges) attempt(k *call, kind attemptKind) (left bool, err error) {
-	if kind == attemptNext {
-		next := k.next
-		k.next = nil
-		return false, next()
-	}
 	var sent atomic.Bool
 	resp, err := x.c.do(k.ctx, k.exchange(kind, &sent))
 	if err == nil {

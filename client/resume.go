@@ -66,6 +66,9 @@ func (c *Conn) Status(ctx context.Context, id []byte) (Status, error) {
 // StatusOf is [Conn.Status] for a call of a State, whether another Conn continues it or
 // none.
 func (c *Conn) StatusOf(ctx context.Context, call CallState) (Status, error) {
+	if call.Task != "" {
+		return c.taskStatus(ctx, call)
+	}
 	if call.Token == "" {
 		return Status{}, errors.New("the server gave no resume token for this request: it can only be resumed")
 	}

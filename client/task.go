@@ -349,3 +349,25 @@ func (c *Conn) askHost(k *call, rq []byte) ([]byte, error) {
 	}
 	return nil, errorOf(m.Error)
 }
+
+// taskStatus is [Conn.StatusOf] for a call that has become a task.
+func (c *Conn) taskStatus(ctx context.Context, call CallState) (Status, error) {
+	k := c.restoredCall(call)
+	ctx, stop := context.WithTimeout(ctx, 2*c.opts.ConnectTimeout)
+	defer stop()
+	m, err := c.request(ctx, protocol.MethodTaskGet, k.taskParams(nil))
+	if err != nil {
+		return Status{}, err
+	}
+	if m.Error != nil {
+		return Status{}, errorOf(m.Error)
+	}
+	status := jsonrpc.String(jsonrpc.Field(m.Result, "status"))
+	switch status {
+	case "working", "input_required":
+		return Status{Status: "processing", HasInputRequest: status == "input_required"}, nil
+	case "completed":
+		return Status{Status: status, HasPendingMessage: true}, nil
+	}
+	return Status{Status: "failed", HasPendingMessage: true}, nil
+}

@@ -108,7 +108,7 @@ func (f *callFlags) call(cmd *cobra.Command, args []string) error {
 		return err
 	}
 	w.ID = []byte(`"hf-` + strings.ToLower(rand.Text()[:12]) + `"`)
-	params["_meta"] = map[string]any{"progressToken": json.RawMessage(w.ID)}
+	params["_meta"] = p.metaWith(w.ID)
 	f.follow.save(follow.SavedCallsIn(f.follow.state), w)
 	if err := sendRequest(ctx, conn, w.ID, follow.ToolsCall, params); err != nil {
 		return err
@@ -152,6 +152,14 @@ func (f *followFlags) options(cmd *cobra.Command, remote *remoteFlags, show *ter
 		case changed <- struct{}{}:
 		default: // there is a token
 		}
+	}
+	opts.Tasks, opts.AskHost = true, true
+	opts.Task = func(_, task json.RawMessage) {
+		text := jsonrpc.String(jsonrpc.Field(task, "status"))
+		if more := jsonrpc.String(jsonrpc.Field(task, "statusMessage")); more != "" {
+			text += ", " + more
+		}
+		show.Printf("task: %s", terminal.OneLine(text))
 	}
 	opts.Away = func(err error) { show.Printf("no answer (%v): trying again", err) }
 	w := &follow.Options{Display: show, Changed: changed}

@@ -7,8 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -90,17 +92,23 @@ type peer struct {
 	conn *client.Conn
 	url  string
 	sent int // requests
+	// meta is what each request says of holdfast (2026-07-28); nil in a session.
+	meta map[string]any
 }
 
 // begin begins a session with a server.
 func (f *remoteFlags) begin(ctx context.Context, conn *client.Conn, to string, capabilities map[string]any) (*peer, error) {
 	p := &peer{conn: conn, url: to}
+	info := map[string]any{"name": "holdfast", "version": versionText()}
 	_, err := p.request(ctx, "initialize", map[string]any{
 		"protocolVersion": protocol.V20251125,
 		"capabilities":    capabilities,
-		"clientInfo":      map[string]any{"name": "holdfast", "version": versionText()},
+		"clientInfo":      info,
 	})
 	if err != nil {
+		if f.discover(ctx, p, info, capabilities) {
+			return p, nil
+		}
 		return nil, fmt.Errorf("%s: %w", redacted(to), f.explained(err))
 	}
 	m, err := jsonrpc.Parse(jsonrpc.AppendRequest(nil, nil, "notifications/initialized", nil))
@@ -108,6 +116,33 @@ func (f *remoteFlags) begin(ctx context.Context, conn *client.Conn, to string, c
 		err = conn.Send(ctx, m)
 	}
 	return p, err
+}
+
+// discover reports whether a server that has refused initialize is one of revision 2026-07-28,
+// which has no sessions. It is asked after initialize, because a session is worth more: a call
+// can be resumed in it.
+func (f *remoteFlags) discover(ctx context.Context, p *peer, info, capabilities map[string]any) bool {
+	if ctx.Err() != nil || f.transport.value == "ws" || f.transport.value == "sse" {
+		return false
+	}
+	if capabilities == nil {
+		capabilities = map[string]any{}
+	}
+	p.meta = map[string]any{
+		protocol.MetaProtocolVersion: protocol.V20260728, protocol.MetaClientInfo: info, protocol.MetaClientCapabilities: capabilities,
+	}
+	result, err := p.request(ctx, protocol.MethodDiscover, map[string]any{})
+	var offer struct {
+		SupportedVersions []string `json:"supportedVersions"`
+	}
+	return err == nil && json.Unmarshal(result, &offer) == nil && slices.Contains(offer.SupportedVersions, protocol.V20260728)
+}
+
+// metaWith returns the _meta of a request with a progress token.
+func (p *peer) metaWith(token []byte) map[string]any {
+	meta := map[string]any{"progressToken": json.RawMessage(token)}
+	maps.Copy(meta, p.meta)
+	return meta
 }
 
 // explained adds advice to an error of the first request.
@@ -140,6 +175,9 @@ func redacted(rawURL string) string { return cmp.Or(redact.URL(rawURL), "the ser
 // notifications dropped.
 func (p *peer) request(ctx context.Context, method string, params any) (json.RawMessage, error) {
 	p.sent++
+	if members, ok := params.(map[string]any); ok && p.meta != nil {
+		members["_meta"] = p.meta
+	}
 	id := fmt.Appendf(nil, "%d", p.sent)
 	if err := sendRequest(ctx, p.conn, id, method, params); err != nil {
 		return nil, err

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -22,12 +23,12 @@ type resumeFlags struct {
 func newResume() *cobra.Command {
 	f := resumeFlags{remoteFlags: newRemoteFlags()}
 	cmd := &cobra.Command{
-		Use:   "resume [flags] [TOKEN]",
+		Use:   "resume [flags] [TOKEN | URL TASK]",
 		Short: "Resume a call, on this machine or another",
 		Long: `Resume follows a call that holdfast call has begun, on this machine or another, and
 prints the result like holdfast call. TOKEN is what holdfast call has printed; -
-reads it from stdin. Without TOKEN, it is the newest call that is saved here and
-that no other command follows.
+reads it from stdin. A task is named by the server's URL and its id. Without either, it
+is the newest call that is saved here and that no other command follows.
 
 Give the same --header as for the call. Ctrl-C and the exit codes are those of
 holdfast call.`,
@@ -91,22 +92,25 @@ func settled(conn *client.Conn, call client.CallState) func(context.Context) boo
 	}
 }
 
-// tokenArg takes at most one argument.
+// tokenArg takes at most one token, or the URL of a server and the id of a task.
 func tokenArg(cmd *cobra.Command, args []string) error {
-	if len(args) > 1 {
-		return usagef("%s takes at most one token", cmd.CommandPath())
+	if len(args) > 2 || len(args) == 2 && !strings.Contains(args[0], "://") {
+		return usagef("%s takes at most one token, or a URL and the id of a task", cmd.CommandPath())
 	}
 	return nil
 }
 
 // find returns the state of the call that the command line names: by its token, "-" for a
-// token on stdin, or nothing for the newest call that is saved.
+// token on stdin, a URL and the id of a task, or nothing for the newest call that is saved.
 func find(cmd *cobra.Command, args []string, calls follow.SavedCalls, unfollowed bool) (client.State, error) {
 	if len(args) == 0 {
 		if calls.IsZero() {
 			return client.State{}, usagef("no call: give the token that holdfast call printed")
 		}
 		return calls.Newest(unfollowed)
+	}
+	if len(args) == 2 {
+		return client.State{URL: args[0], Calls: []client.CallState{{ID: []byte(`"task"`), Method: follow.ToolsCall, Task: args[1]}}}, nil
 	}
 	text := args[0]
 	if text == "-" {

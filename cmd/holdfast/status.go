@@ -20,11 +20,12 @@ type statusFlags struct {
 func newStatus() *cobra.Command {
 	f := statusFlags{remoteFlags: newRemoteFlags()}
 	cmd := &cobra.Command{
-		Use:   "status [flags] [TOKEN]",
+		Use:   "status [flags] [TOKEN | URL TASK]",
 		Short: "Print the status of a call",
 		Long: `Status asks the server for the status of a call. It does not read the call's messages:
 they stay for holdfast resume. TOKEN is what holdfast call has printed; - reads it
-from stdin. Without TOKEN, it is the newest call that is saved here.
+from stdin. A task is named by the server's URL and its id. Without either, it is the
+newest call that is saved here.
 
 It prints "processing", "completed" or "failed", and "waits for input" if the server
 needs an answer to continue.
@@ -47,7 +48,7 @@ func (f *statusFlags) status(cmd *cobra.Command, args []string) error {
 		return err
 	}
 	call := state.Calls[0]
-	if call.Token == "" {
+	if call.Token == "" && call.Task == "" {
 		return fmt.Errorf("%s gives no status: 'holdfast resume' may still resume the call", redacted(state.URL))
 	}
 	opts, err := f.options(slog.Default())

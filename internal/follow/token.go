@@ -51,7 +51,9 @@ func Token(s client.State) string {
 }
 
 // located reports whether the server has said where a call can be found.
-func located(c client.CallState) bool { return c.Token != "" || c.Stream != "" || c.LastEventID != "" }
+func located(c client.CallState) bool {
+	return c.Token != "" || c.Stream != "" || c.LastEventID != "" || c.Task != ""
+}
 
 // ParseToken returns the state that [Token] made a token of.
 func ParseToken(text string) (client.State, error) {
