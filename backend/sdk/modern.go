@@ -48,13 +48,15 @@ func (b *Backend) serverOf(r *http.Request) *mcp.Server {
 // The SDK's session is initialized as a legacy one, with what the first request says of its
 // client. So handlers may ask the client by [mcp.ServerSession.Elicit] and the like, as they
 // always could, and Holdfast makes an InputRequiredResult of that. A handler that returns
-// InputRequests is entered again by the SDK with the answers, once; what it returns then goes
-// to the client as it is.
+// InputRequests has another session: see rounds.go.
 type modern struct {
+	conn    *conn     // its own
 	once    sync.Once // the session is initialized
 	listens listens
+	rounds  rounds
+	ready   chan struct{}          // closed when the server has answered initialize
+	info    atomic.Pointer[[]byte] // the server's Implementation, as JSON; nil until then
 	meta    atomic.Pointer[decodedMeta]
-	info    atomic.Pointer[[]byte] // the server's Implementation, as JSON; nil until it has answered
 }
 
 // deliverModern does for a message what only a modern conversation needs. done reports that
@@ -82,10 +84,7 @@ func (c *conn) initialize(in *backend.Inbound) error {
 	params := []byte(`{"protocolVersion":"` + protocol.V20251125 + `"}`)
 	params, _ = jsonrpc.Set(params, info, "clientInfo")
 	params, _ = jsonrpc.Set(params, jsonrpc.Field(in.Params, "_meta", protocol.MetaClientCapabilities), "capabilities")
-	c.mu.Lock()
-	id := c.add(request{})
-	c.mu.Unlock()
-	if err := c.put(&sdkrpc.Request{ID: number(id), Method: protocol.MethodInitialize, Params: params, Extra: newExtra(&backend.Inbound{Context: in.Context, Header: in.Header})}); err != nil {
+	if err := c.putInitialize(params, newExtra(&backend.Inbound{Context: in.Context, Header: in.Header})); err != nil {
 		return err
 	}
 	extra := newExtra(&backend.Inbound{Context: in.Context, Header: in.Header})
@@ -93,11 +92,20 @@ func (c *conn) initialize(in *backend.Inbound) error {
 	return c.put(&sdkrpc.Request{Method: protocol.MethodInitialized, Params: json.RawMessage(`{}`), Extra: extra})
 }
 
+// putInitialize hands an initialize of our own to the SDK.
+func (c *conn) putInitialize(params []byte, extra *mcp.RequestExtra) error {
+	c.mu.Lock()
+	id := c.add(request{})
+	c.mu.Unlock()
+	return c.put(&sdkrpc.Request{ID: number(id), Method: protocol.MethodInitialize, Params: params, Extra: extra})
+}
+
 // initialized takes in the result of initialize.
 func (m *modern) initialized(result []byte) {
-	if info := jsonrpc.Field(result, "serverInfo"); info != nil {
+	if info := jsonrpc.Field(result, "serverInfo"); info != nil && !m.isReady() {
 		info = bytes.Clone(info)
 		m.info.Store(&info)
+		close(m.ready)
 	}
 }
 

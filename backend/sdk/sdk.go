@@ -32,7 +32,7 @@ type Backend struct {
 	getServer func(*http.Request) *mcp.Server
 
 	mu     sync.Mutex
-	known  map[weak.Pointer[mcp.Server]]bool // servers that have our middleware
+	known  map[weak.Pointer[mcp.Server]]*asking // servers that have our middleware
 	extras map[*mcp.RequestExtra]origin
 }
 
@@ -49,7 +49,7 @@ type origin struct {
 func New(getServer func(*http.Request) *mcp.Server) *Backend {
 	return &Backend{
 		getServer: getServer,
-		known:     make(map[weak.Pointer[mcp.Server]]bool),
+		known:     make(map[weak.Pointer[mcp.Server]]*asking),
 		extras:    make(map[*mcp.RequestExtra]origin),
 	}
 }
@@ -61,19 +61,16 @@ func (b *Backend) Open(_ context.Context, start backend.Start, sink backend.Sink
 		return nil, backend.ErrNoServer
 	}
 	b.adopt(server)
-	secret := start.Secret
-	var m *modern
-	if start.Revision != "" {
-		secret = "" // no client knows it, and handlers must not take it for one
-		m = &modern{}
-	}
 	// The contexts of handlers descend from this one: they have its values, and are not
 	// canceled with it.
-	c, err := b.connect(context.WithoutCancel(start.HTTP.Context()), server, sink, secret)
+	ctx := context.WithoutCancel(start.HTTP.Context())
+	if start.Revision != "" {
+		return b.openModern(ctx, server, sink)
+	}
+	c, err := b.connect(ctx, server, sink, start.Secret)
 	if err != nil {
 		return nil, err
 	}
-	c.modern = m
 	return c, nil
 }
 
@@ -105,6 +102,7 @@ const handlerGrace = 5 * time.Second
 func (h *handle) Close() error {
 	h.endListens()
 	h.end()
+	h.endRounds()
 	closed := make(chan error, 1)
 	go func() {
 		h.running.Wait()
@@ -127,10 +125,10 @@ func (b *Backend) adopt(server *mcp.Server) {
 	p := weak.Make(server)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.known[p] {
+	if b.known[p] != nil {
 		return
 	}
-	b.known[p] = true
+	b.known[p] = new(asking)
 	runtime.AddCleanup(server, b.forget, p)
 	server.AddReceivingMiddleware(func(next mcp.MethodHandler) mcp.MethodHandler {
 		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
@@ -141,7 +139,7 @@ func (b *Backend) adopt(server *mcp.Server) {
 			if from.notice != nil {
 				defer from.notice.handled(req.GetExtra())
 			}
-			res, err := b.run(ctx, next, method, req)
+			res, err := b.run(ctx, throughRounds(ctx, next), method, req)
 			if err == nil && res != nil && from.encode {
 				return b.encode(method, res)
 			}
@@ -150,6 +148,9 @@ func (b *Backend) adopt(server *mcp.Server) {
 	})
 	server.AddSendingMiddleware(func(next mcp.MethodHandler) mcp.MethodHandler {
 		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
+			if asksByItself(ctx, method) {
+				return nil, errAsksByItself
+			}
 			return b.run(ctx, next, method, req)
 		}
 	})

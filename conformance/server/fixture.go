@@ -20,6 +20,8 @@ func newServer() *mcp.Server {
 	addTalkingTools(s)
 	addAskingTools(s)
 	addTaskTools(s)
+	addRounds(s)
+	addPerRequestTools(s)
 	addResources(s)
 	addPrompts(s)
 	return s

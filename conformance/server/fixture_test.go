@@ -30,9 +30,7 @@ func TestFixture(t *testing.T) {
 			//nolint:staticcheck // as in sample
 			return &mcp.CreateMessageResult{Model: "m", Role: "assistant", Content: &mcp.TextContent{Text: "four"}}, nil
 		},
-		ElicitationHandler: func(context.Context, *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
-			return &mcp.ElicitResult{Action: "decline"}, nil
-		},
+		ElicitationHandler: fillIn,
 	})
 	cs, err := client.Connect(ctx, &mcp.StreamableClientTransport{Endpoint: server.URL}, nil)
 	if err != nil {
@@ -47,8 +45,14 @@ func TestFixture(t *testing.T) {
 	want := []string{
 		"json_schema_2020_12_tool", "test_audio_content", "test_elicitation", "test_elicitation_sep1034_defaults",
 		"test_elicitation_sep1330_enums", "test_embedded_resource", "test_error_handling", "test_image_content",
+		"test_input_required_result_capabilities", "test_input_required_result_elicitation",
+		"test_input_required_result_list_roots", "test_input_required_result_multi_round",
+		"test_input_required_result_multiple_inputs", "test_input_required_result_request_state",
+		"test_input_required_result_sampling", "test_input_required_result_tampered_state",
+		"test_logging_tool", "test_missing_capability",
 		"test_multiple_content_types", "test_reconnection", "test_sampling", "test_simple_text",
-		"test_tool_with_logging", "test_tool_with_progress",
+		"test_streaming_elicitation", "test_tool_with_logging", "test_tool_with_progress",
+		"test_trigger_prompt_change", "test_trigger_tool_change", "test_x_mcp_header",
 	}
 	var names []string
 	for _, tool := range res.Tools {
@@ -71,6 +75,30 @@ func TestFixture(t *testing.T) {
 	if !slices.Equal(names, want) {
 		t.Errorf("tools are %q, want %q", names, want)
 	}
+}
+
+// fillIn accepts a form, with something in each required field.
+func fillIn(_ context.Context, req *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
+	var form struct {
+		Properties map[string]struct {
+			Type string `json:"type"`
+		} `json:"properties"`
+		Required []string `json:"required"`
+	}
+	raw, err := json.Marshal(req.Params.RequestedSchema)
+	if err == nil {
+		err = json.Unmarshal(raw, &form)
+	}
+	filled := make(map[string]any)
+	for _, name := range form.Required {
+		switch form.Properties[name].Type {
+		case "string":
+			filled[name] = "something"
+		case "boolean":
+			filled[name] = true
+		}
+	}
+	return &mcp.ElicitResult{Action: "accept", Content: filled}, err
 }
 
 // checkSchema wants every keyword back as it was written.

@@ -1,5 +1,5 @@
 // Command server is what the official MCP conformance suite is run against: its
-// whole fixture for revisions 2025-06-18 and 2025-11-25, over an official
+// whole fixture for revisions 2025-06-18, 2025-11-25 and 2026-07-28, over an official
 // mcp.Server behind Holdfast's handler.
 package main
 

@@ -1,0 +1,221 @@
+package sdk
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"runtime"
+	"strings"
+	"sync"
+	"weak"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"holdfast/backend"
+	"holdfast/internal/protocol"
+)
+
+// What follows is for handlers that return InputRequests (2026-07-28, Multi Round-Trip
+// Requests). The SDK passes those on in a modern session. In a legacy one it asks the client
+// by itself, and enters the handler again, once. But only there may a handler ask by
+// [mcp.ServerSession.Elicit] and the like. So a modern conversation begins with a legacy
+// session. A request whose handler turns out to return InputRequests is made again in a
+// modern session; from then on the tool, prompt or resource has that one from the start.
+
+// asking is what is known of a server's handlers.
+type asking struct {
+	mu     sync.Mutex
+	rounds map[string]bool // return InputRequests; see handlerName
+}
+
+// mostRounds bounds how many names are kept for a server: URIs of resources are the client's.
+const mostRounds = 1000
+
+// inRounds reports whether a handler returns InputRequests.
+func (a *asking) inRounds(name string) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.rounds[name]
+}
+
+// note notes that a handler does.
+func (a *asking) note(name string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.rounds == nil {
+		a.rounds = make(map[string]bool)
+	}
+	if len(a.rounds) < mostRounds {
+		a.rounds[name] = true
+	}
+}
+
+// rounds is the modern session of a conversation, for handlers that return InputRequests.
+type rounds struct {
+	asking *asking
+
+	mu   sync.Mutex
+	open *handle // nil until there is such a handler
+	over bool
+}
+
+// modernKey is the key of a modern conversation in the contexts of its handlers.
+type modernKey struct{}
+
+// openModern opens a conversation of modern requests.
+func (b *Backend) openModern(ctx context.Context, server *mcp.Server, sink backend.Sink) (backend.Conn, error) {
+	b.mu.Lock()
+	m := &modern{ready: make(chan struct{}), rounds: rounds{asking: b.known[weak.Make(server)]}}
+	b.mu.Unlock()
+	// No client knows the session's secret, and handlers must not take it for one.
+	c, err := b.connect(context.WithValue(ctx, modernKey{}, m), server, sink, "")
+	if err != nil {
+		return nil, err
+	}
+	c.modern, m.conn = m, c.conn
+	return c, nil
+}
+
+// throughRounds returns a handler that gives those that return InputRequests the modern
+// session of their conversation.
+func throughRounds(ctx context.Context, next mcp.MethodHandler) mcp.MethodHandler {
+	m, ok := ctx.Value(modernKey{}).(*modern)
+	if !ok {
+		return next
+	}
+	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
+		name, continued := handlerName(method, req)
+		if name == "" {
+			return next(ctx, method, req)
+		}
+		if !continued && !m.rounds.asking.inRounds(name) {
+			res, err := next(ctx, method, req)
+			if !errors.Is(err, errAsksByItself) {
+				return res, err
+			}
+			m.rounds.asking.note(name)
+		}
+		session, err := m.modernSession(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return next(ctx, method, withSession(req, session))
+	}
+}
+
+// handlerName returns what tells the handler of a request from others, or "" if it cannot
+// return InputRequests. continued reports that it has done so: only then has a client
+// something to come back with.
+func handlerName(method string, req mcp.Request) (name string, continued bool) {
+	switch p := req.GetParams().(type) {
+	case *mcp.CallToolParamsRaw:
+		return method + " " + p.Name, p.RequestState != "" || len(p.InputResponses) > 0
+	case *mcp.GetPromptParams:
+		return method + " " + p.Name, p.RequestState != "" || len(p.InputResponses) > 0
+	case *mcp.ReadResourceParams:
+		return method + " " + p.URI, p.RequestState != "" || len(p.InputResponses) > 0
+	}
+	return "", false
+}
+
+// withSession returns a request with another session.
+func withSession(req mcp.Request, session *mcp.ServerSession) mcp.Request {
+	switch r := req.(type) {
+	case *mcp.CallToolRequest:
+		return &mcp.CallToolRequest{Session: session, Params: r.Params, Extra: r.Extra}
+	case *mcp.GetPromptRequest:
+		return &mcp.GetPromptRequest{Session: session, Params: r.Params, Extra: r.Extra}
+	case *mcp.ReadResourceRequest:
+		return &mcp.ReadResourceRequest{Session: session, Params: r.Params, Extra: r.Extra}
+	}
+	return req
+}
+
+// modernSession returns the modern session of the conversation. It has no messages of its
+// own: what handlers say in it belongs to their calls.
+func (m *modern) modernSession(ctx context.Context) (*mcp.ServerSession, error) {
+	h, err := m.openRounds()
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case <-h.modern.ready:
+		return h.session, nil
+	case <-h.done:
+		return nil, mcp.ErrConnectionClosed
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// openRounds opens the session that is modern, once. The SDK takes it for modern because its
+// client says so in initialize.
+func (m *modern) openRounds() (*handle, error) {
+	m.rounds.mu.Lock()
+	defer m.rounds.mu.Unlock()
+	switch {
+	case m.rounds.over:
+		return nil, mcp.ErrConnectionClosed
+	case m.rounds.open != nil:
+		return m.rounds.open, nil
+	}
+	c := m.conn
+	client := *c.session.InitializeParams()
+	client.ProtocolVersion = protocol.V20260728
+	params, err := json.Marshal(&client)
+	if err != nil {
+		return nil, err
+	}
+	h, err := c.b.connect(c.ctx, c.server, c.sink, "")
+	if err != nil {
+		return nil, err
+	}
+	h.modern, h.listener = &modern{conn: h.conn, ready: make(chan struct{})}, func() {}
+	if err := h.putInitialize(params, nil); err != nil {
+		return nil, err
+	}
+	m.rounds.open = h
+	return h, nil
+}
+
+// endRounds ends the session that is modern, if there is one.
+func (c *conn) endRounds() {
+	if c.modern == nil {
+		return
+	}
+	c.modern.rounds.mu.Lock()
+	h := c.modern.rounds.open
+	c.modern.rounds.open, c.modern.rounds.over = nil, true
+	c.modern.rounds.mu.Unlock()
+	if h != nil {
+		_ = h.Close()
+	}
+}
+
+// errAsksByItself keeps the SDK from asking for a handler.
+var errAsksByItself = errors.New("the handler's InputRequests go to the client")
+
+// asksByItself reports whether it is the SDK that asks the client of a modern conversation,
+// because a handler has returned InputRequests, and not the handler. Nothing but the stack
+// tells one from the other.
+func asksByItself(ctx context.Context, method string) bool {
+	switch method {
+	case "elicitation/create", "sampling/createMessage", "roots/list":
+	default:
+		return false
+	}
+	if ctx.Value(modernKey{}) == nil {
+		return false
+	}
+	var pcs [64]uintptr
+	frames := runtime.CallersFrames(pcs[:runtime.Callers(1, pcs[:])])
+	for {
+		frame, more := frames.Next()
+		if strings.HasSuffix(frame.Function, "/mcp.fulfillServerInputRequest") {
+			return true
+		}
+		if !more {
+			return false
+		}
+	}
+}
