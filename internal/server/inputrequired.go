@@ -87,6 +87,9 @@ type waitingState struct {
 	until        time.Time
 }
 
+// statePrefix begins each requestState of Holdfast.
+const statePrefix = "holdfast."
+
 // sealInput is what the mark of a requestState is for.
 const sealInput = "holdfast request state"
 
@@ -97,7 +100,7 @@ func (s *waitingState) bound(sum string) []byte {
 
 // seal returns the requestState, for a request of a sum.
 func (s *waitingState) seal(of *session.Session, sum string) string {
-	return strings.Join([]string{
+	return statePrefix + strings.Join([]string{
 		of.Seal(sealInput, s.number, s.bound(sum)),
 		strconv.FormatUint(s.told, 36), strconv.FormatInt(s.until.Unix(), 36),
 	}, ".")
@@ -105,7 +108,7 @@ func (s *waitingState) seal(of *session.Session, sum string) string {
 
 // parseState takes a requestState apart. The seal is still to be checked.
 func parseState(text string) (s waitingState, seal string, ok bool) {
-	parts := strings.Split(text, ".")
+	parts := strings.Split(strings.TrimPrefix(text, statePrefix), ".")
 	if len(parts) != 4 || len(text) > 256 {
 		return s, "", false
 	}
@@ -118,8 +121,7 @@ func parseState(text string) (s waitingState, seal string, ok bool) {
 // isWaitingState reports whether a request's requestState is of Holdfast. Others are the
 // backend's own.
 func (h *Handler) isWaitingState(m *jsonrpc.Message) bool {
-	_, seal, ok := parseState(jsonrpc.String(jsonrpc.Field(m.Params, "requestState")))
-	return ok && session.IsSeal(seal)
+	return strings.HasPrefix(jsonrpc.String(jsonrpc.Field(m.Params, "requestState")), statePrefix)
 }
 
 // errBadState refuses a requestState that is not good for a request.
@@ -129,7 +131,10 @@ var errBadState = errf(jsonrpc.CodeInvalidParams,
 // continueModern serves a retry that brings what a call has waited for.
 func (h *Handler) continueModern(w http.ResponseWriter, x *exchange) error {
 	m := &x.msgs[0]
-	at, seal, _ := parseState(jsonrpc.String(jsonrpc.Field(m.Params, "requestState")))
+	at, seal, ok := parseState(jsonrpc.String(jsonrpc.Field(m.Params, "requestState")))
+	if !ok {
+		return errBadState
+	}
 	sum := sumOf(m)
 	s, number, err := h.sessions.FindSeal(sealInput, seal, at.bound(sum), x.principal)
 	switch {
@@ -140,7 +145,7 @@ func (h *Handler) continueModern(w http.ResponseWriter, x *exchange) error {
 	}
 	x.session = s
 	open, err := s.OpenRequests(x.r.Context(), number, at.told)
-	if err != nil || len(open) == 0 && s.CallAt(number) != nil {
+	if err != nil || len(open) == 0 { // they were answered
 		return errBadState
 	}
 	p := h.newReply(w, x, s, s.CallAt(number))

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"slices"
 	"time"
 
 	"holdfast/internal/protocol"
@@ -25,6 +26,7 @@ import (
 func (h *Handler) serveModern(w http.ResponseWriter, of *exchange) (err error) {
 	y := *of // a reply keeps it
 	x := &y
+	y.msgs = slices.Clone(of.msgs) // which get other ids; if it is placed elsewhere they keep theirs
 	m := &x.msgs[0]
 	switch {
 	case jsonrpc.Field(m.Params, "requestState") != nil && h.isWaitingState(m):
@@ -43,11 +45,12 @@ func (h *Handler) serveModern(w http.ResponseWriter, of *exchange) (err error) {
 	if x.once.key, err = keyOf(x.r, x.msgs); err != nil {
 		return errf(codeInvalid, "%v", err)
 	}
-	return h.callModern(w, x)
+	return h.callModern(w, x, of.msgs)
 }
 
-// callModern begins the call of a modern request in its carrier, and answers it.
-func (h *Handler) callModern(w http.ResponseWriter, x *exchange) error {
+// callModern begins the call of a modern request in its carrier, and answers it. came is the
+// request as it came.
+func (h *Handler) callModern(w http.ResponseWriter, x *exchange, came []jsonrpc.Message) error {
 	s := x.session
 	id := s.NextID()
 	x.msgs[0].Raw = x.msgs[0].WithID(id)
@@ -70,6 +73,7 @@ func (h *Handler) callModern(w http.ResponseWriter, x *exchange) error {
 	if !h.sessions.Shared() { // else a note may need them yet
 		clear(x.msgs) // the call may last for long, and must not hold the body
 	}
+	clear(came)
 	return p.answer(x.r.Context(), b.number, 0)
 }
 
