@@ -10,6 +10,7 @@ import (
 
 	"holdfast/backend"
 	"holdfast/internal/panics"
+	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 )
 
@@ -106,7 +107,7 @@ func plainCall(params []byte, modern *modern) (*mcp.CallToolParamsRaw, bool) {
 			}
 			var err error
 			p.Meta, err = modern.metaOf(value)
-			plain = err == nil && (p.Meta[mcp.MetaKeyProtocolVersion] != nil) == (modern != nil) && p.Meta[mcp.MetaKeyLogLevel] == nil
+			plain = err == nil && (p.Meta[mcp.MetaKeyProtocolVersion] != nil) == (modern != nil) && p.Meta[protocol.MetaLogLevel] == nil
 		default:
 			plain = false
 		}

@@ -212,6 +212,10 @@ func modernError(id []byte, e *jsonrpc.Error) []byte {
 
 // failModern answers a modern request with what an error means.
 func (h *Handler) failModern(w http.ResponseWriter, x *exchange, err error) {
+	var refused *protocol.Unauthorized
+	if errors.As(err, &refused) && len(refused.Challenge) > 0 {
+		w.Header()["Www-Authenticate"] = refused.Challenge
+	}
 	status, e := h.explain(err)
 	if isTaskMethod(x.msgs[0].Method) && errors.Is(err, session.ErrNotFound) {
 		status, e = http.StatusOK, errNoTask

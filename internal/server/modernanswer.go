@@ -134,6 +134,9 @@ func (h *Handler) waitLight(w http.ResponseWriter, x *exchange, call *session.Ca
 	for {
 		answers, over, number := call.Answers()
 		switch {
+		case over && call.Refusal() != nil:
+			h.failModern(w, x, call.Refusal())
+			return true
 		case over && len(answers) == 0:
 			h.writeModern(w, modernError(x.modern.id, errCancelled))
 			return true
@@ -243,18 +246,18 @@ func (p *reply) answer(ctx context.Context, number, seq uint64) error {
 			err = p.run(ctx)
 		}
 	}
-	p.left(ctx, err)
+	p.left(err)
 	if errors.Is(err, session.ErrMoved) || errors.Is(err, stream.ErrTrimmed) {
 		// The client cannot come back for it.
 		err = p.end(modernError(p.x.modern.id, errf(protocol.CodeOutcomeUnknown, "%v: %v", errUnknown, err)))
 	}
-	p.events.close(err)
+	p.close(err)
 	return nil
 }
 
 // left cancels the call if its client has left before it was answered, unless the client can
 // come back for it.
-func (p *reply) left(ctx context.Context, err error) {
+func (p *reply) left(err error) {
 	if err == nil || p.state >= last || errors.Is(err, errSuperseded) || errors.Is(err, session.ErrMoved) || p.x.once.key != "" || p.goesOn {
 		return
 	}

@@ -55,6 +55,8 @@ type delivery struct {
 	parked   *disconnect
 	expected bool
 
+	refused error // how the backend has refused it: a [protocol.Unauthorized], or nil
+
 	pinged    bool // the first that the call said is our own ping
 	signalled bool // its client was told that it waits for input, and has not shown that it knows what for
 }
@@ -143,6 +145,7 @@ func (c *Call) deliver(ctx context.Context, msgs []jsonrpc.Message, header http.
 		err := c.s.deliver(ctx, backend.Inbound{Message: m, Call: c, Context: ctx, Header: header})
 		if err != nil {
 			c.s.noteRefusal(&m, err)
+			c.noteRefusal(err)
 			c.s.fail(c, m.ID, failed(err))
 		}
 	}

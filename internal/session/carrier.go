@@ -241,6 +241,12 @@ func (s *Session) Seal(purpose string, number uint64, bound []byte) string {
 	return string(s.appendSealed(make([]byte, 0, 64), purpose, number, bound))
 }
 
+// IsSeal reports whether a text has the form that [Session.Seal] gives it.
+func IsSeal(text string) bool {
+	name, _, _, ok := parseSealed(text)
+	return ok && len(name) == 16
+}
+
 // FindSeal returns the session and the stream that a text of [Session.Seal] names, if it is
 // the principal's. The error is [ErrNotFound], whatever the reason, a [*Redirect] if
 // the session is not on this node, or that of a store which can't tell.

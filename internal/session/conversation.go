@@ -145,6 +145,25 @@ func (s *Session) Refusal() error {
 	return s.backend.refused
 }
 
+// noteRefusal notes that the backend has refused a modern request, whose client has no
+// initialize that could be refused.
+func (c *Call) noteRefusal(err error) {
+	var refused *protocol.Unauthorized
+	if c.s.modern != "" && errors.As(err, &refused) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.delivery.refused = refused
+	}
+}
+
+// Refusal returns the [protocol.Unauthorized] with which the backend has refused the call, or
+// nil.
+func (c *Call) Refusal() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.delivery.refused
+}
+
 // leavesState reports whether a message may leave something in the backend's memory which another
 // that is opened for the session would not have. What is made again after a take-over
 // may run any number of times, and what came before it was lost then.
