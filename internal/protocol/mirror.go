@@ -208,6 +208,37 @@ func (h ParamHeader) Value(arguments []byte) (value string, ok bool) {
 	return EncodeHeader(text), err == nil
 }
 
+// Check returns an error unless the header, with the values it has in a request, repeats the
+// argument of the request (2026-07-28, Streamable HTTP, "Server Behavior for Custom Headers",
+// "Server Validation").
+func (h ParamHeader) Check(values []string, arguments []byte) error {
+	raw := jsonrpc.Field(arguments, h.Path...)
+	want, err := ParamText(raw)
+	switch absent := err != nil; {
+	case absent && len(values) == 0:
+		return nil
+	case absent:
+		return fmt.Errorf("the header %s%s is there, and its argument %s is not", HeaderParam, h.Name, strings.Join(h.Path, "."))
+	case len(values) != 1:
+		return fmt.Errorf("the header %s%s is missing: it must repeat the argument %s", HeaderParam, h.Name, strings.Join(h.Path, "."))
+	}
+	got, ok := DecodeHeader(values[0])
+	if !ok || got != want && !sameNumber(raw, got) {
+		return fmt.Errorf("the header %s%s says %.100q, and the argument %s is %.100q", HeaderParam, h.Name, values[0], strings.Join(h.Path, "."), want)
+	}
+	return nil
+}
+
+// sameNumber reports whether a header says the number that an argument is.
+func sameNumber(raw []byte, text string) bool {
+	if raw[0] != '-' && (raw[0] < '0' || raw[0] > '9') {
+		return false
+	}
+	a, err1 := strconv.ParseFloat(string(raw), 64)
+	b, err2 := strconv.ParseFloat(text, 64)
+	return err1 == nil && err2 == nil && a == b
+}
+
 var errNoText = errors.New("no header repeats it")
 
 // ParamText returns an argument, as JSON, as a header repeats it, before [EncodeHeader].

@@ -114,3 +114,40 @@ func TestNameOf(t *testing.T) {
 		}
 	}
 }
+
+func TestParamHeaderCheck(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name, arguments string
+		values          []string
+		ok              bool
+	}{
+		{name: "the same", arguments: `{"a":{"b":"x y"}}`, values: []string{"x y"}, ok: true},
+		{name: "coded", arguments: `{"a":{"b":"Hello"}}`, values: []string{"=?base64?SGVsbG8=?="}, ok: true},
+		{name: "coded without need of padding", arguments: `{"a":{"b":"Hello"}}`, values: []string{"=?base64?SGVsbG8?="}},
+		{name: "coded with other characters", arguments: `{"a":{"b":"Hello"}}`, values: []string{"=?base64?SGVs!!!bG8=?="}},
+		{name: "not ended", arguments: `{"a":{"b":"=?base64?SGVsbG8="}}`, values: []string{"=?base64?SGVsbG8="}, ok: true},
+		{name: "another text", arguments: `{"a":{"b":"x"}}`, values: []string{"X"}},
+		{name: "missing", arguments: `{"a":{"b":"x"}}`},
+		{name: "twice", arguments: `{"a":{"b":"x"}}`, values: []string{"x", "x"}},
+		{name: "null", arguments: `{"a":{"b":null}}`, ok: true},
+		{name: "no argument", arguments: `{"a":{}}`, ok: true},
+		{name: "no arguments", ok: true},
+		{name: "no argument but a header", arguments: `{}`, values: []string{"x"}},
+		{name: "an integer", arguments: `{"a":{"b":42}}`, values: []string{"42"}, ok: true},
+		{name: "an integer as another number", arguments: `{"a":{"b":42}}`, values: []string{"42.0"}, ok: true},
+		{name: "a number as an integer", arguments: `{"a":{"b":4.2e1}}`, values: []string{"42"}, ok: true},
+		{name: "another integer", arguments: `{"a":{"b":42}}`, values: []string{"43"}},
+		{name: "a text that looks like a number", arguments: `{"a":{"b":"42"}}`, values: []string{"42.0"}},
+		{name: "a boolean", arguments: `{"a":{"b":true}}`, values: []string{"true"}, ok: true},
+		{name: "another boolean", arguments: `{"a":{"b":true}}`, values: []string{"True"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			h := ParamHeader{Name: "Region", Path: []string{"a", "b"}}
+			if err := h.Check(tt.values, []byte(tt.arguments)); (err == nil) != tt.ok {
+				t.Errorf("Check(%q, %s) = %v", tt.values, tt.arguments, err)
+			}
+		})
+	}
+}

@@ -52,6 +52,10 @@ func (h *Handler) serveModern(w http.ResponseWriter, of *exchange) (err error) {
 // request as it came.
 func (h *Handler) callModern(w http.ResponseWriter, x *exchange, came []jsonrpc.Message) error {
 	s := x.session
+	if err := s.CheckParamHeaders(x.r.Context(), &x.msgs[0], x.r.Header); err != nil {
+		h.rejectModern(w, x, http.StatusBadRequest, errf(protocol.CodeHeaderMismatch, "%v", err))
+		return nil
+	}
 	id := s.NextID()
 	x.msgs[0].Raw = x.msgs[0].WithID(id)
 	x.msgs[0].ID = id

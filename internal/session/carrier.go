@@ -194,11 +194,18 @@ func (s *Session) keyScope() string {
 }
 
 // modernParams returns the params of a request of our own to a backend that expects a
-// modern one.
-func modernParams(params []byte, revision string) []byte {
+// modern one. client are those of the request that it is for, or nil: it is the first that some
+// backends hear of their client.
+func modernParams(params, client []byte, revision string) []byte {
+	info, capabilities := jsonrpc.Field(client, "_meta", protocol.MetaClientInfo), jsonrpc.Field(client, "_meta", protocol.MetaClientCapabilities)
+	if capabilities == nil {
+		info, capabilities = []byte(`{"name":"holdfast","version":"1"}`), []byte(`{}`)
+	}
 	params, _ = jsonrpc.Set(params, jsonrpc.Quote(revision), "_meta", protocol.MetaProtocolVersion)
-	params, _ = jsonrpc.Set(params, []byte(`{"name":"holdfast","version":"1"}`), "_meta", protocol.MetaClientInfo)
-	params, _ = jsonrpc.Set(params, []byte(`{}`), "_meta", protocol.MetaClientCapabilities)
+	if info != nil {
+		params, _ = jsonrpc.Set(params, info, "_meta", protocol.MetaClientInfo)
+	}
+	params, _ = jsonrpc.Set(params, capabilities, "_meta", protocol.MetaClientCapabilities)
 	return params
 }
 

@@ -257,7 +257,7 @@ var errEnded = errors.New("the server ended")
 // no client sees.
 func (s *Session) ask(ctx context.Context, l *link, method string, params []byte, in backend.Inbound) (jsonrpc.Message, error) {
 	if s.modern != "" {
-		params = modernParams(params, s.modern)
+		params = modernParams(params, in.Params, s.modern)
 	}
 	s.mu.Lock()
 	if l == nil || l.conn == nil || l.over { // what is asked from now on nobody would end

@@ -18,6 +18,7 @@ type toolHints struct {
 	listed   int             // how often the list has changed
 	learning chan struct{}   // closed when the list has been read; nil if it is not being read
 	safe     map[string]bool // tools that say they may be called again
+	headed   headedTools
 }
 
 // Learning of the tools takes hintsTimeout at the most, and a call waits for it
@@ -30,7 +31,8 @@ const (
 // toolList is the part of a tools/list result that matters here.
 type toolList struct {
 	Tools []struct {
-		Name        string `json:"name"`
+		Name        string          `json:"name"`
+		InputSchema json.RawMessage `json:"inputSchema"`
 		Annotations struct {
 			ReadOnly   bool `json:"readOnlyHint"`
 			Idempotent bool `json:"idempotentHint"`
@@ -47,6 +49,7 @@ func (h *toolHints) learn(result []byte) (next string) {
 		return ""
 	}
 	for _, t := range page.Tools {
+		h.headed.learn(t.Name, t.InputSchema)
 		if !t.Annotations.ReadOnly && !t.Annotations.Idempotent {
 			delete(h.safe, t.Name)
 			continue
@@ -84,7 +87,7 @@ func (s *Session) safeTool(ctx context.Context, m *jsonrpc.Message, header http.
 		s.mu.Unlock()
 		return safe
 	}
-	learning := s.learnTools(backend.Inbound{Context: context.WithoutCancel(ctx), Header: header})
+	learning := s.learnTools(s.askingFor(ctx, m, header))
 	s.mu.Unlock()
 	if learning == nil {
 		return false
@@ -172,7 +175,7 @@ func (s *Session) learnAll(l *link, listed int, done chan struct{}, in backend.I
 	s.mu.Lock()
 	current := s.tools.listed == listed // else it is an old list
 	if current && !failed {
-		s.tools.safe, s.tools.complete = all.safe, true
+		s.tools.safe, s.tools.headed, s.tools.complete = all.safe, all.headed, true
 	}
 	if current {
 		s.tools.learning = nil
