@@ -62,6 +62,7 @@ type ProcessStarter interface {
 // 2025-11-25, begin with an initialize request; modern ones, from 2026-07-28 on, do not.
 type Eras int
 
+// What a backend may speak.
 const (
 	Legacy  Eras = iota // legacy revisions only
 	Both                // all revisions

@@ -92,6 +92,7 @@ func handlers(content map[string]any) *mcp.ClientOptions {
 			return &mcp.ElicitResult{Action: "accept", Content: content}, nil
 		},
 		Capabilities: &mcp.ClientCapabilities{
+			//nolint:staticcheck // deprecated as of 2026-07-28, and still there
 			RootsV2: &mcp.RootCapabilities{}, Sampling: &mcp.SamplingCapabilities{}, // nobody asks for them
 		},
 	}

@@ -69,6 +69,7 @@ func addPerRequestTools(s *mcp.Server) {
 // needSampling refuses a client that has not declared sampling, in the request or, as older
 // revisions have it, in initialize.
 func needSampling(_ context.Context, req *mcp.CallToolRequest, _ none) ([]mcp.Content, error) {
+	//nolint:staticcheck // deprecated as of 2026-07-28, and still there
 	if can := req.ClientCapabilities(); can != nil && can.Sampling != nil {
 		return text("The client has sampling."), nil
 	}

@@ -209,6 +209,7 @@ func askWithin(_ context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult
 	if can != nil && can.Elicitation != nil {
 		requests["user_name"] = ask("What is your name?", "name", "string")
 	}
+	//nolint:staticcheck // as in prompted
 	if can != nil && can.Sampling != nil {
 		requests["greeting"] = prompted("Generate a greeting", 50)
 	}
