@@ -56,9 +56,9 @@ func TestErasMatrix(t *testing.T) {
 	clients := map[string]func(*testing.T, string, asked) (revision, text string){
 		"go-sdk":             officialCall(""),
 		"go-sdk, 2025-11-25": officialCall("2025-11-25"),
-		"TypeScript, auto":   typeScriptCall(dir, "auto"),
-		"TypeScript, pinned": typeScriptCall(dir, "2026-07-28"),
-		"TypeScript, legacy": typeScriptCall(dir, "legacy"),
+		"TypeScript, auto":   typeScriptCall("auto"),
+		"TypeScript, pinned": typeScriptCall("2026-07-28"),
+		"TypeScript, legacy": typeScriptCall("legacy"),
 	}
 	for at, server := range servers {
 		t.Run(at, func(t *testing.T) {
@@ -174,7 +174,7 @@ func officialCall(revision string) func(*testing.T, string, asked) (string, stri
 }
 
 // typeScriptCall calls a tool through the TypeScript client 2.x in a mode.
-func typeScriptCall(dir, mode string) func(*testing.T, string, asked) (string, string) {
+func typeScriptCall(mode string) func(*testing.T, string, asked) (string, string) {
 	return func(t *testing.T, url string, c asked) (string, string) {
 		t.Helper()
 		config, _ := json.Marshal(map[string]any{"url": url, "mode": mode, "tool": c.tool, "arguments": json.RawMessage(c.arguments)})
