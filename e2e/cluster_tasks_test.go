@@ -1,0 +1,214 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"holdfast/internal/testlong"
+)
+
+// tasksMeta is what a client of revision 2026-07-28 says of itself that knows tasks.
+const tasksMeta = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28",` +
+	`"io.modelcontextprotocol/clientInfo":{"name":"tasks","version":"1"},` +
+	`"io.modelcontextprotocol/clientCapabilities":{"extensions":{"io.modelcontextprotocol/tasks":{}}}}`
+
+// A taskState is a response about a task.
+type taskState struct {
+	Result struct {
+		ResultType, TaskID, Status string
+		Result                     json.RawMessage
+		Error                      struct{ Code int }
+	}
+	Error *struct {
+		Code    int
+		Message string
+	}
+}
+
+// ended reports whether the task has ended.
+func (s *taskState) ended() bool {
+	return s.Result.Status == "completed" || s.Result.Status == "failed" || s.Result.Status == "cancelled"
+}
+
+// askTask makes a request of a client that knows tasks. An error says that it is not
+// answered, or that it is to be asked again.
+func askTask(ctx context.Context, url, method, name, params string) (s taskState, err error) {
+	body := fmt.Sprintf(`{"jsonrpc":"2.0","id":"t","method":%q,"params":{%s,%s}}`, method, params, tasksMeta)
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(body))
+	if err != nil {
+		return s, err
+	}
+	for name, value := range map[string]string{
+		"Content-Type": "application/json", "Accept": "application/json, text/event-stream",
+		"Mcp-Protocol-Version": "2026-07-28", "Mcp-Method": method, "Mcp-Name": name,
+	} {
+		req.Header.Set(name, value)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return s, err
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return s, err
+	}
+	if resp.StatusCode >= 500 || resp.StatusCode == http.StatusTooManyRequests {
+		return s, fmt.Errorf("%s: %d %s", method, resp.StatusCode, text)
+	}
+	if i := bytes.LastIndex(text, []byte("data: ")); i >= 0 { // the last event
+		text, _, _ = bytes.Cut(text[i+len("data: "):], []byte("\n"))
+	}
+	if err := json.Unmarshal(text, &s); err != nil {
+		return s, fmt.Errorf("%s: %w: %q", method, err, text)
+	}
+	return s, nil
+}
+
+// beginTask makes a call that becomes a task.
+func beginTask(ctx context.Context, url string, q request) (id string, err error) {
+	arguments, err := json.Marshal(q.args)
+	if err != nil {
+		return "", err
+	}
+	s, err := askTask(ctx, url, "tools/call", q.tool, fmt.Sprintf(`"name":%q,"arguments":%s`, q.tool, arguments))
+	if err == nil && s.Result.ResultType != "task" {
+		err = errNoTask
+	}
+	return s.Result.TaskID, err
+}
+
+var errNoTask = errors.New("the call did not become a task")
+
+// awaitTask asks nodes for a task until it has ended.
+func awaitTask(ctx context.Context, url func() string, id string) (s taskState, err error) {
+	for {
+		s, err = askTask(ctx, url(), "tasks/get", id, fmt.Sprintf(`"taskId":%q`, id))
+		if err == nil && (s.Error != nil || s.ended()) {
+			return s, nil
+		}
+		select {
+		case <-ctx.Done():
+			return s, fmt.Errorf("%w, at last %q: %w", ctx.Err(), s.Result.Status, err)
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+// A node is killed that runs tasks. Another tells their status and results.
+func TestClusterTasks(t *testing.T) {
+	t.Parallel()
+	eachEngine(t, false, func(t *testing.T, e *sharedEngine) {
+		f := newFleet(t, e, shape{flags: []string{"--task-after", "100ms"}})
+		ctx := bounded(t, 2*time.Minute)
+		owner, other := f.nodes[0], f.nodes[1]
+		begin := func(tool, id string, ms int) (string, request) {
+			q := request{tool: tool, args: workArgs{ID: callID(t, id), Steps: 10, MS: ms}}
+			task, err := beginTask(ctx, owner.url(), q)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return task, q
+		}
+		done, doneQ := begin("work", "done", 300)
+		lost, lostQ := begin("work", "lost", 60_000)
+		safe, safeQ := begin("look", "safe", 3_000)
+		if s, err := awaitTask(ctx, other.url, done); err != nil || s.Result.Status != "completed" {
+			t.Errorf("before: %v, %+v", err, s)
+		}
+		if s, err := askTask(ctx, other.url(), "tasks/get", lost, fmt.Sprintf(`"taskId":%q`, lost)); err != nil || s.Result.Status != "working" {
+			t.Errorf("before: %v, %+v", err, s)
+		}
+		owner.kill()
+		if s, err := awaitTask(ctx, other.url, done); err != nil || !strings.Contains(string(s.Result.Result), doneQ.args.ID) {
+			t.Errorf("that had ended: %v, %+v", err, s)
+		}
+		if s, err := awaitTask(ctx, other.url, lost); err != nil || s.Result.Status != "failed" || s.Result.Error.Code != -32010 {
+			t.Errorf("that may not run again: %v, %+v", err, s)
+		}
+		if s, err := awaitTask(ctx, f.nodes[2].url, safe); err != nil || s.Result.Status != "completed" || !strings.Contains(string(s.Result.Result), safeQ.args.ID) {
+			t.Errorf("that may run again: %v, %+v", err, s)
+		}
+		f.wantRuns(doneQ.args.ID, 1, 1)
+		f.wantRuns(lostQ.args.ID, 1, 1)
+		f.wantRuns(safeQ.args.ID, 1, 2)
+	})
+}
+
+// Nodes are killed, one after the other, under tasks: each ends, once.
+func TestClusterTaskKills(t *testing.T) {
+	testlong.Only(t, "1,000 tasks, under kills")
+	eachEngine(t, false, func(t *testing.T, e *sharedEngine) {
+		f := newFleet(t, e, shape{flags: []string{"--task-after", "50ms"}})
+		ctx := bounded(t, 8*time.Minute)
+		any := func() string { return f.nodes[rand.N(len(f.nodes))].url() }
+		const tasks, atATime = 1_000, 50
+		var begun, completed, unknown, refused atomic.Int64
+		over := make(chan struct{})
+		var killing sync.WaitGroup
+		killing.Go(func() {
+			for i := 0; ; i++ {
+				select {
+				case <-over:
+					return
+				case <-time.After(2 * time.Second):
+				}
+				n := f.nodes[i%len(f.nodes)]
+				n.kill()
+				n.restart()
+			}
+		})
+		one := func(i int) {
+			q := request{tool: "work", args: workArgs{ID: callID(t, i), Steps: 4, MS: 300 + rand.N(1500)}}
+			if i%2 == 0 {
+				q.tool = "look"
+			}
+			id, err := beginTask(ctx, any(), q)
+			if err != nil { // its client was told that it has no task
+				refused.Add(1)
+				return
+			}
+			begun.Add(1)
+			s, err := awaitTask(ctx, any, id)
+			switch {
+			case err != nil || s.Error != nil:
+				t.Errorf("task %d: lost, or it hangs: %v, %+v", i, err, s.Error)
+			case s.Result.Status == "completed" && strings.Contains(string(s.Result.Result), q.args.ID):
+				completed.Add(1)
+			case s.Result.Status == "failed" && s.Result.Error.Code == -32010:
+				unknown.Add(1)
+			default:
+				t.Errorf("task %d: %+v", i, s)
+			}
+			most := 1
+			if q.tool == "look" {
+				most = 20
+			}
+			f.wantRuns(q.args.ID, 1, most)
+		}
+		var next atomic.Int64
+		var all sync.WaitGroup
+		for range atATime {
+			all.Go(func() {
+				for begun.Load() < tasks && ctx.Err() == nil {
+					one(int(next.Add(1)))
+				}
+			})
+		}
+		all.Wait()
+		close(over)
+		killing.Wait()
+		t.Logf("%d tasks: %d completed, %d with outcome unknown; %d calls ended before they were tasks", begun.Load(), completed.Load(), unknown.Load(), refused.Load())
+	})
+}
