@@ -39,11 +39,21 @@ func (h *Handler) serveModern(w http.ResponseWriter, of *exchange) (err error) {
 	if h.isDraining() {
 		return session.ErrClosing
 	}
+	var listen *taskListen
+	if m.Method == protocol.MethodSubscriptions {
+		if listen, err = h.listenToTasks(x); err != nil {
+			return err
+		}
+	}
 	if x.session, err = h.sessions.Carrier(x.r, x.principal, x.modern.version, x.modern.client); err != nil {
 		return err
 	}
 	if x.once.key, err = keyOf(x.r, x.msgs); err != nil {
 		return errf(codeInvalid, "%v", err)
+	}
+	if listen != nil {
+		x.once.key = ""
+		return h.listenModern(w, x, listen)
 	}
 	return h.callModern(w, x, of.msgs)
 }
@@ -100,6 +110,7 @@ type reply struct {
 	began time.Time
 
 	tasks  bool           // the call may become a task
+	listen *taskListen    // nil if the request names no tasks to listen to
 	goesOn bool           // the call goes on when its client leaves
 	opened bool           // the stream of events has begun
 	final  []byte         // the response, as the client gets it; nil until it has come
@@ -293,6 +304,9 @@ func (p *reply) append(text, _, data []byte) []byte {
 		return text
 	case p.x.isListen():
 		data = p.x.subscribed(data, "params")
+		if p.listen != nil && jsonrpc.String(method) == protocol.MethodAcknowledged {
+			p.listen.acked, data = true, p.listen.filter(data)
+		}
 	}
 	return sse.AppendMessage(text, nil, data)
 }
@@ -349,6 +363,16 @@ func (p *reply) idle(_ context.Context, now time.Time) (time.Time, error) {
 	a := alarm{now: now}
 	if p.waits(&a) || p.becomesTask(&a) {
 		return a.next, errReplied
+	}
+	if p.listen != nil {
+		over, err := p.tellTasks()
+		if err != nil {
+			return a.next, err
+		}
+		if over {
+			p.ends = p.endListen
+			return a.next, errReplied
+		}
 	}
 	if every := p.h.opts.KeepAlive; !p.opened && every > 0 {
 		if !a.due(p.began.Add(every)) {

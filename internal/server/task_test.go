@@ -321,3 +321,66 @@ func TestTaskOnAnyNode(t *testing.T) {
 		}
 	}
 }
+
+// A listen that names tasks is told of their changes.
+func TestTaskListen(t *testing.T) {
+	t.Parallel()
+	f := newFarm(t, 2, tasksConfig())
+	p := &peer{n: f.nodes[0].node}
+	first, second := p.task("hold", `{}`), p.task("hold", `{}`)
+	held := f.nodes[0].release(2)
+	filter := fmt.Sprintf(`{"notifications":{"taskIds":[%q,%q,"made-up"]}}`, first.TaskID, second.TaskID)
+	if r := p.modern("subscriptions/listen", "", filter, `{}`); r.status != 400 || told(t, r).Error.Code != -32021 {
+		t.Errorf("without the capability: %d %s", r.status, r.body)
+	}
+	filter = strings.Replace(filter, `,"made-up"`, "", 1)
+	for _, at := range f.nodes { // all of it is served where the tasks are
+		q := &peer{n: at.node}
+		w := q.modernOpen("subscriptions/listen", "", filter, aware)
+		next := func() (m struct {
+			Method string
+			Params struct {
+				Notifications struct{ TaskIDs []string }
+				taskTold
+				Meta struct {
+					ID string `json:"io.modelcontextprotocol/subscriptionId"`
+				} `json:"_meta"`
+			}
+			Result *struct{ ResultType string }
+		}) {
+			t.Helper()
+			ev, err := w.next()
+			if err == nil {
+				err = json.Unmarshal(ev.Data, &m)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if m.Method != "" && m.Params.Meta.ID != "c1" {
+				t.Errorf("subscription of %+v", m)
+			}
+			return m
+		}
+		if m := next(); m.Method != "notifications/subscriptions/acknowledged" || len(m.Params.Notifications.TaskIDs) != 2 {
+			t.Errorf("acknowledged: %+v", m)
+		}
+		for range 2 {
+			if m := next(); m.Method != "notifications/tasks" || at == f.nodes[0] && m.Params.Status != "working" {
+				t.Errorf("at first: %+v", m)
+			}
+		}
+		if at == f.nodes[0] {
+			held[0].Result(result("done"))
+			if m := next(); m.Params.TaskID != first.TaskID || m.Params.Status != "completed" || !strings.Contains(string(m.Params.Result), "done") {
+				t.Errorf("after the first: %+v", m)
+			}
+			p.about("tasks/cancel", second.TaskID, "")
+			if m := next(); m.Params.TaskID != second.TaskID || m.Params.Status != "cancelled" {
+				t.Errorf("after the second: %+v", m)
+			}
+		}
+		if m := next(); m.Result == nil || m.Result.ResultType != "complete" {
+			t.Errorf("at the end: %+v", m)
+		}
+	}
+}
