@@ -73,12 +73,8 @@ func needSampling(_ context.Context, req *mcp.CallToolRequest, _ none) ([]mcp.Co
 	if can := req.ClientCapabilities(); can != nil && can.Sampling != nil {
 		return text("The client has sampling."), nil
 	}
-	data, err := json.Marshal(mcp.MissingRequiredClientCapabilityData{
-		RequiredCapabilities: &mcp.ClientCapabilities{Sampling: &mcp.SamplingCapabilities{}}, //nolint:staticcheck // as in sample
-	})
-	if err != nil {
-		return nil, err
-	}
+	// The SDK's own type would ask for roots too.
+	data := json.RawMessage(`{"requiredCapabilities":{"sampling":{}}}`)
 	return nil, &jsonrpc.Error{
 		Code: mcp.CodeMissingRequiredClientCapabilities, Message: "the client has not declared sampling", Data: data,
 	}
