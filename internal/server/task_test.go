@@ -28,14 +28,14 @@ func modernBody(method, params, capabilities string) string {
 }
 
 // modern makes a request of revision 2026-07-28.
-func (p *peer) modern(method, name, params, capabilities string, extra ...string) reply {
+func (p *peer) modern(method, name, params, capabilities string) reply {
 	p.n.t.Helper()
-	return p.modernOpen(method, name, params, capabilities, extra...).all()
+	return p.modernOpen(method, name, params, capabilities).all()
 }
 
-func (p *peer) modernOpen(method, name, params, capabilities string, extra ...string) *wire {
+func (p *peer) modernOpen(method, name, params, capabilities string) *wire {
 	p.n.t.Helper()
-	head := append(extra, "MCP-Protocol-Version: 2026-07-28", "Mcp-Method: "+method)
+	head := []string{"MCP-Protocol-Version: 2026-07-28", "Mcp-Method: " + method}
 	if name != "" {
 		head = append(head, "Mcp-Name: "+name)
 	}
@@ -54,7 +54,7 @@ type taskTold struct {
 	Result, Error  json.RawMessage
 }
 
-// message is a response as a test reads it.
+// A response is one as a test reads it.
 type response struct {
 	ID     string
 	Result taskTold
