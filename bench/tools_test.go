@@ -15,7 +15,7 @@ import (
 func TestTools(t *testing.T) {
 	for i := range rivals {
 		r := &rivals[i]
-		if r.bare {
+		if r.bare || r.stream == "" {
 			continue
 		}
 		paths := []string{r.stream, r.plain}

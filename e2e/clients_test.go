@@ -229,17 +229,21 @@ func TestCutAtBytes(t *testing.T) {
 	}
 }
 
-// TestProbe has a client that knows revision 2026-07-28 find out that holdfast
-// does not, and go on with the newest that both know: without a word of it as an
-// error, and whatever the answers look like.
+// TestProbe has a client that knows revision 2026-07-28 find out whether holdfast does, and
+// go on with the newest that both know: without a word of it as an error, and whatever the
+// answers look like.
 func TestProbe(t *testing.T) {
-	for _, flags := range [][]string{nil, {"--response", "json"}, {"--response", "sse"}, {"--stateless"}} {
+	for _, flags := range [][]string{nil, {"--response", "json"}, {"--response", "sse"}, {"--stateless"}, {"--legacy-only"}} {
+		revision := "2026-07-28"
+		if slices.Contains(flags, "--legacy-only") {
+			revision = "2025-11-25"
+		}
 		t.Run(strings.Join(append(flags, "serve"), " "), func(t *testing.T) {
 			t.Parallel()
 			p := serveEverything(t, flags...)
 			echo := toolCall{"echo", map[string]any{"message": "hello"}}
 			r := client(t, script{SDK: 2, URL: p.URL, Probe: true, Calls: []toolCall{echo}})
-			r.wantRevision(t, "2025-11-25")
+			r.wantRevision(t, revision)
 			if c := r.Calls[0]; c.Error != "" || len(c.Result.Content) != 1 || c.Result.Content[0].Text != "Echo: hello" {
 				t.Errorf("got %+v, error %q", c.Result, c.Error)
 			}

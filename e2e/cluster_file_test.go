@@ -43,7 +43,7 @@ func TestFile(t *testing.T) {
 
 	requests := []request{
 		{tool: "work", args: workArgs{ID: callID(t, "work"), Steps: 100, MS: 20_000}},
-		{tool: "look", args: workArgs{ID: callID(t, "look"), Steps: 10, MS: 1_000}},
+		{tool: "look", args: workArgs{ID: callID(t, "look"), Steps: 10, MS: 5_000}},
 		{tool: "work", key: `"cut"`, args: workArgs{ID: callID(t, "cut"), Steps: 100, MS: 20_000}},
 	}
 	told := make([]chan *callRecord, len(requests))
