@@ -202,16 +202,21 @@ func TestLongWaysBack(t *testing.T) {
 	}
 }
 
-// A server that never responds over a mux, or ends each connection over which it gets a request,
+// A server that never responds over a mux, does not take requests, or ends each connection over which it gets a request,
 // is given up.
 func TestMuxWithoutResponses(t *testing.T) {
 	t.Parallel()
-	for name, holds := range map[string]bool{"never answers": true, "ends each connection": false} {
+	for name, holds := range map[string]bool{"never answers": true, "takes no request": true, "ends each connection": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var end atomic.Pointer[chan struct{}]
 			h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				if r.Method == http.MethodPost {
+					if name == "takes no request" {
+						_, _ = io.Copy(io.Discard, r.Body)
+						<-r.Context().Done()
+						return
+					}
 					w.WriteHeader(http.StatusAccepted)
 					if !holds {
 						close(*end.Load())
@@ -227,7 +232,7 @@ func TestMuxWithoutResponses(t *testing.T) {
 				case <-r.Context().Done():
 				}
 			})
-			o := client.Options{Transport: client.SSE, ConnectTimeout: soon}
+			o := client.Options{Transport: client.SSE, ConnectTimeout: soon, Silence: 10 * soon}
 			if holds {
 				o.ConnectTimeout = 500 * time.Millisecond
 			}

@@ -295,7 +295,7 @@ func TestInputSilence(t *testing.T) {
 	t.Parallel()
 	s := &bad{answer: func(_ http.ResponseWriter, r *http.Request, _ *bad) { away(r) }}
 	began := time.Now()
-	e := s.call(t, client.Options{AnswerTimeout: 2 * time.Second, Silence: 2 * time.Second})
+	e := s.call(t, client.Options{AnswerTimeout: 2 * time.Second, Silence: 2 * time.Second, ConnectTimeout: soon})
 	judge(t, e, unknown+"the server did not begin to answer within 2s", "")
 	if took := time.Since(began); took < 2*time.Second {
 		t.Errorf("it was given up after %v", took)

@@ -103,14 +103,19 @@ func (x *mux) attempt(k *call, kind attemptKind) (left bool, err error) {
 
 // unsureWrite waits for the response to a request whose sending has failed, though it may
 // have arrived: the response would come over this connection or the next one. A retry-safe
-// request does not wait longer than the connection lasts.
+// request does not wait longer than the connection lasts, and what begins a session no longer
+// than over HTTP.
 func (x *mux) unsureWrite(k *call, err error) error {
 	k.happened(eventSent)
 	var gone <-chan struct{}
 	if k.safe() {
 		gone = x.gone(k.link.sent)
 	}
-	t := time.NewTimer(x.c.opts.Silence)
+	most := x.c.opts.Silence
+	if k.opens() {
+		most = min(most, x.c.opts.ConnectTimeout)
+	}
+	t := time.NewTimer(most)
 	defer t.Stop()
 	select {
 	case <-k.ctx.Done():
