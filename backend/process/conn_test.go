@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -221,7 +222,18 @@ func TestFaults(t *testing.T) {
 			c, r := f.open()
 			if strings.Contains(test.script, "ready") {
 				within(t, soon, "message", r.said)
-				_ = c.Deliver(request("echo", "{}")) // may have exited
+				// It may have exited. Or another process that is being started still has the
+				// end of the pipe that was closed: then a later message fails.
+				var over atomic.Bool
+				delivered := make(chan struct{})
+				go func() {
+					defer close(delivered)
+					for !over.Load() {
+						_ = c.Deliver(request("echo", "{}"))
+						time.Sleep(10 * time.Millisecond)
+					}
+				}()
+				defer func() { over.Store(true); <-delivered }()
 			}
 			if why := within(t, soon, "Closed", r.closed); why.Error() != test.why {
 				t.Errorf("got %q, want %q", why, test.why)
