@@ -26,7 +26,7 @@ func TestMaxShareOfMemory(t *testing.T) {
 	for share, whole := range map[float64]bool{0: false, 1: true} {
 		t.Run(fmt.Sprint(share), func(t *testing.T) {
 			t.Parallel()
-			release := make(chan struct{})
+			release, given := make(chan struct{}), make(chan struct{}, 2*sessions)
 			text := strings.Repeat("x", 1<<20)
 			h := holdfast.NewBackendHandler(message.New(message.HandlerFunc(func(x *message.Exchange) {
 				switch x.Method {
@@ -39,6 +39,7 @@ func TestMaxShareOfMemory(t *testing.T) {
 						<-release
 					}
 					x.Result([]byte(`{"content":[{"type":"text","text":"` + text + `"}]}`))
+					given <- struct{}{}
 				}
 			})), &holdfast.Options{Memory: memory, MaxShare: share, Response: holdfast.ResponseSSE, Logger: slog.New(slog.DiscardHandler)})
 			web := httptest.NewServer(h)
@@ -75,6 +76,7 @@ func TestMaxShareOfMemory(t *testing.T) {
 					firsts[i] = strings.TrimPrefix(lines.Text(), "id: ")
 				}
 				res.Body.Close()
+				<-given // the event id comes before the result
 			}
 			again := func(i int) int {
 				r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, web.URL, nil)
