@@ -142,8 +142,9 @@ func TestClusterFenced(t *testing.T) {
 				},
 			},
 		} {
+			// One after the other: fleets on one engine are one cluster, and see each other's
+			// nodes freeze.
 			t.Run(name, func(t *testing.T) {
-				t.Parallel()
 				newFleet(t, e, shape{wires: true}).freeze(by.freeze, by.thaw)
 			})
 		}

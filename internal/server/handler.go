@@ -180,6 +180,7 @@ func (h *Handler) Drain(ctx context.Context) error {
 		return h.handOver(ctx)
 	}
 	h.sessions.Stop()
+	h.sessions.WithdrawWaiting("the server is shutting down")
 	h.drainOnce.Do(func() { close(h.draining) })
 	const often = 10 * time.Millisecond
 	t := time.NewTicker(often)

@@ -48,6 +48,7 @@ func (h *Handler) serveModern(w http.ResponseWriter, of *exchange) (err error) {
 	if x.session, err = h.sessions.Carrier(x.r, x.principal, x.modern.version, x.modern.client); err != nil {
 		return err
 	}
+	defer x.session.Release()
 	if x.once.key, err = keyOf(x.r, x.msgs); err != nil {
 		return errf(codeInvalid, "%v", err)
 	}

@@ -56,7 +56,8 @@ type carrier struct {
 
 // Carrier returns the session that a modern request is a call of: one that is there for
 // requests like it, or a new one. client is what the request's _meta says of its client.
-// The errors are those of [Manager.New].
+// It does not end before the caller has called [Session.Release]. The errors are those of
+// [Manager.New].
 func (m *Manager) Carrier(r *http.Request, principal, revision string, client []byte) (_ *Session, err error) {
 	key := carrierKey{principal: principal, tenant: TenantOf(principal, r.RemoteAddr), revision: revision, client: sha256.Sum256(client)}
 	key.server, err = m.serverFor(r)
@@ -83,8 +84,7 @@ func (m *Manager) Carrier(r *http.Request, principal, revision string, client []
 		case <-r.Context().Done():
 			return nil, r.Context().Err()
 		}
-		if c.err == nil && !c.s.isClosed() {
-			c.s.Touch()
+		if c.err == nil && m.reserve(key, c) {
 			return c.s, nil
 		}
 		m.dropCarrier(key, c)
@@ -92,6 +92,40 @@ func (m *Manager) Carrier(r *http.Request, principal, revision string, client []
 			return nil, c.err
 		}
 	}
+}
+
+// reserve has a carrier stay for a request, if it has not ended.
+func (m *Manager) reserve(key carrierKey, c *carrier) bool {
+	m.carriers.mu.Lock()
+	defer m.carriers.mu.Unlock()
+	if m.carriers.open[key] != c || c.s.isClosed() {
+		return false
+	}
+	c.s.Touch()
+	c.s.use.reserved.Add(1)
+	return true
+}
+
+// Release ends what [Manager.Carrier] has begun.
+func (s *Session) Release() { s.use.reserved.Add(-1) }
+
+// retire forgets a carrier that is to end because it is idle, so that no request gets it any
+// more. It reports false if a request has it.
+func (m *Manager) retire(s *Session) bool {
+	if s.modern == "" {
+		return true
+	}
+	m.carriers.mu.Lock()
+	defer m.carriers.mu.Unlock()
+	if s.use.reserved.Load() > 0 {
+		return false
+	}
+	for key, c := range m.carriers.open {
+		if c.s == s {
+			delete(m.carriers.open, key)
+		}
+	}
+	return true
 }
 
 // serverFor asks the backend which server a request is for, if that depends on the request.
@@ -123,7 +157,9 @@ func (m *Manager) beginCarrier(c *carrier, key carrierKey, r *http.Request) {
 	})
 	if c.err != nil {
 		m.dropCarrier(key, c)
+		return
 	}
+	c.s.use.reserved.Add(1)
 }
 
 // dropCarrier forgets a carrier that has ended.
@@ -140,6 +176,7 @@ func (m *Manager) dropCarrier(key carrierKey, c *carrier) {
 func (m *Manager) endIdleCarriers(tenant string) {
 	m.carriers.mu.Lock()
 	var oldest *Session
+	var at carrierKey
 	idle := 0
 	for key, c := range m.carriers.open {
 		select {
@@ -152,9 +189,12 @@ func (m *Manager) endIdleCarriers(tenant string) {
 			delete(m.carriers.open, key)
 		case key.tenant == tenant && c.s.use.isIdle() && !c.s.isHeld(m.clock()):
 			if idle++; oldest == nil || c.s.use.lastSeen.Load() < oldest.use.lastSeen.Load() {
-				oldest = c.s
+				oldest, at = c.s, key
 			}
 		}
+	}
+	if idle >= mostCarriers {
+		delete(m.carriers.open, at) // no request gets it any more
 	}
 	m.carriers.mu.Unlock()
 	if idle >= mostCarriers {
@@ -324,4 +364,25 @@ func (s *Session) OpenRequests(ctx context.Context, number, seq uint64) ([]jsonr
 		return nil, err
 	}
 	return open, nil
+}
+
+// WithdrawWaiting ends calls of modern clients that wait for input, as nobody will be here to
+// take it.
+func (m *Manager) WithdrawWaiting(reason string) {
+	for _, s := range m.all() {
+		if s.modern == "" {
+			continue
+		}
+		var waiting []*Call
+		s.mu.Lock()
+		for _, rq := range s.inFlight {
+			if asking, _ := rq.call.AwaitsInput(); asking && !s.streams.read(rq.call.Number()) {
+				waiting = append(waiting, rq.call)
+			}
+		}
+		s.mu.Unlock()
+		for _, c := range waiting {
+			c.Withdraw(reason)
+		}
+	}
 }

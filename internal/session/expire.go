@@ -175,7 +175,7 @@ func (m *Manager) expire() {
 			}
 			m.each(due, parallel, func(s *Session) {
 				switch { // looked at again: it may have waited for others
-				case s.idle(now, m.opts.TTL):
+				case s.idle(now, m.opts.TTL) && m.retire(s):
 					m.logger.Debug("session expired", "session", s.Name())
 					m.end(s, errors.New("it was idle for too long"))
 				case m.shared != nil && s.renewDue(now):

@@ -329,7 +329,7 @@ func (t *table) detach(r *Reader, broke, ids, besides, silent bool) {
 		return
 	}
 	switch {
-	case t.streams[number].call == nil && !r.endWritten:
+	case t.streams[number].call == nil && !r.endWritten && r.s.modern == "":
 		t.unread.add(number, awaitedFor)
 	case r.endWritten && r.s.m.shared != nil:
 		t.news.read = addNews(t.news.read, number)

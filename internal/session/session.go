@@ -93,13 +93,16 @@ type identity struct {
 type usage struct {
 	renewed   atomic.Int64 // when the store was last told that it is used, by the manager's clock; 0: never
 	lastSeen  atomic.Int64 // when the client last sent something, by the manager's clock
+	reserved  atomic.Int32 // requests that have it as their carrier, and may not have begun
 	heldUntil atomic.Int64 // until when it does not expire, by the manager's clock
 	calls     atomic.Int32 // requests in flight
 	readers   atomic.Int32 // that are connected
 }
 
 // isIdle reports whether nothing is in flight, and nobody reads.
-func (u *usage) isIdle() bool { return u.calls.Load() == 0 && u.readers.Load() == 0 }
+func (u *usage) isIdle() bool {
+	return u.calls.Load() == 0 && u.readers.Load() == 0 && u.reserved.Load() == 0
+}
 
 // A conversation is a session's with its backend: what is open of it, and what another
 // is opened with. Guarded by Session.mu. It is
@@ -146,7 +149,7 @@ func (s *Session) Touch() { s.use.lastSeen.Store(int64(s.m.clock())) }
 // ever. An initialize of revision 2024-11-05 that nobody waits for does not.
 func (s *Session) idle(now, ttl time.Duration) bool {
 	quiet := s.sinceSeen(now)
-	if s.isHeld(now) {
+	if s.isHeld(now) || s.use.reserved.Load() > 0 {
 		return false
 	}
 	if s.use.readers.Load() > 0 {

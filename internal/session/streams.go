@@ -100,9 +100,11 @@ func (t *table) remove(number uint64) *webhooks {
 	defer t.mu.Unlock()
 	u := t.streams[number]
 	t.setCall(number, nil)
-	if u.reader == nil {
+	switch {
+	case u.reader == nil && u.call != nil && u.call.s.modern != "": // whose client does not come back for it
+	case u.reader == nil:
 		t.unread.add(number, awaitedFor)
-	} else {
+	default:
 		u.reader.wake() // nothing more comes, should it wait for that
 	}
 	return t.webhooksOf(u.call, number)
