@@ -239,7 +239,7 @@ func TestTaskOfAnother(t *testing.T) {
 		p  *peer
 		id string
 	}{
-		"another principal": {you, id}, "another mark": {me, id[:20] + "AAAA" + id[24:]}, "another time": {me, id[:len(id)-1] + "0"},
+		"another principal": {you, id}, "another mark": {me, id[:20] + "AAAA" + id[24:]}, "another time": {me, id + "0"},
 		"another name": {me, "AAAAAAAAAAAAAAAA" + id[16:]}, "no name": {me, "made-up"}, "none": {me, ""},
 	} {
 		for _, method := range []string{"tasks/get", "tasks/update", "tasks/cancel"} {
