@@ -14,7 +14,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	testlong.AtOnce(16)
+	testlong.AtOnce(4)
 	goleak.VerifyTestMain(m)
 }
 

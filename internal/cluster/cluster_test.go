@@ -25,7 +25,7 @@ import (
 
 func TestMain(m *testing.M) {
 	natstest.Main()
-	testlong.AtOnce(8)
+	testlong.AtOnce(4)
 	goleak.VerifyTestMain(m)
 }
 

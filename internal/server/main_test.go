@@ -32,7 +32,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	testlong.AtOnce(testlong.Either(32, 16))
+	testlong.AtOnce(16)
 	goleak.VerifyTestMain(m)
 }
 

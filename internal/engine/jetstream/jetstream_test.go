@@ -22,7 +22,7 @@ import (
 func TestMain(m *testing.M) {
 	natstest.Main()
 	appender()
-	testlong.AtOnce(8)
+	testlong.AtOnce(2) // more starve its three servers, under the race detector above all
 	goleak.VerifyTestMain(m)
 }
 
