@@ -50,6 +50,9 @@ func TestEras(t *testing.T) {
 			if got := session.InitializeResult().ProtocolVersion; got != revision {
 				t.Errorf("the revision is %s", got)
 			}
+			if session.InitializeResult().Capabilities.Experimental["holdfast/idempotencyKey"] == nil {
+				t.Error("the client is not told of idempotency keys")
+			}
 			result, err := session.CallTool(t.Context(), &mcp.CallToolParams{Name: "ask"})
 			if err != nil || result.IsError || asked != 2 {
 				t.Errorf("%d questions, then %+v, %v", asked, result, err)

@@ -112,7 +112,7 @@ func (q *modern) read(header http.Header, m *jsonrpc.Message) (status int, _ *js
 	case raw == nil || q.version == "":
 		return http.StatusBadRequest, errf(jsonrpc.CodeInvalidParams, "params._meta must have %q", protocol.MetaProtocolVersion)
 	case len(named) != 1:
-		return http.StatusBadRequest, errf(protocol.CodeHeaderMismatch, "the header %s is missing", "MCP-Protocol-Version")
+		return http.StatusBadRequest, errf(protocol.CodeHeaderMismatch, "the header MCP-Protocol-Version is missing")
 	case named[0] != q.version:
 		return http.StatusBadRequest, errf(protocol.CodeHeaderMismatch,
 			"the header MCP-Protocol-Version says %.40q, and params._meta %.40q", named[0], q.version)

@@ -3,6 +3,7 @@ package server_test
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"strings"
 	"sync"
 	"testing"
@@ -46,5 +47,21 @@ func TestModernWaitsForNobody(t *testing.T) {
 	defer stop()
 	if err := n.Drain(ctx); err != nil || time.Since(began) > 30*time.Second {
 		t.Errorf("%v after %v", err, time.Since(began))
+	}
+}
+
+// TestModernKey has a client make a call again under its idempotency key: the tool runs once.
+func TestModernKey(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, config{})
+	p := &peer{n: n}
+	p.header = http.Header{"Idempotency-Key": {"once"}}
+	for range 2 {
+		if r := p.modern("tools/call", "steps", `{"name":"steps","arguments":{"key":"k"}}`, `{}`); r.status != 200 || !strings.Contains(string(r.body), `"id":"c1"`) {
+			t.Errorf("%d %s", r.status, r.body)
+		}
+	}
+	if got := n.runs("k"); got != 1 {
+		t.Errorf("the tool has run %d times", got)
 	}
 }

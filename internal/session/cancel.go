@@ -37,10 +37,7 @@ func (c *Call) cancelIfAway() {
 		c.mu.Unlock()
 		return
 	}
-	ids := make([]string, 0, len(c.pending))
-	for _, rq := range c.pending {
-		ids = append(ids, rq.id)
-	}
+	ids := c.pendingIDs()
 	c.mu.Unlock()
 	why := jsonrpc.Errorf(jsonrpc.CodeServer, "cancelled: its client was away for longer than maxWait (%v)", most)
 	for _, id := range ids {
@@ -48,6 +45,15 @@ func (c *Call) cancelIfAway() {
 			s.failAll([]*inflight{rq}, why)
 		})
 	}
+}
+
+// pendingIDs returns the ids of the call's requests that are unanswered. c.mu is held.
+func (c *Call) pendingIDs() []string {
+	ids := make([]string, 0, len(c.pending))
+	for _, rq := range c.pending {
+		ids = append(ids, rq.id)
+	}
+	return ids
 }
 
 // withdraw ends a request of the call, if it is in flight, as end does it, and

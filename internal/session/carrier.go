@@ -253,10 +253,7 @@ func modernParams(params, client []byte, revision string) []byte {
 // response any more. The backend is told.
 func (c *Call) Withdraw(reason string) {
 	c.mu.Lock()
-	ids := make([]string, 0, len(c.pending))
-	for _, rq := range c.pending {
-		ids = append(ids, rq.id)
-	}
+	ids := c.pendingIDs()
 	c.mu.Unlock()
 	for _, id := range ids {
 		c.s.withdraw(c, []byte(id), nil, reason, func(rq *inflight) {

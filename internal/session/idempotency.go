@@ -267,7 +267,8 @@ func (c *Call) disown() {
 // experimental is how a server says that it honours idempotency keys.
 var experimental = []byte(`{"header":"` + protocol.HeaderIdempotencyKey + `"}`)
 
-// advertise adds to an initialize result that idempotency keys are honoured.
+// advertise adds to the result of initialize or server/discover that idempotency keys are
+// honoured.
 func (s *Session) advertise(response []byte) []byte {
 	if s.single || s.m.opts.Stateless {
 		return response

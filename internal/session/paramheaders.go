@@ -58,13 +58,7 @@ func (s *Session) paramHeaders(ctx context.Context, m *jsonrpc.Message, header h
 	if learning == nil {
 		return nil
 	}
-	t := time.NewTimer(headersWait)
-	defer t.Stop()
-	select {
-	case <-learning:
-	case <-t.C:
-	case <-ctx.Done():
-	}
+	awaitTools(ctx, learning, headersWait)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.tools.headed.of(m)

@@ -92,16 +92,21 @@ func (s *Session) safeTool(ctx context.Context, m *jsonrpc.Message, header http.
 	if learning == nil {
 		return false
 	}
-	t := time.NewTimer(hintsWait)
+	awaitTools(ctx, learning, hintsWait)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.tools.safe[name]
+}
+
+// awaitTools waits until the backend's list of tools was read, but no longer than most.
+func awaitTools(ctx context.Context, learning chan struct{}, most time.Duration) {
+	t := time.NewTimer(most)
 	defer t.Stop()
 	select {
 	case <-learning:
 	case <-t.C:
 	case <-ctx.Done():
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.tools.safe[name]
 }
 
 // learnTools begins to read the backend's list of tools, unless that is being done. It

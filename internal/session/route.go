@@ -114,7 +114,7 @@ func (s *Session) responded(l *link, call *Call, m jsonrpc.Message) {
 	if string(m.ID) != rq.id {
 		data = m.WithID([]byte(rq.id)) // as its client spelled it
 	}
-	if rq.call.method == protocol.MethodInitialize && m.Result != nil {
+	if (rq.call.method == protocol.MethodInitialize || rq.call.method == protocol.MethodDiscover) && m.Result != nil {
 		data = s.advertise(data)
 	}
 	rq.call.respond(rq, data)

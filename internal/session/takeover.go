@@ -278,10 +278,7 @@ func (s *Session) endLost(calls []*Call) {
 	s.log.inOneAppend(func() {
 		for _, c := range calls {
 			c.mu.Lock()
-			var ids []string
-			for _, rq := range c.pending {
-				ids = append(ids, rq.id)
-			}
+			ids := c.pendingIDs()
 			if len(ids) == 0 && !c.isOver() { // there is nobody to be told
 				c.end()
 				if s.single {
