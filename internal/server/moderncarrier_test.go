@@ -2,35 +2,11 @@ package server_test
 
 import (
 	"context"
-	"fmt"
 	"net/http"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 )
-
-// TestModernKinds has more kinds of client at once than carriers may be idle: none of their
-// requests is refused because a carrier ends just then.
-func TestModernKinds(t *testing.T) {
-	t.Parallel()
-	n := newNode(t, config{})
-	p := &peer{n: n}
-	var all sync.WaitGroup
-	for worker := range 12 {
-		all.Go(func() {
-			for i := range 40 {
-				kind := fmt.Sprintf(`{"experimental":{"kind":{"n":%d}}}`, (worker*7+i)%40)
-				r := p.modern("tools/call", "echo", `{"name":"echo","arguments":{}}`, kind)
-				if r.status != 200 {
-					t.Errorf("%d %s", r.status, r.body)
-					return
-				}
-			}
-		})
-	}
-	all.Wait()
-}
 
 // TestModernWaitsForNobody has a node that ends: it waits neither for the client of a modern
 // call that has left, nor for input that nobody could continue a call with.
