@@ -2,6 +2,7 @@ package session
 
 import (
 	"fmt"
+	"net/http"
 	"net/http/httptest"
 	"testing"
 
@@ -15,7 +16,7 @@ func TestCarrierStaysForItsRequest(t *testing.T) {
 	h := newHouse(t, Options{}, nil)
 	defer h.close()
 	carrier := func(kind string) *Session {
-		s, err := h.Carrier(httptest.NewRequest("POST", "/", nil), "alice", protocol.V20260728, []byte(kind))
+		s, err := h.Carrier(httptest.NewRequest(http.MethodPost, "/", nil), "alice", protocol.V20260728, []byte(kind))
 		if err != nil {
 			t.Fatal(err)
 		}
