@@ -89,6 +89,9 @@ type Start struct {
 	// (Mcp-Session-Id). It must not be logged. A stateless handler makes one that no
 	// client knows.
 	Secret string
+	// Server is the name of the server that the session belongs to, where a handler has
+	// many, as "holdfast serve --config" has; else "".
+	Server string
 	// Revision is the protocol revision of a conversation without an initialize request:
 	// 2026-07-28 or later, whose requests say in their _meta who makes them. It is "" if
 	// the client's initialize request comes first. Only a [Backend] that speaks modern

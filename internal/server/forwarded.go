@@ -62,13 +62,23 @@ func (h *Handler) visit(r *http.Request) *visit {
 	return v
 }
 
-// principal returns who makes a request.
+// principal returns who makes a request, and for which server: see [session.PrincipalAt].
 func (h *Handler) principal(r *http.Request) string {
 	if v := h.visit(r); v != nil {
 		return string(v.Principal)
 	}
 	defer panics.Raise(h.logger, "Options.Principal") // it must never be taken for nobody in particular
-	return h.opts.Principal(r)
+	server, _ := r.Context().Value(serverKey{}).(string)
+	return session.PrincipalAt(server, h.opts.Principal(r))
+}
+
+type serverKey struct{}
+
+// WithServer returns a context for a request to the server of a name, where the handler has
+// many: a session that is begun with it belongs to that server, and can be used with such
+// requests only. The name must not contain a NUL.
+func WithServer(ctx context.Context, name string) context.Context {
+	return context.WithValue(ctx, serverKey{}, name)
 }
 
 // pack returns what another node is told of a request's context.

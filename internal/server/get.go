@@ -204,7 +204,7 @@ func (h *Handler) mayRead(x *exchange, s *session.Session) bool {
 	if err != nil && h.peers != nil {
 		_, _, err = h.sessions.Locate(x.r.Context(), session.KeyOf(x.secret), x.principal)
 	}
-	return err == nil && (x.principal != "" || s.Resumable())
+	return err == nil && (!session.IsAnonymous(x.principal) || s.Resumable())
 }
 
 // speakAs has a connection speak to the client as its own revision has it: the stream need

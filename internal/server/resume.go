@@ -108,8 +108,8 @@ func (h *Handler) startRequest(x *exchange, o *outcome) (err error) {
 func (h *Handler) startStatus(x *exchange) (answer []byte, err error) {
 	m := &x.msgs[0]
 	all := m.Method == protocol.MethodStatusAll
-	if all && x.session == nil && x.principal == "" && x.from == nil && x.secret != "" && h.peers != nil {
-		_, at, err := h.sessions.Locate(x.r.Context(), session.KeyOf(x.secret), "")
+	if all && x.session == nil && session.IsAnonymous(x.principal) && x.from == nil && x.secret != "" && h.peers != nil {
+		_, at, err := h.sessions.Locate(x.r.Context(), session.KeyOf(x.secret), x.principal)
 		if err == nil && at != nil {
 			return nil, &session.Redirect{Remote: at}
 		}
@@ -117,7 +117,7 @@ func (h *Handler) startStatus(x *exchange) (answer []byte, err error) {
 	var more []session.ResumableRequest
 	var in session.Range
 	switch {
-	case !all || x.principal == "" || h.peers == nil:
+	case !all || session.IsAnonymous(x.principal) || h.peers == nil:
 	case x.from != nil && x.from.Local != nil:
 		in = *x.from.Local
 	default:

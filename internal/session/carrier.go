@@ -227,10 +227,16 @@ func (s *Session) NextID() []byte {
 // are its own. The keys of modern clients without a name are those of all such clients: their
 // requests may reach any carrier.
 func (s *Session) keyScope() string {
-	if s.principal == "" && s.modern != "" {
+	switch server, name := SplitPrincipal(s.principal); {
+	case name != "":
+		return s.principal
+	case s.modern == "":
+		return ""
+	case server == "":
 		return "\x00modern"
+	default:
+		return PrincipalAt(server, "\x00modern")
 	}
-	return s.principal
 }
 
 // modernParams returns the params of a request of our own to a backend that expects a

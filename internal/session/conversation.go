@@ -53,7 +53,7 @@ func (s *Session) connect(ctx context.Context, r *http.Request) error {
 	s.mu.Lock()
 	s.backend.link = l
 	s.mu.Unlock()
-	conn, err := s.m.openBackend(ctx, backend.Start{Session: s.Name(), Secret: s.id, Revision: s.modern, HTTP: r}, l)
+	conn, err := s.m.openBackend(ctx, backend.Start{Session: s.Name(), Secret: s.id, Server: s.Server(), Revision: s.modern, HTTP: r}, l)
 	if err != nil {
 		if bounded {
 			s.m.freePlace(s.tenant, false)

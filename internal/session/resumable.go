@@ -116,7 +116,7 @@ func (s *Session) takeCapabilities(params []byte) {
 func (m *Manager) resumer(s *Session) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if s.principal == "" || m.sessions[s.key] != s {
+	if IsAnonymous(s.principal) || m.sessions[s.key] != s {
 		return
 	}
 	if m.resumers == nil {
@@ -336,7 +336,7 @@ func (c *Call) statusOf(q *resumable) RequestStatus {
 // session as they were stored. That counts as a sign of their clients.
 func (m *Manager) AllResumable(_ context.Context, principal string, own *Session, in Range) []ResumableRequest {
 	var of []*Session
-	if principal != "" {
+	if !IsAnonymous(principal) {
 		m.mu.RLock()
 		for s := range m.resumers[principal] {
 			if in.has(s.key) {

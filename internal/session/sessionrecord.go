@@ -24,7 +24,7 @@ type about struct {
 // about returns what the store is told when the session is created.
 func (s *Session) about() []byte {
 	a := about{ID: s.id, Principal: []byte(s.principal), Single: s.single, Modern: s.modern}
-	if s.principal == "" {
+	if IsAnonymous(s.principal) {
 		a.Tenant = s.tenant.name
 	}
 	text, _ := json.Marshal(a)
@@ -40,7 +40,7 @@ func parseAbout(at shared.Session) (*Remote, error) {
 	if KeyOf(a.ID) != at.Key {
 		return nil, fmt.Errorf("record of session %s is of another", at.Key)
 	}
-	if len(a.Principal) > 0 {
+	if !IsAnonymous(string(a.Principal)) {
 		a.Tenant = TenantOf(string(a.Principal), "")
 	}
 	return &Remote{Session: at, ID: a.ID, Principal: string(a.Principal), Tenant: a.Tenant, SingleStream: a.Single, Modern: a.Modern, was: at}, nil

@@ -24,8 +24,8 @@ type tenant struct {
 // The name is "" where neither says who it is: a pipe, or a Unix socket. The two kinds
 // have names of their own, so that no principal can pass for an address.
 func TenantOf(principal, remote string) string {
-	if principal != "" {
-		return "user " + principal
+	if _, name := SplitPrincipal(principal); name != "" { // one for all servers
+		return "user " + name
 	}
 	host, _, err := net.SplitHostPort(remote)
 	if err != nil {
