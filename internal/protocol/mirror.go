@@ -18,18 +18,27 @@ import (
 // NameOf returns what the header Mcp-Name repeats of a request's params; "" if there is
 // nothing to repeat. Of the tasks extension it is the task's id.
 func NameOf(method string, params []byte) string {
-	var field string
-	switch method {
-	case MethodCallTool, MethodGetPrompt:
-		field = "name"
-	case MethodReadResource:
-		field = "uri"
-	case MethodTaskGet, MethodTaskUpdate, MethodTaskCancel:
-		field = "taskId"
-	default:
+	field := nameField(method)
+	if field == "" {
 		return ""
 	}
 	return jsonrpc.String(jsonrpc.Field(params, field))
+}
+
+// HasName reports whether the header Mcp-Name repeats something of a method's params.
+func HasName(method string) bool { return nameField(method) != "" }
+
+// nameField returns which of a method's params the header Mcp-Name repeats, or "".
+func nameField(method string) string {
+	switch method {
+	case MethodCallTool, MethodGetPrompt:
+		return "name"
+	case MethodReadResource:
+		return "uri"
+	case MethodTaskGet, MethodTaskUpdate, MethodTaskCancel:
+		return "taskId"
+	}
+	return ""
 }
 
 // The sentinel of a header value that is coded as Base64 ("Value Encoding").

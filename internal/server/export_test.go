@@ -5,6 +5,8 @@ import (
 	"net"
 	"net/http"
 	"time"
+
+	"holdfast/jsonrpc"
 )
 
 // Gone reports whether the client that a watched connection's request came from has
@@ -29,3 +31,18 @@ func (h *Handler) Unpool() { h.peers.transport.DisableKeepAlives = true }
 
 // HasLeft reports whether another node has told that the client at an address left it.
 func (h *Handler) HasLeft(from string) bool { return h.peers.hasLeft(from, time.Time{}) }
+
+// Decoded is what decoding says of a POST.
+type Decoded struct {
+	Modern bool // it is of revision 2026-07-28
+	Taken  bool // it is to be served; else it was answered
+}
+
+// DecodeModern decodes a POST.
+func (h *Handler) DecodeModern(w http.ResponseWriter, r *http.Request, msgs []jsonrpc.Message, batch bool) Decoded {
+	x := exchange{r: r, msgs: msgs, batch: batch}
+	if !isModern(&x) {
+		return Decoded{}
+	}
+	return Decoded{Modern: true, Taken: h.decodeModern(w, &x)}
+}

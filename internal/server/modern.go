@@ -137,24 +137,30 @@ func (q *modern) read(header http.Header, m *jsonrpc.Message) (status int, _ *js
 
 // mirrors checks the headers that repeat the method of a request and what it is about.
 func mirrors(header http.Header, m *jsonrpc.Message) *jsonrpc.Error {
-	check := func(name string, value string) *jsonrpc.Error {
-		got := header[name]
-		if len(got) != 1 {
-			return errf(protocol.CodeHeaderMismatch, "the header %s is missing: it must be %.100q, as in the body", name, value)
-		}
-		if said, ok := protocol.DecodeHeader(got[0]); !ok || said != value {
-			return errf(protocol.CodeHeaderMismatch, "the header %s says %.100q, and the body %.100q", name, got[0], value)
-		}
-		return nil
-	}
-	if err := check(protocol.HeaderMethod, m.Method); err != nil {
+	if err := mirror(header, protocol.HeaderMethod, m.Method, verbatim); err != nil {
 		return err
 	}
-	if name := protocol.NameOf(m.Method, m.Params); name != "" { // else the server says what is missing
-		return check(protocol.HeaderName, name)
+	name := protocol.NameOf(m.Method, m.Params)
+	if name == "" && (!protocol.HasName(m.Method) || header[protocol.HeaderName] == nil) {
+		return nil // if there is to be one, the server says what is missing
+	}
+	return mirror(header, protocol.HeaderName, name, protocol.DecodeHeader)
+}
+
+// mirror checks a header that repeats a value. read returns what the header says.
+func mirror(header http.Header, name, value string, read func(string) (string, bool)) *jsonrpc.Error {
+	got := header[name]
+	if len(got) != 1 {
+		return errf(protocol.CodeHeaderMismatch, "the header %s is missing: it must be %.100q, as in the body", name, value)
+	}
+	if said, ok := read(got[0]); !ok || said != value {
+		return errf(protocol.CodeHeaderMismatch, "the header %s says %.100q, and the body %.100q", name, got[0], value)
 	}
 	return nil
 }
+
+// verbatim reads a header that is never coded.
+func verbatim(value string) (string, bool) { return value, true }
 
 // removed reports whether older revisions have a method and 2026-07-28 has not.
 func removed(method string) bool {
