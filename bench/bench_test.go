@@ -38,7 +38,7 @@ var rivals = []rival{
 	{
 		name: "floor", bare: true,
 		open:  func() (http.Handler, func()) { return floor.New(), func() {} },
-		plain: "/json", modern: "/json", sse: "/sse", stream: "/events?n=1000&size=64",
+		plain: "/json", modern: "/modern", sse: "/sse", stream: "/events?n=1000&size=64",
 	},
 	{
 		name: "holdfast-message",

@@ -12,7 +12,11 @@ import (
 )
 
 const (
-	result   = `{"jsonrpc":"2.0","id":10000000,"result":{"content":[{"type":"text","text":"eeeeeeeeeeeeeeeeeeeeeeeeeeeeeeee"}]}}`
+	result = `{"jsonrpc":"2.0","id":10000000,"result":{"content":[{"type":"text","text":"eeeeeeeeeeeeeeeeeeeeeeeeeeeeeeee"}]}}`
+	modern = `{"jsonrpc":"2.0","id":10000000,"result":{"resultType":"complete","_meta":{"io.modelcontextprotocol/serverInfo":{"name":"bench","version":"1.0.0"}},` +
+		`"content":[{"type":"text","text":"eeeeeeeeeeeeeeeeeeeeeeeeeeeeeeee"}]}}`
+	task = `{"jsonrpc":"2.0","id":10000000,"result":{"resultType":"complete","taskId":"AAAAAAAAAAAAAAAA.AAAAAAAAAAAAAAAA1.mhz00000","status":"working",` +
+		`"createdAt":"2026-07-28T00:00:00.000Z","lastUpdatedAt":"2026-07-28T00:00:00.000Z","ttlMs":600000,"pollIntervalMs":500}}`
 	eventID  = "AAAAAAAAAAAAAAAAAAAAAA.1.10000"
 	priming  = "id: " + eventID + "\nretry: 1000\ndata: \n\n"
 	event    = "event: message\nid: " + eventID + "\ndata: "
@@ -22,6 +26,8 @@ const (
 // New returns the handler:
 //
 //	POST /json                      a short answer
+//	POST /modern                    the same as revision 2026-07-28 has it
+//	POST /task                      the answer to tasks/get
 //	POST /sse                       priming, then the same answer as an event
 //	POST /events?n=&size=[&flush=0] n progress events, each flushed unless told not to
 //	GET  /events?n=&size=[&flush=0] the same
@@ -29,7 +35,9 @@ const (
 //	POST /wait                      priming, and nothing more
 func New() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("POST /json", serveJSON)
+	mux.HandleFunc("POST /json", serveJSON(result))
+	mux.HandleFunc("POST /modern", serveJSON(modern))
+	mux.HandleFunc("POST /task", serveJSON(task))
 	mux.HandleFunc("POST /sse", serveSSE)
 	mux.HandleFunc("/events", serveEvents)
 	mux.HandleFunc("GET /idle", func(w http.ResponseWriter, r *http.Request) {
@@ -44,12 +52,14 @@ func New() http.Handler {
 	return mux
 }
 
-func serveJSON(w http.ResponseWriter, r *http.Request) {
-	if _, err := io.ReadAll(r.Body); err != nil {
-		return
+func serveJSON(text string) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if _, err := io.ReadAll(r.Body); err != nil {
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, text)
 	}
-	w.Header().Set("Content-Type", "application/json")
-	_, _ = io.WriteString(w, result)
 }
 
 func serveSSE(w http.ResponseWriter, r *http.Request) {

@@ -39,9 +39,42 @@ func Post(addr, path, session, message string) *Request {
 
 // PostModern makes a request that calls a tool as a client of revision 2026-07-28.
 func PostModern(addr, path, tool, args string) *Request {
-	message := call(tool, args, `,"_meta":{"io.modelcontextprotocol/protocolVersion":"`+modern+`",`+
-		`"io.modelcontextprotocol/clientInfo":{"name":"bench","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}}`)
-	headers := fmt.Sprintf("Mcp-Protocol-Version: %s\r\nMcp-Method: tools/call\r\nMcp-Name: %s\r\n", modern, tool)
+	return postModern(addr, path, "tools/call", tool, call(tool, args, modernMeta("{}")))
+}
+
+// tasks is the capability of clients that know tasks.
+const tasks = `{"extensions":{"io.modelcontextprotocol/tasks":{}}}`
+
+// CreateTask calls a tool as a client that knows tasks, and returns the id of the task that the
+// call has become.
+func (c *Client) CreateTask(path, tool, args string) (string, error) {
+	res, err := c.Do(postModern(c.addr, path, "tools/call", tool, call(tool, args, modernMeta(tasks))))
+	if err != nil {
+		return "", fmt.Errorf("create a task: %w", err)
+	}
+	const before = `"taskId":"`
+	if err := res.Expect(200, before); err != nil {
+		return "", fmt.Errorf("create a task: %w", err)
+	}
+	_, rest, _ := bytes.Cut(res.Body, []byte(before))
+	id, _, _ := bytes.Cut(rest, []byte(`"`))
+	return string(id), nil
+}
+
+// GetTask makes a request that asks for a task.
+func GetTask(addr, path, id string) *Request {
+	message := fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tasks/get","params":{"taskId":%q%s}}`, firstID, id, modernMeta(tasks))
+	return postModern(addr, path, "tasks/get", id, message)
+}
+
+// modernMeta is the _meta of a request of revision 2026-07-28, as a further member.
+func modernMeta(capabilities string) string {
+	return `,"_meta":{"io.modelcontextprotocol/protocolVersion":"` + modern + `",` +
+		`"io.modelcontextprotocol/clientInfo":{"name":"bench","version":"1"},"io.modelcontextprotocol/clientCapabilities":` + capabilities + `}`
+}
+
+func postModern(addr, path, method, name, message string) *Request {
+	headers := fmt.Sprintf("Mcp-Protocol-Version: %s\r\nMcp-Method: %s\r\nMcp-Name: %s\r\n", modern, method, name)
 	r := Post(addr, path, "", message)
 	at := bytes.Index(r.raw, []byte("Content-Type:"))
 	r.raw = slices.Insert(r.raw, at, []byte(headers)...)

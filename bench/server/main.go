@@ -29,6 +29,9 @@ import (
 // drainTime bounds how long running calls are waited for after SIGTERM.
 const drainTime = 5 * time.Second
 
+// taskAfter is how old a call is when it becomes a task, if its client knows tasks.
+const taskAfter = 20 * time.Millisecond
+
 func main() {
 	listen := flag.String("listen", "127.0.0.1:8081", "address to listen on")
 	backend := flag.String("backend", "sdk", "what answers: sdk (an official mcp.Server) or message (raw JSON-RPC)")
@@ -56,7 +59,7 @@ func serve(addr, backend string, retry time.Duration) error {
 		"/mcp-json": holdfast.ResponseJSON,
 		"/mcp-sse":  holdfast.ResponseSSE,
 	} {
-		h := newHandler(&holdfast.Options{Response: response, Retry: retry})
+		h := newHandler(&holdfast.Options{Response: response, Retry: retry, TaskAfter: taskAfter})
 		mux.Handle(path, h)
 		all = append(all, h)
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -19,6 +20,7 @@ const warmUp = 30
 const (
 	plainCall = "plain call"
 	newCall   = "plain call, 2026-07-28"
+	taskCall  = "tasks/get"
 	sseCall   = "resumable SSE call"
 	liveEvent = "stream event"
 	oldEvent  = "replayed event"
@@ -27,18 +29,13 @@ const (
 // cpuRound measures a subject once and adds server CPU per operation, in
 // microseconds, to the figures.
 func cpuRound(f figures, s *subject, p *process, d time.Duration) error {
-	if s.plain != "" {
-		if err := echoes(f, plainCall, s, p, s.plain, d); err != nil {
-			return err
+	for _, one := range []struct{ what, path string }{
+		{plainCall, s.plain}, {newCall, s.modern}, {taskCall, s.task}, {sseCall, s.sse},
+	} {
+		if one.path == "" {
+			continue
 		}
-	}
-	if s.modern != "" {
-		if err := echoes(f, newCall, s, p, s.modern, d); err != nil {
-			return err
-		}
-	}
-	if s.sse != "" {
-		if err := echoes(f, sseCall, s, p, s.sse, d); err != nil {
+		if err := short(f, one.what, s, p, one.path, d); err != nil {
 			return err
 		}
 	}
@@ -48,25 +45,28 @@ func cpuRound(f figures, s *subject, p *process, d time.Duration) error {
 	return nil
 }
 
-// echoes measures short calls, for as long as d.
-func echoes(f figures, what string, s *subject, p *process, path string, d time.Duration) error {
+// short measures short calls, for as long as d.
+func short(f figures, what string, s *subject, p *process, path string, d time.Duration) error {
 	cs, err := s.call(p, path, callers)
 	if err != nil {
 		return err
 	}
 	defer hangUp(cs)
+	want := "eeee"
+	if what == taskCall {
+		want = `"working"`
+	}
 	once := func(c *caller, req *load.Request) error {
 		res, err := c.Do(req.Next())
 		if err != nil {
 			return err
 		}
-		return res.Expect(200, "eeee")
+		return res.Expect(200, want)
 	}
 	reqs := make(map[*caller]*load.Request)
 	for _, c := range cs {
-		reqs[c] = c.post(load.Echo(echoSize))
-		if what == newCall {
-			reqs[c] = load.PostModern(c.addr, c.path, "echo", load.EchoArgs(echoSize))
+		if reqs[c], err = s.request(c, what); err != nil {
+			return fmt.Errorf("%s: %s: %w", s.name, what, err)
 		}
 		for range warmUp {
 			if err := once(c, reqs[c]); err != nil {
@@ -82,6 +82,24 @@ func echoes(f figures, what string, s *subject, p *process, path string, d time.
 		}
 		return n, err
 	})
+}
+
+// request makes the request of a short call.
+func (s *subject) request(c *caller, what string) (*load.Request, error) {
+	switch what {
+	case newCall:
+		return load.PostModern(c.addr, c.path, "echo", load.EchoArgs(echoSize)), nil
+	case taskCall:
+		id := strings.Repeat("A", taskIDSize)
+		if !s.bare {
+			var err error
+			if id, err = c.CreateTask(c.path, "slow", fmt.Sprintf(`{"ms":%d}`, waitMillis)); err != nil {
+				return nil, err
+			}
+		}
+		return load.GetTask(c.addr, c.path, id), nil
+	}
+	return c.post(load.Echo(echoSize)), nil
 }
 
 // streams measures calls that report progress, each client one, and then, for as

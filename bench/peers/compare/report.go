@@ -86,13 +86,13 @@ func (f figures) print(w io.Writer, rounds int) error {
 
 	b.WriteString("Server CPU in µs per operation, and as a multiple of the floor's in the same column " +
 		"(of its plain call for the SSE call):\n\n")
-	table(&b, rows, []string{plainCall, newCall, sseCall, liveEvent, oldEvent}, func(what, subject string) string {
+	table(&b, rows, []string{plainCall, newCall, taskCall, sseCall, liveEvent, oldEvent}, func(what, subject string) string {
 		v := median(f.rounds[what][subject])
 		if v == 0 {
 			return ""
 		}
 		base := what
-		if what == sseCall || what == newCall {
+		if what == sseCall {
 			base = plainCall
 		}
 		return fmt.Sprintf("%.2f (%.2f ×)", v, v/median(f.rounds[base][floor]))

@@ -13,6 +13,8 @@ const (
 	echoSize  = 32    // bytes of text
 	events    = 10000 // of a stream
 	eventSize = 64    // bytes of text in each
+	// taskIDSize is the size of a task's id, which the floor gets too.
+	taskIDSize = 43
 )
 
 // A subject is one server in one of its ways to answer. A path is empty where it
@@ -25,6 +27,7 @@ type subject struct {
 
 	plain  string // answers a call with JSON
 	modern string // answers a call of revision 2026-07-28 with JSON
+	task   string // answers tasks/get of a call that runs
 	sse    string // answers a call with a stream that can be resumed
 	stream string // streams progress
 	replay bool   // and replays it
@@ -50,7 +53,7 @@ const (
 var subjects = []subject{
 	{
 		name: "bare net/http", server: peers, args: []string{"-kind", "floor"}, bare: true,
-		plain: "/json", modern: "/json", sse: "/sse", stream: eventsPath(1), replay: true, idle: "/idle", wait: "/wait",
+		plain: "/json", modern: "/modern", task: "/task", sse: "/sse", stream: eventsPath(1), replay: true, idle: "/idle", wait: "/wait",
 	},
 	{
 		name: "bare net/http, one flush in all", server: peers, args: []string{"-kind", "floor"}, bare: true,
@@ -62,7 +65,7 @@ var subjects = []subject{
 	},
 	{
 		name: "Holdfast, mcp.Server", server: ours, args: []string{"-backend", "sdk"},
-		plain: "/mcp", modern: "/mcp", sse: "/mcp-sse", stream: "/mcp-sse", replay: true, idle: "/mcp", wait: "/mcp", cut: true,
+		plain: "/mcp", modern: "/mcp", task: "/mcp", sse: "/mcp-sse", stream: "/mcp-sse", replay: true, idle: "/mcp", wait: "/mcp", cut: true,
 	},
 	{
 		name: "go-sdk", server: peers, args: []string{"-kind", "go-sdk"},
@@ -88,7 +91,7 @@ func addBefore() {
 	for _, s := range subjects {
 		if s.server == ours {
 			was := s
-			was.name, was.server, was.modern = "before: "+s.name, oursBefore, "" // which it may not know
+			was.name, was.server = "before: "+s.name, oursBefore
 			all = append(all, was)
 		}
 		all = append(all, s)
