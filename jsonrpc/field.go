@@ -25,6 +25,9 @@ func Each(data []byte, member func(name, value []byte)) bool {
 // data must be well-formed; it is not changed.
 func Field(data []byte, path ...string) []byte {
 	for _, name := range path {
+		if !mayHave(data, name) {
+			return nil
+		}
 		var found []byte
 		ok := Each(data, func(key, value []byte) {
 			if string(key) == name {
@@ -37,6 +40,13 @@ func Field(data []byte, path ...string) []byte {
 		data = found
 	}
 	return data
+}
+
+// mayHave reports whether a member of an object may have a name: the name is somewhere in the
+// text, or may be there with escapes. Most members that are looked for are absent, and
+// searching is cheaper than parsing.
+func mayHave(data []byte, name string) bool {
+	return bytes.Contains(data, []byte(name)) || bytes.IndexByte(data, '\\') >= 0
 }
 
 // String returns the value of a JSON string, or "" if raw is not a string.

@@ -2,8 +2,10 @@ package jsonrpc
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
+	"math/bits"
 	"unicode/utf8"
 )
 
@@ -325,12 +327,33 @@ var plain = func() (t [256]bool) {
 	return t
 }()
 
+// skip moves on over bytes that stand for themselves inside a string, as long as there are
+// eight at a time to look at.
+func (p *parser) skip() {
+	const (
+		ones = 0x0101010101010101
+		high = 0x80 * ones
+	)
+	for len(p.b)-p.i >= 8 {
+		x := binary.LittleEndian.Uint64(p.b[p.i:])
+		quote, slash := x^'"'*ones, x^'\\'*ones
+		// The highest bit of each byte that is above 0x7f, below 0x20, a quote or a backslash. What
+		// a subtraction borrows only falsifies bytes after the first such one.
+		found := (x | (x-0x20*ones)&^x | (quote-ones)&^quote | (slash-ones)&^slash) & high
+		if found != 0 {
+			p.i += bits.TrailingZeros64(found) / 8
+			return
+		}
+		p.i += 8
+	}
+}
+
 func (p *parser) str() error {
 	if p.i >= len(p.b) || p.b[p.i] != '"' {
 		return p.fail("a string")
 	}
 	p.i++
-	for p.i < len(p.b) {
+	for p.skip(); p.i < len(p.b); {
 		c := p.b[p.i]
 		switch {
 		case plain[c]:
@@ -342,6 +365,7 @@ func (p *parser) str() error {
 			if err := p.escape(); err != nil {
 				return err
 			}
+			p.skip()
 		case c < 0x20:
 			return p.fail("no control character")
 		default:

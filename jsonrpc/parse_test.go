@@ -431,3 +431,33 @@ func decoded(data []byte, name string) []byte {
 	}
 	return all[name]
 }
+
+// Eight bytes at a time are looked at as one by one.
+func TestSkip(t *testing.T) {
+	for c := range 256 {
+		for next := range 256 {
+			for at := range 9 {
+				b := []byte("abcdefghijklmnop")
+				b[at], b[at+1] = byte(c), byte(next)
+				want := 0
+				for want < len(b) && plain[b[want]] {
+					want++
+				}
+				p := parser{b: b}
+				if p.skip(); p.i > want || p.i < min(want, len(b)-7) {
+					t.Fatalf("skip stops at %d of %q, want %d", p.i, b, want)
+				}
+			}
+		}
+	}
+}
+
+func TestFieldNamesWithEscapes(t *testing.T) {
+	data := []byte(`{"a":{"\u0062":"c"},"d":"\\"}`)
+	if got := string(Field(data, "a", "b")); got != `"c"` {
+		t.Errorf("Field returns %q", got)
+	}
+	if got := Field(data, "a", "c"); got != nil {
+		t.Errorf("Field returns %q for a name that is a value's", got)
+	}
+}
