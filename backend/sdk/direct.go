@@ -133,6 +133,9 @@ func (c *conn) response(id []byte, result mcp.Result, err error) jsonrpc.Message
 	if err != nil {
 		return failure(id, err)
 	}
+	if m, ok := c.textOf(id, result); ok {
+		return m
+	}
 	text, err := encode(result)
 	if err != nil {
 		return failure(id, errEncode(err))

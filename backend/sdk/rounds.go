@@ -25,25 +25,25 @@ import (
 // asking is what is known of a server's handlers.
 type asking struct {
 	mu     sync.Mutex
-	rounds map[string]bool // return InputRequests; see handlerName
+	rounds map[handlerName]bool // return InputRequests
 }
 
 // mostRounds bounds how many names are kept for a server: URIs of resources are the client's.
 const mostRounds = 1000
 
 // inRounds reports whether a handler returns InputRequests.
-func (a *asking) inRounds(name string) bool {
+func (a *asking) inRounds(name handlerName) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.rounds[name]
 }
 
 // note notes that a handler does.
-func (a *asking) note(name string) {
+func (a *asking) note(name handlerName) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.rounds == nil {
-		a.rounds = make(map[string]bool)
+		a.rounds = make(map[handlerName]bool)
 	}
 	if len(a.rounds) < mostRounds {
 		a.rounds[name] = true
@@ -76,46 +76,47 @@ func (b *Backend) openModern(ctx context.Context, server *mcp.Server, sink backe
 	return c, nil
 }
 
-// throughRounds returns a handler that gives those that return InputRequests the modern
-// session of their conversation.
-func throughRounds(ctx context.Context, next mcp.MethodHandler) mcp.MethodHandler {
+// throughRounds calls a handler. One that returns InputRequests gets the modern session of its
+// conversation.
+func throughRounds(ctx context.Context, next mcp.MethodHandler, method string, req mcp.Request) (mcp.Result, error) {
 	m, ok := ctx.Value(modernKey{}).(*modern)
 	if !ok {
-		return next
+		return next(ctx, method, req)
 	}
-	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
-		name, continued := handlerName(method, req)
-		if name == "" {
-			return next(ctx, method, req)
-		}
-		if !continued && !m.rounds.asking.inRounds(name) {
-			res, err := next(ctx, method, req)
-			if !errors.Is(err, errAsksByItself) {
-				return res, err
-			}
-			m.rounds.asking.note(name)
-		}
-		session, err := m.modernSession(ctx)
-		if err != nil {
-			return nil, err
-		}
-		return next(ctx, method, withSession(req, session))
+	name, continued := nameOf(method, req)
+	if name.method == "" {
+		return next(ctx, method, req)
 	}
+	if !continued && !m.rounds.asking.inRounds(name) {
+		res, err := next(ctx, method, req)
+		if !errors.Is(err, errAsksByItself) {
+			return res, err
+		}
+		m.rounds.asking.note(name)
+	}
+	session, err := m.modernSession(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return next(ctx, method, withSession(req, session))
 }
 
-// handlerName returns what tells the handler of a request from others, or "" if it cannot
-// return InputRequests. continued reports that it has done so: only then has a client
-// something to come back with.
-func handlerName(method string, req mcp.Request) (name string, continued bool) {
+// A handlerName tells a handler from others: it is that of a tool, a prompt or a resource. Its
+// zero value stands for a request whose handler cannot return InputRequests.
+type handlerName struct{ method, of string }
+
+// nameOf returns the name of the handler of a request. continued reports that it has returned
+// InputRequests: only then has a client something to come back with.
+func nameOf(method string, req mcp.Request) (name handlerName, continued bool) {
 	switch p := req.GetParams().(type) {
 	case *mcp.CallToolParamsRaw:
-		return method + " " + p.Name, p.RequestState != "" || len(p.InputResponses) > 0
+		return handlerName{method, p.Name}, p.RequestState != "" || len(p.InputResponses) > 0
 	case *mcp.GetPromptParams:
-		return method + " " + p.Name, p.RequestState != "" || len(p.InputResponses) > 0
+		return handlerName{method, p.Name}, p.RequestState != "" || len(p.InputResponses) > 0
 	case *mcp.ReadResourceParams:
-		return method + " " + p.URI, p.RequestState != "" || len(p.InputResponses) > 0
+		return handlerName{method, p.URI}, p.RequestState != "" || len(p.InputResponses) > 0
 	}
-	return "", false
+	return handlerName{}, false
 }
 
 // withSession returns a request with another session.

@@ -139,7 +139,7 @@ func (b *Backend) adopt(server *mcp.Server) {
 			if from.notice != nil {
 				defer from.notice.handled(req.GetExtra())
 			}
-			res, err := b.run(ctx, throughRounds(ctx, next), method, req)
+			res, err := b.handle(ctx, next, method, req)
 			if err == nil && res != nil && from.encode {
 				return b.encode(method, res)
 			}
@@ -154,6 +154,13 @@ func (b *Backend) adopt(server *mcp.Server) {
 			return b.run(ctx, next, method, req)
 		}
 	})
+}
+
+// handle calls a handler as [Backend.run] does.
+func (b *Backend) handle(ctx context.Context, next mcp.MethodHandler, method string, req mcp.Request) (_ mcp.Result, err error) {
+	defer onWire(&err)
+	defer panics.Catch(&err, b.logger(), handling, method)
+	return throughRounds(ctx, next, method, req)
 }
 
 // run calls handlers and middleware of the user. A panic becomes the error of this one
