@@ -28,7 +28,8 @@ const (
 	// once the call has ended, except where the Store is shared and the call is not
 	// safe to retry.
 	ResponseJSON
-	// ResponseSSE answers every request with a stream that can be resumed.
+	// ResponseSSE answers every request with a stream. It can be resumed, except of revision
+	// 2026-07-28, which has no resuming.
 	ResponseSSE
 )
 

