@@ -26,6 +26,7 @@ type modern struct {
 	capabilities []byte
 	sum          string // of what it asks for; see sumOf
 	tasks        bool   // calls become tasks here, if their clients know tasks
+	follows      bool   // it is Holdfast's own, see taskfollow.go
 }
 
 // isModern reports whether a POST is of revision 2026-07-28 or later: its header or its _meta

@@ -201,6 +201,11 @@ func (h *Handler) tellTask(id *taskID, st *session.TaskState, resultType string)
 	return t
 }
 
+// ended reports whether the task's status is one that does not change any more.
+func (t *taskText) ended() bool {
+	return t.Status == taskCompleted || t.Status == taskFailed || t.Status == taskCancelled
+}
+
 // end takes in the response that ended the call.
 func (t *taskText) end(response []byte) {
 	result := jsonrpc.Field(response, "result")

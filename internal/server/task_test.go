@@ -10,6 +10,7 @@ import (
 
 	"holdfast/internal/server"
 	"holdfast/internal/session"
+	"holdfast/internal/testlong"
 	"holdfast/jsonrpc"
 )
 
@@ -322,65 +323,141 @@ func TestTaskOnAnyNode(t *testing.T) {
 	}
 }
 
-// A listen that names tasks is told of their changes.
+// A toldListen is a message of a listen.
+type toldListen struct {
+	Method string
+	Params struct {
+		Notifications struct {
+			TaskIDs []string
+			Tools   bool `json:"toolsListChanged"`
+		}
+		taskTold
+		Meta struct {
+			ID string `json:"io.modelcontextprotocol/subscriptionId"`
+		} `json:"_meta"`
+	}
+	Result *struct{ ResultType string }
+}
+
+// nextTold reads the next message of a listen.
+func nextTold(t testing.TB, w *wire) (m toldListen) {
+	t.Helper()
+	ev, err := w.next()
+	if err == nil {
+		err = json.Unmarshal(ev.Data, &m)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m.Method != "" && m.Params.Meta.ID != "c1" {
+		t.Errorf("subscription of %+v", m)
+	}
+	return m
+}
+
+// A listen that names tasks is told of their changes, on any node.
 func TestTaskListen(t *testing.T) {
 	t.Parallel()
 	f := newFarm(t, 2, tasksConfig())
 	p := &peer{n: f.nodes[0].node}
-	first, second := p.task("hold", `{}`), p.task("hold", `{}`)
-	held := f.nodes[0].release(2)
-	filter := fmt.Sprintf(`{"notifications":{"taskIds":[%q,%q,"made-up"]}}`, first.TaskID, second.TaskID)
-	if r := p.modern("subscriptions/listen", "", filter, `{}`); r.status != 400 || told(t, r).Error.Code != -32021 {
-		t.Errorf("without the capability: %d %s", r.status, r.body)
+	filter := func(ids ...string) string {
+		list, _ := json.Marshal(ids)
+		return fmt.Sprintf(`{"notifications":{"taskIds":%s}}`, list)
 	}
-	filter = strings.Replace(filter, `,"made-up"`, "", 1)
-	for _, at := range f.nodes { // all of it is served where the tasks are
+	for i, at := range f.nodes { // the tasks are on the first
+		first, second := p.task("hold", `{}`), p.task("hold", `{}`)
+		held := f.nodes[0].release(2)
 		q := &peer{n: at.node}
-		w := q.modernOpen("subscriptions/listen", "", filter, aware)
-		next := func() (m struct {
-			Method string
-			Params struct {
-				Notifications struct{ TaskIDs []string }
-				taskTold
-				Meta struct {
-					ID string `json:"io.modelcontextprotocol/subscriptionId"`
-				} `json:"_meta"`
-			}
-			Result *struct{ ResultType string }
-		}) {
-			t.Helper()
-			ev, err := w.next()
-			if err == nil {
-				err = json.Unmarshal(ev.Data, &m)
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			if m.Method != "" && m.Params.Meta.ID != "c1" {
-				t.Errorf("subscription of %+v", m)
-			}
-			return m
+		if r := q.modern("subscriptions/listen", "", filter(first.TaskID), `{}`); r.status != 400 || told(t, r).Error.Code != -32021 {
+			t.Errorf("without the capability: %d %s", r.status, r.body)
 		}
-		if m := next(); m.Method != "notifications/subscriptions/acknowledged" || len(m.Params.Notifications.TaskIDs) != 2 {
+		w := q.modernOpen("subscriptions/listen", "", filter(first.TaskID, second.TaskID[:20]+"AAAA"+second.TaskID[24:], second.TaskID), aware)
+		if m := nextTold(t, w); m.Method != "notifications/subscriptions/acknowledged" || len(m.Params.Notifications.TaskIDs) != 2 {
 			t.Errorf("acknowledged: %+v", m)
 		}
 		for range 2 {
-			if m := next(); m.Method != "notifications/tasks" || at == f.nodes[0] && m.Params.Status != "working" {
+			if m := nextTold(t, w); m.Method != "notifications/tasks" || m.Params.Status != "working" {
 				t.Errorf("at first: %+v", m)
 			}
 		}
-		if at == f.nodes[0] {
-			held[0].Result(result("done"))
-			if m := next(); m.Params.TaskID != first.TaskID || m.Params.Status != "completed" || !strings.Contains(string(m.Params.Result), "done") {
-				t.Errorf("after the first: %+v", m)
-			}
-			p.about("tasks/cancel", second.TaskID, "")
-			if m := next(); m.Params.TaskID != second.TaskID || m.Params.Status != "cancelled" {
-				t.Errorf("after the second: %+v", m)
-			}
+		held[0].Result(result("done"))
+		if m := nextTold(t, w); m.Params.TaskID != first.TaskID || m.Params.Status != "completed" || !strings.Contains(string(m.Params.Result), "done") {
+			t.Errorf("after the first: %+v", m)
 		}
-		if m := next(); m.Result == nil || m.Result.ResultType != "complete" {
+		p.about("tasks/cancel", second.TaskID, "")
+		if m := nextTold(t, w); m.Params.TaskID != second.TaskID || m.Params.Status != "cancelled" {
+			t.Errorf("after the second: %+v", m)
+		}
+		if m := nextTold(t, w); m.Result == nil || m.Result.ResultType != "complete" {
 			t.Errorf("at the end: %+v", m)
 		}
+		if i > 0 && f.nodes[i].sessions.Calls() != 0 {
+			t.Errorf("the listen's call has not ended")
+		}
+	}
+}
+
+// A listen hears of tasks of several nodes. It goes on when a node is lost.
+func TestTaskListenNodeLost(t *testing.T) {
+	testlong.Only(t, "it waits until a node is known to be lost")
+	t.Parallel()
+	f := newFarm(t, 3, tasksConfig())
+	at := func(i int) *peer { return &peer{n: f.nodes[i].node} }
+	lost, safe := at(0).task("hold", `{"key":"lost"}`), at(0).task("safe_hold", `{"key":"safe"}`)
+	other, own := at(1).task("hold", `{"key":"other"}`), at(2).task("hold", `{"key":"own"}`)
+	ids, _ := json.Marshal([]string{lost.TaskID, safe.TaskID, other.TaskID, own.TaskID})
+	w := at(2).modernOpen("subscriptions/listen", "", fmt.Sprintf(`{"notifications":{"taskIds":%s}}`, ids), aware)
+	if m := nextTold(t, w); len(m.Params.Notifications.TaskIDs) != 4 {
+		t.Errorf("acknowledged: %+v", m)
+	}
+	working := map[string]bool{}
+	for range 4 {
+		m := nextTold(t, w)
+		if m.Params.Status != "working" {
+			t.Errorf("at first: %+v", m)
+		}
+		working[m.Params.TaskID] = true
+	}
+	if len(working) != 4 {
+		t.Errorf("told of %v", working)
+	}
+	f.nodes[0].kill()
+	if m := nextTold(t, w); m.Params.TaskID != lost.TaskID || m.Params.Status != "failed" || !strings.Contains(string(m.Params.Error), fmt.Sprint(codeUnknown)) {
+		t.Errorf("of a lost node: %+v", m)
+	}
+	var again *farmNode
+	eventually(t, "the call to be made again", func() bool {
+		for _, n := range f.nodes[1:] {
+			if n.runs("safe") > 0 {
+				again = n
+			}
+		}
+		return again != nil
+	})
+	held := again.release(2) // one was there before
+	for _, h := range held {
+		h.Result(result("whole"))
+	}
+	ended := map[string]bool{}
+	for range 2 {
+		m := nextTold(t, w)
+		if m.Params.Status != "completed" {
+			t.Errorf("then: %+v", m)
+		}
+		ended[m.Params.TaskID] = true
+	}
+	if !ended[safe.TaskID] {
+		t.Errorf("told the end of %v", ended)
+	}
+	for _, n := range f.nodes[1:] {
+		if n != again {
+			n.release(1)[0].Result(result("last"))
+		}
+	}
+	if m := nextTold(t, w); m.Params.Status != "completed" || ended[m.Params.TaskID] {
+		t.Errorf("the last: %+v", m)
+	}
+	if m := nextTold(t, w); m.Result == nil || m.Result.ResultType != "complete" {
+		t.Errorf("at the end: %+v", m)
 	}
 }

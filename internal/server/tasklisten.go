@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"maps"
@@ -16,8 +17,8 @@ import (
 )
 
 // What follows adds tasks to subscriptions/listen: a client names them in the filter, and is
-// told of each change of their status. Those of other nodes than the listen's are not
-// acknowledged, unless it names nothing else: then all of it is served where the first is.
+// told of each change of their status. Those of other nodes are heard of there, see
+// taskfollow.go.
 
 // mostTasks bounds the tasks of one listen.
 const mostTasks = 1000
@@ -27,12 +28,15 @@ type taskListen struct {
 	tasks []watchedTask
 	alone bool // there is nothing to ask the backend for
 	acked bool // the client knows of which it hears
+
+	far     *taskFollower // nil if all tasks are on this node
+	unwatch context.CancelFunc
 }
 
 // A watchedTask is a task that a listen tells of.
 type watchedTask struct {
 	id     taskID
-	s      *session.Session
+	s      *session.Session // nil if it is not on this node
 	number uint64
 	stop   func()
 	told   string // what the client was told last: its status, and what it asks for
@@ -62,10 +66,15 @@ func (h *Handler) listenToTasks(x *exchange) (l *taskListen, err error) {
 			continue
 		}
 		s, number, err := h.sessions.FindSeal(sealTask, id.seal, id.bound(), x.principal)
-		if err == nil {
+		switch {
+		case err == nil:
 			l.tasks = append(l.tasks, watchedTask{id: id, s: s, number: number})
-		} else if away == nil {
-			errors.As(err, &away)
+		case errors.Is(err, session.ErrNotFound): // it is not acknowledged
+		case !errors.As(err, &away):
+			return nil, err
+		case x.from == nil && !x.modern.follows:
+			l.tasks = append(l.tasks, watchedTask{id: id})
+			h.followTasks(x, l)
 		}
 	}
 	l.alone = len(rest) == 0 && asksOnlyForTasks(jsonrpc.Field(m.Params, "notifications"))
@@ -79,6 +88,15 @@ func (h *Handler) listenToTasks(x *exchange) (l *taskListen, err error) {
 		*m = changed
 	}
 	return l, err
+}
+
+// followTasks prepares to hear of tasks that are not on this node.
+func (h *Handler) followTasks(x *exchange, l *taskListen) {
+	if l.far != nil {
+		return
+	}
+	l.far = &taskFollower{h: h, x: *x, meta: jsonrpc.Field(x.msgs[0].Params, "_meta"), heard: make(map[string]taskNews)}
+	l.far.x.session, l.far.x.msgs = nil, nil
 }
 
 // asksOnlyForTasks reports whether a filter has nothing for the backend.
@@ -95,9 +113,16 @@ func asksOnlyForTasks(filter []byte) bool {
 }
 
 // watch has the reply woken when a task changes.
-func (l *taskListen) watch(ready chan<- struct{}) {
+func (l *taskListen) watch(ctx context.Context, ready chan<- struct{}) {
 	for i := range l.tasks {
-		l.tasks[i].stop = l.tasks[i].s.WatchTask(l.tasks[i].number, ready)
+		if t := &l.tasks[i]; t.s != nil {
+			t.stop = t.s.WatchTask(t.number, ready)
+		}
+	}
+	if l.far != nil {
+		ctx, l.unwatch = context.WithCancel(ctx)
+		l.far.ready = ready
+		l.far.follow(ctx, l.tasks)
 	}
 }
 
@@ -110,6 +135,10 @@ func (l *taskListen) close() {
 		if l.tasks[i].stop != nil {
 			l.tasks[i].stop()
 		}
+	}
+	if l.unwatch != nil {
+		l.unwatch()
+		l.far.wait.Wait()
 	}
 }
 
@@ -160,12 +189,28 @@ func (p *reply) tellTasks() (over bool, err error) {
 
 // tellTask appends a notification about a task, if it has changed.
 func (p *reply) tellTask(text []byte, t *watchedTask) []byte {
+	if t.s == nil {
+		n, ok := p.listen.far.news(t.id.text)
+		if !ok {
+			return text
+		}
+		if t.over = n.params == nil; t.over {
+			return text
+		}
+		return p.notifyTask(text, t, &n.taskText, n.params)
+	}
 	st, err := t.s.Task(p.x.values(), t.number)
 	if err != nil {
 		t.over = true // its client asks, and hears why
 		return text
 	}
 	is := p.h.tellTask(&t.id, &st, "")
+	params, _ := json.Marshal(is)
+	return p.notifyTask(text, t, is, params)
+}
+
+// notifyTask appends a notification, unless it says what its client was told last.
+func (p *reply) notifyTask(text []byte, t *watchedTask, is *taskText, params []byte) []byte {
 	told := is.Status
 	if is.Asked != nil {
 		asked := make(map[string]bool)
@@ -175,8 +220,7 @@ func (p *reply) tellTask(text []byte, t *watchedTask) []byte {
 	if told == t.told {
 		return text
 	}
-	t.told, t.over = told, !st.Running
-	params, _ := json.Marshal(is)
+	t.told, t.over = told, is.ended()
 	params, _ = jsonrpc.Set(params, p.x.modern.id, "_meta", protocol.MetaSubscriptionID)
 	return sse.AppendMessage(text, nil, jsonrpc.AppendRequest(nil, nil, protocol.MethodTaskStatus, params))
 }
@@ -207,7 +251,7 @@ func (h *Handler) listenModern(w http.ResponseWriter, x *exchange, l *taskListen
 	}
 	p := h.newReply(w, x, b.session, b.call)
 	p.began, p.listen = began, l
-	l.watch(p.ready)
+	l.watch(x.values(), p.ready)
 	defer l.close()
 	return p.answer(x.r.Context(), b.call.Number(), 0)
 }
