@@ -77,6 +77,7 @@ func NewBackendHandler(b backend.Backend, opts *Options) *Handler {
 		MaxShare:     o.MaxShare,
 		Unused:       o.UnusedProcess,
 		Stateless:    o.Stateless,
+		Tasks:        o.TaskAfter > 0,
 		MaxWait:      o.MaxWait,
 		MinWait:      o.Retry,
 		Keep:         o.Keep,

@@ -29,6 +29,18 @@ const (
 // ExtensionTasks names the tasks extension, in the capabilities' extensions.
 const ExtensionTasks = "io.modelcontextprotocol/tasks"
 
+// MetaRelatedTask says in a message which task it is about (2025-11-25, Tasks).
+const MetaRelatedTask = "io.modelcontextprotocol/related-task"
+
+// States of a task (2025-11-25, and the tasks extension).
+const (
+	TaskWorking       = "working"
+	TaskInputRequired = "input_required"
+	TaskCompleted     = "completed"
+	TaskFailed        = "failed"
+	TaskCancelled     = "cancelled"
+)
+
 // Types of results (2026-07-28, Overview, "ResultType"; the last is the tasks extension's).
 const (
 	ResultComplete      = "complete"

@@ -16,6 +16,8 @@ const (
 	MethodTaskGet       = "tasks/get"            // the tasks extension
 	MethodTaskUpdate    = "tasks/update"
 	MethodTaskCancel    = "tasks/cancel"
+	MethodTaskList      = "tasks/list"   // 2025-11-25
+	MethodTaskResult    = "tasks/result" // 2025-11-25
 
 	MethodInitialized          = "notifications/initialized"
 	MethodCancelled            = "notifications/cancelled"
@@ -26,4 +28,5 @@ const (
 	MethodResourceUpdated      = "notifications/resources/updated"
 	MethodAcknowledged         = "notifications/subscriptions/acknowledged" // 2026-07-28
 	MethodTaskStatus           = "notifications/tasks"                      // the tasks extension
+	MethodLegacyTaskStatus     = "notifications/tasks/status"               // 2025-11-25
 )

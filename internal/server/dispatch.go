@@ -232,6 +232,9 @@ func (m *mux) call(msgs []jsonrpc.Message, batch bool, before *forwardedExchange
 		m.forwardCall(msgs, batch, key, before)
 		return
 	}
+	if len(msgs) == 1 && m.callOfTask(s, &msgs[0], key) {
+		return
+	}
 	values, header := m.client.values, m.client.header
 	light := key == "" && m.h.light(values, header, s, msgs)
 	got, err := m.h.begin(s, msgs, light, runOnce{key: key})

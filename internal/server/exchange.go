@@ -242,6 +242,7 @@ const (
 	outcomeAccepted   outcomeKind = iota // 202: notifications and responses were handed over
 	outcomeNothing                       // 204: nothing is to be read, or the session has ended
 	outcomeAnswer                        // body is the answer
+	outcomeTask                          // the same, and a call has begun that is a task of 2025-11-25
 	outcomeLight                         // a call has begun that is light: JSON, unless it is stored before it ends
 	outcomeJSON                          // a stored call has begun that is answered with JSON
 	outcomeCall                          // a stored call has begun that is answered with its stream
@@ -391,6 +392,10 @@ func (h *Handler) write(w http.ResponseWriter, x *exchange, o *outcome) error {
 		w.WriteHeader(http.StatusNoContent)
 	case outcomeAnswer:
 		_ = h.answer(w, [][]byte{o.body}, false)
+	case outcomeTask:
+		_ = h.answer(w, [][]byte{o.body}, false)
+		_ = http.NewResponseController(w).Flush() // delivering may take its time
+		o.deliver(x.values(), x.msgs, x.r.Header)
 	case outcomeJSON:
 		return h.plain(w, x, o)
 	case outcomeSocket:

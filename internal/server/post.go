@@ -77,6 +77,14 @@ func (h *Handler) startMessages(x *exchange, o *outcome) (err error) {
 	if x.once.key, err = keyOf(x.r, x.msgs); err != nil {
 		return errf(codeInvalid, "%v", err)
 	}
+	if len(x.msgs) == 1 {
+		if x.session, err = x.session.TaskHome(&x.msgs[0]); err != nil {
+			return err
+		}
+		if x.session.AsksForTask(&x.msgs[0]) {
+			return h.startTask(x, o)
+		}
+	}
 	return h.startCall(x, o)
 }
 

@@ -24,16 +24,14 @@ const sealTask = "holdfast task"
 type taskID struct {
 	text    string
 	seal    string
-	since   string    // when it was made, as text
 	created time.Time // whole milliseconds
 }
 
 // newTaskID returns the id of a task of a session.
 func newTaskID(s *session.Session, number uint64, now time.Time) taskID {
 	id := taskID{created: now.Truncate(time.Millisecond)}
-	id.since = strconv.FormatInt(id.created.UnixMilli(), 36)
 	id.seal = s.Seal(sealTask, number, id.bound())
-	id.text = id.seal + "." + id.since
+	id.text = id.seal + "." + id.since()
 	return id
 }
 
@@ -45,15 +43,15 @@ func parseTaskID(text string) (id taskID, ok bool) {
 		return id, false
 	}
 	ms, err := strconv.ParseInt(text[i+1:], 36, 64)
-	id = taskID{text: text, seal: text[:i], since: text[i+1:], created: time.UnixMilli(ms)}
-	var since [16]byte
-	return id, err == nil && id.since == string(strconv.AppendInt(since[:0], ms, 36))
+	id = taskID{text: text, seal: text[:i], created: time.UnixMilli(ms)}
+	return id, err == nil && id.since() == text[i+1:]
 }
 
+// since is when it was made, as text.
+func (id *taskID) since() string { return strconv.FormatInt(id.created.UnixMilli(), 36) }
+
 // bound returns what the id is bound to beside the call, as a JSON string.
-func (id *taskID) bound() []byte {
-	return append(append(append(make([]byte, 0, 16), '"'), id.since...), '"')
-}
+func (id *taskID) bound() []byte { return []byte(`"` + id.since() + `"`) }
 
 // isTaskMethod reports whether a method is of the tasks extension.
 func isTaskMethod(method string) bool {
@@ -84,8 +82,8 @@ func (h *Handler) hasTasks() bool { return h.opts.TaskAfter > 0 && !h.opts.State
 // serveTask serves a request about a task, unless the task is the backend's: then it is
 // false. An error says that nothing was answered.
 func (h *Handler) serveTask(w http.ResponseWriter, x *exchange) (ours bool, err error) {
-	m, id := &x.msgs[0], &x.modern.task
-	ours = id.text != ""
+	m := &x.msgs[0]
+	id, ours := parseTaskID(jsonrpc.String(jsonrpc.Field(m.Params, "taskId")))
 	if !x.modern.knowsTasks() && (ours || h.hasTasks()) {
 		h.rejectModern(w, x, http.StatusBadRequest, errNoCapability())
 		return true, nil
@@ -93,7 +91,7 @@ func (h *Handler) serveTask(w http.ResponseWriter, x *exchange) (ours bool, err 
 	if !ours {
 		return false, nil
 	}
-	result, err := h.taskResult(x, m, id)
+	result, err := h.taskResult(x, m, &id)
 	if errors.Is(err, session.ErrNotFound) {
 		err = errNoTask
 	}
@@ -104,8 +102,7 @@ func (h *Handler) serveTask(w http.ResponseWriter, x *exchange) (ours bool, err 
 	if err != nil {
 		return true, err
 	}
-	response := make([]byte, 0, len(result)+len(x.modern.id)+40)
-	h.writeModern(w, jsonrpc.AppendResult(response, x.modern.id, result))
+	h.writeModern(w, jsonrpc.AppendResult(nil, x.modern.id, result))
 	return true, nil
 }
 
@@ -121,7 +118,7 @@ func (h *Handler) taskResult(x *exchange, m *jsonrpc.Message, id *taskID) (resul
 	}
 	switch {
 	case m.Method == protocol.MethodTaskGet:
-		return h.tellTask(id, &st, protocol.ResultComplete).append(nil), nil
+		return json.Marshal(h.tellTask(id, &st, protocol.ResultComplete))
 	case m.Method == protocol.MethodTaskUpdate:
 		_, err = respond(x.values(), s, m, st.Asked)
 	case st.Running:
@@ -147,23 +144,6 @@ type taskText struct {
 	Error      json.RawMessage `json:"error,omitempty"`
 }
 
-// States of a task.
-const (
-	taskWorking       = "working"
-	taskInputRequired = "input_required"
-	taskCompleted     = "completed"
-	taskFailed        = "failed"
-	taskCancelled     = "cancelled"
-)
-
-// How often a client is told to ask: the longer a task has run, the less it matters when
-// exactly it is found to have ended.
-const (
-	minPoll  = 500 * time.Millisecond
-	maxPoll  = 5 * time.Second
-	pollPart = 20 // of its age
-)
-
 // tellTask returns what the client is told of a task.
 func (h *Handler) tellTask(id *taskID, st *session.TaskState, resultType string) *taskText {
 	now := time.Now()
@@ -179,22 +159,22 @@ func (h *Handler) tellTask(id *taskID, st *session.TaskState, resultType string)
 	t := &taskText{
 		ResultType: resultType,
 		ID:         id.text,
-		Status:     taskWorking,
+		Status:     protocol.TaskWorking,
 		Message:    st.Message,
-		Created:    taskTime(id.created),
-		Updated:    taskTime(updated),
+		Created:    id.created.UTC().Format(session.TaskTime),
+		Updated:    updated.UTC().Format(session.TaskTime),
 		TTL:        (max(age, 0) + h.sessions.KeepTask()).Milliseconds(),
-		Poll:       min(max(minPoll, age/pollPart), maxPoll).Milliseconds(),
+		Poll:       session.PollAfter(age).Milliseconds(),
 	}
 	switch {
 	case st.Running && len(st.Asked) > 0:
-		t.Status, t.Asked = taskInputRequired, []byte(`{}`)
+		t.Status, t.Asked = protocol.TaskInputRequired, []byte(`{}`)
 		for i := range st.Asked {
 			t.Asked, _ = jsonrpc.Set(t.Asked, inputText(&st.Asked[i]), inputKey(st.Asked[i].ID))
 		}
 	case st.Running:
 	case st.Response == nil:
-		t.Status = taskCancelled
+		t.Status = protocol.TaskCancelled
 	default:
 		t.end(st.Response)
 	}
@@ -203,17 +183,17 @@ func (h *Handler) tellTask(id *taskID, st *session.TaskState, resultType string)
 
 // ended reports whether the task's status is one that does not change any more.
 func (t *taskText) ended() bool {
-	return t.Status == taskCompleted || t.Status == taskFailed || t.Status == taskCancelled
+	return t.Status == protocol.TaskCompleted || t.Status == protocol.TaskFailed || t.Status == protocol.TaskCancelled
 }
 
 // end takes in the response that ended the call.
 func (t *taskText) end(response []byte) {
 	result := jsonrpc.Field(response, "result")
 	if result != nil {
-		t.Status, t.Result = taskCompleted, result
+		t.Status, t.Result = protocol.TaskCompleted, result
 		return
 	}
-	t.Status, t.Error = taskFailed, jsonrpc.Field(response, "error")
+	t.Status, t.Error = protocol.TaskFailed, jsonrpc.Field(response, "error")
 	if message := jsonrpc.String(jsonrpc.Field(t.Error, "message")); message != "" {
 		t.Message = message
 	}
@@ -247,7 +227,8 @@ func (p *reply) createTask() []byte {
 	p.goesOn = true
 	t := p.h.tellTask(&id, &st, protocol.ResultTask)
 	t.Asked = nil // tasks/get has them
-	return jsonrpc.AppendResult(nil, p.x.modern.id, t.append(nil))
+	result, _ := json.Marshal(t)
+	return jsonrpc.AppendResult(nil, p.x.modern.id, result)
 }
 
 // withTasks adds to the result of server/discover that calls become tasks.

@@ -205,7 +205,8 @@ func (p *reply) tellTask(text []byte, t *watchedTask) []byte {
 		return text
 	}
 	is := p.h.tellTask(&t.id, &st, "")
-	return p.notifyTask(text, t, is, is.append(nil))
+	params, _ := json.Marshal(is)
+	return p.notifyTask(text, t, is, params)
 }
 
 // notifyTask appends a notification, unless it says what its client was told last.

@@ -142,6 +142,13 @@ func (c *Call) deliver(ctx context.Context, msgs []jsonrpc.Message, header http.
 			c.s.fail(c, m.ID, jsonrpc.Errorf(jsonrpc.CodeServer, "not delivered"))
 			continue
 		}
+		if c.s.offersTasks.Load() && isTaskMethod(m.Method) {
+			c.s.answerTask(c, m)
+			continue
+		}
+		if c.legacyTask() != nil {
+			m = withoutTask(m)
+		}
 		err := c.s.deliver(ctx, backend.Inbound{Message: m, Call: c, Context: ctx, Header: header})
 		if err != nil {
 			c.s.noteRefusal(&m, err)

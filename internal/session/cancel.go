@@ -135,7 +135,7 @@ func (m *Manager) Answer(ctx context.Context, principal string, msg jsonrpc.Mess
 		return false, nil
 	case err != nil:
 		return true, err
-	case !s.Resumable():
+	case !s.Resumable() && !s.offersTasks.Load():
 		return false, nil
 	}
 	s.Touch()

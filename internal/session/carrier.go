@@ -256,8 +256,8 @@ func modernParams(params, client []byte, revision string) []byte {
 }
 
 // Withdraw ends the requests of the call that are unanswered, because its client wants no
-// response any more. The backend is told.
-func (c *Call) Withdraw(reason string) {
+// response any more. The backend is told. It reports whether there was one.
+func (c *Call) Withdraw(reason string) (done bool) {
 	c.mu.Lock()
 	ids := c.pendingIDs()
 	c.mu.Unlock()
@@ -265,8 +265,10 @@ func (c *Call) Withdraw(reason string) {
 		c.s.withdraw(c, []byte(id), nil, reason, func(rq *inflight) {
 			c.cancel(rq)
 			c.s.requestEnded(rq)
+			done = true
 		})
 	}
+	return done
 }
 
 // CallAt returns the call of a stream while it is in flight, or nil.

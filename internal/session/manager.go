@@ -37,6 +37,7 @@ type Options struct {
 	// since its initialize, and whose client is not connected; 0: as long as the session.
 	Unused    time.Duration
 	Stateless bool // no request of a backend can be answered
+	Tasks     bool // clients of revision 2025-11-25 are offered tasks
 	// MaxWait is how long a client of SEP-975 may stay away from a call, without
 	// asking for its status, before it is cancelled; 1 h; negative: for ever. Such
 	// clients are told of no more than TTL and Keep, as the outcome is kept no

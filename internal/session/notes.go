@@ -29,6 +29,7 @@ type callNote struct {
 	Key       []byte            `json:"key"`    // the idempotency key that it began under, hashed
 	Sum       []byte            `json:"sum"`    // of its body
 	Forwarded bool              `json:"once"`
+	Task      int64             `json:"task"` // when it was made a task of 2025-11-25, in milliseconds; 0: it is none
 	Read      []uint64          `json:"read"`
 	Notified  []uint64          `json:"rung"`
 	Requests  []json.RawMessage `json:"requests"`
@@ -46,10 +47,11 @@ func (n *callNote) key() *keyRecord {
 
 type sessionNote struct {
 	Revision   string          `json:"revision"`
-	Delivered  uint64          `json:"told"` // of the standalone stream, at the least
-	Read       []uint64        `json:"read"` // streams that were, to their end, since the last note
-	Notified   []uint64        `json:"rung"` // those whose webhooks were told, since then
-	Safe       []string        `json:"safe"` // tools that may be called again
+	Delivered  uint64          `json:"told"`  // of the standalone stream, at the least
+	Read       []uint64        `json:"read"`  // streams that were, to their end, since the last note
+	Notified   []uint64        `json:"rung"`  // those whose webhooks were told, since then
+	Safe       []string        `json:"safe"`  // tools that may be called again
+	Tasks      bool            `json:"tasks"` // see Session.offersTasks
 	Initialize json.RawMessage `json:"initialize"`
 }
 
@@ -72,6 +74,9 @@ func (c *Call) appendNote(dst []byte) []byte {
 		if c.record.key.forward {
 			dst = append(dst, `,"once":true`...)
 		}
+	}
+	if t := c.legacyTask(); t != nil {
+		dst = strconv.AppendInt(append(dst, `,"task":`...), t.created.UnixMilli(), 10)
 	}
 	read, notified := c.s.streams.takeNews()
 	dst = appendNumbers(dst, `,"read":`, read)
@@ -293,6 +298,9 @@ func (s *Session) noteSession(done chan struct{}, always bool) (queued bool) {
 	if len(s.tools.safe) > 0 {
 		tools, _ := json.Marshal(slices.Sorted(maps.Keys(s.tools.safe)))
 		data = append(append(data, `,"safe":`...), tools...)
+	}
+	if s.offersTasks.Load() {
+		data = append(data, `,"tasks":true`...)
 	}
 	if s.revision != "" && s.backend.initialize != nil {
 		data = append(append(data, `,"initialize":`...), s.backend.initialize...)

@@ -73,7 +73,7 @@ func (s *Session) restore(ctx context.Context, streams []shared.Stream) restored
 		case !st.Ended:
 			s.restoreCall(ctx, st, n.callNote, n.msgs, &f)
 		case !s.single:
-			s.restoreEnded(ctx, st, n.msgs, read[st.Number], notified[st.Number], &f)
+			s.restoreEnded(ctx, st, n.callNote, n.msgs, read[st.Number], notified[st.Number], &f)
 		}
 	}
 	if h := s.standalone.webhooks(); h != nil {
@@ -126,6 +126,7 @@ func (s *Session) restoreStandalone(st *shared.Stream, read, notified map[uint64
 		return
 	}
 	s.backend.initialize, s.revision, s.backend.initialized = m.Raw, n.Revision, true
+	s.offersTasks.Store(n.Tasks && s.m.opts.Tasks)
 	for _, tool := range n.Safe {
 		if s.tools.safe == nil {
 			s.tools.safe = make(map[string]bool)
@@ -156,6 +157,7 @@ func (s *Session) restoreCall(ctx context.Context, st *shared.Stream, n callNote
 		_, ok := answered[string(jsonrpc.Key(m.ID))]
 		return ok
 	})
+	s.restoreTask(c, msgs, n.Task)
 	s.mu.Lock()
 	if err := s.addRequests(c, open); err != nil {
 		s.m.logger.Error("call not restored", "session", s.Name(), "stream", st.Number, "error", err)
@@ -170,14 +172,15 @@ func (s *Session) restoreCall(ctx context.Context, st *shared.Stream, n callNote
 	if !s.single {
 		s.streams.mu.Lock()
 		s.streams.setCall(st.Number, c)
-		s.streams.addLost(c)
+		if c.legacyTask() == nil {
+			s.streams.addLost(c)
+		}
 		s.streams.mu.Unlock()
 	}
 	if h := c.webhooks(); h != nil && !s.single {
 		f.hooks[st.Number] = h // held until then
 	}
 	c.restoreResume(msgs, answered)
-	s.restoreTask(c, msgs)
 	if (safe || n.Unsent) && len(c.pending) > 0 {
 		c.restoreProgress(ctx, st, f)
 		f.retry = append(f.retry, retryCall{c, open, !safe})
@@ -201,11 +204,12 @@ func (s *Session) stillSafe(n *callNote, msgs []jsonrpc.Message) (safe bool) {
 
 // restoreEnded takes in what may be asked of a call that has ended. read says that
 // its client has read the end, notified that its webhooks were told; else they may have.
-func (s *Session) restoreEnded(ctx context.Context, st *shared.Stream, msgs []jsonrpc.Message, read, notified bool, f *restored) {
+func (s *Session) restoreEnded(ctx context.Context, st *shared.Stream, n callNote, msgs []jsonrpc.Message, read, notified bool, f *restored) {
 	c := &Call{s: s, number: st.Number, seq: st.Next - 1, said: st.Next - 1}
 	c.become(callStored)
 	c.become(callEnded)
-	if young := len(msgs) > 0 && msgs[0].Method == protocol.MethodInitialize; !read && !young { // who lost that begins anew
+	s.restoreTask(c, msgs, n.Task)
+	if young := len(msgs) > 0 && msgs[0].Method == protocol.MethodInitialize; !read && !young && c.legacyTask() == nil { // who lost that begins anew
 		s.streams.mu.Lock()
 		s.streams.addLost(c)
 		s.streams.mu.Unlock()
@@ -213,7 +217,6 @@ func (s *Session) restoreEnded(ctx context.Context, st *shared.Stream, msgs []js
 	if read {
 		c.delivery.told = c.said
 	}
-	s.restoreTask(c, msgs)
 	s.mu.Lock()
 	for i := range msgs {
 		rq := &inflight{call: c, id: string(msgs[i].ID)}
@@ -247,7 +250,7 @@ func (s *Session) restoreEnded(ctx context.Context, st *shared.Stream, msgs []js
 // requests that have ended; of a call that has ended, all others were cancelled.
 func (c *Call) restoreResume(msgs []jsonrpc.Message, answered map[string]outcome) {
 	all := c.s.resumes.Load()
-	if all == nil || len(msgs) == 0 || msgs[0].Method == protocol.MethodInitialize {
+	if all == nil || len(msgs) == 0 || msgs[0].Method == protocol.MethodInitialize || c.legacyTask() != nil {
 		return
 	}
 	r := &resume{seen: time.Now()}

@@ -144,7 +144,7 @@ func (m *Manager) unlist(s *Session) {
 // addResumable puts a request of a new call on record, if it can be resumed. s.mu is
 // held.
 func (s *Session) addResumable(c *Call, id, method string) {
-	if s.resumes.Load() == nil || method == protocol.MethodInitialize {
+	if s.resumes.Load() == nil || method == protocol.MethodInitialize || c.legacyTask() != nil {
 		return
 	}
 	if c.recorded().resume == nil {

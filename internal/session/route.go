@@ -99,6 +99,7 @@ func (s *Session) responded(l *link, call *Call, m jsonrpc.Message) {
 	switch rq.call.method {
 	case protocol.MethodInitialize:
 		s.revision = jsonrpc.String(jsonrpc.Field(m.Result, "protocolVersion"))
+		s.offerTasks(m.Result)
 		noted = s.revision != "" && s.m.shared != nil
 	case "tools/list":
 		s.tools.learn(m.Result)
@@ -116,6 +117,9 @@ func (s *Session) responded(l *link, call *Call, m jsonrpc.Message) {
 	}
 	if (rq.call.method == protocol.MethodInitialize || rq.call.method == protocol.MethodDiscover) && m.Result != nil {
 		data = s.advertise(data)
+	}
+	if rq.call.method == protocol.MethodToolsList && m.Result != nil && s.offersTasks.Load() {
+		data = supportTasks(data)
 	}
 	rq.call.respond(rq, data)
 	s.requestEnded(rq)
@@ -153,7 +157,7 @@ func (s *Session) request(l *link, call *Call, m jsonrpc.Message) {
 	}
 	id := s.asked.add(serverRequest{link: l, id: append([]byte(nil), m.ID...), call: call}, s.lease.Epoch)
 	s.mu.Unlock()
-	data := m.WithID(s.askedID(id))
+	data := m.WithID(s.askedIDIn(call, id))
 	switch {
 	case call.emit(data, true):
 	case s.modern == "":
@@ -198,7 +202,7 @@ func (s *Session) notified(l *link, call *Call, m jsonrpc.Message) {
 			s.mu.Unlock()
 			return
 		}
-		call, data = c, cancelled(s.askedID(id), m.Params)
+		call, data = c, cancelled(s.askedIDIn(c, id), m.Params)
 	case protocol.MethodToolsListChanged:
 		s.tools = toolHints{listed: s.tools.listed + 1}
 		if call == nil || s.modern == "" { // else the call listens to it
@@ -261,7 +265,7 @@ func (s *Session) guessCall(asks bool) *Call {
 	many := false
 	for _, rq := range s.inFlight {
 		c := rq.call
-		if c.method == protocol.MethodInitialize {
+		if c.method == protocol.MethodInitialize || s.offersTasks.Load() && isTaskMethod(c.method) {
 			continue
 		}
 		many = many || only != nil && only != c

@@ -65,10 +65,12 @@ type Session struct {
 	standalone *Call // whose stream carries what belongs to no call
 	streams    table
 	log        appender
-	keyed      atomic.Bool             // calls were made under idempotency keys
-	ids        atomic.Uint64           // that were given to requests of a carrier
-	resumes    atomic.Pointer[resumes] // nil but for clients of SEP-975
-	tasks      atomic.Pointer[tasks]   // nil if there were none
+	keyed      atomic.Bool // calls were made under idempotency keys
+	// offersTasks says that calls may be tasks of 2025-11-25.
+	offersTasks atomic.Bool
+	ids         atomic.Uint64           // that were given to requests of a carrier
+	resumes     atomic.Pointer[resumes] // nil but for clients of SEP-975
+	tasks       atomic.Pointer[tasks]   // nil if there were none
 
 	mu       sync.Mutex
 	revision string
@@ -182,6 +184,9 @@ func (s *Session) start(c *Call, msgs []jsonrpc.Message, light bool) error {
 		if msgs[i].Kind == jsonrpc.Request {
 			n++
 		}
+	}
+	if len(msgs) == 1 && s.AsksForTask(&msgs[0]) {
+		c.recorded().task, light = s.newLegacyTask(time.Now()), false
 	}
 	switch {
 	case n == 0 || s.m.shared == nil:

@@ -27,7 +27,14 @@ type task struct {
 	updated time.Time // when anything of it changed
 	ended   time.Time // zero while the call runs
 	read    bool      // what was said before there was the record
+	stopped bool      // its client has cancelled it
 	watch   []chan<- struct{}
+
+	// Of tasks of 2025-11-25.
+	created time.Time   // zero for others; it does not change
+	status  *waker      // tells of it on the standalone stream
+	waits   []*taskWait // tasks/result that wait for it
+	copied  uint64      // how much of the stream they have told
 }
 
 // tasks are those of a session, by the numbers of their streams.
@@ -124,11 +131,21 @@ func (s *Session) addTask(c *Call, number uint64) *task {
 
 // restoreTask makes the record of what may be a task, of a session that was taken over and that
 // nobody knows yet.
-func (s *Session) restoreTask(c *Call, msgs []jsonrpc.Message) {
-	if s.modern == "" || len(msgs) == 0 || msgs[0].Method != protocol.MethodCallTool {
+// since is when it was made a task of 2025-11-25, in milliseconds, or 0.
+func (s *Session) restoreTask(c *Call, msgs []jsonrpc.Message, since int64) {
+	if s.modern == "" && since == 0 || len(msgs) == 0 || msgs[0].Method != protocol.MethodCallTool {
 		return
 	}
 	s.hold(s.m.KeepTask())
+	if s.modern == "" {
+		t := s.newLegacyTask(time.UnixMilli(since))
+		if t.updated = time.Now(); c.isOver() {
+			t.ended = t.updated
+		}
+		c.recorded().task = t
+		t.addLegacy(c)
+		return
+	}
 	if !c.isOver() {
 		s.addTask(c, c.number)
 		return
@@ -224,19 +241,39 @@ func (s *Session) wakeTask(number uint64) {
 		return
 	}
 	all.mu.Lock()
-	defer all.mu.Unlock()
+	var wakers []*waker
 	if t := all.all[number]; t != nil {
 		for _, ready := range t.watch {
 			Wake(ready)
 		}
+		for _, w := range t.waits {
+			wakers = append(wakers, &w.waker)
+		}
+		if t.status != nil && s.streams.read(standalone) {
+			wakers = append(wakers, t.status)
+		}
+	}
+	all.mu.Unlock()
+	for _, w := range wakers {
+		w.wake()
 	}
 }
 
-func (t *task) stored(*Call)                                    {}
+func (t *task) stored(c *Call) {
+	if !t.created.IsZero() {
+		t.addLegacy(c)
+	}
+}
 func (t *task) answered(c *Call, _ *inflight, _ bool, _ uint64) { t.end(c) }
-func (t *task) cancelled(c *Call, _ *inflight)                  { t.end(c) }
 func (t *task) refused(c *Call, _ [][]byte, _ uint64)           { t.end(c) }
 func (t *task) left(c *Call)                                    { c.s.wakeTask(c.number) }
+
+func (t *task) cancelled(c *Call, _ *inflight) {
+	t.end(c)
+	t.of.mu.Lock()
+	defer t.of.mu.Unlock()
+	t.stopped = true
+}
 
 // A TaskState is what there is to tell of a task.
 type TaskState struct {
@@ -262,7 +299,13 @@ func (s *Session) Task(ctx context.Context, number uint64) (st TaskState, err er
 	st = TaskState{Running: true, Message: s.lastMessage(t, number)}
 	t.of.mu.Lock()
 	st.Updated = t.updated
+	if t.stopped { // its end may not be stored yet
+		st.Running, st.Ended = false, t.ended
+	}
 	t.of.mu.Unlock()
+	if !st.Running {
+		return st, nil
+	}
 	if end := c.unstoredEnd(); end != nil {
 		st.Running, st.Response, st.Ended = false, end, st.Updated
 		return st, nil

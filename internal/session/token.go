@@ -1,6 +1,7 @@
 package session
 
 import (
+	"crypto/hmac"
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/base64"
@@ -26,27 +27,11 @@ func (s *Session) seal(purpose string, number uint64, id []byte) string {
 }
 
 func sealUnder(secret, purpose string, number uint64, id []byte) string {
+	mac := hmac.New(sha256.New, []byte(secret))
 	text := append(make([]byte, 0, 64), purpose...)
 	text = binary.BigEndian.AppendUint64(append(text, 0), number)
-	sum := macOf(secret, append(text, jsonrpc.Key(id)...))
-	return base64.RawURLEncoding.EncodeToString(sum[:markLen*3/4])
-}
-
-// macOf returns the HMAC-SHA256 of a text (RFC 2104). Package hmac makes an object of its own
-// for that, and allocates eight times as often.
-func macOf(secret string, text []byte) [sha256.Size]byte {
-	var key, inner, outer [sha256.BlockSize]byte
-	if len(secret) > len(key) {
-		sum := sha256.Sum256([]byte(secret))
-		copy(key[:], sum[:])
-	} else {
-		copy(key[:], secret)
-	}
-	for i, c := range key {
-		inner[i], outer[i] = c^0x36, c^0x5c
-	}
-	sum := sha256.Sum256(append(append(make([]byte, 0, 256), inner[:]...), text...))
-	return sha256.Sum256(append(append(make([]byte, 0, 128), outer[:]...), sum[:]...))
+	mac.Write(append(text, jsonrpc.Key(id)...))
+	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil)[:markLen*3/4])
 }
 
 // sealed reports whether a mark is that of the number and the id.
@@ -73,8 +58,7 @@ func parseSealed(text string) (name, mark string, number uint64, ok bool) {
 		return "", "", 0, false
 	}
 	number, err := strconv.ParseUint(rest[markLen:], 36, 64)
-	var digits [16]byte
-	ok = err == nil && rest[markLen:] == string(strconv.AppendUint(digits[:0], number, 36))
+	ok = err == nil && rest[markLen:] == strconv.FormatUint(number, 36)
 	return name, rest[:markLen], number, ok
 }
 
@@ -96,7 +80,13 @@ func (s *Session) Token(number uint64, id []byte) (token string, ok bool) {
 // the backend. One that can resume requests may answer from elsewhere, and the id
 // says where to.
 func (s *Session) askedID(number int64) []byte {
-	if !s.Resumable() {
+	return s.askedIDIn(nil, number)
+}
+
+// askedIDIn is askedID for a request that belongs to a call: if that is a task of 2025-11-25,
+// the client may answer from another session.
+func (s *Session) askedIDIn(c *Call, number int64) []byte {
+	if !s.Resumable() && (c == nil || c.legacyTask() == nil) {
 		return strconv.AppendInt(nil, number, 10)
 	}
 	return append(s.appendSealed([]byte{'"'}, askedSeal, uint64(number), nil), '"')
@@ -108,10 +98,10 @@ func (s *Session) parseAskedID(id []byte) (number int64, ok bool) {
 	if id[0] == '"' {
 		text = jsonrpc.String(id) // some clients answer with the id as a string
 	}
-	if !s.Resumable() {
+	name, mark, n, ok := parseSealed(text)
+	if !s.Resumable() && (!ok || !s.offersTasks.Load()) {
 		number, err := strconv.ParseInt(text, 10, 64)
 		return number, err == nil
 	}
-	name, mark, n, ok := parseSealed(text)
 	return int64(n), ok && name == s.Name() && s.sealed(mark, askedSeal, n, nil)
 }

@@ -1,0 +1,436 @@
+package server_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"holdfast/backend/message"
+	"holdfast/internal/session"
+	"holdfast/jsonrpc"
+)
+
+// legacyTasksConfig offers the tasks of revision 2025-11-25.
+func legacyTasksConfig() config {
+	return config{session: session.Options{Tasks: true, Keep: 10 * time.Minute}}
+}
+
+// A legacyTold is an answer about tasks of 2025-11-25.
+type legacyTold struct {
+	ID     json.RawMessage
+	Method string
+	Result struct {
+		Task  *legacyTask
+		Tasks []legacyTask
+		legacyTask
+		NextCursor string
+		Content    json.RawMessage
+		Meta       map[string]struct{ TaskID string } `json:"_meta"`
+	}
+	Error *struct {
+		Code    int
+		Message string
+	}
+}
+
+type legacyTask struct {
+	TaskID, Status, StatusMessage, CreatedAt, LastUpdatedAt string
+	TTL                                                     *int64
+	PollInterval                                            int64
+}
+
+func toldLegacy(t testing.TB, data []byte) (m legacyTold) {
+	t.Helper()
+	if err := json.Unmarshal(data, &m); err != nil {
+		t.Fatalf("%q: %v", data, err)
+	}
+	return m
+}
+
+// says makes a request and returns its answer.
+func (p *peer) says(id, method, params string) legacyTold {
+	p.n.t.Helper()
+	r := p.post(fmt.Sprintf(`{"jsonrpc":"2.0","id":%q,"method":%q,"params":%s}`, id, method, params))
+	body := r.body
+	if strings.HasPrefix(r.header.Get("Content-Type"), "text/event-stream") {
+		all := r.events()
+		body = all[len(all)-1].Data
+	}
+	m := toldLegacy(p.n.t, body)
+	if string(m.ID) != fmt.Sprintf("%q", id) {
+		p.n.t.Errorf("%s: %d %s", method, r.status, r.body)
+	}
+	return m
+}
+
+// begins makes a call that is a task.
+func (p *peer) begins(id, tool, arguments string) legacyTask {
+	p.n.t.Helper()
+	m := p.says(id, "tools/call", fmt.Sprintf(`{"name":%q,"arguments":%s,"task":{"ttl":60000},"_meta":{"progressToken":"p"}}`, tool, arguments))
+	if m.Result.Task == nil || m.Result.Task.TaskID == "" || m.Result.Task.Status != "working" {
+		p.n.t.Fatalf("no task: %+v", m)
+	}
+	return *m.Result.Task
+}
+
+func (p *peer) of(method, task string) legacyTold {
+	p.n.t.Helper()
+	return p.says("about", method, fmt.Sprintf(`{"taskId":%q}`, task))
+}
+
+// becomes polls a task until it has a status.
+func (p *peer) becomes(task, status string) (is legacyTask) {
+	p.n.t.Helper()
+	eventually(p.n.t, "the task to be "+status, func() bool {
+		m := p.of("tasks/get", task)
+		if m.Error != nil {
+			p.n.t.Fatalf("tasks/get: %+v", m.Error)
+		}
+		is = m.Result.legacyTask
+		return is.Status == status
+	})
+	return is
+}
+
+func TestLegacyTask(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, legacyTasksConfig())
+	p := n.connect("2025-11-25", nil)
+	if r := p.post(`{"jsonrpc":"2.0","id":"l","method":"tools/list"}`); strings.Count(string(r.body), `"execution":{"taskSupport":"optional"}`) != 6 {
+		t.Errorf("tools: %s", r.body)
+	}
+	made := p.begins("1", "hold", `{"key":"k"}`)
+	if made.TTL == nil || *made.TTL < 600_000 || made.PollInterval != 500 {
+		t.Errorf("made: %+v", made)
+	}
+	held := n.release(1)[0]
+	if strings.Contains(string(held.Params), "task") {
+		t.Errorf("the backend has got %s", held.Params)
+	}
+	held.Notify("notifications/progress", []byte(`{"progressToken":"p","progress":1,"message":"half"}`))
+	eventually(t, "progress", func() bool { return p.becomes(made.TaskID, "working").StatusMessage == "half" })
+	w := p.open("POST", "/mcp", fmt.Sprintf(`{"jsonrpc":"2.0","id":77,"method":"tasks/result","params":{"taskId":%q}}`, made.TaskID))
+	if ev := w.message(); !strings.Contains(string(ev.Data), `"half"`) || !strings.Contains(string(ev.Data), `"io.modelcontextprotocol/related-task":{"taskId":"`+made.TaskID) {
+		t.Errorf("tasks/result says %s", ev.Data)
+	}
+	held.Result([]byte(`{"content":[{"type":"text","text":"whole"}],"isError":false}`))
+	m := toldLegacy(t, w.message().Data)
+	if string(m.ID) != "77" || !strings.Contains(string(m.Result.Content), "whole") || m.Result.Meta["io.modelcontextprotocol/related-task"].TaskID != made.TaskID {
+		t.Errorf("tasks/result: %+v", m)
+	}
+	for range 2 { // a task can be read often
+		if is := p.becomes(made.TaskID, "completed"); is.CreatedAt != made.CreatedAt {
+			t.Errorf("at the end: %+v", is)
+		}
+		if m := p.of("tasks/result", made.TaskID); m.Error != nil || !strings.Contains(string(m.Result.Content), "whole") {
+			t.Errorf("again: %+v", m)
+		}
+	}
+	if m := p.of("tasks/cancel", made.TaskID); m.Error == nil || m.Error.Code != codeParams || !strings.Contains(m.Error.Message, "completed") {
+		t.Errorf("cancelled after its end: %+v", m)
+	}
+	if m := p.says("l", "tasks/list", `{}`); len(m.Result.Tasks) != 1 || m.Result.Tasks[0].TaskID != made.TaskID || m.Result.NextCursor != "" {
+		t.Errorf("tasks/list: %+v", m)
+	}
+	if n.runs("k") != 1 {
+		t.Errorf("%d runs", n.runs("k"))
+	}
+}
+
+func TestLegacyTaskFails(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, legacyTasksConfig())
+	p := n.connect("2025-11-25", nil)
+	tool, call := p.begins("1", "hold", `{}`), p.begins("2", "hold", `{}`)
+	held := n.release(2)
+	held[0].Result([]byte(`{"content":[{"type":"text","text":"no luck"}],"isError":true}`))
+	held[1].Error(jsonrpc.Errorf(-32055, "no such luck"))
+	if is := p.becomes(tool.TaskID, "failed"); is.StatusMessage != "no luck" {
+		t.Errorf("a tool that fails: %+v", is)
+	}
+	if m := p.of("tasks/result", tool.TaskID); m.Error != nil || !strings.Contains(string(m.Result.Content), "no luck") {
+		t.Errorf("a tool that fails: %+v", m)
+	}
+	if is := p.becomes(call.TaskID, "failed"); is.StatusMessage != "no such luck" {
+		t.Errorf("a call that fails: %+v", is)
+	}
+	if m := p.of("tasks/result", call.TaskID); m.Error == nil || m.Error.Code != -32055 {
+		t.Errorf("a call that fails: %+v", m)
+	}
+}
+
+func TestLegacyTaskCancelled(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, legacyTasksConfig())
+	p := n.connect("2025-11-25", nil)
+	made := p.begins("1", "hold", `{}`)
+	n.release(1)
+	w := p.open("POST", "/mcp", fmt.Sprintf(`{"jsonrpc":"2.0","id":"r","method":"tasks/result","params":{"taskId":%q}}`, made.TaskID))
+	eventually(t, "the tasks/result", func() bool { return n.sessions.Calls() == 2 })
+	if m := p.of("tasks/cancel", made.TaskID); m.Error != nil || m.Result.Status != "cancelled" {
+		t.Errorf("cancelled: %+v", m)
+	}
+	if is := p.of("tasks/get", made.TaskID); is.Result.Status != "cancelled" {
+		t.Errorf("after that: %+v", is)
+	}
+	if r := w.all(); toldLegacy(t, r.body).Error == nil {
+		t.Errorf("tasks/result: %s", r.body)
+	}
+	if m := p.of("tasks/cancel", made.TaskID); m.Error == nil || m.Error.Code != codeParams {
+		t.Errorf("cancelled again: %+v", m)
+	}
+}
+
+// What the backend asks during a task is delivered by a tasks/result.
+func TestLegacyTaskAsks(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, legacyTasksConfig())
+	p := n.connect("2025-11-25", nil)
+	made := p.begins("1", "ask", `{}`)
+	p.becomes(made.TaskID, "input_required")
+	w := p.open("POST", "/mcp", fmt.Sprintf(`{"jsonrpc":"2.0","id":"r","method":"tasks/result","params":{"taskId":%q}}`, made.TaskID))
+	asked := w.message()
+	if !strings.Contains(string(asked.Data), "elicitation/create") || !strings.Contains(string(asked.Data), made.TaskID) {
+		t.Fatalf("asked: %s", asked.Data)
+	}
+	q := parse(string(asked.Data))
+	if r := p.post(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"action":"accept"}}`, q.ID)); r.status != http.StatusAccepted {
+		t.Errorf("answered: %d %s", r.status, r.body)
+	}
+	if m := toldLegacy(t, w.message().Data); !strings.Contains(string(m.Result.Content), "accept") {
+		t.Errorf("at the end: %+v", m)
+	}
+	p.becomes(made.TaskID, "completed")
+}
+
+// A task is its principal's, in all sessions, and nobody else's.
+func TestLegacyTaskOfAnother(t *testing.T) {
+	t.Parallel()
+	c := legacyTasksConfig()
+	c.server.Principal = func(r *http.Request) string { return r.Header.Get("Who") }
+	n := newNode(t, c)
+	who := func(name string) *peer { return n.connect("2025-11-25", http.Header{"Who": {name}}) }
+	me, again, you := who("me"), who("me"), who("you")
+	made := me.begins("1", "ask", `{}`)
+	other := again.begins("1", "hold", `{}`)
+	id := made.TaskID
+	for what, is := range map[string]struct {
+		p  *peer
+		id string
+	}{
+		"another principal": {you, id}, "another mark": {me, id[:20] + "AAAA" + id[24:]}, "another number": {me, id + "0"},
+		"another name": {me, "AAAAAAAAAAAAAAAA" + id[16:]}, "no name": {me, "made-up"}, "none": {me, ""},
+	} {
+		for _, method := range []string{"tasks/get", "tasks/result", "tasks/cancel"} {
+			if m := is.p.of(method, is.id); m.Error == nil || m.Error.Code != codeParams {
+				t.Errorf("%s, %s: %+v", method, what, m)
+			}
+		}
+	}
+	if m := you.says("l", "tasks/list", `{}`); m.Error != nil || len(m.Result.Tasks) != 0 {
+		t.Errorf("tasks of another: %+v", m)
+	}
+	for _, p := range []*peer{me, again} {
+		if m := p.says("l", "tasks/list", `{}`); len(m.Result.Tasks) != 2 {
+			t.Errorf("tasks: %+v", m)
+		}
+		if m := p.says("l", "tasks/list", `{"cursor":"made-up"}`); m.Error == nil || m.Error.Code != codeParams {
+			t.Errorf("a made-up cursor: %+v", m)
+		}
+	}
+	again.becomes(id, "input_required")
+	w := again.open("POST", "/mcp", fmt.Sprintf(`{"jsonrpc":"2.0","id":"r","method":"tasks/result","params":{"taskId":%q}}`, id))
+	q := parse(string(w.message().Data))
+	if r := again.post(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"action":"accept"}}`, q.ID)); r.status != http.StatusAccepted {
+		t.Errorf("answered: %d %s", r.status, r.body)
+	}
+	if m := toldLegacy(t, w.message().Data); !strings.Contains(string(m.Result.Content), "accept") {
+		t.Errorf("in another session: %+v", m)
+	}
+	if m := me.of("tasks/cancel", other.TaskID); m.Error != nil || m.Result.Status != "cancelled" {
+		t.Errorf("cancelled from another session: %+v", m)
+	}
+}
+
+// Tasks are listed in pages.
+func TestLegacyTaskPages(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, legacyTasksConfig())
+	p := n.connect("2025-11-25", nil)
+	want := map[string]bool{}
+	for i := range 120 {
+		want[p.begins(fmt.Sprint(i), "echo", `{"text":"x"}`).TaskID] = true
+	}
+	cursor, pages := `{}`, 0
+	for cursor != "" {
+		m := p.says("l", "tasks/list", cursor)
+		pages++
+		for _, task := range m.Result.Tasks {
+			if !want[task.TaskID] {
+				t.Errorf("%s: listed twice, or not ours", task.TaskID)
+			}
+			delete(want, task.TaskID)
+		}
+		cursor = ""
+		if m.Result.NextCursor != "" {
+			cursor = fmt.Sprintf(`{"cursor":%q}`, m.Result.NextCursor)
+		}
+	}
+	if len(want) != 0 || pages != 3 {
+		t.Errorf("%d not listed, %d pages", len(want), pages)
+	}
+}
+
+// Clients of older revisions, and those of a backend with tasks of its own, see nothing of
+// ours.
+func TestNoLegacyTasks(t *testing.T) {
+	t.Parallel()
+	for name, x := range map[string]struct{ version, own string }{
+		"older revision": {"2025-06-18", ""}, "tasks of the backend": {"2025-11-25", `"tasks":{"requests":{"tools":{"call":{}}}},`},
+	} {
+		c := legacyTasksConfig()
+		inner := &script{runs: map[string]int{}}
+		c.backend = message.New(message.HandlerFunc(func(e *message.Exchange) {
+			if e.Method == "initialize" {
+				e.Result(fmt.Appendf(nil, `{"protocolVersion":%q,"capabilities":{%s"tools":{}}}`, x.version, x.own))
+				return
+			}
+			if e.Method == "tools/call" || e.Method == "tasks/get" {
+				e.Result(fmt.Appendf(nil, `{"content":[],"got":%s}`, e.Params))
+				return
+			}
+			inner.Serve(e)
+		}))
+		n := newNode(t, c)
+		p := n.connect(x.version, nil)
+		if r := p.post(`{"jsonrpc":"2.0","id":"l","method":"tools/list"}`); strings.Contains(string(r.body), "execution") {
+			t.Errorf("%s: %s", name, r.body)
+		}
+		for _, body := range []string{
+			`{"jsonrpc":"2.0","id":"1","method":"tools/call","params":{"name":"echo","task":{"ttl":1}}}`,
+			`{"jsonrpc":"2.0","id":"1","method":"tasks/get","params":{"taskId":"theirs","task":{"ttl":1}}}`,
+		} {
+			if r := p.post(body); !strings.Contains(string(r.body), `"task":{"ttl":1}`) {
+				t.Errorf("%s: %d %s", name, r.status, r.body)
+			}
+		}
+	}
+}
+
+// A task is found on any node, also after its own is lost.
+func TestLegacyTaskOnAnyNode(t *testing.T) {
+	t.Parallel()
+	f := newFarm(t, 3, legacyTasksConfig())
+	p := f.nodes[0].connect("2025-11-25", nil)
+	p.post(`{"jsonrpc":"2.0","id":"l","method":"tools/list"}`)
+	safe, unsafe, ended := p.begins("1", "safe_hold", `{"key":"safe"}`), p.begins("2", "hold", `{"key":"unsafe"}`), p.begins("3", "hold", `{"key":"ended"}`)
+	held := f.nodes[0].release(3)
+	held[2].Result(result("ended"))
+	p.at(f.nodes[1]).becomes(ended.TaskID, "completed")
+	elsewhere := f.nodes[2].connect("2025-11-25", nil)
+	elsewhere.becomes(ended.TaskID, "completed") // from a session on another node
+	w := p.at(f.nodes[1]).open("POST", "/mcp", fmt.Sprintf(`{"jsonrpc":"2.0","id":"r","method":"tasks/result","params":{"taskId":%q}}`, safe.TaskID))
+	eventually(t, "the tasks/result", func() bool { return f.nodes[0].sessions.Calls() == 3 })
+
+	f.nodes[0].kill()
+	if m := p.at(f.nodes[1]).of("tasks/result", ended.TaskID); !strings.Contains(string(m.Result.Content), "ended") {
+		t.Errorf("that had ended: %+v", m)
+	}
+	if is := p.at(f.nodes[2]).becomes(unsafe.TaskID, "failed"); !strings.Contains(is.StatusMessage, "outcome unknown") {
+		t.Errorf("that may have run: %+v", is)
+	}
+	if m := elsewhere.of("tasks/result", unsafe.TaskID); m.Error == nil || m.Error.Code != codeUnknown {
+		t.Errorf("that may have run: %+v", m)
+	}
+	var again *farmNode
+	eventually(t, "the call to be made again", func() bool {
+		for _, n := range f.nodes[1:] {
+			if n.runs("safe") > 0 {
+				again = n
+			}
+		}
+		return again != nil
+	})
+	made := again.release(1)[0]
+	if strings.Contains(string(made.Params), "task") {
+		t.Errorf("the backend has got %s", made.Params)
+	}
+	made.Result(result("again"))
+	if m := toldLegacy(t, lastOf(w.all())); string(m.ID) != `"r"` || !strings.Contains(string(m.Result.Content), "again") {
+		t.Errorf("that is safe: %+v", m)
+	}
+	if is := p.at(f.nodes[2]).becomes(safe.TaskID, "completed"); is.CreatedAt != safe.CreatedAt {
+		t.Errorf("that is safe: %+v", is)
+	}
+	if m := p.at(f.nodes[1]).says("l", "tasks/list", `{}`); len(m.Result.Tasks) != 3 {
+		t.Errorf("tasks/list: %+v", m)
+	}
+	for id, runs := range map[string]int{"unsafe": 1, "ended": 1, "safe": 2} {
+		if n := f.runs(id); n != runs {
+			t.Errorf("%s ran %d times", id, n)
+		}
+	}
+}
+
+// lastOf returns the last message of an answer.
+func lastOf(r reply) []byte {
+	if !strings.HasPrefix(r.header.Get("Content-Type"), "text/event-stream") {
+		return r.body
+	}
+	all := r.events()
+	return all[len(all)-1].Data
+}
+
+// A task that is asked for again under its idempotency key is the same.
+func TestLegacyTaskKeyed(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, legacyTasksConfig())
+	p := n.connect("2025-11-25", nil)
+	body := `{"jsonrpc":"2.0","id":"1","method":"tools/call","params":{"name":"hold","arguments":{"key":"k"},"task":{}}}`
+	first := toldLegacy(t, p.post(body, "Idempotency-Key: x").body)
+	second := toldLegacy(t, p.post(body, "Idempotency-Key: x").body)
+	if first.Result.Task == nil || second.Result.Task == nil || first.Result.Task.TaskID != second.Result.Task.TaskID {
+		t.Errorf("%+v and %+v", first, second)
+	}
+	n.release(1)[0].Result(result("once"))
+	p.becomes(first.Result.Task.TaskID, "completed")
+	if n.runs("k") != 1 {
+		t.Errorf("%d runs", n.runs("k"))
+	}
+}
+
+// Clients that have one connection for all use tasks there.
+func TestLegacyTaskBothWays(t *testing.T) {
+	t.Parallel()
+	bothWays(t, func(t *testing.T, open dialer) {
+		n := newNode(t, legacyTasksConfig())
+		c := open(n, 0)
+		c.begin("2025-11-25", `{"elicitation":{}}`)
+		c.say(`{"jsonrpc":"2.0","id":"1","method":"tools/call","params":{"name":"ask","arguments":{},"task":{}}}`)
+		made := toldLegacy(t, c.message().Raw)
+		for made.Method == "notifications/tasks/status" {
+			made = toldLegacy(t, c.message().Raw)
+		}
+		if made.Result.Task == nil {
+			t.Fatalf("no task: %+v", made)
+		}
+		c.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":"r","method":"tasks/result","params":{"taskId":%q}}`, made.Result.Task.TaskID))
+		var q, end jsonrpc.Message
+		for end.Raw == nil {
+			switch m := c.message(); {
+			case m.Method == "elicitation/create":
+				q = m
+				c.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"action":"accept"}}`, m.ID))
+			case m.Method == "notifications/tasks/status":
+			default:
+				end = m
+			}
+		}
+		if q.Raw == nil || string(end.ID) != `"r"` || !strings.Contains(string(end.Raw), "accept") {
+			t.Errorf("%s, after %s", end.Raw, q.Raw)
+		}
+	})
+}

@@ -1,0 +1,409 @@
+package session
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"time"
+
+	"holdfast/internal/protocol"
+	"holdfast/jsonrpc"
+)
+
+// What follows is for the experimental tasks of revision 2025-11-25 (Tasks). Holdfast offers
+// them to the clients of a session whose backend has none: a tools/call that asks for a task
+// is a call as others, but for what its client is told at once. It is found by the task's id,
+// from any session of the same principal. How its client waits for it is in taskresult.go.
+
+// sealLegacyTask is what the mark of such a task's id is for.
+const sealLegacyTask = "holdfast task of 2025-11-25"
+
+// tasksCapability is what a session offers that has no other tasks.
+var tasksCapability = []byte(`{"list":{},"cancel":{},"requests":{"tools":{"call":{}}}}`)
+
+// offerTasks notes that the session offers tasks, if the backend's answer to initialize has
+// none of its own. s.mu is held.
+func (s *Session) offerTasks(result []byte) {
+	offered := s.m.opts.Tasks && !s.m.opts.Stateless && !s.single && s.revision == protocol.V20251125 &&
+		jsonrpc.Field(result, "capabilities", "tasks") == nil
+	s.offersTasks.Store(offered)
+}
+
+// isTaskMethod reports whether a method is about tasks of 2025-11-25.
+func isTaskMethod(method string) bool {
+	switch method {
+	case protocol.MethodTaskGet, protocol.MethodTaskResult, protocol.MethodTaskList, protocol.MethodTaskCancel:
+		return true
+	}
+	return false
+}
+
+// AsksForTask reports whether a request of the session's client is to become a task of
+// 2025-11-25, which [Session.Begin] makes of it.
+func (s *Session) AsksForTask(m *jsonrpc.Message) bool {
+	if !s.offersTasks.Load() || m.Kind != jsonrpc.Request || m.Method != protocol.MethodCallTool || !bytes.Contains(m.Params, []byte(`"task"`)) {
+		return false
+	}
+	asks := jsonrpc.Field(m.Params, "task")
+	return len(asks) > 0 && asks[0] == '{'
+}
+
+// withoutTask returns a request as the backend gets it, which knows no tasks.
+func withoutTask(m jsonrpc.Message) jsonrpc.Message {
+	params := []byte{'{'}
+	jsonrpc.Each(m.Params, func(name, value []byte) {
+		if string(name) == "task" {
+			return
+		}
+		if len(params) > 1 {
+			params = append(params, ',')
+		}
+		params = append(append(append(params, jsonrpc.Quote(string(name))...), ':'), value...)
+	})
+	bare, err := jsonrpc.Parse(jsonrpc.AppendRequest(nil, m.ID, m.Method, append(params, '}')))
+	if err != nil {
+		return m
+	}
+	return bare
+}
+
+// supportTasks returns the response to a tools/list with all tools that do not say otherwise
+// callable as tasks.
+func supportTasks(response []byte) []byte {
+	var tools []json.RawMessage
+	if json.Unmarshal(jsonrpc.Field(response, "result", "tools"), &tools) != nil {
+		return response
+	}
+	text := []byte{'['}
+	for i, tool := range tools {
+		if i > 0 {
+			text = append(text, ',')
+		}
+		if jsonrpc.Field(tool, "execution", "taskSupport") == nil {
+			tool, _ = jsonrpc.Set(tool, []byte(`"optional"`), "execution", "taskSupport")
+		}
+		text = append(text, tool...)
+	}
+	response, _ = jsonrpc.Set(response, append(text, ']'), "result", "tools")
+	return response
+}
+
+// legacyTask returns the task that the call was begun as, or nil. It does not change.
+func (c *Call) legacyTask() *task {
+	if c.s.modern != "" || c.record == nil || c.record.task == nil || c.record.task.created.IsZero() {
+		return nil
+	}
+	return c.record.task
+}
+
+// newLegacyTask returns the task of a call that nobody else knows yet.
+func (s *Session) newLegacyTask(created time.Time) *task {
+	t := &task{of: s.taskTable(), created: created.Truncate(time.Millisecond), updated: created}
+	t.status = &waker{m: s.m}
+	return t
+}
+
+// addLegacy has a task found by its number.
+func (t *task) addLegacy(c *Call) {
+	number, told := c.number, protocol.TaskWorking
+	t.status.step = func() bool { return c.s.tellTaskStatus(number, &told) }
+	t.of.mu.Lock()
+	t.of.all[number] = t
+	t.of.mu.Unlock()
+	c.s.m.resumer(c.s)
+}
+
+// legacyTaskID returns the id of a task.
+func (s *Session) legacyTaskID(number uint64) string { return s.Seal(sealLegacyTask, number, nil) }
+
+// TaskHome returns the session that a request of the session's client is for: another one of
+// the same principal if it is about a task of that one. The error is a [*Redirect], or that
+// of a store which can't tell.
+func (s *Session) TaskHome(m *jsonrpc.Message) (*Session, error) {
+	if !s.offersTasks.Load() || m.Kind != jsonrpc.Request || !isTaskMethod(m.Method) || m.Method == protocol.MethodTaskList {
+		return s, nil
+	}
+	id := jsonrpc.String(jsonrpc.Field(m.Params, "taskId"))
+	if name, _, _, ok := parseSealed(id); !ok || name == s.Name() {
+		return s, nil
+	}
+	home, _, err := s.m.FindSeal(sealLegacyTask, id, nil, s.principal)
+	if errors.Is(err, ErrNotFound) {
+		return s, nil // which says so
+	}
+	return home, err
+}
+
+// A legacyTaskText is a task as its client sees it (2025-11-25, Task).
+type legacyTaskText struct {
+	ID      string `json:"taskId"`
+	Status  string `json:"status"`
+	Message string `json:"statusMessage,omitempty"`
+	Created string `json:"createdAt"`
+	Updated string `json:"lastUpdatedAt"`
+	TTL     int64  `json:"ttl"`
+	Poll    int64  `json:"pollInterval"`
+}
+
+// TaskTime is how clients are told times of tasks: ISO 8601.
+const TaskTime = "2006-01-02T15:04:05.000Z07:00"
+
+// How often a client is told to ask: the longer a task has run, the less it matters when
+// exactly it is found to have ended.
+const (
+	minPoll  = 500 * time.Millisecond
+	maxPoll  = 5 * time.Second
+	pollPart = 20 // of its age
+)
+
+// PollAfter is how long the client of a task of an age is to wait before it asks again.
+func PollAfter(age time.Duration) time.Duration { return min(max(minPoll, age/pollPart), maxPoll) }
+
+// tellLegacyTask returns what the client is told of a task.
+func (s *Session) tellLegacyTask(number uint64, created time.Time, st *TaskState) *legacyTaskText {
+	end, updated := st.Ended, st.Updated
+	if end.IsZero() {
+		end = time.Now()
+	}
+	if updated.Before(created) {
+		updated = created
+	}
+	age := max(end.Sub(created), 0)
+	t := &legacyTaskText{
+		ID:      s.legacyTaskID(number),
+		Status:  protocol.TaskWorking,
+		Message: st.Message,
+		Created: created.UTC().Format(TaskTime),
+		Updated: updated.UTC().Format(TaskTime),
+		TTL:     (age + s.m.KeepTask()).Milliseconds(),
+		Poll:    PollAfter(age).Milliseconds(),
+	}
+	switch {
+	case st.Running && len(st.Asked) > 0:
+		t.Status = protocol.TaskInputRequired
+	case st.Running:
+	case st.Response == nil:
+		t.Status, t.Message = protocol.TaskCancelled, "the client cancelled the task"
+	default:
+		t.end(st.Response)
+	}
+	return t
+}
+
+// longestReason bounds the text of a result that says why a tool failed, in a task's status.
+const longestReason = 500
+
+// end takes in the response that ended the call. Unlike the extension of 2026-07-28 this
+// revision has tasks fail whose tool did.
+func (t *legacyTaskText) end(response []byte) {
+	t.Status = protocol.TaskCompleted
+	reason := ""
+	result := jsonrpc.Field(response, "result")
+	switch {
+	case result == nil:
+		reason = jsonrpc.String(jsonrpc.Field(response, "error", "message"))
+	case string(jsonrpc.Field(result, "isError")) != "true":
+		return
+	default:
+		var content []struct{ Text string }
+		_ = json.Unmarshal(jsonrpc.Field(result, "content"), &content) // else there is no text
+		if len(content) > 0 {
+			reason = content[0].Text
+		}
+	}
+	t.Status = protocol.TaskFailed
+	if reason != "" {
+		t.Message = string(bytes.ToValidUTF8([]byte(reason[:min(len(reason), longestReason)]), nil))
+	}
+}
+
+// errNoTask refuses the id of a task.
+var errNoTask = jsonrpc.Errorf(jsonrpc.CodeInvalidParams, "task not found: its id is not valid here, or it is no longer kept")
+
+// TaskCreated returns the response that tells the client of a request that its call, whose
+// stream this is, is a task.
+func (s *Session) TaskCreated(ctx context.Context, number uint64, id []byte) []byte {
+	created, st, err := s.legacyTaskState(ctx, number)
+	if err != nil {
+		return taskFailure(id, err)
+	}
+	if c := s.streams.call(number); c != nil {
+		c.releaseWebhooks(number) // nobody waits for it on this connection
+	}
+	text, _ := json.Marshal(map[string]any{"task": s.tellLegacyTask(number, created, &st)})
+	return jsonrpc.AppendResult(nil, id, text)
+}
+
+// taskFailure answers a request about a task with an error.
+func taskFailure(id []byte, err error) []byte {
+	var e *jsonrpc.Error
+	switch {
+	case errors.Is(err, ErrNotFound):
+		e = errNoTask
+	case !errors.As(err, &e):
+		e = jsonrpc.Errorf(jsonrpc.CodeInternal, "the task cannot be read: try again later")
+	}
+	return jsonrpc.AppendError(nil, id, e)
+}
+
+// legacyTaskState returns the state of a task of the session. The error is that of
+// [Session.Task].
+func (s *Session) legacyTaskState(ctx context.Context, number uint64) (created time.Time, st TaskState, err error) {
+	all := s.taskTable()
+	all.mu.Lock()
+	t := all.all[number]
+	gone := t == nil || t.created.IsZero() || !t.ended.IsZero() && time.Since(t.ended) > s.m.KeepTask()
+	all.mu.Unlock()
+	if gone {
+		return created, st, ErrNotFound
+	}
+	st, err = s.Task(ctx, number)
+	return t.created, st, err
+}
+
+// answerTask answers a request of the client about tasks, which is the call's. It returns
+// before that is done.
+func (s *Session) answerTask(c *Call, m jsonrpc.Message) {
+	if !s.m.startWork() {
+		return // all calls end now
+	}
+	go func() {
+		defer s.m.work.Done()
+		ctx, stop := context.WithTimeout(s.m.ctx, storeTimeout)
+		defer stop()
+		if answer := s.taskAnswer(ctx, c, &m); answer != nil {
+			s.answerOwn(c, m.ID, answer)
+		}
+	}()
+}
+
+// answerOwn answers a request of a client in the backend's place, if it is still unanswered.
+func (s *Session) answerOwn(c *Call, id, answer []byte) {
+	s.mu.Lock()
+	rq := s.takeRequest(id, c)
+	s.mu.Unlock()
+	if rq != nil {
+		c.respond(rq, answer)
+		s.requestEnded(rq)
+	}
+}
+
+// taskAnswer returns the answer to a request about tasks, or nil if it comes later.
+func (s *Session) taskAnswer(ctx context.Context, c *Call, m *jsonrpc.Message) []byte {
+	if m.Method == protocol.MethodTaskList {
+		return s.listTasks(ctx, m)
+	}
+	name, mark, number, ok := parseSealed(jsonrpc.String(jsonrpc.Field(m.Params, "taskId")))
+	if !ok || name != s.Name() || !s.sealed(mark, sealLegacyTask, number, nil) {
+		return taskFailure(m.ID, errNoTask)
+	}
+	created, st, err := s.legacyTaskState(ctx, number)
+	switch {
+	case err != nil:
+		return taskFailure(m.ID, err)
+	case m.Method == protocol.MethodTaskResult && st.Running:
+		s.awaitTask(c, m.ID, number)
+		return nil
+	case m.Method == protocol.MethodTaskResult:
+		return s.taskResult(m.ID, number, &st)
+	case m.Method == protocol.MethodTaskCancel:
+		if err := s.cancelTask(ctx, number, &st); err != nil {
+			return taskFailure(m.ID, err)
+		}
+	}
+	text, _ := json.Marshal(s.tellLegacyTask(number, created, &st))
+	return jsonrpc.AppendResult(nil, m.ID, text)
+}
+
+// cancelTask cancels a task that runs. st is its state, which changes.
+func (s *Session) cancelTask(ctx context.Context, number uint64, st *TaskState) (err error) {
+	if c := s.streams.call(number); c != nil && st.Running && c.Withdraw("the client cancelled the task") {
+		*st = TaskState{Updated: time.Now(), Ended: time.Now()}
+		return nil
+	}
+	if st.Running { // it has ended just now
+		if *st, err = s.Task(ctx, number); err != nil {
+			return err
+		}
+	}
+	return jsonrpc.Errorf(jsonrpc.CodeInvalidParams, "cannot cancel the task: it has ended, and is %q", s.tellLegacyTask(number, time.Now(), st).Status)
+}
+
+// mostListed bounds the tasks of one answer to tasks/list.
+const mostListed = 50
+
+// listTasks answers a tasks/list: the tasks of the principal on this node, or, for nobody in
+// particular, those of the session, in the order of their sessions and of their beginnings.
+func (s *Session) listTasks(ctx context.Context, m *jsonrpc.Message) []byte {
+	var after string // the session of the last that was told
+	var last uint64
+	if raw := jsonrpc.Field(m.Params, "cursor"); raw != nil {
+		var ok bool
+		if after, _, last, ok = parseSealed(jsonrpc.String(raw)); !ok {
+			return taskFailure(m.ID, jsonrpc.Errorf(jsonrpc.CodeInvalidParams, "the cursor is not valid"))
+		}
+	}
+	list, next := []*legacyTaskText{}, ""
+	for _, of := range s.m.taskSessions(s) {
+		if of.Name() < after {
+			continue
+		}
+		for _, number := range of.legacyTaskNumbers() {
+			if of.Name() == after && number <= last {
+				continue
+			}
+			created, st, err := of.legacyTaskState(ctx, number)
+			if err != nil {
+				continue
+			}
+			if len(list) == mostListed {
+				next = list[mostListed-1].ID
+				break
+			}
+			list = append(list, of.tellLegacyTask(number, created, &st))
+		}
+	}
+	result := map[string]any{"tasks": list}
+	if next != "" {
+		result["nextCursor"] = next
+	}
+	text, _ := json.Marshal(result)
+	return jsonrpc.AppendResult(nil, m.ID, text)
+}
+
+// taskSessions returns the sessions on this node whose tasks the client of a session may see.
+func (m *Manager) taskSessions(own *Session) []*Session {
+	if own.principal == "" {
+		return []*Session{own}
+	}
+	all := []*Session{}
+	m.mu.RLock()
+	for s := range m.resumers[own.principal] {
+		if s.modern == "" {
+			all = append(all, s)
+		}
+	}
+	m.mu.RUnlock()
+	slices.SortFunc(all, func(a, b *Session) int { return bytes.Compare([]byte(a.key), []byte(b.key)) })
+	return all
+}
+
+// legacyTaskNumbers returns the numbers of the session's tasks, oldest first.
+func (s *Session) legacyTaskNumbers() []uint64 {
+	all := s.tasks.Load()
+	if all == nil {
+		return nil
+	}
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	var numbers []uint64
+	for number, t := range all.all {
+		if !t.created.IsZero() {
+			numbers = append(numbers, number)
+		}
+	}
+	slices.Sort(numbers)
+	return numbers
+}
