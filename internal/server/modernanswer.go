@@ -52,8 +52,10 @@ func (h *Handler) serveModern(w http.ResponseWriter, of *exchange) (err error) {
 	if x.once.key, err = keyOf(x.r, x.msgs); err != nil {
 		return errf(codeInvalid, "%v", err)
 	}
+	if x.isListen() {
+		x.once.key = "" // which nobody could come back to
+	}
 	if listen != nil {
-		x.once.key = ""
 		return h.listenModern(w, x, listen)
 	}
 	return h.callModern(w, x, of.msgs)
@@ -280,10 +282,10 @@ func (p *reply) answer(ctx context.Context, number, seq uint64) error {
 // left cancels the call if its client has left before it was answered, unless the client can
 // come back for it.
 func (p *reply) left(err error) {
-	if err == nil || p.state >= last || errors.Is(err, errSuperseded) || errors.Is(err, session.ErrMoved) || p.x.once.key != "" || p.goesOn {
+	if err == nil || p.state >= last || errors.Is(err, errSuperseded) || errors.Is(err, session.ErrMoved) || p.goesOn {
 		return
 	}
-	if c := p.s.CallAt(p.r.Cursor().Stream.Number); c != nil {
+	if c := p.s.CallAt(p.r.Cursor().Stream.Number); c != nil && !c.Keyed() && p.r.LeavesLast() {
 		c.Withdraw("the client closed the connection")
 	}
 }

@@ -271,6 +271,14 @@ func (c *Call) Withdraw(reason string) (done bool) {
 	return done
 }
 
+// Keyed reports whether the call was begun under a client's idempotency key, by which that can
+// find it again.
+func (c *Call) Keyed() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.record != nil && c.record.key != nil && !c.record.key.forward
+}
+
 // CallAt returns the call of a stream while it is in flight, or nil.
 func (s *Session) CallAt(number uint64) *Call { return s.streams.call(number) }
 

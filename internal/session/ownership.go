@@ -72,9 +72,7 @@ func (t *table) dismissAll() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, u := range t.streams {
-		if u.reader != nil {
-			u.reader.end()
-		}
+		u.reader.all((*Reader).end)
 	}
 }
 

@@ -24,13 +24,21 @@ type Reader struct {
 	gone            atomic.Bool
 	lostChanged     atomic.Bool
 	ready           chan<- struct{}
+	beside          beside
 	stop            func()
 	webhooks        *webhooks // nil for most streams; guarded by table.mu
 	disconnectAsked atomic.Pointer[disconnect]
 }
 
+// beside is what a reader has to do with others of its stream, in a carrier. Guarded by table.mu.
+type beside struct {
+	older  *Reader // another one, if there is one
+	leaves bool    // the reader's client has left
+}
+
 // Read attaches a reader to a stream, after the entry seq that was written under
-// epoch. It takes over from a reader that is there. ready is told when there is
+// epoch. It takes over from a reader that is there; but in a carrier, whose clients could not
+// come back, it reads beside it. ready is told when there is
 // something to read, and when the reader is gone or asked to disconnect; several readers may
 // share it.
 //
@@ -144,6 +152,36 @@ func (s *Session) SupersedeStandalone(ctx context.Context) {
 // wake tells the reader to look, without waiting.
 func (r *Reader) wake() { Wake(r.ready) }
 
+// all calls do with the reader, which may be nil, and those that read the stream beside it.
+// table.mu is held.
+func (r *Reader) all(do func(*Reader)) {
+	for ; r != nil; r = r.beside.older {
+		do(r)
+	}
+}
+
+// unlink takes a reader out of those that read the stream beside r, which may be nil. table.mu
+// is held.
+func (r *Reader) unlink(gone *Reader) {
+	r.all(func(x *Reader) {
+		if x.beside.older == gone {
+			x.beside.older = gone.beside.older
+		}
+	})
+}
+
+// LeavesLast notes that the reader's client has left, and reports whether those of all who read
+// the stream have.
+func (r *Reader) LeavesLast() bool {
+	t := &r.s.streams
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	r.beside.leaves = true
+	last := true
+	t.streams[r.cursor.Stream.Number].reader.all(func(x *Reader) { last = last && x.beside.leaves })
+	return last
+}
+
 // Wake tells whoever waits on ready to look again. It never waits.
 func Wake(ready chan<- struct{}) {
 	select {
@@ -163,7 +201,11 @@ func (t *table) attach(r *Reader) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	number := r.cursor.Stream.Number
-	if old := t.streams[number].reader; old != nil {
+	switch old := t.streams[number].reader; {
+	case old == nil:
+	case r.s.modern != "":
+		r.beside.older = old
+	default:
 		old.end()
 		t.addFollower(number)
 	}
@@ -321,8 +363,12 @@ func (t *table) detach(r *Reader, broke, ids, besides, silent bool) {
 		t.superseded, t.left = nil, nil
 	}
 	number := r.cursor.Stream.Number
-	if t.streams[number].reader != r {
-		return // another reads it by now
+	if newest := t.streams[number].reader; newest != r || r.beside.older != nil {
+		if newest == r {
+			t.setReader(number, r.beside.older)
+		}
+		newest.unlink(r)
+		return // another reads it
 	}
 	t.setReader(number, nil)
 	if number == standalone {

@@ -23,7 +23,7 @@ type table struct {
 // A streamUser is who uses a stream. Its zero value stands for nobody.
 type streamUser struct {
 	call     *Call     // that writes it; nil if it has ended
-	reader   *Reader   // nil if nobody is connected
+	reader   *Reader   // the newest; nil if nobody is connected
 	webhooks *webhooks // of a call that has ended, and has webhooks to be told
 	blind    bool      // it is not known any more what the stream answered
 }
@@ -105,7 +105,7 @@ func (t *table) remove(number uint64) *webhooks {
 	case u.reader == nil:
 		t.unread.add(number, awaitedFor)
 	default:
-		u.reader.wake() // nothing more comes, should it wait for that
+		u.reader.all((*Reader).wake) // nothing more comes, should they wait for that
 	}
 	return t.webhooksOf(u.call, number)
 }
@@ -159,11 +159,9 @@ func (t *table) disconnect(number uint64, k disconnect) {
 	}
 }
 
-// wake tells the reader of a stream, if there is one, to look again.
+// wake tells the readers of a stream to look again.
 func (t *table) wake(number uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if r := t.streams[number].reader; r != nil {
-		r.wake()
-	}
+	t.streams[number].reader.all((*Reader).wake)
 }

@@ -1,0 +1,319 @@
+package server_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	"holdfast/backend"
+	"holdfast/internal/engine/memory"
+	"holdfast/internal/server"
+	"holdfast/internal/session"
+	"holdfast/jsonrpc"
+)
+
+// toolbox is a backend for modern requests whose tools say in which conversation they ran:
+//
+//	who   answers
+//	hold  waits for release
+//	ask   asks the client, and answers what that says
+//	ask2  asks the client twice
+type toolbox struct {
+	mu        sync.Mutex
+	opened    int
+	closed    int
+	held      map[string]func(text string) // by the text of their argument "key"
+	ran       map[string]int               // the same
+	cancelled map[string]int               // the same
+	answers   map[string]func(jsonrpc.Message)
+	asked     int
+	muted     map[string]bool // by the text of their argument "key": they take the client's input, and do not end
+}
+
+func newToolbox() *toolbox {
+	return &toolbox{
+		held: make(map[string]func(string)), ran: make(map[string]int), cancelled: make(map[string]int),
+		answers: make(map[string]func(jsonrpc.Message)), muted: make(map[string]bool),
+	}
+}
+
+func (b *toolbox) Eras() backend.Eras { return backend.Both }
+
+func (b *toolbox) Open(_ context.Context, _ backend.Start, sink backend.Sink) (backend.Conn, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.opened++
+	return &toolboxConn{b: b, n: b.opened, sink: sink, keys: make(map[string]string)}, nil
+}
+
+type toolboxConn struct {
+	b    *toolbox
+	n    int
+	sink backend.Sink
+	keys map[string]string // by the ids of requests; guarded by toolbox.mu
+}
+
+func (c *toolboxConn) Close() error {
+	c.b.mu.Lock()
+	defer c.b.mu.Unlock()
+	c.b.closed++
+	return nil
+}
+
+func (c *toolboxConn) Deliver(in backend.Inbound) error {
+	b := c.b
+	say := func(text string) {
+		c.sink.Emit(in.Call, parse(string(jsonrpc.AppendResult(nil, in.ID, result(fmt.Sprintf("%s in %d", text, c.n))))))
+	}
+	key := jsonrpc.String(jsonrpc.Field(in.Params, "arguments", "key"))
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch {
+	case in.Method == "tools/list":
+		c.sink.Emit(in.Call, parse(string(jsonrpc.AppendResult(nil, in.ID, []byte(`{"tools":[{"name":"who"},{"name":"hold"},{"name":"ask"}]}`)))))
+	case in.Method == "notifications/cancelled":
+		b.cancelled[c.keys[string(jsonrpc.Field(in.Params, "requestId"))]]++
+	case in.Kind == jsonrpc.Response:
+		if answer := b.answers[string(in.ID)]; answer != nil {
+			delete(b.answers, string(in.ID))
+			go answer(in.Message)
+		}
+	case in.Method == "subscriptions/listen":
+		go c.sink.Emit(in.Call, parse(`{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{"notifications":{}}}`))
+	case in.Kind == jsonrpc.Request && in.Method != "tools/call":
+		c.sink.Emit(in.Call, parse(string(jsonrpc.AppendError(nil, in.ID, jsonrpc.Errorf(codeMethod, "no %s", in.Method)))))
+	case in.Kind == jsonrpc.Request:
+		b.ran[key]++
+		c.keys[string(in.ID)] = key
+		switch jsonrpc.String(jsonrpc.Field(in.Params, "name")) {
+		case "hold":
+			b.held[key] = say
+		case "ask", "ask2":
+			b.held[key] = say
+			questions := 1
+			if jsonrpc.String(jsonrpc.Field(in.Params, "name")) == "ask2" {
+				questions = 2
+			}
+			open := questions
+			for range questions {
+				b.asked++
+				id := fmt.Sprintf(`"q%d"`, b.asked)
+				b.answers[id] = func(m jsonrpc.Message) {
+					b.mu.Lock()
+					open--
+					ends := open == 0 && !b.muted[key]
+					b.mu.Unlock()
+					if ends {
+						say("answered " + string(m.Result))
+					}
+				}
+				go c.sink.Emit(in.Call, parse(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":"elicitation/create","params":{"message":"?"}}`, id)))
+			}
+		default:
+			go say(key)
+		}
+	}
+	return nil
+}
+
+// count returns what was counted for a key.
+func (b *toolbox) count(of *map[string]int, key string) int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return (*of)[key]
+}
+
+// release has a call end that is held.
+func (b *toolbox) release(key string) {
+	b.mu.Lock()
+	say := b.held[key]
+	b.mu.Unlock()
+	say("released")
+}
+
+// mute has a call go on after it has got the client's input.
+func (b *toolbox) mute(key string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.muted[key] = true
+}
+
+// A bubble is a handler without a network, for tests in a bubble of synctest.
+type bubble struct {
+	*server.Handler
+	t        *testing.T
+	tools    *toolbox
+	sessions *session.Manager
+}
+
+// inBubble runs a test with a handler, whose principals are in the header "Who".
+func inBubble(t *testing.T, c config, do func(*testing.T, *bubble)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		c.session.Logger = slog.New(slog.DiscardHandler)
+		c.server.Logger = c.session.Logger
+		store, tools := memory.New(c.memory), newToolbox()
+		b := &bubble{t: t, tools: tools, sessions: session.NewManager(store, tools, c.session)}
+		c.server.Manager = b.sessions
+		if c.server.Principal == nil {
+			c.server.Principal = func(r *http.Request) string { return r.Header.Get("Who") }
+		}
+		b.Handler = server.New(c.server)
+		defer func() {
+			b.sessions.Close()
+			if err := store.Close(); err != nil {
+				t.Error(err)
+			}
+		}()
+		do(t, b)
+	})
+}
+
+// A wish is a modern request.
+type wish struct {
+	who    string // the principal
+	from   string // the client's address
+	id     string // as JSON; "c1" if empty
+	method string // tools/call if empty
+	params string // as JSON
+	info   string // clientInfo, as JSON
+	caps   string // clientCapabilities, as JSON; {} if empty
+	key    string // the idempotency key
+}
+
+// tool returns the params of a call.
+func tool(name, key string) string {
+	return fmt.Sprintf(`{"name":%q,"arguments":{"key":%q}}`, name, key)
+}
+
+// with adds members to params.
+func with(params string, more string) string {
+	return strings.TrimSuffix(params, "}") + "," + more + "}"
+}
+
+// request makes the request.
+func (a wish) request(ctx context.Context) *http.Request {
+	if a.id == "" {
+		a.id = `"c1"`
+	}
+	if a.method == "" {
+		a.method = "tools/call"
+	}
+	if a.caps == "" {
+		a.caps = "{}"
+	}
+	meta := `{` + metaVersion + `}`
+	set := func(to, value string, path ...string) string {
+		text, _ := jsonrpc.Set([]byte(to), []byte(value), path...)
+		return string(text)
+	}
+	meta = set(meta, a.caps, "io.modelcontextprotocol/clientCapabilities")
+	if a.info != "" {
+		meta = set(meta, a.info, "io.modelcontextprotocol/clientInfo")
+	}
+	params := set(a.params, meta, "_meta")
+	body := fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":%q,"params":%s}`, a.id, a.method, params)
+	r := httptest.NewRequestWithContext(ctx, http.MethodPost, "/mcp", strings.NewReader(body))
+	r.Header = http.Header{
+		"Accept": {"application/json, text/event-stream"}, "Content-Type": {"application/json"}, "Who": {a.who},
+		"Mcp-Protocol-Version": {"2026-07-28"}, "Mcp-Method": {a.method},
+	}
+	for _, field := range []string{"name", "uri", "taskId"} {
+		if name := jsonrpc.String(jsonrpc.Field([]byte(params), field)); name != "" {
+			r.Header["Mcp-Name"] = []string{name}
+		}
+	}
+	if a.key != "" {
+		r.Header["Idempotency-Key"] = []string{fmt.Sprintf("%q", a.key)}
+	}
+	if a.from != "" {
+		r.RemoteAddr = a.from + ":1"
+	}
+	return r
+}
+
+// An answered is what a request was answered with.
+type answered struct {
+	status int
+	body   []byte
+	header http.Header
+}
+
+// do makes a request, and returns its answer.
+func (b *bubble) do(a wish) answered {
+	b.t.Helper()
+	_, answer := b.begin(a)
+	return <-answer
+}
+
+// begin begins a request. The client may leave, and the answer comes when it does.
+func (b *bubble) begin(a wish) (leave context.CancelFunc, answer <-chan answered) {
+	b.t.Helper()
+	ctx, leave := context.WithCancel(b.t.Context())
+	come := make(chan answered, 1)
+	go func() {
+		w := httptest.NewRecorder()
+		b.ServeHTTP(w, a.request(ctx))
+		come <- answered{w.Code, w.Body.Bytes(), w.Header()}
+	}()
+	return leave, come
+}
+
+// response returns the response in an answer, which may be a stream of events; nil if there is
+// none.
+func (a answered) response() []byte {
+	if !strings.HasPrefix(a.header.Get("Content-Type"), "text/event-stream") {
+		return a.body
+	}
+	all := reply{body: a.body}.events()
+	for i := len(all) - 1; i >= 0; i-- {
+		if jsonrpc.Field(all[i].Data, "method") == nil && len(all[i].Data) > 0 {
+			return all[i].Data
+		}
+	}
+	return nil
+}
+
+// text returns the text that a tool has answered, or what else the response says.
+func (a answered) text() string {
+	var content []struct{ Text string }
+	if json.Unmarshal(jsonrpc.Field(a.response(), "result", "content"), &content) == nil && len(content) == 1 {
+		return content[0].Text
+	}
+	return string(a.response())
+}
+
+// code returns the code of the error that a request was answered with, or 0.
+func (a answered) code() (code int) {
+	_ = json.Unmarshal(jsonrpc.Field(a.response(), "error", "code"), &code)
+	return code
+}
+
+// state returns the requestState of an InputRequiredResult, and the members for a retry that
+// answers its questions.
+func (a answered) state(t *testing.T) (state, retry string) {
+	t.Helper()
+	result := jsonrpc.Field(a.response(), "result")
+	state = jsonrpc.String(jsonrpc.Field(result, "requestState"))
+	if state == "" || jsonrpc.String(jsonrpc.Field(result, "resultType")) != "input_required" {
+		t.Fatalf("it asks for nothing: %d %s", a.status, a.body)
+	}
+	return state, answering(result, state)
+}
+
+// answering returns the members of a retry that answers what a result asks for.
+func answering(result []byte, state string) string {
+	responses := []byte(`{}`)
+	jsonrpc.Each(jsonrpc.Field(result, "inputRequests"), func(name, _ []byte) {
+		responses, _ = jsonrpc.Set(responses, []byte(`{"action":"accept"}`), string(bytes.Clone(name)))
+	})
+	return fmt.Sprintf(`"requestState":%q,"inputResponses":%s`, state, responses)
+}
