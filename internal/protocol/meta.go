@@ -8,6 +8,13 @@ const (
 	MetaLastEventID = "holdfast/lastEventId"
 )
 
+// Where a request says of which trace it is part, as W3C Trace Context has it (2026-07-28, "_meta",
+// OpenTelemetry trace context; SEP-414).
+const (
+	MetaTraceParent = "traceparent"
+	MetaTraceState  = "tracestate"
+)
+
 // MetaResumeToken is where a cancellation names its request by the resume token, for
 // servers that may know another request by the id (SEP-975).
 const MetaResumeToken = "holdfast/resumeToken"

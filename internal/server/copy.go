@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"holdfast/internal/observe"
 	"holdfast/internal/session"
 	"holdfast/stream"
 )
@@ -43,6 +44,7 @@ type copier struct {
 	// written here, not even what was appended before. The two may be one connection.
 	yields bool
 	state  copyState
+	door   observe.Door
 }
 
 // A copyState is how far a stream was copied:
@@ -105,6 +107,7 @@ func (c *copier) read(ctx context.Context, cursor stream.Cursor, ids bool) error
 		return err
 	}
 	c.r, c.state = r, attached
+	r.Through(c.door)
 	if ids {
 		c.name = c.s.StreamName(cursor.Stream.Number)
 	}

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"holdfast/internal/observe"
 	"holdfast/internal/panics"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
@@ -287,7 +288,11 @@ func (m *mux) callLight(x *muxExchange, l *lightCall, msgs []jsonrpc.Message) {
 // attach goes on with a call that is there already, for a request.
 func (m *mux) attach(s *session.Session, at stream.Cursor, msg *jsonrpc.Message) {
 	one := []jsonrpc.Message{*msg}
-	err := m.newExchange(s, s.Key(), one).begin(at)
+	x := m.newExchange(s, s.Key(), one)
+	if x.door = observe.DoorResume; msg.Method != methodResume {
+		x.door = observe.DoorKey
+	}
+	err := x.begin(at)
 	switch {
 	case err == nil:
 	case errors.Is(err, io.EOF):

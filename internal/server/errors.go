@@ -26,6 +26,7 @@ func errf(code int, format string, args ...any) *jsonrpc.Error {
 // reject answers a request with an HTTP status and a JSON-RPC error that has no
 // id: it is about the HTTP request.
 func (h *Handler) reject(w http.ResponseWriter, status int, e *jsonrpc.Error) {
+	h.tellRefused(status, e)
 	h.rejectAs(w, status, jsonrpc.AppendError(nil, nil, e))
 }
 
@@ -51,7 +52,8 @@ func (h *Handler) fail(w http.ResponseWriter, err error) {
 	if status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable {
 		w.Header().Set("Retry-After", "1")
 	}
-	h.reject(w, status, e)
+	h.tellRefused(status, err)
+	h.rejectAs(w, status, jsonrpc.AppendError(nil, nil, e))
 }
 
 // failMessages is fail for messages of which nobody may know what became of them: then each
@@ -70,6 +72,7 @@ func (h *Handler) failMessages(w http.ResponseWriter, err error, msgs []jsonrpc.
 		h.fail(w, err)
 		return
 	}
+	h.tellRefused(http.StatusBadGateway, err)
 	h.rejectAs(w, http.StatusBadGateway, appendAnswers(nil, answers, batch))
 }
 

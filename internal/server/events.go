@@ -130,6 +130,7 @@ func (h *Handler) newConn(w http.ResponseWriter, x *exchange, s *session.Session
 		opened: time.Now(),
 	}
 	c.s, c.ready, c.sink = s, make(chan struct{}, 1), c
+	c.door = x.door()
 	c.from, c.via = x.r.RemoteAddr, x.via()
 	c.primes = !h.opts.Stateless && protocol.Primes(s.Revision())
 	if !c.via.isForwarded() {

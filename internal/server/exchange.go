@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strings"
 
+	"holdfast/internal/observe"
 	"holdfast/internal/protocol"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
@@ -78,6 +79,24 @@ type exchange struct {
 	// unsafe says that it does not ask again: what became of requests that may have run
 	// is told.
 	unsafe bool
+}
+
+// door returns the way in which a reader of the exchange's stream comes.
+func (x *exchange) door() observe.Door {
+	switch x.purpose {
+	case forRead:
+		if x.last == "" {
+			return observe.DoorListen
+		}
+		return observe.DoorReplay
+	case forStream, forAnswers:
+		return observe.DoorURL
+	case forRequest:
+		return observe.DoorResume
+	case forPairStream:
+		return observe.DoorPair
+	}
+	return observe.DoorPost
 }
 
 // opens reports whether the exchange needs a new session.

@@ -15,6 +15,7 @@ import (
 	"holdfast/internal/engine/durable"
 	"holdfast/internal/engine/durable/logtest"
 	"holdfast/internal/engine/memory"
+	"holdfast/internal/observe/observetest"
 	"holdfast/internal/server"
 	"holdfast/internal/session"
 	"holdfast/stream"
@@ -88,6 +89,8 @@ func (f *farm) start(c config) *farmNode {
 	if c.store != nil {
 		store = c.store(store)
 	}
+	c.session.Observers = append(c.session.Observers, observetest.New(f.t))
+	c.server.Observers = c.session.Observers
 	n.sessions = session.NewManager(store, backend, c.session)
 	c.server.Manager, c.server.Node = n.sessions, n.member
 	if c.server.Principal == nil {

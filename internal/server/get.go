@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 
+	"holdfast/internal/observe"
 	"holdfast/internal/protocol"
 	"holdfast/internal/server/websocket"
 	"holdfast/internal/session"
@@ -41,6 +42,9 @@ func (h *Handler) openStream(w http.ResponseWriter, x *exchange, o *outcome) (c 
 	var first []byte
 	switch o.kind {
 	case outcomeStream:
+		if x.purpose == forMessages { // begun before
+			c.door = observe.DoorKey
+		}
 		err = h.readOn(x, o, c)
 	case outcomeStandalone:
 		if err = c.standalone(x.r.Context()); err == nil {

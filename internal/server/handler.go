@@ -17,6 +17,7 @@ import (
 
 	"holdfast/internal/budget"
 	"holdfast/internal/cluster"
+	"holdfast/internal/observe"
 	"holdfast/internal/redact"
 	"holdfast/internal/session"
 )
@@ -65,7 +66,8 @@ type Options struct {
 	// Principal returns who makes a request, "" for nobody in particular. A
 	// session can be used only by the principal that began it.
 	Principal func(*http.Request) string
-	Logger    *slog.Logger // slog.Default()
+	Logger    *slog.Logger      // slog.Default()
+	Observers observe.Observers // are told of readers and refused requests; nil: there are none
 
 	// Node is this process among those that share the manager's store; nil if it is
 	// alone. The handler serves the others on it, and takes their sessions over when

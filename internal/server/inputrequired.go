@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"holdfast/internal/observe"
 	"holdfast/internal/protocol"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
@@ -149,6 +150,7 @@ func (h *Handler) continueModern(w http.ResponseWriter, x *exchange) error {
 		return errBadState
 	}
 	p := h.newReply(w, x, s, s.CallAt(number))
+	p.door = observe.DoorInput
 	p.x.modern.sum = sum
 	if p.call != nil {
 		p.call.Returned()

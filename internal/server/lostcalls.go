@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"holdfast/internal/observe"
 	"holdfast/internal/panics"
 	"holdfast/internal/session"
 	"holdfast/stream"
@@ -89,7 +90,7 @@ func (c *events) continueDue(ctx context.Context, a *alarm) error {
 // begin begins to copy a call.
 func (x *continued) begin(ctx context.Context, at stream.Cursor) error {
 	cc := &continuedCall{of: x}
-	cc.s, cc.ready, cc.sink, cc.yields = x.c.s, make(chan struct{}, 1), cc, true
+	cc.s, cc.ready, cc.sink, cc.yields, cc.door = x.c.s, make(chan struct{}, 1), cc, true, observe.DoorSession
 	if err := cc.read(ctx, at, x.c.name != ""); err != nil {
 		return err
 	}

@@ -23,6 +23,7 @@ import (
 	"holdfast/backend"
 	"holdfast/backend/message"
 	"holdfast/internal/engine/memory"
+	"holdfast/internal/observe/observetest"
 	"holdfast/internal/server"
 	"holdfast/internal/session"
 	"holdfast/internal/sse"
@@ -69,6 +70,8 @@ func newNode(t testing.TB, c config) *node {
 	c.server.InputGrace = cmp.Or(c.server.InputGrace, unhurried)
 	c.server.PingAfter = cmp.Or(c.server.PingAfter, unhurried)
 	c.session.Logger = c.server.Logger
+	c.session.Observers = append(c.session.Observers, observetest.New(t))
+	c.server.Observers = c.session.Observers
 	n := &node{t: t, script: &script{runs: map[string]int{}}, store: memory.New(c.memory), lists: c.backend == nil}
 	backend := c.backend
 	if backend == nil {

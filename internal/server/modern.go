@@ -202,6 +202,7 @@ func sumOf(m *jsonrpc.Message) string {
 // rejectModern answers a modern request with an error. Unlike older revisions this one knows
 // no id that is null.
 func (h *Handler) rejectModern(w http.ResponseWriter, x *exchange, status int, e *jsonrpc.Error) {
+	h.tellRefused(status, e)
 	h.rejectAs(w, status, modernError(x.modern.id, e))
 }
 
@@ -230,7 +231,8 @@ func (h *Handler) failModern(w http.ResponseWriter, x *exchange, err error) {
 	if status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable {
 		w.Header().Set("Retry-After", "1")
 	}
-	h.rejectModern(w, x, status, e)
+	h.tellRefused(status, err)
+	h.rejectAs(w, status, modernError(x.modern.id, e))
 }
 
 // statusOf returns the HTTP status of a response that is an error of some codes (2026-07-28,

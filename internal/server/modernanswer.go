@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"holdfast/internal/observe"
 	"holdfast/internal/protocol"
 	"holdfast/internal/session"
 	"holdfast/internal/sse"
@@ -85,6 +86,9 @@ func (h *Handler) callModern(w http.ResponseWriter, x *exchange, came []jsonrpc.
 		b.number = b.call.Number()
 	}
 	p := h.newReply(w, x, b.session, b.call)
+	if b.call == nil {
+		p.door = observe.DoorKey
+	}
 	p.began = began
 	x.modern.sum = sumOf(&x.msgs[0])
 	if !h.sessions.Shared() { // else a note may need them yet

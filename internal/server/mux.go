@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"holdfast/internal/observe"
 	"holdfast/internal/session"
 	"holdfast/stream"
 )
@@ -102,6 +103,7 @@ type muxClient struct {
 	values    context.Context // of the request that began the connection; it does not end with it
 	header    http.Header     // of that request
 	returns   bool            // the client can connect again, to the same session
+	door      observe.Door
 }
 
 // Why a mux ends, besides.
@@ -120,11 +122,14 @@ func (h *Handler) newMux(r *http.Request, s *session.Session, key stream.Session
 		ready:        make(chan struct{}, 1),
 		muxExchanges: muxExchanges{open: make(map[*muxExchange]struct{})},
 		client: &muxClient{
-			principal: h.principal(r), values: context.WithoutCancel(r.Context()), header: r.Header, returns: returns,
+			principal: h.principal(r), values: context.WithoutCancel(r.Context()), header: r.Header, returns: returns, door: observe.DoorSocket,
 		},
 	}
 	m.times.opened = time.Now()
 	m.times.pinged = m.times.opened
+	if !returns {
+		m.client.door = observe.DoorPipe
+	}
 	m.queue.ready = m.ready
 	m.queue.room.L = &m.queue.mu
 	m.standalone = m.newExchange(s, key, nil)

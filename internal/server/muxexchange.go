@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"net/http"
 	"sync/atomic"
 	"time"
 
@@ -48,6 +49,7 @@ type lightCall struct {
 // newExchange returns a new exchange in a session, which is nil if it is on another node.
 func (m *mux) newExchange(s *session.Session, key stream.SessionKey, msgs []jsonrpc.Message) *muxExchange {
 	x := &muxExchange{m: m, key: key}
+	x.door = m.client.door
 	x.s, x.sink, x.yields = s, x, true
 	for i := range msgs {
 		if msgs[i].Kind == jsonrpc.Request {
@@ -120,6 +122,9 @@ func (x *muxExchange) serve() {
 // it with a POST.
 func (x *muxExchange) detach(broke bool) {
 	if x.r != nil {
+		if broke {
+			x.r.NoteCut()
+		}
 		x.r.Detach(broke && x.s == x.m.session() && !x.s.Resumable(), false, false)
 		x.r = nil
 	}
@@ -219,10 +224,11 @@ func (m *mux) clashes(key stream.SessionKey, id []byte) bool {
 
 // refusal returns, for each request, the error that err means.
 func (m *mux) refusal(ids [][]byte, err error) (text []byte) {
-	e := new(jsonrpc.Error)
+	e, status := new(jsonrpc.Error), http.StatusBadRequest
 	if !errors.As(err, &e) {
-		_, e = m.h.explain(err)
+		status, e = m.h.explain(err)
 	}
+	m.h.tellRefused(status, err)
 	for _, id := range ids {
 		text = append(jsonrpc.AppendError(text, id, e), '\n')
 	}

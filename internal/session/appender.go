@@ -186,10 +186,11 @@ func (a *appender) context() (context.Context, context.CancelFunc) {
 
 // append puts the first n messages of rest into the store.
 func (a *appender) append(rest []queuedEntry, n int) {
+	turn := rest[:n]
 	if a.s.Moved() {
+		tellLeft(turn)
 		return // whoever has the session now says how its calls end
 	}
-	turn := rest[:n]
 	ctx, stop := a.context()
 	defer stop()
 	batch := a.batch[:0]
@@ -199,6 +200,9 @@ func (a *appender) append(rest []queuedEntry, n int) {
 		}
 	}
 	err := a.s.m.store.Append(ctx, a.s.lease, batch)
+	if err == nil && a.s.m.opts.Observers != nil {
+		tellAppended(turn, batch)
+	}
 	clear(batch)
 	if a.batch = batch[:0]; cap(batch) > roomKept {
 		a.batch = nil
@@ -279,6 +283,9 @@ func (a *appender) put(ctx context.Context, c *Call, number uint64, entries ...s
 	err := a.s.m.store.Append(ctx, a.s.lease, records)
 	if err == nil {
 		c.seq += uint64(len(records))
+		for i := range records {
+			c.tellEntry(&records[i].Entry)
+		}
 	}
 	return err
 }
@@ -291,6 +298,7 @@ func (a *appender) refused(ctx context.Context, turn []queuedEntry, err error) {
 	x := &turn[0]
 	if errors.Is(err, stream.ErrNotFound) {
 		x.c.seal() // the session is gone, and its readers know
+		x.c.tellUnknown()
 		if x.number != standalone {
 			a.streamEnded(x)
 		}
@@ -315,6 +323,7 @@ func (a *appender) refused(ctx context.Context, turn []queuedEntry, err error) {
 			f.refused(x.c, ids, x.c.seq)
 		}
 		x.c.mu.Unlock()
+		x.c.settleRefused(ids, x.note)
 	}
 	end := endings(ids, err)
 	if x.number != standalone {
@@ -332,6 +341,7 @@ func (a *appender) refused(ctx context.Context, turn []queuedEntry, err error) {
 		return
 	default:
 		x.c.endInMemory(end)
+		x.c.tellUnknown()
 		a.s.streams.wake(x.number)
 		x.c.endUnstored(x.number)
 		a.s.wakeTask(x.number)

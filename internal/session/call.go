@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"holdfast/backend"
+	"holdfast/internal/observe"
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
@@ -26,8 +27,9 @@ type Call struct {
 	// Guarded by s.mu; after Begin they change no more.
 	method   string // of the first request
 	tokens   []string
-	record   *record   // nil for most calls
-	recovery *recovery // nil where the store is not shared
+	record   *record        // nil for most calls
+	recovery *recovery      // nil where the store is not shared
+	watch    *observe.Watch // nil where there are no observers
 
 	mu       sync.Mutex
 	life     callLife      // see [callState]
@@ -223,6 +225,7 @@ func (c *Call) respond(rq *inflight, data []byte) {
 		return
 	}
 	last := len(c.pending) == 0
+	c.settle(rq, data)
 	switch {
 	case c.s.single:
 		c.s.standalone.mu.Lock()
@@ -240,6 +243,7 @@ func (c *Call) respond(rq *inflight, data []byte) {
 	}
 	if last {
 		c.end()
+		c.tellLightEnd()
 		c.wake()
 	}
 }
@@ -272,6 +276,8 @@ func (c *Call) dropRequest(rq *inflight) {
 		if c.recovery != nil && c.recovery.mayRun() {
 			e = errRetry
 			c.recovery.become(recoveryHandedBack)
+		} else {
+			c.watch.Settle(rq.id, observe.Unknown, e.Code)
 		}
 		c.light = append(c.light, jsonrpc.AppendError(nil, []byte(rq.id), e))
 	}
@@ -279,6 +285,7 @@ func (c *Call) dropRequest(rq *inflight) {
 		return
 	}
 	c.end()
+	c.tellLeft()
 	for f := range c.features {
 		f.left(c)
 	}
@@ -316,6 +323,7 @@ func (c *Call) cancel(rq *inflight) {
 		f.cancelled(c, rq)
 	}
 	last := len(c.pending) == 0
+	c.settleCancelled(rq)
 	switch {
 	case c.isLight():
 		c.appendJournal(rq.id, last)
@@ -326,6 +334,7 @@ func (c *Call) cancel(rq *inflight) {
 	}
 	if last {
 		c.end()
+		c.tellLightEnd()
 		c.wake()
 	}
 }

@@ -53,7 +53,9 @@ func (s *Session) connect(ctx context.Context, r *http.Request) error {
 	s.mu.Lock()
 	s.backend.link = l
 	s.mu.Unlock()
+	began := time.Now()
 	conn, err := s.m.openBackend(ctx, backend.Start{Session: s.Name(), Secret: s.id, Server: s.Server(), Revision: s.modern, HTTP: r}, l)
+	s.tellOpened(began, err)
 	if err != nil {
 		if bounded {
 			s.m.freePlace(s.tenant, false)
@@ -74,6 +76,7 @@ func (s *Session) connect(ctx context.Context, r *http.Request) error {
 	l.over = ended
 	s.mu.Unlock()
 	if ended { // while it was opened
+		s.tellClosed()
 		s.m.closeBackend(conn)
 		return fmt.Errorf("%w: it ended at once", ErrRefused)
 	}
@@ -248,6 +251,9 @@ func (l *link) finish() backend.Conn {
 		l.s.backend.link = nil // the next delivery opens another
 	}
 	l.s.backend.own.endAll()
+	if l.conn != nil {
+		l.s.tellClosed()
+	}
 	return l.conn
 }
 

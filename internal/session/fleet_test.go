@@ -16,6 +16,8 @@ import (
 	"holdfast/internal/engine/durable"
 	"holdfast/internal/engine/durable/logtest"
 	"holdfast/internal/engine/shared"
+	"holdfast/internal/observe"
+	"holdfast/internal/observe/observetest"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
@@ -109,6 +111,7 @@ type member struct {
 func (f *fleet) start() {
 	store, kill := f.open()
 	o := safeTools()
+	o.Observers = observe.Observers{observetest.New(f.t)}
 	o.Logger = slog.New(slog.DiscardHandler)
 	n := &member{Manager: NewManager(store, f.shop, o), name: store.Node(), cut: kill}
 	f.mu.Lock()

@@ -66,6 +66,9 @@ func (s *Session) addRequests(c *Call, msgs []jsonrpc.Message) error {
 		}
 		s.addWebhook(c, rq, m)
 	}
+	if s.m.opts.Observers != nil { // told when all have been taken
+		s.watch(c, msgs)
+	}
 	return nil
 }
 

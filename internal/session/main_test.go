@@ -16,6 +16,7 @@ import (
 
 	"holdfast/backend"
 	"holdfast/internal/engine/memory"
+	"holdfast/internal/observe/observetest"
 	"holdfast/internal/testlong"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
@@ -122,6 +123,7 @@ type house struct {
 func newHouse(t testing.TB, o Options, wrap func(stream.Store) stream.Store) *house {
 	t.Helper()
 	o.Logger = slog.New(slog.DiscardHandler)
+	o.Observers = append(o.Observers, observetest.New(t))
 	h := &house{t: t, desk: &desk{}, store: memory.New(memory.Options{})}
 	if wrap != nil {
 		h.store = wrap(h.store)

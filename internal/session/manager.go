@@ -17,6 +17,7 @@ import (
 	"holdfast/internal/budget"
 	"holdfast/internal/engine/shared"
 	"holdfast/internal/feature/idempotency"
+	"holdfast/internal/observe"
 	"holdfast/stream"
 )
 
@@ -51,6 +52,8 @@ type Options struct {
 	// with nobody connected, once. It must not wait: it is called on the goroutine
 	// that ends the call, with no lock held. Where it is nil, webhooks are ignored.
 	OnEnded func(EndedRequest)
+	// Observers are told of sessions and calls; nil: there are none.
+	Observers observe.Observers
 	// Flight counts the bytes of requests in flight, and of messages that wait to be
 	// stored; nil: nobody does.
 	Flight *budget.Flight
@@ -257,7 +260,9 @@ func (m *Manager) begin(r *http.Request, principal string, kind kind, open func(
 	if err == nil {
 		s.mu.Lock()
 		s.lease = lease
-		s.become(sessionOpen)
+		if _, ok := s.become(sessionOpen); ok {
+			s.tellBegan()
+		}
 		s.mu.Unlock()
 		m.store.Count(lease, s.tenant.name)
 		s.use.renewed.Store(int64(m.clock()))

@@ -259,6 +259,7 @@ func (s *Session) noteInJournal(c *Call) error {
 		}
 		s.removeCall(c)
 		s.mu.Unlock()
+		c.tellNotBegun(err)
 		s.m.dismiss(s, int32(lost))
 	}
 	return err

@@ -31,6 +31,7 @@ func (a *appender) giveUp(rest []queuedEntry, err error) {
 	s.m.logger.Warn("session lost", "session", s.Name(), "error", err)
 	if !unavailable(err) {
 		s.m.leaveNode(s, 0)
+		tellLeft(rest)
 		return
 	}
 	var ids [][]byte
@@ -48,6 +49,8 @@ func (a *appender) giveUp(rest []queuedEntry, err error) {
 		end := endings(ids, err)
 		end[len(end)-1].Last = true
 		c.endInMemory(end)
+		c.settleRefused(ids, false)
+		c.tellUnknown()
 		s.streams.wake(number)
 	}
 	s.streams.wake(standalone)

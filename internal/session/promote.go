@@ -75,6 +75,7 @@ func (c *Call) Promote() {
 func (c *Call) promote() {
 	c.number = c.s.streams.add(c)
 	c.become(callStored)
+	c.watch.Stored(c.number)
 	if c.recovery != nil && c.recovery.stored == nil {
 		c.recovery.stored = make(chan struct{})
 	}

@@ -21,6 +21,7 @@ type Reader struct {
 	since           time.Time
 	ended           bool // Next has returned the last entry
 	endWritten      bool // and it was written to the client
+	cut             bool // see [Reader.NoteCut]
 	gone            atomic.Bool
 	lostChanged     atomic.Bool
 	ready           chan<- struct{}
@@ -28,6 +29,7 @@ type Reader struct {
 	stop            func()
 	webhooks        *webhooks // nil for most streams; guarded by table.mu
 	disconnectAsked atomic.Pointer[disconnect]
+	observed        *observedReader // nil where there are no observers
 }
 
 // beside is what a reader has to do with others of its stream, in a carrier. Guarded by table.mu.
@@ -261,6 +263,7 @@ func (r *Reader) fetch(ctx context.Context, buf []stream.Entry) ([]stream.Entry,
 // Delivered notes that everything that Next returned has been written to the client.
 func (r *Reader) Delivered() {
 	r.endWritten = r.ended
+	r.tellRead()
 	if r.webhooks != nil {
 		r.webhooksDelivered()
 	}
@@ -343,6 +346,7 @@ func (r *Reader) end() {
 // stream: then the client may come back for that one only.
 func (r *Reader) Detach(broke, ids, besides bool) {
 	r.stop()
+	r.tellWent(broke)
 	if c := r.s.resumed(r.cursor.Stream.Number); c != nil {
 		c.clientSeen() // from now on it is away
 	}

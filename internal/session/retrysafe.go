@@ -171,6 +171,7 @@ func (s *Session) learnAll(l *link, listed int, done chan struct{}, in backend.I
 			failed = ctx.Err() == nil
 			break
 		}
+		s.tellTools(m.Result)
 		cursor := all.learn(m.Result)
 		if cursor == "" {
 			break

@@ -103,6 +103,7 @@ func (s *Session) responded(l *link, call *Call, m jsonrpc.Message) {
 		noted = s.revision != "" && s.m.shared != nil
 	case "tools/list":
 		s.tools.learn(m.Result)
+		s.tellTools(m.Result)
 	}
 	s.mu.Unlock()
 	if noted {

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"holdfast/internal/engine/shared"
+	"holdfast/internal/observe/observetest"
 	"holdfast/stream"
 )
 
@@ -415,6 +416,7 @@ func safeTools() Options {
 func (f *shelf) add(t testing.TB, name string, o Options) *fleetNode {
 	t.Helper()
 	o.Logger = slog.New(slog.DiscardHandler)
+	o.Observers = append(o.Observers, observetest.New(t))
 	n := &fleetNode{node: f.node(name)}
 	n.house = &house{t: t, desk: &desk{}, store: n.node}
 	n.Manager = NewManager(n.node, n.desk, o)

@@ -255,6 +255,7 @@ type closing struct {
 // held.
 func (s *Session) close(to sessionState) (c closing, ok bool) {
 	if c.from, ok = s.become(to); ok {
+		s.tellEnded(c.from, to)
 		c.inFlight, c.conn = s.takeInFlight(true), s.backend.link.finish()
 		s.asked.dropAll()
 	}

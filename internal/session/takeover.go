@@ -101,7 +101,7 @@ func (m *Manager) takeOverOnce(ctx context.Context, at *Remote) (*Session, error
 
 // takeOver is TakeOver, for one caller at a time. old is what is here of the session.
 func (m *Manager) takeOver(values context.Context, at *Remote, old *Session) (*Session, error) {
-	was := at.was
+	was, began := at.was, time.Now()
 	if was.Key == "" {
 		was = at.Session
 	}
@@ -141,6 +141,7 @@ func (m *Manager) takeOver(values context.Context, at *Remote, old *Session) (*S
 	}
 	m.logger.Log(ctx, level, "session taken over", "session", s.Name(), "from", was.Owner,
 		"again", len(found.retry), "unknown", len(found.lost))
+	s.tellTakenOver(was.Owner, began, &found)
 	m.awaitReturn(s, found)
 	s.Touch()
 	s.use.calls.Add(-1)
@@ -211,7 +212,9 @@ func (m *Manager) restored(ctx context.Context, at *Remote, was shared.Session, 
 	s.use.calls.Store(1) // not idle, until it is done
 	m.store.Count(s.lease, s.tenant.name)
 	found := s.restore(ctx, taken.Streams)
-	s.step(sessionOpen)
+	if s.step(sessionOpen) {
+		s.tellBegan()
+	}
 	s.endLost(found.lost)
 	if late == nil {
 		return s, found, nil

@@ -78,6 +78,7 @@ func (s *Session) MakeTask(number uint64) error {
 	}
 	s.hold(s.m.KeepTask())
 	s.addTask(c, number)
+	c.TellHandle()
 	return nil
 }
 

@@ -1,0 +1,261 @@
+// Package observe is the one seam for what is seen of calls: the life of each, and what
+// happens to sessions, nodes and refused requests. Sessions and the server tell; metrics, the
+// audit, traces and the live page are [Observer]s. Where there is none nothing is done.
+//
+// docs/decisions/0026-observers.md has the reasons.
+package observe
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// An Observer is told what happens.
+//
+//  1. Its methods are called by those who do the work, also with locks held. They must not
+//     block, call Holdfast, or panic. What takes time is left to a goroutine of the observer.
+//  2. They may be called concurrently. A call's own messages come in their order: [Began], each
+//     [Appended] entry, [CallObserver.Ended]. What readers do comes in between, and after the end.
+//  3. Each call that began ends once, also if it ends because its session leaves the node
+//     ([Left]). It goes on at another node as a call that began there ([Call.Again]).
+//  4. What bytes the observer is shown must be neither changed nor kept.
+type Observer interface {
+	// Began is told of a call that begins, with the params of its request. It returns who is
+	// told of the rest of it, or nil.
+	Began(c *Call, params []byte) CallObserver
+	// Happened is told of what belongs to no call in flight: a [ReaderCame] of the standalone
+	// stream or of a call that has ended, and everything that names no reader.
+	Happened(e Event)
+}
+
+// A CallObserver is told of one call. One value may serve any number of calls.
+type CallObserver interface {
+	// Happened is told of an event of the call: [Promoted], [BecameTask], [Appended],
+	// [ReaderCame], [ReaderRead] or [ReaderWent].
+	Happened(c *Call, e Event)
+	// Ended is told that the call has ended, or has left this node, once.
+	Ended(c *Call, e End)
+}
+
+// Observers are those of a handler. Nil are none.
+type Observers []Observer
+
+// Happened tells all of an event that belongs to no call in flight.
+func (o Observers) Happened(e Event) {
+	for _, one := range o {
+		one.Happened(e)
+	}
+}
+
+// A Call is one request in flight; of a batch, each request is one.
+type Call struct {
+	Session   string // public name
+	Server    string // that the session belongs to; "" if there is only one
+	Principal string
+	ID        string // of the request, as raw JSON; in a carrier it is not the client's
+	Method    string
+	Tool      string // that a tools/call calls, as the client spells it; else ""
+	Revision  string // of the protocol
+	Trace     Trace
+	Began     time.Time // here
+	BytesIn   int       // of the request
+	Carrier   bool      // its session is a carrier
+	Again     bool      // it began at another node, which has lost the session
+
+	number   atomic.Uint64
+	readers  atomic.Int32
+	entries  atomic.Int64
+	bytesOut atomic.Int64
+}
+
+// A Trace is what a request says of the trace that it is part of, as W3C Trace Context has it
+// (params._meta.traceparent, and tracestate).
+type Trace struct{ Parent, State string }
+
+// ID returns the trace's id, 32 hexadecimal digits, or "".
+func (t Trace) ID() string {
+	if len(t.Parent) < 55 || t.Parent[2] != '-' || t.Parent[35] != '-' {
+		return ""
+	}
+	for _, c := range []byte(t.Parent[3:35]) {
+		if (c < '0' || c > '9') && (c < 'a' || c > 'f') {
+			return ""
+		}
+	}
+	return t.Parent[3:35]
+}
+
+// Number returns the number of the call's stream, or 0 while it is light. (All calls of revision
+// 2024-11-05 share their session's stream, and count as light.)
+func (c *Call) Number() uint64 { return c.number.Load() }
+
+// Connections returns how many connections the call has been read on so far. A light call has
+// the one that waits for it.
+func (c *Call) Connections() int { return max(1, int(c.readers.Load())) }
+
+// Entries returns how many messages the server has sent so far.
+func (c *Call) Entries() int { return int(c.entries.Load()) }
+
+// BytesOut returns how many bytes these have.
+func (c *Call) BytesOut() int64 { return c.bytesOut.Load() }
+
+// An Outcome is how a call ended.
+type Outcome uint8
+
+// Outcomes.
+const (
+	Result    Outcome = iota // with a result
+	ToolError                // with the result of a tool that says isError
+	Error                    // with an error
+	Cancelled                // by its client
+	Unknown                  // with "outcome unknown"
+	Left                     // not: it has left this node
+)
+
+// String implements fmt.Stringer.
+func (o Outcome) String() string {
+	return [...]string{"result", "tool_error", "error", "cancelled", "outcome_unknown", "left"}[o]
+}
+
+// Outcomes returns all outcomes but [Left].
+func Outcomes() []Outcome { return []Outcome{Result, ToolError, Error, Cancelled, Unknown} }
+
+// An End is the end of a call.
+type End struct {
+	Outcome Outcome
+	Code    int       // of a JSON-RPC error; else 0
+	At      time.Time // when it was answered
+}
+
+// A Watch has a call's observers told. Its methods may be called concurrently; all of a nil Watch
+// do nothing. Only who runs the call uses it.
+type Watch struct {
+	Call
+	next  *Watch // of another request of the same batch
+	room  [3]CallObserver
+	tells []CallObserver
+
+	mu      sync.Mutex // held while observers are told, but of readers
+	settled bool
+	told    bool
+	end     End
+}
+
+// Begin tells the observers of a call. The result is nil if there are none. next are the requests
+// of the same batch that began before.
+func (o Observers) Begin(c *Call, params []byte, next *Watch) *Watch {
+	w := &Watch{next: next}
+	w.Session, w.Server, w.Principal, w.ID = c.Session, c.Server, c.Principal, c.ID
+	w.Method, w.Tool, w.Revision, w.Trace = c.Method, c.Tool, c.Revision, c.Trace
+	w.Began, w.BytesIn, w.Carrier, w.Again = time.Now(), c.BytesIn, c.Carrier, c.Again
+	w.tells = w.room[:0]
+	for _, one := range o {
+		if of := one.Began(&w.Call, params); of != nil {
+			w.tells = append(w.tells, of)
+		}
+	}
+	return w
+}
+
+// Stored notes that the call has a stream of a number, and tells of it.
+func (w *Watch) Stored(number uint64) {
+	for ; w != nil; w = w.next {
+		w.number.Store(number)
+		w.mu.Lock()
+		w.happened(Promoted{Number: number})
+		w.mu.Unlock()
+	}
+}
+
+// Append tells of an entry in the call's stream, unless the call has ended: what is still stored of
+// one that has left this node is not told.
+func (w *Watch) Append(e Appended) {
+	for ; w != nil; w = w.next {
+		w.entries.Add(1)
+		w.bytesOut.Add(int64(len(e.Data)))
+		w.mu.Lock()
+		if !w.told {
+			w.happened(e)
+		}
+		w.mu.Unlock()
+	}
+}
+
+// Came tells of a new reader. Of a batch, only the observers of the last request hear of readers.
+func (w *Watch) Came(r *Reader) {
+	for one := w; one != nil; one = one.next {
+		one.readers.Add(1)
+	}
+	w.happened(ReaderCame{r})
+}
+
+// Happened tells of an event of the call that is none of the others here.
+func (w *Watch) Happened(e Event) { w.happened(e) }
+
+func (w *Watch) happened(e Event) {
+	if w == nil {
+		return
+	}
+	for _, one := range w.tells {
+		one.Happened(&w.Call, e)
+	}
+}
+
+// Answered counts an answer that is not stored.
+func (w *Watch) Answered(id string, data []byte) {
+	if w = w.of(id); w != nil {
+		w.entries.Add(1)
+		w.bytesOut.Add(int64(len(data)))
+	}
+}
+
+// Settle notes how a request has ended, of which nobody is told before [Watch.End]. The first to
+// do so counts.
+func (w *Watch) Settle(id string, outcome Outcome, code int) { w.settle(id, outcome, code, false) }
+
+// Resettle is Settle for who knows better than the first.
+func (w *Watch) Resettle(id string, outcome Outcome, code int) { w.settle(id, outcome, code, true) }
+
+func (w *Watch) settle(id string, outcome Outcome, code int, again bool) {
+	if w = w.of(id); w == nil {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.settled || again {
+		w.settled, w.end = true, End{Outcome: outcome, Code: code, At: time.Now()}
+	}
+}
+
+// End tells how the call has ended, once. Requests that were not settled have the outcome.
+func (w *Watch) End(outcome Outcome, code int) { w.tell(End{Outcome: outcome, Code: code}, false) }
+
+// Leave tells that the call has left this node, whatever was settled.
+func (w *Watch) Leave() { w.tell(End{Outcome: Left}, true) }
+
+func (w *Watch) tell(end End, whatever bool) {
+	for ; w != nil; w = w.next {
+		w.mu.Lock()
+		told := w.told
+		w.told = true
+		if !w.settled || whatever {
+			w.settled, w.end = true, end
+			w.end.At = time.Now()
+		}
+		if !told {
+			for _, one := range w.tells {
+				one.Ended(&w.Call, w.end)
+			}
+		}
+		w.mu.Unlock()
+	}
+}
+
+// of returns the watch of a request of the batch.
+func (w *Watch) of(id string) *Watch {
+	for w != nil && w.ID != id {
+		w = w.next
+	}
+	return w
+}

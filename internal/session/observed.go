@@ -1,0 +1,299 @@
+package session
+
+import (
+	"encoding/json"
+	"errors"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"holdfast/internal/observe"
+	"holdfast/internal/protocol"
+	"holdfast/jsonrpc"
+	"holdfast/stream"
+)
+
+// What follows tells observers of sessions and calls. Where there are none, a call has no watch,
+// and nothing is done.
+
+// observed is what observers know of the session.
+func (s *Session) observed() observe.Session {
+	return observe.Session{Name: s.Name(), Server: s.serverName(), Principal: s.principal, Carrier: s.modern != ""}
+}
+
+// serverName names the server that the session belongs to, or is "" if there is only one.
+func (s *Session) serverName() string { return "" }
+
+// happened tells observers, of which there are some, of an event.
+func (s *Session) happened(e observe.Event) { s.m.opts.Observers.Happened(e) }
+
+// isObserved reports whether there are observers.
+func (s *Session) isObserved() bool { return s.m.opts.Observers != nil }
+
+// tellBegan tells that the session is open here.
+func (s *Session) tellBegan() {
+	if s.isObserved() {
+		s.happened(observe.SessionBegan{Session: s.observed()})
+	}
+}
+
+// tellEnded tells that the session is over here.
+func (s *Session) tellEnded(from, to sessionState) {
+	if s.isObserved() && from == sessionOpen {
+		s.happened(observe.SessionEnded{Session: s.observed(), Left: to == sessionLeaving || to == sessionMoved})
+	}
+}
+
+// tellTakenOver tells that the session has come here from another node.
+func (s *Session) tellTakenOver(node string, began time.Time, found *restored) {
+	if s.isObserved() {
+		s.happened(observe.TakenOver{
+			Session: s.observed(), From: node, Took: time.Since(began), Again: len(found.retry), Unknown: len(found.lost),
+		})
+	}
+}
+
+// tellOpened tells that the backend was opened, or could not be.
+func (s *Session) tellOpened(began time.Time, err error) {
+	if s.isObserved() {
+		s.happened(observe.BackendOpened{Session: s.observed(), Took: time.Since(began), Err: err})
+	}
+}
+
+// tellClosed tells that the backend is over.
+func (s *Session) tellClosed() {
+	if s.isObserved() {
+		s.happened(observe.BackendClosed{Session: s.observed()})
+	}
+}
+
+// tellTools tells which tools a page of a tools/list result has.
+func (s *Session) tellTools(result []byte) {
+	var page struct{ Tools []struct{ Name string } }
+	if !s.isObserved() || json.Unmarshal(result, &page) != nil || len(page.Tools) == 0 {
+		return
+	}
+	names := make([]string, len(page.Tools))
+	for i := range page.Tools {
+		names[i] = page.Tools[i].Name
+	}
+	s.happened(observe.ToolsListed{Session: s.observed(), Tools: names})
+}
+
+// watch has observers told of the requests of a call, which were put on record. s.mu is held.
+func (s *Session) watch(c *Call, msgs []jsonrpc.Message) {
+	for i := range msgs {
+		if msgs[i].Kind == jsonrpc.Request {
+			s.watchRequest(c, &msgs[i])
+		}
+	}
+	if c.number != 0 { // it was taken over
+		c.watch.Stored(c.number)
+	}
+}
+
+// watchRequest has observers told of one.
+func (s *Session) watchRequest(c *Call, m *jsonrpc.Message) {
+	of := &observe.Call{
+		Session: s.Name(), Server: s.serverName(), Principal: s.principal, ID: string(m.ID), Method: strings.Clone(m.Method),
+		Revision: s.revision, BytesIn: len(m.Raw), Carrier: s.modern != "", Again: s.taken && s.life.state() == sessionOpening,
+	}
+	if m.Method == protocol.MethodCallTool {
+		of.Tool = strings.Clone(toolOf(m))
+	}
+	if meta := jsonrpc.Field(m.Params, "_meta"); meta != nil {
+		of.Trace = observe.Trace{
+			Parent: jsonrpc.String(jsonrpc.Field(meta, protocol.MetaTraceParent)),
+			State:  jsonrpc.String(jsonrpc.Field(meta, protocol.MetaTraceState)),
+		}
+	}
+	c.watch = s.m.opts.Observers.Begin(of, m.Params, c.watch)
+}
+
+// settle notes how a request was answered: observers are told when the call ends. c.mu is held.
+func (c *Call) settle(rq *inflight, response []byte) {
+	if c.watch == nil {
+		return
+	}
+	outcome, code := observe.Result, 0
+	if e := jsonrpc.Field(response, "error"); e != nil {
+		outcome = observe.Error
+		code, _ = strconv.Atoi(string(jsonrpc.Field(e, "code")))
+		if protocol.OutcomeUnknown(code, jsonrpc.String(jsonrpc.Field(e, "message"))) {
+			outcome = observe.Unknown
+		}
+	} else if c.method == protocol.MethodCallTool && string(jsonrpc.Field(response, "result", "isError")) == "true" {
+		outcome = observe.ToolError
+	}
+	c.watch.Settle(rq.id, outcome, code)
+	if c.number == 0 || c.s.single {
+		c.watch.Answered(rq.id, response)
+	}
+}
+
+// settleCancelled notes that the client has cancelled a request. c.mu is held.
+func (c *Call) settleCancelled(rq *inflight) { c.watch.Settle(rq.id, observe.Cancelled, 0) }
+
+// settleRefused notes that the store has refused how requests ended, or the call's note: then they
+// did not run.
+func (c *Call) settleRefused(ids [][]byte, note bool) {
+	if c.watch == nil {
+		return
+	}
+	outcome, code := observe.Unknown, protocol.CodeOutcomeUnknown
+	if note {
+		outcome, code = observe.Error, jsonrpc.CodeServer
+	}
+	for _, id := range ids {
+		c.watch.Resettle(string(id), outcome, code)
+	}
+}
+
+// tellLightEnd tells how a call has ended of which nothing is stored. Of a stored one that is
+// told when its end is in the store. c.mu is held.
+func (c *Call) tellLightEnd() {
+	if c.number == 0 || c.s.single { // all that a single session says is in its one stream
+		c.watch.End(observe.Cancelled, 0)
+	}
+}
+
+// tellUnknown tells how the call has ended: nobody knows, if that was not settled.
+func (c *Call) tellUnknown() { c.watch.End(observe.Unknown, protocol.CodeOutcomeUnknown) }
+
+// tellNotBegun tells that the call has ended before it began.
+func (c *Call) tellNotBegun(err error) {
+	if errors.Is(err, ErrMoved) {
+		c.watch.Leave()
+		return
+	}
+	c.watch.End(observe.Error, jsonrpc.CodeServer)
+}
+
+// tellLeft tells that the call has left this node. What was answered from memory has been. c.mu is
+// held.
+func (c *Call) tellLeft() {
+	if c.number == 0 {
+		c.watch.End(observe.Left, 0)
+	} else {
+		c.watch.Leave()
+	}
+}
+
+// tellLeft tells that the calls have left this node whose ends are not stored here any more.
+func tellLeft(turn []queuedEntry) {
+	for i := range turn {
+		if x := &turn[i]; x.last && !x.note {
+			x.c.watch.Leave()
+		}
+	}
+}
+
+// TellHandle tells observers that the client was given a handle in the place of the response.
+func (c *Call) TellHandle() {
+	if c.watch != nil {
+		c.watch.Happened(observe.BecameTask{})
+	}
+}
+
+// tellAppended tells of the messages of turn, which are in the store as batch. It has none of
+// those whose call was sealed.
+func tellAppended(turn []queuedEntry, batch []stream.Record) {
+	for i := range turn {
+		x := &turn[i]
+		if len(batch) == 0 || batch[0].Number != x.number || batch[0].Note != x.note || len(batch[0].Data) != len(x.data) {
+			continue
+		}
+		if !x.note && !x.c.hasJournal() {
+			x.c.tellEntry(&batch[0].Entry)
+		}
+		batch = batch[1:]
+	}
+}
+
+// tellEntry tells of an entry of the call's stream that is in the store.
+func (c *Call) tellEntry(e *stream.Entry) {
+	if c.watch == nil {
+		return
+	}
+	c.watch.Append(observe.Appended{Seq: e.Seq, Data: e.Data, Last: e.Last})
+	if e.Last {
+		c.watch.End(observe.Cancelled, 0)
+	}
+}
+
+// An observedReader is what observers know of a reader.
+type observedReader struct {
+	observe.Reader
+	watch *observe.Watch // of the call; nil if that has ended
+	there uint64         // sequence of the last entry that was there when it came
+}
+
+// Through says through which door the reader came. Observers are told of no other.
+func (r *Reader) Through(door observe.Door) {
+	if r.s.m.opts.Observers == nil {
+		return
+	}
+	o := &observedReader{there: math.MaxUint64}
+	o.Reader = observe.Reader{
+		Session: r.s.Name(), Server: r.s.serverName(), Number: r.cursor.Stream.Number, Door: door, After: r.began, Came: time.Now(),
+	}
+	if r.call != nil {
+		r.call.mu.Lock()
+		o.there = r.call.said
+		r.call.mu.Unlock()
+		if o.watch = r.call.watch; o.watch != nil {
+			o.Call = &o.watch.Call
+		}
+	}
+	r.observed = o
+	if o.watch != nil {
+		o.watch.Came(&o.Reader)
+	} else {
+		r.s.happened(observe.ReaderCame{Reader: &o.Reader})
+	}
+}
+
+// tell tells of an event of a reader that was told of.
+func (r *Reader) tell(e observe.Event) {
+	if r.observed.watch != nil {
+		r.observed.watch.Happened(e)
+	} else {
+		r.s.happened(e)
+	}
+}
+
+// tellRead tells that what was read so far was written.
+func (r *Reader) tellRead() {
+	if r.observed != nil {
+		r.tell(observe.ReaderRead{Reader: &r.observed.Reader, Seq: r.cursor.Seq})
+	}
+}
+
+// NoteCut notes that the connection broke, where Detach is not told so.
+func (r *Reader) NoteCut() { r.cut = true }
+
+// tellWent tells that the reader has left.
+func (r *Reader) tellWent(broke bool) {
+	o := r.observed
+	if o == nil {
+		return
+	}
+	e := observe.ReaderWent{Reader: &o.Reader, Seq: r.cursor.Seq}
+	switch {
+	case r.endWritten, r.cursor.Stream.Number == standalone && r.s.Ended():
+		e.Why = observe.Finished
+	case broke, r.cut:
+		e.Why = observe.Cut
+	case r.s.Moved():
+		e.Why = observe.Moved
+	case r.Gone():
+		e.Why = observe.Superseded
+	default:
+		e.Why = observe.Disconnected
+	}
+	if through := min(o.there, r.cursor.Seq); o.Door.Resumes() && through > r.began {
+		e.Replayed = through - r.began
+	}
+	r.tell(e)
+}
