@@ -63,7 +63,7 @@ var layers = []struct {
 	{"internal/server", []string{"internal/observe", "internal/server/stdio", "internal/server/websocket", "backend", "internal/budget", "internal/session", "stream", "internal/cluster", "jsonrpc", "internal/sse", "internal/protocol", "internal/redact", "internal/panics"}},
 	{"client", []string{"jsonrpc", "internal/sse", "internal/protocol", "internal/redact", "internal/panics"}},
 	{"backend/remote", []string{"backend", "client", "jsonrpc", "internal/protocol"}},
-	{".", []string{"backend", "internal/budget", "internal/server", "internal/session", "internal/translate", "client", "backend/sdk", "engine", "stream", "internal/cluster", "jsonrpc", "internal/protocol", "webhook", "internal/webhook", "internal/panics"}},
+	{".", []string{"backend", "internal/budget", "internal/observe", "internal/server", "internal/session", "internal/translate", "client", "backend/sdk", "engine", "stream", "internal/cluster", "jsonrpc", "internal/protocol", "webhook", "internal/webhook", "internal/panics"}},
 	{"internal/statefile", nil},
 	{"internal/terminal", []string{"jsonrpc"}},
 	{"internal/follow", []string{"client", "jsonrpc", "internal/statefile", "internal/terminal"}},

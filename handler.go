@@ -68,6 +68,7 @@ func NewBackendHandler(b backend.Backend, opts *Options) *Handler {
 		h.store = engine.Memory(engine.Options{Keep: o.Keep, Memory: o.Memory, MaxShare: o.MaxShare})
 		o.Store = h.store
 	}
+	observers := h.observers(&o)
 	flight := budget.NewFlight(o.Memory, o.MaxBody, o.MaxShare)
 	h.sessions = session.NewManager(o.Store, b, session.Options{
 		TTL:          o.SessionTTL,
@@ -83,6 +84,7 @@ func NewBackendHandler(b backend.Backend, opts *Options) *Handler {
 		Keep:         o.Keep,
 		Safe:         o.Safe,
 		OnEnded:      h.startWebhooks(&o),
+		Observers:    observers,
 		Flight:       flight,
 		Logger:       o.Logger,
 	})
@@ -103,6 +105,7 @@ func NewBackendHandler(b backend.Backend, opts *Options) *Handler {
 		AllowedOrigins:  o.AllowedOrigins,
 		AllowedHosts:    o.AllowedHosts,
 		Principal:       o.Principal,
+		Observers:       observers,
 		Logger:          o.Logger,
 		Node:            h.node,
 		ForwardHeader:   o.ForwardHeader,
