@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"sync"
 
 	sdkrpc "github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -117,13 +118,30 @@ func plainCall(params []byte, modern *modern) (*mcp.CallToolParamsRaw, bool) {
 
 // handlerOf returns the method handler of a server, with its present middleware. It
 // adds a middleware that returns the handler it gets, which changes nothing.
-func handlerOf(server *mcp.Server) (h mcp.MethodHandler) {
-	server.AddReceivingMiddleware(func(next mcp.MethodHandler) mcp.MethodHandler {
-		h = next
-		return next
-	})
+func handlerOf(server *mcp.Server) mcp.MethodHandler {
+	look := lookers.Get().(*looker)
+	defer lookers.Put(look)
+	server.AddReceivingMiddleware(look.middleware...)
+	h := look.found
+	look.found = nil
 	return h
 }
+
+// A looker is the middleware that handlerOf adds.
+type looker struct {
+	found      mcp.MethodHandler
+	middleware []mcp.Middleware // itself, as a list
+}
+
+// lookers are there to be used again: one is needed for each call.
+var lookers = sync.Pool{New: func() any {
+	l := &looker{}
+	l.middleware = []mcp.Middleware{func(next mcp.MethodHandler) mcp.MethodHandler {
+		l.found = next
+		return next
+	}}
+	return l
+}}
 
 // response converts what a handler returned, as the SDK does.
 func (c *conn) response(id []byte, result mcp.Result, err error) jsonrpc.Message {

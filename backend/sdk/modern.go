@@ -192,7 +192,8 @@ func (c *conn) listen(in *backend.Inbound) error {
 	if err != nil {
 		return err
 	}
-	l.call, l.listener = in.Call, func() { c.dropListen(in.ID) }
+	id := in.ID // so that in need not live on the heap
+	l.call, l.listener = in.Call, func() { c.dropListen(id) }
 	c.modern.listens.mu.Lock()
 	if c.modern.listens.ended {
 		c.modern.listens.mu.Unlock()

@@ -91,6 +91,7 @@ type Handler struct {
 	origins  map[string]bool
 	hosts    map[string]bool
 
+	timers    sync.Pool // of those of calls that are answered before they are due
 	watched   connections
 	peers     *peers // nil where there is no other node
 	drainOnce sync.Once

@@ -149,7 +149,8 @@ func (h *Handler) waitLight(w http.ResponseWriter, x *exchange, call *session.Ca
 	call.Notify(ready)
 	var late <-chan time.Time
 	if after := h.patience(x); after > 0 {
-		t := time.NewTimer(after)
+		t := h.timer(after)
+		defer h.timers.Put(t)
 		defer t.Stop()
 		late = t.C
 	}
@@ -178,6 +179,15 @@ func (h *Handler) waitLight(w http.ResponseWriter, x *exchange, call *session.Ca
 			return true
 		}
 	}
+}
+
+// timer returns a timer, which as a rule was used before. Once it was stopped it may be put back.
+func (h *Handler) timer(after time.Duration) *time.Timer {
+	if t, ok := h.timers.Get().(*time.Timer); ok {
+		t.Reset(after)
+		return t
+	}
+	return time.NewTimer(after)
 }
 
 // patience is how long a call stays light: until its client has to hear something.

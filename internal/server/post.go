@@ -109,9 +109,15 @@ func (h *Handler) startCall(x *exchange, o *outcome) (err error) {
 	return err
 }
 
+// usualAccept is what most clients accept.
+const usualAccept = "application/json, text/event-stream"
+
 // messages reads the body of a POST. If it is not what it should be the request
 // is answered, and ok is false.
 func (h *Handler) messages(w http.ResponseWriter, r *http.Request) (msgs []jsonrpc.Message, batch, ok bool) {
+	if accept := r.Header["Accept"]; len(accept) == 1 && accept[0] == usualAccept {
+		return h.body(w, r)
+	}
 	if !accepts(r.Header["Accept"], "application/json") || !accepts(r.Header["Accept"], "text/event-stream") {
 		h.reject(w, http.StatusNotAcceptable, errf(codeInvalid,
 			"Accept must list both application/json and text/event-stream"))

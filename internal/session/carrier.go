@@ -25,8 +25,8 @@ import (
 // of one kind of client, for one server.
 type carrierKey struct {
 	principal, tenant, revision string
-	client                      [sha256.Size]byte // of what the client says of itself
-	server                      any               // see [perRequest]
+	client                      string // see keyOfClient
+	server                      any    // see [perRequest]
 }
 
 // A perRequest is a backend whose server depends on the request. The values are compared.
@@ -35,6 +35,19 @@ type perRequest interface {
 	ServerFor(r *http.Request) any
 	// WithServer returns the request to open that server with.
 	WithServer(r *http.Request, server any) *http.Request
+}
+
+// shortClient is how long, in bytes, what a client says of itself may be to be kept as it is.
+const shortClient = 256
+
+// keyOfClient returns what tells kinds of clients apart: what they say of themselves, or its
+// digest, if that is long. That is JSON, and no digest is.
+func keyOfClient(client []byte) string {
+	if len(client) <= shortClient {
+		return string(client)
+	}
+	sum := sha256.Sum256(client)
+	return "\x00" + string(sum[:])
 }
 
 // mostCarriers bounds how many carriers of one tenant have nothing to do: when there is
@@ -59,7 +72,7 @@ type carrier struct {
 // It does not end before the caller has called [Session.Release]. The errors are those of
 // [Manager.New].
 func (m *Manager) Carrier(r *http.Request, principal, revision string, client []byte) (_ *Session, err error) {
-	key := carrierKey{principal: principal, tenant: TenantOf(principal, r.RemoteAddr), revision: revision, client: sha256.Sum256(client)}
+	key := carrierKey{principal: principal, tenant: TenantOf(principal, r.RemoteAddr), revision: revision, client: keyOfClient(client)}
 	key.server, err = m.serverFor(r)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrRefused, err)

@@ -35,6 +35,9 @@ func TenantOf(principal, remote string) string {
 	if err != nil {
 		return ""
 	}
+	if ip.Is4() { // an address that has one form
+		return "address " + host
+	}
 	if ip = ip.Unmap(); ip.Is4() {
 		return "address " + ip.String()
 	}
