@@ -196,6 +196,8 @@ func intern(b []byte) string {
 		return "tools/call"
 	case "tools/list":
 		return "tools/list"
+	case "tasks/get":
+		return "tasks/get"
 	case "ping":
 		return "ping"
 	case "initialize":

@@ -25,6 +25,8 @@ type modern struct {
 	client       []byte // clientInfo and clientCapabilities, as raw JSON
 	capabilities []byte
 	sum          string // of what it asks for; see sumOf
+	name         string // of what it is about, as its header repeats it, or ""
+	task         taskID // that it is about, if that is Holdfast's
 	tasks        bool   // calls become tasks here, if their clients know tasks
 	follows      bool   // it is Holdfast's own, see taskfollow.go
 }
@@ -81,16 +83,17 @@ func (h *Handler) decodeModern(w http.ResponseWriter, x *exchange) bool {
 		return false
 	}
 	x.modern.id = m.ID
-	if isTaskMethod(m.Method) {
-		if id, ours := parseTaskID(jsonrpc.String(jsonrpc.Field(m.Params, "taskId"))); ours {
-			x.ref = id.text // which names the session
-		}
-	}
 	status, err := x.modern.read(x.r.Header, m)
 	if err != nil {
 		h.rejectModern(w, x, status, err)
+		return false
 	}
-	return err == nil
+	if isTaskMethod(m.Method) {
+		if id, ours := parseTaskID(x.modern.name); ours {
+			x.modern.task, x.ref = id, id.text // which names the session
+		}
+	}
+	return true
 }
 
 // read checks what a request says of its client, and the headers that repeat what its body
@@ -107,7 +110,9 @@ func (q *modern) read(header http.Header, m *jsonrpc.Message) (status int, _ *js
 			info = value
 		}
 	})
-	q.version = jsonrpc.String(raw)
+	if q.version = protocol.V20260728; string(raw) != `"`+protocol.V20260728+`"` {
+		q.version = jsonrpc.String(raw)
+	}
 	named := header[protocol.HeaderVersion]
 	switch {
 	case raw == nil || q.version == "":
@@ -126,8 +131,10 @@ func (q *modern) read(header http.Header, m *jsonrpc.Message) (status int, _ *js
 	case info != nil && info[0] != '{':
 		return http.StatusBadRequest, errf(jsonrpc.CodeInvalidParams, "%q in params._meta must be an object", protocol.MetaClientInfo)
 	}
-	q.client = append(append(slices.Clone(info), ','), q.capabilities...)
-	if err := mirrors(header, m); err != nil {
+	q.client = make([]byte, 0, len(info)+1+len(q.capabilities))
+	q.client = append(append(append(q.client, info...), ','), q.capabilities...)
+	q.name = protocol.NameOf(m.Method, m.Params)
+	if err := mirrors(header, m.Method, q.name); err != nil {
 		return http.StatusBadRequest, err
 	}
 	if removed(m.Method) {
@@ -137,12 +144,11 @@ func (q *modern) read(header http.Header, m *jsonrpc.Message) (status int, _ *js
 }
 
 // mirrors checks the headers that repeat the method of a request and what it is about.
-func mirrors(header http.Header, m *jsonrpc.Message) *jsonrpc.Error {
-	if err := mirror(header, protocol.HeaderMethod, m.Method, verbatim); err != nil {
+func mirrors(header http.Header, method, name string) *jsonrpc.Error {
+	if err := mirror(header, protocol.HeaderMethod, method, verbatim); err != nil {
 		return err
 	}
-	name := protocol.NameOf(m.Method, m.Params)
-	if name == "" && (!protocol.HasName(m.Method) || header[protocol.HeaderName] == nil) {
+	if name == "" && (!protocol.HasName(method) || header[protocol.HeaderName] == nil) {
 		return nil // if there is to be one, the server says what is missing
 	}
 	return mirror(header, protocol.HeaderName, name, protocol.DecodeHeader)

@@ -25,17 +25,17 @@ import (
 //
 //go:noinline
 func (h *Handler) serveModern(w http.ResponseWriter, of *exchange) (err error) {
+	if isTaskMethod(of.msgs[0].Method) {
+		if ours, err := h.serveTask(w, of); ours {
+			return err
+		}
+	}
 	y := *of // a reply keeps it
 	x := &y
 	y.msgs = slices.Clone(of.msgs) // which get other ids; if it is placed elsewhere they keep theirs
 	m := &x.msgs[0]
-	switch {
-	case jsonrpc.Field(m.Params, "requestState") != nil && h.isWaitingState(m):
+	if h.isWaitingState(m) {
 		return h.continueModern(w, x)
-	case isTaskMethod(m.Method):
-		if ours, err := h.serveTask(w, x); ours {
-			return err
-		}
 	}
 	if h.isDraining() {
 		return session.ErrClosing

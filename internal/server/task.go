@@ -24,14 +24,16 @@ const sealTask = "holdfast task"
 type taskID struct {
 	text    string
 	seal    string
+	since   string    // when it was made, as text
 	created time.Time // whole milliseconds
 }
 
 // newTaskID returns the id of a task of a session.
 func newTaskID(s *session.Session, number uint64, now time.Time) taskID {
 	id := taskID{created: now.Truncate(time.Millisecond)}
+	id.since = strconv.FormatInt(id.created.UnixMilli(), 36)
 	id.seal = s.Seal(sealTask, number, id.bound())
-	id.text = id.seal + "." + id.since()
+	id.text = id.seal + "." + id.since
 	return id
 }
 
@@ -43,15 +45,15 @@ func parseTaskID(text string) (id taskID, ok bool) {
 		return id, false
 	}
 	ms, err := strconv.ParseInt(text[i+1:], 36, 64)
-	id = taskID{text: text, seal: text[:i], created: time.UnixMilli(ms)}
-	return id, err == nil && id.since() == text[i+1:]
+	id = taskID{text: text, seal: text[:i], since: text[i+1:], created: time.UnixMilli(ms)}
+	var since [16]byte
+	return id, err == nil && id.since == string(strconv.AppendInt(since[:0], ms, 36))
 }
 
-// since is when it was made, as text.
-func (id *taskID) since() string { return strconv.FormatInt(id.created.UnixMilli(), 36) }
-
 // bound returns what the id is bound to beside the call, as a JSON string.
-func (id *taskID) bound() []byte { return []byte(`"` + id.since() + `"`) }
+func (id *taskID) bound() []byte {
+	return append(append(append(make([]byte, 0, 16), '"'), id.since...), '"')
+}
 
 // isTaskMethod reports whether a method is of the tasks extension.
 func isTaskMethod(method string) bool {
@@ -82,8 +84,8 @@ func (h *Handler) hasTasks() bool { return h.opts.TaskAfter > 0 && !h.opts.State
 // serveTask serves a request about a task, unless the task is the backend's: then it is
 // false. An error says that nothing was answered.
 func (h *Handler) serveTask(w http.ResponseWriter, x *exchange) (ours bool, err error) {
-	m := &x.msgs[0]
-	id, ours := parseTaskID(jsonrpc.String(jsonrpc.Field(m.Params, "taskId")))
+	m, id := &x.msgs[0], &x.modern.task
+	ours = id.text != ""
 	if !x.modern.knowsTasks() && (ours || h.hasTasks()) {
 		h.rejectModern(w, x, http.StatusBadRequest, errNoCapability())
 		return true, nil
@@ -91,7 +93,7 @@ func (h *Handler) serveTask(w http.ResponseWriter, x *exchange) (ours bool, err 
 	if !ours {
 		return false, nil
 	}
-	result, err := h.taskResult(x, m, &id)
+	result, err := h.taskResult(x, m, id)
 	if errors.Is(err, session.ErrNotFound) {
 		err = errNoTask
 	}
@@ -102,7 +104,8 @@ func (h *Handler) serveTask(w http.ResponseWriter, x *exchange) (ours bool, err 
 	if err != nil {
 		return true, err
 	}
-	h.writeModern(w, jsonrpc.AppendResult(nil, x.modern.id, result))
+	response := make([]byte, 0, len(result)+len(x.modern.id)+40)
+	h.writeModern(w, jsonrpc.AppendResult(response, x.modern.id, result))
 	return true, nil
 }
 
@@ -118,7 +121,7 @@ func (h *Handler) taskResult(x *exchange, m *jsonrpc.Message, id *taskID) (resul
 	}
 	switch {
 	case m.Method == protocol.MethodTaskGet:
-		return json.Marshal(h.tellTask(id, &st, protocol.ResultComplete))
+		return h.tellTask(id, &st, protocol.ResultComplete).append(nil), nil
 	case m.Method == protocol.MethodTaskUpdate:
 		_, err = respond(x.values(), s, m, st.Asked)
 	case st.Running:
@@ -161,8 +164,8 @@ func (h *Handler) tellTask(id *taskID, st *session.TaskState, resultType string)
 		ID:         id.text,
 		Status:     protocol.TaskWorking,
 		Message:    st.Message,
-		Created:    id.created.UTC().Format(session.TaskTime),
-		Updated:    updated.UTC().Format(session.TaskTime),
+		Created:    taskTime(id.created),
+		Updated:    taskTime(updated),
 		TTL:        (max(age, 0) + h.sessions.KeepTask()).Milliseconds(),
 		Poll:       session.PollAfter(age).Milliseconds(),
 	}
@@ -227,8 +230,7 @@ func (p *reply) createTask() []byte {
 	p.goesOn = true
 	t := p.h.tellTask(&id, &st, protocol.ResultTask)
 	t.Asked = nil // tasks/get has them
-	result, _ := json.Marshal(t)
-	return jsonrpc.AppendResult(nil, p.x.modern.id, result)
+	return jsonrpc.AppendResult(nil, p.x.modern.id, t.append(nil))
 }
 
 // withTasks adds to the result of server/discover that calls become tasks.

@@ -205,8 +205,7 @@ func (p *reply) tellTask(text []byte, t *watchedTask) []byte {
 		return text
 	}
 	is := p.h.tellTask(&t.id, &st, "")
-	params, _ := json.Marshal(is)
-	return p.notifyTask(text, t, is, params)
+	return p.notifyTask(text, t, is, is.append(nil))
 }
 
 // notifyTask appends a notification, unless it says what its client was told last.

@@ -1,0 +1,34 @@
+package server
+
+import (
+	"encoding/json"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"holdfast/internal/protocol"
+)
+
+// A task is written as package json would write it.
+func TestTaskText(t *testing.T) {
+	for _, x := range []taskText{
+		{ID: "a.b1.c", Status: protocol.TaskWorking, Created: "1", Updated: "2", TTL: 60000, Poll: 1000},
+		{ResultType: "task", ID: "a", Status: protocol.TaskFailed, Message: "a \"b\"\n\u2028ä", Error: []byte(`{"code":1}`)},
+		{ResultType: "complete", Status: protocol.TaskCompleted, Result: []byte(`{}`), TTL: -1},
+		{ResultType: "complete", Status: protocol.TaskInputRequired, Asked: []byte(`{"input-1":{}}`)},
+	} {
+		want, err := json.Marshal(x)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := x.append(nil); string(got) != string(want) {
+			t.Errorf("a task is written as\n%s, want\n%s", got, want)
+		}
+	}
+	for range 10000 {
+		at := time.UnixMilli(rand.Int64N(1<<48) - 1<<46)
+		if got, want := taskTime(at), at.UTC().Format("2006-01-02T15:04:05.000Z07:00"); got != want {
+			t.Fatalf("a time is written as %s, want %s", got, want)
+		}
+	}
+}
