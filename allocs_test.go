@@ -2,15 +2,19 @@ package holdfast_test
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"runtime"
 	"testing"
 	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"holdfast"
 	"holdfast/backend/message"
@@ -85,6 +89,7 @@ type measured struct {
 	*holdfast.Handler
 	backend *exact
 	session string
+	header  http.Header // of each request, beside those that all have
 }
 
 func newMeasured(t *testing.T) *measured {
@@ -115,6 +120,7 @@ func (m *measured) post(text string) func(w *sink) {
 		r.Header["Mcp-Session-Id"] = []string{m.session}
 		r.Header["Mcp-Protocol-Version"] = []string{"2025-11-25"}
 	}
+	maps.Copy(r.Header, m.header)
 	return func(w *sink) {
 		b.Reset([]byte(text))
 		clear(w.head)
@@ -151,6 +157,31 @@ func TestAllocationsOfLightCall(t *testing.T) {
 	post, w := m.post(toolCall(2, "echo")), &sink{head: http.Header{}}
 	if got := allocations(func() { post(w) }); got > 17.5 {
 		t.Errorf("%v allocations for a light call, want 17: keep its path free of what only streams need", got)
+	}
+}
+
+// TestAllocationsOfModernCall guards the path of a call of revision 2026-07-28 to an mcp.Server
+// and back: these are its own and the SDK's.
+func TestAllocationsOfModernCall(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector allocates, too")
+	}
+	server := mcp.NewServer(&mcp.Implementation{Name: "exact", Version: "1"}, nil)
+	done := &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: "done"}}}
+	server.AddTool(&mcp.Tool{Name: "echo", InputSchema: map[string]any{"type": "object"}},
+		func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) { return done, nil })
+	m := &measured{Handler: holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, &holdfast.Options{
+		Logger: slog.New(slog.DiscardHandler),
+	})}
+	t.Cleanup(func() { _ = m.Shutdown(t.Context()) })
+	const revision = "2026-07-28"
+	m.header = http.Header{"Mcp-Protocol-Version": {revision}, "Mcp-Method": {"tools/call"}, "Mcp-Name": {"echo"}}
+	post := m.post(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo","arguments":{},"_meta":{` +
+		`"io.modelcontextprotocol/protocolVersion":"` + revision + `","io.modelcontextprotocol/clientInfo":{"name":"t","version":"1"},` +
+		`"io.modelcontextprotocol/clientCapabilities":{}}}}`)
+	w := &sink{head: http.Header{}}
+	if got := allocations(func() { post(w) }); got > 38.5 {
+		t.Errorf("%v allocations for a modern call, want 38", got)
 	}
 }
 
