@@ -51,8 +51,12 @@ func keyOfClient(client []byte) string {
 }
 
 // mostCarriers bounds how many carriers of one tenant have nothing to do: when there is
-// another, the one that was used longest ago ends.
-const mostCarriers = 16
+// another, the one that was used longest ago ends. mostLooked bounds how many are looked at for
+// that.
+const (
+	mostCarriers = 16
+	mostLooked   = 1000
+)
 
 // carriers are those of a manager.
 type carriers struct {
@@ -62,9 +66,39 @@ type carriers struct {
 
 // A carrier is a session for modern requests, or is becoming one.
 type carrier struct {
+	key   carrierKey
 	ready chan struct{} // closed when it is one, or could not be
 	s     *Session
 	err   error
+
+	// The others of its tenant; nil if it is not among them. Guarded by carriers.mu.
+	tenant     *tenant
+	next, prev *carrier
+}
+
+// link puts the carrier among those of its tenant. carriers.mu is held.
+func (c *carrier) link() {
+	c.tenant = c.s.tenant
+	if c.next = c.tenant.carriers; c.next != nil {
+		c.next.prev = c
+	}
+	c.tenant.carriers = c
+}
+
+// unlink takes it out again, if it is there. carriers.mu is held.
+func (c *carrier) unlink() {
+	switch {
+	case c.tenant == nil:
+		return
+	case c.prev != nil:
+		c.prev.next = c.next
+	default:
+		c.tenant.carriers = c.next
+	}
+	if c.next != nil {
+		c.next.prev = c.prev
+	}
+	c.tenant, c.next, c.prev = nil, nil, nil
 }
 
 // Carrier returns the session that a modern request is a call of: one that is there for
@@ -81,7 +115,7 @@ func (m *Manager) Carrier(r *http.Request, principal, revision string, client []
 		m.carriers.mu.Lock()
 		c, there := m.carriers.open[key]
 		if !there {
-			c = &carrier{ready: make(chan struct{})}
+			c = &carrier{key: key, ready: make(chan struct{})}
 			if m.carriers.open == nil {
 				m.carriers.open = make(map[carrierKey]*carrier)
 			}
@@ -89,7 +123,7 @@ func (m *Manager) Carrier(r *http.Request, principal, revision string, client []
 		}
 		m.carriers.mu.Unlock()
 		if !there {
-			m.beginCarrier(c, key, r)
+			m.beginCarrier(c, r)
 			return c.s, c.err
 		}
 		select {
@@ -97,10 +131,10 @@ func (m *Manager) Carrier(r *http.Request, principal, revision string, client []
 		case <-r.Context().Done():
 			return nil, r.Context().Err()
 		}
-		if c.err == nil && m.reserve(key, c) {
+		if c.err == nil && m.reserve(c) {
 			return c.s, nil
 		}
-		m.dropCarrier(key, c)
+		m.dropCarrier(c)
 		if c.err != nil && !errors.Is(c.err, context.Canceled) {
 			return nil, c.err
 		}
@@ -108,10 +142,10 @@ func (m *Manager) Carrier(r *http.Request, principal, revision string, client []
 }
 
 // reserve has a carrier stay for a request, if it has not ended.
-func (m *Manager) reserve(key carrierKey, c *carrier) bool {
+func (m *Manager) reserve(c *carrier) bool {
 	m.carriers.mu.Lock()
 	defer m.carriers.mu.Unlock()
-	if m.carriers.open[key] != c || c.s.isClosed() {
+	if m.carriers.open[c.key] != c || c.s.isClosed() {
 		return false
 	}
 	c.s.Touch()
@@ -133,11 +167,7 @@ func (m *Manager) retire(s *Session) bool {
 	if s.use.reserved.Load() > 0 {
 		return false
 	}
-	for key, c := range m.carriers.open {
-		if c.s == s {
-			delete(m.carriers.open, key)
-		}
-	}
+	m.carriers.drop(s.carrier)
 	return true
 }
 
@@ -152,66 +182,78 @@ func (m *Manager) serverFor(r *http.Request) (server any, err error) {
 }
 
 // beginCarrier begins the session of a carrier.
-func (m *Manager) beginCarrier(c *carrier, key carrierKey, r *http.Request) {
+func (m *Manager) beginCarrier(c *carrier, r *http.Request) {
 	defer close(c.ready)
-	m.endIdleCarriers(key.tenant)
+	m.endIdleCarriers(c.key.tenant)
 	// Others wait for it too, if its first client leaves.
 	ctx, stop := context.WithTimeout(context.WithoutCancel(r.Context()), reopenTimeout)
 	defer stop()
 	r = r.WithContext(ctx)
 	if b, ok := m.backend.(perRequest); ok {
-		r = b.WithServer(r, key.server)
+		r = b.WithServer(r, c.key.server)
 	}
-	c.s, c.err = m.begin(r, key.principal, kind{modern: key.revision}, func(s *Session) error {
+	c.s, c.err = m.begin(r, c.key.principal, kind{modern: c.key.revision, carrier: c}, func(s *Session) error {
 		if err := m.takePlace(ctx, s, placeWait, false); err != nil {
 			return err
 		}
 		return s.connect(ctx, r)
 	})
 	if c.err != nil {
-		m.dropCarrier(key, c)
+		m.dropCarrier(c)
 		return
 	}
 	c.s.use.reserved.Add(1)
+	m.carriers.mu.Lock()
+	defer m.carriers.mu.Unlock()
+	if m.carriers.open[c.key] == c { // else it has ended
+		c.link()
+	}
 }
 
 // dropCarrier forgets a carrier that has ended.
-func (m *Manager) dropCarrier(key carrierKey, c *carrier) {
+func (m *Manager) dropCarrier(c *carrier) {
 	m.carriers.mu.Lock()
 	defer m.carriers.mu.Unlock()
-	if m.carriers.open[key] == c {
-		delete(m.carriers.open, key)
-	}
+	m.carriers.drop(c)
 }
 
-// endIdleCarriers ends carriers of a tenant that have nothing to do, where there are many,
-// and forgets those that have ended.
+// drop forgets a carrier, which may be nil: no request gets it any more. all.mu is held.
+func (all *carriers) drop(c *carrier) {
+	if c == nil {
+		return
+	}
+	if all.open[c.key] == c {
+		delete(all.open, c.key)
+	}
+	c.unlink()
+}
+
+// endIdleCarriers ends the carrier of a tenant that was used longest ago, where many have nothing
+// to do.
 func (m *Manager) endIdleCarriers(tenant string) {
+	m.mu.RLock()
+	t := m.tenants[tenant]
+	m.mu.RUnlock()
+	if t == nil {
+		return
+	}
 	m.carriers.mu.Lock()
-	var oldest *Session
-	var at carrierKey
-	idle := 0
-	for key, c := range m.carriers.open {
-		select {
-		case <-c.ready:
-		default:
-			continue
-		}
-		switch {
-		case c.s == nil || c.s.isClosed():
-			delete(m.carriers.open, key)
-		case key.tenant == tenant && c.s.use.isIdle() && !c.s.isHeld(m.clock()):
-			if idle++; oldest == nil || c.s.use.lastSeen.Load() < oldest.use.lastSeen.Load() {
-				oldest, at = c.s, key
+	var oldest *carrier
+	idle, looked, now := 0, 0, m.clock()
+	for c := t.carriers; c != nil && looked < mostLooked; c, looked = c.next, looked+1 {
+		if c.s.use.isIdle() && !c.s.isHeld(now) {
+			if idle++; oldest == nil || byLastSeen(c.s, oldest.s) < 0 {
+				oldest = c
 			}
 		}
 	}
-	if idle >= mostCarriers {
-		delete(m.carriers.open, at) // no request gets it any more
+	ends := idle >= min(mostCarriers, max(1, m.shareOf(m.opts.MaxSessions)/2))
+	if ends {
+		m.carriers.drop(oldest)
 	}
 	m.carriers.mu.Unlock()
-	if idle >= mostCarriers {
-		m.end(oldest, errors.New("its client has many like it"))
+	if ends {
+		m.end(oldest.s, errors.New("its client has many like it"))
 	}
 }
 

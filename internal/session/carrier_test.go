@@ -1,10 +1,13 @@
 package session
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
@@ -33,4 +36,171 @@ func TestCarrierStaysForItsRequest(t *testing.T) {
 		t.Error(err)
 	}
 	s.Release()
+}
+
+// carry returns the carrier of a kind of client at an address.
+func (h *house) carry(from, kind string) (*Session, error) {
+	r := httptest.NewRequest(http.MethodPost, "/", nil)
+	r.RemoteAddr = from + ":1"
+	s, err := h.Carrier(r, "", protocol.V20260728, []byte(kind))
+	if err == nil {
+		defer s.Release()
+	}
+	return s, err
+}
+
+// waits has a request of a kind of client wait in its carrier.
+func (h *house) waits(from, kind string) error {
+	s, err := h.carry(from, kind)
+	if err == nil {
+		_, err = s.Begin([]jsonrpc.Message{parse(request(1))}, true)
+	}
+	return err
+}
+
+const ours, theirs = "192.0.2.1", "192.0.2.2"
+
+// A tenant whose clients say something new of themselves with each request, and leave calls that
+// wait, comes to the end of its share. Others get in.
+func TestCarriersOfOneTenant(t *testing.T) {
+	t.Parallel()
+	for what, o := range map[string]Options{
+		"sessions": {MaxSessions: 16, MaxShare: 0.75}, "processes": {MaxProcesses: 16, MaxShare: 0.75}, "calls": {MaxCalls: 16, MaxShare: 0.75},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				h := newHouse(t, o, nil)
+				defer h.close()
+				n, failed := 0, 0
+				for range 100 {
+					if err := h.waits(ours, fmt.Sprint(n, failed)); err == nil {
+						n++
+					} else if failed++; !errors.Is(err, ErrBusy) {
+						t.Fatal(err)
+					}
+				}
+				if n != 12 {
+					t.Errorf("one tenant has %d calls that wait, in %d sessions", n, len(h.all()))
+				}
+				for i := range 4 {
+					if err := h.waits(theirs, fmt.Sprint(i)); err != nil {
+						t.Errorf("another tenant: %v", err)
+					}
+				}
+			})
+		})
+	}
+}
+
+// Carriers that nobody uses make room for others: of the tenant that has too many, or of anybody
+// where the node is full.
+func TestIdleCarriersMakeRoom(t *testing.T) {
+	t.Parallel()
+	for what, o := range map[string]Options{
+		"sessions": {MaxSessions: 16, MaxShare: 0.75}, "processes": {MaxProcesses: 16, MaxShare: 0.75},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				h := newHouse(t, o, nil)
+				defer h.close()
+				for i := range 50 {
+					if _, err := h.carry(ours, fmt.Sprint(i)); err != nil {
+						t.Fatalf("one tenant, %d: %v", i, err)
+					}
+				}
+				if err := h.waits(ours, "waits"); err != nil {
+					t.Fatal(err)
+				}
+				for i := range 50 {
+					if _, err := h.carry(fmt.Sprint("192.0.3.", i), "x"); err != nil {
+						t.Fatalf("another tenant, %d: %v", i, err)
+					}
+				}
+				synctest.Wait() // conversations are closed
+				for i := range 8 {
+					if _, err := h.New(newRequest(), "alice", false); err != nil {
+						t.Errorf("session %d: %v", i, err)
+					}
+				}
+				if n := h.Calls(); n != 1 {
+					t.Errorf("%d calls are in flight", n)
+				}
+			})
+		})
+	}
+}
+
+// A carrier stays, however many there are, while somebody may come back for what is in it. Its
+// conversation need not.
+func TestHeldCarrierStays(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := newHouse(t, Options{MaxSessions: 8, MaxProcesses: 4}, nil)
+		defer h.close()
+		held, err := h.carry(ours, "held")
+		if err != nil {
+			t.Fatal(err)
+		}
+		held.hold(time.Hour)
+		for i := range 20 {
+			if _, err := h.carry(fmt.Sprint("192.0.3.", i), "x"); err != nil {
+				t.Fatalf("%d: %v", i, err)
+			}
+		}
+		if held.isClosed() {
+			t.Error("it has ended")
+		}
+		if s, err := h.carry(ours, "held"); err != nil || s != held {
+			t.Errorf("%v, %v", s, err)
+		}
+		c := begin(t, held, true, request(1))
+		h.desk.last().say(c, `{"jsonrpc":"2.0","id":1,"result":{}}`)
+		if answers, done := c.Wait(t.Context(), 0); !done || len(answers) != 1 {
+			t.Errorf("a call in it: %q", answers)
+		}
+	})
+}
+
+// Nothing is kept of carriers that have ended, however they did.
+func TestEndedCarriersAreForgotten(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := newHouse(t, Options{TTL: time.Hour}, nil)
+		defer h.close()
+		for i := range 9 {
+			s, err := h.carry(ours, fmt.Sprint(i))
+			if err != nil {
+				t.Fatal(err)
+			}
+			switch i % 3 {
+			case 0:
+				h.desk.last().sink.Closed(errors.New("it has died"), false)
+			case 1:
+				h.end(s, errors.New("ended"))
+			}
+		}
+		check := func(want int) {
+			t.Helper()
+			linked, open := 0, 0
+			h.mu.RLock()
+			h.carriers.mu.Lock()
+			for _, of := range h.tenants {
+				for c := of.carriers; c != nil; c = c.next {
+					linked++
+				}
+			}
+			open = len(h.carriers.open)
+			h.carriers.mu.Unlock()
+			h.mu.RUnlock()
+			if open != want || linked != want || len(h.all()) != want {
+				t.Errorf("%d carriers, %d of tenants, %d sessions; want %d", open, linked, len(h.all()), want)
+			}
+		}
+		check(3)
+		time.Sleep(2 * time.Hour)
+		synctest.Wait()
+		check(0)
+	})
 }

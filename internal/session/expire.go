@@ -166,7 +166,7 @@ func (m *Manager) expire() {
 			for _, s := range m.all() {
 				s.sweepResumable(at)
 				s.sweepTasks(at)
-				if m.opts.Unused > 0 && s.sinceSeen(now) > m.opts.Unused && s.isUnused() {
+				if m.opts.Unused > 0 && s.modern == "" && s.sinceSeen(now) > m.opts.Unused && s.isUnused() {
 					s.closeUnused()
 				}
 				if s.idle(now, m.opts.TTL) || m.shared != nil && s.renewDue(now) {

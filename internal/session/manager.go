@@ -221,8 +221,9 @@ func (m *Manager) Reserve(r *http.Request, principal string, single bool) (*Sess
 
 // A kind is what kind of session one is.
 type kind struct {
-	single bool   // all its messages go to the standalone stream (revision 2024-11-05)
-	modern string // the revision of the requests that it carries, or "": it is a client's
+	single  bool     // all its messages go to the standalone stream (revision 2024-11-05)
+	modern  string   // the revision of the requests that it carries, or "": it is a client's
+	carrier *carrier // that it is; nil if it is a client's, or was taken over
 }
 
 // begin begins a session, of which open is told when it is on record.

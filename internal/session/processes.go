@@ -211,7 +211,7 @@ func (m *Manager) placeLeaves(conn backend.Conn) {
 }
 
 // evict closes the conversation of the session that needs it least, for one of s: of
-// those that nobody uses, the one that was used last the longest ago, if s's tenant has
+// those that nobody uses, and of idle carriers, the one that was used last the longest ago, if s's tenant has
 // too many one of its own. It is false if there is none.
 func (m *Manager) evict(s *Session) bool {
 	m.mu.RLock()
@@ -223,7 +223,7 @@ func (m *Manager) evict(s *Session) bool {
 		}
 	}
 	m.mu.RUnlock()
-	slices.SortFunc(all, func(x, y *Session) int { return cmp.Compare(x.use.lastSeen.Load(), y.use.lastSeen.Load()) })
+	slices.SortFunc(all, byLastSeen)
 	for _, x := range all { // each once: it may be used by now
 		if x != s && x.isUnused() && x.closeUnused() {
 			return true
@@ -234,7 +234,8 @@ func (m *Manager) evict(s *Session) bool {
 
 // isUnused reports whether nothing was done in the session since its initialize, but calls that
 // were made again after a take-over, nor is, and no client is connected: then its backend
-// is in the state in which another would be that is opened for it when it is needed.
+// is in the state in which another would be that is opened for it when it is needed. Of a
+// carrier, whose requests stand alone, it says whether none is in flight.
 func (s *Session) isUnused() bool {
 	if !s.use.isIdle() {
 		return false
@@ -246,8 +247,10 @@ func (s *Session) isUnused() bool {
 
 // isUnusedLocked is unused for who holds s.mu, beside what is counted without it.
 func (s *Session) isUnusedLocked() bool {
-	return !s.isClosed() && !s.backend.stateful && s.backend.initialize != nil && s.revision != "" && len(s.inFlight) == 0 && len(s.asked.pending) == 0 && s.backend.opening == nil &&
-		s.tools.learning == nil && s.use.isIdle()
+	if s.modern == "" && (s.backend.stateful || s.backend.initialize == nil || s.revision == "") {
+		return false
+	}
+	return !s.isClosed() && len(s.inFlight) == 0 && len(s.asked.pending) == 0 && s.backend.opening == nil && s.tools.learning == nil && s.use.isIdle()
 }
 
 // closeUnused closes the session's conversation if it is unused. It is opened again when there
@@ -264,7 +267,7 @@ func (s *Session) closeUnused() bool {
 	if conn == nil {
 		return none
 	}
-	s.m.logger.Debug("backend closed: nothing was done in the session since it was initialized, and its client is not connected", "session", s.Name())
+	s.m.logger.Debug("backend closed: the session does not need it now", "session", s.Name())
 	s.m.closeBackend(conn)
 	return true
 }
@@ -283,27 +286,49 @@ const unusedFor = time.Minute
 const mostThinned = 16
 
 // endUnused makes room for a session of the tenant where there are too many, in all or of that
-// tenant: by ending some that are unused. As it looks at all of them it does so no more
-// than once a second. It reports whether there is room.
+// tenant: by ending carriers that nobody uses, those first that were used last the longest ago,
+// and sessions that are unused. As it looks at all of them it does so no more than once a second
+// where there was none. It reports whether there is room.
 func (m *Manager) endUnused(t *tenant) bool {
-	now := m.clock()
-	last := m.unusedEnded.Load()
-	if now-time.Duration(last) < time.Second || !m.unusedEnded.CompareAndSwap(last, int64(now)) {
-		return false
-	}
 	m.mu.RLock()
 	own := m.overShare(t)
 	m.mu.RUnlock()
-	var found []*Session
+	looked := &m.unusedEnded
+	if own {
+		looked = &t.looked // who has too many keeps nobody else from looking
+	}
+	now := m.clock()
+	last := looked.Load()
+	if now-time.Duration(last) < time.Second || !looked.CompareAndSwap(last, int64(now)) {
+		return false
+	}
+	var carriers, unused []*Session
 	for _, s := range m.all() {
-		if (!own || s.tenant == t) && !s.taken && s.sinceSeen(now) > unusedFor && s.isUnused() {
-			if found = append(found, s); len(found) == mostThinned {
-				break
-			}
+		switch {
+		case own && s.tenant != t, s.taken, !s.isUnused():
+		case s.modern != "":
+			carriers = append(carriers, s)
+		case len(unused) < mostThinned && s.sinceSeen(now) > unusedFor:
+			unused = append(unused, s)
 		}
 	}
+	slices.SortFunc(carriers, byLastSeen)
+	carriers = slices.DeleteFunc(carriers, func(s *Session) bool { return s.isHeld(now) })
+	var found []*Session
+	for _, s := range carriers[:min(mostThinned, len(carriers))] {
+		if m.retire(s) {
+			found = append(found, s)
+		}
+	}
+	found = append(found, unused[:min(mostThinned-len(found), len(unused))]...)
 	m.each(found, parallel, func(s *Session) { m.end(s, errUnused) })
+	if len(found) > 0 {
+		looked.Store(last)
+	}
 	return len(found) > 0
 }
+
+// byLastSeen orders sessions by when their clients last sent something.
+func byLastSeen(x, y *Session) int { return cmp.Compare(x.use.lastSeen.Load(), y.use.lastSeen.Load()) }
 
 var errUnused = errors.New("it was unused, and there are too many")

@@ -130,6 +130,9 @@ func (m *Manager) resumer(s *Session) {
 
 // unlist forgets a session that has ended. m.mu is held.
 func (m *Manager) unlist(s *Session) {
+	if s.carrier != nil {
+		m.dropCarrier(s.carrier)
+	}
 	if m.sessions[s.key] == s { // and not another that came after it
 		delete(m.sessions, s.key)
 		m.countOut(s.tenant)

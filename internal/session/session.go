@@ -9,9 +9,9 @@
 // state.go and recovery.go.
 //
 // Locks, in the order in which they may be taken: Session.mu, Call.mu, then
-// table.mu, appender.mu, resumes.mu, tasks.mu or Manager.mu. Of two calls' locks
-// the standalone stream's comes second. None is held while the store or the backend
-// is called.
+// table.mu, appender.mu, resumes.mu, tasks.mu or Manager.mu; carriers.mu after that. Of two
+// calls' locks the standalone stream's comes second. None is held while the store or the
+// backend is called.
 package session
 
 import (

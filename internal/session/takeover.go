@@ -206,7 +206,7 @@ func (m *Manager) restored(ctx context.Context, at *Remote, was shared.Session, 
 	case err != nil:
 		return nil, restored{}, fmt.Errorf("session not taken over: %w", err)
 	}
-	s := m.session(at.ID, at.Principal, at.Tenant, kind{at.SingleStream, at.Modern})
+	s := m.session(at.ID, at.Principal, at.Tenant, kind{single: at.SingleStream, modern: at.Modern})
 	s.lease, s.taken = taken.Lease, true
 	s.use.renewed.Store(int64(m.clock()))
 	s.use.calls.Store(1) // not idle, until it is done

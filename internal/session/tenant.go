@@ -12,6 +12,11 @@ type tenant struct {
 	name  string       // as [TenantOf] makes it
 	calls atomic.Int64 // requests in flight
 	held  atomic.Int64 // bytes of those
+	// looked is when its sessions were last looked through for some that can be ended, by the
+	// manager's clock.
+	looked atomic.Int64
+
+	carriers *carrier // the first of its carriers on this node; guarded by carriers.mu
 
 	// Guarded by Manager.mu.
 	sessions  int
