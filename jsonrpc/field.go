@@ -24,8 +24,8 @@ func Each(data []byte, member func(name, value []byte)) bool {
 // there is none. Of members with equal names the last one counts, as in encoding/json.
 // data must be well-formed; it is not changed.
 func Field(data []byte, path ...string) []byte {
-	for _, name := range path {
-		if !mayHave(data, name) {
+	for i, name := range path {
+		if !mayHave(data, name) || i == 0 && len(path) > 1 && !mayHave(data, path[len(path)-1]) {
 			return nil
 		}
 		var found []byte

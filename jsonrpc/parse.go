@@ -252,6 +252,36 @@ func (p *parser) object(depth int, member func(key []byte) error) error {
 	}
 }
 
+// members consumes an object of which nothing is wanted.
+func (p *parser) members(depth int) error {
+	if depth >= maxDepth {
+		return fmt.Errorf("%w: nested deeper than %d", ErrParse, maxDepth)
+	}
+	p.i++ // {
+	p.space()
+	if p.i < len(p.b) && p.b[p.i] == '}' {
+		p.i++
+		return nil
+	}
+	for {
+		if err := p.str(); err != nil {
+			return err
+		}
+		p.space()
+		if p.i >= len(p.b) || p.b[p.i] != ':' {
+			return p.fail("':'")
+		}
+		p.i++
+		p.space()
+		if err := p.value(depth + 1); err != nil {
+			return err
+		}
+		if done, err := p.next('}'); done || err != nil {
+			return err
+		}
+	}
+}
+
 // next consumes what follows an element: a comma, or the end.
 func (p *parser) next(end byte) (done bool, err error) {
 	p.space()
@@ -277,7 +307,7 @@ func (p *parser) value(depth int) error {
 	}
 	switch c := p.b[p.i]; c {
 	case '{':
-		return p.object(depth, func([]byte) error { return p.value(depth + 1) })
+		return p.members(depth)
 	case '[':
 		return p.array(depth)
 	case '"':
