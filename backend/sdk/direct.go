@@ -11,7 +11,6 @@ import (
 
 	"holdfast/backend"
 	"holdfast/internal/panics"
-	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 )
 
@@ -106,9 +105,7 @@ func plainCall(params []byte, modern *modern) (*mcp.CallToolParamsRaw, bool) {
 			if plain = plain && p.Meta == nil; !plain {
 				return
 			}
-			var err error
-			p.Meta, err = modern.metaOf(value)
-			plain = err == nil && (p.Meta[mcp.MetaKeyProtocolVersion] != nil) == (modern != nil) && p.Meta[protocol.MetaLogLevel] == nil
+			p.Meta, plain = modern.metaOf(value)
 		default:
 			plain = false
 		}

@@ -136,22 +136,23 @@ func (m *modern) complete(result []byte) []byte {
 var special = [][]byte{[]byte(`"_meta"`), []byte(`"resultType"`), []byte(`"inputRequests"`), []byte(`"requestState"`)}
 
 // metaOf decodes the _meta of a request. As a rule that of a client is always the same.
-func (m *modern) metaOf(raw []byte) (mcp.Meta, error) {
-	var meta mcp.Meta
-	if m == nil {
-		err := json.Unmarshal(raw, &meta)
-		return meta, err
-	}
-	if last := m.meta.Load(); last != nil && bytes.Equal(last.raw, raw) {
-		return maps.Clone(last.meta), nil
+//
+// plain reports that it belongs to the conversation's revision, and says no more of the
+// request than who makes it.
+func (m *modern) metaOf(raw []byte) (meta mcp.Meta, plain bool) {
+	if m != nil {
+		if last := m.meta.Load(); last != nil && bytes.Equal(last.raw, raw) {
+			return maps.Clone(last.meta), last.plain
+		}
 	}
 	if err := json.Unmarshal(raw, &meta); err != nil {
-		return nil, err
+		return nil, false
 	}
-	if len(raw) <= largeMeta {
-		m.meta.Store(&decodedMeta{bytes.Clone(raw), maps.Clone(meta)})
+	plain = (meta[mcp.MetaKeyProtocolVersion] != nil) == (m != nil) && meta[protocol.MetaLogLevel] == nil
+	if m != nil && len(raw) <= largeMeta {
+		m.meta.Store(&decodedMeta{bytes.Clone(raw), maps.Clone(meta), plain})
 	}
-	return meta, nil
+	return meta, plain
 }
 
 // largeMeta is how many bytes of a _meta are not kept.
@@ -159,8 +160,9 @@ const largeMeta = 4 << 10
 
 // A decodedMeta is a _meta that came before.
 type decodedMeta struct {
-	raw  []byte
-	meta mcp.Meta
+	raw   []byte
+	meta  mcp.Meta
+	plain bool
 }
 
 // typed gives a result its type. The SDK leaves it out of some, and takes those for complete

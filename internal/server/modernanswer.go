@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"slices"
 	"time"
 
 	"holdfast/internal/observe"
@@ -30,10 +29,12 @@ func (h *Handler) serveModern(w http.ResponseWriter, of *exchange) (err error) {
 			return err
 		}
 	}
-	y := *of // a reply keeps it
-	x := &y
-	y.msgs = slices.Clone(of.msgs) // which get other ids; if it is placed elsewhere they keep theirs
-	m := &x.msgs[0]
+	y := struct { // a reply keeps it
+		exchange
+		msgs [1]jsonrpc.Message // which get other ids; if it is placed elsewhere they keep theirs
+	}{*of, [1]jsonrpc.Message(of.msgs)}
+	x, m := &y.exchange, &y.msgs[0]
+	x.msgs = y.msgs[:]
 	if h.isWaitingState(m) {
 		return h.continueModern(w, x)
 	}
