@@ -69,8 +69,9 @@ func withoutTask(m jsonrpc.Message) jsonrpc.Message {
 	return bare
 }
 
-// supportTasks returns the response to a tools/list with all tools that do not say otherwise
-// callable as tasks.
+// supportTasks returns the response to a tools/list with all tools callable as tasks. What they
+// say themselves means nothing where the server has no tasks, and some libraries have all
+// tools say "forbidden" ("Tool-Level Negotiation", rule 1).
 func supportTasks(response []byte) []byte {
 	var tools []json.RawMessage
 	if json.Unmarshal(jsonrpc.Field(response, "result", "tools"), &tools) != nil {
@@ -81,9 +82,7 @@ func supportTasks(response []byte) []byte {
 		if i > 0 {
 			text = append(text, ',')
 		}
-		if jsonrpc.Field(tool, "execution", "taskSupport") == nil {
-			tool, _ = jsonrpc.Set(tool, []byte(`"optional"`), "execution", "taskSupport")
-		}
+		tool, _ := jsonrpc.Set(tool, []byte(`"optional"`), "execution", "taskSupport")
 		text = append(text, tool...)
 	}
 	response, _ = jsonrpc.Set(response, append(text, ']'), "result", "tools")

@@ -250,7 +250,7 @@ func TestLegacyProbe(t *testing.T) {
 			s.say(nil, text)
 			h.expect(nil, text)
 			later := converse(t, b, "")
-			if later.conn.(*scriptConn) == nil {
+			if later.conn.(*taskCaller).conn.(*scriptConn) == nil {
 				t.Error("a later conversation is translated")
 			}
 		})
@@ -271,7 +271,7 @@ func TestBothEras(t *testing.T) {
 	if b.(backend.ProcessStarter).Processes() {
 		t.Error("processes")
 	}
-	if h := converse(t, b, ""); h.conn.(*scriptConn) == nil {
+	if h := converse(t, b, ""); h.conn.(*taskCaller).conn.(*scriptConn) == nil {
 		t.Error("a legacy conversation with a legacy server is translated")
 	}
 }

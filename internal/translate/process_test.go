@@ -205,6 +205,22 @@ func TestServerEverything(t *testing.T) {
 			break
 		}
 	}
+
+	research := &call{"research"}
+	h.deliver(research, modernRequest("7", "tools/call", `"name":"simulate-research-query","arguments":{"topic":"python","ambiguous":true}`, ""))
+	for asked := false; ; {
+		s := h.next()
+		if s.m.Method == "elicitation/create" {
+			asked = s.call == research
+			h.deliver(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"action":"accept","content":{"interpretation":"snake"}}}`, s.m.ID))
+		}
+		if s.m.Kind == jsonrpc.Response {
+			if !asked || s.call != research || !strings.Contains(string(s.m.Result), "snake") || strings.Contains(string(s.m.Result), "related-task") {
+				t.Errorf("a tool that needs a task, asked %v: %s", asked, s.m.Raw)
+			}
+			break
+		}
+	}
 	if legacy, modern := b.speaks.get(); modern != no {
 		t.Errorf("legacy: %v, modern: %v", legacy, modern)
 	}

@@ -110,7 +110,7 @@ func (t *translator) Open(ctx context.Context, start backend.Start, sink backend
 	isModern := protocol.Modern(start.Revision)
 	switch {
 	case isModern && modern == yes, !isModern && legacy == yes:
-		return t.inner.Open(ctx, start, sink)
+		return t.openServer(ctx, start, sink)
 	case isModern && modern == no:
 		start.Revision = ""
 		c := newLegacyServer(sink, log)
@@ -132,6 +132,14 @@ func (t *translator) Open(ctx context.Context, start backend.Start, sink backend
 	return t.open(ctx, start, p, &p.out)
 }
 
+// openServer opens the wrapped backend.
+func (t *translator) openServer(ctx context.Context, start backend.Start, sink backend.Sink) (backend.Conn, error) {
+	if start.Revision != "" {
+		return t.inner.Open(ctx, start, sink)
+	}
+	return openTasks(ctx, t.inner, start, sink)
+}
+
 // A conversation is both ends of one: the server's sink, and Holdfast's conn.
 type conversation interface {
 	backend.Sink
@@ -140,7 +148,7 @@ type conversation interface {
 
 // open opens the wrapped backend for a conversation, whose outbox this is.
 func (t *translator) open(ctx context.Context, start backend.Start, c conversation, out *outbox) (backend.Conn, error) {
-	conn, err := t.inner.Open(ctx, start, c)
+	conn, err := t.openServer(ctx, start, c)
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,417 @@
+package translate
+
+import (
+	"context"
+	"encoding/json"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"holdfast/backend"
+	"holdfast/internal/protocol"
+	"holdfast/jsonrpc"
+)
+
+// A taskCaller is a conversation with a legacy server. Some tools of a server of 2025-11-25
+// can be called as tasks only (Tasks, "Tool-Level Negotiation"), and some clients know no
+// tasks. A call of such a tool that does not ask for a task becomes a task all the same: its
+// status is polled, and its result is the response to the call. Everything else goes through
+// untouched.
+type taskCaller struct {
+	sink backend.Sink
+	conn backend.Conn // set before anything is delivered
+
+	initialize atomic.Pointer[[]byte]      // the id of the request, until it is answered
+	calls      atomic.Pointer[calledTasks] // nil if the server has no tasks
+}
+
+// calledTasks is what a conversation needs whose server has tasks. Its methods may be called
+// concurrently.
+type calledTasks struct {
+	sink backend.Sink
+	out  outbox
+	own  ownRequests
+
+	mu       sync.Mutex
+	listing  tasksListing
+	required map[string]bool      // tools that are called as tasks only
+	waiting  []backend.Inbound    // calls, until the tools are listed
+	tasks    map[string]*taskCall // by the keys of the ids of their requests
+	closed   bool
+}
+
+// A tasksListing is how far the tools are known.
+type tasksListing uint8
+
+const (
+	unlisted tasksListing = iota
+	listing
+	listedTools
+)
+
+// A taskCall is a call that was made a task, until its result has come.
+type taskCall struct {
+	in    backend.Inbound
+	id    string // of the task; "" until it is known
+	poll  *time.Timer
+	asked bool // tasks/result was sent
+	ended bool // its client has cancelled it
+}
+
+// openTasks opens a conversation of a legacy server whose tools may need tasks.
+func openTasks(ctx context.Context, b backend.Backend, start backend.Start, sink backend.Sink) (backend.Conn, error) {
+	c := &taskCaller{sink: sink}
+	conn, err := b.Open(ctx, start, c)
+	if err != nil {
+		return nil, err
+	}
+	c.conn = conn
+	return c, nil
+}
+
+// Deliver implements [backend.Conn].
+func (c *taskCaller) Deliver(in backend.Inbound) error {
+	if t := c.calls.Load(); t != nil {
+		return t.deliver(in)
+	}
+	if in.Method == protocol.MethodInitialize && in.Kind == jsonrpc.Request {
+		id := append([]byte(nil), in.ID...)
+		c.initialize.Store(&id)
+	}
+	return c.conn.Deliver(in)
+}
+
+// Close implements [backend.Conn].
+func (c *taskCaller) Close() error {
+	if t := c.calls.Load(); t != nil {
+		t.close()
+		t.out.stop()
+	}
+	return c.conn.Close()
+}
+
+// Emit implements [backend.Sink].
+func (c *taskCaller) Emit(of backend.Call, m jsonrpc.Message) {
+	if t := c.calls.Load(); t != nil {
+		t.emit(of, m)
+		return
+	}
+	if id := c.initialize.Load(); id != nil && m.Kind == jsonrpc.Response && key(m.ID) == key(*id) {
+		c.initialize.Store(nil)
+		if jsonrpc.Field(m.Result, "capabilities", "tasks", "requests", "tools", "call") != nil {
+			c.calls.Store(newCalledTasks(c.sink, c.conn))
+		}
+	}
+	c.sink.Emit(of, m)
+}
+
+// EmitUnrelated implements [backend.Sink].
+func (c *taskCaller) EmitUnrelated(m jsonrpc.Message) {
+	if t := c.calls.Load(); t != nil && t.takes(m) {
+		return
+	}
+	c.sink.EmitUnrelated(m)
+}
+
+// Closed implements [backend.Sink].
+func (c *taskCaller) Closed(why error, reopen bool) {
+	if t := c.calls.Load(); t != nil {
+		t.close()
+	}
+	c.sink.Closed(why, reopen)
+}
+
+func newCalledTasks(sink backend.Sink, conn backend.Conn) *calledTasks {
+	t := &calledTasks{sink: sink, own: newOwnRequests(), required: make(map[string]bool), tasks: make(map[string]*taskCall)}
+	t.out.failed = func(in backend.Inbound, err error) {
+		if in.Kind == jsonrpc.Request && !t.own.fail(in.ID, err) {
+			sink.Emit(in.Call, newError(in.ID, jsonrpc.CodeServer, "%s was not delivered: %v", in.Method, err))
+		}
+	}
+	t.out.open(conn)
+	return t
+}
+
+// close ends what goes on by itself.
+func (t *calledTasks) close() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.closed = true
+	for _, call := range t.tasks {
+		if call.poll != nil {
+			call.poll.Stop()
+		}
+	}
+}
+
+// deliver takes a message of the client.
+func (t *calledTasks) deliver(in backend.Inbound) error {
+	switch {
+	case in.Method == protocol.MethodCancelled && t.cancelled(in):
+		return nil
+	case in.Kind != jsonrpc.Request || in.Method != protocol.MethodCallTool || jsonrpc.Field(in.Params, "task") != nil:
+		return t.out.Deliver(in)
+	}
+	t.mu.Lock()
+	if t.listing != listedTools {
+		t.waiting = append(t.waiting, in)
+		begins := t.listing == unlisted
+		t.listing = listing
+		t.mu.Unlock()
+		if begins {
+			t.list(in, nil)
+		}
+		return nil
+	}
+	required := t.required[jsonrpc.String(jsonrpc.Field(in.Params, "name"))]
+	t.mu.Unlock()
+	if !required {
+		return t.out.Deliver(in)
+	}
+	t.begin(in)
+	return nil
+}
+
+// list asks for a page of the tools, because of a call.
+func (t *calledTasks) list(in backend.Inbound, cursor []byte) {
+	params := []byte("{}")
+	if cursor != nil {
+		params, _ = jsonrpc.Set(params, cursor, "cursor")
+	}
+	id := t.own.add(func(m jsonrpc.Message) { t.listed(in, m) })
+	t.out.later(about(in, newRequest(id, protocol.MethodToolsList, params)))
+}
+
+// listed takes a page. After the last the calls are made that have waited for it.
+func (t *calledTasks) listed(in backend.Inbound, m jsonrpc.Message) {
+	var page struct {
+		Tools []struct {
+			Name      string
+			Execution struct{ TaskSupport string }
+		}
+		NextCursor json.RawMessage
+	}
+	_ = json.Unmarshal(m.Result, &page) // of a server that lists no tools none needs a task
+	t.mu.Lock()
+	for _, tool := range page.Tools {
+		t.required[tool.Name] = tool.Execution.TaskSupport == "required"
+	}
+	if len(page.Tools) > 0 && jsonrpc.String(page.NextCursor) != "" {
+		t.mu.Unlock()
+		t.list(in, page.NextCursor)
+		return
+	}
+	if t.listing == listing {
+		t.listing = listedTools
+	}
+	waiting := t.waiting
+	t.waiting = nil
+	var asTasks []backend.Inbound
+	for _, in := range waiting {
+		if t.required[jsonrpc.String(jsonrpc.Field(in.Params, "name"))] {
+			asTasks = append(asTasks, in)
+		} else {
+			t.out.later(in)
+		}
+	}
+	t.mu.Unlock()
+	for _, in := range asTasks {
+		t.begin(in)
+	}
+}
+
+// begin makes a call as a task.
+func (t *calledTasks) begin(in backend.Inbound) {
+	call := &taskCall{in: in}
+	t.mu.Lock()
+	t.tasks[key(in.ID)] = call
+	t.mu.Unlock()
+	params, _ := jsonrpc.Set(in.Params, []byte("{}"), "task")
+	t.ask(call, protocol.MethodCallTool, params, t.begun)
+}
+
+// ask makes a request of our own in a call.
+func (t *calledTasks) ask(call *taskCall, method string, params []byte, answered func(*taskCall, jsonrpc.Message)) {
+	id := t.own.add(func(m jsonrpc.Message) { answered(call, m) })
+	in := about(call.in, newRequest(id, method, params))
+	in.Call = call.in.Call
+	t.out.later(in)
+}
+
+// begun takes the server's answer to a call that was made as a task.
+func (t *calledTasks) begun(call *taskCall, m jsonrpc.Message) {
+	task := jsonrpc.Field(m.Result, "task")
+	id := jsonrpc.String(jsonrpc.Field(task, "taskId"))
+	if id == "" { // an error, or the result at once
+		t.end(call, m)
+		return
+	}
+	t.mu.Lock()
+	call.id = id
+	ended := call.ended
+	t.mu.Unlock()
+	if ended { // meanwhile
+		t.cancel(call)
+		return
+	}
+	t.follow(call, task)
+}
+
+// The server says how often it is to be asked; these are the bounds of that.
+const (
+	soonestPoll = 50 * time.Millisecond
+	usualPoll   = time.Second
+	latestPoll  = 30 * time.Second
+)
+
+// follow asks for what is next after a status of a task: its status later, or its result, which
+// comes with what the server wants to know before.
+func (t *calledTasks) follow(call *taskCall, task []byte) {
+	if status := jsonrpc.String(jsonrpc.Field(task, "status")); status != protocol.TaskWorking {
+		t.mu.Lock()
+		asked := call.asked || call.ended
+		call.asked = true
+		t.mu.Unlock()
+		if !asked {
+			t.ask(call, protocol.MethodTaskResult, jsonrpc.Object("taskId", call.id), t.end)
+		}
+		return
+	}
+	wait := usualPoll
+	var ms float64
+	if json.Unmarshal(jsonrpc.Field(task, "pollInterval"), &ms) == nil && ms > 0 {
+		wait = min(max(time.Duration(min(ms, 1e6)*float64(time.Millisecond)), soonestPoll), latestPoll)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed || call.ended {
+		return
+	}
+	call.poll = time.AfterFunc(wait, func() {
+		t.ask(call, protocol.MethodTaskGet, jsonrpc.Object("taskId", call.id), t.polled)
+	})
+}
+
+// polled takes a status.
+func (t *calledTasks) polled(call *taskCall, m jsonrpc.Message) {
+	if m.Error != nil {
+		t.end(call, m)
+		return
+	}
+	t.follow(call, m.Result)
+}
+
+// end answers a call with what its task has ended with.
+func (t *calledTasks) end(call *taskCall, m jsonrpc.Message) {
+	t.mu.Lock()
+	ended := call.ended
+	call.ended = true
+	delete(t.tasks, key(call.in.ID))
+	t.mu.Unlock()
+	if ended {
+		return
+	}
+	answer := newFailure(call.in.ID, m.Error)
+	if m.Error == nil {
+		answer = newResult(call.in.ID, withoutRelated(m.Result))
+	}
+	t.sink.Emit(call.in.Call, answer)
+}
+
+// withoutRelated returns a result, or the params of a message, without the id of the task that
+// the client knows nothing of.
+func withoutRelated(of []byte) []byte {
+	meta := jsonrpc.Field(of, "_meta")
+	if jsonrpc.Field(meta, protocol.MetaRelatedTask) == nil {
+		return of
+	}
+	meta = pick(meta, func(name string) bool { return name != protocol.MetaRelatedTask })
+	if string(meta) == "{}" {
+		return pick(of, func(name string) bool { return name != "_meta" })
+	}
+	of, _ = jsonrpc.Set(of, meta, "_meta")
+	return of
+}
+
+// cancelled takes a cancellation, and reports whether it is of a call that is a task, or waits.
+func (t *calledTasks) cancelled(in backend.Inbound) bool {
+	id := key(jsonrpc.Field(in.Params, "requestId"))
+	t.mu.Lock()
+	for i := range t.waiting {
+		if key(t.waiting[i].ID) == id {
+			t.waiting = append(t.waiting[:i:i], t.waiting[i+1:]...)
+			t.mu.Unlock()
+			return true
+		}
+	}
+	call := t.tasks[id]
+	if call == nil {
+		t.mu.Unlock()
+		return false
+	}
+	delete(t.tasks, id)
+	call.ended = true
+	if call.poll != nil {
+		call.poll.Stop()
+	}
+	known := call.id != ""
+	t.mu.Unlock()
+	if known {
+		t.cancel(call)
+	}
+	return true
+}
+
+// cancel cancels a task that nobody wants any more.
+func (t *calledTasks) cancel(call *taskCall) {
+	t.ask(call, protocol.MethodTaskCancel, jsonrpc.Object("taskId", call.id), func(*taskCall, jsonrpc.Message) {})
+}
+
+// emit takes a message of the server.
+func (t *calledTasks) emit(of backend.Call, m jsonrpc.Message) {
+	if !t.takes(m) {
+		t.sink.Emit(of, m)
+	}
+}
+
+// takes takes a message of the server that is about a call of ours, and reports whether it is.
+func (t *calledTasks) takes(m jsonrpc.Message) bool {
+	if m.Kind == jsonrpc.Response {
+		return t.own.answer(m)
+	}
+	if m.Method == protocol.MethodToolsListChanged {
+		t.mu.Lock()
+		if t.listing == listedTools {
+			t.listing = unlisted
+		}
+		t.mu.Unlock()
+		return false
+	}
+	id := jsonrpc.String(jsonrpc.Field(m.Params, "_meta", protocol.MetaRelatedTask, "taskId"))
+	if m.Method == protocol.MethodLegacyTaskStatus {
+		id = jsonrpc.String(jsonrpc.Field(m.Params, "taskId"))
+	}
+	call := t.find(id)
+	if call == nil {
+		return false
+	}
+	if m.Method != protocol.MethodLegacyTaskStatus { // which the client knows nothing of
+		t.sink.Emit(call.in.Call, newRequest(m.ID, m.Method, withoutRelated(m.Params)))
+	}
+	return true
+}
+
+// find returns the call of ours that is a task, or nil.
+func (t *calledTasks) find(id string) *taskCall {
+	if id == "" {
+		return nil
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, call := range t.tasks {
+		if call.id == id {
+			return call
+		}
+	}
+	return nil
+}

@@ -1,0 +1,106 @@
+package translate
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"holdfast/backend"
+	"holdfast/internal/protocol"
+)
+
+// needsTasks is a legacy conversation with a server that has a tool which is called as a task
+// only.
+func needsTasks(t *testing.T) (*holdfast, *script) {
+	t.Helper()
+	s := newScript(t, backend.Legacy)
+	s.answer = func(s *script, in backend.Inbound) bool {
+		switch in.Method {
+		case protocol.MethodInitialize:
+			s.say(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-11-25","capabilities":{"tasks":{"requests":{"tools":{"call":{}}}}}}}`, in.ID))
+		case protocol.MethodToolsList:
+			page := `{"tools":[{"name":"plain"}],"nextCursor":"more"}`
+			if strings.Contains(string(in.Params), "more") {
+				page = `{"tools":[{"name":"slow","execution":{"taskSupport":"required"}},{"name":"both","execution":{"taskSupport":"optional"}}]}`
+			}
+			s.say(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":%s}`, in.ID, page))
+		default:
+			return false
+		}
+		return true
+	}
+	h := converse(t, New(s, quiet), "")
+	h.deliver(&call{"i"}, `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{}}`)
+	h.next()
+	t.Cleanup(s.untold)
+	return h, s
+}
+
+const aTask = `{"taskId":"T","status":%q,"createdAt":"","lastUpdatedAt":"","ttl":null,"pollInterval":1}`
+
+func TestTaskCalls(t *testing.T) {
+	t.Parallel()
+	h, s := needsTasks(t)
+	a, b := &call{"a"}, &call{"b"}
+	h.deliver(a, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"slow","_meta":{"progressToken":7}}}`)
+	made := s.hears(`{"jsonrpc":"2.0","id":ID,"method":"tools/call","params":{"name":"slow","_meta":{"progressToken":7},"task":{}}}`)
+	for id, tool := range map[int]string{2: `"plain"`, 3: `"both"`, 4: `"slow","task":{"ttl":1}`} {
+		text := fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":%s}}`, id, tool)
+		h.deliver(b, text)
+		s.hears(text)
+	}
+	s.say(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"task":`+aTask+`}}`, made, "working"))
+	id := s.hears(`{"jsonrpc":"2.0","id":ID,"method":"tasks/get","params":{"taskId":"T"}}`)
+	s.say(nil, `{"jsonrpc":"2.0","method":"notifications/tasks/status","params":`+fmt.Sprintf(aTask, "working")+`}`)
+	s.say(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":`+aTask+`}`, id, "working"))
+	id = s.hears(`{"jsonrpc":"2.0","id":ID,"method":"tasks/get","params":{"taskId":"T"}}`)
+	s.say(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":`+aTask+`}`, id, "input_required"))
+	id = s.hears(`{"jsonrpc":"2.0","id":ID,"method":"tasks/result","params":{"taskId":"T"}}`)
+	s.say(nil, `{"jsonrpc":"2.0","id":"q","method":"elicitation/create","params":{"message":"?","_meta":{"io.modelcontextprotocol/related-task":{"taskId":"T"}}}}`)
+	h.expect(a, `{"jsonrpc":"2.0","id":"q","method":"elicitation/create","params":{"message":"?"}}`)
+	h.deliver(nil, `{"jsonrpc":"2.0","id":"q","result":{"action":"accept"}}`)
+	s.hears(`{"jsonrpc":"2.0","id":"q","result":{"action":"accept"}}`)
+	s.say(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"content":[],"_meta":{"x":1,"io.modelcontextprotocol/related-task":{"taskId":"T"}}}}`, id))
+	h.expect(a, `{"jsonrpc":"2.0","id":1,"result":{"content":[],"_meta":{"x":1}}}`)
+	s.say(nil, `{"jsonrpc":"2.0","method":"notifications/tasks/status","params":{"taskId":"theirs"}}`)
+	h.expect(nil, `{"jsonrpc":"2.0","method":"notifications/tasks/status","params":{"taskId":"theirs"}}`)
+}
+
+// What fails is the response to the call.
+func TestTaskCallFails(t *testing.T) {
+	t.Parallel()
+	h, s := needsTasks(t)
+	a := &call{"a"}
+	const slow = `{"jsonrpc":"2.0","id":ID,"method":"tools/call","params":{"name":"slow","task":{}}}`
+	h.deliver(a, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"slow"}}`)
+	s.say(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"error":{"code":-1,"message":"full"}}`, s.hears(slow)))
+	h.expect(a, `{"jsonrpc":"2.0","id":1,"error":{"code":-1,"message":"full"}}`)
+	h.deliver(a, `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"slow"}}`)
+	s.say(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"task":`+aTask+`}}`, s.hears(slow), "failed"))
+	id := s.hears(`{"jsonrpc":"2.0","id":ID,"method":"tasks/result","params":{"taskId":"T"}}`)
+	s.say(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"error":{"code":-2,"message":"why"}}`, id))
+	h.expect(a, `{"jsonrpc":"2.0","id":2,"error":{"code":-2,"message":"why"}}`)
+}
+
+// A cancellation of the call is one of its task, whatever is known of that.
+func TestTaskCallCancelled(t *testing.T) {
+	t.Parallel()
+	h, s := needsTasks(t)
+	a := &call{"a"}
+	const slow = `{"jsonrpc":"2.0","id":ID,"method":"tools/call","params":{"name":"slow","task":{}}}`
+	const cancel = `{"jsonrpc":"2.0","id":ID,"method":"tasks/cancel","params":{"taskId":"T"}}`
+	h.deliver(a, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"slow"}}`)
+	made := s.hears(slow)
+	h.deliver(nil, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`)
+	s.say(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"task":`+aTask+`}}`, made, "working"))
+	s.hears(cancel)
+	h.deliver(a, `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"slow"}}`)
+	s.say(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"task":`+aTask+`}}`, s.hears(slow), "input_required"))
+	id := s.hears(`{"jsonrpc":"2.0","id":ID,"method":"tasks/result","params":{"taskId":"T"}}`)
+	h.deliver(nil, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":2}}`)
+	s.hears(cancel)
+	s.say(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"error":{"code":-2,"message":"cancelled"}}`, id))
+	const other = `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":3}}`
+	h.deliver(nil, other)
+	s.hears(other)
+}
