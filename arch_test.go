@@ -67,7 +67,7 @@ var layers = []struct {
 	{"internal/statefile", nil},
 	{"internal/terminal", []string{"jsonrpc"}},
 	{"internal/follow", []string{"client", "jsonrpc", "internal/statefile", "internal/terminal"}},
-	{"internal/bridge", []string{"client", "jsonrpc", "internal/protocol", "internal/statefile"}},
+	{"internal/bridge", []string{"backend", "client", "jsonrpc", "internal/protocol", "internal/statefile", "internal/translate"}},
 	{"cmd/...", everything},
 	{"bench/...", everything},
 	{"conformance/...", everything},

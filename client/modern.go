@@ -19,7 +19,8 @@ const (
 	// AnyEra is the host's choice. But its server/discover is answered with "method not
 	// found" if the server also has legacy sessions, in which calls can be resumed: the host
 	// goes on with initialize. A server that is no Holdfast is asked for a session before
-	// that.
+	// that. A host that knows tasks (extension io.modelcontextprotocol/tasks) gets those of a
+	// server that has them: they survive as well.
 	AnyEra = ""
 	// Legacy answers server/discover without asking the server.
 	Legacy = "legacy"
@@ -225,14 +226,24 @@ func (k *call) discovered(m jsonrpc.Message) jsonrpc.Message {
 			legacy = max(legacy, v)
 		}
 	}
-	if c.opts.Era == AnyEra && legacy != "" && (keys || !k.isModern() || c.hasSessions(k, legacy)) {
+	if c.opts.Era == AnyEra && legacy != "" && (!k.isModern() || !hasTasks(k.body, m) && (keys || c.hasSessions(k, legacy))) {
 		return noDiscover(m)
 	}
 	c.mu.Lock()
 	c.modern.keys, c.modern.revision = keys, k.revision
+	if c.session.state == sessionNone {
+		c.opening.request = nil // which the server has refused
+	}
 	c.mu.Unlock()
 	c.changed()
 	return m
+}
+
+// hasTasks reports whether the host of a server/discover and the server that has answered it both
+// say that they know tasks.
+func hasTasks(body []byte, m jsonrpc.Message) bool {
+	return jsonrpc.Field(body, "params", "_meta", protocol.MetaClientCapabilities, "extensions", protocol.ExtensionTasks) != nil &&
+		jsonrpc.Field(m.Result, "capabilities", "extensions", protocol.ExtensionTasks) != nil
 }
 
 // noDiscover returns the error of a server that does not know server/discover.

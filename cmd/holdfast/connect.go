@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -13,7 +14,8 @@ import (
 // connectFlags are the flags of holdfast connect.
 type connectFlags struct {
 	remoteFlags
-	state string
+	state     string
+	taskAfter time.Duration
 }
 
 func newConnect() *cobra.Command {
@@ -28,6 +30,10 @@ a connection is cut, it reconnects and resumes; the host does not notice.
 A host may also kill connect and start it again. The session continues. If a call
 was in flight, and the host repeats it within ten minutes, the call does not run a
 second time: the host gets the response of the first.
+
+Host and server may speak different revisions of the protocol. For a host of revision
+2026-07-28 that knows tasks, a call that takes longer than --task-after becomes one. If
+the server has tasks itself, the host gets those.
 
 With --state '', connect keeps nothing on disk. When stdin ends, it waits for the
 responses to all requests and then ends the session.`,
@@ -48,6 +54,7 @@ In the configuration of a host:
 	}
 	f.add(cmd)
 	addState(cmd, &f.state, "sessions and calls in flight")
+	cmd.Flags().DurationVar(&f.taskAfter, "task-after", 2*time.Second, "how long a call may take before it becomes a task, for a host that supports tasks; 0: never")
 	return cmd
 }
 
@@ -62,5 +69,5 @@ func (f *connectFlags) connect(ctx context.Context, to string, in io.Reader, out
 		return err // the URL is wrong
 	}
 	conn.Detach()
-	return bridge.Run(ctx, to, in, out, &bridge.Options{Client: *opts, Transport: f.transport.value, State: f.state})
+	return bridge.Run(ctx, to, in, out, &bridge.Options{Client: *opts, Transport: f.transport.value, State: f.state, TaskAfter: max(f.taskAfter, 0)})
 }

@@ -5,6 +5,12 @@
 // the session. If the host repeats a call that was in flight, the call does not run twice:
 // the host gets the response of the first. What that takes is kept in files (store.go,
 // record.go). The life of a request is in request.go, that of a bridge in phase.go.
+//
+// Host and server may be of different eras. A message of the host goes through a conversation
+// of package translate (eras.go), for which the bridge's own half towards the server is
+// the backend. What only a modern host knows is on the other side of it: requests that end before
+// their calls, with a question (exchange.go, input.go) or with a task (task.go,
+// tasklisten.go).
 package bridge
 
 import (
@@ -16,6 +22,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"holdfast/backend"
 	"holdfast/client"
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
@@ -30,6 +37,9 @@ type Options struct {
 	Transport string
 	// State is the directory for state files; "": nothing is kept.
 	State string
+	// TaskAfter is how long a call may take before it becomes a task, for a modern host that
+	// knows tasks and a server that has none; 0: never.
+	TaskAfter time.Duration
 }
 
 // Run carries messages between a host and the server at a URL until the host closes in, does
@@ -39,7 +49,7 @@ type Options struct {
 //
 // An in that does not end is still read when Run returns.
 func Run(ctx context.Context, url string, in io.Reader, out io.Writer, opts *Options) error {
-	b := newBridge(url, out, opts)
+	b := newBridge(ctx, url, out, opts)
 	read := make(chan error, 1)
 	go func() { read <- b.read(ctx, in) }()
 	var err error
@@ -60,32 +70,63 @@ type bridge struct {
 	url      string
 	opts     client.Options
 	host     *host
+	eras     eras
 	requests *requests
 	store    *store // nil: nothing is kept
 	began    time.Time
 	dirty    chan struct{} // holds one token when there is something new to keep
-	sending  atomic.Bool   // a request that must not run twice is being sent
-	answered chan struct{} // closed when the host has the response to its initialize request
-	stop     chan struct{} // closed when the bridge ends
-	work     sync.WaitGroup
+	sending  atomic.Int32  // requests being sent that must not run twice
+	said     chan said     // what the server says
+	ending
+	work sync.WaitGroup
 
-	mu     sync.Mutex
-	phase  phase
-	conn   *client.Conn
-	opener fingerprint       // of the host's initialize request
-	held   []jsonrpc.Message // for a host that is not ready
+	mu    sync.Mutex
+	phase phase
+	link
 }
 
-func newBridge(url string, out io.Writer, opts *Options) *bridge {
+// ending is what ends a bridge.
+type ending struct {
+	ctx  context.Context // of Run
+	gone chan struct{}   // closed when nothing that the server says is taken any more
+	stop chan struct{}   // closed when the bridge ends
+}
+
+// A link is what a bridge has of its server. It is guarded by bridge.mu.
+type link struct {
+	conn   *client.Conn
+	sink   backend.Sink // takes what belongs to no request; nil: nobody has said anything yet
+	opener fingerprint  // of the request with which the host, or a translation, has begun
+	era    era          // of the server, as far as it is known
+	held   []heldMessage
+}
+
+// A heldMessage waits for a host that is not ready.
+type heldMessage struct {
+	from origin
+	m    jsonrpc.Message
+}
+
+// said is a message of the server. request is the id of the request on whose stream it came,
+// or nil.
+type said struct {
+	request []byte
+	m       jsonrpc.Message
+}
+
+func newBridge(ctx context.Context, url string, out io.Writer, opts *Options) *bridge {
 	b := &bridge{
 		url: url, opts: opts.Client, host: &host{w: out, gone: make(chan struct{})}, requests: newRequests(),
-		began: time.Now(), dirty: make(chan struct{}, 1), answered: make(chan struct{}), stop: make(chan struct{}),
+		began: time.Now(), dirty: make(chan struct{}, 1), said: make(chan said),
+		ending: ending{ctx: ctx, gone: make(chan struct{}), stop: make(chan struct{})},
 	}
 	if opts.State != "" {
 		b.store = newStore(opts.State, url, opts.Transport, opts.Client.Header)
 	}
-	b.opts.Changed = b.changed
+	b.eras.begin(b, opts.TaskAfter)
+	b.opts.Changed, b.opts.Receive = b.changed, b.received
 	b.work.Go(b.saveChanges)
+	b.work.Go(b.takeSaid)
 	return b
 }
 
@@ -119,7 +160,7 @@ func (b *bridge) connect(state *client.State) (*client.Conn, error) {
 	ending := b.phase == leaving
 	if !ending {
 		b.conn = conn
-		b.work.Go(func() { b.receive(conn) })
+		b.work.Go(func() { _, _ = conn.Receive(context.Background()) }) // continues what the state has
 	}
 	b.mu.Unlock()
 	if ending {
@@ -132,28 +173,38 @@ func (b *bridge) connect(state *client.State) (*client.Conn, error) {
 	return conn, nil
 }
 
-// receive handles what the server sends until the connection ends.
-func (b *bridge) receive(conn *client.Conn) {
-	for {
-		m, err := conn.Receive(context.Background())
-		if err != nil {
-			return
-		}
-		b.fromServer(m)
+// received takes a message of the server from a connection, in the order of its stream.
+func (b *bridge) received(request []byte, m jsonrpc.Message) {
+	select {
+	case b.said <- said{request, m}:
+	case <-b.gone: // what finds its call is on record, for the next process
 	}
 }
 
-// fromHost handles a message of the host.
-func (b *bridge) fromHost(ctx context.Context, m jsonrpc.Message) {
+// takeSaid handles what the server says until the bridge ends.
+func (b *bridge) takeSaid() {
+	for {
+		select {
+		case s := <-b.said:
+			b.fromServer(s.request, s.m)
+		case <-b.stop:
+			return
+		}
+	}
+}
+
+// toServer handles a message for the server. It comes from the host, or from a translation.
+// from says who gets the response.
+func (b *bridge) toServer(m jsonrpc.Message, from origin) {
 	b.mu.Lock()
 	conn, now := b.conn, b.phase
 	b.mu.Unlock()
 	switch {
-	case m.Method == "initialize" && m.Kind == jsonrpc.Request && now == starting:
-		b.initialize(ctx, m)
+	case m.Method == protocol.MethodInitialize && m.Kind == jsonrpc.Request && now == starting:
+		b.initialize(m, from)
 		return
-	case conn == nil && m.Method == "ping" && m.Kind == jsonrpc.Request:
-		b.host.write(jsonrpc.AppendResult(nil, m.ID, []byte("{}")))
+	case conn == nil && m.Method == protocol.MethodPing && m.Kind == jsonrpc.Request:
+		from.emit(mustParse(jsonrpc.AppendResult(nil, m.ID, []byte("{}"))))
 		return
 	case conn == nil && m.Kind != jsonrpc.Request:
 		return // there is no session that it could belong to
@@ -161,16 +212,16 @@ func (b *bridge) fromHost(ctx context.Context, m jsonrpc.Message) {
 	conn, err := b.connect(nil)
 	switch {
 	case err != nil && m.Kind == jsonrpc.Request:
-		b.host.fail(m.ID, jsonrpc.Errorf(jsonrpc.CodeInternal, "%v", err))
+		from.fail(m.ID, jsonrpc.Errorf(jsonrpc.CodeInternal, "%v", err))
 	case err != nil:
 	case m.Kind == jsonrpc.Request:
-		b.request(ctx, conn, m)
-	case m.Method == "notifications/initialized":
-		b.initialized(ctx, conn, m)
-	case m.Method == "notifications/cancelled":
-		b.cancel(ctx, conn, m)
+		b.request(conn, m, from)
+	case m.Method == protocol.MethodInitialized:
+		b.initialized(b.ctx, conn, m)
+	case m.Method == protocol.MethodCancelled:
+		b.cancel(conn, m)
 	default:
-		b.send(ctx, conn, m)
+		b.send(b.ctx, conn, m)
 	}
 }
 
@@ -181,9 +232,9 @@ func (b *bridge) send(ctx context.Context, conn *client.Conn, m jsonrpc.Message)
 }
 
 // initialize begins a session, or resumes the one that the same host had.
-func (b *bridge) initialize(ctx context.Context, m jsonrpc.Message) {
+func (b *bridge) initialize(m jsonrpc.Message, from origin) {
 	// The bridge resumes requests: the host must not do so too.
-	params := withoutIn(m.Params, "capabilities", "resumableRequests")
+	params := withoutIn(m.Params, "capabilities", protocol.CapabilityResumable)
 	opener := fingerprintOf(m.Method, params)
 	b.mu.Lock()
 	b.opener = opener
@@ -195,21 +246,16 @@ func (b *bridge) initialize(ctx context.Context, m jsonrpc.Message) {
 			slog.Warn("cannot keep the session: a restart will begin a new one", "error", err)
 		}
 	}
-	if old == nil || !b.resume(ctx, m, old) {
-		b.move(eventOpened) // unless resuming has failed
-		conn, err := b.connect(nil)
-		if err != nil {
-			b.host.fail(m.ID, jsonrpc.Errorf(jsonrpc.CodeInternal, "%v", err))
-			return
-		}
-		b.request(ctx, conn, mustParse(jsonrpc.AppendRequest(nil, m.ID, m.Method, params)))
+	if old != nil && b.resume(m, from, old) {
+		return
 	}
-	// Not every host waits for the response before it sends more.
-	select {
-	case <-b.answered:
-	case <-ctx.Done():
-	case <-b.host.gone:
+	b.move(eventOpened) // unless resuming has failed
+	conn, err := b.connect(nil)
+	if err != nil {
+		from.fail(m.ID, jsonrpc.Errorf(jsonrpc.CodeInternal, "%v", err))
+		return
 	}
+	b.request(conn, mustParse(jsonrpc.AppendRequest(nil, m.ID, m.Method, params)), from)
 }
 
 // initialized handles the host's notifications/initialized: messages that were held for the
@@ -229,8 +275,8 @@ func (b *bridge) initialized(ctx context.Context, conn *client.Conn, m jsonrpc.M
 		if len(held) == 0 && b.ready() {
 			return
 		}
-		for _, m := range held {
-			b.host.write(m.Raw)
+		for _, h := range held {
+			h.from.emit(h.m)
 		}
 	}
 }
@@ -248,56 +294,84 @@ func (b *bridge) ready() bool {
 
 // request handles a request of the host. One that a process before this one had in flight
 // continues; any other is sent.
-func (b *bridge) request(ctx context.Context, conn *client.Conn, m jsonrpc.Message) {
+func (b *bridge) request(conn *client.Conn, m jsonrpc.Message, from origin) {
+	if task := taskOf(m); task != "" {
+		b.continueTask(conn, m, from, task)
+		return
+	}
 	var print fingerprint
 	if mustRunOnce(m.Method) && b.store.isOpen() {
 		print = fingerprintOf(m.Method, m.Params)
-		if !b.requests.waitsFor(m.ID) && (b.repeat(m, print) || b.repeatForeign(ctx, conn, m, print)) {
+		if !b.requests.waitsFor(m.ID) && (b.repeat(m, from, print) || b.repeatForeign(conn, m, from, print)) {
 			return
 		}
 	}
-	r, raw, err := b.requests.begin(m, print)
+	if m.Method == protocol.MethodDiscover {
+		b.discovers(m)
+	}
+	r, raw, err := b.requests.begin(m, print, from)
 	if err != nil {
-		b.host.fail(m.ID, jsonrpc.Errorf(jsonrpc.CodeInvalidRequest, "%v", err))
+		from.fail(m.ID, jsonrpc.Errorf(jsonrpc.CodeInvalidRequest, "%v", err))
 		return
 	}
 	// From when it is sent it may run: Options.Changed, which is called before that, saves.
-	b.sending.Store(!print.isZero())
-	err = conn.Send(ctx, mustParse(raw))
-	b.sending.Store(false)
+	once := !print.isZero()
+	if once {
+		b.sending.Add(1)
+	}
+	err = conn.Send(b.ctx, mustParse(raw))
+	if once {
+		b.sending.Add(-1)
+	}
 	if err != nil {
 		b.respond(mustParse(jsonrpc.AppendError(nil, r.id, jsonrpc.Errorf(jsonrpc.CodeInternal, "%v", err))))
 	}
 }
 
 // cancel handles the host's notifications/cancelled.
-func (b *bridge) cancel(ctx context.Context, conn *client.Conn, m jsonrpc.Message) {
+func (b *bridge) cancel(conn *client.Conn, m jsonrpc.Message) {
 	id := b.requests.cancel(jsonrpc.Field(m.Params, "requestId"))
 	if id == nil {
 		return // the host has the response
 	}
 	b.store.end(id)
 	if raw, ok := jsonrpc.Set(m.Raw, id, "params", "requestId"); ok {
-		b.send(ctx, conn, mustParse(raw))
+		b.send(b.ctx, conn, mustParse(raw))
 	}
 	b.changed()
 }
 
-// fromServer handles a message of the server.
-func (b *bridge) fromServer(m jsonrpc.Message) {
-	switch {
-	case m.Kind == jsonrpc.Response:
+// fromServer handles a message of the server. request is the id of the request on whose
+// stream it came, or nil.
+func (b *bridge) fromServer(request []byte, m jsonrpc.Message) {
+	if m.Kind == jsonrpc.Response {
 		b.respond(m)
 		return
-	case m.Method == "notifications/progress":
-		if m.Raw = b.requests.progress(m); m.Raw == nil {
+	}
+	from, ok := b.requests.origin(request)
+	switch {
+	case ok:
+	case m.Kind == jsonrpc.Request && b.eras.modern.isUsed() && b.requests.park(request, m):
+		return // a modern host is asked when it comes back to the call
+	default:
+		b.mu.Lock()
+		from.sink = b.sink
+		b.mu.Unlock()
+	}
+	switch {
+	case m.Method == protocol.MethodProgress:
+		raw, of := b.requests.progress(m)
+		if raw == nil {
 			return // of a request that no host waits for
 		}
+		m, from = mustParse(raw), of
 	case m.Kind == jsonrpc.Notification:
-		m.Raw = b.requests.subscribed(m)
+		if raw := b.requests.subscribed(m); raw != nil {
+			m = mustParse(raw)
+		}
 	}
-	if !b.hold(m) {
-		b.host.write(m.Raw)
+	if !b.hold(from, m) {
+		from.emit(m)
 	}
 }
 
@@ -309,7 +383,7 @@ const (
 
 // hold reports whether a message must not be written yet. It is held, or dropped if too much
 // is held.
-func (b *bridge) hold(m jsonrpc.Message) bool {
+func (b *bridge) hold(from origin, m jsonrpc.Message) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.phase != resuming && b.phase != holding {
@@ -317,10 +391,10 @@ func (b *bridge) hold(m jsonrpc.Message) bool {
 	}
 	size := len(m.Raw)
 	for _, one := range b.held {
-		size += len(one.Raw)
+		size += len(one.m.Raw)
 	}
 	if len(b.held) < maxHeld && size <= maxHeldBytes {
-		b.held = append(b.held, m)
+		b.held = append(b.held, heldMessage{from, m})
 	}
 	return true
 }
@@ -334,11 +408,20 @@ func (b *bridge) respond(m jsonrpc.Message) {
 	b.changed() // it may be of a request that no host waits for
 }
 
-// deliver writes the response to a request to the host.
+// deliver gives the response to a request to the host.
 func (b *bridge) deliver(r *request) {
 	m := mustParse(r.answer)
-	taken := b.host.write(m.WithID(r.hostID))
-	if r.method == "initialize" {
+	switch {
+	case m.Error != nil:
+	case r.method == protocol.MethodInitialize:
+		b.mu.Lock()
+		b.era = legacyEra
+		b.mu.Unlock()
+	case r.method == protocol.MethodDiscover:
+		b.discovered()
+	}
+	taken := r.from.emit(mustParse(m.WithID(r.hostID)))
+	if r.method == protocol.MethodInitialize {
 		b.move(eventAnswered)
 	}
 	b.requests.deliver(r, taken)
@@ -366,21 +449,26 @@ func (b *bridge) leave(ctx context.Context, finish bool) {
 		b.save()
 		b.settle(conn)
 		b.save()
+	case finish:
+		select {
+		case <-b.requests.allAnswered():
+		case <-b.host.gone:
+		case <-ctx.Done():
+		}
+	}
+	close(b.gone)
+	switch {
+	case conn == nil:
+	case b.store.isOpen():
 		conn.Detach()
 	default:
-		if finish {
-			select {
-			case <-b.requests.allAnswered():
-			case <-b.host.gone:
-			case <-ctx.Done():
-			}
-		}
 		_ = conn.Close()
 	}
 	close(b.stop)
 	b.store.close()
 	done := make(chan struct{})
 	go func() {
+		b.eras.end()
 		b.work.Wait()
 		close(done)
 	}()

@@ -21,6 +21,9 @@ import (
 	"holdfast/internal/statefile"
 )
 
+// taskSoon is when calls become tasks in tests.
+const taskSoon = 50 * time.Millisecond
+
 // A testHost is a host that runs a bridge.
 type testHost struct {
 	t     *testing.T
@@ -38,7 +41,7 @@ func newHost(t *testing.T, url, state string) *testHost {
 	ctx, stop := context.WithTimeout(t.Context(), soon)
 	c := &testHost{t: t, in: toIt, out: fromIt, lines: bufio.NewScanner(fromIt), stop: stop, ended: make(chan error, 1)}
 	go func() {
-		c.ended <- Run(ctx, url, in, out, &Options{Transport: "auto", State: state})
+		c.ended <- Run(ctx, url, in, out, &Options{Transport: "auto", State: state, TaskAfter: taskSoon})
 		_ = out.Close()
 	}()
 	t.Cleanup(c.leave)

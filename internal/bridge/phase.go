@@ -11,8 +11,9 @@ package bridge
 //	holding   ready     open        the host has sent notifications/initialized
 //	each      left      leaving     the host has left, or the process is to end
 //
-// Messages of the server are held while the bridge is resuming or holding. A host that does
-// not initialize (2026-07-28) leaves the bridge starting.
+// Messages of the server are held while the bridge is resuming or holding. Host means what
+// initializes: for a modern host and a legacy server that is the translation. If nothing does,
+// the bridge stays starting.
 type phase uint8
 
 const (
@@ -59,8 +60,5 @@ func (b *bridge) moveLocked(e phaseEvent) bool {
 		return false
 	}
 	b.phase = next
-	if e == eventAnswered {
-		close(b.answered)
-	}
 	return true
 }

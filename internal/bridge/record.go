@@ -13,8 +13,9 @@ import (
 // renamed and never gets another meaning; an unknown member is ignored.
 type sessionRecord struct {
 	fingerprint              // of the host's initialize request
-	Alive       time.Time    `json:"alive"` // when the record was written
-	Conn        client.State `json:"conn"`  // without its calls
+	Alive       time.Time    `json:"alive"`            // when the record was written
+	Modern      bool         `json:"modern,omitempty"` // there is no session: the calls are of revision 2026-07-28 or later
+	Conn        client.State `json:"conn"`             // without its calls
 	Calls       []callRecord `json:"calls,omitempty"`
 }
 
@@ -28,6 +29,8 @@ type callRecord struct {
 	Left   time.Time         `json:"left,omitzero"`
 	Place  *client.CallState `json:"place,omitempty"`  // what finds the call at the server
 	Answer json.RawMessage   `json:"answer,omitempty"` // the response, which no host has taken
+	// Task is when the call became a task, whose id names the call. Zero: it has not.
+	Task time.Time `json:"task,omitzero"`
 }
 
 // usable reports whether the record is enough to continue the call.
@@ -46,7 +49,7 @@ func (s *sessionRecord) leftAt(c *callRecord, ended bool) time.Time {
 func (s *sessionRecord) repeatable() (calls []callRecord) {
 	for _, c := range s.Calls {
 		c.Left = s.leftAt(&c, true)
-		if c.usable() && time.Since(c.Left) <= repeatWithin {
+		if c.usable() && time.Since(c.Left) <= keptFor(c.Task) {
 			calls = append(calls, c)
 		}
 	}
@@ -60,4 +63,16 @@ func (s *sessionRecord) preferred(other *sessionRecord) bool {
 		return some
 	}
 	return s.Alive.After(other.Alive)
+}
+
+// keepTask is how long a task is kept that has ended, or whose host has left.
+const keepTask = time.Hour
+
+// keptFor returns how long a call is kept that no host waits for. task is when it became one,
+// or zero.
+func keptFor(task time.Time) time.Duration {
+	if task.IsZero() {
+		return repeatWithin
+	}
+	return keepTask
 }

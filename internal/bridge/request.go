@@ -66,13 +66,21 @@ type request struct {
 	token  []byte // the host's progress token, or nil
 	method string
 	state  requestState
+	from   origin // in states inFlight and delivering
 
 	// For a request that must not run twice:
 	print  fingerprint
 	place  *client.CallState // what finds it at the server, as last known
 	left   time.Time         // when its host left it; zero: it has not
 	answer []byte            // the response, in state answered
+	task   time.Time         // when it became a task; zero: it has not
+	handle bool              // a host of this process has the task's id
+	kept   []byte            // hostID, until the host did not take the answer
+	parked []jsonrpc.Message // what the server has asked in state abandoned
 }
+
+// maxParked bounds the questions of a call that no host waits for.
+const maxParked = 100
 
 // mustRunOnce reports whether a request of a method may have an effect that must not be had
 // twice.
@@ -118,7 +126,7 @@ func (t *requests) move(r *request, e requestEvent) bool {
 	case inFlight:
 		t.byHost[string(jsonrpc.Key(r.hostID))] = r
 	case answered, abandoned:
-		r.hostID, r.token = nil, nil
+		r.hostID, r.token, r.from = nil, nil, origin{}
 	case ended:
 		delete(t.byID, string(r.id))
 	}
@@ -132,8 +140,8 @@ func (t *requests) newID() []byte {
 }
 
 // begin puts a request of the host into the table. It returns the request for the server.
-func (t *requests) begin(m jsonrpc.Message, print fingerprint) (*request, []byte, error) {
-	r := &request{hostID: m.ID, method: m.Method, token: progressToken(m), print: print, state: inFlight}
+func (t *requests) begin(m jsonrpc.Message, print fingerprint, from origin) (*request, []byte, error) {
+	r := &request{from: from, hostID: m.ID, method: m.Method, token: progressToken(m), print: print, state: inFlight}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	key := string(jsonrpc.Key(m.ID))
@@ -168,7 +176,7 @@ func (t *requests) restore(calls []callRecord) (places []client.CallState) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, c := range calls {
-		r := &request{id: c.ID, method: c.Method, print: c.fingerprint, place: c.Place, left: c.Left, answer: c.Answer, state: answered}
+		r := &request{id: c.ID, method: c.Method, print: c.fingerprint, place: c.Place, left: c.Left, answer: c.Answer, task: c.Task, state: answered}
 		if r.answer == nil {
 			r.state = abandoned
 			places = append(places, *r.place)
@@ -200,8 +208,9 @@ func (t *requests) repeatable(print fingerprint) []byte {
 			continue
 		}
 		switch {
-		case time.Since(r.left) > repeatWithin:
+		case time.Since(r.left) > keptFor(r.task):
 			t.move(r, dropped)
+		case r.handle || time.Since(r.left) > repeatWithin: // whose host asks by the id
 		case r.print.matches(print) && (found == nil || bytes.Compare(r.id, found.id) < 0):
 			found = r
 		}
@@ -223,11 +232,11 @@ func (t *requests) drop(id []byte) {
 
 // repeat gives a request that no host waits for to a host that makes it again. It returns
 // the request if its response is there, to be delivered.
-func (t *requests) repeat(id []byte, m jsonrpc.Message) (toDeliver *request) {
+func (t *requests) repeat(id []byte, m jsonrpc.Message, from origin) (toDeliver *request) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	r := t.byID[string(id)]
-	r.hostID, r.token, r.left = m.ID, progressToken(m), time.Time{}
+	r.hostID, r.token, r.left, r.from = m.ID, progressToken(m), time.Time{}, from
 	if t.move(r, repeated); r.state == delivering {
 		return r
 	}
@@ -265,6 +274,7 @@ func (t *requests) deliver(r *request, taken bool) {
 	case r.print.isZero():
 		t.move(r, dropped)
 	default:
+		r.kept = r.hostID
 		t.move(r, refused)
 		if r.left.IsZero() {
 			r.left = time.Now()
@@ -354,7 +364,7 @@ func (t *requests) records(places []client.CallState) (calls []callRecord) {
 		if place := byID[string(r.id)]; place != nil {
 			r.place = place
 		}
-		c := callRecord{ID: r.id, Method: r.method, fingerprint: r.print, Left: r.left, Place: r.place, Answer: r.answer}
+		c := callRecord{ID: r.id, Method: r.method, fingerprint: r.print, Left: r.left, Place: r.place, Answer: r.answer, Task: r.task}
 		if c.usable() {
 			calls = append(calls, c)
 		}
@@ -380,35 +390,71 @@ func (t *requests) endOwn(id []byte) {
 	delete(t.own, string(id))
 }
 
-// progress returns a progress notification with the host's token, or nil if it is of no
-// request that the host waits for.
-func (t *requests) progress(m jsonrpc.Message) []byte {
+// progress returns a progress notification with the host's token, and whose it is; nil if it is
+// of no request that the host waits for.
+func (t *requests) progress(m jsonrpc.Message) (raw []byte, from origin) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	r := t.byID[string(jsonrpc.Key(jsonrpc.Field(m.Params, "progressToken")))]
 	if r == nil || r.state != inFlight || r.token == nil {
-		return nil
+		return nil, origin{}
 	}
-	raw, _ := jsonrpc.Set(m.Raw, r.token, "params", "progressToken")
-	return raw
+	raw, _ = jsonrpc.Set(m.Raw, r.token, "params", "progressToken")
+	return raw, r.from
 }
 
-// subscriptionID is where a notification names the request that it belongs to (2026-07-28,
-// subscriptions/listen).
-const subscriptionID = "io.modelcontextprotocol/subscriptionId"
-
-// subscribed returns a notification with the host's id of its subscription.
-func (t *requests) subscribed(m jsonrpc.Message) []byte {
-	id := jsonrpc.Field(m.Params, "_meta", subscriptionID)
+// origin returns who has made a request in flight, by its id at the server.
+func (t *requests) origin(id []byte) (from origin, ok bool) {
 	if id == nil {
-		return m.Raw
+		return from, false
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	r := t.byID[string(id)]
+	if r == nil || r.state != inFlight {
+		return from, false
+	}
+	return r.from, true
+}
+
+// park keeps a question of the server until a host comes back to the request that it belongs to.
+// It reports whether there is such a request.
+func (t *requests) park(id []byte, m jsonrpc.Message) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	r := t.byID[string(id)]
+	if r == nil || r.state != abandoned {
+		return false
+	}
+	if len(r.parked) < maxParked {
+		r.parked = append(r.parked, m)
+	}
+	return true
+}
+
+// unpark returns what was kept.
+func (t *requests) unpark(id []byte) (parked []jsonrpc.Message) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if r := t.byID[string(id)]; r != nil {
+		parked, r.parked = r.parked, nil
+	}
+	return parked
+}
+
+// subscribed returns a notification with the host's id of its subscription (2026-07-28,
+// subscriptions/listen), or nil if it belongs to none.
+func (t *requests) subscribed(m jsonrpc.Message) []byte {
+	id := jsonrpc.Field(m.Params, "_meta", protocol.MetaSubscriptionID)
+	if id == nil {
+		return nil
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if r := t.byID[string(jsonrpc.Key(id))]; r != nil && r.state == inFlight {
-		if raw, ok := jsonrpc.Set(m.Raw, r.hostID, "params", "_meta", subscriptionID); ok {
+		if raw, ok := jsonrpc.Set(m.Raw, r.hostID, "params", "_meta", protocol.MetaSubscriptionID); ok {
 			return raw
 		}
 	}
-	return m.Raw
+	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"holdfast/client"
+	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 )
 
@@ -22,7 +23,7 @@ func TestRequestStates(t *testing.T) {
 	t.Parallel()
 	print := fingerprintOf(hostCall.Method, hostCall.Params)
 	begun := func(t *testing.T, table *requests, print fingerprint) *request {
-		r, raw, err := table.begin(hostCall, print)
+		r, raw, err := table.begin(hostCall, print, origin{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -97,7 +98,7 @@ func TestRequestStates(t *testing.T) {
 		{abandoned, inFlight, repeated, func(t *testing.T, table *requests) *request {
 			r := restored(t, table, "")
 			id := table.repeatable(print)
-			if table.repeat(id, hostCall) != nil || !table.waitsFor(hostCall.ID) || !r.left.IsZero() {
+			if table.repeat(id, hostCall, origin{}) != nil || !table.waitsFor(hostCall.ID) || !r.left.IsZero() {
 				t.Errorf("%+v", r)
 			}
 			return r
@@ -112,7 +113,7 @@ func TestRequestStates(t *testing.T) {
 		}},
 		{answered, delivering, repeated, func(t *testing.T, table *requests) *request {
 			r := restored(t, table, answer)
-			if table.repeat(table.repeatable(print), hostCall) != r || string(r.hostID) != "1" {
+			if table.repeat(table.repeatable(print), hostCall, origin{}) != r || string(r.hostID) != "1" {
 				t.Errorf("%+v is not to be delivered", r)
 			}
 			return r
@@ -154,19 +155,20 @@ func TestRequestStates(t *testing.T) {
 func TestRequestIDs(t *testing.T) {
 	t.Parallel()
 	table := newRequests()
-	r, _, err := table.begin(hostCall, fingerprint{})
+	r, _, err := table.begin(hostCall, fingerprint{}, origin{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := table.begin(hostCall, fingerprint{}); !errors.Is(err, errDuplicateID) {
+	if _, _, err := table.begin(hostCall, fingerprint{}, origin{}); !errors.Is(err, errDuplicateID) {
 		t.Errorf("the same id twice: %v", err)
 	}
 	progress := mustParse(jsonrpc.AppendRequest(nil, nil, "notifications/progress", fmt.Appendf(nil, `{"progressToken":%s,"progress":1}`, r.id)))
-	if got := mustParse(table.progress(progress)); string(jsonrpc.Field(got.Params, "progressToken")) != `"p"` {
+	told := func() []byte { raw, _ := table.progress(progress); return raw }
+	if got := mustParse(told()); string(jsonrpc.Field(got.Params, "progressToken")) != `"p"` {
 		t.Errorf("%s", got.Raw)
 	}
-	part := mustParse(jsonrpc.AppendRequest(nil, nil, "notifications/tools/list_changed", fmt.Appendf(nil, `{"_meta":{%q:%s}}`, subscriptionID, r.id)))
-	if got := mustParse(table.subscribed(part)); string(jsonrpc.Field(got.Params, "_meta", subscriptionID)) != "1" {
+	part := mustParse(jsonrpc.AppendRequest(nil, nil, "notifications/tools/list_changed", fmt.Appendf(nil, `{"_meta":{%q:%s}}`, protocol.MetaSubscriptionID, r.id)))
+	if got := mustParse(table.subscribed(part)); string(jsonrpc.Field(got.Params, "_meta", protocol.MetaSubscriptionID)) != "1" {
 		t.Errorf("%s", got.Raw)
 	}
 	idle := table.allAnswered()
@@ -185,10 +187,10 @@ func TestRequestIDs(t *testing.T) {
 	if !table.settled(nil) || table.settled([]client.CallState{{ID: json.RawMessage(`"cancelled"`)}}) {
 		t.Error("settled, or not")
 	}
-	if table.progress(progress) != nil {
+	if told() != nil {
 		t.Error("progress of a request that has ended")
 	}
-	if _, _, err := table.begin(hostCall, fingerprint{}); err != nil {
+	if _, _, err := table.begin(hostCall, fingerprint{}, origin{}); err != nil {
 		t.Errorf("the id is not free: %v", err)
 	}
 }
@@ -216,7 +218,7 @@ func TestOwnRequests(t *testing.T) {
 func TestRequestsLeft(t *testing.T) {
 	t.Parallel()
 	table := newRequests()
-	r, _, err := table.begin(hostCall, fingerprintOf(hostCall.Method, hostCall.Params))
+	r, _, err := table.begin(hostCall, fingerprintOf(hostCall.Method, hostCall.Params), origin{})
 	if err != nil {
 		t.Fatal(err)
 	}

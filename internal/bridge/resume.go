@@ -1,11 +1,11 @@
 package bridge
 
 import (
-	"context"
 	"log/slog"
 	"time"
 
 	"holdfast/client"
+	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 )
 
@@ -15,7 +15,7 @@ const repeatWithin = 10 * time.Minute
 
 // resume resumes the session of a process before this one. It reports whether it can: then
 // it answers the host's initialize request.
-func (b *bridge) resume(ctx context.Context, m jsonrpc.Message, old *sessionRecord) bool {
+func (b *bridge) resume(m jsonrpc.Message, from origin, old *sessionRecord) bool {
 	state := old.Conn
 	state.Calls = b.requests.restore(old.repeatable())
 	b.move(eventResumed)
@@ -28,7 +28,7 @@ func (b *bridge) resume(ctx context.Context, m jsonrpc.Message, old *sessionReco
 	}
 	b.save() // which calls there are: other processes may take them over
 	slog.Info("session resumed", "calls in flight", len(state.Calls))
-	b.start(func() { b.confirm(ctx, conn, m, state.Result) })
+	b.start(func() { b.confirm(conn, m, from, state.Result) })
 	return true
 }
 
@@ -38,10 +38,10 @@ const confirmWithin = 3 * time.Second
 
 // confirm answers the host's initialize request. It pings the server first: if the server
 // does not have the session any more, the client begins another, with another response.
-func (b *bridge) confirm(ctx context.Context, conn *client.Conn, m jsonrpc.Message, result []byte) {
+func (b *bridge) confirm(conn *client.Conn, m jsonrpc.Message, from origin, result []byte) {
 	id, pong := b.requests.beginOwn()
 	defer b.requests.endOwn(id)
-	b.send(ctx, conn, mustParse(jsonrpc.AppendRequest(nil, id, "ping", nil)))
+	b.send(b.ctx, conn, mustParse(jsonrpc.AppendRequest(nil, id, protocol.MethodPing, nil)))
 	late := time.NewTimer(confirmWithin)
 	defer late.Stop()
 	select {
@@ -54,13 +54,16 @@ func (b *bridge) confirm(ctx context.Context, conn *client.Conn, m jsonrpc.Messa
 	if current := conn.State().Result; current != nil {
 		result = current
 	}
-	b.host.write(jsonrpc.AppendResult(nil, m.ID, result))
+	b.mu.Lock()
+	b.era = legacyEra
+	b.mu.Unlock()
+	from.emit(mustParse(jsonrpc.AppendResult(nil, m.ID, result)))
 	b.move(eventAnswered)
 }
 
 // repeat continues a call that no host waits for, and that the host makes again. It reports
 // whether there is one that no other process has taken over.
-func (b *bridge) repeat(m jsonrpc.Message, print fingerprint) bool {
+func (b *bridge) repeat(m jsonrpc.Message, from origin, print fingerprint) bool {
 	for {
 		id := b.requests.repeatable(print)
 		if id == nil {
@@ -70,16 +73,19 @@ func (b *bridge) repeat(m jsonrpc.Message, print fingerprint) bool {
 			b.requests.drop(id)
 			continue
 		}
-		b.continued(id, m)
+		b.continued(id, m, from)
 		return true
 	}
 }
 
 // continued gives a call to the host that makes it again. It returns whether the response is
 // there already: then it is delivered.
-func (b *bridge) continued(id []byte, m jsonrpc.Message) bool {
+func (b *bridge) continued(id []byte, m jsonrpc.Message, from origin) bool {
 	slog.Info("repeated call continues", "method", m.Method)
-	r := b.requests.repeat(id, m)
+	r := b.requests.repeat(id, m, from)
+	for _, question := range b.requests.unpark(id) {
+		from.emit(question)
+	}
 	if r != nil {
 		b.deliver(r)
 	}
@@ -87,27 +93,84 @@ func (b *bridge) continued(id []byte, m jsonrpc.Message) bool {
 }
 
 // repeatForeign is repeat for a call in the session of another process.
-func (b *bridge) repeatForeign(ctx context.Context, conn *client.Conn, m jsonrpc.Message, print fingerprint) bool {
+func (b *bridge) repeatForeign(conn *client.Conn, m jsonrpc.Message, from origin, print fingerprint) bool {
 	if time.Since(b.began) > repeatWithin {
 		return false
 	}
+	c := b.takeForeign(func(c *callRecord) bool { return c.matches(print) })
+	if c != nil {
+		b.continueForeign(conn, c, m, from)
+	}
+	return c != nil
+}
+
+// takeForeign takes over a call that is wanted from the session of another process, or returns
+// nil.
+func (b *bridge) takeForeign(wanted func(*callRecord) bool) *callRecord {
 	b.mu.Lock()
 	opener := b.opener
 	b.mu.Unlock()
-	c := b.store.takeOverForeign(ctx, opener, print)
+	c := b.store.takeOverForeign(b.ctx, opener, wanted)
 	if c == nil {
-		return false
+		return nil
 	}
 	b.requests.restore([]callRecord{c.callRecord})
 	b.save()
 	b.store.settle(c)
-	if b.continued(c.ID, m) {
-		return true
+	return &c.callRecord
+}
+
+// continueForeign gives a call that was taken over to the host that makes it again.
+func (b *bridge) continueForeign(conn *client.Conn, c *callRecord, m jsonrpc.Message, from origin) {
+	if b.continued(c.ID, m, from) {
+		return
 	}
 	if err := conn.Continue(*c.Place); err != nil {
 		b.respond(outcomeUnknown(c.ID, err))
 	}
-	return true
+}
+
+// discovers notes that a request may find out that the server is a modern one.
+func (b *bridge) discovers(m jsonrpc.Message) {
+	info := jsonrpc.Field(m.Params, "_meta", protocol.MetaClientInfo)
+	if info == nil {
+		info = []byte(`{}`)
+	}
+	params, _ := jsonrpc.Set([]byte(`{}`), info, "clientInfo")
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.era == unknownEra {
+		b.opener = fingerprintOf(m.Method, params)
+	}
+}
+
+// discovered notes that the server is a modern one, and continues the calls that the same host
+// had in flight at it. There is no session.
+func (b *bridge) discovered() {
+	b.mu.Lock()
+	conn, opener, first := b.conn, b.opener, b.era == unknownEra
+	if first {
+		b.era = modernEra
+	}
+	b.mu.Unlock()
+	if !first || b.store == nil || b.store.isOpen() {
+		return
+	}
+	old, err := b.store.open(opener)
+	if err != nil {
+		slog.Warn("cannot keep calls: after a restart they cannot be continued", "error", err)
+	}
+	if old == nil {
+		return
+	}
+	places := b.requests.restore(old.repeatable())
+	b.save()
+	slog.Info("calls of the process before continue", "calls in flight", len(places))
+	for _, place := range places {
+		if err := conn.Continue(place); err != nil {
+			b.respond(outcomeUnknown(place.ID, err))
+		}
+	}
 }
 
 // Changes are saved at most every saveEvery. While calls are in flight and nothing changes,
@@ -120,7 +183,7 @@ const (
 // changed is called when there is something new to keep. It does not wait, unless a request
 // that must not run twice is being sent.
 func (b *bridge) changed() {
-	if b.sending.Load() {
+	if b.sending.Load() > 0 {
 		b.save()
 		return
 	}
@@ -159,19 +222,19 @@ func (b *bridge) save() {
 	}
 }
 
-// record returns what is to be kept, or nil if the session cannot be resumed.
+// record returns what is to be kept, or nil if nothing can be continued.
 func (b *bridge) record() *sessionRecord {
 	b.mu.Lock()
-	conn, opener := b.conn, b.opener
+	conn, opener, modern := b.conn, b.opener, b.era == modernEra
 	b.mu.Unlock()
 	if conn == nil {
 		return nil
 	}
 	state := conn.State()
-	if state.Result == nil || state.Session == "" && state.Endpoint == "" {
+	if !modern && (state.Result == nil || state.Session == "" && state.Endpoint == "") {
 		return nil
 	}
 	calls := b.requests.records(state.Calls)
 	state.Calls = nil
-	return &sessionRecord{fingerprint: opener, Alive: time.Now(), Conn: state, Calls: calls}
+	return &sessionRecord{fingerprint: opener, Alive: time.Now(), Modern: modern, Conn: state, Calls: calls}
 }

@@ -251,10 +251,11 @@ const (
 // takeOverForeign takes over a call of another session, or returns nil if there is none. A
 // host with several windows may bring them back in another order, so that each bridge has
 // the session of another window. opener is the fingerprint of the host's initialize
-// request, request that of the call. The caller keeps the call, and then calls settle.
-func (s *store) takeOverForeign(ctx context.Context, opener, request fingerprint) *foreignCall {
+// request; wanted reports whether a call is the one. The caller keeps the call, and then calls
+// settle.
+func (s *store) takeOverForeign(ctx context.Context, opener fingerprint, wanted func(*callRecord) bool) *foreignCall {
 	for try := 0; ; try++ {
-		found, undecided := s.searchForeign(opener, request)
+		found, undecided := s.searchForeign(opener, wanted)
 		if found != nil || !undecided || try == decideTries {
 			return found
 		}
@@ -268,7 +269,7 @@ func (s *store) takeOverForeign(ctx context.Context, opener, request fingerprint
 
 // searchForeign is one try of takeOverForeign. undecided means that a process which lives has
 // such a call, and its record does not say that the host has left it.
-func (s *store) searchForeign(opener, request fingerprint) (found *foreignCall, undecided bool) {
+func (s *store) searchForeign(opener fingerprint, wanted func(*callRecord) bool) (found *foreignCall, undecided bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.session == nil {
@@ -289,7 +290,7 @@ func (s *store) searchForeign(opener, request fingerprint) (found *foreignCall, 
 		if f == nil {
 			f = &sessionFile{name: name}
 		}
-		found, alive := s.searchSession(f, opener, request)
+		found, alive := s.searchSession(f, opener, wanted)
 		if found != nil {
 			return found, false
 		}
@@ -300,20 +301,20 @@ func (s *store) searchForeign(opener, request fingerprint) (found *foreignCall, 
 }
 
 // searchSession is searchForeign for one session. s.mu is held.
-func (s *store) searchSession(f *sessionFile, opener, request fingerprint) (_ *foreignCall, undecided bool) {
+func (s *store) searchSession(f *sessionFile, opener fingerprint, wanted func(*callRecord) bool) (_ *foreignCall, undecided bool) {
 	old := f.read()
 	if old == nil || !old.matches(opener) {
 		return nil, false
 	}
 	for i, c := range old.Calls {
-		if !c.matches(request) || !c.usable() {
+		if !wanted(&c) || !c.usable() {
 			continue
 		}
 		c.Left = old.leftAt(&c, f.lock != nil)
 		switch {
 		case c.Left.IsZero():
 			undecided = true
-		case time.Since(c.Left) > repeatWithin || s.calls[string(c.ID)] != nil || !s.lockCall(c.ID):
+		case time.Since(c.Left) > keptFor(c.Task) || s.calls[string(c.ID)] != nil || !s.lockCall(c.ID):
 		default:
 			old.Calls = append(old.Calls[:i:i], old.Calls[i+1:]...)
 			return &foreignCall{c, f, old}, false
@@ -384,7 +385,7 @@ func (f *sessionFile) read() *sessionRecord {
 		return nil
 	}
 	r := &sessionRecord{}
-	if json.Unmarshal(data, r) != nil || time.Since(r.Alive) > staleAfter || r.Conn.Result == nil {
+	if json.Unmarshal(data, r) != nil || time.Since(r.Alive) > staleAfter || r.Conn.Result == nil && !r.Modern {
 		return nil
 	}
 	return r

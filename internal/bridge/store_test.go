@@ -55,7 +55,7 @@ func callOf(id, request string) callRecord {
 // id, or "".
 func takeOver(t *testing.T, s *store) string {
 	t.Helper()
-	c := s.takeOverForeign(t.Context(), fingerprint{Old: "host"}, fingerprint{Old: "again"})
+	c := s.takeOverForeign(t.Context(), fingerprint{Old: "host"}, func(c *callRecord) bool { return c.matches(fingerprint{Old: "again"}) })
 	if c == nil {
 		return ""
 	}

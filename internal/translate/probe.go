@@ -184,15 +184,23 @@ func isModern(m jsonrpc.Message) bool {
 		return speaks(m.Result, protocol.Modern)
 	}
 	switch string(jsonrpc.Field(m.Error, "code")) {
-	case "-32020", "-32021", "-32022":
+	case "-32020", "-32021":
 		return true
+	case "-32022": // of this revision only, or, with what is supported, of modern ones
+		supported := jsonrpc.Field(m.Error, "data", "supported")
+		return supported == nil || names(supported, protocol.Modern)
 	}
 	return false
 }
 
 // speaks reports whether the result of server/discover names a revision of which ok is true.
 func speaks(discovered []byte, ok func(revision string) bool) bool {
-	for _, v := range strings.Split(strings.Trim(string(jsonrpc.Field(discovered, "supportedVersions")), "[] "), ",") {
+	return names(jsonrpc.Field(discovered, "supportedVersions"), ok)
+}
+
+// names reports whether a list of revisions, as JSON, has one of which ok is true.
+func names(list []byte, ok func(revision string) bool) bool {
+	for _, v := range strings.Split(strings.Trim(string(list), "[] "), ",") {
 		if ok(jsonrpc.String([]byte(strings.TrimSpace(v)))) {
 			return true
 		}

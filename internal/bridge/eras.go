@@ -1,0 +1,219 @@
+package bridge
+
+import (
+	"bytes"
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"holdfast/backend"
+	"holdfast/internal/protocol"
+	"holdfast/internal/translate"
+	"holdfast/jsonrpc"
+)
+
+// Host and server may speak different eras of the protocol (docs/decisions/0024-two-eras.md).
+// What the host says goes through a conversation in its era, which package translate opens.
+// Towards the server that ends in [serverConn], towards the host in [legacyHost] or [modernHost].
+
+// An era is which revisions of the protocol the server is spoken to in.
+type era uint8
+
+const (
+	unknownEra era = iota
+	legacyEra      // the server has answered initialize
+	modernEra      // the server has answered server/discover, and there is no session
+)
+
+// serverEra returns the era of the server, as far as it is known.
+func (b *bridge) serverEra() era {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.era
+}
+
+// eras are the conversations of a bridge, one for each era of the host.
+type eras struct {
+	both   backend.Backend // the server, in both eras
+	legacy legacyHost
+	modern modernHost
+}
+
+func (e *eras) begin(b *bridge, taskAfter time.Duration) {
+	e.both = translate.New(serverSide{b}, nil)
+	e.legacy.b, e.legacy.conversation.b = b, b
+	e.modern.begin(b, taskAfter)
+}
+
+// end ends the conversations. What is in flight at the server goes on there.
+func (e *eras) end() {
+	e.legacy.conversation.close()
+	e.modern.conversation.close()
+}
+
+// serverSide is the bridge as the backend of its conversations.
+type serverSide struct{ b *bridge }
+
+// Eras implements [backend.EraSpeaker].
+func (serverSide) Eras() backend.Eras { return backend.Unknown }
+
+// Open implements [backend.Backend]. The first message connects to the server.
+func (s serverSide) Open(_ context.Context, _ backend.Start, sink backend.Sink) (backend.Conn, error) {
+	s.b.mu.Lock()
+	defer s.b.mu.Unlock()
+	s.b.sink = sink
+	return serverConn{s.b, sink}, nil
+}
+
+// A serverConn is the end of a conversation at the server.
+type serverConn struct {
+	b    *bridge
+	sink backend.Sink
+}
+
+// Deliver implements [backend.Conn].
+func (c serverConn) Deliver(in backend.Inbound) error {
+	from := origin{sink: c.sink}
+	from.exchange, _ = in.Call.(*exchange)
+	c.b.toServer(in.Message, from)
+	return nil
+}
+
+// Close implements [backend.Conn]. The connection to the server is the bridge's.
+func (c serverConn) Close() error { return nil }
+
+// An origin is who has made a request: a conversation, for an exchange of the host or, if that
+// is nil, for itself.
+type origin struct {
+	sink     backend.Sink
+	exchange *exchange
+}
+
+// emit gives a message of the server to its conversation. It reports whether the host has
+// taken it, or nobody has to.
+func (o origin) emit(m jsonrpc.Message) (taken bool) {
+	switch {
+	case o.sink == nil:
+		return true
+	case o.exchange == nil:
+		o.sink.Emit(nil, m)
+		return true
+	}
+	o.exchange.refused.Store(false)
+	o.sink.Emit(o.exchange, m)
+	return !o.exchange.refused.Load()
+}
+
+// fail gives an error response to the conversation.
+func (o origin) fail(id []byte, e *jsonrpc.Error) {
+	o.emit(mustParse(jsonrpc.AppendError(nil, id, e)))
+}
+
+// A conversation is one with the server, in an era of the host. Its methods may be called
+// concurrently.
+type conversation struct {
+	b *bridge
+
+	mu   sync.Mutex
+	conn backend.Conn // nil until it is needed
+}
+
+// deliver hands over a message of the host. revision is "" for a legacy conversation.
+func (c *conversation) deliver(revision string, host backend.Sink, m jsonrpc.Message, of *exchange) error {
+	c.mu.Lock()
+	conn := c.conn
+	if conn == nil {
+		var err error
+		conn, err = c.b.eras.both.Open(c.b.ctx, backend.Start{Session: "connect", Revision: revision}, host)
+		if err != nil {
+			c.mu.Unlock()
+			return err
+		}
+		c.conn = conn
+	}
+	c.mu.Unlock()
+	in := backend.Inbound{Message: m, Context: c.b.ctx}
+	if of != nil {
+		in.Call = of
+	}
+	return conn.Deliver(in)
+}
+
+// close ends the conversation. The next message begins another.
+func (c *conversation) close() {
+	c.mu.Lock()
+	conn := c.conn
+	c.conn = nil
+	c.mu.Unlock()
+	if conn != nil {
+		_ = conn.Close() // its error is of the server's end
+	}
+}
+
+// fromHost handles a message of the host.
+func (b *bridge) fromHost(ctx context.Context, m jsonrpc.Message) {
+	switch {
+	case isModern(m):
+		b.eras.modern.request(m)
+	case m.Method == protocol.MethodCancelled && b.eras.modern.cancel(jsonrpc.Field(m.Params, "requestId")):
+	default:
+		b.eras.legacy.say(ctx, m)
+	}
+}
+
+// isModern reports whether a message is a request of a modern host.
+func isModern(m jsonrpc.Message) bool {
+	return m.Kind == jsonrpc.Request && (m.Method == protocol.MethodDiscover ||
+		bytes.Contains(m.Params, []byte(protocol.MetaProtocolVersion)) && jsonrpc.Field(m.Params, "_meta", protocol.MetaProtocolVersion) != nil)
+}
+
+// A legacyHost is a host of revision 2025-11-25 or earlier. What the server says goes to it
+// as it is.
+type legacyHost struct {
+	b            *bridge
+	conversation conversation
+	opening      atomic.Pointer[exchange] // the initialize request, until it is answered
+}
+
+// say handles a message of the host.
+func (h *legacyHost) say(ctx context.Context, m jsonrpc.Message) {
+	var x *exchange
+	if m.Kind == jsonrpc.Request {
+		x = &exchange{}
+		if m.Method == protocol.MethodInitialize {
+			x.id, x.answered = m.ID, make(chan struct{})
+			h.opening.Store(x)
+		}
+	}
+	if err := h.conversation.deliver("", h, m, x); err != nil && m.Kind == jsonrpc.Request {
+		h.Emit(x, mustParse(jsonrpc.AppendError(nil, m.ID, jsonrpc.Errorf(jsonrpc.CodeInternal, "%v", err))))
+	}
+	if x == nil || x.answered == nil {
+		return
+	}
+	// Not every host waits for the response before it sends more.
+	select {
+	case <-x.answered:
+	case <-ctx.Done():
+	case <-h.b.host.gone:
+	}
+}
+
+// Emit implements [backend.Sink].
+func (h *legacyHost) Emit(of backend.Call, m jsonrpc.Message) {
+	taken := h.b.host.write(m.Raw)
+	if x, _ := of.(*exchange); x != nil && !taken {
+		x.refused.Store(true)
+	}
+	if x := h.opening.Load(); x != nil && m.Kind == jsonrpc.Response && string(m.ID) == string(x.id) && h.opening.CompareAndSwap(x, nil) {
+		close(x.answered)
+	}
+}
+
+// EmitUnrelated implements [backend.Sink].
+func (h *legacyHost) EmitUnrelated(m jsonrpc.Message) { h.Emit(nil, m) }
+
+// Closed implements [backend.Sink]. The translation has nothing to go on with; the next message
+// begins another conversation.
+func (h *legacyHost) Closed(error, bool) { h.b.start(h.conversation.close) }

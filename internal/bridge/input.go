@@ -1,0 +1,153 @@
+package bridge
+
+import (
+	"crypto/rand"
+	"time"
+
+	"holdfast/internal/protocol"
+	"holdfast/jsonrpc"
+)
+
+// What follows is for servers that ask a modern host for something: the questions become an
+// InputRequiredResult, and the host's retry continues the call (2026-07-28, Multi Round-Trip
+// Requests). A modern server does that itself.
+
+const (
+	// statePrefix begins each requestState of a bridge. Others are the server's.
+	statePrefix = "holdfast-connect."
+	// askedGrace is how long more questions are waited for after the first, to be asked together.
+	askedGrace = 20 * time.Millisecond
+	// inputWait is how long a call waits for its host's input.
+	inputWait = time.Hour
+)
+
+// asked takes a question of the server.
+func (h *modernHost) asked(x *exchange, m jsonrpc.Message) {
+	h.mu.Lock()
+	again := x.question(m.ID) >= 0
+	if x.state >= settled || again {
+		h.mu.Unlock()
+		if !again {
+			h.tell(mustParse(jsonrpc.AppendError(nil, m.ID, jsonrpc.Errorf(jsonrpc.CodeServer, "the client does not wait for the call any more"))))
+		}
+		return
+	}
+	x.questions = append(x.questions, m)
+	first, handed := x.state == waiting && len(x.questions) == 1, x.state == isTask
+	if handed {
+		x.task.updated = time.Now()
+	}
+	h.mu.Unlock()
+	switch {
+	case handed:
+		h.tellListens(x)
+	case first:
+		h.askSoon(x)
+	}
+}
+
+// askSoon asks the host a moment later.
+func (h *modernHost) askSoon(x *exchange) {
+	time.AfterFunc(askedGrace, func() { h.b.start(func() { h.ask(x) }) })
+}
+
+// ask ends a request of the host with the questions, if there are any.
+func (h *modernHost) ask(x *exchange) {
+	h.mu.Lock()
+	if len(x.questions) == 0 || !x.move(asks) {
+		h.mu.Unlock()
+		return
+	}
+	h.release(x)
+	x.input.state = statePrefix + rand.Text()
+	h.states[x.input.state] = x
+	x.timer = time.AfterFunc(inputWait, func() { h.b.start(func() { h.giveUp(x) }) })
+	result := []byte(`{"resultType":"` + protocol.ResultInputRequired + `"}`)
+	result, _ = jsonrpc.Set(result, x.inputRequests(), "inputRequests")
+	result, _ = jsonrpc.Set(result, jsonrpc.Quote(x.input.state), "requestState")
+	hostID := x.hostID
+	h.mu.Unlock()
+	h.b.host.write(jsonrpc.AppendResult(nil, hostID, result))
+}
+
+// giveUp ends an exchange whose host has not come back.
+func (h *modernHost) giveUp(x *exchange) {
+	h.mu.Lock()
+	ok := x.state == asking && x.move(left)
+	if ok {
+		h.forget(x)
+	}
+	answered := x.answer != nil
+	h.mu.Unlock()
+	switch {
+	case !ok:
+	case answered:
+		h.b.drop(x)
+	default:
+		h.withdraw(x, "the host did not answer in time")
+	}
+}
+
+// errBadState refuses a requestState that is not good for a request.
+var errBadState = jsonrpc.Errorf(jsonrpc.CodeInvalidParams,
+	"requestState is not valid: it is of another request or process, has expired, or was used before; make the request again without it")
+
+// again handles a request that the host makes again, with what the server has asked for.
+func (h *modernHost) again(m jsonrpc.Message) {
+	key := string(jsonrpc.Key(m.ID))
+	h.mu.Lock()
+	x := h.states[jsonrpc.String(jsonrpc.Field(m.Params, "requestState"))]
+	if x == nil || h.byHost[key] != nil || !sameRequest(x, m) || !x.move(returns) {
+		h.mu.Unlock()
+		h.b.host.fail(m.ID, errBadState)
+		return
+	}
+	delete(h.states, x.input.state)
+	x.hostID, x.token, x.input.state = m.ID, progressToken(m), ""
+	h.byHost[key] = x
+	answer := x.answer
+	if answer == nil && h.taskAfter > 0 && x.method == protocol.MethodCallTool && knowsTasks(m) {
+		h.patience(x)
+	}
+	h.mu.Unlock()
+	if answer != nil { // the server has not waited
+		x.refused.Store(false)
+		h.responded(x, mustParse(answer))
+		if !x.refused.Load() {
+			h.b.drop(x)
+		}
+		return
+	}
+	if h.reply(x, m) > 0 {
+		h.askSoon(x) // for what is missing
+	}
+}
+
+// sameRequest reports whether a request is the one that an exchange began with.
+func sameRequest(x *exchange, m jsonrpc.Message) bool {
+	params := without(without(m.Params, "inputResponses"), "requestState")
+	before := without(without(x.params, "inputResponses"), "requestState")
+	return x.method == m.Method && fingerprintOf(m.Method, params) == fingerprintOf(x.method, before)
+}
+
+// reply hands the input in a request of the host to the server. It returns how many questions
+// have no response yet.
+func (h *modernHost) reply(x *exchange, m jsonrpc.Message) (missing int) {
+	var replies []jsonrpc.Message
+	h.mu.Lock()
+	rest := x.questions[:0:0]
+	for _, q := range x.questions {
+		result := jsonrpc.Field(m.Params, "inputResponses", inputKey(q.ID))
+		if len(result) == 0 || result[0] != '{' {
+			rest = append(rest, q)
+			continue
+		}
+		replies = append(replies, mustParse(jsonrpc.AppendResult(nil, q.ID, result)))
+	}
+	x.questions = rest
+	h.mu.Unlock()
+	for _, r := range replies {
+		h.tell(r)
+	}
+	return len(rest)
+}

@@ -1,0 +1,152 @@
+package bridge
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+
+	"holdfast/internal/protocol"
+	"holdfast/jsonrpc"
+)
+
+// What follows adds tasks to subscriptions/listen: a host names them in the filter, and is told
+// of each change of their status.
+
+// A listen is what a subscriptions/listen has to do with tasks. Guarded by modernHost.mu.
+type listen struct {
+	tasks   []*exchange
+	said    map[*exchange]string // what the host was told last of each
+	alone   bool                 // there is nothing to ask the server for
+	acked   bool                 // the host knows of which it hears
+	queue   [][]byte             // what the host is to be told
+	telling bool                 // somebody tells it
+}
+
+// listenToTasks takes the tasks of ours out of the filter of a listen, and returns the request
+// for the server. over says that there is none.
+func (h *modernHost) listenToTasks(x *exchange, m jsonrpc.Message) (_ jsonrpc.Message, over bool) {
+	var ids, rest []string
+	raw := jsonrpc.Field(m.Params, "notifications", "taskIds")
+	if raw == nil || json.Unmarshal(raw, &ids) != nil || !h.offersTasks() {
+		return m, false
+	}
+	if !knowsTasks(m) {
+		h.responded(x, mustParse(jsonrpc.AppendError(nil, x.id, errNoCapability())))
+		return m, true
+	}
+	l := &listen{said: make(map[*exchange]string)}
+	h.mu.Lock()
+	for _, id := range ids {
+		t := h.tasks[id]
+		switch {
+		case !strings.HasPrefix(id, taskPrefix):
+			rest = append(rest, id)
+		case t != nil && t.task.found && !slices.Contains(l.tasks, t):
+			l.tasks = append(l.tasks, t)
+		}
+	}
+	l.alone = len(rest) == 0 && asksOnlyForTasks(jsonrpc.Field(m.Params, "notifications"))
+	x.listen = l
+	h.mu.Unlock()
+	list, _ := json.Marshal(append([]string{}, rest...))
+	changed, _ := jsonrpc.Set(m.Raw, list, "params", "notifications", "taskIds")
+	m = mustParse(changed)
+	if l.alone {
+		params, _ := jsonrpc.Set([]byte(`{"notifications":{}}`), m.ID, "_meta", protocol.MetaSubscriptionID)
+		h.acknowledge(x, jsonrpc.AppendRequest(nil, nil, protocol.MethodAcknowledged, params))
+	}
+	return m, l.alone
+}
+
+// asksOnlyForTasks reports whether a filter has nothing for the server.
+func asksOnlyForTasks(filter []byte) bool {
+	only := true
+	jsonrpc.Each(filter, func(name, value []byte) {
+		switch string(value) {
+		case "false", "null", "[]":
+		default:
+			only = only && string(name) == "taskIds"
+		}
+	})
+	return only
+}
+
+// acknowledge tells the host of which tasks it hears, and how they are.
+func (h *modernHost) acknowledge(x *exchange, ack []byte) {
+	l := x.listen
+	ids := []string{}
+	h.mu.Lock()
+	for _, t := range l.tasks {
+		ids = append(ids, t.task.id)
+	}
+	list, _ := json.Marshal(ids)
+	ack, _ = jsonrpc.Set(ack, list, "params", "notifications", "taskIds")
+	l.queue, l.acked = append(l.queue, ack), true
+	h.mu.Unlock()
+	h.tellListen(x)
+}
+
+// tellListens tells all listens to a task that it has changed.
+func (h *modernHost) tellListens(task *exchange) {
+	h.mu.Lock()
+	var all []*exchange
+	for x := range h.open {
+		if x.listen != nil && slices.Contains(x.listen.tasks, task) {
+			all = append(all, x)
+		}
+	}
+	h.mu.Unlock()
+	for _, x := range all {
+		h.tellListen(x)
+	}
+}
+
+// tellListen tells the host of a listen what has changed, in order. A listen that has nothing
+// more to tell of ends.
+func (h *modernHost) tellListen(x *exchange) {
+	l := x.listen
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !l.acked || l.telling {
+		return // who tells looks again
+	}
+	l.telling = true
+	defer func() { l.telling = false }()
+	for {
+		h.collect(x)
+		ends := l.alone && len(l.queue) == 0 && !slices.ContainsFunc(l.tasks, func(t *exchange) bool { return t.state == isTask })
+		if ends && x.move(isAnswered) {
+			h.forget(x)
+			result := []byte(`{"resultType":"` + protocol.ResultComplete + `"}`)
+			result, _ = jsonrpc.Set(result, x.hostID, "_meta", protocol.MetaSubscriptionID)
+			l.queue = append(l.queue, jsonrpc.AppendResult(nil, x.hostID, result))
+		}
+		if len(l.queue) == 0 {
+			return
+		}
+		queue := l.queue
+		l.queue = nil
+		h.mu.Unlock()
+		for _, text := range queue {
+			h.b.host.write(text)
+		}
+		h.mu.Lock()
+	}
+}
+
+// collect appends to the queue what the host was not told. h.mu is held.
+func (h *modernHost) collect(x *exchange) {
+	l := x.listen
+	if x.state != waiting {
+		return
+	}
+	for _, t := range l.tasks {
+		told := t.status() + " " + string(t.inputRequests())
+		if told == l.said[t] {
+			continue
+		}
+		l.said[t] = told
+		params, _ := jsonrpc.Set(t.tell(""), x.hostID, "_meta", protocol.MetaSubscriptionID)
+		l.queue = append(l.queue, jsonrpc.AppendRequest(nil, nil, protocol.MethodTaskStatus, params))
+	}
+}
