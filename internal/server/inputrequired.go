@@ -67,13 +67,15 @@ func (p *reply) inputRequired() []byte {
 	return jsonrpc.AppendResult(nil, p.x.modern.id, result)
 }
 
-// inputText returns a request of the backend as it stands in inputRequests.
+// inputText returns a request of the backend as it stands in inputRequests. It always has params:
+// some clients cannot read one that has none.
 func inputText(m *jsonrpc.Message) []byte {
-	request := []byte(`{}`)
-	request, _ = jsonrpc.Set(request, jsonrpc.Field(m.Raw, "method"), "method")
-	if params := jsonrpc.Field(m.Raw, "params"); params != nil {
-		request, _ = jsonrpc.Set(request, params, "params")
+	params := jsonrpc.Field(m.Raw, "params")
+	if params == nil {
+		params = []byte(`{}`)
 	}
+	request, _ := jsonrpc.Set([]byte(`{}`), jsonrpc.Field(m.Raw, "method"), "method")
+	request, _ = jsonrpc.Set(request, params, "params")
 	return request
 }
 

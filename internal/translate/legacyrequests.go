@@ -1,9 +1,11 @@
 package translate
 
 import (
+	"errors"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"holdfast/backend"
 	"holdfast/internal/protocol"
@@ -72,25 +74,68 @@ func (c *legacyServer) forward(in backend.Inbound, send func(backend.Inbound) er
 		c.tokens[rq.ours] = rq
 	}
 	newLevel := c.newLevel()
+	if newLevel != noLevel {
+		c.leveling++
+	}
+	rq.held = rq.level != noLevel && c.leveling > 0
+	if rq.held {
+		c.held = append(c.held, in)
+	}
 	c.mu.Unlock()
 
 	var err error
 	if newLevel != noLevel {
-		params := jsonrpc.Object("level", levels[newLevel])
-		err = send(about(in, newRequest(c.own.add(nil), protocol.MethodSetLevel, params)))
+		err = c.setLevel(in, newLevel, send)
 	}
-	if err == nil {
+	if err == nil && !rq.held {
 		err = send(in)
 	}
 	if err != nil {
 		c.mu.Lock()
 		c.forget(rq)
-		if newLevel != noLevel {
-			c.level = noLevel // nobody knows
-		}
 		c.mu.Unlock()
 	}
 	return err
+}
+
+// levelTimeout bounds how long requests wait for the server's answer to logging/setLevel.
+const levelTimeout = 5 * time.Second
+
+// setLevel tells the server which log messages are wanted, because of a request. That one and
+// others that want messages are held back until the server has answered: over HTTP they would
+// arrive in any order.
+func (c *legacyServer) setLevel(in backend.Inbound, level int, send func(backend.Inbound) error) error {
+	id := c.own.add(func(jsonrpc.Message) { c.leveled() })
+	late := time.AfterFunc(levelTimeout, func() { c.own.fail(id, errors.New("no answer")) })
+	err := send(about(in, newRequest(id, protocol.MethodSetLevel, jsonrpc.Object("level", levels[level]))))
+	if err == nil {
+		return nil
+	}
+	late.Stop()
+	c.own.drop(id)
+	c.mu.Lock()
+	c.level = noLevel // nobody knows
+	c.held = slices.DeleteFunc(c.held, func(h backend.Inbound) bool { return key(h.ID) == key(in.ID) })
+	c.mu.Unlock()
+	c.leveled()
+	return err
+}
+
+// leveled sends on what has waited for the server to know its level.
+func (c *legacyServer) leveled() {
+	c.mu.Lock()
+	var ready []backend.Inbound
+	if c.leveling--; c.leveling == 0 {
+		for _, in := range c.held {
+			if rq := c.inFlight[key(in.ID)]; rq != nil && rq.held { // else it was cancelled
+				rq.held = false
+				ready = append(ready, in)
+			}
+		}
+		c.held = nil
+	}
+	c.mu.Unlock()
+	c.out.later(ready...)
 }
 
 // cancelled passes on that Holdfast does not want an answer any more. waited says that it
@@ -113,14 +158,14 @@ func (c *legacyServer) cancelled(in backend.Inbound, send func(backend.Inbound) 
 		c.mu.Unlock()
 		return nil
 	}
-	visiting := rq.visit != nil && len(rq.visit.open) > 0
+	unseen := rq.held || rq.visit != nil && len(rq.visit.open) > 0
 	c.forget(rq)
 	c.mu.Unlock()
 	switch {
 	case rq.listen != nil:
 		c.leave(rq.listen, in)
 		return nil
-	case visiting: // nothing is in flight at the server
+	case unseen: // nothing is in flight at the server
 		return nil
 	}
 	params := legacyParams(in.Params, nil)

@@ -182,19 +182,24 @@ func (c *legacyServer) progressed(m jsonrpc.Message) {
 // where the server does not say which that is, all that want messages of its level. They
 // are of one principal.
 func (c *legacyServer) logged(of backend.Call, m jsonrpc.Message) {
-	level, ok := levelOf(jsonrpc.Field(m.Params, "level"))
-	if !ok || level == noLevel {
-		level = len(levels) - 1 // nobody knows: all who want any get it
-	}
 	c.mu.Lock()
-	var wanted []backend.Call
-	for _, rq := range c.inFlight {
-		if rq.call != nil && rq.level <= level && (of == nil || rq.call == of) {
-			wanted = append(wanted, rq.call)
-		}
-	}
+	wanted := loggedTo(c.inFlight, of, m)
 	c.mu.Unlock()
 	for _, call := range wanted {
 		c.sink.Emit(call, m)
 	}
+}
+
+// loggedTo returns the calls of the requests in flight that want a log message.
+func loggedTo(inFlight map[string]*request, of backend.Call, m jsonrpc.Message) (wanted []backend.Call) {
+	level, ok := levelOf(jsonrpc.Field(m.Params, "level"))
+	if !ok || level == noLevel {
+		level = len(levels) - 1 // nobody knows: all who want any get it
+	}
+	for _, rq := range inFlight {
+		if rq.call != nil && rq.level <= level && (of == nil || rq.call == of) {
+			wanted = append(wanted, rq.call)
+		}
+	}
+	return wanted
 }

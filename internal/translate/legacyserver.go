@@ -48,6 +48,8 @@ type legacyServer struct {
 	tokens   map[string]*request // by the tokens that the server knows them by
 	count    int                 // of tokens
 	level    int                 // that the server was told last, or noLevel
+	leveling int                 // how often it was told that, and has not answered
+	held     []backend.Inbound   // requests that wait for these answers
 	subs     map[string]*subscription
 }
 
@@ -81,6 +83,7 @@ type request struct {
 	listen *listen
 	visit  *visit // nil if the client visits no URLs
 	open   int    // questions of the server that the client has not answered
+	held   bool   // the server has not got it yet, see [legacyServer.setLevel]
 }
 
 // takesInput reports whether a server may ask the client something during the request

@@ -209,8 +209,17 @@ func TestLogLevel(t *testing.T) {
 	s.say(nil, message("warning"))
 	h.expect(a, message("warning"))
 	h.deliver(b, modernRequest("3", "tools/call", "", level("info")))
-	s.hears(setLevel("info"))
+	id := s.hears(setLevel("info"))
+	h.deliver(b, modernRequest("30", "tools/call", "", level("warning"))) // which waits for the answer too
+	h.deliver(b, modernRequest("31", "tools/call", "", level("info")))
+	h.deliver(nil, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":31}}`) // of which the server need not know
+	h.deliver(c, modernRequest("32", "tools/list", "", ""))
+	s.hears(`{"jsonrpc":"2.0","id":32,"method":"tools/list","params":{}}`)
+	s.say(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"error":{"code":-32603,"message":"no"}}`, id))
 	s.hears(`{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{}}`)
+	s.hears(`{"jsonrpc":"2.0","id":30,"method":"tools/call","params":{}}`)
+	s.say(nil, `{"jsonrpc":"2.0","id":30,"result":{}}`)
+	h.next()
 	s.say(nil, message("info"))
 	h.expect(b, message("info"))
 	s.say(a, message("error"))

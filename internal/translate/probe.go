@@ -99,8 +99,7 @@ func (p *modernProbe) ask(in backend.Inbound) error {
 		return errOver
 	}
 	if is {
-		p.goOnModern(nil)
-		return p.out.Deliver(in)
+		return p.goOnModern(nil).down.Deliver(in)
 	}
 	p.t.speaks.learn(unsure, no)
 	c := p.goOnLegacy()
@@ -130,12 +129,32 @@ func (p *modernProbe) discovered(m jsonrpc.Message) bool {
 }
 
 // goOnModern sends on what has waited, and from now on what comes.
-func (p *modernProbe) goOnModern(waiting []backend.Inbound) {
+func (p *modernProbe) goOnModern(waiting []backend.Inbound) *path {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.out.later(append(waiting, p.waiting...)...)
+	waiting = append(waiting, p.waiting...)
 	p.waiting = nil
-	p.path.Store(&path{up: p.sink, down: &p.out})
+	if at := p.path.Load(); at != nil {
+		if r, ok := at.up.(*relay); ok { // what has come since
+			for i := range waiting {
+				waiting[i] = r.outgoing(waiting[i])
+			}
+			p.out.later(waiting...)
+			return at
+		}
+	}
+	to := &path{up: p.sink, down: &p.out}
+	if p.t.Processes() {
+		r := newRelay(p.sink)
+		r.conn = &p.out
+		to = &path{up: r, down: r}
+		for i := range waiting {
+			waiting[i] = r.outgoing(waiting[i])
+		}
+	}
+	p.out.later(waiting...)
+	p.path.Store(to)
+	return to
 }
 
 // goOnLegacy translates what comes from now on.

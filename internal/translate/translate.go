@@ -4,8 +4,9 @@
 //
 // A conversation whose eras differ is translated by a legacyServer (a modern conversation
 // with a legacy server) or a modernServer (the other way round). Where nobody knows the
-// server's era, a probe finds out in the first conversation. All other conversations are
-// those of the wrapped backend itself.
+// server's era, a probe finds out in the first conversation. A modern conversation with a
+// modern server that is a process is a relay: nothing is translated, but messages find their
+// requests. All other conversations are those of the wrapped backend itself.
 //
 // Order of locks: none is held while the server or Holdfast is told anything.
 package translate
@@ -109,6 +110,14 @@ func (t *translator) Open(ctx context.Context, start backend.Start, sink backend
 	log := t.log.With("session", start.Session)
 	isModern := protocol.Modern(start.Revision)
 	switch {
+	case isModern && modern == yes && t.Processes():
+		r := newRelay(sink)
+		conn, err := t.inner.Open(ctx, start, r)
+		if err != nil {
+			return nil, err
+		}
+		r.conn = conn
+		return r, nil
 	case isModern && modern == yes, !isModern && legacy == yes:
 		return t.openServer(ctx, start, sink)
 	case isModern && modern == no:

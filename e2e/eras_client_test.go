@@ -1,0 +1,291 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// An eraCheck is one thing that a client of the matrix does: a tool to call, and what is to come
+// of it.
+type eraCheck struct {
+	Tool      string          `json:"tool,omitempty"`
+	Arguments json.RawMessage `json:"arguments,omitempty"`
+	Want      string          `json:"want,omitempty"`
+	Patience  int             `json:"patience,omitempty"` // ms
+}
+
+// An eraSeen is what a client has seen: by the name of the check "yes", or what went wrong.
+type eraSeen struct {
+	Revision string
+	Seen     map[string]string
+}
+
+// An eraClient does checks at a URL.
+type eraClient func(t *testing.T, url string, checks map[string]eraCheck) eraSeen
+
+// typeScriptEra is a TypeScript client: sdk 1, or 2 in a mode.
+func typeScriptEra(sdk int, mode string) eraClient {
+	return func(t *testing.T, url string, checks map[string]eraCheck) (s eraSeen) {
+		t.Helper()
+		config, err := json.Marshal(map[string]any{"url": url, "sdk": sdk, "mode": mode, "checks": checks})
+		if err != nil {
+			t.Fatal(err)
+		}
+		unmarshal(t, run(t, "node", "clients/eras.mjs", string(config)), &s)
+		return s
+	}
+}
+
+// An officialEra is a client of the go-sdk.
+type officialEra struct {
+	*mcp.ClientSession
+
+	mu      sync.Mutex
+	steps   map[any][]float64 // progress, by token
+	logs    []any
+	updated map[string]int
+	lists   int
+}
+
+// officialEraClient is the go-sdk's client, which prefers the newest revision if it is given
+// none.
+func officialEraClient(revision string) eraClient {
+	return func(t *testing.T, url string, checks map[string]eraCheck) eraSeen {
+		t.Helper()
+		v := connectEra(t, url, revision)
+		if v == nil {
+			return eraSeen{}
+		}
+		defer v.Close()
+		s := eraSeen{Revision: v.InitializeResult().ProtocolVersion, Seen: make(map[string]string)}
+		for name, c := range checks {
+			ctx, stop := context.WithTimeout(t.Context(), time.Duration(c.Patience)*time.Millisecond)
+			seen, err := v.check(ctx, name, c)
+			if err != nil {
+				seen = fmt.Sprintf("error %v", err)
+			}
+			s.Seen[name] = seen
+			stop()
+		}
+		return s
+	}
+}
+
+// connectEra connects such a client; nil: it could not.
+func connectEra(t *testing.T, url, revision string) *officialEra {
+	t.Helper()
+	v := &officialEra{steps: make(map[any][]float64), updated: make(map[string]int)}
+	locked := func(do func()) {
+		v.mu.Lock()
+		defer v.mu.Unlock()
+		do()
+	}
+	client := mcp.NewClient(&mcp.Implementation{Name: "eras", Version: "1"}, &mcp.ClientOptions{
+		ElicitationHandler: func(context.Context, *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
+			return &mcp.ElicitResult{Action: "accept", Content: map[string]any{"name": "Ada"}}, nil
+		},
+		CreateMessageHandler: func(context.Context, *mcp.CreateMessageRequest) (*mcp.CreateMessageResult, error) {
+			return &mcp.CreateMessageResult{Model: "m", Role: "assistant", Content: &mcp.TextContent{Text: "hello"}}, nil
+		},
+		LoggingMessageHandler: func(_ context.Context, r *mcp.LoggingMessageRequest) {
+			locked(func() { v.logs = append(v.logs, r.Params.Data) })
+		},
+		ProgressNotificationHandler: func(_ context.Context, r *mcp.ProgressNotificationClientRequest) {
+			locked(func() { v.steps[r.Params.ProgressToken] = append(v.steps[r.Params.ProgressToken], r.Params.Progress) })
+		},
+		ResourceUpdatedHandler: func(_ context.Context, r *mcp.ResourceUpdatedNotificationRequest) {
+			locked(func() { v.updated[r.Params.URI]++ })
+		},
+		ToolListChangedHandler: func(context.Context, *mcp.ToolListChangedRequest) { locked(func() { v.lists++ }) },
+	})
+	client.AddRoots(&mcp.Root{URI: "file:///home"})
+	s, err := client.Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: url}, &mcp.ClientSessionOptions{ProtocolVersion: revision})
+	if err != nil {
+		t.Errorf("connect: %v", err)
+		return nil
+	}
+	v.ClientSession = s
+	return v
+}
+
+// check does one check.
+func (v *officialEra) check(ctx context.Context, name string, c eraCheck) (string, error) {
+	switch name {
+	case "list":
+		list, err := v.ListTools(ctx, nil)
+		if err == nil && len(list.Tools) == 0 {
+			return "no tools", nil
+		}
+		return "yes", err
+	case "meta":
+		return v.says(ctx, c, mcp.Meta{"traceparent": c.Want})
+	case "progress":
+		return v.progress(ctx, c)
+	case "log":
+		return v.log(ctx, c)
+	case "subscription":
+		go func() { _ = v.Subscribe(ctx, &mcp.SubscribeParams{URI: c.Want}) }() // which may last as long as it holds
+		return v.until(ctx, c, func() bool { return v.updated[c.Want] > 0 })
+	case "list_changed":
+		return v.until(ctx, c, func() bool { return v.lists > 0 })
+	case "cancellation":
+		return v.cancel(ctx, c)
+	case "ping":
+		return "yes", v.Ping(ctx, nil)
+	case "failure":
+		r, err := v.CallTool(ctx, &mcp.CallToolParams{Name: c.Tool})
+		if err != nil || r.IsError && strings.Contains(textOf(r), c.Want) {
+			return "yes", err
+		}
+		return fmt.Sprintf("it says %q", textOf(r)), nil
+	case "unknown tool":
+		r, err := v.CallTool(ctx, &mcp.CallToolParams{Name: "made-up"})
+		if err == nil && r.IsError {
+			return "yes", nil
+		}
+		return refusedWith(err, -32602)
+	case "unknown resource":
+		_, err := v.ReadResource(ctx, &mcp.ReadResourceParams{URI: "test://made-up"})
+		return refusedWith(err, -32602, -32002)
+	}
+	if name == "header" { // this client knows of it from the list only
+		if _, err := v.ListTools(ctx, nil); err != nil {
+			return "", err
+		}
+	}
+	return v.says(ctx, c, nil)
+}
+
+// refusedWith says whether an error is one of the protocol with one of the codes.
+func refusedWith(err error, codes ...int64) (string, error) {
+	var is *jsonrpc.Error
+	if errors.As(err, &is) {
+		for _, code := range codes {
+			if is.Code == code {
+				return "yes", nil
+			}
+		}
+	}
+	return fmt.Sprintf("answered, and not refused: %v", err), err
+}
+
+func textOf(r *mcp.CallToolResult) (all string) {
+	for _, part := range r.Content {
+		if text, ok := part.(*mcp.TextContent); ok {
+			all += text.Text
+		}
+	}
+	return all
+}
+
+// says calls the tool of a check, and looks at what it says.
+func (v *officialEra) says(ctx context.Context, c eraCheck, meta mcp.Meta) (string, error) {
+	r, err := v.CallTool(ctx, &mcp.CallToolParams{Name: c.Tool, Arguments: c.Arguments, Meta: meta})
+	if err != nil {
+		return "", err
+	}
+	if text := textOf(r); !strings.Contains(text, c.Want) {
+		return fmt.Sprintf("it says %q", text), nil
+	}
+	return "yes", nil
+}
+
+// soon waits until something is so, for a while.
+func (v *officialEra) soon(ctx context.Context, is func() bool) bool {
+	for range 10 {
+		v.mu.Lock()
+		ok := is()
+		v.mu.Unlock()
+		if ok || ctx.Err() != nil {
+			return ok
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	return false
+}
+
+// until calls the tool of a check again and again, until something is so: this client does not
+// say when it is subscribed.
+func (v *officialEra) until(ctx context.Context, c eraCheck, is func() bool) (string, error) {
+	for ctx.Err() == nil {
+		if _, err := v.CallTool(ctx, &mcp.CallToolParams{Name: c.Tool, Arguments: c.Arguments}); err != nil && ctx.Err() == nil {
+			return "", err
+		}
+		if v.soon(ctx, is) {
+			return "yes", nil
+		}
+	}
+	return "no notification", nil
+}
+
+func (v *officialEra) progress(ctx context.Context, c eraCheck) (string, error) {
+	p := &mcp.CallToolParams{Name: c.Tool, Arguments: c.Arguments}
+	p.SetProgressToken("count")
+	_, err := v.CallTool(ctx, p)
+	steps := ""
+	v.soon(ctx, func() bool {
+		text, _ := json.Marshal(v.steps["count"])
+		steps = string(text)
+		return steps == c.Want
+	})
+	if err == nil && steps != c.Want {
+		return "progress " + steps, nil
+	}
+	return "yes", err
+}
+
+func (v *officialEra) log(ctx context.Context, c eraCheck) (string, error) {
+	var meta mcp.Meta
+	if v.InitializeResult().ProtocolVersion >= "2026" {
+		meta = mcp.Meta{mcp.MetaKeyLogLevel: "warning"}
+	} else if err := v.SetLoggingLevel(ctx, &mcp.SetLoggingLevelParams{Level: "warning"}); err != nil {
+		return "", err
+	}
+	if _, err := v.CallTool(ctx, &mcp.CallToolParams{Name: c.Tool, Arguments: c.Arguments, Meta: meta}); err != nil {
+		return "", err
+	}
+	logs := ""
+	for ctx.Err() == nil && !v.soon(ctx, func() bool {
+		text, _ := json.Marshal(v.logs)
+		logs = string(text)
+		return len(v.logs) > 0
+	}) {
+		continue
+	}
+	if logs != c.Want {
+		return "messages " + logs, nil
+	}
+	return "yes", nil
+}
+
+func (v *officialEra) cancel(ctx context.Context, c eraCheck) (string, error) {
+	waits, leave := context.WithCancel(ctx)
+	defer leave()
+	go func() {
+		for ctx.Err() == nil && !v.soon(ctx, func() bool { return len(v.steps["wait"]) > 0 }) {
+			continue
+		}
+		leave()
+	}()
+	p := &mcp.CallToolParams{Name: c.Tool, Arguments: c.Arguments}
+	p.SetProgressToken("wait")
+	if r, err := v.CallTool(waits, p); err == nil {
+		return fmt.Sprintf("it says %q", textOf(r)), nil
+	}
+	for ctx.Err() == nil {
+		if said, err := v.says(ctx, eraCheck{Tool: "cancelled", Arguments: c.Arguments, Want: "yes"}, nil); said == "yes" || err != nil && ctx.Err() == nil {
+			return said, err
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	return "no cancellation at the server", nil
+}

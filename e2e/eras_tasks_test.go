@@ -1,0 +1,55 @@
+package e2e
+
+import (
+	"encoding/json"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"holdfast"
+	"holdfast/backend"
+	"holdfast/internal/testlong"
+)
+
+// TestErasTasks has the requester of @modelcontextprotocol/ext-tasks call tools of servers that
+// know nothing of tasks: they are polled, asked, cancelled, and found by another client.
+func TestErasTasks(t *testing.T) {
+	testlong.Only(t, "its tasks take seconds")
+	t.Parallel()
+	npm(t, sdk2, extTasks)
+	for name, open := range map[string]func(*testing.T) backend.Backend{
+		"go-sdk":                       nil,
+		"process, go-sdk, legacy only": eraProcess(os.Args[0], "eras", "legacy"),
+		"process, go-sdk":              eraProcess(os.Args[0], "eras"),
+		"remote, go-sdk":               eraUpstream(false, nil),
+		"process, TypeScript 2.x, modern only": func(t *testing.T) backend.Backend {
+			npm(t, tsServer)
+			return eraProcess("node", "clients/erasserver.mjs", "stdio", "modern")(t)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url := servePeer(t, &eraPeer{open: open}, &holdfast.Options{TaskAfter: 300 * time.Millisecond})
+			config, err := json.Marshal(map[string]string{"url": url})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got map[string]string
+			unmarshal(t, run(t, "node", "clients/exttasks.mjs", string(config)), &got)
+			for step, want := range map[string]string{
+				"immediate": " completed hi",
+				"slow":      "task completed slept",
+				"input":     "task completed Ada",
+				"asked":     " completed Ada",
+				"failure":   "task completed true",
+				"cancelled": " completed yes",
+				"resumed":   "task completed slept",
+			} {
+				if !strings.HasSuffix(got[step], want) {
+					t.Errorf("%s: %q, want %q", step, got[step], want)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,154 @@
+package translate
+
+import (
+	"strconv"
+	"sync"
+
+	"holdfast/backend"
+	"holdfast/internal/protocol"
+	"holdfast/jsonrpc"
+)
+
+// A relay is a modern conversation with a modern server that says everything on one connection.
+// Such a server does not say to which request a message belongs, but clients share the
+// conversation. The relay finds out: by the progress token, which it makes its own, by the
+// name of the subscription, or, for log messages, by what the requests in flight want. It
+// is the [backend.Conn] of Holdfast and the [backend.Sink] of the server.
+type relay struct {
+	sink backend.Sink
+	conn backend.Conn // set before anything is delivered
+
+	mu       sync.Mutex
+	inFlight map[string]*request // by the keys of their ids
+	tokens   map[string]*request // by the tokens that the server knows them by
+	count    int                 // of tokens
+}
+
+func newRelay(sink backend.Sink) *relay {
+	return &relay{sink: sink, inFlight: make(map[string]*request), tokens: make(map[string]*request)}
+}
+
+// Deliver implements [backend.Conn].
+func (r *relay) Deliver(in backend.Inbound) error {
+	in = r.outgoing(in)
+	err := r.conn.Deliver(in)
+	if err != nil && in.Kind == jsonrpc.Request {
+		r.end(in.ID)
+	}
+	return err
+}
+
+// outgoing takes down a message of a client, and returns it as the server gets it.
+func (r *relay) outgoing(in backend.Inbound) backend.Inbound {
+	switch {
+	case in.Method == protocol.MethodCancelled:
+		r.end(jsonrpc.Field(in.Params, "requestId"))
+		return in
+	case in.Kind != jsonrpc.Request:
+		return in
+	}
+	m := readMeta(in.Params)
+	level, ok := levelOf(m.logLevel)
+	if !ok {
+		level = noLevel // the server says what is wrong
+	}
+	rq := &request{id: in.ID, call: in.Call, method: in.Method, token: m.token, level: level}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.inFlight[key(in.ID)] = rq
+	if m.token == nil {
+		return in
+	}
+	r.count++
+	rq.ours = strconv.Itoa(r.count)
+	r.tokens[rq.ours] = rq
+	params, _ := jsonrpc.Set(in.Params, []byte(rq.ours), "_meta", progressToken)
+	in.Message = newRequest(in.ID, in.Method, params)
+	return in
+}
+
+// end forgets the request with an id.
+func (r *relay) end(id []byte) *request {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	rq := r.inFlight[key(id)]
+	if rq != nil {
+		delete(r.inFlight, key(id))
+		delete(r.tokens, rq.ours)
+	}
+	return rq
+}
+
+// Close implements [backend.Conn].
+func (r *relay) Close() error { return r.conn.Close() }
+
+// Closed implements [backend.Sink].
+func (r *relay) Closed(why error, reopen bool) { r.sink.Closed(why, reopen) }
+
+// EmitUnrelated implements [backend.Sink].
+func (r *relay) EmitUnrelated(m jsonrpc.Message) { r.Emit(nil, m) }
+
+// Emit implements [backend.Sink].
+func (r *relay) Emit(of backend.Call, m jsonrpc.Message) {
+	switch {
+	case m.Kind == jsonrpc.Response:
+		r.end(m.ID)
+		r.sink.Emit(of, m)
+	case m.Kind == jsonrpc.Request:
+		r.sink.Emit(of, m)
+	case m.Method == protocol.MethodProgress:
+		r.progressed(m)
+	case m.Method == protocol.MethodCancelled:
+		r.cancelled(m)
+	case m.Method == methodLog:
+		r.logged(of, m)
+	default:
+		r.notified(of, m)
+	}
+}
+
+// progressed takes a progress notification to the request whose token it has.
+func (r *relay) progressed(m jsonrpc.Message) {
+	r.mu.Lock()
+	rq := r.tokens[key(jsonrpc.Field(m.Params, progressToken))]
+	r.mu.Unlock()
+	if rq != nil {
+		params, _ := jsonrpc.Set(m.Params, rq.token, progressToken)
+		r.sink.Emit(rq.call, newRequest(nil, m.Method, params))
+	}
+}
+
+// cancelled takes in that the server ends a listen (2026-07-28, stdio): its client gets the
+// result.
+func (r *relay) cancelled(m jsonrpc.Message) {
+	rq := r.end(jsonrpc.Field(m.Params, "requestId"))
+	if rq == nil || rq.method != protocol.MethodSubscriptions {
+		return
+	}
+	result, _ := jsonrpc.Set([]byte("{}"), rq.id, "_meta", protocol.MetaSubscriptionID)
+	r.sink.Emit(rq.call, newResult(rq.id, modernResult(rq.method, result, nil)))
+}
+
+// logged takes a log message to the requests that want it, as [legacyServer.logged] does.
+func (r *relay) logged(of backend.Call, m jsonrpc.Message) {
+	r.mu.Lock()
+	wanted := loggedTo(r.inFlight, of, m)
+	r.mu.Unlock()
+	for _, call := range wanted {
+		r.sink.Emit(call, m)
+	}
+}
+
+// notified takes any other notification to the listen that it names.
+func (r *relay) notified(of backend.Call, m jsonrpc.Message) {
+	if id := jsonrpc.Field(m.Params, "_meta", protocol.MetaSubscriptionID); id != nil {
+		r.mu.Lock()
+		rq := r.inFlight[key(id)]
+		r.mu.Unlock()
+		if rq == nil {
+			return // it has ended
+		}
+		of = rq.call
+	}
+	r.sink.Emit(of, m)
+}

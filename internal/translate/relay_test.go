@@ -1,0 +1,69 @@
+package translate
+
+import (
+	"fmt"
+	"testing"
+
+	"holdfast/backend"
+	"holdfast/internal/protocol"
+)
+
+// A pipe is a script that is a process.
+type pipe struct{ *script }
+
+func (pipe) Processes() bool { return true }
+
+// TestRelay has clients share the one connection of a modern server: each hears what is its.
+func TestRelay(t *testing.T) {
+	t.Parallel()
+	s := newScript(t, backend.Unknown)
+	tr := New(pipe{s}, quiet).(*translator)
+	for i, known := range []bool{false, true} { // in the first conversation the era is found out
+		h := converse(t, tr, protocol.V20260728)
+		a, b, l := &call{"a"}, &call{"b"}, &call{"l"}
+		first := modernRequest("1", "tools/call", "", `"progressToken":"p","io.modelcontextprotocol/logLevel":"warning"`)
+		if known {
+			h.deliver(a, first)
+		} else {
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				h.deliver(a, first)
+			}()
+			id := s.hears(`{"jsonrpc":"2.0","id":ID,"method":"server/discover","params":{"_meta":{` + aClient + `}}}`)
+			s.say(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"supportedVersions":["2026-07-28"]}}`, id))
+			<-done
+		}
+		s.hears(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"_meta":{` + aClient + `,"progressToken":1,"io.modelcontextprotocol/logLevel":"warning"}}}`)
+		h.deliver(b, modernRequest("2", "tools/call", "", `"progressToken":"p"`))
+		s.hears(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"_meta":{` + aClient + `,"progressToken":2}}}`)
+		h.deliver(l, modernRequest("3", "subscriptions/listen", "", ""))
+		s.hears(`{"jsonrpc":"2.0","id":3,"method":"subscriptions/listen","params":{"_meta":{` + aClient + `}}}`)
+
+		progress := `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%s,"progress":1}}`
+		s.say(nil, fmt.Sprintf(progress, "2"))
+		h.expect(b, fmt.Sprintf(progress, `"p"`))
+		s.say(nil, fmt.Sprintf(progress, "9")) // nobody's
+		message := `{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"error","data":1}}`
+		s.say(nil, message)
+		h.expect(a, message)
+		changed := `{"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":%d}}}`
+		s.say(nil, fmt.Sprintf(changed, 3))
+		h.expect(l, fmt.Sprintf(changed, 3))
+		s.say(nil, fmt.Sprintf(changed, 9))
+		s.say(nil, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":3}}`) // the server ends the listen
+		h.expect(l, `{"jsonrpc":"2.0","id":3,"result":{"_meta":{"io.modelcontextprotocol/subscriptionId":3},"resultType":"complete"}}`)
+		s.say(nil, fmt.Sprintf(changed, 3))
+
+		s.say(nil, `{"jsonrpc":"2.0","id":2,"result":{}}`)
+		h.expect(nil, `{"jsonrpc":"2.0","id":2,"result":{}}`)
+		s.say(nil, fmt.Sprintf(progress, "2"))
+		h.deliver(nil, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`)
+		s.hears(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`)
+		s.say(nil, message)
+		s.untold()
+		if t.Failed() {
+			t.Fatalf("in conversation %d", i+1)
+		}
+	}
+}
