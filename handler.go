@@ -15,6 +15,7 @@ import (
 	"holdfast/engine"
 	"holdfast/internal/budget"
 	"holdfast/internal/cluster"
+	"holdfast/internal/observe"
 	"holdfast/internal/server"
 	"holdfast/internal/session"
 	"holdfast/internal/translate"
@@ -38,6 +39,8 @@ type Handler struct {
 	node     *cluster.Node  // or nil
 	health   *health        // or nil
 	webhooks *sender.Sender // or nil
+
+	unregister func() // takes the metrics back; nil if there are none
 }
 
 // NewHandler returns a handler for servers of the official go-sdk. It takes the place of
@@ -68,8 +71,8 @@ func NewBackendHandler(b backend.Backend, opts *Options) *Handler {
 		h.store = engine.Memory(engine.Options{Keep: o.Keep, Memory: o.Memory, MaxShare: o.MaxShare})
 		o.Store = h.store
 	}
-	observers := h.observers(&o)
 	flight := budget.NewFlight(o.Memory, o.MaxBody, o.MaxShare)
+	observers := h.observers(&o, flight)
 	h.sessions = session.NewManager(o.Store, b, session.Options{
 		TTL:          o.SessionTTL,
 		MaxSessions:  o.MaxSessions,
@@ -83,7 +86,7 @@ func NewBackendHandler(b backend.Backend, opts *Options) *Handler {
 		MinWait:      o.Retry,
 		Keep:         o.Keep,
 		Safe:         o.Safe,
-		OnEnded:      h.startWebhooks(&o),
+		OnEnded:      h.startWebhooks(&o, observers),
 		Observers:    observers,
 		Flight:       flight,
 		Logger:       o.Logger,
@@ -120,7 +123,7 @@ func NewBackendHandler(b backend.Backend, opts *Options) *Handler {
 
 // startWebhooks returns a function that sends the webhook of a request, or nil if webhooks are
 // disabled.
-func (h *Handler) startWebhooks(o *Options) func(session.EndedRequest) {
+func (h *Handler) startWebhooks(o *Options, observers observe.Observers) func(session.EndedRequest) {
 	if o.Webhooks == nil || o.Stateless {
 		return nil
 	}
@@ -129,6 +132,9 @@ func (h *Handler) startWebhooks(o *Options) func(session.EndedRequest) {
 		opts.Logger = o.Logger
 	}
 	h.webhooks = sender.New(opts)
+	if observers != nil {
+		h.webhooks.Observe(func(result string) { observers.Happened(observe.WebhookTried{Result: result}) })
+	}
 	return func(e session.EndedRequest) {
 		h.webhooks.Send(sender.Event{URL: e.Webhook, RequestID: e.ID, Failed: e.Failed, Time: e.Time})
 	}
@@ -231,6 +237,7 @@ func (h *Handler) Shutdown(ctx context.Context) error {
 		err = errors.Join(err, h.store.Close())
 		h.store = nil
 	}
+	h.stopObserving()
 	return err
 }
 

@@ -1,7 +1,61 @@
 package holdfast
 
-import "holdfast/internal/observe"
+import (
+	"time"
+
+	"holdfast/internal/budget"
+	"holdfast/internal/metrics"
+	"holdfast/internal/observe"
+)
 
 // observers returns those of the handler: one for each thing that listens to what happens to calls
 // (docs/decisions/0026-observers.md); nil if there is none.
-func (h *Handler) observers(*Options) (all observe.Observers) { return all }
+func (h *Handler) observers(o *Options, flight *budget.Flight) (all observe.Observers) {
+	if m := h.startMetrics(o, flight); m != nil {
+		all = append(all, m)
+	}
+	if all == nil {
+		return nil
+	}
+	if store, ok := o.Store.(interface {
+		Observe(f func(operation string, took time.Duration, err error))
+	}); ok {
+		store.Observe(func(operation string, took time.Duration, err error) {
+			all.Happened(observe.EngineAsked{Operation: operation, Took: took, Err: err})
+		})
+	}
+	return all
+}
+
+// startMetrics registers the handler's figures; nil if they are not wanted.
+func (h *Handler) startMetrics(o *Options, flight *budget.Flight) *metrics.Metrics {
+	if o.Metrics == nil {
+		return nil
+	}
+	kept, _ := o.Store.(interface{ Kept() (bytes, most int64) })
+	m := metrics.New(metrics.Source{
+		Ready: h.Ready,
+		Memory: func() []metrics.Memory {
+			all := []metrics.Memory{{Part: "in_flight", Used: flight.Used(), Most: flight.Most()}}
+			if kept != nil {
+				bytes, most := kept.Kept()
+				all = append(all, metrics.Memory{Part: "kept", Used: bytes, Most: most})
+			}
+			return all
+		},
+	})
+	if err := o.Metrics.Register(m); err != nil {
+		o.Logger.Error("no metrics: they could not be registered", "error", err)
+		return nil
+	}
+	registry := o.Metrics
+	h.unregister = func() { registry.Unregister(m) }
+	return m
+}
+
+// stopObserving ends what observers has begun.
+func (h *Handler) stopObserving() {
+	if h.unregister != nil {
+		h.unregister()
+	}
+}

@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"holdfast/backend"
 	"holdfast/internal/budget"
 	"holdfast/stream"
@@ -142,6 +144,10 @@ type Options struct {
 	// messages of other nodes' clients, and is told their principals. Call
 	// [Handler.Shutdown], and then close the store.
 	Store stream.Store
+	// Metrics is where the handler registers its figures for Prometheus, until Shutdown; nil:
+	// nothing is counted. docs/operators.md lists them. Of several handlers with one registry,
+	// each needs a label of its own: see prometheus.WrapRegistererWith.
+	Metrics prometheus.Registerer
 	// Logger is for the operator; slog.Default().
 	Logger *slog.Logger
 }

@@ -87,7 +87,7 @@ revision. Each session has one of its own there.`,
 	fs.StringVar(&f.path, "path", "/mcp", "`path` of the Streamable HTTP endpoint")
 	fs.StringVar(&f.ssePath, "sse-path", "/sse", "`path` of the HTTP+SSE endpoint for 2024-11-05 clients; empty: none")
 	fs.StringVar(&f.store, "store", "memory:", "`URL` of the store for calls: memory:, file:DIR, nats://HOST,…, redis://HOST")
-	fs.StringVar(&f.admin, "admin", "", "`address` for probes, as HOST:PORT: /healthz and /readyz; empty: none")
+	fs.StringVar(&f.admin, "admin", "", "`address` for probes and figures, as HOST:PORT: /healthz, /readyz and /metrics; empty: none")
 	fs.Var(&f.response, "response", "form of responses; auto: JSON or a stream, as needed; json, sse: always that one, if possible")
 	fs.DurationVar(&f.upgradeAfter, "upgrade-after", 50*time.Millisecond, "how long a response may take before it becomes a stream")
 	fs.DurationVar(&f.disconnectAfter, "disconnect-after", 0, "age at which the connection of a stream is closed, for the client to resume; 0: never")
@@ -249,7 +249,7 @@ func (f *serveFlags) serve(ctx context.Context, command []string, out io.Writer)
 		return err
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
-	opts.Store = store
+	opts.Store, opts.Metrics = store, admin.serveMetrics()
 
 	var handler *holdfast.Handler
 	switch {

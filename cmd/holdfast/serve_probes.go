@@ -14,9 +14,10 @@ import (
 )
 
 // admin answers probes: whether the process is alive (/healthz), and whether it is ready for
-// clients (/readyz).
+// clients (/readyz). Figures are beside them (serve_metrics.go).
 type admin struct {
 	server *http.Server // nil: there are no probes
+	mux    *http.ServeMux
 	failed chan error
 	ready  atomic.Pointer[func() error]
 	probed atomic.Pointer[time.Time] // when /readyz was last requested; nil: never
@@ -64,6 +65,7 @@ func listenAdmin(addr string) (*admin, error) {
 		return nil, fmt.Errorf("--admin %s: %w", addr, err)
 	}
 	mux := http.NewServeMux()
+	a.mux = mux
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { answerProbe(w, nil) })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) { answerProbe(w, a.isReady()) })
 	a.server = &http.Server{

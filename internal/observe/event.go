@@ -107,6 +107,9 @@ var whys = [...]string{Finished: "finished", Cut: "cut", Superseded: "superseded
 // String implements fmt.Stringer.
 func (w Why) String() string { return whys[w] }
 
+// Whys returns all reasons.
+func Whys() []Why { return []Why{Finished, Cut, Superseded, Disconnected, Moved} }
+
 // Events of sessions.
 type (
 	// SessionBegan says that a session is open here.

@@ -6,6 +6,7 @@
 package observe
 
 import (
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -86,6 +87,18 @@ func (t Trace) ID() string {
 	return t.Parent[3:35]
 }
 
+// SampledID returns the trace's id if the trace is recorded, else "".
+func (t Trace) SampledID() string {
+	id := t.ID()
+	if id == "" {
+		return ""
+	}
+	if flags, err := strconv.ParseUint(t.Parent[53:55], 16, 8); err != nil || flags&1 == 0 {
+		return ""
+	}
+	return id
+}
+
 // Number returns the number of the call's stream, or 0 while it is light. (All calls of revision
 // 2024-11-05 share their session's stream, and count as light.)
 func (c *Call) Number() uint64 { return c.number.Load() }
@@ -161,9 +174,11 @@ func (o Observers) Begin(c *Call, params []byte, next *Watch) *Watch {
 // Stored notes that the call has a stream of a number, and tells of it.
 func (w *Watch) Stored(number uint64) {
 	for ; w != nil; w = w.next {
-		w.number.Store(number)
 		w.mu.Lock()
-		w.happened(Promoted{Number: number})
+		if !w.told {
+			w.number.Store(number)
+			w.happened(Promoted{Number: number})
+		}
 		w.mu.Unlock()
 	}
 }

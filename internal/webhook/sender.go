@@ -63,6 +63,8 @@ type Sender struct {
 	logger *slog.Logger
 	http   *http.Transport
 
+	tell func(result string) // nil: nobody wants to know
+
 	ctx  context.Context // of the tries
 	stop context.CancelFunc
 	work sync.WaitGroup
@@ -108,6 +110,17 @@ func New(opts options.Options) *Sender {
 	return s
 }
 
+// Observe has f told of what becomes of each try: "sent", "failed", "given_up", "refused" or "dropped".
+// It must not wait, and may be called concurrently. Observe is called before Send.
+func (s *Sender) Observe(f func(result string)) { s.tell = f }
+
+// told tells it.
+func (s *Sender) told(result string) {
+	if s.tell != nil {
+		s.tell(result)
+	}
+}
+
 // number sets a number that was not given.
 func number[N int | time.Duration](n *N, to N) {
 	if *n <= 0 {
@@ -120,6 +133,7 @@ func (s *Sender) Send(e Event) {
 	to, err := s.policy.parse(e.URL)
 	if err != nil {
 		s.logger.Info("webhook refused", "url", to, "error", err)
+		s.told("refused")
 		return
 	}
 	body, err := e.payload()
@@ -132,6 +146,7 @@ func (s *Sender) Send(e Event) {
 	}
 	if err != nil {
 		s.logger.Info("webhook not sent", "url", to, "error", err)
+		s.told("dropped")
 	}
 }
 

@@ -70,7 +70,7 @@ func (o *Options) recordTTL() time.Duration { return 3 * o.SessionTTL }
 // for it, and no lock is held meanwhile.
 type Store struct {
 	cluster.Bus
-	log   Log
+	log   timedLog
 	o     Options
 	front *memory.Store
 	zero  time.Time // what its clock counts from: long before anything that is kept
@@ -94,7 +94,7 @@ func New(log Log, o Options) *Store {
 	o = o.withDefaults()
 	st := &Store{
 		Bus: log,
-		log: log,
+		log: timedLog{Log: log},
 		o:   o,
 		front: memory.New(memory.Options{
 			Keep: o.Keep, StreamBytes: o.StreamBytes, SessionBytes: o.SessionBytes, TotalBytes: o.TotalBytes,
@@ -126,15 +126,18 @@ func (st *Store) Ping(ctx context.Context) error { return st.log.Ping(ctx) }
 // Crowded reports whether the engine has no room but for what has begun: nothing more
 // should. It is as of the last Ping; an engine that can't tell never is.
 func (st *Store) Crowded() bool {
-	log, ok := st.log.(interface{ Crowded() bool })
+	log, ok := st.log.Log.(interface{ Crowded() bool })
 	return ok && log.Crowded()
 }
 
 // Alone reports whether the engine is this process's only.
 func (st *Store) Alone() bool {
-	log, ok := st.log.(interface{ Alone() bool })
+	log, ok := st.log.Log.(interface{ Alone() bool })
 	return ok && log.Alone()
 }
+
+// Kept returns how many bytes are kept in this node's memory, and how many may be.
+func (st *Store) Kept() (bytes, most int64) { return st.front.Kept() }
 
 // StreamBytes is how many bytes of one stream are kept at the most.
 func (st *Store) StreamBytes() int64 { return st.front.StreamBytes() }
@@ -235,10 +238,13 @@ func (r *retry) again() bool {
 // Sync waits until everything that was acknowledged survives a loss of power, if the engine
 // can say that (package stream).
 func (st *Store) Sync(ctx context.Context) error {
-	if log, ok := st.log.(interface {
+	if log, ok := st.log.Log.(interface {
 		Sync(ctx context.Context) error
 	}); ok {
-		return st.ask(ctx, log.Sync)
+		told := st.log.timed("sync")
+		err := st.ask(ctx, log.Sync)
+		told(err)
+		return err
 	}
 	return nil
 }

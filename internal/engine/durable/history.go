@@ -54,7 +54,7 @@ type recentReader interface {
 
 // readRecent is read, but that the newest frames may be missing.
 func (h *history) readRecent(ctx context.Context) error {
-	log, ok := h.st.log.(recentReader)
+	log, ok := h.st.log.Log.(recentReader)
 	if !ok {
 		return h.read(ctx)
 	}

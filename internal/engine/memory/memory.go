@@ -121,6 +121,9 @@ func (st *Store) Close() error {
 	return nil
 }
 
+// Kept returns how many bytes are kept in all, and how many may be.
+func (st *Store) Kept() (bytes, most int64) { return st.total.Load(), st.opts.TotalBytes }
+
 // Bytes returns how much is kept in all.
 func (st *Store) Bytes() int64 { return st.total.Load() }
 

@@ -1,0 +1,179 @@
+package holdfast_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"holdfast"
+	"holdfast/backend/message"
+	"holdfast/bench/tools"
+)
+
+var (
+	rulesFile = filepath.Join("deploy", "prometheus", "holdfast.rules.yml")
+	rulesTest = filepath.Join("deploy", "prometheus", "holdfast.rules.test.yml")
+	dashboard = filepath.Join("deploy", "grafana", "holdfast.json")
+
+	figure   = regexp.MustCompile(`\bholdfast_[a-z_]+`)
+	ofDesc   = regexp.MustCompile(`fqName: "([^"]+)".*(?:variableLabels: \{([^}]*)\})`)
+	suffixes = regexp.MustCompile(`_(bucket|count|sum)$`)
+)
+
+// A registry notes what is registered.
+type registry struct {
+	*prometheus.Registry
+	names map[string]string // the labels of each figure
+}
+
+func (r *registry) Register(c prometheus.Collector) error {
+	all := make(chan *prometheus.Desc, 100)
+	c.Describe(all)
+	close(all)
+	for d := range all {
+		m := ofDesc.FindStringSubmatch(d.String())
+		if m == nil {
+			return fmt.Errorf("%v has no name", d)
+		}
+		r.names[m[1]] = m[2]
+	}
+	return r.Registry.Register(c)
+}
+
+// figures returns the names of a handler's figures, and what /metrics says of them.
+func figures(t *testing.T) (names map[string]string, text []byte) {
+	t.Helper()
+	all := &registry{Registry: prometheus.NewRegistry(), names: make(map[string]string)}
+	h := holdfast.NewBackendHandler(message.New(message.HandlerFunc(tools.Answer)), &holdfast.Options{Metrics: all})
+	server := httptest.NewServer(h)
+	defer server.Close()
+	res, err := server.Client().Get(server.URL) // is refused
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = res.Body.Close()
+	w := httptest.NewRecorder()
+	promhttp.HandlerFor(all, promhttp.HandlerOpts{}).ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+	if err := h.Shutdown(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if left, err := all.Gather(); len(left) > 0 || err != nil {
+		t.Errorf("%d figures are left after Shutdown, %v", len(left), err)
+	}
+	return all.names, w.Body.Bytes()
+}
+
+// queries returns the queries of the dashboard.
+func queries(t *testing.T) (all []string) {
+	t.Helper()
+	data, err := os.ReadFile(dashboard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var d struct {
+		Panels []struct {
+			Title   string
+			Targets []struct{ Expr string }
+		}
+	}
+	if err := json.Unmarshal(data, &d); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range d.Panels {
+		for _, q := range p.Targets {
+			all = append(all, strings.ReplaceAll(q.Expr, "$__rate_interval", "5m"))
+		}
+	}
+	if len(all) < 30 {
+		t.Fatalf("only %d queries are found", len(all))
+	}
+	return all
+}
+
+// What the dashboard, the rules and the guide for operators name is counted, and what is counted is
+// in the dashboard and in the guide.
+func TestFiguresOfDeploy(t *testing.T) {
+	t.Parallel()
+	names, _ := figures(t)
+	if len(names) < 20 {
+		t.Fatalf("only %d figures: %v", len(names), names)
+	}
+	read := func(file string) string {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(data)
+	}
+	for file, whole := range map[string]bool{dashboard: true, rulesFile: false, rulesTest: false, filepath.Join("docs", "operators.md"): true} {
+		text, named := read(file), make(map[string]bool)
+		for _, name := range figure.FindAllString(text, -1) {
+			if _, ok := names[name]; !ok {
+				name = suffixes.ReplaceAllString(name, "")
+			}
+			named[name] = true
+			if _, ok := names[name]; !ok {
+				t.Errorf("%s names %s, which nobody counts", file, name)
+			}
+		}
+		for _, name := range slices.Sorted(maps.Keys(names)) {
+			if whole && !named[name] {
+				t.Errorf("%s does not have %s", file, name)
+			}
+		}
+	}
+	label := regexp.MustCompile(`(holdfast_[a-z_]+)\{([^}]*)\}`)
+	for _, text := range append(queries(t), read(rulesFile)) {
+		for _, m := range label.FindAllStringSubmatch(text, -1) {
+			known := names[suffixes.ReplaceAllString(m[1], "")] + "," + names[m[1]] + ",instance,le"
+			for _, one := range strings.Split(m[2], ",") {
+				name, _, _ := strings.Cut(one, "=")
+				name = strings.TrimRight(strings.TrimSpace(name), "!~")
+				if !slices.Contains(strings.Split(known, ","), name) {
+					t.Errorf("%s has no label %q, in %s", m[1], name, m[0])
+				}
+			}
+		}
+	}
+}
+
+// Prometheus' own tool takes the rules, their tests, the queries of the dashboard and /metrics.
+func TestPromtool(t *testing.T) {
+	t.Parallel()
+	promtool, err := exec.LookPath("promtool")
+	if err != nil {
+		t.Skip("promtool is not installed (Debian: prometheus)")
+	}
+	var rules strings.Builder
+	rules.WriteString("groups: [{name: dashboard, rules: [\n")
+	for i, q := range queries(t) {
+		fmt.Fprintf(&rules, "  {record: 'panel:%d', expr: %q},\n", i, q)
+	}
+	rules.WriteString("]}]\n")
+	panels := filepath.Join(t.TempDir(), "panels.yml")
+	if err := os.WriteFile(panels, []byte(rules.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, text := figures(t)
+	for _, args := range [][]string{
+		{"check", "rules", rulesFile}, {"test", "rules", rulesTest}, {"check", "rules", panels}, {"check", "metrics"},
+	} {
+		cmd := exec.Command(promtool, args...)
+		cmd.Stdin = bytes.NewReader(text)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("promtool %v: %v\n%s", args, err, out)
+		}
+	}
+}

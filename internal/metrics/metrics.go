@@ -1,0 +1,135 @@
+// Package metrics counts for Prometheus what observers are told of.
+//
+// docs/operators.md lists the figures; deploy/ has a dashboard and rules made of them.
+package metrics
+
+import (
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"holdfast/internal/observe"
+)
+
+// A Source has the figures that are asked for, and not told. A nil function has none.
+type Source struct {
+	// Memory returns how many bytes are used of each part of the memory budget, and may be.
+	Memory func() []Memory
+	Ready  func() error
+	// AuditLost returns how many lines of the audit were lost.
+	AuditLost func() uint64
+}
+
+// Memory is a part of the memory budget.
+type Memory struct {
+	Part       string // "kept" or "in_flight"
+	Used, Most int64
+}
+
+// Metrics are the figures of one handler: an [observe.Observer], and a [prometheus.Collector].
+type Metrics struct {
+	source Source
+	tools  listedTools
+	calls
+	readers
+	nodes
+	all []prometheus.Collector
+
+	mu     sync.RWMutex
+	series map[seriesKey]*series
+}
+
+// New returns figures that are all zero. Their prefix is holdfast_.
+func New(source Source) *Metrics {
+	m := &Metrics{source: source, tools: listedTools{all: make(map[toolKey]struct{})}, series: make(map[seriesKey]*series)}
+	m.newCalls()
+	m.newReaders()
+	m.newNodes()
+	return m
+}
+
+// Describe implements [prometheus.Collector].
+func (m *Metrics) Describe(to chan<- *prometheus.Desc) {
+	for _, c := range m.all {
+		c.Describe(to)
+	}
+	to <- memoryUsed
+	to <- memoryMost
+	to <- ready
+	to <- auditLost
+}
+
+// Collect implements [prometheus.Collector].
+func (m *Metrics) Collect(to chan<- prometheus.Metric) {
+	for _, c := range m.all {
+		c.Collect(to)
+	}
+	if m.source.Memory != nil {
+		for _, part := range m.source.Memory() {
+			to <- prometheus.MustNewConstMetric(memoryUsed, prometheus.GaugeValue, float64(part.Used), part.Part)
+			to <- prometheus.MustNewConstMetric(memoryMost, prometheus.GaugeValue, float64(part.Most), part.Part)
+		}
+	}
+	if m.source.Ready != nil {
+		is := 1.0
+		if m.source.Ready() != nil {
+			is = 0
+		}
+		to <- prometheus.MustNewConstMetric(ready, prometheus.GaugeValue, is)
+	}
+	if m.source.AuditLost != nil {
+		to <- prometheus.MustNewConstMetric(auditLost, prometheus.CounterValue, float64(m.source.AuditLost()))
+	}
+}
+
+var (
+	memoryUsed = prometheus.NewDesc("holdfast_memory_bytes", "Bytes used of a part of the memory budget: kept (messages of calls) or in_flight (requests, and messages on their way to the store).", []string{"part"}, nil)
+	memoryMost = prometheus.NewDesc("holdfast_memory_limit_bytes", "Bytes that a part of the memory budget has.", []string{"part"}, nil)
+	auditLost  = prometheus.NewDesc("holdfast_audit_lost_total", "Lines of the audit that could not be written.", nil, nil)
+	ready      = prometheus.NewDesc("holdfast_ready", "1 if the handler accepts requests, as /readyz says, else 0.", nil, nil)
+)
+
+// add has a collector be one of all.
+func add[C prometheus.Collector](m *Metrics, c C) C {
+	m.all = append(m.all, c)
+	return c
+}
+
+func (m *Metrics) counter(name, help string, labels ...string) *prometheus.CounterVec {
+	return add(m, prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels))
+}
+
+func (m *Metrics) gauge(name, help string, labels ...string) *prometheus.GaugeVec {
+	return add(m, prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, labels))
+}
+
+// histogram has classic buckets, and native ones for servers that ask for those.
+func (m *Metrics) histogram(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
+	return add(m, prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name: name, Help: help, Buckets: buckets,
+		NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 160, NativeHistogramMinResetDuration: time.Hour,
+	}, labels))
+}
+
+// Buckets, in seconds.
+var (
+	// Calls take from less than a millisecond to hours.
+	callBuckets = []float64{.001, .005, .025, .1, .25, .5, 1, 2.5, 10, 30, 120, 600, 3600}
+	// An engine answers in less than a millisecond to the time in which it is given up.
+	engineBuckets = []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, 1, 3, 30}
+	// A take-over, and the start of a backend.
+	startBuckets = []float64{.001, .005, .01, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}
+)
+
+// Happened implements [observe.Observer].
+func (m *Metrics) Happened(e observe.Event) {
+	switch e := e.(type) {
+	case observe.ReaderCame, observe.ReaderRead, observe.ReaderWent:
+		m.read(e)
+	case observe.ToolsListed:
+		m.tools.add(&e)
+	default:
+		m.node(e)
+	}
+}

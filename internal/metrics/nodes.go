@@ -1,0 +1,103 @@
+package metrics
+
+import (
+	"context"
+	"errors"
+	"strconv"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"holdfast/internal/observe"
+	"holdfast/stream"
+)
+
+// nodes are the figures of sessions, backends, take-overs, refusals, webhooks and the engine.
+type nodes struct {
+	sessions      *prometheus.GaugeVec
+	begun         *prometheus.CounterVec
+	backends      *prometheus.GaugeVec
+	opened        *prometheus.HistogramVec
+	failed        *prometheus.CounterVec
+	took          *prometheus.HistogramVec
+	again         *prometheus.CounterVec
+	refused       *prometheus.CounterVec
+	webhooks      *prometheus.CounterVec
+	engine        *prometheus.HistogramVec
+	engineRefused *prometheus.CounterVec
+}
+
+func (m *Metrics) newNodes() {
+	m.sessions = m.gauge("holdfast_sessions", "Sessions that are open on this node: of clients, or carriers of modern requests.", "server", "kind")
+	m.begun = m.counter("holdfast_sessions_total", "Sessions that were opened on this node, those that were taken over included.", "server", "kind")
+	m.backends = m.gauge("holdfast_backends", "Conversations with servers that are open: processes, for servers on stdio.", "server")
+	m.opened = m.histogram("holdfast_backend_open_seconds", "How long it took to open a conversation, or to fail.", startBuckets, "server")
+	m.failed = m.counter("holdfast_backend_errors_total", "Conversations that could not be opened.", "server")
+	m.took = m.histogram("holdfast_takeover_duration_seconds", "How long it took to take a session of another node over.", startBuckets)
+	m.took.WithLabelValues()
+	m.again = m.counter("holdfast_takeover_calls_total", "Calls in flight of sessions that were taken over: made again, or ended with outcome_unknown.", "result")
+	m.again.WithLabelValues("again")
+	m.again.WithLabelValues("outcome_unknown")
+	m.refused = m.counter("holdfast_refusals_total", "Requests that were refused before there was a call.", "reason", "status")
+	m.webhooks = m.counter("holdfast_webhooks_total", "Webhooks, by what became of a try: sent, failed (tried again), given_up, refused, dropped.", "result")
+	for _, result := range []string{"sent", "failed", "given_up", "refused", "dropped"} {
+		m.webhooks.WithLabelValues(result)
+	}
+	m.engine = m.histogram("holdfast_engine_operation_duration_seconds", "How long the engine of the store took to answer.", engineBuckets, "operation")
+	m.engineRefused = m.counter("holdfast_engine_errors_total", "What the engine did not do: full, too_large, unavailable, other.", "operation", "reason")
+}
+
+// node takes in an event that is of no call and no reader.
+func (m *Metrics) node(e observe.Event) {
+	switch e := e.(type) {
+	case observe.SessionBegan:
+		m.sessions.WithLabelValues(e.Server, kindOf(e.Session)).Inc()
+		m.begun.WithLabelValues(e.Server, kindOf(e.Session)).Inc()
+	case observe.SessionEnded:
+		m.sessions.WithLabelValues(e.Server, kindOf(e.Session)).Dec()
+	case observe.TakenOver:
+		m.took.WithLabelValues().Observe(e.Took.Seconds())
+		m.again.WithLabelValues("again").Add(float64(e.Again))
+		m.again.WithLabelValues("outcome_unknown").Add(float64(e.Unknown))
+	case observe.BackendOpened:
+		m.opened.WithLabelValues(e.Server).Observe(e.Took.Seconds())
+		if e.Err != nil {
+			m.failed.WithLabelValues(e.Server).Inc()
+			return
+		}
+		m.backends.WithLabelValues(e.Server).Inc()
+	case observe.BackendClosed:
+		m.backends.WithLabelValues(e.Server).Dec()
+	case observe.Refused:
+		m.refused.WithLabelValues(e.Reason, strconv.Itoa(e.Status)).Inc()
+	case observe.WebhookTried:
+		m.webhooks.WithLabelValues(e.Result).Inc()
+	case observe.EngineAsked:
+		m.engine.WithLabelValues(e.Operation).Observe(e.Took.Seconds())
+		if reason := engineError(e.Err); reason != "" {
+			m.engineRefused.WithLabelValues(e.Operation, reason).Inc()
+		}
+	}
+}
+
+func kindOf(s observe.Session) string {
+	if s.Carrier {
+		return "carrier"
+	}
+	return "client"
+}
+
+// engineError returns what is counted of an engine's error: "" for an answer that says no, as
+// another node was first.
+func engineError(err error) string {
+	switch {
+	case err == nil, errors.Is(err, stream.ErrNotFound), errors.Is(err, stream.ErrConflict), errors.Is(err, stream.ErrFenced), errors.Is(err, stream.ErrExists):
+		return ""
+	case errors.Is(err, stream.ErrFull):
+		return "full"
+	case errors.Is(err, stream.ErrTooLarge):
+		return "too_large"
+	case errors.Is(err, stream.ErrUnavailable), errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
+		return "unavailable"
+	}
+	return other
+}
