@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
@@ -65,7 +66,7 @@ func figures(t *testing.T) (names map[string]string, text []byte) {
 	}
 	_ = res.Body.Close()
 	w := httptest.NewRecorder()
-	promhttp.HandlerFor(all, promhttp.HandlerOpts{}).ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+	promhttp.HandlerFor(all, promhttp.HandlerOpts{}).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	if err := h.Shutdown(t.Context()); err != nil {
 		t.Error(err)
 	}
