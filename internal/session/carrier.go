@@ -27,6 +27,9 @@ type carrierKey struct {
 	principal, tenant, revision string
 	client                      string // see keyOfClient
 	server                      any    // see [perRequest]
+	// credential is of the Authorization header of a client that is nobody in particular: where
+	// the backend gets that header, such clients are told apart by it.
+	credential [sha256.Size]byte
 }
 
 // A perRequest is a backend whose server depends on the request. The values are compared.
@@ -107,6 +110,9 @@ func (c *carrier) unlink() {
 // [Manager.New].
 func (m *Manager) Carrier(r *http.Request, principal, revision string, client []byte) (_ *Session, err error) {
 	key := carrierKey{principal: principal, tenant: TenantOf(principal, r.RemoteAddr), revision: revision, client: keyOfClient(client)}
+	if value := r.Header["Authorization"]; principal == "" && len(value) > 0 {
+		key.credential = sha256.Sum256([]byte(value[0]))
+	}
 	key.server, err = m.serverFor(r)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrRefused, err)

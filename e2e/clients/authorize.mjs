@@ -1,0 +1,60 @@
+// An official TypeScript client meets a server that wants a token: it follows the challenge to
+// the authorization server, gets a token for the code "eve", and calls the tool who. It reports
+// on stdout, as JSON, where the user was sent and what the tool said:
+//
+//   node authorize.mjs '{"url": "http://…/mcp", "sdk": 2, "mode": "auto"}'
+//
+// HOLDFAST_NPM names the directory whose node_modules holds the clients.
+
+import { createRequire } from "node:module";
+import { join } from "node:path";
+
+const { url, sdk, mode } = JSON.parse(process.argv[2]);
+const require = createRequire(join(process.env.HOLDFAST_NPM, "package.json"));
+const { Client, StreamableHTTPClientTransport } =
+  sdk === 2
+    ? require("@modelcontextprotocol/client")
+    : {
+        ...require("@modelcontextprotocol/sdk/client/index.js"),
+        ...require("@modelcontextprotocol/sdk/client/streamableHttp.js"),
+      };
+
+const kept = {};
+const report = {};
+const authProvider = {
+  redirectUrl: "http://127.0.0.1:1/callback",
+  clientMetadata: { client_name: "authorize", redirect_uris: ["http://127.0.0.1:1/callback"], token_endpoint_auth_method: "none" },
+  clientInformation: () => kept.client,
+  saveClientInformation: (client) => (kept.client = client),
+  tokens: () => kept.tokens,
+  saveTokens: (tokens) => (kept.tokens = tokens),
+  redirectToAuthorization: (to) => (report.authorize = String(to)),
+  saveCodeVerifier: (verifier) => (kept.verifier = verifier),
+  codeVerifier: () => kept.verifier,
+};
+
+function made() {
+  const client = new Client({ name: "authorize", version: "1" }, sdk === 2 ? { versionNegotiation: { mode } } : {});
+  return { client, transport: new StreamableHTTPClientTransport(new URL(url), { authProvider }) };
+}
+
+const first = made();
+try {
+  await first.client.connect(first.transport);
+} catch (error) {
+  report.refused = error.message;
+}
+if (report.authorize) {
+  const state = new URL(report.authorize).searchParams.get("state");
+  if (sdk === 2) {
+    await first.transport.finishAuth(new URLSearchParams({ code: "eve", ...(state && { state }) }));
+  } else {
+    await first.transport.finishAuth("eve");
+  }
+  const { client, transport } = made();
+  await client.connect(transport);
+  report.said = (await client.callTool({ name: "who", arguments: {} })).content[0].text;
+  await client.close();
+}
+console.log(JSON.stringify(report));
+process.exit(0);

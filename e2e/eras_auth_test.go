@@ -1,0 +1,221 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/auth"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"golang.org/x/oauth2"
+
+	"holdfast/internal/testlong"
+)
+
+// A guarded is a server of the go-sdk that wants a token, and the authorization server that
+// gives one, at the same address.
+type guarded struct {
+	url      string
+	resource atomic.Pointer[string] // as its metadata names it: where clients reach it
+	asked    atomic.Int32           // how often the metadata was
+}
+
+// newGuarded starts one, with or without sessions.
+func newGuarded(t *testing.T, o *mcp.StreamableHTTPOptions) *guarded {
+	t.Helper()
+	g := &guarded{}
+	verify := func(_ context.Context, token string, _ *http.Request) (*auth.TokenInfo, error) {
+		if user, ok := strings.CutPrefix(token, "good-"); ok {
+			return &auth.TokenInfo{UserID: user, Scopes: []string{"mcp"}, Expiration: time.Now().Add(time.Hour)}, nil
+		}
+		return nil, auth.ErrInvalidToken
+	}
+	s := mcp.NewServer(&mcp.Implementation{Name: "guarded", Version: "1"}, nil)
+	mcp.AddTool(s, &mcp.Tool{Name: "who"}, func(_ context.Context, r *mcp.CallToolRequest, _ struct{}) (*mcp.CallToolResult, any, error) {
+		return said(r.Extra.TokenInfo.UserID), nil, nil
+	})
+	mux := http.NewServeMux()
+	web := httptest.NewServer(mux)
+	g.url = web.URL + "/mcp"
+	g.resource.Store(&g.url)
+	t.Cleanup(func() {
+		web.CloseClientConnections()
+		web.Close()
+	})
+	metadata := web.URL + "/resource"
+	mux.Handle("/mcp", auth.RequireBearerToken(verify, &auth.RequireBearerTokenOptions{ResourceMetadataURL: metadata, Scopes: []string{"mcp"}})(
+		mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return s }, o)))
+	answer := func(path string, of func(*http.Request) map[string]any) {
+		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			_ = json.NewEncoder(w).Encode(of(r))
+		})
+	}
+	answer("/resource", func(*http.Request) map[string]any {
+		g.asked.Add(1)
+		return map[string]any{"resource": *g.resource.Load(), "authorization_servers": []string{web.URL}, "scopes_supported": []string{"mcp"}}
+	})
+	answer("/.well-known/oauth-authorization-server", func(*http.Request) map[string]any {
+		return map[string]any{
+			"issuer": web.URL, "authorization_endpoint": web.URL + "/authorize", "token_endpoint": web.URL + "/token", "registration_endpoint": web.URL + "/register",
+			"response_types_supported": []string{"code"}, "code_challenge_methods_supported": []string{"S256"}, "grant_types_supported": []string{"authorization_code"},
+			"token_endpoint_auth_methods_supported": []string{"none"},
+		}
+	})
+	mux.HandleFunc("/register", func(w http.ResponseWriter, r *http.Request) {
+		var client map[string]any
+		_ = json.NewDecoder(r.Body).Decode(&client)
+		client["client_id"] = "c"
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusCreated)
+		_ = json.NewEncoder(w).Encode(client)
+	})
+	answer("/token", func(r *http.Request) map[string]any {
+		return map[string]any{"access_token": "good-" + r.FormValue("code"), "token_type": "Bearer", "expires_in": 3600}
+	})
+	return g
+}
+
+// TestErasAuthorization has a server behind Holdfast that wants a token: its clients get its
+// challenge, follow it, and are served as who they are.
+func TestErasAuthorization(t *testing.T) {
+	t.Parallel()
+	for name, o := range map[string]*mcp.StreamableHTTPOptions{"legacy": nil, "modern": {Stateless: true}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := newGuarded(t, o)
+			p := serve(t, "--upstream", g.url, "--upstream-auth", "passthrough")
+			g.resource.Store(&p.URL)
+			_, challenge := challenged(t, g.url, "", false)
+			if !strings.Contains(challenge, "resource_metadata=") {
+				t.Fatalf("the server's challenge is %q", challenge)
+			}
+			for _, modern := range []bool{false, true} {
+				for _, token := range []string{"", "Bearer bad"} {
+					status, got := challenged(t, p.URL, token, modern)
+					if _, want := challenged(t, g.url, token, modern); status != http.StatusUnauthorized || got != want {
+						t.Errorf("modern %v, token %q: %d %q, want %q", modern, token, status, got, want)
+					}
+				}
+			}
+			for _, revision := range []string{"2025-11-25", ""} {
+				for _, user := range []string{"ada", "bob"} { // who are alike but for their tokens
+					if got := whoAmI(t, p.URL, revision, user); got != user {
+						t.Errorf("%s is %q at revision %q", user, got, revision)
+					}
+				}
+			}
+			for token, want := range map[string]int{"Bearer good-ada": http.StatusOK, "": http.StatusUnauthorized, "Bearer bad": http.StatusUnauthorized} {
+				for range 2 {
+					if status, _ := challenged(t, p.URL, token, true); status != want {
+						t.Errorf("token %q, after others were served: %d, want %d", token, status, want)
+					}
+				}
+			}
+			if g.asked.Load() != 0 {
+				t.Error("somebody has asked for metadata")
+			}
+			t.Run("TypeScript", func(t *testing.T) {
+				testlong.Only(t, "it starts node")
+				npm(t, sdk1, sdk2)
+				for _, c := range []struct {
+					sdk  int
+					mode string
+				}{{1, ""}, {2, "auto"}, {2, "legacy"}} {
+					config, err := json.Marshal(map[string]any{"url": p.URL, "sdk": c.sdk, "mode": c.mode})
+					if err != nil {
+						t.Fatal(err)
+					}
+					var got struct{ Refused, Authorize, Said string }
+					unmarshal(t, run(t, "node", "clients/authorize.mjs", string(config)), &got)
+					if !strings.Contains(got.Authorize, "/authorize?") || got.Said != "eve" {
+						t.Errorf("sdk %d %s: %+v", c.sdk, c.mode, got)
+					}
+				}
+				if g.asked.Load() == 0 {
+					t.Error("nobody has followed the challenge")
+				}
+			})
+		})
+	}
+}
+
+// challenged makes a client's first request, and returns the status and the challenge.
+func challenged(t *testing.T, url, token string, modern bool) (status int, challenge string) {
+	t.Helper()
+	const info = `{"name":"auth","version":"1"}`
+	body := `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":` + info + `}}`
+	if modern {
+		body = `{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28",` +
+			`"io.modelcontextprotocol/clientInfo":` + info + `,"io.modelcontextprotocol/clientCapabilities":{}}}}`
+	}
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Accept", "application/json, text/event-stream")
+	if modern {
+		req.Header.Set("Mcp-Protocol-Version", "2026-07-28")
+		req.Header.Set("Mcp-Method", "tools/list")
+	}
+	if token != "" {
+		req.Header.Set("Authorization", token)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	_, _ = io.Copy(io.Discard, resp.Body)
+	return resp.StatusCode, resp.Header.Get("WWW-Authenticate")
+}
+
+// A tokens is an authorization flow that ends at once, when the server has challenged.
+type tokens struct {
+	user      string
+	challenge atomic.Pointer[string]
+}
+
+// TokenSource implements [auth.OAuthHandler].
+func (o *tokens) TokenSource(context.Context) (oauth2.TokenSource, error) {
+	if o.challenge.Load() == nil {
+		return nil, nil //nolint:nilnil // the interface has it: no token yet
+	}
+	return oauth2.StaticTokenSource(&oauth2.Token{AccessToken: "good-" + o.user}), nil
+}
+
+// Authorize implements [auth.OAuthHandler].
+func (o *tokens) Authorize(_ context.Context, _ *http.Request, resp *http.Response) error {
+	challenge := resp.Header.Get("WWW-Authenticate")
+	o.challenge.Store(&challenge)
+	return resp.Body.Close()
+}
+
+// whoAmI has the go-sdk's client follow the challenge as a user, and returns whom the server
+// takes it for.
+func whoAmI(t *testing.T, url, revision, user string) string {
+	t.Helper()
+	flow := &tokens{user: user}
+	client := mcp.NewClient(&mcp.Implementation{Name: "auth", Version: "1"}, nil)
+	s, err := client.Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: url, OAuthHandler: flow}, &mcp.ClientSessionOptions{ProtocolVersion: revision})
+	if err != nil {
+		return fmt.Sprintf("connect: %v", err)
+	}
+	defer s.Close()
+	if c := flow.challenge.Load(); c == nil || !strings.Contains(*c, "resource_metadata=") {
+		t.Errorf("%s was not challenged: %v", user, c)
+	}
+	r, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: "who"})
+	if err != nil {
+		return err.Error()
+	}
+	return textOf(r)
+}
