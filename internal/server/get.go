@@ -47,11 +47,9 @@ func (h *Handler) openStream(w http.ResponseWriter, x *exchange, o *outcome) (c 
 		}
 		err = h.readOn(x, o, c)
 	case outcomeStandalone:
-		if err = c.standalone(x.r.Context()); err == nil {
-			if !c.via.isMuxed() { // else it is no sign that a call was lost
-				x.session.ReturnedWithoutID()
-				c.continueLost(x.r.Context())
-			}
+		err = c.standalone(x.r.Context())
+		if err == nil && !c.via.isMuxed() { // else it is no sign that a call was lost
+			x.session.ReturnedWithoutID()
 		}
 	case outcomePair:
 		first, err = h.readPair(x, o, c)
@@ -65,7 +63,11 @@ func (h *Handler) openStream(w http.ResponseWriter, x *exchange, o *outcome) (c 
 	case err != nil:
 		return nil, nil, err
 	}
-	return c, c.open(first), nil
+	began = c.open(first)
+	if began == nil && o.kind != outcomePair && c.isStandalone() && !c.via.isMuxed() {
+		c.continueLost(x.r.Context()) // after the header: its goroutines write, too
+	}
+	return c, began, nil
 }
 
 // openCall does so for a call that has begun: it is read from its beginning. If it is
@@ -122,8 +124,6 @@ func (h *Handler) readOn(x *exchange, o *outcome, c *events) error {
 	c.link()
 	if o.at.Stream.Number != 0 {
 		c.wants = wantsResume
-	} else if !c.via.isMuxed() {
-		c.continueLost(x.r.Context())
 	}
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -202,5 +203,58 @@ func TestGoneUnread(t *testing.T) {
 		if h.Gone(r) {
 			t.Errorf("%s: gone", how)
 		}
+	}
+}
+
+// lateHeader is a response whose header takes its time. It notes when the body comes
+// before it.
+type lateHeader struct {
+	http.ResponseWriter
+	body  chan struct{} // the body has begun
+	begin sync.Once
+	early *atomic.Bool
+}
+
+func (w *lateHeader) WriteHeader(status int) {
+	select {
+	case <-w.body:
+		w.early.Store(true)
+	case <-time.After(100 * time.Millisecond):
+	}
+	w.ResponseWriter.WriteHeader(status)
+}
+
+func (w *lateHeader) Write(b []byte) (int, error) {
+	w.begin.Do(func() { close(w.body) })
+	return w.ResponseWriter.Write(b)
+}
+
+func (w *lateHeader) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// TestContinuedAfterHeader has clients come back with nothing but their session for a call
+// whose answer is there already. Its goroutine does not write before the stream is open.
+func TestContinuedAfterHeader(t *testing.T) {
+	t.Parallel()
+	var early atomic.Bool
+	n := newNode(t, config{http: func(s *http.Server) {
+		inner := s.Handler
+		s.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Method == http.MethodGet {
+				w = &lateHeader{ResponseWriter: w, body: make(chan struct{}), early: &early}
+			}
+			inner.ServeHTTP(w, r)
+		})
+	}})
+	p := n.connect("2025-06-18", nil)
+	left := p.open("POST", "/mcp", call("hold", `{}`))
+	held := n.release(1)
+	left.atMost(0, rst)
+	n.sessionsQuiet()
+	held[0].Result(result("late"))
+	if ev := p.open("GET", "/mcp", "").message(); !strings.Contains(string(ev.Data), "late") {
+		t.Errorf("got %s", ev.Data)
+	}
+	if early.Load() {
+		t.Error("the answer was written before the header")
 	}
 }
