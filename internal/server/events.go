@@ -298,6 +298,7 @@ func (c *events) close(err error) {
 	switch {
 	case c.s.Moved() && c.state < last:
 		how = endsMoved
+	case errors.Is(err, errSuperseded) && c.isStandalone() && c.s.Ended(): // nobody has taken it
 	case errors.Is(err, errSuperseded):
 		how = endsTaken
 	}
@@ -310,7 +311,7 @@ func (c *events) close(err error) {
 		switch {
 		case how == endsMoved && c.via.isForwarded():
 			panic(http.ErrAbortHandler) // the node goes on with it where the session is
-		case c.via.isMuxed() && errors.Is(err, errSuperseded):
+		case c.via.isMuxed() && how == endsTaken:
 			c.w.Header().Set(http.TrailerPrefix+headerTaken, "1")
 		}
 	}

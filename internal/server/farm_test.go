@@ -36,6 +36,7 @@ type farmNode struct {
 	member *cluster.Node
 	http   *httptest.Server
 	once   sync.Once
+	killed bool
 }
 
 // newFarm starts so many nodes.
@@ -116,12 +117,16 @@ func (f *farm) start(c config) *farmNode {
 // close ends the node as its process would.
 func (n *farmNode) close() {
 	n.once.Do(func() {
+		if n.killed { // nobody waits for its engine any more
+			_ = n.store.Close()
+		} else {
+			defer n.store.Close()
+		}
 		n.sessions.Close()
 		n.http.CloseClientConnections()
 		n.http.Close()
 		n.Close()
 		_ = n.member.Close()
-		_ = n.store.Close()
 		_ = n.node.store.Close()
 	})
 }
@@ -129,6 +134,7 @@ func (n *farmNode) close() {
 // kill has the node vanish: nothing of it is heard by the engine, by other nodes, or
 // by clients, from now on.
 func (n *farmNode) kill() {
+	n.killed = true
 	n.handle.Cut(true)
 	_ = n.handle.Close()
 	n.http.Listener.Close()
