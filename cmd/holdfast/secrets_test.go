@@ -242,7 +242,7 @@ func TestSecretsInURLs(t *testing.T) {
 	if n := len(tries); n < 130 {
 		t.Fatalf("%d tries, want 130", n)
 	}
-	every := testlong.Either(12, 1)
+	every := testlong.Either(20, 1)
 	var leaks atomic.Int32
 	var work sync.WaitGroup
 	free40 := make(chan struct{}, 40) // they wait more than they work

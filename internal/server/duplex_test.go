@@ -17,6 +17,7 @@ import (
 	"holdfast/backend"
 	"holdfast/internal/server"
 	"holdfast/internal/session"
+	"holdfast/internal/testlong"
 	"holdfast/jsonrpc"
 )
 
@@ -341,6 +342,7 @@ func outcome(f func() error) chan error {
 // TestDuplexSlow is a client that does not read. It is given up, and can still have
 // what it missed.
 func TestDuplexSlow(t *testing.T) {
+	testlong.Only(t, "it waits for the time that a client has to read")
 	t.Parallel()
 	n := newNode(t, config{server: server.Options{WriteTimeout: 8 * time.Second}})
 	const steps = 140 // more than the system takes off our hands, and less than a stream keeps

@@ -33,7 +33,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	testlong.AtOnce(16)
+	testlong.AtOnce(testlong.Either(32, 16))
 	goleak.VerifyTestMain(m)
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"holdfast/internal/engine/memory"
 	"holdfast/internal/server"
+	"holdfast/internal/testlong"
 	"holdfast/jsonrpc"
 )
 
@@ -105,6 +106,7 @@ func TestBadCursorDisturbsNobody(t *testing.T) {
 // memory stays bounded, and what it missed is there when it comes back, or it is
 // told plainly that it is gone.
 func TestSlowReader(t *testing.T) {
+	testlong.Only(t, "it waits for the time that a client has to read")
 	t.Parallel()
 	const bound = 16 << 20
 	n := newNode(t, config{

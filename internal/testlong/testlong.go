@@ -42,6 +42,7 @@ func Needs(t testing.TB, found bool, what string) {
 
 // Either returns how much, or how long, it is with -long, and without.
 func Either[T any](without, with T) T {
+	flag.Parse() // a TestMain may call it
 	if Wanted() {
 		return with
 	}

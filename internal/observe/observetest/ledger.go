@@ -4,6 +4,7 @@ package observetest
 import (
 	"sync"
 	"testing"
+	"time"
 
 	"holdfast/internal/observe"
 )
@@ -168,8 +169,12 @@ func (e *Entry) Ended(_ *observe.Call, end observe.End) {
 	e.ended, e.end = true, end
 }
 
-// check reports what has not ended.
+// check reports what has not ended. Who served a request of another node may be about to
+// leave yet.
 func (l *Ledger) check() {
+	for end := time.Now().Add(time.Minute); l.isRead() && time.Now().Before(end); {
+		time.Sleep(time.Millisecond) // polling, not synchronisation
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, e := range l.calls {
@@ -188,4 +193,11 @@ func (l *Ledger) check() {
 	if l.backends != 0 {
 		l.t.Errorf("%d backends are open at the end", l.backends)
 	}
+}
+
+// isRead reports whether there are readers.
+func (l *Ledger) isRead() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.readers) > 0
 }
