@@ -65,6 +65,8 @@ var layers = []struct {
 	{"client", []string{"jsonrpc", "internal/sse", "internal/protocol", "internal/redact", "internal/panics"}},
 	{"backend/remote", []string{"backend", "client", "jsonrpc", "internal/protocol"}},
 	{".", []string{"backend", "internal/budget", "internal/metrics", "internal/observe", "internal/server", "internal/session", "internal/translate", "client", "backend/sdk", "engine", "stream", "internal/cluster", "jsonrpc", "internal/protocol", "webhook", "internal/webhook", "internal/panics"}},
+	{"internal/config", []string{"internal/redact"}},
+	{"internal/servers", []string{"internal/config", "backend", "backend/process", "backend/remote", "client", "jsonrpc", "internal/protocol", "internal/server", "internal/session", "internal/translate"}},
 	{"internal/statefile", nil},
 	{"internal/terminal", []string{"jsonrpc"}},
 	{"internal/follow", []string{"client", "jsonrpc", "internal/statefile", "internal/terminal"}},
@@ -96,7 +98,9 @@ var modules = map[string][]string{
 	"github.com/gofrs/flock":                 {"internal/bridge", "internal/follow", "internal/statefile", "internal/engine/jetstream"},
 	"golang.org/x/sync":                      {"internal/engine/durable", "internal/engine/jetstream"},
 	"github.com/schollz/progressbar/v3":      {"internal/terminal"},
-	"golang.org/x/term":                      {"internal/terminal", "examples/..."},
+	"golang.org/x/term":                      {"internal/terminal", "cmd/...", "examples/..."},
+	"github.com/tailscale/hujson":            {"internal/config"},
+	"github.com/joho/godotenv":               {"internal/config"},
 }
 
 // pure packages take bytes and values: no clock, network, files or logger.

@@ -30,6 +30,8 @@ type Options struct {
 	// in the session. Set it only if the server expects tokens that were issued for the
 	// address at which Holdfast serves (2025-11-25, Authorization, "Token Handling").
 	PassAuthorization bool
+	// Transport is the wire protocol to the server; client.Auto.
+	Transport client.Transport
 	// NoListen keeps a session from opening the standalone stream at the server, on which
 	// the server sends what belongs to no request. For a handler without sessions
 	// (Stateless).
@@ -90,6 +92,7 @@ func (b *Backend) Open(_ context.Context, start backend.Start, sink backend.Sink
 	up, err := client.New(b.url, &client.Options{
 		HTTPClient: b.opts.HTTPClient,
 		Header:     b.opts.Header,
+		Transport:  b.opts.Transport,
 		Auth:       c,
 		NoListen:   b.opts.NoListen,
 		Receive:    c.receive,

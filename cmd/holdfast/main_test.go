@@ -72,6 +72,7 @@ func serves(ts *testscript.TestScript, neg bool, args []string) {
 		}
 	}
 	cmd := exec.Command(program, append([]string{"serve", "--listen", "127.0.0.1:0"}, args...)...)
+	cmd.Dir = ts.MkAbs(".")
 	for _, name := range []string{"PATH", "HOME", "HOLDFAST_DEMO", "HOLDFAST_PATH", "HOLDFAST_LOG_FORMAT"} {
 		if value := ts.Getenv(name); value != "" {
 			cmd.Env = append(cmd.Env, name+"="+value)

@@ -59,7 +59,7 @@ func environment(ts *testscript.TestScript) []string {
 var servers sync.Map
 
 // server starts "holdfast serve" and sets a variable to its URL, NAME_OLD to that for
-// 2024-11-05 clients, and NAME_WS to that of its WebSocket:
+// 2024-11-05 clients, NAME_AT to that without a path, and NAME_WS to that of its WebSocket:
 //
 //	server NAME FLAG...
 //
@@ -71,6 +71,7 @@ func server(ts *testscript.TestScript, neg bool, args []string) {
 	addr, stop := startServer(ts, "127.0.0.1:0", args[1:])
 	to := "http://" + addr + "/mcp"
 	ts.Setenv(args[0], to)
+	ts.Setenv(args[0]+"_AT", "http://"+addr)
 	ts.Setenv(args[0]+"_OLD", "http://"+addr+"/sse")
 	ts.Setenv(args[0]+"_WS", "ws://"+addr+"/mcp")
 	servers.Store(to, func() {
@@ -94,10 +95,11 @@ func restart(ts *testscript.TestScript, neg bool, args []string) {
 	again.(func())()
 }
 
-var servingAt = regexp.MustCompile(`^Serving MCP at http://([^/]+)/mcp`)
+var servingAt = regexp.MustCompile(`^Serving MCP at http://([^/]+)/`)
 
 func startServer(ts *testscript.TestScript, listen string, flags []string) (addr string, kill func()) {
 	cmd := exec.Command(program(ts, "holdfast"), append([]string{"serve", "--listen", listen}, flags...)...)
+	cmd.Dir = ts.MkAbs(".")
 	cmd.Env = environment(ts)
 	stderr, err := cmd.StderrPipe()
 	ts.Check(err)

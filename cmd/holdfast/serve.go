@@ -59,6 +59,7 @@ type serveFlags struct {
 	stateless       bool
 	legacyOnly      bool
 	upstream        upstreamFlags
+	config          configFlags
 	webhook         webhookFlags
 	webhooks        *webhook.Options // made of webhook
 }
@@ -66,17 +67,21 @@ type serveFlags struct {
 func newServe() *cobra.Command {
 	f := serveFlags{maxBody: 4 << 20, response: choice{"auto", []string{"auto", "json", "sse"}}, upstream: newUpstreamFlags()}
 	cmd := &cobra.Command{
-		Use:   "serve [flags] --demo\n  holdfast serve [flags] --upstream URL\n  holdfast serve [flags] -- COMMAND ARG...",
+		Use:   "serve [flags] --demo\n  holdfast serve [flags] --upstream URL\n  holdfast serve [flags] --config FILE\n  holdfast serve [flags] -- COMMAND ARG...",
 		Short: "Serve an MCP server over Streamable HTTP",
 		Long: `Serve runs a stdio MCP server, in any language, and gives clients a Streamable HTTP
 endpoint. No call is lost when a connection is cut. Each session has a process of
 its own.
 
 With --upstream it stands in front of a server that speaks HTTP already, of any
-revision. Each session has one of its own there.`,
+revision. Each session has one of its own there.
+
+With --config it serves all servers of a configuration file as hosts have it, each at
+/NAME/mcp. 'holdfast check FILE' says what that would be.`,
 		Example: `  holdfast serve --demo
   holdfast serve -- npx -y @modelcontextprotocol/server-everything stdio
-  holdfast serve --upstream http://127.0.0.1:3000/mcp`,
+  holdfast serve --upstream http://127.0.0.1:3000/mcp
+  holdfast serve --config claude_desktop_config.json`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error { return f.serve(cmd.Context(), args, cmd.ErrOrStderr()) },
 	}
@@ -111,6 +116,7 @@ revision. Each session has one of its own there.`,
 	fs.BoolVar(&f.stateless, "stateless", false, "serve without sessions: requests are independent")
 	fs.BoolVar(&f.legacyOnly, "legacy-only", false, "refuse revision 2026-07-28: clients fall back on older ones, whose calls outlive a connection")
 	f.upstream.add(cmd)
+	f.config.add(cmd)
 	f.webhook.add(fs)
 	_ = cmd.RegisterFlagCompletionFunc("response", f.response.complete) // fails for unknown flags only
 	return cmd
@@ -118,17 +124,10 @@ revision. Each session has one of its own there.`,
 
 // check returns an error for wrong values of flags, and sets f.webhooks.
 func (f *serveFlags) check(command []string) error {
-	switch {
-	case f.demo && len(command) > 0:
-		return usagef("both --demo and a command (%s) are given: remove one", command[0])
-	case f.upstream.url != "" && len(command) > 0:
-		return usagef("both --upstream and a command (%s) are given: remove one", command[0])
-	case f.upstream.url != "" && f.demo:
-		return usagef("both --upstream and --demo are given: remove one")
-	case !f.demo && f.upstream.url == "" && len(command) == 0:
-		return usagef("nothing to serve: give a command (holdfast serve -- COMMAND ARG...), --upstream URL or --demo")
+	if err := f.checkServed(command); err != nil {
+		return err
 	}
-	if err := f.upstream.check(); err != nil {
+	if err := errors.Join(f.upstream.check(), f.config.check()); err != nil {
 		return err
 	}
 	for name, p := range map[string]string{"--path": f.path, "--sse-path": f.ssePath} {
@@ -252,7 +251,14 @@ func (f *serveFlags) serve(ctx context.Context, command []string, out io.Writer)
 	opts.Store, opts.Metrics = store, admin.serveMetrics()
 
 	var handler *holdfast.Handler
+	var many *configured
 	switch {
+	case f.config.file != "":
+		if many, err = f.config.open(); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, many.close()) }()
+		handler = holdfast.NewBackendHandler(many.set, opts)
 	case f.demo:
 		demo := newDemo()
 		handler = holdfast.NewHandler(func(*http.Request) *mcp.Server { return demo }, opts)
@@ -267,22 +273,14 @@ func (f *serveFlags) serve(ctx context.Context, command []string, out io.Writer)
 		handler = holdfast.NewBackendHandler(backend, opts)
 	}
 
-	mux := http.NewServeMux()
-	mux.Handle(f.path, handler)
-	if f.ssePath != "" && !f.stateless {
-		messages := f.messagesPath()
-		pair := handler.SSE(messages)
-		mux.Handle(f.ssePath, pair)
-		mux.Handle(messages, pair)
-	}
 	listener, err := net.Listen("tcp", f.listen)
 	if err != nil {
 		_ = handler.Shutdown(ctx) // it has no clients yet
 		return f.notListening(err)
 	}
-	f.greet(out, listener.Addr())
+	f.greet(out, listener.Addr(), many)
 	admin.watch(handler.Ready)
-	return serveUntil(ctx, handler.Listener(listener), mux, handler, admin, f.drain)
+	return serveUntil(ctx, handler.Listener(listener), f.routes(ctx, handler, many), handler, admin, f.drain)
 }
 
 // notListening returns the error for an address that cannot be listened on.
@@ -294,7 +292,7 @@ func (f *serveFlags) notListening(err error) error {
 }
 
 // greet prints the URL of the server and how to try it. It warns if other machines reach it.
-func (f *serveFlags) greet(out io.Writer, at net.Addr) {
+func (f *serveFlags) greet(out io.Writer, at net.Addr, many *configured) {
 	addr := at.String()
 	if tcp, ok := at.(*net.TCPAddr); ok && !tcp.IP.IsLoopback() {
 		if !f.upstream.passes() { // else the upstream server authenticates users
@@ -304,6 +302,10 @@ func (f *serveFlags) greet(out io.Writer, at net.Addr) {
 		if tcp.IP.IsUnspecified() {
 			addr = net.JoinHostPort(f.reachable(tcp.IP), strconv.Itoa(tcp.Port))
 		}
+	}
+	if many != nil {
+		many.greet(out, addr)
+		return
 	}
 	url := "http://" + addr + f.path
 	fmt.Fprintf(out, "Serving MCP at %s\n", url)

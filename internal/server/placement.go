@@ -337,7 +337,7 @@ func (p *placement) failed(err error) error {
 		p.w.WriteHeader(http.StatusNoContent) // it was deleted before its node was lost
 		return nil
 	}
-	if was == sent && p.visit.Once != "" && !p.retries() && !errors.Is(err, session.ErrNotFound) && !p.h.sessions.RetrySafe(p.x.msgs) {
+	if was == sent && p.visit.Once != "" && !p.retries() && !errors.Is(err, session.ErrNotFound) && !p.h.sessions.RetrySafe(p.x.principal, p.x.msgs) {
 		return fmt.Errorf("%w: %w", errUnknown, err)
 	}
 	return err

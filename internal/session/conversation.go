@@ -17,9 +17,10 @@ import (
 // ended by itself the session gets another link, and what the old one still
 // says is not heard.
 type link struct {
-	s    *Session
-	conn backend.Conn // nil until Open has returned
-	over bool         // guarded by s.mu
+	s       *Session
+	conn    backend.Conn // nil until Open has returned
+	over    bool         // guarded by s.mu
+	version uint64       // of the server, where there are many
 }
 
 // deliver hands a message to the conversation while it lasts.
@@ -50,6 +51,9 @@ func (s *Session) connect(ctx context.Context, r *http.Request) error {
 		return ErrClosing
 	}
 	l := &link{s: s}
+	if s.m.many != nil {
+		l.version, _ = s.m.many.Server(s.Server())
+	}
 	s.mu.Lock()
 	s.backend.link = l
 	s.mu.Unlock()

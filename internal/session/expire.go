@@ -150,6 +150,9 @@ func (m *Manager) expire() {
 	if m.opts.Unused > 0 {
 		every = min(every, max(m.opts.Unused/2, 10*time.Millisecond))
 	}
+	if m.many != nil {
+		every = min(every, tendEvery)
+	}
 	t := time.NewTicker(every)
 	defer t.Stop()
 	for next := m.clock() + every; ; next = m.clock() + every {
@@ -168,6 +171,9 @@ func (m *Manager) expire() {
 				s.sweepTasks(at)
 				if m.opts.Unused > 0 && s.modern == "" && s.sinceSeen(now) > m.opts.Unused && s.isUnused() {
 					s.closeUnused()
+				}
+				if m.many != nil {
+					m.tend(s, now, false)
 				}
 				if s.idle(now, m.opts.TTL) || m.shared != nil && s.renewDue(now) {
 					due = append(due, s)

@@ -68,6 +68,7 @@ type Manager struct {
 	opts    Options
 	store   stream.Store
 	shared  shared.Store // the store, if other nodes take its sessions over; else nil
+	many    manyServers  // the backend, if it has many servers; else nil
 	backend backend.Backend
 	logger  *slog.Logger
 	keys    idempotency.Registry
@@ -170,7 +171,9 @@ func NewManager(store stream.Store, backend backend.Backend, opts Options) *Mana
 		m.streamBytes = bounded.StreamBytes()
 	}
 	m.mostQueued = int(min(mostQueued, opts.Flight.Most()/8))
+	m.many, _ = backend.(manyServers)
 	m.ctx, m.stop = context.WithCancel(context.Background())
+	m.watchServers()
 	m.work.Add(1)
 	go m.expire()
 	return m

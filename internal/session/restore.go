@@ -198,7 +198,7 @@ func (s *Session) stillSafe(n *callNote, msgs []jsonrpc.Message) (safe bool) {
 	defer panics.Catch(&err, s.m.logger, "Options.Safe", "")
 	return allSafe(msgs, func(m *jsonrpc.Message) bool {
 		name := toolOf(m)
-		return n.Safe || s.m.safeTool(name) || s.tools.safe[name]
+		return n.Safe || s.m.safeTool(s.Server(), name) || s.tools.safe[name]
 	})
 }
 

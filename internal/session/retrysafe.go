@@ -78,7 +78,7 @@ func (s *Session) retrySafe(ctx context.Context, m *jsonrpc.Message, header http
 // safeTool reports whether the tool of a tools/call may be called again.
 func (s *Session) safeTool(ctx context.Context, m *jsonrpc.Message, header http.Header) bool {
 	name := toolOf(m)
-	if s.m.safeTool(name) {
+	if s.m.safeTool(s.Server(), name) {
 		return true
 	}
 	s.mu.Lock()
@@ -133,15 +133,18 @@ func (s *Session) learnAgain(in backend.Inbound) {
 // toolOf returns the name of the tool that a tools/call calls.
 func toolOf(m *jsonrpc.Message) string { return jsonrpc.String(jsonrpc.Field(m.Params, "name")) }
 
-// safeTool reports whether the operator calls a tool safe.
-func (m *Manager) safeTool(name string) bool { return m.opts.Safe != nil && m.callsSafe(name) }
+// safeTool reports whether the operator calls a tool of a server safe.
+func (m *Manager) safeTool(server, name string) bool {
+	return m.opts.Safe != nil && m.callsSafe(name) || m.many != nil && m.many.SafeTool(server, name)
+}
 
-// RetrySafe reports whether all the requests may be made again without harm, as far as
-// that is known without their session.
-func (m *Manager) RetrySafe(msgs []jsonrpc.Message) (safe bool) {
+// RetrySafe reports whether all the requests of a principal may be made again without harm,
+// as far as that is known without their session.
+func (m *Manager) RetrySafe(principal string, msgs []jsonrpc.Message) (safe bool) {
 	var err error // then nobody has called them safe
 	defer panics.Catch(&err, m.logger, "", "")
-	return allSafe(msgs, func(x *jsonrpc.Message) bool { return m.safeTool(toolOf(x)) })
+	server, _ := SplitPrincipal(principal)
+	return allSafe(msgs, func(x *jsonrpc.Message) bool { return m.safeTool(server, toolOf(x)) })
 }
 
 // allSafe reports whether all requests among msgs may be made again; tool says so of a

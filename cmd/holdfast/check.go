@@ -1,0 +1,96 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"holdfast/internal/config"
+	manyservers "holdfast/internal/servers"
+)
+
+func newCheck() *cobra.Command {
+	var f configFlags
+	cmd := &cobra.Command{
+		Use:   "check [flags] FILE",
+		Short: "Say what a configuration file would serve",
+		Long: `Check reads a configuration file as 'holdfast serve --config' does, and says what would
+run. It starts nothing. Values of variables are not shown. The exit code is 1 if the file
+is wrong or a command is not there.`,
+		Example: `  holdfast check claude_desktop_config.json`,
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			f.file = args[0]
+			if err := f.check(); err != nil {
+				return err
+			}
+			c := f.prepare()
+			_, file, err := c.read()
+			if err != nil {
+				return codeError{exitError, err}
+			}
+			return report(cmd.OutOrStdout(), c.file, file)
+		},
+	}
+	f.addValues(cmd)
+	return cmd
+}
+
+// report prints what would run. The error says that something would not.
+func report(out io.Writer, name string, file *config.File) error {
+	t := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
+	fmt.Fprintln(t, "SERVER\tPATH\tTYPE\tRUNS\tSETTINGS")
+	if file.Merge {
+		fmt.Fprintf(t, "(all)\t%s\tmerged\t%d servers\t\n", config.MergedPath, len(file.Servers))
+	}
+	var missing []string
+	for _, s := range file.Servers {
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", s.Name, s.Path, s.Type, s.Shown, described(s))
+		if err := manyservers.Runnable(s); err != nil {
+			missing = append(missing, fmt.Sprintf("%s:%d: the server %q cannot start: %v", name, s.Line, s.Name, err))
+		}
+	}
+	for _, s := range file.Disabled {
+		fmt.Fprintf(t, "%s\t\tdisabled\t\t\n", s)
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	if len(missing) > 0 {
+		return codeError{exitError, fmt.Errorf("%s", strings.Join(missing, "\n"))}
+	}
+	return nil
+}
+
+// names returns the keys of a map, in order.
+func names[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
+
+// described returns the settings of a server, for a person.
+func described(s *config.Server) string {
+	var all []string
+	add := func(is bool, format string, args ...any) {
+		if is {
+			all = append(all, fmt.Sprintf(format, args...))
+		}
+	}
+	add(s.Allow != nil, "allow %s", strings.Join(s.Allow, ","))
+	add(s.Deny != nil, "deny %s", strings.Join(s.Deny, ","))
+	if s.Prefix != nil {
+		add(true, "prefix %q", *s.Prefix)
+	}
+	add(s.Safe != nil, "safe %s", strings.Join(s.Safe, ","))
+	add(s.Share, "share")
+	add(s.StopIdle > 0, "stopIdle %v", s.StopIdle)
+	add(s.MaxProcesses > 0, "maxProcesses %d", s.MaxProcesses)
+	add(s.Timeout > 0, "timeout %v", s.Timeout)
+	add(len(s.HandoffAfter) > 0, "handoffAfter")
+	add(s.Auth != nil, "auth")
+	add(len(s.Env) > 0, "env %s", strings.Join(names(s.Env), ","))
+	add(len(s.Header) > 0, "headers %s", strings.Join(names(s.Header), ","))
+	return strings.Join(all, "; ")
+}

@@ -1,0 +1,273 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"holdfast"
+	"holdfast/internal/config"
+	manyservers "holdfast/internal/servers"
+)
+
+// configFlags are the flags for a configuration file.
+type configFlags struct {
+	file      string
+	workspace string
+	inputs    []string
+}
+
+func (f *configFlags) add(cmd *cobra.Command) {
+	fs := cmd.Flags()
+	fs.StringVar(&f.file, "config", "", "configuration `file` of a host, whose mcpServers (or servers) are served at /NAME/mcp; it is read again when it changes, and at SIGHUP")
+	f.addValues(cmd)
+	_ = cmd.MarkFlagFilename("config", "json") // fails for unknown flags only
+}
+
+// addValues adds the flags that say what variables in the file stand for.
+func (f *configFlags) addValues(cmd *cobra.Command) {
+	fs := cmd.Flags()
+	fs.StringVar(&f.workspace, "workspace", "", "`directory` that ${workspaceFolder} in the configuration stands for (default that of the file, or the one above .vscode and the like)")
+	fs.StringArrayVar(&f.inputs, "input", nil, "value of an ${input:ID} in the configuration, as `ID=VALUE` (can be repeated). Other users can see a command line: better set HOLDFAST_INPUT_ID")
+	_ = cmd.MarkFlagDirname("workspace") // fails for unknown flags only
+}
+
+// check returns an error for wrong values of flags.
+func (f *configFlags) check() error {
+	if f.file == "" && (f.workspace != "" || len(f.inputs) > 0) {
+		return usagef("--workspace and --input are for a configuration file: give it with --config")
+	}
+	for _, v := range f.inputs {
+		if id, _, ok := strings.Cut(v, "="); !ok || id == "" {
+			return usagef("--input %q: want ID=VALUE", id)
+		}
+	}
+	return nil
+}
+
+// configured is a configuration file that is served.
+type configured struct {
+	file    string
+	options config.Options
+	values  map[string]string // of inputs, as far as they are known
+	set     *manyservers.Set
+	text    []byte             // of the file, when it was last read
+	stop    context.CancelFunc // ends watching
+	work    sync.WaitGroup
+}
+
+// prepare returns what reads the file.
+func (f *configFlags) prepare() *configured {
+	c := &configured{file: f.file, values: make(map[string]string)}
+	for _, v := range f.inputs {
+		id, value, _ := strings.Cut(v, "=")
+		c.values[id] = value
+	}
+	c.options = config.Options{Workspace: f.workspace, Input: c.input(true)}
+	return c
+}
+
+// open reads the file.
+func (f *configFlags) open() (*configured, error) {
+	c := f.prepare()
+	text, file, err := c.read()
+	if err != nil {
+		return nil, err
+	}
+	c.options.Input = c.input(false) // nobody waits at a terminal later
+	c.text, c.set = text, manyservers.New(file, nil)
+	c.stop = func() {}
+	return c, nil
+}
+
+// read reads the file, and logs what is ignored of it.
+func (c *configured) read() (text []byte, file *config.File, err error) {
+	if text, err = os.ReadFile(c.file); err != nil {
+		return nil, nil, fmt.Errorf("--config: %w", err)
+	}
+	if file, err = config.Parse(c.file, text, c.options); err != nil {
+		return text, nil, err
+	}
+	for _, m := range file.Ignored {
+		slog.Warn("configuration: not known, ignored", "member", m.Member, "at", fmt.Sprintf("%s:%d:%d", c.file, m.Line, m.Column))
+	}
+	return text, file, nil
+}
+
+// input returns a function that finds the values of inputs: on the command line, in the
+// environment, or, if it may ask, from the user at the terminal. A value is kept, so that
+// it is asked for once.
+func (c *configured) input(asks bool) func(config.Input) (string, error) {
+	return func(in config.Input) (string, error) {
+		if v, ok := c.values[in.ID]; ok {
+			return v, nil
+		}
+		name := "HOLDFAST_INPUT_" + strings.Map(func(r rune) rune {
+			if r < '0' || r > '9' && r < 'A' || r > 'Z' {
+				return '_'
+			}
+			return r
+		}, strings.ToUpper(in.ID))
+		if v, ok := os.LookupEnv(name); ok {
+			return v, nil
+		}
+		if asks && term.IsTerminal(int(os.Stdin.Fd())) {
+			v, err := askFor(in)
+			if err == nil {
+				c.values[in.ID] = v
+			}
+			return v, err
+		}
+		if in.Default != "" {
+			return in.Default, nil
+		}
+		return "", fmt.Errorf("nobody can be asked for this input (%s), as there is no terminal: set %s, or give --input %s=VALUE", cmp.Or(in.Description, in.ID), name, in.ID)
+	}
+}
+
+// askFor asks the user for a value.
+func askFor(in config.Input) (string, error) {
+	prompt := cmp.Or(in.Description, in.ID)
+	if in.Default != "" {
+		prompt += fmt.Sprintf(" [%s]", in.Default)
+	}
+	if len(in.Options) > 0 {
+		prompt += fmt.Sprintf(" (%s)", strings.Join(in.Options, ", "))
+	}
+	fmt.Fprintf(os.Stderr, "%s: ", prompt)
+	if in.Password {
+		v, err := term.ReadPassword(int(os.Stdin.Fd()))
+		fmt.Fprintln(os.Stderr)
+		return cmp.Or(string(v), in.Default), err
+	}
+	var line []byte
+	for one := make([]byte, 1); len(line) == 0 || line[len(line)-1] != '\n'; { // no byte more than the line
+		if _, err := os.Stdin.Read(one); err != nil {
+			return "", err
+		}
+		line = append(line, one...)
+	}
+	return cmp.Or(strings.TrimRight(string(line), "\r\n"), in.Default), nil
+}
+
+// lookEvery is how often the file is looked at. It is read, and not watched: editors and
+// Kubernetes replace files and links, and network file systems tell of no changes.
+const lookEvery = time.Second
+
+// watch takes over changes of the file until ctx ends, or close is called.
+func (c *configured) watch(ctx context.Context) {
+	ctx, c.stop = context.WithCancel(ctx)
+	again := make(chan os.Signal, 1)
+	signal.Notify(again, syscall.SIGHUP)
+	c.work.Go(func() {
+		defer signal.Stop(again)
+		t := time.NewTicker(lookEvery)
+		defer t.Stop()
+		for {
+			select {
+			case <-again:
+				c.reload(true)
+			case <-t.C:
+				c.reload(false)
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+}
+
+// reload reads the file again, if it has changed or asked says so: files that it names may
+// have changed too. A wrong file changes nothing.
+func (c *configured) reload(asked bool) {
+	if !asked {
+		text, err := os.ReadFile(c.file)
+		if err != nil || bytes.Equal(text, c.text) {
+			return // a file that is being replaced is not there for a moment
+		}
+	}
+	text, file, err := c.read()
+	if text != nil {
+		c.text = text // what is wrong is told once
+	}
+	if err != nil {
+		slog.Error("configuration not changed: the file is wrong", "error", err)
+		return
+	}
+	did := c.set.Apply(file)
+	slog.Info("configuration read", "file", c.file, "added", did.Added, "changed", did.Changed, "removed", did.Removed, "kept", did.Kept)
+}
+
+// close ends the watch and the servers.
+func (c *configured) close() error {
+	c.stop()
+	c.work.Wait()
+	return c.set.Close()
+}
+
+// greet prints where the servers are, and how to try the first.
+func (c *configured) greet(out io.Writer, addr string) {
+	first := ""
+	for _, s := range c.set.List() {
+		at := (&url.URL{Scheme: "http", Host: addr, Path: s.Path}).String()
+		first = cmp.Or(first, at)
+		fmt.Fprintf(out, "Serving MCP at %s (%s)\n", at, s.Name)
+	}
+	if first != "" {
+		fmt.Fprintf(out, "Try it: npx -y @modelcontextprotocol/inspector --cli %s --transport http --method tools/list\n", first)
+	}
+}
+
+// checkServed returns an error if it is not one thing that is to be served.
+func (f *serveFlags) checkServed(command []string) error {
+	var given []string
+	for name, is := range map[string]bool{"--demo": f.demo, "--upstream": f.upstream.url != "", "--config": f.config.file != ""} {
+		if is {
+			given = append(given, name)
+		}
+	}
+	slices.Sort(given)
+	if slices.Reverse(given); len(command) > 0 {
+		given = append(given, fmt.Sprintf("a command (%s)", command[0]))
+	}
+	switch len(given) {
+	case 0:
+		return usagef("nothing to serve: give a command (holdfast serve -- COMMAND ARG...), --upstream URL, --config FILE or --demo")
+	case 1:
+		return nil
+	}
+	return usagef("both %s and %s are given: remove one", given[0], given[1])
+}
+
+// routes returns what is served at which path. It begins to watch a configuration file, until
+// ctx ends.
+func (f *serveFlags) routes(ctx context.Context, handler *holdfast.Handler, many *configured) http.Handler {
+	pairs := f.ssePath != "" && !f.stateless
+	if many != nil {
+		many.watch(ctx)
+		return many.set.Handler(handler, pairs)
+	}
+	mux := http.NewServeMux()
+	mux.Handle(f.path, handler)
+	if pairs {
+		messages := f.messagesPath()
+		pair := handler.SSE(messages)
+		mux.Handle(f.ssePath, pair)
+		mux.Handle(messages, pair)
+	}
+	return mux
+}

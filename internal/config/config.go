@@ -1,0 +1,332 @@
+package config
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"unicode"
+
+	"github.com/joho/godotenv"
+
+	"holdfast/internal/redact"
+)
+
+// Read reads a file. The error joins an [Error] for each mistake, in the order of the file.
+func Read(file string, opts Options) (*File, error) {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("read the configuration: %w", err)
+	}
+	return Parse(file, data, opts)
+}
+
+// Parse is [Read] for what is in a file.
+func Parse(file string, data []byte, opts Options) (*File, error) {
+	opts.Workspace = cmp.Or(opts.Workspace, workspaceOf(file))
+	if opts.Env == nil {
+		opts.Env = os.LookupEnv
+	}
+	d := &decoder{file: file, data: data}
+	var host hostFile
+	d.decode(&host)
+	r := &reader{expander: &expander{decoder: d, opts: opts, inputs: make(map[string]hostInput)}, host: &host}
+	if len(d.errs) == 0 {
+		r.read()
+	}
+	if len(d.errs) > 0 {
+		return nil, joined(d.errs)
+	}
+	r.out.Ignored = d.ignored
+	return &r.out, nil
+}
+
+// joined joins errors in the order of their places.
+func joined(errs []error) error {
+	slices.SortStableFunc(errs, func(a, b error) int {
+		var x, y *Error
+		errors.As(a, &x)
+		errors.As(b, &y)
+		return cmp.Or(cmp.Compare(x.Line, y.Line), cmp.Compare(x.Column, y.Column))
+	})
+	return errors.Join(errs...)
+}
+
+// reader makes a File of what a host's file says.
+type reader struct {
+	*expander
+	host *hostFile
+	out  File
+}
+
+func (r *reader) read() {
+	for _, in := range r.host.Inputs {
+		if in.ID.value == "" {
+			r.failf(in.Type.at, "an input has no id: add one")
+		}
+		r.inputs[in.ID.value] = in
+	}
+	r.out.Merge = r.host.Holdfast.Merge
+	own := make(map[string]member[settings])
+	for _, s := range r.host.Holdfast.Servers {
+		own[s.Name] = s
+	}
+	seen := make(map[string]bool)
+	for _, s := range slices.Concat(r.host.McpServers, r.host.Servers) {
+		if seen[s.Name] {
+			r.failf(s.At, "the server %q is in both mcpServers and servers: remove one", s.Name)
+			continue
+		}
+		seen[s.Name] = true
+		r.add(s, own[s.Name])
+	}
+	for name, s := range own {
+		if !seen[name] {
+			r.failf(s.At, "there is no server %q that these settings could be for: the servers are %s", name, quoted(seen))
+		}
+	}
+	if len(seen) == 0 {
+		r.failf(0, `no servers: add some to "mcpServers", as {"mcpServers": {"NAME": {"command": "…"}}}`)
+	}
+	r.checkPaths()
+	r.checkPrefixes()
+}
+
+// quoted returns the names of a set, for a person.
+func quoted(set map[string]bool) string {
+	var all []string
+	for name := range set {
+		all = append(all, fmt.Sprintf("%q", name))
+	}
+	slices.Sort(all)
+	return strings.Join(all, ", ")
+}
+
+// add adds a server.
+func (r *reader) add(host member[hostServer], ours member[settings]) {
+	h := &host.Value
+	if h.Disabled || h.Enabled != nil && !*h.Enabled {
+		r.out.Disabled = append(r.out.Disabled, host.Name)
+		return
+	}
+	s := &Server{Name: host.Name}
+	s.Line, _ = r.place(host.At)
+	if bad := strings.IndexFunc(s.Name, unicode.IsControl); s.Name == "" || s.Name == MergedName || bad >= 0 {
+		r.failf(host.At, "a server cannot have the name %q: rename it", s.Name)
+		return
+	}
+	switch {
+	case ours.Name != "" && h.Holdfast != nil:
+		r.failf(ours.At, "the server %q has settings here, and in a member \"holdfast\" of its own: put them in one place", s.Name)
+	case ours.Name != "":
+		h.Holdfast = &ours.Value
+	}
+	r.settings(s, h.Holdfast)
+	url := cmp.Or(h.URL, h.Server, h.HTTP)
+	switch {
+	case h.Command.value != "" && url.value != "":
+		r.failf(host.At, "the server %q has both a command and a url: remove one", s.Name)
+	case h.Command.value == "" && url.value == "":
+		r.failf(host.At, "the server %q has neither a command nor a url: add one", s.Name)
+	case url.value != "":
+		r.remote(s, h, url)
+	default:
+		r.command(s, h)
+	}
+	r.out.Servers = append(r.out.Servers, s)
+}
+
+// remote reads a server that runs elsewhere.
+func (r *reader) remote(s *Server, h *hostServer, at text) {
+	switch h.Type.value {
+	case "", "remote":
+		s.Type = Any
+	case "http", "streamable-http", "streamableHttp", "streamable_http":
+		s.Type = HTTP
+	case "sse":
+		s.Type = SSE
+	default:
+		r.failf(h.Type.at, "a server with a url cannot be of type %q: want http or sse", h.Type.value)
+	}
+	wrong := len(r.errs)
+	s.URL = r.expand(at)
+	if s.Shown = at.value; !strings.HasPrefix(s.Shown, "${") { // else that is where it leads
+		s.Shown = redact.URL(s.Shown)
+	}
+	if u, err := url.Parse(s.URL); wrong == len(r.errs) && (err != nil || u.Host == "" || !slices.Contains([]string{"http", "https", "ws", "wss"}, u.Scheme)) {
+		r.failf(at.at, "%q is no URL of a server: want http://HOST/PATH or https://HOST/PATH", redact.URL(s.URL))
+	}
+	s.Header = make(http.Header)
+	for _, v := range h.Headers {
+		value := r.expand(v.Value)
+		if strings.ContainsAny(value, "\r\n\x00") || strings.ContainsFunc(v.Name, func(c rune) bool { return c <= ' ' || c == ':' || c > '~' }) || v.Name == "" {
+			r.failf(v.At, "the header %q cannot be sent: its name or its value has characters that headers must not have", v.Name)
+		}
+		s.Header.Set(v.Name, value)
+	}
+}
+
+// command reads a server that is a command.
+func (r *reader) command(s *Server, h *hostServer) {
+	s.Type = Stdio
+	if t := h.Type.value; t != "" && t != "stdio" && t != "local" {
+		r.failf(h.Type.at, "a server with a command cannot be of type %q: want stdio", t)
+	}
+	s.Command = []string{r.expand(h.Command)}
+	shown := []string{h.Command.value}
+	for _, a := range h.Args {
+		s.Command = append(s.Command, r.expand(a))
+		shown = append(shown, masked(a.value, shown[len(shown)-1]))
+	}
+	s.Shown = (*redact.Secrets)(nil).Text(strings.Join(shown, " "))
+	s.Env = make(map[string]string)
+	if h.EnvFile.value != "" {
+		r.envFile(s, h.EnvFile)
+	}
+	for _, v := range h.Env {
+		if strings.ContainsAny(v.Name, "=\x00") || v.Name == "" {
+			r.failf(v.At, "%q cannot be the name of an environment variable: rename it", v.Name)
+		}
+		s.Env[v.Name] = r.expand(v.Value)
+	}
+	if h.Cwd.value != "" {
+		s.Dir = r.inWorkspace(r.expand(h.Cwd))
+	}
+}
+
+// masked returns an argument as a person may see it: not if it, or the one before it, names a
+// credential.
+func masked(arg, before string) string {
+	name, _, assigns := strings.Cut(arg, "=")
+	switch {
+	case assigns && redact.Credential(name):
+		return name + "=" + redact.Mark
+	case strings.HasPrefix(before, "-") && !strings.Contains(before, "=") && redact.Credential(before) && !variable.MatchString(arg):
+		return redact.Mark
+	}
+	return arg
+}
+
+func (r *reader) inWorkspace(name string) string {
+	if filepath.IsAbs(name) {
+		return name
+	}
+	return filepath.Join(r.opts.Workspace, name)
+}
+
+func (r *reader) envFile(s *Server, at text) {
+	file := r.inWorkspace(r.expand(at))
+	all, err := godotenv.Read(file)
+	if err != nil {
+		r.failf(at.at, "the envFile cannot be read: %v", err)
+		return
+	}
+	for name, value := range all {
+		s.Env[name] = value
+	}
+}
+
+// settings reads what is ours: of the server, or else of all servers.
+func (r *reader) settings(s *Server, own *settings) {
+	if own == nil {
+		own = &settings{}
+	}
+	all := &r.host.Holdfast.defaults
+	s.Path = cmp.Or(own.Path.value, "/"+s.Name+"/mcp")
+	if own.Path.value != "" && (!strings.HasPrefix(s.Path, "/") || path.Clean(s.Path) != s.Path || strings.ContainsAny(s.Path, " ?#")) {
+		r.failf(own.Path.at, "path %q: want an absolute path like /%s/mcp", s.Path, s.Name)
+	}
+	if own.Prefix != nil {
+		s.Prefix = &own.Prefix.value
+		if !validPrefix.MatchString(*s.Prefix) {
+			r.failf(own.Prefix.at, "prefix %q: want up to 32 of the characters A-Z, a-z, 0-9, _, -, . and /", *s.Prefix)
+		}
+	}
+	if t := cmp.Or(own.Tools, all.Tools); t != nil {
+		s.Allow, s.Deny = values(t.Allow), values(t.Deny)
+		if t.Allow != nil && s.Allow == nil {
+			s.Allow = []string{""} // none
+		}
+	}
+	s.Safe = values(own.Safe)
+	if own.Safe == nil {
+		s.Safe = values(all.Safe)
+	}
+	if v := cmp.Or(own.Share, all.Share); v != nil {
+		s.Share = *v
+	}
+	if v := cmp.Or(own.StopIdle, all.StopIdle); v != nil {
+		s.StopIdle = v.value
+	}
+	if v := cmp.Or(own.MaxProcesses, all.MaxProcesses); v != nil {
+		s.MaxProcesses = v.value
+	}
+	if v := cmp.Or(own.Timeout, all.Timeout); v != nil {
+		s.Timeout = v.value
+	}
+	for _, v := range slices.Concat(own.HandoffAfter, all.HandoffAfter) { // the first that matches counts
+		s.HandoffAfter = append(s.HandoffAfter, PatternDuration{v.Name, v.Value.value})
+	}
+	s.Auth = []byte(own.Auth)
+	if s.Auth == nil {
+		s.Auth = []byte(all.Auth)
+	}
+}
+
+var validPrefix = regexp.MustCompile(`^[A-Za-z0-9_./-]{0,32}$`)
+
+func values(all []text) (list []string) {
+	for _, t := range all {
+		list = append(list, t.value)
+	}
+	return list
+}
+
+// checkPaths checks that no two servers have the same path.
+func (r *reader) checkPaths() {
+	taken := make(map[string]string)
+	if r.out.Merge {
+		taken[MergedPath] = "all servers as one"
+	}
+	for _, s := range r.out.Servers {
+		if is, ok := taken[s.Path]; ok {
+			r.errs = append(r.errs, &Error{r.file, s.Line, 1, fmt.Sprintf("the path %s of the server %q is that of %s: set another with \"path\"", s.Path, s.Name, is)})
+		}
+		taken[s.Path] = fmt.Sprintf("the server %q", s.Name)
+	}
+}
+
+// checkPrefixes checks that, merged, each name belongs to one server.
+func (r *reader) checkPrefixes() {
+	if !r.out.Merge {
+		return
+	}
+	taken := make(map[string]string)
+	for _, s := range r.out.Servers {
+		p := s.MergedPrefix()
+		if is, ok := taken[p]; ok {
+			r.errs = append(r.errs, &Error{r.file, s.Line, 1, fmt.Sprintf("merged, the servers %q and %q have the same prefix %q: set another with \"prefix\"", is, s.Name, p)})
+		}
+		taken[p] = s.Name
+	}
+}
+
+// unfit are characters that names of tools must not have.
+var unfit = regexp.MustCompile(`[^A-Za-z0-9_.-]+`)
+
+// MergedPrefix returns what the names of the server's tools and prompts begin with where all
+// servers are served as one.
+func (s *Server) MergedPrefix() string {
+	if s.Prefix != nil {
+		return *s.Prefix
+	}
+	name := unfit.ReplaceAllString(s.Name, "_")
+	return name[:min(len(name), 31)] + "_"
+}

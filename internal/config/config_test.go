@@ -1,0 +1,234 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+)
+
+// environment is what variables of the environment stand for in tests.
+func environment(name string) (string, bool) {
+	v, ok := map[string]string{"API_KEY": "s3cret", "AUTH_TOKEN": "t0ken", "EMPTY": ""}[name]
+	return v, ok
+}
+
+func parse(t *testing.T, text string) *File {
+	t.Helper()
+	f, err := Parse("/src/project/.vscode/mcp.json", []byte(text), Options{Env: environment, Input: func(in Input) (string, error) {
+		return "<" + in.ID + ">", nil
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// The documented examples of hosts are read unchanged.
+func TestHosts(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string][]string{
+		"claude-desktop": {"filesystem stdio /filesystem/mcp npx -y @modelcontextprotocol/server-filesystem /Users/username/Desktop /Users/username/Downloads"},
+		"claude-code": {
+			"api-server http /api-server/mcp https://api.example.com/mcp map[Authorization:[Bearer s3cret]]",
+			"shared-server stdio /shared-server/mcp /path/to/server",
+		},
+		"vscode": {
+			"perplexity stdio /perplexity/mcp npx -y server-perplexity-ask PERPLEXITY_API_KEY=<perplexity-key>",
+			"context7 http /context7/mcp https://mcp.context7.com/mcp map[]",
+			"myServer stdio /myServer/mcp npx -y @example/mcp-server",
+		},
+		"cursor": {
+			"server-name stdio /server-name/mcp npx -y mcp-server API_KEY=value",
+			"local-server stdio /local-server/mcp python /src/project/tools/mcp_server.py API_KEY=s3cret",
+			"remote-server any /remote-server/mcp https://api.example.com/mcp map[Authorization:[Bearer s3cret]]",
+		},
+		"windsurf": {
+			"github stdio /github/mcp npx -y @modelcontextprotocol/server-github GITHUB_PERSONAL_ACCESS_TOKEN=<YOUR_PERSONAL_ACCESS_TOKEN>",
+			"remote-http-mcp any /remote-http-mcp/mcp https://your-server-url/mcp map[Api_key:[Bearer t0ken]]",
+		},
+	} {
+		text, err := os.ReadFile(filepath.Join("testdata", name+".json"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, s := range parse(t, string(text)).Servers {
+			line := fmt.Sprintf("%s %s %s ", s.Name, s.Type, s.Path)
+			if s.URL != "" {
+				line += fmt.Sprintf("%s %v", s.URL, s.Header)
+			}
+			line += strings.Join(s.Command, " ")
+			for name, value := range s.Env {
+				line += fmt.Sprintf(" %s=%s", name, value)
+			}
+			if strings.Contains(s.Shown, "s3cret") {
+				t.Errorf("%s shows a secret: %s", name, s.Shown)
+			}
+			got = append(got, line)
+		}
+		if !reflect.DeepEqual(got, want) {
+			t.Errorf("%s:\n got %q\nwant %q", name, got, want)
+		}
+	}
+}
+
+// What is ours is read, for all servers and for one of them.
+func TestSettings(t *testing.T) {
+	t.Parallel()
+	f := parse(t, `{
+		"mcpServers": {
+			"a": {"command": "a"},
+			"b": {"url": "http://b/mcp", "holdfast": {"share": true, "prefix": ""}},
+			"off": {"command": "${NOT_SET}", "disabled": true},
+		},
+		"holdfast": {
+			"merge": true, "safe": ["get_*"], "timeout": "1m", "auth": {"scopes": ["x"]},
+			"handoffAfter": {"*": "10s"},
+			"servers": {
+				"a": {"path": "/other", "tools": {"allow": ["read_*"], "deny": ["*_all"]}, "prefix": "x.", "safe": [],
+					"stopIdle": "5m", "maxProcesses": 3, "timeout": "30s", "handoffAfter": {"slow": "1s"}},
+			},
+		},
+		"other": {"x": [1, 2]},
+	}`)
+	a, b := f.Servers[0], f.Servers[1]
+	if !f.Merge || !reflect.DeepEqual(f.Disabled, []string{"off"}) || len(f.Servers) != 2 {
+		t.Errorf("%+v", f)
+	}
+	if len(f.Ignored) != 1 || f.Ignored[0].Member != "other" || f.Ignored[0].Line != 15 {
+		t.Errorf("ignored: %+v", f.Ignored)
+	}
+	x, none := "x.", ""
+	if want := (Settings{
+		Allow: []string{"read_*"}, Deny: []string{"*_all"}, Prefix: &x, StopIdle: 5 * time.Minute, MaxProcesses: 3,
+		Timeout: 30 * time.Second, HandoffAfter: []PatternDuration{{"slow", time.Second}, {"*", 10 * time.Second}},
+		Auth: []byte(`{"scopes":["x"]}`),
+	}); !reflect.DeepEqual(a.Settings, want) || a.Path != "/other" {
+		t.Errorf("a: %+v", a)
+	}
+	if want := (Settings{
+		Prefix: &none, Safe: []string{"get_*"}, Share: true, Timeout: time.Minute,
+		HandoffAfter: []PatternDuration{{"*", 10 * time.Second}}, Auth: []byte(`{"scopes":["x"]}`),
+	}); !reflect.DeepEqual(b.Settings, want) {
+		t.Errorf("b: %+v", b)
+	}
+}
+
+// Mistakes are explained, with their place.
+func TestMistakes(t *testing.T) {
+	t.Parallel()
+	in := func(server string) string { return `{"mcpServers": {"a": ` + server + `}}` }
+	for text, want := range map[string]string{
+		"{\n  \"mcpServers\": {,}\n}":    "f.json:2:18: not JSON (comments and trailing commas are allowed): invalid character ',' at start of value",
+		`[]`:                             `f.json:1:1: the file must hold an object`,
+		`{}`:                             `f.json:1:1: no servers: add some to "mcpServers"`,
+		"{\"mcpServers\": {\n\"a\": 1}}": `f.json:2:6: mcpServers.a is 1: want an object`,
+		in(`{}`):                         `f.json:1:17: the server "a" has neither a command nor a url: add one`,
+		in(`{"command": "x", "url": "http://x"}`):                                                            `has both a command and a url: remove one`,
+		in(`{"command": "x", "args": ["y", true]}`):                                                          `f.json:1:53: mcpServers.a.args[1] is true: want a string`,
+		in(`{"command": "x", "type": "http"}`):                                                               `a server with a command cannot be of type "http"`,
+		in(`{"url": "http://x", "type": "ftp"}`):                                                             `a server with a url cannot be of type "ftp": want http or sse`,
+		in(`{"url": "x"}`):                                                                                   `is no URL of a server`,
+		in(`{"command": "${NOPE}"}`):                                                                         `f.json:1:34: ${NOPE}: the environment variable NOPE is not set: set it, or give a default with ${NOPE:-default}`,
+		in(`{"command": "${env:NOPE}"}`):                                                                     `the environment variable NOPE is not set`,
+		in(`{"command": "${input:x}"}`):                                                                      `${input:x}: there is no such input: add {"type": "promptString", "id": "x"} to "inputs"`,
+		in(`{"command": "${command:x}"}`):                                                                    `only some hosts know this kind of variable`,
+		in(`{"command": "${a b}"}`):                                                                          `this is no variable`,
+		in(`{"command": "x", "envFile": "/nowhere/x"}`):                                                      `the envFile cannot be read`,
+		in(`{"command": "x", "command": "y"}`):                                                               `mcpServers.a.command is there twice: remove one`,
+		in(`{"command": "x"}, "a": {"command": "y"}`):                                                        `mcpServers.a is there twice: rename one`,
+		in(`{"command": "x", "holdfast": {"stopIdle": 5}}`):                                                  `holdfast.stopIdle is 5: want a duration like "30s" or "10m"`,
+		in(`{"command": "x", "holdfast": {"maxProcesses": 0}}`):                                              `is 0: want a whole number of 1 or more`,
+		in(`{"command": "x", "holdfast": {"prefix": "a b"}}`):                                                `prefix "a b": want up to 32 of the characters`,
+		in(`{"command": "x", "holdfast": {"path": "x"}}`):                                                    `path "x": want an absolute path like /a/mcp`,
+		in(`{"url": "http://x", "headers": {"a b": "c"}}`):                                                   `the header "a b" cannot be sent`,
+		in(`{"command": "x", "holdfast": {"stopidle": "5s"}}`):                                               `there is no setting mcpServers.a.holdfast.stopidle: want one of auth, handoffAfter, maxProcesses, path,`,
+		`{"mcpServers": {"*": {"command": "x"}}}`:                                                            `a server cannot have the name "*": rename it`,
+		`{"mcpServers": {"a": {"command": "x"}}, "servers": {"a": {"command": "x"}}}`:                        `is in both mcpServers and servers`,
+		`{"mcpServers": {"a": {"command": "x"}}, "holdfast": {"servers": {"b": {}}}}`:                        `there is no server "b" that these settings could be for: the servers are "a"`,
+		`{"mcpServers": {"a": {"command": "x", "holdfast": {}}}, "holdfast": {"servers": {"a": {}}}}`:        `put them in one place`,
+		`{"mcpServers": {"a": {"command": "x", "holdfast": {"path": "/mcp"}}}, "holdfast": {"merge": true}}`: `the path /mcp of the server "a" is that of all servers as one`,
+		`{"mcpServers": {"a b": {"command": "x"}, "a+b": {"command": "x"}}, "holdfast": {"merge": true}}`:    `the servers "a b" and "a+b" have the same prefix "a_b_"`,
+	} {
+		_, err := Parse("f.json", []byte(text), Options{Env: environment})
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s\n got %v\nwant %s", text, err, want)
+			continue
+		}
+		var at *Error
+		if !errors.As(err, &at) || at.Line == 0 || at.Column == 0 {
+			t.Errorf("%s: no place: %v", text, err)
+		}
+	}
+}
+
+// All mistakes are told at a time, in their order.
+func TestAllMistakes(t *testing.T) {
+	t.Parallel()
+	_, err := Parse("f.json", []byte("{\"mcpServers\": {\n\"a\": {\"command\": 1.5, \"cwd\": []},\n\"b\": {\"args\": 1}}}"), Options{})
+	if want := "f.json:2:30: mcpServers.a.cwd is an array: want a string\nf.json:3:15: mcpServers.b.args is 1: want an array"; fmt.Sprint(err) != want {
+		t.Errorf("got %v\nwant %s", err, want)
+	}
+}
+
+// Variables are put in where they stand.
+func TestVariables(t *testing.T) {
+	t.Parallel()
+	home, _ := os.UserHomeDir()
+	for in, want := range map[string]string{
+		"${API_KEY}": "s3cret", "a${env:API_KEY}b${API_KEY}": "as3cretbs3cret", "${NOPE:-x y}": "x y", "${EMPTY:-d}": "d", "${EMPTY}": "", "${NOPE:-}": "",
+		"${workspaceFolder}": "/src/project", "${workspaceFolderBasename}": "project", "${userHome}${/}x": home + "/x", "$API_KEY {x}": "$API_KEY {x}",
+	} {
+		f := parse(t, fmt.Sprintf(`{"mcpServers": {"a": {"command": %q}}}`, in))
+		if got := f.Servers[0].Command[0]; got != want {
+			t.Errorf("%s is %q; want %q", in, got, want)
+		}
+		if in[0] == '$' && in[1] == '{' && !strings.Contains(f.Servers[0].Shown, "${") {
+			t.Errorf("%s is shown as %s", in, f.Servers[0].Shown)
+		}
+	}
+}
+
+// A credential among the arguments is not shown.
+func TestShown(t *testing.T) {
+	t.Parallel()
+	f := parse(t, `{"mcpServers": {"a": {"command": "x", "args": ["--api-key", "abc", "--token=def", "API_TOKEN=ghi", "https://u:jkl@h/", "plain"]}}}`)
+	got := f.Servers[0].Shown
+	for _, secret := range []string{"abc", "def", "ghi", "jkl"} {
+		if strings.Contains(got, secret) {
+			t.Errorf("%s is shown: %s", secret, got)
+		}
+	}
+	if !strings.HasSuffix(got, "plain") {
+		t.Error(got)
+	}
+}
+
+// FuzzParse reads any text without a panic; what it returns can be served.
+func FuzzParse(f *testing.F) {
+	files, _ := filepath.Glob("testdata/*.json")
+	for _, name := range files {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(string(text))
+	}
+	f.Add(`{"mcpServers": {"a": {"command": "x", "holdfast": {"tools": {"deny": ["*"]}}}}, "holdfast": {"merge": true, "servers": {"a": null}}}`)
+	f.Fuzz(func(t *testing.T, text string) {
+		got, err := Parse("f", []byte(text), Options{Env: environment})
+		if err != nil {
+			return
+		}
+		for _, s := range got.Servers {
+			if s.Name == "" || s.Path == "" || (len(s.Command) == 0) == (s.URL == "") {
+				t.Errorf("%+v", s)
+			}
+		}
+	})
+}

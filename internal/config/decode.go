@@ -1,0 +1,307 @@
+package config
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/tailscale/hujson"
+)
+
+// An Error is a mistake in a file, and what to do about it.
+type Error struct {
+	File         string
+	Line, Column int // from 1; columns are bytes
+	Text         string
+}
+
+// Error returns "FILE:LINE:COLUMN: what is wrong".
+func (e *Error) Error() string {
+	if e.Line == 0 {
+		return e.File + ": " + e.Text
+	}
+	return fmt.Sprintf("%s:%d:%d: %s", e.File, e.Line, e.Column, e.Text)
+}
+
+// Values with their place in the file.
+type (
+	// text is a string.
+	text struct {
+		at    int
+		value string
+	}
+	duration struct {
+		at    int
+		value time.Duration
+	}
+	count struct {
+		at    int
+		value int
+	}
+	// object is any object.
+	object json.RawMessage
+	// named is an object whose members have names that the user chose.
+	named[T any]  []member[T]
+	member[T any] struct {
+		At    int
+		Name  string
+		Value T
+	}
+)
+
+// decoder reads a file into the types of schema.go.
+type decoder struct {
+	file    string
+	data    []byte
+	ignored []Ignored
+	errs    []error
+}
+
+// place returns line and column of an offset.
+func (d *decoder) place(at int) (line, column int) {
+	before := d.data[:min(at, len(d.data))]
+	return bytes.Count(before, []byte("\n")) + 1, len(before) - bytes.LastIndexByte(before, '\n')
+}
+
+// failf notes a mistake.
+func (d *decoder) failf(at int, format string, args ...any) {
+	line, column := d.place(at)
+	d.errs = append(d.errs, &Error{d.file, line, column, fmt.Sprintf(format, args...)})
+}
+
+// decode reads the whole file into v, which is a pointer.
+func (d *decoder) decode(v any) {
+	root, err := hujson.Parse(d.data)
+	if err != nil {
+		d.errs = append(d.errs, d.syntax(err))
+		return
+	}
+	if _, ok := root.Value.(*hujson.Object); !ok {
+		d.failf(root.StartOffset, `the file must hold an object: {"mcpServers": {…}}`)
+		return
+	}
+	d.value(&root, reflect.ValueOf(v).Elem(), "")
+}
+
+// syntax returns the error of a file that is no JSON, with the place that hujson gives.
+func (d *decoder) syntax(err error) error {
+	e := &Error{File: d.file, Text: strings.TrimPrefix(err.Error(), "hujson: ")}
+	if n, _ := fmt.Sscanf(e.Text, "line %d, column %d: ", &e.Line, &e.Column); n == 2 {
+		_, e.Text, _ = strings.Cut(e.Text, ": ")
+	}
+	if cause := errors.Unwrap(err); cause != nil {
+		e.Text = cause.Error()
+	}
+	e.Text = "not JSON (comments and trailing commas are allowed): " + e.Text
+	return e
+}
+
+// value reads a value into v. path names it.
+func (d *decoder) value(from *hujson.Value, v reflect.Value, path string) {
+	if v.Kind() == reflect.Pointer {
+		v.Set(reflect.New(v.Type().Elem()))
+		v = v.Elem()
+	}
+	switch to := v.Addr().Interface().(type) {
+	case *text:
+		to.at = from.StartOffset
+		if l, ok := literal(from, '"'); ok {
+			to.value = l.String()
+		} else if l, ok := literal(from, '0'); ok { // the value of a variable may be a number
+			to.value = string(l)
+		} else {
+			d.wrong(from, path, "a string")
+		}
+	case *bool:
+		l, ok := from.Value.(hujson.Literal)
+		if !ok || l.Kind() != 't' && l.Kind() != 'f' {
+			d.wrong(from, path, "true or false")
+			return
+		}
+		*to = l.Bool()
+	case *duration:
+		to.at = from.StartOffset
+		l, ok := literal(from, '"')
+		if to.value, ok = parseDuration(l.String(), ok); !ok {
+			d.wrong(from, path, `a duration like "30s" or "10m"`)
+		}
+	case *count:
+		to.at = from.StartOffset
+		l, ok := from.Value.(hujson.Literal)
+		n, err := strconv.Atoi(string(l))
+		if !ok || err != nil || n < 1 {
+			d.wrong(from, path, "a whole number of 1 or more")
+		}
+		to.value = n
+	case *object:
+		if _, ok := from.Value.(*hujson.Object); !ok {
+			d.wrong(from, path, "an object")
+			return
+		}
+		plain := from.Clone()
+		plain.Minimize()
+		*to = object(plain.Pack())
+	default:
+		d.composite(from, v, path)
+	}
+}
+
+func literal(from *hujson.Value, kind hujson.Kind) (l hujson.Literal, ok bool) {
+	l, ok = from.Value.(hujson.Literal)
+	if !ok || l.Kind() != kind {
+		return hujson.Literal(`""`), false
+	}
+	return l, true
+}
+
+func parseDuration(s string, ok bool) (time.Duration, bool) {
+	v, err := time.ParseDuration(s)
+	return v, ok && err == nil && v > 0
+}
+
+// composite reads an array, or an object.
+func (d *decoder) composite(from *hujson.Value, v reflect.Value, path string) {
+	if isNamed(v.Type()) {
+		d.members(from, v, path)
+		return
+	}
+	if v.Kind() == reflect.Slice {
+		list, ok := from.Value.(*hujson.Array)
+		if !ok {
+			d.wrong(from, path, "an array")
+			return
+		}
+		v.Set(reflect.MakeSlice(v.Type(), 0, len(list.Elements)))
+		for i := range list.Elements {
+			one := reflect.New(v.Type().Elem()).Elem()
+			d.value(&list.Elements[i], one, fmt.Sprintf("%s[%d]", path, i))
+			v.Set(reflect.Append(v, one))
+		}
+		return
+	}
+	all, ok := from.Value.(*hujson.Object)
+	if !ok {
+		d.wrong(from, path, "an object")
+		return
+	}
+	seen := make(map[string]bool)
+	for i := range all.Members {
+		m := &all.Members[i]
+		name := m.Name.Value.(hujson.Literal).String()
+		sub := join(path, name)
+		field, known := fieldOf(v, name)
+		switch {
+		case !known && isOurs(v.Type()):
+			d.failf(m.Name.StartOffset, "there is no setting %s: want one of %s", sub, strings.Join(settingsOf(v.Type()), ", "))
+			continue
+		case !known:
+			line, column := d.place(m.Name.StartOffset)
+			d.ignored = append(d.ignored, Ignored{line, column, sub})
+			continue
+		case seen[name]:
+			d.failf(m.Name.StartOffset, "%s is there twice: remove one", sub)
+			continue
+		}
+		seen[name] = true
+		if l, ok := m.Value.Value.(hujson.Literal); ok && l.Kind() == 'n' {
+			continue // null is as good as absent
+		}
+		d.value(&m.Value, field, sub)
+	}
+}
+
+// isOurs reports whether a type is of our own members, of which none is unknown.
+func isOurs(t reflect.Type) bool {
+	return t == reflect.TypeFor[ours]() || t == reflect.TypeFor[settings]() || t == reflect.TypeFor[toolList]()
+}
+
+// settingsOf returns the names of the members that a type is read from, in order.
+func settingsOf(t reflect.Type) (names []string) {
+	for i := range t.NumField() {
+		if f := t.Field(i); f.Anonymous {
+			names = append(names, settingsOf(f.Type)...)
+		} else {
+			names = append(names, f.Tag.Get("json"))
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// isNamed reports whether a type is a [named].
+func isNamed(t reflect.Type) bool {
+	return t.Kind() == reflect.Slice && strings.HasPrefix(t.Name(), "named[")
+}
+
+// members reads an object whose members have names that the user chose.
+func (d *decoder) members(from *hujson.Value, v reflect.Value, path string) {
+	all, ok := from.Value.(*hujson.Object)
+	if !ok {
+		d.wrong(from, path, "an object")
+		return
+	}
+	seen := make(map[string]bool)
+	for i := range all.Members {
+		m := &all.Members[i]
+		name := m.Name.Value.(hujson.Literal).String()
+		if seen[name] {
+			d.failf(m.Name.StartOffset, "%s is there twice: rename one", join(path, name))
+			continue
+		}
+		seen[name] = true
+		if l, ok := m.Value.Value.(hujson.Literal); ok && l.Kind() == 'n' {
+			continue
+		}
+		v.Set(reflect.Append(v, reflect.Zero(v.Type().Elem())))
+		one := v.Index(v.Len() - 1)
+		one.FieldByName("At").SetInt(int64(m.Name.StartOffset))
+		one.FieldByName("Name").SetString(name)
+		d.value(&m.Value, one.FieldByName("Value"), join(path, name))
+	}
+}
+
+// fieldOf returns the field of a struct that a member is read into.
+func fieldOf(v reflect.Value, name string) (reflect.Value, bool) {
+	t := v.Type()
+	for i := range t.NumField() {
+		f := t.Field(i)
+		if f.Anonymous {
+			if found, ok := fieldOf(v.Field(i), name); ok {
+				return found, true
+			}
+		} else if f.Tag.Get("json") == name {
+			return v.Field(i), true
+		}
+	}
+	return reflect.Value{}, false
+}
+
+// wrong notes that a value has the wrong type.
+func (d *decoder) wrong(from *hujson.Value, path, want string) {
+	is := "null"
+	switch v := from.Value.(type) {
+	case *hujson.Object:
+		is = "an object"
+	case *hujson.Array:
+		is = "an array"
+	case hujson.Literal:
+		is = string(v)
+		if len(is) > 40 {
+			is = is[:40] + "…"
+		}
+	}
+	d.failf(from.StartOffset, "%s is %s: want %s", path, is, want)
+}
+
+func join(path, name string) string {
+	if path == "" {
+		return name
+	}
+	return path + "." + name
+}

@@ -1,0 +1,81 @@
+// Package config reads the configuration files of MCP hosts: Claude Desktop, Claude Code,
+// Cursor, Windsurf and others ("mcpServers"), and VS Code ("servers" and "inputs"). Beside
+// what hosts know, a file may have a member "holdfast" with settings of our own.
+//
+// Files are JSON with comments and trailing commas, as hosts accept them. Members that are
+// not known are ignored: [File.Ignored] has them. What is wrong is an [Error] with line and
+// column.
+package config
+
+import (
+	"encoding/json"
+	"net/http"
+	"time"
+)
+
+// A File is what a configuration file says, with all variables put in.
+type File struct {
+	Servers  []*Server // in the order of the file
+	Disabled []string  // the names of servers that are not to be served
+	Merge    bool      // all servers are also served as one, at MergedPath
+	Ignored  []Ignored
+}
+
+// MergedPath is where all servers are served as one.
+const MergedPath = "/mcp"
+
+// MergedName is the name of all servers as one. No server can have it.
+const MergedName = "*"
+
+// An Ignored member is one that is not known.
+type Ignored struct {
+	Line, Column int
+	Member       string // its path, such as "mcpServers.files.autoApprove"
+}
+
+// The types of servers.
+const (
+	Stdio = "stdio" // a command
+	HTTP  = "http"  // Streamable HTTP
+	SSE   = "sse"   // HTTP+SSE, of revision 2024-11-05
+	Any   = "any"   // Streamable HTTP, or HTTP+SSE if the server does not know that
+)
+
+// A Server is a server to be served.
+type Server struct {
+	Name string
+	Path string // of its endpoint, "/NAME/mcp" unless it is set
+	Type string // Stdio, HTTP, SSE or Any
+	Line int    // of its name in the file
+
+	Command []string
+	Env     map[string]string // beside the environment of this program
+	Dir     string            // absolute, or "" for that of this program
+
+	URL    string
+	Header http.Header
+
+	Shown string // what runs, for a person: without the values of variables
+	Settings
+}
+
+// Settings are ours, for one server.
+type Settings struct {
+	Allow, Deny  []string // patterns of tools' names, with "*"; no Allow: all
+	Prefix       *string  // of the names of tools and prompts; nil: none at the server's own path
+	Safe         []string // patterns of tools that may be called again
+	Share        bool     // one process or upstream session for all sessions
+	StopIdle     time.Duration
+	MaxProcesses int // 0: no bound but that of all
+	Timeout      time.Duration
+	// HandoffAfter is after how long a call of a tool is handed off, by patterns of names.
+	HandoffAfter []PatternDuration
+	// Auth is for the package that authenticates clients: an object, or nil.
+	Auth json.RawMessage
+}
+
+// A PatternDuration is a time for the tools whose names match a pattern.
+type PatternDuration struct {
+	Pattern string
+	For     time.Duration
+}

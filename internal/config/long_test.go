@@ -1,0 +1,3 @@
+package config
+
+import _ "holdfast/internal/testlong" // the flag -long

@@ -1,0 +1,72 @@
+package config
+
+// What follows is the form of a file, as its members stand in it. [decoder] reads it;
+// docs/holdfast.schema.json describes it to editors, and a test compares the two.
+
+// hostFile is the whole file.
+type hostFile struct {
+	Schema     text              `json:"$schema"`
+	McpServers named[hostServer] `json:"mcpServers"`
+	Servers    named[hostServer] `json:"servers"` // VS Code
+	Inputs     []hostInput       `json:"inputs"`  // VS Code
+	Holdfast   ours              `json:"holdfast"`
+}
+
+// hostServer is a server, as hosts have it.
+type hostServer struct {
+	Type     text        `json:"type"`
+	Command  text        `json:"command"`
+	Args     []text      `json:"args"`
+	Env      named[text] `json:"env"`
+	EnvFile  text        `json:"envFile"`
+	Cwd      text        `json:"cwd"`
+	URL      text        `json:"url"`
+	Server   text        `json:"serverUrl"` // Windsurf
+	HTTP     text        `json:"httpUrl"`   // Gemini CLI
+	Headers  named[text] `json:"headers"`
+	Disabled bool        `json:"disabled"`
+	Enabled  *bool       `json:"enabled"`
+	Holdfast *settings   `json:"holdfast"`
+}
+
+// hostInput is a value that VS Code asks for.
+type hostInput struct {
+	Type        text   `json:"type"`
+	ID          text   `json:"id"`
+	Description text   `json:"description"`
+	Default     *text  `json:"default"`
+	Password    bool   `json:"password"`
+	Options     []text `json:"options"`
+}
+
+// ours is the member "holdfast" of the file. Its settings are the defaults of all servers.
+type ours struct {
+	Merge   bool            `json:"merge"`
+	Servers named[settings] `json:"servers"`
+	defaults
+}
+
+// defaults are settings that servers may share.
+type defaults struct {
+	Tools        *toolList       `json:"tools"`
+	Safe         []text          `json:"safe"`
+	Share        *bool           `json:"share"`
+	StopIdle     *duration       `json:"stopIdle"`
+	MaxProcesses *count          `json:"maxProcesses"`
+	Timeout      *duration       `json:"timeout"`
+	HandoffAfter named[duration] `json:"handoffAfter"`
+	Auth         object          `json:"auth"`
+}
+
+// settings are those of one server.
+type settings struct {
+	Path   text  `json:"path"`
+	Prefix *text `json:"prefix"`
+	defaults
+}
+
+// toolList says which tools there are.
+type toolList struct {
+	Allow []text `json:"allow"`
+	Deny  []text `json:"deny"`
+}

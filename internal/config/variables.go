@@ -1,0 +1,132 @@
+package config
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+)
+
+// Options say where the values of variables come from. The zero value takes them from the
+// environment, and has no inputs.
+type Options struct {
+	// Workspace is ${workspaceFolder}; by default the folder that the file is in, or the
+	// one above it if that is .vscode, .cursor or the like.
+	Workspace string
+	// Env looks a variable of the environment up; nil: [os.LookupEnv].
+	Env func(name string) (string, bool)
+	// Input returns the value of an input of VS Code. Nil, or an error: there is none.
+	Input func(Input) (string, error)
+}
+
+// An Input is a value that VS Code asks for (its "inputs" of type promptString and
+// pickString).
+type Input struct {
+	ID, Description, Default string
+	Password                 bool
+	Options                  []string // one of which it is; nil: any text
+}
+
+// variable is one in a text: ${NAME}, ${NAME:-default}, ${env:NAME}, ${input:ID} and others.
+var variable = regexp.MustCompile(`\$\{([^{}]*)\}`)
+
+// name is what the name of a variable of the environment looks like.
+var variableName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+
+// expander puts in the values of variables.
+type expander struct {
+	*decoder
+	opts   Options
+	inputs map[string]hostInput
+}
+
+// expand returns a text with its variables.
+func (e *expander) expand(t text) string {
+	return variable.ReplaceAllStringFunc(t.value, func(whole string) string {
+		value, err := e.value(whole[2 : len(whole)-1])
+		if err != nil {
+			e.failf(t.at, "%s: %v", whole, err)
+		}
+		return value
+	})
+}
+
+// value returns the value of a variable.
+func (e *expander) value(name string) (string, error) {
+	kind, rest, qualified := strings.Cut(name, ":")
+	switch {
+	case qualified && kind == "env":
+		return e.environment(rest)
+	case qualified && kind == "input":
+		return e.input(rest)
+	case qualified && variableName.MatchString(kind) && strings.HasPrefix(rest, "-"):
+		return e.environment(name)
+	case qualified:
+		return "", fmt.Errorf("only some hosts know this kind of variable: write its value in its place, or use ${env:NAME}")
+	}
+	switch name {
+	case "workspaceFolder", "workspaceRoot":
+		return e.opts.Workspace, nil
+	case "workspaceFolderBasename":
+		return filepath.Base(e.opts.Workspace), nil
+	case "userHome":
+		return os.UserHomeDir()
+	case "cwd":
+		return os.Getwd()
+	case "pathSeparator", "/":
+		return string(filepath.Separator), nil
+	}
+	if !variableName.MatchString(name) {
+		return "", fmt.Errorf("this is no variable: want ${NAME}, ${NAME:-default}, ${env:NAME} or ${input:ID}")
+	}
+	return e.environment(name)
+}
+
+// environment returns a variable of the environment, which may have a default ("NAME:-default").
+func (e *expander) environment(name string) (string, error) {
+	name, fallback, has := strings.Cut(name, ":-")
+	value, ok := e.opts.Env(name)
+	switch {
+	case ok && (value != "" || !has):
+		return value, nil
+	case has:
+		return fallback, nil
+	}
+	return "", fmt.Errorf("the environment variable %s is not set: set it, or give a default with ${%s:-default}", name, name)
+}
+
+// input returns a value that VS Code would ask for.
+func (e *expander) input(id string) (string, error) {
+	in, ok := e.inputs[id]
+	if !ok {
+		return "", fmt.Errorf("there is no such input: add {\"type\": \"promptString\", \"id\": %q} to \"inputs\"", id)
+	}
+	if in.Type.value != "promptString" && in.Type.value != "pickString" {
+		return "", fmt.Errorf("inputs of type %q exist in VS Code only: use promptString", in.Type.value)
+	}
+	ask := Input{ID: id, Description: in.Description.value, Password: in.Password}
+	if in.Default != nil {
+		ask.Default = in.Default.value
+	}
+	for _, o := range in.Options {
+		ask.Options = append(ask.Options, o.value)
+	}
+	if e.opts.Input == nil {
+		return "", fmt.Errorf("there is nobody to ask for this input")
+	}
+	return e.opts.Input(ask)
+}
+
+// workspaceOf returns the folder of a workspace by the place of its file.
+func workspaceOf(file string) string {
+	abs, err := filepath.Abs(file)
+	if err != nil {
+		return ""
+	}
+	dir := filepath.Dir(abs)
+	if base := filepath.Base(dir); len(base) > 1 && base[0] == '.' {
+		return filepath.Dir(dir)
+	}
+	return dir
+}

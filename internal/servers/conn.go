@@ -1,0 +1,201 @@
+package servers
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"holdfast/backend"
+	"holdfast/internal/config"
+	"holdfast/internal/protocol"
+	"holdfast/jsonrpc"
+)
+
+// A conn is a conversation with a server, and applies the server's settings. It is the sink of
+// the conversation below.
+type conn struct {
+	s     *server
+	sink  backend.Sink
+	inner backend.Conn
+
+	watched atomic.Int32 // requests in asked and late: else no response is looked at
+	mu      sync.Mutex
+	asked   map[string]*asked // requests in flight whose responses matter, by the keys of their ids
+	late    map[string]bool   // requests that were answered because of their time, and may be answered yet
+	closed  bool
+}
+
+// An asked request is in flight.
+type asked struct {
+	call   backend.Call
+	id     []byte
+	method string
+	timer  *time.Timer // or nil
+}
+
+func newConn(s *server, sink backend.Sink) *conn {
+	return &conn{s: s, sink: sink}
+}
+
+// Deliver implements [backend.Conn].
+func (c *conn) Deliver(in backend.Inbound) error {
+	conf := c.s.conf.Load()
+	if plain(conf) && c.watched.Load() == 0 {
+		return c.inner.Deliver(in)
+	}
+	if in.Kind == jsonrpc.Request {
+		m, refused := ruledRequest(conf, in.Message)
+		if refused != nil {
+			text := jsonrpc.AppendError(nil, in.ID, refused)
+			c.sink.Emit(in.Call, jsonrpc.Message{Kind: jsonrpc.Response, ID: in.ID, Error: jsonrpc.Field(text, "error"), Raw: text})
+			return nil
+		}
+		in.Message = m
+		if !c.watch(conf, in) {
+			return c.inner.Deliver(in)
+		}
+		err := c.inner.Deliver(in)
+		if err != nil {
+			c.take(in.ID)
+		}
+		return err
+	}
+	if in.Method == protocol.MethodCancelled {
+		c.take(jsonrpc.Field(in.Params, "requestId"))
+	}
+	return c.inner.Deliver(in)
+}
+
+// watch notes a request, if something is to be done about its response.
+func (c *conn) watch(conf *config.Server, in backend.Inbound) bool {
+	_, list := listed[in.Method]
+	timed := conf.Timeout > 0 && in.Call != nil && in.Method != protocol.MethodSubscriptions
+	if !list && !timed {
+		return false
+	}
+	a := &asked{call: in.Call, id: in.ID, method: in.Method}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return false
+	}
+	if c.asked == nil {
+		c.asked, c.late = make(map[string]*asked), make(map[string]bool)
+	}
+	key := string(jsonrpc.Key(in.ID))
+	if c.late[key] {
+		delete(c.late, key)
+		c.watched.Add(-1)
+	}
+	c.asked[key] = a
+	c.watched.Add(1)
+	if timed {
+		a.timer = time.AfterFunc(conf.Timeout, func() { c.expire(key, a, conf.Timeout) })
+	}
+	return true
+}
+
+// take returns a request that is noted, and forgets it.
+func (c *conn) take(id []byte) (a *asked, late bool) {
+	key := string(jsonrpc.Key(id))
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if late = c.late[key]; late {
+		delete(c.late, key)
+		c.watched.Add(-1)
+		return nil, true
+	}
+	if a = c.asked[key]; a != nil {
+		delete(c.asked, key)
+		c.watched.Add(-1)
+		if a.timer != nil {
+			a.timer.Stop()
+		}
+	}
+	return a, false
+}
+
+// expire answers a request that has taken too long, and tells the server.
+func (c *conn) expire(key string, a *asked, after time.Duration) {
+	c.mu.Lock()
+	if c.closed || c.asked[key] != a {
+		c.mu.Unlock()
+		return
+	}
+	delete(c.asked, key)
+	c.late[key] = true
+	c.mu.Unlock()
+	code, text := jsonrpc.CodeServer, ""
+	if !protocol.RetrySafe(a.method, func() bool { return false }) {
+		code, text = protocol.CodeOutcomeUnknown, protocol.TextOutcomeUnknown+": "
+	}
+	text += fmt.Sprintf("the server did not answer within %v, the timeout of its configuration", after)
+	raw := jsonrpc.AppendError(nil, a.id, jsonrpc.Errorf(code, "%s", text))
+	c.sink.Emit(a.call, jsonrpc.Message{Kind: jsonrpc.Response, ID: a.id, Error: jsonrpc.Field(raw, "error"), Raw: raw})
+	params := append(append([]byte(`{"requestId":`), a.id...), `,"reason":"timeout"}`...)
+	m := jsonrpc.Message{Kind: jsonrpc.Notification, Method: protocol.MethodCancelled, Params: params}
+	m.Raw = jsonrpc.AppendRequest(nil, nil, m.Method, params)
+	if err := c.inner.Deliver(backend.Inbound{Message: m}); err != nil {
+		c.s.log.Debug("cancellation not delivered", "error", err)
+	}
+}
+
+// ruled returns a message of the server as clients get it. It is false if they do not.
+func (c *conn) ruled(m jsonrpc.Message) (jsonrpc.Message, bool) {
+	if m.Kind != jsonrpc.Response || c.watched.Load() == 0 {
+		return m, true
+	}
+	a, late := c.take(m.ID)
+	if late {
+		return m, false
+	}
+	if a == nil || m.Result == nil {
+		return m, true
+	}
+	if _, list := listed[a.method]; list {
+		m.Result = ruledList(c.s.conf.Load(), a.method, m.Result)
+		m.Raw = jsonrpc.AppendResult(nil, m.ID, m.Result)
+	}
+	return m, true
+}
+
+// Emit implements [backend.Sink].
+func (c *conn) Emit(call backend.Call, m jsonrpc.Message) {
+	if m, ok := c.ruled(m); ok {
+		c.sink.Emit(call, m)
+	}
+}
+
+// EmitUnrelated implements [backend.Sink].
+func (c *conn) EmitUnrelated(m jsonrpc.Message) {
+	if m, ok := c.ruled(m); ok {
+		c.sink.EmitUnrelated(m)
+	}
+}
+
+// Closed implements [backend.Sink].
+func (c *conn) Closed(why error, reopen bool) {
+	c.end()
+	c.sink.Closed(why, reopen)
+}
+
+// Close implements [backend.Conn].
+func (c *conn) Close() error {
+	c.end()
+	err := c.inner.Close()
+	c.s.leave()
+	return err
+}
+
+// end ends all timers.
+func (c *conn) end() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closed = true
+	for _, a := range c.asked {
+		if a.timer != nil {
+			a.timer.Stop()
+		}
+	}
+}

@@ -1,0 +1,31 @@
+package servers
+
+import (
+	"net/http"
+
+	front "holdfast/internal/server"
+)
+
+// An Endpoint serves requests for all servers: a *holdfast.Handler.
+type Endpoint interface {
+	http.Handler
+	SSE(messages string) http.Handler
+}
+
+// Handler returns a handler that serves each server at its path, through one endpoint that
+// has the Set as its backend. pairs says that clients of revision 2024-11-05 are served too.
+func (s *Set) Handler(to Endpoint, pairs bool) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		at, ok := s.table.Load().routes[r.URL.Path]
+		if !ok || at.pair != "" && !pairs {
+			http.NotFound(w, r)
+			return
+		}
+		r = r.WithContext(front.WithServer(r.Context(), at.server))
+		if at.pair != "" {
+			to.SSE(at.pair).ServeHTTP(w, r)
+			return
+		}
+		to.ServeHTTP(w, r)
+	})
+}

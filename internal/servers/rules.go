@@ -1,0 +1,125 @@
+package servers
+
+import (
+	"encoding/json"
+	"strings"
+
+	"holdfast/internal/config"
+	"holdfast/jsonrpc"
+)
+
+// What follows is what the settings of a server do to messages: pure functions.
+
+// matches reports whether a name matches one of the patterns, in which "*" stands for any
+// text.
+func matches(patterns []string, name string) bool {
+	for _, p := range patterns {
+		if matchesOne(p, name) {
+			return true
+		}
+	}
+	return false
+}
+
+func matchesOne(pattern, name string) bool {
+	parts := strings.Split(pattern, "*")
+	if len(parts) == 1 {
+		return pattern == name
+	}
+	first, last := parts[0], parts[len(parts)-1]
+	if !strings.HasPrefix(name, first) {
+		return false
+	}
+	name = name[len(first):]
+	for _, part := range parts[1 : len(parts)-1] {
+		i := strings.Index(name, part)
+		if i < 0 {
+			return false
+		}
+		name = name[i+len(part):]
+	}
+	return strings.HasSuffix(name, last)
+}
+
+// allowed reports whether clients may know a tool, by the server's own name for it.
+func allowed(conf *config.Server, tool string) bool {
+	return (conf.Allow == nil || matches(conf.Allow, tool)) && !matches(conf.Deny, tool)
+}
+
+// unprefixed returns the server's own name for what clients know by a name. It is false if
+// that has not the server's prefix.
+func unprefixed(conf *config.Server, name string) (string, bool) {
+	if conf.Prefix == nil {
+		return name, true
+	}
+	return strings.CutPrefix(name, *conf.Prefix)
+}
+
+// plain reports whether a server's settings leave all messages as they are.
+func plain(conf *config.Server) bool {
+	return conf.Allow == nil && conf.Deny == nil && (conf.Prefix == nil || *conf.Prefix == "") && conf.Timeout == 0
+}
+
+// listed are the members of the results that have lists of names, by methods.
+var listed = map[string]string{"tools/list": "tools", "prompts/list": "prompts"}
+
+// ruledList returns the result of a list request with the names that clients know, and
+// without the tools that they must not know.
+func ruledList(conf *config.Server, method string, result []byte) []byte {
+	member := listed[method]
+	list := jsonrpc.Field(result, member)
+	if list == nil {
+		return result
+	}
+	var items []json.RawMessage
+	if json.Unmarshal(list, &items) != nil {
+		return result
+	}
+	kept := []byte{'['}
+	for _, item := range items {
+		name := jsonrpc.String(jsonrpc.Field(item, "name"))
+		if method == "tools/list" && !allowed(conf, name) {
+			continue
+		}
+		if conf.Prefix != nil && *conf.Prefix != "" {
+			set, _ := jsonrpc.Set(item, jsonrpc.Quote(*conf.Prefix+name), "name")
+			item = set
+		}
+		if len(kept) > 1 {
+			kept = append(kept, ',')
+		}
+		kept = append(kept, item...)
+	}
+	result, _ = jsonrpc.Set(result, append(kept, ']'), member)
+	return result
+}
+
+// nameAt is where requests have the name of a tool or prompt.
+var nameAt = map[string][]string{"tools/call": {"name"}, "prompts/get": {"name"}, "completion/complete": {"ref", "name"}}
+
+// ruledRequest returns a request with the server's own names, or why there is nothing by
+// the name that it has.
+func ruledRequest(conf *config.Server, m jsonrpc.Message) (jsonrpc.Message, *jsonrpc.Error) {
+	at, ok := nameAt[m.Method]
+	if !ok {
+		return m, nil
+	}
+	raw := jsonrpc.Field(m.Params, at...)
+	if raw == nil {
+		return m, nil // a resource's completion; else the server says what is missing
+	}
+	known := jsonrpc.String(raw)
+	name, ok := unprefixed(conf, known)
+	if !ok || m.Method == "tools/call" && !allowed(conf, name) {
+		what := "prompt"
+		if m.Method == "tools/call" {
+			what = "tool"
+		}
+		return m, jsonrpc.Errorf(jsonrpc.CodeInvalidParams, "Unknown %s: %s", what, known)
+	}
+	if name != known {
+		m.Params, _ = jsonrpc.Set(m.Params, jsonrpc.Quote(name), at...)
+		m.Raw = jsonrpc.AppendRequest(nil, m.ID, m.Method, m.Params)
+	}
+	return m, nil
+}

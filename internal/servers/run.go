@@ -1,0 +1,121 @@
+package servers
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+
+	"holdfast/backend"
+	"holdfast/backend/process"
+	"holdfast/backend/remote"
+	"holdfast/client"
+	"holdfast/internal/config"
+)
+
+// A runner is a backend that can be closed.
+type runner interface {
+	backend.Backend
+	backend.EraSpeaker
+	close()
+}
+
+// newRunner returns what runs a server.
+func newRunner(conf *config.Server, log *slog.Logger) runner {
+	if conf.Type == config.Stdio {
+		return &command{conf: conf, log: log}
+	}
+	transport := map[string]client.Transport{config.Any: client.Auto, config.HTTP: client.HTTP, config.SSE: client.SSE}[conf.Type]
+	if strings.HasPrefix(conf.URL, "ws") {
+		transport = client.Auto
+	}
+	return elsewhere{remote.New(conf.URL, &remote.Options{Header: conf.Header, Transport: transport, Logger: log})}
+}
+
+// elsewhere is a server over HTTP.
+type elsewhere struct{ *remote.Backend }
+
+func (elsewhere) close() {}
+
+// command is a server that is a process for each session. The command need not exist before
+// it is needed: it may be installed later, and other servers do not suffer.
+type command struct {
+	conf *config.Server
+	log  *slog.Logger
+
+	mu     sync.Mutex
+	inner  *process.Backend // nil until it is needed
+	closed bool
+}
+
+// Eras implements [backend.EraSpeaker].
+func (*command) Eras() backend.Eras { return backend.Unknown }
+
+// Open implements [backend.Backend].
+func (c *command) Open(ctx context.Context, start backend.Start, sink backend.Sink) (backend.Conn, error) {
+	b, err := c.backend()
+	if err != nil {
+		return nil, err
+	}
+	return b.Open(ctx, start, sink)
+}
+
+func (c *command) backend() (*process.Backend, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.inner != nil || c.closed {
+		if c.closed {
+			return nil, process.ErrClosed
+		}
+		return c.inner, nil
+	}
+	b, err := process.New(c.conf.Command, &process.Options{Dir: c.conf.Dir, Env: environment(c.conf), Logger: c.log})
+	if err != nil {
+		return nil, fmt.Errorf("%w (line %d of the configuration)", err, c.conf.Line)
+	}
+	c.inner = b
+	return b, nil
+}
+
+func (c *command) close() {
+	c.mu.Lock()
+	c.closed = true
+	b := c.inner
+	c.mu.Unlock()
+	if b != nil {
+		_ = b.Close() // always nil
+	}
+}
+
+// environment returns the whole environment of a command: this program's, without what sets
+// Holdfast up, and what the file says.
+func environment(conf *config.Server) []string {
+	env := slices.DeleteFunc(os.Environ(), func(v string) bool {
+		name, _, _ := strings.Cut(v, "=")
+		_, replaced := conf.Env[name]
+		return replaced || strings.HasPrefix(name, "HOLDFAST_") || name == "PWD" && conf.Dir != ""
+	})
+	if conf.Dir != "" {
+		env = append(env, "PWD="+conf.Dir)
+	}
+	for _, name := range slices.Sorted(maps.Keys(conf.Env)) {
+		env = append(env, name+"="+conf.Env[name])
+	}
+	return env
+}
+
+// Runnable returns why a server cannot run, as far as that is known without running it.
+func Runnable(conf *config.Server) error {
+	if conf.Type != config.Stdio {
+		return nil
+	}
+	b, err := process.New(conf.Command, &process.Options{Dir: conf.Dir})
+	if err != nil {
+		return err
+	}
+	return b.Close()
+}

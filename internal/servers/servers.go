@@ -1,0 +1,348 @@
+// Package servers is one backend for all servers of a configuration file: which one answers a
+// session is said by the server's name (docs/decisions/0025-many-servers.md). The file may
+// change while they are in use.
+package servers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"path"
+	"reflect"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"holdfast/backend"
+	"holdfast/internal/config"
+	"holdfast/internal/session"
+	"holdfast/internal/translate"
+)
+
+// A Set is the servers of a file. It is a [backend.Backend] that is given to one handler. Its
+// methods may be called concurrently.
+type Set struct {
+	log  *slog.Logger
+	wait sync.WaitGroup // servers that are being closed
+
+	mu       sync.Mutex // held while servers are changed
+	versions uint64     // of servers, so far
+	watchers []func()
+	closed   bool
+
+	table atomic.Pointer[table]
+}
+
+// table is the servers at one time. It is not changed.
+type table struct {
+	byName map[string]*server
+	routes map[string]route // by path
+	order  []*server
+	merged bool
+}
+
+// A route is what is served at a path.
+type route struct {
+	server string // its name
+	pair   string // for clients of revision 2024-11-05: the path that they post to; else ""
+}
+
+// New returns the servers of a file. The logger may be nil. The caller must call [Set.Close],
+// after the handler's Shutdown.
+func New(file *config.File, log *slog.Logger) *Set {
+	s := &Set{log: log}
+	if log == nil {
+		s.log = slog.Default()
+	}
+	s.table.Store(&table{})
+	s.Apply(file)
+	return s
+}
+
+// A Change is what [Set.Apply] has done, by the names of servers.
+type Change struct{ Added, Changed, Removed, Kept []string }
+
+// Apply replaces the file. A server that runs as before keeps its sessions and its processes;
+// other settings of it hold from now on. The sessions of one that runs differently go on in a
+// new process as soon as they have nothing in flight. The sessions of one that was removed
+// end, when their calls have ended.
+func (s *Set) Apply(file *config.File) Change {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var did Change
+	if s.closed {
+		return did
+	}
+	was := s.table.Load()
+	next := &table{byName: make(map[string]*server), routes: make(map[string]route), merged: file.Merge}
+	var retired, removed []*server
+	for _, conf := range file.Servers {
+		old := was.byName[conf.Name]
+		switch {
+		case old != nil && old.runsLike(conf):
+			old.conf.Store(conf)
+			next.add(old)
+			did.Kept = append(did.Kept, conf.Name)
+			continue
+		case old != nil:
+			retired = append(retired, old)
+			did.Changed = append(did.Changed, conf.Name)
+		default:
+			did.Added = append(did.Added, conf.Name)
+		}
+		s.versions++
+		next.add(newServer(conf, s.versions, s.log))
+	}
+	for _, old := range was.order {
+		if next.byName[old.name] == nil {
+			removed = append(removed, old)
+			did.Removed = append(did.Removed, old.name)
+		}
+	}
+	if next.merged {
+		next.serve(config.MergedPath, config.MergedName)
+	}
+	for at, to := range was.routes { // the clients of removed servers come back for their calls
+		if _, taken := next.routes[at]; !taken && next.byName[to.server] == nil {
+			next.routes[at] = to
+		}
+	}
+	s.table.Store(next)
+	for _, old := range retired {
+		s.wait.Go(old.retire)
+	}
+	for _, old := range removed {
+		s.wait.Go(func() {
+			old.retire()
+			s.forget(old.name)
+		})
+	}
+	for _, changed := range s.watchers {
+		changed()
+	}
+	return did
+}
+
+// forget removes the routes of a removed server.
+func (s *Set) forget(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	next := *s.table.Load()
+	if next.byName[name] != nil {
+		return // it is there again
+	}
+	next.routes = maps.Clone(next.routes)
+	maps.DeleteFunc(next.routes, func(_ string, to route) bool { return to.server == name })
+	s.table.Store(&next)
+}
+
+func (t *table) add(s *server) {
+	t.byName[s.name] = s
+	t.order = append(t.order, s)
+	t.serve(s.conf.Load().Path, s.name)
+}
+
+// serve adds an endpoint, and beside it the pair of revision 2024-11-05.
+func (t *table) serve(at, name string) {
+	t.routes[at] = route{server: name}
+	messages := path.Join(path.Dir(at), "messages")
+	for _, p := range []string{path.Join(path.Dir(at), "sse"), messages} {
+		if _, taken := t.routes[p]; !taken {
+			t.routes[p] = route{server: name, pair: messages}
+		}
+	}
+}
+
+// An Entry is something that is served.
+type Entry struct{ Name, Path string }
+
+// List returns what is served, in the order of the file; all servers as one come first.
+func (s *Set) List() (all []Entry) {
+	t := s.table.Load()
+	if t.merged {
+		all = append(all, Entry{"all servers as one", config.MergedPath})
+	}
+	for _, one := range t.order {
+		all = append(all, Entry{one.name, one.conf.Load().Path})
+	}
+	return all
+}
+
+// Eras implements [backend.EraSpeaker]: each server is translated by itself.
+func (s *Set) Eras() backend.Eras { return backend.Both }
+
+// Processes implements [backend.ProcessStarter].
+func (s *Set) Processes() bool { return true }
+
+// Open implements [backend.Backend]. The server is the one that start names.
+func (s *Set) Open(ctx context.Context, start backend.Start, sink backend.Sink) (backend.Conn, error) {
+	one := s.table.Load().byName[start.Server]
+	if one == nil {
+		return nil, backend.ErrNoServer
+	}
+	return one.Open(ctx, start, sink)
+}
+
+// Server says how sessions of a server are treated: see package session.
+func (s *Set) Server(name string) (version uint64, stopIdle time.Duration) {
+	t := s.table.Load()
+	if one := t.byName[name]; one != nil {
+		return one.version, one.conf.Load().StopIdle
+	}
+	return 0, 0
+}
+
+// SafeTool reports whether a tool of a server may be called again.
+func (s *Set) SafeTool(name, tool string) bool {
+	one := s.table.Load().byName[name]
+	return one != nil && one.safe(tool)
+}
+
+// OnChange has a function called after each [Set.Apply].
+func (s *Set) OnChange(changed func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.watchers = append(s.watchers, changed)
+}
+
+// Close ends all conversations, and returns when their processes are gone.
+func (s *Set) Close() error {
+	s.mu.Lock()
+	s.closed = true
+	all := s.table.Swap(&table{}).order
+	s.mu.Unlock()
+	for _, one := range all {
+		s.wait.Go(func() { one.stop() })
+	}
+	s.wait.Wait()
+	return nil
+}
+
+// A server is one of a file.
+type server struct {
+	name    string
+	version uint64
+	log     *slog.Logger
+	run     runner
+	inner   backend.Backend // what runs, in both eras
+	conf    atomic.Pointer[config.Server]
+
+	mu      sync.Mutex
+	open    int           // conversations
+	freed   chan struct{} // closed when one has ended; nil if nobody waits
+	stopped bool
+	idle    chan struct{} // closed when there are none and there will be none
+}
+
+func newServer(conf *config.Server, version uint64, log *slog.Logger) *server {
+	s := &server{name: conf.Name, version: version, log: log.With("server", conf.Name), idle: make(chan struct{})}
+	s.conf.Store(conf)
+	s.run = newRunner(conf, s.log)
+	s.inner = translate.New(s.run, s.log)
+	return s
+}
+
+// runsLike reports whether another entry for the server runs the same.
+func (s *server) runsLike(b *config.Server) bool {
+	a := s.conf.Load()
+	return a.Type == b.Type && slices.Equal(a.Command, b.Command) && reflect.DeepEqual(a.Env, b.Env) && a.Dir == b.Dir &&
+		a.URL == b.URL && reflect.DeepEqual(a.Header, b.Header) && a.Share == b.Share
+}
+
+// placeWait is how long a session waits for a process, if too many run of which some end.
+const placeWait = 5 * time.Second
+
+var errStopped = errors.New("the server has left the configuration")
+
+// Open opens a conversation, if there is room for another.
+func (s *server) Open(ctx context.Context, start backend.Start, sink backend.Sink) (backend.Conn, error) {
+	if err := s.enter(ctx); err != nil {
+		return nil, err
+	}
+	c := newConn(s, sink)
+	conn, err := s.inner.Open(ctx, start, c)
+	if err != nil {
+		s.leave()
+		return nil, err
+	}
+	c.inner = conn
+	return c, nil
+}
+
+// enter counts a conversation, once there is room for it.
+func (s *server) enter(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, placeWait)
+	defer cancel()
+	for {
+		s.mu.Lock()
+		most := s.conf.Load().MaxProcesses
+		switch {
+		case s.stopped:
+			s.mu.Unlock()
+			return errStopped
+		case most == 0 || s.open < most:
+			s.open++
+			s.mu.Unlock()
+			return nil
+		}
+		if s.freed == nil {
+			s.freed = make(chan struct{})
+		}
+		freed := s.freed
+		s.mu.Unlock()
+		select {
+		case <-freed:
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %d processes of the server %q run on this node (its maxProcesses)", session.ErrBusy, most, s.name)
+		}
+	}
+}
+
+// leave counts a conversation less.
+func (s *server) leave() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.open--
+	if s.freed != nil {
+		close(s.freed)
+		s.freed = nil
+	}
+	if s.stopped && s.open == 0 {
+		close(s.idle)
+	}
+}
+
+// retire lets the conversations that are open end by themselves, and then closes the rest.
+func (s *server) retire() {
+	s.refuse()
+	<-s.idle
+	s.run.close()
+}
+
+// stop ends all conversations.
+func (s *server) stop() {
+	s.refuse()
+	s.run.close()
+}
+
+// refuse opens no conversation any more.
+func (s *server) refuse() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.stopped {
+		s.stopped = true
+		if s.open == 0 {
+			close(s.idle)
+		}
+	}
+}
+
+// safe reports whether the operator calls a tool safe. Its name is as clients know it.
+func (s *server) safe(tool string) bool {
+	conf := s.conf.Load()
+	name, ok := unprefixed(conf, tool)
+	return ok && matches(conf.Safe, name)
+}

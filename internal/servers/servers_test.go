@@ -1,0 +1,418 @@
+package servers_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"go.uber.org/goleak"
+
+	"holdfast"
+	"holdfast/internal/config"
+	"holdfast/internal/servers"
+	"holdfast/internal/testlong"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// patience is how long a test waits for what must come.
+const patience = time.Minute
+
+// A farm is some servers over HTTP, and a Holdfast that serves them by a configuration.
+type farm struct {
+	t       *testing.T
+	base    string // of Holdfast
+	set     *servers.Set
+	up      map[string]string // URLs of the servers
+	inits   map[string]*atomic.Int32
+	let     chan struct{} // closed by release: lets calls of the tool "slow" end
+	release func()
+	began   chan string // has the server of each such call
+	ended   chan string // and of each that was cancelled
+}
+
+type message struct{ Message string }
+
+// newFarm begins servers with names, and serves them as the configuration says, in which $NAME
+// stands for the URL of a server.
+func newFarm(t *testing.T, conf string, names ...string) *farm {
+	t.Helper()
+	f := &farm{t: t, up: make(map[string]string), inits: make(map[string]*atomic.Int32), let: make(chan struct{}), began: make(chan string, 1000), ended: make(chan string, 1000)}
+	f.release = sync.OnceFunc(func() { close(f.let) })
+	for _, name := range names {
+		f.begin(name)
+	}
+	t.Cleanup(f.release)
+	f.set = servers.New(f.parse(conf), slog.New(slog.DiscardHandler))
+	handler := holdfast.NewBackendHandler(f.set, &holdfast.Options{Logger: slog.New(slog.DiscardHandler), Retry: 20 * time.Millisecond})
+	front := httptest.NewServer(f.set.Handler(handler, true))
+	f.base = front.URL
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		_ = handler.Shutdown(ctx)
+		_ = f.set.Close()
+		front.CloseClientConnections()
+		front.Close()
+	})
+	return f
+}
+
+// begin begins a server, whose tools say its name.
+func (f *farm) begin(name string) {
+	inits := new(atomic.Int32)
+	f.inits[name] = inits
+	s := mcp.NewServer(&mcp.Implementation{Name: name, Version: "1"}, &mcp.ServerOptions{
+		InitializedHandler: func(context.Context, *mcp.InitializedRequest) { inits.Add(1) },
+		PageSize:           3,
+		CompletionHandler: func(_ context.Context, r *mcp.CompleteRequest) (*mcp.CompleteResult, error) {
+			return &mcp.CompleteResult{Completion: mcp.CompletionResultDetails{Values: []string{name + ":" + r.Params.Ref.Name + r.Params.Ref.URI}}}, nil
+		},
+	})
+	for _, tool := range []string{"echo", "read_one", "read_all", "write_one", "write_all"} {
+		mcp.AddTool(s, &mcp.Tool{Name: tool}, func(_ context.Context, _ *mcp.CallToolRequest, in message) (*mcp.CallToolResult, any, error) {
+			return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: name + ":" + tool + ":" + in.Message}}}, nil, nil
+		})
+	}
+	mcp.AddTool(s, &mcp.Tool{Name: "slow"}, func(ctx context.Context, _ *mcp.CallToolRequest, in message) (*mcp.CallToolResult, any, error) {
+		f.began <- name
+		select {
+		case <-f.let:
+		case <-ctx.Done():
+			f.ended <- name
+			return nil, nil, ctx.Err()
+		}
+		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: name + ":slow:" + in.Message}}}, nil, nil
+	})
+	s.AddPrompt(&mcp.Prompt{Name: "greet"}, func(_ context.Context, r *mcp.GetPromptRequest) (*mcp.GetPromptResult, error) {
+		return &mcp.GetPromptResult{Description: name + ":" + r.Params.Name}, nil
+	})
+	up := httptest.NewServer(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return s }, nil))
+	f.t.Cleanup(func() {
+		up.CloseClientConnections()
+		up.Close()
+		for session := range s.Sessions() {
+			_ = session.Close()
+		}
+	})
+	f.up[name] = up.URL
+}
+
+// parse returns a configuration.
+func (f *farm) parse(text string) *config.File {
+	f.t.Helper()
+	for name, url := range f.up {
+		text = strings.ReplaceAll(text, `"$`+name+`"`, fmt.Sprintf(`{"url": %q}`, url))
+		text = strings.ReplaceAll(text, `"$url_`+name+`"`, fmt.Sprintf(`"url": %q`, url))
+	}
+	file, err := config.Parse("test.json", []byte(text), config.Options{})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return file
+}
+
+// connect connects an official client to a path.
+func (f *farm) connect(path string) *mcp.ClientSession {
+	f.t.Helper()
+	ctx, cancel := context.WithTimeout(f.t.Context(), patience)
+	defer cancel()
+	c := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil)
+	s, err := c.Connect(ctx, holdfast.NewClientTransport(f.base+path, nil), nil)
+	if err != nil {
+		f.t.Fatalf("%s: %v", path, err)
+	}
+	f.t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+// call calls a tool and returns its text, or the error's.
+func call(t *testing.T, s *mcp.ClientSession, tool string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	r, err := s.CallTool(ctx, &mcp.CallToolParams{Name: tool, Arguments: message{"hi"}})
+	if err != nil {
+		return err.Error()
+	}
+	return r.Content[0].(*mcp.TextContent).Text
+}
+
+// tools returns the names of all tools, in order.
+func tools(t *testing.T, s *mcp.ClientSession) (names []string) {
+	t.Helper()
+	for tool, err := range s.Tools(t.Context(), nil) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		names = append(names, tool.Name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// post sends one raw message to a path.
+func (f *farm) post(path, session, body string, header ...string) (int, string, http.Header) {
+	f.t.Helper()
+	r, err := http.NewRequestWithContext(f.t.Context(), http.MethodPost, f.base+path, strings.NewReader(body))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set("Accept", "application/json, text/event-stream")
+	if session != "" {
+		r.Header.Set("Mcp-Session-Id", session)
+	}
+	for i := 0; i < len(header); i += 2 {
+		r.Header.Set(header[i], header[i+1])
+	}
+	res, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(r)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return res.StatusCode, string(text), res.Header
+}
+
+const hello = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`
+
+// Each server has its path, and sessions of its own.
+func TestPaths(t *testing.T) {
+	t.Parallel()
+	f := newFarm(t, `{"mcpServers": {"a": "$a", "b c": {"$url_b", "holdfast": {"path": "/x/y"}}}}`, "a", "b")
+	if got := call(t, f.connect("/a/mcp"), "echo"); got != "a:echo:hi" {
+		t.Error(got)
+	}
+	if got := call(t, f.connect("/x/y"), "echo"); got != "b:echo:hi" {
+		t.Error(got)
+	}
+	for _, path := range []string{"/mcp", "/b c/mcp", "/b/mcp", "/", "/a/mcp/"} {
+		if status, _, _ := f.post(strings.ReplaceAll(path, " ", "%20"), "", hello); status != http.StatusNotFound {
+			t.Errorf("%s is served: %d", path, status)
+		}
+	}
+	_, _, h := f.post("/a/mcp", "", hello)
+	id := h.Get("Mcp-Session-Id")
+	list := `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`
+	f.post("/a/mcp", id, `{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+	if status, text, _ := f.post("/a/mcp", id, list); status != http.StatusOK || !strings.Contains(text, "echo") {
+		t.Errorf("at its own path: %d %s", status, text)
+	}
+	if status, text, _ := f.post("/x/y", id, list); status != http.StatusNotFound {
+		t.Errorf("the session of another server: %d %s", status, text)
+	}
+	if status, text, _ := f.post("/a/messages?sessionId="+id, "", list); status != http.StatusNotFound {
+		t.Errorf("the session at the pair: %d %s", status, text)
+	}
+	if !testlong.Wanted() { // the first modern conversation finds out about the server
+		return
+	}
+	// Modern requests have no session, and a carrier for each server.
+	modern := `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo","arguments":{"Message":"m"},"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}`
+	for path, want := range map[string]string{"/a/mcp": "a:echo:m", "/x/y": "b:echo:m"} {
+		if status, text, _ := f.post(path, "", modern, "MCP-Protocol-Version", "2026-07-28", "Mcp-Method", "tools/call", "Mcp-Name", "echo"); !strings.Contains(text, want) {
+			t.Errorf("modern at %s: %d %s", path, status, text)
+		}
+	}
+}
+
+// The pair of revision 2024-11-05 is beside each endpoint.
+func TestPair(t *testing.T) {
+	t.Parallel()
+	f := newFarm(t, `{"mcpServers": {"a": "$a"}}`, "a")
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, f.base+"/a/sse", http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	res, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	events := bufio.NewScanner(res.Body)
+	next := func(prefix string) string {
+		for events.Scan() {
+			if rest, ok := strings.CutPrefix(events.Text(), prefix); ok {
+				return rest
+			}
+		}
+		t.Fatalf("no %q: %v", prefix, events.Err())
+		return ""
+	}
+	to := next("data: ")
+	if !strings.HasPrefix(to, "/a/messages?sessionId=") {
+		t.Fatal(to)
+	}
+	f.post(to, "", hello)
+	if got := next("data: "); !strings.Contains(got, `"serverInfo":{"name":"a"`) {
+		t.Error(got)
+	}
+}
+
+// The settings of a server hold: which tools there are, on all pages, and their names.
+func TestRules(t *testing.T) {
+	t.Parallel()
+	f := newFarm(t, `{"mcpServers": {"a": {"$url_a", "holdfast": {"tools": {"allow": ["read_*", "echo", "w*_all"], "deny": ["*_all"]}, "prefix": "x/"}}, "b": "$b"}}`, "a", "b")
+	s := f.connect("/a/mcp")
+	if got := tools(t, s); !slices.Equal(got, []string{"x/echo", "x/read_one"}) {
+		t.Errorf("tools: %v", got)
+	}
+	for tool, want := range map[string]string{
+		"x/echo": "a:echo:hi", "x/read_one": "a:read_one:hi", "echo": "Unknown tool: echo", "x/read_all": "Unknown tool: x/read_all", "x/write_all": "Unknown tool: x/write_all", "x/slow": "Unknown tool",
+	} {
+		if got := call(t, s, tool); !strings.Contains(got, want) {
+			t.Errorf("%s: %s; want %s", tool, got, want)
+		}
+	}
+	if p, err := s.GetPrompt(t.Context(), &mcp.GetPromptParams{Name: "x/greet"}); err != nil || p.Description != "a:greet" {
+		t.Errorf("prompt: %+v %v", p, err)
+	}
+	if r, err := s.ListPrompts(t.Context(), nil); err != nil || len(r.Prompts) != 1 || r.Prompts[0].Name != "x/greet" {
+		t.Errorf("prompts: %+v %v", r, err)
+	}
+	if r, err := s.Complete(t.Context(), &mcp.CompleteParams{Ref: &mcp.CompleteReference{Type: "ref/prompt", Name: "x/greet"}, Argument: mcp.CompleteParamsArgument{Name: "n"}}); err != nil || r.Completion.Values[0] != "a:greet" {
+		t.Errorf("completion: %+v %v", r, err)
+	}
+	if got := tools(t, f.connect("/b/mcp")); len(got) != 6 {
+		t.Errorf("tools of the other server: %v", got)
+	}
+	inits := f.inits["a"].Load()
+	// Settings change without a new conversation.
+	f.set.Apply(f.parse(`{"mcpServers": {"a": {"$url_a", "holdfast": {"tools": {"deny": ["echo"]}}}, "b": "$b"}}`))
+	if got := tools(t, s); !slices.Equal(got, []string{"read_all", "read_one", "slow", "write_all", "write_one"}) {
+		t.Errorf("tools after the change: %v", got)
+	}
+	if n := f.inits["a"].Load(); n != inits {
+		t.Errorf("the server was begun %d times more", n-inits)
+	}
+}
+
+// A call that takes too long ends with what is known, and the server is told.
+func TestTimeout(t *testing.T) {
+	t.Parallel()
+	f := newFarm(t, `{"mcpServers": {"a": {"$url_a", "holdfast": {"timeout": "100ms"}}}}`, "a")
+	s := f.connect("/a/mcp")
+	if got := call(t, s, "slow"); !strings.Contains(got, "outcome unknown: the server did not answer within 100ms, the timeout of its configuration") {
+		t.Error(got)
+	}
+	if testlong.Wanted() { // a cancellation waits for 2 s, as the client may be about to end the connection
+		select {
+		case <-f.ended:
+		case <-time.After(patience):
+			t.Error("the server was not told")
+		}
+	}
+	if got := call(t, s, "echo"); got != "a:echo:hi" {
+		t.Error(got)
+	}
+}
+
+// The processes of a server are bounded, and other servers do not suffer.
+func TestMaxProcesses(t *testing.T) {
+	t.Parallel()
+	f := newFarm(t, `{"mcpServers": {"a": {"$url_a", "holdfast": {"maxProcesses": 1}}, "b": "$b"}}`, "a", "b")
+	status, _, h := f.post("/a/mcp", "", hello)
+	if status != http.StatusOK {
+		t.Fatal(status)
+	}
+	if status, text, _ := f.post("/b/mcp", "", hello); status != http.StatusOK {
+		t.Errorf("the other server: %d %s", status, text)
+	}
+	if testlong.Wanted() { // it waits for one that ends
+		if status, text, _ := f.post("/a/mcp", "", hello); status != http.StatusTooManyRequests || !strings.Contains(text, `1 processes of the server \"a\" run on this node`) {
+			t.Errorf("a second one: %d %s", status, text)
+		}
+	}
+	r, _ := http.NewRequestWithContext(t.Context(), http.MethodDelete, f.base+"/a/mcp", http.NoBody)
+	r.Header.Set("Mcp-Session-Id", h.Get("Mcp-Session-Id"))
+	if res, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(r); err != nil || res.Body.Close() != nil {
+		t.Fatal(err)
+	}
+	if status, text, _ := f.post("/a/mcp", "", hello); status != http.StatusOK {
+		t.Errorf("after the first has ended: %d %s", status, text)
+	}
+}
+
+// A reload under many calls loses none: those of servers that stay run on, those of a server
+// that changed end in the old process, and those of one that was removed end too.
+func TestReload(t *testing.T) {
+	t.Parallel()
+	const calls = 34
+	f := newFarm(t, `{"mcpServers": {"kept": "$kept", "changed": "$changed", "removed": "$removed"}}`, "kept", "changed", "removed", "other", "added")
+	var work sync.WaitGroup
+	results := make(chan string, 3*calls)
+	sessions := make(map[string]*mcp.ClientSession)
+	for _, name := range []string{"kept", "changed", "removed"} {
+		s := f.connect("/" + name + "/mcp")
+		sessions[name] = s
+		for range calls {
+			work.Go(func() { results <- call(t, s, "slow") })
+		}
+	}
+	for range 3 * calls {
+		select {
+		case <-f.began:
+		case <-time.After(patience):
+			t.Fatal("not all calls have begun")
+		}
+	}
+	f.up["changed"] = f.up["other"]
+	inits := f.inits["kept"].Load()
+	did := f.set.Apply(f.parse(`{"mcpServers": {"kept": "$kept", "changed": "$changed", "added": "$added"}}`))
+	if got, want := fmt.Sprint(did), "{[added] [changed] [removed] [kept]}"; got != want {
+		t.Errorf("%s; want %s", got, want)
+	}
+	if status, text, _ := f.post("/removed/mcp", "", hello); status != http.StatusBadRequest {
+		t.Errorf("a new session of the removed server: %d %s", status, text)
+	}
+	if got := call(t, f.connect("/added/mcp"), "echo"); got != "added:echo:hi" {
+		t.Error(got)
+	}
+	f.release()
+	work.Wait()
+	close(results)
+	got := make(map[string]int)
+	for r := range results {
+		got[r]++
+	}
+	if want := map[string]int{"kept:slow:hi": calls, "changed:slow:hi": calls, "removed:slow:hi": calls}; fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("%v; want %v", got, want)
+	}
+	if got := call(t, sessions["kept"], "echo"); got != "kept:echo:hi" {
+		t.Error(got)
+	}
+	eventually(t, "the session of the changed server is in the new one", func() bool {
+		return call(t, sessions["changed"], "echo") == "other:echo:hi"
+	})
+	if n := f.inits["kept"].Load(); n != inits {
+		t.Errorf("the kept server was begun %d times more", n-inits)
+	}
+	eventually(t, "the path of the removed server is gone", func() bool {
+		status, _, _ := f.post("/removed/mcp", "", hello)
+		return status == http.StatusNotFound
+	})
+}
+
+func eventually(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); !is(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not so: %s", what)
+		}
+	}
+}

@@ -1,0 +1,110 @@
+package session
+
+import (
+	"errors"
+	"time"
+)
+
+// What follows is for a backend with many servers (docs/decisions/0025-many-servers.md), which
+// come, change and go while it is in use.
+
+// manyServers is such a backend. Its methods may be called concurrently, and do not wait.
+type manyServers interface {
+	// Server returns what is known of the server with a name. version changes when
+	// conversations that are open are to be replaced by others; 0: there is no such server.
+	// stopIdle is how long a session may be silent before its conversation is closed, to
+	// be opened again with the next message; 0: for ever.
+	Server(name string) (version uint64, stopIdle time.Duration)
+	// SafeTool reports whether the operator calls a tool of a server safe.
+	SafeTool(server, tool string) bool
+	// OnChange has a function called after servers have changed. It does not wait.
+	OnChange(changed func())
+}
+
+const (
+	// tendEvery is how often sessions of many servers are looked at.
+	tendEvery = 5 * time.Second
+	// removedGrace is how long calls of a removed server may go on.
+	removedGrace = 30 * time.Second
+	// removedAgain is how often it is looked whether they have ended.
+	removedAgain = 100 * time.Millisecond
+)
+
+var errRemoved = errors.New("its server was removed from the configuration")
+
+// watchServers begins to listen to changes of the backend's servers.
+func (m *Manager) watchServers() {
+	if m.many != nil {
+		m.many.OnChange(m.serversChanged)
+	}
+}
+
+// serversChanged ends the sessions of servers that are there no more, once their calls have
+// ended, and closes the conversations that are to be replaced and have nothing to do.
+func (m *Manager) serversChanged() {
+	if !m.startWork() {
+		return
+	}
+	go func() {
+		defer m.work.Done()
+		t := time.NewTicker(removedAgain)
+		defer t.Stop()
+		for began := time.Now(); ; {
+			late := time.Since(began) > removedGrace
+			waits := false
+			for _, s := range m.all() {
+				waits = m.tend(s, m.clock(), late) || waits
+			}
+			if !waits {
+				return
+			}
+			select {
+			case <-t.C:
+			case <-m.quit:
+				return
+			}
+		}
+	}()
+}
+
+// tend does what the server of a session demands. It reports whether the session is to end
+// and has calls in flight; late ends it all the same.
+func (m *Manager) tend(s *Session, now time.Duration, late bool) (waits bool) {
+	version, stopIdle := m.many.Server(s.Server())
+	switch {
+	case version == 0 && s.use.calls.Load() > 0 && !late:
+		return !s.isClosed()
+	case version == 0:
+		m.end(s, errRemoved)
+	case stopIdle > 0 && s.sinceSeen(now) > stopIdle:
+		s.closeQuiet(0)
+	default:
+		s.closeQuiet(version)
+	}
+	return false
+}
+
+// closeQuiet closes the session's conversation, if nothing is in flight in it and it was not
+// opened at the version of the server that is given. It is opened again with the stored
+// initialize when there is something to be said.
+func (s *Session) closeQuiet(version uint64) {
+	s.mu.Lock()
+	l := s.backend.link
+	if l == nil || l.conn == nil || l.version == version || !s.isQuietLocked() {
+		s.mu.Unlock()
+		return
+	}
+	conn := l.finish()
+	s.mu.Unlock()
+	if conn != nil {
+		s.m.logger.Debug("backend closed: its server has changed, or the session is silent", "session", s.Name())
+		s.m.closeBackend(conn)
+	}
+}
+
+// isQuietLocked reports whether nothing is in flight or about to be. s.mu is held.
+func (s *Session) isQuietLocked() bool {
+	initialized := s.backend.initialize != nil && s.revision != "" || s.modern != ""
+	return initialized && !s.isClosed() && len(s.inFlight) == 0 && len(s.asked.pending) == 0 && s.backend.opening == nil &&
+		s.tools.learning == nil && s.use.calls.Load() == 0 && s.use.reserved.Load() == 0
+}

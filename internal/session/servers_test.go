@@ -1,0 +1,92 @@
+package session
+
+import (
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"holdfast/backend"
+)
+
+// manyDesk is a backend with many servers.
+type manyDesk struct {
+	*desk
+	mu       sync.Mutex
+	versions map[string]uint64
+	stopIdle time.Duration
+	changed  func()
+}
+
+func (d *manyDesk) Server(name string) (uint64, time.Duration) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.versions[name], d.stopIdle
+}
+
+func (d *manyDesk) SafeTool(server, tool string) bool { return server == "files" && tool == "x" }
+func (d *manyDesk) OnChange(changed func())           { d.changed = changed }
+
+// set gives a server a version.
+func (d *manyDesk) set(name string, version uint64) {
+	d.mu.Lock()
+	d.versions[name] = version
+	d.mu.Unlock()
+	d.changed()
+}
+
+// A silent session loses its conversation, and gets another when it is used; so does one whose
+// server has changed, but not while a call is in flight. One whose server was removed ends.
+func TestServersChange(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d := &manyDesk{desk: &desk{}, versions: map[string]uint64{"files": 1, "memory": 1}}
+		h := newHouse(t, Options{}, nil)
+		h.Manager.Close()
+		h.desk, h.Manager = d.desk, NewManager(h.store, backend.Backend(d), Options{Logger: h.logger})
+		defer h.close()
+		files, memory := h.open(PrincipalAt("files", "")), h.open(PrincipalAt("memory", ""))
+		isOpen := func(s *Session) bool {
+			synctest.Wait()
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return s.backend.link != nil
+		}
+		if !h.safeTool("files", "x") || h.safeTool("memory", "x") {
+			t.Error("the tools that are called safe are not those of their server")
+		}
+		d.set("files", 2)
+		if isOpen(files) || !isOpen(memory) {
+			t.Error("after a change the old conversation stays, or another server's does not")
+		}
+		c := begin(t, files, false, request(1))
+		if !isOpen(files) {
+			t.Error("the conversation is not opened again")
+		}
+		d.stopIdle = time.Minute
+		d.set("files", 3)
+		time.Sleep(5 * time.Minute)
+		if !isOpen(files) {
+			t.Error("a conversation with a call in flight was closed")
+		}
+		if isOpen(memory) {
+			t.Error("a silent session keeps its conversation")
+		}
+		d.set("files", 0)
+		if isOpen(files); files.isClosed() {
+			t.Error("the session of a removed server ended with a call in flight")
+		}
+		c.Withdraw("enough")
+		time.Sleep(time.Second)
+		if _, err := h.Find(files.ID(), PrincipalAt("files", "")); !errors.Is(err, ErrNotFound) {
+			t.Error("the session of a removed server is there:", err)
+		}
+		begin(t, memory, false, request(2))
+		d.set("memory", 0)
+		time.Sleep(2 * removedGrace)
+		if !memory.isClosed() {
+			t.Error("the session of a removed server stays for its calls")
+		}
+	})
+}
