@@ -66,6 +66,7 @@ type request struct {
 type modernCall struct {
 	next        func() error // what is to be done in place of an attempt; nil: nothing
 	drivesTasks bool         // the Conn follows its task, and not the host
+	declared    bool         // it says that it can be resumed, if it is modern
 	task        task
 	rounds      int    // how often the server has asked for input
 	first       []byte // the request of the first round; nil: there was one only
@@ -103,6 +104,7 @@ func (c *Conn) call(m jsonrpc.Message) error {
 	k := newCall(c, request{id: m.ID, method: m.Method, body: m.Raw})
 	k.progress.token = tokenOf(m.Raw)
 	k.body, k.drivesTasks = c.declareTasks(m)
+	k.body, k.declared = c.declareResume(k.body, m.Method)
 	if m.Method == protocol.MethodInitialize {
 		k.body = c.open(m)
 	}

@@ -29,7 +29,15 @@ func (x exchanges) ready(k *call) error {
 }
 
 // can implements [transport]: each kind of attempt is an exchange.
-func (x exchanges) can(_ *call, kind attemptKind) bool { return kind != attemptWait }
+func (x exchanges) can(k *call, kind attemptKind) bool {
+	switch kind {
+	case attemptWait:
+		return false
+	case attemptEvents: // by GET, which modern servers do not have
+		return !k.isModern()
+	}
+	return true
+}
 
 // shared implements [transport].
 func (x exchanges) shared() bool { return false }
@@ -70,7 +78,8 @@ func (k *call) exchange(kind attemptKind, sent *atomic.Bool) exchange {
 		x.sent = sent
 	case attemptToken:
 		k.wire = k.id
-		x.method, x.body = http.MethodPost, jsonrpc.AppendRequest(nil, k.id, protocol.MethodResume, jsonrpc.Object("resumeToken", w.token))
+		x.method = http.MethodPost
+		x.body, x.headers = k.resumption()
 	default:
 		// Who has the key attaches to the call, after what we have of it. What has no
 		// key is sent under another id: it may be in flight under this one.

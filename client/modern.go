@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"time"
 
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
@@ -33,6 +34,7 @@ const (
 type modern struct {
 	revision string // that the host speaks, once the server has answered its server/discover
 	keys     bool   // the server honours idempotency keys
+	resumes  bool   // the server has modern calls resumed (protocol.ExtensionResume)
 	// tools has the headers of those tools that have any, by name, as the server last listed
 	// them.
 	tools map[string][]protocol.ParamHeader
@@ -57,6 +59,76 @@ func revisionOf(body []byte) string {
 // isModern reports whether the request is one of a modern revision, in an HTTP exchange of
 // its own: nothing but its key leads back to it, and the end of the exchange cancels it.
 func (k *call) isModern() bool { return k.revision != "" }
+
+// declareResume returns a modern request that says that its client resumes calls, if the server
+// has that. ok reports whether it says so.
+func (c *Conn) declareResume(raw []byte, method string) (_ []byte, ok bool) {
+	c.mu.Lock()
+	known := c.modern.resumes
+	c.mu.Unlock()
+	if !known || method == protocol.MethodSubscriptions || method == protocol.MethodDiscover || revisionOf(raw) == "" {
+		return raw, false
+	}
+	return jsonrpc.Set(raw, []byte(`{}`), "params", "_meta", protocol.MetaClientCapabilities, "extensions", protocol.ExtensionResume)
+}
+
+// resumption returns the requests/resume of a call, and what sets its headers; nil for a legacy
+// one. k.mu is held.
+func (k *call) resumption() (body []byte, headers func(http.Header)) {
+	params := jsonrpc.Object("resumeToken", k.ways.token)
+	if !k.isModern() {
+		return jsonrpc.AppendRequest(nil, k.id, protocol.MethodResume, params), nil
+	}
+	if meta := jsonrpc.Field(k.body, "params", "_meta"); meta != nil {
+		params, _ = jsonrpc.Set(params, without(meta, "progressToken"), "_meta")
+	}
+	return jsonrpc.AppendRequest(nil, k.id, protocol.MethodResume, params), func(h http.Header) {
+		mirror(h, k.revision, protocol.MethodResume, nil)
+	}
+}
+
+// awaitToken waits a little until the call has its token: the server does not take the end of
+// the exchange for a cancellation once it has sent that.
+func (k *call) awaitToken() {
+	late := time.After(cancelWait)
+	often := time.NewTicker(cancelWait / 100)
+	defer often.Stop()
+	for {
+		k.mu.Lock()
+		there := k.ways.token != ""
+		k.mu.Unlock()
+		if there {
+			return
+		}
+		select {
+		case <-often.C:
+		case <-late:
+			return
+		case <-k.ctx.Done():
+			return
+		}
+	}
+}
+
+// cancelModern cancels a modern call that does not end with its connection.
+func (k *call) cancelModern() {
+	if k.declared && !k.safe() { // the first that comes is the token
+		k.awaitToken()
+	}
+	k.mu.Lock()
+	token := k.ways.token
+	params := append(append([]byte(`{"requestId":`), k.wire...), `,"_meta":`...)
+	k.mu.Unlock()
+	if token == "" {
+		return // the end of its exchange cancels it (2026-07-28, Cancellation)
+	}
+	params = append(append(params, jsonrpc.Object(protocol.MetaResumeToken, token)...), '}')
+	ctx, stop := context.WithTimeout(k.c.ctx, k.c.opts.ConnectTimeout)
+	defer stop()
+	if err := k.c.tell(ctx, nil, jsonrpc.AppendRequest(nil, nil, protocol.MethodCancelled, params), k.c.opts.ConnectTimeout); err != nil {
+		k.c.logger.Debug("cancellation not delivered", "error", err)
+	}
+}
 
 // mirror sets the headers that repeat what is in the body (2026-07-28, Streamable HTTP,
 // "Request Metadata"). Earlier servers do not look at them.
@@ -234,6 +306,7 @@ func (k *call) discovered(m jsonrpc.Message) jsonrpc.Message {
 	if c.session.state == sessionNone {
 		c.opening.request = nil // which the server has refused
 	}
+	c.modern.resumes = jsonrpc.Field(m.Result, "capabilities", "extensions", protocol.ExtensionResume) != nil
 	c.mu.Unlock()
 	c.changed()
 	return m

@@ -77,7 +77,8 @@ func (c *Conn) cancelCall(k *call, m jsonrpc.Message) {
 			if k.isTask() {
 				c.cancelTask(k)
 			}
-			return // the end of its exchange cancels it (2026-07-28, Cancellation)
+			k.cancelModern()
+			return
 		}
 		t := time.NewTimer(cancelWait)
 		defer t.Stop()

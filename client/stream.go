@@ -200,7 +200,7 @@ func (k *call) event(ev *sse.Event, replay bool) error {
 // parse notes the id and the retry field of an event, and returns its messages that have not
 // come before: one, or in revision 2025-03-26 a batch.
 func (k *call) parse(ev *sse.Event, replay bool) ([]jsonrpc.Message, error) {
-	if !headable(ev.ID) || k.isModern() { // nothing is resumed there
+	if !headable(ev.ID) || k.isModern() && !k.declared { // nothing is resumed there
 		ev.ID = ""
 	}
 	k.mu.Lock()
@@ -259,7 +259,7 @@ func (k *call) message(m jsonrpc.Message) error {
 	case jsonrpc.Notification:
 		switch m.Method {
 		case protocol.MethodResumePolicy:
-			if !k.isModern() && k.policy(m) {
+			if (!k.isModern() || k.declared) && k.policy(m) {
 				return nil
 			}
 		case protocol.MethodAcknowledged:

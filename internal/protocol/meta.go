@@ -36,6 +36,10 @@ const (
 // ExtensionTasks names the tasks extension, in the capabilities' extensions.
 const ExtensionTasks = "io.modelcontextprotocol/tasks"
 
+// ExtensionResume names Holdfast's extension of 2026-07-28 by SEP-975: a call can be resumed
+// with a token, and the end of its connection does not cancel it.
+const ExtensionResume = "holdfast/resumableRequests"
+
 // MetaRelatedTask says in a message which task it is about (2025-11-25, Tasks).
 const MetaRelatedTask = "io.modelcontextprotocol/related-task"
 

@@ -28,6 +28,7 @@ type modern struct {
 	name         string // of what it is about, as its header repeats it, or ""
 	task         taskID // that it is about, if that is Holdfast's
 	tasks        bool   // calls become tasks here, if their clients know tasks
+	resumes      bool   // its client can come back for it, see modernresume.go
 	follows      bool   // it is Holdfast's own, see taskfollow.go
 }
 
@@ -74,7 +75,10 @@ func (h *Handler) decodeModern(w http.ResponseWriter, x *exchange) bool {
 	}
 	m := &x.msgs[0]
 	switch m.Kind {
-	case jsonrpc.Notification: // closing the stream of a request is what cancels it
+	case jsonrpc.Notification: // closing the stream of a request is what cancels it, as a rule
+		if session.Cancels(m) && !h.opts.Stateless {
+			return true
+		}
 		w.WriteHeader(http.StatusAccepted)
 		return false
 	case jsonrpc.Response:
@@ -88,6 +92,7 @@ func (h *Handler) decodeModern(w http.ResponseWriter, x *exchange) bool {
 		h.rejectModern(w, x, status, err)
 		return false
 	}
+	x.modern.resumes = bytes.Contains(x.modern.capabilities, []byte(protocol.ExtensionResume)) && h.resumes(x)
 	if isTaskMethod(m.Method) {
 		if id, ours := parseTaskID(x.modern.name); ours {
 			x.modern.task, x.ref = id, id.text // which names the session

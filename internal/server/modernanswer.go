@@ -35,7 +35,12 @@ func (h *Handler) serveModern(w http.ResponseWriter, of *exchange) (err error) {
 	}{*of, [1]jsonrpc.Message(of.msgs)}
 	x, m := &y.exchange, &y.msgs[0]
 	x.msgs = y.msgs[:]
-	if h.isWaitingState(m) {
+	switch {
+	case m.Kind == jsonrpc.Notification:
+		return h.cancelModern(w, x)
+	case m.Method == protocol.MethodResume && !h.opts.Stateless:
+		return h.resumeModern(w, x)
+	case h.isWaitingState(m):
 		return h.continueModern(w, x)
 	}
 	if h.isDraining() {
@@ -79,7 +84,10 @@ func (h *Handler) callModern(w http.ResponseWriter, x *exchange, came []jsonrpc.
 		return err
 	}
 	began := time.Now()
-	b.deliver(x.values(), x.msgs, x.r.Header)
+	resumes := b.number != 0 && x.modern.resumes
+	if !resumes {
+		b.deliver(x.values(), x.msgs, x.r.Header)
+	}
 	if b.call != nil && b.number == 0 {
 		if h.waitLight(w, x, b.call) {
 			return nil
@@ -89,6 +97,11 @@ func (h *Handler) callModern(w http.ResponseWriter, x *exchange, came []jsonrpc.
 	p := h.newReply(w, x, b.session, b.call)
 	if b.call == nil {
 		p.door = observe.DoorKey
+	}
+	if resumes {
+		if err := p.begins(x.r.Context(), &b, x.msgs); err != nil {
+			return err
+		}
 	}
 	p.began = began
 	x.modern.sum = sumOf(&x.msgs[0])
@@ -106,7 +119,8 @@ func (h *Handler) beginModern(x *exchange) (begun, error) {
 		call, known, err := x.session.BeginKeyed(x.once.key, []byte(sumOf(&x.msgs[0])), x.msgs)
 		return begunOf(x.session, call, known, err)
 	}
-	call, err := x.session.Begin(x.msgs, true)
+	// Who can come back for what is not safe to make again is told how before it runs.
+	call, err := x.session.Begin(x.msgs, !x.modern.resumes || protocol.RetrySafe(x.msgs[0].Method, nil))
 	return begunOf(x.session, call, nil, err)
 }
 
@@ -117,13 +131,14 @@ type reply struct {
 	call  *session.Call // nil if it has ended, or was begun before
 	began time.Time
 
-	tasks  bool           // the call may become a task
-	listen *taskListen    // nil if the request names no tasks to listen to
-	goesOn bool           // the call goes on when its client leaves
-	opened bool           // the stream of events has begun
-	final  []byte         // the response, as the client gets it; nil until it has come
-	asked  []inputRequest // what the backend has asked, and the client has not answered
-	ends   func() []byte  // makes the response that ends the reply before its call, once that is due; nil: it goes on
+	tasks   bool           // the call may become a task
+	resumes bool           // its client can come back for the call, and gets event ids
+	listen  *taskListen    // nil if the request names no tasks to listen to
+	goesOn  bool           // the call goes on when its client leaves
+	opened  bool           // the stream of events has begun
+	final   []byte         // the response, as the client gets it; nil until it has come
+	asked   []inputRequest // what the backend has asked, and the client has not answered
+	ends    func() []byte  // makes the response that ends the reply before its call, once that is due; nil: it goes on
 }
 
 // An inputRequest is a request of a backend that the client is to answer.
@@ -139,7 +154,7 @@ var errReplied = errors.New("the request was answered, and its call goes on")
 func (h *Handler) newReply(w http.ResponseWriter, x *exchange, s *session.Session, call *session.Call) *reply {
 	p := &reply{events: h.newConn(w, x, s), x: x, call: call, began: time.Now()}
 	p.primes, p.sink = false, p
-	p.tasks = x.mayBeTask()
+	p.tasks, p.resumes = x.mayBeTask(), x.modern.resumes
 	return p
 }
 
@@ -212,7 +227,7 @@ func (x *exchange) own(response []byte) []byte {
 		response = x.subscribed(response, "result")
 	case !x.modern.tasks:
 	case method == protocol.MethodDiscover:
-		response = withTasks(response)
+		response = withResume(withTasks(response))
 	case isTaskMethod(method):
 		response = notMethod(response)
 	}
@@ -271,11 +286,13 @@ func (h *Handler) writeModern(w http.ResponseWriter, message []byte) {
 // answer copies a stream from a place in it to the client, until the response. An error says
 // that nothing was answered.
 func (p *reply) answer(ctx context.Context, number, seq uint64) error {
-	if err := p.copier.read(ctx, stream.Cursor{Stream: stream.ID{Number: number}, Seq: seq}, false); err != nil {
-		if p.call != nil {
-			p.call.Withdraw("its stream cannot be read")
+	if p.r == nil {
+		if err := p.copier.read(ctx, stream.Cursor{Stream: stream.ID{Number: number}, Seq: seq}, p.resumes); err != nil {
+			if p.call != nil {
+				p.call.Withdraw("its stream cannot be read")
+			}
+			return err
 		}
-		return err
 	}
 	err := p.run(ctx)
 	for errors.Is(err, errReplied) {
@@ -300,7 +317,12 @@ func (p *reply) left(err error) {
 	if err == nil || p.state >= last || errors.Is(err, errSuperseded) || errors.Is(err, session.ErrMoved) || p.goesOn {
 		return
 	}
-	if c := p.s.CallAt(p.r.Cursor().Stream.Number); c != nil && !c.Keyed() && p.r.LeavesLast() {
+	c := p.s.CallAt(p.r.Cursor().Stream.Number)
+	switch {
+	case c == nil || c.Keyed() || !p.r.LeavesLast():
+	case p.resumes && p.opened:
+		c.AwaitReturn(p.h.sessions.InputWait(mostInputWait), "its client did not come back in time")
+	default:
 		c.Withdraw("the client closed the connection")
 	}
 }
@@ -315,7 +337,7 @@ func (p *reply) end(response []byte) error {
 }
 
 // append implements [sink].
-func (p *reply) append(text, _, data []byte) []byte {
+func (p *reply) append(text, eventID, data []byte) []byte {
 	method, id := jsonrpc.Field(data, "method"), jsonrpc.Field(data, "id")
 	switch {
 	case method == nil:
@@ -332,7 +354,7 @@ func (p *reply) append(text, _, data []byte) []byte {
 			p.listen.acked, data = true, p.listen.filter(data)
 		}
 	}
-	return sse.AppendMessage(text, nil, data)
+	return sse.AppendMessage(text, eventID, data)
 }
 
 // withdrawn takes in that the backend does not wait for a response any more, and reports
@@ -353,6 +375,9 @@ func (p *reply) withdrawn(method string, data []byte) bool {
 
 // write implements [sink].
 func (p *reply) write(text []byte, last bool) error {
+	if last && p.final == nil && p.resumes { // it was cancelled, maybe from elsewhere
+		p.final = modernError(p.x.modern.id, errCancelled)
+	}
 	switch {
 	case last && !p.opened && len(text) == 0:
 		if p.final == nil {
@@ -377,6 +402,9 @@ func (p *reply) write(text []byte, last bool) error {
 func (p *reply) say(text []byte, last bool) error {
 	if p.opened {
 		return p.flush(text, last)
+	}
+	if p.resumes && p.r.Cursor().Stream.Number != 0 {
+		text = append(p.policy(), text...)
 	}
 	p.opened = true
 	return p.open(text)

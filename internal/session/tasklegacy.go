@@ -374,7 +374,7 @@ func (s *Session) listTasks(ctx context.Context, m *jsonrpc.Message) []byte {
 
 // taskSessions returns the sessions on this node whose tasks the client of a session may see.
 func (m *Manager) taskSessions(own *Session) []*Session {
-	if own.principal == "" {
+	if IsAnonymous(own.principal) {
 		return []*Session{own}
 	}
 	all := []*Session{}

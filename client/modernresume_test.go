@@ -1,0 +1,65 @@
+package client_test
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"holdfast/client"
+	"holdfast/jsonrpc"
+)
+
+// A modern call goes on after a cut, by its token, with a server that has that.
+func TestModernResume(t *testing.T) {
+	t.Parallel()
+	cancelled := make(chan string, 1)
+	s := newModernServer(t, func(w http.ResponseWriter, r *http.Request, m jsonrpc.Message, n int) {
+		switch m.Method {
+		case "server/discover":
+			answerJSON(w, 200, `{"jsonrpc":"2.0","id":%s,"result":{"supportedVersions":["2026-07-28"],"capabilities":{"extensions":{"holdfast/resumableRequests":{}}}}}`, m.ID)
+		case "tools/call":
+			event(w, `{"jsonrpc":"2.0","method":"notifications/requests/resumePolicy","params":{"requestId":%s,"resumeToken":"secret"}}`, m.ID)
+			if string(m.ID) == "2" {
+				<-r.Context().Done()
+			}
+			cut()
+		case "requests/resume":
+			if n == 1 {
+				cut()
+			}
+			event(w, `{"jsonrpc":"2.0","id":%s,"result":{"resultType":"complete"}}`, m.ID)
+		case "notifications/cancelled":
+			w.WriteHeader(http.StatusAccepted)
+			cancelled <- string(m.Params)
+		}
+	})
+	c := newRaw(t, s.url, client.Options{})
+	c.send(`{"jsonrpc":"2.0","id":0,"method":"server/discover","params":{` + meta + `}}`)
+	c.answer("0")
+	c.send(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x",` + meta + `}}`)
+	if m := c.answer("1"); m.Error != nil {
+		t.Errorf("%s", m.Raw)
+	}
+	calls, again := s.got("tools/call"), s.got("requests/resume")
+	if len(calls) != 1 || len(again) != 2 || c.heard["notifications/requests/resumePolicy"] != 0 {
+		t.Fatalf("%d calls, %d resumptions, %v", len(calls), len(again), c.heard)
+	}
+	if jsonrpc.Field(calls[0].Params, "_meta", "io.modelcontextprotocol/clientCapabilities", "extensions", "holdfast/resumableRequests") == nil {
+		t.Errorf("declares %s", calls[0].Params)
+	}
+	for _, m := range again {
+		if string(m.ID) != "1" || jsonrpc.String(jsonrpc.Field(m.Params, "resumeToken")) != "secret" || m.header.Get("Mcp-Method") != "requests/resume" ||
+			m.header.Get("MCP-Protocol-Version") != "2026-07-28" || m.header.Get("Last-Event-ID") != "1" || !strings.Contains(string(m.Params), "resumableRequests") {
+			t.Errorf("resumed with %s, %v", m.Raw, m.header)
+		}
+	}
+	c.send(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"x",` + meta + `}}`)
+	for len(s.got("tools/call")) < 2 {
+		c.send(`{"jsonrpc":"2.0","id":3,"method":"server/discover","params":{` + meta + `}}`)
+		c.answer("3")
+	}
+	c.send(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":2}}`)
+	if params := <-cancelled; !strings.Contains(params, `"requestId":2`) || !strings.Contains(params, "secret") {
+		t.Errorf("cancelled with %s", params)
+	}
+}

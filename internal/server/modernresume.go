@@ -1,0 +1,136 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strconv"
+	"time"
+
+	"holdfast/internal/observe"
+	"holdfast/internal/protocol"
+	"holdfast/internal/session"
+	"holdfast/internal/sse"
+	"holdfast/jsonrpc"
+	"holdfast/stream"
+)
+
+// What follows is SEP-975 for modern clients, as an extension of Holdfast's that they declare
+// (docs/eras.md). The answer to a call of such a client begins with its policy, which has a
+// token. From then on the end of the connection does not cancel the call: requests/resume
+// goes on with it, on any node.
+
+// sealResume is what the mark of a modern resume token is for.
+const sealResume = "holdfast modern resume token"
+
+// resumes reports whether the client of a modern request has declared the extension, and can
+// come back for the call.
+func (h *Handler) resumes(x *exchange) bool {
+	return !h.opts.Stateless && x.modern.declares("extensions", protocol.ExtensionResume) && !x.isListen()
+}
+
+// withResume adds to the result of server/discover that calls can be resumed.
+func withResume(response []byte) []byte {
+	if jsonrpc.Field(response, "result") == nil {
+		return response
+	}
+	response, _ = jsonrpc.Set(response, []byte(`{}`), "result", "capabilities", "extensions", protocol.ExtensionResume)
+	return response
+}
+
+// policy returns the event with which the answer to a client begins that resumes calls.
+func (p *reply) policy() []byte {
+	params := append([]byte(`{"requestId":`), p.x.modern.id...)
+	token := p.s.Seal(sealResume, p.r.Cursor().Stream.Number, p.x.modern.id)
+	params = append(append(append(params, `,"resumeToken":`...), jsonrpc.Quote(token)...), '}')
+	seconds := max(int64(p.h.sessions.InputWait(mostInputWait)/time.Second), 1)
+	params, _ = jsonrpc.Set(params, strconv.AppendInt(nil, seconds, 10), "maxWait")
+	return sse.AppendMessage(nil, nil, jsonrpc.AppendRequest(nil, nil, protocol.MethodResumePolicy, params))
+}
+
+// errNoResume refuses a request of a client that has not declared the extension.
+func errNoResume() *jsonrpc.Error {
+	e := errf(protocol.CodeMissingCapability, "missing required client capability: the extension %s", protocol.ExtensionResume)
+	e.Data = []byte(`{"requiredCapabilities":{"extensions":{"` + protocol.ExtensionResume + `":{}}}}`)
+	return e
+}
+
+// findModern returns the call that a token and the id of its request name.
+func (h *Handler) findModern(x *exchange, token, id []byte) (*session.Session, uint64, error) {
+	s, number, err := h.sessions.FindSeal(sealResume, jsonrpc.String(token), id, x.principal)
+	if errors.Is(err, session.ErrNotFound) {
+		err = session.ErrBadToken
+	}
+	return s, number, err
+}
+
+// resumeModern serves a requests/resume of a modern client.
+func (h *Handler) resumeModern(w http.ResponseWriter, x *exchange) error {
+	m := &x.msgs[0]
+	if !x.modern.resumes {
+		return errNoResume()
+	}
+	s, number, err := h.findModern(x, jsonrpc.Field(m.Params, "resumeToken"), m.ID)
+	if errors.Is(err, session.ErrBadToken) { // that there is no such request is an answer like others
+		_, e := h.explain(err)
+		h.rejectModern(w, x, http.StatusOK, e)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	x.session = s
+	at, err := cursorAfter(x.r.Context(), s, number, lastEventID(x.r))
+	if err != nil {
+		return err
+	}
+	p := h.newReply(w, x, s, s.CallAt(number))
+	p.door = observe.DoorResume
+	p.tasks = false // what it has become is not known here
+	if p.call != nil {
+		p.call.Returned()
+	}
+	open, err := s.OpenRequests(x.r.Context(), number, at.Seq) // what its client was to be asked
+	for i := range open {
+		p.asked = append(p.asked, inputRequest{open[i].ID, open[i].Raw})
+	}
+	if err != nil && !errors.Is(err, stream.ErrNotFound) {
+		return err
+	}
+	return p.answer(x.r.Context(), number, at.Seq)
+}
+
+// cancelModern serves a notifications/cancelled that names a call by its token.
+func (h *Handler) cancelModern(w http.ResponseWriter, x *exchange) error {
+	m := &x.msgs[0]
+	s, number, err := h.findModern(x, jsonrpc.Field(m.Params, "_meta", protocol.MetaResumeToken), jsonrpc.Field(m.Params, "requestId"))
+	if err != nil && !errors.Is(err, session.ErrBadToken) {
+		return err
+	}
+	if err == nil {
+		if c := s.CallAt(number); c != nil {
+			c.Withdraw("the client cancelled the request")
+		}
+	}
+	w.WriteHeader(http.StatusAccepted)
+	return nil
+}
+
+// begins has the call of a reply run, once its client knows how to come back for it.
+func (p *reply) begins(ctx context.Context, b *begun, msgs []jsonrpc.Message) error {
+	if err := p.copier.read(ctx, stream.Cursor{Stream: stream.ID{Number: b.number}}, true); err != nil {
+		if b.call != nil {
+			b.call.Withdraw("its stream cannot be read")
+		}
+		return err
+	}
+	err := p.say(nil, false)
+	if err == nil {
+		err = ctx.Err()
+	}
+	if err != nil && b.call != nil {
+		b.call.Abort(msgs, errf(jsonrpc.CodeServer, "not delivered: its client has left"))
+	}
+	b.deliver(p.x.values(), msgs, p.x.r.Header)
+	return nil
+}

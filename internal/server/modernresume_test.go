@@ -1,0 +1,136 @@
+package server_test
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"holdfast/internal/server"
+	"holdfast/jsonrpc"
+)
+
+// comesBack are the capabilities of a client that resumes modern calls.
+const comesBack = `{"extensions":{"holdfast/resumableRequests":{}}}`
+
+// begun makes a modern call that can be resumed, and returns its token.
+func (p *peer) begun(tool, arguments string) (*wire, string) {
+	p.n.t.Helper()
+	w := p.modernOpen("tools/call", tool, fmt.Sprintf(`{"name":%q,"arguments":%s}`, tool, arguments), comesBack)
+	return w, w.token()
+}
+
+// comes goes on with such a call.
+func (p *peer) comes(token, capabilities string, extra ...string) *wire {
+	p.n.t.Helper()
+	head := append([]string{"MCP-Protocol-Version: 2026-07-28", "Mcp-Method: requests/resume"}, extra...)
+	return p.open("POST", "/mcp", modernBody("requests/resume", fmt.Sprintf(`{"resumeToken":%q}`, token), capabilities), head...)
+}
+
+// A modern call goes on when its connection is cut, for a client that can come back.
+func TestModernResume(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, config{})
+	p := &peer{n: n}
+	w, token := p.begun("hold", `{"key":"k"}`)
+	held := n.release(1)[0]
+	held.Notify("notifications/progress", []byte(`{"progressToken":"p","progress":1}`))
+	first := w.message()
+	if first.ID == "" {
+		t.Errorf("no event id: %s", first.Data)
+	}
+	_ = w.c.Close()
+	held.Notify("notifications/progress", []byte(`{"progressToken":"p","progress":2}`))
+	w = p.comes(token, comesBack, "Last-Event-ID: "+first.ID)
+	if again := w.token(); again != token {
+		t.Errorf("another token: %s and %s", again, token)
+	}
+	if ev := w.message(); !strings.Contains(string(ev.Data), `"progress":2`) {
+		t.Errorf("after the first: %s", ev.Data)
+	}
+	held.Result(result("whole"))
+	if ev := w.message(); !strings.Contains(string(ev.Data), "whole") || !strings.Contains(string(ev.Data), `"id":"c1"`) {
+		t.Errorf("at the end: %s", ev.Data)
+	}
+	if r := p.comes(token, comesBack).all(); !strings.Contains(string(r.body), `"progress":1`) || !strings.Contains(string(r.body), "whole") {
+		t.Errorf("after the end: %d %s", r.status, r.body)
+	}
+	if n.runs("k") != 1 {
+		t.Errorf("%d runs", n.runs("k"))
+	}
+}
+
+// A call with a token is cancelled by it, and by no one else.
+func TestModernResumeRefused(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, config{server: server.Options{Principal: func(r *http.Request) string { return r.Header.Get("Who") }}})
+	me, you := &peer{n: n, header: http.Header{"Who": {"me"}}}, &peer{n: n, header: http.Header{"Who": {"you"}}}
+	w, token := me.begun("hold", `{}`)
+	n.release(1)
+	for what, r := range map[string]reply{
+		"another principal": you.comes(token, comesBack).all(),
+		"another token":     me.comes(token[:20]+"AAAA"+token[24:], comesBack).all(),
+	} {
+		if m := told(t, r); r.status != http.StatusOK || m.Error == nil || m.Error.Code != codeParams {
+			t.Errorf("%s: %d %s", what, r.status, r.body)
+		}
+	}
+	if r := me.comes(token, `{}`).all(); told(t, r).Error.Code != -32021 {
+		t.Errorf("without the extension: %d %s", r.status, r.body)
+	}
+	cancel := func(p *peer, token string) {
+		t.Helper()
+		body := fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"c1","_meta":{"holdfast/resumeToken":%q}}}`, token)
+		if r := p.open("POST", "/mcp", body, "MCP-Protocol-Version: 2026-07-28", "Mcp-Method: notifications/cancelled").all(); r.status != http.StatusAccepted {
+			t.Errorf("cancelled: %d %s", r.status, r.body)
+		}
+	}
+	cancel(you, token)
+	if n.sessions.Calls() != 1 {
+		t.Error("another principal has cancelled the call")
+	}
+	cancel(me, token)
+	m, err := jsonrpc.Parse(w.message().Data)
+	if err != nil || m.Error == nil || n.sessions.Calls() != 0 {
+		t.Errorf("%s, %v, and %d calls in flight", m.Raw, err, n.sessions.Calls())
+	}
+}
+
+// A call without the extension is cancelled with its connection, and gets no policy.
+func TestModernNotResumed(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, config{})
+	p := &peer{n: n}
+	w := p.modernOpen("tools/call", "hold", `{"name":"hold","arguments":{}}`, `{}`)
+	held := n.release(1)[0]
+	held.Notify("notifications/progress", []byte(`{"progressToken":"p","progress":1}`))
+	if ev := w.message(); ev.ID != "" || strings.Contains(string(ev.Data), "resumePolicy") {
+		t.Errorf("said: %+v", ev)
+	}
+	_ = w.c.Close()
+	eventually(t, "the call to be cancelled", func() bool { return n.sessions.Calls() == 0 })
+	if r := p.modern("server/discover", "", `{}`, `{}`); !strings.Contains(string(r.body), `"holdfast/resumableRequests":{}`) && strings.Contains(string(r.body), `"result"`) {
+		t.Errorf("discover: %s", r.body)
+	}
+}
+
+// A call is resumed on any node, also after its own is lost.
+func TestModernResumeOnAnyNode(t *testing.T) {
+	t.Parallel()
+	f := newFarm(t, 3, config{})
+	at := func(i int) *peer { return &peer{n: f.nodes[i].node} }
+	w, token := at(0).begun("hold", `{"key":"k"}`)
+	held := f.nodes[0].release(1)[0]
+	_ = w.c.Close()
+	w = at(1).comes(token, comesBack)
+	w.token()
+	held.Notify("notifications/progress", []byte(`{"progressToken":"p","progress":1}`))
+	if ev := w.message(); !strings.Contains(string(ev.Data), `"progress":1`) {
+		t.Errorf("on another node: %s", ev.Data)
+	}
+	_ = w.c.Close()
+	f.nodes[0].kill()
+	if r := at(2).comes(token, comesBack).all(); !strings.Contains(string(r.body), "outcome unknown") || f.runs("k") != 1 {
+		t.Errorf("after its node was lost: %d %s, %d runs", r.status, r.body, f.runs("k"))
+	}
+}
