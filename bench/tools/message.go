@@ -29,7 +29,7 @@ func Answer(x *message.Exchange) {
 	}
 	switch x.Method {
 	case "initialize":
-		x.Result(initialize(x.Params))
+		x.Result(Initialize(x.Params))
 	case "ping":
 		x.Result(pong)
 	case "tools/list":
@@ -41,7 +41,8 @@ func Answer(x *message.Exchange) {
 	}
 }
 
-func initialize(params []byte) []byte {
+// Initialize returns the result of initialize.
+func Initialize(params []byte) []byte {
 	revision := revisions[0]
 	asked := string(jsonrpc.Field(params, "protocolVersion"))
 	for _, r := range revisions {

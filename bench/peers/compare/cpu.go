@@ -156,11 +156,7 @@ func drive(f figures, what string, s *subject, p *process, cs []*caller, do func
 	}
 	ops := make([]int, len(cs))
 	errs := make([]error, len(cs))
-	var wg sync.WaitGroup
-	for i, c := range cs {
-		wg.Go(func() { ops[i], errs[i] = do(c) })
-	}
-	wg.Wait()
+	inParallel(len(cs), func(i int) { ops[i], errs[i] = do(cs[i]) })
 	after, err := p.cpu()
 	if err := errors.Join(append(errs, err)...); err != nil {
 		return fmt.Errorf("%s: %s: %w", s.name, what, err)
@@ -171,4 +167,13 @@ func drive(f figures, what string, s *subject, p *process, cs []*caller, do func
 	}
 	f.add(what, s.name, float64((after-before).Microseconds())/float64(sum))
 	return nil
+}
+
+// inParallel calls do n times at once, and waits.
+func inParallel(n int, do func(i int)) {
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() { do(i) })
+	}
+	wg.Wait()
 }

@@ -2,9 +2,10 @@
 // that writes the same bytes. It builds and starts every server as a process of
 // its own, drives all of them with the same clients, in turns, and prints what
 // each spends. With -clients it is clients that take turns, each a process of its
-// own, at the same servers. It needs Linux (/proc), and takes about two minutes.
+// own, at the same servers. With -translate it is gateways between clients and servers of the
+// protocol's two eras. It needs Linux (/proc), and takes about two minutes.
 //
-//	cd bench/peers && go run ./compare [-clients] [-rounds 3] [-for 1s] [-held 2000] [-only TEXT] [-before DIR]
+//	cd bench/peers && go run ./compare [-clients | -translate [-npm DIR]] [-rounds 3] [-for 1s] [-held 2000] [-only TEXT] [-before DIR]
 //
 // With -before, the Holdfast in another checkout takes its turns too: so a change
 // is measured against what was there before it, in one run.
@@ -28,6 +29,8 @@ func main() {
 	held := flag.Int("held", 2000, "how many sessions and calls to hold for memory; 0 to skip")
 	only := flag.String("only", "", "measure the first subject, and those whose name contains this")
 	clients := flag.Bool("clients", false, "measure clients, not servers")
+	eras := flag.Bool("translate", false, "measure gateways between clients and servers of both eras")
+	npm := flag.String("npm", "", "where the npm packages of bench/peers/package.json are installed, for -translate; none: only Holdfast is measured")
 	before := flag.String("before", "", "measure the Holdfast in this checkout as well, for servers only")
 	flag.Parse()
 	if *before != "" {
@@ -37,30 +40,48 @@ func main() {
 	subjects = slices.DeleteFunc(subjects, func(s subject) bool {
 		return s.name != first.name && !strings.Contains(s.name, *only)
 	})
-	if err := compare(*clients, *before, *rounds, *each, *held); err != nil {
+	what := comparison{clients: *clients, eras: *eras, npm: *npm, before: *before}
+	if err := compare(what, *rounds, *each, *held); err != nil {
 		fmt.Fprintf(os.Stderr, "compare: %v\n", err)
 		os.Exit(1)
 	}
 }
 
-func compare(clients bool, before string, rounds int, each time.Duration, held int) (err error) {
+// A comparison is what is measured: servers, unless it is clients or gateways.
+type comparison struct {
+	clients, eras bool
+	npm           string
+	before        string // a checkout of Holdfast, or ""
+}
+
+func compare(what comparison, rounds int, each time.Duration, held int) (err error) {
 	dir, err := os.MkdirTemp("", "compare")
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	for _, pkg := range append(servers(), clientProgram) {
+	programs := append(servers(), clientProgram)
+	if what.eras {
+		programs = []string{peers, gatewayProgram}
+	}
+	for _, pkg := range programs {
 		build := exec.Command("go", "build", "-o", filepath.Join(dir, binary(pkg)), pkg)
 		if pkg == oursBefore {
 			build = exec.Command("go", "build", "-o", filepath.Join(dir, binary(pkg)), ours)
-			build.Dir = before
+			build.Dir = what.before
+		}
+		if pkg == gatewayProgram { // which this module lacks requirements of
+			build.Dir = filepath.Join("..", "..")
 		}
 		build.Stderr = os.Stderr
 		if err := build.Run(); err != nil {
 			return fmt.Errorf("build %s: %w", pkg, err)
 		}
 	}
-	if clients {
+	if what.eras {
+		return compareEras(os.Stdout, dir, what.npm, rounds, each)
+	}
+	if what.clients {
 		return compareClients(os.Stdout, dir, rounds, each, held)
 	}
 	f := newFigures()

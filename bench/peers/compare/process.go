@@ -61,8 +61,10 @@ func (p *process) stop() {
 // cpu returns what the process has spent, in user and kernel mode: what the
 // scheduler counted for each of its threads, in nanoseconds. (/proc/PID/stat
 // counts in hundredths of a second, too coarse for rounds this short.)
-func (p *process) cpu() (time.Duration, error) {
-	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", p.cmd.Process.Pid))
+func (p *process) cpu() (time.Duration, error) { return cpuOf(p.cmd.Process.Pid) }
+
+func cpuOf(pid int) (time.Duration, error) {
+	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
 	if err != nil || len(files) == 0 {
 		return 0, errors.New("read CPU time: no /proc/PID/task/TID/schedstat here")
 	}

@@ -67,6 +67,9 @@ func median(v []float64) float64 {
 func (f figures) spread() (worst float64) {
 	for _, by := range f.rounds {
 		for _, v := range by {
+			if median(v) == 0 {
+				continue
+			}
 			worst = max(worst, (slices.Max(v)-slices.Min(v))/median(v))
 		}
 	}

@@ -5,6 +5,8 @@
 //	light    see floor.NewLight
 //	go-sdk   /mcp-json, /mcp-stateless, /mcp-sse, and /mcp-store with an event store
 //	mcp-go   /mcp, and /mcp-store with an event store
+//	legacy   /mcp, for clients up to 2025-11-25 only; with -stdio on stdin and stdout
+//	modern   the same for clients of 2026-07-28 only
 //
 // and GET /bench/stats[?gc=1] with each.
 package main
@@ -30,8 +32,16 @@ const storeBytes = 1 << 30
 
 func main() {
 	listen := flag.String("listen", "127.0.0.1:8082", "address to listen on")
-	kind := flag.String("kind", "floor", "floor, light, go-sdk or mcp-go")
+	kind := flag.String("kind", "floor", "floor, light, go-sdk, mcp-go, legacy or modern")
+	stdio := flag.Bool("stdio", false, "serve stdin and stdout: legacy and modern")
 	flag.Parse()
+	if *stdio {
+		if err := era(*kind).serveStdio(); err != nil {
+			slog.Error("peer failed", "error", err)
+			os.Exit(1)
+		}
+		return
+	}
 	if err := serve(*listen, *kind); err != nil {
 		slog.Error("peer failed", "error", err)
 		os.Exit(1)
@@ -57,6 +67,8 @@ func serve(addr, kind string) error {
 		mux.Handle("/mcp-store", mcp.NewStreamableHTTPHandler(get, &mcp.StreamableHTTPOptions{EventStore: store}))
 	case "mcp-go":
 		addMCPGo(mux)
+	case string(legacy), string(modern):
+		mux.Handle("/mcp", era(kind))
 	default:
 		return fmt.Errorf("no kind is called %q", kind)
 	}
