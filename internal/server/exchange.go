@@ -112,6 +112,9 @@ func (x *exchange) opens() bool {
 	return false
 }
 
+// anywhere reports whether any node can serve the exchange, as long as none has begun to.
+func (x *exchange) anywhere() bool { return x.opens() || x.purpose == forModern }
+
 // pair reports whether the exchange is one of revision 2024-11-05.
 func (x *exchange) pair() bool { return x.purpose == forPairStream || x.purpose == forPairMessages }
 

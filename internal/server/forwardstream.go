@@ -112,7 +112,7 @@ func (f *forwardedStream) copy(from *http.Response) error {
 func (f *forwardedStream) cut() error {
 	f.p.to(broken)
 	f.p.end = time.Now().Add(reachFor)
-	if f.others || f.last == "" && f.p.x.r.Method != http.MethodGet {
+	if f.others || f.last == "" && f.p.x.r.Method != http.MethodGet || f.p.x.purpose == forModern {
 		return errUnreached // its client knows best what it has
 	}
 	return errCut
@@ -235,6 +235,15 @@ func (f *forwardedStream) write(text []byte) error {
 		return err
 	}
 	return nil
+}
+
+// endModern tells a modern client, which cannot come back for the rest, that nobody knows how its
+// call ended. A listen is left to be made again.
+func (f *forwardedStream) endModern() {
+	if x := f.p.x; f.broken == nil && !x.isListen() {
+		says := errf(protocol.CodeOutcomeUnknown, "%v: the node that ran this call was lost", errUnknown)
+		_ = f.write(sse.AppendMessage(nil, nil, modernError(x.modern.id, says)))
+	}
 }
 
 // giveUp tells the client when to come back.

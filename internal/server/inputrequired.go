@@ -147,11 +147,19 @@ func (h *Handler) continueModern(w http.ResponseWriter, x *exchange) error {
 		return err
 	}
 	x.session = s
+	call := s.CallAt(number)
 	open, err := s.OpenRequests(x.r.Context(), number, at.told)
-	if err != nil || len(open) == 0 { // they were answered
+	if len(open) == 0 && call == nil { // they were answered, or their node is lost
+		if end := s.UnknownEnd(x.r.Context(), number); end != nil {
+			h.writeModern(w, x.own(end))
+			return nil
+		}
 		return errBadState
 	}
-	p := h.newReply(w, x, s, s.CallAt(number))
+	if err != nil {
+		return err
+	}
+	p := h.newReply(w, x, s, call)
 	p.door = observe.DoorInput
 	p.x.modern.sum = sum
 	if p.call != nil {

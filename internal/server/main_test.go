@@ -147,6 +147,8 @@ func (s *script) Serve(x *message.Exchange) {
 		x.Result([]byte(`{"tools":[{"name":"echo","annotations":{"readOnlyHint":true}},{"name":"steps"},{"name":"hold"},{"name":"ask"},{"name":"safe_steps","annotations":{"idempotentHint":true}},{"name":"safe_hold","annotations":{"idempotentHint":true}}]}`))
 	case x.Method == "notifications/unrelated":
 		x.Sink.EmitUnrelated(parse(`{"jsonrpc":"2.0","method":"notifications/message","params":` + string(x.Params) + `}`))
+	case x.Method == "subscriptions/listen":
+		x.Notify("notifications/subscriptions/acknowledged", []byte(`{"notifications":{"toolsListChanged":true}}`))
 	case x.Method == "tools/call", x.Method == "vendor/call":
 		s.call(x)
 	case x.Kind == jsonrpc.Request:

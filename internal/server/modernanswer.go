@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"math/rand/v2"
 	"net/http"
 	"time"
 
@@ -43,7 +44,13 @@ func (h *Handler) serveModern(w http.ResponseWriter, of *exchange) (err error) {
 	case h.isWaitingState(m):
 		return h.continueModern(w, x)
 	}
-	if h.isDraining() {
+	if x.once.key, err = keyOf(x.r, x.msgs); err != nil {
+		return errf(codeInvalid, "%v", err)
+	}
+	if x.isListen() {
+		x.once.key = "" // which nobody could come back to
+	}
+	if h.isDraining() && (x.once.key == "" || !h.sessions.BegunHere(x.principal, x.once.key)) {
 		return session.ErrClosing
 	}
 	var listen *taskListen
@@ -56,12 +63,6 @@ func (h *Handler) serveModern(w http.ResponseWriter, of *exchange) (err error) {
 		return err
 	}
 	defer x.session.Release()
-	if x.once.key, err = keyOf(x.r, x.msgs); err != nil {
-		return errf(codeInvalid, "%v", err)
-	}
-	if x.isListen() {
-		x.once.key = "" // which nobody could come back to
-	}
 	if listen != nil {
 		return h.listenModern(w, x, listen)
 	}
@@ -413,8 +414,15 @@ func (p *reply) say(text []byte, last bool) error {
 // idle implements [sink].
 func (p *reply) idle(_ context.Context, now time.Time) (time.Time, error) {
 	a := alarm{now: now}
-	if p.waits(&a) || p.becomesTask(&a) {
+	switch {
+	case p.waits(&a) || p.becomesTask(&a):
 		return a.next, errReplied
+	case p.x.isListen() && p.drained(&a):
+		if p.h.alone() {
+			p.ends = func() []byte { return p.endListen("the server is shutting down") }
+			return a.next, errReplied
+		}
+		return a.next, errComeBack // at another node: an end would say that there is none
 	}
 	if p.listen != nil {
 		over, err := p.tellTasks()
@@ -422,7 +430,7 @@ func (p *reply) idle(_ context.Context, now time.Time) (time.Time, error) {
 			return a.next, err
 		}
 		if over {
-			p.ends = p.endListen
+			p.ends = func() []byte { return p.endListen("all its tasks have ended") }
 			return a.next, errReplied
 		}
 	}
@@ -435,6 +443,18 @@ func (p *reply) idle(_ context.Context, now time.Time) (time.Time, error) {
 		}
 	}
 	return a.next, p.keepAlive(&a)
+}
+
+// drained reports whether a listen is to end because the node is drained.
+func (p *reply) drained(a *alarm) bool {
+	switch {
+	case !p.leaving.IsZero():
+	case p.h.isDraining():
+		p.leaving, p.copier.drain = a.now.Add(rand.N(p.h.spread+1)), nil
+	default:
+		p.copier.drain = p.h.draining
+	}
+	return a.due(p.leaving)
 }
 
 // finished implements [sink].

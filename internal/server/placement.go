@@ -39,7 +39,7 @@ func (h *Handler) displaced(x *exchange, err error) bool {
 	}
 	var away *session.Redirect
 	return errors.As(err, &away) || errors.Is(err, errNotHere) || errors.Is(err, session.ErrMoved) ||
-		x.opens() && errors.Is(err, session.ErrClosing)
+		x.anywhere() && errors.Is(err, session.ErrClosing)
 }
 
 // place goes on with an exchange that was not served because of err. If that is because
@@ -148,7 +148,12 @@ func (h *Handler) newPlacement(w http.ResponseWriter, x *exchange) *placement {
 		Revision:  h.revision(x),
 		Info:      h.pack(x.r.Context()),
 	}
-	if x.begins() && x.purpose != forModern {
+	switch {
+	case x.purpose == forModern && x.isListen():
+		p.leaving.listens()
+	case x.purpose == forModern:
+		p.leaving.waits()
+	case x.begins():
 		p.visit.Once = rand.Text()
 		p.leaving.waits()
 	}
@@ -213,7 +218,7 @@ func (p *placement) aim(err error, moves int) error {
 		}
 		p.x.once.again = p.x.once.again || errors.Is(err, session.ErrMoved)
 		p.target, p.home.at = p.home, nil
-	case moves == 0 && p.x.opens() && errors.Is(err, session.ErrClosing):
+	case moves == 0 && p.x.anywhere() && errors.Is(err, session.ErrClosing):
 	default:
 		return err
 	}
@@ -249,10 +254,18 @@ func (p *placement) over() error {
 		return errLeft // nobody listens
 	case p.leaving.begun():
 		return errLeaving
+	case p.mayHaveRun():
+		return errUnknown
 	case time.Now().After(p.end):
 		return errUnreached
 	}
 	return nil
+}
+
+// mayHaveRun reports whether a node may have begun a modern request that is not to run twice: no
+// other node would know.
+func (p *placement) mayHaveRun() bool {
+	return p.x.purpose == forModern && p.key == "" && p.state == sent && !p.retries() && !p.h.sessions.RetrySafe(p.x.msgs)
 }
 
 // errHere says that the session of an exchange on a mux has come here: the mux serves it.
@@ -328,6 +341,10 @@ func (p *placement) failed(err error) error {
 	p.to(done)
 	if errors.Is(err, errLeft) {
 		return nil
+	}
+	if p.out != nil && p.x.purpose == forModern {
+		p.out.endModern()
+		return err
 	}
 	if p.out != nil {
 		p.out.giveUp()

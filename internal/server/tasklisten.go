@@ -224,10 +224,10 @@ func (p *reply) notifyTask(text []byte, t *watchedTask, is *taskText, params []b
 	return sse.AppendMessage(text, nil, jsonrpc.AppendRequest(nil, nil, protocol.MethodTaskStatus, params))
 }
 
-// endListen ends a listen that has nothing more to tell of.
-func (p *reply) endListen() []byte {
+// endListen ends a listen, for a reason.
+func (p *reply) endListen(why string) []byte {
 	if c := p.s.CallAt(p.r.Cursor().Stream.Number); c != nil {
-		c.Withdraw("all its tasks have ended")
+		c.Withdraw(why)
 	}
 	result := []byte(`{"resultType":"` + protocol.ResultComplete + `"}`)
 	result, _ = jsonrpc.Set(result, p.x.modern.id, "_meta", protocol.MetaSubscriptionID)

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"holdfast/internal/feature/idempotency"
 	"holdfast/internal/panics"
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
@@ -263,6 +264,12 @@ func (m *Manager) endIdleCarriers(tenant string) {
 	}
 }
 
+// BegunHere reports whether a call of a modern client is known on this node by its idempotency
+// key.
+func (m *Manager) BegunHere(principal, key string) bool {
+	return m.keys.Found(idempotency.KeyID(scopeOf(principal, true), "", key))
+}
+
 // Modern returns the revision of the requests that the session carries, or "" if it is a
 // client's session.
 func (s *Session) Modern() string { return s.modern }
@@ -287,11 +294,13 @@ func (s *Session) NextID() []byte {
 // keyScope returns whose idempotency keys the session's are: its principal's, or "" if they
 // are its own. The keys of modern clients without a name are those of all such clients: their
 // requests may reach any carrier.
-func (s *Session) keyScope() string {
-	switch server, name := SplitPrincipal(s.principal); {
+func (s *Session) keyScope() string { return scopeOf(s.principal, s.modern != "") }
+
+func scopeOf(principal string, modern bool) string {
+	switch server, name := SplitPrincipal(principal); {
 	case name != "":
-		return s.principal
-	case s.modern == "":
+		return principal
+	case !modern:
 		return ""
 	case server == "":
 		return "\x00modern"

@@ -183,7 +183,7 @@ func TestEndedCarriersAreForgotten(t *testing.T) {
 		}
 		check := func(want int) {
 			t.Helper()
-			linked, open := 0, 0
+			linked := 0
 			h.mu.RLock()
 			h.carriers.mu.Lock()
 			for _, of := range h.tenants {
@@ -191,7 +191,7 @@ func TestEndedCarriersAreForgotten(t *testing.T) {
 					linked++
 				}
 			}
-			open = len(h.carriers.open)
+			open := len(h.carriers.open)
 			h.carriers.mu.Unlock()
 			h.mu.RUnlock()
 			if open != want || linked != want || len(h.all()) != want {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"math"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -361,6 +362,16 @@ func (s *Session) endedTask(ctx context.Context, number uint64) (st TaskState, e
 		st.Response = got[0].Data
 	}
 	return st, nil
+}
+
+// UnknownEnd returns the response of a call that has ended with an outcome that nobody knows, or
+// nil.
+func (s *Session) UnknownEnd(ctx context.Context, number uint64) []byte {
+	st, err := s.endedTask(ctx, number)
+	if err != nil || string(jsonrpc.Field(st.Response, "error", "code")) != strconv.Itoa(protocol.CodeOutcomeUnknown) {
+		return nil
+	}
+	return st.Response
 }
 
 // WatchTask has ready be told when anything of a task changes, until stop is called.

@@ -1,0 +1,181 @@
+package server_test
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"holdfast/internal/server"
+	"holdfast/internal/testlong"
+	"holdfast/jsonrpc"
+)
+
+// under gives a client's requests an idempotency key.
+func (p *peer) under(key string) *peer {
+	q := *p
+	q.header = http.Header{"Idempotency-Key": {fmt.Sprintf("%q", key)}}
+	if of := p.header.Get("Authorization"); of != "" {
+		q.header.Set("Authorization", of)
+	}
+	return &q
+}
+
+func (p *peer) callModern(name, arguments string) *wire {
+	p.n.t.Helper()
+	return p.modernOpen("tools/call", name, fmt.Sprintf(`{"name":%q,"arguments":%s}`, name, arguments), `{"elicitation":{}}`)
+}
+
+// lastSaid returns the response that an answer ends with, as text.
+func lastSaid(r reply) string {
+	if all := r.events(); len(all) > 0 {
+		return string(all[len(all)-1].Data)
+	}
+	return string(r.body)
+}
+
+// TestModernDrain has modern requests come to a node that is drained: they are served on another
+// one, once. What it has begun goes on, and listens end, so that their clients come back elsewhere.
+func TestModernDrain(t *testing.T) {
+	t.Parallel()
+	f := newFarm(t, 2, config{server: server.Options{KeepAlive: time.Second}})
+	at := &peer{n: f.nodes[0].node}
+	busy := at.callModern("hold", `{"key":"busy"}`)
+	held := f.nodes[0].release(1)[0]
+	var drained sync.WaitGroup
+	drained.Go(func() {
+		if err := f.nodes[0].drain(time.Minute); err != nil {
+			t.Errorf("drain: %v", err)
+		}
+	})
+	eventually(t, "the drain to begin", func() bool {
+		r := at.callModern("steps", `{"key":"probe"}`).all()
+		if r.status != 200 {
+			t.Fatalf("%d %s", r.status, r.body)
+		}
+		return f.nodes[1].runs("probe") > 0
+	})
+	for i, r := range []reply{
+		at.callModern("steps", `{"key":"k0"}`).all(),
+		at.callModern("steps", `{"key":"k1","n":3,"pause":500}`).all(),
+		at.under("key").callModern("steps", `{"key":"k2"}`).all(),
+	} {
+		if text := lastSaid(r); r.status != 200 || !strings.Contains(text, `"done"`) || !strings.Contains(text, `"id":"c1"`) || f.nodes[1].runs(fmt.Sprint("k", i)) != 1 {
+			t.Errorf("call %d: %d %s", i, r.status, r.body)
+		}
+	}
+	asked := at.callModern("ask", `{}`).all()
+	result := jsonrpc.Field([]byte(lastSaid(asked)), "result")
+	retry := answering(result, jsonrpc.String(jsonrpc.Field(result, "requestState")))
+	if r := at.modern("tools/call", "ask", `{"name":"ask","arguments":{},`+retry+`}`, `{"elicitation":{}}`); !strings.Contains(lastSaid(r), "accept") {
+		t.Errorf("asked %s, and then: %d %s", asked.body, r.status, r.body)
+	}
+	held.Result([]byte(`{"content":[{"type":"text","text":"stayed"}]}`))
+	if r := busy.all(); !strings.Contains(lastSaid(r), "stayed") || f.runs("busy") != 1 {
+		t.Errorf("begun before: %d %s", r.status, r.body)
+	}
+	drained.Wait()
+}
+
+// TestModernDrainListen has clients listen at a node that is drained: it does not wait for them. If
+// there is another node they come back there, as their connection is cut; else they are told that
+// it ends.
+func TestModernDrainListen(t *testing.T) {
+	t.Parallel()
+	for nodes := 1; nodes <= 2; nodes++ {
+		f := newFarm(t, nodes, config{server: server.Options{KeepAlive: time.Second}})
+		at := &peer{n: f.nodes[0].node}
+		w := at.modernOpen("subscriptions/listen", "", `{"notifications":{"toolsListChanged":true}}`, `{}`)
+		w.message()
+		began := time.Now()
+		go func() { _ = f.nodes[0].drain(5 * time.Second) }()
+		r := w.rest()
+		if took := time.Since(began); took > 4*time.Second {
+			t.Logf("it took %v", took) // on a busy machine
+		}
+		if ended := strings.Contains(r, `"resultType":"complete"`); ended != (nodes == 1) {
+			t.Errorf("%d nodes: the listen ends with %q", nodes, r)
+		}
+	}
+}
+
+// rest reads what is left of a stream.
+func (w *wire) rest() string {
+	w.t.Helper()
+	said := ""
+	for {
+		ev, err := w.next()
+		if err != nil {
+			return said
+		}
+		said += string(ev.Data)
+	}
+}
+
+// TestModernDrainLost has the node be lost to which a drained one has sent a modern request: the
+// tool runs once, and the client is told that nobody knows.
+func TestModernDrainLost(t *testing.T) {
+	testlong.Only(t, "a node takes a while to be lost")
+	t.Parallel()
+	f := newFarm(t, 2, config{})
+	at := &peer{n: f.nodes[0].node}
+	keep := at.callModern("hold", `{"key":"busy"}`)
+	held := f.nodes[0].release(1)[0]
+	go func() { _ = f.nodes[0].drain(time.Minute) }()
+	eventually(t, "the drain to begin", func() bool {
+		_ = at.callModern("steps", `{"key":"probe"}`).all()
+		return f.nodes[1].runs("probe") > 0
+	})
+	light := at.callModern("hold", `{"key":"light"}`)
+	f.nodes[1].release(1)
+	streamed := at.callModern("hold", `{"key":"streamed"}`)
+	f.nodes[1].release(1)[0].Notify("notifications/progress", []byte(`{"progressToken":"p","progress":1}`))
+	streamed.head()
+	f.nodes[1].kill()
+	for what, w := range map[string]*wire{"light": light, "streamed": streamed} {
+		r := w.all()
+		if text := lastSaid(r); !strings.Contains(text, fmt.Sprint(codeUnknown)) || !strings.Contains(text, `"id":"c1"`) || f.runs(what) != 1 {
+			t.Errorf("%s: %d %q, %d runs", what, r.status, r.body, f.runs(what))
+		}
+	}
+	held.Result([]byte(`{"content":[]}`))
+	keep.all()
+}
+
+// TestModernOwnerLost has a client come back at another node, for calls of a node that is lost.
+func TestModernOwnerLost(t *testing.T) {
+	testlong.Only(t, "a node takes a while to be lost")
+	t.Parallel()
+	f := newFarm(t, 2, config{})
+	at, other := &peer{n: f.nodes[0].node}, &peer{n: f.nodes[1].node}
+	asked := at.callModern("ask", `{}`).all()
+	result := jsonrpc.Field([]byte(lastSaid(asked)), "result")
+	retry := answering(result, jsonrpc.String(jsonrpc.Field(result, "requestState")))
+	if r := at.under("ended").callModern("steps", `{"key":"ended"}`).all(); r.status != 200 {
+		t.Fatalf("%d %s", r.status, r.body)
+	}
+	at.under("unsafe").callModern("hold", `{"key":"unsafe"}`)
+	at.under("safe").callModern("safe_hold", `{"key":"safe"}`)
+	eventually(t, "the calls to run", func() bool { return f.runs("unsafe")+f.runs("safe") == 2 })
+	f.nodes[0].kill()
+
+	if r := other.modern("tools/call", "echo", `{"name":"echo","arguments":{"text":"plain"}}`, `{}`); r.status != 200 || !strings.Contains(string(r.body), "plain") {
+		t.Errorf("another call: %d %s", r.status, r.body)
+	}
+	if r := other.modern("tools/call", "ask", `{"name":"ask","arguments":{},`+retry+`}`, `{"elicitation":{}}`); !strings.Contains(lastSaid(r), fmt.Sprint(codeUnknown)) {
+		t.Errorf("with input: %d %s", r.status, r.body)
+	}
+	if r := other.under("ended").callModern("steps", `{"key":"ended"}`).all(); !strings.Contains(lastSaid(r), "done") || f.runs("ended") != 1 {
+		t.Errorf("that has ended: %d %s, %d runs", r.status, r.body, f.runs("ended"))
+	}
+	if r := other.under("unsafe").callModern("hold", `{"key":"unsafe"}`).all(); !strings.Contains(lastSaid(r), fmt.Sprint(codeUnknown)) || f.runs("unsafe") != 1 {
+		t.Errorf("that may have run: %d %s, %d runs", r.status, r.body, f.runs("unsafe"))
+	}
+	again := other.under("safe").callModern("safe_hold", `{"key":"safe"}`)
+	f.nodes[1].release(1)[0].Result([]byte(`{"content":[{"type":"text","text":"again"}]}`))
+	if r := again.all(); !strings.Contains(lastSaid(r), "again") || f.runs("safe") != 2 {
+		t.Errorf("that is safe: %d %s, %d runs", r.status, r.body, f.runs("safe"))
+	}
+}
