@@ -265,7 +265,7 @@ func (p *placement) over() error {
 // mayHaveRun reports whether a node may have begun a modern request that is not to run twice: no
 // other node would know.
 func (p *placement) mayHaveRun() bool {
-	return p.x.purpose == forModern && p.key == "" && p.state == sent && !p.retries() && !p.h.sessions.RetrySafe(p.x.msgs)
+	return p.x.purpose == forModern && p.key == "" && p.state == sent && !p.retries() && !p.h.sessions.RetrySafe(p.x.principal, p.x.msgs)
 }
 
 // errHere says that the session of an exchange on a mux has come here: the mux serves it.
