@@ -1,0 +1,150 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"holdfast/internal/testlong"
+)
+
+// A legacyTasks is a client of revision 2025-11-25 that knows the tasks of that revision.
+type legacyTasks struct {
+	t       *testing.T
+	ctx     context.Context
+	session string
+	ids     int
+}
+
+// A legacyTaskSaid is an answer about a task.
+type legacyTaskSaid struct {
+	Result struct {
+		Task          struct{ TaskID, Status string }
+		Tasks         []struct{ TaskID string }
+		Status        string
+		StatusMessage string
+		Content       json.RawMessage
+	}
+	Error *struct{ Code int }
+}
+
+// ask makes a request at a node.
+func (c *legacyTasks) ask(url, method, params string) (said legacyTaskSaid, err error) {
+	c.ids++
+	body := fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":%q,"params":%s}`, c.ids, method, params)
+	if strings.HasPrefix(method, "notifications/") {
+		body = fmt.Sprintf(`{"jsonrpc":"2.0","method":%q}`, method)
+	}
+	req, err := http.NewRequestWithContext(c.ctx, http.MethodPost, url, strings.NewReader(body))
+	if err != nil {
+		return said, err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Accept", "application/json, text/event-stream")
+	if c.session != "" {
+		req.Header.Set("Mcp-Session-Id", c.session)
+		req.Header.Set("Mcp-Protocol-Version", "2025-11-25")
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return said, err
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return said, err
+	}
+	if id := resp.Header.Get("Mcp-Session-Id"); id != "" {
+		c.session = id
+	}
+	if resp.StatusCode >= 300 {
+		return said, fmt.Errorf("%s: %d %s", method, resp.StatusCode, text)
+	}
+	if i := bytes.LastIndex(text, []byte("data: ")); i >= 0 { // the last event
+		text, _, _ = bytes.Cut(text[i+len("data: "):], []byte("\n"))
+	}
+	if len(text) == 0 {
+		return said, nil
+	}
+	return said, json.Unmarshal(text, &said)
+}
+
+// must is ask for what has to be answered.
+func (c *legacyTasks) must(url, method, params string) legacyTaskSaid {
+	c.t.Helper()
+	said, err := c.ask(url, method, params)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return said
+}
+
+// A node is killed that runs tasks of revision 2025-11-25. Others tell their status and results.
+func TestClusterLegacyTasks(t *testing.T) {
+	testlong.Only(t, "three nodes")
+	t.Parallel()
+	eachEngine(t, false, func(t *testing.T, e *sharedEngine) {
+		f := newFleet(t, e, shape{})
+		c := &legacyTasks{t: t, ctx: bounded(t, 2*time.Minute)}
+		owner, other := f.nodes[0], f.nodes[1]
+		c.must(owner.url(), "initialize", `{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"tasks","version":"1"}}`)
+		c.must(owner.url(), "notifications/initialized", "")
+		c.must(owner.url(), "tools/list", `{}`) // so that it is known which tool is safe
+		begin := func(tool, id string, ms int) (string, workArgs) {
+			args := workArgs{ID: callID(t, id), Steps: 10, MS: ms}
+			text, _ := json.Marshal(args)
+			said := c.must(owner.url(), "tools/call", fmt.Sprintf(`{"name":%q,"arguments":%s,"task":{"ttl":60000}}`, tool, text))
+			if said.Result.Task.Status != "working" {
+				t.Fatalf("no task: %+v", said)
+			}
+			return fmt.Sprintf(`{"taskId":%q}`, said.Result.Task.TaskID), args
+		}
+		result := func(n *node, task string) legacyTaskSaid {
+			for {
+				said, err := c.ask(n.url(), "tasks/result", task)
+				if err == nil {
+					return said
+				}
+				select {
+				case <-c.ctx.Done():
+					t.Fatal(err)
+				case <-time.After(50 * time.Millisecond):
+				}
+			}
+		}
+		done, doneArgs := begin("work", "done", 300)
+		lost, lostArgs := begin("work", "lost", 60_000)
+		safe, safeArgs := begin("look", "safe", 3_000)
+		if said := result(other, done); !strings.Contains(string(said.Result.Content), doneArgs.ID) {
+			t.Errorf("before: %+v", said)
+		}
+		if said := c.must(other.url(), "tasks/get", lost); said.Result.Status != "working" {
+			t.Errorf("before: %+v", said)
+		}
+		owner.kill()
+		if said := result(other, done); !strings.Contains(string(said.Result.Content), doneArgs.ID) {
+			t.Errorf("that had ended: %+v", said)
+		}
+		if said := result(f.nodes[2], lost); said.Error == nil || said.Error.Code != -32010 {
+			t.Errorf("that may not run again: %+v", said)
+		}
+		if said := c.must(other.url(), "tasks/get", lost); said.Result.Status != "failed" {
+			t.Errorf("that may not run again: %+v", said)
+		}
+		if said := result(f.nodes[2], safe); !strings.Contains(string(said.Result.Content), safeArgs.ID) {
+			t.Errorf("that may run again: %+v", said)
+		}
+		if said := c.must(other.url(), "tasks/list", `{}`); len(said.Result.Tasks) != 3 {
+			t.Errorf("listed: %+v", said)
+		}
+		f.wantRuns(doneArgs.ID, 1, 1)
+		f.wantRuns(lostArgs.ID, 1, 1)
+		f.wantRuns(safeArgs.ID, 1, 2)
+	})
+}
