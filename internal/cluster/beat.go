@@ -75,6 +75,7 @@ func (c *clock) isAway(now time.Duration) bool {
 			c.away = echo
 		}
 		n.log.Warn("cluster: the bus carries nothing")
+		n.doubt()
 	case now-c.away > 5*n.o.Silence:
 		n.loseAll()
 	}
@@ -203,12 +204,12 @@ func (n *Node) onBeat(p *peer, body []byte) {
 }
 
 // wake is called when no message has come for a while, for a reason that lies with this
-// node: its peers get time to send one.
+// node: its peers get time to send one, and so do those that seemed gone before.
 func (n *Node) wake(why string, away time.Duration) {
 	now := n.now()
 	n.mu.Lock()
 	for _, p := range n.peers {
-		if s := p.is(); s == alive || s == suspected {
+		if s := p.is(); s == alive || s == suspected || s == gone {
 			p.seen.Store(int64(now))
 			p.take(signAwake)
 		}
@@ -240,6 +241,19 @@ func (n *Node) loseAll() {
 	n.mu.Unlock()
 	for _, c := range all {
 		n.drop(c, errAway, false)
+	}
+}
+
+// doubt has peers that seemed gone asked again: the bus carries nothing, so they may come
+// back unheard.
+func (n *Node) doubt() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, p := range n.peers {
+		if p.is() == gone {
+			p.seen.Store(int64(n.now()))
+			p.take(signAwake)
+		}
 	}
 }
 

@@ -42,3 +42,26 @@ func busAway(t *testing.T, i int, away time.Duration) {
 		t.Errorf("run %d: the peer counts as gone after the bus was away for %v", i, away)
 	}
 }
+
+// A peer that was gone comes back while the bus carries nothing for this node, which then
+// does not take it for gone.
+func TestBackWhileAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTown(t, 1, cluster.Options{}, "a")
+		w.join("b", cluster.Options{})
+		a := w.nodes["a"]
+		eventually(t, "peers", func() bool { return len(a.Peers()) == 1 })
+		w.buses["b"].Pause(true)
+		eventually(t, "b is gone", func() bool { return a.Gone(t.Context(), "b") })
+		w.buses["a"].Pause(true)
+		time.Sleep(3 * time.Second)
+		w.buses["b"].Pause(false)
+		time.Sleep(3 * time.Second)
+		w.buses["a"].Pause(false)
+		for began := time.Now(); time.Since(began) < 3*time.Second; time.Sleep(10 * time.Millisecond) {
+			if a.Gone(t.Context(), "b") {
+				t.Fatalf("gone, %v after the bus came back", time.Since(began))
+			}
+		}
+	})
+}

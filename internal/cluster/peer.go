@@ -31,11 +31,12 @@ type peer struct {
 //	unknown    alive    -          gone       gone       left      -
 //	alive      -        suspected  suspected  gone       left      -
 //	suspected  alive    -          -          gone       left      alive
-//	gone       alive    -          -          -          left      -
+//	gone       alive    -          -          -          left      suspected
 //	left       -        -          -          -          -         -
 //
 // What is running at a peer that is gone or left is lost. A peer that is gone may
-// only have been stopped, and comes back with its next message.
+// only have been stopped, and comes back with its next message. A node that was away
+// has missed that message, so it asks again.
 type peerState int32
 
 const (
@@ -59,7 +60,7 @@ const (
 	signNoName               // the bus says that nobody has its name
 	signNoAnswer             // it was asked, and had its time; or nobody has its name for long
 	signFarewell             // it says that it ends
-	signAwake                // this node was away, so that silence was no sign
+	signAwake                // this node was away, or is, so that silence is no sign
 )
 
 // after returns the state that follows a sign.
@@ -70,6 +71,8 @@ func (s peerState) after(g sign) peerState {
 		return left
 	case g == signMessage:
 		return alive
+	case s == gone && g == signAwake:
+		return suspected
 	case s == gone:
 	case g == signNoAnswer, g == signNoName && s == unknown:
 		return gone

@@ -10,7 +10,7 @@ func TestPeerStates(t *testing.T) {
 		unknown:   {alive, unknown, gone, gone, left, unknown},
 		alive:     {alive, suspected, suspected, gone, left, alive},
 		suspected: {alive, suspected, suspected, gone, left, alive},
-		gone:      {alive, gone, gone, gone, left, gone},
+		gone:      {alive, gone, gone, gone, left, suspected},
 		left:      {left, left, left, left, left, left},
 	} {
 		for i, g := range signs {
@@ -57,6 +57,8 @@ func TestPeerSigns(t *testing.T) {
 	want("a", alive)
 	n.lose(p, signNoAnswer, "does not answer")
 	want("a", gone)
+	n.wake("this is a test", 0)
+	want("a", suspected) // it may have come back meanwhile
 	n.hears(from("a", kindBeat).bytes(0))
 	want("a", alive)
 	n.hears(from("a", kindBye))
