@@ -66,6 +66,7 @@ func NewBackendHandler(b backend.Backend, opts *Options) *Handler {
 		o = *opts
 	}
 	o.defaults(b)
+	handOff := handOffAfter(b, o.HandoffAfter)
 	b = translate.New(b, o.Logger)
 	if o.Store == nil || o.Stateless { // stateless, nothing has to be kept
 		h.store = engine.Memory(engine.Options{Keep: o.Keep, Memory: o.Memory, MaxShare: o.MaxShare})
@@ -86,6 +87,7 @@ func NewBackendHandler(b backend.Backend, opts *Options) *Handler {
 		MinWait:      o.Retry,
 		Keep:         o.Keep,
 		Safe:         o.Safe,
+		HandOffAfter: handOff,
 		OnEnded:      h.startWebhooks(&o, observers),
 		Observers:    observers,
 		Flight:       flight,
@@ -119,6 +121,20 @@ func NewBackendHandler(b backend.Backend, opts *Options) *Handler {
 		h.health.start(h.server.Verify)
 	}
 	return h
+}
+
+// handOffAfter returns after which time calls of a tool are handed off, by the name of the server
+// and the tool, or nil. A backend of ours may know that better than Options.HandoffAfter.
+func handOffAfter(b backend.Backend, after time.Duration) func(server, tool string) time.Duration {
+	if by, ok := b.(interface {
+		HandOffAfter(after time.Duration) func(server, tool string) time.Duration
+	}); ok {
+		return by.HandOffAfter(after)
+	}
+	if after <= 0 {
+		return nil
+	}
+	return func(string, string) time.Duration { return after }
 }
 
 // startWebhooks returns a function that sends the webhook of a request, or nil if webhooks are

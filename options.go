@@ -61,6 +61,13 @@ type Options struct {
 	// is given a task's id in the place of the response, and asks for the status; 2 s.
 	// Negative: calls do not become tasks.
 	TaskAfter time.Duration
+	// HandoffAfter is how long a call of a tool may take before it is handed off, if it cannot
+	// become a task: its client is given a handle in the place of the result, and the call goes
+	// on. The tools holdfast_wait and holdfast_cancel, which are added to the server's,
+	// ask for the result and cancel the call. It is for hosts that give up after a time: choose
+	// less than that, such as 50 s where it is 60 s. By default, and if it is negative, calls
+	// are not handed off.
+	HandoffAfter time.Duration
 	// SessionTTL is how long a session lives while no call is in flight and no client
 	// is connected; 30 minutes.
 	SessionTTL time.Duration

@@ -43,6 +43,7 @@ type serveFlags struct {
 	retry           time.Duration
 	pingAfter       time.Duration
 	taskAfter       time.Duration
+	handoffAfter    time.Duration
 	keepAlive       time.Duration
 	sessionTTL      time.Duration
 	keep            time.Duration
@@ -100,6 +101,7 @@ With --config it serves all servers of a configuration file as hosts have it, ea
 	fs.DurationVar(&f.keepAlive, "keepalive", 15*time.Second, "time without a message after which a comment is sent on a stream; 0: never")
 	fs.DurationVar(&f.pingAfter, "ping-after", time.Second, "time without a message after which a client of a revision before 2025-11-25 is pinged, so that it gets an event id; 0: never")
 	fs.DurationVar(&f.taskAfter, "task-after", 2*time.Second, "how long a call may take before it becomes a task, for a client that supports tasks; 0: never")
+	fs.DurationVar(&f.handoffAfter, "handoff-after", 0, "how long a call may take before it is handed off, for a client without tasks that would give up: it gets a handle for holdfast_wait; 0: never")
 	fs.DurationVar(&f.sessionTTL, "session-ttl", 30*time.Minute, "how long a session is kept without use")
 	fs.DurationVar(&f.keep, "keep", 10*time.Minute, "how long a finished call can be resumed")
 	fs.DurationVar(&f.maxWait, "max-wait", time.Hour, "how long a client that resumes requests (SEP-975) may be disconnected from a running call before the call is cancelled; 0: for ever")
@@ -153,7 +155,7 @@ func (f *serveFlags) check(command []string) error {
 	}
 	for name, d := range map[string]time.Duration{
 		"--disconnect-after": f.disconnectAfter, "--keepalive": f.keepAlive, "--drain": f.drain, "--max-wait": f.maxWait,
-		"--ping-after": f.pingAfter, "--unused-process": f.unusedProcess,
+		"--ping-after": f.pingAfter, "--unused-process": f.unusedProcess, "--handoff-after": f.handoffAfter,
 	} {
 		if d < 0 {
 			return usagef("%s %v: want 0 or more", name, d)
@@ -210,6 +212,7 @@ func (f *serveFlags) options() *holdfast.Options {
 		KeepAlive:       keepAlive,
 		PingAfter:       pingAfter,
 		TaskAfter:       cmp.Or(max(f.taskAfter, 0), -1),
+		HandoffAfter:    f.handoffAfter,
 		SessionTTL:      f.sessionTTL,
 		Keep:            f.keep,
 		MaxWait:         maxWait,

@@ -121,7 +121,7 @@ func (x *exchange) pair() bool { return x.purpose == forPairStream || x.purpose 
 // begins reports whether there are requests among the messages that begin calls.
 func (x *exchange) begins() bool {
 	for i := range x.msgs {
-		if x.msgs[i].Kind == jsonrpc.Request && !protocol.Resumes(x.msgs[i].Method) {
+		if x.msgs[i].Kind == jsonrpc.Request && !protocol.Resumes(x.msgs[i].Method) && x.msgs[i].Method != methodHandedOff {
 			return true
 		}
 	}
@@ -224,7 +224,7 @@ func (h *Handler) find(x *exchange) (err error) {
 	case x.purpose == forNamed:
 		return nil
 	case x.purpose == forRequest:
-		if x.secret != "" {
+		if x.secret != "" && x.msgs[0].Method != methodHandedOff {
 			x.session, _ = h.sessions.Find(x.secret, x.principal) // one that is gone has no requests
 		}
 		return nil
@@ -234,6 +234,9 @@ func (h *Handler) find(x *exchange) (err error) {
 		x.session, err = h.sessions.Find(x.secret, x.principal)
 	case x.session == nil:
 		return errUnnamed
+	}
+	if errors.Is(err, session.ErrEnded) {
+		return err
 	}
 	if err != nil {
 		return errNotHere

@@ -87,6 +87,9 @@ func (h *Handler) decodeModern(w http.ResponseWriter, x *exchange) bool {
 		return false
 	}
 	x.modern.id = m.ID
+	if handle := handleOf(m); handle != "" {
+		x.ref = handle
+	}
 	status, err := x.modern.read(x.r.Header, m)
 	if err != nil {
 		h.rejectModern(w, x, status, err)

@@ -59,7 +59,7 @@ func (h *Handler) serveModern(w http.ResponseWriter, of *exchange) (err error) {
 			return err
 		}
 	}
-	if x.session, err = h.sessions.Carrier(x.r, x.principal, x.modern.version, x.modern.client); err != nil {
+	if err = h.findCarrier(x); err != nil {
 		return err
 	}
 	defer x.session.Release()

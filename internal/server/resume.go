@@ -90,6 +90,9 @@ func (h *Handler) status(ctx context.Context, principal string, own *session.Ses
 // is.
 func (h *Handler) startRequest(x *exchange, o *outcome) (err error) {
 	m := &x.msgs[0]
+	if m.Method == methodHandedOff {
+		return h.startHandedOff(x, o)
+	}
 	if m.Method == methodResume {
 		o.kind = outcomeStream
 		o.session, o.at, err = h.resumption(x.r.Context(), x.principal, m, x.last)

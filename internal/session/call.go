@@ -140,6 +140,9 @@ func (c *Call) deliver(ctx context.Context, msgs []jsonrpc.Message, header http.
 				"%s: not in a batch, over HTTP+SSE, or without sessions", m.Method))
 			continue
 		}
+		if c.s.callsOurTool(&m) && c.s.serveTool(ctx, c, m, header, failed) {
+			continue
+		}
 		if c.isOver() { // what it had to say could not be stored, so it must not run
 			c.s.fail(c, m.ID, jsonrpc.Errorf(jsonrpc.CodeServer, "not delivered"))
 			continue
@@ -151,12 +154,17 @@ func (c *Call) deliver(ctx context.Context, msgs []jsonrpc.Message, header http.
 		if c.legacyTask() != nil {
 			m = withoutTask(m)
 		}
-		err := c.s.deliver(ctx, backend.Inbound{Message: m, Call: c, Context: ctx, Header: header})
-		if err != nil {
-			c.s.noteRefusal(&m, err)
-			c.noteRefusal(err)
-			c.s.fail(c, m.ID, failed(err))
-		}
+		c.deliverOne(ctx, m, header, failed)
+	}
+}
+
+// deliverOne hands one request to the backend.
+func (c *Call) deliverOne(ctx context.Context, m jsonrpc.Message, header http.Header, failed func(error) *jsonrpc.Error) {
+	err := c.s.deliver(ctx, backend.Inbound{Message: m, Call: c, Context: ctx, Header: header})
+	if err != nil {
+		c.s.noteRefusal(&m, err)
+		c.noteRefusal(err)
+		c.s.fail(c, m.ID, failed(err))
 	}
 }
 
@@ -192,10 +200,11 @@ func (c *Call) wake() {
 // emit takes a message that is no response. asks says that the client has to
 // answer it. It reports whether the message was taken.
 func (c *Call) emit(data []byte, asks bool) bool {
-	if c.s.single && c != c.s.standalone {
+	c.mu.Lock()
+	if c.sharesStream() {
+		c.mu.Unlock()
 		return c.s.standalone.emit(data, asks)
 	}
-	c.mu.Lock()
 	if c.isOver() {
 		c.mu.Unlock()
 		return false
@@ -218,16 +227,21 @@ func (c *Call) emit(data []byte, asks bool) bool {
 
 // respond takes the response to a pending request.
 func (c *Call) respond(rq *inflight, data []byte) {
-	c.mu.Lock()
 	defer c.s.log.flush()
+	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.respondLocked(rq, data)
+}
+
+// respondLocked is respond. c.mu is held; the log must be flushed after.
+func (c *Call) respondLocked(rq *inflight, data []byte) {
 	if c.isOver() || !c.takePending(rq) {
 		return
 	}
 	last := len(c.pending) == 0
 	c.settle(rq, data)
 	switch {
-	case c.s.single:
+	case c.sharesStream():
 		c.s.standalone.mu.Lock()
 		c.s.standalone.said++
 		c.s.log.queue(queuedEntry{c: c.s.standalone, number: standalone, data: data, joined: c.recovery != nil})

@@ -12,6 +12,10 @@ import (
 // have yet to read how that ended, what it said is kept a little longer: End does not
 // wait for that.
 func (m *Manager) End(s *Session) {
+	if s.keepsHandOffs() {
+		m.leave(s)
+		return
+	}
 	to := sessionEnded
 	if s.Resumable() && s.streams.hasFollowers() {
 		to = sessionLingering

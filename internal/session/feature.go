@@ -8,6 +8,7 @@ type record struct {
 	webhooks *webhooks   // nil if its requests name no webhook
 	away     *time.Timer // ends the call if its client does not return; nil if it was never waited for; guarded by Call.mu
 	task     *task       // nil if nobody may ask for it by a task's id; written with Session.mu and Call.mu held
+	handOff  *handOff    // nil if none of its requests may be handed off, and it is no heir
 	resume   *resume     // nil if its client can't resume it (SEP-975); it does not change after Begin
 
 	// What was said before the session was taken over, if the call was made again then;

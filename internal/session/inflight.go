@@ -15,7 +15,10 @@ type inflight struct {
 	call *Call
 	id   string // raw, as the client spelled it
 	sent bool   // the backend has it, or may have it; guarded by Session.mu
+	ours bool   // no backend hears of it: it calls one of our tools
+	adds bool   // our tools are added to the response
 	size int32  // bytes that are counted as on their way until it is answered
+	stop func() // ends what is done for it besides; nil: nothing is
 }
 
 // addRequests puts the requests on record. s.mu is held.
@@ -60,11 +63,17 @@ func (s *Session) addRequests(c *Call, msgs []jsonrpc.Message) error {
 			s.backend.initialize = bytes.Clone(m.Raw) // and not the body with it
 			s.takeCapabilities(m.Params)
 		}
-		s.addResumable(c, rq.id, m.Method)
+		if !c.isHeir() {
+			s.addResumable(c, rq.id, m.Method)
+		}
 		if token != nil {
 			c.tokens = append(c.tokens, string(jsonrpc.Key(token)))
 		}
 		s.addWebhook(c, rq, m)
+		if s.m.handsOff() {
+			s.addHandOff(c, rq, m)
+			rq.adds = m.Method == protocol.MethodToolsList && s.takesHandOffs(m)
+		}
 	}
 	if s.m.opts.Observers != nil { // told when all have been taken
 		s.watch(c, msgs)
@@ -91,6 +100,9 @@ func (s *Session) checkMemory(msgs []jsonrpc.Message) error {
 // remove takes a request off the record. s.mu is held.
 func (s *Session) remove(key string, rq *inflight) {
 	delete(s.inFlight, key)
+	if rq.stop != nil {
+		rq.stop()
+	}
 	s.tenant.held.Add(-int64(rq.size))
 	s.m.opts.Flight.Add(-int64(rq.size))
 }
@@ -133,7 +145,7 @@ func (s *Session) removeCall(c *Call) {
 func (s *Session) takeRequest(id []byte, c *Call) *inflight {
 	key := jsonrpc.Key(id)
 	rq := s.inFlight[string(key)]
-	if rq == nil || c != nil && rq.call != c {
+	if rq == nil || c != nil && rq.call != c && !rq.call.goesOn(c) {
 		return nil
 	}
 	s.remove(string(key), rq)
@@ -196,18 +208,24 @@ func (s *Session) failAll(lost []*inflight, e *jsonrpc.Error) {
 	}
 }
 
-// cancel ends a request. The backend is told by the one who calls, and whatever
-// it still says of it is dropped.
-func (s *Session) cancel(id []byte) {
+// cancel ends a request. The backend is told by the one who calls, if it is to know, and
+// whatever it still says of it is dropped. Of a request that was handed off nothing is cancelled.
+func (s *Session) cancel(id []byte) (tell bool) {
 	s.mu.Lock()
-	if rq := s.inFlight[string(jsonrpc.Key(id))]; rq == nil || rq.call.method == protocol.MethodInitialize {
+	rq := s.inFlight[string(jsonrpc.Key(id))]
+	switch {
+	case rq == nil || rq.call.method == protocol.MethodInitialize:
 		s.mu.Unlock()
-		return
+		return true
+	case rq.call.isHeir():
+		s.mu.Unlock()
+		return false
 	}
-	rq := s.takeRequest(id, nil)
+	rq = s.takeRequest(id, nil)
 	s.mu.Unlock()
 	rq.call.cancel(rq)
 	s.requestEnded(rq)
+	return !rq.ours
 }
 
 // requestEnded is called for each request that was taken off the record, after its call

@@ -38,7 +38,7 @@ type Options struct {
 	// since its initialize, and whose client is not connected; 0: as long as the session.
 	Unused    time.Duration
 	Stateless bool // no request of a backend can be answered
-	Tasks     bool // clients of revision 2025-11-25 are offered tasks
+	Tasks     bool // clients of revision 2025-11-25 are offered tasks, and calls of modern ones that know tasks become tasks
 	// MaxWait is how long a client of SEP-975 may stay away from a call, without
 	// asking for its status, before it is cancelled; 1 h; negative: for ever. Such
 	// clients are told of no more than TTL and Keep, as the outcome is kept no
@@ -48,6 +48,11 @@ type Options struct {
 	// Safe says which tools may be called again without harm, beside those that
 	// say so themselves (readOnlyHint, idempotentHint).
 	Safe func(tool string) bool
+	// HandOffAfter returns after which time calls of a tool of a server are handed off, if
+	// their clients do not know tasks; 0 or less: never. What it returns for
+	// [handoff.ToolWait] is above 0 if any of the server's are. It returns at once: it is
+	// called with locks held. nil: no call is.
+	HandOffAfter func(server, tool string) time.Duration
 	// Ended is told of each request that named a webhook and whose call has ended
 	// with nobody connected, once. It must not wait: it is called on the goroutine
 	// that ends the call, with no lock held. Where it is nil, webhooks are ignored.
@@ -72,6 +77,8 @@ type Manager struct {
 	backend backend.Backend
 	logger  *slog.Logger
 	keys    idempotency.Registry
+	// elsewhere asks another node for a call that was handed off; nil: there is none.
+	elsewhere func(ctx context.Context, principal string, query []byte) ([]byte, error)
 	limits
 	times
 	drain drain
@@ -314,11 +321,14 @@ func (m *Manager) session(id, principal, tenant string, kind kind) *Session {
 }
 
 // Find returns the session with the secret id, if it is the principal's.
-// Otherwise it is [ErrNotFound], whatever the reason.
+// Otherwise it is [ErrNotFound], whatever the reason; [ErrEnded] is one, too.
 func (m *Manager) Find(id, principal string) (*Session, error) {
 	s, err := m.FindName(string(KeyOf(id)), principal)
 	if err != nil || s.isLingering() {
 		return nil, ErrNotFound
+	}
+	if s.isLeft() {
+		return nil, ErrEnded
 	}
 	s.Touch()
 	return s, nil

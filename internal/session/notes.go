@@ -32,6 +32,8 @@ type callNote struct {
 	Task      int64             `json:"task"` // when it was made a task of 2025-11-25, in milliseconds; 0: it is none
 	Read      []uint64          `json:"read"`
 	Notified  []uint64          `json:"rung"`
+	Began     int64             `json:"began"` // if it may be handed off: when it began, in milliseconds since 1970
+	Of        uint64            `json:"of"`    // of an heir: the stream, or the journal, of the call whose request it goes on with
 	Requests  []json.RawMessage `json:"requests"`
 }
 
@@ -52,6 +54,7 @@ type sessionNote struct {
 	Notified   []uint64        `json:"rung"`  // those whose webhooks were told, since then
 	Safe       []string        `json:"safe"`  // tools that may be called again
 	Tasks      bool            `json:"tasks"` // see Session.offersTasks
+	Left       bool            `json:"left"`  // see [usage]
 	Initialize json.RawMessage `json:"initialize"`
 }
 
@@ -77,6 +80,13 @@ func (c *Call) appendNote(dst []byte) []byte {
 	}
 	if t := c.legacyTask(); t != nil {
 		dst = strconv.AppendInt(append(dst, `,"task":`...), t.created.UnixMilli(), 10)
+	}
+	if c.record != nil && c.record.handOff != nil {
+		if h := c.record.handOff; h.isHeir {
+			dst = strconv.AppendUint(append(dst, `,"of":`...), h.from, 10)
+		} else {
+			dst = strconv.AppendInt(append(dst, `,"began":`...), h.began.UnixMilli(), 10)
+		}
 	}
 	read, notified := c.s.streams.takeNews()
 	dst = appendNumbers(dst, `,"read":`, read)
@@ -302,6 +312,9 @@ func (s *Session) noteSession(done chan struct{}, always bool) (queued bool) {
 	}
 	if s.offersTasks.Load() {
 		data = append(data, `,"tasks":true`...)
+	}
+	if s.isLeft() {
+		data = append(data, `,"left":true`...)
 	}
 	if s.revision != "" && s.backend.initialize != nil {
 		data = append(append(data, `,"initialize":`...), s.backend.initialize...)

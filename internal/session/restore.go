@@ -57,9 +57,18 @@ func (s *Session) restore(ctx context.Context, streams []shared.Stream) restored
 		mark(notified, n.Notified)
 		notes[i] = parsed{n, msgs}
 	}
+	handedOff := make(map[uint64]bool) // the streams whose webhooks heirs have
+	for i := range notes {
+		handedOff[notes[i].Of] = true
+	}
 	for i := range streams {
 		st, n := &streams[i], &notes[i]
 		if st.Number == standalone {
+			continue
+		}
+		if n.Of != 0 {
+			i := slices.IndexFunc(streams, func(of shared.Stream) bool { return of.Number == n.Of })
+			s.restoreHeir(st, n.callNote, n.msgs, i < 0 || s.hasAnswered(ctx, &streams[i], n.msgs), &f)
 			continue
 		}
 		if len(st.Note) == 0 && s.endsUnanswered(ctx, st) {
@@ -73,7 +82,7 @@ func (s *Session) restore(ctx context.Context, streams []shared.Stream) restored
 		case !st.Ended:
 			s.restoreCall(ctx, st, n.callNote, n.msgs, &f)
 		case !s.single:
-			s.restoreEnded(ctx, st, n.callNote, n.msgs, read[st.Number], notified[st.Number], &f)
+			s.restoreEnded(ctx, st, n.callNote, n.msgs, read[st.Number], notified[st.Number] || handedOff[st.Number], &f)
 		}
 	}
 	if h := s.standalone.webhooks(); h != nil {
@@ -117,6 +126,7 @@ func (s *Session) restoreStandalone(st *shared.Stream, read, notified map[uint64
 	s.standalone.seq, s.standalone.said = st.Next-1, st.Next-1
 	s.standalone.delivery.told = min(n.Delivered, s.standalone.said)
 	s.noted = s.standalone.delivery.told
+	s.use.left.Store(n.Left)
 	if n.Initialize == nil {
 		return
 	}
@@ -148,6 +158,9 @@ func (s *Session) restoreCall(ctx context.Context, st *shared.Stream, n callNote
 	} else {
 		c.number, c.said = st.Number, c.seq
 		c.become(callStored)
+	}
+	if n.Began != 0 && s.m.handsOff() {
+		c.recorded().handOff = &handOff{began: time.UnixMilli(n.Began)}
 	}
 	var answered map[string]outcome
 	if len(msgs) > 1 {

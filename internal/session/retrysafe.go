@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"holdfast/backend"
+	"holdfast/internal/feature/handoff"
 	"holdfast/internal/panics"
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
@@ -19,6 +20,8 @@ type toolHints struct {
 	learning chan struct{}   // closed when the list has been read; nil if it is not being read
 	safe     map[string]bool // tools that say they may be called again
 	headed   headedTools
+	shaped   map[string]bool // tools, and whether they have an outputSchema; nil if calls are not handed off
+	clash    bool            // there is a tool of the name of one of ours
 }
 
 // Learning of the tools takes hintsTimeout at the most, and a call waits for it
@@ -33,6 +36,7 @@ type toolList struct {
 	Tools []struct {
 		Name        string          `json:"name"`
 		InputSchema json.RawMessage `json:"inputSchema"`
+		Output      json.RawMessage `json:"outputSchema"`
 		Annotations struct {
 			ReadOnly   bool `json:"readOnlyHint"`
 			Idempotent bool `json:"idempotentHint"`
@@ -42,14 +46,21 @@ type toolList struct {
 }
 
 // learn takes in one page of a tools/list result and returns the cursor of the
-// next.
-func (h *toolHints) learn(result []byte) (next string) {
+// next. shapes says that it matters which tools have an outputSchema.
+func (h *toolHints) learn(result []byte, shapes bool) (next string) {
 	var page toolList
 	if json.Unmarshal(result, &page) != nil {
 		return ""
 	}
 	for _, t := range page.Tools {
 		h.headed.learn(t.Name, t.InputSchema)
+		if shapes {
+			if h.shaped == nil {
+				h.shaped = make(map[string]bool)
+			}
+			h.shaped[t.Name] = len(t.Output) > 0
+			h.clash = h.clash || handoff.IsTool(t.Name)
+		}
 		if !t.Annotations.ReadOnly && !t.Annotations.Idempotent {
 			delete(h.safe, t.Name)
 			continue
@@ -82,6 +93,10 @@ func (s *Session) safeTool(ctx context.Context, m *jsonrpc.Message, header http.
 		return true
 	}
 	s.mu.Lock()
+	if handoff.IsTool(name) && s.m.handsOff() && !s.tools.clash {
+		s.mu.Unlock()
+		return true
+	}
 	safe, known := s.tools.safe[name], s.tools.complete
 	if safe || known || s.backend.link == nil || s.backend.link.conn == nil || s.revision == "" {
 		s.mu.Unlock()
@@ -175,7 +190,7 @@ func (s *Session) learnAll(l *link, listed int, done chan struct{}, in backend.I
 			break
 		}
 		s.tellTools(m.Result)
-		cursor := all.learn(m.Result)
+		cursor := all.learn(m.Result, s.m.handsOff())
 		if cursor == "" {
 			break
 		}
@@ -185,6 +200,7 @@ func (s *Session) learnAll(l *link, listed int, done chan struct{}, in backend.I
 	current := s.tools.listed == listed // else it is an old list
 	if current && !failed {
 		s.tools.safe, s.tools.headed, s.tools.complete = all.safe, all.headed, true
+		s.tools.shaped, s.tools.clash = all.shaped, all.clash
 	}
 	if current {
 		s.tools.learning = nil

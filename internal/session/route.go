@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"holdfast/backend"
+	"holdfast/internal/feature/handoff"
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 )
@@ -101,10 +102,11 @@ func (s *Session) responded(l *link, call *Call, m jsonrpc.Message) {
 		s.revision = jsonrpc.String(jsonrpc.Field(m.Result, "protocolVersion"))
 		s.offerTasks(m.Result)
 		noted = s.revision != "" && s.m.shared != nil
-	case "tools/list":
-		s.tools.learn(m.Result)
+	case protocol.MethodToolsList:
+		s.tools.learn(m.Result, s.m.handsOff())
 		s.tellTools(m.Result)
 	}
+	adds := rq.adds && !s.tools.clash
 	s.mu.Unlock()
 	if noted {
 		// Who knows the session from its answer finds it on any node, and after the
@@ -121,6 +123,9 @@ func (s *Session) responded(l *link, call *Call, m jsonrpc.Message) {
 	}
 	if rq.call.method == protocol.MethodToolsList && m.Result != nil && s.offersTasks.Load() {
 		data = supportTasks(data)
+	}
+	if adds {
+		data = handoff.AddTools(data, s.mostWait(""))
 	}
 	rq.call.respond(rq, data)
 	s.requestEnded(rq)
@@ -150,6 +155,14 @@ func (s *Session) request(l *link, call *Call, m jsonrpc.Message) {
 	}
 	if call == nil {
 		call = s.guessCall(true)
+	} else {
+		call = s.heir(call, nil)
+	}
+	heir := call.isHeir()
+	if heir && s.isLeft() {
+		s.mu.Unlock()
+		s.refuse(l, m, "its client has left")
+		return
 	}
 	if call == s.standalone && s.modern != "" {
 		s.mu.Unlock()
@@ -161,6 +174,9 @@ func (s *Session) request(l *link, call *Call, m jsonrpc.Message) {
 	data := m.WithID(s.askedIDIn(call, id))
 	switch {
 	case call.emit(data, true):
+		if heir {
+			call.question(data)
+		}
 	case s.modern == "":
 		s.standalone.emit(data, true)
 	default:
@@ -204,6 +220,9 @@ func (s *Session) notified(l *link, call *Call, m jsonrpc.Message) {
 			return
 		}
 		call, data = c, cancelled(s.askedIDIn(c, id), m.Params)
+		if c.isHeir() && s.modern == "" {
+			defer s.standalone.emit(data, false) // it may have been told there, or to one of our tools
+		}
 	case protocol.MethodToolsListChanged:
 		s.tools = toolHints{listed: s.tools.listed + 1}
 		if call == nil || s.modern == "" { // else the call listens to it
@@ -217,6 +236,8 @@ func (s *Session) notified(l *link, call *Call, m jsonrpc.Message) {
 	case protocol.MethodProgress:
 		if call == nil {
 			call = s.callByToken(jsonrpc.Field(m.Params, "progressToken"))
+		} else {
+			call = s.heir(call, jsonrpc.Field(m.Params, "progressToken"))
 		}
 		if call.record != nil && call.record.progress != nil && !call.record.progress.passes(m.Params) {
 			s.mu.Unlock()
@@ -225,6 +246,8 @@ func (s *Session) notified(l *link, call *Call, m jsonrpc.Message) {
 	default:
 		if call == nil {
 			call = s.guessCall(false)
+		} else {
+			call = s.heir(call, nil)
 		}
 	}
 	s.mu.Unlock()

@@ -99,6 +99,7 @@ type usage struct {
 	heldUntil atomic.Int64 // until when it does not expire, by the manager's clock
 	calls     atomic.Int32 // requests in flight
 	readers   atomic.Int32 // that are connected
+	left      atomic.Bool  // its client has ended it, and calls in it that were handed off are kept
 }
 
 // isIdle reports whether nothing is in flight, and nobody reads.
@@ -156,6 +157,9 @@ func (s *Session) idle(now, ttl time.Duration) bool {
 	}
 	if s.use.readers.Load() > 0 {
 		return false
+	}
+	if s.isLeft() && s.use.calls.Load() == 0 {
+		return true
 	}
 	if s.use.calls.Load() > 0 && (!s.single || s.Initializing() == nil) {
 		return quiet > max(ttl, 24*time.Hour)
@@ -288,8 +292,9 @@ func (s *Session) Send(ctx context.Context, m jsonrpc.Message, header http.Heade
 		if taken, err := s.m.Cancel(s.principal, m, header); taken {
 			return err
 		}
-		if id := jsonrpc.Field(m.Params, "requestId"); id != nil {
-			s.cancel(id) // first, so that a request that waits to be delivered is not
+		// First, so that a request that waits to be delivered is not.
+		if id := jsonrpc.Field(m.Params, "requestId"); id != nil && !s.cancel(id) {
+			return nil
 		}
 	case protocol.MethodInitialized:
 		s.mu.Lock()

@@ -284,7 +284,7 @@ func (s *Session) endLost(calls []*Call) {
 			ids := c.pendingIDs()
 			if len(ids) == 0 && !c.isOver() { // there is nobody to be told
 				c.end()
-				if s.single {
+				if s.single && !c.isHeir() {
 					c.appendJournal("", true)
 				} else {
 					c.push(nil, true)

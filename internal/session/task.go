@@ -29,6 +29,7 @@ type task struct {
 	ended   time.Time // zero while the call runs
 	read    bool      // what was said before there was the record
 	stopped bool      // its client has cancelled it
+	tool    string    // of a call that was handed off; else ""
 	watch   []chan<- struct{}
 
 	// Of tasks of 2025-11-25.

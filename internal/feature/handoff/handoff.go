@@ -1,0 +1,292 @@
+// Package handoff has what clients are told of hand-offs: calls that take longer than a host
+// waits are answered with a handle, and go on behind it.
+package handoff
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"math"
+	"strconv"
+	"time"
+
+	"holdfast/internal/protocol"
+	"holdfast/jsonrpc"
+)
+
+// The tools by which a client asks for a call that was handed off, and cancels one.
+const (
+	Prefix     = "holdfast_"
+	ToolWait   = Prefix + "wait"
+	ToolCancel = Prefix + "cancel"
+)
+
+// Meta is the member of a result's _meta that has a [State].
+const Meta = "holdfast/handoff"
+
+// IsTool reports whether a tool is one of ours.
+func IsTool(name string) bool { return name == ToolWait || name == ToolCancel }
+
+// The status of a call. Those that tasks have too have the same names.
+const (
+	Working       = "working"
+	InputRequired = "input_required" // it waits for its client
+	Completed     = "completed"
+	Failed        = "failed" // the response is an error
+	Cancelled     = "cancelled"
+	Unknown       = "unknown"     // there is no such call, or nothing is kept of it
+	Unavailable   = "unavailable" // it cannot be asked just now
+)
+
+// A State is what a client is told of a call, and a node of a call of another one.
+type State struct {
+	Handle  string         `json:"handle,omitempty"`
+	Status  string         `json:"status"`
+	Tool    string         `json:"tool,omitempty"`    // that was called
+	Message string         `json:"message,omitempty"` // of the last progress
+	Error   *jsonrpc.Error `json:"error,omitempty"`   // of a call that has failed
+	Next    *Next          `json:"next,omitempty"`    // what the client is to do
+	// Response is that of a call that has ended. Clients are not told it as such.
+	Response json.RawMessage `json:"response,omitempty"`
+}
+
+// A Next is a tool to call, and with which arguments.
+type Next struct {
+	Tool      string         `json:"tool"`
+	Arguments map[string]any `json:"arguments"`
+}
+
+// IsOver reports whether nothing more happens to the call.
+func (s *State) IsOver() bool {
+	return s.Status != Working && s.Status != InputRequired && s.Status != Unavailable
+}
+
+// End takes in the response of a call that has ended: nil if it was cancelled.
+func (s *State) End(response []byte) {
+	s.Response = response
+	switch e := jsonrpc.Field(response, "error"); {
+	case response == nil:
+		s.Status = Cancelled
+	case e == nil:
+		s.Status = Completed
+	default:
+		s.Status, s.Error = Failed, new(jsonrpc.Error)
+		if json.Unmarshal(e, s.Error) != nil {
+			s.Error = jsonrpc.Errorf(jsonrpc.CodeInternal, "internal error: the server's error cannot be read")
+		}
+	}
+}
+
+// Most returns how long [ToolWait] waits at the most where calls are handed off after a time:
+// a host waits for it no longer than for others.
+func Most(after time.Duration) time.Duration { return after / 10 * 9 }
+
+// Seconds returns how long a [ToolWait] with these arguments is to wait.
+func Seconds(arguments []byte, most time.Duration) time.Duration {
+	raw := jsonrpc.Field(arguments, "seconds")
+	s, err := strconv.ParseFloat(string(raw), 64)
+	if err != nil {
+		s, err = strconv.ParseFloat(jsonrpc.String(raw), 64) // some models write it as a string
+	}
+	if err != nil || math.IsNaN(s) || s > most.Seconds() {
+		return most
+	}
+	return time.Duration(max(s, 0) * float64(time.Second))
+}
+
+// seconds writes a time for a model, in whole seconds if it has any.
+func seconds(d time.Duration) float64 {
+	if d >= time.Second {
+		return math.Floor(d.Seconds())
+	}
+	return d.Seconds()
+}
+
+// wait returns the call of [ToolWait] that is to follow.
+func wait(handle string, most time.Duration) *Next {
+	return &Next{ToolWait, map[string]any{"handle": handle, "seconds": seconds(most)}}
+}
+
+// text returns the call as a model is to make it.
+func (n *Next) text() string {
+	arguments, _ := json.Marshal(n.Arguments)
+	return fmt.Sprintf("%s with the arguments %s", n.Tool, arguments)
+}
+
+// A Form is what results look like to a client.
+type Form struct {
+	// Modern: results have a resultType (revision 2026-07-28).
+	Modern bool
+	// Bare: the tool has an outputSchema, or may have one. A host refuses a result without
+	// structuredContent then, and one whose structuredContent is another, unless isError is
+	// set.
+	Bare bool
+}
+
+// Answer returns the result in the place of that of a call that goes on. most is that of
+// [ToolWait].
+func Answer(s State, most time.Duration, f Form) []byte {
+	s.Next = wait(s.Handle, most)
+	stop := Next{ToolCancel, map[string]any{"handle": s.Handle}}
+	text := fmt.Sprintf("The tool %q is still running. Its call goes on, and its result is kept. Do not call the tool again for it. "+
+		"To get the result, call %s. If it is still running then, call that again. To cancel it, call %s.", s.Tool, s.Next.text(), stop.text())
+	if f.Bare {
+		text = "This is not a failure. " + text
+	}
+	return result(text, &s, f.Bare, f)
+}
+
+// Waited returns the result of [ToolWait] for a call in a state. most is the time that it
+// waits at the most.
+func Waited(s State, most time.Duration, f Form) []byte {
+	if !s.IsOver() {
+		s.Next = wait(s.Handle, most)
+	}
+	switch s.Status {
+	case Working:
+		text := fmt.Sprintf("The tool %q is still running.", s.Tool)
+		if s.Message != "" {
+			text += fmt.Sprintf(" Its last progress: %s.", s.Message)
+		}
+		return result(text+" For the result, call "+s.Next.text()+".", &s, false, f)
+	case InputRequired:
+		return result(fmt.Sprintf("The tool %q waits for an answer of its user, in the session that called it. "+
+			"When that is given, call %s.", s.Tool, s.Next.text()), &s, false, f)
+	case Completed:
+		if of := completed(&s, f); of != nil {
+			return of
+		}
+		return result(fmt.Sprintf("The tool %q has asked for input, and its call has ended with that: call the tool %q again.", s.Tool, s.Tool), &s, true, f)
+	case Failed:
+		return result(fmt.Sprintf("The call of the tool %q has failed: %s (error %d).", s.Tool, s.Error.Message, s.Error.Code), &s, true, f)
+	case Cancelled:
+		return result(fmt.Sprintf("The call of the tool %q was cancelled.", s.Tool), &s, true, f)
+	}
+	return refused(&s, f)
+}
+
+// Withdrawn returns the result of [ToolCancel] for a call in a state.
+func Withdrawn(s State, most time.Duration, f Form) []byte {
+	switch s.Status {
+	case Cancelled:
+		return result(fmt.Sprintf("The call of the tool %q is cancelled.", s.Tool), &s, false, f)
+	case Completed, Failed:
+		s.Next = wait(s.Handle, most)
+		return result(fmt.Sprintf("The call of the tool %q has ended before. For its result, call %s.", s.Tool, s.Next.text()), &s, false, f)
+	}
+	return refused(&s, f)
+}
+
+// refused returns the result that says that a handle is of no use, or not now.
+func refused(s *State, f Form) []byte {
+	if s.Status == Unknown {
+		return result("There is no call with this handle: the handle is not valid here, or what became of its call is no longer kept.", s, true, f)
+	}
+	return result("The call cannot be asked for at the moment. It may go on: try again in some seconds.", s, true, f)
+}
+
+// completed returns the result of a call that has one, for a client; nil if it is one that asks
+// for input.
+func completed(s *State, f Form) []byte {
+	of := jsonrpc.Field(s.Response, "result")
+	switch kind := jsonrpc.String(jsonrpc.Field(of, "resultType")); {
+	case kind == protocol.ResultInputRequired:
+		return nil
+	case f.Modern && kind == "":
+		of, _ = jsonrpc.Set(of, jsonrpc.Quote(protocol.ResultComplete), "resultType")
+	case !f.Modern && kind != "":
+		of = without(of, "resultType")
+	}
+	about, _ := json.Marshal(State{Handle: s.Handle, Status: s.Status, Tool: s.Tool})
+	of, _ = jsonrpc.Set(of, about, "_meta", Meta)
+	return of
+}
+
+// without returns an object without one of its members.
+func without(object []byte, member string) []byte {
+	rest := []byte{'{'}
+	jsonrpc.Each(object, func(name, value []byte) {
+		if string(name) == member {
+			return
+		}
+		if len(rest) > 1 {
+			rest = append(rest, ',')
+		}
+		rest = append(append(rest, jsonrpc.Quote(string(name))...), ':')
+		rest = append(rest, value...)
+	})
+	return append(rest, '}')
+}
+
+// result returns a tool's result: a text, and what it says as JSON.
+func result(text string, s *State, failed bool, f Form) []byte {
+	told := *s
+	told.Response = nil
+	about, _ := json.Marshal(told)
+	content, _ := json.Marshal([]map[string]string{{"type": "text", "text": text}})
+	r := append([]byte(`{"content":`), content...)
+	if !f.Bare {
+		r = append(append(r, `,"structuredContent":`...), about...)
+	}
+	if failed {
+		r = append(r, `,"isError":true`...)
+	}
+	if f.Modern {
+		r = append(append(r, `,"resultType":`...), jsonrpc.Quote(protocol.ResultComplete)...)
+	}
+	r = append(append(append(r, `,"_meta":{"`...), Meta...), `":`...)
+	return append(append(r, about...), "}}"...)
+}
+
+// AddTools adds our tools to the response to a tools/list, if it is the last page. most is that
+// of [ToolWait].
+func AddTools(response []byte, most time.Duration) []byte {
+	tools := jsonrpc.Field(response, "result", "tools")
+	if len(tools) < 2 || tools[0] != '[' || jsonrpc.String(jsonrpc.Field(response, "result", "nextCursor")) != "" {
+		return response
+	}
+	all := bytes.TrimSpace(tools[1 : len(tools)-1])
+	list := append([]byte{'['}, all...)
+	for i, t := range definitions(most) {
+		if i > 0 || len(all) > 0 {
+			list = append(list, ',')
+		}
+		text, _ := json.Marshal(t)
+		list = append(list, text...)
+	}
+	response, _ = jsonrpc.Set(response, append(list, ']'), "result", "tools")
+	return response
+}
+
+type schema map[string]any
+
+type tool struct {
+	Name        string          `json:"name"`
+	Title       string          `json:"title"`
+	Description string          `json:"description"`
+	InputSchema schema          `json:"inputSchema"`
+	Annotations map[string]bool `json:"annotations"`
+}
+
+// definitions returns our tools as a client is shown them.
+func definitions(most time.Duration) []tool {
+	handle := schema{"type": "string", "description": "The handle from the result of the call, unchanged."}
+	wait := schema{
+		"type": "number", "minimum": 0, "maximum": seconds(most),
+		"description": fmt.Sprintf("How long to wait for the result, at most. Without it: %v.", seconds(most)),
+	}
+	return []tool{{
+		Name:  ToolWait,
+		Title: "Wait for a call",
+		Description: "Waits for a tool call that took long and goes on in the background, and returns its result. " +
+			"Use it when the result of a call has given you a handle. If the call is still running it says so: then use it again.",
+		InputSchema: schema{"type": "object", "properties": schema{"handle": handle, "seconds": wait}, "required": []string{"handle"}},
+		Annotations: map[string]bool{"readOnlyHint": true, "destructiveHint": false, "idempotentHint": true, "openWorldHint": false},
+	}, {
+		Name:        ToolCancel,
+		Title:       "Cancel a call",
+		Description: "Cancels a tool call that took long and goes on in the background. Use it when its result is no longer wanted.",
+		InputSchema: schema{"type": "object", "properties": schema{"handle": handle}, "required": []string{"handle"}},
+		Annotations: map[string]bool{"readOnlyHint": false, "destructiveHint": true, "idempotentHint": true, "openWorldHint": false},
+	}}
+}

@@ -1,0 +1,78 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net/http"
+	"net/url"
+
+	"holdfast/internal/feature/handoff"
+	"holdfast/internal/protocol"
+	"holdfast/internal/session"
+	"holdfast/jsonrpc"
+)
+
+// What follows is for calls that were handed off: the session has them, and here they are asked
+// for on other nodes. See docs/decisions/0027-hand-off.md.
+
+// methodHandedOff is the method by which one node asks another for a call. No client can.
+const methodHandedOff = "holdfast/handedOff"
+
+// handleOf returns the handle that a request has as the argument of one of our tools, or "".
+func handleOf(m *jsonrpc.Message) string {
+	if m.Method != protocol.MethodCallTool || !bytes.Contains(m.Params, []byte(handoff.Prefix)) || !handoff.IsTool(jsonrpc.String(jsonrpc.Field(m.Params, "name"))) {
+		return ""
+	}
+	handle := jsonrpc.String(jsonrpc.Field(m.Params, "arguments", "handle"))
+	if !session.IsSeal(handle) {
+		return ""
+	}
+	return handle
+}
+
+// findCarrier finds the carrier of a modern request, which is not to end before
+// [session.Session.Release]. One that asks for a call that was handed off is a call of that one's
+// carrier, so that its client can be asked what the backend asks. The error is that of
+// [session.Manager.Carrier], or a [*session.Redirect].
+func (h *Handler) findCarrier(x *exchange) (err error) {
+	if handle := handleOf(&x.msgs[0]); handle != "" {
+		s, _, err := h.sessions.HandOffSession(handle, x.principal)
+		var away *session.Redirect
+		switch {
+		case errors.As(err, &away) && h.peers != nil:
+			return err
+		case err == nil && s.Modern() == x.modern.version && s.Reserve():
+			x.session = s
+			return nil
+		}
+	}
+	x.session, err = h.sessions.Carrier(x.r, x.principal, x.modern.version, x.modern.client)
+	return err
+}
+
+// askHandedOff asks the node that has a call which was handed off for it.
+func (h *Handler) askHandedOff(ctx context.Context, principal string, query []byte) ([]byte, error) {
+	m, err := jsonrpc.Parse(jsonrpc.AppendRequest(nil, []byte("0"), methodHandedOff, query))
+	if err != nil {
+		return nil, err
+	}
+	r := (&http.Request{Method: http.MethodPost, URL: &url.URL{Path: "/"}, Header: http.Header{}, Host: "localhost"}).WithContext(ctx)
+	x := exchange{purpose: forRequest, r: askFor(r), principal: principal, msgs: []jsonrpc.Message{m}}
+	answer, err := h.ask(&x)
+	if err != nil {
+		return nil, err
+	}
+	return jsonrpc.Field(answer, "result"), nil
+}
+
+// startHandedOff answers such a request.
+func (h *Handler) startHandedOff(x *exchange, o *outcome) error {
+	m := &x.msgs[0]
+	result, err := h.sessions.HandedOff(x.r.Context(), x.principal, m.Params)
+	if err != nil {
+		return err
+	}
+	o.kind, o.body = outcomeAnswer, jsonrpc.AppendResult(nil, m.ID, result)
+	return nil
+}

@@ -1,0 +1,666 @@
+package server_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"holdfast/backend"
+	"holdfast/backend/message"
+	"holdfast/internal/feature/handoff"
+	"holdfast/internal/session"
+	"holdfast/internal/testlong"
+	"holdfast/jsonrpc"
+)
+
+// handOffs has calls handed off soon, but those of one tool.
+func handOffs() config {
+	return config{session: session.Options{
+		Keep: 10 * time.Minute,
+		HandOffAfter: func(_, tool string) time.Duration {
+			if tool == "steps" {
+				return time.Hour
+			}
+			return 100 * time.Millisecond
+		},
+	}}
+}
+
+// A host is a client that calls tools, and waits for the answers.
+type host interface {
+	// ask makes a request, and returns the response and what came before it.
+	ask(method, params string) (jsonrpc.Message, []jsonrpc.Message)
+}
+
+// A posting host is a legacy client over HTTP.
+type posting struct {
+	*peer
+	ids  int
+	head []string
+}
+
+func (p *posting) ask(method, params string) (jsonrpc.Message, []jsonrpc.Message) {
+	p.n.t.Helper()
+	p.ids++
+	return said(p.n.t, p.post(requestOf(p.ids, method, params), p.head...))
+}
+
+func requestOf(id int, method, params string) string {
+	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":%q,"params":%s}`, id, method, params)
+}
+
+// said reads a reply: its response, and what comes before that.
+func said(t testing.TB, r reply) (response jsonrpc.Message, before []jsonrpc.Message) {
+	t.Helper()
+	if r.header.Get("Content-Type") == "application/json" {
+		return parse(string(r.body)), nil
+	}
+	for _, ev := range r.events() {
+		if len(ev.Data) == 0 {
+			continue
+		}
+		m := parse(string(ev.Data))
+		if m.Kind == jsonrpc.Response {
+			return m, before
+		}
+		before = append(before, m)
+	}
+	t.Fatalf("no response: %d %q", r.status, r.body)
+	return
+}
+
+// A modernHost is a client of revision 2026-07-28 without tasks.
+type modernHost struct {
+	*peer
+	capabilities string
+}
+
+func (p *modernHost) ask(method, params string) (jsonrpc.Message, []jsonrpc.Message) {
+	p.n.t.Helper()
+	name := jsonrpc.String(jsonrpc.Field([]byte(params), "name"))
+	if p.capabilities == "" {
+		p.capabilities = "{}"
+	}
+	return said(p.n.t, p.modern(method, name, params, p.capabilities))
+}
+
+// A talking host is one on a connection that goes both ways.
+type talking struct {
+	*talker
+	ids int
+}
+
+func (c *talking) ask(method, params string) (jsonrpc.Message, []jsonrpc.Message) {
+	c.t.Helper()
+	c.ids++
+	c.say(requestOf(c.ids, method, params))
+	var before []jsonrpc.Message
+	for {
+		m := c.message()
+		if m.Kind == jsonrpc.Response && string(m.ID) == fmt.Sprint(c.ids) {
+			return m, before
+		}
+		before = append(before, m)
+	}
+}
+
+// A pairHost is one of revision 2024-11-05.
+type pairHost struct {
+	*pair
+	ids int
+}
+
+func (c *pairHost) ask(method, params string) (jsonrpc.Message, []jsonrpc.Message) {
+	c.p.n.t.Helper()
+	c.ids++
+	c.send(requestOf(c.ids, method, params))
+	var before []jsonrpc.Message
+	for {
+		m := parse(string(c.next().Data))
+		if m.Kind == jsonrpc.Response && string(m.ID) == fmt.Sprint(c.ids) {
+			return m, before
+		}
+		before = append(before, m)
+	}
+}
+
+// hosts begin to talk to a node, each in another way.
+var hosts = map[string]func(n *node) host{
+	"post":   func(n *node) host { return &posting{peer: n.connect("2025-11-25", nil)} },
+	"keyed":  func(n *node) host { return &posting{peer: n.connect("2025-06-18", nil)} },
+	"modern": func(n *node) host { return &modernHost{peer: &peer{n: n}} },
+	"pair": func(n *node) host {
+		c := &pairHost{pair: n.pair(nil)}
+		c.send(initialize)
+		c.next()
+		c.send(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+		return c
+	},
+	"websocket": func(n *node) host { return talk(n, openSocket, "2025-11-25", "") },
+	"stdio":     func(n *node) host { return talk(n, openPipes, "2025-11-25", "") },
+	"resumable": func(n *node) host {
+		return talk(n, openSocket, "2025-11-25", `{"resumableRequests":{}}`)
+	},
+}
+
+func talk(n *node, open dialer, version, capabilities string) host {
+	c := open(n, 0)
+	c.begin(version, capabilities)
+	return &talking{talker: c}
+}
+
+// A handedOff is what a host is told of a call.
+type handedOff struct {
+	handoff.State
+	text  string
+	error bool
+	raw   jsonrpc.Message
+	more  []jsonrpc.Message // that came before the response
+}
+
+func tellOf(t testing.TB, m jsonrpc.Message) (is handedOff) {
+	t.Helper()
+	about := jsonrpc.Field(m.Raw, "result", "_meta", handoff.Meta)
+	if about == nil {
+		t.Fatalf("not about a call: %s", m.Raw)
+	}
+	if err := json.Unmarshal(about, &is.State); err != nil {
+		t.Fatal(err)
+	}
+	var r struct {
+		Content []struct{ Text string }
+		IsError bool
+	}
+	_ = json.Unmarshal(jsonrpc.Field(m.Raw, "result"), &r)
+	if len(r.Content) > 0 {
+		is.text = r.Content[0].Text
+	}
+	is.error, is.raw = r.IsError, m
+	return is
+}
+
+func toolCall(name, arguments string) string {
+	return fmt.Sprintf(`{"name":%q,"arguments":%s}`, name, arguments)
+}
+
+// handOff makes a call that is handed off.
+func handOff(t testing.TB, h host, tool, arguments string) handedOff {
+	t.Helper()
+	m, _ := h.ask("tools/call", toolCall(tool, arguments))
+	is := tellOf(t, m)
+	if is.Status != handoff.Working || is.Handle == "" || is.Tool != tool || is.Next == nil || is.Next.Tool != handoff.ToolWait ||
+		is.Next.Arguments["handle"] != is.Handle || is.error || !strings.Contains(is.text, is.Handle) {
+		t.Fatalf("handed off: %s", m.Raw)
+	}
+	if s := jsonrpc.Field(m.Raw, "result", "structuredContent", "handle"); jsonrpc.String(s) != is.Handle {
+		t.Errorf("structuredContent of %s", m.Raw)
+	}
+	return is
+}
+
+// wait calls one of our tools.
+func wait(t testing.TB, h host, tool, handle, more string) handedOff {
+	t.Helper()
+	m, before := h.ask("tools/call", toolCall(tool, fmt.Sprintf(`{"handle":%q%s}`, handle, more)))
+	is := tellOf(t, m)
+	is.more = before
+	return is
+}
+
+// waitFor waits until a call has a status.
+func waitFor(t testing.TB, h host, handle, status string) (is handedOff) {
+	t.Helper()
+	eventually(t, "the call to be "+status, func() bool {
+		is = wait(t, h, handoff.ToolWait, handle, "")
+		return is.Status == status || t.Failed()
+	})
+	return is
+}
+
+// What took long is answered with a handle, on every transport, and the handle gives the result.
+func TestHandOff(t *testing.T) {
+	t.Parallel()
+	for name, begin := range hosts {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t, handOffs())
+			h := begin(n)
+			if name == "keyed" {
+				h.(*posting).head = []string{"Idempotency-Key: \"k1\""}
+			}
+			m, _ := h.ask("tools/list", "{}")
+			if !strings.Contains(string(m.Raw), `"name":"holdfast_wait"`) || !strings.Contains(string(m.Raw), `"name":"holdfast_cancel"`) || !strings.Contains(string(m.Raw), `"name":"echo"`) {
+				t.Errorf("tools: %s", m.Raw)
+			}
+			if p, ok := h.(*posting); ok && name == "keyed" {
+				p.head = []string{keyed("k2")}
+			}
+			is := handOff(t, h, "hold", `{"key":"k"}`)
+			if p, ok := h.(*posting); ok && name == "keyed" { // the same again
+				p.ids--
+				if again := handOff(t, h, "hold", `{"key":"k"}`); string(again.raw.Raw) != string(is.raw.Raw) {
+					t.Errorf("under the same key: %s", again.raw.Raw)
+				}
+				p.head = nil
+			}
+			held := n.release(1)[0]
+			if now := wait(t, h, handoff.ToolWait, is.Handle, `,"seconds":0`); now.Status != handoff.Working || now.error {
+				t.Errorf("at once: %s", now.raw.Raw)
+			}
+			held.Notify("notifications/progress", []byte(`{"progressToken":"p","progress":1,"message":"half"}`))
+			eventually(t, "the progress", func() bool {
+				now := wait(t, h, handoff.ToolWait, is.Handle, `,"seconds":0.01`)
+				return now.Message == "half" && strings.Contains(now.text, "half")
+			})
+			held.Result([]byte(`{"content":[{"type":"text","text":"whole"}],"structuredContent":{"a":1},"isError":true}`))
+			for range 2 {
+				if end := waitFor(t, h, is.Handle, handoff.Completed); end.text != "whole" || !end.error || end.Tool != "hold" ||
+					string(jsonrpc.Field(end.raw.Raw, "result", "structuredContent")) != `{"a":1}` {
+					t.Errorf("at the end: %s", end.raw.Raw)
+				}
+			}
+			if end := wait(t, h, handoff.ToolCancel, is.Handle, ""); end.Status != handoff.Completed || end.error || !strings.Contains(end.text, "ended before") {
+				t.Errorf("cancelled after its end: %s", end.raw.Raw)
+			}
+			if n.runs("k") != 1 {
+				t.Errorf("%d runs", n.runs("k"))
+			}
+
+			other := handOff(t, h, "hold", `{"key":"other"}`)
+			if end := wait(t, h, handoff.ToolCancel, other.Handle, ""); end.Status != handoff.Cancelled || end.error {
+				t.Errorf("cancelled: %s", end.raw.Raw)
+			}
+			if end := wait(t, h, handoff.ToolWait, other.Handle, ""); end.Status != handoff.Cancelled || !end.error {
+				t.Errorf("after that: %s", end.raw.Raw)
+			}
+			fails := handOff(t, h, "hold", `{"key":"fails"}`)
+			n.release(2)[1].Error(jsonrpc.Errorf(-32055, "no luck"))
+			if end := waitFor(t, h, fails.Handle, handoff.Failed); !end.error || end.Error.Code != -32055 || !strings.Contains(end.text, "no luck") {
+				t.Errorf("failed: %s", end.raw.Raw)
+			}
+		})
+	}
+}
+
+// Handles that are not good for anything are refused, all in the same words.
+func TestHandOffOfAnother(t *testing.T) {
+	t.Parallel()
+	c := handOffs()
+	c.server.Principal = func(r *http.Request) string { return r.Header.Get("Who") }
+	n := newNode(t, c)
+	me := &posting{peer: n.connect("2025-11-25", http.Header{"Who": {"me"}})}
+	you := &posting{peer: n.connect("2025-11-25", http.Header{"Who": {"you"}})}
+	is := handOff(t, me, "hold", `{"key":"k"}`)
+	id, want := is.Handle, ""
+	for what, x := range map[string]struct {
+		h      host
+		handle string
+	}{
+		"another principal": {you, id}, "another mark": {me, id[:20] + "AAAA" + id[24:]}, "another call": {me, id + "1"},
+		"another name": {me, "AAAAAAAAAAAAAAAA" + id[16:]}, "no name": {me, "made-up"}, "none": {me, ""},
+		"another principal's other": {&modernHost{peer: &peer{n: n, header: http.Header{"Who": {"you"}}}}, id},
+	} {
+		for _, tool := range []string{handoff.ToolWait, handoff.ToolCancel} {
+			got := wait(t, x.h, tool, x.handle, "")
+			if got.Status != handoff.Unknown || !got.error || got.Handle != "" || got.Tool != "" || want != "" && got.text != want {
+				t.Errorf("%s, %s: %s", tool, what, got.raw.Raw)
+			}
+			want = got.text
+		}
+	}
+	for _, h := range []host{me, &posting{peer: n.connect("2025-06-18", me.header)}, &modernHost{peer: &peer{n: n, header: me.header}}} {
+		if got := wait(t, h, handoff.ToolWait, id, ""); got.Status != handoff.Working {
+			t.Errorf("its own: %s", got.raw.Raw)
+		}
+	}
+}
+
+// A cancellation of the request does nothing once its call was handed off, and what the call says
+// is not told to the request.
+func TestHandOffCancelledRequest(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, handOffs())
+	h := talk(n, openSocket, "2025-11-25", "").(*talking)
+	is := handOff(t, h, "hold", `{"key":"k"}`)
+	h.say(fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%d}}`, h.ids))
+	held := n.release(1)[0]
+	held.Notify("notifications/progress", []byte(`{"progressToken":"p","progress":1,"message":"half"}`))
+	held.Result(result("whole"))
+	if end := waitFor(t, h, is.Handle, handoff.Completed); end.text != "whole" || len(end.more) > 0 {
+		t.Errorf("at the end: %s after %v", end.raw.Raw, end.more)
+	}
+}
+
+// A server's own tool of the name of one of ours stays the server's. Nothing is handed off then.
+func TestHandOffOwnTool(t *testing.T) {
+	t.Parallel()
+	c := handOffs()
+	c.backend = tooled(`{"tools":[{"name":"holdfast_wait"}]}`)
+	n := newNode(t, c)
+	h := &posting{peer: n.connect("2025-11-25", nil)}
+	if m, _ := h.ask("tools/list", "{}"); strings.Count(string(m.Raw), "holdfast_") != 1 {
+		t.Errorf("tools: %s", m.Raw)
+	}
+	if m, _ := h.ask("tools/call", toolCall("holdfast_wait", `{"handle":"AAAAAAAAAAAAAAAA.BBBBBBBBBBBBBBBB1"}`)); !strings.Contains(string(m.Raw), "the server's") {
+		t.Errorf("called: %s", m.Raw)
+	}
+	other := &posting{peer: n.connect("2025-11-25", nil)} // whose session does not know
+	if m, _ := other.ask("tools/call", toolCall("holdfast_wait", `{"handle":"x"}`)); !strings.Contains(string(m.Raw), "the server's") {
+		t.Errorf("called first: %s", m.Raw)
+	}
+	if m, _ := h.ask("tools/call", toolCall("slow", `{}`)); !strings.Contains(string(m.Raw), "the server's") {
+		t.Errorf("slow: %s", m.Raw)
+	}
+}
+
+// tooled is a server with a list of tools. A tool takes longer than calls here before they are
+// handed off.
+func tooled(list string) backend.Backend {
+	return message.New(message.HandlerFunc(func(x *message.Exchange) {
+		switch x.Method {
+		case "initialize":
+			v := jsonrpc.Field(x.Params, "protocolVersion")
+			x.Result(fmt.Appendf(nil, `{"protocolVersion":%s,"capabilities":{"tools":{}},"serverInfo":{"name":"tooled","version":"1"}}`, v))
+		case "tools/list":
+			x.Result([]byte(list))
+		case "tools/call":
+			if jsonrpc.String(jsonrpc.Field(x.Params, "name")) == "holdfast_wait" {
+				x.Result(result("the server's"))
+				return
+			}
+			time.AfterFunc(400*time.Millisecond, func() { x.Result(result("the server's")) })
+		}
+	}))
+}
+
+// What the backend asks while its call goes on reaches the client: where one of our tools waits,
+// else on the standalone stream if there is one, else where one of our tools waits next.
+func TestHandOffAsks(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, handOffs())
+	question := func(held *message.Exchange) {
+		n.script.mu.Lock()
+		n.script.held = append(n.script.held, held)
+		n.script.mu.Unlock()
+		held.Request([]byte(`"q1"`), "elicitation/create", []byte(`{"message":"?"}`))
+	}
+	t.Run("post", func(t *testing.T) { // which has no standalone stream
+		h := &posting{peer: n.connect("2025-11-25", nil)}
+		is := handOff(t, h, "hold", `{}`)
+		question(n.release(1)[0])
+		var asked jsonrpc.Message
+		eventually(t, "the question", func() bool {
+			got := wait(t, h, handoff.ToolWait, is.Handle, "")
+			for _, m := range got.more {
+				if m.Method == "elicitation/create" {
+					asked = m
+				}
+			}
+			return asked.ID != nil
+		})
+		if got := wait(t, h, handoff.ToolWait, is.Handle, ""); got.Status != handoff.InputRequired || len(got.more) > 0 {
+			t.Errorf("asks: %s after %v", got.raw.Raw, got.more)
+		}
+		other := &posting{peer: n.connect("2025-11-25", nil)}
+		if got := wait(t, other, handoff.ToolWait, is.Handle, ""); got.Status != handoff.InputRequired || len(got.more) > 0 {
+			t.Errorf("in another session: %s after %v", got.raw.Raw, got.more)
+		}
+		if r := h.post(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"action":"accept"}}`, asked.ID)); r.status != http.StatusAccepted {
+			t.Errorf("answered: %d %s", r.status, r.body)
+		}
+		if end := waitFor(t, other, is.Handle, handoff.Completed); !strings.Contains(end.text, "accept") {
+			t.Errorf("at the end: %s", end.raw.Raw)
+		}
+	})
+	t.Run("websocket", func(t *testing.T) { // on which the standalone stream is read
+		h := talk(n, openSocket, "2025-11-25", "").(*talking)
+		is := handOff(t, h, "hold", `{}`)
+		question(n.release(1)[0])
+		asked := h.message()
+		if asked.Method != "elicitation/create" {
+			t.Fatalf("got %s", asked.Raw)
+		}
+		h.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"action":"accept"}}`, asked.ID))
+		if end := waitFor(t, h, is.Handle, handoff.Completed); !strings.Contains(end.text, "accept") || len(end.more) > 0 {
+			t.Errorf("at the end: %s", end.raw.Raw)
+		}
+	})
+	t.Run("modern", func(t *testing.T) {
+		h := &modernHost{peer: &peer{n: n}, capabilities: `{"elicitation":{}}`}
+		is := handOff(t, h, "hold", `{}`)
+		question(n.release(1)[0])
+		var m jsonrpc.Message
+		eventually(t, "the question", func() bool {
+			m, _ = h.ask("tools/call", toolCall(handoff.ToolWait, fmt.Sprintf(`{"handle":%q}`, is.Handle)))
+			return strings.Contains(string(m.Raw), `"resultType":"input_required"`)
+		})
+		key := ""
+		jsonrpc.Each(jsonrpc.Field(m.Raw, "result", "inputRequests"), func(name, _ []byte) { key = string(name) })
+		m, _ = h.ask("tools/call", fmt.Sprintf(`{"name":%q,"arguments":{"handle":%q},"requestState":%s,"inputResponses":{%q:{"action":"accept"}}}`,
+			handoff.ToolWait, is.Handle, jsonrpc.Field(m.Raw, "result", "requestState"), key))
+		if tellOf(t, m).Handle != is.Handle {
+			t.Errorf("answered: %s", m.Raw)
+		}
+		if end := waitFor(t, h, is.Handle, handoff.Completed); !strings.Contains(end.text, "accept") {
+			t.Errorf("at the end: %s", end.raw.Raw)
+		}
+	})
+}
+
+// A question that was asked before the call was handed off is answered as before.
+func TestHandOffAsked(t *testing.T) {
+	t.Parallel()
+	for name, begin := range hosts {
+		if name == "modern" { // is not handed off while it is asked
+			continue
+		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t, handOffs())
+			h := begin(n)
+			m, before := h.ask("tools/call", toolCall("ask", `{}`))
+			is := tellOf(t, m)
+			var asked jsonrpc.Message
+			for _, b := range before {
+				if b.Method == "elicitation/create" {
+					asked = b
+				}
+			}
+			if asked.ID == nil {
+				t.Fatalf("not asked before %s: %v", m.Raw, before)
+			}
+			answer := fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"action":"accept"}}`, asked.ID)
+			switch h := h.(type) {
+			case *posting:
+				h.post(answer)
+			case *talking:
+				h.say(answer)
+			case *pairHost:
+				h.send(answer)
+			}
+			if end := waitFor(t, h, is.Handle, handoff.Completed); !strings.Contains(end.text, "accept") {
+				t.Errorf("at the end: %s", end.raw.Raw)
+			}
+		})
+	}
+}
+
+// A batch is answered when each of its requests has ended or was handed off.
+func TestHandOffBatch(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, handOffs())
+	h := &posting{peer: n.connect("2025-03-26", nil)}
+	r := h.post("[" + callAs("1", "hold", `{"key":"a"}`) + "," + callAs("2", "echo", `{"text":"quick"}`) + "," + callAs("3", "hold", `{"key":"b"}`) + "]")
+	var handles []string
+	for _, ev := range r.events() {
+		if len(ev.Data) == 0 {
+			continue
+		}
+		m := parse(string(ev.Data))
+		switch string(m.ID) {
+		case "1", "3":
+			handles = append(handles, tellOf(t, m).Handle)
+		case "2":
+			if !strings.Contains(string(m.Raw), "quick") {
+				t.Errorf("got %s", m.Raw)
+			}
+		}
+	}
+	if len(handles) != 2 {
+		t.Fatalf("%d handed off: %s", len(handles), r.body)
+	}
+	for _, held := range n.release(2) {
+		held.Result(result(fmt.Sprint("end ", jsonrpc.String(jsonrpc.Field(held.Params, "arguments", "key")))))
+	}
+	a, b := waitFor(t, h, handles[0], handoff.Completed), waitFor(t, h, handles[1], handoff.Completed)
+	if a.text+b.text != "end aend b" && a.text+b.text != "end bend a" {
+		t.Errorf("%q and %q", a.text, b.text)
+	}
+}
+
+// Tools with an outputSchema, and those of which nothing is known, are answered as hosts that check
+// results can take it.
+func TestHandOffShaped(t *testing.T) {
+	t.Parallel()
+	c := handOffs()
+	c.backend = tooled(`{"tools":[{"name":"slow","outputSchema":{"type":"object"}}]}`)
+	n := newNode(t, c)
+	h := &posting{peer: n.connect("2025-11-25", nil)}
+	m, _ := h.ask("tools/call", toolCall("slow", `{}`))
+	is := tellOf(t, m)
+	if jsonrpc.Field(m.Raw, "result", "structuredContent") != nil || !is.error || !strings.Contains(is.text, "not a failure") {
+		t.Errorf("with an outputSchema: %s", m.Raw)
+	}
+	if end := waitFor(t, h, is.Handle, handoff.Completed); end.text != "the server's" || end.error {
+		t.Errorf("at the end: %s", end.raw.Raw)
+	}
+}
+
+// Our tools stand on the last page of the list, and only clients without tasks have them.
+func TestHandOffList(t *testing.T) {
+	t.Parallel()
+	c := handOffs()
+	c.session.Tasks, c.server.TaskAfter = true, 20*time.Millisecond
+	list := `{"tools":[{"name":"slow"}],"nextCursor":"more"}`
+	c.backend = tooled(list)
+	n := newNode(t, c)
+	h := &posting{peer: n.connect("2025-11-25", nil)}
+	if m, _ := h.ask("tools/list", "{}"); strings.Contains(string(m.Raw), "holdfast_") {
+		t.Errorf("first page: %s", m.Raw)
+	}
+	c.backend = tooled(`{"tools":[]}`)
+	n = newNode(t, c)
+	for _, x := range []struct {
+		h    host
+		want bool
+	}{{&posting{peer: n.connect("2025-11-25", nil)}, true}, {&modernHost{peer: &peer{n: n}}, true}, {&modernHost{peer: &peer{n: n}, capabilities: aware}, false}} {
+		m, _ := x.h.ask("tools/list", "{}")
+		var got struct {
+			Result struct {
+				Tools []struct {
+					Name        string
+					Annotations map[string]bool
+				}
+			}
+		}
+		if err := json.Unmarshal(m.Raw, &got); err != nil || (len(got.Result.Tools) == 2) != x.want {
+			t.Errorf("tools: %s (%v)", m.Raw, err)
+		}
+	}
+	tasks := &modernHost{peer: &peer{n: n}, capabilities: aware}
+	if m, _ := tasks.ask("tools/call", toolCall("slow", "{}")); !strings.Contains(string(m.Raw), `"taskId"`) {
+		t.Errorf("no task: %s", m.Raw)
+	}
+}
+
+// A call that was handed off goes on after its session was ended, and its client is gone.
+func TestHandOffAfterSession(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, handOffs())
+	h := &posting{peer: n.connect("2025-11-25", nil)}
+	is := handOff(t, h, "hold", `{}`)
+	w := h.open("POST", "/mcp", requestOf(90, "tools/call", toolCall("steps", `{"key":"k","n":1000000,"pause":50}`)))
+	w.message()
+	if r := h.open("DELETE", "/mcp", "").all(); r.status != http.StatusNoContent {
+		t.Fatalf("DELETE: %d %s", r.status, r.body)
+	}
+	if r := h.post(call("echo", `{}`)); r.status != http.StatusNotFound {
+		t.Errorf("POST after DELETE: %d %s", r.status, r.body)
+	}
+	if r := w.all(); !strings.Contains(string(r.body), "the session ended") {
+		t.Errorf("its other call: %s", r.body)
+	}
+	other := &posting{peer: n.connect("2025-11-25", nil)}
+	if now := wait(t, other, handoff.ToolWait, is.Handle, ""); now.Status != handoff.Working {
+		t.Errorf("after DELETE: %s", now.raw.Raw)
+	}
+	n.release(1)[0].Result(result("whole"))
+	if end := waitFor(t, other, is.Handle, handoff.Completed); end.text != "whole" {
+		t.Errorf("at the end: %s", end.raw.Raw)
+	}
+}
+
+// A call is asked for at any node, also after its own is lost.
+func TestHandOffOnAnyNode(t *testing.T) {
+	t.Parallel()
+	for name, begin := range hosts {
+		if name == "stdio" || name != "post" && name != "modern" && !testlong.Wanted() {
+			continue
+		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFarm(t, 3, handOffs())
+			h := begin(f.nodes[0].node)
+			safe, unsafe := handOff(t, h, "safe_hold", `{"key":"safe"}`), handOff(t, h, "hold", `{"key":"unsafe"}`)
+			ended := handOff(t, h, "hold", `{"key":"ended"}`)
+			held := f.nodes[0].release(3)
+			held[2].Result(result("ended"))
+			legacy, modern := &posting{peer: f.nodes[1].connect("2025-11-25", nil)}, &modernHost{peer: &peer{n: f.nodes[2].node}}
+			for _, at := range []host{legacy, modern} {
+				if end := waitFor(t, at, ended.Handle, handoff.Completed); end.text != "ended" {
+					t.Errorf("at another node: %s", end.raw.Raw)
+				}
+				if now := wait(t, at, handoff.ToolWait, safe.Handle, `,"seconds":0`); now.Status != handoff.Working || now.Tool != "safe_hold" {
+					t.Errorf("at another node: %s", now.raw.Raw)
+				}
+			}
+			cancelled := handOff(t, h, "hold", `{"key":"cancelled"}`)
+			if end := wait(t, legacy, handoff.ToolCancel, cancelled.Handle, ""); end.Status != handoff.Cancelled {
+				t.Errorf("cancelled at another node: %s", end.raw.Raw)
+			}
+			f.nodes[0].kill()
+			for _, at := range []host{modern, legacy} {
+				if end := waitFor(t, at, ended.Handle, handoff.Completed); end.text != "ended" {
+					t.Errorf("that had ended: %s", end.raw.Raw)
+				}
+				if end := waitFor(t, at, unsafe.Handle, handoff.Failed); end.Error.Code != codeUnknown || !strings.Contains(end.text, "unknown") || end.Tool != "hold" {
+					t.Errorf("that may have run: %s", end.raw.Raw)
+				}
+				if end := waitFor(t, at, cancelled.Handle, handoff.Cancelled); !end.error {
+					t.Errorf("that was cancelled: %s", end.raw.Raw)
+				}
+			}
+			var again *farmNode
+			eventually(t, "the call to be made again", func() bool {
+				for _, n := range f.nodes[1:] {
+					if n.runs("safe") > 0 {
+						again = n
+					}
+				}
+				return again != nil
+			})
+			again.release(1)[0].Result(result("again"))
+			if end := waitFor(t, legacy, safe.Handle, handoff.Completed); end.text != "again" {
+				t.Errorf("that is safe: %s", end.raw.Raw)
+			}
+			for _, id := range []string{"unsafe", "ended", "cancelled"} {
+				if n := f.runs(id); n != 1 {
+					t.Errorf("%s ran %d times", id, n)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,391 @@
+package session
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"time"
+
+	"holdfast/backend"
+	"holdfast/internal/engine/shared"
+	"holdfast/internal/feature/handoff"
+	"holdfast/internal/protocol"
+	"holdfast/jsonrpc"
+)
+
+// What follows hands calls off: a request that takes longer than hosts wait is answered with a
+// handle, and its call ends with that. Another call, an heir, goes on with the request. What
+// the backend says is the heir's from then on, and so is the response. See
+// docs/decisions/0027-hand-off.md.
+
+// sealHandOff is what the mark of a handle is for.
+const sealHandOff = "holdfast hand-off"
+
+// A handOff is what is known of a call whose requests may be handed off, or of an heir. It is
+// written with Session.mu and Call.mu held.
+type handOff struct {
+	began time.Time // when the call began; zero for an heir
+	heirs []*Call   // that go on with requests of the call
+
+	isHeir bool
+	of     *Call  // whose request the heir goes on with; nil if that was on another node
+	from   uint64 // the number of that one's stream, or of its journal; 0: it had none
+	tool   string // that was called
+	questions
+}
+
+// questions are requests of the backend that an heir's client has yet to be told. Guarded by
+// Call.mu.
+type questions struct {
+	waiting  [][]byte
+	attended int // how many of our tools wait for the heir in its session
+}
+
+// handOffRetry is how long a call that could not be handed off goes on as it was before it is
+// tried again.
+const handOffRetry = time.Second
+
+// handsOff reports whether calls are handed off here.
+func (m *Manager) handsOff() bool { return m.opts.HandOffAfter != nil && !m.opts.Stateless }
+
+// takesHandOffs reports whether the client of a request is handed calls off: one that knows
+// tasks is given tasks.
+func (s *Session) takesHandOffs(m *jsonrpc.Message) bool {
+	return s.m.handsOff() && s.m.opts.HandOffAfter(s.Server(), handoff.ToolWait) > 0 && (s.modern == "" || !s.m.opts.Tasks ||
+		jsonrpc.Field(m.Params, "_meta", protocol.MetaClientCapabilities, "extensions", protocol.ExtensionTasks) == nil)
+}
+
+// handOffAfter returns after which time a request is handed off; 0: never. One with the param
+// "task" is to be a task of revision 2025-11-25.
+func (s *Session) handOffAfter(m *jsonrpc.Message) time.Duration {
+	if m.Method != protocol.MethodCallTool || !s.takesHandOffs(m) {
+		return 0
+	}
+	tool := toolOf(m)
+	if handoff.IsTool(tool) || jsonrpc.Field(m.Params, "task") != nil {
+		return 0
+	}
+	return s.m.opts.HandOffAfter(s.Server(), tool)
+}
+
+// mostWait returns how long one of our tools waits for a call of a tool.
+func (s *Session) mostWait(tool string) time.Duration {
+	after := s.m.opts.HandOffAfter(s.Server(), handoff.ToolWait)
+	if own := s.m.opts.HandOffAfter(s.Server(), tool); own > 0 && tool != "" {
+		after = min(after, own)
+	}
+	return handoff.Most(after)
+}
+
+// addHandOff has a request handed off when it has taken long. s.mu is held.
+func (s *Session) addHandOff(c *Call, rq *inflight, m *jsonrpc.Message) {
+	after := s.handOffAfter(m)
+	if after <= 0 || c.isHeir() {
+		return
+	}
+	if c.recorded().handOff == nil {
+		c.record.handOff = &handOff{}
+	}
+	if c.record.handOff.began.IsZero() {
+		c.record.handOff.began = time.Now()
+	}
+	l := lateRequest{s: s, rq: rq, tool: toolOf(m)}
+	if token := jsonrpc.Field(m.Params, "_meta", "progressToken"); token != nil {
+		l.tokens = []string{string(jsonrpc.Key(token))}
+	}
+	if s.m.shared != nil { // the heir's note has it
+		l.msgs = []jsonrpc.Message{*m}
+	}
+	l.after(max(after-time.Since(c.record.handOff.began), 0))
+}
+
+// A lateRequest is a request that is to be handed off, if it is still in flight when its time
+// has come.
+type lateRequest struct {
+	s      *Session
+	rq     *inflight
+	tool   string
+	tokens []string
+	msgs   []jsonrpc.Message // the request, where the store is shared
+}
+
+// after has it handed off after a time. s.mu is held.
+func (l *lateRequest) after(d time.Duration) {
+	late := *l
+	t := time.AfterFunc(d, func() {
+		if late.s.m.startWork() {
+			defer late.s.m.work.Done()
+			late.handOff()
+		}
+	})
+	l.rq.stop = func() { t.Stop() }
+}
+
+// again has it tried again, if the request is still in flight.
+func (l *lateRequest) again(d time.Duration) {
+	l.s.mu.Lock()
+	defer l.s.mu.Unlock()
+	if l.s.inFlight[string(jsonrpc.Key([]byte(l.rq.id)))] == l.rq {
+		l.after(d)
+	}
+}
+
+// handOff hands the request off. The store has the heir before the client is told of it.
+func (l *lateRequest) handOff() {
+	s := l.s
+	s.mu.Lock()
+	c, sent, server := l.rq.call, l.rq.sent, s.Server()
+	s.mu.Unlock()
+	form, ok := s.formFor(l.tool, c)
+	if !ok {
+		return
+	}
+	if asking, _ := c.AwaitsInput(); asking && s.modern != "" || !sent {
+		// A modern client that is asked does not wait for an answer. What the backend does not
+		// have yet has not begun.
+		wait := min(s.m.opts.HandOffAfter(server, l.tool), handOffRetry)
+		if asking {
+			wait = s.m.opts.HandOffAfter(server, l.tool)
+		}
+		l.again(wait)
+		return
+	}
+	if c.recovery != nil && !s.single {
+		c.Promote()
+	}
+	h := l.heir(c)
+	if err := h.awaitStored(); err != nil {
+		s.m.logger.Warn("call not handed off", "session", s.Name(), "error", err)
+		h.abandon()
+		l.again(handOffRetry)
+		return
+	}
+	if !l.passOn(c, h, form) {
+		h.abandon()
+		return
+	}
+	c.TellHandle()
+}
+
+// heir makes the call that is to go on with the request of c, and has the store told of it.
+func (l *lateRequest) heir(c *Call) *Call {
+	s := l.s
+	h := &Call{s: s, method: c.method, tokens: l.tokens}
+	h.record = &record{handOff: &handOff{isHeir: true, of: c, from: c.storedAs(), tool: l.tool}}
+	h.number = s.streams.add(h)
+	h.become(callStored)
+	if c.recovery != nil {
+		h.recovery = &recovery{retry: c.recovery.retry, repeat: c.recovery.repeat, msgs: l.msgs, stored: make(chan struct{})}
+		h.recovery.become(recoveryDelivered)
+	}
+	t := s.addTask(h, h.number)
+	message := ""
+	if n := c.Number(); n != 0 {
+		message = s.progressMessage(n)
+	}
+	t.of.mu.Lock()
+	t.tool, t.message = l.tool, message
+	t.of.mu.Unlock()
+	h.mu.Lock()
+	h.note(h.number)
+	h.mu.Unlock()
+	s.log.flush()
+	return h
+}
+
+// storedAs returns the number of the stream that says how the call ends, 0 if there is none.
+func (c *Call) storedAs() uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.recovery != nil && c.recovery.journal != 0 {
+		return c.recovery.journal
+	}
+	return c.number
+}
+
+// passOn makes the request the heir's, and has its client told the handle, unless it has ended.
+func (l *lateRequest) passOn(c, h *Call, form handoff.Form) (ok bool) {
+	s := l.s
+	text := s.Seal(sealHandOff, h.number, nil)
+	answer := handoff.Answer(handoff.State{Handle: text, Status: handoff.Working, Tool: l.tool}, s.mostWait(l.tool), form)
+	defer s.log.flush()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if s.inFlight[string(jsonrpc.Key([]byte(l.rq.id)))] != l.rq || l.rq.call != c || c.isOver() || !slices.Contains(c.pending, l.rq) {
+		return false
+	}
+	h.mu.Lock()
+	h.pending = []*inflight{l.rq}
+	if len(c.pending) == 1 { // else nobody knows whose they are
+		h.asking, c.asking = c.asking, 0
+		s.asked.passOn(c, h)
+		h.record.webhooks = s.streams.takeWebhooks(c)
+	}
+	h.mu.Unlock()
+	l.rq.call = h
+	c.record.handOff.heirs = append(c.record.handOff.heirs, h)
+	s.hold(s.m.KeepTask())
+	c.respondLocked(l.rq, jsonrpc.AppendResult(nil, []byte(l.rq.id), answer))
+	return true
+}
+
+// passOn makes the requests of one call another's.
+func (q *serverRequests) passOn(from, to *Call) {
+	for id, r := range q.pending {
+		if r.call == from {
+			r.call = to
+			q.pending[id] = r
+		}
+	}
+}
+
+// takeWebhooks takes the webhooks of a call for its heir: they are told of the end of the
+// request.
+func (t *table) takeWebhooks(c *Call) *webhooks {
+	h := c.webhooks()
+	if h == nil || c.s.single {
+		return nil
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	heirs := &webhooks{list: h.list}
+	h.list = nil
+	return heirs
+}
+
+// abandon ends an heir that goes on with nothing. Nobody has its handle.
+func (c *Call) abandon() {
+	c.mu.Lock()
+	c.push(nil, true)
+	c.end()
+	c.mu.Unlock()
+	c.s.log.flush()
+	all := c.s.taskTable()
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	delete(all.all, c.number)
+}
+
+// isHeir reports whether the call goes on with a request of another one. Call.mu or Session.mu
+// is held.
+func (c *Call) isHeir() bool {
+	return c.record != nil && c.record.handOff != nil && c.record.handOff.isHeir
+}
+
+// sharesStream reports whether what the call says goes to the standalone stream, as all does in
+// its session. c.mu is held.
+func (c *Call) sharesStream() bool { return c.s.single && c != c.s.standalone && !c.isHeir() }
+
+// goesOn reports whether the call goes on with requests of another one, which may be nil.
+// Session.mu is held.
+func (c *Call) goesOn(with *Call) bool {
+	return with != nil && c.isHeir() && c.record.handOff.of == with
+}
+
+// heir returns the call that a message is about which the backend says is about c: one of its
+// heirs, if that call or the request with the progress token was handed off. c may be nil. s.mu
+// is held.
+func (s *Session) heir(c *Call, token []byte) *Call {
+	if c == nil || c.record == nil || c.record.handOff == nil || len(c.record.handOff.heirs) == 0 {
+		return c
+	}
+	heirs := c.record.handOff.heirs
+	if token != nil {
+		key := string(jsonrpc.Key(token))
+		for _, h := range heirs {
+			if slices.Contains(h.tokens, key) {
+				return h
+			}
+		}
+	}
+	if !c.isOver() {
+		return c
+	}
+	for _, h := range slices.Backward(heirs) {
+		if !h.isOver() {
+			return h
+		}
+	}
+	return c
+}
+
+// formFor returns what the answer to a call of a tool looks like that is handed off. It is false
+// if the server has a tool of the name of one of ours: nobody could ask for the call.
+func (s *Session) formFor(tool string, c *Call) (f handoff.Form, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	shaped, known := s.tools.shaped[tool]
+	if !known && !s.tools.complete && s.backend.link != nil && s.backend.link.conn != nil && s.revision != "" {
+		if learning := s.learnTools(backend.Inbound{Context: s.m.ctx, Header: http.Header{}}); learning != nil {
+			s.mu.Unlock()
+			awaitTools(s.m.ctx, learning, headersWait)
+			s.mu.Lock()
+			shaped, known = s.tools.shaped[tool]
+		}
+	}
+	if s.tools.clash {
+		s.m.logger.Warn("calls are not handed off: the server has a tool of that name", "session", s.Name(),
+			"tools", handoff.ToolWait+", "+handoff.ToolCancel)
+		return f, false
+	}
+	return handoff.Form{Modern: s.modern != "", Bare: shaped || !known}, true
+}
+
+// hasAnswered reports whether a call has answered a request that an heir goes on with, so that its
+// client has the heir's handle.
+func (s *Session) hasAnswered(ctx context.Context, of *shared.Stream, msgs []jsonrpc.Message) bool {
+	if of.Ended || len(msgs) == 0 {
+		return true
+	}
+	_, ok := s.answers(ctx, of)[string(jsonrpc.Key(msgs[0].ID))]
+	return ok
+}
+
+// restoreHeir takes in an heir. One whose handle nobody has is for nothing: the call that it
+// was made for goes on by itself.
+func (s *Session) restoreHeir(st *shared.Stream, n callNote, msgs []jsonrpc.Message, handedOff bool, f *restored) {
+	s.hold(s.m.KeepTask())
+	all, tool := s.taskTable(), ""
+	if len(msgs) > 0 {
+		tool = toolOf(&msgs[0])
+	}
+	if st.Ended {
+		now := time.Now()
+		all.all[st.Number] = &task{of: all, tool: tool, updated: now, ended: now}
+		return
+	}
+	safe := handedOff && len(msgs) > 0 && s.stillSafe(&n, msgs)
+	c := &Call{s: s, recovery: &recovery{repeat: safe}, number: st.Number, seq: st.Next - 1, said: st.Next - 1}
+	if safe {
+		c.recovery.retry = retrySafe
+	}
+	c.become(callStored)
+	c.record = &record{handOff: &handOff{isHeir: true, from: n.Of, tool: tool}}
+	s.streams.mu.Lock()
+	s.streams.setCall(st.Number, c)
+	s.streams.mu.Unlock()
+	if !handedOff {
+		f.lost = append(f.lost, c)
+		return
+	}
+	s.mu.Lock()
+	if err := s.addRequests(c, msgs); err != nil {
+		s.m.logger.Error("call not restored", "session", s.Name(), "stream", st.Number, "error", err)
+		c.pending = nil
+	}
+	s.mu.Unlock()
+	s.use.calls.Add(int32(len(c.pending)))
+	s.m.count(s, int32(len(c.pending)))
+	if h := c.webhooks(); h != nil {
+		f.hooks[st.Number] = h
+	}
+	t := s.addTask(c, st.Number)
+	t.tool = tool
+	if safe && len(c.pending) > 0 {
+		f.retry = append(f.retry, retryCall{call: c, msgs: msgs})
+	} else {
+		f.lost = append(f.lost, c)
+	}
+}

@@ -1,0 +1,65 @@
+package session
+
+import (
+	"errors"
+	"time"
+)
+
+// What follows is for a session whose client ends it, and which has calls that were handed off:
+// they go on, and can be asked for as long as others.
+
+// ErrEnded is an [ErrNotFound] for a session that its client has ended, and that is here for the
+// calls in it that were handed off.
+var ErrEnded error = wrapped{"its client has ended the session", ErrNotFound}
+
+type wrapped struct {
+	text string
+	err  error
+}
+
+func (e wrapped) Error() string { return e.text }
+func (e wrapped) Unwrap() error { return e.err }
+
+// isLeft reports whether the session's client has ended it.
+func (s *Session) isLeft() bool { return s.use.left.Load() }
+
+// keepsHandOffs reports whether calls of the session that were handed off run, or can be asked
+// for.
+func (s *Session) keepsHandOffs() bool {
+	all := s.tasks.Load()
+	if all == nil || s.modern != "" {
+		return false
+	}
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	for _, t := range all.all {
+		if t.tool != "" && (t.ended.IsZero() || time.Since(t.ended) < s.m.KeepTask()) {
+			return true
+		}
+	}
+	return false
+}
+
+// leave is the end of a session at its client's wish, where calls that were handed off go on.
+// All others end.
+func (m *Manager) leave(s *Session) {
+	var lost []*inflight
+	s.mu.Lock()
+	if s.isClosed() || s.use.left.Swap(true) {
+		s.mu.Unlock()
+		return
+	}
+	for key, rq := range s.inFlight {
+		if !rq.call.isHeir() {
+			lost = append(lost, rq)
+			s.remove(key, rq)
+		}
+	}
+	s.mu.Unlock()
+	s.failAll(lost, outcomeUnknown("the session ended: %v", errors.New("the client ended the session")))
+	s.streams.closeStandalone()
+	if m.shared != nil {
+		s.noteSession(nil, true)
+		s.log.flush()
+	}
+}
