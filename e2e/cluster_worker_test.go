@@ -34,6 +34,7 @@ type workArgs struct {
 //	work  reports progress so many times within so many milliseconds
 //	look  the same, and says that it is safe to call again
 //	ask   asks the user, and returns the answer
+//	inquire  the same, and says that it is safe to call again
 func workServer(traces string) *mcp.Server {
 	server := mcp.NewServer(&mcp.Implementation{Name: "worker", Version: "1"}, nil)
 	work := func(ctx context.Context, req *mcp.CallToolRequest, a workArgs) (*mcp.CallToolResult, any, error) {
@@ -45,7 +46,7 @@ func workServer(traces string) *mcp.Server {
 	}
 	mcp.AddTool(server, &mcp.Tool{Name: "work"}, work)
 	mcp.AddTool(server, &mcp.Tool{Name: "look", Annotations: &mcp.ToolAnnotations{ReadOnlyHint: true}}, work)
-	mcp.AddTool(server, &mcp.Tool{Name: "ask"}, func(ctx context.Context, req *mcp.CallToolRequest, a workArgs) (*mcp.CallToolResult, any, error) {
+	ask := func(ctx context.Context, req *mcp.CallToolRequest, a workArgs) (*mcp.CallToolResult, any, error) {
 		if err := trace(traces, a.ID); err != nil {
 			return nil, nil, err
 		}
@@ -57,7 +58,9 @@ func workServer(traces string) *mcp.Server {
 			return nil, nil, err
 		}
 		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: fmt.Sprint(res.Content["name"])}}}, nil, nil
-	})
+	}
+	mcp.AddTool(server, &mcp.Tool{Name: "ask"}, ask)
+	mcp.AddTool(server, &mcp.Tool{Name: "inquire", Annotations: &mcp.ToolAnnotations{ReadOnlyHint: true}}, ask)
 	return server
 }
 
@@ -121,9 +124,11 @@ func libraryNode(args []string) {
 	ttl := fs.Duration("session-ttl", 30*time.Minute, "")
 	keep := fs.Duration("keep", 10*time.Minute, "")
 	drain := fs.Duration("drain", 30*time.Second, "")
+	taskAfter := fs.Duration("task-after", 0, "")
+	maxWait := fs.Duration("max-wait", 0, "")
 	_ = fs.Parse(args) // exits
 	err := serveLibrary(*listen, *admin, *store, *drain, fs.Arg(0), &holdfast.Options{
-		Retry: *retry, SessionTTL: *ttl, Keep: *keep,
+		Retry: *retry, SessionTTL: *ttl, Keep: *keep, TaskAfter: *taskAfter, MaxWait: *maxWait,
 		Principal: func(r *http.Request) string { return r.Header.Get("User") },
 	})
 	if err != nil {

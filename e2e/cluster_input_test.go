@@ -1,0 +1,243 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"holdfast/internal/testlong"
+)
+
+// An inputReply is how a request is answered whose tool asks its client.
+type inputReply struct {
+	Status int
+	Result struct {
+		ResultType    string
+		RequestState  string
+		InputRequests map[string]json.RawMessage
+		Content       []struct{ Text string }
+		TaskID        string
+	}
+	Error *struct {
+		Code    int
+		Message string
+	}
+}
+
+// An inputCall is a request of a user, of revision 2026-07-28, whose tool asks.
+type inputCall struct {
+	user, tool, id string
+	tasks          bool
+}
+
+// at makes the request at a node, or goes on with it: with its state, and an answer for each
+// question of the reply before.
+func (c inputCall) at(ctx context.Context, url, state string, asked map[string]json.RawMessage) (r inputReply, err error) {
+	params := fmt.Sprintf(`"name":%q,"arguments":{"id":%q,"steps":0,"ms":0}`, c.tool, c.id)
+	if state != "" {
+		answers := make(map[string]any)
+		for key := range asked {
+			answers[key] = map[string]any{"action": "accept", "content": map[string]any{"name": "Ada"}}
+		}
+		text, _ := json.Marshal(answers)
+		params += fmt.Sprintf(`,"requestState":%q,"inputResponses":%s`, state, text)
+	}
+	return c.post(ctx, url, "tools/call", c.tool, params)
+}
+
+// post makes any request of the same client.
+func (c inputCall) post(ctx context.Context, url, method, name, params string) (r inputReply, err error) {
+	extensions := ""
+	if c.tasks {
+		extensions = `,"extensions":{"io.modelcontextprotocol/tasks":{}}`
+	}
+	body := fmt.Sprintf(`{"jsonrpc":"2.0","id":"i","method":%q,"params":{%s,"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28",`+
+		`"io.modelcontextprotocol/clientCapabilities":{"elicitation":{}%s}}}}`, method, params, extensions)
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(body))
+	if err != nil {
+		return r, err
+	}
+	for name, value := range map[string]string{
+		"Content-Type": "application/json", "Accept": "application/json, text/event-stream", "User": c.user,
+		"Mcp-Protocol-Version": "2026-07-28", "Mcp-Method": method, "Mcp-Name": name,
+	} {
+		req.Header.Set(name, value)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return r, err
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return r, err
+	}
+	r.Status = resp.StatusCode
+	if i := bytes.LastIndex(text, []byte("data: ")); i >= 0 { // the last event
+		text, _, _ = bytes.Cut(text[i+len("data: "):], []byte("\n"))
+	}
+	if err := json.Unmarshal(text, &r); err != nil {
+		return r, fmt.Errorf("%w: %d %q", err, resp.StatusCode, text)
+	}
+	return r, nil
+}
+
+// asks begins the call at a node, and checks that it asks.
+func (c inputCall) asks(ctx context.Context, t *testing.T, n *node) inputReply {
+	t.Helper()
+	r, err := c.at(ctx, n.url(), "", nil)
+	if err != nil || r.Result.ResultType != "input_required" || len(r.Result.InputRequests) == 0 || r.Result.RequestState == "" {
+		t.Fatalf("%s does not ask: %v, %+v", c.tool, err, r)
+	}
+	return r
+}
+
+// TestClusterInput has calls wait for their clients' input, and goes on with them at other nodes,
+// also after their own was killed: a call continues, is asked again, or its outcome is
+// unknown; no tool runs twice that must not.
+func TestClusterInput(t *testing.T) {
+	t.Parallel()
+	eachEngine(t, false, func(t *testing.T, e *sharedEngine) {
+		f := newFleet(t, e, shape{library: true})
+		ctx := bounded(t, 2*time.Minute)
+		owner, other := f.nodes[0], f.nodes[1]
+		call := func(tool, id string) inputCall { return inputCall{user: "ada", tool: tool, id: callID(t, id)} }
+
+		goes := call("ask", "goes")
+		asked := goes.asks(ctx, t, owner)
+		if r, err := goes.at(ctx, other.url(), asked.Result.RequestState, asked.Result.InputRequests); err != nil || r.Result.ResultType != "complete" || r.Result.Content[0].Text != "Ada" {
+			t.Errorf("at another node: %v, %+v", err, r)
+		}
+		f.wantRuns(goes.id, 1, 1)
+
+		lost, safe := call("ask", "lost"), call("inquire", "safe")
+		lostAsked, safeAsked := lost.asks(ctx, t, owner), safe.asks(ctx, t, owner)
+		owner.kill()
+		r, err := lost.at(ctx, other.url(), lostAsked.Result.RequestState, lostAsked.Result.InputRequests)
+		if err != nil || r.Error == nil || r.Error.Code != -32010 {
+			t.Errorf("that may not run again: %v, %+v", err, r)
+		}
+		f.wantRuns(lost.id, 1, 1)
+		r, err = safe.at(ctx, f.nodes[2].url(), safeAsked.Result.RequestState, safeAsked.Result.InputRequests)
+		for round := 0; err == nil && r.Result.ResultType == "input_required" && round < 3; round++ { // it is asked again
+			r, err = safe.at(ctx, other.url(), r.Result.RequestState, r.Result.InputRequests)
+		}
+		if err != nil || r.Result.ResultType != "complete" || r.Result.Content[0].Text != "Ada" {
+			t.Errorf("that may run again: %v, %+v", err, r)
+		}
+		f.wantRuns(safe.id, 1, 2)
+	})
+}
+
+// TestClusterForged has clients come to any node with what was not given to them: nothing comes
+// of it, and nobody is told why.
+func TestClusterForged(t *testing.T) {
+	testlong.Only(t, "it makes some hundred requests")
+	t.Parallel()
+	eachEngine(t, false, func(t *testing.T, e *sharedEngine) {
+		f := newFleet(t, e, shape{library: true, nodes: 2, flags: []string{"--task-after", "100ms"}})
+		ctx := bounded(t, 2*time.Minute)
+		c := inputCall{user: "ada", tool: "ask", id: callID(t, "forged")}
+		asked := c.asks(ctx, t, f.nodes[0])
+		state, questions := asked.Result.RequestState, asked.Result.InputRequests
+		foreign, other := c, c
+		foreign.user, other.id = "bob", callID(t, "other")
+		for _, n := range f.nodes {
+			for what, forged := range map[string]struct {
+				call  inputCall
+				state string
+			}{
+				"another user":    {foreign, state},
+				"another request": {other, state},
+				"nobody":          {inputCall{tool: c.tool, id: c.id}, state},
+				"more":            {c, state + "0"},
+				"less":            {c, state[:len(state)-1]},
+				"made up":         {c, "holdfast.x"},
+				"another mark":    {c, swapped(state, 40)},
+				"another session": {c, swapped(state, 12)},
+				"another time":    {c, swapped(state, len(state)-3)},
+			} {
+				r, err := forged.call.at(ctx, n.url(), forged.state, questions)
+				if err != nil || r.Error == nil || r.Error.Code != -32602 || strings.Contains(r.Error.Message, c.id) {
+					t.Errorf("state of %s at node %s: %v, %+v", what, n.name, err, r)
+				}
+			}
+		}
+		f.wantRuns(c.id, 1, 1)
+		if n := f.runs(other.id); n != 0 {
+			t.Errorf("a request with a forged state has run %d times", n)
+		}
+		if r, err := c.at(ctx, f.nodes[1].url(), state, questions); err != nil || r.Result.ResultType != "complete" {
+			t.Errorf("after all that: %v, %+v", err, r)
+		}
+		for _, n := range f.nodes { // it is good once
+			if r, err := c.at(ctx, n.url(), state, questions); err != nil || r.Error == nil || r.Error.Code != -32602 {
+				t.Errorf("replayed at node %s: %v, %+v", n.name, err, r)
+			}
+		}
+		f.wantRuns(c.id, 1, 1)
+
+		task := inputCall{user: "ada", tool: "work", id: callID(t, "task"), tasks: true}
+		made, err := task.post(ctx, f.nodes[0].url(), "tools/call", "work", fmt.Sprintf(`"name":"work","arguments":{"id":%q,"steps":0,"ms":60000}`, task.id))
+		if err != nil || made.Result.TaskID == "" {
+			t.Fatalf("no task: %v, %+v", err, made)
+		}
+		id := made.Result.TaskID
+		bob := task
+		bob.user = "bob"
+		for _, n := range f.nodes {
+			for _, method := range []string{"tasks/get", "tasks/update", "tasks/cancel"} {
+				for what, forged := range map[string]struct {
+					call inputCall
+					id   string
+				}{
+					"another user": {bob, id}, "another mark": {task, swapped(id, 24)}, "another session": {task, swapped(id, 2)},
+					"another time": {task, swapped(id, len(id)-2)}, "more": {task, id + "0"}, "less": {task, id[:len(id)-1]},
+				} {
+					r, err := forged.call.post(ctx, n.url(), method, forged.id, fmt.Sprintf(`"taskId":%q,"inputResponses":{}`, forged.id))
+					if err != nil || r.Error == nil || r.Error.Code != -32602 || strings.Contains(r.Error.Message, "bob") {
+						t.Errorf("%s of %s at node %s: %v, %+v", method, what, n.name, err, r)
+					}
+				}
+			}
+		}
+		if r, err := task.post(ctx, f.nodes[1].url(), "tasks/cancel", id, fmt.Sprintf(`"taskId":%q`, id)); err != nil || r.Error != nil {
+			t.Errorf("its own client's: %v, %+v", err, r)
+		}
+		f.wantRuns(task.id, 1, 1)
+	})
+}
+
+// TestClusterInputExpired has a client answer after the time for that is over.
+func TestClusterInputExpired(t *testing.T) {
+	testlong.Only(t, "it waits for what expires")
+	t.Parallel()
+	eachEngine(t, false, func(t *testing.T, e *sharedEngine) {
+		f := newFleet(t, e, shape{library: true, nodes: 2, flags: []string{"--max-wait", "2s"}})
+		ctx := bounded(t, 2*time.Minute)
+		c := inputCall{user: "ada", tool: "ask", id: callID(t, "expired")}
+		asked := c.asks(ctx, t, f.nodes[0])
+		time.Sleep(3 * time.Second) // a second is the unit
+		for _, n := range f.nodes {
+			if r, err := c.at(ctx, n.url(), asked.Result.RequestState, asked.Result.InputRequests); err != nil || r.Error == nil || r.Error.Code != -32602 {
+				t.Errorf("at node %s: %v, %+v", n.name, err, r)
+			}
+		}
+		f.wantRuns(c.id, 1, 1)
+	})
+}
+
+// swapped returns a text with another letter at a place.
+func swapped(text string, at int) string {
+	other := byte('a')
+	if text[at] == other {
+		other = 'b'
+	}
+	return text[:at] + string(other) + text[at+1:]
+}
