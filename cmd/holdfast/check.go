@@ -29,7 +29,7 @@ is wrong or a command is not there.`,
 			if err := f.check(); err != nil {
 				return err
 			}
-			c := f.prepare()
+			c := f.prepare(cmd.ErrOrStderr())
 			_, file, err := c.read()
 			if err != nil {
 				return codeError{exitError, err}

@@ -257,7 +257,7 @@ func (f *serveFlags) serve(ctx context.Context, command []string, out io.Writer)
 	var many *configured
 	switch {
 	case f.config.file != "":
-		if many, err = f.config.open(); err != nil {
+		if many, err = f.config.open(out); err != nil {
 			return err
 		}
 		defer func() { err = errors.Join(err, many.close()) }()

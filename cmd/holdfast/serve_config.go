@@ -63,6 +63,7 @@ func (f *configFlags) check() error {
 // configured is a configuration file that is served.
 type configured struct {
 	file    string
+	out     io.Writer // for questions
 	options config.Options
 	values  map[string]string // of inputs, as far as they are known
 	set     *manyservers.Set
@@ -72,8 +73,8 @@ type configured struct {
 }
 
 // prepare returns what reads the file.
-func (f *configFlags) prepare() *configured {
-	c := &configured{file: f.file, values: make(map[string]string)}
+func (f *configFlags) prepare(out io.Writer) *configured {
+	c := &configured{file: f.file, out: out, values: make(map[string]string)}
 	for _, v := range f.inputs {
 		id, value, _ := strings.Cut(v, "=")
 		c.values[id] = value
@@ -83,8 +84,8 @@ func (f *configFlags) prepare() *configured {
 }
 
 // open reads the file.
-func (f *configFlags) open() (*configured, error) {
-	c := f.prepare()
+func (f *configFlags) open(out io.Writer) (*configured, error) {
+	c := f.prepare(out)
 	text, file, err := c.read()
 	if err != nil {
 		return nil, err
@@ -127,7 +128,7 @@ func (c *configured) input(asks bool) func(config.Input) (string, error) {
 			return v, nil
 		}
 		if asks && term.IsTerminal(int(os.Stdin.Fd())) {
-			v, err := askFor(in)
+			v, err := askFor(in, c.out)
 			if err == nil {
 				c.values[in.ID] = v
 			}
@@ -141,7 +142,7 @@ func (c *configured) input(asks bool) func(config.Input) (string, error) {
 }
 
 // askFor asks the user for a value.
-func askFor(in config.Input) (string, error) {
+func askFor(in config.Input, out io.Writer) (string, error) {
 	prompt := cmp.Or(in.Description, in.ID)
 	if in.Default != "" {
 		prompt += fmt.Sprintf(" [%s]", in.Default)
@@ -149,10 +150,10 @@ func askFor(in config.Input) (string, error) {
 	if len(in.Options) > 0 {
 		prompt += fmt.Sprintf(" (%s)", strings.Join(in.Options, ", "))
 	}
-	fmt.Fprintf(os.Stderr, "%s: ", prompt)
+	fmt.Fprintf(out, "%s: ", prompt)
 	if in.Password {
 		v, err := term.ReadPassword(int(os.Stdin.Fd()))
-		fmt.Fprintln(os.Stderr)
+		fmt.Fprintln(out)
 		return cmp.Or(string(v), in.Default), err
 	}
 	var line []byte

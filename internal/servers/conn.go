@@ -67,10 +67,14 @@ func (c *conn) Deliver(in backend.Inbound) error {
 	return c.inner.Deliver(in)
 }
 
+// untimed are requests that are no calls in the sense of a timeout: they begin a conversation, or
+// last as long as their client likes.
+var untimed = map[string]bool{protocol.MethodInitialize: true, protocol.MethodDiscover: true, protocol.MethodSubscriptions: true}
+
 // watch notes a request, if something is to be done about its response.
 func (c *conn) watch(conf *config.Server, in backend.Inbound) bool {
 	_, list := listed[in.Method]
-	timed := conf.Timeout > 0 && in.Call != nil && in.Method != protocol.MethodSubscriptions
+	timed := conf.Timeout > 0 && in.Call != nil && !untimed[in.Method]
 	if !list && !timed {
 		return false
 	}

@@ -18,6 +18,7 @@ import (
 
 	"holdfast/backend"
 	"holdfast/internal/config"
+	"holdfast/internal/merge"
 	"holdfast/internal/session"
 	"holdfast/internal/translate"
 )
@@ -33,7 +34,9 @@ type Set struct {
 	watchers []func()
 	closed   bool
 
-	table atomic.Pointer[table]
+	table  atomic.Pointer[table]
+	merge  *merge.Backend
+	merged backend.Backend // merge, in both eras
 }
 
 // table is the servers at one time. It is not changed.
@@ -41,7 +44,7 @@ type table struct {
 	byName map[string]*server
 	routes map[string]route // by path
 	order  []*server
-	merged bool
+	merged uint64 // the version of all servers as one; 0: they are not served so
 }
 
 // A route is what is served at a path.
@@ -58,6 +61,8 @@ func New(file *config.File, log *slog.Logger) *Set {
 		s.log = slog.Default()
 	}
 	s.table.Store(&table{})
+	s.merge = merge.New(s.members, s.log)
+	s.merged = translate.New(s.merge, s.log)
 	s.Apply(file)
 	return s
 }
@@ -77,7 +82,8 @@ func (s *Set) Apply(file *config.File) Change {
 		return did
 	}
 	was := s.table.Load()
-	next := &table{byName: make(map[string]*server), routes: make(map[string]route), merged: file.Merge}
+	before := s.membersOf(was)
+	next := &table{byName: make(map[string]*server), routes: make(map[string]route)}
 	var retired, removed []*server
 	for _, conf := range file.Servers {
 		old := was.byName[conf.Name]
@@ -102,8 +108,12 @@ func (s *Set) Apply(file *config.File) Change {
 			did.Removed = append(did.Removed, old.name)
 		}
 	}
-	if next.merged {
+	if file.Merge {
 		next.serve(config.MergedPath, config.MergedName)
+		if next.merged = was.merged; was.merged == 0 || !slices.Equal(before, s.membersOf(next)) {
+			s.versions++
+			next.merged = s.versions
+		}
 	}
 	for at, to := range was.routes { // the clients of removed servers come back for their calls
 		if _, taken := next.routes[at]; !taken && next.byName[to.server] == nil {
@@ -119,6 +129,9 @@ func (s *Set) Apply(file *config.File) Change {
 			old.retire()
 			s.forget(old.name)
 		})
+	}
+	if was.merged != next.merged {
+		s.merge.Changed()
 	}
 	for _, changed := range s.watchers {
 		changed()
@@ -162,7 +175,7 @@ type Entry struct{ Name, Path string }
 // List returns what is served, in the order of the file; all servers as one come first.
 func (s *Set) List() (all []Entry) {
 	t := s.table.Load()
-	if t.merged {
+	if t.merged != 0 {
 		all = append(all, Entry{"all servers as one", config.MergedPath})
 	}
 	for _, one := range t.order {
@@ -179,8 +192,12 @@ func (s *Set) Processes() bool { return true }
 
 // Open implements [backend.Backend]. The server is the one that start names.
 func (s *Set) Open(ctx context.Context, start backend.Start, sink backend.Sink) (backend.Conn, error) {
-	one := s.table.Load().byName[start.Server]
-	if one == nil {
+	t := s.table.Load()
+	one := t.byName[start.Server]
+	switch {
+	case start.Server == config.MergedName && t.merged != 0:
+		return s.merged.Open(ctx, start, sink)
+	case one == nil:
 		return nil, backend.ErrNoServer
 	}
 	return one.Open(ctx, start, sink)
@@ -192,13 +209,44 @@ func (s *Set) Server(name string) (version uint64, stopIdle time.Duration) {
 	if one := t.byName[name]; one != nil {
 		return one.version, one.conf.Load().StopIdle
 	}
-	return 0, 0
+	if name != config.MergedName {
+		return 0, 0
+	}
+	for _, one := range t.order { // it is silent when all may be stopped
+		each := one.conf.Load().StopIdle
+		if each == 0 {
+			return t.merged, 0
+		}
+		stopIdle = max(stopIdle, each)
+	}
+	return t.merged, stopIdle
 }
 
 // SafeTool reports whether a tool of a server may be called again.
 func (s *Set) SafeTool(name, tool string) bool {
-	one := s.table.Load().byName[name]
+	t := s.table.Load()
+	if name == config.MergedName {
+		members := s.membersOf(t)
+		i, own, ok := merge.Route(members, tool)
+		if !ok {
+			return false
+		}
+		name, tool = members[i].Name, own
+	}
+	one := t.byName[name]
 	return one != nil && one.safe(tool)
+}
+
+// members returns the servers as they are served as one.
+func (s *Set) members() []merge.Member { return s.membersOf(s.table.Load()) }
+
+func (s *Set) membersOf(t *table) []merge.Member {
+	all := make([]merge.Member, len(t.order))
+	for i, one := range t.order {
+		conf := one.conf.Load()
+		all[i] = merge.Member{Name: one.name, Backend: one, Prefix: conf.MergedPrefix(), Prefixed: conf.Prefix != nil}
+	}
+	return all
 }
 
 // OnChange has a function called after each [Set.Apply].

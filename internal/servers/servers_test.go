@@ -98,6 +98,13 @@ func (f *farm) begin(name string) {
 	s.AddPrompt(&mcp.Prompt{Name: "greet"}, func(_ context.Context, r *mcp.GetPromptRequest) (*mcp.GetPromptResult, error) {
 		return &mcp.GetPromptResult{Description: name + ":" + r.Params.Name}, nil
 	})
+	read := func(_ context.Context, r *mcp.ReadResourceRequest) (*mcp.ReadResourceResult, error) {
+		return &mcp.ReadResourceResult{Contents: []*mcp.ResourceContents{{URI: r.Params.URI, Text: name + " has " + r.Params.URI}}}, nil
+	}
+	for i := range 4 {
+		s.AddResource(&mcp.Resource{Name: "r", URI: fmt.Sprintf("test://%s/%d", name, i+1)}, read)
+	}
+	s.AddResourceTemplate(&mcp.ResourceTemplate{Name: "t", URITemplate: "test://" + name + "/items/{id}"}, read)
 	up := httptest.NewServer(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return s }, nil))
 	f.t.Cleanup(func() {
 		up.CloseClientConnections()
@@ -126,9 +133,14 @@ func (f *farm) parse(text string) *config.File {
 // connect connects an official client to a path.
 func (f *farm) connect(path string) *mcp.ClientSession {
 	f.t.Helper()
+	return f.with(mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil), path)
+}
+
+// with connects a client to a path.
+func (f *farm) with(c *mcp.Client, path string) *mcp.ClientSession {
+	f.t.Helper()
 	ctx, cancel := context.WithTimeout(f.t.Context(), patience)
 	defer cancel()
-	c := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil)
 	s, err := c.Connect(ctx, holdfast.NewClientTransport(f.base+path, nil), nil)
 	if err != nil {
 		f.t.Fatalf("%s: %v", path, err)

@@ -1,0 +1,353 @@
+package merge
+
+import (
+	"cmp"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"holdfast/backend"
+	"holdfast/internal/protocol"
+	"holdfast/jsonrpc"
+)
+
+// each calls do for each link at the same time, and waits for all.
+func each(links []*link, do func(i int, l *link)) {
+	var all sync.WaitGroup
+	for i, l := range links {
+		all.Go(func() { do(i, l) })
+	}
+	all.Wait()
+}
+
+// initializeAll opens all servers, and answers the client with what they have together. Those
+// that take long are told of as a change.
+func (c *conn) initializeAll(ctx context.Context, in backend.Inbound) ([]byte, *jsonrpc.Error) {
+	ready := make([]chan struct{}, len(c.links))
+	for i, l := range c.links {
+		l.mu.Lock()
+		l.open(in)
+		ready[i] = l.ready
+		l.mu.Unlock()
+	}
+	late := time.NewTimer(initWait)
+	defer late.Stop()
+	waits := 0
+	for _, r := range ready {
+		if r == nil {
+			continue
+		}
+		select {
+		case <-r:
+		case <-late.C:
+			late.Reset(0)
+			waits++
+		case <-ctx.Done():
+			return nil, nil
+		}
+	}
+	if waits > 0 {
+		c.tellLater(ready)
+	}
+	revision, found := "", false
+	capabilities := map[string]map[string]json.RawMessage{}
+	var instructions []string
+	for _, l := range c.links {
+		l.mu.Lock()
+		result := l.result
+		l.mu.Unlock()
+		if result == nil {
+			continue
+		}
+		found = true
+		if v := jsonrpc.String(jsonrpc.Field(result, "protocolVersion")); revision == "" || v < revision { // they are dates
+			revision = v
+		}
+		addCapabilities(capabilities, jsonrpc.Field(result, "capabilities"))
+		if text := jsonrpc.String(jsonrpc.Field(result, "instructions")); text != "" {
+			instructions = append(instructions, fmt.Sprintf("# %s (%s)\n\n%s", l.member.Name, l.member.Prefix, text))
+		}
+	}
+	if !found {
+		return nil, jsonrpc.Errorf(jsonrpc.CodeServer, "none of the servers could be opened: see the log")
+	}
+	result, err := json.Marshal(struct {
+		Revision     string            `json:"protocolVersion"`
+		Capabilities any               `json:"capabilities"`
+		Info         map[string]string `json:"serverInfo"`
+		Instructions string            `json:"instructions,omitempty"`
+	}{revision, capabilities, map[string]string{"name": "holdfast", "version": "1"}, strings.Join(instructions, "\n\n")})
+	if err != nil {
+		return nil, jsonrpc.Errorf(jsonrpc.CodeInternal, "merge the capabilities of the servers: %v", err)
+	}
+	return result, nil
+}
+
+// merged are the capabilities that several servers can have as one.
+var merged = []string{"tools", "prompts", "resources", "completions", "logging"}
+
+// addCapabilities adds those of a server. Lists may change, as a server may come back.
+func addCapabilities(all map[string]map[string]json.RawMessage, of []byte) {
+	jsonrpc.Each(of, func(name, value []byte) {
+		if !slices.Contains(merged, string(name)) {
+			return
+		}
+		has := all[string(name)]
+		if has == nil {
+			has = map[string]json.RawMessage{}
+			all[string(name)] = has
+		}
+		jsonrpc.Each(value, func(sub, value []byte) {
+			if string(value) != "false" {
+				has[string(sub)] = slices.Clone(value)
+			}
+		})
+		switch string(name) {
+		case "tools", "prompts", "resources":
+			has["listChanged"] = json.RawMessage("true")
+		}
+	})
+}
+
+// tellLater tells the client of servers that take longer to open than it waits.
+func (c *conn) tellLater(ready []chan struct{}) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return
+	}
+	c.work.Go(func() {
+		for _, r := range ready {
+			select {
+			case <-r:
+			case <-c.ctx.Done():
+				return
+			}
+		}
+		c.tellChanged()
+	})
+}
+
+// A listing is how results of a list method are merged.
+type listing struct {
+	capability string
+	member     string // of the result
+	key        string // of an item: what it is found by
+	named      bool   // items have the server's prefix
+}
+
+var listings = map[string]listing{
+	"tools/list":               {"tools", "tools", "name", true},
+	"prompts/list":             {"prompts", "prompts", "name", true},
+	"resources/list":           {"resources", "resources", "uri", false},
+	"resources/templates/list": {"resources", "resourceTemplates", "uriTemplate", false},
+}
+
+// list answers a list request with a page of each server that has another. A cursor has the
+// cursors of those servers, by their names.
+func (c *conn) list(ctx context.Context, in backend.Inbound) ([]byte, *jsonrpc.Error) {
+	what := listings[in.Method]
+	cursors, ok := parseCursor(jsonrpc.Field(in.Params, "cursor"))
+	if !ok {
+		return nil, jsonrpc.Errorf(jsonrpc.CodeInvalidParams, "the cursor is not one of this list")
+	}
+	ctx, cancel := context.WithTimeout(ctx, initWait) // a server that hangs is left out
+	defer cancel()
+	pages := make([][]byte, len(c.links))
+	each(c.links, func(i int, l *link) {
+		cursor, wanted := cursors[l.member.Name]
+		if cursors != nil && !wanted || !l.offers(what.capability) {
+			return
+		}
+		params := in.Params
+		if wanted {
+			params, _ = jsonrpc.Set(params, jsonrpc.Quote(cursor), "cursor")
+		}
+		m, err := l.ask(ctx, in, params)
+		switch {
+		case err != nil:
+			c.log.Warn("server left out of a merged list", "server", l.member.Name, "method", in.Method, "error", err)
+		case m.Error != nil:
+			c.log.Debug("server left out of a merged list", "server", l.member.Name, "method", in.Method, "error", string(m.Error))
+		default:
+			pages[i] = m.Result
+		}
+	})
+	items := []json.RawMessage{}
+	next := make(map[string]string)
+	for i, page := range pages {
+		if page == nil {
+			continue
+		}
+		items = append(items, c.itemsOf(what, i, page)...)
+		if cursor := jsonrpc.String(jsonrpc.Field(page, "nextCursor")); cursor != "" {
+			next[c.links[i].member.Name] = cursor
+		}
+	}
+	result := map[string]any{what.member: items}
+	if len(next) > 0 {
+		result["nextCursor"] = cursorOf(next)
+	}
+	text, err := json.Marshal(result)
+	if err != nil {
+		return nil, jsonrpc.Errorf(jsonrpc.CodeInternal, "merge lists: %v", err)
+	}
+	return text, nil
+}
+
+// itemsOf returns the items on a page of a server, as clients know them.
+func (c *conn) itemsOf(what listing, i int, page []byte) (items []json.RawMessage) {
+	l := c.links[i]
+	var all []json.RawMessage
+	if json.Unmarshal(jsonrpc.Field(page, what.member), &all) != nil {
+		return nil
+	}
+	members := c.members()
+	for _, item := range all {
+		key := jsonrpc.String(jsonrpc.Field(item, what.key))
+		if what.named {
+			known := key
+			if !l.member.Prefixed {
+				known = l.member.Prefix + key
+				item, _ = jsonrpc.Set(item, jsonrpc.Quote(known), what.key)
+			}
+			if to, _, ok := Route(members, known); !ok || to != i {
+				c.log.Warn("left out of a merged list: another server has the name", "server", l.member.Name, "name", known)
+				continue
+			}
+		} else if !c.claim(key, l) {
+			c.log.Debug("left out of a merged list: another server has it", "server", l.member.Name, what.key, key)
+			continue
+		}
+		items = append(items, item)
+	}
+	return items
+}
+
+// mostOwners bounds how many resources are remembered with their servers.
+const mostOwners = 10_000
+
+// claim notes that a server has a resource, unless another has it.
+func (c *conn) claim(uri string, l *link) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if owner := c.owners[uri]; owner != nil {
+		return owner == l
+	}
+	if c.owners == nil || len(c.owners) >= mostOwners {
+		c.owners = make(map[string]*link)
+	}
+	c.owners[uri] = l
+	return true
+}
+
+// offers reports whether a server may have a capability: it is open and says so, or it is to be
+// opened, and did not just fail.
+func (l *link) offers(capability string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.state == linkClosed && time.Since(l.failed) < againAfter {
+		return false
+	}
+	return l.result == nil || jsonrpc.Field(l.result, "capabilities", capability) != nil
+}
+
+func parseCursor(raw []byte) (cursors map[string]string, ok bool) {
+	if raw == nil {
+		return nil, true
+	}
+	text, err := base64.RawURLEncoding.DecodeString(jsonrpc.String(raw))
+	if err != nil || json.Unmarshal(text, &cursors) != nil || cursors == nil {
+		return nil, false
+	}
+	return cursors, true
+}
+
+func cursorOf(next map[string]string) string {
+	text, _ := json.Marshal(next) // strings always marshal
+	return base64.RawURLEncoding.EncodeToString(text)
+}
+
+// setLevel sets the level of all servers that log.
+func (c *conn) setLevel(ctx context.Context, in backend.Inbound) ([]byte, *jsonrpc.Error) {
+	each(c.links, func(_ int, l *link) {
+		if l.isOpen() && l.offers("logging") {
+			_, _ = l.ask(ctx, in, in.Params) // others learn of the level when they are opened
+		}
+	})
+	return nil, nil
+}
+
+// resource routes a request about a resource: to the server that has listed it, or else to one
+// server after the other until one has it.
+func (c *conn) resource(in backend.Inbound, uri string) {
+	c.mu.Lock()
+	owner := c.owners[uri]
+	c.mu.Unlock()
+	if owner != nil && in.Method == protocol.MethodReadResource {
+		owner.send(in, nil)
+		return
+	}
+	c.gather(in, func(ctx context.Context, in backend.Inbound) ([]byte, *jsonrpc.Error) {
+		links := c.links
+		if owner != nil {
+			links = []*link{owner}
+		}
+		return c.tryEach(ctx, in, uri, links)
+	})
+}
+
+func (c *conn) tryEach(ctx context.Context, in backend.Inbound, uri string, links []*link) ([]byte, *jsonrpc.Error) {
+	var refused *jsonrpc.Error
+	for _, l := range links {
+		if !l.offers("resources") {
+			continue
+		}
+		m, err := l.ask(ctx, in, in.Params)
+		switch {
+		case err != nil:
+			refused = cmp.Or(refused, jsonrpc.Errorf(jsonrpc.CodeServer, "the server %q: %v", l.member.Name, err))
+			continue
+		case m.Error != nil:
+			var e jsonrpc.Error
+			if json.Unmarshal(m.Error, &e) == nil && (refused == nil || refused.Code == notFound || refused.Code == jsonrpc.CodeMethodNotFound) {
+				refused = &e
+			}
+			continue
+		case in.Method == "completion/complete" && len(links) > 1 && string(jsonrpc.Field(m.Result, "completion", "values")) == "[]":
+			refused = cmp.Or(refused, jsonrpc.Errorf(jsonrpc.CodeInvalidParams, "no server has the resource"))
+			continue
+		case in.Method != "completion/complete":
+			c.claim(uri, l)
+		}
+		l.noteSubscription(in.Method, uri, in.Params)
+		return m.Result, nil
+	}
+	if refused == nil {
+		refused = &jsonrpc.Error{Code: notFound, Message: "no server has the resource", Data: jsonrpc.Object("uri", uri)}
+	}
+	return nil, refused
+}
+
+// notFound is the code for a resource that is not there (2025-11-25, Resources, "Error Handling").
+const notFound = -32002
+
+// noteSubscription notes what the server has to be told when it is opened again.
+func (l *link) noteSubscription(method, uri string, params []byte) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch method {
+	case protocol.MethodSubscribe:
+		if l.subs == nil {
+			l.subs = make(map[string][]byte)
+		}
+		l.subs[uri] = params
+	case protocol.MethodUnsubscribe:
+		delete(l.subs, uri)
+	}
+}

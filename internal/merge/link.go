@@ -1,0 +1,440 @@
+package merge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"time"
+
+	"holdfast/backend"
+	"holdfast/internal/protocol"
+	"holdfast/jsonrpc"
+)
+
+func appendInt(dst []byte, n int) []byte { return strconv.AppendInt(dst, int64(n), 10) }
+
+// A linkState says how far the conversation with a server is.
+//
+//	from      to        when
+//	closed    opening   a message is for the server
+//	opening   open      the server has answered initialize
+//	opening   closed    it could not be opened
+//	open      closed    it has ended
+type linkState int
+
+const (
+	linkClosed linkState = iota
+	linkOpening
+	linkOpen
+)
+
+// A link is the conversation with one server.
+type link struct {
+	c      *conn
+	member Member
+
+	mu       sync.Mutex
+	state    linkState
+	opening  int          // which opening it is: what an older one says is not heard
+	conn     backend.Conn // of this opening, or nil
+	waiting  []waiting    // messages, until it is open
+	pending  map[string]*pending
+	result   []byte    // of initialize
+	failed   time.Time // when it could last not be opened
+	subs     map[string][]byte
+	finished bool
+	ready    chan struct{} // closed when the opening has ended
+}
+
+// waiting is a message that waits until the server is open.
+type waiting struct {
+	in backend.Inbound
+	p  *pending
+}
+
+// pending is a request that the server has not answered.
+type pending struct {
+	call   backend.Call
+	id     []byte
+	method string
+	answer chan jsonrpc.Message // of our own request; nil: the client's
+}
+
+// isOpen reports whether the server is open or about to be.
+func (l *link) isOpen() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.state != linkClosed
+}
+
+// has reports whether a request of the client is in flight at the server.
+func (l *link) has(id []byte) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.pending[string(jsonrpc.Key(id))] != nil
+}
+
+// send sends a message to the server, which is opened if it is not. own is the record of our
+// own request, else nil.
+func (l *link) send(in backend.Inbound, own *pending) {
+	l.mu.Lock()
+	p := own
+	if p == nil && in.Kind == jsonrpc.Request {
+		p = &pending{call: in.Call, id: in.ID, method: in.Method}
+	}
+	if l.finished {
+		l.mu.Unlock()
+		l.fail(p, errClosed, false)
+		return
+	}
+	if p != nil {
+		l.pending[string(jsonrpc.Key(in.ID))] = p
+	}
+	if l.state != linkOpen {
+		l.waiting = append(l.waiting, waiting{in, p})
+		l.open(in)
+		l.mu.Unlock()
+		return
+	}
+	conn := l.conn
+	l.mu.Unlock()
+	l.deliver(conn, in, p)
+}
+
+func (l *link) deliver(conn backend.Conn, in backend.Inbound, p *pending) {
+	if err := conn.Deliver(in); err != nil && p != nil && l.take(p.id) == p {
+		l.fail(p, err, false)
+	}
+}
+
+// take returns a request in flight, and forgets it.
+func (l *link) take(id []byte) *pending {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	key := string(jsonrpc.Key(id))
+	p := l.pending[key]
+	delete(l.pending, key)
+	return p
+}
+
+// fail answers a request that the server will not answer. ran says that it may have run.
+func (l *link) fail(p *pending, why error, ran bool) {
+	switch {
+	case p == nil:
+		return
+	case p.answer != nil:
+		close(p.answer)
+		return
+	}
+	failure := jsonrpc.Errorf(jsonrpc.CodeServer, "the server %q did not take the request: %v", l.member.Name, why)
+	if ran {
+		failure = jsonrpc.Errorf(protocol.CodeOutcomeUnknown, "%s: the server %q: %v", protocol.TextOutcomeUnknown, l.member.Name, why)
+	}
+	l.c.sink.Emit(p.call, response(p.id, nil, failure))
+}
+
+// open begins to open the server, unless that is being done. l.mu is held.
+func (l *link) open(in backend.Inbound) {
+	if l.state != linkClosed || l.finished {
+		return
+	}
+	l.state = linkOpening
+	l.opening++
+	l.ready = make(chan struct{})
+	n := l.opening
+	l.c.work.Go(func() { l.connect(n, in) })
+}
+
+// connect opens the server, and brings it into the state that the client believes it to be in.
+func (l *link) connect(n int, in backend.Inbound) {
+	ctx, cancel := context.WithTimeout(l.c.ctx, openFor)
+	defer cancel()
+	start := l.c.start
+	start.Server, start.HTTP = l.member.Name, requestOf(ctx, in).WithContext(ctx)
+	s := &linkSink{l: l, n: n}
+	conn, err := l.member.Backend.Open(ctx, start, s)
+	if err != nil {
+		l.opened(n, nil, err)
+		return
+	}
+	l.mu.Lock()
+	if l.opening != n || l.finished { // it ended at once
+		l.mu.Unlock()
+		_ = conn.Close()
+		l.opened(n, nil, errClosed)
+		return
+	}
+	l.conn = conn
+	l.mu.Unlock()
+	l.c.mu.Lock()
+	params, initialized, level := l.c.initialize, l.c.initialized, l.c.level
+	l.c.mu.Unlock()
+	about := backend.Inbound{Context: in.Context, Header: in.Header}
+	m, err := l.askOn(ctx, conn, protocol.MethodInitialize, params, about)
+	if err == nil && m.Error != nil {
+		err = fmt.Errorf("initialize failed: %s", m.Error)
+	}
+	if err != nil {
+		l.opened(n, nil, err)
+		return
+	}
+	tell := func(method string) {
+		about.Message = jsonrpc.Message{Kind: jsonrpc.Notification, Method: method, Raw: jsonrpc.AppendRequest(nil, nil, method, nil)}
+		_ = conn.Deliver(about) // it has ended, which is told elsewhere
+	}
+	if initialized || in.Method != protocol.MethodInitialize {
+		tell(protocol.MethodInitialized)
+	}
+	if level != nil && jsonrpc.Field(m.Result, "capabilities", "logging") != nil {
+		_, _ = l.askOn(ctx, conn, protocol.MethodSetLevel, level, about)
+	}
+	l.mu.Lock()
+	subs := make([][]byte, 0, len(l.subs))
+	for _, params := range l.subs {
+		subs = append(subs, params)
+	}
+	l.mu.Unlock()
+	for _, params := range subs {
+		_, _ = l.askOn(ctx, conn, protocol.MethodSubscribe, params, about)
+	}
+	l.opened(n, m.Result, nil)
+}
+
+// opened ends an opening: what waits is sent, or fails.
+func (l *link) opened(n int, result []byte, err error) {
+	l.mu.Lock()
+	if l.opening != n || l.state != linkOpening {
+		l.mu.Unlock()
+		return
+	}
+	var conn backend.Conn
+	if err != nil {
+		conn, l.conn = l.conn, nil
+		l.state, l.failed = linkClosed, time.Now()
+		l.opening++
+		waits := l.waiting
+		l.waiting = nil
+		for _, w := range waits {
+			if w.p != nil {
+				delete(l.pending, string(jsonrpc.Key(w.p.id)))
+			}
+		}
+		close(l.ready)
+		l.mu.Unlock()
+		if conn != nil {
+			l.c.work.Go(func() { _ = conn.Close() }) // not here: it may wait for us
+		}
+		if l.c.ctx.Err() == nil {
+			l.c.log.Warn("server of the merged ones not opened", "server", l.member.Name, "error", err)
+		}
+		for _, w := range waits {
+			l.fail(w.p, err, false)
+		}
+		return
+	}
+	l.result = result
+	for len(l.waiting) > 0 { // in order; later ones wait behind
+		waits := l.waiting
+		l.waiting = nil
+		conn := l.conn
+		l.mu.Unlock()
+		for _, w := range waits {
+			l.deliver(conn, w.in, w.p)
+		}
+		l.mu.Lock()
+		if l.opening != n {
+			l.mu.Unlock()
+			return
+		}
+	}
+	l.state = linkOpen
+	close(l.ready)
+	l.mu.Unlock()
+}
+
+// askOn makes a request of our own on a conversation.
+func (l *link) askOn(ctx context.Context, conn backend.Conn, method string, params []byte, about backend.Inbound) (jsonrpc.Message, error) {
+	p := &pending{id: l.c.nextID(), method: method, answer: make(chan jsonrpc.Message, 1)}
+	about.Message = jsonrpc.Message{Kind: jsonrpc.Request, ID: p.id, Method: method, Params: params, Raw: jsonrpc.AppendRequest(nil, p.id, method, params)}
+	l.mu.Lock()
+	l.pending[string(jsonrpc.Key(p.id))] = p
+	l.mu.Unlock()
+	l.deliver(conn, about, p)
+	return l.await(ctx, p)
+}
+
+// ask makes a request of our own to the server, which is opened if it is not.
+func (l *link) ask(ctx context.Context, in backend.Inbound, params []byte) (jsonrpc.Message, error) {
+	p := &pending{id: l.c.nextID(), method: in.Method, answer: make(chan jsonrpc.Message, 1)}
+	in.Message = jsonrpc.Message{Kind: jsonrpc.Request, ID: p.id, Method: in.Method, Params: params, Raw: jsonrpc.AppendRequest(nil, p.id, in.Method, params)}
+	in.Call = nil
+	l.send(in, p)
+	return l.await(ctx, p)
+}
+
+var errNoAnswer = errors.New("the server has ended, or could not be opened")
+
+func (l *link) await(ctx context.Context, p *pending) (jsonrpc.Message, error) {
+	select {
+	case m, ok := <-p.answer:
+		if !ok {
+			return m, errNoAnswer
+		}
+		return m, nil
+	case <-ctx.Done():
+		l.take(p.id)
+		return jsonrpc.Message{}, ctx.Err()
+	}
+}
+
+// ended ends an opening that the server has ended.
+func (l *link) ended(n int, why error) {
+	l.mu.Lock()
+	if l.opening != n {
+		l.mu.Unlock()
+		return
+	}
+	if l.state == linkOpening {
+		lost := l.pending
+		l.pending = make(map[string]*pending)
+		for _, w := range l.waiting { // they are answered by opened
+			if w.p != nil {
+				l.pending[string(jsonrpc.Key(w.p.id))] = w.p
+				delete(lost, string(jsonrpc.Key(w.p.id)))
+			}
+		}
+		l.mu.Unlock()
+		for _, p := range lost {
+			l.fail(p, why, true)
+		}
+		l.opened(n, nil, why)
+		return
+	}
+	l.opening++
+	l.state = linkClosed
+	conn, lost := l.conn, l.pending
+	l.conn, l.pending = nil, make(map[string]*pending)
+	l.mu.Unlock()
+	l.c.log.Warn("server of the merged ones ended", "server", l.member.Name, "error", why, "calls", len(lost))
+	l.c.dropAsked(l)
+	for _, p := range lost {
+		l.fail(p, why, true)
+	}
+	if conn != nil {
+		l.c.work.Go(func() { _ = conn.Close() }) // not here: it may wait for us
+	}
+}
+
+// close ends the conversation with the server.
+func (l *link) close() {
+	l.mu.Lock()
+	l.finished = true
+	l.opening++
+	conn := l.conn
+	l.conn = nil
+	lost := l.pending
+	l.pending = make(map[string]*pending)
+	l.waiting = nil
+	l.state = linkClosed
+	l.mu.Unlock()
+	for _, p := range lost {
+		if p.answer != nil {
+			close(p.answer)
+		}
+	}
+	if conn != nil {
+		_ = conn.Close()
+	}
+}
+
+// linkSink takes what an opening of a server says.
+type linkSink struct {
+	l *link
+	n int
+}
+
+// Emit implements [backend.Sink].
+func (s *linkSink) Emit(call backend.Call, m jsonrpc.Message) { s.l.heard(s.n, call, m, false) }
+
+// EmitUnrelated implements [backend.Sink].
+func (s *linkSink) EmitUnrelated(m jsonrpc.Message) { s.l.heard(s.n, nil, m, true) }
+
+// Closed implements [backend.Sink].
+func (s *linkSink) Closed(why error, _ bool) { s.l.ended(s.n, why) }
+
+// heard takes one message of the server.
+func (l *link) heard(n int, call backend.Call, m jsonrpc.Message, unrelated bool) {
+	l.mu.Lock()
+	current := l.opening == n
+	l.mu.Unlock()
+	if !current {
+		return
+	}
+	switch m.Kind {
+	case jsonrpc.Response:
+		p := l.take(m.ID)
+		switch {
+		case p == nil: // it was cancelled
+		case p.answer != nil:
+			p.answer <- m
+		default:
+			l.c.sink.Emit(p.call, m)
+		}
+		return
+	case jsonrpc.Request:
+		m = l.c.ask(l, m)
+	case jsonrpc.Notification:
+		if m.Method == protocol.MethodCancelled {
+			m = l.c.cancelAsked(l, m)
+		}
+	}
+	if unrelated {
+		l.c.sink.EmitUnrelated(m)
+	} else {
+		l.c.sink.Emit(call, m)
+	}
+}
+
+// ask notes a request of a server to the client, which gets it under an id of ours: servers
+// may use the same ones.
+func (c *conn) ask(l *link, m jsonrpc.Message) jsonrpc.Message {
+	id := c.nextID()
+	c.mu.Lock()
+	if c.asked == nil {
+		c.asked = make(map[string]asked)
+	}
+	c.asked[string(jsonrpc.Key(id))] = asked{l, m.ID}
+	c.mu.Unlock()
+	m.Raw = m.WithID(id)
+	m.ID = id
+	return m
+}
+
+// cancelAsked returns the cancellation of a server's request with the id that the client knows.
+func (c *conn) cancelAsked(l *link, m jsonrpc.Message) jsonrpc.Message {
+	id := string(jsonrpc.Key(jsonrpc.Field(m.Params, "requestId")))
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for known, a := range c.asked {
+		if a.l == l && string(jsonrpc.Key(a.id)) == id {
+			delete(c.asked, known)
+			m.Params, _ = jsonrpc.Set(m.Params, []byte(known), "requestId")
+			m.Raw = jsonrpc.AppendRequest(nil, nil, m.Method, m.Params)
+			break
+		}
+	}
+	return m
+}
+
+// dropAsked forgets the requests of a server that has ended.
+func (c *conn) dropAsked(l *link) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for id, a := range c.asked {
+		if a.l == l {
+			delete(c.asked, id)
+		}
+	}
+}

@@ -1,0 +1,355 @@
+// Package merge is a backend over backends: it serves several servers as one. A conversation
+// has one with each server (a link). Tools and prompts have their server's prefix, by which
+// calls are routed, also on a node that has never seen a list and while a server is away.
+// Resources are routed by their URIs, as they were listed, and else by asking.
+//
+// One server's failure is not the others': it is left out of lists, its calls fail, and it is
+// opened again when it is needed.
+//
+// Servers are spoken to in legacy revisions; package translate is above and below.
+package merge
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"holdfast/backend"
+	"holdfast/internal/protocol"
+	"holdfast/jsonrpc"
+)
+
+// A Member is one of the servers.
+type Member struct {
+	Name    string
+	Backend backend.Backend
+	// Prefix begins the names of its tools and prompts. No other member has the same.
+	Prefix string
+	// Prefixed says that the server's own names begin with the prefix.
+	Prefixed bool
+}
+
+// A Backend serves its members as one. Its methods may be called concurrently.
+type Backend struct {
+	log     *slog.Logger
+	members func() []Member
+
+	mu    sync.Mutex
+	conns map[*conn]struct{}
+}
+
+// New returns a backend. members returns the servers for a new conversation, in their order.
+func New(members func() []Member, log *slog.Logger) *Backend {
+	return &Backend{log: log, members: members, conns: make(map[*conn]struct{})}
+}
+
+// Open implements [backend.Backend]. The servers are opened by the client's first request.
+func (b *Backend) Open(_ context.Context, start backend.Start, sink backend.Sink) (backend.Conn, error) {
+	c := &conn{b: b, start: start, sink: sink, log: b.log.With("session", start.Session), own: "holdfast-" + rand.Text()[:12] + "-"}
+	c.start.HTTP = nil
+	c.ctx, c.cancel = context.WithCancel(context.Background())
+	for _, m := range b.members() {
+		c.links = append(c.links, &link{c: c, member: m, pending: make(map[string]*pending)})
+	}
+	b.mu.Lock()
+	b.conns[c] = struct{}{}
+	b.mu.Unlock()
+	return c, nil
+}
+
+// Changed tells all clients that the lists have changed.
+func (b *Backend) Changed() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for c := range b.conns {
+		c.work.Go(c.tellChanged)
+	}
+}
+
+// Route returns the member that a name of a tool or prompt belongs to, and its own name for it.
+func Route(members []Member, name string) (i int, own string, ok bool) {
+	i = -1
+	for n := range members {
+		if p := members[n].Prefix; strings.HasPrefix(name, p) && (i < 0 || len(p) > len(members[i].Prefix)) {
+			i = n
+		}
+	}
+	if i < 0 {
+		return 0, "", false
+	}
+	if members[i].Prefixed {
+		return i, name, true
+	}
+	return i, name[len(members[i].Prefix):], true
+}
+
+// A conn is a conversation with all servers.
+type conn struct {
+	b      *Backend
+	start  backend.Start
+	sink   backend.Sink
+	log    *slog.Logger
+	links  []*link
+	own    string // begins the ids of our own requests
+	ctx    context.Context
+	cancel context.CancelFunc
+	work   sync.WaitGroup // what ends by itself
+
+	mu          sync.Mutex
+	closed      bool
+	ids         int
+	initialize  []byte                        // the params of the client's request
+	initialized bool                          // the client has sent the notification
+	level       []byte                        // the params of the last logging/setLevel
+	owners      map[string]*link              // of resources, by URI
+	asked       map[string]asked              // requests of servers to the client, by our ids
+	gathering   map[string]context.CancelFunc // requests of the client that several servers answer, by their ids
+}
+
+// asked is a request of a server to the client.
+type asked struct {
+	l  *link
+	id []byte // the server's
+}
+
+var errClosed = errors.New("the conversation has ended")
+
+// members returns those of the conversation.
+func (c *conn) members() []Member {
+	all := make([]Member, len(c.links))
+	for i, l := range c.links {
+		all[i] = l.member
+	}
+	return all
+}
+
+// nextID returns an id of our own.
+func (c *conn) nextID() []byte {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ids++
+	return jsonrpc.Quote(c.own + string(appendInt(nil, c.ids)))
+}
+
+// Deliver implements [backend.Conn].
+func (c *conn) Deliver(in backend.Inbound) error {
+	c.mu.Lock()
+	closed := c.closed
+	c.mu.Unlock()
+	if closed {
+		return errClosed
+	}
+	switch in.Kind {
+	case jsonrpc.Response:
+		c.answered(in)
+	case jsonrpc.Notification:
+		c.notify(in)
+	default:
+		c.request(in)
+	}
+	return nil
+}
+
+// request begins to answer a request.
+func (c *conn) request(in backend.Inbound) {
+	switch in.Method {
+	case protocol.MethodInitialize:
+		c.mu.Lock()
+		c.initialize = in.Params
+		c.mu.Unlock()
+		c.gather(in, c.initializeAll)
+	case protocol.MethodPing:
+		c.respond(in, nil, nil)
+	case "tools/list", "prompts/list", "resources/list", "resources/templates/list":
+		c.gather(in, c.list)
+	case "tools/call", protocol.MethodGetPrompt:
+		c.named(in, "name")
+	case "completion/complete":
+		if jsonrpc.Field(in.Params, "ref", "name") != nil {
+			c.named(in, "ref", "name")
+		} else {
+			c.resource(in, jsonrpc.String(jsonrpc.Field(in.Params, "ref", "uri")))
+		}
+	case protocol.MethodReadResource, protocol.MethodSubscribe, protocol.MethodUnsubscribe:
+		c.resource(in, jsonrpc.String(jsonrpc.Field(in.Params, "uri")))
+	case protocol.MethodSetLevel:
+		c.mu.Lock()
+		c.level = in.Params
+		c.mu.Unlock()
+		c.gather(in, c.setLevel)
+	default:
+		c.respond(in, nil, jsonrpc.Errorf(jsonrpc.CodeMethodNotFound, "method %s is not served where servers are merged", in.Method))
+	}
+}
+
+// named routes a request by the name of a tool or prompt in it.
+func (c *conn) named(in backend.Inbound, at ...string) {
+	name := jsonrpc.String(jsonrpc.Field(in.Params, at...))
+	i, own, ok := Route(c.members(), name)
+	if !ok {
+		what := "prompt"
+		if in.Method == "tools/call" {
+			what = "tool"
+		}
+		c.respond(in, nil, jsonrpc.Errorf(jsonrpc.CodeInvalidParams, "Unknown %s: %s", what, name))
+		return
+	}
+	if own != name {
+		in.Params, _ = jsonrpc.Set(in.Params, jsonrpc.Quote(own), at...)
+		in.Raw = jsonrpc.AppendRequest(nil, in.ID, in.Method, in.Params)
+	}
+	c.links[i].send(in, nil)
+}
+
+// notify passes a notification of the client on.
+func (c *conn) notify(in backend.Inbound) {
+	switch in.Method {
+	case protocol.MethodInitialized:
+		c.mu.Lock()
+		c.initialized = true
+		c.mu.Unlock()
+	case protocol.MethodCancelled:
+		id := jsonrpc.Field(in.Params, "requestId")
+		c.mu.Lock()
+		stop := c.gathering[string(jsonrpc.Key(id))]
+		c.mu.Unlock()
+		if stop != nil {
+			stop()
+			return
+		}
+		for _, l := range c.links {
+			if l.has(id) {
+				l.send(in, nil)
+			}
+		}
+		return
+	}
+	for _, l := range c.links {
+		if l.isOpen() { // else it learns of the state when it is opened
+			l.send(in, nil)
+		}
+	}
+}
+
+// answered hands the client's response to the server that has asked.
+func (c *conn) answered(in backend.Inbound) {
+	key := string(jsonrpc.Key(in.ID))
+	c.mu.Lock()
+	a, ok := c.asked[key]
+	delete(c.asked, key)
+	c.mu.Unlock()
+	if !ok {
+		return
+	}
+	in.Raw = in.WithID(a.id)
+	in.ID = a.id
+	a.l.send(in, nil)
+}
+
+// respond answers a request of the client.
+func (c *conn) respond(in backend.Inbound, result []byte, failure *jsonrpc.Error) {
+	c.sink.Emit(in.Call, response(in.ID, result, failure))
+}
+
+func response(id, result []byte, failure *jsonrpc.Error) jsonrpc.Message {
+	m := jsonrpc.Message{Kind: jsonrpc.Response, ID: id}
+	if failure != nil {
+		m.Raw = jsonrpc.AppendError(nil, id, failure)
+		m.Error = jsonrpc.Field(m.Raw, "error")
+		return m
+	}
+	if result == nil {
+		result = []byte("{}")
+	}
+	m.Result, m.Raw = result, jsonrpc.AppendResult(nil, id, result)
+	return m
+}
+
+// gather answers a request with what several servers say, in the background. A request that is
+// cancelled gets no response.
+func (c *conn) gather(in backend.Inbound, answer func(ctx context.Context, in backend.Inbound) ([]byte, *jsonrpc.Error)) {
+	ctx, cancel := context.WithCancel(c.ctx)
+	key := string(jsonrpc.Key(in.ID))
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		cancel()
+		return
+	}
+	if c.gathering == nil {
+		c.gathering = make(map[string]context.CancelFunc)
+	}
+	c.gathering[key] = cancel
+	c.work.Add(1)
+	c.mu.Unlock()
+	go func() {
+		defer c.work.Done()
+		defer cancel()
+		result, failure := answer(ctx, in)
+		c.mu.Lock()
+		delete(c.gathering, key)
+		c.mu.Unlock()
+		if ctx.Err() == nil {
+			c.respond(in, result, failure)
+		}
+	}()
+}
+
+// tellChanged tells the client that the lists have changed.
+func (c *conn) tellChanged() {
+	c.mu.Lock()
+	tell := c.initialized && !c.closed
+	c.mu.Unlock()
+	if !tell {
+		return
+	}
+	for _, method := range []string{protocol.MethodToolsListChanged, protocol.MethodPromptsListChanged, protocol.MethodResourcesListChanged} {
+		c.sink.EmitUnrelated(jsonrpc.Message{Kind: jsonrpc.Notification, Method: method, Raw: jsonrpc.AppendRequest(nil, nil, method, nil)})
+	}
+}
+
+// Close implements [backend.Conn].
+func (c *conn) Close() error {
+	c.b.mu.Lock()
+	delete(c.b.conns, c)
+	c.b.mu.Unlock()
+	c.mu.Lock()
+	c.closed = true
+	c.mu.Unlock()
+	c.cancel()
+	var closing sync.WaitGroup
+	for _, l := range c.links {
+		closing.Go(func() { l.close() })
+	}
+	closing.Wait()
+	c.work.Wait()
+	return nil
+}
+
+// requestOf returns what a server is opened with, because of a message.
+func requestOf(ctx context.Context, in backend.Inbound) *http.Request {
+	values := in.Context
+	if values == nil {
+		values = ctx
+	}
+	header := in.Header
+	if header == nil {
+		header = make(http.Header)
+	}
+	return (&http.Request{Method: http.MethodPost, URL: &url.URL{Path: "/"}, Header: header}).WithContext(context.WithoutCancel(values))
+}
+
+// openFor bounds how long a server may take to start and to answer initialize, and initWait how
+// long a client waits for that when it begins: what comes later is told as a change.
+const (
+	openFor  = 60 * time.Second
+	initWait = 15 * time.Second
+	// againAfter is how long a server that could not be opened is left alone by lists.
+	againAfter = 5 * time.Second
+)

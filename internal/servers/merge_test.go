@@ -1,0 +1,141 @@
+package servers_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// All servers as one: names have prefixes, everything is routed, on all pages.
+func TestMerge(t *testing.T) {
+	t.Parallel()
+	f := newFarm(t, `{"mcpServers": {"a": "$a", "b c": {"$url_b", "holdfast": {"tools": {"deny": ["*_*"]}}}, "own": {"$url_c", "holdfast": {"prefix": "my.", "tools": {"allow": ["echo"]}}}},
+		"holdfast": {"merge": true}}`, "a", "b", "c")
+	s := f.connect("/mcp")
+	want := []string{"a_echo", "a_read_all", "a_read_one", "a_slow", "a_write_all", "a_write_one", "b_c_echo", "b_c_slow", "my.echo"}
+	if got := tools(t, s); !slices.Equal(got, want) {
+		t.Errorf("tools: %v\n want %v", got, want)
+	}
+	for tool, want := range map[string]string{
+		"a_echo": "a:echo:hi", "b_c_echo": "b:echo:hi", "my.echo": "c:echo:hi", "echo": "Unknown tool: echo", "b_c_read_one": "Unknown tool", "a_nothing": "unknown tool", "my.slow": "Unknown tool",
+	} {
+		if got := call(t, s, tool); !strings.Contains(got, want) {
+			t.Errorf("%s: %s; want %s", tool, got, want)
+		}
+	}
+	var prompts []string
+	for p, err := range s.Prompts(t.Context(), nil) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		prompts = append(prompts, p.Name)
+	}
+	if slices.Sort(prompts); !slices.Equal(prompts, []string{"a_greet", "b_c_greet", "my.greet"}) {
+		t.Errorf("prompts: %v", prompts)
+	}
+	if p, err := s.GetPrompt(t.Context(), &mcp.GetPromptParams{Name: "b_c_greet"}); err != nil || p.Description != "b:greet" {
+		t.Errorf("prompt: %+v %v", p, err)
+	}
+	if r, err := s.Complete(t.Context(), &mcp.CompleteParams{Ref: &mcp.CompleteReference{Type: "ref/prompt", Name: "a_greet"}, Argument: mcp.CompleteParamsArgument{Name: "n"}}); err != nil || r.Completion.Values[0] != "a:greet" {
+		t.Errorf("completion: %+v %v", r, err)
+	}
+	var resources []string
+	for r, err := range s.Resources(t.Context(), nil) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		resources = append(resources, r.URI)
+	}
+	if slices.Sort(resources); !slices.Equal(resources, []string{"test://a/1", "test://a/2", "test://a/3", "test://a/4", "test://b/1", "test://b/2", "test://b/3", "test://b/4", "test://c/1", "test://c/2", "test://c/3", "test://c/4"}) {
+		t.Errorf("resources: %v", resources)
+	}
+	for uri, want := range map[string]string{"test://b/2": "b", "test://c/items/7": "c", "test://a/items/1": "a"} {
+		if r, err := f.connect("/mcp").ReadResource(t.Context(), &mcp.ReadResourceParams{URI: uri}); err != nil || r.Contents[0].Text != want+" has "+uri { // not listed before
+			t.Errorf("%s: %+v %v", uri, r, err)
+		}
+	}
+	if _, err := s.ReadResource(t.Context(), &mcp.ReadResourceParams{URI: "test://nobody"}); err == nil || !strings.Contains(strings.ToLower(err.Error()), "not found") {
+		t.Errorf("a resource of nobody: %v", err)
+	}
+	n := 0
+	for r, err := range s.ResourceTemplates(t.Context(), nil) {
+		if err != nil || !strings.HasPrefix(r.URITemplate, "test://") {
+			t.Errorf("template: %+v %v", r, err)
+		}
+		n++
+	}
+	if n != 3 {
+		t.Errorf("%d templates", n)
+	}
+	// Its sessions are its own.
+	_, _, h := f.post("/mcp", "", hello)
+	if status, text, _ := f.post("/a/mcp", h.Get("Mcp-Session-Id"), `{"jsonrpc":"2.0","id":1,"method":"ping"}`); status != http.StatusNotFound {
+		t.Errorf("a merged session at a server's path: %d %s", status, text)
+	}
+}
+
+// One server's failure is not the others', and it is there again when it comes back.
+func TestMergeFailure(t *testing.T) {
+	t.Parallel()
+	f := newFarm(t, `{"mcpServers": {"a": "$a", "gone": {"command": "no-such-program"}}, "holdfast": {"merge": true}}`, "a", "b")
+	s := f.connect("/mcp")
+	if got := tools(t, s); len(got) != 6 || got[0] != "a_echo" {
+		t.Errorf("tools: %v", got)
+	}
+	if got := call(t, s, "gone_echo"); !strings.Contains(got, `the server "gone" did not take the request`) {
+		t.Error(got)
+	}
+	if got := call(t, s, "a_echo"); got != "a:echo:hi" {
+		t.Error(got)
+	}
+	f.set.Apply(f.parse(`{"mcpServers": {"a": "$a", "gone": "$b"}, "holdfast": {"merge": true}}`))
+	eventually(t, "the server is there", func() bool { return call(t, s, "gone_echo") == "b:echo:hi" })
+}
+
+// A reload under calls of the merged servers loses none.
+func TestMergeReload(t *testing.T) {
+	t.Parallel()
+	f := newFarm(t, `{"mcpServers": {"a": "$a", "b": "$b"}, "holdfast": {"merge": true}}`, "a", "b", "c")
+	changed := make(chan struct{}, 10)
+	c := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, &mcp.ClientOptions{
+		ToolListChangedHandler: func(_ context.Context, _ *mcp.ToolListChangedRequest) { changed <- struct{}{} },
+	})
+	s := f.with(c, "/mcp")
+	const calls = 100
+	var work sync.WaitGroup
+	results := make(chan string, calls)
+	for i := range calls {
+		work.Go(func() { results <- call(t, s, []string{"a_slow", "b_slow"}[i%2]) })
+	}
+	for range calls {
+		select {
+		case <-f.began:
+		case <-time.After(patience):
+			t.Fatal("not all calls have begun")
+		}
+	}
+	f.set.Apply(f.parse(`{"mcpServers": {"a": "$a", "b": "$c", "d": "$b"}, "holdfast": {"merge": true}}`))
+	f.release()
+	work.Wait()
+	close(results)
+	got := make(map[string]int)
+	for r := range results {
+		got[r]++
+	}
+	if want := map[string]int{"a:slow:hi": calls / 2, "b:slow:hi": calls / 2}; fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("%v; want %v", got, want)
+	}
+	select {
+	case <-changed:
+	case <-time.After(patience):
+		t.Error("the client was not told that the list has changed")
+	}
+	eventually(t, "the new servers are there", func() bool { return call(t, s, "b_echo") == "c:echo:hi" && call(t, s, "d_echo") == "b:echo:hi" })
+}
