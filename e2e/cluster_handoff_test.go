@@ -1,0 +1,179 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"holdfast/internal/testlong"
+)
+
+// An impatient host knows no tasks, and gives up a request after a time.
+type impatient struct {
+	session  string
+	ids      int
+	patience time.Duration // 0: as long as the test has
+}
+
+// handedOff is what it is told of a call.
+type handedOff struct {
+	Result struct {
+		Content []struct{ Text string }
+		IsError bool
+		Meta    struct {
+			Call struct {
+				Handle, Status string
+				Error          struct{ Code int }
+			} `json:"holdfast/handoff"`
+		} `json:"_meta"`
+	}
+}
+
+// ask makes a request at a node.
+func (h *impatient) ask(ctx context.Context, url, method, params string) (is handedOff, err error) {
+	if h.patience > 0 {
+		var stop context.CancelFunc
+		ctx, stop = context.WithTimeout(ctx, h.patience)
+		defer stop()
+	}
+	h.ids++
+	body := fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":%q,"params":%s}`, h.ids, method, params)
+	if strings.HasPrefix(method, "notifications/") {
+		body = fmt.Sprintf(`{"jsonrpc":"2.0","method":%q}`, method)
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(body))
+	if err != nil {
+		return is, err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Accept", "application/json, text/event-stream")
+	if h.session != "" {
+		req.Header.Set("Mcp-Session-Id", h.session)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return is, err
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode == http.StatusAccepted {
+		return is, err
+	}
+	if method == "initialize" {
+		h.session = resp.Header.Get("Mcp-Session-Id")
+	}
+	if i := bytes.LastIndex(text, []byte("data: ")); i >= 0 { // the last event
+		text, _, _ = bytes.Cut(text[i+len("data: "):], []byte("\n"))
+	}
+	if err := json.Unmarshal(text, &is); err != nil || resp.StatusCode != http.StatusOK {
+		return is, fmt.Errorf("%s: %d %q: %w", method, resp.StatusCode, text, err)
+	}
+	return is, nil
+}
+
+// begin begins a session at a node.
+func (h *impatient) begin(t *testing.T, ctx context.Context, url string) {
+	t.Helper()
+	_, err := h.ask(ctx, url, "initialize", `{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"impatient","version":"1"}}`)
+	if err == nil {
+		_, err = h.ask(ctx, url, "notifications/initialized", "")
+	}
+	if err == nil {
+		_, err = h.ask(ctx, url, "tools/list", "{}")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// call makes a call that is handed off, and returns the handle.
+func (h *impatient) call(ctx context.Context, url string, q request) (handle string, err error) {
+	arguments, err := json.Marshal(q.args)
+	if err != nil {
+		return "", err
+	}
+	is, err := h.ask(ctx, url, "tools/call", fmt.Sprintf(`{"name":%q,"arguments":%s}`, q.tool, arguments))
+	if err == nil && is.Result.Meta.Call.Status != "working" {
+		err = fmt.Errorf("not handed off: %+v", is)
+	}
+	return is.Result.Meta.Call.Handle, err
+}
+
+// wait asks for the result until the call has ended.
+func (h *impatient) wait(ctx context.Context, url, handle string) (is handedOff, err error) {
+	for {
+		is, err = h.ask(ctx, url, "tools/call", fmt.Sprintf(`{"name":"holdfast_wait","arguments":{"handle":%q}}`, handle))
+		switch is.Result.Meta.Call.Status {
+		case "completed", "failed", "cancelled", "unknown":
+			return is, err
+		}
+		select {
+		case <-ctx.Done():
+			return is, fmt.Errorf("%w, at last %+v: %w", ctx.Err(), is, err)
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+// A node is killed after calls were handed off there. Another tells their results.
+func TestClusterHandOff(t *testing.T) {
+	t.Parallel()
+	eachEngine(t, false, func(t *testing.T, e *sharedEngine) {
+		f := newFleet(t, e, shape{flags: []string{"--handoff-after", "500ms"}})
+		ctx := bounded(t, 2*time.Minute)
+		owner, other := f.nodes[0], f.nodes[1]
+		var host, second impatient
+		host.begin(t, ctx, owner.url())
+		second.begin(t, ctx, other.url())
+		begin := func(tool, id string, ms int) (string, request) {
+			q := request{tool: tool, args: workArgs{ID: callID(t, id), Steps: 10, MS: ms}}
+			handle, err := host.call(ctx, owner.url(), q)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return handle, q
+		}
+		done, doneQ := begin("work", "done", 2_000)
+		lost, lostQ := begin("work", "lost", 60_000)
+		safe, safeQ := begin("look", "safe", 3_000)
+		if is, err := second.wait(ctx, other.url(), done); err != nil || is.Result.Meta.Call.Status != "completed" {
+			t.Errorf("before: %v, %+v", err, is)
+		}
+		owner.kill()
+		if is, err := second.wait(ctx, other.url(), done); err != nil || len(is.Result.Content) == 0 || !strings.Contains(is.Result.Content[0].Text, doneQ.args.ID) {
+			t.Errorf("that had ended: %v, %+v", err, is)
+		}
+		if is, err := second.wait(ctx, other.url(), lost); err != nil || is.Result.Meta.Call.Status != "failed" || is.Result.Meta.Call.Error.Code != -32010 {
+			t.Errorf("that may not run again: %v, %+v", err, is)
+		}
+		if is, err := host.wait(ctx, f.nodes[2].url(), safe); err != nil || is.Result.Meta.Call.Status != "completed" || !strings.Contains(is.Result.Content[0].Text, safeQ.args.ID) {
+			t.Errorf("that may run again: %v, %+v", err, is)
+		}
+		f.wantRuns(doneQ.args.ID, 1, 1)
+		f.wantRuns(lostQ.args.ID, 1, 1)
+		f.wantRuns(safeQ.args.ID, 1, 2)
+	})
+}
+
+// A silent call takes longer than its host waits: the result arrives.
+func TestHandOffImpatient(t *testing.T) {
+	testlong.Only(t, "a call of 9 s, through a host that gives up after 6 s")
+	t.Parallel()
+	ctx := bounded(t, time.Minute)
+	p := serve(t, "--demo", "--handoff-after", "3s")
+	host := impatient{patience: 6 * time.Second}
+	host.begin(t, ctx, p.URL)
+	is, err := host.ask(ctx, p.URL, "tools/call", `{"name":"count","arguments":{"to":1,"delay_ms":9000}}`)
+	if err != nil || is.Result.Meta.Call.Status != "working" {
+		t.Fatalf("%v, %+v", err, is)
+	}
+	if is, err = host.wait(ctx, p.URL, is.Result.Meta.Call.Handle); err != nil || len(is.Result.Content) != 1 || is.Result.Content[0].Text != "1" {
+		t.Errorf("%v, %+v", err, is)
+	}
+}
