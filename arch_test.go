@@ -53,7 +53,7 @@ var layers = []struct {
 	{"backend/message", []string{"backend", "jsonrpc"}},
 	{"backend/process", []string{"backend", "jsonrpc", "internal/protocol"}},
 	{"backend/sdk", []string{"backend", "jsonrpc", "internal/protocol", "internal/panics"}},
-	{"internal/translate", []string{"backend", "jsonrpc", "internal/protocol"}},
+	{"internal/translate", []string{"backend", "jsonrpc", "internal/protocol", "internal/panics"}},
 	{"internal/feature/idempotency", []string{"stream"}},
 	{"internal/feature/handoff", []string{"jsonrpc", "internal/protocol"}},
 	{"internal/observe", nil},

@@ -209,6 +209,7 @@ func (c *conn) listen(in *backend.Inbound) error {
 	c.modern.listens.mu.Unlock()
 	m, err := l.translate(in)
 	if err != nil {
+		c.dropListen(in.ID)
 		return err
 	}
 	l.in <- m // it has room

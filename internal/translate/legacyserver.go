@@ -98,7 +98,7 @@ func newLegacyServer(sink backend.Sink, log *slog.Logger) *legacyServer {
 		inFlight: make(map[string]*request), tokens: make(map[string]*request), asking: make(map[string]*request), visits: make(map[string]*request),
 		subs: make(map[string]*subscription),
 	}
-	c.out.failed = c.notTaken
+	c.out.failed, c.out.log = c.notTaken, log
 	return c
 }
 

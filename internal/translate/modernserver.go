@@ -48,7 +48,7 @@ func newModernServer(sink backend.Sink, log *slog.Logger) *modernServer {
 		inFlight: make(map[string]*exchange), questions: make(map[string]*exchange), timers: make(map[*time.Timer]struct{}),
 	}
 	c.changes.wanted = make(map[string]bool)
-	c.out.failed = c.notTaken
+	c.out.failed, c.out.log = c.notTaken, log
 	return c
 }
 

@@ -1,10 +1,13 @@
 package translate
 
 import (
+	"cmp"
 	"errors"
+	"log/slog"
 	"sync"
 
 	"holdfast/backend"
+	"holdfast/internal/panics"
 )
 
 // errOver is the error of a message for a conversation that has ended.
@@ -15,6 +18,7 @@ var errOver = errors.New("the conversation has ended")
 type outbox struct {
 	// failed is told of a message that was put off, and that the server then did not take.
 	failed func(in backend.Inbound, err error)
+	log    *slog.Logger
 
 	mu      sync.Mutex
 	conn    backend.Conn // nil until the conversation is open
@@ -46,7 +50,7 @@ func (o *outbox) Deliver(in backend.Inbound) error {
 	}
 	conn := o.conn
 	o.mu.Unlock()
-	return conn.Deliver(in)
+	return o.deliver(conn, in)
 }
 
 // later hands over messages from another goroutine: the caller may be in the middle of what the
@@ -82,10 +86,17 @@ func (o *outbox) send() {
 		in := o.waiting[0]
 		o.waiting = o.waiting[1:]
 		o.mu.Unlock()
-		if err := o.conn.Deliver(in); err != nil {
+		if err := o.deliver(o.conn, in); err != nil {
 			o.failed(in, err)
 		}
 	}
+}
+
+// deliver hands over a message. A panic of the server's code becomes the error of that message:
+// on the outbox's own goroutine it would end the process.
+func (o *outbox) deliver(conn backend.Conn, in backend.Inbound) (err error) {
+	defer panics.Catch(&err, cmp.Or(o.log, slog.Default()), "the server's handler of", in.Method)
+	return conn.Deliver(in)
 }
 
 // stop drops what waits.

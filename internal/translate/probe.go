@@ -45,7 +45,7 @@ type modernProbe struct {
 
 func newModernProbe(t *translator, start backend.Start, sink backend.Sink) *modernProbe {
 	p := &modernProbe{t: t, sink: sink, session: start.Session, own: newOwnRequests(), done: make(chan struct{})}
-	p.out.failed = p.notTaken
+	p.out.failed, p.out.log = p.notTaken, t.log
 	return p
 }
 
@@ -311,7 +311,7 @@ type legacyProbe struct {
 
 func newLegacyProbe(t *translator, start backend.Start, sink backend.Sink) *legacyProbe {
 	p := &legacyProbe{t: t, sink: sink, session: start.Session, own: newOwnRequests()}
-	p.out.failed = func(in backend.Inbound, why error) { p.own.fail(in.ID, why) }
+	p.out.failed, p.out.log = func(in backend.Inbound, why error) { p.own.fail(in.ID, why) }, t.log
 	return p
 }
 
