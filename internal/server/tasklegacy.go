@@ -16,7 +16,7 @@ func (h *Handler) startTask(x *exchange, o *outcome) (err error) {
 		return err
 	}
 	o.kind = outcomeTask
-	o.body = o.begun.session.TaskCreated(x.r.Context(), o.number, x.msgs[0].ID)
+	o.body = o.session.TaskCreated(x.r.Context(), o.number, x.msgs[0].ID)
 	return nil
 }
 

@@ -420,11 +420,11 @@ func TestLegacyTaskBothWays(t *testing.T) {
 		c.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":"r","method":"tasks/result","params":{"taskId":%q}}`, made.Result.Task.TaskID))
 		var q, end jsonrpc.Message
 		for end.Raw == nil {
-			switch m := c.message(); {
-			case m.Method == "elicitation/create":
+			switch m := c.message(); m.Method {
+			case "elicitation/create":
 				q = m
 				c.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"action":"accept"}}`, m.ID))
-			case m.Method == "notifications/tasks/status":
+			case "notifications/tasks/status":
 			default:
 				end = m
 			}
