@@ -121,7 +121,7 @@ func (h *Handler) taskResult(x *exchange, m *jsonrpc.Message, id *taskID) (resul
 	}
 	switch {
 	case m.Method == protocol.MethodTaskGet:
-		return h.tellTask(id, &st, protocol.ResultComplete).append(nil), nil
+		return h.tellTask(id, &st, protocol.ResultComplete).json(), nil
 	case m.Method == protocol.MethodTaskUpdate:
 		_, err = respond(x.values(), s, m, st.Asked)
 	case st.Running:
@@ -230,7 +230,7 @@ func (p *reply) createTask() []byte {
 	p.goesOn = true
 	t := p.h.tellTask(&id, &st, protocol.ResultTask)
 	t.Asked = nil // tasks/get has them
-	return jsonrpc.AppendResult(nil, p.x.modern.id, t.append(nil))
+	return jsonrpc.AppendResult(nil, p.x.modern.id, t.json())
 }
 
 // withTasks adds to the result of server/discover that calls become tasks.

@@ -205,7 +205,7 @@ func (p *reply) tellTask(text []byte, t *watchedTask) []byte {
 		return text
 	}
 	is := p.h.tellTask(&t.id, &st, "")
-	return p.notifyTask(text, t, is, is.append(nil))
+	return p.notifyTask(text, t, is, is.json())
 }
 
 // notifyTask appends a notification, unless it says what its client was told last.

@@ -10,12 +10,9 @@ import (
 // What follows writes tasks as JSON. A client that waits for a task asks for it again and
 // again, and package json would take as long as all else that is done for that.
 
-// append appends the task as JSON.
-func (t *taskText) append(dst []byte) []byte {
-	if dst == nil {
-		dst = make([]byte, 0, 300+len(t.Asked)+len(t.Result)+len(t.Error))
-	}
-	dst = append(dst, '{')
+// json returns the task as JSON.
+func (t *taskText) json() []byte {
+	dst := append(make([]byte, 0, 300+len(t.Asked)+len(t.Result)+len(t.Error)), '{')
 	if t.ResultType != "" {
 		dst = append(append(append(dst, `"resultType":"`...), t.ResultType...), `",`...)
 	}

@@ -21,7 +21,7 @@ func TestTaskText(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := x.append(nil); string(got) != string(want) {
+		if got := x.json(); string(got) != string(want) {
 			t.Errorf("a task is written as\n%s, want\n%s", got, want)
 		}
 	}
