@@ -192,7 +192,11 @@ func (t *taskText) ended() bool {
 // end takes in the response that ended the call.
 func (t *taskText) end(response []byte) {
 	result := jsonrpc.Field(response, "result")
-	if result != nil {
+	switch {
+	case result == nil:
+	case jsonrpc.String(jsonrpc.Field(result, "resultType")) == protocol.ResultInputRequired:
+		response = jsonrpc.AppendError(nil, []byte("0"), errTaskAsks)
+	default:
 		t.Status, t.Result = protocol.TaskCompleted, result
 		return
 	}
@@ -201,6 +205,10 @@ func (t *taskText) end(response []byte) {
 		t.Message = message
 	}
 }
+
+// errTaskAsks ends a task whose server asks as revision 2026-07-28 has it: by a result, after
+// which it wants the request again. A task has no such result.
+var errTaskAsks = errf(jsonrpc.CodeServer, "the server asks for input after the call has become a task, in a way that a task cannot pass on")
 
 // becomesTask reports whether the call is to become a task now.
 func (p *reply) becomesTask(a *alarm) bool {
