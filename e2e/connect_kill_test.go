@@ -23,9 +23,22 @@ import (
 
 // TestConnectKilled kills "holdfast connect" with SIGKILL at any moment, again and
 // again, while a host makes a call, and makes the same call again after each
-// restart: the tool runs once, and the host gets its answer.
+// restart: the tool runs once, and the host gets its answer. A host that has the id of a
+// task asks for that.
 func TestConnectKilled(t *testing.T) {
 	t.Parallel()
+	for name, host := range killHosts {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if name != "legacy" {
+				testlong.Only(t, "kills many processes")
+			}
+			connectKilled(t, host)
+		})
+	}
+}
+
+func connectKilled(t *testing.T, host killHost) {
 	if err := build(); err != nil {
 		t.Fatal(err)
 	}
@@ -41,7 +54,9 @@ func TestConnectKilled(t *testing.T) {
 		time.Sleep(20 * time.Millisecond) // it is work
 		return nil, args.N, nil
 	})
-	h := holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, &holdfast.Options{Retry: 10 * time.Millisecond})
+	h := holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, &holdfast.Options{
+		Retry: 10 * time.Millisecond, LegacyOnly: host.legacyServer, TaskAfter: 10 * time.Millisecond,
+	})
 	s := httptest.NewServer(h)
 	t.Cleanup(func() {
 		ctx, stop := context.WithTimeout(context.Background(), time.Second)
@@ -53,34 +68,66 @@ func TestConnectKilled(t *testing.T) {
 	calls := testlong.Either(10, 40)
 	state := t.TempDir()
 	began := time.Now()
-	if !callThrough(t, s.URL, t.TempDir(), calls, time.Minute) {
+	task := ""
+	if !callThrough(t, host, s.URL, t.TempDir(), calls, time.Minute, &task) {
 		t.Fatal("not even a process that is left alone gets an answer")
 	}
 	usual := time.Since(began) // the time of a start, an initialize and a call: the shortest so far
-	kills, n := 0, 0
+	kills, n, tasks := 0, 0, 0
 	for ; n < calls || kills == 0; n++ { // a slow start can make every process of the first calls outlive its call
-		tries := 0
+		tries, task := 0, ""
 		for answered := false; !answered; tries++ {
 			life := rand.N(usual * time.Duration(3+tries) / 4) // later and later, so that it ends
 			began = time.Now()
-			answered = callThrough(t, s.URL, state, n, life)
+			answered = callThrough(t, host, s.URL, state, n, life, &task)
 		}
 		usual = min(usual, time.Since(began))
 		kills += tries - 1
+		if task != "" {
+			tasks++
+		}
 		mu.Lock()
 		if runs[n] != 1 {
 			t.Errorf("call %d has run %d times, in %d tries", n, runs[n], tries)
 		}
 		mu.Unlock()
 	}
-	t.Logf("%d calls, %d kills", n, kills)
+	t.Logf("%d calls, of which %d became tasks, %d kills", n, tasks, kills)
+	if knows := strings.Contains(host.meta, "tasks"); knows != (tasks > 0) {
+		t.Errorf("%d calls became tasks", tasks)
+	}
+}
+
+// A killHost is a kind of host, and its server.
+type killHost struct {
+	legacyServer bool   // the server speaks no modern revision
+	begins       string // the first message, of id 0
+	meta         string // in the params of each further request
+	ready        string // said before the call, or ""
+}
+
+// killHosts are those of TestConnectKilled.
+var killHosts = map[string]killHost{
+	"legacy": {
+		begins: `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"host","version":"1"}}}`,
+		ready:  `{"jsonrpc":"2.0","method":"notifications/initialized"}` + "\n",
+	},
+	"modern":                         modernKillHost("{}", false),
+	"modern, tasks of connect":       modernKillHost(`{"extensions":{"io.modelcontextprotocol/tasks":{}}}`, true),
+	"modern, tasks are the server's": modernKillHost(`{"extensions":{"io.modelcontextprotocol/tasks":{}}}`, false),
+}
+
+func modernKillHost(capabilities string, legacyServer bool) killHost {
+	meta := `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"host","version":"1"},"io.modelcontextprotocol/clientCapabilities":` + capabilities + `}`
+	return killHost{legacyServer, `{"jsonrpc":"2.0","id":0,"method":"server/discover","params":{` + meta + `}}`, "," + meta, ""}
 }
 
 // callThrough makes call n of the tool through a new process, which is killed after
-// a time if it has not answered. It reports whether it has.
-func callThrough(t *testing.T, url, state string, n int, life time.Duration) bool {
+// a time if it has not answered. It reports whether it has. task is the id of the task
+// that the call has become, or "".
+func callThrough(t *testing.T, host killHost, url, state string, n int, life time.Duration, task *string) bool {
 	t.Helper()
-	cmd := exec.Command(built, "connect", "--state", state, "--log-level", "error", url)
+	cmd := exec.Command(built, "connect", "--state", state, "--task-after", "10ms", "--log-level", "error", url)
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
 	if err != nil {
@@ -98,14 +145,25 @@ func callThrough(t *testing.T, url, state string, n int, life time.Duration) boo
 		_ = in.Close()
 		_ = cmd.Wait() // it was killed, or not
 	}()
-	fmt.Fprintln(in, `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"host","version":"1"}}}`)
+	poll := func() {
+		fmt.Fprintf(in, `{"jsonrpc":"2.0","id":2,"method":"tasks/get","params":{"taskId":%q%s}}`+"\n", *task, host.meta)
+	}
+	fmt.Fprintln(in, host.begins)
 	lines := bufio.NewScanner(out)
 	for lines.Scan() {
 		switch line := lines.Text(); {
+		case strings.Contains(line, `"id":0,`) && *task != "":
+			poll()
 		case strings.Contains(line, `"id":0,`):
-			fmt.Fprintln(in, `{"jsonrpc":"2.0","method":"notifications/initialized"}`)
-			fmt.Fprintf(in, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"work","arguments":{"n":%d}}}`+"\n", n)
-		case strings.Contains(line, `"id":1,`):
+			fmt.Fprintf(in, `%s{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"work","arguments":{"n":%d}%s}}`+"\n", host.ready, n, host.meta)
+		case strings.Contains(line, `"resultType":"task"`):
+			_, id, _ := strings.Cut(line, `"taskId":"`)
+			*task, _, _ = strings.Cut(id, `"`)
+			poll()
+		case strings.Contains(line, `"status":"working"`):
+			time.Sleep(10 * time.Millisecond) // as polls do
+			poll()
+		case strings.Contains(line, `"id":1,`), strings.Contains(line, `"id":2,`):
 			death.Stop()
 			if !strings.Contains(line, fmt.Sprintf(`"structuredContent":%d`, n)) {
 				t.Errorf("call %d: %s", n, line)

@@ -29,14 +29,16 @@ type eraSeen struct {
 	Seen     map[string]string
 }
 
-// An eraClient does checks at a URL.
+// An eraClient does checks at a URL. One that begins with "connect:" is reached through holdfast
+// connect; the go-sdk's client reaches one that begins with "library:" through a
+// ClientTransport.
 type eraClient func(t *testing.T, url string, checks map[string]eraCheck) eraSeen
 
 // typeScriptEra is a TypeScript client: sdk 1, or 2 in a mode.
 func typeScriptEra(sdk int, mode string) eraClient {
 	return func(t *testing.T, url string, checks map[string]eraCheck) (s eraSeen) {
 		t.Helper()
-		config, err := json.Marshal(map[string]any{"url": url, "sdk": sdk, "mode": mode, "checks": checks})
+		config, err := json.Marshal(map[string]any{"url": url, "command": connectCommand(t, url), "sdk": sdk, "mode": mode, "checks": checks})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -108,7 +110,7 @@ func connectEra(t *testing.T, url, revision string) *officialEra {
 		ToolListChangedHandler: func(context.Context, *mcp.ToolListChangedRequest) { locked(func() { v.lists++ }) },
 	})
 	client.AddRoots(&mcp.Root{URI: "file:///home"})
-	s, err := client.Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: url}, &mcp.ClientSessionOptions{ProtocolVersion: revision})
+	s, err := client.Connect(t.Context(), eraTransport(t, url, revision), &mcp.ClientSessionOptions{ProtocolVersion: revision})
 	if err != nil {
 		t.Errorf("connect: %v", err)
 		return nil

@@ -279,31 +279,43 @@ func eraProcess(command ...string) func(*testing.T) backend.Backend {
 func eraUpstream(rounds bool, o *mcp.StreamableHTTPOptions) func(*testing.T) backend.Backend {
 	return func(t *testing.T) backend.Backend {
 		t.Helper()
-		s := eraServer(rounds)
-		web := httptest.NewServer(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return s }, o))
-		t.Cleanup(func() {
-			for session := range s.Sessions() {
-				go session.Close() // which waits for its tools
-			}
-			web.CloseClientConnections()
-			web.Close()
-		})
-		return remotebackend.New(web.URL, nil)
+		return remotebackend.New(eraURL(t, rounds, o), nil)
 	}
+}
+
+// eraURL serves a go-sdk server over HTTP.
+func eraURL(t *testing.T, rounds bool, o *mcp.StreamableHTTPOptions) string {
+	t.Helper()
+	s := eraServer(rounds)
+	web := httptest.NewServer(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return s }, o))
+	t.Cleanup(func() {
+		for session := range s.Sessions() {
+			go session.Close() // which waits for its tools
+		}
+		web.CloseClientConnections()
+		web.Close()
+	})
+	return web.URL
 }
 
 // eraTypeScript is the backend of a TypeScript server over HTTP.
 func eraTypeScript(eras string) func(*testing.T) backend.Backend {
 	return func(t *testing.T) backend.Backend {
 		t.Helper()
-		cmd := exec.Command("node", "clients/erasserver.mjs", "http", eras)
-		cmd.Env = append(os.Environ(), "HOLDFAST_NPM="+npm(t))
-		found := begin(t, cmd, regexp.MustCompile(`on port (\d+)$`))
-		if found == nil {
-			t.Fatal("the TypeScript server does not start")
-		}
-		return remotebackend.New("http://127.0.0.1:"+found[1]+"/mcp", nil)
+		return remotebackend.New(eraTypeScriptURL(t, eras), nil)
 	}
+}
+
+// eraTypeScriptURL runs a TypeScript server over HTTP.
+func eraTypeScriptURL(t *testing.T, eras string) string {
+	t.Helper()
+	cmd := exec.Command("node", "clients/erasserver.mjs", "http", eras)
+	cmd.Env = append(os.Environ(), "HOLDFAST_NPM="+npm(t))
+	found := begin(t, cmd, regexp.MustCompile(`on port (\d+)$`))
+	if found == nil {
+		t.Fatal("the TypeScript server does not start")
+	}
+	return "http://127.0.0.1:" + found[1] + "/mcp"
 }
 
 // tableOf writes what was seen as a table in Markdown: a row for each server, a column for each

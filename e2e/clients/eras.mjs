@@ -8,6 +8,8 @@
 // to call, its arguments and what its result must say; "seen" in the report has by the same
 // names "yes", or what went wrong.
 //
+// If "command" is there, an array, the server is that process, on stdio.
+//
 // The client answers every question with {"name": "Ada"}, has the root file:///home, and a model
 // that says "hello".
 //
@@ -34,17 +36,25 @@ const hears = {
   "notifications/tools/list_changed": () => heard.lists++,
 };
 
+// transportOf makes the transport, of either SDK.
+function transportOf(HTTP, Stdio) {
+  const [command, ...args] = config.command ?? [];
+  return command ? new Stdio({ command, args }) : new HTTP(new URL(config.url));
+}
+
 function connected() {
   if (config.sdk === 2) {
     const { Client, StreamableHTTPClientTransport } = require("@modelcontextprotocol/client");
+    const { StdioClientTransport } = require("@modelcontextprotocol/client/stdio");
     const mode = config.mode === "auto" || config.mode === "legacy" ? config.mode : { pin: config.mode };
     const client = new Client({ name: "eras", version: "1" }, { capabilities, versionNegotiation: { mode } });
     for (const [method, answer] of Object.entries(answers)) client.setRequestHandler(method, async () => answer());
     for (const [method, hear] of Object.entries(hears)) client.setNotificationHandler(method, hear);
-    return { client, transport: new StreamableHTTPClientTransport(new URL(config.url)) };
+    return { client, transport: transportOf(StreamableHTTPClientTransport, StdioClientTransport) };
   }
   const { Client } = require("@modelcontextprotocol/sdk/client/index.js");
   const { StreamableHTTPClientTransport } = require("@modelcontextprotocol/sdk/client/streamableHttp.js");
+  const { StdioClientTransport } = require("@modelcontextprotocol/sdk/client/stdio.js");
   const types = require("@modelcontextprotocol/sdk/types.js");
   const client = new Client({ name: "eras", version: "1" }, { capabilities });
   client.setRequestHandler(types.ElicitRequestSchema, async () => answers["elicitation/create"]());
@@ -53,7 +63,7 @@ function connected() {
   client.setNotificationHandler(types.LoggingMessageNotificationSchema, hears["notifications/message"]);
   client.setNotificationHandler(types.ResourceUpdatedNotificationSchema, hears["notifications/resources/updated"]);
   client.setNotificationHandler(types.ToolListChangedNotificationSchema, hears["notifications/tools/list_changed"]);
-  return { client, transport: new StreamableHTTPClientTransport(new URL(config.url)) };
+  return { client, transport: transportOf(StreamableHTTPClientTransport, StdioClientTransport) };
 }
 
 const { client, transport } = connected();

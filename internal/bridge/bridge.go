@@ -85,11 +85,12 @@ type bridge struct {
 	link
 }
 
-// ending is what ends a bridge.
+// ending is what has happened in a bridge for good.
 type ending struct {
-	ctx  context.Context // of Run
-	gone chan struct{}   // closed when nothing that the server says is taken any more
-	stop chan struct{}   // closed when the bridge ends
+	ctx      context.Context // of Run
+	answered chan struct{}   // closed when initialize is answered
+	gone     chan struct{}   // closed when nothing that the server says is taken any more
+	stop     chan struct{}   // closed when the bridge ends
 }
 
 // A link is what a bridge has of its server. It is guarded by bridge.mu.
@@ -118,7 +119,7 @@ func newBridge(ctx context.Context, url string, out io.Writer, opts *Options) *b
 	b := &bridge{
 		url: url, opts: opts.Client, host: &host{w: out, gone: make(chan struct{})}, requests: newRequests(),
 		began: time.Now(), dirty: make(chan struct{}, 1), said: make(chan said),
-		ending: ending{ctx: ctx, gone: make(chan struct{}), stop: make(chan struct{})},
+		ending: ending{ctx: ctx, answered: make(chan struct{}), gone: make(chan struct{}), stop: make(chan struct{})},
 	}
 	if opts.State != "" {
 		b.store = newStore(opts.State, url, opts.Transport, opts.Client.Header)
@@ -261,6 +262,16 @@ func (b *bridge) initialize(m jsonrpc.Message, from origin) {
 // initialized handles the host's notifications/initialized: messages that were held for the
 // host are written. The server of a resumed session may have the notification already.
 func (b *bridge) initialized(ctx context.Context, conn *client.Conn, m jsonrpc.Message) {
+	b.mu.Lock()
+	early := b.phase == opening || b.phase == resuming // the host may have the response just now
+	b.mu.Unlock()
+	if early {
+		select {
+		case <-b.answered:
+		case <-ctx.Done():
+		case <-b.stop:
+		}
+	}
 	b.mu.Lock()
 	resumed := b.phase == holding
 	b.mu.Unlock()

@@ -105,10 +105,11 @@ func (x *exchange) question(id []byte) int {
 func (x *exchange) inputRequests() []byte {
 	requests := []byte(`{}`)
 	for _, q := range x.questions {
-		text := jsonrpc.Object("method", q.Method)
-		if q.Params != nil {
-			text, _ = jsonrpc.Set(text, q.Params, "params")
+		params := q.Params
+		if params == nil { // without which the go-sdk's client cannot read it
+			params = []byte(`{}`)
 		}
+		text, _ := jsonrpc.Set(jsonrpc.Object("method", q.Method), params, "params")
 		requests, _ = jsonrpc.Set(requests, text, inputKey(q.ID))
 	}
 	return requests

@@ -28,7 +28,7 @@ func (h *modernHost) asked(x *exchange, m jsonrpc.Message) {
 	if x.state >= settled || again {
 		h.mu.Unlock()
 		if !again {
-			h.tell(mustParse(jsonrpc.AppendError(nil, m.ID, jsonrpc.Errorf(jsonrpc.CodeServer, "the client does not wait for the call any more"))))
+			h.refuse([]jsonrpc.Message{m})
 		}
 		return
 	}
@@ -74,8 +74,10 @@ func (h *modernHost) ask(x *exchange) {
 func (h *modernHost) giveUp(x *exchange) {
 	h.mu.Lock()
 	ok := x.state == asking && x.move(left)
+	var open []jsonrpc.Message
 	if ok {
 		h.forget(x)
+		open, x.questions = x.questions, nil
 	}
 	answered := x.answer != nil
 	h.mu.Unlock()
@@ -84,6 +86,7 @@ func (h *modernHost) giveUp(x *exchange) {
 	case answered:
 		h.b.drop(x)
 	default:
+		h.refuse(open)
 		h.withdraw(x, "the host did not answer in time")
 	}
 }

@@ -134,11 +134,14 @@ func (h *modernHost) cancel(hostID []byte) bool {
 	h.mu.Lock()
 	x := h.byHost[string(jsonrpc.Key(hostID))]
 	ok := x != nil && x.move(left)
+	var open []jsonrpc.Message
 	if ok {
 		h.forget(x)
+		open, x.questions = x.questions, nil
 	}
 	h.mu.Unlock()
 	if ok {
+		h.refuse(open)
 		h.withdraw(x, "the host cancelled the request")
 	}
 	return ok
@@ -211,8 +214,11 @@ func (h *modernHost) responded(x *exchange, m jsonrpc.Message) {
 		return
 	}
 	h.mu.Lock()
+	open := x.questions
+	x.questions = nil
+	defer func() { h.refuse(open) }()
 	if x.state == asking { // the host will come back for it
-		x.answer, x.questions = m.Raw, nil
+		x.answer = m.Raw
 		x.refused.Store(true)
 		h.mu.Unlock()
 		return
@@ -223,7 +229,7 @@ func (h *modernHost) responded(x *exchange, m jsonrpc.Message) {
 		return // the host does not want it
 	}
 	if handed {
-		x.answer, x.questions = m.Raw, nil
+		x.answer = m.Raw
 		x.refused.Store(true) // until it asks
 		h.settle(x)
 		h.mu.Unlock()
@@ -235,6 +241,14 @@ func (h *modernHost) responded(x *exchange, m jsonrpc.Message) {
 	h.mu.Unlock()
 	if !h.b.host.write(h.shown(x, m, hostID)) {
 		x.refused.Store(true)
+	}
+}
+
+// refuse tells the server that nobody will answer its questions: it may have asked for another
+// reason than the call that they were taken to belong to.
+func (h *modernHost) refuse(questions []jsonrpc.Message) {
+	for _, q := range questions {
+		h.tell(mustParse(jsonrpc.AppendError(nil, q.ID, jsonrpc.Errorf(jsonrpc.CodeServer, "the client does not wait for the call any more"))))
 	}
 }
 

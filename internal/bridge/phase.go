@@ -60,5 +60,8 @@ func (b *bridge) moveLocked(e phaseEvent) bool {
 		return false
 	}
 	b.phase = next
+	if e == eventAnswered {
+		close(b.answered)
+	}
 	return true
 }

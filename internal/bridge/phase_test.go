@@ -21,7 +21,7 @@ func TestPhases(t *testing.T) {
 	t.Parallel()
 	for from := starting; from <= leaving; from++ {
 		for event := eventOpened; event <= eventLeft; event++ {
-			b := &bridge{phase: from}
+			b := &bridge{phase: from, ending: ending{answered: make(chan struct{})}}
 			to, ok := phaseMoves[from][event]
 			if !ok {
 				to = from

@@ -135,12 +135,14 @@ func (h *modernHost) doTask(x *exchange, m jsonrpc.Message) {
 	case protocol.MethodTaskCancel:
 		h.mu.Lock()
 		cancelled := x.state == isTask && x.move(left)
+		var open []jsonrpc.Message
 		if cancelled {
-			x.questions = nil
+			open, x.questions = x.questions, nil
 			h.settle(x)
 		}
 		h.mu.Unlock()
 		if cancelled {
+			h.refuse(open)
 			h.withdraw(x, "the host cancelled the task")
 			h.tellListens(x)
 		}

@@ -1,0 +1,158 @@
+package e2e
+
+import (
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	neturl "net/url"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"holdfast"
+	mcpclient "holdfast/client"
+	"holdfast/internal/testlong"
+)
+
+// connectCommand is how a URL of the matrix is reached through holdfast connect, or nil.
+func connectCommand(t *testing.T, url string) []string {
+	t.Helper()
+	url, ok := strings.CutPrefix(url, "connect:")
+	if !ok {
+		return nil
+	}
+	if err := build(); err != nil {
+		t.Fatal(err)
+	}
+	return []string{built, "connect", "--state", t.TempDir(), "--log-level", "error", url}
+}
+
+// eraTransport is how the go-sdk's client reaches a URL of the matrix.
+func eraTransport(t *testing.T, url, revision string) mcp.Transport {
+	t.Helper()
+	if command := connectCommand(t, url); command != nil {
+		return &mcp.CommandTransport{Command: exec.Command(command[0], command[1:]...)}
+	}
+	if url, ok := strings.CutPrefix(url, "library:"); ok {
+		o := &holdfast.ClientOptions{Options: mcpclient.Options{Era: mcpclient.Modern}}
+		if revision != "" {
+			o.Era = mcpclient.Legacy
+		}
+		return holdfast.NewClientTransport(url, o)
+	}
+	return &mcp.StreamableClientTransport{Endpoint: url}
+}
+
+// reachedServers are the servers that clients reach through holdfast connect, and through
+// NewClientTransport.
+func reachedServers() map[string]struct {
+	url    func(t *testing.T) string
+	legacy bool // it speaks no modern revision
+	modern bool // it speaks no legacy revision
+	peer   eraPeer
+} {
+	type server = struct {
+		url    func(t *testing.T) string
+		legacy bool
+		modern bool
+		peer   eraPeer
+	}
+	return map[string]server{
+		"holdfast": {peer: eraPeer{checks: fixture()}, url: func(t *testing.T) string {
+			return servePeer(t, &eraPeer{}, nil)
+		}},
+		"holdfast, legacy only": {legacy: true, peer: eraPeer{checks: fixture()}, url: func(t *testing.T) string {
+			return servePeer(t, &eraPeer{}, &holdfast.Options{LegacyOnly: true})
+		}},
+		"go-sdk": {legacy: true, peer: eraPeer{checks: fixture()}, url: func(t *testing.T) string { return eraURL(t, false, nil) }},
+		"go-sdk, modern only": {modern: true, peer: eraPeer{checks: fixture()}, url: func(t *testing.T) string {
+			return modernOnly(t, eraURL(t, true, &mcp.StreamableHTTPOptions{Stateless: true, PropagateRequestCancellation: true}))
+		}},
+		"server-everything": {legacy: true, peer: eraPeer{checks: everythingChecks(), needs: []string{everything}}, url: func(t *testing.T) string {
+			return everythingOver(t, "streamableHttp", "/mcp").url
+		}},
+		"TypeScript 2.x, modern only": {modern: true, peer: eraPeer{checks: fixture(), needs: []string{tsServer}, missing: noParams}, url: func(t *testing.T) string {
+			return eraTypeScriptURL(t, "modern")
+		}},
+	}
+}
+
+// modernOnly stands in front of a server, and refuses what is not of revision 2026-07-28.
+func modernOnly(t *testing.T, url string) string {
+	t.Helper()
+	to, err := neturl.Parse(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pass := httputil.NewSingleHostReverseProxy(to)
+	pass.FlushInterval = -1
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("MCP-Protocol-Version") == "2026-07-28" {
+			pass.ServeHTTP(w, r)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusBadRequest)
+		_, _ = w.Write([]byte(`{"jsonrpc":"2.0","id":null,"error":{"code":-32022,"message":"unsupported protocol version","data":{"supported":["2026-07-28"]}}}`))
+	}))
+	t.Cleanup(func() {
+		web.CloseClientConnections()
+		web.Close()
+	})
+	return web.URL
+}
+
+// TestConnectEras has the official clients, of both eras, use servers of both eras and of each of
+// them through holdfast connect.
+func TestConnectEras(t *testing.T) {
+	t.Parallel()
+	for name, server := range reachedServers() {
+		t.Run(name, func(t *testing.T) {
+			testlong.Only(t, "many processes")
+			npm(t, append(server.peer.needs, sdk1, sdk2)...)
+			t.Parallel()
+			url := server.url(t)
+			for who, client := range eraClients() {
+				peer := server.peer
+				if name == "server-everything" && !isLegacy(who) {
+					// It asks for the roots of its own accord too, and that may belong to no call.
+					peer.checks = maps.Clone(peer.checks)
+					delete(peer.checks, "roots")
+				}
+				if strings.Contains(who, "TypeScript") {
+					// On stdio they may lose a progress that comes together with the result.
+					peer.checks = maps.Clone(peer.checks)
+					delete(peer.checks, "progress")
+				}
+				peer.meets(t, who, client, "connect:"+url)
+			}
+		})
+	}
+}
+
+// TestLibraryEras has the go-sdk's client use them through NewClientTransport, in the eras that
+// the server speaks.
+func TestLibraryEras(t *testing.T) {
+	t.Parallel()
+	for name, server := range reachedServers() {
+		t.Run(name, func(t *testing.T) {
+			testlong.Only(t, "many processes")
+			npm(t, server.peer.needs...)
+			t.Parallel()
+			url := server.url(t)
+			if !server.legacy {
+				peer := server.peer
+				if name == "holdfast" { // at which a call under an idempotency key goes on
+					peer.missing = map[string]map[string]string{"go-sdk": {"cancellation": "no cancellation at the server"}}
+				}
+				peer.meets(t, "go-sdk", officialEraClient(""), "library:"+url)
+			}
+			if !server.modern {
+				server.peer.meets(t, "go-sdk, 2025-11-25", officialEraClient("2025-11-25"), "library:"+url)
+			}
+		})
+	}
+}
