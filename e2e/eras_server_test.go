@@ -1,3 +1,4 @@
+//nolint:staticcheck // what 2026-07-28 deprecates is still spoken, and checked here
 package e2e
 
 import (
