@@ -1,0 +1,247 @@
+// Package audit writes a line for each call that has ended: who called what, for how long, over how
+// many connections, and how it ended. It is an observer ([observe.Observer]).
+package audit
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"holdfast/internal/observe"
+	"holdfast/internal/protocol"
+	"holdfast/jsonrpc"
+)
+
+// Options say where lines go, and what is in them.
+type Options struct {
+	Handler   slog.Handler // required; one with a method Flush() error has it called after the last of several lines
+	Arguments bool         // also what tools and prompts are called with
+	Logger    *slog.Logger // for the operator; required
+}
+
+const (
+	// mostLines and mostBytes bound what waits to be written: more is lost, as no call waits for
+	// its line.
+	mostLines = 100_000
+	mostBytes = 64 << 20
+	// mostArguments is how many bytes of arguments are written.
+	mostArguments = 64 << 10
+	// gather is how long lines are gathered, to be written together.
+	gather = 10 * time.Millisecond
+	// complainEvery is how often the operator is told of lost lines at the most.
+	complainEvery = 10 * time.Second
+)
+
+// A Log writes the lines, in the order in which calls ended. Its caller must close it.
+type Log struct {
+	opts  Options
+	most  int // lines that may wait
+	lost  atomic.Uint64
+	ready chan struct{}
+	quit  chan struct{}
+	done  chan struct{}
+
+	mu      sync.Mutex
+	waiting []line
+	bytes   int  // of their arguments
+	closed  bool // what comes is lost
+
+	complained time.Time // used by run only
+	told       uint64    // how many lost lines the operator was told of
+}
+
+// A line is a call that has ended.
+type line struct {
+	call        *observe.Call
+	end         observe.End
+	connections int
+	bytesOut    int64
+	arguments   []byte // raw JSON, or nil
+}
+
+// New returns a log.
+func New(opts Options) *Log {
+	l := &Log{opts: opts, most: mostLines, ready: make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{})}
+	go l.run()
+	return l
+}
+
+// Lost returns how many lines were lost.
+func (l *Log) Lost() uint64 { return l.lost.Load() }
+
+// Close writes what waits, until ctx is done.
+func (l *Log) Close(ctx context.Context) error {
+	l.mu.Lock()
+	if !l.closed {
+		l.closed = true
+		close(l.quit)
+	}
+	l.mu.Unlock()
+	select {
+	case <-l.done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Began implements [observe.Observer].
+func (l *Log) Began(c *observe.Call, params []byte) observe.CallObserver {
+	if l.opts.Arguments && (c.Method == protocol.MethodCallTool || c.Method == protocol.MethodGetPrompt) {
+		if arguments := jsonrpc.Field(params, "arguments"); arguments != nil {
+			return &withArguments{l, bytes.Clone(arguments[:min(len(arguments), mostArguments+1)])}
+		}
+	}
+	return (*withoutArguments)(l)
+}
+
+// Happened implements [observe.Observer].
+func (l *Log) Happened(observe.Event) {}
+
+// withoutArguments is the [observe.CallObserver] of calls of which no arguments are written.
+type withoutArguments Log
+
+// Happened implements [observe.CallObserver].
+func (*withoutArguments) Happened(*observe.Call, observe.Event) {}
+
+// Ended implements [observe.CallObserver].
+func (o *withoutArguments) Ended(c *observe.Call, e observe.End) { (*Log)(o).ended(c, e, nil) }
+
+// withArguments is that of a call of which they are.
+type withArguments struct {
+	l         *Log
+	arguments []byte
+}
+
+// Happened implements [observe.CallObserver].
+func (*withArguments) Happened(*observe.Call, observe.Event) {}
+
+// Ended implements [observe.CallObserver].
+func (o *withArguments) Ended(c *observe.Call, e observe.End) { o.l.ended(c, e, o.arguments) }
+
+// ended queues the line of a call. One that has left this node has its line where it ends.
+func (l *Log) ended(c *observe.Call, e observe.End, arguments []byte) {
+	if e.Outcome == observe.Left {
+		return
+	}
+	x := line{call: c, end: e, connections: c.Connections(), bytesOut: c.BytesOut(), arguments: arguments}
+	l.mu.Lock()
+	if l.closed || len(l.waiting) >= l.most || l.bytes+len(arguments) > mostBytes {
+		l.mu.Unlock()
+		l.lost.Add(1)
+		return
+	}
+	l.waiting = append(l.waiting, x)
+	l.bytes += len(arguments)
+	first := len(l.waiting) == 1
+	l.mu.Unlock()
+	if first {
+		select {
+		case l.ready <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// run writes lines until the log is closed.
+func (l *Log) run() {
+	defer close(l.done)
+	var spare []line
+	for {
+		select {
+		case <-l.ready:
+			t := time.NewTimer(gather)
+			select {
+			case <-t.C:
+			case <-l.quit:
+			}
+			t.Stop()
+		case <-l.quit:
+		}
+		l.mu.Lock()
+		lines, closed := l.waiting, l.closed
+		l.waiting, l.bytes = spare[:0], 0
+		l.mu.Unlock()
+		l.write(lines)
+		clear(lines)
+		if spare = lines; cap(spare) > 4096 {
+			spare = nil
+		}
+		if closed {
+			return
+		}
+	}
+}
+
+// write writes lines, and tells the operator of those that were lost.
+func (l *Log) write(lines []line) {
+	var err error
+	written := 0
+	for i := range lines {
+		if e := l.opts.Handler.Handle(context.Background(), lines[i].record()); e != nil {
+			err = e
+			l.lost.Add(1)
+			continue
+		}
+		written++
+	}
+	if h, ok := l.opts.Handler.(interface{ Flush() error }); ok && written > 0 {
+		if e := h.Flush(); e != nil {
+			err = e
+			l.lost.Add(uint64(written)) // or some of them
+		}
+	}
+	lost := l.lost.Load()
+	if now := time.Now(); lost > l.told && now.Sub(l.complained) >= complainEvery {
+		l.opts.Logger.Error("lines of the audit were lost", "lines", lost-l.told, "error", err)
+		l.complained, l.told = now, lost
+	}
+}
+
+// record returns a line as it is written.
+func (x *line) record() slog.Record {
+	c := x.call
+	r := slog.NewRecord(x.end.At, slog.LevelInfo, "call", 0)
+	attrs := make([]slog.Attr, 0, 18)
+	text := func(name, value string) {
+		if value != "" {
+			attrs = append(attrs, slog.String(name, value))
+		}
+	}
+	text("server", c.Server)
+	text("principal", c.Principal)
+	text("session", c.Session)
+	text("method", c.Method)
+	text("tool", c.Tool)
+	text("outcome", x.end.Outcome.String())
+	if x.end.Code != 0 {
+		attrs = append(attrs, slog.Int("code", x.end.Code))
+	}
+	attrs = append(attrs,
+		slog.Float64("seconds", max(x.end.At.Sub(c.Began), 0).Seconds()),
+		slog.Int("connections", x.connections),
+		slog.Int("bytes_in", c.BytesIn),
+		slog.Int64("bytes_out", x.bytesOut),
+	)
+	if number := c.Number(); number != 0 {
+		attrs = append(attrs, slog.Uint64("stream", number))
+	}
+	text("revision", c.Revision)
+	if c.Again {
+		attrs = append(attrs, slog.Bool("taken_over", true))
+	}
+	text("trace_id", c.Trace.ID())
+	switch {
+	case x.arguments == nil:
+	case len(x.arguments) > mostArguments || !json.Valid(x.arguments):
+		attrs = append(attrs, slog.String("arguments", string(x.arguments[:min(len(x.arguments), mostArguments)])), slog.Bool("arguments_cut", true))
+	default:
+		attrs = append(attrs, slog.Any("arguments", json.RawMessage(x.arguments)))
+	}
+	r.AddAttrs(attrs...)
+	return r
+}
