@@ -92,18 +92,25 @@ type measured struct {
 	header  http.Header // of each request, beside those that all have
 }
 
-func newMeasured(t *testing.T) *measured {
+func newMeasured(t *testing.T, with ...func(*holdfast.Options)) *measured {
 	t.Helper()
 	m := &measured{backend: &exact{held: make(chan struct{})}}
-	m.Handler = holdfast.NewBackendHandler(message.New(m.backend), &holdfast.Options{
-		Logger: slog.New(slog.DiscardHandler), UpgradeAfter: time.Minute, KeepAlive: -1,
-	})
+	o := &holdfast.Options{Logger: slog.New(slog.DiscardHandler), UpgradeAfter: time.Minute, KeepAlive: -1}
+	for _, set := range with {
+		set(o)
+	}
+	m.Handler = holdfast.NewBackendHandler(message.New(m.backend), o)
 	t.Cleanup(func() { _ = m.Shutdown(t.Context()) })
+	m.begin()
+	return m
+}
+
+// begin begins the session, and has the tools listed.
+func (m *measured) begin() {
 	first := &sink{head: http.Header{}}
 	m.post(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{}}}`)(first)
 	m.session = first.head.Get("Mcp-Session-Id")
 	m.post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)(&sink{head: http.Header{}})
-	return m
 }
 
 // post returns a function that makes the same request each time.

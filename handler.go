@@ -13,6 +13,7 @@ import (
 	"holdfast/backend"
 	"holdfast/backend/sdk"
 	"holdfast/engine"
+	"holdfast/internal/audit"
 	"holdfast/internal/budget"
 	"holdfast/internal/cluster"
 	"holdfast/internal/observe"
@@ -40,7 +41,8 @@ type Handler struct {
 	health   *health        // or nil
 	webhooks *sender.Sender // or nil
 
-	unregister func() // takes the metrics back; nil if there are none
+	audit      *audit.Log // or nil
+	unregister func()     // takes the metrics back; nil if there are none
 }
 
 // NewHandler returns a handler for servers of the official go-sdk. It takes the place of
@@ -253,8 +255,7 @@ func (h *Handler) Shutdown(ctx context.Context) error {
 		err = errors.Join(err, h.store.Close())
 		h.store = nil
 	}
-	h.stopObserving()
-	return err
+	return errors.Join(err, h.stopObserving(ctx))
 }
 
 // webhookGrace is how long webhooks of calls that were cut short are tried.

@@ -1,8 +1,11 @@
 package holdfast
 
 import (
+	"context"
+	"fmt"
 	"time"
 
+	"holdfast/internal/audit"
 	"holdfast/internal/budget"
 	"holdfast/internal/metrics"
 	"holdfast/internal/observe"
@@ -11,6 +14,10 @@ import (
 // observers returns those of the handler: one for each thing that listens to what happens to calls
 // (docs/decisions/0026-observers.md); nil if there is none.
 func (h *Handler) observers(o *Options, flight *budget.Flight) (all observe.Observers) {
+	if o.Audit != nil {
+		h.audit = audit.New(audit.Options{Handler: o.Audit, Arguments: o.AuditArguments, Logger: o.Logger})
+		all = append(all, h.audit)
+	}
 	if m := h.startMetrics(o, flight); m != nil {
 		all = append(all, m)
 	}
@@ -33,7 +40,7 @@ func (h *Handler) startMetrics(o *Options, flight *budget.Flight) *metrics.Metri
 		return nil
 	}
 	kept, _ := o.Store.(interface{ Kept() (bytes, most int64) })
-	m := metrics.New(metrics.Source{
+	source := metrics.Source{
 		Ready: h.Ready,
 		Memory: func() []metrics.Memory {
 			all := []metrics.Memory{{Part: "in_flight", Used: flight.Used(), Most: flight.Most()}}
@@ -43,7 +50,11 @@ func (h *Handler) startMetrics(o *Options, flight *budget.Flight) *metrics.Metri
 			}
 			return all
 		},
-	})
+	}
+	if h.audit != nil {
+		source.AuditLost = h.audit.Lost
+	}
+	m := metrics.New(source)
 	if err := o.Metrics.Register(m); err != nil {
 		o.Logger.Error("no metrics: they could not be registered", "error", err)
 		return nil
@@ -53,9 +64,20 @@ func (h *Handler) startMetrics(o *Options, flight *budget.Flight) *metrics.Metri
 	return m
 }
 
+// auditGrace is how long Shutdown waits for the lines of the last calls.
+const auditGrace = 2 * time.Second
+
 // stopObserving ends what observers has begun.
-func (h *Handler) stopObserving() {
+func (h *Handler) stopObserving(ctx context.Context) (err error) {
+	if h.audit != nil {
+		ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), auditGrace)
+		defer stop()
+		if err = h.audit.Close(ctx); err != nil {
+			err = fmt.Errorf("the audit was not written to its end: %w", err)
+		}
+	}
 	if h.unregister != nil {
 		h.unregister()
 	}
+	return err
 }

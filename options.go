@@ -155,6 +155,14 @@ type Options struct {
 	// nothing is counted. docs/operators.md lists them. Of several handlers with one registry,
 	// each needs a label of its own: see prometheus.WrapRegistererWith.
 	Metrics prometheus.Registerer
+	// Audit is given a line for each call that has ended: who called what, for how long, over
+	// how many connections, and how it ended; nil: there is none. A call that goes on at another
+	// node has its line there. The handler has one caller, which calls wait for neither: lines
+	// that it does not take in time are lost, and Logger is told. If it has a method Flush()
+	// error, that is called after the last of several lines.
+	Audit slog.Handler
+	// AuditArguments has these lines tell what tools and prompts were called with, too.
+	AuditArguments bool
 	// Logger is for the operator; slog.Default().
 	Logger *slog.Logger
 }

@@ -61,6 +61,7 @@ type serveFlags struct {
 	legacyOnly      bool
 	upstream        upstreamFlags
 	config          configFlags
+	audit           auditFlags
 	webhook         webhookFlags
 	webhooks        *webhook.Options // made of webhook
 }
@@ -119,6 +120,7 @@ With --config it serves all servers of a configuration file as hosts have it, ea
 	fs.BoolVar(&f.legacyOnly, "legacy-only", false, "refuse revision 2026-07-28: clients fall back on older ones, whose calls outlive a connection")
 	f.upstream.add(cmd)
 	f.config.add(cmd)
+	f.audit.add(fs)
 	f.webhook.add(fs)
 	_ = cmd.RegisterFlagCompletionFunc("response", f.response.complete) // fails for unknown flags only
 	return cmd
@@ -129,7 +131,7 @@ func (f *serveFlags) check(command []string) error {
 	if err := f.checkServed(command); err != nil {
 		return err
 	}
-	if err := errors.Join(f.upstream.check(), f.config.check()); err != nil {
+	if err := errors.Join(f.upstream.check(), f.config.check(), f.audit.check()); err != nil {
 		return err
 	}
 	for name, p := range map[string]string{"--path": f.path, "--sse-path": f.ssePath} {
@@ -251,7 +253,10 @@ func (f *serveFlags) serve(ctx context.Context, command []string, out io.Writer)
 		return err
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
-	opts.Store, opts.Metrics = store, admin.serveMetrics()
+	opts.Store = store
+	if err := f.observe(opts, admin); err != nil {
+		return err
+	}
 
 	var handler *holdfast.Handler
 	var many *configured

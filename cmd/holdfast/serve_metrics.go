@@ -6,11 +6,24 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"holdfast"
 )
+
+// observe sets what observes calls: the figures of admin, and the audit, which admin closes.
+func (f *serveFlags) observe(opts *holdfast.Options, admin *admin) (err error) {
+	if figures := admin.serveMetrics(); figures != nil {
+		opts.Metrics = figures
+	}
+	if admin.audit, err = f.audit.open(); admin.audit != nil {
+		opts.Audit, opts.AuditArguments = admin.audit, f.audit.arguments
+	}
+	return err
+}
 
 // serveMetrics serves /metrics beside the probes, and returns where figures are registered; nil if
 // there is no --admin.
-func (a *admin) serveMetrics() prometheus.Registerer {
+func (a *admin) serveMetrics() *prometheus.Registry {
 	if a.server == nil {
 		return nil
 	}

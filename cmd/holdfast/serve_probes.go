@@ -18,6 +18,7 @@ import (
 type admin struct {
 	server *http.Server // nil: there are no probes
 	mux    *http.ServeMux
+	audit  *auditLog // or nil
 	failed chan error
 	ready  atomic.Pointer[func() error]
 	probed atomic.Pointer[time.Time] // when /readyz was last requested; nil: never
@@ -107,10 +108,10 @@ func answerProbe(w http.ResponseWriter, err error) {
 	_, _ = io.WriteString(w, text+"\n")
 }
 
-// close ends the probes.
+// close ends the probes and the audit.
 func (a *admin) close() error {
 	if a.server == nil {
-		return nil
+		return a.audit.close()
 	}
 	ctx, stop := context.WithTimeout(context.Background(), time.Second)
 	defer stop()
@@ -118,7 +119,7 @@ func (a *admin) close() error {
 		_ = a.server.Close()
 	}
 	if err := <-a.failed; !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("--admin: %w", err)
+		return errors.Join(fmt.Errorf("--admin: %w", err), a.audit.close())
 	}
-	return nil
+	return a.audit.close()
 }

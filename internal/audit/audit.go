@@ -50,8 +50,10 @@ type Log struct {
 	bytes   int  // of their arguments
 	closed  bool // what comes is lost
 
-	complained time.Time // used by run only
-	told       uint64    // how many lost lines the operator was told of
+	// Used by run only.
+	attrs      []slog.Attr // of the line that is written
+	complained time.Time
+	told       uint64 // how many lost lines the operator was told of
 }
 
 // A line is a call that has ended.
@@ -182,7 +184,7 @@ func (l *Log) write(lines []line) {
 	var err error
 	written := 0
 	for i := range lines {
-		if e := l.opts.Handler.Handle(context.Background(), lines[i].record()); e != nil {
+		if e := l.opts.Handler.Handle(context.Background(), l.record(&lines[i])); e != nil {
 			err = e
 			l.lost.Add(1)
 			continue
@@ -203,10 +205,10 @@ func (l *Log) write(lines []line) {
 }
 
 // record returns a line as it is written.
-func (x *line) record() slog.Record {
+func (l *Log) record(x *line) slog.Record {
 	c := x.call
 	r := slog.NewRecord(x.end.At, slog.LevelInfo, "call", 0)
-	attrs := make([]slog.Attr, 0, 18)
+	attrs := l.attrs[:0]
 	text := func(name, value string) {
 		if value != "" {
 			attrs = append(attrs, slog.String(name, value))
@@ -242,6 +244,7 @@ func (x *line) record() slog.Record {
 	default:
 		attrs = append(attrs, slog.Any("arguments", json.RawMessage(x.arguments)))
 	}
-	r.AddAttrs(attrs...)
+	r.AddAttrs(attrs...) // copies them
+	l.attrs = attrs
 	return r
 }

@@ -70,7 +70,9 @@ func (p *paper) lines(t *testing.T) (all []map[string]any) {
 
 // begin begins a call of a method.
 func begin(l *Log, method, params string) *observe.Watch {
-	return observe.Observers{l}.Begin(&observe.Call{Session: "s", ID: "1", Method: method}, []byte(params), nil)
+	w := &observe.Watch{Call: observe.Call{Session: "s", ID: "1", Method: method}}
+	observe.Observers{l}.Begin(w, []byte(params), nil)
+	return w
 }
 
 func TestLine(t *testing.T) {
@@ -79,17 +81,18 @@ func TestLine(t *testing.T) {
 	for _, arguments := range []bool{false, true} {
 		p := newPaper()
 		l := New(Options{Handler: p, Arguments: arguments, Logger: slog.New(slog.DiscardHandler)})
-		w := observe.Observers{l}.Begin(&observe.Call{
+		w := &observe.Watch{Call: observe.Call{
 			Session: "s1", Server: "mail", Principal: "alice", ID: "1", Method: "tools/call", Tool: "send", Revision: "2025-11-25",
 			Trace: observe.Trace{Parent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}, BytesIn: 70, Again: true,
-		}, []byte(params), nil)
+		}}
+		observe.Observers{l}.Begin(w, []byte(params), nil)
 		w.Stored(3)
 		w.Came(&observe.Reader{})
 		w.Came(&observe.Reader{})
 		w.Append(observe.Appended{Seq: 1, Data: make([]byte, 30)})
 		w.Settle("1", observe.Error, -32602)
 		w.End(observe.Cancelled, 0)
-		observe.Observers{l}.Begin(&observe.Call{Session: "s1", ID: "2", Method: "ping"}, nil, nil).Leave()
+		begin(l, "ping", "").Leave()
 		if err := l.Close(t.Context()); err != nil {
 			t.Fatal(err)
 		}

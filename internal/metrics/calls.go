@@ -30,7 +30,9 @@ func (m *Metrics) newCalls() {
 	m.entries = m.counter("holdfast_call_messages_total", "Messages of servers about calls.", "server")
 	m.received = m.counter("holdfast_call_received_bytes_total", "Bytes of the requests of calls that have ended.", "server")
 	m.sent = m.counter("holdfast_call_sent_bytes_total", "Bytes of the messages of servers about calls that have ended.", "server")
-	m.conns = m.histogram("holdfast_call_connections", "Connections that a call was read on until it ended.", []float64{1, 2, 3, 5, 10, 20, 50}, "server")
+	m.conns = add(m, prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name: "holdfast_call_connections", Help: "Connections that a call was read on until it ended.", Buckets: []float64{1, 2, 3, 5, 10, 20, 50},
+	}, []string{"server"}))
 }
 
 // A serverSeries is what is counted for all calls of a server. (The one without a name may be the
@@ -40,6 +42,14 @@ type serverSeries struct {
 	promoted, handles, left   prometheus.Counter
 	entries, received, sentTo prometheus.Counter
 	conns                     prometheus.Observer
+}
+
+// flies returns the gauge that the call is counted in while it is in flight.
+func (s *serverSeries) flies(c *observe.Call) prometheus.Gauge {
+	if c.Number() != 0 {
+		return s.stored
+	}
+	return s.light
 }
 
 // A seriesKey has the labels of a call.
@@ -61,6 +71,19 @@ func (m *Metrics) Began(c *observe.Call, _ []byte) observe.CallObserver {
 // serverOf returns what is counted for the calls of a server.
 func (m *Metrics) serverOf(name string) *serverSeries {
 	return m.seriesOf(seriesKey{server: name}).server
+}
+
+// seriesFor returns what is counted for a call that has ended. Once there is a series of its method
+// and tool, that is found at once.
+func (m *Metrics) seriesFor(c *observe.Call) *series {
+	m.mu.RLock()
+	s := m.series[seriesKey{c.Server, c.Method, c.Tool}]
+	m.mu.RUnlock()
+	if s != nil && s.duration != nil {
+		return s
+	}
+	method, tool := m.tools.labels(c)
+	return m.seriesOf(seriesKey{c.Server, method, tool})
 }
 
 // seriesOf returns what is counted for calls with some labels. Without a method it is for their
@@ -121,18 +144,15 @@ func (o *ofCalls) Happened(c *observe.Call, e observe.Event) {
 // Ended implements [observe.CallObserver].
 func (o *ofCalls) Ended(c *observe.Call, e observe.End) {
 	m := (*Metrics)(o)
-	server := m.serverOf(c.Server)
-	if c.Number() != 0 {
-		server.stored.Dec()
-	} else {
-		server.light.Dec()
-	}
 	if e.Outcome == observe.Left {
+		server := m.serverOf(c.Server)
+		server.flies(c).Dec()
 		server.left.Inc()
 		return
 	}
-	method, tool := m.tools.labels(c)
-	s := m.seriesOf(seriesKey{c.Server, method, tool})
+	s := m.seriesFor(c)
+	server := s.server
+	server.flies(c).Dec()
 	s.outcomes[e.Outcome].Inc()
 	took := max(e.At.Sub(c.Began), 0)
 	if id := c.Trace.SampledID(); id != "" {

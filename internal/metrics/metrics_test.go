@@ -57,7 +57,9 @@ func list(m *Metrics, server string, tools ...string) {
 }
 
 func call(m *Metrics, server, method, tool string) *observe.Watch {
-	return observe.Observers{m}.Begin(&observe.Call{Session: "s", Server: server, ID: "1", Method: method, Tool: tool, BytesIn: 10}, nil, nil)
+	w := &observe.Watch{Call: observe.Call{Session: "s", Server: server, ID: "1", Method: method, Tool: tool, BytesIn: 10}}
+	observe.Observers{m}.Begin(w, nil, nil)
+	return w
 }
 
 func TestCalls(t *testing.T) {
@@ -195,8 +197,9 @@ func TestExemplars(t *testing.T) {
 		"00-" + strings.Repeat("x", 32) + "-b7ad6b7169203331-01": false, "00-" + id: false, "00-" + id + "-b7ad6b7169203331-zz": false,
 	} {
 		m := New(Source{})
-		c := &observe.Call{ID: "1", Method: "ping", Trace: observe.Trace{Parent: parent}}
-		observe.Observers{m}.Begin(c, nil, nil).End(observe.Result, 0)
+		w := &observe.Watch{Call: observe.Call{ID: "1", Method: "ping", Trace: observe.Trace{Parent: parent}}}
+		observe.Observers{m}.Begin(w, nil, nil)
+		w.End(observe.Result, 0)
 		all := prometheus.NewRegistry()
 		all.MustRegister(m)
 		families, err := all.Gather()

@@ -155,20 +155,15 @@ type Watch struct {
 	end     End
 }
 
-// Begin tells the observers of a call. The result is nil if there are none. next are the requests
-// of the same batch that began before.
-func (o Observers) Begin(c *Call, params []byte, next *Watch) *Watch {
-	w := &Watch{next: next}
-	w.Session, w.Server, w.Principal, w.ID = c.Session, c.Server, c.Principal, c.ID
-	w.Method, w.Tool, w.Revision, w.Trace = c.Method, c.Tool, c.Revision, c.Trace
-	w.Began, w.BytesIn, w.Carrier, w.Again = time.Now(), c.BytesIn, c.Carrier, c.Again
-	w.tells = w.room[:0]
+// Begin tells the observers of a call, which the watch has the facts of. next are the requests of the
+// same batch that began before, or nil.
+func (o Observers) Begin(w *Watch, params []byte, next *Watch) {
+	w.next, w.Began, w.tells = next, time.Now(), w.room[:0]
 	for _, one := range o {
 		if of := one.Began(&w.Call, params); of != nil {
 			w.tells = append(w.tells, of)
 		}
 	}
-	return w
 }
 
 // Stored notes that the call has a stream of a number, and tells of it.

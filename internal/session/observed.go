@@ -5,7 +5,6 @@ import (
 	"errors"
 	"math"
 	"strconv"
-	"strings"
 	"time"
 
 	"holdfast/internal/observe"
@@ -95,20 +94,21 @@ func (s *Session) watch(c *Call, msgs []jsonrpc.Message) {
 
 // watchRequest has observers told of one.
 func (s *Session) watchRequest(c *Call, m *jsonrpc.Message) {
-	of := &observe.Call{
-		Session: s.Name(), Server: s.serverName(), Principal: s.principal, ID: string(m.ID), Method: strings.Clone(m.Method),
+	w := &observe.Watch{Call: observe.Call{
+		Session: s.Name(), Server: s.serverName(), Principal: s.principal, ID: string(m.ID), Method: m.Method,
 		Revision: s.revision, BytesIn: len(m.Raw), Carrier: s.modern != "", Again: s.taken && s.life.state() == sessionOpening,
-	}
+	}}
 	if m.Method == protocol.MethodCallTool {
-		of.Tool = strings.Clone(toolOf(m))
+		w.Tool = toolOf(m)
 	}
-	if meta := jsonrpc.Field(m.Params, "_meta"); meta != nil {
-		of.Trace = observe.Trace{
-			Parent: jsonrpc.String(jsonrpc.Field(meta, protocol.MetaTraceParent)),
-			State:  jsonrpc.String(jsonrpc.Field(meta, protocol.MetaTraceState)),
+	if parent := jsonrpc.Field(m.Params, "_meta", protocol.MetaTraceParent); parent != nil {
+		w.Trace = observe.Trace{
+			Parent: jsonrpc.String(parent),
+			State:  jsonrpc.String(jsonrpc.Field(m.Params, "_meta", protocol.MetaTraceState)),
 		}
 	}
-	c.watch = s.m.opts.Observers.Begin(of, m.Params, c.watch)
+	s.m.opts.Observers.Begin(w, m.Params, c.watch)
+	c.watch = w
 }
 
 // settle notes how a request was answered: observers are told when the call ends. c.mu is held.
