@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -46,6 +47,26 @@ var rivals = []rival{
 			return both(func(o *holdfast.Options) *holdfast.Handler {
 				return holdfast.NewBackendHandler(message.New(message.HandlerFunc(tools.Answer)), o)
 			})
+		},
+		plain: "/auto", sse: "/sse", stream: "/sse",
+	},
+	{
+		name: "holdfast-observed", // by figures and an audit
+		open: func() (http.Handler, func()) {
+			observe, end, err := tools.Observe()
+			if err != nil {
+				panic(err)
+			}
+			n := 0
+			h, stop := both(func(o *holdfast.Options) *holdfast.Handler {
+				observe(o, fmt.Sprint(n))
+				n++
+				return holdfast.NewBackendHandler(message.New(message.HandlerFunc(tools.Answer)), o)
+			})
+			return h, func() {
+				stop()
+				end()
+			}
 		},
 		plain: "/auto", sse: "/sse", stream: "/sse",
 	},

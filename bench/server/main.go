@@ -36,17 +36,26 @@ func main() {
 	listen := flag.String("listen", "127.0.0.1:8081", "address to listen on")
 	backend := flag.String("backend", "sdk", "what answers: sdk (an official mcp.Server) or message (raw JSON-RPC)")
 	retry := flag.Duration("retry", 0, "how long clients are told to wait before they come back; 0: Holdfast's default")
+	observed := flag.Bool("metrics", false, "count for Prometheus, and write an audit to a file that is removed at once")
 	flag.Parse()
-	if err := serve(*listen, *backend, *retry); err != nil {
+	if err := serve(*listen, *backend, *retry, *observed); err != nil {
 		slog.Error("bench server failed", "error", err)
 		os.Exit(1)
 	}
 }
 
-func serve(addr, backend string, retry time.Duration) error {
+func serve(addr, backend string, retry time.Duration, observed bool) error {
 	newHandler, err := handlers(backend)
 	if err != nil {
 		return err
+	}
+	observe := func(*holdfast.Options, string) {}
+	if observed {
+		end := func() {}
+		if observe, end, err = tools.Observe(); err != nil {
+			return err
+		}
+		defer end()
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -59,7 +68,9 @@ func serve(addr, backend string, retry time.Duration) error {
 		"/mcp-json": holdfast.ResponseJSON,
 		"/mcp-sse":  holdfast.ResponseSSE,
 	} {
-		h := newHandler(&holdfast.Options{Response: response, Retry: retry, TaskAfter: taskAfter})
+		o := &holdfast.Options{Response: response, Retry: retry, TaskAfter: taskAfter}
+		observe(o, path)
+		h := newHandler(o)
 		mux.Handle(path, h)
 		all = append(all, h)
 	}

@@ -64,6 +64,10 @@ var subjects = []subject{
 		plain: "/mcp", sse: "/mcp-sse", stream: "/mcp-sse", replay: true, idle: "/mcp", wait: "/mcp", cut: true,
 	},
 	{
+		name: "Holdfast, message backend, metrics and audit", server: ours, args: []string{"-backend", "message", "-metrics"},
+		plain: "/mcp", sse: "/mcp-sse", stream: "/mcp-sse",
+	},
+	{
 		name: "Holdfast, mcp.Server", server: ours, args: []string{"-backend", "sdk"},
 		plain: "/mcp", modern: "/mcp", task: "/mcp", sse: "/mcp-sse", stream: "/mcp-sse", replay: true, idle: "/mcp", wait: "/mcp", cut: true,
 	},
