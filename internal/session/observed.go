@@ -18,11 +18,9 @@ import (
 
 // observed is what observers know of the session.
 func (s *Session) observed() observe.Session {
-	return observe.Session{Name: s.Name(), Server: s.serverName(), Principal: s.principal, Carrier: s.modern != ""}
+	server, principal := SplitPrincipal(s.principal)
+	return observe.Session{Name: s.Name(), Server: server, Principal: principal, Carrier: s.modern != ""}
 }
-
-// serverName names the server that the session belongs to, or is "" if there is only one.
-func (s *Session) serverName() string { return "" }
 
 // happened tells observers, of which there are some, of an event.
 func (s *Session) happened(e observe.Event) { s.m.opts.Observers.Happened(e) }
@@ -94,8 +92,9 @@ func (s *Session) watch(c *Call, msgs []jsonrpc.Message) {
 
 // watchRequest has observers told of one.
 func (s *Session) watchRequest(c *Call, m *jsonrpc.Message) {
+	server, principal := SplitPrincipal(s.principal)
 	w := &observe.Watch{Call: observe.Call{
-		Session: s.Name(), Server: s.serverName(), Principal: s.principal, ID: string(m.ID), Method: m.Method,
+		Session: s.Name(), Server: server, Principal: principal, ID: string(m.ID), Method: m.Method,
 		Revision: s.revision, BytesIn: len(m.Raw), Carrier: s.modern != "", Again: s.taken && s.life.state() == sessionOpening,
 	}}
 	if m.Method == protocol.MethodCallTool {
@@ -236,7 +235,7 @@ func (r *Reader) Through(door observe.Door) {
 	}
 	o := &observedReader{there: math.MaxUint64}
 	o.Reader = observe.Reader{
-		Session: r.s.Name(), Server: r.s.serverName(), Number: r.cursor.Stream.Number, Door: door, After: r.began, Came: time.Now(),
+		Session: r.s.Name(), Server: r.s.Server(), Number: r.cursor.Stream.Number, Door: door, After: r.began, Came: time.Now(),
 	}
 	if r.call != nil {
 		r.call.mu.Lock()
