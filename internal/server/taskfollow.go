@@ -145,7 +145,7 @@ func (l *following) listen(ctx context.Context) {
 		switch p := recover().(type) {
 		case nil, *panics.Error:
 		default:
-			if p != http.ErrAbortHandler {
+			if err, ok := p.(error); !ok || !errors.Is(err, http.ErrAbortHandler) {
 				panic(p)
 			}
 		}
