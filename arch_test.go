@@ -69,7 +69,7 @@ var layers = []struct {
 	{".", []string{"backend", "internal/audit", "internal/budget", "internal/metrics", "internal/observe", "internal/server", "internal/session", "internal/translate", "client", "backend/sdk", "engine", "stream", "internal/cluster", "jsonrpc", "internal/protocol", "webhook", "internal/webhook", "internal/panics"}},
 	{"internal/config", []string{"internal/redact"}},
 	{"internal/merge", []string{"backend", "jsonrpc", "internal/protocol"}},
-	{"internal/servers", []string{"internal/merge", "internal/config", "backend", "backend/process", "backend/remote", "client", "jsonrpc", "internal/protocol", "internal/server", "internal/session", "internal/translate"}},
+	{"internal/servers", []string{"internal/merge", "internal/feature/handoff", "internal/config", "backend", "backend/process", "backend/remote", "client", "jsonrpc", "internal/protocol", "internal/server", "internal/session", "internal/translate"}},
 	{"internal/statefile", nil},
 	{"internal/terminal", []string{"jsonrpc"}},
 	{"internal/follow", []string{"client", "jsonrpc", "internal/statefile", "internal/terminal"}},

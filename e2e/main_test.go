@@ -118,7 +118,7 @@ type program struct {
 }
 
 var (
-	serving = regexp.MustCompile(`^Serving MCP at (http://(\S+?)/mcp)$`)
+	serving = regexp.MustCompile(`^Serving MCP at (http://(\S+?)/mcp)(?: \(.*\))?$`)
 	older   = regexp.MustCompile(`2024-11-05 clients at (http://\S+)$`)
 	try     = regexp.MustCompile(`^Try it: (.+)$`)
 )
@@ -172,7 +172,7 @@ func (p *program) listen(stderr io.Reader, greeted chan<- bool) {
 	lines := bufio.NewScanner(stderr)
 	for lines.Scan() {
 		fmt.Fprintln(&p.log, lines.Text())
-		if m := serving.FindStringSubmatch(lines.Text()); m != nil {
+		if m := serving.FindStringSubmatch(lines.Text()); m != nil && p.URL == "" {
 			p.URL, p.Addr = m[1], m[2]
 		}
 		if m := older.FindStringSubmatch(lines.Text()); m != nil {

@@ -139,3 +139,21 @@ func TestMergeReload(t *testing.T) {
 	}
 	eventually(t, "the new servers are there", func() bool { return call(t, s, "b_echo") == "c:echo:hi" && call(t, s, "d_echo") == "b:echo:hi" })
 }
+
+// Calls are handed off after the time that the configuration has for them.
+func TestHandOffAfter(t *testing.T) {
+	t.Parallel()
+	f := newFarm(t, `{"mcpServers": {"a": {"$url_a", "holdfast": {"handoffAfter": {"slow*": "20s", "*": "1m"}}}, "b": "$b"}, "holdfast": {"merge": true}}`, "a", "b")
+	for _, c := range []struct {
+		server, tool string
+		after, want  time.Duration
+	}{
+		{"a", "slow_one", 0, 20 * time.Second}, {"a", "x", time.Hour, time.Minute}, {"*", "a_slow", 0, 20 * time.Second},
+		{"b", "x", 0, 0}, {"b", "x", time.Hour, time.Hour}, {"*", "b_x", time.Hour, time.Hour}, {"none", "x", time.Hour, time.Hour},
+		{"a", "holdfast_wait", 0, 20 * time.Second}, {"b", "holdfast_wait", 0, 0}, {"*", "holdfast_wait", time.Second, time.Second}, {"*", "holdfast_wait", 0, 20 * time.Second},
+	} {
+		if got := f.set.HandOffAfter(c.after)(c.server, c.tool); got != c.want {
+			t.Errorf("%s of %s, else %v: %v; want %v", c.tool, c.server, c.after, got, c.want)
+		}
+	}
+}

@@ -1,0 +1,116 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+)
+
+// Servers of the specification's project.
+const (
+	filesystemServer = "node_modules/@modelcontextprotocol/server-filesystem/dist/index.js"
+	memoryServer     = "node_modules/@modelcontextprotocol/server-memory/dist/index.js"
+)
+
+// merged serves three official servers from one file, each at its path and all as one. dir is
+// the directory of server-filesystem.
+func merged(t *testing.T) (p *program, dir string) {
+	t.Helper()
+	npms := npm(t, everything, filesystemServer, memoryServer)
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "note.txt"), []byte("kept\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	type server struct {
+		Command string            `json:"command"`
+		Args    []string          `json:"args"`
+		Env     map[string]string `json:"env,omitempty"`
+	}
+	text, err := json.Marshal(map[string]any{
+		"mcpServers": map[string]server{
+			"everything": {"node", []string{filepath.Join(npms, everything), "stdio"}, nil},
+			"filesystem": {"node", []string{filepath.Join(npms, filesystemServer), dir}, nil},
+			"memory":     {"node", []string{filepath.Join(npms, memoryServer)}, map[string]string{"MEMORY_FILE_PATH": filepath.Join(dir, "memory.jsonl")}},
+		},
+		"holdfast": map[string]any{"merge": true},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "claude_desktop_config.json")
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return serve(t, "--config", file), dir
+}
+
+// The command lines of the Inspector, old and new, use three servers as one, and one of them at
+// its own path.
+func TestMergedInspector(t *testing.T) {
+	t.Parallel()
+	p, dir := merged(t)
+	for _, inspector := range []struct{ name, node, script string }{{"0.15", "node", inspector1}, {"2", node22, inspector2}} {
+		t.Run(inspector.name, func(t *testing.T) {
+			packages := npm(t, inspector.script)
+			node := inspector.node
+			if node != "node" {
+				node = filepath.Join(npm(t, node), node)
+			}
+			inspect := func(url string, args ...string) []byte {
+				return run(t, node, append([]string{filepath.Join(packages, inspector.script), "--cli", url, "--transport", "http"}, args...)...)
+			}
+			var list struct{ Tools []struct{ Name string } }
+			unmarshal(t, inspect(p.URL, "--method", "tools/list"), &list)
+			var names []string
+			for _, tool := range list.Tools {
+				names = append(names, tool.Name)
+			}
+			for _, want := range []string{"everything_echo", "filesystem_read_text_file", "memory_read_graph"} {
+				if !slices.Contains(names, want) {
+					t.Errorf("no tool %s in %v", want, names)
+				}
+			}
+			wantText(t, inspect(p.URL, "--method", "tools/call", "--tool-name", "everything_echo", "--tool-arg", "message=hello"), "Echo: hello")
+			wantText(t, inspect(p.URL, "--method", "tools/call", "--tool-name", "filesystem_read_text_file", "--tool-arg", "path="+dir+"/note.txt"), "kept\n")
+			wantText(t, inspect("http://"+p.Addr+"/filesystem/mcp", "--method", "tools/call", "--tool-name", "read_text_file", "--tool-arg", "path="+dir+"/note.txt"), "kept\n")
+			var resources struct{ Resources []struct{ URI string } }
+			unmarshal(t, inspect(p.URL, "--method", "resources/list"), &resources)
+			if len(resources.Resources) == 0 {
+				t.Error("no resources")
+			}
+		})
+	}
+}
+
+// Both TypeScript clients use three servers as one.
+func TestMergedClients(t *testing.T) {
+	t.Parallel()
+	p, dir := merged(t)
+	for _, sdk := range []int{1, 2} {
+		t.Run(fmt.Sprint("sdk ", sdk), func(t *testing.T) {
+			slow := long
+			slow.Name = "everything_" + slow.Name
+			r := client(t, script{SDK: sdk, URL: p.URL, Calls: []toolCall{slow, slow}})
+			r.wantLong(t)
+			r = client(t, script{SDK: sdk, URL: p.URL, Calls: []toolCall{
+				{"filesystem_write_file", map[string]any{"path": filepath.Join(dir, fmt.Sprint(sdk)), "content": "by a client"}},
+				{"memory_create_entities", map[string]any{"entities": []any{map[string]any{"name": fmt.Sprint("client", sdk), "entityType": "client", "observations": []string{"it calls"}}}}},
+				{"everything_echo", map[string]any{"message": "hi"}},
+			}})
+			for i, call := range r.Calls {
+				if call.Error != "" || call.Result.IsError {
+					t.Errorf("call %d: %s %+v", i, call.Error, call.Result)
+				}
+			}
+			if text, err := os.ReadFile(filepath.Join(dir, fmt.Sprint(sdk))); err != nil || string(text) != "by a client" {
+				t.Errorf("%q %v", text, err)
+			}
+		})
+	}
+}

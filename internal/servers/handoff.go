@@ -1,0 +1,59 @@
+package servers
+
+import (
+	"time"
+
+	"holdfast/internal/config"
+	"holdfast/internal/feature/handoff"
+	"holdfast/internal/merge"
+)
+
+// HandOffAfter returns a function that says after which time calls of a tool of a server are
+// handed off; 0: never. That is as the configuration says, or else the time that is given.
+func (s *Set) HandOffAfter(after time.Duration) func(server, tool string) time.Duration {
+	return func(name, tool string) time.Duration {
+		t := s.table.Load()
+		if name == config.MergedName && handoff.IsTool(tool) {
+			shortest := after
+			for _, one := range t.order {
+				shortest = shorter(shortest, one.handOffAfter(tool, after))
+			}
+			return shortest
+		}
+		if name == config.MergedName {
+			members := s.membersOf(t)
+			if i, own, ok := merge.Route(members, tool); ok {
+				name, tool = members[i].Name, own
+			}
+		}
+		if one := t.byName[name]; one != nil {
+			return one.handOffAfter(tool, after)
+		}
+		return after
+	}
+}
+
+// handOffAfter returns the time for a tool of the server. For Holdfast's own tools, which belong
+// to hand-off, it is the shortest of the server's: a host has no more patience with them.
+func (s *server) handOffAfter(tool string, after time.Duration) time.Duration {
+	conf := s.conf.Load()
+	own, _ := unprefixed(conf, tool)
+	shortest := after
+	for _, p := range conf.HandoffAfter {
+		if shortest = shorter(shortest, p.For); !handoff.IsTool(tool) && matchesOne(p.Pattern, own) {
+			return p.For
+		}
+	}
+	if handoff.IsTool(tool) {
+		return shortest
+	}
+	return after
+}
+
+// shorter returns the shorter of two times, of which 0 is none.
+func shorter(a, b time.Duration) time.Duration {
+	if a == 0 || b == 0 {
+		return max(a, b)
+	}
+	return min(a, b)
+}

@@ -1,0 +1,103 @@
+package servers_test
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"holdfast"
+	"holdfast/internal/config"
+	"holdfast/internal/servers"
+)
+
+// standIn is set for a process that stands in for a command of a documented configuration. It
+// tells with which arguments and environment it was started.
+const standIn = "STAND_IN_FOR_A_SERVER"
+
+func runStandIn() {
+	s := mcp.NewServer(&mcp.Implementation{Name: "stand-in", Version: "1"}, nil)
+	mcp.AddTool(s, &mcp.Tool{Name: "about"}, func(context.Context, *mcp.CallToolRequest, message) (*mcp.CallToolResult, any, error) {
+		text := strings.Join(os.Args[2:], " ")
+		for _, name := range []string{"API_KEY", "PERPLEXITY_API_KEY", "GITHUB_PERSONAL_ACCESS_TOKEN"} {
+			if v, ok := os.LookupEnv(name); ok {
+				text += " " + name + "=" + v
+			}
+		}
+		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: text}}}, nil, nil
+	})
+	_ = s.Run(context.Background(), &mcp.StdioTransport{})
+}
+
+// The documented configurations of hosts are served unchanged. Their commands are stand-ins. Their
+// servers on other machines are not spoken to: a request without a session shows that they have
+// a path.
+func TestHostsServed(t *testing.T) {
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	bin := t.TempDir()
+	for _, name := range []string{"npx", "python"} {
+		script := "#!/bin/sh\nexec env " + standIn + "=1 '" + exe + "' " + name + " \"$@\"\n"
+		if err := os.WriteFile(filepath.Join(bin, name), []byte(script), 0o700); err != nil { //nolint:gosec // it is run
+			t.Fatal(err)
+		}
+	}
+	t.Setenv("PATH", bin+string(filepath.ListSeparator)+os.Getenv("PATH"))
+	for host, want := range map[string]map[string]string{
+		"claude-desktop": {"filesystem": "-y @modelcontextprotocol/server-filesystem /Users/username/Desktop /Users/username/Downloads"},
+		"claude-code":    {"api-server": "", "shared-server": ""},
+		"vscode":         {"perplexity": "-y server-perplexity-ask PERPLEXITY_API_KEY=p", "context7": "", "myServer": "-y @example/mcp-server"},
+		"cursor":         {"server-name": "-y mcp-server API_KEY=value", "local-server": "WORKSPACE/tools/mcp_server.py API_KEY=k", "remote-server": ""},
+		"windsurf":       {"github": "-y @modelcontextprotocol/server-github GITHUB_PERSONAL_ACCESS_TOKEN=<YOUR_PERSONAL_ACCESS_TOKEN>", "remote-http-mcp": ""},
+	} {
+		t.Run(host, func(t *testing.T) {
+			file, err := config.Read(filepath.Join("..", "config", "testdata", host+".json"), config.Options{
+				Workspace: "WORKSPACE",
+				Env:       func(name string) (string, bool) { return "k", name != "API_BASE_URL" },
+				Input:     func(config.Input) (string, error) { return "p", nil },
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			f := &farm{t: t, set: servers.New(file, slog.New(slog.DiscardHandler))}
+			handler := holdfast.NewBackendHandler(f.set, &holdfast.Options{Logger: slog.New(slog.DiscardHandler)})
+			front := httptest.NewServer(f.set.Handler(handler, true))
+			f.base = front.URL
+			t.Cleanup(func() {
+				ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+				defer cancel()
+				_ = handler.Shutdown(ctx)
+				_ = f.set.Close()
+				front.Close()
+			})
+			var names []string
+			for _, s := range f.set.List() {
+				names = append(names, s.Name)
+			}
+			for name, about := range want {
+				switch {
+				case !slices.Contains(names, name):
+					t.Errorf("%s is not served", name)
+				case about == "":
+					if status, text, _ := f.post("/"+name+"/mcp", "", `{"jsonrpc":"2.0","id":1,"method":"ping"}`); status != http.StatusBadRequest || !strings.Contains(text, "missing Mcp-Session-Id header") {
+						t.Errorf("%s: %d %s", name, status, text)
+					}
+				default:
+					if got := call(t, f.connect("/"+name+"/mcp"), "about"); got != about {
+						t.Errorf("%s is %q; want %q", name, got, about)
+					}
+				}
+			}
+		})
+	}
+}
