@@ -58,6 +58,9 @@ type serverSide struct{ b *bridge }
 // Eras implements [backend.EraSpeaker].
 func (serverSide) Eras() backend.Eras { return backend.Unknown }
 
+// PassesLegacy has what a legacy host says to a legacy server go through untouched.
+func (serverSide) PassesLegacy() bool { return true }
+
 // Open implements [backend.Backend]. The first message connects to the server.
 func (s serverSide) Open(_ context.Context, _ backend.Start, sink backend.Sink) (backend.Conn, error) {
 	s.b.mu.Lock()

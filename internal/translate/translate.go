@@ -143,10 +143,29 @@ func (t *translator) Open(ctx context.Context, start backend.Start, sink backend
 
 // openServer opens the wrapped backend.
 func (t *translator) openServer(ctx context.Context, start backend.Start, sink backend.Sink) (backend.Conn, error) {
-	if start.Revision != "" {
+	if start.Revision != "" || t.passes(sink) {
 		return t.inner.Open(ctx, start, sink)
 	}
 	return openTasks(ctx, t.inner, start, sink)
+}
+
+// A passer is a backend whose legacy clients do themselves what its legacy servers need: their
+// messages go through untouched, also calls of tools that need a task.
+type passer interface {
+	PassesLegacy() bool
+}
+
+// passes reports whether the conversation of a sink is one of a passer with a legacy client.
+func (t *translator) passes(sink backend.Sink) bool {
+	p, ok := t.inner.(passer)
+	if !ok || !p.PassesLegacy() {
+		return false
+	}
+	switch sink.(type) {
+	case *legacyServer, *modernProbe: // whose client is a modern one
+		return false
+	}
+	return true
 }
 
 // A conversation is both ends of one: the server's sink, and Holdfast's conn.
