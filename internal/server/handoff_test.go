@@ -139,16 +139,16 @@ var hosts = map[string]func(n *node) host{
 		c.send(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
 		return c
 	},
-	"websocket": func(n *node) host { return talk(n, openSocket, "2025-11-25", "") },
-	"stdio":     func(n *node) host { return talk(n, openPipes, "2025-11-25", "") },
+	"websocket": func(n *node) host { return talk(n, openSocket, "") },
+	"stdio":     func(n *node) host { return talk(n, openPipes, "") },
 	"resumable": func(n *node) host {
-		return talk(n, openSocket, "2025-11-25", `{"resumableRequests":{}}`)
+		return talk(n, openSocket, `{"resumableRequests":{}}`)
 	},
 }
 
-func talk(n *node, open dialer, version, capabilities string) host {
+func talk(n *node, open dialer, capabilities string) host {
 	c := open(n, 0)
-	c.begin(version, capabilities)
+	c.begin("2025-11-25", capabilities)
 	return &talking{talker: c}
 }
 
@@ -323,7 +323,7 @@ func TestHandOffOfAnother(t *testing.T) {
 func TestHandOffCancelledRequest(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, handOffs())
-	h := talk(n, openSocket, "2025-11-25", "").(*talking)
+	h := talk(n, openSocket, "").(*talking)
 	is := handOff(t, h, "hold", `{"key":"k"}`)
 	h.say(fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%d}}`, h.ids))
 	held := n.release(1)[0]
@@ -416,7 +416,7 @@ func TestHandOffAsks(t *testing.T) {
 		}
 	})
 	t.Run("websocket", func(t *testing.T) { // on which the standalone stream is read
-		h := talk(n, openSocket, "2025-11-25", "").(*talking)
+		h := talk(n, openSocket, "").(*talking)
 		is := handOff(t, h, "hold", `{}`)
 		question(n.release(1)[0])
 		asked := h.message()

@@ -450,9 +450,9 @@ func (p *reply) drained(a *alarm) bool {
 	switch {
 	case !p.leaving.IsZero():
 	case p.h.isDraining():
-		p.leaving, p.copier.drain = a.now.Add(rand.N(p.h.spread+1)), nil
+		p.leaving, p.drain = a.now.Add(rand.N(p.h.spread+1)), nil
 	default:
-		p.copier.drain = p.h.draining
+		p.drain = p.h.draining
 	}
 	return a.due(p.leaving)
 }

@@ -136,7 +136,7 @@ func (l *lateRequest) handOff() {
 	s.mu.Lock()
 	c, sent, server := l.rq.call, l.rq.sent, s.Server()
 	s.mu.Unlock()
-	form, ok := s.formFor(l.tool, c)
+	form, ok := s.formFor(l.tool)
 	if !ok {
 		return
 	}
@@ -313,7 +313,7 @@ func (s *Session) heir(c *Call, token []byte) *Call {
 
 // formFor returns what the answer to a call of a tool looks like that is handed off. It is false
 // if the server has a tool of the name of one of ours: nobody could ask for the call.
-func (s *Session) formFor(tool string, c *Call) (f handoff.Form, ok bool) {
+func (s *Session) formFor(tool string) (f handoff.Form, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	shaped, known := s.tools.shaped[tool]

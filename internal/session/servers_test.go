@@ -43,7 +43,7 @@ func TestServersChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &manyDesk{desk: &desk{}, versions: map[string]uint64{"files": 1, "memory": 1}}
 		h := newHouse(t, Options{}, nil)
-		h.Manager.Close()
+		h.Close()
 		h.desk, h.Manager = d.desk, NewManager(h.store, backend.Backend(d), Options{Logger: h.logger})
 		defer h.close()
 		files, memory := h.open(PrincipalAt("files", "")), h.open(PrincipalAt("memory", ""))
