@@ -2,6 +2,7 @@ package servers_test
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -33,6 +34,13 @@ func runStandIn() {
 			}
 		}
 		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: text}}}, nil, nil
+	})
+	mcp.AddTool(s, &mcp.Tool{Name: "end"}, func(context.Context, *mcp.CallToolRequest, message) (*mcp.CallToolResult, any, error) {
+		os.Exit(1)
+		return nil, nil, nil
+	})
+	mcp.AddTool(s, &mcp.Tool{Name: "pid"}, func(context.Context, *mcp.CallToolRequest, message) (*mcp.CallToolResult, any, error) {
+		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: fmt.Sprint(os.Getpid())}}}, nil, nil
 	})
 	_ = s.Run(context.Background(), &mcp.StdioTransport{})
 }
@@ -99,5 +107,35 @@ func TestHostsServed(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// When a process ends, its calls end with what is known, others do not notice, and it begins
+// again: alone, shared, and among the merged.
+func TestProcessEnds(t *testing.T) {
+	t.Parallel()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	process := fmt.Sprintf(`{"command": %q, "args": ["x", "y"], "env": {%q: "1"}, "holdfast": {"share": `, exe, standIn)
+	f := newFarm(t, `{"mcpServers": {"one": `+process+`false}}, "all": `+process+`true}}, "a": "$a"}, "holdfast": {"merge": true}}`, "a")
+	for path, prefix := range map[string]string{"/one/mcp": "", "/all/mcp": "", "/mcp": "one_"} {
+		s, other := f.connect(path), f.connect(path)
+		pid, same := call(t, s, prefix+"pid"), call(t, other, prefix+"pid")
+		if shared := path == "/all/mcp"; shared != (pid == same) {
+			t.Errorf("%s: two clients have the processes %s and %s", path, pid, same)
+		}
+		if got := call(t, s, prefix+"end"); !strings.Contains(got, "outcome unknown") {
+			t.Errorf("%s: %s", path, got)
+		}
+		if again := call(t, s, prefix+"pid"); again == pid || strings.Contains(again, " ") {
+			t.Errorf("%s: the process %s is %s", path, pid, again)
+		}
+		if prefix != "" {
+			if got := call(t, s, "a_echo"); got != "a:echo:hi" {
+				t.Error(got)
+			}
+		}
 	}
 }

@@ -275,6 +275,7 @@ type server struct {
 	version uint64
 	log     *slog.Logger
 	run     runner
+	shared  *shared         // nil but where it is shared
 	inner   backend.Backend // what runs, in both eras
 	conf    atomic.Pointer[config.Server]
 
@@ -290,6 +291,10 @@ func newServer(conf *config.Server, version uint64, log *slog.Logger) *server {
 	s.conf.Store(conf)
 	s.run = newRunner(conf, s.log)
 	s.inner = translate.New(s.run, s.log)
+	if conf.Share {
+		s.shared = newShared(s.inner, s.log)
+		s.inner = translate.New(s.shared, s.log)
+	}
 	return s
 }
 
@@ -331,7 +336,7 @@ func (s *server) enter(ctx context.Context) error {
 		case s.stopped:
 			s.mu.Unlock()
 			return errStopped
-		case most == 0 || s.open < most:
+		case most == 0 || s.open < most || s.shared != nil:
 			s.open++
 			s.mu.Unlock()
 			return nil
@@ -367,12 +372,19 @@ func (s *server) leave() {
 func (s *server) retire() {
 	s.refuse()
 	<-s.idle
-	s.run.close()
+	s.end()
 }
 
 // stop ends all conversations.
 func (s *server) stop() {
 	s.refuse()
+	s.end()
+}
+
+func (s *server) end() {
+	if s.shared != nil {
+		s.shared.close()
+	}
 	s.run.close()
 }
 
