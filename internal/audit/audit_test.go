@@ -89,10 +89,10 @@ func TestLine(t *testing.T) {
 		w.Stored(3)
 		w.Came(&observe.Reader{})
 		w.Came(&observe.Reader{})
-		w.Append(observe.Appended{Seq: 1, Data: make([]byte, 30)})
-		w.Settle("1", observe.Error, -32602)
-		w.End(observe.Cancelled, 0)
-		begin(l, "ping", "").Leave()
+		w.Append(3, observe.Appended{Seq: 1, Data: make([]byte, 30)})
+		w.Settle(3, "1", observe.Error, -32602)
+		w.End(3, observe.Cancelled, 0)
+		begin(l, "ping", "").Leave(0)
 		if err := l.Close(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -130,7 +130,7 @@ func TestLongArguments(t *testing.T) {
 	t.Parallel()
 	p := newPaper()
 	l := New(Options{Handler: p, Arguments: true, Logger: slog.New(slog.DiscardHandler)})
-	begin(l, "tools/call", `{"arguments":{"x":"`+strings.Repeat("y", 2*mostArguments)+`"}}`).End(observe.Result, 0)
+	begin(l, "tools/call", `{"arguments":{"x":"`+strings.Repeat("y", 2*mostArguments)+`"}}`).End(0, observe.Result, 0)
 	if err := l.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -151,7 +151,7 @@ func TestLost(t *testing.T) {
 	l.most = most
 	end := func(n int) {
 		for range n {
-			begin(l, "ping", "").End(observe.Result, 0)
+			begin(l, "ping", "").End(0, observe.Result, 0)
 		}
 	}
 	end(1)
@@ -183,7 +183,7 @@ func TestLost(t *testing.T) {
 	p = newPaper()
 	p.err = errors.New("disk full")
 	l = New(Options{Handler: p, Logger: slog.New(slog.DiscardHandler)})
-	begin(l, "ping", "").End(observe.Result, 0)
+	begin(l, "ping", "").End(0, observe.Result, 0)
 	if err := l.Close(t.Context()); err != nil || l.Lost() != 1 {
 		t.Errorf("%d lost, %v", l.Lost(), err)
 	}
@@ -195,7 +195,7 @@ func TestCloseBounded(t *testing.T) {
 	p := newPaper()
 	p.hold = make(chan struct{})
 	l := New(Options{Handler: p, Logger: slog.New(slog.DiscardHandler)})
-	begin(l, "ping", "").End(observe.Result, 0)
+	begin(l, "ping", "").End(0, observe.Result, 0)
 	ctx, stop := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer stop()
 	if err := l.Close(ctx); !errors.Is(err, context.DeadlineExceeded) {

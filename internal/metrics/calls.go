@@ -125,7 +125,7 @@ type ofCalls Metrics
 // Happened implements [observe.CallObserver].
 func (o *ofCalls) Happened(c *observe.Call, e observe.Event) {
 	m := (*Metrics)(o)
-	switch e.(type) {
+	switch e := e.(type) {
 	case observe.Appended: // counted at the end
 	case observe.Promoted:
 		server := m.serverOf(c.Server)
@@ -136,6 +136,13 @@ func (o *ofCalls) Happened(c *observe.Call, e observe.Event) {
 		}
 	case observe.BecameTask:
 		m.serverOf(c.Server).handles.Inc()
+	case observe.HandedOff:
+		server := m.serverOf(c.Server)
+		server.handles.Inc()
+		if e.Was == 0 {
+			server.light.Dec()
+			server.stored.Inc()
+		}
 	default:
 		m.read(e)
 	}

@@ -67,24 +67,24 @@ func TestCalls(t *testing.T) {
 	m := New(Source{})
 	list(m, "a", "echo")
 	light := call(m, "a", "tools/call", "echo")
-	light.Answered("1", make([]byte, 5))
-	light.Settle("1", observe.ToolError, 0)
-	light.End(observe.Cancelled, 0)
+	light.Answered(0, "1", make([]byte, 5))
+	light.Settle(0, "1", observe.ToolError, 0)
+	light.End(0, observe.Cancelled, 0)
 
 	stored := call(m, "a", "tools/call", "echo")
 	want(t, m, map[string]float64{"calls_in_flight{kind=light server=a}": 1})
 	stored.Stored(1)
 	want(t, m, map[string]float64{"calls_in_flight{kind=stored server=a}": 1, "calls_in_flight{kind=light server=a}": 0})
 	stored.Came(&observe.Reader{Number: 1})
-	stored.Append(observe.Appended{Seq: 1, Data: make([]byte, 7)})
+	stored.Append(1, observe.Appended{Seq: 1, Data: make([]byte, 7)})
 	stored.Happened(observe.BecameTask{})
-	stored.Settle("1", observe.Result, 0)
-	stored.End(observe.Cancelled, 0)
+	stored.Settle(1, "1", observe.Result, 0)
+	stored.End(1, observe.Cancelled, 0)
 
-	call(m, "b", "tools/call", "echo").End(observe.Unknown, -32010) // not listed there
-	call(m, "b", "tools/call", "secret of a client").End(observe.Error, 1)
-	call(m, "b", "made/up", "").End(observe.Cancelled, 0)
-	call(m, "b", "ping", "").Leave()
+	call(m, "b", "tools/call", "echo").End(0, observe.Unknown, -32010) // not listed there
+	call(m, "b", "tools/call", "secret of a client").End(0, observe.Error, 1)
+	call(m, "b", "made/up", "").End(0, observe.Cancelled, 0)
+	call(m, "b", "ping", "").Leave(0)
 	want(t, m, map[string]float64{
 		"calls_total{method=tools/call outcome=tool_error server=a tool=echo}":       1,
 		"calls_total{method=tools/call outcome=result server=a tool=echo}":           1,
@@ -114,9 +114,9 @@ func TestBoundedLabels(t *testing.T) {
 	}
 	list(m, "a", strings.Repeat("x", longestTool+1))
 	for i := range 3 * mostTools {
-		call(m, "a", "tools/call", fmt.Sprint("tool", i)).End(observe.Result, 0)
-		call(m, "a", fmt.Sprint("method", i), "").End(observe.Result, 0)
-		call(m, "a", "tools/call", fmt.Sprint("unlisted", i)).End(observe.Result, 0)
+		call(m, "a", "tools/call", fmt.Sprint("tool", i)).End(0, observe.Result, 0)
+		call(m, "a", fmt.Sprint("method", i), "").End(0, observe.Result, 0)
+		call(m, "a", "tools/call", fmt.Sprint("unlisted", i)).End(0, observe.Result, 0)
 	}
 	n := 0
 	for name := range values(t, m) {
@@ -199,7 +199,7 @@ func TestExemplars(t *testing.T) {
 		m := New(Source{})
 		w := &observe.Watch{Call: observe.Call{ID: "1", Method: "ping", Trace: observe.Trace{Parent: parent}}}
 		observe.Observers{m}.Begin(w, nil, nil)
-		w.End(observe.Result, 0)
+		w.End(0, observe.Result, 0)
 		all := prometheus.NewRegistry()
 		all.MustRegister(m)
 		families, err := all.Gather()

@@ -9,9 +9,12 @@ type Event interface{ event() }
 type (
 	// Promoted says that the call has a stream from now on.
 	Promoted struct{ Number uint64 }
-	// BecameTask says that the client was given a task's id, or another handle, in the place of
-	// the response.
+	// BecameTask says that the client was given a task's id in the place of the response.
 	BecameTask struct{}
+	// HandedOff says that the client was given a handle for a response. What the server says from now on
+	// is in another stream, whose entries count from 1; Was is the number of the one before, 0 if
+	// the call was light.
+	HandedOff struct{ Was, Number uint64 }
 	// Appended says that a message of the server is in the call's stream. Data is nil at the end
 	// of a call that was cancelled.
 	Appended struct {
@@ -171,6 +174,7 @@ type (
 
 func (Promoted) event()      {}
 func (BecameTask) event()    {}
+func (HandedOff) event()     {}
 func (Appended) event()      {}
 func (ReaderCame) event()    {}
 func (ReaderRead) event()    {}

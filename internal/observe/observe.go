@@ -32,7 +32,7 @@ type Observer interface {
 
 // A CallObserver is told of one call. One value may serve any number of calls.
 type CallObserver interface {
-	// Happened is told of an event of the call: [Promoted], [BecameTask], [Appended],
+	// Happened is told of an event of the call: [Promoted], [BecameTask], [HandedOff], [Appended],
 	// [ReaderCame], [ReaderRead] or [ReaderWent].
 	Happened(c *Call, e Event)
 	// Ended is told that the call has ended, or has left this node, once.
@@ -142,7 +142,8 @@ type End struct {
 }
 
 // A Watch has a call's observers told. Its methods may be called concurrently; all of a nil Watch
-// do nothing. Only who runs the call uses it.
+// do nothing. Only who runs the call uses it. Who tells says the number of the stream, 0 for a light
+// call: a request that was handed off is no longer in that of its call.
 type Watch struct {
 	Call
 	next  *Watch // of another request of the same batch
@@ -166,11 +167,11 @@ func (o Observers) Begin(w *Watch, params []byte, next *Watch) {
 	}
 }
 
-// Stored notes that the call has a stream of a number, and tells of it.
+// Stored notes that the call, which was light, has a stream of a number, and tells of it.
 func (w *Watch) Stored(number uint64) {
 	for ; w != nil; w = w.next {
 		w.mu.Lock()
-		if !w.told {
+		if !w.told && w.Number() == 0 {
 			w.number.Store(number)
 			w.happened(Promoted{Number: number})
 		}
@@ -178,14 +179,31 @@ func (w *Watch) Stored(number uint64) {
 	}
 }
 
-// Append tells of an entry in the call's stream, unless the call has ended: what is still stored of
-// one that has left this node is not told.
-func (w *Watch) Append(e Appended) {
+// HandOff notes that a request of the call whose stream has the number from goes on in another stream,
+// behind a handle, and tells of it. It returns the watch of who goes on with it: what is told with the
+// number from is not heard any more.
+func (w *Watch) HandOff(from uint64, id string, to uint64) *Watch {
+	if w = w.of(from, id); w == nil {
+		return nil
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.told {
+		return nil
+	}
+	w.number.Store(to)
+	w.happened(HandedOff{Was: from, Number: to})
+	return w
+}
+
+// Append tells of an entry in the stream of a number, unless the call has ended: what is still stored
+// of one that has left this node is not told.
+func (w *Watch) Append(number uint64, e Appended) {
 	for ; w != nil; w = w.next {
-		w.entries.Add(1)
-		w.bytesOut.Add(int64(len(e.Data)))
 		w.mu.Lock()
-		if !w.told {
+		if !w.told && w.Number() == number {
+			w.entries.Add(1)
+			w.bytesOut.Add(int64(len(e.Data)))
 			w.happened(e)
 		}
 		w.mu.Unlock()
@@ -213,22 +231,26 @@ func (w *Watch) happened(e Event) {
 }
 
 // Answered counts an answer that is not stored.
-func (w *Watch) Answered(id string, data []byte) {
-	if w = w.of(id); w != nil {
+func (w *Watch) Answered(number uint64, id string, data []byte) {
+	if w = w.of(number, id); w != nil {
 		w.entries.Add(1)
 		w.bytesOut.Add(int64(len(data)))
 	}
 }
 
-// Settle notes how a request has ended, of which nobody is told before [Watch.End]. The first to
-// do so counts.
-func (w *Watch) Settle(id string, outcome Outcome, code int) { w.settle(id, outcome, code, false) }
+// Settle notes how a request of the call whose stream has a number has ended, of which nobody is told
+// before [Watch.End]. The first to do so counts.
+func (w *Watch) Settle(number uint64, id string, outcome Outcome, code int) {
+	w.settle(number, id, outcome, code, false)
+}
 
 // Resettle is Settle for who knows better than the first.
-func (w *Watch) Resettle(id string, outcome Outcome, code int) { w.settle(id, outcome, code, true) }
+func (w *Watch) Resettle(number uint64, id string, outcome Outcome, code int) {
+	w.settle(number, id, outcome, code, true)
+}
 
-func (w *Watch) settle(id string, outcome Outcome, code int, again bool) {
-	if w = w.of(id); w == nil {
+func (w *Watch) settle(number uint64, id string, outcome Outcome, code int, again bool) {
+	if w = w.of(number, id); w == nil {
 		return
 	}
 	w.mu.Lock()
@@ -238,22 +260,24 @@ func (w *Watch) settle(id string, outcome Outcome, code int, again bool) {
 	}
 }
 
-// End tells how the call has ended, once. Requests that were not settled have the outcome.
-func (w *Watch) End(outcome Outcome, code int) { w.tell(End{Outcome: outcome, Code: code}, false) }
+// End tells how the call whose stream has a number has ended, once. Requests that were not settled
+// have the outcome.
+func (w *Watch) End(number uint64, outcome Outcome, code int) {
+	w.tell(number, End{Outcome: outcome, Code: code}, false)
+}
 
 // Leave tells that the call has left this node, whatever was settled.
-func (w *Watch) Leave() { w.tell(End{Outcome: Left}, true) }
+func (w *Watch) Leave(number uint64) { w.tell(number, End{Outcome: Left}, true) }
 
-func (w *Watch) tell(end End, whatever bool) {
+func (w *Watch) tell(number uint64, end End, whatever bool) {
 	for ; w != nil; w = w.next {
 		w.mu.Lock()
-		told := w.told
-		w.told = true
-		if !w.settled || whatever {
-			w.settled, w.end = true, end
-			w.end.At = time.Now()
-		}
-		if !told {
+		if !w.told && w.Number() == number {
+			w.told = true
+			if !w.settled || whatever {
+				w.settled, w.end = true, end
+				w.end.At = time.Now()
+			}
 			for _, one := range w.tells {
 				one.Ended(&w.Call, w.end)
 			}
@@ -262,9 +286,9 @@ func (w *Watch) tell(end End, whatever bool) {
 	}
 }
 
-// of returns the watch of a request of the batch.
-func (w *Watch) of(id string) *Watch {
-	for w != nil && w.ID != id {
+// of returns the watch of a request of the batch, if it is still in the stream of a number.
+func (w *Watch) of(number uint64, id string) *Watch {
+	for w != nil && (w.ID != id || w.Number() != number) {
 		w = w.next
 	}
 	return w

@@ -284,7 +284,7 @@ func (a *appender) put(ctx context.Context, c *Call, number uint64, entries ...s
 	if err == nil {
 		c.seq += uint64(len(records))
 		for i := range records {
-			c.tellEntry(&records[i].Entry)
+			c.tellEntry(number, &records[i].Entry)
 		}
 	}
 	return err
@@ -298,7 +298,7 @@ func (a *appender) refused(ctx context.Context, turn []queuedEntry, err error) {
 	x := &turn[0]
 	if errors.Is(err, stream.ErrNotFound) {
 		x.c.seal() // the session is gone, and its readers know
-		x.c.tellUnknown()
+		x.c.tellUnknown(x.number)
 		if x.number != standalone {
 			a.streamEnded(x)
 		}
@@ -323,7 +323,7 @@ func (a *appender) refused(ctx context.Context, turn []queuedEntry, err error) {
 			f.refused(x.c, ids, x.c.seq)
 		}
 		x.c.mu.Unlock()
-		x.c.settleRefused(ids, x.note)
+		x.c.settleRefused(x.number, ids, x.note)
 	}
 	end := endings(ids, err)
 	if x.number != standalone {
@@ -341,7 +341,7 @@ func (a *appender) refused(ctx context.Context, turn []queuedEntry, err error) {
 		return
 	default:
 		x.c.endInMemory(end)
-		x.c.tellUnknown()
+		x.c.tellUnknown(x.number)
 		a.s.streams.wake(x.number)
 		x.c.endUnstored(x.number)
 		a.s.wakeTask(x.number)

@@ -291,7 +291,7 @@ func (c *Call) dropRequest(rq *inflight) {
 			e = errRetry
 			c.recovery.become(recoveryHandedBack)
 		} else {
-			c.watch.Settle(rq.id, observe.Unknown, e.Code)
+			c.watch.Settle(0, rq.id, observe.Unknown, e.Code)
 		}
 		c.light = append(c.light, jsonrpc.AppendError(nil, []byte(rq.id), e))
 	}

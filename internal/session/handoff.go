@@ -162,9 +162,7 @@ func (l *lateRequest) handOff() {
 	}
 	if !l.passOn(c, h, form) {
 		h.abandon()
-		return
 	}
-	c.TellHandle()
 }
 
 // heir makes the call that is to go on with the request of c, and has the store told of it.
@@ -225,6 +223,7 @@ func (l *lateRequest) passOn(c, h *Call, form handoff.Form) (ok bool) {
 	}
 	h.mu.Unlock()
 	l.rq.call = h
+	h.watch = c.watch.HandOff(c.number, l.rq.id, h.number)
 	c.record.handOff.heirs = append(c.record.handOff.heirs, h)
 	s.hold(s.m.KeepTask())
 	c.respondLocked(l.rq, jsonrpc.AppendResult(nil, []byte(l.rq.id), answer))

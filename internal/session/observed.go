@@ -125,18 +125,20 @@ func (c *Call) settle(rq *inflight, response []byte) {
 	} else if c.method == protocol.MethodCallTool && string(jsonrpc.Field(response, "result", "isError")) == "true" {
 		outcome = observe.ToolError
 	}
-	c.watch.Settle(rq.id, outcome, code)
-	if c.number == 0 || c.s.single {
-		c.watch.Answered(rq.id, response)
+	c.watch.Settle(c.number, rq.id, outcome, code)
+	if c.number == 0 || c.sharesStream() {
+		c.watch.Answered(c.number, rq.id, response)
 	}
 }
 
 // settleCancelled notes that the client has cancelled a request. c.mu is held.
-func (c *Call) settleCancelled(rq *inflight) { c.watch.Settle(rq.id, observe.Cancelled, 0) }
+func (c *Call) settleCancelled(rq *inflight) {
+	c.watch.Settle(c.number, rq.id, observe.Cancelled, 0)
+}
 
 // settleRefused notes that the store has refused how requests ended, or the call's note: then they
 // did not run.
-func (c *Call) settleRefused(ids [][]byte, note bool) {
+func (c *Call) settleRefused(number uint64, ids [][]byte, note bool) {
 	if c.watch == nil {
 		return
 	}
@@ -145,37 +147,40 @@ func (c *Call) settleRefused(ids [][]byte, note bool) {
 		outcome, code = observe.Error, jsonrpc.CodeServer
 	}
 	for _, id := range ids {
-		c.watch.Resettle(string(id), outcome, code)
+		c.watch.Resettle(number, string(id), outcome, code)
 	}
 }
 
 // tellLightEnd tells how a call has ended of which nothing is stored. Of a stored one that is
 // told when its end is in the store. c.mu is held.
 func (c *Call) tellLightEnd() {
-	if c.number == 0 || c.s.single { // all that a single session says is in its one stream
-		c.watch.End(observe.Cancelled, 0)
+	if c.number == 0 || c.sharesStream() {
+		c.watch.End(c.number, observe.Cancelled, 0)
 	}
 }
 
 // tellUnknown tells how the call has ended: nobody knows, if that was not settled.
-func (c *Call) tellUnknown() { c.watch.End(observe.Unknown, protocol.CodeOutcomeUnknown) }
+func (c *Call) tellUnknown(number uint64) {
+	c.watch.End(number, observe.Unknown, protocol.CodeOutcomeUnknown)
+}
 
 // tellNotBegun tells that the call has ended before it began.
 func (c *Call) tellNotBegun(err error) {
+	number := c.Number()
 	if errors.Is(err, ErrMoved) {
-		c.watch.Leave()
+		c.watch.Leave(number)
 		return
 	}
-	c.watch.End(observe.Error, jsonrpc.CodeServer)
+	c.watch.End(number, observe.Error, jsonrpc.CodeServer)
 }
 
 // tellLeft tells that the call has left this node. What was answered from memory has been. c.mu is
 // held.
 func (c *Call) tellLeft() {
 	if c.number == 0 {
-		c.watch.End(observe.Left, 0)
+		c.watch.End(0, observe.Left, 0)
 	} else {
-		c.watch.Leave()
+		c.watch.Leave(c.number)
 	}
 }
 
@@ -183,13 +188,13 @@ func (c *Call) tellLeft() {
 func tellLeft(turn []queuedEntry) {
 	for i := range turn {
 		if x := &turn[i]; x.last && !x.note {
-			x.c.watch.Leave()
+			x.c.watch.Leave(x.number)
 		}
 	}
 }
 
-// TellHandle tells observers that the client was given a handle in the place of the response.
-func (c *Call) TellHandle() {
+// tellTask tells that the client was given a task's id in the place of the response.
+func (c *Call) tellTask() {
 	if c.watch != nil {
 		c.watch.Happened(observe.BecameTask{})
 	}
@@ -204,20 +209,20 @@ func tellAppended(turn []queuedEntry, batch []stream.Record) {
 			continue
 		}
 		if !x.note && !x.c.hasJournal() {
-			x.c.tellEntry(&batch[0].Entry)
+			x.c.tellEntry(x.number, &batch[0].Entry)
 		}
 		batch = batch[1:]
 	}
 }
 
 // tellEntry tells of an entry of the call's stream that is in the store.
-func (c *Call) tellEntry(e *stream.Entry) {
+func (c *Call) tellEntry(number uint64, e *stream.Entry) {
 	if c.watch == nil {
 		return
 	}
-	c.watch.Append(observe.Appended{Seq: e.Seq, Data: e.Data, Last: e.Last})
+	c.watch.Append(number, observe.Appended{Seq: e.Seq, Data: e.Data, Last: e.Last})
 	if e.Last {
-		c.watch.End(observe.Cancelled, 0)
+		c.watch.End(number, observe.Cancelled, 0)
 	}
 }
 

@@ -2,6 +2,7 @@ package session
 
 import (
 	"testing"
+	"time"
 
 	"holdfast/internal/observe"
 	"holdfast/internal/observe/observetest"
@@ -177,5 +178,42 @@ func TestObservedTakeOver(t *testing.T) {
 		if takenOver != 1 {
 			t.Errorf("%s: %d take-overs were told of", name, takenOver)
 		}
+	}
+}
+
+// A call that is handed off goes on, in another stream, until its tool has answered.
+func TestObservedHandOff(t *testing.T) {
+	t.Parallel()
+	for _, light := range []bool{true, false} {
+		l := observetest.New(t).Recording()
+		h := newHouse(t, Options{
+			Observers:    observe.Observers{l},
+			HandOffAfter: func(string, string) time.Duration { return time.Millisecond },
+		}, nil)
+		h.desk.tools = `{"name":"x"}`
+		s := h.open("")
+		begin(t, s, light, request(1))
+		in := h.desk.last().next(t, "tools/call")
+		e := l.Calls("tools/call")[0]
+		handed := func() (is observe.HandedOff, ok bool) {
+			for _, x := range e.Events() {
+				if is, ok = x.(observe.HandedOff); ok {
+					return is, ok
+				}
+			}
+			return is, false
+		}
+		eventually(t, "a hand-off", func() bool { _, ok := handed(); return ok })
+		is, _ := handed()
+		if _, ended := e.End(); ended || is.Number != e.Number() || (is.Was != 0) == light {
+			t.Errorf("light %v: handed off as %+v, in stream %d, ended: %v", light, is, e.Number(), ended)
+		}
+		h.desk.last().say(in.Call, `{"jsonrpc":"2.0","method":"notifications/progress","params":{}}`)
+		h.desk.last().say(in.Call, `{"jsonrpc":"2.0","id":1,"result":{"isError":true}}`)
+		wantEnd(t, l, observe.ToolError, 0, true)
+		if n := len(l.Calls("tools/call")); n != 1 {
+			t.Errorf("%d calls began", n)
+		}
+		h.close()
 	}
 }

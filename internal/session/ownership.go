@@ -49,8 +49,8 @@ func (a *appender) giveUp(rest []queuedEntry, err error) {
 		end := endings(ids, err)
 		end[len(end)-1].Last = true
 		c.endInMemory(end)
-		c.settleRefused(ids, false)
-		c.tellUnknown()
+		c.settleRefused(number, ids, false)
+		c.tellUnknown(number)
 		s.streams.wake(number)
 	}
 	s.streams.wake(standalone)

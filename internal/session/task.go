@@ -80,7 +80,7 @@ func (s *Session) MakeTask(number uint64) error {
 	}
 	s.hold(s.m.KeepTask())
 	s.addTask(c, number)
-	c.TellHandle()
+	c.tellTask()
 	return nil
 }
 

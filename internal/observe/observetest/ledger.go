@@ -154,6 +154,11 @@ func (e *Entry) Happened(c *observe.Call, what observe.Event) {
 		if e.ended || what.Number == 0 || what.Number != e.Number() {
 			l.t.Errorf("promoted to %d: %+v", what.Number, e)
 		}
+	case observe.HandedOff:
+		if e.ended || what.Number == 0 || what.Number != e.Number() || what.Was == what.Number {
+			l.t.Errorf("handed off from %d to %d: %+v", what.Was, what.Number, e)
+		}
+		e.seq = 0
 	default:
 		l.read(what)
 	}
