@@ -219,7 +219,7 @@ func survey(ctx context.Context, req *mcp.CallToolRequest, _ any) (*mcp.CallTool
 //	signals CODE REGEXP SIGNAL [REGEXP SIGNAL]... -- COMMAND ARG...
 //
 // KEPT-KILL is SIGKILL once it keeps that the call's progress has come as far as the
-// match says. The variable TOKEN is set to what follows "holdfast resume " on stderr. Its
+// match says. NEXT renames the file "next" to "config.json". The variable TOKEN is set to what follows "holdfast resume " on stderr. Its
 // stdin gives what is in the file "answers", if there is one, and does not end.
 func signals(ts *testscript.TestScript, neg bool, args []string) {
 	sep := 0
@@ -231,6 +231,7 @@ func signals(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	cmd := exec.Command(program(ts, args[sep+1]), args[sep+2:]...)
 	cmd.Env = environment(ts)
+	cmd.Dir = ts.MkAbs(".")
 	var stdout bytes.Buffer
 	cmd.Stdout = &stdout
 	stdin, err := cmd.StdinPipe() // which does not end
@@ -257,8 +258,12 @@ func signals(ts *testscript.TestScript, neg bool, args []string) {
 			if steps[1] == "KEPT-KILL" {
 				waitKept(ts, "calls", progressOf(line))
 			}
-			s := map[string]syscall.Signal{"INT": syscall.SIGINT, "TERM": syscall.SIGTERM, "KILL": syscall.SIGKILL, "KEPT-KILL": syscall.SIGKILL}[steps[1]]
-			ts.Check(cmd.Process.Signal(s))
+			s := map[string]syscall.Signal{"INT": syscall.SIGINT, "TERM": syscall.SIGTERM, "KILL": syscall.SIGKILL, "KEPT-KILL": syscall.SIGKILL, "HUP": syscall.SIGHUP}[steps[1]]
+			if steps[1] == "NEXT" {
+				ts.Check(os.Rename(ts.MkAbs("next"), ts.MkAbs("config.json")))
+			} else {
+				ts.Check(cmd.Process.Signal(s))
+			}
 			steps = steps[2:]
 		}
 		if err != nil {

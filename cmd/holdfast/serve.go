@@ -286,9 +286,10 @@ func (f *serveFlags) serve(ctx context.Context, command []string, out io.Writer)
 		_ = handler.Shutdown(ctx) // it has no clients yet
 		return f.notListening(err)
 	}
+	routes := f.routes(ctx, handler, many)
 	f.greet(out, listener.Addr(), many)
 	admin.watch(handler.Ready)
-	return serveUntil(ctx, handler.Listener(listener), f.routes(ctx, handler, many), handler, admin, f.drain)
+	return serveUntil(ctx, handler.Listener(listener), routes, handler, admin, f.drain)
 }
 
 // notListening returns the error for an address that cannot be listened on.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/http"
 	"net/url"
 	"os"
@@ -224,9 +225,12 @@ func (r *reader) inWorkspace(name string) string {
 func (r *reader) envFile(s *Server, at text) {
 	file := r.inWorkspace(r.expand(at))
 	all, err := godotenv.Read(file)
-	if err != nil {
+	var missing *fs.PathError
+	switch {
+	case errors.As(err, &missing):
 		r.failf(at.at, "the envFile cannot be read: %v", err)
-		return
+	case err != nil: // which has a part of the file
+		r.failf(at.at, "the envFile %s has a line that is not NAME=value", file)
 	}
 	for name, value := range all {
 		s.Env[name] = value

@@ -38,7 +38,7 @@ const patience = time.Minute
 
 // A farm is some servers over HTTP, and a Holdfast that serves them by a configuration.
 type farm struct {
-	t       *testing.T
+	t       testing.TB
 	base    string // of Holdfast
 	set     *servers.Set
 	up      map[string]string // URLs of the servers
@@ -53,7 +53,7 @@ type message struct{ Message string }
 
 // newFarm begins servers with names, and serves them as the configuration says, in which $NAME
 // stands for the URL of a server.
-func newFarm(t *testing.T, conf string, names ...string) *farm {
+func newFarm(t testing.TB, conf string, names ...string) *farm {
 	t.Helper()
 	f := &farm{t: t, up: make(map[string]string), inits: make(map[string]*atomic.Int32), let: make(chan struct{}), began: make(chan string, 1000), ended: make(chan string, 1000)}
 	f.release = sync.OnceFunc(func() { close(f.let) })

@@ -1,0 +1,33 @@
+package servers_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"testing"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// BenchmarkCall is a call of a process: at its own path, merged with two others, and shared.
+func BenchmarkCall(b *testing.B) {
+	exe, err := os.Executable()
+	if err != nil {
+		b.Fatal(err)
+	}
+	process := fmt.Sprintf(`{"command": %q, "args": ["x", "y"], "env": {%q: "1"}, "holdfast": {"share": `, exe, standIn)
+	f := newFarm(b, `{"mcpServers": {"one": `+process+`false}}, "all": `+process+`true}}, "other": `+process+`false}}}, "holdfast": {"merge": true}}`)
+	for _, c := range []struct{ name, path, tool string }{
+		{"alone", "/one/mcp", "pid"}, {"merged", "/mcp", "one_pid"}, {"shared", "/all/mcp", "pid"},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			s := f.connect(c.path)
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := s.CallTool(context.Background(), &mcp.CallToolParams{Name: c.tool, Arguments: message{"x"}}); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
