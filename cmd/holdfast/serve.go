@@ -85,7 +85,10 @@ With --config it serves all servers of a configuration file as hosts have it, ea
   holdfast serve --upstream http://127.0.0.1:3000/mcp
   holdfast serve --config claude_desktop_config.json`,
 		Args: cobra.ArbitraryArgs,
-		RunE: func(cmd *cobra.Command, args []string) error { return f.serve(cmd.Context(), args, cmd.ErrOrStderr()) },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			f.audit.stdout = cmd.OutOrStdout()
+			return f.serve(cmd.Context(), args, cmd.ErrOrStderr())
+		},
 	}
 	fs := cmd.Flags()
 	fs.SetInterspersed(false) // flags after COMMAND are its arguments

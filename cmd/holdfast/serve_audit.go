@@ -17,6 +17,7 @@ import (
 type auditFlags struct {
 	file      string
 	arguments bool
+	stdout    io.Writer // for "-"
 }
 
 func (f *auditFlags) add(fs *pflag.FlagSet) {
@@ -37,7 +38,7 @@ func (f *auditFlags) open() (*auditLog, error) {
 	case "":
 		return nil, nil
 	case "-":
-		return newAuditLog(&auditFile{to: os.Stdout}), nil
+		return newAuditLog(&auditFile{to: f.stdout}), nil
 	}
 	file := &auditFile{name: f.file}
 	if err := file.reopen(); err != nil {

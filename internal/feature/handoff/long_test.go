@@ -1,0 +1,3 @@
+package handoff
+
+import _ "holdfast/internal/testlong" // the flag -long
