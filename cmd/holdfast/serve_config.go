@@ -104,6 +104,11 @@ func (c *configured) read() (text []byte, file *config.File, err error) {
 	if file, err = config.Parse(c.file, text, c.options); err != nil {
 		return text, nil, err
 	}
+	for _, s := range file.Servers {
+		if s.Auth != nil { // it must not be served to anybody
+			return text, nil, fmt.Errorf("%s:%d: the server %q has the setting auth, and this version cannot authenticate clients: remove it, and put a proxy with authentication in front", c.file, s.Line, s.Name)
+		}
+	}
 	for _, m := range file.Ignored {
 		slog.Warn("configuration: not known, ignored", "member", m.Member, "at", fmt.Sprintf("%s:%d:%d", c.file, m.Line, m.Column))
 	}

@@ -294,14 +294,30 @@ func (c *conn) resource(in backend.Inbound, uri string) {
 		return
 	}
 	c.gather(in, func(ctx context.Context, in backend.Inbound) ([]byte, *jsonrpc.Error) {
-		links := c.links
-		if owner != nil {
-			links = []*link{owner}
+		switch {
+		case owner != nil:
+			return c.tryEach(ctx, in, uri, []*link{owner})
+		case in.Method == protocol.MethodSubscribe || in.Method == protocol.MethodUnsubscribe:
+			return c.subscribeAll(ctx, in, uri)
 		}
-		return c.tryEach(ctx, in, uri, links)
+		return c.tryEach(ctx, in, uri, c.links)
 	})
 }
 
+// subscribeAll subscribes to a resource that no server has listed, or ends that: at all servers,
+// as some accept any URI.
+func (c *conn) subscribeAll(ctx context.Context, in backend.Inbound, uri string) ([]byte, *jsonrpc.Error) {
+	refused := make([]*jsonrpc.Error, len(c.links))
+	each(c.links, func(i int, l *link) {
+		_, refused[i] = c.tryEach(ctx, in, uri, []*link{l})
+	})
+	if len(refused) == 0 || slices.Contains(refused, nil) {
+		return nil, nil
+	}
+	return nil, refused[0]
+}
+
+// tryEach makes a request about a resource to one server after the other, until one has it.
 func (c *conn) tryEach(ctx context.Context, in backend.Inbound, uri string, links []*link) ([]byte, *jsonrpc.Error) {
 	var refused *jsonrpc.Error
 	for _, l := range links {
@@ -322,7 +338,7 @@ func (c *conn) tryEach(ctx context.Context, in backend.Inbound, uri string, link
 		case in.Method == "completion/complete" && len(links) > 1 && string(jsonrpc.Field(m.Result, "completion", "values")) == "[]":
 			refused = cmp.Or(refused, jsonrpc.Errorf(jsonrpc.CodeInvalidParams, "no server has the resource"))
 			continue
-		case in.Method != "completion/complete":
+		case in.Method == protocol.MethodReadResource:
 			c.claim(uri, l)
 		}
 		l.noteSubscription(in.Method, uri, in.Params)

@@ -157,3 +157,49 @@ func TestHandOffAfter(t *testing.T) {
 		}
 	}
 }
+
+// What merged servers ask the client, and tell it, reaches the right side: they use equal ids.
+func TestMergeAsks(t *testing.T) {
+	t.Parallel()
+	f := newFarm(t, `{"mcpServers": {"ask1": "$ask1", "ask2": "$ask2"}, "holdfast": {"merge": true}}`, "ask1", "ask2")
+	updated, both := make(chan string, 10), make(chan struct{})
+	var asking sync.WaitGroup
+	asking.Add(2)
+	go func() {
+		asking.Wait()
+		close(both)
+	}()
+	c := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, &mcp.ClientOptions{
+		ElicitationHandler: func(_ context.Context, r *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
+			asking.Done()
+			<-both // each answers when both are asked
+			return &mcp.ElicitResult{Action: "accept", Content: map[string]any{"name": "re: " + r.Params.Message}}, nil
+		},
+		ResourceUpdatedHandler: func(_ context.Context, r *mcp.ResourceUpdatedNotificationRequest) { updated <- r.Params.URI },
+	})
+	s := f.with(c, "/mcp")
+	var work sync.WaitGroup
+	for _, name := range []string{"ask1", "ask2"} {
+		work.Go(func() {
+			if got, want := call(t, s, name+"_ask"), name+" heard re: "+name+" asks"; got != want {
+				t.Errorf("%s; want %s", got, want)
+			}
+		})
+	}
+	work.Wait()
+	const uri = "test://ask2/3"
+	if err := s.Subscribe(t.Context(), &mcp.SubscribeParams{URI: uri}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the client is told of the resource", func() bool {
+		if err := f.server["ask2"].ResourceUpdated(t.Context(), &mcp.ResourceUpdatedNotificationParams{URI: uri}); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case got := <-updated:
+			return got == uri
+		case <-time.After(100 * time.Millisecond):
+			return false
+		}
+	})
+}

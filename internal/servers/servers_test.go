@@ -42,6 +42,7 @@ type farm struct {
 	base    string // of Holdfast
 	set     *servers.Set
 	up      map[string]string // URLs of the servers
+	server  map[string]*mcp.Server
 	inits   map[string]*atomic.Int32
 	let     chan struct{} // closed by release: lets calls of the tool "slow" end
 	release func()
@@ -55,7 +56,7 @@ type message struct{ Message string }
 // stands for the URL of a server.
 func newFarm(t testing.TB, conf string, names ...string) *farm {
 	t.Helper()
-	f := &farm{t: t, up: make(map[string]string), inits: make(map[string]*atomic.Int32), let: make(chan struct{}), began: make(chan string, 1000), ended: make(chan string, 1000)}
+	f := &farm{t: t, up: make(map[string]string), server: make(map[string]*mcp.Server), inits: make(map[string]*atomic.Int32), let: make(chan struct{}), began: make(chan string, 1000), ended: make(chan string, 1000)}
 	f.release = sync.OnceFunc(func() { close(f.let) })
 	for _, name := range names {
 		f.begin(name)
@@ -83,6 +84,8 @@ func (f *farm) begin(name string) {
 	s := mcp.NewServer(&mcp.Implementation{Name: name, Version: "1"}, &mcp.ServerOptions{
 		InitializedHandler: func(context.Context, *mcp.InitializedRequest) { inits.Add(1) },
 		PageSize:           3,
+		SubscribeHandler:   func(context.Context, *mcp.SubscribeRequest) error { return nil },
+		UnsubscribeHandler: func(context.Context, *mcp.UnsubscribeRequest) error { return nil },
 		CompletionHandler: func(_ context.Context, r *mcp.CompleteRequest) (*mcp.CompleteResult, error) {
 			return &mcp.CompleteResult{Completion: mcp.CompletionResultDetails{Values: []string{name + ":" + r.Params.Ref.Name + r.Params.Ref.URI}}}, nil
 		},
@@ -105,6 +108,16 @@ func (f *farm) begin(name string) {
 		}
 		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: name + ":slow:" + in.Message}}}, nil, nil
 	})
+	if strings.HasPrefix(name, "ask") {
+		mcp.AddTool(s, &mcp.Tool{Name: "ask"}, func(ctx context.Context, r *mcp.CallToolRequest, in message) (*mcp.CallToolResult, any, error) {
+			res, err := r.Session.Elicit(ctx, &mcp.ElicitParams{Message: name + " asks", RequestedSchema: map[string]any{
+				"type": "object", "properties": map[string]any{"name": map[string]any{"type": "string"}}}})
+			if err != nil {
+				return nil, nil, err
+			}
+			return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: fmt.Sprint(name, " heard ", res.Content["name"])}}}, nil, nil
+		})
+	}
 	s.AddPrompt(&mcp.Prompt{Name: "greet"}, func(_ context.Context, r *mcp.GetPromptRequest) (*mcp.GetPromptResult, error) {
 		return &mcp.GetPromptResult{Description: name + ":" + r.Params.Name}, nil
 	})
@@ -123,7 +136,7 @@ func (f *farm) begin(name string) {
 			_ = session.Close()
 		}
 	})
-	f.up[name] = up.URL
+	f.up[name], f.server[name] = up.URL, s
 }
 
 // parse returns a configuration.
