@@ -59,20 +59,20 @@ func askFor(r *http.Request) *http.Request {
 }
 
 // mostLeft bounds how many sessions that nobody looks after are taken over for one
-// requests/getStatus/all, and leftAtOnce how many of them at a time.
+// answer, and leftAtOnce how many of them at a time.
 const (
 	mostLeft   = 64
 	leftAtOnce = 8
 )
 
-// everywhere returns the requests that other nodes know of in sessions of the
-// principal, and of which sessions they are, and those that [session.Manager.AllResumable]
-// is to be asked for: these come here first, as far as nobody looks after them.
-// Sessions that follow are for another time.
-func (h *Handler) everywhere(x *exchange) ([]session.ResumableRequest, session.Range, error) {
+// everywhere makes a request on each other node that has sessions of the principal, for what
+// that node knows by itself. It returns their results, and which sessions they are of: those
+// after one, until too many have come here that nobody looked after. What this node knows
+// of sessions in that range is to be asked for afterwards. Sessions that follow are for
+// another time.
+func (h *Handler) everywhere(x *exchange, after stream.SessionKey) ([]json.RawMessage, session.Range, error) {
 	ctx, stop := context.WithTimeout(x.r.Context(), reachFor)
 	defer stop()
-	after := stream.SessionKey(jsonrpc.String(jsonrpc.Field(x.msgs[0].Params, "cursor")))
 	gone := func(name string) bool { return h.peers.node.Gone(ctx, name) }
 	for {
 		at, err := h.sessions.LocateAll(ctx, x.principal, after, gone, mostLeft)
@@ -80,7 +80,7 @@ func (h *Handler) everywhere(x *exchange) ([]session.ResumableRequest, session.R
 			return nil, at.Range, err
 		}
 		settled, err := h.takeLeft(ctx, at.Orphans)
-		var all []session.ResumableRequest
+		var all []json.RawMessage
 		if err == nil && settled {
 			all, settled, err = h.askHomes(ctx, x, &at)
 		}
@@ -127,13 +127,13 @@ func (h *Handler) takeLeft(ctx context.Context, left []*session.Remote) (settled
 
 // askHomes asks nodes for what they know by themselves. It is not settled where one
 // of them was lost meanwhile.
-func (h *Handler) askHomes(ctx context.Context, x *exchange, at *session.Locations) (all []session.ResumableRequest, settled bool, err error) {
+func (h *Handler) askHomes(ctx context.Context, x *exchange, at *session.Locations) (all []json.RawMessage, settled bool, err error) {
 	var mu sync.Mutex
 	settled = true
 	var work sync.WaitGroup
 	for _, home := range at.Owners {
 		work.Go(func() {
-			requests, gone, fail := h.askHome(ctx, home, x, &at.Range)
+			result, gone, fail := h.askHome(ctx, home, x, &at.Range)
 			mu.Lock()
 			defer mu.Unlock()
 			switch {
@@ -141,16 +141,18 @@ func (h *Handler) askHomes(ctx context.Context, x *exchange, at *session.Locatio
 				settled = false
 			case fail != nil:
 				err = fmt.Errorf("%w: %w", errUnreached, fail)
+			case result != nil:
+				all = append(all, result)
 			}
-			all = append(all, requests...)
 		})
 	}
 	work.Wait()
 	return all, settled, err
 }
 
-// askHome asks one of them. gone says that the node is.
-func (h *Handler) askHome(ctx context.Context, home string, x *exchange, in *session.Range) (_ []session.ResumableRequest, gone bool, err error) {
+// askHome asks one of them. There is no result if it does not know the method. gone says that
+// the node is.
+func (h *Handler) askHome(ctx context.Context, home string, x *exchange, in *session.Range) (result json.RawMessage, gone bool, err error) {
 	defer panics.Catch(&err, h.logger, "a request to another node", "")
 	got := &kept{}
 	y := *x
@@ -161,14 +163,15 @@ func (h *Handler) askHome(ctx context.Context, home string, x *exchange, in *ses
 		return nil, rl.gone != "", err
 	}
 	text, err := got.answer()
+	var refused *jsonrpc.Error
+	if errors.As(err, &refused) && refused.Code == codeInvalid && isBetweenNodes(x.msgs[0].Method) {
+		h.logger.Debug("a node of an older build was not asked", "node", home, "method", x.msgs[0].Method)
+		return nil, false, nil
+	}
 	if err != nil {
 		return nil, rl.gone != "", err
 	}
-	var said struct {
-		Result struct{ Requests []session.ResumableRequest }
-	}
-	err = json.Unmarshal(text, &said)
-	return said.Result.Requests, false, err
+	return jsonrpc.Field(text, "result"), false, nil
 }
 
 // kept is an answer that stays here.

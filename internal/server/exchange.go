@@ -121,7 +121,7 @@ func (x *exchange) pair() bool { return x.purpose == forPairStream || x.purpose 
 // begins reports whether there are requests among the messages that begin calls.
 func (x *exchange) begins() bool {
 	for i := range x.msgs {
-		if x.msgs[i].Kind == jsonrpc.Request && !protocol.Resumes(x.msgs[i].Method) && x.msgs[i].Method != methodHandedOff {
+		if x.msgs[i].Kind == jsonrpc.Request && !protocol.Resumes(x.msgs[i].Method) && !isBetweenNodes(x.msgs[i].Method) {
 			return true
 		}
 	}
@@ -224,7 +224,7 @@ func (h *Handler) find(x *exchange) (err error) {
 	case x.purpose == forNamed:
 		return nil
 	case x.purpose == forRequest:
-		if x.secret != "" && x.msgs[0].Method != methodHandedOff {
+		if x.secret != "" && !isBetweenNodes(x.msgs[0].Method) {
 			x.session, _ = h.sessions.Find(x.secret, x.principal) // one that is gone has no requests
 		}
 		return nil

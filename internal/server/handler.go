@@ -140,7 +140,7 @@ func New(opts Options) *Handler {
 		h.origins[normal(strings.TrimSuffix(origin, "/"))] = true
 	}
 	if opts.Node != nil {
-		h.sessions.OnElsewhere(h.askHandedOff)
+		h.sessions.OnElsewhere(elsewhere{h})
 		h.peers = h.join(opts.Node)
 		h.peers.start()
 	}

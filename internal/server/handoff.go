@@ -19,6 +19,12 @@ import (
 // methodHandedOff is the method by which one node asks another for a call. No client can.
 const methodHandedOff = "holdfast/handedOff"
 
+// isBetweenNodes reports whether only nodes make requests of a method, and of each other.
+func isBetweenNodes(method string) bool { return method == methodHandedOff || method == methodTasks }
+
+// elsewhere asks other nodes for what sessions want to know: a [session.Elsewhere].
+type elsewhere struct{ h *Handler }
+
 // handleOf returns the handle that a request has as the argument of one of our tools, or "".
 func handleOf(m *jsonrpc.Message) string {
 	if m.Method != protocol.MethodCallTool || !bytes.Contains(m.Params, []byte(handoff.Prefix)) || !handoff.IsTool(jsonrpc.String(jsonrpc.Field(m.Params, "name"))) {
@@ -51,15 +57,23 @@ func (h *Handler) findCarrier(x *exchange) (err error) {
 	return err
 }
 
-// askHandedOff asks the node that has a call which was handed off for it.
-func (h *Handler) askHandedOff(ctx context.Context, principal string, query []byte) ([]byte, error) {
-	m, err := jsonrpc.Parse(jsonrpc.AppendRequest(nil, []byte("0"), methodHandedOff, query))
+// request returns a request to another node for what concerns a principal.
+func (e elsewhere) request(ctx context.Context, principal, method string, params []byte) (*exchange, error) {
+	m, err := jsonrpc.Parse(jsonrpc.AppendRequest(nil, []byte("0"), method, params))
 	if err != nil {
 		return nil, err
 	}
 	r := (&http.Request{Method: http.MethodPost, URL: &url.URL{Path: "/"}, Header: http.Header{}, Host: "localhost"}).WithContext(ctx)
-	x := exchange{purpose: forRequest, r: askFor(r), principal: principal, msgs: []jsonrpc.Message{m}}
-	answer, err := h.ask(&x)
+	return &exchange{purpose: forRequest, r: askFor(r), principal: principal, msgs: []jsonrpc.Message{m}}, nil
+}
+
+// HandedOff implements [session.Elsewhere].
+func (e elsewhere) HandedOff(ctx context.Context, principal string, query []byte) ([]byte, error) {
+	x, err := e.request(ctx, principal, methodHandedOff, query)
+	if err != nil {
+		return nil, err
+	}
+	answer, err := e.h.ask(x)
 	if err != nil {
 		return nil, err
 	}

@@ -33,7 +33,7 @@ func (h *Handler) decodePost(w http.ResponseWriter, x *exchange) bool {
 	switch {
 	case h.opts.Stateless:
 		return h.decodeStateless(w, x)
-	case !x.batch && (h.ours(&x.msgs[0]) || x.from != nil && x.msgs[0].Method == methodHandedOff):
+	case !x.batch && (h.ours(&x.msgs[0]) || x.from != nil && isBetweenNodes(x.msgs[0].Method)):
 		x.purpose = forRequest
 	case requests(x.msgs) == 0:
 		x.purpose = forMessages

@@ -90,8 +90,11 @@ func (h *Handler) status(ctx context.Context, principal string, own *session.Ses
 // is.
 func (h *Handler) startRequest(x *exchange, o *outcome) (err error) {
 	m := &x.msgs[0]
-	if m.Method == methodHandedOff {
+	switch m.Method {
+	case methodHandedOff:
 		return h.startHandedOff(x, o)
+	case methodTasks:
+		return h.startTasks(x, o)
 	}
 	if m.Method == methodResume {
 		o.kind = outcomeStream
@@ -125,7 +128,7 @@ func (h *Handler) startStatus(x *exchange) (answer []byte, err error) {
 		in = *x.from.Local
 	default:
 		y := *x // which other goroutines read
-		more, in, err = h.everywhere(&y)
+		more, in, err = h.resumableElsewhere(&y)
 	}
 	if err != nil {
 		return nil, err
@@ -135,6 +138,21 @@ func (h *Handler) startStatus(x *exchange) (answer []byte, err error) {
 		return nil, err
 	}
 	return jsonrpc.AppendResult(nil, m.ID, result), nil
+}
+
+// resumableElsewhere returns what other nodes know for a requests/getStatus/all, and of which
+// sessions that is.
+func (h *Handler) resumableElsewhere(x *exchange) (all []session.ResumableRequest, in session.Range, err error) {
+	after := stream.SessionKey(jsonrpc.String(jsonrpc.Field(x.msgs[0].Params, "cursor")))
+	results, in, err := h.everywhere(x, after)
+	for _, result := range results {
+		var said struct{ Requests []session.ResumableRequest }
+		if err := json.Unmarshal(result, &said); err != nil {
+			return nil, in, err
+		}
+		all = append(all, said.Requests...)
+	}
+	return all, in, err
 }
 
 // deliverNamed takes a message of the principal that says itself which session it is for,

@@ -11,6 +11,7 @@ import (
 	"holdfast/internal/feature/handoff"
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
+	"holdfast/stream"
 )
 
 // What follows is for our own tools, by which clients ask for calls that were handed off. Calls
@@ -36,11 +37,18 @@ type handOffAnswer struct {
 	Most time.Duration `json:"most"` // see [handoff.Most]
 }
 
-// OnElsewhere sets what asks another node for a call that was handed off: query is a
-// [HandOffQuery] for [Manager.HandedOff] there. It is called once, before there are sessions.
-func (m *Manager) OnElsewhere(ask func(ctx context.Context, principal string, query []byte) ([]byte, error)) {
-	m.elsewhere = ask
+// Elsewhere asks other nodes for what concerns a principal.
+type Elsewhere interface {
+	// HandedOff asks the node of a call that was handed off: query is a [HandOffQuery] for
+	// [Manager.HandedOff] there.
+	HandedOff(ctx context.Context, principal string, query []byte) ([]byte, error)
+	// Tasks asks all nodes for [Manager.TasksHere]. It returns their answers, and the range
+	// of sessions after one that they are of.
+	Tasks(ctx context.Context, principal string, after stream.SessionKey, query []byte) ([]json.RawMessage, Range, error)
 }
+
+// OnElsewhere sets what asks other nodes. It is called once, before there are sessions.
+func (m *Manager) OnElsewhere(ask Elsewhere) { m.elsewhere = ask }
 
 // HandOffSession returns the session of a handle, as [Manager.FindSeal] does.
 func (m *Manager) HandOffSession(handle, principal string) (*Session, uint64, error) {
@@ -324,7 +332,7 @@ func (s *Session) askFor(ctx context.Context, q *HandOffQuery, of *toolCall) (a 
 		var away *Redirect
 		if errors.As(err, &away) && s.m.elsewhere != nil {
 			var answer []byte
-			if answer, err = s.m.elsewhere(ctx, s.principal, raw); err == nil {
+			if answer, err = s.m.elsewhere.HandedOff(ctx, s.principal, raw); err == nil {
 				err = json.Unmarshal(answer, &a)
 			}
 		}

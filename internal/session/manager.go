@@ -70,15 +70,14 @@ type Options struct {
 //
 // What it still takes on is a [drainState].
 type Manager struct {
-	opts    Options
-	store   stream.Store
-	shared  shared.Store // the store, if other nodes take its sessions over; else nil
-	many    manyServers  // the backend, if it has many servers; else nil
-	backend backend.Backend
-	logger  *slog.Logger
-	keys    idempotency.Registry
-	// elsewhere asks another node for a call that was handed off; nil: there is none.
-	elsewhere func(ctx context.Context, principal string, query []byte) ([]byte, error)
+	opts      Options
+	store     stream.Store
+	shared    shared.Store // the store, if other nodes take its sessions over; else nil
+	many      manyServers  // the backend, if it has many servers; else nil
+	backend   backend.Backend
+	logger    *slog.Logger
+	keys      idempotency.Registry
+	elsewhere Elsewhere // nil: there are no other nodes
 	limits
 	times
 	drain drain

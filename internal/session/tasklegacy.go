@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"slices"
 	"time"
 
 	"holdfast/internal/protocol"
@@ -328,81 +327,4 @@ func (s *Session) cancelTask(ctx context.Context, number uint64, st *TaskState) 
 		}
 	}
 	return jsonrpc.Errorf(jsonrpc.CodeInvalidParams, "cannot cancel the task: it has ended, and is %q", s.tellLegacyTask(number, time.Now(), st).Status)
-}
-
-// mostListed bounds the tasks of one answer to tasks/list.
-const mostListed = 50
-
-// listTasks answers a tasks/list: the tasks of the principal on this node, or, for nobody in
-// particular, those of the session, in the order of their sessions and of their beginnings.
-func (s *Session) listTasks(ctx context.Context, m *jsonrpc.Message) []byte {
-	var after string // the session of the last that was told
-	var last uint64
-	if raw := jsonrpc.Field(m.Params, "cursor"); raw != nil {
-		var ok bool
-		if after, _, last, ok = parseSealed(jsonrpc.String(raw)); !ok {
-			return taskFailure(m.ID, jsonrpc.Errorf(jsonrpc.CodeInvalidParams, "the cursor is not valid"))
-		}
-	}
-	list, next := []*legacyTaskText{}, ""
-	for _, of := range s.m.taskSessions(s) {
-		if of.Name() < after {
-			continue
-		}
-		for _, number := range of.legacyTaskNumbers() {
-			if of.Name() == after && number <= last {
-				continue
-			}
-			created, st, err := of.legacyTaskState(ctx, number)
-			if err != nil {
-				continue
-			}
-			if len(list) == mostListed {
-				next = list[mostListed-1].ID
-				break
-			}
-			list = append(list, of.tellLegacyTask(number, created, &st))
-		}
-	}
-	result := map[string]any{"tasks": list}
-	if next != "" {
-		result["nextCursor"] = next
-	}
-	text, _ := json.Marshal(result)
-	return jsonrpc.AppendResult(nil, m.ID, text)
-}
-
-// taskSessions returns the sessions on this node whose tasks the client of a session may see.
-func (m *Manager) taskSessions(own *Session) []*Session {
-	if IsAnonymous(own.principal) {
-		return []*Session{own}
-	}
-	all := []*Session{}
-	m.mu.RLock()
-	for s := range m.resumers[own.principal] {
-		if s.modern == "" {
-			all = append(all, s)
-		}
-	}
-	m.mu.RUnlock()
-	slices.SortFunc(all, func(a, b *Session) int { return bytes.Compare([]byte(a.key), []byte(b.key)) })
-	return all
-}
-
-// legacyTaskNumbers returns the numbers of the session's tasks, oldest first.
-func (s *Session) legacyTaskNumbers() []uint64 {
-	all := s.tasks.Load()
-	if all == nil {
-		return nil
-	}
-	all.mu.Lock()
-	defer all.mu.Unlock()
-	var numbers []uint64
-	for number, t := range all.all {
-		if !t.created.IsZero() {
-			numbers = append(numbers, number)
-		}
-	}
-	slices.Sort(numbers)
-	return numbers
 }
