@@ -147,6 +147,9 @@ func (h *Handler) continueModern(w http.ResponseWriter, x *exchange) error {
 		return err
 	}
 	x.session = s
+	if !h.checkParams(w, x) {
+		return nil
+	}
 	call := s.CallAt(number)
 	open, err := s.OpenRequests(x.r.Context(), number, at.told)
 	if len(open) == 0 && call == nil { // they were answered, or their node is lost

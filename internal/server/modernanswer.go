@@ -73,8 +73,7 @@ func (h *Handler) serveModern(w http.ResponseWriter, of *exchange) (err error) {
 // request as it came.
 func (h *Handler) callModern(w http.ResponseWriter, x *exchange, came []jsonrpc.Message) error {
 	s := x.session
-	if err := s.CheckParamHeaders(x.r.Context(), &x.msgs[0], x.r.Header); err != nil {
-		h.rejectModern(w, x, http.StatusBadRequest, errf(protocol.CodeHeaderMismatch, "%v", err))
+	if !h.checkParams(w, x) {
 		return nil
 	}
 	id := s.NextID()
@@ -111,6 +110,15 @@ func (h *Handler) callModern(w http.ResponseWriter, x *exchange, came []jsonrpc.
 	}
 	clear(came)
 	return p.answer(x.r.Context(), b.number, 0)
+}
+
+// checkParams checks the headers that repeat arguments. If it is false the request was answered.
+func (h *Handler) checkParams(w http.ResponseWriter, x *exchange) bool {
+	err := x.session.CheckParamHeaders(x.r.Context(), &x.msgs[0], x.r.Header)
+	if err != nil {
+		h.rejectModern(w, x, http.StatusBadRequest, errf(protocol.CodeHeaderMismatch, "%v", err))
+	}
+	return err == nil
 }
 
 // beginModern begins the call of a modern request, or finds the one that was begun under the

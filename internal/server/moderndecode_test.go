@@ -321,7 +321,43 @@ func (headed) Serve(x *message.Exchange) {
 		x.Result([]byte(`{"tools":[{"name":"headed","inputSchema":{"type":"object","properties":{` +
 			`"region":{"type":"string","x-mcp-header":"Region"},"n":{"type":"integer","x-mcp-header":"N"},"dry":{"type":"boolean","x-mcp-header":"Dry"}}}}]}`))
 	case "tools/call":
-		x.Result(result("done"))
+		if jsonrpc.Field(x.Params, "arguments", "ask") == nil {
+			x.Result(result("done"))
+			return
+		}
+		x.Request([]byte(`"q"`), "elicitation/create", []byte(`{"message":"?"}`))
+	}
+}
+
+// TestModernParamsAgain is those headers of a retry with the client's input.
+func TestModernParamsAgain(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, config{backend: message.New(headed{})})
+	p := &peer{n: n}
+	post := func(params, region string) reply {
+		return p.open("POST", "/mcp", modernBody("tools/call", `{"name":"headed","arguments":{"region":"eu","ask":true}`+params+`}`, `{"elicitation":{}}`),
+			"MCP-Protocol-Version: 2026-07-28", "Mcp-Method: tools/call", "Mcp-Name: headed", "Mcp-Param-Region: "+region).all()
+	}
+	state := jsonrpc.Field(post("", "eu").body, "result", "requestState")
+	if state == nil {
+		t.Fatal("the client was not asked")
+	}
+	retry := `,"requestState":` + string(state)
+	refusedModern(t, "another", post(retry, "us"), 400, codeHeaders, `"c1"`)
+	if r := post(retry, "eu"); jsonrpc.Field(r.body, "result", "inputRequests") == nil {
+		t.Errorf("the same: %d %s", r.status, r.body)
+	}
+}
+
+// TestModernLegacyOnly is what is answered to a modern request that is no POST.
+func TestModernLegacyOnly(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, config{server: server.Options{LegacyOnly: true}})
+	for _, method := range []string{"GET", "DELETE"} {
+		r := (&peer{n: n}).open(method, "/mcp", "", "MCP-Protocol-Version: 2026-07-28").all()
+		if r.status != 400 || string(jsonrpc.Field(r.body, "error", "code")) != fmt.Sprint(codeUnsupported) {
+			t.Errorf("%s: %d %s", method, r.status, r.body)
+		}
 	}
 }
 

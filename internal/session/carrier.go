@@ -74,6 +74,8 @@ type carrier struct {
 	ready chan struct{} // closed when it is one, or could not be
 	s     *Session
 	err   error
+	// capabilities are those of its clients, as JSON; nil: they are not known.
+	capabilities []byte
 
 	// The others of its tenant; nil if it is not among them. Guarded by carriers.mu.
 	tenant     *tenant
@@ -122,7 +124,7 @@ func (m *Manager) Carrier(r *http.Request, principal, revision string, client []
 		m.carriers.mu.Lock()
 		c, there := m.carriers.open[key]
 		if !there {
-			c = &carrier{key: key, ready: make(chan struct{})}
+			c = &carrier{key: key, ready: make(chan struct{}), capabilities: capabilitiesOf(client)}
 			if m.carriers.open == nil {
 				m.carriers.open = make(map[carrierKey]*carrier)
 			}

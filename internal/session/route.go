@@ -127,6 +127,9 @@ func (s *Session) responded(l *link, call *Call, m jsonrpc.Message) {
 	if adds {
 		data = handoff.AddTools(data, s.mostWait(""))
 	}
+	if refusal := s.checkInput([]byte(rq.id), m.Result); refusal != nil {
+		data = refusal
+	}
 	rq.call.respond(rq, data)
 	s.requestEnded(rq)
 }
@@ -167,6 +170,11 @@ func (s *Session) request(l *link, call *Call, m jsonrpc.Message) {
 	if call == s.standalone && s.modern != "" {
 		s.mu.Unlock()
 		s.refuse(l, m, "no request is in flight whose client could be asked")
+		return
+	}
+	if why := s.mayNotAsk(call, &m); why != "" {
+		s.mu.Unlock()
+		s.refuse(l, m, why)
 		return
 	}
 	id := s.asked.add(serverRequest{link: l, id: append([]byte(nil), m.ID...), call: call}, s.lease.Epoch)

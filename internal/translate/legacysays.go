@@ -69,37 +69,8 @@ func (c *legacyServer) asked(of backend.Call, m jsonrpc.Message) {
 
 // mayAsk says why a client with these capabilities must not be asked something, or nil.
 func mayAsk(client []byte, m jsonrpc.Message) *jsonrpc.Error {
-	has := func(path ...string) bool { return jsonrpc.Field(client, path...) != nil }
-	refused := func(code int, what string) *jsonrpc.Error {
-		return jsonrpc.Errorf(code, "the client has not declared %s", what)
-	}
-	switch m.Method {
-	case methodElicit:
-		url := jsonrpc.String(jsonrpc.Field(m.Params, "mode")) == "url"
-		switch {
-		case !has("elicitation"):
-			return refused(jsonrpc.CodeMethodNotFound, "elicitation")
-		case url && !has("elicitation", "url"):
-			return refused(jsonrpc.CodeInvalidParams, "elicitation.url")
-		case !url && has("elicitation", "url") && !has("elicitation", "form"): // {} stands for forms
-			return refused(jsonrpc.CodeInvalidParams, "elicitation.form")
-		}
-	case "sampling/createMessage":
-		tools := jsonrpc.Field(m.Params, "tools") != nil || jsonrpc.Field(m.Params, "toolChoice") != nil
-		switch {
-		case !has("sampling"):
-			return refused(jsonrpc.CodeMethodNotFound, "sampling")
-		case tools && !has("sampling", "tools"):
-			return refused(jsonrpc.CodeInvalidParams, "sampling.tools")
-		}
-	case "roots/list":
-		if !has("roots") {
-			return refused(jsonrpc.CodeMethodNotFound, "roots")
-		}
-	default:
-		return jsonrpc.Errorf(jsonrpc.CodeMethodNotFound, "revision %s has no such request to a client", protocol.V20260728)
-	}
-	return nil
+	_, err := protocol.MayAsk(client, m.Method, m.Params)
+	return err
 }
 
 // settled notes that a question of the server waits for no answer any more.
@@ -163,7 +134,7 @@ func (c *legacyServer) notified(of backend.Call, m jsonrpc.Message) {
 
 const (
 	methodLog    = "notifications/message"
-	methodElicit = "elicitation/create"
+	methodElicit = protocol.MethodElicit
 )
 
 // progressed takes a progress notification to the request whose token it has.

@@ -89,7 +89,7 @@ type request struct {
 // takesInput reports whether a server may ask the client something during the request
 // (2026-07-28, Multi Round-Trip Requests, "Supported Requests").
 func (r *request) takesInput() bool {
-	return r.call != nil && (r.method == protocol.MethodCallTool || r.method == protocol.MethodGetPrompt || r.method == protocol.MethodReadResource)
+	return r.call != nil && protocol.TakesInput(r.method)
 }
 
 func newLegacyServer(sink backend.Sink, log *slog.Logger) *legacyServer {

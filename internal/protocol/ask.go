@@ -1,0 +1,53 @@
+package protocol
+
+import "holdfast/jsonrpc"
+
+// Requests of a server to a client. Since revision 2026-07-28 they stand in an
+// InputRequiredResult.
+const (
+	MethodElicit    = "elicitation/create"
+	MethodSample    = "sampling/createMessage"
+	MethodListRoots = "roots/list"
+)
+
+// TakesInput reports whether a server may ask its client for something during a request of a
+// method (2026-07-28, Multi Round-Trip Requests, "Supported Requests").
+func TakesInput(method string) bool {
+	return method == MethodCallTool || method == MethodGetPrompt || method == MethodReadResource
+}
+
+// MayAsk says why a client with these capabilities must not be asked something, and which it
+// has not declared, or nil (2026-07-28, Multi Round-Trip Requests).
+func MayAsk(capabilities []byte, method string, params []byte) (required string, _ *jsonrpc.Error) {
+	has := func(path ...string) bool { return jsonrpc.Field(capabilities, path...) != nil }
+	refused := func(code int, what, required string) (string, *jsonrpc.Error) {
+		return required, jsonrpc.Errorf(code, "the client has not declared %s", what)
+	}
+	switch method {
+	case MethodElicit:
+		url := jsonrpc.String(jsonrpc.Field(params, "mode")) == "url"
+		switch {
+		case !has("elicitation"):
+			return refused(jsonrpc.CodeMethodNotFound, "elicitation", `{"elicitation":{}}`)
+		case url && !has("elicitation", "url"):
+			return refused(jsonrpc.CodeInvalidParams, "elicitation.url", `{"elicitation":{"url":{}}}`)
+		case !url && has("elicitation", "url") && !has("elicitation", "form"): // {} stands for forms
+			return refused(jsonrpc.CodeInvalidParams, "elicitation.form", `{"elicitation":{"form":{}}}`)
+		}
+	case MethodSample:
+		tools := jsonrpc.Field(params, "tools") != nil || jsonrpc.Field(params, "toolChoice") != nil
+		switch {
+		case !has("sampling"):
+			return refused(jsonrpc.CodeMethodNotFound, "sampling", `{"sampling":{}}`)
+		case tools && !has("sampling", "tools"):
+			return refused(jsonrpc.CodeInvalidParams, "sampling.tools", `{"sampling":{"tools":{}}}`)
+		}
+	case MethodListRoots:
+		if !has("roots") {
+			return refused(jsonrpc.CodeMethodNotFound, "roots", `{"roots":{}}`)
+		}
+	default:
+		return `{}`, jsonrpc.Errorf(jsonrpc.CodeMethodNotFound, "revision %s has no such request to a client", V20260728)
+	}
+	return "", nil
+}
