@@ -13,7 +13,9 @@ import (
 // curious is a backend that asks its client what the arguments of a tool say, during a request
 // of any method, and answers with what becomes of it. The tool "native" does so by an
 // InputRequiredResult.
-type curious struct{ asking atomic.Pointer[message.Exchange] }
+type curious struct {
+	asking atomic.Pointer[message.Exchange]
+}
 
 func (c *curious) Serve(x *message.Exchange) {
 	switch {
