@@ -31,6 +31,7 @@ type modernServer struct {
 	capabilities []byte // of the server
 	level        []byte // of log messages, as JSON, or nil
 	inFlight     map[string]*exchange
+	tokens       map[string]*exchange // by the keys of their progress tokens
 	questions    map[string]*exchange // that wait for the client's answer, by the question's id
 	changes      changes
 	timers       map[*time.Timer]struct{}
@@ -45,7 +46,7 @@ type clientFacts struct {
 func newModernServer(sink backend.Sink, log *slog.Logger) *modernServer {
 	c := &modernServer{
 		sink: sink, log: log, own: newOwnRequests(),
-		inFlight: make(map[string]*exchange), questions: make(map[string]*exchange), timers: make(map[*time.Timer]struct{}),
+		inFlight: make(map[string]*exchange), tokens: make(map[string]*exchange), questions: make(map[string]*exchange), timers: make(map[*time.Timer]struct{}),
 	}
 	c.changes.wanted = make(map[string]bool)
 	c.out.failed, c.out.log = c.notTaken, log
@@ -250,7 +251,9 @@ func (c *modernServer) Emit(of backend.Call, m jsonrpc.Message) {
 			c.heard(m)
 			return
 		}
-		c.sink.Emit(of, m)
+		if m.Method != protocol.MethodProgress || c.advances(m.Params) {
+			c.sink.Emit(of, m)
+		}
 	}
 }
 

@@ -136,6 +136,35 @@ func TestRounds(t *testing.T) {
 	h.expect(a, `{"jsonrpc":"2.0","id":1,"result":{"content":[]}}`)
 }
 
+// The progress of a request increases, although each round of the server counts anew.
+func TestRoundsProgress(t *testing.T) {
+	t.Parallel()
+	h, s := legacyConversation(t)
+	a := &call{"a"}
+	h.deliver(a, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"n","_meta":{"progressToken":"p"}}}`)
+	s.hears(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"n","_meta":{` + theClient + `,"progressToken":"p"}}}`)
+	says := func(token string, value float64, told bool) {
+		text := fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%q,"progress":%v}}`, token, value)
+		s.say(a, text)
+		if told {
+			h.expect(a, text)
+		}
+	}
+	says("p", 1, true)
+	says("p", 2.5, true)
+	s.say(nil, `{"jsonrpc":"2.0","id":1,"result":{"resultType":"input_required","requestState":"2"}}`)
+	id := s.hears(`{"jsonrpc":"2.0","id":ID,"method":"tools/call","params":{"name":"n","_meta":{` + theClient + `,"progressToken":"p"},"requestState":"2"}}`)
+	says("p", 1, false)
+	says("p", 2.5, false)
+	says("other", 1, true)
+	says("p", 3, true)
+	s.say(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"resultType":"complete","content":[]}}`, id))
+	h.expect(a, `{"jsonrpc":"2.0","id":1,"result":{"content":[]}}`)
+	if left := h.conn.(*modernServer).tokens; len(left) != 0 {
+		t.Errorf("tokens are kept: %v", left)
+	}
+}
+
 func TestRoundsEnd(t *testing.T) {
 	t.Parallel()
 	h, s := legacyConversation(t)

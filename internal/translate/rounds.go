@@ -2,6 +2,7 @@ package translate
 
 import (
 	"fmt"
+	"math"
 	"time"
 
 	"holdfast/backend"
@@ -25,6 +26,9 @@ type exchange struct {
 	inputs []byte
 	open   map[string]string
 	timer  *time.Timer // until a round that asks the client nothing
+
+	token string  // the key of its progress token, or ""
+	told  float64 // the greatest progress that its client has heard of
 }
 
 // begin hands a request of a client to the server.
@@ -34,8 +38,11 @@ func (c *modernServer) begin(in backend.Inbound) error {
 	if c.level != nil {
 		dst = appendMember(dst, protocol.MetaLogLevel, c.level)
 	}
-	x := &exchange{in: in, id: in.ID}
-	c.inFlight[key(in.ID)] = x
+	x := &exchange{in: in, id: in.ID, told: math.Inf(-1)}
+	if token := jsonrpc.Field(in.Params, "_meta", "progressToken"); token != nil {
+		x.token = key(token)
+	}
+	c.put(x)
 	c.mu.Unlock()
 	jsonrpc.Each(jsonrpc.Field(in.Params, "_meta"), func(name, value []byte) {
 		if !isReserved(string(name)) {
@@ -73,12 +80,44 @@ func isReserved(name string) bool {
 	return false
 }
 
+// put has an exchange found by the id of its present round, and its token. c.mu is held.
+func (c *modernServer) put(x *exchange) {
+	c.inFlight[key(x.id)] = x
+	if x.token != "" {
+		c.tokens[x.token] = x
+	}
+}
+
+// advances reports whether the client of a request is told of its progress. Each round of a
+// server counts anew, but for the client it is one request, whose progress must increase
+// (2025-11-25, Progress).
+func (c *modernServer) advances(params []byte) bool {
+	token, value, ok := protocol.Progress(params)
+	if !ok {
+		return true
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	x := c.tokens[token]
+	switch {
+	case x == nil:
+	case value > x.told:
+		x.told = value
+	case x.rounds > 0:
+		return false
+	}
+	return true
+}
+
 // drop takes an exchange off the record, which may be nil. c.mu is held.
 func (c *modernServer) drop(x *exchange) {
 	if x == nil {
 		return
 	}
 	delete(c.inFlight, key(x.id))
+	if c.tokens[x.token] == x {
+		delete(c.tokens, x.token)
+	}
 	for id := range x.open {
 		delete(c.questions, id)
 	}
@@ -149,7 +188,7 @@ func (c *modernServer) ask(x *exchange, result []byte) {
 		c.questions[id] = x
 	}
 	x.id = c.own.newID()
-	c.inFlight[key(x.id)] = x // so that it can be cancelled
+	c.put(x) // so that it can be cancelled
 	c.mu.Unlock()
 	for _, q := range questions {
 		c.sink.Emit(x.in.Call, q)
