@@ -3,7 +3,9 @@ package session
 import (
 	"encoding/json"
 	"errors"
+	"maps"
 	"math"
+	"slices"
 	"strconv"
 	"time"
 
@@ -32,6 +34,14 @@ func (s *Session) isObserved() bool { return s.m.opts.Observers != nil }
 func (s *Session) tellBegan() {
 	if s.isObserved() {
 		s.happened(observe.SessionBegan{Session: s.observed()})
+	}
+}
+
+// tellSafeTools tells of the tools that a session which was taken over is known to have. s.mu is held,
+// or nobody knows the session.
+func (s *Session) tellSafeTools() {
+	if s.isObserved() && len(s.tools.safe) > 0 {
+		s.happened(observe.ToolsListed{Session: s.observed(), Tools: slices.Collect(maps.Keys(s.tools.safe))})
 	}
 }
 
