@@ -51,7 +51,7 @@ func serve(addr, backend string, retry time.Duration, observed bool) error {
 	}
 	observe := func(*holdfast.Options, string) {}
 	if observed {
-		end := func() {}
+		var end func()
 		if observe, end, err = tools.Observe(); err != nil {
 			return err
 		}
