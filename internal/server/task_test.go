@@ -16,7 +16,7 @@ import (
 
 const (
 	extTasks = "io.modelcontextprotocol/tasks"
-	aware    = `{"extensions":{"io.modelcontextprotocol/tasks":{}}}`
+	aware    = `{"elicitation":{},"extensions":{"io.modelcontextprotocol/tasks":{}}}`
 )
 
 // modernBody returns a request of revision 2026-07-28 by a client with the capabilities.
