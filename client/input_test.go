@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"holdfast/client"
@@ -293,16 +294,19 @@ func TestInputSessionID(t *testing.T) {
 // The client waits for a silent server as long as its options say.
 func TestInputSilence(t *testing.T) {
 	t.Parallel()
-	s := &bad{answer: func(_ http.ResponseWriter, r *http.Request, _ *bad) { away(r) }}
-	began := time.Now()
-	e := s.call(t, client.Options{AnswerTimeout: 2 * time.Second, Silence: 2 * time.Second, ConnectTimeout: soon})
-	judge(t, e, unknown+"the server did not begin to answer within 2s", "")
-	if took := time.Since(began); took < 2*time.Second {
-		t.Errorf("it was given up after %v", took)
-	}
-	if n := s.posts.Load(); n != 1 {
-		t.Errorf("the request was sent %d times", n)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		s := &bad{answer: func(_ http.ResponseWriter, r *http.Request, _ *bad) { away(r) }}
+		url, hc := serveInside(t, s)
+		began := time.Now()
+		e := s.callAt(t, url, client.Options{HTTPClient: hc, AnswerTimeout: 2 * time.Second, Silence: 3 * time.Second, ConnectTimeout: soon})
+		judge(t, e, unknown+"the server did not begin to answer within 2s", "")
+		if took := time.Since(began); took != 2*time.Second {
+			t.Errorf("it was given up after %v", took)
+		}
+		if n := s.posts.Load(); n != 1 {
+			t.Errorf("the request was sent %d times", n)
+		}
+	})
 }
 
 // Comments keep a call waiting for as long as the host wants, and no longer.

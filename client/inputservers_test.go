@@ -89,9 +89,15 @@ func (s *bad) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // comes after it. Both of these are answered. It returns what became of the bad one.
 func (s *bad) call(t *testing.T, opts client.Options) *jsonrpc.Error {
 	t.Helper()
+	return s.callAt(t, serve(t, s), opts)
+}
+
+// callAt does so where the server is served already.
+func (s *bad) callAt(t *testing.T, url string, opts client.Options) *jsonrpc.Error {
+	t.Helper()
 	s.let = make(chan struct{})
 	opts.NoListen = true
-	r := newRaw(t, serve(t, s), opts)
+	r := newRaw(t, url, opts)
 	r.open()
 	r.send(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"held"}}`)
 	r.send(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"bad"}}`)
