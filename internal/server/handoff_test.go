@@ -488,6 +488,32 @@ func TestHandOffAsked(t *testing.T) {
 	}
 }
 
+// The last progress of a request of a batch is its own.
+func TestHandOffBatchProgress(t *testing.T) {
+	t.Parallel()
+	c := handOffs()
+	c.session.HandOffAfter = func(string, string) time.Duration { return time.Second }
+	n := newNode(t, c)
+	h := &posting{peer: n.connect("2025-03-26", nil), ids: 10}
+	w := h.open("POST", "/mcp", `[{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"hold","arguments":{},"_meta":{"progressToken":"p"}}},
+		{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"hold","arguments":{}}}]`)
+	held := n.release(2)
+	held[0].Notify("notifications/progress", []byte(`{"progressToken":"p","progress":1,"message":"half"}`))
+	for range 3 {
+		m := parse(string(w.message().Data))
+		if m.Kind != jsonrpc.Response {
+			continue
+		}
+		is, want := tellOf(t, m), map[string]string{"1": "half"}[string(m.ID)]
+		if got := wait(t, h, handoff.ToolWait, is.Handle, `,"seconds":0`); got.Message != want {
+			t.Errorf("the last progress of %s is %q, and not %q", m.ID, got.Message, want)
+		}
+	}
+	for _, x := range held {
+		x.Result(result("the end"))
+	}
+}
+
 // A batch is answered when each of its requests has ended or was handed off.
 func TestHandOffBatch(t *testing.T) {
 	t.Parallel()

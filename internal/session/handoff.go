@@ -178,8 +178,8 @@ func (l *lateRequest) heir(c *Call) *Call {
 	}
 	t := s.addTask(h, h.number)
 	message := ""
-	if n := c.Number(); n != 0 {
-		message = s.progressMessage(n)
+	if n := c.Number(); n != 0 && len(l.tokens) > 0 {
+		message = s.progressMessage(n, l.tokens)
 	}
 	t.of.mu.Lock()
 	t.tool, t.message = l.tool, message

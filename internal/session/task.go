@@ -165,7 +165,7 @@ func (s *Session) lastMessage(t *task, number uint64) string {
 	t.of.mu.Unlock()
 	message := ""
 	if !known {
-		message = s.progressMessage(number)
+		message = s.progressMessage(number, nil)
 	}
 	t.of.mu.Lock()
 	defer t.of.mu.Unlock()
@@ -175,10 +175,12 @@ func (s *Session) lastMessage(t *task, number uint64) string {
 	return t.message
 }
 
-// progressMessage returns the message of the last progress in a stream, or "".
-func (s *Session) progressMessage(number uint64) (message string) {
+// progressMessage returns the message of the last progress in a stream, or "". If there are tokens
+// it is that of requests with one of them: a batch has the progress of several.
+func (s *Session) progressMessage(number uint64, tokens []string) (message string) {
 	_ = s.eachEntry(s.m.ctx, number, math.MaxUint64, func(e *stream.Entry) {
-		if text, ok := progressText(e.Data); ok {
+		text, ok := progressText(e.Data)
+		if ok && (tokens == nil || slices.Contains(tokens, string(jsonrpc.Key(jsonrpc.Field(e.Data, "params", "progressToken"))))) {
 			message = text
 		}
 	})
