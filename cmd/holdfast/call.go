@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"holdfast/client"
+	"holdfast/internal/feature/handoff"
 	"holdfast/internal/follow"
 	"holdfast/internal/terminal"
 	"holdfast/jsonrpc"
@@ -108,7 +109,9 @@ func (f *callFlags) call(cmd *cobra.Command, args []string) error {
 		return err
 	}
 	w.ID = []byte(`"hf-` + strings.ToLower(rand.Text()[:12]) + `"`)
-	params["_meta"] = p.metaWith(w.ID)
+	meta := p.metaWith(w.ID)
+	meta[handoff.Meta] = false // call waits for as long as it takes
+	params["_meta"] = meta
 	f.follow.save(follow.SavedCallsIn(f.follow.state), w)
 	if err := sendRequest(ctx, conn, w.ID, follow.ToolsCall, params); err != nil {
 		return err

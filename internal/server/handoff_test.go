@@ -488,6 +488,30 @@ func TestHandOffAsked(t *testing.T) {
 	}
 }
 
+// A client that says that it waits for as long as it takes is handed nothing.
+func TestHandOffUnwanted(t *testing.T) {
+	t.Parallel()
+	for _, era := range []string{"post", "pair", "websocket"} {
+		t.Run(era, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t, handOffs())
+			patient, other := hosts[era](n), hosts[era](n)
+			answer := make(chan jsonrpc.Message, 1)
+			go func() {
+				m, _ := patient.ask("tools/call", `{"name":"hold","arguments":{},"_meta":{"holdfast/handoff":false}}`)
+				answer <- m
+			}()
+			held := n.release(1)
+			handOff(t, other, "hold", `{}`) // which began later
+			held[0].Result(result("the end"))
+			if m := <-answer; !strings.Contains(string(m.Raw), "the end") {
+				t.Errorf("the call ended with %s", m.Raw)
+			}
+			n.release(1)[0].Result(result("the other's end"))
+		})
+	}
+}
+
 // The last progress of a request of a batch is its own.
 func TestHandOffBatchProgress(t *testing.T) {
 	t.Parallel()

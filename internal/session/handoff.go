@@ -56,13 +56,14 @@ func (s *Session) takesHandOffs(m *jsonrpc.Message) bool {
 }
 
 // handOffAfter returns after which time a request is handed off; 0: never. One with the param
-// "task" is to be a task of revision 2025-11-25.
+// "task" is to be a task of revision 2025-11-25, and the client of one whose _meta says so waits
+// for as long as it takes.
 func (s *Session) handOffAfter(m *jsonrpc.Message) time.Duration {
 	if m.Method != protocol.MethodCallTool || !s.takesHandOffs(m) {
 		return 0
 	}
 	tool := toolOf(m)
-	if handoff.IsTool(tool) || jsonrpc.Field(m.Params, "task") != nil {
+	if handoff.IsTool(tool) || jsonrpc.Field(m.Params, "task") != nil || string(jsonrpc.Field(m.Params, "_meta", handoff.Meta)) == "false" {
 		return 0
 	}
 	return s.m.opts.HandOffAfter(s.Server(), tool)
