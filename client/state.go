@@ -45,8 +45,8 @@ type CallState struct {
 	Key         string `json:"key,omitempty"`         // idempotency key
 	Task        string `json:"task,omitempty"`        // id of the task that the call has become (2026-07-28)
 	// Request is the request itself, as long as it may have to be sent again: until the
-	// server has it and there is a Token, a Stream or a LastEventID. It is sent as
-	// [json.Marshal] spells it.
+	// server has it and there is a Token, a Stream or a LastEventID. Of revision 2026-07-28
+	// and later it stays. It is sent as [json.Marshal] spells it.
 	Request json.RawMessage `json:"request,omitempty"`
 }
 
@@ -98,9 +98,10 @@ func (k *call) snapshot() CallState {
 		s.LastEventID = at.before
 	}
 	shared := k.transport != nil && k.transport.shared()
-	if k.state != callTaken || k.key != "" && (!k.ways.found() || shared && s.Token == "") {
+	if k.state != callTaken || k.key != "" && (!k.ways.found() || shared && s.Token == "") || k.isModern() {
 		// The request may have to be sent again. Over a mux the way back is the token, which
-		// comes a moment after the first event id.
+		// comes a moment after the first event id. What asks for a modern call says who asks,
+		// as the request does.
 		s.Request = k.body
 	}
 	return s

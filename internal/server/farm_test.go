@@ -72,6 +72,7 @@ func (f *farm) start(c config) *farmNode {
 	c.server.UpgradeAfter = cmp.Or(c.server.UpgradeAfter, unhurried)
 	c.server.InputGrace = cmp.Or(c.server.InputGrace, unhurried)
 	c.server.PingAfter = cmp.Or(c.server.PingAfter, unhurried)
+	c.server.KeepAlive = cmp.Or(c.server.KeepAlive, unhurried)
 	c.session.Logger = c.server.Logger
 	n := &farmNode{
 		node:   &node{t: f.t, script: &script{runs: map[string]int{}}, store: memory.New(memory.Options{}), lists: c.backend == nil},

@@ -69,6 +69,7 @@ func newNode(t testing.TB, c config) *node {
 	c.server.UpgradeAfter = cmp.Or(c.server.UpgradeAfter, unhurried)
 	c.server.InputGrace = cmp.Or(c.server.InputGrace, unhurried)
 	c.server.PingAfter = cmp.Or(c.server.PingAfter, unhurried)
+	c.server.KeepAlive = cmp.Or(c.server.KeepAlive, unhurried)
 	c.session.Logger = c.server.Logger
 	c.session.Observers = append(c.session.Observers, observetest.New(t))
 	c.server.Observers = c.session.Observers
