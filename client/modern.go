@@ -116,13 +116,26 @@ func (k *call) cancelModern() {
 		k.awaitToken()
 	}
 	k.mu.Lock()
-	token := k.ways.token
+	name, value := protocol.MetaResumeToken, k.ways.token
+	if value == "" && k.session.keys {
+		name, value = protocol.MetaIdempotencyKey, k.key
+	}
 	params := append(append([]byte(`{"requestId":`), k.wire...), `,"_meta":`...)
 	k.mu.Unlock()
-	if token == "" {
+	if value == "" {
 		return // the end of its exchange cancels it (2026-07-28, Cancellation)
 	}
-	params = append(append(params, jsonrpc.Object(protocol.MetaResumeToken, token)...), '}')
+	if name == protocol.MetaIdempotencyKey { // which the server may not have yet
+		t := time.NewTimer(cancelWait)
+		defer t.Stop()
+		select {
+		case <-k.reached:
+		case <-t.C:
+		case <-k.c.ctx.Done():
+			return
+		}
+	}
+	params = append(append(params, jsonrpc.Object(name, value)...), '}')
 	ctx, stop := context.WithTimeout(k.c.ctx, k.c.opts.ConnectTimeout)
 	defer stop()
 	if err := k.c.tell(ctx, nil, jsonrpc.AppendRequest(nil, nil, protocol.MethodCancelled, params), k.c.opts.ConnectTimeout); err != nil {

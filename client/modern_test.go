@@ -238,6 +238,35 @@ func TestModernCancel(t *testing.T) {
 	}
 }
 
+// A modern call under an idempotency key is cancelled by the key.
+func TestModernCancelKeyed(t *testing.T) {
+	t.Parallel()
+	s := newModernServer(t, func(w http.ResponseWriter, r *http.Request, m jsonrpc.Message, _ int) {
+		switch m.Method {
+		case "server/discover":
+			answerJSON(w, 200, `{"jsonrpc":"2.0","id":%s,"result":{"supportedVersions":["2026-07-28"],"capabilities":{"experimental":{"holdfast/idempotencyKey":{}}}}}`, m.ID)
+		case "tools/call":
+			event(w, `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"p","progress":1}}`)
+			<-r.Context().Done()
+		default:
+			w.WriteHeader(http.StatusAccepted)
+		}
+	})
+	c := newRaw(t, s.url, client.Options{})
+	c.send(`{"jsonrpc":"2.0","id":0,"method":"server/discover","params":{` + meta + `}}`)
+	c.answer("0")
+	c.send(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x",` + meta + `}}`)
+	c.until(func(m jsonrpc.Message) bool { return m.Method == "notifications/progress" })
+	c.send(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`)
+	if !eventually(t.Context(), func() bool { return len(s.got("notifications/cancelled")) == 1 }) {
+		t.Fatal("no cancellation was sent")
+	}
+	key := jsonrpc.String(jsonrpc.Field(s.got("notifications/cancelled")[0].Params, "_meta", "holdfast/idempotencyKey"))
+	if was := s.got("tools/call")[0].header.Get("Idempotency-Key"); key == "" || was != `"`+key+`"` {
+		t.Errorf("cancelled by the key %q, and called under %s", key, was)
+	}
+}
+
 // What a cut leaves of a modern call depends on the call and on the server.
 func TestModernCut(t *testing.T) {
 	t.Parallel()

@@ -100,17 +100,30 @@ func (h *Handler) resumeModern(w http.ResponseWriter, x *exchange) error {
 	return p.answer(x.r.Context(), number, at.Seq)
 }
 
-// cancelModern serves a notifications/cancelled that names a call by its token.
+// cancelModern serves a notifications/cancelled that names a call by its token, or by the
+// idempotency key that it was made under.
 func (h *Handler) cancelModern(w http.ResponseWriter, x *exchange) error {
 	m := &x.msgs[0]
-	s, number, err := h.findModern(x, jsonrpc.Field(m.Params, "_meta", protocol.MetaResumeToken), jsonrpc.Field(m.Params, "requestId"))
-	if err != nil && !errors.Is(err, session.ErrBadToken) {
-		return err
-	}
-	if err == nil {
-		if c := s.CallAt(number); c != nil {
-			c.Withdraw("the client cancelled the request")
+	var c *session.Call
+	if session.Cancels(m) {
+		s, number, err := h.findModern(x, jsonrpc.Field(m.Params, "_meta", protocol.MetaResumeToken), jsonrpc.Field(m.Params, "requestId"))
+		if err != nil && !errors.Is(err, session.ErrBadToken) {
+			return err
 		}
+		if err == nil {
+			c = s.CallAt(number)
+		}
+	} else {
+		key, err := keyOf(x.r, x.msgs)
+		if err != nil {
+			return errf(codeInvalid, "%v", err)
+		}
+		if c, err = h.sessions.KeyedCall(x.principal, key); err != nil {
+			return err
+		}
+	}
+	if c != nil {
+		c.Withdraw("the client cancelled the request")
 	}
 	w.WriteHeader(http.StatusAccepted)
 	return nil

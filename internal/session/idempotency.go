@@ -104,6 +104,72 @@ func (s *Session) begunUnder(k *keyRecord, known idempotency.Entry) (*ExistingCa
 	return nil, ErrGone
 }
 
+// KeyedCall returns the call of a modern client that began under an idempotency key and is in
+// flight, or nil. The error is a [*Redirect] if its session is not on this node, or that of a
+// store which can't tell.
+func (m *Manager) KeyedCall(principal, key string) (*Call, error) {
+	scope := scopeOf(principal, true)
+	id := idempotency.KeyID(scope, "", key)
+	for {
+		known, ok := m.keys.Find(id)
+		if !ok {
+			at, err := m.claimant(id)
+			if err != nil || at == "" {
+				return nil, err
+			}
+			if _, err = m.FindName(string(at), principal); err != nil {
+				err = m.redirect(at, principal)
+			}
+			switch {
+			case errors.Is(err, ErrNotFound):
+				return nil, nil // it has ended with its session
+			case err != nil && !errors.Is(err, errHere):
+				return nil, err
+			}
+			if known, ok = m.keys.Find(id); !ok {
+				return nil, nil // it has not begun, or is kept no longer
+			}
+		}
+		if known.State == idempotency.Claimed {
+			<-known.Settled // beginning does not take long
+			continue
+		}
+		s, err := m.FindName(string(known.Session), principal)
+		if err == nil {
+			return s.CallAt(known.Number), nil
+		}
+		if err = m.redirect(known.Session, principal); errors.Is(err, ErrNotFound) {
+			return nil, nil
+		}
+		if !errors.Is(err, errHere) {
+			return nil, err
+		}
+	}
+}
+
+// claimant returns the session that has claimed a key, as the nodes' store knows it, or "".
+func (m *Manager) claimant(id idempotency.ID) (stream.SessionKey, error) {
+	if m.shared == nil {
+		return "", nil
+	}
+	ctx, stop := context.WithTimeout(m.ctx, storeTimeout)
+	defer stop()
+	// A store tells only who is too late. Until this is undone the call that is cancelled,
+	// should it come only now, is refused.
+	var nobody idempotency.Sum
+	was, _, err := m.shared.Claim(ctx, shared.ClaimID(id), nobody[:])
+	if err == nil && was == nil {
+		err = m.shared.Unclaim(ctx, shared.ClaimID(id), nobody[:])
+	}
+	if err != nil {
+		return "", fmt.Errorf("idempotency key not looked up: %w", err)
+	}
+	if len(was) <= len(nobody) {
+		return "", nil
+	}
+	return stream.SessionKey(was[len(nobody):]), nil
+}
+
 // BeginNamed is like [Session.BeginKeyed] for a name that another node has given to a
 // POST to this session, which it sends again when it can't know whether it arrived. In a
 // session with a single stream a call that was begun before has no stream of its own to

@@ -222,6 +222,17 @@ func (r *Registry) Restore(id ID, sum Sum, session stream.SessionKey, number uin
 	r.add(id, e)
 }
 
+// Find returns what is known of a key, and whether anything is.
+func (r *Registry) Find(id ID) (known Entry, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	e := r.known[id]
+	if e == nil {
+		return known, false
+	}
+	return e.Entry, true
+}
+
 // Found reports whether, since the key was claimed, its call was found in a session that
 // was taken over.
 func (r *Registry) Found(id ID) bool {
