@@ -35,7 +35,7 @@ type calledTasks struct {
 	mu       sync.Mutex
 	listing  tasksListing
 	required map[string]bool      // tools that are called as tasks only
-	waiting  []backend.Inbound    // calls, until the tools are listed
+	waiting  []backend.Inbound    // calls, until the tools are listed, and cancellations of them
 	tasks    map[string]*taskCall // by the keys of the ids of their requests
 	closed   bool
 }
@@ -147,7 +147,7 @@ func (t *calledTasks) close() {
 // deliver takes a message of the client.
 func (t *calledTasks) deliver(in backend.Inbound) error {
 	switch {
-	case in.Method == protocol.MethodCancelled && t.cancelled(in):
+	case in.Method == protocol.MethodCancelled && (t.waits(in) || t.cancelled(in)):
 		return nil
 	case in.Kind != jsonrpc.Request || in.Method != protocol.MethodCallTool || jsonrpc.Field(in.Params, "task") != nil:
 		return t.out.Deliver(in)
@@ -201,23 +201,50 @@ func (t *calledTasks) listed(in backend.Inbound, m jsonrpc.Message) {
 		t.list(in, page.NextCursor)
 		return
 	}
-	if t.listing == listing {
-		t.listing = listedTools
-	}
-	waiting := t.waiting
-	t.waiting = nil
-	var asTasks []backend.Inbound
-	for _, in := range waiting {
-		if t.required[jsonrpc.String(jsonrpc.Field(in.Params, "name"))] {
-			asTasks = append(asTasks, in)
-		} else {
+	t.mu.Unlock()
+	t.release()
+}
+
+// release hands over what has waited, in its order. What comes meanwhile waits behind it.
+func (t *calledTasks) release() {
+	for {
+		t.mu.Lock()
+		if len(t.waiting) == 0 {
+			t.waiting, t.listing = nil, listedTools
+			t.mu.Unlock()
+			return
+		}
+		in := t.waiting[0]
+		required := t.required[jsonrpc.String(jsonrpc.Field(in.Params, "name"))]
+		t.mu.Unlock()
+		switch {
+		case in.Method == protocol.MethodCancelled:
+			if !t.cancelled(in) {
+				t.out.later(in)
+			}
+		case required:
+			t.begin(in)
+		default:
 			t.out.later(in)
 		}
+		t.mu.Lock() // its cancellation has waited until here
+		t.waiting = t.waiting[1:]
+		t.mu.Unlock()
 	}
-	t.mu.Unlock()
-	for _, in := range asTasks {
-		t.begin(in)
+}
+
+// waits has a cancellation wait behind its call, if that waits, and reports whether it does.
+func (t *calledTasks) waits(in backend.Inbound) bool {
+	id := key(jsonrpc.Field(in.Params, "requestId"))
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i := range t.waiting {
+		if t.waiting[i].Kind == jsonrpc.Request && key(t.waiting[i].ID) == id {
+			t.waiting = append(t.waiting, in)
+			return true
+		}
 	}
+	return false
 }
 
 // begin makes a call as a task.
@@ -333,17 +360,10 @@ func withoutRelated(of []byte) []byte {
 	return of
 }
 
-// cancelled takes a cancellation, and reports whether it is of a call that is a task, or waits.
+// cancelled takes a cancellation, and reports whether it is of a call that is a task.
 func (t *calledTasks) cancelled(in backend.Inbound) bool {
 	id := key(jsonrpc.Field(in.Params, "requestId"))
 	t.mu.Lock()
-	for i := range t.waiting {
-		if key(t.waiting[i].ID) == id {
-			t.waiting = append(t.waiting[:i:i], t.waiting[i+1:]...)
-			t.mu.Unlock()
-			return true
-		}
-	}
 	call := t.tasks[id]
 	if call == nil {
 		t.mu.Unlock()

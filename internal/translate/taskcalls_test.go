@@ -104,3 +104,27 @@ func TestTaskCallCancelled(t *testing.T) {
 	h.deliver(nil, other)
 	s.hears(other)
 }
+
+// A cancellation waits behind its call until the tools are listed.
+func TestTaskCallCancelledEarly(t *testing.T) {
+	t.Parallel()
+	s := newScript(t, backend.Legacy)
+	s.answer = func(s *script, in backend.Inbound) bool {
+		if in.Method == protocol.MethodInitialize {
+			s.say(nil, `{"jsonrpc":"2.0","id":0,"result":{"protocolVersion":"2025-11-25","capabilities":{"tasks":{"requests":{"tools":{"call":{}}}}}}}`)
+		}
+		return in.Method == protocol.MethodInitialize
+	}
+	h := converse(t, New(s, quiet), "")
+	h.deliver(&call{"i"}, `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{}}`)
+	h.next()
+	t.Cleanup(s.untold)
+	const plain = `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"plain"}}`
+	const cancel = `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`
+	h.deliver(&call{"a"}, plain)
+	id := s.hears(`{"jsonrpc":"2.0","id":ID,"method":"tools/list","params":{}}`)
+	h.deliver(nil, cancel)
+	s.say(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"tools":[{"name":"plain"}]}}`, id))
+	s.hears(plain)
+	s.hears(cancel)
+}
