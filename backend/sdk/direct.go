@@ -48,26 +48,39 @@ func (c *conn) direct(in *backend.Inbound) bool {
 				c.sink.Emit(r.call, answer)
 			}
 		}()
-		answer = c.answer(ctx, id, req)
+		c.answer(ctx, id, req, &answer)
 	}()
 	return true
 }
 
-// answer calls a tool and encodes its result; both may panic.
-func (c *conn) answer(ctx context.Context, id []byte, req *mcp.CallToolRequest) jsonrpc.Message {
-	var answer jsonrpc.Message
-	err := func() (err error) {
-		defer onWire(&err)
-		defer panics.Catch(&err, c.b.logger(), handling, "tools/call")
-		result, err := handlerOf(c.server)(ctx, "tools/call", req)
-		answer = c.response(id, result, err)
-		return nil
-	}()
-	if err != nil {
-		return failure(id, err)
+// answer calls a tool and encodes its result; both may panic. The result is not returned, as
+// the copies would double the stack of a call that waits.
+func (c *conn) answer(ctx context.Context, id []byte, req *mcp.CallToolRequest, answer *jsonrpc.Message) {
+	if err := c.callTool(ctx, id, req, answer); err != nil {
+		fail(id, err, answer)
 	}
-	return answer
 }
+
+func (c *conn) callTool(ctx context.Context, id []byte, req *mcp.CallToolRequest, answer *jsonrpc.Message) (err error) {
+	defer onWire(&err)
+	defer panics.Catch(&err, c.b.logger(), handling, "tools/call")
+	result, err := handlerOf(c.server)(ctx, "tools/call", req)
+	c.encode(id, result, err, answer)
+	return nil
+}
+
+// encode encodes the result of a call. Its copy of the answer is not on the stack while the tool
+// runs.
+//
+//go:noinline
+func (c *conn) encode(id []byte, result mcp.Result, err error, answer *jsonrpc.Message) {
+	*answer = c.response(id, result, err)
+}
+
+// fail is the answer to a call that has failed.
+//
+//go:noinline
+func fail(id []byte, err error, answer *jsonrpc.Message) { *answer = failure(id, err) }
 
 // errNoAnswer is the error of a handler that returned nothing.
 var errNoAnswer = &sdkrpc.Error{Code: sdkrpc.CodeInternalError, Message: "the handler returned neither a result nor an error"}
