@@ -109,7 +109,7 @@ func (f *farm) begin(name string) {
 		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: name + ":slow:" + in.Message}}}, nil, nil
 	})
 	if strings.HasPrefix(name, "ask") {
-		mcp.AddTool(s, &mcp.Tool{Name: "ask"}, func(ctx context.Context, r *mcp.CallToolRequest, in message) (*mcp.CallToolResult, any, error) {
+		mcp.AddTool(s, &mcp.Tool{Name: "ask"}, func(ctx context.Context, r *mcp.CallToolRequest, _ message) (*mcp.CallToolResult, any, error) {
 			res, err := r.Session.Elicit(ctx, &mcp.ElicitParams{Message: name + " asks", RequestedSchema: map[string]any{
 				"type": "object", "properties": map[string]any{"name": map[string]any{"type": "string"}}}})
 			if err != nil {
