@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -20,6 +21,7 @@ import (
 // shared is a backend with one conversation below for all sessions, for servers without state:
 // ids and progress tokens are mapped. The server is told of a client without capabilities,
 // as nobody could say which session a question of it would be for. It is a legacy conversation.
+// What the server keeps for a client is not offered: a level for logs, subscriptions, tasks.
 //
 // No lock is held while the server or a session is told anything.
 type shared struct {
@@ -38,7 +40,8 @@ type shared struct {
 // sharing is one opening of the server.
 type sharing struct {
 	s      *shared
-	conn   backend.Conn
+	conn   backend.Conn // set when opened is closed; nil: it could not be opened
+	opened chan struct{}
 	result []byte // of initialize
 	asked  map[string]*sharedRequest
 	over   bool
@@ -136,13 +139,14 @@ var sharedInitialize = []byte(`{"protocolVersion":"2025-11-25","capabilities":{}
 func (s *shared) open(start backend.Start) (*sharing, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), sharedOpen)
 	defer cancel()
-	now := &sharing{s: s, asked: make(map[string]*sharedRequest)}
+	now := &sharing{s: s, opened: make(chan struct{}), asked: make(map[string]*sharedRequest)}
 	start.HTTP = (&http.Request{Method: http.MethodPost, URL: &url.URL{Path: "/"}, Header: make(http.Header)}).WithContext(ctx)
 	conn, err := s.inner.Open(ctx, start, now)
+	now.conn = conn
+	close(now.opened)
 	if err != nil {
 		return nil, err
 	}
-	now.conn = conn
 	rq := &sharedRequest{method: protocol.MethodInitialize, answer: make(chan jsonrpc.Message, 1)}
 	err = now.send(backend.Inbound{Message: jsonrpc.Message{Kind: jsonrpc.Request, Method: rq.method, Params: sharedInitialize}, Context: context.Background()}, rq)
 	if err != nil {
@@ -156,7 +160,7 @@ func (s *shared) open(start backend.Start) (*sharing, error) {
 		case m.Error != nil:
 			return now, fmt.Errorf("initialize failed: %s", m.Error)
 		}
-		now.result = m.Result
+		now.result = offered(m.Result)
 	case <-ctx.Done():
 		return now, ctx.Err()
 	}
@@ -166,8 +170,39 @@ func (s *shared) open(start backend.Start) (*sharing, error) {
 	})
 }
 
+// offered returns the result of initialize without what is not offered.
+func offered(result []byte) []byte {
+	var all map[string]json.RawMessage
+	if json.Unmarshal(jsonrpc.Field(result, "capabilities"), &all) != nil {
+		return result
+	}
+	delete(all, "logging")
+	delete(all, "tasks")
+	var resources map[string]json.RawMessage
+	if json.Unmarshal(all["resources"], &resources) == nil && resources != nil {
+		delete(resources, "subscribe")
+		all["resources"], _ = json.Marshal(resources)
+	}
+	capabilities, err := json.Marshal(all)
+	if err != nil {
+		return result
+	}
+	result, _ = jsonrpc.Set(result, capabilities, "capabilities")
+	return result
+}
+
+// isOffered reports whether sessions may make requests of a method.
+func isOffered(method string) bool {
+	switch method {
+	case protocol.MethodSetLevel, protocol.MethodSubscribe, protocol.MethodUnsubscribe:
+		return false
+	}
+	return !strings.HasPrefix(method, "tasks/")
+}
+
 // send makes a request to the server, under an id of ours.
 func (n *sharing) send(in backend.Inbound, rq *sharedRequest) error {
+	rq.token = jsonrpc.Field(in.Params, "_meta", "progressToken")
 	n.s.mu.Lock()
 	if n.over {
 		n.s.mu.Unlock()
@@ -178,7 +213,7 @@ func (n *sharing) send(in backend.Inbound, rq *sharedRequest) error {
 	n.asked[string(id)] = rq
 	n.s.mu.Unlock()
 	in.ID = id
-	if rq.token = jsonrpc.Field(in.Params, "_meta", "progressToken"); rq.token != nil {
+	if rq.token != nil {
 		in.Params, _ = jsonrpc.Set(in.Params, id, "_meta", "progressToken")
 	}
 	in.Raw = jsonrpc.AppendRequest(nil, id, in.Method, in.Params)
@@ -231,7 +266,7 @@ func (n *sharing) heard(m jsonrpc.Message) {
 		m.Params, _ = jsonrpc.Set(m.Params, rq.token, "progressToken")
 		m.Raw = jsonrpc.AppendRequest(nil, nil, m.Method, m.Params)
 		rq.from.sink.Emit(rq.call, m)
-	case m.Method != protocol.MethodCancelled:
+	case strings.HasSuffix(m.Method, "/list_changed"): // all else may be about one session
 		n.s.mu.Lock()
 		var all []*sharedConn
 		for c, ready := range n.s.conns {
@@ -253,6 +288,10 @@ func (n *sharing) refuse(m jsonrpc.Message) {
 		text = jsonrpc.AppendError(nil, m.ID, jsonrpc.Errorf(jsonrpc.CodeMethodNotFound, "the server is shared by many clients: none can be asked"))
 	}
 	answer, err := jsonrpc.Parse(text)
+	<-n.opened // a server may ask before
+	if n.conn == nil {
+		return
+	}
 	if err == nil {
 		err = n.conn.Deliver(backend.Inbound{Message: answer, Context: context.Background()})
 	}
@@ -320,6 +359,9 @@ func (c *sharedConn) Deliver(in backend.Inbound) error {
 	switch {
 	case in.Kind == jsonrpc.Request && in.Method == protocol.MethodPing:
 		c.sink.Emit(in.Call, jsonrpc.Message{Kind: jsonrpc.Response, ID: in.ID, Result: []byte("{}"), Raw: jsonrpc.AppendResult(nil, in.ID, nil)})
+		return nil
+	case in.Kind == jsonrpc.Request && !isOffered(in.Method):
+		c.fail(in.Call, in.ID, jsonrpc.Errorf(jsonrpc.CodeMethodNotFound, "the server is shared by many clients: it has no %s", in.Method))
 		return nil
 	case in.Kind == jsonrpc.Request:
 		c.s.mu.Lock()

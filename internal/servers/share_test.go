@@ -7,6 +7,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
 // A shared server has one session for all clients, whose equal ids and progress tokens are kept
@@ -70,6 +72,22 @@ func TestShareCancel(t *testing.T) {
 	}
 	f.release()
 	if r := <-got; r != "a:slow:hi" {
+		t.Error(r)
+	}
+}
+
+// What a server keeps for its client would be one for all sessions.
+func TestShareApart(t *testing.T) {
+	t.Parallel()
+	f := newFarm(t, `{"mcpServers": {"a": {"$url_a", "holdfast": {"share": true}}}}`, "a")
+	one := f.connect("/a/mcp")
+	if c := one.InitializeResult().Capabilities; c.Logging != nil || c.Resources != nil && c.Resources.Subscribe || c.Tools == nil { //nolint:staticcheck // logging is deprecated in later revisions
+		t.Errorf("offers %+v", c)
+	}
+	if err := one.Subscribe(t.Context(), &mcp.SubscribeParams{URI: "file:///x"}); err == nil || !strings.Contains(err.Error(), "shared by many clients") {
+		t.Errorf("subscribing: %v", err)
+	}
+	if r := call(t, one, "echo"); r != "a:echo:hi" {
 		t.Error(r)
 	}
 }
