@@ -77,17 +77,18 @@ func (c *legacyServer) forward(in backend.Inbound, send func(backend.Inbound) er
 	if newLevel != noLevel {
 		c.leveling++
 	}
-	rq.held = rq.level != noLevel && c.leveling > 0
-	if rq.held {
+	held := rq.level != noLevel && c.leveling > 0
+	if held {
 		c.held = append(c.held, in)
 	}
+	rq.held = held
 	c.mu.Unlock()
 
 	var err error
 	if newLevel != noLevel {
 		err = c.setLevel(in, newLevel, send)
 	}
-	if err == nil && !rq.held {
+	if err == nil && !held { // leveled sends those, before setLevel returns maybe
 		err = send(in)
 	}
 	if err != nil {

@@ -188,6 +188,25 @@ func TestProgress(t *testing.T) {
 	h.deliver(nil, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":77}}`)
 }
 
+// A server that answers logging/setLevel before its Deliver returns gets the request that has
+// waited for it once.
+func TestLogLevelAtOnce(t *testing.T) {
+	t.Parallel()
+	h, s := modernConversation(t)
+	s.answer = func(s *script, in backend.Inbound) bool {
+		if in.Method == "logging/setLevel" {
+			s.say(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{}}`, in.ID))
+		}
+		return in.Method == "logging/setLevel"
+	}
+	a := &call{"a"}
+	h.deliver(a, modernRequest("1", "tools/call", "", `"io.modelcontextprotocol/logLevel":"info"`))
+	s.hears(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+	h.deliver(a, modernRequest("2", "tools/list", "", ""))
+	s.hears(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{}}`)
+	s.hears(`{"jsonrpc":"2.0","id":2,"method":"tools/list","params":{}}`)
+}
+
 func TestLogLevel(t *testing.T) {
 	t.Parallel()
 	h, s := modernConversation(t)
