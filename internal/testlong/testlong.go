@@ -42,7 +42,9 @@ func Needs(t testing.TB, found bool, what string) {
 
 // Either returns how much, or how long, it is with -long, and without.
 func Either[T any](without, with T) T {
-	flag.Parse() // a TestMain may call it
+	if !flag.Parsed() { // a TestMain may call it
+		flag.Parse()
+	}
 	if Wanted() {
 		return with
 	}
