@@ -38,7 +38,7 @@ func elsewhere(t *testing.T, c config, nodes int) (*farm, *peer, *talker) {
 // asked there, and what the session says besides.
 func TestSocketElsewhere(t *testing.T) {
 	t.Parallel()
-	f, p, c := elsewhere(t, config{server: server.Options{UpgradeAfter: 50 * time.Millisecond}}, 2)
+	f, p, c := elsewhere(t, config{server: server.Options{UpgradeAfter: 50 * time.Millisecond, KeepAlive: time.Hour}}, 2)
 	p.note("one")
 	c.hears("one")
 	c.say(callAs("1", "echo", `{"text":"light"}`))
