@@ -92,7 +92,7 @@ func secured(t *testing.T, cert, key string) (addr, creds string) {
 	text := fmt.Sprintf(`
 server_name: secured
 listen: "127.0.0.1:-1"
-jetstream { store_dir: %q }
+jetstream { store_dir: %q, max_file_store: 1TB }
 tls { cert_file: %q, key_file: %q, ca_file: %q, verify: true }
 operator: %s
 resolver: MEMORY
