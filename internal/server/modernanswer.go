@@ -442,8 +442,8 @@ func (p *reply) idle(_ context.Context, now time.Time) (time.Time, error) {
 			return a.next, errReplied
 		}
 	}
-	if every := p.h.opts.KeepAlive; !p.opened && every > 0 {
-		if !a.due(p.began.Add(every)) {
+	if every := p.h.opts.KeepAlive; !p.opened && (every > 0 || p.resumes) {
+		if !p.resumes && !a.due(p.began.Add(every)) { // who resumes is to know at once that it goes on
 			return a.next, nil
 		}
 		if err := p.say(nil, false); err != nil {
