@@ -1,0 +1,13 @@
+package holdfast_test
+
+import (
+	"os"
+	"testing"
+
+	"holdfast/internal/testlong"
+)
+
+func TestMain(m *testing.M) {
+	testlong.AtOnce(32) // they wait more than they work
+	os.Exit(m.Run())
+}
