@@ -95,7 +95,7 @@ func NewBackendHandler(b backend.Backend, opts *Options) *Handler {
 		Flight:       flight,
 		Logger:       o.Logger,
 	})
-	h.join(o.Store, o.Logger, o.Stateless)
+	h.join(&o)
 	h.server = server.New(server.Options{
 		Manager:         h.sessions,
 		Response:        server.Response(o.Response),
@@ -115,6 +115,7 @@ func NewBackendHandler(b backend.Backend, opts *Options) *Handler {
 		Observers:       observers,
 		Logger:          o.Logger,
 		Node:            h.node,
+		Role:            server.Role(o.Role),
 		ForwardHeader:   o.ForwardHeader,
 		Pack:            packToken,
 		Unpack:          unpackToken,

@@ -5,22 +5,28 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"sync"
 	"time"
 
 	"holdfast/internal/cluster"
-	"holdfast/stream"
 )
 
 // join makes the handler a node of those that share its store, and prepares to watch whether
 // the store answers.
-func (h *Handler) join(store stream.Store, logger *slog.Logger, stateless bool) {
+func (h *Handler) join(o *Options) {
 	var failed error
-	if bus, ok := store.(cluster.Bus); ok && !stateless {
-		if h.node, failed = cluster.Join(bus, cluster.Options{Logger: logger}); failed != nil {
+	store, logger := o.Store, o.Logger
+	if bus, ok := store.(cluster.Bus); ok && !o.Stateless {
+		opts := cluster.Options{Logger: logger, Door: o.Role == RoleDoor, Load: func() (l cluster.Load) {
+			l.Calls, l.Sessions = h.sessions.Load()
+			return l
+		}}
+		if h.node, failed = cluster.Join(bus, opts); failed != nil {
 			logger.Error("this node does not see others, and they don't see it", "error", failed)
 		}
+	}
+	if o.Role != RoleBoth && h.node == nil {
+		logger.Error("a door or a worker needs a Store that nodes share: this one serves nobody")
 	}
 	if store, ok := store.(pinger); ok {
 		h.health = newHealth(store, failed)

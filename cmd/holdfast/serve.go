@@ -61,13 +61,14 @@ type serveFlags struct {
 	legacyOnly      bool
 	upstream        upstreamFlags
 	config          configFlags
+	role            roleFlags
 	audit           auditFlags
 	webhook         webhookFlags
 	webhooks        *webhook.Options // made of webhook
 }
 
 func newServe() *cobra.Command {
-	f := serveFlags{maxBody: 4 << 20, response: choice{"auto", []string{"auto", "json", "sse"}}, upstream: newUpstreamFlags()}
+	f := serveFlags{maxBody: 4 << 20, response: choice{"auto", []string{"auto", "json", "sse"}}, upstream: newUpstreamFlags(), role: newRoleFlags()}
 	cmd := &cobra.Command{
 		Use:   "serve [flags] --demo\n  holdfast serve [flags] --upstream URL\n  holdfast serve [flags] --config FILE\n  holdfast serve [flags] -- COMMAND ARG...",
 		Short: "Serve an MCP server over Streamable HTTP",
@@ -123,6 +124,7 @@ With --config it serves all servers of a configuration file as hosts have it, ea
 	fs.BoolVar(&f.legacyOnly, "legacy-only", false, "refuse revision 2026-07-28: clients fall back on older ones, whose calls outlive a connection")
 	f.upstream.add(cmd)
 	f.config.add(cmd)
+	f.role.add(cmd)
 	f.audit.add(fs)
 	f.webhook.add(fs)
 	_ = cmd.RegisterFlagCompletionFunc("response", f.response.complete) // fails for unknown flags only
@@ -134,7 +136,7 @@ func (f *serveFlags) check(command []string) error {
 	if err := f.checkServed(command); err != nil {
 		return err
 	}
-	if err := errors.Join(f.upstream.check(), f.config.check(), f.audit.check()); err != nil {
+	if err := errors.Join(f.upstream.check(), f.config.check(), f.audit.check(), f.role.check(f.store, f.stateless)); err != nil {
 		return err
 	}
 	for name, p := range map[string]string{"--path": f.path, "--sse-path": f.ssePath} {
@@ -233,6 +235,7 @@ func (f *serveFlags) options() *holdfast.Options {
 		MaxSessions:   f.maxSessions,
 		MaxCalls:      f.maxCalls,
 		MaxShare:      f.maxShare,
+		Role:          f.role.role(),
 	}
 	if !f.demo && f.upstream.url == "" {
 		opts.MaxProcesses, opts.UnusedProcess = f.maxProcesses, cmp.Or(f.unusedProcess, -1)
@@ -270,6 +273,8 @@ func (f *serveFlags) serve(ctx context.Context, command []string, out io.Writer)
 		}
 		defer func() { err = errors.Join(err, many.close()) }()
 		handler = holdfast.NewBackendHandler(many.set, opts)
+	case f.role.isDoor() && !f.demo && f.upstream.url == "":
+		handler = holdfast.NewBackendHandler(noServer{}, opts)
 	case f.demo:
 		demo := newDemo()
 		handler = holdfast.NewHandler(func(*http.Request) *mcp.Server { return demo }, opts)
@@ -284,6 +289,9 @@ func (f *serveFlags) serve(ctx context.Context, command []string, out io.Writer)
 		handler = holdfast.NewBackendHandler(backend, opts)
 	}
 
+	if f.role.isWorker() {
+		return f.work(ctx, out, handler, many, admin)
+	}
 	listener, err := net.Listen("tcp", f.listen)
 	if err != nil {
 		_ = handler.Shutdown(ctx) // it has no clients yet

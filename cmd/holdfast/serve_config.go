@@ -252,6 +252,9 @@ func (f *serveFlags) checkServed(command []string) error {
 	}
 	switch len(given) {
 	case 0:
+		if f.role.isDoor() {
+			return nil
+		}
 		return usagef("nothing to serve: give a command (holdfast serve -- COMMAND ARG...), --upstream URL, --config FILE or --demo")
 	case 1:
 		return nil

@@ -176,14 +176,7 @@ func (c *clock) peers(now time.Duration) {
 }
 
 // beat sends a heartbeat to all nodes.
-func (n *Node) beat(flags byte) {
-	n.mu.Lock()
-	if n.drained {
-		flags |= beatDraining
-	}
-	n.mu.Unlock()
-	n.enqueue("", n.compose(kindBeat).bytes(flags))
-}
+func (n *Node) beat(flags byte) { n.enqueue("", n.composeBeat(flags)) }
 
 // onBeat handles the heartbeat of another node.
 func (n *Node) onBeat(p *peer, body []byte) {
@@ -193,13 +186,10 @@ func (n *Node) onBeat(p *peer, body []byte) {
 	n.mu.Lock()
 	p.beats = true
 	p.draining = body[0]&beatDraining != 0
-	flags := byte(0)
-	if n.drained {
-		flags = beatDraining
-	}
+	p.onLoad(reader{b: body[1:]})
 	n.mu.Unlock()
 	if body[0]&beatHello != 0 && p.name != n.name {
-		n.enqueue(p.name, n.compose(kindBeat).bytes(flags))
+		n.enqueue(p.name, n.composeBeat(0))
 	}
 }
 

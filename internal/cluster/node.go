@@ -20,7 +20,19 @@ type Options struct {
 	Grace     time.Duration // how long a peer may have no name on the bus, as while it changes servers; 300 ms
 	Window    int           // bytes that may be sent in a direction of a connection before they are read; 256 KiB
 
+	// Door says that the node takes no sessions: it only sends requests to other nodes.
+	Door bool
+	// Load returns what the node has to do, for others to choose the one with the least. It is
+	// called with each heartbeat, and must not wait; nil: they are not told.
+	Load func() Load
+
 	Logger *slog.Logger // slog.Default()
+}
+
+// A Load is what a node has to do.
+type Load struct {
+	Calls    int // in flight
+	Sessions int
 }
 
 func (o Options) withDefaults() Options {

@@ -19,6 +19,7 @@ type peer struct {
 	conns    int  // connections to it
 	beats    bool // its heartbeat has come
 	draining bool
+	load     peerLoad
 	asked    time.Duration // since when it is asked whether it lives, and is silent; 0: it is not
 	nameless time.Duration // since when the bus says that nobody has its name; 0: it does not
 	lostAt   time.Duration

@@ -210,13 +210,14 @@ func (n *Node) await(ctx context.Context, p *peer, news <-chan struct{}, since, 
 	}
 }
 
-// Peers returns the names of the other nodes that live and take new sessions, sorted.
+// Peers returns the names of the other nodes that live and take new sessions, sorted. Doors are
+// not among them.
 func (n *Node) Peers() []string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	var names []string
 	for name, p := range n.peers {
-		if name != n.name && p.beats && !p.draining && !p.lost() {
+		if n.takes(p) {
 			names = append(names, name)
 		}
 	}

@@ -8,7 +8,7 @@ import (
 // A message between nodes is a version, a kind, the name of the node that sends it
 // (its length first), and what the kind says:
 //
-//	beat     flags: a heartbeat
+//	beat     flags, calls, sessions: a heartbeat; older builds send and read the flags alone
 //	bye      that it ends
 //	ping     asks for a pong
 //	notice   data of Notify
@@ -50,7 +50,7 @@ const (
 
 // Flags of a beat.
 const (
-	beatDraining = 1 << iota // no new sessions here
+	beatDraining = 1 << iota // no new sessions here; a door says so from the start
 	beatHello                // tell me who you are
 )
 

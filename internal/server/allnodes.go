@@ -98,8 +98,13 @@ func (h *Handler) everywhere(x *exchange, after stream.SessionKey) ([]json.RawMe
 // takeLeft takes sessions over that nobody looks after. It is false where others were
 // faster: then it has to be looked again where they are.
 func (h *Handler) takeLeft(ctx context.Context, left []*session.Remote) (settled bool, err error) {
-	if len(left) > 0 && h.isDraining() {
+	switch {
+	case len(left) == 0:
+		return true, nil
+	case h.isDraining():
 		return false, session.ErrClosing
+	case h.isDoor():
+		return false, nil // workers take them over soon
 	}
 	var mu sync.Mutex
 	settled = true

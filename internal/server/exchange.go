@@ -250,10 +250,11 @@ func (h *Handler) find(x *exchange) (err error) {
 	return nil
 }
 
-// open begins a session for an exchange. The error is ErrClosing while the node is drained.
+// open begins a session for an exchange. The error is ErrClosing while the node is drained, and
+// on a door.
 func (h *Handler) open(x *exchange) (err error) {
-	if h.isDraining() && !h.opts.Stateless {
-		return session.ErrClosing
+	if h.takesNothing() && !h.opts.Stateless {
+		return h.notHere()
 	}
 	begin := h.sessions.Reserve // whose backend is opened for its initialize request
 	if x.purpose == forSession {

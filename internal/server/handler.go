@@ -73,6 +73,7 @@ type Options struct {
 	// alone. The handler serves the others on it, and takes their sessions over when
 	// they are gone.
 	Node *cluster.Node
+	Role Role // RoleBoth; the others need a Node
 	// ForwardHeader says which headers of a request go to another node with it, beside
 	// those of the protocol; nil: all that do not look as if they held a credential.
 	ForwardHeader func(name string) bool
@@ -158,6 +159,9 @@ func (h *Handler) Close() {
 // ServeHTTP serves the Streamable HTTP endpoint (2025-11-25, Transports).
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer h.caught(w)
+	if h.refuseAtWorker(w) {
+		return
+	}
 	h.limit(w, r)
 	if h.guard(w, r, h.allow()) {
 		h.endpoint(w, r)

@@ -50,8 +50,8 @@ func (h *Handler) serveModern(w http.ResponseWriter, of *exchange) (err error) {
 	if x.isListen() {
 		x.once.key = "" // which nobody could come back to
 	}
-	if h.isDraining() && (x.once.key == "" || !h.sessions.BegunHere(x.principal, x.once.key)) {
-		return session.ErrClosing
+	if h.takesNothing() && (x.once.key == "" || !h.sessions.BegunHere(x.principal, x.once.key)) {
+		return h.notHere()
 	}
 	var listen *taskListen
 	if m.Method == protocol.MethodSubscriptions {

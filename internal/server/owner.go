@@ -3,7 +3,6 @@ package server
 import (
 	"context"
 	"errors"
-	mathrand "math/rand/v2"
 	"net/http"
 
 	"holdfast/internal/cluster"
@@ -50,7 +49,7 @@ type target struct {
 // is, or is told that it concerns another one. The session is returned if it has come here.
 func (p *placement) hostForwarded() (*session.Session, error) {
 	h, v, r := p.h, p.x.from, p.x.r
-	if v.Take && p.key != "" {
+	if v.Take && p.key != "" && !h.isDoor() {
 		s, at, err := h.sessions.Locate(r.Context(), p.key, string(v.Principal))
 		if err == nil && s == nil && h.abandoned(r.Context(), at) {
 			s, err = h.takeOver(r.Context(), at)
@@ -104,7 +103,7 @@ func (p *placement) step(ctx context.Context) (*session.Session, error) {
 		return nil, err
 	}
 	h.peers.locations.forget(at)
-	if h.isDraining() {
+	if h.takesNothing() {
 		return nil, p.abroad(ctx, at)
 	}
 	s, err := h.takeOver(ctx, at)
@@ -117,14 +116,14 @@ func (p *placement) step(ctx context.Context) (*session.Session, error) {
 	return s, err
 }
 
-// abroad has another node begin a session (at is nil), or take one over, as this
-// one takes on nothing new.
+// abroad has the node with the least to do begin a session (at is nil), or take one over, as
+// this one takes on nothing new.
 func (p *placement) abroad(ctx context.Context, at *session.Remote) error {
-	peers := p.h.peers.node.Peers()
-	if len(peers) == 0 {
-		return session.ErrClosing
+	node := p.h.peers.node.Choose()
+	if node == "" {
+		return p.h.nobody()
 	}
-	return p.forward(ctx, peers[mathrand.N(len(peers))], at, true)
+	return p.forward(ctx, node, at, true)
 }
 
 // lost notes that a node does not answer, if it is gone.

@@ -42,7 +42,8 @@ type peers struct {
 	direct    *nodeClient // for what is small
 	server    *http.Server
 
-	quit chan struct{} // closed at the end
+	since time.Time     // when it began
+	quit  chan struct{} // closed at the end
 	work sync.WaitGroup
 	lost chan struct{} // signalled when a node is gone
 
@@ -62,6 +63,7 @@ func (h *Handler) join(node *cluster.Node) *peers {
 	p := &peers{
 		h:          h,
 		node:       node,
+		since:      time.Now(),
 		quit:       make(chan struct{}),
 		lost:       make(chan struct{}, 1),
 		placements: make(map[*placement]struct{}),
@@ -102,7 +104,9 @@ func (p *peers) start() {
 			p.h.logger.Error("other nodes are not served any more", "error", err)
 		}
 	})
-	p.work.Go(p.sweep)
+	if !p.h.isDoor() {
+		p.work.Go(p.sweep)
+	}
 	p.node.Watch(func(gone string) {
 		p.locations.forgetNode(gone)
 		p.direct.forget(gone)

@@ -27,6 +27,9 @@ func (h *Handler) SSE(messages string) http.Handler {
 			allow = "OPTIONS" // the pair is nothing without a session
 		}
 		defer h.caught(w)
+		if h.refuseAtWorker(w) {
+			return
+		}
 		h.limit(w, r)
 		if !h.guard(w, r, allow) {
 			return

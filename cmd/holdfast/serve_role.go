@@ -1,0 +1,85 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"sync"
+
+	"github.com/spf13/cobra"
+
+	"holdfast"
+	"holdfast/backend"
+)
+
+// roleFlags say what the process does of the work of nodes that share a store.
+type roleFlags struct{ choice }
+
+func newRoleFlags() roleFlags { return roleFlags{choice{"both", []string{"both", "door", "worker"}}} }
+
+func (f *roleFlags) add(cmd *cobra.Command) {
+	cmd.Flags().Var(&f.choice, "role", "what this node does, with a store that nodes share; door: it takes clients' connections and runs no server; worker: it runs servers, has no port, and is reached through the store; both: all")
+	_ = cmd.RegisterFlagCompletionFunc("role", f.complete) // fails for unknown flags only
+}
+
+// check returns an error if the role does not fit the store.
+func (f *roleFlags) check(store string, stateless bool) error {
+	kind, _, _ := strings.Cut(strings.ToLower(store), ":")
+	switch {
+	case f.value == "both":
+		return nil
+	case kind == "memory" || kind == "file":
+		return usagef("--role %s needs a store that nodes share: give --store nats://HOST or redis://HOST", f.value)
+	case stateless:
+		return usagef("--role %s and --stateless are given: without sessions each node stands alone, remove one", f.value)
+	}
+	return nil
+}
+
+func (f *roleFlags) isDoor() bool   { return f.value == "door" }
+func (f *roleFlags) isWorker() bool { return f.value == "worker" }
+
+// role returns the value as the library has it.
+func (f *roleFlags) role() holdfast.Role {
+	return map[string]holdfast.Role{"door": holdfast.RoleDoor, "worker": holdfast.RoleWorker}[f.value]
+}
+
+// noServer is the backend of a door, which never opens it: the command need not even be there.
+type noServer struct{}
+
+// Open implements [backend.Backend].
+func (noServer) Open(context.Context, backend.Start, backend.Sink) (backend.Conn, error) {
+	return nil, errors.New("a door runs no server")
+}
+
+// work serves what doors send, until ctx ends. Then it drains.
+func (f *serveFlags) work(ctx context.Context, out io.Writer, handler *holdfast.Handler, many *configured, admin *admin) error {
+	routes := f.routes(ctx, handler, many) // which watches a configuration file
+	fmt.Fprintf(out, "Working for doors on %s: this node has no port for clients\n", redacted(f.store))
+	admin.watch(handler.Ready)
+	return serveUntil(ctx, &noListener{closed: make(chan struct{})}, routes, handler, admin, f.drain)
+}
+
+// A noListener is the listener of a node to which no client connects.
+type noListener struct {
+	closed chan struct{}
+	once   sync.Once
+}
+
+// Accept implements [net.Listener]: it waits for Close.
+func (l *noListener) Accept() (net.Conn, error) {
+	<-l.closed
+	return nil, net.ErrClosed
+}
+
+// Close implements [net.Listener].
+func (l *noListener) Close() error {
+	l.once.Do(func() { close(l.closed) })
+	return nil
+}
+
+// Addr implements [net.Listener].
+func (l *noListener) Addr() net.Addr { return &net.UnixAddr{Name: "none", Net: "unix"} }

@@ -1,0 +1,91 @@
+package cluster
+
+import (
+	"cmp"
+	"math/rand/v2"
+)
+
+// A peerLoad is what a node knows of how much a peer has to do.
+type peerLoad struct {
+	told  bool // the peer has told; a node of an older build does not
+	last  Load // what it has told
+	given int  // what this node has given it since
+}
+
+// compare compares what two peers that have told have to do: calls first, then sessions.
+func (l *peerLoad) compare(with *peerLoad) int {
+	return cmp.Or(cmp.Compare(l.last.Calls+l.given, with.last.Calls+with.given),
+		cmp.Compare(l.last.Sessions+l.given, with.last.Sessions+with.given))
+}
+
+// takes reports whether a peer takes new sessions. Node.mu is held.
+func (n *Node) takes(p *peer) bool {
+	return p.name != n.name && p.beats && !p.draining && !p.lost()
+}
+
+// Choose returns the name of the node with the least to do among those of [Node.Peers]: calls in
+// flight first, then sessions. It counts what it has chosen a node for until that node tells of its
+// load again. A node that tells nothing of its load is of an older build: each of those gets an
+// equal share. "" stands for none.
+func (n *Node) Choose() string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var silent, least []*peer // that tell nothing; that have equally little to do
+	told := 0
+	for _, p := range n.peers {
+		if !n.takes(p) {
+			continue
+		}
+		if !p.load.told {
+			silent = append(silent, p)
+			continue
+		}
+		told++
+		order := -1
+		if len(least) > 0 {
+			order = p.load.compare(&least[0].load)
+		}
+		switch {
+		case order < 0:
+			least = append(least[:0], p)
+		case order == 0:
+			least = append(least, p)
+		}
+	}
+	if told+len(silent) == 0 {
+		return ""
+	}
+	from := least
+	if rand.N(told+len(silent)) < len(silent) {
+		from = silent
+	}
+	p := from[rand.N(len(from))]
+	p.load.given++
+	return p.name
+}
+
+// composeBeat composes a heartbeat.
+func (n *Node) composeBeat(flags byte) *packet {
+	n.mu.Lock()
+	drained := n.drained
+	n.mu.Unlock()
+	if drained || n.o.Door { // nodes of older builds know no doors: to them it is one that drains
+		flags |= beatDraining
+	}
+	m := n.compose(kindBeat).bytes(flags)
+	if n.o.Load != nil {
+		l := n.o.Load()
+		m = m.number(uint64(max(l.Calls, 0))).number(uint64(max(l.Sessions, 0)))
+	}
+	return m
+}
+
+// onLoad takes in what a heartbeat tells of its node's load. Node.mu is held.
+func (p *peer) onLoad(r reader) {
+	calls, sessions := r.number(), r.number()
+	if r.bad {
+		p.load.told = false
+		return
+	}
+	p.load = peerLoad{told: true, last: Load{Calls: int(min(calls, 1<<31)), Sessions: int(min(sessions, 1<<31))}}
+}
