@@ -639,3 +639,42 @@ func TestLoss(t *testing.T) {
 		}
 	})
 }
+
+// A node chooses the one with the least to do, counts what it has chosen it for, and passes over
+// doors. Nodes that tell nothing of their load get their share.
+func TestChoose(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newTown(t, 10, quick, "a")
+		if got := w.nodes["a"].Choose(); got != "" {
+			t.Errorf("chose %q, and is alone", got)
+		}
+		for name, l := range map[string]cluster.Load{"idle": {Calls: 0, Sessions: 12}, "full": {Calls: 0, Sessions: 15}, "busy": {Calls: 9, Sessions: 0}} {
+			o := quick
+			o.Load = func() cluster.Load { return l }
+			w.join(name, o)
+		}
+		o := quick
+		o.Door = true
+		w.join("door", o)
+		a := w.nodes["a"]
+		eventually(t, "peers", func() bool { return slices.Equal(a.Peers(), []string{"busy", "full", "idle"}) })
+		time.Sleep(2 * quick.Heartbeat)
+		var got []string
+		for range 3 {
+			got = append(got, a.Choose())
+		}
+		if want := []string{"idle", "full", "idle"}; !slices.Equal(got, want) {
+			t.Errorf("chose %v, want %v", got, want)
+		}
+		w.join("older", quick)
+		eventually(t, "peers", func() bool { return len(a.Peers()) == 4 })
+		count := make(map[string]int)
+		for range 4000 {
+			count[a.Choose()]++
+		}
+		if n := count["older"]; n < 800 || n > 1200 || count["door"] > 0 {
+			t.Errorf("chose %v", count)
+		}
+	})
+}

@@ -44,8 +44,8 @@ type peers struct {
 
 	since time.Time     // when it began
 	quit  chan struct{} // closed at the end
-	work sync.WaitGroup
-	lost chan struct{} // signalled when a node is gone
+	work  sync.WaitGroup
+	lost  chan struct{} // signalled when a node is gone
 
 	locations locations
 

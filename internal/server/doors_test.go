@@ -1,0 +1,171 @@
+package server_test
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"holdfast/internal/server"
+	"holdfast/internal/testlong"
+	"holdfast/jsonrpc"
+)
+
+// newDoors starts two workers and two doors, which know each other.
+func newDoors(t *testing.T) (f *farm, doors []*farmNode) {
+	t.Helper()
+	f = newFarm(t, 2, config{server: server.Options{Role: server.RoleWorker}})
+	for range 2 {
+		doors = append(doors, f.start(config{server: server.Options{Role: server.RoleDoor}}))
+	}
+	eventually(t, "the nodes to know each other", func() bool {
+		for _, d := range doors {
+			if len(d.member.Peers()) != 2 { // a door is nobody to begin sessions at
+				return false
+			}
+		}
+		return true
+	})
+	return f, doors
+}
+
+// wantNothing checks that doors own no sessions.
+func wantNothing(t *testing.T, doors []*farmNode) {
+	t.Helper()
+	for i, d := range doors {
+		if n := d.sessions.Sessions(); n != 0 {
+			t.Errorf("door %d has %d sessions", i, n)
+		}
+	}
+}
+
+// TestDoorsPost has clients of Streamable HTTP at doors: a light call, a call with a stream that
+// goes on at another door when its door is lost, the standalone stream, and DELETE.
+func TestDoorsPost(t *testing.T) {
+	t.Parallel()
+	f, doors := newDoors(t)
+	p := doors[0].connect("2025-11-25", nil)
+	for i, d := range doors {
+		if r := p.at(d).post(callAs(fmt.Sprint(i), "echo", `{"text":"quick"}`)); r.status != 200 || !strings.Contains(string(r.body), "quick") {
+			t.Errorf("light call at door %d: %d %s", i, r.status, r.body)
+		}
+	}
+	w := p.at(doors[0]).open("POST", "/mcp", call("hold", `{"key":"unsafe"}`))
+	first, err := w.next()
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the call to run", func() bool { return f.runs("unsafe") == 1 })
+	doors[0].kill()
+	w = p.at(doors[1]).open("GET", "/mcp", "", "Last-Event-ID: "+first.ID)
+	if w.head().StatusCode != http.StatusOK {
+		t.Fatalf("resumed at another door: %d", w.head().StatusCode)
+	}
+	for _, n := range f.nodes[:2] {
+		if n.runs("unsafe") == 1 {
+			n.release(1)[0].Result([]byte(`{"content":[{"type":"text","text":"held"}]}`))
+		}
+	}
+	if text := w.rest(); !strings.Contains(text, "held") || f.runs("unsafe") != 1 {
+		t.Errorf("the call ends with %q after %d runs", text, f.runs("unsafe"))
+	}
+	if r := p.at(doors[1]).open("DELETE", "/mcp", "").all(); r.status != http.StatusNoContent {
+		t.Errorf("DELETE: %d %s", r.status, r.body)
+	}
+	wantNothing(t, doors[1:])
+}
+
+// TestDoorsConnections has clients of the pair of 2024-11-05 and of WebSockets at doors.
+func TestDoorsConnections(t *testing.T) {
+	t.Parallel()
+	_, doors := newDoors(t)
+	c := doors[0].pair(nil)
+	c.initialize()
+	for i, d := range doors {
+		text := fmt.Sprint("said at door ", i)
+		c.p = c.p.at(d)
+		c.send(callAs(fmt.Sprintf("%q", text), "echo", fmt.Sprintf(`{"text":%q}`, text)))
+		c.wants(text)
+	}
+	socket, _, err := doors[1].dialSocket(0, me)
+	if err != nil {
+		t.Fatal(err)
+	}
+	socket.begin("2025-11-25", resumes)
+	socket.say(callAs("1", "echo", `{"text":"new session"}`))
+	socket.hears("new session")
+	p := doors[0].able("2025-11-25", "me")
+	if socket, _, err = doors[1].dialSocket(0, me, "Mcp-Session-Id: "+p.id); err != nil {
+		t.Fatal(err)
+	}
+	socket.say(callAs("1", "echo", `{"text":"old session"}`))
+	socket.hears("old session")
+	wantNothing(t, doors)
+}
+
+// TestDoorsModern has requests of revision 2026-07-28 come to doors, with a question that is
+// answered at another door, a key, and a listen.
+func TestDoorsModern(t *testing.T) {
+	t.Parallel()
+	f, doors := newDoors(t)
+	at, other := &peer{n: doors[0].node}, &peer{n: doors[1].node}
+	for i, p := range []*peer{at, other, at.under("key"), other.under("key")} {
+		key := fmt.Sprint("k", min(i, 2))
+		if r := p.callModern("steps", fmt.Sprintf(`{"key":%q}`, key)).all(); r.status != 200 || !strings.Contains(lastSaid(r), `"done"`) || f.runs(key) != 1 {
+			t.Errorf("call %d: %d %s, %d runs", i, r.status, r.body, f.runs(key))
+		}
+	}
+	asked := at.callModern("ask", `{}`).all()
+	result := jsonrpc.Field([]byte(lastSaid(asked)), "result")
+	retry := answering(result, jsonrpc.String(jsonrpc.Field(result, "requestState")))
+	if r := other.modern("tools/call", "ask", `{"name":"ask","arguments":{},`+retry+`}`, `{"elicitation":{}}`); !strings.Contains(lastSaid(r), "accept") {
+		t.Errorf("asked %s, and then: %d %s", asked.body, r.status, r.body)
+	}
+	w := at.modernOpen("subscriptions/listen", "", `{"notifications":{"toolsListChanged":true}}`, `{}`)
+	if w.message(); w.head().StatusCode != http.StatusOK {
+		t.Errorf("listen: %d", w.head().StatusCode)
+	}
+	wantNothing(t, doors)
+}
+
+// TestDoorsAlone has clients at a door that has no worker, and at a worker: both are told to try
+// again, and the door serves once a worker is there.
+func TestDoorsAlone(t *testing.T) {
+	testlong.Only(t, "a door waits a while for workers, and for one to be lost")
+	t.Parallel()
+	f := newFarm(t, 1, config{server: server.Options{Role: server.RoleDoor}})
+	door := f.nodes[0]
+	astray := &peer{n: door.node}
+	for what, r := range map[string]reply{
+		"legacy": astray.open("POST", "/mcp", initialize).all(),
+		"modern": astray.callModern("steps", `{"key":"k"}`).all(),
+		"pair":   astray.open("GET", "/sse", "").all(),
+	} {
+		if r.status != http.StatusServiceUnavailable || r.header.Get("Retry-After") == "" || !strings.Contains(string(r.body), "no worker") {
+			t.Errorf("%s: %d %v %s", what, r.status, r.header, r.body)
+		}
+	}
+	worker := f.start(config{server: server.Options{Role: server.RoleWorker}})
+	for _, path := range []string{"/mcp", "/sse"} {
+		r := (&peer{n: worker.node}).open("GET", path, "").all()
+		if r.status != http.StatusServiceUnavailable || r.header.Get("Retry-After") == "" || !strings.Contains(string(r.body), "door") {
+			t.Errorf("%s at a worker: %d %v %s", path, r.status, r.header, r.body)
+		}
+	}
+	eventually(t, "the door to know the worker", func() bool { return len(door.member.Peers()) == 1 })
+	p := door.connect("2025-11-25", nil)
+	if r := p.post(callAs("1", "echo", `{"text":"quick"}`)); !strings.Contains(string(r.body), "quick") {
+		t.Errorf("%d %s", r.status, r.body)
+	}
+	worker.kill()
+	eventually(t, "the worker to be gone", func() bool { return len(door.member.Peers()) == 0 })
+	if r := p.post(callAs("2", "echo", `{"text":"x"}`)); r.status != http.StatusServiceUnavailable || r.header.Get("Retry-After") == "" {
+		t.Errorf("after its worker was lost: %d %v %s", r.status, r.header, r.body)
+	}
+	other := f.start(config{server: server.Options{Role: server.RoleWorker}})
+	eventually(t, "the door to know the other worker", func() bool { return len(door.member.Peers()) == 1 })
+	if r := p.post(callAs("3", "echo", `{"text":"taken over"}`)); !strings.Contains(string(r.body), "taken over") || other.sessions.Sessions() != 1 {
+		t.Errorf("with another worker: %d %s", r.status, r.body)
+	}
+	wantNothing(t, f.nodes[:1])
+}
