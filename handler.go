@@ -115,7 +115,7 @@ func NewBackendHandler(b backend.Backend, opts *Options) *Handler {
 		Observers:       observers,
 		Logger:          o.Logger,
 		Node:            h.node,
-		Role:            server.Role(o.Role),
+		Role:            serverRole(&o),
 		ForwardHeader:   o.ForwardHeader,
 		Pack:            packToken,
 		Unpack:          unpackToken,

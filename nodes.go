@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"holdfast/internal/cluster"
+	"holdfast/internal/server"
 )
 
 // join makes the handler a node of those that share its store, and prepares to watch whether
@@ -25,12 +26,26 @@ func (h *Handler) join(o *Options) {
 			logger.Error("this node does not see others, and they don't see it", "error", failed)
 		}
 	}
-	if o.Role != RoleBoth && h.node == nil {
-		logger.Error("a door or a worker needs a Store that nodes share: this one serves nobody")
+	switch role := serverRole(o); {
+	case role == server.RoleBoth && o.Role != RoleBoth:
+		logger.Error("Options.Role is not one that is known: this node does everything", "role", o.Role)
+	case role != server.RoleBoth && h.node == nil:
+		logger.Error("a door or a worker needs a Store that nodes share: this one serves nobody", "role", o.Role)
 	}
 	if store, ok := store.(pinger); ok {
 		h.health = newHealth(store, failed)
 	}
+}
+
+// serverRole returns the role that Options.Role names.
+func serverRole(o *Options) server.Role {
+	switch o.Role {
+	case RoleDoor:
+		return server.RoleDoor
+	case RoleWorker:
+		return server.RoleWorker
+	}
+	return server.RoleBoth
 }
 
 // Ready returns nil if the handler accepts requests, and otherwise an error that says why a

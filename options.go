@@ -35,21 +35,18 @@ const (
 	ResponseSSE
 )
 
-// A Role is what a node does of the work of the nodes that share a Store. Nodes of all roles, and of
-// versions without roles, may share one.
-type Role int
-
-// The roles of nodes.
+// What a node does of the work of those that share a Store: the values of Options.Role. Nodes of all
+// roles, and of versions without roles, may share one.
 const (
 	// RoleBoth takes clients' connections, and owns sessions.
-	RoleBoth Role = iota
+	RoleBoth = ""
 	// RoleDoor takes clients' connections, owns no sessions and never opens its backend. A new
 	// session goes to the node with the least to do that is no door. The loss of a door ends no
 	// session and no call of one. It answers with status 503 if there is no other node.
-	RoleDoor
+	RoleDoor = "door"
 	// RoleWorker owns sessions, and is reached through the Store's engine alone: requests that
 	// come to [Handler.ServeHTTP] are answered with status 503.
-	RoleWorker
+	RoleWorker = "worker"
 )
 
 // Options configure a [Handler]. The zero value is useful, and the zero value of each
@@ -168,8 +165,9 @@ type Options struct {
 	// messages of other nodes' clients, and is told their principals. Call
 	// [Handler.Shutdown], and then close the store.
 	Store stream.Store
-	// Role says what the handler does of the work of the nodes that share its Store; RoleBoth.
-	Role Role
+	// Role is RoleBoth, RoleDoor or RoleWorker: what the handler does of the work of the nodes that
+	// share its Store; RoleBoth.
+	Role string
 	// Metrics is where the handler registers its figures for Prometheus, until Shutdown; nil:
 	// nothing is counted. docs/operators.md lists them. Of several handlers with one registry,
 	// each needs a label of its own: see prometheus.WrapRegistererWith.

@@ -43,8 +43,11 @@ func (f *roleFlags) isDoor() bool   { return f.value == "door" }
 func (f *roleFlags) isWorker() bool { return f.value == "worker" }
 
 // role returns the value as the library has it.
-func (f *roleFlags) role() holdfast.Role {
-	return map[string]holdfast.Role{"door": holdfast.RoleDoor, "worker": holdfast.RoleWorker}[f.value]
+func (f *roleFlags) role() string {
+	if f.value == "both" {
+		return holdfast.RoleBoth
+	}
+	return f.value
 }
 
 // noServer is the backend of a door, which never opens it: the command need not even be there.
