@@ -30,11 +30,14 @@ type fleet struct {
 // shape says what a fleet is like.
 type shape struct {
 	nodes   int  // 3
+	doors   int  // so many of the nodes, the first, are doors, and the others workers; 0: all are both
 	library bool // nodes are programs with the library in them, not holdfast serve
 	remote  bool // they stand in front of one server over HTTP, instead of one process for each session
 	wires   bool // between each node and each server of the engine
 	flags   []string
-	program string // another holdfast than the one that is built
+	// doorFlags are for doors, and count more than flags.
+	doorFlags []string
+	program   string // another holdfast than the one that is built
 	// programs are those of the nodes, if they differ; "": the one that is built.
 	programs []string
 	env      func(name string) []string // of a node's process, besides that of the test
@@ -79,6 +82,12 @@ func newFleet(t *testing.T, e *sharedEngine, s shape) *fleet {
 		}
 		n.listen = at.listen
 		flags := append([]string{"--admin", at.admin, "--store", at.store, "--retry", "100ms"}, s.flags...)
+		if s.doors > 0 {
+			flags = append(flags, "--role", []string{"door", "worker"}[min(i/s.doors, 1)])
+			if i < s.doors {
+				flags = append(flags, s.doorFlags...)
+			}
+		}
 		if s.library {
 			n.command = append(append([]string{os.Args[0], "node"}, flags...), f.traces)
 		} else {
@@ -113,7 +122,7 @@ func newFleet(t *testing.T, e *sharedEngine, s shape) *fleet {
 		}
 	}
 	f.front = newFront(t, func() (addrs []string) {
-		for _, n := range f.nodes {
+		for _, n := range f.nodes[:cmp.Or(s.doors, s.nodes)] {
 			addrs = append(addrs, n.address())
 		}
 		return addrs

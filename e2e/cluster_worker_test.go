@@ -126,9 +126,10 @@ func libraryNode(args []string) {
 	drain := fs.Duration("drain", 30*time.Second, "")
 	taskAfter := fs.Duration("task-after", 0, "")
 	maxWait := fs.Duration("max-wait", 0, "")
+	role := fs.String("role", holdfast.RoleBoth, "")
 	_ = fs.Parse(args) // exits
 	err := serveLibrary(*listen, *admin, *store, *drain, fs.Arg(0), &holdfast.Options{
-		Retry: *retry, SessionTTL: *ttl, Keep: *keep, TaskAfter: *taskAfter, MaxWait: *maxWait,
+		Retry: *retry, SessionTTL: *ttl, Keep: *keep, TaskAfter: *taskAfter, MaxWait: *maxWait, Role: *role,
 		Principal: func(r *http.Request) string { return r.Header.Get("User") },
 	})
 	if err != nil {

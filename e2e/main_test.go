@@ -182,6 +182,9 @@ func (p *program) listen(stderr io.Reader, greeted chan<- bool) {
 			p.Try = m[1]
 			greeted <- true
 		}
+		if strings.HasPrefix(lines.Text(), "Working for doors ") {
+			greeted <- true
+		}
 	}
 }
 

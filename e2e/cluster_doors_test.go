@@ -1,0 +1,202 @@
+package e2e
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"holdfast/internal/testlong"
+)
+
+// How hard TestDoorsKilled tries. The minute that is asked for is
+//
+//	go test ./e2e -run TestDoorsKilled -long -doors.for 1m -doors.clients 200 -doors.call 30s
+var (
+	doorsFor     = flag.Duration("doors.for", 15*time.Second, "how long doors are killed in TestDoorsKilled")
+	doorsClients = flag.Int("doors.clients", 60, "its clients")
+	doorsCall    = flag.Duration("doors.call", 8*time.Second, "they make calls of up to that long")
+)
+
+// sessions is how many sessions of clients a node says that it has.
+func (n *node) sessions() (sum int) {
+	n.t.Helper()
+	n.mu.Lock()
+	admin := n.admin
+	n.mu.Unlock()
+	resp, err := http.Get("http://" + admin + "/metrics")
+	if err != nil {
+		n.t.Error(err)
+		return 0
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		n.t.Error(err)
+	}
+	for _, m := range sessionsFigure.FindAllSubmatch(text, -1) {
+		count, err := strconv.Atoi(string(m[1]))
+		if err != nil {
+			n.t.Error(err)
+		}
+		sum += count
+	}
+	return sum
+}
+
+var sessionsFigure = regexp.MustCompile(`(?m)^holdfast_sessions\{[^}]*kind="client"[^}]*\} (\d+)$`)
+
+// TestDoors has clients at two doors, whose sessions are at two workers. A door is killed in the
+// middle of a call that must not be repeated: the call goes on, and its client reads it to its end
+// at the other door. A worker is told to stop in the middle of another: it waits for that call, and
+// a new session goes to the other worker.
+func TestDoors(t *testing.T) {
+	t.Parallel()
+	eachEngine(t, false, func(t *testing.T, e *sharedEngine) {
+		f := newFleet(t, e, shape{nodes: 4, doors: 2, flags: []string{"--drain", "2h"}})
+		doors, workers := f.nodes[:2], f.nodes[2:]
+		cut := f.client(fixed(doors[0].url()), prefer(doors...))
+		q := request{tool: "work", args: workArgs{ID: callID(t, "cut"), Steps: 10, MS: 1_500}}
+		told := make(chan *callRecord, 1)
+		go func() { told <- cut.call(bounded(t, time.Minute), q) }()
+		eventually(t, "the call runs", time.Minute, func() bool { return f.runs(q.args.ID) == 1 })
+		for range 2 { // at least one of them where there is less to do
+			f.client(fixed(doors[1].url()), nil)
+		}
+		doors[0].kill()
+		f.whole(q, <-told)
+		for i, w := range workers {
+			if n := w.sessions(); n == 0 || n == 3 {
+				t.Errorf("worker %d has %d of 3 sessions", i, n)
+			}
+		}
+		if n := doors[1].sessions(); n != 0 {
+			t.Errorf("a door has %d sessions", n)
+		}
+
+		q.args.ID = callID(t, "drained")
+		go func() { told <- cut.call(bounded(t, time.Minute), q) }()
+		eventually(t, "the call runs", time.Minute, func() bool { return f.runs(q.args.ID) == 1 })
+		for _, w := range workers {
+			w.signal(syscall.SIGTERM) // one is idle
+		}
+		f.whole(q, <-told)
+		for i, w := range workers {
+			select {
+			case <-w.ended:
+			case <-time.After(time.Minute):
+				t.Errorf("worker %d waits, and has nothing to do", i)
+			}
+		}
+		eventually(t, "the door says that there is no worker", time.Minute, func() bool {
+			stranger := &specClient{at: fixed(doors[1].url()), http: cut.http}
+			resp, err := stranger.send(bounded(t, time.Minute), "POST", nil, `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}`)
+			if err != nil {
+				t.Error(err)
+				return true
+			}
+			defer resp.Body.Close()
+			said, _ := io.ReadAll(resp.Body)
+			return resp.StatusCode == http.StatusServiceUnavailable && resp.Header.Get("Retry-After") != "" && strings.Contains(string(said), "no worker")
+		})
+	})
+}
+
+// whole checks that a call was answered, with everything that it said, and ran once.
+func (f *fleet) whole(q request, s *callRecord) {
+	f.t.Helper()
+	if err := s.check(q); err != nil || !s.over() || s.unknown() {
+		f.t.Errorf("%s: %v, received %q", q.args.ID, err, s.received)
+	}
+	f.wantRuns(q.args.ID, 1, 1)
+}
+
+// TestDoorsKilled kills a door every second, with SIGKILL, under clients with calls that must not
+// be repeated. Then all doors are replaced, each in the middle of calls, and with less time than
+// those take; and last a worker, which has the time. Every call runs once, its client gets all of
+// it, and nobody is told that the outcome is unknown.
+func TestDoorsKilled(t *testing.T) {
+	testlong.Only(t, "doors are killed for a while")
+	eachEngine(t, false, func(t *testing.T, e *sharedEngine) {
+		const doors = 3
+		f := newFleet(t, e, shape{nodes: doors + 2, doors: doors, library: true, flags: []string{"--drain", "2h"}, doorFlags: []string{"--drain", "2s"}})
+		c := f.unsafeCalls(*doorsClients)
+		kills := 0
+		for end := time.Now().Add(*doorsFor); time.Now().Before(end); kills++ {
+			time.Sleep(time.Second) // as often
+			n := f.nodes[rand.IntN(doors)]
+			n.kill()
+			n.restart()
+		}
+		t.Logf("%d doors killed, %d calls so far", kills, c.calls.Load())
+		for _, n := range f.nodes[:doors] {
+			if err := n.terminate(leaveBound + time.Minute); err != nil {
+				t.Errorf("door %s: %v", n.name, err)
+			}
+			n.restart()
+		}
+		worker := f.nodes[doors]
+		began := time.Now()
+		if err := worker.terminate(*doorsCall + 2*time.Minute); err != nil {
+			t.Errorf("the worker that is drained: %v", err)
+		}
+		t.Logf("a worker has drained in %v", time.Since(began).Round(time.Millisecond))
+		c.end()
+		sum := c.sum
+		sum.report(t, kills)
+		if sum.unknown+sum.unsure+sum.again > 0 {
+			t.Errorf("%d calls were told that nobody knows, %d were cut off before they could know, %d ran again: want 0",
+				sum.unknown, sum.unsure, sum.again)
+		}
+	})
+}
+
+// unsafeCalls are clients that call a tool that must not be repeated, again and again.
+type unsafeCalls struct {
+	*calling
+	sum   *score
+	calls atomic.Int64
+}
+
+// unsafeCalls begins them: a third with our client, the others as the specification says, with
+// idempotency keys for calls that are cut off before anything is known of them.
+func (f *fleet) unsafeCalls(clients int) *unsafeCalls {
+	c := &unsafeCalls{calling: &calling{tempo: tempo{call: *doorsCall}}, sum: newScore()}
+	c.more, c.stop = context.WithCancel(f.t.Context())
+	c.limit, c.hang = context.WithCancel(f.t.Context())
+	f.t.Cleanup(func() { c.stop(); c.hang() })
+	callers := make([]caller, clients)
+	var begun sync.WaitGroup
+	for i := range callers {
+		begun.Go(func() {
+			if i%3 == 0 {
+				callers[i] = f.officialClient(f.ours())
+			} else {
+				callers[i] = f.client(f.balanced, f.balanced)
+			}
+		})
+	}
+	begun.Wait()
+	for i, one := range callers {
+		c.all.Go(func() {
+			for n := 0; c.more.Err() == nil; n++ {
+				long := rand.N(*doorsCall)
+				q := request{tool: "work", key: fmt.Sprintf(`"%d-%d"`, i, n), args: workArgs{ID: callID(f.t, i, n), Steps: 1 + int(long/time.Second), MS: int(long.Milliseconds())}}
+				s := one.call(c.limit, q)
+				c.sum.add(q, s, f.runs(q.args.ID))
+				c.calls.Add(1)
+			}
+		})
+	}
+	return c
+}
