@@ -41,6 +41,7 @@ func TestMemoryUnderStreams(t *testing.T) {
 	l.Close()
 	server := exec.Command(program, "-listen", addr, "-backend", "message")
 	server.Env = append(os.Environ(), "GOMEMLIMIT=256MiB")
+	server.Stderr = t.Output() // it says whose messages it had to drop
 	if err := server.Start(); err != nil {
 		t.Fatal(err)
 	}

@@ -79,7 +79,7 @@ func (c *Call) caughtUp() {
 		n++
 	}
 	p.marks = append(p.marks[:0], p.marks[n:]...)
-	if c.delivery.bytes-p.told <= c.s.m.streamBytes/2 {
+	if c.delivery.bytes-p.told <= c.s.m.streamBytes/2 || c.delivery.told >= c.said {
 		p.slow = false
 		if p.room != nil {
 			close(p.room)
@@ -89,11 +89,27 @@ func (c *Call) caughtUp() {
 }
 
 // awaitReader waits while the call's reader is behind by nearly what is kept, and gets on.
-// No lock is held.
+// Where the store has hardly any room it waits for the reader to have all, and gives the room
+// of that back. No lock is held.
 func (c *Call) awaitReader() {
+	if c.s.m.room != nil && c.s.m.room.Tight(c.s.lease) {
+		c.awaitLag(c.readerLacks)
+		c.mu.Lock()
+		id, told := stream.ID{Session: c.s.key, Number: c.number}, c.delivery.told
+		c.mu.Unlock()
+		c.s.m.room.Shed(id, told)
+		return
+	}
+	if c.behind() > c.s.m.streamBytes/pressedKept { // hardly ever
+		c.awaitLag(c.readerLag)
+	}
+}
+
+// awaitLag waits while lag, which is given the time of the beginning, returns a channel.
+func (c *Call) awaitLag(lag func(began time.Time) <-chan struct{}) {
 	var tick *time.Ticker
 	for began := time.Now(); ; {
-		room := c.readerLag(began)
+		room := lag(began)
 		if room == nil {
 			return
 		}
@@ -130,20 +146,18 @@ func (c *Call) behind() int64 {
 	return c.delivery.bytes - c.delivery.pace.told
 }
 
-// storePressed reports whether the store has little room for what it can't drop.
-func (m *Manager) storePressed(s *Session) bool {
-	store, ok := m.store.(interface{ Pressed(stream.Lease) bool })
-	return ok && store.Pressed(s.lease)
+// A room is a store that has a bound for all that it keeps.
+type room interface {
+	Pressed(stream.Lease) bool      // what it can't drop is more than half of that
+	Tight(stream.Lease) bool        // and nearly all
+	Shed(id stream.ID, upTo uint64) // drops what was read of a stream, while room is tight
 }
 
 // readerLag returns what is closed when the call's reader has caught up, if that is to be
 // waited for, since a time.
 func (c *Call) readerLag(began time.Time) <-chan struct{} {
 	bound := c.s.m.streamBytes / pressedKept
-	if c.behind() <= bound { // as nearly always
-		return nil
-	}
-	if !c.s.m.storePressed(c.s) {
+	if c.s.m.room == nil || !c.s.m.room.Pressed(c.s.lease) {
 		bound = c.s.m.streamBytes / 4 * 3
 	}
 	c.mu.Lock()
@@ -159,6 +173,36 @@ func (c *Call) readerLag(began time.Time) <-chan struct{} {
 		p.slow = true
 		return nil
 	}
+	return p.awaitRoom()
+}
+
+// readerLacks is readerLag for when the call's reader is to have all, however little that is:
+// it may not have begun to read, and what the call says next would take the room of that.
+func (c *Call) readerLacks(began time.Time) <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.isOver() || c.delivery.told >= c.said {
+		return nil
+	}
+	p := c.delivery.pace
+	if p == nil {
+		p = &readerPace{}
+		c.delivery.pace = p
+	}
+	switch {
+	case p.slow, c.s.Moved():
+		return nil
+	case !c.delivery.expected && c.s.streams.since(c.number).IsZero():
+		return nil
+	case time.Since(began) > mostPaced, c.delivery.told == 0 && time.Since(began) > stalled: // the reader may begin only when we return
+		p.slow = true
+		return nil
+	}
+	return p.awaitRoom()
+}
+
+// awaitRoom returns what is closed when the reader gets on.
+func (p *readerPace) awaitRoom() <-chan struct{} {
 	if p.room == nil {
 		p.room = make(chan struct{})
 	}

@@ -76,3 +76,66 @@ func TestPace(t *testing.T) {
 		})
 	}
 }
+
+// TestCrowd has many calls say more together than is kept in all, each to a reader that
+// gets on. No call loses what its reader has not read, and none is refused, however little it
+// has said itself when there is no room.
+func TestCrowd(t *testing.T) {
+	t.Parallel()
+	const calls, messages = 12, 150
+	small := func(old stream.Store) stream.Store {
+		_ = old.Close()
+		return memory.New(memory.Options{StreamBytes: 512 << 10, TotalBytes: 2 << 20})
+	}
+	synctest.Test(t, func(t *testing.T) { // only waiting takes time
+		h := newHouse(t, Options{}, small)
+		defer h.close()
+		for i := range calls {
+			s := h.open(fmt.Sprint("client", i))
+			link := h.desk.last()
+			c, err := s.Begin([]jsonrpc.Message{parse(request(1))}, false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ready := make(chan struct{}, 1)
+			r, err := s.Read(t.Context(), c.Number(), 0, 0, ready)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.Deliver(t.Context(), []jsonrpc.Message{parse(request(1))}, nil)
+			go func() {
+				text := strings.Repeat("x", 4<<10)
+				for range messages {
+					link.say(c, fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/message","params":{"x":%q}}`, text))
+					time.Sleep(time.Millisecond)
+				}
+				time.Sleep(time.Second) // all are in flight together
+				link.say(c, `{"jsonrpc":"2.0","id":1,"result":{}}`)
+			}()
+			go func() {
+				defer r.Detach(false, false, false)
+				last := ""
+				for got := 0; got < messages+1; {
+					var buf [4]stream.Entry
+					entries, err := r.Next(t.Context(), buf[:0])
+					if err != nil {
+						t.Errorf("call %d, after %d messages: %v", i, got, err)
+						return
+					}
+					if got += len(entries); len(entries) == 0 {
+						<-ready
+						continue
+					}
+					last = string(entries[len(entries)-1].Data)
+					time.Sleep(20 * time.Millisecond) // it takes its time
+					r.Delivered()
+				}
+				if last != `{"jsonrpc":"2.0","id":1,"result":{}}` {
+					t.Errorf("call %d ended with %s", i, last)
+				}
+			}()
+			time.Sleep(100 * time.Millisecond)
+		}
+		time.Sleep(time.Minute)
+	})
+}

@@ -94,6 +94,7 @@ type Manager struct {
 // without a lock.
 type limits struct {
 	streamBytes int64        // how much of a stream the store keeps, in bytes; 0: not known
+	room        room         // the store, if it has a bound in all; else nil
 	callShare   int64        // requests in flight of one tenant
 	mostQueued  int          // see the constant
 	calls       atomic.Int64 // requests in flight
@@ -176,6 +177,7 @@ func NewManager(store stream.Store, backend backend.Backend, opts Options) *Mana
 	if bounded, ok := store.(interface{ StreamBytes() int64 }); ok {
 		m.streamBytes = bounded.StreamBytes()
 	}
+	m.room, _ = store.(room)
 	m.mostQueued = int(min(mostQueued, opts.Flight.Most()/8))
 	m.many, _ = backend.(manyServers)
 	m.ctx, m.stop = context.WithCancel(context.Background())

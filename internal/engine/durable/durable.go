@@ -161,6 +161,13 @@ func (st *Store) Watch(id stream.ID, ready chan<- struct{}) (stop func(), err er
 // there is room in memory.
 func (st *Store) Pressed(lease stream.Lease) bool { return st.front.Pressed(lease) }
 
+// Tight reports whether who writes should wait until its reader has all, and [Store.Shed]
+// what that has read.
+func (st *Store) Tight(lease stream.Lease) bool { return st.front.Tight(lease) }
+
+// Shed gives back, while room in memory is tight, what a stream said up to an entry.
+func (st *Store) Shed(id stream.ID, upTo uint64) { st.front.Shed(id, upTo) }
+
 // Acknowledge implements [stream.Store], for the sessions that are owned here. The
 // engine keeps the stream for as long as others, for whoever takes its session over.
 func (st *Store) Acknowledge(id stream.ID) { st.front.Acknowledge(id) }

@@ -165,18 +165,61 @@ func (st *Store) greatest(asker *tenant, n int64) *session {
 
 // Pressed reports whether what can't be dropped has taken up half of what there is, in all
 // or for the session's tenant: then who writes faster than its reader reads should wait.
-func (st *Store) Pressed(lease stream.Lease) bool {
-	if st.total.Load()-st.spare.Load() > st.opts.TotalBytes/2 {
+func (st *Store) Pressed(lease stream.Lease) bool { return st.holds(lease.Session, 4) }
+
+// Tight reports the same of seven eighths: then who writes should wait until its reader has
+// all, and give back what that has read ([Store.Shed]), so that there is room for who begins.
+func (st *Store) Tight(lease stream.Lease) bool { return st.holds(lease.Session, 7) }
+
+// holds reports whether what can't be dropped is more than so many eighths of what there is,
+// in all or for a session's tenant.
+func (st *Store) holds(key stream.SessionKey, eighths int64) bool {
+	held := st.total.Load() - st.spare.Load()
+	switch {
+	case held <= min(st.opts.TotalBytes, st.opts.TenantBytes)/8*eighths: // nor can the tenant's be more
+		return false
+	case held > st.opts.TotalBytes/8*eighths:
 		return true
 	}
-	s := st.find(lease.Session)
+	s := st.find(key)
 	if s == nil {
 		return false
 	}
 	s.mu.Lock()
 	t := s.tenant
 	s.mu.Unlock()
-	return t.bytes.Load()-t.spare.Load() > st.most(t)/2
+	return t.bytes.Load()-t.spare.Load() > st.most(t)/8*eighths
+}
+
+// Shed gives back, while room is tight, what a stream that has not ended said up to an
+// entry, but the newest: its client was told of it.
+func (st *Store) Shed(id stream.ID, upTo uint64) {
+	s := st.find(id.Session)
+	if s == nil {
+		return
+	}
+	for st.holds(id.Session, 7) {
+		if !st.shed(s, id.Number, upTo) {
+			return
+		}
+	}
+}
+
+// shed gives back some entries, and reports whether there were any.
+func (st *Store) shed(s *session, number, upTo uint64) bool {
+	const some = 64
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l := s.logs[number]
+	if l == nil || l.last {
+		return false
+	}
+	n := 0
+	for n < some && len(l.entries) > 1 && l.next-uint64(len(l.entries)) <= upTo {
+		st.trim(s, l)
+		n++
+	}
+	return n > 0
 }
 
 // rankSession puts a session, and its tenant, into the order of who keeps how much.
