@@ -200,3 +200,43 @@ func (f *fleet) unsafeCalls(clients int) *unsafeCalls {
 	}
 	return c
 }
+
+// TestDoorsVersions has a door and a worker of this build beside a node of the build before, which
+// knows no roles: it gets its share of sessions from the door, sends none to it, and gets the
+// requests of its own clients to the worker's sessions. When it is lost the worker takes over.
+func TestDoorsVersions(t *testing.T) {
+	testlong.Only(t, "it builds the version before")
+	t.Parallel()
+	before := buildBefore(t)
+	eachEngine(t, false, func(t *testing.T, e *sharedEngine) {
+		f := newFleet(t, e, shape{nodes: 3, doors: 1, programs: []string{"", "", before}, flags: []string{"--drain", "10s"}})
+		door, worker, older := f.nodes[0], f.nodes[1], f.nodes[2]
+		begun := 0
+		eventually(t, "both have sessions", time.Minute, func() bool {
+			f.client(fixed(door.url()), nil)
+			begun++
+			has := worker.sessions()
+			return has > 0 && has < begun
+		})
+		all := make([]*specClient, 0, 6)
+		for i := range 6 {
+			at := []*node{door, older}[i%2]
+			all = append(all, f.client(fixed(at.url()), fixed([]*node{older, door}[i%2].url())))
+		}
+		each := func(what string) {
+			for i, r := range all {
+				q := request{tool: "work", args: workArgs{ID: callID(t, what, i), Steps: 3, MS: 60}}
+				f.whole(q, r.call(bounded(t, time.Minute), q))
+			}
+		}
+		each("both")
+		older.kill()
+		for _, r := range all {
+			r.at = fixed(door.url())
+		}
+		each("lost")
+		if n := door.sessions(); n != 0 {
+			t.Errorf("the door has %d sessions", n)
+		}
+	})
+}

@@ -82,7 +82,7 @@ func newFleet(t *testing.T, e *sharedEngine, s shape) *fleet {
 		}
 		n.listen = at.listen
 		flags := append([]string{"--admin", at.admin, "--store", at.store, "--retry", "100ms"}, s.flags...)
-		if s.doors > 0 {
+		if s.doors > 0 && (s.programs == nil || s.programs[i] == "") {
 			flags = append(flags, "--role", []string{"door", "worker"}[min(i/s.doors, 1)])
 			if i < s.doors {
 				flags = append(flags, s.doorFlags...)
