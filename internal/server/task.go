@@ -206,8 +206,8 @@ func (t *taskText) end(response []byte) {
 	}
 }
 
-// errTaskAsks ends a task whose server asks as revision 2026-07-28 has it: by a result, after
-// which it wants the request again. A task has no such result.
+// errTaskAsks ends a task whose server asks as revision 2026-07-28 has it, by a result, in the
+// moment in which the call becomes a task: nothing makes the request again.
 var errTaskAsks = errf(jsonrpc.CodeServer, "the server asks for input after the call has become a task, in a way that a task cannot pass on")
 
 // becomesTask reports whether the call is to become a task now.
@@ -230,6 +230,7 @@ func (p *reply) createTask() []byte {
 		}
 		return nil
 	}
+	p.s.KeepRequest(number, &p.x.msgs[0], p.x.r.Header)
 	id := newTaskID(p.s, number, time.Now())
 	st, err := p.s.Task(p.x.values(), number)
 	if err != nil || !st.Running {

@@ -227,6 +227,62 @@ func TestTaskAsks(t *testing.T) {
 	}
 }
 
+// The server of a task may ask by a result, after which it gets the request again with the
+// answers of the task's client, on any node.
+func TestTaskAsksByResult(t *testing.T) {
+	t.Parallel()
+	f := newFarm(t, 2, tasksConfig())
+	p, other := &peer{n: f.nodes[0].node}, &peer{n: f.nodes[1].node}
+	made := p.task("hold", `{"key":"k"}`)
+	const asks = `{"method":"elicitation/create","params":{"message":"?"}}`
+	f.nodes[0].release(1)[0].Result([]byte(`{"resultType":"input_required","requestState":"one","inputRequests":{"a \"b":` + asks + `,"c":` + asks + `}}`))
+	var is taskTold
+	eventually(t, "two questions", func() bool {
+		is = other.get(made.TaskID)
+		return len(is.InputRequests) == 2
+	})
+	if is.Status != "input_required" {
+		t.Errorf("asks: %+v", is)
+	}
+	for key := range is.InputRequests {
+		if f.runs("k") != 1 {
+			t.Error("the request was made again before all was answered")
+		}
+		if m := other.about("tasks/update", made.TaskID, fmt.Sprintf(`,"inputResponses":{%q:{"action":"accept"}}`, key)); m.Error != nil {
+			t.Errorf("answered: %+v", m)
+		}
+	}
+	again := f.nodes[0].release(1)[0]
+	answers := jsonrpc.Field(again.Params, "inputResponses")
+	if jsonrpc.String(jsonrpc.Field(again.Params, "requestState")) != "one" || jsonrpc.Field(answers, `a "b`) == nil || jsonrpc.Field(answers, "c") == nil {
+		t.Errorf("made again: %s", again.Params)
+	}
+	if is := p.get(made.TaskID); is.Status != "working" || len(is.InputRequests) > 0 {
+		t.Errorf("after the answers: %+v", is)
+	}
+	again.Result([]byte(`{"resultType":"input_required","requestState":"two"}`)) // its load is too high
+	again = f.nodes[0].release(1)[0]
+	if jsonrpc.String(jsonrpc.Field(again.Params, "requestState")) != "two" || jsonrpc.Field(again.Params, "inputResponses") != nil {
+		t.Errorf("made again: %s", again.Params)
+	}
+	again.Result(result("done"))
+	if is := other.until(made.TaskID, "completed"); !strings.Contains(string(is.Result), "done") {
+		t.Errorf("at the end: %+v", is)
+	}
+
+	// What asks for what the client has not declared fails, and one that was asked can be cancelled.
+	made = p.task("hold", `{"key":"refused"}`)
+	f.nodes[0].release(1)[0].Result([]byte(`{"resultType":"input_required","inputRequests":{"r":{"method":"roots/list"}}}`))
+	if is := other.until(made.TaskID, "failed"); !strings.Contains(string(is.Error), fmt.Sprint(codeCapability)) {
+		t.Errorf("not declared: %+v", is)
+	}
+	made = p.task("hold", `{"key":"cancelled"}`)
+	f.nodes[0].release(1)[0].Result([]byte(`{"resultType":"input_required","inputRequests":{"r":` + asks + `}}`))
+	other.until(made.TaskID, "input_required")
+	p.about("tasks/cancel", made.TaskID, "")
+	other.until(made.TaskID, "cancelled")
+}
+
 // Who may not use a task is not told that there is one.
 func TestTaskOfAnother(t *testing.T) {
 	t.Parallel()

@@ -82,6 +82,9 @@ func (l *link) repair(m *jsonrpc.Message) bool {
 // responded takes the backend's response to its call. One that comes for another
 // call than the one in flight under its id is too late.
 func (s *Session) responded(l *link, call *Call, m jsonrpc.Message) {
+	if s.asksInTask(l, call, &m) {
+		return
+	}
 	s.mu.Lock()
 	if l.over {
 		s.mu.Unlock()

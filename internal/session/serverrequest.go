@@ -7,6 +7,10 @@ type serverRequest struct {
 	link *link
 	id   []byte // the backend's own
 	call *Call  // whose stream it went to
+
+	// Of a question of a modern backend to the client of a task.
+	round *round // nil for others
+	name  string // of the question
 }
 
 // serverRequests are those that the client has not answered, by the ids that it knows
@@ -49,7 +53,7 @@ func (q *serverRequests) take(id int64) (serverRequest, bool) {
 // and returns the id that the client knows it by.
 func (q *serverRequests) takeCancelled(l *link, id []byte) (int64, *Call) {
 	for ours, r := range q.pending {
-		if r.link == l && string(jsonrpc.Key(r.id)) == string(jsonrpc.Key(id)) {
+		if r.link == l && r.round == nil && string(jsonrpc.Key(r.id)) == string(jsonrpc.Key(id)) {
 			delete(q.pending, ours)
 			r.call.clientAnswered()
 			return ours, r.call

@@ -324,7 +324,7 @@ func (s *Session) answer(ctx context.Context, m jsonrpc.Message, header http.Hea
 	s.mu.Lock()
 	a, ok := s.asked.take(id)
 	s.backend.stateful = true
-	current := ok && s.backend.link == a.link && a.link.conn != nil
+	current := ok && a.round == nil && s.backend.link == a.link && a.link.conn != nil
 	newer := uint64(id>>32) >= s.lease.Epoch
 	s.mu.Unlock()
 	if !ok && newer {
@@ -351,6 +351,9 @@ func (s *Session) answer(ctx context.Context, m jsonrpc.Message, header http.Hea
 		}
 	}
 	a.call.clientAnswered()
+	if a.round != nil {
+		a.round.answered(a.name, &m)
+	}
 	s.wakeTask(a.call.Number())
 	return nil
 }

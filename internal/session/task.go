@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"net/http"
 	"slices"
 	"strconv"
 	"sync"
@@ -31,6 +32,7 @@ type task struct {
 	stopped bool      // its client has cancelled it
 	tool    string    // of a call that was handed off; else ""
 	watch   []chan<- struct{}
+	rounds  *rounds // nil if its request is not kept; guarded by Session.mu
 
 	// Of tasks of 2025-11-25.
 	created time.Time   // zero for others; it does not change
@@ -150,7 +152,7 @@ func (s *Session) restoreTask(c *Call, msgs []jsonrpc.Message, since int64) {
 		return
 	}
 	if !c.isOver() {
-		s.addTask(c, c.number)
+		s.addTask(c, c.number).rounds = newRounds(&msgs[0], http.Header{})
 		return
 	}
 	now, all := time.Now(), s.taskTable()

@@ -1,0 +1,163 @@
+package session
+
+import (
+	"bytes"
+	"net/http"
+	"sync"
+	"time"
+
+	"holdfast/internal/protocol"
+	"holdfast/jsonrpc"
+)
+
+// What follows is for tasks of modern servers. Such a server asks by a result, after which it
+// wants the request again, with the answers (2026-07-28, Multi Round-Trip Requests). A task has
+// no such result: its client is asked as by a server that asks while the call runs, and the
+// request is made again here.
+
+// mostTaskRounds bounds how often a request of a task is made again.
+const mostTaskRounds = 20
+
+// rounds are what it takes to make the request of a task again.
+type rounds struct {
+	request jsonrpc.Message
+	header  http.Header
+	made    int // guarded by Session.mu
+}
+
+// A round is one result by which the server asks.
+type round struct {
+	c     *Call
+	of    *rounds
+	state []byte // requestState, as JSON, or nil
+
+	mu     sync.Mutex
+	inputs []byte // the client's answers so far, an object
+	open   int    // questions without an answer
+}
+
+// KeepRequest keeps the request of a task, so that it can be made again if its server asks for
+// input.
+func (s *Session) KeepRequest(number uint64, m *jsonrpc.Message, header http.Header) {
+	c := s.streams.call(number)
+	if c == nil {
+		return
+	}
+	t := s.addTask(c, number)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t.rounds = newRounds(m, header)
+}
+
+// newRounds returns what it takes to make a request again. It may itself be one that its client
+// has made again.
+func newRounds(m *jsonrpc.Message, header http.Header) *rounds {
+	request := *m
+	if jsonrpc.Field(m.Params, "inputResponses") != nil || jsonrpc.Field(m.Params, "requestState") != nil {
+		request.Params = []byte(`{}`)
+		jsonrpc.Each(m.Params, func(name, value []byte) {
+			if n := string(name); n != "inputResponses" && n != "requestState" {
+				request.Params, _ = jsonrpc.Set(request.Params, value, n)
+			}
+		})
+	}
+	return &rounds{request: request, header: header}
+}
+
+// asksInTask reports whether a response of the backend asks the client of a task, and if so, does
+// that. The request stays in flight.
+func (s *Session) asksInTask(l *link, call *Call, m *jsonrpc.Message) bool {
+	if s.modern == "" || s.tasks.Load() == nil || jsonrpc.String(jsonrpc.Field(m.Result, "resultType")) != protocol.ResultInputRequired {
+		return false
+	}
+	s.mu.Lock()
+	rq := s.inFlight[string(jsonrpc.Key(m.ID))]
+	if l.over || rq == nil || call != nil && rq.call != call || rq.call.record == nil || rq.call.record.task == nil {
+		s.mu.Unlock()
+		return false
+	}
+	c, of := rq.call, rq.call.record.task.rounds
+	if of == nil || s.checkInput([]byte(rq.id), m.Result) != nil {
+		s.mu.Unlock()
+		return false // it ends with that
+	}
+	of.made++
+	var questions [][]byte
+	w := &round{c: c, of: of, state: bytes.Clone(jsonrpc.Field(m.Result, "requestState")), inputs: []byte(`{}`)}
+	full := of.made > mostTaskRounds
+	jsonrpc.Each(jsonrpc.Field(m.Result, "inputRequests"), func(name, value []byte) {
+		if full = full || s.asked.isFull(); full {
+			return
+		}
+		id := s.asked.add(serverRequest{link: l, call: c, round: w, name: string(name)}, s.lease.Epoch)
+		method, params := jsonrpc.String(jsonrpc.Field(value, "method")), jsonrpc.Field(value, "params")
+		questions = append(questions, jsonrpc.AppendRequest(nil, s.askedIDIn(c, id), method, params))
+		w.open++
+	})
+	made := of.made
+	s.mu.Unlock()
+	if full {
+		s.failCall(c, jsonrpc.Errorf(jsonrpc.CodeServer, "%s: the server asks for input again and again", c.method))
+		return true
+	}
+	for _, q := range questions {
+		c.emit(q, true)
+	}
+	if len(questions) == 0 { // its load is too high
+		w.later(min(50*time.Millisecond<<made, 5*time.Second))
+	}
+	return true
+}
+
+// answered takes the client's answer to a question of the round.
+func (w *round) answered(name string, m *jsonrpc.Message) {
+	if m.Error != nil { // which no input can say
+		w.c.s.failCall(w.c, jsonrpc.Errorf(jsonrpc.CodeServer, "the client could not answer the server's question %q: %.200s", name,
+			jsonrpc.String(jsonrpc.Field(m.Error, "message"))))
+		return
+	}
+	w.mu.Lock()
+	w.inputs, _ = jsonrpc.Set(w.inputs, m.Result, name)
+	w.open--
+	last := w.open == 0
+	w.mu.Unlock()
+	if last {
+		w.later(0)
+	}
+}
+
+// later makes the request again, after a time.
+func (w *round) later(after time.Duration) {
+	m := w.c.s.m
+	if !m.startWork() {
+		return
+	}
+	go func() {
+		defer m.work.Done()
+		timer := time.NewTimer(after)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+			w.again()
+		case <-m.quit:
+		}
+	}()
+}
+
+// again makes the request again, with the client's answers.
+func (w *round) again() {
+	request := w.of.request
+	params := request.Params
+	if len(w.inputs) > len(`{}`) {
+		params, _ = jsonrpc.Set(params, w.inputs, "inputResponses")
+	}
+	if w.state != nil {
+		params, _ = jsonrpc.Set(params, w.state, "requestState")
+	}
+	again, err := jsonrpc.Parse(jsonrpc.AppendRequest(nil, request.ID, request.Method, params))
+	if err != nil {
+		w.c.s.failCall(w.c, jsonrpc.Errorf(jsonrpc.CodeInternal, "internal error: %v", err))
+		return
+	}
+	w.c.deliverOne(w.c.s.m.ctx, again, w.of.header, notDelivered)
+}
