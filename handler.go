@@ -19,6 +19,7 @@ import (
 	"holdfast/internal/observe"
 	"holdfast/internal/server"
 	"holdfast/internal/session"
+	"holdfast/internal/traces"
 	"holdfast/internal/translate"
 	sender "holdfast/internal/webhook"
 	"holdfast/stream"
@@ -41,8 +42,9 @@ type Handler struct {
 	health   *health        // or nil
 	webhooks *sender.Sender // or nil
 
-	audit      *audit.Log // or nil
-	unregister func()     // takes the metrics back; nil if there are none
+	audit      *audit.Log     // or nil
+	unregister func()         // takes the metrics back; nil if there are none
+	traces     *traces.Traces // or nil
 }
 
 // NewHandler returns a handler for servers of the official go-sdk. It takes the place of

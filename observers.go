@@ -9,6 +9,7 @@ import (
 	"holdfast/internal/budget"
 	"holdfast/internal/metrics"
 	"holdfast/internal/observe"
+	"holdfast/internal/traces"
 )
 
 // observers returns those of the handler: one for each thing that listens to what happens to calls
@@ -20,6 +21,10 @@ func (h *Handler) observers(o *Options, flight *budget.Flight) (all observe.Obse
 	}
 	if m := h.startMetrics(o, flight); m != nil {
 		all = append(all, m)
+	}
+	if o.TracerProvider != nil {
+		h.traces = traces.New(traces.Options{Provider: o.TracerProvider, UnderHTTP: o.TraceUnderHTTP})
+		all = append(all, h.traces)
 	}
 	if all == nil {
 		return nil
@@ -78,6 +83,9 @@ func (h *Handler) stopObserving(ctx context.Context) (err error) {
 	}
 	if h.unregister != nil {
 		h.unregister()
+	}
+	if h.traces != nil {
+		h.traces.Close()
 	}
 	return err
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace"
 
 	"holdfast/backend"
 	"holdfast/internal/budget"
@@ -180,6 +181,13 @@ type Options struct {
 	Audit slog.Handler
 	// AuditArguments has these lines tell what tools and prompts were called with, too.
 	AuditArguments bool
+	// TracerProvider makes spans for OpenTelemetry: one for each call, by the semantic conventions for
+	// MCP; nil: there are none. The handler does not shut it down. docs/operators.md lists the
+	// attributes.
+	TracerProvider trace.TracerProvider
+	// TraceUnderHTTP has the trace of the HTTP request be a call's parent, and the one that its message
+	// names be linked. By default it is the other way round.
+	TraceUnderHTTP bool
 	// Logger is for the operator; slog.Default().
 	Logger *slog.Logger
 }

@@ -63,6 +63,7 @@ type serveFlags struct {
 	config          configFlags
 	role            roleFlags
 	audit           auditFlags
+	traces          traceFlags
 	webhook         webhookFlags
 	webhooks        *webhook.Options // made of webhook
 }
@@ -126,6 +127,7 @@ With --config it serves all servers of a configuration file as hosts have it, ea
 	f.config.add(cmd)
 	f.role.add(cmd)
 	f.audit.add(fs)
+	f.traces.add(cmd)
 	f.webhook.add(fs)
 	_ = cmd.RegisterFlagCompletionFunc("response", f.response.complete) // fails for unknown flags only
 	return cmd

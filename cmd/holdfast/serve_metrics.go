@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"log/slog"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -10,13 +11,16 @@ import (
 	"holdfast"
 )
 
-// observe sets what observes calls: the figures of admin, and the audit, which admin closes.
+// observe sets what observes calls: the figures of admin, and the audit and the traces, which admin closes.
 func (f *serveFlags) observe(opts *holdfast.Options, admin *admin) (err error) {
 	if figures := admin.serveMetrics(); figures != nil {
 		opts.Metrics = figures
 	}
 	if admin.audit, err = f.audit.open(); admin.audit != nil {
 		opts.Audit, opts.AuditArguments = admin.audit, f.audit.arguments
+	}
+	if err == nil {
+		admin.traces, err = f.traces.open(context.Background(), opts)
 	}
 	return err
 }

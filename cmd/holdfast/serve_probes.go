@@ -19,6 +19,7 @@ type admin struct {
 	server *http.Server // nil: there are no probes
 	mux    *http.ServeMux
 	audit  *auditLog // or nil
+	traces *tracing  // or nil
 	failed chan error
 	ready  atomic.Pointer[func() error]
 	probed atomic.Pointer[time.Time] // when /readyz was last requested; nil: never
@@ -108,10 +109,11 @@ func answerProbe(w http.ResponseWriter, err error) {
 	_, _ = io.WriteString(w, text+"\n")
 }
 
-// close ends the probes and the audit.
+// close ends the probes, the audit and the traces.
 func (a *admin) close() error {
+	observed := errors.Join(a.audit.close(), a.traces.close())
 	if a.server == nil {
-		return a.audit.close()
+		return observed
 	}
 	ctx, stop := context.WithTimeout(context.Background(), time.Second)
 	defer stop()
@@ -119,7 +121,7 @@ func (a *admin) close() error {
 		_ = a.server.Close()
 	}
 	if err := <-a.failed; !errors.Is(err, http.ErrServerClosed) {
-		return errors.Join(fmt.Errorf("--admin: %w", err), a.audit.close())
+		return errors.Join(fmt.Errorf("--admin: %w", err), observed)
 	}
-	return a.audit.close()
+	return observed
 }

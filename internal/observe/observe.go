@@ -59,6 +59,9 @@ type Call struct {
 	Tool      string // that a tools/call calls, as the client spells it; else ""
 	Revision  string // of the protocol
 	Trace     Trace
+	HTTP      *Trace    // what the HTTP request says that it came in; nil: nothing
+	Was       *Span     // that of the node that it began at, if Again; nil: none is known
+	Span      *Span     // its own: an observer may set it in Began
 	Began     time.Time // here
 	BytesIn   int       // of the request
 	Carrier   bool      // its session is a carrier
@@ -73,6 +76,13 @@ type Call struct {
 // A Trace is what a request says of the trace that it is part of, as W3C Trace Context has it
 // (params._meta.traceparent, and tracestate).
 type Trace struct{ Parent, State string }
+
+// A Span is what a call is in a trace. It is in the call's record, for the node that takes it over.
+type Span struct {
+	Trace           // what the backend is told, as the trace that its work is part of
+	Under string    // the parent, as traceparent has it; "" if there is none
+	Began time.Time // at the call's first node
+}
 
 // ID returns the trace's id, 32 hexadecimal digits, or "".
 func (t Trace) ID() string {
@@ -165,6 +175,23 @@ func (o Observers) Begin(w *Watch, params []byte, next *Watch) {
 			w.tells = append(w.tells, of)
 		}
 	}
+}
+
+// SpanOf returns the span of a request of the call, or nil.
+func (w *Watch) SpanOf(id string) *Span {
+	for w != nil && w.ID != id {
+		w = w.next
+	}
+	if w == nil {
+		return nil
+	}
+	return w.Span
+}
+
+// Before returns a watch of nobody, which says what span a request had on the node that it began at,
+// and what w says.
+func (w *Watch) Before(id string, span *Span) *Watch {
+	return &Watch{Call: Call{ID: id, Span: span}, next: w}
 }
 
 // Stored notes that the call, which was light, has a stream of a number, and tells of it.

@@ -125,11 +125,11 @@ func (h *Handler) checkParams(w http.ResponseWriter, x *exchange) bool {
 // same idempotency key.
 func (h *Handler) beginModern(x *exchange) (begun, error) {
 	if x.once.key != "" {
-		call, known, err := x.session.BeginKeyed(x.once.key, []byte(sumOf(&x.msgs[0])), x.msgs)
+		call, known, err := x.session.BeginKeyed(x.once.key, []byte(sumOf(&x.msgs[0])), x.msgs, x.r.Header)
 		return begunOf(x.session, call, known, err)
 	}
 	// Who can come back for what is not safe to make again is told how before it runs.
-	call, err := x.session.Begin(x.msgs, !x.modern.resumes || protocol.RetrySafe(x.msgs[0].Method, nil))
+	call, err := x.session.Begin(x.msgs, !x.modern.resumes || protocol.RetrySafe(x.msgs[0].Method, nil), x.r.Header)
 	return begunOf(x.session, call, nil, err)
 }
 

@@ -92,7 +92,7 @@ func (h *Handler) startMessages(x *exchange, o *outcome) (err error) {
 // have begun before.
 func (h *Handler) startCall(x *exchange, o *outcome) (err error) {
 	light := x.once.key == "" && h.light(x.r.Context(), x.r.Header, x.session, x.msgs)
-	if o.begun, err = h.begin(x.session, x.msgs, light, x.once); err != nil {
+	if o.begun, err = h.begin(x.session, x.msgs, light, x.once, x.r.Header); err != nil {
 		return err
 	}
 	switch {

@@ -135,7 +135,7 @@ func (h *Handler) startPairMessages(x *exchange, o *outcome) (err error) {
 	if len(calls) == 0 {
 		return nil
 	}
-	o.begun, err = h.begin(s, calls, true, x.once)
+	o.begun, err = h.begin(s, calls, true, x.once, x.r.Header)
 	if err == nil {
 		x.msgs = calls // the others were taken
 	}

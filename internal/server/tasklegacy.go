@@ -16,7 +16,7 @@ import (
 // startTask begins a call that is a task, or finds the one that the same request has begun
 // before.
 func (h *Handler) startTask(x *exchange, o *outcome) (err error) {
-	if o.begun, err = h.begin(x.session, x.msgs, false, x.once); err != nil {
+	if o.begun, err = h.begin(x.session, x.msgs, false, x.once, x.r.Header); err != nil {
 		return err
 	}
 	o.kind = outcomeTask

@@ -160,6 +160,9 @@ func (c *Call) deliver(ctx context.Context, msgs []jsonrpc.Message, header http.
 
 // deliverOne hands one request to the backend.
 func (c *Call) deliverOne(ctx context.Context, m jsonrpc.Message, header http.Header, failed func(error) *jsonrpc.Error) {
+	if c.watch != nil {
+		m = c.traced(m)
+	}
 	err := c.s.deliver(ctx, backend.Inbound{Message: m, Call: c, Context: ctx, Header: header})
 	if err != nil {
 		c.s.noteRefusal(&m, err)

@@ -370,6 +370,7 @@ func (s *Session) restoreHeir(st *shared.Stream, n callNote, msgs []jsonrpc.Mess
 		f.lost = append(f.lost, c)
 		return
 	}
+	c.restoreSpans(&n, msgs)
 	s.mu.Lock()
 	if err := s.addRequests(c, msgs); err != nil {
 		s.m.logger.Error("call not restored", "session", s.Name(), "stream", st.Number, "error", err)

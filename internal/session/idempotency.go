@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"time"
 
 	"holdfast/internal/engine/shared"
@@ -54,7 +55,7 @@ func (s *Session) keyID(key string) idempotency.ID {
 // The errors are those of Begin, after which the key is free again,
 // [ErrKeyReused], [ErrGone], and a [*Redirect] where the call was begun in a
 // session that is not on this node.
-func (s *Session) BeginKeyed(key string, body []byte, msgs []jsonrpc.Message) (*Call, *ExistingCall, error) {
+func (s *Session) BeginKeyed(key string, body []byte, msgs []jsonrpc.Message, from ...http.Header) (*Call, *ExistingCall, error) {
 	m, k := s.m, keyRecord{id: s.keyID(key), sum: idempotency.SumOf(body)}
 	s.keyed.Store(true)
 	for {
@@ -62,7 +63,7 @@ func (s *Session) BeginKeyed(key string, body []byte, msgs []jsonrpc.Message) (*
 		if mine {
 			err := s.claim(&k)
 			if err == nil {
-				c, err := s.startUnder(k, msgs, false)
+				c, err := s.startUnder(k, msgs, false, from)
 				return c, nil, err
 			}
 			m.keys.Free(k.id)
@@ -174,13 +175,13 @@ func (m *Manager) claimant(id idempotency.ID) (stream.SessionKey, error) {
 // POST to this session, which it sends again when it can't know whether it arrived. In a
 // session with a single stream a call that was begun before has no stream of its own to
 // be read.
-func (s *Session) BeginNamed(name string, body []byte, msgs []jsonrpc.Message) (*Call, *ExistingCall, error) {
+func (s *Session) BeginNamed(name string, body []byte, msgs []jsonrpc.Message, from ...http.Header) (*Call, *ExistingCall, error) {
 	m, k := s.m, keyRecord{id: idempotency.ForwardID(s.key, name), sum: idempotency.SumOf(body), forward: true}
 	for {
 		known, mine := m.keys.Claim(k.id, k.sum, s.key, s.keyScope() == "", true)
 		switch {
 		case mine:
-			c, err := s.startUnder(k, msgs, s.single)
+			c, err := s.startUnder(k, msgs, s.single, from)
 			return c, nil, err
 		case known.State == idempotency.Claimed:
 			<-known.Settled // beginning does not take long
@@ -195,8 +196,9 @@ func (s *Session) BeginNamed(name string, body []byte, msgs []jsonrpc.Message) (
 }
 
 // startUnder begins the call of a claimed key, or gives the key up.
-func (s *Session) startUnder(k keyRecord, msgs []jsonrpc.Message, light bool) (*Call, error) {
+func (s *Session) startUnder(k keyRecord, msgs []jsonrpc.Message, light bool, from []http.Header) (*Call, error) {
 	keys, c := &s.m.keys, &Call{s: s, record: &record{key: &k}}
+	c.cameIn(from)
 	err := s.start(c, msgs, light)
 	number := c.Number()
 	if s.single && c.recovery != nil {

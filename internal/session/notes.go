@@ -34,6 +34,7 @@ type callNote struct {
 	Notified  []uint64          `json:"rung"`
 	Began     int64             `json:"began"` // if it may be handed off: when it began, in milliseconds since 1970
 	Of        uint64            `json:"of"`    // of an heir: the stream, or the journal, of the call whose request it goes on with
+	Spans     []*spanNote       `json:"spans"` // of the requests; none if there are no traces
 	Requests  []json.RawMessage `json:"requests"`
 }
 
@@ -91,7 +92,7 @@ func (c *Call) appendNote(dst []byte) []byte {
 	read, notified := c.s.streams.takeNews()
 	dst = appendNumbers(dst, `,"read":`, read)
 	dst = appendNumbers(dst, `,"rung":`, notified)
-	dst = append(dst, `,"requests":[`...)
+	dst = append(c.appendSpans(dst), `,"requests":[`...)
 	first := true
 	for i := range c.recovery.msgs {
 		if c.recovery.msgs[i].Kind != jsonrpc.Request {

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"maps"
 	"math"
+	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"holdfast/internal/observe"
@@ -90,9 +92,11 @@ func (s *Session) tellTools(result []byte) {
 
 // watch has observers told of the requests of a call, which were put on record. s.mu is held.
 func (s *Session) watch(c *Call, msgs []jsonrpc.Message) {
+	known := c.watch
+	c.watch = nil
 	for i := range msgs {
 		if msgs[i].Kind == jsonrpc.Request {
-			s.watchRequest(c, &msgs[i])
+			s.watchRequest(c, &msgs[i], known)
 		}
 	}
 	if c.number != 0 { // it was taken over
@@ -100,8 +104,8 @@ func (s *Session) watch(c *Call, msgs []jsonrpc.Message) {
 	}
 }
 
-// watchRequest has observers told of one.
-func (s *Session) watchRequest(c *Call, m *jsonrpc.Message) {
+// watchRequest has observers told of one. known is what was known before, or nil.
+func (s *Session) watchRequest(c *Call, m *jsonrpc.Message, known *observe.Watch) {
 	server, principal := SplitPrincipal(s.principal)
 	w := &observe.Watch{Call: observe.Call{
 		Session: s.Name(), Server: server, Principal: principal, ID: string(m.ID), Method: m.Method,
@@ -116,8 +120,107 @@ func (s *Session) watchRequest(c *Call, m *jsonrpc.Message) {
 			State:  jsonrpc.String(jsonrpc.Field(m.Params, "_meta", protocol.MetaTraceState)),
 		}
 	}
+	if known != nil {
+		w.HTTP, w.Was = known.HTTP, known.SpanOf(w.ID)
+	}
 	s.m.opts.Observers.Begin(w, m.Params, c.watch)
 	c.watch = w
+}
+
+// cameIn notes what the headers of the HTTP request say of a trace that the call's requests came
+// in, before the call begins. There is one at the most.
+func (c *Call) cameIn(from []http.Header) {
+	if len(from) == 0 || !c.s.isObserved() {
+		return
+	}
+	if parent := from[0].Get("Traceparent"); parent != "" {
+		c.watch = &observe.Watch{Call: observe.Call{HTTP: &observe.Trace{Parent: parent, State: strings.Join(from[0]["Tracestate"], ",")}}}
+	}
+}
+
+// A spanNote is what a call's note says of the span of a request.
+type spanNote struct {
+	Is    string `json:"is"`
+	State string `json:"state"`
+	Under string `json:"under"`
+	Began int64  `json:"began"` // in nanoseconds since 1970
+}
+
+// appendSpans appends the spans of the call's requests to its note, in their order, if there are
+// any.
+func (c *Call) appendSpans(dst []byte) []byte {
+	w, some := c.watch, false
+	if c.isHeir() && c.record.handOff.of != nil { // nobody has told its own yet
+		w = c.record.handOff.of.watch
+	}
+	if w == nil {
+		return dst
+	}
+	for i := range c.recovery.msgs {
+		m := &c.recovery.msgs[i]
+		if m.Kind != jsonrpc.Request {
+			continue
+		}
+		span := w.SpanOf(string(m.ID))
+		switch {
+		case span == nil && !some:
+			return dst // there are none
+		case span == nil:
+			dst = append(dst, ",null"...)
+			continue
+		case !some:
+			dst = append(dst, `,"spans":[`...)
+		default:
+			dst = append(dst, ',')
+		}
+		some = true
+		dst = append(append(dst, `{"is":`...), jsonrpc.Quote(span.Parent)...)
+		dst = append(append(dst, `,"state":`...), jsonrpc.Quote(span.State)...)
+		dst = append(append(dst, `,"under":`...), jsonrpc.Quote(span.Under)...)
+		dst = strconv.AppendInt(append(dst, `,"began":`...), span.Began.UnixNano(), 10)
+		dst = append(dst, '}')
+	}
+	if some {
+		dst = append(dst, ']')
+	}
+	return dst
+}
+
+// restoreSpans notes what spans the requests of a call had on the node that is lost, before the call
+// is put on record here.
+func (c *Call) restoreSpans(n *callNote, msgs []jsonrpc.Message) {
+	if !c.s.isObserved() || len(n.Spans) != len(msgs) {
+		return
+	}
+	for i := range n.Spans {
+		if span := n.Spans[i]; span != nil {
+			c.watch = c.watch.Before(string(msgs[i].ID), &observe.Span{
+				Trace: observe.Trace{Parent: span.Is, State: span.State}, Under: span.Under, Began: time.Unix(0, span.Began),
+			})
+		}
+	}
+}
+
+// traced returns a request of the call as the backend is to have it: it says what span the work is
+// part of.
+func (c *Call) traced(m jsonrpc.Message) jsonrpc.Message {
+	span := c.watch.SpanOf(string(m.ID))
+	if span == nil {
+		return m
+	}
+	params, ok := m.Params, true
+	if params == nil {
+		params = []byte("{}")
+	}
+	params, ok = jsonrpc.Set(params, jsonrpc.Quote(span.Parent), "_meta", protocol.MetaTraceParent)
+	if ok && (span.State != "" || jsonrpc.Field(params, "_meta", protocol.MetaTraceState) != nil) {
+		params, ok = jsonrpc.Set(params, jsonrpc.Quote(span.State), "_meta", protocol.MetaTraceState)
+	}
+	if ok {
+		m.Raw = jsonrpc.AppendRequest(make([]byte, 0, len(m.Raw)+len(params)-len(m.Params)+len(`,"params":`)), m.ID, m.Method, params)
+		m.Params = m.Raw[len(m.Raw)-1-len(params) : len(m.Raw)-1]
+	}
+	return m
 }
 
 // settle notes how a request was answered: observers are told when the call ends. c.mu is held.

@@ -172,6 +172,7 @@ func (s *Session) restoreCall(ctx context.Context, st *shared.Stream, n callNote
 		return ok
 	})
 	s.restoreTask(c, msgs, n.Task)
+	c.restoreSpans(&n, msgs)
 	s.mu.Lock()
 	if err := s.addRequests(c, open); err != nil {
 		s.m.logger.Error("call not restored", "session", s.Name(), "stream", st.Number, "error", err)

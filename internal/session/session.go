@@ -168,13 +168,15 @@ func (s *Session) idle(now, ttl time.Duration) bool {
 }
 
 // Begin opens a call for the requests among msgs. A light call is held in
-// memory until it says something else than its responses.
+// memory until it says something else than its responses. from has the header of the HTTP
+// request that brought msgs, if that was a request of their own.
 //
 // The errors are [ErrDuplicate], [ErrBusy], [ErrClosing], [ErrNotFound],
 // [ErrMoved], and that of a store which does not take what has to be known of the
 // call before it runs.
-func (s *Session) Begin(msgs []jsonrpc.Message, light bool) (*Call, error) {
+func (s *Session) Begin(msgs []jsonrpc.Message, light bool, from ...http.Header) (*Call, error) {
 	c := &Call{s: s}
+	c.cameIn(from)
 	if err := s.start(c, msgs, light); err != nil {
 		return nil, err
 	}
