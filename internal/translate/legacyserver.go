@@ -35,6 +35,8 @@ type legacyServer struct {
 	// instead is asked before the conversation ends because the server cannot be
 	// initialized. If it returns true it takes over what waits; it may be nil.
 	instead func(waiting []backend.Inbound) bool
+	// begun is told that the server was initialized; nil: nobody wants to know.
+	begun func()
 
 	mu       sync.Mutex
 	phase    phase
@@ -221,6 +223,9 @@ func (c *legacyServer) initialized(m jsonrpc.Message) {
 	if jsonrpc.Field(m.Result, "protocolVersion") == nil {
 		c.refused(errors.New("its answer has no protocolVersion"))
 		return
+	}
+	if c.begun != nil {
+		c.begun()
 	}
 	c.mu.Lock()
 	if c.phase != opening {

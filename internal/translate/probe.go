@@ -94,14 +94,16 @@ func (p *modernProbe) ask(in backend.Inbound) error {
 	is := false
 	select {
 	case is = <-modern:
-	case <-timer.C:
+		if !is {
+			p.t.speaks.learn(unsure, no)
+		}
+	case <-timer.C: // it may be starting yet: its answer to initialize says what it is
 	case <-p.done:
 		return errOver
 	}
 	if is {
 		return p.goOnModern(nil).down.Deliver(in)
 	}
-	p.t.speaks.learn(unsure, no)
 	c := p.goOnLegacy()
 	err := c.Deliver(in)
 	p.mu.Lock()
@@ -170,6 +172,13 @@ func (p *modernProbe) goOnLegacy() *legacyServer {
 		}
 		p.goOnModern(waiting) // it took its time to say so, and refuses initialize
 		return true
+	}
+	c.begun = func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if !p.late {
+			p.t.speaks.learn(unsure, no)
+		}
 	}
 	c.out.open(p.out.conn)
 	p.mu.Lock()

@@ -126,6 +126,9 @@ func TestModernProbeUnanswered(t *testing.T) {
 	if in.Method != protocol.MethodInitialize {
 		t.Fatalf("heard %s", in.Raw)
 	}
+	if _, modern := b.speaks.get(); modern != unsure { // it may be starting
+		t.Errorf("before the server has said anything, other conversations know: %v", modern)
+	}
 	s.say(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":%s}`, probe, discoverable))
 	s.say(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"what?"}}`, in.ID))
 	s.hears(modernRequest("1", "tools/list", "", ""))
