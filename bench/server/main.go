@@ -37,14 +37,15 @@ func main() {
 	backend := flag.String("backend", "sdk", "what answers: sdk (an official mcp.Server) or message (raw JSON-RPC)")
 	retry := flag.Duration("retry", 0, "how long clients are told to wait before they come back; 0: Holdfast's default")
 	observed := flag.Bool("metrics", false, "count for Prometheus, and write an audit to a file that is removed at once")
+	sampled := flag.Float64("traces", 0, "the part of calls whose spans are sent, by OTLP, to a receiver in this process; 0: there are none")
 	flag.Parse()
-	if err := serve(*listen, *backend, *retry, *observed); err != nil {
+	if err := serve(*listen, *backend, *retry, *observed, *sampled); err != nil {
 		slog.Error("bench server failed", "error", err)
 		os.Exit(1)
 	}
 }
 
-func serve(addr, backend string, retry time.Duration, observed bool) error {
+func serve(addr, backend string, retry time.Duration, observed bool, sampled float64) error {
 	newHandler, err := handlers(backend)
 	if err != nil {
 		return err
@@ -53,6 +54,14 @@ func serve(addr, backend string, retry time.Duration, observed bool) error {
 	if observed {
 		var end func()
 		if observe, end, err = tools.Observe(); err != nil {
+			return err
+		}
+		defer end()
+	}
+	traced := func(*holdfast.Options) {}
+	if sampled > 0 {
+		var end func()
+		if traced, end, err = tools.Trace(sampled); err != nil {
 			return err
 		}
 		defer end()
@@ -70,6 +79,7 @@ func serve(addr, backend string, retry time.Duration, observed bool) error {
 	} {
 		o := &holdfast.Options{Response: response, Retry: retry, TaskAfter: taskAfter}
 		observe(o, path)
+		traced(o)
 		h := newHandler(o)
 		mux.Handle(path, h)
 		all = append(all, h)

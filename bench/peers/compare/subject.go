@@ -68,6 +68,18 @@ var subjects = []subject{
 		plain: "/mcp", sse: "/mcp-sse", stream: "/mcp-sse",
 	},
 	{
+		name: "Holdfast, message backend, traces of 1 %", server: ours, args: []string{"-backend", "message", "-traces", "0.01"},
+		plain: "/mcp", sse: "/mcp-sse", stream: "/mcp-sse",
+	},
+	{
+		name: "Holdfast, mcp.Server, traces of 1 %", server: ours, args: []string{"-backend", "sdk", "-traces", "0.01"},
+		plain: "/mcp", sse: "/mcp-sse", stream: "/mcp-sse",
+	},
+	{
+		name: "Holdfast, mcp.Server, metrics and audit", server: ours, args: []string{"-backend", "sdk", "-metrics"},
+		plain: "/mcp", sse: "/mcp-sse", stream: "/mcp-sse",
+	},
+	{
 		name: "Holdfast, mcp.Server", server: ours, args: []string{"-backend", "sdk"},
 		plain: "/mcp", modern: "/mcp", task: "/mcp", sse: "/mcp-sse", stream: "/mcp-sse", replay: true, idle: "/mcp", wait: "/mcp", cut: true,
 	},
