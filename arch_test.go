@@ -68,6 +68,8 @@ var layers = []struct {
 	{"client", []string{"jsonrpc", "internal/sse", "internal/protocol", "internal/redact", "internal/panics"}},
 	{"backend/remote", []string{"backend", "client", "jsonrpc", "internal/protocol"}},
 	{".", []string{"backend", "internal/audit", "internal/budget", "internal/metrics", "internal/observe", "internal/server", "internal/session", "internal/traces", "internal/translate", "client", "backend/sdk", "engine", "stream", "internal/cluster", "jsonrpc", "internal/protocol", "webhook", "internal/webhook", "internal/panics"}},
+	{"internal/auth/authtest", nil},
+	{"internal/auth", nil},
 	{"internal/config", []string{"internal/redact"}},
 	{"internal/merge", []string{"backend", "jsonrpc", "internal/protocol"}},
 	{"internal/servers", []string{"internal/merge", "internal/feature/handoff", "internal/config", "backend", "backend/process", "backend/remote", "client", "jsonrpc", "internal/protocol", "internal/server", "internal/session", "internal/translate"}},
@@ -90,6 +92,8 @@ var everything = []string{"*"}
 var modules = map[string][]string{
 	"github.com/modelcontextprotocol/go-sdk": {".", "backend/sdk", "cmd/...", "bench/...", "conformance/...", "examples/..."},
 	"golang.org/x/oauth2":                    {"."},
+	"github.com/coreos/go-oidc/v3":           {"internal/auth"},
+	"github.com/go-jose/go-jose/v4":          {"internal/auth", "internal/auth/authtest"},
 	"github.com/prometheus/client_golang":    {".", "internal/metrics", "cmd/...", "bench/..."},
 	"go.opentelemetry.io/otel":               {".", "internal/traces", "cmd/...", "bench/..."},
 	"github.com/cenkalti/backoff/v5":         {"client", "internal/webhook"},

@@ -114,6 +114,7 @@ func NewBackendHandler(b backend.Backend, opts *Options) *Handler {
 		AllowedOrigins:  o.AllowedOrigins,
 		AllowedHosts:    o.AllowedHosts,
 		Principal:       o.Principal,
+		Authenticate:    o.Authenticate,
 		Observers:       observers,
 		Logger:          o.Logger,
 		Node:            h.node,

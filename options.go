@@ -140,6 +140,11 @@ type Options struct {
 	// user id of the go-sdk's auth.TokenInfo in the request's context. It may be called
 	// concurrently.
 	Principal func(*http.Request) string
+	// Authenticate wraps the handling of requests, to authenticate clients: middleware such as
+	// the go-sdk's auth.RequireBearerToken. It comes after the checks of Host and Origin, and
+	// preflight requests are answered before it; so web pages can read its answers. It is
+	// called for each endpoint.
+	Authenticate func(http.Handler) http.Handler
 	// ForwardHeader reports whether a request header may be sent to another node, with
 	// a request whose session that node owns, so that a backend there can read it. It
 	// travels through the Store's engine. By default all headers may, except those that

@@ -61,6 +61,7 @@ type serveFlags struct {
 	legacyOnly      bool
 	upstream        upstreamFlags
 	config          configFlags
+	auth            authFlags
 	role            roleFlags
 	audit           auditFlags
 	traces          traceFlags
@@ -125,6 +126,7 @@ With --config it serves all servers of a configuration file as hosts have it, ea
 	fs.BoolVar(&f.legacyOnly, "legacy-only", false, "refuse revision 2026-07-28: clients fall back on older ones, whose calls outlive a connection")
 	f.upstream.add(cmd)
 	f.config.add(cmd)
+	f.auth.add(fs)
 	f.role.add(cmd)
 	f.audit.add(fs)
 	f.traces.add(cmd)
@@ -138,7 +140,7 @@ func (f *serveFlags) check(command []string) error {
 	if err := f.checkServed(command); err != nil {
 		return err
 	}
-	if err := errors.Join(f.upstream.check(), f.config.check(), f.audit.check(), f.role.check(f.store, f.stateless)); err != nil {
+	if err := errors.Join(f.upstream.check(), f.config.check(), f.auth.check(&f.upstream), f.audit.check(), f.role.check(f.store, f.stateless)); err != nil {
 		return err
 	}
 	for name, p := range map[string]string{"--path": f.path, "--sse-path": f.ssePath} {
@@ -262,6 +264,7 @@ func (f *serveFlags) serve(ctx context.Context, command []string, out io.Writer)
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
 	opts.Store = store
+	f.auth.require(opts)
 	if err := f.observe(opts, admin); err != nil {
 		return err
 	}
@@ -300,6 +303,7 @@ func (f *serveFlags) serve(ctx context.Context, command []string, out io.Writer)
 		return f.notListening(err)
 	}
 	routes := f.routes(ctx, handler, many)
+	f.auth.tryIssuer(ctx)
 	f.greet(out, listener.Addr(), many)
 	admin.watch(handler.Ready)
 	return serveUntil(ctx, handler.Listener(listener), routes, handler, admin, f.drain)
@@ -317,7 +321,7 @@ func (f *serveFlags) notListening(err error) error {
 func (f *serveFlags) greet(out io.Writer, at net.Addr, many *configured) {
 	addr := at.String()
 	if tcp, ok := at.(*net.TCPAddr); ok && !tcp.IP.IsLoopback() {
-		if !f.upstream.passes() { // else the upstream server authenticates users
+		if !f.upstream.passes() && f.auth.policy == nil { // else the upstream server authenticates users
 			slog.Warn("there is no authentication: everybody who reaches this port can call every tool; " +
 				"use a proxy that authenticates users, or listen on 127.0.0.1 (--listen)")
 		}

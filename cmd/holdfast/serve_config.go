@@ -268,7 +268,7 @@ func (f *serveFlags) routes(ctx context.Context, handler *holdfast.Handler, many
 	pairs := f.ssePath != "" && !f.stateless
 	if many != nil {
 		many.watch(ctx)
-		return many.set.Handler(handler, pairs)
+		return f.auth.routes(func(path string) bool { return many.set.Serves(path, pairs) }, many.set.Handler(handler, pairs))
 	}
 	mux := http.NewServeMux()
 	mux.Handle(f.path, handler)
@@ -278,5 +278,7 @@ func (f *serveFlags) routes(ctx context.Context, handler *holdfast.Handler, many
 		mux.Handle(f.ssePath, pair)
 		mux.Handle(messages, pair)
 	}
-	return mux
+	return f.auth.routes(func(path string) bool {
+		return path == f.path || pairs && (path == f.ssePath || path == f.messagesPath())
+	}, mux)
 }

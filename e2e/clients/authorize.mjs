@@ -4,12 +4,15 @@
 //
 //   node authorize.mjs '{"url": "http://…/mcp", "sdk": 2, "mode": "auto"}'
 //
+// "visit" goes where the user is sent, for a code that the authorization server gives; "tool" and
+// "arguments" call another tool than who.
+//
 // HOLDFAST_NPM names the directory whose node_modules holds the clients.
 
 import { createRequire } from "node:module";
 import { join } from "node:path";
 
-const { url, sdk, mode } = JSON.parse(process.argv[2]);
+const { url, sdk, mode, visit, tool = "who", arguments: args = {} } = JSON.parse(process.argv[2]);
 const require = createRequire(join(process.env.HOLDFAST_NPM, "package.json"));
 const { Client, StreamableHTTPClientTransport } =
   sdk === 2
@@ -46,14 +49,15 @@ try {
 }
 if (report.authorize) {
   const state = new URL(report.authorize).searchParams.get("state");
-  if (sdk === 2) {
-    await first.transport.finishAuth(new URLSearchParams({ code: "eve", ...(state && { state }) }));
-  } else {
-    await first.transport.finishAuth("eve");
+  let answer = new URLSearchParams({ code: "eve", ...(state && { state }) });
+  if (visit) {
+    const seen = await fetch(report.authorize, { redirect: "manual" });
+    answer = new URL(seen.headers.get("location")).searchParams;
   }
+  await first.transport.finishAuth(sdk === 2 ? answer : answer.get("code"));
   const { client, transport } = made();
   await client.connect(transport);
-  report.said = (await client.callTool({ name: "who", arguments: {} })).content[0].text;
+  report.said = (await client.callTool({ name: tool, arguments: args })).content[0].text;
   await client.close();
 }
 console.log(JSON.stringify(report));

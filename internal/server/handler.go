@@ -66,8 +66,10 @@ type Options struct {
 	// Principal returns who makes a request, "" for nobody in particular. A
 	// session can be used only by the principal that began it.
 	Principal func(*http.Request) string
-	Logger    *slog.Logger      // slog.Default()
-	Observers observe.Observers // are told of readers and refused requests; nil: there are none
+	// Authenticate wraps what serves requests whose Host and Origin are allowed; nil: nothing does.
+	Authenticate func(http.Handler) http.Handler
+	Logger       *slog.Logger      // slog.Default()
+	Observers    observe.Observers // are told of readers and refused requests; nil: there are none
 
 	// Node is this process among those that share the manager's store; nil if it is
 	// alone. The handler serves the others on it, and takes their sessions over when
@@ -91,6 +93,8 @@ type Handler struct {
 	logger   *slog.Logger
 	origins  map[string]bool
 	hosts    map[string]bool
+
+	authenticated http.Handler // the endpoint behind Options.Authenticate; nil: there is none
 
 	timers    sync.Pool // of those of calls that are answered before they are due
 	watched   connections
@@ -140,6 +144,9 @@ func New(opts Options) *Handler {
 	for _, origin := range opts.AllowedOrigins {
 		h.origins[normal(strings.TrimSuffix(origin, "/"))] = true
 	}
+	if opts.Authenticate != nil {
+		h.authenticated = opts.Authenticate(http.HandlerFunc(h.endpoint))
+	}
 	if opts.Node != nil {
 		h.sessions.OnElsewhere(elsewhere{h})
 		h.peers = h.join(opts.Node)
@@ -163,8 +170,12 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	h.limit(w, r)
-	if h.guard(w, r, h.allow()) {
+	switch {
+	case !h.guard(w, r, h.allow()):
+	case h.authenticated == nil:
 		h.endpoint(w, r)
+	default:
+		h.authenticated.ServeHTTP(w, r)
 	}
 }
 

@@ -21,6 +21,10 @@ const sessionParam = "sessionId"
 // Unlike others of its kind the stream can be resumed: event ids name the
 // session.
 func (h *Handler) SSE(messages string) http.Handler {
+	var serve http.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { h.pair(w, r, messages) })
+	if h.opts.Authenticate != nil {
+		serve = h.opts.Authenticate(serve)
+	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		allow := "GET, POST, OPTIONS"
 		if h.opts.Stateless {
@@ -39,7 +43,7 @@ func (h *Handler) SSE(messages string) http.Handler {
 			h.reject(w, http.StatusMethodNotAllowed, errf(codeInvalid, "method %s is not allowed here", r.Method))
 			return
 		}
-		h.pair(w, r, messages)
+		serve.ServeHTTP(w, r)
 	})
 }
 

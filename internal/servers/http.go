@@ -12,6 +12,12 @@ type Endpoint interface {
 	SSE(messages string) http.Handler
 }
 
+// Serves reports whether a server is at a path. pairs is that of [Set.Handler].
+func (s *Set) Serves(path string, pairs bool) bool {
+	at, ok := s.table.Load().routes[path]
+	return ok && (at.pair == "" || pairs)
+}
+
 // Handler returns a handler that serves each server at its path, through one endpoint that
 // has the Set as its backend. pairs says that clients of revision 2024-11-05 are served too.
 func (s *Set) Handler(to Endpoint, pairs bool) http.Handler {

@@ -1,0 +1,98 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"holdfast"
+	"holdfast/internal/auth"
+)
+
+// authFlags are the flags of holdfast serve that say who may use the server.
+type authFlags struct {
+	issuer   string
+	audience []string
+	scopes   []string
+	resource string
+
+	policy *auth.Policy // made of them; nil: anybody may
+}
+
+func (f *authFlags) add(fs *pflag.FlagSet) {
+	fs.StringVar(&f.issuer, "auth-issuer", "", "`URL` of the authorization server (OAuth 2.1) whose tokens clients must have, as https://HOST; empty: clients need none")
+	fs.StringArrayVar(&f.audience, "auth-audience", nil, "`audience` that a token must be for (can be repeated; default the URL of the endpoint, if --auth-resource is given)")
+	fs.StringArrayVar(&f.scopes, "auth-scopes", nil, "`scopes` that a token must have, with spaces between them (can be repeated)")
+	fs.StringVar(&f.resource, "auth-resource", "", "`URL` by which clients reach this server, without the path of an endpoint, as https://HOST (default as they ask for it)")
+}
+
+// check returns an error for wrong values of flags, and sets f.policy.
+func (f *authFlags) check(upstream *upstreamFlags) error {
+	if f.issuer == "" {
+		if len(f.audience) > 0 || len(f.scopes) > 0 || f.resource != "" {
+			return usagef("--auth-audience, --auth-scopes and --auth-resource are for tokens: give their issuer with --auth-issuer")
+		}
+		return nil
+	}
+	if upstream.passes() {
+		return usagef("both --auth-issuer and --upstream-auth passthrough are given: a token for this server must not be sent to another; remove one")
+	}
+	issuer, err := auth.NewIssuer(f.issuer)
+	if err != nil {
+		return usagef("--auth-issuer: %w", err)
+	}
+	if u, err := url.Parse(f.resource); f.resource != "" && (err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" || u.RawQuery != "" || u.Fragment != "") {
+		return usagef("--auth-resource %q: want a URL like https://mcp.example.com", f.resource)
+	}
+	if len(f.audience) == 0 && f.resource == "" {
+		return usagef("tokens for anybody else must not be accepted: give --auth-audience, or the URL of this server with --auth-resource")
+	}
+	f.policy = &auth.Policy{Issuer: issuer, Audience: f.audience, Scopes: strings.Fields(strings.Join(f.scopes, " ")), Resource: f.resource}
+	for _, s := range f.policy.Scopes {
+		if strings.ContainsAny(s, `"\`) {
+			return usagef("--auth-scopes: %q cannot be in a scope", s)
+		}
+	}
+	return nil
+}
+
+// require has the handler authenticate clients.
+func (f *authFlags) require(opts *holdfast.Options) {
+	if f.policy == nil {
+		return
+	}
+	opts.Principal = auth.Principal
+	opts.Authenticate = auth.Require(func(*http.Request) *auth.Policy { return f.policy })
+}
+
+// tryIssuer logs whether the authorization server can be asked. Clients are served anyway, with
+// 503 as long as it cannot.
+func (f *authFlags) tryIssuer(ctx context.Context) {
+	if f.policy == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	if err := f.policy.Issuer.Check(ctx); err != nil {
+		slog.Warn("no token can be checked for now", "error", fmt.Errorf("--auth-issuer: %w", err))
+	}
+}
+
+// routes adds the metadata of endpoints, for which has reports whether one is at a path.
+func (f *authFlags) routes(has func(path string) bool, next http.Handler) http.Handler {
+	if f.policy == nil {
+		return next
+	}
+	return auth.Metadata(func(path string) *auth.Policy {
+		if !has(path) {
+			return nil
+		}
+		return f.policy
+	}, next)
+}

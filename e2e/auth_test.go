@@ -1,0 +1,210 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/modelcontextprotocol/go-sdk/auth"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"github.com/modelcontextprotocol/go-sdk/oauthex"
+
+	"holdfast/internal/auth/authtest"
+	"holdfast/internal/testlong"
+)
+
+// serveGuarded serves the demo for clients with a token for its URL.
+func serveGuarded(t *testing.T, as *authtest.Server, args ...string) *program {
+	t.Helper()
+	at := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	return serve(t, append([]string{"--demo", "--listen", at, "--auth-issuer", as.URL, "--auth-resource", "http://" + at, "--auth-scopes", "mcp"}, args...)...)
+}
+
+// TestAuthFlow has official clients come without a token: they follow the challenge to the
+// metadata and the authorization server, get a token, and call a tool.
+func TestAuthFlow(t *testing.T) {
+	t.Parallel()
+	as := authtest.New(t)
+	p := serveGuarded(t, as)
+	for _, revision := range []string{"2025-11-25", ""} {
+		if got := echoAuthorized(t, p.URL, revision); got != "hello" {
+			t.Errorf("go-sdk, revision %q: %s", revision, got)
+		}
+	}
+	t.Run("TypeScript", func(t *testing.T) {
+		testlong.Only(t, "it starts node")
+		npm(t, sdk1, sdk2)
+		for _, c := range []struct {
+			sdk  int
+			mode string
+		}{{1, ""}, {2, "auto"}, {2, "legacy"}} {
+			config, err := json.Marshal(map[string]any{
+				"url": p.URL, "sdk": c.sdk, "mode": c.mode, "visit": true, "tool": "echo", "arguments": map[string]any{"text": "hello"},
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got struct{ Refused, Authorize, Said string }
+			unmarshal(t, run(t, "node", "clients/authorize.mjs", string(config)), &got)
+			if !strings.HasPrefix(got.Authorize, as.URL+"/authorize?") || got.Said != "hello" {
+				t.Errorf("sdk %d %s: %+v", c.sdk, c.mode, got)
+			}
+		}
+	})
+}
+
+// echoAuthorized has the go-sdk's client get a token and call the tool echo. It returns what
+// that says.
+func echoAuthorized(t *testing.T, at, revision string) string {
+	t.Helper()
+	const back = "http://127.0.0.1:1/callback"
+	web := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	flow, err := auth.NewAuthorizationCodeHandler(&auth.AuthorizationCodeHandlerConfig{
+		RedirectURL:                     back,
+		DynamicClientRegistrationConfig: &auth.DynamicClientRegistrationConfig{Metadata: &oauthex.ClientRegistrationMetadata{RedirectURIs: []string{back}}},
+		AuthorizationCodeFetcher: func(ctx context.Context, args *auth.AuthorizationArgs) (*auth.AuthorizationResult, error) {
+			req, err := http.NewRequestWithContext(ctx, http.MethodGet, args.URL, nil)
+			if err != nil {
+				return nil, err
+			}
+			resp, err := web.Do(req)
+			if err != nil {
+				return nil, err
+			}
+			defer resp.Body.Close()
+			to, err := url.Parse(resp.Header.Get("Location"))
+			if err != nil {
+				return nil, err
+			}
+			q := to.Query()
+			return &auth.AuthorizationResult{Code: q.Get("code"), State: q.Get("state"), Iss: q.Get("iss")}, nil
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := mcp.NewClient(&mcp.Implementation{Name: "auth", Version: "1"}, nil)
+	s, err := client.Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: at, OAuthHandler: flow}, &mcp.ClientSessionOptions{ProtocolVersion: revision})
+	if err != nil {
+		return fmt.Sprintf("connect: %v", err)
+	}
+	defer s.Close()
+	r, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: "echo", Arguments: map[string]any{"text": "hello"}})
+	if err != nil {
+		return err.Error()
+	}
+	return textOf(r)
+}
+
+// TestAuthPrincipal has principals that try each other's sessions, and one whose token is
+// refreshed.
+func TestAuthPrincipal(t *testing.T) {
+	t.Parallel()
+	as := authtest.New(t)
+	p := serveGuarded(t, as)
+	token := func(subject string) string {
+		return as.Token(authtest.Claims{"sub": subject, "aud": p.URL, "scope": "mcp"})
+	}
+	send := func(method, token, session, last, body string) *http.Response {
+		t.Helper()
+		req, err := http.NewRequestWithContext(t.Context(), method, p.URL, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Content-Type", "application/json")
+		req.Header.Set("Accept", "application/json, text/event-stream")
+		for name, value := range map[string]string{"Mcp-Session-Id": session, "Last-Event-Id": last, "Authorization": token} {
+			if value != "" {
+				req.Header.Set(name, value)
+			}
+		}
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = resp.Body.Close() })
+		return resp
+	}
+	const call = `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"count","arguments":{"to":3},"_meta":{"progressToken":1}}}`
+	begun := send(http.MethodPost, "Bearer "+token("ada"), "", "", `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"a","version":"1"}}}`)
+	session := begun.Header.Get("Mcp-Session-Id")
+	if begun.StatusCode != http.StatusOK || session == "" {
+		t.Fatalf("initialize: %s", begun.Status)
+	}
+	first := send(http.MethodPost, "Bearer "+token("ada"), session, "", call)
+	_, id, _ := strings.Cut(textBody(t, first), "id: ")
+	id, _, _ = strings.Cut(id, "\n")
+	if id == "" {
+		t.Fatal("the call's stream has no event id")
+	}
+	for _, c := range []struct {
+		what, method, token, last string
+		want                      int
+	}{
+		{"resume with a refreshed token", http.MethodGet, "Bearer " + token("ada"), id, http.StatusOK},
+		{"call with a refreshed token", http.MethodPost, "Bearer " + token("ada"), "", http.StatusOK},
+		{"another's call", http.MethodPost, "Bearer " + token("bob"), "", http.StatusNotFound},
+		{"another's cursor", http.MethodGet, "Bearer " + token("bob"), id, http.StatusNotFound},
+		{"another's end", http.MethodDelete, "Bearer " + token("bob"), "", http.StatusNotFound},
+		{"no token", http.MethodPost, "", "", http.StatusUnauthorized},
+		{"no token, cursor", http.MethodGet, "", id, http.StatusUnauthorized},
+		{"basic", http.MethodPost, "Basic YTpi", "", http.StatusUnauthorized},
+		{"end", http.MethodDelete, "Bearer " + token("ada"), "", http.StatusNoContent},
+	} {
+		body := ""
+		if c.method == http.MethodPost {
+			body = call
+		}
+		if resp := send(c.method, c.token, session, c.last, body); resp.StatusCode != c.want {
+			t.Errorf("%s: %s, want %d", c.what, resp.Status, c.want)
+		}
+	}
+	// The same subject of another issuer is somebody else: it is refused already.
+	if resp := send(http.MethodPost, "Bearer "+authtest.New(t).Token(authtest.Claims{"sub": "ada", "aud": p.URL, "scope": "mcp"}), session, "", call); resp.StatusCode != http.StatusUnauthorized {
+		t.Errorf("another issuer: %s", resp.Status)
+	}
+}
+
+// TestAuthBrowser has a web page's requests meet Host and Origin before the token.
+func TestAuthBrowser(t *testing.T) {
+	t.Parallel()
+	as := authtest.New(t)
+	p := serveGuarded(t, as, "--allow-origin", "https://app.example.com")
+	for _, c := range []struct {
+		method, origin string
+		want           int
+	}{
+		{http.MethodOptions, "https://app.example.com", http.StatusNoContent},
+		{http.MethodPost, "https://app.example.com", http.StatusUnauthorized},
+		{http.MethodPost, "https://evil.example.com", http.StatusForbidden},
+	} {
+		req, err := http.NewRequestWithContext(t.Context(), c.method, p.URL, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Origin", c.origin)
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+		allowed := resp.Header.Get("Access-Control-Allow-Origin") == c.origin && strings.Contains(resp.Header.Get("Access-Control-Expose-Headers"), "WWW-Authenticate")
+		if resp.StatusCode != c.want || allowed != (c.want != http.StatusForbidden) {
+			t.Errorf("%s from %s: %s %v", c.method, c.origin, resp.Status, resp.Header)
+		}
+	}
+}
+
+func textBody(t *testing.T, resp *http.Response) string {
+	t.Helper()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(body)
+}

@@ -1,0 +1,247 @@
+// Package auth authenticates the clients of a server: an OAuth 2.1 resource server (2025-11-25,
+// Authorization; RFC 6750, RFC 9728), static keys and client certificates.
+package auth
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+)
+
+// A Policy says who may use an endpoint. It is not changed after its first use.
+type Policy struct {
+	Issuer   *Issuer  // of tokens; nil: there are none
+	Audience []string // at least one of these must be in a token's; none: the endpoint's resource
+	Scopes   []string // all must be in a token
+	Resource string   // the URL of the server as clients know it, to which paths are appended; "": as they ask for it
+	Log      *slog.Logger
+}
+
+// metadataPath is where the metadata of a resource is, with the resource's own path after it
+// (RFC 9728, section 3.1).
+const metadataPath = "/.well-known/oauth-protected-resource"
+
+// A principalKey is the key of a request's principal in its context.
+type principalKey struct{}
+
+// Principal returns the principal that a request was authenticated as, or "".
+func Principal(r *http.Request) string {
+	p, _ := r.Context().Value(principalKey{}).(string)
+	return p
+}
+
+// Require returns middleware that lets requests pass that are authenticated, as [Principal] then
+// says. policy returns the policy of a request; nil: anybody may make it.
+func Require(policy func(*http.Request) *Policy) func(http.Handler) http.Handler {
+	return func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			p := policy(r)
+			if p == nil {
+				next.ServeHTTP(w, r)
+				return
+			}
+			principal, err := p.authenticate(r)
+			if err != nil {
+				p.refuse(w, r, err)
+				return
+			}
+			next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), principalKey{}, principal)))
+		})
+	}
+}
+
+// Why a request is refused. All but errUnavailable are told to the client as they are.
+var (
+	errMissing = errors.New("a bearer token is required")
+	errInvalid = errors.New("the token is not valid for this server, or has expired")
+	errScope   = errors.New("the token lacks a scope that is required")
+)
+
+// authenticate returns the principal of a request.
+func (p *Policy) authenticate(r *http.Request) (string, error) {
+	token, ok := bearer(r)
+	if !ok {
+		return "", errMissing
+	}
+	v, err := p.verify(r, token)
+	switch {
+	case errors.Is(err, errUnavailable):
+		return "", err
+	case err != nil:
+		p.log().Debug("a token is refused", "error", err)
+		return "", errInvalid
+	}
+	for _, s := range p.Scopes {
+		if !slices.Contains(v.scopes, s) {
+			return "", errScope
+		}
+	}
+	return v.principal, nil
+}
+
+// verify checks a token, but not its scopes.
+func (p *Policy) verify(r *http.Request, token string) (*verified, error) {
+	if p.Issuer == nil {
+		return nil, errors.New("there is no issuer")
+	}
+	v, err := p.Issuer.verify(r.Context(), token)
+	if err != nil {
+		return nil, err
+	}
+	want := p.Audience
+	if len(want) == 0 && p.Resource != "" { // else a client could choose it, with its Host
+		want = []string{p.resource(r, r.URL.Path), strings.TrimSuffix(p.Resource, "/")}
+	}
+	if !slices.ContainsFunc(v.audience, func(a string) bool { return slices.Contains(want, a) }) {
+		return nil, errors.New("the token is for another audience")
+	}
+	return v, nil
+}
+
+// bearer returns the token of a request (RFC 6750, section 2.1).
+func bearer(r *http.Request) (string, bool) {
+	h := r.Header["Authorization"]
+	if len(h) != 1 {
+		return "", false
+	}
+	scheme, token, ok := strings.Cut(h[0], " ")
+	token = strings.TrimSpace(token)
+	return token, ok && strings.EqualFold(scheme, "Bearer") && token != "" && !strings.ContainsAny(token, " \t,")
+}
+
+// refuse answers a request that is not let through (RFC 6750, section 3).
+func (p *Policy) refuse(w http.ResponseWriter, r *http.Request, err error) {
+	status, code := http.StatusUnauthorized, ""
+	switch {
+	case errors.Is(err, errUnavailable):
+		p.log().Warn("a token cannot be checked", "error", err)
+		w.Header().Set("Retry-After", "5")
+		answer(w, http.StatusServiceUnavailable, "temporarily_unavailable", errUnavailable)
+		return
+	case errors.Is(err, errInvalid):
+		code = "invalid_token"
+	case errors.Is(err, errScope):
+		status, code = http.StatusForbidden, "insufficient_scope"
+	}
+	challenge := `Bearer resource_metadata="` + p.metadataURL(r) + `"`
+	if code != "" {
+		challenge += `, error="` + code + `", error_description="` + err.Error() + `"`
+	}
+	if len(p.Scopes) > 0 {
+		challenge += `, scope="` + strings.Join(p.Scopes, " ") + `"`
+	}
+	w.Header().Set("WWW-Authenticate", challenge)
+	answer(w, status, code, err)
+}
+
+// answer writes an error, as RFC 6749, section 5.2 has it.
+func answer(w http.ResponseWriter, status int, code string, err error) {
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(struct {
+		Error       string `json:"error,omitempty"`
+		Description string `json:"error_description"`
+	}{code, err.Error()})
+}
+
+func (p *Policy) log() *slog.Logger {
+	if p.Log != nil {
+		return p.Log
+	}
+	return slog.Default()
+}
+
+// base returns the URL of the server, without a path of its own.
+func (p *Policy) base(r *http.Request) string {
+	if p.Resource != "" {
+		return strings.TrimSuffix(p.Resource, "/")
+	}
+	u := url.URL{Scheme: "http", Host: r.Host}
+	if r.TLS != nil {
+		u.Scheme = "https"
+	}
+	return u.String()
+}
+
+// resource returns the URL of the endpoint at a path.
+func (p *Policy) resource(r *http.Request, path string) string {
+	return p.base(r) + (&url.URL{Path: path}).EscapedPath()
+}
+
+// metadataURL returns where the metadata of the endpoint of a request is. It is between host
+// and path.
+func (p *Policy) metadataURL(r *http.Request) string {
+	u, err := url.Parse(p.resource(r, r.URL.Path))
+	if err != nil {
+		return ""
+	}
+	return (&url.URL{Scheme: u.Scheme, Host: u.Host}).String() + metadataPath + u.EscapedPath()
+}
+
+// Metadata returns a handler that answers requests for the metadata of endpoints (RFC 9728), and
+// passes all others to next. policy returns the policy of the endpoint at a path; nil: there is none.
+func Metadata(policy func(path string) *Policy, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		at, ok := strings.CutPrefix(r.URL.Path, metadataPath+"/")
+		if !ok {
+			next.ServeHTTP(w, r)
+			return
+		}
+		at = "/" + at
+		p := policy(at)
+		if p == nil { // a proxy may keep the path that it serves us at
+			for _, rest := range suffixes(at) {
+				if q := policy(rest); q != nil && strings.HasSuffix(strings.TrimSuffix(q.Resource, "/"), strings.TrimSuffix(at, rest)) {
+					p, at = q, rest
+				}
+			}
+		}
+		if p == nil || p.Issuer == nil {
+			http.NotFound(w, r)
+			return
+		}
+		p.describe(w, r, at)
+	})
+}
+
+// suffixes returns what is left of a path without its first parts.
+func suffixes(path string) (all []string) {
+	for i := 1; i < len(path); i++ {
+		if path[i] == '/' {
+			all = append(all, path[i:])
+		}
+	}
+	return all
+}
+
+// describe answers with the metadata of the endpoint at a path. Any web page may read it.
+func (p *Policy) describe(w http.ResponseWriter, r *http.Request, at string) {
+	head := w.Header()
+	head.Set("Access-Control-Allow-Origin", "*")
+	switch r.Method {
+	case http.MethodOptions:
+		head.Set("Access-Control-Allow-Methods", "GET, OPTIONS")
+		head.Set("Access-Control-Allow-Headers", "Content-Type, MCP-Protocol-Version")
+		w.WriteHeader(http.StatusNoContent)
+		return
+	case http.MethodGet, http.MethodHead:
+	default:
+		head.Set("Allow", "GET, OPTIONS")
+		http.Error(w, "method not allowed", http.StatusMethodNotAllowed)
+		return
+	}
+	head.Set("Content-Type", "application/json")
+	head.Set("Cache-Control", "no-store") // without a Resource it depends on Host
+	_ = json.NewEncoder(w).Encode(struct {
+		Resource string   `json:"resource"`
+		Servers  []string `json:"authorization_servers"`
+		Scopes   []string `json:"scopes_supported,omitempty"`
+		Methods  []string `json:"bearer_methods_supported"`
+	}{p.resource(r, at), []string{p.Issuer.url}, p.Scopes, []string{"header"}})
+}

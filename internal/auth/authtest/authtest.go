@@ -1,0 +1,174 @@
+// Package authtest is an authorization server for tests: discovery (RFC 8414), keys, dynamic
+// registration (RFC 7591) and codes with PKCE (RFC 7636). Whoever comes is logged in.
+package authtest
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+)
+
+// Claims are what a token says.
+type Claims map[string]any
+
+// A Server is an authorization server. Its methods may be called concurrently.
+type Server struct {
+	URL     string
+	Subject string       // of tokens for codes
+	Down    atomic.Bool  // answers nothing but errors
+	Fetched atomic.Int32 // how often the keys were
+
+	t     testing.TB
+	mu    sync.Mutex
+	key   *ecdsa.PrivateKey
+	keyID int
+	codes map[string]grant
+}
+
+// A grant is what a code stands for.
+type grant struct{ challenge, resource, scope, redirect string }
+
+// New starts a server, until the test ends.
+func New(t testing.TB) *Server {
+	t.Helper()
+	s := &Server{t: t, Subject: "eve", codes: make(map[string]grant)}
+	s.Rotate()
+	mux := http.NewServeMux()
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if s.Down.Load() {
+			http.Error(w, "down", http.StatusInternalServerError)
+			return
+		}
+		mux.ServeHTTP(w, r)
+	}))
+	t.Cleanup(func() {
+		web.CloseClientConnections()
+		web.Close()
+	})
+	s.URL = web.URL
+	mux.HandleFunc("/.well-known/oauth-authorization-server", func(w http.ResponseWriter, _ *http.Request) {
+		answer(w, http.StatusOK, map[string]any{
+			"issuer": s.URL, "jwks_uri": s.URL + "/keys", "authorization_response_iss_parameter_supported": true,
+			"authorization_endpoint": s.URL + "/authorize", "token_endpoint": s.URL + "/token", "registration_endpoint": s.URL + "/register",
+			"response_types_supported": []string{"code"}, "code_challenge_methods_supported": []string{"S256"},
+			"grant_types_supported": []string{"authorization_code"}, "token_endpoint_auth_methods_supported": []string{"none"},
+		})
+	})
+	mux.HandleFunc("/keys", func(w http.ResponseWriter, _ *http.Request) {
+		s.Fetched.Add(1)
+		answer(w, http.StatusOK, jose.JSONWebKeySet{Keys: []jose.JSONWebKey{s.Public()}})
+	})
+	mux.HandleFunc("/register", func(w http.ResponseWriter, r *http.Request) {
+		var client map[string]any
+		if json.NewDecoder(r.Body).Decode(&client) != nil {
+			http.Error(w, "no metadata", http.StatusBadRequest)
+			return
+		}
+		client["client_id"] = "client-" + rand.Text()
+		answer(w, http.StatusCreated, client)
+	})
+	mux.HandleFunc("/authorize", s.authorize)
+	mux.HandleFunc("/token", s.token)
+	return s
+}
+
+func (s *Server) authorize(w http.ResponseWriter, r *http.Request) {
+	q := r.URL.Query()
+	back, err := url.Parse(q.Get("redirect_uri"))
+	if err != nil || q.Get("code_challenge_method") != "S256" || q.Get("resource") == "" || q.Get("client_id") == "" {
+		http.Error(w, "want S256, a resource, a client and where to go", http.StatusBadRequest)
+		return
+	}
+	code := rand.Text()
+	s.mu.Lock()
+	s.codes[code] = grant{q.Get("code_challenge"), q.Get("resource"), q.Get("scope"), q.Get("redirect_uri")}
+	s.mu.Unlock()
+	back.RawQuery = url.Values{"code": {code}, "state": {q.Get("state")}, "iss": {s.URL}}.Encode()
+	http.Redirect(w, r, back.String(), http.StatusFound)
+}
+
+func (s *Server) token(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	g, ok := s.codes[r.FormValue("code")]
+	delete(s.codes, r.FormValue("code"))
+	s.mu.Unlock()
+	sum := sha256.Sum256([]byte(r.FormValue("code_verifier")))
+	if !ok || base64.RawURLEncoding.EncodeToString(sum[:]) != g.challenge || r.FormValue("redirect_uri") != g.redirect || r.FormValue("resource") != g.resource {
+		answer(w, http.StatusBadRequest, map[string]any{"error": "invalid_grant"})
+		return
+	}
+	answer(w, http.StatusOK, map[string]any{
+		"access_token": s.Token(Claims{"aud": g.resource, "scope": g.scope, "sub": s.Subject}),
+		"token_type":   "Bearer", "expires_in": 3600, "scope": g.scope,
+	})
+}
+
+func answer(w http.ResponseWriter, status int, body any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(body)
+}
+
+// Rotate replaces the key that tokens are signed with.
+func (s *Server) Rotate() {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.key = key
+	s.keyID++
+}
+
+// Public returns the public key.
+func (s *Server) Public() jose.JSONWebKey {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return jose.JSONWebKey{Key: s.key.Public(), KeyID: fmt.Sprint(s.keyID), Algorithm: string(jose.ES256), Use: "sig"}
+}
+
+// Token returns a token of this issuer, valid for an hour, with some claims changed.
+func (s *Server) Token(change Claims) string {
+	s.mu.Lock()
+	key := jose.JSONWebKey{Key: s.key, KeyID: fmt.Sprint(s.keyID)}
+	s.mu.Unlock()
+	return s.Sign(jose.SigningKey{Algorithm: jose.ES256, Key: key}, change)
+}
+
+// Sign returns what Token does, signed with any key.
+func (s *Server) Sign(key jose.SigningKey, change Claims) string {
+	claims := Claims{"iss": s.URL, "sub": "ada", "exp": time.Now().Add(time.Hour).Unix(), "iat": time.Now().Unix(), "jti": rand.Text()}
+	maps.Copy(claims, change)
+	payload, err := json.Marshal(claims)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	signer, err := jose.NewSigner(key, nil)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	signed, err := signer.Sign(payload)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	text, err := signed.CompactSerialize()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return text
+}

@@ -1,0 +1,322 @@
+package auth
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/coreos/go-oidc/v3/oidc"
+	"github.com/go-jose/go-jose/v4"
+)
+
+// errUnavailable says that the authorization server could not be asked.
+var errUnavailable = errors.New("the authorization server is not available")
+
+// algorithms are those that a token may be signed with: none whose key is shared, and not "none".
+var algorithms = []string{
+	oidc.RS256, oidc.RS384, oidc.RS512, oidc.ES256, oidc.ES384, oidc.ES512, oidc.PS256, oidc.PS384, oidc.PS512, oidc.EdDSA,
+}
+
+// The times of an issuer's keys.
+const (
+	keysFresh   = 10 * time.Minute // after that they are fetched again
+	keysKept    = time.Hour        // for so long they are used if that fails
+	fetchEvery  = time.Second      // at most: Issuer.every
+	fetchWithin = 10 * time.Second
+	retryEvery  = 10 * time.Second // where the keys that there are will do
+)
+
+// An Issuer is an authorization server. Its metadata and keys are fetched when they are needed.
+// Its methods may be called concurrently.
+type Issuer struct {
+	url    string
+	client *http.Client
+	every  time.Duration
+
+	fetching chan struct{} // is held by the request that fetches
+
+	mu      sync.Mutex
+	keys    []jose.JSONWebKey
+	fetched time.Time // when keys were
+	tried   time.Time // when fetching last ended
+	err     error     // of that
+}
+
+// NewIssuer returns the issuer with a URL. That must be https, or http on a loopback address.
+func NewIssuer(at string) (*Issuer, error) {
+	u, err := url.Parse(at)
+	if err != nil || u.Host == "" || u.RawQuery != "" || u.Fragment != "" || u.User != nil || strings.ContainsAny(at, " \t") {
+		return nil, fmt.Errorf("issuer %q: want a URL like https://auth.example.com", at)
+	}
+	if !secure(u) {
+		return nil, fmt.Errorf("issuer %q: want https, because keys are fetched from there", at)
+	}
+	return &Issuer{url: at, every: fetchEvery, fetching: make(chan struct{}, 1), client: &http.Client{
+		Timeout: fetchWithin,
+		CheckRedirect: func(*http.Request, []*http.Request) error {
+			return errors.New("it redirects, which is not followed")
+		},
+	}}, nil
+}
+
+// secure reports whether what is fetched from a URL can be trusted.
+func secure(u *url.URL) bool {
+	if u.Scheme == "https" {
+		return true
+	}
+	ip, err := netip.ParseAddr(u.Hostname())
+	return u.Scheme == "http" && (u.Hostname() == "localhost" || err == nil && ip.IsLoopback())
+}
+
+// URL returns the issuer's name, as tokens have it.
+func (i *Issuer) URL() string { return i.url }
+
+// Check fetches metadata and keys, to find mistakes early.
+func (i *Issuer) Check(ctx context.Context) error {
+	_, err := i.find(ctx, "")
+	return err
+}
+
+// find returns the keys that a signature with a key id may have been made with. If there are
+// none it asks for new ones. It may wait for other requests that ask.
+func (i *Issuer) find(ctx context.Context, id string) ([]jose.JSONWebKey, error) {
+	i.mu.Lock()
+	found, age, tried := matching(i.keys, id), time.Since(i.fetched), i.tried
+	i.mu.Unlock()
+	if len(found) > 0 && (age < keysFresh || age < keysKept && time.Since(tried) < retryEvery) {
+		return found, nil
+	}
+	err := i.fetch(ctx, tried)
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if found = matching(i.keys, id); err != nil && (len(found) == 0 || time.Since(i.fetched) >= keysKept) {
+		return nil, fmt.Errorf("%w: %w", errUnavailable, err)
+	}
+	return found, nil
+}
+
+func matching(keys []jose.JSONWebKey, id string) (found []jose.JSONWebKey) {
+	for _, k := range keys {
+		if (id == "" || k.KeyID == "" || k.KeyID == id) && k.Use != "enc" && k.IsPublic() {
+			found = append(found, k)
+		}
+	}
+	return found
+}
+
+// fetch fetches the keys, if nobody has done so since a time. Somebody who sends wrong
+// tokens cannot make it ask more often than fetchEvery.
+func (i *Issuer) fetch(ctx context.Context, since time.Time) error {
+	select {
+	case i.fetching <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	defer func() { <-i.fetching }()
+	i.mu.Lock()
+	tried, err := i.tried, i.err
+	i.mu.Unlock()
+	if tried.After(since) {
+		return err
+	}
+	if wait := i.every - time.Since(tried); wait > 0 {
+		t := time.NewTimer(wait)
+		defer t.Stop()
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	// Others wait for this: the client that it is done for may go.
+	keys, err := i.ask(context.WithoutCancel(ctx))
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.tried, i.err = time.Now(), err
+	if err == nil {
+		i.keys, i.fetched = keys, i.tried
+	}
+	return err
+}
+
+// ask fetches the metadata (RFC 8414, and OpenID Connect Discovery) and the keys.
+func (i *Issuer) ask(ctx context.Context) ([]jose.JSONWebKey, error) {
+	ctx, cancel := context.WithTimeout(ctx, fetchWithin)
+	defer cancel()
+	var errs []error
+	for _, at := range wellKnown(i.url) {
+		var meta struct {
+			Issuer string `json:"issuer"`
+			Keys   string `json:"jwks_uri"`
+		}
+		if err := i.get(ctx, at, &meta); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		if meta.Issuer != i.url { // RFC 8414, section 3.3
+			return nil, fmt.Errorf("%s says that the issuer is %.200q, not %q", at, meta.Issuer, i.url)
+		}
+		if u, err := url.Parse(meta.Keys); err != nil || !secure(u) {
+			return nil, fmt.Errorf("%s has no usable jwks_uri: %.200q", at, meta.Keys)
+		}
+		// Keys of kinds that are not known must not hide the others.
+		var set struct {
+			Keys []json.RawMessage `json:"keys"`
+		}
+		if err := i.get(ctx, meta.Keys, &set); err != nil {
+			return nil, err
+		}
+		var keys []jose.JSONWebKey
+		for _, raw := range set.Keys {
+			var k jose.JSONWebKey
+			if json.Unmarshal(raw, &k) == nil && k.Valid() {
+				keys = append(keys, k)
+			}
+		}
+		if len(keys) == 0 {
+			return nil, fmt.Errorf("%s has no keys", meta.Keys)
+		}
+		return keys, nil
+	}
+	return nil, errors.Join(errs...)
+}
+
+// wellKnown returns where the metadata of an issuer may be (RFC 8414, sections 3.1 and 5).
+func wellKnown(issuer string) []string {
+	u, _ := url.Parse(issuer) // it was checked
+	at := strings.TrimSuffix(u.EscapedPath(), "/")
+	origin := u.Scheme + "://" + u.Host
+	urls := []string{
+		origin + "/.well-known/oauth-authorization-server" + at,
+		origin + "/.well-known/openid-configuration" + at,
+	}
+	if at != "" {
+		urls = append(urls, origin+at+"/.well-known/openid-configuration")
+	}
+	return urls
+}
+
+func (i *Issuer) get(ctx context.Context, at string, into any) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, at, nil)
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Accept", "application/json")
+	return i.do(req, into)
+}
+
+// do makes a request, and decodes the answer.
+func (i *Issuer) do(req *http.Request, into any) error {
+	resp, err := i.client.Do(req)
+	if err != nil {
+		var refused *net.OpError
+		if errors.As(err, &refused) {
+			return fmt.Errorf("%s: %w", req.URL, refused)
+		}
+		return err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s: %s", req.URL, resp.Status)
+	}
+	if err := json.NewDecoder(io.LimitReader(resp.Body, 1<<20)).Decode(into); err != nil {
+		return fmt.Errorf("%s: %w", req.URL, err)
+	}
+	return nil
+}
+
+// verified is what a valid token says.
+type verified struct {
+	subject   string
+	audience  []string
+	scopes    []string
+	expires   time.Time
+	principal string
+}
+
+// verify checks a JWT: its signature, issuer and times. What it is for is the caller's.
+func (i *Issuer) verify(ctx context.Context, token string) (*verified, error) {
+	asked := &signature{issuer: i}
+	// The audience is checked by the caller: there may be several.
+	v := oidc.NewVerifier(i.url, asked, &oidc.Config{SkipClientIDCheck: true, SupportedSigningAlgs: algorithms})
+	t, err := v.Verify(ctx, token)
+	if errors.Is(asked.err, errUnavailable) {
+		return nil, asked.err
+	}
+	if err != nil {
+		return nil, err
+	}
+	if t.Subject == "" {
+		return nil, errors.New("the token has no subject")
+	}
+	var claims struct {
+		Scope scopes `json:"scope"` // RFC 9068
+		Scp   scopes `json:"scp"`   // of other issuers
+	}
+	if err := t.Claims(&claims); err != nil {
+		return nil, err
+	}
+	return &verified{
+		subject: t.Subject, audience: t.Audience, expires: t.Expiry,
+		scopes: append(claims.Scope, claims.Scp...), principal: principalOf(i.url, t.Subject),
+	}, nil
+}
+
+// principalOf returns the principal of a subject. An issuer has no spaces.
+func principalOf(issuer, subject string) string { return issuer + " " + subject }
+
+// scopes are a list, or a text with spaces between them.
+type scopes []string
+
+// UnmarshalJSON implements [json.Unmarshaler].
+func (s *scopes) UnmarshalJSON(data []byte) error {
+	var text string
+	if json.Unmarshal(data, &text) == nil {
+		*s = strings.Fields(text)
+		return nil
+	}
+	return json.Unmarshal(data, (*[]string)(s))
+}
+
+// signature is the keys of an issuer for one token. It keeps why they are missing, which
+// the verifier's error does not tell.
+type signature struct {
+	issuer *Issuer
+	err    error
+}
+
+// VerifySignature implements [oidc.KeySet].
+func (s *signature) VerifySignature(ctx context.Context, token string) ([]byte, error) {
+	var allowed []jose.SignatureAlgorithm
+	for _, a := range algorithms {
+		allowed = append(allowed, jose.SignatureAlgorithm(a))
+	}
+	jws, err := jose.ParseSigned(token, allowed)
+	if err != nil {
+		return nil, err
+	}
+	head := jws.Signatures[0].Header
+	keys, err := s.issuer.find(ctx, head.KeyID)
+	if err != nil {
+		s.err = err
+		return nil, err
+	}
+	for _, k := range keys {
+		if k.Algorithm != "" && k.Algorithm != head.Algorithm {
+			continue
+		}
+		if payload, err := jws.Verify(&k); err == nil {
+			return payload, nil
+		}
+	}
+	return nil, errors.New("no key of the issuer fits")
+}
