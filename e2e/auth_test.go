@@ -101,6 +101,13 @@ func echoAuthorized(t *testing.T, at, revision string) string {
 	return textOf(r)
 }
 
+// A reply is the answer to a request, read to its end.
+type reply struct {
+	status int
+	header http.Header
+	body   string
+}
+
 // TestAuthPrincipal has principals that try each other's sessions, and one whose token is
 // refreshed.
 func TestAuthPrincipal(t *testing.T) {
@@ -110,7 +117,7 @@ func TestAuthPrincipal(t *testing.T) {
 	token := func(subject string) string {
 		return as.Token(authtest.Claims{"sub": subject, "aud": p.URL, "scope": "mcp"})
 	}
-	send := func(method, token, session, last, body string) *http.Response {
+	send := func(method, token, session, last, body string) reply {
 		t.Helper()
 		req, err := http.NewRequestWithContext(t.Context(), method, p.URL, strings.NewReader(body))
 		if err != nil {
@@ -127,17 +134,17 @@ func TestAuthPrincipal(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { _ = resp.Body.Close() })
-		return resp
+		defer resp.Body.Close()
+		return reply{resp.StatusCode, resp.Header, textBody(t, resp)}
 	}
 	const call = `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"count","arguments":{"to":3},"_meta":{"progressToken":1}}}`
 	begun := send(http.MethodPost, "Bearer "+token("ada"), "", "", `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"a","version":"1"}}}`)
-	session := begun.Header.Get("Mcp-Session-Id")
-	if begun.StatusCode != http.StatusOK || session == "" {
-		t.Fatalf("initialize: %s", begun.Status)
+	session := begun.header.Get("Mcp-Session-Id")
+	if begun.status != http.StatusOK || session == "" {
+		t.Fatalf("initialize: %d", begun.status)
 	}
 	first := send(http.MethodPost, "Bearer "+token("ada"), session, "", call)
-	_, id, _ := strings.Cut(textBody(t, first), "id: ")
+	_, id, _ := strings.Cut(first.body, "id: ")
 	id, _, _ = strings.Cut(id, "\n")
 	if id == "" {
 		t.Fatal("the call's stream has no event id")
@@ -160,13 +167,13 @@ func TestAuthPrincipal(t *testing.T) {
 		if c.method == http.MethodPost {
 			body = call
 		}
-		if resp := send(c.method, c.token, session, c.last, body); resp.StatusCode != c.want {
-			t.Errorf("%s: %s, want %d", c.what, resp.Status, c.want)
+		if resp := send(c.method, c.token, session, c.last, body); resp.status != c.want {
+			t.Errorf("%s: %d, want %d", c.what, resp.status, c.want)
 		}
 	}
 	// The same subject of another issuer is somebody else: it is refused already.
-	if resp := send(http.MethodPost, "Bearer "+authtest.New(t).Token(authtest.Claims{"sub": "ada", "aud": p.URL, "scope": "mcp"}), session, "", call); resp.StatusCode != http.StatusUnauthorized {
-		t.Errorf("another issuer: %s", resp.Status)
+	if resp := send(http.MethodPost, "Bearer "+authtest.New(t).Token(authtest.Claims{"sub": "ada", "aud": p.URL, "scope": "mcp"}), session, "", call); resp.status != http.StatusUnauthorized {
+		t.Errorf("another issuer: %d", resp.status)
 	}
 }
 
