@@ -16,6 +16,7 @@ import (
 	"holdfast/internal/audit"
 	"holdfast/internal/budget"
 	"holdfast/internal/cluster"
+	"holdfast/internal/live"
 	"holdfast/internal/observe"
 	"holdfast/internal/server"
 	"holdfast/internal/session"
@@ -45,6 +46,7 @@ type Handler struct {
 	audit      *audit.Log     // or nil
 	unregister func()         // takes the metrics back; nil if there are none
 	traces     *traces.Traces // or nil
+	page       *live.Live     // or nil
 }
 
 // NewHandler returns a handler for servers of the official go-sdk. It takes the place of
@@ -126,6 +128,7 @@ func NewBackendHandler(b backend.Backend, opts *Options) *Handler {
 	if h.health != nil {
 		h.health.start(h.server.Verify)
 	}
+	h.startPage(&o)
 	return h
 }
 

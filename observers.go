@@ -7,6 +7,7 @@ import (
 
 	"holdfast/internal/audit"
 	"holdfast/internal/budget"
+	"holdfast/internal/live"
 	"holdfast/internal/metrics"
 	"holdfast/internal/observe"
 	"holdfast/internal/traces"
@@ -25,6 +26,10 @@ func (h *Handler) observers(o *Options, flight *budget.Flight) (all observe.Obse
 	if o.TracerProvider != nil {
 		h.traces = traces.New(traces.Options{Provider: o.TracerProvider, UnderHTTP: o.TraceUnderHTTP})
 		all = append(all, h.traces)
+	}
+	if o.Page != nil {
+		h.page = live.New(live.Options{Hosts: o.AllowedHosts, Token: o.PageToken})
+		all = append(all, h.page)
 	}
 	if all == nil {
 		return nil
@@ -74,6 +79,9 @@ const auditGrace = 2 * time.Second
 
 // stopObserving ends what observers has begun.
 func (h *Handler) stopObserving(ctx context.Context) (err error) {
+	if h.page != nil {
+		h.page.Close()
+	}
 	if h.audit != nil {
 		ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), auditGrace)
 		defer stop()

@@ -193,6 +193,15 @@ type Options struct {
 	// TraceUnderHTTP has the trace of the HTTP request be a call's parent, and the one that its message
 	// names be linked. By default it is the other way round.
 	TraceUnderHTTP bool
+	// Page is where the handler registers a live page for operators, at /: sessions, and calls while
+	// they run. It shows principals and what tools say of their progress, and has no authentication:
+	// serve it on an address that only operators reach. Nil: there is none, and it costs nothing.
+	Page *http.ServeMux
+	// PageToken lets who knows it cancel calls, cut connections and end sessions on that page.
+	// "" disables that.
+	PageToken string
+	// PageDrain is called when an operator wants this node to drain; nil: that is not offered.
+	PageDrain func()
 	// Logger is for the operator; slog.Default().
 	Logger *slog.Logger
 }

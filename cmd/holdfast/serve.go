@@ -37,6 +37,7 @@ type serveFlags struct {
 	path, ssePath   string
 	store           string
 	admin           string
+	adminToken      string
 	response        choice
 	upgradeAfter    time.Duration
 	disconnectAfter time.Duration
@@ -100,7 +101,8 @@ With --config it serves all servers of a configuration file as hosts have it, ea
 	fs.StringVar(&f.path, "path", "/mcp", "`path` of the Streamable HTTP endpoint")
 	fs.StringVar(&f.ssePath, "sse-path", "/sse", "`path` of the HTTP+SSE endpoint for 2024-11-05 clients; empty: none")
 	fs.StringVar(&f.store, "store", "memory:", "`URL` of the store for calls: memory:, file:DIR, nats://HOST,…, redis://HOST")
-	fs.StringVar(&f.admin, "admin", "", "`address` for probes and figures, as HOST:PORT: /healthz, /readyz and /metrics; empty: none")
+	fs.StringVar(&f.admin, "admin", "", "`address` for probes, figures and the live page, as HOST:PORT: /healthz, /readyz, /metrics and /; empty: none")
+	fs.StringVar(&f.adminToken, "admin-token", "", "`token` for actions on the live page (default a new one, which is printed). Other users can see a command line: better set HOLDFAST_ADMIN_TOKEN")
 	fs.Var(&f.response, "response", "form of responses; auto: JSON or a stream, as needed; json, sse: always that one, if possible")
 	fs.DurationVar(&f.upgradeAfter, "upgrade-after", 50*time.Millisecond, "how long a response may take before it becomes a stream")
 	fs.DurationVar(&f.disconnectAfter, "disconnect-after", 0, "age at which the connection of a stream is closed, for the client to resume; 0: never")
@@ -265,6 +267,7 @@ func (f *serveFlags) serve(ctx context.Context, command []string, out io.Writer)
 	defer func() { err = errors.Join(err, store.Close()) }()
 	opts.Store = store
 	f.auth.require(opts)
+	f.servePage(opts, admin, out)
 	if err := f.observe(opts, admin); err != nil {
 		return err
 	}
@@ -390,6 +393,9 @@ func serveUntil(ctx context.Context, l net.Listener, mux http.Handler, handler *
 	select {
 	case cause = <-failed:
 	case <-ctx.Done():
+	case <-admin.drain:
+	}
+	if cause == nil {
 		slog.Info("draining", "for", drain)
 	}
 	// A second signal ends draining.

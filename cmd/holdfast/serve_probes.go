@@ -18,8 +18,10 @@ import (
 type admin struct {
 	server *http.Server // nil: there are no probes
 	mux    *http.ServeMux
-	audit  *auditLog // or nil
-	traces *tracing  // or nil
+	audit  *auditLog     // or nil
+	traces *tracing      // or nil
+	addr   string        // that it listens on
+	drain  chan struct{} // closed when an operator wants the node to drain
 	failed chan error
 	ready  atomic.Pointer[func() error]
 	probed atomic.Pointer[time.Time] // when /readyz was last requested; nil: never
@@ -55,7 +57,7 @@ var errStarting = errors.New("starting")
 
 // listenAdmin starts to answer probes at an address; "": there are none.
 func listenAdmin(addr string) (*admin, error) {
-	a := &admin{failed: make(chan error, 1)}
+	a := &admin{failed: make(chan error, 1), drain: make(chan struct{})}
 	if addr == "" {
 		return a, nil
 	}
@@ -67,7 +69,7 @@ func listenAdmin(addr string) (*admin, error) {
 		return nil, fmt.Errorf("--admin %s: %w", addr, err)
 	}
 	mux := http.NewServeMux()
-	a.mux = mux
+	a.mux, a.addr = mux, l.Addr().String()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { answerProbe(w, nil) })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) { answerProbe(w, a.isReady()) })
 	a.server = &http.Server{

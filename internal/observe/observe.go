@@ -157,7 +157,7 @@ type End struct {
 type Watch struct {
 	Call
 	next  *Watch // of another request of the same batch
-	room  [3]CallObserver
+	room  [4]CallObserver
 	tells []CallObserver
 
 	mu      sync.Mutex // held while observers are told, but of readers

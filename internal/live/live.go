@@ -1,0 +1,327 @@
+// Package live is a page for operators: sessions and calls of this node while they happen. For one
+// call it draws its life: what its server said, and which connections read it. It is an observer
+// ([observe.Observer]), and what it keeps is bounded.
+package live
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"holdfast/internal/observe"
+)
+
+// What is kept, at most. What is beyond it is only counted.
+const (
+	mostInFlight = 300
+	mostEnded    = 100 // that had a stream
+	mostLight    = 40  // that had none
+	mostSessions = 300
+	mostTicks    = 300 // of a call
+	mostBars     = 60  // of a call
+	mostText     = 200 // bytes of a text
+	mostParsed   = 4 << 10
+)
+
+// Live keeps what the page shows. Its methods may be called concurrently.
+type Live struct {
+	opts    Options
+	source  Source // set before the page is served
+	serial  atomic.Uint64
+	changed atomic.Uint64
+	viewers atomic.Int32
+	closed  chan struct{}
+	once    sync.Once
+
+	mu           sync.Mutex // before a record's
+	inFlight     []*record
+	more         int // calls in flight that are not in inFlight
+	ended, light []*record
+	sessions     map[string]*session
+	open         int // sessions, those that are not in the map included
+}
+
+// Options configure a [Live].
+type Options struct {
+	// Hosts are names that a Host header may carry, besides addresses, "localhost" and the name of
+	// this machine; "*" allows any.
+	Hosts []string
+	// Token has to come with an action; "": there are none.
+	Token string
+}
+
+// A Source tells the page what observers are not told, and does what it asks for.
+type Source struct {
+	// Nodes returns the name of this node, and those of the others that it sees; nil: it is alone.
+	Nodes func() (self string, others []string)
+	// Ready returns why the node should get no requests, or nil.
+	Ready   func() error
+	Actions Actions
+}
+
+// New returns what keeps the state of a page.
+func New(o Options) *Live {
+	return &Live{opts: o, sessions: make(map[string]*session), closed: make(chan struct{})}
+}
+
+// Close ends what the pages that are open are sent.
+func (l *Live) Close() { l.once.Do(func() { close(l.closed) }) }
+
+// session is one that is open.
+type session struct {
+	observe.Session
+	began   time.Time
+	from    string // the node that it was taken over from
+	backend bool   // is open
+}
+
+// record is a call. It is its observer.
+type record struct {
+	l    *Live
+	call *observe.Call
+	id   uint64
+
+	mu       sync.Mutex
+	from     string // the node that it was taken over from
+	state    string // "" in flight
+	end      observe.End
+	task     bool
+	handed   time.Time
+	first    uint64 // sequence of the first entry that was appended here
+	last     uint64
+	progress progress
+	ticks    []tick
+	hidden   int // entries that have no tick any more
+	bars     []bar
+	barsGone int
+}
+
+// tick is an entry of a call's log.
+type tick struct {
+	at   time.Time
+	seq  uint64
+	kind string
+}
+
+// bar is a connection that reads a call's log.
+type bar struct {
+	reader *observe.Reader
+	seq    uint64
+	went   time.Time // zero: it still reads
+	why    observe.Why
+}
+
+func (l *Live) change() { l.changed.Add(1) }
+
+// Began implements [observe.Observer].
+func (l *Live) Began(c *observe.Call, _ []byte) observe.CallObserver {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.change()
+	if len(l.inFlight) >= mostInFlight {
+		l.more++
+		return (*uncounted)(l)
+	}
+	r := &record{l: l, call: c, id: l.serial.Add(1)}
+	if s := l.sessions[c.Session]; s != nil && c.Again {
+		r.from = s.from
+	}
+	l.inFlight = append(l.inFlight, r)
+	return r
+}
+
+// uncounted is the observer of calls that are not kept.
+type uncounted Live
+
+// Happened implements [observe.CallObserver].
+func (*uncounted) Happened(*observe.Call, observe.Event) {}
+
+// Ended implements [observe.CallObserver].
+func (u *uncounted) Ended(*observe.Call, observe.End) {
+	l := (*Live)(u)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.more--
+	l.change()
+}
+
+// Happened implements [observe.Observer].
+func (l *Live) Happened(e observe.Event) {
+	switch e := e.(type) {
+	case observe.ReaderCame:
+		l.readAgain(e.Reader, e)
+	case observe.ReaderRead:
+		l.readAgain(e.Reader, e)
+	case observe.ReaderWent:
+		l.readAgain(e.Reader, e)
+	case observe.SessionBegan, observe.SessionEnded, observe.TakenOver, observe.BackendOpened, observe.BackendClosed:
+		l.sessionHappened(e)
+	}
+}
+
+// sessionHappened takes in an event of a session.
+func (l *Live) sessionHappened(e observe.Event) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.change()
+	switch e := e.(type) {
+	case observe.SessionBegan:
+		l.open++
+		if len(l.sessions) < mostSessions {
+			l.sessions[e.Name] = &session{Session: e.Session, began: time.Now()}
+		}
+	case observe.SessionEnded:
+		l.open--
+		delete(l.sessions, e.Name)
+	case observe.TakenOver:
+		l.tookOver(e)
+	case observe.BackendOpened:
+		if s := l.sessions[e.Name]; s != nil {
+			s.backend = e.Err == nil
+		}
+	case observe.BackendClosed:
+		if s := l.sessions[e.Name]; s != nil {
+			s.backend = false
+		}
+	}
+}
+
+// tookOver marks a session and its calls. l.mu is held.
+func (l *Live) tookOver(e observe.TakenOver) {
+	if s := l.sessions[e.Name]; s != nil {
+		s.from = text(e.From)
+	}
+	for _, all := range [][]*record{l.inFlight, l.ended, l.light} {
+		for _, r := range all {
+			if r.call.Session == e.Name && r.call.Again {
+				r.mu.Lock()
+				r.from = text(e.From)
+				r.mu.Unlock()
+			}
+		}
+	}
+}
+
+// readAgain takes in what a reader of a call that has ended does.
+func (l *Live) readAgain(of *observe.Reader, e observe.Event) {
+	if of.Number == 0 {
+		return
+	}
+	l.mu.Lock()
+	var found *record
+	for _, r := range l.ended {
+		if r.call.Session == of.Session && r.call.Number() == of.Number {
+			found = r
+		}
+	}
+	l.mu.Unlock()
+	if found != nil {
+		found.Happened(found.call, e)
+	}
+}
+
+// Ended implements [observe.CallObserver].
+func (r *record) Ended(c *observe.Call, e observe.End) {
+	l := r.l
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i, one := range l.inFlight {
+		if one == r { // the last takes its place: the page sorts them
+			last := len(l.inFlight) - 1
+			l.inFlight[i], l.inFlight[last] = l.inFlight[last], nil
+			l.inFlight = l.inFlight[:last]
+			break
+		}
+	}
+	r.mu.Lock()
+	r.state, r.end = e.Outcome.String(), e
+	if e.At.IsZero() {
+		r.end.At = time.Now()
+	}
+	r.mu.Unlock()
+	if c.Number() == 0 {
+		l.light = keep(l.light, r, mostLight)
+	} else {
+		l.ended = keep(l.ended, r, mostEnded)
+	}
+	l.change()
+}
+
+// keep appends a record, and drops the oldest ones.
+func keep(all []*record, r *record, most int) []*record {
+	if len(all) >= most {
+		n := copy(all, all[len(all)-most+1:])
+		clear(all[n:])
+		all = all[:n]
+	}
+	return append(all, r)
+}
+
+// Happened implements [observe.CallObserver].
+func (r *record) Happened(_ *observe.Call, e observe.Event) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch e := e.(type) {
+	case observe.BecameTask:
+		r.task = true
+	case observe.HandedOff:
+		r.handed = time.Now()
+	case observe.Appended:
+		r.appended(e)
+	case observe.ReaderCame:
+		r.came(e.Reader)
+	case observe.ReaderRead:
+		if b := r.bar(e.Reader); b != nil {
+			b.seq = e.Seq
+		}
+	case observe.ReaderWent:
+		if b := r.bar(e.Reader); b != nil {
+			b.seq, b.why, b.went = e.Seq, e.Why, time.Now()
+		}
+	}
+	r.l.change()
+}
+
+// appended adds a tick. If there are too many, every second one goes: the picture stays true to time.
+func (r *record) appended(e observe.Appended) {
+	if r.first == 0 {
+		r.first = e.Seq
+	}
+	r.last = e.Seq
+	if len(r.ticks) >= mostTicks {
+		n := 0
+		for i := 0; i < len(r.ticks); i += 2 {
+			r.ticks[n] = r.ticks[i]
+			n++
+		}
+		r.hidden += len(r.ticks) - n
+		r.ticks = r.ticks[:n]
+	}
+	r.ticks = append(r.ticks, tick{at: time.Now(), seq: e.Seq, kind: r.take(e)})
+}
+
+// came adds a bar, in the place of the oldest one that has ended.
+func (r *record) came(of *observe.Reader) {
+	if len(r.bars) >= mostBars {
+		for i := range r.bars {
+			if !r.bars[i].went.IsZero() {
+				r.bars = append(r.bars[:i], r.bars[i+1:]...)
+				break
+			}
+		}
+		r.barsGone++
+		if len(r.bars) >= mostBars {
+			return
+		}
+	}
+	r.bars = append(r.bars, bar{reader: of, seq: of.After})
+}
+
+func (r *record) bar(of *observe.Reader) *bar {
+	for i := len(r.bars) - 1; i >= 0; i-- {
+		if r.bars[i].reader == of {
+			return &r.bars[i]
+		}
+	}
+	return nil
+}

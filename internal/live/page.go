@@ -1,0 +1,233 @@
+package live
+
+import (
+	"crypto/sha256"
+	"crypto/subtle"
+	"embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+//go:embed page.html page.js page.css
+var files embed.FS
+
+// What the page is sent.
+const (
+	refresh     = 250 * time.Millisecond // at most so often, if something has changed
+	heartbeat   = 2 * time.Second        // if nothing has
+	writeWithin = 10 * time.Second       // then a browser that does not read is cut off
+	mostViewers = 16
+	mostBody    = 4 << 10
+)
+
+// HeaderToken has the token of an action.
+const HeaderToken = "Holdfast-Admin-Token"
+
+// Register adds the page to a mux, at /. It is called once.
+func (l *Live) Register(mux *http.ServeMux, from Source) {
+	l.source = from
+	file := func(name, kind string) http.Handler {
+		return l.guard(func(w http.ResponseWriter, _ *http.Request) {
+			data, _ := files.ReadFile(name)
+			w.Header().Set("Content-Type", kind)
+			_, _ = w.Write(data)
+		})
+	}
+	mux.Handle("GET /{$}", file("page.html", "text/html; charset=utf-8"))
+	mux.Handle("GET /live/page.js", file("page.js", "text/javascript; charset=utf-8"))
+	mux.Handle("GET /live/page.css", file("page.css", "text/css; charset=utf-8"))
+	mux.Handle("GET /live/events", l.guard(l.serveEvents))
+	mux.Handle("POST /live/action", l.guard(l.serveAction))
+}
+
+// policy lets a page load what is here, and nothing else.
+const policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+
+// guard refuses what another web page asks for: one whose name leads to this address (DNS rebinding),
+// or one of another site.
+func (l *Live) guard(next http.HandlerFunc) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := w.Header()
+		h.Set("Content-Security-Policy", policy)
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("Referrer-Policy", "no-referrer")
+		h.Set("Cross-Origin-Resource-Policy", "same-origin")
+		h.Set("Cache-Control", "no-store")
+		if !l.knowsHost(r.Host) {
+			http.Error(w, fmt.Sprintf("Host %.80q is not allowed: use an address, or allow the name with --allow-host", r.Host), http.StatusForbidden)
+			return
+		}
+		if origin := r.Header.Get("Origin"); origin != "" && !sameHost(origin, r.Host) {
+			http.Error(w, "the request comes from a page of another site", http.StatusForbidden)
+			return
+		}
+		site := r.Header.Get("Sec-Fetch-Site")
+		foreign := site != "" && site != "same-origin" && site != "none"
+		if foreign && r.URL.Path != "/" { // a link may lead to the page
+			http.Error(w, "the request comes from a page of another site", http.StatusForbidden)
+			return
+		}
+		next(w, r)
+	})
+}
+
+func sameHost(origin, host string) bool {
+	u, err := url.Parse(origin)
+	return err == nil && strings.EqualFold(u.Host, host)
+}
+
+// knowsHost reports whether a Host header may be that of this server. No name of a stranger leads
+// here by an address.
+func (l *Live) knowsHost(host string) bool {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	host = strings.ToLower(strings.Trim(host, "[]"))
+	if net.ParseIP(host) != nil || host == "localhost" {
+		return true
+	}
+	if own, err := os.Hostname(); err == nil && host == strings.ToLower(own) {
+		return true
+	}
+	return slices.ContainsFunc(l.opts.Hosts, func(h string) bool { return h == "*" || strings.EqualFold(h, host) })
+}
+
+// serveEvents sends what the page shows, whenever it changes, until the page is closed.
+func (l *Live) serveEvents(w http.ResponseWriter, r *http.Request) {
+	if l.viewers.Add(1) > mostViewers {
+		l.viewers.Add(-1)
+		http.Error(w, "too many pages are open", http.StatusServiceUnavailable)
+		return
+	}
+	defer l.viewers.Add(-1)
+	life, _ := strconv.ParseUint(r.URL.Query().Get("call"), 10, 64)
+	w.Header().Set("Content-Type", "text/event-stream")
+	out := http.NewResponseController(w)
+	t := time.NewTicker(refresh)
+	defer t.Stop()
+	var sent time.Time
+	var seen uint64
+	for {
+		if now := l.changed.Load(); sent.IsZero() || now != seen || time.Since(sent) >= heartbeat {
+			seen, sent = now, time.Now()
+			if send(w, out, l.view(life)) != nil {
+				return
+			}
+		}
+		select {
+		case <-t.C:
+		case <-r.Context().Done():
+			return
+		case <-l.closed:
+			return
+		}
+	}
+}
+
+// send sends one view. It lifts the time in which the server wants to have answered.
+func send(w http.ResponseWriter, out *http.ResponseController, v view) error {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	if err := out.SetWriteDeadline(time.Now().Add(writeWithin)); err != nil && !errors.Is(err, http.ErrNotSupported) {
+		return err
+	}
+	if _, err := fmt.Fprintf(w, "data: %s\n\n", data); err != nil {
+		return err
+	}
+	return out.Flush()
+}
+
+// Actions are what an operator may do on the page. Each that is nil is not offered.
+type Actions struct {
+	// Cancel cancels a call that has a stream. Cut ends the connection that reads it, for its client
+	// to come back.
+	Cancel, Cut func(session, server, principal string, number uint64) error
+	// End ends a session.
+	End func(session, server, principal string) error
+	// Drain has the node hand over its work, and end.
+	Drain func()
+}
+
+// An action is one that is asked for.
+type action struct {
+	Action  string `json:"action"`
+	Call    uint64 `json:"call"`
+	Session string `json:"session"`
+}
+
+var (
+	errGone    = errors.New("it is not here any more")
+	errUnknown = errors.New("there is no such action")
+)
+
+// serveAction does what an operator who has the token asks for.
+func (l *Live) serveAction(w http.ResponseWriter, r *http.Request) {
+	want, got := sha256.Sum256([]byte(l.opts.Token)), sha256.Sum256([]byte(r.Header.Get(HeaderToken)))
+	if l.opts.Token == "" || subtle.ConstantTimeCompare(want[:], got[:]) != 1 {
+		http.Error(w, "the token is not the one that this node has printed, or was given with --admin-token", http.StatusForbidden)
+		return
+	}
+	if kind, _, _ := strings.Cut(r.Header.Get("Content-Type"), ";"); kind != "application/json" {
+		http.Error(w, "want application/json", http.StatusUnsupportedMediaType)
+		return
+	}
+	var a action
+	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, mostBody)).Decode(&a); err != nil {
+		http.Error(w, "the body is no action", http.StatusBadRequest)
+		return
+	}
+	if err := l.act(a); err != nil {
+		http.Error(w, err.Error(), http.StatusConflict)
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
+}
+
+func (l *Live) act(a action) error {
+	do := l.source.Actions
+	switch {
+	case a.Action == "cancel" && do.Cancel != nil:
+		return l.onCall(a.Call, do.Cancel)
+	case a.Action == "cut" && do.Cut != nil:
+		return l.onCall(a.Call, do.Cut)
+	case a.Action == "end" && do.End != nil:
+		l.mu.Lock()
+		s := l.sessions[a.Session]
+		l.mu.Unlock()
+		if s == nil {
+			return errGone
+		}
+		return do.End(s.Name, s.Server, s.Principal)
+	case a.Action == "drain" && do.Drain != nil:
+		do.Drain()
+		return nil
+	}
+	return errUnknown
+}
+
+func (l *Live) onCall(id uint64, do func(session, server, principal string, number uint64) error) error {
+	l.mu.Lock()
+	var found *record
+	for _, r := range l.inFlight {
+		if r.id == id {
+			found = r
+		}
+	}
+	l.mu.Unlock()
+	if found == nil || found.call.Number() == 0 {
+		return errGone
+	}
+	c := found.call
+	return do(c.Session, c.Server, c.Principal, c.Number())
+}

@@ -1,0 +1,48 @@
+package holdfast
+
+import (
+	"holdfast/internal/live"
+	"holdfast/internal/session"
+)
+
+// startPage serves the live page, if it is wanted: sessions and nodes are there.
+func (h *Handler) startPage(o *Options) {
+	if h.page == nil {
+		return
+	}
+	source := live.Source{Ready: h.Ready}
+	if node := h.node; node != nil {
+		source.Nodes = func() (string, []string) { return node.Name(), node.Peers() }
+	}
+	find := func(name, server, principal string) (*session.Session, error) {
+		return h.sessions.FindName(name, session.PrincipalAt(server, principal))
+	}
+	// onCall returns an action on a call that has a stream.
+	onCall := func(do func(*session.Call)) func(string, string, string, uint64) error {
+		return func(name, server, principal string, number uint64) error {
+			s, err := find(name, server, principal)
+			if err != nil {
+				return err
+			}
+			c := s.CallAt(number)
+			if c == nil {
+				return session.ErrNotFound
+			}
+			do(c)
+			return nil
+		}
+	}
+	source.Actions = live.Actions{
+		Cancel: onCall(func(c *session.Call) { c.Withdraw("cancelled by the operator") }),
+		Cut:    onCall(func(c *session.Call) { c.Disconnect(-1) }),
+		End: func(name, server, principal string) error {
+			s, err := find(name, server, principal)
+			if err == nil {
+				h.sessions.End(s)
+			}
+			return err
+		},
+		Drain: o.PageDrain,
+	}
+	h.page.Register(o.Page, source)
+}
