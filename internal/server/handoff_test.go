@@ -356,6 +356,43 @@ func TestHandOffOwnTool(t *testing.T) {
 	}
 }
 
+// A server that hands calls off itself is asked not to in a call that may become a task, which
+// would end with a handle.
+func TestTaskNotHandedOff(t *testing.T) {
+	t.Parallel()
+	c := tasksConfig()
+	c.session.Tasks = true
+	c.backend = message.New(message.HandlerFunc(func(x *message.Exchange) {
+		switch x.Method {
+		case "tools/list":
+			x.Result([]byte(`{"tools":[{"name":"slow"},{"name":"holdfast_wait"},{"name":"holdfast_cancel"}]}`))
+		case "tools/call":
+			meta := jsonrpc.Field(x.Params, "_meta", "holdfast/handoff")
+			time.AfterFunc(20*time.Millisecond, func() { x.Result(result("handoff: " + string(meta) + ".")) })
+		default:
+			x.Result([]byte(`{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"rear","version":"1"}}`))
+		}
+	}))
+	n := newNode(t, c)
+	p := &peer{n: n}
+	p.modern("tools/list", "", `{}`, aware)
+	made := p.task("slow", `{}`)
+	if is := p.until(made.TaskID, "completed"); !strings.Contains(string(is.Result), "handoff: false.") {
+		t.Errorf("a task: %s", is.Result)
+	}
+	p.modern("tools/list", "", `{}`, `{}`)
+	if r := p.modern("tools/call", "slow", `{"name":"slow"}`, `{}`); !strings.Contains(string(r.body), "handoff: .") {
+		t.Errorf("of a client that knows no tasks: %s", r.body)
+	}
+	h := &posting{peer: n.connect("2025-11-25", nil)}
+	h.ask("tools/list", "{}")
+	m, _ := h.ask("tools/call", `{"name":"slow","task":{}}`)
+	id := jsonrpc.String(jsonrpc.Field(m.Result, "task", "taskId"))
+	if m, _ := h.ask("tasks/result", fmt.Sprintf(`{"taskId":%q}`, id)); !strings.Contains(string(m.Raw), "handoff: false.") {
+		t.Errorf("a task of 2025-11-25: %s", m.Raw)
+	}
+}
+
 // tooled is a server with a list of tools. A tool takes longer than calls here before they are
 // handed off.
 func tooled(list string) backend.Backend {

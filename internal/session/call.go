@@ -154,6 +154,7 @@ func (c *Call) deliver(ctx context.Context, msgs []jsonrpc.Message, header http.
 		if c.legacyTask() != nil {
 			m = withoutTask(m)
 		}
+		m = c.notHandedOff(m)
 		c.deliverOne(ctx, m, header, failed)
 	}
 }

@@ -69,6 +69,31 @@ func (s *Session) handOffAfter(m *jsonrpc.Message) time.Duration {
 	return s.m.opts.HandOffAfter(s.Server(), tool)
 }
 
+// notHandedOff returns a request that is a task, or may become one, as the backend gets it: if
+// that hands calls off, which its tools say, it is not to do so. Else the task would end with a
+// handle.
+func (c *Call) notHandedOff(m jsonrpc.Message) jsonrpc.Message {
+	if m.Method != protocol.MethodCallTool || handoff.IsTool(toolOf(&m)) {
+		return m
+	}
+	c.s.mu.Lock()
+	clash := c.s.tools.clash
+	c.s.mu.Unlock()
+	if !clash || c.legacyTask() == nil && (c.s.modern == "" || !c.s.m.opts.Tasks ||
+		jsonrpc.Field(m.Params, "_meta", protocol.MetaClientCapabilities, "extensions", protocol.ExtensionTasks) == nil) {
+		return m
+	}
+	params, ok := jsonrpc.Set(m.Params, []byte("false"), "_meta", handoff.Meta)
+	if !ok {
+		return m
+	}
+	changed, err := jsonrpc.Parse(jsonrpc.AppendRequest(nil, m.ID, m.Method, params))
+	if err != nil {
+		return m
+	}
+	return changed
+}
+
 // mostWait returns how long one of our tools waits for a call of a tool.
 func (s *Session) mostWait(tool string) time.Duration {
 	after := s.m.opts.HandOffAfter(s.Server(), handoff.ToolWait)

@@ -54,12 +54,12 @@ func (h *toolHints) learn(result []byte, shapes bool) (next string) {
 	}
 	for _, t := range page.Tools {
 		h.headed.learn(t.Name, t.InputSchema)
+		h.clash = h.clash || handoff.IsTool(t.Name)
 		if shapes {
 			if h.shaped == nil {
 				h.shaped = make(map[string]bool)
 			}
 			h.shaped[t.Name] = len(t.Output) > 0
-			h.clash = h.clash || handoff.IsTool(t.Name)
 		}
 		if !t.Annotations.ReadOnly && !t.Annotations.Idempotent {
 			delete(h.safe, t.Name)
