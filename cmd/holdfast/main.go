@@ -105,7 +105,7 @@ unknown, 130 interrupted.`,
 		_ = root.RegisterFlagCompletionFunc(name, c.complete) // fails for unknown flags only
 	}
 	root.SetHelpCommand(newHelp())
-	root.AddCommand(newServe(), newCheck(), newConnect(), newTools(), newCall(), newResume(), newStatus(), newCancel(), newVersion())
+	root.AddCommand(newServe(), newKey(), newCheck(), newConnect(), newTools(), newCall(), newResume(), newStatus(), newCancel(), newVersion())
 	return root
 }
 

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"holdfast"
@@ -21,6 +22,7 @@ type authFlags struct {
 	audience []string
 	scopes   []string
 	resource string
+	keys     string
 
 	policy *auth.Policy // made of them; nil: anybody may
 }
@@ -30,18 +32,34 @@ func (f *authFlags) add(fs *pflag.FlagSet) {
 	fs.StringArrayVar(&f.audience, "auth-audience", nil, "`audience` that a token must be for (can be repeated; default the URL of the endpoint, if --auth-resource is given)")
 	fs.StringArrayVar(&f.scopes, "auth-scopes", nil, "`scopes` that a token must have, with spaces between them (can be repeated)")
 	fs.StringVar(&f.resource, "auth-resource", "", "`URL` by which clients reach this server, without the path of an endpoint, as https://HOST (default as they ask for it)")
+	fs.StringVar(&f.keys, "auth-keys", "", "`file` of static keys that clients may have in the place of tokens, as 'holdfast key' makes them; it is read again when it changes")
 }
 
 // check returns an error for wrong values of flags, and sets f.policy.
 func (f *authFlags) check(upstream *upstreamFlags) error {
-	if f.issuer == "" {
-		if len(f.audience) > 0 || len(f.scopes) > 0 || f.resource != "" {
-			return usagef("--auth-audience, --auth-scopes and --auth-resource are for tokens: give their issuer with --auth-issuer")
-		}
+	switch {
+	case f.issuer == "" && (len(f.audience) > 0 || f.resource != "" || f.keys == "" && len(f.scopes) > 0):
+		return usagef("--auth-audience, --auth-scopes and --auth-resource are for tokens: give their issuer with --auth-issuer")
+	case f.issuer == "" && f.keys == "":
 		return nil
+	case upstream.passes():
+		return usagef("both --auth-issuer or --auth-keys and --upstream-auth passthrough are given: a token for this server must not be sent to another; remove one")
 	}
-	if upstream.passes() {
-		return usagef("both --auth-issuer and --upstream-auth passthrough are given: a token for this server must not be sent to another; remove one")
+	f.policy = &auth.Policy{Audience: f.audience, Scopes: strings.Fields(strings.Join(f.scopes, " ")), Resource: f.resource}
+	for _, s := range f.policy.Scopes {
+		if strings.ContainsAny(s, `"\`) {
+			return usagef("--auth-scopes: %q cannot be in a scope", s)
+		}
+	}
+	if f.keys != "" {
+		keys, err := auth.OpenKeys(f.keys)
+		if err != nil {
+			return fmt.Errorf("--auth-keys: %w", err)
+		}
+		f.policy.Keys = keys
+	}
+	if f.issuer == "" {
+		return nil
 	}
 	issuer, err := auth.NewIssuer(f.issuer)
 	if err != nil {
@@ -53,12 +71,7 @@ func (f *authFlags) check(upstream *upstreamFlags) error {
 	if len(f.audience) == 0 && f.resource == "" {
 		return usagef("tokens for anybody else must not be accepted: give --auth-audience, or the URL of this server with --auth-resource")
 	}
-	f.policy = &auth.Policy{Issuer: issuer, Audience: f.audience, Scopes: strings.Fields(strings.Join(f.scopes, " ")), Resource: f.resource}
-	for _, s := range f.policy.Scopes {
-		if strings.ContainsAny(s, `"\`) {
-			return usagef("--auth-scopes: %q cannot be in a scope", s)
-		}
-	}
+	f.policy.Issuer = issuer
 	return nil
 }
 
@@ -74,7 +87,7 @@ func (f *authFlags) require(opts *holdfast.Options) {
 // tryIssuer logs whether the authorization server can be asked. Clients are served anyway, with
 // 503 as long as it cannot.
 func (f *authFlags) tryIssuer(ctx context.Context) {
-	if f.policy == nil {
+	if f.policy == nil || f.policy.Issuer == nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
@@ -95,4 +108,27 @@ func (f *authFlags) routes(has func(path string) bool, next http.Handler) http.H
 		}
 		return f.policy
 	}, next)
+}
+
+// newKey returns the command that makes a static key.
+func newKey() *cobra.Command {
+	return &cobra.Command{
+		Use:   "key NAME [SCOPE...]",
+		Short: "Make a static key for clients of 'serve --auth-keys'",
+		Long: `Key makes a static key. The key itself goes to stderr, for its client; the line for
+the file of keys, which has only a hash of it, goes to stdout.`,
+		Example: "  holdfast key ada >>keys",
+		Args:    cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			key, line, err := auth.NewKey(args[0], args[1:]...)
+			if err != nil {
+				return usageError{err}
+			}
+			if _, err := fmt.Fprintln(cmd.OutOrStdout(), line); err != nil {
+				return err
+			}
+			_, err = fmt.Fprintln(cmd.ErrOrStderr(), key)
+			return err
+		},
+	}
 }

@@ -16,6 +16,7 @@ import (
 // A Policy says who may use an endpoint. It is not changed after its first use.
 type Policy struct {
 	Issuer   *Issuer  // of tokens; nil: there are none
+	Keys     *Keys    // static ones; nil: there are none
 	Audience []string // at least one of these must be in a token's; none: the endpoint's resource
 	Scopes   []string // all must be in a token
 	Resource string   // the URL of the server as clients know it, to which paths are appended; "": as they ask for it
@@ -86,6 +87,9 @@ func (p *Policy) authenticate(r *http.Request) (string, error) {
 
 // verify checks a token, but not its scopes.
 func (p *Policy) verify(r *http.Request, token string) (*verified, error) {
+	if p.Keys != nil && strings.HasPrefix(token, keyPrefix) {
+		return p.Keys.verify(token)
+	}
 	if p.Issuer == nil {
 		return nil, errors.New("there is no issuer")
 	}
@@ -128,14 +132,17 @@ func (p *Policy) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	case errors.Is(err, errScope):
 		status, code = http.StatusForbidden, "insufficient_scope"
 	}
-	challenge := `Bearer resource_metadata="` + p.metadataURL(r) + `"`
+	var params []string
+	if p.Issuer != nil {
+		params = append(params, `resource_metadata="`+p.metadataURL(r)+`"`)
+	}
 	if code != "" {
-		challenge += `, error="` + code + `", error_description="` + err.Error() + `"`
+		params = append(params, `error="`+code+`"`, `error_description="`+err.Error()+`"`)
 	}
 	if len(p.Scopes) > 0 {
-		challenge += `, scope="` + strings.Join(p.Scopes, " ") + `"`
+		params = append(params, `scope="`+strings.Join(p.Scopes, " ")+`"`)
 	}
-	w.Header().Set("WWW-Authenticate", challenge)
+	w.Header().Set("WWW-Authenticate", strings.TrimSpace("Bearer "+strings.Join(params, ", ")))
 	answer(w, status, code, err)
 }
 
