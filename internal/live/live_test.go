@@ -142,7 +142,7 @@ func serve(t *testing.T, l *Live, from Source) *httptest.Server {
 }
 
 // do makes a request, with headers in pairs, and returns the answer's status and headers.
-func do(t *testing.T, method, url, body string, headers ...string) *http.Response {
+func do(t *testing.T, method, url, body string, headers ...string) answer {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
 	if err != nil {
@@ -158,8 +158,14 @@ func do(t *testing.T, method, url, body string, headers ...string) *http.Respons
 	if err != nil {
 		t.Fatal(err)
 	}
-	_ = resp.Body.Close()
-	return resp
+	defer resp.Body.Close()
+	return answer{resp.StatusCode, resp.Header}
+}
+
+// answer is what the tests look at of one.
+type answer struct {
+	StatusCode int
+	Header     http.Header
 }
 
 func TestGuard(t *testing.T) {
@@ -168,7 +174,7 @@ func TestGuard(t *testing.T) {
 	for _, path := range []string{"/", "/live/page.js", "/live/page.css", "/live/events"} {
 		resp := do(t, "GET", s.URL+path, "")
 		csp := resp.Header.Get("Content-Security-Policy")
-		if resp.StatusCode != 200 || !strings.HasPrefix(csp, "default-src 'none'; script-src 'self';") || strings.Contains(csp, "unsafe") {
+		if resp.StatusCode != http.StatusOK || !strings.HasPrefix(csp, "default-src 'none'; script-src 'self';") || strings.Contains(csp, "unsafe") {
 			t.Errorf("%s: %d, policy %q", path, resp.StatusCode, csp)
 		}
 		for _, bad := range [][2]string{{"Host", "evil.example"}, {"Origin", "https://evil.example"}, {"Origin", "null"}} {
@@ -176,7 +182,7 @@ func TestGuard(t *testing.T) {
 				t.Errorf("%s with %v: %d", path, bad, resp.StatusCode)
 			}
 		}
-		if resp := do(t, "GET", s.URL+path, "", "Host", "OPS.example:9090"); resp.StatusCode != 200 {
+		if resp := do(t, "GET", s.URL+path, "", "Host", "OPS.example:9090"); resp.StatusCode != http.StatusOK {
 			t.Errorf("%s with an allowed name: %d", path, resp.StatusCode)
 		}
 	}

@@ -1,0 +1,127 @@
+package live
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"holdfast/internal/observe"
+	"holdfast/internal/testlong"
+)
+
+// In a real browser the page shows a call while it runs, and runs nothing that a server said.
+func TestInBrowser(t *testing.T) {
+	t.Parallel()
+	testlong.Only(t, "it starts a browser")
+	chromium, err := exec.LookPath("chromium")
+	if err != nil {
+		t.Skip("there is no chromium")
+	}
+	l := New(Options{Token: "secret"})
+	s := serve(t, l, Source{})
+	evil := `<img src=x onerror="document.title='run'"><b>bold</b>`
+	l.Happened(observe.SessionBegan{Session: observe.Session{Name: "s"}})
+	w := begin(l, "s", evil)
+	w.Stored(7)
+	r := &observe.Reader{Session: "s", Number: 7, Came: time.Now(), Call: &w.Call}
+	w.Came(r)
+	message, _ := json.Marshal(map[string]any{"method": "notifications/progress", "params": map[string]any{"progress": 1, "total": 2, "message": evil}})
+	w.Append(7, observe.Appended{Seq: 1, Data: message})
+
+	page := open(t, chromium, s.URL)
+	page.until(`document.querySelectorAll("svg .tick").length === 1 && document.querySelectorAll("svg .bar").length === 1`)
+	w.Happened(observe.ReaderWent{Reader: r, Seq: 1, Why: observe.Cut})
+	w.Append(7, observe.Appended{Seq: 2, Data: []byte(`{}`), Last: true})
+	w.End(7, observe.Result, 0)
+	page.until(`document.querySelectorAll("svg .tick").length === 2 && document.querySelectorAll("svg .cut").length === 1`)
+	page.until(`document.title === "Holdfast" && !document.querySelector("main img, main b b") && document.querySelector("#calls button").textContent.startsWith("<img")`)
+}
+
+// tab is a page in a browser.
+type tab struct {
+	t    *testing.T
+	conn *websocket.Conn
+	id   int
+}
+
+// open starts a browser with a page. It ends with the test.
+func open(t *testing.T, chromium, url string) *tab {
+	t.Helper()
+	dir := t.TempDir()
+	ctx, stop := context.WithCancel(context.Background())
+	cmd := exec.CommandContext(ctx, chromium, "--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0", "--user-data-dir="+dir, "about:blank")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { stop(); _ = cmd.Wait() })
+	var at []string
+	eventually(t, func() bool {
+		data, _ := os.ReadFile(filepath.Join(dir, "DevToolsActivePort"))
+		at = strings.Fields(string(data))
+		return len(at) == 2
+	})
+	var pages []struct {
+		Type string `json:"type"`
+		URL  string `json:"webSocketDebuggerUrl"`
+	}
+	eventually(t, func() bool {
+		out, err := exec.CommandContext(ctx, "curl", "-s", "http://127.0.0.1:"+at[0]+"/json/list").Output()
+		return err == nil && json.Unmarshal(out, &pages) == nil && len(pages) > 0 && pages[0].Type == "page"
+	})
+	conn, _, err := websocket.Dial(ctx, pages[0].URL, nil) //nolint:bodyclose // Dial closes it
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn.SetReadLimit(16 << 20)
+	t.Cleanup(func() { _ = conn.CloseNow() })
+	p := &tab{t: t, conn: conn}
+	p.do("Page.navigate", map[string]any{"url": url})
+	return p
+}
+
+// do has the browser do something, and returns the result.
+func (p *tab) do(method string, params map[string]any) json.RawMessage {
+	p.t.Helper()
+	p.id++
+	data, _ := json.Marshal(map[string]any{"id": p.id, "method": method, "params": params})
+	if err := p.conn.Write(p.t.Context(), websocket.MessageText, data); err != nil {
+		p.t.Fatal(err)
+	}
+	for {
+		_, data, err := p.conn.Read(p.t.Context())
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		var m struct {
+			ID     int             `json:"id"`
+			Result json.RawMessage `json:"result"`
+		}
+		if json.Unmarshal(data, &m) == nil && m.ID == p.id {
+			return m.Result
+		}
+	}
+}
+
+// until waits until an expression is true on the page.
+func (p *tab) until(expression string) {
+	p.t.Helper()
+	eventually(p.t, func() bool {
+		return strings.Contains(string(p.do("Runtime.evaluate", map[string]any{"expression": expression})), `"value":true`)
+	})
+}
+
+func eventually(t *testing.T, f func() bool) {
+	t.Helper()
+	for end := time.Now().Add(30 * time.Second); !f(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("it did not happen in 30 s")
+		}
+	}
+}
