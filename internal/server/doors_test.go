@@ -101,6 +101,14 @@ func TestDoorsConnections(t *testing.T) {
 	socket.say(callAs("1", "echo", `{"text":"old session"}`))
 	socket.hears("old session")
 	wantNothing(t, doors)
+
+	joined, _, err := doors[1].dialSocket(0, me)
+	if err != nil {
+		t.Fatal(err)
+	}
+	joined.begin("2025-11-25", resumes)
+	doors[1].Close()
+	joined.ended(1001, "going away")
 }
 
 // TestDoorsModern has requests of revision 2026-07-28 come to doors, with a question that is

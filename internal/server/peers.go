@@ -5,11 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
+
+	"github.com/coder/websocket"
 
 	"holdfast/internal/cluster"
 	"holdfast/internal/session"
@@ -293,7 +297,11 @@ func (p *peers) close() {
 	for x := range p.placements {
 		x.leaving.begin()
 	}
+	bridges := slices.Collect(maps.Keys(p.bridges))
 	p.mu.Unlock()
+	for _, b := range bridges { // whose connections no http.Server knows any more
+		b.leave(websocket.StatusGoingAway, "going away; retry: 1000")
+	}
 	_ = p.server.Close()
 	p.transport.CloseIdleConnections()
 	p.direct.close()
