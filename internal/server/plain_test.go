@@ -115,6 +115,11 @@ func TestPlainLightLeft(t *testing.T) {
 	held := a.release(1)[0]
 	w.c.Close()
 	eventually(t, "the session's node to know", func() bool { return a.HasLeft(w.c.LocalAddr().String()) })
+	s, err := a.sessions.Find(p.id, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the call to be stored", func() bool { return s.CallOf([]byte("1")).Number() != 0 })
 	held.Result(result("kept"))
 	if ev := p.open("GET", "/mcp", "").message(); !strings.Contains(string(ev.Data), "kept") {
 		t.Errorf("on the GET stream: %s", ev.Data)

@@ -29,10 +29,13 @@ func initialize(s *script, in backend.Inbound) bool {
 }
 
 // modernConversation returns a conversation with a legacy server that is initialized.
-func modernConversation(t *testing.T) (*holdfast, *script) {
+func modernConversation(t *testing.T) (*holdfast, *script) { return modernTalk(t, initialize) }
+
+// modernTalk is modernConversation with a server that also answers other requests itself.
+func modernTalk(t *testing.T, answer func(*script, backend.Inbound) bool) (*holdfast, *script) {
 	t.Helper()
 	s := newScript(t, backend.Legacy)
-	s.answer = initialize
+	s.answer = answer
 	h := converse(t, New(s, quiet), protocol.V20260728)
 	h.deliver(&call{"d"}, modernRequest("0", "server/discover", "", ""))
 	h.next()
@@ -192,18 +195,16 @@ func TestProgress(t *testing.T) {
 // waited for it once.
 func TestLogLevelAtOnce(t *testing.T) {
 	t.Parallel()
-	h, s := modernConversation(t)
-	s.answer = func(s *script, in backend.Inbound) bool {
+	h, s := modernTalk(t, func(s *script, in backend.Inbound) bool {
 		if in.Method == "logging/setLevel" {
 			s.say(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{}}`, in.ID))
 		}
-		return in.Method == "logging/setLevel"
-	}
+		return in.Method == "logging/setLevel" || initialize(s, in)
+	})
 	a := &call{"a"}
 	h.deliver(a, modernRequest("1", "tools/call", "", `"io.modelcontextprotocol/logLevel":"info"`))
-	s.hears(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
-	h.deliver(a, modernRequest("2", "tools/list", "", ""))
 	s.hears(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{}}`)
+	h.deliver(a, modernRequest("2", "tools/list", "", ""))
 	s.hears(`{"jsonrpc":"2.0","id":2,"method":"tools/list","params":{}}`)
 }
 
