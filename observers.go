@@ -16,16 +16,16 @@ import (
 // observers returns those of the handler: one for each thing that listens to what happens to calls
 // (docs/decisions/0026-observers.md); nil if there is none.
 func (h *Handler) observers(o *Options, flight *budget.Flight) (all observe.Observers) {
+	if o.TracerProvider != nil { // first: the others say what span a call is
+		h.traces = traces.New(traces.Options{Provider: o.TracerProvider, UnderHTTP: o.TraceUnderHTTP})
+		all = append(all, h.traces)
+	}
 	if o.Audit != nil {
 		h.audit = audit.New(audit.Options{Handler: o.Audit, Arguments: o.AuditArguments, Logger: o.Logger})
 		all = append(all, h.audit)
 	}
 	if m := h.startMetrics(o, flight); m != nil {
 		all = append(all, m)
-	}
-	if o.TracerProvider != nil {
-		h.traces = traces.New(traces.Options{Provider: o.TracerProvider, UnderHTTP: o.TraceUnderHTTP})
-		all = append(all, h.traces)
 	}
 	if o.Page != nil {
 		h.page = live.New(live.Options{Hosts: o.AllowedHosts, Token: o.PageToken})

@@ -36,6 +36,12 @@ type auditHandler struct {
 	file *os.File
 }
 
+// WriteLine takes a line.
+func (a *auditHandler) WriteLine(line []byte) error {
+	a.page.Write(line)
+	return nil
+}
+
 // Flush writes what was handled.
 func (a *auditHandler) Flush() error {
 	_, err := a.page.WriteTo(a.file)

@@ -18,7 +18,10 @@ import (
 
 // Options say where lines go, and what is in them.
 type Options struct {
-	Handler   slog.Handler // required; one with a method Flush() error has it called after the last of several lines
+	// Handler is required. One with a method Flush() error has it called after the last of several lines. One
+	// with a method WriteLine([]byte) error is given lines of JSON in the place of records: they are as
+	// [slog.JSONHandler] writes them, at a third of the cost.
+	Handler   slog.Handler
 	Arguments bool         // also what tools and prompts are called with
 	Logger    *slog.Logger // for the operator; required
 }
@@ -52,6 +55,7 @@ type Log struct {
 
 	// Used by run only.
 	attrs      []slog.Attr // of the line that is written
+	text       []byte      // and that as JSON
 	complained time.Time
 	told       uint64 // how many lost lines the operator was told of
 }
@@ -184,7 +188,7 @@ func (l *Log) write(lines []line) {
 	var err error
 	written := 0
 	for i := range lines {
-		if e := l.opts.Handler.Handle(context.Background(), l.record(&lines[i])); e != nil {
+		if e := l.handle(&lines[i]); e != nil {
 			err = e
 			l.lost.Add(1)
 			continue
@@ -204,11 +208,21 @@ func (l *Log) write(lines []line) {
 	}
 }
 
-// record returns a line as it is written.
-func (l *Log) record(x *line) slog.Record {
+// handle gives a line to the handler.
+func (l *Log) handle(x *line) error {
+	l.attrs = x.appendTo(l.attrs[:0])
+	if h, ok := l.opts.Handler.(interface{ WriteLine(line []byte) error }); ok {
+		l.text = appendJSON(l.text[:0], x.end.At, l.attrs)
+		return h.WriteLine(l.text)
+	}
+	r := slog.NewRecord(x.end.At, slog.LevelInfo, message, 0)
+	r.AddAttrs(l.attrs...) // copies them
+	return l.opts.Handler.Handle(context.Background(), r)
+}
+
+// appendTo appends what a line says.
+func (x *line) appendTo(attrs []slog.Attr) []slog.Attr {
 	c := x.call
-	r := slog.NewRecord(x.end.At, slog.LevelInfo, "call", 0)
-	attrs := l.attrs[:0]
 	text := func(name, value string) {
 		if value != "" {
 			attrs = append(attrs, slog.String(name, value))
@@ -236,7 +250,7 @@ func (l *Log) record(x *line) slog.Record {
 	if c.Again {
 		attrs = append(attrs, slog.Bool("taken_over", true))
 	}
-	text("trace_id", c.Trace.ID())
+	text("trace_id", c.TraceID())
 	switch {
 	case x.arguments == nil:
 	case len(x.arguments) > mostArguments || !json.Valid(x.arguments):
@@ -244,7 +258,5 @@ func (l *Log) record(x *line) slog.Record {
 	default:
 		attrs = append(attrs, slog.Any("arguments", json.RawMessage(x.arguments)))
 	}
-	r.AddAttrs(attrs...) // copies them
-	l.attrs = attrs
-	return r
+	return attrs
 }

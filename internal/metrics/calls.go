@@ -162,7 +162,11 @@ func (o *ofCalls) Ended(c *observe.Call, e observe.End) {
 	server.flies(c).Dec()
 	s.outcomes[e.Outcome].Inc()
 	took := max(e.At.Sub(c.Began), 0)
-	if id := c.Trace.SampledID(); id != "" {
+	of := c.Trace
+	if c.Span != nil {
+		of = c.Span.Trace
+	}
+	if id := of.SampledID(); id != "" {
 		if with, ok := s.duration.(prometheus.ExemplarObserver); ok {
 			with.ObserveWithExemplar(took.Seconds(), prometheus.Labels{"trace_id": id})
 		}

@@ -109,6 +109,14 @@ func (t Trace) SampledID() string {
 	return id
 }
 
+// TraceID returns the id of the trace that the call is part of, or "".
+func (c *Call) TraceID() string {
+	if c.Span != nil {
+		return c.Span.ID()
+	}
+	return c.Trace.ID()
+}
+
 // Number returns the number of the call's stream, or 0 while it is light. (All calls of revision
 // 2024-11-05 share their session's stream, and count as light.)
 func (c *Call) Number() uint64 { return c.number.Load() }
