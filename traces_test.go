@@ -34,7 +34,7 @@ type calling struct {
 	params []string
 }
 
-func newCalling(t *testing.T, o *holdfast.Options) *calling {
+func newCalling(o *holdfast.Options) *calling {
 	c := &calling{}
 	o.Logger = slog.New(slog.DiscardHandler)
 	c.Handler = holdfast.NewBackendHandler(message.New(message.HandlerFunc(func(x *message.Exchange) {
@@ -115,7 +115,7 @@ func TestTraces(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			spans := tracetest.NewSpanRecorder()
-			c := newCalling(t, &holdfast.Options{TracerProvider: sdk.NewTracerProvider(sdk.WithSpanProcessor(spans)), TraceUnderHTTP: test.under})
+			c := newCalling(&holdfast.Options{TracerProvider: sdk.NewTracerProvider(sdk.WithSpanProcessor(spans)), TraceUnderHTTP: test.under})
 			session := c.call(t, test.tool, test.http, test.meta)
 			if err := c.Shutdown(t.Context()); err != nil {
 				t.Fatal(err)
@@ -155,15 +155,15 @@ func TestTraces(t *testing.T) {
 			for _, want := range append(strings.Fields(test.attributes), "mcp.method.name=tools/call", "mcp.protocol.version=2025-11-25",
 				"jsonrpc.request.id=a/b", "gen_ai.tool.name="+test.tool, "gen_ai.operation.name=execute_tool") {
 				key, value, _ := strings.Cut(want, "=")
-				if v, _ := all.Value(attribute.Key(key)); v.Emit() != value {
-					t.Errorf("%s is %q, want %q", key, v.Emit(), value)
+				if v, _ := all.Value(attribute.Key(key)); v.String() != value {
+					t.Errorf("%s is %q, want %q", key, v.String(), value)
 				}
 			}
 			if v, _ := all.Value("mcp.session.id"); v.AsString() == "" || strings.Contains(session, v.AsString()) {
 				t.Errorf("mcp.session.id is %q", v.AsString())
 			}
 			if v, has := all.Value("error.type"); has != (test.attributes != "") {
-				t.Errorf("error.type is %q", v.Emit())
+				t.Errorf("error.type is %q", v.String())
 			}
 		})
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"flag"
 	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -265,7 +266,7 @@ func TestCompose(t *testing.T) {
 	peer.url = nodes[2].URL
 	resp := peer.send("POST", "", `{"jsonrpc":"2.0","id":9,"method":"tools/list"}`)
 	defer resp.Body.Close()
-	if body, err := io.ReadAll(resp.Body); err != nil || resp.StatusCode != 200 || !bytes.Contains(body, []byte(`"count"`)) {
+	if body, err := io.ReadAll(resp.Body); err != nil || resp.StatusCode != http.StatusOK || !bytes.Contains(body, []byte(`"count"`)) {
 		t.Errorf("node 3 answers %s, %v: %s", resp.Status, err, body)
 	}
 }

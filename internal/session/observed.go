@@ -208,11 +208,11 @@ func (c *Call) traced(m jsonrpc.Message) jsonrpc.Message {
 	if span == nil {
 		return m
 	}
-	params, ok := m.Params, true
+	params := m.Params
 	if params == nil {
 		params = []byte("{}")
 	}
-	params, ok = jsonrpc.Set(params, jsonrpc.Quote(span.Parent), "_meta", protocol.MetaTraceParent)
+	params, ok := jsonrpc.Set(params, jsonrpc.Quote(span.Parent), "_meta", protocol.MetaTraceParent)
 	if ok && (span.State != "" || jsonrpc.Field(params, "_meta", protocol.MetaTraceState) != nil) {
 		params, ok = jsonrpc.Set(params, jsonrpc.Quote(span.State), "_meta", protocol.MetaTraceState)
 	}
