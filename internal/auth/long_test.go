@@ -1,0 +1,3 @@
+package auth
+
+import _ "holdfast/internal/testlong" // the flag -long
