@@ -105,7 +105,7 @@ func (h *Handler) callModern(w http.ResponseWriter, x *exchange, came []jsonrpc.
 	}
 	p.began = began
 	x.modern.sum = sumOf(&x.msgs[0])
-	if !h.sessions.Shared() { // else a note may need them yet
+	if !h.sessions.Shared() && !p.tasks { // else a note may need them yet, or a task
 		clear(x.msgs) // the call may last for long, and must not hold the body
 	}
 	clear(came)

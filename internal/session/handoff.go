@@ -73,14 +73,15 @@ func (s *Session) handOffAfter(m *jsonrpc.Message) time.Duration {
 // that hands calls off, which its tools say, it is not to do so. Else the task would end with a
 // handle.
 func (c *Call) notHandedOff(m jsonrpc.Message) jsonrpc.Message {
-	if m.Method != protocol.MethodCallTool || handoff.IsTool(toolOf(&m)) {
-		return m
+	mayBecome := c.s.modern != "" && c.s.m.opts.Tasks
+	if m.Method != protocol.MethodCallTool || c.legacyTask() == nil && !mayBecome {
+		return m // as nearly always
 	}
 	c.s.mu.Lock()
 	clash := c.s.tools.clash
 	c.s.mu.Unlock()
-	if !clash || c.legacyTask() == nil && (c.s.modern == "" || !c.s.m.opts.Tasks ||
-		jsonrpc.Field(m.Params, "_meta", protocol.MetaClientCapabilities, "extensions", protocol.ExtensionTasks) == nil) {
+	if !clash || handoff.IsTool(toolOf(&m)) || c.legacyTask() == nil &&
+		jsonrpc.Field(m.Params, "_meta", protocol.MetaClientCapabilities, "extensions", protocol.ExtensionTasks) == nil {
 		return m
 	}
 	params, ok := jsonrpc.Set(m.Params, []byte("false"), "_meta", handoff.Meta)
