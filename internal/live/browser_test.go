@@ -3,6 +3,7 @@ package live
 import (
 	"context"
 	"encoding/json"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -54,13 +55,20 @@ type tab struct {
 // open starts a browser with a page. It ends with the test.
 func open(t *testing.T, chromium, url string) *tab {
 	t.Helper()
-	dir := t.TempDir()
+	dir, err := os.MkdirTemp("", "browser") // not TempDir: what the browser leaves running may write for a moment yet
+	if err != nil {
+		t.Fatal(err)
+	}
 	ctx, stop := context.WithCancel(context.Background())
 	cmd := exec.CommandContext(ctx, chromium, "--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0", "--user-data-dir="+dir, "about:blank")
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { stop(); _ = cmd.Wait() })
+	t.Cleanup(func() {
+		stop()
+		_ = cmd.Wait()
+		_ = os.RemoveAll(dir)
+	})
 	var at []string
 	eventually(t, func() bool {
 		data, _ := os.ReadFile(filepath.Join(dir, "DevToolsActivePort"))
@@ -72,8 +80,12 @@ func open(t *testing.T, chromium, url string) *tab {
 		URL  string `json:"webSocketDebuggerUrl"`
 	}
 	eventually(t, func() bool {
-		out, err := exec.CommandContext(ctx, "curl", "-s", "http://127.0.0.1:"+at[0]+"/json/list").Output()
-		return err == nil && json.Unmarshal(out, &pages) == nil && len(pages) > 0 && pages[0].Type == "page"
+		res, err := http.Get("http://127.0.0.1:" + at[0] + "/json/list")
+		if err != nil {
+			return false
+		}
+		defer res.Body.Close()
+		return json.NewDecoder(res.Body).Decode(&pages) == nil && len(pages) > 0 && pages[0].Type == "page"
 	})
 	conn, _, err := websocket.Dial(ctx, pages[0].URL, nil) //nolint:bodyclose // Dial closes it
 	if err != nil {
