@@ -192,15 +192,25 @@ func readAll(t testing.TB, s *Session, number uint64) []string {
 // toEnd reads what a reader has yet to read.
 func toEnd(t testing.TB, r *Reader, ready <-chan struct{}) []string {
 	t.Helper()
+	said, err := told(t, r, ready)
+	if err != nil {
+		t.Fatalf("Next: %v, after %q", err, said)
+	}
+	return said
+}
+
+// told is toEnd, but for an error, which it returns.
+func told(t testing.TB, r *Reader, ready <-chan struct{}) ([]string, error) {
+	t.Helper()
 	var said []string
 	timeout := time.After(time.Minute)
 	for {
 		entries, err := r.Next(t.Context(), make([]stream.Entry, 0, 2))
 		if errors.Is(err, io.EOF) {
-			return said
+			return said, nil
 		}
 		if err != nil {
-			t.Fatalf("Next: %v, after %q", err, said)
+			return said, err
 		}
 		for _, e := range entries {
 			if len(e.Data) > 0 {
@@ -208,7 +218,7 @@ func toEnd(t testing.TB, r *Reader, ready <-chan struct{}) []string {
 			}
 			if e.Last {
 				r.Delivered()
-				return said
+				return said, nil
 			}
 		}
 		if len(entries) > 0 {
