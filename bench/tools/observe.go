@@ -1,7 +1,6 @@
 package tools
 
 import (
-	"bytes"
 	"fmt"
 	"log/slog"
 	"os"
@@ -23,8 +22,7 @@ func Observe() (observe func(o *holdfast.Options, name string), end func(), err 
 	registry := prometheus.NewRegistry()
 	return func(o *holdfast.Options, name string) {
 		o.Metrics = prometheus.WrapRegistererWith(prometheus.Labels{"handler": name}, registry)
-		a := &auditHandler{file: file}
-		a.Handler = slog.NewJSONHandler(&a.page, nil)
+		a := &auditHandler{Handler: slog.NewJSONHandler(file, nil), file: file}
 		o.Audit = a
 	}, func() { _ = file.Close() }, nil
 }
@@ -32,18 +30,11 @@ func Observe() (observe func(o *holdfast.Options, name string), end func(), err 
 // An auditHandler writes several lines at a time.
 type auditHandler struct {
 	slog.Handler
-	page bytes.Buffer
 	file *os.File
 }
 
-// WriteLine takes a line.
-func (a *auditHandler) WriteLine(line []byte) error {
-	a.page.Write(line)
-	return nil
-}
-
-// Flush writes what was handled.
-func (a *auditHandler) Flush() error {
-	_, err := a.page.WriteTo(a.file)
+// WriteLines writes them.
+func (a *auditHandler) WriteLines(lines []byte) error {
+	_, err := a.file.Write(lines)
 	return err
 }

@@ -31,7 +31,7 @@ func Trace(sampled float64) (trace func(*holdfast.Options), end func(), err erro
 		_ = receiver.Close()
 		return nil, nil, fmt.Errorf("traces: %w", err)
 	}
-	p := traces.NewProvider(sdk.WithBatcher(exporter), sdk.WithSampler(sdk.ParentBased(sdk.TraceIDRatioBased(sampled))))
+	p := traces.NewProvider(sdk.ParentBased(sdk.TraceIDRatioBased(sampled)), sdk.WithBatcher(exporter))
 	return func(o *holdfast.Options) { o.TracerProvider = p }, func() {
 		ctx, stop := context.WithTimeout(context.Background(), 2*time.Second)
 		defer stop()

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"fmt"
 	"io"
 	"log/slog"
@@ -59,31 +58,21 @@ func (f *auditFlags) open() (*auditLog, error) {
 	return l, nil
 }
 
-// An auditLog writes lines of JSON, several at a time. Its handler has one caller.
+// An auditLog writes lines of JSON, several at a time. It has one caller.
 type auditLog struct {
 	slog.Handler
-	page    bytes.Buffer
 	file    *auditFile
 	hangups chan os.Signal // nil where there is nothing to open again
 	work    sync.WaitGroup
 }
 
 func newAuditLog(file *auditFile) *auditLog {
-	l := &auditLog{file: file}
-	l.Handler = slog.NewJSONHandler(&l.page, nil)
-	return l
+	return &auditLog{Handler: slog.NewJSONHandler(file, nil), file: file}
 }
 
-// WriteLine takes a line, as the handler does.
-func (l *auditLog) WriteLine(line []byte) error { //nolint:unparam // an interface of internal/audit has the error
-	l.page.Write(line)
-	return nil
-}
-
-// Flush writes what was handled.
-func (l *auditLog) Flush() error {
-	_, err := l.page.WriteTo(l.file)
-	l.page.Reset()
+// WriteLines writes whole lines, as the handler would.
+func (l *auditLog) WriteLines(lines []byte) error {
+	_, err := l.file.Write(lines)
 	return err
 }
 

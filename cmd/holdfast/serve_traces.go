@@ -48,7 +48,7 @@ func (f *traceFlags) open(ctx context.Context, opts *holdfast.Options) (*tracing
 		slog.Warn("traces: not all is known of where they come from", "error", err)
 	}
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { slog.Warn("traces", "error", err) }))
-	t := &tracing{provider: traces.NewProvider(sdk.WithBatcher(exporter), sdk.WithResource(about))}
+	t := &tracing{provider: traces.NewProvider(nil, sdk.WithBatcher(exporter), sdk.WithResource(about))}
 	opts.TracerProvider, opts.TraceUnderHTTP = t.provider, f.parent.value == "http"
 	return t, nil
 }

@@ -18,9 +18,10 @@ import (
 
 // Options say where lines go, and what is in them.
 type Options struct {
-	// Handler is required. One with a method Flush() error has it called after the last of several lines. One
-	// with a method WriteLine([]byte) error is given lines of JSON in the place of records: they are as
-	// [slog.JSONHandler] writes them, at a third of the cost.
+	// Handler is required. One with a method WriteLines([]byte) error is given lines of JSON in the place of
+	// records, several at a time: they are as [slog.JSONHandler] writes them, at a fraction of the cost.
+	// It must not keep the bytes. One with a method Flush() error has it called after the last of several
+	// records.
 	Handler   slog.Handler
 	Arguments bool         // also what tools and prompts are called with
 	Logger    *slog.Logger // for the operator; required
@@ -42,23 +43,51 @@ const (
 // A Log writes the lines, in the order in which calls ended. Its caller must close it.
 type Log struct {
 	opts  Options
-	most  int // lines that may wait
+	lines interface{ WriteLines([]byte) error } // the handler, if it takes lines; else nil
+	most  int                                   // lines that may wait
 	lost  atomic.Uint64
 	ready chan struct{}
 	quit  chan struct{}
 	done  chan struct{}
 
 	mu      sync.Mutex
-	waiting []line
-	bytes   int  // of their arguments
+	waiting batch
 	closed  bool // what comes is lost
 
 	// Used by run only.
-	attrs      []slog.Attr // of the line that is written
-	text       []byte      // and that as JSON
+	attrs      []slog.Attr // of the record that is handled
 	complained time.Time
 	told       uint64 // how many lost lines the operator was told of
 }
+
+// A batch is what is written together: records, or lines where the handler takes those. Lines hold no
+// call in memory while they wait.
+type batch struct {
+	records []line
+	text    []byte
+	count   int
+	bytes   int // of arguments or text
+}
+
+// reset returns an empty batch in the same memory, if that is not much.
+func (b batch) reset() batch {
+	clear(b.records)
+	if cap(b.records) > 4096 {
+		b.records = nil
+	}
+	if cap(b.text) > 1<<20 {
+		b.text = nil
+	}
+	return batch{records: b.records[:0], text: b.text[:0]}
+}
+
+// A scratch is where a line is made.
+type scratch struct {
+	attrs []slog.Attr
+	text  []byte
+}
+
+var scratches = sync.Pool{New: func() any { return new(scratch) }}
 
 // A line is a call that has ended.
 type line struct {
@@ -72,6 +101,7 @@ type line struct {
 // New returns a log.
 func New(opts Options) *Log {
 	l := &Log{opts: opts, most: mostLines, ready: make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{})}
+	l.lines, _ = opts.Handler.(interface{ WriteLines([]byte) error })
 	go l.run()
 	return l
 }
@@ -135,15 +165,38 @@ func (l *Log) ended(c *observe.Call, e observe.End, arguments []byte) {
 		return
 	}
 	x := line{call: c, end: e, connections: c.Connections(), bytesOut: c.BytesOut(), arguments: arguments}
+	if l.lines == nil {
+		l.wait(x, nil)
+		return
+	}
+	made, _ := scratches.Get().(*scratch)
+	made.attrs = x.appendTo(made.attrs[:0])
+	made.text = appendJSON(made.text[:0], e.At, made.attrs)
+	l.wait(line{}, made.text)
+	clear(made.attrs)
+	if cap(made.text) <= mostArguments {
+		scratches.Put(made)
+	}
+}
+
+// wait has a record, or the text of a line, wait to be written.
+func (l *Log) wait(x line, text []byte) {
+	size := len(x.arguments) + len(text)
 	l.mu.Lock()
-	if l.closed || len(l.waiting) >= l.most || l.bytes+len(arguments) > mostBytes {
+	b := &l.waiting
+	if l.closed || b.count >= l.most || b.bytes+size > mostBytes {
 		l.mu.Unlock()
 		l.lost.Add(1)
 		return
 	}
-	l.waiting = append(l.waiting, x)
-	l.bytes += len(arguments)
-	first := len(l.waiting) == 1
+	if text != nil {
+		b.text = append(b.text, text...)
+	} else {
+		b.records = append(b.records, x)
+	}
+	b.bytes += size
+	b.count++
+	first := b.count == 1
 	l.mu.Unlock()
 	if first {
 		select {
@@ -156,7 +209,7 @@ func (l *Log) ended(c *observe.Call, e observe.End, arguments []byte) {
 // run writes lines until the log is closed.
 func (l *Log) run() {
 	defer close(l.done)
-	var spare []line
+	var spare batch
 	for {
 		select {
 		case <-l.ready:
@@ -169,37 +222,25 @@ func (l *Log) run() {
 		case <-l.quit:
 		}
 		l.mu.Lock()
-		lines, closed := l.waiting, l.closed
-		l.waiting, l.bytes = spare[:0], 0
+		b, closed := l.waiting, l.closed
+		l.waiting = spare
 		l.mu.Unlock()
-		l.write(lines)
-		clear(lines)
-		if spare = lines; cap(spare) > 4096 {
-			spare = nil
-		}
-		if closed {
+		l.write(&b)
+		if spare = b.reset(); closed {
 			return
 		}
 	}
 }
 
-// write writes lines, and tells the operator of those that were lost.
-func (l *Log) write(lines []line) {
+// write writes a batch, and tells the operator of what was lost.
+func (l *Log) write(b *batch) {
 	var err error
-	written := 0
-	for i := range lines {
-		if e := l.handle(&lines[i]); e != nil {
-			err = e
-			l.lost.Add(1)
-			continue
+	if b.count > 0 && l.lines != nil {
+		if err = l.lines.WriteLines(b.text); err != nil {
+			l.lost.Add(uint64(b.count)) //nolint:gosec // a count; or some of them
 		}
-		written++
-	}
-	if h, ok := l.opts.Handler.(interface{ Flush() error }); ok && written > 0 {
-		if e := h.Flush(); e != nil {
-			err = e
-			l.lost.Add(uint64(written)) // or some of them
-		}
+	} else if b.count > 0 {
+		err = l.handle(b.records)
 	}
 	lost := l.lost.Load()
 	if now := time.Now(); lost > l.told && now.Sub(l.complained) >= complainEvery {
@@ -208,16 +249,28 @@ func (l *Log) write(lines []line) {
 	}
 }
 
-// handle gives a line to the handler.
-func (l *Log) handle(x *line) error {
-	l.attrs = x.appendTo(l.attrs[:0])
-	if h, ok := l.opts.Handler.(interface{ WriteLine(line []byte) error }); ok {
-		l.text = appendJSON(l.text[:0], x.end.At, l.attrs)
-		return h.WriteLine(l.text)
+// handle gives records to the handler.
+func (l *Log) handle(records []line) (failed error) {
+	written := uint64(0)
+	for i := range records {
+		x := &records[i]
+		l.attrs = x.appendTo(l.attrs[:0])
+		r := slog.NewRecord(x.end.At, slog.LevelInfo, message, 0)
+		r.AddAttrs(l.attrs...) // copies them
+		if err := l.opts.Handler.Handle(context.Background(), r); err != nil {
+			failed = err
+			l.lost.Add(1)
+			continue
+		}
+		written++
 	}
-	r := slog.NewRecord(x.end.At, slog.LevelInfo, message, 0)
-	r.AddAttrs(l.attrs...) // copies them
-	return l.opts.Handler.Handle(context.Background(), r)
+	if h, ok := l.opts.Handler.(interface{ Flush() error }); ok && written > 0 {
+		if err := h.Flush(); err != nil {
+			failed = err
+			l.lost.Add(written) // or some of them
+		}
+	}
+	return failed
 }
 
 // appendTo appends what a line says.

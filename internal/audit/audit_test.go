@@ -125,6 +125,53 @@ func TestLine(t *testing.T) {
 	}
 }
 
+// linePaper takes lines.
+type linePaper struct {
+	*paper
+	pages int
+}
+
+func (p *linePaper) WriteLines(lines []byte) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.pages++
+	p.text.Write(lines)
+	return p.err
+}
+
+// A handler that takes lines is given those of many calls at once, and what it does not take is counted.
+func TestLines(t *testing.T) {
+	t.Parallel()
+	p := &linePaper{paper: newPaper()}
+	l := New(Options{Handler: p, Arguments: true, Logger: slog.New(slog.DiscardHandler)})
+	const calls = 500
+	var work sync.WaitGroup
+	for i := range calls {
+		work.Go(func() {
+			begin(l, "tools/call", fmt.Sprintf(`{"arguments":{"n":%d}}`, i)).End(0, observe.Result, 0)
+		})
+	}
+	work.Wait()
+	if err := l.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	seen := make(map[any]bool)
+	for _, one := range p.lines(t) {
+		seen[one["arguments"].(map[string]any)["n"]] = true
+	}
+	if len(seen) != calls || p.pages >= calls || l.Lost() != 0 {
+		t.Errorf("%d calls in %d pages, %d lost", len(seen), p.pages, l.Lost())
+	}
+
+	p = &linePaper{paper: newPaper()}
+	p.err = errors.New("disk full")
+	l = New(Options{Handler: p, Logger: slog.New(slog.DiscardHandler)})
+	begin(l, "ping", "").End(0, observe.Result, 0)
+	if err := l.Close(t.Context()); err != nil || l.Lost() != 1 {
+		t.Errorf("%d lost, %v", l.Lost(), err)
+	}
+}
+
 // Arguments of any size do not break a line.
 func TestLongArguments(t *testing.T) {
 	t.Parallel()
@@ -157,7 +204,7 @@ func TestLost(t *testing.T) {
 	end(1)
 	for deadline := time.Now().Add(time.Minute); ; { // until that one is being written
 		l.mu.Lock()
-		n := len(l.waiting)
+		n := l.waiting.count
 		l.mu.Unlock()
 		if n == 0 {
 			break

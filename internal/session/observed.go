@@ -1,6 +1,7 @@
 package session
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"maps"
@@ -212,6 +213,9 @@ func (c *Call) traced(m jsonrpc.Message) jsonrpc.Message {
 	if params == nil {
 		params = []byte("{}")
 	}
+	if span.State == "" && !bytes.Contains(params, []byte(`_meta`)) && bytes.IndexByte(params, '\\') < 0 && params[0] == '{' {
+		return withMeta(m, params, span.Parent)
+	}
 	params, ok := jsonrpc.Set(params, jsonrpc.Quote(span.Parent), "_meta", protocol.MetaTraceParent)
 	if ok && (span.State != "" || jsonrpc.Field(params, "_meta", protocol.MetaTraceState) != nil) {
 		params, ok = jsonrpc.Set(params, jsonrpc.Quote(span.State), "_meta", protocol.MetaTraceState)
@@ -220,6 +224,23 @@ func (c *Call) traced(m jsonrpc.Message) jsonrpc.Message {
 		m.Raw = jsonrpc.AppendRequest(make([]byte, 0, len(m.Raw)+len(params)-len(m.Params)+len(`,"params":`)), m.ID, m.Method, params)
 		m.Params = m.Raw[len(m.Raw)-1-len(params) : len(m.Raw)-1]
 	}
+	return m
+}
+
+// withMeta returns a request whose params, an object, have no member _meta, with one that has the
+// traceparent, which needs no escapes.
+func withMeta(m jsonrpc.Message, params []byte, parent string) jsonrpc.Message {
+	const begin, end = `"_meta":{"` + protocol.MetaTraceParent + `":"`, `"}}`
+	raw := make([]byte, 0, len(m.Raw)+len(`,"params":{},`)+len(begin)+len(parent)+len(end))
+	raw = jsonrpc.AppendRequest(raw, m.ID, m.Method, nil)
+	raw = append(raw[:len(raw)-1], `,"params":`...)
+	from := len(raw)
+	raw = append(raw, params[:len(params)-1]...)
+	if len(bytes.TrimSpace(params[1:len(params)-1])) > 0 {
+		raw = append(raw, ',')
+	}
+	raw = append(append(append(raw, begin...), parent...), end+"}"...)
+	m.Raw, m.Params = raw, raw[from:len(raw)-1:len(raw)-1]
 	return m
 }
 

@@ -8,6 +8,7 @@ import (
 	"context"
 	"strconv"
 	"sync"
+	"time"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
@@ -48,8 +49,8 @@ type Options struct {
 // Traces makes the spans of a handler's calls.
 type Traces struct {
 	tracer    trace.Tracer
+	provider  *Provider // nil: it is another's; else a call that is taken over keeps its span
 	underHTTP bool
-	keeps     bool // a call that is taken over keeps its span
 
 	mu      sync.Mutex
 	reading map[*observe.Reader]trace.Span // of calls that have ended
@@ -59,9 +60,9 @@ type Traces struct {
 // New returns an observer. If the provider is one of [NewProvider] the span of a call that is taken over
 // goes on; else a new one is linked to it.
 func New(o Options) *Traces {
-	_, keeps := o.Provider.(*Provider)
+	own, _ := o.Provider.(*Provider)
 	return &Traces{
-		tracer: o.Provider.Tracer(scope), underHTTP: o.UnderHTTP, keeps: keeps,
+		tracer: o.Provider.Tracer(scope), underHTTP: o.UnderHTTP, provider: own,
 		reading: make(map[*observe.Reader]trace.Span), ended: endedCalls{spans: make(map[streamKey]trace.SpanContext)},
 	}
 }
@@ -82,7 +83,7 @@ func (t *Traces) Began(c *observe.Call, params []byte) observe.CallObserver {
 		was, began = contextOf(c.Was.Trace), c.Was.Began
 		parent = contextOf(observe.Trace{Parent: c.Was.Under, State: parent.TraceState().String()})
 		switch {
-		case t.keeps:
+		case t.provider != nil:
 			ctx = context.WithValue(ctx, wanted{}, was)
 		case !parent.IsValid(): // so that it is the same trace
 			parent = was
@@ -91,14 +92,21 @@ func (t *Traces) Began(c *observe.Call, params []byte) observe.CallObserver {
 	if parent.IsValid() {
 		ctx = trace.ContextWithRemoteSpanContext(ctx, parent)
 	}
-	_, span := t.tracer.Start(ctx, nameOf(c, params), trace.WithSpanKind(trace.SpanKindServer), trace.WithTimestamp(began))
+	name := nameOf(c, params)
+	if t.provider != nil && c.Was == nil { // at a hundredth of the calls recorded, this is nearly all
+		own, dropped := t.provider.drops(ctx, parent, name)
+		if dropped {
+			setSpan(c, own, parent, began)
+			return nil
+		}
+		ctx = context.WithValue(ctx, wanted{}, own)
+	}
+	_, span := t.tracer.Start(ctx, name, trace.WithSpanKind(trace.SpanKindServer), trace.WithTimestamp(began))
 	own := span.SpanContext()
 	if !own.IsValid() { // there are no traces
 		return nil
 	}
-	if span.IsRecording() || !parent.IsValid() || parent.IsSampled() {
-		c.Span = &observe.Span{Trace: observe.Trace{Parent: parentText(own), State: own.TraceState().String()}, Under: parentText(parent), Began: began}
-	} // else the message says already that nothing is recorded
+	setSpan(c, own, parent, began)
 	if !span.IsRecording() {
 		return nil
 	}
@@ -113,6 +121,13 @@ func (t *Traces) Began(c *observe.Call, params []byte) observe.CallObserver {
 		}
 	}
 	return &call{t: t, span: span}
+}
+
+// setSpan notes the call's span, unless the message says already that nothing is recorded.
+func setSpan(c *observe.Call, own, parent trace.SpanContext, began time.Time) {
+	if own.IsSampled() || !parent.IsValid() || parent.IsSampled() {
+		c.Span = &observe.Span{Trace: observe.Trace{Parent: parentText(own), State: own.TraceState().String()}, Under: parentText(parent), Began: began}
+	}
 }
 
 // Happened implements [observe.Observer].
@@ -227,7 +242,7 @@ func (o *call) Happened(_ *observe.Call, e observe.Event) {
 
 // Ended implements [observe.CallObserver].
 func (o *call) Ended(c *observe.Call, e observe.End) {
-	if e.Outcome == observe.Left && o.t.keeps {
+	if e.Outcome == observe.Left && o.t.provider != nil {
 		return // the span goes on at the node that the session is on, which exports it
 	}
 	number := c.Number()

@@ -1,0 +1,127 @@
+package bench
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"holdfast"
+	"holdfast/backend/message"
+	"holdfast/bench/load"
+	"holdfast/bench/tools"
+)
+
+// A discarder takes an answer.
+type discarder struct{ head http.Header }
+
+func (d *discarder) Header() http.Header         { return d.head }
+func (d *discarder) Write(p []byte) (int, error) { return len(p), nil }
+func (d *discarder) WriteHeader(int)             {}
+func (d *discarder) Flush()                      {}
+
+// BenchmarkObservers is what a light call costs in the process, without sockets, with each kind of
+// observer: the median of many short rounds, in ns of CPU (other goroutines' included), and as a
+// multiple of a call that nobody observes in the same round.
+func BenchmarkObservers(b *testing.B) {
+	const calls = 4000 // in a round, of each
+	kinds := strings.Fields(cmp.Or(os.Getenv("KINDS"), "none metrics audit both traces"))
+	call := make([]func(), len(kinds))
+	for i, kind := range kinds {
+		call[i] = observed(b, kind)
+		for range calls {
+			call[i]()
+		}
+	}
+	took := make([][]float64, len(kinds))
+	ratio := make([][]float64, len(kinds))
+	for b.Loop() {
+		for i := range kinds {
+			before := cpuTime()
+			for range calls {
+				call[i]()
+			}
+			time.Sleep(15 * time.Millisecond) // what is gathered is written
+			ns := float64(cpuTime()-before) / calls
+			took[i] = append(took[i], ns)
+			ratio[i] = append(ratio[i], ns/took[0][len(took[0])-1])
+		}
+	}
+	for i, kind := range kinds {
+		slices.Sort(took[i])
+		slices.Sort(ratio[i])
+		b.ReportMetric(took[i][len(took[i])/2], kind+"-ns/call")
+		b.ReportMetric(ratio[i][len(ratio[i])/2], kind+"-x")
+	}
+}
+
+// observed returns a function that makes a light call of a handler with observers.
+func observed(b *testing.B, kind string) func() {
+	b.Helper()
+	o := &holdfast.Options{Logger: slog.New(slog.DiscardHandler)}
+	switch kind {
+	case "none":
+	case "traces":
+		traced, end, err := tools.Trace(0.01)
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.Cleanup(end)
+		traced(o)
+	default:
+		observe, end, err := tools.Observe()
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.Cleanup(end)
+		observe(o, "bench")
+		if kind == "metrics" {
+			o.Audit = nil
+		}
+		if kind == "audit" {
+			o.Metrics = nil
+		}
+	}
+	h := holdfast.NewBackendHandler(message.New(message.HandlerFunc(tools.Answer)), o)
+	b.Cleanup(func() { _ = h.Shutdown(context.Background()) })
+	session := ""
+	post := func(text string) func() http.Header {
+		body := bytes.NewReader([]byte(text))
+		r, err := http.NewRequest(http.MethodPost, "http://127.0.0.1/mcp", body)
+		if err != nil {
+			b.Fatal(err)
+		}
+		r.RemoteAddr = "127.0.0.1:1"
+		r.Header = http.Header{"Content-Type": {"application/json"}, "Accept": {"application/json, text/event-stream"}}
+		if session != "" {
+			r.Header["Mcp-Session-Id"] = []string{session}
+			r.Header["Mcp-Protocol-Version"] = []string{"2025-11-25"}
+		}
+		w := &discarder{head: http.Header{}}
+		return func() http.Header {
+			_, _ = body.Seek(0, io.SeekStart)
+			clear(w.head)
+			h.ServeHTTP(w, r)
+			return w.head
+		}
+	}
+	session = post(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{}}}`)().Get("Mcp-Session-Id")
+	post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)()
+	call := post(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"echo","arguments":` + load.EchoArgs(32) + `}}`)
+	return func() { call() }
+}
+
+// cpuTime returns the CPU time of the process so far.
+func cpuTime() time.Duration {
+	var u syscall.Rusage
+	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u)
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}

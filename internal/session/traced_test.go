@@ -1,0 +1,68 @@
+package session
+
+import (
+	"encoding/json"
+	"testing"
+
+	"holdfast/internal/observe"
+	"holdfast/internal/protocol"
+	"holdfast/jsonrpc"
+)
+
+// What the backend is told of the span changes nothing else of the request.
+func TestTraced(t *testing.T) {
+	t.Parallel()
+	const parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"
+	for _, params := range []string{
+		``, `{}`, "{ \t}", `{"name":"x"}`, `{"name":"x", "arguments":{"a":[1,"}"]} }`, `{"name":"_meta"}`, `{"name":"\"_meta\""}`,
+		`{"_meta":{}}`, `{"_meta":null,"name":"x"}`, `{"\u005fmeta":{"progressToken":1}}`, `{"_meta":{"traceparent":"old","progressToken":"p"}}`,
+		`[1,2]`,
+	} {
+		for _, state := range []string{"", "a=b"} {
+			text := `{"jsonrpc":"2.0","id":"é","method":"tools/call"`
+			if params != "" {
+				text += `,"params":` + params
+			}
+			m, err := jsonrpc.Parse([]byte(text + `}`))
+			if err != nil {
+				if params != `[1,2]` {
+					t.Fatal(err)
+				}
+				continue
+			}
+			c := &Call{watch: &observe.Watch{Call: observe.Call{ID: string(m.ID), Span: &observe.Span{Trace: observe.Trace{Parent: parent, State: state}}}}}
+			got := c.traced(m)
+			again, err := jsonrpc.Parse([]byte(string(got.Raw)))
+			if err != nil {
+				t.Fatalf("%s: %v", got.Raw, err)
+			}
+			if string(again.Params) != string(got.Params) || string(again.ID) != string(m.ID) || again.Method != m.Method {
+				t.Errorf("the request says %s, its fields %s", got.Raw, got.Params)
+			}
+			if params == `[1,2]` {
+				continue
+			}
+			var is, was map[string]any
+			_ = json.Unmarshal(got.Params, &is)
+			if params != "" {
+				_ = json.Unmarshal(m.Params, &was)
+			} else {
+				was = map[string]any{}
+			}
+			meta, _ := was["_meta"].(map[string]any)
+			if meta == nil {
+				meta = map[string]any{}
+			}
+			meta[protocol.MetaTraceParent] = parent
+			if state != "" {
+				meta[protocol.MetaTraceState] = state
+			}
+			was["_meta"] = meta
+			want, _ := json.Marshal(was)
+			have, _ := json.Marshal(is)
+			if string(have) != string(want) {
+				t.Errorf("%s became %s, want %s", params, have, want)
+			}
+		}
+	}
+}
