@@ -118,8 +118,8 @@ type program struct {
 }
 
 var (
-	serving = regexp.MustCompile(`^Serving MCP at (http://(\S+?)/mcp)(?: \(.*\))?$`)
-	older   = regexp.MustCompile(`2024-11-05 clients at (http://\S+)$`)
+	serving = regexp.MustCompile(`^Serving MCP at (https?://(\S+?)/mcp)(?: \(.*\))?$`)
+	older   = regexp.MustCompile(`2024-11-05 clients at (https?://\S+)$`)
 	try     = regexp.MustCompile(`^Try it: (.+)$`)
 )
 

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -63,6 +64,7 @@ type serveFlags struct {
 	upstream        upstreamFlags
 	config          configFlags
 	auth            authFlags
+	tls             tlsFlags
 	role            roleFlags
 	audit           auditFlags
 	traces          traceFlags
@@ -129,6 +131,7 @@ With --config it serves all servers of a configuration file as hosts have it, ea
 	f.upstream.add(cmd)
 	f.config.add(cmd)
 	f.auth.add(fs)
+	f.tls.add(cmd)
 	f.role.add(cmd)
 	f.audit.add(fs)
 	f.traces.add(cmd)
@@ -142,7 +145,7 @@ func (f *serveFlags) check(command []string) error {
 	if err := f.checkServed(command); err != nil {
 		return err
 	}
-	if err := errors.Join(f.upstream.check(), f.config.check(), f.auth.check(&f.upstream), f.audit.check(), f.role.check(f.store, f.stateless)); err != nil {
+	if err := errors.Join(f.upstream.check(), f.config.check(), f.tls.check(), f.auth.check(&f.upstream, &f.tls), f.audit.check(), f.role.check(f.store, f.stateless)); err != nil {
 		return err
 	}
 	for name, p := range map[string]string{"--path": f.path, "--sse-path": f.ssePath} {
@@ -309,6 +312,10 @@ func (f *serveFlags) serve(ctx context.Context, command []string, out io.Writer)
 	f.auth.tryIssuer(ctx)
 	f.greet(out, listener.Addr(), many)
 	admin.watch(handler.Ready)
+	if f.tls.files != nil { // which the listener of the handler does not see through
+		f.tls.watch(ctx)
+		return serveUntil(ctx, tls.NewListener(listener, f.tls.files.Config()), routes, handler, admin, f.drain)
+	}
 	return serveUntil(ctx, handler.Listener(listener), routes, handler, admin, f.drain)
 }
 
@@ -333,13 +340,13 @@ func (f *serveFlags) greet(out io.Writer, at net.Addr, many *configured) {
 		}
 	}
 	if many != nil {
-		many.greet(out, addr)
+		many.greet(out, f.tls.scheme()+"://"+addr)
 		return
 	}
-	url := "http://" + addr + f.path
+	url := f.tls.scheme() + "://" + addr + f.path
 	fmt.Fprintf(out, "Serving MCP at %s\n", url)
 	if f.ssePath != "" && !f.stateless {
-		fmt.Fprintf(out, "  and for 2024-11-05 clients at http://%s%s\n", addr, f.ssePath)
+		fmt.Fprintf(out, "  and for 2024-11-05 clients at %s://%s%s\n", f.tls.scheme(), addr, f.ssePath)
 	}
 	if f.upstream.url != "" {
 		fmt.Fprintf(out, "  in front of %s\n", redacted(f.upstream.url))

@@ -36,16 +36,19 @@ func (f *authFlags) add(fs *pflag.FlagSet) {
 }
 
 // check returns an error for wrong values of flags, and sets f.policy.
-func (f *authFlags) check(upstream *upstreamFlags) error {
+func (f *authFlags) check(upstream *upstreamFlags, tls *tlsFlags) error {
 	switch {
 	case f.issuer == "" && (len(f.audience) > 0 || f.resource != "" || f.keys == "" && len(f.scopes) > 0):
 		return usagef("--auth-audience, --auth-scopes and --auth-resource are for tokens: give their issuer with --auth-issuer")
 	case f.issuer == "" && f.keys == "":
+		if tls.clientCA != "" {
+			f.policy = &auth.Policy{Certificates: true}
+		}
 		return nil
 	case upstream.passes():
 		return usagef("both --auth-issuer or --auth-keys and --upstream-auth passthrough are given: a token for this server must not be sent to another; remove one")
 	}
-	f.policy = &auth.Policy{Audience: f.audience, Scopes: strings.Fields(strings.Join(f.scopes, " ")), Resource: f.resource}
+	f.policy = &auth.Policy{Certificates: tls.clientCA != "", Audience: f.audience, Scopes: strings.Fields(strings.Join(f.scopes, " ")), Resource: f.resource}
 	for _, s := range f.policy.Scopes {
 		if strings.ContainsAny(s, `"\`) {
 			return usagef("--auth-scopes: %q cannot be in a scope", s)

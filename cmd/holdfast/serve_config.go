@@ -225,11 +225,11 @@ func (c *configured) close() error {
 	return c.set.Close()
 }
 
-// greet prints where the servers are, and how to try the first.
-func (c *configured) greet(out io.Writer, addr string) {
+// greet prints where the servers are, and how to try the first. base is the URL without a path.
+func (c *configured) greet(out io.Writer, base string) {
 	first := ""
 	for _, s := range c.set.List() {
-		at := (&url.URL{Scheme: "http", Host: addr, Path: s.Path}).String()
+		at := base + (&url.URL{Path: s.Path}).EscapedPath()
 		first = cmp.Or(first, at)
 		fmt.Fprintf(out, "Serving MCP at %s (%s)\n", at, s.Name)
 	}

@@ -15,12 +15,15 @@ import (
 
 // A Policy says who may use an endpoint. It is not changed after its first use.
 type Policy struct {
-	Issuer   *Issuer  // of tokens; nil: there are none
-	Keys     *Keys    // static ones; nil: there are none
-	Audience []string // at least one of these must be in a token's; none: the endpoint's resource
-	Scopes   []string // all must be in a token
-	Resource string   // the URL of the server as clients know it, to which paths are appended; "": as they ask for it
-	Log      *slog.Logger
+	Issuer *Issuer // of tokens; nil: there are none
+	Keys   *Keys   // static ones; nil: there are none
+	// Certificates says that each client has a certificate, which was verified. Where there are
+	// no tokens it says who the client is.
+	Certificates bool
+	Audience     []string // at least one of these must be in a token's; none: the endpoint's resource
+	Scopes       []string // all must be in a token
+	Resource     string   // the URL of the server as clients know it, to which paths are appended; "": as they ask for it
+	Log          *slog.Logger
 }
 
 // metadataPath is where the metadata of a resource is, with the resource's own path after it
@@ -58,13 +61,23 @@ func Require(policy func(*http.Request) *Policy) func(http.Handler) http.Handler
 
 // Why a request is refused. All but errUnavailable are told to the client as they are.
 var (
-	errMissing = errors.New("a bearer token is required")
-	errInvalid = errors.New("the token is not valid for this server, or has expired")
-	errScope   = errors.New("the token lacks a scope that is required")
+	errCertificate = errors.New("a client certificate is required")
+	errMissing     = errors.New("a bearer token is required")
+	errInvalid     = errors.New("the token is not valid for this server, or has expired")
+	errScope       = errors.New("the token lacks a scope that is required")
 )
 
 // authenticate returns the principal of a request.
 func (p *Policy) authenticate(r *http.Request) (string, error) {
+	if p.Certificates {
+		cert := certificateOf(r)
+		if cert == nil {
+			return "", errCertificate
+		}
+		if p.Issuer == nil && p.Keys == nil {
+			return identityOf(cert)
+		}
+	}
 	token, ok := bearer(r)
 	if !ok {
 		return "", errMissing
@@ -97,6 +110,9 @@ func (p *Policy) verify(r *http.Request, token string) (*verified, error) {
 	if err != nil {
 		return nil, err
 	}
+	if !v.confirmation.holds(r) {
+		return nil, errors.New("the token is bound to another client, or in an unknown way")
+	}
 	want := p.Audience
 	if len(want) == 0 && p.Resource != "" { // else a client could choose it, with its Host
 		want = []string{p.resource(r, r.URL.Path), strings.TrimSuffix(p.Resource, "/")}
@@ -126,6 +142,9 @@ func (p *Policy) refuse(w http.ResponseWriter, r *http.Request, err error) {
 		p.log().Warn("a token cannot be checked", "error", err)
 		w.Header().Set("Retry-After", "5")
 		answer(w, http.StatusServiceUnavailable, "temporarily_unavailable", errUnavailable)
+		return
+	case errors.Is(err, errCertificate):
+		answer(w, http.StatusForbidden, "", err)
 		return
 	case errors.Is(err, errInvalid):
 		code = "invalid_token"

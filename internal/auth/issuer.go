@@ -241,6 +241,8 @@ type verified struct {
 	scopes    []string
 	expires   time.Time
 	principal string
+
+	confirmation confirmation // nil: any client may have the token
 }
 
 // verify checks a JWT: its signature, issuer and times. What it is for is the caller's.
@@ -261,6 +263,8 @@ func (i *Issuer) verify(ctx context.Context, token string) (*verified, error) {
 	var claims struct {
 		Scope scopes `json:"scope"` // RFC 9068
 		Scp   scopes `json:"scp"`   // of other issuers
+
+		Confirmation confirmation `json:"cnf"`
 	}
 	if err := t.Claims(&claims); err != nil {
 		return nil, err
@@ -268,6 +272,7 @@ func (i *Issuer) verify(ctx context.Context, token string) (*verified, error) {
 	return &verified{
 		subject: t.Subject, audience: t.Audience, expires: t.Expiry,
 		scopes: append(claims.Scope, claims.Scp...), principal: principalOf(i.url, t.Subject),
+		confirmation: claims.Confirmation,
 	}, nil
 }
 

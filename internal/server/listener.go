@@ -29,9 +29,10 @@ func (h *Handler) Listener(l net.Listener) net.Listener { return listener{l, &h.
 type connections struct{ open sync.Map }
 
 // at returns the connection on which a request came, or nil if it is not watched
-// or carries several requests at a time.
+// or carries several requests at a time. One below TLS says nothing: a client that has read all
+// may reset it all the same, because of the alert at its end.
 func (cs *connections) at(r *http.Request) *watched {
-	if r.ProtoMajor != 1 {
+	if r.ProtoMajor != 1 || r.TLS != nil {
 		return nil
 	}
 	c, _ := cs.open.Load(r.RemoteAddr)

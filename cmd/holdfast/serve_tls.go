@@ -1,0 +1,74 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"holdfast/internal/auth"
+)
+
+// tlsFlags are the flags of holdfast serve for TLS.
+type tlsFlags struct {
+	cert, key, clientCA string
+
+	files *auth.Certificates // made of them; nil: there is no TLS
+}
+
+func (f *tlsFlags) add(cmd *cobra.Command) {
+	fs := cmd.Flags()
+	fs.StringVar(&f.cert, "tls-cert", "", "`file` with the certificate to serve with, and those that it is issued by (PEM); empty: no TLS. It is read again when it changes, and at SIGHUP")
+	fs.StringVar(&f.key, "tls-key", "", "`file` with the key of --tls-cert (PEM)")
+	fs.StringVar(&f.clientCA, "tls-client-ca", "", "`file` with the certificates that those of clients are issued by (PEM): clients must have one; empty: clients need none")
+	for _, name := range []string{"tls-cert", "tls-key", "tls-client-ca"} {
+		_ = cmd.MarkFlagFilename(name, "pem", "crt", "key") // fails for unknown flags only
+	}
+}
+
+// check returns an error for wrong values of flags, and reads the files.
+func (f *tlsFlags) check() (err error) {
+	switch {
+	case f.cert == "" && f.key == "" && f.clientCA == "":
+		return nil
+	case f.cert == "" || f.key == "":
+		return usagef("TLS needs a certificate and its key: give both --tls-cert and --tls-key")
+	}
+	if f.files, err = auth.OpenCertificates(f.cert, f.key, f.clientCA); err != nil {
+		return fmt.Errorf("--tls-cert, --tls-key or --tls-client-ca: %w", err)
+	}
+	return nil
+}
+
+// scheme returns that of the URLs of the server.
+func (f *tlsFlags) scheme() string {
+	if f.files == nil {
+		return "http"
+	}
+	return "https"
+}
+
+// watch reads the files again when they change, and at SIGHUP, until ctx ends.
+func (f *tlsFlags) watch(ctx context.Context) {
+	again := make(chan os.Signal, 1)
+	signal.Notify(again, syscall.SIGHUP)
+	go func() {
+		defer signal.Stop(again)
+		t := time.NewTicker(lookEvery)
+		defer t.Stop()
+		for {
+			select {
+			case <-again:
+				f.files.Reload(true)
+			case <-t.C:
+				f.files.Reload(false)
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+}
