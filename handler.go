@@ -73,13 +73,14 @@ func NewBackendHandler(b backend.Backend, opts *Options) *Handler {
 	}
 	o.defaults(b)
 	handOff := handOffAfter(b, o.HandoffAfter)
+	limits := limiter(&o, b)
 	b = translate.New(b, o.Logger)
 	if o.Store == nil || o.Stateless { // stateless, nothing has to be kept
 		h.store = engine.Memory(engine.Options{Keep: o.Keep, Memory: o.Memory, MaxShare: o.MaxShare})
 		o.Store = h.store
 	}
 	flight := budget.NewFlight(o.Memory, o.MaxBody, o.MaxShare)
-	observers := h.observers(&o, flight)
+	observers := h.observers(&o, flight, limits)
 	h.sessions = session.NewManager(o.Store, b, session.Options{
 		TTL:          o.SessionTTL,
 		MaxSessions:  o.MaxSessions,
@@ -97,6 +98,7 @@ func NewBackendHandler(b backend.Backend, opts *Options) *Handler {
 		OnEnded:      h.startWebhooks(&o, observers),
 		Observers:    observers,
 		Flight:       flight,
+		Limits:       limits,
 		Logger:       o.Logger,
 	})
 	h.join(&o)

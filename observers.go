@@ -7,6 +7,7 @@ import (
 
 	"holdfast/internal/audit"
 	"holdfast/internal/budget"
+	"holdfast/internal/limit"
 	"holdfast/internal/live"
 	"holdfast/internal/metrics"
 	"holdfast/internal/observe"
@@ -15,7 +16,7 @@ import (
 
 // observers returns those of the handler: one for each thing that listens to what happens to calls
 // (docs/decisions/0026-observers.md); nil if there is none.
-func (h *Handler) observers(o *Options, flight *budget.Flight) (all observe.Observers) {
+func (h *Handler) observers(o *Options, flight *budget.Flight, limits *limit.Limiter) (all observe.Observers) {
 	if o.TracerProvider != nil { // first: the others say what span a call is
 		h.traces = traces.New(traces.Options{Provider: o.TracerProvider, UnderHTTP: o.TraceUnderHTTP})
 		all = append(all, h.traces)
@@ -24,7 +25,7 @@ func (h *Handler) observers(o *Options, flight *budget.Flight) (all observe.Obse
 		h.audit = audit.New(audit.Options{Handler: o.Audit, Arguments: o.AuditArguments, Logger: o.Logger})
 		all = append(all, h.audit)
 	}
-	if m := h.startMetrics(o, flight); m != nil {
+	if m := h.startMetrics(o, flight, limits); m != nil {
 		all = append(all, m)
 	}
 	if o.Page != nil {
@@ -45,7 +46,7 @@ func (h *Handler) observers(o *Options, flight *budget.Flight) (all observe.Obse
 }
 
 // startMetrics registers the handler's figures; nil if they are not wanted.
-func (h *Handler) startMetrics(o *Options, flight *budget.Flight) *metrics.Metrics {
+func (h *Handler) startMetrics(o *Options, flight *budget.Flight, limits *limit.Limiter) *metrics.Metrics {
 	if o.Metrics == nil {
 		return nil
 	}
@@ -63,6 +64,9 @@ func (h *Handler) startMetrics(o *Options, flight *budget.Flight) *metrics.Metri
 	}
 	if h.audit != nil {
 		source.AuditLost = h.audit.Lost
+	}
+	if limits != nil {
+		source.Waiting = limits.Waiting
 	}
 	m := metrics.New(source)
 	if err := o.Metrics.Register(m); err != nil {

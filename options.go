@@ -99,6 +99,27 @@ type Options struct {
 	// in flight, at a time; 250,000 and 1,000,000. A request beyond them is answered with
 	// status 429.
 	MaxSessions, MaxCalls int
+	// Limits bound what clients may begin. A client is a tenant, as MaxShare has it. The zero value
+	// of each field is no bound. Only calls that begin work are bounded; a call that is there is
+	// never refused to the client that resumes it, asks for it or makes it again under its
+	// idempotency key. A request beyond a limit is answered with status 429 and Retry-After, and has
+	// begun nothing.
+	Limits struct {
+		// Rate is how many calls a second a client may begin, and Burst how many of them at once;
+		// by default as many as in a second, and 1 at the least.
+		Rate  float64
+		Burst int
+		// AddressRate and AddressBurst are the same for an address, whoever its clients are. New
+		// sessions count too.
+		AddressRate  float64
+		AddressBurst int
+		// Calls and ToolCalls are how many calls of one client, and of one tool, may be in flight.
+		Calls, ToolCalls int
+		// Queue is how many calls beyond Calls and ToolCalls may wait for others to end, in place
+		// of being refused; QueueWait for how long; 10 s.
+		Queue     int
+		QueueWait time.Duration
+	}
 	// MaxProcesses is how many server processes may run at a time, for a backend that
 	// is a [backend.ProcessStarter]; 256. Negative: any number. For other backends it
 	// bounds, if it is set, how many sessions have the backend open.

@@ -66,6 +66,7 @@ type serveFlags struct {
 	auth            authFlags
 	tls             tlsFlags
 	role            roleFlags
+	limits          limitFlags
 	audit           auditFlags
 	traces          traceFlags
 	webhook         webhookFlags
@@ -133,6 +134,7 @@ With --config it serves all servers of a configuration file as hosts have it, ea
 	f.auth.add(fs)
 	f.tls.add(cmd)
 	f.role.add(cmd)
+	f.limits.add(fs)
 	f.audit.add(fs)
 	f.traces.add(cmd)
 	f.webhook.add(fs)
@@ -145,7 +147,7 @@ func (f *serveFlags) check(command []string) error {
 	if err := f.checkServed(command); err != nil {
 		return err
 	}
-	if err := errors.Join(f.upstream.check(), f.config.check(), f.tls.check(), f.auth.check(&f.upstream, &f.tls), f.audit.check(), f.role.check(f.store, f.stateless)); err != nil {
+	if err := errors.Join(f.upstream.check(), f.config.check(), f.tls.check(), f.auth.check(&f.upstream, &f.tls), f.limits.check(), f.audit.check(), f.role.check(f.store, f.stateless)); err != nil {
 		return err
 	}
 	for name, p := range map[string]string{"--path": f.path, "--sse-path": f.ssePath} {
@@ -246,6 +248,7 @@ func (f *serveFlags) options() *holdfast.Options {
 		MaxShare:      f.maxShare,
 		Role:          f.role.role(),
 	}
+	f.limits.set(opts)
 	if !f.demo && f.upstream.url == "" {
 		opts.MaxProcesses, opts.UnusedProcess = f.maxProcesses, cmp.Or(f.unusedProcess, -1)
 	}

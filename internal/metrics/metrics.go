@@ -19,6 +19,8 @@ type Source struct {
 	Ready  func() error
 	// AuditLost returns how many lines of the audit were lost.
 	AuditLost func() uint64
+	// Waiting returns how many calls wait for others to end, as a limit has them.
+	Waiting func() int
 }
 
 // Memory is a part of the memory budget.
@@ -58,6 +60,7 @@ func (m *Metrics) Describe(to chan<- *prometheus.Desc) {
 	to <- memoryMost
 	to <- ready
 	to <- auditLost
+	to <- waiting
 }
 
 // Collect implements [prometheus.Collector].
@@ -81,12 +84,16 @@ func (m *Metrics) Collect(to chan<- prometheus.Metric) {
 	if m.source.AuditLost != nil {
 		to <- prometheus.MustNewConstMetric(auditLost, prometheus.CounterValue, float64(m.source.AuditLost()))
 	}
+	if m.source.Waiting != nil {
+		to <- prometheus.MustNewConstMetric(waiting, prometheus.GaugeValue, float64(m.source.Waiting()))
+	}
 }
 
 var (
 	memoryUsed = prometheus.NewDesc("holdfast_memory_bytes", "Bytes used of a part of the memory budget: kept (messages of calls) or in_flight (requests, and messages on their way to the store).", []string{"part"}, nil)
 	memoryMost = prometheus.NewDesc("holdfast_memory_limit_bytes", "Bytes that a part of the memory budget has.", []string{"part"}, nil)
 	auditLost  = prometheus.NewDesc("holdfast_audit_lost_total", "Lines of the audit that could not be written.", nil, nil)
+	waiting    = prometheus.NewDesc("holdfast_queue_calls", "Calls that wait for others to end, because of a limit.", nil, nil)
 	ready      = prometheus.NewDesc("holdfast_ready", "1 if the handler accepts requests, as /readyz says, else 0.", nil, nil)
 )
 
@@ -118,6 +125,8 @@ var (
 	callBuckets = []float64{.001, .005, .025, .1, .25, .5, 1, 2.5, 10, 30, 120, 600, 3600}
 	// An engine answers in less than a millisecond to the time in which it is given up.
 	engineBuckets = []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, 1, 3, 30}
+	// A call waits in the queue of calls over a limit for seconds at the most.
+	queueBuckets = []float64{.001, .01, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}
 	// A take-over, and the start of a backend.
 	startBuckets = []float64{.001, .005, .01, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}
 )

@@ -21,6 +21,7 @@ type nodes struct {
 	took          *prometheus.HistogramVec
 	again         *prometheus.CounterVec
 	refused       *prometheus.CounterVec
+	waited        *prometheus.HistogramVec
 	webhooks      *prometheus.CounterVec
 	engine        *prometheus.HistogramVec
 	engineRefused *prometheus.CounterVec
@@ -38,6 +39,9 @@ func (m *Metrics) newNodes() {
 	m.again.WithLabelValues("again")
 	m.again.WithLabelValues("outcome_unknown")
 	m.refused = m.counter("holdfast_refusals_total", "Requests that were refused before there was a call.", "reason", "status")
+	m.waited = m.histogram("holdfast_queue_wait_seconds", "How long calls over a limit have waited for others to end, by what became of them: began, or refused, which includes those whose client has left.", queueBuckets, "result")
+	m.waited.WithLabelValues("began")
+	m.waited.WithLabelValues("refused")
 	m.webhooks = m.counter("holdfast_webhooks_total", "Webhooks, by what became of a try: sent, failed (tried again), given_up, refused, dropped.", "result")
 	for _, result := range []string{"sent", "failed", "given_up", "refused", "dropped"} {
 		m.webhooks.WithLabelValues(result)
@@ -69,6 +73,12 @@ func (m *Metrics) node(e observe.Event) {
 		m.backends.WithLabelValues(e.Server).Dec()
 	case observe.Refused:
 		m.refused.WithLabelValues(e.Reason, strconv.Itoa(e.Status)).Inc()
+	case observe.Waited:
+		result := "refused"
+		if e.Began {
+			result = "began"
+		}
+		m.waited.WithLabelValues(result).Observe(e.Took.Seconds())
 	case observe.WebhookTried:
 		m.webhooks.WithLabelValues(e.Result).Inc()
 	case observe.EngineAsked:

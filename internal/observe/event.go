@@ -161,6 +161,12 @@ type (
 		Reason string // one of few
 		Status int    // of HTTP
 	}
+	// Waited says that a call has waited in the queue of calls over a limit, and whether it began
+	// then.
+	Waited struct {
+		Took  time.Duration
+		Began bool
+	}
 	// WebhookTried says what became of a webhook: "sent", "failed" (it is tried again), "given_up",
 	// "refused" or "dropped".
 	WebhookTried struct{ Result string }
@@ -186,5 +192,6 @@ func (ToolsListed) event()   {}
 func (BackendOpened) event() {}
 func (BackendClosed) event() {}
 func (Refused) event()       {}
+func (Waited) event()        {}
 func (WebhookTried) event()  {}
 func (EngineAsked) event()   {}

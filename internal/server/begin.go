@@ -76,16 +76,15 @@ type begun struct {
 }
 
 // begin begins the call of the requests among msgs, or finds the one that the same
-// requests have begun before. from is the header of the HTTP request that they came in, if that
-// has brought nothing else. The errors are those of [session.Session.Begin] and
+// requests have begun before. from says where they come from. The errors are those of [session.Session.Begin] and
 // [session.Session.BeginKeyed].
-func (h *Handler) begin(s *session.Session, msgs []jsonrpc.Message, light bool, once runOnce, from ...http.Header) (begun, error) {
+func (h *Handler) begin(s *session.Session, msgs []jsonrpc.Message, light bool, once runOnce, from session.Origin) (begun, error) {
 	switch {
 	case once.key != "":
-		call, known, err := s.BeginKeyed(once.key, joined(msgs), msgs, from...)
+		call, known, err := s.BeginKeyed(once.key, joined(msgs), msgs, from)
 		return begunOf(s, call, known, err)
 	case once.name != "" && (!light || s.SingleStream()):
-		call, known, err := s.BeginNamed(once.name, joined(msgs), msgs, from...)
+		call, known, err := s.BeginNamed(once.name, joined(msgs), msgs, from)
 		if !once.again || !errors.Is(err, session.ErrDuplicate) {
 			return begunOf(s, call, known, err)
 		}
@@ -98,7 +97,7 @@ func (h *Handler) begin(s *session.Session, msgs []jsonrpc.Message, light bool, 
 			return begun{session: s, number: number}, nil
 		}
 	}
-	call, err := s.Begin(msgs, light, from...)
+	call, err := s.Begin(msgs, light, from)
 	if err != nil {
 		return begun{}, err
 	}

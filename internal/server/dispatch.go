@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"holdfast/internal/limit"
 	"holdfast/internal/observe"
 	"holdfast/internal/panics"
 	"holdfast/internal/session"
@@ -82,7 +83,7 @@ func (m *mux) dispatch(msgs []jsonrpc.Message, batch bool, before *forwardedExch
 		}
 	}
 	if len(calls) > 0 {
-		m.call(calls, batch, before)
+		m.call(calls, batch, before, nil)
 	}
 }
 
@@ -185,7 +186,7 @@ func (m *mux) elsewhere(msgs []jsonrpc.Message, batch bool, err error) {
 
 // request stands for the request that began the connection.
 func (m *mux) request() *http.Request {
-	r := &http.Request{Method: http.MethodPost, URL: &url.URL{Path: "/"}, Header: m.client.header, Host: "localhost"}
+	r := &http.Request{Method: http.MethodPost, URL: &url.URL{Path: "/"}, Header: m.client.header, RemoteAddr: m.client.address, Host: "localhost"}
 	return r.WithContext(m.client.values)
 }
 
@@ -210,8 +211,9 @@ func (m *mux) send(msg jsonrpc.Message) {
 }
 
 // call begins the call of requests. Its messages come from its stream, or, if it is light,
-// from [mux.answerLights]. before is as in [mux.dispatch].
-func (m *mux) call(msgs []jsonrpc.Message, batch bool, before *forwardedExchange) {
+// from [mux.answerLights]. before is as in [mux.dispatch]. pass is what the call was admitted with,
+// if it has waited for that.
+func (m *mux) call(msgs []jsonrpc.Message, batch bool, before *forwardedExchange, pass *limit.Pass) {
 	key := ""
 	var err error
 	if len(msgs) == 1 && msgs[0].Method != "initialize" {
@@ -233,13 +235,15 @@ func (m *mux) call(msgs []jsonrpc.Message, batch bool, before *forwardedExchange
 		m.forwardCall(msgs, batch, key, before)
 		return
 	}
-	if len(msgs) == 1 && m.callOfTask(s, &msgs[0], key) {
+	if len(msgs) == 1 && m.callOfTask(s, &msgs[0], key, pass) {
 		return
 	}
 	values, header := m.client.values, m.client.header
 	light := key == "" && m.h.light(values, header, s, msgs)
-	got, err := m.h.begin(s, msgs, light, runOnce{key: key})
+	got, err := m.h.begin(s, msgs, light, runOnce{key: key}, m.origin(pass))
 	switch {
+	case err != nil && m.callInTurn(msgs, batch, err):
+		return
 	case err != nil:
 		m.elsewhere(msgs, batch, err)
 		return

@@ -9,6 +9,7 @@ import (
 	"strconv"
 
 	"holdfast/backend"
+	"holdfast/internal/limit"
 	"holdfast/internal/panics"
 	"holdfast/internal/protocol"
 	"holdfast/internal/session"
@@ -49,19 +50,22 @@ func (h *Handler) fail(w http.ResponseWriter, err error) {
 		w.Header()["Www-Authenticate"] = refused.Challenge
 	}
 	status, e := h.explain(err)
-	if status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable {
-		w.Header().Set("Retry-After", "1")
-	}
+	setRetryAfter(w, status, err)
 	h.tellRefused(status, err)
 	h.rejectAs(w, status, jsonrpc.AppendError(nil, nil, e))
 }
 
-// failMessages is fail for messages of which nobody may know what became of them: then each
-// request is told so.
+// failMessages is fail for messages of which nobody may know what became of them, or that a limit
+// has refused: then each request is told so.
 func (h *Handler) failMessages(w http.ResponseWriter, err error, msgs []jsonrpc.Message, batch bool) {
 	var answers [][]byte
-	if errors.Is(err, errUnknown) {
-		_, says := h.explain(err)
+	var limited *limit.Refusal
+	status, unknown := http.StatusBadGateway, errors.Is(err, errUnknown)
+	if unknown || errors.As(err, &limited) {
+		var says *jsonrpc.Error
+		if status, says = h.explain(err); unknown {
+			status = http.StatusBadGateway
+		}
 		for i := range msgs {
 			if msgs[i].Kind == jsonrpc.Request {
 				answers = append(answers, jsonrpc.AppendError(nil, msgs[i].ID, says))
@@ -72,8 +76,9 @@ func (h *Handler) failMessages(w http.ResponseWriter, err error, msgs []jsonrpc.
 		h.fail(w, err)
 		return
 	}
-	h.tellRefused(http.StatusBadGateway, err)
-	h.rejectAs(w, http.StatusBadGateway, appendAnswers(nil, answers, batch))
+	setRetryAfter(w, status, err)
+	h.tellRefused(status, err)
+	h.rejectAs(w, status, appendAnswers(nil, answers, batch))
 }
 
 // explain returns what an error of the floors below means: in HTTP, and to
@@ -82,7 +87,10 @@ func (h *Handler) explain(err error) (status int, e *jsonrpc.Error) {
 	var known *jsonrpc.Error
 	var panicked *panics.Error
 	var refused *protocol.Unauthorized
+	var limited *limit.Refusal
 	switch {
+	case errors.As(err, &limited):
+		return explainLimit(limited)
 	case errors.As(err, &refused):
 		return refused.Status, errf(jsonrpc.CodeServer, "%v", refused)
 	case errors.As(err, &panicked): // and was logged

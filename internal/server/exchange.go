@@ -319,7 +319,7 @@ func (h *Handler) serveNew(w http.ResponseWriter, x *exchange) (err error) {
 	if err := h.open(x); errors.Is(err, session.ErrClosing) && !h.opts.Stateless {
 		return err
 	} else if err != nil {
-		h.fail(w, err)
+		h.failMessages(w, err, x.msgs, x.batch)
 		return nil
 	}
 	if h.opts.Stateless || x.purpose == forSocket {
@@ -330,7 +330,7 @@ func (h *Handler) serveNew(w http.ResponseWriter, x *exchange) (err error) {
 	}
 	if err = h.serveIn(w, x); err != nil {
 		w.Header().Del(protocol.HeaderSession)
-		h.fail(w, err)
+		h.failMessages(w, err, x.msgs, x.batch)
 	}
 	h.settle(x, err)
 	return nil

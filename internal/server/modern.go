@@ -242,9 +242,7 @@ func (h *Handler) failModern(w http.ResponseWriter, x *exchange, err error) {
 	if isTaskMethod(x.msgs[0].Method) && errors.Is(err, session.ErrNotFound) {
 		status, e = http.StatusOK, errNoTask
 	}
-	if status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable {
-		w.Header().Set("Retry-After", "1")
-	}
+	setRetryAfter(w, status, err)
 	h.tellRefused(status, err)
 	h.rejectAs(w, status, modernError(x.modern.id, e))
 }

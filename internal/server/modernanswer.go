@@ -79,9 +79,11 @@ func (h *Handler) callModern(w http.ResponseWriter, x *exchange, came []jsonrpc.
 	id := s.NextID()
 	x.msgs[0].Raw = x.msgs[0].WithID(id)
 	x.msgs[0].ID = id
-	b, err := h.beginModern(x)
+	b, err := h.beginModern(x, x.origin())
 	if err != nil {
-		return err
+		if b, err = h.beginModernInTurn(x, err); err != nil {
+			return err
+		}
 	}
 	began := time.Now()
 	resumes := b.number != 0 && x.modern.resumes
@@ -123,13 +125,13 @@ func (h *Handler) checkParams(w http.ResponseWriter, x *exchange) bool {
 
 // beginModern begins the call of a modern request, or finds the one that was begun under the
 // same idempotency key.
-func (h *Handler) beginModern(x *exchange) (begun, error) {
+func (h *Handler) beginModern(x *exchange, from session.Origin) (begun, error) {
 	if x.once.key != "" {
-		call, known, err := x.session.BeginKeyed(x.once.key, []byte(sumOf(&x.msgs[0])), x.msgs, x.r.Header)
+		call, known, err := x.session.BeginKeyed(x.once.key, []byte(sumOf(&x.msgs[0])), x.msgs, from)
 		return begunOf(x.session, call, known, err)
 	}
 	// Who can come back for what is not safe to make again is told how before it runs.
-	call, err := x.session.Begin(x.msgs, !x.modern.resumes || protocol.RetrySafe(x.msgs[0].Method, nil), x.r.Header)
+	call, err := x.session.Begin(x.msgs, !x.modern.resumes || protocol.RetrySafe(x.msgs[0].Method, nil), from)
 	return begunOf(x.session, call, nil, err)
 }
 

@@ -67,9 +67,10 @@ type muxSession struct {
 // muxExchanges are those of a mux that have a goroutine. They are guarded by mux.mu.
 type muxExchanges struct {
 	open          map[*muxExchange]struct{}
-	foreign       map[string]*muxExchange // those of other sessions, by the ids of their requests
-	otherSessions bool                    // a call of another session was resumed here
-	work          sync.WaitGroup          // those that copy from the log
+	foreign       map[string]*muxExchange       // those of other sessions, by the ids of their requests
+	otherSessions bool                          // a call of another session was resumed here
+	work          sync.WaitGroup                // those that copy from the log, or wait for their turn
+	waiting       map[string]context.CancelFunc // calls that a limit has wait, by the keys of their ids
 }
 
 // A muxState is what may still happen on a connection:
@@ -102,6 +103,7 @@ type muxClient struct {
 	principal string
 	values    context.Context // of the request that began the connection; it does not end with it
 	header    http.Header     // of that request
+	address   string          // of that request
 	returns   bool            // the client can connect again, to the same session
 	door      observe.Door
 }
@@ -122,7 +124,7 @@ func (h *Handler) newMux(r *http.Request, s *session.Session, key stream.Session
 		ready:        make(chan struct{}, 1),
 		muxExchanges: muxExchanges{open: make(map[*muxExchange]struct{})},
 		client: &muxClient{
-			principal: h.principal(r), values: context.WithoutCancel(r.Context()), header: r.Header, returns: returns, door: observe.DoorSocket,
+			principal: h.principal(r), values: context.WithoutCancel(r.Context()), header: r.Header, address: r.RemoteAddr, returns: returns, door: observe.DoorSocket,
 		},
 	}
 	m.times.opened = time.Now()

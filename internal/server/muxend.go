@@ -121,7 +121,9 @@ func (m *mux) mayLeave() bool {
 
 // isIdle reports whether nothing that was asked here is unanswered, but what is copied
 // from a stream.
-func (m *mux) isIdle() bool { return m.queue.isEmpty() && len(m.lights) == 0 }
+func (m *mux) isIdle() bool {
+	return !m.isAnyWaiting() && m.queue.isEmpty() && len(m.lights) == 0 // in this order
+}
 
 // isAlone reports whether no call is copied from a stream, here or from another node.
 func (m *mux) isAlone() bool {

@@ -92,8 +92,10 @@ func (h *Handler) startMessages(x *exchange, o *outcome) (err error) {
 // have begun before.
 func (h *Handler) startCall(x *exchange, o *outcome) (err error) {
 	light := x.once.key == "" && h.light(x.r.Context(), x.r.Header, x.session, x.msgs)
-	if o.begun, err = h.begin(x.session, x.msgs, light, x.once, x.r.Header); err != nil {
-		return err
+	if o.begun, err = h.begin(x.session, x.msgs, light, x.once, x.origin()); err != nil {
+		if o.begun, err = h.beginInTurn(x, x.msgs, light, err); err != nil {
+			return err
+		}
 	}
 	switch {
 	case o.number == 0:

@@ -139,7 +139,10 @@ func (h *Handler) startPairMessages(x *exchange, o *outcome) (err error) {
 	if len(calls) == 0 {
 		return nil
 	}
-	o.begun, err = h.begin(s, calls, true, x.once, x.r.Header)
+	o.begun, err = h.begin(s, calls, true, x.once, x.origin())
+	if err != nil {
+		o.begun, err = h.beginInTurn(x, calls, true, err)
+	}
 	if err == nil {
 		x.msgs = calls // the others were taken
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 
+	"holdfast/internal/limit"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
@@ -16,8 +17,10 @@ import (
 // startTask begins a call that is a task, or finds the one that the same request has begun
 // before.
 func (h *Handler) startTask(x *exchange, o *outcome) (err error) {
-	if o.begun, err = h.begin(x.session, x.msgs, false, x.once, x.r.Header); err != nil {
-		return err
+	if o.begun, err = h.begin(x.session, x.msgs, false, x.once, x.origin()); err != nil {
+		if o.begun, err = h.beginInTurn(x, x.msgs, false, err); err != nil {
+			return err
+		}
 	}
 	o.kind = outcomeTask
 	o.body = o.session.TaskCreated(x.r.Context(), o.number, x.msgs[0].ID)
@@ -26,7 +29,7 @@ func (h *Handler) startTask(x *exchange, o *outcome) (err error) {
 
 // callOfTask makes a request that is to become a task, or is about one of another session. It
 // reports whether a request is that.
-func (m *mux) callOfTask(s *session.Session, msg *jsonrpc.Message, key string) bool {
+func (m *mux) callOfTask(s *session.Session, msg *jsonrpc.Message, key string, pass *limit.Pass) bool {
 	home, err := s.TaskHome(msg)
 	switch {
 	case err != nil:
@@ -34,7 +37,7 @@ func (m *mux) callOfTask(s *session.Session, msg *jsonrpc.Message, key string) b
 	case home != s:
 		m.callInHome(home, msg)
 	case s.AsksForTask(msg):
-		m.callTask(s, msg, key)
+		m.callTask(s, msg, key, pass)
 	default:
 		return false
 	}
@@ -42,11 +45,13 @@ func (m *mux) callOfTask(s *session.Session, msg *jsonrpc.Message, key string) b
 }
 
 // callTask is startTask on a connection that carries many exchanges.
-func (m *mux) callTask(s *session.Session, msg *jsonrpc.Message, key string) {
+func (m *mux) callTask(s *session.Session, msg *jsonrpc.Message, key string, pass *limit.Pass) {
 	one := []jsonrpc.Message{*msg}
-	got, err := m.h.begin(s, one, false, runOnce{key: key})
+	got, err := m.h.begin(s, one, false, runOnce{key: key}, m.origin(pass))
 	if err != nil {
-		m.elsewhere(one, false, err)
+		if !m.callInTurn(one, false, err) {
+			m.elsewhere(one, false, err)
+		}
 		return
 	}
 	m.queue.text(got.session.TaskCreated(m.client.values, got.number, msg.ID))

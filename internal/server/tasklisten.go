@@ -239,7 +239,7 @@ func (h *Handler) listenModern(w http.ResponseWriter, x *exchange, l *taskListen
 	id := x.session.NextID()
 	x.msgs[0].Raw = x.msgs[0].WithID(id)
 	x.msgs[0].ID = id
-	b, err := h.beginModern(x)
+	b, err := h.beginModern(x, x.origin())
 	if err != nil {
 		return err
 	}

@@ -398,7 +398,9 @@ func (s *Session) restoreHeir(st *shared.Stream, n callNote, msgs []jsonrpc.Mess
 	}
 	c.restoreSpans(&n, msgs)
 	s.mu.Lock()
-	if err := s.addRequests(c, msgs); err != nil {
+	pass := s.holdLimits(msgs)
+	if err := s.addRequests(c, msgs, pass); err != nil {
+		pass.Release()
 		s.m.logger.Error("call not restored", "session", s.Name(), "stream", st.Number, "error", err)
 		c.pending = nil
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"time"
 
 	"holdfast/internal/engine/shared"
@@ -55,7 +54,7 @@ func (s *Session) keyID(key string) idempotency.ID {
 // The errors are those of Begin, after which the key is free again,
 // [ErrKeyReused], [ErrGone], and a [*Redirect] where the call was begun in a
 // session that is not on this node.
-func (s *Session) BeginKeyed(key string, body []byte, msgs []jsonrpc.Message, from ...http.Header) (*Call, *ExistingCall, error) {
+func (s *Session) BeginKeyed(key string, body []byte, msgs []jsonrpc.Message, from ...Origin) (*Call, *ExistingCall, error) {
 	m, k := s.m, keyRecord{id: s.keyID(key), sum: idempotency.SumOf(body)}
 	s.keyed.Store(true)
 	for {
@@ -175,7 +174,7 @@ func (m *Manager) claimant(id idempotency.ID) (stream.SessionKey, error) {
 // POST to this session, which it sends again when it can't know whether it arrived. In a
 // session with a single stream a call that was begun before has no stream of its own to
 // be read.
-func (s *Session) BeginNamed(name string, body []byte, msgs []jsonrpc.Message, from ...http.Header) (*Call, *ExistingCall, error) {
+func (s *Session) BeginNamed(name string, body []byte, msgs []jsonrpc.Message, from ...Origin) (*Call, *ExistingCall, error) {
 	m, k := s.m, keyRecord{id: idempotency.ForwardID(s.key, name), sum: idempotency.SumOf(body), forward: true}
 	for {
 		known, mine := m.keys.Claim(k.id, k.sum, s.key, s.keyScope() == "", true)
@@ -196,10 +195,10 @@ func (s *Session) BeginNamed(name string, body []byte, msgs []jsonrpc.Message, f
 }
 
 // startUnder begins the call of a claimed key, or gives the key up.
-func (s *Session) startUnder(k keyRecord, msgs []jsonrpc.Message, light bool, from []http.Header) (*Call, error) {
+func (s *Session) startUnder(k keyRecord, msgs []jsonrpc.Message, light bool, from []Origin) (*Call, error) {
 	keys, c := &s.m.keys, &Call{s: s, record: &record{key: &k}}
 	c.cameIn(from)
-	err := s.start(c, msgs, light)
+	err := s.start(c, msgs, light, from)
 	number := c.Number()
 	if s.single && c.recovery != nil {
 		number = c.recovery.journal

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"holdfast/backend"
+	"holdfast/internal/limit"
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 )
@@ -13,16 +14,17 @@ import (
 // answered or given up. Whoever takes it off Session.open is the one to end it.
 type inflight struct {
 	call *Call
-	id   string // raw, as the client spelled it
-	sent bool   // the backend has it, or may have it; guarded by Session.mu
-	ours bool   // no backend hears of it: it calls one of our tools
-	adds bool   // our tools are added to the response
-	size int32  // bytes that are counted as on their way until it is answered
-	stop func() // ends what is done for it besides; nil: nothing is
+	id   string      // raw, as the client spelled it
+	sent bool        // the backend has it, or may have it; guarded by Session.mu
+	ours bool        // no backend hears of it: it calls one of our tools
+	adds bool        // our tools are added to the response
+	size int32       // bytes that are counted as on their way until it is answered
+	slot *limit.Slot // what it takes of the calls that may be in flight; nil: nothing
+	stop func()      // ends what is done for it besides; nil: nothing is
 }
 
-// addRequests puts the requests on record. s.mu is held.
-func (s *Session) addRequests(c *Call, msgs []jsonrpc.Message) error {
+// addRequests puts the requests on record, each with what it takes of the pass. s.mu is held.
+func (s *Session) addRequests(c *Call, msgs []jsonrpc.Message, pass *limit.Pass) error {
 	if s.isClosed() {
 		return s.goneError()
 	}
@@ -48,6 +50,9 @@ func (s *Session) addRequests(c *Call, msgs []jsonrpc.Message) error {
 			s.inFlight = make(map[string]*inflight)
 		}
 		rq := &inflight{call: c, id: string(m.ID), size: int32(len(m.Raw))} // a copy: the call may live for long, and must not hold the body
+		if pass != nil && s.isLimited(m) {
+			rq.slot = pass.Next()
+		}
 		s.tenant.held.Add(int64(rq.size))
 		s.m.opts.Flight.Add(int64(rq.size))
 		if string(key) == rq.id {
@@ -100,6 +105,7 @@ func (s *Session) checkMemory(msgs []jsonrpc.Message) error {
 // remove takes a request off the record. s.mu is held.
 func (s *Session) remove(key string, rq *inflight) {
 	delete(s.inFlight, key)
+	rq.slot.Release()
 	if rq.stop != nil {
 		rq.stop()
 	}

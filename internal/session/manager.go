@@ -17,6 +17,7 @@ import (
 	"holdfast/internal/budget"
 	"holdfast/internal/engine/shared"
 	"holdfast/internal/feature/idempotency"
+	"holdfast/internal/limit"
 	"holdfast/internal/observe"
 	"holdfast/stream"
 )
@@ -62,6 +63,8 @@ type Options struct {
 	// Flight counts the bytes of requests in flight, and of messages that wait to be
 	// stored; nil: nobody does.
 	Flight *budget.Flight
+	// Limits bounds the calls that clients begin; nil: nothing does.
+	Limits *limit.Limiter
 	Logger *slog.Logger // slog.Default()
 }
 
@@ -241,6 +244,11 @@ type kind struct {
 func (m *Manager) begin(r *http.Request, principal string, kind kind, open func(*Session) error) (*Session, error) {
 	if m.storeCrowded() {
 		return nil, stream.ErrFull
+	}
+	if m.opts.Limits != nil && kind.modern == "" && !m.opts.Stateless {
+		if err := m.opts.Limits.AdmitAddress(TenantOf("", r.RemoteAddr)); err != nil {
+			return nil, err
+		}
 	}
 	s := m.session(rand.Text(), principal, TenantOf(principal, r.RemoteAddr), kind) // 130 bits, visible ASCII
 	s.use.calls.Store(1)                                                            // not idle, however long the backend takes to open

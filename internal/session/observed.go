@@ -6,7 +6,6 @@ import (
 	"errors"
 	"maps"
 	"math"
-	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -130,12 +129,12 @@ func (s *Session) watchRequest(c *Call, m *jsonrpc.Message, known *observe.Watch
 
 // cameIn notes what the headers of the HTTP request say of a trace that the call's requests came
 // in, before the call begins. There is one at the most.
-func (c *Call) cameIn(from []http.Header) {
+func (c *Call) cameIn(from []Origin) {
 	if len(from) == 0 || !c.s.isObserved() {
 		return
 	}
-	if parent := from[0].Get("Traceparent"); parent != "" {
-		c.watch = &observe.Watch{Call: observe.Call{HTTP: &observe.Trace{Parent: parent, State: strings.Join(from[0]["Tracestate"], ",")}}}
+	if parent := from[0].Header.Get("Traceparent"); parent != "" {
+		c.watch = &observe.Watch{Call: observe.Call{HTTP: &observe.Trace{Parent: parent, State: strings.Join(from[0].Header["Tracestate"], ",")}}}
 	}
 }
 

@@ -174,7 +174,9 @@ func (s *Session) restoreCall(ctx context.Context, st *shared.Stream, n callNote
 	s.restoreTask(c, msgs, n.Task)
 	c.restoreSpans(&n, msgs)
 	s.mu.Lock()
-	if err := s.addRequests(c, open); err != nil {
+	pass := s.holdLimits(open)
+	if err := s.addRequests(c, open, pass); err != nil {
+		pass.Release()
 		s.m.logger.Error("call not restored", "session", s.Name(), "stream", st.Number, "error", err)
 		c.pending = nil
 	}

@@ -24,6 +24,7 @@ import (
 	"time"
 
 	"holdfast/backend"
+	"holdfast/internal/limit"
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
@@ -168,23 +169,23 @@ func (s *Session) idle(now, ttl time.Duration) bool {
 }
 
 // Begin opens a call for the requests among msgs. A light call is held in
-// memory until it says something else than its responses. from has the header of the HTTP
-// request that brought msgs, if that was a request of their own.
+// memory until it says something else than its responses. from says where msgs come from, once
+// at the most.
 //
 // The errors are [ErrDuplicate], [ErrBusy], [ErrClosing], [ErrNotFound],
-// [ErrMoved], and that of a store which does not take what has to be known of the
+// [ErrMoved], a [*limit.Refusal], and that of a store which does not take what has to be known of the
 // call before it runs.
-func (s *Session) Begin(msgs []jsonrpc.Message, light bool, from ...http.Header) (*Call, error) {
+func (s *Session) Begin(msgs []jsonrpc.Message, light bool, from ...Origin) (*Call, error) {
 	c := &Call{s: s}
 	c.cameIn(from)
-	if err := s.start(c, msgs, light); err != nil {
+	if err := s.start(c, msgs, light, from); err != nil {
 		return nil, err
 	}
 	return c, nil
 }
 
 // start admits a new call and puts it on record.
-func (s *Session) start(c *Call, msgs []jsonrpc.Message, light bool) error {
+func (s *Session) start(c *Call, msgs []jsonrpc.Message, light bool, from []Origin) error {
 	n := int32(0)
 	for i := range msgs {
 		if msgs[i].Kind == jsonrpc.Request {
@@ -209,15 +210,20 @@ func (s *Session) start(c *Call, msgs []jsonrpc.Message, light bool) error {
 			return err
 		}
 	}
-	err := s.record(c, msgs, n, light)
+	pass, err := s.passLimits(msgs, from)
 	if err != nil {
+		return err
+	}
+	err = s.record(c, msgs, n, light, pass)
+	if err != nil {
+		pass.Release()
 		s.m.breakPromise(s)
 	}
 	return err
 }
 
 // record counts a new call, which has n requests, and puts it on record.
-func (s *Session) record(c *Call, msgs []jsonrpc.Message, n int32, light bool) error {
+func (s *Session) record(c *Call, msgs []jsonrpc.Message, n int32, light bool, pass *limit.Pass) error {
 	if err := s.m.admit(s, n); err != nil {
 		return err
 	}
@@ -233,7 +239,7 @@ func (s *Session) record(c *Call, msgs []jsonrpc.Message, n int32, light bool) e
 	}
 	c.delivery.expected = light && !s.single
 	s.mu.Lock()
-	err := s.addRequests(c, msgs)
+	err := s.addRequests(c, msgs, pass)
 	s.mu.Unlock()
 	if err != nil {
 		s.m.dismiss(s, n)

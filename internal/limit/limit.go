@@ -1,0 +1,229 @@
+// Package limit decides how much clients may do: how many calls they may begin in a time (rates),
+// and how many may be in flight at once. It knows names and numbers only: no connection, no
+// session, no I/O. Calls over a limit are refused, or wait in a queue that has a bound.
+//
+// docs/limits.md says what is limited; docs/decisions has the reasons.
+package limit
+
+import (
+	"cmp"
+	"slices"
+	"sync"
+	"time"
+)
+
+// A Rate is how many calls may begin in a time. The zero value is no bound.
+type Rate struct {
+	PerSecond float64
+	Burst     int // how many may begin at once; 0: those of a second, 1 at the least
+}
+
+// burst returns Burst or its default.
+func (r Rate) burst() int { return cmp.Or(r.Burst, max(1, int(r.PerSecond))) }
+
+// A Policy is what is bounded. The zero value bounds nothing.
+type Policy struct {
+	Rate        Rate // of calls of one client: a principal, or else an address
+	AddressRate Rate // of calls and new sessions of one address
+	ClientCalls int  // in flight, of one client; 0: any number
+	ToolCalls   int  // in flight, of one tool; 0: any number
+
+	Queue     int           // calls that may wait for others to end; 0: none may
+	QueueWait time.Duration // for how long; 10 s
+	Share     float64       // part of the queue that one client may fill; 0: all
+
+	// Servers have bounds of their own; nil: they have none.
+	Servers Servers
+}
+
+// Servers are what knows bounds of single servers. The methods may be called concurrently, and do
+// not wait.
+type Servers interface {
+	// Limited reports whether there are any.
+	Limited() bool
+	// Limits returns what holds for one server, and a tool of it, or "" for another request.
+	Limits(server, tool string) Own
+}
+
+// bounds reports whether the policy bounds anything itself.
+func (p *Policy) bounds() bool {
+	return p.Rate.PerSecond > 0 || p.AddressRate.PerSecond > 0 || p.ClientCalls > 0 || p.ToolCalls > 0
+}
+
+// An Own is what holds for one server, and a tool of it.
+type Own struct {
+	Server, Tool string // whose calls are counted, which may be others than were asked for
+	Calls        int    // of the server, in flight; 0: any number
+	ToolCalls    int    // of the tool, in flight; 0: Policy.ToolCalls
+	Rate         Rate   // of calls of one client
+}
+
+// A Caller is who begins calls.
+type Caller struct {
+	Server  string // or "" if there is one only
+	Client  string // a principal or an address; "": nobody knows, and it is not bounded
+	Address string // "": nobody knows
+}
+
+// A Limiter keeps to a policy. Its methods may be called concurrently; those of a nil Limiter
+// bound nothing. What it keeps is bounded: see [buckets] and [Policy.Queue].
+type Limiter struct {
+	p Policy
+
+	mu      sync.Mutex
+	buckets buckets
+	counts  map[key]*count
+	queue   queue
+}
+
+// New returns a limiter, or nil if the policy bounds nothing.
+func New(p Policy) *Limiter {
+	if !p.bounds() && p.Servers == nil {
+		return nil
+	}
+	p.QueueWait = cmp.Or(p.QueueWait, 10*time.Second)
+	return &Limiter{p: p, counts: make(map[key]*count)}
+}
+
+// Bounds reports whether anything is bounded now.
+func (l *Limiter) Bounds() bool {
+	return l != nil && (l.p.bounds() || l.p.Servers.Limited())
+}
+
+// A kind is what is counted.
+type kind uint8
+
+const (
+	clientRate kind = iota
+	serverRate      // of one client, at one server
+	addressRate
+	clientCalls
+	serverCalls
+	toolCalls
+)
+
+// A key names what is counted.
+type key struct {
+	kind         kind
+	server, name string
+}
+
+// A demand is what one request needs.
+type demand struct {
+	client string
+	counts [3]struct {
+		key
+		most int
+	}
+	n     int // of counts
+	rates [3]struct {
+		key
+		Rate
+	}
+	m int // of rates
+}
+
+// demand returns what a request needs that calls a tool, or "" for another method.
+func (l *Limiter) demand(c Caller, tool string) (d demand) {
+	own := Own{Server: c.Server, Tool: tool}
+	if l.p.Servers != nil {
+		own = l.p.Servers.Limits(c.Server, tool)
+	}
+	d.client = c.Client
+	if c.Client != "" {
+		d.count(clientCalls, "", c.Client, l.p.ClientCalls)
+		d.rate(clientRate, "", c.Client, l.p.Rate)
+		d.rate(serverRate, own.Server, c.Client, own.Rate)
+	}
+	d.count(serverCalls, own.Server, "", own.Calls)
+	if tool != "" {
+		d.count(toolCalls, own.Server, own.Tool, cmp.Or(own.ToolCalls, l.p.ToolCalls))
+	}
+	if c.Address != "" {
+		d.rate(addressRate, "", c.Address, l.p.AddressRate)
+	}
+	return d
+}
+
+func (d *demand) count(kind kind, server, name string, most int) {
+	if most > 0 {
+		d.counts[d.n].key, d.counts[d.n].most = key{kind, server, name}, most
+		d.n++
+	}
+}
+
+func (d *demand) rate(kind kind, server, name string, r Rate) {
+	if r.PerSecond > 0 {
+		d.rates[d.m].key, d.rates[d.m].Rate = key{kind, server, name}, r
+		d.m++
+	}
+}
+
+// Admit admits requests that begin together: each calls a tool, or has "". The Pass says what they
+// take until they end; nil: nothing. The error is a *[Refusal] of all of them.
+func (l *Limiter) Admit(c Caller, tools ...string) (*Pass, error) {
+	if l == nil || len(tools) == 0 {
+		return nil, nil
+	}
+	var one [1]demand
+	demands := one[:0]
+	for _, tool := range tools {
+		demands = append(demands, l.demand(c, tool))
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	pass, full := l.take(demands)
+	if full != nil {
+		full.limiter, full.demands = l, slices.Clone(demands)
+		full.waits = l.p.Queue > 0 && len(demands) == 1
+		return nil, full
+	}
+	if no := l.charge(demands, time.Now()); no != nil {
+		pass.release()
+		return nil, no
+	}
+	return pass, nil
+}
+
+// AdmitAddress admits a new session of an address. The error is a *[Refusal].
+func (l *Limiter) AdmitAddress(address string) error {
+	if l == nil || address == "" || l.p.AddressRate.PerSecond == 0 {
+		return nil
+	}
+	var d [1]demand
+	d[0].rate(addressRate, "", address, l.p.AddressRate)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if no := l.charge(d[:], time.Now()); no != nil {
+		return no
+	}
+	return nil
+}
+
+// Hold counts requests that are in flight already: those of a session that was taken over.
+func (l *Limiter) Hold(c Caller, tools ...string) *Pass {
+	if l == nil || len(tools) == 0 {
+		return nil
+	}
+	demands := make([]demand, len(tools))
+	for i, tool := range tools {
+		demands[i] = l.demand(c, tool)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	pass := l.newPass(len(demands))
+	for i := range demands {
+		pass.add(&demands[i])
+	}
+	return pass
+}
+
+// Waiting returns how many calls wait.
+func (l *Limiter) Waiting() int {
+	if l == nil {
+		return 0
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.queue.n
+}

@@ -1,0 +1,3 @@
+package limit
+
+import _ "holdfast/internal/testlong" // the flag -long

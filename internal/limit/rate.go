@@ -1,0 +1,113 @@
+package limit
+
+import (
+	"fmt"
+	"hash/maphash"
+	"time"
+
+	"golang.org/x/time/rate"
+)
+
+// A bucket has the calls of one key that may begin now.
+type bucket struct {
+	*rate.Limiter
+	r    Rate
+	used int // calls that have begun here since the others were told
+}
+
+// buckets are those of all keys that were used of late. There are at most mostBuckets: one that
+// is full again is like a new one, and is dropped. If all of them are in use, keys that are new
+// share a fixed number of buckets: so no number of names takes more memory, and none is free.
+type buckets struct {
+	all    map[key]*bucket
+	sweep  int       // how many there are when the next look is taken at them
+	swept  time.Time // when the last look was taken
+	shared maphash.Seed
+	crowd  bool // the seed is set
+	tells  bool // others are told
+}
+
+const (
+	mostBuckets  = 1 << 16
+	leastBuckets = 1 << 10 // that are not looked through
+	crowdBuckets = 1 << 8  // that keys share when there are too many
+)
+
+// of returns the bucket of a key.
+func (b *buckets) of(k key, r Rate, now time.Time) *bucket {
+	if one := b.all[k]; one != nil {
+		one.follow(r, now)
+		return one
+	}
+	if len(b.all) >= max(b.sweep, leastBuckets) && (len(b.all) < mostBuckets || now.Sub(b.swept) >= time.Second) {
+		b.drop(now)
+	}
+	if len(b.all) >= mostBuckets {
+		if !b.crowd {
+			b.shared, b.crowd = maphash.MakeSeed(), true
+		}
+		k = key{k.kind, "", fmt.Sprintf("\x00%d", maphash.Comparable(b.shared, k)%crowdBuckets)}
+		if one := b.all[k]; one != nil {
+			one.follow(r, now)
+			return one
+		}
+	}
+	if b.all == nil {
+		b.all = make(map[key]*bucket)
+	}
+	one := &bucket{Limiter: rate.NewLimiter(rate.Limit(r.PerSecond), r.burst()), r: r}
+	b.all[k] = one
+	return one
+}
+
+// follow has the bucket keep to a rate that may have changed.
+func (b *bucket) follow(r Rate, now time.Time) {
+	if b.r != r {
+		b.r = r
+		b.SetLimitAt(now, rate.Limit(r.PerSecond))
+		b.SetBurstAt(now, r.burst())
+	}
+}
+
+// drop drops buckets that are full again.
+func (b *buckets) drop(now time.Time) {
+	for k, one := range b.all {
+		if one.used == 0 && one.TokensAt(now) >= float64(one.r.burst()) {
+			delete(b.all, k)
+		}
+	}
+	b.sweep, b.swept = min(2*len(b.all), mostBuckets), now
+}
+
+// charge takes of all rates what requests need, or nothing. l.mu is held.
+func (l *Limiter) charge(demands []demand, now time.Time) *Refusal {
+	for i := range demands {
+		for _, r := range demands[i].rates[:demands[i].m] {
+			n := 0 // how many of them need it
+			for j := range demands {
+				for _, other := range demands[j].rates[:demands[j].m] {
+					if other.key == r.key {
+						n++
+					}
+				}
+			}
+			if n > r.burst() {
+				return tooMany(r.kind, n, r.Rate)
+			}
+			b := l.buckets.of(r.key, r.Rate, now)
+			if has := b.TokensAt(now); has < float64(n) {
+				return tooFast(r.kind, r.Rate, time.Duration((float64(n)-has)/r.PerSecond*float64(time.Second)))
+			}
+		}
+	}
+	for i := range demands {
+		for _, r := range demands[i].rates[:demands[i].m] {
+			b := l.buckets.of(r.key, r.Rate, now)
+			b.AllowN(now, 1)
+			if l.buckets.tells {
+				b.used++
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,166 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strconv"
+	"time"
+
+	"holdfast/internal/limit"
+	"holdfast/internal/observe"
+	"holdfast/internal/panics"
+	"holdfast/internal/session"
+	"holdfast/jsonrpc"
+)
+
+// What follows is for calls that a limit does not let begin: they wait for their turn, or their
+// client is told when to try again. docs/limits.md.
+
+// origin says where the requests of an exchange come from.
+func (x *exchange) origin() session.Origin {
+	return session.Origin{Header: x.r.Header, Address: x.r.RemoteAddr}
+}
+
+// origin says where the requests of a connection come from. pass may be nil.
+func (m *mux) origin(pass *limit.Pass) session.Origin {
+	return session.Origin{Address: m.client.address, Pass: pass}
+}
+
+// beginInTurn begins the call of an exchange that err has refused, once it is its turn. The
+// error is err if it does not wait.
+//
+//go:noinline
+func (h *Handler) beginInTurn(x *exchange, msgs []jsonrpc.Message, light bool, err error) (b begun, _ error) {
+	from := x.origin()
+	if from.Pass, err = h.awaitExchange(x, err); err != nil {
+		return b, err
+	}
+	defer from.Pass.Release() // what the call has not taken
+	return h.begin(x.session, msgs, light, x.once, from)
+}
+
+// beginModernInTurn is beginInTurn for a modern request.
+//
+//go:noinline
+func (h *Handler) beginModernInTurn(x *exchange, err error) (b begun, _ error) {
+	from := x.origin()
+	if from.Pass, err = h.awaitExchange(x, err); err != nil {
+		return b, err
+	}
+	defer from.Pass.Release() // what the call has not taken
+	return h.beginModern(x, from)
+}
+
+// awaitExchange waits for the turn of an exchange that err has refused, until its client leaves.
+func (h *Handler) awaitExchange(x *exchange, err error) (*limit.Pass, error) {
+	ctx := x.r.Context()
+	if full, ok := waits(err); ok && x.from != nil && x.once.name != "" {
+		watched, attended := h.peers.watchRequest(ctx, x.once.name)
+		defer attended()
+		return h.awaitTurn(watched, full)
+	}
+	full, ok := waits(err)
+	if !ok {
+		return nil, err
+	}
+	return h.awaitTurn(ctx, full)
+}
+
+// waits returns the refusal that err is, if it is one of a call that may wait.
+func waits(err error) (*limit.Refusal, bool) {
+	var full *limit.Refusal
+	return full, errors.As(err, &full) && full.Waits()
+}
+
+// awaitTurn waits until a call may begin. The error is ctx's, or the refusal.
+func (h *Handler) awaitTurn(ctx context.Context, full *limit.Refusal) (*limit.Pass, error) {
+	began := time.Now()
+	pass, err := full.Wait(ctx, h.draining)
+	if h.opts.Observers != nil {
+		h.opts.Observers.Happened(observe.Waited{Took: time.Since(began), Began: err == nil})
+	}
+	return pass, err
+}
+
+// callInTurn makes a call on a connection that err has refused, once it is its turn. It does not
+// wait. It is false if the call does not.
+func (m *mux) callInTurn(msgs []jsonrpc.Message, batch bool, err error) bool {
+	full, ok := waits(err)
+	if !ok {
+		return false
+	}
+	id := string(jsonrpc.Key(msgs[0].ID))
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.state == muxClosed || m.waiting[id] != nil {
+		return false
+	}
+	if m.waiting == nil {
+		m.waiting = make(map[string]context.CancelFunc)
+	}
+	ctx, stop := context.WithCancel(m.ctx)
+	m.waiting[id] = stop
+	m.work.Go(func() {
+		defer stop()
+		pass, err := m.h.awaitTurn(ctx, full)
+		switch {
+		case ctx.Err() != nil: // it was cancelled, or the connection has ended
+			pass.Release()
+		case err != nil:
+			m.fail(msgs, err)
+		default:
+			m.callAdmitted(msgs, batch, pass)
+		}
+		m.mu.Lock()
+		delete(m.waiting, id)
+		m.mu.Unlock()
+		session.Wake(m.ready)
+	})
+	return true
+}
+
+// isAnyWaiting reports whether a call of the connection waits for its turn.
+func (m *mux) isAnyWaiting() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.waiting) > 0
+}
+
+// callAdmitted makes a call that has waited for its turn.
+func (m *mux) callAdmitted(msgs []jsonrpc.Message, batch bool, pass *limit.Pass) {
+	var err error
+	defer func() {
+		pass.Release() // what the call has not taken
+		if err != nil {
+			m.fail(msgs, err)
+		}
+	}()
+	defer panics.Catch(&err, m.h.logger, "a connection's request", "")
+	m.call(msgs, batch, &forwardedExchange{}, pass)
+}
+
+// explainLimit returns what the refusal of a limit means.
+func explainLimit(no *limit.Refusal) (status int, e *jsonrpc.Error) {
+	if no.Never() {
+		return http.StatusBadRequest, errf(codeInvalid, "%v", no)
+	}
+	after := no.RetryAfter()
+	e = errf(jsonrpc.CodeServer, "%v: nothing was begun, try again in %d s", no, after)
+	e.Data, _ = json.Marshal(map[string]int{"retryAfter": after})
+	return http.StatusTooManyRequests, e
+}
+
+// setRetryAfter says when a request that is refused with a status may be made again.
+func setRetryAfter(w http.ResponseWriter, status int, err error) {
+	if status != http.StatusTooManyRequests && status != http.StatusServiceUnavailable {
+		return
+	}
+	after := 1
+	var no *limit.Refusal
+	if errors.As(err, &no) {
+		after = no.RetryAfter()
+	}
+	w.Header().Set("Retry-After", strconv.Itoa(after))
+}

@@ -1,0 +1,22 @@
+package holdfast
+
+import (
+	"holdfast/backend"
+	"holdfast/internal/limit"
+)
+
+// limiter returns what keeps to Options.Limits, and to those of the backend's servers, if it has
+// many; nil if there are none.
+func limiter(o *Options, b backend.Backend) *limit.Limiter {
+	servers, _ := b.(limit.Servers)
+	return limit.New(limit.Policy{
+		Rate:        limit.Rate{PerSecond: o.Limits.Rate, Burst: o.Limits.Burst},
+		AddressRate: limit.Rate{PerSecond: o.Limits.AddressRate, Burst: o.Limits.AddressBurst},
+		ClientCalls: o.Limits.Calls,
+		ToolCalls:   o.Limits.ToolCalls,
+		Queue:       o.Limits.Queue,
+		QueueWait:   o.Limits.QueueWait,
+		Share:       o.MaxShare,
+		Servers:     servers,
+	})
+}

@@ -1,0 +1,407 @@
+package holdfast_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"holdfast"
+	"holdfast/backend/message"
+)
+
+// limited is a server with limits, whose principals are those that the header X-User names.
+type limited struct {
+	t       *testing.T
+	handler *holdfast.Handler
+	url     string
+}
+
+func newLimited(t *testing.T, b message.Handler, set func(*holdfast.Options)) *limited {
+	t.Helper()
+	l := &limited{t: t}
+	o := &holdfast.Options{Logger: slog.New(slog.DiscardHandler), UpgradeAfter: time.Minute,
+		Principal: func(r *http.Request) string { return r.Header.Get("X-User") }}
+	set(o)
+	l.handler = holdfast.NewBackendHandler(message.New(b), o)
+	web := httptest.NewServer(l.handler)
+	l.url = web.URL
+	t.Cleanup(func() {
+		web.CloseClientConnections()
+		web.Close()
+		_ = l.handler.Shutdown(context.Background())
+	})
+	return l
+}
+
+// post POSTs a message of a user, with more headers: names and values.
+func (l *limited) post(user, session, body string, more ...string) (int, http.Header, string) {
+	l.t.Helper()
+	return l.postFor(l.t.Context(), user, session, body, more...)
+}
+
+// postFor is post, until ctx ends.
+func (l *limited) postFor(ctx context.Context, user, session, body string, more ...string) (int, http.Header, string) {
+	l.t.Helper()
+	head := http.Header{"Accept": {"application/json, text/event-stream"}, "Content-Type": {"application/json"}, "X-User": {user}}
+	if session != "" {
+		head["Mcp-Session-Id"] = []string{session}
+	}
+	for i := 0; i+1 < len(more); i += 2 {
+		head.Set(more[i], more[i+1])
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, l.url, strings.NewReader(body))
+	if err != nil {
+		l.t.Error(err)
+		return 0, nil, ""
+	}
+	req.Header = head
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0, nil, err.Error()
+	}
+	defer res.Body.Close()
+	text, _ := io.ReadAll(res.Body)
+	return res.StatusCode, res.Header, string(text)
+}
+
+const initialize = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{}}}`
+
+// begin begins a session.
+func (l *limited) begin(user string) string {
+	l.t.Helper()
+	status, head, text := l.post(user, "", initialize)
+	if status != http.StatusOK {
+		l.t.Fatalf("initialize: %d %s", status, text)
+	}
+	return head.Get("Mcp-Session-Id")
+}
+
+// refused fails the test unless an answer is the refusal of a limit, of the request with an id.
+func refused(t *testing.T, status int, head http.Header, text, id string) {
+	t.Helper()
+	var answer struct {
+		ID    json.RawMessage
+		Error struct {
+			Message string
+			Data    struct{ RetryAfter int }
+		}
+	}
+	after, _ := strconv.Atoi(head.Get("Retry-After"))
+	if err := json.Unmarshal([]byte(text), &answer); err != nil || status != http.StatusTooManyRequests || after < 1 ||
+		answer.Error.Data.RetryAfter != after || string(answer.ID) != id || !strings.Contains(answer.Error.Message, "nothing was begun") {
+		t.Errorf("%d, Retry-After %d: %s", status, after, text)
+	}
+}
+
+// Of a client whose rate is used up no call begins, and all else goes on: what resumes, asks, is
+// made again under its key, or ends something. Another client is not touched.
+func TestRate(t *testing.T) {
+	t.Parallel()
+	l := newLimited(t, &exact{}, func(o *holdfast.Options) { o.Limits.Rate, o.Limits.Burst = 0.01, 2 })
+	ann, bob := l.begin("ann"), l.begin("bob")
+	const keyed = `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"echo","arguments":{}}}`
+	status, _, first := l.post("ann", ann, keyed, "Idempotency-Key", `"once"`)
+	if status != http.StatusOK {
+		t.Fatalf("%d %s", status, first)
+	}
+	if status, _, text := l.post("ann", ann, toolCall(1, "echo")); status != http.StatusOK {
+		t.Fatalf("%d %s", status, text)
+	}
+	status, head, text := l.post("ann", ann, toolCall(2, "echo"))
+	refused(t, status, head, text, "2")
+	if status, _, text := l.post("ann", ann, `{"jsonrpc":"2.0","id":3,"method":"resources/read","params":{"uri":"x:y"}}`); status != http.StatusTooManyRequests {
+		t.Errorf("another method: %d %s", status, text)
+	}
+	status, _, text = l.post("ann", ann, `[`+toolCall(4, "echo")+`,`+toolCall(5, "echo")+`]`)
+	if status != http.StatusBadRequest { // that revision has no batches
+		t.Errorf("a batch: %d %s", status, text)
+	}
+	for what, body := range map[string]string{
+		"a task's status":    `{"jsonrpc":"2.0","id":9,"method":"tasks/list","params":{}}`,
+		"a cancellation":     `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":99}}`,
+		"a client's answer":  `{"jsonrpc":"2.0","id":1,"result":{}}`,
+		"a resume":           `{"jsonrpc":"2.0","id":10,"method":"requests/getStatus/all","params":{}}`,
+		"another initialize": initialize,
+	} {
+		session := ann
+		if strings.HasPrefix(what, "another") {
+			session = ""
+		}
+		if status, _, text := l.post("ann", session, body); status == http.StatusTooManyRequests {
+			t.Errorf("%s: %d %s", what, status, text)
+		}
+	}
+	if status, _, again := l.post("ann", ann, keyed, "Idempotency-Key", `"once"`); status != http.StatusOK || !strings.Contains(again, `"id":7`) {
+		t.Errorf("again under its key: %d %s", status, again)
+	}
+	if status := l.get("ann", ann, firstID(first)); status != http.StatusOK {
+		t.Errorf("resumed: %d", status)
+	}
+	if status, _, text := l.post("bob", bob, toolCall(1, "echo")); status != http.StatusOK {
+		t.Errorf("another client: %d %s", status, text)
+	}
+}
+
+// get resumes a stream after an event, and returns the status.
+func (l *limited) get(user, session, last string) int {
+	l.t.Helper()
+	req, err := http.NewRequestWithContext(l.t.Context(), http.MethodGet, l.url, nil)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	req.Header = http.Header{"Accept": {"text/event-stream"}, "Mcp-Session-Id": {session}, "Last-Event-Id": {last}, "X-User": {user}}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	defer res.Body.Close()
+	_, _ = io.Copy(io.Discard, res.Body)
+	return res.StatusCode
+}
+
+// firstID returns the id of the first event of a stream.
+func firstID(events string) string {
+	_, rest, _ := strings.Cut(events, "id: ")
+	id, _, _ := strings.Cut(rest, "\n")
+	return id
+}
+
+// An address has a rate of its own, for sessions too, whoever its clients are.
+func TestAddressRate(t *testing.T) {
+	t.Parallel()
+	l := newLimited(t, &exact{}, func(o *holdfast.Options) { o.Limits.AddressRate, o.Limits.AddressBurst = 0.01, 3 })
+	ann := l.begin("ann")
+	l.begin("bob")
+	if status, _, text := l.post("ann", ann, toolCall(1, "echo")); status != http.StatusOK {
+		t.Fatalf("%d %s", status, text)
+	}
+	status, head, text := l.post("ann", ann, toolCall(2, "echo"))
+	refused(t, status, head, text, "2")
+	status, head, text = l.post("cat", "", initialize)
+	refused(t, status, head, text, "0")
+	const revision = "2026-07-28"
+	modern := func(id int, method, params string) (int, http.Header, string) {
+		return l.post("dan", "", fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":%q,"params":{%s"_meta":{`+
+			`"io.modelcontextprotocol/protocolVersion":%q,"io.modelcontextprotocol/clientCapabilities":{}}}}`, id, method, params, revision),
+			"Mcp-Protocol-Version", revision, "Mcp-Method", method, "Mcp-Name", "echo")
+	}
+	status, head, text = modern(5, "tools/call", `"name":"echo","arguments":{},`)
+	refused(t, status, head, text, "5")
+}
+
+// The clients of the go-sdk are told, and go on when it is time.
+func TestRateOfSDKClient(t *testing.T) {
+	t.Parallel()
+	l := newLimited(t, &exact{}, func(o *holdfast.Options) { o.Limits.Rate, o.Limits.Burst = 1, 2 })
+	client := mcp.NewClient(&mcp.Implementation{Name: "c", Version: "1"}, nil)
+	session, err := client.Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: l.url, DisableStandaloneSSE: true}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer session.Close()
+	began, told := 0, 0
+	for end := time.Now().Add(30 * time.Second); began < 3 && time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		if _, err := session.CallTool(t.Context(), &mcp.CallToolParams{Name: "echo"}); err == nil {
+			began++
+		} else if told++; !strings.Contains(err.Error(), "Too Many Requests") && !strings.Contains(err.Error(), "nothing was begun") {
+			t.Fatal(err)
+		}
+	}
+	if began < 3 || told == 0 {
+		t.Errorf("%d calls began, and %d were refused", began, told)
+	}
+}
+
+// Holdfast's own client waits, and its caller notices only that it takes longer.
+func TestRateOfOwnClient(t *testing.T) {
+	t.Parallel()
+	l := newLimited(t, &exact{}, func(o *holdfast.Options) { o.Limits.Rate, o.Limits.Burst = 1, 1 })
+	client := mcp.NewClient(&mcp.Implementation{Name: "c", Version: "1"}, nil)
+	session, err := client.Connect(t.Context(), holdfast.NewClientTransport(l.url, nil), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer session.Close()
+	began := time.Now()
+	for range 3 {
+		if _, err := session.CallTool(t.Context(), &mcp.CallToolParams{Name: "echo"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if took := time.Since(began); took < 1500*time.Millisecond {
+		t.Errorf("three calls at 1 a second took %v", took)
+	}
+}
+
+// A shift is a backend whose tool "held" runs until it is let go.
+type shift struct {
+	exact
+	running chan string // the ids of calls that run
+	release chan struct{}
+}
+
+// Serve implements [message.Handler].
+func (s *shift) Serve(x *message.Exchange) {
+	if x.Method != "tools/call" || !strings.Contains(string(x.Params), `"held"`) {
+		s.exact.Serve(x)
+		return
+	}
+	go func() {
+		s.running <- string(x.ID)
+		<-s.release
+		x.Result([]byte(`{"content":[]}`))
+	}()
+}
+
+// Calls over a number wait for others to end, as long as there is room. A client that leaves
+// leaves no call behind.
+func TestQueue(t *testing.T) {
+	t.Parallel()
+	s := &shift{running: make(chan string), release: make(chan struct{})}
+	figures := prometheus.NewRegistry()
+	l := newLimited(t, s, func(o *holdfast.Options) {
+		o.Limits.ToolCalls, o.Limits.Queue, o.Limits.QueueWait, o.Metrics, o.MaxShare = 1, 2, time.Minute, figures, 1
+	})
+	ann, bob := l.begin("ann"), l.begin("bob")
+	answers := make(chan string, 3)
+	call := func(ctx context.Context, user, session string, id int) {
+		status, _, text := l.postFor(ctx, user, session, toolCall(id, "held"))
+		answers <- fmt.Sprint(status, strings.Contains(text, fmt.Sprintf(`"id":%d`, id)))
+	}
+	wait := func(n float64) {
+		t.Helper()
+		await(t, fmt.Sprint(n, " wait"), func() bool { return waiting(t, figures) == n })
+	}
+	go call(t.Context(), "ann", ann, 1)
+	if id := <-s.running; id != "1" {
+		t.Fatalf("%s runs", id)
+	}
+	ctx, leave := context.WithCancel(t.Context())
+	go call(ctx, "ann", ann, 2)
+	wait(1)
+	go call(t.Context(), "bob", bob, 3)
+	wait(2)
+	status, head, text := l.post("bob", bob, toolCall(4, "held"))
+	refused(t, status, head, text, "4")
+	if status, _, text = l.post("bob", bob, toolCall(5, "echo")); status != http.StatusOK {
+		t.Errorf("another tool: %d %s", status, text)
+	}
+	leave()
+	<-answers
+	wait(1)
+	s.release <- struct{}{}
+	if id := <-s.running; id != "3" {
+		t.Fatalf("%s runs", id)
+	}
+	wait(0)
+	s.release <- struct{}{}
+	for range 2 {
+		if got := <-answers; got != "200 true" {
+			t.Errorf("answered %s", got)
+		}
+	}
+	all := figureText(t, figures)
+	for _, want := range []string{
+		`holdfast_refusals_total{reason="queue_full",status="429"} 1`,
+		`holdfast_queue_wait_seconds_count{result="began"} 1`,
+		`holdfast_queue_wait_seconds_count{result="refused"} 2`,
+	} {
+		if !strings.Contains(all, want) {
+			t.Errorf("no %s in the figures", want)
+		}
+	}
+}
+
+// On a connection that carries many calls one that waits holds up no other, and can be cancelled.
+func TestQueueOfPipe(t *testing.T) {
+	t.Parallel()
+	s := &shift{running: make(chan string), release: make(chan struct{})}
+	l := newLimited(t, s, func(o *holdfast.Options) {
+		o.Limits.ToolCalls, o.Limits.Queue, o.Limits.QueueWait = 1, 2, time.Minute
+	})
+	in, send := io.Pipe()
+	receive, out := io.Pipe()
+	served := make(chan error, 1)
+	go func() { served <- l.handler.ServeConn(t.Context(), in, out); out.Close() }()
+	lines := bufio.NewScanner(receive)
+	say := func(text string) { _, _ = io.WriteString(send, text+"\n") }
+	hears := func(parts ...string) {
+		t.Helper()
+		for lines.Scan() {
+			if strings.Contains(lines.Text(), "progress") {
+				continue
+			}
+			for _, part := range parts {
+				if !strings.Contains(lines.Text(), part) {
+					t.Errorf("%s: want %s", lines.Text(), part)
+				}
+			}
+			return
+		}
+		t.Errorf("the connection has ended: want %s", parts)
+	}
+	say(initialize)
+	hears(`"id":0`)
+	say(toolCall(1, "held"))
+	<-s.running
+	say(toolCall(2, "held"))
+	say(toolCall(3, "held"))
+	say(toolCall(4, "held"))
+	hears(`"id":4`, `"retryAfter":1`)
+	say(toolCall(5, "echo"))
+	hears(`"id":5`, `"result"`)
+	say(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":2}}`)
+	s.release <- struct{}{}
+	hears(`"id":1`, `"result"`)
+	if id := <-s.running; id != "3" {
+		t.Errorf("%s runs", id)
+	}
+	send.Close() // the connection ends when all is answered
+	s.release <- struct{}{}
+	hears(`"id":3`, `"result"`)
+	if err := <-served; err != nil {
+		t.Error(err)
+	}
+}
+
+// await waits until something is so.
+func await(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for end := time.Now().Add(30 * time.Second); !is(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not so after 30 s: %s", what)
+		}
+	}
+}
+
+// figureText returns all figures as Prometheus reads them.
+func figureText(t *testing.T, from *prometheus.Registry) string {
+	t.Helper()
+	w := httptest.NewRecorder()
+	promhttp.HandlerFor(from, promhttp.HandlerOpts{}).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	return w.Body.String()
+}
+
+// waiting returns how many calls wait, as the figures say.
+func waiting(t *testing.T, from *prometheus.Registry) (n float64) {
+	t.Helper()
+	for line := range strings.Lines(figureText(t, from)) {
+		if rest, ok := strings.CutPrefix(line, "holdfast_queue_calls "); ok {
+			n, _ = strconv.ParseFloat(strings.TrimSpace(rest), 64)
+		}
+	}
+	return n
+}
