@@ -200,6 +200,7 @@ func once(text string, c Cut) func(string) Cut {
 // TestClientResumes has our client make calls of servers that keep their streams,
 // over connections that are cut.
 func TestClientResumes(t *testing.T) {
+	t.Parallel()
 	const often = 250 * time.Millisecond
 	servers := map[string]func(*testing.T) *foreign{
 		"go-sdk": func(t *testing.T) *foreign {
@@ -264,6 +265,7 @@ func TestClientIsAsked(t *testing.T) {
 // TestClientDoesNotKnow has our client lose calls of servers that keep nothing: it
 // says that it can't know, soon, and the session is of use.
 func TestClientDoesNotKnow(t *testing.T) {
+	t.Parallel()
 	cut := Cut{After: 200 * time.Millisecond}
 	for _, test := range []struct {
 		name  string

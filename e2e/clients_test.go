@@ -273,6 +273,7 @@ func TestOldPair(t *testing.T) {
 
 // TestAsk has a tool ask its client in the middle of a call.
 func TestAsk(t *testing.T) {
+	t.Parallel()
 	answer := "forty-two"
 	ask := toolCall{"ask", map[string]any{"question": "How many?"}}
 	for _, sdk := range []int{1, 2} {

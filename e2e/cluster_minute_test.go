@@ -42,6 +42,7 @@ type caller interface {
 // clients of three kinds. No call is lost, no message is doubled, no tool runs twice
 // that is not safe to, and no client is left waiting.
 func TestClusterKills(t *testing.T) {
+	t.Parallel()
 	eachEngine(t, false, func(t *testing.T, e *sharedEngine) {
 		f := newFleet(t, e, shape{library: true})
 		sum := newScore()

@@ -24,6 +24,7 @@ func eachBackend(t *testing.T, test func(t *testing.T, serve func(flags ...strin
 // the calls in flight and for their clients: for one that is connected, and for
 // one that was not when the signal came.
 func TestTerminate(t *testing.T) {
+	t.Parallel()
 	eachBackend(t, func(t *testing.T, serve func(...string) *program) {
 		const steps = 15
 		p := serve("--retry", "200ms")
@@ -60,6 +61,7 @@ func TestTerminate(t *testing.T) {
 // A call that ends while its client is away, as polling clients mostly are, is
 // kept until the client had the time to come back.
 func TestTerminatePolling(t *testing.T) {
+	t.Parallel()
 	eachBackend(t, func(t *testing.T, serve func(...string) *program) {
 		const steps = 10
 		p := serve("--retry", "2s", "--disconnect-after", "100ms")
@@ -86,6 +88,7 @@ func TestTerminatePolling(t *testing.T) {
 
 // A call that takes longer than --drain fails, and says so.
 func TestTerminateBounded(t *testing.T) {
+	t.Parallel()
 	eachBackend(t, func(t *testing.T, serve func(...string) *program) {
 		p := serve("--drain", "300ms")
 		l := connect(t, p).count(1, time.Minute)

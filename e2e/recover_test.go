@@ -11,6 +11,7 @@ import (
 // while another connection of theirs takes turns at the standalone stream. They
 // hear the rest of the call, and nothing twice. (Failure 3)
 func TestIDForgotten(t *testing.T) {
+	t.Parallel()
 	eachBackend(t, func(t *testing.T, serve func(...string) *program) {
 		const steps, received = 20, 2
 		p := serve("--retry", "100ms")
