@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"holdfast/internal/server"
+	"holdfast/internal/testlong"
 	"holdfast/jsonrpc"
 )
 
@@ -279,6 +280,7 @@ func TestPrincipalBytes(t *testing.T) {
 // TestUnknownByID loses the node that a request was sent on to, and the engine too.
 // The client is told which of its requests it is that nobody knows the outcome of.
 func TestUnknownByID(t *testing.T) {
+	testlong.Only(t, "it waits for an engine that is away to be given up: 10 s")
 	t.Parallel()
 	c := config{patience: time.Second}
 	c.server.Response = server.ResponseJSON

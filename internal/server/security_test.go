@@ -13,6 +13,7 @@ import (
 
 	"holdfast/internal/server"
 	"holdfast/internal/session"
+	"holdfast/internal/testlong"
 	"holdfast/jsonrpc"
 )
 
@@ -198,6 +199,7 @@ func (l *logged) String() string {
 
 // TestLogs has all that goes on in a conversation logged, and no secret in it.
 func TestLogs(t *testing.T) {
+	testlong.Only(t, "it waits for a session to expire: 10 s")
 	t.Parallel()
 	const token = "token-of-alice"
 	var out logged

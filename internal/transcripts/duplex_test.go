@@ -16,6 +16,7 @@ import (
 
 // TestPair records the endpoints of revision 2024-11-05.
 func TestPair(t *testing.T) {
+	t.Parallel()
 	record(t, []scenario{
 		{name: "pair", talk: pair},
 		{name: "pair-errors", stays: true, talk: pairRefused},
@@ -24,6 +25,7 @@ func TestPair(t *testing.T) {
 
 // TestDuplex records WebSockets and pairs of pipes.
 func TestDuplex(t *testing.T) {
+	t.Parallel()
 	record(t, []scenario{
 		{name: "websocket", talk: socket},
 		{name: "websocket-token", talk: func(c *client) { roam(c, dial) }},

@@ -11,6 +11,7 @@ import (
 
 // TestHTTP records POST, GET and DELETE of Streamable HTTP.
 func TestHTTP(t *testing.T) {
+	t.Parallel()
 	record(t, []scenario{
 		{name: "http-light", talk: light},
 		{name: "http-light-sse", o: holdfast.Options{Response: holdfast.ResponseSSE}, talk: light},
