@@ -126,6 +126,7 @@ func NewBackendHandler(b backend.Backend, opts *Options) *Handler {
 		ForwardHeader:   o.ForwardHeader,
 		Pack:            packToken,
 		Unpack:          unpackToken,
+		Page:            h.pagePeers(),
 	})
 	if h.health != nil {
 		h.health.start(h.server.Verify)

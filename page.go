@@ -1,6 +1,9 @@
 package holdfast
 
 import (
+	"net/http"
+
+	"holdfast/internal/cluster"
 	"holdfast/internal/live"
 	"holdfast/internal/session"
 )
@@ -10,9 +13,10 @@ func (h *Handler) startPage(o *Options) {
 	if h.page == nil {
 		return
 	}
-	source := live.Source{Ready: h.Ready}
+	source := live.Source{Ready: h.Ready, Role: o.Role}
 	if node := h.node; node != nil {
-		source.Nodes = func() (string, []string) { return node.Name(), node.Peers() }
+		source.Nodes = func() (string, []live.Node) { return node.Name(), nodesOf(node.Members()) }
+		source.Ask = h.server.AskPage
 	}
 	find := func(name, server, principal string) (*session.Session, error) {
 		return h.sessions.FindName(name, session.PrincipalAt(server, principal))
@@ -45,4 +49,29 @@ func (h *Handler) startPage(o *Options) {
 		Drain: o.PageDrain,
 	}
 	h.page.Register(o.Page, source)
+}
+
+// pagePeers returns what answers the pages of other nodes, or nil.
+func (h *Handler) pagePeers() http.Handler {
+	if h.page == nil {
+		return nil
+	}
+	return h.page.Peers()
+}
+
+// nodesOf returns nodes as the page has them.
+func nodesOf(members []cluster.Member) []live.Node {
+	all := make([]live.Node, len(members))
+	for i, m := range members {
+		all[i] = live.Node{Name: m.Name}
+		switch {
+		case m.Left:
+			all[i].State = live.NodeEnded
+		case m.Gone:
+			all[i].State = live.NodeLost
+		case m.Suspected:
+			all[i].State = live.NodeSilent
+		}
+	}
+	return all
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -233,4 +234,28 @@ func (n *Node) Watch(f func(node string)) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.watches = append(n.watches, f)
+}
+
+// A Member is another node as this one knows it.
+type Member struct {
+	Name      string
+	Suspected bool // it is asked whether it lives
+	Gone      bool // it seems to have ended
+	Left      bool // it has said that it ends
+}
+
+// Members returns the other nodes that this one has heard of, those that were lost in the last hour
+// included, sorted.
+func (n *Node) Members() []Member {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var all []Member
+	for name, p := range n.peers {
+		if name != n.name && (p.beats || p.lost()) {
+			is := p.is()
+			all = append(all, Member{Name: name, Suspected: is == suspected, Gone: is == gone, Left: is == left})
+		}
+	}
+	slices.SortFunc(all, func(a, b Member) int { return strings.Compare(a.Name, b.Name) })
+	return all
 }

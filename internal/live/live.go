@@ -1,9 +1,10 @@
-// Package live is a page for operators: sessions and calls of this node while they happen. For one
+// Package live is a page for operators: sessions and calls of all nodes while they happen. For one
 // call it draws its life: what its server said, and which connections read it. It is an observer
 // ([observe.Observer]), and what it keeps is bounded.
 package live
 
 import (
+	"net/http"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -26,10 +27,12 @@ const (
 // Live keeps what the page shows. Its methods may be called concurrently.
 type Live struct {
 	opts    Options
-	source  Source // set before the page is served
+	source  atomic.Pointer[Source] // nil: the page is not served yet
 	serial  atomic.Uint64
-	changed atomic.Uint64
+	changed atomic.Uint64 // on this node
+	news    atomic.Uint64 // of other nodes
 	viewers atomic.Int32
+	tellers atomic.Int32
 	closed  chan struct{}
 	once    sync.Once
 
@@ -39,6 +42,8 @@ type Live struct {
 	ended, light []*record
 	sessions     map[string]*session
 	open         int // sessions, those that are not in the map included
+
+	others others
 }
 
 // Options configure a [Live].
@@ -52,20 +57,54 @@ type Options struct {
 
 // A Source tells the page what observers are not told, and does what it asks for.
 type Source struct {
-	// Nodes returns the name of this node, and those of the others that it sees; nil: it is alone.
-	Nodes func() (self string, others []string)
+	// Nodes returns the name of this node, and the others that it knows; nil: it is alone.
+	Nodes func() (self string, others []Node)
+	// Ask sends a request to the page of another node, whose name is in the place of the host: see
+	// [Live.Peers]. The status is 400 if that is of a build that knows no such requests, and 404 if it
+	// has no page. It is set if Nodes is.
+	Ask func(*http.Request) (*http.Response, error)
+	// Role is what this node does of the work of those that share a store: "door", "worker" or "", for both.
+	Role string
 	// Ready returns why the node should get no requests, or nil.
 	Ready   func() error
 	Actions Actions
 }
+
+// A Node is another node of those that share a store.
+type Node struct {
+	Name  string
+	State NodeState
+}
+
+// A NodeState is what is known of a node.
+type NodeState int
+
+// States of nodes.
+const (
+	NodeAlive  NodeState = iota
+	NodeSilent           // it is asked whether it lives
+	NodeLost
+	NodeEnded // it has said that it ends
+)
 
 // New returns what keeps the state of a page.
 func New(o Options) *Live {
 	return &Live{opts: o, sessions: make(map[string]*session), closed: make(chan struct{})}
 }
 
-// Close ends what the pages that are open are sent.
-func (l *Live) Close() { l.once.Do(func() { close(l.closed) }) }
+// Close ends what the pages that are open are sent, and waits for what has asked other nodes.
+func (l *Live) Close() {
+	l.once.Do(func() { close(l.closed) })
+	l.others.close()
+}
+
+// from returns the source; there is none before the page is served.
+func (l *Live) from() *Source {
+	if s := l.source.Load(); s != nil {
+		return s
+	}
+	return &Source{}
+}
 
 // session is one that is open.
 type session struct {
@@ -82,6 +121,7 @@ type record struct {
 	id   uint64
 
 	mu       sync.Mutex
+	key      string // see keyOf; "": it was not needed yet
 	from     string // the node that it was taken over from
 	state    string // "" in flight
 	end      observe.End

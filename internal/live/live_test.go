@@ -36,7 +36,7 @@ func TestLifeOfCall(t *testing.T) {
 	second := &observe.Reader{Session: "s", Number: 7, Door: observe.DoorReplay, After: 2, Came: time.Now(), Call: &w.Call}
 	w.Came(second)
 
-	v := l.view(1)
+	v := l.view("1")
 	if len(v.Calls) != 1 || v.InFlight != 1 || v.Open != 1 || v.Life == nil {
 		t.Fatalf("view: %+v", v)
 	}
@@ -57,12 +57,12 @@ func TestLifeOfCall(t *testing.T) {
 	late := &observe.Reader{Session: "s", Number: 7, Door: observe.DoorURL, Came: time.Now()}
 	l.Happened(observe.ReaderCame{Reader: late})
 	l.Happened(observe.ReaderWent{Reader: late, Seq: 3, Why: observe.Finished})
-	v = l.view(1)
+	v = l.view("1")
 	if c = v.Life; c.State != "result" || v.InFlight != 0 || len(c.Bars) != 3 || c.Ticks[2].Kind != kindResponse || c.Bars[2].Why != "finished" {
 		t.Errorf("after the end: %+v", c)
 	}
 	l.Happened(observe.SessionEnded{Session: s})
-	if v = l.view(0); v.Open != 0 || len(v.Sessions) != 0 || v.Life != nil {
+	if v = l.view(""); v.Open != 0 || len(v.Sessions) != 0 || v.Life != nil {
 		t.Errorf("after the session: %+v", v)
 	}
 }
@@ -75,11 +75,11 @@ func TestTakenOver(t *testing.T) {
 	w := &observe.Watch{Call: observe.Call{Session: "s", Method: "tools/call", Again: true}}
 	observe.Observers{l}.Begin(w, nil, nil)
 	l.Happened(observe.TakenOver{Session: s, From: "n1", Again: 1})
-	if v := l.view(1); v.Life.From != "n1" || v.Sessions[0].From != "n1" {
+	if v := l.view("1"); v.Life.From != "n1" || v.Sessions[0].From != "n1" {
 		t.Errorf("taken over: %+v", v)
 	}
 	w.Leave(0)
-	if v := l.view(1); v.Life.State != "left" || v.InFlight != 0 {
+	if v := l.view("1"); v.Life.State != "left" || v.InFlight != 0 {
 		t.Errorf("left: %+v", v.Life)
 	}
 }
@@ -104,7 +104,7 @@ func TestBounds(t *testing.T) {
 		w.Came(r)
 		w.Happened(observe.ReaderWent{Reader: r, Why: observe.Cut})
 	}
-	v := l.view(1)
+	v := l.view("1")
 	if v.InFlight != 2*mostInFlight || v.More != mostInFlight || len(v.Calls) != mostInFlight || v.Open != 2*mostInFlight || len(v.Sessions) != mostSessions {
 		t.Errorf("in flight %d, more %d, calls %d, open %d, sessions %d", v.InFlight, v.More, len(v.Calls), v.Open, len(v.Sessions))
 	}
@@ -117,13 +117,13 @@ func TestBounds(t *testing.T) {
 	for _, w := range calls {
 		w.End(1, observe.Result, 0)
 	}
-	if v = l.view(0); v.InFlight != 0 || v.More != 0 || len(v.Calls) != mostEnded {
+	if v = l.view(""); v.InFlight != 0 || v.More != 0 || len(v.Calls) != mostEnded {
 		t.Errorf("after the end: in flight %d, more %d, calls %d", v.InFlight, v.More, len(v.Calls))
 	}
 	for range 2 * mostLight {
 		begin(l, "s", "t").End(0, observe.Result, 0)
 	}
-	if v = l.view(0); len(v.Calls) != mostEnded+mostLight {
+	if v = l.view(""); len(v.Calls) != mostEnded+mostLight {
 		t.Errorf("light calls drove others out: %d calls", len(v.Calls))
 	}
 }
@@ -215,14 +215,14 @@ func TestActions(t *testing.T) {
 		body    string
 		headers []string
 	}{
-		{403, `{"action":"cancel","call":1}`, []string{"Content-Type", "application/json"}},
-		{403, `{"action":"cancel","call":1}`, []string{"Content-Type", "application/json", HeaderToken, "secrets"}},
-		{403, `{"action":"cancel","call":1}`, []string{"Content-Type", "application/json", HeaderToken, "secret", "Origin", "https://evil.example"}},
-		{403, `{"action":"cancel","call":1}`, []string{"Content-Type", "application/json", HeaderToken, "secret", "Sec-Fetch-Site", "same-site"}},
-		{415, `{"action":"cancel","call":1}`, []string{"Content-Type", "text/plain", HeaderToken, "secret"}},
+		{403, `{"action":"cancel","call":":1"}`, []string{"Content-Type", "application/json"}},
+		{403, `{"action":"cancel","call":":1"}`, []string{"Content-Type", "application/json", HeaderToken, "secrets"}},
+		{403, `{"action":"cancel","call":":1"}`, []string{"Content-Type", "application/json", HeaderToken, "secret", "Origin", "https://evil.example"}},
+		{403, `{"action":"cancel","call":":1"}`, []string{"Content-Type", "application/json", HeaderToken, "secret", "Sec-Fetch-Site", "same-site"}},
+		{415, `{"action":"cancel","call":":1"}`, []string{"Content-Type", "text/plain", HeaderToken, "secret"}},
 		{400, `{`, []string{"Content-Type", "application/json", HeaderToken, "secret"}},
 		{400, `{"action":"` + strings.Repeat("x", mostBody) + `"}`, []string{"Content-Type", "application/json", HeaderToken, "secret"}},
-		{409, `{"action":"cancel","call":2}`, []string{"Content-Type", "application/json", HeaderToken, "secret"}},
+		{409, `{"action":"cancel","call":":2"}`, []string{"Content-Type", "application/json", HeaderToken, "secret"}},
 		{409, `{"action":"end","session":"s"}`, []string{"Content-Type", "application/json", HeaderToken, "secret"}},
 		{409, `{"action":"drain"}`, []string{"Content-Type", "application/json", HeaderToken, "secret"}},
 	} {
@@ -237,7 +237,7 @@ func TestActions(t *testing.T) {
 		t.Fatalf("done: %q", done)
 	}
 	for _, name := range []string{"cut", "cancel"} {
-		resp := do(t, "POST", s.URL+"/live/action", `{"action":"`+name+`","call":1}`, "Content-Type", "application/json", HeaderToken, "secret", "Origin", s.URL)
+		resp := do(t, "POST", s.URL+"/live/action", `{"action":"`+name+`","call":":1"}`, "Content-Type", "application/json", HeaderToken, "secret", "Origin", s.URL)
 		if resp.StatusCode != http.StatusNoContent {
 			t.Errorf("%s: %d", name, resp.StatusCode)
 		}
@@ -261,14 +261,14 @@ func TestNoToken(t *testing.T) {
 func TestEvents(t *testing.T) {
 	t.Parallel()
 	l := New(Options{})
-	s := serve(t, l, Source{Nodes: func() (string, []string) { return "n1", []string{"n2"} }, Ready: func() error { return errors.New("draining") }})
+	s := serve(t, l, Source{Nodes: func() (string, []Node) { return "n1", []Node{{Name: "n2"}} }, Ready: func() error { return errors.New("draining") }})
 	resp, err := http.Get(s.URL + "/live/events?call=1")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer resp.Body.Close()
 	d := &events{t: t, resp: resp}
-	if v := d.next(); v.Node != "n1" || len(v.Others) != 1 || v.Ready != "draining" || len(v.Calls) != 0 {
+	if v := d.next(); v.Node != "n1" || len(v.Nodes) != 1 || v.Nodes[0].Ready != "draining" || len(v.Calls) != 0 {
 		t.Errorf("first: %+v", v)
 	}
 	began := time.Now()

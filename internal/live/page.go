@@ -1,8 +1,6 @@
 package live
 
 import (
-	"crypto/sha256"
-	"crypto/subtle"
 	"embed"
 	"encoding/json"
 	"errors"
@@ -12,7 +10,6 @@ import (
 	"net/url"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 )
@@ -23,7 +20,7 @@ var files embed.FS
 // What the page is sent.
 const (
 	refresh     = 250 * time.Millisecond // at most so often, if something has changed
-	heartbeat   = 2 * time.Second        // if nothing has
+	heartbeat   = time.Second            // if nothing has
 	writeWithin = 10 * time.Second       // then a browser that does not read is cut off
 	mostViewers = 16
 	mostBody    = 4 << 10
@@ -34,7 +31,7 @@ const HeaderToken = "Holdfast-Admin-Token"
 
 // Register adds the page to a mux, at /. It is called once.
 func (l *Live) Register(mux *http.ServeMux, from Source) {
-	l.source = from
+	l.source.Store(&from)
 	file := func(name, kind string) http.Handler {
 		return l.guard(func(w http.ResponseWriter, _ *http.Request) {
 			data, _ := files.ReadFile(name)
@@ -109,7 +106,10 @@ func (l *Live) serveEvents(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer l.viewers.Add(-1)
-	life, _ := strconv.ParseUint(r.URL.Query().Get("call"), 10, 64)
+	defer l.watchOthers()()
+	var held holding
+	defer func() { l.keep(&held, nil, "") }()
+	chosen := r.URL.Query().Get("call")
 	w.Header().Set("Content-Type", "text/event-stream")
 	out := http.NewResponseController(w)
 	t := time.NewTicker(refresh)
@@ -117,9 +117,11 @@ func (l *Live) serveEvents(w http.ResponseWriter, r *http.Request) {
 	var sent time.Time
 	var seen uint64
 	for {
-		if now := l.changed.Load(); sent.IsZero() || now != seen || time.Since(sent) >= heartbeat {
+		if now := l.changed.Load() + l.news.Load(); sent.IsZero() || now != seen || time.Since(sent) >= heartbeat {
 			seen, sent = now, time.Now()
-			if send(w, out, l.view(life)) != nil {
+			v := l.view(chosen)
+			l.keep(&held, v.parts, v.Node)
+			if send(w, out, &v) != nil {
 				return
 			}
 		}
@@ -133,8 +135,26 @@ func (l *Live) serveEvents(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// holding is what calls of other nodes a page shows the life of.
+type holding []place
+
+// keep has the lives of calls kept up to date that are not on this node, and no others.
+func (l *Live) keep(held *holding, parts []place, self string) {
+	for _, p := range *held {
+		if !slices.Contains(parts, p) {
+			l.release(p)
+		}
+	}
+	for _, p := range parts {
+		if p.node != self && !slices.Contains(*held, p) {
+			l.hold(p)
+		}
+	}
+	*held = slices.DeleteFunc(slices.Clone(parts), func(p place) bool { return p.node == self })
+}
+
 // send sends one view. It lifts the time in which the server wants to have answered.
-func send(w http.ResponseWriter, out *http.ResponseController, v view) error {
+func send(w http.ResponseWriter, out *http.ResponseController, v *view) error {
 	data, err := json.Marshal(v)
 	if err != nil {
 		return err
@@ -146,88 +166,4 @@ func send(w http.ResponseWriter, out *http.ResponseController, v view) error {
 		return err
 	}
 	return out.Flush()
-}
-
-// Actions are what an operator may do on the page. Each that is nil is not offered.
-type Actions struct {
-	// Cancel cancels a call that has a stream. Cut ends the connection that reads it, for its client
-	// to come back.
-	Cancel, Cut func(session, server, principal string, number uint64) error
-	// End ends a session.
-	End func(session, server, principal string) error
-	// Drain has the node hand over its work, and end.
-	Drain func()
-}
-
-// An action is one that is asked for.
-type action struct {
-	Action  string `json:"action"`
-	Call    uint64 `json:"call"`
-	Session string `json:"session"`
-}
-
-var (
-	errGone    = errors.New("it is not here any more")
-	errUnknown = errors.New("there is no such action")
-)
-
-// serveAction does what an operator who has the token asks for.
-func (l *Live) serveAction(w http.ResponseWriter, r *http.Request) {
-	want, got := sha256.Sum256([]byte(l.opts.Token)), sha256.Sum256([]byte(r.Header.Get(HeaderToken)))
-	if l.opts.Token == "" || subtle.ConstantTimeCompare(want[:], got[:]) != 1 {
-		http.Error(w, "the token is not the one that this node has printed, or was given with --admin-token", http.StatusForbidden)
-		return
-	}
-	if kind, _, _ := strings.Cut(r.Header.Get("Content-Type"), ";"); kind != "application/json" {
-		http.Error(w, "want application/json", http.StatusUnsupportedMediaType)
-		return
-	}
-	var a action
-	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, mostBody)).Decode(&a); err != nil {
-		http.Error(w, "the body is no action", http.StatusBadRequest)
-		return
-	}
-	if err := l.act(a); err != nil {
-		http.Error(w, err.Error(), http.StatusConflict)
-		return
-	}
-	w.WriteHeader(http.StatusNoContent)
-}
-
-func (l *Live) act(a action) error {
-	do := l.source.Actions
-	switch {
-	case a.Action == "cancel" && do.Cancel != nil:
-		return l.onCall(a.Call, do.Cancel)
-	case a.Action == "cut" && do.Cut != nil:
-		return l.onCall(a.Call, do.Cut)
-	case a.Action == "end" && do.End != nil:
-		l.mu.Lock()
-		s := l.sessions[a.Session]
-		l.mu.Unlock()
-		if s == nil {
-			return errGone
-		}
-		return do.End(s.Name, s.Server, s.Principal)
-	case a.Action == "drain" && do.Drain != nil:
-		do.Drain()
-		return nil
-	}
-	return errUnknown
-}
-
-func (l *Live) onCall(id uint64, do func(session, server, principal string, number uint64) error) error {
-	l.mu.Lock()
-	var found *record
-	for _, r := range l.inFlight {
-		if r.id == id {
-			found = r
-		}
-	}
-	l.mu.Unlock()
-	if found == nil || found.call.Number() == 0 {
-		return errGone
-	}
-	c := found.call
-	return do(c.Session, c.Server, c.Principal, c.Number())
 }

@@ -2,7 +2,7 @@
 // Everything that a server or a client said is put in as text, never as HTML.
 const $ = (id) => document.getElementById(id);
 const SVG = "http://www.w3.org/2000/svg";
-let source, last, skew = 0, chosen = 0, byHand = false;
+let source, last, skew = 0, chosen = "", byHand = false;
 
 function el(name, cls, text) {
   const e = document.createElement(name);
@@ -31,14 +31,14 @@ const who = (c) => [c.principal, c.server && "at " + c.server].filter(Boolean).j
 // connect asks for the state of the node, with the life of the chosen call.
 function connect() {
   if (source) source.close();
-  const own = source = new EventSource("/live/events?call=" + chosen);
+  const own = source = new EventSource("/live/events?call=" + encodeURIComponent(chosen));
   own.onmessage = (e) => {
     if (own !== source) return;
     last = JSON.parse(e.data);
     skew = last.at - Date.now();
     if (!chosen && !byHand) {
       const c = (last.calls || []).find((c) => !c.state && c.stream) || (last.calls || []).find((c) => c.stream);
-      if (c) return choose(c.id, false);
+      if (c) return choose(c.uid, false);
     }
     show();
   };
@@ -61,23 +61,48 @@ function choose(id, hand) {
 }
 
 function show() {
-  const v = last;
+  const v = last, nodes = v.nodes || [], self = nodes.find((n) => n.self) || {};
   document.body.classList.remove("stale");
-  state(v.ready ? "bad" : "good", v.ready || "ready");
+  state(self.ready ? "bad" : "good", self.ready || "ready");
   $("node").textContent = v.node;
   counted("inflight", v.in_flight, v.in_flight === 1 ? "call in flight" : "calls in flight");
   counted("open", v.open, v.open === 1 ? "session" : "sessions");
-  const others = v.others || [];
-  counted("count", others.length + 1, others.length ? "nodes" : "node");
-  $("nodes").replaceChildren(...[(v.node || "this node") + (v.node ? " (this one)" : "")].concat(others).map((n) => el("li", "mono", n)));
-  $("drain").hidden = !v.drain;
+  const live = nodes.filter((n) => n.state !== "node_lost" && n.state !== "ended").length;
+  counted("count", live, (live === 1 ? "node" : "nodes") + (v.unheard ? ", of which " + v.unheard + " tell nothing: their calls are not counted" : ""));
   $("more").textContent = v.more ? "and " + v.more + " more in flight, which are not shown" : "";
   const sessions = v.sessions || [];
   $("moresessions").textContent = v.open > sessions.length ? "and " + (v.open - sessions.length) + " more, which are not shown" : "";
-  rows($("calls"), v.calls || [], (c) => c.id, callRow, "No call yet.", 7);
-  rows($("sessions"), sessions, (s) => s.name, sessionRow, "No session is open.", 6);
+  $("nodescard").hidden = nodes.length < 2;
+  $("drain").hidden = nodes.length > 1 || !self.drain;
+  rows($("nodes"), nodes, (n) => n.name, nodeRow, "", 7);
+  rows($("calls"), v.calls || [], (c) => c.uid, callRow, "No call yet.", 8);
+  rows($("sessions"), sessions, (s) => s.name, sessionRow, "No session is open.", 7);
   draw();
 }
+
+// A node that does not answer is not shown as if it did.
+const nodeStates = {
+  ok: ["good", "answers"], asked: ["", "is asked"], node_silent: ["", "does not answer"], node_lost: ["bad", "lost"], ended: ["", "has ended"], no_details: ["", "no details"],
+};
+const whyNot = { older_build: "it is of an older build", no_page: "it has no --admin" };
+function nodeRow(n) {
+  const tr = el("tr"), act = el("td", "num"), st = nodeStates[n.state] || ["", words(n.state)];
+  if (n.drain) {
+    const b = el("button", "danger", "Drain…");
+    b.dataset.key = "n" + n.name;
+    b.setAttribute("aria-label", "Drain node " + n.name);
+    b.onclick = () => ask("Drain node " + n.name + "?", "It hands its sessions over to other nodes, if there are any, and ends.", { action: "drain", node: n.name });
+    act.append(b);
+  }
+  const told = n.state === "ok";
+  const text = n.ready && told ? n.ready : st[1] + (n.why ? ": " + (whyNot[n.why] || n.why) : "");
+  tr.append(cell("", el("span", "mono", n.name + (n.self ? " (this one)" : ""))), cell("", n.role || (n.heard ? "both" : "–")),
+    cell("", el("span", "pill " + (n.ready && told ? "bad" : st[0]), text)), cell("num", told ? String(n.in_flight) : "–"), cell("num", told ? String(n.open) : "–"),
+    cell("num", n.self ? "now" : n.heard ? age(n.heard) : "never"), act);
+  return tr;
+}
+// age says how old something is that was told.
+const age = (at) => now() - at < 1500 ? "now" : took(now() - at) + " ago";
 
 function counted(id, n, what) {
   $(id).textContent = n;
@@ -103,43 +128,53 @@ function cell(cls, ...what) {
   return td;
 }
 const good = { "": "", result: "good" };
+const silent = (c) => c.state === "node_silent" || c.state === "node_lost";
 function callRow(c) {
-  const tr = el("tr", c.id === chosen ? "chosen" : "");
+  const mine = last.life && last.life.uid === c.uid;
+  const tr = el("tr", mine ? "chosen" : "");
   const b = el("button", "link", title(c));
-  b.dataset.key = "c" + c.id;
-  b.setAttribute("aria-pressed", c.id === chosen);
-  b.onclick = () => choose(c.id, true);
+  b.dataset.key = "c" + c.uid;
+  b.setAttribute("aria-pressed", Boolean(mine));
+  b.onclick = () => choose(c.uid, true);
   const p = el("span");
   if (c.total) {
     const bar = el("progress");
     bar.max = c.total;
-    bar.value = c.state ? c.total : c.progress;
+    bar.value = c.state === "result" ? c.total : c.progress;
     bar.setAttribute("aria-label", "progress");
-    if (c.state && c.state !== "result") bar.value = c.progress;
     p.append(bar, " ");
   }
   p.append(el("span", "dim", c.message || (c.progress ? String(c.progress) : "")));
   let text = c.state ? words(c.state) : c.reading ? "in flight" : c.stream ? "in flight, nobody reads" : "in flight";
+  if (silent(c)) text += ", known " + age(c.heard);
   if (c.task) text += ", a task";
   if (c.handed_off) text += ", handed off";
-  const cls = c.state ? (good[c.state] ?? (c.state === "left" ? "" : "bad")) : c.stream && !c.reading ? "" : "run";
-  tr.append(cell("", b), cell("", who(c)), cell("", el("span", "pill " + cls, text)), cell("", p),
-    cell("num", String(c.entries)), cell("num", String(c.connections)), cell("num", took((c.ended || now()) - c.began)));
+  if (c.from) text += ", taken over";
+  const cls = c.state ? (good[c.state] ?? (c.state === "left" || c.state === "node_silent" ? "" : "bad")) : c.stream && !c.reading ? "" : "run";
+  tr.append(cell("", b), cell("", who(c)), nodeCell(c), cell("", el("span", "pill " + cls, text)), cell("", p),
+    cell("num", String(c.entries)), cell("num", String(c.connections)), cell("num", took((c.ended || (silent(c) ? c.heard : now())) - c.began)));
   return tr;
+}
+// nodeCell says where something is. The names of nodes differ at their ends.
+function nodeCell(c) {
+  const td = cell("mono", c.node ? "…" + c.node.slice(-8) : "–");
+  td.title = c.node;
+  if (c.node && c.node.length <= 12) td.textContent = c.node;
+  return td;
 }
 function sessionRow(s) {
   const tr = el("tr"), act = el("td", "num");
-  if (last.actions) {
+  if (last.actions && !s.state) {
     const b = el("button", "danger", "End…");
     b.dataset.key = "s" + s.name;
     b.setAttribute("aria-label", "End session " + s.name);
-    b.onclick = () => ask("End this session?", "Its calls end with an error, and its client begins a new one.", { action: "end", session: s.name });
+    b.onclick = () => ask("End this session?", "Its calls end with an error, and its client begins a new one.", { action: "end", node: s.node, session: s.name });
     act.append(b);
   }
   const name = el("span", "mono", s.name);
   name.title = s.name;
-  tr.append(cell("", name), cell("", s.principal || "–"),
-    cell("", [s.server, s.carrier && "(carrier)", s.backend ? "" : "not open"].filter(Boolean).join(" ") || "open"),
+  tr.append(cell("", name), cell("", s.principal || "–"), nodeCell(s),
+    cell("", s.state ? words(s.state) + ", known " + age(s.heard) : [s.server, s.carrier && "(carrier)", s.backend ? "" : "not open"].filter(Boolean).join(" ") || "open"),
     cell("", s.from || "–"), cell("num", took(now() - s.began)), act);
   return tr;
 }
@@ -155,41 +190,47 @@ function draw() {
     return;
   }
   $("life-title").textContent = "The life of " + title(c);
-  const facts = [c.state ? words(c.state) + " after " + took(c.ended - c.began) : "in flight for " + took(now() - c.began),
+  const facts = [silent(c) ? words(c.state) + ": was in flight for " + took(c.heard - c.began) + ", known " + age(c.heard)
+    : c.state ? words(c.state) + " after " + took(c.ended - c.began) : "in flight for " + took(now() - c.began),
     c.principal && "called by " + c.principal, c.server && "at " + c.server, "session " + c.session.slice(0, 12) + "…",
     c.entries + (c.entries === 1 ? " entry" : " entries"), c.connections + (c.connections === 1 ? " connection" : " connections"),
-    c.from && "taken over from node " + c.from, c.revision && "revision " + c.revision,
+    c.node && "on node " + c.node, c.from && "taken over from node " + c.from, c.revision && "revision " + c.revision,
     c.hidden && c.hidden + " ticks are left out", c.bars_gone && c.bars_gone + " connections are left out",
     !c.stream && "answered from memory, without a log"].filter(Boolean);
   $("facts").textContent = facts.join(" · ");
   $("picture").replaceChildren(picture(c, facts.join(", ")));
 }
 function picture(c, label) {
-  const bars = c.bars || [], ticks = c.ticks || [];
+  const bars = c.bars || [], ticks = c.ticks || [], moves = c.moves || [];
   const width = Math.max(420, $("picture").clientWidth), left = 150, right = 24, lane = 24, top = 48;
   const height = top + 18 + Math.max(1, bars.length) * lane + 26;
-  const from = c.began, late = Math.max(0, ...bars.map((b) => b.went || (c.state ? 0 : now())));
-  const to = Math.max(c.state ? c.ended : now(), late, from + 50);
+  const open = silent(c) ? c.heard : now(); // to when something is known of a call that has not ended
+  const from = c.began, end = c.state && !silent(c) ? c.ended : open, late = Math.max(0, ...bars.map((b) => b.went || (c.state ? 0 : open)));
+  const to = Math.max(end, late, from + 50);
   const x = (t) => left + (width - left - right) * Math.min(1, Math.max(0, (t - from) / (to - from)));
   const root = svg("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": "The life of " + title(c) + ": " + label });
   for (const s of scale(to - from)) {
     root.append(svg("line", { class: "axis", x1: x(from + s), x2: x(from + s), y1: 14, y2: height - 20 }),
       svg("text", { x: x(from + s), y: height - 5, "text-anchor": s ? "middle" : "start" }, took(s)));
   }
-  root.append(svg("text", { x: 0, y: top - 10 }, "log"), svg("line", { class: "log", x1: x(from), x2: x(c.state ? c.ended : to), y1: top - 14, y2: top - 14 }));
+  root.append(svg("text", { x: 0, y: top - 10 }, "log"), svg("line", { class: "log", x1: x(from), x2: x(end), y1: top - 14, y2: top - 14 }));
   for (const t of ticks) {
     const big = t.kind === "response" || t.kind === "request";
     const one = svg("line", { class: "tick t-" + t.kind, x1: x(t.at), x2: x(t.at), y1: top - (big ? 26 : 21), y2: top - (big ? 2 : 7) });
     one.append(svg("title", {}, `entry ${t.seq}: ${t.kind}, after ${took(t.at - from)}`));
     root.append(one);
   }
-  if (c.from) {
-    const at = x(from);
+  for (const m of moves) {
+    const at = x(m.at), gone = ticks.filter((t) => t.at < m.at).pop(), before = bars.filter((b) => b.came < m.at).map((b) => b.went);
+    const since = Math.max(gone ? gone.at : from, ...before.filter((t) => t && t <= m.at));
+    if (!m.unknown && m.at > since) root.append(svg("line", { class: "break", x1: x(since), x2: at, y1: top - 14, y2: top - 14 }));
+    const note = `taken over from ${m.from}` + (m.unknown && m.first > 1 ? `; entries 1 to ${m.first - 1} were written there` : "");
+    const fits = at + 10 + note.length * 6.6 < width;
     root.append(svg("path", { class: "over", d: `M${at} 12 l5 7 l-10 7 l10 7 l-10 7 l5 7` }),
-      svg("text", { class: "overtext", x: at + 10, y: 14 }, `taken over from ${c.from}` + (c.first > 1 ? `; entries 1 to ${c.first - 1} were written there` : "")));
+      svg("text", { class: "overtext", x: fits ? at + 10 : at - 10, y: 14, "text-anchor": fits ? "start" : "end" }, note));
   }
   bars.forEach((b, i) => {
-    const y = top + 12 + i * lane, end = b.went || (c.state ? c.ended : to), w = Math.max(3, x(end) - x(b.came));
+    const y = top + 12 + i * lane, end = b.went || (c.state && !silent(c) ? c.ended : to), w = Math.max(3, x(end) - x(b.came));
     const rect = svg("rect", { class: "bar", x: x(b.came), y, width: w, height: 13, rx: 3 });
     const how = b.went ? words(b.why) + " at entry " + b.seq : "reads, at entry " + b.seq;
     rect.append(svg("title", {}, `${words(b.door)}: began after entry ${b.after}, ${how}`));
@@ -239,9 +280,9 @@ async function act() {
 }
 $("yes").onclick = act;
 $("token").onkeydown = (e) => { if (e.key === "Enter") { e.preventDefault(); act(); } };
-$("cut").onclick = () => ask("Cut the connection?", "The call goes on. Its client is to come back, and misses nothing.", { action: "cut", call: chosen });
-$("cancel").onclick = () => ask("Cancel this call?", "Its server is told so. Its client gets no result.", { action: "cancel", call: chosen });
+$("cut").onclick = () => ask("Cut the connection?", "The call goes on. Its client is to come back, and misses nothing.", { action: "cut", call: last.life.uid });
+$("cancel").onclick = () => ask("Cancel this call?", "Its server is told so, and its client that an operator has cancelled it.", { action: "cancel", call: last.life.uid });
 $("drain").onclick = () => ask("Drain this node?", "It hands its sessions over to other nodes, if there are any, and ends.", { action: "drain" });
 setInterval(() => { if (last && last.life && !last.life.state && !document.body.classList.contains("stale")) draw(); }, 250);
-chosen = Number((location.hash.match(/^#call=(\d+)$/) || [])[1] || 0);
+chosen = decodeURIComponent((location.hash.match(/^#call=([^&]+)$/) || [])[1] || "");
 connect();

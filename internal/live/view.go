@@ -2,28 +2,28 @@ package live
 
 import (
 	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
 	"slices"
 	"time"
 
 	"holdfast/internal/observe"
 )
 
-// A view is what the page is sent: all that it shows at a time. Times are in milliseconds since 1970.
-type view struct {
+// A snapshot is what a node has, at a time. Times are in milliseconds since 1970.
+type snapshot struct {
 	At       int64         `json:"at"`
-	Node     string        `json:"node"`
-	Others   []string      `json:"others"`
-	Ready    string        `json:"ready"` // "": it is
-	Actions  bool          `json:"actions"`
-	Drain    bool          `json:"drain"`
-	Calls    []callView    `json:"calls"` // newest first
-	More     int           `json:"more"`  // calls in flight besides
+	Role     string        `json:"role,omitempty"`  // "": both
+	Ready    string        `json:"ready,omitempty"` // why it is not; "": it is
+	Drain    bool          `json:"drain,omitempty"` // it can be told to drain
 	InFlight int           `json:"in_flight"`
-	Sessions []sessionView `json:"sessions"` // newest first
-	Open     int           `json:"open"`     // sessions in all
-	Life     *lifeView     `json:"life,omitempty"`
+	Open     int           `json:"open"` // sessions in all
+	Calls    []callView    `json:"calls,omitempty"`
+	Sessions []sessionView `json:"sessions,omitempty"`
 }
 
+// sessionView is a session, as its node tells of it.
 type sessionView struct {
 	Name      string `json:"name"`
 	Server    string `json:"server,omitempty"`
@@ -34,8 +34,10 @@ type sessionView struct {
 	Backend   bool   `json:"backend"`
 }
 
+// callView is a call, as its node tells of it.
 type callView struct {
 	ID          uint64  `json:"id"`
+	Key         string  `json:"key"` // is the same where another node has taken the call over
 	Session     string  `json:"session"`
 	Server      string  `json:"server,omitempty"`
 	Principal   string  `json:"principal,omitempty"`
@@ -46,6 +48,7 @@ type callView struct {
 	Began       int64   `json:"began"`
 	Ended       int64   `json:"ended,omitempty"`
 	State       string  `json:"state,omitempty"` // "": in flight
+	Again       bool    `json:"again,omitempty"` // it began at another node
 	From        string  `json:"from,omitempty"`
 	Task        bool    `json:"task,omitempty"`
 	HandedOff   int64   `json:"handed_off,omitempty"`
@@ -57,7 +60,7 @@ type callView struct {
 	Message     string  `json:"message,omitempty"`
 }
 
-// lifeView is the life of one call.
+// lifeView is the life of one call on one node.
 type lifeView struct {
 	callView
 	First    uint64     `json:"first"` // sequence of the first entry that was appended on this node
@@ -82,48 +85,76 @@ type barView struct {
 	Why   string `json:"why,omitempty"`
 }
 
-// view returns what is to be shown, with the life of the call that has an id; 0: of none.
-func (l *Live) view(life uint64) view {
-	v := view{At: time.Now().UnixMilli(), Actions: l.opts.Token != "", Drain: l.opts.Token != "" && l.source.Actions.Drain != nil}
-	if l.source.Nodes != nil {
-		v.Node, v.Others = l.source.Nodes()
-	}
-	if l.source.Ready != nil {
-		if err := l.source.Ready(); err != nil {
-			v.Ready = text(err.Error())
+// snapshot returns what this node has.
+func (l *Live) snapshot() snapshot {
+	from := l.from()
+	s := snapshot{At: time.Now().UnixMilli(), Role: from.Role, Drain: from.Actions.Drain != nil}
+	if from.Ready != nil {
+		if err := from.Ready(); err != nil {
+			s.Ready = text(err.Error())
 		}
 	}
 	l.mu.Lock()
 	all := slices.Concat(l.inFlight, l.ended, l.light)
-	v.More, v.InFlight, v.Open = l.more, len(l.inFlight)+l.more, l.open
-	for _, s := range l.sessions {
-		v.Sessions = append(v.Sessions, sessionView{
-			Name: s.Name, Server: s.Server, Principal: text(s.Principal), Began: s.began.UnixMilli(),
-			From: s.from, Carrier: s.Carrier, Backend: s.backend,
+	s.InFlight, s.Open = len(l.inFlight)+l.more, l.open
+	for _, one := range l.sessions {
+		s.Sessions = append(s.Sessions, sessionView{
+			Name: one.Name, Server: one.Server, Principal: text(one.Principal), Began: one.began.UnixMilli(),
+			From: one.from, Carrier: one.Carrier, Backend: one.backend,
 		})
 	}
 	l.mu.Unlock()
-	slices.SortFunc(v.Sessions, func(a, b sessionView) int {
-		return cmp.Or(cmp.Compare(b.Began, a.Began), cmp.Compare(a.Name, b.Name))
-	})
+	slices.SortFunc(s.Sessions, func(a, b sessionView) int { return cmp.Compare(a.Name, b.Name) })
 	slices.SortFunc(all, func(a, b *record) int { return cmp.Compare(b.id, a.id) })
-	for _, r := range all {
+	s.Calls = make([]callView, len(all))
+	for i, r := range all {
 		r.mu.Lock()
-		v.Calls = append(v.Calls, r.view())
-		if r.id == life {
-			v.Life = r.life()
-		}
+		s.Calls[i] = r.view()
 		r.mu.Unlock()
 	}
-	return v
+	return s
+}
+
+// record returns the call that has an id, or nil.
+func (l *Live) record(id uint64) *record {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, all := range [][]*record{l.inFlight, l.ended, l.light} {
+		for _, r := range all {
+			if r.id == id {
+				return r
+			}
+		}
+	}
+	return nil
+}
+
+// life returns the life of the call that has an id, or nil.
+func (l *Live) life(id uint64) *lifeView {
+	r := l.record(id)
+	if r == nil {
+		return nil
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.life()
+}
+
+// keyOf returns a name of a call that is the same on each node. It says nothing of what it is made of.
+func keyOf(c *observe.Call) string {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%q %q %q %q", c.Server, c.Principal, c.Session, c.ID))
+	return hex.EncodeToString(sum[:12])
 }
 
 // view returns a row. r.mu is held.
 func (r *record) view() callView {
 	c := r.call
+	if r.key == "" {
+		r.key = keyOf(c)
+	}
 	v := callView{
-		ID: r.id, Session: c.Session, Server: c.Server, Principal: text(c.Principal), Method: text(c.Method), Tool: text(c.Tool),
-		Revision: c.Revision, Stream: c.Number(), Began: c.Began.UnixMilli(), State: r.state, From: r.from, Task: r.task,
+		ID: r.id, Key: r.key, Session: c.Session, Server: c.Server, Principal: text(c.Principal), Method: text(c.Method), Tool: text(c.Tool),
+		Revision: text(c.Revision), Stream: c.Number(), Began: c.Began.UnixMilli(), State: r.state, Again: c.Again, From: r.from, Task: r.task,
 		Entries: c.Entries(), Connections: c.Connections(),
 		Progress: r.progress.Progress, Total: r.progress.Total, Message: r.progress.Message,
 	}

@@ -128,6 +128,9 @@ func (v *visit) encode() string {
 // client is connected, and so was the time that the body took.
 func (h *Handler) receive(w http.ResponseWriter, r *http.Request) {
 	defer h.caught(w)
+	if h.pageAsked(w, r) {
+		return
+	}
 	var v visit
 	text, err := base64.RawStdEncoding.DecodeString(r.Header.Get(headerVisit))
 	if err == nil {

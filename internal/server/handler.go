@@ -84,6 +84,8 @@ type Options struct {
 	// nil, for nothing.
 	Pack   func(context.Context) []byte
 	Unpack func(*http.Request, []byte) *http.Request
+	// Page answers what live pages of other nodes ask this one ([Handler.AskPage]); nil: it has none.
+	Page http.Handler
 }
 
 // A Handler serves MCP at one URL. It is an [http.Handler].

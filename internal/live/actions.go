@@ -1,0 +1,116 @@
+package live
+
+import (
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strings"
+)
+
+// Actions are what an operator may do on the page. Each that is nil is not offered.
+type Actions struct {
+	// Cancel cancels a call that has a stream. Cut ends the connection that reads it, for its client
+	// to come back.
+	Cancel, Cut func(session, server, principal string, number uint64) error
+	// End ends a session.
+	End func(session, server, principal string) error
+	// Drain has the node hand over its work, and end.
+	Drain func()
+}
+
+// An action is one that is asked for.
+type action struct {
+	Action  string `json:"action"`
+	Node    string `json:"node,omitempty"` // "": this one
+	Call    string `json:"call,omitempty"` // as the page names it, of the node
+	Session string `json:"session,omitempty"`
+}
+
+var (
+	errGone    = errors.New("it is not here any more")
+	errUnknown = errors.New("there is no such action")
+	errAway    = errors.New("the node does not answer: it is not known whether it was done")
+)
+
+// serveAction does what an operator who has the token asks for.
+func (l *Live) serveAction(w http.ResponseWriter, r *http.Request) {
+	want, got := sha256.Sum256([]byte(l.opts.Token)), sha256.Sum256([]byte(r.Header.Get(HeaderToken)))
+	if l.opts.Token == "" || subtle.ConstantTimeCompare(want[:], got[:]) != 1 {
+		http.Error(w, "the token is not the one that this node has printed, or was given with --admin-token", http.StatusForbidden)
+		return
+	}
+	if kind, _, _ := strings.Cut(r.Header.Get("Content-Type"), ";"); kind != "application/json" {
+		http.Error(w, "want application/json", http.StatusUnsupportedMediaType)
+		return
+	}
+	var a action
+	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, mostBody)).Decode(&a); err != nil {
+		http.Error(w, "the body is no action", http.StatusBadRequest)
+		return
+	}
+	if err := l.order(r, a); err != nil {
+		http.Error(w, err.Error(), http.StatusConflict)
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
+}
+
+// order has the node that an action is for do it.
+func (l *Live) order(r *http.Request, a action) error {
+	self, from := "", l.from()
+	if from.Nodes != nil {
+		self, _ = from.Nodes()
+	}
+	if at, ok := parsePlace(a.Call, self); ok {
+		a.Node, a.Call = at.node, place{id: at.id}.uid()
+	}
+	if a.Node == "" || a.Node == self {
+		return l.act(a)
+	}
+	l.others.mu.Lock()
+	n := l.others.nodes[a.Node]
+	known := n != nil && n.state < NodeLost
+	l.others.mu.Unlock()
+	if !known {
+		return errGone
+	}
+	return l.askAction(r.Context(), a.Node, a)
+}
+
+// act does it, on this node.
+func (l *Live) act(a action) error {
+	do := l.from().Actions
+	switch {
+	case a.Action == "cancel" && do.Cancel != nil:
+		return l.onCall(a.Call, do.Cancel)
+	case a.Action == "cut" && do.Cut != nil:
+		return l.onCall(a.Call, do.Cut)
+	case a.Action == "end" && do.End != nil:
+		l.mu.Lock()
+		s := l.sessions[a.Session]
+		l.mu.Unlock()
+		if s == nil {
+			return errGone
+		}
+		return do.End(s.Name, s.Server, s.Principal)
+	case a.Action == "drain" && do.Drain != nil:
+		do.Drain()
+		return nil
+	}
+	return errUnknown
+}
+
+func (l *Live) onCall(of string, do func(session, server, principal string, number uint64) error) error {
+	at, ok := parsePlace(of, "")
+	if !ok {
+		return errGone
+	}
+	r := l.record(at.id)
+	if r == nil || r.call.Number() == 0 {
+		return errGone
+	}
+	c := r.call
+	return do(c.Session, c.Server, c.Principal, c.Number())
+}

@@ -1,0 +1,158 @@
+package live
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strconv"
+	"time"
+)
+
+// What other nodes are told.
+const (
+	tellBeat    = 500 * time.Millisecond // if nothing has changed
+	mostTellers = 128                    // requests of other nodes at a time
+)
+
+// Peers returns what serves the pages of other nodes, which have checked who asks. It must not be served
+// to anybody else.
+//
+//	GET  /news          what this node has, and then what changes: a line of JSON each
+//	GET  /life?call=1   the life of a call, as often as it changes
+//	POST /action        what an operator asks for
+func (l *Live) Peers() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET "+pathNews, l.tellNews)
+	mux.HandleFunc("GET "+pathLife, l.tellLife)
+	mux.HandleFunc("POST "+pathAction, l.actForNode)
+	return mux
+}
+
+// tell sends a line whenever something has changed, until the one who asks is gone. next returns nil
+// if there is nothing to be said.
+func (l *Live) tell(w http.ResponseWriter, r *http.Request, next func() any) {
+	if l.tellers.Add(1) > mostTellers {
+		l.tellers.Add(-1)
+		http.Error(w, "too many nodes ask", http.StatusServiceUnavailable)
+		return
+	}
+	defer l.tellers.Add(-1)
+	out := http.NewResponseController(w)
+	t := time.NewTicker(refresh)
+	defer t.Stop()
+	var sent time.Time
+	var seen uint64
+	for {
+		if now := l.changed.Load(); sent.IsZero() || now != seen || time.Since(sent) >= tellBeat {
+			seen = now
+			if v := next(); v != nil {
+				sent = time.Now()
+				if sendLine(w, out, v) != nil {
+					return
+				}
+			}
+		}
+		select {
+		case <-t.C:
+		case <-r.Context().Done():
+			return
+		case <-l.closed:
+			return
+		}
+	}
+}
+
+func sendLine(w http.ResponseWriter, out *http.ResponseController, v any) error {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	if err := out.SetWriteDeadline(time.Now().Add(writeWithin)); err != nil && !errors.Is(err, http.ErrNotSupported) {
+		return err
+	}
+	if _, err := w.Write(append(data, '\n')); err != nil {
+		return err
+	}
+	return out.Flush()
+}
+
+// tellNews tells a node what this one has.
+func (l *Live) tellNews(w http.ResponseWriter, r *http.Request) {
+	calls, sessions := make(map[uint64]callView), make(map[string]sessionView)
+	l.tell(w, r, func() any {
+		return new(news).since(l.snapshot(), calls, sessions)
+	})
+}
+
+// since makes n what has changed to a snapshot, and brings what was told before up to date.
+func (n *news) since(s snapshot, calls map[uint64]callView, sessions map[string]sessionView) *news {
+	n.snapshot = s
+	n.Calls, n.Sessions = nil, nil
+	now := make(map[uint64]bool, len(s.Calls))
+	for i := range s.Calls {
+		c := &s.Calls[i]
+		now[c.ID] = true
+		if was, ok := calls[c.ID]; !ok || was != *c {
+			calls[c.ID] = *c
+			n.Calls = append(n.Calls, *c)
+		}
+	}
+	for id := range calls {
+		if !now[id] {
+			delete(calls, id)
+			n.GoneCalls = append(n.GoneCalls, id)
+		}
+	}
+	open := make(map[string]bool, len(s.Sessions))
+	for i := range s.Sessions {
+		one := &s.Sessions[i]
+		open[one.Name] = true
+		if was, ok := sessions[one.Name]; !ok || was != *one {
+			sessions[one.Name] = *one
+			n.Sessions = append(n.Sessions, *one)
+		}
+	}
+	for name := range sessions {
+		if !open[name] {
+			delete(sessions, name)
+			n.GoneSessions = append(n.GoneSessions, name)
+		}
+	}
+	return n
+}
+
+// tellLife tells a node the life of one call.
+func (l *Live) tellLife(w http.ResponseWriter, r *http.Request) {
+	id, _ := strconv.ParseUint(r.URL.Query().Get("call"), 10, 64)
+	if l.record(id) == nil {
+		http.Error(w, errGone.Error(), http.StatusNotFound)
+		return
+	}
+	var last string
+	l.tell(w, r, func() any {
+		life := l.life(id)
+		if life == nil {
+			return nil
+		}
+		data, err := json.Marshal(life)
+		if err != nil || string(data) == last {
+			return nil
+		}
+		last = string(data)
+		return json.RawMessage(data)
+	})
+}
+
+// actForNode does what an operator asks for at another node, which has checked the token.
+func (l *Live) actForNode(w http.ResponseWriter, r *http.Request) {
+	var a action
+	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, mostBody)).Decode(&a); err != nil {
+		http.Error(w, "the body is no action", http.StatusBadRequest)
+		return
+	}
+	if err := l.act(a); err != nil {
+		http.Error(w, err.Error(), http.StatusConflict)
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
+}
