@@ -1,14 +1,13 @@
 package main
 
 import (
-	"errors"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
 
 	"holdfast"
+	"holdfast/internal/limit"
 )
 
 // limitFlags are the flags of holdfast serve for what clients may begin.
@@ -67,9 +66,6 @@ func (f *limitFlags) set(opts *holdfast.Options) {
 // A callRate is the value of a flag for so many calls a second.
 type callRate float64
 
-// units of a rate, with how many seconds they are.
-var rateUnits = map[string]float64{"s": 1, "m": 60, "h": 3600}
-
 // String implements [pflag.Value].
 func (r *callRate) String() string {
 	if *r == 0 {
@@ -80,14 +76,9 @@ func (r *callRate) String() string {
 
 // Set implements [pflag.Value].
 func (r *callRate) Set(s string) error {
-	number, unit, _ := strings.Cut(s, "/")
-	n, err := strconv.ParseFloat(strings.TrimSpace(number), 64)
-	seconds, ok := rateUnits[strings.TrimSpace(unit)]
-	if err != nil || !ok || !(n > 0 && n <= 1e9) {
-		return errors.New("want a rate like 50/s, 600/m or 10/h")
-	}
-	*r = callRate(n / seconds)
-	return nil
+	perSecond, err := limit.ParseRate(s)
+	*r = callRate(perSecond)
+	return err
 }
 
 // Type implements [pflag.Value].

@@ -278,9 +278,29 @@ func (r *reader) settings(s *Server, own *settings) {
 	for _, v := range slices.Concat(own.HandoffAfter, all.HandoffAfter) { // the first that matches counts
 		s.HandoffAfter = append(s.HandoffAfter, PatternDuration{v.Name, v.Value.value})
 	}
+	r.limits(s, own, all)
 	s.Auth = []byte(own.Auth)
 	if s.Auth == nil {
 		s.Auth = []byte(all.Auth)
+	}
+}
+
+// limits reads how much clients may do at the server.
+func (r *reader) limits(s *Server, own *settings, all *defaults) {
+	if v := cmp.Or(own.MaxCalls, all.MaxCalls); v != nil {
+		s.MaxCalls = v.value
+	}
+	for _, v := range slices.Concat(own.ToolCalls, all.ToolCalls) { // the first that matches counts
+		s.ToolCalls = append(s.ToolCalls, PatternCount{v.Name, v.Value.value})
+	}
+	if v := cmp.Or(own.Rate, all.Rate); v != nil {
+		s.Rate.PerSecond = v.value
+	}
+	if v := cmp.Or(own.RateBurst, all.RateBurst); v != nil {
+		s.Rate.Burst = v.value
+		if s.Rate.PerSecond == 0 {
+			r.failf(v.at, "rateBurst is %d: it needs a rate", v.value)
+		}
 	}
 }
 

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"holdfast/internal/limit"
 )
 
 // environment is what variables of the environment stand for in tests.
@@ -88,10 +90,11 @@ func TestSettings(t *testing.T) {
 		},
 		"holdfast": {
 			"merge": true, "safe": ["get_*"], "timeout": "1m", "auth": {"scopes": ["x"]},
-			"handoffAfter": {"*": "10s"},
+			"handoffAfter": {"*": "10s"}, "rate": "600/m", "toolCalls": {"*": 9},
 			"servers": {
 				"a": {"path": "/other", "tools": {"allow": ["read_*"], "deny": ["*_all"]}, "prefix": "x.", "safe": [],
-					"stopIdle": "5m", "maxProcesses": 3, "timeout": "30s", "handoffAfter": {"slow": "1s"}},
+					"stopIdle": "5m", "maxProcesses": 3, "timeout": "30s", "handoffAfter": {"slow": "1s"},
+					"maxCalls": 7, "toolCalls": {"convert_*": 2}, "rate": "5/s", "rateBurst": 8},
 			},
 		},
 		"other": {"x": [1, 2]},
@@ -100,20 +103,22 @@ func TestSettings(t *testing.T) {
 	if !f.Merge || !reflect.DeepEqual(f.Disabled, []string{"off"}) || len(f.Servers) != 2 {
 		t.Errorf("%+v", f)
 	}
-	if len(f.Ignored) != 1 || f.Ignored[0].Member != "other" || f.Ignored[0].Line != 15 {
+	if len(f.Ignored) != 1 || f.Ignored[0].Member != "other" || f.Ignored[0].Line != 16 {
 		t.Errorf("ignored: %+v", f.Ignored)
 	}
 	x, none := "x.", ""
 	if want := (Settings{
 		Allow: []string{"read_*"}, Deny: []string{"*_all"}, Prefix: &x, StopIdle: 5 * time.Minute, MaxProcesses: 3,
 		Timeout: 30 * time.Second, HandoffAfter: []PatternDuration{{"slow", time.Second}, {"*", 10 * time.Second}},
+		MaxCalls: 7, ToolCalls: []PatternCount{{"convert_*", 2}, {"*", 9}}, Rate: limit.Rate{PerSecond: 5, Burst: 8},
 		Auth: []byte(`{"scopes":["x"]}`),
 	}); !reflect.DeepEqual(a.Settings, want) || a.Path != "/other" {
 		t.Errorf("a: %+v", a)
 	}
 	if want := (Settings{
 		Prefix: &none, Safe: []string{"get_*"}, Share: true, Timeout: time.Minute,
-		HandoffAfter: []PatternDuration{{"*", 10 * time.Second}}, Auth: []byte(`{"scopes":["x"]}`),
+		HandoffAfter: []PatternDuration{{"*", 10 * time.Second}},
+		ToolCalls:    []PatternCount{{"*", 9}}, Rate: limit.Rate{PerSecond: 10}, Auth: []byte(`{"scopes":["x"]}`),
 	}); !reflect.DeepEqual(b.Settings, want) {
 		t.Errorf("b: %+v", b)
 	}
@@ -147,7 +152,10 @@ func TestMistakes(t *testing.T) {
 		in(`{"command": "x", "holdfast": {"prefix": "a b"}}`):                                                `prefix "a b": want up to 32 of the characters`,
 		in(`{"command": "x", "holdfast": {"path": "x"}}`):                                                    `path "x": want an absolute path like /a/mcp`,
 		in(`{"url": "http://x", "headers": {"a b": "c"}}`):                                                   `the header "a b" cannot be sent`,
-		in(`{"command": "x", "holdfast": {"stopidle": "5s"}}`):                                               `there is no setting mcpServers.a.holdfast.stopidle: want one of auth, handoffAfter, maxProcesses, path,`,
+		in(`{"command": "x", "holdfast": {"stopidle": "5s"}}`):                                               `there is no setting mcpServers.a.holdfast.stopidle: want one of auth, handoffAfter, maxCalls, maxProcesses, path,`,
+		in(`{"command": "x", "holdfast": {"rate": "5"}}`):                                                    `f.json:1:60: mcpServers.a.holdfast.rate is "5": want a rate like "50/s", "600/m" or "10/h"`,
+		in(`{"command": "x", "holdfast": {"rateBurst": 5}}`):                                                 `f.json:1:65: rateBurst is 5: it needs a rate`,
+		in(`{"command": "x", "holdfast": {"toolCalls": {"x": "many"}}}`):                                     `holdfast.toolCalls.x is "many": want a whole number of 1 or more`,
 		`{"mcpServers": {"*": {"command": "x"}}}`:                                                            `a server cannot have the name "*": rename it`,
 		`{"mcpServers": {"a": {"command": "x"}}, "servers": {"a": {"command": "x"}}}`:                        `is in both mcpServers and servers`,
 		`{"mcpServers": {"a": {"command": "x"}}, "holdfast": {"servers": {"b": {}}}}`:                        `there is no server "b" that these settings could be for: the servers are "a"`,

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/tailscale/hujson"
+
+	"holdfast/internal/limit"
 )
 
 // An Error is a mistake in a file, and what to do about it.
@@ -43,6 +45,11 @@ type (
 	count struct {
 		at    int
 		value int
+	}
+	// rate is a number of calls a second.
+	rate struct {
+		at    int
+		value float64
 	}
 	// object is any object.
 	object json.RawMessage
@@ -139,6 +146,13 @@ func (d *decoder) value(from *hujson.Value, v reflect.Value, path string) {
 			d.wrong(from, path, "a whole number of 1 or more")
 		}
 		to.value = n
+	case *rate:
+		to.at = from.StartOffset
+		l, ok := literal(from, '"')
+		var err error
+		if to.value, err = limit.ParseRate(l.String()); !ok || err != nil {
+			d.wrong(from, path, `a rate like "50/s", "600/m" or "10/h"`)
+		}
 	case *object:
 		if _, ok := from.Value.(*hujson.Object); !ok {
 			d.wrong(from, path, "an object")

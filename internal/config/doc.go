@@ -11,6 +11,8 @@ import (
 	"encoding/json"
 	"net/http"
 	"time"
+
+	"holdfast/internal/limit"
 )
 
 // A File is what a configuration file says, with all variables put in.
@@ -70,8 +72,17 @@ type Settings struct {
 	Timeout      time.Duration
 	// HandoffAfter is after how long a call of a tool is handed off, by patterns of names.
 	HandoffAfter []PatternDuration
+	MaxCalls     int            // in flight; 0: any number
+	ToolCalls    []PatternCount // in flight of each tool, by patterns of names
+	Rate         limit.Rate     // of calls of one client
 	// Auth is for the package that authenticates clients: an object, or nil.
 	Auth json.RawMessage
+}
+
+// A PatternCount is a number for each tool whose name matches a pattern.
+type PatternCount struct {
+	Pattern string
+	Most    int
 }
 
 // A PatternDuration is a time for the tools whose names match a pattern.

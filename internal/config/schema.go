@@ -55,6 +55,10 @@ type defaults struct {
 	MaxProcesses *count          `json:"maxProcesses"`
 	Timeout      *duration       `json:"timeout"`
 	HandoffAfter named[duration] `json:"handoffAfter"`
+	MaxCalls     *count          `json:"maxCalls"`
+	ToolCalls    named[count]    `json:"toolCalls"`
+	Rate         *rate           `json:"rate"`
+	RateBurst    *count          `json:"rateBurst"`
 	Auth         object          `json:"auth"`
 }
 

@@ -7,7 +7,10 @@ package limit
 
 import (
 	"cmp"
+	"errors"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 )
@@ -20,6 +23,20 @@ type Rate struct {
 
 // burst returns Burst or its default.
 func (r Rate) burst() int { return cmp.Or(r.Burst, max(1, int(r.PerSecond))) }
+
+// units are those of rates, with how many seconds they are.
+var units = map[string]float64{"s": 1, "m": 60, "h": 3600}
+
+// ParseRate returns how many calls a second a text like "50/s", "600/m" or "10/h" stands for.
+func ParseRate(text string) (perSecond float64, _ error) {
+	number, unit, _ := strings.Cut(text, "/")
+	n, err := strconv.ParseFloat(number, 64)
+	seconds, ok := units[unit]
+	if err != nil || !ok || !(n > 0 && n <= 1e9) {
+		return 0, errors.New("want a rate like 50/s, 600/m or 10/h")
+	}
+	return n / seconds, nil
+}
 
 // A Policy is what is bounded. The zero value bounds nothing.
 type Policy struct {

@@ -41,10 +41,11 @@ type Set struct {
 
 // table is the servers at one time. It is not changed.
 type table struct {
-	byName map[string]*server
-	routes map[string]route // by path
-	order  []*server
-	merged uint64 // the version of all servers as one; 0: they are not served so
+	byName  map[string]*server
+	routes  map[string]route // by path
+	order   []*server
+	merged  uint64 // the version of all servers as one; 0: they are not served so
+	limited bool   // there are limits
 }
 
 // A route is what is served at a path.
@@ -155,6 +156,7 @@ func (s *Set) forget(name string) {
 func (t *table) add(s *server) {
 	t.byName[s.name] = s
 	t.order = append(t.order, s)
+	t.limited = t.limited || isLimited(s.conf.Load())
 	t.serve(s.conf.Load().Path, s.name)
 }
 
