@@ -21,9 +21,15 @@ func (h *Handler) startPage(o *Options) {
 	find := func(name, server, principal string) (*session.Session, error) {
 		return h.sessions.FindName(name, session.PrincipalAt(server, principal))
 	}
-	// onCall returns an action on a call that has a stream.
-	onCall := func(do func(*session.Call)) func(string, string, string, uint64) error {
-		return func(name, server, principal string, number uint64) error {
+	source.Actions = live.Actions{
+		Cancel: func(name, server, principal, id string) error {
+			s, err := find(name, server, principal)
+			if err == nil && !s.CancelByOperator(id) {
+				err = session.ErrNotFound
+			}
+			return err
+		},
+		Cut: func(name, server, principal string, number uint64) error {
 			s, err := find(name, server, principal)
 			if err != nil {
 				return err
@@ -32,13 +38,9 @@ func (h *Handler) startPage(o *Options) {
 			if c == nil {
 				return session.ErrNotFound
 			}
-			do(c)
+			c.Disconnect(-1)
 			return nil
-		}
-	}
-	source.Actions = live.Actions{
-		Cancel: onCall(func(c *session.Call) { c.Withdraw("cancelled by the operator") }),
-		Cut:    onCall(func(c *session.Call) { c.Disconnect(-1) }),
+		},
 		End: func(name, server, principal string) error {
 			s, err := find(name, server, principal)
 			if err == nil {

@@ -7,13 +7,16 @@ import (
 	"errors"
 	"net/http"
 	"strings"
+
+	"holdfast/internal/observe"
 )
 
 // Actions are what an operator may do on the page. Each that is nil is not offered.
 type Actions struct {
-	// Cancel cancels a call that has a stream. Cut ends the connection that reads it, for its client
-	// to come back.
-	Cancel, Cut func(session, server, principal string, number uint64) error
+	// Cancel cancels a call, by the id of its request.
+	Cancel func(session, server, principal, id string) error
+	// Cut ends the connection that reads a call that has a stream, for its client to come back.
+	Cut func(session, server, principal string, number uint64) error
 	// End ends a session.
 	End func(session, server, principal string) error
 	// Drain has the node hand over its work, and end.
@@ -84,9 +87,17 @@ func (l *Live) act(a action) error {
 	do := l.from().Actions
 	switch {
 	case a.Action == "cancel" && do.Cancel != nil:
-		return l.onCall(a.Call, do.Cancel)
+		c := l.callOf(a.Call)
+		if c == nil {
+			return errGone
+		}
+		return do.Cancel(c.Session, c.Server, c.Principal, c.ID)
 	case a.Action == "cut" && do.Cut != nil:
-		return l.onCall(a.Call, do.Cut)
+		c := l.callOf(a.Call)
+		if c == nil || c.Number() == 0 {
+			return errGone
+		}
+		return do.Cut(c.Session, c.Server, c.Principal, c.Number())
 	case a.Action == "end" && do.End != nil:
 		l.mu.Lock()
 		s := l.sessions[a.Session]
@@ -102,15 +113,20 @@ func (l *Live) act(a action) error {
 	return errUnknown
 }
 
-func (l *Live) onCall(of string, do func(session, server, principal string, number uint64) error) error {
-	at, ok := parsePlace(of, "")
+// callOf returns a call of this node that is in flight, or nil.
+func (l *Live) callOf(name string) *observe.Call {
+	at, ok := parsePlace(name, "")
 	if !ok {
-		return errGone
+		return nil
 	}
 	r := l.record(at.id)
-	if r == nil || r.call.Number() == 0 {
-		return errGone
+	if r == nil {
+		return nil
 	}
-	c := r.call
-	return do(c.Session, c.Server, c.Principal, c.Number())
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.state != "" {
+		return nil
+	}
+	return r.call
 }

@@ -22,6 +22,10 @@ func (v *view) fold(nodes map[string]*node) {
 			}
 			r.parts = append(was.parts, r.parts...)
 			r.Began, r.Here, r.From = was.Began, cmp.Or(r.Here, r.Began), cmp.Or(r.From, was.Node)
+			r.Entries, r.Connections = r.Entries+was.Entries, r.Connections+was.Connections
+			if r.Progress == 0 && r.Total == 0 && r.Message == "" { // it has said none yet
+				r.Progress, r.Total, r.Message = was.Progress, was.Total, was.Message
+			}
 			gone[before] = true
 			if n := nodes[was.Node]; n != nil && n.state >= NodeLost {
 				n.folded[was.ID] = true
@@ -149,32 +153,33 @@ func (v *view) choose(l *Live, at place) {
 	v.parts = r.parts
 	v.Life = &lifeRow{callRow: *r}
 	for i, p := range r.parts {
-		life, skew, lost := l.lifeAt(p, v.Node)
-		v.Life.add(life, skew, i, lost || i < len(r.parts)-1)
+		if life, n := l.lifeAt(p, v.Node); n == nil {
+			v.Life.add(life, i, 0, 0)
+		} else {
+			v.Life.add(life, i, n.skew, n.heard.UnixMilli())
+		}
 	}
 }
 
-// lifeAt returns what is known of a call's life on a node; nil: nothing. others.mu is held.
-func (l *Live) lifeAt(p place, self string) (life *lifeView, skew int64, lost bool) {
+// lifeAt returns what is known of a call's life at a place, and the node; nil: it is this one, or is not
+// known any more. others.mu is held.
+func (l *Live) lifeAt(p place, self string) (*lifeView, *node) {
 	if p.node == self {
-		return l.life(p.id), 0, false
+		return l.life(p.id), nil
 	}
-	n := l.others.nodes[p.node]
+	var life *lifeView
 	if f := l.others.feeds[p]; f != nil {
 		life = f.life
 	}
-	if n == nil {
-		return life, 0, true
-	}
-	return life, n.skew, n.state >= NodeLost
+	return life, l.others.nodes[p.node]
 }
 
-// add adds what happened on the node of a part. over says that nobody reads there any more.
-func (v *lifeRow) add(life *lifeView, skew int64, part int, over bool) {
+// add adds what happened at the node of a part, of which something was heard last at a time; 0: that is now.
+func (v *lifeRow) add(life *lifeView, part int, skew, heard int64) {
 	moved := part > 0 || v.From != "" && len(v.parts) == 1
 	if life == nil {
 		if moved {
-			v.Moves = append(v.Moves, move{At: cmp.Or(v.Here, v.Began), From: v.before(part), To: v.parts[part].node})
+			v.Moves = append(v.Moves, move{At: cmp.Or(v.Here, v.Began), From: v.before(part), To: v.parts[part].node, Unknown: true})
 		}
 		return
 	}
@@ -183,10 +188,11 @@ func (v *lifeRow) add(life *lifeView, skew int64, part int, over bool) {
 			At: life.Began + skew, From: v.before(part), To: v.parts[part].node, First: life.First, Unknown: len(v.Ticks)+len(v.Bars) == 0,
 		})
 	}
-	end := v.Heard
-	if part < len(v.parts)-1 {
+	end := heard
+	if part < len(v.parts)-1 && (heard == 0 || heard > v.Here) {
 		end = v.Here
 	}
+	over := part < len(v.parts)-1 || v.State == stateLost
 	v.Hidden += life.Hidden
 	v.BarsGone += life.BarsGone
 	for _, t := range life.Ticks {

@@ -205,7 +205,10 @@ func TestActions(t *testing.T) {
 	}
 	l := New(Options{Token: "secret"})
 	s := serve(t, l, Source{Actions: Actions{
-		Cancel: on("cancel"), Cut: on("cut"),
+		Cancel: func(session, _, principal, id string) error {
+			done = append(done, fmt.Sprint("cancel ", session, " ", principal, " ", id))
+			return nil
+		}, Cut: on("cut"),
 		End: func(session, _, _ string) error { return errors.New("not " + session) },
 	}})
 	l.Happened(observe.SessionBegan{Session: observe.Session{Name: "s"}})
@@ -242,7 +245,7 @@ func TestActions(t *testing.T) {
 			t.Errorf("%s: %d", name, resp.StatusCode)
 		}
 	}
-	if len(done) != 2 || done[0] != "cut s alice 3" || done[1] != "cancel s alice 3" {
+	if len(done) != 2 || done[0] != "cut s alice 3" || done[1] != "cancel s alice 1" {
 		t.Errorf("done: %q", done)
 	}
 }

@@ -70,9 +70,10 @@ func (f *nodes) add(name string, l *Live, role string) {
 				return http.DefaultTransport.RoundTrip(r)
 			},
 			Actions: Actions{
-				Cancel: acted("cancel"), Cut: acted("cut"),
-				End:   func(session, _, principal string) error { return acted("end")(session, "", principal, 0) },
-				Drain: func() { _ = acted("drain")("", "", "", 0) },
+				Cancel: func(session, _, principal, _ string) error { return acted("cancel")(session, "", principal, 1) },
+				Cut:    acted("cut"),
+				End:    func(session, _, principal string) error { return acted("end")(session, "", principal, 0) },
+				Drain:  func() { _ = acted("drain")("", "", "", 0) },
 			},
 		})
 	}
@@ -320,7 +321,7 @@ func TestActionsElsewhere(t *testing.T) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if got := strings.Join(f.acted, "; "); got != "a cancel s alice 3; a cut s alice 3; a end s alice 0; a drain   0" {
+	if got := strings.Join(f.acted, "; "); got != "a cancel s alice 1; a cut s alice 3; a end s alice 0; a drain   0" {
 		t.Errorf("done: %s", got)
 	}
 }

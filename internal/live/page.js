@@ -68,7 +68,7 @@ function show() {
   counted("inflight", v.in_flight, v.in_flight === 1 ? "call in flight" : "calls in flight");
   counted("open", v.open, v.open === 1 ? "session" : "sessions");
   const live = nodes.filter((n) => n.state !== "node_lost" && n.state !== "ended").length;
-  counted("count", live, (live === 1 ? "node" : "nodes") + (v.unheard ? ", of which " + v.unheard + " tell nothing: their calls are not counted" : ""));
+  counted("count", live, (live === 1 ? "node" : "nodes") + (v.unheard ? "; the calls of " + v.unheard + " are not known, and not counted" : ""));
   $("more").textContent = v.more ? "and " + v.more + " more in flight, which are not shown" : "";
   const sessions = v.sessions || [];
   $("moresessions").textContent = v.open > sessions.length ? "and " + (v.open - sessions.length) + " more, which are not shown" : "";
@@ -181,8 +181,9 @@ function sessionRow(s) {
 
 // draw draws the life of the chosen call: its log, and the connections that read it.
 function draw() {
-  const c = last && last.life, can = last && last.actions && c && !c.state && c.stream;
-  $("cut").hidden = $("cancel").hidden = !can;
+  const c = last && last.life, can = last && last.actions && c && !c.state;
+  $("cut").hidden = !can || !c.stream;
+  $("cancel").hidden = !can;
   if (!c) {
     $("life-title").textContent = "The life of a call";
     $("facts").textContent = chosen ? "This call is not kept any more." : "Choose a call in the table below.";
@@ -237,7 +238,7 @@ function picture(c, label) {
     root.append(svg("text", { x: 0, y: y + 11 }, `${i + 1 + (c.bars_gone || 0)}. ${words(b.door)}`), rect);
     const broke = b.went && b.why !== "finished";
     if (broke) root.append(svg("line", { class: "cut", x1: x(end), x2: x(end), y1: y - 4, y2: y + 17 }));
-    const note = (b.after ? `from ${b.after + 1} ` : "") + (b.went ? `to ${b.seq}, ${words(b.why)}` : `to ${b.seq}`);
+    const note = [b.after ? "from " + (b.after + 1) : "", b.seq > b.after ? "to " + b.seq : ""].filter(Boolean).join(" ") + (b.went ? ", " + words(b.why) : "");
     const fits = x(end) + 8 + note.length * 6.6 < width, before = x(b.came) - 8 - note.length * 6.6 > left;
     if (fits) root.append(svg("text", { x: x(end) + 8, y: y + 11 }, note));
     else if (before) root.append(svg("text", { x: x(b.came) - 8, y: y + 11, "text-anchor": "end" }, note));

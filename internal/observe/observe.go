@@ -136,21 +136,24 @@ type Outcome uint8
 
 // Outcomes.
 const (
-	Result    Outcome = iota // with a result
-	ToolError                // with the result of a tool that says isError
-	Error                    // with an error
-	Cancelled                // by its client
-	Unknown                  // with "outcome unknown"
-	Left                     // not: it has left this node
+	Result              Outcome = iota // with a result
+	ToolError                          // with the result of a tool that says isError
+	Error                              // with an error
+	Cancelled                          // by its client
+	Unknown                            // with "outcome unknown"
+	CancelledByOperator                // with an error that says so
+	Left                               // not: it has left this node
 )
 
 // String implements fmt.Stringer.
 func (o Outcome) String() string {
-	return [...]string{"result", "tool_error", "error", "cancelled", "outcome_unknown", "left"}[o]
+	return [...]string{"result", "tool_error", "error", "cancelled", "outcome_unknown", "cancelled_by_operator", "left"}[o]
 }
 
 // Outcomes returns all outcomes but [Left].
-func Outcomes() []Outcome { return []Outcome{Result, ToolError, Error, Cancelled, Unknown} }
+func Outcomes() []Outcome {
+	return []Outcome{Result, ToolError, Error, Cancelled, Unknown, CancelledByOperator}
+}
 
 // An End is the end of a call.
 type End struct {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"holdfast/backend"
+	"holdfast/internal/observe"
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 )
@@ -81,6 +82,35 @@ func (s *Session) withdraw(c *Call, id []byte, header http.Header, reason string
 	if err := l.deliver(backend.Inbound{Message: m, Context: context.Background(), Header: header}); err != nil {
 		s.m.logger.Debug("cancellation not delivered", "session", s.Name(), "error", err)
 	}
+}
+
+// errOperator is what the client of a call is told that an operator has cancelled.
+var errOperator = jsonrpc.Errorf(jsonrpc.CodeServer, "cancelled by an operator")
+
+// CancelByOperator ends a request in flight with an error that says so, and tells the backend. done says
+// that it was in flight.
+func (s *Session) CancelByOperator(id string) (done bool) {
+	s.mu.Lock()
+	rq := s.inFlight[string(jsonrpc.Key([]byte(id)))]
+	s.mu.Unlock()
+	if rq == nil || rq.call.method == protocol.MethodInitialize {
+		return false
+	}
+	s.withdraw(rq.call, []byte(id), nil, errOperator.Message, func(rq *inflight) {
+		rq.call.refuseByOperator(rq)
+		s.requestEnded(rq)
+		done = true
+	})
+	return done
+}
+
+// refuseByOperator answers a pending request with that error.
+func (c *Call) refuseByOperator(rq *inflight) {
+	defer c.s.log.flush()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.watch.Settle(c.number, rq.id, observe.CancelledByOperator, errOperator.Code)
+	c.respondLocked(rq, jsonrpc.AppendError(nil, []byte(rq.id), errOperator))
 }
 
 // Cancels reports whether a message is a notifications/cancelled that has a resume token.

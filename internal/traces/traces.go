@@ -258,7 +258,7 @@ func (o *call) Ended(c *observe.Call, e observe.End) {
 	case observe.ToolError:
 		o.span.SetAttributes(attribute.String("error.type", "tool_error"))
 		o.span.SetStatus(codes.Error, "")
-	case observe.Error, observe.Unknown:
+	case observe.Error, observe.Unknown, observe.CancelledByOperator:
 		code := strconv.Itoa(e.Code)
 		o.span.SetAttributes(attribute.String("error.type", code), attribute.String("rpc.response.status_code", code))
 		o.span.SetStatus(codes.Error, e.Outcome.String())

@@ -1,0 +1,134 @@
+package holdfast_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"holdfast"
+)
+
+// An operator cancels a call on the live page: its client is told that it was an operator, its tool that
+// nobody waits for the result any more, and the audit says who it was.
+func TestOperatorCancels(t *testing.T) {
+	t.Parallel()
+	for _, era := range []struct{ name, meta string }{
+		{name: "legacy"},
+		{name: "modern", meta: `,"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}`},
+	} {
+		t.Run(era.name, func(t *testing.T) {
+			t.Parallel()
+			server := mcp.NewServer(&mcp.Implementation{Name: "s", Version: "1"}, nil)
+			began, cancelled := make(chan struct{}, 1), make(chan struct{}, 1)
+			mcp.AddTool(server, &mcp.Tool{Name: "slow"}, func(ctx context.Context, _ *mcp.CallToolRequest, _ struct{}) (*mcp.CallToolResult, any, error) {
+				began <- struct{}{}
+				<-ctx.Done()
+				cancelled <- struct{}{}
+				return nil, nil, ctx.Err()
+			})
+			var audit bytes.Buffer
+			mux := http.NewServeMux()
+			h := holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, &holdfast.Options{
+				Logger: slog.New(slog.DiscardHandler), Audit: slog.NewJSONHandler(&audit, nil), Page: mux, PageToken: "secret", Response: holdfast.ResponseSSE,
+			})
+			mux.Handle("/mcp", h)
+			s := httptest.NewServer(mux)
+			t.Cleanup(s.Close)
+
+			var id string
+			post := func(body string) string {
+				r, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, s.URL+"/mcp", strings.NewReader(body))
+				r.Header = http.Header{"Content-Type": {"application/json"}, "Accept": {"application/json, text/event-stream"}}
+				if era.meta != "" {
+					r.Header["Mcp-Protocol-Version"], r.Header["Mcp-Method"], r.Header["Mcp-Name"] = []string{"2026-07-28"}, []string{"tools/call"}, []string{"slow"}
+				} else if id != "" {
+					r.Header.Set("Mcp-Session-Id", id)
+				}
+				resp, err := http.DefaultClient.Do(r)
+				if err != nil {
+					t.Error(err)
+					return ""
+				}
+				defer resp.Body.Close()
+				if id == "" {
+					id = resp.Header.Get("Mcp-Session-Id")
+				}
+				text, _ := io.ReadAll(resp.Body)
+				return string(text)
+			}
+			if era.meta == "" {
+				post(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}`)
+				post(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+			}
+			told := make(chan string, 1)
+			go func() {
+				told <- post(`{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"slow","arguments":{}` + era.meta + `}}`)
+			}()
+			select {
+			case <-began:
+			case text := <-told:
+				t.Fatal(text)
+			}
+			for done := false; !done; { // it may not have a stream yet
+				r, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, s.URL+"/live/action", strings.NewReader(`{"action":"cancel","call":"`+callOnPage(t, s.URL)+`"}`))
+				r.Header = http.Header{"Content-Type": {"application/json"}, "Holdfast-Admin-Token": {"secret"}}
+				resp, err := http.DefaultClient.Do(r)
+				if err != nil {
+					t.Fatal(err)
+				}
+				resp.Body.Close()
+				done = resp.StatusCode == http.StatusNoContent
+			}
+			if text := <-told; !strings.Contains(text, `"id":7`) || !strings.Contains(text, `"message":"cancelled by an operator"`) {
+				t.Errorf("the client is told %s", text)
+			}
+			<-cancelled
+			if err := h.Shutdown(t.Context()); err != nil {
+				t.Error(err)
+			}
+			if !strings.Contains(audit.String(), `"tool":"slow","outcome":"cancelled_by_operator"`) {
+				t.Errorf("the audit: %s", audit.String())
+			}
+		})
+	}
+}
+
+// callOnPage returns the name of the call of a tool on the live page, once it is there.
+func callOnPage(t *testing.T, url string) string {
+	t.Helper()
+	resp, err := http.Get(url + "/live/events")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	lines := bufio.NewScanner(resp.Body)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		var v struct {
+			Calls []struct{ UID, Tool string }
+		}
+		data, ok := strings.CutPrefix(lines.Text(), "data: ")
+		if !ok {
+			continue
+		}
+		if err := json.Unmarshal([]byte(data), &v); err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range v.Calls {
+			if c.Tool == "slow" {
+				return c.UID
+			}
+		}
+	}
+	t.Fatal("the page has ended")
+	return ""
+}
