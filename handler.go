@@ -122,6 +122,7 @@ func NewBackendHandler(b backend.Backend, opts *Options) *Handler {
 		Observers:       observers,
 		Logger:          o.Logger,
 		Node:            h.node,
+		Limits:          limits,
 		Role:            serverRole(&o),
 		ForwardHeader:   o.ForwardHeader,
 		Pack:            packToken,

@@ -20,6 +20,8 @@ import (
 
 	"holdfast"
 	"holdfast/backend/message"
+	"holdfast/internal/engine/durable"
+	"holdfast/internal/engine/durable/logtest"
 )
 
 // limited is a server with limits, whose principals are those that the header X-User names.
@@ -404,4 +406,62 @@ func waiting(t *testing.T, from *prometheus.Registry) (n float64) {
 		}
 	}
 	return n
+}
+
+// Nodes tell each other what they have counted: what a client has begun at one it has begun at all,
+// and what it has in flight at one counts at all.
+func TestLimitsOfNodes(t *testing.T) {
+	t.Parallel()
+	engine := logtest.New(logtest.Options{})
+	s := &shift{running: make(chan string), release: make(chan struct{})}
+	var nodes []*limited
+	for range 2 {
+		store := durable.New(engine.Open(), durable.Options{Logger: slog.New(slog.DiscardHandler)})
+		t.Cleanup(func() { _ = store.Close() })
+		nodes = append(nodes, newLimited(t, s, func(o *holdfast.Options) {
+			o.Store, o.Limits.Calls, o.Limits.Rate, o.Limits.Burst = store, 1, 0.001, 40
+		}))
+	}
+	a, b := nodes[0], nodes[1]
+	const keyed = `{"jsonrpc":"2.0","id":"k","method":"tools/call","params":{"name":"echo","arguments":{}}}`
+	annA, annB := a.begin("ann"), b.begin("ann")
+	if status, _, text := a.post("ann", annA, keyed, "Idempotency-Key", `"once"`); status != http.StatusOK {
+		t.Fatalf("%d %s", status, text)
+	}
+	for i := range 39 {
+		if status, _, text := a.post("ann", annA, toolCall(i+1, "echo")); status != http.StatusOK {
+			t.Fatalf("%d %s", status, text)
+		}
+	}
+	danA, danB := a.begin("dan"), b.begin("dan")
+	held := make(chan int, 1)
+	go func() {
+		status, _, _ := a.postFor(t.Context(), "dan", danA, toolCall(1, "held"))
+		held <- status
+	}()
+	<-s.running
+	id := 0
+	await(t, "the other node knows of the call", func() bool {
+		id++
+		status, _, text := b.post("dan", danB, toolCall(id, "echo"))
+		time.Sleep(100 * time.Millisecond)
+		return status == http.StatusTooManyRequests && strings.Contains(text, "in flight")
+	})
+	status, head, text := b.post("ann", annB, toolCall(1, "echo"))
+	refused(t, status, head, text, "1")
+	if status, _, text := b.post("ann", annB, keyed, "Idempotency-Key", `"once"`); status != http.StatusOK {
+		t.Errorf("a call of another node under its key: %d %s", status, text)
+	}
+	if status, _, text := b.post("bob", b.begin("bob"), toolCall(1, "echo")); status != http.StatusOK {
+		t.Errorf("another client: %d %s", status, text)
+	}
+	s.release <- struct{}{}
+	if status := <-held; status != http.StatusOK {
+		t.Errorf("the call that was held: %d", status)
+	}
+	await(t, "the other node knows of its end", func() bool {
+		id++
+		status, _, _ := b.post("dan", danB, toolCall(id, "echo"))
+		return status == http.StatusOK
+	})
 }

@@ -103,7 +103,8 @@ type Options struct {
 	// of each field is no bound. Only calls that begin work are bounded; a call that is there is
 	// never refused to the client that resumes it, asks for it or makes it again under its
 	// idempotency key. A request beyond a limit is answered with status 429 and Retry-After, and has
-	// begun nothing.
+	// begun nothing. Nodes that share a Store tell each other four times a second what they have
+	// counted.
 	Limits struct {
 		// Rate is how many calls a second a client may begin, and Burst how many of them at once;
 		// by default as many as in a second, and 1 at the least.

@@ -3,7 +3,7 @@ package limit
 // A count is how many calls of one key are in flight.
 type count struct {
 	here, elsewhere int // on this node, and as far as is known on others
-	told            int // what the others were told last
+	told            int // what the others were told last, see shared.go
 }
 
 // A Pass is what requests that begin together take of the calls in flight. Its methods may be

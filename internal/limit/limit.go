@@ -7,6 +7,7 @@ package limit
 
 import (
 	"cmp"
+	"crypto/sha256"
 	"errors"
 	"slices"
 	"strconv"
@@ -91,6 +92,7 @@ type Limiter struct {
 	buckets buckets
 	counts  map[key]*count
 	queue   queue
+	shared  shared
 }
 
 // New returns a limiter, or nil if the policy bounds nothing.
@@ -123,6 +125,18 @@ const (
 type key struct {
 	kind         kind
 	server, name string
+}
+
+// shortName is how long a name may be, in bytes, to be kept as it is.
+const shortName = 128
+
+// short returns a name, or its digest if it is long. No name looks like one.
+func short(name string) string {
+	if len(name) <= shortName {
+		return name
+	}
+	sum := sha256.Sum256([]byte(name))
+	return "\x00" + string(sum[:])
 }
 
 // A demand is what one request needs.
@@ -164,14 +178,14 @@ func (l *Limiter) demand(c Caller, tool string) (d demand) {
 
 func (d *demand) count(kind kind, server, name string, most int) {
 	if most > 0 {
-		d.counts[d.n].key, d.counts[d.n].most = key{kind, server, name}, most
+		d.counts[d.n].key, d.counts[d.n].most = key{kind, server, short(name)}, most
 		d.n++
 	}
 }
 
 func (d *demand) rate(kind kind, server, name string, r Rate) {
 	if r.PerSecond > 0 {
-		d.rates[d.m].key, d.rates[d.m].Rate = key{kind, server, name}, r
+		d.rates[d.m].key, d.rates[d.m].Rate = key{kind, server, short(name)}, r
 		d.m++
 	}
 }

@@ -24,7 +24,6 @@ type buckets struct {
 	swept  time.Time // when the last look was taken
 	shared maphash.Seed
 	crowd  bool // the seed is set
-	tells  bool // others are told
 }
 
 const (
@@ -104,9 +103,7 @@ func (l *Limiter) charge(demands []demand, now time.Time) *Refusal {
 		for _, r := range demands[i].rates[:demands[i].m] {
 			b := l.buckets.of(r.key, r.Rate, now)
 			b.AllowN(now, 1)
-			if l.buckets.tells {
-				b.used++
-			}
+			l.use(r.key, b)
 		}
 	}
 	return nil

@@ -17,6 +17,7 @@ import (
 
 	"holdfast/internal/budget"
 	"holdfast/internal/cluster"
+	"holdfast/internal/limit"
 	"holdfast/internal/observe"
 	"holdfast/internal/redact"
 	"holdfast/internal/session"
@@ -75,7 +76,9 @@ type Options struct {
 	// alone. The handler serves the others on it, and takes their sessions over when
 	// they are gone.
 	Node *cluster.Node
-	Role Role // RoleBoth; the others need a Node
+	// Limits are those of the manager. What they count is told to other nodes; nil: there are none.
+	Limits *limit.Limiter
+	Role   Role // RoleBoth; the others need a Node
 	// ForwardHeader says which headers of a request go to another node with it, beside
 	// those of the protocol; nil: all that do not look as if they held a credential.
 	ForwardHeader func(name string) bool

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -163,4 +164,29 @@ func setRetryAfter(w http.ResponseWriter, status int, err error) {
 		after = no.RetryAfter()
 	}
 	w.Header().Set("Retry-After", strconv.Itoa(after))
+}
+
+// numbersInNotice is how many numbers one notice has: the least of buses takes 4 KiB.
+const numbersInNotice = 12
+
+// tellLimits tells the other nodes what was counted here.
+func (p *peers) tellLimits() {
+	t := time.NewTicker(limit.TellEvery)
+	defer t.Stop()
+	for {
+		select {
+		case <-t.C:
+		case <-p.quit:
+			return
+		}
+		all := p.h.opts.Limits.Tell()
+		if len(all) == 0 {
+			continue
+		}
+		for _, to := range p.node.Peers() {
+			for some := range slices.Chunk(all, numbersInNotice) {
+				p.notify(to, &notice{Node: p.node.Name(), Limits: some})
+			}
+		}
+	}
 }

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"time"
 
+	"holdfast/internal/limit"
 	"holdfast/stream"
 )
 
@@ -23,6 +24,10 @@ type notice struct {
 	// Request is the name of a request that the sender has forwarded, and whose client
 	// has left. A light call would be answered to nobody.
 	Request string `json:"request,omitempty"`
+
+	// Node has counted Limits, for which there are limits on all nodes.
+	Node   string         `json:"node,omitempty"`
+	Limits []limit.Number `json:"limits,omitempty"`
 }
 
 // notify sends a notice to a node, if that is there.
@@ -48,6 +53,9 @@ func (p *peers) noticed(text []byte) {
 	}
 	if n.Request != "" {
 		p.requestLeft(n.Request)
+	}
+	if n.Limits != nil && p.h.opts.Limits != nil {
+		p.h.opts.Limits.Hear(n.Node, n.Limits)
 	}
 	if n.Left == "" {
 		return

@@ -111,6 +111,10 @@ func (p *peers) start() {
 	if !p.h.isDoor() {
 		p.work.Go(p.sweep)
 	}
+	if p.h.opts.Limits != nil {
+		p.h.opts.Limits.Share()
+		p.work.Go(p.tellLimits)
+	}
 	p.node.Watch(func(gone string) {
 		p.locations.forgetNode(gone)
 		p.direct.forget(gone)

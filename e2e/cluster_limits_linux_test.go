@@ -1,0 +1,124 @@
+package e2e
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"holdfast/internal/testlong"
+)
+
+// A client that begins calls at two nodes at a time, as many as it can, has one rate, within the bound
+// of docs/limits.md. Another client is not touched, and a call that runs is resumed meanwhile.
+func TestClusterLimits(t *testing.T) {
+	t.Parallel()
+	testlong.Only(t, "it counts for some seconds")
+	eachEngine(t, false, func(t *testing.T, e *sharedEngine) {
+		const rate, burst = 20, 10
+		f := newFleet(t, e, shape{nodes: 2, flags: []string{"--rate", "20/s", "--rate-burst", "10"}})
+		ctx := bounded(t, time.Minute)
+		one, other := &limitedClient{t: t, from: "127.0.0.1"}, &limitedClient{t: t, from: "127.0.0.2"}
+		sessions := []string{one.begin(ctx, f.nodes[0]), one.begin(ctx, f.nodes[1])}
+		apart := other.begin(ctx, f.nodes[1])
+		// A call that goes on, of which the client has seen the first event.
+		call := one.send(ctx, http.MethodPost, f.nodes[0], sessions[0], "", `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"work","arguments":{"id":"resumed","steps":0,"ms":1000}}}`)
+		line := make([]byte, 200)
+		n, err := call.Body.Read(line)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, id, _ := strings.Cut(string(line[:n]), "id: ")
+		id, _, _ = strings.Cut(id, "\n")
+		call.Body.Close()
+
+		var began, refused atomic.Int64
+		var all sync.WaitGroup
+		start := time.Now()
+		for i, session := range sessions {
+			all.Go(func() {
+				for time.Since(start) < 4*time.Second {
+					res := one.send(ctx, http.MethodPost, f.nodes[i], session, "", `{"jsonrpc":"2.0","id":2,"method":"tools/list"}`)
+					res.Body.Close()
+					after, _ := strconv.Atoi(res.Header.Get("Retry-After"))
+					switch {
+					case res.StatusCode == http.StatusOK:
+						began.Add(1)
+					case res.StatusCode == http.StatusTooManyRequests && after >= 1:
+						refused.Add(1)
+						time.Sleep(5 * time.Millisecond)
+					default:
+						t.Errorf("%s, Retry-After %d", res.Status, after)
+						return
+					}
+				}
+			})
+		}
+		for range 5 {
+			time.Sleep(200 * time.Millisecond)
+			res := other.send(ctx, http.MethodPost, f.nodes[1], apart, "", `{"jsonrpc":"2.0","id":2,"method":"tools/list"}`)
+			res.Body.Close()
+			if res.StatusCode != http.StatusOK {
+				t.Errorf("another client: %s", res.Status)
+			}
+			res = one.send(ctx, http.MethodGet, f.nodes[1], sessions[0], id, "")
+			res.Body.Close()
+			if res.StatusCode == http.StatusTooManyRequests {
+				t.Errorf("resumed: %s", res.Status)
+			}
+		}
+		all.Wait()
+		took := time.Since(start).Seconds()
+		// The machine may be slow: what is told every 250 ms may come a second late.
+		most := burst + rate*took + burst + rate*1.25
+		t.Logf("%s: %d calls began in %.1f s, and %d were refused", e.name, began.Load(), took, refused.Load())
+		if n := float64(began.Load()); n > most || n < rate*took/2 || refused.Load() == 0 {
+			t.Errorf("%v calls began in %.1f s, want at most %.0f; %d were refused", n, took, most, refused.Load())
+		}
+	})
+}
+
+// A limitedClient is one that has an address.
+type limitedClient struct {
+	t    *testing.T
+	from string
+}
+
+// send makes a request to a node.
+func (c *limitedClient) send(ctx context.Context, method string, n *node, session, last, body string) *http.Response {
+	c.t.Helper()
+	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(c.from)}}
+	web := &http.Client{Transport: &http.Transport{DialContext: dialer.DialContext, DisableKeepAlives: true}}
+	req, err := http.NewRequestWithContext(ctx, method, n.url(), strings.NewReader(body))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	req.Header = http.Header{"Accept": {"application/json, text/event-stream"}, "Content-Type": {"application/json"}}
+	if session != "" {
+		req.Header.Set("Mcp-Session-Id", session)
+	}
+	if last != "" {
+		req.Header.Set("Last-Event-Id", last)
+	}
+	res, err := web.Do(req)
+	if err != nil {
+		c.t.Error(err)
+		return &http.Response{Body: http.NoBody}
+	}
+	return res
+}
+
+// begin begins a session at a node.
+func (c *limitedClient) begin(ctx context.Context, n *node) string {
+	c.t.Helper()
+	res := c.send(ctx, http.MethodPost, n, "", "", `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"limited","version":"1"}}}`)
+	res.Body.Close()
+	session := res.Header.Get("Mcp-Session-Id")
+	c.send(ctx, http.MethodPost, n, session, "", `{"jsonrpc":"2.0","method":"notifications/initialized"}`).Body.Close()
+	return session
+}

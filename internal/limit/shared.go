@@ -1,0 +1,169 @@
+package limit
+
+import (
+	"maps"
+	"time"
+)
+
+// What follows is for nodes that share a policy. Each counts by itself, and tells the others now and
+// then what it has counted: how many calls have begun, which they take of their own buckets, and
+// how many are in flight. Nothing is asked when a call begins. docs/limits.md says how exact that
+// is.
+
+const (
+	// TellEvery is how often others are to be told.
+	TellEvery = 250 * time.Millisecond
+	// againEvery is in how many of those times a number is told again that has not changed, and
+	// forgetAfter when it is forgotten, as its node is gone.
+	againEvery  = 4
+	forgetAfter = 3 * time.Second
+	// mostTold bounds how many numbers are told at a time. Of more the rest is told later.
+	mostTold = 4096
+)
+
+// A Number is what one node tells of one thing that is counted. It is told as JSON; a node of another
+// build ignores what it does not know.
+type Number struct {
+	Kind   kind   `json:"k"`
+	Server string `json:"s,omitempty"`
+	Name   []byte `json:"n,omitempty"` // which need not be UTF-8
+	N      int    `json:"c"`           // calls that have begun since the last time, or that are in flight
+}
+
+// shared is what is known of other nodes, and what they are to know. Guarded by Limiter.mu.
+type shared struct {
+	turn  int                  // how often they were told
+	used  map[key]struct{}     // the keys of buckets whose use they are to be told
+	known map[toldBy]elsewhere // calls in flight on others
+}
+
+// A toldBy is a number of a node.
+type toldBy struct {
+	node string
+	key
+}
+
+// elsewhere is how many calls are in flight, as was told at a time.
+type elsewhere struct {
+	n  int
+	at time.Time
+}
+
+// Share begins to count what others are to be told. It is called once, before the first call.
+func (l *Limiter) Share() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.shared.used, l.shared.known = make(map[key]struct{}), make(map[toldBy]elsewhere)
+}
+
+// use notes that a call has begun that others are to be told of. l.mu is held.
+func (l *Limiter) use(k key, b *bucket) {
+	if l.shared.used != nil && l.buckets.all[k] == b { // else it is one that keys share
+		b.used++
+		l.shared.used[k] = struct{}{}
+	}
+}
+
+// Tell returns what others are to be told now. It is called every [TellEvery], and forgets what
+// nodes have told that are silent.
+func (l *Limiter) Tell() (all []Number) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.shared.turn++
+	for k := range l.shared.used {
+		if len(all) >= mostTold/2 {
+			break
+		}
+		delete(l.shared.used, k)
+		if b := l.buckets.all[k]; b != nil && b.used > 0 {
+			all = append(all, Number{k.kind, k.server, []byte(k.name), b.used})
+			b.used = 0
+		}
+	}
+	for k, c := range l.counts {
+		if len(all) >= mostTold {
+			break
+		}
+		if c.here != c.told || c.here > 0 && l.shared.turn%againEvery == 0 {
+			all = append(all, Number{k.kind, k.server, []byte(k.name), c.here})
+			c.told = c.here
+			l.settle(k, c)
+		}
+	}
+	now := time.Now()
+	silent := false
+	maps.DeleteFunc(l.shared.known, func(of toldBy, was elsewhere) bool {
+		if now.Sub(was.at) < forgetAfter {
+			return false
+		}
+		l.addElsewhere(of.key, -was.n)
+		silent = true
+		return true
+	})
+	if silent {
+		l.dispatch()
+	}
+	return all
+}
+
+// Hear takes in what another node tells.
+func (l *Limiter) Hear(node string, all []Number) {
+	rates := make([]Rate, len(all)) // before the lock is taken
+	for i := range all {
+		rates[i] = l.rateOf(&all[i])
+	}
+	now := time.Now()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	freed := false
+	for i := range all {
+		k := key{all[i].Kind, all[i].Server, string(all[i].Name)}
+		switch {
+		case all[i].N < 0 || all[i].N > 1<<30:
+		case k.kind >= clientCalls && k.kind <= toolCalls:
+			of := toldBy{node, k}
+			was := l.shared.known[of].n
+			if l.addElsewhere(k, all[i].N-was); all[i].N == 0 {
+				delete(l.shared.known, of)
+			} else if l.shared.known != nil {
+				l.shared.known[of] = elsewhere{all[i].N, now}
+			}
+			freed = freed || all[i].N < was
+		case rates[i].PerSecond > 0:
+			b := l.buckets.of(k, rates[i], now)
+			for n := all[i].N; n > 0; n -= b.r.burst() { // it may owe then
+				b.ReserveN(now, min(n, b.r.burst()))
+			}
+		}
+	}
+	if freed {
+		l.dispatch()
+	}
+}
+
+// rateOf returns the rate that a number is of, if it is of one.
+func (l *Limiter) rateOf(n *Number) Rate {
+	switch {
+	case n.Kind == clientRate:
+		return l.p.Rate
+	case n.Kind == addressRate:
+		return l.p.AddressRate
+	case n.Kind == serverRate && l.p.Servers != nil:
+		return l.p.Servers.Limits(n.Server, "").Rate
+	}
+	return Rate{}
+}
+
+// addElsewhere counts n more calls that are in flight on other nodes. l.mu is held.
+func (l *Limiter) addElsewhere(k key, n int) {
+	if n == 0 || l.shared.known == nil {
+		return
+	}
+	c := l.counts[k]
+	if c == nil {
+		c = &count{}
+		l.counts[k] = c
+	}
+	c.elsewhere += n
+	l.settle(k, c)
+}

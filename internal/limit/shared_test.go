@@ -1,0 +1,133 @@
+package limit
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// nodes are limiters that tell each other what they have counted, through JSON as notices have it.
+type nodes []*Limiter
+
+func newNodes(n int, p Policy) (all nodes) {
+	for range n {
+		l := New(p)
+		l.Share()
+		all = append(all, l)
+	}
+	return all
+}
+
+// tell has the nodes tell each other.
+func (all nodes) tell(t *testing.T) {
+	t.Helper()
+	for i, from := range all {
+		text, err := json.Marshal(from.Tell())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for j, to := range all {
+			if i == j {
+				continue
+			}
+			var told []Number
+			if err := json.Unmarshal(text, &told); err != nil {
+				t.Fatal(err)
+			}
+			to.Hear(fmt.Sprint("node ", i), told)
+		}
+	}
+}
+
+// A client that begins calls at all nodes, as many as it can, has its rate in the long run, and at
+// no time more than the bound that is written down. Another client is not touched.
+func TestRateOfNodes(t *testing.T) {
+	t.Parallel()
+	for _, n := range []int{2, 5} {
+		synctest.Test(t, func(t *testing.T) {
+			const perSecond, burst = 10, 20
+			all := newNodes(n, Policy{Rate: Rate{PerSecond: perSecond, Burst: burst}})
+			names := Caller{Client: "user " + strings.Repeat("x", 1000)}
+			begin, began := time.Now(), 0
+			for tick := range 60_000 / 10 {
+				for _, l := range all {
+					for {
+						if _, why := admit(t, l, names); why != "" {
+							break
+						}
+						began++
+					}
+				}
+				if tick%25 == 0 {
+					all.tell(t)
+				}
+				passed := time.Since(begin).Seconds()
+				if most := burst + perSecond*passed + float64(n-1)*(burst+perSecond*TellEvery.Seconds()); float64(began) > most+1 {
+					t.Fatalf("%d calls after %v s, and %v are the most", began, passed, most)
+				}
+				time.Sleep(10 * time.Millisecond)
+			}
+			if least, most := perSecond*60, perSecond*60+burst*n+perSecond; began < least || began > most {
+				t.Errorf("%d nodes: %d calls in a minute, want %d to %d", n, began, least, most)
+			}
+			for _, l := range all {
+				if _, why := admit(t, l, bob); why != "" {
+					t.Errorf("another client: %s", why)
+				}
+			}
+		})
+	}
+}
+
+// Calls in flight at other nodes count, until they have ended or their node is silent; and what
+// waits begins then.
+func TestCallsOfNodes(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		all := newNodes(2, Policy{ClientCalls: 2, Queue: 5, QueueWait: time.Minute})
+		a, b := all[0], all[1]
+		one, _ := a.Admit(ann, "")
+		two, _ := a.Admit(ann, "")
+		all.tell(t)
+		if _, why := admit(t, b, ann); why != "client_calls" {
+			t.Errorf("a third: %q", why)
+		}
+		if _, why := admit(t, b, bob); why != "" {
+			t.Errorf("another client: %s", why)
+		}
+		waits := waits(t, t.Context(), b, ann, "")
+		for range 20 { // which is longer than a silent node is believed
+			time.Sleep(TellEvery)
+			all.tell(t)
+		}
+		if began(waits) != nil {
+			t.Error("a third call began")
+		}
+		one.Release()
+		all.tell(t)
+		three := began(waits)
+		if three == nil {
+			t.Fatal("the third call did not begin")
+		}
+		if _, why := admit(t, b, ann); why != "client_calls" {
+			t.Errorf("a fourth: %q", why)
+		}
+		three.Release()
+		for range 20 { // a is silent
+			time.Sleep(TellEvery)
+			b.Tell()
+		}
+		if _, why := admit(t, b, ann, "", ""); why != "" {
+			t.Errorf("after the end of a node: %s", why)
+		}
+		two.Release()
+		a.Tell()
+		if len(a.counts) != 0 || len(b.shared.known) != 0 {
+			t.Errorf("left: %v, %v", a.counts, b.shared.known)
+		}
+		b.Hear("a", []Number{{Kind: 99, N: 5}, {Kind: clientCalls, Name: []byte("x"), N: -5}, {Kind: serverRate, Name: []byte("x"), N: 1 << 40}})
+	})
+}
