@@ -117,6 +117,7 @@ func NewBackendHandler(b backend.Backend, opts *Options) *Handler {
 		LegacyOnly:      o.LegacyOnly,
 		AllowedOrigins:  o.AllowedOrigins,
 		AllowedHosts:    o.AllowedHosts,
+		TrustedProxies:  o.TrustedProxies,
 		Principal:       o.Principal,
 		Authenticate:    o.Authenticate,
 		Observers:       observers,

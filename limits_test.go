@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"strconv"
 	"strings"
 	"testing"
@@ -464,4 +465,25 @@ func TestLimitsOfNodes(t *testing.T) {
 		status, _, _ := b.post("dan", danB, toolCall(id, "echo"))
 		return status == http.StatusOK
 	})
+}
+
+// Behind a proxy that is trusted, clients are told apart.
+func TestRateBehindProxy(t *testing.T) {
+	t.Parallel()
+	l := newLimited(t, &exact{}, func(o *holdfast.Options) {
+		o.Limits.AddressRate, o.Limits.AddressBurst = 0.001, 2
+		o.TrustedProxies = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
+	})
+	for _, from := range []string{"192.0.2.1", "192.0.2.2"} {
+		status, head, text := l.post("", "", initialize, "X-Forwarded-For", from)
+		if status != http.StatusOK {
+			t.Fatalf("%s: %d %s", from, status, text)
+		}
+		id := head.Get("Mcp-Session-Id")
+		if status, _, text := l.post("", id, toolCall(1, "echo"), "X-Forwarded-For", from); status != http.StatusOK {
+			t.Errorf("%s: %d %s", from, status, text)
+		}
+		status, head, text = l.post("", id, toolCall(2, "echo"), "X-Forwarded-For", "198.51.100.7, "+from)
+		refused(t, status, head, text, "2")
+	}
 }

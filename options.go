@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"log/slog"
 	"net/http"
+	"net/netip"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -157,6 +158,12 @@ type Options struct {
 	// default a server on a loopback address accepts loopback names only, and any other
 	// server accepts all names.
 	AllowedHosts []string
+	// TrustedProxies are the addresses of proxies that are believed the address of their client, which
+	// they add to X-Forwarded-For. It is whom use is counted against (MaxShare, Limits) if there is no
+	// Principal, and the RemoteAddr that backends see. By default the header is not read. Of
+	// connections of such proxies it cannot be seen that a client left bytes unread: see
+	// [Handler.Listener].
+	TrustedProxies []netip.Prefix
 	// Principal returns the identity of the client that makes a request, or "" if it has
 	// none. Only the principal that began a session can use it. By default it is the
 	// user id of the go-sdk's auth.TokenInfo in the request's context. It may be called

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"net/netip"
 	"strconv"
 	"time"
 
@@ -17,6 +18,7 @@ type limitFlags struct {
 	calls, toolCalls    int
 	queue               int
 	queueWait           time.Duration
+	proxies             []string
 }
 
 func (f *limitFlags) add(fs *pflag.FlagSet) {
@@ -24,6 +26,7 @@ func (f *limitFlags) add(fs *pflag.FlagSet) {
 	fs.IntVar(&f.burst, "rate-burst", 0, "how many of them at once (default those of a second, and 1 at the least)")
 	fs.Var(&f.addressRate, "rate-address", "calls and sessions that clients of one address may begin, like 100/s (default any number)")
 	fs.IntVar(&f.addressBurst, "rate-address-burst", 0, "how many of them at once (default those of a second, and 1 at the least)")
+	fs.StringArrayVar(&f.proxies, "trust-proxy", nil, "`address` of a proxy, or a CIDR, that is believed what address its client has, in X-Forwarded-For (can be repeated)")
 	fs.IntVar(&f.calls, "max-calls-principal", 0, "maximum number of calls in flight of one client (one principal, or else one address); 0: any")
 	fs.IntVar(&f.toolCalls, "max-calls-tool", 0, "maximum number of calls in flight of one tool; 0: any")
 	fs.IntVar(&f.queue, "queue", 0, "how many calls over these maximum numbers may wait for others to end, in place of status 429")
@@ -51,6 +54,11 @@ func (f *limitFlags) check() error {
 	case f.queueWait <= 0:
 		return usagef("--queue-wait %v: want more than 0", f.queueWait)
 	}
+	for _, text := range f.proxies {
+		if _, err := parseProxy(text); err != nil {
+			return usagef("--trust-proxy %q: want an IP address, or a CIDR like 10.0.0.0/8", text)
+		}
+	}
 	return nil
 }
 
@@ -61,6 +69,18 @@ func (f *limitFlags) set(opts *holdfast.Options) {
 	l.AddressRate, l.AddressBurst = float64(f.addressRate), f.addressBurst
 	l.Calls, l.ToolCalls = f.calls, f.toolCalls
 	l.Queue, l.QueueWait = f.queue, f.queueWait
+	for _, text := range f.proxies {
+		p, _ := parseProxy(text) // which was checked
+		opts.TrustedProxies = append(opts.TrustedProxies, p)
+	}
+}
+
+// parseProxy parses an address, or a CIDR.
+func parseProxy(text string) (netip.Prefix, error) {
+	if at, err := netip.ParseAddr(text); err == nil {
+		return at.Prefix(at.BitLen())
+	}
+	return netip.ParsePrefix(text)
 }
 
 // A callRate is the value of a flag for so many calls a second.

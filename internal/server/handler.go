@@ -11,6 +11,7 @@ import (
 	"context"
 	"log/slog"
 	"net/http"
+	"net/netip"
 	"strings"
 	"sync"
 	"time"
@@ -64,6 +65,7 @@ type Options struct {
 	LegacyOnly      bool           // revision 2026-07-28 is refused
 	AllowedOrigins  []string       // beside the server's own; "*" allows any
 	AllowedHosts    []string       // beside loopback names on a loopback address; "*" allows any
+	TrustedProxies  []netip.Prefix // who are believed what address their client has
 	// Principal returns who makes a request, "" for nobody in particular. A
 	// session can be used only by the principal that began it.
 	Principal func(*http.Request) string
@@ -174,6 +176,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if h.refuseAtWorker(w) {
 		return
 	}
+	r = h.ofClient(r)
 	h.limit(w, r)
 	switch {
 	case !h.guard(w, r, h.allow()):

@@ -1,0 +1,66 @@
+package server
+
+import (
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+)
+
+// headerForwardedFor lists the addresses that a request came from, of which each proxy adds the
+// one that it sees. Anybody can send it: what counts is what proxies have added that are trusted.
+const headerForwardedFor = "X-Forwarded-For"
+
+// ofClient returns a request as its client has made it: one that comes from a trusted proxy has the
+// address that the proxy names. Its connection is not watched, which is the proxy's.
+func (h *Handler) ofClient(r *http.Request) *http.Request {
+	if len(h.opts.TrustedProxies) == 0 {
+		return r
+	}
+	from, ok := h.clientAddress(r)
+	if !ok {
+		return r
+	}
+	_, port, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil {
+		port = "0"
+	}
+	to := *r
+	to.RemoteAddr = net.JoinHostPort(from.String(), port)
+	return &to
+}
+
+// clientAddress returns the address that trusted proxies name: the last one that is not of a proxy
+// that is trusted too. It is false if no such proxy has sent the request.
+func (h *Handler) clientAddress(r *http.Request) (at netip.Addr, ok bool) {
+	if at, ok = parseAddress(r.RemoteAddr); !ok || !h.trusts(at) {
+		return at, false
+	}
+	hops := strings.Split(strings.Join(r.Header[headerForwardedFor], ","), ",")
+	for i := len(hops) - 1; i >= 0 && h.trusts(at); i-- {
+		hop, ok := parseAddress(strings.TrimSpace(hops[i]))
+		if !ok {
+			break // it is not known farther than that
+		}
+		at = hop
+	}
+	return at, true
+}
+
+func (h *Handler) trusts(at netip.Addr) bool {
+	for _, p := range h.opts.TrustedProxies {
+		if p.Contains(at) {
+			return true
+		}
+	}
+	return false
+}
+
+// parseAddress parses an address, with a port or without.
+func parseAddress(text string) (netip.Addr, bool) {
+	if at, err := netip.ParseAddrPort(text); err == nil {
+		return at.Addr().Unmap().WithZone(""), true
+	}
+	at, err := netip.ParseAddr(strings.Trim(text, "[]"))
+	return at.Unmap().WithZone(""), err == nil
+}

@@ -1,0 +1,35 @@
+package server
+
+import (
+	"net/http"
+	"net/netip"
+	"testing"
+)
+
+// An address is believed as far as proxies are trusted that have named it.
+func TestClientAddress(t *testing.T) {
+	t.Parallel()
+	h := &Handler{opts: Options{TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00::/8")}}}
+	for _, c := range []struct {
+		from string
+		says []string
+		want string
+	}{
+		{"192.0.2.1:5", []string{"203.0.113.9"}, "192.0.2.1:5"}, // anybody can say so
+		{"10.0.0.1:5", nil, "10.0.0.1:5"},
+		{"10.0.0.1:5", []string{"203.0.113.9"}, "203.0.113.9:5"},
+		{"10.0.0.1:5", []string{"198.51.100.1, 203.0.113.9"}, "203.0.113.9:5"}, // the first is the client's word
+		{"10.0.0.1:5", []string{"203.0.113.9", "10.1.1.1, fd00::1"}, "203.0.113.9:5"},
+		{"10.0.0.1:5", []string{"198.51.100.1, unknown, 10.1.1.1"}, "10.1.1.1:5"},
+		{"10.0.0.1:5", []string{"203.0.113.9:1234"}, "203.0.113.9:5"},
+		{"[fd00::2]:5", []string{"[2001:db8::1]:77"}, "[2001:db8::1]:5"},
+		{"[::ffff:10.0.0.1]:5", []string{"::ffff:203.0.113.9"}, "203.0.113.9:5"},
+		{"10.0.0.1:5", []string{"10.9.9.9"}, "10.9.9.9:5"},
+		{"", []string{"203.0.113.9"}, ""},
+	} {
+		r := &http.Request{RemoteAddr: c.from, Header: http.Header{headerForwardedFor: c.says}}
+		if got := h.ofClient(r).RemoteAddr; got != c.want {
+			t.Errorf("from %s, which says %q: %s, want %s", c.from, c.says, got, c.want)
+		}
+	}
+}
