@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"slices"
 	"strings"
@@ -33,7 +34,7 @@ func (d *discarder) Flush()                      {}
 // multiple of a call that nobody observes in the same round.
 func BenchmarkObservers(b *testing.B) {
 	const calls = 4000 // in a round, of each
-	kinds := strings.Fields(cmp.Or(os.Getenv("KINDS"), "none metrics audit both traces"))
+	kinds := strings.Fields(cmp.Or(os.Getenv("KINDS"), "none metrics audit both traces page page_open metrics_page"))
 	call := make([]func(), len(kinds))
 	for i, kind := range kinds {
 		call[i] = observed(b, kind)
@@ -69,6 +70,11 @@ func observed(b *testing.B, kind string) func() {
 	o := &holdfast.Options{Logger: slog.New(slog.DiscardHandler)}
 	switch kind {
 	case "none":
+	case "page":
+		o.Page = http.NewServeMux()
+	case "page_open":
+		o.Page = http.NewServeMux()
+		defer openPage(b, o.Page)
 	case "traces":
 		traced, end, err := tools.Trace(0.01)
 		if err != nil {
@@ -83,7 +89,10 @@ func observed(b *testing.B, kind string) func() {
 		}
 		b.Cleanup(end)
 		observe(o, "bench")
-		if kind == "metrics" {
+		if kind == "metrics_page" {
+			o.Page = http.NewServeMux()
+		}
+		if kind != "audit" && kind != "both" {
 			o.Audit = nil
 		}
 		if kind == "audit" {
@@ -117,6 +126,26 @@ func observed(b *testing.B, kind string) func() {
 	post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)()
 	call := post(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"echo","arguments":` + load.EchoArgs(32) + `}}`)
 	return func() { call() }
+}
+
+// openPage opens a live page, and reads what it is sent. What that costs counts, too.
+func openPage(b *testing.B, mux *http.ServeMux) {
+	b.Helper()
+	s := httptest.NewServer(mux)
+	res, err := http.Get(s.URL + "/live/events")
+	if err != nil {
+		b.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_, _ = io.Copy(io.Discard, res.Body)
+	}()
+	b.Cleanup(func() {
+		_ = res.Body.Close()
+		<-done
+		s.Close()
+	})
 }
 
 // cpuTime returns the CPU time of the process so far.

@@ -125,7 +125,7 @@ func (l *Live) callOf(name string) *observe.Call {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.state != "" {
+	if r.ended {
 		return nil
 	}
 	return r.call

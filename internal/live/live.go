@@ -39,7 +39,7 @@ type Live struct {
 	mu           sync.Mutex // before a record's
 	inFlight     []*record
 	more         int // calls in flight that are not in inFlight
-	ended, light []*record
+	ended, light ring
 	sessions     map[string]*session
 	open         int // sessions, those that are not in the map included
 
@@ -114,26 +114,40 @@ type session struct {
 	backend bool   // is open
 }
 
-// record is a call. It is its observer.
+// record is a call. It is its observer. There is one for each call, also while no page is open: it is small.
 type record struct {
 	l    *Live
 	call *observe.Call
 	id   uint64
+	at   int // in Live.inFlight; guarded by Live.mu
 
-	mu       sync.Mutex
-	key      string // see keyOf; "": it was not needed yet
-	from     string // the node that it was taken over from
-	state    string // "" in flight
-	end      observe.End
-	task     bool
+	mu    sync.Mutex
+	ended bool
+	task  bool
+	end   observe.End
+	from  string // the node that it was taken over from
+	*stored
+}
+
+// stored is what is kept besides of a call that has a stream.
+type stored struct {
 	handed   time.Time
 	first    uint64 // sequence of the first entry that was appended here
-	last     uint64
 	progress progress
 	ticks    []tick
 	hidden   int // entries that have no tick any more
 	bars     []bar
 	barsGone int
+}
+
+// nothing is that of a call that has none. It is not changed.
+var nothing stored
+
+// keepMore makes room for what is kept besides. r.mu is held.
+func (r *record) keepMore() {
+	if r.stored == &nothing {
+		r.stored = &stored{}
+	}
 }
 
 // tick is an entry of a call's log.
@@ -162,7 +176,7 @@ func (l *Live) Began(c *observe.Call, _ []byte) observe.CallObserver {
 		l.more++
 		return (*uncounted)(l)
 	}
-	r := &record{l: l, call: c, id: l.serial.Add(1)}
+	r := &record{l: l, call: c, id: l.serial.Add(1), at: len(l.inFlight), stored: &nothing}
 	if s := l.sessions[c.Session]; s != nil && c.Again {
 		r.from = s.from
 	}
@@ -231,7 +245,7 @@ func (l *Live) tookOver(e observe.TakenOver) {
 	if s := l.sessions[e.Name]; s != nil {
 		s.from = text(e.From)
 	}
-	for _, all := range [][]*record{l.inFlight, l.ended, l.light} {
+	for _, all := range [][]*record{l.inFlight, l.ended.all, l.light.all} {
 		for _, r := range all {
 			if r.call.Session == e.Name && r.call.Again {
 				r.mu.Lock()
@@ -249,7 +263,7 @@ func (l *Live) readAgain(of *observe.Reader, e observe.Event) {
 	}
 	l.mu.Lock()
 	var found *record
-	for _, r := range l.ended {
+	for _, r := range l.ended.all {
 		if r.call.Session == of.Session && r.call.Number() == of.Number {
 			found = r
 		}
@@ -265,36 +279,38 @@ func (r *record) Ended(c *observe.Call, e observe.End) {
 	l := r.l
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for i, one := range l.inFlight {
-		if one == r { // the last takes its place: the page sorts them
-			last := len(l.inFlight) - 1
-			l.inFlight[i], l.inFlight[last] = l.inFlight[last], nil
-			l.inFlight = l.inFlight[:last]
-			break
-		}
-	}
+	last := len(l.inFlight) - 1 // takes its place: the page sorts them
+	l.inFlight[r.at], l.inFlight[last].at = l.inFlight[last], r.at
+	l.inFlight[last] = nil
+	l.inFlight = l.inFlight[:last]
 	r.mu.Lock()
-	r.state, r.end = e.Outcome.String(), e
+	r.ended, r.end = true, e
 	if e.At.IsZero() {
 		r.end.At = time.Now()
 	}
 	r.mu.Unlock()
 	if c.Number() == 0 {
-		l.light = keep(l.light, r, mostLight)
+		l.light.keep(r, mostLight)
 	} else {
-		l.ended = keep(l.ended, r, mostEnded)
+		l.ended.keep(r, mostEnded)
 	}
 	l.change()
 }
 
-// keep appends a record, and drops the oldest ones.
-func keep(all []*record, r *record, most int) []*record {
-	if len(all) >= most {
-		n := copy(all, all[len(all)-most+1:])
-		clear(all[n:])
-		all = all[:n]
+// A ring has the last records, in no order.
+type ring struct {
+	all  []*record
+	next int // is the oldest one, if there are as many as may be
+}
+
+// keep adds a record, in the place of the oldest one if there are as many as may be.
+func (k *ring) keep(r *record, most int) {
+	if len(k.all) < most {
+		k.all = append(k.all, r)
+		return
 	}
-	return append(all, r)
+	k.all[k.next] = r
+	k.next = (k.next + 1) % most
 }
 
 // Happened implements [observe.CallObserver].
@@ -305,10 +321,13 @@ func (r *record) Happened(_ *observe.Call, e observe.Event) {
 	case observe.BecameTask:
 		r.task = true
 	case observe.HandedOff:
+		r.keepMore()
 		r.handed = time.Now()
 	case observe.Appended:
+		r.keepMore()
 		r.appended(e)
 	case observe.ReaderCame:
+		r.keepMore()
 		r.came(e.Reader)
 	case observe.ReaderRead:
 		if b := r.bar(e.Reader); b != nil {
@@ -327,7 +346,6 @@ func (r *record) appended(e observe.Appended) {
 	if r.first == 0 {
 		r.first = e.Seq
 	}
-	r.last = e.Seq
 	if len(r.ticks) >= mostTicks {
 		n := 0
 		for i := 0; i < len(r.ticks); i += 2 {

@@ -95,7 +95,7 @@ func (l *Live) snapshot() snapshot {
 		}
 	}
 	l.mu.Lock()
-	all := slices.Concat(l.inFlight, l.ended, l.light)
+	all := slices.Concat(l.inFlight, l.ended.all, l.light.all)
 	s.InFlight, s.Open = len(l.inFlight)+l.more, l.open
 	for _, one := range l.sessions {
 		s.Sessions = append(s.Sessions, sessionView{
@@ -119,7 +119,7 @@ func (l *Live) snapshot() snapshot {
 func (l *Live) record(id uint64) *record {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, all := range [][]*record{l.inFlight, l.ended, l.light} {
+	for _, all := range [][]*record{l.inFlight, l.ended.all, l.light.all} {
 		for _, r := range all {
 			if r.id == id {
 				return r
@@ -149,17 +149,14 @@ func keyOf(c *observe.Call) string {
 // view returns a row. r.mu is held.
 func (r *record) view() callView {
 	c := r.call
-	if r.key == "" {
-		r.key = keyOf(c)
-	}
 	v := callView{
-		ID: r.id, Key: r.key, Session: c.Session, Server: c.Server, Principal: text(c.Principal), Method: text(c.Method), Tool: text(c.Tool),
-		Revision: text(c.Revision), Stream: c.Number(), Began: c.Began.UnixMilli(), State: r.state, Again: c.Again, From: r.from, Task: r.task,
+		ID: r.id, Key: keyOf(c), Session: c.Session, Server: c.Server, Principal: text(c.Principal), Method: text(c.Method), Tool: text(c.Tool),
+		Revision: text(c.Revision), Stream: c.Number(), Began: c.Began.UnixMilli(), Again: c.Again, From: r.from, Task: r.task,
 		Entries: c.Entries(), Connections: c.Connections(),
 		Progress: r.progress.Progress, Total: r.progress.Total, Message: r.progress.Message,
 	}
-	if r.state != "" {
-		v.Ended = r.end.At.UnixMilli()
+	if r.ended {
+		v.State, v.Ended = r.end.Outcome.String(), r.end.At.UnixMilli()
 	}
 	if !r.handed.IsZero() {
 		v.HandedOff = r.handed.UnixMilli()
