@@ -487,3 +487,68 @@ func TestRateBehindProxy(t *testing.T) {
 		refused(t, status, head, text, "2")
 	}
 }
+
+// A modern call waits as others do, and so does one whose session is on another node, in the queue
+// there. Its client may leave.
+func TestQueueElsewhere(t *testing.T) {
+	t.Parallel()
+	engine := logtest.New(logtest.Options{})
+	s := &shift{running: make(chan string), release: make(chan struct{})}
+	figures := prometheus.NewRegistry()
+	var nodes []*limited
+	for i := range 2 {
+		store := durable.New(engine.Open(), durable.Options{Logger: slog.New(slog.DiscardHandler)})
+		t.Cleanup(func() { _ = store.Close() })
+		nodes = append(nodes, newLimited(t, s, func(o *holdfast.Options) {
+			o.Store, o.Limits.ToolCalls, o.Limits.Queue, o.Limits.QueueWait, o.MaxShare = store, 1, 5, time.Minute, 1
+			if i == 0 {
+				o.Metrics = figures
+			}
+		}))
+	}
+	a, b := nodes[0], nodes[1]
+	ann := a.begin("ann")
+	answers := make(chan string, 5)
+	call := func(ctx context.Context, at *limited, id int, more ...string) {
+		body := toolCall(id, "held")
+		session := ann
+		if len(more) > 0 {
+			session = ""
+			body = strings.Replace(body, `"progressToken":1`, `"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}`, 1)
+		}
+		status, _, text := at.postFor(ctx, "ann", session, body, more...)
+		answers <- fmt.Sprint(status, " ", id, " ", strings.Contains(text, fmt.Sprintf(`"id":%d,"result"`, id)))
+	}
+	wait := func(n float64) {
+		t.Helper()
+		await(t, fmt.Sprint(n, " wait"), func() bool { return waiting(t, figures) == n })
+	}
+	modern := []string{"Mcp-Protocol-Version", "2026-07-28", "Mcp-Method", "tools/call", "Mcp-Name", "held"}
+	go call(t.Context(), a, 1)
+	<-s.running
+	ctx, leave := context.WithCancel(t.Context())
+	go call(ctx, b, 2) // forwarded
+	wait(1)
+	go call(t.Context(), b, 3)
+	wait(2)
+	go call(t.Context(), a, 4, modern...)
+	wait(3)
+	leave()
+	wait(2)
+	<-answers
+	for _, want := range []string{"200 1 true", "200 3 true", "200 4 true"} {
+		s.release <- struct{}{}
+		if got := <-answers; got != want {
+			t.Errorf("answered %s, want %s", got, want)
+		}
+		if !strings.Contains(want, " 4") {
+			<-s.running
+		}
+	}
+	wait(0)
+	select {
+	case id := <-s.running:
+		t.Errorf("%s runs, whose client has left", id)
+	default:
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net/http"
 	"sync"
 	"time"
 
@@ -85,6 +86,10 @@ func (b *backoff) wait(ctx context.Context, c *Conn, err error) error {
 func (c *Conn) away(err error) {
 	if c.opts.Away != nil {
 		c.inform("Options.Away", func() { c.opts.Away(err) })
+		return
+	}
+	if no := (*refusal)(nil); errors.As(err, &no) && no.status == http.StatusTooManyRequests {
+		c.logger.Info("the server takes no more for now: trying again", "after", no.after, "error", err)
 		return
 	}
 	c.logger.Info("the server is out of reach: trying again", "error", err)
