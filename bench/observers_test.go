@@ -132,17 +132,18 @@ func observed(b *testing.B, kind string) func() {
 func openPage(b *testing.B, mux *http.ServeMux) {
 	b.Helper()
 	s := httptest.NewServer(mux)
-	res, err := http.Get(s.URL + "/live/events")
+	res, err := http.Get(s.URL + "/live/events") //nolint:bodyclose // who reads it closes it
 	if err != nil {
 		b.Fatal(err)
 	}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
+		defer func() { _ = res.Body.Close() }()
 		_, _ = io.Copy(io.Discard, res.Body)
 	}()
 	b.Cleanup(func() {
-		_ = res.Body.Close()
+		s.CloseClientConnections()
 		<-done
 		s.Close()
 	})

@@ -45,6 +45,42 @@ func TestInBrowser(t *testing.T) {
 	page.until(`document.title === "Holdfast" && !document.querySelector("main img, main b b") && document.querySelector("#calls button").textContent.startsWith("<img")`)
 }
 
+// A call goes on at another node while the page of a third one is open: it is one row, and one picture.
+func TestMoveInBrowser(t *testing.T) {
+	t.Parallel()
+	testlong.Only(t, "it starts a browser")
+	chromium, err := exec.LookPath("chromium")
+	if err != nil {
+		t.Skip("there is no chromium")
+	}
+	f := newNodes(t, "a", "b", "c")
+	s := serve(t, f.pages["c"], *f.pages["c"].from())
+	w := begin(f.pages["a"], "s", "count")
+	w.Stored(7)
+	w.Append(7, observe.Appended{Seq: 1, Data: []byte(`{"method":"notifications/message"}`)})
+
+	page := open(t, chromium, s.URL)
+	state := func(want, node string) {
+		page.until(`document.querySelectorAll("#calls tr").length === 1 && document.querySelector("#calls .pill").textContent.startsWith("` + want +
+			`") && document.querySelectorAll("#calls td")[2].textContent === "` + node + `"`)
+	}
+	state("in flight", "a")
+	page.until(`document.querySelectorAll("svg .tick").length === 1 && document.querySelectorAll("#nodes tr").length === 3`)
+	f.become("a", NodeLost)
+	state("node lost", "a")
+	page.until(`document.querySelector("#nodes").textContent.includes("lost") && document.querySelector("#inflight").textContent === "0"`)
+	again := &observe.Watch{Call: observe.Call{Session: "s", Principal: "alice", ID: "1", Method: "tools/call", Tool: "count", Again: true}}
+	observe.Observers{f.pages["b"]}.Begin(again, nil, nil)
+	again.Stored(7)
+	again.Append(7, observe.Appended{Seq: 2, Data: []byte(`{"method":"notifications/message"}`)})
+	state("in flight", "b")
+	page.until(`document.querySelectorAll("svg .tick").length === 2 && document.querySelectorAll("svg .over").length === 1`)
+	again.Append(7, observe.Appended{Seq: 3, Data: []byte(`{}`), Last: true})
+	again.End(7, observe.Result, 0)
+	state("result", "b")
+	page.until(`document.querySelectorAll("svg .tick").length === 3 && document.querySelector("#cancel").hidden`)
+}
+
 // tab is a page in a browser.
 type tab struct {
 	t    *testing.T
