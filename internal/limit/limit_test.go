@@ -61,6 +61,11 @@ func TestRate(t *testing.T) {
 		if began < 19 || began > 21 {
 			t.Errorf("%d calls in 10 s at 2 a second", began)
 		}
+		for r, want := range map[float64]string{50: "50 calls a second", 1: "1 calls a second", 2.0 / 60: "2 calls a minute", 10.0 / 3600: "10 calls an hour"} {
+			if got := (Rate{PerSecond: r}).String(); got != want {
+				t.Errorf("%v is %s, want %s", r, got, want)
+			}
+		}
 		slow := New(Policy{Rate: Rate{PerSecond: 0.1}})
 		_, _ = slow.Admit(ann, "")
 		if _, err := slow.Admit(ann, ""); !errors.As(err, &no) || no.RetryAfter() != 10 {

@@ -58,7 +58,7 @@ func whose(kind kind) (reason, text string) {
 
 func tooFast(kind kind, r Rate, after time.Duration) *Refusal {
 	reason, text := whose(kind)
-	return &Refusal{reason: reason, after: after, text: fmt.Sprintf("%s may begin %s calls a second, and %d at once", text, number(r.PerSecond), r.burst())}
+	return &Refusal{reason: reason, after: after, text: fmt.Sprintf("%s may begin %s, and %d at once", text, r, r.burst())}
 }
 
 func tooMany(kind kind, n int, r Rate) *Refusal {
@@ -66,7 +66,17 @@ func tooMany(kind kind, n int, r Rate) *Refusal {
 	return &Refusal{reason: reason, never: true, text: fmt.Sprintf("a batch of %d calls, of which %s may begin %d at once", n, text, r.burst())}
 }
 
-func number(f float64) string { return strconv.FormatFloat(f, 'g', 4, 64) }
+// String returns "50 calls a second", or the like of a minute or an hour.
+func (r Rate) String() string {
+	n, unit := r.PerSecond, "a second"
+	switch {
+	case n < 1.0/60:
+		n, unit = n*3600, "an hour"
+	case n < 1:
+		n, unit = n*60, "a minute"
+	}
+	return strconv.FormatFloat(n, 'g', 4, 64) + " calls " + unit
+}
 
 // Waits reports whether [Refusal.Wait] may be called.
 func (r *Refusal) Waits() bool { return r.waits }
