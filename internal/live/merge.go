@@ -82,7 +82,7 @@ func parsePlace(s, self string) (place, bool) {
 // view returns what is to be shown, with the life of the call that is chosen, if it is known.
 func (l *Live) view(chosen string) view {
 	own, from := l.snapshot(), l.from()
-	v := view{At: own.At, Actions: l.opts.Token != ""}
+	v := view{At: own.At, Actions: l.opts.Token != "", Calls: []callRow{}, Sessions: []sessionRow{}}
 	if from.Nodes != nil {
 		v.Node, _ = from.Nodes()
 	}
