@@ -74,7 +74,7 @@ var layers = []struct {
 	{"internal/auth", nil},
 	{"internal/config", []string{"internal/limit", "internal/redact"}},
 	{"internal/merge", []string{"backend", "jsonrpc", "internal/protocol"}},
-	{"internal/servers", []string{"internal/merge", "internal/feature/handoff", "internal/limit", "internal/config", "backend", "backend/process", "backend/remote", "client", "jsonrpc", "internal/protocol", "internal/server", "internal/session", "internal/translate"}},
+	{"internal/servers", []string{"internal/auth", "internal/merge", "internal/feature/handoff", "internal/limit", "internal/config", "backend", "backend/process", "backend/remote", "client", "jsonrpc", "internal/protocol", "internal/server", "internal/session", "internal/translate"}},
 	{"internal/statefile", nil},
 	{"internal/terminal", []string{"jsonrpc"}},
 	{"internal/follow", []string{"client", "jsonrpc", "internal/statefile", "internal/terminal"}},
@@ -93,7 +93,7 @@ var everything = []string{"*"}
 // modules are the dependencies, and the packages that may import them.
 var modules = map[string][]string{
 	"github.com/modelcontextprotocol/go-sdk": {".", "backend/sdk", "cmd/...", "bench/...", "conformance/...", "examples/..."},
-	"golang.org/x/oauth2":                    {"."},
+	"golang.org/x/oauth2":                    {".", "internal/auth"},
 	"github.com/coreos/go-oidc/v3":           {"internal/auth"},
 	"github.com/go-jose/go-jose/v4":          {"internal/auth", "internal/auth/authtest"},
 	"github.com/prometheus/client_golang":    {".", "internal/metrics", "cmd/...", "bench/..."},
@@ -108,7 +108,7 @@ var modules = map[string][]string{
 	"github.com/spf13/pflag":                 {"cmd/..."},
 	"github.com/gofrs/flock":                 {"internal/bridge", "internal/follow", "internal/statefile", "internal/engine/jetstream"},
 	"golang.org/x/time":                      {"internal/limit"},
-	"golang.org/x/sync":                      {"internal/engine/durable", "internal/engine/jetstream"},
+	"golang.org/x/sync":                      {"internal/auth", "internal/engine/durable", "internal/engine/jetstream"},
 	"github.com/schollz/progressbar/v3":      {"internal/terminal"},
 	"golang.org/x/term":                      {"internal/terminal", "cmd/...", "examples/..."},
 	"github.com/tailscale/hujson":            {"internal/config"},

@@ -89,7 +89,18 @@ func described(s *config.Server) string {
 	add(s.MaxProcesses > 0, "maxProcesses %d", s.MaxProcesses)
 	add(s.Timeout > 0, "timeout %v", s.Timeout)
 	add(len(s.HandoffAfter) > 0, "handoffAfter")
-	add(s.Auth != nil, "auth")
+	add(len(s.Auth.Scopes) > 0, "auth scopes %s", strings.Join(s.Auth.Scopes, ","))
+	for _, t := range s.Auth.Tools {
+		add(true, "auth tools %s %s", t.Pattern, strings.Join(t.Scopes, ","))
+	}
+	add(s.Auth.Passthrough, "auth passthrough")
+	if t := s.Auth.Token; t != nil {
+		kind := "clientCredentials"
+		if t.Exchange {
+			kind = "tokenExchange"
+		}
+		add(true, "auth %s %s as %s", kind, redacted(t.URL), t.ID)
+	}
 	add(len(s.Env) > 0, "env %s", strings.Join(names(s.Env), ","))
 	add(len(s.Header) > 0, "headers %s", strings.Join(names(s.Header), ","))
 	return strings.Join(all, "; ")

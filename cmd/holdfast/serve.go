@@ -282,10 +282,11 @@ func (f *serveFlags) serve(ctx context.Context, command []string, out io.Writer)
 	var many *configured
 	switch {
 	case f.config.file != "":
-		if many, err = f.config.open(out); err != nil {
+		if many, err = f.config.open(out, f.auth.allows(f.role.isWorker())); err != nil {
 			return err
 		}
 		defer func() { err = errors.Join(err, many.close()) }()
+		f.auth.requireEach(opts, many.set)
 		handler = holdfast.NewBackendHandler(many.set, opts)
 	case f.role.isDoor() && !f.demo && f.upstream.url == "":
 		handler = holdfast.NewBackendHandler(noServer{}, opts)

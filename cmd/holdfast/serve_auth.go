@@ -14,6 +14,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/auth"
+	manyservers "holdfast/internal/servers"
 )
 
 // authFlags are the flags of holdfast serve that say who may use the server.
@@ -100,14 +101,18 @@ func (f *authFlags) tryIssuer(ctx context.Context) {
 	}
 }
 
-// routes adds the metadata of endpoints, for which has reports whether one is at a path.
-func (f *authFlags) routes(has func(path string) bool, next http.Handler) http.Handler {
+// routes adds the metadata of endpoints, for which has reports whether one is at a path. set may be
+// nil.
+func (f *authFlags) routes(has func(path string) bool, set *manyservers.Set, next http.Handler) http.Handler {
 	if f.policy == nil {
 		return next
 	}
 	return auth.Metadata(func(path string) *auth.Policy {
 		if !has(path) {
 			return nil
+		}
+		if set != nil {
+			return f.policyOf(set, set.At(path))
 		}
 		return f.policy
 	}, next)

@@ -67,8 +67,9 @@ type configured struct {
 	options config.Options
 	values  map[string]string // of inputs, as far as they are known
 	set     *manyservers.Set
-	text    []byte             // of the file, when it was last read
-	stop    context.CancelFunc // ends watching
+	allows  func(*config.Server) error // says why a server cannot be served; nil: any can
+	text    []byte                     // of the file, when it was last read
+	stop    context.CancelFunc         // ends watching
 	work    sync.WaitGroup
 }
 
@@ -84,8 +85,9 @@ func (f *configFlags) prepare(out io.Writer) *configured {
 }
 
 // open reads the file.
-func (f *configFlags) open(out io.Writer) (*configured, error) {
+func (f *configFlags) open(out io.Writer, allows func(*config.Server) error) (*configured, error) {
 	c := f.prepare(out)
+	c.allows = allows
 	text, file, err := c.read()
 	if err != nil {
 		return nil, err
@@ -105,8 +107,11 @@ func (c *configured) read() (text []byte, file *config.File, err error) {
 		return text, nil, err
 	}
 	for _, s := range file.Servers {
-		if s.Auth != nil { // it must not be served to anybody
-			return text, nil, fmt.Errorf("%s:%d: the server %q has the setting auth, and this version cannot authenticate clients: remove it, and put a proxy with authentication in front", c.file, s.Line, s.Name)
+		if c.allows == nil {
+			break
+		}
+		if err := c.allows(s); err != nil { // it must not be served to anybody
+			return text, nil, fmt.Errorf("%s:%d: the server %q %w", c.file, s.Line, s.Name, err)
 		}
 	}
 	for _, m := range file.Ignored {
@@ -268,7 +273,7 @@ func (f *serveFlags) routes(ctx context.Context, handler *holdfast.Handler, many
 	pairs := f.ssePath != "" && !f.stateless
 	if many != nil {
 		many.watch(ctx)
-		return f.auth.routes(func(path string) bool { return many.set.Serves(path, pairs) }, many.set.Handler(handler, pairs))
+		return f.auth.routes(func(path string) bool { return many.set.Serves(path, pairs) }, many.set, many.set.Handler(handler, pairs))
 	}
 	mux := http.NewServeMux()
 	mux.Handle(f.path, handler)
@@ -280,5 +285,5 @@ func (f *serveFlags) routes(ctx context.Context, handler *holdfast.Handler, many
 	}
 	return f.auth.routes(func(path string) bool {
 		return path == f.path || pairs && (path == f.ssePath || path == f.messagesPath())
-	}, mux)
+	}, nil, mux)
 }

@@ -30,13 +30,46 @@ type Policy struct {
 // (RFC 9728, section 3.1).
 const metadataPath = "/.well-known/oauth-protected-resource"
 
-// A principalKey is the key of a request's principal in its context.
-type principalKey struct{}
+// An identityKey is the key of who makes a request in its context: a *verified.
+type identityKey struct{}
 
 // Principal returns the principal that a request was authenticated as, or "".
 func Principal(r *http.Request) string {
-	p, _ := r.Context().Value(principalKey{}).(string)
-	return p
+	if v, _ := r.Context().Value(identityKey{}).(*verified); v != nil {
+		return v.principal
+	}
+	return ""
+}
+
+// Lacks returns the challenge for a client that lacks one of the scopes for something beside the
+// endpoint, or "". known are scopes for other things there: those that the client has are in
+// the challenge, so that it keeps them (2025-11-25, Authorization, "Scope Challenge Handling"). The
+// request has passed [Require].
+func (p *Policy) Lacks(r *http.Request, scopes, known []string) (challenge string) {
+	var has []string
+	if v, _ := r.Context().Value(identityKey{}).(*verified); v != nil {
+		has = v.scopes
+	}
+	if !slices.ContainsFunc(scopes, func(s string) bool { return !slices.Contains(has, s) }) {
+		return ""
+	}
+	all := slices.Concat(p.Scopes, scopes)
+	for _, s := range known {
+		if slices.Contains(has, s) {
+			all = append(all, s)
+		}
+	}
+	return p.challenge(r, "insufficient_scope", errScope, unique(all))
+}
+
+// unique returns a list without what is in it twice.
+func unique(list []string) (all []string) {
+	for _, s := range list {
+		if !slices.Contains(all, s) {
+			all = append(all, s)
+		}
+	}
+	return all
 }
 
 // Require returns middleware that lets requests pass that are authenticated, as [Principal] then
@@ -49,12 +82,12 @@ func Require(policy func(*http.Request) *Policy) func(http.Handler) http.Handler
 				next.ServeHTTP(w, r)
 				return
 			}
-			principal, err := p.authenticate(r)
+			who, err := p.authenticate(r)
 			if err != nil {
 				p.refuse(w, r, err)
 				return
 			}
-			next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), principalKey{}, principal)))
+			next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), identityKey{}, who)))
 		})
 	}
 }
@@ -67,35 +100,36 @@ var (
 	errScope       = errors.New("the token lacks a scope that is required")
 )
 
-// authenticate returns the principal of a request.
-func (p *Policy) authenticate(r *http.Request) (string, error) {
+// authenticate returns who makes a request.
+func (p *Policy) authenticate(r *http.Request) (*verified, error) {
 	if p.Certificates {
 		cert := certificateOf(r)
 		if cert == nil {
-			return "", errCertificate
+			return nil, errCertificate
 		}
 		if p.Issuer == nil && p.Keys == nil {
-			return identityOf(cert)
+			identity, err := identityOf(cert)
+			return &verified{principal: identity}, err
 		}
 	}
 	token, ok := bearer(r)
 	if !ok {
-		return "", errMissing
+		return nil, errMissing
 	}
 	v, err := p.verify(r, token)
 	switch {
 	case errors.Is(err, errUnavailable):
-		return "", err
+		return nil, err
 	case err != nil:
 		p.log().Debug("a token is refused", "error", err)
-		return "", errInvalid
+		return nil, errInvalid
 	}
 	for _, s := range p.Scopes {
 		if !slices.Contains(v.scopes, s) {
-			return "", errScope
+			return nil, errScope
 		}
 	}
-	return v.principal, nil
+	return v, nil
 }
 
 // verify checks a token, but not its scopes.
@@ -151,6 +185,13 @@ func (p *Policy) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	case errors.Is(err, errScope):
 		status, code = http.StatusForbidden, "insufficient_scope"
 	}
+	w.Header().Set("WWW-Authenticate", p.challenge(r, code, err, p.Scopes))
+	answer(w, status, code, err)
+}
+
+// challenge returns what WWW-Authenticate says to a client (RFC 6750, section 3; RFC 9728, section
+// 5.1).
+func (p *Policy) challenge(r *http.Request, code string, err error, scopes []string) string {
 	var params []string
 	if p.Issuer != nil {
 		params = append(params, `resource_metadata="`+p.metadataURL(r)+`"`)
@@ -158,11 +199,10 @@ func (p *Policy) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	if code != "" {
 		params = append(params, `error="`+code+`"`, `error_description="`+err.Error()+`"`)
 	}
-	if len(p.Scopes) > 0 {
-		params = append(params, `scope="`+strings.Join(p.Scopes, " ")+`"`)
+	if len(scopes) > 0 {
+		params = append(params, `scope="`+strings.Join(scopes, " ")+`"`)
 	}
-	w.Header().Set("WWW-Authenticate", strings.TrimSpace("Bearer "+strings.Join(params, ", ")))
-	answer(w, status, code, err)
+	return strings.TrimSpace("Bearer " + strings.Join(params, ", "))
 }
 
 // answer writes an error, as RFC 6749, section 5.2 has it.

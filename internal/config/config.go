@@ -141,6 +141,7 @@ func (r *reader) add(host member[hostServer], ours member[settings]) {
 	default:
 		r.command(s, h)
 	}
+	r.auth(s, h.Holdfast)
 	r.out.Servers = append(r.out.Servers, s)
 }
 
@@ -279,10 +280,6 @@ func (r *reader) settings(s *Server, own *settings) {
 		s.HandoffAfter = append(s.HandoffAfter, PatternDuration{v.Name, v.Value.value})
 	}
 	r.limits(s, own, all)
-	s.Auth = []byte(own.Auth)
-	if s.Auth == nil {
-		s.Auth = []byte(all.Auth)
-	}
 }
 
 // limits reads how much clients may do at the server.

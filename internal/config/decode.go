@@ -2,7 +2,6 @@ package config
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"reflect"
@@ -51,8 +50,6 @@ type (
 		at    int
 		value float64
 	}
-	// object is any object.
-	object json.RawMessage
 	// named is an object whose members have names that the user chose.
 	named[T any]  []member[T]
 	member[T any] struct {
@@ -112,7 +109,9 @@ func (d *decoder) syntax(err error) error {
 // value reads a value into v. path names it.
 func (d *decoder) value(from *hujson.Value, v reflect.Value, path string) {
 	if v.Kind() == reflect.Pointer {
-		v.Set(reflect.New(v.Type().Elem()))
+		if v.CanSet() {
+			v.Set(reflect.New(v.Type().Elem()))
+		}
 		v = v.Elem()
 	}
 	switch to := v.Addr().Interface().(type) {
@@ -153,14 +152,26 @@ func (d *decoder) value(from *hujson.Value, v reflect.Value, path string) {
 		if to.value, err = limit.ParseRate(l.String()); !ok || err != nil {
 			d.wrong(from, path, `a rate like "50/s", "600/m" or "10/h"`)
 		}
-	case *object:
-		if _, ok := from.Value.(*hujson.Object); !ok {
-			d.wrong(from, path, "an object")
+	case *authSettings:
+		if _, ok := literal(from, '"'); ok {
+			to.Upstream = &upstreamAuth{}
+			d.value(from, reflect.ValueOf(to.Upstream), path)
 			return
 		}
-		plain := from.Clone()
-		plain.Minimize()
-		*to = object(plain.Pack())
+		d.composite(from, v, path)
+	case *upstreamAuth:
+		to.at = from.StartOffset
+		l, ok := literal(from, '"')
+		switch to.passthrough = ok && l.String() == "passthrough"; {
+		case to.passthrough:
+		case ok:
+			d.wrong(from, path, `"passthrough", or an object`)
+		default:
+			d.composite(from, v, path)
+		}
+	case *tokenRequest:
+		to.at = from.StartOffset
+		d.composite(from, v, path)
 	default:
 		d.composite(from, v, path)
 	}
@@ -232,7 +243,12 @@ func (d *decoder) composite(from *hujson.Value, v reflect.Value, path string) {
 
 // isOurs reports whether a type is of our own members, of which none is unknown.
 func isOurs(t reflect.Type) bool {
-	return t == reflect.TypeFor[ours]() || t == reflect.TypeFor[settings]() || t == reflect.TypeFor[toolList]()
+	switch t {
+	case reflect.TypeFor[ours](), reflect.TypeFor[settings](), reflect.TypeFor[toolList](),
+		reflect.TypeFor[authSettings](), reflect.TypeFor[upstreamAuth](), reflect.TypeFor[tokenRequest]():
+		return true
+	}
+	return false
 }
 
 // settingsOf returns the names of the members that a type is read from, in order.
@@ -240,7 +256,7 @@ func settingsOf(t reflect.Type) (names []string) {
 	for i := range t.NumField() {
 		if f := t.Field(i); f.Anonymous {
 			names = append(names, settingsOf(f.Type)...)
-		} else {
+		} else if f.IsExported() {
 			names = append(names, f.Tag.Get("json"))
 		}
 	}
@@ -289,7 +305,7 @@ func fieldOf(v reflect.Value, name string) (reflect.Value, bool) {
 			if found, ok := fieldOf(v.Field(i), name); ok {
 				return found, true
 			}
-		} else if f.Tag.Get("json") == name {
+		} else if f.IsExported() && f.Tag.Get("json") == name {
 			return v.Field(i), true
 		}
 	}

@@ -8,7 +8,6 @@
 package config
 
 import (
-	"encoding/json"
 	"net/http"
 	"time"
 
@@ -75,8 +74,31 @@ type Settings struct {
 	MaxCalls     int            // in flight; 0: any number
 	ToolCalls    []PatternCount // in flight of each tool, by patterns of names
 	Rate         limit.Rate     // of calls of one client
-	// Auth is for the package that authenticates clients: an object, or nil.
-	Auth json.RawMessage
+	Auth         Auth
+}
+
+// Auth says who may use a server, and as whom it is used.
+type Auth struct {
+	Scopes      []string        // all of them are needed for the server
+	Tools       []PatternScopes // and these for single tools
+	Passthrough bool            // the server gets the token of the client
+	Token       *TokenRequest   // or one of Holdfast's; nil: none
+}
+
+// PatternScopes are the scopes for the tools whose names match a pattern.
+type PatternScopes struct {
+	Pattern string
+	Scopes  []string
+}
+
+// A TokenRequest says how Holdfast gets a token for a server.
+type TokenRequest struct {
+	URL        string // of the token endpoint
+	ID, Secret string // of Holdfast there
+	Scopes     []string
+	Resource   string // what the token is for (RFC 8707)
+	Audience   string
+	Exchange   bool // the token of the client is exchanged for it (RFC 8693)
 }
 
 // A PatternCount is a number for each tool whose name matches a pattern.

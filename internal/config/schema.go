@@ -59,7 +59,7 @@ type defaults struct {
 	ToolCalls    named[count]    `json:"toolCalls"`
 	Rate         *rate           `json:"rate"`
 	RateBurst    *count          `json:"rateBurst"`
-	Auth         object          `json:"auth"`
+	Auth         *authSettings   `json:"auth"`
 }
 
 // settings are those of one server.
@@ -67,6 +67,34 @@ type settings struct {
 	Path   text  `json:"path"`
 	Prefix *text `json:"prefix"`
 	defaults
+}
+
+// authSettings say who may use a server, and as whom it is used. "passthrough" stands for
+// {"upstream": "passthrough"}.
+type authSettings struct {
+	Scopes   []text        `json:"scopes"`
+	Tools    named[[]text] `json:"tools"`
+	Upstream *upstreamAuth `json:"upstream"`
+}
+
+// upstreamAuth says with what token a server is used that runs elsewhere: one of its members, or
+// "passthrough".
+type upstreamAuth struct {
+	at                int
+	passthrough       bool
+	ClientCredentials *tokenRequest `json:"clientCredentials"`
+	TokenExchange     *tokenRequest `json:"tokenExchange"`
+}
+
+// tokenRequest says how a token is asked for.
+type tokenRequest struct {
+	at           int
+	TokenURL     text   `json:"tokenUrl"`
+	ClientID     text   `json:"clientId"`
+	ClientSecret text   `json:"clientSecret"`
+	Scopes       []text `json:"scopes"`
+	Resource     text   `json:"resource"`
+	Audience     text   `json:"audience"`
 }
 
 // toolList says which tools there are.

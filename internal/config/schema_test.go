@@ -39,6 +39,9 @@ func TestSchemaMembers(t *testing.T) {
 		"input":    {hostInput{}, s.Defs["input"]},
 		"settings": {settings{}, s.Defs["settings"]},
 		"holdfast": {ours{}, s.Defs["holdfast"]},
+		"auth":     {authSettings{}, s.Defs["auth"]},
+		"upstream": {upstreamAuth{}, s.Defs["auth"].Properties["upstream"]},
+		"token":    {tokenRequest{}, s.Defs["tokenRequest"]},
 		"tools":    {toolList{}, s.Defs["settings"].Properties["tools"]},
 	} {
 		var has []string
@@ -89,7 +92,13 @@ func TestSchemaFits(t *testing.T) {
 		`{"mcpServers": {"a": {"command": "x", "holdfast": {"stopidle": "5s"}}}}`:                                                                       false,
 		`{"mcpServers": {"*": {"command": "x"}}}`:                                                                                                       false,
 		`{"mcpServers": {"a": {"url": "x", "type": "ftp"}}}`:                                                                                            false,
-		`{"holdfast": {"merge": "yes"}}`:                                                                                                                false,
+		`{"mcpServers": {"a": {"url": "http://x", "holdfast": {"auth": {"scopes": ["a:b"], "tools": {"*": ["x"]}, "upstream": "passthrough"}}}}}`:       true,
+		`{"mcpServers": {"a": {"url": "http://x", "holdfast": {"auth": "passthrough"}}}}`:                                                               true,
+		`{"mcpServers": {"a": {"url": "http://x", "holdfast": {"auth": "none"}}}}`:                                                                      false,
+		`{"mcpServers": {"a": {"url": "http://x", "holdfast": {"auth": {"scopes": ["a b"]}}}}}`:                                                         false,
+		`{"holdfast": {"auth": {"upstream": {"clientCredentials": {"tokenUrl": "https://a/t", "clientId": "h"}}}}}`:                                     true,
+		`{"holdfast": {"auth": {"upstream": {"tokenExchange": {"tokenUrl": "https://a/t"}}}}}`:                                                          false,
+		`{"holdfast": {"merge": "yes"}}`: false,
 	} {
 		if err := validate([]byte(text)); (err == nil) != fits {
 			t.Errorf("%s: %v", text, err)

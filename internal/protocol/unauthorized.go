@@ -4,14 +4,18 @@ import "fmt"
 
 // Unauthorized is the error of a server behind Holdfast that refuses a client with status 401
 // or 403 (2025-11-25, Authorization). If it refuses the initialize request, the client gets
-// this status and the challenge.
+// this status and the challenge. It is also the error of what Holdfast refuses so itself.
 type Unauthorized struct {
 	Status    int
 	Challenge []string // the values of WWW-Authenticate
+	Text      string   // what Holdfast says itself; "": the server has refused the client
 }
 
 // Error implements error.
 func (e *Unauthorized) Error() string {
+	if e.Text != "" {
+		return e.Text
+	}
 	if e.Status == 401 {
 		return "the upstream server wants authorization (HTTP 401)"
 	}

@@ -81,6 +81,12 @@ func WithServer(ctx context.Context, name string) context.Context {
 	return context.WithValue(ctx, serverKey{}, name)
 }
 
+// NameOf returns the name that [WithServer] was given, or "".
+func NameOf(ctx context.Context) string {
+	name, _ := ctx.Value(serverKey{}).(string)
+	return name
+}
+
 // pack returns what another node is told of a request's context.
 func (h *Handler) pack(ctx context.Context) []byte {
 	if h.opts.Pack == nil {

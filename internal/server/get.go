@@ -146,6 +146,10 @@ func (h *Handler) decodeGet(w http.ResponseWriter, x *exchange) bool {
 	switch {
 	case websocket.IsUpgrade(x.r):
 		x.purpose = forSocket
+		if h.permit(x.r.Context()) != nil {
+			h.fail(w, errNoSocket)
+			return false
+		}
 		return h.identify(w, x) && !websocket.Refuse(w, x.r) // before anything is read for it
 	case !accepts(x.r.Header["Accept"], "text/event-stream"):
 		h.reject(w, http.StatusNotAcceptable, errf(codeInvalid, "Accept must list text/event-stream"))

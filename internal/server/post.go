@@ -160,6 +160,10 @@ func (h *Handler) body(w http.ResponseWriter, r *http.Request) (msgs []jsonrpc.M
 		h.reject(w, http.StatusBadRequest, errf(jsonrpc.CodeParse, "%v", err))
 	case err != nil:
 		h.reject(w, http.StatusBadRequest, errf(codeInvalid, "%v", err))
+	default:
+		if err = h.permitted(r.Context(), msgs); err != nil {
+			h.fail(w, err)
+		}
 	}
 	return msgs, batch, err == nil
 }

@@ -75,6 +75,9 @@ func reasonOf(status int, err error) string {
 	case errors.As(err, &says):
 		return says.Reason()
 	case errors.As(err, &refused):
+		if refused.Text != "" {
+			return "insufficient_scope"
+		}
 		if status == http.StatusForbidden {
 			return "forbidden"
 		}

@@ -304,7 +304,8 @@ func newServer(conf *config.Server, version uint64, log *slog.Logger) *server {
 func (s *server) runsLike(b *config.Server) bool {
 	a := s.conf.Load()
 	return a.Type == b.Type && slices.Equal(a.Command, b.Command) && reflect.DeepEqual(a.Env, b.Env) && a.Dir == b.Dir &&
-		a.URL == b.URL && reflect.DeepEqual(a.Header, b.Header) && a.Share == b.Share
+		a.URL == b.URL && reflect.DeepEqual(a.Header, b.Header) && a.Share == b.Share &&
+		a.Auth.Passthrough == b.Auth.Passthrough && reflect.DeepEqual(a.Auth.Token, b.Auth.Token)
 }
 
 // placeWait is how long a session waits for a process, if too many run of which some end.

@@ -1,0 +1,113 @@
+package main
+
+import (
+	"errors"
+	"net/http"
+	"slices"
+	"strings"
+
+	"holdfast"
+	"holdfast/internal/auth"
+	"holdfast/internal/config"
+	"holdfast/internal/protocol"
+	front "holdfast/internal/server"
+	manyservers "holdfast/internal/servers"
+	"holdfast/jsonrpc"
+)
+
+// What follows is for servers of a configuration file whose settings say who may use them.
+
+// allows returns what says why a server of a configuration file cannot be served.
+func (f *authFlags) allows(worker bool) func(*config.Server) error {
+	tokens := f.issuer != "" || f.keys != ""
+	return func(s *config.Server) error {
+		switch a := &s.Auth; {
+		case worker: // who has no clients
+			return nil
+		case !tokens && (len(a.Scopes) > 0 || len(a.Tools) > 0):
+			return errors.New("needs scopes, and clients need no token: give --auth-issuer or --auth-keys")
+		case f.issuer == "" && a.Token != nil && a.Token.Exchange:
+			return errors.New("gets a token in exchange for the client's, and clients need none: give --auth-issuer")
+		case tokens && a.Passthrough:
+			return errors.New("gets the client's token (auth passthrough), and --auth-issuer or --auth-keys is given: a token for Holdfast must not be sent to another server; remove one, or use tokenExchange")
+		}
+		return nil
+	}
+}
+
+// policyOf returns the policy of a server of a configuration file, or of all servers as one.
+func (f *authFlags) policyOf(set *manyservers.Set, name string) *auth.Policy {
+	scopes, _ := set.Scopes(name)
+	if len(scopes) == 0 {
+		return f.policy
+	}
+	p := *f.policy
+	p.Scopes = slices.Concat(p.Scopes, scopes)
+	slices.Sort(p.Scopes)
+	p.Scopes = slices.Compact(p.Scopes)
+	return &p
+}
+
+// requireEach has the handler authenticate the clients of each server of a configuration file,
+// instead of [authFlags.require].
+func (f *authFlags) requireEach(opts *holdfast.Options, set *manyservers.Set) {
+	opts.ForwardHeader = func(name string) bool { return name == "Authorization" && set.NeedsTokens() }
+	if f.policy == nil {
+		return
+	}
+	policy := func(r *http.Request) *auth.Policy { return f.policyOf(set, front.NameOf(r.Context())) }
+	opts.Authenticate = func(next http.Handler) http.Handler {
+		return auth.Require(policy)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			name := front.NameOf(r.Context())
+			if _, tools := set.Scopes(name); tools {
+				asked := r
+				r = r.WithContext(front.WithPermit(r.Context(), func(m *jsonrpc.Message) error {
+					return permit(policy(asked), asked, set, name, m)
+				}))
+			}
+			next.ServeHTTP(w, r)
+		}))
+	}
+}
+
+// permit returns why a client must not send a message to a server.
+func permit(p *auth.Policy, r *http.Request, set *manyservers.Set, name string, m *jsonrpc.Message) error {
+	if m.Kind != jsonrpc.Request {
+		return nil
+	}
+	if ambiguous(m) {
+		return jsonrpc.Errorf(jsonrpc.CodeInvalidRequest, "a member of the request stands twice")
+	}
+	if m.Method != protocol.MethodCallTool {
+		return nil
+	}
+	scopes, known := set.ToolScopes(name, jsonrpc.String(jsonrpc.Field(m.Params, "name")))
+	challenge := p.Lacks(r, scopes, known)
+	if challenge == "" {
+		return nil
+	}
+	return &protocol.Unauthorized{
+		Status: http.StatusForbidden, Challenge: []string{challenge},
+		Text: "insufficient scope: the tool needs " + strings.Join(scopes, " "),
+	}
+}
+
+// ambiguous reports whether a server could read a request in another way than Holdfast: some take
+// the last of equal members, or do not tell upper from lower case.
+func ambiguous(m *jsonrpc.Message) bool {
+	methods, params, names := 0, 0, 0
+	jsonrpc.Each(m.Raw, func(name, _ []byte) {
+		switch {
+		case strings.EqualFold(string(name), "method"):
+			methods++
+		case strings.EqualFold(string(name), "params"):
+			params++
+		}
+	})
+	jsonrpc.Each(m.Params, func(name, _ []byte) {
+		if strings.EqualFold(string(name), "name") {
+			names++
+		}
+	})
+	return methods > 1 || params > 1 || names > 1
+}

@@ -1,0 +1,224 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"holdfast/internal/auth/authtest"
+)
+
+// A recording is a server over HTTP that keeps which Authorization headers it got.
+type recording struct {
+	URL string
+
+	mu   sync.Mutex
+	seen []string // without equal ones
+}
+
+func recordTokens(t *testing.T) *recording {
+	t.Helper()
+	s := mcp.NewServer(&mcp.Implementation{Name: "recording", Version: "1"}, nil)
+	for _, name := range []string{"read_it", "write_it"} {
+		mcp.AddTool(s, &mcp.Tool{Name: name}, func(context.Context, *mcp.CallToolRequest, struct{}) (*mcp.CallToolResult, any, error) {
+			return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: "done " + name}}}, nil, nil
+		})
+	}
+	r := &recording{}
+	h := mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return s }, nil)
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		r.mu.Lock()
+		if v := req.Header.Get("Authorization"); !slices.Contains(r.seen, v) {
+			r.seen = append(r.seen, v)
+		}
+		r.mu.Unlock()
+		h.ServeHTTP(w, req)
+	}))
+	t.Cleanup(func() {
+		web.CloseClientConnections()
+		web.Close()
+	})
+	r.URL = web.URL
+	return r
+}
+
+// got fails the test unless the server got these Authorization headers.
+func (r *recording) got(t *testing.T, what string, want ...string) {
+	t.Helper()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	slices.Sort(r.seen)
+	if !slices.Equal(r.seen, want) {
+		t.Errorf("%s got %q, want %q", what, r.seen, want)
+	}
+}
+
+// post posts a message with a token, of either era.
+func post(t *testing.T, at, token, session, body string) reply {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, at, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Accept", "application/json, text/event-stream")
+	req.Header.Set("Authorization", "Bearer "+token)
+	if session != "" {
+		req.Header.Set("Mcp-Session-Id", session)
+	}
+	if strings.Contains(body, "2026-07-28") {
+		req.Header.Set("MCP-Protocol-Version", "2026-07-28")
+		req.Header.Set("Mcp-Method", "tools/call")
+		_, name, _ := strings.Cut(body, `"name":"`)
+		name, _, _ = strings.Cut(name, `"`)
+		req.Header.Set("Mcp-Name", name)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	return reply{resp.StatusCode, resp.Header, textBody(t, resp)}
+}
+
+const begins = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"a","version":"1"}}}`
+
+func calls(name string) string {
+	return fmt.Sprintf(`{"jsonrpc":"2.0","id":"c-%s","method":"tools/call","params":{"name":%q,"arguments":{}}}`, name, name)
+}
+
+func callsModern(name string) string {
+	return fmt.Sprintf(`{"jsonrpc":"2.0","id":"m-%s","method":"tools/call","params":{"name":"%s","arguments":{},"_meta":{`+
+		`"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}`, name, name)
+}
+
+// serveFile serves a configuration file at a free port. $ADDR in arguments stands for it.
+func serveFile(t *testing.T, text string, args ...string) (base string) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "mcp.json")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	at := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	all := []string{"--config", file, "--listen", at}
+	for _, a := range args {
+		all = append(all, strings.ReplaceAll(a, "$ADDR", at))
+	}
+	serve(t, all...)
+	return "http://" + at
+}
+
+// TestAuthConfig has servers of a configuration file with scopes, for single tools too, and with
+// tokens of Holdfast's own for the servers behind.
+func TestAuthConfig(t *testing.T) {
+	t.Parallel()
+	as := authtest.New(t)
+	a, b, c := recordTokens(t), recordTokens(t), recordTokens(t)
+	tokens := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		id, secret, _ := r.BasicAuth()
+		said := ""
+		switch r.FormValue("grant_type") {
+		case "client_credentials":
+			said = "own " + r.FormValue("scope") + " " + r.FormValue("resource")
+		case "urn:ietf:params:oauth:grant-type:token-exchange":
+			if strings.Count(r.FormValue("subject_token"), ".") == 2 {
+				said = "exchanged " + r.FormValue("audience")
+			}
+		}
+		w.Header().Set("Content-Type", "application/json")
+		if id != "h" || secret != "s3cret" || said == "" {
+			w.WriteHeader(http.StatusUnauthorized)
+			fmt.Fprint(w, `{"error":"invalid_client"}`)
+			return
+		}
+		fmt.Fprintf(w, `{"access_token":%q,"token_type":"bearer","expires_in":600}`, strings.ReplaceAll(said, " ", "-"))
+	}))
+	t.Cleanup(tokens.Close)
+	base := serveFile(t, fmt.Sprintf(`{
+		"mcpServers": {
+			"a": {"url": %q, "holdfast": {"auth": {"scopes": ["a"], "tools": {"write_*": ["w"]}}}},
+			"b": {"url": %q, "holdfast": {"auth": {"upstream": {"clientCredentials": {"tokenUrl": %q, "clientId": "h", "clientSecret": "s3cret", "scopes": ["x"], "resource": "r"}}}}},
+			"c": {"url": %q, "holdfast": {"auth": {"upstream": {"tokenExchange": {"tokenUrl": %q, "clientId": "h", "clientSecret": "s3cret", "audience": "c"}}}}},
+		},
+		"holdfast": {"merge": true},
+	}`, a.URL, b.URL, tokens.URL, c.URL, tokens.URL),
+		"--auth-issuer", as.URL, "--auth-resource", "http://$ADDR", "--auth-scopes", "mcp")
+	token := func(subject, path, scope string) string {
+		return as.Token(authtest.Claims{"sub": subject, "aud": base + path, "scope": scope})
+	}
+	begin := func(path, token string) string {
+		t.Helper()
+		r := post(t, base+path, token, "", begins)
+		if r.status != http.StatusOK {
+			t.Fatalf("initialize at %s: %d %s", path, r.status, r.body)
+		}
+		return r.header.Get("Mcp-Session-Id")
+	}
+	expect := func(what string, r reply, status int, says string) {
+		t.Helper()
+		challenge := r.header.Get("WWW-Authenticate")
+		if r.status != status || !strings.Contains(r.body+challenge, says) {
+			t.Errorf("%s: %d %q %s; want %d and %q", what, r.status, challenge, r.body, status, says)
+		}
+	}
+	expect("without the server's scope", post(t, base+"/a/mcp", token("ada", "/a/mcp", "mcp"), "", begins), http.StatusForbidden, `scope="a mcp"`)
+
+	some, all := token("ada", "/a/mcp", "mcp a"), token("ada", "/a/mcp", "mcp a w")
+	s := begin("/a/mcp", some)
+	expect("a tool", post(t, base+"/a/mcp", some, s, calls("read_it")), http.StatusOK, "done read_it")
+	needs := fmt.Sprintf(`Bearer resource_metadata="%s/.well-known/oauth-protected-resource/a/mcp", error="insufficient_scope", error_description="the token lacks a scope that is required", scope="a mcp w"`, base)
+	expect("a tool with scopes", post(t, base+"/a/mcp", some, s, calls("write_it")), http.StatusForbidden, needs)
+	expect("the same, modern", post(t, base+"/a/mcp", some, "", callsModern("write_it")), http.StatusForbidden, needs)
+	expect("with the scope", post(t, base+"/a/mcp", all, s, calls("write_it")), http.StatusOK, "done write_it")
+	expect("the same, modern", post(t, base+"/a/mcp", all, "", callsModern("write_it")), http.StatusOK, "done write_it")
+	for _, body := range []string{
+		`{"jsonrpc":"2.0","id":5,"method":"tools/call","params":{"name":"write_it","name":"read_it"}}`,
+		`{"jsonrpc":"2.0","id":6,"method":"tools/call","params":{"name":"read_it","Name":"write_it"}}`,
+		`{"jsonrpc":"2.0","id":7,"method":"tools/list","params":{},"Method":"tools/call"}`,
+	} {
+		expect(body, post(t, base+"/a/mcp", some, s, body), http.StatusBadRequest, "stands twice")
+	}
+	expect("a session at another server", post(t, base+"/b/mcp", token("ada", "/b/mcp", "mcp a w"), s, calls("read_it")), http.StatusNotFound, "not found")
+	expect("another's session", post(t, base+"/a/mcp", token("bob", "/a/mcp", "mcp a w"), s, calls("read_it")), http.StatusNotFound, "not found")
+
+	some, all = token("ada", "/mcp", "mcp a"), token("ada", "/mcp", "mcp a w")
+	expect("merged, without a server's scope", post(t, base+"/mcp", token("ada", "/mcp", "mcp"), "", begins), http.StatusForbidden, `scope="a mcp"`)
+	s = begin("/mcp", some)
+	expect("merged, a tool with scopes", post(t, base+"/mcp", some, s, calls("a_write_it")), http.StatusForbidden, `scope="a mcp w"`)
+	expect("merged, with the scope", post(t, base+"/mcp", all, s, calls("a_write_it")), http.StatusOK, "done write_it")
+	for _, server := range []string{"b", "c"} {
+		expect("merged, "+server, post(t, base+"/mcp", some, s, calls(server+"_write_it")), http.StatusOK, "done write_it")
+		own := token("ada", "/"+server+"/mcp", "mcp")
+		expect("modern, "+server, post(t, base+"/"+server+"/mcp", own, "", callsModern("write_it")), http.StatusOK, "done write_it")
+	}
+	a.got(t, "a server without a token", "")
+	b.got(t, "a server with client credentials", "Bearer own-x-r")
+	c.got(t, "a server with token exchange", "Bearer exchanged-c")
+}
+
+// TestAuthPassthrough has a client's token reach a server only where the file says so.
+func TestAuthPassthrough(t *testing.T) {
+	t.Parallel()
+	passes, keeps := recordTokens(t), recordTokens(t)
+	base := serveFile(t, fmt.Sprintf(`{"mcpServers": {"p": {"url": %q, "holdfast": {"auth": "passthrough"}}, "k": {"url": %q}}}`, passes.URL, keeps.URL))
+	for _, server := range []string{"p", "k"} {
+		at := base + "/" + server + "/mcp"
+		s := post(t, at, "mine", "", begins).header.Get("Mcp-Session-Id")
+		for _, r := range []reply{post(t, at, "mine", s, calls("read_it")), post(t, at, "mine", "", callsModern("read_it"))} {
+			if r.status != http.StatusOK || !strings.Contains(r.body, "done read_it") {
+				t.Errorf("%s: %d %s", server, r.status, r.body)
+			}
+		}
+	}
+	passes.got(t, "a server with passthrough", "Bearer mine")
+	keeps.got(t, "a server without", "")
+}

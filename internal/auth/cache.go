@@ -1,0 +1,61 @@
+package auth
+
+import (
+	"crypto/sha256"
+	"sync"
+	"time"
+)
+
+// cacheSize is how many values a cache has at most.
+const cacheSize = 10_000
+
+// A cache has values by tokens, of which it keeps hashes only. It holds at most [cacheSize]: when
+// there are half as many, those that were there before the last half are dropped. Its methods
+// may be called concurrently.
+type cache[V any] struct {
+	mu       sync.Mutex
+	now, old map[[sha256.Size]byte]cached[V]
+}
+
+type cached[V any] struct {
+	value V
+	until time.Time
+}
+
+// get returns the value for a token, if it is there and not too old.
+func (c *cache[V]) get(token string) (v V, ok bool) {
+	key := sha256.Sum256([]byte(token))
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	one, ok := c.now[key]
+	if !ok {
+		one, ok = c.old[key]
+	}
+	if !ok || time.Now().After(one.until) {
+		return v, false
+	}
+	return one.value, true
+}
+
+// put keeps a value until a time.
+func (c *cache[V]) put(token string, value V, until time.Time) {
+	key := sha256.Sum256([]byte(token))
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.now) >= cacheSize/2 {
+		c.old, c.now = c.now, nil
+	}
+	if c.now == nil {
+		c.now = make(map[[sha256.Size]byte]cached[V])
+	}
+	c.now[key] = cached[V]{value, until}
+}
+
+// drop forgets a value.
+func (c *cache[V]) drop(token string) {
+	key := sha256.Sum256([]byte(token))
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.now, key)
+	delete(c.old, key)
+}

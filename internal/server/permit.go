@@ -1,0 +1,54 @@
+package server
+
+import (
+	"context"
+	"net/http"
+
+	"holdfast/internal/panics"
+	"holdfast/internal/protocol"
+	"holdfast/jsonrpc"
+)
+
+// A Permit returns why the client of a request must not send a message, or nil.
+type Permit func(*jsonrpc.Message) error
+
+type permitKey struct{}
+
+// WithPermit returns a context for a request of a client who may not send everything: each
+// message that it brings is looked at. There are no WebSockets for such a client: what comes on
+// one may be for another node, and is not looked at here. Only Options.Authenticate may put
+// it before the handler.
+func WithPermit(ctx context.Context, permit Permit) context.Context {
+	return context.WithValue(ctx, permitKey{}, permit)
+}
+
+// permit returns the permit of a request's client; nil: it may send everything. What another node
+// forwards was looked at there.
+func (h *Handler) permit(ctx context.Context) Permit {
+	if h.authenticated == nil {
+		return nil
+	}
+	permit, _ := ctx.Value(permitKey{}).(Permit)
+	return permit
+}
+
+// permitted returns why the client of a request must not send messages, or nil.
+func (h *Handler) permitted(ctx context.Context, msgs []jsonrpc.Message) (err error) {
+	permit := h.permit(ctx)
+	if permit == nil {
+		return nil
+	}
+	defer panics.Catch(&err, h.logger, "Options.Authenticate", "")
+	for i := range msgs {
+		if err := permit(&msgs[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// errNoSocket refuses a WebSocket.
+var errNoSocket = &protocol.Unauthorized{
+	Status: http.StatusForbidden,
+	Text:   "this server has scopes for single tools, and no WebSockets therefore: use Streamable HTTP",
+}

@@ -1,0 +1,78 @@
+package servers
+
+import (
+	"log/slog"
+	"net/http"
+	"slices"
+
+	"holdfast/internal/auth"
+	"holdfast/internal/config"
+	"holdfast/internal/merge"
+)
+
+// At returns the name of the server at a path, or "".
+func (s *Set) At(path string) string { return s.table.Load().routes[path].server }
+
+// Scopes returns the scopes that are needed for a server, and whether single tools of it need others.
+// All servers as one need those of all of them.
+func (s *Set) Scopes(name string) (scopes []string, tools bool) {
+	t := s.table.Load()
+	for _, one := range t.order {
+		if a := &one.conf.Load().Auth; name == one.name || name == config.MergedName {
+			scopes = append(scopes, a.Scopes...)
+			tools = tools || len(a.Tools) > 0
+		}
+	}
+	return scopes, tools
+}
+
+// ToolScopes returns the scopes that are needed for a tool of a server besides: those of all patterns
+// that match its name. known are those for all tools of that server.
+func (s *Set) ToolScopes(name, tool string) (scopes, known []string) {
+	t := s.table.Load()
+	if name == config.MergedName {
+		members := s.membersOf(t)
+		i, own, ok := merge.Route(members, tool)
+		if !ok {
+			return nil, nil // there is no such tool
+		}
+		name, tool = members[i].Name, own
+	}
+	one := t.byName[name]
+	if one == nil {
+		return nil, nil
+	}
+	conf := one.conf.Load()
+	own, ok := unprefixed(conf, tool)
+	for _, p := range conf.Auth.Tools {
+		known = append(known, p.Scopes...)
+		if ok && matchesOne(p.Pattern, own) {
+			scopes = append(scopes, p.Scopes...)
+		}
+	}
+	return scopes, known
+}
+
+// NeedsTokens reports whether a server gets the token of a client, or one in exchange for it.
+func (s *Set) NeedsTokens() bool {
+	return slices.ContainsFunc(s.table.Load().order, func(one *server) bool { return needsToken(one.conf.Load()) })
+}
+
+func needsToken(conf *config.Server) bool {
+	return conf.Auth.Passthrough || conf.Auth.Token != nil && conf.Auth.Token.Exchange
+}
+
+// network returns the HTTP client for a server that gets a token of Holdfast's; nil: it gets none.
+func network(conf *config.Server, log *slog.Logger) *http.Client {
+	q := conf.Auth.Token
+	if q == nil {
+		return nil
+	}
+	base := http.DefaultTransport.(*http.Transport).Clone()
+	base.MaxIdleConns, base.MaxIdleConnsPerHost = 0, 512 // as a remote.Backend has it
+	base.DisableCompression = true
+	base.MaxResponseHeaderBytes = 256 << 10
+	return &http.Client{Transport: auth.NewTransport(base, conf.URL, auth.Grant{
+		TokenURL: q.URL, ID: q.ID, Secret: q.Secret, Scopes: q.Scopes, Resource: q.Resource, Audience: q.Audience, Exchange: q.Exchange,
+	}, log)}
+}
