@@ -251,8 +251,15 @@ func (t *calledTasks) waits(in backend.Inbound) bool {
 func (t *calledTasks) begin(in backend.Inbound) {
 	call := &taskCall{in: in}
 	t.mu.Lock()
-	t.tasks[key(in.ID)] = call
+	running := t.tasks[key(in.ID)] != nil
+	if !running {
+		t.tasks[key(in.ID)] = call
+	}
 	t.mu.Unlock()
+	if running { // that one could not be cancelled any more
+		t.sink.Emit(in.Call, newError(in.ID, jsonrpc.CodeInvalidRequest, "a request with this id is in flight"))
+		return
+	}
 	params, _ := jsonrpc.Set(in.Params, []byte("{}"), "task")
 	t.ask(call, protocol.MethodCallTool, params, t.begun)
 }
@@ -333,7 +340,9 @@ func (t *calledTasks) end(call *taskCall, m jsonrpc.Message) {
 	t.mu.Lock()
 	ended := call.ended
 	call.ended = true
-	delete(t.tasks, key(call.in.ID))
+	if id := key(call.in.ID); t.tasks[id] == call { // after a cancellation its id may be a newer call's
+		delete(t.tasks, id)
+	}
 	t.mu.Unlock()
 	if ended {
 		return

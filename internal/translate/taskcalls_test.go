@@ -105,6 +105,28 @@ func TestTaskCallCancelled(t *testing.T) {
 	s.hears(other)
 }
 
+// The id of a cancelled call may be used again. What the server says of the first call then does
+// not hide the second one, and a third one is refused while that runs.
+func TestTaskCallIDAgain(t *testing.T) {
+	t.Parallel()
+	h, s := needsTasks(t)
+	a, b, c := &call{"a"}, &call{"b"}, &call{"c"}
+	const slow = `{"jsonrpc":"2.0","id":ID,"method":"tools/call","params":{"name":"slow","task":{}}}`
+	const again = `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"slow"}}`
+	const cancel = `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`
+	h.deliver(a, again)
+	first := s.hears(slow)
+	h.deliver(nil, cancel)
+	h.deliver(b, again)
+	second := s.hears(slow)
+	s.say(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"error":{"code":-1,"message":"full"}}`, first))
+	h.deliver(c, again)
+	h.expect(c, `{"jsonrpc":"2.0","id":1,"error":{"code":-32600,"message":"a request with this id is in flight"}}`)
+	h.deliver(nil, cancel)
+	s.say(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"task":`+aTask+`}}`, second, "working"))
+	s.hears(`{"jsonrpc":"2.0","id":ID,"method":"tasks/cancel","params":{"taskId":"T"}}`)
+}
+
 // A cancellation waits behind its call until the tools are listed.
 func TestTaskCallCancelledEarly(t *testing.T) {
 	t.Parallel()
