@@ -14,6 +14,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/auth"
+	front "holdfast/internal/server"
 	manyservers "holdfast/internal/servers"
 )
 
@@ -85,6 +86,7 @@ func (f *authFlags) require(opts *holdfast.Options) {
 		return
 	}
 	opts.Principal = auth.Principal
+	f.policy.Refused = func(r *http.Request, reason string, status int) { front.TellRefused(r.Context(), reason, status) }
 	opts.Authenticate = auth.Require(func(*http.Request) *auth.Policy { return f.policy })
 }
 

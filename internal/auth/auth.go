@@ -3,6 +3,7 @@
 package auth
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -24,6 +25,9 @@ type Policy struct {
 	Scopes       []string // all must be in a token
 	Resource     string   // the URL of the server as clients know it, to which paths are appended; "": as they ask for it
 	Log          *slog.Logger
+	// Refused is told of each request that is refused, and why: no_certificate, no_token,
+	// invalid_token, insufficient_scope or auth_unavailable. It may be nil.
+	Refused func(r *http.Request, reason string, status int)
 }
 
 // metadataPath is where the metadata of a resource is, with the resource's own path after it
@@ -174,10 +178,12 @@ func (p *Policy) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	switch {
 	case errors.Is(err, errUnavailable):
 		p.log().Warn("a token cannot be checked", "error", err)
+		p.told(r, "auth_unavailable", http.StatusServiceUnavailable)
 		w.Header().Set("Retry-After", "5")
 		answer(w, http.StatusServiceUnavailable, "temporarily_unavailable", errUnavailable)
 		return
 	case errors.Is(err, errCertificate):
+		p.told(r, "no_certificate", http.StatusForbidden)
 		answer(w, http.StatusForbidden, "", err)
 		return
 	case errors.Is(err, errInvalid):
@@ -185,8 +191,16 @@ func (p *Policy) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	case errors.Is(err, errScope):
 		status, code = http.StatusForbidden, "insufficient_scope"
 	}
+	p.told(r, cmp.Or(code, "no_token"), status)
 	w.Header().Set("WWW-Authenticate", p.challenge(r, code, err, p.Scopes))
 	answer(w, status, code, err)
+}
+
+// told tells of a request that is refused.
+func (p *Policy) told(r *http.Request, reason string, status int) {
+	if p.Refused != nil {
+		p.Refused(r, reason, status)
+	}
 }
 
 // challenge returns what WWW-Authenticate says to a client (RFC 6750, section 3; RFC 9728, section

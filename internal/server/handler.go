@@ -183,7 +183,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case h.authenticated == nil:
 		h.endpoint(w, r)
 	default:
-		h.authenticated.ServeHTTP(w, r)
+		h.authenticated.ServeHTTP(w, h.told(r))
 	}
 }
 

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"errors"
 	"net/http"
 
@@ -15,6 +16,24 @@ import (
 func (h *Handler) tellRefused(status int, err error) {
 	if h.opts.Observers != nil && status >= http.StatusBadRequest {
 		h.opts.Observers.Happened(observe.Refused{Reason: reasonOf(status, err), Status: status})
+	}
+}
+
+type tellerKey struct{}
+
+// told returns the request with what [TellRefused] needs in its context.
+func (h *Handler) told(r *http.Request) *http.Request {
+	if h.opts.Observers == nil {
+		return r
+	}
+	return r.WithContext(context.WithValue(r.Context(), tellerKey{}, h))
+}
+
+// TellRefused tells observers of a request that Options.Authenticate refuses, by its context. The
+// reason is one of few, in lower case with underscores.
+func TellRefused(ctx context.Context, reason string, status int) {
+	if h, ok := ctx.Value(tellerKey{}).(*Handler); ok {
+		h.opts.Observers.Happened(observe.Refused{Reason: reason, Status: status})
 	}
 }
 

@@ -34,7 +34,7 @@ func (h *Handler) SSE(messages string) http.Handler {
 		if h.refuseAtWorker(w) {
 			return
 		}
-		r = h.ofClient(r)
+		r = h.told(h.ofClient(r))
 		h.limit(w, r)
 		if !h.guard(w, r, allow) {
 			return
