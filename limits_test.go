@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -550,5 +551,47 @@ func TestQueueElsewhere(t *testing.T) {
 	case id := <-s.running:
 		t.Errorf("%s runs, whose client has left", id)
 	default:
+	}
+}
+
+// Without sessions a call that is refused opens nothing.
+func TestRateStateless(t *testing.T) {
+	t.Parallel()
+	s := &shift{running: make(chan string), release: make(chan struct{})}
+	var opened atomic.Int32
+	l := newLimited(t, message.HandlerFunc(func(x *message.Exchange) {
+		if x.Method == "initialize" {
+			opened.Add(1)
+		}
+		s.Serve(x)
+	}), func(o *holdfast.Options) {
+		o.Stateless, o.Limits.Rate, o.Limits.Burst, o.Limits.Calls, o.Limits.Queue = true, 0.001, 4, 1, 3
+	})
+	for i := range 2 {
+		if status, _, text := l.post("ann", "", toolCall(i, "echo")); status != http.StatusOK {
+			t.Fatalf("%d %s", status, text)
+		}
+	}
+	answers := make(chan int, 2)
+	for i := range 2 { // one waits for the other
+		go func() {
+			status, _, _ := l.postFor(t.Context(), "ann", "", toolCall(i, "held"))
+			answers <- status
+		}()
+	}
+	for range 2 {
+		<-s.running
+		s.release <- struct{}{}
+		if status := <-answers; status != http.StatusOK {
+			t.Errorf("%d", status)
+		}
+	}
+	status, head, text := l.post("ann", "", toolCall(9, "echo"))
+	refused(t, status, head, text, "9")
+	if status, _, text := l.post("bob", "", toolCall(1, "echo")); status != http.StatusOK {
+		t.Errorf("another client: %d %s", status, text)
+	}
+	if n := opened.Load(); n != 5 {
+		t.Errorf("%d conversations were opened for 5 calls", n)
 	}
 }

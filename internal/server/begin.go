@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 
+	"holdfast/internal/limit"
 	"holdfast/internal/protocol"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
@@ -65,6 +66,9 @@ type runOnce struct {
 	key   string // the client's idempotency key, or ""
 	name  string // the name that the node gave that forwards the requests, or ""
 	again bool   // they may have come before, under that name or, before their session moved, without it
+
+	admitted bool        // limits have let them begin
+	pass     *limit.Pass // and this is what they take; nil: nothing
 }
 
 // A begun is the call that requests have begun.

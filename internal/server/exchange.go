@@ -316,6 +316,13 @@ func (h *Handler) serveIn(w http.ResponseWriter, x *exchange) error {
 // serveNew serves an exchange in a new session. An error says that there is none, as the
 // node is drained; any other is answered.
 func (h *Handler) serveNew(w http.ResponseWriter, x *exchange) (err error) {
+	if h.opts.Stateless && h.opts.Limits.Bounds() { // before a backend is opened for it
+		if err := h.admitAlone(x); err != nil {
+			h.failMessages(w, err, x.msgs, x.batch)
+			return nil
+		}
+		defer x.once.pass.Release() // what no call has taken
+	}
 	if err := h.open(x); errors.Is(err, session.ErrClosing) && !h.opts.Stateless {
 		return err
 	} else if err != nil {

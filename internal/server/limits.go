@@ -21,7 +21,16 @@ import (
 
 // origin says where the requests of an exchange come from.
 func (x *exchange) origin() session.Origin {
-	return session.Origin{Header: x.r.Header, Address: x.r.RemoteAddr}
+	return session.Origin{Header: x.r.Header, Address: x.r.RemoteAddr, Pass: x.once.pass, Admitted: x.once.admitted}
+}
+
+// admitAlone has an exchange begin that stands alone, if limits let it, or when it is its turn.
+func (h *Handler) admitAlone(x *exchange) (err error) {
+	if x.once.pass, err = h.sessions.AdmitAlone(x.principal, x.r.RemoteAddr, x.msgs); err != nil {
+		x.once.pass, err = h.awaitExchange(x, err)
+	}
+	x.once.admitted = err == nil
+	return err
 }
 
 // origin says where the requests of a connection come from. pass may be nil.

@@ -241,8 +241,8 @@ func (t *toolCall) declares(data []byte) bool {
 }
 
 // callsOurTool reports whether a request calls a tool of the name of one of ours.
-func (s *Session) callsOurTool(m *jsonrpc.Message) bool {
-	return s.m.handsOff() && m.Method == protocol.MethodCallTool && handoff.IsTool(toolOf(m))
+func (m *Manager) callsOurTool(x *jsonrpc.Message) bool {
+	return m.handsOff() && x.Method == protocol.MethodCallTool && handoff.IsTool(toolOf(x))
 }
 
 // serveTool has a request answered by Holdfast that calls such a tool. Where the server's tools

@@ -17,31 +17,32 @@ type Origin struct {
 	Address string      // of the client, as [http.Request.RemoteAddr] has it; "" if nobody knows
 	// Pass says that the requests were admitted before, and what they take. It is released if
 	// they do not begin.
-	Pass *limit.Pass
+	Pass     *limit.Pass
+	Admitted bool // they were, also if they take nothing
 }
 
 // isLimited reports whether a request is one whose number is bounded: one that begins work. Those
 // that open a session, ask for what goes on, or listen, are not.
-func (s *Session) isLimited(m *jsonrpc.Message) bool {
-	if m.Kind != jsonrpc.Request {
+func (m *Manager) isLimited(x *jsonrpc.Message) bool {
+	if x.Kind != jsonrpc.Request {
 		return false
 	}
-	switch m.Method {
+	switch x.Method {
 	case protocol.MethodInitialize, protocol.MethodDiscover, protocol.MethodPing, protocol.MethodSubscriptions,
 		protocol.MethodTaskGet, protocol.MethodTaskUpdate, protocol.MethodTaskCancel, protocol.MethodTaskList, protocol.MethodTaskResult:
 		return false
 	}
-	return !protocol.Resumes(m.Method) && !s.callsOurTool(m)
+	return !protocol.Resumes(x.Method) && !m.callsOurTool(x)
 }
 
 // limited appends for each of the requests that are bounded the tool that it calls, or "".
-func (s *Session) limited(tools []string, msgs []jsonrpc.Message) []string {
+func (m *Manager) limited(tools []string, msgs []jsonrpc.Message) []string {
 	for i := range msgs {
-		m := &msgs[i]
+		x := &msgs[i]
 		switch {
-		case !s.isLimited(m):
-		case m.Method == protocol.MethodCallTool:
-			tools = append(tools, toolOf(m))
+		case !m.isLimited(x):
+		case x.Method == protocol.MethodCallTool:
+			tools = append(tools, toolOf(x))
 		default:
 			tools = append(tools, "")
 		}
@@ -56,26 +57,40 @@ func (s *Session) passLimits(msgs []jsonrpc.Message, from []Origin) (*limit.Pass
 	}
 	by := limit.Caller{Server: s.Server(), Client: s.tenant.name}
 	if len(from) > 0 {
-		if from[0].Pass != nil {
+		if from[0].Admitted || from[0].Pass != nil {
 			return from[0].Pass, nil
 		}
 		by.Address = TenantOf("", from[0].Address)
 	}
-	var one [1]string
-	tools := s.limited(one[:0], msgs)
-	if len(tools) == 0 {
-		if s.beginsNothing(msgs) {
-			return nil, nil
-		}
-		return nil, s.m.opts.Limits.AdmitAddress(by.Address)
-	}
-	return s.m.opts.Limits.Admit(by, tools...)
+	return s.m.admitCaller(by, msgs)
 }
 
-// beginsNothing reports whether there is no request among the messages with which clients begin
-// that have no session.
-func (s *Session) beginsNothing(msgs []jsonrpc.Message) bool {
-	return len(msgs) == 0 || msgs[0].Method != protocol.MethodDiscover && (msgs[0].Method != protocol.MethodInitialize || !s.m.opts.Stateless)
+// AdmitAlone asks whether a call may begin that has no session of its own yet, and needs one for itself
+// alone. It does so before anything is opened for it. The error is a [*limit.Refusal].
+func (m *Manager) AdmitAlone(principal, address string, msgs []jsonrpc.Message) (*limit.Pass, error) {
+	if !m.opts.Limits.Bounds() {
+		return nil, nil
+	}
+	server, _ := SplitPrincipal(principal)
+	return m.admitCaller(limit.Caller{Server: server, Client: TenantOf(principal, address), Address: TenantOf("", address)}, msgs)
+}
+
+func (m *Manager) admitCaller(by limit.Caller, msgs []jsonrpc.Message) (*limit.Pass, error) {
+	var one [1]string
+	tools := m.limited(one[:0], msgs)
+	if len(tools) > 0 {
+		return m.opts.Limits.Admit(by, tools...)
+	}
+	if m.beginsSession(msgs) {
+		return nil, m.opts.Limits.AdmitAddress(by.Address)
+	}
+	return nil, nil
+}
+
+// beginsSession reports whether messages begin with a request that opens a session, and for which
+// [Manager.New] has not been asked yet.
+func (m *Manager) beginsSession(msgs []jsonrpc.Message) bool {
+	return len(msgs) > 0 && (msgs[0].Method == protocol.MethodDiscover || msgs[0].Method == protocol.MethodInitialize && m.opts.Stateless)
 }
 
 // holdLimits counts requests of a session that was taken over. They have begun, and are not refused.
@@ -83,5 +98,5 @@ func (s *Session) holdLimits(msgs []jsonrpc.Message) *limit.Pass {
 	if !s.m.opts.Limits.Bounds() {
 		return nil
 	}
-	return s.m.opts.Limits.Hold(limit.Caller{Server: s.Server(), Client: s.tenant.name}, s.limited(nil, msgs)...)
+	return s.m.opts.Limits.Hold(limit.Caller{Server: s.Server(), Client: s.tenant.name}, s.m.limited(nil, msgs)...)
 }
