@@ -35,6 +35,24 @@ func (m *Manager) isLimited(x *jsonrpc.Message) bool {
 	return !protocol.Resumes(x.Method) && !m.callsOurTool(x)
 }
 
+// aboutBegun reports whether a request is about calls that were begun before: one about tasks,
+// or a call of one of our tools.
+func (s *Session) aboutBegun(msgs []jsonrpc.Message) bool {
+	if len(msgs) != 1 {
+		return false
+	}
+	m := &msgs[0]
+	if s.offersTasks.Load() && isTaskMethod(m.Method) {
+		return true
+	}
+	if !s.m.callsOurTool(m) {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !s.tools.clash
+}
+
 // limited appends for each of the requests that are bounded the tool that it calls, or "".
 func (m *Manager) limited(tools []string, msgs []jsonrpc.Message) []string {
 	for i := range msgs {

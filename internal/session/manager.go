@@ -368,20 +368,26 @@ func (m *Manager) startWork() bool {
 	return true
 }
 
-// admit counts n more requests in flight, if they are within the limits.
-func (m *Manager) admit(s *Session, n int32) error {
+// admit counts n more requests in flight, if they are within the limits. Those that are about
+// calls which were begun before have as much room again: else nobody could cancel these, or get
+// what they have ended with, while they fill the limits.
+func (m *Manager) admit(s *Session, n int32, aboutBegun bool) error {
 	if m.drain.is(stopped) {
 		return ErrClosing
 	}
-	if got := s.use.calls.Add(n); got > int32(m.opts.SessionMax) && s.modern == "" {
+	room := int64(1)
+	if aboutBegun {
+		room = 2
+	}
+	if got := s.use.calls.Add(n); int64(got) > room*int64(m.opts.SessionMax) && s.modern == "" {
 		s.use.calls.Add(-n)
 		return fmt.Errorf("%w: %d requests in this session", ErrBusy, m.opts.SessionMax)
 	}
 	switch all, own := m.count(s, n); {
-	case all > int64(m.opts.MaxCalls):
+	case all > room*int64(m.opts.MaxCalls):
 		m.dismiss(s, n)
 		return fmt.Errorf("%w: %d requests on this node (--max-calls or MaxCalls)", ErrBusy, m.opts.MaxCalls)
-	case own > m.callShare && s.tenant.name != "":
+	case own > room*m.callShare && s.tenant.name != "":
 		m.dismiss(s, n)
 		return fmt.Errorf("%w: %d requests of this client (--max-share or MaxShare, of --max-calls)", ErrBusy, m.callShare)
 	}

@@ -14,6 +14,7 @@ import (
 
 	"holdfast/backend"
 	"holdfast/internal/engine/memory"
+	"holdfast/internal/feature/handoff"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
@@ -45,6 +46,36 @@ func TestFind(t *testing.T) {
 	}
 	if strings.Contains(s.Name(), s.ID()) || s.ID() == h.open("alice").ID() {
 		t.Error("ids are not what they should be")
+	}
+}
+
+// Requests about calls that fill the limits are taken all the same, as many as there are calls.
+func TestLimitsAboutBegun(t *testing.T) {
+	t.Parallel()
+	handOff := func(string, string) time.Duration { return time.Hour }
+	h := newHouse(t, Options{MaxCalls: 2, SessionMax: 2, HandOffAfter: handOff}, nil)
+	defer h.close()
+	s := h.open("")
+	begin(t, s, true, request(1), request(2))
+	const tool = `{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":%q,"arguments":{}}}`
+	try := func(id int, name string) error {
+		_, err := s.Begin([]jsonrpc.Message{parse(fmt.Sprintf(tool, id, name))}, true)
+		return err
+	}
+	if err := try(3, "other"); !errors.Is(err, ErrBusy) {
+		t.Errorf("another call: %v", err)
+	}
+	for id, name := range map[int]string{4: handoff.ToolWait, 5: handoff.ToolCancel} {
+		if err := try(id, name); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := try(6, handoff.ToolCancel); !errors.Is(err, ErrBusy) {
+		t.Errorf("one more than there are calls: %v", err)
+	}
+	s.offersTasks.Store(true)
+	if s.aboutBegun([]jsonrpc.Message{parse(request(7))}) || !s.aboutBegun([]jsonrpc.Message{parse(`{"jsonrpc":"2.0","id":7,"method":"tasks/cancel","params":{}}`)}) {
+		t.Error("what is about tasks is taken for what is not")
 	}
 }
 

@@ -224,7 +224,7 @@ func (s *Session) start(c *Call, msgs []jsonrpc.Message, light bool, from []Orig
 
 // record counts a new call, which has n requests, and puts it on record.
 func (s *Session) record(c *Call, msgs []jsonrpc.Message, n int32, light bool, pass *limit.Pass) error {
-	if err := s.m.admit(s, n); err != nil {
+	if err := s.m.admit(s, n, s.aboutBegun(msgs)); err != nil {
 		return err
 	}
 	if s.m.shared != nil {
