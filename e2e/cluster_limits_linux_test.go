@@ -1,7 +1,9 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
+	"io"
 	"net"
 	"net/http"
 	"strconv"
@@ -113,12 +115,28 @@ func (c *limitedClient) send(ctx context.Context, method string, n *node, sessio
 	return res
 }
 
-// begin begins a session at a node.
-func (c *limitedClient) begin(ctx context.Context, n *node) string {
+// begin begins a session at a node. Its response is read to the end: a session whose client left before
+// that ends.
+func (c *limitedClient) begin(ctx context.Context, n *node) (session string) {
 	c.t.Helper()
-	res := c.send(ctx, http.MethodPost, n, "", "", `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"limited","version":"1"}}}`)
-	res.Body.Close()
-	session := res.Header.Get("Mcp-Session-Id")
-	c.send(ctx, http.MethodPost, n, session, "", `{"jsonrpc":"2.0","method":"notifications/initialized"}`).Body.Close()
+	for _, body := range []string{
+		`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"limited","version":"1"}}}`,
+		`{"jsonrpc":"2.0","method":"notifications/initialized"}`,
+	} {
+		for {
+			res := c.send(ctx, http.MethodPost, n, session, "", body)
+			text, err := io.ReadAll(res.Body)
+			res.Body.Close()
+			if res.StatusCode == http.StatusServiceUnavailable && ctx.Err() == nil { // the machine is busy
+				time.Sleep(time.Second)
+				continue
+			}
+			if err != nil || res.StatusCode/100 != 2 {
+				c.t.Fatalf("%s %s: %v", res.Status, text, err)
+			}
+			session = cmp.Or(session, res.Header.Get("Mcp-Session-Id"))
+			break
+		}
+	}
 	return session
 }

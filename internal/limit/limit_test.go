@@ -204,7 +204,7 @@ func waits(t *testing.T, ctx context.Context, l *Limiter, c Caller, tool string)
 	}
 	done := make(chan any, 1)
 	go func() {
-		if p, err := full.Wait(ctx, nil); err != nil {
+		if p, err := full.Queue().Wait(ctx, nil); err != nil {
 			done <- err
 		} else {
 			done <- p
@@ -322,7 +322,7 @@ func TestConcurrent(t *testing.T) {
 				var full *Refusal
 				if errors.As(err, &full) && full.Waits() {
 					ctx, stop := context.WithTimeout(t.Context(), time.Duration(j%5)*time.Millisecond)
-					p, err = full.Wait(ctx, nil)
+					p, err = full.Queue().Wait(ctx, nil)
 					stop()
 				}
 				if err != nil {

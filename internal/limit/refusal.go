@@ -78,21 +78,37 @@ func (r Rate) String() string {
 	return strconv.FormatFloat(n, 'g', 4, 64) + " calls " + unit
 }
 
-// Waits reports whether [Refusal.Wait] may be called.
+// Waits reports whether [Refusal.Queue] may be called.
 func (r *Refusal) Waits() bool { return r.waits }
 
-// Wait waits until there is room for the call that was refused, which counts from then on. It is
-// charged to its rates first. The error is the context's, or a *[Refusal] that does not wait: the
-// queue is full, the time is over, stop was closed, or a rate is used up.
-func (r *Refusal) Wait(ctx context.Context, stop <-chan struct{}) (*Pass, error) {
-	l := r.limiter
-	w, pass, no := l.join(r.demands)
-	switch {
-	case no != nil:
-		return nil, no
-	case w == nil:
-		return pass, nil
+// A Turn is the place in the queue of a call that was refused.
+type Turn struct {
+	refusal *Refusal
+	w       *waiter // nil: it may begin
+	pass    *Pass
+	err     error // why it has none
+}
+
+// Queue puts the call that was refused into the queue. It does not wait: calls that one goroutine
+// queues have their turns in that order. [Turn.Wait] must follow.
+func (r *Refusal) Queue() Turn {
+	t := Turn{refusal: r}
+	var no *Refusal
+	if t.w, t.pass, no = r.limiter.join(r.demands); no != nil {
+		t.err = no
 	}
+	return t
+}
+
+// Wait waits until there is room for the call, which counts from then on. It was charged to its
+// rates already. The error is the context's, or a *[Refusal] that does not wait: the queue is full,
+// the time is over, stop was closed, or a rate is used up.
+func (turn Turn) Wait(ctx context.Context, stop <-chan struct{}) (*Pass, error) {
+	r, w, pass := turn.refusal, turn.w, turn.pass
+	if w == nil {
+		return pass, turn.err
+	}
+	l := r.limiter
 	t := time.NewTimer(l.p.QueueWait)
 	defer t.Stop()
 	select {

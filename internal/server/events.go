@@ -243,19 +243,22 @@ func (c *events) finished() { c.arrives(&c.copier, false) }
 // arrives notes that all of the stream that cp copied was written. besides says that it
 // was written beside another stream.
 func (c *events) arrives(cp *copier, besides bool) {
+	c.mu.Lock()
+	wrote := c.written
+	c.mu.Unlock()
 	switch {
 	case c.h.opts.Stateless || c.wants == wantsInitialize:
 	case c.wants == wantsResume && c.primes:
 		// Clients that know ids and come back without one after this have forgotten it:
 		// they lost the connection.
-		cp.r.Completed("", besides)
+		cp.r.Completed("", wrote, besides)
 	case c.via.isSeen():
-		cp.r.Completed(c.from, besides)
+		cp.r.Completed(c.from, wrote, besides)
 		if c.h.peers.hasLeft(c.from, c.opened) {
 			c.s.Disconnected(c.from, time.Time{})
 		}
 	case c.watched != nil:
-		cp.r.Completed(c.from, besides)
+		cp.r.Completed(c.from, wrote, besides)
 		c.watched.wrote(c.s)
 	}
 }

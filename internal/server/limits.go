@@ -66,16 +66,16 @@ func (h *Handler) beginModernInTurn(x *exchange, err error) (b begun, _ error) {
 // awaitExchange waits for the turn of an exchange that err has refused, until its client leaves.
 func (h *Handler) awaitExchange(x *exchange, err error) (*limit.Pass, error) {
 	ctx := x.r.Context()
-	if full, ok := waits(err); ok && x.from != nil && x.once.name != "" {
-		watched, attended := h.peers.watchRequest(ctx, x.once.name)
-		defer attended()
-		return h.awaitTurn(watched, full)
-	}
 	full, ok := waits(err)
 	if !ok {
 		return nil, err
 	}
-	return h.awaitTurn(ctx, full)
+	if x.from != nil && x.once.name != "" {
+		watched, attended := h.peers.watchRequest(ctx, x.once.name)
+		defer attended()
+		ctx = watched
+	}
+	return h.awaitTurn(ctx, full.Queue())
 }
 
 // waits returns the refusal that err is, if it is one of a call that may wait.
@@ -84,10 +84,10 @@ func waits(err error) (*limit.Refusal, bool) {
 	return full, errors.As(err, &full) && full.Waits()
 }
 
-// awaitTurn waits until a call may begin. The error is ctx's, or the refusal.
-func (h *Handler) awaitTurn(ctx context.Context, full *limit.Refusal) (*limit.Pass, error) {
+// awaitTurn waits until a call may begin. The error is ctx's, or a refusal.
+func (h *Handler) awaitTurn(ctx context.Context, turn limit.Turn) (*limit.Pass, error) {
 	began := time.Now()
-	pass, err := full.Wait(ctx, h.draining)
+	pass, err := turn.Wait(ctx, h.draining)
 	if h.opts.Observers != nil {
 		h.opts.Observers.Happened(observe.Waited{Took: time.Since(began), Began: err == nil})
 	}
@@ -112,9 +112,10 @@ func (m *mux) callInTurn(msgs []jsonrpc.Message, batch bool, err error) bool {
 	}
 	ctx, stop := context.WithCancel(m.ctx)
 	m.waiting[id] = stop
+	turn := full.Queue() // here: calls have their turns in the order in which they came
 	m.work.Go(func() {
 		defer stop()
-		pass, err := m.h.awaitTurn(ctx, full)
+		pass, err := m.h.awaitTurn(ctx, turn)
 		switch {
 		case ctx.Err() != nil: // it was cancelled, or the connection has ended
 			pass.Release()

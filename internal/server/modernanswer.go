@@ -468,4 +468,4 @@ func (p *reply) drained(a *alarm) bool {
 }
 
 // finished implements [sink].
-func (p *reply) finished() { p.r.Completed(p.from, false) }
+func (p *reply) finished() { p.r.Completed(p.from, time.Now(), false) }

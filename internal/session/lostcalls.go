@@ -19,7 +19,8 @@ type gap struct {
 	seq    uint64 // what its client has for certain: it asked for what follows
 	kind   gapKind
 	since  time.Time // when the connection began to read it
-	at     time.Time // when it broke, or all was written
+	at     time.Time // when it broke, or it was noted that all was written
+	wrote  time.Time // when the writing of all of it began, or at
 	asked  time.Time // when the client first came back, and may have meant this one; zero: not yet
 	// from is the address of a client to whom all was written, as long as nothing
 	// says that it left with some of it unread; else "".
@@ -89,7 +90,7 @@ const (
 	// mostGaps bounds how many gaps a session remembers.
 	mostGaps = 64
 
-	// doubtFor is how long it is remembered that all was written. A client that lost
+	// unconfirmedFor is how long it is remembered that all was written. A client that lost
 	// it without a trace, and is not back by then, is not told.
 	unconfirmedFor = time.Minute
 
@@ -98,13 +99,13 @@ const (
 	// is a connection that it had before.
 	silentFor = 5 * time.Second
 
-	// lapse is the same for a client that may have read some of the call, and would
+	// partialFor is the same for a client that may have read some of the call, and would
 	// read that again.
 	partialFor = 30 * time.Second
 
-	// late bounds the time by which the network, or a proxy, may bring the end of a
-	// connection later than what its client sent on another one afterwards.
-	networkDelay = time.Second
+	// networkDelay bounds the time by which the network, a proxy or another node may bring
+	// the end of a connection later than what its client sent on another one afterwards.
+	networkDelay = 5 * time.Second
 )
 
 // ReturnedWithoutID notes that the client has come back with nothing but its session.
@@ -130,8 +131,8 @@ func (g *gaps) ask(b *gap) {
 	case b.kind == gapNoID:
 		b.asked = b.at
 		return
-	case b.kind == gapWhole && b.at.Add(-networkDelay).After(after):
-		after = b.at.Add(-networkDelay)
+	case b.kind == gapWhole && b.wrote.Add(-networkDelay).After(after):
+		after = b.wrote.Add(-networkDelay)
 	}
 	if g.asked.After(after) {
 		b.asked = g.asked
@@ -189,9 +190,10 @@ func (s *Session) LostStreams(patience time.Duration) (at []stream.Cursor, due t
 // Completed notes that all of the stream was written to the client, which is at an
 // address ("": it has lost connections of this call before, and if it comes back
 // with nothing but its session it has lost this one). It may yet turn out to have
-// left with some of it unread. besides says that it was read besides another
-// stream: then the client may come back for that one only.
-func (r *Reader) Completed(from string, besides bool) {
+// left with some of it unread. wrote is when the writing of the last of it began; this
+// node may be slow, so that a client has come back since. besides says that it was read
+// besides another stream: then the client may come back for that one only.
+func (r *Reader) Completed(from string, wrote time.Time, besides bool) {
 	t := &r.s.streams
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -200,7 +202,7 @@ func (r *Reader) Completed(from string, besides bool) {
 		if from != "" {
 			t.gaps.unconfirmed.Store(true)
 		}
-		t.lost(gap{number: number, seq: r.began, kind: gapWhole, since: r.since, from: from, alone: r.s.alone(r.call)}, besides)
+		t.lost(gap{number: number, seq: r.began, kind: gapWhole, since: r.since, wrote: wrote, from: from, alone: r.s.alone(r.call)}, besides)
 	}
 }
 

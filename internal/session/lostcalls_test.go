@@ -79,8 +79,11 @@ func (sc *scene) pong(r *Reader) {
 }
 
 // whole is a connection to which all was written.
-func (r *Reader) whole(from string) {
-	r.Completed(from, false)
+func (r *Reader) whole(from string) { r.wholeAt(from, time.Now()) }
+
+// wholeAt is one to which it was written at a time.
+func (r *Reader) wholeAt(from string, wrote time.Time) {
+	r.Completed(from, wrote, false)
 	r.Detach(false, true, false)
 }
 
@@ -204,6 +207,14 @@ func TestLost(t *testing.T) {
 			sc.s.ReturnedWithoutID()
 			sc.ago(long)
 			r.whole(client)
+			sc.s.Disconnected(client, time.Time{})
+		}},
+		"all written, noted long after, and the client came meanwhile": {given: true, wait: true, do: func(sc *scene) {
+			r := sc.call()
+			r.since = r.since.Add(-2 * long)
+			sc.s.ReturnedWithoutID()
+			sc.ago(long)
+			r.wholeAt(client, time.Now().Add(-long))
 			sc.s.Disconnected(client, time.Time{})
 		}},
 		"all written, and another request": {do: func(sc *scene) {
