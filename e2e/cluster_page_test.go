@@ -245,7 +245,8 @@ func TestPageChaos(t *testing.T) {
 			t.Errorf("connections: %+v", got.Bars)
 		}
 		for i := 1; i < len(got.Ticks); i++ {
-			if got.Ticks[i].Seq != got.Ticks[i-1].Seq+1 {
+			// What the lost node said last may not have been told.
+			if d := got.Ticks[i].Seq - got.Ticks[i-1].Seq; d != 1 && (d < 1 || len(got.Moves) == 0 || got.Ticks[i].Seq > got.Moves[0].First) {
 				t.Errorf("ticks: %+v", got.Ticks)
 				break
 			}

@@ -293,6 +293,10 @@ func (c *talker) message() jsonrpc.Message {
 func (c *talker) hears(texts ...string) []byte {
 	c.t.Helper()
 	data, err := c.recv()
+	for err == nil && len(texts) > 0 && strings.Contains(string(data), `"notifications/requests/resumePolicy"`) &&
+		!strings.Contains(string(data), texts[0]) { // the machine is slow, so that a quick call has become a long one
+		data, err = c.recv()
+	}
 	if err != nil {
 		c.t.Fatalf("%q: %v", texts, err)
 	}

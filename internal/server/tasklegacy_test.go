@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -144,8 +145,11 @@ func TestLegacyTaskFails(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, legacyTasksConfig())
 	p := n.connect("2025-11-25", nil)
-	tool, call := p.begins("1", "hold", `{}`), p.begins("2", "hold", `{}`)
+	tool, call := p.begins("1", "hold", `{"of":"tool"}`), p.begins("2", "hold", `{"of":"call"}`)
 	held := n.release(2)
+	if !strings.Contains(string(held[0].Params), `"tool"`) {
+		slices.Reverse(held) // they are side by side
+	}
 	held[0].Result([]byte(`{"content":[{"type":"text","text":"no luck"}],"isError":true}`))
 	held[1].Error(jsonrpc.Errorf(-32055, "no such luck"))
 	if is := p.becomes(tool.TaskID, "failed"); is.StatusMessage != "no luck" {
