@@ -336,7 +336,7 @@ func TestSocketElsewhereComesInOrder(t *testing.T) {
 func TestSocketElsewherePackPanics(t *testing.T) {
 	t.Parallel()
 	var panics atomic.Bool
-	_, p, c := elsewhere(t, config{server: server.Options{KeepAlive: time.Second, Pack: func(context.Context) []byte {
+	_, p, c := elsewhere(t, config{server: server.Options{KeepAlive: 4 * time.Second, Pack: func(context.Context) []byte {
 		if panics.Load() {
 			panic("user code")
 		}
