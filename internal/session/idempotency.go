@@ -1,6 +1,7 @@
 package session
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -147,6 +148,12 @@ func (m *Manager) KeyedCall(principal, key string) (*Call, error) {
 	}
 }
 
+// nobody is the claim of who looks a key up.
+var nobody idempotency.Sum
+
+// errLookedUp refuses a call under a key that is being looked up, by who cancels that call.
+var errLookedUp error = wrapped{"a call of this idempotency key is being cancelled, and none has begun", ErrNotDelivered}
+
 // claimant returns the session that has claimed a key, as the nodes' store knows it, or "".
 func (m *Manager) claimant(id idempotency.ID) (stream.SessionKey, error) {
 	if m.shared == nil {
@@ -156,7 +163,6 @@ func (m *Manager) claimant(id idempotency.ID) (stream.SessionKey, error) {
 	defer stop()
 	// A store tells only who is too late. Until this is undone the call that is cancelled,
 	// should it come only now, is refused.
-	var nobody idempotency.Sum
 	was, _, err := m.shared.Claim(ctx, shared.ClaimID(id), nobody[:])
 	if err == nil && was == nil {
 		err = m.shared.Unclaim(ctx, shared.ClaimID(id), nobody[:])
@@ -267,12 +273,22 @@ func (s *Session) claim(k *keyRecord) error {
 	}
 	ctx, stop := context.WithTimeout(m.ctx, storeTimeout)
 	defer stop()
-	was, age, err := m.shared.Claim(ctx, shared.ClaimID(k.id), s.claimed(k.sum))
+	id, mine := shared.ClaimID(k.id), s.claimed(k.sum)
+	was, age, err := m.shared.Claim(ctx, id, mine)
+	if err == nil && age > storeTimeout && bytes.Equal(was, nobody[:]) {
+		// Who looked the key up was lost then, or could not undo it. Of those who find that,
+		// the first to claim the key has it.
+		if err = m.shared.Unclaim(ctx, id, was); err == nil {
+			was, age, err = m.shared.Claim(ctx, id, mine)
+		}
+	}
 	switch {
 	case err != nil:
 		return fmt.Errorf("idempotency key not claimed: %w", err)
 	case was == nil:
 		return nil
+	case bytes.Equal(was, nobody[:]):
+		return errLookedUp
 	case len(was) <= len(k.sum):
 		return ErrGone
 	case idempotency.Sum(was[:len(k.sum)]) != k.sum:
@@ -293,7 +309,7 @@ func (s *Session) claim(k *keyRecord) error {
 	case key == s.key:
 		return nil
 	}
-	if err := m.shared.Unclaim(ctx, shared.ClaimID(k.id), was); err != nil {
+	if err := m.shared.Unclaim(ctx, id, was); err != nil {
 		return fmt.Errorf("idempotency key not claimed: %w", err)
 	}
 	return errHere
