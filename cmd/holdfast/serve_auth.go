@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
+	"os"
 	"strings"
 	"time"
 
@@ -26,6 +27,8 @@ type authFlags struct {
 	resource string
 	keys     string
 
+	introspection, clientID, secretFile string
+
 	policy *auth.Policy // made of them; nil: anybody may
 }
 
@@ -34,6 +37,9 @@ func (f *authFlags) add(fs *pflag.FlagSet) {
 	fs.StringArrayVar(&f.audience, "auth-audience", nil, "`audience` that a token must be for (can be repeated; default the URL of the endpoint, if --auth-resource is given)")
 	fs.StringArrayVar(&f.scopes, "auth-scopes", nil, "`scopes` that a token must have, with spaces between them (can be repeated)")
 	fs.StringVar(&f.resource, "auth-resource", "", "`URL` by which clients reach this server, without the path of an endpoint, as https://HOST (default as they ask for it)")
+	fs.StringVar(&f.clientID, "auth-client-id", "", "`id` of Holdfast at the authorization server, which is then asked about tokens that are no JWTs (RFC 7662). Its secret is in HOLDFAST_AUTH_CLIENT_SECRET or --auth-client-secret-file")
+	fs.StringVar(&f.secretFile, "auth-client-secret-file", "", "`file` with the secret for --auth-client-id")
+	fs.StringVar(&f.introspection, "auth-introspection", "", "`URL` to ask about tokens at (default the introspection_endpoint of the issuer's metadata)")
 	fs.StringVar(&f.keys, "auth-keys", "", "`file` of static keys that clients may have in the place of tokens, as 'holdfast key' makes them; it is read again when it changes")
 }
 
@@ -42,6 +48,8 @@ func (f *authFlags) check(upstream *upstreamFlags, tls *tlsFlags) error {
 	switch {
 	case f.issuer == "" && (len(f.audience) > 0 || f.resource != "" || f.keys == "" && len(f.scopes) > 0):
 		return usagef("--auth-audience, --auth-scopes and --auth-resource are for tokens: give their issuer with --auth-issuer")
+	case f.issuer == "" && f.clientID != "", f.clientID == "" && (f.introspection != "" || f.secretFile != ""):
+		return usagef("--auth-introspection, --auth-client-id and --auth-client-secret-file are for asking the issuer about tokens: give --auth-issuer and --auth-client-id")
 	case f.issuer == "" && f.keys == "":
 		if tls.clientCA != "" {
 			f.policy = &auth.Policy{Certificates: true}
@@ -70,6 +78,9 @@ func (f *authFlags) check(upstream *upstreamFlags, tls *tlsFlags) error {
 	if err != nil {
 		return usagef("--auth-issuer: %w", err)
 	}
+	if err := f.introspect(issuer); err != nil {
+		return err
+	}
 	if u, err := url.Parse(f.resource); f.resource != "" && (err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" || u.RawQuery != "" || u.Fragment != "") {
 		return usagef("--auth-resource %q: want a URL like https://mcp.example.com", f.resource)
 	}
@@ -77,6 +88,35 @@ func (f *authFlags) check(upstream *upstreamFlags, tls *tlsFlags) error {
 		return usagef("tokens for anybody else must not be accepted: give --auth-audience, or the URL of this server with --auth-resource")
 	}
 	f.policy.Issuer = issuer
+	return nil
+}
+
+// clientSecret is the environment variable with the secret for --auth-client-id. There is no flag: other
+// users can see a command line.
+const clientSecret = "HOLDFAST_AUTH_CLIENT_SECRET"
+
+// introspect has the issuer asked about opaque tokens, if the flags say so.
+func (f *authFlags) introspect(issuer *auth.Issuer) error {
+	if f.clientID == "" {
+		return nil
+	}
+	secret := os.Getenv(clientSecret)
+	if f.secretFile != "" {
+		if secret != "" {
+			return usagef("both --auth-client-secret-file and %s are given: remove one", clientSecret)
+		}
+		text, err := os.ReadFile(f.secretFile)
+		if err != nil {
+			return fmt.Errorf("--auth-client-secret-file: %w", err)
+		}
+		secret = strings.TrimSpace(string(text))
+	}
+	if secret == "" {
+		return usagef("--auth-client-id %q has no secret: set %s, or give --auth-client-secret-file", f.clientID, clientSecret)
+	}
+	if err := issuer.Introspect(f.introspection, f.clientID, secret); err != nil {
+		return usagef("--auth-introspection: %w", err)
+	}
 	return nil
 }
 

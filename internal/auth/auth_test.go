@@ -8,6 +8,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"encoding/pem"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -34,7 +35,7 @@ func endpoint(t *testing.T, as *authtest.Server, change func(*Policy)) func(toke
 	issuer.every = time.Millisecond
 	t.Cleanup(issuer.client.CloseIdleConnections)
 	t.Cleanup(http.DefaultTransport.(*http.Transport).CloseIdleConnections)
-	p := &Policy{Issuer: issuer, Resource: resource, Scopes: []string{"mcp"}}
+	p := &Policy{Issuer: issuer, Resource: resource, Scopes: []string{"mcp"}, Log: slog.New(slog.DiscardHandler)}
 	if change != nil {
 		change(p)
 	}

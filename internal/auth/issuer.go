@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -42,13 +43,23 @@ type Issuer struct {
 	client *http.Client
 	every  time.Duration
 
+	introspection *introspection // nil: opaque tokens are refused
+
 	fetching chan struct{} // is held by the request that fetches
 
 	mu      sync.Mutex
-	keys    []jose.JSONWebKey
-	fetched time.Time // when keys were
+	known   metadata
+	fetched time.Time // when that was
 	tried   time.Time // when fetching last ended
 	err     error     // of that
+}
+
+// metadata is what an issuer says of itself.
+type metadata struct {
+	keys []jose.JSONWebKey
+
+	introspection string // the URL of that endpoint, or ""
+	byForm        bool   // it takes the client's secret in the form only
 }
 
 // NewIssuer returns the issuer with a URL. That must be https, or http on a loopback address.
@@ -82,26 +93,37 @@ func (i *Issuer) URL() string { return i.url }
 
 // Check fetches metadata and keys, to find mistakes early.
 func (i *Issuer) Check(ctx context.Context) error {
+	if i.introspection != nil {
+		if _, _, err := i.introspector(ctx); err != nil {
+			return err
+		}
+	}
 	_, err := i.find(ctx, "")
 	return err
 }
 
-// find returns the keys that a signature with a key id may have been made with. If there are
-// none it asks for new ones. It may wait for other requests that ask.
+// find returns the keys that a signature with a key id may have been made with.
 func (i *Issuer) find(ctx context.Context, id string) ([]jose.JSONWebKey, error) {
+	m, err := i.metadata(ctx, func(m *metadata) bool { return len(matching(m.keys, id)) > 0 })
+	return matching(m.keys, id), err
+}
+
+// metadata returns what the issuer says of itself. If that is old, or not enough, it asks for
+// what is new. It may wait for other requests that ask.
+func (i *Issuer) metadata(ctx context.Context, enough func(*metadata) bool) (metadata, error) {
 	i.mu.Lock()
-	found, age, tried := matching(i.keys, id), time.Since(i.fetched), i.tried
+	known, age, tried := i.known, time.Since(i.fetched), i.tried
 	i.mu.Unlock()
-	if len(found) > 0 && (age < keysFresh || age < keysKept && time.Since(tried) < retryEvery) {
-		return found, nil
+	if enough(&known) && (age < keysFresh || age < keysKept && time.Since(tried) < retryEvery) {
+		return known, nil
 	}
 	err := i.fetch(ctx, tried)
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if found = matching(i.keys, id); err != nil && (len(found) == 0 || time.Since(i.fetched) >= keysKept) {
-		return nil, fmt.Errorf("%w: %w", errUnavailable, err)
+	if err != nil && (!enough(&i.known) || time.Since(i.fetched) >= keysKept) {
+		return metadata{}, fmt.Errorf("%w: %w", errUnavailable, err)
 	}
-	return found, nil
+	return i.known, nil
 }
 
 func matching(keys []jose.JSONWebKey, id string) (found []jose.JSONWebKey) {
@@ -138,56 +160,72 @@ func (i *Issuer) fetch(ctx context.Context, since time.Time) error {
 		}
 	}
 	// Others wait for this: the client that it is done for may go.
-	keys, err := i.ask(context.WithoutCancel(ctx))
+	known, err := i.ask(context.WithoutCancel(ctx))
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.tried, i.err = time.Now(), err
 	if err == nil {
-		i.keys, i.fetched = keys, i.tried
+		i.known, i.fetched = known, i.tried
 	}
 	return err
 }
 
 // ask fetches the metadata (RFC 8414, and OpenID Connect Discovery) and the keys.
-func (i *Issuer) ask(ctx context.Context) ([]jose.JSONWebKey, error) {
+func (i *Issuer) ask(ctx context.Context) (metadata, error) {
 	ctx, cancel := context.WithTimeout(ctx, fetchWithin)
 	defer cancel()
 	var errs []error
 	for _, at := range wellKnown(i.url) {
-		var meta struct {
-			Issuer string `json:"issuer"`
-			Keys   string `json:"jwks_uri"`
+		var says struct {
+			Issuer        string   `json:"issuer"`
+			Keys          string   `json:"jwks_uri"`
+			Introspection string   `json:"introspection_endpoint"`
+			Methods       []string `json:"introspection_endpoint_auth_methods_supported"`
 		}
-		if err := i.get(ctx, at, &meta); err != nil {
+		if err := i.get(ctx, at, &says); err != nil {
 			errs = append(errs, err)
 			continue
 		}
-		if meta.Issuer != i.url { // RFC 8414, section 3.3
-			return nil, fmt.Errorf("%s says that the issuer is %.200q, not %q", at, meta.Issuer, i.url)
+		if says.Issuer != i.url { // RFC 8414, section 3.3
+			return metadata{}, fmt.Errorf("%s says that the issuer is %.200q, not %q", at, says.Issuer, i.url)
 		}
-		if u, err := url.Parse(meta.Keys); err != nil || !secure(u) {
-			return nil, fmt.Errorf("%s has no usable jwks_uri: %.200q", at, meta.Keys)
+		known := metadata{
+			introspection: says.Introspection,
+			byForm:        slices.Contains(says.Methods, "client_secret_post") && !slices.Contains(says.Methods, "client_secret_basic"),
 		}
-		// Keys of kinds that are not known must not hide the others.
-		var set struct {
-			Keys []json.RawMessage `json:"keys"`
+		if says.Keys == "" && i.introspection != nil {
+			return known, nil // its tokens are opaque
 		}
-		if err := i.get(ctx, meta.Keys, &set); err != nil {
-			return nil, err
-		}
-		var keys []jose.JSONWebKey
-		for _, raw := range set.Keys {
-			var k jose.JSONWebKey
-			if json.Unmarshal(raw, &k) == nil && k.Valid() {
-				keys = append(keys, k)
-			}
-		}
-		if len(keys) == 0 {
-			return nil, fmt.Errorf("%s has no keys", meta.Keys)
-		}
-		return keys, nil
+		var err error
+		known.keys, err = i.askKeys(ctx, at, says.Keys)
+		return known, err
 	}
-	return nil, errors.Join(errs...)
+	return metadata{}, errors.Join(errs...)
+}
+
+// askKeys fetches the keys from where the metadata says that they are.
+func (i *Issuer) askKeys(ctx context.Context, metadata, at string) ([]jose.JSONWebKey, error) {
+	if u, err := url.Parse(at); err != nil || !secure(u) {
+		return nil, fmt.Errorf("%s has no usable jwks_uri: %.200q", metadata, at)
+	}
+	// Keys of kinds that are not known must not hide the others.
+	var set struct {
+		Keys []json.RawMessage `json:"keys"`
+	}
+	if err := i.get(ctx, at, &set); err != nil {
+		return nil, err
+	}
+	var keys []jose.JSONWebKey
+	for _, raw := range set.Keys {
+		var k jose.JSONWebKey
+		if json.Unmarshal(raw, &k) == nil && k.Valid() {
+			keys = append(keys, k)
+		}
+	}
+	if len(keys) == 0 {
+		return nil, fmt.Errorf("%s has no keys", at)
+	}
+	return keys, nil
 }
 
 // wellKnown returns where the metadata of an issuer may be (RFC 8414, sections 3.1 and 5).
@@ -245,8 +283,11 @@ type verified struct {
 	confirmation confirmation // nil: any client may have the token
 }
 
-// verify checks a JWT: its signature, issuer and times. What it is for is the caller's.
+// verify checks a token: a JWT's signature, issuer and times. What it is for is the caller's.
 func (i *Issuer) verify(ctx context.Context, token string) (*verified, error) {
+	if i.introspection != nil && opaque(token) {
+		return i.introspect(ctx, token)
+	}
 	asked := &signature{issuer: i}
 	// The audience is checked by the caller: there may be several.
 	v := oidc.NewVerifier(i.url, asked, &oidc.Config{SkipClientIDCheck: true, SupportedSigningAlgs: algorithms})

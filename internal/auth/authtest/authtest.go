@@ -1,5 +1,6 @@
 // Package authtest is an authorization server for tests: discovery (RFC 8414), keys, dynamic
-// registration (RFC 7591) and codes with PKCE (RFC 7636). Whoever comes is logged in.
+// registration (RFC 7591), codes with PKCE (RFC 7636), and opaque tokens with introspection (RFC 7662).
+// Whoever comes is logged in.
 package authtest
 
 import (
@@ -31,13 +32,22 @@ type Server struct {
 	Subject string       // of tokens for codes
 	Down    atomic.Bool  // answers nothing but errors
 	Fetched atomic.Int32 // how often the keys were
+	Asked   atomic.Int32 // how often it was asked about a token, by who may
+	ByForm  atomic.Bool  // it takes the secret of who asks in the form only
 
-	t     testing.TB
-	mu    sync.Mutex
-	key   *ecdsa.PrivateKey
-	keyID int
-	codes map[string]grant
+	t      testing.TB
+	mu     sync.Mutex
+	key    *ecdsa.PrivateKey
+	keyID  int
+	codes  map[string]grant
+	opaque map[string]Claims
 }
+
+// ID and Secret are the credentials of who may ask about tokens.
+const (
+	ID     = "rs"
+	Secret = "a secret+%"
+)
 
 // A grant is what a code stands for.
 type grant struct{ challenge, resource, scope, redirect string }
@@ -45,7 +55,7 @@ type grant struct{ challenge, resource, scope, redirect string }
 // New starts a server, until the test ends.
 func New(t testing.TB) *Server {
 	t.Helper()
-	s := &Server{t: t, Subject: "eve", codes: make(map[string]grant)}
+	s := &Server{t: t, Subject: "eve", codes: make(map[string]grant), opaque: make(map[string]Claims)}
 	s.Rotate()
 	mux := http.NewServeMux()
 	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -61,11 +71,16 @@ func New(t testing.TB) *Server {
 	})
 	s.URL = web.URL
 	mux.HandleFunc("/.well-known/oauth-authorization-server", func(w http.ResponseWriter, _ *http.Request) {
+		method := "client_secret_basic"
+		if s.ByForm.Load() {
+			method = "client_secret_post"
+		}
 		answer(w, http.StatusOK, map[string]any{
 			"issuer": s.URL, "jwks_uri": s.URL + "/keys", "authorization_response_iss_parameter_supported": true,
 			"authorization_endpoint": s.URL + "/authorize", "token_endpoint": s.URL + "/token", "registration_endpoint": s.URL + "/register",
 			"response_types_supported": []string{"code"}, "code_challenge_methods_supported": []string{"S256"},
 			"grant_types_supported": []string{"authorization_code"}, "token_endpoint_auth_methods_supported": []string{"none"},
+			"introspection_endpoint": s.URL + "/introspect", "introspection_endpoint_auth_methods_supported": []string{method},
 		})
 	})
 	mux.HandleFunc("/keys", func(w http.ResponseWriter, _ *http.Request) {
@@ -83,6 +98,7 @@ func New(t testing.TB) *Server {
 	})
 	mux.HandleFunc("/authorize", s.authorize)
 	mux.HandleFunc("/token", s.token)
+	mux.HandleFunc("/introspect", s.introspect)
 	return s
 }
 
@@ -115,6 +131,47 @@ func (s *Server) token(w http.ResponseWriter, r *http.Request) {
 		"access_token": s.Token(Claims{"aud": g.resource, "scope": g.scope, "sub": s.Subject}),
 		"token_type":   "Bearer", "expires_in": 3600, "scope": g.scope,
 	})
+}
+
+func (s *Server) introspect(w http.ResponseWriter, r *http.Request) {
+	id, secret := r.PostFormValue("client_id"), r.PostFormValue("client_secret")
+	if !s.ByForm.Load() {
+		id, secret, _ = r.BasicAuth()
+		id, _ = url.QueryUnescape(id)
+		secret, _ = url.QueryUnescape(secret)
+	}
+	if id != ID || secret != Secret {
+		answer(w, http.StatusUnauthorized, map[string]any{"error": "invalid_client"})
+		return
+	}
+	s.Asked.Add(1)
+	s.mu.Lock()
+	claims, ok := s.opaque[r.PostFormValue("token")]
+	s.mu.Unlock()
+	if !ok {
+		claims = Claims{"active": false}
+	}
+	answer(w, http.StatusOK, claims)
+}
+
+// Opaque returns an opaque token of this issuer, valid for an hour, of which it says what a JWT
+// would, with some claims changed; nil takes one away.
+func (s *Server) Opaque(change Claims) string {
+	claims := Claims{"active": true, "token_type": "Bearer", "iss": s.URL, "sub": "ada", "exp": time.Now().Add(time.Hour).Unix()}
+	maps.Copy(claims, change)
+	maps.DeleteFunc(claims, func(_ string, v any) bool { return v == nil })
+	token := rand.Text()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.opaque[token] = claims
+	return token
+}
+
+// Revoke makes an opaque token invalid.
+func (s *Server) Revoke(token string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.opaque, token)
 }
 
 func answer(w http.ResponseWriter, status int, body any) {

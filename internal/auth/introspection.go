@@ -1,0 +1,205 @@
+package auth
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/singleflight"
+)
+
+// An introspection is how an issuer is asked about opaque tokens (RFC 7662).
+type introspection struct {
+	endpoint   string // "": the metadata says it
+	id, secret string // of Holdfast there
+
+	asking singleflight.Group
+	places chan struct{} // one is held by each request to the issuer
+
+	good cache[*verified]
+	bad  cache[error] // in a place of their own: whoever sends wrong tokens does not drop good ones
+}
+
+// The bounds of introspection.
+const (
+	answerKept = 30 * time.Second // for so long no other answer is asked for
+	asksAtOnce = 32
+)
+
+// Introspect has the issuer asked about tokens that are no JWTs (RFC 7662), as a client with an
+// id and a secret. Without an endpoint, the issuer's metadata says which. It is called before the
+// issuer is used.
+func (i *Issuer) Introspect(endpoint, id, secret string) error {
+	if u, err := url.Parse(endpoint); endpoint != "" && (err != nil || u.Host == "" || u.Fragment != "" || u.User != nil || !secure(u)) {
+		return fmt.Errorf("introspection endpoint %q: want a URL like https://auth.example.com/introspect, over https because a secret is sent there", endpoint)
+	}
+	i.introspection = &introspection{endpoint: endpoint, id: id, secret: secret, places: make(chan struct{}, asksAtOnce)}
+	return nil
+}
+
+// opaque reports whether a token is no JWT with a signature: only its issuer can say what it is.
+func opaque(token string) bool {
+	head, rest, _ := strings.Cut(token, ".")
+	text, err := base64.RawURLEncoding.DecodeString(head)
+	return strings.Count(rest, ".") != 1 || err != nil || !strings.HasPrefix(string(text), "{")
+}
+
+// introspect checks an opaque token. The answer is kept for a short time. Requests with the same
+// token wait for it together.
+func (i *Issuer) introspect(ctx context.Context, token string) (*verified, error) {
+	in := i.introspection
+	if v, ok := in.good.get(token); ok {
+		return v, nil
+	}
+	if err, ok := in.bad.get(token); ok {
+		return nil, err
+	}
+	got := in.asking.DoChan(token, func() (any, error) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), fetchWithin)
+		defer cancel()
+		v, err := i.askAbout(ctx, token)
+		until := time.Now().Add(answerKept)
+		switch {
+		case errors.Is(err, errUnavailable):
+		case err != nil:
+			in.bad.put(token, err, until)
+		default:
+			if !v.expires.IsZero() && v.expires.Before(until) {
+				until = v.expires
+			}
+			in.good.put(token, v, until)
+		}
+		return v, err
+	})
+	select {
+	case one := <-got:
+		v, _ := one.Val.(*verified)
+		return v, one.Err
+	case <-ctx.Done():
+		return nil, fmt.Errorf("%w: %w", errUnavailable, ctx.Err())
+	}
+}
+
+// introspector returns where to ask about tokens, and whether the client's secret must be in the
+// form.
+func (i *Issuer) introspector(ctx context.Context) (endpoint string, byForm bool, err error) {
+	if at := i.introspection.endpoint; at != "" {
+		return at, false, nil
+	}
+	m, err := i.metadata(ctx, func(m *metadata) bool { return m.introspection != "" })
+	if err != nil {
+		return "", false, err
+	}
+	if u, err := url.Parse(m.introspection); err != nil || u.Host == "" || !secure(u) {
+		return "", false, fmt.Errorf("%w: the metadata of %s has no usable introspection_endpoint: %.200q", errUnavailable, i.url, m.introspection)
+	}
+	return m.introspection, m.byForm, nil
+}
+
+// askAbout asks the issuer about a token.
+func (i *Issuer) askAbout(ctx context.Context, token string) (*verified, error) {
+	in := i.introspection
+	select {
+	case in.places <- struct{}{}:
+	case <-ctx.Done():
+		return nil, fmt.Errorf("%w: %w", errUnavailable, ctx.Err())
+	}
+	defer func() { <-in.places }()
+	endpoint, byForm, err := i.introspector(ctx)
+	if err != nil {
+		return nil, err
+	}
+	form := url.Values{"token": {token}, "token_type_hint": {"access_token"}}
+	if byForm {
+		form.Set("client_id", in.id)
+		form.Set("client_secret", in.secret)
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, endpoint, strings.NewReader(form.Encode()))
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errUnavailable, err)
+	}
+	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	req.Header.Set("Accept", "application/json")
+	if !byForm { // RFC 6749, section 2.3.1
+		req.SetBasicAuth(url.QueryEscape(in.id), url.QueryEscape(in.secret))
+	}
+	var says introspected
+	if err := i.do(req, &says); err != nil {
+		return nil, fmt.Errorf("%w: %w", errUnavailable, err)
+	}
+	return says.check(i.url)
+}
+
+// introspected is what an issuer says of a token (RFC 7662, section 2.2).
+type introspected struct {
+	Active       bool         `json:"active"`
+	Issuer       string       `json:"iss"`
+	Subject      string       `json:"sub"`
+	Audience     audience     `json:"aud"`
+	Scope        scopes       `json:"scope"`
+	Type         string       `json:"token_type"`
+	Use          string       `json:"token_use"` // of some issuers, which say so of refresh tokens
+	Expires      *json.Number `json:"exp"`
+	NotBefore    *json.Number `json:"nbf"`
+	Confirmation confirmation `json:"cnf"`
+}
+
+// check returns what a token says that is valid, as [Issuer.verify] does for a JWT.
+func (t *introspected) check(issuer string) (*verified, error) {
+	expires, err1 := seconds(t.Expires)
+	begins, err2 := seconds(t.NotBefore)
+	now := time.Now()
+	switch {
+	case !t.Active:
+		return nil, errors.New("the token is not active")
+	case err1 != nil || err2 != nil:
+		return nil, errors.Join(err1, err2)
+	case t.Expires != nil && !now.Before(expires):
+		return nil, errors.New("the token has expired")
+	case t.NotBefore != nil && now.Before(begins):
+		return nil, errors.New("the token is not valid yet")
+	case t.Issuer != "" && t.Issuer != issuer:
+		return nil, fmt.Errorf("the token is of the issuer %.200q", t.Issuer)
+	case t.Subject == "":
+		return nil, errors.New("the token has no subject")
+	case t.Type != "" && !strings.EqualFold(t.Type, "Bearer") && t.Type != "access_token", t.Use != "" && t.Use != "access_token":
+		return nil, fmt.Errorf("the token is no bearer token for access: %.40q %.40q", t.Type, t.Use)
+	}
+	return &verified{
+		subject: t.Subject, audience: t.Audience, expires: expires, scopes: t.Scope,
+		principal: principalOf(issuer, t.Subject), confirmation: t.Confirmation,
+	}, nil
+}
+
+// seconds returns the time of a number, in seconds since 1970; the zero time for nil.
+func seconds(n *json.Number) (time.Time, error) {
+	if n == nil {
+		return time.Time{}, nil
+	}
+	f, err := n.Float64()
+	if err != nil {
+		return time.Time{}, fmt.Errorf("a time of the token is no number: %w", err)
+	}
+	return time.Unix(int64(f), 0), nil
+}
+
+// An audience is a list, or one text.
+type audience []string
+
+// UnmarshalJSON implements [json.Unmarshaler].
+func (a *audience) UnmarshalJSON(data []byte) error {
+	var text string
+	if json.Unmarshal(data, &text) == nil {
+		if text != "" {
+			*a = audience{text}
+		}
+		return nil
+	}
+	return json.Unmarshal(data, (*[]string)(a))
+}
