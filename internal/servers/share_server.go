@@ -1,0 +1,232 @@
+package servers
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"holdfast/backend"
+	"holdfast/internal/protocol"
+	"holdfast/jsonrpc"
+)
+
+// sharing is one opening of the server.
+type sharing struct {
+	s      *shared
+	conn   backend.Conn // set when opened is closed; nil: it could not be opened
+	opened chan struct{}
+	result []byte // of initialize
+	asked  map[string]*sharedRequest
+	over   bool
+}
+
+// sharedRequest is a request that the server has not answered.
+type sharedRequest struct {
+	from   *sharedConn // nil: our own
+	call   backend.Call
+	id     []byte // the session's
+	token  []byte // the session's, or nil
+	method string
+	answer chan jsonrpc.Message // of our own
+}
+
+var sharedInitialize = []byte(`{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"holdfast","version":"1"}}`)
+
+// open opens the server, and initializes it.
+func (s *shared) open(start backend.Start) (*sharing, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), sharedOpen)
+	defer cancel()
+	now := &sharing{s: s, opened: make(chan struct{}), asked: make(map[string]*sharedRequest)}
+	start.HTTP = (&http.Request{Method: http.MethodPost, URL: &url.URL{Path: "/"}, Header: make(http.Header)}).WithContext(ctx)
+	conn, err := s.inner.Open(ctx, start, now)
+	now.conn = conn
+	close(now.opened)
+	if err != nil {
+		return nil, err
+	}
+	rq := &sharedRequest{method: protocol.MethodInitialize, answer: make(chan jsonrpc.Message, 1)}
+	err = now.send(backend.Inbound{Message: jsonrpc.Message{Kind: jsonrpc.Request, Method: rq.method, Params: sharedInitialize}, Context: context.Background()}, rq)
+	if err != nil {
+		return now, err
+	}
+	select {
+	case m, ok := <-rq.answer:
+		switch {
+		case !ok:
+			return now, errors.New("the server ended at once")
+		case m.Error != nil:
+			return now, fmt.Errorf("initialize failed: %s", m.Error)
+		}
+		now.result = offered(m.Result)
+	case <-ctx.Done():
+		return now, ctx.Err()
+	}
+	note := protocol.MethodInitialized
+	return now, conn.Deliver(backend.Inbound{
+		Message: jsonrpc.Message{Kind: jsonrpc.Notification, Method: note, Raw: jsonrpc.AppendRequest(nil, nil, note, nil)}, Context: context.Background(),
+	})
+}
+
+// offered returns the result of initialize without what is not offered.
+func offered(result []byte) []byte {
+	var all map[string]json.RawMessage
+	if json.Unmarshal(jsonrpc.Field(result, "capabilities"), &all) != nil {
+		return result
+	}
+	delete(all, "logging")
+	delete(all, "tasks")
+	var resources map[string]json.RawMessage
+	if json.Unmarshal(all["resources"], &resources) == nil && resources != nil {
+		delete(resources, "subscribe")
+		all["resources"], _ = json.Marshal(resources)
+	}
+	capabilities, err := json.Marshal(all)
+	if err != nil {
+		return result
+	}
+	result, _ = jsonrpc.Set(result, capabilities, "capabilities")
+	return result
+}
+
+// isOffered reports whether sessions may make requests of a method.
+func isOffered(method string) bool {
+	switch method {
+	case protocol.MethodSetLevel, protocol.MethodSubscribe, protocol.MethodUnsubscribe:
+		return false
+	}
+	return !strings.HasPrefix(method, "tasks/")
+}
+
+// send makes a request to the server, under an id of ours.
+func (n *sharing) send(in backend.Inbound, rq *sharedRequest) error {
+	rq.token = jsonrpc.Field(in.Params, "_meta", "progressToken")
+	n.s.mu.Lock()
+	if n.over {
+		n.s.mu.Unlock()
+		return errStopped
+	}
+	n.s.last++
+	id := strconv.AppendUint(nil, n.s.last, 10)
+	n.asked[string(id)] = rq
+	n.s.mu.Unlock()
+	in.ID = id
+	if rq.token != nil {
+		in.Params, _ = jsonrpc.Set(in.Params, id, "_meta", "progressToken")
+	}
+	in.Raw = jsonrpc.AppendRequest(nil, id, in.Method, in.Params)
+	err := n.conn.Deliver(in)
+	if err != nil && n.take(id) == nil {
+		return nil // it was answered
+	}
+	return err
+}
+
+// take returns a request in flight, and forgets it.
+func (n *sharing) take(id []byte) *sharedRequest {
+	n.s.mu.Lock()
+	defer n.s.mu.Unlock()
+	key := string(jsonrpc.Key(id))
+	rq := n.asked[key]
+	delete(n.asked, key)
+	return rq
+}
+
+// Emit implements [backend.Sink].
+func (n *sharing) Emit(_ backend.Call, m jsonrpc.Message) { n.heard(m) }
+
+// EmitUnrelated implements [backend.Sink].
+func (n *sharing) EmitUnrelated(m jsonrpc.Message) { n.heard(m) }
+
+// heard takes a message of the server.
+func (n *sharing) heard(m jsonrpc.Message) {
+	switch {
+	case m.Kind == jsonrpc.Response:
+		rq := n.take(m.ID)
+		switch {
+		case rq == nil: // it was cancelled
+		case rq.from == nil:
+			rq.answer <- m
+		default:
+			m.Raw = m.WithID(rq.id)
+			m.ID = rq.id
+			rq.from.sink.Emit(rq.call, m)
+		}
+	case m.Kind == jsonrpc.Request:
+		n.s.wait.Go(func() { n.refuse(m) })
+	case m.Method == protocol.MethodProgress:
+		n.s.mu.Lock()
+		rq := n.asked[string(jsonrpc.Key(jsonrpc.Field(m.Params, "progressToken")))]
+		n.s.mu.Unlock()
+		if rq == nil || rq.from == nil || rq.token == nil {
+			return
+		}
+		m.Params, _ = jsonrpc.Set(m.Params, rq.token, "progressToken")
+		m.Raw = jsonrpc.AppendRequest(nil, nil, m.Method, m.Params)
+		rq.from.sink.Emit(rq.call, m)
+	case strings.HasSuffix(m.Method, "/list_changed"): // all else may be about one session
+		n.s.mu.Lock()
+		var all []*sharedConn
+		for c, ready := range n.s.conns {
+			if ready {
+				all = append(all, c)
+			}
+		}
+		n.s.mu.Unlock()
+		for _, c := range all {
+			c.sink.EmitUnrelated(m)
+		}
+	}
+}
+
+// refuse answers a request of the server.
+func (n *sharing) refuse(m jsonrpc.Message) {
+	text := jsonrpc.AppendResult(nil, m.ID, nil)
+	if m.Method != protocol.MethodPing {
+		text = jsonrpc.AppendError(nil, m.ID, jsonrpc.Errorf(jsonrpc.CodeMethodNotFound, "the server is shared by many clients: none can be asked"))
+	}
+	answer, err := jsonrpc.Parse(text)
+	<-n.opened // a server may ask before
+	if n.conn == nil {
+		return
+	}
+	if err == nil {
+		err = n.conn.Deliver(backend.Inbound{Message: answer, Context: context.Background()})
+	}
+	if err != nil {
+		n.s.log.Debug("request of a shared server not answered", "error", err)
+	}
+}
+
+// Closed implements [backend.Sink]. The server is opened again when it is needed.
+func (n *sharing) Closed(why error, _ bool) {
+	s := n.s
+	s.mu.Lock()
+	over := n.over
+	n.over = true
+	lost := n.asked
+	n.asked = make(map[string]*sharedRequest)
+	was := s.current == n
+	if was {
+		s.current = nil
+	}
+	s.mu.Unlock()
+	if over {
+		return
+	}
+	s.log.Warn("shared server ended", "error", why, "calls", len(lost))
+	for _, rq := range lost {
+		if rq.from == nil {
+			close(rq.answer)
+			continue
+		}
+		rq.from.fail(rq.call, rq.id, jsonrpc.Errorf(protocol.CodeOutcomeUnknown, "%s: %v", protocol.TextOutcomeUnknown, why))
+	}
+	if was {
+		s.wait.Go(func() { _ = n.conn.Close() }) // not here: it may wait for us
+	}
+}
