@@ -294,7 +294,7 @@ func newServer(conf *config.Server, version uint64, log *slog.Logger) *server {
 	s.run = newRunner(conf, s.log)
 	s.inner = translate.New(s.run, s.log)
 	if conf.Share {
-		s.shared = newShared(s.inner, s.log)
+		s.shared = newShared(s.inner, s.log, func() time.Duration { return s.conf.Load().StopIdle })
 		s.inner = translate.New(s.shared, s.log)
 	}
 	return s

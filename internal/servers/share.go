@@ -1,12 +1,14 @@
 package servers
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"sync"
 	"time"
 
 	"holdfast/backend"
+	"holdfast/internal/protocol"
 )
 
 // shared is a backend with one conversation below for all sessions, for servers without state:
@@ -14,56 +16,90 @@ import (
 // as nobody could say which session a question of it would be for. It is a legacy conversation.
 // What the server keeps for a client is not offered: a level for logs, subscriptions, tasks.
 //
+// Clients of each revision have a conversation of theirs, as the server answers initialize
+// once, for one revision.
+//
 // No lock is held while the server or a session is told anything.
 type shared struct {
-	inner backend.Backend
-	log   *slog.Logger
-	wait  sync.WaitGroup
+	inner  backend.Backend
+	log    *slog.Logger
+	linger func() time.Duration // how long the server stays that no session has open; 0: [sharedLinger]
+	ctx    context.Context      // ends with close
+	cancel context.CancelFunc
+	wait   sync.WaitGroup
 
 	mu      sync.Mutex
-	conns   map[*sharedConn]bool
-	opening *sharedOpening // nil: none is under way
-	current *sharing       // nil: the server is not open
-	last    uint64         // of the ids for the server
+	conns   map[*sharedConn]bool      // true: the session has initialized
+	opening map[string]*sharedOpening // by the revision that is asked for
+	current map[string]*sharing       // by the revision that is spoken
+	speaks  map[string]string         // the revision that the server has answered with, by what it was asked for
+	last    uint64                    // of the ids for the server
+	used    time.Time                 // when a message of a call was last passed on
+	idle    *time.Timer               // ends the server; nil: it is not about to end
 	closed  bool
 }
 
-func newShared(inner backend.Backend, log *slog.Logger) *shared {
-	return &shared{inner: inner, log: log, conns: make(map[*sharedConn]bool)}
+const (
+	// sharedOpen bounds how long a shared server may take to start and to answer initialize.
+	sharedOpen = 60 * time.Second
+	// sharedLinger is how long a shared server stays without sessions and without use, where
+	// the configuration does not say.
+	sharedLinger = 5 * time.Minute
+)
+
+func newShared(inner backend.Backend, log *slog.Logger, linger func() time.Duration) *shared {
+	s := &shared{
+		inner: inner, log: log, linger: linger,
+		conns: make(map[*sharedConn]bool), opening: make(map[string]*sharedOpening), current: make(map[string]*sharing), speaks: make(map[string]string),
+	}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	return s
 }
 
 // Open implements [backend.Backend].
 func (s *shared) Open(_ context.Context, start backend.Start, sink backend.Sink) (backend.Conn, error) {
-	c := &sharedConn{s: s, start: start, sink: sink, done: make(chan struct{})}
+	c := &sharedConn{s: s, start: start, sink: sink, done: make(chan struct{}), revision: protocol.V20251125, waiting: make(map[*sharedRequest]struct{})}
 	c.start.HTTP = nil
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
 		return nil, errStopped
 	}
-	s.conns[c] = true
+	s.conns[c] = false
+	if s.idle != nil {
+		s.idle.Stop()
+		s.idle = nil
+	}
 	return c, nil
 }
 
-// sharedOpen bounds how long a shared server may take to start and to answer initialize.
-const sharedOpen = 60 * time.Second
+// spoken returns the revision of the conversation for clients that ask for a revision. s.mu is
+// held.
+func (s *shared) spoken(revision string) string {
+	if known, ok := s.speaks[revision]; ok {
+		return known
+	}
+	return revision
+}
 
-// get returns the server, which is opened if it is not.
+// get returns the conversation for a session, which is opened if it is not.
 func (s *shared) get(c *sharedConn) (*sharing, error) {
 	s.mu.Lock()
 	for {
-		now, opening := s.current, s.opening
+		revision := s.spoken(c.revision)
+		now, opening := s.current[revision], s.opening[revision]
 		switch {
 		case s.closed:
 			s.mu.Unlock()
 			return nil, errStopped
 		case now != nil:
 			s.mu.Unlock()
+			c.now.Store(now)
 			return now, nil
 		case opening == nil:
 			opening = &sharedOpening{done: make(chan struct{})}
-			s.opening = opening
-			s.wait.Go(func() { s.begin(c.start, opening) })
+			s.opening[revision] = opening
+			s.wait.Go(func() { s.begin(c.start, revision, opening) })
 		}
 		s.mu.Unlock()
 		select {
@@ -85,36 +121,89 @@ type sharedOpening struct {
 }
 
 // begin opens the server for all who wait.
-func (s *shared) begin(start backend.Start, o *sharedOpening) {
-	now, err := s.open(start)
+func (s *shared) begin(start backend.Start, revision string, o *sharedOpening) {
+	now, err := s.open(start, revision)
 	s.mu.Lock()
 	if err == nil && (now.over || s.closed) {
 		err = errStopped
 	}
+	spare := err != nil
 	if err == nil {
-		s.current = now
-	} else if now != nil {
+		s.speaks[revision] = now.revision
+		if spare = s.current[now.revision] != nil; !spare { // else there is a conversation of that revision
+			s.current[now.revision] = now
+		}
+	}
+	if spare && now != nil {
 		now.over = true
 	}
-	s.opening, o.err = nil, err
+	delete(s.opening, revision)
+	o.err = err
+	s.rest()
 	s.mu.Unlock()
 	close(o.done)
-	if err != nil && now != nil && now.conn != nil {
+	if spare && now != nil && now.conn != nil {
 		_ = now.conn.Close()
 	}
 }
 
-// close ends the conversation with the server.
+// rest has the server ended after a time, if no session has it open. s.mu is held.
+func (s *shared) rest() {
+	if len(s.conns) > 0 || len(s.current) == 0 || s.closed || s.idle != nil {
+		return
+	}
+	s.idle = time.AfterFunc(max(0, s.left()), s.expire)
+}
+
+// left returns for how long the server stays yet if nobody uses it. s.mu is held.
+func (s *shared) left() time.Duration {
+	return cmp.Or(s.linger(), sharedLinger) - time.Since(s.used)
+}
+
+// expire ends the server that no session has open. It is opened again when it is needed.
+func (s *shared) expire() {
+	s.mu.Lock()
+	if len(s.conns) > 0 || s.closed {
+		s.mu.Unlock()
+		return
+	}
+	s.idle = nil
+	if s.left() > 0 { // it was used after the timer had fired
+		s.rest()
+		s.mu.Unlock()
+		return
+	}
+	ended := s.takeAll()
+	s.wait.Add(1)
+	s.mu.Unlock()
+	defer s.wait.Done()
+	s.log.Debug("shared server ended: nobody uses it")
+	for _, now := range ended {
+		_ = now.conn.Close()
+	}
+}
+
+// takeAll returns all conversations, which are over. s.mu is held.
+func (s *shared) takeAll() (all []*sharing) {
+	for _, now := range s.current {
+		now.over = true
+		all = append(all, now)
+	}
+	clear(s.current)
+	return all
+}
+
+// close ends the conversations with the server.
 func (s *shared) close() {
+	s.cancel()
 	s.mu.Lock()
 	s.closed = true
-	now := s.current
-	s.current = nil
-	if now != nil {
-		now.over = true
+	if s.idle != nil {
+		s.idle.Stop()
 	}
+	all := s.takeAll()
 	s.mu.Unlock()
-	if now != nil {
+	for _, now := range all {
 		_ = now.conn.Close()
 	}
 	s.wait.Wait()

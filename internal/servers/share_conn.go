@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"sync"
+	"sync/atomic"
 
 	"holdfast/backend"
 	"holdfast/internal/protocol"
@@ -16,8 +17,13 @@ type sharedConn struct {
 	s     *shared
 	start backend.Start
 	sink  backend.Sink
-	done  chan struct{}  // closed by Close
-	work  sync.WaitGroup // requests that wait for the server
+	done  chan struct{}           // closed by Close
+	now   atomic.Pointer[sharing] // what the last request was made in; nil at first
+	work  sync.WaitGroup          // requests that wait for the server
+
+	// Guarded by s.mu.
+	revision string                      // that the client asks for
+	waiting  map[*sharedRequest]struct{} // for the server to be opened
 }
 
 // Deliver implements [backend.Conn].
@@ -25,28 +31,10 @@ func (c *sharedConn) Deliver(in backend.Inbound) error {
 	switch {
 	case in.Kind == jsonrpc.Request && in.Method == protocol.MethodPing:
 		c.sink.Emit(in.Call, jsonrpc.Message{Kind: jsonrpc.Response, ID: in.ID, Result: []byte("{}"), Raw: jsonrpc.AppendResult(nil, in.ID, nil)})
-		return nil
 	case in.Kind == jsonrpc.Request && !isOffered(in.Method):
 		c.fail(in.Call, in.ID, jsonrpc.Errorf(jsonrpc.CodeMethodNotFound, "the server is shared by many clients: it has no %s", in.Method))
-		return nil
 	case in.Kind == jsonrpc.Request:
-		c.s.mu.Lock()
-		now := c.s.current
-		c.s.mu.Unlock()
-		if now != nil {
-			if err := c.request(now, in); !errors.Is(err, errStopped) {
-				return err
-			}
-		}
-		c.work.Go(func() { // it waits for the server
-			now, err := c.s.get(c)
-			if err == nil {
-				err = c.request(now, in)
-			}
-			if err != nil {
-				c.fail(in.Call, in.ID, jsonrpc.Errorf(jsonrpc.CodeServer, "the server did not take the request: %v", err))
-			}
-		})
+		return c.ask(in)
 	case in.Method == protocol.MethodInitialized:
 		c.s.mu.Lock()
 		defer c.s.mu.Unlock()
@@ -59,41 +47,95 @@ func (c *sharedConn) Deliver(in backend.Inbound) error {
 	return nil // roots, and responses to questions that are not passed on
 }
 
-// request makes a request of the session to the server.
-func (c *sharedConn) request(now *sharing, in backend.Inbound) error {
-	if in.Method == protocol.MethodInitialize {
-		result := now.result
-		if wants := jsonrpc.String(jsonrpc.Field(in.Params, "protocolVersion")); protocol.Known(wants) && wants < jsonrpc.String(jsonrpc.Field(result, "protocolVersion")) {
-			result, _ = jsonrpc.Set(result, jsonrpc.Quote(wants), "protocolVersion")
+// ask makes a request of the session. It waits for nothing: if the server is not open, the
+// request is made when it is.
+func (c *sharedConn) ask(in backend.Inbound) error {
+	rq := &sharedRequest{from: c, call: in.Call, id: in.ID, method: in.Method}
+	if now := c.now.Load(); now != nil && in.Method != protocol.MethodInitialize {
+		if err := now.send(in, rq); !errors.Is(err, errStopped) {
+			return err
 		}
-		c.sink.Emit(in.Call, jsonrpc.Message{Kind: jsonrpc.Response, ID: in.ID, Result: result, Raw: jsonrpc.AppendResult(nil, in.ID, result)})
+	}
+	c.s.mu.Lock()
+	if in.Method == protocol.MethodInitialize {
+		if wants := jsonrpc.String(jsonrpc.Field(in.Params, "protocolVersion")); protocol.Known(wants) {
+			c.revision = wants
+		}
+	}
+	c.waiting[rq] = struct{}{}
+	c.s.mu.Unlock()
+	c.work.Go(func() {
+		now, err := c.s.get(c)
+		switch {
+		case err != nil:
+		case in.Method == protocol.MethodInitialize:
+			err = c.initialize(now, rq)
+		default:
+			err = now.send(in, rq)
+		}
+		if err != nil && !c.isGone(rq) {
+			c.fail(in.Call, in.ID, jsonrpc.Errorf(jsonrpc.CodeServer, "the server did not take the request: %v", err))
+		}
+	})
+	return nil
+}
+
+// initialize answers a session's initialize with what the server has said.
+func (c *sharedConn) initialize(now *sharing, rq *sharedRequest) error {
+	if c.isGone(rq) {
 		return nil
 	}
-	return now.send(in, &sharedRequest{from: c, call: in.Call, id: in.ID, method: in.Method})
+	c.sink.Emit(rq.call, jsonrpc.Message{Kind: jsonrpc.Response, ID: rq.id, Result: now.result, Raw: jsonrpc.AppendResult(nil, rq.id, now.result)})
+	return nil
+}
+
+// isGone reports whether nobody wants a request any more that has waited. It waits no more.
+func (c *sharedConn) isGone(rq *sharedRequest) bool {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	delete(c.waiting, rq)
+	return rq.gone
 }
 
 // cancel passes a cancellation on, with the id that the server knows.
 func (c *sharedConn) cancel(in backend.Inbound) {
 	id := string(jsonrpc.Key(jsonrpc.Field(in.Params, "requestId")))
+	c.withdraw(func(rq *sharedRequest) bool { return string(jsonrpc.Key(rq.id)) == id }, func(known string) backend.Inbound {
+		in := in
+		in.Params, _ = jsonrpc.Set(in.Params, json.RawMessage(known), "requestId")
+		in.Raw = jsonrpc.AppendRequest(nil, nil, in.Method, in.Params)
+		return in
+	})
+}
+
+// withdraw cancels requests of the session. note makes the cancellation of the request that the
+// server knows by an id.
+func (c *sharedConn) withdraw(which func(*sharedRequest) bool, note func(id string) backend.Inbound) {
+	var notes []backend.Inbound
 	c.s.mu.Lock()
-	now := c.s.current
-	known := ""
+	for rq := range c.waiting {
+		if which(rq) {
+			rq.gone = true // it is not made
+		}
+	}
+	now := c.now.Load()
 	if now != nil {
 		for key, rq := range now.asked {
-			if rq.from == c && string(jsonrpc.Key(rq.id)) == id {
-				known = key
-				delete(now.asked, key)
+			if rq.from != c || !which(rq) {
+				continue
+			}
+			delete(now.asked, key)
+			in := note(key)
+			if rq.gone = true; rq.sent {
+				notes = append(notes, in)
+			} else {
+				rq.cancel = &in // the server must hear of the request first
 			}
 		}
 	}
 	c.s.mu.Unlock()
-	if known == "" {
-		return
-	}
-	in.Params, _ = jsonrpc.Set(in.Params, json.RawMessage(known), "requestId")
-	in.Raw = jsonrpc.AppendRequest(nil, nil, in.Method, in.Params)
-	if err := now.conn.Deliver(in); err != nil {
-		c.s.log.Debug("cancellation not delivered", "error", err)
+	for _, in := range notes {
+		now.tell(in)
 	}
 }
 
@@ -104,25 +146,16 @@ func (c *sharedConn) fail(call backend.Call, id []byte, e *jsonrpc.Error) {
 
 // Close implements [backend.Conn]. What the session has in flight is cancelled.
 func (c *sharedConn) Close() error {
+	c.withdraw(func(*sharedRequest) bool { return true }, func(known string) backend.Inbound {
+		params := []byte(`{"requestId":` + known + `,"reason":"the session ended"}`)
+		m := jsonrpc.Message{Kind: jsonrpc.Notification, Method: protocol.MethodCancelled, Params: params, Raw: jsonrpc.AppendRequest(nil, nil, protocol.MethodCancelled, params)}
+		return backend.Inbound{Message: m, Context: context.Background()}
+	})
+	close(c.done)
 	c.s.mu.Lock()
 	delete(c.s.conns, c)
-	close(c.done)
-	now := c.s.current
-	var left []string
-	if now != nil {
-		for key, rq := range now.asked {
-			if rq.from == c {
-				delete(now.asked, key)
-				left = append(left, key)
-			}
-		}
-	}
+	c.s.rest()
 	c.s.mu.Unlock()
-	for _, key := range left {
-		params := []byte(`{"requestId":` + key + `,"reason":"the session ended"}`)
-		m := jsonrpc.Message{Kind: jsonrpc.Notification, Method: protocol.MethodCancelled, Params: params, Raw: jsonrpc.AppendRequest(nil, nil, protocol.MethodCancelled, params)}
-		_ = now.conn.Deliver(backend.Inbound{Message: m, Context: context.Background()}) // it has ended
-	}
 	c.work.Wait()
 	return nil
 }

@@ -1,6 +1,7 @@
 package servers
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,6 +10,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"time"
 
 	"holdfast/backend"
 	"holdfast/internal/protocol"
@@ -20,9 +22,12 @@ type sharing struct {
 	s      *shared
 	conn   backend.Conn // set when opened is closed; nil: it could not be opened
 	opened chan struct{}
-	result []byte // of initialize
-	asked  map[string]*sharedRequest
-	over   bool
+
+	// Guarded by s.mu; the first two are not changed once the server is open.
+	result   []byte // of initialize
+	revision string // that the result says
+	asked    map[string]*sharedRequest
+	over     bool
 }
 
 // sharedRequest is a request that the server has not answered.
@@ -33,13 +38,16 @@ type sharedRequest struct {
 	token  []byte // the session's, or nil
 	method string
 	answer chan jsonrpc.Message // of our own
+
+	// Guarded by s.mu.
+	sent   bool             // the server has it
+	gone   bool             // nobody wants it any more
+	cancel *backend.Inbound // to be told to the server once it has the request
 }
 
-var sharedInitialize = []byte(`{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"holdfast","version":"1"}}`)
-
-// open opens the server, and initializes it.
-func (s *shared) open(start backend.Start) (*sharing, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), sharedOpen)
+// open opens the server, and initializes it for clients of a revision.
+func (s *shared) open(start backend.Start, revision string) (*sharing, error) {
+	ctx, cancel := context.WithTimeout(s.ctx, sharedOpen)
 	defer cancel()
 	now := &sharing{s: s, opened: make(chan struct{}), asked: make(map[string]*sharedRequest)}
 	start.HTTP = (&http.Request{Method: http.MethodPost, URL: &url.URL{Path: "/"}, Header: make(http.Header)}).WithContext(ctx)
@@ -50,7 +58,8 @@ func (s *shared) open(start backend.Start) (*sharing, error) {
 		return nil, err
 	}
 	rq := &sharedRequest{method: protocol.MethodInitialize, answer: make(chan jsonrpc.Message, 1)}
-	err = now.send(backend.Inbound{Message: jsonrpc.Message{Kind: jsonrpc.Request, Method: rq.method, Params: sharedInitialize}, Context: context.Background()}, rq)
+	params := []byte(`{"protocolVersion":"` + revision + `","capabilities":{},"clientInfo":{"name":"holdfast","version":"1"}}`)
+	err = now.send(backend.Inbound{Message: jsonrpc.Message{Kind: jsonrpc.Request, Method: rq.method, Params: params}, Context: context.Background()}, rq)
 	if err != nil {
 		return now, err
 	}
@@ -62,7 +71,10 @@ func (s *shared) open(start backend.Start) (*sharing, error) {
 		case m.Error != nil:
 			return now, fmt.Errorf("initialize failed: %s", m.Error)
 		}
+		s.mu.Lock()
 		now.result = offered(m.Result)
+		now.revision = cmp.Or(jsonrpc.String(jsonrpc.Field(m.Result, "protocolVersion")), revision)
+		s.mu.Unlock()
 	case <-ctx.Done():
 		return now, ctx.Err()
 	}
@@ -102,17 +114,26 @@ func isOffered(method string) bool {
 	return !strings.HasPrefix(method, "tasks/")
 }
 
-// send makes a request to the server, under an id of ours.
+// send makes a request to the server, under an id of ours. A request that nobody wants any more
+// is not made.
 func (n *sharing) send(in backend.Inbound, rq *sharedRequest) error {
 	rq.token = jsonrpc.Field(in.Params, "_meta", "progressToken")
 	n.s.mu.Lock()
-	if n.over {
+	switch {
+	case rq.gone:
+		n.s.mu.Unlock()
+		return nil
+	case n.over:
 		n.s.mu.Unlock()
 		return errStopped
 	}
 	n.s.last++
 	id := strconv.AppendUint(nil, n.s.last, 10)
 	n.asked[string(id)] = rq
+	if rq.from != nil {
+		delete(rq.from.waiting, rq)
+	}
+	n.s.used = time.Now()
 	n.s.mu.Unlock()
 	in.ID = id
 	if rq.token != nil {
@@ -120,10 +141,27 @@ func (n *sharing) send(in backend.Inbound, rq *sharedRequest) error {
 	}
 	in.Raw = jsonrpc.AppendRequest(nil, id, in.Method, in.Params)
 	err := n.conn.Deliver(in)
-	if err != nil && n.take(id) == nil {
-		return nil // it was answered
+	if err != nil {
+		if n.take(id) == nil {
+			return nil // it was answered, or cancelled
+		}
+		return err
 	}
-	return err
+	n.s.mu.Lock()
+	rq.sent = true
+	cancel := rq.cancel
+	n.s.mu.Unlock()
+	if cancel != nil {
+		n.tell(*cancel)
+	}
+	return nil
+}
+
+// tell passes a cancellation on.
+func (n *sharing) tell(in backend.Inbound) {
+	if err := n.conn.Deliver(in); err != nil {
+		n.s.log.Debug("cancellation not delivered", "error", err)
+	}
 }
 
 // take returns a request in flight, and forgets it.
@@ -133,6 +171,7 @@ func (n *sharing) take(id []byte) *sharedRequest {
 	key := string(jsonrpc.Key(id))
 	rq := n.asked[key]
 	delete(n.asked, key)
+	n.s.used = time.Now()
 	return rq
 }
 
@@ -157,7 +196,11 @@ func (n *sharing) heard(m jsonrpc.Message) {
 			rq.from.sink.Emit(rq.call, m)
 		}
 	case m.Kind == jsonrpc.Request:
-		n.s.wait.Go(func() { n.refuse(m) })
+		n.s.mu.Lock()
+		if !n.s.closed {
+			n.s.wait.Go(func() { n.refuse(m) })
+		}
+		n.s.mu.Unlock()
 	case m.Method == protocol.MethodProgress:
 		n.s.mu.Lock()
 		rq := n.asked[string(jsonrpc.Key(jsonrpc.Field(m.Params, "progressToken")))]
@@ -172,7 +215,7 @@ func (n *sharing) heard(m jsonrpc.Message) {
 		n.s.mu.Lock()
 		var all []*sharedConn
 		for c, ready := range n.s.conns {
-			if ready {
+			if ready && n.s.spoken(c.revision) == n.revision { // others hear it from their own
 				all = append(all, c)
 			}
 		}
@@ -210,9 +253,10 @@ func (n *sharing) Closed(why error, _ bool) {
 	n.over = true
 	lost := n.asked
 	n.asked = make(map[string]*sharedRequest)
-	was := s.current == n
+	was := s.current[n.revision] == n
 	if was {
-		s.current = nil
+		delete(s.current, n.revision)
+		s.wait.Add(1) // while s is open: current is empty once it is closed
 	}
 	s.mu.Unlock()
 	if over {
@@ -227,6 +271,9 @@ func (n *sharing) Closed(why error, _ bool) {
 		rq.from.fail(rq.call, rq.id, jsonrpc.Errorf(protocol.CodeOutcomeUnknown, "%s: %v", protocol.TextOutcomeUnknown, why))
 	}
 	if was {
-		s.wait.Go(func() { _ = n.conn.Close() }) // not here: it may wait for us
+		go func() { // not here: it may wait for us
+			defer s.wait.Done()
+			_ = n.conn.Close()
+		}()
 	}
 }

@@ -1,0 +1,276 @@
+package servers
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"holdfast/backend"
+	"holdfast/jsonrpc"
+)
+
+// A script is a server below a shared one. It answers initialize and tools/list, and no call.
+type script struct {
+	only string        // the revision that it speaks; "": any
+	gate chan struct{} // Open waits for it; nil: it does not wait
+	hold chan struct{} // Deliver of a call waits for it
+
+	mu    sync.Mutex
+	open  []string // revisions of conversations that are open
+	heard []string // calls and cancellations
+	opens int
+}
+
+func (f *script) Open(_ context.Context, _ backend.Start, sink backend.Sink) (backend.Conn, error) {
+	if f.gate != nil {
+		<-f.gate
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.opens++
+	return &scriptConn{f: f, sink: sink}, nil
+}
+
+type scriptConn struct {
+	f        *script
+	sink     backend.Sink
+	revision string
+}
+
+func (c *scriptConn) Deliver(in backend.Inbound) error {
+	if in.Method == "tools/call" && c.f.hold != nil {
+		<-c.f.hold
+	}
+	c.f.mu.Lock()
+	defer c.f.mu.Unlock()
+	result := ""
+	switch in.Method {
+	case "initialize":
+		c.revision = jsonrpc.String(jsonrpc.Field(in.Params, "protocolVersion"))
+		if c.f.only != "" {
+			c.revision = c.f.only
+		}
+		c.f.open = append(c.f.open, c.revision)
+		result = fmt.Sprintf(`{"protocolVersion":%q,"capabilities":{"tools":{}},"serverInfo":{"name":%q,"version":"1"}}`, c.revision, "s"+c.revision)
+	case "tools/list":
+		result = `{"tools":[]}`
+	case "tools/call":
+		c.f.heard = append(c.f.heard, "call "+string(jsonrpc.Field(in.Params, "name")))
+	case "notifications/cancelled":
+		c.f.heard = append(c.f.heard, "cancelled")
+	}
+	if result != "" {
+		m, _ := jsonrpc.Parse(jsonrpc.AppendResult(nil, in.ID, []byte(result)))
+		go c.sink.Emit(nil, m)
+	}
+	return nil
+}
+
+func (c *scriptConn) Close() error {
+	c.f.mu.Lock()
+	defer c.f.mu.Unlock()
+	if i := slices.Index(c.f.open, c.revision); i >= 0 {
+		c.f.open = slices.Delete(c.f.open, i, i+1)
+	}
+	return nil
+}
+
+// saw returns the conversations that are open, and what was heard.
+func (f *script) saw() (open, heard string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	slices.Sort(f.open)
+	return strings.Join(f.open, " "), strings.Join(f.heard, ", ")
+}
+
+// A reader is the sink of a session of a shared server.
+type reader struct {
+	t    *testing.T
+	conn backend.Conn
+
+	mu  sync.Mutex
+	got []string
+}
+
+func (r *reader) Emit(_ backend.Call, m jsonrpc.Message) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.got = append(r.got, string(m.Raw))
+}
+func (r *reader) EmitUnrelated(m jsonrpc.Message) { r.Emit(nil, m) }
+func (r *reader) Closed(error, bool)              {}
+
+// say delivers a message, waits until all have said what they have to say, and returns what the
+// session got.
+func (r *reader) say(text string) string {
+	r.t.Helper()
+	m, err := jsonrpc.Parse([]byte(text))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	if err := r.conn.Deliver(backend.Inbound{Message: m, Context: r.t.Context()}); err != nil {
+		r.t.Fatal(err)
+	}
+	synctest.Wait()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	got := strings.Join(r.got, "\n")
+	r.got = nil
+	return got
+}
+
+// join opens a session of a shared server.
+func join(t *testing.T, s *shared) *reader {
+	t.Helper()
+	r := &reader{t: t}
+	conn, err := s.Open(t.Context(), backend.Start{}, r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.conn = conn
+	return r
+}
+
+func (r *reader) leave() {
+	r.t.Helper()
+	if err := r.conn.Close(); err != nil {
+		r.t.Error(err)
+	}
+	synctest.Wait()
+}
+
+func helloOf(revision string) string {
+	return fmt.Sprintf(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":%q,"capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`, revision)
+}
+
+func toolCall(id int) string {
+	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"t%d"}}`, id, id)
+}
+
+const cancelSeven = `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":7}}`
+
+func shareOf(f *script, linger time.Duration) *shared {
+	return newShared(f, slog.New(slog.DiscardHandler), func() time.Duration { return linger })
+}
+
+// A call that is cancelled while the server opens is not made, and one that is cancelled while it
+// is delivered is cancelled at the server after that.
+func TestShareCancelEarly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &script{gate: make(chan struct{})}
+		s := shareOf(f, 0)
+		defer s.close()
+		r := join(t, s)
+		for _, text := range []string{toolCall(7), cancelSeven, toolCall(8)} {
+			if got := r.say(text); got != "" {
+				t.Errorf("before the server is open: %s", got)
+			}
+		}
+		close(f.gate)
+		synctest.Wait()
+		if _, heard := f.saw(); heard != `call "t8"` {
+			t.Errorf("the server heard %s", heard)
+		}
+		r.leave()
+	})
+	synctest.Test(t, func(t *testing.T) {
+		f := &script{hold: make(chan struct{})}
+		s := shareOf(f, 0)
+		defer s.close()
+		r := join(t, s)
+		for _, text := range []string{toolCall(7), cancelSeven} { // Deliver of the call waits
+			r.say(text)
+		}
+		close(f.hold)
+		synctest.Wait()
+		if _, heard := f.saw(); heard != `call "t7", cancelled` {
+			t.Errorf("the server heard %s", heard)
+		}
+		r.leave()
+	})
+}
+
+// A shared server ends when no session has it open and nobody has used it for stopIdle, or else
+// for some minutes. It is opened again when it is needed.
+func TestShareEnds(t *testing.T) {
+	for linger, want := range map[time.Duration]time.Duration{0: sharedLinger, 10 * time.Minute: 10 * time.Minute} {
+		synctest.Test(t, func(t *testing.T) {
+			f := &script{}
+			s := shareOf(f, linger)
+			defer s.close()
+			one, two := join(t, s), join(t, s)
+			one.say(helloOf("2025-11-25"))
+			two.say(helloOf("2025-11-25"))
+			one.leave()
+			time.Sleep(2 * want)
+			two.say(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)
+			if open, _ := f.saw(); open != "2025-11-25" || f.opens != 1 {
+				t.Fatalf("beside a session that has it open: %q, opened %d times", open, f.opens)
+			}
+			two.leave()
+			time.Sleep(want - time.Second)
+			synctest.Wait()
+			if open, _ := f.saw(); open != "2025-11-25" {
+				t.Errorf("it ended too early: %q", open)
+			}
+			three := join(t, s) // keeps it
+			time.Sleep(2 * want)
+			synctest.Wait()
+			if open, _ := f.saw(); open != "2025-11-25" {
+				t.Errorf("it ended beside a session: %q", open)
+			}
+			three.leave() // it was not used for long
+			time.Sleep(time.Second)
+			synctest.Wait()
+			if open, _ := f.saw(); open != "" {
+				t.Errorf("open without sessions: %q", open)
+			}
+			four := join(t, s)
+			if got := four.say(helloOf("2025-11-25")); !strings.Contains(got, `"result"`) || f.opens != 2 {
+				t.Errorf("opened again %d times: %s", f.opens, got)
+			}
+			four.leave()
+		})
+	}
+}
+
+// Clients get what the server has said for a revision that both speak. There is a conversation
+// for each, and not for what the server does not speak.
+func TestShareRevisions(t *testing.T) {
+	for _, c := range []struct {
+		only string
+		want map[string]string // the answer's revision, by the client's
+		open string
+	}{
+		{"", map[string]string{"2025-11-25": "2025-11-25", "2025-06-18": "2025-06-18", "2025-03-26": "2025-03-26", "2031-01-01": "2025-11-25"}, "2025-03-26 2025-06-18 2025-11-25"},
+		{"2025-06-18", map[string]string{"2025-11-25": "2025-06-18", "2025-06-18": "2025-06-18", "2024-11-05": "2025-06-18"}, "2025-06-18"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			f := &script{only: c.only}
+			s := shareOf(f, 0)
+			defer s.close()
+			for range 2 {
+				for asks, want := range c.want {
+					r := join(t, s)
+					got := r.say(helloOf(asks))
+					if !strings.Contains(got, `"protocolVersion":"`+want+`"`) || !strings.Contains(got, `"name":"s`+want+`"`) {
+						t.Errorf("a client of %s got %s; want the server's answer of %s", asks, got, want)
+					}
+					if got := r.say(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`); !strings.Contains(got, `"tools":[]`) {
+						t.Errorf("tools for %s: %s", asks, got)
+					}
+					r.leave()
+				}
+			}
+			if open, _ := f.saw(); open != c.open {
+				t.Errorf("conversations of %s are open; want %s", open, c.open)
+			}
+		})
+	}
+}
