@@ -32,7 +32,8 @@ func (p patient) Run() int {
 }
 
 // TestScripts runs testdata/*.txtar: the command line as a user types it. TAKEN
-// is an address that another program listens on, FREE one that nobody does.
+// is an address that another program listens on, FREE one that nobody does. HOSTS has
+// configurations of hosts.
 func TestScripts(t *testing.T) {
 	t.Parallel()
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
@@ -41,6 +42,10 @@ func TestScripts(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = taken.Close() })
 	free := freePort(t)
+	hosts, err := filepath.Abs("../../internal/config/testdata")
+	if err != nil {
+		t.Fatal(err)
+	}
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata",
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
@@ -50,6 +55,7 @@ func TestScripts(t *testing.T) {
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("TAKEN", taken.Addr().String())
 			env.Setenv("FREE", free)
+			env.Setenv("HOSTS", hosts)
 			env.Setenv("XDG_STATE_HOME", filepath.Join(env.WorkDir, "state"))
 			return nil
 		},
@@ -73,7 +79,7 @@ func serves(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	cmd := exec.Command(program, append([]string{"serve", "--listen", "127.0.0.1:0"}, args...)...)
 	cmd.Dir = ts.MkAbs(".")
-	for _, name := range []string{"PATH", "HOME", "HOLDFAST_DEMO", "HOLDFAST_PATH", "HOLDFAST_LOG_FORMAT"} {
+	for _, name := range []string{"PATH", "HOME", "API_KEY", "AUTH_TOKEN", "HOLDFAST_DEMO", "HOLDFAST_PATH", "HOLDFAST_LOG_FORMAT"} {
 		if value := ts.Getenv(name); value != "" {
 			cmd.Env = append(cmd.Env, name+"="+value)
 		}

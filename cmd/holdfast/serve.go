@@ -25,7 +25,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"holdfast"
-	"holdfast/backend/process"
 	"holdfast/engine"
 	"holdfast/webhook"
 )
@@ -63,6 +62,7 @@ type serveFlags struct {
 	legacyOnly      bool
 	upstream        upstreamFlags
 	config          configFlags
+	command         commandFlags
 	auth            authFlags
 	tls             tlsFlags
 	role            roleFlags
@@ -80,7 +80,7 @@ func newServe() *cobra.Command {
 		Short: "Serve an MCP server over Streamable HTTP",
 		Long: `Serve runs a stdio MCP server, in any language, and gives clients a Streamable HTTP
 endpoint. No call is lost when a connection is cut. Each session has a process of
-its own.
+its own. With --share all sessions have one: for servers without state.
 
 With --upstream it stands in front of a server that speaks HTTP already, of any
 revision. Each session has one of its own there.
@@ -89,6 +89,7 @@ With --config it serves all servers of a configuration file as hosts have it, ea
 /NAME/mcp. 'holdfast check FILE' says what that would be.`,
 		Example: `  holdfast serve --demo
   holdfast serve -- npx -y @modelcontextprotocol/server-everything stdio
+  holdfast serve --share -- npx -y @modelcontextprotocol/server-everything stdio
   holdfast serve --upstream http://127.0.0.1:3000/mcp
   holdfast serve --config claude_desktop_config.json`,
 		Args: cobra.ArbitraryArgs,
@@ -131,6 +132,7 @@ With --config it serves all servers of a configuration file as hosts have it, ea
 	fs.BoolVar(&f.legacyOnly, "legacy-only", false, "refuse revision 2026-07-28: clients fall back on older ones, whose calls outlive a connection")
 	f.upstream.add(cmd)
 	f.config.add(cmd)
+	f.command.add(fs)
 	f.auth.add(fs)
 	f.tls.add(cmd)
 	f.role.add(cmd)
@@ -147,7 +149,7 @@ func (f *serveFlags) check(command []string) error {
 	if err := f.checkServed(command); err != nil {
 		return err
 	}
-	if err := errors.Join(f.upstream.check(), f.config.check(), f.tls.check(), f.auth.check(&f.upstream, &f.tls), f.limits.check(), f.audit.check(), f.role.check(f.store, f.stateless)); err != nil {
+	if err := errors.Join(f.upstream.check(), f.config.check(), f.command.check(command), f.tls.check(), f.auth.check(&f.upstream, &f.tls), f.limits.check(), f.audit.check(), f.role.check(f.store, f.stateless)); err != nil {
 		return err
 	}
 	for name, p := range map[string]string{"--path": f.path, "--sse-path": f.ssePath} {
@@ -249,7 +251,7 @@ func (f *serveFlags) options() *holdfast.Options {
 		Role:          f.role.role(),
 	}
 	f.limits.set(opts)
-	if !f.demo && f.upstream.url == "" {
+	if !f.demo && f.upstream.url == "" && !f.command.share {
 		opts.MaxProcesses, opts.UnusedProcess = f.maxProcesses, cmp.Or(f.unusedProcess, -1)
 	}
 	return opts
@@ -296,12 +298,12 @@ func (f *serveFlags) serve(ctx context.Context, command []string, out io.Writer)
 	case f.upstream.url != "":
 		handler = holdfast.NewBackendHandler(f.upstream.backend(f.stateless), opts)
 	default:
-		backend, err := process.New(command, nil)
+		b, end, err := f.command.open(command)
 		if err != nil {
 			return err
 		}
-		defer backend.Close()
-		handler = holdfast.NewBackendHandler(backend, opts)
+		defer func() { _ = end() }()
+		handler = holdfast.NewBackendHandler(b, opts)
 	}
 
 	if f.role.isWorker() {

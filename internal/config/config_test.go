@@ -49,6 +49,10 @@ func TestHosts(t *testing.T) {
 			"local-server stdio /local-server/mcp python /src/project/tools/mcp_server.py API_KEY=s3cret",
 			"remote-server any /remote-server/mcp https://api.example.com/mcp map[Authorization:[Bearer s3cret]]",
 		},
+		"cline": {
+			"notes stdio /notes/mcp python /srv/notes/server.py API_KEY=value",
+			"tickets http /tickets/mcp https://tickets.example.com/mcp map[Authorization:[Bearer value]]",
+		},
 		"windsurf": {
 			"github stdio /github/mcp npx -y @modelcontextprotocol/server-github GITHUB_PERSONAL_ACCESS_TOKEN=<YOUR_PERSONAL_ACCESS_TOKEN>",
 			"remote-http-mcp any /remote-http-mcp/mcp https://your-server-url/mcp map[Api_key:[Bearer t0ken]]",

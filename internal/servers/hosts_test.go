@@ -66,6 +66,7 @@ func TestHostsServed(t *testing.T) {
 		"claude-code":    {"api-server": "", "shared-server": ""},
 		"vscode":         {"perplexity": "-y server-perplexity-ask PERPLEXITY_API_KEY=p", "context7": "", "myServer": "-y @example/mcp-server"},
 		"cursor":         {"server-name": "-y mcp-server API_KEY=value", "local-server": "WORKSPACE/tools/mcp_server.py API_KEY=k", "remote-server": ""},
+		"cline":          {"notes": "/srv/notes/server.py API_KEY=value", "tickets": ""},
 		"windsurf":       {"github": "-y @modelcontextprotocol/server-github GITHUB_PERSONAL_ACCESS_TOKEN=<YOUR_PERSONAL_ACCESS_TOKEN>", "remote-http-mcp": ""},
 	} {
 		t.Run(host, func(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 
 	"holdfast/backend"
 	"holdfast/internal/protocol"
+	"holdfast/internal/translate"
 )
 
 // shared is a backend with one conversation below for all sessions, for servers without state:
@@ -54,6 +55,16 @@ func newShared(inner backend.Backend, log *slog.Logger, linger func() time.Durat
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	return s
+}
+
+// Share returns a backend that has one conversation with b for all sessions, and a function that
+// ends it, to be called after the handler's Shutdown. The logger may be nil.
+func Share(b backend.Backend, log *slog.Logger) (backend.Backend, func()) {
+	if log == nil {
+		log = slog.Default()
+	}
+	s := newShared(translate.New(b, log), log, func() time.Duration { return 0 })
+	return s, s.close
 }
 
 // Open implements [backend.Backend].

@@ -69,7 +69,7 @@ func (c *sharedConn) ask(in backend.Inbound) error {
 		switch {
 		case err != nil:
 		case in.Method == protocol.MethodInitialize:
-			err = c.initialize(now, rq)
+			c.initialize(now, rq)
 		default:
 			err = now.send(in, rq)
 		}
@@ -81,12 +81,10 @@ func (c *sharedConn) ask(in backend.Inbound) error {
 }
 
 // initialize answers a session's initialize with what the server has said.
-func (c *sharedConn) initialize(now *sharing, rq *sharedRequest) error {
-	if c.isGone(rq) {
-		return nil
+func (c *sharedConn) initialize(now *sharing, rq *sharedRequest) {
+	if !c.isGone(rq) {
+		c.sink.Emit(rq.call, jsonrpc.Message{Kind: jsonrpc.Response, ID: rq.id, Result: now.result, Raw: jsonrpc.AppendResult(nil, rq.id, now.result)})
 	}
-	c.sink.Emit(rq.call, jsonrpc.Message{Kind: jsonrpc.Response, ID: rq.id, Result: now.result, Raw: jsonrpc.AppendResult(nil, rq.id, now.result)})
-	return nil
 }
 
 // isGone reports whether nobody wants a request any more that has waited. It waits no more.
