@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -338,7 +340,7 @@ func TestHandOffCancelledRequest(t *testing.T) {
 func TestHandOffOwnTool(t *testing.T) {
 	t.Parallel()
 	c := handOffs()
-	c.backend = tooled(`{"tools":[{"name":"holdfast_wait"}]}`)
+	c.backend = tooled(`{"tools":[{"name":"holdfast_wait"}]}`, nil)
 	n := newNode(t, c)
 	h := &posting{peer: n.connect("2025-11-25", nil)}
 	if m, _ := h.ask("tools/list", "{}"); strings.Count(string(m.Raw), "holdfast_") != 1 {
@@ -394,8 +396,8 @@ func TestTaskNotHandedOff(t *testing.T) {
 }
 
 // tooled is a server with a list of tools. A tool takes longer than calls here before they are
-// handed off.
-func tooled(list string) backend.Backend {
+// handed off: until end is closed, or for a while if it is nil.
+func tooled(list string, end <-chan struct{}) backend.Backend {
 	return message.New(message.HandlerFunc(func(x *message.Exchange) {
 		switch x.Method {
 		case "initialize":
@@ -408,7 +410,14 @@ func tooled(list string) backend.Backend {
 				x.Result(result("the server's"))
 				return
 			}
-			time.AfterFunc(400*time.Millisecond, func() { x.Result(result("the server's")) })
+			if end == nil {
+				time.AfterFunc(400*time.Millisecond, func() { x.Result(result("the server's")) })
+				return
+			}
+			go func() {
+				<-end
+				x.Result(result("the server's"))
+			}()
 		}
 	}))
 }
@@ -485,6 +494,49 @@ func TestHandOffAsks(t *testing.T) {
 			t.Errorf("at the end: %s", end.raw.Raw)
 		}
 	})
+}
+
+// A client that cancels our tool is asked again, by the next, what it was asked on the first.
+func TestHandOffAskedAgain(t *testing.T) {
+	t.Parallel()
+	var waits atomic.Bool // for long, once the call was handed off
+	c := handOffs()
+	c.session.HandOffAfter = func(string, string) time.Duration {
+		if waits.Load() {
+			return time.Hour
+		}
+		return 100 * time.Millisecond
+	}
+	n := newNode(t, c)
+	h := &posting{peer: n.connect("2025-11-25", nil)}
+	is := handOff(t, h, "hold", `{}`)
+	waits.Store(true)
+	held := n.release(1)[0]
+	n.script.mu.Lock()
+	n.script.held = append(n.script.held, held) // whom the answer is for
+	n.script.mu.Unlock()
+	held.Request([]byte(`"q1"`), "elicitation/create", []byte(`{"message":"?"}`))
+	var ids []string
+	for range 3 { // cancelled each time
+		h.ids++
+		w := h.open("POST", "/mcp", requestOf(h.ids, "tools/call", toolCall(handoff.ToolWait, fmt.Sprintf(`{"handle":%q}`, is.Handle))))
+		m := parse(string(w.message().Data))
+		if m.Method != "elicitation/create" {
+			t.Fatalf("got %s", m.Raw)
+		}
+		ids = append(ids, string(m.ID))
+		h.post(fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%d}}`, h.ids))
+		w.rest()
+	}
+	if ids[1] != ids[0] || ids[2] != ids[0] {
+		t.Errorf("asked as %v", ids)
+	}
+	if r := h.post(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"action":"accept"}}`, ids[0])); r.status != http.StatusAccepted {
+		t.Errorf("answered: %d %s", r.status, r.body)
+	}
+	if end := waitFor(t, h, is.Handle, handoff.Completed); !strings.Contains(end.text, "accept") || len(end.more) > 0 {
+		t.Errorf("at the end: %s after %v", end.raw.Raw, end.more)
+	}
 }
 
 // A question that was asked before the call was handed off is answered as before.
@@ -613,7 +665,10 @@ func TestHandOffBatch(t *testing.T) {
 func TestHandOffShaped(t *testing.T) {
 	t.Parallel()
 	c := handOffs()
-	c.backend = tooled(`{"tools":[{"name":"slow","outputSchema":{"type":"object"}}]}`)
+	ends := make(chan struct{})
+	end := sync.OnceFunc(func() { close(ends) })
+	defer end()
+	c.backend = tooled(`{"tools":[{"name":"slow","outputSchema":{"type":"object"}}]}`, ends)
 	n := newNode(t, c)
 	h := &posting{peer: n.connect("2025-11-25", nil)}
 	m, _ := h.ask("tools/call", toolCall("slow", `{}`))
@@ -621,6 +676,7 @@ func TestHandOffShaped(t *testing.T) {
 	if jsonrpc.Field(m.Raw, "result", "structuredContent") != nil || !is.error || !strings.Contains(is.text, "not a failure") {
 		t.Errorf("with an outputSchema: %s", m.Raw)
 	}
+	end()
 	if end := waitFor(t, h, is.Handle, handoff.Completed); end.text != "the server's" || end.error {
 		t.Errorf("at the end: %s", end.raw.Raw)
 	}
@@ -632,13 +688,15 @@ func TestHandOffList(t *testing.T) {
 	c := handOffs()
 	c.session.Tasks, c.server.TaskAfter = true, 20*time.Millisecond
 	list := `{"tools":[{"name":"slow"}],"nextCursor":"more"}`
-	c.backend = tooled(list)
+	c.backend = tooled(list, nil)
 	n := newNode(t, c)
 	h := &posting{peer: n.connect("2025-11-25", nil)}
 	if m, _ := h.ask("tools/list", "{}"); strings.Contains(string(m.Raw), "holdfast_") {
 		t.Errorf("first page: %s", m.Raw)
 	}
-	c.backend = tooled(`{"tools":[]}`)
+	end := make(chan struct{})
+	defer close(end)
+	c.backend = tooled(`{"tools":[]}`, end)
 	n = newNode(t, c)
 	for _, x := range []struct {
 		h    host

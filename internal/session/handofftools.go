@@ -139,6 +139,9 @@ func (s *Session) awaitHeir(ctx context.Context, number uint64, of *toolCall, a 
 		select {
 		case <-ready:
 		case <-ctx.Done():
+			if c := s.CallAt(number); of != nil && c != nil && errors.Is(ctx.Err(), context.Canceled) {
+				of.untell(c)
+			}
 			return nil
 		}
 	}
@@ -149,6 +152,7 @@ type toolCall struct {
 	call         *Call
 	capabilities []byte   // of its client, if it is a modern one
 	asked        []string // what that was told
+	told         [][]byte // what a legacy client was told
 }
 
 // attend notes that one of our tools waits for an heir, until done is called.
@@ -210,20 +214,34 @@ func (t *toolCall) tell(c *Call) {
 		all = append(all, h.waiting...)
 	} else {
 		all, h.waiting = h.waiting, nil
+		t.told = append(t.told, all...)
 	}
 	c.mu.Unlock()
 	for _, data := range all {
 		switch {
 		case !c.s.Asks(jsonrpc.Field(data, "id")):
-		case modern && (!t.declares(data) || t.told(data)):
+		case modern && (!t.declares(data) || t.isAsked(data)):
 		default:
 			t.call.emit(data, false)
 		}
 	}
 }
 
-// told reports whether a modern client was told a request on this call before.
-func (t *toolCall) told(data []byte) bool {
+// untell has a legacy client be asked again what it was asked on this call, which it has
+// cancelled: it may have read nothing of it. On a connection of its own it has.
+func (t *toolCall) untell(c *Call) {
+	if c.s.single || len(t.told) == 0 {
+		return
+	}
+	c.mu.Lock()
+	h := c.record.handOff
+	h.waiting = append(t.told, h.waiting...)
+	c.mu.Unlock()
+	c.s.wakeTask(c.number) // others may wait
+}
+
+// isAsked reports whether a modern client was told a request on this call before.
+func (t *toolCall) isAsked(data []byte) bool {
 	id := string(jsonrpc.Field(data, "id"))
 	for _, was := range t.asked {
 		if was == id {
