@@ -5,12 +5,9 @@ package servers
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"log/slog"
 	"maps"
 	"path"
-	"reflect"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -19,7 +16,6 @@ import (
 	"holdfast/backend"
 	"holdfast/internal/config"
 	"holdfast/internal/merge"
-	"holdfast/internal/session"
 	"holdfast/internal/translate"
 )
 
@@ -269,143 +265,4 @@ func (s *Set) Close() error {
 	}
 	s.wait.Wait()
 	return nil
-}
-
-// A server is one of a file.
-type server struct {
-	name    string
-	version uint64
-	log     *slog.Logger
-	run     runner
-	shared  *shared         // nil but where it is shared
-	inner   backend.Backend // what runs, in both eras
-	conf    atomic.Pointer[config.Server]
-
-	mu      sync.Mutex
-	open    int           // conversations
-	freed   chan struct{} // closed when one has ended; nil if nobody waits
-	stopped bool
-	idle    chan struct{} // closed when there are none and there will be none
-}
-
-func newServer(conf *config.Server, version uint64, log *slog.Logger) *server {
-	s := &server{name: conf.Name, version: version, log: log.With("server", conf.Name), idle: make(chan struct{})}
-	s.conf.Store(conf)
-	s.run = newRunner(conf, s.log)
-	s.inner = translate.New(s.run, s.log)
-	if conf.Share {
-		s.shared = newShared(s.inner, s.log, func() time.Duration { return s.conf.Load().StopIdle })
-		s.inner = translate.New(s.shared, s.log)
-	}
-	return s
-}
-
-// runsLike reports whether another entry for the server runs the same.
-func (s *server) runsLike(b *config.Server) bool {
-	a := s.conf.Load()
-	return a.Type == b.Type && slices.Equal(a.Command, b.Command) && reflect.DeepEqual(a.Env, b.Env) && a.Dir == b.Dir &&
-		a.URL == b.URL && reflect.DeepEqual(a.Header, b.Header) && a.Share == b.Share &&
-		a.Auth.Passthrough == b.Auth.Passthrough && reflect.DeepEqual(a.Auth.Token, b.Auth.Token)
-}
-
-// placeWait is how long a session waits for a process, if too many run of which some end.
-const placeWait = 5 * time.Second
-
-var errStopped = errors.New("the server has left the configuration")
-
-// Open opens a conversation, if there is room for another.
-func (s *server) Open(ctx context.Context, start backend.Start, sink backend.Sink) (backend.Conn, error) {
-	if err := s.enter(ctx); err != nil {
-		return nil, err
-	}
-	c := newConn(s, sink)
-	conn, err := s.inner.Open(ctx, start, c)
-	if err != nil {
-		s.leave()
-		return nil, err
-	}
-	c.inner = conn
-	return c, nil
-}
-
-// enter counts a conversation, once there is room for it.
-func (s *server) enter(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, placeWait)
-	defer cancel()
-	for {
-		s.mu.Lock()
-		most := s.conf.Load().MaxProcesses
-		switch {
-		case s.stopped:
-			s.mu.Unlock()
-			return errStopped
-		case most == 0 || s.open < most || s.shared != nil:
-			s.open++
-			s.mu.Unlock()
-			return nil
-		}
-		if s.freed == nil {
-			s.freed = make(chan struct{})
-		}
-		freed := s.freed
-		s.mu.Unlock()
-		select {
-		case <-freed:
-		case <-ctx.Done():
-			return fmt.Errorf("%w: %d processes of the server %q run on this node (its maxProcesses)", session.ErrBusy, most, s.name)
-		}
-	}
-}
-
-// leave counts a conversation less.
-func (s *server) leave() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.open--
-	if s.freed != nil {
-		close(s.freed)
-		s.freed = nil
-	}
-	if s.stopped && s.open == 0 {
-		close(s.idle)
-	}
-}
-
-// retire lets the conversations that are open end by themselves, and then closes the rest.
-func (s *server) retire() {
-	s.refuse()
-	<-s.idle
-	s.end()
-}
-
-// stop ends all conversations.
-func (s *server) stop() {
-	s.refuse()
-	s.end()
-}
-
-func (s *server) end() {
-	if s.shared != nil {
-		s.shared.close()
-	}
-	s.run.close()
-}
-
-// refuse opens no conversation any more.
-func (s *server) refuse() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.stopped {
-		s.stopped = true
-		if s.open == 0 {
-			close(s.idle)
-		}
-	}
-}
-
-// safe reports whether the operator calls a tool safe. Its name is as clients know it.
-func (s *server) safe(tool string) bool {
-	conf := s.conf.Load()
-	name, ok := unprefixed(conf, tool)
-	return ok && matches(conf.Safe, name)
 }

@@ -1,0 +1,74 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"holdfast"
+)
+
+// serveUntil serves until ctx ends. Then it drains: clients that only listen are told to
+// reconnect later, and calls in flight have a time to finish.
+func serveUntil(ctx context.Context, l net.Listener, mux http.Handler, handler *holdfast.Handler, admin *admin, drain time.Duration) error {
+	var leaving atomic.Bool
+	server := &http.Server{
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if leaving.Load() {
+				// The next requests are for another node. Idle connections stay open: a request may
+				// be on its way.
+				w.Header().Set("Connection", "close")
+			}
+			mux.ServeHTTP(w, r)
+		}),
+		ReadHeaderTimeout: 10 * time.Second,
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    32 << 10,
+		ErrorLog:          slog.NewLogLogger(slog.Default().Handler(), slog.LevelWarn),
+	}
+	failed := make(chan error, 1)
+	go func() { failed <- server.Serve(l) }()
+	var cause error
+	select {
+	case cause = <-failed:
+	case <-ctx.Done():
+	case <-admin.drain:
+	}
+	if cause == nil {
+		slog.Info("draining", "for", drain)
+	}
+	// A second signal ends draining.
+	impatient, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	bounded, cancel := context.WithTimeout(impatient, drain)
+	defer cancel()
+	if cause == nil {
+		admin.retire(bounded, drain)
+	}
+	leaving.Store(true)
+	drained := make(chan struct{})
+	go func() {
+		select {
+		case <-handler.Leaving(): // a load balancer without probes notices this
+			_ = l.Close()
+		case <-drained:
+		}
+	}()
+	if err := handler.Shutdown(bounded); err != nil {
+		slog.Warn("calls did not finish in time", "error", err)
+	}
+	close(drained)
+	last, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	if err := server.Shutdown(last); err != nil {
+		_ = server.Close()
+	}
+	slog.Info("stopped")
+	return cause
+}
