@@ -2,6 +2,7 @@ package servers
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -15,16 +16,19 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// A script is a server below a shared one. It answers initialize and tools/list, and no call.
+// A script is a server below a shared one. It answers initialize and tools/list, and calls if it
+// is to.
 type script struct {
 	only string        // the revision that it speaks; "": any
 	gate chan struct{} // Open waits for it; nil: it does not wait
 	hold chan struct{} // Deliver of a call waits for it
+	does bool          // calls are answered
 
 	mu    sync.Mutex
 	open  []string // revisions of conversations that are open
 	heard []string // calls and cancellations
 	opens int
+	conns []*scriptConn // that were opened
 }
 
 func (f *script) Open(_ context.Context, _ backend.Start, sink backend.Sink) (backend.Conn, error) {
@@ -34,7 +38,9 @@ func (f *script) Open(_ context.Context, _ backend.Start, sink backend.Sink) (ba
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.opens++
-	return &scriptConn{f: f, sink: sink}, nil
+	c := &scriptConn{f: f, sink: sink}
+	f.conns = append(f.conns, c)
+	return c, nil
 }
 
 type scriptConn struct {
@@ -62,6 +68,9 @@ func (c *scriptConn) Deliver(in backend.Inbound) error {
 		result = `{"tools":[]}`
 	case "tools/call":
 		c.f.heard = append(c.f.heard, "call "+string(jsonrpc.Field(in.Params, "name")))
+		if c.f.does {
+			result = `{"content":[]}`
+		}
 	case "notifications/cancelled":
 		c.f.heard = append(c.f.heard, "cancelled")
 	}
@@ -273,4 +282,65 @@ func TestShareRevisions(t *testing.T) {
 			}
 		})
 	}
+}
+
+// However calls, cancellations, ends of sessions and ends of the server meet, a call has one
+// response, and one that was cancelled at most one.
+func TestShareMeets(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &script{does: true}
+		s := shareOf(f, 0)
+		const sessions, calls = 20, 40
+		var work sync.WaitGroup
+		for i := range sessions {
+			work.Go(func() {
+				r := join(t, s)
+				deliver := func(text string) {
+					m, err := jsonrpc.Parse([]byte(text))
+					if err == nil {
+						err = r.conn.Deliver(backend.Inbound{Message: m, Context: t.Context()})
+					}
+					if err != nil {
+						t.Error(err)
+					}
+				}
+				revision := []string{"2025-11-25", "2025-06-18"}[i%2]
+				deliver(helloOf(revision))
+				for id := 1; id <= calls; id++ {
+					deliver(toolCall(id))
+					if id%5 == 0 {
+						deliver(fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%d}}`, id))
+					}
+					if id%8 == i%8 {
+						time.Sleep(time.Millisecond)
+					}
+				}
+				time.Sleep(time.Second) // all have been answered
+				r.mu.Lock()
+				got := strings.Join(r.got, "\n")
+				r.mu.Unlock()
+				for id := range calls + 1 {
+					n := strings.Count(got, fmt.Sprintf(`"id":%d,`, id))
+					if n > 1 || n == 0 && (id == 0 || id%5 != 0) {
+						t.Errorf("call %d of session %d has %d responses", id, i, n)
+					}
+				}
+				if err := r.conn.Close(); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		for range 5 { // meanwhile the server ends
+			time.Sleep(time.Millisecond)
+			f.mu.Lock()
+			conns := f.conns
+			f.conns = nil
+			f.mu.Unlock()
+			for _, c := range conns {
+				c.sink.Closed(errors.New("it fell"), true)
+			}
+		}
+		work.Wait()
+		s.close()
+	})
 }
