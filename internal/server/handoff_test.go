@@ -364,13 +364,19 @@ func TestTaskNotHandedOff(t *testing.T) {
 	t.Parallel()
 	c := tasksConfig()
 	c.session.Tasks = true
+	ends := make(chan struct{}) // once the first call is a task
+	end := sync.OnceFunc(func() { close(ends) })
+	defer end()
 	c.backend = message.New(message.HandlerFunc(func(x *message.Exchange) {
 		switch x.Method {
 		case "tools/list":
 			x.Result([]byte(`{"tools":[{"name":"slow"},{"name":"holdfast_wait"},{"name":"holdfast_cancel"}]}`))
 		case "tools/call":
 			meta := jsonrpc.Field(x.Params, "_meta", "holdfast/handoff")
-			time.AfterFunc(20*time.Millisecond, func() { x.Result(result("handoff: " + string(meta) + ".")) })
+			go func() {
+				<-ends
+				x.Result(result("handoff: " + string(meta) + "."))
+			}()
 		default:
 			x.Result([]byte(`{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"rear","version":"1"}}`))
 		}
@@ -379,6 +385,7 @@ func TestTaskNotHandedOff(t *testing.T) {
 	p := &peer{n: n}
 	p.modern("tools/list", "", `{}`, aware)
 	made := p.task("slow", `{}`)
+	end()
 	if is := p.until(made.TaskID, "completed"); !strings.Contains(string(is.Result), "handoff: false.") {
 		t.Errorf("a task: %s", is.Result)
 	}
@@ -747,6 +754,41 @@ func TestHandOffAfterSession(t *testing.T) {
 		t.Errorf("at the end: %s", end.raw.Raw)
 	}
 }
+
+// The webhook of a request that was handed off is told once of its end, as nobody hears that from
+// the call, and not of the handle.
+func TestHandOffWebhook(t *testing.T) {
+	t.Parallel()
+	n, k := newHooked(t, handOffs())
+	h := &posting{peer: n.connect("2025-11-25", nil)}
+	first := tellOf(t, toldAs(h.post(k.call(`"a"`, "hold", `{"key":"a"}`))))
+	second := tellOf(t, toldAs(h.post(k.call(`"b"`, "hold", `{"key":"b"}`))))
+	if first.Status != handoff.Working || second.Status != handoff.Working {
+		t.Fatalf("%s and %s", first.raw.Raw, second.raw.Raw)
+	}
+	held := n.release(2)
+	held[0].Result(result("whole"))
+	k.want(`"a" completed`) // and not before that for a handle
+	if r := h.open("DELETE", "/mcp", "").all(); r.status != http.StatusNoContent {
+		t.Fatalf("DELETE: %d %s", r.status, r.body)
+	}
+	held[1].Result(result("whole"))
+	k.want(`"b" completed`)
+	other := &posting{peer: n.connect("2025-11-25", nil)}
+	for _, is := range []handedOff{first, second} {
+		if end := waitFor(t, other, is.Handle, handoff.Completed); end.text != "whole" {
+			t.Errorf("at the end: %s", end.raw.Raw)
+		}
+	}
+	select {
+	case got := <-k.got:
+		t.Errorf("got the webhook %q too", got)
+	default:
+	}
+}
+
+// toldAs returns the response of a reply.
+func toldAs(r reply) jsonrpc.Message { return parse(lastSaid(r)) }
 
 // A call is asked for at any node, also after its own is lost.
 func TestHandOffOnAnyNode(t *testing.T) {

@@ -224,14 +224,15 @@ func (p *reply) becomesTask(a *alarm) bool {
 func (p *reply) createTask() []byte {
 	p.tasks = false
 	number := p.r.Cursor().Stream.Number
-	if err := p.s.MakeTask(number); err != nil {
+	since, err := p.s.MakeTask(number)
+	if err != nil {
 		if !errors.Is(err, session.ErrNotFound) {
 			p.h.logger.Warn("call did not become a task", "session", p.s.Name(), "error", err)
 		}
 		return nil
 	}
 	p.s.KeepRequest(number, &p.x.msgs[0], p.x.r.Header)
-	id := newTaskID(p.s, number, time.Now())
+	id := newTaskID(p.s, number, since)
 	st, err := p.s.Task(p.x.values(), number)
 	if err != nil || !st.Running {
 		return nil // its end comes

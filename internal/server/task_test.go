@@ -283,6 +283,56 @@ func TestTaskAsksByResult(t *testing.T) {
 	other.until(made.TaskID, "cancelled")
 }
 
+// The node of tasks is lost whose server has asked by a result. One that may run again does, from
+// its beginning, and asks anew; of the other nobody knows. Answers to the lost questions do nothing.
+func TestTaskAsksByResultNodeLost(t *testing.T) {
+	testlong.Only(t, "a node takes a while to be lost")
+	t.Parallel()
+	f := newFarm(t, 2, tasksConfig())
+	p, other := &peer{n: f.nodes[0].node}, &peer{n: f.nodes[1].node}
+	safe, unsafe := p.task("safe_hold", `{"key":"safe"}`), p.task("hold", `{"key":"unsafe"}`)
+	asks := func(state string) []byte {
+		return fmt.Appendf(nil, `{"resultType":"input_required","requestState":%q,"inputRequests":{"a":{"method":"elicitation/create","params":{"message":%q}}}}`, state, state)
+	}
+	for _, held := range f.nodes[0].release(2) {
+		held.Result(asks("one"))
+	}
+	answer := func(is taskTold) {
+		for key := range is.InputRequests {
+			other.about("tasks/update", is.TaskID, fmt.Sprintf(`,"inputResponses":{%q:{"action":"accept"}}`, key))
+		}
+	}
+	was := other.until(safe.TaskID, "input_required")
+	other.until(unsafe.TaskID, "input_required")
+	f.nodes[0].kill()
+	if is := other.until(unsafe.TaskID, "failed"); !strings.Contains(string(is.Error), fmt.Sprint(codeUnknown)) {
+		t.Errorf("that may have run: %+v", is)
+	}
+	again := f.nodes[1].release(1)[0]
+	if jsonrpc.Field(again.Params, "requestState") != nil || jsonrpc.Field(again.Params, "inputResponses") != nil {
+		t.Errorf("made again: %s", again.Params)
+	}
+	answer(was) // too late
+	again.Result(asks("two"))
+	var is taskTold
+	eventually(t, "the new question", func() bool {
+		is = other.get(safe.TaskID)
+		return is.Status == "input_required" && len(is.InputRequests) == 1
+	})
+	answer(is)
+	again = f.nodes[1].release(1)[0]
+	if jsonrpc.String(jsonrpc.Field(again.Params, "requestState")) != "two" {
+		t.Errorf("answered: %s", again.Params)
+	}
+	again.Result(result("done"))
+	if is := other.until(safe.TaskID, "completed"); !strings.Contains(string(is.Result), "done") {
+		t.Errorf("at the end: %+v", is)
+	}
+	if f.runs("unsafe") != 1 {
+		t.Errorf("%d runs of what may not run again", f.runs("unsafe"))
+	}
+}
+
 // Who may not use a task is not told that there is one.
 func TestTaskOfAnother(t *testing.T) {
 	t.Parallel()
@@ -515,5 +565,24 @@ func TestTaskListenNodeLost(t *testing.T) {
 	}
 	if m := nextTold(t, w); m.Result == nil || m.Result.ResultType != "complete" {
 		t.Errorf("at the end: %+v", m)
+	}
+}
+
+// A call that is made again under its idempotency key, on any node, is the same task.
+func TestTaskKeyed(t *testing.T) {
+	t.Parallel()
+	f := newFarm(t, 2, tasksConfig())
+	p := &peer{n: f.nodes[0].node}
+	made := p.under("once").task("hold", `{"key":"k"}`).TaskID
+	for _, n := range []*farmNode{f.nodes[0], f.nodes[1], f.nodes[0]} {
+		if again := (&peer{n: n.node}).under("once").task("hold", `{"key":"k"}`).TaskID; again != made {
+			t.Errorf("the task %q, and again %q", made, again)
+		}
+	}
+	if other := p.under("other").task("hold", `{"key":"other"}`).TaskID; other == made {
+		t.Error("another call is the same task")
+	}
+	if n := f.runs("k"); n != 1 {
+		t.Errorf("%d runs", n)
 	}
 }

@@ -32,7 +32,8 @@ type task struct {
 	stopped bool      // its client has cancelled it
 	tool    string    // of a call that was handed off; else ""
 	watch   []chan<- struct{}
-	rounds  *rounds // nil if its request is not kept; guarded by Session.mu
+	rounds  *rounds   // nil if its request is not kept; guarded by Session.mu
+	since   time.Time // when its client was first told that it is a task; zero for one of 2025-11-25
 
 	// Of tasks of 2025-11-25.
 	created time.Time   // zero for others; it does not change
@@ -70,20 +71,27 @@ func (s *Session) taskTable() *tasks {
 }
 
 // MakeTask has the call of a stream be a task: who knows its number can ask for it until some
-// time after its end, on any node. The store has by then what another owner needs for that. The
-// error is [ErrNotFound] if the call has ended, or that of the store.
-func (s *Session) MakeTask(number uint64) error {
+// time after its end, on any node. The store has by then what another owner needs for that. since
+// is when that was first done of the call, as far as this node knows. The error is [ErrNotFound]
+// if the call has ended, or that of the store.
+func (s *Session) MakeTask(number uint64) (since time.Time, err error) {
 	c := s.streams.call(number)
 	if c == nil || c.isOver() {
-		return ErrNotFound
+		return since, ErrNotFound
 	}
 	if err := c.awaitStored(); err != nil {
-		return err
+		return since, err
 	}
 	s.hold(s.m.KeepTask())
-	s.addTask(c, number)
+	t := s.addTask(c, number)
+	t.of.mu.Lock()
+	if t.since.IsZero() {
+		t.since = time.Now()
+	}
+	since = t.since
+	t.of.mu.Unlock()
 	c.tellTask()
-	return nil
+	return since, nil
 }
 
 // awaitStored waits until the store has the call's note, if there is to be one.

@@ -46,7 +46,9 @@ func (s *Session) KeepRequest(number uint64, m *jsonrpc.Message, header http.Hea
 	t := s.addTask(c, number)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	t.rounds = newRounds(m, header)
+	if t.rounds == nil { // else the request was made again, under its idempotency key
+		t.rounds = newRounds(m, header)
+	}
 }
 
 // newRounds returns what it takes to make a request again. It may itself be one that its client
