@@ -43,6 +43,8 @@ type copier struct {
 	// yields says that a newer connection has the stream to itself at once: nothing more is
 	// written here, not even what was appended before. The two may be one connection.
 	yields bool
+	// relays says that a node goes on with what it writes to a client, by itself.
+	relays bool
 	state  copyState
 	door   observe.Door
 }
@@ -99,7 +101,11 @@ var (
 // read attaches the copier to a stream of its session. ids reports whether the client
 // gets event ids.
 func (c *copier) read(ctx context.Context, cursor stream.Cursor, ids bool) error {
-	r, err := c.s.Read(ctx, cursor.Stream.Number, cursor.Epoch, cursor.Seq, c.ready)
+	read := c.s.Read
+	if c.relays {
+		read = c.s.ReadOn
+	}
+	r, err := read(ctx, cursor.Stream.Number, cursor.Epoch, cursor.Seq, c.ready)
 	if err != nil && c.s.Moved() {
 		return session.ErrMoved
 	}

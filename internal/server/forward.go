@@ -106,7 +106,7 @@ func (p *placement) request(ctx context.Context, node string, at *session.Remote
 	}
 	switch {
 	case p.out != nil:
-		method, body, v.Once = http.MethodGet, nil, ""
+		method, body, v.Once, v.Continues = http.MethodGet, nil, "", true
 		if p.x.ref == "" && !p.x.pair() {
 			uri, _, _ = strings.Cut(uri, "?")
 			header[protocol.HeaderSession] = []string{p.out.session}
@@ -150,7 +150,7 @@ func (p *placement) body() []byte {
 
 // rest is the exchange that goes on here with the stream that answers.
 func (p *placement) rest(s *session.Session) exchange {
-	x := exchange{purpose: forRead, r: p.x.r, principal: p.x.principal, session: s, secret: p.x.secret, last: p.out.last, muxed: p.x.muxed}
+	x := exchange{purpose: forRead, r: p.x.r, principal: p.x.principal, session: s, secret: p.x.secret, last: p.out.last, muxed: p.x.muxed, continues: true}
 	switch p.x.purpose {
 	case forStream, forAnswers:
 		x.purpose, x.ref = forStream, p.x.ref

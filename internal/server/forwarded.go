@@ -13,7 +13,7 @@ import (
 
 // A visit is what the node that got a request tells the node to which it forwards the request.
 // It comes over the connections between nodes only: a client's header of that name is neither
-// read nor forwarded. It has five booleans, as each is a field of its own on the wire, which
+// read nor forwarded. It has six booleans, as each is a field of its own on the wire, which
 // nodes of other builds read.
 type visit struct {
 	Principal []byte `json:"principal,omitempty"` // which need not be UTF-8
@@ -23,6 +23,9 @@ type visit struct {
 	// Once names the POST, however often it is sent: its requests run once.
 	Once  string `json:"once,omitempty"`
 	Again bool   `json:"again,omitempty"` // it may have been sent before
+	// Continues says that the event id is of what the sender has written to the client, and goes
+	// on with by itself: the client may not have it.
+	Continues bool `json:"continues,omitempty"`
 	// Take says that the session is nobody's, and to be taken over.
 	Take bool `json:"take,omitempty"`
 	// Stays says that the client hears more than this on its connection, and is not

@@ -202,7 +202,7 @@ func (r *Reader) Completed(from string, wrote time.Time, besides bool) {
 		if from != "" {
 			t.gaps.unconfirmed.Store(true)
 		}
-		t.lost(gap{number: number, seq: r.began, kind: gapWhole, since: r.since, wrote: wrote, from: from, alone: r.s.alone(r.call)}, besides)
+		t.lost(gap{number: number, seq: r.has, kind: gapWhole, since: r.since, wrote: wrote, from: from, alone: r.s.alone(r.call)}, besides)
 	}
 }
 

@@ -306,3 +306,27 @@ func TestLostForgotten(t *testing.T) {
 		t.Errorf("%d are remembered, from %v", len(at), at[0])
 	}
 }
+
+// TestLostOfNode is a client to which a node has written a message. It has the message for certain if
+// it asks for what follows, and not if the node does, which goes on by itself.
+func TestLostOfNode(t *testing.T) {
+	for what, asks := range map[string]bool{"the client goes on": true, "the node goes on": false} {
+		t.Run(what, func(t *testing.T) {
+			sc := newScene(t)
+			number := sc.pinged().cursor.Stream.Number
+			read, want := sc.s.ReadOn, uint64(0)
+			if asks {
+				read, want = sc.s.Read, 1
+			}
+			r, err := read(t.Context(), number, 0, 1, make(chan struct{}, 1))
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.Detach(true, true, false)
+			sc.s.ReturnedWithoutID()
+			if at, _ := sc.s.LostStreams(0); len(at) != 1 || at[0].Seq != want {
+				t.Errorf("continued at %v, want %d", at, want)
+			}
+		})
+	}
+}

@@ -17,6 +17,7 @@ type Reader struct {
 	call            *Call // nil if the stream had ended when the reader came
 	cursor          stream.Cursor
 	began           uint64 // the sequence that it began after
+	has             uint64 // what its client has for certain: it asked for what follows
 	acked           uint64 // the last that the client has said to have; guarded by table.mu
 	since           time.Time
 	ended           bool // Next has returned the last entry
@@ -48,7 +49,18 @@ type beside struct {
 // [stream.ErrTrimmed] or [stream.ErrNotFound] where it can't be read from there,
 // and [ErrMoved] where another node, which owns the session by now, may know more.
 func (s *Session) Read(ctx context.Context, number, epoch, seq uint64, ready chan struct{}) (*Reader, error) {
-	r, err := s.read(ctx, number, epoch, seq, ready)
+	return s.readOf(ctx, number, epoch, seq, ready, true)
+}
+
+// ReadOn is [Session.Read] for a node that goes on by itself with a stream that it writes to a
+// client: seq is what it has written, and the client may not have that.
+func (s *Session) ReadOn(ctx context.Context, number, epoch, seq uint64, ready chan struct{}) (*Reader, error) {
+	return s.readOf(ctx, number, epoch, seq, ready, false)
+}
+
+// readOf reads for a client, which says itself that it has what is up to seq, or for a node.
+func (s *Session) readOf(ctx context.Context, number, epoch, seq uint64, ready chan struct{}, says bool) (*Reader, error) {
+	r, err := s.read(ctx, number, epoch, seq, ready, says)
 	if errors.Is(err, stream.ErrTrimmed) || errors.Is(err, stream.ErrNotFound) {
 		if moved := s.checkOwner(ctx); moved != nil {
 			return nil, moved
@@ -57,7 +69,7 @@ func (s *Session) Read(ctx context.Context, number, epoch, seq uint64, ready cha
 	return r, err
 }
 
-func (s *Session) read(ctx context.Context, number, epoch, seq uint64, ready chan struct{}) (*Reader, error) {
+func (s *Session) read(ctx context.Context, number, epoch, seq uint64, ready chan struct{}, says bool) (*Reader, error) {
 	if s.streams.isBlind(number) {
 		return nil, stream.ErrTrimmed
 	}
@@ -67,6 +79,9 @@ func (s *Session) read(ctx context.Context, number, epoch, seq uint64, ready cha
 		began:  seq,
 		since:  time.Now(),
 		ready:  ready,
+	}
+	if says {
+		r.has = seq
 	}
 	if epoch == 0 {
 		r.cursor.Epoch = s.epochOf(ctx, r.cursor)
@@ -83,10 +98,10 @@ func (s *Session) read(ctx context.Context, number, epoch, seq uint64, ready cha
 	// Look once before taking over: a bad cursor must not disturb a good reader.
 	if err := r.check(ctx); err != nil {
 		stop()
-		if errors.Is(err, io.EOF) && seq > 0 && s.alone(r.call) {
+		if errors.Is(err, io.EOF) && r.has > 0 && s.alone(r.call) {
 			s.Acknowledge(number) // its client says that it has all
 		}
-		if seq == 0 || errors.Is(err, io.EOF) { // else the cursor is at fault, and not the stream
+		if seq == 0 || says && errors.Is(err, io.EOF) { // else the cursor is at fault, and not the stream
 			s.streams.mu.Lock()
 			s.streams.gaps.close(number)
 			s.streams.mu.Unlock()
@@ -392,7 +407,7 @@ func (t *table) detach(r *Reader, broke, ids, besides, silent bool) {
 		case silent && r.acked == 0:
 			kind = gapSilent
 		}
-		t.lost(gap{number: number, seq: max(r.began, r.acked), kind: kind, since: r.since}, besides)
+		t.lost(gap{number: number, seq: max(r.has, r.acked), kind: kind, since: r.since}, besides)
 	}
 }
 
