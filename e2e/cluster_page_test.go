@@ -198,7 +198,7 @@ func TestPageChaos(t *testing.T) {
 		}
 
 		c := f.client(fixed(f.nodes[0].url()), fixed(f.nodes[0].url()))
-		look := request{tool: "look", args: workArgs{ID: callID(t, "look"), Steps: 20, MS: 2_000}}
+		look := request{tool: "look", args: workArgs{ID: callID(t, "look"), Steps: 20, MS: 5_000}}
 		work := request{tool: "work", args: workArgs{ID: callID(t, "work"), Steps: 20, MS: 30_000}}
 		var all sync.WaitGroup
 		records := make([]*callRecord, 2)

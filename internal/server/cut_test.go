@@ -165,7 +165,7 @@ func TestCutAtEveryByte(t *testing.T) {
 
 // cutEverywhere does so with a client of each connect. Where the process stood still
 // meanwhile, so that a store which waits no longer than it must may have refused
-// something, it is done again.
+// something, or one node have taken another for lost, it is done again.
 func cutEverywhere(n *node, connect func() (*peer, error), runs func(key string) int, how cut, pause, stride int) {
 	var end atomic.Bool
 	var wg sync.WaitGroup
@@ -185,7 +185,8 @@ func cutEverywhere(n *node, connect func() (*peer, error), runs func(key string)
 					}
 					return
 				}
-				refused := strings.Contains(err.Error(), "does not answer") || errors.Is(err, errNotCome)
+				refused := strings.Contains(err.Error(), "does not answer") || strings.Contains(err.Error(), "the node that ran this call was lost") ||
+					errors.Is(err, errNotCome)
 				if !refused || lasted < time.Second || try == 5 {
 					n.t.Errorf("cut at %d: %v", at, err)
 					return

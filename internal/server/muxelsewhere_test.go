@@ -64,7 +64,7 @@ func TestSocketElsewhereStays(t *testing.T) {
 	testlong.Only(t, "it waits for seconds to see that nothing happens")
 	t.Parallel()
 	for i := range 2 {
-		f := newFarm(t, 2, config{server: server.Options{DisconnectAfter: time.Second, UpgradeAfter: 5 * time.Second}})
+		f := newFarm(t, 2, config{server: server.Options{DisconnectAfter: 3 * time.Second, UpgradeAfter: 15 * time.Second}})
 		p := f.nodes[0].beginResumable()
 		c := openSocket(f.nodes[i].node, 0, "Mcp-Session-Id: "+p.id)
 		c.say(callAs("1", "safe_hold", `{"key":"k"}`))
@@ -87,7 +87,7 @@ func TestSocketElsewhereStays(t *testing.T) {
 		select {
 		case m := <-ch:
 			t.Errorf("node %d: %s", i, m)
-		case <-time.After(3 * time.Second):
+		case <-time.After(6 * time.Second):
 			f.nodes[0].release(1)[0].Result(result("held"))
 			t.Logf("node %d: %s", i, <-ch)
 		}
