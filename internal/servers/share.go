@@ -31,12 +31,11 @@ type shared struct {
 
 	mu      sync.Mutex
 	conns   map[*sharedConn]bool      // true: the session has initialized
+	users   map[string]int            // how many sessions there are, by the revision that they ask for
 	opening map[string]*sharedOpening // by the revision that is asked for
 	current map[string]*sharing       // by the revision that is spoken
 	speaks  map[string]string         // the revision that the server has answered with, by what it was asked for
 	last    uint64                    // of the ids for the server
-	used    time.Time                 // when a message of a call was last passed on
-	idle    *time.Timer               // ends the server; nil: it is not about to end
 	closed  bool
 }
 
@@ -51,7 +50,7 @@ const (
 func newShared(inner backend.Backend, log *slog.Logger, linger func() time.Duration) *shared {
 	s := &shared{
 		inner: inner, log: log, linger: linger,
-		conns: make(map[*sharedConn]bool), opening: make(map[string]*sharedOpening), current: make(map[string]*sharing), speaks: make(map[string]string),
+		conns: make(map[*sharedConn]bool), users: make(map[string]int), opening: make(map[string]*sharedOpening), current: make(map[string]*sharing), speaks: make(map[string]string),
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	return s
@@ -77,10 +76,7 @@ func (s *shared) Open(_ context.Context, start backend.Start, sink backend.Sink)
 		return nil, errStopped
 	}
 	s.conns[c] = false
-	if s.idle != nil {
-		s.idle.Stop()
-		s.idle = nil
-	}
+	s.users[c.revision]++
 	return c, nil
 }
 
@@ -158,50 +154,53 @@ func (s *shared) begin(start backend.Start, revision string, o *sharedOpening) {
 	}
 }
 
-// rest has the server ended after a time, if no session has it open. s.mu is held.
+// rest has each conversation ended after a time that no session has open. s.mu is held.
 func (s *shared) rest() {
-	if len(s.conns) > 0 || len(s.current) == 0 || s.closed || s.idle != nil {
+	if s.closed {
 		return
 	}
-	s.idle = time.AfterFunc(max(0, s.left()), s.expire)
+	for _, now := range s.current {
+		if now.idle == nil && s.sessions(now) == 0 {
+			now.idle = time.AfterFunc(max(0, s.left(now)), func() { s.expire(now) })
+		}
+	}
 }
 
-// left returns for how long the server stays yet if nobody uses it. s.mu is held.
-func (s *shared) left() time.Duration {
-	return cmp.Or(s.linger(), sharedLinger) - time.Since(s.used)
+// sessions returns how many sessions have a conversation open. s.mu is held.
+func (s *shared) sessions(now *sharing) (n int) {
+	for revision, some := range s.users {
+		if s.spoken(revision) == now.revision {
+			n += some
+		}
+	}
+	return n
 }
 
-// expire ends the server that no session has open. It is opened again when it is needed.
-func (s *shared) expire() {
+// left returns for how long a conversation stays yet if nobody uses it. s.mu is held.
+func (s *shared) left(now *sharing) time.Duration {
+	return cmp.Or(s.linger(), sharedLinger) - time.Since(now.used)
+}
+
+// expire ends a conversation that no session has open. It is opened again when it is needed.
+func (s *shared) expire(now *sharing) {
 	s.mu.Lock()
-	if len(s.conns) > 0 || s.closed {
+	now.idle = nil
+	if now.over || s.closed || s.sessions(now) > 0 {
 		s.mu.Unlock()
 		return
 	}
-	s.idle = nil
-	if s.left() > 0 { // it was used after the timer had fired
+	if s.left(now) > 0 { // it was used meanwhile
 		s.rest()
 		s.mu.Unlock()
 		return
 	}
-	ended := s.takeAll()
+	now.over = true
+	delete(s.current, now.revision)
 	s.wait.Add(1)
 	s.mu.Unlock()
 	defer s.wait.Done()
 	s.log.Debug("shared server ended: nobody uses it")
-	for _, now := range ended {
-		_ = now.conn.Close()
-	}
-}
-
-// takeAll returns all conversations, which are over. s.mu is held.
-func (s *shared) takeAll() (all []*sharing) {
-	for _, now := range s.current {
-		now.over = true
-		all = append(all, now)
-	}
-	clear(s.current)
-	return all
+	_ = now.conn.Close()
 }
 
 // close ends the conversations with the server.
@@ -209,10 +208,14 @@ func (s *shared) close() {
 	s.cancel()
 	s.mu.Lock()
 	s.closed = true
-	if s.idle != nil {
-		s.idle.Stop()
+	all := s.current
+	s.current = nil
+	for _, now := range all {
+		now.over = true
+		if now.idle != nil {
+			now.idle.Stop()
+		}
 	}
-	all := s.takeAll()
 	s.mu.Unlock()
 	for _, now := range all {
 		_ = now.conn.Close()

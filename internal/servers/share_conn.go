@@ -59,7 +59,10 @@ func (c *sharedConn) ask(in backend.Inbound) error {
 	c.s.mu.Lock()
 	if in.Method == protocol.MethodInitialize {
 		if wants := jsonrpc.String(jsonrpc.Field(in.Params, "protocolVersion")); protocol.Known(wants) {
+			c.s.users[c.revision]--
 			c.revision = wants
+			c.s.users[wants]++
+			c.s.rest()
 		}
 	}
 	c.waiting[rq] = struct{}{}
@@ -152,6 +155,7 @@ func (c *sharedConn) Close() error {
 	close(c.done)
 	c.s.mu.Lock()
 	delete(c.s.conns, c)
+	c.s.users[c.revision]--
 	c.s.rest()
 	c.s.mu.Unlock()
 	c.work.Wait()

@@ -244,7 +244,15 @@ func TestShareEnds(t *testing.T) {
 			if got := four.say(helloOf("2025-11-25")); !strings.Contains(got, `"result"`) || f.opens != 2 {
 				t.Errorf("opened again %d times: %s", f.opens, got)
 			}
+			five := join(t, s) // of another revision
+			five.say(helloOf("2025-06-18"))
 			four.leave()
+			time.Sleep(2 * want)
+			synctest.Wait()
+			if open, _ := f.saw(); open != "2025-06-18" {
+				t.Errorf("open beside a session of 2025-06-18: %q", open)
+			}
+			five.leave()
 		})
 	}
 }

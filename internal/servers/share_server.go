@@ -27,6 +27,8 @@ type sharing struct {
 	result   []byte // of initialize
 	revision string // that the result says
 	asked    map[string]*sharedRequest
+	used     time.Time   // when a message of a call was last passed on
+	idle     *time.Timer // ends it; nil: it is not about to end
 	over     bool
 }
 
@@ -133,7 +135,7 @@ func (n *sharing) send(in backend.Inbound, rq *sharedRequest) error {
 	if rq.from != nil {
 		delete(rq.from.waiting, rq)
 	}
-	n.s.used = time.Now()
+	n.used = time.Now()
 	n.s.mu.Unlock()
 	in.ID = id
 	if rq.token != nil {
@@ -171,7 +173,7 @@ func (n *sharing) take(id []byte) *sharedRequest {
 	key := string(jsonrpc.Key(id))
 	rq := n.asked[key]
 	delete(n.asked, key)
-	n.s.used = time.Now()
+	n.used = time.Now()
 	return rq
 }
 
