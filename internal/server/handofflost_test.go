@@ -18,7 +18,7 @@ func TestHandOffModernResume(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, handOffs())
 	p := &peer{n: n}
-	w, token := p.begun("hold", `{"key":"k"}`)
+	w, token := p.begun("safe_hold", `{"key":"k"}`)
 	held := n.release(1)[0]
 	_ = w.c.Close()
 	var handles []string
