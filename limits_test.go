@@ -209,7 +209,7 @@ func TestAddressRate(t *testing.T) {
 // The clients of the go-sdk are told, and go on when it is time.
 func TestRateOfSDKClient(t *testing.T) {
 	t.Parallel()
-	l := newLimited(t, &exact{}, func(o *holdfast.Options) { o.Limits.Rate, o.Limits.Burst = 1, 2 })
+	l := newLimited(t, &exact{}, func(o *holdfast.Options) { o.Limits.Rate, o.Limits.Burst = 0.4, 2 })
 	client := mcp.NewClient(&mcp.Implementation{Name: "c", Version: "1"}, nil)
 	session, err := client.Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: l.url, DisableStandaloneSSE: true}, nil)
 	if err != nil {

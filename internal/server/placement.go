@@ -303,6 +303,7 @@ func (p *placement) serveIn(s *session.Session) error {
 func (p *placement) continueIn(s *session.Session) error {
 	p.to(streaming)
 	p.out.continued = true
+	p.out.rest = p.out.rest[:0] // half an event, which comes again
 	rest := p.rest(s)
 	err := p.h.serveIn(p.out, &rest)
 	if err == nil {

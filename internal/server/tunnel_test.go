@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"holdfast/internal/testlong"
 )
@@ -17,6 +18,7 @@ import (
 type cutter struct {
 	reads, writes atomic.Int64 // that are left to the next connection; negative: any number
 	was           atomic.Int64 // connections
+	then          func()       // called before a cut is noticed; may be nil
 }
 
 // arm has the next connection, and no other, cut.
@@ -27,13 +29,14 @@ func (c *cutter) arm(reads, writes int) {
 
 func (c *cutter) wrap(below net.Conn) net.Conn {
 	c.was.Add(1)
-	return &cutConn{Conn: below, reads: c.reads.Swap(-1), writes: c.writes.Swap(-1)}
+	return &cutConn{Conn: below, reads: c.reads.Swap(-1), writes: c.writes.Swap(-1), then: c.then}
 }
 
 type cutConn struct {
 	net.Conn
 	mu            sync.Mutex
 	reads, writes int64
+	then          func()
 }
 
 func (c *cutConn) most(left *int64, n int) int {
@@ -51,6 +54,9 @@ func (c *cutConn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
 	if m := c.most(&c.reads, n); m < n || err == nil && c.spent(&c.reads) {
 		c.Close()
+		if c.then != nil {
+			c.then()
+		}
 		if m == 0 {
 			return 0, io.ErrUnexpectedEOF
 		}
@@ -104,7 +110,13 @@ func TestTunnelCutAnywhere(t *testing.T) {
 					}
 					fl := &follower{p: p, seen: map[string]bool{}}
 					before := cut.was.Load()
+					stood := standstill()
 					r := p.post(callAs(fmt.Sprint(at), "steps", fmt.Sprintf(`{"key":%q,"n":2}`, key)))
+					if lasted := stood(); r.status == http.StatusServiceUnavailable && lasted > time.Second && f.runs(key) == 0 {
+						t.Log("refused, after a standstill of", lasted)
+						at -= stride
+						continue
+					}
 					if err := fl.take(r); err != nil {
 						t.Errorf("cut after %d bytes: %v", at, err)
 					}
@@ -118,6 +130,31 @@ func TestTunnelCutAnywhere(t *testing.T) {
 				t.Log("up to", most)
 			})
 		}
+	}
+}
+
+// TestTunnelCutInEvent cuts it in the middle of an event, with the node that runs the call, so that
+// the client's node goes on with the stream itself: the half event is not written.
+func TestTunnelCutInEvent(t *testing.T) {
+	t.Parallel()
+	const events = 400 // bytes that come before the first, about
+	for at := events; at < events+400; at += testlong.Either(97, 23) {
+		t.Run(fmt.Sprint(at), func(t *testing.T) {
+			t.Parallel()
+			f := newFarm(t, 2, config{})
+			var cut cutter
+			cut.arm(-1, -1)
+			f.nodes[1].Tunnel(cut.wrap)
+			f.nodes[1].Unpool()
+			p := f.nodes[0].connect("2025-06-18", nil).at(f.nodes[1])
+			cut.then = sync.OnceFunc(func() { f.nodes[0].kill() })
+			cut.arm(at, -1)
+			fl := &follower{p: p, seen: map[string]bool{}}
+			r := p.post(callAs("1", "steps", `{"key":"k","n":2,"pause":100}`))
+			if err := fl.take(r); err != nil || !fl.done {
+				t.Errorf("%v; answered: %v: %q", err, fl.done, r.body)
+			}
+		})
 	}
 }
 

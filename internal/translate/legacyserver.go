@@ -33,8 +33,9 @@ type legacyServer struct {
 	out  outbox
 	own  ownRequests
 	// instead is asked before the conversation ends because the server cannot be
-	// initialized. If it returns true it takes over what waits; it may be nil.
-	instead func(waiting []backend.Inbound) bool
+	// initialized. answer is what it has said to initialize, or nothing. If it returns true it
+	// takes over what waits; it may be nil.
+	instead func(answer jsonrpc.Message, waiting []backend.Inbound) bool
 	// begun is told that the server was initialized; nil: nobody wants to know.
 	begun func()
 
@@ -194,7 +195,7 @@ func (c *legacyServer) initialize(in backend.Inbound) error {
 	c.client = m.capabilities
 	c.timer = time.AfterFunc(handshakeTimeout, func() {
 		c.own.drop(id)
-		c.refused(fmt.Errorf("no answer within %v", handshakeTimeout))
+		c.refused(fmt.Errorf("no answer within %v", handshakeTimeout), jsonrpc.Message{})
 	})
 	c.mu.Unlock()
 	err := c.out.Deliver(about(in, newRequest(id, protocol.MethodInitialize, initializeParams(m))))
@@ -217,11 +218,11 @@ func (c *legacyServer) initialize(in backend.Inbound) error {
 // initialized takes the server's answer to initialize.
 func (c *legacyServer) initialized(m jsonrpc.Message) {
 	if m.Error != nil {
-		c.refused(errors.New(jsonrpc.String(jsonrpc.Field(m.Error, "message"))))
+		c.refused(errors.New(jsonrpc.String(jsonrpc.Field(m.Error, "message"))), m)
 		return
 	}
 	if jsonrpc.Field(m.Result, "protocolVersion") == nil {
-		c.refused(errors.New("its answer has no protocolVersion"))
+		c.refused(errors.New("its answer has no protocolVersion"), m)
 		return
 	}
 	if c.begun != nil {
@@ -264,7 +265,7 @@ func (c *legacyServer) initialized(m jsonrpc.Message) {
 
 // refused ends the conversation because the server cannot be initialized. The next request
 // opens another one.
-func (c *legacyServer) refused(why error) {
+func (c *legacyServer) refused(why error, answer jsonrpc.Message) {
 	c.mu.Lock()
 	if c.phase != opening {
 		c.mu.Unlock()
@@ -273,14 +274,14 @@ func (c *legacyServer) refused(why error) {
 	waiting := c.waiting
 	c.waiting = nil
 	c.mu.Unlock()
-	taken := c.instead != nil && c.instead(waiting)
+	taken := c.instead != nil && c.instead(answer, waiting)
 	c.mu.Lock()
 	if taken {
 		c.phase = over
 		c.stopTimers()
 		waiting, c.waiting = c.waiting, nil // what has come meanwhile
 		c.mu.Unlock()
-		c.instead(waiting)
+		c.instead(answer, waiting)
 		return
 	}
 	c.waiting = append(waiting, c.waiting...)

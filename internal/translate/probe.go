@@ -35,6 +35,7 @@ type modernProbe struct {
 	own     ownRequests
 	path    atomic.Pointer[path] // nil until the era is known
 	done    chan struct{}        // closed when the conversation is over
+	asking  atomic.Bool          // server/discover is not answered yet
 
 	mu      sync.Mutex
 	waiting []backend.Inbound // beside the first request
@@ -81,7 +82,8 @@ func (p *modernProbe) Deliver(in backend.Inbound) error {
 func (p *modernProbe) ask(in backend.Inbound) error {
 	m := readMeta(in.Params)
 	modern := make(chan bool, 1)
-	id := p.own.add(func(m jsonrpc.Message) { modern <- p.discovered(m) })
+	p.asking.Store(true)
+	id := p.own.add(func(m jsonrpc.Message) { p.asking.Store(false); modern <- p.discovered(m) })
 	if err := p.out.Deliver(about(in, newRequest(id, protocol.MethodDiscover, discoverParams(m.clientInfo, m.capabilities)))); err != nil {
 		p.own.drop(id)
 		p.mu.Lock()
@@ -162,8 +164,13 @@ func (p *modernProbe) goOnModern(waiting []backend.Inbound) *path {
 // goOnLegacy translates what comes from now on.
 func (p *modernProbe) goOnLegacy() *legacyServer {
 	c := newLegacyServer(p.sink, p.t.log.With("session", p.session))
-	c.instead = func(waiting []backend.Inbound) bool {
+	c.instead = func(answer jsonrpc.Message, waiting []backend.Inbound) bool {
+		refuses := isModern(answer) // which may come before its answer to server/discover
+		if refuses {
+			p.t.speaks.learn(unsure, yes)
+		}
 		p.mu.Lock()
+		p.late = p.late || refuses
 		late := p.late
 		p.mu.Unlock()
 		if !late {
@@ -270,7 +277,7 @@ func (p *modernProbe) end() []backend.Inbound {
 func (p *modernProbe) Emit(of backend.Call, m jsonrpc.Message) {
 	path := p.path.Load()
 	switch {
-	case m.Kind == jsonrpc.Response && (path == nil || path.down != &p.out) && p.own.answer(m):
+	case m.Kind == jsonrpc.Response && (path == nil || path.down != &p.out || p.asking.Load()) && p.own.answer(m):
 	case path != nil:
 		path.up.Emit(of, m)
 	case m.Method == protocol.MethodPing && m.Kind == jsonrpc.Request:

@@ -114,9 +114,20 @@ func (c *legacyServer) waits() int {
 	return len(c.waiting)
 }
 
-// A server that does not answer is a legacy one; it may say later that it is not.
+// A server that does not answer is a legacy one; it may say later that it is not. What it says to
+// initialize may come before its answer to server/discover.
 func TestModernProbeUnanswered(t *testing.T) {
 	t.Parallel()
+	for name, discoversFirst := range map[string]bool{"discovers": true, "refuses": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			unanswered(t, discoversFirst)
+		})
+	}
+}
+
+func unanswered(t *testing.T, discoversFirst bool) {
+	t.Helper()
 	s, b := unknown(t, time.Millisecond)
 	h := converse(t, b, protocol.V20260728)
 	a := &call{"a"}
@@ -129,11 +140,23 @@ func TestModernProbeUnanswered(t *testing.T) {
 	if _, modern := b.speaks.get(); modern != unsure { // it may be starting
 		t.Errorf("before the server has said anything, other conversations know: %v", modern)
 	}
-	s.say(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":%s}`, probe, discoverable))
-	s.say(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"what?"}}`, in.ID))
+	discovered := fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":%s}`, probe, discoverable)
+	if discoversFirst {
+		s.say(nil, discovered)
+		s.say(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"what?"}}`, in.ID))
+	} else {
+		s.say(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"error":{"code":-32022,"message":"what?","data":{"supported":["2026-07-28"]}}}`, in.ID))
+	}
 	s.hears(modernRequest("1", "tools/list", "", ""))
 	s.say(a, `{"jsonrpc":"2.0","id":1,"result":{}}`)
 	h.expect(a, `{"jsonrpc":"2.0","id":1,"result":{}}`)
+	if !discoversFirst {
+		s.say(nil, discovered) // which nobody waits for any more
+		h.deliver(a, modernRequest("2", "tools/list", "", ""))
+		s.hears(modernRequest("2", "tools/list", "", ""))
+		s.say(a, `{"jsonrpc":"2.0","id":2,"result":{}}`)
+		h.expect(a, `{"jsonrpc":"2.0","id":2,"result":{}}`)
+	}
 	if _, modern := b.speaks.get(); modern != yes {
 		t.Errorf("modern: %v", modern)
 	}

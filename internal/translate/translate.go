@@ -19,6 +19,7 @@ import (
 
 	"holdfast/backend"
 	"holdfast/internal/protocol"
+	"holdfast/jsonrpc"
 )
 
 // New returns a backend that speaks both eras through b. It returns b itself if b speaks
@@ -124,7 +125,7 @@ func (t *translator) Open(ctx context.Context, start backend.Start, sink backend
 		start.Revision = ""
 		c := newLegacyServer(sink, log)
 		if t.eras == backend.Unknown {
-			c.instead = func([]backend.Inbound) bool { t.speaks.doubt(); return false }
+			c.instead = func(jsonrpc.Message, []backend.Inbound) bool { t.speaks.doubt(); return false }
 		}
 		return t.open(ctx, start, c, &c.out)
 	case isModern:
