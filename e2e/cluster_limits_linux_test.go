@@ -79,9 +79,9 @@ func TestClusterLimits(t *testing.T) {
 		// The machine may be slow: what is told every 250 ms may come a second late.
 		most := burst + rate*took + burst + rate*1.25
 		t.Logf("%s: %d calls began in %.1f s, and %d were refused", e.name, began.Load(), took, refused.Load())
-		n := float64(began.Load())
-		if few := burst + rate*took; n > most || n < rate*took/2 && refused.Load() > began.Load() || n > few && refused.Load() == 0 {
-			t.Errorf("%v calls began in %.1f s, want at most %.0f; %d were refused", n, took, most, refused.Load())
+		calls := float64(began.Load())
+		if few := burst + rate*took; calls > most || calls < rate*took/2 && refused.Load() > began.Load() || calls > few && refused.Load() == 0 {
+			t.Errorf("%v calls began in %.1f s, want at most %.0f; %d were refused", calls, took, most, refused.Load())
 		}
 	})
 }
