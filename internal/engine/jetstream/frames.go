@@ -60,11 +60,11 @@ func (l *Log) Frames(ctx context.Context, key string, after uint64, yield func(u
 		return err
 	}
 	if end.before <= after {
-		yield(end.at, now.Sub(end.time), end.data)
+		yield(end.at, age(end.time, now), end.data)
 		return nil
 	}
 	s := scan{Log: l, stream: l.events, filter: subject, at: after, end: end.at, chained: true}
-	return s.run(ctx, func(m stored) bool { return yield(m.at, now.Sub(m.time), m.data) })
+	return s.run(ctx, func(m stored) bool { return yield(m.at, age(m.time, now), m.data) })
 }
 
 // Recent reads a key's frames from whichever server has them, without asking the leader
@@ -84,7 +84,7 @@ func (l *Log) Recent(ctx context.Context, key string, after uint64, yield func(u
 			if !s.follows(m) {
 				return nil
 			}
-			if !s.take(m, func(m stored) bool { return yield(m.at, now.Sub(m.time), m.data) }) {
+			if !s.take(m, func(m stored) bool { return yield(m.at, age(m.time, now), m.data) }) {
 				return nil
 			}
 		}
