@@ -152,8 +152,8 @@ func (h *Handler) continueModern(w http.ResponseWriter, x *exchange) error {
 	}
 	call := s.CallAt(number)
 	open, err := s.OpenRequests(x.r.Context(), number, at.told)
-	if len(open) == 0 && call == nil { // they were answered, or their node is lost
-		if end := s.UnknownEnd(x.r.Context(), number); end != nil {
+	if len(open) == 0 && call == nil { // its node is lost, or the backend has not waited for them
+		if end := s.EndOf(x.r.Context(), number, at.told); end != nil {
 			h.writeModern(w, x.own(end))
 			return nil
 		}
@@ -169,8 +169,12 @@ func (h *Handler) continueModern(w http.ResponseWriter, x *exchange) error {
 		p.call.Returned()
 	}
 	// What is missing is asked for again.
-	if p.asked, err = respond(x.values(), s, m, open); err != nil {
+	p.asked, err = respond(x.values(), s, m, open)
+	if err != nil {
 		return err
+	}
+	if len(p.asked) < len(open) {
+		s.Answered(number, at.told)
 	}
 	clear(x.msgs)
 	return p.answer(x.r.Context(), number, at.told)

@@ -149,6 +149,34 @@ func TestModernStateExpires(t *testing.T) {
 	})
 }
 
+// TestModernStateNotAwaited has a backend that asks, and ends its call without the answer: the client that
+// comes back with one gets how the call has ended, as often as it asks, and nobody else does.
+func TestModernStateNotAwaited(t *testing.T) {
+	t.Parallel()
+	inBubble(t, config{}, func(t *testing.T, b *bubble) {
+		asks := wish{who: "alice", params: tool("ask", "k"), caps: `{"elicitation":{}}`}
+		_, retry := b.do(asks).state(t)
+		b.tools.mu.Lock()
+		end := b.tools.held["k"]
+		b.tools.mu.Unlock()
+		end("over")
+		synctest.Wait()
+		asks.params = with(asks.params, retry)
+		for range 2 {
+			if is := b.do(asks); !strings.HasPrefix(is.text(), "over") {
+				t.Errorf("%d %s", is.status, is.body)
+			}
+		}
+		asks.who = "bob"
+		if is := b.do(asks); is.code() != codeParams {
+			t.Errorf("another principal: %d %s", is.status, is.body)
+		}
+		if got := b.tools.count(&b.tools.ran, "k"); got != 1 {
+			t.Errorf("it ran %d times", got)
+		}
+	})
+}
+
 // TestModernStateIsNoTask has the id of a task be no requestState, and the other way round.
 func TestModernStateIsNoTask(t *testing.T) {
 	t.Parallel()

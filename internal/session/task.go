@@ -8,7 +8,6 @@ import (
 	"math"
 	"net/http"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
@@ -44,8 +43,9 @@ type task struct {
 
 // tasks are those of a session, by the numbers of their streams.
 type tasks struct {
-	mu  sync.Mutex // taken last
-	all map[uint64]*task
+	mu       sync.Mutex // taken last
+	all      map[uint64]*task
+	answered map[uint64]uint64 // calls whose questions the client has answered, through which sequence
 }
 
 // keepUnknown is how long an ended task is kept at the least where it is not known how long
@@ -375,16 +375,6 @@ func (s *Session) endedTask(ctx context.Context, number uint64) (st TaskState, e
 		st.Response = got[0].Data
 	}
 	return st, nil
-}
-
-// UnknownEnd returns the response of a call that has ended with an outcome that nobody knows, or
-// nil.
-func (s *Session) UnknownEnd(ctx context.Context, number uint64) []byte {
-	st, err := s.endedTask(ctx, number)
-	if err != nil || string(jsonrpc.Field(st.Response, "error", "code")) != strconv.Itoa(protocol.CodeOutcomeUnknown) {
-		return nil
-	}
-	return st.Response
 }
 
 // WatchTask has ready be told when anything of a task changes, until stop is called.
