@@ -169,7 +169,7 @@ func TestCutAtEveryByte(t *testing.T) {
 func cutEverywhere(n *node, connect func() (*peer, error), runs func(key string) int, how cut, pause, stride int) {
 	var end atomic.Bool
 	var wg sync.WaitGroup
-	slots := make(chan struct{}, 40)
+	slots := make(chan struct{}, 20)
 	for at := 0; !end.Load() && at < 4000; at += stride {
 		wg.Add(1)
 		slots <- struct{}{}

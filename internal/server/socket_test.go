@@ -197,7 +197,7 @@ func TestSocketAttached(t *testing.T) {
 // initialize: it is let go of. Who answers pings stays.
 func TestSocketSilent(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, config{server: server.Options{KeepAlive: time.Second}})
+	n := newNode(t, config{server: server.Options{KeepAlive: 4 * time.Second}})
 	c := openSocket(n, 0)
 	c.begin("2025-11-25", "")
 	heard := outcome(func() error { _, err := c.recv(); return err }) // and so answers pings
@@ -225,7 +225,7 @@ func TestSocketSilent(t *testing.T) {
 	}
 	select {
 	case err := <-heard:
-		t.Errorf("who answers pings is let go of: %v", err)
+		t.Fatalf("who answers pings is let go of: %v", err)
 	default:
 	}
 	c.say(`{"jsonrpc":"2.0","id":1,"method":"ping"}`)
@@ -293,7 +293,7 @@ func TestSocketOutlivesTimeouts(t *testing.T) {
 // and not where its client would miss what it asked for.
 func TestSocketDisconnectAfter(t *testing.T) {
 	t.Parallel()
-	const age = 700 * time.Millisecond
+	const age = 1500 * time.Millisecond
 	n := newNode(t, config{server: server.Options{DisconnectAfter: age, Retry: 123 * time.Millisecond}})
 	held := func() int {
 		n.script.mu.Lock()
@@ -314,7 +314,7 @@ func TestSocketDisconnectAfter(t *testing.T) {
 			t.Fatal("the connection ends before anything is asked")
 		}
 	}
-	pass(t, 1500*time.Millisecond)
+	pass(t, 2*age)
 	n.release(1)[0].Result(result("late"))
 	c.hears(`"id":1`, "late")
 	c.ended(websocket.StatusGoingAway, "retry: 123")
@@ -333,7 +333,7 @@ func TestSocketDisconnectAfter(t *testing.T) {
 	in, out := pipes(t)
 	c = n.talkOver(0, in, out)
 	c.begin("2025-11-25", "")
-	pass(t, 1500*time.Millisecond)
+	pass(t, 2*age)
 	c.say(`{"jsonrpc":"2.0","id":2,"method":"ping"}`)
 	c.hears(`"id":2`)
 }
