@@ -43,10 +43,10 @@ type copier struct {
 	// yields says that a newer connection has the stream to itself at once: nothing more is
 	// written here, not even what was appended before. The two may be one connection.
 	yields bool
-	// relays says that a node goes on with what it writes to a client, by itself.
-	relays bool
-	state  copyState
-	door   observe.Door
+	// continues says that a node goes on by itself after what it has written: see [exchange].
+	continues bool
+	state     copyState
+	door      observe.Door
 }
 
 // A copyState is how far a stream was copied:
@@ -102,7 +102,7 @@ var (
 // gets event ids.
 func (c *copier) read(ctx context.Context, cursor stream.Cursor, ids bool) error {
 	read := c.s.Read
-	if c.relays {
+	if c.continues {
 		read = c.s.ReadOn
 	}
 	r, err := read(ctx, cursor.Stream.Number, cursor.Epoch, cursor.Seq, c.ready)

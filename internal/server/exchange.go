@@ -76,16 +76,13 @@ type exchange struct {
 	// muxed says that the connection below carries other exchanges: the client is not to
 	// be sent away from it, and asks again itself for what was lost.
 	muxed bool
-	// continues says that this node goes on by itself with a stream that it writes to the client.
+	// continues says that last is what a node has written to the client, and goes on after by
+	// itself, and not what the client says that it has.
 	continues bool
 	// unsafe says that it does not ask again: what became of requests that may have run
 	// is told.
 	unsafe bool
 }
-
-// isContinuation reports whether last is what a node has written to the client, and not what the
-// client says that it has.
-func (x *exchange) isContinuation() bool { return x.continues || x.from != nil && x.from.Continues }
 
 // door returns the way in which a reader of the exchange's stream comes.
 func (x *exchange) door() observe.Door {
@@ -200,6 +197,7 @@ func (h *Handler) identify(w http.ResponseWriter, x *exchange) bool {
 	x.principal = h.principal(x.r)
 	if x.from != nil {
 		x.once.name, x.once.again = x.from.Once, x.from.Again
+		x.continues = x.from.Continues
 	}
 	return true
 }

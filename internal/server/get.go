@@ -118,7 +118,7 @@ func (h *Handler) openCall(w http.ResponseWriter, x *exchange, o *outcome, c *ev
 func (h *Handler) readOn(x *exchange, o *outcome, c *events) error {
 	h.speakAs(x, o.session, c)
 	c.url = x.purpose == forStream || x.purpose == forAnswers
-	c.relays = x.isContinuation()
+	c.continues = x.continues
 	if err := c.read(x.r.Context(), o.at); err != nil {
 		return err
 	}

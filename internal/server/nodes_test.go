@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"holdfast/internal/server"
+	"holdfast/internal/session"
 	"holdfast/internal/testlong"
 )
 
@@ -110,6 +111,34 @@ func TestOwnerLost(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestOwnerLeftGhost has the node of a call leave while the client's connection is as good as dead,
+// which the node that it ends at does not know yet: that goes on with the stream by itself. The client then
+// comes back with nothing but its session. It is told what was written to the dead connection, too.
+func TestOwnerLeftGhost(t *testing.T) {
+	t.Parallel()
+	for name, heir := range map[string]int{"to another node": 2, "to the client's node": 1} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFarm(t, 3, config{server: server.Options{Principal: named, Retry: 20 * time.Millisecond}})
+			p := f.nodes[0].connect("2025-11-25", http.Header{"Authorization": {"Bearer me"}}).at(f.nodes[1])
+			w := p.open("POST", "/mcp", call("safe_hold", `{}`))
+			first := f.nodes[0].release(1)[0]
+			first.Notify("notifications/progress", []byte(`{"progressToken":7,"progress":1}`))
+			for !strings.Contains(string(w.message().Data), `"progress":1`) { // so it was written
+			}
+			key := string(session.KeyOf(p.id))
+			f.take(f.nodes[0], f.nodes[heir], key)
+			f.nodes[heir].release(1)
+			eventually(t, "the client's node to go on", func() bool { return f.nodes[heir].sessions.Readers() > 0 })
+			w.atMost(0, rst)
+			eventually(t, "the connection to end", func() bool { return f.nodes[heir].sessions.Readers() == 0 })
+			if ev := p.open("GET", "/mcp", "").message(); !strings.Contains(string(ev.Data), `"progress":1`) {
+				t.Errorf("got %s", ev.Data)
+			}
+		})
 	}
 }
 

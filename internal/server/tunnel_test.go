@@ -81,6 +81,16 @@ func (c *cutConn) Write(b []byte) (int, error) {
 	return n, err
 }
 
+// newCutFarm returns two nodes, and what cuts the connections of the second one to the first.
+func newCutFarm(t *testing.T) (*farm, *cutter) {
+	t.Helper()
+	f, cut := newFarm(t, 2, config{}), &cutter{}
+	cut.arm(-1, -1)
+	f.nodes[1].Tunnel(cut.wrap)
+	f.nodes[1].Unpool()
+	return f, cut
+}
+
 // TestTunnelCutAnywhere cuts the connection between the node that a client has and
 // the one that runs its call, after every number of bytes in either direction. The
 // client, whose own connection is whole, is told everything once and in order, and
@@ -91,11 +101,7 @@ func TestTunnelCutAnywhere(t *testing.T) {
 		for _, way := range []string{"reads", "writes"} {
 			t.Run(version+" "+way, func(t *testing.T) {
 				t.Parallel()
-				f := newFarm(t, 2, config{})
-				var cut cutter
-				cut.arm(-1, -1)
-				f.nodes[1].Tunnel(cut.wrap)
-				f.nodes[1].Unpool()
+				f, cut := newCutFarm(t)
 				p := f.nodes[0].connect(version, nil).at(f.nodes[1])
 				most, stride := 1, 7
 				if !testlong.Wanted() {
@@ -141,11 +147,7 @@ func TestTunnelCutInEvent(t *testing.T) {
 	for at := events; at < events+400; at += testlong.Either(97, 23) {
 		t.Run(fmt.Sprint(at), func(t *testing.T) {
 			t.Parallel()
-			f := newFarm(t, 2, config{})
-			var cut cutter
-			cut.arm(-1, -1)
-			f.nodes[1].Tunnel(cut.wrap)
-			f.nodes[1].Unpool()
+			f, cut := newCutFarm(t)
 			p := f.nodes[0].connect("2025-06-18", nil).at(f.nodes[1])
 			cut.then = sync.OnceFunc(func() { f.nodes[0].kill() })
 			cut.arm(at, -1)
@@ -161,11 +163,7 @@ func TestTunnelCutInEvent(t *testing.T) {
 // TestTunnelLightCut does so with calls that may be made again.
 func TestTunnelLightCut(t *testing.T) {
 	t.Parallel()
-	f := newFarm(t, 2, config{})
-	var cut cutter
-	cut.arm(-1, -1)
-	f.nodes[1].Tunnel(cut.wrap)
-	f.nodes[1].Unpool()
+	f, cut := newCutFarm(t)
 	p := f.nodes[0].connect("2025-11-25", nil).at(f.nodes[1])
 	p.post(`{"jsonrpc":"2.0","id":"l","method":"tools/list"}`)
 	for at := range 300 {

@@ -87,8 +87,8 @@ func (r *Reader) wholeAt(from string, wrote time.Time) {
 	r.Detach(false, true, false)
 }
 
-// longAgo moves the time at which the client came back an hour into the past.
-func (sc *scene) longAgo() { sc.s.streams.gaps.asked = sc.s.streams.gaps.asked.Add(-time.Hour) }
+// ago moves the time at which the client came back into the past.
+func (sc *scene) ago(d time.Duration) { sc.s.streams.gaps.asked = sc.s.streams.gaps.asked.Add(-d) }
 
 // TestLost is which calls a client that comes with nothing but its session has
 // lost: what it did and what was noticed of it may come in any order, and any time
@@ -118,7 +118,7 @@ func TestLost(t *testing.T) {
 			r := sc.call()
 			r.since = r.since.Add(-2 * long)
 			sc.s.ReturnedWithoutID()
-			sc.longAgo()
+			sc.ago(long)
 			r.Detach(true, true, false)
 		}},
 		"broke before an id, and not asked for": {given: true, do: func(sc *scene) {
@@ -161,7 +161,7 @@ func TestLost(t *testing.T) {
 		}},
 		"given up, long after": {given: true, do: func(sc *scene) {
 			sc.s.ReturnedWithoutID()
-			sc.longAgo()
+			sc.ago(long)
 			sc.call().Detach(true, false, false)
 		}},
 		"read again": {do: func(sc *scene) {
@@ -201,11 +201,19 @@ func TestLost(t *testing.T) {
 			r.whole(client)
 			sc.s.Disconnected(client, time.Time{})
 		}},
+		"all written, some seconds after the client came": {given: true, wait: true, do: func(sc *scene) {
+			r := sc.call()
+			r.since = r.since.Add(-2 * long)
+			sc.s.ReturnedWithoutID()
+			sc.ago(4 * time.Second)
+			r.whole(client)
+			sc.s.Disconnected(client, time.Time{})
+		}},
 		"all written, long after the client came": {do: func(sc *scene) {
 			r := sc.call()
 			r.since = r.since.Add(-2 * long)
 			sc.s.ReturnedWithoutID()
-			sc.longAgo()
+			sc.ago(long)
 			r.whole(client)
 			sc.s.Disconnected(client, time.Time{})
 		}},
@@ -213,7 +221,7 @@ func TestLost(t *testing.T) {
 			r := sc.call()
 			r.since = r.since.Add(-2 * long)
 			sc.s.ReturnedWithoutID()
-			sc.longAgo()
+			sc.ago(long)
 			r.wholeAt(client, time.Now().Add(-long))
 			sc.s.Disconnected(client, time.Time{})
 		}},

@@ -49,26 +49,29 @@ type beside struct {
 // [stream.ErrTrimmed] or [stream.ErrNotFound] where it can't be read from there,
 // and [ErrMoved] where another node, which owns the session by now, may know more.
 func (s *Session) Read(ctx context.Context, number, epoch, seq uint64, ready chan struct{}) (*Reader, error) {
-	return s.readOf(ctx, number, epoch, seq, ready, true)
+	r, err := s.read(ctx, number, epoch, seq, ready, true)
+	return r, s.unlessMoved(ctx, err)
 }
 
 // ReadOn is [Session.Read] for a node that goes on by itself with a stream that it writes to a
 // client: seq is what it has written, and the client may not have that.
 func (s *Session) ReadOn(ctx context.Context, number, epoch, seq uint64, ready chan struct{}) (*Reader, error) {
-	return s.readOf(ctx, number, epoch, seq, ready, false)
+	r, err := s.read(ctx, number, epoch, seq, ready, false)
+	return r, s.unlessMoved(ctx, err)
 }
 
-// readOf reads for a client, which says itself that it has what is up to seq, or for a node.
-func (s *Session) readOf(ctx context.Context, number, epoch, seq uint64, ready chan struct{}, says bool) (*Reader, error) {
-	r, err := s.read(ctx, number, epoch, seq, ready, says)
+// unlessMoved returns the error of a reader, or [ErrMoved] where another node may know more.
+func (s *Session) unlessMoved(ctx context.Context, err error) error {
 	if errors.Is(err, stream.ErrTrimmed) || errors.Is(err, stream.ErrNotFound) {
 		if moved := s.checkOwner(ctx); moved != nil {
-			return nil, moved
+			return moved
 		}
 	}
-	return r, err
+	return err
 }
 
+// read attaches a reader. says reports whether the client says itself that it has what is up to
+// seq.
 func (s *Session) read(ctx context.Context, number, epoch, seq uint64, ready chan struct{}, says bool) (*Reader, error) {
 	if s.streams.isBlind(number) {
 		return nil, stream.ErrTrimmed

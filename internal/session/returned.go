@@ -36,10 +36,12 @@ func (s *Session) Answered(number, seq uint64) {
 // answered, where the call has no response, and where none is kept.
 func (s *Session) EndOf(ctx context.Context, number, seq uint64) []byte {
 	st, err := s.endedTask(ctx, number)
-	if err != nil || string(jsonrpc.Field(st.Response, "error", "code")) == strconv.Itoa(protocol.CodeOutcomeUnknown) {
+	switch {
+	case err != nil:
+		return nil
+	case string(jsonrpc.Field(st.Response, "error", "code")) == strconv.Itoa(protocol.CodeOutcomeUnknown):
 		return st.Response
-	}
-	if s.taken { // who may have answered at another node
+	case s.taken: // the client may have answered at another node
 		return nil
 	}
 	all := s.taskTable()

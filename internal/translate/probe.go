@@ -86,6 +86,7 @@ func (p *modernProbe) ask(in backend.Inbound) error {
 	id := p.own.add(func(m jsonrpc.Message) { p.asking.Store(false); modern <- p.discovered(m) })
 	if err := p.out.Deliver(about(in, newRequest(id, protocol.MethodDiscover, discoverParams(m.clientInfo, m.capabilities)))); err != nil {
 		p.own.drop(id)
+		p.asking.Store(false)
 		p.mu.Lock()
 		p.asked = false
 		p.mu.Unlock()

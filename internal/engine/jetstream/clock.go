@@ -3,6 +3,7 @@ package jetstream
 import (
 	"context"
 	"encoding/json"
+	"math"
 	"sync"
 	"time"
 )
@@ -27,7 +28,11 @@ func (l *Log) now(ctx context.Context) (time.Time, error) {
 	if passed := time.Since(at); !at.IsZero() && passed < clockFor {
 		return said.Add(passed), nil
 	}
-	said, at, err := l.askTime(ctx)
+	said, at, err := look(func() (time.Time, error) {
+		var info told
+		err := l.ask(ctx, "STREAM.INFO."+l.values, nil, &info)
+		return info.Time, err
+	})
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
@@ -39,26 +44,24 @@ func (l *Log) now(ctx context.Context) (time.Time, error) {
 	return c.said.Add(time.Since(c.at)), nil
 }
 
-// askTime asks for the servers' time, and returns what it was at a time of ours. It is off by half of
+// look asks for the servers' time, and returns what it was at a time of ours. It is off by half of
 // how long the answer took at the most, so where that is long it asks again.
-func (l *Log) askTime(ctx context.Context) (said, at time.Time, err error) {
-	least := time.Duration(-1)
-	for range 3 {
-		var info told
+func look(ask func() (time.Time, error)) (said, at time.Time, err error) {
+	const soon = 250 * time.Millisecond
+	least := time.Duration(math.MaxInt64)
+	for tries := 0; tries < 3 && least > soon; tries++ {
 		asked := time.Now()
-		if err = l.ask(ctx, "STREAM.INFO."+l.values, nil, &info); err != nil {
+		theirs, failure := ask()
+		if failure != nil {
+			err = failure
 			break
 		}
-		took := time.Since(asked)
-		if least < 0 || took < least {
-			said, at, least = info.Time, asked.Add(took/2), took
-		}
-		if took < 250*time.Millisecond {
-			break
+		if took := time.Since(asked); took < least {
+			said, at, least = theirs, asked.Add(took/2), took
 		}
 	}
-	if least >= 0 {
-		err = nil
+	if !at.IsZero() {
+		err = nil // what it said before will do
 	}
 	return said, at, err
 }
