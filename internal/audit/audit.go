@@ -5,7 +5,6 @@ package audit
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -55,7 +54,7 @@ type Log struct {
 	closed  bool // what comes is lost
 
 	// Used by run only.
-	attrs      []slog.Attr // of the record that is handled
+	attrs      record // that is handled
 	complained time.Time
 	told       uint64 // how many lost lines the operator was told of
 }
@@ -81,22 +80,8 @@ func (b batch) reset() batch {
 	return batch{records: b.records[:0], text: b.text[:0]}
 }
 
-// A scratch is where a line is made.
-type scratch struct {
-	attrs []slog.Attr
-	text  []byte
-}
-
-var scratches = sync.Pool{New: func() any { return new(scratch) }}
-
-// A line is a call that has ended.
-type line struct {
-	call        *observe.Call
-	end         observe.End
-	connections int
-	bytesOut    int64
-	arguments   []byte // raw JSON, or nil
-}
+// scratches are where lines are made.
+var scratches = sync.Pool{New: func() any { return new(jsonLine) }}
 
 // New returns a log.
 func New(opts Options) *Log {
@@ -169,12 +154,12 @@ func (l *Log) ended(c *observe.Call, e observe.End, arguments []byte) {
 		l.wait(x, nil)
 		return
 	}
-	made, _ := scratches.Get().(*scratch)
-	made.attrs = x.appendTo(made.attrs[:0])
-	made.text = appendJSON(made.text[:0], e.At, made.attrs)
-	l.wait(line{}, made.text)
-	clear(made.attrs)
-	if cap(made.text) <= mostArguments {
+	made, _ := scratches.Get().(*jsonLine)
+	made.begin(e.At)
+	x.write(made)
+	made.end()
+	l.wait(line{}, *made)
+	if cap(*made) <= mostArguments {
 		scratches.Put(made)
 	}
 }
@@ -254,7 +239,8 @@ func (l *Log) handle(records []line) (failed error) {
 	written := uint64(0)
 	for i := range records {
 		x := &records[i]
-		l.attrs = x.appendTo(l.attrs[:0])
+		l.attrs = l.attrs[:0]
+		x.write(&l.attrs)
 		r := slog.NewRecord(x.end.At, slog.LevelInfo, message, 0)
 		r.AddAttrs(l.attrs...) // copies them
 		if err := l.opts.Handler.Handle(context.Background(), r); err != nil {
@@ -271,45 +257,4 @@ func (l *Log) handle(records []line) (failed error) {
 		}
 	}
 	return failed
-}
-
-// appendTo appends what a line says.
-func (x *line) appendTo(attrs []slog.Attr) []slog.Attr {
-	c := x.call
-	text := func(name, value string) {
-		if value != "" {
-			attrs = append(attrs, slog.String(name, value))
-		}
-	}
-	text("server", c.Server)
-	text("principal", c.Principal)
-	text("session", c.Session)
-	text("method", c.Method)
-	text("tool", c.Tool)
-	text("outcome", x.end.Outcome.String())
-	if x.end.Code != 0 {
-		attrs = append(attrs, slog.Int("code", x.end.Code))
-	}
-	attrs = append(attrs,
-		slog.Float64("seconds", max(x.end.At.Sub(c.Began), 0).Seconds()),
-		slog.Int("connections", x.connections),
-		slog.Int("bytes_in", c.BytesIn),
-		slog.Int64("bytes_out", x.bytesOut),
-	)
-	if number := c.Number(); number != 0 {
-		attrs = append(attrs, slog.Uint64("stream", number))
-	}
-	text("revision", c.Revision)
-	if c.Again {
-		attrs = append(attrs, slog.Bool("taken_over", true))
-	}
-	text("trace_id", c.TraceID())
-	switch {
-	case x.arguments == nil:
-	case len(x.arguments) > mostArguments || !json.Valid(x.arguments):
-		attrs = append(attrs, slog.String("arguments", string(x.arguments[:min(len(x.arguments), mostArguments)])), slog.Bool("arguments_cut", true))
-	default:
-		attrs = append(attrs, slog.Any("arguments", json.RawMessage(x.arguments)))
-	}
-	return attrs
 }

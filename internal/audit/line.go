@@ -7,44 +7,120 @@ import (
 	"strconv"
 	"time"
 	"unicode/utf8"
+
+	"holdfast/internal/observe"
 )
 
 // message is that of all lines.
 const message = "call"
 
-// appendJSON appends a line as [slog.JSONHandler] writes it.
-func appendJSON(dst []byte, at time.Time, attrs []slog.Attr) []byte {
-	dst = append(dst, `{"time":"`...)
-	dst = at.AppendFormat(dst, time.RFC3339Nano)
-	dst = append(dst, `","level":"INFO","msg":"`+message+`"`...)
-	for i := range attrs {
-		dst = append(dst, ',')
-		dst = appendText(dst, attrs[i].Key)
-		dst = append(dst, ':')
-		dst = appendValue(dst, attrs[i].Value)
-	}
-	return append(dst, "}\n"...)
+// A line is a call that has ended.
+type line struct {
+	call        *observe.Call
+	end         observe.End
+	connections int
+	bytesOut    int64
+	arguments   []byte // raw JSON, or nil
 }
 
-func appendValue(dst []byte, v slog.Value) []byte {
-	switch v.Kind() {
-	case slog.KindString:
-		return appendText(dst, v.String())
-	case slog.KindInt64:
-		return strconv.AppendInt(dst, v.Int64(), 10)
-	case slog.KindUint64:
-		return strconv.AppendUint(dst, v.Uint64(), 10)
-	case slog.KindFloat64:
-		return strconv.AppendFloat(dst, v.Float64(), 'f', -1, 64)
-	case slog.KindBool:
-		return strconv.AppendBool(dst, v.Bool())
+// A form is what a line is written in. Names are plain words.
+type form interface {
+	text(name, value string)
+	integer(name string, n int64)
+	seconds(name string, d time.Duration)
+	yes(name string)
+	raw(name string, text json.RawMessage) // which is valid
+}
+
+// write writes what the line says.
+func (x *line) write(to form) {
+	c := x.call
+	text := func(name, value string) {
+		if value != "" {
+			to.text(name, value)
+		}
 	}
-	raw, _ := v.Any().(json.RawMessage)
-	var line bytes.Buffer
-	if json.Compact(&line, raw) != nil { // it was valid
-		return append(dst, "null"...)
+	text("server", c.Server)
+	text("principal", c.Principal)
+	text("session", c.Session)
+	text("method", c.Method)
+	text("tool", c.Tool)
+	text("outcome", x.end.Outcome.String())
+	if x.end.Code != 0 {
+		to.integer("code", int64(x.end.Code))
 	}
-	return append(dst, line.Bytes()...)
+	to.seconds("seconds", max(x.end.At.Sub(c.Began), 0))
+	to.integer("connections", int64(x.connections))
+	to.integer("bytes_in", int64(c.BytesIn))
+	to.integer("bytes_out", x.bytesOut)
+	if number := c.Number(); number != 0 {
+		to.integer("stream", int64(number)) //nolint:gosec // streams are counted from 1
+	}
+	text("revision", c.Revision)
+	if c.Again {
+		to.yes("taken_over")
+	}
+	text("trace_id", c.TraceID())
+	switch {
+	case x.arguments == nil:
+	case len(x.arguments) > mostArguments || !json.Valid(x.arguments):
+		to.text("arguments", string(x.arguments[:min(len(x.arguments), mostArguments)]))
+		to.yes("arguments_cut")
+	default:
+		to.raw("arguments", x.arguments)
+	}
+}
+
+// A record is the form that a [slog.Handler] takes.
+type record []slog.Attr
+
+func (r *record) text(name, value string)      { *r = append(*r, slog.String(name, value)) }
+func (r *record) integer(name string, n int64) { *r = append(*r, slog.Int64(name, n)) }
+func (r *record) seconds(name string, d time.Duration) {
+	*r = append(*r, slog.Float64(name, d.Seconds()))
+}
+func (r *record) yes(name string) { *r = append(*r, slog.Bool(name, true)) }
+func (r *record) raw(name string, text json.RawMessage) {
+	*r = append(*r, slog.Any(name, text))
+}
+
+// A jsonLine is a line as [slog.JSONHandler] writes it.
+type jsonLine []byte
+
+// begin begins the line.
+func (l *jsonLine) begin(at time.Time) {
+	*l = append((*l)[:0], `{"time":"`...)
+	*l = at.AppendFormat(*l, time.RFC3339Nano)
+	*l = append(*l, `","level":"INFO","msg":"`+message+`"`...)
+}
+
+// end ends it.
+func (l *jsonLine) end() { *l = append(*l, "}\n"...) }
+
+func (l *jsonLine) name(name string) []byte {
+	return append(append(append(*l, `,"`...), name...), `":`...)
+}
+
+func (l *jsonLine) text(name, value string)      { *l = appendText(l.name(name), value) }
+func (l *jsonLine) integer(name string, n int64) { *l = strconv.AppendInt(l.name(name), n, 10) }
+func (l *jsonLine) yes(name string)              { *l = append(l.name(name), "true"...) }
+
+func (l *jsonLine) seconds(name string, d time.Duration) {
+	const digits = 9
+	b := strconv.AppendInt(l.name(name), int64(d/time.Second), 10)
+	if part := d % time.Second; part != 0 {
+		point := len(b)
+		b = strconv.AppendInt(b, int64(time.Second+part), 10) // a 1, in the point's place, and the digits
+		b[point] = '.'
+		b = bytes.TrimRight(b[:point+1+digits], "0")
+	}
+	*l = b
+}
+
+func (l *jsonLine) raw(name string, text json.RawMessage) {
+	b := bytes.NewBuffer(l.name(name))
+	_ = json.Compact(b, text) // it is valid
+	*l = b.Bytes()
 }
 
 // appendText appends a string.

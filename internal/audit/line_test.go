@@ -5,7 +5,9 @@ import (
 	"context"
 	"encoding/json"
 	"log/slog"
+	"math"
 	"reflect"
+	"strconv"
 	"testing"
 	"time"
 )
@@ -14,18 +16,27 @@ import (
 func TestLineAsSlog(t *testing.T) {
 	t.Parallel()
 	at := time.Date(2026, 11, 23, 1, 2, 3, 456789000, time.UTC)
-	attrs := []slog.Attr{
-		slog.String("plain", "a b"), slog.String("quoted", "\"<\n\x00é\xff\\"), slog.Int("code", -32602), slog.Uint64("stream", 1<<63),
-		slog.Float64("seconds", 0.000000305), slog.Float64("none", 0), slog.Bool("taken_over", true),
-		slog.Any("arguments", json.RawMessage("{ \"a\" :\n[1, \"<\"] }")),
-	}
 	var want bytes.Buffer
+	var attrs record
+	var got jsonLine
+	got.begin(at)
+	for _, to := range []form{&attrs, &got} {
+		to.text("plain", "a b")
+		to.text("quoted", "\"<\n\x00é\xff\\")
+		to.integer("code", -32602)
+		to.integer("stream", math.MaxInt64)
+		for i, d := range []time.Duration{0, 305, time.Millisecond, 1500 * time.Millisecond, 1e9 + 1, time.Hour, 90*time.Hour + 10*time.Microsecond} {
+			to.seconds("seconds"+strconv.Itoa(i), d)
+		}
+		to.yes("taken_over")
+		to.raw("arguments", json.RawMessage("{ \"a\" :\n[1, \"<\"] }"))
+	}
+	got.end()
 	r := slog.NewRecord(at, slog.LevelInfo, "call", 0)
 	r.AddAttrs(attrs...)
 	if err := slog.NewJSONHandler(&want, nil).Handle(context.Background(), r); err != nil {
 		t.Fatal(err)
 	}
-	got := appendJSON(nil, at, attrs)
 	var is, like map[string]any
 	if err := json.Unmarshal(got, &is); err != nil {
 		t.Fatalf("%s: %v", got, err)

@@ -55,8 +55,10 @@ func (s *serverSeries) flies(c *observe.Call) prometheus.Gauge {
 // A seriesKey has the labels of a call.
 type seriesKey struct{ server, method, tool string }
 
-// A series is what is counted for calls with the same labels. They are looked up once.
+// A series is what is counted for calls with the same labels, and their [observe.CallObserver]. It is
+// looked up once for each.
 type series struct {
+	m        *Metrics
 	outcomes [observe.Left]prometheus.Counter
 	duration prometheus.Observer
 	server   *serverSeries
@@ -64,102 +66,81 @@ type series struct {
 
 // Began implements [observe.Observer].
 func (m *Metrics) Began(c *observe.Call, _ []byte) observe.CallObserver {
-	m.serverOf(c.Server).light.Inc()
-	return (*ofCalls)(m)
-}
-
-// serverOf returns what is counted for the calls of a server.
-func (m *Metrics) serverOf(name string) *serverSeries {
-	return m.seriesOf(seriesKey{server: name}).server
-}
-
-// seriesFor returns what is counted for a call that has ended. Once there is a series of its method
-// and tool, that is found at once.
-func (m *Metrics) seriesFor(c *observe.Call) *series {
-	m.mu.RLock()
-	s := m.series[seriesKey{c.Server, c.Method, c.Tool}]
-	m.mu.RUnlock()
-	if s != nil && s.duration != nil {
-		return s
+	s := m.known(seriesKey{c.Server, c.Method, c.Tool})
+	if s == nil {
+		method, tool := m.tools.labels(c)
+		s = m.seriesOf(seriesKey{c.Server, method, tool})
 	}
-	method, tool := m.tools.labels(c)
-	return m.seriesOf(seriesKey{c.Server, method, tool})
+	s.server.light.Inc()
+	return s
 }
 
-// seriesOf returns what is counted for calls with some labels. Without a method it is for their
-// server only.
+// known returns the series with some labels, or nil.
+func (m *Metrics) known(k seriesKey) *series {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return m.series[k]
+}
+
+// seriesOf returns what is counted for calls with some labels.
 func (m *Metrics) seriesOf(k seriesKey) *series {
-	m.mu.RLock()
-	s := m.series[k]
-	m.mu.RUnlock()
-	if s != nil {
+	if s := m.known(k); s != nil {
 		return s
 	}
-	s = &series{}
-	if k.method == "" {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if s := m.series[k]; s != nil {
+		return s
+	}
+	s := &series{m: m, duration: m.duration.WithLabelValues(k.server, k.method, k.tool), server: m.servers[k.server]}
+	for i, outcome := range observe.Outcomes() {
+		s.outcomes[i] = m.ended.WithLabelValues(k.server, k.method, k.tool, outcome.String())
+	}
+	if s.server == nil {
 		s.server = &serverSeries{
 			light: m.inFlight.WithLabelValues(k.server, "light"), stored: m.inFlight.WithLabelValues(k.server, "stored"),
 			promoted: m.stored.WithLabelValues(k.server), handles: m.handles.WithLabelValues(k.server), left: m.left.WithLabelValues(k.server),
 			entries: m.entries.WithLabelValues(k.server), received: m.received.WithLabelValues(k.server), sentTo: m.sent.WithLabelValues(k.server),
 			conns: m.conns.WithLabelValues(k.server),
 		}
-	} else {
-		for i, outcome := range observe.Outcomes() {
-			s.outcomes[i] = m.ended.WithLabelValues(k.server, k.method, k.tool, outcome.String())
-		}
-		s.duration = m.duration.WithLabelValues(k.server, k.method, k.tool)
-		s.server = m.serverOf(k.server)
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if was := m.series[k]; was != nil {
-		return was
+		m.servers[k.server] = s.server
 	}
 	m.series[k] = s
 	return s
 }
 
-// ofCalls is the [observe.CallObserver] of all calls.
-type ofCalls Metrics
-
 // Happened implements [observe.CallObserver].
-func (o *ofCalls) Happened(c *observe.Call, e observe.Event) {
-	m := (*Metrics)(o)
+func (s *series) Happened(c *observe.Call, e observe.Event) {
+	server := s.server
 	switch e := e.(type) {
 	case observe.Appended: // counted at the end
 	case observe.Promoted:
-		server := m.serverOf(c.Server)
 		server.light.Dec()
 		server.stored.Inc()
 		if !c.Again {
 			server.promoted.Inc()
 		}
 	case observe.BecameTask:
-		m.serverOf(c.Server).handles.Inc()
+		server.handles.Inc()
 	case observe.HandedOff:
-		server := m.serverOf(c.Server)
 		server.handles.Inc()
 		if e.Was == 0 {
 			server.light.Dec()
 			server.stored.Inc()
 		}
 	default:
-		m.read(e)
+		s.m.read(e)
 	}
 }
 
 // Ended implements [observe.CallObserver].
-func (o *ofCalls) Ended(c *observe.Call, e observe.End) {
-	m := (*Metrics)(o)
+func (s *series) Ended(c *observe.Call, e observe.End) {
+	server := s.server
+	server.flies(c).Dec()
 	if e.Outcome == observe.Left {
-		server := m.serverOf(c.Server)
-		server.flies(c).Dec()
 		server.left.Inc()
 		return
 	}
-	s := m.seriesFor(c)
-	server := s.server
-	server.flies(c).Dec()
 	s.outcomes[e.Outcome].Inc()
 	took := max(e.At.Sub(c.Began), 0)
 	of := c.Trace

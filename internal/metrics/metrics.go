@@ -38,13 +38,17 @@ type Metrics struct {
 	nodes
 	all []prometheus.Collector
 
-	mu     sync.RWMutex
-	series map[seriesKey]*series
+	mu      sync.RWMutex
+	series  map[seriesKey]*series
+	servers map[string]*serverSeries
 }
 
 // New returns figures that are all zero. Their prefix is holdfast_.
 func New(source Source) *Metrics {
-	m := &Metrics{source: source, tools: listedTools{all: make(map[toolKey]struct{})}, series: make(map[seriesKey]*series)}
+	m := &Metrics{
+		source: source, tools: listedTools{all: make(map[toolKey]struct{})},
+		series: make(map[seriesKey]*series), servers: make(map[string]*serverSeries),
+	}
 	m.newCalls()
 	m.newReaders()
 	m.newNodes()
