@@ -48,22 +48,41 @@ var modes = map[string]func(args []string){
 	"node":   libraryNode,
 	"piped":  piped,
 	"eras":   eraStdio,
+	"keep":   keep,
 }
 
 // built is where the program is built, once, by the first test that needs it.
 var built string
 
+// The go command keeps programs that it runs, and links those that it builds anew each time. So it
+// runs this one, by this test binary, which copies it.
 var build = sync.OnceValue(func() error {
-	args := []string{"build", "-o", built}
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	args := []string{"run", "-exec", fmt.Sprintf("'%s' keep '%s'", self, built)}
 	if raceEnabled {
 		args = append(args, "-race")
 	}
 	out, err := exec.Command("go", append(args, "holdfast/cmd/holdfast")...).CombinedOutput()
 	if err != nil {
-		return fmt.Errorf("go build: %w\n%s", err, out)
+		return fmt.Errorf("go run: %w\n%s", err, out)
 	}
 	return nil
 })
+
+// keep copies the program of its second argument to the path of its first.
+func keep(args []string) {
+	program, err := os.ReadFile(args[1])
+	if err == nil {
+		err = os.WriteFile(args[0], program, 0o700)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
 
 // Paths in the npm directory.
 const (

@@ -318,10 +318,13 @@ func TestLostForgotten(t *testing.T) {
 // TestLostOfNode is a client to which a node has written a message. It has the message for certain if
 // it asks for what follows, and not if the node does, which goes on by itself.
 func TestLostOfNode(t *testing.T) {
+	t.Parallel()
 	for what, asks := range map[string]bool{"the client goes on": true, "the node goes on": false} {
 		t.Run(what, func(t *testing.T) {
 			sc := newScene(t)
-			number := sc.pinged().cursor.Stream.Number
+			before := sc.pinged()
+			defer before.Detach(false, true, false) // its connection ends; what closes waits for that
+			number := before.cursor.Stream.Number
 			read, want := sc.s.ReadOn, uint64(0)
 			if asks {
 				read, want = sc.s.Read, 1

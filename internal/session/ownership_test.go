@@ -335,70 +335,72 @@ func TestHandOverCuts(t *testing.T) {
 // only reads may have nothing to ask with, as over a WebSocket.
 func TestHandOverUnsent(t *testing.T) {
 	t.Parallel()
-	f := newShelf()
-	a, b := f.add(t, "a", safeTools()), f.add(t, "b", safeTools())
-	s := a.open("alice")
-	start := func(id int) (*Call, []jsonrpc.Message) {
-		msgs := []jsonrpc.Message{parse(request(id))}
-		c, err := s.Begin(msgs, false)
+	synctest.Test(t, func(t *testing.T) {
+		f := newShelf()
+		a, b := f.add(t, "a", safeTools()), f.add(t, "b", safeTools())
+		s := a.open("alice")
+		start := func(id int) (*Call, []jsonrpc.Message) {
+			msgs := []jsonrpc.Message{parse(request(id))}
+			c, err := s.Begin(msgs, false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return c, msgs
+		}
+		read, first := start(1)
+		unread, second := start(2)
+		third := []jsonrpc.Message{parse(request(3))}
+		keyed, _, err := s.BeginKeyed("k", third[0].Raw, third)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return c, msgs
-	}
-	read, first := start(1)
-	unread, second := start(2)
-	third := []jsonrpc.Message{parse(request(3))}
-	keyed, _, err := s.BeginKeyed("k", third[0].Raw, third)
-	if err != nil {
-		t.Fatal(err)
-	}
-	light, err := s.Begin([]jsonrpc.Message{parse(request(4))}, true) // as with --response json
-	if err != nil {
-		t.Fatal(err)
-	}
-	ready := make(chan struct{}, 1)
-	r, err := s.Read(t.Context(), read.Number(), 0, 0, ready)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(t.Context())
-	stop()
-	if err := a.HandOver(ctx); !errors.Is(err, context.Canceled) {
-		t.Error(err)
-	}
-	r.Detach(false, true, false)
-	// Their requests come too late.
-	for c, msgs := range map[*Call][]jsonrpc.Message{read: first, unread: second, keyed: third} {
-		c.Deliver(t.Context(), msgs, nil)
-	}
-	light.Deliver(t.Context(), []jsonrpc.Message{parse(request(4))}, nil)
-	if answers, done := light.Wait(t.Context(), 0); !done || !light.Retriable() {
-		t.Errorf("light: not to be made again: %q", answers)
-	}
-	a.desk.mu.Lock()
-	for _, c := range a.desk.links {
-		for len(c.in) > 0 {
-			if in := <-c.in; in.Method == "tools/call" {
-				t.Errorf("delivered after all: %s", in.Raw)
+		light, err := s.Begin([]jsonrpc.Message{parse(request(4))}, true) // as with --response json
+		if err != nil {
+			t.Fatal(err)
+		}
+		ready := make(chan struct{}, 1)
+		r, err := s.Read(t.Context(), read.Number(), 0, 0, ready)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		stop()
+		if err := a.HandOver(ctx); !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		r.Detach(false, true, false)
+		// Their requests come too late.
+		for c, msgs := range map[*Call][]jsonrpc.Message{read: first, unread: second, keyed: third} {
+			c.Deliver(t.Context(), msgs, nil)
+		}
+		light.Deliver(t.Context(), []jsonrpc.Message{parse(request(4))}, nil)
+		if answers, done := light.Wait(t.Context(), 0); !done || !light.Retriable() {
+			t.Errorf("light: not to be made again: %q", answers)
+		}
+		a.desk.mu.Lock()
+		for _, c := range a.desk.links {
+			for len(c.in) > 0 {
+				if in := <-c.in; in.Method == "tools/call" {
+					t.Errorf("delivered after all: %s", in.Raw)
+				}
 			}
 		}
-	}
-	a.desk.mu.Unlock()
-	taken := b.take(s)
-	for what, c := range map[string]*Call{"not read": unread, "read": read} {
-		wantTexts(t, what, readAll(t, taken, c.Number()), "not delivered: the server is shutting down; make the request again")
-	}
-	eventually(t, "a backend", func() bool { return b.desk.opened() == 1 })
-	in := b.desk.last().next(t, "tools/call")
-	if string(in.ID) != "3" {
-		t.Errorf("the next owner made %s", in.Raw)
-	}
-	b.desk.last().say(in.Call, `{"jsonrpc":"2.0","id":3,"result":"made"}`)
-	wantTexts(t, "keyed", readAll(t, taken, keyed.Number()), "made")
-	if c, known, err := taken.BeginKeyed("k", third[0].Raw, third); c != nil || known == nil || known.Number != keyed.Number() || err != nil {
-		t.Errorf("asked again under its key: %v, %+v, %v", c, known, err)
-	}
+		a.desk.mu.Unlock()
+		taken := b.take(s)
+		for what, c := range map[string]*Call{"not read": unread, "read": read} {
+			wantTexts(t, what, readAll(t, taken, c.Number()), "not delivered: the server is shutting down; make the request again")
+		}
+		eventually(t, "a backend", func() bool { return b.desk.opened() == 1 })
+		in := b.desk.last().next(t, "tools/call")
+		if string(in.ID) != "3" {
+			t.Errorf("the next owner made %s", in.Raw)
+		}
+		b.desk.last().say(in.Call, `{"jsonrpc":"2.0","id":3,"result":"made"}`)
+		wantTexts(t, "keyed", readAll(t, taken, keyed.Number()), "made")
+		if c, known, err := taken.BeginKeyed("k", third[0].Raw, third); c != nil || known == nil || known.Number != keyed.Number() || err != nil {
+			t.Errorf("asked again under its key: %v, %+v, %v", c, known, err)
+		}
+	})
 }
 
 // The next owner makes it once: when that is lost too, or its time is over, nobody
@@ -565,20 +567,22 @@ func TestSweepGivesWay(t *testing.T) {
 // A session that is in use does not expire in the store; one that is not is deleted.
 func TestRenew(t *testing.T) {
 	t.Parallel()
-	f := newShelf()
-	o := safeTools()
-	o.TTL = time.Second
-	a := f.add(t, "a", o)
-	used, idle := a.open(""), a.open("")
-	begin(t, used, false, request(1))
-	touched := func() time.Time {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		return f.sessions[used.key].touched
-	}
-	began := touched()
-	eventually(t, "the other to expire", func() bool { return f.session(idle.key) == nil })
-	eventually(t, "renewals", func() bool { return touched().Sub(began) > 2*o.TTL })
+	synctest.Test(t, func(t *testing.T) {
+		f := newShelf()
+		o := safeTools()
+		o.TTL = time.Second
+		a := f.add(t, "a", o)
+		used, idle := a.open(""), a.open("")
+		begin(t, used, false, request(1))
+		touched := func() time.Time {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			return f.sessions[used.key].touched
+		}
+		began := touched()
+		eventually(t, "the other to expire", func() bool { return f.session(idle.key) == nil })
+		eventually(t, "renewals", func() bool { return touched().Sub(began) > 2*o.TTL })
+	})
 }
 
 // Keys mean the same on every node.
