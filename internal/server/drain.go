@@ -11,9 +11,6 @@ import (
 	"github.com/coder/websocket"
 )
 
-// mostSpread bounds the time over which clients are disconnected.
-const mostSpread = 15 * time.Second
-
 // mostDelay bounds the retry time that is sent to a client whose session is on another node
 // already.
 const mostDelay = 5 * time.Second
@@ -23,13 +20,13 @@ const mostDelay = 5 * time.Second
 const mostLate = 2 * time.Second
 
 // spreadOf returns the time over which clients are disconnected, if the drain ends when ctx is
-// done.
-func spreadOf(ctx context.Context) time.Duration {
+// done: a third of what is left, and not more than most.
+func spreadOf(ctx context.Context, most time.Duration) time.Duration {
 	end, ok := ctx.Deadline()
 	if !ok {
-		return mostSpread
+		return most
 	}
-	return max(0, min(time.Until(end)/3, mostSpread))
+	return max(0, min(time.Until(end)/3, most))
 }
 
 // handOver drains a node with a shared store: other nodes take its sessions over, or the
@@ -37,7 +34,7 @@ func spreadOf(ctx context.Context) time.Duration {
 // requests that are forwarded to other nodes.
 func (h *Handler) handOver(ctx context.Context) error {
 	h.drainOnce.Do(func() {
-		h.spread = spreadOf(ctx)
+		h.spread = spreadOf(ctx, h.opts.DrainSpread)
 		if h.peers != nil {
 			h.peers.node.Drain()
 		}

@@ -57,6 +57,23 @@ func newFarm(t testing.TB, n int, c config) *farm {
 	return f
 }
 
+// heldAt waits for a call that is held at one of the nodes, and returns it.
+func (f *farm) heldAt(nodes []*farmNode) *message.Exchange {
+	f.t.Helper()
+	var held *message.Exchange
+	eventually(f.t, "a call to be held", func() bool {
+		for _, n := range nodes {
+			n.script.mu.Lock()
+			if len(n.script.held) > 0 {
+				held, n.script.held = n.script.held[0], n.script.held[1:]
+			}
+			n.script.mu.Unlock()
+		}
+		return held != nil
+	})
+	return held
+}
+
 // start starts one more node.
 func (f *farm) start(c config) *farmNode {
 	f.t.Helper()

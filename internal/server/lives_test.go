@@ -21,7 +21,7 @@ import (
 // flight.
 func TestExpiry(t *testing.T) {
 	t.Parallel()
-	const ttl = 2 * time.Second
+	const ttl = time.Second
 	var n *node
 	var idle, calling *peer
 	var get *wire
@@ -58,7 +58,7 @@ func TestExpiry(t *testing.T) {
 		t.Errorf("an expired session answers %d", r.status)
 	}
 	// The others outlive it by far.
-	pass(t, 3*time.Second)
+	pass(t, 2*ttl)
 	if n.sessions.Sessions() != 2 {
 		t.Fatal("a busy session was counted as idle")
 	}

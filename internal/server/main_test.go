@@ -33,7 +33,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	testlong.AtOnce(testlong.Either(32, 8)) // with -long some keep both processors busy
+	testlong.AtOnce(testlong.Either(64, 8)) // with -long some keep both processors busy
 	goleak.VerifyTestMain(m)
 }
 

@@ -47,15 +47,18 @@ func (s *slowScript) Serve(x *message.Exchange) {
 func TestSocketElsewhereSlowOrder(t *testing.T) {
 	t.Parallel()
 	for i := range 2 {
-		s := &slowScript{script: script{runs: map[string]int{}}}
-		f := newFarm(t, 2, config{backend: message.New(s)})
-		p := f.nodes[0].connect("2025-11-25", nil)
-		c := openSocket(f.nodes[i].node, 0, "Mcp-Session-Id: "+p.id)
-		c.say(callAs("1", "hold", `{"k":"first"}`), callAs("2", "hold", `{"k":"second"}`))
-		eventually(t, "both", func() bool { s.mu.Lock(); defer s.mu.Unlock(); return len(s.order) == 2 })
-		if s.order[0] != "1" {
-			t.Errorf("node %d: order %v", i, s.order)
-		}
+		t.Run(fmt.Sprint(i), func(t *testing.T) {
+			t.Parallel()
+			s := &slowScript{script: script{runs: map[string]int{}}}
+			f := newFarm(t, 2, config{backend: message.New(s)})
+			p := f.nodes[0].connect("2025-11-25", nil)
+			c := openSocket(f.nodes[i].node, 0, "Mcp-Session-Id: "+p.id)
+			c.say(callAs("1", "hold", `{"k":"first"}`), callAs("2", "hold", `{"k":"second"}`))
+			eventually(t, "both", func() bool { s.mu.Lock(); defer s.mu.Unlock(); return len(s.order) == 2 })
+			if s.order[0] != "1" {
+				t.Errorf("order %v", s.order)
+			}
+		})
 	}
 }
 

@@ -76,11 +76,11 @@ func TestRestartIdle(t *testing.T) {
 func TestOwnerLost(t *testing.T) {
 	t.Parallel()
 	for _, x := range []struct {
-		name, call, want string
+		name, tool, want string
 		runs             int
 	}{
-		{"unsafe", call("hold", `{}`), "outcome unknown", 0},
-		{"safe", call("safe_steps", `{"key":"k","n":12,"pause":400}`), "done", 2},
+		{"unsafe", "hold", "outcome unknown", 1},
+		{"safe", "safe_hold", "done", 2},
 	} {
 		for _, version := range []string{"2025-06-18", "2025-11-25"} {
 			t.Run(x.name+" "+version, func(t *testing.T) {
@@ -88,19 +88,25 @@ func TestOwnerLost(t *testing.T) {
 				f := newFarm(t, 3, config{server: server.Options{UpgradeAfter: 50 * time.Millisecond}})
 				p := f.nodes[0].connect(version, nil)
 				p.at(f.nodes[0]).post(`{"jsonrpc":"2.0","id":"l","method":"tools/list"}`)
-				w := p.at(f.nodes[1]).open("POST", "/mcp", x.call)
+				w := p.at(f.nodes[1]).open("POST", "/mcp", call(x.tool, `{"key":"k"}`))
 				fl := &follower{p: p.at(f.nodes[1]), seen: map[string]bool{}}
 				if w.head().StatusCode != http.StatusOK {
 					t.Fatalf("%d", w.head().StatusCode)
 				}
-				if x.runs > 0 {
+				first := f.nodes[0].release(1)[0]
+				for i := range 2 {
+					progress(first, i+1, 0)
 					w.message()
-					w.message()
-				} else {
-					eventually(t, "the call to run", func() bool { return f.nodes[0].sessions.Calls() > 0 })
 				}
 				f.nodes[0].kill()
 				began := time.Now()
+				if x.runs > 1 {
+					second := f.heldAt(f.nodes[1:])
+					for i := range 4 {
+						progress(second, i+1, 0)
+					}
+					second.Result(result("done"))
+				}
 				if err := fl.rest(w); err != nil {
 					t.Fatal(err)
 				}

@@ -17,6 +17,7 @@ import (
 // TestResponseForms is which requests are answered with JSON and which with a
 // stream.
 func TestResponseForms(t *testing.T) {
+	t.Parallel()
 	const soon = 20 * time.Millisecond
 	for _, tc := range []struct {
 		mode    server.Response
@@ -190,6 +191,7 @@ func TestMultiTurn(t *testing.T) {
 // TestDisconnect is SEP-1699: the server ends the connection, by age and by the
 // tool, and the client polls.
 func TestDisconnect(t *testing.T) {
+	t.Parallel()
 	t.Run("age", func(t *testing.T) {
 		n := newNode(t, config{server: server.Options{DisconnectAfter: 50 * time.Millisecond, Retry: 5 * time.Millisecond}})
 		p := n.connect("2025-11-25", nil)
@@ -277,6 +279,7 @@ func TestBatch(t *testing.T) {
 // TestKeepAlive is failure 6: comments on the call's own stream and on a quiet
 // GET stream, through an http.Server whose timeouts are shorter than the call.
 func TestKeepAlive(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, config{
 		server: server.Options{KeepAlive: 50 * time.Millisecond},
 		http: func(s *http.Server) {
