@@ -115,7 +115,11 @@ func (b *backoff) waitFor(ctx context.Context, err error, giveUp time.Duration) 
 	if errors.Is(err, errSilent) {
 		b.slow++
 	}
+	wanted := max(b.atLeast, b.retry)
 	delay, more := b.delay(err == nil)
+	if left := giveUp - now.Sub(b.since); err != nil && delay > left {
+		delay = max(left, wanted, leastPoll) // for the last attempt
+	}
 	if away := now.Sub(b.since); err != nil && away+delay > giveUp && delay > longestIdle {
 		return fmt.Errorf("the server asks to come back in %v: %w", delay.Round(time.Second), err)
 	}

@@ -137,3 +137,27 @@ func TestBackoffBound(t *testing.T) {
 		}
 	})
 }
+
+// TestBackoffGivesUp has a server that stays out of reach: it is given up when it was said to be, and no later for
+// the sake of the last wait, unless that is the server's wish.
+func TestBackoffGivesUp(t *testing.T) {
+	t.Parallel()
+	for _, giveUp := range []time.Duration{0, time.Millisecond, 700 * time.Millisecond, 5 * time.Second, time.Minute} {
+		synctest.Test(t, func(t *testing.T) {
+			b, began, away := &backoff{}, time.Now(), errors.New("away")
+			var err error
+			for err == nil {
+				err = b.waitFor(t.Context(), away, giveUp)
+			}
+			if took := time.Since(began); !errors.Is(err, away) || took < giveUp || took > giveUp+leastPoll {
+				t.Errorf("given up after %v, want %v: %v", took, giveUp, err)
+			}
+			b = &backoff{retry: 3 * time.Second, retrySet: true}
+			began = time.Now()
+			_ = b.waitFor(t.Context(), away, max(giveUp, time.Second))
+			if took := time.Since(began); took < b.retry {
+				t.Errorf("asked again after %v, the server wants %v", took, b.retry)
+			}
+		})
+	}
+}

@@ -106,7 +106,7 @@ func (f *remoteFlags) begin(ctx context.Context, conn *client.Conn, to string, c
 		"clientInfo":      info,
 	})
 	if err != nil {
-		if f.discover(ctx, p, info, capabilities) {
+		if !outOfReach(err) && f.discover(ctx, p, info, capabilities) {
 			return p, nil
 		}
 		return nil, fmt.Errorf("%s: %w", redacted(to), f.explained(err))
@@ -116,6 +116,12 @@ func (f *remoteFlags) begin(ctx context.Context, conn *client.Conn, to string, c
 		err = conn.Send(ctx, m)
 	}
 	return p, err
+}
+
+// outOfReach reports whether a request failed because there was no server that answers, for as long as
+// it was tried: another request would be tried for as long again.
+func outOfReach(err error) bool {
+	return strings.Contains(err.Error(), "the server has been out of reach for ")
 }
 
 // discover reports whether a server that has refused initialize is one of revision 2026-07-28,

@@ -1,0 +1,52 @@
+package main
+
+import (
+	"bytes"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"holdfast/client"
+)
+
+// TestOutOfReach has no server at a URL, or one that is not ready: that is said after one request was
+// tried for some time. A server that answers, and knows no initialize, is asked whether it is a modern one.
+func TestOutOfReach(t *testing.T) {
+	t.Parallel()
+	for what, tc := range map[string]struct {
+		status int
+		asked  bool
+	}{
+		"not ready": {http.StatusServiceUnavailable, false},
+		"refuses":   {http.StatusBadRequest, true},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			var asked atomic.Bool
+			s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				body, _ := io.ReadAll(r.Body)
+				if bytes.Contains(body, []byte(`"server/discover"`)) {
+					asked.Store(true)
+				}
+				w.WriteHeader(tc.status)
+			}))
+			defer s.Close()
+			conn, err := dial(s.URL, &client.Options{NoListen: true, Transport: client.HTTP, ConnectTimeout: 600 * time.Millisecond})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			f := newRemoteFlags()
+			if _, err := f.begin(t.Context(), conn, s.URL, nil); err == nil || strings.Contains(err.Error(), "out of reach") == tc.asked {
+				t.Errorf("it begins: %v", err)
+			}
+			if asked.Load() != tc.asked {
+				t.Errorf("asked for its revisions: %v", asked.Load())
+			}
+		})
+	}
+}
