@@ -6,8 +6,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net/http"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -80,6 +83,13 @@ func (h *impatient) ask(ctx context.Context, url, method, params string) (is han
 // begin begins a session at a node.
 func (h *impatient) begin(t *testing.T, ctx context.Context, url string) {
 	t.Helper()
+	if err := h.open(ctx, url); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// open is begin, with an error.
+func (h *impatient) open(ctx context.Context, url string) error {
 	_, err := h.ask(ctx, url, "initialize", `{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"impatient","version":"1"}}`)
 	if err == nil {
 		_, err = h.ask(ctx, url, "notifications/initialized", "")
@@ -87,9 +97,7 @@ func (h *impatient) begin(t *testing.T, ctx context.Context, url string) {
 	if err == nil {
 		_, err = h.ask(ctx, url, "tools/list", "{}")
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	return err
 }
 
 // call makes a call that is handed off, and returns the handle.
@@ -107,8 +115,13 @@ func (h *impatient) call(ctx context.Context, url string, q request) (handle str
 
 // wait asks for the result until the call has ended.
 func (h *impatient) wait(ctx context.Context, url, handle string) (is handedOff, err error) {
+	return h.waitAt(ctx, func() string { return url }, fmt.Sprintf(`{"handle":%q}`, handle))
+}
+
+// waitAt is wait, each time at a node that is chosen anew, and with arguments.
+func (h *impatient) waitAt(ctx context.Context, url func() string, arguments string) (is handedOff, err error) {
 	for {
-		is, err = h.ask(ctx, url, "tools/call", fmt.Sprintf(`{"name":"holdfast_wait","arguments":{"handle":%q}}`, handle))
+		is, err = h.ask(ctx, url(), "tools/call", fmt.Sprintf(`{"name":"holdfast_wait","arguments":%s}`, arguments))
 		switch is.Result.Meta.Call.Status {
 		case "completed", "failed", "cancelled", "unknown":
 			return is, err
@@ -158,6 +171,84 @@ func TestClusterHandOff(t *testing.T) {
 		f.wantRuns(doneQ.args.ID, 1, 1)
 		f.wantRuns(lostQ.args.ID, 1, 1)
 		f.wantRuns(safeQ.args.ID, 1, 2)
+	})
+}
+
+// Nodes are killed, one after the other, under calls that were handed off: each has an end, and
+// runs once.
+func TestClusterHandOffKills(t *testing.T) {
+	testlong.Only(t, "120 calls that are handed off, under kills, on each engine")
+	eachEngine(t, false, func(t *testing.T, e *sharedEngine) {
+		f := newFleet(t, e, shape{flags: []string{"--handoff-after", "300ms"}})
+		ctx := bounded(t, 4*time.Minute)
+		const calls, hosts = 120, 30
+		var handles, completed, unknown, refused, kills atomic.Int64
+		over := make(chan struct{})
+		var killing sync.WaitGroup
+		killing.Go(func() {
+			for i := 0; ; i++ {
+				select {
+				case <-over:
+					return
+				case <-time.After(1500 * time.Millisecond):
+				}
+				n := f.nodes[i%len(f.nodes)]
+				n.kill()
+				kills.Add(1)
+				n.restart()
+			}
+		})
+		one := func(host, other *impatient, i int) {
+			q := request{tool: "work", args: workArgs{ID: callID(t, i), Steps: 4, MS: 600 + rand.N(1800)}}
+			at := rand.N(len(f.nodes))
+			handle, err := host.call(ctx, f.nodes[at].url(), q)
+			if err != nil { // its host has no handle, and sees that
+				refused.Add(1)
+				f.wantRuns(q.args.ID, 0, 1)
+				return
+			}
+			handles.Add(1)
+			elsewhere := func() string { return f.nodes[(at+1+rand.N(len(f.nodes)-1))%len(f.nodes)].url() }
+			is, err := other.waitAt(ctx, elsewhere, fmt.Sprintf(`{"handle":%q,"seconds":0.2}`, handle))
+			call, least := is.Result.Meta.Call, 0
+			switch {
+			case err != nil:
+				t.Errorf("call %d hangs: %v", i, err)
+			case call.Status == "completed" && len(is.Result.Content) > 0 && strings.Contains(is.Result.Content[0].Text, q.args.ID):
+				completed.Add(1)
+				least = 1
+			case call.Status == "failed" && call.Error.Code == -32010:
+				unknown.Add(1)
+			default:
+				t.Errorf("call %d: lost: %+v", i, is)
+			}
+			f.wantRuns(q.args.ID, least, 1)
+		}
+		var next atomic.Int64
+		var all sync.WaitGroup
+		for range hosts {
+			all.Go(func() {
+				var host, second impatient // with sessions of their own
+				for _, h := range []*impatient{&host, &second} {
+					h.patience = 20 * time.Second
+					for h.open(ctx, f.nodes[rand.N(len(f.nodes))].url()) != nil && ctx.Err() == nil {
+						time.Sleep(50 * time.Millisecond)
+					}
+				}
+				for handles.Load() < calls && ctx.Err() == nil {
+					i := int(next.Add(1))
+					one(&host, []*impatient{&host, &second}[i%2], i)
+				}
+			})
+		}
+		all.Wait()
+		close(over)
+		killing.Wait()
+		if completed.Load() == 0 || unknown.Load() == 0 {
+			t.Error("no call has ended in one of the two ways: nothing is shown")
+		}
+		t.Logf("%d kills, %d handles: %d completed, %d with outcome unknown; %d calls got no handle",
+			kills.Load(), handles.Load(), completed.Load(), unknown.Load(), refused.Load())
 	})
 }
 
