@@ -10,6 +10,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"holdfast/internal/testlong"
 )
 
 // Failure 1: a node is killed, and with it the sessions that are idle there. They go
@@ -222,7 +224,7 @@ func (f *fleet) supersede() {
 	t := f.t
 	t.Helper()
 	r := f.client(fixed(f.nodes[1].url()), fixed(f.nodes[0].url()))
-	q := request{tool: "work", key: `"twice"`, args: workArgs{ID: callID(t, "twice"), Steps: 30, MS: 6_000}}
+	q := request{tool: "work", key: `"twice"`, args: workArgs{ID: callID(t, "twice"), Steps: 30, MS: testlong.Either(3_000, 6_000)}}
 	ctx := bounded(t, time.Minute)
 	closed := make(chan time.Time, 1)
 	old := &specClient{at: r.at, session: r.session, http: r.http}

@@ -187,35 +187,38 @@ func TestTwoHosts(t *testing.T) {
 func TestCrossedHosts(t *testing.T) {
 	t.Parallel()
 	for _, scheme := range []string{"http", "ws"} {
-		url, halt := countServer(t)
-		state := t.TempDir()
-		url = scheme + strings.TrimPrefix(url, "http")
-		a, b := newHost(t, url, state), newHost(t, url, state)
-		a.open()
-		b.open()
-		halt.Store(true)
-		a.count(1, 60)
-		b.count(1, 70)
-		a.read(`"progress":2,`)
-		b.read(`"progress":2,`)
-		a.leave()
-		b.leave() // later than the other: its session is the first to be resumed
-		a, b = newHost(t, url, state), newHost(t, url, state)
-		a.open()
-		a.count(2, 60)
-		b.open()
-		b.count(2, 70)
-		halt.Store(false)
-		for _, c := range []*testHost{a, b} {
-			if line := c.read("progress"); strings.Contains(line, `"progress":1,`) {
-				t.Errorf("%s: a call was made a second time", scheme)
+		t.Run(scheme, func(t *testing.T) {
+			t.Parallel()
+			url, halt := countServer(t)
+			state := t.TempDir()
+			url = scheme + strings.TrimPrefix(url, "http")
+			a, b := newHost(t, url, state), newHost(t, url, state)
+			a.open()
+			b.open()
+			halt.Store(true)
+			a.count(1, 60)
+			b.count(1, 70)
+			a.read(`"progress":2,`)
+			b.read(`"progress":2,`)
+			a.leave()
+			b.leave() // later than the other: its session is the first to be resumed
+			a, b = newHost(t, url, state), newHost(t, url, state)
+			a.open()
+			a.count(2, 60)
+			b.open()
+			b.count(2, 70)
+			halt.Store(false)
+			for _, c := range []*testHost{a, b} {
+				if line := c.read("progress"); strings.Contains(line, `"progress":1,`) {
+					t.Error("a call was made a second time")
+				}
+				if line := c.read(`"id":2,`); !strings.Contains(line, `"result"`) {
+					t.Error(line)
+				}
 			}
-			if line := c.read(`"id":2,`); !strings.Contains(line, `"result"`) {
-				t.Errorf("%s: %s", scheme, line)
-			}
-		}
-		a.leave()
-		b.leave()
+			a.leave()
+			b.leave()
+		})
 	}
 }
 

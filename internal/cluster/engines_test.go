@@ -197,7 +197,7 @@ func TestEngineAway(t *testing.T) {
 			select {
 			case err := <-ended:
 				t.Logf("the stream that was there before has ended: %v", err)
-			case <-time.After(2 * time.Second):
+			case <-time.After(testlong.Either(0, 2*time.Second)): // nothing is decided by that
 				t.Log("the stream that was there before goes on")
 			}
 		})

@@ -67,8 +67,8 @@ func (m *Manager) serversChanged() {
 	}()
 }
 
-// tend does what the server of a session demands. It reports whether the session is to end
-// and has calls in flight; late ends it all the same.
+// tend does what the server of a session demands. It reports whether the session is to end, or its conversation
+// to be closed, and has calls in flight; late ends the session all the same.
 func (m *Manager) tend(s *Session, now time.Duration, late bool) (waits bool) {
 	version, stopIdle := m.many.Server(s.Server())
 	switch {
@@ -79,20 +79,21 @@ func (m *Manager) tend(s *Session, now time.Duration, late bool) (waits bool) {
 	case stopIdle > 0 && s.sinceSeen(now) > stopIdle:
 		s.closeQuiet(0)
 	default:
-		s.closeQuiet(version)
+		return !s.closeQuiet(version) && !late
 	}
 	return false
 }
 
 // closeQuiet closes the session's conversation, if nothing is in flight in it and it was not
 // opened at the version of the server that is given. It is opened again with the stored
-// initialize when there is something to be said.
-func (s *Session) closeQuiet(version uint64) {
+// initialize when there is something to be said. closeQuiet is false if it is to be closed, but something is in flight.
+func (s *Session) closeQuiet(version uint64) bool {
 	s.mu.Lock()
 	l := s.backend.link
 	if l == nil || l.conn == nil || l.version == version || !s.isQuietLocked() {
+		done := l == nil || l.conn == nil || l.version == version || s.isClosed()
 		s.mu.Unlock()
-		return
+		return done
 	}
 	conn := l.finish()
 	s.mu.Unlock()
@@ -100,6 +101,7 @@ func (s *Session) closeQuiet(version uint64) {
 		s.m.logger.Debug("backend closed: its server has changed, or the session is silent", "session", s.Name())
 		s.m.closeBackend(conn)
 	}
+	return true
 }
 
 // isQuietLocked reports whether nothing is in flight or about to be. s.mu is held.

@@ -64,8 +64,18 @@ func TestServersChange(t *testing.T) {
 		if !isOpen(files) {
 			t.Error("the conversation is not opened again")
 		}
-		d.stopIdle = time.Minute
 		d.set("files", 3)
+		if !isOpen(files) {
+			t.Error("a change closes a conversation with a call in flight")
+		}
+		c.Withdraw("enough")
+		time.Sleep(2 * removedAgain)
+		if isOpen(files) {
+			t.Error("the call has ended, and the old conversation stays")
+		}
+		c = begin(t, files, false, request(1))
+		d.stopIdle = time.Minute
+		d.set("files", 4)
 		time.Sleep(5 * time.Minute)
 		if !isOpen(files) {
 			t.Error("a conversation with a call in flight was closed")
