@@ -23,9 +23,6 @@ import (
 // be asked together.
 const askedGrace = 20 * time.Millisecond
 
-// mostInputWait bounds how long a call waits for its client's input.
-const mostInputWait = time.Hour
-
 // waits reports whether the call waits for its client, so that the request is to be
 // answered with what it waits for.
 func (p *reply) waits(a *alarm) bool {
@@ -53,7 +50,7 @@ func (p *reply) waits(a *alarm) bool {
 // that.
 func (p *reply) inputRequired() []byte {
 	at := p.r.Cursor()
-	wait := p.h.sessions.InputWait(mostInputWait)
+	wait := p.h.sessions.InputWait()
 	if c := p.s.CallAt(at.Stream.Number); c != nil {
 		c.AwaitReturn(wait, "its client did not answer in time")
 	}

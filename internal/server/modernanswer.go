@@ -332,7 +332,7 @@ func (p *reply) left(err error) {
 	switch {
 	case c == nil || c.Keyed() || !p.r.LeavesLast():
 	case p.resumes && p.opened:
-		c.AwaitReturn(p.h.sessions.InputWait(mostInputWait), "its client did not come back in time")
+		c.AwaitReturn(p.h.sessions.InputWait(), "its client did not come back in time")
 	default:
 		c.Withdraw("the client closed the connection")
 	}

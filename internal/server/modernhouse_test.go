@@ -26,6 +26,7 @@ import (
 //	hold  waits for release
 //	ask   asks the client, and answers what that says
 //	ask2  asks the client twice
+//	later waits for release, and asks the client then
 type toolbox struct {
 	mu        sync.Mutex
 	opened    int
@@ -96,6 +97,8 @@ func (c *toolboxConn) Deliver(in backend.Inbound) error {
 		switch jsonrpc.String(jsonrpc.Field(in.Params, "name")) {
 		case "hold":
 			b.held[key] = say
+		case "later":
+			b.held[key] = func(string) { b.ask(c, in) }
 		case "ask", "ask2":
 			b.held[key] = say
 			questions := 1
@@ -115,13 +118,26 @@ func (c *toolboxConn) Deliver(in backend.Inbound) error {
 						say("answered " + string(m.Result))
 					}
 				}
-				go c.sink.Emit(in.Call, parse(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":"elicitation/create","params":{"message":"?"}}`, id)))
+				go c.sink.Emit(in.Call, elicitation(id))
 			}
 		default:
 			go say(key)
 		}
 	}
 	return nil
+}
+
+// ask asks the client of a call. What it answers does nothing.
+func (b *toolbox) ask(c *toolboxConn, in backend.Inbound) {
+	b.mu.Lock()
+	b.asked++
+	id := fmt.Sprintf(`"q%d"`, b.asked)
+	b.mu.Unlock()
+	c.sink.Emit(in.Call, elicitation(id))
+}
+
+func elicitation(id string) jsonrpc.Message {
+	return parse(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":"elicitation/create","params":{"message":"?"}}`, id))
 }
 
 // count returns what was counted for a key.

@@ -43,7 +43,7 @@ func (p *reply) policy() []byte {
 	params := append([]byte(`{"requestId":`), p.x.modern.id...)
 	token := p.s.Seal(sealResume, p.r.Cursor().Stream.Number, p.x.modern.id)
 	params = append(append(append(params, `,"resumeToken":`...), jsonrpc.Quote(token)...), '}')
-	seconds := max(int64(p.h.sessions.InputWait(mostInputWait)/time.Second), 1)
+	seconds := max(int64(p.h.sessions.InputWait()/time.Second), 1)
 	params, _ = jsonrpc.Set(params, strconv.AppendInt(nil, seconds, 10), "maxWait")
 	return sse.AppendMessage(nil, nil, jsonrpc.AppendRequest(nil, nil, protocol.MethodResumePolicy, params))
 }

@@ -225,6 +225,9 @@ func (c *Call) emit(data []byte, asks bool) bool {
 	}
 	c.mu.Unlock()
 	c.s.log.flush()
+	if asks {
+		c.boundQuestion()
+	}
 	c.awaitReader()
 	return true
 }
@@ -370,6 +373,9 @@ func (c *Call) clientAnswered() {
 	defer c.mu.Unlock()
 	if c.asking > 0 {
 		c.asking--
+	}
+	if c.asking == 0 && c.record != nil {
+		stopTimer(c.record.unseen)
 	}
 }
 

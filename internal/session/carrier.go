@@ -397,42 +397,6 @@ func (m *Manager) FindSeal(purpose, text string, bound []byte, principal string)
 	return s, number, nil
 }
 
-// InputWait is how long a call waits for its client's input, and most at the most.
-func (m *Manager) InputWait(most time.Duration) time.Duration {
-	if m.opts.MaxWait > 0 {
-		return min(m.opts.MaxWait, most)
-	}
-	return most
-}
-
-// AwaitReturn has the call end, for a reason, unless its client returns within a time.
-func (c *Call) AwaitReturn(within time.Duration, reason string) {
-	c.s.hold(within)
-	c.s.mu.Lock()
-	defer c.s.mu.Unlock()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	r := c.recorded()
-	if r.away != nil {
-		r.away.Stop()
-	}
-	r.away = time.AfterFunc(within, func() {
-		if c.s.m.startWork() {
-			defer c.s.m.work.Done()
-			c.Withdraw(reason)
-		}
-	})
-}
-
-// Returned notes that the client has returned to the call.
-func (c *Call) Returned() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.record != nil && c.record.away != nil {
-		c.record.away.Stop()
-	}
-}
-
 // OpenRequests returns the backend's requests in a stream, up to the entry seq, that wait for
 // a response. The error is that of the store.
 func (s *Session) OpenRequests(ctx context.Context, number, seq uint64) ([]jsonrpc.Message, error) {

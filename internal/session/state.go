@@ -169,6 +169,9 @@ func (c *Call) end() {
 	if !c.become(callAnswered) {
 		c.become(callEnded)
 	}
+	if c.record != nil {
+		stopTimer(c.record.unseen)
+	}
 }
 
 // seal ends the call as one of which the store is given no more.

@@ -29,10 +29,12 @@ type task struct {
 	ended   time.Time // zero while the call runs
 	read    bool      // what was said before there was the record
 	stopped bool      // its client has cancelled it
-	tool    string    // of a call that was handed off; else ""
-	watch   []chan<- struct{}
-	rounds  *rounds   // nil if its request is not kept; guarded by Session.mu
-	since   time.Time // when its client was first told that it is a task; zero for one of 2025-11-25
+	// askedFor: its client has its id. Any call of a tool may be a task that was taken over.
+	askedFor bool
+	tool     string // of a call that was handed off; else ""
+	watch    []chan<- struct{}
+	rounds   *rounds   // nil if its request is not kept; guarded by Session.mu
+	since    time.Time // when its client was first told that it is a task; zero for one of 2025-11-25
 
 	// Of tasks of 2025-11-25.
 	created time.Time   // zero for others; it does not change
@@ -313,6 +315,7 @@ func (s *Session) Task(ctx context.Context, number uint64) (st TaskState, err er
 	t := s.addTask(c, number)
 	st = TaskState{Running: true, Message: s.lastMessage(t, number)}
 	t.of.mu.Lock()
+	t.askedFor = true
 	st.Updated = t.updated
 	if t.stopped { // its end may not be stored yet
 		st.Running, st.Ended = false, t.ended

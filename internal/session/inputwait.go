@@ -1,0 +1,97 @@
+package session
+
+import "time"
+
+// What follows bounds how long calls of modern clients wait for those.
+
+// mostInputWait bounds it where [Options.MaxWait] does not.
+const mostInputWait = time.Hour
+
+// InputWait is how long a call waits for its client's input.
+func (m *Manager) InputWait() time.Duration {
+	if m.opts.MaxWait > 0 {
+		return min(m.opts.MaxWait, mostInputWait)
+	}
+	return mostInputWait
+}
+
+// AwaitReturn has the call end, for a reason, unless its client returns within a time.
+func (c *Call) AwaitReturn(within time.Duration, reason string) {
+	c.s.hold(within)
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	r := c.recorded()
+	stopTimer(r.away)
+	stopTimer(r.unseen)
+	r.away = time.AfterFunc(within, func() {
+		if c.s.m.startWork() {
+			defer c.s.m.work.Done()
+			c.Withdraw(reason)
+		}
+	})
+}
+
+// Returned notes that the client has returned to the call.
+func (c *Call) Returned() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.record != nil {
+		stopTimer(c.record.away)
+	}
+}
+
+// boundQuestion has the call end, which has just asked its client something, if that is not
+// taken up within [Manager.InputWait]. Mostly the client is there, and is told of the question
+// at once; then [Call.AwaitReturn] bounds it. But it may have left a call that goes on without
+// it, or the call may have been made again because its node was lost.
+func (c *Call) boundQuestion() {
+	if c.s.modern == "" {
+		return // its session is its client's, and ends with that
+	}
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.isOver() || c.isHeir() { // an heir's questions wait for who has the handle
+		return
+	}
+	r := c.recorded()
+	stopTimer(r.unseen)
+	r.unseen = time.AfterFunc(c.s.m.InputWait(), func() {
+		if c.s.m.startWork() {
+			defer c.s.m.work.Done()
+			c.endUnseen()
+		}
+	})
+}
+
+// endUnseen ends the call if it waits for a client that has not come.
+func (c *Call) endUnseen() {
+	asking, _ := c.AwaitsInput()
+	if !asking || c.isAskedFor() || c.s.streams.read(c.Number()) {
+		return
+	}
+	c.Withdraw("its client did not come for what it was asked")
+}
+
+// isAskedFor reports whether the call is a task whose client was told its id, or has asked for it.
+func (c *Call) isAskedFor() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.record == nil || c.record.task == nil {
+		return false
+	}
+	t := c.record.task
+	t.of.mu.Lock()
+	defer t.of.mu.Unlock()
+	return t.askedFor
+}
+
+// stopTimer stops a timer, which may be nil.
+func stopTimer(t *time.Timer) {
+	if t != nil {
+		t.Stop()
+	}
+}
