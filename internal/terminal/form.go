@@ -56,7 +56,8 @@ type option struct {
 // A choice is a value to choose, and how it is shown.
 type choice struct{ value, title string }
 
-// fieldsOf returns the fields of a schema, in its order.
+// fieldsOf returns the fields of a schema, in its order, and then what it requires and says nothing else
+// of. A default that the schema does not allow is left out.
 func fieldsOf(schema []byte) []field {
 	var fields []field
 	var required []string
@@ -65,6 +66,7 @@ func fieldsOf(schema []byte) []field {
 	for _, name := range required {
 		isRequired[name] = true
 	}
+	known := make(map[string]bool)
 	jsonrpc.Each(jsonrpc.Field(schema, "properties"), func(name, value []byte) {
 		f := field{}
 		if json.Unmarshal(value, &f) != nil {
@@ -72,12 +74,48 @@ func fieldsOf(schema []byte) []field {
 		}
 		f.name = string(name)
 		f.required = isRequired[f.name]
-		if string(f.Default) == "null" {
+		if string(f.Default) == "null" || !f.takes(f.Default) {
 			f.Default = nil
 		}
 		fields = append(fields, f)
+		known[f.name] = true
 	})
+	for _, name := range required {
+		if name != "" && !known[name] { // "" is what is no string
+			known[name] = true
+			fields = append(fields, field{name: name, required: true})
+		}
+	}
 	return fields
+}
+
+// takes reports whether a JSON value fits the field. nil does.
+func (f *field) takes(raw json.RawMessage) bool {
+	if raw == nil || f.kind() == "" {
+		return true
+	}
+	isChoice := func(value string) bool {
+		choices := f.choices()
+		return len(choices) == 0 || slices.ContainsFunc(choices, func(c choice) bool { return c.value == value })
+	}
+	switch v := decode(raw).(type) {
+	case string:
+		return f.kind() == "string" && isChoice(v) && f.checkText(v) == nil
+	case bool:
+		return f.kind() == "boolean"
+	case json.Number:
+		if f.kind() != "number" && f.kind() != "integer" {
+			return false
+		}
+		_, err := f.parseNumber(v.String())
+		return err == nil
+	case []any:
+		return f.many() && f.checkCount(len(v)) == nil && !slices.ContainsFunc(v, func(one any) bool {
+			text, is := one.(string)
+			return !is || !isChoice(text)
+		})
+	}
+	return false
 }
 
 func (f *field) label() string {
@@ -259,13 +297,21 @@ func (f *field) parseMany(text string) (json.RawMessage, error) {
 			values = append(values, part)
 		}
 	}
-	switch {
-	case f.MinItems != nil && len(values) < *f.MinItems:
-		return nil, fmt.Errorf("want at least %d", *f.MinItems)
-	case f.MaxItems != nil && len(values) > *f.MaxItems:
-		return nil, fmt.Errorf("want at most %d", *f.MaxItems)
+	if err := f.checkCount(len(values)); err != nil {
+		return nil, err
 	}
 	return json.Marshal(values)
+}
+
+// checkCount checks how many values there are.
+func (f *field) checkCount(n int) error {
+	switch {
+	case f.MinItems != nil && n < *f.MinItems:
+		return fmt.Errorf("want at least %d", *f.MinItems)
+	case f.MaxItems != nil && n > *f.MaxItems:
+		return fmt.Errorf("want at most %d", *f.MaxItems)
+	}
+	return nil
 }
 
 func (f *field) parseNumber(text string) (json.RawMessage, error) {

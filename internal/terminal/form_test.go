@@ -77,3 +77,61 @@ func TestFields(t *testing.T) {
 		t.Errorf("%s; want %s", got, want)
 	}
 }
+
+// What a schema requires is asked for, also if that is all it says of it.
+func TestFieldsRequired(t *testing.T) {
+	t.Parallel()
+	for schema, want := range map[string]string{
+		`{"properties":{"a":{},"b":{}},"required":["b"]}`:        "a b!",
+		`{"properties":{"a":{}},"required":["b","a","b"]}`:       "a! b!",
+		`{"required":["b"]}`:                                     "b!",
+		`{"properties":{"a":{"type":7}},"required":["a",1,"b"]}`: "a! b!",
+		`{"properties":{"a":{}},"required":"a"}`:                 "a",
+	} {
+		var got []string
+		for _, f := range fieldsOf([]byte(schema)) {
+			name := f.name
+			if f.required {
+				name += "!"
+			}
+			got = append(got, name)
+		}
+		if text := strings.Join(got, " "); text != want {
+			t.Errorf("%s: %s; want %s", schema, text, want)
+		}
+	}
+}
+
+// A default is offered only if its own schema allows it.
+func TestFieldDefault(t *testing.T) {
+	t.Parallel()
+	for schema, want := range map[string]bool{
+		`{"type":"integer","minimum":3,"default":3}`:                                      true,
+		`{"type":"integer","minimum":3,"default":2}`:                                      false,
+		`{"type":"integer","default":2.5}`:                                                false,
+		`{"type":"integer","default":"2"}`:                                                false,
+		`{"type":"string","default":"x"}`:                                                 true,
+		`{"type":"string","default":7}`:                                                   false,
+		`{"type":"string","minLength":2,"default":"x"}`:                                   false,
+		`{"type":"string","format":"email","default":"x"}`:                                false,
+		`{"type":"string","enum":["a","b"],"default":"b"}`:                                true,
+		`{"type":"string","enum":["a","b"],"default":"2"}`:                                false,
+		`{"enum":["a","b"],"default":"c"}`:                                                false,
+		`{"type":"boolean","default":false}`:                                              true,
+		`{"type":"boolean","default":"no"}`:                                               false,
+		`{"type":"array","items":{"enum":["a","b"]},"default":["a","b"]}`:                 true,
+		`{"type":"array","items":{"enum":["a","b"]},"default":["c"]}`:                     false,
+		`{"type":"array","maxItems":1,"items":{"enum":["a","b"]},"default":["a","b"]}`:    false,
+		`{"type":"array","items":{"anyOf":[{"const":"x","title":"An X"}]},"default":"x"}`: false,
+		`{"type":"object","default":{"a":1}}`:                                             true,
+		`{"type":"string","oneOf":[{"const":"#f00","title":"Red"}],"default":"Red"}`:      false,
+		`{"type":"string","oneOf":[{"const":"#f00","title":"Red"}],"default":"#f00"}`:     true,
+		`{"type":"string","default":null}`:                                                false,
+		`{"type":"number","maximum":1,"default":1.5}`:                                     false,
+		`{"type":"number","maximum":1,"default":0.5}`:                                     true,
+	} {
+		if f := fieldsOf([]byte(`{"properties":{"it":` + schema + `}}`))[0]; f.Default != nil != want {
+			t.Errorf("%s: offered %s", schema, f.Default)
+		}
+	}
+}

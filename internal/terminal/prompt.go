@@ -36,8 +36,8 @@ type elicitation struct {
 
 // An answer is the result of an elicitation.
 type answer struct {
-	Action  string                     `json:"action"` // accept, decline or cancel
-	Content map[string]json.RawMessage `json:"content,omitempty"`
+	Action  string                     `json:"action"`           // accept, decline or cancel
+	Content map[string]json.RawMessage `json:"content,omitzero"` // an accepted form has it, also without a field
 }
 
 // ErrWithdrawn says that the server does not want the answer any more.
