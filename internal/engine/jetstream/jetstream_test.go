@@ -40,6 +40,9 @@ func TestFile(t *testing.T) {
 
 // And for a cluster that keeps all three times, and for stores over it.
 func TestCluster(t *testing.T) {
+	if !raceEnabled {
+		testlong.Only(t, "it takes 5 s beside TestFile, which has the same suite")
+	}
 	t.Parallel()
 	s := natstest.Cluster(t)
 	t.Run("log", func(t *testing.T) {
