@@ -1,12 +1,14 @@
 package server_test
 
 import (
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"holdfast/internal/session"
 	"holdfast/internal/testlong"
+	"holdfast/jsonrpc"
 )
 
 // A node is lost of calls that may run again. They ask their clients on another node, where none
@@ -53,6 +55,39 @@ func TestModernQuestionUnseen(t *testing.T) {
 		synctest.Wait()
 		if got := b.tools.count(&b.tools.cancelled, "k"); got != 1 {
 			t.Errorf("after 11 minutes the backend was told %d times", got)
+		}
+	})
+}
+
+// A client comes back to a call under an idempotency key without all that it was asked for, and leaves
+// before it is asked again: the call ends when the time for the answer is over.
+func TestModernQuestionLeftAgain(t *testing.T) {
+	t.Parallel()
+	inBubble(t, config{session: session.Options{MaxWait: 10 * time.Minute}}, func(t *testing.T, b *bubble) {
+		asks := wish{params: tool("ask2", "k"), caps: `{"elicitation":{}}`, key: "once"}
+		first := b.do(asks)
+		state, _ := first.state(t)
+		one := fmt.Sprintf(`"requestState":%q`, state)
+		jsonrpc.Each(jsonrpc.Field(first.response(), "result", "inputRequests"), func(name, _ []byte) {
+			one = fmt.Sprintf(`"requestState":%q,"inputResponses":{%q:{"action":"accept"}}`, state, name)
+		})
+		again := asks
+		again.params = with(asks.params, one)
+		leave, answer := b.begin(again)
+		synctest.Wait() // what is missing is asked for 20 ms later
+		leave()
+		if is := <-answer; is.response() != nil && len(is.body) > 0 {
+			t.Fatalf("it was answered: %s", is.body)
+		}
+		time.Sleep(9 * time.Minute)
+		synctest.Wait()
+		if got := b.tools.count(&b.tools.cancelled, "k"); got != 0 {
+			t.Fatalf("after 9 minutes the backend was told %d times", got)
+		}
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		if got := b.tools.count(&b.tools.cancelled, "k"); got != 1 || b.sessions.Calls() != 0 {
+			t.Errorf("after 11 minutes the backend was told %d times, and %d calls are in flight", got, b.sessions.Calls())
 		}
 	})
 }

@@ -33,12 +33,17 @@ func (c *Call) AwaitReturn(within time.Duration, reason string) {
 	})
 }
 
-// Returned notes that the client has returned to the call.
+// Returned notes that the client has returned to the call. It may leave again without all that
+// it was asked for.
 func (c *Call) Returned() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.record != nil {
-		stopTimer(c.record.away)
+	if c.record == nil {
+		return
+	}
+	stopTimer(c.record.away)
+	if c.asking > 0 {
+		c.awaitClient()
 	}
 }
 
@@ -54,10 +59,16 @@ func (c *Call) boundQuestion() {
 	defer c.s.mu.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.recorded()
+	c.awaitClient()
+}
+
+// awaitClient begins the time of [Call.boundQuestion]. The call has a record. c.mu is held.
+func (c *Call) awaitClient() {
 	if c.isOver() || c.isHeir() { // an heir's questions wait for who has the handle
 		return
 	}
-	r := c.recorded()
+	r := c.record
 	stopTimer(r.unseen)
 	r.unseen = time.AfterFunc(c.s.m.InputWait(), func() {
 		if c.s.m.startWork() {
@@ -67,10 +78,17 @@ func (c *Call) boundQuestion() {
 	})
 }
 
-// endUnseen ends the call if it waits for a client that has not come.
+// endUnseen ends the call if it waits for a client that has not come. One that is just there may
+// leave before it is told of the question.
 func (c *Call) endUnseen() {
 	asking, _ := c.AwaitsInput()
-	if !asking || c.isAskedFor() || c.s.streams.read(c.Number()) {
+	if !asking || c.isAskedFor() {
+		return
+	}
+	if c.s.streams.read(c.Number()) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.awaitClient()
 		return
 	}
 	c.Withdraw("its client did not come for what it was asked")
