@@ -241,7 +241,7 @@ func (peer *eraPeer) meets(t *testing.T, who string, client eraClient, url strin
 	for name, c := range checks {
 		c.Patience = 30_000
 		if instead, _ := missing(name); strings.HasPrefix(instead, "no ") {
-			c.Patience = 2_000 // as nothing comes
+			c.Patience = testlong.Either(300, 2_000) // as nothing comes
 		}
 		checks[name] = c
 	}
