@@ -94,10 +94,11 @@ func (f *field) takes(raw json.RawMessage) bool {
 	if raw == nil || f.kind() == "" {
 		return true
 	}
-	isChoice := func(value string) bool {
-		choices := f.choices()
-		return len(choices) == 0 || slices.ContainsFunc(choices, func(c choice) bool { return c.value == value })
+	choices := make(map[string]bool) // a server may list very many, and as many defaults
+	for _, c := range f.choices() {
+		choices[c.value] = true
 	}
+	isChoice := func(value string) bool { return len(choices) == 0 || choices[value] }
 	switch v := decode(raw).(type) {
 	case string:
 		return f.kind() == "string" && isChoice(v) && f.checkText(v) == nil

@@ -27,12 +27,15 @@ func TestLongForms(t *testing.T) {
 	}
 	schema := fmt.Sprintf(`{"properties":{%s},"required":[%s]}`, properties.String(), names.String())
 	begun := time.Now()
-	if n := len(fieldsOf([]byte(schema))); n != many {
+	if n := len(fieldsOf([]byte(schema))); n != 2*many { // what is required is asked for, too
 		t.Errorf("%d fields", n)
 	}
 	var f field
 	if err := json.Unmarshal([]byte(fmt.Sprintf(`{"type":"array","items":{"enum":[%s]},"default":[%s]}`, values.String(), values.String())), &f); err != nil {
 		t.Fatal(err)
+	}
+	if !f.takes(f.Default) {
+		t.Error("the default does not fit")
 	}
 	if text := f.hint(); !strings.HasPrefix(text, "v0000000, v0000001, ") {
 		t.Errorf("%.100s", text)
