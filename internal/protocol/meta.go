@@ -27,6 +27,9 @@ const (
 	MetaLogLevel           = "io.modelcontextprotocol/logLevel"
 )
 
+// OwnClientInfo is the clientInfo of requests of Holdfast's own that are made for the sake of no client.
+const OwnClientInfo = `{"name":"holdfast","version":"1"}`
+
 // What a modern server says in the _meta of results and notifications.
 const (
 	MetaServerInfo     = "io.modelcontextprotocol/serverInfo"

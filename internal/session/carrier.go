@@ -317,7 +317,7 @@ func scopeOf(principal string, modern bool) string {
 func modernParams(params, client []byte, revision string) []byte {
 	info, capabilities := jsonrpc.Field(client, "_meta", protocol.MetaClientInfo), jsonrpc.Field(client, "_meta", protocol.MetaClientCapabilities)
 	if capabilities == nil {
-		info, capabilities = []byte(`{"name":"holdfast","version":"1"}`), []byte(`{}`)
+		info, capabilities = []byte(protocol.OwnClientInfo), []byte(`{}`)
 	}
 	params, _ = jsonrpc.Set(params, jsonrpc.Quote(revision), "_meta", protocol.MetaProtocolVersion)
 	if info != nil {

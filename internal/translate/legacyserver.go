@@ -120,7 +120,7 @@ func (c *legacyServer) Deliver(in backend.Inbound) error {
 	switch c.phase {
 	case idle:
 		c.waiting = append(c.waiting, in)
-		if in.Kind != jsonrpc.Request || in.Call == nil { // a request of Holdfast's own knows no client
+		if in.Kind != jsonrpc.Request || in.Call == nil && !ofClient(in.Params) { // a request of Holdfast's own may know no client
 			c.mu.Unlock()
 			return nil
 		}
@@ -137,6 +137,13 @@ func (c *legacyServer) Deliver(in backend.Inbound) error {
 	}
 	c.mu.Unlock()
 	return c.serve(in, c.out.Deliver)
+}
+
+// ofClient reports whether a request says whose it is. One of Holdfast's own does if it is made for the sake of a
+// client's request, which may wait for its answer.
+func ofClient(params []byte) bool {
+	m := readMeta(params)
+	return m.capabilities != nil && string(m.clientInfo) != protocol.OwnClientInfo
 }
 
 // Close implements [backend.Conn].

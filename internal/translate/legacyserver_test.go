@@ -51,7 +51,7 @@ func TestHandshake(t *testing.T) {
 		t.Errorf("opened with revision %s", start.Revision)
 	}
 	a, b, c := &call{"a"}, &call{"b"}, &call{"c"}
-	h.deliver(nil, `{"jsonrpc":"2.0","id":"own","method":"tools/list","params":{"_meta":{"io.modelcontextprotocol/clientCapabilities":{}}}}`)
+	h.deliver(nil, `{"jsonrpc":"2.0","id":"own","method":"tools/list","params":{"_meta":{"io.modelcontextprotocol/clientInfo":`+protocol.OwnClientInfo+`,"io.modelcontextprotocol/clientCapabilities":{}}}}`)
 	s.untold() // the server must not take Holdfast for the client
 	h.deliver(a, modernRequest("1", "server/discover", "", ""))
 	h.deliver(b, modernRequest("2", "tools/call", `"name":"t"`, ""))
@@ -67,6 +67,26 @@ func TestHandshake(t *testing.T) {
 	s.hears(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
 	s.hears(`{"jsonrpc":"2.0","id":"own","method":"tools/list","params":{}}`)
 	s.hears(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"t"}}`)
+	s.untold()
+}
+
+// A request of Holdfast's own that is made for the sake of a client's says whose it is: the server is
+// initialized for that, as the client's request may wait for the answer.
+func TestHandshakeForClient(t *testing.T) {
+	t.Parallel()
+	s := newScript(t, backend.Legacy)
+	h := converse(t, New(s, quiet), protocol.V20260728)
+	own := func(id, client string) {
+		h.deliver(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%q,"method":"tools/list","params":{"_meta":{"io.modelcontextprotocol/clientInfo":%s,"io.modelcontextprotocol/clientCapabilities":{}}}}`, id, client))
+	}
+	own("nobody", protocol.OwnClientInfo)
+	s.untold()
+	own("somebody", `{"name":"c","version":"1"}`)
+	id := s.hears(`{"jsonrpc":"2.0","id":ID,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}`)
+	s.say(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":%s}`, id, facts))
+	s.hears(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+	s.hears(`{"jsonrpc":"2.0","id":"nobody","method":"tools/list","params":{}}`)
+	s.hears(`{"jsonrpc":"2.0","id":"somebody","method":"tools/list","params":{}}`)
 	s.untold()
 }
 
