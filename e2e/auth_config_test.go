@@ -205,6 +205,33 @@ func TestAuthConfig(t *testing.T) {
 	c.got(t, "a server with token exchange", "Bearer exchanged-c")
 }
 
+// TestAuthConfigPair has clients of revision 2024-11-05 at servers of a configuration file. Their
+// tokens are for the stream of one server, and so good where its messages are posted.
+func TestAuthConfigPair(t *testing.T) {
+	t.Parallel()
+	as := authtest.New(t)
+	behind := recordTokens(t)
+	// c is served where the stream of b would be, and so b has none.
+	base := serveFile(t, fmt.Sprintf(`{"mcpServers": {
+		"a": {"url": %q}, "b": {"url": %[1]q}, "c": {"url": %[1]q, "holdfast": {"path": "/b/sse"}},
+	}}`, behind.URL), "--auth-issuer", as.URL, "--auth-resource", "http://$ADDR")
+	for _, c := range []struct {
+		to, audience string
+		want         int
+	}{
+		{"/a/messages", "/a/sse", http.StatusNotFound}, // there is no such session
+		{"/a/messages", "/a/messages", http.StatusUnauthorized},
+		{"/a/messages", "/a/mcp", http.StatusUnauthorized},
+		{"/a/messages", "/b/sse", http.StatusUnauthorized},
+		{"/b/messages", "/b/sse", http.StatusUnauthorized}, // a token for c
+	} {
+		r := post(t, base+c.to+"?sessionId=none", as.Token(authtest.Claims{"aud": base + c.audience}), "", begins)
+		if r.status != c.want {
+			t.Errorf("POST %s with a token for %s: %d %s, want %d", c.to, c.audience, r.status, r.body, c.want)
+		}
+	}
+}
+
 // TestAuthPassthrough has a client's token reach a server only where the file says so.
 func TestAuthPassthrough(t *testing.T) {
 	t.Parallel()

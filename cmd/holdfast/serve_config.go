@@ -21,6 +21,7 @@ import (
 	"golang.org/x/term"
 
 	"holdfast"
+	"holdfast/internal/auth"
 	"holdfast/internal/config"
 	manyservers "holdfast/internal/servers"
 )
@@ -281,7 +282,7 @@ func (f *serveFlags) routes(ctx context.Context, handler *holdfast.Handler, many
 		messages := f.messagesPath()
 		pair := handler.SSE(messages)
 		mux.Handle(f.ssePath, pair)
-		mux.Handle(messages, pair)
+		mux.Handle(messages, auth.At(f.ssePath, pair)) // clients know that URL only
 	}
 	return f.auth.routes(func(path string) bool {
 		return path == f.path || pairs && (path == f.ssePath || path == f.messagesPath())

@@ -76,6 +76,25 @@ func unique(list []string) (all []string) {
 	return all
 }
 
+// An endpointKey is the key of the path of the endpoint that a request is for in its context.
+type endpointKey struct{}
+
+// At returns a handler for what belongs to the endpoint at another path: tokens must be for that
+// endpoint, and its metadata is what clients without one are led to.
+func At(endpoint string, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), endpointKey{}, endpoint)))
+	})
+}
+
+// endpointOf returns the path of the endpoint that a request is for.
+func endpointOf(r *http.Request) string {
+	if at, ok := r.Context().Value(endpointKey{}).(string); ok {
+		return at
+	}
+	return r.URL.Path
+}
+
 // Require returns middleware that lets requests pass that are authenticated, as [Principal] then
 // says. policy returns the policy of a request; nil: anybody may make it.
 func Require(policy func(*http.Request) *Policy) func(http.Handler) http.Handler {
@@ -153,7 +172,7 @@ func (p *Policy) verify(r *http.Request, token string) (*verified, error) {
 	}
 	want := p.Audience
 	if len(want) == 0 && p.Resource != "" { // else a client could choose it, with its Host
-		want = []string{p.resource(r, r.URL.Path), strings.TrimSuffix(p.Resource, "/")}
+		want = []string{p.resource(r, endpointOf(r)), strings.TrimSuffix(p.Resource, "/")}
 	}
 	if !slices.ContainsFunc(v.audience, func(a string) bool { return slices.Contains(want, a) }) {
 		return nil, errors.New("the token is for another audience")
@@ -257,7 +276,7 @@ func (p *Policy) resource(r *http.Request, path string) string {
 // metadataURL returns where the metadata of the endpoint of a request is. It is between host
 // and path.
 func (p *Policy) metadataURL(r *http.Request) string {
-	u, err := url.Parse(p.resource(r, r.URL.Path))
+	u, err := url.Parse(p.resource(r, endpointOf(r)))
 	if err != nil {
 		return ""
 	}

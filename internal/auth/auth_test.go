@@ -199,3 +199,30 @@ func TestMetadata(t *testing.T) {
 		}
 	}
 }
+
+// TestAt has what belongs to an endpoint at another path.
+func TestAt(t *testing.T) {
+	as := authtest.New(t)
+	issuer, err := NewIssuer(as.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(issuer.client.CloseIdleConnections)
+	p := &Policy{Issuer: issuer, Resource: resource, Log: slog.New(slog.DiscardHandler)}
+	h := At("/sse", Require(func(*http.Request) *Policy { return p })(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})))
+	for audience, want := range map[string]int{
+		resource + "/sse": http.StatusOK, resource: http.StatusOK,
+		resource + "/messages": http.StatusUnauthorized, resource + "/mcp": http.StatusUnauthorized,
+	} {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/messages", nil)
+		r.Header.Set("Authorization", "Bearer "+as.Token(authtest.Claims{"aud": audience}))
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		if w.Code != want {
+			t.Errorf("a token for %s: %d, want %d", audience, w.Code, want)
+		}
+		if challenge := w.Header().Get("WWW-Authenticate"); want != http.StatusOK && !strings.Contains(challenge, `"`+resource+metadataPath+`/sse"`) {
+			t.Errorf("a token for %s: challenge %q", audience, challenge)
+		}
+	}
+}

@@ -2,7 +2,9 @@ package servers
 
 import (
 	"net/http"
+	"path"
 
+	"holdfast/internal/auth"
 	front "holdfast/internal/server"
 )
 
@@ -22,14 +24,21 @@ func (s *Set) Serves(path string, pairs bool) bool {
 // has the Set as its backend. pairs says that clients of revision 2024-11-05 are served too.
 func (s *Set) Handler(to Endpoint, pairs bool) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		at, ok := s.table.Load().routes[r.URL.Path]
+		routes := s.table.Load().routes
+		at, ok := routes[r.URL.Path]
 		if !ok || at.pair != "" && !pairs {
 			http.NotFound(w, r)
 			return
 		}
 		r = r.WithContext(front.WithServer(r.Context(), at.server))
 		if at.pair != "" {
-			to.SSE(at.pair).ServeHTTP(w, r)
+			pair := to.SSE(at.pair)
+			// Clients know the URL of the stream only, and have tokens for that. It may be an
+			// endpoint of another server.
+			if stream := path.Join(path.Dir(at.pair), "sse"); routes[stream] == at {
+				pair = auth.At(stream, pair)
+			}
+			pair.ServeHTTP(w, r)
 			return
 		}
 		to.ServeHTTP(w, r)

@@ -1,0 +1,416 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"holdfast/internal/auth/authtest"
+	"holdfast/internal/sse"
+)
+
+// guardedAs is the URL of guarded nodes, as their clients know it.
+const guardedAs = "https://mcp.example.com"
+
+// A guardedNodes is two nodes over one store, whose clients need tokens.
+type guardedNodes struct {
+	t        *testing.T
+	ctx      context.Context
+	as       *authtest.Server
+	one, two *program
+}
+
+func newGuardedNodes(t *testing.T, e *sharedEngine, args ...string) *guardedNodes {
+	t.Helper()
+	g := &guardedNodes{t: t, ctx: bounded(t, 2*time.Minute), as: authtest.New(t)}
+	args = append([]string{"--store", e.url(e.addrs), "--auth-issuer", g.as.URL, "--auth-resource", guardedAs, "--auth-scopes", "mcp"}, args...)
+	g.one, g.two = serve(t, args...), serve(t, args...)
+	return g
+}
+
+// token returns a new token of a subject, for the endpoint at a path.
+func (g *guardedNodes) token(subject, path string) string {
+	return g.as.Token(authtest.Claims{"sub": subject, "aud": guardedAs + path, "scope": "mcp"})
+}
+
+// expired returns a token of ada that was valid once.
+func (g *guardedNodes) expired(path string) string {
+	return g.as.Token(authtest.Claims{"aud": guardedAs + path, "scope": "mcp", "exp": time.Now().Add(-time.Hour).Unix()})
+}
+
+// open makes a request, with a token or none. more has further headers.
+func (g *guardedNodes) open(method, at, token, body string, more map[string]string) *http.Response {
+	g.t.Helper()
+	req, err := http.NewRequestWithContext(g.ctx, method, at, strings.NewReader(body))
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	req.Header.Set("Accept", "application/json, text/event-stream")
+	if method == http.MethodPost {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
+	for name, value := range more {
+		req.Header.Set(name, value)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	return resp
+}
+
+// send makes a request, and reads its answer to the end.
+func (g *guardedNodes) send(method, at, token, body string, more map[string]string) reply {
+	g.t.Helper()
+	resp := g.open(method, at, token, body, more)
+	defer resp.Body.Close()
+	return reply{resp.StatusCode, resp.Header, textBody(g.t, resp)}
+}
+
+// events makes a request that is answered with a stream. It is closed when the test ends.
+func (g *guardedNodes) events(method, at, token, body string, more map[string]string) (*sse.Reader, *http.Response) {
+	g.t.Helper()
+	resp := g.open(method, at, token, body, more)
+	g.t.Cleanup(func() { _ = resp.Body.Close() })
+	if resp.StatusCode != http.StatusOK {
+		g.t.Fatalf("%s %s: %d %s", method, at, resp.StatusCode, textBody(g.t, resp))
+	}
+	return sse.NewReader(resp.Body, 1<<20), resp
+}
+
+// next returns the next event of a stream that has a text in its data.
+func (g *guardedNodes) next(events *sse.Reader, text string) sse.Event {
+	g.t.Helper()
+	for {
+		ev, err := events.Next()
+		if err != nil {
+			g.t.Fatalf("no event with %q: %v", text, err)
+		}
+		if strings.Contains(string(ev.Data), text) {
+			return ev
+		}
+	}
+}
+
+// challenges checks that a request is refused for its token, in a way that leads to the
+// metadata of the endpoint at a path.
+func (g *guardedNodes) challenges(what string, r reply, path, code string) {
+	g.t.Helper()
+	challenge := r.header.Get("WWW-Authenticate")
+	if r.status != http.StatusUnauthorized || !strings.Contains(challenge, fmt.Sprintf("resource_metadata=%q", guardedAs+"/.well-known/oauth-protected-resource"+path)) ||
+		strings.Contains(challenge, "error=") != (code != "") || !strings.Contains(challenge, code) {
+		g.t.Errorf("%s: %d, challenge %q", what, r.status, challenge)
+	}
+}
+
+// idOf returns the id of a request in an event.
+func idOf(t *testing.T, ev sse.Event) string {
+	t.Helper()
+	var m struct{ ID json.RawMessage }
+	unmarshal(t, ev.Data, &m)
+	return string(m.ID)
+}
+
+// beginsAsking begins a session whose client answers questions.
+const beginsAsking = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"elicitation":{}},"clientInfo":{"name":"a","version":"1"}}}`
+
+// asks is a call that ends when its question is answered.
+const asks = `{"jsonrpc":"2.0","id":"ask","method":"tools/call","params":{"name":"ask","arguments":{"question":"which colour"}}}`
+
+// answers is the answer to a question with an id.
+func answers(id string) string {
+	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"action":"accept","content":{"answer":"blue"}}}`, id)
+}
+
+// TestAuthNodes has principals at two nodes, over each transport.
+func TestAuthNodes(t *testing.T) {
+	t.Parallel()
+	eachEngine(t, false, func(t *testing.T, e *sharedEngine) {
+		g := newGuardedNodes(t, e, "--demo", "--task-after", "10ms")
+		for name, test := range map[string]func(*guardedNodes){
+			"Resume": (*guardedNodes).resume, "SSE": (*guardedNodes).pair, "WebSocket": (*guardedNodes).socket,
+			"Tasks": (*guardedNodes).tasks, "Input": (*guardedNodes).input,
+		} {
+			t.Run(name, func(t *testing.T) {
+				own := *g
+				own.t = t
+				test(&own)
+			})
+		}
+	})
+}
+
+// session begins a session of ada at the first node, and returns the headers for it.
+func (g *guardedNodes) session() map[string]string {
+	g.t.Helper()
+	r := g.send(http.MethodPost, g.one.URL, g.token("ada", "/mcp"), beginsAsking, nil)
+	id := r.header.Get("Mcp-Session-Id")
+	if r.status != http.StatusOK || id == "" {
+		g.t.Fatalf("initialize: %d %s", r.status, r.body)
+	}
+	return map[string]string{"Mcp-Session-Id": id}
+}
+
+// resume begins a call at one node, and goes on with it at the other under a refreshed token.
+func (g *guardedNodes) resume() {
+	t := g.t
+	in := g.session()
+	events, resp := g.events(http.MethodPost, g.one.URL, g.token("ada", "/mcp"), asks, in)
+	first, err := events.Next()
+	if err != nil || first.ID == "" {
+		t.Fatalf("the call's stream has no event id: %v", err)
+	}
+	question := idOf(t, g.next(events, "which colour"))
+	link, _, _ := strings.Cut(strings.TrimPrefix(resp.Header.Get("Link"), "<"), ">")
+	_ = resp.Body.Close()
+	at, err := url.Parse(link)
+	if err != nil || at.RawQuery == "" {
+		t.Fatalf("the stream's URL is %q: %v", link, err)
+	}
+	last := maps.Clone(in)
+	last["Last-Event-Id"] = first.ID
+	tries := []struct {
+		what, method, query, body string
+		header                    map[string]string
+	}{
+		{"her cursor", http.MethodGet, "", "", last},
+		{"her session", http.MethodGet, "", "", in},
+		{"her stream", http.MethodGet, "?" + at.RawQuery, "", nil},
+		{"her question", http.MethodPost, "", answers(question), in},
+		{"her question at her stream", http.MethodPost, "?" + at.RawQuery, answers(question), nil},
+		{"her cancellation", http.MethodPost, "", `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"ask"}}`, in},
+		{"her end", http.MethodDelete, "", "", in},
+	}
+	for _, n := range []*program{g.two, g.one} {
+		for _, c := range tries {
+			r := g.send(c.method, n.URL+c.query, g.token("bob", "/mcp"), c.body, c.header)
+			if r.status != http.StatusNotFound || strings.Contains(r.body, "colour") || r.header.Get("Mcp-Session-Id") != "" || r.header.Get("Link") != "" {
+				t.Errorf("another's token, %s: %d %s %v", c.what, r.status, r.body, r.header)
+			}
+			g.challenges("an expired token, "+c.what, g.send(c.method, n.URL+c.query, g.expired("/mcp"), c.body, c.header), "/mcp", `error="invalid_token"`)
+			g.challenges("no token, "+c.what, g.send(c.method, n.URL+c.query, "", c.body, c.header), "/mcp", "")
+		}
+	}
+	events, _ = g.events(http.MethodGet, g.two.URL, g.token("ada", "/mcp"), "", last)
+	g.next(events, "which colour")
+	if r := g.send(http.MethodPost, g.two.URL, g.token("ada", "/mcp"), answers(question), in); r.status != http.StatusAccepted {
+		t.Errorf("the answer: %d %s", r.status, r.body)
+	}
+	if ev := g.next(events, `"ask"`); !strings.Contains(string(ev.Data), "blue") {
+		t.Errorf("the call ended with %s", ev.Data)
+	}
+}
+
+// pair has clients of revision 2024-11-05. Their tokens are for the URL that they know, which is
+// not where they post.
+func (g *guardedNodes) pair() {
+	t := g.t
+	g.challenges("GET without a token", g.send(http.MethodGet, g.one.SSE, "", "", nil), "/sse", "")
+	events, _ := g.events(http.MethodGet, g.one.SSE, g.token("ada", "/sse"), "", nil)
+	first, err := events.Next()
+	if err != nil || first.Name != "endpoint" {
+		t.Fatalf("the first event is %+v: %v", first, err)
+	}
+	at := func(p *program) string { return "http://" + p.Addr + string(first.Data) }
+	begin := strings.Replace(beginsAsking, "2025-11-25", "2024-11-05", 1)
+	if r := g.send(http.MethodPost, at(g.one), g.token("ada", "/sse"), begin, nil); r.status != http.StatusAccepted {
+		t.Fatalf("initialize: %d %s", r.status, r.body)
+	}
+	g.next(events, "protocolVersion")
+	call := func(text string) string {
+		return fmt.Sprintf(`{"jsonrpc":"2.0","id":%q,"method":"tools/call","params":{"name":"echo","arguments":{"text":%[1]q}}}`, text)
+	}
+	for _, n := range []*program{g.two, g.one} {
+		if r := g.send(http.MethodPost, at(n), g.token("bob", "/sse"), call("his"), nil); r.status != http.StatusNotFound {
+			t.Errorf("another's token: %d %s", r.status, r.body)
+		}
+		if r := g.send(http.MethodGet, n.SSE, g.token("bob", "/sse"), "", map[string]string{"Last-Event-Id": first.ID}); r.status != http.StatusNotFound {
+			t.Errorf("another's token, her cursor: %d %s", r.status, r.body)
+		}
+		g.challenges("an expired token", g.send(http.MethodPost, at(n), g.expired("/sse"), call("old"), nil), "/sse", `error="invalid_token"`)
+		g.challenges("a token for another endpoint", g.send(http.MethodPost, at(n), g.token("ada", "/mcp"), call("other"), nil), "/sse", `error="invalid_token"`)
+		g.challenges("no token", g.send(http.MethodPost, at(n), "", call("none"), nil), "/sse", "")
+		if r := g.send(http.MethodPost, at(n), g.token("ada", "/sse"), call("hers"), nil); r.status != http.StatusAccepted {
+			t.Errorf("a refreshed token: %d %s", r.status, r.body)
+		}
+		ev, err := events.Next()
+		if err != nil || !strings.Contains(string(ev.Data), `"hers"`) {
+			t.Fatalf("after that comes %s %v", ev.Data, err)
+		}
+	}
+}
+
+// socket has WebSockets in a session of the other node, and in none.
+func (g *guardedNodes) socket() {
+	t := g.t
+	in := g.session()
+	dial := func(n *program, token string, more map[string]string) (*websocket.Conn, reply) {
+		t.Helper()
+		header := make(http.Header)
+		for name, value := range more {
+			header.Set(name, value)
+		}
+		if token != "" {
+			header.Set("Authorization", "Bearer "+token)
+		}
+		ws, resp, err := websocket.Dial(g.ctx, "ws://"+n.Addr+"/mcp", &websocket.DialOptions{HTTPHeader: header, Subprotocols: []string{"mcp"}}) //nolint:bodyclose // "you never need to"
+		if resp == nil {
+			t.Fatal(err)
+		}
+		if err == nil {
+			t.Cleanup(func() { _ = ws.CloseNow() })
+			return ws, reply{status: resp.StatusCode, header: resp.Header}
+		}
+		text, _ := io.ReadAll(resp.Body)
+		return nil, reply{resp.StatusCode, resp.Header, string(text)}
+	}
+	for _, n := range []*program{g.two, g.one} {
+		for what, header := range map[string]map[string]string{"new": nil, "hers": in} {
+			_, r := dial(n, "", header)
+			g.challenges("no token, "+what, r, "/mcp", "")
+			_, r = dial(n, g.expired("/mcp"), header)
+			g.challenges("an expired token, "+what, r, "/mcp", `error="invalid_token"`)
+		}
+		if _, r := dial(n, g.token("bob", "/mcp"), in); r.status != http.StatusNotFound || r.header.Get("Mcp-Session-Id") != "" {
+			t.Errorf("another's token: %d %v", r.status, r.header)
+		}
+		ws, r := dial(n, g.token("ada", "/mcp"), in)
+		if ws == nil {
+			t.Fatalf("a refreshed token: %d %s", r.status, r.body)
+		}
+		if err := ws.Write(g.ctx, websocket.MessageText, []byte(`{"jsonrpc":"2.0","id":"ws","method":"tools/call","params":{"name":"echo","arguments":{"text":"hello"}}}`)); err != nil {
+			t.Fatal(err)
+		}
+		for {
+			_, text, err := ws.Read(g.ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if strings.Contains(string(text), `"ws"`) {
+				if !strings.Contains(string(text), "hello") {
+					t.Errorf("the call ended with %s", text)
+				}
+				break
+			}
+		}
+		_ = ws.CloseNow()
+	}
+}
+
+// inputMeta is what a client of revision 2026-07-28 says of itself that answers questions. Like
+// those with tasksMeta, they differ by their tokens only.
+const inputMeta = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28",` +
+	`"io.modelcontextprotocol/clientInfo":{"name":"input","version":"1"},"io.modelcontextprotocol/clientCapabilities":{"elicitation":{}}}`
+
+// sendModern makes a request of revision 2026-07-28. name is the tool or the task. params has
+// what the client says of itself.
+func (g *guardedNodes) sendModern(n *program, token, method, name, params string) reply {
+	g.t.Helper()
+	return g.send(http.MethodPost, n.URL, token, fmt.Sprintf(`{"jsonrpc":"2.0","id":"m","method":%q,"params":{%s}}`, method, params), map[string]string{
+		"Mcp-Protocol-Version": "2026-07-28", "Mcp-Method": method, "Mcp-Name": name,
+	})
+}
+
+// modern makes such a request, and returns its status and the last message of the answer.
+func (g *guardedNodes) modern(n *program, token, method, name, params string) (status int, said modernSaid) {
+	g.t.Helper()
+	r := g.sendModern(n, token, method, name, params)
+	text := r.body
+	if i := strings.LastIndex(text, "data: "); i >= 0 {
+		text, _, _ = strings.Cut(text[i+len("data: "):], "\n")
+	}
+	unmarshal(g.t, []byte(text), &said)
+	said.text = text
+	return r.status, said
+}
+
+// A modernSaid is a response to a modern request.
+type modernSaid struct {
+	Result struct {
+		ResultType, TaskID, Status, RequestState string
+		InputRequests                            map[string]json.RawMessage
+	}
+	Error *struct{ Code int }
+	text  string
+}
+
+// tasks has two principals whose clients are alike begin tasks at two nodes.
+func (g *guardedNodes) tasks() {
+	t := g.t
+	carrier := func(n *program, who string) (task, name string) {
+		t.Helper()
+		status, said := g.modern(n, g.token(who, "/mcp"), "tools/call", "count", `"name":"count","arguments":{"to":1,"delay_ms":3600000},`+tasksMeta)
+		if said.Result.ResultType != "task" {
+			t.Fatalf("%s: no task: %d %s", who, status, said.text)
+		}
+		name, _, _ = strings.Cut(said.Result.TaskID, ".")
+		return said.Result.TaskID, name
+	}
+	about := func(task string) string { return fmt.Sprintf(`"taskId":%q,%s`, task, tasksMeta) }
+	for i, n := range []*program{g.one, g.two} {
+		other := []*program{g.two, g.one}[i]
+		ada, of := carrier(n, "ada")
+		bob, his := carrier(n, "bob")
+		again, same := carrier(n, "ada")
+		if of == his || of != same || ada == again {
+			t.Errorf("tasks of ada %s and %s, of bob %s: want a carrier of each", ada, again, bob)
+		}
+		for what, who := range map[string][2]string{ada: {"ada", "bob"}, again: {"ada", "bob"}, bob: {"bob", "ada"}} {
+			for _, at := range []*program{other, n} {
+				for _, method := range []string{"tasks/get", "tasks/cancel", "tasks/update"} {
+					params := about(what)
+					if method == "tasks/update" {
+						params += `,"inputResponses":{}`
+					}
+					_, foreign := g.modern(at, g.token(who[1], "/mcp"), method, what, params)
+					_, unknown := g.modern(at, g.token(who[1], "/mcp"), method, what+"x", strings.Replace(params, what, what+"x", 1))
+					if foreign.Error == nil || unknown.Error == nil || foreign.text != strings.ReplaceAll(unknown.text, what+"x", what) {
+						t.Errorf("%s of a task of %s by %s: %s, want as for no task: %s", method, who[0], who[1], foreign.text, unknown.text)
+					}
+				}
+				if _, said := g.modern(at, g.token(who[0], "/mcp"), "tasks/get", what, about(what)); said.Result.Status != "working" {
+					t.Errorf("a task of %s: %s", who[0], said.text)
+				}
+			}
+			g.challenges("an expired token", g.sendModern(other, g.expired("/mcp"), "tasks/get", what, about(what)), "/mcp", `error="invalid_token"`)
+		}
+		for what, who := range map[string]string{ada: "ada", again: "ada", bob: "bob"} {
+			if _, said := g.modern(other, g.token(who, "/mcp"), "tasks/cancel", what, about(what)); said.Error != nil {
+				t.Errorf("cancelling the task of %s: %s", who, said.text)
+			}
+		}
+	}
+}
+
+// input has a call of revision 2026-07-28 that waits for its client, who answers at another node.
+func (g *guardedNodes) input() {
+	t := g.t
+	call := `"name":"ask","arguments":{"question":"which colour"},` + inputMeta
+	_, said := g.modern(g.one, g.token("ada", "/mcp"), "tools/call", "ask", call)
+	if len(said.Result.InputRequests) != 1 || said.Result.RequestState == "" {
+		t.Fatalf("no question: %s", said.text)
+	}
+	for key := range said.Result.InputRequests {
+		call += fmt.Sprintf(`,"requestState":%q,"inputResponses":{%q:{"action":"accept","content":{"answer":"blue"}}}`, said.Result.RequestState, key)
+	}
+	for _, n := range []*program{g.two, g.one} {
+		if status, said := g.modern(n, g.token("bob", "/mcp"), "tools/call", "ask", call); said.Error == nil || strings.Contains(said.text, "colour") {
+			t.Errorf("another's token: %d %s", status, said.text)
+		}
+	}
+	if status, said := g.modern(g.two, g.token("ada", "/mcp"), "tools/call", "ask", call); !strings.Contains(said.text, "blue") {
+		t.Errorf("a refreshed token: %d %s", status, said.text)
+	}
+}
