@@ -209,7 +209,8 @@ type Options struct {
 	Metrics prometheus.Registerer
 	// Audit is given a line for each call that has ended: who called what, for how long, over
 	// how many connections, and how it ended; nil: there is none. A call that goes on at another
-	// node has its line there. The handler has one caller, which calls wait for neither: lines
+	// node has its line there. Requests that are refused because of Host or Origin have lines too, at most
+	// ten a second; those that Authenticate refuses by itself have none. The handler has one caller, which calls wait for neither: lines
 	// that it does not take in time are lost, and Logger is told. If it has a method Flush()
 	// error, that is called after the last of several lines.
 	Audit slog.Handler

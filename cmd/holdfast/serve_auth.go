@@ -126,7 +126,7 @@ func (f *authFlags) require(opts *holdfast.Options) {
 		return
 	}
 	opts.Principal = auth.Principal
-	f.policy.Refused = func(r *http.Request, reason string, status int) { front.TellRefused(r.Context(), reason, status) }
+	f.policy.Refused = front.TellRefused
 	opts.Authenticate = auth.Require(func(*http.Request) *auth.Policy { return f.policy })
 }
 

@@ -1,5 +1,6 @@
 // Package audit writes a line for each call that has ended: who called what, for how long, over how
-// many connections, and how it ended. It is an observer ([observe.Observer]).
+// many connections, and how it ended; and lines for requests that were refused with status 401 or 403. It is
+// an observer ([observe.Observer]).
 package audit
 
 import (
@@ -45,6 +46,7 @@ type Log struct {
 	lines interface{ WriteLines([]byte) error } // the handler, if it takes lines; else nil
 	most  int                                   // lines that may wait
 	lost  atomic.Uint64
+	bound refusals
 	ready chan struct{}
 	quit  chan struct{}
 	done  chan struct{}
@@ -96,6 +98,7 @@ func (l *Log) Lost() uint64 { return l.lost.Load() }
 
 // Close writes what waits, until ctx is done.
 func (l *Log) Close(ctx context.Context) error {
+	l.stopRefusals()
 	l.mu.Lock()
 	if !l.closed {
 		l.closed = true
@@ -121,7 +124,11 @@ func (l *Log) Began(c *observe.Call, params []byte) observe.CallObserver {
 }
 
 // Happened implements [observe.Observer].
-func (l *Log) Happened(observe.Event) {}
+func (l *Log) Happened(e observe.Event) {
+	if r, ok := e.(observe.Refused); ok && r.Denied != nil {
+		l.refused(r)
+	}
+}
 
 // withoutArguments is the [observe.CallObserver] of calls of which no arguments are written.
 type withoutArguments Log
@@ -149,13 +156,17 @@ func (l *Log) ended(c *observe.Call, e observe.End, arguments []byte) {
 	if e.Outcome == observe.Left {
 		return
 	}
-	x := line{call: c, end: e, connections: c.Connections(), bytesOut: c.BytesOut(), arguments: arguments}
+	l.queue(line{at: e.At, call: c, end: e, connections: c.Connections(), bytesOut: c.BytesOut(), arguments: arguments})
+}
+
+// queue has a line wait to be written.
+func (l *Log) queue(x line) {
 	if l.lines == nil {
 		l.wait(x, nil)
 		return
 	}
 	made, _ := scratches.Get().(*jsonLine)
-	made.begin(e.At)
+	made.begin(x.at, x.message())
 	x.write(made)
 	made.end()
 	l.wait(line{}, *made)
@@ -241,7 +252,7 @@ func (l *Log) handle(records []line) (failed error) {
 		x := &records[i]
 		l.attrs = l.attrs[:0]
 		x.write(&l.attrs)
-		r := slog.NewRecord(x.end.At, slog.LevelInfo, message, 0)
+		r := slog.NewRecord(x.at, slog.LevelInfo, x.message(), 0)
 		r.AddAttrs(l.attrs...) // copies them
 		if err := l.opts.Handler.Handle(context.Background(), r); err != nil {
 			failed = err

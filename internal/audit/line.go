@@ -11,16 +11,31 @@ import (
 	"holdfast/internal/observe"
 )
 
-// message is that of all lines.
-const message = "call"
+// Messages of lines.
+const (
+	messageCall    = "call"
+	messageRefused = "refused"
+)
 
-// A line is a call that has ended.
+// A line is a call that has ended, a request that was refused, or the number of refused requests that
+// have no line.
 type line struct {
-	call        *observe.Call
+	at          time.Time
+	call        *observe.Call // nil: it is about refused requests
 	end         observe.End
 	connections int
 	bytesOut    int64
 	arguments   []byte // raw JSON, or nil
+	refused     *observe.Refused
+	leftOut     int
+}
+
+// message returns the line's.
+func (x *line) message() string {
+	if x.call == nil {
+		return messageRefused
+	}
+	return messageCall
 }
 
 // A form is what a line is written in. Names are plain words.
@@ -34,12 +49,32 @@ type form interface {
 
 // write writes what the line says.
 func (x *line) write(to form) {
-	c := x.call
 	text := func(name, value string) {
 		if value != "" {
 			to.text(name, value)
 		}
 	}
+	switch {
+	case x.call != nil:
+		x.writeCall(to, text)
+	case x.refused != nil:
+		d := x.refused.Denied
+		text("server", d.Server)
+		text("principal", d.Principal)
+		text("http_method", d.HTTP)
+		text("method", d.Method)
+		text("tool", d.Tool)
+		text("reason", x.refused.Reason)
+		to.integer("status", int64(x.refused.Status))
+		text("remote", d.Remote)
+	default:
+		to.integer("left_out", int64(x.leftOut))
+	}
+}
+
+// writeCall writes what the line of a call says. text leaves empty texts out.
+func (x *line) writeCall(to form, text func(name, value string)) {
+	c := x.call
 	text("server", c.Server)
 	text("principal", c.Principal)
 	text("session", c.Session)
@@ -88,10 +123,11 @@ func (r *record) raw(name string, text json.RawMessage) {
 type jsonLine []byte
 
 // begin begins the line.
-func (l *jsonLine) begin(at time.Time) {
+func (l *jsonLine) begin(at time.Time, message string) {
 	*l = append((*l)[:0], `{"time":"`...)
 	*l = at.AppendFormat(*l, time.RFC3339Nano)
-	*l = append(*l, `","level":"INFO","msg":"`+message+`"`...)
+	*l = append(*l, `","level":"INFO","msg":"`...)
+	*l = append(append(*l, message...), '"')
 }
 
 // end ends it.

@@ -19,7 +19,7 @@ func TestLineAsSlog(t *testing.T) {
 	var want bytes.Buffer
 	var attrs record
 	var got jsonLine
-	got.begin(at)
+	got.begin(at, messageCall)
 	for _, to := range []form{&attrs, &got} {
 		to.text("plain", "a b")
 		to.text("quoted", "\"<\n\x00é\xff\\")

@@ -26,7 +26,8 @@ type Policy struct {
 	Resource     string   // the URL of the server as clients know it, to which paths are appended; "": as they ask for it
 	Log          *slog.Logger
 	// Refused is told of each request that is refused, and why: no_certificate, no_token,
-	// invalid_token, insufficient_scope or auth_unavailable. It may be nil.
+	// invalid_token, insufficient_scope or auth_unavailable. [Principal] says who makes a request
+	// that lacks a scope. It may be nil.
 	Refused func(r *http.Request, reason string, status int)
 }
 
@@ -106,11 +107,14 @@ func Require(policy func(*http.Request) *Policy) func(http.Handler) http.Handler
 				return
 			}
 			who, err := p.authenticate(r)
+			if who != nil {
+				r = r.WithContext(context.WithValue(r.Context(), identityKey{}, who))
+			}
 			if err != nil {
 				p.refuse(w, r, err)
 				return
 			}
-			next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), identityKey{}, who)))
+			next.ServeHTTP(w, r)
 		})
 	}
 }
@@ -123,7 +127,7 @@ var (
 	errScope       = errors.New("the token lacks a scope that is required")
 )
 
-// authenticate returns who makes a request.
+// authenticate returns who makes a request, also with errScope.
 func (p *Policy) authenticate(r *http.Request) (*verified, error) {
 	if p.Certificates {
 		cert := certificateOf(r)
@@ -132,7 +136,10 @@ func (p *Policy) authenticate(r *http.Request) (*verified, error) {
 		}
 		if p.Issuer == nil && p.Keys == nil {
 			identity, err := identityOf(cert)
-			return &verified{principal: identity}, err
+			if err != nil {
+				return nil, err
+			}
+			return &verified{principal: identity}, nil
 		}
 	}
 	token, ok := bearer(r)
@@ -149,7 +156,7 @@ func (p *Policy) authenticate(r *http.Request) (*verified, error) {
 	}
 	for _, s := range p.Scopes {
 		if !slices.Contains(v.scopes, s) {
-			return nil, errScope
+			return v, errScope
 		}
 	}
 	return v, nil

@@ -158,8 +158,9 @@ type Session struct {
 type (
 	// Refused says that a request was refused, before there was a call.
 	Refused struct {
-		Reason string // one of few
-		Status int    // of HTTP
+		Reason string  // one of few
+		Status int     // of HTTP
+		Denied *Denied // of one that Holdfast itself has refused with status 401 or 403; else nil
 	}
 	// Waited says that a call has waited in the queue of calls over a limit, and whether it began
 	// then.
@@ -177,6 +178,21 @@ type (
 		Err       error
 	}
 )
+
+// Denied is what is known of a request that was refused with status 401 or 403. What the client
+// chooses is cut to [MostDenied] bytes.
+type Denied struct {
+	At        time.Time
+	Server    string // as in a [Call]
+	Principal string // who has made the request, if that was proven; else ""
+	HTTP      string // the method of HTTP
+	Method    string // of the message, if it was read; else ""
+	Tool      string // that it calls, or ""
+	Remote    string // the client's address, without a port
+}
+
+// MostDenied is how long each text of a [Denied] is that the client chooses.
+const MostDenied = 256
 
 func (Promoted) event()      {}
 func (BecameTask) event()    {}

@@ -10,6 +10,7 @@ import (
 
 	"holdfast/backend"
 	"holdfast/internal/limit"
+	"holdfast/internal/observe"
 	"holdfast/internal/panics"
 	"holdfast/internal/protocol"
 	"holdfast/internal/session"
@@ -31,6 +32,12 @@ func (h *Handler) reject(w http.ResponseWriter, status int, e *jsonrpc.Error) {
 	h.rejectAs(w, status, jsonrpc.AppendError(nil, nil, e))
 }
 
+// forbid is reject with status 403, for a request of which nobody knows who makes it.
+func (h *Handler) forbid(w http.ResponseWriter, r *http.Request, e *jsonrpc.Error) {
+	h.tellDenied(http.StatusForbidden, e, h.denied(r, nil, ""))
+	h.rejectAs(w, http.StatusForbidden, jsonrpc.AppendError(nil, nil, e))
+}
+
 // rejectAs answers a request with an HTTP status and JSON-RPC errors.
 func (h *Handler) rejectAs(w http.ResponseWriter, status int, body []byte) {
 	head := w.Header()
@@ -41,7 +48,10 @@ func (h *Handler) rejectAs(w http.ResponseWriter, status int, body []byte) {
 }
 
 // fail answers a request with what an error of the floors below means in HTTP.
-func (h *Handler) fail(w http.ResponseWriter, err error) {
+func (h *Handler) fail(w http.ResponseWriter, err error) { h.failDenied(w, err, nil) }
+
+// failDenied is fail for a request that may not be authorized. denied may be nil.
+func (h *Handler) failDenied(w http.ResponseWriter, err error, denied *observe.Denied) {
 	if errors.Is(err, http.ErrAbortHandler) {
 		panic(http.ErrAbortHandler) // as code of the user has it
 	}
@@ -51,7 +61,7 @@ func (h *Handler) fail(w http.ResponseWriter, err error) {
 	}
 	status, e := h.explain(err)
 	setRetryAfter(w, status, err)
-	h.tellRefused(status, err)
+	h.tellDenied(status, err, denied)
 	h.rejectAs(w, status, jsonrpc.AppendError(nil, nil, e))
 }
 

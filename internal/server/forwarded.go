@@ -70,9 +70,14 @@ func (h *Handler) principal(r *http.Request) string {
 	if v := h.visit(r); v != nil {
 		return string(v.Principal)
 	}
-	defer panics.Raise(h.logger, "Options.Principal") // it must never be taken for nobody in particular
 	server, _ := r.Context().Value(serverKey{}).(string)
-	return session.PrincipalAt(server, h.opts.Principal(r))
+	return session.PrincipalAt(server, h.asker(r))
+}
+
+// asker returns who makes a request to this node, whichever server it is for.
+func (h *Handler) asker(r *http.Request) string {
+	defer panics.Raise(h.logger, "Options.Principal") // it must never be taken for nobody in particular
+	return h.opts.Principal(r)
 }
 
 type serverKey struct{}

@@ -148,7 +148,7 @@ func (h *Handler) decodeGet(w http.ResponseWriter, x *exchange) bool {
 	case websocket.IsUpgrade(x.r):
 		x.purpose = forSocket
 		if h.permit(x.r.Context()) != nil {
-			h.fail(w, errNoSocket)
+			h.failDenied(w, errNoSocket, h.denied(x.r, nil, h.asker(x.r)))
 			return false
 		}
 		return h.identify(w, x) && !websocket.Refuse(w, x.r) // before anything is read for it

@@ -25,14 +25,14 @@ var allowedHeaders = map[string]bool{
 func (h *Handler) guard(w http.ResponseWriter, r *http.Request, methods string) bool {
 	local := onLoopback(r)
 	if !h.hostAllowed(r.Host, local) {
-		h.reject(w, http.StatusForbidden, errf(codeInvalid,
+		h.forbid(w, r, errf(codeInvalid,
 			"Host %.80q is not allowed: it is no name of this server (allow it with --allow-host or AllowedHosts)", r.Host))
 		return false
 	}
 	origin := r.Header["Origin"]
 	if len(origin) == 0 {
 		if !h.siteAllowed(r, local) {
-			h.reject(w, http.StatusForbidden, errf(codeInvalid,
+			h.forbid(w, r, errf(codeInvalid,
 				"the request comes from a web page of another site, and without an Origin: it is not allowed"))
 			return false
 		}
@@ -46,7 +46,7 @@ func (h *Handler) guard(w http.ResponseWriter, r *http.Request, methods string) 
 	head := w.Header()
 	head.Add("Vary", "Origin")
 	if len(origin) > 1 || !h.originAllowed(r, origin[0], local) {
-		h.reject(w, http.StatusForbidden, errf(codeInvalid,
+		h.forbid(w, r, errf(codeInvalid,
 			"Origin %.80q is not allowed (allow it with --allow-origin or AllowedOrigins)", origin[0]))
 		return false
 	}

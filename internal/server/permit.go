@@ -32,19 +32,20 @@ func (h *Handler) permit(ctx context.Context) Permit {
 	return permit
 }
 
-// permitted returns why the client of a request must not send messages, or nil.
-func (h *Handler) permitted(ctx context.Context, msgs []jsonrpc.Message) (err error) {
+// permitted returns why the client of a request must not send messages, and the first that it must
+// not send; or nil.
+func (h *Handler) permitted(ctx context.Context, msgs []jsonrpc.Message) (not *jsonrpc.Message, err error) {
 	permit := h.permit(ctx)
 	if permit == nil {
-		return nil
+		return nil, nil
 	}
 	defer panics.Catch(&err, h.logger, "Options.Authenticate", "")
 	for i := range msgs {
 		if err := permit(&msgs[i]); err != nil {
-			return err
+			return &msgs[i], err
 		}
 	}
-	return nil
+	return nil, nil
 }
 
 // errNoSocket refuses a WebSocket.

@@ -161,8 +161,9 @@ func (h *Handler) body(w http.ResponseWriter, r *http.Request) (msgs []jsonrpc.M
 	case err != nil:
 		h.reject(w, http.StatusBadRequest, errf(codeInvalid, "%v", err))
 	default:
-		if err = h.permitted(r.Context(), msgs); err != nil {
-			h.fail(w, err)
+		var not *jsonrpc.Message
+		if not, err = h.permitted(r.Context(), msgs); err != nil {
+			h.failDenied(w, err, h.denied(r, not, h.asker(r)))
 		}
 	}
 	return msgs, batch, err == nil

@@ -4,19 +4,54 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"strings"
+	"time"
 
 	"holdfast/internal/observe"
 	"holdfast/internal/panics"
 	"holdfast/internal/protocol"
 	"holdfast/internal/session"
+	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
 
 // tellRefused tells observers of a request that is answered with a status because of err.
-func (h *Handler) tellRefused(status int, err error) {
-	if h.opts.Observers != nil && status >= http.StatusBadRequest {
-		h.opts.Observers.Happened(observe.Refused{Reason: reasonOf(status, err), Status: status})
+func (h *Handler) tellRefused(status int, err error) { h.tellDenied(status, err, nil) }
+
+// tellDenied is tellRefused for a request that may have been refused with status 401 or 403. denied
+// may be nil.
+func (h *Handler) tellDenied(status int, err error, denied *observe.Denied) {
+	if h.opts.Observers == nil || status < http.StatusBadRequest {
+		return
 	}
+	if status != http.StatusUnauthorized && status != http.StatusForbidden {
+		denied = nil
+	}
+	h.opts.Observers.Happened(observe.Refused{Reason: reasonOf(status, err), Status: status, Denied: denied})
+}
+
+// denied returns what is known of a request that is not authorized: m is the message that is refused,
+// or nil; principal is who was proven to make it, or "". It is nil where nobody is told.
+func (h *Handler) denied(r *http.Request, m *jsonrpc.Message, principal string) *observe.Denied {
+	if h.opts.Observers == nil {
+		return nil
+	}
+	d := &observe.Denied{At: time.Now(), Server: NameOf(r.Context()), Principal: principal, HTTP: cut(r.Method), Remote: bare(r.RemoteAddr)}
+	if m != nil {
+		d.Method = cut(m.Method)
+		if m.Method == protocol.MethodCallTool {
+			d.Tool = cut(jsonrpc.String(jsonrpc.Field(m.Params, "name")))
+		}
+	}
+	return d
+}
+
+// cut returns the beginning of what a client has sent, not longer than [observe.MostDenied].
+func cut(text string) string {
+	if len(text) <= observe.MostDenied {
+		return text
+	}
+	return strings.Clone(strings.ToValidUTF8(text[:observe.MostDenied], "")) // without the rest in memory
 }
 
 type tellerKey struct{}
@@ -29,12 +64,22 @@ func (h *Handler) told(r *http.Request) *http.Request {
 	return r.WithContext(context.WithValue(r.Context(), tellerKey{}, h))
 }
 
-// TellRefused tells observers of a request that Options.Authenticate refuses, by its context. The
-// reason is one of few, in lower case with underscores.
-func TellRefused(ctx context.Context, reason string, status int) {
-	if h, ok := ctx.Value(tellerKey{}).(*Handler); ok {
-		h.opts.Observers.Happened(observe.Refused{Reason: reason, Status: status})
+// TellRefused tells observers of a request that Options.Authenticate refuses. The reason is one of few,
+// in lower case with underscores. With status 403, Options.Principal must say who was proven to make
+// the request, or "".
+func TellRefused(r *http.Request, reason string, status int) {
+	h, ok := r.Context().Value(tellerKey{}).(*Handler)
+	if !ok {
+		return
 	}
+	e := observe.Refused{Reason: reason, Status: status}
+	switch status {
+	case http.StatusUnauthorized:
+		e.Denied = h.denied(r, nil, "")
+	case http.StatusForbidden:
+		e.Denied = h.denied(r, nil, h.asker(r))
+	}
+	h.opts.Observers.Happened(e)
 }
 
 // A reasoned error says for which reason a request is refused. It is one of few, in lower case

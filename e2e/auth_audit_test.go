@@ -1,0 +1,128 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"holdfast/internal/auth/authtest"
+)
+
+// auditOf returns the lines of an audit with a message, as far as they are written.
+func auditOf(t *testing.T, file, msg string) (all []map[string]any) {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		if !strings.HasSuffix(line, "\n") {
+			break // it is being written
+		}
+		var one map[string]any
+		if err := json.Unmarshal([]byte(line), &one); err != nil {
+			t.Fatalf("%s: %v", line, err)
+		}
+		if one["msg"] == msg {
+			all = append(all, one)
+		}
+	}
+	return all
+}
+
+// TestAuthAudit has the audit name requests that nobody may make: why, of whom if that is proven, and
+// not by which token. Many of them have few lines, and the others are counted.
+func TestAuthAudit(t *testing.T) {
+	t.Parallel()
+	as, files := authtest.New(t), recordTokens(t)
+	audit := filepath.Join(t.TempDir(), "audit.jsonl")
+	base := serveFile(t, fmt.Sprintf(`{"mcpServers": {"files": {"url": %q, "holdfast": {"auth": {"tools": {"write_*": ["w"]}}}}}}`, files.URL),
+		"--auth-issuer", as.URL, "--auth-resource", "http://$ADDR", "--auth-scopes", "mcp", "--audit", audit)
+	at := base + "/files/mcp"
+	var tokens []string
+	token := func(change authtest.Claims) string {
+		claims := authtest.Claims{"aud": at, "scope": "mcp"}
+		for name, v := range change {
+			claims[name] = v
+		}
+		one := as.Token(claims)
+		tokens = append(tokens, one)
+		return one
+	}
+	ada := as.URL + " ada"
+	good := token(nil)
+	session := post(t, at, good, "", begins).header.Get("Mcp-Session-Id")
+	var want []map[string]any
+	for _, c := range []struct {
+		token, session, body string
+		reason               string
+		status               int
+		more                 map[string]any
+	}{
+		{"wrong-token", "", begins, "invalid_token", http.StatusUnauthorized, nil},
+		{token(authtest.Claims{"exp": time.Now().Add(-time.Minute).Unix()}), session, calls("read_it"), "invalid_token", http.StatusUnauthorized, nil},
+		{token(authtest.Claims{"aud": base + "/other/mcp"}), session, calls("read_it"), "invalid_token", http.StatusUnauthorized, nil},
+		{token(authtest.Claims{"scope": "other"}), "", begins, "insufficient_scope", http.StatusForbidden, map[string]any{"principal": ada}},
+		{good, session, calls("write_it"), "insufficient_scope", http.StatusForbidden, map[string]any{"principal": ada, "method": "tools/call", "tool": "write_it"}},
+		{good, "", callsModern("write_it"), "insufficient_scope", http.StatusForbidden, map[string]any{"principal": ada, "method": "tools/call", "tool": "write_it"}},
+		{good, session, calls("read_it"), "", http.StatusOK, nil},
+	} {
+		if r := post(t, at, c.token, c.session, c.body); r.status != c.status {
+			t.Errorf("%d %s, want %d", r.status, r.body, c.status)
+		}
+		if c.reason == "" {
+			continue
+		}
+		line := map[string]any{"level": "INFO", "msg": "refused", "server": "files", "http_method": "POST", "reason": c.reason, "status": float64(c.status), "remote": "127.0.0.1"}
+		for name, v := range c.more {
+			line[name] = v
+		}
+		want = append(want, line)
+	}
+	eventually(t, "the lines", time.Minute, func() bool {
+		return len(auditOf(t, audit, "refused")) >= len(want) && len(auditOf(t, audit, "call")) > 0
+	})
+	lines := auditOf(t, audit, "refused")
+	for i, line := range lines {
+		if at, err := time.Parse(time.RFC3339Nano, fmt.Sprint(line["time"])); err != nil || time.Since(at) > time.Hour {
+			t.Errorf("%v: %v", line, err)
+		}
+		delete(line, "time")
+		if !reflect.DeepEqual(line, want[i]) {
+			t.Errorf("got  %v\nwant %v", line, want[i])
+		}
+	}
+
+	const flood = 60
+	for range flood {
+		if r := post(t, at, "wrong-token", "", begins); r.status != http.StatusUnauthorized {
+			t.Errorf("%d", r.status)
+		}
+	}
+	eventually(t, "all are counted", time.Minute, func() bool {
+		n := 0
+		for _, line := range auditOf(t, audit, "refused") {
+			if left, ok := line["left_out"].(float64); ok {
+				n += int(left)
+				continue
+			}
+			n++
+		}
+		return n == len(want)+flood
+	})
+	text, err := os.ReadFile(audit)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, one := range append(tokens, "wrong-token") {
+		if strings.Contains(string(text), one) {
+			t.Errorf("a token is in the audit: %s", one)
+		}
+	}
+}

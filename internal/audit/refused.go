@@ -1,0 +1,74 @@
+package audit
+
+import (
+	"sync"
+	"time"
+
+	"holdfast/internal/observe"
+)
+
+// mostRefused is how many refused requests have a line in a second, at most: as many of clients whose
+// principal was proven, and as many of all others. So who has no token can neither fill the disk, nor
+// keep a line from who has one.
+const mostRefused = 10
+
+// refusals bounds the lines of refused requests.
+type refusals struct {
+	mu      sync.Mutex
+	until   time.Time // when the second is over
+	anybody int       // lines in it, of requests of which nobody knows who has made them
+	proven  int       // of others
+	leftOut int       // requests without a line of which no line says how many they are
+	tell    *time.Timer
+	closed  bool
+}
+
+// refused queues the line of a refused request, or counts it.
+func (l *Log) refused(e observe.Refused) {
+	b := &l.bound
+	b.mu.Lock()
+	now := time.Now()
+	if !now.Before(b.until) {
+		b.until, b.anybody, b.proven = now.Add(time.Second), 0, 0
+	}
+	lines := &b.anybody
+	if e.Denied.Principal != "" {
+		lines = &b.proven
+	}
+	*lines++
+	written := *lines <= mostRefused
+	if !written {
+		if b.leftOut++; b.leftOut == 1 && !b.closed {
+			b.tell = time.AfterFunc(b.until.Sub(now), l.tellLeftOut)
+		}
+	}
+	b.mu.Unlock()
+	if written {
+		l.queue(line{at: e.Denied.At, refused: &e})
+	}
+}
+
+// tellLeftOut queues the line that says how many requests have none.
+func (l *Log) tellLeftOut() {
+	b := &l.bound
+	b.mu.Lock()
+	n := b.leftOut
+	b.leftOut = 0
+	b.mu.Unlock()
+	if n > 0 {
+		l.queue(line{at: time.Now(), leftOut: n})
+	}
+}
+
+// stopRefusals says what is left to say.
+func (l *Log) stopRefusals() {
+	b := &l.bound
+	b.mu.Lock()
+	b.closed = true
+	tell := b.tell
+	b.mu.Unlock()
+	if tell != nil {
+		tell.Stop()
+	}
+	l.tellLeftOut()
+}
