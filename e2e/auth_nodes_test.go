@@ -203,7 +203,7 @@ func (g *guardedNodes) resume() {
 			g.challenges("no token, "+c.what, g.send(c.method, n.URL+c.query, "", c.body, c.header), "/mcp", "")
 		}
 	}
-	events, _ = g.events(http.MethodGet, g.two.URL, g.token("ada", "/mcp"), "", last)
+	events, _ = g.events(http.MethodGet, g.two.URL, g.token("ada", "/mcp"), "", last) //nolint:bodyclose // the end of the test closes it
 	g.next(events, "which colour")
 	if r := g.send(http.MethodPost, g.two.URL, g.token("ada", "/mcp"), answers(question), in); r.status != http.StatusAccepted {
 		t.Errorf("the answer: %d %s", r.status, r.body)
@@ -218,7 +218,7 @@ func (g *guardedNodes) resume() {
 func (g *guardedNodes) pair() {
 	t := g.t
 	g.challenges("GET without a token", g.send(http.MethodGet, g.one.SSE, "", "", nil), "/sse", "")
-	events, _ := g.events(http.MethodGet, g.one.SSE, g.token("ada", "/sse"), "", nil)
+	events, _ := g.events(http.MethodGet, g.one.SSE, g.token("ada", "/sse"), "", nil) //nolint:bodyclose // the end of the test closes it
 	first, err := events.Next()
 	if err != nil || first.Name != "endpoint" {
 		t.Fatalf("the first event is %+v: %v", first, err)
