@@ -14,59 +14,10 @@ import (
 	"time"
 
 	"holdfast/backend"
-	"holdfast/internal/budget"
 	"holdfast/internal/engine/shared"
 	"holdfast/internal/feature/idempotency"
-	"holdfast/internal/limit"
-	"holdfast/internal/observe"
 	"holdfast/stream"
 )
-
-// Options bound what a Manager takes on. The zero value of each field stands for
-// the default given with it.
-type Options struct {
-	TTL         time.Duration // how long an idle session lives; 30 minutes
-	MaxSessions int           // 250,000
-	MaxCalls    int           // requests in flight, in all; 1,000,000
-	SessionMax  int           // requests in flight in one session; 1,000
-	// MaxProcesses bounds how many conversations with the backend are open at a time,
-	// for one whose conversations are processes: 0: no bound.
-	MaxProcesses int
-	// MaxShare is how much of MaxSessions, MaxCalls and MaxProcesses one tenant
-	// ([TenantOf]) may have, as a part of 1; 1. It is at least one.
-	MaxShare float64
-	// Unused is how long the conversation of a session is kept in which nothing was done
-	// since its initialize, and whose client is not connected; 0: as long as the session.
-	Unused    time.Duration
-	Stateless bool // no request of a backend can be answered
-	Tasks     bool // clients of revision 2025-11-25 are offered tasks, and calls of modern ones that know tasks become tasks
-	// MaxWait is how long a client of SEP-975 may stay away from a call, without
-	// asking for its status, before it is cancelled; 1 h; negative: for ever. Such
-	// clients are told of no more than TTL and Keep, as the outcome is kept no
-	// longer, and to wait for at least MinWait before they come back.
-	MaxWait, MinWait time.Duration
-	Keep             time.Duration // how long the store keeps a finished call; 0: not known
-	// Safe says which tools may be called again without harm, beside those that
-	// say so themselves (readOnlyHint, idempotentHint).
-	Safe func(tool string) bool
-	// HandOffAfter returns after which time calls of a tool of a server are handed off, if
-	// their clients do not know tasks; 0 or less: never. What it returns for
-	// [handoff.ToolWait] is above 0 if any of the server's are. It returns at once: it is
-	// called with locks held. nil: no call is.
-	HandOffAfter func(server, tool string) time.Duration
-	// Ended is told of each request that named a webhook and whose call has ended
-	// with nobody connected, once. It must not wait: it is called on the goroutine
-	// that ends the call, with no lock held. Where it is nil, webhooks are ignored.
-	OnEnded func(EndedRequest)
-	// Observers are told of sessions and calls; nil: there are none.
-	Observers observe.Observers
-	// Flight counts the bytes of requests in flight, and of messages that wait to be
-	// stored; nil: nobody does.
-	Flight *budget.Flight
-	// Limits bounds the calls that clients begin; nil: nothing does.
-	Limits *limit.Limiter
-	Logger *slog.Logger // slog.Default()
-}
 
 // A Manager holds the sessions of one endpoint. Its methods may be called
 // concurrently.
@@ -141,27 +92,7 @@ type takeOvers struct {
 // NewManager returns a manager of sessions that are answered by backend and kept
 // in store. The caller closes it, and the store after it.
 func NewManager(store stream.Store, backend backend.Backend, opts Options) *Manager {
-	if opts.TTL <= 0 {
-		opts.TTL = 30 * time.Minute
-	}
-	if opts.MaxSessions <= 0 {
-		opts.MaxSessions = 250_000
-	}
-	if opts.MaxCalls <= 0 {
-		opts.MaxCalls = 1_000_000
-	}
-	if opts.MaxShare <= 0 || opts.MaxShare > 1 {
-		opts.MaxShare = 1
-	}
-	if opts.SessionMax <= 0 {
-		opts.SessionMax = 1_000
-	}
-	if opts.MaxWait == 0 {
-		opts.MaxWait = time.Hour
-	}
-	if opts.Logger == nil {
-		opts.Logger = slog.Default()
-	}
+	opts.setDefaults()
 	m := &Manager{
 		opts:          opts,
 		store:         store,

@@ -148,6 +148,9 @@ func (s *Session) Revision() string {
 // Touch notes that the client has sent something, so that the session does not expire.
 func (s *Session) Touch() { s.use.lastSeen.Store(int64(s.m.clock())) }
 
+// Busy reports whether requests are in flight.
+func (s *Session) Busy() bool { return s.use.calls.Load() > 0 }
+
 // idle reports whether the session has had nothing to do since the given time. A
 // call that runs with nobody connected keeps its session for a day, not for
 // ever. An initialize of revision 2024-11-05 that nobody waits for does not.
