@@ -46,6 +46,12 @@ func newServer(conf *config.Server, version uint64, log *slog.Logger) *server {
 	return s
 }
 
+// startsProcess reports whether each session of the server has a process of its own.
+func (s *server) startsProcess() bool {
+	conf := s.conf.Load()
+	return conf.Type == config.Stdio && !conf.Share
+}
+
 // runsLike reports whether another entry for the server runs the same.
 func (s *server) runsLike(b *config.Server) bool {
 	a := s.conf.Load()

@@ -220,6 +220,17 @@ func (s *Set) Server(name string) (version uint64, stopIdle time.Duration) {
 	return t.merged, stopIdle
 }
 
+// StartsProcess reports whether each session of a server has a process of its own: not one
+// over HTTP, and not one whose sessions share a process.
+func (s *Set) StartsProcess(name string) bool {
+	t := s.table.Load()
+	if name != config.MergedName {
+		one := t.byName[name]
+		return one != nil && one.startsProcess()
+	}
+	return slices.ContainsFunc(t.order, (*server).startsProcess)
+}
+
 // SafeTool reports whether a tool of a server may be called again.
 func (s *Set) SafeTool(name, tool string) bool {
 	t := s.table.Load()

@@ -14,6 +14,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"go.uber.org/goleak"
 
+	"holdfast/internal/config"
 	"holdfast/internal/testlong"
 )
 
@@ -181,6 +182,27 @@ func TestMaxProcesses(t *testing.T) {
 	}
 	if status, text, _ := f.post("/a/mcp", "", hello); status != http.StatusOK {
 		t.Errorf("after the first has ended: %d %s", status, text)
+	}
+}
+
+// What costs a process for each session: a command that is not shared, and all servers as one
+// if there is such a command among them.
+func TestStartsProcess(t *testing.T) {
+	t.Parallel()
+	const remote = `"up": "$b", "shared": {"command": "true", "holdfast": {"share": true}}`
+	for conf, want := range map[string]map[string]bool{
+		`{"holdfast": {"merge": true}, "mcpServers": {` + remote + `}}`:                             {"": false, "up": false, "shared": false, "none": false},
+		`{"holdfast": {"merge": true}, "mcpServers": {"own": {"command": "true"}, ` + remote + `}}`: {"": true, "own": true, "up": false, "shared": false},
+	} {
+		f := newFarm(t, conf, "b")
+		for name, want := range want {
+			if name == "" {
+				name = config.MergedName
+			}
+			if f.set.StartsProcess(name) != want {
+				t.Errorf("%q in %s: a process is %v, want %v", name, conf, !want, want)
+			}
+		}
 	}
 }
 

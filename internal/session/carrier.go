@@ -202,10 +202,7 @@ func (m *Manager) beginCarrier(c *carrier, r *http.Request) {
 		r = b.WithServer(r, c.key.server)
 	}
 	c.s, c.err = m.begin(r, c.key.principal, kind{modern: c.key.revision, carrier: c}, func(s *Session) error {
-		if err := m.takePlace(ctx, s, placeWait, false); err != nil {
-			return err
-		}
-		return s.connect(ctx, r)
+		return s.open(ctx, r)
 	})
 	if c.err != nil {
 		m.dropCarrier(c)

@@ -41,11 +41,19 @@ func (l *link) deliver(in backend.Inbound) error {
 // again and to answer the initialize that it is given.
 const reopenTimeout = 30 * time.Second
 
-// connect opens the backend for a session that has a place for it ([Manager.takePlace]).
-func (s *Session) connect(ctx context.Context, r *http.Request) error {
-	bounded := s.m.opts.MaxProcesses > 0
+// open opens the backend for a new session.
+func (s *Session) open(ctx context.Context, r *http.Request) error {
+	took, err := s.m.takePlace(ctx, s, placeWait, false)
+	if err != nil {
+		return err
+	}
+	return s.connect(ctx, r, took)
+}
+
+// connect opens the backend for the session. took says that it has taken a place for that.
+func (s *Session) connect(ctx context.Context, r *http.Request, took bool) error {
 	if !s.m.startWork() {
-		if bounded {
+		if took {
 			s.m.freePlace(s.tenant, false)
 		}
 		return ErrClosing
@@ -61,13 +69,13 @@ func (s *Session) connect(ctx context.Context, r *http.Request) error {
 	conn, err := s.m.openBackend(ctx, backend.Start{Session: s.Name(), Secret: s.id, Server: s.Server(), Revision: s.modern, HTTP: r}, l)
 	s.tellOpened(began, err)
 	if err != nil {
-		if bounded {
+		if took {
 			s.m.freePlace(s.tenant, false)
 		}
 		s.m.work.Done()
 		return fmt.Errorf("%w: %w", ErrRefused, err)
 	}
-	if bounded {
+	if took {
 		conn = &placed{conn, l}
 		s.m.mu.Lock()
 		s.m.places.links[l] = struct{}{}
@@ -195,7 +203,8 @@ func (s *Session) reopen(ctx context.Context, in backend.Inbound) error {
 	case c != nil:
 		wait = reopenTimeout
 	}
-	if err := s.m.takePlace(context.WithoutCancel(ctx), s, wait, in.Call != nil); err != nil {
+	took, err := s.m.takePlace(context.WithoutCancel(ctx), s, wait, in.Call != nil)
+	if err != nil {
 		return err
 	}
 	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), reopenTimeout)
@@ -206,7 +215,7 @@ func (s *Session) reopen(ctx context.Context, in backend.Inbound) error {
 		r = s.backend.first
 	}
 	s.mu.Unlock()
-	if err := s.connect(ctx, r); err != nil {
+	if err := s.connect(ctx, r, took); err != nil {
 		s.unlink()
 		return err
 	}

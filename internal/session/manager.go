@@ -146,10 +146,7 @@ func (m *Manager) storeCrowded() bool {
 // [ErrRefused].
 func (m *Manager) New(r *http.Request, principal string, single bool) (*Session, error) {
 	return m.begin(r, principal, kind{single: single}, func(s *Session) error {
-		if err := m.takePlace(r.Context(), s, placeWait, false); err != nil {
-			return err
-		}
-		return s.connect(r.Context(), r)
+		return s.open(r.Context(), r)
 	})
 }
 

@@ -49,12 +49,18 @@ func (p *placed) Close() error {
 	return p.Conn.Close()
 }
 
-// takePlace takes a place for a conversation of the session, if there is a bound. It
+// needsPlace reports whether a conversation of the session costs a process, of which there is
+// a bound.
+func (s *Session) needsPlace() bool {
+	return s.m.opts.MaxProcesses > 0 && (s.m.many == nil || s.m.many.StartsProcess(s.Server()))
+}
+
+// takePlace takes a place for a conversation of the session, if it needs one: took says so. It
 // waits for one, if it is not patient only as long as one is about to be free. The error
 // wraps [ErrBusy], or says that the session is closed.
-func (m *Manager) takePlace(ctx context.Context, s *Session, wait time.Duration, patient bool) error {
-	if m.opts.MaxProcesses <= 0 {
-		return nil
+func (m *Manager) takePlace(ctx context.Context, s *Session, wait time.Duration, patient bool) (took bool, err error) {
+	if !s.needsPlace() {
+		return false, nil
 	}
 	ctx, stop := context.WithTimeout(ctx, wait)
 	defer stop()
@@ -66,7 +72,7 @@ func (m *Manager) takePlace(ctx context.Context, s *Session, wait time.Duration,
 			m.places.taken++
 			s.tenant.processes++
 			m.mu.Unlock()
-			return nil
+			return true, nil
 		}
 		if m.places.freed == nil {
 			m.places.freed = make(chan struct{})
@@ -74,7 +80,7 @@ func (m *Manager) takePlace(ctx context.Context, s *Session, wait time.Duration,
 		freed := m.places.freed
 		m.mu.Unlock()
 		if !coming && !m.evict(s) && !patient {
-			return full
+			return false, full
 		}
 		again := time.NewTimer(placeAgain)
 		select {
@@ -84,10 +90,10 @@ func (m *Manager) takePlace(ctx context.Context, s *Session, wait time.Duration,
 		}
 		again.Stop()
 		if ctx.Err() != nil {
-			return full
+			return false, full
 		}
 		if s.isClosed() {
-			return s.goneError()
+			return false, s.goneError()
 		}
 	}
 }
@@ -109,7 +115,7 @@ func (m *Manager) noPlace(s *Session) (full error, coming bool) {
 // checkPlace reports whether a conversation could be opened for the session now or soon: the
 // error wraps [ErrBusy] if not.
 func (m *Manager) checkPlace(s *Session) error {
-	if m.opts.MaxProcesses <= 0 {
+	if !s.needsPlace() {
 		return nil
 	}
 	var full error

@@ -15,6 +15,9 @@ type manyServers interface {
 	// stopIdle is how long a session may be silent before its conversation is closed, to
 	// be opened again with the next message; 0: for ever.
 	Server(name string) (version uint64, stopIdle time.Duration)
+	// StartsProcess reports whether a conversation with the server with a name costs a process
+	// of its own.
+	StartsProcess(name string) bool
 	// SafeTool reports whether the operator calls a tool of a server safe.
 	SafeTool(server, tool string) bool
 	// OnChange has a function called after servers have changed. It does not wait.

@@ -25,6 +25,7 @@ func (d *manyDesk) Server(name string) (uint64, time.Duration) {
 	return d.versions[name], d.stopIdle
 }
 
+func (d *manyDesk) StartsProcess(name string) bool    { return name != "remote" }
 func (d *manyDesk) SafeTool(server, tool string) bool { return server == "files" && tool == "x" }
 func (d *manyDesk) OnChange(changed func())           { d.changed = changed }
 
@@ -99,4 +100,29 @@ func TestServersChange(t *testing.T) {
 			t.Error("the session of a removed server stays for its calls")
 		}
 	})
+}
+
+// Conversations with a server that has no process of its own for each take no place: they are
+// not refused at the bound, and those that are in use leave the places to others.
+func TestServersPlaces(t *testing.T) {
+	t.Parallel()
+	d := &manyDesk{desk: &desk{}, versions: map[string]uint64{"files": 1, "remote": 1}}
+	h := newHouse(t, Options{}, nil)
+	h.Close()
+	h.desk, h.Manager = d.desk, NewManager(h.store, backend.Backend(d), Options{Logger: h.logger, MaxProcesses: 1})
+	defer h.close()
+	for range 3 {
+		h.use(h.open(PrincipalAt("remote", "")), 1)
+	}
+	if taken, links := h.processes(); taken != 0 || links != 0 {
+		t.Errorf("%d places are taken, of %d conversations", taken, links)
+	}
+	h.use(h.open(PrincipalAt("files", "")), 1)
+	h.use(h.open(PrincipalAt("remote", "")), 1)
+	_, err := h.New(from("192.0.2.9"), PrincipalAt("files", ""), false)
+	wantBusy(t, "a second process", err, "--max-processes")
+	for _, s := range h.all() {
+		h.End(s)
+	}
+	h.empty()
 }
