@@ -170,6 +170,21 @@ func begin(t testing.TB, s *Session, light bool, texts ...string) *Call {
 	return c
 }
 
+// awaitListed waits until the sessions know the tools of their backends: a call waits for that
+// only as long as hintsWait.
+func awaitListed(t testing.TB, all ...*Session) {
+	t.Helper()
+	for _, s := range all {
+		m := parse(request(0))
+		eventually(t, "the tools to be known", func() bool {
+			s.Light(t.Context(), &m, nil)
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return s.tools.complete
+		})
+	}
+}
+
 func request(id int) string {
 	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"x"}}`, id)
 }

@@ -269,6 +269,7 @@ func TestHandOverCuts(t *testing.T) {
 		f := newShelf()
 		a, b := f.add(t, "a", safeTools()), f.add(t, "b", safeTools())
 		s, other := a.open("alice"), a.open("alice")
+		awaitListed(t, s, other) // what calls tools that were not listed in time is left to the next owner
 		unsafe, safe := begin(t, s, false, request(1)), begin(t, s, false, safeRequest(2))
 		light, unsafe2 := begin(t, s, true, safeRequest(3)), begin(t, s, true, request(4)) // as with --response json
 		begin(t, other, false, request(1))

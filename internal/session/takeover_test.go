@@ -682,6 +682,7 @@ func TestTakeOverWebhooks(t *testing.T) {
 	a, b := f.add(t, "a", safeTools()), f.add(t, "b", o)
 	a.opts.OnEnded = func(EndedRequest) { t.Error("the lost node told a webhook") }
 	s := a.open("alice")
+	awaitListed(t, s) // else its calls are left to the next owner, and a does not learn when it closes that it is lost
 	hooked := func(id int) string {
 		return fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"x","_meta":{"holdfast/webhook":{"url":"https://h/%d"}}}}`, id, id)
 	}
