@@ -18,6 +18,7 @@ type inflight struct {
 	sent bool        // the backend has it, or may have it; guarded by Session.mu
 	ours bool        // no backend hears of it: it calls one of our tools
 	adds bool        // our tools are added to the response
+	list bool        // it asks for the list of tools from its beginning, which has not changed since
 	size int32       // bytes that are counted as on their way until it is answered
 	slot *limit.Slot // what it takes of the calls that may be in flight; nil: nothing
 	stop func()      // ends what is done for it besides; nil: nothing is
@@ -64,6 +65,8 @@ func (s *Session) addRequests(c *Call, msgs []jsonrpc.Message, pass *limit.Pass)
 		if c.method == "" {
 			c.method = m.Method
 		}
+		// Of a carrier's clients each may be shown other tools.
+		rq.list = m.Method == protocol.MethodToolsList && s.modern == "" && jsonrpc.Field(m.Params, "cursor") == nil
 		if m.Method == protocol.MethodInitialize && (s.backend.initialize == nil || s.taken && s.revision == "") {
 			s.backend.initialize = bytes.Clone(m.Raw) // and not the body with it
 			s.takeCapabilities(m.Params)

@@ -353,6 +353,50 @@ func TestHintsOutdated(t *testing.T) {
 	})
 }
 
+// A list that a client has asked for is what is known of the tools: the backend is asked for no other,
+// if it is the whole list, and has not changed since.
+func TestToolsListedByClient(t *testing.T) {
+	t.Parallel()
+	const tools = `"tools":[{"name":"x","annotations":{"readOnlyHint":true}},{"name":"y"}]`
+	for _, test := range []struct {
+		name, params, result string
+		changed, whole       bool
+	}{
+		{name: "all", result: `{` + tools + `}`, whole: true},
+		{name: "none", result: `{"tools":[]}`, whole: true},
+		{name: "a first page", result: `{` + tools + `,"nextCursor":"2"}`},
+		{name: "a last page", params: `,"params":{"cursor":"2"}`, result: `{` + tools + `}`},
+		{name: "changed meanwhile", result: `{` + tools + `}`, changed: true},
+		{name: "no list", result: `{"tools":7}`},
+		{name: "nothing", result: `{}`},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			h := newHouse(t, Options{}, nil)
+			defer h.close()
+			b := &lister{asked: make(chan backend.Inbound, 1)}
+			h.backend = b
+			s := h.open("")
+			c := begin(t, s, true, `{"jsonrpc":"2.0","id":1,"method":"tools/list"`+test.params+`}`)
+			in := <-b.asked
+			if test.changed {
+				b.last().say(nil, `{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`)
+			}
+			b.last().say(in.Call, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":%s}`, in.ID, test.result))
+			if _, done := c.Wait(t.Context(), 0); !done {
+				t.Fatal("not answered")
+			}
+			unknown := parse(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"y"}}`)
+			if s.Light(t.Context(), &unknown, nil) {
+				t.Error("a tool that says nothing is called safe")
+			}
+			if asked := len(b.asked) > 0; asked == test.whole {
+				t.Errorf("the backend is asked for its tools again: %v", asked)
+			}
+		})
+	}
+}
+
 // lister is a backend that has the test answer tools/list.
 type lister struct {
 	desk

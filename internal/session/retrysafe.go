@@ -45,12 +45,12 @@ type toolList struct {
 	NextCursor string `json:"nextCursor"`
 }
 
-// learn takes in one page of a tools/list result and returns the cursor of the
-// next. shapes says that it matters which tools have an outputSchema.
-func (h *toolHints) learn(result []byte, shapes bool) (next string) {
+// learn takes in one page of a tools/list result. It returns the cursor of the next, and
+// whether it is such a page. shapes says that it matters which tools have an outputSchema.
+func (h *toolHints) learn(result []byte, shapes bool) (next string, ok bool) {
 	var page toolList
 	if json.Unmarshal(result, &page) != nil {
-		return ""
+		return "", false
 	}
 	for _, t := range page.Tools {
 		h.headed.learn(t.Name, t.InputSchema)
@@ -70,7 +70,7 @@ func (h *toolHints) learn(result []byte, shapes bool) (next string) {
 		}
 		h.safe[t.Name] = true
 	}
-	return page.NextCursor
+	return page.NextCursor, page.Tools != nil
 }
 
 // Light reports whether a request may start light, answered with nothing kept of it. For a
@@ -174,6 +174,17 @@ func allSafe(msgs []jsonrpc.Message, tool func(*jsonrpc.Message) bool) bool {
 	return true
 }
 
+// learnPage takes in what a client is answered that asked for tools: no others need be asked for
+// if that is all of them. It reports whether the next owner of the session should know. s.mu is held.
+func (s *Session) learnPage(rq *inflight, result []byte) (news bool) {
+	next, ok := s.tools.learn(result, s.m.handsOff())
+	if !ok || next != "" || !rq.list || s.tools.complete {
+		return false
+	}
+	s.tools.complete = true
+	return s.m.shared != nil && len(s.tools.safe) > 0
+}
+
 // learnAll reads the backend's whole list of tools, and closes done.
 func (s *Session) learnAll(l *link, listed int, done chan struct{}, in backend.Inbound) {
 	defer s.m.work.Done()
@@ -190,7 +201,7 @@ func (s *Session) learnAll(l *link, listed int, done chan struct{}, in backend.I
 			break
 		}
 		s.tellTools(m.Result)
-		cursor := all.learn(m.Result, s.m.handsOff())
+		cursor, _ := all.learn(m.Result, s.m.handsOff())
 		if cursor == "" {
 			break
 		}

@@ -99,14 +99,14 @@ func (s *Session) responded(l *link, call *Call, m jsonrpc.Message) {
 		s.mu.Unlock()
 		return // it was cancelled, and nobody wants it
 	}
-	noted := false
+	noted, listed := false, false
 	switch rq.call.method {
 	case protocol.MethodInitialize:
 		s.revision = jsonrpc.String(jsonrpc.Field(m.Result, "protocolVersion"))
 		s.offerTasks(m.Result)
 		noted = s.revision != "" && s.m.shared != nil
 	case protocol.MethodToolsList:
-		s.tools.learn(m.Result, s.m.handsOff())
+		listed = s.learnPage(rq, m.Result)
 		s.tellTools(m.Result)
 	}
 	adds := rq.adds && !s.tools.clash
@@ -116,6 +116,10 @@ func (s *Session) responded(l *link, call *Call, m jsonrpc.Message) {
 		// machine has lost its power: as it is, or, if that fails, not at all.
 		s.noteStored(true)
 		_ = s.m.sync()
+	}
+	if listed { // the next owner cannot ask before it opens a backend
+		s.noteSession(nil, true)
+		s.flushInBackground()
 	}
 	data := m.Raw
 	if string(m.ID) != rq.id {
@@ -236,6 +240,9 @@ func (s *Session) notified(l *link, call *Call, m jsonrpc.Message) {
 		}
 	case protocol.MethodToolsListChanged:
 		s.tools = toolHints{listed: s.tools.listed + 1}
+		for _, rq := range s.inFlight {
+			rq.list = false
+		}
 		if call == nil || s.modern == "" { // else the call listens to it
 			call = s.standalone
 		}

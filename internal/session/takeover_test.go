@@ -706,6 +706,28 @@ func TestTakeOverWebhooks(t *testing.T) {
 	}
 }
 
+// What a client's own list of tools says is known to the next owner.
+func TestTakeOverListed(t *testing.T) {
+	t.Parallel()
+	f := newShelf()
+	a, b := f.add(t, "a", Options{}), f.add(t, "b", Options{})
+	a.desk.tools = `{"name":"again","annotations":{"idempotentHint":true}},{"name":"once"}`
+	s := a.open("alice")
+	list := begin(t, s, true, `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)
+	if _, done := list.Wait(t.Context(), 0); !done {
+		t.Fatal("not answered")
+	}
+	eventually(t, "it to be stored", s.log.isIdle)
+	a.kill()
+	again := parse(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"again"}}`)
+	if !b.take(s).Light(t.Context(), &again, nil) {
+		t.Error("the next owner does not know the tool")
+	}
+	if n := b.desk.opened(); n != 0 {
+		t.Errorf("%d backends were opened to learn it", n)
+	}
+}
+
 // An initialize that was in flight is made again.
 func TestTakeOverInitialize(t *testing.T) {
 	t.Parallel()
