@@ -10,6 +10,8 @@ import (
 	"time"
 
 	expbackoff "github.com/cenkalti/backoff/v5"
+
+	"holdfast/internal/protocol"
 )
 
 // A backoff decides how long to wait before the next attempt or connection. One goroutine
@@ -109,7 +111,7 @@ func (b *backoff) waitFor(ctx context.Context, err error, giveUp time.Duration) 
 			b.since = now
 		}
 		if away := now.Sub(b.since); away >= giveUp {
-			return fmt.Errorf("the server has been out of reach for %v: %w", away.Round(time.Second), err)
+			return fmt.Errorf(protocol.TextOutOfReach+"%v: %w", away.Round(time.Second), err)
 		}
 	}
 	if errors.Is(err, errSilent) {

@@ -58,7 +58,7 @@ func (k *call) retry(err error, left bool) error {
 		if k.failures.silences == 1 && k.safe() && !k.early() {
 			return k.backoff.wait(k.ctx, k.c, err) // it may have been the connection
 		}
-		return fmt.Errorf("the server did not begin to answer within %v", k.answerTimeout())
+		return fmt.Errorf(protocol.TextSilent+"%v", k.answerTimeout())
 	case errors.Is(err, errSilent) && k.kind == attemptEvents && left:
 		// Some servers hold the header back until there is something to say.
 		k.backoff.slow++

@@ -118,10 +118,10 @@ func (f *remoteFlags) begin(ctx context.Context, conn *client.Conn, to string, c
 	return p, err
 }
 
-// outOfReach reports whether a request failed because there was no server that answers, for as long as
-// it was tried: another request would be tried for as long again.
+// outOfReach reports whether a request failed because no server answered.
 func outOfReach(err error) bool {
-	return strings.Contains(err.Error(), "the server has been out of reach for ")
+	var e *jsonrpc.Error
+	return errors.As(err, &e) && protocol.OutOfReach(e.Message)
 }
 
 // discover reports whether a server that has refused initialize is one of revision 2026-07-28,

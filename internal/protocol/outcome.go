@@ -15,3 +15,16 @@ const TextOutcomeUnknown = "outcome unknown"
 func OutcomeUnknown(code int, message string) bool {
 	return code == CodeOutcomeUnknown || strings.HasPrefix(message, TextOutcomeUnknown)
 }
+
+// What the message of an error begins with that our client answers a request with which no
+// server answered.
+const (
+	TextOutOfReach = "the server has been out of reach for "
+	TextSilent     = "the server did not begin to answer within "
+)
+
+// OutOfReach says whether an error with this message is such a one: no server answered for as
+// long as the request was tried, and another one would be tried for as long again.
+func OutOfReach(message string) bool {
+	return strings.HasPrefix(message, TextOutOfReach) || strings.HasPrefix(message, TextSilent)
+}
