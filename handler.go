@@ -12,10 +12,10 @@ import (
 
 	"holdfast/backend"
 	"holdfast/backend/sdk"
-	"holdfast/engine"
 	"holdfast/internal/audit"
 	"holdfast/internal/budget"
 	"holdfast/internal/cluster"
+	"holdfast/internal/engine/memory"
 	"holdfast/internal/live"
 	"holdfast/internal/observe"
 	"holdfast/internal/server"
@@ -76,7 +76,10 @@ func NewBackendHandler(b backend.Backend, opts *Options) *Handler {
 	limits := limiter(&o, b)
 	b = translate.New(b, o.Logger)
 	if o.Store == nil || o.Stateless { // stateless, nothing has to be kept
-		h.store = engine.Memory(engine.Options{Keep: o.Keep, Memory: o.Memory, MaxShare: o.MaxShare})
+		// Not by package engine, which has all engines: programs without them stay small.
+		m := memory.Limits(o.Memory, o.MaxShare)
+		m.Keep = o.Keep
+		h.store = memory.New(m)
 		o.Store = h.store
 	}
 	flight := budget.NewFlight(o.Memory, o.MaxBody, o.MaxShare)

@@ -13,7 +13,6 @@
 package engine
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,7 +20,6 @@ import (
 	"strings"
 	"time"
 
-	"holdfast/internal/budget"
 	"holdfast/internal/engine/durable"
 	"holdfast/internal/engine/jetstream"
 	"holdfast/internal/engine/memory"
@@ -86,7 +84,7 @@ func Open(ctx context.Context, rawURL string, o Options) (stream.Store, error) {
 	if open == nil {
 		return nil, fmt.Errorf("store %q: no such engine: want %s", scheme+":", schemes)
 	}
-	l := limits(o.Memory, o.MaxShare)
+	l := memory.Limits(o.Memory, o.MaxShare)
 	d := durable.Options{
 		Keep: o.Keep, SessionTTL: o.SessionTTL, Logger: o.Logger,
 		StreamBytes: l.StreamBytes, SessionBytes: l.SessionBytes, TotalBytes: l.TotalBytes, TenantBytes: l.TenantBytes,
@@ -106,25 +104,7 @@ func isScheme(s string) bool {
 // Memory returns a store in the memory of this process. What it keeps is lost when the
 // process ends. The caller must close it.
 func Memory(o Options) stream.Store {
-	l := limits(o.Memory, o.MaxShare)
+	l := memory.Limits(o.Memory, o.MaxShare)
 	l.Keep = o.Keep
 	return memory.New(l)
-}
-
-// limits returns the limits of a store whose process has this budget. In a small budget a
-// stream or a session gets a part of it, so that none can use it all.
-func limits(total int64, share float64) memory.Options {
-	if total <= 0 {
-		total = budget.Default()
-	}
-	if share = cmp.Or(share, 0.75); share < 0 || share > 1 {
-		share = 1
-	}
-	kept := budget.Kept(total)
-	return memory.Options{
-		StreamBytes:  min(kept/8, 16<<20),
-		SessionBytes: min(kept/4, 64<<20),
-		TotalBytes:   kept,
-		TenantBytes:  max(1, int64(share*float64(kept))), // 0 would be the default
-	}
 }

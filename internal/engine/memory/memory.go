@@ -3,6 +3,7 @@
 package memory
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"slices"
@@ -10,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"holdfast/internal/budget"
 	"holdfast/stream"
 )
 
@@ -22,6 +24,25 @@ type Options struct {
 	TotalBytes   int64         // most bytes of all sessions; 1 GiB
 	TenantBytes  int64         // most bytes of one tenant; three quarters of TotalBytes
 	Acknowledged time.Duration // how long a finished stream is kept whose client has it all; a minute, and no longer than Keep
+}
+
+// Limits returns the limits of a store whose process may keep total bytes for clients, or
+// budget.Default, and whose tenants may have this share of them; 0.75. In a small budget a
+// stream or a session gets a part of it, so that none can use it all.
+func Limits(total int64, share float64) Options {
+	if total <= 0 {
+		total = budget.Default()
+	}
+	if share = cmp.Or(share, 0.75); share < 0 || share > 1 {
+		share = 1
+	}
+	kept := budget.Kept(total)
+	return Options{
+		StreamBytes:  min(kept/8, 16<<20),
+		SessionBytes: min(kept/4, 64<<20),
+		TotalBytes:   kept,
+		TenantBytes:  max(1, int64(share*float64(kept))), // 0 would be the default
+	}
 }
 
 // What is kept costs so many bytes beside its own: an entry has its place in a slice,
