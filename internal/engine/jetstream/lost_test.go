@@ -16,7 +16,7 @@ import (
 func TestLostData(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	s, err := natstest.Start(dir, 1)
+	s, err := natstest.StartProcesses(dir, 1)
 	if err != nil {
 		t.Fatal(err)
 	}

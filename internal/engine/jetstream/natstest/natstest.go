@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/url"
 	"os"
@@ -229,7 +230,9 @@ func (s *Servers) run(i int) error {
 }
 
 // ready waits until the servers are one cluster, which is when a stream can be made
-// that all of them keep.
+// that all of them keep. It stays: when the last stream is deleted, the server removes its
+// directory a moment later, and whoever makes a stream just then fails ("error creating
+// store for stream").
 func (s *Servers) ready() error {
 	return until(func() error {
 		return s.with(func(js jetstream.JetStream) error {
@@ -238,10 +241,7 @@ func (s *Servers) ready() error {
 			_, err := js.CreateStream(ctx, jetstream.StreamConfig{
 				Name: "ready", Subjects: []string{"ready"}, Storage: jetstream.MemoryStorage, Replicas: len(s.nodes),
 			})
-			if err != nil {
-				return err
-			}
-			return js.DeleteStream(ctx, "ready")
+			return err
 		})
 	})
 }
@@ -274,18 +274,26 @@ func until(f func() error) error {
 	}
 }
 
-// freePorts returns ports that nobody listens on now.
+// freePorts returns ports that nobody listens on now. Systems give ports of these numbers to
+// nobody who asks for any: tests do so all the time, and a server that starts, or was
+// killed, would find another one in its place.
 func freePorts(n int) ([]int, error) {
-	ports := make([]int, n)
-	for i := range ports {
-		l, err := net.Listen("tcp", loopback(0))
-		if err != nil {
-			return nil, fmt.Errorf("natstest: %w", err)
+	const first, last, attempts = 15000, 32000, 1000
+	ports := make([]int, 0, n)
+	var err error
+	for range attempts {
+		if len(ports) == n {
+			return ports, nil
+		}
+		port := first + rand.IntN(last-first)
+		var l net.Listener
+		if l, err = net.Listen("tcp", loopback(port)); err != nil {
+			continue
 		}
 		defer l.Close()
-		ports[i] = l.Addr().(*net.TCPAddr).Port
+		ports = append(ports, port)
 	}
-	return ports, nil
+	return nil, fmt.Errorf("natstest: %w", err)
 }
 
 func loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
