@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"holdfast/internal/engine/shared"
@@ -43,6 +44,9 @@ type Options struct {
 	// Check is called at the end of each test, to check the store's own consistency. It
 	// may be nil.
 	Check func(t *testing.T, st stream.Store)
+	// Bubble says that the store is in this process and keeps time by package time. The
+	// tests that wait for time to pass then run in bubbles of testing/synctest.
+	Bubble bool
 }
 
 // Run runs the suite on the stores that mk makes. The tests run in parallel.
@@ -98,14 +102,22 @@ func Run(t *testing.T, mk Maker, o Options) {
 		{"all rules at once, concurrently", crowd, Limits{}},
 	}
 	for _, c := range cases {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
+		run := func(t *testing.T) {
 			b := &box{T: t, o: o, open: mk(t, c.limits)}
 			b.reopen()
 			t.Cleanup(b.close)
 			c.run(b)
 			if o.Check != nil && !t.Failed() {
 				o.Check(t, b.st)
+			}
+		}
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			waits := c.limits.Keep > 0 || c.limits.SessionTTL > 0 // for time to pass
+			if o.Bubble && waits {
+				synctest.Test(t, run)
+			} else {
+				run(t)
 			}
 		})
 	}

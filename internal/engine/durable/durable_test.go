@@ -35,12 +35,12 @@ func maker(o logtest.Options) streamtest.Maker {
 
 func TestStore(t *testing.T) {
 	t.Parallel()
-	streamtest.Run(t, maker(logtest.Options{}), streamtest.Options{Nodes: true, Durable: true})
+	streamtest.Run(t, maker(logtest.Options{}), streamtest.Options{Nodes: true, Durable: true, Bubble: true})
 }
 
 func TestStoreOneNode(t *testing.T) {
 	t.Parallel()
-	streamtest.Run(t, maker(logtest.Options{}), streamtest.Options{Durable: true})
+	streamtest.Run(t, maker(logtest.Options{}), streamtest.Options{Durable: true, Bubble: true})
 }
 
 // Whatever fails for a time, all rules hold. (A request that takes effect long after
@@ -51,5 +51,5 @@ func TestStoreFaults(t *testing.T) {
 	streamtest.Run(t, maker(logtest.Options{
 		Seed:   uint64(time.Now().UnixNano()),
 		Faults: logtest.Faults{Before: 0.03, After: 0.05, Behind: 0.5},
-	}), streamtest.Options{Nodes: true, Durable: true})
+	}), streamtest.Options{Nodes: true, Durable: true, Bubble: true})
 }

@@ -44,7 +44,7 @@ func TestStoreFencedLate(t *testing.T) {
 	streamtest.Run(t, func(t *testing.T, l streamtest.Limits) func() stream.Store {
 		next := makeStores(t, l)
 		return func() stream.Store { return lateStore{next().(*durable.Store)} }
-	}, streamtest.Options{Nodes: true, Durable: true})
+	}, streamtest.Options{Nodes: true, Durable: true, Bubble: true})
 }
 
 func TestContestFencedLate(t *testing.T) {

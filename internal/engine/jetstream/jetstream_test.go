@@ -22,7 +22,11 @@ import (
 func TestMain(m *testing.M) {
 	natstest.Main()
 	appender()
-	testlong.AtOnce(2) // more starve its three servers, under the race detector above all
+	atOnce := testlong.Either(8, 2) // more starve the three servers of a cluster, under the race detector above all
+	if raceEnabled {
+		atOnce = 2
+	}
+	testlong.AtOnce(atOnce)
 	goleak.VerifyTestMain(m)
 }
 

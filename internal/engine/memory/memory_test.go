@@ -25,7 +25,8 @@ func TestStore(t *testing.T) {
 			return New(Options{Keep: l.Keep, StreamBytes: l.StreamBytes, SessionBytes: l.SessionBytes, TotalBytes: l.TotalBytes})
 		}
 	}, streamtest.Options{
-		Check: func(t *testing.T, st stream.Store) { consistent(t, st.(*Store)) },
+		Check:  func(t *testing.T, st stream.Store) { consistent(t, st.(*Store)) },
+		Bubble: true,
 	})
 }
 

@@ -28,5 +28,5 @@ func TestEngine(t *testing.T) {
 		}
 		e := logtest.New(o)
 		return func() durable.Log { return e.Open() }
-	}, logtest.RunOptions{})
+	}, logtest.RunOptions{Bubble: true})
 }

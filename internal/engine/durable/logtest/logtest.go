@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"holdfast/internal/engine/durable"
@@ -27,6 +28,9 @@ type RunOptions struct {
 	// Reopen: what was written is there when an engine is opened again with no
 	// handle open between.
 	Reopen bool
+	// Bubble: the engine is in this process and keeps time by package time. What waits
+	// for time to pass then runs in bubbles of testing/synctest.
+	Bubble bool
 }
 
 // patience is how long the suite waits for what must come.
@@ -35,36 +39,36 @@ const patience = time.Minute
 // Run runs the suite on the logs that mk makes.
 func Run(t *testing.T, mk Maker, o RunOptions) {
 	for _, c := range []struct {
-		name string
-		run  func(*box)
+		name  string
+		run   func(*box)
+		waits bool // for time to pass
 	}{
-		{"Put compares versions", putCompares},
-		{"Put races", putRaces},
-		{"Get sees every Put", getSees},
-		{"Remove", remove},
-		{"values expire", valuesExpire},
-		{"List", list},
-		{"values of all sizes", valueSizes},
-		{"Append compares places", appendCompares},
-		{"Append races", appendRaces},
-		{"Frames sees every Append", framesSees},
-		{"Frames in order", framesInOrder},
-		{"frames of all sizes", frameSizes},
-		{"no place comes twice", noPlaceTwice},
-		{"Trim", trim},
-		{"frames expire", framesExpire},
-		{"keys are apart", keysApart},
-		{"what was written outlives its handle", reopens},
-		{"a context that is done", contextDone},
-		{"Bus: messages arrive", busArrives},
-		{"Bus: many messages", busMany},
-		{"Bus: sizes", busSizes},
-		{"Bus: nobody home", busNobody},
-		{"Bus: names", busNames},
-		{"Ping", ping},
+		{"Put compares versions", putCompares, false},
+		{"Put races", putRaces, false},
+		{"Get sees every Put", getSees, false},
+		{"Remove", remove, false},
+		{"values expire", valuesExpire, true},
+		{"List", list, false},
+		{"values of all sizes", valueSizes, false},
+		{"Append compares places", appendCompares, false},
+		{"Append races", appendRaces, false},
+		{"Frames sees every Append", framesSees, false},
+		{"Frames in order", framesInOrder, false},
+		{"frames of all sizes", frameSizes, false},
+		{"no place comes twice", noPlaceTwice, false},
+		{"Trim", trim, false},
+		{"frames expire", framesExpire, true},
+		{"keys are apart", keysApart, false},
+		{"what was written outlives its handle", reopens, false},
+		{"a context that is done", contextDone, false},
+		{"Bus: messages arrive", busArrives, false},
+		{"Bus: many messages", busMany, false},
+		{"Bus: sizes", busSizes, false},
+		{"Bus: nobody home", busNobody, false},
+		{"Bus: names", busNames, false},
+		{"Ping", ping, false},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
+		run := func(t *testing.T) {
 			b := &box{T: t, o: o, open: mk(t), own: fmt.Sprintf("%016x", rand.Uint64()), began: time.Now()}
 			b.log = b.handle()
 			b.other = b.log
@@ -72,6 +76,14 @@ func Run(t *testing.T, mk Maker, o RunOptions) {
 				b.other = b.handle()
 			}
 			c.run(b)
+		}
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			if o.Bubble && c.waits {
+				synctest.Test(t, run)
+			} else {
+				run(t)
+			}
 		})
 	}
 }
