@@ -2,7 +2,6 @@ package servers
 
 import (
 	"net/http"
-	"path"
 
 	"holdfast/internal/auth"
 	front "holdfast/internal/server"
@@ -35,8 +34,8 @@ func (s *Set) Handler(to Endpoint, pairs bool) http.Handler {
 			pair := to.SSE(at.pair)
 			// Clients know the URL of the stream only, and have tokens for that. It may be an
 			// endpoint of another server.
-			if stream := path.Join(path.Dir(at.pair), "sse"); routes[stream] == at {
-				pair = auth.At(stream, pair)
+			if routes[at.stream] == at {
+				pair = auth.At(at.stream, pair)
 			}
 			pair.ServeHTTP(w, r)
 			return

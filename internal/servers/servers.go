@@ -47,7 +47,9 @@ type table struct {
 // A route is what is served at a path.
 type route struct {
 	server string // its name
-	pair   string // for clients of revision 2024-11-05: the path that they post to; else ""
+	// For clients of revision 2024-11-05: the paths of the stream that they read, and that
+	// they post to; else "".
+	stream, pair string
 }
 
 // New returns the servers of a file. The logger may be nil. The caller must call [Set.Close],
@@ -159,10 +161,11 @@ func (t *table) add(s *server) {
 // serve adds an endpoint, and beside it the pair of revision 2024-11-05.
 func (t *table) serve(at, name string) {
 	t.routes[at] = route{server: name}
-	messages := path.Join(path.Dir(at), "messages")
-	for _, p := range []string{path.Join(path.Dir(at), "sse"), messages} {
+	dir := path.Dir(at)
+	pair := route{server: name, stream: path.Join(dir, "sse"), pair: path.Join(dir, "messages")}
+	for _, p := range []string{pair.stream, pair.pair} {
 		if _, taken := t.routes[p]; !taken {
-			t.routes[p] = route{server: name, pair: messages}
+			t.routes[p] = pair
 		}
 	}
 }
