@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -12,6 +13,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/go-jose/go-jose/v4"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"holdfast/internal/auth/authtest"
@@ -117,12 +119,11 @@ func serveFile(t *testing.T, text string, args ...string) (base string) {
 	return "http://" + at
 }
 
-// TestAuthConfig has servers of a configuration file with scopes, for single tools too, and with
-// tokens of Holdfast's own for the servers behind.
-func TestAuthConfig(t *testing.T) {
-	t.Parallel()
-	as := authtest.New(t)
-	a, b, c := recordTokens(t), recordTokens(t), recordTokens(t)
+// newTokenEndpoint starts the token endpoint of an authorization server, for a client h. Its tokens
+// say what they were asked for with: of a token that is exchanged, who its subject is and its claim
+// "level".
+func newTokenEndpoint(t *testing.T, as *authtest.Server) (url string) {
+	t.Helper()
 	tokens := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		id, secret, _ := r.BasicAuth()
 		said := ""
@@ -130,8 +131,14 @@ func TestAuthConfig(t *testing.T) {
 		case "client_credentials":
 			said = "own " + r.FormValue("scope") + " " + r.FormValue("resource")
 		case "urn:ietf:params:oauth:grant-type:token-exchange":
-			if strings.Count(r.FormValue("subject_token"), ".") == 2 {
-				said = "exchanged " + r.FormValue("audience")
+			token, err := jose.ParseSignedCompact(r.FormValue("subject_token"), []jose.SignatureAlgorithm{jose.ES256})
+			if err != nil {
+				break
+			}
+			claims, err := token.Verify(as.Public())
+			var is struct{ Sub, Level string }
+			if err == nil && json.Unmarshal(claims, &is) == nil {
+				said = strings.TrimSpace("exchanged " + r.FormValue("audience") + " " + is.Sub + " " + is.Level)
 			}
 		}
 		w.Header().Set("Content-Type", "application/json")
@@ -143,6 +150,16 @@ func TestAuthConfig(t *testing.T) {
 		fmt.Fprintf(w, `{"access_token":%q,"token_type":"bearer","expires_in":600}`, strings.ReplaceAll(said, " ", "-"))
 	}))
 	t.Cleanup(tokens.Close)
+	return tokens.URL
+}
+
+// TestAuthConfig has servers of a configuration file with scopes, for single tools too, and with
+// tokens of Holdfast's own for the servers behind.
+func TestAuthConfig(t *testing.T) {
+	t.Parallel()
+	as := authtest.New(t)
+	a, b, c := recordTokens(t), recordTokens(t), recordTokens(t)
+	tokens := newTokenEndpoint(t, as)
 	base := serveFile(t, fmt.Sprintf(`{
 		"mcpServers": {
 			"a": {"url": %q, "holdfast": {"auth": {"scopes": ["a"], "tools": {"write_*": ["w"]}}}},
@@ -150,7 +167,7 @@ func TestAuthConfig(t *testing.T) {
 			"c": {"url": %q, "holdfast": {"auth": {"upstream": {"tokenExchange": {"tokenUrl": %q, "clientId": "h", "clientSecret": "s3cret", "audience": "c"}}}}},
 		},
 		"holdfast": {"merge": true},
-	}`, a.URL, b.URL, tokens.URL, c.URL, tokens.URL),
+	}`, a.URL, b.URL, tokens, c.URL, tokens),
 		"--auth-issuer", as.URL, "--auth-resource", "http://$ADDR", "--auth-scopes", "mcp")
 	token := func(subject, path, scope string) string {
 		return as.Token(authtest.Claims{"sub": subject, "aud": base + path, "scope": scope})
@@ -202,7 +219,7 @@ func TestAuthConfig(t *testing.T) {
 	}
 	a.got(t, "a server without a token", "")
 	b.got(t, "a server with client credentials", "Bearer own-x-r")
-	c.got(t, "a server with token exchange", "Bearer exchanged-c")
+	c.got(t, "a server with token exchange", "Bearer exchanged-c-ada")
 }
 
 // TestAuthConfigPair has clients of revision 2024-11-05 at servers of a configuration file. Their

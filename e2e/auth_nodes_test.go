@@ -29,9 +29,9 @@ type guardedNodes struct {
 	one, two *program
 }
 
-func newGuardedNodes(t *testing.T, e *sharedEngine, args ...string) *guardedNodes {
+func newGuardedNodes(t *testing.T, e *sharedEngine, as *authtest.Server, args ...string) *guardedNodes {
 	t.Helper()
-	g := &guardedNodes{t: t, ctx: bounded(t, 2*time.Minute), as: authtest.New(t)}
+	g := &guardedNodes{t: t, ctx: bounded(t, 2*time.Minute), as: as}
 	args = append([]string{"--store", e.url(e.addrs), "--auth-issuer", g.as.URL, "--auth-resource", guardedAs, "--auth-scopes", "mcp"}, args...)
 	g.one, g.two = serve(t, args...), serve(t, args...)
 	return g
@@ -138,7 +138,7 @@ func answers(id string) string {
 func TestAuthNodes(t *testing.T) {
 	t.Parallel()
 	eachEngine(t, false, func(t *testing.T, e *sharedEngine) {
-		g := newGuardedNodes(t, e, "--demo", "--task-after", "10ms")
+		g := newGuardedNodes(t, e, authtest.New(t), "--demo", "--task-after", "10ms")
 		for name, test := range map[string]func(*guardedNodes){
 			"Resume": (*guardedNodes).resume, "SSE": (*guardedNodes).pair, "WebSocket": (*guardedNodes).socket,
 			"Tasks": (*guardedNodes).tasks, "Input": (*guardedNodes).input,

@@ -146,7 +146,7 @@ func (f *serveFlags) check(command []string) error {
 	if err := f.checkServed(command); err != nil {
 		return err
 	}
-	if err := errors.Join(f.upstream.check(), f.config.check(), f.command.check(command), f.tls.check(), f.auth.check(&f.upstream, &f.tls), f.limits.check(), f.audit.check(), f.role.check(f.store, f.stateless)); err != nil {
+	if err := errors.Join(f.upstream.check(&f.role), f.config.check(), f.command.check(command), f.tls.check(), f.auth.check(&f.upstream, &f.tls, &f.role), f.limits.check(), f.audit.check(), f.role.check(f.store, f.stateless)); err != nil {
 		return err
 	}
 	for name, p := range map[string]string{"--path": f.path, "--sse-path": f.ssePath} {

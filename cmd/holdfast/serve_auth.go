@@ -44,8 +44,10 @@ func (f *authFlags) add(fs *pflag.FlagSet) {
 }
 
 // check returns an error for wrong values of flags, and sets f.policy.
-func (f *authFlags) check(upstream *upstreamFlags, tls *tlsFlags) error {
+func (f *authFlags) check(upstream *upstreamFlags, tls *tlsFlags, role *roleFlags) error {
 	switch {
+	case f.issuer == "" && upstream.auth.value == authExchange && !role.isWorker(): // who has no clients
+		return usagef("--upstream-auth token-exchange is for the tokens of clients, who need none: give their issuer with --auth-issuer")
 	case f.issuer == "" && (len(f.audience) > 0 || f.resource != "" || f.keys == "" && len(f.scopes) > 0):
 		return usagef("--auth-audience, --auth-scopes and --auth-resource are for tokens: give their issuer with --auth-issuer")
 	case f.issuer == "" && f.clientID != "", f.clientID == "" && (f.introspection != "" || f.secretFile != ""):
@@ -100,16 +102,9 @@ func (f *authFlags) introspect(issuer *auth.Issuer) error {
 	if f.clientID == "" {
 		return nil
 	}
-	secret := os.Getenv(clientSecret)
-	if f.secretFile != "" {
-		if secret != "" {
-			return usagef("both --auth-client-secret-file and %s are given: remove one", clientSecret)
-		}
-		text, err := os.ReadFile(f.secretFile)
-		if err != nil {
-			return fmt.Errorf("--auth-client-secret-file: %w", err)
-		}
-		secret = strings.TrimSpace(string(text))
+	secret, err := secretOf("--auth-client-secret-file", f.secretFile, clientSecret)
+	if err != nil {
+		return err
 	}
 	if secret == "" {
 		return usagef("--auth-client-id %q has no secret: set %s, or give --auth-client-secret-file", f.clientID, clientSecret)
@@ -118,6 +113,26 @@ func (f *authFlags) introspect(issuer *auth.Issuer) error {
 		return usagef("--auth-introspection: %w", err)
 	}
 	return nil
+}
+
+// secretOf returns the secret in the file that a flag names, or else in an environment variable; "":
+// there is none.
+func secretOf(flag, file, variable string) (string, error) {
+	secret := os.Getenv(variable)
+	if file == "" {
+		return secret, nil
+	}
+	if secret != "" {
+		return "", usagef("both %s and %s are given: remove one", flag, variable)
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", flag, err)
+	}
+	if secret = strings.TrimSpace(string(text)); secret == "" {
+		return "", usagef("%s %s: the file is empty", flag, file)
+	}
+	return secret, nil
 }
 
 // require has the handler authenticate clients.

@@ -2,6 +2,8 @@ package config
 
 import (
 	"cmp"
+	"errors"
+	"fmt"
 	"net/netip"
 	"net/url"
 	"strings"
@@ -39,11 +41,19 @@ func (r *reader) auth(s *Server, own *settings) {
 // scopes reads scopes (RFC 6749, section 3.3).
 func (r *reader) scopes(all []text) []string {
 	for _, t := range all {
-		if t.value == "" || strings.ContainsFunc(t.value, func(c rune) bool { return c <= ' ' || c > '~' || c == '"' || c == '\\' }) {
-			r.failf(t.at, "%q cannot be a scope: want a word without spaces and quotes", t.value)
+		if err := CheckScope(t.value); err != nil {
+			r.failf(t.at, "%v", err)
 		}
 	}
 	return values(all)
+}
+
+// CheckScope returns an error for a text that cannot be a scope (RFC 6749, section 3.3).
+func CheckScope(s string) error {
+	if s == "" || strings.ContainsFunc(s, func(c rune) bool { return c <= ' ' || c > '~' || c == '"' || c == '\\' }) {
+		return fmt.Errorf("%q cannot be a scope: want a word without spaces and quotes", s)
+	}
+	return nil
 }
 
 // upstream reads with what token a server is used.
@@ -77,16 +87,25 @@ func (r *reader) token(s *Server, q *tokenRequest) *TokenRequest {
 	}
 	if q.TokenURL.value == "" {
 		r.failf(q.at, "tokenUrl is missing: add it")
-	} else if u, err := url.Parse(t.URL); err != nil || u.Host == "" || u.User != nil || !safe(u) {
-		r.failf(q.TokenURL.at, "%q is no URL of a token endpoint: want https://HOST/PATH, because secrets are sent there", q.TokenURL.value)
+	} else if err := t.Complete(s.URL); err != nil {
+		r.failf(q.TokenURL.at, "%q is no URL of a token endpoint: %v", q.TokenURL.value, err)
+	}
+	return t
+}
+
+// Complete sets what is not said of how a token is asked for, for the server at a URL. An error says
+// what is wrong with the token endpoint, without its URL.
+func (t *TokenRequest) Complete(server string) error {
+	if u, err := url.Parse(t.URL); err != nil || u.Host == "" || u.User != nil || !safe(u) {
+		return errors.New("want https://HOST/PATH, because secrets are sent there")
 	}
 	if t.Resource == "" { // as clients of the protocol have it
-		if u, err := url.Parse(s.URL); err == nil {
+		if u, err := url.Parse(server); err == nil {
 			u.User, u.RawQuery, u.Fragment = nil, "", ""
 			t.Resource = u.String()
 		}
 	}
-	return t
+	return nil
 }
 
 // safe reports whether secrets may be sent to a URL.

@@ -62,9 +62,9 @@ func needsToken(conf *config.Server) bool {
 	return conf.Auth.Passthrough || conf.Auth.Token != nil && conf.Auth.Token.Exchange
 }
 
-// network returns the HTTP client for a server that gets a token of Holdfast's; nil: it gets none.
-func network(conf *config.Server, log *slog.Logger) *http.Client {
-	q := conf.Auth.Token
+// Network returns the HTTP client for the server at a URL that gets a token of Holdfast's, as q says; nil:
+// it gets none.
+func Network(server string, q *config.TokenRequest, log *slog.Logger) *http.Client {
 	if q == nil {
 		return nil
 	}
@@ -72,7 +72,7 @@ func network(conf *config.Server, log *slog.Logger) *http.Client {
 	base.MaxIdleConns, base.MaxIdleConnsPerHost = 0, 512 // as a remote.Backend has it
 	base.DisableCompression = true
 	base.MaxResponseHeaderBytes = 256 << 10
-	return &http.Client{Transport: auth.NewTransport(base, conf.URL, auth.Grant{
+	return &http.Client{Transport: auth.NewTransport(base, server, auth.Grant{
 		TokenURL: q.URL, ID: q.ID, Secret: q.Secret, Scopes: q.Scopes, Resource: q.Resource, Audience: q.Audience, Exchange: q.Exchange,
 	}, log)}
 }

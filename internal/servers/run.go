@@ -33,7 +33,7 @@ func newRunner(conf *config.Server, log *slog.Logger) runner {
 	if strings.HasPrefix(conf.URL, "ws") {
 		transport = client.Auto
 	}
-	return elsewhere{remote.New(conf.URL, &remote.Options{Header: conf.Header, PassAuthorization: needsToken(conf), HTTPClient: network(conf, log), Transport: transport, Logger: log})}
+	return elsewhere{remote.New(conf.URL, &remote.Options{Header: conf.Header, PassAuthorization: needsToken(conf), HTTPClient: Network(conf.URL, conf.Auth.Token, log), Transport: transport, Logger: log})}
 }
 
 // elsewhere is a server over HTTP.

@@ -1,0 +1,66 @@
+package main
+
+import (
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"holdfast/internal/config"
+)
+
+// tokenFlags are the flags of holdfast serve that say how a token for the upstream server is asked for:
+// what clientCredentials and tokenExchange are in a configuration file.
+type tokenFlags struct {
+	url, clientID, secretFile string
+	scopes                    []string
+	audience, resource        string
+
+	request *config.TokenRequest // made of them; nil: the server gets no token of Holdfast's
+}
+
+func (f *tokenFlags) add(fs *pflag.FlagSet) {
+	fs.StringVar(&f.url, "upstream-token-url", "", "`URL` of the token endpoint that gives tokens for the upstream server, as https://HOST/PATH")
+	fs.StringVar(&f.clientID, "upstream-client-id", "", "`id` of Holdfast at --upstream-token-url. Its secret is in HOLDFAST_UPSTREAM_CLIENT_SECRET or --upstream-client-secret-file")
+	fs.StringVar(&f.secretFile, "upstream-client-secret-file", "", "`file` with the secret for --upstream-client-id")
+	fs.StringArrayVar(&f.scopes, "upstream-scopes", nil, "`scopes` to ask for, for the upstream server, with spaces between them (can be repeated)")
+	fs.StringVar(&f.audience, "upstream-audience", "", "`audience` to ask for, for the upstream server")
+	fs.StringVar(&f.resource, "upstream-resource", "", "`URL` that the token is to be for (RFC 8707; default that of --upstream)")
+}
+
+// upstreamSecret is the environment variable with the secret for --upstream-client-id.
+const upstreamSecret = "HOLDFAST_UPSTREAM_CLIENT_SECRET" //nolint:gosec // its name
+
+// check returns an error for wrong values of flags, and sets f.request. A door asks for no tokens: it
+// needs to know only that the client's is forwarded.
+func (f *tokenFlags) check(upstream *upstreamFlags, role *roleFlags) error {
+	given := f.url != "" || f.clientID != "" || f.secretFile != "" || len(f.scopes) > 0 || f.audience != "" || f.resource != ""
+	switch kind := upstream.auth.value; {
+	case kind != authClient && kind != authExchange:
+		if given {
+			return usagef("--upstream-token-url, --upstream-client-id and the like are for a token of Holdfast's: give --upstream-auth client-credentials or token-exchange")
+		}
+		return nil
+	case role.isDoor() && !given:
+		return nil
+	case f.url == "" || f.clientID == "":
+		return usagef("--upstream-auth %s needs to know where tokens are: give --upstream-token-url and --upstream-client-id", kind)
+	}
+	secret, err := secretOf("--upstream-client-secret-file", f.secretFile, upstreamSecret)
+	if err != nil {
+		return err
+	}
+	q := &config.TokenRequest{
+		URL: f.url, ID: f.clientID, Secret: secret, Scopes: strings.Fields(strings.Join(f.scopes, " ")),
+		Resource: f.resource, Audience: f.audience, Exchange: upstream.auth.value == authExchange,
+	}
+	for _, s := range q.Scopes {
+		if err := config.CheckScope(s); err != nil {
+			return usagef("--upstream-scopes: %w", err)
+		}
+	}
+	if err := q.Complete(upstream.url); err != nil {
+		return usagef("--upstream-token-url %q: %w", redacted(f.url), err)
+	}
+	f.request = q
+	return nil
+}
