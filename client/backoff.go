@@ -97,9 +97,14 @@ func (c *Conn) away(err error) {
 	c.logger.Info("the server is out of reach: trying again", "error", err)
 }
 
-// waitBriefly is wait for a server that was never reached: it fails sooner.
+// waitBriefly is wait for a server that was never reached: it fails sooner. One that has said
+// when to come back is there, and has more time.
 func (b *backoff) waitBriefly(ctx context.Context, c *Conn, err error) error {
-	return b.waitFor(ctx, err, min(c.opts.ConnectTimeout, c.opts.GiveUp)/6)
+	most := min(c.opts.ConnectTimeout, c.opts.GiveUp)
+	if no := (*refusal)(nil); !errors.As(err, &no) || no.after == 0 {
+		most /= 6
+	}
+	return b.waitFor(ctx, err, most)
 }
 
 // waitFor is wait with another bound, and without telling the user.

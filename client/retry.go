@@ -92,8 +92,6 @@ func (k *call) retryRefused(no *refusal) error {
 		switch {
 		case k.method == protocol.MethodDiscover:
 			return no // the server may not know the method
-		case k.early() && no.after > 0:
-			return k.backoff.waitFor(k.ctx, no, k.c.opts.ConnectTimeout)
 		case k.early():
 			return k.backoff.waitBriefly(k.ctx, k.c, no)
 		}
