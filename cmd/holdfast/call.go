@@ -15,6 +15,7 @@ import (
 	"holdfast/client"
 	"holdfast/internal/feature/handoff"
 	"holdfast/internal/follow"
+	"holdfast/internal/protocol"
 	"holdfast/internal/terminal"
 	"holdfast/jsonrpc"
 )
@@ -104,7 +105,7 @@ func (f *callFlags) call(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
-	params, err := f.params(ctx, p, name, object, cmd.InOrStdin())
+	t, params, err := f.params(ctx, p, name, object, cmd.InOrStdin())
 	if err != nil {
 		return err
 	}
@@ -112,8 +113,15 @@ func (f *callFlags) call(cmd *cobra.Command, args []string) error {
 	meta := p.metaWith(w.ID)
 	meta[handoff.Meta] = false // call waits for as long as it takes
 	params["_meta"] = meta
+	method := follow.ToolsCall
+	if p.callsAsTask(t) {
+		method = protocol.MethodTaskResult
+		if w.Task, params, err = p.callTask(ctx, params); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+	}
 	f.follow.save(follow.SavedCallsIn(f.follow.state), w)
-	if err := sendRequest(ctx, conn, w.ID, follow.ToolsCall, params); err != nil {
+	if err := sendRequest(ctx, conn, w.ID, method, params); err != nil {
 		return err
 	}
 	m, err := f.follow.run(ctx, w)
@@ -127,20 +135,20 @@ func (f *callFlags) call(cmd *cobra.Command, args []string) error {
 	return err
 }
 
-// params returns the params of the call. The server must have the tool, and its schema must
-// fit the arguments.
-func (f *callFlags) params(ctx context.Context, p *peer, name, object string, stdin io.Reader) (map[string]any, error) {
+// params returns the tool, and the params of the call. The server must have the tool, and its schema
+// must fit the arguments.
+func (f *callFlags) params(ctx context.Context, p *peer, name, object string, stdin io.Reader) (*tool, map[string]any, error) {
 	list, _, err := p.tools(ctx)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	for _, t := range list {
-		if t.Name == name {
-			args, err := arguments(object, f.args, &t, stdin)
-			return map[string]any{"name": name, "arguments": args}, err
+	for i := range list {
+		if t := &list[i]; t.Name == name {
+			args, err := arguments(object, f.args, t, stdin)
+			return t, map[string]any{"name": name, "arguments": args}, err
 		}
 	}
-	return nil, unknownTool(name, list)
+	return nil, nil, unknownTool(name, list)
 }
 
 // options returns the options for following a call, and for the connection to the server.

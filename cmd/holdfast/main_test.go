@@ -50,7 +50,7 @@ func TestScripts(t *testing.T) {
 		Dir: "testdata",
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"serves": serves, "exits": exits, "server": server, "restart": restart, "proxy": proxy,
-			"forgetful": forgetful, "curious": curious, "signals": signals, "chat": chat,
+			"forgetful": forgetful, "curious": curious, "signals": signals, "chat": chat, "assigns": assigns,
 		},
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("TAKEN", taken.Addr().String())

@@ -92,6 +92,8 @@ type peer struct {
 	conn *client.Conn
 	url  string
 	sent int // requests
+	// capabilities are what the server has said of itself in a session.
+	capabilities json.RawMessage
 	// meta is what each request says of holdfast (2026-07-28); nil in a session.
 	meta map[string]any
 }
@@ -100,7 +102,7 @@ type peer struct {
 func (f *remoteFlags) begin(ctx context.Context, conn *client.Conn, to string, capabilities map[string]any) (*peer, error) {
 	p := &peer{conn: conn, url: to}
 	info := map[string]any{"name": "holdfast", "version": versionText()}
-	_, err := p.request(ctx, "initialize", map[string]any{
+	result, err := p.request(ctx, "initialize", map[string]any{
 		"protocolVersion": protocol.V20251125,
 		"capabilities":    capabilities,
 		"clientInfo":      info,
@@ -111,6 +113,7 @@ func (f *remoteFlags) begin(ctx context.Context, conn *client.Conn, to string, c
 		}
 		return nil, fmt.Errorf("%s: %w", redacted(to), f.explained(err))
 	}
+	p.capabilities = jsonrpc.Field(result, "capabilities")
 	m, err := jsonrpc.Parse(jsonrpc.AppendRequest(nil, nil, "notifications/initialized", nil))
 	if err == nil {
 		err = conn.Send(ctx, m)
@@ -262,6 +265,9 @@ type tool struct {
 		AdditionalProperties json.RawMessage `json:"additionalProperties"`
 		Required             []string        `json:"required"`
 	} `json:"inputSchema"`
+	Execution struct {
+		TaskSupport string `json:"taskSupport"`
+	} `json:"execution"`
 }
 
 // A list of tools is bounded.

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"holdfast/client"
+	"holdfast/internal/protocol"
 	"holdfast/internal/terminal"
 	"holdfast/jsonrpc"
 )
@@ -25,6 +26,7 @@ type Options struct {
 	Conn *client.Conn
 	ID   []byte // of the call; its progress token is the same
 	Name string // of the tool
+	Task string // whose result the call waits for (2025-11-25); "": it is a call of the tool itself
 	// ResumeFlags follow the token in the command that resumes the call.
 	ResumeFlags string
 	Display     *terminal.Display
@@ -46,7 +48,7 @@ var ErrLeft = errors.New("the user has left the call")
 func Call(ctx context.Context, opts Options) (jsonrpc.Message, error) {
 	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
 	f := &follower{
-		conn: opts.Conn, id: opts.ID, name: opts.Name, display: opts.Display,
+		conn: opts.Conn, id: opts.ID, name: opts.Name, task: opts.Task, display: opts.Display,
 		questions: &questions{prompter: opts.Prompter, display: opts.Display, settled: opts.Settled, answers: make(chan jsonrpc.Message)},
 		messages:  make(chan jsonrpc.Message), changed: opts.Changed, signals: make(chan os.Signal, 4),
 	}
@@ -113,6 +115,7 @@ type follower struct {
 	conn      *client.Conn
 	id        []byte
 	name      string
+	task      string
 	display   *terminal.Display
 	place     *place
 	questions *questions
@@ -246,21 +249,30 @@ func (f *follower) signalled(ctx context.Context, e event) error {
 // cancelWithin bounds how long the cancellation of a call may take.
 const cancelWithin = 5 * time.Second
 
+// cancelID is the id of the request that cancels a task.
+var cancelID = []byte(`"cancel"`)
+
 // cancel tells the server to cancel the call.
 func (f *follower) cancel(ctx context.Context) error {
 	f.close()
+	told := f.task == ""
+	if !told { // tasks are cancelled by a request alone (2025-11-25, Cancellation)
+		params := fmt.Appendf(nil, `{"taskId":%s}`, jsonrpc.Quote(f.task))
+		f.send(ctx, mustParse(jsonrpc.AppendRequest(nil, cancelID, protocol.MethodTaskCancel, params)))
+	}
 	params := fmt.Appendf(nil, `{"requestId":%s,"reason":"the user cancelled it"}`, f.id)
 	f.send(ctx, mustParse(jsonrpc.AppendRequest(nil, nil, "notifications/cancelled", params)))
 	late := time.After(cancelWithin)
 	for {
-		if _, ok := f.place.find(); !ok { // the client has told the server
+		if _, ok := f.place.find(); !ok && told { // the client has told the server
 			_ = f.conn.Close()
 			f.display.Notice("%s was cancelled.", f.name)
 			return ErrLeft
 		}
 		select {
 		case <-f.changed:
-		case <-f.messages:
+		case m := <-f.messages:
+			told = told || m.Kind == jsonrpc.Response && bytes.Equal(m.ID, cancelID)
 		case <-late:
 			f.conn.Detach()
 			f.display.Notice("%s may still run: the server could not be told to cancel it.", f.name)

@@ -1,0 +1,156 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"holdfast/jsonrpc"
+)
+
+// An assigner is a server of 2025-11-25 whose tools are called as tasks only.
+type assigner struct {
+	mu        sync.Mutex
+	tasks     map[string]*assigned
+	noID      bool // the answer to a call names no task
+	noTasks   bool // it does not say that it has tasks
+	cancelled int
+}
+
+type assigned struct {
+	tool  string
+	token []byte        // of its progress
+	ended chan struct{} // closed when its client cancels it
+}
+
+func (a *assigner) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	m, perr := jsonrpc.Parse(body)
+	switch {
+	case err != nil || perr != nil || r.Method != http.MethodPost:
+		w.WriteHeader(http.StatusMethodNotAllowed)
+		return
+	case m.Kind != jsonrpc.Request:
+		w.WriteHeader(http.StatusAccepted)
+		return
+	}
+	a.mu.Lock()
+	task := a.tasks[jsonrpc.String(jsonrpc.Field(m.Params, "taskId"))]
+	answer := a.answer(m, task)
+	a.mu.Unlock()
+	w.Header().Set("Content-Type", "text/event-stream")
+	if m.Method == "tasks/result" && task != nil {
+		fmt.Fprintf(w, "data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/progress\",\"params\":{\"progressToken\":%s,\"progress\":1,\"total\":2}}\n\n", task.token)
+		_ = http.NewResponseController(w).Flush()
+		if task.tool == "forever" {
+			select {
+			case <-task.ended:
+			case <-r.Context().Done():
+				return
+			}
+		}
+	}
+	fmt.Fprintf(w, "data: {\"jsonrpc\":\"2.0\",\"id\":%s,%s}\n\n", m.ID, answer)
+}
+
+// answer returns the members of the response to a request about a task, which is nil if there is none.
+// a.mu is held.
+func (a *assigner) answer(m jsonrpc.Message, task *assigned) string {
+	switch m.Method {
+	case "initialize":
+		capabilities := `"tools":{},"tasks":{"cancel":{},"requests":{"tools":{"call":{}}}}`
+		if a.noTasks {
+			capabilities = `"tools":{}`
+		}
+		return `"result":{"protocolVersion":"2025-11-25","capabilities":{` + capabilities + `},"serverInfo":{"name":"assigner","version":"1"}}`
+	case "tools/list":
+		tool := func(name string) string {
+			return `{"name":"` + name + `","inputSchema":{"type":"object"},"execution":{"taskSupport":"required"}}`
+		}
+		return `"result":{"tools":[` + tool("research") + "," + tool("forever") + `,{"name":"cancelled","inputSchema":{"type":"object"}}]}`
+	case "tools/call":
+		if jsonrpc.String(jsonrpc.Field(m.Params, "name")) == "cancelled" {
+			return fmt.Sprintf(`"result":{"content":[{"type":"text","text":"%d"}]}`, a.cancelled)
+		}
+		if jsonrpc.Field(m.Params, "task") == nil {
+			return `"error":{"code":-32601,"message":"the tool requires a task"}`
+		}
+		if a.noID {
+			return `"result":{"content":[]}`
+		}
+		id := fmt.Sprintf("t%d", len(a.tasks)+1)
+		a.tasks[id] = &assigned{
+			tool: jsonrpc.String(jsonrpc.Field(m.Params, "name")), ended: make(chan struct{}),
+			token: bytes.Clone(jsonrpc.Field(m.Params, "_meta", "progressToken")),
+		}
+		return `"result":{"task":{"taskId":"` + id + `","status":"working","ttl":null,"createdAt":"2026-01-01T00:00:00Z","lastUpdatedAt":"2026-01-01T00:00:00Z"}}`
+	case "tasks/cancel":
+		if task != nil {
+			close(task.ended)
+			a.cancelled++
+		}
+		return `"result":{"taskId":"t1","status":"cancelled"}`
+	case "tasks/result":
+		if task != nil && task.tool == "research" {
+			return `"result":{"content":[{"type":"text","text":"it is so"}]}`
+		}
+		return `"error":{"code":-32602,"message":"it was cancelled"}`
+	}
+	return `"error":{"code":-32601,"message":"no such method"}`
+}
+
+// A tool that can be called as a task only is called as one, and its result is waited for.
+func TestCallAsTask(t *testing.T) {
+	t.Parallel()
+	for what, test := range map[string]struct {
+		server      *assigner
+		out, failed string
+	}{
+		"the result":    {server: &assigner{}, out: "it is so\n"},
+		"no id":         {server: &assigner{noID: true}, failed: "research: the server has taken the call, but its answer names no task: "},
+		"no such right": {server: &assigner{noTasks: true}, failed: "the tool requires a task"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			test.server.tasks = make(map[string]*assigned)
+			s := httptest.NewServer(test.server)
+			defer s.Close()
+			var out, says bytes.Buffer
+			cmd := newRoot()
+			cmd.SetArgs([]string{"call", "--state=", s.URL, "research"})
+			cmd.SetOut(&out)
+			cmd.SetErr(&says)
+			cmd.SetIn(strings.NewReader(""))
+			err := cmd.ExecuteContext(t.Context())
+			if failed := fmt.Sprint(err); (err == nil) != (test.failed == "") || err != nil && !strings.Contains(failed, test.failed) {
+				t.Errorf("it failed with %v", err)
+			}
+			if out.String() != test.out || test.out != "" && !strings.Contains(says.String(), "progress 1/2") {
+				t.Errorf("%s\n%s", &out, &says)
+			}
+		})
+	}
+}
+
+// assigns starts a server whose tools are called as tasks only, but for "cancelled", which says how many of
+// the tasks were cancelled, and sets a variable to its URL:
+//
+//	assigns NAME
+func assigns(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: assigns NAME")
+	}
+	s := httptest.NewServer(&assigner{tasks: make(map[string]*assigned)})
+	ts.Defer(func() {
+		s.CloseClientConnections()
+		s.Close()
+	})
+	ts.Setenv(args[0], s.URL)
+}
