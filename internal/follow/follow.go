@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"holdfast/client"
-	"holdfast/internal/protocol"
 	"holdfast/internal/terminal"
 	"holdfast/jsonrpc"
 )
@@ -258,7 +257,7 @@ func (f *follower) cancel(ctx context.Context) error {
 	told := f.task == ""
 	if !told { // tasks are cancelled by a request alone (2025-11-25, Cancellation)
 		params := fmt.Appendf(nil, `{"taskId":%s}`, jsonrpc.Quote(f.task))
-		f.send(ctx, mustParse(jsonrpc.AppendRequest(nil, cancelID, protocol.MethodTaskCancel, params)))
+		f.send(ctx, mustParse(jsonrpc.AppendRequest(nil, cancelID, "tasks/cancel", params)))
 	}
 	params := fmt.Appendf(nil, `{"requestId":%s,"reason":"the user cancelled it"}`, f.id)
 	f.send(ctx, mustParse(jsonrpc.AppendRequest(nil, nil, "notifications/cancelled", params)))
