@@ -40,11 +40,13 @@ func Parse(file string, data []byte, opts Options) (*File, error) {
 	d.decode(&host)
 	r := &reader{expander: &expander{decoder: d, opts: opts, inputs: make(map[string]hostInput)}, host: &host}
 	if len(d.errs) == 0 {
+		r.gemini = host.isGemini(file)
 		r.read()
 	}
 	if len(d.errs) > 0 {
 		return nil, joined(d.errs)
 	}
+	slices.SortStableFunc(d.ignored, func(a, b Ignored) int { return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column)) })
 	r.out.Ignored = d.ignored
 	return &r.out, nil
 }
@@ -79,17 +81,19 @@ func (r *reader) read() {
 	for _, s := range r.host.Holdfast.Servers {
 		own[s.Name] = s
 	}
-	seen := make(map[string]bool)
-	for _, s := range slices.Concat(r.host.McpServers, r.host.Servers) {
-		if seen[s.Name] {
-			r.failf(s.At, "the server %q is in both mcpServers and servers: remove one", s.Name)
-			continue
+	seen := make(map[string]string) // the sections that servers are in
+	for _, in := range r.sections() {
+		for _, s := range in.servers {
+			if first := seen[s.Name]; first != "" {
+				r.failf(s.At, "the server %q is in both %s and %s: remove one", s.Name, first, in.name)
+				continue
+			}
+			seen[s.Name] = in.name
+			r.add(s, in, own[s.Name])
 		}
-		seen[s.Name] = true
-		r.add(s, own[s.Name])
 	}
 	for name, s := range own {
-		if !seen[name] {
+		if seen[name] == "" {
 			r.failf(s.At, "there is no server %q that these settings could be for: the servers are %s", name, quoted(seen))
 		}
 	}
@@ -101,7 +105,7 @@ func (r *reader) read() {
 }
 
 // quoted returns the names of a set, for a person.
-func quoted(set map[string]bool) string {
+func quoted[V any](set map[string]V) string {
 	var all []string
 	for name := range set {
 		all = append(all, fmt.Sprintf("%q", name))
@@ -111,10 +115,14 @@ func quoted(set map[string]bool) string {
 }
 
 // add adds a server.
-func (r *reader) add(host member[hostServer], ours member[settings]) {
+func (r *reader) add(host member[hostServer], in section, ours member[settings]) {
 	h := &host.Value
-	if h.Disabled || h.Enabled != nil && !*h.Enabled {
+	if r.host.excludes(in, &host) {
 		r.out.Disabled = append(r.out.Disabled, host.Name)
+		return
+	}
+	if h.ofExtension(in) {
+		r.ignore(host.At, join(in.name, host.Name))
 		return
 	}
 	s := &Server{Name: host.Name}
@@ -129,8 +137,9 @@ func (r *reader) add(host member[hostServer], ours member[settings]) {
 	case ours.Name != "":
 		h.Holdfast = &ours.Value
 	}
-	r.settings(s, h.Holdfast)
-	url := cmp.Or(h.URL, h.Server, h.HTTP)
+	all := r.hostSettings(&host, in)
+	r.settings(s, h.Holdfast, &all)
+	url := cmp.Or(h.HTTP, h.URL, h.Server) // as the Gemini CLI has it
 	switch {
 	case h.Command.value != "" && url.value != "":
 		r.failf(host.At, "the server %q has both a command and a url: remove one", s.Name)
@@ -149,7 +158,9 @@ func (r *reader) add(host member[hostServer], ours member[settings]) {
 func (r *reader) remote(s *Server, h *hostServer, at text) {
 	switch h.Type.value {
 	case "", "remote":
-		s.Type = Any
+		if s.Type = Any; at == h.HTTP {
+			s.Type = HTTP
+		}
 	case "http", "streamable-http", "streamableHttp", "streamable_http":
 		s.Type = HTTP
 	case "sse":
@@ -159,7 +170,7 @@ func (r *reader) remote(s *Server, h *hostServer, at text) {
 	}
 	wrong := len(r.errs)
 	s.URL = r.expand(at)
-	if s.Shown = at.value; !strings.HasPrefix(s.Shown, "${") { // else that is where it leads
+	if s.Shown = at.value; !strings.HasPrefix(s.Shown, "$") { // else that is where it leads
 		s.Shown = redact.URL(s.Shown)
 	}
 	if u, err := url.Parse(s.URL); wrong == len(r.errs) && (err != nil || u.Host == "" || !slices.Contains([]string{"http", "https", "ws", "wss"}, u.Scheme)) {
@@ -181,9 +192,9 @@ func (r *reader) command(s *Server, h *hostServer) {
 	if t := h.Type.value; t != "" && t != "stdio" && t != "local" {
 		r.failf(h.Type.at, "a server with a command cannot be of type %q: want stdio", t)
 	}
-	s.Command = []string{r.expand(h.Command)}
+	s.Command = []string{r.expand(h.Command.text)}
 	shown := []string{h.Command.value}
-	for _, a := range h.Args {
+	for _, a := range slices.Concat(h.Command.Args, h.Args) {
 		s.Command = append(s.Command, r.expand(a))
 		shown = append(shown, masked(a.value, shown[len(shown)-1]))
 	}
@@ -192,7 +203,7 @@ func (r *reader) command(s *Server, h *hostServer) {
 	if h.EnvFile.value != "" {
 		r.envFile(s, h.EnvFile)
 	}
-	for _, v := range h.Env {
+	for _, v := range slices.Concat(h.Command.Env, h.Env) {
 		if strings.ContainsAny(v.Name, "=\x00") || v.Name == "" {
 			r.failf(v.At, "%q cannot be the name of an environment variable: rename it", v.Name)
 		}
@@ -238,12 +249,11 @@ func (r *reader) envFile(s *Server, at text) {
 	}
 }
 
-// settings reads what is ours: of the server, or else of all servers.
-func (r *reader) settings(s *Server, own *settings) {
+// settings reads what is ours: of the server, or else what holds without that.
+func (r *reader) settings(s *Server, own *settings, all *defaults) {
 	if own == nil {
 		own = &settings{}
 	}
-	all := &r.host.Holdfast.defaults
 	s.Path = cmp.Or(own.Path.value, "/"+s.Name+"/mcp")
 	if own.Path.value != "" && (!strings.HasPrefix(s.Path, "/") || path.Clean(s.Path) != s.Path || strings.ContainsAny(s.Path, " ?#")) {
 		r.failf(own.Path.at, "path %q: want an absolute path like /%s/mcp", s.Path, s.Name)

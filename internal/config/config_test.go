@@ -3,9 +3,11 @@ package config
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -57,6 +59,18 @@ func TestHosts(t *testing.T) {
 			"github stdio /github/mcp npx -y @modelcontextprotocol/server-github GITHUB_PERSONAL_ACCESS_TOKEN=<YOUR_PERSONAL_ACCESS_TOKEN>",
 			"remote-http-mcp any /remote-http-mcp/mcp https://your-server-url/mcp map[Api_key:[Bearer t0ken]]",
 		},
+		"gemini-cli": {
+			"pythonTools stdio /pythonTools/mcp python -m my_mcp_server --port 8080 API_KEY=s3cret PERPLEXITY_API_KEY=t0ken",
+			"filteredServer stdio /filteredServer/mcp python -m my_mcp_server",
+			"httpServerWithAuth http /httpServerWithAuth/mcp http://localhost:3000/mcp map[Authorization:[Bearer s3cret] X-Custom-Header:[custom-value]]",
+			"discoveredServer any /discoveredServer/mcp https://api.example.com/sse map[]",
+		},
+		"zed": {
+			"local-mcp-server stdio /local-mcp-server/mcp npx arg-1 arg-2",
+			"custom-mcp-server stdio /custom-mcp-server/mcp python arg-1 API_KEY=value",
+			"some-context-server stdio /some-context-server/mcp python arg-1 arg-2 API_KEY=older",
+			"remote-mcp-server any /remote-mcp-server/mcp https://mcp.example.com/mcp map[Authorization:[Bearer <token>]]",
+		},
 	} {
 		text, err := os.ReadFile(filepath.Join("testdata", name+".json"))
 		if err != nil {
@@ -69,8 +83,8 @@ func TestHosts(t *testing.T) {
 				line += fmt.Sprintf("%s %v", s.URL, s.Header)
 			}
 			line += strings.Join(s.Command, " ")
-			for name, value := range s.Env {
-				line += fmt.Sprintf(" %s=%s", name, value)
+			for _, name := range slices.Sorted(maps.Keys(s.Env)) {
+				line += fmt.Sprintf(" %s=%s", name, s.Env[name])
 			}
 			if strings.Contains(s.Shown, "s3cret") {
 				t.Errorf("%s shows a secret: %s", name, s.Shown)
@@ -129,6 +143,87 @@ func TestSettings(t *testing.T) {
 	}
 }
 
+// What a host says of a server's tools and patience holds, where its meaning is known.
+func TestHostSettings(t *testing.T) {
+	t.Parallel()
+	const ours = `, "holdfast": {"timeout": "1m", "tools": {"allow": ["get_*"], "deny": ["*_all"]}, "servers": {"own": {"timeout": "2m"}}}}`
+	gemini := parse(t, `{"mcpServers": {
+		"plain": {"httpUrl": "http://a/mcp"},
+		"both": {"command": "x", "timeout": 1500, "includeTools": ["a"], "excludeTools": ["b"]},
+		"less": {"command": "x", "timeout": "soon", "excludeTools": ["b"]},
+		"none": {"command": "x"},
+		"long": {"command": "x", "timeout": 1e300},
+		"own": {"command": "x", "timeout": 1500},
+		"other": {"command": "x"},
+	}, "mcp": {"allowed": ["plain", "both", "less", "none", "own", "long"], "excluded": ["none"]}`+ours)
+	zed := parse(t, `{"context_servers": {"plain": {"command": "x", "timeout": 1.5}, "own": {"command": {"path": "x"}, "timeout": 9}, "ext": {}}`+ours)
+	other := parse(t, `{"mcpServers": {"plain": {"command": "$API_KEY", "other": 1, "timeout": 60}, "own": {"command": "x", "timeout": {}, "more": 1}}`+ours)
+	for name, c := range map[string]struct {
+		file                    *File
+		want, disabled, ignored []string
+	}{
+		"gemini": {gemini, []string{
+			"plain 1m0s [get_*] [*_all]", "both 1.5s [a] [*_all b]", "less 1m0s [get_*] [*_all b]", "long 1m0s [get_*] [*_all]", "own 2m0s [get_*] [*_all]",
+		}, []string{"none", "other"}, nil},
+		"zed":   {zed, []string{"plain 1.5s [get_*] [*_all]", "own 2m0s [get_*] [*_all]"}, nil, []string{"context_servers.ext"}},
+		"other": {other, []string{"plain 1m0s [get_*] [*_all]", "own 2m0s [get_*] [*_all]"}, nil, []string{"mcpServers.plain.other", "mcpServers.plain.timeout", "mcpServers.own.timeout", "mcpServers.own.more"}},
+	} {
+		var got, ignored []string
+		for _, s := range c.file.Servers {
+			got = append(got, fmt.Sprint(s.Name, " ", s.Timeout, " ", s.Allow, " ", s.Deny))
+		}
+		for _, m := range c.file.Ignored {
+			ignored = append(ignored, m.Member)
+		}
+		if !slices.Equal(got, c.want) || !slices.Equal(c.file.Disabled, c.disabled) || !slices.Equal(ignored, c.ignored) {
+			t.Errorf("%s: got %q, disabled %q, ignored %q", name, got, c.file.Disabled, ignored)
+		}
+	}
+}
+
+// A file of the Gemini CLI is known by its folder, or by what only this host has. In it, $NAME is a
+// variable.
+func TestGemini(t *testing.T) {
+	t.Parallel()
+	server := func(more string) string {
+		return `{"mcpServers": {"a": {"command": "x-$API_KEY/${API_KEY}-$1"}, "b": {"command": "x"` + more + `}}}`
+	}
+	for _, c := range []struct {
+		file, text string
+		is         bool
+	}{
+		{"/src/mcp.json", server(``), false},
+		{"/src/mcp.json", server(`, "timeout": 60`), false},
+		{"/src/.gemini/settings.json", server(``), true},
+		{"/src/mcp.json", server(`, "trust": false`), true},
+		{"/src/mcp.json", server(`, "includeTools": []`), true},
+		{"/src/mcp.json", server(`, "excludeTools": ["t"]`), true},
+		{"/src/mcp.json", server(`}, "c": {"httpUrl": "http://c"`), true},
+		{"/src/mcp.json", `{"mcp": {"excluded": []}, ` + server(``)[1:], true},
+		{"/src/mcp.json", `{"mcp": {"allowed": ["a"]}, ` + server(``)[1:], true},
+		{"/src/mcp.json", `{"mcp": {"serverCommand": "x"}, ` + server(``)[1:], false},
+	} {
+		file, err := Parse(c.file, []byte(c.text), Options{Env: environment})
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := "x-$API_KEY/s3cret-$1"
+		if c.is {
+			want = "x-s3cret/s3cret-$1"
+		}
+		if s := file.Servers[0]; s.Command[0] != want || strings.Contains(s.Shown, "s3cret") {
+			t.Errorf("%s %s: %q is shown as %q", c.file, c.text, s.Command, s.Shown)
+		}
+	}
+	f := parse(t, `{"mcpServers": {"a": {"url": "http://a/sse", "httpUrl": "http://a/mcp"}, "b": {"command": "x", "includeTools": []}}}`)
+	if s := f.Servers[0]; s.URL != "http://a/mcp" || s.Type != HTTP {
+		t.Errorf("%s %s", s.Type, s.URL)
+	}
+	if s := f.Servers[1]; !slices.Equal(s.Allow, []string{""}) {
+		t.Errorf("no tools are %q", s.Allow)
+	}
+}
+
 // Mistakes are explained, with their place.
 func TestMistakes(t *testing.T) {
 	t.Parallel()
@@ -174,6 +269,10 @@ func TestMistakes(t *testing.T) {
 		in(`{"url": "http://x", "holdfast": {"auth": {"upstream": {"clientCredentials": {"clientId": "h", "tokenUrl": "http://a/${API_KEY}"}}}}}`): `"http://a/${API_KEY}" is no URL of a token endpoint: want https`,
 		`{"mcpServers": {"*": {"command": "x"}}}`:                                                            `a server cannot have the name "*": rename it`,
 		`{"mcpServers": {"a": {"command": "x"}}, "servers": {"a": {"command": "x"}}}`:                        `is in both mcpServers and servers`,
+		`{"mcpServers": {"a": {"command": "x"}}, "context_servers": {"a": {"command": "x"}}}`:                `is in both mcpServers and context_servers`,
+		in(`{"command": {"path": 1.5, "args": "x"}}`):                                                        `mcpServers.a.command.args is "x": want an array`,
+		in(`{"command": "$NOPE", "trust": true}`):                                                            `f.json:1:34: $NOPE: the environment variable NOPE is not set`,
+		in(`{"command": "x", "includeTools": ["t"], "holdfast": {"tools": {"deny": ["x"]}}}`):                `has tools in includeTools or excludeTools, and in the settings of holdfast: put them in one place`,
 		`{"mcpServers": {"a": {"command": "x"}}, "holdfast": {"servers": {"b": {}}}}`:                        `there is no server "b" that these settings could be for: the servers are "a"`,
 		`{"mcpServers": {"a": {"command": "x", "holdfast": {}}}, "holdfast": {"servers": {"a": {}}}}`:        `put them in one place`,
 		`{"mcpServers": {"a": {"command": "x", "holdfast": {"path": "/mcp"}}}, "holdfast": {"merge": true}}`: `the path /mcp of the server "a" is that of all servers as one`,

@@ -124,6 +124,18 @@ func (d *decoder) value(from *hujson.Value, v reflect.Value, path string) {
 		} else {
 			d.wrong(from, path, "a string")
 		}
+	case *hostCommand:
+		if _, ok := from.Value.(*hujson.Object); !ok {
+			d.value(from, reflect.ValueOf(&to.text), path)
+			return
+		}
+		d.composite(from, v, path)
+		to.text = to.Path
+	case *loose:
+		to.at = from.StartOffset
+		if l, ok := literal(from, '0'); ok {
+			to.number = l.Float()
+		}
 	case *bool:
 		l, ok := from.Value.(hujson.Literal)
 		if !ok || l.Kind() != 't' && l.Kind() != 'f' {

@@ -1,6 +1,6 @@
 // Package config reads the configuration files of MCP hosts: Claude Desktop, Claude Code,
-// Cursor, Windsurf and others ("mcpServers"), and VS Code ("servers" and "inputs"). Beside
-// what hosts know, a file may have a member "holdfast" with settings of our own.
+// Cursor, Windsurf, the Gemini CLI and others ("mcpServers"), VS Code ("servers" and "inputs"),
+// and Zed ("context_servers"). Beside what hosts know, a file may have a member "holdfast" with settings of our own.
 //
 // Files are JSON with comments and trailing commas, as hosts accept them. Members that are
 // not known are ignored: [File.Ignored] has them. What is wrong is an [Error] with line and

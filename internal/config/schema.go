@@ -5,17 +5,19 @@ package config
 
 // hostFile is the whole file.
 type hostFile struct {
-	Schema     text              `json:"$schema"`
-	McpServers named[hostServer] `json:"mcpServers"`
-	Servers    named[hostServer] `json:"servers"` // VS Code
-	Inputs     []hostInput       `json:"inputs"`  // VS Code
-	Holdfast   ours              `json:"holdfast"`
+	Schema         text              `json:"$schema"`
+	McpServers     named[hostServer] `json:"mcpServers"`
+	Servers        named[hostServer] `json:"servers"`         // VS Code
+	ContextServers named[hostServer] `json:"context_servers"` // Zed
+	Inputs         []hostInput       `json:"inputs"`          // VS Code
+	MCP            hostNames         `json:"mcp"`             // Gemini CLI
+	Holdfast       ours              `json:"holdfast"`
 }
 
 // hostServer is a server, as hosts have it.
 type hostServer struct {
 	Type     text        `json:"type"`
-	Command  text        `json:"command"`
+	Command  hostCommand `json:"command"`
 	Args     []text      `json:"args"`
 	Env      named[text] `json:"env"`
 	EnvFile  text        `json:"envFile"`
@@ -24,9 +26,34 @@ type hostServer struct {
 	Server   text        `json:"serverUrl"` // Windsurf
 	HTTP     text        `json:"httpUrl"`   // Gemini CLI
 	Headers  named[text] `json:"headers"`
+	Timeout  loose       `json:"timeout"`
+	Trust    loose       `json:"trust"`        // Gemini CLI: whether it asks the user before calls
+	Include  []text      `json:"includeTools"` // Gemini CLI
+	Exclude  []text      `json:"excludeTools"` // Gemini CLI
+	Source   loose       `json:"source"`       // Zed: the file, or an extension that has the command
 	Disabled bool        `json:"disabled"`
 	Enabled  *bool       `json:"enabled"`
 	Holdfast *settings   `json:"holdfast"`
+}
+
+// hostCommand is a program, or in older files of Zed an object.
+type hostCommand struct {
+	text             // the program
+	Path text        `json:"path"`
+	Args []text      `json:"args"`
+	Env  named[text] `json:"env"`
+}
+
+// loose is a value of any type: hosts differ.
+type loose struct {
+	at     int // 0: there is none
+	number float64
+}
+
+// hostNames are the servers of its file that the Gemini CLI uses.
+type hostNames struct {
+	Allowed  []text `json:"allowed"`
+	Excluded []text `json:"excluded"`
 }
 
 // hostInput is a value that VS Code asks for.

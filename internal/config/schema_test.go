@@ -36,6 +36,8 @@ func TestSchemaMembers(t *testing.T) {
 	}{
 		"the file": {hostFile{}, s},
 		"server":   {hostServer{}, s.Defs["server"]},
+		"command":  {hostCommand{}, s.Defs["server"].Properties["command"]},
+		"mcp":      {hostNames{}, s.Properties["mcp"]},
 		"input":    {hostInput{}, s.Defs["input"]},
 		"settings": {settings{}, s.Defs["settings"]},
 		"holdfast": {ours{}, s.Defs["holdfast"]},

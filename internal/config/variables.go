@@ -31,6 +31,9 @@ type Input struct {
 // variable is one in a text: ${NAME}, ${NAME:-default}, ${env:NAME}, ${input:ID} and others.
 var variable = regexp.MustCompile(`\$\{([^{}]*)\}`)
 
+// plainVariable is variable, and $NAME too.
+var plainVariable = regexp.MustCompile(variable.String() + `|\$[A-Za-z_][A-Za-z0-9_]*`)
+
 // name is what the name of a variable of the environment looks like.
 var variableName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
@@ -39,17 +42,30 @@ type expander struct {
 	*decoder
 	opts   Options
 	inputs map[string]hostInput
+	gemini bool // the file is one of the Gemini CLI, which has $NAME too
 }
 
 // expand returns a text with its variables.
 func (e *expander) expand(t text) string {
-	return variable.ReplaceAllStringFunc(t.value, func(whole string) string {
-		value, err := e.value(whole[2 : len(whole)-1])
+	pattern := variable
+	if e.gemini {
+		pattern = plainVariable
+	}
+	return pattern.ReplaceAllStringFunc(t.value, func(whole string) string {
+		value, err := e.lookUp(whole)
 		if err != nil {
 			e.failf(t.at, "%s: %v", whole, err)
 		}
 		return value
 	})
+}
+
+// lookUp returns the value of a variable as it stands in a text.
+func (e *expander) lookUp(whole string) (string, error) {
+	if name, braced := strings.CutPrefix(whole, "${"); braced {
+		return e.value(strings.TrimSuffix(name, "}"))
+	}
+	return e.environment(whole[1:])
 }
 
 // value returns the value of a variable.

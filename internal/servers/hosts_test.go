@@ -68,6 +68,14 @@ func TestHostsServed(t *testing.T) {
 		"cursor":         {"server-name": "-y mcp-server API_KEY=value", "local-server": "WORKSPACE/tools/mcp_server.py API_KEY=k", "remote-server": ""},
 		"cline":          {"notes": "/srv/notes/server.py API_KEY=value", "tickets": ""},
 		"windsurf":       {"github": "-y @modelcontextprotocol/server-github GITHUB_PERSONAL_ACCESS_TOKEN=<YOUR_PERSONAL_ACCESS_TOKEN>", "remote-http-mcp": ""},
+		"gemini-cli": {
+			"pythonTools": "-m my_mcp_server --port 8080 API_KEY=k PERPLEXITY_API_KEY=k", "filteredServer": "-m my_mcp_server",
+			"httpServerWithAuth": "", "discoveredServer": "",
+		},
+		"zed": {
+			"local-mcp-server": "arg-1 arg-2", "custom-mcp-server": "arg-1 API_KEY=value", "some-context-server": "arg-1 arg-2 API_KEY=older",
+			"remote-mcp-server": "",
+		},
 	} {
 		t.Run(host, func(t *testing.T) {
 			file, err := config.Read(filepath.Join("..", "config", "testdata", host+".json"), config.Options{
@@ -102,8 +110,12 @@ func TestHostsServed(t *testing.T) {
 						t.Errorf("%s: %d %s", name, status, text)
 					}
 				default:
-					if got := call(t, f.connect("/"+name+"/mcp"), "about"); got != about {
+					s := f.connect("/" + name + "/mcp")
+					if got := call(t, s, "about"); got != about {
 						t.Errorf("%s is %q; want %q", name, got, about)
+					}
+					if got := tools(t, s); name == "filteredServer" && !slices.Equal(got, []string{"about"}) {
+						t.Errorf("%s has the tools %q", name, got)
 					}
 				}
 			}
