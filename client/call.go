@@ -74,6 +74,7 @@ type modernCall struct {
 
 // origin is where a call comes from. It does not change once the call is registered.
 type origin struct {
+	sent         context.Context        // that the host has sent it with; nil: it has not
 	response     chan<- jsonrpc.Message // takes the response to a request that is not the host's; nil: it is
 	failFast     bool                   // it fails soon where the server is out of reach
 	otherSession bool                   // it runs in a session that is not the Conn's
@@ -97,11 +98,12 @@ func newCall(c *Conn, rq request) *call {
 }
 
 // call begins a call with a request of the host.
-func (c *Conn) call(m jsonrpc.Message) error {
+func (c *Conn) call(ctx context.Context, m jsonrpc.Message) error {
 	if e := c.wrongEra(m.Method); e != nil {
 		return c.refuseHost(m.ID, e)
 	}
 	k := newCall(c, request{id: m.ID, method: m.Method, body: m.Raw})
+	k.origin.sent = ctx
 	k.progress.token = tokenOf(m.Raw)
 	k.body, k.drivesTasks = c.declareTasks(m)
 	k.body, k.declared = c.declareResume(k.body, m.Method)
@@ -160,7 +162,7 @@ func (c *Conn) register(k *call) error {
 	case c.muxed() && c.ambiguous(k):
 		return errAmbiguous
 	}
-	k.ctx, k.cancel = context.WithCancelCause(c.ctx)
+	k.ctx, k.cancel = context.WithCancelCause(sentWith(c.ctx, k.origin.sent))
 	c.calls[k.record] = k
 	switch {
 	case c.muxed():

@@ -15,9 +15,40 @@ import (
 // of Options, an Authorizer, and what is below HTTPClient. A panic becomes the error of the
 // exchange, and ends the call that it was for.
 
-func (c *Conn) authorization(ctx context.Context) (_ string, err error) {
+// authorization asks for the authorization of a request. message says that the request carries a message
+// of the host.
+func (c *Conn) authorization(ctx context.Context, message bool) (_ string, err error) {
 	defer panics.Catch(&err, c.logger, "Authorizer.Authorization", "")
+	if host, ok := ctx.Value(hostKey{}).(context.Context); ok && message {
+		ctx = lasting{ctx, context.WithoutCancel(host)}
+	}
 	return c.opts.Auth.Authorization(ctx)
+}
+
+// hostKey is the key of the context that the host has sent a message with.
+type hostKey struct{}
+
+// sentWith returns ctx for the requests that carry a message, which the host has sent with another
+// context; nil: it is not the host's.
+func sentWith(ctx, host context.Context) context.Context {
+	if host == nil {
+		return ctx
+	}
+	return context.WithValue(ctx, hostKey{}, host)
+}
+
+// A lasting context has the values of another too, and does not end with it.
+type lasting struct {
+	context.Context
+	values context.Context
+}
+
+// Value implements [context.Context].
+func (l lasting) Value(key any) any {
+	if v := l.values.Value(key); v != nil {
+		return v
+	}
+	return l.Context.Value(key)
 }
 
 func (c *Conn) authorize(ctx context.Context, req *http.Request, resp *http.Response) (err error) {

@@ -165,9 +165,9 @@ func (c *Conn) Send(ctx context.Context, m jsonrpc.Message) error {
 	c.begin()
 	switch m.Kind {
 	case jsonrpc.Request:
-		return c.call(m)
+		return c.call(ctx, m)
 	case jsonrpc.Response:
-		return c.reply(m)
+		return c.reply(ctx, m)
 	case jsonrpc.Notification:
 		return c.notify(ctx, m)
 	}

@@ -60,6 +60,7 @@ type exchange struct {
 	wait    time.Duration     // how long the header of the answer may take
 	sent    *atomic.Bool      // set once the request may have left, if not nil
 	headers func(http.Header) // sets more; may be nil
+	message bool              // it carries a message of the host, if ctx says which ([sentWith])
 }
 
 // A response is an HTTP response whose body is watched: it ends when nothing has come for

@@ -88,7 +88,7 @@ func (k *call) exchange(kind attemptKind, sent *atomic.Bool) exchange {
 		}
 		k.renameAgain(kind)
 		x.method, x.body, x.key, x.sent, x.headers = http.MethodPost, k.underWireID(k.body), k.key, sent, k.mirror
-		x.wait = k.answerTimeout()
+		x.wait, x.message = k.answerTimeout(), true
 		k.sends++
 	}
 	return x
@@ -133,12 +133,13 @@ func (x exchanges) send(ctx context.Context, k *call, raw []byte, atMost time.Du
 	// it whatever goes next over the same connection.
 	c, during := x.c, ctx
 	if k != nil {
-		during = c.ctx
+		host, _ := ctx.Value(hostKey{}).(context.Context)
+		during = sentWith(c.ctx, host)
 	}
 	var b backoff
 	for {
 		s := c.sessionOf(k)
-		resp, err := c.do(during, exchange{method: http.MethodPost, body: raw, session: &s, wait: c.opts.ConnectTimeout, headers: s.mirror(raw)})
+		resp, err := c.do(during, exchange{method: http.MethodPost, body: raw, session: &s, wait: c.opts.ConnectTimeout, headers: s.mirror(raw), message: true})
 		if err == nil {
 			if resp.StatusCode < 300 {
 				resp.Close()

@@ -40,7 +40,7 @@ func (c *Conn) head(ctx context.Context, req *http.Request, x exchange) error {
 		x.headers(h)
 	}
 	if c.opts.Auth != nil {
-		value, err := c.authorization(ctx)
+		value, err := c.authorization(ctx, x.message)
 		if err != nil {
 			return fmt.Errorf("authorization: %w", err)
 		}

@@ -201,7 +201,8 @@ func (p *ssePair) write(ctx context.Context, raw []byte) error {
 	}
 	// The end of a call must not end the exchange: net/http would also end what goes next
 	// over the same connection.
-	r, err := c.do(c.ctx, exchange{method: http.MethodPost, url: to, body: raw, session: &s, wait: c.opts.ConnectTimeout, sent: &sent})
+	host, _ := ctx.Value(hostKey{}).(context.Context)
+	r, err := c.do(sentWith(c.ctx, host), exchange{method: http.MethodPost, url: to, body: raw, session: &s, wait: c.opts.ConnectTimeout, sent: &sent, message: true})
 	if err != nil {
 		if !sent.Load() {
 			err = fmt.Errorf("%w: %w", errUnsent, err)

@@ -16,7 +16,7 @@ func (c *Conn) notify(ctx context.Context, m jsonrpc.Message) error {
 		c.mu.Lock()
 		c.opening.ready = true
 		c.mu.Unlock()
-		err := c.tell(joined(ctx, c.ctx), nil, m.Raw, c.opts.ConnectTimeout)
+		err := c.tell(sentWith(joined(ctx, c.ctx), ctx), nil, m.Raw, c.opts.ConnectTimeout)
 		if err != nil {
 			c.logger.Warn("notifications/initialized not delivered", "error", err)
 		}
@@ -28,7 +28,7 @@ func (c *Conn) notify(ctx context.Context, m jsonrpc.Message) error {
 		return nil
 	}
 	start := c.out.put(func() {
-		if err := c.tell(c.ctx, nil, m.Raw, c.opts.GiveUp); err != nil && c.ctx.Err() == nil {
+		if err := c.tell(sentWith(c.ctx, ctx), nil, m.Raw, c.opts.GiveUp); err != nil && c.ctx.Err() == nil {
 			c.logger.Warn("notification not delivered", "method", m.Method, "error", err)
 		}
 	})

@@ -31,7 +31,9 @@ const (
 // panic in one of them fails the call that it was for.
 type Authorizer interface {
 	// Authorization returns the value of the Authorization header, or "" for none. An
-	// error fails the request that was to be sent.
+	// error fails the request that was to be sent. If that carries a message of the host,
+	// ctx has the values of the context that [Conn.Send] got with it, however often it is
+	// sent. Over a WebSocket, messages carry no header.
 	Authorization(ctx context.Context) (string, error)
 	// Authorize is called when the server has refused a request with 401 or 403. It may
 	// take as long as a person needs to log in. If it returns nil, the request is sent

@@ -151,7 +151,7 @@ func (c *Conn) withdrawn(id []byte) {
 }
 
 // reply sends the host's reply to a request of the server. A second one is dropped.
-func (c *Conn) reply(m jsonrpc.Message) error {
+func (c *Conn) reply(ctx context.Context, m jsonrpc.Message) error {
 	rq := c.requests.take(m.ID)
 	if rq == nil {
 		return nil
@@ -171,7 +171,7 @@ func (c *Conn) reply(m jsonrpc.Message) error {
 		if k != nil {
 			k.turns.settled(nil)
 		}
-		return c.sendReply(k, m.Raw)
+		return c.sendReply(ctx, k, m.Raw)
 	}
 	k.mu.Lock()
 	multiTurn, keys := k.ways.stream != nil && !k.ways.refused[attemptStream], k.session.keys
@@ -182,7 +182,7 @@ func (c *Conn) reply(m jsonrpc.Message) error {
 	if !multiTurn || keys && connected {
 		// A server that honours keys is a Holdfast, and takes replies at any time.
 		k.turns.settled(nil)
-		return c.sendReply(k, m.Raw)
+		return c.sendReply(ctx, k, m.Raw)
 	}
 	k.turns.settled(m.Raw)
 	if keys && k.gather() {
@@ -194,13 +194,15 @@ func (c *Conn) reply(m jsonrpc.Message) error {
 }
 
 // sendReply sends a reply in the background, until the server has it. k is the call that it
-// belongs to, or nil.
-func (c *Conn) sendReply(k *call, raw []byte) error {
+// belongs to, or nil, and host what the host has sent it with: without values where that is not
+// known any more.
+func (c *Conn) sendReply(host context.Context, k *call, raw []byte) error {
 	ctx := c.ctx
 	if k != nil {
 		ctx = k.ctx
 		k.turns.post(1)
 	}
+	ctx = sentWith(ctx, host)
 	c.requests.count(1)
 	ok := c.spawn(func() {
 		defer c.requests.count(-1)

@@ -127,7 +127,7 @@ func (c *Conn) sendHeld(k *call) {
 		}
 		k.turns.mu.Unlock()
 		for _, raw := range ready {
-			if err := c.sendReply(k, raw); err != nil {
+			if err := c.sendReply(context.Background(), k, raw); err != nil {
 				return
 			}
 		}
@@ -222,7 +222,7 @@ func (c *Conn) sendEach(k *call) {
 	k.turns.batch, k.turns.unconfirmed, k.turns.inBatch = nil, nil, 0
 	k.mu.Unlock()
 	for _, raw := range replies {
-		if err := c.sendReply(k, raw); err != nil {
+		if err := c.sendReply(context.Background(), k, raw); err != nil {
 			return
 		}
 	}

@@ -24,7 +24,7 @@ type conn struct {
 	closed   chan struct{} // closed by Close
 
 	mu      sync.Mutex
-	token   string                 // the client's Authorization
+	token   string                 // the last Authorization of a client
 	refused *protocol.Unauthorized // how the server has refused what was last sent, or nil
 	opening chan<- error           // told how the first request ended; nil: nobody waits
 }
@@ -32,22 +32,22 @@ type conn struct {
 // Deliver sends a message to the server, in the background. It waits only until the server
 // has notifications/initialized, and, for [refusalWait], for the response to the first request.
 func (c *conn) Deliver(in backend.Inbound) error {
-	c.note(in.Header)
+	ctx := c.note(in.Header, in.Call != nil)
 	m := in.Message
 	switch {
 	case m.Kind == jsonrpc.Request && opens(m.Method):
-		return c.open(in)
+		return c.open(ctx, in)
 	case m.Kind == jsonrpc.Request:
 		m = c.requests.add(m, in.Call)
 	case m.Method == protocol.MethodCancelled:
 		m = c.requests.cancelled(m)
 	}
-	return c.send(m)
+	return c.send(ctx, m)
 }
 
 // send sends a message. A request that is not sent is forgotten.
-func (c *conn) send(m jsonrpc.Message) error {
-	err := c.up.Send(context.Background(), m)
+func (c *conn) send(ctx context.Context, m jsonrpc.Message) error {
+	err := c.up.Send(ctx, m)
 	if err == nil {
 		return nil
 	}
@@ -67,7 +67,7 @@ func opens(method string) bool {
 const refusalWait = 10 * time.Second
 
 // open sends the first request. If the server refuses the client, that is the error.
-func (c *conn) open(in backend.Inbound) error {
+func (c *conn) open(ctx context.Context, in backend.Inbound) error {
 	m, err := opener(in.Message)
 	if err != nil {
 		return err
@@ -76,7 +76,7 @@ func (c *conn) open(in backend.Inbound) error {
 	c.mu.Lock()
 	c.refused, c.opening = nil, answered
 	c.mu.Unlock()
-	if err := c.send(c.requests.add(m, in.Call)); err != nil {
+	if err := c.send(ctx, c.requests.add(m, in.Call)); err != nil {
 		return err
 	}
 	t := time.NewTimer(refusalWait)
@@ -143,20 +143,33 @@ func (c *conn) Close() error {
 	return nil
 }
 
-// note keeps the client's Authorization, if it is to be passed on.
-func (c *conn) note(header http.Header) {
+// tokenKey is the key of the Authorization of a message, in the context that it is sent with.
+type tokenKey struct{}
+
+// note keeps the client's Authorization, if it is to be passed on, and returns the context to send the
+// client's message with. Another client of the session may have more rights: a call never gets its
+// Authorization, whenever and however often it is sent. Messages of Holdfast itself get the last one.
+func (c *conn) note(header http.Header, call bool) context.Context {
+	ctx := context.Background()
 	if !c.pass {
-		return
+		return ctx
 	}
-	if token := header.Get("Authorization"); token != "" {
+	token := header.Get("Authorization")
+	if token != "" {
 		c.mu.Lock()
-		defer c.mu.Unlock()
 		c.token = token
+		c.mu.Unlock()
+	} else if !call {
+		return ctx
 	}
+	return context.WithValue(ctx, tokenKey{}, token)
 }
 
 // Authorization implements [client.Authorizer].
-func (c *conn) Authorization(context.Context) (string, error) {
+func (c *conn) Authorization(ctx context.Context) (string, error) {
+	if token, ok := ctx.Value(tokenKey{}).(string); ok {
+		return token, nil
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.token, nil

@@ -67,7 +67,10 @@ func front(t *testing.T, url string, opts *remote.Options, hopts *holdfast.Optio
 		o = *opts
 	}
 	network := http.DefaultTransport.(*http.Transport).Clone()
-	o.HTTPClient, o.Logger = &http.Client{Transport: network}, slog.New(slog.DiscardHandler)
+	o.Logger = slog.New(slog.DiscardHandler)
+	if o.HTTPClient == nil {
+		o.HTTPClient = &http.Client{Transport: network}
+	}
 	ho := holdfast.Options{Retry: 20 * time.Millisecond}
 	if hopts != nil {
 		ho = *hopts

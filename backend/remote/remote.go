@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"strings"
 	"time"
 
 	"holdfast/backend"
@@ -26,8 +27,9 @@ type Options struct {
 	// Header is added to each HTTP request to the server. By default nothing of the client's
 	// requests is passed on but their messages.
 	Header http.Header
-	// PassAuthorization passes on the Authorization header of the client: the last that came
-	// in the session. Set it only if the server expects tokens that were issued for the
+	// PassAuthorization passes on the Authorization header of the client: with each of its
+	// messages the one that came with it, and else the last that came in the session. Over
+	// a WebSocket to the server it is the one that the conversation began with. Set it only if the server expects tokens that were issued for the
 	// address at which Holdfast serves (2025-11-25, Authorization, "Token Handling").
 	PassAuthorization bool
 	// Transport is the wire protocol to the server; client.Auto.
@@ -83,12 +85,19 @@ const mostIdle = 512
 // Eras implements [backend.EraSpeaker]. It returns [backend.Unknown].
 func (b *Backend) Eras() backend.Eras { return backend.Unknown }
 
+// PerCredential reports whether a conversation has the rights of the Authorization that it began with,
+// because its messages carry none: the server is reached over a WebSocket. Requests of revision
+// 2026-07-28 then share a conversation only if they have the same.
+func (b *Backend) PerCredential(*http.Request) bool {
+	return b.opts.PassAuthorization && strings.HasPrefix(strings.ToLower(b.url), "ws")
+}
+
 // Open implements [backend.Backend]. It sends nothing: the client's initialize request is the
 // first that the server gets. If the server answers that with status 401 or 403, so does
 // Holdfast, with the same WWW-Authenticate header, unless it has begun a stream by then.
 func (b *Backend) Open(_ context.Context, start backend.Start, sink backend.Sink) (backend.Conn, error) {
 	c := &conn{sink: sink, pass: b.opts.PassAuthorization, closed: make(chan struct{})}
-	c.note(start.HTTP.Header)
+	c.note(start.HTTP.Header, false)
 	up, err := client.New(b.url, &client.Options{
 		HTTPClient: b.opts.HTTPClient,
 		Header:     b.opts.Header,

@@ -327,7 +327,7 @@ func TestUnauthorized(t *testing.T) {
 	}
 }
 
-// The client's token goes to the server only if that is wanted: the newest that came. When
+// The client's token goes to the server only if that is wanted: that of each message. When
 // the server refuses it later, that is the error of the call.
 func TestAuthorization(t *testing.T) {
 	t.Parallel()

@@ -4,10 +4,12 @@ import (
 	"log/slog"
 	"net/http"
 	"slices"
+	"strings"
 
 	"holdfast/internal/auth"
 	"holdfast/internal/config"
 	"holdfast/internal/merge"
+	front "holdfast/internal/server"
 )
 
 // At returns the name of the server at a path, or "".
@@ -56,6 +58,16 @@ func (s *Set) ToolScopes(name, tool string) (scopes, known []string) {
 // NeedsTokens reports whether a server gets the token of a client, or one in exchange for it.
 func (s *Set) NeedsTokens() bool {
 	return slices.ContainsFunc(s.table.Load().order, func(one *server) bool { return needsToken(one.conf.Load()) })
+}
+
+// PerCredential implements what the session manager asks: whether a conversation would have the rights of
+// the token that it began with.
+func (s *Set) PerCredential(r *http.Request) bool {
+	name := front.NameOf(r.Context())
+	return slices.ContainsFunc(s.table.Load().order, func(one *server) bool {
+		conf := one.conf.Load()
+		return (name == one.name || name == config.MergedName) && needsToken(conf) && strings.HasPrefix(conf.URL, "ws")
+	})
 }
 
 func needsToken(conf *config.Server) bool {

@@ -29,8 +29,16 @@ type carrierKey struct {
 	client                      string // see keyOfClient
 	server                      any    // see [perRequest]
 	// credential is of the Authorization header of a client that is nobody in particular: where
-	// the backend gets that header, such clients are told apart by it.
+	// the backend gets that header, such clients are told apart by it. It is of that of all
+	// clients where a conversation has the rights of one ([perCredential]).
 	credential [sha256.Size]byte
+}
+
+// A perCredential is a backend whose conversations may have the rights of the Authorization header that
+// they began with, whoever sends a message.
+type perCredential interface {
+	// PerCredential reports whether that of a request would.
+	PerCredential(r *http.Request) bool
 }
 
 // A perRequest is a backend whose server depends on the request. The values are compared.
@@ -113,7 +121,11 @@ func (c *carrier) unlink() {
 // [Manager.New].
 func (m *Manager) Carrier(r *http.Request, principal, revision string, client []byte) (_ *Session, err error) {
 	key := carrierKey{principal: principal, tenant: TenantOf(principal, r.RemoteAddr), revision: revision, client: keyOfClient(client)}
-	if value := r.Header["Authorization"]; principal == "" && len(value) > 0 {
+	apart := principal == ""
+	if b, ok := m.backend.(perCredential); ok {
+		apart = apart || b.PerCredential(r)
+	}
+	if value := r.Header["Authorization"]; apart && len(value) > 0 {
 		key.credential = sha256.Sum256([]byte(value[0]))
 	}
 	key.server, err = m.serverFor(r)

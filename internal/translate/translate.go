@@ -14,6 +14,7 @@ package translate
 import (
 	"context"
 	"log/slog"
+	"net/http"
 	"sync"
 	"time"
 
@@ -103,6 +104,15 @@ func (t *translator) Eras() backend.Eras { return backend.Both }
 func (t *translator) Processes() bool {
 	p, ok := t.inner.(backend.ProcessStarter)
 	return ok && p.Processes()
+}
+
+// PerCredential reports whether a conversation has the rights of the Authorization that it began with
+// (package session).
+func (t *translator) PerCredential(r *http.Request) bool {
+	b, ok := t.inner.(interface {
+		PerCredential(r *http.Request) bool
+	})
+	return ok && b.PerCredential(r)
 }
 
 // Open implements [backend.Backend].
