@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"holdfast/client"
@@ -79,17 +80,24 @@ func TestSessionsNeverKnown(t *testing.T) {
 			events(": here\n\n")(w, r)
 			return
 		}
+		if gets.Load() > 1000 { // or no time would pass
+			<-r.Context().Done()
+			return
+		}
 		w.WriteHeader(http.StatusNotFound)
 	}}
-	a := newRaw(t, serve(t, h), client.Options{Lost: func(client.Lost) {}})
-	a.open()
-	begun := time.Now()
-	for h.begins.Load() < 20 && time.Since(begun) < 3*time.Second {
-		time.Sleep(10 * time.Millisecond)
-	}
-	if n := h.begins.Load(); n < 2 || n >= 20 {
-		t.Errorf("%d sessions were begun in %v", n, time.Since(begun))
-	}
+	synctest.Test(t, func(t *testing.T) {
+		url, hc := serveInside(t, h)
+		a := newRaw(t, url, client.Options{HTTPClient: hc, Lost: func(client.Lost) {}})
+		a.open()
+		begun := time.Now()
+		for h.begins.Load() < 20 && time.Since(begun) < 3*time.Second {
+			time.Sleep(10 * time.Millisecond)
+		}
+		if n := h.begins.Load(); n < 2 || n >= 20 {
+			t.Errorf("%d sessions were begun in %v", n, time.Since(begun))
+		}
+	})
 }
 
 // No retry field and no Retry-After ends a call, or makes a client reconnect all the time.
@@ -209,38 +217,44 @@ func TestMuxWithoutResponses(t *testing.T) {
 	for name, holds := range map[string]bool{"never answers": true, "takes no request": true, "ends each connection": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			var end atomic.Pointer[chan struct{}]
-			h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				if r.Method == http.MethodPost {
-					if name == "takes no request" {
-						_, _ = io.Copy(io.Discard, r.Body)
-						<-r.Context().Done()
-						return
-					}
-					w.WriteHeader(http.StatusAccepted)
-					if !holds {
-						close(*end.Load())
-					}
-					return
-				}
-				over := make(chan struct{})
-				end.Store(&over)
-				events("event: endpoint\nretry: 1\ndata: /post\n\n")(w, r)
-				_ = http.NewResponseController(w).Flush()
-				select {
-				case <-over:
-				case <-r.Context().Done():
-				}
-			})
-			o := client.Options{Transport: client.SSE, ConnectTimeout: soon, Silence: 10 * soon}
-			if holds {
-				o.ConnectTimeout = 500 * time.Millisecond
-			}
-			a := newRaw(t, serve(t, h), o)
-			if e := a.tryOpen(); e == nil {
-				t.Error("initialize was answered")
-			}
+			synctest.Test(t, func(t *testing.T) { muxWithoutResponses(t, name, holds) })
 		})
+	}
+}
+
+func muxWithoutResponses(t *testing.T, name string, holds bool) {
+	var end atomic.Pointer[chan struct{}]
+	h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPost {
+			if name == "takes no request" {
+				_, _ = io.Copy(io.Discard, r.Body)
+				<-r.Context().Done()
+				return
+			}
+			w.WriteHeader(http.StatusAccepted)
+			if !holds {
+				close(*end.Load())
+			}
+			return
+		}
+		over := make(chan struct{})
+		end.Store(&over)
+		events("event: endpoint\nretry: 1\ndata: /post\n\n")(w, r)
+		_ = http.NewResponseController(w).Flush()
+		select {
+		case <-over:
+		case <-r.Context().Done():
+		}
+	})
+	o := client.Options{Transport: client.SSE, ConnectTimeout: soon, Silence: 10 * soon}
+	if holds {
+		o.ConnectTimeout = 500 * time.Millisecond
+	}
+	url, hc := serveInside(t, h)
+	o.HTTPClient = hc
+	a := newRaw(t, url, o)
+	if e := a.tryOpen(); e == nil {
+		t.Error("initialize was answered")
 	}
 }
 

@@ -150,15 +150,18 @@ func TestInputStatus(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			s := &bad{answer: test.answer}
-			began := time.Now()
-			judge(t, s.call(t, client.Options{}), test.want, "")
-			if n := s.posts.Load(); n != test.posts {
-				t.Errorf("the request was sent %d times, want %d", n, test.posts)
-			}
-			if took := time.Since(began); took < test.wait {
-				t.Errorf("it was sent again after %v, want at least %v", took, test.wait)
-			}
+			synctest.Test(t, func(t *testing.T) {
+				s := &bad{answer: test.answer}
+				url, hc := serveInside(t, s)
+				began := time.Now()
+				judge(t, s.callAt(t, url, client.Options{HTTPClient: hc}), test.want, "")
+				if n := s.posts.Load(); n != test.posts {
+					t.Errorf("the request was sent %d times, want %d", n, test.posts)
+				}
+				if took := time.Since(began); took < test.wait {
+					t.Errorf("it was sent again after %v, want at least %v", took, test.wait)
+				}
+			})
 		})
 	}
 }
@@ -231,13 +234,12 @@ func TestInputFirst(t *testing.T) {
 		hold(w, r, 10*time.Millisecond)
 	}
 	for _, test := range []struct {
-		name  string
-		init  func(http.ResponseWriter, *http.Request, *bad)
-		get   func(http.ResponseWriter, *http.Request, *bad)
-		want  string
-		inits int32
-		// within is how long the server may take: long enough for one that has few CPUs.
-		within time.Duration
+		name   string
+		init   func(http.ResponseWriter, *http.Request, *bad)
+		get    func(http.ResponseWriter, *http.Request, *bad)
+		want   string
+		inits  int32
+		within time.Duration // how long the server may take
 	}{
 		{"a web page", says(200, "text/html", "<p>"), nil, `the server sends what cannot be used: it answered with "text/html", not JSON`, 1, 0},
 		{"an error", says(200, typeJSON, `{"jsonrpc":"2.0","id":0,"error":{"code":-32602,"message":"no such revision"}}`), nil, "no such revision", 1, 0},
@@ -249,15 +251,18 @@ func TestInputFirst(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			s := &bad{init: test.init, get: test.get}
-			e := newRaw(t, serve(t, s), client.Options{ConnectTimeout: test.within}).tryOpen()
-			if e != nil {
-				e.Message = strings.TrimPrefix(e.Message, unknown)
-			}
-			judge(t, e, test.want, "")
-			if n := s.inits.Load(); n != test.inits {
-				t.Errorf("the request was sent %d times", n)
-			}
+			synctest.Test(t, func(t *testing.T) {
+				s := &bad{init: test.init, get: test.get}
+				url, hc := serveInside(t, s)
+				e := newRaw(t, url, client.Options{HTTPClient: hc, ConnectTimeout: test.within}).tryOpen()
+				if e != nil {
+					e.Message = strings.TrimPrefix(e.Message, unknown)
+				}
+				judge(t, e, test.want, "")
+				if n := s.inits.Load(); n != test.inits {
+					t.Errorf("the request was sent %d times", n)
+				}
+			})
 		})
 	}
 }

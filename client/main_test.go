@@ -135,13 +135,24 @@ func holdfastServer(t *testing.T, opts *holdfast.Options) string {
 	return serve(t, h)
 }
 
+// officialServer serves over the go-sdk alone, which ends a session only when it is told to: by
+// a client that has left and does not wait long for its DELETE, or at the end of the test.
+func officialServer(t *testing.T, server *mcp.Server, opts *mcp.StreamableHTTPOptions) string {
+	t.Helper()
+	t.Cleanup(func() {
+		for s := range server.Sessions() {
+			_ = s.Close()
+		}
+	})
+	return serve(t, mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, opts))
+}
+
 func TestSkeleton(t *testing.T) {
 	t.Parallel()
 	for name, url := range map[string]string{
-		"holdfast": holdfastServer(t, nil),
-		"go-sdk":   serve(t, mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return newServer() }, nil)),
-		"go-sdk, event store": serve(t, mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return newServer() },
-			&mcp.StreamableHTTPOptions{EventStore: mcp.NewMemoryEventStore(nil)})),
+		"holdfast":            holdfastServer(t, nil),
+		"go-sdk":              officialServer(t, newServer(), nil),
+		"go-sdk, event store": officialServer(t, newServer(), &mcp.StreamableHTTPOptions{EventStore: mcp.NewMemoryEventStore(nil)}),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -395,8 +395,7 @@ func TestModernSubscriptionRefused(t *testing.T) {
 // left.
 func TestEra(t *testing.T) {
 	t.Parallel()
-	server := func(*http.Request) *mcp.Server { return newServer() }
-	stateless := serve(t, mcp.NewStreamableHTTPHandler(server, &mcp.StreamableHTTPOptions{Stateless: true}))
+	stateless := officialServer(t, newServer(), &mcp.StreamableHTTPOptions{Stateless: true})
 	var sessions atomic.Int32
 	both := newModernServer(t, func(w http.ResponseWriter, _ *http.Request, m jsonrpc.Message, _ int) {
 		switch m.Method {
@@ -413,7 +412,7 @@ func TestEra(t *testing.T) {
 		name, url, era, want string
 	}{
 		{"holdfast", holdfastServer(t, nil), client.AnyEra, "2025-11-25"},
-		{"no modern revision", serve(t, mcp.NewStreamableHTTPHandler(server, nil)), client.AnyEra, "2025-11-25"},
+		{"no modern revision", officialServer(t, newServer(), nil), client.AnyEra, "2025-11-25"},
 		{"no sessions", stateless, client.AnyEra, "2026-07-28"},
 		{"no sessions, modern", stateless, client.Modern, "2026-07-28"},
 		{"no sessions, legacy", stateless, client.Legacy, "2025-11-25"},
@@ -455,9 +454,7 @@ func TestModernOfficial(t *testing.T) {
 		close(released)
 		return nil, nil, ctx.Err()
 	})
-	url := serve(t, mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, &mcp.StreamableHTTPOptions{
-		Stateless: true, PropagateRequestCancellation: true,
-	}))
+	url := officialServer(t, server, &mcp.StreamableHTTPOptions{Stateless: true, PropagateRequestCancellation: true})
 	progress, changed := make(chan float64, 10), make(chan struct{}, 10)
 	s := connect(t, url, nil, &mcp.ClientOptions{
 		ProgressNotificationHandler: func(_ context.Context, req *mcp.ProgressNotificationClientRequest) { progress <- req.Params.Progress },

@@ -105,73 +105,79 @@ func TestTwoClientsFollowOneCall(t *testing.T) {
 	for _, scheme := range []string{"ws", "http"} {
 		t.Run(scheme, func(t *testing.T) {
 			t.Parallel()
-			server, on := mcp.NewServer(impl, nil), make(chan struct{}, 2)
-			mcp.AddTool(server, &mcp.Tool{Name: "step"}, func(ctx context.Context, req *mcp.CallToolRequest, _ struct{}) (*mcp.CallToolResult, any, error) {
-				for i := range 2 {
-					_ = req.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: "p", Progress: float64(i + 1)})
-					select {
-					case <-on:
-					case <-ctx.Done():
-						return nil, nil, ctx.Err()
-					}
-				}
-				return nil, "done", nil
-			})
-			url := serveTool(t, server)
-			first := newRaw(t, scheme+strings.TrimPrefix(url, "http"), client.Options{})
-			first.open()
-			first.send(`{"jsonrpc":"2.0","id":"c","method":"tools/call","params":{"name":"step","arguments":{}}}`)
-			progress := func(n int) func(jsonrpc.Message) bool {
-				return func(m jsonrpc.Message) bool {
-					return m.Method == "notifications/progress" && string(jsonrpc.Field(m.Params, "progress")) == fmt.Sprint(n)
-				}
-			}
-			first.until(progress(1))
-			state := first.State()
-			if len(state.Calls) != 1 || state.Calls[0].Token == "" {
-				t.Fatalf("%+v", state)
-			}
-			call := state.Calls[0]
-			call.Stream, call.Session, call.Key, call.Request = "", "", "", nil
-			other := newRaw(t, scheme+strings.TrimPrefix(url, "http"), client.Options{NoListen: true, State: &client.State{
-				URL: state.URL, Revision: state.Revision, Calls: []client.CallState{call},
-			}})
-			on <- struct{}{}
-			other.until(progress(2))
-			on <- struct{}{}
-			ended := make(chan string, 2)
-			for _, r := range []*raw{first, other} {
-				go func() {
-					ctx, stop := context.WithTimeout(context.Background(), soon)
-					defer stop()
-					for {
-						m, err := r.Receive(ctx)
-						if err != nil {
-							ended <- err.Error()
-							return
-						}
-						if progress(1)(m) || r == other && progress(2)(m) {
-							ended <- "again: " + string(m.Raw)
-							return
-						}
-						if m.Kind == jsonrpc.Response {
-							_ = r.Close() // and with it the session, if it began that
-							ended <- string(m.Raw)
-							return
-						}
-					}
-				}()
-			}
-			for range 2 {
-				if got := <-ended; !strings.Contains(got, "done") {
-					t.Error(got)
-				}
-			}
+			synctest.Test(t, func(t *testing.T) { twoClientsFollowOneCall(t, scheme) })
 		})
 	}
 }
 
-func serveTool(t *testing.T, server *mcp.Server) string {
+func twoClientsFollowOneCall(t *testing.T, scheme string) {
+	t.Helper()
+	server, on := mcp.NewServer(impl, nil), make(chan struct{}, 2)
+	mcp.AddTool(server, &mcp.Tool{Name: "step"}, func(ctx context.Context, req *mcp.CallToolRequest, _ struct{}) (*mcp.CallToolResult, any, error) {
+		for i := range 2 {
+			_ = req.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: "p", Progress: float64(i + 1)})
+			select {
+			case <-on:
+			case <-ctx.Done():
+				return nil, nil, ctx.Err()
+			}
+		}
+		return nil, "done", nil
+	})
+	url, hc := serveTool(t, server)
+	first := newRaw(t, scheme+strings.TrimPrefix(url, "http"), client.Options{HTTPClient: hc})
+	first.open()
+	first.send(`{"jsonrpc":"2.0","id":"c","method":"tools/call","params":{"name":"step","arguments":{}}}`)
+	progress := func(n int) func(jsonrpc.Message) bool {
+		return func(m jsonrpc.Message) bool {
+			return m.Method == "notifications/progress" && string(jsonrpc.Field(m.Params, "progress")) == fmt.Sprint(n)
+		}
+	}
+	first.until(progress(1))
+	state := first.State()
+	if len(state.Calls) != 1 || state.Calls[0].Token == "" {
+		t.Fatalf("%+v", state)
+	}
+	call := state.Calls[0]
+	call.Stream, call.Session, call.Key, call.Request = "", "", "", nil
+	other := newRaw(t, scheme+strings.TrimPrefix(url, "http"), client.Options{HTTPClient: hc, NoListen: true, State: &client.State{
+		URL: state.URL, Revision: state.Revision, Calls: []client.CallState{call},
+	}})
+	on <- struct{}{}
+	other.until(progress(2))
+	on <- struct{}{}
+	ended := make(chan string, 2)
+	for _, r := range []*raw{first, other} {
+		go func() {
+			ctx, stop := context.WithTimeout(context.Background(), soon)
+			defer stop()
+			for {
+				m, err := r.Receive(ctx)
+				if err != nil {
+					ended <- err.Error()
+					return
+				}
+				if progress(1)(m) || r == other && progress(2)(m) {
+					ended <- "again: " + string(m.Raw)
+					return
+				}
+				if m.Kind == jsonrpc.Response {
+					_ = r.Close() // and with it the session, if it began that
+					ended <- string(m.Raw)
+					return
+				}
+			}
+		}()
+	}
+	for range 2 {
+		if got := <-ended; !strings.Contains(got, "done") {
+			t.Error(got)
+		}
+	}
+}
+
+// serveTool serves inside the test's bubble.
+func serveTool(t *testing.T, server *mcp.Server) (url string, hc *http.Client) {
 	t.Helper()
 	h := holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, nil)
 	t.Cleanup(func() {
@@ -179,5 +185,5 @@ func serveTool(t *testing.T, server *mcp.Server) string {
 		defer stop()
 		_ = h.Shutdown(ctx)
 	})
-	return serve(t, h)
+	return serveInside(t, h)
 }
