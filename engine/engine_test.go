@@ -14,7 +14,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	testlong.AtOnce(4)
+	testlong.AtOnce(testlong.Either(8, 4)) // with -long also Redis and contests
 	goleak.VerifyTestMain(m)
 }
 

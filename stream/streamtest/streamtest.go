@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -51,11 +52,12 @@ type Options struct {
 
 // Run runs the suite on the stores that mk makes. The tests run in parallel.
 func Run(t *testing.T, mk Maker, o Options) {
-	cases := []struct {
+	type test struct {
 		name   string
 		run    func(*box)
 		limits Limits
-	}{
+	}
+	cases := []test{
 		{"1 a session is created first, once", created, Limits{}},
 		{"2 an append is all or none", allOrNone, Limits{}},
 		{"2 an append is seen by every later read", seenAtOnce, Limits{}},
@@ -101,6 +103,16 @@ func Run(t *testing.T, mk Maker, o Options) {
 		{"all rules at once", random, Limits{}},
 		{"all rules at once, concurrently", crowd, Limits{}},
 	}
+	waits := func(l Limits) bool { return l.Keep > 0 || l.SessionTTL > 0 } // for time to pass
+	slices.SortStableFunc(cases, func(a, b test) int {                     // what waits waits beside the others
+		switch {
+		case waits(a.limits) == waits(b.limits):
+			return 0
+		case waits(a.limits):
+			return -1
+		}
+		return 1
+	})
 	for _, c := range cases {
 		run := func(t *testing.T) {
 			b := &box{T: t, o: o, open: mk(t, c.limits)}
@@ -113,8 +125,7 @@ func Run(t *testing.T, mk Maker, o Options) {
 		}
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			waits := c.limits.Keep > 0 || c.limits.SessionTTL > 0 // for time to pass
-			if o.Bubble && waits {
+			if o.Bubble && waits(c.limits) {
 				synctest.Test(t, run)
 			} else {
 				run(t)

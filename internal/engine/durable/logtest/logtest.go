@@ -43,11 +43,12 @@ func Run(t *testing.T, mk Maker, o RunOptions) {
 		run   func(*box)
 		waits bool // for time to pass
 	}{
+		{"values expire", valuesExpire, true},
+		{"frames expire", framesExpire, true},
 		{"Put compares versions", putCompares, false},
 		{"Put races", putRaces, false},
 		{"Get sees every Put", getSees, false},
 		{"Remove", remove, false},
-		{"values expire", valuesExpire, true},
 		{"List", list, false},
 		{"values of all sizes", valueSizes, false},
 		{"Append compares places", appendCompares, false},
@@ -57,7 +58,6 @@ func Run(t *testing.T, mk Maker, o RunOptions) {
 		{"frames of all sizes", frameSizes, false},
 		{"no place comes twice", noPlaceTwice, false},
 		{"Trim", trim, false},
-		{"frames expire", framesExpire, true},
 		{"keys are apart", keysApart, false},
 		{"what was written outlives its handle", reopens, false},
 		{"a context that is done", contextDone, false},

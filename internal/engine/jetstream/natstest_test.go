@@ -1,8 +1,7 @@
-package natstest_test
+package jetstream_test
 
 import (
 	"context"
-	"os"
 	"testing"
 	"time"
 
@@ -13,12 +12,7 @@ import (
 	"holdfast/internal/testlong"
 )
 
-func TestMain(m *testing.M) {
-	natstest.Main()
-	os.Exit(m.Run())
-}
-
-// A stream outlives the death of a server, and the server comes back.
+// What natstest promises: a stream outlives the death of a server, and the server comes back.
 func TestKill(t *testing.T) {
 	t.Parallel()
 	for name, start := range map[string]func(testing.TB) *natstest.Servers{
