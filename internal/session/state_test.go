@@ -40,12 +40,22 @@ func TestSessionStates(t *testing.T) {
 		do func(s *Session)
 		is sessionState
 	}
+	follow := func(s *Session, does bool) { // somebody for whom it lingers
+		s.streams.mu.Lock()
+		defer s.streams.mu.Unlock()
+		if does {
+			s.streams.addFollower(1)
+		} else {
+			s.streams.followed.remove(1)
+		}
+	}
 	var (
 		read    *Reader // keeps an ended session for as long as it reads
 		attach  = func(s *Session) { read, _ = s.Read(t.Context(), standalone, 0, 0, make(chan struct{}, 1)) }
 		detach  = func(*Session) { read.Detach(false, true, false) }
 		end     = func(s *Session) { n.end(s, why) }
-		linger  = func(s *Session) { n.endAs(s, sessionLingering, why) }
+		linger  = func(s *Session) { follow(s, true); n.endAs(s, sessionLingering, why) }
+		stop    = func(s *Session) { n.stopLingering(s); follow(s, false) }
 		sever   = func(s *Session) { n.closeForHandOver(s) }
 		lose    = func(s *Session) { n.leaveNode(s, 0) }
 		release = func(s *Session) { n.release(s, false) }
@@ -54,8 +64,8 @@ func TestSessionStates(t *testing.T) {
 		"ended before it was opened": {{end, sessionDeleted}, {lose, sessionDeleted}},
 		"open":                       {{nil, sessionOpen}},
 		"ended and read":             {{nil, sessionOpen}, {attach, sessionOpen}, {end, sessionEnded}, {end, sessionEnded}, {detach, sessionDeleted}},
-		"lingering":                  {{nil, sessionOpen}, {attach, sessionOpen}, {linger, sessionLingering}, {n.stopLingering, sessionEnded}, {n.stopLingering, sessionEnded}, {detach, sessionDeleted}},
-		"lingering and lost":         {{nil, sessionOpen}, {attach, sessionOpen}, {linger, sessionLingering}, {lose, sessionMoved}, {n.stopLingering, sessionMoved}, {detach, sessionMoved}},
+		"lingering":                  {{nil, sessionOpen}, {attach, sessionOpen}, {linger, sessionLingering}, {stop, sessionEnded}, {stop, sessionEnded}, {detach, sessionDeleted}},
+		"lingering and lost":         {{nil, sessionOpen}, {attach, sessionOpen}, {linger, sessionLingering}, {lose, sessionMoved}, {stop, sessionMoved}, {detach, sessionMoved}},
 		"ended and lost":             {{nil, sessionOpen}, {attach, sessionOpen}, {end, sessionEnded}, {lose, sessionMoved}, {detach, sessionMoved}},
 		"lost":                       {{nil, sessionOpen}, {lose, sessionMoved}, {end, sessionMoved}},
 		"handed over":                {{nil, sessionOpen}, {n.handOverIdle, sessionMoved}, {sever, sessionMoved}},
