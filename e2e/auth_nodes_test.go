@@ -252,41 +252,43 @@ func (g *guardedNodes) pair() {
 	}
 }
 
+// dial opens a WebSocket at a node, with a token or none. It is nil if the node refuses, as the reply says.
+func (g *guardedNodes) dial(n *program, token string, more map[string]string) (*websocket.Conn, reply) {
+	g.t.Helper()
+	header := make(http.Header)
+	for name, value := range more {
+		header.Set(name, value)
+	}
+	if token != "" {
+		header.Set("Authorization", "Bearer "+token)
+	}
+	ws, resp, err := websocket.Dial(g.ctx, "ws://"+n.Addr+"/mcp", &websocket.DialOptions{HTTPHeader: header, Subprotocols: []string{"mcp"}}) //nolint:bodyclose // "you never need to"
+	if resp == nil {
+		g.t.Fatal(err)
+	}
+	if err == nil {
+		g.t.Cleanup(func() { _ = ws.CloseNow() })
+		return ws, reply{status: resp.StatusCode, header: resp.Header}
+	}
+	text, _ := io.ReadAll(resp.Body)
+	return nil, reply{resp.StatusCode, resp.Header, string(text)}
+}
+
 // socket has WebSockets in a session of the other node, and in none.
 func (g *guardedNodes) socket() {
 	t := g.t
 	in := g.session()
-	dial := func(n *program, token string, more map[string]string) (*websocket.Conn, reply) {
-		t.Helper()
-		header := make(http.Header)
-		for name, value := range more {
-			header.Set(name, value)
-		}
-		if token != "" {
-			header.Set("Authorization", "Bearer "+token)
-		}
-		ws, resp, err := websocket.Dial(g.ctx, "ws://"+n.Addr+"/mcp", &websocket.DialOptions{HTTPHeader: header, Subprotocols: []string{"mcp"}}) //nolint:bodyclose // "you never need to"
-		if resp == nil {
-			t.Fatal(err)
-		}
-		if err == nil {
-			t.Cleanup(func() { _ = ws.CloseNow() })
-			return ws, reply{status: resp.StatusCode, header: resp.Header}
-		}
-		text, _ := io.ReadAll(resp.Body)
-		return nil, reply{resp.StatusCode, resp.Header, string(text)}
-	}
 	for _, n := range []*program{g.two, g.one} {
 		for what, header := range map[string]map[string]string{"new": nil, "hers": in} {
-			_, r := dial(n, "", header)
+			_, r := g.dial(n, "", header)
 			g.challenges("no token, "+what, r, "/mcp", "")
-			_, r = dial(n, g.expired("/mcp"), header)
+			_, r = g.dial(n, g.expired("/mcp"), header)
 			g.challenges("an expired token, "+what, r, "/mcp", `error="invalid_token"`)
 		}
-		if _, r := dial(n, g.token("bob", "/mcp"), in); r.status != http.StatusNotFound || r.header.Get("Mcp-Session-Id") != "" {
+		if _, r := g.dial(n, g.token("bob", "/mcp"), in); r.status != http.StatusNotFound || r.header.Get("Mcp-Session-Id") != "" {
 			t.Errorf("another's token: %d %v", r.status, r.header)
 		}
-		ws, r := dial(n, g.token("ada", "/mcp"), in)
+		ws, r := g.dial(n, g.token("ada", "/mcp"), in)
 		if ws == nil {
 			t.Fatalf("a refreshed token: %d %s", r.status, r.body)
 		}

@@ -182,22 +182,8 @@ func TestClusterHandOffKills(t *testing.T) {
 		f := newFleet(t, e, shape{flags: []string{"--handoff-after", "300ms"}})
 		ctx := bounded(t, 4*time.Minute)
 		const calls, hosts = 120, 30
-		var handles, completed, unknown, refused, kills atomic.Int64
-		over := make(chan struct{})
-		var killing sync.WaitGroup
-		killing.Go(func() {
-			for i := 0; ; i++ {
-				select {
-				case <-over:
-					return
-				case <-time.After(1500 * time.Millisecond):
-				}
-				n := f.nodes[i%len(f.nodes)]
-				n.kill()
-				kills.Add(1)
-				n.restart()
-			}
-		})
+		var handles, completed, unknown, refused atomic.Int64
+		stop := f.killEach(1500 * time.Millisecond)
 		one := func(host, other *impatient, i int) {
 			q := request{tool: "work", args: workArgs{ID: callID(t, i), Steps: 4, MS: 600 + rand.N(1800)}}
 			at := rand.N(len(f.nodes))
@@ -242,13 +228,12 @@ func TestClusterHandOffKills(t *testing.T) {
 			})
 		}
 		all.Wait()
-		close(over)
-		killing.Wait()
+		kills := stop()
 		if completed.Load() == 0 || unknown.Load() == 0 {
 			t.Error("no call has ended in one of the two ways: nothing is shown")
 		}
 		t.Logf("%d kills, %d handles: %d completed, %d with outcome unknown; %d calls got no handle",
-			kills.Load(), handles.Load(), completed.Load(), unknown.Load(), refused.Load())
+			kills, handles.Load(), completed.Load(), unknown.Load(), refused.Load())
 	})
 }
 

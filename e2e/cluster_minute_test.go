@@ -82,6 +82,30 @@ func (f *fleet) killing(long, every time.Duration) int {
 	return kills
 }
 
+// killEach kills and restarts nodes, one after the other and one each time, until stop is called. That
+// returns how many it killed.
+func (f *fleet) killEach(every time.Duration) (stop func() int) {
+	over, kills := make(chan struct{}), 0
+	var killing sync.WaitGroup
+	killing.Go(func() {
+		for ; ; kills++ {
+			select {
+			case <-over:
+				return
+			case <-time.After(every):
+			}
+			n := f.nodes[kills%len(f.nodes)]
+			n.kill()
+			n.restart()
+		}
+	})
+	return func() int {
+		close(over)
+		killing.Wait()
+		return kills
+	}
+}
+
 // calling is clients that make one call after the other.
 type calling struct {
 	more  context.Context // done when no call is to begin any more

@@ -155,20 +155,7 @@ func TestClusterTaskKills(t *testing.T) {
 		any := func() string { return f.nodes[rand.N(len(f.nodes))].url() }
 		const tasks, atATime = 1_000, 50
 		var begun, completed, unknown, refused atomic.Int64
-		over := make(chan struct{})
-		var killing sync.WaitGroup
-		killing.Go(func() {
-			for i := 0; ; i++ {
-				select {
-				case <-over:
-					return
-				case <-time.After(2 * time.Second):
-				}
-				n := f.nodes[i%len(f.nodes)]
-				n.kill()
-				n.restart()
-			}
-		})
+		stop := f.killEach(2 * time.Second)
 		one := func(i int) {
 			q := request{tool: "work", args: workArgs{ID: callID(t, i), Steps: 4, MS: 300 + rand.N(1500)}}
 			if i%2 == 0 {
@@ -207,8 +194,6 @@ func TestClusterTaskKills(t *testing.T) {
 			})
 		}
 		all.Wait()
-		close(over)
-		killing.Wait()
-		t.Logf("%d tasks: %d completed, %d with outcome unknown; %d calls ended before they were tasks", begun.Load(), completed.Load(), unknown.Load(), refused.Load())
+		t.Logf("%d kills, %d tasks: %d completed, %d with outcome unknown; %d calls ended before they were tasks", stop(), begun.Load(), completed.Load(), unknown.Load(), refused.Load())
 	})
 }

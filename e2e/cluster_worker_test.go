@@ -35,6 +35,7 @@ type workArgs struct {
 //	look  the same, and says that it is safe to call again
 //	ask   asks the user, and returns the answer
 //	inquire  the same, and says that it is safe to call again
+//	process  says which process it is
 func workServer(traces string) *mcp.Server {
 	server := mcp.NewServer(&mcp.Implementation{Name: "worker", Version: "1"}, nil)
 	work := func(ctx context.Context, req *mcp.CallToolRequest, a workArgs) (*mcp.CallToolResult, any, error) {
@@ -61,6 +62,9 @@ func workServer(traces string) *mcp.Server {
 	}
 	mcp.AddTool(server, &mcp.Tool{Name: "ask"}, ask)
 	mcp.AddTool(server, &mcp.Tool{Name: "inquire", Annotations: &mcp.ToolAnnotations{ReadOnlyHint: true}}, ask)
+	mcp.AddTool(server, &mcp.Tool{Name: "process"}, func(context.Context, *mcp.CallToolRequest, struct{}) (*mcp.CallToolResult, any, error) {
+		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: fmt.Sprint("process ", os.Getpid())}}}, nil, nil
+	})
 	return server
 }
 

@@ -1,0 +1,264 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/url"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"holdfast/internal/auth/authtest"
+	"holdfast/internal/testlong"
+)
+
+// A begunCall is a call of ada, and what a client that is cut off knows of it.
+type begunCall struct {
+	id     string            // of the tool's trace
+	header map[string]string // of its session; nil: it has none
+	cursor string
+	stream string // the query of its URL
+	token  string // to resume it by
+	task   string
+}
+
+// TestClusterAuth has clients with tokens at three nodes, over each transport, and kills the one that
+// runs their calls. The calls go on elsewhere under refreshed tokens, and another principal gets
+// nothing of them, at any time and any door.
+func TestClusterAuth(t *testing.T) {
+	testlong.Only(t, "three nodes, one of which is killed, on each engine")
+	t.Parallel()
+	eachEngine(t, false, func(t *testing.T, e *sharedEngine) {
+		as := authtest.New(t)
+		f := newFleet(t, e, shape{flags: []string{"--task-after", "100ms", "--auth-issuer", as.URL, "--auth-resource", guardedAs, "--auth-scopes", "mcp"}})
+		at := func(i int) *program { return &program{URL: f.nodes[i].url(), Addr: f.nodes[i].address()} }
+		g := &guardedNodes{t: t, ctx: bounded(t, time.Minute), as: as, one: at(0), two: at(1)}
+		third := at(2)
+		calls := map[string]begunCall{"HTTP": g.beginHTTP(), "WebSocket": g.beginSocket(), "2026-07-28": g.beginTask()}
+		for name, c := range calls {
+			eventually(t, "the call over "+name+" runs", time.Minute, func() bool { return f.runs(c.id) == 1 })
+		}
+		seen := make(map[string]string) // the principals of processes
+		g.processes(seen, g.one, g.two, third)
+		for _, n := range []*program{g.two, third} {
+			g.intrude(n, calls)
+		}
+		f.nodes[0].kill()
+		for _, n := range []*program{g.two, third} {
+			g.intrude(n, calls)
+		}
+		g.endHTTP(g.two, calls["HTTP"])
+		g.endSocket(third, calls["WebSocket"])
+		task := calls["2026-07-28"]
+		eventually(t, "the task is completed", time.Minute, func() bool {
+			_, said := g.modern(third, g.token("ada", "/mcp"), "tasks/get", task.task, fmt.Sprintf(`"taskId":%q,%s`, task.task, tasksMeta))
+			switch {
+			case said.Result.Status == "working":
+				return false
+			case said.Result.Status != "completed" || !strings.Contains(said.text, "did "+task.id):
+				t.Fatalf("the task: %s", said.text)
+			}
+			return true
+		})
+		g.processes(seen, g.two, third)
+		for _, n := range []*program{g.two, third} {
+			g.intrude(n, calls)
+		}
+		for _, c := range calls {
+			f.wantRuns(c.id, 1, 2) // a slow machine may have ended it before the node was killed
+		}
+	})
+}
+
+// looks is a call that is safe to run again, and takes longer than the node that runs it lives.
+func looks(id string) string {
+	return request{tool: "look", args: workArgs{ID: id, Steps: 10, MS: 2_000}}.body(5)
+}
+
+// beginHTTP begins a call over Streamable HTTP at the first node.
+func (g *guardedNodes) beginHTTP() begunCall {
+	g.t.Helper()
+	c := begunCall{id: callID(g.t, "http"), header: g.session()}
+	events, resp := g.events(http.MethodPost, g.one.URL, g.token("ada", "/mcp"), looks(c.id), c.header) //nolint:bodyclose // the end of the test closes it
+	first, err := events.Next()
+	link, _, _ := strings.Cut(strings.TrimPrefix(resp.Header.Get("Link"), "<"), ">")
+	u, bad := url.Parse(link)
+	if err != nil || first.ID == "" || bad != nil || u.RawQuery == "" {
+		g.t.Fatalf("a stream begins with %+v, Link %q: %v %v", first, link, err, bad)
+	}
+	c.cursor, c.stream = first.ID, "?"+u.RawQuery
+	return c
+}
+
+// endHTTP resumes it at another node.
+func (g *guardedNodes) endHTTP(n *program, c begunCall) {
+	g.t.Helper()
+	last := maps.Clone(c.header)
+	last["Last-Event-Id"] = c.cursor
+	events, _ := g.events(http.MethodGet, n.URL, g.token("ada", "/mcp"), "", last) //nolint:bodyclose // the end of the test closes it
+	g.next(events, "did "+c.id)
+}
+
+// beginSocket begins a call over a WebSocket at the first node.
+func (g *guardedNodes) beginSocket() begunCall {
+	g.t.Helper()
+	ws, r := g.dial(g.one, g.token("ada", "/mcp"), nil)
+	if ws == nil {
+		g.t.Fatalf("no WebSocket: %d %s", r.status, r.body)
+	}
+	c := begunCall{id: callID(g.t, "socket")}
+	g.write(ws, strings.Replace(begins, `"capabilities":{}`, `"capabilities":{"resumableRequests":{}}`, 1))
+	g.read(ws, `"id":1`)
+	g.write(ws, `{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+	g.write(ws, looks(c.id))
+	var m struct {
+		Params struct{ ResumeToken string }
+	}
+	unmarshal(g.t, g.read(ws, "resumeToken"), &m)
+	c.token = m.Params.ResumeToken
+	return c
+}
+
+// endSocket resumes it over another, at another node.
+func (g *guardedNodes) endSocket(n *program, c begunCall) {
+	g.t.Helper()
+	ws, r := g.dial(n, g.token("ada", "/mcp"), nil)
+	if ws == nil {
+		g.t.Fatalf("no WebSocket: %d %s", r.status, r.body)
+	}
+	g.write(ws, strings.Replace(begins, `"capabilities":{}`, `"capabilities":{"resumableRequests":{}}`, 1))
+	g.read(ws, `"id":1`)
+	g.write(ws, resumption(c.token))
+	g.read(ws, "did "+c.id)
+}
+
+func resumption(token string) string {
+	return fmt.Sprintf(`{"jsonrpc":"2.0","id":5,"method":"requests/resume","params":{"resumeToken":%q}}`, token)
+}
+
+func (g *guardedNodes) write(ws *websocket.Conn, text string) {
+	g.t.Helper()
+	if err := ws.Write(g.ctx, websocket.MessageText, []byte(text)); err != nil {
+		g.t.Fatal(err)
+	}
+}
+
+// read returns the next message with a text.
+func (g *guardedNodes) read(ws *websocket.Conn, with string) []byte {
+	g.t.Helper()
+	for {
+		_, text, err := ws.Read(g.ctx)
+		if err != nil {
+			g.t.Fatalf("no message with %q: %v", with, err)
+		}
+		if strings.Contains(string(text), with) {
+			return text
+		}
+	}
+}
+
+// beginTask begins a call of revision 2026-07-28 at the first node, which becomes a task.
+func (g *guardedNodes) beginTask() begunCall {
+	t := g.t
+	t.Helper()
+	c := begunCall{id: callID(t, "task")}
+	arguments, err := json.Marshal(workArgs{ID: c.id, Steps: 10, MS: 2_000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, said := g.modern(g.one, g.token("ada", "/mcp"), "tools/call", "look", fmt.Sprintf(`"name":"look","arguments":%s,%s`, arguments, tasksMeta))
+	if c.task = said.Result.TaskID; c.task == "" {
+		t.Fatalf("no task: %s", said.text)
+	}
+	return c
+}
+
+// intrude has bob try at a node whatever ada knows of her calls, and somebody whose token has expired.
+func (g *guardedNodes) intrude(n *program, calls map[string]begunCall) {
+	t := g.t
+	t.Helper()
+	h := calls["HTTP"]
+	last := maps.Clone(h.header)
+	last["Last-Event-Id"] = h.cursor
+	tries := []struct {
+		what, method, query, body string
+		header                    map[string]string
+	}{
+		{"her cursor", http.MethodGet, "", "", last},
+		{"her session", http.MethodGet, "", "", h.header},
+		{"her stream", http.MethodGet, h.stream, "", nil},
+		{"her session, with a call", http.MethodPost, "", looks(h.id), h.header},
+		{"her session, to end it", http.MethodDelete, "", "", h.header},
+	}
+	for _, c := range tries {
+		r := g.send(c.method, n.URL+c.query, g.token("bob", "/mcp"), c.body, c.header)
+		if r.status != http.StatusNotFound || strings.Contains(r.body, h.id) {
+			t.Errorf("another's token, %s: %d %s", c.what, r.status, r.body)
+		}
+		g.challenges("an expired token, "+c.what, g.send(c.method, n.URL+c.query, g.expired("/mcp"), c.body, c.header), "/mcp", `error="invalid_token"`)
+	}
+	if _, r := g.dial(n, g.token("bob", "/mcp"), h.header); r.status != http.StatusNotFound {
+		t.Errorf("another's token, her session over a WebSocket: %d", r.status)
+	}
+	_, r := g.dial(n, g.expired("/mcp"), h.header)
+	g.challenges("an expired token, her session over a WebSocket", r, "/mcp", `error="invalid_token"`)
+	ws, r := g.dial(n, g.token("bob", "/mcp"), nil)
+	if ws == nil {
+		t.Fatalf("no WebSocket: %d %s", r.status, r.body)
+	}
+	g.write(ws, strings.Replace(begins, `"capabilities":{}`, `"capabilities":{"resumableRequests":{}}`, 1))
+	g.read(ws, `"id":1`)
+	g.write(ws, resumption(calls["WebSocket"].token))
+	if said := string(g.read(ws, `"id":5`)); !strings.Contains(said, `"code":-32602`) {
+		t.Errorf("another's token, her resume token: %s", said)
+	}
+	_ = ws.CloseNow()
+	task := calls["2026-07-28"].task
+	for _, method := range []string{"tasks/get", "tasks/cancel"} {
+		try := func(id string) modernSaid {
+			_, said := g.modern(n, g.token("bob", "/mcp"), method, id, fmt.Sprintf(`"taskId":%q,%s`, id, tasksMeta))
+			return said
+		}
+		hers, none := try(task), try(task+"x")
+		if hers.Error == nil || hers.text != strings.ReplaceAll(none.text, task+"x", task) {
+			t.Errorf("another's token, %s of her task: %s, want as for none: %s", method, hers.text, none.text)
+		}
+	}
+}
+
+var processOf = regexp.MustCompile(`process \d+`)
+
+// processes makes calls of both principals at nodes, with sessions and without, and notes which process
+// each has reached: none has two principals.
+func (g *guardedNodes) processes(seen map[string]string, nodes ...*program) {
+	t := g.t
+	t.Helper()
+	const call = `{"jsonrpc":"2.0","id":5,"method":"tools/call","params":{"name":"process","arguments":{}}}`
+	for _, n := range nodes {
+		for _, who := range []string{"ada", "bob"} {
+			token := func() string { return g.token(who, "/mcp") }
+			in := map[string]string{"Mcp-Session-Id": g.send(http.MethodPost, n.URL, token(), begins, nil).header.Get("Mcp-Session-Id")}
+			var reached []string
+			for _, text := range []string{
+				g.send(http.MethodPost, n.URL, token(), call, in).body,
+				g.sendModern(n, token(), "tools/call", "process", `"name":"process","arguments":{},`+inputMeta).body,
+				g.sendModern(n, token(), "tools/call", "process", `"name":"process","arguments":{},`+inputMeta).body,
+			} {
+				p := processOf.FindString(text)
+				if other := seen[p]; p == "" || other != "" && other != who {
+					t.Errorf("a call of %s has reached %q, which is of %q: %s", who, p, other, text)
+				}
+				seen[p] = who
+				reached = append(reached, p)
+			}
+			if reached[1] != reached[2] {
+				t.Errorf("calls of %s like each other have reached %q: nothing is shared", who, reached[1:])
+			}
+		}
+	}
+}
