@@ -160,6 +160,11 @@ func passwords(info string) []string {
 		}
 		if len(password) >= leastPassword {
 			all = append(append(all, password), pieces(password)...)
+			for part := range strings.SplitSeq(password, "@") { // the host may begin with any of them
+				if len(part) >= leastValue {
+					all = append(all, part)
+				}
+			}
 		}
 	}
 	add(info)

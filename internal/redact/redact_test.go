@@ -113,6 +113,7 @@ func FuzzText(f *testing.F) {
 	f.Add("http", "user", "hunter2", "@host/mcp")
 	f.Add("nats", "", "p%40ss%2Fword", "@h1,h2:4222?x=y")
 	f.Add("redis+sentinel", "u", "a/b?c#d@e", "@[::1")
+	f.Add("0", "0", "00 000", "@@")
 	f.Fuzz(func(t *testing.T, scheme, user, password, rest string) {
 		if len(password) < 6 || strings.Contains(scheme, ":") || strings.ContainsAny(user, ":@/?#") || strings.Contains(rest, password) ||
 			strings.ContainsAny(password, "@:,/?#") || password == redact.Mark || strings.Contains(scheme+user, password) {
