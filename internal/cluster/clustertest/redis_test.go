@@ -54,7 +54,7 @@ func TestRedisDeposed(t *testing.T) {
 func promoted(t *testing.T, name string, away, back func(*redistest.Server)) {
 	master := redistest.Start(t)
 	replica := redistest.Replica(t, master)
-	sentinel := redistest.Sentinel(t, master, "mymaster", redistest.Soon)
+	sentinel := redistest.Sentinel(t, master, "mymaster")
 	both(t, clustertest.Options{
 		For: max(*lasts, 4*time.Second),
 		Open: func(t testing.TB) clustertest.Node {
@@ -63,9 +63,8 @@ func promoted(t *testing.T, name string, away, back func(*redistest.Server)) {
 		},
 		Faults: []clustertest.Fault{{Name: name, Once: true, Do: func() {
 			away(master)
-			replica.Promoted()
+			sentinel.FailOver("mymaster", replica)
 			redistest.Replica(t, replica)
-			sentinel.Switched("mymaster", replica)
 			back(master)
 		}}},
 	})

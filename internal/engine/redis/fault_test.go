@@ -132,11 +132,11 @@ func TestMasterKilled(t *testing.T) {
 	t.Parallel()
 	master := redistest.Start(t)
 	replica := redistest.Replica(t, master)
-	sentinel := redistest.Sentinel(t, master, "mymaster", redistest.Soon)
+	sentinel := redistest.Sentinel(t, master, "mymaster")
 	survives(t, "redis+sentinel://"+sentinel.Addr()+"?master=mymaster&wait=1", func(progress func()) {
 		progress()
 		master.Kill()
-		replica.Promoted()
+		sentinel.FailOver("mymaster", replica)
 		// It has no replica, so that no write is acknowledged before it has.
 		redistest.Replica(t, replica)
 		progress()
@@ -146,12 +146,12 @@ func TestMasterKilled(t *testing.T) {
 // The same in a Cluster.
 func TestClusterMasterKilled(t *testing.T) {
 	t.Parallel()
-	servers := redistest.Cluster(t, 3, true, redistest.Soon)
+	servers := redistest.Cluster(t, 3, true)
 	url := "redis+cluster://" + servers[1].Addr() + "," + servers[2].Addr() + "/?wait=1"
 	survives(t, url, func(progress func()) {
 		progress()
 		servers[0].Kill()
-		servers[3].Promoted()
+		redistest.FailOver(servers[3], servers[1:]...)
 		servers[0].Restart()
 		progress()
 	})
@@ -308,7 +308,7 @@ func TestAway(t *testing.T) {
 // Slots of a Cluster move to another master while sessions append.
 func TestClusterResharded(t *testing.T) {
 	t.Parallel()
-	servers := redistest.Cluster(t, 3, false, redistest.Late)
+	servers := redistest.Cluster(t, 3, false)
 	survives(t, "redis+cluster://"+servers[0].Addr()+"/", func(progress func()) {
 		for round := range 2 {
 			for i := range 8 {

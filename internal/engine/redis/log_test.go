@@ -62,13 +62,13 @@ func TestLogSentinel(t *testing.T) {
 	t.Parallel()
 	master := redistest.Start(t)
 	redistest.Replica(t, master)
-	sentinel := redistest.Sentinel(t, master, "mymaster", redistest.Late)
+	sentinel := redistest.Sentinel(t, master, "mymaster")
 	logtest.Run(t, opener("redis+sentinel://127.0.0.1:1,"+sentinel.Addr()+"/1?master=mymaster"), logtest.RunOptions{})
 }
 
 func TestLogCluster(t *testing.T) {
 	t.Parallel()
-	servers := redistest.Cluster(t, 3, true, redistest.Late)
+	servers := redistest.Cluster(t, 3, true)
 	url := "redis+cluster://" + servers[0].Addr() + "," + servers[1].Addr()
 	t.Run("", func(t *testing.T) {
 		t.Parallel()

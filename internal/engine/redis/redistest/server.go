@@ -82,7 +82,12 @@ func (s *Server) begin() {
 	if err != nil {
 		s.t.Fatalf("start redis-server: %v", err)
 	}
-	s.t.Cleanup(s.Kill)
+	s.t.Cleanup(func() {
+		s.Kill()
+		if log := s.Log(); s.t.Failed() {
+			s.t.Logf("redis-server %s wrote at its end:\n%s", s.Addr(), log[max(0, len(log)-4<<10):])
+		}
+	})
 }
 
 func freePort() (int, error) {

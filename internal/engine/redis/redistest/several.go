@@ -22,14 +22,8 @@ func Replica(t testing.TB, of *Server, args ...string) *Server {
 	return s
 }
 
-// Promote makes a replica a master.
-func (s *Server) Promote() {
-	s.t.Helper()
-	s.MustDo("REPLICAOF", "NO", "ONE")
-}
-
-// Promoted returns when a replica has become a master.
-func (s *Server) Promoted() {
+// promoted returns when a replica has become a master.
+func (s *Server) promoted() {
 	s.t.Helper()
 	s.eventually("the replica is a master", func() bool {
 		role, err := s.Do("ROLE")
@@ -37,30 +31,59 @@ func (s *Server) Promoted() {
 	})
 }
 
-// Switched returns when a Sentinel has made a server the master of a name.
-func (s *Server) Switched(name string, to *Server) {
-	s.t.Helper()
-	s.eventually("Sentinel knows of the new master", func() bool {
-		addr, err := s.Do("SENTINEL", "GET-MASTER-ADDR-BY-NAME", name)
-		return err == nil && strings.ReplaceAll(addr, "\n", ":") == to.Addr()
-	})
-}
-
 // Servers that watch over others take one for dead that was silent for so long. On a
-// busy machine one that is alive may be silent for as long as a Soon one.
+// busy machine one that is alive may be silent for as long as soon. So that is how long
+// only while a master is dead: were its replica replaced too, when the master lives again, the
+// master would have what it had at its death.
 const (
-	Soon = time.Second // for tests in which servers die
-	Late = time.Minute // for those in which none does
+	soon = time.Second
+	late = time.Minute
 )
 
-// Sentinel runs a Sentinel that watches a master under a name, and decides alone,
-// after the master was silent for a time.
-func Sentinel(t testing.TB, of *Server, name string, silent time.Duration) *Server {
+// FailOver has a Sentinel find that the master of a name is dead, or stopped, and
+// returns when clients are told of its replica in its place.
+func (s *Server) FailOver(name string, replica *Server) {
+	s.t.Helper()
+	s.suspect(name, soon)
+	replica.promoted()
+	s.eventually("Sentinel knows of the new master", func() bool {
+		addr, err := s.Do("SENTINEL", "GET-MASTER-ADDR-BY-NAME", name)
+		return err == nil && strings.ReplaceAll(addr, "\n", ":") == replica.Addr()
+	})
+	s.suspect(name, late)
+}
+
+func (s *Server) suspect(name string, silent time.Duration) {
+	s.MustDo("SENTINEL", "SET", name, "down-after-milliseconds", strconv.FormatInt(silent.Milliseconds(), 10))
+}
+
+// FailOver has the servers of a Cluster find that a master is dead, and returns when its
+// replica is in its place. alive are all but the dead one.
+func FailOver(replica *Server, alive ...*Server) {
+	replica.t.Helper()
+	suspect := func(silent time.Duration) {
+		for _, s := range alive {
+			s.MustDo("CONFIG", "SET", "cluster-node-timeout", nodeTimeout(silent))
+		}
+	}
+	suspect(soon)
+	replica.promoted()
+	suspect(late)
+}
+
+// nodeTimeout is the option of that name, with which a master is replaced that was
+// silent for a time.
+func nodeTimeout(silent time.Duration) string {
+	return strconv.FormatInt(silent.Milliseconds()*3/2, 10)
+}
+
+// Sentinel runs a Sentinel that watches a master under a name, and decides alone.
+func Sentinel(t testing.TB, of *Server, name string) *Server {
 	t.Helper()
 	need(t)
 	s := &Server{t: t, dir: t.TempDir()}
 	conf := s.file("sentinel.conf", fmt.Sprintf("bind 127.0.0.1\nsentinel monitor %[1]s 127.0.0.1 %[2]d 1\n"+
-		"sentinel down-after-milliseconds %[1]s %[3]d\nsentinel failover-timeout %[1]s 10000\n", name, of.port, silent.Milliseconds()))
+		"sentinel down-after-milliseconds %[1]s %[3]d\nsentinel failover-timeout %[1]s 10000\n", name, of.port, late.Milliseconds()))
 	s.args = []string{conf, "--sentinel"}
 	s.begin()
 	// One that was held up for two seconds does nothing for 30, and finds no replica good
@@ -75,10 +98,8 @@ func Sentinel(t testing.TB, of *Server, name string, silent time.Duration) *Serv
 }
 
 // Cluster runs masters of a Redis Cluster, each with one replica if replicas is
-// true, and returns when all know that it is complete: the masters first. A master
-// that was silent for a time, and half of it, is replaced: on a machine that stood
-// still so long that may have happened already.
-func Cluster(t testing.TB, masters int, replicas bool, silent time.Duration) []*Server {
+// true, and returns when all know that it is complete: the masters first.
+func Cluster(t testing.TB, masters int, replicas bool) []*Server {
 	t.Helper()
 	n := masters
 	if replicas {
@@ -86,7 +107,7 @@ func Cluster(t testing.TB, masters int, replicas bool, silent time.Duration) []*
 	}
 	all := make([]*Server, n)
 	for i := range all {
-		all[i] = Start(t, "--cluster-enabled", "yes", "--cluster-node-timeout", strconv.FormatInt(silent.Milliseconds()*3/2, 10),
+		all[i] = Start(t, "--cluster-enabled", "yes", "--cluster-node-timeout", nodeTimeout(late),
 			"--cluster-replica-validity-factor", "0")
 	}
 	const slots = 16384
