@@ -1,9 +1,10 @@
-// Package budget says how much memory the process may fill with what it keeps for
-// clients, and counts what is on its way through.
+// Package budget has the memory budget of the process: how much memory it is, and how much of
+// it the requests and messages in flight take.
 //
-// The budget has two parts of a fixed size, so that what comes in cannot push out what
-// is kept, and what is kept cannot shut out what comes in. docs/decisions/0019-memory.md
-// says how large they are, and why.
+// The budget has two parts of a fixed size. One is for what stores keep; which streams are
+// dropped when that part is full is in internal/engine/memory. The other is for what is in
+// flight. Neither part can take memory from the other. docs/decisions/0019-memory.md says how
+// large they are, and why.
 package budget
 
 import (

@@ -3,33 +3,16 @@ package server
 import (
 	"errors"
 	"io"
+	"mime"
 	"net/http"
+	"os"
+	"strconv"
+	"strings"
 	"time"
 
 	"holdfast/internal/budget"
+	"holdfast/jsonrpc"
 )
-
-// finish writes the body of an answer to its end. The time that it may take is
-// bounded, as that of a write to a stream.
-func (h *Handler) finish(w http.ResponseWriter, body []byte) error {
-	if len(body) <= surelySent {
-		_, err := w.Write(body)
-		return err
-	}
-	c := http.NewResponseController(w)
-	_ = c.SetWriteDeadline(time.Now().Add(h.opts.WriteTimeout))
-	if _, err := w.Write(body); err != nil {
-		return err
-	}
-	err := c.Flush()
-	if err == nil {
-		_ = c.SetWriteDeadline(time.Time{}) // the connection may be used for more requests
-	}
-	if errors.Is(err, http.ErrNotSupported) {
-		return nil
-	}
-	return err
-}
 
 // limit bounds the time until a request's body begins, and, if the body is short, until it has
 // come; [Handler.read] bounds longer ones. The bound also holds where net/http discards a
@@ -191,3 +174,111 @@ func (x *pieces) Begin(r io.Reader) io.Reader {
 
 // Done ends the reading of a message.
 func (x *pieces) Done() { x.done() }
+
+// readPost reads and parses the body of a POST. If it is not what it should be the request
+// is answered, and ok is false.
+func (h *Handler) readPost(w http.ResponseWriter, r *http.Request) (msgs []jsonrpc.Message, batch, ok bool) {
+	if accept := r.Header["Accept"]; len(accept) == 1 && accept[0] == usualAccept {
+		return h.readMessages(w, r)
+	}
+	if !accepts(r.Header["Accept"], "application/json") || !accepts(r.Header["Accept"], "text/event-stream") {
+		h.reject(w, http.StatusNotAcceptable, errf(codeInvalid,
+			"Accept must list both application/json and text/event-stream"))
+		return nil, false, false
+	}
+	return h.readMessages(w, r)
+}
+
+// readMessages reads the body of a request and parses its messages. If ok is false the request
+// was answered.
+func (h *Handler) readMessages(w http.ResponseWriter, r *http.Request) (msgs []jsonrpc.Message, batch, ok bool) {
+	if !isJSON(r.Header["Content-Type"]) {
+		h.reject(w, http.StatusUnsupportedMediaType, errf(codeInvalid, "Content-Type must be application/json"))
+		return nil, false, false
+	}
+	data, err := h.read(w, r)
+	if err == nil {
+		h.unlimit(w, r)
+	}
+	var tooLarge *http.MaxBytesError
+	switch {
+	case errors.As(err, &tooLarge):
+		h.reject(w, http.StatusRequestEntityTooLarge, errf(codeInvalid, "the body is larger than %d bytes", tooLarge.Limit))
+		return nil, false, false
+	case errors.Is(err, errNoRoom):
+		w.Header().Set("Connection", "close") // and what comes is not read
+		h.fail(w, err)
+		return nil, false, false
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		h.reject(w, http.StatusRequestTimeout, errf(jsonrpc.CodeParse, "the body took too long"))
+		return nil, false, false
+	case err != nil:
+		h.reject(w, http.StatusBadRequest, errf(jsonrpc.CodeParse, "the body ended early: %v", err))
+		return nil, false, false
+	}
+	msgs, batch, err = jsonrpc.ParseBody(data)
+	switch {
+	case errors.Is(err, jsonrpc.ErrParse):
+		h.reject(w, http.StatusBadRequest, errf(jsonrpc.CodeParse, "%v", err))
+	case err != nil:
+		h.reject(w, http.StatusBadRequest, errf(codeInvalid, "%v", err))
+	default:
+		var not *jsonrpc.Message
+		if not, err = h.permitted(r.Context(), msgs); err != nil {
+			h.failDenied(w, err, h.denied(r, not, h.asker(r)))
+		}
+	}
+	return msgs, batch, err == nil
+}
+
+// usualAccept is what most clients accept.
+const usualAccept = "application/json, text/event-stream"
+
+// accepts reports whether an Accept header allows a media type: what the range that
+// fits it best says (RFC 9110, section 12.5.1).
+func accepts(accept []string, media string) bool {
+	major, _, _ := strings.Cut(media, "/")
+	best, ok := 0, false
+	for _, list := range accept {
+		for item := range strings.SplitSeq(list, ",") {
+			item, params, _ := strings.Cut(item, ";")
+			item = strings.TrimSpace(item)
+			fit := 0
+			switch {
+			case strings.EqualFold(item, media):
+				fit = 3
+			case strings.EqualFold(item, major+"/*"):
+				fit = 2
+			case item == "*/*":
+				fit = 1
+			}
+			if fit > best {
+				best, ok = fit, params == "" || !refused(params)
+			}
+		}
+	}
+	return ok
+}
+
+// refused reports whether the parameters of a media range give it no weight.
+func refused(params string) bool {
+	for p := range strings.SplitSeq(params, ";") {
+		name, value, _ := strings.Cut(strings.TrimSpace(p), "=")
+		if strings.EqualFold(name, "q") {
+			q, err := strconv.ParseFloat(value, 64)
+			return err == nil && q == 0
+		}
+	}
+	return false
+}
+
+func isJSON(contentType []string) bool {
+	if len(contentType) != 1 {
+		return false
+	}
+	if contentType[0] == "application/json" {
+		return true
+	}
+	media, _, err := mime.ParseMediaType(contentType[0])
+	return err == nil && media == "application/json"
+}

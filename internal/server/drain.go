@@ -19,6 +19,40 @@ const mostDelay = 5 * time.Second
 // cut.
 const mostLate = 2 * time.Second
 
+// Drain ends the work of this node. From now on it refuses new sessions and calls. Clients that
+// only listen are disconnected, with a time after which they may reconnect.
+//
+// Where the store is not shared, Drain returns when no call is in flight, no client is
+// connected, and the clients of calls that have ended since have had the time to come back.
+// Where it is shared, Drain hands all sessions over to other nodes, and calls in flight go on
+// here until they have ended. If ctx is done first, Drain returns its error. The Manager is
+// to be closed afterwards.
+func (h *Handler) Drain(ctx context.Context) error {
+	if h.sessions.Shared() {
+		return h.handOver(ctx)
+	}
+	h.sessions.Stop()
+	h.sessions.WithdrawWaiting("the server is shutting down")
+	h.drainOnce.Do(func() { close(h.draining) })
+	const often = 10 * time.Millisecond
+	t := time.NewTicker(often)
+	defer t.Stop()
+	patience := max(2*h.opts.Retry, time.Second)
+	for last := time.Now(); !h.sessions.Idle(patience); last = time.Now() {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-t.C:
+		}
+		// The time for which the process stood still does not count: clients that come back
+		// are still waiting to be accepted.
+		if late := time.Since(last) - often; late > time.Second {
+			patience += late
+		}
+	}
+	return nil
+}
+
 // spreadOf returns the time over which clients are disconnected, if the drain ends when ctx is
 // done: a third of what is left, and not more than most.
 func spreadOf(ctx context.Context, most time.Duration) time.Duration {

@@ -170,52 +170,6 @@ func (c *events) standalone(ctx context.Context) error {
 	return c.copier.standalone(ctx, c.h.logger, whole, !c.h.opts.Stateless)
 }
 
-// streamName is the parameter of a stream URL that names the stream.
-const streamName = "stream"
-
-// streamParam returns the stream that a stream URL names, or "".
-func streamParam(r *http.Request) string {
-	if r.URL.RawQuery == "" {
-		return ""
-	}
-	return r.URL.Query().Get(streamName)
-}
-
-// streamAt returns the place in its session's stream that a stream URL names. The URL is
-// enough: whoever has it was given it, but must still be the same principal.
-func (h *Handler) streamAt(x *exchange) (at stream.Cursor, err error) {
-	s := x.session
-	if !h.mayRead(x, s) {
-		return at, session.ErrNotFound
-	}
-	at, err = s.ParseEventID(x.place())
-	if errors.Is(err, session.ErrBadID) {
-		return at, session.ErrNotFound // who guesses URLs learns nothing
-	}
-	if err == nil && x.last != "" {
-		number := at.Stream.Number
-		at, err = s.ParseEventID(x.last)
-		if err == nil && at.Stream.Number != number {
-			err = session.ErrBadID
-		}
-	}
-	return at, err
-}
-
-// mayRead reports whether the session header of a request, if it has one, lets it have a
-// stream of s: it must not be another client's. A named principal may come with
-// another of its sessions, and so may a client that resumes its requests (SEP-975).
-func (h *Handler) mayRead(x *exchange, s *session.Session) bool {
-	if x.r.Header[protocol.HeaderSession] == nil || s.HasID(x.secret) {
-		return true
-	}
-	_, err := h.sessions.Find(x.secret, x.principal)
-	if err != nil && h.peers != nil {
-		_, _, err = h.sessions.Locate(x.r.Context(), session.KeyOf(x.secret), x.principal)
-	}
-	return err == nil && (!session.IsAnonymous(x.principal) || s.Resumable())
-}
-
 // speakAs has a connection speak to the client as its own revision has it: the stream need
 // not be of the session that the client is in.
 func (h *Handler) speakAs(x *exchange, s *session.Session, c *events) {
@@ -271,7 +225,7 @@ func (h *Handler) decodeAnswers(w http.ResponseWriter, x *exchange) (ok bool) {
 		h.reject(w, http.StatusNotFound, errf(codeInvalid, "a stateless endpoint has no stream URLs"))
 		return false
 	}
-	if x.msgs, x.batch, ok = h.messages(w, x.r); !ok {
+	if x.msgs, x.batch, ok = h.readPost(w, x.r); !ok {
 		return false
 	}
 	for i := range x.msgs {

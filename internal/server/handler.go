@@ -197,40 +197,6 @@ func (h *Handler) allow() string {
 	return "GET, POST, DELETE, OPTIONS"
 }
 
-// Drain refuses new sessions and calls from now on, and sends away with `retry`
-// those who wait for nothing in particular. It returns when no call is in flight,
-// nobody reads, and those who were sent away from a call that has ended since
-// have had the time to come back; or with ctx's error when ctx is done. After it
-// the Manager is to be closed.
-//
-// Where the store is shared it hands all sessions over instead, and goes on with
-// what is in flight until it has ended or ctx is done.
-func (h *Handler) Drain(ctx context.Context) error {
-	if h.sessions.Shared() {
-		return h.handOver(ctx)
-	}
-	h.sessions.Stop()
-	h.sessions.WithdrawWaiting("the server is shutting down")
-	h.drainOnce.Do(func() { close(h.draining) })
-	const often = 10 * time.Millisecond
-	t := time.NewTicker(often)
-	defer t.Stop()
-	patience := max(2*h.opts.Retry, time.Second)
-	for last := time.Now(); !h.sessions.Idle(patience); last = time.Now() {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-t.C:
-		}
-		// What the process has stood still does not count: who comes back waits to be
-		// heard.
-		if late := time.Since(last) - often; late > time.Second {
-			patience += late
-		}
-	}
-	return nil
-}
-
 // setOf returns a set of names whose case means nothing, in lower case.
 func setOf(list []string) map[string]bool {
 	set := make(map[string]bool, len(list))

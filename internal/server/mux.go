@@ -34,7 +34,7 @@ type pipe interface {
 }
 
 // A mux is a connection that carries many exchanges at a time, of one session or of
-// several. One goroutine takes what comes in (dispatch.go). Another, [mux.run], answers
+// several. One goroutine takes what comes in (muxdispatch.go). Another, [mux.run], answers
 // light calls, which wait without a goroutine, and copies the standalone stream of the
 // connection's session. Each call that streams has a goroutine of its own: it copies
 // the stream from the log (muxexchange.go), or from another node (muxforward.go).

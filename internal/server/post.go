@@ -1,14 +1,14 @@
 package server
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
-	"mime"
 	"net/http"
-	"os"
 	"strconv"
-	"strings"
+	"time"
 
 	"holdfast/internal/protocol"
 	"holdfast/internal/session"
@@ -19,7 +19,7 @@ import (
 // Server"). If it is false the request was answered.
 func (h *Handler) decodePost(w http.ResponseWriter, x *exchange) bool {
 	var ok bool
-	if x.msgs, x.batch, ok = h.messages(w, x.r); !ok {
+	if x.msgs, x.batch, ok = h.readPost(w, x.r); !ok {
 		return false
 	}
 	if isModern(x) {
@@ -109,64 +109,6 @@ func (h *Handler) startCall(x *exchange, o *outcome) (err error) {
 		o.at, err = cursorAfter(x.r.Context(), o.session, o.number, x.last)
 	}
 	return err
-}
-
-// usualAccept is what most clients accept.
-const usualAccept = "application/json, text/event-stream"
-
-// messages reads the body of a POST. If it is not what it should be the request
-// is answered, and ok is false.
-func (h *Handler) messages(w http.ResponseWriter, r *http.Request) (msgs []jsonrpc.Message, batch, ok bool) {
-	if accept := r.Header["Accept"]; len(accept) == 1 && accept[0] == usualAccept {
-		return h.body(w, r)
-	}
-	if !accepts(r.Header["Accept"], "application/json") || !accepts(r.Header["Accept"], "text/event-stream") {
-		h.reject(w, http.StatusNotAcceptable, errf(codeInvalid,
-			"Accept must list both application/json and text/event-stream"))
-		return nil, false, false
-	}
-	return h.body(w, r)
-}
-
-// body reads and parses a body of JSON.
-func (h *Handler) body(w http.ResponseWriter, r *http.Request) (msgs []jsonrpc.Message, batch, ok bool) {
-	if !isJSON(r.Header["Content-Type"]) {
-		h.reject(w, http.StatusUnsupportedMediaType, errf(codeInvalid, "Content-Type must be application/json"))
-		return nil, false, false
-	}
-	data, err := h.read(w, r)
-	if err == nil {
-		h.unlimit(w, r)
-	}
-	var tooLarge *http.MaxBytesError
-	switch {
-	case errors.As(err, &tooLarge):
-		h.reject(w, http.StatusRequestEntityTooLarge, errf(codeInvalid, "the body is larger than %d bytes", tooLarge.Limit))
-		return nil, false, false
-	case errors.Is(err, errNoRoom):
-		w.Header().Set("Connection", "close") // and what comes is not read
-		h.fail(w, err)
-		return nil, false, false
-	case errors.Is(err, os.ErrDeadlineExceeded):
-		h.reject(w, http.StatusRequestTimeout, errf(jsonrpc.CodeParse, "the body took too long"))
-		return nil, false, false
-	case err != nil:
-		h.reject(w, http.StatusBadRequest, errf(jsonrpc.CodeParse, "the body ended early: %v", err))
-		return nil, false, false
-	}
-	msgs, batch, err = jsonrpc.ParseBody(data)
-	switch {
-	case errors.Is(err, jsonrpc.ErrParse):
-		h.reject(w, http.StatusBadRequest, errf(jsonrpc.CodeParse, "%v", err))
-	case err != nil:
-		h.reject(w, http.StatusBadRequest, errf(codeInvalid, "%v", err))
-	default:
-		var not *jsonrpc.Message
-		if not, err = h.permitted(r.Context(), msgs); err != nil {
-			h.failDenied(w, err, h.denied(r, not, h.asker(r)))
-		}
-	}
-	return msgs, batch, err == nil
 }
 
 // accepted answers notifications and responses that were handed over, which have no answer.
@@ -282,51 +224,51 @@ func appendAnswers(text []byte, answers [][]byte, batch bool) []byte {
 	return append(text, ']')
 }
 
-// accepts reports whether an Accept header allows a media type: what the range that
-// fits it best says (RFC 9110, section 12.5.1).
-func accepts(accept []string, media string) bool {
-	major, _, _ := strings.Cut(media, "/")
-	best, ok := 0, false
-	for _, list := range accept {
-		for item := range strings.SplitSeq(list, ",") {
-			item, params, _ := strings.Cut(item, ";")
-			item = strings.TrimSpace(item)
-			fit := 0
-			switch {
-			case strings.EqualFold(item, media):
-				fit = 3
-			case strings.EqualFold(item, major+"/*"):
-				fit = 2
-			case item == "*/*":
-				fit = 1
-			}
-			if fit > best {
-				best, ok = fit, params == "" || !refused(params)
-			}
-		}
+// finish writes the body of an answer to its end. The time that it may take is
+// bounded, as that of a write to a stream.
+func (h *Handler) finish(w http.ResponseWriter, body []byte) error {
+	if len(body) <= surelySent {
+		_, err := w.Write(body)
+		return err
 	}
-	return ok
+	c := http.NewResponseController(w)
+	_ = c.SetWriteDeadline(time.Now().Add(h.opts.WriteTimeout))
+	if _, err := w.Write(body); err != nil {
+		return err
+	}
+	err := c.Flush()
+	if err == nil {
+		_ = c.SetWriteDeadline(time.Time{}) // the connection may be used for more requests
+	}
+	if errors.Is(err, http.ErrNotSupported) {
+		return nil
+	}
+	return err
 }
 
-// refused reports whether the parameters of a media range give it no weight.
-func refused(params string) bool {
-	for p := range strings.SplitSeq(params, ";") {
-		name, value, _ := strings.Cut(strings.TrimSpace(p), "=")
-		if strings.EqualFold(name, "q") {
-			q, err := strconv.ParseFloat(value, 64)
-			return err == nil && q == 0
-		}
+// keyOf returns the idempotency key of a POST, "" if it has none: the header's,
+// else that of its one message.
+func keyOf(r *http.Request, msgs []jsonrpc.Message) (string, error) {
+	switch header := r.Header[protocol.HeaderIdempotencyKey]; {
+	case len(header) > 1:
+		return "", fmt.Errorf("%s stands there twice", protocol.HeaderIdempotencyKey)
+	case len(header) == 1:
+		return protocol.IdempotencyKey(header[0])
+	case len(msgs) > 1:
+		return "", nil
 	}
-	return false
+	return messageKey(&msgs[0])
 }
 
-func isJSON(contentType []string) bool {
-	if len(contentType) != 1 {
-		return false
+// messageKey returns the idempotency key that a message itself carries, or "".
+func messageKey(m *jsonrpc.Message) (string, error) {
+	if !bytes.Contains(m.Params, []byte("idempotencyKey")) { // as nearly always
+		return "", nil
 	}
-	if contentType[0] == "application/json" {
-		return true
+	raw := jsonrpc.Field(m.Params, "_meta", protocol.MetaIdempotencyKey)
+	if raw == nil {
+		return "", nil
 	}
-	media, _, err := mime.ParseMediaType(contentType[0])
-	return err == nil && media == "application/json"
+	key := jsonrpc.String(raw)
+	return key, protocol.CheckKey(key)
 }

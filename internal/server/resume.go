@@ -39,27 +39,6 @@ func (h *Handler) resumption(ctx context.Context, principal string, m *jsonrpc.M
 	return s, at, err
 }
 
-// cursorAfter returns the place in a stream after an event, or, where its id is "",
-// before the oldest that is kept.
-func cursorAfter(ctx context.Context, s *session.Session, number uint64, last string) (stream.Cursor, error) {
-	if last == "" {
-		return stream.Cursor{Stream: stream.ID{Number: number}, Seq: s.OldestOf(ctx, number)}, nil
-	}
-	at, err := s.ParseEventID(last)
-	if err == nil && at.Stream.Number != number {
-		err = session.ErrBadID
-	}
-	return at, err
-}
-
-// lastEventID returns the id of the event that the client has last seen, or "".
-func lastEventID(r *http.Request) string {
-	if v := r.Header[protocol.HeaderLastEventID]; len(v) > 0 {
-		return v[0]
-	}
-	return ""
-}
-
 // status returns the result of requests/getStatus, or of requests/getStatus/all,
 // from a principal that is in the session own (nil: in none). The error is one
 // that [Handler.explain] knows.

@@ -90,7 +90,7 @@ func (h *Handler) decodePairMessages(w http.ResponseWriter, x *exchange) (ok boo
 		h.fail(w, session.ErrNotFound)
 		return false
 	}
-	x.msgs, x.batch, ok = h.body(w, x.r)
+	x.msgs, x.batch, ok = h.readMessages(w, x.r)
 	return ok
 }
 
