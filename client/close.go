@@ -34,35 +34,34 @@ func (c *Conn) Close() error {
 	ctx, stop := context.WithTimeout(context.WithoutCancel(c.ctx), closeTimeout)
 	defer stop()
 	c.out.wait(ctx)
-	c.waitCancelled() // a call of another session does not end with this one
+	c.waitCancelled(ctx) // a call of another session does not end with this one
 	err := c.delete(ctx)
 	c.finish()
 	return err
 }
 
-// cancelTimeout bounds how long the end waits for cancellations to reach the server.
-const cancelTimeout = time.Second
-
 // Detach ends the Conn without ending the session: another Conn can continue it and its
 // calls from [Conn.State]. Calls that the host has cancelled are cancelled at the server
-// first, for which it waits at most a second.
+// first, for which it waits at most five seconds: a call whose cancellation has not reached
+// the server by then goes on.
 func (c *Conn) Detach() {
-	if c.end() {
-		c.waitCancelled()
-		c.finish()
+	if !c.end() {
+		return
 	}
+	ctx, stop := context.WithTimeout(context.WithoutCancel(c.ctx), closeTimeout)
+	defer stop()
+	c.waitCancelled(ctx)
+	c.finish()
 }
 
-// waitCancelled waits until all cancellations have reached the server.
-func (c *Conn) waitCancelled() {
+// waitCancelled waits until all cancellations have reached the server, or ctx is done.
+func (c *Conn) waitCancelled(ctx context.Context) {
 	c.mu.Lock()
 	done := c.cancelling.done()
 	c.mu.Unlock()
-	late := time.NewTimer(cancelTimeout)
-	defer late.Stop()
 	select {
 	case <-done:
-	case <-late.C:
+	case <-ctx.Done():
 	}
 }
 
