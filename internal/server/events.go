@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"holdfast/internal/protocol"
+	"holdfast/internal/server/watch"
 	"holdfast/internal/session"
 	"holdfast/internal/sse"
 	"holdfast/stream"
@@ -40,8 +41,8 @@ type events struct {
 
 // A reader is the client of an event stream, and what is known of it.
 type reader struct {
-	from    string   // its address
-	watched *watched // its connection; nil if it can't be asked
+	from    string      // its address
+	watched *watch.Conn // its connection; nil if it can't be asked
 	via     via
 	wants   want
 	primes  bool // it knows events with empty data
@@ -134,7 +135,7 @@ func (h *Handler) newConn(w http.ResponseWriter, x *exchange, s *session.Session
 	c.from, c.via = x.r.RemoteAddr, x.via()
 	c.primes = !h.opts.Stateless && protocol.Primes(s.Revision())
 	if !c.via.isForwarded() {
-		c.watched = h.watched.at(x.r)
+		c.watched = h.watched.At(x.r)
 	}
 	if c.watched != nil || c.via.isSeen() {
 		s.ConfirmArrival(c.from)
@@ -235,7 +236,7 @@ func (c *events) flush(text []byte, last bool) error {
 }
 
 // gone reports whether the network says that the client has left.
-func (r *reader) gone() bool { return r.watched != nil && r.watched.gone() }
+func (r *reader) gone() bool { return r.watched != nil && r.watched.Gone() }
 
 // finished implements [sink]. That all was written does not say that it has arrived.
 func (c *events) finished() { c.arrives(&c.copier, false) }
@@ -259,7 +260,7 @@ func (c *events) arrives(cp *copier, besides bool) {
 		}
 	case c.watched != nil:
 		cp.r.Completed(c.from, wrote, besides)
-		c.watched.wrote(c.s)
+		c.watched.Wrote(c.s)
 	}
 }
 

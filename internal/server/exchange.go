@@ -248,7 +248,7 @@ func (h *Handler) find(x *exchange) (err error) {
 	if err != nil {
 		return errNotHere
 	}
-	if x.ref == "" && x.session.Unconfirmed() && !x.pair() && h.watched.at(x.r) != nil {
+	if x.ref == "" && x.session.Unconfirmed() && !x.pair() && h.watched.At(x.r) != nil {
 		x.session.ConfirmArrival(x.r.RemoteAddr)
 	}
 	return nil

@@ -11,7 +11,7 @@ import (
 
 // Gone reports whether the client that a watched connection's request came from has
 // left, as far as the network knows.
-func (h *Handler) Gone(r *http.Request) bool { return h.watched.at(r).gone() }
+func (h *Handler) Gone(r *http.Request) bool { return h.watched.At(r).Gone() }
 
 // Tunnel puts something in front of each connection to another node. It must be
 // called before there is one.

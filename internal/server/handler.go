@@ -10,6 +10,7 @@ package server
 import (
 	"context"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/netip"
 	"strings"
@@ -21,6 +22,7 @@ import (
 	"holdfast/internal/limit"
 	"holdfast/internal/observe"
 	"holdfast/internal/redact"
+	"holdfast/internal/server/watch"
 	"holdfast/internal/session"
 )
 
@@ -105,7 +107,7 @@ type Handler struct {
 	authenticated http.Handler // the endpoint behind Options.Authenticate; nil: there is none
 
 	timers    sync.Pool // of those of calls that are answered before they are due
-	watched   connections
+	watched   watch.Connections
 	peers     *peers // nil where there is no other node
 	drainOnce sync.Once
 	draining  chan struct{}
@@ -163,6 +165,12 @@ func New(opts Options) *Handler {
 	}
 	return h
 }
+
+// Listener wraps l, on which the handler is served, so that the handler learns of
+// clients that left with bytes unread (package watch). A call that was written to its end
+// for such a client may be told again to it when it comes back with nothing but its
+// session id. Without Listener that can't be known, and is not done.
+func (h *Handler) Listener(l net.Listener) net.Listener { return h.watched.Listener(l) }
 
 // Close ends what the handler does for other nodes, and with them: those that are
 // served here are cut off. It does nothing for a handler without a Node.

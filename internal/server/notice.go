@@ -133,6 +133,9 @@ type leftNotice struct {
 
 func (p *leftNotice) send() { p.peers.notify(p.node, &p.left) }
 
+// Disconnected implements [watch.Teller].
+func (p *leftNotice) Disconnected(string, time.Time) { p.send() }
+
 func (p *placement) leftNotice() *leftNotice {
 	return &leftNotice{p.h.peers, p.node, notice{Left: p.key, Principal: p.visit.Principal, From: p.x.r.RemoteAddr}}
 }
@@ -140,12 +143,12 @@ func (p *placement) leftNotice() *leftNotice {
 // finished notes that all of a stream was written to the client, which does not say that
 // it has arrived.
 func (p *placement) finished() {
-	below := p.h.watched.at(p.x.r)
+	below := p.h.watched.At(p.x.r)
 	switch {
 	case below == nil:
-	case below.gone():
+	case below.Gone():
 		p.leftNotice().send()
 	default:
-		below.passed(p.leftNotice())
+		below.Wrote(p.leftNotice())
 	}
 }

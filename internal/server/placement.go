@@ -141,7 +141,7 @@ func (h *Handler) newPlacement(w http.ResponseWriter, x *exchange) *placement {
 	p.visit = visit{
 		Principal: []byte(x.principal),
 		From:      x.r.RemoteAddr,
-		Watched:   h.watched.at(x.r) != nil,
+		Watched:   h.watched.At(x.r) != nil,
 		Pair:      x.pair(),
 		Messages:  x.endpoint,
 		Stays:     x.muxed,

@@ -1,4 +1,6 @@
-package server
+// Package watch wraps the connections on which a handler is served, so that it learns of
+// clients that left with bytes unread.
+package watch
 
 import (
 	"bytes"
@@ -10,39 +12,41 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
-
-	"holdfast/internal/session"
 )
 
-// Listener wraps l, on which the handler is served, so that the handler learns of
-// clients that left with bytes unread: the network says so with a reset. A call
-// that was written to its end for such a client may be told again to it when it
-// comes back with nothing but its session id; without Listener that can't be
-// known, and is not done. Only TCP connections, without TLS, are watched.
-//
-// What net/http answers there with 501 or 505 by itself, to a client that speaks another
-// HTTP, becomes 400.
-func (h *Handler) Listener(l net.Listener) net.Listener { return listener{l, &h.watched} }
+// Connections are those that are watched, by their client's address. Entries are
+// added and removed as connections are accepted and closed. The zero value has none.
+type Connections struct{ open sync.Map }
 
-// connections are those that are watched, by their client's address. Entries are
-// added and removed as connections are accepted and closed.
-type connections struct{ open sync.Map }
+// A Teller has told a client something.
+type Teller interface {
+	// Disconnected is called when the client at an address has left with bytes unread that it
+	// may have been told since a time; zero: that is not known.
+	Disconnected(from string, since time.Time)
+}
 
-// at returns the connection on which a request came, or nil if it is not watched
+// At returns the connection on which a request came, or nil if it is not watched
 // or carries several requests at a time. One below TLS says nothing: a client that has read all
 // may reset it all the same, because of the alert at its end.
-func (cs *connections) at(r *http.Request) *watched {
+func (cs *Connections) At(r *http.Request) *Conn {
 	if r.ProtoMajor != 1 || r.TLS != nil {
 		return nil
 	}
 	c, _ := cs.open.Load(r.RemoteAddr)
-	w, _ := c.(*watched)
+	w, _ := c.(*Conn)
 	return w
 }
 
+// Listener wraps a listener whose connections are to be watched. The network says with a reset
+// that a client left with bytes unread. Only TCP connections, without TLS, are watched.
+//
+// What net/http answers there with 501 or 505 by itself, to a client that speaks another
+// HTTP, becomes 400.
+func (cs *Connections) Listener(l net.Listener) net.Listener { return listener{l, cs} }
+
 type listener struct {
 	net.Listener
-	connections *connections
+	connections *Connections
 }
 
 func (l listener) Accept() (net.Conn, error) {
@@ -51,52 +55,52 @@ func (l listener) Accept() (net.Conn, error) {
 	if !ok {
 		return c, err
 	}
-	w := &watched{TCPConn: tcp, addr: tcp.RemoteAddr().String(), connections: l.connections}
+	w := &Conn{TCPConn: tcp, addr: tcp.RemoteAddr().String(), connections: l.connections}
 	w.connections.open.Store(w.addr, w)
 	return w, err
 }
 
-// watched is a connection that says when it was reset. A client that closes it
+// A Conn is a connection that says when it was reset. A client that closes it
 // before all was sent ends it first, and resets it when more comes.
-type watched struct {
+type Conn struct {
 	*net.TCPConn
-	connections *connections
+	connections *Connections
 	addr        string      // the client's
 	ended       atomic.Bool // nothing more comes from the client
 	reset       atomic.Bool
-	teller      atomic.Pointer[session.Session] // of what was last written, and may not arrive
-	far         atomic.Pointer[leftNotice]      // the same where that is on another node
+
+	mu     sync.Mutex
+	teller Teller // of what was last written, and may not arrive; nil: nothing was
 }
 
-// wrote notes that what the session has told was written. The session is told if
+// Wrote notes that what a teller has told was written. The teller is told if
 // the client turns out to have left with some of it unread.
-func (c *watched) wrote(s *session.Session) {
-	c.teller.Store(s)
-	c.far.Store(nil)
+func (c *Conn) Wrote(by Teller) {
+	c.mu.Lock()
+	c.teller = by
+	c.mu.Unlock()
 	if c.reset.Load() {
-		s.Disconnected(c.addr, time.Time{})
+		by.Disconnected(c.addr, time.Time{})
 	}
 }
 
-// passed notes that all was written of what another node has told.
-func (c *watched) passed(p *leftNotice) {
-	c.far.Store(p)
-	c.teller.Store(nil)
-	if c.reset.Load() {
-		p.send()
-	}
+// told returns who has told what was written last, or nil.
+func (c *Conn) told() Teller {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.teller
 }
 
-// gone reports whether the client has left, as far as the network knows. That is
+// Gone reports whether the client has left, as far as the network knows. That is
 // sooner than a reader is told.
-func (c *watched) gone() bool {
+func (c *Conn) Gone() bool {
 	if !c.ended.Load() && !c.reset.Load() {
 		c.note(peek(c.TCPConn))
 	}
 	return c.ended.Load() || c.reset.Load()
 }
 
-func (c *watched) Read(b []byte) (int, error) {
+func (c *Conn) Read(b []byte) (int, error) {
 	n, err := c.TCPConn.Read(b)
 	c.note(err)
 	if errors.Is(err, io.EOF) {
@@ -105,7 +109,7 @@ func (c *watched) Read(b []byte) (int, error) {
 	return n, err
 }
 
-func (c *watched) Write(b []byte) (int, error) {
+func (c *Conn) Write(b []byte) (int, error) {
 	if c.ended.Load() {
 		c.note(syscall.EPIPE)
 	}
@@ -141,27 +145,25 @@ func notOurs(b []byte) []byte {
 	return []byte("HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n" + text)
 }
 
-func (c *watched) Close() error {
+// Close closes the connection, and asks once more whether the client has left.
+func (c *Conn) Close() error {
 	c.connections.open.CompareAndDelete(c.addr, c)
-	if c.teller.Load() != nil || c.far.Load() != nil {
+	if c.told() != nil {
 		c.note(pending(c.TCPConn))
 	}
 	return c.TCPConn.Close()
 }
 
 // note notes what an error says of the client.
-func (c *watched) note(err error) {
+func (c *Conn) note(err error) {
 	switch {
 	case err == nil:
 	case errors.Is(err, io.EOF):
 		c.ended.Store(true)
 	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
 		c.reset.Store(true)
-		if s := c.teller.Load(); s != nil {
-			s.Disconnected(c.addr, time.Time{})
-		}
-		if p := c.far.Load(); p != nil {
-			p.send()
+		if by := c.told(); by != nil {
+			by.Disconnected(c.addr, time.Time{})
 		}
 	}
 }

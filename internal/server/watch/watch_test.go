@@ -1,0 +1,93 @@
+package watch
+
+import (
+	"io"
+	"net"
+	"net/http"
+	"testing"
+	"time"
+
+	_ "holdfast/internal/testlong"
+)
+
+// heard is a teller that hears of clients.
+type heard chan string
+
+func (h heard) Disconnected(from string, _ time.Time) { h <- from }
+
+// pair returns a watched connection, and its client's end.
+func pair(t *testing.T, cs *Connections) (here net.Conn, client *net.TCPConn) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	c, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	here, err = cs.Listener(l).Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _, _ = here.Close(), c.Close() })
+	return here, c.(*net.TCPConn)
+}
+
+// Who has told last hears that the client has left with bytes unread.
+func TestReset(t *testing.T) {
+	t.Parallel()
+	var cs Connections
+	here, client := pair(t, &cs)
+	r := &http.Request{ProtoMajor: 1, RemoteAddr: client.LocalAddr().String()}
+	c := cs.At(r)
+	if c == nil || c.Gone() {
+		t.Fatalf("watched: %v", c)
+	}
+	before, last := make(heard, 1), make(heard, 2)
+	c.Wrote(before)
+	c.Wrote(last)
+	if _, err := io.WriteString(here, "unread"); err != nil {
+		t.Fatal(err)
+	}
+	if err := client.SetLinger(0); err != nil { // its Close is a reset
+		t.Fatal(err)
+	}
+	_ = client.Close()
+	if _, err := here.Read(make([]byte, 1)); err == nil {
+		t.Error("the client has not left")
+	}
+	if from := <-last; from != r.RemoteAddr || !c.Gone() || len(before) != 0 {
+		t.Errorf("the client at %s has left, it was said to be the one at %s; gone %v", r.RemoteAddr, from, c.Gone())
+	}
+	c.Wrote(before) // too late: it is told at once
+	if from := <-before; from != r.RemoteAddr {
+		t.Errorf("it was said to be the client at %s", from)
+	}
+	_ = here.Close()
+	if cs.At(r) != nil {
+		t.Error("a closed connection is watched")
+	}
+}
+
+// What net/http answers by itself to another HTTP is the client's mistake, and not the server's.
+func TestOtherHTTP(t *testing.T) {
+	t.Parallel()
+	var cs Connections
+	for said, want := range map[string]string{
+		"HTTP/1.1 501 Not Implemented\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\nUnsupported transfer encoding": "HTTP/1.1 400",
+		"HTTP/1.1 505 HTTP Version Not Supported\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n":                   "HTTP/1.1 400",
+		"HTTP/1.1 501 Not Implemented\r\nDate: now\r\n\r\na handler's":                                                                      "HTTP/1.1 501",
+		"HTTP/1.1 500 Internal Server Error\r\n\r\n":                                                                                        "HTTP/1.1 500",
+	} {
+		here, client := pair(t, &cs)
+		if n, err := io.WriteString(here, said); n != len(said) || err != nil {
+			t.Errorf("%d bytes written, %v", n, err)
+		}
+		got := make([]byte, len(want))
+		if _, err := io.ReadFull(client, got); err != nil || string(got) != want {
+			t.Errorf("%.30q became %q, want %q: %v", said, got, want, err)
+		}
+	}
+}
