@@ -567,9 +567,10 @@ func TestSocketLeavesAnnounced(t *testing.T) {
 		c := openSocket(n, 0)
 		c.begin("2025-11-25", resumes)
 		var held []*message.Exchange
+		token := ""
 		for _, id := range []string{"1", "2"} {
 			c.say(callAs(id, "hold", `{}`))
-			c.policy(id)
+			token = c.policy(id)
 			held = append(held, n.release(1)...)
 		}
 		open := store.shut()
@@ -604,6 +605,15 @@ func TestSocketLeavesAnnounced(t *testing.T) {
 		}
 		c.policy("3")
 		c.ended(1001, "going away; retry: 7")
+		if begun { // and is not lost
+			d := openSocket(n, 0)
+			d.begin("2025-11-25", resumes)
+			d.say(resume("2", token))
+			d.policy("2")
+			d.hears("notifications/progress", `"progress":1,`)
+			held[1].Result(result("late"))
+			d.hears(`"id":2`, "late")
+		}
 	}
 }
 
