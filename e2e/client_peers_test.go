@@ -348,7 +348,7 @@ func TestClientListens(t *testing.T) {
 		select {
 		case <-g.changed:
 		case <-late:
-			t.Fatalf("change %d was not received of", i)
+			t.Fatalf("the change %d was not received", i)
 		}
 	}
 }
