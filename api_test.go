@@ -22,7 +22,7 @@ import (
 // mostExported bounds the API: the exported types, functions and methods of the public
 // packages, the methods of interfaces included. (The aim is about 130; it was 538 before
 // packages were internal.)
-const mostExported = 142
+const mostExported = 140
 
 // notAPI are the folders whose packages are no API, although Go lets others import them.
 var notAPI = []string{"bench", "conformance", "e2e", "examples", "cmd"}

@@ -121,7 +121,7 @@ func TestWebSocketBusyClosed(t *testing.T) {
 		began := time.Now()
 		ctx, stop := context.WithTimeout(t.Context(), 5*time.Second)
 		defer stop()
-		if _, err := r.StatusOf(ctx, client.CallState{Token: "t"}); !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := r.Status(ctx, client.CallState{Token: "t"}); !errors.Is(err, context.DeadlineExceeded) {
 			t.Error(err)
 		}
 		_ = r.Close()

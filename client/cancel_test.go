@@ -30,7 +30,7 @@ func TestCancel(t *testing.T) {
 	a.send(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":7}}`)
 	b := newRaw(t, s.URL, client.Options{State: &client.State{URL: s.URL, Revision: s.Revision}, NoListen: true})
 	for {
-		if got, err := b.StatusOf(t.Context(), s.Calls[0]); err != nil || got.Status != "processing" {
+		if got, err := b.Status(t.Context(), s.Calls[0]); err != nil || got.Status != "processing" {
 			break
 		}
 		time.Sleep(time.Millisecond)
@@ -158,7 +158,7 @@ func TestCancelThenDetach(t *testing.T) {
 			a.Detach()
 			b := newRaw(t, g.url, client.Options{State: &client.State{URL: g.url, Revision: s.Revision}, NoListen: true})
 			for until := time.Now().Add(soon / 2); ; time.Sleep(time.Millisecond) {
-				if got, err := b.StatusOf(t.Context(), s.Calls[0]); err != nil || got.Status != "processing" {
+				if got, err := b.Status(t.Context(), s.Calls[0]); err != nil || got.Status != "processing" {
 					break
 				}
 				if time.Now().After(until) {

@@ -88,7 +88,7 @@ func TestSessionsNeverKnown(t *testing.T) {
 	}}
 	synctest.Test(t, func(t *testing.T) {
 		url, hc := serveInside(t, h)
-		a := newRaw(t, url, client.Options{HTTPClient: hc, Lost: func(client.Lost) {}})
+		a := newRaw(t, url, client.Options{HTTPClient: hc, Lost: func([]string) {}})
 		a.open()
 		begun := time.Now()
 		for h.begins.Load() < 20 && time.Since(begun) < 3*time.Second {

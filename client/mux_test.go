@@ -115,7 +115,7 @@ func TestHTTPSSEIDsBeginAnew(t *testing.T) {
 	t.Parallel()
 	o := newOlder()
 	o.ids, o.path = true, perSession
-	r := newRaw(t, serve(t, o)+"/sse", client.Options{Transport: client.SSE, Lost: func(client.Lost) {}})
+	r := newRaw(t, serve(t, o)+"/sse", client.Options{Transport: client.SSE, Lost: func([]string) {}})
 	r.open()
 	r.send(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"}}`)
 	r.answer("1")
@@ -134,7 +134,7 @@ func TestHTTPSSEHalfOpen(t *testing.T) {
 	t.Parallel()
 	o, hang := newOlder(), make(chan struct{})
 	o.path, o.tick, o.hang = perSession, 5*time.Millisecond, hang
-	r := newRaw(t, serve(t, o)+"/sse", client.Options{Transport: client.SSE, Silence: time.Second, Lost: func(client.Lost) {}})
+	r := newRaw(t, serve(t, o)+"/sse", client.Options{Transport: client.SSE, Silence: time.Second, Lost: func([]string) {}})
 	r.open()
 	r.send(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"deaf"}}`)
 	time.AfterFunc(50*time.Millisecond, func() { close(hang) })
@@ -149,7 +149,7 @@ func TestHTTPSSERestoredTooLate(t *testing.T) {
 	o := newOlder()
 	o.path = perSession
 	url := serve(t, o)
-	r := newRaw(t, url+"/sse", client.Options{Transport: client.SSE, Lost: func(client.Lost) {}, State: &client.State{
+	r := newRaw(t, url+"/sse", client.Options{Transport: client.SSE, Lost: func([]string) {}, State: &client.State{
 		URL: url + "/sse", Revision: "2024-11-05", Initialize: []byte(opening), Result: []byte(`{}`), Ready: true,
 		Endpoint: url + "/post?sessionId=gone", LastEventID: "7",
 		Calls: []client.CallState{{ID: []byte("1"), Method: "tools/call"}},

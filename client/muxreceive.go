@@ -111,7 +111,7 @@ func (x *mux) response(m jsonrpc.Message) {
 	}
 	if k != nil && m.Error != nil && errorOf(m.Error).Code == jsonrpc.CodeInvalidParams && k.isResuming() {
 		c.spawn(func() {
-			if _, err := c.StatusOf(k.ctx, k.snapshot()); err != nil {
+			if _, err := c.Status(k.ctx, k.snapshot()); err != nil {
 				k.fail(&unknownOutcome{errForgotten})
 				k.cancel(nil)
 				return

@@ -39,7 +39,7 @@ func (s *stall) look(k *call) (time.Duration, error) {
 	if s.wait = min(2*s.wait, mostQuiet); !token {
 		return firstPoll, nil
 	}
-	status, err := k.c.StatusOf(k.ctx, k.snapshot())
+	status, err := k.c.Status(k.ctx, k.snapshot())
 	var e *jsonrpc.Error
 	switch known := errors.As(err, &e); {
 	case known && e.Code == jsonrpc.CodeMethodNotFound:

@@ -88,9 +88,11 @@ type Options struct {
 	// each call and outage. Nil: the error is logged.
 	Away func(error)
 	// Lost is called when the server has ended the session and a new one takes its place.
-	// It is called before [Conn.Receive] returns the error responses of calls that are
-	// lost. Nil: it is logged.
-	Lost func(Lost)
+	// calls are the ids of the requests that were in flight, as raw JSON. Each of them still
+	// gets a response: the one that its stream brings, or an error of code
+	// [CodeOutcomeUnknown]. Lost is called before [Conn.Receive] returns these errors. Nil: it
+	// is logged.
+	Lost func(calls []string)
 	// MaxMessage is the size in bytes of the largest message that is taken from the
 	// server. Default: 16 MiB.
 	MaxMessage int
@@ -110,13 +112,6 @@ type Options struct {
 	GiveUp time.Duration
 	// Logger takes what a person may want to know. Default: slog.Default().
 	Logger *slog.Logger
-}
-
-// Lost is what was lost with a session that the server has ended.
-type Lost struct {
-	// Calls are the ids of requests in flight, as raw JSON. Each still gets a response:
-	// what its stream brings, or else an error of code [CodeOutcomeUnknown].
-	Calls []string
 }
 
 func (o *Options) defaults() {

@@ -320,7 +320,7 @@ func TestStatusByToken(t *testing.T) {
 	})
 	<-here
 	a.until(func(m jsonrpc.Message) bool { return m.Method == "notifications/message" })
-	status, err := a.Status(t.Context(), []byte("1"))
+	status, err := a.Status(t.Context(), a.State().Calls[0])
 	if err != nil || status != (client.Status{Status: "processing", HasPendingMessage: true}) {
 		t.Errorf("%+v, %v", status, err)
 	}

@@ -66,19 +66,19 @@ func (c *Conn) loseSession(old session) {
 	c.standalone.lastEventID = ""
 	c.seen = eventIDs{seed: c.seen.seed} // ids may begin anew
 	c.requests.loseSession(old.id)
-	var lost Lost
+	var lost []string
 	for _, k := range c.calls {
 		if k.origin.response == nil && k.ranIn(old.id) {
-			lost.Calls = append(lost.Calls, string(k.id))
+			lost = append(lost, string(k.id))
 		}
 	}
 	c.mu.Unlock()
-	slices.Sort(lost.Calls)
+	slices.Sort(lost)
 	if c.opts.Lost != nil {
 		c.inform("Options.Lost", func() { c.opts.Lost(lost) })
 		return
 	}
-	c.logger.Warn("the server has ended the session: a new one begins", "calls lost", len(lost.Calls))
+	c.logger.Warn("the server has ended the session: a new one begins", "calls lost", len(lost))
 }
 
 // inSession reports whether the call runs in a session.

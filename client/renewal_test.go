@@ -49,8 +49,8 @@ func TestNewSession(t *testing.T) {
 	restart()
 	t.Cleanup(func() { end(handler.Load()) })
 	url := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { handler.Load().ServeHTTP(w, r) }))
-	lost := make(chan client.Lost, 10)
-	a := newRaw(t, url, client.Options{Lost: func(l client.Lost) { lost <- l }})
+	lost := make(chan []string, 10)
+	a := newRaw(t, url, client.Options{Lost: func(l []string) { lost <- l }})
 	a.open()
 	a.send(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"wait","arguments":{}}}`)
 	<-started
@@ -196,7 +196,7 @@ func TestKeyBetweenSessions(t *testing.T) {
 		}
 	}))
 	lost := make(chan struct{}, 1)
-	r := newRaw(t, at, client.Options{NoListen: true, Lost: func(client.Lost) { lost <- struct{}{} }})
+	r := newRaw(t, at, client.Options{NoListen: true, Lost: func([]string) { lost <- struct{}{} }})
 	r.open()
 	r.send(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"}}`)
 	<-lost
@@ -223,7 +223,7 @@ func TestWebSocketKeyBetweenSessions(t *testing.T) {
 		return true
 	})
 	lost, made := make(chan struct{}), make(chan struct{})
-	r := newRaw(t, at, client.Options{Lost: func(client.Lost) {
+	r := newRaw(t, at, client.Options{Lost: func([]string) {
 		close(lost)
 		<-made
 	}})

@@ -51,21 +51,10 @@ type Status struct {
 	HasInputRequest   bool   `json:"hasInputRequest"`   // the server waits for a response of the host
 }
 
-// Status returns the status of a call in flight. id is that of the request, as raw JSON. It
-// needs a resume token: without one it is an error. It does not disturb the call.
-func (c *Conn) Status(ctx context.Context, id []byte) (Status, error) {
-	c.mu.Lock()
-	k := c.calls[string(jsonrpc.Key(id))]
-	c.mu.Unlock()
-	if k == nil {
-		return Status{}, fmt.Errorf("no request %s is in flight", id)
-	}
-	return c.StatusOf(ctx, k.snapshot())
-}
-
-// StatusOf is [Conn.Status] for a call of a State, whether another Conn continues it or
-// none.
-func (c *Conn) StatusOf(ctx context.Context, call CallState) (Status, error) {
+// Status asks the server for the status of a call of a [State]. It does not disturb the call,
+// whether this Conn continues it, another one or none. The call needs a resume token or a
+// task: without either, Status returns an error.
+func (c *Conn) Status(ctx context.Context, call CallState) (Status, error) {
 	if call.Task != "" {
 		return c.taskStatus(ctx, call)
 	}

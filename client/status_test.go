@@ -25,7 +25,7 @@ func TestStatus(t *testing.T) {
 	ask := func() client.Status {
 		t.Helper()
 		b := newRaw(t, s.URL, client.Options{State: &client.State{URL: s.URL, Revision: s.Revision}, NoListen: true})
-		got, err := b.StatusOf(t.Context(), s.Calls[0])
+		got, err := b.Status(t.Context(), s.Calls[0])
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -350,7 +350,7 @@ func (c *Conn) askHost(k *call, rq []byte) ([]byte, error) {
 	return nil, errorOf(m.Error)
 }
 
-// taskStatus is [Conn.StatusOf] for a call that has become a task.
+// taskStatus is [Conn.Status] for a call that has become a task.
 func (c *Conn) taskStatus(ctx context.Context, call CallState) (Status, error) {
 	k := c.restoredCall(call)
 	ctx, stop := context.WithTimeout(ctx, 2*c.opts.ConnectTimeout)

@@ -19,7 +19,7 @@ func newCheck() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "check [flags] FILE",
 		Short: "Say what a configuration file would serve",
-		Long: `Check reads a configuration file as 'holdfast serve --config' does, and says what would
+		Long: `Check reads a configuration file as 'holdfast serve --config' does, and prints what would
 run. It starts nothing. Values of variables are not shown. The exit code is 1 if the file
 is wrong or a command is not there.`,
 		Example: `  holdfast check claude_desktop_config.json`,
@@ -46,7 +46,7 @@ func report(out io.Writer, name string, file *config.File) error {
 	t := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
 	fmt.Fprintln(t, "SERVER\tPATH\tTYPE\tRUNS\tSETTINGS")
 	if file.Merge {
-		fmt.Fprintf(t, "(all)\t%s\tmerged\t%d servers\t\n", config.MergedPath, len(file.Servers))
+		fmt.Fprintf(t, "(all)\t%s\tmerged\tall servers below as one\t\n", config.MergedPath)
 	}
 	var missing []string
 	for _, s := range file.Servers {

@@ -83,7 +83,7 @@ func (f *resumeFlags) resume(cmd *cobra.Command, args []string) error {
 // a question that it sends again was answered before.
 func settled(conn *client.Conn, call client.CallState) func(context.Context) bool {
 	return func(ctx context.Context) bool {
-		status, err := conn.Status(ctx, call.ID)
+		status, err := conn.Status(ctx, call)
 		if err != nil {
 			slog.Debug("status", "error", err)
 			return false

@@ -77,13 +77,13 @@ func newServe() *cobra.Command {
 		Short: "Serve an MCP server over Streamable HTTP",
 		Long: `Serve runs a stdio MCP server, in any language, and gives clients a Streamable HTTP
 endpoint. No call is lost when a connection is cut. Each session has a process of
-its own. With --share all sessions have one: for servers without state.
+its own. With --share all sessions use one process: for servers without state.
 
-With --upstream it stands in front of a server that speaks HTTP already, of any
-revision. Each session has one of its own there.
+With --upstream it serves an MCP server that already speaks HTTP, of any revision. Each
+session has a session of its own there.
 
-With --config it serves all servers of a configuration file as hosts have it, each at
-/NAME/mcp. 'holdfast check FILE' says what that would be.`,
+With --config it serves all servers of a host's configuration file, each at /NAME/mcp.
+'holdfast check FILE' prints what would be served.`,
 		Example: `  holdfast serve --demo
   holdfast serve -- npx -y @modelcontextprotocol/server-everything stdio
   holdfast serve --share -- npx -y @modelcontextprotocol/server-everything stdio
@@ -102,16 +102,16 @@ With --config it serves all servers of a configuration file as hosts have it, ea
 	fs.StringVar(&f.path, "path", "/mcp", "`path` of the Streamable HTTP endpoint")
 	fs.StringVar(&f.ssePath, "sse-path", "/sse", "`path` of the HTTP+SSE endpoint for 2024-11-05 clients; empty: none")
 	fs.StringVar(&f.store, "store", "memory:", "`URL` of the store for calls: memory:, file:DIR, nats://HOST,…, redis://HOST")
-	fs.StringVar(&f.admin, "admin", "", "`address` for probes, figures and the live page, as HOST:PORT: /healthz, /readyz, /metrics and /; empty: none")
+	fs.StringVar(&f.admin, "admin", "", "`address` for probes, metrics and the live page, as HOST:PORT: /healthz, /readyz, /metrics and /; empty: none")
 	fs.StringVar(&f.adminToken, "admin-token", "", "`token` for actions on the live page (default a new one, which is printed). Other users can see a command line: better set HOLDFAST_ADMIN_TOKEN")
 	fs.Var(&f.response, "response", "form of responses; auto: JSON or a stream, as needed; json, sse: always that one, if possible")
-	fs.DurationVar(&f.upgradeAfter, "upgrade-after", 50*time.Millisecond, "how long a response may take before it becomes a stream")
-	fs.DurationVar(&f.disconnectAfter, "disconnect-after", 0, "age at which the connection of a stream is closed, for the client to resume; 0: never")
+	fs.DurationVar(&f.upgradeAfter, "upgrade-after", 50*time.Millisecond, "how long a request may wait for its response before the answer becomes a stream")
+	fs.DurationVar(&f.disconnectAfter, "disconnect-after", 0, "age at which the connection of a call is closed; the client then resumes on another; 0: never")
 	fs.DurationVar(&f.retry, "retry", time.Second, "how long clients are told to wait before they reconnect")
 	fs.DurationVar(&f.keepAlive, "keepalive", 15*time.Second, "time without a message after which a comment is sent on a stream; 0: never")
-	fs.DurationVar(&f.pingAfter, "ping-after", time.Second, "time without a message after which a client of a revision before 2025-11-25 is pinged, so that it gets an event id; 0: never")
+	fs.DurationVar(&f.pingAfter, "ping-after", time.Second, "time without a message after which a client of a revision before 2025-11-25 gets a ping, whose event id it can resume from; 0: never")
 	fs.DurationVar(&f.taskAfter, "task-after", 2*time.Second, "how long a call may take before it becomes a task, for a client that supports tasks; 0: never")
-	fs.DurationVar(&f.handoffAfter, "handoff-after", 0, "how long a call may take before it is handed off, for a client without tasks that would give up: it gets a handle for holdfast_wait; 0: never")
+	fs.DurationVar(&f.handoffAfter, "handoff-after", 0, "how long a call may take before it is handed off: its client, which knows no tasks, gets a handle for the tool holdfast_wait; 0: never")
 	fs.DurationVar(&f.sessionTTL, "session-ttl", 30*time.Minute, "how long a session is kept without use")
 	fs.DurationVar(&f.keep, "keep", 10*time.Minute, "how long a finished call can be resumed")
 	fs.DurationVar(&f.maxWait, "max-wait", time.Hour, "how long a client that resumes requests (SEP-975) may be disconnected from a running call before the call is cancelled; 0: for ever")
@@ -120,13 +120,13 @@ With --config it serves all servers of a configuration file as hosts have it, ea
 	fs.IntVar(&f.maxSessions, "max-sessions", 250_000, "maximum number of open sessions")
 	fs.IntVar(&f.maxCalls, "max-calls", 1_000_000, "maximum number of requests in flight")
 	fs.IntVar(&f.maxProcesses, "max-processes", 256, "maximum number of processes of the command")
-	fs.Float64Var(&f.maxShare, "max-share", 0.75, "share of each of these, and of --memory, that one client (one IP address) may use; 1: all, if clients come through a proxy")
-	fs.DurationVar(&f.unusedProcess, "unused-process", time.Minute, "how long a process is kept whose client sent only initialize and is not connected; 0: as long as its session")
+	fs.Float64Var(&f.maxShare, "max-share", 0.75, "share of --memory and of each maximum number that one client may use (a principal, or else an IP address); 1: all, for clients behind a proxy")
+	fs.DurationVar(&f.unusedProcess, "unused-process", time.Minute, "how long a process is kept whose client has only initialized the session and is not connected; 0: as long as the session")
 	fs.Var(&f.memory, "memory", "maximum memory for messages that are kept or sent (default a quarter of the memory of the process, but not more than 1GiB)")
 	fs.StringArrayVar(&f.origins, "allow-origin", nil, "web `origin` whose pages may connect (can be repeated; * for any)")
 	fs.StringArrayVar(&f.hosts, "allow-host", nil, "`host` name that clients may use (can be repeated; * for any)")
 	fs.BoolVar(&f.stateless, "stateless", false, "serve without sessions: requests are independent")
-	fs.BoolVar(&f.legacyOnly, "legacy-only", false, "refuse revision 2026-07-28: clients fall back on older ones, whose calls outlive a connection")
+	fs.BoolVar(&f.legacyOnly, "legacy-only", false, "refuse revision 2026-07-28: clients use an older one, in which a call outlives its connection")
 	f.upstream.add(cmd)
 	f.config.add(cmd)
 	f.command.add(fs)
@@ -137,6 +137,7 @@ With --config it serves all servers of a configuration file as hosts have it, ea
 	f.audit.add(fs)
 	f.traces.add(cmd)
 	f.webhook.add(fs)
+	groupFlags(cmd, serveGroups())
 	_ = cmd.RegisterFlagCompletionFunc("response", f.response.complete) // fails for unknown flags only
 	return cmd
 }

@@ -20,7 +20,7 @@ type auditFlags struct {
 }
 
 func (f *auditFlags) add(fs *pflag.FlagSet) {
-	fs.StringVar(&f.file, "audit", "", "`file` to which a line is appended for each call that has ended, and for requests that are refused with 401 or 403, as JSON; -: stdout; empty: none. SIGHUP opens it again")
+	fs.StringVar(&f.file, "audit", "", "`file` for one JSON line about each call that has ended, and about requests refused with 401 or 403; -: stdout; empty: none. SIGHUP opens it again")
 	fs.BoolVar(&f.arguments, "audit-arguments", false, "write the arguments of tools and prompts to the audit too")
 }
 

@@ -35,12 +35,12 @@ type authFlags struct {
 func (f *authFlags) add(fs *pflag.FlagSet) {
 	fs.StringVar(&f.issuer, "auth-issuer", "", "`URL` of the authorization server (OAuth 2.1) whose tokens clients must have, as https://HOST; empty: clients need none")
 	fs.StringArrayVar(&f.audience, "auth-audience", nil, "`audience` that a token must be for (can be repeated; default the URL of the endpoint, if --auth-resource is given)")
-	fs.StringArrayVar(&f.scopes, "auth-scopes", nil, "`scopes` that a token must have, with spaces between them (can be repeated)")
-	fs.StringVar(&f.resource, "auth-resource", "", "`URL` by which clients reach this server, without the path of an endpoint, as https://HOST (default as they ask for it)")
-	fs.StringVar(&f.clientID, "auth-client-id", "", "`id` of Holdfast at the authorization server, which is then asked about tokens that are no JWTs (RFC 7662). Its secret is in HOLDFAST_AUTH_CLIENT_SECRET or --auth-client-secret-file")
+	fs.StringArrayVar(&f.scopes, "auth-scopes", nil, "`scopes` that a token must have, separated by spaces (can be repeated)")
+	fs.StringVar(&f.resource, "auth-resource", "", "`URL` by which clients reach this server, without the path of an endpoint, as https://HOST (default: from the Host of each request)")
+	fs.StringVar(&f.clientID, "auth-client-id", "", "`id` of Holdfast at the authorization server, to ask it about tokens that are no JWTs (RFC 7662); the secret is in HOLDFAST_AUTH_CLIENT_SECRET or --auth-client-secret-file")
 	fs.StringVar(&f.secretFile, "auth-client-secret-file", "", "`file` with the secret for --auth-client-id")
-	fs.StringVar(&f.introspection, "auth-introspection", "", "`URL` to ask about tokens at (default the introspection_endpoint of the issuer's metadata)")
-	fs.StringVar(&f.keys, "auth-keys", "", "`file` of static keys that clients may have in the place of tokens, as 'holdfast key' makes them; it is read again when it changes")
+	fs.StringVar(&f.introspection, "auth-introspection", "", "`URL` of the introspection endpoint (default: from the issuer's metadata)")
+	fs.StringVar(&f.keys, "auth-keys", "", "`file` of static keys, made by 'holdfast key', that clients may send instead of tokens; it is read again when it changes")
 }
 
 // check returns an error for wrong values of flags, and sets f.policy.

@@ -35,7 +35,7 @@ type configFlags struct {
 
 func (f *configFlags) add(cmd *cobra.Command) {
 	fs := cmd.Flags()
-	fs.StringVar(&f.file, "config", "", "configuration `file` of a host, whose mcpServers (or servers) are served at /NAME/mcp; it is read again when it changes, and at SIGHUP")
+	fs.StringVar(&f.file, "config", "", "configuration `file` of a host, whose servers are served at /NAME/mcp; it is read again when it changes, and at SIGHUP")
 	f.addValues(cmd)
 	_ = cmd.MarkFlagFilename("config", "json") // fails for unknown flags only
 }

@@ -22,15 +22,15 @@ type limitFlags struct {
 }
 
 func (f *limitFlags) add(fs *pflag.FlagSet) {
-	fs.Var(&f.rate, "rate", "calls that one client (one principal, or else one address) may begin, like 50/s or 600/m; others get status 429 (default any number)")
-	fs.IntVar(&f.burst, "rate-burst", 0, "how many of them at once (default those of a second, and 1 at the least)")
-	fs.Var(&f.addressRate, "rate-address", "calls and sessions that clients of one address may begin, like 100/s (default any number)")
-	fs.IntVar(&f.addressBurst, "rate-address-burst", 0, "how many of them at once (default those of a second, and 1 at the least)")
-	fs.StringArrayVar(&f.proxies, "trust-proxy", nil, "`address` of a proxy, or a CIDR, that is believed what address its client has, in X-Forwarded-For (can be repeated)")
-	fs.IntVar(&f.calls, "max-calls-principal", 0, "maximum number of calls in flight of one client (one principal, or else one address); 0: any")
+	fs.Var(&f.rate, "rate", "calls that one client (a principal, or else an IP address) may begin, like 50/s or 600/m; a call beyond it gets status 429 (default any number)")
+	fs.IntVar(&f.burst, "rate-burst", 0, "how many calls of --rate may begin at once (default: those of one second, and at least 1)")
+	fs.Var(&f.addressRate, "rate-address", "calls and sessions that all clients of one IP address may begin, like 100/s (default any number)")
+	fs.IntVar(&f.addressBurst, "rate-address-burst", 0, "how many calls of --rate-address may begin at once (default: those of one second, and at least 1)")
+	fs.StringArrayVar(&f.proxies, "trust-proxy", nil, "`address` or CIDR of proxies whose X-Forwarded-For header is trusted (can be repeated)")
+	fs.IntVar(&f.calls, "max-calls-principal", 0, "maximum number of calls in flight of one client (a principal, or else an IP address); 0: any")
 	fs.IntVar(&f.toolCalls, "max-calls-tool", 0, "maximum number of calls in flight of one tool; 0: any")
-	fs.IntVar(&f.queue, "queue", 0, "how many calls over these maximum numbers may wait for others to end, in place of status 429")
-	fs.DurationVar(&f.queueWait, "queue-wait", 10*time.Second, "for how long")
+	fs.IntVar(&f.queue, "queue", 0, "how many calls beyond --max-calls-principal and --max-calls-tool may wait for others to end; the rest get status 429")
+	fs.DurationVar(&f.queueWait, "queue-wait", 10*time.Second, "how long a call may wait in the --queue")
 }
 
 // check returns an error for wrong values.

@@ -21,7 +21,7 @@ type roleFlags struct{ choice }
 func newRoleFlags() roleFlags { return roleFlags{choice{"both", []string{"both", "door", "worker"}}} }
 
 func (f *roleFlags) add(cmd *cobra.Command) {
-	cmd.Flags().Var(&f.choice, "role", "what this node does, with a store that nodes share; door: it takes clients' connections and runs no server; worker: it runs servers, has no port, and is reached through the store; both: all")
+	cmd.Flags().Var(&f.choice, "role", "what this node does, if nodes share the store; door: takes connections of clients, runs no server; worker: runs servers, has no port, is reached through the store")
 	_ = cmd.RegisterFlagCompletionFunc("role", f.complete) // fails for unknown flags only
 }
 

@@ -23,6 +23,7 @@ const (
 
 // openStore opens the store that --store names. It waits for an engine that is starting.
 func openStore(ctx context.Context, url string, o engine.Options) (stream.Store, error) {
+	logged := "" // the last error that was logged: the same one is not repeated
 	for end := time.Now().Add(storeWait); ; {
 		begun := time.Now()
 		try, stop := context.WithTimeout(ctx, min(storeTry, time.Until(end)))
@@ -42,7 +43,10 @@ func openStore(ctx context.Context, url string, o engine.Options) (stream.Store,
 		case time.Until(end) < storePause:
 			return nil, fmt.Errorf("%w: is the engine running, and is the address in --store right?", err)
 		}
-		slog.Warn("cannot reach the store, trying again", "error", err)
+		if logged != err.Error() {
+			slog.Warn("cannot reach the store, trying again", "for", time.Until(end).Round(time.Second), "error", err)
+			logged = err.Error()
+		}
 		t := time.NewTimer(storePause)
 		select {
 		case <-t.C:

@@ -22,9 +22,9 @@ type tlsFlags struct {
 
 func (f *tlsFlags) add(cmd *cobra.Command) {
 	fs := cmd.Flags()
-	fs.StringVar(&f.cert, "tls-cert", "", "`file` with the certificate to serve with, and those that it is issued by (PEM); empty: no TLS. It is read again when it changes, and at SIGHUP")
+	fs.StringVar(&f.cert, "tls-cert", "", "`file` with the server's certificate and its chain (PEM); empty: no TLS. It is read again when it changes, and at SIGHUP")
 	fs.StringVar(&f.key, "tls-key", "", "`file` with the key of --tls-cert (PEM)")
-	fs.StringVar(&f.clientCA, "tls-client-ca", "", "`file` with the certificates that those of clients are issued by (PEM): clients must have one; empty: clients need none")
+	fs.StringVar(&f.clientCA, "tls-client-ca", "", "`file` with certificates of authorities (PEM): clients must have a certificate of one of them; empty: clients need none")
 	for _, name := range []string{"tls-cert", "tls-key", "tls-client-ca"} {
 		_ = cmd.MarkFlagFilename(name, "pem", "crt", "key") // fails for unknown flags only
 	}

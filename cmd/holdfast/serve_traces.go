@@ -27,7 +27,7 @@ type traceFlags struct{ parent choice }
 
 func (f *traceFlags) add(cmd *cobra.Command) {
 	f.parent = choice{"message", []string{"message", "http"}}
-	cmd.Flags().Var(&f.parent, "trace-parent", "what a call's span is part of, if there are traces (OTEL_EXPORTER_OTLP_ENDPOINT): message: what _meta.traceparent names; http: what the HTTP request's header names; the other is linked")
+	cmd.Flags().Var(&f.parent, "trace-parent", "parent of a call's span, if traces are on (OTEL_EXPORTER_OTLP_ENDPOINT); message: the span in _meta.traceparent; http: the span in the header of the HTTP request. The other one is linked")
 	_ = cmd.RegisterFlagCompletionFunc("trace-parent", f.parent.complete) // fails for unknown flags only
 }
 

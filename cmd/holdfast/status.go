@@ -63,7 +63,7 @@ func (f *statusFlags) status(cmd *cobra.Command, args []string) error {
 		return err
 	}
 	defer conn.Detach()
-	status, err := conn.StatusOf(cmd.Context(), call)
+	status, err := conn.Status(cmd.Context(), call)
 	if err != nil {
 		err = fmt.Errorf("%s: %w", redacted(state.URL), f.explained(err))
 		if outcomeUnknown(err) {

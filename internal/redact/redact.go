@@ -125,7 +125,7 @@ func secretsOf(raw string, plain []string) []string {
 		rest = raw[i+3:]
 	} else if at := begin.FindStringIndex(raw); at != nil {
 		rest = raw[at[1]:]
-	} else if !strings.Contains(raw, "@") {
+	} else if !strings.Contains(raw, "@") || isPath(raw) {
 		return nil
 	}
 	authority, tail := rest, ""
@@ -148,6 +148,12 @@ func secretsOf(raw string, plain []string) []string {
 		all = append(all, secretsOf(rest, plain)...)
 	}
 	return append(all, tailSecrets(tail, plain)...)
+}
+
+// isPath reports whether a text with an at sign is no URL without its scheme, but a file path or
+// a package of npm, such as /usr/lib/node_modules/@scope/name or @scope/name@1.0.
+func isPath(text string) bool {
+	return !strings.Contains(text, ":") && (strings.HasPrefix(text, "@") || strings.HasPrefix(strings.TrimLeft(text, "."), "/"))
 }
 
 // passwords are those of a user and password, or of several hosts' (H1,USER:PASS@H2).

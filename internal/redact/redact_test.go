@@ -55,9 +55,11 @@ func TestText(t *testing.T) {
 // What is no secret stays, as far as it can be told.
 func TestPlain(t *testing.T) {
 	t.Parallel()
-	s := redact.Of([]string{"http://127.0.0.1:8080/mcp", "nats://h?creds=/etc/nats.creds", "plain words: a@b"}, "creds")
+	s := redact.Of([]string{"http://127.0.0.1:8080/mcp", "nats://h?creds=/etc/nats.creds", "plain words: a@b",
+		"@modelcontextprotocol/server-sequential-thinking", "@scope/a-package-with-a-long-name@1.2.3", "./node_modules/@modelcontextprotocol/x.js"}, "creds")
 	for _, text := range []string{
 		"http://127.0.0.1:8080/mcp: connection refused", "open /etc/nats.creds: no such file", "https://host/@org/name", "mail me@host",
+		"npx -y @modelcontextprotocol/inspector", "server-sequential-thinking started", "a-package-with-a-long-name@1.2.3",
 	} {
 		if got := s.Text(text); got != text {
 			t.Errorf("%q became %q", text, got)
