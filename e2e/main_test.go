@@ -149,8 +149,13 @@ func serve(t *testing.T, args ...string) *program {
 	if err := build(); err != nil {
 		t.Fatal(err)
 	}
-	p := &program{ended: make(chan struct{})}
-	p.cmd = exec.Command(built, append([]string{"serve", "--listen", "127.0.0.1:0"}, args...)...)
+	return serveBy(t, exec.Command(built, append([]string{"serve", "--listen", "127.0.0.1:0"}, args...)...))
+}
+
+// serveBy is serve with a command that has been made.
+func serveBy(t *testing.T, cmd *exec.Cmd) *program {
+	t.Helper()
+	p := &program{cmd: cmd, ended: make(chan struct{})}
 	stderr, err := p.cmd.StderrPipe()
 	if err != nil {
 		t.Fatal(err)

@@ -28,6 +28,9 @@ const (
 )
 
 func main() {
+	if code, ok := asFirstProcess(); ok {
+		os.Exit(code)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	code := run(ctx, os.Args[1:])
 	stop()

@@ -1,0 +1,5 @@
+//go:build !linux
+
+package main
+
+func asFirstProcess() (code int, ok bool) { return 0, false }
