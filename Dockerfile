@@ -8,10 +8,13 @@ RUN go mod download
 # .git too: go build reads the version from it.
 COPY . .
 ARG TARGETOS TARGETARCH
-RUN CGO_ENABLED=0 GOOS=$TARGETOS GOARCH=$TARGETARCH go build -trimpath -ldflags=-s -o /out/holdfast ./cmd/holdfast
+RUN CGO_ENABLED=0 GOOS=$TARGETOS GOARCH=$TARGETARCH go build -trimpath -ldflags=-s -o /out/holdfast ./cmd/holdfast \
+	&& mkdir /out/state
 
 FROM gcr.io/distroless/static-debian12:nonroot
 COPY --from=build /out/holdfast /usr/bin/holdfast
+# A volume that is first mounted here belongs to the user: for --store file:/var/lib/holdfast.
+COPY --from=build --chown=65532:65532 /out/state /var/lib/holdfast
 USER 65532:65532
 EXPOSE 8080 9090
 ENTRYPOINT ["/usr/bin/holdfast"]
