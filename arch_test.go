@@ -83,6 +83,7 @@ var layers = []struct {
 	{"cmd/...", everything},
 	{"bench/...", everything},
 	{"conformance/...", everything},
+	{"deploy/schemas", nil},       // of CI
 	{"internal/transcripts", nil}, // tests only
 	{"e2e", everything},
 	{"examples/...", everything},

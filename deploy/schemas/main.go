@@ -1,0 +1,159 @@
+// Command schemas makes JSON schemas for kubeconform from the OpenAPI document of a Kubernetes release:
+//
+//	go run ./deploy/schemas SWAGGER.json DIRECTORY
+//
+// It writes a file KIND-GROUP-VERSION.json for each kind. The schemas are strict: a member that Kubernetes does
+// not know is an error, not ignored as the API server may do.
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// An object is a JSON object of any content.
+type object = map[string]any
+
+// prefix begins the references in an OpenAPI document of version 2, and those in our schemas.
+const prefix = "#/definitions/"
+
+func main() {
+	if err := run(os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "schemas:", err)
+		os.Exit(1)
+	}
+}
+
+func run(args []string) error {
+	if len(args) != 2 {
+		return errors.New("give an OpenAPI document and a directory")
+	}
+	data, err := os.ReadFile(args[0])
+	if err != nil {
+		return err
+	}
+	var document struct{ Definitions map[string]object }
+	if err := json.Unmarshal(data, &document); err != nil {
+		return fmt.Errorf("%s: %w", args[0], err)
+	}
+	if err := os.MkdirAll(args[1], 0o755); err != nil {
+		return err
+	}
+	files := 0
+	for name, d := range document.Definitions {
+		kinds, _ := d["x-kubernetes-group-version-kind"].([]any)
+		if len(kinds) != 1 { // those with more are parts of every group, such as DeleteOptions
+			continue
+		}
+		of, _ := kinds[0].(object)
+		data, err := json.Marshal(schema(name, of, document.Definitions))
+		if err == nil {
+			err = os.WriteFile(filepath.Join(args[1], fileName(of)), data, 0o644)
+		}
+		if err != nil {
+			return err
+		}
+		files++
+	}
+	if files == 0 {
+		return fmt.Errorf("%s defines no kinds", args[0])
+	}
+	return nil
+}
+
+// apiVersion is what a manifest of a kind has as its apiVersion.
+func apiVersion(of object) string {
+	if of["group"] == "" {
+		return fmt.Sprint(of["version"])
+	}
+	return fmt.Sprintf("%s/%s", of["group"], of["version"])
+}
+
+// fileName is what kubeconform calls {{ .ResourceKind }}{{ .KindSuffix }}.json: of a group with dots it has the
+// first word.
+func fileName(of object) string {
+	group, version, found := strings.Cut(apiVersion(of), "/")
+	name := fmt.Sprint(of["kind"]) + "-" + strings.Split(group, ".")[0]
+	if found {
+		name += "-" + version
+	}
+	return strings.ToLower(name) + ".json"
+}
+
+// schema is the schema of one kind, with all definitions that it refers to.
+func schema(name string, of object, definitions map[string]object) object {
+	reached := make(object)
+	for todo := []string{name}; len(todo) > 0; {
+		next := todo[0]
+		todo = todo[1:]
+		if reached[next] != nil {
+			continue
+		}
+		refer := func(to string) { todo = append(todo, to) }
+		strict, _ := translate(definitions[next], refer).(object)
+		if strings.HasSuffix(next, ".resource.Quantity") {
+			strict = object{"type": []any{"string", "number"}}
+		}
+		if properties, ok := strict["properties"].(object); ok && next == name {
+			properties["apiVersion"] = object{"const": apiVersion(of)}
+			properties["kind"] = object{"const": of["kind"]}
+			strict["required"] = append([]any{"apiVersion", "kind"}, list(strict["required"])...)
+		}
+		reached[next] = strict
+	}
+	return object{"$schema": "http://json-schema.org/draft-07/schema#", "$ref": prefix + name, "definitions": reached}
+}
+
+func list(v any) []any {
+	l, _ := v.([]any)
+	return l
+}
+
+// translate makes a strict JSON schema of a part of an OpenAPI document. It calls refer with the name of
+// each definition that the part refers to.
+func translate(part any, refer func(name string)) any {
+	switch part := part.(type) {
+	case []any:
+		all := make([]any, len(part))
+		for i, p := range part {
+			all[i] = translate(p, refer)
+		}
+		return all
+	case object:
+		switch part["format"] {
+		case "int-or-string":
+			return object{"type": []any{"integer", "string"}}
+		case "byte", "double", "int32", "int64", "date-time":
+			part = maps.Clone(part)
+			delete(part, "format") // names that JSON schemas do not have, or a time of which Kubernetes accepts more
+		}
+		made := make(object)
+		for k, v := range part {
+			if to, ok := v.(string); ok && k == "$ref" {
+				refer(strings.TrimPrefix(to, prefix))
+			}
+			if properties, ok := v.(object); ok && k == "properties" {
+				made[k] = ofProperties(properties, refer)
+				made["additionalProperties"] = false
+			} else if k != "description" {
+				made[k] = translate(v, refer)
+			}
+		}
+		return made
+	}
+	return part
+}
+
+// ofProperties translates the schema of each property, whatever its name: some are called "format".
+func ofProperties(properties object, refer func(name string)) object {
+	made := make(object)
+	for name, p := range properties {
+		made[name] = translate(p, refer)
+	}
+	return made
+}
