@@ -37,6 +37,13 @@ const (
 	HeaderParam = "Mcp-Param-"
 )
 
+// Parameters of the URLs that clients are given: which stream one goes on with (SEP-1335), and
+// which session messages of revision 2024-11-05 are for.
+const (
+	ParamStream  = "stream"
+	ParamSession = "sessionId"
+)
+
 // Error codes (2026-07-28, Overview, "Error Codes").
 const (
 	CodeResourceNotFound   = -32002 // legacy only; modern servers say -32602

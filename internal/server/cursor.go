@@ -56,19 +56,16 @@ func (h *Handler) mayRead(x *exchange, s *session.Session) bool {
 		return true
 	}
 	_, err := h.sessions.Find(x.secret, x.principal)
-	if err != nil && h.peers != nil {
+	if err != nil && h.nodes != nil {
 		_, _, err = h.sessions.Locate(x.r.Context(), session.KeyOf(x.secret), x.principal)
 	}
 	return err == nil && (!session.IsAnonymous(x.principal) || s.Resumable())
 }
-
-// streamName is the parameter of a stream URL that names the stream.
-const streamName = "stream"
 
 // streamParam returns the stream that a stream URL names, or "".
 func streamParam(r *http.Request) string {
 	if r.URL.RawQuery == "" {
 		return ""
 	}
-	return r.URL.Query().Get(streamName)
+	return r.URL.Query().Get(protocol.ParamStream)
 }

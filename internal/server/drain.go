@@ -2,13 +2,8 @@ package server
 
 import (
 	"context"
-	"errors"
-	"math/rand/v2"
 	"sync"
-	"sync/atomic"
 	"time"
-
-	"github.com/coder/websocket"
 )
 
 // mostDelay bounds the retry time that is sent to a client whose session is on another node
@@ -69,15 +64,15 @@ func spreadOf(ctx context.Context, most time.Duration) time.Duration {
 func (h *Handler) handOver(ctx context.Context) error {
 	h.drainOnce.Do(func() {
 		h.spread = spreadOf(ctx, h.opts.DrainSpread)
-		if h.peers != nil {
-			h.peers.node.Drain()
+		if h.nodes != nil {
+			h.nodes.Drain()
 		}
 		close(h.draining)
 	})
 	last := h.refuseLate(ctx)
 	var away sync.WaitGroup
-	if h.peers != nil {
-		away.Go(func() { h.peers.disconnectAll(ctx, h.spread) })
+	if h.nodes != nil {
+		away.Go(func() { h.nodes.Disconnect(ctx, h.spread) })
 	}
 	h.sessions.DrainAlone(ctx, h.alone)
 	if h.alone() {
@@ -124,7 +119,17 @@ func (h *Handler) Leaving() <-chan struct{} { return h.leaving }
 func (h *Handler) leave() { h.leaveOnce.Do(func() { close(h.leaving) }) }
 
 // alone reports whether there is nobody to take sessions over.
-func (h *Handler) alone() bool { return h.peers == nil || len(h.peers.node.Peers()) == 0 }
+func (h *Handler) alone() bool { return h.nodes == nil || h.nodes.Alone() }
+
+// isDraining reports whether nothing new is taken on.
+func (h *Handler) isDraining() bool {
+	select {
+	case <-h.draining:
+		return true
+	default:
+		return false
+	}
+}
 
 // isLeaving reports whether this node takes no requests any more, not even to forward them.
 func (h *Handler) isLeaving() bool {
@@ -134,121 +139,4 @@ func (h *Handler) isLeaving() bool {
 	default:
 		return false
 	}
-}
-
-// disconnectAll disconnects the clients whose requests are forwarded to other nodes, so that
-// they come back to another node: over the time spread those that only listen, then
-// WebSockets, and when ctx is done all others. A client that has nothing to resume its
-// requests by yet keeps its connection for a little longer. disconnectAll returns when no
-// such client is left.
-func (p *peers) disconnectAll(ctx context.Context, spread time.Duration) {
-	begun := time.Now()
-	t := time.NewTicker(20 * time.Millisecond)
-	defer t.Stop()
-	left := make(map[any]time.Time) // when each is to leave
-	var over time.Time              // when ctx was done
-	for {
-		if over.IsZero() && ctx.Err() != nil {
-			over = time.Now()
-		}
-		gone := !over.IsZero() && time.Since(over) >= leaveGrace
-		p.mu.Lock()
-		busy := len(p.placements) + len(p.bridges)
-		for x := range p.placements {
-			at, known := left[x]
-			if !known {
-				at = begun.Add(rand.N(spread + 1))
-				left[x] = at
-			}
-			if x.leaving.due(time.Now().After(at), !over.IsZero(), gone) {
-				x.leaving.begin()
-			}
-		}
-		var bridges []*bridge
-		for b := range p.bridges {
-			at, known := left[b]
-			if !known {
-				at = begun.Add(spread + rand.N(spread+1))
-				left[b] = at
-			}
-			if time.Now().After(at) || !over.IsZero() {
-				bridges = append(bridges, b)
-			}
-		}
-		p.mu.Unlock()
-		for _, b := range bridges {
-			b.leave(websocket.StatusGoingAway, "going away; retry: 1000")
-		}
-		if busy == 0 || gone {
-			return
-		}
-		if over.IsZero() {
-			select {
-			case <-t.C:
-			case <-ctx.Done():
-			}
-		} else {
-			<-t.C
-		}
-	}
-}
-
-// errLeaving says that a client is disconnected because its node is drained.
-var errLeaving = errors.New("the node is drained")
-
-// A departure is how the client of a placement is disconnected when its node is drained.
-//
-//	state      | what it is                                               | next
-//	-----------|----------------------------------------------------------|--------------------
-//	canAsk     | the client can resume its request                        | listening, departing
-//	mustWait   | it made requests, and has no event id to resume by       | canAsk, departing
-//	listening  | it has no request in flight                              | departing
-//	departing  | it is being disconnected                                 |
-//
-// Its methods may be called concurrently.
-type departure struct {
-	state  atomic.Int32
-	cancel atomic.Pointer[context.CancelFunc] // of what is forwarded
-}
-
-const (
-	canAsk int32 = iota
-	mustWait
-	listening
-	departing
-)
-
-// waits, hasID and listens note what the client does. They change nothing once it departs.
-func (d *departure) waits()   { d.state.CompareAndSwap(canAsk, mustWait) }
-func (d *departure) hasID()   { d.state.CompareAndSwap(mustWait, canAsk) }
-func (d *departure) listens() { d.state.CompareAndSwap(canAsk, listening) }
-
-// due reports whether the client is to be disconnected: its turn has come, the time of the
-// drain is over, or the grace after that.
-func (d *departure) due(turn, over, gone bool) bool {
-	switch d.state.Load() {
-	case mustWait:
-		return gone
-	case listening:
-		return turn || over || gone
-	}
-	return over || gone
-}
-
-// begin disconnects the client.
-func (d *departure) begin() {
-	d.state.Store(departing)
-	if cancel := d.cancel.Load(); cancel != nil {
-		(*cancel)()
-	}
-}
-
-// begun reports whether the client is being disconnected.
-func (d *departure) begun() bool { return d.state.Load() == departing }
-
-// cancels sets the function that cancels the request which is forwarded from now on. It is
-// false if the client is being disconnected.
-func (d *departure) cancels(cancel *context.CancelFunc) bool {
-	d.cancel.Store(cancel)
-	return !d.begun()
 }

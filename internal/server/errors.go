@@ -12,6 +12,7 @@ import (
 	"holdfast/internal/limit"
 	"holdfast/internal/observe"
 	"holdfast/internal/panics"
+	"holdfast/internal/placement"
 	"holdfast/internal/protocol"
 	"holdfast/internal/session"
 	"holdfast/internal/sse"
@@ -70,7 +71,7 @@ func (h *Handler) failDenied(w http.ResponseWriter, err error, denied *observe.D
 func (h *Handler) failMessages(w http.ResponseWriter, err error, msgs []jsonrpc.Message, batch bool) {
 	var answers [][]byte
 	var limited *limit.Refusal
-	status, unknown := http.StatusBadGateway, errors.Is(err, errUnknown)
+	status, unknown := http.StatusBadGateway, errors.Is(err, placement.ErrUnknown)
 	if unknown || errors.As(err, &limited) {
 		var says *jsonrpc.Error
 		if status, says = h.explain(err); unknown {
@@ -109,10 +110,10 @@ func (h *Handler) explain(err error) (status int, e *jsonrpc.Error) {
 		return http.StatusRequestEntityTooLarge, session.ErrInitialize
 	case errors.As(err, &known):
 		return http.StatusBadRequest, known
-	case errors.Is(err, errUnknown):
+	case errors.Is(err, placement.ErrUnknown):
 		if text := session.StoreErrorText(err); text != "" {
 			h.logger.Warn("request not settled", "error", err)
-			return http.StatusBadGateway, errf(protocol.CodeOutcomeUnknown, "%v: %s", errUnknown, text)
+			return http.StatusBadGateway, errf(protocol.CodeOutcomeUnknown, "%v: %s", placement.ErrUnknown, text)
 		}
 		return http.StatusBadGateway, errf(protocol.CodeOutcomeUnknown, "%v", err)
 	case errors.Is(err, session.ErrNotFound):
@@ -127,7 +128,7 @@ func (h *Handler) explain(err error) (status int, e *jsonrpc.Error) {
 	case errors.Is(err, session.ErrBusy), errors.Is(err, errNoRoom):
 		return http.StatusTooManyRequests, errf(jsonrpc.CodeServer, "%v: try again later", err)
 	case errors.Is(err, session.ErrClosing), errors.Is(err, session.ErrNotDelivered), errors.Is(err, session.ErrMoved),
-		errors.Is(err, errUnreached), errors.Is(err, errLeaving), errors.Is(err, stream.ErrConflict):
+		errors.Is(err, placement.ErrUnreached), errors.Is(err, placement.ErrLeaving), errors.Is(err, stream.ErrConflict):
 		return http.StatusServiceUnavailable, errf(jsonrpc.CodeServer, "%v: try again later", err)
 	case errors.Is(err, stream.ErrTooLarge):
 		return http.StatusRequestEntityTooLarge, errf(codeInvalid, "%v", stream.ErrTooLarge)

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"holdfast/internal/placement"
 	"holdfast/internal/protocol"
 	"holdfast/internal/server/watch"
 	"holdfast/internal/session"
@@ -159,7 +160,7 @@ func (c *events) open(first []byte) error {
 	head["Cache-Control"] = noCache
 	head["X-Accel-Buffering"] = unbuffered // or nginx gathers what should be seen at once
 	if c.via.isForwarded() {
-		head[headerAt] = []string{string(c.eventID())}
+		head[placement.HeaderAt] = []string{string(c.eventID())}
 	}
 	if c.via.isMuxed() {
 		head[headerClient] = []string{clientOf(c.s)}
@@ -255,7 +256,7 @@ func (c *events) arrives(cp *copier, besides bool) {
 		cp.r.Completed("", wrote, besides)
 	case c.via.isSeen():
 		cp.r.Completed(c.from, wrote, besides)
-		if c.h.peers.hasLeft(c.from, c.opened) {
+		if c.h.nodes.HasLeft(c.from, c.opened) {
 			c.s.Disconnected(c.from, time.Time{})
 		}
 	case c.watched != nil:
@@ -298,38 +299,24 @@ func (c *events) sendOn() error {
 func (c *events) close(err error) {
 	c.detach(err)
 	_ = c.c.SetWriteDeadline(time.Time{})
-	how := endsItself
+	how := placement.EndsItself
 	switch {
 	case c.s.Moved() && c.state < last:
-		how = endsMoved
+		how = placement.EndsMoved
 	case errors.Is(err, errSuperseded) && c.isStandalone() && c.s.Ended(): // nobody has taken it
 	case errors.Is(err, errSuperseded):
-		how = endsTaken
+		how = placement.EndsTaken
 	}
-	switch w := c.w.(type) {
-	case *forwardedStream:
-		w.ending = how
-	case *forwardedExchange:
-		w.ending = max(w.ending, how)
-	default:
-		switch {
-		case how == endsMoved && c.via.isForwarded():
-			panic(http.ErrAbortHandler) // the node goes on with it where the session is
-		case c.via.isMuxed() && how == endsTaken:
-			c.w.Header().Set(http.TrailerPrefix+headerTaken, "1")
-		}
+	w, ok := c.w.(placement.Ender)
+	switch {
+	case ok:
+		w.Ends(how)
+	case how == placement.EndsMoved && c.via.isForwarded():
+		panic(http.ErrAbortHandler) // the node goes on with it where the session is
+	case c.via.isMuxed() && how == placement.EndsTaken:
+		c.w.Header().Set(http.TrailerPrefix+placement.HeaderTaken, "1")
 	}
 }
-
-// An ending is why a stream that is passed on has ended.
-type ending uint8
-
-const (
-	endsItself   ending = iota // or was cut off
-	endsAnswered               // all requests have their responses
-	endsTaken                  // a newer connection reads it
-	endsMoved                  // its session has left this node, which had begun to serve it
-)
 
 // detach lets go of what is read, after the copying has ended with err.
 func (c *events) detach(err error) {

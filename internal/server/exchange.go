@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"holdfast/internal/observe"
+	"holdfast/internal/placement"
 	"holdfast/internal/protocol"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
@@ -55,7 +56,7 @@ type exchange struct {
 	// r has what a backend may read of the client's request (header, address, values of
 	// the context), and what is forwarded of it.
 	r         *http.Request
-	from      *visit           // what the node has told that forwards it; nil for a client of this node
+	from      *placement.Visit // what the node has told that forwards it; nil for a client of this node
 	principal string           // who asks
 	session   *session.Session // it is for, once that was found here; for forRequest the client's own, or nil
 
@@ -222,7 +223,7 @@ func (h *Handler) serve(w http.ResponseWriter, x *exchange) {
 var errUnnamed = errf(codeInvalid,
 	"missing Mcp-Session-Id header: start with an initialize request and send the id that its response carries")
 
-// find finds the session of an exchange on this node. The error is errNotHere where it may
+// find finds the session of an exchange on this node. The error is placement.ErrNotHere where it may
 // be on another.
 //
 //go:noinline
@@ -246,7 +247,7 @@ func (h *Handler) find(x *exchange) (err error) {
 		return err
 	}
 	if err != nil {
-		return errNotHere
+		return placement.ErrNotHere
 	}
 	if x.ref == "" && x.session.Unconfirmed() && !x.pair() && h.watched.At(x.r) != nil {
 		x.session.ConfirmArrival(x.r.RemoteAddr)
@@ -286,7 +287,7 @@ const (
 )
 
 // An outcome is how serving an exchange begins. That it concerns another session is the
-// error *[session.Redirect], and that its session is elsewhere is errNotHere or
+// error *[session.Redirect], and that its session is elsewhere is placement.ErrNotHere or
 // [session.ErrMoved]: then the exchange is placed again.
 type outcome struct {
 	kind outcomeKind

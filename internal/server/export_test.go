@@ -16,8 +16,8 @@ func (h *Handler) Gone(r *http.Request) bool { return h.watched.At(r).Gone() }
 // Tunnel puts something in front of each connection to another node. It must be
 // called before there is one.
 func (h *Handler) Tunnel(wrap func(net.Conn) net.Conn) {
-	dial := h.peers.transport.DialContext
-	h.peers.transport.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+	dial := h.nodes.Transport().DialContext
+	h.nodes.Transport().DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
 		c, err := dial(ctx, network, addr)
 		if err == nil {
 			c = wrap(c)
@@ -27,10 +27,10 @@ func (h *Handler) Tunnel(wrap func(net.Conn) net.Conn) {
 }
 
 // Unpool has each request to another node have a connection of its own.
-func (h *Handler) Unpool() { h.peers.transport.DisableKeepAlives = true }
+func (h *Handler) Unpool() { h.nodes.Transport().DisableKeepAlives = true }
 
 // HasLeft reports whether another node has told that the client at an address left it.
-func (h *Handler) HasLeft(from string) bool { return h.peers.hasLeft(from, time.Time{}) }
+func (h *Handler) HasLeft(from string) bool { return h.nodes.HasLeft(from, time.Time{}) }
 
 // Decoded is what decoding says of a POST.
 type Decoded struct {

@@ -8,6 +8,7 @@ import (
 	"net/http"
 
 	"holdfast/internal/observe"
+	"holdfast/internal/placement"
 	"holdfast/internal/protocol"
 	"holdfast/internal/server/websocket"
 	"holdfast/internal/session"
@@ -88,7 +89,7 @@ func (h *Handler) openCall(w http.ResponseWriter, x *exchange, o *outcome, c *ev
 		}
 		o.call.ConnectionLost()
 		h.logger.Warn("stream of a call not opened", "session", o.session.Name(), "error", err)
-		h.failMessages(w, fmt.Errorf("%w: %w", errUnknown, err), x.msgs, x.batch)
+		h.failMessages(w, fmt.Errorf("%w: %w", placement.ErrUnknown, err), x.msgs, x.batch)
 		return nil, nil, nil
 	}
 	c.link()

@@ -18,9 +18,9 @@ import (
 	"time"
 
 	"holdfast/internal/budget"
-	"holdfast/internal/cluster"
 	"holdfast/internal/limit"
 	"holdfast/internal/observe"
+	"holdfast/internal/placement"
 	"holdfast/internal/redact"
 	"holdfast/internal/server/watch"
 	"holdfast/internal/session"
@@ -80,7 +80,7 @@ type Options struct {
 	// Node is this process among those that share the manager's store; nil if it is
 	// alone. The handler serves the others on it, and takes their sessions over when
 	// they are gone.
-	Node *cluster.Node
+	Node *placement.Node
 	// Limits are those of the manager. What they count is told to other nodes; nil: there are none.
 	Limits *limit.Limiter
 	Role   Role // RoleBoth; the others need a Node
@@ -108,7 +108,7 @@ type Handler struct {
 
 	timers    sync.Pool // of those of calls that are answered before they are due
 	watched   watch.Connections
-	peers     *peers // nil where there is no other node
+	nodes     *placement.Nodes // nil where there is no other node
 	drainOnce sync.Once
 	draining  chan struct{}
 	leaveOnce sync.Once
@@ -160,10 +160,37 @@ func New(opts Options) *Handler {
 	}
 	if opts.Node != nil {
 		h.sessions.OnElsewhere(elsewhere{h})
-		h.peers = h.join(opts.Node)
-		h.peers.start()
+		h.nodes = placement.New(placement.Options{
+			Node:          opts.Node,
+			Sessions:      h.sessions,
+			Host:          host{h},
+			Limits:        opts.Limits,
+			Page:          opts.Page,
+			Door:          h.isDoor(),
+			Draining:      h.draining,
+			Leaving:       h.leaving,
+			ForwardHeader: opts.ForwardHeader,
+			WriteTimeout:  opts.WriteTimeout,
+			Logger:        h.logger,
+		})
+		h.nodes.Start()
 	}
 	return h
+}
+
+// Verify checks whether this node still owns its sessions: [placement.Nodes.Verify].
+func (h *Handler) Verify() {
+	if h.nodes != nil {
+		h.nodes.Verify()
+	}
+}
+
+// AskPage sends a request to the live page of another node: [placement.Nodes.AskPage].
+func (h *Handler) AskPage(r *http.Request) (*http.Response, error) {
+	if h.nodes == nil {
+		return nil, placement.ErrUnreached
+	}
+	return h.nodes.AskPage(r)
 }
 
 // Listener wraps l, on which the handler is served, so that the handler learns of
@@ -175,8 +202,8 @@ func (h *Handler) Listener(l net.Listener) net.Listener { return h.watched.Liste
 // Close ends what the handler does for other nodes, and with them: those that are
 // served here are cut off. It does nothing for a handler without a Node.
 func (h *Handler) Close() {
-	if h.peers != nil {
-		h.peers.close()
+	if h.nodes != nil {
+		h.nodes.Close()
 	}
 }
 

@@ -46,7 +46,7 @@ func (h *Handler) findCarrier(x *exchange) (err error) {
 		s, _, err := h.sessions.HandOffSession(handle, x.principal)
 		var away *session.Redirect
 		switch {
-		case errors.As(err, &away) && h.peers != nil:
+		case errors.As(err, &away) && h.nodes != nil:
 			return err
 		case err == nil && s.Modern() == x.modern.version && s.Reserve():
 			x.session = s

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
-	"slices"
 	"strconv"
 	"time"
 
@@ -71,7 +70,7 @@ func (h *Handler) awaitExchange(x *exchange, err error) (*limit.Pass, error) {
 		return nil, err
 	}
 	if x.from != nil && x.once.name != "" {
-		watched, attended := h.peers.watchRequest(ctx, x.once.name)
+		watched, attended := h.nodes.WatchRequest(ctx, x.once.name)
 		defer attended()
 		ctx = watched
 	}
@@ -174,29 +173,4 @@ func setRetryAfter(w http.ResponseWriter, status int, err error) {
 		after = no.RetryAfter()
 	}
 	w.Header().Set("Retry-After", strconv.Itoa(after))
-}
-
-// numbersInNotice is how many numbers one notice has: the least of buses takes 4 KiB.
-const numbersInNotice = 12
-
-// tellLimits tells the other nodes what was counted here.
-func (p *peers) tellLimits() {
-	t := time.NewTicker(limit.TellEvery)
-	defer t.Stop()
-	for {
-		select {
-		case <-t.C:
-		case <-p.quit:
-			return
-		}
-		all := p.h.opts.Limits.Tell()
-		if len(all) == 0 {
-			continue
-		}
-		for _, to := range p.node.Peers() {
-			for some := range slices.Chunk(all, numbersInNotice) {
-				p.notify(to, &notice{Node: p.node.Name(), Limits: some})
-			}
-		}
-	}
 }

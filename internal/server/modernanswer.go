@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"holdfast/internal/observe"
+	"holdfast/internal/placement"
 	"holdfast/internal/protocol"
 	"holdfast/internal/session"
 	"holdfast/internal/sse"
@@ -316,7 +317,7 @@ func (p *reply) answer(ctx context.Context, number, seq uint64) error {
 	p.left(err)
 	if errors.Is(err, session.ErrMoved) || errors.Is(err, stream.ErrTrimmed) {
 		// The client cannot come back for it.
-		err = p.end(modernError(p.x.modern.id, errf(protocol.CodeOutcomeUnknown, "%v: %v", errUnknown, err)))
+		err = p.end(modernError(p.x.modern.id, errf(protocol.CodeOutcomeUnknown, "%v: %v", placement.ErrUnknown, err)))
 	}
 	p.close(err)
 	return nil

@@ -11,6 +11,7 @@ import (
 	"holdfast/internal/limit"
 	"holdfast/internal/observe"
 	"holdfast/internal/panics"
+	"holdfast/internal/placement"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
@@ -147,7 +148,7 @@ func (m *mux) status(msg *jsonrpc.Message) {
 	m.awaitOrder()
 	x := m.exchangeFor(forRequest, msg)
 	answer, err := m.forwardHome(&x)
-	if errors.Is(err, errHere) {
+	if errors.Is(err, placement.ErrHere) {
 		x.session = m.session()
 		answer, err = m.h.ask(&x)
 	}
@@ -173,7 +174,7 @@ func (m *mux) elsewhere(msgs []jsonrpc.Message, batch bool, err error) {
 	switch {
 	case errors.Is(err, session.ErrMoved) && m.follows():
 		m.makeAgain(msgs, batch)
-	case m.h.peers == nil || !errors.As(err, &away):
+	case m.h.nodes == nil || !errors.As(err, &away):
 		m.fail(msgs, err)
 	case away.Key == m.key && m.session() != nil && !m.follows():
 		m.fail(msgs, session.ErrMoved)
@@ -197,7 +198,7 @@ func (m *mux) send(msg jsonrpc.Message) {
 	m.awaitOrder()
 	x := m.exchangeFor(forMessages, &msg)
 	_, err := m.forwardHome(&x)
-	if errors.Is(err, errHere) {
+	if errors.Is(err, placement.ErrHere) {
 		err = m.session().Send(m.client.values, msg, m.client.header)
 	}
 	var away *session.Redirect
@@ -301,7 +302,7 @@ func (m *mux) attach(s *session.Session, at stream.Cursor, msg *jsonrpc.Message)
 	case err == nil:
 	case errors.Is(err, io.EOF):
 		m.fail(one, errNothingLeft)
-	case errors.Is(err, session.ErrMoved) && m.h.peers != nil && (s != m.session() || m.follows()):
+	case errors.Is(err, session.ErrMoved) && m.h.nodes != nil && (s != m.session() || m.follows()):
 		m.forward(&forwardedExchange{x: m.newExchange(nil, s.Key(), one), muxRequest: muxRequest{msgs: one}})
 	default:
 		m.fail(one, err)

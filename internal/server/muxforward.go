@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"holdfast/internal/panics"
+	"holdfast/internal/placement"
 	"holdfast/internal/protocol"
 	"holdfast/internal/session"
 	"holdfast/internal/sse"
@@ -25,7 +26,7 @@ import (
 //
 // As an [http.ResponseWriter] it takes the answer.
 type forwardedExchange struct {
-	kept
+	placement.Answer
 	muxRequest
 	x    *muxExchange
 	ctx  context.Context
@@ -37,7 +38,7 @@ type forwardedExchange struct {
 
 	policies int // how many resume policies were passed on: one for each request
 	left     int // how many of the requests were not answered
-	ending   ending
+	ending   placement.Ending
 }
 
 // A muxRequest is what is forwarded of a [mux].
@@ -68,20 +69,17 @@ func (m *mux) forward(s *forwardedExchange) {
 		s.delivery.end() // nothing is waited for
 		return
 	}
-	if !m.h.peers.begin() {
+	s.ctx, s.stop = context.WithCancel(m.ctx)
+	if !m.h.nodes.Go(func() { s.over(s.read()) }) { // which has to wait for m.mu
+		s.stop()
 		s.delivery.end()
 		m.become(muxLeaving) // this node ends
 		session.Wake(m.ready)
 		return
 	}
-	s.ctx, s.stop = context.WithCancel(m.ctx)
 	m.open[s.x] = struct{}{}
 	m.otherSessions = true
 	m.claimIDs(s.x)
-	go func() {
-		defer m.h.peers.work.Done()
-		s.over(s.read())
-	}()
 }
 
 // read has the request answered, and returns when it is, or why it was not.
@@ -95,34 +93,34 @@ func (s *forwardedExchange) read() (err error) {
 	}
 	x.once.again = s.again
 	p := m.h.newPlacement(s, &x)
-	p.home = target{key: s.x.key, at: s.at, redirected: true}
-	err = p.run(errNotHere)
-	if !errors.Is(err, errHere) {
+	p.InSession(s.x.key, s.at)
+	err = p.Run(placement.ErrNotHere)
+	if !errors.Is(err, placement.ErrHere) {
 		s.delivery.end() // or else the messages that follow would wait
 	}
-	moved := s.ending == endsMoved
+	moved := s.ending == placement.EndsMoved
 	if err == nil && moved {
 		err = session.ErrMoved
 	}
-	begun := p.out != nil || moved // it may have run
+	begun := p.Begun() || moved // it may have run
 	switch {
 	case err != nil && begun && s.unsafe && m.client.returns && m.resumes():
 		m.comeBack() // for the call, which has a token
 		return nil
 	case err != nil && begun && s.unsafe:
-		return fmt.Errorf("%w: %w", errUnknown, err)
+		return fmt.Errorf("%w: %w", placement.ErrUnknown, err)
 	case err != nil:
 		return err
-	case !isEvents(s.head):
-		text, err := s.answer()
-		if err == nil && text == nil && s.status == http.StatusNoContent {
+	case !placement.IsEvents(s.Header()):
+		text, err := s.Body()
+		if err == nil && text == nil && s.Status == http.StatusNoContent {
 			err = errNothingLeft
 		}
 		if err == nil && text != nil {
 			s.say(append(text, '\n'), true)
 		}
 		return err
-	case s.ending != endsItself, s.isCancelled(), p.out.isTaken():
+	case s.ending != placement.EndsItself, s.isCancelled(), p.Taken():
 		return nil
 	}
 	return stream.ErrTrimmed // or else its end would have come
@@ -130,7 +128,7 @@ func (s *forwardedExchange) read() (err error) {
 
 // follows reports whether the connection goes on with what was asked here in its own
 // session after that has left: its client can't come back where the session is.
-func (m *mux) follows() bool { return !m.client.returns && m.h.peers != nil }
+func (m *mux) follows() bool { return !m.client.returns && m.h.nodes != nil }
 
 // madeAgain reports whether a light call was not answered, as its session has left, and
 // is made again where that is: by a client that comes back there, or else from here.
@@ -159,7 +157,7 @@ func (s *forwardedExchange) over(err error) {
 	m.freeIDs(s.x)
 	switch {
 	case s.ctx.Err() != nil, err == nil: // or else it was silenced, or the connection has ended
-	case errors.Is(err, errHere):
+	case errors.Is(err, placement.ErrHere):
 		m.settle(s.x.key)
 		m.dispatch(slices.Clone(s.msgs), s.batch, s)
 	default:
@@ -192,7 +190,7 @@ func (s *forwardedExchange) fail(err error) {
 // say sends messages to the client. done reports that the last response is among them.
 func (s *forwardedExchange) say(lines []byte, done bool) {
 	if done {
-		s.ending = max(s.ending, endsAnswered)
+		s.ending = max(s.ending, placement.EndsAnswered)
 		s.x.m.freeIDs(s.x) // before the client knows
 	}
 	s.write(lines)
@@ -224,8 +222,8 @@ func (s *forwardedExchange) write(lines []byte) {
 
 // Write implements [http.ResponseWriter]. Of a stream it is given whole events.
 func (s *forwardedExchange) Write(text []byte) (int, error) {
-	if !isEvents(s.head) {
-		return s.kept.Write(text)
+	if !placement.IsEvents(s.Header()) {
+		return s.Answer.Write(text)
 	}
 	if err := s.ctx.Err(); err != nil {
 		return 0, err
@@ -283,14 +281,17 @@ func (s *forwardedExchange) WriteHeader(status int) {
 	if status < http.StatusOK {
 		return // a sign that the requests were delivered
 	}
-	s.kept.WriteHeader(status)
+	s.Answer.WriteHeader(status)
 	if status == http.StatusOK {
-		s.opens(s.head)
+		s.Opens(s.Header())
 	}
 }
 
-// opens reads the header of the stream.
-func (s *forwardedExchange) opens(head http.Header) {
+// Ends implements [placement.Ender].
+func (s *forwardedExchange) Ends(how placement.Ending) { s.ending = max(s.ending, how) }
+
+// Opens implements [placement.Opener].
+func (s *forwardedExchange) Opens(head http.Header) {
 	if s.standalone != nil {
 		s.standalone.begin(head)
 	}
@@ -313,7 +314,7 @@ func (s *forwardedExchange) SetReadDeadline(time.Time) error { return nil }
 // forwardRest continues an exchange whose session has left this node, by forwarding, if its
 // request can be resumed. It is false where the connection ends with the session.
 func (m *mux) forwardRest(x *muxExchange) bool {
-	if m.h.peers == nil || x.s == m.session() && !m.follows() {
+	if m.h.nodes == nil || x.s == m.session() && !m.follows() {
 		return false
 	}
 	m.mu.Lock()

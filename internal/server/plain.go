@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"time"
 
+	"holdfast/internal/placement"
 	"holdfast/internal/protocol"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
@@ -99,7 +100,7 @@ func (p *plain) write(_ []byte, last bool) error {
 	if err := p.h.answer(p.w, p.answers, p.batch); err != nil {
 		return err
 	}
-	if p.gone() || p.via.isSeen() && p.h.peers.hasLeft(p.from, p.opened) {
+	if p.gone() || p.via.isSeen() && p.h.nodes.HasLeft(p.from, p.opened) {
 		return errLeft
 	}
 	return nil
@@ -129,7 +130,7 @@ func (h *Handler) interrupted(w http.ResponseWriter, x *exchange, o *outcome, er
 		return session.ErrMoved
 	}
 	h.logger.Warn("call not read to its end", "session", o.session.Name(), "error", err)
-	h.failMessages(w, fmt.Errorf("%w: %w", errUnknown, err), x.msgs, x.batch)
+	h.failMessages(w, fmt.Errorf("%w: %w", placement.ErrUnknown, err), x.msgs, x.batch)
 	return nil
 }
 

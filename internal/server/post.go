@@ -152,7 +152,7 @@ func (h *Handler) answerLight(w http.ResponseWriter, x *exchange, o *outcome) (s
 	}
 	ctx, attended := x.r.Context(), func() {}
 	if after == 0 && x.from != nil && x.once.name != "" { // it may take long
-		ctx, attended = h.peers.watchRequest(ctx, x.once.name)
+		ctx, attended = h.nodes.WatchRequest(ctx, x.once.name)
 	}
 	answers, done := o.call.Wait(ctx, after)
 	left := ctx.Err() != nil

@@ -9,6 +9,7 @@ import (
 
 	"holdfast/internal/observe"
 	"holdfast/internal/panics"
+	"holdfast/internal/placement"
 	"holdfast/internal/protocol"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
@@ -91,7 +92,7 @@ var reasons = []struct {
 	err    error
 	reason string
 }{
-	{errUnknown, "outcome_unknown"},
+	{placement.ErrUnknown, "outcome_unknown"},
 	{session.ErrNotFound, "session_not_found"},
 	{session.ErrDuplicate, "duplicate_id"},
 	{session.ErrKeyReused, "key_reused"},
@@ -99,10 +100,10 @@ var reasons = []struct {
 	{errNoRoom, "memory"},
 	{session.ErrBusy, "busy"},
 	{session.ErrClosing, "draining"},
-	{errLeaving, "draining"},
+	{placement.ErrLeaving, "draining"},
 	{session.ErrNotDelivered, "not_delivered"},
 	{session.ErrMoved, "moved"},
-	{errUnreached, "node_unreached"},
+	{placement.ErrUnreached, "node_unreached"},
 	{stream.ErrConflict, "moved"},
 	{stream.ErrTooLarge, "too_large"},
 	{session.ErrInitialize, "too_large"},

@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"holdfast/internal/placement"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
@@ -165,29 +166,29 @@ func (x *exchange) confirmDelivery(w http.ResponseWriter) {
 }
 
 // home prepares the placement of an exchange with the connection's own session.
-func (m *mux) home(x *exchange, w http.ResponseWriter) *placement {
+func (m *mux) home(x *exchange, w http.ResponseWriter) *placement.Placement {
 	x.muxed = true
 	p := m.h.newPlacement(w, x)
-	p.home = target{key: m.key, redirected: true}
+	p.InSession(m.key, nil)
 	return p
 }
 
 // forwardHome forwards an exchange to the connection's own session, and returns its answer, nil
-// if it has none. The error is errHere if the session is, or has come, here.
+// if it has none. The error is placement.ErrHere if the session is, or has come, here.
 func (m *mux) forwardHome(x *exchange) ([]byte, error) {
 	if m.session() != nil {
-		return nil, errHere
+		return nil, placement.ErrHere
 	}
-	got := &kept{}
-	if err := m.home(x, got).run(errNotHere); err != nil {
+	got := &placement.Answer{}
+	if err := m.home(x, got).Run(placement.ErrNotHere); err != nil {
 		m.settle(m.key)
-		if errors.Is(err, errHere) && m.session() == nil {
-			err = errUnreached
+		if errors.Is(err, placement.ErrHere) && m.session() == nil {
+			err = placement.ErrUnreached
 		}
 		x.muxed = false
 		return nil, err
 	}
-	text, err := got.answer()
+	text, err := got.Body()
 	return bytes.Clone(text), err
 }
 
@@ -213,10 +214,10 @@ func (m *mux) cancels(msg *jsonrpc.Message) {
 // socketElsewhere serves a WebSocket whose session is on another node. An error says that
 // the handshake was not answered.
 func (h *Handler) socketElsewhere(w http.ResponseWriter, x *exchange) error {
-	if x.last != "" && !session.IsStandaloneName(nameOf(x.last)) {
+	if x.last != "" && !session.IsStandaloneName(session.NameOf(x.last)) {
 		return errOfCall
 	}
-	for range mostMoves {
+	for range placement.MostMoves {
 		m := h.newMux(x.r, nil, x.name(), true)
 		refusal, err := m.listenRemote(x.last)
 		if refusal == nil && err == nil {
@@ -225,29 +226,17 @@ func (h *Handler) socketElsewhere(w http.ResponseWriter, x *exchange) error {
 		}
 		m.close(err)
 		if refusal != nil {
-			refusal.writeTo(w)
+			refusal.WriteTo(w)
 			return nil
 		}
-		if errors.Is(err, errHere) {
+		if errors.Is(err, placement.ErrHere) {
 			if err = h.find(x); err == nil {
 				err = h.socketHere(w, x)
 			}
 		}
-		if !errors.Is(err, errNotHere) && !errors.Is(err, session.ErrMoved) {
+		if !errors.Is(err, placement.ErrNotHere) && !errors.Is(err, session.ErrMoved) {
 			return err
 		}
 	}
-	return errUnreached
-}
-
-// writeTo gives an answer that was kept to a client.
-func (k *kept) writeTo(w http.ResponseWriter) {
-	head := w.Header()
-	for name, values := range k.head {
-		if !strings.HasPrefix(name, ownHeaders) {
-			head[name] = values
-		}
-	}
-	w.WriteHeader(k.status)
-	_, _ = w.Write(k.body.Bytes()) // who has gone does not hear it
+	return placement.ErrUnreached
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"holdfast/internal/panics"
+	"holdfast/internal/placement"
 	"holdfast/internal/protocol"
 	"holdfast/internal/session"
 	"holdfast/internal/sse"
@@ -22,21 +23,17 @@ type remoteStandalone struct {
 	open   sync.Once
 
 	// Why it is over.
-	refusal *kept
+	refusal *placement.Answer
 	err     error
 }
 
 // listenRemote has the standalone stream be read on another node, after the event with
-// an id, or after the last message that was delivered. The error is errHere if the session has come here.
+// an id, or after the last message that was delivered. The error is placement.ErrHere if the session has come here.
 // A refusal is what that node answers instead.
-func (m *mux) listenRemote(last string) (refusal *kept, err error) {
-	if !m.h.peers.begin() {
-		return nil, session.ErrClosing
-	}
+func (m *mux) listenRemote(last string) (refusal *placement.Answer, err error) {
 	a := &remoteStandalone{m: m, last: last, opened: make(chan struct{})}
 	over := make(chan struct{})
-	go func() {
-		defer m.h.peers.work.Done()
+	ok := m.h.nodes.Go(func() {
 		defer close(over)
 		func() {
 			defer panics.Catch(&a.err, m.h.logger, "a connection's stream of another node", "")
@@ -45,7 +42,10 @@ func (m *mux) listenRemote(last string) (refusal *kept, err error) {
 		if a.err != nil && a.isOpen() && m.ctx.Err() == nil {
 			m.comeBack() // for the rest of the stream
 		}
-	}()
+	})
+	if !ok {
+		return nil, session.ErrClosing
+	}
 	select {
 	case <-a.opened:
 		return nil, nil
@@ -56,17 +56,17 @@ func (m *mux) listenRemote(last string) (refusal *kept, err error) {
 
 // run reads the stream until it is over, from one node after the other. What it returns
 // is of use before the stream was open.
-func (a *remoteStandalone) run() (refusal *kept, err error) {
+func (a *remoteStandalone) run() (refusal *placement.Answer, err error) {
 	m := a.m
 	for {
 		a.s = &forwardedExchange{x: m.newExchange(nil, m.key, nil), ctx: m.ctx, stop: func() {}, standalone: a}
 		x := exchange{purpose: forRead, r: a.request(), principal: m.client.principal, secret: a.secret(), last: a.last}
 		p := m.home(&x, a.s)
-		err := p.run(errNotHere)
-		if p.out != nil && p.out.last != "" {
-			a.last = p.out.last
+		err := p.Run(placement.ErrNotHere)
+		if last := p.Last(); last != "" {
+			a.last = last
 		}
-		if errors.Is(err, errHere) {
+		if errors.Is(err, placement.ErrHere) {
 			m.settle(m.key)
 			if x.session = m.session(); x.session == nil || !a.isOpen() {
 				return nil, err
@@ -83,10 +83,10 @@ func (a *remoteStandalone) run() (refusal *kept, err error) {
 			return nil, nil
 		case err != nil:
 			return nil, err
-		case a.s.ending == endsTaken, p.out.isTaken(): // its client reads it on another connection
+		case a.s.ending == placement.EndsTaken, p.Taken(): // its client reads it on another connection
 			return nil, a.watch()
-		case !isEvents(a.s.head):
-			return &a.s.kept, a.refused()
+		case !placement.IsEvents(a.s.Header()):
+			return &a.s.Answer, a.refused()
 		}
 		select { // the node has let go of it, with the session maybe
 		case <-time.After(100 * time.Millisecond):
@@ -122,10 +122,10 @@ func (a *remoteStandalone) watch() error {
 		// Of all that Holdfast answers itself, this costs the least.
 		raw := jsonrpc.AppendRequest(nil, []byte("0"), protocol.MethodStatusAll, nil)
 		x := m.exchangeFor(forRequest, &jsonrpc.Message{Kind: jsonrpc.Request, ID: []byte("0"), Method: protocol.MethodStatusAll, Raw: raw})
-		p := m.home(&x, &kept{})
-		p.visit.Local = &session.Range{After: m.key, Until: m.key}
-		switch err := p.run(errNotHere); {
-		case errors.Is(err, errHere):
+		p := m.home(&x, &placement.Answer{})
+		p.AskLocally(&session.Range{After: m.key, Until: m.key})
+		switch err := p.Run(placement.ErrNotHere); {
+		case errors.Is(err, placement.ErrHere):
 			m.settle(m.key)
 			return nil
 		case errors.Is(err, session.ErrNotFound):
@@ -180,9 +180,9 @@ func (a *remoteStandalone) refused() error {
 	switch {
 	case !a.isOpen():
 		return nil
-	case a.s.status == http.StatusNotFound || a.s.status == http.StatusNoContent:
+	case a.s.Status == http.StatusNotFound || a.s.Status == http.StatusNoContent:
 		m.endRemote()
 		return nil
 	}
-	return errUnreached
+	return placement.ErrUnreached
 }

@@ -93,7 +93,7 @@ func (h *Handler) startRequest(x *exchange, o *outcome) (err error) {
 func (h *Handler) startStatus(x *exchange) (answer []byte, err error) {
 	m := &x.msgs[0]
 	all := m.Method == protocol.MethodStatusAll
-	if all && x.session == nil && session.IsAnonymous(x.principal) && x.from == nil && x.secret != "" && h.peers != nil {
+	if all && x.session == nil && session.IsAnonymous(x.principal) && x.from == nil && x.secret != "" && h.nodes != nil {
 		_, at, err := h.sessions.Locate(x.r.Context(), session.KeyOf(x.secret), x.principal)
 		if err == nil && at != nil {
 			return nil, &session.Redirect{Remote: at}
@@ -102,7 +102,7 @@ func (h *Handler) startStatus(x *exchange) (answer []byte, err error) {
 	var more []session.ResumableRequest
 	var in session.Range
 	switch {
-	case !all || session.IsAnonymous(x.principal) || h.peers == nil:
+	case !all || session.IsAnonymous(x.principal) || h.nodes == nil:
 	case x.from != nil && x.from.Local != nil:
 		in = *x.from.Local
 	default:

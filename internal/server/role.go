@@ -2,8 +2,8 @@ package server
 
 import (
 	"net/http"
-	"time"
 
+	"holdfast/internal/placement"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
 )
@@ -25,31 +25,12 @@ func (h *Handler) isDoor() bool { return h.opts.Role == RoleDoor }
 // takesNothing reports whether no session is to begin on this node, or to come here.
 func (h *Handler) takesNothing() bool { return h.isDoor() || h.isDraining() }
 
-// noWorker says that a door knows of no node that owns sessions. It is an ErrClosing to those
-// who branch: the client is to try again later, maybe at another node.
-type noWorker struct{}
-
-func (noWorker) Error() string        { return "there is no worker node to serve this" }
-func (noWorker) Is(target error) bool { return target == session.ErrClosing }
-func (noWorker) Reason() string       { return "no_worker" }
-
 // notHere returns the error of what would begin a session on this node, which takes nothing.
 func (h *Handler) notHere() error {
 	if h.isDoor() {
-		return noWorker{}
+		return placement.NoWorker{}
 	}
 	return session.ErrClosing
-}
-
-// meetFor is how long a door that has just begun waits to hear of a worker.
-const meetFor = 2 * time.Second
-
-// nobody returns the error of a placement for which no node is there.
-func (h *Handler) nobody() error {
-	if h.isDoor() && time.Since(h.peers.since) < meetFor {
-		return errAgain
-	}
-	return h.notHere()
 }
 
 // refuseAtWorker answers a client that is connected to a worker, and reports whether it is one.

@@ -5,14 +5,11 @@ import (
 	"net/http"
 	"net/url"
 
+	"holdfast/internal/protocol"
 	"holdfast/internal/session"
 	"holdfast/internal/sse"
 	"holdfast/jsonrpc"
 )
-
-// sessionParam is the query parameter that names the session in the URL that an
-// endpoint event gives.
-const sessionParam = "sessionId"
 
 // SSE returns the pair of endpoints of revision 2024-11-05: GET opens the session's
 // one stream, and POST, at the URL that the stream's first event gives, takes
@@ -79,14 +76,14 @@ func (h *Handler) decodePair(w http.ResponseWriter, x *exchange) bool {
 // decodePairMessages decodes a POST of messages. What they are answered with goes to the
 // stream.
 func (h *Handler) decodePairMessages(w http.ResponseWriter, x *exchange) (ok bool) {
-	x.purpose, x.secret = forPairMessages, x.r.URL.Query().Get(sessionParam)
+	x.purpose, x.secret = forPairMessages, x.r.URL.Query().Get(protocol.ParamSession)
 	if x.secret == "" {
 		h.reject(w, http.StatusBadRequest, errf(codeInvalid,
-			"missing %s: POST to the URL that the stream's endpoint event gives", sessionParam))
+			"missing %s: POST to the URL that the stream's endpoint event gives", protocol.ParamSession))
 		return false
 	}
 	s, err := h.sessions.Find(x.secret, x.principal)
-	if err == nil && !s.SingleStream() || err != nil && h.peers == nil { // before the body is read
+	if err == nil && !s.SingleStream() || err != nil && h.nodes == nil { // before the body is read
 		h.fail(w, session.ErrNotFound)
 		return false
 	}
@@ -107,7 +104,7 @@ func (h *Handler) readPair(x *exchange, o *outcome, c *events) (first []byte, er
 	first = append([]byte("id: "), c.eventID()...)
 	first = append(first, '\n')
 	c.shown.write()
-	return sse.AppendEvent(first, "endpoint", x.endpoint+"?"+sessionParam+"="+url.QueryEscape(s.ID())), nil
+	return sse.AppendEvent(first, "endpoint", x.endpoint+"?"+protocol.ParamSession+"="+url.QueryEscape(s.ID())), nil
 }
 
 // leftPair is called when a connection that read a session's one stream has ended. If its

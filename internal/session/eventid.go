@@ -75,3 +75,11 @@ func (s *Session) ParseEventID(id string) (stream.Cursor, error) {
 
 // IsStandaloneName reports whether a stream's name is that of a standalone stream.
 func IsStandaloneName(name string) bool { return len(name) == markLen+1 && name[markLen] == '0' }
+
+// NameOf returns the part of an event id that names the stream, or "".
+func NameOf(id string) string {
+	if i := strings.IndexByte(id, '.'); i >= 0 {
+		return id[:i]
+	}
+	return ""
+}

@@ -1,4 +1,4 @@
-package server
+package placement
 
 import (
 	"bytes"
@@ -27,20 +27,20 @@ const leaveGrace = 2 * time.Second
 
 // forward sends the exchange to a node, and passes on what it answers. The error wraps
 // errAgain where that came to nothing.
-func (p *placement) forward(ctx context.Context, node string, at *session.Remote, take bool) error {
+func (p *Placement) forward(ctx context.Context, node string, at *session.Remote, take bool) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	if !p.leaving.cancels(&cancel) {
-		return errLeaving
+		return ErrLeaving
 	}
 	p.node = node
-	left := notice{Request: p.visit.Once}
-	if p.visit.Watched { // before: the answer may name another session
-		left.Left, left.Principal, left.From = p.key, p.visit.Principal, p.x.r.RemoteAddr
+	left := notice{Request: p.req.Visit.Once}
+	if p.req.Visit.Watched { // before: the answer may name another session
+		left.Left, left.Principal, left.From = p.key, p.req.Visit.Principal, p.req.HTTP.RemoteAddr
 	}
-	leaves := context.AfterFunc(p.x.r.Context(), func() {
+	leaves := context.AfterFunc(p.req.HTTP.Context(), func() {
 		if left.Left != "" || left.Request != "" {
-			p.h.peers.notify(node, &left) // what is answered meanwhile is lost
+			p.nodes.notify(node, &left) // what is answered meanwhile is lost
 		}
 		t := time.NewTimer(leaveGrace)
 		defer t.Stop()
@@ -63,15 +63,15 @@ func (p *placement) forward(ctx context.Context, node string, at *session.Remote
 		}
 		p.waited(began)
 		p.lost(ctx, node, err)
-		if dialled && p.gone != node && errors.Is(err, context.Canceled) && p.x.r.Context().Err() != nil {
+		if dialled && p.gone != node && errors.Is(err, context.Canceled) && p.req.HTTP.Context().Err() != nil {
 			return errLeft // a node that lives has it, and will say nothing before its answer
 		}
 		return fmt.Errorf("%w: %w", errAgain, err)
 	}
 	defer func() { _ = res.Body.Close() }() // which the connection's end may have broken
-	if isEvents(res.Header) || res.StatusCode == http.StatusSwitchingProtocols {
+	if IsEvents(res.Header) || res.StatusCode == http.StatusSwitchingProtocols {
 		leaves()
-		stop := context.AfterFunc(p.x.r.Context(), cancel)
+		stop := context.AfterFunc(p.req.HTTP.Context(), cancel)
 		defer stop()
 	}
 	err = p.pass(res, at)
@@ -85,29 +85,29 @@ func (p *placement) forward(ctx context.Context, node string, at *session.Remote
 
 // roundTrip sends a request to a node, and returns the beginning of its answer. dialled
 // says that the node may have the request.
-func (p *placement) roundTrip(req *http.Request, node string) (res *http.Response, dialled bool, err error) {
-	if req.Method == http.MethodPost && !p.x.muxed && req.ContentLength <= mostDirect {
-		return p.h.peers.direct.roundTrip(req, node)
+func (p *Placement) roundTrip(req *http.Request, node string) (res *http.Response, dialled bool, err error) {
+	if req.Method == http.MethodPost && !p.req.Visit.Stays && req.ContentLength <= mostDirect {
+		return p.nodes.direct.roundTrip(req, node)
 	}
 	trace := &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { dialled = true }}
-	res, err = p.h.peers.transport.RoundTrip(req.WithContext(httptrace.WithClientTrace(req.Context(), trace)))
+	res, err = p.nodes.transport.RoundTrip(req.WithContext(httptrace.WithClientTrace(req.Context(), trace)))
 	return res, dialled, err
 }
 
 // request makes the request that is sent to a node: the client's, or, once the answer has
 // begun, one for the rest of the stream that answers.
-func (p *placement) request(ctx context.Context, node string, at *session.Remote, take bool) (*http.Request, error) {
-	v := p.visit
-	v.Take, v.Again = take, p.state != placed || p.x.once.again
-	method, uri, body := p.x.r.Method, forwardedURI(p.x.r.URL), p.body()
-	header := p.h.forwarded(p.x.r.Header, websocket.IsUpgrade(p.x.r))
+func (p *Placement) request(ctx context.Context, node string, at *session.Remote, take bool) (*http.Request, error) {
+	v := p.req.Visit
+	v.Take, v.Again = take, p.state != placed || p.run.Again
+	method, uri, body := p.req.HTTP.Method, forwardedURI(p.req.HTTP.URL), p.body()
+	header := p.nodes.forwarded(p.req.HTTP.Header, websocket.IsUpgrade(p.req.HTTP))
 	if len(header["User-Agent"]) == 0 {
 		header["User-Agent"] = []string{""} // not net/http's own
 	}
 	switch {
 	case p.out != nil:
 		method, body, v.Once, v.Continues = http.MethodGet, nil, "", true
-		if p.x.ref == "" && !p.x.pair() {
+		if !p.req.Visit.Pair && !p.req.HTTP.URL.Query().Has(protocol.ParamStream) {
 			uri, _, _ = strings.Cut(uri, "?")
 			header[protocol.HeaderSession] = []string{p.out.session}
 		}
@@ -128,36 +128,25 @@ func (p *placement) request(ctx context.Context, node string, at *session.Remote
 	if len(body) == 0 {
 		req.Body, req.GetBody, req.ContentLength = http.NoBody, nil, 0
 	}
-	req.Host, req.Header = p.x.r.Host, header
+	req.Host, req.Header = p.req.HTTP.Host, header
 	return req, nil
 }
 
 // body returns what is sent of a POST: without messages that have been taken here already.
-func (p *placement) body() []byte {
-	msgs := p.x.msgs
+func (p *Placement) body() []byte {
+	msgs := p.req.Messages
 	if len(msgs) == 0 {
 		return nil
 	}
-	if !p.x.batch {
+	if !p.req.Batch {
 		return msgs[0].Raw
 	}
-	all := make([][]byte, len(msgs))
+	var text []byte
 	for i := range msgs {
-		all[i] = msgs[i].Raw
+		text = append(text, "[,"[min(i, 1)])
+		text = append(text, msgs[i].Raw...)
 	}
-	return appendAnswers(nil, all, true)
-}
-
-// rest is the exchange that goes on here with the stream that answers.
-func (p *placement) rest(s *session.Session) exchange {
-	x := exchange{purpose: forRead, r: p.x.r, principal: p.x.principal, session: s, secret: p.x.secret, last: p.out.last, muxed: p.x.muxed, continues: true}
-	switch p.x.purpose {
-	case forStream, forAnswers:
-		x.purpose, x.ref = forStream, p.x.ref
-	case forPairStream:
-		x.purpose, x.ref, x.endpoint = forPairStream, p.out.last, p.x.endpoint
-	}
-	return x
+	return append(text, ']')
 }
 
 // hop are the headers that concern one connection (RFC 9110, section 7.6.1), and
@@ -178,7 +167,7 @@ func passable(from http.Header, handshake bool) http.Header {
 	}
 	to := make(http.Header, len(from)+1)
 	for name, values := range from {
-		if !hop[name] && !named[name] && !strings.HasPrefix(name, ownHeaders) {
+		if !hop[name] && !named[name] && !strings.HasPrefix(name, OwnHeaders) {
 			to[name] = values
 		}
 	}
@@ -201,10 +190,10 @@ func own(name string) bool {
 // forwarded returns the headers of a client's request that go to another node. They go
 // through the engine, which others may read: so no credential does, unless the backend
 // needs it ([Options.ForwardHeader]). Who the client is has been made out here.
-func (h *Handler) forwarded(from http.Header, handshake bool) http.Header {
+func (n *Nodes) forwarded(from http.Header, handshake bool) http.Header {
 	to := passable(from, handshake)
 	for name := range to {
-		if !own(name) && name != "Connection" && name != "Upgrade" && !h.opts.ForwardHeader(name) {
+		if !own(name) && name != "Connection" && name != "Upgrade" && !n.opts.ForwardHeader(name) {
 			delete(to, name)
 		}
 	}
@@ -225,7 +214,7 @@ func forwardedURI(of *url.URL) string {
 	to := url.URL{Path: of.Path, RawPath: of.RawPath}
 	if of.RawQuery != "" {
 		asked, ours := of.Query(), url.Values{}
-		for _, name := range []string{streamName, sessionParam} {
+		for _, name := range []string{protocol.ParamStream, protocol.ParamSession} {
 			if values, ok := asked[name]; ok {
 				ours[name] = values
 			}
@@ -235,7 +224,8 @@ func forwardedURI(of *url.URL) string {
 	return to.RequestURI()
 }
 
-func isEvents(head http.Header) bool {
+// IsEvents reports whether an answer with a header is a stream of events.
+func IsEvents(head http.Header) bool {
 	return strings.HasPrefix(head.Get("Content-Type"), sse.ContentType)
 }
 
@@ -243,7 +233,7 @@ func isEvents(head http.Header) bool {
 var errCut = errors.New("the answer was cut off")
 
 // pass passes a node's answer on to the client.
-func (p *placement) pass(res *http.Response, at *session.Remote) error {
+func (p *Placement) pass(res *http.Response, at *session.Remote) error {
 	switch {
 	case res.StatusCode == http.StatusMisdirectedRequest && res.Header[headerMoved] != nil:
 		if where := res.Header.Get(headerMoved); where != "" {
@@ -255,7 +245,7 @@ func (p *placement) pass(res *http.Response, at *session.Remote) error {
 	case res.StatusCode == http.StatusSwitchingProtocols:
 		p.setHeader(res)
 		return p.upgrade(res)
-	case isEvents(res.Header):
+	case IsEvents(res.Header):
 		return p.begin(res, at)
 	}
 	body, err := io.ReadAll(res.Body)
@@ -270,16 +260,16 @@ func (p *placement) pass(res *http.Response, at *session.Remote) error {
 	}
 	p.w.WriteHeader(res.StatusCode)
 	if len(body) > 0 {
-		_ = p.h.finish(p.w, body)
+		_ = p.nodes.opts.Host.Finish(p.w, body)
 	}
-	if p.visit.Watched && p.x.r.Context().Err() != nil { // the answer may be in the log, for a client that comes back
+	if p.req.Visit.Watched && p.req.HTTP.Context().Err() != nil { // the answer may be in the log, for a client that comes back
 		p.leftNotice().send()
 	}
 	return nil
 }
 
 // setHeader takes over the header of a node's answer.
-func (p *placement) setHeader(res *http.Response) {
+func (p *Placement) setHeader(res *http.Response) {
 	head := p.w.Header()
 	for name, values := range passable(res.Header, false) {
 		if name != "Date" {

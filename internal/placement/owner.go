@@ -1,4 +1,4 @@
-package server
+package placement
 
 import (
 	"context"
@@ -12,8 +12,8 @@ import (
 )
 
 // abandoned reports whether a session has no owner, or one that is gone.
-func (h *Handler) abandoned(ctx context.Context, at *session.Remote) bool {
-	node := h.peers.node
+func (n *Nodes) abandoned(ctx context.Context, at *session.Remote) bool {
+	node := n.node
 	if at.Owner == "" || at.Owner == node.Name() {
 		return true
 	}
@@ -27,10 +27,10 @@ func (h *Handler) abandoned(ctx context.Context, at *session.Remote) bool {
 
 // takeOver takes a session over, and tells the node that had it: it may be there
 // after all.
-func (h *Handler) takeOver(ctx context.Context, at *session.Remote) (*session.Session, error) {
-	s, err := h.sessions.TakeOver(ctx, at)
-	if err == nil && at.Owner != "" && at.Owner != h.peers.node.Name() {
-		h.peers.notify(at.Owner, &notice{Taken: at.Key})
+func (n *Nodes) takeOver(ctx context.Context, at *session.Remote) (*session.Session, error) {
+	s, err := n.sessions.TakeOver(ctx, at)
+	if err == nil && at.Owner != "" && at.Owner != n.node.Name() {
+		n.notify(at.Owner, &notice{Taken: at.Key})
 	}
 	return s, err
 }
@@ -47,12 +47,12 @@ type target struct {
 // hostForwarded is what becomes of an exchange that another node has forwarded, where its
 // session is not here. It is not forwarded again: that node looks again where the session
 // is, or is told that it concerns another one. The session is returned if it has come here.
-func (p *placement) hostForwarded() (*session.Session, error) {
-	h, v, r := p.h, p.x.from, p.x.r
-	if v.Take && p.key != "" && !h.isDoor() {
-		s, at, err := h.sessions.Locate(r.Context(), p.key, string(v.Principal))
-		if err == nil && s == nil && h.abandoned(r.Context(), at) {
-			s, err = h.takeOver(r.Context(), at)
+func (p *Placement) hostForwarded() (*session.Session, error) {
+	n, v, ctx := p.nodes, p.req.From, p.req.HTTP.Context()
+	if v.Take && p.key != "" && !n.opts.Door {
+		s, at, err := n.sessions.Locate(ctx, p.key, string(v.Principal))
+		if err == nil && s == nil && n.abandoned(ctx, at) {
+			s, err = n.takeOver(ctx, at)
 		}
 		if s != nil || err != nil && !errors.Is(err, stream.ErrConflict) {
 			return s, err
@@ -63,14 +63,14 @@ func (p *placement) hostForwarded() (*session.Session, error) {
 		where = string(p.key)
 	}
 	p.w.Header()[headerMoved] = []string{where}
-	h.reject(p.w, http.StatusMisdirectedRequest, errf(jsonrpc.CodeServer, "the session is not on this node"))
+	n.opts.Host.Reject(p.w, http.StatusMisdirectedRequest, jsonrpc.Errorf(jsonrpc.CodeServer, "the session is not on this node"))
 	return nil, nil
 }
 
 // step makes one try. It returns the session if it is here; else, without an error, the
 // exchange was answered by another node.
-func (p *placement) step(ctx context.Context) (*session.Session, error) {
-	h := p.h
+func (p *Placement) step(ctx context.Context) (*session.Session, error) {
+	n := p.nodes
 	if p.key == "" {
 		return nil, p.abroad(ctx, nil)
 	}
@@ -81,10 +81,10 @@ func (p *placement) step(ctx context.Context) (*session.Session, error) {
 	}
 	p.held = nil
 	if at == nil {
-		at = h.peers.locations.find(p.key, p.x.principal)
+		at = n.locations.find(p.key, p.req.Principal)
 	}
 	if at == nil {
-		s, found, err := h.sessions.Locate(ctx, p.key, p.x.principal)
+		s, found, err := n.sessions.Locate(ctx, p.key, p.req.Principal)
 		if errors.Is(err, stream.ErrConflict) {
 			return nil, errAgain
 		}
@@ -92,21 +92,21 @@ func (p *placement) step(ctx context.Context) (*session.Session, error) {
 			return s, err
 		}
 		at = found
-		h.peers.locations.keep(at)
+		n.locations.keep(at)
 	}
-	if at.Owner != "" && at.Owner != p.gone && at.Owner != h.peers.node.Name() {
+	if at.Owner != "" && at.Owner != p.gone && at.Owner != n.node.Name() {
 		p.held = at
 		err := p.forward(ctx, at.Owner, at, false)
 		if err != nil {
-			h.peers.locations.forget(at)
+			n.locations.forget(at)
 		}
 		return nil, err
 	}
-	h.peers.locations.forget(at)
-	if h.takesNothing() {
+	n.locations.forget(at)
+	if n.takesNothing() {
 		return nil, p.abroad(ctx, at)
 	}
-	s, err := h.takeOver(ctx, at)
+	s, err := n.takeOver(ctx, at)
 	switch {
 	case errors.Is(err, stream.ErrConflict):
 		err = errAgain
@@ -118,17 +118,17 @@ func (p *placement) step(ctx context.Context) (*session.Session, error) {
 
 // abroad has the node with the least to do begin a session (at is nil), or take one over, as
 // this one takes on nothing new.
-func (p *placement) abroad(ctx context.Context, at *session.Remote) error {
-	node := p.h.peers.node.Choose()
+func (p *Placement) abroad(ctx context.Context, at *session.Remote) error {
+	node := p.nodes.node.Choose()
 	if node == "" {
-		return p.h.nobody()
+		return p.nodes.nobody()
 	}
 	return p.forward(ctx, node, at, true)
 }
 
 // lost notes that a node does not answer, if it is gone.
-func (p *placement) lost(ctx context.Context, node string, err error) {
-	if errors.Is(err, cluster.ErrNoNode) || p.h.peers.node.Gone(ctx, node) {
+func (p *Placement) lost(ctx context.Context, node string, err error) {
+	if errors.Is(err, cluster.ErrNoNode) || p.nodes.node.Gone(ctx, node) {
 		p.gone = node
 	}
 }

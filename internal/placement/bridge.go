@@ -1,4 +1,4 @@
-package server
+package placement
 
 import (
 	"encoding/binary"
@@ -16,7 +16,7 @@ import (
 // upgrade joins a client's connection with the one on which a node has accepted a
 // WebSocket: bytes both ways, until either ends. A client whose node is lost, or
 // sends it away, is told to come back.
-func (p *placement) upgrade(res *http.Response) error {
+func (p *Placement) upgrade(res *http.Response) error {
 	far, ok := res.Body.(io.ReadWriteCloser)
 	if !ok {
 		return fmt.Errorf("no connection below a %d", res.StatusCode)
@@ -29,8 +29,8 @@ func (p *placement) upgrade(res *http.Response) error {
 		return fmt.Errorf("websocket not taken over: %w", err)
 	}
 	_ = near.SetDeadline(time.Time{})
-	b := &bridge{near: near, far: far, timeout: p.h.opts.WriteTimeout}
-	defer p.h.peers.enterBridge(b)()
+	b := &bridge{near: near, far: far, timeout: p.nodes.opts.WriteTimeout}
+	defer p.nodes.enterBridge(b)()
 	over := make(chan struct{})
 	go func() {
 		defer close(over)

@@ -1,4 +1,4 @@
-package server
+package placement
 
 import (
 	"context"
@@ -11,7 +11,7 @@ func TestPlacementStates(t *testing.T) {
 	all := []placementState{placed, sent, streaming, broken, done}
 	for _, from := range all {
 		for _, next := range all {
-			p := placement{state: from}
+			p := Placement{state: from}
 			p.to(next)
 			want := from
 			switch [2]placementState{from, next} {

@@ -1,4 +1,4 @@
-package server
+package placement
 
 import (
 	"net/http"
@@ -13,23 +13,20 @@ const headerPage = "Holdfast-Page"
 // AskPage sends a request to the live page of another node, whose name is in the place of the host. What
 // that node serves is [Options.Page]. The status is 400 if the node is of an older build, and 404 if it
 // has no page.
-func (h *Handler) AskPage(r *http.Request) (*http.Response, error) {
-	if h.peers == nil {
-		return nil, errUnreached
-	}
+func (n *Nodes) AskPage(r *http.Request) (*http.Response, error) {
 	r.Header.Set(headerPage, "1")
-	return h.peers.transport.RoundTrip(r)
+	return n.transport.RoundTrip(r)
 }
 
 // pageAsked serves what another node asks the live page of this one, and reports whether it was that.
-func (h *Handler) pageAsked(w http.ResponseWriter, r *http.Request) bool {
+func (n *Nodes) pageAsked(w http.ResponseWriter, r *http.Request) bool {
 	if r.Header.Get(headerPage) == "" {
 		return false
 	}
-	if h.opts.Page == nil {
-		h.reject(w, http.StatusNotFound, errf(jsonrpc.CodeServer, "this node has no live page"))
+	if n.opts.Page == nil {
+		n.opts.Host.Reject(w, http.StatusNotFound, jsonrpc.Errorf(jsonrpc.CodeServer, "this node has no live page"))
 		return true
 	}
-	h.opts.Page.ServeHTTP(w, r)
+	n.opts.Page.ServeHTTP(w, r)
 	return true
 }

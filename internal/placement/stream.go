@@ -1,18 +1,15 @@
-package server
+package placement
 
 import (
 	"bytes"
 	"errors"
 	"io"
-	"math/rand/v2"
 	"net/http"
-	"strings"
 	"sync"
 	"time"
 
 	"holdfast/internal/protocol"
 	"holdfast/internal/session"
-	"holdfast/internal/sse"
 	"holdfast/stream"
 )
 
@@ -21,7 +18,7 @@ import (
 // node, in the same response. It continues from this node if the session comes here: then
 // the forwardedStream is the [http.ResponseWriter] of that.
 type forwardedStream struct {
-	p *placement
+	p *Placement
 	c *http.ResponseController
 	// session is the secret id of the session, to come back as its client.
 	session string
@@ -32,7 +29,7 @@ type forwardedStream struct {
 	broken  error  // why the client can't be written to
 	// continued reports that this is not the first node that the stream comes from.
 	continued bool
-	ending    ending
+	ending    Ending
 
 	// Of what this node answers that goes on with the stream.
 	head   http.Header
@@ -40,13 +37,13 @@ type forwardedStream struct {
 }
 
 // begin begins to answer with a stream of events.
-func (p *placement) begin(res *http.Response, at *session.Remote) error {
+func (p *Placement) begin(res *http.Response, at *session.Remote) error {
 	p.setHeader(res)
-	f := &forwardedStream{p: p, c: http.NewResponseController(p.w), last: res.Header.Get(headerAt)}
-	f.base = nameOf(f.last)
+	f := &forwardedStream{p: p, c: http.NewResponseController(p.w), last: res.Header.Get(HeaderAt)}
+	f.base = session.NameOf(f.last)
 	p.out = f
 	p.to(streaming)
-	if p.x.r.Method == http.MethodGet && session.IsStandaloneName(f.base) {
+	if p.req.HTTP.Method == http.MethodGet && session.IsStandaloneName(f.base) {
 		p.leaving.listens()
 	}
 	if at != nil {
@@ -55,24 +52,40 @@ func (p *placement) begin(res *http.Response, at *session.Remote) error {
 		f.session = ids[0]
 		p.key = session.KeyOf(f.session)
 	}
-	if p.x.pair() {
+	if p.req.Visit.Pair {
 		p.key = stream.SessionKey(f.base)
 	}
 	_ = f.c.SetReadDeadline(time.Time{}) // which is meant for requests
-	if s, ok := p.w.(*forwardedExchange); ok {
-		s.opens(res.Header)
+	if w, ok := p.w.(Opener); ok {
+		w.Opens(res.Header)
 	}
 	p.w.WriteHeader(http.StatusOK)
 	return f.copy(res)
 }
 
-// nameOf returns the part of an event id that names the stream.
-func nameOf(id string) string {
-	if i := strings.IndexByte(id, '.'); i >= 0 {
-		return id[:i]
-	}
-	return ""
-}
+// Ends implements [Ender].
+func (f *forwardedStream) Ends(how Ending) { f.ending = how }
+
+// An Opener is an [http.ResponseWriter] to which the header of a stream is shown, as the node
+// has it that the stream comes from.
+type Opener interface{ Opens(head http.Header) }
+
+// An Ender is an [http.ResponseWriter] of a stream that wants to know how that ends.
+type Ender interface{ Ends(how Ending) }
+
+// An Ending is why a stream that is passed on has ended.
+type Ending uint8
+
+// The endings.
+const (
+	EndsItself   Ending = iota // or was cut off
+	EndsAnswered               // all requests have their responses
+	EndsTaken                  // a newer connection reads it
+	EndsMoved                  // its session has left this node, which had begun to serve it
+)
+
+// mostRest is how many bytes of an event whose end has not come are held without a thought.
+const mostRest = 64 << 10
 
 // chunks are what is read at a time.
 var chunks = sync.Pool{New: func() any { return new([16 << 10]byte) }}
@@ -90,17 +103,17 @@ func (f *forwardedStream) copy(from *http.Response) error {
 			return nil // the client has left
 		}
 		switch {
-		case err != nil && f.p.x.r.Context().Err() != nil:
+		case err != nil && f.p.req.HTTP.Context().Err() != nil:
 			f.p.leftNotice().send()
 			return nil
 		case errors.Is(err, io.EOF):
-			if from.Trailer[headerTaken] != nil {
-				f.ending = endsTaken
+			if from.Trailer[HeaderTaken] != nil {
+				f.ending = EndsTaken
 			}
 			f.p.finished()
 			return nil
 		case f.p.leaving.begun():
-			return errLeaving
+			return ErrLeaving
 		case err != nil:
 			return f.cut()
 		}
@@ -108,12 +121,12 @@ func (f *forwardedStream) copy(from *http.Response) error {
 }
 
 // cut returns errCut if the stream can be continued from its last event id, else
-// errUnreached.
+// ErrUnreached.
 func (f *forwardedStream) cut() error {
 	f.p.to(broken)
 	f.p.end = time.Now().Add(reachFor)
-	if f.others || f.last == "" && f.p.x.r.Method != http.MethodGet || f.p.x.purpose == forModern {
-		return errUnreached // its client knows best what it has
+	if f.others || f.last == "" && f.p.req.HTTP.Method != http.MethodGet || f.p.req.Modern {
+		return ErrUnreached // its client knows best what it has
 	}
 	return errCut
 }
@@ -121,7 +134,7 @@ func (f *forwardedStream) cut() error {
 // continueFrom continues the stream with the response of another node.
 func (f *forwardedStream) continueFrom(res *http.Response) error {
 	switch {
-	case res.StatusCode == http.StatusOK && isEvents(res.Header):
+	case res.StatusCode == http.StatusOK && IsEvents(res.Header):
 		f.p.end = time.Now().Add(reachFor)
 		f.continued = true
 		f.p.to(streaming)
@@ -133,12 +146,12 @@ func (f *forwardedStream) continueFrom(res *http.Response) error {
 }
 
 // isTaken reports whether a newer connection reads the stream. f is nil if none has begun.
-func (f *forwardedStream) isTaken() bool { return f != nil && f.ending == endsTaken }
+func (f *forwardedStream) isTaken() bool { return f != nil && f.ending == EndsTaken }
 
 // result returns how the stream goes on after this node has continued it.
 func (f *forwardedStream) result() error {
-	if f.ending == endsMoved {
-		f.ending, f.head, f.status = endsItself, nil, 0
+	if f.ending == EndsMoved {
+		f.ending, f.head, f.status = EndsItself, nil, 0
 		return errAgain
 	}
 	switch f.status {
@@ -180,7 +193,7 @@ func (f *forwardedStream) Write(text []byte) (int, error) {
 	end += from + 2
 	f.broken = f.writeEvents(f.rest[:end])
 	f.rest = append(f.rest[:0], f.rest[end:]...)
-	if cap(f.rest) > 4*mostText && len(f.rest) < mostText {
+	if cap(f.rest) > 4*mostRest && len(f.rest) < mostRest {
 		f.rest = bytes.Clone(f.rest)
 	}
 	return len(text), f.broken
@@ -197,7 +210,7 @@ func (f *forwardedStream) writeEvents(text []byte) error {
 		line, after, _ := bytes.Cut(rest[i+4:], []byte("\n"))
 		if i == 0 || rest[i-1] == '\n' {
 			f.last, named = string(line), true
-			if name := nameOf(f.last); f.base == "" {
+			if name := session.NameOf(f.last); f.base == "" {
 				f.base = name
 			} else if name != f.base {
 				f.others = true
@@ -205,7 +218,7 @@ func (f *forwardedStream) writeEvents(text []byte) error {
 		}
 		rest = after
 	}
-	if f.continued && f.p.x.pair() {
+	if f.continued && f.p.req.Visit.Pair {
 		text = withoutEndpoint(text)
 	}
 	err := f.write(text)
@@ -227,7 +240,7 @@ func withoutEndpoint(text []byte) []byte {
 
 // write writes and flushes, in bounded time.
 func (f *forwardedStream) write(text []byte) error {
-	_ = f.c.SetWriteDeadline(time.Now().Add(f.p.h.opts.WriteTimeout))
+	_ = f.c.SetWriteDeadline(time.Now().Add(f.p.nodes.opts.WriteTimeout))
 	if _, err := f.p.w.Write(text); err != nil {
 		return err
 	}
@@ -237,19 +250,9 @@ func (f *forwardedStream) write(text []byte) error {
 	return nil
 }
 
-// endModern tells a modern client, which cannot come back for the rest, that nobody knows how its
-// call ended. A listen is left to be made again.
-func (f *forwardedStream) endModern() {
-	if x := f.p.x; f.broken == nil && !x.isListen() {
-		says := errf(protocol.CodeOutcomeUnknown, "%v: the node that ran this call was lost", errUnknown)
-		_ = f.write(sse.AppendMessage(nil, nil, modernError(x.modern.id, says)))
-	}
-}
-
-// giveUp tells the client when to come back.
-func (f *forwardedStream) giveUp() {
-	if f.broken == nil {
-		retry := f.p.h.opts.Retry
-		_ = f.write(sse.AppendRetry(nil, retry+rand.N(retry+1)))
+// end tells the client what there is to tell at the end of a stream that nobody continues.
+func (f *forwardedStream) end() {
+	if text := f.p.req.Exchange.Lost(); f.broken == nil && len(text) > 0 {
+		_ = f.write(text)
 	}
 }

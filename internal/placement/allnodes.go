@@ -1,0 +1,145 @@
+package placement
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+
+	"holdfast/internal/panics"
+	"holdfast/internal/session"
+	"holdfast/jsonrpc"
+	"holdfast/stream"
+)
+
+// mostLeft bounds how many sessions that nobody looks after are taken over for one
+// answer, and leftAtOnce how many of them at a time.
+const (
+	mostLeft   = 64
+	leftAtOnce = 8
+)
+
+// A Question is a request that is made on each other node which has sessions of a principal, for
+// what that node knows by itself.
+type Question struct {
+	Principal string
+	After     stream.SessionKey // of those sessions: after this one
+	// Ask prepares the placement of the request. It is called by several goroutines.
+	Ask func(w http.ResponseWriter) *Placement
+	// Known says that nodes of older builds know its method. Else they may refuse it.
+	Known bool
+}
+
+// Everywhere asks a question. It returns the results, and which sessions they are of: those
+// after one, until too many have come here that nobody looked after. What this node knows
+// of sessions in that range is to be asked for afterwards. Sessions that follow are for
+// another time.
+func (n *Nodes) Everywhere(ctx context.Context, q *Question) ([]json.RawMessage, session.Range, error) {
+	ctx, stop := context.WithTimeout(ctx, reachFor)
+	defer stop()
+	gone := func(name string) bool { return n.node.Gone(ctx, name) }
+	for {
+		at, err := n.sessions.LocateAll(ctx, q.Principal, q.After, gone, mostLeft)
+		if err != nil {
+			return nil, at.Range, err
+		}
+		settled, err := n.takeLeft(ctx, at.Orphans)
+		var all []json.RawMessage
+		if err == nil && settled {
+			all, settled, err = n.askHomes(ctx, q, &at)
+		}
+		if err != nil || settled {
+			return all, at.Range, err
+		}
+		select { // others have taken some, or a node was lost: it is looked again
+		case <-time.After(20 * time.Millisecond):
+		case <-ctx.Done():
+			return nil, at.Range, ErrUnreached
+		}
+	}
+}
+
+// takeLeft takes sessions over that nobody looks after. It is false where others were
+// faster: then it has to be looked again where they are.
+func (n *Nodes) takeLeft(ctx context.Context, left []*session.Remote) (settled bool, err error) {
+	switch {
+	case len(left) == 0:
+		return true, nil
+	case n.isDraining():
+		return false, session.ErrClosing
+	case n.opts.Door:
+		return false, nil // workers take them over soon
+	}
+	var mu sync.Mutex
+	settled = true
+	var work sync.WaitGroup
+	places := make(chan struct{}, leftAtOnce)
+	for _, at := range left {
+		places <- struct{}{}
+		work.Go(func() {
+			defer func() { <-places }()
+			_, fail := n.takeOver(ctx, at)
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case fail == nil, errors.Is(fail, session.ErrNotFound):
+			case errors.Is(fail, stream.ErrConflict):
+				settled = false
+			default:
+				err = fail
+			}
+		})
+	}
+	work.Wait()
+	return settled, err
+}
+
+// askHomes asks nodes for what they know by themselves. It is not settled where one
+// of them was lost meanwhile.
+func (n *Nodes) askHomes(ctx context.Context, q *Question, at *session.Locations) (all []json.RawMessage, settled bool, err error) {
+	var mu sync.Mutex
+	settled = true
+	var work sync.WaitGroup
+	for _, home := range at.Owners {
+		work.Go(func() {
+			result, gone, fail := n.askHome(ctx, home, q, &at.Range)
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case fail != nil && gone:
+				settled = false
+			case fail != nil:
+				err = fmt.Errorf("%w: %w", ErrUnreached, fail)
+			case result != nil:
+				all = append(all, result)
+			}
+		})
+	}
+	work.Wait()
+	return all, settled, err
+}
+
+// askHome asks one of them. There is no result if it does not know the method. gone says that
+// the node is.
+func (n *Nodes) askHome(ctx context.Context, home string, q *Question, in *session.Range) (result json.RawMessage, gone bool, err error) {
+	defer panics.Catch(&err, n.opts.Logger, "a request to another node", "")
+	got := &Answer{}
+	p := q.Ask(got)
+	p.AskLocally(in)
+	if err := p.forward(ctx, home, nil, false); err != nil {
+		return nil, p.gone != "", err
+	}
+	text, err := got.Body()
+	var refused *jsonrpc.Error
+	if errors.As(err, &refused) && refused.Code == jsonrpc.CodeInvalidRequest && !q.Known {
+		n.opts.Logger.Debug("a node of an older build was not asked", "node", home, "error", refused)
+		return nil, false, nil
+	}
+	if err != nil {
+		return nil, p.gone != "", err
+	}
+	return jsonrpc.Field(text, "result"), false, nil
+}

@@ -1,0 +1,88 @@
+package placement
+
+import (
+	"context"
+	"maps"
+	"sync"
+	"time"
+)
+
+// leavers are the clients that have left other nodes, and who waits for some of them. The
+// methods may be called concurrently.
+type leavers struct {
+	mu   sync.Mutex
+	left map[string]time.Time // when
+	// waiting are the light calls of forwarded requests, by the names of these.
+	waiting map[string]context.CancelFunc
+}
+
+// requestLeft notes that the client of a forwarded request has left: nobody waits for the answer
+// of its light call.
+func (l *leavers) requestLeft(request string) {
+	l.note(request) // the request may come after this
+	l.mu.Lock()
+	leave := l.waiting[request]
+	l.mu.Unlock()
+	if leave != nil {
+		leave()
+	}
+}
+
+// WatchRequest returns a context that ends when the client of a forwarded request leaves the
+// node that it is connected to, or with ctx, or when done is called.
+func (n *Nodes) WatchRequest(ctx context.Context, request string) (_ context.Context, done func()) {
+	return n.leavers.watch(ctx, request)
+}
+
+// watch is [Nodes.WatchRequest].
+func (l *leavers) watch(ctx context.Context, request string) (_ context.Context, done func()) {
+	began := time.Now()
+	ctx, leave := context.WithCancel(ctx)
+	l.mu.Lock()
+	if l.waiting == nil {
+		l.waiting = make(map[string]context.CancelFunc)
+	}
+	l.waiting[request] = leave
+	l.mu.Unlock()
+	if l.hasLeft(request, began.Add(-leftFor)) {
+		leave()
+	}
+	return ctx, func() {
+		leave()
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		delete(l.waiting, request)
+	}
+}
+
+// leftFor is how long a node remembers that a client left another node. Above
+// mostRemembered clients it removes those that left before.
+const (
+	leftFor        = 10 * time.Second
+	mostRemembered = 1 << 10
+)
+
+// note notes that a client, or the client of a request, left another node. What this node
+// has sent it may be on its way to that node still.
+func (l *leavers) note(from string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.left) >= mostRemembered {
+		maps.DeleteFunc(l.left, func(_ string, at time.Time) bool { return time.Since(at) > leftFor })
+	}
+	if l.left == nil {
+		l.left = make(map[string]time.Time)
+	}
+	l.left[from] = time.Now()
+}
+
+// HasLeft reports whether a client is known to have left another node since a time.
+func (n *Nodes) HasLeft(from string, since time.Time) bool { return n.leavers.hasLeft(from, since) }
+
+// hasLeft is [Nodes.HasLeft].
+func (l *leavers) hasLeft(from string, since time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	at, ok := l.left[from]
+	return ok && !at.Before(since)
+}

@@ -1,0 +1,33 @@
+package placement
+
+import (
+	"slices"
+	"time"
+
+	"holdfast/internal/limit"
+)
+
+// numbersInNotice is how many numbers one notice has: the least of buses takes 4 KiB.
+const numbersInNotice = 12
+
+// tellLimits tells the other nodes what was counted here.
+func (n *Nodes) tellLimits() {
+	t := time.NewTicker(limit.TellEvery)
+	defer t.Stop()
+	for {
+		select {
+		case <-t.C:
+		case <-n.quit:
+			return
+		}
+		all := n.opts.Limits.Tell()
+		if len(all) == 0 {
+			continue
+		}
+		for _, to := range n.node.Peers() {
+			for some := range slices.Chunk(all, numbersInNotice) {
+				n.notify(to, &notice{Node: n.node.Name(), Limits: some})
+			}
+		}
+	}
+}

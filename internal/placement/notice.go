@@ -1,0 +1,94 @@
+package placement
+
+import (
+	"encoding/json"
+	"time"
+
+	"holdfast/internal/limit"
+	"holdfast/stream"
+)
+
+// A notice is a message from one node to another that has no answer. It may be lost.
+type notice struct {
+	// Taken is a session that the sender has taken over.
+	Taken stream.SessionKey `json:"taken,omitempty"`
+
+	// Left is a session whose client, at an address, left the sender with bytes
+	// unread.
+	Left      stream.SessionKey `json:"left,omitempty"`
+	Principal []byte            `json:"principal,omitempty"`
+	From      string            `json:"from,omitempty"`
+
+	// Request is the name of a request that the sender has forwarded, and whose client
+	// has left. A light call would be answered to nobody.
+	Request string `json:"request,omitempty"`
+
+	// Node has counted Limits, for which there are limits on all nodes.
+	Node   string         `json:"node,omitempty"`
+	Limits []limit.Number `json:"limits,omitempty"`
+}
+
+// notify sends a notice to a node, if that is there.
+func (n *Nodes) notify(node string, what *notice) {
+	text, err := json.Marshal(what)
+	if err == nil {
+		err = n.node.Notify(node, text)
+	}
+	if err != nil {
+		n.opts.Logger.Debug("notice not sent", "node", node, "error", err)
+	}
+}
+
+// noticed handles the notice of another node.
+func (n *Nodes) noticed(text []byte) {
+	var says notice
+	if err := json.Unmarshal(text, &says); err != nil {
+		n.opts.Logger.Warn("notice of another node not understood", "error", err)
+		return
+	}
+	if says.Taken != "" {
+		n.sessions.VerifySession(says.Taken)
+	}
+	if says.Request != "" {
+		n.leavers.requestLeft(says.Request)
+	}
+	if says.Limits != nil && n.opts.Limits != nil {
+		n.opts.Limits.Hear(says.Node, says.Limits)
+	}
+	if says.Left == "" {
+		return
+	}
+	n.leavers.note(says.From)
+	if s, err := n.sessions.FindName(string(says.Left), string(says.Principal)); err == nil {
+		s.Disconnected(says.From, time.Time{})
+	}
+}
+
+// A leftNotice is sent to the node that has a session, when the session's client leaves this
+// node. It is a [watch.Teller].
+type leftNotice struct {
+	nodes *Nodes
+	node  string
+	left  notice
+}
+
+func (p *leftNotice) send() { p.nodes.notify(p.node, &p.left) }
+
+// Disconnected implements [watch.Teller].
+func (p *leftNotice) Disconnected(string, time.Time) { p.send() }
+
+func (p *Placement) leftNotice() *leftNotice {
+	return &leftNotice{p.nodes, p.node, notice{Left: p.key, Principal: p.req.Visit.Principal, From: p.req.HTTP.RemoteAddr}}
+}
+
+// finished notes that all of a stream was written to the client, which does not say that
+// it has arrived.
+func (p *Placement) finished() {
+	switch below := p.req.Conn; {
+	case below == nil:
+	case below.Gone():
+		p.leftNotice().send()
+	default:
+		below.Wrote(p.leftNotice())
+	}
+}

@@ -1,0 +1,249 @@
+package server
+
+import (
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	mathrand "math/rand/v2"
+	"net/http"
+
+	"holdfast/internal/placement"
+	"holdfast/internal/protocol"
+	"holdfast/internal/session"
+	"holdfast/internal/sse"
+	"holdfast/jsonrpc"
+	"holdfast/stream"
+)
+
+// What follows hands exchanges over to package placement whose session is not on this node.
+
+// displaced reports whether an exchange was not served because its session is not here,
+// or because it is to be begun on another node.
+func (h *Handler) displaced(x *exchange, err error) bool {
+	return err != nil && h.nodes != nil && (placement.IsElsewhere(err) || x.anywhere() && errors.Is(err, session.ErrClosing))
+}
+
+// place goes on with an exchange that was not served because of err. If that is because
+// its session, or another that it concerns, is not here, it is served where the session is,
+// or here once the session has come here. Any other error is the answer.
+//
+//go:noinline
+func (h *Handler) place(w http.ResponseWriter, x *exchange, err error) {
+	switch displaced := h.displaced(x, err); {
+	case displaced && x.purpose == forSocket && x.from == nil && !x.opens():
+		if err = h.socketElsewhere(w, x); err == nil {
+			return
+		}
+	case displaced:
+		y := *x
+		defer h.holds(y.msgs)()
+		p := h.newPlacement(w, &y)
+		if err = p.Run(err); err == nil || p.Begun() {
+			return
+		}
+	}
+	if errors.Is(err, session.ErrClosing) && h.nodes != nil && x.r.Method == http.MethodGet && h.isLeaving() && h.alone() && x.from == nil {
+		// A moment later nobody listens here: some clients who would try again then
+		// take 503 for the end of their session.
+		panic(http.ErrAbortHandler)
+	}
+	if x.purpose == forModern {
+		h.failModern(w, x, err)
+		return
+	}
+	h.failMessages(w, err, x.msgs, x.batch)
+}
+
+// newPlacement prepares the placement of an exchange that is not served here. It keeps x.
+func (h *Handler) newPlacement(w http.ResponseWriter, x *exchange) *placement.Placement {
+	req := &placement.Request{
+		HTTP:      x.r,
+		Exchange:  &placed{h, x},
+		Principal: x.principal,
+		Key:       x.name(),
+		From:      x.from,
+		Again:     x.once.again,
+		Anywhere:  x.anywhere(),
+		Modern:    x.purpose == forModern,
+	}
+	if x.from == nil {
+		h.describe(x, req)
+	}
+	return h.nodes.Place(w, req)
+}
+
+// describe says what another node has to know of an exchange.
+func (h *Handler) describe(x *exchange, req *placement.Request) {
+	req.Messages, req.Batch, req.Conn = x.msgs, x.batch, h.watched.At(x.r)
+	req.Visit = placement.Visit{
+		Principal: []byte(x.principal),
+		From:      x.r.RemoteAddr,
+		Watched:   req.Conn != nil,
+		Pair:      x.pair(),
+		Messages:  x.endpoint,
+		Stays:     x.muxed,
+		Revision:  h.revision(x),
+		Info:      h.pack(x.r.Context()),
+	}
+	switch {
+	case x.purpose == forModern && x.isListen():
+		req.Wait = placement.ForNews
+	case x.purpose == forModern:
+		req.Wait = placement.ForAnswer
+	case x.begins():
+		req.Visit.Once = rand.Text()
+		req.Wait = placement.ForAnswer
+	}
+}
+
+// revision returns the protocol revision that a client speaks, if that is known
+// here.
+func (h *Handler) revision(x *exchange) string {
+	if v := x.r.Header[protocol.HeaderVersion]; len(v) > 0 {
+		return v[0]
+	}
+	if id := x.r.Header[protocol.HeaderSession]; len(id) > 0 {
+		if s, err := h.sessions.Find(id[0], x.principal); err == nil {
+			return s.Revision()
+		}
+	}
+	return ""
+}
+
+// A placed is an exchange as a [placement.Exchange].
+type placed struct {
+	h *Handler
+	x *exchange
+}
+
+// Serve implements [placement.Exchange].
+func (p *placed) Serve(w http.ResponseWriter, run *placement.Run) error {
+	x := p.x
+	x.once.again = run.Again
+	if run.Name != "" {
+		x.once.name = run.Name
+	}
+	if !run.Redirected || x.session == nil && x.purpose != forRequest {
+		x.session = run.Session
+	}
+	return p.h.serveIn(w, x)
+}
+
+// Continue implements [placement.Exchange].
+func (p *placed) Continue(w http.ResponseWriter, s *session.Session, last string) error {
+	x := p.x
+	rest := exchange{purpose: forRead, r: x.r, principal: x.principal, session: s, secret: x.secret, last: last, muxed: x.muxed, continues: true}
+	switch x.purpose {
+	case forStream, forAnswers:
+		rest.purpose, rest.ref = forStream, x.ref
+	case forPairStream:
+		rest.purpose, rest.ref, rest.endpoint = forPairStream, last, x.endpoint
+	}
+	err := p.h.serveIn(w, &rest)
+	if err == nil {
+		return nil
+	}
+	status, _ := p.h.explain(err)
+	if p.h.displaced(&rest, err) || status == http.StatusServiceUnavailable || status == http.StatusTooManyRequests {
+		return err
+	}
+	return nil // nothing is kept
+}
+
+// Repeatable implements [placement.Exchange].
+func (p *placed) Repeatable() bool {
+	x := p.x
+	key, _ := keyOf(x.r, x.msgs)
+	return x.muxed && !x.unsafe || key != "" && !x.pair() || p.h.sessions.RetrySafe(x.principal, x.msgs)
+}
+
+// Lost implements [placement.Exchange]. A modern client, which cannot come back for the rest, is
+// told that nobody knows how its call ended; a listen is left to be made again. Others are told
+// when to come back.
+func (p *placed) Lost() []byte {
+	switch {
+	case p.x.purpose != forModern:
+		retry := p.h.opts.Retry
+		return sse.AppendRetry(nil, retry+mathrand.N(retry+1))
+	case p.x.isListen():
+		return nil
+	}
+	says := errf(protocol.CodeOutcomeUnknown, "%v: the node that ran this call was lost", placement.ErrUnknown)
+	return sse.AppendMessage(nil, nil, modernError(p.x.modern.id, says))
+}
+
+// A host is the handler as a [placement.Host].
+type host struct{ *Handler }
+
+// Receive implements [placement.Host].
+func (h host) Receive(w http.ResponseWriter, r *http.Request, v *placement.Visit) {
+	defer h.caught(w)
+	r = h.unpack(r, v.Info)
+	r = r.WithContext(placement.WithVisit(r.Context(), v))
+	if v.Pair {
+		h.pair(w, r, v.Messages)
+	} else {
+		h.endpoint(w, r)
+	}
+}
+
+// Reject implements [placement.Host].
+func (h host) Reject(w http.ResponseWriter, status int, e *jsonrpc.Error) { h.reject(w, status, e) }
+
+// Finish implements [placement.Host].
+func (h host) Finish(w http.ResponseWriter, body []byte) error { return h.finish(w, body) }
+
+// holds counts messages as on their way, for as long as what they ask for may have to
+// be asked of another node again, until the function that it returns is called.
+func (h *Handler) holds(msgs []jsonrpc.Message) (done func()) {
+	size := int64(0)
+	for i := range msgs {
+		size += int64(len(msgs[i].Raw))
+	}
+	h.opts.Flight.Add(size)
+	return func() { h.opts.Flight.Add(-size) }
+}
+
+// everywhere makes a request on each other node that has sessions of the principal, for what
+// that node knows by itself: [placement.Nodes.Everywhere].
+func (h *Handler) everywhere(x *exchange, after stream.SessionKey) ([]json.RawMessage, session.Range, error) {
+	return h.nodes.Everywhere(x.r.Context(), &placement.Question{
+		Principal: x.principal,
+		After:     after,
+		Known:     !isBetweenNodes(x.msgs[0].Method),
+		Ask: func(w http.ResponseWriter) *placement.Placement {
+			y := *x
+			y.r, y.from, y.once = askFor(x.r), nil, runOnce{}
+			return h.newPlacement(w, &y)
+		},
+	})
+}
+
+// ask serves an exchange whose answer stays here: its body is returned, nil if it has
+// none. The exchange's request is one of [askFor].
+func (h *Handler) ask(x *exchange) (answer []byte, err error) {
+	got := &placement.Answer{}
+	if err = h.find(x); err == nil {
+		err = h.serveIn(got, x)
+	}
+	if h.displaced(x, err) {
+		err = h.newPlacement(got, x).Run(err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return got.Body()
+}
+
+// askFor is a POST of our own in the place of a request, or on its connection.
+func askFor(r *http.Request) *http.Request {
+	to := r.Clone(placement.WithVisit(r.Context(), nil))
+	to.Method, to.Body, to.ContentLength = http.MethodPost, http.NoBody, 0
+	to.URL.RawQuery = ""
+	for _, name := range []string{protocol.HeaderLastEventID, protocol.HeaderIdempotencyKey, "Upgrade", "Connection"} {
+		to.Header.Del(name)
+	}
+	to.Header["Accept"] = []string{"application/json, " + sse.ContentType}
+	to.Header["Content-Type"] = typeJSON
+	return to
+}
