@@ -35,6 +35,7 @@ type serveFlags struct {
 	store           string
 	admin           string
 	adminToken      string
+	ownPage         bool // the page of the demo, for whose address nobody has asked
 	response        choice
 	upgradeAfter    time.Duration
 	disconnectAfter time.Duration
@@ -92,6 +93,7 @@ With --config it serves all servers of a host's configuration file, each at /NAM
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f.audit.stdout = cmd.OutOrStdout()
+			f.ownPage = f.demo && f.role.value == "both" && !cmd.Flags().Changed("admin")
 			return f.serve(cmd.Context(), args, cmd.ErrOrStderr())
 		},
 	}
@@ -102,7 +104,7 @@ With --config it serves all servers of a host's configuration file, each at /NAM
 	fs.StringVar(&f.path, "path", "/mcp", "`path` of the Streamable HTTP endpoint")
 	fs.StringVar(&f.ssePath, "sse-path", "/sse", "`path` of the HTTP+SSE endpoint for 2024-11-05 clients; empty: none")
 	fs.StringVar(&f.store, "store", "memory:", "`URL` of the store for calls: memory:, file:DIR, nats://HOST,…, redis://HOST")
-	fs.StringVar(&f.admin, "admin", "", "`address` for probes, metrics and the live page, as HOST:PORT: /healthz, /readyz, /metrics and /; empty: none")
+	fs.StringVar(&f.admin, "admin", "", "`address` for probes, metrics and the live page, as HOST:PORT: /healthz, /readyz, /metrics and /; empty: none (default for --demo "+demoPage+", or a free port)")
 	fs.StringVar(&f.adminToken, "admin-token", "", "`token` for actions on the live page (default a new one, which is printed). Other users can see a command line: better set HOLDFAST_ADMIN_TOKEN")
 	fs.Var(&f.response, "response", "form of responses; auto: JSON or a stream, as needed; json, sse: always that one, if possible")
 	fs.DurationVar(&f.upgradeAfter, "upgrade-after", 50*time.Millisecond, "how long a request may wait for its response before the answer becomes a stream")
@@ -261,7 +263,7 @@ func (f *serveFlags) serve(ctx context.Context, command []string, out io.Writer)
 		return err
 	}
 	opts := f.options()
-	admin, err := listenAdmin(f.admin)
+	admin, err := f.listenAdmin()
 	if err != nil {
 		return err
 	}
@@ -315,6 +317,7 @@ func (f *serveFlags) serve(ctx context.Context, command []string, out io.Writer)
 	routes := f.routes(ctx, handler, many)
 	f.auth.tryIssuer(ctx)
 	f.greet(out, listener.Addr(), many)
+	defer f.show(ctx, admin, listener.Addr(), out)()
 	admin.watch(handler.Ready)
 	if f.tls.files != nil { // which the listener of the handler does not see through
 		f.tls.watch(ctx)

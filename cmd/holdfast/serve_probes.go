@@ -26,6 +26,7 @@ type admin struct {
 	ready  atomic.Pointer[func() error]
 	probed atomic.Pointer[time.Time] // when /readyz was last requested; nil: never
 	ending atomic.Bool
+	visit  atomic.Pointer[func()] // called when a browser opens the page; nil: nothing is
 }
 
 // A load balancer that probes needs time to notice that the process is not ready: at most
@@ -55,13 +56,18 @@ func (a *admin) retire(ctx context.Context, drain time.Duration) {
 // errStarting says that the process is not ready yet.
 var errStarting = errors.New("starting")
 
-// listenAdmin starts to answer probes at an address; "": there are none.
-func listenAdmin(addr string) (*admin, error) {
+// listenAdmin starts to answer probes at an address; "": there are none. If elsewhere is set and the
+// address is taken, it is a free port.
+func listenAdmin(addr string, elsewhere bool) (*admin, error) {
 	a := &admin{failed: make(chan error, 1), drain: make(chan struct{})}
 	if addr == "" {
 		return a, nil
 	}
 	l, err := net.Listen("tcp", addr)
+	if errors.Is(err, syscall.EADDRINUSE) && elsewhere {
+		host, _, _ := net.SplitHostPort(addr)
+		l, err = net.Listen("tcp", net.JoinHostPort(host, "0"))
+	}
 	if errors.Is(err, syscall.EADDRINUSE) {
 		return nil, fmt.Errorf("--admin %s is in use by another program: choose another address (port 0: a free one)", addr)
 	}
@@ -73,16 +79,26 @@ func listenAdmin(addr string) (*admin, error) {
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { answerProbe(w, nil) })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) { answerProbe(w, a.isReady()) })
 	a.server = &http.Server{
-		Handler:           mux,
+		Handler:           http.HandlerFunc(a.serve),
 		ReadHeaderTimeout: 5 * time.Second,
 		WriteTimeout:      5 * time.Second,
 		IdleTimeout:       time.Minute,
 		MaxHeaderBytes:    16 << 10,
 		ErrorLog:          slog.NewLogLogger(slog.Default().Handler(), slog.LevelWarn),
 	}
-	slog.Info("answering probes", "healthz", "http://"+l.Addr().String()+"/healthz", "readyz", "http://"+l.Addr().String()+"/readyz")
+	if !elsewhere { // else nobody has asked for them
+		slog.Info("answering probes", "healthz", "http://"+l.Addr().String()+"/healthz", "readyz", "http://"+l.Addr().String()+"/readyz")
+	}
 	go func() { a.failed <- a.server.Serve(l) }()
 	return a, nil
+}
+
+// serve answers a request.
+func (a *admin) serve(w http.ResponseWriter, r *http.Request) {
+	a.mux.ServeHTTP(w, r)
+	if visit := a.visit.Load(); visit != nil && r.URL.Path == "/" && r.Method == http.MethodGet {
+		(*visit)()
+	}
 }
 
 // watch sets the function that knows whether the process is ready.

@@ -31,7 +31,7 @@ func TestInBrowser(t *testing.T) {
 	l.Happened(observe.SessionBegan{Session: observe.Session{Name: "s"}})
 	w := begin(l, "s", evil)
 	w.Stored(7)
-	r := &observe.Reader{Session: "s", Number: 7, Came: time.Now(), Call: &w.Call}
+	r := &observe.Reader{Session: "s", Number: 7, Door: observe.DoorPost, Came: time.Now(), Call: &w.Call}
 	w.Came(r)
 	message, _ := json.Marshal(map[string]any{"method": "notifications/progress", "params": map[string]any{"progress": 1, "total": 2, "message": evil}})
 	w.Append(7, observe.Appended{Seq: 1, Data: message})
@@ -39,9 +39,18 @@ func TestInBrowser(t *testing.T) {
 	page := open(t, chromium, s.URL)
 	page.until(`document.querySelectorAll("svg .tick").length === 1 && document.querySelectorAll("svg .bar").length === 1`)
 	w.Happened(observe.ReaderWent{Reader: r, Seq: 1, Why: observe.Cut})
+	page.until(`document.querySelectorAll("svg .cut").length === 1 && document.querySelectorAll("svg .gap").length === 1 &&
+		document.querySelector("#story").textContent === "Its connection was cut once. The call goes on, and what its server says is kept until the client is back."`)
+	// A screen reader finds it all, and what did not change stays in the document while it is read.
+	page.until(`document.querySelector("#readers").textContent === "1requestentry 1cut" && (window.row = document.querySelector("#calls tr")) && true`)
 	w.Append(7, observe.Appended{Seq: 2, Data: []byte(`{}`), Last: true})
 	w.End(7, observe.Result, 0)
-	page.until(`document.querySelectorAll("svg .tick").length === 2 && document.querySelectorAll("svg .cut").length === 1`)
+	page.until(`document.querySelectorAll("svg .tick").length === 2 && document.querySelector("#story").textContent.startsWith("Nobody has read it to its end yet")`)
+	back := &observe.Reader{Session: "s", Number: 7, Door: observe.DoorReplay, After: 1, Came: time.Now(), Call: &w.Call}
+	l.Happened(observe.ReaderCame{Reader: back})
+	l.Happened(observe.ReaderWent{Reader: back, Seq: 2, Why: observe.Finished})
+	page.until(`document.querySelectorAll("svg .bar").length === 2 && window.row === document.querySelector("#calls tr") && window.row.textContent.includes("result") &&
+		document.querySelector("#story").textContent === "Its connection was cut once. The call went on meanwhile, and its client has read it to the end."`)
 	page.until(`document.title === "Holdfast" && !document.querySelector("main img, main b b") && document.querySelector("#calls button").textContent.startsWith("<img")`)
 }
 
@@ -79,6 +88,32 @@ func TestMoveInBrowser(t *testing.T) {
 	again.End(7, observe.Result, 0)
 	state("result", "b")
 	page.until(`document.querySelectorAll("svg .tick").length === 3 && document.querySelector("#cancel").hidden`)
+}
+
+// While nobody chooses a call, the page shows one of a tool that is in flight, and not what went before it.
+func TestFollowsInBrowser(t *testing.T) {
+	t.Parallel()
+	testlong.Only(t, "it starts a browser")
+	chromium, err := exec.LookPath("chromium")
+	if err != nil {
+		t.Skip("there is no chromium")
+	}
+	l := New(Options{})
+	s := serve(t, l, Source{})
+	page := open(t, chromium, s.URL)
+	page.until(`document.querySelector("#facts").textContent.startsWith("No call yet")`)
+	first := &observe.Watch{Call: observe.Call{Session: "s", ID: "0", Method: "initialize"}}
+	observe.Observers{l}.Begin(first, nil, nil)
+	first.Stored(1)
+	page.until(`document.querySelector("#life-title").textContent === "The life of initialize"`)
+	first.Append(1, observe.Appended{Seq: 1, Data: []byte(`{}`), Last: true})
+	first.End(1, observe.Result, 0)
+	begin(l, "s", "count").Stored(2)
+	page.until(`document.querySelector("#life-title").textContent === "The life of count"`)
+	begin(l, "s", "other").Stored(3)
+	page.until(`document.querySelectorAll("#calls tr").length === 3 && document.querySelector("#life-title").textContent === "The life of count"`)
+	page.until(`(document.querySelector("#calls button").focus(), document.activeElement.click(), true)`)
+	page.until(`document.querySelector("#life-title").textContent === "The life of other" && document.activeElement.textContent === "other"`)
 }
 
 // tab is a page in a browser.

@@ -36,10 +36,8 @@ function connect() {
     if (own !== source) return;
     last = JSON.parse(e.data);
     skew = last.at - Date.now();
-    if (!chosen && !byHand) {
-      const c = (last.calls || []).find((c) => !c.state && c.stream) || (last.calls || []).find((c) => c.stream);
-      if (c) return choose(c.uid, false);
-    }
+    const c = byHand ? undefined : pick(last.calls || []);
+    if (c && c.uid !== chosen) return choose(c.uid, false);
     show();
   };
   own.onerror = () => {
@@ -48,6 +46,14 @@ function connect() {
     state("bad", last ? "no connection since " + new Date(last.at).toLocaleTimeString() : "no connection");
     if (own.readyState === EventSource.CLOSED) setTimeout(() => own === source && connect(), 2000);
   };
+}
+// pick returns the call that is shown while nobody has chosen one: one in flight, of a tool if there is
+// one. What has ended stays for a while.
+function pick(calls) {
+  const shown = calls.find((c) => c.uid === chosen);
+  if (shown && shown.tool && (!shown.state || now() - shown.ended < 10000)) return shown;
+  const live = calls.filter((c) => !c.state && c.stream);
+  return live.find((c) => c.tool) || live[0] || (shown && shown.tool ? shown : calls.find((c) => c.stream && c.tool)) || shown || calls.find((c) => c.stream);
 }
 function state(cls, text) {
   const s = $("state");
@@ -73,10 +79,12 @@ function show() {
   const sessions = v.sessions || [];
   $("moresessions").textContent = v.open > sessions.length ? "and " + (v.open - sessions.length) + " more, which are not shown" : "";
   $("nodescard").hidden = nodes.length < 2;
+  document.body.classList.toggle("alone", nodes.length < 2);
+  document.body.classList.toggle("anonymous", ![...(v.calls || []), ...(v.sessions || [])].some((x) => x.principal || x.server));
   $("drain").hidden = nodes.length > 1 || !self.drain;
   rows($("nodes"), nodes, (n) => n.name, nodeRow, "", 7);
   rows($("calls"), v.calls || [], (c) => c.uid, callRow, "No call yet.", 8);
-  rows($("sessions"), sessions, (s) => s.name, sessionRow, "No session is open.", 7);
+  rows($("sessions"), sessions, (s) => s.name + " " + s.node, sessionRow, "No session is open.", 7);
   draw();
 }
 
@@ -109,18 +117,32 @@ function counted(id, n, what) {
   $(id).nextElementSibling.textContent = what;
 }
 
-// rows fills a table, and keeps the focus where it was.
+// rows fills a table. What has not changed stays in the document, for who reads it with a screen reader
+// or has the focus in it.
 function rows(body, all, key, row, none, columns) {
   const focus = body.contains(document.activeElement) ? document.activeElement.dataset.key : undefined;
-  const made = all.map(row);
+  const made = all.map((x) => {
+    const tr = row(x);
+    tr.dataset.row = key(x);
+    return tr;
+  });
   if (!made.length) {
     const td = el("td", "dim", none), tr = el("tr");
     td.colSpan = columns;
     tr.append(td);
     made.push(tr);
   }
-  body.replaceChildren(...made);
-  if (focus) for (const b of body.querySelectorAll("button")) if (b.dataset.key === focus) b.focus({ preventScroll: true });
+  const old = new Map([...body.children].map((tr) => [tr.dataset.row, tr]));
+  const next = made.map((tr) => (tr.dataset.row && old.has(tr.dataset.row) ? patched(old.get(tr.dataset.row), tr) : tr));
+  for (const tr of [...body.children]) if (!next.includes(tr)) tr.remove();
+  next.forEach((tr, i) => { if (body.children[i] !== tr) body.insertBefore(tr, body.children[i] || null); });
+  if (focus && !body.contains(document.activeElement)) for (const b of body.querySelectorAll("button")) if (b.dataset.key === focus) b.focus({ preventScroll: true });
+}
+// patched puts the cells of a new row that differ into the old one.
+function patched(old, tr) {
+  old.className = tr.className;
+  [...tr.children].forEach((td, i) => { if (!old.children[i].isEqualNode(td)) old.children[i].replaceWith(td); });
+  return old;
 }
 function cell(cls, ...what) {
   const td = el("td", cls);
@@ -151,13 +173,13 @@ function callRow(c) {
   if (c.handed_off) text += ", handed off";
   if (c.from) text += ", taken over";
   const cls = c.state ? (good[c.state] ?? (c.state === "left" || c.state === "node_silent" ? "" : "bad")) : c.stream && !c.reading ? "" : "run";
-  tr.append(cell("", b), cell("", who(c)), nodeCell(c), cell("", el("span", "pill " + cls, text)), cell("", p),
+  tr.append(cell("", b), cell("c-who", who(c)), nodeCell(c), cell("", el("span", "pill " + cls, text)), cell("", p),
     cell("num", String(c.entries)), cell("num", String(c.connections)), cell("num", took((c.ended || (silent(c) ? c.heard : now())) - c.began)));
   return tr;
 }
 // nodeCell says where something is. The names of nodes differ at their ends.
 function nodeCell(c) {
-  const td = cell("mono", c.node ? "…" + c.node.slice(-8) : "–");
+  const td = cell("mono c-node", c.node ? "…" + c.node.slice(-8) : "–");
   td.title = c.node;
   if (c.node && c.node.length <= 12) td.textContent = c.node;
   return td;
@@ -173,9 +195,9 @@ function sessionRow(s) {
   }
   const name = el("span", "mono", s.name);
   name.title = s.name;
-  tr.append(cell("", name), cell("", s.principal || "–"), nodeCell(s),
+  tr.append(cell("", name), cell("c-who", s.principal || "–"), nodeCell(s),
     cell("", s.state ? words(s.state) + ", known " + age(s.heard) : [s.server, s.carrier && "(carrier)", s.backend ? "" : "not open"].filter(Boolean).join(" ") || "open"),
-    cell("", s.from || "–"), cell("num", took(now() - s.began)), act);
+    cell("c-node", s.from || "–"), cell("num", took(now() - s.began)), act);
   return tr;
 }
 
@@ -186,7 +208,9 @@ function draw() {
   $("cancel").hidden = !can;
   if (!c) {
     $("life-title").textContent = "The life of a call";
-    $("facts").textContent = chosen ? "This call is not kept any more." : "Choose a call in the table below.";
+    $("facts").textContent = chosen ? "This call is not kept any more." : last && (last.calls || []).length ? "Choose a call in the table below."
+      : "No call yet. The next one that a client makes is drawn here while it runs.";
+    tell("", []);
     $("picture").replaceChildren();
     return;
   }
@@ -199,18 +223,63 @@ function draw() {
     c.hidden && c.hidden + " ticks are left out", c.bars_gone && c.bars_gone + " connections are left out",
     !c.stream && "answered from memory, without a log"].filter(Boolean);
   $("facts").textContent = facts.join(" · ");
+  tell(story(c), c.bars || [], c.bars_gone || 0);
   $("picture").replaceChildren(picture(c, facts.join(", ")));
+}
+// tell puts the story of a call into words, and what the bars show into a list for screen readers.
+function tell(text, bars, gone) {
+  if ($("story").textContent !== text) $("story").textContent = text;
+  rows($("readers"), bars.map((b, i) => ({ b, i: i + 1 + gone })), (r) => String(r.i), ({ b, i }) => {
+    const tr = el("tr");
+    tr.append(cell("", String(i)), cell("", doors[b.door] || words(b.door)), cell("", noteOf(b) || "nothing yet"), cell("", b.went ? words(b.why) : "reads"));
+    return tr;
+  }, "None.", 4);
+}
+// story says in a sentence what became of a call whose connection was cut.
+function story(c) {
+  const bars = c.bars || [], cuts = bars.filter((b) => b.why === "cut").length, reads = bars.some((b) => !b.went);
+  if (!c.stream || !bars.length || silent(c)) return "";
+  const done = bars.some((b) => b.why === "finished");
+  if (c.state && !done && !reads) return "Nobody has read it to its end yet. It is kept for its client to come back.";
+  const over = c.from ? " Another node has taken it over." : "";
+  if (!cuts) return over.trim();
+  const often = "Its connection was cut " + (cuts === 1 ? "once" : cuts === 2 ? "twice" : cuts + " times") + ". ";
+  if (done) return often + "The call went on meanwhile, and its client has read it to the end." + over;
+  return often + (reads ? "The call went on meanwhile, and its client reads on where it had stopped." : "The call goes on, and what its server says is kept until the client is back.") + over;
+}
+// By what a connection came to a call.
+const doors = {
+  post: "request", last_event_id: "resumed, event id", stream_url: "resumed, stream URL", session_id: "resumed, session id", resume_token: "resumed, token",
+  idempotency_key: "resumed, same key", listen: "listens", input: "input", task: "task", sse: "HTTP+SSE", websocket: "WebSocket", pipe: "pipe",
+};
+// noteOf says which entries a connection has read.
+const noteOf = (b) => b.seq > b.after ? (b.seq > b.after + 1 ? "entries " + (b.after + 1) + " to " + b.seq : "entry " + b.seq) : "";
+// gaps returns when nobody read a call, since its first connection.
+function gaps(bars, end) {
+  const all = [];
+  let at = Infinity;
+  for (const b of [...bars].sort((a, b) => a.came - b.came)) {
+    if (b.came > at) all.push([at, Math.min(b.came, end)]);
+    at = Math.max(at === Infinity ? 0 : at, b.went || Infinity);
+  }
+  if (at < end) all.push([at, end]);
+  return all.filter(([from, to]) => to > from);
 }
 function picture(c, label) {
   const bars = c.bars || [], ticks = c.ticks || [], moves = c.moves || [];
-  const width = Math.max(420, $("picture").clientWidth), left = 150, right = 24, lane = 24, top = 48;
+  const width = Math.max(340, $("picture").clientWidth), left = width < 560 ? 142 : 170, right = 24, lane = 24, top = 48;
   const height = top + 18 + Math.max(1, bars.length) * lane + 26;
   const open = silent(c) ? c.heard : now(); // to when something is known of a call that has not ended
   const from = c.began, end = c.state && !silent(c) ? c.ended : open, late = Math.max(0, ...bars.map((b) => b.went || (c.state ? 0 : open)));
   const to = Math.max(end, late, from + 50);
   const x = (t) => left + (width - left - right) * Math.min(1, Math.max(0, (t - from) / (to - from)));
   const root = svg("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": "The life of " + title(c) + ": " + label });
-  for (const s of scale(to - from)) {
+  for (const [a, b] of c.bars_gone ? [] : gaps(bars, end)) {
+    const kept = ticks.filter((t) => t.at > a && t.at <= b).length, wide = x(b) - x(a);
+    const note = ["nobody reads" + (kept ? ", " + kept + " kept" : ""), kept ? kept + " kept" : "nobody", ""].find((n) => n.length * 6.6 < wide);
+    root.append(svg("rect", { class: "gap", x: x(a), y: 14, width: wide, height: height - 34 }), svg("text", { class: "gaptext", x: (x(a) + x(b)) / 2, y: height - 25, "text-anchor": "middle" }, note));
+  }
+  for (const s of scale(to - from, (width - left - right) / 80)) {
     root.append(svg("line", { class: "axis", x1: x(from + s), x2: x(from + s), y1: 14, y2: height - 20 }),
       svg("text", { x: x(from + s), y: height - 5, "text-anchor": s ? "middle" : "start" }, took(s)));
   }
@@ -233,25 +302,25 @@ function picture(c, label) {
   bars.forEach((b, i) => {
     const y = top + 12 + i * lane, end = b.went || (c.state && !silent(c) ? c.ended : to), w = Math.max(3, x(end) - x(b.came));
     const rect = svg("rect", { class: "bar", x: x(b.came), y, width: w, height: 13, rx: 3 });
-    const how = b.went ? words(b.why) + " at entry " + b.seq : "reads, at entry " + b.seq;
-    rect.append(svg("title", {}, `${words(b.door)}: began after entry ${b.after}, ${how}`));
-    root.append(svg("text", { x: 0, y: y + 11 }, `${i + 1 + (c.bars_gone || 0)}. ${words(b.door)}`), rect);
+    const how = b.went ? words(b.why) + " at entry " + b.seq : "reads, at entry " + b.seq, door = doors[b.door] || words(b.door);
+    rect.append(svg("title", {}, `${door}: began after entry ${b.after}, ${how}`));
+    root.append(svg("text", { x: 0, y: y + 11 }, `${i + 1 + (c.bars_gone || 0)}. ${door}`), rect);
     const broke = b.went && b.why !== "finished";
     if (broke) root.append(svg("line", { class: "cut", x1: x(end), x2: x(end), y1: y - 4, y2: y + 17 }));
-    const note = [b.after ? "from " + (b.after + 1) : "", b.seq > b.after ? "to " + b.seq : ""].filter(Boolean).join(" ") + (b.went ? ", " + words(b.why) : "");
+    const note = [noteOf(b), b.went && words(b.why)].filter(Boolean).join(", ");
     const fits = x(end) + 8 + note.length * 6.6 < width, before = x(b.came) - 8 - note.length * 6.6 > left;
     if (fits) root.append(svg("text", { x: x(end) + 8, y: y + 11 }, note));
     else if (before) root.append(svg("text", { x: x(b.came) - 8, y: y + 11, "text-anchor": "end" }, note));
-    else root.append(svg("text", { x: x(b.came) + 8, y: y + 11 }, note));
+    else if (note.length * 6.6 < w - 16) root.append(svg("text", { class: "onbar", x: x(b.came) + 8, y: y + 11 }, note));
   });
   if (!bars.length) root.append(svg("text", { x: 0, y: top + 23 }, "no connection of its own has read it"));
   if (!c.state) root.append(svg("line", { class: "now", x1: x(to), x2: x(to), y1: 14, y2: height - 20 }));
   return root;
 }
-// scale returns about six round times.
-function scale(all) {
+// scale returns some round times, of at most most.
+function scale(all, most) {
   const steps = [10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 3e4, 6e4, 12e4, 3e5, 6e5, 18e5, 36e5, 72e5, 216e5, 864e5];
-  const step = steps.find((s) => all / s <= 7) || all / 6, at = [];
+  const step = steps.find((s) => all / s <= Math.min(7, most)) || all / 6, at = [];
   for (let t = 0; t <= all * 0.97; t += step) at.push(t);
   return at;
 }
@@ -286,4 +355,5 @@ $("cancel").onclick = () => ask("Cancel this call?", "Its server is told so, and
 $("drain").onclick = () => ask("Drain this node?", "It hands its sessions over to other nodes, if there are any, and ends.", { action: "drain" });
 setInterval(() => { if (last && last.life && !last.life.state && !document.body.classList.contains("stale")) draw(); }, 250);
 chosen = decodeURIComponent((location.hash.match(/^#call=([^&]+)$/) || [])[1] || "");
+byHand = chosen !== "";
 connect();
