@@ -28,31 +28,9 @@ func each(links []*link, do func(i int, l *link)) {
 // initializeAll opens all servers, and answers the client with what they have together. Those
 // that take long are told of as a change.
 func (c *conn) initializeAll(ctx context.Context, in backend.Inbound) ([]byte, *jsonrpc.Error) {
-	ready := make([]chan struct{}, len(c.links))
-	for i, l := range c.links {
-		l.mu.Lock()
-		l.open(in)
-		ready[i] = l.ready
-		l.mu.Unlock()
-	}
-	late := time.NewTimer(initWait)
-	defer late.Stop()
-	waits := 0
-	for _, r := range ready {
-		if r == nil {
-			continue
-		}
-		select {
-		case <-r:
-		case <-late.C:
-			late.Reset(0)
-			waits++
-		case <-ctx.Done():
-			return nil, nil
-		}
-	}
-	if waits > 0 {
-		c.tellLater(ready)
+	each(c.links, func(_ int, l *link) { l.opens(ctx, in) })
+	if ctx.Err() != nil {
+		return nil, nil
 	}
 	revision, found := "", false
 	capabilities := map[string]map[string]json.RawMessage{}
@@ -114,22 +92,57 @@ func addCapabilities(all map[string]map[string]json.RawMessage, of []byte) {
 	})
 }
 
-// tellLater tells the client of servers that take longer to open than it waits.
-func (c *conn) tellLater(ready []chan struct{}) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
+// opens has a server opened, and waits for that, but not for long. It reports whether it is open.
+func (l *link) opens(ctx context.Context, in backend.Inbound) bool {
+	l.mu.Lock()
+	if l.state == linkOpen {
+		l.mu.Unlock()
+		return true
+	}
+	l.open(in)
+	ready := l.ready
+	l.mu.Unlock()
+	if ready == nil { // the conversation ends
+		return false
+	}
+	wait := time.NewTimer(l.c.b.waitFor(l.member.Name))
+	defer wait.Stop()
+	select {
+	case <-ready:
+	case <-wait.C:
+		l.c.b.setLate(l.member.Name, true)
+		l.tellLater(ready)
+	case <-ctx.Done():
+	}
+	return l.isReady()
+}
+
+// isReady reports whether the server is open.
+func (l *link) isReady() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.state == linkOpen
+}
+
+// tellLater tells the client of a server that takes longer to open than it waits, once for an opening.
+func (l *link) tellLater(ready chan struct{}) {
+	l.mu.Lock()
+	told := l.told == ready
+	l.told = ready
+	l.mu.Unlock()
+	l.c.mu.Lock()
+	defer l.c.mu.Unlock()
+	if told || l.c.closed {
 		return
 	}
-	c.work.Go(func() {
-		for _, r := range ready {
-			select {
-			case <-r:
-			case <-c.ctx.Done():
-				return
+	l.c.work.Go(func() {
+		select {
+		case <-ready:
+			if l.isReady() {
+				l.c.tellChanged()
 			}
+		case <-l.c.ctx.Done():
 		}
-		c.tellChanged()
 	})
 }
 
@@ -162,6 +175,13 @@ func (c *conn) list(ctx context.Context, in backend.Inbound) ([]byte, *jsonrpc.E
 	each(c.links, func(i int, l *link) {
 		cursor, wanted := cursors[l.member.Name]
 		if cursors != nil && !wanted || !l.offers(what.capability) {
+			return
+		}
+		if !l.opens(ctx, in) {
+			c.log.Warn("server left out of a merged list", "server", l.member.Name, "method", in.Method, "error", "it is not open")
+			return
+		}
+		if !l.offers(what.capability) {
 			return
 		}
 		params := in.Params
@@ -219,6 +239,9 @@ func (c *conn) itemsOf(what listing, i int, page []byte) (items []json.RawMessag
 			if to, _, ok := Route(members, known); !ok || to != i {
 				c.log.Warn("left out of a merged list: another server has the name", "server", l.member.Name, "name", known)
 				continue
+			}
+			if len(known) > longName && c.b.first(l.member.Name) {
+				c.log.Warn("some hosts take no names over 64 characters, and then none of the list: set a shorter prefix, or deny the tool", "server", l.member.Name, "name", known)
 			}
 		} else if !c.claim(key, l) {
 			c.log.Debug("left out of a merged list: another server has it", "server", l.member.Name, what.key, key)

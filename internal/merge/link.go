@@ -46,6 +46,7 @@ type link struct {
 	subs     map[string][]byte
 	finished bool
 	ready    chan struct{} // closed when the opening has ended
+	told     chan struct{} // that of the opening whose end the client is told of
 }
 
 // waiting is a message that waits until the server is open.
@@ -173,6 +174,9 @@ func (l *link) connect(n int, in backend.Inbound) {
 	l.c.mu.Unlock()
 	about := backend.Inbound{Context: in.Context, Header: in.Header}
 	m, err := l.askOn(ctx, conn, protocol.MethodInitialize, params, about)
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = errSilent
+	}
 	if err == nil && m.Error != nil {
 		err = fmt.Errorf("initialize failed: %s", m.Error)
 	}
@@ -252,6 +256,7 @@ func (l *link) opened(n int, result []byte, err error) {
 	l.state = linkOpen
 	close(l.ready)
 	l.mu.Unlock()
+	l.c.b.setLate(l.member.Name, false)
 }
 
 // askOn makes a request of our own on a conversation.
@@ -273,6 +278,8 @@ func (l *link) ask(ctx context.Context, in backend.Inbound, params []byte) (json
 	l.send(in, p)
 	return l.await(ctx, p)
 }
+
+var errSilent = fmt.Errorf("it did not answer initialize in %v", openFor)
 
 var errNoAnswer = errors.New("the server has ended, or could not be opened")
 

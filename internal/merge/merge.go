@@ -42,11 +42,47 @@ type Backend struct {
 
 	mu    sync.Mutex
 	conns map[*conn]struct{}
+	long  map[string]bool // members of which was said that they have a long name
+	late  map[string]bool // members that clients have waited for in vain, by name, until they open again
 }
 
 // New returns a backend. members returns the servers for a new conversation, in their order.
 func New(members func() []Member, log *slog.Logger) *Backend {
-	return &Backend{log: log, members: members, conns: make(map[*conn]struct{})}
+	return &Backend{log: log, members: members, conns: make(map[*conn]struct{}), late: make(map[string]bool), long: make(map[string]bool)}
+}
+
+// longName is how many bytes a name may have for all hosts.
+const longName = 64
+
+// first reports whether it is the first time that a member has a long name.
+func (b *Backend) first(name string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	was := b.long[name]
+	b.long[name] = true
+	return !was
+}
+
+// waitFor returns how long a client waits until a member is open. It waits once for one that hangs, and
+// then, in any conversation, only for a moment: what comes later is told as a change.
+func (b *Backend) waitFor(name string) time.Duration {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.late[name] {
+		return lateWait
+	}
+	return initWait
+}
+
+// setLate notes whether a member was waited for in vain.
+func (b *Backend) setLate(name string, late bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if late {
+		b.late[name] = true
+	} else {
+		delete(b.late, name)
+	}
 }
 
 // Open implements [backend.Backend]. The servers are opened by the client's first request.
@@ -346,10 +382,11 @@ func requestOf(ctx context.Context, in backend.Inbound) *http.Request {
 }
 
 // openFor bounds how long a server may take to start and to answer initialize, and initWait how
-// long a client waits for that when it begins: what comes later is told as a change.
+// long a client waits for that when it begins or asks for a list: what comes later is told as a change.
 const (
 	openFor  = 60 * time.Second
 	initWait = 15 * time.Second
+	lateWait = 500 * time.Millisecond // for a server that was waited for in vain
 	// againAfter is how long a server that could not be opened is left alone by lists.
 	againAfter = 5 * time.Second
 )

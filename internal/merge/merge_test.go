@@ -1,0 +1,186 @@
+package merge
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"holdfast/backend"
+	_ "holdfast/internal/testlong"
+	"holdfast/jsonrpc"
+)
+
+// A fake is a server with one tool, which may be silent.
+type fake struct {
+	tool   string
+	silent atomic.Bool
+}
+
+type fakeConn struct {
+	f    *fake
+	sink backend.Sink
+}
+
+func (f *fake) Open(_ context.Context, _ backend.Start, sink backend.Sink) (backend.Conn, error) {
+	return &fakeConn{f, sink}, nil
+}
+
+func (c *fakeConn) Deliver(in backend.Inbound) error {
+	if in.Kind != jsonrpc.Request || c.f.silent.Load() {
+		return nil
+	}
+	result := `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"x","version":"1"}}`
+	if in.Method == "tools/list" {
+		result = fmt.Sprintf(`{"tools":[{"name":%q,"inputSchema":{"type":"object"}}]}`, c.f.tool)
+	}
+	c.sink.Emit(in.Call, response(in.ID, []byte(result), nil))
+	return nil
+}
+
+func (c *fakeConn) Close() error { return nil }
+
+// A client is a conversation with the merged servers.
+type client struct {
+	conn     backend.Conn
+	said     chan jsonrpc.Message
+	requests int
+}
+
+func (c *client) Emit(_ backend.Call, m jsonrpc.Message) { c.said <- m }
+func (c *client) EmitUnrelated(m jsonrpc.Message)        { c.said <- m }
+func (c *client) Closed(error, bool)                     {}
+
+func newClient(t *testing.T, b *Backend) *client {
+	t.Helper()
+	c := &client{said: make(chan jsonrpc.Message, 100)}
+	var err error
+	if c.conn, err = b.Open(t.Context(), backend.Start{}, c); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.conn.Close() })
+	return c
+}
+
+// ask makes a request, and returns the response and how long it took.
+func (c *client) ask(t *testing.T, method string) (jsonrpc.Message, time.Duration) {
+	t.Helper()
+	began := time.Now()
+	c.requests++
+	id, params := fmt.Appendf(nil, "%d", c.requests), []byte(`{"protocolVersion":"2025-11-25","capabilities":{}}`)
+	m := jsonrpc.Message{Kind: jsonrpc.Request, ID: id, Method: method, Params: params, Raw: jsonrpc.AppendRequest(nil, id, method, params)}
+	if err := c.conn.Deliver(backend.Inbound{Message: m, Context: t.Context()}); err != nil {
+		t.Fatal(err)
+	}
+	for m := range c.said {
+		if string(m.ID) == string(id) && m.Kind == jsonrpc.Response {
+			return m, time.Since(began)
+		}
+	}
+	return m, 0
+}
+
+// tools returns the names of the tools, and how long that took.
+func (c *client) tools(t *testing.T) (string, time.Duration) {
+	t.Helper()
+	m, took := c.ask(t, "tools/list")
+	var list struct {
+		Tools []struct{ Name string }
+	}
+	if err := json.Unmarshal(m.Result, &list); err != nil {
+		t.Fatalf("%s: %v", m.Raw, err)
+	}
+	var names []string
+	for _, tool := range list.Tools {
+		names = append(names, tool.Name)
+	}
+	return strings.Join(names, " "), took
+}
+
+// A name that some hosts do not take is told of in the log, once.
+func TestLongNames(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log strings.Builder
+		b := New(func() []Member {
+			return []Member{{Name: "a", Backend: &fake{tool: strings.Repeat("x", 63)}, Prefix: "a_"}, {Name: "b", Backend: &fake{tool: strings.Repeat("x", 62)}, Prefix: "b_"}}
+		}, slog.New(slog.NewTextHandler(&log, nil)))
+		for range 2 {
+			c := newClient(t, b)
+			c.ask(t, "initialize")
+			if names, _ := c.tools(t); len(names) != 65+1+64 {
+				t.Errorf("tools: %s", names)
+			}
+		}
+		if got := log.String(); strings.Count(got, "64 characters") != 1 || !strings.Contains(got, "server=a ") {
+			t.Errorf("log: %s", got)
+		}
+	})
+}
+
+// One server that hangs holds clients up once, not at each list and each beginning; and who has begun
+// without it hears of it when it is there.
+func TestHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		well, ill := &fake{tool: "x"}, &fake{tool: "y"}
+		ill.silent.Store(true)
+		b := New(func() []Member {
+			return []Member{{Name: "well", Backend: well, Prefix: "well_"}, {Name: "ill", Backend: ill, Prefix: "ill_"}}
+		}, slog.New(slog.DiscardHandler))
+		first := newClient(t, b)
+		if m, took := first.ask(t, "initialize"); m.Error != nil || took != initWait {
+			t.Errorf("initialize: %s after %v", m.Raw, took)
+		}
+		for range 3 {
+			if names, took := first.tools(t); names != "well_x" || took > time.Second {
+				t.Errorf("%s after %v, want those of the other server within a second", names, took)
+			}
+		}
+		second := newClient(t, b)
+		if m, took := second.ask(t, "initialize"); m.Error != nil || took > time.Second {
+			t.Errorf("another client's initialize: %s after %v", m.Raw, took)
+		}
+		_ = second.conn.Deliver(backend.Inbound{Message: jsonrpc.Message{Kind: jsonrpc.Notification, Method: "notifications/initialized"}})
+		time.Sleep(openFor + againAfter) // it is not opened now
+		ill.silent.Store(false)
+		// It is opened by a list, and is in that or in the next: no client waits long for it.
+		if names, took := second.tools(t); names != "well_x ill_y" || took > time.Second {
+			t.Errorf("%s after %v, want those of both", names, took)
+		}
+		third := newClient(t, b)
+		if _, took := third.ask(t, "initialize"); took > time.Second {
+			t.Errorf("initialize after %v, where both are well", took)
+		}
+
+		// One that takes some seconds is told of.
+		ill.silent.Store(true)
+		fourth := newClient(t, b)
+		fourth.ask(t, "initialize")
+		_ = fourth.conn.Deliver(backend.Inbound{Message: jsonrpc.Message{Kind: jsonrpc.Notification, Method: "notifications/initialized"}})
+		c := fourth.conn.(*conn)
+		synctest.Wait()
+		ill.silent.Store(false)
+		l := c.links[1]
+		l.mu.Lock()
+		opening, pending := l.conn, l.pending
+		var id []byte
+		for _, p := range pending {
+			id = p.id
+		}
+		l.mu.Unlock()
+		opening.(*fakeConn).sink.Emit(nil, response(id, []byte(`{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"x","version":"1"}}`), nil))
+		synctest.Wait()
+		select {
+		case m := <-fourth.said:
+			if !strings.HasSuffix(m.Method, "/list_changed") {
+				t.Errorf("the client hears %s", m.Raw)
+			}
+		default:
+			t.Error("the client is not told of the server that came late")
+		}
+	})
+}
