@@ -259,9 +259,12 @@ func signals(ts *testscript.TestScript, neg bool, args []string) {
 				waitKept(ts, "calls", progressOf(line))
 			}
 			s := map[string]syscall.Signal{"INT": syscall.SIGINT, "TERM": syscall.SIGTERM, "KILL": syscall.SIGKILL, "KEPT-KILL": syscall.SIGKILL, "HUP": syscall.SIGHUP}[steps[1]]
-			if steps[1] == "NEXT" {
+			switch steps[1] {
+			case "NEXT":
 				ts.Check(os.Rename(ts.MkAbs("next"), ts.MkAbs("config.json")))
-			} else {
+			case "GONE":
+				ts.Check(os.Remove(ts.MkAbs("config.json")))
+			default:
 				ts.Check(cmd.Process.Signal(s))
 			}
 			steps = steps[2:]

@@ -317,6 +317,9 @@ func (f *serveFlags) serve(ctx context.Context, command []string, out io.Writer)
 	routes := f.routes(ctx, handler, many)
 	f.auth.tryIssuer(ctx)
 	f.greet(out, listener.Addr(), many)
+	if f.ownPage {
+		f.greetPage(admin, opts.PageToken, out)
+	}
 	defer f.show(ctx, admin, listener.Addr(), out)()
 	admin.watch(handler.Ready)
 	if f.tls.files != nil { // which the listener of the handler does not see through

@@ -70,6 +70,7 @@ type configured struct {
 	set     *manyservers.Set
 	allows  func(*config.Server) error // says why a server cannot be served; nil: any can
 	text    []byte                     // of the file, when it was last read
+	missed  int                        // how often the file could not be read, lately
 	stop    context.CancelFunc         // ends watching
 	work    sync.WaitGroup
 }
@@ -181,6 +182,9 @@ func askFor(in config.Input, out io.Writer) (string, error) {
 // Kubernetes replace files and links, and network file systems tell of no changes.
 const lookEvery = time.Second
 
+// missedFor is how often the file cannot be read before the log says so.
+const missedFor = 3
+
 // watch takes over changes of the file until ctx ends, or close is called.
 func (c *configured) watch(ctx context.Context) {
 	ctx, c.stop = context.WithCancel(ctx)
@@ -208,8 +212,15 @@ func (c *configured) watch(ctx context.Context) {
 func (c *configured) reload(asked bool) {
 	if !asked {
 		text, err := os.ReadFile(c.file)
-		if err != nil || bytes.Equal(text, c.text) {
+		if err != nil {
+			if c.missed++; c.missed == missedFor {
+				slog.Error("configuration not changed: the file cannot be read", "error", err)
+			}
 			return // a file that is being replaced is not there for a moment
+		}
+		c.missed = 0
+		if bytes.Equal(text, c.text) {
+			return
 		}
 	}
 	text, file, err := c.read()

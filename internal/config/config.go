@@ -1,6 +1,7 @@
 package config
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -35,6 +36,7 @@ func Parse(file string, data []byte, opts Options) (*File, error) {
 	if opts.Env == nil {
 		opts.Env = os.LookupEnv
 	}
+	data = bytes.TrimPrefix(data, []byte("\ufeff")) // that some editors write
 	d := &decoder{file: file, data: data}
 	var host hostFile
 	d.decode(&host)
@@ -127,7 +129,7 @@ func (r *reader) add(host member[hostServer], in section, ours member[settings])
 	}
 	s := &Server{Name: host.Name}
 	s.Line, _ = r.place(host.At)
-	if bad := strings.IndexFunc(s.Name, unicode.IsControl); s.Name == "" || s.Name == MergedName || bad >= 0 {
+	if bad := strings.IndexFunc(s.Name, unicode.IsControl); s.Name == "" || s.Name == MergedName || bad >= 0 || path.Clean("/"+s.Name) != "/"+s.Name {
 		r.failf(host.At, "a server cannot have the name %q: rename it", s.Name)
 		return
 	}
@@ -264,12 +266,7 @@ func (r *reader) settings(s *Server, own *settings, all *defaults) {
 			r.failf(own.Prefix.at, "prefix %q: want up to 32 of the characters A-Z, a-z, 0-9, _, -, . and /", *s.Prefix)
 		}
 	}
-	if t := cmp.Or(own.Tools, all.Tools); t != nil {
-		s.Allow, s.Deny = values(t.Allow), values(t.Deny)
-		if t.Allow != nil && s.Allow == nil {
-			s.Allow = []string{""} // none
-		}
-	}
+	r.tools(s, own.Tools, all.Tools)
 	s.Safe = values(own.Safe)
 	if own.Safe == nil {
 		s.Safe = values(all.Safe)
@@ -290,6 +287,24 @@ func (r *reader) settings(s *Server, own *settings, all *defaults) {
 		s.HandoffAfter = append(s.HandoffAfter, PatternDuration{v.Name, v.Value.value})
 	}
 	r.limits(s, own, all)
+}
+
+// tools reads which tools clients may call. Who says for one server what is allowed there leaves denied
+// what is denied everywhere.
+func (r *reader) tools(s *Server, own, all *toolList) {
+	for _, t := range []*toolList{all, own} {
+		if t == nil {
+			continue
+		}
+		if t.Allow != nil {
+			if s.Allow = values(t.Allow); s.Allow == nil {
+				s.Allow = []string{""} // none
+			}
+		}
+		if t.Deny != nil {
+			s.Deny = values(t.Deny)
+		}
+	}
 }
 
 // limits reads how much clients may do at the server.

@@ -17,7 +17,7 @@ import (
 
 // environment is what variables of the environment stand for in tests.
 func environment(name string) (string, bool) {
-	v, ok := map[string]string{"API_KEY": "s3cret", "AUTH_TOKEN": "t0ken", "EMPTY": ""}[name]
+	v, ok := map[string]string{"API_KEY": "s3cret", "AUTH_TOKEN": "t0ken", "EMPTY": "", "EVIL": "${API_KEY}"}[name]
 	return v, ok
 }
 
@@ -240,6 +240,8 @@ func TestMistakes(t *testing.T) {
 		in(`{"url": "http://x", "type": "ftp"}`):                                                            `a server with a url cannot be of type "ftp": want http or sse`,
 		in(`{"url": "x"}`):                                                                                  `is no URL of a server`,
 		in(`{"command": "${NOPE}"}`):                                                                        `f.json:1:34: ${NOPE}: the environment variable NOPE is not set: set it, or give a default with ${NOPE:-default}`,
+		in(`{"command": "${NONE:-${NOPE}}"}`):                                                               `f.json:1:34: ${NOPE}: the environment variable NOPE is not set`,
+		`{"mcpServers": {"..": {"command": "x"}}}`:                                                          `a server cannot have the name "..": rename it`,
 		in(`{"command": "${env:NOPE}"}`):                                                                    `the environment variable NOPE is not set`,
 		in(`{"command": "${input:x}"}`):                                                                     `${input:x}: there is no such input: add {"type": "promptString", "id": "x"} to "inputs"`,
 		in(`{"command": "${command:x}"}`):                                                                   `only some hosts know this kind of variable`,
@@ -290,6 +292,27 @@ func TestMistakes(t *testing.T) {
 	}
 }
 
+// A mark at the beginning, as some editors for Windows write it, is no mistake.
+func TestByteOrderMark(t *testing.T) {
+	t.Parallel()
+	if f := parse(t, "\ufeff"+`{"mcpServers": {"a": {"command": "x"}}}`); f.Servers[0].Name != "a" {
+		t.Errorf("%+v", f)
+	}
+}
+
+// What is denied for all servers stays denied at one that says what is allowed, unless it says what is
+// denied.
+func TestDeniedEverywhere(t *testing.T) {
+	t.Parallel()
+	f := parse(t, `{"mcpServers": {"a": {"command": "x"}, "b": {"command": "x"}, "c": {"command": "x"}}, "holdfast": {"tools": {"deny": ["rm"]}, "servers": {
+		"a": {"tools": {"allow": ["*"]}}, "b": {"tools": {"deny": []}}}}}`)
+	for i, want := range []string{"[*] [rm]", "[] []", "[] [rm]"} {
+		if got := fmt.Sprint(f.Servers[i].Allow, f.Servers[i].Deny); got != want {
+			t.Errorf("%s: %s, want %s", f.Servers[i].Name, got, want)
+		}
+	}
+}
+
 // All mistakes are told at a time, in their order.
 func TestAllMistakes(t *testing.T) {
 	t.Parallel()
@@ -304,7 +327,8 @@ func TestVariables(t *testing.T) {
 	t.Parallel()
 	home, _ := os.UserHomeDir()
 	for in, want := range map[string]string{
-		"${API_KEY}": "s3cret", "a${env:API_KEY}b${API_KEY}": "as3cretbs3cret", "${NOPE:-x y}": "x y", "${EMPTY:-d}": "d", "${EMPTY}": "", "${NOPE:-}": "",
+		"${API_KEY}": "s3cret", "a${env:API_KEY}b${API_KEY}": "as3cretbs3cret", "${NOPE:-x y}": "x y",
+		"${NOPE:-${API_KEY}}": "s3cret", "${NOPE:-a${NONE:-${env:API_KEY}b}}c": "as3cretbc", "${API_KEY:-${NONE}}": "s3cret", "${EVIL}": "${API_KEY}", "${x{y}": "${x{y}", "${NOPE:-{": "${NOPE:-{", "${EMPTY:-d}": "d", "${EMPTY}": "", "${NOPE:-}": "",
 		"${workspaceFolder}": "/src/project", "${workspaceFolderBasename}": "project", "${userHome}${/}x": home + "/x", "$API_KEY {x}": "$API_KEY {x}",
 	} {
 		f := parse(t, fmt.Sprintf(`{"mcpServers": {"a": {"command": %q}}}`, in))

@@ -31,8 +31,8 @@ type Input struct {
 // variable is one in a text: ${NAME}, ${NAME:-default}, ${env:NAME}, ${input:ID} and others.
 var variable = regexp.MustCompile(`\$\{([^{}]*)\}`)
 
-// plainVariable is variable, and $NAME too.
-var plainVariable = regexp.MustCompile(variable.String() + `|\$[A-Za-z_][A-Za-z0-9_]*`)
+// plainVariable is $NAME.
+var plainVariable = regexp.MustCompile(`^\$[A-Za-z_][A-Za-z0-9_]*`)
 
 // name is what the name of a variable of the environment looks like.
 var variableName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
@@ -46,38 +46,78 @@ type expander struct {
 }
 
 // expand returns a text with its variables.
-func (e *expander) expand(t text) string {
-	pattern := variable
-	if e.gemini {
-		pattern = plainVariable
-	}
-	return pattern.ReplaceAllStringFunc(t.value, func(whole string) string {
-		value, err := e.lookUp(whole)
-		if err != nil {
-			e.failf(t.at, "%s: %v", whole, err)
+func (e *expander) expand(t text) string { return e.expanded(t.at, t.value) }
+
+// expanded returns a text, or the default of a variable, with its variables. at is its place.
+func (e *expander) expanded(at int, s string) string {
+	var out strings.Builder
+	for {
+		i := strings.IndexByte(s, '$')
+		if i < 0 {
+			out.WriteString(s)
+			return out.String()
 		}
-		return value
-	})
+		out.WriteString(s[:i])
+		s = s[i:]
+		n := e.variableAt(s)
+		if n == 0 {
+			out.WriteByte('$')
+			s = s[1:]
+			continue
+		}
+		value, err := e.lookUp(at, s[:n])
+		if err != nil {
+			e.failf(at, "%s: %v", s[:n], err)
+		}
+		out.WriteString(value)
+		s = s[n:]
+	}
+}
+
+// variableAt returns the length of the variable that a text begins with, or 0. A default may have
+// variables in it.
+func (e *expander) variableAt(s string) int {
+	if !strings.HasPrefix(s, "${") {
+		if e.gemini {
+			return len(plainVariable.FindString(s))
+		}
+		return 0
+	}
+	depth := 0
+	for i := 0; i < len(s); i++ {
+		switch {
+		case strings.HasPrefix(s[i:], "${"):
+			depth++
+			i++
+		case s[i] == '{':
+			return 0
+		case s[i] == '}':
+			if depth--; depth == 0 {
+				return i + 1
+			}
+		}
+	}
+	return 0
 }
 
 // lookUp returns the value of a variable as it stands in a text.
-func (e *expander) lookUp(whole string) (string, error) {
+func (e *expander) lookUp(at int, whole string) (string, error) {
 	if name, braced := strings.CutPrefix(whole, "${"); braced {
-		return e.value(strings.TrimSuffix(name, "}"))
+		return e.value(at, strings.TrimSuffix(name, "}"))
 	}
-	return e.environment(whole[1:])
+	return e.environment(at, whole[1:])
 }
 
 // value returns the value of a variable.
-func (e *expander) value(name string) (string, error) {
+func (e *expander) value(at int, name string) (string, error) {
 	kind, rest, qualified := strings.Cut(name, ":")
 	switch {
 	case qualified && kind == "env":
-		return e.environment(rest)
+		return e.environment(at, rest)
 	case qualified && kind == "input":
 		return e.input(rest)
 	case qualified && variableName.MatchString(kind) && strings.HasPrefix(rest, "-"):
-		return e.environment(name)
+		return e.environment(at, name)
 	case qualified:
 		return "", fmt.Errorf("only some hosts know this kind of variable: write its value in its place, or use ${env:NAME}")
 	}
@@ -96,18 +136,18 @@ func (e *expander) value(name string) (string, error) {
 	if !variableName.MatchString(name) {
 		return "", fmt.Errorf("this is no variable: want ${NAME}, ${NAME:-default}, ${env:NAME} or ${input:ID}")
 	}
-	return e.environment(name)
+	return e.environment(at, name)
 }
 
 // environment returns a variable of the environment, which may have a default ("NAME:-default").
-func (e *expander) environment(name string) (string, error) {
+func (e *expander) environment(at int, name string) (string, error) {
 	name, fallback, has := strings.Cut(name, ":-")
 	value, ok := e.opts.Env(name)
 	switch {
 	case ok && (value != "" || !has):
 		return value, nil
 	case has:
-		return fallback, nil
+		return e.expanded(at, fallback), nil
 	}
 	return "", fmt.Errorf("the environment variable %s is not set: set it, or give a default with ${%s:-default}", name, name)
 }
