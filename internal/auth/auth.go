@@ -204,12 +204,12 @@ func (p *Policy) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	switch {
 	case errors.Is(err, errUnavailable):
 		p.log().Warn("a token cannot be checked", "error", err)
-		p.told(r, "auth_unavailable", http.StatusServiceUnavailable)
+		p.reportRefused(r, "auth_unavailable", http.StatusServiceUnavailable)
 		w.Header().Set("Retry-After", "5")
 		answer(w, http.StatusServiceUnavailable, "temporarily_unavailable", errUnavailable)
 		return
 	case errors.Is(err, errCertificate):
-		p.told(r, "no_certificate", http.StatusForbidden)
+		p.reportRefused(r, "no_certificate", http.StatusForbidden)
 		answer(w, http.StatusForbidden, "", err)
 		return
 	case errors.Is(err, errInvalid):
@@ -217,13 +217,13 @@ func (p *Policy) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	case errors.Is(err, errScope):
 		status, code = http.StatusForbidden, "insufficient_scope"
 	}
-	p.told(r, cmp.Or(code, "no_token"), status)
+	p.reportRefused(r, cmp.Or(code, "no_token"), status)
 	w.Header().Set("WWW-Authenticate", p.challenge(r, code, err, p.Scopes))
 	answer(w, status, code, err)
 }
 
-// told tells of a request that is refused.
-func (p *Policy) told(r *http.Request, reason string, status int) {
+// reportRefused passes a refused request to Refused.
+func (p *Policy) reportRefused(r *http.Request, reason string, status int) {
 	if p.Refused != nil {
 		p.Refused(r, reason, status)
 	}

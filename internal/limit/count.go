@@ -3,7 +3,7 @@ package limit
 // A count is how many calls of one key are in flight.
 type count struct {
 	here, elsewhere int // on this node, and as far as is known on others
-	told            int // what the others were told last, see shared.go
+	shared          int // what the other nodes were sent last, see shared.go
 }
 
 // A Pass is what requests that begin together take of the calls in flight. Its methods may be
@@ -134,7 +134,7 @@ func (s *Slot) free() {
 
 // settle forgets a count of which nothing is left. l.mu is held.
 func (l *Limiter) settle(k key, c *count) {
-	if c.here == 0 && c.elsewhere == 0 && c.told == 0 {
+	if c.here == 0 && c.elsewhere == 0 && c.shared == 0 {
 		delete(l.counts, k)
 	}
 }

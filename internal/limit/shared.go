@@ -11,14 +11,14 @@ import (
 // is.
 
 const (
-	// TellEvery is how often others are to be told.
-	TellEvery = 250 * time.Millisecond
+	// ShareEvery is how often others are to be told.
+	ShareEvery = 250 * time.Millisecond
 	// againEvery is in how many of those times a number is told again that has not changed, and
 	// forgetAfter when it is forgotten, as its node is gone.
 	againEvery  = 4
 	forgetAfter = 3 * time.Second
-	// mostTold bounds how many numbers are told at a time. Of more the rest is told later.
-	mostTold = 4096
+	// mostShared bounds how many numbers are told at a time. Of more the rest is told later.
+	mostShared = 4096
 )
 
 // A Number is what one node tells of one thing that is counted. It is told as JSON; a node of another
@@ -32,13 +32,13 @@ type Number struct {
 
 // shared is what is known of other nodes, and what they are to know. Guarded by Limiter.mu.
 type shared struct {
-	turn  int                  // how often they were told
-	used  map[key]struct{}     // the keys of buckets whose use they are to be told
-	known map[toldBy]elsewhere // calls in flight on others
+	turn  int                   // how often they were told
+	used  map[key]struct{}      // the keys of buckets whose use they are to be told
+	known map[nodeKey]elsewhere // calls in flight on others
 }
 
-// A toldBy is a number of a node.
-type toldBy struct {
+// A nodeKey is a number of a node.
+type nodeKey struct {
 	node string
 	key
 }
@@ -53,7 +53,7 @@ type elsewhere struct {
 func (l *Limiter) Share() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.shared.used, l.shared.known = make(map[key]struct{}), make(map[toldBy]elsewhere)
+	l.shared.used, l.shared.known = make(map[key]struct{}), make(map[nodeKey]elsewhere)
 }
 
 // use notes that a call has begun that others are to be told of. l.mu is held.
@@ -64,14 +64,14 @@ func (l *Limiter) use(k key, b *bucket) {
 	}
 }
 
-// Tell returns what others are to be told now. It is called every [TellEvery], and forgets what
+// Changes returns what others are to be told now. It is called every [ShareEvery], and forgets what
 // nodes have told that are silent.
-func (l *Limiter) Tell() (all []Number) {
+func (l *Limiter) Changes() (all []Number) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.shared.turn++
 	for k := range l.shared.used {
-		if len(all) >= mostTold/2 {
+		if len(all) >= mostShared/2 {
 			break
 		}
 		delete(l.shared.used, k)
@@ -81,18 +81,18 @@ func (l *Limiter) Tell() (all []Number) {
 		}
 	}
 	for k, c := range l.counts {
-		if len(all) >= mostTold {
+		if len(all) >= mostShared {
 			break
 		}
-		if c.here != c.told || c.here > 0 && l.shared.turn%againEvery == 0 {
+		if c.here != c.shared || c.here > 0 && l.shared.turn%againEvery == 0 {
 			all = append(all, Number{k.kind, k.server, []byte(k.name), c.here})
-			c.told = c.here
+			c.shared = c.here
 			l.settle(k, c)
 		}
 	}
 	now := time.Now()
 	silent := false
-	maps.DeleteFunc(l.shared.known, func(of toldBy, was elsewhere) bool {
+	maps.DeleteFunc(l.shared.known, func(of nodeKey, was elsewhere) bool {
 		if now.Sub(was.at) < forgetAfter {
 			return false
 		}
@@ -106,8 +106,8 @@ func (l *Limiter) Tell() (all []Number) {
 	return all
 }
 
-// Hear takes in what another node tells.
-func (l *Limiter) Hear(node string, all []Number) {
+// Merge takes in what another node tells.
+func (l *Limiter) Merge(node string, all []Number) {
 	rates := make([]Rate, len(all)) // before the lock is taken
 	for i := range all {
 		rates[i] = l.rateOf(&all[i])
@@ -121,7 +121,7 @@ func (l *Limiter) Hear(node string, all []Number) {
 		switch {
 		case all[i].N < 0 || all[i].N > 1<<30:
 		case k.kind >= clientCalls && k.kind <= toolCalls:
-			of := toldBy{node, k}
+			of := nodeKey{node, k}
 			was := l.shared.known[of].n
 			if l.addElsewhere(k, all[i].N-was); all[i].N == 0 {
 				delete(l.shared.known, of)

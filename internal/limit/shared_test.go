@@ -25,7 +25,7 @@ func newNodes(n int, p Policy) (all nodes) {
 func (all nodes) tell(t *testing.T) {
 	t.Helper()
 	for i, from := range all {
-		text, err := json.Marshal(from.Tell())
+		text, err := json.Marshal(from.Changes())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -37,7 +37,7 @@ func (all nodes) tell(t *testing.T) {
 			if err := json.Unmarshal(text, &told); err != nil {
 				t.Fatal(err)
 			}
-			to.Hear(fmt.Sprint("node ", i), told)
+			to.Merge(fmt.Sprint("node ", i), told)
 		}
 	}
 }
@@ -65,7 +65,7 @@ func TestRateOfNodes(t *testing.T) {
 					all.tell(t)
 				}
 				passed := time.Since(begin).Seconds()
-				if most := burst + perSecond*passed + float64(n-1)*(burst+perSecond*TellEvery.Seconds()); float64(began) > most+1 {
+				if most := burst + perSecond*passed + float64(n-1)*(burst+perSecond*ShareEvery.Seconds()); float64(began) > most+1 {
 					t.Fatalf("%d calls after %v s, and %v are the most", began, passed, most)
 				}
 				time.Sleep(10 * time.Millisecond)
@@ -100,7 +100,7 @@ func TestCallsOfNodes(t *testing.T) {
 		}
 		waits := waits(t, t.Context(), b, ann, "")
 		for range 20 { // which is longer than a silent node is believed
-			time.Sleep(TellEvery)
+			time.Sleep(ShareEvery)
 			all.tell(t)
 		}
 		if began(waits) != nil {
@@ -117,17 +117,17 @@ func TestCallsOfNodes(t *testing.T) {
 		}
 		three.Release()
 		for range 20 { // a is silent
-			time.Sleep(TellEvery)
-			b.Tell()
+			time.Sleep(ShareEvery)
+			b.Changes()
 		}
 		if _, why := admit(t, b, ann, "", ""); why != "" {
 			t.Errorf("after the end of a node: %s", why)
 		}
 		two.Release()
-		a.Tell()
+		a.Changes()
 		if len(a.counts) != 0 || len(b.shared.known) != 0 {
 			t.Errorf("left: %v, %v", a.counts, b.shared.known)
 		}
-		b.Hear("a", []Number{{Kind: 99, N: 5}, {Kind: clientCalls, Name: []byte("x"), N: -5}, {Kind: serverRate, Name: []byte("x"), N: 1 << 40}})
+		b.Merge("a", []Number{{Kind: 99, N: 5}, {Kind: clientCalls, Name: []byte("x"), N: -5}, {Kind: serverRate, Name: []byte("x"), N: 1 << 40}})
 	})
 }

@@ -26,15 +26,15 @@ const (
 
 // Live keeps what the page shows. Its methods may be called concurrently.
 type Live struct {
-	opts    Options
-	source  atomic.Pointer[Source] // nil: the page is not served yet
-	serial  atomic.Uint64
-	changed atomic.Uint64 // on this node
-	news    atomic.Uint64 // of other nodes
-	viewers atomic.Int32
-	tellers atomic.Int32
-	closed  chan struct{}
-	once    sync.Once
+	opts     Options
+	source   atomic.Pointer[Source] // nil: the page is not served yet
+	serial   atomic.Uint64
+	changed  atomic.Uint64 // on this node
+	news     atomic.Uint64 // of other nodes
+	viewers  atomic.Int32
+	requests atomic.Int32
+	closed   chan struct{}
+	once     sync.Once
 
 	mu           sync.Mutex // before a record's
 	inFlight     []*record

@@ -270,7 +270,7 @@ func (l *Live) viewOf(chosen string) *view {
 func TestNobodyIsAsked(t *testing.T) {
 	t.Parallel()
 	f := newNodes(t, "a", "c")
-	if v := f.pages["c"].view(""); len(v.Nodes) != 1 || f.pages["a"].tellers.Load() != 0 {
+	if v := f.pages["c"].view(""); len(v.Nodes) != 1 || f.pages["a"].requests.Load() != 0 {
 		t.Errorf("asked: %+v", v.Nodes)
 	}
 	o := &f.pages["c"].others
@@ -280,7 +280,7 @@ func TestNobodyIsAsked(t *testing.T) {
 	o.mu.Lock()
 	o.idle = time.Now().Add(-lingerFor)
 	o.mu.Unlock()
-	eventually(t, func() bool { return f.pages["a"].tellers.Load() == 0 })
+	eventually(t, func() bool { return f.pages["a"].requests.Load() == 0 })
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.stop != nil || o.nodes != nil {

@@ -12,7 +12,7 @@ const numbersInNotice = 12
 
 // tellLimits tells the other nodes what was counted here.
 func (n *Nodes) tellLimits() {
-	t := time.NewTicker(limit.TellEvery)
+	t := time.NewTicker(limit.ShareEvery)
 	defer t.Stop()
 	for {
 		select {
@@ -20,7 +20,7 @@ func (n *Nodes) tellLimits() {
 		case <-n.quit:
 			return
 		}
-		all := n.opts.Limits.Tell()
+		all := n.opts.Limits.Changes()
 		if len(all) == 0 {
 			continue
 		}

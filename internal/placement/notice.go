@@ -53,7 +53,7 @@ func (n *Nodes) noticed(text []byte) {
 		n.leavers.requestLeft(says.Request)
 	}
 	if says.Limits != nil && n.opts.Limits != nil {
-		n.opts.Limits.Hear(says.Node, says.Limits)
+		n.opts.Limits.Merge(says.Node, says.Limits)
 	}
 	if says.Left == "" {
 		return

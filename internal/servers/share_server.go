@@ -178,13 +178,13 @@ func (n *sharing) take(id []byte) *sharedRequest {
 }
 
 // Emit implements [backend.Sink].
-func (n *sharing) Emit(_ backend.Call, m jsonrpc.Message) { n.heard(m) }
+func (n *sharing) Emit(_ backend.Call, m jsonrpc.Message) { n.receive(m) }
 
 // EmitUnrelated implements [backend.Sink].
-func (n *sharing) EmitUnrelated(m jsonrpc.Message) { n.heard(m) }
+func (n *sharing) EmitUnrelated(m jsonrpc.Message) { n.receive(m) }
 
-// heard takes a message of the server.
-func (n *sharing) heard(m jsonrpc.Message) {
+// receive takes a message of the server.
+func (n *sharing) receive(m jsonrpc.Message) {
 	switch {
 	case m.Kind == jsonrpc.Response:
 		rq := n.take(m.ID)

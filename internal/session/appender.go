@@ -188,7 +188,7 @@ func (a *appender) context() (context.Context, context.CancelFunc) {
 func (a *appender) append(rest []queuedEntry, n int) {
 	turn := rest[:n]
 	if a.s.Moved() {
-		tellLeft(turn)
+		observeLeft(turn)
 		return // whoever has the session now says how its calls end
 	}
 	ctx, stop := a.context()
@@ -201,7 +201,7 @@ func (a *appender) append(rest []queuedEntry, n int) {
 	}
 	err := a.s.m.store.Append(ctx, a.s.lease, batch)
 	if err == nil && a.s.m.opts.Observers != nil {
-		tellAppended(turn, batch)
+		observeAppended(turn, batch)
 	}
 	clear(batch)
 	if a.batch = batch[:0]; cap(batch) > roomKept {
@@ -284,7 +284,7 @@ func (a *appender) put(ctx context.Context, c *Call, number uint64, entries ...s
 	if err == nil {
 		c.seq += uint64(len(records))
 		for i := range records {
-			c.tellEntry(number, &records[i].Entry)
+			c.observeEntry(number, &records[i].Entry)
 		}
 	}
 	return err
@@ -298,7 +298,7 @@ func (a *appender) refused(ctx context.Context, turn []queuedEntry, err error) {
 	x := &turn[0]
 	if errors.Is(err, stream.ErrNotFound) {
 		x.c.seal() // the session is gone, and its readers know
-		x.c.tellUnknown(x.number)
+		x.c.observeUnknown(x.number)
 		if x.number != standalone {
 			a.streamEnded(x)
 		}
@@ -341,7 +341,7 @@ func (a *appender) refused(ctx context.Context, turn []queuedEntry, err error) {
 		return
 	default:
 		x.c.endInMemory(end)
-		x.c.tellUnknown(x.number)
+		x.c.observeUnknown(x.number)
 		a.s.streams.wake(x.number)
 		x.c.endUnstored(x.number)
 		a.s.wakeTask(x.number)

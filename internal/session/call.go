@@ -264,7 +264,7 @@ func (c *Call) respondLocked(rq *inflight, data []byte) {
 	}
 	if last {
 		c.end()
-		c.tellLightEnd()
+		c.observeLightEnd()
 		c.wake()
 	}
 }
@@ -306,7 +306,7 @@ func (c *Call) dropRequest(rq *inflight) {
 		return
 	}
 	c.end()
-	c.tellLeft()
+	c.observeLeft()
 	for f := range c.features {
 		f.left(c)
 	}
@@ -355,7 +355,7 @@ func (c *Call) cancel(rq *inflight) {
 	}
 	if last {
 		c.end()
-		c.tellLightEnd()
+		c.observeLightEnd()
 		c.wake()
 	}
 }

@@ -67,7 +67,7 @@ func (s *Session) connect(ctx context.Context, r *http.Request, took bool) error
 	s.mu.Unlock()
 	began := time.Now()
 	conn, err := s.m.openBackend(ctx, backend.Start{Session: s.Name(), Secret: s.id, Server: s.Server(), Revision: s.modern, HTTP: r}, l)
-	s.tellOpened(began, err)
+	s.observeOpened(began, err)
 	if err != nil {
 		if took {
 			s.m.freePlace(s.tenant, false)
@@ -88,7 +88,7 @@ func (s *Session) connect(ctx context.Context, r *http.Request, took bool) error
 	l.over = ended
 	s.mu.Unlock()
 	if ended { // while it was opened
-		s.tellClosed()
+		s.observeClosed()
 		s.m.closeBackend(conn)
 		return fmt.Errorf("%w: it ended at once", ErrRefused)
 	}
@@ -265,7 +265,7 @@ func (l *link) finish() backend.Conn {
 	}
 	l.s.backend.own.endAll()
 	if l.conn != nil {
-		l.s.tellClosed()
+		l.s.observeClosed()
 	}
 	return l.conn
 }

@@ -169,7 +169,7 @@ func (c *Call) attend() (done func()) {
 			left, h.waiting = h.waiting, nil
 		}
 		c.mu.Unlock()
-		c.s.tellStandalone(left)
+		c.s.emitStandalone(left)
 	}
 }
 
@@ -189,14 +189,14 @@ func (c *Call) question(data []byte) {
 	}
 	c.mu.Unlock()
 	if direct {
-		c.s.tellStandalone([][]byte{data})
+		c.s.emitStandalone([][]byte{data})
 		return
 	}
 	c.s.wakeTask(c.number)
 }
 
-// tellStandalone tells requests of the backend on the standalone stream.
-func (s *Session) tellStandalone(all [][]byte) {
+// emitStandalone tells requests of the backend on the standalone stream.
+func (s *Session) emitStandalone(all [][]byte) {
 	for _, data := range all {
 		if s.Asks(jsonrpc.Field(data, "id")) {
 			s.standalone.emit(data, false)

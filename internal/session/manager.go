@@ -209,7 +209,7 @@ func (m *Manager) begin(r *http.Request, principal string, kind kind, open func(
 		s.mu.Lock()
 		s.lease = lease
 		if _, ok := s.become(sessionOpen); ok {
-			s.tellBegan()
+			s.observeBegan()
 		}
 		s.mu.Unlock()
 		m.store.Count(lease, s.tenant.name)

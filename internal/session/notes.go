@@ -270,7 +270,7 @@ func (s *Session) noteInJournal(c *Call) error {
 		}
 		s.removeCall(c)
 		s.mu.Unlock()
-		c.tellNotBegun(err)
+		c.observeNotBegun(err)
 		s.m.dismiss(s, int32(lost))
 	}
 	return err

@@ -32,30 +32,30 @@ func (s *Session) happened(e observe.Event) { s.m.opts.Observers.Happened(e) }
 // isObserved reports whether there are observers.
 func (s *Session) isObserved() bool { return s.m.opts.Observers != nil }
 
-// tellBegan tells that the session is open here.
-func (s *Session) tellBegan() {
+// observeBegan tells that the session is open here.
+func (s *Session) observeBegan() {
 	if s.isObserved() {
 		s.happened(observe.SessionBegan{Session: s.observed()})
 	}
 }
 
-// tellSafeTools tells of the tools that a session which was taken over is known to have. s.mu is held,
+// observeSafeTools tells of the tools that a session which was taken over is known to have. s.mu is held,
 // or nobody knows the session.
-func (s *Session) tellSafeTools() {
+func (s *Session) observeSafeTools() {
 	if s.isObserved() && len(s.tools.safe) > 0 {
 		s.happened(observe.ToolsListed{Session: s.observed(), Tools: slices.Collect(maps.Keys(s.tools.safe))})
 	}
 }
 
-// tellEnded tells that the session is over here.
-func (s *Session) tellEnded(from, to sessionState) {
+// observeEnded tells that the session is over here.
+func (s *Session) observeEnded(from, to sessionState) {
 	if s.isObserved() && from == sessionOpen {
 		s.happened(observe.SessionEnded{Session: s.observed(), Left: to == sessionLeaving || to == sessionMoved})
 	}
 }
 
-// tellTakenOver tells that the session has come here from another node.
-func (s *Session) tellTakenOver(node string, began time.Time, found *restored) {
+// observeTakenOver tells that the session has come here from another node.
+func (s *Session) observeTakenOver(node string, began time.Time, found *restored) {
 	if s.isObserved() {
 		s.happened(observe.TakenOver{
 			Session: s.observed(), From: node, Took: time.Since(began), Again: len(found.retry), Unknown: len(found.lost),
@@ -63,22 +63,22 @@ func (s *Session) tellTakenOver(node string, began time.Time, found *restored) {
 	}
 }
 
-// tellOpened tells that the backend was opened, or could not be.
-func (s *Session) tellOpened(began time.Time, err error) {
+// observeOpened tells that the backend was opened, or could not be.
+func (s *Session) observeOpened(began time.Time, err error) {
 	if s.isObserved() {
 		s.happened(observe.BackendOpened{Session: s.observed(), Took: time.Since(began), Err: err})
 	}
 }
 
-// tellClosed tells that the backend is over.
-func (s *Session) tellClosed() {
+// observeClosed tells that the backend is over.
+func (s *Session) observeClosed() {
 	if s.isObserved() {
 		s.happened(observe.BackendClosed{Session: s.observed()})
 	}
 }
 
-// tellTools tells which tools a page of a tools/list result has.
-func (s *Session) tellTools(result []byte) {
+// observeTools tells which tools a page of a tools/list result has.
+func (s *Session) observeTools(result []byte) {
 	var page struct{ Tools []struct{ Name string } }
 	if !s.isObserved() || json.Unmarshal(result, &page) != nil || len(page.Tools) == 0 {
 		return
@@ -284,21 +284,21 @@ func (c *Call) settleRefused(number uint64, ids [][]byte, note bool) {
 	}
 }
 
-// tellLightEnd tells how a call has ended of which nothing is stored. Of a stored one that is
+// observeLightEnd tells how a call has ended of which nothing is stored. Of a stored one that is
 // told when its end is in the store. c.mu is held.
-func (c *Call) tellLightEnd() {
+func (c *Call) observeLightEnd() {
 	if c.number == 0 || c.sharesStream() {
 		c.watch.End(c.number, observe.Cancelled, 0)
 	}
 }
 
-// tellUnknown tells how the call has ended: nobody knows, if that was not settled.
-func (c *Call) tellUnknown(number uint64) {
+// observeUnknown tells how the call has ended: nobody knows, if that was not settled.
+func (c *Call) observeUnknown(number uint64) {
 	c.watch.End(number, observe.Unknown, protocol.CodeOutcomeUnknown)
 }
 
-// tellNotBegun tells that the call has ended before it began.
-func (c *Call) tellNotBegun(err error) {
+// observeNotBegun tells that the call has ended before it began.
+func (c *Call) observeNotBegun(err error) {
 	number := c.Number()
 	if errors.Is(err, ErrMoved) {
 		c.watch.Leave(number)
@@ -307,9 +307,9 @@ func (c *Call) tellNotBegun(err error) {
 	c.watch.End(number, observe.Error, jsonrpc.CodeServer)
 }
 
-// tellLeft tells that the call has left this node. What was answered from memory has been. c.mu is
+// observeLeft tells that the call has left this node. What was answered from memory has been. c.mu is
 // held.
-func (c *Call) tellLeft() {
+func (c *Call) observeLeft() {
 	if c.number == 0 {
 		c.watch.End(0, observe.Left, 0)
 	} else {
@@ -317,8 +317,8 @@ func (c *Call) tellLeft() {
 	}
 }
 
-// tellLeft tells that the calls have left this node whose ends are not stored here any more.
-func tellLeft(turn []queuedEntry) {
+// observeLeft tells that the calls have left this node whose ends are not stored here any more.
+func observeLeft(turn []queuedEntry) {
 	for i := range turn {
 		if x := &turn[i]; x.last && !x.note {
 			x.c.watch.Leave(x.number)
@@ -326,30 +326,30 @@ func tellLeft(turn []queuedEntry) {
 	}
 }
 
-// tellTask tells that the client was given a task's id in the place of the response.
-func (c *Call) tellTask() {
+// observeTask tells that the client was given a task's id in the place of the response.
+func (c *Call) observeTask() {
 	if c.watch != nil {
 		c.watch.Happened(observe.BecameTask{})
 	}
 }
 
-// tellAppended tells of the messages of turn, which are in the store as batch. It has none of
+// observeAppended tells of the messages of turn, which are in the store as batch. It has none of
 // those whose call was sealed.
-func tellAppended(turn []queuedEntry, batch []stream.Record) {
+func observeAppended(turn []queuedEntry, batch []stream.Record) {
 	for i := range turn {
 		x := &turn[i]
 		if len(batch) == 0 || batch[0].Number != x.number || batch[0].Note != x.note || len(batch[0].Data) != len(x.data) {
 			continue
 		}
 		if !x.note && !x.c.hasJournal() {
-			x.c.tellEntry(x.number, &batch[0].Entry)
+			x.c.observeEntry(x.number, &batch[0].Entry)
 		}
 		batch = batch[1:]
 	}
 }
 
-// tellEntry tells of an entry of the call's stream that is in the store.
-func (c *Call) tellEntry(number uint64, e *stream.Entry) {
+// observeEntry tells of an entry of the call's stream that is in the store.
+func (c *Call) observeEntry(number uint64, e *stream.Entry) {
 	if c.watch == nil {
 		return
 	}
@@ -400,8 +400,8 @@ func (r *Reader) tell(e observe.Event) {
 	}
 }
 
-// tellRead tells that what was read so far was written.
-func (r *Reader) tellRead() {
+// observeRead tells that what was read so far was written.
+func (r *Reader) observeRead() {
 	if r.observed != nil {
 		r.tell(observe.ReaderRead{Reader: &r.observed.Reader, Seq: r.cursor.Seq})
 	}
@@ -410,8 +410,8 @@ func (r *Reader) tellRead() {
 // NoteCut notes that the connection broke, where Detach is not told so.
 func (r *Reader) NoteCut() { r.cut = true }
 
-// tellWent tells that the reader has left.
-func (r *Reader) tellWent(broke bool) {
+// observeWent tells that the reader has left.
+func (r *Reader) observeWent(broke bool) {
 	o := r.observed
 	if o == nil {
 		return

@@ -31,7 +31,7 @@ func (a *appender) giveUp(rest []queuedEntry, err error) {
 	s.m.logger.Warn("session lost", "session", s.Name(), "error", err)
 	if !unavailable(err) {
 		s.m.leaveNode(s, 0)
-		tellLeft(rest)
+		observeLeft(rest)
 		return
 	}
 	var ids [][]byte
@@ -50,7 +50,7 @@ func (a *appender) giveUp(rest []queuedEntry, err error) {
 		end[len(end)-1].Last = true
 		c.endInMemory(end)
 		c.settleRefused(number, ids, false)
-		c.tellUnknown(number)
+		c.observeUnknown(number)
 		s.streams.wake(number)
 	}
 	s.streams.wake(standalone)

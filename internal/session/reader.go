@@ -281,7 +281,7 @@ func (r *Reader) fetch(ctx context.Context, buf []stream.Entry) ([]stream.Entry,
 // Delivered notes that everything that Next returned has been written to the client.
 func (r *Reader) Delivered() {
 	r.endWritten = r.ended
-	r.tellRead()
+	r.observeRead()
 	if r.webhooks != nil {
 		r.webhooksDelivered()
 	}
@@ -364,7 +364,7 @@ func (r *Reader) end() {
 // stream: then the client may come back for that one only.
 func (r *Reader) Detach(broke, ids, besides bool) {
 	r.stop()
-	r.tellWent(broke)
+	r.observeWent(broke)
 	if c := r.s.resumed(r.cursor.Stream.Number); c != nil {
 		c.clientSeen() // from now on it is away
 	}

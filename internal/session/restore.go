@@ -143,7 +143,7 @@ func (s *Session) restoreStandalone(st *shared.Stream, read, notified map[uint64
 		}
 		s.tools.safe[tool] = true
 	}
-	s.tellSafeTools()
+	s.observeSafeTools()
 	s.takeCapabilities(m.Params)
 }
 

@@ -200,7 +200,7 @@ func (s *Session) learnAll(l *link, listed int, done chan struct{}, in backend.I
 			failed = ctx.Err() == nil
 			break
 		}
-		s.tellTools(m.Result)
+		s.observeTools(m.Result)
 		cursor, _ := all.learn(m.Result, s.m.handsOff())
 		if cursor == "" {
 			break

@@ -107,7 +107,7 @@ func (s *Session) responded(l *link, call *Call, m jsonrpc.Message) {
 		noted = s.revision != "" && s.m.shared != nil
 	case protocol.MethodToolsList:
 		listed = s.learnPage(rq, m.Result)
-		s.tellTools(m.Result)
+		s.observeTools(m.Result)
 	}
 	adds := rq.adds && !s.tools.clash
 	s.mu.Unlock()

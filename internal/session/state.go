@@ -258,7 +258,7 @@ type closing struct {
 // held.
 func (s *Session) close(to sessionState) (c closing, ok bool) {
 	if c.from, ok = s.become(to); ok {
-		s.tellEnded(c.from, to)
+		s.observeEnded(c.from, to)
 		c.inFlight, c.conn = s.takeInFlight(true), s.backend.link.finish()
 		s.asked.dropAll()
 	}

@@ -141,7 +141,7 @@ func (m *Manager) takeOver(values context.Context, at *Remote, old *Session) (*S
 	}
 	m.logger.Log(ctx, level, "session taken over", "session", s.Name(), "from", was.Owner,
 		"again", len(found.retry), "unknown", len(found.lost))
-	s.tellTakenOver(was.Owner, began, &found)
+	s.observeTakenOver(was.Owner, began, &found)
 	m.awaitReturn(s, found)
 	s.Touch()
 	s.use.calls.Add(-1)
@@ -213,7 +213,7 @@ func (m *Manager) restored(ctx context.Context, at *Remote, was shared.Session, 
 	m.store.Count(s.lease, s.tenant.name)
 	found := s.restore(ctx, taken.Streams)
 	if s.step(sessionOpen) {
-		s.tellBegan()
+		s.observeBegan()
 	}
 	s.endLost(found.lost)
 	if late == nil {

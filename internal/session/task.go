@@ -92,7 +92,7 @@ func (s *Session) MakeTask(number uint64) (since time.Time, err error) {
 	}
 	since = t.since
 	t.of.mu.Unlock()
-	c.tellTask()
+	c.observeTask()
 	return since, nil
 }
 

@@ -106,7 +106,7 @@ func (s *Session) newLegacyTask(created time.Time) *task {
 // addLegacy has a task found by its number.
 func (t *task) addLegacy(c *Call) {
 	number, told := c.number, protocol.TaskWorking
-	t.status.step = func() bool { return c.s.tellTaskStatus(number, &told) }
+	t.status.step = func() bool { return c.s.notifyTaskStatus(number, &told) }
 	t.of.mu.Lock()
 	t.of.all[number] = t
 	t.of.mu.Unlock()
@@ -159,8 +159,8 @@ const (
 // PollAfter is how long the client of a task of an age is to wait before it asks again.
 func PollAfter(age time.Duration) time.Duration { return min(max(minPoll, age/pollPart), maxPoll) }
 
-// tellLegacyTask returns what the client is told of a task.
-func (s *Session) tellLegacyTask(number uint64, created time.Time, st *TaskState) *legacyTaskText {
+// notifyLegacyTask returns what the client is told of a task.
+func (s *Session) notifyLegacyTask(number uint64, created time.Time, st *TaskState) *legacyTaskText {
 	end, updated := st.Ended, st.Updated
 	if end.IsZero() {
 		end = time.Now()
@@ -230,7 +230,7 @@ func (s *Session) TaskCreated(ctx context.Context, number uint64, id []byte) []b
 	if c := s.streams.call(number); c != nil {
 		c.releaseWebhooks(number) // nobody waits for it on this connection
 	}
-	text, _ := json.Marshal(map[string]any{"task": s.tellLegacyTask(number, created, &st)})
+	text, _ := json.Marshal(map[string]any{"task": s.notifyLegacyTask(number, created, &st)})
 	return jsonrpc.AppendResult(nil, id, text)
 }
 
@@ -311,7 +311,7 @@ func (s *Session) taskAnswer(ctx context.Context, c *Call, m *jsonrpc.Message) [
 			return taskFailure(m.ID, err)
 		}
 	}
-	text, _ := json.Marshal(s.tellLegacyTask(number, created, &st))
+	text, _ := json.Marshal(s.notifyLegacyTask(number, created, &st))
 	return jsonrpc.AppendResult(nil, m.ID, text)
 }
 
@@ -326,5 +326,5 @@ func (s *Session) cancelTask(ctx context.Context, number uint64, st *TaskState) 
 			return err
 		}
 	}
-	return jsonrpc.Errorf(jsonrpc.CodeInvalidParams, "cannot cancel the task: it has ended, and is %q", s.tellLegacyTask(number, time.Now(), st).Status)
+	return jsonrpc.Errorf(jsonrpc.CodeInvalidParams, "cannot cancel the task: it has ended, and is %q", s.notifyLegacyTask(number, time.Now(), st).Status)
 }

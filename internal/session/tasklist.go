@@ -129,7 +129,7 @@ func tasksOf(ctx context.Context, sessions []*Session, after taskPlace) []*legac
 			}
 			created, st, err := s.legacyTaskState(ctx, number)
 			if err == nil {
-				list = append(list, s.tellLegacyTask(number, created, &st))
+				list = append(list, s.notifyLegacyTask(number, created, &st))
 			}
 		}
 	}

@@ -163,9 +163,9 @@ func (s *Session) taskResult(id []byte, number uint64, st *TaskState) []byte {
 	return answer
 }
 
-// tellTaskStatus tells a client that listens to its session of a task's status, if that is
+// notifyTaskStatus tells a client that listens to its session of a task's status, if that is
 // another one than was told. It reports whether there is no more to be told.
-func (s *Session) tellTaskStatus(number uint64, told *string) (over bool) {
+func (s *Session) notifyTaskStatus(number uint64, told *string) (over bool) {
 	if !s.streams.read(standalone) {
 		return false
 	}
@@ -175,7 +175,7 @@ func (s *Session) tellTaskStatus(number uint64, told *string) (over bool) {
 	if err != nil {
 		return true
 	}
-	is := s.tellLegacyTask(number, created, &st)
+	is := s.notifyLegacyTask(number, created, &st)
 	if is.Status != *told {
 		*told = is.Status
 		params, _ := json.Marshal(is)

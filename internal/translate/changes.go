@@ -175,8 +175,8 @@ func (f *changes) settle(w *watch) []backend.Inbound {
 	return settled
 }
 
-// heard takes what the server says in a listen, or of one.
-func (c *modernServer) heard(m jsonrpc.Message) {
+// receive takes what the server says in a listen, or of one.
+func (c *modernServer) receive(m jsonrpc.Message) {
 	if m.Method == protocol.MethodCancelled { // stdio: the server ends a listen
 		c.own.answer(newResult(jsonrpc.Field(m.Params, "requestId"), nil))
 		return

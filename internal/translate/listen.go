@@ -56,8 +56,8 @@ type listen struct {
 	unsettled map[string]bool // resources whose subscription the server has not answered
 	timer     *time.Timer     // until they are settled
 	acked     bool            // the client is told, and may hear more
-	told      []jsonrpc.Message
-	telling   bool // somebody tells the client what is in told
+	queued    []jsonrpc.Message
+	flushing  bool // a goroutine sends what is in queued
 }
 
 // A subscription is one to a resource of the server, for all listens that want it.
@@ -219,10 +219,10 @@ func (c *legacyServer) acknowledge(l *listen) {
 		agreed = []byte("{}")
 	}
 	params := append(appendMember([]byte{'{'}, "notifications", agreed), '}')
-	l.told = slices.Insert(l.told, 0, l.tagged(protocol.MethodAcknowledged, params))
+	l.queued = slices.Insert(l.queued, 0, l.tagged(protocol.MethodAcknowledged, params))
 	ends := l.agreed.empty()
 	c.mu.Unlock()
-	c.tell(l)
+	c.flush(l)
 	if ends {
 		c.finish(l)
 	}
@@ -243,7 +243,7 @@ func (c *legacyServer) changed(m jsonrpc.Message) {
 	var all []*listen
 	for _, rq := range c.inFlight {
 		if l := rq.listen; l != nil && l.agreed.wants(m) {
-			l.told = append(l.told, l.tagged(m.Method, m.Params))
+			l.queued = append(l.queued, l.tagged(m.Method, m.Params))
 			all = append(all, l)
 		}
 	}
@@ -252,26 +252,26 @@ func (c *legacyServer) changed(m jsonrpc.Message) {
 		c.sink.EmitUnrelated(m) // Holdfast looks at the tools again
 	}
 	for _, l := range all {
-		c.tell(l)
+		c.flush(l)
 	}
 }
 
-// tell tells the client of a listen what is to be told, in its order.
-func (c *legacyServer) tell(l *listen) {
+// flush sends the client of a listen what is queued for it, in its order.
+func (c *legacyServer) flush(l *listen) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !l.acked || l.telling {
+	if !l.acked || l.flushing {
 		return
 	}
-	l.telling = true
-	for len(l.told) > 0 {
-		m := l.told[0]
-		l.told = l.told[1:]
+	l.flushing = true
+	for len(l.queued) > 0 {
+		m := l.queued[0]
+		l.queued = l.queued[1:]
 		c.mu.Unlock()
 		c.sink.Emit(l.rq.call, m)
 		c.mu.Lock()
 	}
-	l.telling = false
+	l.flushing = false
 }
 
 // finish ends a listen from the server's side.
@@ -281,9 +281,9 @@ func (c *legacyServer) finish(l *listen) {
 	result = modernResult(l.rq.method, result, c.server.info)
 	c.forget(l.rq)
 	l.acked = true
-	l.told = append(l.told, newResult(l.rq.id, result))
+	l.queued = append(l.queued, newResult(l.rq.id, result))
 	c.mu.Unlock()
-	c.tell(l)
+	c.flush(l)
 	c.leave(l, backend.Inbound{})
 }
 

@@ -248,7 +248,7 @@ func (c *modernServer) Emit(of backend.Call, m jsonrpc.Message) {
 		c.out.later(backend.Inbound{Message: newError(m.ID, jsonrpc.CodeMethodNotFound, "revision %s has no requests to a client", protocol.V20260728)})
 	case jsonrpc.Notification:
 		if jsonrpc.Field(m.Params, "_meta", protocol.MetaSubscriptionID) != nil || m.Method == protocol.MethodCancelled {
-			c.heard(m)
+			c.receive(m)
 			return
 		}
 		if m.Method != protocol.MethodProgress || c.advances(m.Params) {

@@ -81,7 +81,7 @@ func (s *Sender) add(d *delivery) error {
 		n, s.dropped = s.dropped.n, dropped{logged: now}
 	}
 	s.mu.Unlock()
-	s.told("dropped")
+	s.report("dropped")
 	if n > 0 {
 		s.logger.Warn("webhooks dropped: too many wait to be sent", "count", n, "most", s.opts.Queue)
 	}
@@ -188,15 +188,15 @@ func (s *Sender) again(d *delivery, r result) bool {
 	switch {
 	case r.err == nil:
 		log.Debug("webhook sent")
-		s.told("sent")
+		s.report("sent")
 		return false
 	case errors.Is(r.err, errRefused):
 		log.Info("webhook refused", "error", brief(r.err))
-		s.told("refused")
+		s.report("refused")
 		return false
 	case r.final || s.closed.Load() || d.tries >= s.opts.Tries:
 		log.Warn("webhook given up", "error", brief(r.err))
-		s.told("given_up")
+		s.report("given_up")
 		return false
 	}
 	if d.pause == nil {
@@ -214,11 +214,11 @@ func (s *Sender) again(d *delivery, r result) bool {
 	}
 	if d.due = now.Add(wait); d.due.Sub(d.first) > s.opts.Within {
 		log.Warn("webhook given up", "error", brief(r.err), "next", wait)
-		s.told("given_up")
+		s.report("given_up")
 		return false
 	}
 	log.Debug("webhook to be tried again", "error", brief(r.err), "in", wait)
-	s.told("failed")
+	s.report("failed")
 	return true
 }
 

@@ -63,7 +63,7 @@ type Sender struct {
 	logger *slog.Logger
 	http   *http.Transport
 
-	tell func(result string) // nil: nobody wants to know
+	observer func(result string) // nil: nobody wants to know
 
 	ctx  context.Context // of the tries
 	stop context.CancelFunc
@@ -110,14 +110,14 @@ func New(opts options.Options) *Sender {
 	return s
 }
 
-// Observe has f told of what becomes of each try: "sent", "failed", "given_up", "refused" or "dropped".
+// Observe has f called with the result of each try: "sent", "failed", "given_up", "refused" or "dropped".
 // It must not wait, and may be called concurrently. Observe is called before Send.
-func (s *Sender) Observe(f func(result string)) { s.tell = f }
+func (s *Sender) Observe(f func(result string)) { s.observer = f }
 
-// told tells it.
-func (s *Sender) told(result string) {
-	if s.tell != nil {
-		s.tell(result)
+// report passes the result of a try to the observer.
+func (s *Sender) report(result string) {
+	if s.observer != nil {
+		s.observer(result)
 	}
 }
 
@@ -133,7 +133,7 @@ func (s *Sender) Send(e Event) {
 	to, err := s.policy.parse(e.URL)
 	if err != nil {
 		s.logger.Info("webhook refused", "url", to, "error", err)
-		s.told("refused")
+		s.report("refused")
 		return
 	}
 	body, err := e.payload()
@@ -146,7 +146,7 @@ func (s *Sender) Send(e Event) {
 	}
 	if err != nil {
 		s.logger.Info("webhook not sent", "url", to, "error", err)
-		s.told("dropped")
+		s.report("dropped")
 	}
 }
 

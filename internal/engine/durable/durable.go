@@ -248,9 +248,9 @@ func (st *Store) Sync(ctx context.Context) error {
 	if log, ok := st.log.Log.(interface {
 		Sync(ctx context.Context) error
 	}); ok {
-		told := st.log.timed("sync")
+		done := st.log.timed("sync")
 		err := st.ask(ctx, log.Sync)
-		told(err)
+		done(err)
 		return err
 	}
 	return nil

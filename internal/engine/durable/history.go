@@ -19,23 +19,23 @@ type history struct {
 	epoch   uint64 // the newest of those read
 	taker   uint64 // stamp of the last frame, if that took the session over
 	bytes   int64
-	streams map[uint64]*told
+	streams map[uint64]*streamHistory
 }
 
-// told is what is known of a stream.
-type told struct {
+// A streamHistory is what is known of a stream.
+type streamHistory struct {
 	note    []byte
 	entries []stream.Entry
 	bytes   int64
-	from    uint64    // the place of the first frame of what is kept
-	at      time.Time // of that frame
-	again   *told     // all that is kept, repeated; nil: it has not begun, or is whole
+	from    uint64         // the place of the first frame of what is kept
+	at      time.Time      // of that frame
+	again   *streamHistory // all that is kept, repeated; nil: it has not begun, or is whole
 	ended   bool
 	end     time.Time
 }
 
 func (st *Store) newHistory(key stream.SessionKey, born uint64) *history {
-	return &history{st: st, key: key, born: born, streams: make(map[uint64]*told)}
+	return &history{st: st, key: key, born: born, streams: make(map[uint64]*streamHistory)}
 }
 
 // read reads the frames after those that were.
@@ -112,14 +112,14 @@ func (h *history) parse(frame []byte, yield func(item)) (head, error) {
 func (h *history) item(at uint64, put time.Time, x item) {
 	l := h.streams[x.Number]
 	if l == nil {
-		l = &told{from: at, at: put}
+		l = &streamHistory{from: at, at: put}
 		h.streams[x.Number] = l
 	}
 	if l.ended {
 		return // a frame that repeats what ended before it was appended
 	}
 	if x.flags&itemFirst != 0 {
-		l.again = &told{from: at, at: put}
+		l.again = &streamHistory{from: at, at: put}
 	}
 	switch {
 	case x.Note:
@@ -142,7 +142,7 @@ func (h *history) item(at uint64, put time.Time, x item) {
 }
 
 // entry takes the next entry of a stream.
-func (h *history) entry(l *told, x *item) {
+func (h *history) entry(l *streamHistory, x *item) {
 	switch next := l.next(); {
 	case l.precedes(x):
 	case x.Seq < next:
@@ -157,9 +157,9 @@ func (h *history) entry(l *told, x *item) {
 }
 
 // precedes reports whether an entry is the next, or the first.
-func (l *told) precedes(x *item) bool { return l.next() == 0 || l.next() == x.Seq }
+func (l *streamHistory) precedes(x *item) bool { return l.next() == 0 || l.next() == x.Seq }
 
-func (l *told) take(x *item) {
+func (l *streamHistory) take(x *item) {
 	l.entries = append(l.entries, x.Entry)
 	l.bytes += int64(len(x.Data))
 }
@@ -167,7 +167,7 @@ func (l *told) take(x *item) {
 // renewed takes what was repeated for what is kept. Nobody appends while a stream
 // is repeated, so it is all there was. Until it is whole it counts for nothing: the
 // rest of it may never come.
-func (l *told) renewed() {
+func (l *streamHistory) renewed() {
 	again := l.again
 	if again.next() != 0 && again.next() < l.next() {
 		l.again = nil // it is not all that there was
@@ -181,7 +181,7 @@ func (l *told) renewed() {
 }
 
 // limit drops a stream's oldest entries, as whoever wrote it did in memory.
-func (h *history) limit(l *told) {
+func (h *history) limit(l *streamHistory) {
 	most := h.st.o.StreamBytes
 	if most <= 0 {
 		most = 16 << 20
@@ -193,7 +193,7 @@ func (h *history) limit(l *told) {
 }
 
 // next is the sequence that follows; 0: any.
-func (l *told) next() uint64 {
+func (l *streamHistory) next() uint64 {
 	if len(l.entries) == 0 {
 		return 0
 	}

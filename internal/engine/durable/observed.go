@@ -9,64 +9,64 @@ import (
 // A timedLog is a Log that tells how long its engine takes.
 type timedLog struct {
 	Log
-	tell atomic.Pointer[func(operation string, took time.Duration, err error)]
+	observer atomic.Pointer[func(operation string, took time.Duration, err error)]
 }
 
 // Observe has f told of each time that the engine was asked for something that somebody waits for:
 // "append", "put", "get", "read", "ping" or "sync". It must not wait, and may be called
 // concurrently.
 func (st *Store) Observe(f func(operation string, took time.Duration, err error)) {
-	st.log.tell.Store(&f)
+	st.log.observer.Store(&f)
 }
 
 // timed begins to measure an operation. What it returns ends that.
 func (l *timedLog) timed(operation string) func(error) {
-	tell := l.tell.Load()
-	if tell == nil {
-		return untold
+	observer := l.observer.Load()
+	if observer == nil {
+		return unmeasured
 	}
 	began := time.Now()
-	return func(err error) { (*tell)(operation, time.Since(began), err) }
+	return func(err error) { (*observer)(operation, time.Since(began), err) }
 }
 
-func untold(error) {}
+func unmeasured(error) {}
 
 // Append implements [Log].
 func (l *timedLog) Append(ctx context.Context, key string, last uint64, frame []byte) (uint64, error) {
-	told := l.timed("append")
+	done := l.timed("append")
 	at, err := l.Log.Append(ctx, key, last, frame)
-	told(err)
+	done(err)
 	return at, err
 }
 
 // Put implements [Log].
 func (l *timedLog) Put(ctx context.Context, key string, was uint64, value []byte, ttl time.Duration) (uint64, error) {
-	told := l.timed("put")
+	done := l.timed("put")
 	version, err := l.Log.Put(ctx, key, was, value, ttl)
-	told(err)
+	done(err)
 	return version, err
 }
 
 // Get implements [Log].
 func (l *timedLog) Get(ctx context.Context, key string) ([]byte, uint64, time.Duration, error) {
-	told := l.timed("get")
+	done := l.timed("get")
 	value, version, age, err := l.Log.Get(ctx, key)
-	told(err)
+	done(err)
 	return value, version, age, err
 }
 
 // Frames implements [Log].
 func (l *timedLog) Frames(ctx context.Context, key string, after uint64, yield func(at uint64, age time.Duration, frame []byte) bool) error {
-	told := l.timed("read")
+	done := l.timed("read")
 	err := l.Log.Frames(ctx, key, after, yield)
-	told(err)
+	done(err)
 	return err
 }
 
 // Ping implements [Log].
 func (l *timedLog) Ping(ctx context.Context) error {
-	told := l.timed("ping")
+	done := l.timed("ping")
 	err := l.Log.Ping(ctx)
-	told(err)
+	done(err)
 	return err
 }

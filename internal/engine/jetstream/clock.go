@@ -29,7 +29,7 @@ func (l *Log) now(ctx context.Context) (time.Time, error) {
 		return said.Add(passed), nil
 	}
 	said, at, err := look(func() (time.Time, error) {
-		var info told
+		var info timedAnswer
 		err := l.ask(ctx, "STREAM.INFO."+l.values, nil, &info)
 		return info.Time, err
 	})
@@ -70,10 +70,10 @@ func look(ask func() (time.Time, error)) (said, at time.Time, err error) {
 // seem to come yet.
 func age(stored, now time.Time) time.Duration { return max(now.Sub(stored), 0) }
 
-// told is what an answer about a stream says of the time.
-type told struct {
+// A timedAnswer is the time in an answer about a stream.
+type timedAnswer struct {
 	failure
 	Time time.Time `json:"ts"`
 }
 
-func (t *told) read(answer []byte) error { return json.Unmarshal(answer, t) }
+func (t *timedAnswer) read(answer []byte) error { return json.Unmarshal(answer, t) }

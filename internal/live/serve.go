@@ -10,8 +10,8 @@ import (
 
 // What other nodes are told.
 const (
-	tellBeat    = 500 * time.Millisecond // if nothing has changed
-	mostTellers = 128                    // requests of other nodes at a time
+	newsBeat     = 500 * time.Millisecond // if nothing has changed
+	mostRequests = 128                    // requests of other nodes at a time
 )
 
 // Peers returns what serves the pages of other nodes, which have checked who asks. It must not be served
@@ -22,28 +22,28 @@ const (
 //	POST /action        what an operator asks for
 func (l *Live) Peers() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET "+pathNews, l.tellNews)
-	mux.HandleFunc("GET "+pathLife, l.tellLife)
+	mux.HandleFunc("GET "+pathNews, l.serveNews)
+	mux.HandleFunc("GET "+pathLife, l.serveLife)
 	mux.HandleFunc("POST "+pathAction, l.actForNode)
 	return mux
 }
 
-// tell sends a line whenever something has changed, until the one who asks is gone. next returns nil
+// stream sends a line whenever something has changed, until the one who asks is gone. next returns nil
 // if there is nothing to be said.
-func (l *Live) tell(w http.ResponseWriter, r *http.Request, next func() any) {
-	if l.tellers.Add(1) > mostTellers {
-		l.tellers.Add(-1)
+func (l *Live) stream(w http.ResponseWriter, r *http.Request, next func() any) {
+	if l.requests.Add(1) > mostRequests {
+		l.requests.Add(-1)
 		http.Error(w, "too many nodes ask", http.StatusServiceUnavailable)
 		return
 	}
-	defer l.tellers.Add(-1)
+	defer l.requests.Add(-1)
 	out := http.NewResponseController(w)
 	t := time.NewTicker(refresh)
 	defer t.Stop()
 	var sent time.Time
 	var seen uint64
 	for {
-		if now := l.changed.Load(); sent.IsZero() || now != seen || time.Since(sent) >= tellBeat {
+		if now := l.changed.Load(); sent.IsZero() || now != seen || time.Since(sent) >= newsBeat {
 			seen = now
 			if v := next(); v != nil {
 				sent = time.Now()
@@ -76,10 +76,10 @@ func sendLine(w http.ResponseWriter, out *http.ResponseController, v any) error 
 	return out.Flush()
 }
 
-// tellNews tells a node what this one has.
-func (l *Live) tellNews(w http.ResponseWriter, r *http.Request) {
+// serveNews tells a node what this one has.
+func (l *Live) serveNews(w http.ResponseWriter, r *http.Request) {
 	calls, sessions := make(map[uint64]callView), make(map[string]sessionView)
-	l.tell(w, r, func() any {
+	l.stream(w, r, func() any {
 		return new(news).since(l.snapshot(), calls, sessions)
 	})
 }
@@ -121,15 +121,15 @@ func (n *news) since(s snapshot, calls map[uint64]callView, sessions map[string]
 	return n
 }
 
-// tellLife tells a node the life of one call.
-func (l *Live) tellLife(w http.ResponseWriter, r *http.Request) {
+// serveLife tells a node the life of one call.
+func (l *Live) serveLife(w http.ResponseWriter, r *http.Request) {
 	id, _ := strconv.ParseUint(r.URL.Query().Get("call"), 10, 64)
 	if l.record(id) == nil {
 		http.Error(w, errGone.Error(), http.StatusNotFound)
 		return
 	}
 	var last string
-	l.tell(w, r, func() any {
+	l.stream(w, r, func() any {
 		life := l.life(id)
 		if life == nil {
 			return nil

@@ -13,16 +13,16 @@ type linkSink struct {
 }
 
 // Emit implements [backend.Sink].
-func (s *linkSink) Emit(call backend.Call, m jsonrpc.Message) { s.l.heard(s.n, call, m, false) }
+func (s *linkSink) Emit(call backend.Call, m jsonrpc.Message) { s.l.receive(s.n, call, m, false) }
 
 // EmitUnrelated implements [backend.Sink].
-func (s *linkSink) EmitUnrelated(m jsonrpc.Message) { s.l.heard(s.n, nil, m, true) }
+func (s *linkSink) EmitUnrelated(m jsonrpc.Message) { s.l.receive(s.n, nil, m, true) }
 
 // Closed implements [backend.Sink].
 func (s *linkSink) Closed(why error, _ bool) { s.l.ended(s.n, why) }
 
-// heard takes one message of the server.
-func (l *link) heard(n int, call backend.Call, m jsonrpc.Message, unrelated bool) {
+// receive takes one message of the server.
+func (l *link) receive(n int, call backend.Call, m jsonrpc.Message, unrelated bool) {
 	l.mu.Lock()
 	current := l.opening == n
 	l.mu.Unlock()
