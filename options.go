@@ -78,17 +78,16 @@ type Options struct {
 	// Negative: calls do not become tasks.
 	TaskAfter time.Duration
 	// HandoffAfter is how long a call of a tool may take before it is handed off, if it cannot
-	// become a task: its client is given a handle in the place of the result, and the call goes
-	// on. The tools holdfast_wait and holdfast_cancel, which are added to the server's,
-	// ask for the result and cancel the call. It is for hosts that give up after a time: choose
-	// less than that, such as 50 s where it is 60 s. By default, and if it is negative, calls
-	// are not handed off.
+	// become a task: its client gets a handle instead of the result, and the call goes on. The
+	// handler adds the tools holdfast_wait, which returns the result, and holdfast_cancel to the
+	// server's tools. It is for hosts that give up after a time: choose less than that, such as
+	// 50 s for 60 s. By default, and if it is negative, calls are not handed off.
 	HandoffAfter time.Duration
 	// SessionTTL is how long a session lives while no call is in flight and no client
 	// is connected; 30 minutes.
 	SessionTTL time.Duration
-	// Keep is how long an ended call can still be read; 10 minutes. A Store that is
-	// given has its own setting; set Keep to the same, because clients are told of it.
+	// Keep is how long an ended call can still be read; 10 minutes. If Store is set, the store has
+	// its own setting. Set Keep to the same value, because the handler promises it to clients.
 	Keep time.Duration
 	// MaxWait is how long a client may stay away from a resumable request before the
 	// request is canceled (SEP-975); 1 h. Negative: for ever. Clients are promised no
@@ -100,25 +99,24 @@ type Options struct {
 	// in flight, at a time; 250,000 and 1,000,000. A request beyond them is answered with
 	// status 429.
 	MaxSessions, MaxCalls int
-	// Limits bound what clients may begin. A client is a tenant, as MaxShare has it. The zero value
-	// of each field is no bound. Only calls that begin work are bounded; a call that is there is
-	// never refused to the client that resumes it, asks for it or makes it again under its
-	// idempotency key. A request beyond a limit is answered with status 429 and Retry-After, and has
-	// begun nothing. Nodes that share a Store tell each other four times a second what they have
-	// counted.
+	// Limits bound the calls that clients may begin. A client is a tenant: see MaxShare. The zero
+	// value of each field is no bound. A request beyond a limit is answered with status 429 and
+	// Retry-After, and has begun nothing. Requests about a call that has begun are never refused:
+	// to resume it, to ask for it, or to make it again under its idempotency key. Nodes that share
+	// a Store exchange their counts four times a second.
 	Limits struct {
-		// Rate is how many calls a second a client may begin, and Burst how many of them at once;
-		// by default as many as in a second, and 1 at the least.
+		// Rate is how many calls a second a client may begin. Burst is how many of them may begin
+		// at once; by default as many as in a second, and at least 1.
 		Rate  float64
 		Burst int
-		// AddressRate and AddressBurst are the same for an address, whoever its clients are. New
+		// AddressRate and AddressBurst are the same for all clients of one address together. New
 		// sessions count too.
 		AddressRate  float64
 		AddressBurst int
 		// Calls and ToolCalls are how many calls of one client, and of one tool, may be in flight.
 		Calls, ToolCalls int
-		// Queue is how many calls beyond Calls and ToolCalls may wait for others to end, in place
-		// of being refused; QueueWait for how long; 10 s.
+		// Queue is how many calls beyond Calls and ToolCalls may wait for others to end; the rest
+		// are refused. QueueWait is how long a call may wait; 10 s.
 		Queue     int
 		QueueWait time.Duration
 	}
@@ -158,11 +156,10 @@ type Options struct {
 	// default a server on a loopback address accepts loopback names only, and any other
 	// server accepts all names.
 	AllowedHosts []string
-	// TrustedProxies are the addresses of proxies that are believed the address of their client, which
-	// they add to X-Forwarded-For. It is whom use is counted against (MaxShare, Limits) if there is no
-	// Principal, and the RemoteAddr that backends see. By default the header is not read. Of
-	// connections of such proxies it cannot be seen that a client left bytes unread: see
-	// [Handler.Listener].
+	// TrustedProxies are the addresses of proxies whose X-Forwarded-For header is believed. The
+	// address in it is then the client's: MaxShare and Limits count by it if there is no Principal,
+	// and backends see it as RemoteAddr. By default the header is not read. Behind such a proxy,
+	// [Handler.Listener] cannot see that a client left bytes unread.
 	TrustedProxies []netip.Prefix
 	// Principal returns the identity of the client that makes a request, or "" if it has
 	// none. Only the principal that began a session can use it. By default it is the
@@ -200,35 +197,35 @@ type Options struct {
 	// messages of other nodes' clients, and is told their principals. Call
 	// [Handler.Shutdown], and then close the store.
 	Store stream.Store
-	// Role is RoleBoth, RoleDoor or RoleWorker: what the handler does of the work of the nodes that
-	// share its Store; RoleBoth.
+	// Role is the part of this node among the nodes that share its Store: RoleBoth, RoleDoor or
+	// RoleWorker; RoleBoth.
 	Role string
 	// Metrics is where the handler registers its figures for Prometheus, until Shutdown; nil:
 	// nothing is counted. docs/operators.md lists them. Of several handlers with one registry,
 	// each needs a label of its own: see prometheus.WrapRegistererWith.
 	Metrics prometheus.Registerer
-	// Audit is given a line for each call that has ended: who called what, for how long, over
-	// how many connections, and how it ended; nil: there is none. A call that goes on at another
-	// node has its line there. Requests that are refused because of Host or Origin have lines too, at most
-	// ten a second; those that Authenticate refuses by itself have none. The handler has one caller, which calls wait for neither: lines
-	// that it does not take in time are lost, and Logger is told. If it has a method Flush()
-	// error, that is called after the last of several lines.
+	// Audit gets a record for each call that has ended: who called what, for how long, over how
+	// many connections, and how it ended; nil: there is no audit. A call that goes on at another
+	// node has its record there. Requests that are refused because of Host or Origin have records
+	// too, at most ten a second; requests that Authenticate refuses have none. One goroutine calls
+	// Audit, and no call waits for it: records that it does not take in time are lost, which is
+	// logged. If it has a method Flush() error, that is called after the last of several records.
 	Audit slog.Handler
-	// AuditArguments has these lines tell what tools and prompts were called with, too.
+	// AuditArguments adds the arguments of tools and prompts to these records.
 	AuditArguments bool
 	// TracerProvider makes spans for OpenTelemetry: one for each call, by the semantic conventions for
 	// MCP; nil: there are none. The handler does not shut it down. docs/operators.md lists the
 	// attributes.
 	TracerProvider trace.TracerProvider
-	// TraceUnderHTTP has the trace of the HTTP request be a call's parent, and the one that its message
-	// names be linked. By default it is the other way round.
+	// TraceUnderHTTP makes the span of the HTTP request the parent of a call's span, and links the
+	// span that the message names. By default it is the other way round.
 	TraceUnderHTTP bool
-	// Page is where the handler registers a live page for operators, at /: sessions, and calls while
-	// they run. It shows principals and what tools say of their progress, and has no authentication:
-	// serve it on an address that only operators reach. Nil: there is none, and it costs nothing.
+	// Page is where the handler registers a live page for operators, at /. It shows sessions, and
+	// calls while they run, with principals and the progress that tools report. It has no
+	// authentication: serve it on an address that only operators reach. Nil: there is no page.
 	Page *http.ServeMux
-	// PageToken lets who knows it cancel calls, cut connections and end sessions on that page.
-	// "" disables that.
+	// PageToken is needed on that page to cancel calls, cut connections and end sessions; "": nobody
+	// can.
 	PageToken string
 	// PageDrain is called when an operator wants this node to drain; nil: that is not offered.
 	PageDrain func()

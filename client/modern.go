@@ -17,11 +17,12 @@ import (
 // (2025-11-25 and earlier) begin with initialize. In modern ones (2026-07-28 and later) each
 // request says in its _meta who makes it.
 const (
-	// AnyEra is the host's choice. But its server/discover is answered with "method not
-	// found" if the server also has legacy sessions, in which calls can be resumed: the host
-	// goes on with initialize. A server that is no Holdfast is asked for a session before
-	// that. A host that knows tasks (extension io.modelcontextprotocol/tasks) gets those of a
-	// server that has them: they survive as well.
+	// AnyEra lets the host choose, with one exception. If the host sends server/discover, and
+	// the server also has legacy sessions, in which calls can be resumed, the host gets
+	// "method not found" and goes on with initialize. (If the server is not a Holdfast, the
+	// Conn tries to begin a session before it answers so.) The exception does not hold if host
+	// and server both know tasks (extension io.modelcontextprotocol/tasks): these survive cuts
+	// as well.
 	AnyEra = ""
 	// Legacy answers server/discover without asking the server.
 	Legacy = "legacy"

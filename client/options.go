@@ -57,16 +57,16 @@ type Options struct {
 	Transport Transport
 	// Era is which revisions of the protocol are spoken: AnyEra, Legacy or Modern.
 	Era string
-	// Tasks has modern tools/call requests say that their client knows tasks (extension
-	// io.modelcontextprotocol/tasks), unless the host says so itself. When the server makes
-	// a task of a call, the Conn asks for it until it ends: the call survives cuts. The host
-	// gets the response, and the task's input requests as ordinary requests.
+	// Tasks declares the extension io.modelcontextprotocol/tasks in modern tools/call requests
+	// whose host does not declare it. When the server makes a task of such a call, the Conn
+	// polls the task until it ends, so that the call survives cuts. The host gets the response
+	// of the call, and the task's input requests as ordinary requests.
 	Tasks bool
 	// Task is called with each new status of such a task: the id of the call, as raw JSON,
 	// and the task, as tasks/get returns it. It holds a secret, the task's id. May be nil.
 	Task func(call, task json.RawMessage)
-	// AskHost has the input requests of a modern server come to the host as ordinary
-	// requests: the Conn makes the host's request again with the responses. Else the host
+	// AskHost turns the input requests of a modern server into ordinary requests to the host.
+	// The Conn sends the host's request again with the responses. Without AskHost the host
 	// gets the InputRequiredResult.
 	AskHost bool
 	// NoListen keeps the Conn from opening the standalone stream, on which the server

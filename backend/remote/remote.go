@@ -27,10 +27,12 @@ type Options struct {
 	// Header is added to each HTTP request to the server. By default nothing of the client's
 	// requests is passed on but their messages.
 	Header http.Header
-	// PassAuthorization passes on the Authorization header of the client: with each of its
-	// messages the one that came with it, and else the last that came in the session. Over
-	// a WebSocket to the server it is the one that the conversation began with. Set it only if the server expects tokens that were issued for the
-	// address at which Holdfast serves (2025-11-25, Authorization, "Token Handling").
+	// PassAuthorization passes on the Authorization header of the client. Each message of the
+	// client goes to the server with the header that it came with. A message without one goes
+	// with the last header that came in the session. Over a WebSocket to the server, all
+	// messages have the header that the conversation began with. Set it only if the server
+	// expects tokens that were issued for the address at which Holdfast serves (2025-11-25,
+	// Authorization, "Token Handling").
 	PassAuthorization bool
 	// Transport is the wire protocol to the server; client.Auto.
 	Transport client.Transport
