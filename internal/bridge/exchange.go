@@ -1,11 +1,12 @@
 package bridge
 
 import (
-	"encoding/json"
 	"strconv"
 	"sync/atomic"
 	"time"
 
+	"holdfast/internal/feature/tasktext"
+	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 )
 
@@ -134,36 +135,20 @@ type task struct {
 	waiting []jsonrpc.Message // requests of the host about it, until it is found
 }
 
-// Statuses of a task.
-const (
-	taskWorking       = "working"
-	taskInputRequired = "input_required"
-	taskCompleted     = "completed"
-	taskFailed        = "failed"
-	taskCancelled     = "cancelled"
-)
-
 // status returns the status of the exchange's task.
 func (x *exchange) status() string {
 	switch {
 	case x.state == isTask && len(x.questions) > 0:
-		return taskInputRequired
+		return protocol.TaskInputRequired
 	case x.state == isTask:
-		return taskWorking
+		return protocol.TaskWorking
 	case x.answer == nil:
-		return taskCancelled
+		return protocol.TaskCancelled
 	case jsonrpc.Field(x.answer, "result") != nil:
-		return taskCompleted
+		return protocol.TaskCompleted
 	}
-	return taskFailed
+	return protocol.TaskFailed
 }
-
-// How often a host is told to ask.
-const (
-	minPoll  = 500 * time.Millisecond
-	maxPoll  = 5 * time.Second
-	pollPart = 20 // of the task's age
-)
 
 // tell returns the task as the host is told of it. kind is its resultType, or "".
 func (x *exchange) tell(kind string) []byte {
@@ -173,43 +158,19 @@ func (x *exchange) tell(kind string) []byte {
 		end = t.updated
 	}
 	age := max(end.Sub(t.created), 0)
-	what := struct {
-		Type    string          `json:"resultType,omitempty"`
-		ID      string          `json:"taskId"`
-		Status  string          `json:"status"`
-		Message string          `json:"statusMessage,omitempty"`
-		Created string          `json:"createdAt"`
-		Updated string          `json:"lastUpdatedAt"`
-		TTL     int64           `json:"ttlMs"`
-		Poll    int64           `json:"pollIntervalMs"`
-		Asked   json.RawMessage `json:"inputRequests,omitempty"`
-		Result  json.RawMessage `json:"result,omitempty"`
-		Error   json.RawMessage `json:"error,omitempty"`
-	}{
-		Type: kind, ID: t.id, Status: x.status(), Message: t.message,
-		Created: taskTime(t.created), Updated: taskTime(t.updated),
-		TTL: (age + keepTask).Milliseconds(), Poll: min(max(minPoll, age/pollPart), maxPoll).Milliseconds(),
+	what := tasktext.Text{
+		ResultType: kind, ID: t.id, Status: x.status(), Message: t.message,
+		Created: tasktext.Time(t.created), Updated: tasktext.Time(t.updated),
+		TTL: (age + keepTask).Milliseconds(), Poll: tasktext.PollAfter(age).Milliseconds(),
 	}
-	switch what.Status {
-	case taskInputRequired:
+	switch {
+	case what.Status == protocol.TaskInputRequired:
 		what.Asked = x.inputRequests()
-	case taskCompleted:
-		what.Result = jsonrpc.Field(x.answer, "result")
-	case taskFailed:
-		what.Error = jsonrpc.Field(x.answer, "error")
-		if text := jsonrpc.String(jsonrpc.Field(what.Error, "message")); text != "" {
-			what.Message = text
-		}
+	case what.Ended() && x.answer != nil:
+		what.End(x.answer)
 	}
-	text, err := json.Marshal(what)
-	if err != nil { // what the server has sent was JSON
-		return []byte(`{}`)
-	}
-	return text
+	return what.JSON()
 }
-
-// taskTime returns a time as tasks have it: ISO 8601.
-func taskTime(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z07:00") }
 
 // newExchangeID returns the id of an exchange in its conversation.
 func newExchangeID(count uint64) []byte { return strconv.AppendUint(nil, count, 10) }

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"holdfast/internal/feature/tasktext"
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 )
@@ -45,7 +46,7 @@ func (h *modernHost) listenToTasks(x *exchange, m jsonrpc.Message) (_ jsonrpc.Me
 			l.tasks = append(l.tasks, t)
 		}
 	}
-	l.alone = len(rest) == 0 && asksOnlyForTasks(jsonrpc.Field(m.Params, "notifications"))
+	l.alone = len(rest) == 0 && tasktext.AsksForNothingElse(jsonrpc.Field(m.Params, "notifications"))
 	x.listen = l
 	h.mu.Unlock()
 	list, _ := json.Marshal(append([]string{}, rest...))
@@ -56,19 +57,6 @@ func (h *modernHost) listenToTasks(x *exchange, m jsonrpc.Message) (_ jsonrpc.Me
 		h.acknowledge(x, jsonrpc.AppendRequest(nil, nil, protocol.MethodAcknowledged, params))
 	}
 	return m, l.alone
-}
-
-// asksOnlyForTasks reports whether a filter has nothing for the server.
-func asksOnlyForTasks(filter []byte) bool {
-	only := true
-	jsonrpc.Each(filter, func(name, value []byte) {
-		switch string(value) {
-		case "false", "null", "[]":
-		default:
-			only = only && string(name) == "taskIds"
-		}
-	})
-	return only
 }
 
 // acknowledge tells the host of which tasks it hears, and how they are.

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"holdfast/internal/feature/tasktext"
 	"holdfast/internal/protocol"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
@@ -121,7 +122,7 @@ func (h *Handler) taskResult(x *exchange, m *jsonrpc.Message, id *taskID) (resul
 	}
 	switch {
 	case m.Method == protocol.MethodTaskGet:
-		return h.tellTask(id, &st, protocol.ResultComplete).json(), nil
+		return h.tellTask(id, &st, protocol.ResultComplete).JSON(), nil
 	case m.Method == protocol.MethodTaskUpdate:
 		_, err = respond(x.values(), s, m, st.Asked)
 	case st.Running:
@@ -132,23 +133,8 @@ func (h *Handler) taskResult(x *exchange, m *jsonrpc.Message, id *taskID) (resul
 	return []byte(`{"resultType":"` + protocol.ResultComplete + `"}`), err
 }
 
-// A taskText is a task as its client sees it.
-type taskText struct {
-	ResultType string          `json:"resultType,omitempty"`
-	ID         string          `json:"taskId"`
-	Status     string          `json:"status"`
-	Message    string          `json:"statusMessage,omitempty"`
-	Created    string          `json:"createdAt"`
-	Updated    string          `json:"lastUpdatedAt"`
-	TTL        int64           `json:"ttlMs"`
-	Poll       int64           `json:"pollIntervalMs"`
-	Asked      json.RawMessage `json:"inputRequests,omitempty"`
-	Result     json.RawMessage `json:"result,omitempty"`
-	Error      json.RawMessage `json:"error,omitempty"`
-}
-
 // tellTask returns what the client is told of a task.
-func (h *Handler) tellTask(id *taskID, st *session.TaskState, resultType string) *taskText {
+func (h *Handler) tellTask(id *taskID, st *session.TaskState, resultType string) *tasktext.Text {
 	now := time.Now()
 	end := st.Ended
 	if end.IsZero() {
@@ -159,15 +145,15 @@ func (h *Handler) tellTask(id *taskID, st *session.TaskState, resultType string)
 		updated = id.created
 	}
 	age := end.Sub(id.created)
-	t := &taskText{
+	t := &tasktext.Text{
 		ResultType: resultType,
 		ID:         id.text,
 		Status:     protocol.TaskWorking,
 		Message:    st.Message,
-		Created:    taskTime(id.created),
-		Updated:    taskTime(updated),
+		Created:    tasktext.Time(id.created),
+		Updated:    tasktext.Time(updated),
 		TTL:        (max(age, 0) + h.sessions.KeepTask()).Milliseconds(),
-		Poll:       session.PollAfter(age).Milliseconds(),
+		Poll:       tasktext.PollAfter(age).Milliseconds(),
 	}
 	switch {
 	case st.Running && len(st.Asked) > 0:
@@ -179,36 +165,10 @@ func (h *Handler) tellTask(id *taskID, st *session.TaskState, resultType string)
 	case st.Response == nil:
 		t.Status = protocol.TaskCancelled
 	default:
-		t.end(st.Response)
+		t.End(st.Response)
 	}
 	return t
 }
-
-// ended reports whether the task's status is one that does not change any more.
-func (t *taskText) ended() bool {
-	return t.Status == protocol.TaskCompleted || t.Status == protocol.TaskFailed || t.Status == protocol.TaskCancelled
-}
-
-// end takes in the response that ended the call.
-func (t *taskText) end(response []byte) {
-	result := jsonrpc.Field(response, "result")
-	switch {
-	case result == nil:
-	case jsonrpc.String(jsonrpc.Field(result, "resultType")) == protocol.ResultInputRequired:
-		response = jsonrpc.AppendError(nil, []byte("0"), errTaskAsks)
-	default:
-		t.Status, t.Result = protocol.TaskCompleted, result
-		return
-	}
-	t.Status, t.Error = protocol.TaskFailed, jsonrpc.Field(response, "error")
-	if message := jsonrpc.String(jsonrpc.Field(t.Error, "message")); message != "" {
-		t.Message = message
-	}
-}
-
-// errTaskAsks ends a task whose server asks as revision 2026-07-28 has it, by a result, in the
-// moment in which the call becomes a task: nothing makes the request again.
-var errTaskAsks = errf(jsonrpc.CodeServer, "the server asks for input after the call has become a task, in a way that a task cannot pass on")
 
 // becomesTask reports whether the call is to become a task now.
 func (p *reply) becomesTask(a *alarm) bool {
@@ -240,7 +200,7 @@ func (p *reply) createTask() []byte {
 	p.goesOn = true
 	t := p.h.tellTask(&id, &st, protocol.ResultTask)
 	t.Asked = nil // tasks/get has them
-	return jsonrpc.AppendResult(nil, p.x.modern.id, t.json())
+	return jsonrpc.AppendResult(nil, p.x.modern.id, t.JSON())
 }
 
 // withTasks adds to the result of server/discover that calls become tasks.

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"holdfast/internal/feature/tasktext"
 	"holdfast/internal/panics"
 	"holdfast/internal/protocol"
 	"holdfast/internal/session"
@@ -36,7 +37,7 @@ type taskFollower struct {
 // taskNews is what there is to tell of a task.
 type taskNews struct {
 	params []byte // of the notification; nil: nothing more is to be heard of the task
-	taskText
+	tasktext.Text
 }
 
 // How long a follower waits before it asks again for what it did not hear the end of.
@@ -182,11 +183,11 @@ func (l *following) hear(m jsonrpc.Message) {
 		_ = json.Unmarshal(jsonrpc.Field(m.Params, "notifications", "taskIds"), &l.agreed)
 	case m.Method == protocol.MethodTaskStatus:
 		n := taskNews{params: bytes.Clone(m.Params)}
-		if json.Unmarshal(m.Params, &n.taskText) != nil {
+		if json.Unmarshal(m.Params, &n.Text) != nil {
 			return
 		}
 		l.f.tell(n.ID, n)
-		if n.ended() {
+		if n.Ended() {
 			l.open = slices.DeleteFunc(slices.Clone(l.open), func(id taskID) bool { return id.text == n.ID })
 		}
 	case m.Kind == jsonrpc.Response && m.Result != nil: // of those that it told of it has nothing more to tell

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"holdfast/internal/feature/tasktext"
 	"holdfast/internal/protocol"
 	"holdfast/internal/session"
 	"holdfast/internal/sse"
@@ -77,7 +78,7 @@ func (h *Handler) listenToTasks(x *exchange) (l *taskListen, err error) {
 			h.followTasks(x, l)
 		}
 	}
-	l.alone = len(rest) == 0 && asksOnlyForTasks(jsonrpc.Field(m.Params, "notifications"))
+	l.alone = len(rest) == 0 && tasktext.AsksForNothingElse(jsonrpc.Field(m.Params, "notifications"))
 	if l.alone && len(l.tasks) == 0 && away != nil {
 		return nil, away
 	}
@@ -97,19 +98,6 @@ func (h *Handler) followTasks(x *exchange, l *taskListen) {
 	}
 	l.far = &taskFollower{h: h, x: *x, meta: jsonrpc.Field(x.msgs[0].Params, "_meta"), heard: make(map[string]taskNews)}
 	l.far.x.session, l.far.x.msgs = nil, nil
-}
-
-// asksOnlyForTasks reports whether a filter has nothing for the backend.
-func asksOnlyForTasks(filter []byte) bool {
-	only := true
-	jsonrpc.Each(filter, func(name, value []byte) {
-		switch string(value) {
-		case "false", "null", "[]":
-		default:
-			only = only && string(name) == "taskIds"
-		}
-	})
-	return only
 }
 
 // watch has the reply woken when a task changes.
@@ -197,7 +185,7 @@ func (p *reply) tellTask(text []byte, t *watchedTask) []byte {
 		if t.over = n.params == nil; t.over {
 			return text
 		}
-		return p.notifyTask(text, t, &n.taskText, n.params)
+		return p.notifyTask(text, t, &n.Text, n.params)
 	}
 	st, err := t.s.Task(p.x.values(), t.number)
 	if err != nil {
@@ -205,11 +193,11 @@ func (p *reply) tellTask(text []byte, t *watchedTask) []byte {
 		return text
 	}
 	is := p.h.tellTask(&t.id, &st, "")
-	return p.notifyTask(text, t, is, is.json())
+	return p.notifyTask(text, t, is, is.JSON())
 }
 
 // notifyTask appends a notification, unless it says what its client was told last.
-func (p *reply) notifyTask(text []byte, t *watchedTask, is *taskText, params []byte) []byte {
+func (p *reply) notifyTask(text []byte, t *watchedTask, is *tasktext.Text, params []byte) []byte {
 	told := is.Status
 	if is.Asked != nil {
 		asked := make(map[string]bool)
@@ -219,7 +207,7 @@ func (p *reply) notifyTask(text []byte, t *watchedTask, is *taskText, params []b
 	if told == t.told {
 		return text
 	}
-	t.told, t.over = told, is.ended()
+	t.told, t.over = told, is.Ended()
 	params, _ = jsonrpc.Set(params, p.x.modern.id, "_meta", protocol.MetaSubscriptionID)
 	return sse.AppendMessage(text, nil, jsonrpc.AppendRequest(nil, nil, protocol.MethodTaskStatus, params))
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"time"
 
+	"holdfast/internal/feature/tasktext"
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 )
@@ -145,20 +146,6 @@ type legacyTaskText struct {
 	Poll    int64  `json:"pollInterval"`
 }
 
-// TaskTime is how clients are told times of tasks: ISO 8601.
-const TaskTime = "2006-01-02T15:04:05.000Z07:00"
-
-// How often a client is told to ask: the longer a task has run, the less it matters when
-// exactly it is found to have ended.
-const (
-	minPoll  = 500 * time.Millisecond
-	maxPoll  = 5 * time.Second
-	pollPart = 20 // of its age
-)
-
-// PollAfter is how long the client of a task of an age is to wait before it asks again.
-func PollAfter(age time.Duration) time.Duration { return min(max(minPoll, age/pollPart), maxPoll) }
-
 // notifyLegacyTask returns what the client is told of a task.
 func (s *Session) notifyLegacyTask(number uint64, created time.Time, st *TaskState) *legacyTaskText {
 	end, updated := st.Ended, st.Updated
@@ -173,10 +160,10 @@ func (s *Session) notifyLegacyTask(number uint64, created time.Time, st *TaskSta
 		ID:      s.legacyTaskID(number),
 		Status:  protocol.TaskWorking,
 		Message: st.Message,
-		Created: created.UTC().Format(TaskTime),
-		Updated: updated.UTC().Format(TaskTime),
+		Created: tasktext.Time(created),
+		Updated: tasktext.Time(updated),
 		TTL:     (age + s.m.KeepTask()).Milliseconds(),
-		Poll:    PollAfter(age).Milliseconds(),
+		Poll:    tasktext.PollAfter(age).Milliseconds(),
 	}
 	switch {
 	case st.Running && len(st.Asked) > 0:

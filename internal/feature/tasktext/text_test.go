@@ -1,4 +1,4 @@
-package server
+package tasktext
 
 import (
 	"encoding/json"
@@ -11,7 +11,7 @@ import (
 
 // A task is written as package json would write it.
 func TestTaskText(t *testing.T) {
-	for _, x := range []taskText{
+	for _, x := range []Text{
 		{ID: "a.b1.c", Status: protocol.TaskWorking, Created: "1", Updated: "2", TTL: 60000, Poll: 1000},
 		{ResultType: "task", ID: "a", Status: protocol.TaskFailed, Message: "a \"b\"\n\u2028ä", Error: []byte(`{"code":1}`)},
 		{ResultType: "complete", Status: protocol.TaskCompleted, Result: []byte(`{}`), TTL: -1},
@@ -21,13 +21,13 @@ func TestTaskText(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := x.json(); string(got) != string(want) {
+		if got := x.JSON(); string(got) != string(want) {
 			t.Errorf("a task is written as\n%s, want\n%s", got, want)
 		}
 	}
 	for range 10000 {
 		at := time.UnixMilli(rand.Int64N(1<<48) - 1<<46)
-		if got, want := taskTime(at), at.UTC().Format("2006-01-02T15:04:05.000Z07:00"); got != want {
+		if got, want := Time(at), at.UTC().Format(layout); got != want {
 			t.Fatalf("a time is written as %s, want %s", got, want)
 		}
 	}

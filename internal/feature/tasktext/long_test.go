@@ -1,0 +1,3 @@
+package tasktext
+
+import _ "holdfast/internal/testlong" // the flag -long
