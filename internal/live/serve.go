@@ -87,38 +87,31 @@ func (l *Live) serveNews(w http.ResponseWriter, r *http.Request) {
 // since makes n what has changed to a snapshot, and brings what was told before up to date.
 func (n *news) since(s snapshot, calls map[uint64]callView, sessions map[string]sessionView) *news {
 	n.snapshot = s
-	n.Calls, n.Sessions = nil, nil
-	now := make(map[uint64]bool, len(s.Calls))
-	for i := range s.Calls {
-		c := &s.Calls[i]
-		now[c.ID] = true
-		if was, ok := calls[c.ID]; !ok || was != *c {
-			calls[c.ID] = *c
-			n.Calls = append(n.Calls, *c)
-		}
-	}
-	for id := range calls {
-		if !now[id] {
-			delete(calls, id)
-			n.GoneCalls = append(n.GoneCalls, id)
-		}
-	}
-	open := make(map[string]bool, len(s.Sessions))
-	for i := range s.Sessions {
-		one := &s.Sessions[i]
-		open[one.Name] = true
-		if was, ok := sessions[one.Name]; !ok || was != *one {
-			sessions[one.Name] = *one
-			n.Sessions = append(n.Sessions, *one)
-		}
-	}
-	for name := range sessions {
-		if !open[name] {
-			delete(sessions, name)
-			n.GoneSessions = append(n.GoneSessions, name)
-		}
-	}
+	n.Calls, n.GoneCalls = changed(s.Calls, calls, func(c *callView) uint64 { return c.ID }, n.GoneCalls)
+	n.Sessions, n.GoneSessions = changed(s.Sessions, sessions, func(one *sessionView) string { return one.Name }, n.GoneSessions)
 	return n
+}
+
+// changed returns those of all that are not as they were told before, and appends the names of those
+// that are not there any more. told is brought up to date.
+func changed[K, V comparable](all []V, told map[K]V, name func(*V) K, gone []K) (news []V, _ []K) {
+	now := make(map[K]bool, len(all))
+	for i := range all {
+		v := &all[i]
+		key := name(v)
+		now[key] = true
+		if was, ok := told[key]; !ok || was != *v {
+			told[key] = *v
+			news = append(news, *v)
+		}
+	}
+	for key := range told {
+		if !now[key] {
+			delete(told, key)
+			gone = append(gone, key)
+		}
+	}
+	return news, gone
 }
 
 // serveLife tells a node the life of one call.

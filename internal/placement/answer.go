@@ -13,39 +13,47 @@ import (
 
 // An Answer is an answer that stays on this node: an [http.ResponseWriter].
 type Answer struct {
-	Status int // 0: there is none yet
+	recorded
+	body bytes.Buffer
+}
+
+// Status returns the status, 0 if there is none yet.
+func (a *Answer) Status() int { return a.status }
+
+// recorded is the beginning of an answer that stays on this node.
+type recorded struct {
 	head   http.Header
-	body   bytes.Buffer
+	status int
+}
+
+// Header implements [http.ResponseWriter].
+func (r *recorded) Header() http.Header {
+	if r.head == nil {
+		r.head = make(http.Header)
+	}
+	return r.head
+}
+
+// WriteHeader implements [http.ResponseWriter].
+func (r *recorded) WriteHeader(status int) {
+	if r.status == 0 {
+		r.status = status
+	}
 }
 
 // Body returns the body, nil if there is none to expect.
 func (a *Answer) Body() ([]byte, error) {
-	switch a.Status {
+	switch a.status {
 	case http.StatusOK:
 		return a.body.Bytes(), nil
 	case http.StatusAccepted, http.StatusNoContent:
 		return nil, nil
 	}
 	var told struct{ Error *jsonrpc.Error }
-	if json.Unmarshal(a.body.Bytes(), &told) == nil && told.Error != nil && a.Status != http.StatusServiceUnavailable {
+	if json.Unmarshal(a.body.Bytes(), &told) == nil && told.Error != nil && a.status != http.StatusServiceUnavailable {
 		return nil, told.Error
 	}
-	return nil, fmt.Errorf("%w: %d", ErrUnreached, a.Status)
-}
-
-// Header implements [http.ResponseWriter].
-func (a *Answer) Header() http.Header {
-	if a.head == nil {
-		a.head = make(http.Header)
-	}
-	return a.head
-}
-
-// WriteHeader implements [http.ResponseWriter].
-func (a *Answer) WriteHeader(status int) {
-	if a.Status == 0 {
-		a.Status = status
-	}
+	return nil, fmt.Errorf("%w: %d", ErrUnreached, a.status)
 }
 
 // Write implements [http.ResponseWriter].
@@ -65,6 +73,6 @@ func (a *Answer) WriteTo(w http.ResponseWriter) {
 			head[name] = values
 		}
 	}
-	w.WriteHeader(a.Status)
+	w.WriteHeader(a.status)
 	_, _ = w.Write(a.body.Bytes()) // who has gone does not hear it
 }

@@ -31,9 +31,7 @@ type forwardedStream struct {
 	continued bool
 	ending    Ending
 
-	// Of what this node answers that goes on with the stream.
-	head   http.Header
-	status int
+	recorded // what this node answers that goes on with the stream
 }
 
 // begin begins to answer with a stream of events.
@@ -151,7 +149,7 @@ func (f *forwardedStream) isTaken() bool { return f != nil && f.ending == EndsTa
 // result returns how the stream goes on after this node has continued it.
 func (f *forwardedStream) result() error {
 	if f.ending == EndsMoved {
-		f.ending, f.head, f.status = EndsItself, nil, 0
+		f.ending, f.recorded = EndsItself, recorded{}
 		return errAgain
 	}
 	switch f.status {
@@ -159,21 +157,6 @@ func (f *forwardedStream) result() error {
 		return errAgain
 	}
 	return nil
-}
-
-// Header implements [http.ResponseWriter].
-func (f *forwardedStream) Header() http.Header {
-	if f.head == nil {
-		f.head = make(http.Header)
-	}
-	return f.head
-}
-
-// WriteHeader implements [http.ResponseWriter].
-func (f *forwardedStream) WriteHeader(status int) {
-	if f.status == 0 {
-		f.status = status
-	}
 }
 
 // Unwrap gives [http.ResponseController] the connection.

@@ -3,8 +3,10 @@ package server
 import (
 	"context"
 	"math/rand/v2"
+	"sync/atomic"
 	"time"
 
+	"holdfast/internal/session"
 	"holdfast/internal/sse"
 )
 
@@ -25,6 +27,23 @@ func (a *alarm) due(at time.Time) bool {
 		a.next = at
 	}
 	return false
+}
+
+// A parting is what a call says of the end of its connection, which carries others too.
+type parting struct {
+	announced atomic.Bool                   // its client got the token to resume it by, if it has one
+	retry     atomic.Pointer[time.Duration] // the call has asked for the connection's end, until its client comes back after that
+}
+
+// news takes in what the reader of the call's stream knows, and reports whether that is new.
+func (p *parting) news(r *session.Reader) bool {
+	announced := r.PastPolicy()
+	news := p.announced.Swap(announced) != announced
+	if retry, ok := r.DisconnectRequest(); ok {
+		p.retry.Store(&retry)
+		news = true
+	}
+	return news
 }
 
 // idle implements [sink].

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"holdfast/internal/observe"
@@ -43,9 +42,8 @@ type continued struct {
 // A continuedCall is one of them, and the sink of its stream.
 type continuedCall struct {
 	copier
-	of        *continued
-	announced atomic.Bool                   // its client got the token to resume it by, if it has one
-	retry     atomic.Pointer[time.Duration] // the call has asked for the connection's end, until its client comes back after that
+	parting
+	of *continued
 }
 
 // continueLost has the connection continue the calls that its client has lost, and notes
@@ -145,13 +143,7 @@ func (cc *continuedCall) finished() { cc.of.c.arrives(&cc.copier, true) }
 
 // idle implements [sink].
 func (cc *continuedCall) idle(context.Context, time.Time) (time.Time, error) {
-	announced := cc.r.PastPolicy()
-	news := cc.announced.Swap(announced) != announced
-	if retry, ok := cc.r.DisconnectRequest(); ok {
-		cc.retry.Store(&retry)
-		news = true
-	}
-	if news {
+	if cc.news(cc.r) {
 		session.Wake(cc.of.c.ready)
 	}
 	return time.Time{}, nil

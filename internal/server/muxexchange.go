@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"sync/atomic"
 	"time"
 
 	"holdfast/internal/protocol"
@@ -31,9 +30,8 @@ type muxExchange struct {
 	light   *lightCall
 	forward *forwardedExchange
 
-	announced atomic.Bool                   // its client got the token to resume it by, if it has one
-	retry     atomic.Pointer[time.Duration] // the call has asked for the connection's end, until its client comes back after that
-	quoted    []byte                        // an event id
+	parting
+	quoted []byte // an event id
 }
 
 // A lightCall is what has to be known of a call while it is light.
@@ -168,13 +166,7 @@ func (x *muxExchange) finished() {}
 
 // idle implements [sink].
 func (x *muxExchange) idle(context.Context, time.Time) (time.Time, error) {
-	announced := x.r.PastPolicy()
-	news := x.announced.Swap(announced) != announced
-	if retry, ok := x.r.DisconnectRequest(); ok {
-		x.retry.Store(&retry)
-		news = true
-	}
-	if news {
+	if x.news(x.r) {
 		session.Wake(x.m.ready)
 	}
 	return time.Time{}, nil

@@ -113,7 +113,7 @@ func (s *forwardedExchange) read() (err error) {
 		return err
 	case !placement.IsEvents(s.Header()):
 		text, err := s.Body()
-		if err == nil && text == nil && s.Status == http.StatusNoContent {
+		if err == nil && text == nil && s.Status() == http.StatusNoContent {
 			err = errNothingLeft
 		}
 		if err == nil && text != nil {

@@ -180,7 +180,7 @@ func (a *remoteStandalone) refused() error {
 	switch {
 	case !a.isOpen():
 		return nil
-	case a.s.Status == http.StatusNotFound || a.s.Status == http.StatusNoContent:
+	case a.s.Status() == http.StatusNotFound || a.s.Status() == http.StatusNoContent:
 		m.endRemote()
 		return nil
 	}

@@ -397,16 +397,7 @@ func (s *Session) restoreHeir(st *shared.Stream, n callNote, msgs []jsonrpc.Mess
 		return
 	}
 	c.restoreSpans(&n, msgs)
-	s.mu.Lock()
-	pass := s.holdLimits(msgs)
-	if err := s.addRequests(c, msgs, pass); err != nil {
-		pass.Release()
-		s.m.logger.Error("call not restored", "session", s.Name(), "stream", st.Number, "error", err)
-		c.pending = nil
-	}
-	s.mu.Unlock()
-	s.use.calls.Add(int32(len(c.pending)))
-	s.m.count(s, int32(len(c.pending)))
+	s.restoreRequests(c, st.Number, msgs)
 	if h := c.webhooks(); h != nil {
 		f.hooks[st.Number] = h
 	}

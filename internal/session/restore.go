@@ -173,16 +173,7 @@ func (s *Session) restoreCall(ctx context.Context, st *shared.Stream, n callNote
 	})
 	s.restoreTask(c, msgs, n.Task)
 	c.restoreSpans(&n, msgs)
-	s.mu.Lock()
-	pass := s.holdLimits(open)
-	if err := s.addRequests(c, open, pass); err != nil {
-		pass.Release()
-		s.m.logger.Error("call not restored", "session", s.Name(), "stream", st.Number, "error", err)
-		c.pending = nil
-	}
-	s.mu.Unlock()
-	s.use.calls.Add(int32(len(c.pending)))
-	s.m.count(s, int32(len(c.pending)))
+	s.restoreRequests(c, st.Number, open)
 	if k := n.key(); k != nil {
 		c.recorded().key = k
 	}
@@ -204,6 +195,20 @@ func (s *Session) restoreCall(ctx context.Context, st *shared.Stream, n callNote
 	} else {
 		f.lost = append(f.lost, c)
 	}
+}
+
+// restoreRequests has the requests of a call, which is the one of a stream, be in flight again.
+func (s *Session) restoreRequests(c *Call, number uint64, msgs []jsonrpc.Message) {
+	s.mu.Lock()
+	pass := s.holdLimits(msgs)
+	if err := s.addRequests(c, msgs, pass); err != nil {
+		pass.Release()
+		s.m.logger.Error("call not restored", "session", s.Name(), "stream", number, "error", err)
+		c.pending = nil
+	}
+	s.mu.Unlock()
+	s.use.calls.Add(int32(len(c.pending)))
+	s.m.count(s, int32(len(c.pending)))
 }
 
 // stillSafe reports whether the requests of a call may be made again. A tool is safe if the
