@@ -4,7 +4,8 @@
 // A host that kills the bridge and starts another loses nothing. The next bridge resumes
 // the session. If the host repeats a call that was in flight, the call does not run twice:
 // the host gets the response of the first. What that takes is kept in files (store.go,
-// record.go). The life of a request is in request.go, that of a bridge in phase.go.
+// record.go). The life of a request is in request.go, that of a bridge in phase.go, begin.go
+// and leave.go.
 //
 // Host and server may be of different eras. A message of the host goes through a conversation
 // of package translate (eras.go), for which the bridge's own half towards the server is
@@ -232,77 +233,6 @@ func (b *bridge) send(ctx context.Context, conn *client.Conn, m jsonrpc.Message)
 	}
 }
 
-// initialize begins a session, or resumes the one that the same host had.
-func (b *bridge) initialize(m jsonrpc.Message, from origin) {
-	// The bridge resumes requests: the host must not do so too.
-	params := withoutIn(m.Params, "capabilities", protocol.CapabilityResumable)
-	opener := fingerprintOf(m.Method, params)
-	b.mu.Lock()
-	b.opener = opener
-	b.mu.Unlock()
-	var old *sessionRecord
-	if b.store != nil {
-		var err error
-		if old, err = b.store.open(opener); err != nil {
-			slog.Warn("cannot keep the session: a restart will begin a new one", "error", err)
-		}
-	}
-	if old != nil && b.resume(m, from, old) {
-		return
-	}
-	b.move(eventOpened) // unless resuming has failed
-	conn, err := b.connect(nil)
-	if err != nil {
-		from.fail(m.ID, jsonrpc.Errorf(jsonrpc.CodeInternal, "%v", err))
-		return
-	}
-	b.request(conn, mustParse(jsonrpc.AppendRequest(nil, m.ID, m.Method, params)), from)
-}
-
-// initialized handles the host's notifications/initialized: messages that were held for the
-// host are written. The server of a resumed session may have the notification already.
-func (b *bridge) initialized(ctx context.Context, conn *client.Conn, m jsonrpc.Message) {
-	b.mu.Lock()
-	early := b.phase == opening || b.phase == resuming // the host may have the response just now
-	b.mu.Unlock()
-	if early {
-		select {
-		case <-b.answered:
-		case <-ctx.Done():
-		case <-b.stop:
-		}
-	}
-	b.mu.Lock()
-	resumed := b.phase == holding
-	b.mu.Unlock()
-	if !resumed || !conn.State().Ready {
-		b.send(ctx, conn, m)
-	}
-	for {
-		b.mu.Lock()
-		held := b.held
-		b.held = nil
-		b.mu.Unlock()
-		if len(held) == 0 && b.ready() {
-			return
-		}
-		for _, h := range held {
-			h.from.emit(h.m)
-		}
-	}
-}
-
-// ready ends holding, unless a message was held meanwhile: nothing may overtake it.
-func (b *bridge) ready() bool {
-	b.mu.Lock()
-	empty := len(b.held) == 0
-	if empty {
-		b.moveLocked(eventReady)
-	}
-	b.mu.Unlock()
-	return empty
-}
-
 // request handles a request of the host. One that a process before this one had in flight
 // continues; any other is sent.
 func (b *bridge) request(conn *client.Conn, m jsonrpc.Message, from origin) {
@@ -392,24 +322,6 @@ const (
 	maxHeldBytes = 32 << 20 // bytes
 )
 
-// hold reports whether a message must not be written yet. It is held, or dropped if too much
-// is held.
-func (b *bridge) hold(from origin, m jsonrpc.Message) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.phase != resuming && b.phase != holding {
-		return false
-	}
-	size := len(m.Raw)
-	for _, one := range b.held {
-		size += len(one.m.Raw)
-	}
-	if len(b.held) < maxHeld && size <= maxHeldBytes {
-		b.held = append(b.held, heldMessage{from, m})
-	}
-	return true
-}
-
 // respond handles the response to a request, with the id that the server has.
 func (b *bridge) respond(m jsonrpc.Message) {
 	if r := b.requests.respond(m); r != nil {
@@ -443,67 +355,6 @@ func (b *bridge) deliver(r *request) {
 		b.store.end(r.id)
 	}
 	b.save() // before the host could repeat it
-}
-
-// leave ends the bridge. What is kept waits for the next process. If nothing is kept, and
-// finish is set, the host's requests are answered first; then the session is ended.
-func (b *bridge) leave(ctx context.Context, finish bool) {
-	b.move(eventLeft)
-	b.mu.Lock()
-	conn := b.conn
-	b.mu.Unlock()
-	switch {
-	case conn == nil:
-	case b.store.isOpen():
-		// The host may be back already, with another bridge, which takes its calls over.
-		b.requests.leave()
-		b.save()
-		b.settle(conn)
-		b.save()
-	case finish:
-		select {
-		case <-b.requests.allAnswered():
-		case <-b.host.gone:
-		case <-ctx.Done():
-		}
-	}
-	close(b.gone)
-	switch {
-	case conn == nil:
-	case b.store.isOpen():
-		conn.Detach()
-	default:
-		_ = conn.Close()
-	}
-	close(b.stop)
-	b.store.close()
-	done := make(chan struct{})
-	go func() {
-		b.eras.end()
-		b.work.Wait()
-		close(done)
-	}()
-	select {
-	case <-done:
-	case <-time.After(settleWithin): // a host that reads nothing may block a write for ever
-	}
-}
-
-// settleWithin bounds how long a bridge that ends waits for responses that are being written,
-// and for cancellations that are being sent.
-const settleWithin = time.Second
-
-// settle waits until responses that are being written are written, and the server knows what
-// the host has cancelled.
-func (b *bridge) settle(conn *client.Conn) {
-	late := time.After(settleWithin)
-	for !b.requests.settled(conn.State().Calls) {
-		select {
-		case <-late:
-			return
-		case <-time.After(10 * time.Millisecond):
-		}
-	}
 }
 
 // mustParse parses a message that was made here.
