@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
 	"holdfast"
 	"holdfast/backend/message"
 	"holdfast/bench/load"
@@ -29,9 +31,13 @@ func (d *discarder) Write(p []byte) (int, error) { return len(p), nil }
 func (d *discarder) WriteHeader(int)             {}
 func (d *discarder) Flush()                      {}
 
+// SetReadDeadline has no connection to set it for.
+func (d *discarder) SetReadDeadline(time.Time) error { return nil }
+
 // BenchmarkObservers is what a light call costs in the process, without sockets, with each kind of
 // observer: the median of many short rounds, in ns of CPU (other goroutines' included), and as a
-// multiple of a call that nobody observes in the same round.
+// multiple of a call of the first kind in the same round. The call is of the message backend; after
+// "sdk." or "modern." it is of an mcp.Server, in one era or the other.
 func BenchmarkObservers(b *testing.B) {
 	const calls = 4000 // in a round, of each
 	kinds := strings.Fields(cmp.Or(os.Getenv("KINDS"), "none metrics audit both traces page page_open metrics_page"))
@@ -41,6 +47,10 @@ func BenchmarkObservers(b *testing.B) {
 		for range calls {
 			call[i]()
 		}
+	}
+	allocs := make([]float64, len(kinds))
+	for i := range kinds {
+		allocs[i] = testing.AllocsPerRun(100, call[i])
 	}
 	took := make([][]float64, len(kinds))
 	ratio := make([][]float64, len(kinds))
@@ -61,12 +71,17 @@ func BenchmarkObservers(b *testing.B) {
 		slices.Sort(ratio[i])
 		b.ReportMetric(took[i][len(took[i])/2], kind+"-ns/call")
 		b.ReportMetric(ratio[i][len(ratio[i])/2], kind+"-x")
+		b.ReportMetric(allocs[i], kind+"-allocs")
 	}
 }
 
 // observed returns a function that makes a light call of a handler with observers.
 func observed(b *testing.B, kind string) func() {
 	b.Helper()
+	backend, kind, ok := strings.Cut(kind, ".")
+	if !ok {
+		backend, kind = "message", backend
+	}
 	o := &holdfast.Options{Logger: slog.New(slog.DiscardHandler)}
 	switch kind {
 	case "none":
@@ -100,9 +115,12 @@ func observed(b *testing.B, kind string) func() {
 		}
 	}
 	h := holdfast.NewBackendHandler(message.New(message.HandlerFunc(tools.Answer)), o)
+	if backend != "message" {
+		server := tools.NewServer()
+		h = holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, o)
+	}
 	b.Cleanup(func() { _ = h.Shutdown(context.Background()) })
-	session := ""
-	post := func(text string) func() http.Header {
+	post := func(text string, header ...string) func() http.Header {
 		body := bytes.NewReader([]byte(text))
 		r, err := http.NewRequest(http.MethodPost, "http://127.0.0.1/mcp", body)
 		if err != nil {
@@ -110,9 +128,8 @@ func observed(b *testing.B, kind string) func() {
 		}
 		r.RemoteAddr = "127.0.0.1:1"
 		r.Header = http.Header{"Content-Type": {"application/json"}, "Accept": {"application/json, text/event-stream"}}
-		if session != "" {
-			r.Header["Mcp-Session-Id"] = []string{session}
-			r.Header["Mcp-Protocol-Version"] = []string{"2025-11-25"}
+		for i := 0; i < len(header); i += 2 {
+			r.Header[header[i]] = header[i+1 : i+2]
 		}
 		w := &discarder{head: http.Header{}}
 		return func() http.Header {
@@ -122,9 +139,15 @@ func observed(b *testing.B, kind string) func() {
 			return w.head
 		}
 	}
-	session = post(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{}}}`)().Get("Mcp-Session-Id")
-	post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)()
-	call := post(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"echo","arguments":` + load.EchoArgs(32) + `}}`)
+	if backend == "modern" {
+		call := post(load.ModernEcho(32), "Mcp-Protocol-Version", "2026-07-28", "Mcp-Method", "tools/call", "Mcp-Name", "echo")
+		return func() { call() }
+	}
+	session := post(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{}}}`)().Get("Mcp-Session-Id")
+	known := []string{"Mcp-Session-Id", session, "Mcp-Protocol-Version", "2025-11-25"}
+	post(`{"jsonrpc":"2.0","method":"notifications/initialized"}`, known...)()
+	post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`, known...)()
+	call := post(load.Echo(32), known...)
 	return func() { call() }
 }
 

@@ -42,6 +42,9 @@ func PostModern(addr, path, tool, args string) *Request {
 	return postModern(addr, path, "tools/call", tool, call(tool, args, modernMeta("{}")))
 }
 
+// ModernEcho is a call of echo as a client of revision 2026-07-28 makes it.
+func ModernEcho(size int) string { return call("echo", EchoArgs(size), modernMeta("{}")) }
+
 // tasks is the capability of clients that know tasks.
 const tasks = `{"extensions":{"io.modelcontextprotocol/tasks":{}}}`
 

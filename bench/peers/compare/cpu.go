@@ -26,16 +26,24 @@ const (
 	oldEvent  = "replayed event"
 )
 
+// shortCalls are what is measured for as long as it takes.
+var shortCalls = []string{plainCall, newCall, taskCall, sseCall}
+
 // cpuRound measures a subject once and adds server CPU per operation, in
 // microseconds, to the figures.
 func cpuRound(f figures, s *subject, p *process, d time.Duration) error {
-	for _, one := range []struct{ what, path string }{
-		{plainCall, s.plain}, {newCall, s.modern}, {taskCall, s.task}, {sseCall, s.sse},
-	} {
-		if one.path == "" {
+	for _, what := range shortCalls {
+		if s.path(what) == "" {
 			continue
 		}
-		if err := short(f, one.what, s, p, one.path, d); err != nil {
+		l, err := newLane(s, p, what)
+		if err != nil {
+			return err
+		}
+		end := time.Now().Add(d)
+		err = l.measure(f, func(int) bool { return time.Now().Before(end) })
+		hangUp(l.cs)
+		if err != nil {
 			return err
 		}
 	}
@@ -45,39 +53,53 @@ func cpuRound(f figures, s *subject, p *process, d time.Duration) error {
 	return nil
 }
 
-// short measures short calls, for as long as d.
-func short(f figures, what string, s *subject, p *process, path string, d time.Duration) error {
-	cs, err := s.call(p, path, callers)
+// A lane is the clients of one subject that make one kind of short call.
+type lane struct {
+	s    *subject
+	p    *process
+	what string
+	cs   []*caller
+	reqs []*load.Request // of each
+}
+
+// newLane connects clients, which make their first calls.
+func newLane(s *subject, p *process, what string) (_ *lane, err error) {
+	l := &lane{s: s, p: p, what: what}
+	if l.cs, err = s.call(p, s.path(what), callers); err != nil {
+		return nil, err
+	}
+	l.reqs = make([]*load.Request, len(l.cs))
+	for i, c := range l.cs {
+		l.reqs[i], err = s.request(c, what)
+		for n := 0; n < warmUp && err == nil; n++ {
+			err = l.once(i)
+		}
+		if err != nil {
+			hangUp(l.cs)
+			return nil, fmt.Errorf("%s: %s: %w", s.name, what, err)
+		}
+	}
+	return l, nil
+}
+
+// once makes one call of the client i.
+func (l *lane) once(i int) error {
+	res, err := l.cs[i].Do(l.reqs[i].Next())
 	if err != nil {
 		return err
 	}
-	defer hangUp(cs)
-	want := "eeee"
-	if what == taskCall {
-		want = `"working"`
+	if l.what == taskCall {
+		return res.Expect(200, `"working"`)
 	}
-	once := func(c *caller, req *load.Request) error {
-		res, err := c.Do(req.Next())
-		if err != nil {
-			return err
-		}
-		return res.Expect(200, want)
-	}
-	reqs := make(map[*caller]*load.Request)
-	for _, c := range cs {
-		if reqs[c], err = s.request(c, what); err != nil {
-			return fmt.Errorf("%s: %s: %w", s.name, what, err)
-		}
-		for range warmUp {
-			if err := once(c, reqs[c]); err != nil {
-				return fmt.Errorf("%s: %s: %w", s.name, what, err)
-			}
-		}
-	}
-	end := time.Now().Add(d)
-	return drive(f, what, s, p, cs, func(c *caller) (n int, err error) {
-		for time.Now().Before(end) && err == nil {
-			err = once(c, reqs[c])
+	return res.Expect(200, "eeee")
+}
+
+// measure measures calls, of which each client makes one after the other as long as more says so
+// of the number that it has made.
+func (l *lane) measure(f figures, more func(n int) bool) error {
+	return drive(f, l.what, l.s, l.p, len(l.cs), func(i int) (n int, err error) {
+		for more(n) && err == nil {
+			err = l.once(i)
 			n++
 		}
 		return n, err
@@ -110,7 +132,8 @@ func streams(f figures, s *subject, p *process, d time.Duration) error {
 		return err
 	}
 	defer hangUp(cs)
-	err = drive(f, liveEvent, s, p, cs, func(c *caller) (int, error) {
+	err = drive(f, liveEvent, s, p, len(cs), func(i int) (int, error) {
+		c := cs[i]
 		res, err := c.Do(c.post(load.Progress(events, eventSize)))
 		if err == nil {
 			err = res.Expect(200, "done")
@@ -129,7 +152,8 @@ func streams(f figures, s *subject, p *process, d time.Duration) error {
 		return err
 	}
 	end := time.Now().Add(d)
-	return drive(f, oldEvent, s, p, cs, func(c *caller) (sum int, err error) {
+	return drive(f, oldEvent, s, p, len(cs), func(i int) (sum int, err error) {
+		c := cs[i]
 		for time.Now().Before(end) {
 			res, err := c.Do(load.Get(c.addr, c.path, c.session, c.event))
 			if err == nil {
@@ -148,15 +172,15 @@ func streams(f figures, s *subject, p *process, d time.Duration) error {
 	})
 }
 
-// drive runs do for every client at once; do returns how many operations it was.
-func drive(f figures, what string, s *subject, p *process, cs []*caller, do func(*caller) (int, error)) error {
+// drive runs do for n clients at once; do returns how many operations it was.
+func drive(f figures, what string, s *subject, p *process, n int, do func(i int) (int, error)) error {
 	before, err := p.cpu()
 	if err != nil {
 		return err
 	}
-	ops := make([]int, len(cs))
-	errs := make([]error, len(cs))
-	inParallel(len(cs), func(i int) { ops[i], errs[i] = do(cs[i]) })
+	ops := make([]int, n)
+	errs := make([]error, n)
+	inParallel(n, func(i int) { ops[i], errs[i] = do(i) })
 	after, err := p.cpu()
 	if err := errors.Join(append(errs, err)...); err != nil {
 		return fmt.Errorf("%s: %s: %w", s.name, what, err)

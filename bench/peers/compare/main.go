@@ -29,6 +29,7 @@ func main() {
 	held := flag.Int("held", 2000, "how many sessions and calls to hold for memory; 0 to skip")
 	only := flag.String("only", "", "measure the first subject, and those whose name contains this")
 	clients := flag.Bool("clients", false, "measure clients, not servers")
+	inTurns := flag.Bool("turns", false, "measure short calls only, in short turns of all servers, and compare what was taken in the same round; with -rounds 50, say")
 	eras := flag.Bool("translate", false, "measure gateways between clients and servers of both eras")
 	npm := flag.String("npm", "", "where the npm packages of bench/peers/package.json are installed, for -translate; none: only Holdfast is measured")
 	before := flag.String("before", "", "measure the Holdfast in this checkout as well, for servers only")
@@ -40,7 +41,7 @@ func main() {
 	subjects = slices.DeleteFunc(subjects, func(s subject) bool {
 		return s.name != first.name && !strings.Contains(s.name, *only)
 	})
-	what := comparison{clients: *clients, eras: *eras, npm: *npm, before: *before}
+	what := comparison{clients: *clients, turns: *inTurns, eras: *eras, npm: *npm, before: *before}
 	if err := compare(what, *rounds, *each, *held); err != nil {
 		fmt.Fprintf(os.Stderr, "compare: %v\n", err)
 		os.Exit(1)
@@ -49,9 +50,9 @@ func main() {
 
 // A comparison is what is measured: servers, unless it is clients or gateways.
 type comparison struct {
-	clients, eras bool
-	npm           string
-	before        string // a checkout of Holdfast, or ""
+	clients, turns, eras bool
+	npm                  string
+	before               string // a checkout of Holdfast, or ""
 }
 
 func compare(what comparison, rounds int, each time.Duration, held int) (err error) {
@@ -83,6 +84,9 @@ func compare(what comparison, rounds int, each time.Duration, held int) (err err
 	}
 	if what.clients {
 		return compareClients(os.Stdout, dir, rounds, each, held)
+	}
+	if what.turns {
+		return turns(os.Stdout, dir, rounds)
 	}
 	f := newFigures()
 	if err := measureCPU(f, dir, rounds, each); err != nil {

@@ -25,6 +25,8 @@ type subject struct {
 	args   []string // of the server
 	bare   bool     // takes anything: no handshake
 
+	twin string // the subject that this one is, with something added
+
 	plain  string // answers a call with JSON
 	modern string // answers a call of revision 2026-07-28 with JSON
 	task   string // answers tasks/get of a call that runs
@@ -65,19 +67,19 @@ var subjects = []subject{
 	},
 	{
 		name: "Holdfast, message backend, metrics and audit", server: ours, args: []string{"-backend", "message", "-metrics"},
-		plain: "/mcp", sse: "/mcp-sse", stream: "/mcp-sse",
+		twin: "Holdfast, message backend", plain: "/mcp", sse: "/mcp-sse", stream: "/mcp-sse",
 	},
 	{
 		name: "Holdfast, message backend, traces of 1 %", server: ours, args: []string{"-backend", "message", "-traces", "0.01"},
-		plain: "/mcp", sse: "/mcp-sse", stream: "/mcp-sse",
+		twin: "Holdfast, message backend", plain: "/mcp", sse: "/mcp-sse", stream: "/mcp-sse",
 	},
 	{
 		name: "Holdfast, mcp.Server, traces of 1 %", server: ours, args: []string{"-backend", "sdk", "-traces", "0.01"},
-		plain: "/mcp", sse: "/mcp-sse", stream: "/mcp-sse",
+		twin: "Holdfast, mcp.Server", plain: "/mcp", modern: "/mcp", sse: "/mcp-sse", stream: "/mcp-sse",
 	},
 	{
 		name: "Holdfast, mcp.Server, metrics and audit", server: ours, args: []string{"-backend", "sdk", "-metrics"},
-		plain: "/mcp", sse: "/mcp-sse", stream: "/mcp-sse",
+		twin: "Holdfast, mcp.Server", plain: "/mcp", modern: "/mcp", sse: "/mcp-sse", stream: "/mcp-sse",
 	},
 	{
 		name: "Holdfast, mcp.Server", server: ours, args: []string{"-backend", "sdk"},
@@ -107,12 +109,30 @@ func addBefore() {
 	for _, s := range subjects {
 		if s.server == ours {
 			was := s
-			was.name, was.server = "before: "+s.name, oursBefore
+			was.name, was.server, was.twin = beforeName(s.name), oursBefore, ""
 			all = append(all, was)
 		}
 		all = append(all, s)
 	}
 	subjects = all
+}
+
+// beforeName is what a subject is called as it is in the other checkout.
+func beforeName(name string) string { return "before: " + name }
+
+// path returns where the subject answers a short call, or "".
+func (s *subject) path(what string) string {
+	switch what {
+	case plainCall:
+		return s.plain
+	case newCall:
+		return s.modern
+	case taskCall:
+		return s.task
+	case sseCall:
+		return s.sse
+	}
+	return ""
 }
 
 // A caller is one client of a subject: a connection and a session.
