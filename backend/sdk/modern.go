@@ -2,9 +2,9 @@ package sdk
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
-	"maps"
 	"net/http"
 	"sync"
 	"sync/atomic"
@@ -54,9 +54,9 @@ type modern struct {
 	once    sync.Once // the session is initialized
 	listens listens
 	rounds  rounds
-	ready   chan struct{}          // closed when the server has answered initialize
-	info    atomic.Pointer[[]byte] // the server's Implementation, as JSON; nil until then
-	meta    atomic.Pointer[decodedMeta]
+	ready   chan struct{}                  // closed when the server has answered initialize
+	info    atomic.Pointer[[]byte]         // the server's Implementation, as JSON; nil until then
+	values  atomic.Pointer[[]decodedValue] // of members of _meta that came before
 }
 
 // deliverModern does for a message what only a modern conversation needs. done reports that
@@ -122,7 +122,7 @@ func (m *modern) complete(result []byte) []byte {
 	}
 	if plain { // nothing of it is in there: one copy will do
 		text := make([]byte, 0, len(result)+len(info)+100)
-		text = append(text, `{"resultType":"`+protocol.ResultComplete+`","_meta":{"`+protocol.MetaServerInfo+`":`...)
+		text = append(append(text, '{'), modernOpening...)
 		text = append(append(text, info...), "},"...)
 		return append(text, result[1:]...)
 	}
@@ -135,34 +135,90 @@ func (m *modern) complete(result []byte) []byte {
 // special are the members of a result that complete looks at.
 var special = [][]byte{[]byte(`"_meta"`), []byte(`"resultType"`), []byte(`"inputRequests"`), []byte(`"requestState"`)}
 
-// metaOf decodes the _meta of a request. As a rule that of a client is always the same.
+// metaOf decodes the _meta of a request. Package json would take longer for it than all else that is
+// done for the request: so texts are read here, and what a client says of itself with each request
+// is decoded once.
 //
 // plain reports that it belongs to the conversation's revision, and says no more of the
 // request than who makes it.
 func (m *modern) metaOf(raw []byte) (meta mcp.Meta, plain bool) {
-	if m != nil {
-		if last := m.meta.Load(); last != nil && bytes.Equal(last.raw, raw) {
-			return maps.Clone(last.meta), last.plain
-		}
+	if string(raw) == "null" {
+		return nil, m == nil
 	}
-	if err := json.Unmarshal(raw, &meta); err != nil {
+	meta = make(mcp.Meta)
+	var failed error
+	object := jsonrpc.Each(raw, func(name, value []byte) {
+		decoded, err := m.valueOf(value)
+		meta[metaName(name)] = decoded
+		failed = cmp.Or(failed, err)
+	})
+	if !object || failed != nil {
 		return nil, false
 	}
-	plain = (meta[mcp.MetaKeyProtocolVersion] != nil) == (m != nil) && meta[protocol.MetaLogLevel] == nil
-	if m != nil && len(raw) <= largeMeta {
-		m.meta.Store(&decodedMeta{bytes.Clone(raw), maps.Clone(meta), plain})
-	}
-	return meta, plain
+	return meta, (meta[mcp.MetaKeyProtocolVersion] != nil) == (m != nil) && meta[protocol.MetaLogLevel] == nil
 }
 
-// largeMeta is how many bytes of a _meta are not kept.
-const largeMeta = 4 << 10
+// metaName returns the name of a member of _meta, without an allocation for those of each request.
+func metaName(name []byte) string {
+	switch string(name) {
+	case protocol.MetaProtocolVersion:
+		return protocol.MetaProtocolVersion
+	case protocol.MetaClientInfo:
+		return protocol.MetaClientInfo
+	case protocol.MetaClientCapabilities:
+		return protocol.MetaClientCapabilities
+	case protocol.MetaTraceParent:
+		return protocol.MetaTraceParent
+	}
+	return string(name)
+}
 
-// A decodedMeta is a _meta that came before.
-type decodedMeta struct {
+// version is the value of a member of each modern _meta.
+var version any = protocol.V20260728
+
+// valueOf decodes a value of a _meta. What is kept of a modern conversation is objects: all its clients
+// say the same of themselves.
+func (m *modern) valueOf(raw []byte) (any, error) {
+	switch {
+	case string(raw) == `"`+protocol.V20260728+`"`:
+		return version, nil
+	case raw[0] == '"':
+		return jsonrpc.String(raw), nil
+	case m == nil || raw[0] != '{' || len(raw) > largeValue:
+		return decode(raw)
+	}
+	var known []decodedValue
+	if values := m.values.Load(); values != nil {
+		known = *values
+	}
+	for i := range known {
+		if bytes.Equal(known[i].raw, raw) {
+			return known[i].value, nil
+		}
+	}
+	value, err := decode(raw)
+	if err == nil && len(known) < mostValues {
+		known = append(known[:len(known):len(known)], decodedValue{bytes.Clone(raw), value})
+		m.values.Store(&known)
+	}
+	return value, err
+}
+
+func decode(raw []byte) (value any, err error) {
+	err = json.Unmarshal(raw, &value)
+	return value, err
+}
+
+// mostValues is how many values are kept, and largeValue how many bytes one has at the most.
+const (
+	mostValues = 4
+	largeValue = 4 << 10
+)
+
+// A decodedValue is one that came before.
+type decodedValue struct {
 	raw   []byte
-	meta  mcp.Meta
-	plain bool
+	value any
 }
 
 // typed gives a result its type. The SDK leaves it out of some, and takes those for complete

@@ -13,6 +13,9 @@ import (
 // copies what the one before has made, on a stack that grows meanwhile. That is an eighth of
 // what a short call costs. So such results are written here, as the SDK writes them.
 
+// modernOpening is how a modern result begins; the server's Implementation follows.
+const modernOpening = `"resultType":"` + protocol.ResultComplete + `","_meta":{"` + protocol.MetaServerInfo + `":`
+
 // textOf returns the response with the result of a tool that is nothing but texts, or false.
 func (c *conn) textOf(id []byte, result mcp.Result) (jsonrpc.Message, bool) {
 	r, ok := result.(*mcp.CallToolResult)
@@ -23,12 +26,16 @@ func (c *conn) textOf(id []byte, result mcp.Result) (jsonrpc.Message, bool) {
 	if c.modern != nil {
 		info = *c.modern.info.Load()
 	}
-	raw := make([]byte, 0, textSize(r)+len(id)+len(info)+200)
+	room := len(`{"jsonrpc":"2.0","id":,"result":{"content":[],"isError":true}}`)
+	if c.modern != nil {
+		room += len(modernOpening) + len("},")
+	}
+	raw := make([]byte, 0, textSize(r)+len(id)+len(info)+room)
 	raw = append(append(append(raw, `{"jsonrpc":"2.0","id":`...), id...), `,"result":`...)
 	from := len(raw)
 	raw = append(raw, '{')
 	if c.modern != nil { // see [modern.complete]
-		raw = append(raw, `"resultType":"`+protocol.ResultComplete+`","_meta":{"`+protocol.MetaServerInfo+`":`...)
+		raw = append(raw, modernOpening...)
 		raw = append(append(raw, info...), "},"...)
 	}
 	raw = append(raw, `"content":`...)

@@ -18,7 +18,7 @@ import (
 // NameOf returns what the header Mcp-Name repeats of a request's params; "" if there is
 // nothing to repeat. Of the tasks extension it is the task's id.
 func NameOf(method string, params []byte) string {
-	field := nameField(method)
+	field := NameField(method)
 	if field == "" {
 		return ""
 	}
@@ -26,10 +26,10 @@ func NameOf(method string, params []byte) string {
 }
 
 // HasName reports whether the header Mcp-Name repeats something of a method's params.
-func HasName(method string) bool { return nameField(method) != "" }
+func HasName(method string) bool { return NameField(method) != "" }
 
-// nameField returns which of a method's params the header Mcp-Name repeats, or "".
-func nameField(method string) string {
+// NameField returns which of a method's params the header Mcp-Name repeats, or "".
+func NameField(method string) string {
 	switch method {
 	case MethodCallTool, MethodGetPrompt:
 		return "name"

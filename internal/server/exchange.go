@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"strconv"
 	"strings"
 
 	"holdfast/internal/observe"
@@ -434,6 +435,7 @@ func (h *Handler) write(w http.ResponseWriter, x *exchange, o *outcome) error {
 	case outcomeAnswer:
 		_ = h.answer(w, [][]byte{o.body}, false)
 	case outcomeTask:
+		w.Header()["Content-Length"] = []string{strconv.Itoa(len(o.body))}
 		_ = h.answer(w, [][]byte{o.body}, false)
 		_ = http.NewResponseController(w).Flush() // delivering may take its time
 		o.deliver(x.values(), x.msgs, x.r.Header)

@@ -106,7 +106,6 @@ type Handler struct {
 
 	authenticated http.Handler // the endpoint behind Options.Authenticate; nil: there is none
 
-	timers    sync.Pool // of those of calls that are answered before they are due
 	watched   watch.Connections
 	nodes     *placement.Nodes // nil where there is no other node
 	drainOnce sync.Once

@@ -22,7 +22,7 @@ import (
 type modern struct {
 	id           []byte // the client's, as raw JSON; nil where there is none
 	version      string
-	client       []byte // clientInfo and clientCapabilities, as raw JSON
+	client       string // clientInfo and clientCapabilities, as raw JSON
 	capabilities []byte
 	sum          string // of what it asks for; see sumOf
 	name         string // of what it is about, as its header repeats it, or ""
@@ -107,8 +107,17 @@ func (h *Handler) decodeModern(w http.ResponseWriter, x *exchange) bool {
 // read checks what a request says of its client, and the headers that repeat what its body
 // says (2026-07-28, Overview, "_meta"; Streamable HTTP, "Server Validation").
 func (q *modern) read(header http.Header, m *jsonrpc.Message) (status int, _ *jsonrpc.Error) {
-	var raw, info []byte
-	jsonrpc.Each(jsonrpc.Field(m.Params, "_meta"), func(name, value []byte) {
+	var meta, about, raw, info []byte
+	field := protocol.NameField(m.Method)
+	jsonrpc.Each(m.Params, func(name, value []byte) {
+		switch {
+		case string(name) == "_meta":
+			meta = value
+		case field != "" && string(name) == field:
+			about = value
+		}
+	})
+	jsonrpc.Each(meta, func(name, value []byte) {
 		switch string(name) {
 		case protocol.MetaProtocolVersion:
 			raw = value
@@ -139,9 +148,8 @@ func (q *modern) read(header http.Header, m *jsonrpc.Message) (status int, _ *js
 	case info != nil && info[0] != '{':
 		return http.StatusBadRequest, errf(jsonrpc.CodeInvalidParams, "%q in params._meta must be an object", protocol.MetaClientInfo)
 	}
-	q.client = make([]byte, 0, len(info)+1+len(q.capabilities))
-	q.client = append(append(append(q.client, info...), ','), q.capabilities...)
-	q.name = protocol.NameOf(m.Method, m.Params)
+	q.client = string(info) + "," + string(q.capabilities)
+	q.name = jsonrpc.String(about)
 	if err := mirrors(header, m.Method, q.name); err != nil {
 		return http.StatusBadRequest, err
 	}
@@ -249,7 +257,12 @@ func (h *Handler) failModern(w http.ResponseWriter, x *exchange, err error) {
 
 // statusOf returns the HTTP status of a response that is an error of some codes (2026-07-28,
 // Streamable HTTP, "Protocol Version Header", "Server Validation"; Overview, "_meta").
-func statusOf(response []byte) int {
+func statusOf(response, id []byte) int {
+	if rest, ok := bytes.CutPrefix(response, []byte(openingID)); ok { // as a rule it is a result
+		if rest, ok = bytes.CutPrefix(rest, id); ok && bytes.HasPrefix(rest, []byte(`,"result":`)) {
+			return http.StatusOK
+		}
+	}
 	switch string(jsonrpc.Field(response, "error", "code")) {
 	case "-32601":
 		return http.StatusNotFound

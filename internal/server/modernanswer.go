@@ -173,35 +173,24 @@ func (h *Handler) newReply(w http.ResponseWriter, x *exchange, s *session.Sessio
 // waitLight waits for a call to be answered while it is light, and reports whether the
 // client was answered, or has left. If not, the call has a stream.
 func (h *Handler) waitLight(w http.ResponseWriter, x *exchange, call *session.Call) (done bool) {
-	ctx, ready := x.r.Context(), make(chan struct{}, 1)
-	call.Notify(ready)
-	var late <-chan time.Time
-	if after := h.patience(x); after > 0 {
-		t := h.timer(after)
-		defer h.timers.Put(t)
-		defer t.Stop()
-		late = t.C
-	}
+	ctx, wait, over := x.r.Context(), h.sessions.Waiter(h.patience(x)), false
+	defer func() { wait.Stop(over) }() // else it may be told yet
+	call.Notify(wait.Ready)
+	<-wait.Ready // of what has happened before
 	for {
-		answers, over, number := call.Answers()
+		answers, ended, number := call.Answers()
 		switch {
-		case over && call.Refusal() != nil:
-			h.failModern(w, x, call.Refusal())
-			return true
-		case over && len(answers) == 0:
-			h.writeModern(w, modernError(x.modern.id, errCancelled))
-			return true
-		case over:
-			h.writeModern(w, x.own(answers[0]))
+		case ended:
+			over = true
+			h.answerModern(w, x, call, answers)
 			return true
 		case number != 0:
 			return false
 		}
 		select {
-		case <-ready:
-		case <-late:
+		case <-wait.Ready:
+		case <-wait.Late:
 			call.Promote()
-			late = nil
 		case <-ctx.Done():
 			call.Withdraw("the client closed the connection")
 			return true
@@ -209,13 +198,17 @@ func (h *Handler) waitLight(w http.ResponseWriter, x *exchange, call *session.Ca
 	}
 }
 
-// timer returns a timer, which as a rule was used before. Once it was stopped it may be put back.
-func (h *Handler) timer(after time.Duration) *time.Timer {
-	if t, ok := h.timers.Get().(*time.Timer); ok {
-		t.Reset(after)
-		return t
+// answerModern answers a modern request whose call has ended while it was light.
+func (h *Handler) answerModern(w http.ResponseWriter, x *exchange, call *session.Call, answers [][]byte) {
+	if err := call.Refusal(); err != nil {
+		h.failModern(w, x, err)
+		return
 	}
-	return time.NewTimer(after)
+	if len(answers) == 0 {
+		h.writeModern(w, x, modernError(x.modern.id, errCancelled))
+		return
+	}
+	h.writeModern(w, x, x.own(answers[0]))
 }
 
 // patience is how long a call stays light: until its client has to hear something.
@@ -244,16 +237,18 @@ func (x *exchange) own(response []byte) []byte {
 		response = notMethod(response)
 	}
 	// As a rule the response begins as ours do, and has the id there.
-	if rest, ok := bytes.CutPrefix(response, []byte(`{"jsonrpc":"2.0","id":`)); ok {
+	if rest, ok := bytes.CutPrefix(response, []byte(openingID)); ok {
 		if n := bytes.IndexByte(rest, ','); n > 0 && rest[0] >= '0' && rest[0] <= '9' {
 			own := make([]byte, 0, len(response)+len(id))
-			own = append(append(own, response[:len(response)-len(rest)]...), id...)
-			return append(own, rest[n:]...)
+			return append(append(append(own, openingID...), id...), rest[n:]...)
 		}
 	}
 	response, _ = jsonrpc.Set(response, id, "id")
 	return response
 }
+
+// openingID is how our responses begin, and most of others.
+const openingID = `{"jsonrpc":"2.0","id":`
 
 // isListen reports whether the request is a subscriptions/listen.
 func (x *exchange) isListen() bool { return x.method() == protocol.MethodSubscriptions }
@@ -277,12 +272,12 @@ func (x *exchange) subscribed(message []byte, of string) []byte {
 }
 
 // json answers with one message.
-func (p *reply) json(message []byte) { p.h.writeModern(p.w, message) }
+func (p *reply) json(message []byte) { p.h.writeModern(p.w, p.x, message) }
 
 // writeModern answers a modern request with one message: as JSON, or as the only event of a
 // stream. An error that has a status of its own is JSON.
-func (h *Handler) writeModern(w http.ResponseWriter, message []byte) {
-	status := statusOf(message)
+func (h *Handler) writeModern(w http.ResponseWriter, x *exchange, message []byte) {
+	status := statusOf(message, x.modern.id)
 	switch {
 	case status != http.StatusOK:
 		h.rejectAs(w, status, message)

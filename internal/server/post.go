@@ -196,7 +196,11 @@ func (h *Handler) light(ctx context.Context, header http.Header, s *session.Sess
 	return true
 }
 
-// answer writes the responses of a call as JSON. A cancelled one has none.
+// shortAnswer is how many bytes net/http gathers of an answer, to say by itself how long it is.
+const shortAnswer = 2 << 10
+
+// answer writes the responses of a call as JSON. A cancelled one has none. Nothing is done for the
+// request after that.
 func (h *Handler) answer(w http.ResponseWriter, answers [][]byte, batch bool) error {
 	if len(answers) == 0 {
 		w.WriteHeader(http.StatusAccepted)
@@ -208,7 +212,9 @@ func (h *Handler) answer(w http.ResponseWriter, answers [][]byte, batch bool) er
 	}
 	head := w.Header()
 	head["Content-Type"] = typeJSON
-	head["Content-Length"] = []string{strconv.Itoa(len(body))}
+	if len(body) > shortAnswer {
+		head["Content-Length"] = []string{strconv.Itoa(len(body))}
+	}
 	return h.finish(w, body)
 }
 

@@ -106,7 +106,7 @@ func (h *Handler) serveTask(w http.ResponseWriter, x *exchange) (ours bool, err 
 		return true, err
 	}
 	response := make([]byte, 0, len(result)+len(x.modern.id)+40)
-	h.writeModern(w, jsonrpc.AppendResult(response, x.modern.id, result))
+	h.writeModern(w, x, jsonrpc.AppendResult(response, x.modern.id, result))
 	return true, nil
 }
 

@@ -54,11 +54,11 @@ const shortClient = 256
 
 // keyOfClient returns what tells kinds of clients apart: what they say of themselves, or its
 // digest, if that is long. That is JSON, and no digest is.
-func keyOfClient(client []byte) string {
+func keyOfClient(client string) string {
 	if len(client) <= shortClient {
-		return string(client)
+		return client
 	}
-	sum := sha256.Sum256(client)
+	sum := sha256.Sum256([]byte(client))
 	return "\x00" + string(sum[:])
 }
 
@@ -119,7 +119,7 @@ func (c *carrier) unlink() {
 // requests like it, or a new one. client is what the request's _meta says of its client.
 // It does not end before the caller has called [Session.Release]. The errors are those of
 // [Manager.New].
-func (m *Manager) Carrier(r *http.Request, principal, revision string, client []byte) (_ *Session, err error) {
+func (m *Manager) Carrier(r *http.Request, principal, revision, client string) (_ *Session, err error) {
 	key := carrierKey{principal: principal, tenant: TenantOf(principal, r.RemoteAddr), revision: revision, client: keyOfClient(client)}
 	apart := principal == ""
 	if b, ok := m.backend.(perCredential); ok {
@@ -136,7 +136,7 @@ func (m *Manager) Carrier(r *http.Request, principal, revision string, client []
 		m.carriers.mu.Lock()
 		c, there := m.carriers.open[key]
 		if !there {
-			c = &carrier{key: key, ready: make(chan struct{}), capabilities: capabilitiesOf(client)}
+			c = &carrier{key: key, ready: make(chan struct{}), capabilities: capabilitiesOf([]byte(client))}
 			if m.carriers.open == nil {
 				m.carriers.open = make(map[carrierKey]*carrier)
 			}

@@ -19,7 +19,7 @@ func TestCarrierStaysForItsRequest(t *testing.T) {
 	h := newHouse(t, Options{}, nil)
 	defer h.close()
 	carrier := func(kind string) *Session {
-		s, err := h.Carrier(httptest.NewRequest(http.MethodPost, "/", nil), "alice", protocol.V20260728, []byte(kind))
+		s, err := h.Carrier(httptest.NewRequest(http.MethodPost, "/", nil), "alice", protocol.V20260728, kind)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -42,7 +42,7 @@ func TestCarrierStaysForItsRequest(t *testing.T) {
 func (h *house) carry(from, kind string) (*Session, error) {
 	r := httptest.NewRequest(http.MethodPost, "/", nil)
 	r.RemoteAddr = from + ":1"
-	s, err := h.Carrier(r, "", protocol.V20260728, []byte(kind))
+	s, err := h.Carrier(r, "", protocol.V20260728, kind)
 	if err == nil {
 		defer s.Release()
 	}

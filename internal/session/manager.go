@@ -67,6 +67,8 @@ type running struct {
 	quit chan struct{}
 	once sync.Once // closes quit
 
+	waiters sync.Pool // see [Waiter]
+
 	ctx  context.Context // of appends; done when Close has waited for them long enough
 	stop context.CancelFunc
 }

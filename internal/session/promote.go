@@ -14,22 +14,17 @@ func (c *Call) Wait(ctx context.Context, after time.Duration) ([][]byte, bool) {
 		c.mu.Unlock()
 		return c.outcome(ctx)
 	}
-	changed := make(chan struct{}, 1)
-	c.changed = changed
+	wait := c.s.m.Waiter(after)
+	c.changed = wait.Ready
 	c.mu.Unlock()
-
-	var timeout <-chan time.Time
-	if after > 0 {
-		t := time.NewTimer(after)
-		defer t.Stop()
-		timeout = t.C
-	}
 	select {
-	case <-changed:
-	case <-timeout:
+	case <-wait.Ready:
+	case <-wait.Late:
 	case <-ctx.Done():
 	}
 	c.mu.Lock()
+	c.changed = nil
+	wait.Stop(true)
 	promoted := c.isLight()
 	if promoted {
 		c.promote()

@@ -1,6 +1,51 @@
 package session
 
-import "holdfast/jsonrpc"
+import (
+	"time"
+
+	"holdfast/jsonrpc"
+)
+
+// A Waiter waits for one light call. Most light calls are answered at once, so it is used again.
+type Waiter struct {
+	Ready chan struct{}    // see [Call.Notify]
+	Late  <-chan time.Time // gets the time once, when the call has taken too long; nil: there is no such time
+	timer *time.Timer
+	of    *Manager
+}
+
+// Waiter returns a Waiter for a call that should not take longer than after (0: as long as it takes).
+func (m *Manager) Waiter(after time.Duration) *Waiter {
+	w, ok := m.waiters.Get().(*Waiter)
+	if !ok {
+		w = &Waiter{Ready: make(chan struct{}, 1), of: m}
+	}
+	switch w.Late = nil; {
+	case after <= 0:
+		return w
+	case w.timer == nil:
+		w.timer = time.NewTimer(after)
+	default:
+		w.timer.Reset(after)
+	}
+	w.Late = w.timer.C
+	return w
+}
+
+// Stop ends the waiting. over says that nobody tells Ready any more, as its call has ended.
+func (w *Waiter) Stop(over bool) {
+	if w.Late != nil {
+		w.timer.Stop()
+	}
+	if !over {
+		return
+	}
+	select {
+	case <-w.Ready:
+	default:
+	}
+	w.of.waiters.Put(w)
+}
 
 // What follows is for transports that wait for many calls at a time.
 
