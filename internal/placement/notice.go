@@ -65,7 +65,7 @@ func (n *Nodes) noticed(text []byte) {
 }
 
 // A leftNotice is sent to the node that has a session, when the session's client leaves this
-// node. It is a [watch.Teller].
+// node. It is a [watch.Source].
 type leftNotice struct {
 	nodes *Nodes
 	node  string
@@ -74,7 +74,7 @@ type leftNotice struct {
 
 func (p *leftNotice) send() { p.nodes.notify(p.node, &p.left) }
 
-// Disconnected implements [watch.Teller].
+// Disconnected implements [watch.Source].
 func (p *leftNotice) Disconnected(string, time.Time) { p.send() }
 
 func (p *Placement) leftNotice() *leftNotice {

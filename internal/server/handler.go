@@ -13,7 +13,6 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"strings"
 	"sync"
 	"time"
 
@@ -22,6 +21,7 @@ import (
 	"holdfast/internal/observe"
 	"holdfast/internal/placement"
 	"holdfast/internal/redact"
+	"holdfast/internal/server/guard"
 	"holdfast/internal/server/watch"
 	"holdfast/internal/session"
 )
@@ -101,8 +101,7 @@ type Handler struct {
 	opts     Options
 	sessions *session.Manager
 	logger   *slog.Logger
-	origins  map[string]bool
-	hosts    map[string]bool
+	guards   *guard.Guard
 
 	authenticated http.Handler // the endpoint behind Options.Authenticate; nil: there is none
 
@@ -146,13 +145,9 @@ func New(opts Options) *Handler {
 		opts:     opts,
 		sessions: opts.Manager,
 		logger:   opts.Logger,
-		origins:  make(map[string]bool),
-		hosts:    setOf(opts.AllowedHosts),
+		guards:   guard.New(opts.AllowedOrigins, opts.AllowedHosts, opts.TrustedProxies),
 		draining: make(chan struct{}),
 		leaving:  make(chan struct{}),
-	}
-	for _, origin := range opts.AllowedOrigins {
-		h.origins[normal(strings.TrimSuffix(origin, "/"))] = true
 	}
 	if opts.Authenticate != nil {
 		h.authenticated = opts.Authenticate(http.HandlerFunc(h.endpoint))
@@ -212,7 +207,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if h.refuseAtWorker(w) {
 		return
 	}
-	r = h.ofClient(r)
+	r = h.guards.OfClient(r)
 	h.limit(w, r)
 	switch {
 	case !h.guard(w, r, h.allow()):
@@ -223,19 +218,19 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// guard has the guard check a request, and reports whether it may go on; if not, it is answered.
+func (h *Handler) guard(w http.ResponseWriter, r *http.Request, methods string) bool {
+	passes, refusal := h.guards.Check(w, r, methods)
+	if refusal != nil {
+		h.forbid(w, r, refusal)
+	}
+	return passes
+}
+
 // allow lists the methods that the endpoint has.
 func (h *Handler) allow() string {
 	if h.opts.Stateless {
 		return "POST, OPTIONS"
 	}
 	return "GET, POST, DELETE, OPTIONS"
-}
-
-// setOf returns a set of names whose case means nothing, in lower case.
-func setOf(list []string) map[string]bool {
-	set := make(map[string]bool, len(list))
-	for _, v := range list {
-		set[strings.ToLower(v)] = true
-	}
-	return set
 }

@@ -11,6 +11,7 @@ import (
 	"holdfast/internal/panics"
 	"holdfast/internal/placement"
 	"holdfast/internal/protocol"
+	"holdfast/internal/server/guard"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
@@ -37,7 +38,7 @@ func (h *Handler) denied(r *http.Request, m *jsonrpc.Message, principal string) 
 	if h.opts.Observers == nil {
 		return nil
 	}
-	d := &observe.Denied{At: time.Now(), Server: NameOf(r.Context()), Principal: principal, HTTP: cut(r.Method), Remote: bare(r.RemoteAddr)}
+	d := &observe.Denied{At: time.Now(), Server: NameOf(r.Context()), Principal: principal, HTTP: cut(r.Method), Remote: guard.Bare(r.RemoteAddr)}
 	if m != nil {
 		d.Method = cut(m.Method)
 		if m.Method == protocol.MethodCallTool {

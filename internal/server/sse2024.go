@@ -31,7 +31,7 @@ func (h *Handler) SSE(messages string) http.Handler {
 		if h.refuseAtWorker(w) {
 			return
 		}
-		r = h.told(h.ofClient(r))
+		r = h.told(h.guards.OfClient(r))
 		h.limit(w, r)
 		if !h.guard(w, r, allow) {
 			return

@@ -18,10 +18,10 @@ import (
 // added and removed as connections are accepted and closed. The zero value has none.
 type Connections struct{ open sync.Map }
 
-// A Teller has told a client something.
-type Teller interface {
+// A Source is where what a client was sent came from.
+type Source interface {
 	// Disconnected is called when the client at an address has left with bytes unread that it
-	// may have been told since a time; zero: that is not known.
+	// may have been sent since a time; zero: that is not known.
 	Disconnected(from string, since time.Time)
 }
 
@@ -70,25 +70,25 @@ type Conn struct {
 	reset       atomic.Bool
 
 	mu     sync.Mutex
-	teller Teller // of what was last written, and may not arrive; nil: nothing was
+	source Source // of what was last written, and may not arrive; nil: nothing was
 }
 
-// Wrote notes that what a teller has told was written. The teller is told if
+// Wrote notes that what a source has sent was written. The source is called if
 // the client turns out to have left with some of it unread.
-func (c *Conn) Wrote(by Teller) {
+func (c *Conn) Wrote(what Source) {
 	c.mu.Lock()
-	c.teller = by
+	c.source = what
 	c.mu.Unlock()
 	if c.reset.Load() {
-		by.Disconnected(c.addr, time.Time{})
+		what.Disconnected(c.addr, time.Time{})
 	}
 }
 
-// told returns who has told what was written last, or nil.
-func (c *Conn) told() Teller {
+// last returns where what was written last came from, or nil.
+func (c *Conn) last() Source {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.teller
+	return c.source
 }
 
 // Gone reports whether the client has left, as far as the network knows. That is
@@ -148,7 +148,7 @@ func notOurs(b []byte) []byte {
 // Close closes the connection, and asks once more whether the client has left.
 func (c *Conn) Close() error {
 	c.connections.open.CompareAndDelete(c.addr, c)
-	if c.told() != nil {
+	if c.last() != nil {
 		c.note(pending(c.TCPConn))
 	}
 	return c.TCPConn.Close()
@@ -162,8 +162,8 @@ func (c *Conn) note(err error) {
 		c.ended.Store(true)
 	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
 		c.reset.Store(true)
-		if by := c.told(); by != nil {
-			by.Disconnected(c.addr, time.Time{})
+		if what := c.last(); what != nil {
+			what.Disconnected(c.addr, time.Time{})
 		}
 	}
 }

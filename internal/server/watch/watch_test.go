@@ -10,7 +10,7 @@ import (
 	_ "holdfast/internal/testlong"
 )
 
-// heard is a teller that hears of clients.
+// heard is a source that hears of clients.
 type heard chan string
 
 func (h heard) Disconnected(from string, _ time.Time) { h <- from }
@@ -35,7 +35,7 @@ func pair(t *testing.T, cs *Connections) (here net.Conn, client *net.TCPConn) {
 	return here, c.(*net.TCPConn)
 }
 
-// Who has told last hears that the client has left with bytes unread.
+// The last source hears that the client has left with bytes unread.
 func TestReset(t *testing.T) {
 	t.Parallel()
 	var cs Connections

@@ -1,4 +1,4 @@
-package server
+package guard
 
 import (
 	"net"
@@ -11,13 +11,13 @@ import (
 // one that it sees. Anybody can send it: what counts is what proxies have added that are trusted.
 const headerForwardedFor = "X-Forwarded-For"
 
-// ofClient returns a request as its client has made it: one that comes from a trusted proxy has the
+// OfClient returns a request as its client has made it: one that comes from a trusted proxy has the
 // address that the proxy names. Its connection is not watched, which is the proxy's.
-func (h *Handler) ofClient(r *http.Request) *http.Request {
-	if len(h.opts.TrustedProxies) == 0 {
+func (g *Guard) OfClient(r *http.Request) *http.Request {
+	if len(g.proxies) == 0 {
 		return r
 	}
-	from, ok := h.clientAddress(r)
+	from, ok := g.clientAddress(r)
 	if !ok {
 		return r
 	}
@@ -32,12 +32,12 @@ func (h *Handler) ofClient(r *http.Request) *http.Request {
 
 // clientAddress returns the address that trusted proxies name: the last one that is not of a proxy
 // that is trusted too. It is false if no such proxy has sent the request.
-func (h *Handler) clientAddress(r *http.Request) (at netip.Addr, ok bool) {
-	if at, ok = parseAddress(r.RemoteAddr); !ok || !h.trusts(at) {
+func (g *Guard) clientAddress(r *http.Request) (at netip.Addr, ok bool) {
+	if at, ok = parseAddress(r.RemoteAddr); !ok || !g.trusts(at) {
 		return at, false
 	}
 	hops := strings.Split(strings.Join(r.Header[headerForwardedFor], ","), ",")
-	for i := len(hops) - 1; i >= 0 && h.trusts(at); i-- {
+	for i := len(hops) - 1; i >= 0 && g.trusts(at); i-- {
 		hop, ok := parseAddress(strings.TrimSpace(hops[i]))
 		if !ok {
 			break // it is not known farther than that
@@ -47,8 +47,8 @@ func (h *Handler) clientAddress(r *http.Request) (at netip.Addr, ok bool) {
 	return at, true
 }
 
-func (h *Handler) trusts(at netip.Addr) bool {
-	for _, p := range h.opts.TrustedProxies {
+func (g *Guard) trusts(at netip.Addr) bool {
+	for _, p := range g.proxies {
 		if p.Contains(at) {
 			return true
 		}

@@ -1,4 +1,7 @@
-package server
+// Package guard decides which requests may reach a server, before anything is read for them: by
+// the host that they are for and the web page that they come from. It also finds the client's
+// address behind a proxy.
+package guard
 
 import (
 	"net"
@@ -6,7 +9,28 @@ import (
 	"net/netip"
 	"net/url"
 	"strings"
+
+	"holdfast/jsonrpc"
 )
+
+// A Guard is for one server. Its methods may be called concurrently.
+type Guard struct {
+	origins, hosts map[string]bool
+	proxies        []netip.Prefix
+}
+
+// New returns a guard. Origins and hosts are allowed beside the server's own, "*" allows any;
+// proxies are believed what address their client has.
+func New(origins, hosts []string, proxies []netip.Prefix) *Guard {
+	g := &Guard{origins: make(map[string]bool), hosts: make(map[string]bool), proxies: proxies}
+	for _, origin := range origins {
+		g.origins[normal(strings.TrimSuffix(origin, "/"))] = true
+	}
+	for _, host := range hosts {
+		g.hosts[strings.ToLower(host)] = true
+	}
+	return g
+}
 
 // exposed are the response headers that a browser's script may read.
 const exposed = "Mcp-Session-Id, MCP-Protocol-Version, Link, Retry-After, WWW-Authenticate"
@@ -18,48 +42,47 @@ var allowedHeaders = map[string]bool{
 	"last-event-id": true, "idempotency-key": true, "traceparent": true, "tracestate": true,
 }
 
-// guard checks Host, Origin and Sec-Fetch-Site, answers a preflight, and sets what a
+// Check checks Host, Origin and Sec-Fetch-Site, answers a preflight, and sets what a
 // browser wants to see on the answer (2025-11-25, Transports, "Security Warning"). It
-// reports whether the request may go on; if not, it is answered. methods are those
-// that the endpoint has.
-func (h *Handler) guard(w http.ResponseWriter, r *http.Request, methods string) bool {
+// reports whether the request may go on. If not, it was answered, or is to be refused with status
+// 403 and the error. methods are those that the endpoint has.
+func (g *Guard) Check(w http.ResponseWriter, r *http.Request, methods string) (passes bool, refusal *jsonrpc.Error) {
 	local := onLoopback(r)
-	if !h.hostAllowed(r.Host, local) {
-		h.forbid(w, r, errf(codeInvalid,
-			"Host %.80q is not allowed: it is no name of this server (allow it with --allow-host or AllowedHosts)", r.Host))
-		return false
+	if !g.hostAllowed(r.Host, local) {
+		return refuse("Host %.80q is not allowed: it is no name of this server (allow it with --allow-host or AllowedHosts)", r.Host)
 	}
 	origin := r.Header["Origin"]
 	if len(origin) == 0 {
-		if !h.siteAllowed(r, local) {
-			h.forbid(w, r, errf(codeInvalid,
-				"the request comes from a web page of another site, and without an Origin: it is not allowed"))
-			return false
+		if !g.siteAllowed(r, local) {
+			return refuse("the request comes from a web page of another site, and without an Origin: it is not allowed")
 		}
 		if r.Method == http.MethodOptions {
 			w.Header().Set("Allow", methods)
 			w.WriteHeader(http.StatusNoContent)
-			return false
+			return false, nil
 		}
-		return true
+		return true, nil
 	}
 	head := w.Header()
 	head.Add("Vary", "Origin")
-	if len(origin) > 1 || !h.originAllowed(r, origin[0], local) {
-		h.forbid(w, r, errf(codeInvalid,
-			"Origin %.80q is not allowed (allow it with --allow-origin or AllowedOrigins)", origin[0]))
-		return false
+	if len(origin) > 1 || !g.originAllowed(r, origin[0], local) {
+		return refuse("Origin %.80q is not allowed (allow it with --allow-origin or AllowedOrigins)", origin[0])
 	}
 	head.Set("Access-Control-Allow-Origin", origin[0])
 	head.Set("Access-Control-Expose-Headers", exposed)
 	if r.Method != http.MethodOptions {
-		return true
+		return true, nil
 	}
 	head.Set("Access-Control-Allow-Methods", methods)
 	head.Set("Access-Control-Allow-Headers", allowable(r.Header.Values("Access-Control-Request-Headers")))
 	head.Set("Access-Control-Max-Age", "600")
 	w.WriteHeader(http.StatusNoContent)
-	return false
+	return false, nil
+}
+
+// refuse returns that a request is refused.
+func refuse(format string, args ...any) (passes bool, refusal *jsonrpc.Error) {
+	return false, jsonrpc.Errorf(jsonrpc.CodeInvalidRequest, format, args...)
 }
 
 // allowable returns the headers that are allowed, of those that a preflight asks for; the usual
@@ -83,15 +106,15 @@ func allowable(asked []string) string {
 // hostAllowed reports whether a Host header is one of the server's names. On a
 // loopback address only loopback names are, so that no web page can reach the server by
 // DNS rebinding.
-func (h *Handler) hostAllowed(host string, local bool) bool {
+func (g *Guard) hostAllowed(host string, local bool) bool {
 	host = strings.ToLower(host)
-	if h.hosts["*"] || h.hosts[host] || h.hosts[bare(host)] {
+	if g.hosts["*"] || g.hosts[host] || g.hosts[Bare(host)] {
 		return true
 	}
 	if local {
-		return loopbackName(bare(host))
+		return loopbackName(Bare(host))
 	}
-	return len(h.hosts) == 0
+	return len(g.hosts) == 0
 }
 
 // headerSite is where a browser says from which site a request comes (Fetch Metadata
@@ -112,15 +135,15 @@ const (
 //
 // An address that the user has typed may be one of another site, which redirects here. So a
 // GET only reads, whatever headers it has.
-func (h *Handler) siteAllowed(r *http.Request, local bool) bool {
+func (g *Guard) siteAllowed(r *http.Request, local bool) bool {
 	site := r.Header[headerSite]
 	switch {
-	case len(site) == 0, h.origins["*"], len(site) == 1 && site[0] == byUser:
+	case len(site) == 0, g.origins["*"], len(site) == 1 && site[0] == byUser:
 		return true
 	case len(site) > 1 || site[0] != sameOrigin:
 		return false
 	}
-	return local || h.pinned(r.Host) || h.origins[normal("https://"+r.Host)] || h.origins[normal("http://"+r.Host)]
+	return local || g.pinned(r.Host) || g.origins[normal("https://"+r.Host)] || g.origins[normal("http://"+r.Host)]
 }
 
 // originAllowed reports whether a web page of the origin may use the server: one
@@ -131,29 +154,29 @@ func (h *Handler) siteAllowed(r *http.Request, local bool) bool {
 // If TLS ends here the scheme of the server's own origin is https. Otherwise it may be http or
 // https, because TLS may end at a proxy in front. Anybody could send X-Forwarded-Proto, so
 // that header is not read. Sec-Fetch-Site decides instead, if the browser sends it.
-func (h *Handler) originAllowed(r *http.Request, origin string, local bool) bool {
-	if h.origins["*"] || h.origins[normal(origin)] {
+func (g *Guard) originAllowed(r *http.Request, origin string, local bool) bool {
+	if g.origins["*"] || g.origins[normal(origin)] {
 		return true
 	}
 	u, err := url.Parse(strings.ToLower(origin))
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" {
 		return false // "null" too
 	}
-	if local && loopbackName(bare(u.Host)) {
+	if local && loopbackName(Bare(u.Host)) {
 		return true
 	}
 	if site := r.Header[headerSite]; r.TLS != nil && u.Scheme != "https" || len(site) > 0 && site[0] != sameOrigin {
 		return false
 	}
-	return h.pinned(r.Host) && normal(origin) == normal(u.Scheme+"://"+r.Host)
+	return g.pinned(r.Host) && normal(origin) == normal(u.Scheme+"://"+r.Host)
 }
 
 // pinned reports whether a Host cannot be the result of DNS rebinding: it is an address, or
 // one of the server's configured names.
-func (h *Handler) pinned(host string) bool {
+func (g *Guard) pinned(host string) bool {
 	host = strings.ToLower(host)
-	_, err := netip.ParseAddr(bare(host))
-	return err == nil || h.hosts[host] || h.hosts[bare(host)]
+	_, err := netip.ParseAddr(Bare(host))
+	return err == nil || g.hosts[host] || g.hosts[Bare(host)]
 }
 
 // normal returns an origin in lower case and without the port that its scheme has
@@ -178,11 +201,11 @@ func onLoopback(r *http.Request) bool {
 	if tcp, ok := addr.(*net.TCPAddr); ok {
 		return tcp.IP.IsLoopback()
 	}
-	return loopbackName(bare(addr.String()))
+	return loopbackName(Bare(addr.String()))
 }
 
-// bare returns a host without its port and brackets.
-func bare(host string) string {
+// Bare returns a host without its port and brackets.
+func Bare(host string) string {
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		return h
 	}

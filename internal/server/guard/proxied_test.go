@@ -1,4 +1,4 @@
-package server
+package guard
 
 import (
 	"net/http"
@@ -9,7 +9,7 @@ import (
 // An address is believed as far as proxies are trusted that have named it.
 func TestClientAddress(t *testing.T) {
 	t.Parallel()
-	h := &Handler{opts: Options{TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00::/8")}}}
+	g := New(nil, nil, []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00::/8")})
 	for _, c := range []struct {
 		from string
 		says []string
@@ -28,7 +28,7 @@ func TestClientAddress(t *testing.T) {
 		{"", []string{"203.0.113.9"}, ""},
 	} {
 		r := &http.Request{RemoteAddr: c.from, Header: http.Header{headerForwardedFor: c.says}}
-		if got := h.ofClient(r).RemoteAddr; got != c.want {
+		if got := g.OfClient(r).RemoteAddr; got != c.want {
 			t.Errorf("from %s, which says %q: %s, want %s", c.from, c.says, got, c.want)
 		}
 	}

@@ -1,0 +1,3 @@
+package guard
+
+import _ "holdfast/internal/testlong" // the flag -long
