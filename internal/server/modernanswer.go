@@ -2,19 +2,14 @@ package server
 
 import (
 	"bytes"
-	"context"
-	"errors"
-	"math/rand/v2"
 	"net/http"
 	"time"
 
 	"holdfast/internal/observe"
-	"holdfast/internal/placement"
 	"holdfast/internal/protocol"
 	"holdfast/internal/session"
 	"holdfast/internal/sse"
 	"holdfast/jsonrpc"
-	"holdfast/stream"
 )
 
 // What follows answers requests of revision 2026-07-28: with JSON if nothing comes before
@@ -136,40 +131,6 @@ func (h *Handler) beginModern(x *exchange, from session.Origin) (begun, error) {
 	return begunOf(x.session, call, nil, err)
 }
 
-// A reply is the sink of a modern request's stream.
-type reply struct {
-	*events
-	x     *exchange
-	call  *session.Call // nil if it has ended, or was begun before
-	began time.Time
-
-	tasks   bool           // the call may become a task
-	resumes bool           // its client can come back for the call, and gets event ids
-	listen  *taskListen    // nil if the request names no tasks to listen to
-	goesOn  bool           // the call goes on when its client leaves
-	opened  bool           // the stream of events has begun
-	final   []byte         // the response, as the client gets it; nil until it has come
-	asked   []inputRequest // what the backend has asked, and the client has not answered
-	ends    func() []byte  // makes the response that ends the reply before its call, once that is due; nil: it goes on
-}
-
-// An inputRequest is a request of a backend that the client is to answer.
-type inputRequest struct {
-	id      []byte // as the session gave it
-	message []byte
-}
-
-// Why a reply ends before its call.
-var errReplied = errors.New("the request was answered, and its call goes on")
-
-// newReply prepares the reply to a modern request.
-func (h *Handler) newReply(w http.ResponseWriter, x *exchange, s *session.Session, call *session.Call) *reply {
-	p := &reply{events: h.newConn(w, x, s), x: x, call: call, began: time.Now()}
-	p.primes, p.sink = false, p
-	p.tasks, p.resumes = x.mayBeTask(), x.modern.resumes
-	return p
-}
-
 // waitLight waits for a call to be answered while it is light, and reports whether the
 // client was answered, or has left. If not, the call has a stream.
 func (h *Handler) waitLight(w http.ResponseWriter, x *exchange, call *session.Call) (done bool) {
@@ -271,9 +232,6 @@ func (x *exchange) subscribed(message []byte, of string) []byte {
 	return message
 }
 
-// json answers with one message.
-func (p *reply) json(message []byte) { p.h.writeModern(p.w, p.x, message) }
-
 // writeModern answers a modern request with one message: as JSON, or as the only event of a
 // stream. An error that has a status of its own is JSON.
 func (h *Handler) writeModern(w http.ResponseWriter, x *exchange, message []byte) {
@@ -289,179 +247,3 @@ func (h *Handler) writeModern(w http.ResponseWriter, x *exchange, message []byte
 		_ = h.answer(w, [][]byte{message}, false)
 	}
 }
-
-// answer copies a stream from a place in it to the client, until the response. An error says
-// that nothing was answered.
-func (p *reply) answer(ctx context.Context, number, seq uint64) error {
-	if p.r == nil {
-		if err := p.copier.read(ctx, stream.Cursor{Stream: stream.ID{Number: number}, Seq: seq}, p.resumes); err != nil {
-			if p.call != nil {
-				p.call.Withdraw("its stream cannot be read")
-			}
-			return err
-		}
-	}
-	err := p.run(ctx)
-	for errors.Is(err, errReplied) {
-		if response := p.ends(); response != nil {
-			err = p.end(response)
-		} else {
-			err = p.run(ctx)
-		}
-	}
-	p.left(err)
-	if errors.Is(err, session.ErrMoved) || errors.Is(err, stream.ErrTrimmed) {
-		// The client cannot come back for it.
-		err = p.end(modernError(p.x.modern.id, errf(protocol.CodeOutcomeUnknown, "%v: %v", placement.ErrUnknown, err)))
-	}
-	p.close(err)
-	return nil
-}
-
-// left cancels the call if its client has left before it was answered, unless the client can
-// come back for it.
-func (p *reply) left(err error) {
-	if err == nil || p.state >= last || errors.Is(err, errSuperseded) || errors.Is(err, session.ErrMoved) || p.goesOn {
-		return
-	}
-	c := p.s.CallAt(p.r.Cursor().Stream.Number)
-	switch {
-	case c == nil || c.Keyed() || !p.r.LeavesLast():
-	case p.resumes && p.opened:
-		c.AwaitReturn(p.h.sessions.InputWait(), "its client did not come back in time")
-	default:
-		c.Withdraw("the client closed the connection")
-	}
-}
-
-// end answers with a response that is not the call's own.
-func (p *reply) end(response []byte) error {
-	if !p.opened {
-		p.json(response)
-		return nil
-	}
-	return p.flush(sse.AppendMessage(nil, nil, response), true)
-}
-
-// append implements [sink].
-func (p *reply) append(text, eventID, data []byte) []byte {
-	method, id := jsonrpc.Field(data, "method"), jsonrpc.Field(data, "id")
-	switch {
-	case method == nil:
-		p.final = p.x.own(data)
-		return text
-	case id != nil:
-		p.asked = append(p.asked, inputRequest{id, data})
-		return text
-	case p.withdrawn(jsonrpc.String(method), data):
-		return text
-	case p.x.isListen():
-		data = p.x.subscribed(data, "params")
-		if p.listen != nil && jsonrpc.String(method) == protocol.MethodAcknowledged {
-			p.listen.acked, data = true, p.listen.filter(data)
-		}
-	}
-	return sse.AppendMessage(text, eventID, data)
-}
-
-// withdrawn takes in that the backend does not wait for a response any more, and reports
-// whether a notification says so.
-func (p *reply) withdrawn(method string, data []byte) bool {
-	if method != protocol.MethodCancelled {
-		return false
-	}
-	id := jsonrpc.Field(data, "params", "requestId")
-	for i := range p.asked {
-		if string(jsonrpc.Key(p.asked[i].id)) == string(jsonrpc.Key(id)) {
-			p.asked = append(p.asked[:i:i], p.asked[i+1:]...)
-			break
-		}
-	}
-	return true
-}
-
-// write implements [sink].
-func (p *reply) write(text []byte, last bool) error {
-	if last && p.final == nil && p.resumes { // it was cancelled, maybe from elsewhere
-		p.final = modernError(p.x.modern.id, errCancelled)
-	}
-	switch {
-	case last && !p.opened && len(text) == 0:
-		if p.final == nil {
-			p.final = modernError(p.x.modern.id, errCancelled)
-		}
-		p.json(p.final)
-	case last && p.final != nil:
-		text = sse.AppendMessage(text, nil, p.final)
-		fallthrough
-	case len(text) > 0 || last:
-		if err := p.say(text, last); err != nil {
-			return err
-		}
-	}
-	if last && p.gone() {
-		return errLeft
-	}
-	return nil
-}
-
-// say writes events.
-func (p *reply) say(text []byte, last bool) error {
-	if p.opened {
-		return p.flush(text, last)
-	}
-	if p.resumes && p.r.Cursor().Stream.Number != 0 {
-		text = append(p.policy(), text...)
-	}
-	p.opened = true
-	return p.open(text)
-}
-
-// idle implements [sink].
-func (p *reply) idle(_ context.Context, now time.Time) (time.Time, error) {
-	a := alarm{now: now}
-	switch {
-	case p.waits(&a) || p.becomesTask(&a):
-		return a.next, errReplied
-	case p.x.isListen() && p.drained(&a):
-		if p.h.alone() {
-			p.ends = func() []byte { return p.endListen("the server is shutting down") }
-			return a.next, errReplied
-		}
-		return a.next, errComeBack // at another node: an end would say that there is none
-	}
-	if p.listen != nil {
-		over, err := p.tellTasks()
-		if err != nil {
-			return a.next, err
-		}
-		if over {
-			p.ends = func() []byte { return p.endListen("all its tasks have ended") }
-			return a.next, errReplied
-		}
-	}
-	if every := p.h.opts.KeepAlive; !p.opened && (every > 0 || p.resumes) {
-		if !p.resumes && !a.due(p.began.Add(every)) { // who resumes is to know at once that it goes on
-			return a.next, nil
-		}
-		if err := p.say(nil, false); err != nil {
-			return a.next, err
-		}
-	}
-	return a.next, p.keepAlive(&a)
-}
-
-// drained reports whether a listen is to end because the node is drained.
-func (p *reply) drained(a *alarm) bool {
-	switch {
-	case !p.leaving.IsZero():
-	case p.h.isDraining():
-		p.leaving, p.drain = a.now.Add(rand.N(p.h.spread+1)), nil
-	default:
-		p.drain = p.h.draining
-	}
-	return a.due(p.leaving)
-}
-
-// finished implements [sink].
-func (p *reply) finished() { p.r.Completed(p.from, time.Now(), false) }

@@ -1,0 +1,191 @@
+package server
+
+import (
+	"errors"
+	"net/http"
+	"strconv"
+
+	"holdfast/internal/protocol"
+	"holdfast/internal/session"
+	"holdfast/stream"
+)
+
+// An outcomeKind is how serving an exchange goes on, once it has begun.
+type outcomeKind int
+
+const (
+	outcomeAccepted   outcomeKind = iota // 202: notifications and responses were handed over
+	outcomeNothing                       // 204: nothing is to be read, or the session has ended
+	outcomeAnswer                        // body is the answer
+	outcomeTask                          // the same, and a call has begun that is a task of 2025-11-25
+	outcomeLight                         // a call has begun that is light: JSON, unless it is stored before it ends
+	outcomeJSON                          // a stored call has begun that is answered with JSON
+	outcomeCall                          // a stored call has begun that is answered with its stream
+	outcomeStream                        // a stream goes on from a cursor
+	outcomeStandalone                    // the standalone stream goes on
+	outcomePair                          // the one stream of a session of 2024-11-05 goes on
+	outcomeSocket                        // the connection becomes a WebSocket
+)
+
+// An outcome is how serving an exchange begins. That it concerns another session is the
+// error *[session.Redirect], and that its session is elsewhere is placement.ErrNotHere or
+// [session.ErrMoved]: then the exchange is placed again.
+type outcome struct {
+	kind outcomeKind
+	begun
+	at   stream.Cursor
+	body []byte
+}
+
+// serveIn serves an exchange in its session, which is here. An error says that nothing
+// was answered.
+func (h *Handler) serveIn(w http.ResponseWriter, x *exchange) error {
+	if x.purpose == forModern {
+		return h.serveModern(w, x) // which finds it now
+	}
+	var o outcome
+	if err := h.start(x, &o); err != nil {
+		return err
+	}
+	switch o.kind {
+	case outcomeLight:
+		if stored, err := h.answerLight(w, x, &o); !stored {
+			return err
+		}
+		return h.stream(w, x, &o)
+	case outcomeCall, outcomeStream, outcomeStandalone, outcomePair:
+		return h.stream(w, x, &o)
+	}
+	return h.write(w, x, &o)
+}
+
+// serveNew serves an exchange in a new session. An error says that there is none, as the
+// node is drained; any other is answered.
+func (h *Handler) serveNew(w http.ResponseWriter, x *exchange) (err error) {
+	if h.opts.Stateless && h.opts.Limits.Bounds() { // before a backend is opened for it
+		if err := h.admitAlone(x); err != nil {
+			h.failMessages(w, err, x.msgs, x.batch)
+			return nil
+		}
+		defer x.once.pass.Release() // what no call has taken
+	}
+	if err := h.open(x); errors.Is(err, session.ErrClosing) && !h.opts.Stateless {
+		return err
+	} else if err != nil {
+		h.failMessages(w, err, x.msgs, x.batch)
+		return nil
+	}
+	if h.opts.Stateless || x.purpose == forSocket {
+		defer h.settle(x, nil)
+	}
+	if x.purpose == forSession && !h.opts.Stateless {
+		w.Header()[protocol.HeaderSession] = []string{x.session.ID()}
+	}
+	if err = h.serveIn(w, x); err != nil {
+		w.Header().Del(protocol.HeaderSession)
+		h.failMessages(w, err, x.msgs, x.batch)
+	}
+	h.settle(x, err)
+	return nil
+}
+
+// settle ends a session that was begun for an exchange, once that is over with err, if
+// its client can know nothing of it.
+func (h *Handler) settle(x *exchange, err error) {
+	s := x.session
+	ends := s.Revision() == ""
+	switch {
+	case h.opts.Stateless:
+		ends = true
+	case x.purpose == forPairStream:
+		ends = err != nil
+	case x.purpose == forSession && ends: // initialize has failed, or its client has gone
+		c := s.Initializing()
+		ends = c == nil || x.r.Context().Err() != nil
+	}
+	if ends {
+		h.sessions.End(s)
+	}
+}
+
+// start begins to serve an exchange in its session.
+//
+//go:noinline
+func (h *Handler) start(x *exchange, o *outcome) (err error) {
+	s := x.session
+	o.session = s
+	if s != nil && s.Modern() != "" {
+		return session.ErrNotFound // no client knows it
+	}
+	if s != nil && s.SingleStream() != x.pair() && x.purpose != forRequest {
+		if x.purpose == forPairStream {
+			return session.ErrBadID
+		}
+		return session.ErrNotFound // it speaks through other entry points
+	}
+	switch x.purpose {
+	case forSession:
+		if h.opts.Stateless {
+			return h.startStateless(x, o)
+		}
+		return h.startCall(x, o)
+	case forMessages:
+		return h.startMessages(x, o)
+	case forNamed:
+		o.kind = outcomeAccepted
+		for i := 0; i < len(x.msgs) && err == nil; i++ {
+			_, err = h.deliverNamed(x, &x.msgs[i])
+		}
+	case forRequest:
+		return h.startRequest(x, o)
+	case forRead:
+		o.kind = outcomeStandalone
+		if x.last != "" {
+			o.kind = outcomeStream
+			o.at, err = s.ParseEventID(x.last)
+		}
+	case forStream, forAnswers:
+		return h.startStream(x, o)
+	case forEnd:
+		h.sessions.End(s)
+		o.kind = outcomeNothing
+	case forSocket:
+		o.kind = outcomeSocket
+	case forPairStream:
+		o.kind = outcomePair
+		if x.ref != "" {
+			o.at, err = s.ParseEventID(x.place())
+		}
+		if err == nil && o.at.Stream.Number != 0 {
+			err = session.ErrBadID
+		}
+	case forPairMessages:
+		return h.startPairMessages(x, o)
+	}
+	return err
+}
+
+// write writes an outcome that is not a stream of events.
+//
+//go:noinline
+func (h *Handler) write(w http.ResponseWriter, x *exchange, o *outcome) error {
+	switch o.kind {
+	case outcomeNothing:
+		w.WriteHeader(http.StatusNoContent)
+	case outcomeAnswer:
+		_ = h.answer(w, [][]byte{o.body}, false)
+	case outcomeTask:
+		w.Header()["Content-Length"] = []string{strconv.Itoa(len(o.body))}
+		_ = h.answer(w, [][]byte{o.body}, false)
+		_ = http.NewResponseController(w).Flush() // delivering may take its time
+		o.deliver(x.values(), x.msgs, x.r.Header)
+	case outcomeJSON:
+		return h.plain(w, x, o)
+	case outcomeSocket:
+		return h.socketHere(w, x)
+	default:
+		h.accepted(w, x)
+		o.deliver(x.values(), x.msgs, x.r.Header) // of 2024-11-05, whose answers go to the stream
+	}
+	return nil
+}
