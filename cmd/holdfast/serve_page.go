@@ -27,7 +27,7 @@ func (f *serveFlags) servePage(opts *holdfast.Options, admin *admin, out io.Writ
 
 // greetPage prints where the live page is, and the token of its actions if nobody else knows that.
 func (f *serveFlags) greetPage(admin *admin, token string, out io.Writer) {
-	fmt.Fprintf(out, "Live page at http://%s/\n", admin.addr)
+	fmt.Fprintf(out, "Live page at http://%s/\n", admin.place())
 	if f.adminToken == "" {
 		fmt.Fprintf(out, "  its actions need the token %s\n", token)
 	}

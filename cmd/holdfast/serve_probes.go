@@ -8,6 +8,8 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
+	"strconv"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -91,6 +93,15 @@ func listenAdmin(addr string, elsewhere bool) (*admin, error) {
 	}
 	go func() { a.failed <- a.server.Serve(l) }()
 	return a, nil
+}
+
+// place is the address for a browser on this machine: it cannot open that for all interfaces.
+func (a *admin) place() string {
+	at, err := netip.ParseAddrPort(a.addr)
+	if err != nil || !at.Addr().IsUnspecified() {
+		return a.addr
+	}
+	return net.JoinHostPort("localhost", strconv.Itoa(int(at.Port())))
 }
 
 // serve answers a request.

@@ -45,7 +45,7 @@ func (f *serveFlags) show(ctx context.Context, admin *admin, at net.Addr, out io
 	s := newShow(ctx, "http://"+net.JoinHostPort(host, strconv.Itoa(tcp.Port))+f.path)
 	visit := s.visit
 	admin.visit.Store(&visit)
-	fmt.Fprintf(out, "Open http://%s/ in a browser: it shows a call whose connection is cut, and that survives\n", admin.addr)
+	fmt.Fprintf(out, "Open http://%s/ in a browser: it shows a call whose connection is cut, and that survives\n", admin.place())
 	return s.close
 }
 

@@ -108,6 +108,17 @@ func TestDemoPage(t *testing.T) {
 	if first.addr == "" || second.addr == "" || first.addr == second.addr {
 		t.Errorf("pages at %q and %q, want one each", first.addr, second.addr)
 	}
+	if first.place() != first.addr {
+		t.Errorf("the page at %s is told of as %s", first.addr, first.place())
+	}
+	all, err := (&serveFlags{admin: ":0"}).listenAdmin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = all.close() })
+	if !strings.HasPrefix(all.place(), "localhost:") { // a browser cannot open [::]
+		t.Errorf("the page at %s is told of as %s", all.addr, all.place())
+	}
 	none, err := (&serveFlags{demo: true}).listenAdmin()
 	if err != nil || none.server != nil {
 		t.Errorf("a page at %q, %v, want none", none.addr, err)
