@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"maps"
 	"net/http"
 	"sync"
 	"sync/atomic"
@@ -56,6 +57,7 @@ type modern struct {
 	rounds  rounds
 	ready   chan struct{}                  // closed when the server has answered initialize
 	info    atomic.Pointer[[]byte]         // the server's Implementation, as JSON; nil until then
+	first   atomic.Pointer[decodedMeta]    // the first _meta, which most others are like
 	values  atomic.Pointer[[]decodedValue] // of members of _meta that came before
 }
 
@@ -145,6 +147,9 @@ func (m *modern) metaOf(raw []byte) (meta mcp.Meta, plain bool) {
 	if string(raw) == "null" {
 		return nil, m == nil
 	}
+	if first := m.firstMeta(); first != nil && bytes.Equal(first.raw, raw) {
+		return maps.Clone(first.meta), first.plain
+	}
 	meta = make(mcp.Meta)
 	var failed error
 	object := jsonrpc.Each(raw, func(name, value []byte) {
@@ -155,7 +160,26 @@ func (m *modern) metaOf(raw []byte) (meta mcp.Meta, plain bool) {
 	if !object || failed != nil {
 		return nil, false
 	}
-	return meta, (meta[mcp.MetaKeyProtocolVersion] != nil) == (m != nil) && meta[protocol.MetaLogLevel] == nil
+	plain = (meta[mcp.MetaKeyProtocolVersion] != nil) == (m != nil) && meta[protocol.MetaLogLevel] == nil
+	if m != nil && m.firstMeta() == nil && len(raw) <= largeValue {
+		m.first.Store(&decodedMeta{bytes.Clone(raw), maps.Clone(meta), plain})
+	}
+	return meta, plain
+}
+
+// firstMeta returns the first _meta of a modern conversation, or nil.
+func (m *modern) firstMeta() *decodedMeta {
+	if m == nil {
+		return nil
+	}
+	return m.first.Load()
+}
+
+// A decodedMeta is one that came before.
+type decodedMeta struct {
+	raw   []byte
+	meta  mcp.Meta
+	plain bool
 }
 
 // metaName returns the name of a member of _meta, without an allocation for those of each request.

@@ -148,9 +148,13 @@ func (m *Manager) Carrier(r *http.Request, principal, revision, client string) (
 			return c.s, c.err
 		}
 		select {
-		case <-c.ready:
-		case <-r.Context().Done():
-			return nil, r.Context().Err()
+		case <-c.ready: // as a rule
+		default:
+			select {
+			case <-c.ready:
+			case <-r.Context().Done():
+				return nil, r.Context().Err()
+			}
 		}
 		if c.err == nil && m.reserve(c) {
 			return c.s, nil
