@@ -380,36 +380,6 @@ func (s *Session) Asks(id []byte) bool {
 	return ok
 }
 
-// Seal returns a text that names a stream of the session and that only the session can have
-// made, for a purpose and for what it is bound to: any JSON string.
-func (s *Session) Seal(purpose string, number uint64, bound []byte) string {
-	return string(s.appendSealed(make([]byte, 0, 64), purpose, number, bound))
-}
-
-// IsSeal reports whether a text has the form that [Session.Seal] gives it.
-func IsSeal(text string) bool {
-	name, _, _, ok := parseSealed(text)
-	return ok && len(name) == 16
-}
-
-// FindSeal returns the session and the stream that a text of [Session.Seal] names, if it is
-// the principal's. The error is [ErrNotFound], whatever the reason, a [*Redirect] if
-// the session is not on this node, or that of a store which can't tell.
-func (m *Manager) FindSeal(purpose, text string, bound []byte, principal string) (*Session, uint64, error) {
-	name, mark, number, ok := parseSealed(text)
-	if !ok {
-		return nil, 0, ErrNotFound
-	}
-	s, err := m.findSealed(name, principal, func(secret string) bool {
-		return isSealed(secret, mark, purpose, number, bound)
-	})
-	if err != nil {
-		return nil, 0, err
-	}
-	s.Touch()
-	return s, number, nil
-}
-
 // OpenRequests returns the backend's requests in a stream, up to the entry seq, that wait for
 // a response. The error is that of the store.
 func (s *Session) OpenRequests(ctx context.Context, number, seq uint64) ([]jsonrpc.Message, error) {

@@ -1,0 +1,156 @@
+package translate
+
+import (
+	"bytes"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"holdfast/backend"
+	"holdfast/internal/protocol"
+	"holdfast/jsonrpc"
+)
+
+// A legacyProbe is the first legacy conversation with a server of which nothing is known. The
+// client's initialize goes through untouched. Only if the server refuses that is it asked
+// with server/discover.
+type legacyProbe struct {
+	t       *translator
+	sink    backend.Sink
+	session string
+	out     outbox // until it is known that the server is modern
+	own     ownRequests
+	path    atomic.Pointer[path] // nil until the era is known
+
+	mu    sync.Mutex
+	first *backend.Inbound // the client's initialize, while the server has not answered it
+	asked []byte           // the id of server/discover, or nil
+	timer *time.Timer
+}
+
+func newLegacyProbe(t *translator, start backend.Start, sink backend.Sink) *legacyProbe {
+	p := &legacyProbe{t: t, sink: sink, session: start.Session, own: newOwnRequests()}
+	p.out.failed, p.out.log = func(in backend.Inbound, why error) { p.own.fail(in.ID, why) }, t.log
+	return p
+}
+
+// Deliver implements [backend.Conn].
+func (p *legacyProbe) Deliver(in backend.Inbound) error {
+	if path := p.path.Load(); path != nil {
+		return path.down.Deliver(in)
+	}
+	if in.Method == protocol.MethodInitialize {
+		p.mu.Lock()
+		p.first = &in
+		p.mu.Unlock()
+	}
+	return p.out.Deliver(in)
+}
+
+// Emit implements [backend.Sink].
+func (p *legacyProbe) Emit(of backend.Call, m jsonrpc.Message) {
+	if path := p.path.Load(); path != nil {
+		path.up.Emit(of, m)
+		return
+	}
+	if m.Kind == jsonrpc.Response && (p.own.answer(m) || p.answered(of, m)) {
+		return
+	}
+	p.sink.Emit(of, m)
+}
+
+// answered handles the server's answer to initialize. It reports whether the client must not
+// see it yet.
+func (p *legacyProbe) answered(of backend.Call, m jsonrpc.Message) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	in := p.first
+	if in == nil || key(in.ID) != key(m.ID) {
+		return false
+	}
+	p.first = nil
+	if m.Error == nil {
+		p.t.speaks.learn(yes, unsure)
+		p.path.Store(&path{up: p.sink, down: &p.out})
+		return false
+	}
+	if !mayBeModern(m.Error) {
+		return false
+	}
+	id := p.own.add(func(discovered jsonrpc.Message) { p.discovered(*in, of, m, discovered) })
+	p.asked = id
+	p.timer = time.AfterFunc(p.t.patience, func() { p.own.fail(id, errSilent) })
+	params := discoverParams(jsonrpc.Field(in.Params, "clientInfo"), jsonrpc.Field(in.Params, "capabilities"))
+	p.out.later(about(*in, newRequest(id, protocol.MethodDiscover, params)))
+	return true
+}
+
+// mayBeModern reports whether a server that speaks only modern revisions may refuse initialize
+// so: it does not know the method, misses the _meta, or names its revisions (2026-07-28,
+// Versioning, "Backward Compatibility"). Others, such as a server out of reach, are not
+// asked again.
+func mayBeModern(failure []byte) bool {
+	switch string(jsonrpc.Field(failure, "code")) {
+	case "-32600", "-32601", "-32602", "-32020", "-32021", "-32022":
+		return true
+	}
+	return bytes.Contains(failure, []byte(protocol.V20260728))
+}
+
+var errSilent = errors.New("no answer to server/discover")
+
+// discovered takes the answer to server/discover, after that to initialize.
+func (p *legacyProbe) discovered(in backend.Inbound, of backend.Call, refusal, m jsonrpc.Message) {
+	p.mu.Lock()
+	p.timer.Stop()
+	p.mu.Unlock()
+	if m.Error != nil || !isModern(m) {
+		p.sink.Emit(of, refusal)
+		return
+	}
+	p.t.speaks.learn(no, yes)
+	c := newModernServer(p.sink, p.t.log.With("session", p.session))
+	p.path.Store(&path{up: c, down: c})
+	_ = c.Deliver(in) // its outbox is not open yet: nothing is sent
+	c.out.open(p.out.conn)
+}
+
+// Close implements [backend.Conn].
+func (p *legacyProbe) Close() error {
+	p.mu.Lock()
+	if p.timer != nil {
+		p.timer.Stop()
+	}
+	p.mu.Unlock()
+	if path := p.path.Load(); path != nil {
+		p.out.stop()
+		return path.down.Close()
+	}
+	return p.out.Close()
+}
+
+// EmitUnrelated implements [backend.Sink].
+func (p *legacyProbe) EmitUnrelated(m jsonrpc.Message) {
+	switch path := p.path.Load(); {
+	case path != nil:
+		path.up.EmitUnrelated(m)
+	case m.Kind == jsonrpc.Response:
+		p.Emit(nil, m)
+	default:
+		p.sink.EmitUnrelated(m)
+	}
+}
+
+// Closed implements [backend.Sink].
+func (p *legacyProbe) Closed(why error, reopen bool) {
+	if path := p.path.Load(); path != nil {
+		path.up.Closed(why, reopen)
+		return
+	}
+	p.mu.Lock()
+	asked := p.asked
+	p.mu.Unlock()
+	p.own.fail(asked, why)
+	p.sink.Closed(why, reopen)
+}
