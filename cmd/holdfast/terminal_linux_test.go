@@ -305,6 +305,8 @@ func TestOutputsOnly(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		// What a child inherits is not printed on.
+		data = bytes.ReplaceAll(data, []byte("[]*os.File{os.Stdin, os.Stdout, os.Stderr}"), nil)
 		if found := around.Find(data); found != nil {
 			t.Errorf("%s has %s: print to cmd.OutOrStdout or cmd.ErrOrStderr", name, found)
 		}
