@@ -19,10 +19,16 @@ import (
 // of the host.
 func (c *Conn) authorization(ctx context.Context, message bool) (_ string, err error) {
 	defer panics.Catch(&err, c.logger, "Authorizer.Authorization", "")
+	return c.opts.Auth.Authorization(withHost(ctx, message))
+}
+
+// withHost returns ctx with the values of the context that the host has sent a message with. message says
+// that the request carries one.
+func withHost(ctx context.Context, message bool) context.Context {
 	if host, ok := ctx.Value(hostKey{}).(context.Context); ok && message {
-		ctx = lasting{ctx, context.WithoutCancel(host)}
+		return lasting{ctx, context.WithoutCancel(host)}
 	}
-	return c.opts.Auth.Authorization(ctx)
+	return ctx
 }
 
 // hostKey is the key of the context that the host has sent a message with.
@@ -51,9 +57,9 @@ func (l lasting) Value(key any) any {
 	return l.Context.Value(key)
 }
 
-func (c *Conn) authorize(ctx context.Context, req *http.Request, resp *http.Response) (err error) {
+func (c *Conn) authorize(ctx context.Context, message bool, req *http.Request, resp *http.Response) (err error) {
 	defer panics.Catch(&err, c.logger, "Authorizer.Authorize", "")
-	return c.opts.Auth.Authorize(ctx, req, resp)
+	return c.opts.Auth.Authorize(withHost(ctx, message), req, resp)
 }
 
 // roundTrip sends a request. The client's redirects are not followed.

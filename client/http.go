@@ -195,7 +195,7 @@ func (c *Conn) follow(ctx context.Context, x exchange) (*response, error) {
 		case (code == http.StatusUnauthorized || code == http.StatusForbidden) && c.opts.Auth != nil && !authorized:
 			authorized = true
 			resp.watch.Stop() // a person may have to log in
-			err := c.authorize(resp.ctx, req, resp.Response)
+			err := c.authorize(resp.ctx, x.message, req, resp.Response)
 			resp.Close()
 			if err != nil {
 				return nil, &refusal{status: code, auth: true, text: fmt.Sprintf("not authorized: %v", err), why: err}

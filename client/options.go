@@ -37,7 +37,8 @@ type Authorizer interface {
 	Authorization(ctx context.Context) (string, error)
 	// Authorize is called when the server has refused a request with 401 or 403. It may
 	// take as long as a person needs to log in. If it returns nil, the request is sent
-	// once more; an error refuses the request. Authorize closes the response's body.
+	// once more; an error refuses the request. Authorize closes the response's body. ctx has
+	// the values that it has for Authorization.
 	Authorize(ctx context.Context, req *http.Request, resp *http.Response) error
 }
 

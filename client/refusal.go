@@ -78,7 +78,7 @@ func (e *refusal) Error() string {
 		return fmt.Sprintf("%s (HTTP %d)", e.rpc.Message, e.status)
 	case e.status != 0 && e.text == "":
 		return fmt.Sprintf("HTTP %d %s", e.status, http.StatusText(e.status))
-	case e.status != 0:
+	case e.status != 0 && !strings.HasSuffix(e.text, fmt.Sprintf("(HTTP %d)", e.status)): // as an Authorizer may say, too
 		return fmt.Sprintf("%s (HTTP %d)", e.text, e.status)
 	}
 	return e.text

@@ -119,7 +119,7 @@ func (s *webSocket) dial(ctx context.Context, x exchange) (_ *websocket.Conn, id
 			return nil, "", fmt.Errorf("no WebSocket here: the server answered %s", resp.Status)
 		}
 		if (resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusForbidden) && s.c.opts.Auth != nil && try == 0 {
-			if err := s.c.authorize(ctx, req, resp); err != nil {
+			if err := s.c.authorize(ctx, false, req, resp); err != nil {
 				return nil, "", &refusal{status: resp.StatusCode, text: fmt.Sprintf("not authorized: %v", err), why: err}
 			}
 			continue

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -25,6 +26,7 @@ type guarded struct {
 	url      string
 	resource atomic.Pointer[string] // as its metadata names it: where clients reach it
 	asked    atomic.Int32           // how often the metadata was
+	expired  sync.Map               // tokens that are not valid any more
 }
 
 // newGuarded starts one, with or without sessions.
@@ -32,7 +34,9 @@ func newGuarded(t *testing.T, o *mcp.StreamableHTTPOptions) *guarded {
 	t.Helper()
 	g := &guarded{}
 	verify := func(_ context.Context, token string, _ *http.Request) (*auth.TokenInfo, error) {
-		if user, ok := strings.CutPrefix(token, "good-"); ok {
+		_, expired := g.expired.Load(token)
+		if user, ok := strings.CutPrefix(token, "good-"); ok && !expired {
+			user, _, _ = strings.Cut(user, ".")
 			return &auth.TokenInfo{UserID: user, Scopes: []string{"mcp"}, Expiration: time.Now().Add(time.Hour)}, nil
 		}
 		return nil, auth.ErrInvalidToken
@@ -107,7 +111,7 @@ func TestErasAuthorization(t *testing.T) {
 			}
 			for _, revision := range []string{"2025-11-25", ""} {
 				for _, user := range []string{"ada", "bob"} { // who are alike but for their tokens
-					if got := whoAmI(t, p.URL, revision, user); got != user {
+					if got := g.whoAmI(t, p.URL, revision, user); got != user {
 						t.Errorf("%s is %q at revision %q", user, got, revision)
 					}
 				}
@@ -178,30 +182,35 @@ func challenged(t *testing.T, url, token string, modern bool) (status int, chall
 	return resp.StatusCode, resp.Header.Get("WWW-Authenticate")
 }
 
-// A tokens is an authorization flow that ends at once, when the server has challenged.
+// A tokens is an authorization flow that ends at once, when the server has challenged. Each time it gives
+// another token of its user.
 type tokens struct {
 	user      string
 	challenge atomic.Pointer[string]
+	given     atomic.Int32
 }
+
+func (o *tokens) token() string { return fmt.Sprintf("good-%s.%d", o.user, o.given.Load()) }
 
 // TokenSource implements [auth.OAuthHandler].
 func (o *tokens) TokenSource(context.Context) (oauth2.TokenSource, error) {
 	if o.challenge.Load() == nil {
 		return nil, nil //nolint:nilnil // the interface has it: no token yet
 	}
-	return oauth2.StaticTokenSource(&oauth2.Token{AccessToken: "good-" + o.user}), nil
+	return oauth2.StaticTokenSource(&oauth2.Token{AccessToken: o.token()}), nil
 }
 
 // Authorize implements [auth.OAuthHandler].
 func (o *tokens) Authorize(_ context.Context, _ *http.Request, resp *http.Response) error {
 	challenge := resp.Header.Get("WWW-Authenticate")
 	o.challenge.Store(&challenge)
+	o.given.Add(1)
 	return resp.Body.Close()
 }
 
 // whoAmI has the go-sdk's client follow the challenge as a user, and returns whom the server
-// takes it for.
-func whoAmI(t *testing.T, url, revision, user string) string {
+// takes it for. Its token expires between its two calls.
+func (g *guarded) whoAmI(t *testing.T, url, revision, user string) string {
 	t.Helper()
 	flow := &tokens{user: user}
 	client := mcp.NewClient(&mcp.Implementation{Name: "auth", Version: "1"}, nil)
@@ -213,9 +222,17 @@ func whoAmI(t *testing.T, url, revision, user string) string {
 	if c := flow.challenge.Load(); c == nil || !strings.Contains(*c, "resource_metadata=") {
 		t.Errorf("%s was not challenged: %v", user, c)
 	}
-	r, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: "who"})
+	first, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: "who"})
 	if err != nil {
 		return err.Error()
+	}
+	g.expired.Store(flow.token(), true)
+	r, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: "who"})
+	if err != nil {
+		return "after its token has expired: " + err.Error()
+	}
+	if was := textOf(first); was != textOf(r) {
+		return was + ", and then " + textOf(r)
 	}
 	return textOf(r)
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strconv"
 	"sync"
 	"time"
 
@@ -39,6 +40,9 @@ func (c *conn) Deliver(in backend.Inbound) error {
 		return c.open(ctx, in)
 	case m.Kind == jsonrpc.Request:
 		m = c.requests.add(m, in.Call)
+		if c.pass {
+			ctx = context.WithValue(ctx, requestKey{}, string(jsonrpc.Key(m.ID)))
+		}
 	case m.Method == protocol.MethodCancelled:
 		m = c.requests.cancelled(m)
 	}
@@ -115,8 +119,20 @@ func (c *conn) receive(request []byte, m jsonrpc.Message) {
 		c.opened(rq.call, m)
 		return
 	}
+	if of, ok := rq.call.(refusable); ok && rq.refused != nil && m.Error != nil && !unknown(m.Error) {
+		of.Refused(rq.refused)
+	}
 	c.sink.Emit(rq.call, m)
 }
+
+// unknown reports whether an error says that the request may have run.
+func unknown(e []byte) bool {
+	return string(jsonrpc.Field(e, "code")) == strconv.Itoa(protocol.CodeOutcomeUnknown)
+}
+
+// A refusable is a [backend.Call] whose client can be told how the server has refused its token, with the
+// server's status and challenge, if it has no answer yet. It is told before the response.
+type refusable interface{ Refused(err error) }
 
 // opened takes the response to the first request.
 func (c *conn) opened(call backend.Call, m jsonrpc.Message) {
@@ -142,6 +158,9 @@ func (c *conn) Close() error {
 	}
 	return nil
 }
+
+// requestKey is the key of the id of a request, in the context that it is sent with.
+type requestKey struct{}
 
 // tokenKey is the key of the Authorization of a message, in the context that it is sent with.
 type tokenKey struct{}
@@ -177,8 +196,11 @@ func (c *conn) Authorization(ctx context.Context) (string, error) {
 
 // Authorize implements [client.Authorizer]. It notes how the server has refused a request:
 // only the client can do something about it.
-func (c *conn) Authorize(_ context.Context, _ *http.Request, resp *http.Response) error {
+func (c *conn) Authorize(ctx context.Context, _ *http.Request, resp *http.Response) error {
 	err := &protocol.Unauthorized{Status: resp.StatusCode, Challenge: resp.Header.Values("WWW-Authenticate")}
+	if key, ok := ctx.Value(requestKey{}).(string); ok {
+		c.requests.refuse(key, err)
+	}
 	c.mu.Lock()
 	c.refused = err
 	c.mu.Unlock()

@@ -24,6 +24,8 @@ type request struct {
 	call  backend.Call // nil for those of Holdfast itself
 	id    []byte       // the client's, if the server knows another; or nil
 	opens bool         // it is one with which a client begins
+
+	refused error // how the server has refused the client that made it, or nil
 }
 
 // add notes a request, and returns it as it is to be sent.
@@ -42,6 +44,16 @@ func (r *requests) add(m jsonrpc.Message, call backend.Call) jsonrpc.Message {
 	}
 	r.open[string(jsonrpc.Key(m.ID))] = rq
 	return m
+}
+
+// refuse notes how the server has refused a request, by the key of the id that the server knows.
+func (r *requests) refuse(key string, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if rq, ok := r.open[key]; ok {
+		rq.refused = err
+		r.open[key] = rq
+	}
 }
 
 // call returns the call of a request, by the id that the server knows; nil: there is none.

@@ -87,11 +87,13 @@ const mostIdle = 512
 // Eras implements [backend.EraSpeaker]. It returns [backend.Unknown].
 func (b *Backend) Eras() backend.Eras { return backend.Unknown }
 
-// PerCredential reports whether a conversation has the rights of the Authorization that it began with,
-// because its messages carry none: the server is reached over a WebSocket. Requests of revision
-// 2026-07-28 then share a conversation only if they have the same.
-func (b *Backend) PerCredential(*http.Request) bool {
-	return b.opts.PassAuthorization && strings.HasPrefix(strings.ToLower(b.url), "ws")
+// TakesAuthorization reports whether the server gets the Authorization of clients, so that it may refuse
+// any request, and whether a conversation keeps the one that it began with, because its messages carry
+// none: the server is reached over a WebSocket. Requests of revision 2026-07-28 then share a conversation
+// only if they have the same.
+func (b *Backend) TakesAuthorization(*http.Request) (takes, keeps bool) {
+	takes = b.opts.PassAuthorization
+	return takes, takes && strings.HasPrefix(strings.ToLower(b.url), "ws")
 }
 
 // Open implements [backend.Backend]. It sends nothing: the client's initialize request is the

@@ -320,6 +320,21 @@ func TestHandOffOfAnother(t *testing.T) {
 	}
 }
 
+// A handle whose call is no longer kept gets the answer of one that was made up.
+func TestHandOffNotKept(t *testing.T) {
+	t.Parallel()
+	c := handOffs()
+	c.memory.Keep = time.Millisecond
+	n := newNode(t, c)
+	me := &posting{peer: n.connect("2025-11-25", nil)}
+	is := handOff(t, me, "hold", `{"key":"k"}`)
+	n.release(1)[0].Result([]byte(`{"content":[]}`))
+	got := waitFor(t, me, is.Handle, handoff.Unknown)
+	if want := wait(t, me, handoff.ToolWait, "made-up", ""); got.Tool != "" || got.text != want.text {
+		t.Errorf("%s, want %s", got.raw.Raw, want.raw.Raw)
+	}
+}
+
 // A cancellation of the request does nothing once its call was handed off, and what the call says
 // is not told to the request.
 func TestHandOffCancelledRequest(t *testing.T) {

@@ -148,6 +148,8 @@ func (p *reply) write(text []byte, last bool) error {
 		p.final = modernError(p.x.modern.id, errCancelled)
 	}
 	switch {
+	case last && !p.opened && p.call != nil && p.call.Refusal() != nil:
+		p.h.failModern(p.w, p.x, p.call.Refusal())
 	case last && !p.opened && len(text) == 0:
 		if p.final == nil {
 			p.final = modernError(p.x.modern.id, errCancelled)

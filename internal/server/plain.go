@@ -27,7 +27,8 @@ type plain struct {
 	*events
 	answers [][]byte
 	batch   bool
-	more    bool // the stream holds more than responses
+	more    bool          // the stream holds more than responses
+	call    *session.Call // nil if it was begun before
 }
 
 // plain answers a POST with the responses of a stored call, as soon as it has ended; or
@@ -44,7 +45,7 @@ func (h *Handler) plain(w http.ResponseWriter, x *exchange, o *outcome) error {
 	}
 	o.deliver(x.values(), x.msgs, r.Header)
 	x.confirmDelivery(w)
-	err := c.respond(r.Context(), x.batch)
+	err := c.respond(r.Context(), x.batch, o.call)
 	switch {
 	case errors.Is(err, errNotPlain):
 		c.link()
@@ -63,9 +64,9 @@ func (h *Handler) plain(w http.ResponseWriter, x *exchange, o *outcome) error {
 
 // respond waits for the end of the stream, and answers with the responses in it. After
 // errNotPlain the stream is where it was before.
-func (c *events) respond(ctx context.Context, batch bool) error {
+func (c *events) respond(ctx context.Context, batch bool, call *session.Call) error {
 	begin := c.r.Cursor()
-	p := &plain{events: c, batch: batch}
+	p := &plain{events: c, batch: batch, call: call}
 	c.sink = p
 	err := c.run(ctx)
 	if p.more || errors.Is(err, errSuperseded) || errors.Is(err, errNotPlain) {
@@ -97,7 +98,9 @@ func (p *plain) write(_ []byte, last bool) error {
 	case !last:
 		return errHeld
 	}
-	if err := p.h.answer(p.w, p.answers, p.batch); err != nil {
+	if p.call != nil && p.call.Refusal() != nil {
+		p.h.fail(p.w, p.call.Refusal())
+	} else if err := p.h.answer(p.w, p.answers, p.batch); err != nil {
 		return err
 	}
 	if p.gone() || p.via.isSeen() && p.h.nodes.HasLeft(p.from, p.opened) {

@@ -160,6 +160,8 @@ func (h *Handler) answerLight(w http.ResponseWriter, x *exchange, o *outcome) (s
 	switch {
 	case o.call.Retriable():
 		return false, session.ErrMoved // and it may be made again there
+	case done && o.call.Refusal() != nil:
+		return false, o.call.Refusal()
 	case done:
 		if o.call.Method() == "initialize" {
 			if revision := o.session.Revision(); revision != "" {

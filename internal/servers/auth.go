@@ -60,14 +60,18 @@ func (s *Set) NeedsTokens() bool {
 	return slices.ContainsFunc(s.table.Load().order, func(one *server) bool { return needsToken(one.conf.Load()) })
 }
 
-// PerCredential implements what the session manager asks: whether a conversation would have the rights of
-// the token that it began with.
-func (s *Set) PerCredential(r *http.Request) bool {
+// TakesAuthorization implements what the session manager asks: whether the server of a request gets the
+// client's token itself, and whether a conversation has the rights of the token that it began with. What
+// a merged conversation answers is its own.
+func (s *Set) TakesAuthorization(r *http.Request) (takes, keeps bool) {
 	name := front.NameOf(r.Context())
-	return slices.ContainsFunc(s.table.Load().order, func(one *server) bool {
+	for _, one := range s.table.Load().order {
 		conf := one.conf.Load()
-		return (name == one.name || name == config.MergedName) && needsToken(conf) && strings.HasPrefix(conf.URL, "ws")
-	})
+		is := name == one.name
+		takes = takes || is && conf.Auth.Passthrough
+		keeps = keeps || (is || name == config.MergedName) && needsToken(conf) && strings.HasPrefix(conf.URL, "ws")
+	}
+	return takes, keeps
 }
 
 func needsToken(conf *config.Server) bool {

@@ -30,15 +30,15 @@ type carrierKey struct {
 	server                      any    // see [perRequest]
 	// credential is of the Authorization header of a client that is nobody in particular: where
 	// the backend gets that header, such clients are told apart by it. It is of that of all
-	// clients where a conversation has the rights of one ([perCredential]).
+	// clients where a conversation has the rights of one ([authorizationTaker]).
 	credential [sha256.Size]byte
 }
 
-// A perCredential is a backend whose conversations may have the rights of the Authorization header that
-// they began with, whoever sends a message.
-type perCredential interface {
-	// PerCredential reports whether that of a request would.
-	PerCredential(r *http.Request) bool
+// An authorizationTaker is a backend whose servers may get the Authorization header of clients.
+type authorizationTaker interface {
+	// TakesAuthorization reports whether that of a request gets it, and whether its conversation keeps
+	// the rights of the one that it began with, whoever sends a message.
+	TakesAuthorization(r *http.Request) (takes, keeps bool)
 }
 
 // A perRequest is a backend whose server depends on the request. The values are compared.
@@ -122,8 +122,9 @@ func (c *carrier) unlink() {
 func (m *Manager) Carrier(r *http.Request, principal, revision, client string) (_ *Session, err error) {
 	key := carrierKey{principal: principal, tenant: TenantOf(principal, r.RemoteAddr), revision: revision, client: keyOfClient(client)}
 	apart := principal == ""
-	if b, ok := m.backend.(perCredential); ok {
-		apart = apart || b.PerCredential(r)
+	if b, ok := m.backend.(authorizationTaker); ok {
+		_, keeps := b.TakesAuthorization(r)
+		apart = apart || keeps
 	}
 	if value := r.Header["Authorization"]; apart && len(value) > 0 {
 		key.credential = sha256.Sum256([]byte(value[0]))

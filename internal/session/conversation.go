@@ -163,12 +163,40 @@ func (s *Session) Refusal() error {
 // noteRefusal notes that the backend has refused a modern request, whose client has no
 // initialize that could be refused.
 func (c *Call) noteRefusal(err error) {
+	if c.s.modern != "" {
+		c.Refused(err)
+	}
+}
+
+// Refused notes that the backend's server has refused the client of the call, if err is a
+// [protocol.Unauthorized]: nothing of it has run. A backend says so before it answers the
+// request. The client may make the request again, under the same idempotency key, with
+// another token.
+func (c *Call) Refused(err error) {
 	var refused *protocol.Unauthorized
-	if c.s.modern != "" && errors.As(err, &refused) {
-		c.mu.Lock()
-		defer c.mu.Unlock()
+	if !errors.As(err, &refused) {
+		return
+	}
+	c.mu.Lock()
+	over := c.isOver()
+	if !over {
 		c.delivery.refused = refused
 	}
+	c.mu.Unlock()
+	if !over {
+		c.disown()
+	}
+}
+
+// MayRefuse reports whether the server that a request is for may refuse any request of a client,
+// because it gets the client's token.
+func (m *Manager) MayRefuse(r *http.Request) bool {
+	b, ok := m.backend.(authorizationTaker)
+	if !ok {
+		return false
+	}
+	takes, _ := b.TakesAuthorization(r)
+	return takes
 }
 
 // Refusal returns the [protocol.Unauthorized] with which the backend has refused the call, or

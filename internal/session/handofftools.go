@@ -92,8 +92,8 @@ func (m *Manager) askHere(ctx context.Context, principal string, q *HandOffQuery
 	ctx, stop := context.WithTimeout(ctx, wait)
 	defer stop()
 	err = s.awaitHeir(ctx, number, of, &a.State)
-	if errors.Is(err, ErrNotFound) {
-		a.Status, err = handoff.Unknown, nil
+	if errors.Is(err, ErrNotFound) { // who has an old handle hears no more than who has none
+		a.State, err = handoff.State{Status: handoff.Unknown}, nil
 	}
 	return a, err
 }

@@ -106,13 +106,15 @@ func (t *translator) Processes() bool {
 	return ok && p.Processes()
 }
 
-// PerCredential reports whether a conversation has the rights of the Authorization that it began with
-// (package session).
-func (t *translator) PerCredential(r *http.Request) bool {
+// TakesAuthorization reports what servers get of the Authorization of clients (package session).
+func (t *translator) TakesAuthorization(r *http.Request) (takes, keeps bool) {
 	b, ok := t.inner.(interface {
-		PerCredential(r *http.Request) bool
+		TakesAuthorization(r *http.Request) (takes, keeps bool)
 	})
-	return ok && b.PerCredential(r)
+	if !ok {
+		return false, false
+	}
+	return b.TakesAuthorization(r)
 }
 
 // Open implements [backend.Backend].

@@ -1,0 +1,91 @@
+package remote_test
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"holdfast"
+	"holdfast/backend/remote"
+	"holdfast/internal/protocol"
+)
+
+// TestRefusedLater has the token of a client expire in the middle of a session: whatever the client asks
+// for then, it gets the status and the challenge of the server, and makes the same request again with
+// another token. The tool runs once.
+func TestRefusedLater(t *testing.T) {
+	t.Parallel()
+	for _, status := range []int{http.StatusUnauthorized, http.StatusForbidden} {
+		for name, o := range map[string]*mcp.StreamableHTTPOptions{"legacy": nil, "modern": {Stateless: true}} {
+			for _, form := range []holdfast.Response{holdfast.ResponseAuto, holdfast.ResponseJSON} {
+				t.Run(fmt.Sprint(status, name, form), func(t *testing.T) {
+					t.Parallel()
+					testRefusedLater(t, status, o, form)
+				})
+			}
+		}
+	}
+}
+
+func testRefusedLater(t *testing.T, status int, o *mcp.StreamableHTTPOptions, form holdfast.Response) {
+	const challenge = `Bearer error="insufficient_scope", resource_metadata="https://example.com/resource"`
+	w := begin(t, nil, func(s *mcp.Server) http.Handler {
+		h := mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return s }, o)
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Header.Get("Authorization") == "Bearer old" {
+				w.Header().Set("WWW-Authenticate", challenge)
+				w.WriteHeader(status)
+				return
+			}
+			h.ServeHTTP(w, r)
+		})
+	})
+	w.url = front(t, w.upstream, &remote.Options{PassAuthorization: true}, &holdfast.Options{Response: form})
+	refused := func(what string, r *reply) {
+		t.Helper()
+		if r.StatusCode != status || r.Header.Get("WWW-Authenticate") != challenge {
+			t.Errorf("%s: status %d, header %v", what, r.StatusCode, r.Header)
+		}
+	}
+	for _, key := range []string{"", "legacy"} {
+		c := &raw{t: t, url: w.url, header: http.Header{"Authorization": {"Bearer new"}}}
+		r := c.post(hello)
+		r.response("0")
+		c.session = r.Header.Get("Mcp-Session-Id")
+		_ = c.post(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+		for i, body := range []string{tool("1", "count", `{"To":0}`), `{"jsonrpc":"2.0","id":1,"method":"prompts/get","params":{"name":"x"}}`} {
+			w.runs.Store(0)
+			if key != "" {
+				c.header.Set("Idempotency-Key", fmt.Sprint(key, i))
+			}
+			c.header.Set("Authorization", "Bearer old")
+			refused(fmt.Sprint("legacy ", i, key), c.post(body))
+			c.header.Set("Authorization", "Bearer new")
+			if m := c.post(body).response("1"); unknown(m) || i == 0 && (m.Result == nil || w.runs.Load() != 1) {
+				t.Errorf("with another token: %s", m.Raw)
+			}
+		}
+	}
+	for _, key := range []string{"", "modern"} {
+		body := strings.Replace(tool("1", "count", `{"To":0}`), `"_meta":{`, `"_meta":{"`+protocol.MetaProtocolVersion+`":"2026-07-28","`+protocol.MetaClientCapabilities+`":{},`, 1)
+		c := &raw{t: t, url: w.url, header: http.Header{
+			"Authorization": {"Bearer new"}, protocol.HeaderVersion: {"2026-07-28"}, protocol.HeaderMethod: {"tools/call"}, protocol.HeaderName: {"count"},
+		}}
+		if m := c.post(body).response("1"); m.Result == nil {
+			t.Fatalf("modern: %s", m.Raw)
+		}
+		w.runs.Store(0)
+		if key != "" {
+			c.header.Set("Idempotency-Key", key)
+		}
+		c.header.Set("Authorization", "Bearer old")
+		refused("modern "+key, c.post(body))
+		c.header.Set("Authorization", "Bearer new")
+		if m := c.post(body).response("1"); m.Result == nil || w.runs.Load() != 1 {
+			t.Errorf("modern, with another token: %s", m.Raw)
+		}
+	}
+}
