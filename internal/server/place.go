@@ -56,9 +56,10 @@ func (h *Handler) place(w http.ResponseWriter, x *exchange, err error) {
 
 // newPlacement prepares the placement of an exchange that is not served here. It keeps x.
 func (h *Handler) newPlacement(w http.ResponseWriter, x *exchange) *placement.Placement {
-	req := &placement.Request{
+	p := &placed{h: h, x: x}
+	p.req = placement.Request{
 		HTTP:      x.r,
-		Exchange:  &placed{h, x},
+		Exchange:  p,
 		Principal: x.principal,
 		Key:       x.name(),
 		From:      x.from,
@@ -67,9 +68,9 @@ func (h *Handler) newPlacement(w http.ResponseWriter, x *exchange) *placement.Pl
 		Modern:    x.purpose == forModern,
 	}
 	if x.from == nil {
-		h.describe(x, req)
+		h.describe(x, &p.req)
 	}
-	return h.nodes.Place(w, req)
+	return h.nodes.Place(w, &p.req)
 }
 
 // describe says what another node has to know of an exchange.
@@ -112,8 +113,9 @@ func (h *Handler) revision(x *exchange) string {
 
 // A placed is an exchange as a [placement.Exchange].
 type placed struct {
-	h *Handler
-	x *exchange
+	h   *Handler
+	x   *exchange
+	req placement.Request // as which it is handed over
 }
 
 // Serve implements [placement.Exchange].
