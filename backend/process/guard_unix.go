@@ -21,9 +21,11 @@ const guardPatience = time.Second
 // "- PGID" on its stdin). At end of file, which is our death, it kills them, and
 // then every process whose environment has the mark, $1. "quit" ends it.
 //
-// grep finds marked processes fast, if it is GNU's; others (busybox) stop at the
-// first NUL of an environment, so the shell itself, which skips NULs, looks once
-// more, at a microsecond per byte.
+// grep finds marked processes fast, if it is GNU's; others (busybox) stop at the first
+// NUL of an environment. Without one that finds what follows a NUL, the shell itself,
+// which skips NULs, looks once more: it makes a system call for each byte. A process
+// between two programs (execve) has no environment for a moment, so grep ends after
+// two rounds that find nobody.
 const guardScript = `
 trap '' HUP INT QUIT TERM PIPE
 while read -r verb group; do
@@ -40,16 +42,17 @@ set | while IFS== read -r name value; do
 done
 [ -r /proc/self/environ ] || exit 0
 round=0
-while [ $round -lt 50 ]; do
-	found=
+nobody=0
+while [ $round -lt 50 ] && [ $nobody -lt 2 ]; do
+	nobody=$((nobody + 1))
 	for file in $(grep -lF -e "$1" /proc/[0-9]*/environ); do
-		found=1
+		nobody=0
 		pid=${file#/proc/}
 		kill -s KILL "${pid%/environ}"
 	done
-	[ "$found" ] || break
 	round=$((round + 1))
 done
+printf 'a\0b' | grep -qF b && exit 0
 for file in /proc/[0-9]*/environ; do
 	while IFS= read -r line || [ "$line" ]; do
 		case $line in

@@ -203,25 +203,50 @@ func commands(text string) (dirs []string) {
 	return dirs
 }
 
-// Without grep, or with one that stops at a NUL, the guard finds daemons too.
-func TestGuardWithoutGrep(t *testing.T) {
+// Without grep, or with one that stops at a NUL, the guard itself looks for daemons.
+// It trusts a grep that does not, even if it finds nobody.
+func TestGuardGrep(t *testing.T) {
 	needLinux(t)
 	needSetsid(t)
-	mark := rand.Text()
-	daemon := exec.CommandContext(limited(t), "setsid", "sleep", "1000")
-	daemon.Env = append(os.Environ(), markVariable+"="+mark)
-	if err := daemon.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Setenv("PATH", t.TempDir())
-	guard, err := startGuard(markVariable + "=" + mark)
-	if err != nil {
-		t.Fatal(err)
-	}
-	closePipes(guard.stdin)
-	within(t, soon, "end of the guard", guard.exited)
-	if err := daemon.Wait(); err == nil || err.Error() != "signal: killed" {
-		t.Errorf("the daemon ended with %v", err)
+	const findsNobody = "#!/bin/sh\ncase $1 in -l*) exit 1 ;; esac\n" // else it searches stdin
+	for _, test := range []struct {
+		name, grep string
+		killed     bool
+	}{
+		{"none", "", true},
+		{"stops at a NUL", findsNobody + "exit 1\n", true},
+		{"goes on", findsNobody + "exit 0\n", false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			mark := rand.Text()
+			daemon := exec.CommandContext(limited(t), "setsid", "sleep", "1000")
+			daemon.Env = append(os.Environ(), markVariable+"="+mark)
+			if err := daemon.Start(); err != nil {
+				t.Fatal(err)
+			}
+			dir := t.TempDir()
+			if test.grep != "" {
+				if err := os.WriteFile(filepath.Join(dir, "grep"), []byte(test.grep), 0o700); err != nil {
+					t.Fatal(err)
+				}
+			}
+			t.Setenv("PATH", dir)
+			guard, err := startGuard(markVariable + "=" + mark)
+			if err != nil {
+				t.Fatal(err)
+			}
+			closePipes(guard.stdin)
+			within(t, soon, "end of the guard", guard.exited)
+			// SIGTERM ends one that the guard has not killed: SIGKILL is pending for the others.
+			_ = daemon.Process.Signal(syscall.SIGTERM)
+			want := "signal: terminated"
+			if test.killed {
+				want = "signal: killed"
+			}
+			if err := daemon.Wait(); err == nil || err.Error() != want {
+				t.Errorf("the daemon ended with %v, want %s", err, want)
+			}
+		})
 	}
 }
 
