@@ -116,17 +116,12 @@ func (p *program) left(t *testing.T) left {
 		t.Fatal(err)
 	}
 	l := left{files: len(files)}
-	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
-	for _, stat := range stats {
-		text, err := os.ReadFile(stat)
-		if err != nil {
-			continue // it has ended
-		}
-		_, rest, _ := strings.Cut(string(text), ") ")
+	processes("stat", func(_ int, stat []byte) {
+		_, rest, _ := strings.Cut(string(stat), ") ")
 		if fields := strings.Fields(rest); len(fields) > 1 && fields[1] == pid {
 			l.processes++
 		}
-	}
+	})
 	return l
 }
 

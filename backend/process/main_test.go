@@ -261,13 +261,25 @@ func needLinux(t *testing.T) {
 // marked returns the processes of a test, without zombies; on systems without
 // /proc, none.
 func marked(mark string) (pids []int) {
-	files, _ := filepath.Glob("/proc/[0-9]*/environ")
-	for _, file := range files {
-		environ, _ := os.ReadFile(file)
+	processes("environ", func(pid int, environ []byte) {
 		if bytes.Contains(environ, []byte(markVariable+"="+mark)) {
-			pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(file)))
 			pids = append(pids, pid)
 		}
-	}
+	})
 	return pids
+}
+
+// processes calls do for each process with what its directory in /proc has in a file. It
+// reads nothing else, as [filepath.Glob] would, which lists each of these directories.
+func processes(file string, do func(pid int, text []byte)) {
+	names, _ := os.ReadDir("/proc")
+	for _, name := range names {
+		pid, err := strconv.Atoi(name.Name())
+		if err != nil {
+			continue
+		}
+		if text, err := os.ReadFile(filepath.Join("/proc", name.Name(), file)); err == nil { // else it is gone, or another user's
+			do(pid, text)
+		}
+	}
 }

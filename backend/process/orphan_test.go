@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -194,12 +195,11 @@ func TestUserKilled(t *testing.T) {
 // commands returns the directories of the processes whose command line has the
 // text.
 func commands(text string) (dirs []string) {
-	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
-	for _, file := range files {
-		if line, _ := os.ReadFile(file); bytes.Contains(line, []byte(text)) {
-			dirs = append(dirs, filepath.Dir(file))
+	processes("cmdline", func(pid int, line []byte) {
+		if bytes.Contains(line, []byte(text)) {
+			dirs = append(dirs, filepath.Join("/proc", strconv.Itoa(pid)))
 		}
-	}
+	})
 	return dirs
 }
 
