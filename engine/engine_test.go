@@ -9,13 +9,14 @@ import (
 	"go.uber.org/goleak"
 
 	"holdfast/engine"
+	"holdfast/internal/engine/jetstream/natstest"
 	"holdfast/internal/testlong"
 	"holdfast/stream"
 )
 
 func TestMain(m *testing.M) {
 	testlong.AtOnce(testlong.Either(8, 4)) // with -long also Redis and contests
-	goleak.VerifyTestMain(m)
+	goleak.VerifyTestMain(m, natstest.Left()...)
 }
 
 func TestOpen(t *testing.T) {

@@ -26,7 +26,7 @@ import (
 func TestMain(m *testing.M) {
 	natstest.Main()
 	testlong.AtOnce(4)
-	goleak.VerifyTestMain(m)
+	goleak.VerifyTestMain(m, natstest.Left()...)
 }
 
 // quick are the times of nodes whose tests should not take long.

@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 		atOnce = 2
 	}
 	testlong.AtOnce(atOnce)
-	goleak.VerifyTestMain(m)
+	goleak.VerifyTestMain(m, natstest.Left()...)
 }
 
 // quiet is for engines whose trouble is meant.
@@ -67,7 +67,7 @@ func TestCluster(t *testing.T) {
 // patient returns a log that lets the suite, which asks for much at once, not run into
 // what is meant for engines in trouble.
 func patient(l durable.Log) durable.Log {
-	jetstream.Patient(l, 15*time.Second, time.Minute)
+	jetstream.Patient(l, 15*time.Second, 15*time.Second)
 	return l
 }
 

@@ -260,7 +260,7 @@ func keysApart(b *box) {
 	}
 	for i, name := range names {
 		for _, log := range []durable.Log{b.log, b.other} {
-			got, _, _, err := log.Get(b.Context(), b.val(name))
+			got, _, _, err := b.get(log, b.val(name))
 			if err != nil || string(got) != fmt.Sprint("value ", i) {
 				b.Errorf("value of %s: %q and %v", name, got, err)
 			}

@@ -154,7 +154,7 @@ func (b *box) tryPut(log durable.Log, key string, was uint64, value string, ttl 
 			b.Logf("Put %s: %v", key, err)
 			continue
 		case errors.Is(err, stream.ErrConflict) && unknown:
-			if got, is, _, err := log.Get(b.Context(), key); err == nil && string(got) == value && is != was {
+			if got, is, _, err := b.get(log, key); err == nil && string(got) == value && is != was {
 				return is, nil
 			}
 		}
@@ -180,11 +180,24 @@ func (b *box) tryAppend(log durable.Log, key string, last uint64, frame string) 
 	}
 }
 
+// get reads a value. While a cluster changes its leader nobody answers, so it asks again,
+// as a store does.
+func (b *box) get(log durable.Log, key string) ([]byte, uint64, time.Duration, error) {
+	b.Helper()
+	for {
+		value, version, age, err := log.Get(b.Context(), key)
+		if !errors.Is(err, stream.ErrUnavailable) || time.Since(b.began) >= 3*patience {
+			return value, version, age, err
+		}
+		b.Logf("Get %s: %v", key, err)
+	}
+}
+
 // has checks what a key has, as every handle sees it.
 func (b *box) has(key string, value string, version uint64) {
 	b.Helper()
 	for _, log := range []durable.Log{b.log, b.other} {
-		got, v, age, err := log.Get(b.Context(), key)
+		got, v, age, err := b.get(log, key)
 		if err != nil || string(got) != value || v != version {
 			b.Fatalf("Get %s: got %.40q, %d and %v, want %.40q and %d", key, got, v, err, value, version)
 		}
@@ -196,7 +209,7 @@ func (b *box) has(key string, value string, version uint64) {
 func (b *box) none(key string) {
 	b.Helper()
 	for _, log := range []durable.Log{b.log, b.other} {
-		got, v, _, err := log.Get(b.Context(), key)
+		got, v, _, err := b.get(log, key)
 		if !errors.Is(err, stream.ErrNotFound) {
 			b.Fatalf("Get %s: got %.40q, %d and %v", key, got, v, err)
 		}

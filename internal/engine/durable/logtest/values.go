@@ -126,12 +126,12 @@ func valuesExpire(b *box) {
 		b.want("Put in time", err, nil)
 		break
 	}
-	if _, _, _, err := b.other.Get(b.Context(), short); err != nil && (b.o.Advance != nil || time.Since(start) < 1900*time.Millisecond) {
+	if _, _, _, err := b.get(b.other, short); err != nil && (b.o.Advance != nil || time.Since(start) < 1900*time.Millisecond) {
 		b.Errorf("gone after a second: %v", err)
 	}
 	b.wait(1100 * time.Millisecond)
 	b.until("a value expires", func() bool {
-		_, _, _, err := b.log.Get(b.Context(), short)
+		_, _, _, err := b.get(b.log, short)
 		return errors.Is(err, stream.ErrNotFound)
 	})
 	b.until("and is not listed", func() bool {
@@ -148,7 +148,7 @@ func valuesExpire(b *box) {
 	b.want("Put over what has expired", err, stream.ErrConflict)
 	v = b.put(b.other, short, 0, "again", time.Hour)
 	b.has(short, "again", v)
-	if _, _, _, err := b.other.Get(b.Context(), long); err != nil {
+	if _, _, _, err := b.get(b.other, long); err != nil {
 		b.Errorf("Get: %v", err)
 	}
 }
