@@ -118,6 +118,7 @@ var modules = map[string][]string{
 	"golang.org/x/term":                      {"internal/terminal", "cmd/...", "examples/..."},
 	"github.com/tailscale/hujson":            {"internal/config"},
 	"github.com/joho/godotenv":               {"internal/config"},
+	"go.uber.org/goleak":                     {"internal/engine/jetstream/natstest"}, // else tests only
 }
 
 // pure packages take bytes and values: no clock, network, files or logger.
