@@ -85,7 +85,7 @@ func TestProperty(t *testing.T) {
 	case raceEnabled:
 		n = 25
 	default:
-		n = testlong.Either(20, 50)
+		n = testlong.Either(8, 50)
 	}
 	var calls, unknown, asked, told, fouled atomic.Int64
 	began := time.Now()

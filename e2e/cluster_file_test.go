@@ -18,6 +18,7 @@ import (
 
 	"holdfast"
 	"holdfast/engine"
+	"holdfast/internal/testlong"
 )
 
 // fileEngine is a directory, for one node.
@@ -94,6 +95,7 @@ func TestFile(t *testing.T) {
 // nobody knows. What comes meanwhile is refused, with a time to come back: our client
 // does by itself, and the official one's session can be used again. (Failure 8)
 func TestFileTerminated(t *testing.T) {
+	testlong.Only(t, "its calls outlive a drain of 3 s")
 	t.Parallel()
 	f := newFleet(t, fileEngine(t), shape{nodes: 1, flags: []string{"--drain", "3s"}})
 	n := f.nodes[0]

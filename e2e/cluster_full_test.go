@@ -16,6 +16,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"holdfast/internal/testlong"
 )
 
 const safeTool = `{"jsonrpc":"2.0","id":"light","method":"tools/call","params":{"name":"look","arguments":{"id":"light","steps":0,"ms":1}}}`
@@ -39,6 +41,7 @@ func (f *fleet) refused(r *specClient, q request) {
 // they run, and what runs ends as it should. It has no room at all: what runs is told
 // that nobody knows. There is room again: all goes on.
 func TestClusterFull(t *testing.T) {
+	testlong.Only(t, "it fills a store")
 	t.Parallel()
 	eachEngine(t, false, func(t *testing.T, e *sharedEngine) {
 		if e.nats == nil {

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"holdfast/internal/testlong"
 )
 
 // How hard TestClusterKills tries. The minute that is asked for is
@@ -17,7 +19,7 @@ import (
 var (
 	killFor     = flag.Duration("cluster.for", 3*time.Second, "how long nodes are killed")
 	killEvery   = flag.Duration("cluster.every", time.Second, "how often one is")
-	killClients = flag.Int("cluster.clients", 40, "under so many clients")
+	killClients = flag.Int("cluster.clients", 0, "under so many clients; 0: 16, with -long 40")
 	killCall    = flag.Duration("cluster.call", 1500*time.Millisecond, "with calls of up to that long")
 )
 
@@ -46,7 +48,11 @@ func TestClusterKills(t *testing.T) {
 	eachEngine(t, false, func(t *testing.T, e *sharedEngine) {
 		f := newFleet(t, e, shape{library: true})
 		sum := newScore()
-		callers := f.callers(*killClients)
+		clients := *killClients
+		if clients == 0 {
+			clients = testlong.Either(16, 40)
+		}
+		callers := f.callers(clients)
 		calling := f.calling(callers, sum)
 		kills := f.killing(*killFor, *killEvery)
 		calling.end()

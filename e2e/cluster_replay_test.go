@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"holdfast/internal/testlong"
 )
 
 var everyByte = flag.Int("cluster.stride", 29, "TestClusterReplay cuts a call's response after every so many bytes; 1: after each")
@@ -69,6 +71,7 @@ func TestClusterReplay(t *testing.T) {
 // What a client library makes of it: the owner is killed while it waits, and its tool
 // may be run again.
 func TestClusterLibraries(t *testing.T) {
+	testlong.Only(t, "its calls take seconds; TestClusterMidCall kills their owner too")
 	t.Parallel()
 	eachEngine(t, false, func(t *testing.T, e *sharedEngine) {
 		f := newFleet(t, e, shape{})

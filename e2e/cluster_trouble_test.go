@@ -122,6 +122,7 @@ func (f *front) shun(addr string) {
 // A paused owner that wakes, or one that was cut off from the engine, cannot write:
 // its call has ended for its clients, who hear of that once, wherever they are.
 func TestClusterFenced(t *testing.T) {
+	testlong.Only(t, "its nodes are away for 4 s, twice")
 	t.Parallel()
 	eachEngine(t, false, func(t *testing.T, e *sharedEngine) {
 		for name, by := range map[string]struct{ freeze, thaw func(n *node) }{

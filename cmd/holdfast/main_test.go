@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -58,6 +59,12 @@ func TestScripts(t *testing.T) {
 			env.Setenv("HOSTS", hosts)
 			env.Setenv("XDG_STATE_HOME", filepath.Join(env.WorkDir, "state"))
 			return nil
+		},
+		Condition: func(cond string) (bool, error) {
+			if cond != "long" {
+				return false, fmt.Errorf("unknown condition %q", cond)
+			}
+			return testlong.Wanted(), nil
 		},
 		RequireUniqueNames: true,
 	})

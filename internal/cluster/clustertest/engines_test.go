@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 }
 
 var (
-	lasts = flag.Duration("for", 0, "how long nodes are at work in each test; 0: a second, three with -long")
+	lasts = flag.Duration("for", 0, "how long nodes are at work in each test; 0: half a second, three with -long")
 	seed  = flag.Uint64("seed", 0, "of what they do; 0: a random one")
 	quiet = slog.New(slog.DiscardHandler)
 )
@@ -44,7 +44,7 @@ func both(t *testing.T, o clustertest.Options) {
 	case testlong.Wanted():
 		o.For = 3 * time.Second
 	default:
-		o.For = time.Second
+		o.For = 500 * time.Millisecond
 	}
 	o.Seed = *seed
 	t.Run("bus", func(t *testing.T) {

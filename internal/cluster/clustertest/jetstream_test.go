@@ -59,6 +59,7 @@ func TestJetStream(t *testing.T) {
 }
 
 func TestFile(t *testing.T) {
+	testlong.Only(t, "nodes are at work for seconds")
 	t.Parallel()
 	dir := t.TempDir()
 	clustertest.Run(t, clustertest.Options{
