@@ -317,8 +317,11 @@ func (k *call) discovered(m jsonrpc.Message) jsonrpc.Message {
 	}
 	c.mu.Lock()
 	c.modern.keys, c.modern.revision = keys, k.revision
+	if k.isModern() && c.session.state == sessionBegun && c.session.id == "" {
+		c.session.leave()
+	}
 	if c.session.state == sessionNone {
-		c.opening.request = nil // which the server has refused
+		c.opening.request = nil // which the server has refused, or forgotten
 	}
 	c.modern.resumes = jsonrpc.Field(m.Result, "capabilities", "extensions", protocol.ExtensionResume) != nil
 	c.mu.Unlock()
@@ -344,9 +347,15 @@ func noDiscover(m jsonrpc.Message) jsonrpc.Message {
 }
 
 // hasSessions asks a server that speaks both eras whether it has legacy sessions: it begins
-// one, and ends it. Without a session the older revision has nothing that the newer one
+// one, and ends it, unless the host has begun one. Without a session the older revision has nothing that the newer one
 // lacks, and questions of the server lead nowhere. Where nobody knows, it has.
 func (c *Conn) hasSessions(k *call, revision string) bool {
+	c.mu.Lock()
+	known := c.session
+	c.mu.Unlock()
+	if known.state == sessionBegun {
+		return known.id != ""
+	}
 	params := jsonrpc.Object("protocolVersion", revision)
 	info := jsonrpc.Field(k.body, "params", "_meta", protocol.MetaClientInfo)
 	if info == nil {

@@ -12,6 +12,7 @@ import (
 //	state         event                                  next
 //	sessionNone   initialize was answered                sessionBegun
 //	sessionBegun  the server does not know it any more   sessionLost
+//	sessionBegun  it has no id: the host goes on modern  sessionNone
 //	sessionLost   initialize, sent again, was answered   sessionBegun
 type sessionState uint8
 
@@ -37,6 +38,10 @@ func (s *session) begin(revision string, result []byte) {
 
 // lose moves the session to sessionLost.
 func (s *session) lose() { *s = session{state: sessionLost} }
+
+// leave moves the session to sessionNone: the server has kept nothing of it, and the host goes on in
+// a modern revision.
+func (s *session) leave() { *s = session{} }
 
 // An opening is how the host has begun the session: a new one is begun in the same way.
 type opening struct {

@@ -28,4 +28,8 @@ func TestSessionState(t *testing.T) {
 	if s != (session{id: "b", revision: "2025-06-18", state: sessionBegun}) {
 		t.Errorf("begun again: %+v", s)
 	}
+	s.leave()
+	if s != (session{}) {
+		t.Errorf("left: %+v", s)
+	}
 }

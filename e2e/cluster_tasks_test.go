@@ -114,12 +114,17 @@ func TestClusterTasks(t *testing.T) {
 		ctx := bounded(t, 2*time.Minute)
 		owner, other := f.nodes[0], f.nodes[1]
 		begin := func(tool, id string, ms int) (string, request) {
-			q := request{tool: tool, args: workArgs{ID: callID(t, id), Steps: 10, MS: ms}}
-			task, err := beginTask(ctx, owner.url(), q)
-			if err != nil {
-				t.Fatal(err)
+			for try := 0; ; try++ { // longer each time: a node that stands still does not see a short call become a task
+				q := request{tool: tool, args: workArgs{ID: callID(t, id, try), Steps: 10, MS: ms << try}}
+				task, err := beginTask(ctx, owner.url(), q)
+				if errors.Is(err, errNoTask) && try < 5 {
+					continue
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				return task, q
 			}
-			return task, q
 		}
 		done, doneQ := begin("work", "done", 300)
 		lost, lostQ := begin("work", "lost", 60_000)

@@ -94,14 +94,14 @@ func eraPeers() []eraPeer {
 		{name: "process, TypeScript 2.x", checks: fixture(), needs: typeScript, open: eraProcess("node", "clients/erasserver.mjs", "stdio", "both"), missing: noParams},
 		{name: "process, TypeScript 2.x, modern only", checks: fixture(), needs: typeScript, open: eraProcess("node", "clients/erasserver.mjs", "stdio", "modern"), missing: noParams},
 		{name: "remote, go-sdk", checks: fixture(), short: true, open: eraUpstream(false, nil)},
-		{name: "remote, go-sdk, no sessions", checks: fixture(), short: true, open: eraUpstream(true, &mcp.StreamableHTTPOptions{Stateless: true, PropagateRequestCancellation: true}), missing: sessionless},
+		{name: "remote, go-sdk, no sessions", checks: fixture(), short: true, open: eraUpstream(true, &mcp.StreamableHTTPOptions{Stateless: true, PropagateRequestCancellation: true})},
 		{
 			name: "remote, server-everything", checks: everythingChecks(), needs: []string{everything},
 			open: func(t *testing.T) backend.Backend {
 				return remotebackend.New(everythingOver(t, "streamableHttp", "/mcp").url, nil)
 			},
 		},
-		{name: "remote, TypeScript 2.x", checks: fixture(), needs: typeScript, open: eraTypeScript("both"), missing: typeScriptSessionless},
+		{name: "remote, TypeScript 2.x", checks: fixture(), needs: typeScript, open: eraTypeScript("both"), missing: noParams},
 		{name: "remote, TypeScript 2.x, modern only", checks: fixture(), needs: typeScript, open: eraTypeScript("modern"), missing: noParams},
 	}
 }
@@ -109,31 +109,6 @@ func eraPeers() []eraPeer {
 // noParams: the go-sdk's client cannot read an input request without params, as this server makes
 // it; those of Holdfast have some.
 var noParams = map[string]map[string]string{"go-sdk": {"roots": "unexpected end of JSON input"}}
-
-// sessionless is what a legacy client does not see of a server that takes its initialize, and
-// keeps no session: nothing can be asked or told of it outside of an answer.
-var sessionless = map[string]map[string]string{"legacy": {
-	"elicitation":  "client does not support elicitation",
-	"sampling":     "stateless servers cannot make requests",
-	"roots":        "stateless servers cannot make requests",
-	"subscription": "no notification",
-	"list_changed": "no notification",
-	"cancellation": "no cancellation at the server",
-}}
-
-// typeScriptSessionless is the same of the TypeScript server, as it serves legacy clients by
-// default, and as noParams has it.
-var typeScriptSessionless = map[string]map[string]string{
-	"go-sdk": noParams["go-sdk"],
-	"legacy": {
-		"elicitation":  "Cannot request input",
-		"sampling":     "Cannot request input",
-		"roots":        "Cannot request input",
-		"log":          `messages ["low","high"]`,
-		"subscription": "no notification",
-		"list_changed": "no notification",
-	},
-}
 
 // eraClients are the clients. Those in TypeScript are for -long.
 func eraClients() map[string]eraClient {

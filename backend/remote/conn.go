@@ -22,6 +22,7 @@ type conn struct {
 	up       *client.Conn
 	requests requests
 	pass     bool          // the client's Authorization
+	socket   bool          // the server is reached over a WebSocket
 	closed   chan struct{} // closed by Close
 
 	mu      sync.Mutex
@@ -123,6 +124,16 @@ func (c *conn) receive(request []byte, m jsonrpc.Message) {
 		of.Refused(rq.refused)
 	}
 	c.sink.Emit(rq.call, m)
+}
+
+// Sessionless reports whether the server has answered initialize over Streamable HTTP, and keeps no
+// session: there it can say nothing to the client but responses.
+func (c *conn) Sessionless() bool {
+	if c.socket {
+		return false
+	}
+	s := c.up.State()
+	return s.Revision != "" && s.Session == "" && s.Endpoint == ""
 }
 
 // unknown reports whether an error says that the request may have run.

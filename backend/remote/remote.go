@@ -19,6 +19,7 @@ import (
 
 	"holdfast/backend"
 	"holdfast/client"
+	"holdfast/internal/protocol"
 )
 
 // Options configure a [Backend]. The zero value of each field stands for the default given
@@ -93,16 +94,26 @@ func (b *Backend) Eras() backend.Eras { return backend.Unknown }
 // only if they have the same.
 func (b *Backend) TakesAuthorization(*http.Request) (takes, keeps bool) {
 	takes = b.opts.PassAuthorization
-	return takes, takes && strings.HasPrefix(strings.ToLower(b.url), "ws")
+	return takes, takes && b.socket()
+}
+
+// socket reports whether the server is reached over a WebSocket.
+func (b *Backend) socket() bool {
+	return b.opts.Transport == client.WebSocket || strings.HasPrefix(strings.ToLower(b.url), "ws")
 }
 
 // Open implements [backend.Backend]. It sends nothing: the client's initialize request is the
 // first that the server gets. If the server answers that with status 401 or 403, so does
 // Holdfast, with the same WWW-Authenticate header, unless it has begun a stream by then.
 func (b *Backend) Open(_ context.Context, start backend.Start, sink backend.Sink) (backend.Conn, error) {
-	c := &conn{sink: sink, pass: b.opts.PassAuthorization, closed: make(chan struct{})}
+	c := &conn{sink: sink, pass: b.opts.PassAuthorization, socket: b.socket(), closed: make(chan struct{})}
 	c.note(start.HTTP.Header, false)
+	era := client.AnyEra
+	if protocol.Modern(start.Revision) {
+		era = client.Modern // that is known of the server: it is not asked for sessions again
+	}
 	up, err := client.New(b.url, &client.Options{
+		Era:        era,
 		HTTPClient: b.opts.HTTPClient,
 		Header:     b.opts.Header,
 		Transport:  b.opts.Transport,

@@ -56,7 +56,7 @@ func TestDrainHandsOver(t *testing.T) {
 		}
 	})
 	for what, w := range map[string]*wire{"listening": ears, "listening through it": through} {
-		told := 0 // when to come back: at the beginning, and at the end
+		told := 0 // when to come back: at the beginning, at the end, and where the stream is continued between two nodes
 		for {
 			ev, err := w.next()
 			if errors.Is(err, io.EOF) {
@@ -70,7 +70,7 @@ func TestDrainHandsOver(t *testing.T) {
 				told++
 			}
 		}
-		if told != 2 {
+		if told < 2 || what == "listening" && told > 2 {
 			t.Errorf("%s: told %d times when to come back", what, told)
 		}
 	}

@@ -116,6 +116,33 @@ func (n *node) dialSocket(most int, extra ...string) (*talker, *http.Response, e
 	return c, res, nil
 }
 
+// reads has what comes be read at all times, and kept for recv: a WebSocket answers pings only while
+// it is read.
+func (c *talker) reads() {
+	type got struct {
+		data []byte
+		err  error
+	}
+	came, recv := make(chan got, 1000), c.recv
+	go func() {
+		for {
+			data, err := recv()
+			came <- got{data, err}
+			if err != nil {
+				close(came)
+				return
+			}
+		}
+	}()
+	c.recv = func() ([]byte, error) {
+		g, ok := <-came
+		if !ok {
+			return nil, io.EOF
+		}
+		return g.data, g.err
+	}
+}
+
 // limited is a connection that is cut after so many bytes have come in.
 type limited struct {
 	*net.TCPConn

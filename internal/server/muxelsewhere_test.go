@@ -345,6 +345,7 @@ func TestSocketElsewherePackPanics(t *testing.T) {
 		}
 		return nil
 	}}}, 2)
+	c.reads()
 	if _, err := p.open("GET", "/mcp", "").next(); err != nil {
 		t.Fatal(err)
 	}

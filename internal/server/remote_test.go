@@ -134,6 +134,7 @@ func TestSocketElsewhereAttached(t *testing.T) {
 	eventually(t, "the reading to end", func() bool { return f.nodes[0].sessions.Readers() == 0 })
 	p.note("two")
 	d := openSocket(f.nodes[1].node, 0, "Mcp-Session-Id: "+p.id)
+	d.reads()
 	d.hears("two")
 	get := p.open("GET", "/mcp", "")
 	first, err := get.next()
@@ -147,18 +148,9 @@ func TestSocketElsewhereAttached(t *testing.T) {
 	get.c.Close()
 	d.say(callAs("1", "echo", `{"text":"still here"}`))
 	d.hears("still here")
-	over := make(chan error, 1)
-	go func() { // who does not read does not answer pings
-		_, err := d.recv()
-		over <- err
-	}()
 	again := openSocket(f.nodes[1].node, 0, "Mcp-Session-Id: "+p.id, "Last-Event-ID: "+first.ID)
+	again.reads()
 	again.hears("three")
-	againOver := make(chan error, 1)
-	go func() {
-		_, err := again.recv()
-		againOver <- err
-	}()
 	w := p.open("POST", "/mcp", call("hold", `{}`))
 	of, err := w.next()
 	if err != nil {
@@ -174,12 +166,8 @@ func TestSocketElsewhereAttached(t *testing.T) {
 		t.Errorf("no session: %v", err)
 	}
 	f.nodes[0].end(p)
-	if err := <-againOver; websocket.CloseStatus(err) != websocket.StatusNormalClosure {
-		t.Errorf("ended with %v", err)
-	}
-	if err := <-over; websocket.CloseStatus(err) != websocket.StatusNormalClosure {
-		t.Errorf("ended with %v", err)
-	}
+	again.ended(websocket.StatusNormalClosure, "the session ended")
+	d.ended(websocket.StatusNormalClosure, "the session ended")
 }
 
 // TestSocketElsewhereDrained drains the node that has the session of a WebSocket at

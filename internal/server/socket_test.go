@@ -151,6 +151,7 @@ func TestSocketAttached(t *testing.T) {
 	n.sessionsQuiet()
 	note("two")
 	d := openSocket(n, 0, "Mcp-Session-Id: "+c.id)
+	d.reads()
 	if d.id != c.id {
 		t.Errorf("attached to %q, and not to %q", d.id, c.id)
 	}
@@ -177,6 +178,7 @@ func TestSocketAttached(t *testing.T) {
 	d.say(callAs("3", "echo", `{"text":"still here"}`))
 	d.hears("still here")
 	again := openSocket(n, 0, "Mcp-Session-Id: "+c.id, "Last-Event-ID: "+first.ID)
+	again.reads()
 	again.hears("four")
 	d.say(callAs("4", "echo", `{"text":"and still"}`))
 	d.hears("and still")

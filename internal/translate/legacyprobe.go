@@ -13,8 +13,9 @@ import (
 )
 
 // A legacyProbe is the first legacy conversation with a server of which nothing is known. The
-// client's initialize goes through untouched. Only if the server refuses that is it asked
-// with server/discover.
+// client's initialize goes through untouched. If the server refuses it, or takes it and keeps no
+// session, it is asked with server/discover: without a session a legacy server can ask its client
+// nothing, and say nothing but responses. A modern one can.
 type legacyProbe struct {
 	t       *translator
 	sink    backend.Sink
@@ -70,12 +71,11 @@ func (p *legacyProbe) answered(of backend.Call, m jsonrpc.Message) bool {
 		return false
 	}
 	p.first = nil
-	if m.Error == nil {
-		p.t.speaks.learn(yes, unsure)
-		p.path.Store(&path{up: p.sink, down: &p.out})
+	switch {
+	case m.Error != nil && !mayBeModern(m.Error):
 		return false
-	}
-	if !mayBeModern(m.Error) {
+	case m.Error == nil && (!keepsNoSession(p.out.conn) || jsonrpc.Field(m.Result, "capabilities", "tasks") != nil):
+		p.goOnLegacy()
 		return false
 	}
 	id := p.own.add(func(discovered jsonrpc.Message) { p.discovered(*in, of, m, discovered) })
@@ -84,6 +84,19 @@ func (p *legacyProbe) answered(of backend.Call, m jsonrpc.Message) bool {
 	params := discoverParams(jsonrpc.Field(in.Params, "clientInfo"), jsonrpc.Field(in.Params, "capabilities"))
 	p.out.later(about(*in, newRequest(id, protocol.MethodDiscover, params)))
 	return true
+}
+
+// goOnLegacy has messages go through untouched from now on.
+func (p *legacyProbe) goOnLegacy() {
+	p.t.speaks.learn(yes, unsure)
+	p.path.Store(&path{up: p.sink, down: &p.out})
+}
+
+// keepsNoSession reports whether the server behind a conn has answered initialize, and keeps no
+// session.
+func keepsNoSession(c backend.Conn) bool {
+	s, ok := c.(interface{ Sessionless() bool })
+	return ok && s.Sessionless()
 }
 
 // mayBeModern reports whether a server that speaks only modern revisions may refuse initialize
@@ -101,12 +114,15 @@ func mayBeModern(failure []byte) bool {
 var errSilent = errors.New("no answer to server/discover")
 
 // discovered takes the answer to server/discover, after that to initialize.
-func (p *legacyProbe) discovered(in backend.Inbound, of backend.Call, refusal, m jsonrpc.Message) {
+func (p *legacyProbe) discovered(in backend.Inbound, of backend.Call, initialized, m jsonrpc.Message) {
 	p.mu.Lock()
 	p.timer.Stop()
 	p.mu.Unlock()
 	if m.Error != nil || !isModern(m) {
-		p.sink.Emit(of, refusal)
+		if initialized.Error == nil {
+			p.goOnLegacy()
+		}
+		p.sink.Emit(of, initialized)
 		return
 	}
 	p.t.speaks.learn(no, yes)

@@ -164,6 +164,8 @@ type script struct {
 	heard  chan backend.Inbound
 	opened chan backend.Start
 	answer func(s *script, in backend.Inbound) bool // reports whether it has; or nil
+	// sessionless says that it keeps no session.
+	sessionless bool
 
 	mu     sync.Mutex
 	sink   backend.Sink
@@ -206,6 +208,8 @@ func (c *scriptConn) Deliver(in backend.Inbound) error {
 }
 
 func (c *scriptConn) Close() error { return nil }
+
+func (c *scriptConn) Sessionless() bool { return c.s.sessionless }
 
 // say says something, as if the server had written it.
 func (s *script) say(of *call, text string) {

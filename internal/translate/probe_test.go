@@ -283,6 +283,67 @@ func TestLegacyProbe(t *testing.T) {
 	}
 }
 
+// A server that takes initialize and keeps no session is asked for its era: a modern one can ask
+// and tell its client more. Any other is one without sessions, for all later conversations too.
+func TestLegacyProbeSessionless(t *testing.T) {
+	t.Parallel()
+	plain := `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"s","version":"1"}}`
+	tasks := `{"protocolVersion":"2025-11-25","capabilities":{"tasks":{}},"serverInfo":{"name":"s","version":"1"}}`
+	for name, test := range map[string]struct {
+		answers []string // to initialize, and then to server/discover
+		said    string
+		modern  bool
+	}{
+		"modern":   {[]string{`"result":` + plain, `"result":` + discoverable, `"result":` + discoverable}, initializeResult, true},
+		"legacy":   {[]string{`"result":` + plain, `"error":{"code":-32601,"message":"what?"}`}, `{"jsonrpc":"2.0","id":0,"result":` + plain + `}`, false},
+		"older":    {[]string{`"result":` + plain, `"result":{"supportedVersions":["2025-11-25"]}`}, `{"jsonrpc":"2.0","id":0,"result":` + plain + `}`, false},
+		"ended":    {[]string{`"result":` + plain, ""}, `{"jsonrpc":"2.0","id":0,"result":` + plain + `}`, false},
+		"silent":   {[]string{`"result":` + plain, "-"}, `{"jsonrpc":"2.0","id":0,"result":` + plain + `}`, false},
+		"refusing": {[]string{`"error":{"code":-32000,"message":"m"}`}, `{"jsonrpc":"2.0","id":0,"error":{"code":-32000,"message":"m"}}`, false},
+		// Its tasks are not those of the extension.
+		"tasks": {[]string{`"result":` + tasks}, `{"jsonrpc":"2.0","id":0,"result":` + tasks + `}`, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			patience := never
+			if name == "silent" {
+				patience = 10 * time.Millisecond
+			}
+			s, b := unknown(t, patience)
+			s.sessionless = true
+			h := converse(t, b, "")
+			a := &call{"a"}
+			h.deliver(a, initializeRequest)
+			for _, answer := range test.answers {
+				in := <-s.heard
+				switch answer {
+				case "":
+					s.sink.Closed(errors.New("gone"), true)
+				case "-":
+				default:
+					s.say(a, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,%s}`, in.ID, answer))
+				}
+			}
+			h.expect(a, test.said)
+			s.untold()
+			switch name {
+			case "refusing":
+				return
+			case "ended":
+				h.next()
+			}
+			later := converse(t, b, "").conn
+			if _, ok := later.(*modernServer); ok != test.modern {
+				t.Errorf("a later conversation is a %T", later)
+			}
+			if text := `{"jsonrpc":"2.0","id":2,"method":"tools/list"}`; !test.modern {
+				h.deliver(a, text)
+				s.hears(text)
+			}
+		})
+	}
+}
+
 func TestBothEras(t *testing.T) {
 	t.Parallel()
 	s := newScript(t, backend.Both)

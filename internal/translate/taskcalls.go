@@ -90,6 +90,9 @@ func (c *taskCaller) Close() error {
 	return c.conn.Close()
 }
 
+// Sessionless reports whether the server keeps no session.
+func (c *taskCaller) Sessionless() bool { return keepsNoSession(c.conn) }
+
 // Emit implements [backend.Sink].
 func (c *taskCaller) Emit(of backend.Call, m jsonrpc.Message) {
 	if t := c.calls.Load(); t != nil {
