@@ -24,6 +24,9 @@ func (c *Conn) head(ctx context.Context, req *http.Request, x exchange) error {
 	case http.MethodGet:
 		h["Accept"] = typeSSE
 	}
+	if h["Accept-Encoding"] == nil {
+		h["Accept-Encoding"] = uncompressed
+	}
 	if x.session != nil && x.session.id != "" {
 		h[protocol.HeaderSession] = []string{x.session.id}
 	}
@@ -56,6 +59,10 @@ var (
 	typeBoth = []string{"application/json, text/event-stream"}
 	typeSSE  = []string{sse.ContentType}
 )
+
+// uncompressed is said because a server may compress for who says nothing (RFC 9110, section 12.5.3).
+// A compressed stream may be held back.
+var uncompressed = []string{"identity"}
 
 // headable reports whether a header can hold a value (RFC 9110, section 5.5). An event id
 // that no header can hold is ignored.

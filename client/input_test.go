@@ -70,6 +70,7 @@ func TestInputAnswers(t *testing.T) {
 		{"odd spelling of a stream", says(200, "TEXT/Event-Stream;charset=UTF-8", "data: "+good+"\n\n"), succeeds, ""},
 		{"a type with half a parameter", says(200, "application/json; charset", good), succeeds, ""},
 		{"packed", with("Content-Encoding", "gzip", whole(gzipped(good))), useless, `compressed ("gzip")`},
+		{"packed for who says nothing", packs(whole(gzipped(good)), whole(good)), succeeds, ""},
 		{"packed to nothing", with("Content-Encoding", "identity", whole(good)), succeeds, ""},
 		{"less than was announced", wire(head + "Content-Length: 1000\r\n\r\n" + good), unknown, "connection ended"},
 		{"more than was announced", wire(head + "Content-Length: 20\r\n\r\n" + good), useless, "malformed JSON"},

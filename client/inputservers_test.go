@@ -224,6 +224,17 @@ func gzipped(text string) string {
 	return b.String()
 }
 
+// packs answers with packed, unless the client has asked for plain.
+func packs(packed, plain func(http.ResponseWriter, *http.Request, *bad)) func(http.ResponseWriter, *http.Request, *bad) {
+	return func(w http.ResponseWriter, r *http.Request, s *bad) {
+		if r.Header.Get("Accept-Encoding") == "identity" {
+			plain(w, r, s)
+			return
+		}
+		with("Content-Encoding", "gzip", packed)(w, r, s)
+	}
+}
+
 // judge compares an error with its beginning and a part of it; with no beginning
 // none is wanted.
 func judge(t *testing.T, e *jsonrpc.Error, want, tells string) {
