@@ -17,12 +17,13 @@ import (
 func TestOutOfReach(t *testing.T) {
 	t.Parallel()
 	for what, tc := range map[string]struct {
-		status int
-		asked  bool
+		status  int
+		asked   bool
+		timeout time.Duration
 	}{
-		"not ready": {http.StatusServiceUnavailable, false},
-		"silent":    {0, false},
-		"refuses":   {http.StatusBadRequest, true},
+		"not ready": {http.StatusServiceUnavailable, false, time.Minute},
+		"silent":    {0, false, 600 * time.Millisecond},
+		"refuses":   {http.StatusBadRequest, true, time.Minute},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
@@ -39,7 +40,7 @@ func TestOutOfReach(t *testing.T) {
 				w.WriteHeader(tc.status)
 			}))
 			defer s.Close()
-			conn, err := dial(s.URL, &client.Options{NoListen: true, Transport: client.HTTP, ConnectTimeout: 600 * time.Millisecond})
+			conn, err := dial(s.URL, &client.Options{NoListen: true, Transport: client.HTTP, ConnectTimeout: tc.timeout})
 			if err != nil {
 				t.Fatal(err)
 			}
