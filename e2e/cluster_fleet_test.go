@@ -24,6 +24,7 @@ type fleet struct {
 	t      *testing.T
 	nodes  []*node
 	front  *front
+	remote bool   // as its shape says
 	traces string // the directory where the tools leave theirs
 }
 
@@ -57,7 +58,7 @@ func newFleet(t *testing.T, e *sharedEngine, s shape) *fleet {
 	if err := build(); err != nil {
 		t.Fatal(err)
 	}
-	f := &fleet{t: t, traces: t.TempDir()}
+	f := &fleet{t: t, remote: s.remote, traces: t.TempDir()}
 	if s.nodes == 0 {
 		s.nodes = 3
 	}

@@ -122,6 +122,11 @@ func (f *fleet) killInCalls(owner *node, others []*node, clients int) []time.Dur
 			at = fixed(others[i%2].url()) // it does not notice
 		}
 		r := f.client(fixed(owner.url()), at)
+		if f.remote { // a busy machine has not read the list of a server far away when a node is killed
+			if code, said := status(t, r, "POST", nil, `{"jsonrpc":"2.0","id":"tools","method":"tools/list"}`); code != http.StatusOK {
+				t.Fatalf("tools/list: %d %s", code, said)
+			}
+		}
 		q := request{tool: "work", args: workArgs{ID: callID(t, owner.name, i), Steps: 100, MS: 20_000}}
 		if i%2 == 1 {
 			q.tool, q.args.Steps, q.args.MS = "look", 20, 2_000

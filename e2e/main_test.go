@@ -149,13 +149,32 @@ func serve(t *testing.T, args ...string) *program {
 	if err := build(); err != nil {
 		t.Fatal(err)
 	}
-	return serveBy(t, exec.Command(built, append([]string{"serve", "--listen", "127.0.0.1:0"}, args...)...))
+	for try := 1; ; try++ {
+		p, greeted := launch(t, exec.Command(built, append([]string{"serve", "--listen", "127.0.0.1:0"}, args...)...))
+		switch {
+		case greeted:
+			return p
+		case try == 5 || !strings.Contains(p.log.String(), "store is unavailable"):
+			t.Fatal("holdfast did not say where it serves")
+		}
+		// It has waited ten seconds for a store on a busy machine. Who runs it starts it again.
+	}
 }
 
 // serveBy is serve with a command that has been made.
 func serveBy(t *testing.T, cmd *exec.Cmd) *program {
 	t.Helper()
-	p := &program{cmd: cmd, ended: make(chan struct{})}
+	p, greeted := launch(t, cmd)
+	if !greeted {
+		t.Fatal("holdfast did not say where it serves")
+	}
+	return p
+}
+
+// launch starts a command, and waits until it says where it serves, or has ended.
+func launch(t *testing.T, cmd *exec.Cmd) (p *program, greeted bool) {
+	t.Helper()
+	p = &program{cmd: cmd, ended: make(chan struct{})}
 	stderr, err := p.cmd.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -163,11 +182,11 @@ func serveBy(t *testing.T, cmd *exec.Cmd) *program {
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	greeted := make(chan bool, 1)
+	says := make(chan bool, 1)
 	go func() {
+		defer close(says)
 		defer close(p.ended)
-		defer close(greeted)
-		p.listen(stderr, greeted)
+		p.listen(stderr, says)
 		p.err = p.cmd.Wait()
 	}()
 	t.Cleanup(func() {
@@ -185,10 +204,7 @@ func serveBy(t *testing.T, cmd *exec.Cmd) *program {
 			t.Logf("holdfast %s:\n%s", strings.Join(p.cmd.Args[1:], " "), p.log.String())
 		}
 	})
-	if !<-greeted {
-		t.Fatal("holdfast did not say where it serves")
-	}
-	return p
+	return p, <-says
 }
 
 // listen reads what the program says, and tells greeted when it serves.

@@ -59,6 +59,7 @@ type config struct {
 	// How long a farm's stores wait for their engine; 0: as long as a machine may stand
 	// still.
 	patience time.Duration
+	silence  time.Duration // after which a farm's node is taken for lost; 0: cluster's own
 }
 
 func newNode(t testing.TB, c config) *node {

@@ -26,9 +26,9 @@ type far struct {
 
 // newFar begins a call and resumes it on a connection at another node, where one
 // step of progress is heard.
-func newFar(t *testing.T, open dialer) *far {
+func newFar(t *testing.T, open dialer, silence time.Duration) *far {
 	t.Helper()
-	c := config{server: server.Options{Principal: named, Retry: 20 * time.Millisecond, UpgradeAfter: time.Minute}}
+	c := config{server: server.Options{Principal: named, Retry: 20 * time.Millisecond, UpgradeAfter: time.Minute}, silence: silence}
 	f := &far{farm: newFarm(t, 3, c)}
 	p := f.nodes[0].able("2025-11-25", "me")
 	w := p.open("POST", "/mcp", call("hold", `{}`))
@@ -78,7 +78,7 @@ func after(token, last string) string {
 func TestFarResumes(t *testing.T) {
 	t.Parallel()
 	bothWays(t, func(t *testing.T, open dialer) {
-		f := newFar(t, open)
+		f := newFar(t, open, unhurried) // no node is lost
 		f.says()
 		last := f.hears(f.c, 2)
 		if last == "" {
@@ -127,7 +127,7 @@ func TestFarResumes(t *testing.T) {
 func TestFarOwnerLost(t *testing.T) {
 	t.Parallel()
 	bothWays(t, func(t *testing.T, open dialer) {
-		f := newFar(t, open)
+		f := newFar(t, open, 0)
 		f.nodes[0].kill()
 		f.c.fails(`"c"`, codeUnknown, "outcome unknown")
 	})
@@ -138,7 +138,7 @@ func TestFarOwnerLost(t *testing.T) {
 func TestFarOwnerLostAgain(t *testing.T) {
 	t.Parallel()
 	bothWays(t, func(t *testing.T, open dialer) {
-		f := newFar(t, open)
+		f := newFar(t, open, 0)
 		f.held.Result(result("one"))
 		f.c.hears(`"id":"c"`, "one")
 		f.nodes[0].kill() // the node that takes the call over is the one that it is read at
@@ -178,7 +178,7 @@ func TestFarOwnerLostAgain(t *testing.T) {
 func TestFarRefused(t *testing.T) {
 	t.Parallel()
 	bothWays(t, func(t *testing.T, open dialer) {
-		f := newFar(t, open)
+		f := newFar(t, open, 0)
 		thief := open(f.nodes[1].node, 0, "Authorization: Bearer thief")
 		thief.begin("2025-11-25", resumes)
 		for _, x := range []string{again(`"c"`, f.token), again(`"d"`, f.token), again(`"c"`, f.token[:len(f.token)-1]+"x"), after(f.token, "nonsense")} {
@@ -199,7 +199,7 @@ func TestFarRefused(t *testing.T) {
 func TestFarKeyed(t *testing.T) {
 	t.Parallel()
 	bothWays(t, func(t *testing.T, open dialer) {
-		f := newFar(t, open)
+		f := newFar(t, open, 0)
 		body := strings.Replace(callAs(`"k"`, "hold", `{}`), `"_meta":{`, `"_meta":{"holdfast/idempotencyKey":"a",`, 1)
 		p := f.nodes[0].able("2025-11-25", "me")
 		w := p.open("POST", "/mcp", body)
@@ -221,7 +221,7 @@ func TestFarKeyed(t *testing.T) {
 func TestFarEnds(t *testing.T) {
 	t.Parallel()
 	bothWays(t, func(t *testing.T, open dialer) {
-		f := newFar(t, open)
+		f := newFar(t, open, 0)
 		f.c.cut(fin)
 		eventually(t, "the reading to end", func() bool { return f.nodes[0].sessions.Readers() <= 1 })
 		d := f.connect(open, 2)
