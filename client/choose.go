@@ -53,6 +53,7 @@ type ways struct {
 	received position // event ids
 	seen     eventIDs
 	refused  [attemptKinds]bool
+	restarts bool // the call was asked for from its start, see fromStart
 }
 
 // found reports whether the server has offered any.
@@ -69,8 +70,9 @@ func (w *ways) refuse(kind attemptKind) {
 // A position is how far a call's stream was received.
 type position struct {
 	last string // event id
-	// before is the event id that came before the first request of the server which the
-	// host has not answered, if behind: another process continues from there.
+	// before is the event id that came before the first message which the host is not done
+	// with, if behind: another process continues from there. That is a request which it has
+	// not answered, or the response.
 	before string
 	behind bool
 }

@@ -4,8 +4,10 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -111,6 +113,72 @@ func TestStreamURL(t *testing.T) {
 		t.Errorf("%d messages", n)
 	}
 	s.asked("POST /mcp tools/call", "GET /stream/1", "GET /stream/1 after e1")
+}
+
+// As long as the host does not have the response, the State leads to it: it never says that the
+// response was received.
+func TestStateBeforeAnswer(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		link, text string // of the stream
+		want       string // the last event id of each State in turn, where it changes
+	}{
+		"primed":     {"", "id: e1\ndata:\n\nid: e2\n" + data(result), "e1"},
+		"first":      {"/s/1", "id: e1\n" + data(result), ""},
+		"other news": {"", "id: e1\n" + data(`{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"1"}}`) + "id: e2\n" + data(result), "e1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var conn atomic.Pointer[client.Conn]
+			var said []string // by the one goroutine that reads the stream
+			s := &script{t: t, serve: func(w http.ResponseWriter, _ *http.Request, _ []byte) { stream(w, test.link, test.text) }}
+			a := newRaw(t, serve(t, s)+"/mcp", client.Options{NoListen: true, Changed: func() {
+				c := conn.Load()
+				if c == nil {
+					return
+				}
+				for _, k := range c.State().Calls {
+					if last := k.LastEventID; last != "" && !slices.Contains(said, last) {
+						said = append(said, last)
+					}
+				}
+			}})
+			a.open()
+			conn.Store(a.Conn)
+			a.send(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"}}`)
+			a.answer("1")
+			if got := strings.Join(said, " "); got != test.want {
+				t.Errorf("the States continue after %q, want %q", got, test.want)
+			}
+		})
+	}
+}
+
+// A State says that all of a stream was received, and its process did not pass the response on:
+// the next one asks for the whole stream, once.
+func TestFromStart(t *testing.T) {
+	t.Parallel()
+	for _, forgot := range []bool{false, true} { // the server has nothing from the start either
+		t.Run(fmt.Sprintf("forgot=%v", forgot), func(t *testing.T) {
+			t.Parallel()
+			s := &script{t: t, serve: func(w http.ResponseWriter, r *http.Request, _ []byte) {
+				if r.Header.Get("Last-Event-Id") == "e2" || forgot {
+					w.WriteHeader(http.StatusNoContent)
+					return
+				}
+				stream(w, "", "id: e1\ndata:\n\nid: e2\n"+data(result))
+			}}
+			a := newRaw(t, serve(t, s)+"/mcp", client.Options{NoListen: true, State: &client.State{
+				Session: "s", Revision: "2025-11-25", Ready: true,
+				Calls: []client.CallState{{ID: []byte("1"), Method: "tools/call", Session: "s", Token: "t", LastEventID: "e2"}},
+			}})
+			m := a.answer("1")
+			if unknown := m.Error != nil; unknown != forgot {
+				t.Errorf("%s", m.Raw)
+			}
+			s.asked("GET /mcp after e2", "POST /mcp requests/resume after e2", "POST /mcp requests/resume")
+		})
+	}
 }
 
 func question(id, text string) string {

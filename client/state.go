@@ -94,11 +94,12 @@ func (k *call) snapshot() CallState {
 	if k.ways.stream != nil {
 		s.Stream = k.ways.stream.String()
 	}
-	if at := k.ways.received; at.behind && (at.before != "" || s.Stream != "" || s.Token != "") {
+	if at := k.ways.received; at.behind && (at.before != "" || s.Stream != "" || s.Token != "" || s.Key != "") {
 		s.LastEventID = at.before
 	}
+	found := s.Stream != "" || s.Token != "" || s.LastEventID != ""
 	shared := k.transport != nil && k.transport.shared()
-	if k.state != callTaken || k.key != "" && (!k.ways.found() || shared && s.Token == "") || k.isModern() {
+	if k.state != callTaken || k.key != "" && (!found || shared && s.Token == "") || k.isModern() {
 		// The request may have to be sent again. Over a mux the way back is the token, which
 		// comes a moment after the first event id. What asks for a modern call says who asks,
 		// as the request does.

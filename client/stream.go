@@ -31,6 +31,8 @@ func (k *call) read(r *response) error {
 		return errNext // what follows is to be asked for
 	case r.StatusCode == http.StatusNoContent && r.Request.Method == http.MethodGet:
 		return k.awaitReplies()
+	case r.StatusCode == http.StatusNoContent && k.fromStart():
+		return errNext
 	case r.StatusCode == http.StatusAccepted, r.StatusCode == http.StatusNoContent:
 		k.taken()
 		return unusable("it took the request and gave no answer (HTTP %d)", r.StatusCode)
@@ -185,8 +187,10 @@ func (k *call) readStream(r *response) error {
 // event handles one event of the call's stream, which may be a replay.
 func (k *call) event(ev *sse.Event, replay bool) error {
 	msgs, err := k.parse(ev, replay)
-	needsReply := slices.ContainsFunc(msgs, func(m jsonrpc.Message) bool { return m.Kind == jsonrpc.Request })
-	if ev.ID != "" && !needsReply {
+	// A request needs a reply. A response is with the host only when the call has ended: a State
+	// from after it would lead the next process to a stream that has nothing left.
+	waits := slices.ContainsFunc(msgs, func(m jsonrpc.Message) bool { return m.Kind != jsonrpc.Notification })
+	if ev.ID != "" && !waits {
 		k.settle()
 	}
 	for _, m := range msgs {

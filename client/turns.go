@@ -176,6 +176,20 @@ func (k *call) awaitReplies() error {
 	return errNext
 }
 
+// fromStart handles a 204 to a POST that asked for what follows an event id: the server says
+// that nothing does, and the response has not come. It reports whether the call is to be asked
+// for from its start, which happens once.
+func (k *call) fromStart() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	w := &k.ways
+	if k.kind != attemptToken && k.kind != attemptAgain || w.received.last == "" || w.restarts {
+		return false
+	}
+	w.received, w.restarts = position{}, true
+	return true
+}
+
 // unsureBatch handles replies that may have arrived. They are not sent again before the
 // server says that it still waits for them. A server that honours keys is a Holdfast, which
 // takes each reply once: it gets them again.

@@ -1,6 +1,6 @@
 // Package testlong has the flag -long of all tests:
 //
-//	go test ./...         at most a minute, with nothing else than Go and git
+//	go test ./...         about a minute, with nothing else than Go and git
 //	go test ./... -long   all there is
 //
 // What takes longer, or needs other programs (node, Chromium, Redis, strace), runs
