@@ -197,12 +197,16 @@ func TestAuthConfig(t *testing.T) {
 	expect("the same, modern", post(t, base+"/a/mcp", some, "", callsModern("write_it")), http.StatusForbidden, needs)
 	expect("with the scope", post(t, base+"/a/mcp", all, s, calls("write_it")), http.StatusOK, "done write_it")
 	expect("the same, modern", post(t, base+"/a/mcp", all, "", callsModern("write_it")), http.StatusOK, "done write_it")
-	for _, body := range []string{
-		`{"jsonrpc":"2.0","id":5,"method":"tools/call","params":{"name":"write_it","name":"read_it"}}`,
-		`{"jsonrpc":"2.0","id":6,"method":"tools/call","params":{"name":"read_it","Name":"write_it"}}`,
-		`{"jsonrpc":"2.0","id":7,"method":"tools/list","params":{},"Method":"tools/call"}`,
+	for body, says := range map[string]string{
+		`{"jsonrpc":"2.0","id":5,"method":"tools/call","params":{"name":"write_it","name":"read_it"}}`:                  "stands twice",
+		`{"jsonrpc":"2.0","id":6,"method":"tools/call","params":{"name":"read_it","Name":"write_it"}}`:                  `write \"name\"`,
+		`{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"NAME":"write_it"}}`:                                   `write \"name\"`,
+		`{"jsonrpc":"2.0","id":8,"method":"tools/call","Params":{"name":"write_it"}}`:                                   "case of letters",
+		`{"jsonrpc":"2.0","id":9,"method":"tools/list","params":{},"Method":"tools/call"}`:                              "case of letters",
+		`{"jsonrpc":"2.0","method":"tools/call","params":{"name":"write_it"}}`:                                          `tools/call has no \"id\"`,
+		`{"jsonrpc":"2.0","method":"notifications/progress","params":{"name":"write_it"},"Method":"tools/call","ID":1}`: "case of letters",
 	} {
-		expect(body, post(t, base+"/a/mcp", some, s, body), http.StatusBadRequest, "stands twice")
+		expect(body, post(t, base+"/a/mcp", some, s, body), http.StatusBadRequest, says)
 	}
 	expect("a session at another server", post(t, base+"/b/mcp", token("ada", "/b/mcp", "mcp a w"), s, calls("read_it")), http.StatusNotFound, "not found")
 	expect("another's session", post(t, base+"/a/mcp", token("bob", "/a/mcp", "mcp a w"), s, calls("read_it")), http.StatusNotFound, "not found")

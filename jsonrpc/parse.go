@@ -74,6 +74,22 @@ func memberOf(key []byte) member {
 	return other
 }
 
+// isLike reports whether a parser that does not tell upper from lower case, such as
+// encoding/json, takes a name for that of a member of requests.
+func isLike(key []byte) bool {
+	switch len(key) { // with ſ, which folds to s, as two bytes
+	case 2, 6, 7, 8:
+	default:
+		return false
+	}
+	for _, name := range [...]string{"jsonrpc", "id", "method", "params"} {
+		if bytes.EqualFold(key, []byte(name)) {
+			return true
+		}
+	}
+	return false
+}
+
 // message consumes one JSON-RPC message. A message of which any part is
 // malformed is ErrParse, whatever else is wrong with it.
 func (p *parser) message() (Message, error) {
@@ -85,9 +101,10 @@ func (p *parser) message() (Message, error) {
 		return Message{}, fmt.Errorf("%w: not an object", ErrInvalid)
 	}
 	var fields [failure + 1][]byte
-	var twice bool
+	var twice, like bool
 	err := p.object(0, func(key []byte) error {
 		m := memberOf(key)
+		like = like || m == other && isLike(key)
 		from := p.i
 		if err := p.value(1); err != nil {
 			return err
@@ -102,8 +119,11 @@ func (p *parser) message() (Message, error) {
 	if err != nil {
 		return Message{}, err
 	}
-	if twice {
+	switch {
+	case twice:
 		return Message{}, fmt.Errorf("%w: a member stands twice", ErrInvalid)
+	case like:
+		return Message{}, fmt.Errorf(`%w: a member differs from "jsonrpc", "id", "method" or "params" in the case of letters`, ErrInvalid)
 	}
 	return classify(&fields, p.b[start:p.i:p.i])
 }

@@ -211,6 +211,11 @@ var invalid = map[string]string{
 	"params twice":              `{"jsonrpc":"2.0","id":1,"method":"a","params":{},"params":{}}`,
 	"version twice":             `{"jsonrpc":"2.0","jsonrpc":"2.0","id":1,"method":"a"}`,
 	"result twice":              `{"jsonrpc":"2.0","id":1,"result":1,"result":2}`,
+	"Method beside method":      `{"jsonrpc":"2.0","id":1,"method":"ping","Method":"tools/call"}`,
+	"ID of a notification":      `{"jsonrpc":"2.0","ID":1,"method":"tools/call"}`,
+	"PARAMS alone":              `{"jsonrpc":"2.0","id":1,"method":"m","PARAMS":{}}`,
+	"params with a long s":      `{"jsonrpc":"2.0","id":1,"method":"m","paramſ":{}}`,
+	"Params, escaped":           `{"jsonrpc":"2.0","id":1,"method":"m","\u0050arams":{}}`,
 	"a message inside an array": `[{"jsonrpc":"2.0","method":"m"}]`,
 }
 

@@ -72,13 +72,7 @@ func (f *authFlags) requireEach(opts *holdfast.Options, set *manyservers.Set) {
 
 // permit returns why a client must not send a message to a server.
 func permit(p *auth.Policy, r *http.Request, set *manyservers.Set, name string, m *jsonrpc.Message) error {
-	if m.Kind != jsonrpc.Request {
-		return nil
-	}
-	if ambiguous(m) {
-		return jsonrpc.Errorf(jsonrpc.CodeInvalidRequest, "a member of the request stands twice")
-	}
-	if m.Method != protocol.MethodCallTool {
+	if m.Kind != jsonrpc.Request || m.Method != protocol.MethodCallTool {
 		return nil
 	}
 	scopes, known := set.ToolScopes(name, jsonrpc.String(jsonrpc.Field(m.Params, "name")))
@@ -90,24 +84,4 @@ func permit(p *auth.Policy, r *http.Request, set *manyservers.Set, name string, 
 		Status: http.StatusForbidden, Challenge: []string{challenge},
 		Text: "insufficient scope: the tool needs " + strings.Join(scopes, " "),
 	}
-}
-
-// ambiguous reports whether a server could read a request in another way than Holdfast: some take
-// the last of equal members, or do not tell upper from lower case.
-func ambiguous(m *jsonrpc.Message) bool {
-	methods, params, names := 0, 0, 0
-	jsonrpc.Each(m.Raw, func(name, _ []byte) {
-		switch {
-		case strings.EqualFold(string(name), "method"):
-			methods++
-		case strings.EqualFold(string(name), "params"):
-			params++
-		}
-	})
-	jsonrpc.Each(m.Params, func(name, _ []byte) {
-		if strings.EqualFold(string(name), "name") {
-			names++
-		}
-	})
-	return methods > 1 || params > 1 || names > 1
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"holdfast/internal/budget"
+	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 )
 
@@ -216,7 +217,7 @@ func (h *Handler) readMessages(w http.ResponseWriter, r *http.Request) (msgs []j
 		h.reject(w, http.StatusBadRequest, errf(jsonrpc.CodeParse, "the body ended early: %v", err))
 		return nil, false, false
 	}
-	msgs, batch, err = jsonrpc.ParseBody(data)
+	msgs, batch, err = parse(data)
 	switch {
 	case errors.Is(err, jsonrpc.ErrParse):
 		h.reject(w, http.StatusBadRequest, errf(jsonrpc.CodeParse, "%v", err))
@@ -229,6 +230,16 @@ func (h *Handler) readMessages(w http.ResponseWriter, r *http.Request) (msgs []j
 		}
 	}
 	return msgs, batch, err == nil
+}
+
+// parse returns the messages that a client has sent, which mean the same to every server. The errors
+// are [jsonrpc.ErrParse] and [jsonrpc.ErrInvalid].
+func parse(data []byte) (msgs []jsonrpc.Message, batch bool, err error) {
+	msgs, batch, err = jsonrpc.ParseBody(data)
+	for i := 0; err == nil && i < len(msgs); i++ {
+		err = protocol.CheckClear(&msgs[i])
+	}
+	return msgs, batch, err
 }
 
 // usualAccept is what most clients accept.

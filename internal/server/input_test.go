@@ -376,12 +376,13 @@ func TestBadSession(t *testing.T) {
 		for _, c := range []crafted{
 			{body: call("echo", `{}`), head: head},
 			{body: `{"jsonrpc":"2.0","method":"notifications/initialized"}`, head: head},
-			{body: `{"jsonrpc":"2.0","method":"initialize"}`, head: head}, // a notification begins nothing
 			{method: "GET", head: head},
 			{method: "DELETE", head: head},
 		} {
 			refused(t, fmt.Sprintf("%s with %q (%.60s)", c.method, line, c.body), p.craft(c).all(), 400, codeInvalid, "start with an initialize request")
 		}
+		notification := crafted{body: `{"jsonrpc":"2.0","method":"initialize"}`, head: head} // begins nothing
+		refused(t, "initialize without an id", p.craft(notification).all(), 400, codeInvalid, `initialize has no "id"`)
 	}
 	p.works("requests for other sessions")
 	if got := n.sessions.Sessions(); got != 1 {

@@ -48,7 +48,7 @@ func (m *mux) take(data []byte) bool {
 	}
 	defer m.queue.handled()
 	m.touch()
-	msgs, batch, err := jsonrpc.ParseBody(data)
+	msgs, batch, err := parse(data)
 	switch {
 	case errors.Is(err, jsonrpc.ErrParse):
 		m.queue.text(jsonrpc.AppendError(nil, nil, errf(jsonrpc.CodeParse, "%v", err)))
