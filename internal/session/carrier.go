@@ -4,10 +4,13 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -26,7 +29,7 @@ import (
 // of one kind of client, for one server.
 type carrierKey struct {
 	principal, tenant, revision string
-	client                      string // see keyOfClient
+	client                      string // see carriers.kindOf
 	server                      any    // see [perRequest]
 	// credential is of the Authorization header of a client that is nobody in particular: where
 	// the backend gets that header, such clients are told apart by it. It is of that of all
@@ -52,6 +55,66 @@ type perRequest interface {
 // shortClient is how long, in bytes, what a client says of itself may be to be kept as it is.
 const shortClient = 256
 
+// mostSpellings bounds how many ways in which clients spell what they say of themselves are kept, and
+// longSpelling how long, in bytes, one of them is.
+const (
+	mostSpellings = 1000
+	longSpelling  = 2048
+)
+
+// ownExtensions begin the names of Holdfast's extensions.
+const ownExtensions = "holdfast/"
+
+// kindOf returns what tells kinds of clients apart, of what a request says of its client. It is
+// the same for all spellings of equal values, and whatever extensions of Holdfast are declared:
+// our client declares them for calls alone.
+func (all *carriers) kindOf(client string) string {
+	all.mu.Lock()
+	kind, known := all.spellings[client]
+	all.mu.Unlock()
+	if known {
+		return kind
+	}
+	kind = keyOfClient(canonicalClient(client))
+	if len(client) > longSpelling {
+		return kind
+	}
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	if all.spellings == nil || len(all.spellings) >= mostSpellings {
+		all.spellings = make(map[string]string)
+	}
+	all.spellings[client] = kind
+	return kind
+}
+
+// canonicalClient returns one spelling of clientInfo and clientCapabilities, which are JSON with a
+// comma in between; the first may be absent.
+func canonicalClient(client string) string {
+	if strings.HasPrefix(client, ",") {
+		client = "null" + client
+	}
+	var both []any
+	d := json.NewDecoder(strings.NewReader("[" + client + "]"))
+	d.UseNumber()
+	if d.Decode(&both) != nil || len(both) != 2 {
+		return client
+	}
+	if capabilities, ok := both[1].(map[string]any); ok {
+		if extensions, ok := capabilities["extensions"].(map[string]any); ok {
+			maps.DeleteFunc(extensions, func(name string, _ any) bool { return strings.HasPrefix(name, ownExtensions) })
+			if len(extensions) == 0 {
+				delete(capabilities, "extensions")
+			}
+		}
+	}
+	text, err := json.Marshal(both)
+	if err != nil {
+		return client
+	}
+	return string(text)
+}
+
 // keyOfClient returns what tells kinds of clients apart: what they say of themselves, or its
 // digest, if that is long. That is JSON, and no digest is.
 func keyOfClient(client string) string {
@@ -72,8 +135,9 @@ const (
 
 // carriers are those of a manager.
 type carriers struct {
-	mu   sync.Mutex
-	open map[carrierKey]*carrier
+	mu        sync.Mutex
+	open      map[carrierKey]*carrier
+	spellings map[string]string // see kindOf
 }
 
 // A carrier is a session for modern requests, or is becoming one.
@@ -120,7 +184,7 @@ func (c *carrier) unlink() {
 // It does not end before the caller has called [Session.Release]. The errors are those of
 // [Manager.New].
 func (m *Manager) Carrier(r *http.Request, principal, revision, client string) (_ *Session, err error) {
-	key := carrierKey{principal: principal, tenant: TenantOf(principal, r.RemoteAddr), revision: revision, client: keyOfClient(client)}
+	key := carrierKey{principal: principal, tenant: TenantOf(principal, r.RemoteAddr), revision: revision, client: m.carriers.kindOf(client)}
 	apart := principal == ""
 	if b, ok := m.backend.(authorizationTaker); ok {
 		_, keeps := b.TakesAuthorization(r)

@@ -38,6 +38,44 @@ func TestCarrierStaysForItsRequest(t *testing.T) {
 	s.Release()
 }
 
+// Clients that say the same of themselves share a carrier, however they spell it, and whether they
+// declare extensions of Holdfast or not.
+func TestCarrierOfEqualClients(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, Options{}, nil)
+	defer h.close()
+	carrier := func(kind string) *Session {
+		s, err := h.carry(ours, kind)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	const info = `{"name":"q","version":"1"}`
+	first := carrier(info + `,{"roots":{},"sampling":{}}`)
+	for kind, same := range map[string]bool{
+		`{"version":"1", "name":"\u0071"},{"sampling": {},"roots":{}}`:                         true,
+		info + `,{"roots":{},"sampling":{},"extensions":{"holdfast/resumableRequests":{}}}`:    true,
+		info + `,{"roots":{},"sampling":{},"extensions":{}}`:                                   true,
+		info + `,{"roots":{},"sampling":{},"extensions":{"io.modelcontextprotocol/tasks":{}}}`: false,
+		info + `,{"roots":{}}`:                                  false,
+		`{"name":"q","version":"2"},{"roots":{},"sampling":{}}`: false,
+		`,{"roots":{},"sampling":{}}`:                           false,
+	} {
+		for range 2 {
+			if s := carrier(kind); (s == first) != same {
+				t.Errorf("%s: the same is %v", kind, s == first)
+			}
+		}
+	}
+	for i := range 3 * mostSpellings {
+		h.carriers.kindOf(fmt.Sprintf(`%s,{"n":%d}`, info, i))
+	}
+	if n := len(h.carriers.spellings); n > mostSpellings {
+		t.Errorf("%d spellings are kept", n)
+	}
+}
+
 // carry returns the carrier of a kind of client at an address.
 func (h *house) carry(from, kind string) (*Session, error) {
 	r := httptest.NewRequest(http.MethodPost, "/", nil)
