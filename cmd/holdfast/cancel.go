@@ -9,6 +9,7 @@ import (
 
 	"holdfast/internal/follow"
 	"holdfast/internal/protocol"
+	"holdfast/internal/terminal"
 	"holdfast/jsonrpc"
 )
 
@@ -27,7 +28,10 @@ func newCancel() *cobra.Command {
 reads it from stdin. A task is named by the server's URL and its id. Without either, it
 is the newest call that is saved here and that no other command follows.
 
-The server may end the call later, or not at all: holdfast status shows that.`,
+The server may end the call later, or not at all: holdfast status shows that.
+
+Exit codes: 0 the server was told, or the call has ended, 1 it could not be told, 2 wrong
+command line, 3 the outcome of the call is unknown.`,
 		Example:           `  holdfast cancel`,
 		Args:              tokenArg,
 		ValidArgsFunction: cobra.NoFileCompletions,
@@ -51,6 +55,16 @@ func (f *cancelFlags) cancel(cmd *cobra.Command, args []string) error {
 		return err
 	}
 	call := state.Calls[0]
+	if call.Token != "" || call.Task != "" { // a cancellation has no answer that says more
+		status, err := askStatus(cmd.Context(), state, &f.remoteFlags, slog.New(slog.DiscardHandler), cancelWithin)
+		switch {
+		case err != nil:
+			return err
+		case status.Status != "processing":
+			fmt.Fprintf(cmd.OutOrStdout(), "it has ended already: %s\n", terminal.OneLine(status.Status))
+			return nil
+		}
+	}
 	opts.State, opts.NoListen = &state, true
 	conn, err := dial(state.URL, opts)
 	if err != nil {

@@ -1,15 +1,22 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
+	"holdfast/client"
 	"holdfast/internal/follow"
 	"holdfast/internal/terminal"
 )
+
+// statusWithin bounds how long the server may take to say how a call is.
+const statusWithin = 30 * time.Second
 
 // statusFlags are the flags of holdfast status.
 type statusFlags struct {
@@ -51,24 +58,8 @@ func (f *statusFlags) status(cmd *cobra.Command, args []string) error {
 	if call.Token == "" && call.Task == "" {
 		return fmt.Errorf("%s gives no status: 'holdfast resume' may still resume the call", redacted(state.URL))
 	}
-	opts, err := f.options(slog.Default())
+	status, err := askStatus(cmd.Context(), state, &f.remoteFlags, slog.Default(), statusWithin)
 	if err != nil {
-		return err
-	}
-	// The call is not resumed: its messages are for holdfast resume.
-	state.Calls = nil
-	opts.State, opts.NoListen = &state, true
-	conn, err := dial(state.URL, opts)
-	if err != nil {
-		return err
-	}
-	defer conn.Detach()
-	status, err := conn.Status(cmd.Context(), call)
-	if err != nil {
-		err = fmt.Errorf("%s: %w", redacted(state.URL), f.explained(err))
-		if outcomeUnknown(err) {
-			return codeError{exitUnknown, err}
-		}
 		return err
 	}
 	words := []string{terminal.OneLine(status.Status)}
@@ -77,4 +68,35 @@ func (f *statusFlags) status(cmd *cobra.Command, args []string) error {
 	}
 	fmt.Fprintln(cmd.OutOrStdout(), strings.Join(words, ", "))
 	return nil
+}
+
+// askStatus asks the server for the status of the first call of a State. The call is not resumed:
+// its messages are for holdfast resume. The error is a [codeError] where it says more than that the
+// command failed.
+func askStatus(ctx context.Context, state client.State, f *remoteFlags, log *slog.Logger, within time.Duration) (client.Status, error) {
+	opts, err := f.options(log)
+	if err != nil {
+		return client.Status{}, err
+	}
+	call := state.Calls[0]
+	state.Calls = nil
+	opts.State, opts.NoListen = &state, true
+	conn, err := dial(state.URL, opts)
+	if err != nil {
+		return client.Status{}, err
+	}
+	defer conn.Detach()
+	ctx, stop := context.WithTimeoutCause(ctx, within, errors.New("the server is out of reach, or does not answer"))
+	defer stop()
+	status, err := conn.Status(ctx, call)
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		err = fmt.Errorf("%s: %w", redacted(state.URL), f.explained(err))
+		if outcomeUnknown(err) {
+			err = codeError{exitUnknown, err}
+		}
+	}
+	return status, err
 }
