@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -28,14 +29,15 @@ func each(links []*link, do func(i int, l *link)) {
 // initializeAll opens all servers, and answers the client with what they have together. Those
 // that take long are told of as a change.
 func (c *conn) initializeAll(ctx context.Context, in backend.Inbound) ([]byte, *jsonrpc.Error) {
-	each(c.links, func(_ int, l *link) { l.opens(ctx, in) })
+	each(c.links(), func(_ int, l *link) { l.opens(ctx, in) })
 	if ctx.Err() != nil {
 		return nil, nil
 	}
 	revision, found := "", false
 	capabilities := map[string]map[string]json.RawMessage{}
 	var instructions []string
-	for _, l := range c.links {
+	lineup := c.lineup.Load()
+	for i, l := range lineup.links {
 		l.mu.Lock()
 		result := l.result
 		l.mu.Unlock()
@@ -48,7 +50,7 @@ func (c *conn) initializeAll(ctx context.Context, in backend.Inbound) ([]byte, *
 		}
 		addCapabilities(capabilities, jsonrpc.Field(result, "capabilities"))
 		if text := jsonrpc.String(jsonrpc.Field(result, "instructions")); text != "" {
-			instructions = append(instructions, fmt.Sprintf("# %s (%s)\n\n%s", l.member.Name, l.member.Prefix, text))
+			instructions = append(instructions, fmt.Sprintf("# %s (%s)\n\n%s", l.name, lineup.members[i].Prefix, text))
 		}
 	}
 	if !found {
@@ -105,12 +107,12 @@ func (l *link) opens(ctx context.Context, in backend.Inbound) bool {
 	if ready == nil { // the conversation ends
 		return false
 	}
-	wait := time.NewTimer(l.c.b.waitFor(l.member.Name))
+	wait := time.NewTimer(l.c.b.waitFor(l.name))
 	defer wait.Stop()
 	select {
 	case <-ready:
 	case <-wait.C:
-		l.c.b.setLate(l.member.Name, true)
+		l.c.b.setLate(l.name, true)
 		l.tellLater(ready)
 	case <-ctx.Done():
 	}
@@ -171,14 +173,15 @@ func (c *conn) list(ctx context.Context, in backend.Inbound) ([]byte, *jsonrpc.E
 	}
 	ctx, cancel := context.WithTimeout(ctx, initWait) // a server that hangs is left out
 	defer cancel()
-	pages := make([][]byte, len(c.links))
-	each(c.links, func(i int, l *link) {
-		cursor, wanted := cursors[l.member.Name]
+	lineup := c.lineup.Load()
+	pages := make([][]byte, len(lineup.links))
+	each(lineup.links, func(i int, l *link) {
+		cursor, wanted := cursors[l.name]
 		if cursors != nil && !wanted || !l.offers(what.capability) {
 			return
 		}
 		if !l.opens(ctx, in) {
-			c.log.Warn("server left out of a merged list", "server", l.member.Name, "method", in.Method, "error", "it is not open")
+			c.log.Warn("server left out of a merged list", "server", l.name, "method", in.Method, "error", "it is not open")
 			return
 		}
 		if !l.offers(what.capability) {
@@ -191,9 +194,9 @@ func (c *conn) list(ctx context.Context, in backend.Inbound) ([]byte, *jsonrpc.E
 		m, err := l.ask(ctx, in, params)
 		switch {
 		case err != nil:
-			c.log.Warn("server left out of a merged list", "server", l.member.Name, "method", in.Method, "error", err)
+			c.log.Warn("server left out of a merged list", "server", l.name, "method", in.Method, "error", err)
 		case m.Error != nil:
-			c.log.Debug("server left out of a merged list", "server", l.member.Name, "method", in.Method, "error", string(m.Error))
+			c.log.Debug("server left out of a merged list", "server", l.name, "method", in.Method, "error", string(m.Error))
 		default:
 			pages[i] = m.Result
 		}
@@ -204,9 +207,9 @@ func (c *conn) list(ctx context.Context, in backend.Inbound) ([]byte, *jsonrpc.E
 		if page == nil {
 			continue
 		}
-		items = append(items, c.itemsOf(what, i, page)...)
+		items = append(items, c.itemsOf(what, lineup, i, page)...)
 		if cursor := jsonrpc.String(jsonrpc.Field(page, "nextCursor")); cursor != "" {
-			next[c.links[i].member.Name] = cursor
+			next[lineup.links[i].name] = cursor
 		}
 	}
 	result := map[string]any{what.member: items}
@@ -221,30 +224,29 @@ func (c *conn) list(ctx context.Context, in backend.Inbound) ([]byte, *jsonrpc.E
 }
 
 // itemsOf returns the items on a page of a server, as clients know them.
-func (c *conn) itemsOf(what listing, i int, page []byte) (items []json.RawMessage) {
-	l := c.links[i]
+func (c *conn) itemsOf(what listing, from *lineup, i int, page []byte) (items []json.RawMessage) {
+	l, member := from.links[i], &from.members[i]
 	var all []json.RawMessage
 	if json.Unmarshal(jsonrpc.Field(page, what.member), &all) != nil {
 		return nil
 	}
-	members := c.members()
 	for _, item := range all {
 		key := jsonrpc.String(jsonrpc.Field(item, what.key))
 		if what.named {
 			known := key
-			if !l.member.Prefixed {
-				known = l.member.Prefix + key
+			if !member.Prefixed {
+				known = member.Prefix + key
 				item, _ = jsonrpc.Set(item, jsonrpc.Quote(known), what.key)
 			}
-			if to, _, ok := Route(members, known); !ok || to != i {
-				c.log.Warn("left out of a merged list: another server has the name", "server", l.member.Name, "name", known)
+			if to, _, ok := Route(from.members, known); !ok || to != i {
+				c.log.Warn("left out of a merged list: another server has the name", "server", l.name, "name", known)
 				continue
 			}
-			if len(known) > longName && c.b.first(l.member.Name) {
-				c.log.Warn("some hosts take no names over 64 characters, and then none of the list: set a shorter prefix, or deny the tool", "server", l.member.Name, "name", known)
+			if len(known) > longName && c.b.first(l.name) {
+				c.log.Warn("some hosts take no names over 64 characters, and then none of the list: set a shorter prefix, or deny the tool", "server", l.name, "name", known)
 			}
 		} else if !c.claim(key, l) {
-			c.log.Debug("left out of a merged list: another server has it", "server", l.member.Name, what.key, key)
+			c.log.Debug("left out of a merged list: another server has it", "server", l.name, what.key, key)
 			continue
 		}
 		items = append(items, item)
@@ -259,7 +261,7 @@ const mostOwners = 10_000
 func (c *conn) claim(uri string, l *link) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if owner := c.owners[uri]; owner != nil {
+	if owner := c.ownerOf(uri); owner != nil {
 		return owner == l
 	}
 	if c.owners == nil || len(c.owners) >= mostOwners {
@@ -267,6 +269,15 @@ func (c *conn) claim(uri string, l *link) bool {
 	}
 	c.owners[uri] = l
 	return true
+}
+
+// ownerOf returns the link of the server that has a resource, or nil. c.mu is held.
+func (c *conn) ownerOf(uri string) *link {
+	owner := c.owners[uri]
+	if owner != nil && !slices.Contains(c.links(), owner) {
+		return nil // it was a member when it listed the resource
+	}
+	return owner
 }
 
 // offers reports whether a server may have a capability: it is open and says so, or it is to be
@@ -298,7 +309,7 @@ func cursorOf(next map[string]string) string {
 
 // setLevel sets the level of all servers that log.
 func (c *conn) setLevel(ctx context.Context, in backend.Inbound) ([]byte, *jsonrpc.Error) {
-	each(c.links, func(_ int, l *link) {
+	each(c.links(), func(_ int, l *link) {
 		if l.isOpen() && l.offers("logging") {
 			_, _ = l.ask(ctx, in, in.Params) // others learn of the level when they are opened
 		}
@@ -310,7 +321,7 @@ func (c *conn) setLevel(ctx context.Context, in backend.Inbound) ([]byte, *jsonr
 // server after the other until one has it.
 func (c *conn) resource(in backend.Inbound, uri string) {
 	c.mu.Lock()
-	owner := c.owners[uri]
+	owner := c.ownerOf(uri)
 	c.mu.Unlock()
 	if owner != nil && in.Method == protocol.MethodReadResource {
 		owner.send(in, nil)
@@ -323,15 +334,16 @@ func (c *conn) resource(in backend.Inbound, uri string) {
 		case in.Method == protocol.MethodSubscribe || in.Method == protocol.MethodUnsubscribe:
 			return c.subscribeAll(ctx, in, uri)
 		}
-		return c.tryEach(ctx, in, uri, c.links)
+		return c.tryEach(ctx, in, uri, c.links())
 	})
 }
 
 // subscribeAll subscribes to a resource that no server has listed, or ends that: at all servers,
 // as some accept any URI.
 func (c *conn) subscribeAll(ctx context.Context, in backend.Inbound, uri string) ([]byte, *jsonrpc.Error) {
-	refused := make([]*jsonrpc.Error, len(c.links))
-	each(c.links, func(i int, l *link) {
+	links := c.links()
+	refused := make([]*jsonrpc.Error, len(links))
+	each(links, func(i int, l *link) {
 		_, refused[i] = c.tryEach(ctx, in, uri, []*link{l})
 	})
 	if len(refused) == 0 || slices.Contains(refused, nil) {
@@ -350,7 +362,7 @@ func (c *conn) tryEach(ctx context.Context, in backend.Inbound, uri string, link
 		m, err := l.ask(ctx, in, in.Params)
 		switch {
 		case err != nil:
-			refused = cmp.Or(refused, jsonrpc.Errorf(jsonrpc.CodeServer, "the server %q: %v", l.member.Name, err))
+			refused = cmp.Or(refused, jsonrpc.Errorf(jsonrpc.CodeServer, "the server %q: %v", l.name, err))
 			continue
 		case m.Error != nil:
 			var e jsonrpc.Error
@@ -375,6 +387,13 @@ func (c *conn) tryEach(ctx context.Context, in backend.Inbound, uri string, link
 
 // notFound is the code for a resource that is not there (2025-11-25, Resources, "Error Handling").
 const notFound = -32002
+
+// subscribed returns what the server has to be told when it is opened again.
+func (l *link) subscribed() map[string][]byte {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return maps.Clone(l.subs)
+}
 
 // noteSubscription notes what the server has to be told when it is opened again.
 func (l *link) noteSubscription(method, uri string, params []byte) {

@@ -32,8 +32,9 @@ const (
 
 // A link is the conversation with one server.
 type link struct {
-	c      *conn
-	member Member
+	c       *conn
+	name    string // of the server
+	backend backend.Backend
 
 	mu       sync.Mutex
 	state    linkState
@@ -129,9 +130,9 @@ func (l *link) fail(p *pending, why error, ran bool) {
 		close(p.answer)
 		return
 	}
-	failure := jsonrpc.Errorf(jsonrpc.CodeServer, "the server %q did not take the request: %v", l.member.Name, why)
+	failure := jsonrpc.Errorf(jsonrpc.CodeServer, "the server %q did not take the request: %v", l.name, why)
 	if ran {
-		failure = jsonrpc.Errorf(protocol.CodeOutcomeUnknown, "%s: the server %q: %v", protocol.TextOutcomeUnknown, l.member.Name, why)
+		failure = jsonrpc.Errorf(protocol.CodeOutcomeUnknown, "%s: the server %q: %v", protocol.TextOutcomeUnknown, l.name, why)
 	}
 	l.c.sink.Emit(p.call, response(p.id, nil, failure))
 }
@@ -153,9 +154,9 @@ func (l *link) connect(n int, in backend.Inbound) {
 	ctx, cancel := context.WithTimeout(l.c.ctx, openFor)
 	defer cancel()
 	start := l.c.start
-	start.Server, start.HTTP = l.member.Name, requestOf(ctx, in).WithContext(ctx)
+	start.Server, start.HTTP = l.name, requestOf(ctx, in).WithContext(ctx)
 	s := &linkSink{l: l, n: n}
-	conn, err := l.member.Backend.Open(ctx, start, s)
+	conn, err := l.backend.Open(ctx, start, s)
 	if err != nil {
 		l.opened(n, nil, err)
 		return
@@ -231,7 +232,7 @@ func (l *link) opened(n int, result []byte, err error) {
 			l.c.work.Go(func() { _ = conn.Close() }) // not here: it may wait for us
 		}
 		if l.c.ctx.Err() == nil {
-			l.c.log.Warn("server of the merged ones not opened", "server", l.member.Name, "error", err)
+			l.c.log.Warn("server of the merged ones not opened", "server", l.name, "error", err)
 		}
 		for _, w := range waits {
 			l.fail(w.p, err, false)
@@ -256,7 +257,7 @@ func (l *link) opened(n int, result []byte, err error) {
 	l.state = linkOpen
 	close(l.ready)
 	l.mu.Unlock()
-	l.c.b.setLate(l.member.Name, false)
+	l.c.b.setLate(l.name, false)
 }
 
 // askOn makes a request of our own on a conversation.
@@ -324,7 +325,7 @@ func (l *link) ended(n int, why error) {
 	conn, lost := l.conn, l.pending
 	l.conn, l.pending = nil, make(map[string]*pending)
 	l.mu.Unlock()
-	l.c.log.Warn("server of the merged ones ended", "server", l.member.Name, "error", why, "calls", len(lost))
+	l.c.log.Warn("server of the merged ones ended", "server", l.name, "error", why, "calls", len(lost))
 	l.c.dropAsked(l)
 	for _, p := range lost {
 		l.fail(p, why, true)
@@ -332,6 +333,41 @@ func (l *link) ended(n int, why error) {
 	if conn != nil {
 		l.c.work.Go(func() { _ = conn.Close() }) // not here: it may wait for us
 	}
+}
+
+// leave closes the link of a server that is no longer a member, or runs differently, once nothing is
+// in flight. What has just been routed to it may still be on its way: it is looked at later.
+func (l *link) leave() {
+	t := time.NewTicker(leaveEvery)
+	defer t.Stop()
+	for {
+		select {
+		case <-t.C:
+		case <-l.c.ctx.Done():
+			return // who closes the conversation closes this
+		}
+		if l.isQuiet() {
+			l.close()
+			return
+		}
+	}
+}
+
+// leaveEvery is how often it is looked whether a link that is to be closed is quiet.
+const leaveEvery = 500 * time.Millisecond
+
+// isQuiet reports whether nothing is in flight between the client and the server.
+func (l *link) isQuiet() bool {
+	l.c.mu.Lock()
+	defer l.c.mu.Unlock()
+	for _, a := range l.c.asked {
+		if a.l == l {
+			return false
+		}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.pending) == 0 && len(l.waiting) == 0
 }
 
 // close ends the conversation with the server.

@@ -16,8 +16,10 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"holdfast/backend"
@@ -90,20 +92,23 @@ func (b *Backend) Open(_ context.Context, start backend.Start, sink backend.Sink
 	c := &conn{b: b, start: start, sink: sink, log: b.log.With("session", start.Session), own: "holdfast-" + rand.Text()[:12] + "-"}
 	c.start.HTTP = nil
 	c.ctx, c.cancel = context.WithCancel(context.Background())
-	for _, m := range b.members() {
-		c.links = append(c.links, &link{c: c, member: m, pending: make(map[string]*pending)})
-	}
-	b.mu.Lock()
+	b.mu.Lock() // else a change could pass between the two
+	defer b.mu.Unlock()
+	c.setMembers(b.members())
 	b.conns[c] = struct{}{}
-	b.mu.Unlock()
 	return c, nil
 }
 
-// Changed tells all clients that the lists have changed.
+// Changed has all conversations go on with the members as they are now, and tells their clients that
+// the lists have changed. A server that is a member as before keeps its part of each conversation.
 func (b *Backend) Changed() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	members := b.members()
 	for c := range b.conns {
+		for _, l := range c.setMembers(members) {
+			c.work.Go(func() { c.leave(l) })
+		}
 		c.work.Go(c.tellChanged)
 	}
 }
@@ -131,7 +136,7 @@ type conn struct {
 	start  backend.Start
 	sink   backend.Sink
 	log    *slog.Logger
-	links  []*link
+	lineup atomic.Pointer[lineup]
 	own    string // begins the ids of our own requests
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -139,6 +144,7 @@ type conn struct {
 
 	mu          sync.Mutex
 	closed      bool
+	leaving     []*link // of servers that are members no longer, with requests in flight
 	ids         int
 	initialize  []byte                        // the params of the client's request
 	initialized bool                          // the client has sent the notification
@@ -146,6 +152,12 @@ type conn struct {
 	owners      map[string]*link              // of resources, by URI
 	asked       map[string]asked              // requests of servers to the client, by our ids
 	gathering   map[string]context.CancelFunc // requests of the client that several servers answer, by their ids
+}
+
+// A lineup is the members at one time, and their links. It is not changed.
+type lineup struct {
+	members []Member
+	links   []*link
 }
 
 // asked is a request of a server to the client.
@@ -156,13 +168,56 @@ type asked struct {
 
 var errClosed = errors.New("the conversation has ended")
 
-// members returns those of the conversation.
-func (c *conn) members() []Member {
-	all := make([]Member, len(c.links))
-	for i, l := range c.links {
-		all[i] = l.member
+// links returns those of the members at this time.
+func (c *conn) links() []*link { return c.lineup.Load().links }
+
+// setMembers has the conversation go on with other members. It returns the links that are left. Not
+// to be called concurrently.
+func (c *conn) setMembers(members []Member) (left []*link) {
+	next := &lineup{members: members, links: make([]*link, len(members))}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	was := c.lineup.Load()
+	if was == nil {
+		was = &lineup{}
 	}
-	return all
+	kept := make(map[*link]bool)
+	for i, m := range members {
+		l := &link{c: c, name: m.Name, backend: m.Backend, pending: make(map[string]*pending)}
+		for _, old := range was.links {
+			switch {
+			case old.name != m.Name:
+			case old.backend == m.Backend:
+				l, kept[old] = old, true
+			default:
+				l.subs = old.subscribed()
+			}
+		}
+		next.links[i] = l
+	}
+	for _, old := range was.links {
+		if !kept[old] {
+			left = append(left, old)
+		}
+	}
+	c.leaving = append(c.leaving, left...)
+	c.lineup.Store(next)
+	return left
+}
+
+// leave closes a link that is left, when it is quiet.
+func (c *conn) leave(l *link) {
+	l.leave()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.leaving = slices.DeleteFunc(c.leaving, func(one *link) bool { return one == l && c.ctx.Err() == nil })
+}
+
+// allLinks returns also those of servers that are members no longer.
+func (c *conn) allLinks() []*link {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Concat(c.links(), c.leaving)
 }
 
 // nextID returns an id of our own.
@@ -227,7 +282,8 @@ func (c *conn) request(in backend.Inbound) {
 // named routes a request by the name of a tool or prompt in it.
 func (c *conn) named(in backend.Inbound, at ...string) {
 	name := jsonrpc.String(jsonrpc.Field(in.Params, at...))
-	i, own, ok := Route(c.members(), name)
+	lineup := c.lineup.Load()
+	i, own, ok := Route(lineup.members, name)
 	if !ok {
 		what := "prompt"
 		if in.Method == "tools/call" {
@@ -240,7 +296,7 @@ func (c *conn) named(in backend.Inbound, at ...string) {
 		in.Params, _ = jsonrpc.Set(in.Params, jsonrpc.Quote(own), at...)
 		in.Raw = jsonrpc.AppendRequest(nil, in.ID, in.Method, in.Params)
 	}
-	c.links[i].send(in, nil)
+	lineup.links[i].send(in, nil)
 }
 
 // notify passes a notification of the client on.
@@ -259,14 +315,14 @@ func (c *conn) notify(in backend.Inbound) {
 			stop()
 			return
 		}
-		for _, l := range c.links {
+		for _, l := range c.allLinks() {
 			if l.has(id) {
 				l.send(in, nil)
 			}
 		}
 		return
 	}
-	for _, l := range c.links {
+	for _, l := range c.allLinks() {
 		if l.isOpen() { // else it learns of the state when it is opened
 			l.send(in, nil)
 		}
@@ -360,7 +416,7 @@ func (c *conn) Close() error {
 	c.mu.Unlock()
 	c.cancel()
 	var closing sync.WaitGroup
-	for _, l := range c.links {
+	for _, l := range c.allLinks() {
 		closing.Go(func() { l.close() })
 	}
 	closing.Wait()

@@ -164,7 +164,7 @@ func TestHangs(t *testing.T) {
 		c := fourth.conn.(*conn)
 		synctest.Wait()
 		ill.silent.Store(false)
-		l := c.links[1]
+		l := c.links()[1]
 		l.mu.Lock()
 		opening, pending := l.conn, l.pending
 		var id []byte

@@ -148,11 +148,14 @@ func (f *farm) connect(path string) *mcp.ClientSession {
 }
 
 // with connects a client to a path.
-func (f *farm) with(c *mcp.Client, path string) *mcp.ClientSession {
+func (f *farm) with(c *mcp.Client, path string) *mcp.ClientSession { return f.at(c, path, "") }
+
+// at connects a client of a revision, or as it chooses.
+func (f *farm) at(c *mcp.Client, path, revision string) *mcp.ClientSession {
 	f.t.Helper()
 	ctx, cancel := context.WithTimeout(f.t.Context(), patience)
 	defer cancel()
-	s, err := c.Connect(ctx, holdfast.NewClientTransport(f.base+path, nil), nil)
+	s, err := c.Connect(ctx, holdfast.NewClientTransport(f.base+path, nil), &mcp.ClientSessionOptions{ProtocolVersion: revision})
 	if err != nil {
 		f.t.Fatalf("%s: %v", path, err)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -202,4 +203,54 @@ func TestMergeAsks(t *testing.T) {
 			return false
 		}
 	})
+}
+
+// A change of one server, or another server, leaves the processes of the others alone, in a merged
+// session too, and its client is told of each change.
+func TestMergeReloadKeeps(t *testing.T) {
+	t.Parallel()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	process := func(args, settings string) string {
+		return fmt.Sprintf(`{"command": %q, "args": [%s], "env": {%q: "1"}, "holdfast": {%s}}`, exe, args, standIn, settings)
+	}
+	file := func(others string) string {
+		return `{"mcpServers": {` + others + `, "kept": ` + process(`"x"`, "") + `}, "holdfast": {"merge": true}}`
+	}
+	f := newFarm(t, file(`"a": `+process(`"x"`, "")), "b")
+	changed := make(chan struct{}, 10)
+	c := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, &mcp.ClientOptions{
+		ToolListChangedHandler: func(context.Context, *mcp.ToolListChangedRequest) { changed <- struct{}{} },
+	})
+	s := f.at(c, "/mcp", "2025-11-25")
+	pid, before := call(t, s, "kept_pid"), call(t, s, "a_pid")
+	for _, step := range []struct {
+		what, others string
+		tool         string // a name that it has now
+		same         bool   // and that has the process of a as it was
+	}{
+		{"a prefix", `"a": ` + process(`"x"`, `"prefix": "z_"`), "z_pid", true},
+		{"another server", `"a": ` + process(`"x"`, `"prefix": "z_"`) + `, "b": "$b"`, "z_pid", true},
+		{"another command", `"a": ` + process(`"y"`, `"prefix": "z_"`) + `, "b": "$b"`, "z_pid", false},
+		{"a server less", `"b": "$b"`, "", false},
+	} {
+		f.set.Apply(f.parse(file(step.others)))
+		select {
+		case <-changed:
+		case <-time.After(patience):
+			t.Errorf("%s: the client was not told", step.what)
+		}
+		if step.tool != "" {
+			if now := call(t, s, step.tool); (now == before) != step.same || strings.Contains(now, " ") {
+				t.Errorf("%s: the process %s is %s", step.what, before, now)
+			}
+		} else if got := call(t, s, "z_pid"); !strings.Contains(got, "nknown tool") {
+			t.Errorf("%s: it is still called: %s", step.what, got)
+		}
+		if now := call(t, s, "kept_pid"); now != pid {
+			t.Errorf("%s: the process %s of a server that did not change is %s", step.what, pid, now)
+		}
+	}
 }

@@ -41,6 +41,7 @@ type table struct {
 	routes  map[string]route // by path
 	order   []*server
 	merged  uint64 // the version of all servers as one; 0: they are not served so
+	since   uint64 // the version that merged had when they began to be served so
 	limited bool   // there are limits
 }
 
@@ -109,9 +110,12 @@ func (s *Set) Apply(file *config.File) Change {
 	}
 	if file.Merge {
 		next.serve(config.MergedPath, config.MergedName)
-		if next.merged = was.merged; was.merged == 0 || !slices.Equal(before, s.membersOf(next)) {
+		if next.merged, next.since = was.merged, was.since; was.merged == 0 || !slices.Equal(before, s.membersOf(next)) {
 			s.versions++
 			next.merged = s.versions
+		}
+		if was.merged == 0 {
+			next.since = next.merged
 		}
 	}
 	for at, to := range was.routes { // the clients of removed servers come back for their calls
@@ -204,8 +208,10 @@ func (s *Set) Open(ctx context.Context, start backend.Start, sink backend.Sink) 
 	return one.Open(ctx, start, sink)
 }
 
-// Server says how sessions of a server are treated: see package session.
-func (s *Set) Server(name string) (version uint64, stopIdle time.Duration) {
+// Server says how sessions of a server are treated: see package session. A client's conversation with
+// all servers as one goes on with other members ([merge.Backend.Changed]). One that carries modern
+// requests is replaced: what is discovered in it is for clients that come later.
+func (s *Set) Server(name string, carrier bool) (version uint64, stopIdle time.Duration) {
 	t := s.table.Load()
 	if one := t.byName[name]; one != nil {
 		return one.version, one.conf.Load().StopIdle
@@ -213,14 +219,18 @@ func (s *Set) Server(name string) (version uint64, stopIdle time.Duration) {
 	if name != config.MergedName {
 		return 0, 0
 	}
+	version = t.since
+	if carrier {
+		version = t.merged
+	}
 	for _, one := range t.order { // it is silent when all may be stopped
 		each := one.conf.Load().StopIdle
 		if each == 0 {
-			return t.merged, 0
+			return version, 0
 		}
 		stopIdle = max(stopIdle, each)
 	}
-	return t.merged, stopIdle
+	return version, stopIdle
 }
 
 // StartsProcess reports whether each session of a server has a process of its own: not one

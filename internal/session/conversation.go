@@ -60,7 +60,7 @@ func (s *Session) connect(ctx context.Context, r *http.Request, took bool) error
 	}
 	l := &link{s: s}
 	if s.m.many != nil {
-		l.version, _ = s.m.many.Server(s.Server())
+		l.version, _ = s.m.many.Server(s.Server(), s.modern != "")
 	}
 	s.mu.Lock()
 	s.backend.link = l

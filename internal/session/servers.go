@@ -14,7 +14,8 @@ type manyServers interface {
 	// conversations that are open are to be replaced by others; 0: there is no such server.
 	// stopIdle is how long a session may be silent before its conversation is closed, to
 	// be opened again with the next message; 0: for ever.
-	Server(name string) (version uint64, stopIdle time.Duration)
+	// carrier says that the session carries modern requests.
+	Server(name string, carrier bool) (version uint64, stopIdle time.Duration)
 	// StartsProcess reports whether a conversation with the server with a name costs a process
 	// of its own.
 	StartsProcess(name string) bool
@@ -73,7 +74,7 @@ func (m *Manager) serversChanged() {
 // tend does what the server of a session demands. It reports whether the session is to end, or its conversation
 // to be closed, and has calls in flight; late ends the session all the same.
 func (m *Manager) tend(s *Session, now time.Duration, late bool) (waits bool) {
-	version, stopIdle := m.many.Server(s.Server())
+	version, stopIdle := m.many.Server(s.Server(), s.modern != "")
 	switch {
 	case version == 0 && s.use.calls.Load() > 0 && !late:
 		return !s.isClosed()

@@ -19,7 +19,7 @@ type manyDesk struct {
 	changed  func()
 }
 
-func (d *manyDesk) Server(name string) (uint64, time.Duration) {
+func (d *manyDesk) Server(name string, _ bool) (uint64, time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.versions[name], d.stopIdle
