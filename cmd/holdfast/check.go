@@ -88,7 +88,14 @@ func described(s *config.Server) string {
 	add(s.StopIdle > 0, "stopIdle %v", s.StopIdle)
 	add(s.MaxProcesses > 0, "maxProcesses %d", s.MaxProcesses)
 	add(s.Timeout > 0, "timeout %v", s.Timeout)
-	add(len(s.HandoffAfter) > 0, "handoffAfter")
+	for _, h := range s.HandoffAfter {
+		add(true, "handoffAfter %s %v", h.Pattern, h.For)
+	}
+	add(s.MaxCalls > 0, "maxCalls %d", s.MaxCalls)
+	for _, c := range s.ToolCalls {
+		add(true, "toolCalls %s %d", c.Pattern, c.Most)
+	}
+	add(s.Rate.PerSecond > 0, "rate %v", s.Rate)
 	add(len(s.Auth.Scopes) > 0, "auth scopes %s", strings.Join(s.Auth.Scopes, ","))
 	for _, t := range s.Auth.Tools {
 		add(true, "auth tools %s %s", t.Pattern, strings.Join(t.Scopes, ","))

@@ -175,7 +175,11 @@ func (r *reader) remote(s *Server, h *hostServer, at text) {
 	if s.Shown = at.value; !strings.HasPrefix(s.Shown, "$") { // else that is where it leads
 		s.Shown = redact.URL(s.Shown)
 	}
-	if u, err := url.Parse(s.URL); wrong == len(r.errs) && (err != nil || u.Host == "" || !slices.Contains([]string{"http", "https", "ws", "wss"}, u.Scheme)) {
+	switch u, err := url.Parse(s.URL); {
+	case wrong < len(r.errs):
+	case err == nil && (u.Scheme == "unix" || u.Scheme == "pipe"):
+		r.failf(at.at, "a server at a socket or a pipe (%s:) is not supported: want http://HOST/PATH or https://HOST/PATH", u.Scheme)
+	case err != nil || u.Host == "" || !slices.Contains([]string{"http", "https", "ws", "wss"}, u.Scheme):
 		r.failf(at.at, "%q is no URL of a server: want http://HOST/PATH or https://HOST/PATH", redact.URL(s.URL))
 	}
 	s.Header = make(http.Header)

@@ -238,6 +238,7 @@ func TestMistakes(t *testing.T) {
 		in(`{"command": "x", "args": ["y", true]}`):                                                         `f.json:1:53: mcpServers.a.args[1] is true: want a string`,
 		in(`{"command": "x", "type": "http"}`):                                                              `a server with a command cannot be of type "http"`,
 		in(`{"url": "http://x", "type": "ftp"}`):                                                            `a server with a url cannot be of type "ftp": want http or sse`,
+		in(`{"url": "unix:///tmp/x.sock"}`):                                                                 `a server at a socket or a pipe (unix:) is not supported`,
 		in(`{"url": "x"}`):                                                                                  `is no URL of a server`,
 		in(`{"command": "${NOPE}"}`):                                                                        `f.json:1:34: ${NOPE}: the environment variable NOPE is not set: set it, or give a default with ${NOPE:-default}`,
 		in(`{"command": "${NONE:-${NOPE}}"}`):                                                               `f.json:1:34: ${NOPE}: the environment variable NOPE is not set`,
