@@ -47,7 +47,7 @@ func TestParse(t *testing.T) {
 			"escaped names", `{"\u006asonrpc":"2.0","i\u0064":7,"\u006dethod":"m"}`,
 			Message{Kind: Request, ID: []byte(`7`), Method: "m"},
 		}, {
-			"names are case-sensitive", `{"jsonrpc":"2.0","id":7,"ID":8,"Method":"x","method":"m"}`,
+			"names that are nearly others'", `{"jsonrpc":"2.0","id":7,"ids":8,"metho":"x","method":"m","Result":{},"x":1}`,
 			Message{Kind: Request, ID: []byte(`7`), Method: "m"},
 		}, {
 			"escaped method", `{"jsonrpc":"2.0","id":7,"method":"tools\/\u0063all"}`,
