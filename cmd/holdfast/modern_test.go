@@ -55,7 +55,7 @@ func TestModernServer(t *testing.T) {
 	run := func(stdin string, args ...string) (string, error) {
 		var out, text bytes.Buffer
 		cmd := newRoot()
-		cmd.SetArgs(args)
+		cmd.SetArgs(append(args, "--log-level=error")) // the log is the process's: other tests write to it
 		cmd.SetIn(strings.NewReader(stdin))
 		cmd.SetOut(&out)
 		cmd.SetErr(&text)
