@@ -34,6 +34,10 @@ const (
 	mostBytes = 64 << 20
 	// mostArguments is how many bytes of arguments are written.
 	mostArguments = 64 << 10
+	// mostText is about how many bytes are written at a time.
+	mostText = 1 << 20
+	// mostSpare is how many waiting lines there is room for while there are none.
+	mostSpare = 4096
 	// gather is how long lines are gathered, to be written together.
 	gather = 10 * time.Millisecond
 	// complainEvery is how often the operator is told of lost lines at the most.
@@ -52,38 +56,16 @@ type Log struct {
 	done  chan struct{}
 
 	mu      sync.Mutex
-	waiting batch
+	waiting []line
+	bytes   int  // that these have
 	closed  bool // what comes is lost
 
 	// Used by run only.
-	attrs      record // that is handled
+	attrs      record   // that is handled
+	text       jsonLine // that are written
 	complained time.Time
 	told       uint64 // how many lost lines the operator was told of
 }
-
-// A batch is what is written together: records, or lines where the handler takes those. Lines hold no
-// call in memory while they wait.
-type batch struct {
-	records []line
-	text    []byte
-	count   int
-	bytes   int // of arguments or text
-}
-
-// reset returns an empty batch in the same memory, if that is not much.
-func (b batch) reset() batch {
-	clear(b.records)
-	if cap(b.records) > 4096 {
-		b.records = nil
-	}
-	if cap(b.text) > 1<<20 {
-		b.text = nil
-	}
-	return batch{records: b.records[:0], text: b.text[:0]}
-}
-
-// scratches are where lines are made.
-var scratches = sync.Pool{New: func() any { return new(jsonLine) }}
 
 // New returns a log.
 func New(opts Options) *Log {
@@ -161,38 +143,16 @@ func (l *Log) ended(c *observe.Call, e observe.End, arguments []byte) {
 
 // queue has a line wait to be written.
 func (l *Log) queue(x line) {
-	if l.lines == nil {
-		l.wait(x, nil)
-		return
-	}
-	made, _ := scratches.Get().(*jsonLine)
-	made.begin(x.at, x.message())
-	x.write(made)
-	made.end()
-	l.wait(line{}, *made)
-	if cap(*made) <= mostArguments {
-		scratches.Put(made)
-	}
-}
-
-// wait has a record, or the text of a line, wait to be written.
-func (l *Log) wait(x line, text []byte) {
-	size := len(x.arguments) + len(text)
+	size := x.size()
 	l.mu.Lock()
-	b := &l.waiting
-	if l.closed || b.count >= l.most || b.bytes+size > mostBytes {
+	if l.closed || len(l.waiting) >= l.most || l.bytes+size > mostBytes {
 		l.mu.Unlock()
 		l.lost.Add(1)
 		return
 	}
-	if text != nil {
-		b.text = append(b.text, text...)
-	} else {
-		b.records = append(b.records, x)
-	}
-	b.bytes += size
-	b.count++
-	first := b.count == 1
+	l.waiting = append(l.waiting, x)
+	l.bytes += size
+	first := len(l.waiting) == 1
 	l.mu.Unlock()
 	if first {
 		select {
@@ -205,7 +165,7 @@ func (l *Log) wait(x line, text []byte) {
 // run writes lines until the log is closed.
 func (l *Log) run() {
 	defer close(l.done)
-	var spare batch
+	var spare []line
 	for {
 		select {
 		case <-l.ready:
@@ -218,31 +178,55 @@ func (l *Log) run() {
 		case <-l.quit:
 		}
 		l.mu.Lock()
-		b, closed := l.waiting, l.closed
-		l.waiting = spare
+		waiting, closed := l.waiting, l.closed
+		l.waiting, l.bytes = spare[:0], 0
 		l.mu.Unlock()
-		l.write(&b)
-		if spare = b.reset(); closed {
+		l.write(waiting)
+		clear(waiting)
+		if spare = waiting; cap(spare) > mostSpare {
+			spare = nil
+		}
+		if closed {
 			return
 		}
 	}
 }
 
-// write writes a batch, and tells the operator of what was lost.
-func (l *Log) write(b *batch) {
+// write writes lines, and tells the operator of what was lost.
+func (l *Log) write(all []line) {
 	var err error
-	if b.count > 0 && l.lines != nil {
-		if err = l.lines.WriteLines(b.text); err != nil {
-			l.lost.Add(uint64(b.count)) //nolint:gosec // a count; or some of them
-		}
-	} else if b.count > 0 {
-		err = l.handle(b.records)
+	if len(all) > 0 && l.lines != nil {
+		err = l.writeJSON(all)
+	} else if len(all) > 0 {
+		err = l.handle(all)
 	}
 	lost := l.lost.Load()
 	if now := time.Now(); lost > l.told && now.Sub(l.complained) >= complainEvery {
 		l.opts.Logger.Error("lines of the audit were lost", "lines", lost-l.told, "error", err)
 		l.complained, l.told = now, lost
 	}
+}
+
+// writeJSON gives lines to the handler, as text.
+func (l *Log) writeJSON(all []line) (failed error) {
+	for len(all) > 0 {
+		n := 0
+		for l.text = l.text[:0]; n < len(all) && len(l.text) < mostText; n++ {
+			x := &all[n]
+			l.text.begin(x.at, x.message())
+			x.write(&l.text)
+			l.text.end()
+		}
+		if err := l.lines.WriteLines(l.text); err != nil {
+			failed = err
+			l.lost.Add(uint64(n)) //nolint:gosec // a count; or some of them
+		}
+		all = all[n:]
+	}
+	if cap(l.text) > 2*mostText {
+		l.text = nil
+	}
+	return failed
 }
 
 // handle gives records to the handler.

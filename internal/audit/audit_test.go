@@ -204,7 +204,7 @@ func TestLost(t *testing.T) {
 	end(1)
 	for deadline := time.Now().Add(time.Minute); ; { // until that one is being written
 		l.mu.Lock()
-		n := l.waiting.count
+		n := len(l.waiting)
 		l.mu.Unlock()
 		if n == 0 {
 			break
@@ -233,6 +233,27 @@ func TestLost(t *testing.T) {
 	begin(l, "ping", "").End(0, observe.Result, 0)
 	if err := l.Close(t.Context()); err != nil || l.Lost() != 1 {
 		t.Errorf("%d lost, %v", l.Lost(), err)
+	}
+}
+
+// Lines that wait are bounded in bytes, too: a client chooses how long a tool's name is.
+func TestLostBytes(t *testing.T) {
+	t.Parallel()
+	p := newPaper()
+	p.hold = make(chan struct{})
+	l := New(Options{Handler: p, Logger: slog.New(slog.DiscardHandler)})
+	name := strings.Repeat("x", mostBytes/8)
+	for range 24 { // of which some are being written
+		w := &observe.Watch{Call: observe.Call{ID: "1", Method: "tools/call", Tool: name}}
+		observe.Observers{l}.Begin(w, nil, nil)
+		w.End(0, observe.Result, 0)
+	}
+	if lost := l.Lost(); lost < 24-2*8 {
+		t.Errorf("%d lines lost of 24 with an eighth of the bound each", lost)
+	}
+	close(p.hold)
+	if err := l.Close(t.Context()); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -30,6 +30,16 @@ type line struct {
 	leftOut     int
 }
 
+// size returns about how many bytes of memory the line has while it waits. A client may choose long texts.
+func (x *line) size() int {
+	const alone = 640 // a line, and its call
+	n := alone + len(x.arguments)
+	if x.call != nil {
+		n += len(x.call.Principal) + len(x.call.Method) + len(x.call.Tool) + len(x.call.ID)
+	}
+	return n
+}
+
 // message returns the line's.
 func (x *line) message() string {
 	if x.call == nil {
@@ -124,7 +134,7 @@ type jsonLine []byte
 
 // begin begins the line.
 func (l *jsonLine) begin(at time.Time, message string) {
-	*l = append((*l)[:0], `{"time":"`...)
+	*l = append(*l, `{"time":"`...)
 	*l = at.AppendFormat(*l, time.RFC3339Nano)
 	*l = append(*l, `","level":"INFO","msg":"`...)
 	*l = append(append(*l, message...), '"')

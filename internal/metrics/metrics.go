@@ -5,6 +5,7 @@ package metrics
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -38,17 +39,16 @@ type Metrics struct {
 	nodes
 	all []prometheus.Collector
 
-	mu      sync.RWMutex
-	series  map[seriesKey]*series
+	series atomic.Pointer[map[seriesKey]*series] // replaced, not changed
+
+	mu      sync.Mutex // held to replace it
 	servers map[string]*serverSeries
 }
 
 // New returns figures that are all zero. Their prefix is holdfast_.
 func New(source Source) *Metrics {
-	m := &Metrics{
-		source: source, tools: listedTools{all: make(map[toolKey]struct{})},
-		series: make(map[seriesKey]*series), servers: make(map[string]*serverSeries),
-	}
+	m := &Metrics{source: source, tools: listedTools{all: make(map[toolKey]struct{})}, servers: make(map[string]*serverSeries)}
+	m.series.Store(&map[seriesKey]*series{})
 	m.newCalls()
 	m.newReaders()
 	m.newNodes()
@@ -69,6 +69,7 @@ func (m *Metrics) Describe(to chan<- *prometheus.Desc) {
 
 // Collect implements [prometheus.Collector].
 func (m *Metrics) Collect(to chan<- prometheus.Metric) {
+	m.settle()
 	for _, c := range m.all {
 		c.Collect(to)
 	}
