@@ -19,14 +19,19 @@ import (
 
 	"holdfast/internal/cluster"
 	"holdfast/internal/cluster/bustest"
-	"holdfast/internal/engine/jetstream/natstest"
 	"holdfast/internal/testlong"
 )
 
+// What the engines of tests need, if there are any: they may run in this program, and leave goroutines.
+var (
+	engineMain = func() {}
+	engineLeft = func() []goleak.Option { return nil }
+)
+
 func TestMain(m *testing.M) {
-	natstest.Main()
+	engineMain()
 	testlong.AtOnce(4)
-	goleak.VerifyTestMain(m, natstest.Left()...)
+	goleak.VerifyTestMain(m, engineLeft()...)
 }
 
 // quick are the times of nodes whose tests should not take long.

@@ -1,4 +1,6 @@
-//go:build unix
+//go:build unix && !fuzzing
+
+// The tag fuzzing leaves the engines out: to make them ready for fuzzing takes most of its time.
 
 package cluster_test
 
@@ -23,6 +25,8 @@ import (
 	"holdfast/internal/engine/redis/redistest"
 	"holdfast/internal/testlong"
 )
+
+func init() { engineMain, engineLeft = natstest.Main, natstest.Left }
 
 // An engine is one that nodes meet over, with a server that can be killed.
 type engine struct {
