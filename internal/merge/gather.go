@@ -29,14 +29,14 @@ func each(links []*link, do func(i int, l *link)) {
 // initializeAll opens all servers, and answers the client with what they have together. Those
 // that take long are told of as a change.
 func (c *conn) initializeAll(ctx context.Context, in backend.Inbound) ([]byte, *jsonrpc.Error) {
-	each(c.links(), func(_ int, l *link) { l.opens(ctx, in) })
+	lineup := c.lineup.Load() // the same to the end, if there is another meanwhile: its client is told of the change
+	each(lineup.links, func(_ int, l *link) { l.opens(ctx, in) })
 	if ctx.Err() != nil {
 		return nil, nil
 	}
 	revision, found := "", false
 	capabilities := map[string]map[string]json.RawMessage{}
 	var instructions []string
-	lineup := c.lineup.Load()
 	for i, l := range lineup.links {
 		l.mu.Lock()
 		result := l.result
@@ -309,6 +309,8 @@ func cursorOf(next map[string]string) string {
 
 // setLevel sets the level of all servers that log.
 func (c *conn) setLevel(ctx context.Context, in backend.Inbound) ([]byte, *jsonrpc.Error) {
+	ctx, stop := context.WithTimeout(ctx, stateFor)
+	defer stop()
 	each(c.links(), func(_ int, l *link) {
 		if l.isOpen() && l.offers("logging") {
 			_, _ = l.ask(ctx, in, in.Params) // others learn of the level when they are opened
@@ -359,7 +361,7 @@ func (c *conn) tryEach(ctx context.Context, in backend.Inbound, uri string, link
 		if !l.offers("resources") {
 			continue
 		}
-		m, err := l.ask(ctx, in, in.Params)
+		m, err := l.askForPart(ctx, in, len(links) > 1 || in.Method == protocol.MethodSubscribe || in.Method == protocol.MethodUnsubscribe)
 		switch {
 		case err != nil:
 			refused = cmp.Or(refused, jsonrpc.Errorf(jsonrpc.CodeServer, "the server %q: %v", l.name, err))
@@ -383,6 +385,21 @@ func (c *conn) tryEach(ctx context.Context, in backend.Inbound, uri string, link
 		refused = &jsonrpc.Error{Code: notFound, Message: "no server has the resource", Data: jsonrpc.Object("uri", uri)}
 	}
 	return nil, refused
+}
+
+// askForPart asks a server for what others may have, too: then it has no longer than partFor, and what one of them
+// leaves unanswered is not waited for for ever.
+func (l *link) askForPart(ctx context.Context, in backend.Inbound, others bool) (jsonrpc.Message, error) {
+	if !others {
+		return l.ask(ctx, in, in.Params)
+	}
+	bounded, stop := context.WithTimeout(ctx, partFor)
+	defer stop()
+	m, err := l.ask(bounded, in, in.Params)
+	if err != nil && bounded.Err() != nil && ctx.Err() == nil {
+		err = fmt.Errorf("it did not answer in %v", partFor)
+	}
+	return m, err
 }
 
 // notFound is the code for a resource that is not there (2025-11-25, Resources, "Error Handling").

@@ -78,6 +78,23 @@ func (l *link) has(id []byte) bool {
 	return l.pending[string(jsonrpc.Key(id))] != nil
 }
 
+// onlyCall returns the call of the client's only request in flight at the server: what the server says of no
+// call in particular belongs to it, whatever other servers are asked. It returns nil if there are several, or none.
+func (l *link) onlyCall() (only backend.Call) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, p := range l.pending {
+		switch {
+		case p.answer != nil || p.call == only:
+		case only != nil:
+			return nil
+		default:
+			only = p.call
+		}
+	}
+	return only
+}
+
 // send sends a message to the server, which is opened if it is not. own is the record of our
 // own request, else nil.
 func (l *link) send(in backend.Inbound, own *pending) {
@@ -192,6 +209,8 @@ func (l *link) connect(n int, in backend.Inbound) {
 	if initialized || in.Method != protocol.MethodInitialize {
 		tell(protocol.MethodInitialized)
 	}
+	ctx, stop := context.WithTimeout(ctx, stateFor)
+	defer stop()
 	if level != nil && jsonrpc.Field(m.Result, "capabilities", "logging") != nil {
 		_, _ = l.askOn(ctx, conn, protocol.MethodSetLevel, level, about)
 	}
@@ -228,6 +247,7 @@ func (l *link) opened(n int, result []byte, err error) {
 		}
 		close(l.ready)
 		l.mu.Unlock()
+		l.c.dropAsked(l)
 		if conn != nil {
 			l.c.work.Go(func() { _ = conn.Close() }) // not here: it may wait for us
 		}
@@ -277,7 +297,26 @@ func (l *link) ask(ctx context.Context, in backend.Inbound, params []byte) (json
 	in.Message = jsonrpc.Message{Kind: jsonrpc.Request, ID: p.id, Method: in.Method, Params: params, Raw: jsonrpc.AppendRequest(nil, p.id, in.Method, params)}
 	in.Call = nil
 	l.send(in, p)
-	return l.await(ctx, p)
+	m, err := l.await(ctx, p)
+	if ctx.Err() != nil {
+		l.cancelOwn(p.id)
+	}
+	return m, err
+}
+
+// cancelOwn tells the server that nobody waits any more for the answer to a request of ours.
+func (l *link) cancelOwn(id []byte) {
+	l.mu.Lock()
+	conn, open := l.conn, l.state == linkOpen
+	l.mu.Unlock()
+	if !open || conn == nil {
+		return
+	}
+	params := append(append([]byte(`{"requestId":`), id...), '}')
+	_ = conn.Deliver(backend.Inbound{Message: jsonrpc.Message{ // it has ended, which is told elsewhere
+		Kind: jsonrpc.Notification, Method: protocol.MethodCancelled, Params: params,
+		Raw: jsonrpc.AppendRequest(nil, nil, protocol.MethodCancelled, params),
+	}})
 }
 
 var errSilent = fmt.Errorf("it did not answer initialize in %v", openFor)
@@ -356,18 +395,12 @@ func (l *link) leave() {
 // leaveEvery is how often it is looked whether a link that is to be closed is quiet.
 const leaveEvery = 500 * time.Millisecond
 
-// isQuiet reports whether nothing is in flight between the client and the server.
+// isQuiet reports whether no request is in flight at the server, and it is not being opened. A question of the server
+// that belongs to no such request keeps nobody waiting.
 func (l *link) isQuiet() bool {
-	l.c.mu.Lock()
-	defer l.c.mu.Unlock()
-	for _, a := range l.c.asked {
-		if a.l == l {
-			return false
-		}
-	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return len(l.pending) == 0 && len(l.waiting) == 0
+	return len(l.pending) == 0 && len(l.waiting) == 0 && l.state != linkOpening
 }
 
 // close ends the conversation with the server.
@@ -380,8 +413,12 @@ func (l *link) close() {
 	lost := l.pending
 	l.pending = make(map[string]*pending)
 	l.waiting = nil
+	if l.state == linkOpening {
+		close(l.ready)
+	}
 	l.state = linkClosed
 	l.mu.Unlock()
+	l.c.dropAsked(l)
 	for _, p := range lost {
 		if p.answer != nil {
 			close(p.answer)

@@ -318,6 +318,7 @@ func (c *conn) notify(in backend.Inbound) {
 		for _, l := range c.allLinks() {
 			if l.has(id) {
 				l.send(in, nil)
+				l.take(id) // the server need not answer it
 			}
 		}
 		return
@@ -442,6 +443,10 @@ func requestOf(ctx context.Context, in backend.Inbound) *http.Request {
 const (
 	openFor  = 60 * time.Second
 	initWait = 15 * time.Second
+	// stateFor bounds how long one may take to take in what the client has set: a level, its subscriptions.
+	stateFor = 5 * time.Second
+	// partFor bounds how long one may take to answer what another may have.
+	partFor  = 15 * time.Second
 	lateWait = 500 * time.Millisecond // for a server that was waited for in vain
 	// againAfter is how long a server that could not be opened is left alone by lists.
 	againAfter = 5 * time.Second

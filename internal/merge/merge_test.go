@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -20,6 +21,12 @@ import (
 type fake struct {
 	tool   string
 	silent atomic.Bool
+	mute   []string      // methods that it leaves unanswered
+	asks   string        // the method at which it asks the client, in no call in particular
+	starts time.Duration // how long it takes to start
+
+	closed atomic.Int32
+	called backend.Call // of the last request of that method
 }
 
 type fakeConn struct {
@@ -28,6 +35,7 @@ type fakeConn struct {
 }
 
 func (f *fake) Open(_ context.Context, _ backend.Start, sink backend.Sink) (backend.Conn, error) {
+	time.Sleep(f.starts)
 	return &fakeConn{f, sink}, nil
 }
 
@@ -35,7 +43,15 @@ func (c *fakeConn) Deliver(in backend.Inbound) error {
 	if in.Kind != jsonrpc.Request || c.f.silent.Load() {
 		return nil
 	}
-	result := `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"x","version":"1"}}`
+	if in.Method == c.f.asks {
+		c.f.called = in.Call
+		question := jsonrpc.AppendRequest(nil, []byte("1"), "elicitation/create", []byte("{}"))
+		c.sink.Emit(nil, jsonrpc.Message{Kind: jsonrpc.Request, ID: []byte("1"), Method: "elicitation/create", Params: []byte("{}"), Raw: question})
+	}
+	if slices.Contains(c.f.mute, in.Method) {
+		return nil
+	}
+	result := `{"protocolVersion":"2025-11-25","capabilities":{"tools":{},"resources":{},"logging":{}},"serverInfo":{"name":"x","version":"1"}}`
 	if in.Method == "tools/list" {
 		result = fmt.Sprintf(`{"tools":[{"name":%q,"inputSchema":{"type":"object"}}]}`, c.f.tool)
 	}
@@ -43,18 +59,25 @@ func (c *fakeConn) Deliver(in backend.Inbound) error {
 	return nil
 }
 
-func (c *fakeConn) Close() error { return nil }
+func (c *fakeConn) Close() error {
+	c.f.closed.Add(1)
+	return nil
+}
 
 // A client is a conversation with the merged servers.
 type client struct {
 	conn     backend.Conn
 	said     chan jsonrpc.Message
+	last     atomic.Pointer[backend.Call] // what the last message belongs to
 	requests int
 }
 
-func (c *client) Emit(_ backend.Call, m jsonrpc.Message) { c.said <- m }
-func (c *client) EmitUnrelated(m jsonrpc.Message)        { c.said <- m }
-func (c *client) Closed(error, bool)                     {}
+func (c *client) Emit(call backend.Call, m jsonrpc.Message) {
+	c.last.Store(&call)
+	c.said <- m
+}
+func (c *client) EmitUnrelated(m jsonrpc.Message) { c.said <- m }
+func (c *client) Closed(error, bool)              {}
 
 func newClient(t *testing.T, b *Backend) *client {
 	t.Helper()

@@ -1,0 +1,117 @@
+package merge
+
+import (
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"holdfast/backend"
+	"holdfast/jsonrpc"
+)
+
+// tell sends a request, or a notification if it has no id.
+func (c *client) tell(t *testing.T, id, method, params string) {
+	t.Helper()
+	m := jsonrpc.Message{Kind: jsonrpc.Notification, Method: method, Params: []byte(params)}
+	if id != "" {
+		m.Kind, m.ID = jsonrpc.Request, []byte(id)
+	}
+	m.Raw = jsonrpc.AppendRequest(nil, m.ID, method, m.Params)
+	if err := c.conn.Deliver(backend.Inbound{Message: m, Context: t.Context(), Call: &struct{ backend.Call }{}}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// hears returns whether a request is answered before anything would be given up.
+func (c *client) hears(id string) bool {
+	for late := time.After(time.Hour); ; {
+		select {
+		case m := <-c.said:
+			if m.Kind == jsonrpc.Response && string(m.ID) == id {
+				return true
+			}
+		case <-late:
+			return false
+		}
+	}
+}
+
+// A server that leaves some methods unanswered keeps nobody waiting for others, and none of its
+// conversations open, once it is a member no longer.
+func TestSilent(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		a := &fake{tool: "x", mute: []string{"tools/call", "logging/setLevel", "resources/read", "resources/subscribe"}}
+		both := []Member{{Name: "a", Backend: a, Prefix: "a_"}, {Name: "b", Backend: &fake{tool: "y"}, Prefix: "b_"}}
+		var members atomic.Pointer[[]Member]
+		members.Store(&both)
+		b := New(func() []Member { return *members.Load() }, slog.New(slog.DiscardHandler))
+		c := newClient(t, b)
+		c.ask(t, "initialize")
+		c.tell(t, "", "notifications/initialized", "{}")
+		for i, method := range []string{"logging/setLevel", "resources/read", "resources/subscribe"} {
+			if id := fmt.Sprint(10 + i); true {
+				c.tell(t, id, method, `{"level":"info","uri":"b://y"}`)
+				if !c.hears(id) {
+					t.Errorf("%s is not answered, as one of the servers is silent", method)
+				}
+			}
+		}
+		c.tell(t, "20", "tools/call", `{"name":"a_x"}`)
+		c.tell(t, "", "notifications/cancelled", `{"requestId":20}`)
+		only := both[1:]
+		members.Store(&only)
+		b.Changed()
+		time.Sleep(time.Minute)
+		if a.closed.Load() != 1 {
+			t.Errorf("a server that does not answer a cancelled call was closed %d times after it was removed", a.closed.Load())
+		}
+	})
+}
+
+// A change of the members while servers start neither fails initialize nor waits for those that are gone.
+func TestChangeWhileOpening(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		slow := func() Member {
+			return Member{Name: "a", Backend: &fake{tool: "x", starts: 3 * time.Second}, Prefix: "a_"}
+		}
+		members := []Member{slow()}
+		b := New(func() []Member { return slices.Clone(members) }, slog.New(slog.DiscardHandler))
+		c := newClient(t, b)
+		c.tell(t, "1", "initialize", `{"protocolVersion":"2025-11-25","capabilities":{}}`)
+		time.Sleep(time.Second)
+		members = []Member{slow()}
+		b.Changed()
+		began := time.Now()
+		if m := <-c.said; m.Kind != jsonrpc.Response || m.Error != nil {
+			t.Errorf("initialize: %s", m.Raw)
+		}
+		if took := time.Since(began); took > 4*time.Second {
+			t.Errorf("it took %v more", took)
+		}
+	})
+}
+
+// What a server asks in no call in particular belongs to the only call that it has, whatever others
+// are asked.
+func TestAsksInItsCall(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		a, b := &fake{tool: "x", mute: []string{"tools/call"}}, &fake{tool: "y", mute: []string{"tools/call"}, asks: "tools/call"}
+		c := newClient(t, New(func() []Member {
+			return []Member{{Name: "a", Backend: a, Prefix: "a_"}, {Name: "b", Backend: b, Prefix: "b_"}}
+		}, slog.New(slog.DiscardHandler)))
+		c.ask(t, "initialize")
+		c.tell(t, "20", "tools/call", `{"name":"a_x"}`)
+		c.tell(t, "21", "tools/call", `{"name":"b_y"}`)
+		synctest.Wait()
+		if m := <-c.said; m.Method != "elicitation/create" || c.last.Load() == nil || *c.last.Load() != b.called {
+			t.Errorf("%s was not asked in the call of its server", m.Raw)
+		}
+	})
+}
