@@ -35,7 +35,7 @@ func (x *line) size() int {
 	const alone = 640 // a line, and its call
 	n := alone + len(x.arguments)
 	if x.call != nil {
-		n += len(x.call.Principal) + len(x.call.Method) + len(x.call.Tool) + len(x.call.ID)
+		n += len(x.call.Principal) + len(x.call.Method) + len(x.call.Tool) + len(x.call.ID) + len(x.call.Trace.State)
 	}
 	return n
 }

@@ -77,6 +77,24 @@ type Call struct {
 // (params._meta.traceparent, and tracestate).
 type Trace struct{ Parent, State string }
 
+// Bounds of what a client says of a trace, in bytes. W3C Trace Context has 55 for a traceparent of version 00, and wants
+// 512 at least for a tracestate.
+const (
+	mostParent = 128
+	mostState  = 1024
+)
+
+// NewTrace returns what a request says of its trace. A parent that is too long is none, and so is a state.
+func NewTrace(parent, state string) Trace {
+	if len(parent) > mostParent {
+		return Trace{}
+	}
+	if len(state) > mostState {
+		state = ""
+	}
+	return Trace{Parent: parent, State: state}
+}
+
 // A Span is what a call is in a trace. It is in the call's record, for the node that takes it over.
 type Span struct {
 	Trace           // what the backend is told, as the trace that its work is part of

@@ -65,8 +65,8 @@ const (
 // ownExtensions begin the names of Holdfast's extensions.
 const ownExtensions = "holdfast/"
 
-// kindOf returns what tells kinds of clients apart, of what a request says of its client. It is
-// the same for all spellings of equal values, and whatever extensions of Holdfast are declared:
+// kindOf returns what tells kinds of clients apart, of what a request says of its client. If that is not
+// longer than longSpelling, it is the same for all spellings of equal values, and whatever extensions of Holdfast are declared:
 // our client declares them for calls alone.
 func (all *carriers) kindOf(client string) string {
 	all.mu.Lock()
@@ -75,10 +75,10 @@ func (all *carriers) kindOf(client string) string {
 	if known {
 		return kind
 	}
-	kind = keyOfClient(canonicalClient(client))
-	if len(client) > longSpelling {
-		return kind
+	if len(client) > longSpelling { // to decode it takes many times its memory
+		return keyOfClient(client)
 	}
+	kind = keyOfClient(canonicalClient(client))
 	all.mu.Lock()
 	defer all.mu.Unlock()
 	if all.spellings == nil || len(all.spellings) >= mostSpellings {

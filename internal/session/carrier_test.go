@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -73,6 +74,10 @@ func TestCarrierOfEqualClients(t *testing.T) {
 	}
 	if n := len(h.carriers.spellings); n > mostSpellings {
 		t.Errorf("%d spellings are kept", n)
+	}
+	long := info + `,{"x":"` + strings.Repeat("x", longSpelling) + `"}`
+	if h.carriers.kindOf(long) == h.carriers.kindOf(strings.Replace(long, `,{"x"`, `, {"x"`, 1)) {
+		t.Error("what a client says of itself is decoded, however long it is")
 	}
 }
 

@@ -115,10 +115,7 @@ func (s *Session) watchRequest(c *Call, m *jsonrpc.Message, known *observe.Watch
 		w.Tool = toolOf(m)
 	}
 	if parent := jsonrpc.Field(m.Params, "_meta", protocol.MetaTraceParent); parent != nil {
-		w.Trace = observe.Trace{
-			Parent: jsonrpc.String(parent),
-			State:  jsonrpc.String(jsonrpc.Field(m.Params, "_meta", protocol.MetaTraceState)),
-		}
+		w.Trace = observe.NewTrace(jsonrpc.String(parent), jsonrpc.String(jsonrpc.Field(m.Params, "_meta", protocol.MetaTraceState)))
 	}
 	if known != nil {
 		w.HTTP, w.Was = known.HTTP, known.SpanOf(w.ID)
@@ -134,7 +131,8 @@ func (c *Call) cameIn(from []Origin) {
 		return
 	}
 	if parent := from[0].Header.Get("Traceparent"); parent != "" {
-		c.watch = &observe.Watch{Call: observe.Call{HTTP: &observe.Trace{Parent: parent, State: strings.Join(from[0].Header["Tracestate"], ",")}}}
+		trace := observe.NewTrace(parent, strings.Join(from[0].Header["Tracestate"], ","))
+		c.watch = &observe.Watch{Call: observe.Call{HTTP: &trace}}
 	}
 }
 

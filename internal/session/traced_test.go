@@ -2,12 +2,27 @@ package session
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
 
 	"holdfast/internal/observe"
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 )
+
+// What a client says of its trace is kept only if it is not longer than it can be.
+func TestLongTrace(t *testing.T) {
+	t.Parallel()
+	const parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"
+	long := strings.Repeat("x", 1<<20)
+	for _, c := range []struct{ parent, state, wantParent, wantState string }{
+		{parent, "a=b", parent, "a=b"}, {parent, long, parent, ""}, {parent + long, "a=b", "", ""},
+	} {
+		if got := observe.NewTrace(c.parent, c.state); got.Parent != c.wantParent || got.State != c.wantState {
+			t.Errorf("a traceparent of %d bytes and a tracestate of %d: %d and %d are kept", len(c.parent), len(c.state), len(got.Parent), len(got.State))
+		}
+	}
+}
 
 // What the backend is told of the span changes nothing else of the request.
 func TestTraced(t *testing.T) {
