@@ -215,6 +215,9 @@ func (s *script) step(x *message.Exchange, a *steps, i int) {
 
 // answered finishes the oldest held call with what the client answered.
 func (s *script) answered(x *message.Exchange) {
+	if x.Message.Error != nil { // the call is over
+		return
+	}
 	s.mu.Lock()
 	held := s.held[0]
 	s.held = s.held[1:]

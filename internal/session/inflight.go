@@ -242,8 +242,11 @@ func (s *Session) cancel(id []byte) (tell bool) {
 func (s *Session) requestEnded(rq *inflight) {
 	if rq.call.isOverAsking() {
 		s.mu.Lock()
-		s.asked.dropCall(rq.call)
+		open := s.asked.dropCall(rq.call)
 		s.mu.Unlock()
+		for _, r := range open { // or the backend would wait for an answer for ever
+			s.refuse(r.link, jsonrpc.Message{ID: r.id, Method: r.method}, "the call that it belonged to is over")
+		}
 	}
 	if s.single && rq.call.webhooks() != nil {
 		s.dispatchWebhooks(standalone, s.standalone.webhooks())

@@ -150,7 +150,29 @@ func TestAnswerRefused(t *testing.T) {
 	}
 }
 
-// What ended calls asked their client is forgotten, and what others ask is
+// What was asked in no call in particular can be answered after the call is over whose stream it went to.
+func TestAskedInSomeCall(t *testing.T) {
+	h := newHouse(t, Options{}, nil)
+	defer h.close()
+	s := h.open("")
+	link := h.desk.last()
+	calls := []*Call{begin(t, s, false, request(5)), begin(t, s, false, request(6))}
+	for range calls {
+		<-link.in
+	}
+	link.say(nil, `{"jsonrpc":"2.0","id":"mine","method":"elicitation/create","params":{}}`)
+	for i, c := range calls {
+		link.say(c, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"result":{}}`, 5+i))
+	}
+	if err := s.Send(t.Context(), parse(`{"jsonrpc":"2.0","id":1,"result":{}}`), nil); err != nil {
+		t.Error(err)
+	}
+	if in := <-link.in; string(in.ID) != `"mine"` || in.Error != nil {
+		t.Errorf("got %s", in.Raw)
+	}
+}
+
+// What ended calls asked their client is forgotten, which the server is told, and what others ask is
 // bounded.
 func TestAskedBounded(t *testing.T) {
 	h := newHouse(t, Options{}, nil)
@@ -162,6 +184,9 @@ func TestAskedBounded(t *testing.T) {
 		<-link.in
 		link.say(c, fmt.Sprintf(`{"jsonrpc":"2.0","id":"q%d","method":"elicitation/create"}`, i))
 		link.say(c, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"result":{}}`, i))
+		if in := <-link.in; in.Error == nil || string(in.ID) != fmt.Sprintf(`"q%d"`, i) { // or it would wait for ever
+			t.Errorf("got %s", in.Raw)
+		}
 	}
 	asked := func() int {
 		s.mu.Lock()

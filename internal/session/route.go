@@ -163,8 +163,9 @@ func (s *Session) request(l *link, call *Call, m jsonrpc.Message) {
 		s.refuse(l, m, "too many requests wait for the client's answer")
 		return
 	}
+	guessed := false
 	if call == nil {
-		call = s.guessCall(true)
+		call, guessed = s.guessCall(true)
 	} else {
 		call = s.heir(call, nil)
 	}
@@ -184,7 +185,7 @@ func (s *Session) request(l *link, call *Call, m jsonrpc.Message) {
 		s.refuse(l, m, why)
 		return
 	}
-	id := s.asked.add(serverRequest{link: l, id: append([]byte(nil), m.ID...), call: call}, s.lease.Epoch)
+	id := s.asked.add(serverRequest{link: l, id: append([]byte(nil), m.ID...), method: m.Method, call: call, guessed: guessed}, s.lease.Epoch)
 	s.mu.Unlock()
 	data := m.WithID(s.askedIDIn(call, id))
 	switch {
@@ -263,7 +264,7 @@ func (s *Session) notified(l *link, call *Call, m jsonrpc.Message) {
 		}
 	default:
 		if call == nil {
-			call = s.guessCall(false)
+			call, _ = s.guessCall(false)
 		} else {
 			call = s.heir(call, nil)
 		}
@@ -300,9 +301,9 @@ func (s *Session) callByToken(token []byte) *Call {
 // guessCall returns the call that a message belongs to whose backend does not say
 // so: the only one in flight. Where there are several, it goes to the
 // standalone stream; but a request, which someone has to answer, goes to a call
-// whose client is connected if the standalone stream has no reader. s.mu is
-// held.
-func (s *Session) guessCall(asks bool) *Call {
+// whose client is connected if the standalone stream has no reader. It reports whether it may
+// be another. s.mu is held.
+func (s *Session) guessCall(asks bool) (call *Call, guessed bool) {
 	var only *Call
 	many := false
 	for _, rq := range s.inFlight {
@@ -315,16 +316,16 @@ func (s *Session) guessCall(asks bool) *Call {
 	}
 	switch {
 	case only == nil:
-		return s.standalone
+		return s.standalone, false
 	case !many:
-		return only
+		return only, false
 	case asks && !s.streams.read(standalone):
 		for _, rq := range s.inFlight {
 			if rq.call.method == "tools/call" {
-				return rq.call
+				return rq.call, true
 			}
 		}
-		return only
+		return only, true
 	}
-	return s.standalone
+	return s.standalone, false
 }

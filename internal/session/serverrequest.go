@@ -4,9 +4,12 @@ import "holdfast/jsonrpc"
 
 // A serverRequest is a request of the backend, on its way to the client or with it.
 type serverRequest struct {
-	link *link
-	id   []byte // the backend's own
-	call *Call  // whose stream it went to
+	link   *link
+	id     []byte // the backend's own
+	method string
+	call   *Call // whose stream it went to
+	// guessed says that the backend did not say of which call it is, and that there were several.
+	guessed bool
 
 	// Of a question of a modern backend to the client of a task.
 	round *round // nil for others
@@ -62,13 +65,18 @@ func (q *serverRequests) takeCancelled(l *link, id []byte) (int64, *Call) {
 	return 0, nil
 }
 
-// dropCall forgets the requests of a call that is over: nobody waits for the answers.
-func (q *serverRequests) dropCall(c *Call) {
+// dropCall forgets the requests of a call that is over, and returns those that the backend still waits for. What was
+// guessed to belong to it may belong to another, and can still be answered.
+func (q *serverRequests) dropCall(c *Call) (open []serverRequest) {
 	for id, r := range q.pending {
-		if r.call == c {
+		if r.call == c && !r.guessed {
 			delete(q.pending, id)
+			if r.round == nil {
+				open = append(open, r)
+			}
 		}
 	}
+	return open
 }
 
 // dropAll forgets all of them: the backend is gone.
