@@ -343,6 +343,8 @@ func (c *conn) resource(in backend.Inbound, uri string) {
 // subscribeAll subscribes to a resource that no server has listed, or ends that: at all servers,
 // as some accept any URI.
 func (c *conn) subscribeAll(ctx context.Context, in backend.Inbound, uri string) ([]byte, *jsonrpc.Error) {
+	ctx, stop := context.WithTimeout(ctx, partFor)
+	defer stop()
 	links := c.links()
 	refused := make([]*jsonrpc.Error, len(links))
 	each(links, func(i int, l *link) {
@@ -361,7 +363,13 @@ func (c *conn) tryEach(ctx context.Context, in backend.Inbound, uri string, link
 		if !l.offers("resources") {
 			continue
 		}
-		m, err := l.askForPart(ctx, in, len(links) > 1 || in.Method == protocol.MethodSubscribe || in.Method == protocol.MethodUnsubscribe)
+		var m jsonrpc.Message
+		var err error
+		if len(links) > 1 {
+			m, err = l.askOneOf(ctx, in)
+		} else {
+			m, err = l.ask(ctx, in, in.Params)
+		}
 		switch {
 		case err != nil:
 			refused = cmp.Or(refused, jsonrpc.Errorf(jsonrpc.CodeServer, "the server %q: %v", l.name, err))
@@ -387,19 +395,11 @@ func (c *conn) tryEach(ctx context.Context, in backend.Inbound, uri string, link
 	return nil, refused
 }
 
-// askForPart asks a server for what others may have, too: then it has no longer than partFor, and what one of them
-// leaves unanswered is not waited for for ever.
-func (l *link) askForPart(ctx context.Context, in backend.Inbound, others bool) (jsonrpc.Message, error) {
-	if !others {
-		return l.ask(ctx, in, in.Params)
-	}
-	bounded, stop := context.WithTimeout(ctx, partFor)
+// askOneOf asks a server for what others may have, too, which are not kept waiting for ever.
+func (l *link) askOneOf(ctx context.Context, in backend.Inbound) (jsonrpc.Message, error) {
+	ctx, stop := context.WithTimeout(ctx, partFor)
 	defer stop()
-	m, err := l.ask(bounded, in, in.Params)
-	if err != nil && bounded.Err() != nil && ctx.Err() == nil {
-		err = fmt.Errorf("it did not answer in %v", partFor)
-	}
-	return m, err
+	return l.ask(ctx, in, in.Params)
 }
 
 // notFound is the code for a resource that is not there (2025-11-25, Resources, "Error Handling").

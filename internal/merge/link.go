@@ -202,12 +202,9 @@ func (l *link) connect(n int, in backend.Inbound) {
 		l.opened(n, nil, err)
 		return
 	}
-	tell := func(method string) {
-		about.Message = jsonrpc.Message{Kind: jsonrpc.Notification, Method: method, Raw: jsonrpc.AppendRequest(nil, nil, method, nil)}
-		_ = conn.Deliver(about) // it has ended, which is told elsewhere
-	}
 	if initialized || in.Method != protocol.MethodInitialize {
-		tell(protocol.MethodInitialized)
+		about.Message = notification(protocol.MethodInitialized, nil)
+		_ = conn.Deliver(about) // it has ended, which is told elsewhere
 	}
 	ctx, stop := context.WithTimeout(ctx, stateFor)
 	defer stop()
@@ -301,6 +298,9 @@ func (l *link) ask(ctx context.Context, in backend.Inbound, params []byte) (json
 	if ctx.Err() != nil {
 		l.cancelOwn(p.id)
 	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = errLate
+	}
 	return m, err
 }
 
@@ -312,14 +312,16 @@ func (l *link) cancelOwn(id []byte) {
 	if !open || conn == nil {
 		return
 	}
-	params := append(append([]byte(`{"requestId":`), id...), '}')
-	_ = conn.Deliver(backend.Inbound{Message: jsonrpc.Message{ // it has ended, which is told elsewhere
-		Kind: jsonrpc.Notification, Method: protocol.MethodCancelled, Params: params,
-		Raw: jsonrpc.AppendRequest(nil, nil, protocol.MethodCancelled, params),
-	}})
+	_ = conn.Deliver(backend.Inbound{Message: notification(protocol.MethodCancelled, fmt.Appendf(nil, `{"requestId":%s}`, id))}) // it has ended, which is told elsewhere
+}
+
+func notification(method string, params []byte) jsonrpc.Message {
+	return jsonrpc.Message{Kind: jsonrpc.Notification, Method: method, Params: params, Raw: jsonrpc.AppendRequest(nil, nil, method, params)}
 }
 
 var errSilent = fmt.Errorf("it did not answer initialize in %v", openFor)
+
+var errLate = errors.New("it did not answer in time")
 
 var errNoAnswer = errors.New("the server has ended, or could not be opened")
 

@@ -25,8 +25,10 @@ type fake struct {
 	asks   string        // the method at which it asks the client, in no call in particular
 	starts time.Duration // how long it takes to start
 
-	closed atomic.Int32
-	called backend.Call // of the last request of that method
+	closed    atomic.Int32
+	cancelled atomic.Int32 // requests
+	ends      func(why error)
+	called    backend.Call // of the last request of that method
 }
 
 type fakeConn struct {
@@ -36,10 +38,14 @@ type fakeConn struct {
 
 func (f *fake) Open(_ context.Context, _ backend.Start, sink backend.Sink) (backend.Conn, error) {
 	time.Sleep(f.starts)
+	f.ends = func(why error) { sink.Closed(why, false) }
 	return &fakeConn{f, sink}, nil
 }
 
 func (c *fakeConn) Deliver(in backend.Inbound) error {
+	if in.Method == "notifications/cancelled" {
+		c.f.cancelled.Add(1)
+	}
 	if in.Kind != jsonrpc.Request || c.f.silent.Load() {
 		return nil
 	}

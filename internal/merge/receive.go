@@ -21,9 +21,6 @@ func (s *linkSink) EmitUnrelated(m jsonrpc.Message) { s.l.receive(s.n, nil, m, t
 // Closed implements [backend.Sink].
 func (s *linkSink) Closed(why error, _ bool) { s.l.ended(s.n, why) }
 
-// methodLog is what servers log with: they may do so for a call, without saying for which.
-const methodLog = "notifications/message"
-
 // receive takes one message of the server.
 func (l *link) receive(n int, call backend.Call, m jsonrpc.Message, unrelated bool) {
 	l.mu.Lock()
@@ -51,7 +48,7 @@ func (l *link) receive(n int, call backend.Call, m jsonrpc.Message, unrelated bo
 	case jsonrpc.Notification:
 		if m.Method == protocol.MethodCancelled {
 			m = l.c.cancelAsked(l, m)
-		} else if call == nil && m.Method == methodLog {
+		} else if call == nil && m.Method == protocol.MethodLog {
 			call = l.onlyCall()
 		}
 	}

@@ -1,6 +1,7 @@
 package merge
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -40,12 +41,49 @@ func (c *client) hears(id string) bool {
 	}
 }
 
+// asked returns how many questions of servers wait for the client.
+func (c *client) asked() int {
+	of, _ := c.conn.(*conn)
+	of.mu.Lock()
+	defer of.mu.Unlock()
+	return len(of.asked)
+}
+
+// What a server asked is forgotten if it does not start, and who waits for one that is closed meanwhile goes on.
+func TestNotOpened(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		a := &fake{tool: "x", asks: "initialize", mute: []string{"initialize"}}
+		c := newClient(t, New(func() []Member { return []Member{{Name: "a", Backend: a, Prefix: "a_"}} }, slog.New(slog.DiscardHandler)))
+		c.tell(t, "1", "initialize", "{}")
+		synctest.Wait()
+		if n := c.asked(); n != 1 {
+			t.Errorf("%d questions wait", n)
+		}
+		if !c.hears("1") {
+			t.Error("initialize is not answered")
+		}
+		time.Sleep(2 * openFor)
+		if n := c.asked(); n != 0 {
+			t.Errorf("%d questions of a server that did not start are kept", n)
+		}
+		c.tell(t, "2", "initialize", "{}")
+		synctest.Wait()
+		of, _ := c.conn.(*conn)
+		of.links()[0].close()
+		began := time.Now()
+		if c.hears("2"); time.Since(began) > 0 {
+			t.Errorf("a server that is closed is waited for: %v", time.Since(began))
+		}
+	})
+}
+
 // A server that leaves some methods unanswered keeps nobody waiting for others, and none of its
 // conversations open, once it is a member no longer.
 func TestSilent(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		a := &fake{tool: "x", mute: []string{"tools/call", "logging/setLevel", "resources/read", "resources/subscribe"}}
+		a := &fake{tool: "x", asks: "tools/call", mute: []string{"tools/call", "logging/setLevel", "resources/read", "resources/subscribe"}}
 		both := []Member{{Name: "a", Backend: a, Prefix: "a_"}, {Name: "b", Backend: &fake{tool: "y"}, Prefix: "b_"}}
 		var members atomic.Pointer[[]Member]
 		members.Store(&both)
@@ -55,19 +93,30 @@ func TestSilent(t *testing.T) {
 		c.tell(t, "", "notifications/initialized", "{}")
 		for i, method := range []string{"logging/setLevel", "resources/read", "resources/subscribe"} {
 			id := fmt.Sprint(10 + i)
-			c.tell(t, id, method, `{"level":"info","uri":"b://y"}`)
+			c.tell(t, id, method, `{"level":"info","uri":"b://`+id+`"}`)
 			if !c.hears(id) {
 				t.Errorf("%s is not answered, as one of the servers is silent", method)
 			}
 		}
+		a.ends(errors.New("killed"))
+		if tools, _ := c.tools(t); tools != "a_x b_y" {
+			t.Errorf("a server that does not answer logging/setLevel is not there when it is opened again: %s", tools)
+		}
 		c.tell(t, "20", "tools/call", `{"name":"a_x"}`)
 		c.tell(t, "", "notifications/cancelled", `{"requestId":20}`)
+		synctest.Wait()
+		if n := a.cancelled.Load(); n != 4 {
+			t.Errorf("the server was told of %d cancelled requests, want 4", n)
+		}
 		only := both[1:]
 		members.Store(&only)
 		b.Changed()
 		time.Sleep(time.Minute)
-		if a.closed.Load() != 1 {
-			t.Errorf("a server that does not answer a cancelled call was closed %d times after it was removed", a.closed.Load())
+		if a.closed.Load() != 2 { // also after it was killed
+			t.Errorf("a server that does not answer a cancelled call was closed %d times after it was removed", a.closed.Load()-1)
+		}
+		if n := c.asked(); n != 0 {
+			t.Errorf("%d questions of a server that was removed are kept", n)
 		}
 	})
 }

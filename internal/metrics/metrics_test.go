@@ -132,6 +132,19 @@ func TestBoundedLabels(t *testing.T) {
 	}
 }
 
+// Nobody has to ask for the figures: what is not added to them is bounded.
+func TestTallyBounded(t *testing.T) {
+	t.Parallel()
+	m := New(Source{})
+	for range 3*mostEndings - 1 {
+		call(m, "a", "ping", "").End(0, observe.Result, 0)
+	}
+	if n := len(m.seriesOf(seriesKey{"a", "ping", ""}).tally.ended); n != mostEndings-1 {
+		t.Errorf("%d calls wait to be counted", n)
+	}
+	want(t, m, map[string]float64{"calls_total{method=ping outcome=result server=a tool=}": 3*mostEndings - 1})
+}
+
 func TestReaders(t *testing.T) {
 	t.Parallel()
 	m := New(Source{})

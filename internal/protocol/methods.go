@@ -22,6 +22,7 @@ const (
 	MethodInitialized          = "notifications/initialized"
 	MethodCancelled            = "notifications/cancelled"
 	MethodProgress             = "notifications/progress"
+	MethodLog                  = "notifications/message"
 	MethodToolsListChanged     = "notifications/tools/list_changed"
 	MethodPromptsListChanged   = "notifications/prompts/list_changed"
 	MethodResourcesListChanged = "notifications/resources/list_changed"

@@ -111,7 +111,7 @@ func (c *legacyServer) notified(of backend.Call, m jsonrpc.Message) {
 	switch m.Method {
 	case protocol.MethodProgress:
 		c.progressed(m)
-	case methodLog:
+	case protocol.MethodLog:
 		c.logged(of, m)
 	case protocol.MethodToolsListChanged, protocol.MethodPromptsListChanged,
 		protocol.MethodResourcesListChanged, protocol.MethodResourceUpdated:
@@ -133,7 +133,6 @@ func (c *legacyServer) notified(of backend.Call, m jsonrpc.Message) {
 }
 
 const (
-	methodLog    = "notifications/message"
 	methodElicit = protocol.MethodElicit
 )
 

@@ -100,7 +100,7 @@ func (r *relay) Emit(of backend.Call, m jsonrpc.Message) {
 		r.progressed(m)
 	case m.Method == protocol.MethodCancelled:
 		r.cancelled(m)
-	case m.Method == methodLog:
+	case m.Method == protocol.MethodLog:
 		r.logged(of, m)
 	default:
 		r.notified(of, m)
