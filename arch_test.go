@@ -26,6 +26,7 @@ var layers = []struct {
 	imports []string
 }{
 	{"internal/testlong", nil}, // the flag -long of tests
+	{"internal/testport", nil}, // ports for tests
 	{"internal/panics", nil},
 	{"jsonrpc", nil},
 	{"internal/sse", nil},
@@ -46,9 +47,9 @@ var layers = []struct {
 	{"internal/engine/durable", []string{"stream", "internal/engine/shared", "internal/engine/memory", "internal/cluster"}},
 	{"internal/engine/durable/logtest", []string{"stream", "internal/engine/durable", "internal/cluster"}},
 	{"internal/engine/jetstream", []string{"stream", "internal/engine/durable", "internal/cluster"}},
-	{"internal/engine/jetstream/natstest", nil},
+	{"internal/engine/jetstream/natstest", []string{"internal/testport"}},
 	{"internal/engine/redis", []string{"stream", "internal/engine/durable", "internal/cluster"}},
-	{"internal/engine/redis/redistest", []string{"internal/testlong"}},
+	{"internal/engine/redis/redistest", []string{"internal/testlong", "internal/testport"}},
 	{"engine", []string{"stream", "internal/cluster", "internal/redact", "internal/engine/memory", "internal/engine/durable", "internal/engine/jetstream", "internal/engine/redis"}},
 	{"backend", []string{"jsonrpc"}},
 	{"backend/message", []string{"backend", "jsonrpc"}},

@@ -17,6 +17,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"holdfast/internal/auth/authtest"
+	"holdfast/internal/testport"
 )
 
 // A recording is a server over HTTP that keeps which Authorization headers it got.
@@ -110,7 +111,7 @@ func serveFile(t *testing.T, text string, args ...string) (base string) {
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	at := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	at := testport.Addr(t)
 	all := []string{"--config", file, "--listen", at}
 	for _, a := range args {
 		all = append(all, strings.ReplaceAll(a, "$ADDR", at))

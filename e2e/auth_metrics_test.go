@@ -1,19 +1,19 @@
 package e2e
 
 import (
-	"fmt"
 	"net/http"
 	"strings"
 	"testing"
 
 	"holdfast/internal/auth/authtest"
+	"holdfast/internal/testport"
 )
 
 // TestAuthMetrics has requests that are refused counted.
 func TestAuthMetrics(t *testing.T) {
 	t.Parallel()
 	as := authtest.New(t)
-	admin := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	admin := testport.Addr(t)
 	p := serveGuarded(t, as, "--admin", admin)
 	for token, want := range map[string]int{
 		"wrong":                                 http.StatusUnauthorized,

@@ -16,12 +16,13 @@ import (
 
 	"holdfast/internal/auth/authtest"
 	"holdfast/internal/testlong"
+	"holdfast/internal/testport"
 )
 
 // serveGuarded serves the demo for clients with a token for its URL.
 func serveGuarded(t *testing.T, as *authtest.Server, args ...string) *program {
 	t.Helper()
-	at := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	at := testport.Addr(t)
 	return serve(t, append([]string{"--demo", "--listen", at, "--auth-issuer", as.URL, "--auth-resource", "http://" + at, "--auth-scopes", "mcp"}, args...)...)
 }
 

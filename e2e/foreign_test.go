@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -13,7 +12,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -23,6 +21,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"holdfast/internal/testlong"
+	"holdfast/internal/testport"
 )
 
 // A foreign is a running server that nobody here wrote.
@@ -149,31 +148,18 @@ func everythingOver(t *testing.T, transport, path string) *foreign {
 	listening := regexp.MustCompile(`on port (\d+)$`)
 	// It takes no port 0. Somebody else may take the port that was free just now.
 	for try := 0; ; try++ {
-		port := strconv.Itoa(freePort(t))
+		addr := testport.Addr(t)
+		_, port, _ := net.SplitHostPort(addr)
 		cmd := exec.Command("node", filepath.Join(dir, everything), transport)
 		cmd.Env = append(os.Environ(), "PORT="+port)
 		if found := begin(t, cmd, listening); found != nil {
-			f.url = "http://127.0.0.1:" + port + path
+			f.url = "http://" + addr + path
 			return f
 		}
 		if try == 3 {
 			t.Fatal("server-everything does not start")
 		}
 	}
-}
-
-func freePort(t *testing.T) int {
-	t.Helper()
-	for range 1000 {
-		// Not one that the system gives to others meanwhile, when they ask for any.
-		port := 10_000 + rand.IntN(20_000)
-		if l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port)); err == nil {
-			l.Close()
-			return port
-		}
-	}
-	t.Fatal("no port is free")
-	return 0
 }
 
 // buildPeers builds the benchmarks' peers, which are a module of their own, and

@@ -17,6 +17,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"holdfast/internal/testlong"
+	"holdfast/internal/testport"
 )
 
 func TestMain(m *testing.M) {
@@ -42,7 +43,7 @@ func TestScripts(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = taken.Close() })
-	free := freePort(t)
+	free := testport.Addr(t)
 	hosts, err := filepath.Abs("../../internal/config/testdata")
 	if err != nil {
 		t.Fatal(err)

@@ -24,6 +24,7 @@ import (
 
 	"holdfast/client"
 	"holdfast/internal/testlong"
+	"holdfast/internal/testport"
 )
 
 // A secretTry is a command line, or a variable of the environment, that holds a
@@ -235,7 +236,7 @@ func secretTries() []secretTry {
 func TestSecretsInURLs(t *testing.T) {
 	t.Parallel()
 	server := repeater(t)
-	free, demo := freePort(t), demoAt(t)
+	free, demo := testport.Addr(t), demoAt(t)
 	// What a shell, a URL or a password may make trouble with.
 	secrets := []string{"s3cr3tWord", "s3cr3t%2FWord", "s3cr3t%20Wo%25rd"}
 	tries := secretTries()

@@ -14,28 +14,24 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"holdfast/internal/engine/durable"
 	"holdfast/internal/engine/redis/redistest"
+	"holdfast/internal/testport"
 )
 
 // Over TLS a server has to have a certificate that is trusted, unless the URL says
 // otherwise.
 func TestTLS(t *testing.T) {
 	t.Parallel()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	port := strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
-	l.Close()
+	addr := testport.Addr(t)
+	_, port, _ := net.SplitHostPort(addr)
 	cert, key := certificate(t)
 	redistest.Start(t, "--tls-port", port, "--tls-cert-file", cert, "--tls-key-file", key, "--tls-auth-clients", "no")
-	url := "rediss://127.0.0.1:" + port + "/0"
+	url := "rediss://" + addr + "/0"
 	for end := time.Now().Add(30 * time.Second); ; { // a busy machine may not get as far as the certificate in time
 		l, err := Open(t.Context(), url, durable.Options{Logger: quiet})
 		if err == nil {

@@ -9,7 +9,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"net/url"
 	"os"
@@ -21,6 +20,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"holdfast/internal/testport"
 )
 
 // User and Password are what a client needs.
@@ -97,14 +98,14 @@ func forTest(t testing.TB, start func(string, int) (*Servers, error)) *Servers {
 }
 
 func start(dir string, n int, l launch) (*Servers, error) {
-	ports, err := freePorts(2 * n)
+	ports, err := testport.Free(2 * n)
 	if err != nil {
 		return nil, err
 	}
 	s := &Servers{launch: l}
 	var routes []string
 	for i := range n {
-		routes = append(routes, "nats://"+loopback(ports[n+i]))
+		routes = append(routes, "nats://"+testport.Loopback(ports[n+i]))
 	}
 	for i := range n {
 		s.nodes = append(s.nodes, &node{config: config{
@@ -136,7 +137,7 @@ func (s *Servers) URL() string {
 }
 
 // Addr is the host and port of a server, for clients.
-func (s *Servers) Addr(i int) string { return loopback(s.nodes[i].Port) }
+func (s *Servers) Addr(i int) string { return testport.Loopback(s.nodes[i].Port) }
 
 // Len is the number of servers, running or not.
 func (s *Servers) Len() int { return len(s.nodes) }
@@ -273,27 +274,3 @@ func until(f func() error) error {
 		time.Sleep(20 * time.Millisecond) // polling: nobody tells of this
 	}
 }
-
-// freePorts returns ports that nobody listens on now. Systems give ports of these numbers to
-// nobody who asks for any: tests do so all the time, and a server that starts, or was
-// killed, would find another one in its place.
-func freePorts(n int) ([]int, error) {
-	const first, last, attempts = 15000, 32000, 1000
-	ports := make([]int, 0, n)
-	var err error
-	for range attempts {
-		if len(ports) == n {
-			return ports, nil
-		}
-		port := first + rand.IntN(last-first)
-		var l net.Listener
-		if l, err = net.Listen("tcp", loopback(port)); err != nil {
-			continue
-		}
-		defer l.Close()
-		ports = append(ports, port)
-	}
-	return nil, fmt.Errorf("natstest: %w", err)
-}
-
-func loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"holdfast/internal/testlong"
+	"holdfast/internal/testport"
 )
 
 // patience is how long a server may take to start or to end.
@@ -72,9 +73,11 @@ func (s *Server) begin() {
 	s.t.Helper()
 	var err error
 	for range 5 { // another may take the port before the server does
-		if s.port, err = freePort(); err != nil {
+		var ports []int
+		if ports, err = testport.Free(1); err != nil {
 			break
 		}
+		s.port = ports[0]
 		if err = s.run(); err == nil {
 			break
 		}
@@ -90,23 +93,8 @@ func (s *Server) begin() {
 	})
 }
 
-func freePort() (int, error) {
-	// Cluster has a second port, 10000 above the first.
-	for {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			return 0, err
-		}
-		port := l.Addr().(*net.TCPAddr).Port
-		l.Close()
-		if port < 55000 {
-			return port, nil
-		}
-	}
-}
-
 // Addr returns the server's host and port.
-func (s *Server) Addr() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(s.port)) }
+func (s *Server) Addr() string { return testport.Loopback(s.port) }
 
 // URL returns the server's URL, with database 0.
 func (s *Server) URL() string { return "redis://" + s.Addr() + "/0" }
