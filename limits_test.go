@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -365,6 +366,8 @@ func TestQueueOfPipe(t *testing.T) {
 	say(toolCall(5, "echo"))
 	hears(`"id":5`, `"result"`)
 	say(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":2}}`)
+	say(toolCall(6, "echo")) // when this is answered, that was taken
+	hears(`"id":6`, `"result"`)
 	s.release <- struct{}{}
 	hears(`"id":1`, `"result"`)
 	if id := <-s.running; id != "3" {
@@ -375,6 +378,47 @@ func TestQueueOfPipe(t *testing.T) {
 	hears(`"id":3`, `"result"`)
 	if err := <-served; err != nil {
 		t.Error(err)
+	}
+}
+
+// Over HTTP, a client that cancels a call which waits, and stays connected, has it wait no more: it
+// never begins, and its request has no response, as that of any call that is cancelled.
+func TestQueueCancelled(t *testing.T) {
+	t.Parallel()
+	s := &shift{running: make(chan string), release: make(chan struct{})}
+	figures := prometheus.NewRegistry()
+	l := newLimited(t, s, func(o *holdfast.Options) {
+		o.Limits.ToolCalls, o.Limits.Queue, o.Limits.QueueWait, o.Metrics, o.MaxShare = 1, 3, time.Minute, figures, 1
+	})
+	ann, bob := l.begin("ann"), l.begin("bob")
+	answers := make(chan string, 3)
+	call := func(user, session string, id int) {
+		status, _, text := l.post(user, session, toolCall(id, "held"))
+		answers <- fmt.Sprint(id, status, len(text) > 0)
+	}
+	go call("ann", ann, 1)
+	<-s.running
+	go call("ann", ann, 2)
+	await(t, "one waits", func() bool { return waiting(t, figures) == 1 })
+	go call("bob", bob, 2)
+	await(t, "two wait", func() bool { return waiting(t, figures) == 2 })
+	if status, _, text := l.post("ann", ann, toolCall(2, "held")); status != http.StatusBadRequest || !strings.Contains(text, "in flight") {
+		t.Errorf("another call with the id of one that waits: %d %s", status, text)
+	}
+	if status, _, text := l.post("ann", ann, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":2}}`); status != http.StatusAccepted {
+		t.Errorf("%d %s", status, text)
+	}
+	if got := <-answers; got != "2 202 false" {
+		t.Errorf("cancelled: %s", got)
+	}
+	await(t, "bob's waits", func() bool { return waiting(t, figures) == 1 })
+	s.release <- struct{}{}
+	<-s.running
+	s.release <- struct{}{}
+	got := []string{<-answers, <-answers}
+	slices.Sort(got)
+	if want := []string{"1 200 true", "2 200 true"}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -25,8 +26,9 @@ func (x *exchange) origin() session.Origin {
 
 // admitAlone has an exchange begin that stands alone, if limits let it, or when it is its turn.
 func (h *Handler) admitAlone(x *exchange) (err error) {
-	if x.once.pass, err = h.sessions.AdmitAlone(x.principal, x.r.RemoteAddr, x.msgs); err != nil {
-		x.once.pass, err = h.awaitExchange(x, err)
+	x.once.pass, err = h.sessions.AdmitAlone(x.principal, x.r.RemoteAddr, x.msgs)
+	if full, ok := waits(err); ok {
+		x.once.pass, err = h.awaitExchange(x.r.Context(), x, full)
 	}
 	x.once.admitted = err == nil
 	return err
@@ -42,8 +44,18 @@ func (m *mux) origin(pass *limit.Pass) session.Origin {
 //
 //go:noinline
 func (h *Handler) beginInTurn(x *exchange, msgs []jsonrpc.Message, light bool, err error) (b begun, _ error) {
+	full, ok := waits(err)
+	if !ok {
+		return b, err
+	}
+	i := slices.IndexFunc(msgs, func(msg jsonrpc.Message) bool { return msg.Kind == jsonrpc.Request })
+	ctx, over, err := x.session.AwaitTurn(x.r.Context(), msgs[i].ID)
+	if err != nil {
+		return b, err
+	}
+	defer over()
 	from := x.origin()
-	if from.Pass, err = h.awaitExchange(x, err); err != nil {
+	if from.Pass, err = h.awaitExchange(ctx, x, full); err != nil {
 		return b, err
 	}
 	defer from.Pass.Release() // what the call has not taken
@@ -54,21 +66,21 @@ func (h *Handler) beginInTurn(x *exchange, msgs []jsonrpc.Message, light bool, e
 //
 //go:noinline
 func (h *Handler) beginModernInTurn(x *exchange, err error) (b begun, _ error) {
+	full, ok := waits(err)
+	if !ok {
+		return b, err
+	}
 	from := x.origin()
-	if from.Pass, err = h.awaitExchange(x, err); err != nil {
+	if from.Pass, err = h.awaitExchange(x.r.Context(), x, full); err != nil {
 		return b, err
 	}
 	defer from.Pass.Release() // what the call has not taken
 	return h.beginModern(x, from)
 }
 
-// awaitExchange waits for the turn of an exchange that err has refused, until its client leaves.
-func (h *Handler) awaitExchange(x *exchange, err error) (*limit.Pass, error) {
-	ctx := x.r.Context()
-	full, ok := waits(err)
-	if !ok {
-		return nil, err
-	}
+// awaitExchange waits for the turn of an exchange that full has refused, until ctx ends, or its client
+// leaves another node.
+func (h *Handler) awaitExchange(ctx context.Context, x *exchange, full *limit.Refusal) (*limit.Pass, error) {
 	if x.from != nil && x.once.name != "" {
 		watched, attended := h.nodes.WatchRequest(ctx, x.once.name)
 		defer attended()
@@ -83,37 +95,40 @@ func waits(err error) (*limit.Refusal, bool) {
 	return full, errors.As(err, &full) && full.Waits()
 }
 
-// awaitTurn waits until a call may begin. The error is ctx's, or a refusal.
+// awaitTurn waits until a call may begin. The error is ctx's, session.ErrCancelled, or a refusal.
 func (h *Handler) awaitTurn(ctx context.Context, turn limit.Turn) (*limit.Pass, error) {
 	began := time.Now()
 	pass, err := turn.Wait(ctx, h.draining)
 	if h.opts.Observers != nil {
 		h.opts.Observers.Happened(observe.Waited{Took: time.Since(began), Began: err == nil})
 	}
+	if err != nil && errors.Is(context.Cause(ctx), session.ErrCancelled) {
+		err = session.ErrCancelled
+	}
 	return pass, err
 }
 
 // callInTurn makes a call on a connection that err has refused, once it is its turn. It does not
 // wait. It is false if the call does not.
-func (m *mux) callInTurn(msgs []jsonrpc.Message, batch bool, err error) bool {
+func (m *mux) callInTurn(s *session.Session, msgs []jsonrpc.Message, batch bool, err error) bool {
 	full, ok := waits(err)
 	if !ok {
 		return false
 	}
-	id := string(jsonrpc.Key(msgs[0].ID))
+	ctx, over, err := s.AwaitTurn(m.ctx, msgs[0].ID)
+	if err != nil {
+		m.fail(msgs, err)
+		return true
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.state == muxClosed || m.waiting[id] != nil {
-		return false
+	if m.state == muxClosed {
+		over()
+		return true
 	}
-	if m.waiting == nil {
-		m.waiting = make(map[string]context.CancelFunc)
-	}
-	ctx, stop := context.WithCancel(m.ctx)
-	m.waiting[id] = stop
+	m.waiting++
 	turn := full.Queue() // here: calls have their turns in the order in which they came
 	m.work.Go(func() {
-		defer stop()
 		pass, err := m.h.awaitTurn(ctx, turn)
 		switch {
 		case ctx.Err() != nil: // it was cancelled, or the connection has ended
@@ -123,8 +138,9 @@ func (m *mux) callInTurn(msgs []jsonrpc.Message, batch bool, err error) bool {
 		default:
 			m.callAdmitted(msgs, batch, pass)
 		}
+		over()
 		m.mu.Lock()
-		delete(m.waiting, id)
+		m.waiting--
 		m.mu.Unlock()
 		session.Wake(m.ready)
 	})
@@ -135,7 +151,7 @@ func (m *mux) callInTurn(msgs []jsonrpc.Message, batch bool, err error) bool {
 func (m *mux) isAnyWaiting() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return len(m.waiting) > 0
+	return m.waiting > 0
 }
 
 // callAdmitted makes a call that has waited for its turn.

@@ -67,10 +67,10 @@ type muxSession struct {
 // muxExchanges are those of a mux that have a goroutine. They are guarded by mux.mu.
 type muxExchanges struct {
 	open          map[*muxExchange]struct{}
-	foreign       map[string]*muxExchange       // those of other sessions, by the ids of their requests
-	otherSessions bool                          // a call of another session was resumed here
-	work          sync.WaitGroup                // those that copy from the log, or wait for their turn
-	waiting       map[string]context.CancelFunc // calls that a limit has wait, by the keys of their ids
+	foreign       map[string]*muxExchange // those of other sessions, by the ids of their requests
+	otherSessions bool                    // a call of another session was resumed here
+	work          sync.WaitGroup          // those that copy from the log, or wait for their turn
+	waiting       int                     // calls that a limit has wait
 }
 
 // A muxState is what may still happen on a connection:

@@ -243,7 +243,7 @@ func (m *mux) call(msgs []jsonrpc.Message, batch bool, before *forwardedExchange
 	light := key == "" && m.h.light(values, header, s, msgs)
 	got, err := m.h.begin(s, msgs, light, runOnce{key: key}, m.origin(pass))
 	switch {
-	case err != nil && m.callInTurn(msgs, batch, err):
+	case errors.Is(err, session.ErrCancelled), err != nil && m.callInTurn(s, msgs, batch, err):
 		return
 	case err != nil:
 		m.elsewhere(msgs, batch, err)

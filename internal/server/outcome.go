@@ -130,7 +130,7 @@ func (h *Handler) start(x *exchange, o *outcome) (err error) {
 		}
 		return h.startCall(x, o)
 	case forMessages:
-		return h.startMessages(x, o)
+		err = h.startMessages(x, o)
 	case forNamed:
 		o.kind = outcomeAccepted
 		for i := 0; i < len(x.msgs) && err == nil; i++ {
@@ -160,7 +160,10 @@ func (h *Handler) start(x *exchange, o *outcome) (err error) {
 			err = session.ErrBadID
 		}
 	case forPairMessages:
-		return h.startPairMessages(x, o)
+		err = h.startPairMessages(x, o)
+	}
+	if errors.Is(err, session.ErrCancelled) { // before it has begun
+		o.begun, o.kind, err = begun{session: s}, outcomeAccepted, nil
 	}
 	return err
 }

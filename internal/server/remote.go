@@ -192,9 +192,8 @@ func (m *mux) forwardHome(x *exchange) ([]byte, error) {
 	return bytes.Clone(text), err
 }
 
-// cancels notes that a client cancels a request. One that waits for its turn does so no more. If
-// it was forwarded its stream may end
-// without a response, and its id is free, as it is at the owner.
+// cancels notes that a client cancels a request. If it was forwarded its stream may end without
+// a response, and its id is free, as it is at the owner.
 func (m *mux) cancels(msg *jsonrpc.Message) {
 	if msg.Method != "notifications/cancelled" {
 		return
@@ -202,9 +201,6 @@ func (m *mux) cancels(msg *jsonrpc.Message) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	key := string(jsonrpc.Key(jsonrpc.Field(msg.Params, "requestId")))
-	if stop := m.waiting[key]; stop != nil {
-		stop()
-	}
 	if x := m.foreign[key]; x != nil && x.forward != nil {
 		x.forward.wanted = max(x.forward.wanted, wantedNoMore)
 		delete(m.foreign, key)

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"encoding/json"
+	"errors"
 
 	"holdfast/internal/limit"
 	"holdfast/internal/session"
@@ -49,7 +50,7 @@ func (m *mux) callTask(s *session.Session, msg *jsonrpc.Message, key string, pas
 	one := []jsonrpc.Message{*msg}
 	got, err := m.h.begin(s, one, false, runOnce{key: key}, m.origin(pass))
 	if err != nil {
-		if !m.callInTurn(one, false, err) {
+		if !errors.Is(err, session.ErrCancelled) && !m.callInTurn(s, one, false, err) {
 			m.elsewhere(one, false, err)
 		}
 		return

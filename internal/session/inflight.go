@@ -47,6 +47,10 @@ func (s *Session) addRequests(c *Call, msgs []jsonrpc.Message, pass *limit.Pass)
 			s.removeCall(c)
 			return ErrDuplicate
 		}
+		if w := s.waiting[string(key)]; w != nil && w.cancelled {
+			s.removeCall(c)
+			return ErrCancelled
+		}
 		if s.inFlight == nil {
 			s.inFlight = make(map[string]*inflight)
 		}
@@ -217,12 +221,15 @@ func (s *Session) failAll(lost []*inflight, e *jsonrpc.Error) {
 	}
 }
 
-// cancel ends a request. The backend is told by the one who calls, if it is to know, and
+// cancel ends a request, also one that waits for its turn. The backend is told by the one who calls, if it is to know, and
 // whatever it still says of it is dropped. Of a request that was handed off nothing is cancelled.
 func (s *Session) cancel(id []byte) (tell bool) {
 	s.mu.Lock()
 	rq := s.inFlight[string(jsonrpc.Key(id))]
 	switch {
+	case rq == nil && s.cancelWaiting(id):
+		s.mu.Unlock()
+		return false
 	case rq == nil || rq.call.method == protocol.MethodInitialize:
 		s.mu.Unlock()
 		return true

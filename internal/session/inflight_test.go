@@ -38,6 +38,35 @@ func TestIDSpelling(t *testing.T) {
 	}
 }
 
+// A client can cancel a request until the very moment at which it is put on record: then it does not
+// begin. Its id is free after that, and not before.
+func TestCancelledInTurn(t *testing.T) {
+	h := newHouse(t, Options{}, nil)
+	defer h.close()
+	s := h.open("")
+	ctx, over, err := s.AwaitTurn(t.Context(), []byte("5"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := s.AwaitTurn(t.Context(), []byte("5")); !errors.Is(err, ErrDuplicate) {
+		t.Errorf("a second one with the id: %v", err)
+	}
+	if err := s.Send(t.Context(), parse(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":5}}`), nil); err != nil {
+		t.Error(err)
+	}
+	if !errors.Is(context.Cause(ctx), ErrCancelled) {
+		t.Errorf("it waits: %v", context.Cause(ctx))
+	}
+	if _, err := s.Begin([]jsonrpc.Message{parse(request(5))}, true); !errors.Is(err, ErrCancelled) {
+		t.Errorf("it begins: %v", err)
+	}
+	over()
+	begin(t, s, true, request(5))
+	if in := <-h.desk.last().in; in.Kind != jsonrpc.Request { // nobody has told the backend of what it had not
+		t.Errorf("%s arrived", in.Raw)
+	}
+}
+
 // A batch may hold answers and notifications beside requests.
 func TestMixedBatch(t *testing.T) {
 	h := newHouse(t, Options{}, nil)

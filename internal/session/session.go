@@ -77,6 +77,7 @@ type Session struct {
 	revision string
 	noted    uint64               // how far the standalone stream was told, as the store knows
 	inFlight map[string]*inflight // in flight, by the key of their id
+	waiting  map[string]*turn     // requests that a limit has wait, by the same; nil if there are none
 	asked    serverRequests
 	backend  conversation
 	tools    toolHints
@@ -175,7 +176,7 @@ func (s *Session) idle(now, ttl time.Duration) bool {
 // memory until it says something else than its responses. from says where msgs come from, once
 // at the most.
 //
-// The errors are [ErrDuplicate], [ErrBusy], [ErrClosing], [ErrNotFound],
+// The errors are [ErrDuplicate], [ErrCancelled], [ErrBusy], [ErrClosing], [ErrNotFound],
 // [ErrMoved], a [*limit.Refusal], and that of a store which does not take what has to be known of the
 // call before it runs.
 func (s *Session) Begin(msgs []jsonrpc.Message, light bool, from ...Origin) (*Call, error) {
