@@ -18,6 +18,7 @@ import (
 
 	"holdfast"
 	"holdfast/backend/message"
+	"holdfast/internal/testlong"
 	"holdfast/jsonrpc"
 )
 
@@ -157,7 +158,7 @@ func allocations(f func()) float64 {
 // which stays direct. These are the allocations besides those of net/http. Three are
 // the test's own.
 func TestAllocationsOfLightCall(t *testing.T) {
-	if raceEnabled {
+	if testlong.Race {
 		t.Skip("the race detector allocates, too")
 	}
 	m := newMeasured(t)
@@ -170,7 +171,7 @@ func TestAllocationsOfLightCall(t *testing.T) {
 // TestAllocationsOfModernCall guards the path of a call of revision 2026-07-28 to an mcp.Server
 // and back: these are its own and the SDK's.
 func TestAllocationsOfModernCall(t *testing.T) {
-	if raceEnabled {
+	if testlong.Race {
 		t.Skip("the race detector allocates, too")
 	}
 	server := mcp.NewServer(&mcp.Implementation{Name: "exact", Version: "1"}, nil)
@@ -195,7 +196,7 @@ func TestAllocationsOfModernCall(t *testing.T) {
 // TestAllocationsOfStreamEvent guards the path of a message from the backend to the
 // store, and from there to a client that waits for it.
 func TestAllocationsOfStreamEvent(t *testing.T) {
-	if raceEnabled {
+	if testlong.Race {
 		t.Skip("the race detector allocates, too")
 	}
 	m := newMeasured(t)
@@ -220,7 +221,7 @@ func TestAllocationsOfStreamEvent(t *testing.T) {
 
 // TestBytesOfWaitingCall guards what a call costs whose client waits for its answer.
 func TestBytesOfWaitingCall(t *testing.T) {
-	if raceEnabled {
+	if testlong.Race {
 		t.Skip("the race detector takes memory, too")
 	}
 	m := newMeasured(t)

@@ -11,6 +11,7 @@ import (
 
 	"holdfast"
 	"holdfast/backend/message"
+	"holdfast/internal/testlong"
 )
 
 // The figures and the audit of a handler tell the same of its calls.
@@ -61,7 +62,7 @@ func TestObservers(t *testing.T) {
 
 // Figures cost a light call few allocations, and an event of a stream one.
 func TestAllocationsObserved(t *testing.T) {
-	if raceEnabled {
+	if testlong.Race {
 		t.Skip("the race detector allocates, too")
 	}
 	m := newMeasured(t)

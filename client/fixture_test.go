@@ -19,6 +19,7 @@ import (
 
 	"holdfast"
 	"holdfast/client"
+	"holdfast/internal/testlong"
 )
 
 // A world is a server, a client and what is between them.
@@ -118,7 +119,7 @@ const faulty1000 = 250
 // is for connections that are refused, and for a machine that stands still for some
 // seconds, more than once.
 func patience() time.Duration {
-	if raceEnabled {
+	if testlong.Race {
 		return 180 * time.Second
 	}
 	return 90 * time.Second
@@ -170,7 +171,7 @@ const (
 
 // lineSilence is how long one connection for everything may be silent.
 func lineSilence() time.Duration {
-	if raceEnabled {
+	if testlong.Race {
 		return 3 * time.Second
 	}
 	return time.Second
@@ -202,7 +203,7 @@ func (w *world) connect() {
 	switch {
 	case w.way.path != "", w.way.ws:
 		silence = lineSilence()
-	case raceEnabled, w.way.name == "nothing":
+	case testlong.Race, w.way.name == "nothing":
 		silence = 8 * time.Second
 	}
 	opts := &holdfast.ClientOptions{Options: client.Options{

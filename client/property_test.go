@@ -82,7 +82,7 @@ func TestProperty(t *testing.T) {
 	n := *callsFlag
 	switch {
 	case n > 0:
-	case raceEnabled:
+	case testlong.Race:
 		n = 25
 	default:
 		n = testlong.Either(8, 50)

@@ -62,7 +62,7 @@ var build = sync.OnceValue(func() error {
 		return err
 	}
 	args := []string{"run", "-exec", fmt.Sprintf("'%s' keep '%s'", self, built)}
-	if raceEnabled {
+	if testlong.Race {
 		args = append(args, "-race")
 	}
 	out, err := exec.Command("go", append(args, "holdfast/cmd/holdfast")...).CombinedOutput()

@@ -24,7 +24,7 @@ import (
 // The power is lost again and again of one run of a node: strace has recorded what it
 // did to its files, so that a disk can be made as it may be at any time.
 func TestPowerLost(t *testing.T) {
-	if raceEnabled {
+	if testlong.Race {
 		t.Skip("a program with the race detector takes its time under strace")
 	}
 	for _, sync := range []struct {

@@ -52,8 +52,12 @@ func Either[T any](without, with T) T {
 }
 
 // AtOnce has n tests of a package run at a time, unless -parallel says how many: tests that
-// wait more than they work. A TestMain calls it.
+// wait more than they work. Under the race detector, where they work more, it is a few. A
+// TestMain calls it.
 func AtOnce(n int) {
+	if Race { // more of them would keep each other from the processor for seconds
+		n = min(n, 12)
+	}
 	flag.Parse()
 	said := false
 	flag.Visit(func(f *flag.Flag) { said = said || f.Name == "test.parallel" })

@@ -19,6 +19,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/sse"
+	"holdfast/internal/testlong"
 )
 
 var update = flag.Bool("update", false, "write the transcripts of testdata anew")
@@ -61,7 +62,7 @@ func record(t *testing.T, all []scenario) {
 			path := filepath.Join("testdata", s.name+".txt")
 			for range attempts {
 				got := summary(s.record(t))
-				if raceEnabled || t.Failed() || compare(t, path, got) {
+				if testlong.Race || t.Failed() || compare(t, path, got) {
 					return
 				}
 			}

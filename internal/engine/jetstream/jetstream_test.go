@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 	natstest.Main()
 	appender()
 	atOnce := testlong.Either(8, 2) // more starve the three servers of a cluster, under the race detector above all
-	if raceEnabled {
+	if testlong.Race {
 		atOnce = 2
 	}
 	testlong.AtOnce(atOnce)
@@ -44,7 +44,7 @@ func TestFile(t *testing.T) {
 
 // And for a cluster that keeps all three times, and for stores over it.
 func TestCluster(t *testing.T) {
-	if !raceEnabled {
+	if !testlong.Race {
 		testlong.Only(t, "it takes 5 s beside TestFile, which has the same suite")
 	}
 	t.Parallel()

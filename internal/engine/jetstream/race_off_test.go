@@ -1,5 +1,0 @@
-//go:build !race
-
-package jetstream_test
-
-const raceEnabled = false

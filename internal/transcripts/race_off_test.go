@@ -1,5 +1,0 @@
-//go:build !race
-
-package transcripts_test
-
-const raceEnabled = false
