@@ -398,3 +398,17 @@ func TestSocketContinued(t *testing.T) {
 		t.Errorf("got %v", got)
 	}
 }
+
+// A WebSocket whose client ends with a FIN and no close frame, as a program that is killed does, has ended,
+// also while a call of it runs: nobody is there to hear of that.
+func TestSocketWithoutClose(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, config{})
+	c := openSocket(n, 0)
+	c.begin("2025-11-25", "")
+	c.say(callAs("1", "hold", `{}`))
+	held := n.release(1)
+	c.cut(fin)
+	eventually(t, "the reading to end", func() bool { return n.sessions.Readers() == 0 })
+	held[0].Result(result("late"))
+}

@@ -5,6 +5,7 @@ package websocket
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -122,6 +123,9 @@ func (c *Conn) Read() ([]byte, error) {
 	c.reading.Store(ticks())
 	defer c.reading.Store(0)
 	kind, r, err := c.ws.Reader(context.Background())
+	if errors.Is(err, io.EOF) { // not the io.EOF of a pipe, whose client may still read
+		err = io.ErrUnexpectedEOF
+	}
 	if err != nil {
 		return nil, fmt.Errorf("websocket: %w", err)
 	}
@@ -135,6 +139,9 @@ func (c *Conn) Read() ([]byte, error) {
 	_, err = b.ReadFrom(c.meter.Begin(r))
 	c.meter.Done()
 	_ = c.setDeadline(time.Time{})
+	if errors.Is(err, io.EOF) {
+		err = io.ErrUnexpectedEOF
+	}
 	if err != nil {
 		return nil, fmt.Errorf("websocket: %w", err)
 	}
