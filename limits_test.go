@@ -402,9 +402,6 @@ func TestQueueCancelled(t *testing.T) {
 	await(t, "one waits", func() bool { return waiting(t, figures) == 1 })
 	go call("bob", bob, 2)
 	await(t, "two wait", func() bool { return waiting(t, figures) == 2 })
-	if status, _, text := l.post("ann", ann, toolCall(2, "held")); status != http.StatusBadRequest || !strings.Contains(text, "in flight") {
-		t.Errorf("another call with the id of one that waits: %d %s", status, text)
-	}
 	if status, _, text := l.post("ann", ann, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":2}}`); status != http.StatusAccepted {
 		t.Errorf("%d %s", status, text)
 	}
@@ -419,6 +416,181 @@ func TestQueueCancelled(t *testing.T) {
 	slices.Sort(got)
 	if want := []string{"1 200 true", "2 200 true"}; !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// A client that makes a call again, under its key, while that waits has it run once. Nobody can tell it
+// from one whose connection broke where only it noticed.
+func TestQueueRepeated(t *testing.T) {
+	t.Parallel()
+	s := &shift{running: make(chan string), release: make(chan struct{})}
+	figures := prometheus.NewRegistry()
+	l := newLimited(t, s, func(o *holdfast.Options) {
+		o.Limits.ToolCalls, o.Limits.Queue, o.Limits.QueueWait, o.Metrics, o.MaxShare = 1, 3, time.Minute, figures, 1
+	})
+	ann := l.begin("ann")
+	answers := make(chan string, 3)
+	call := func(id int, more ...string) {
+		status, _, text := l.post("ann", ann, toolCall(id, "held"), more...)
+		answers <- fmt.Sprint(status, strings.Contains(text, fmt.Sprintf(`"id":%d,"result"`, id)))
+	}
+	go call(1)
+	<-s.running
+	for n := range 2 {
+		go call(2, "Idempotency-Key", `"k"`)
+		await(t, "it waits", func() bool { return waiting(t, figures) == float64(n+1) })
+	}
+	for want := range 2 {
+		s.release <- struct{}{}
+		if want == 0 {
+			if id := <-s.running; id != "2" {
+				t.Errorf("%s runs", id)
+			}
+		}
+	}
+	for range 3 {
+		if got := <-answers; got != "200 true" {
+			t.Errorf("answered %s", got)
+		}
+	}
+	select {
+	case id := <-s.running:
+		t.Errorf("%s runs again", id)
+	default:
+	}
+}
+
+// A modern client cancels a call that waits by its key.
+func TestQueueCancelledByKey(t *testing.T) {
+	t.Parallel()
+	s := &shift{running: make(chan string), release: make(chan struct{})}
+	figures := prometheus.NewRegistry()
+	l := newLimited(t, s, func(o *holdfast.Options) {
+		o.Limits.ToolCalls, o.Limits.Queue, o.Limits.QueueWait, o.Metrics, o.MaxShare = 1, 3, time.Minute, figures, 1
+	})
+	ann := l.begin("ann")
+	first := make(chan int, 1)
+	go func() {
+		status, _, _ := l.post("ann", ann, toolCall(1, "held"))
+		first <- status
+	}()
+	<-s.running
+	const meta = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}`
+	modern := func(body, method string, more ...string) (int, string) {
+		status, _, text := l.post("ann", "", body, append(more, "Mcp-Protocol-Version", "2026-07-28", "Mcp-Method", method, "Idempotency-Key", `"k"`)...)
+		return status, text
+	}
+	second := make(chan string, 1)
+	go func() {
+		_, text := modern(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"held","arguments":{},`+meta+`}}`, "tools/call", "Mcp-Name", "held")
+		second <- text
+	}()
+	await(t, "it waits", func() bool { return waiting(t, figures) == 1 })
+	if status, text := modern(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":2,`+meta+`}}`, "notifications/cancelled"); status != http.StatusAccepted {
+		t.Errorf("%d %s", status, text)
+	}
+	if text := <-second; !strings.Contains(text, "the request was cancelled") {
+		t.Errorf("answered %s", text)
+	}
+	await(t, "nothing waits", func() bool { return waiting(t, figures) == 0 })
+	s.release <- struct{}{}
+	if status := <-first; status != http.StatusOK {
+		t.Errorf("%d", status)
+	}
+}
+
+// A call that waits keeps its session from expiring, and waits no more when its client ends that.
+func TestQueueOfSession(t *testing.T) {
+	t.Parallel()
+	s := &shift{running: make(chan string), release: make(chan struct{})}
+	figures := prometheus.NewRegistry()
+	const ttl = 200 * time.Millisecond
+	l := newLimited(t, s, func(o *holdfast.Options) {
+		o.Limits.ToolCalls, o.Limits.Queue, o.Limits.QueueWait, o.Metrics, o.MaxShare, o.SessionTTL = 1, 3, time.Minute, figures, 1, ttl
+	})
+	answers := make(chan string, 3)
+	call := func(user, session string, id int) {
+		status, _, _ := l.post(user, session, toolCall(id, "held"))
+		answers <- fmt.Sprint(user, status)
+	}
+	go call("ann", l.begin("ann"), 1)
+	<-s.running
+	bob := l.begin("bob")
+	go call("bob", bob, 2)
+	await(t, "bob's waits", func() bool { return waiting(t, figures) == 1 })
+	time.Sleep(3 * ttl)
+	go call("cat", l.begin("cat"), 3)
+	await(t, "two wait", func() bool { return waiting(t, figures) == 2 })
+	req, _ := http.NewRequestWithContext(t.Context(), http.MethodDelete, l.url, nil)
+	req.Header = http.Header{"Mcp-Session-Id": {bob}, "X-User": {"bob"}}
+	if res, err := http.DefaultClient.Do(req); err != nil || res.StatusCode != http.StatusNoContent {
+		t.Errorf("the session of a call that waits: %v %v", res, err)
+	}
+	if got := <-answers; got != "bob404" {
+		t.Errorf("answered %s", got)
+	}
+	await(t, "one waits", func() bool { return waiting(t, figures) == 1 })
+	s.release <- struct{}{}
+	<-s.running
+	s.release <- struct{}{}
+	got := []string{<-answers, <-answers}
+	slices.Sort(got)
+	if want := []string{"ann200", "cat200"}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// A batch does not wait, also if one request of it alone is limited. One that is larger than a limit is
+// not to be made again.
+func TestQueueOfBatch(t *testing.T) {
+	t.Parallel()
+	s := &shift{running: make(chan string), release: make(chan struct{})}
+	l := newLimited(t, message.HandlerFunc(func(x *message.Exchange) {
+		if x.Method == "initialize" {
+			x.Result([]byte(`{"protocolVersion":"2025-03-26","capabilities":{},"serverInfo":{"name":"s","version":"1"}}`))
+			return
+		}
+		s.Serve(x)
+	}), func(o *holdfast.Options) { o.Limits.ToolCalls, o.Limits.Queue, o.Limits.QueueWait = 1, 3, time.Minute })
+	ann := l.begin("ann")
+	first := make(chan int, 1)
+	go func() {
+		status, _, _ := l.post("ann", ann, toolCall(1, "held"))
+		first <- status
+	}()
+	<-s.running
+	if status, _, text := l.post("ann", ann, `[{"jsonrpc":"2.0","id":2,"method":"ping"},`+toolCall(3, "held")+`]`); status != http.StatusTooManyRequests {
+		t.Errorf("%d %s", status, text)
+	}
+	s.release <- struct{}{}
+	<-first
+	if status, _, text := l.post("ann", ann, `[`+toolCall(4, "held")+`,`+toolCall(5, "held")+`]`); status != http.StatusBadRequest || !strings.Contains(text, "a batch of 2 calls, of which only 1") {
+		t.Errorf("%d %s", status, text)
+	}
+}
+
+// A modern call that is refused opens nothing, whatever its client says of itself.
+func TestRateOpensNothing(t *testing.T) {
+	t.Parallel()
+	var opened atomic.Int32
+	l := newLimited(t, message.HandlerFunc(func(x *message.Exchange) {
+		if x.Method == "initialize" {
+			opened.Add(1)
+		}
+		new(exact).Serve(x)
+	}), func(o *holdfast.Options) { o.Limits.Rate, o.Limits.Burst = 0.001, 2 })
+	for i := range 6 {
+		body := fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"echo","arguments":{},"_meta":{`+
+			`"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{},"io.modelcontextprotocol/clientInfo":{"name":"c%[1]d","version":"1"}}}}`, i)
+		status, head, text := l.post("ann", "", body, "Mcp-Protocol-Version", "2026-07-28", "Mcp-Method", "tools/call", "Mcp-Name", "echo")
+		if i >= 2 {
+			refused(t, status, head, text, fmt.Sprint(i))
+		} else if status != http.StatusOK {
+			t.Errorf("%d %s", status, text)
+		}
+	}
+	if n := opened.Load(); n != 2 {
+		t.Errorf("%d conversations were opened for 2 calls", n)
 	}
 }
 

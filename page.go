@@ -44,7 +44,7 @@ func (h *Handler) startPage(o *Options) {
 		End: func(name, server, principal string) error {
 			s, err := find(name, server, principal)
 			if err == nil {
-				h.sessions.End(s)
+				h.sessions.EndByOperator(s)
 			}
 			return err
 		},

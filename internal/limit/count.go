@@ -1,5 +1,7 @@
 package limit
 
+import "fmt"
+
 // A count is how many calls of one key are in flight.
 type count struct {
 	here, elsewhere int // on this node, and as far as is known on others
@@ -52,11 +54,27 @@ func (l *Limiter) take(demands []demand) (*Pass, *Refusal) {
 	for i := range demands {
 		if k := l.full(&demands[i]); k >= 0 {
 			p.release()
-			return nil, refusalOf(&demands[i], k)
+			no := refusalOf(&demands[i], k)
+			if at := demands[i].counts[k]; uses(demands, at.key) > at.most {
+				no.never, no.text = true, fmt.Sprintf("a batch of %d calls, of which only %d may be in flight", len(demands), at.most)
+			}
+			return nil, no
 		}
 		p.add(&demands[i])
 	}
 	return p, nil
+}
+
+// uses returns how many of the requests a count has.
+func uses(demands []demand, k key) (n int) {
+	for i := range demands {
+		for _, c := range demands[i].counts[:demands[i].n] {
+			if c.key == k {
+				n++
+			}
+		}
+	}
+	return n
 }
 
 // full returns which of the counts has no room for one more, or -1. l.mu is held.

@@ -119,6 +119,8 @@ func (h *Handler) explain(err error) (status int, e *jsonrpc.Error) {
 	case errors.Is(err, session.ErrNotFound):
 		return http.StatusNotFound, errf(jsonrpc.CodeServer,
 			"session not found: it has ended or expired; start a new one with an initialize request")
+	case errors.Is(err, session.ErrCancelled): // of 2026-07-28; others get no answer
+		return http.StatusOK, errCancelled
 	case errors.Is(err, session.ErrDuplicate):
 		return http.StatusBadRequest, errf(codeInvalid, "%v: use an id once", err)
 	case errors.Is(err, session.ErrKeyReused):

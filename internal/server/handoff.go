@@ -53,7 +53,11 @@ func (h *Handler) findCarrier(x *exchange) (err error) {
 			return nil
 		}
 	}
-	x.session, err = h.sessions.Carrier(x.r, x.principal, x.modern.version, x.modern.client)
+	var admit func() error
+	if h.sessions.Limited() && (x.once.key == "" || !h.sessions.BegunHere(x.principal, x.once.key)) {
+		admit = func() error { return h.admitAlone(x) } // what is refused starts no server
+	}
+	x.session, err = h.sessions.Carrier(x.r, x.principal, x.modern.version, x.modern.client, admit)
 	return err
 }
 

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -766,6 +767,59 @@ func TestHandOffAfterSession(t *testing.T) {
 	}
 	n.release(1)[0].Result(result("whole"))
 	if end := waitFor(t, other, is.Handle, handoff.Completed); end.text != "whole" {
+		t.Errorf("at the end: %s", end.raw.Raw)
+	}
+}
+
+// A question of a server that does not say which call asks it, as one over stdio, belongs to the call that
+// was handed off, and not to the holdfast_wait beside it: the server does not know of that.
+func TestHandOffAskedBesideWait(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, handOffs())
+	h := &posting{peer: n.connect("2025-11-25", nil)}
+	is := handOff(t, h, "hold", `{}`)
+	held := n.release(1)[0]
+	listens := h.open("GET", "/mcp", "")
+	listens.head()
+	waits := h.open("POST", "/mcp", requestOf(90, "tools/call", toolCall(handoff.ToolWait, fmt.Sprintf(`{"handle":%q,"seconds":50}`, is.Handle))))
+	eventually(t, "it waits", func() bool { return n.sessions.Calls() == 2 })
+	held.Sink.Emit(nil, parse(`{"jsonrpc":"2.0","id":"q","method":"elicitation/create","params":{"message":"?"}}`))
+	other := &posting{peer: n.connect("2025-11-25", nil)}
+	eventually(t, "the call to be known to ask", func() bool {
+		return wait(t, other, handoff.ToolWait, is.Handle, `,"seconds":0`).Status == handoff.InputRequired
+	})
+	waits.c.Close()
+	listens.c.Close()
+	held.Result(result("the end"))
+}
+
+// When a session ends that has a call which was handed off, its server hears what it needs to know: nobody will
+// answer what it has asked, and its other calls are wanted no more.
+func TestHandOffTellsOfEnd(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, handOffs())
+	h := &posting{peer: n.connect("2025-11-25", nil)}
+	m, _ := h.ask("tools/call", toolCall("ask", `{}`))
+	is := tellOf(t, m)
+	w := h.open("POST", "/mcp", requestOf(90, "tools/call", `{"name":"hold","arguments":{},"_meta":{"holdfast/handoff":false}}`))
+	w.head()
+	held := n.release(2)
+	if r := h.open("DELETE", "/mcp", "").all(); r.status != http.StatusNoContent {
+		t.Fatalf("DELETE: %d %s", r.status, r.body)
+	}
+	eventually(t, "the server to be told", func() bool {
+		n.script.mu.Lock()
+		defer n.script.mu.Unlock()
+		return n.script.refused == 1 && slices.Equal(n.script.cancelled, []string{"90"})
+	})
+	other := &posting{peer: n.connect("2025-11-25", nil)}
+	if now := wait(t, other, handoff.ToolWait, is.Handle, ""); now.Status != handoff.Working {
+		t.Errorf("after DELETE: %s", now.raw.Raw)
+	}
+	for _, x := range held {
+		x.Result(result("without an answer"))
+	}
+	if end := waitFor(t, other, is.Handle, handoff.Completed); end.text != "without an answer" {
 		t.Errorf("at the end: %s", end.raw.Raw)
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
-	"slices"
 	"strconv"
 	"time"
 
@@ -27,8 +26,10 @@ func (x *exchange) origin() session.Origin {
 // admitAlone has an exchange begin that stands alone, if limits let it, or when it is its turn.
 func (h *Handler) admitAlone(x *exchange) (err error) {
 	x.once.pass, err = h.sessions.AdmitAlone(x.principal, x.r.RemoteAddr, x.msgs)
-	if full, ok := waits(err); ok {
-		x.once.pass, err = h.awaitExchange(x.r.Context(), x, full)
+	if full, ok := waits(err, x.msgs); ok {
+		ctx, over := h.sessions.AwaitKeyedTurn(x.r.Context(), x.principal, x.once.key)
+		defer over()
+		x.once.pass, err = h.awaitExchange(ctx, x, full)
 	}
 	x.once.admitted = err == nil
 	return err
@@ -44,15 +45,11 @@ func (m *mux) origin(pass *limit.Pass) session.Origin {
 //
 //go:noinline
 func (h *Handler) beginInTurn(x *exchange, msgs []jsonrpc.Message, light bool, err error) (b begun, _ error) {
-	full, ok := waits(err)
+	full, ok := waits(err, msgs)
 	if !ok {
 		return b, err
 	}
-	i := slices.IndexFunc(msgs, func(msg jsonrpc.Message) bool { return msg.Kind == jsonrpc.Request })
-	ctx, over, err := x.session.AwaitTurn(x.r.Context(), msgs[i].ID)
-	if err != nil {
-		return b, err
-	}
+	ctx, over := x.session.AwaitTurn(x.r.Context(), msgs[0].ID)
 	defer over()
 	from := x.origin()
 	if from.Pass, err = h.awaitExchange(ctx, x, full); err != nil {
@@ -66,16 +63,21 @@ func (h *Handler) beginInTurn(x *exchange, msgs []jsonrpc.Message, light bool, e
 //
 //go:noinline
 func (h *Handler) beginModernInTurn(x *exchange, err error) (b begun, _ error) {
-	full, ok := waits(err)
+	full, ok := waits(err, x.msgs)
 	if !ok {
 		return b, err
 	}
+	ctx, over := h.sessions.AwaitKeyedTurn(x.r.Context(), x.principal, x.once.key)
+	defer over()
 	from := x.origin()
-	if from.Pass, err = h.awaitExchange(x.r.Context(), x, full); err != nil {
+	if from.Pass, err = h.awaitExchange(ctx, x, full); err != nil {
 		return b, err
 	}
 	defer from.Pass.Release() // what the call has not taken
-	return h.beginModern(x, from)
+	if b, err = h.beginModern(x, from); err == nil && b.call != nil && errors.Is(context.Cause(ctx), session.ErrCancelled) {
+		b.call.Withdraw("the client cancelled the request") // just now
+	}
+	return b, err
 }
 
 // awaitExchange waits for the turn of an exchange that full has refused, until ctx ends, or its client
@@ -89,21 +91,21 @@ func (h *Handler) awaitExchange(ctx context.Context, x *exchange, full *limit.Re
 	return h.awaitTurn(ctx, full.Queue())
 }
 
-// waits returns the refusal that err is, if it is one of a call that may wait.
-func waits(err error) (*limit.Refusal, bool) {
+// waits returns the refusal that err is, if it is one of a call that may wait: not of a batch.
+func waits(err error, msgs []jsonrpc.Message) (*limit.Refusal, bool) {
 	var full *limit.Refusal
-	return full, errors.As(err, &full) && full.Waits()
+	return full, len(msgs) == 1 && errors.As(err, &full) && full.Waits()
 }
 
-// awaitTurn waits until a call may begin. The error is ctx's, session.ErrCancelled, or a refusal.
+// awaitTurn waits until a call may begin. The error is the cause of ctx's end, or a refusal.
 func (h *Handler) awaitTurn(ctx context.Context, turn limit.Turn) (*limit.Pass, error) {
 	began := time.Now()
 	pass, err := turn.Wait(ctx, h.draining)
 	if h.opts.Observers != nil {
 		h.opts.Observers.Happened(observe.Waited{Took: time.Since(began), Began: err == nil})
 	}
-	if err != nil && errors.Is(context.Cause(ctx), session.ErrCancelled) {
-		err = session.ErrCancelled
+	if err != nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
 	}
 	return pass, err
 }
@@ -111,15 +113,11 @@ func (h *Handler) awaitTurn(ctx context.Context, turn limit.Turn) (*limit.Pass, 
 // callInTurn makes a call on a connection that err has refused, once it is its turn. It does not
 // wait. It is false if the call does not.
 func (m *mux) callInTurn(s *session.Session, msgs []jsonrpc.Message, batch bool, err error) bool {
-	full, ok := waits(err)
+	full, ok := waits(err, msgs)
 	if !ok {
 		return false
 	}
-	ctx, over, err := s.AwaitTurn(m.ctx, msgs[0].ID)
-	if err != nil {
-		m.fail(msgs, err)
-		return true
-	}
+	ctx, over := s.AwaitTurn(m.ctx, msgs[0].ID)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.state == muxClosed {
@@ -131,10 +129,10 @@ func (m *mux) callInTurn(s *session.Session, msgs []jsonrpc.Message, batch bool,
 	m.work.Go(func() {
 		pass, err := m.h.awaitTurn(ctx, turn)
 		switch {
-		case ctx.Err() != nil: // it was cancelled, or the connection has ended
+		case m.ctx.Err() != nil, errors.Is(context.Cause(ctx), session.ErrCancelled):
 			pass.Release()
 		case err != nil:
-			m.fail(msgs, err)
+			m.elsewhere(msgs, batch, err)
 		default:
 			m.callAdmitted(msgs, batch, pass)
 		}

@@ -124,6 +124,9 @@ type script struct {
 	runs map[string]int // how often a tool ran, by the key it was given
 	held []*message.Exchange
 	asks int
+
+	refused   int      // questions that nobody is to answer
+	cancelled []string // ids of requests
 }
 
 type steps struct {
@@ -145,6 +148,10 @@ func (s *script) Serve(x *message.Exchange) {
 		x.Result(fmt.Appendf(nil, `{"protocolVersion":%s,"capabilities":{"tools":{}},"serverInfo":{"name":"script","version":"1"}}`, v))
 	case x.Method == "ping":
 		x.Result([]byte(`{}`))
+	case x.Method == "notifications/cancelled":
+		s.mu.Lock()
+		s.cancelled = append(s.cancelled, string(jsonrpc.Field(x.Params, "requestId")))
+		s.mu.Unlock()
 	case x.Method == "tools/list":
 		x.Result([]byte(`{"tools":[{"name":"echo","annotations":{"readOnlyHint":true}},{"name":"steps"},{"name":"hold"},{"name":"ask"},{"name":"safe_steps","annotations":{"idempotentHint":true}},{"name":"safe_hold","annotations":{"idempotentHint":true}}]}`))
 	case x.Method == "notifications/unrelated":
@@ -215,10 +222,12 @@ func (s *script) step(x *message.Exchange, a *steps, i int) {
 
 // answered finishes the oldest held call with what the client answered.
 func (s *script) answered(x *message.Exchange) {
-	if x.Message.Error != nil { // the call is over
+	s.mu.Lock()
+	if x.Message.Error != nil { // the call is over, or nobody can answer
+		s.refused++
+		s.mu.Unlock()
 		return
 	}
-	s.mu.Lock()
 	held := s.held[0]
 	s.held = s.held[1:]
 	s.mu.Unlock()

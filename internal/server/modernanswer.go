@@ -55,6 +55,7 @@ func (h *Handler) serveModern(w http.ResponseWriter, of *exchange) (err error) {
 			return err
 		}
 	}
+	defer func() { x.once.pass.Release() }() // what the call has not taken
 	if err = h.findCarrier(x); err != nil {
 		return err
 	}

@@ -60,6 +60,9 @@ func TestLegacyTasksOfAllNodes(t *testing.T) {
 		}
 	}
 	check("at its node", own[0], 2)
+	if m := f.nodes[0].connect("2025-11-25", nil).says("l", "tasks/list", `{}`); m.Result.Tasks == nil {
+		t.Error("no tasks are null")
+	}
 	check("at another node", own[1].at(f.nodes[2]), 2)
 	// Sessions of nobody in particular have nothing to do with each other.
 	f.nodes[0].connect("2025-11-25", nil).begins("1", "echo", `{"text":"x"}`)

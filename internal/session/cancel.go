@@ -70,7 +70,14 @@ func (s *Session) withdraw(c *Call, id []byte, header http.Header, reason string
 		return
 	}
 	end(rq)
-	if !sent || l == nil {
+	if sent {
+		s.tellCancelled(l, rq, header, reason)
+	}
+}
+
+// tellCancelled tells a backend, unless it is nil, that a request which it has is wanted no more.
+func (s *Session) tellCancelled(l *link, rq *inflight, header http.Header, reason string) {
+	if l == nil {
 		return
 	}
 	params, _ := jsonrpc.Set([]byte(`{}`), []byte(rq.id), "requestId")

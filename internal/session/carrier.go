@@ -181,9 +181,9 @@ func (c *carrier) unlink() {
 
 // Carrier returns the session that a modern request is a call of: one that is there for
 // requests like it, or a new one. client is what the request's _meta says of its client.
-// It does not end before the caller has called [Session.Release]. The errors are those of
-// [Manager.New].
-func (m *Manager) Carrier(r *http.Request, principal, revision, client string) (_ *Session, err error) {
+// It does not end before the caller has called [Session.Release]. Before a new one is opened, admit is asked, unless it is nil. The
+// errors are its own and those of [Manager.New].
+func (m *Manager) Carrier(r *http.Request, principal, revision, client string, admit func() error) (_ *Session, err error) {
 	key := carrierKey{principal: principal, tenant: TenantOf(principal, r.RemoteAddr), revision: revision, client: m.carriers.kindOf(client)}
 	apart := principal == ""
 	if b, ok := m.backend.(authorizationTaker); ok {
@@ -200,6 +200,14 @@ func (m *Manager) Carrier(r *http.Request, principal, revision, client string) (
 	for {
 		m.carriers.mu.Lock()
 		c, there := m.carriers.open[key]
+		if !there && admit != nil {
+			m.carriers.mu.Unlock()
+			if err := admit(); err != nil {
+				return nil, err
+			}
+			admit = nil
+			continue
+		}
 		if !there {
 			c = &carrier{key: key, ready: make(chan struct{}), capabilities: capabilitiesOf([]byte(client))}
 			if m.carriers.open == nil {

@@ -20,7 +20,7 @@ func TestCarrierStaysForItsRequest(t *testing.T) {
 	h := newHouse(t, Options{}, nil)
 	defer h.close()
 	carrier := func(kind string) *Session {
-		s, err := h.Carrier(httptest.NewRequest(http.MethodPost, "/", nil), "alice", protocol.V20260728, kind)
+		s, err := h.Carrier(httptest.NewRequest(http.MethodPost, "/", nil), "alice", protocol.V20260728, kind, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -85,7 +85,7 @@ func TestCarrierOfEqualClients(t *testing.T) {
 func (h *house) carry(from, kind string) (*Session, error) {
 	r := httptest.NewRequest(http.MethodPost, "/", nil)
 	r.RemoteAddr = from + ":1"
-	s, err := h.Carrier(r, "", protocol.V20260728, kind)
+	s, err := h.Carrier(r, "", protocol.V20260728, kind, nil)
 	if err == nil {
 		defer s.Release()
 	}

@@ -8,19 +8,30 @@ import (
 	"holdfast/stream"
 )
 
+// errClientEnded and errOperatorEnded are why a session ends.
+var (
+	errClientEnded   = errors.New("the client ended the session")
+	errOperatorEnded = errors.New("an operator ended the session")
+)
+
 // End ends a session at its client's wish. If somebody else who follows a call of it may
 // have yet to read how that ended, what it said is kept a little longer: End does not
 // wait for that.
-func (m *Manager) End(s *Session) {
+func (m *Manager) End(s *Session) { m.endFor(s, errClientEnded) }
+
+// EndByOperator is End at the wish of an operator, whom its calls name.
+func (m *Manager) EndByOperator(s *Session) { m.endFor(s, errOperatorEnded) }
+
+func (m *Manager) endFor(s *Session, why error) {
 	if s.keepsHandOffs() {
-		m.leave(s)
+		m.leave(s, why)
 		return
 	}
 	to := sessionEnded
 	if s.Resumable() && s.streams.hasFollowers() {
 		to = sessionLingering
 	}
-	m.endAs(s, to, errors.New("the client ended the session"))
+	m.endAs(s, to, why)
 }
 
 // Abandon ends a session whose client has left and has begun nothing in it: it has

@@ -1,8 +1,9 @@
 package session
 
 import (
-	"errors"
 	"time"
+
+	"holdfast/jsonrpc"
 )
 
 // What follows is for a session whose client ends it, and which has calls that were handed off:
@@ -40,9 +41,8 @@ func (s *Session) keepsHandOffs() bool {
 	return false
 }
 
-// leave is the end of a session at its client's wish, where calls that were handed off go on.
-// All others end.
-func (m *Manager) leave(s *Session) {
+// leave is the end of a session, because of why, where calls that were handed off go on. All others end.
+func (m *Manager) leave(s *Session, why error) {
 	var lost []*inflight
 	s.mu.Lock()
 	if s.isClosed() || s.use.left.Swap(true) {
@@ -55,8 +55,20 @@ func (m *Manager) leave(s *Session) {
 			s.remove(key, rq)
 		}
 	}
+	s.waiting.stop(ErrEnded)
+	open := s.asked.takeAll()
+	l := s.backend.link
 	s.mu.Unlock()
-	s.failAll(lost, outcomeUnknown("the session ended: %v", errors.New("the client ended the session")))
+	s.failAll(lost, outcomeUnknown("the session ended: %v", why))
+	for _, r := range open { // as those that are asked from now on: nobody can answer
+		s.refuse(r.link, jsonrpc.Message{ID: r.id, Method: r.method}, why.Error())
+		r.call.clientAnswered()
+	}
+	for _, rq := range lost { // or the backend, which stays, would go on with them
+		if rq.sent && !rq.ours {
+			s.tellCancelled(l, rq, nil, why.Error())
+		}
+	}
 	s.streams.closeStandalone()
 	if m.shared != nil {
 		s.noteSession(nil, true)

@@ -47,7 +47,7 @@ func (s *Session) addRequests(c *Call, msgs []jsonrpc.Message, pass *limit.Pass)
 			s.removeCall(c)
 			return ErrDuplicate
 		}
-		if w := s.waiting[string(key)]; w != nil && w.cancelled {
+		if s.waiting.isCancelled(string(key)) {
 			s.removeCall(c)
 			return ErrCancelled
 		}
@@ -227,7 +227,7 @@ func (s *Session) cancel(id []byte) (tell bool) {
 	s.mu.Lock()
 	rq := s.inFlight[string(jsonrpc.Key(id))]
 	switch {
-	case rq == nil && s.cancelWaiting(id):
+	case rq == nil && s.waiting.cancel(string(jsonrpc.Key(id))):
 		s.mu.Unlock()
 		return false
 	case rq == nil || rq.call.method == protocol.MethodInitialize:

@@ -83,6 +83,9 @@ func (s *Session) passLimits(msgs []jsonrpc.Message, from []Origin) (*limit.Pass
 	return s.m.admitCaller(by, msgs)
 }
 
+// Limited reports whether there are limits on what clients may begin.
+func (m *Manager) Limited() bool { return m.opts.Limits.Bounds() }
+
 // AdmitAlone asks whether a call may begin that has no session of its own yet, and needs one for itself
 // alone. It does so before anything is opened for it. The error is a [*limit.Refusal].
 func (m *Manager) AdmitAlone(principal, address string, msgs []jsonrpc.Message) (*limit.Pass, error) {

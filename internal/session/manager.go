@@ -39,8 +39,9 @@ type Manager struct {
 
 	mu sync.RWMutex
 	sessionTables
-	places   places
-	carriers carriers // which have a lock of their own
+	places     places
+	carriers   carriers // which have a lock of their own
+	keyedTurns keyedTurns
 	takeOvers
 }
 

@@ -60,7 +60,7 @@ func TestServersAreApart(t *testing.T) {
 		t.Error("two servers share an idempotency key")
 	}
 	carrier := func(server, name string) *Session {
-		c, err := h.Carrier(httptest.NewRequest(http.MethodPost, "/", nil), PrincipalAt(server, name), protocol.V20260728, "x")
+		c, err := h.Carrier(httptest.NewRequest(http.MethodPost, "/", nil), PrincipalAt(server, name), protocol.V20260728, "x", nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -142,8 +142,9 @@ func (s *Session) epochOf(ctx context.Context, at stream.Cursor) uint64 {
 }
 
 // supersedeWait bounds how long a new reader waits for the old one to leave. One
-// that takes longer is stuck in writing to a client that does not read.
-const supersedeWait = 250 * time.Millisecond
+// that takes longer is stuck in writing to a client that does not read. What it is
+// writing then comes again: a busy machine must not take as long.
+const supersedeWait = 2 * time.Second
 
 // SupersedeStandalone ends the connection on which the standalone stream is read, so that
 // [Session.Delivered] says what was written there. It waits for that, but not long.

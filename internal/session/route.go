@@ -308,8 +308,8 @@ func (s *Session) guessCall(asks bool) (call *Call, guessed bool) {
 	many := false
 	for _, rq := range s.inFlight {
 		c := rq.call
-		if c.method == protocol.MethodInitialize || s.offersTasks.Load() && isTaskMethod(c.method) {
-			continue
+		if rq.ours || c.method == protocol.MethodInitialize || s.offersTasks.Load() && isTaskMethod(c.method) {
+			continue // no backend has it
 		}
 		many = many || only != nil && only != c
 		only = c
@@ -321,7 +321,7 @@ func (s *Session) guessCall(asks bool) (call *Call, guessed bool) {
 		return only, false
 	case asks && !s.streams.read(standalone):
 		for _, rq := range s.inFlight {
-			if rq.call.method == "tools/call" {
+			if rq.call.method == "tools/call" && !rq.ours {
 				return rq.call, true
 			}
 		}

@@ -81,3 +81,14 @@ func (q *serverRequests) dropCall(c *Call) (open []serverRequest) {
 
 // dropAll forgets all of them: the backend is gone.
 func (q *serverRequests) dropAll() { q.pending = nil }
+
+// takeAll forgets all of them, and returns those that the backend still waits for.
+func (q *serverRequests) takeAll() (open []serverRequest) {
+	for _, r := range q.pending {
+		if r.round == nil {
+			open = append(open, r)
+		}
+	}
+	q.dropAll()
+	return open
+}

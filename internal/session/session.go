@@ -77,7 +77,7 @@ type Session struct {
 	revision string
 	noted    uint64               // how far the standalone stream was told, as the store knows
 	inFlight map[string]*inflight // in flight, by the key of their id
-	waiting  map[string]*turn     // requests that a limit has wait, by the same; nil if there are none
+	waiting  turns                // requests that a limit has wait, by the same
 	asked    serverRequests
 	backend  conversation
 	tools    toolHints

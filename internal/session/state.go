@@ -261,6 +261,7 @@ func (s *Session) close(to sessionState) (c closing, ok bool) {
 		s.observeEnded(c.from, to)
 		c.inFlight, c.conn = s.takeInFlight(true), s.backend.link.finish()
 		s.asked.dropAll()
+		s.waiting.stop(s.goneError())
 	}
 	return c, ok
 }

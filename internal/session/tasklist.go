@@ -75,7 +75,7 @@ func (s *Session) listTasks(ctx context.Context, m *jsonrpc.Message) []byte {
 	case in.Until != "":
 		result["nextCursor"] = behind(in.Until)
 	}
-	result["tasks"] = slices.Concat([]*legacyTaskText{}, list)
+	result["tasks"] = append(make([]*legacyTaskText, 0, len(list)), list...) // never null
 	text, _ := json.Marshal(result)
 	return jsonrpc.AppendResult(nil, m.ID, text)
 }
