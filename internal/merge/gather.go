@@ -112,8 +112,7 @@ func (l *link) opens(ctx context.Context, in backend.Inbound) bool {
 	select {
 	case <-ready:
 	case <-wait.C:
-		l.c.b.setLate(l.name, true)
-		l.tellLater(ready)
+		l.isLate(ready)
 	case <-ctx.Done():
 	}
 	return l.isReady()
@@ -313,6 +312,12 @@ func (c *conn) setLevel(ctx context.Context, in backend.Inbound) ([]byte, *jsonr
 	defer stop()
 	each(c.links(), func(_ int, l *link) {
 		if l.isOpen() && l.offers("logging") {
+			ctx := ctx
+			if !l.isReady() { // it is told then, but the client does not wait for that
+				short, stop := context.WithTimeout(ctx, l.c.b.waitFor(l.name))
+				defer stop()
+				ctx = short
+			}
 			_, _ = l.ask(ctx, in, in.Params) // others learn of the level when they are opened
 		}
 	})
@@ -350,10 +355,15 @@ func (c *conn) subscribeAll(ctx context.Context, in backend.Inbound, uri string)
 	each(links, func(i int, l *link) {
 		_, refused[i] = c.tryEach(ctx, in, uri, []*link{l})
 	})
-	if len(refused) == 0 || slices.Contains(refused, nil) {
-		return nil, nil
+	if len(refused) > 0 && !slices.Contains(refused, nil) {
+		return nil, refused[0]
 	}
-	return nil, refused[0]
+	for _, l := range links {
+		if !l.isReady() { // it is told when it is opened
+			l.noteSubscription(in.Method, uri, in.Params)
+		}
+	}
+	return nil, nil
 }
 
 // tryEach makes a request about a resource to one server after the other, until one has it.

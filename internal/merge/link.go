@@ -1,6 +1,7 @@
 package merge
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -39,6 +40,7 @@ type link struct {
 	mu       sync.Mutex
 	state    linkState
 	opening  int          // which opening it is: what an older one says is not heard
+	began    time.Time    // when it began
 	conn     backend.Conn // of this opening, or nil
 	waiting  []waiting    // messages, until it is open
 	pending  map[string]*pending
@@ -50,18 +52,14 @@ type link struct {
 	told     chan struct{} // that of the opening whose end the client is told of
 }
 
-// waiting is a message that waits until the server is open.
-type waiting struct {
-	in backend.Inbound
-	p  *pending
-}
-
 // pending is a request that the server has not answered.
 type pending struct {
 	call   backend.Call
 	id     []byte
 	method string
 	answer chan jsonrpc.Message // of our own request; nil: the client's
+	why    error                // that our own request has no answer, if it is known when answer is closed
+	timer  *time.Timer          // while it waits for the server to open; or nil. Guarded by mu
 }
 
 // isOpen reports whether the server is open or about to be.
@@ -114,7 +112,9 @@ func (l *link) send(in backend.Inbound, own *pending) {
 	if l.state != linkOpen {
 		l.waiting = append(l.waiting, waiting{in, p})
 		l.open(in)
+		began, ready := l.began, l.ready
 		l.mu.Unlock()
+		l.limit(p, began, ready)
 		return
 	}
 	conn := l.conn
@@ -144,6 +144,9 @@ func (l *link) fail(p *pending, why error, ran bool) {
 	case p == nil:
 		return
 	case p.answer != nil:
+		if errors.Is(why, errNotOpen) {
+			p.why = why
+		}
 		close(p.answer)
 		return
 	}
@@ -159,7 +162,7 @@ func (l *link) open(in backend.Inbound) {
 	if l.state != linkClosed || l.finished {
 		return
 	}
-	l.state = linkOpening
+	l.state, l.began = linkOpening, time.Now()
 	l.opening++
 	l.ready = make(chan struct{})
 	n := l.opening
@@ -235,8 +238,7 @@ func (l *link) opened(n int, result []byte, err error) {
 		conn, l.conn = l.conn, nil
 		l.state, l.failed = linkClosed, time.Now()
 		l.opening++
-		waits := l.waiting
-		l.waiting = nil
+		waits := l.unqueueAll()
 		for _, w := range waits {
 			if w.p != nil {
 				delete(l.pending, string(jsonrpc.Key(w.p.id)))
@@ -258,8 +260,7 @@ func (l *link) opened(n int, result []byte, err error) {
 	}
 	l.result = result
 	for len(l.waiting) > 0 { // in order; later ones wait behind
-		waits := l.waiting
-		l.waiting = nil
+		waits := l.unqueueAll()
 		conn := l.conn
 		l.mu.Unlock()
 		for _, w := range waits {
@@ -296,7 +297,7 @@ func (l *link) ask(ctx context.Context, in backend.Inbound, params []byte) (json
 	l.send(in, p)
 	m, err := l.await(ctx, p)
 	if ctx.Err() != nil {
-		l.cancelOwn(p.id)
+		l.cancelOwn(p)
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
 		err = errLate
@@ -304,15 +305,19 @@ func (l *link) ask(ctx context.Context, in backend.Inbound, params []byte) (json
 	return m, err
 }
 
-// cancelOwn tells the server that nobody waits any more for the answer to a request of ours.
-func (l *link) cancelOwn(id []byte) {
+// cancelOwn tells the server that nobody waits any more for the answer to a request of ours, or does not make it.
+func (l *link) cancelOwn(p *pending) {
 	l.mu.Lock()
+	if p.method != protocol.MethodSetLevel && l.unqueue(p) {
+		l.mu.Unlock()
+		return
+	}
 	conn, open := l.conn, l.state == linkOpen
 	l.mu.Unlock()
 	if !open || conn == nil {
 		return
 	}
-	_ = conn.Deliver(backend.Inbound{Message: notification(protocol.MethodCancelled, fmt.Appendf(nil, `{"requestId":%s}`, id))}) // it has ended, which is told elsewhere
+	_ = conn.Deliver(backend.Inbound{Message: notification(protocol.MethodCancelled, fmt.Appendf(nil, `{"requestId":%s}`, p.id))}) // it has ended, which is told elsewhere
 }
 
 func notification(method string, params []byte) jsonrpc.Message {
@@ -329,7 +334,7 @@ func (l *link) await(ctx context.Context, p *pending) (jsonrpc.Message, error) {
 	select {
 	case m, ok := <-p.answer:
 		if !ok {
-			return m, errNoAnswer
+			return m, cmp.Or(p.why, errNoAnswer)
 		}
 		return m, nil
 	case <-ctx.Done():
@@ -414,7 +419,7 @@ func (l *link) close() {
 	l.conn = nil
 	lost := l.pending
 	l.pending = make(map[string]*pending)
-	l.waiting = nil
+	l.unqueueAll()
 	if l.state == linkOpening {
 		close(l.ready)
 	}

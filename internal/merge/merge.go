@@ -316,7 +316,7 @@ func (c *conn) notify(in backend.Inbound) {
 			return
 		}
 		for _, l := range c.allLinks() {
-			if l.has(id) {
+			if l.has(id) && !l.withdraw(id) {
 				l.send(in, nil)
 				l.take(id) // the server need not answer it
 			}

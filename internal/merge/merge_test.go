@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -29,6 +30,21 @@ type fake struct {
 	cancelled atomic.Int32 // requests
 	ends      func(why error)
 	called    backend.Call // of the last request of that method
+
+	mu    sync.Mutex
+	heard []string // ids of calls, and methods of other messages
+}
+
+// hearing returns what of some words was heard, in its order.
+func (f *fake) hearing(words ...string) (heard []string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, w := range f.heard {
+		if slices.Contains(words, w) {
+			heard = append(heard, w)
+		}
+	}
+	return heard
 }
 
 type fakeConn struct {
@@ -46,6 +62,13 @@ func (c *fakeConn) Deliver(in backend.Inbound) error {
 	if in.Method == "notifications/cancelled" {
 		c.f.cancelled.Add(1)
 	}
+	word := in.Method
+	if in.Method == "tools/call" {
+		word = string(in.ID)
+	}
+	c.f.mu.Lock()
+	c.f.heard = append(c.f.heard, word)
+	c.f.mu.Unlock()
 	if in.Kind != jsonrpc.Request || c.f.silent.Load() {
 		return nil
 	}

@@ -1,0 +1,100 @@
+package merge
+
+import (
+	"errors"
+	"slices"
+	"time"
+
+	"holdfast/backend"
+	"holdfast/internal/protocol"
+	"holdfast/jsonrpc"
+)
+
+// What follows is about requests that wait for their server to open. A request is in link.waiting until it is
+// sent or answered: who takes it from there, under link.mu, alone does the one or the other.
+
+// waiting is a message that waits until the server is open.
+type waiting struct {
+	in backend.Inbound
+	p  *pending
+}
+
+var errNotOpen = errors.New("it did not start in time; the request was not sent, so it has not begun")
+
+// limit bounds how long a request waits for an opening: as long as a list would that has waited from its beginning,
+// or, if that is less than a moment, a moment. A level is not bounded, because the server is to learn of it in any
+// case; who sets it waits no longer than setLevel says.
+func (l *link) limit(p *pending, began time.Time, ready chan struct{}) {
+	if p == nil || p.method == protocol.MethodSetLevel {
+		return
+	}
+	wait := l.c.b.waitFor(l.name)
+	if wait > lateWait {
+		wait = max(wait-time.Since(began), lateWait)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if slices.ContainsFunc(l.waiting, func(w waiting) bool { return w.p == p }) {
+		p.timer = time.AfterFunc(wait, func() { l.giveUp(p, ready) })
+	}
+}
+
+// giveUp answers a request that has waited too long for an opening, unless it waits no more.
+func (l *link) giveUp(p *pending, ready chan struct{}) {
+	l.mu.Lock()
+	if !l.unqueue(p) {
+		l.mu.Unlock()
+		return
+	}
+	l.c.work.Add(1) // something waited: the link is not closed, and who closes it waits for this
+	defer l.c.work.Done()
+	l.mu.Unlock()
+	l.c.log.Warn("request not sent to one of the merged servers", "server", l.name, "method", p.method, "error", errNotOpen)
+	l.isLate(ready)
+	l.fail(p, errNotOpen, false)
+}
+
+// isLate notes that an opening was waited for in vain.
+func (l *link) isLate(ready chan struct{}) {
+	l.c.b.setLate(l.name, true)
+	if l.isReady() { // since a moment, and may have been noted so before
+		l.c.b.setLate(l.name, false)
+	}
+	l.tellLater(ready)
+}
+
+// withdraw takes back a request if it still waits for an opening, and reports whether it did. It is not answered.
+func (l *link) withdraw(id []byte) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	p := l.pending[string(jsonrpc.Key(id))]
+	return p != nil && l.unqueue(p)
+}
+
+// unqueue takes a request from those that wait, and reports whether it was there. l.mu is held.
+func (l *link) unqueue(p *pending) bool {
+	i := slices.IndexFunc(l.waiting, func(w waiting) bool { return w.p == p })
+	if i < 0 {
+		return false
+	}
+	l.waiting = slices.Delete(l.waiting, i, i+1)
+	if key := string(jsonrpc.Key(p.id)); l.pending[key] == p {
+		delete(l.pending, key)
+	}
+	if p.timer != nil {
+		p.timer.Stop()
+	}
+	return true
+}
+
+// unqueueAll takes all that waits. l.mu is held.
+func (l *link) unqueueAll() []waiting {
+	all := l.waiting
+	l.waiting = nil
+	for _, w := range all {
+		if w.p != nil && w.p.timer != nil {
+			w.p.timer.Stop()
+		}
+	}
+	return all
+}

@@ -1,0 +1,165 @@
+package merge
+
+import (
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"holdfast/jsonrpc"
+)
+
+// told returns the responses that were sent so far, by their ids, and the methods of other messages.
+func (c *client) told() (responses map[string][]jsonrpc.Message, others []string) {
+	responses = make(map[string][]jsonrpc.Message)
+	for {
+		select {
+		case m := <-c.said:
+			if m.Kind == jsonrpc.Response {
+				responses[string(m.ID)] = append(responses[string(m.ID)], m)
+			} else {
+				others = append(others, m.Method)
+			}
+		default:
+			return responses, others
+		}
+	}
+}
+
+// answered waits for a response, and returns it and how long it took.
+func (c *client) answered(id string) (jsonrpc.Message, time.Duration) {
+	began := time.Now()
+	for m := range c.said {
+		if m.Kind == jsonrpc.Response && string(m.ID) == id {
+			return m, time.Since(began)
+		}
+	}
+	return jsonrpc.Message{}, 0
+}
+
+// A call waits for a server that is opening as long as a list does, and is not sent once it was failed or
+// cancelled. Others are sent when the server is there, in their order.
+func TestCallWaits(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const starts = 20 * time.Second
+		a := &fake{tool: "x", starts: starts}
+		c := newClient(t, New(func() []Member {
+			return []Member{{Name: "a", Backend: a, Prefix: "a_"}, {Name: "b", Backend: &fake{tool: "y"}, Prefix: "b_"}}
+		}, slog.New(slog.DiscardHandler)))
+		began := time.Now()
+		at := func(when time.Duration) { time.Sleep(when - time.Since(began)) }
+		call := func(id string) { c.tell(t, id, "tools/call", `{"name":"a_x"}`) }
+		wantFailed := func(id string, after time.Duration) {
+			t.Helper()
+			m, took := c.answered(id)
+			if text := string(m.Error); took != after || !strings.Contains(text, `the server \"a\"`) || !strings.Contains(text, "not sent, so it has not begun") || strings.Contains(text, "unknown") {
+				t.Errorf("call %s: %s after %v, want it after %v", id, m.Raw, took, after)
+			}
+		}
+		c.tell(t, "1", "initialize", `{"protocolVersion":"2025-11-25","capabilities":{}}`)
+		c.tell(t, "", "notifications/initialized", "{}")
+		at(5 * time.Second)
+		call("20")
+		wantFailed("20", initWait-5*time.Second)
+		synctest.Wait()
+		call("21")
+		wantFailed("21", lateWait)
+		for id, method := range map[string]string{"30": "logging/setLevel", "31": "resources/read", "32": "resources/subscribe"} {
+			c.tell(t, id, method, `{"level":"info","uri":"x://`+id+`"}`)
+			if m, took := c.answered(id); m.Error != nil || took > lateWait {
+				t.Errorf("%s: %s after %v", method, m.Raw, took)
+			}
+		}
+		at(starts - lateWait/2)
+		for id := 40; id < 50; id++ {
+			call(fmt.Sprint(id))
+		}
+		c.tell(t, "", "notifications/cancelled", `{"requestId":43}`)
+		c.told()
+		at(time.Minute)
+		responses, others := c.told()
+		var ids, want []string
+		for id := 20; id < 50; id++ {
+			id := fmt.Sprint(id)
+			ids = append(ids, id)
+			if id < "40" || id == "43" {
+				if n := len(responses[id]); n != 0 {
+					t.Errorf("call %s is answered %d times more", id, n)
+				}
+				continue
+			}
+			want = append(want, id)
+			if all := responses[id]; len(all) != 1 || all[0].Error != nil {
+				t.Errorf("call %s is answered %d times: %v", id, len(all), all)
+			}
+		}
+		if heard := a.hearing(ids...); !slices.Equal(heard, want) {
+			t.Errorf("the server heard of the calls %v, want %v", heard, want)
+		}
+		if heard := a.hearing("logging/setLevel", "resources/subscribe"); !slices.Contains(heard, "logging/setLevel") || !slices.Contains(heard, "resources/subscribe") {
+			t.Errorf("what was set meanwhile is not told to the server: it heard %v", heard)
+		}
+		if !slices.Contains(others, "notifications/tools/list_changed") {
+			t.Errorf("the client is not told of the server that came late, but %v", others)
+		}
+		if wait := c.conn.(*conn).b.waitFor("a"); wait != initWait {
+			t.Errorf("a server that works is waited for %v", wait)
+		}
+	})
+}
+
+// A server that opens at the very moment at which calls have waited long enough: each is answered once, and those
+// that fail are not sent.
+func TestCallWaitsRace(t *testing.T) {
+	t.Parallel()
+	for range 50 {
+		synctest.Test(t, func(t *testing.T) {
+			a := &fake{tool: "x", starts: initWait}
+			c := newClient(t, New(func() []Member { return []Member{{Name: "a", Backend: a, Prefix: "a_"}} }, slog.New(slog.DiscardHandler)))
+			const calls = 20
+			var ids, want []string
+			for id := 20; id < 20+calls; id++ {
+				ids = append(ids, fmt.Sprint(id))
+				c.tell(t, fmt.Sprint(id), "tools/call", `{"name":"a_x"}`)
+			}
+			time.Sleep(time.Minute)
+			responses, _ := c.told()
+			for _, id := range ids {
+				if n := len(responses[id]); n != 1 {
+					t.Fatalf("call %s is answered %d times", id, n)
+				}
+				if responses[id][0].Error == nil {
+					want = append(want, id)
+				}
+			}
+			if heard := a.hearing(ids...); !slices.Equal(heard, want) {
+				t.Errorf("the server heard of the calls %v, and %v are answered by it", heard, want)
+			}
+		})
+	}
+}
+
+// A conversation that ends while calls wait: nothing is said after it has ended.
+func TestCallWaitsClosed(t *testing.T) {
+	t.Parallel()
+	for range 20 {
+		synctest.Test(t, func(t *testing.T) {
+			a := &fake{tool: "x", mute: []string{"initialize"}}
+			c := newClient(t, New(func() []Member { return []Member{{Name: "a", Backend: a, Prefix: "a_"}} }, slog.New(slog.DiscardHandler)))
+			for id := 20; id < 40; id++ {
+				c.tell(t, fmt.Sprint(id), "tools/call", `{"name":"a_x"}`)
+			}
+			time.Sleep(initWait)
+			_ = c.conn.Close()
+			c.told()
+			time.Sleep(time.Minute)
+			if responses, _ := c.told(); len(responses) > 0 {
+				t.Errorf("%d responses after the conversation has ended", len(responses))
+			}
+		})
+	}
+}
