@@ -232,6 +232,8 @@ func TestMergeReloadKeeps(t *testing.T) {
 		same         bool   // and that has the process of a as it was
 	}{
 		{"a prefix", `"a": ` + process(`"x"`, `"prefix": "z_"`), "z_pid", true},
+		{"tools denied", `"a": ` + process(`"x"`, `"prefix": "z_", "tools": {"deny": ["about"]}`), "z_pid", true},
+		{"tools allowed", `"a": ` + process(`"x"`, `"prefix": "z_", "tools": {"allow": ["pid", "end"]}`), "z_pid", true},
 		{"another server", `"a": ` + process(`"x"`, `"prefix": "z_"`) + `, "b": "$b"`, "z_pid", true},
 		{"another command", `"a": ` + process(`"y"`, `"prefix": "z_"`) + `, "b": "$b"`, "z_pid", false},
 		{"a server less", `"b": "$b"`, "", false},

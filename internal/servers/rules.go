@@ -2,6 +2,7 @@ package servers
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 
 	"holdfast/internal/config"
@@ -44,6 +45,11 @@ func matchesOne(pattern, name string) bool {
 // allowed reports whether clients may know a tool, by the server's own name for it.
 func allowed(conf *config.Server, tool string) bool {
 	return (conf.Allow == nil || matches(conf.Allow, tool)) && !matches(conf.Deny, tool)
+}
+
+// listsLike reports whether clients may know the same tools by two settings.
+func listsLike(a, b *config.Server) bool {
+	return (a.Allow == nil) == (b.Allow == nil) && slices.Equal(a.Allow, b.Allow) && slices.Equal(a.Deny, b.Deny)
 }
 
 // unprefixed returns the server's own name for what clients know by a name. It is false if

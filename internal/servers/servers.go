@@ -85,10 +85,12 @@ func (s *Set) Apply(file *config.File) Change {
 	before := s.membersOf(was)
 	next := &table{byName: make(map[string]*server), routes: make(map[string]route)}
 	var retired, removed []*server
+	relisted := false // a server that runs as before has other tools for clients
 	for _, conf := range file.Servers {
 		old := was.byName[conf.Name]
 		switch {
 		case old != nil && old.runsLike(conf):
+			relisted = relisted || !listsLike(old.conf.Load(), conf)
 			old.conf.Store(conf)
 			next.add(old)
 			did.Kept = append(did.Kept, conf.Name)
@@ -133,7 +135,7 @@ func (s *Set) Apply(file *config.File) Change {
 			s.forget(old.name)
 		})
 	}
-	if was.merged != next.merged {
+	if was.merged != next.merged || relisted && next.merged != 0 {
 		s.merge.Changed()
 	}
 	for _, changed := range s.watchers {
