@@ -2,6 +2,7 @@ package servers
 
 import (
 	"fmt"
+	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,6 +24,7 @@ type conn struct {
 	mu      sync.Mutex
 	asked   map[string]*asked // requests in flight whose responses matter, by the keys of their ids
 	late    map[string]bool   // requests that were answered because of their time, and may be answered yet
+	hinted  map[string]bool   // tools that say they may be called again, in the lists that came by, by the server's names
 	closed  bool
 }
 
@@ -31,6 +33,8 @@ type asked struct {
 	call   backend.Call
 	id     []byte
 	method string
+	tool   string      // of a call that has a timer, by the server's name
+	stale  bool        // the list of tools has changed since
 	timer  *time.Timer // or nil
 }
 
@@ -95,6 +99,9 @@ func (c *conn) watch(conf *config.Server, in backend.Inbound) bool {
 	c.asked[key] = a
 	c.watched.Add(1)
 	if timed {
+		if in.Method == protocol.MethodCallTool {
+			a.tool = jsonrpc.String(jsonrpc.Field(in.Params, "name"))
+		}
 		a.timer = time.AfterFunc(conf.Timeout, func() { c.expire(key, a, conf.Timeout) })
 	}
 	return true
@@ -129,9 +136,10 @@ func (c *conn) expire(key string, a *asked, after time.Duration) {
 	}
 	delete(c.asked, key)
 	c.late[key] = true
+	safe := c.hinted[a.tool]
 	c.mu.Unlock()
 	code, text := jsonrpc.CodeServer, ""
-	if !protocol.RetrySafe(a.method, func() bool { return false }) {
+	if !protocol.RetrySafe(a.method, func() bool { return safe || matches(c.s.conf.Load().Safe, a.tool) }) {
 		code, text = protocol.CodeOutcomeUnknown, protocol.TextOutcomeUnknown+": "
 	}
 	text += fmt.Sprintf("the server did not answer within %v, the timeout of its configuration", after)
@@ -147,6 +155,9 @@ func (c *conn) expire(key string, a *asked, after time.Duration) {
 
 // ruled returns a message of the server as clients get it. It is false if they do not.
 func (c *conn) ruled(m jsonrpc.Message) (jsonrpc.Message, bool) {
+	if m.Method == protocol.MethodToolsListChanged {
+		c.forget()
+	}
 	if m.Kind != jsonrpc.Response || c.watched.Load() == 0 {
 		return m, true
 	}
@@ -158,10 +169,34 @@ func (c *conn) ruled(m jsonrpc.Message) (jsonrpc.Message, bool) {
 		return m, true
 	}
 	if _, list := listed[a.method]; list {
+		if a.method == protocol.MethodToolsList && !a.stale {
+			c.learn(m.Result)
+		}
 		m.Result = ruledList(c.s.conf.Load(), a.method, m.Result)
 		m.Raw = jsonrpc.AppendResult(nil, m.ID, m.Result)
 	}
 	return m, true
+}
+
+// learn takes in which tools of a list say that they may be called again.
+func (c *conn) learn(result []byte) {
+	safe := safeTools(result)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.hinted == nil {
+		c.hinted = make(map[string]bool)
+	}
+	maps.Copy(c.hinted, safe)
+}
+
+// forget forgets what was said of tools, until they are listed again.
+func (c *conn) forget() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.hinted = nil
+	for _, a := range c.asked {
+		a.stale = true
+	}
 }
 
 // Emit implements [backend.Sink].

@@ -23,6 +23,7 @@ type script struct {
 	gate chan struct{} // Open waits for it; nil: it does not wait
 	hold chan struct{} // Deliver of a call waits for it
 	does bool          // calls are answered
+	list string        // the tools; "": none
 
 	mu    sync.Mutex
 	open  []string // revisions of conversations that are open
@@ -65,7 +66,7 @@ func (c *scriptConn) Deliver(in backend.Inbound) error {
 		c.f.open = append(c.f.open, c.revision)
 		result = fmt.Sprintf(`{"protocolVersion":%q,"capabilities":{"tools":{}},"serverInfo":{"name":%q,"version":"1"}}`, c.revision, "s"+c.revision)
 	case "tools/list":
-		result = `{"tools":[]}`
+		result = `{"tools":[` + c.f.list + `]}`
 	case "tools/call":
 		c.f.heard = append(c.f.heard, "call "+string(jsonrpc.Field(in.Params, "name")))
 		if c.f.does {
@@ -102,6 +103,7 @@ func (f *script) saw() (open, heard string) {
 type reader struct {
 	t    *testing.T
 	conn backend.Conn
+	call backend.Call // of its messages; or nil
 
 	mu  sync.Mutex
 	got []string
@@ -123,7 +125,7 @@ func (r *reader) say(text string) string {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	if err := r.conn.Deliver(backend.Inbound{Message: m, Context: r.t.Context()}); err != nil {
+	if err := r.conn.Deliver(backend.Inbound{Message: m, Context: r.t.Context(), Call: r.call}); err != nil {
 		r.t.Fatal(err)
 	}
 	synctest.Wait()
