@@ -85,6 +85,9 @@ func inputKey(id []byte) string { return "input-" + string(jsonrpc.Key(id)) }
 type waitingState struct {
 	number, told uint64
 	until        time.Time
+	// free says that it is bound to the call only, and not to a request: it was made for a
+	// requests/resume, which does not say what the request was.
+	free bool
 }
 
 // statePrefix begins each requestState of Holdfast.
@@ -93,28 +96,37 @@ const statePrefix = "holdfast."
 // sealInput is what the mark of a requestState is for.
 const sealInput = "holdfast request state"
 
-// bound returns what a requestState is bound to beside the call, as a JSON string.
+// freeState ends each requestState that is free.
+const freeState = ".free"
+
+// bound returns what a requestState is bound to beside the call, as a JSON string. sum is that of
+// the request, "" if it is free: no request has that.
 func (s *waitingState) bound(sum string) []byte {
 	return []byte(`"` + strings.Join([]string{hex.EncodeToString([]byte(sum)), strconv.FormatUint(s.told, 36), strconv.FormatInt(s.until.Unix(), 36)}, ".") + `"`)
 }
 
-// seal returns the requestState, for a request of a sum.
+// seal returns the requestState, for a request of a sum, "" if that is not known.
 func (s *waitingState) seal(of *session.Session, sum string) string {
-	return statePrefix + strings.Join([]string{
+	text := statePrefix + strings.Join([]string{
 		of.Seal(sealInput, s.number, s.bound(sum)),
 		strconv.FormatUint(s.told, 36), strconv.FormatInt(s.until.Unix(), 36),
 	}, ".")
+	if sum == "" {
+		text += freeState
+	}
+	return text
 }
 
 // parseState takes a requestState apart. The seal is still to be checked.
 func parseState(text string) (s waitingState, seal string, ok bool) {
-	parts := strings.Split(strings.TrimPrefix(text, statePrefix), ".")
+	rest, free := strings.CutSuffix(strings.TrimPrefix(text, statePrefix), freeState)
+	parts := strings.Split(rest, ".")
 	if len(parts) != 4 || len(text) > 256 {
 		return s, "", false
 	}
 	told, err1 := strconv.ParseUint(parts[2], 36, 64)
 	until, err2 := strconv.ParseInt(parts[3], 36, 64)
-	s.told, s.until = told, time.Unix(until, 0)
+	s.told, s.until, s.free = told, time.Unix(until, 0), free
 	return s, parts[0] + "." + parts[1], err1 == nil && err2 == nil
 }
 
@@ -135,7 +147,10 @@ func (h *Handler) continueModern(w http.ResponseWriter, x *exchange) error {
 	if !ok {
 		return errBadState
 	}
-	sum := sumOf(m)
+	sum := "" // and what is asked next is free too
+	if !at.free {
+		sum = sumOf(m)
+	}
 	s, number, err := h.sessions.FindSeal(sealInput, seal, at.bound(sum), x.principal)
 	switch {
 	case errors.Is(err, session.ErrNotFound), err == nil && time.Now().After(at.until):

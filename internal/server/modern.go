@@ -24,7 +24,7 @@ type modern struct {
 	version      string
 	client       string // clientInfo and clientCapabilities, as raw JSON
 	capabilities []byte
-	sum          string // of what it asks for; see sumOf
+	sum          string // of what it asks for; see sumOf. "": that is not known
 	name         string // of what it is about, as its header repeats it, or ""
 	task         taskID // that it is about, if that is Holdfast's
 	tasks        bool   // calls become tasks here, if their clients know tasks

@@ -134,3 +134,65 @@ func TestModernResumeOnAnyNode(t *testing.T) {
 		t.Errorf("after its node was lost: %d %s, %d runs", r.status, r.body, f.runs("k"))
 	}
 }
+
+// What a resumed call asks is answered as a call's question is, on any node. The retry is bound to
+// the call, and to its principal.
+func TestModernResumeAsks(t *testing.T) {
+	t.Parallel()
+	const asksToo = `{"elicitation":{},"extensions":{"holdfast/resumableRequests":{}}}`
+	who := func(r *http.Request) string { return r.Header.Get("Who") }
+	f := newFarm(t, 2, config{server: server.Options{Principal: who}})
+	at, other := &peer{n: f.nodes[0].node, header: http.Header{"Who": {"me"}}}, &peer{n: f.nodes[1].node, header: http.Header{"Who": {"me"}}}
+	you := &peer{n: f.nodes[0].node, header: http.Header{"Who": {"you"}}}
+	for _, when := range []string{"before", "after"} {
+		params := fmt.Sprintf(`{"name":"hold","arguments":{"key":%q}`, when)
+		w := at.modernOpen("tools/call", "hold", params+`}`, asksToo)
+		token := w.token()
+		held := f.nodes[0].release(1)[0]
+		if when == "after" {
+			f.nodes[0].ask(held, "?")
+		}
+		_ = w.c.Close()
+		if when == "before" {
+			f.nodes[0].ask(held, "?")
+		}
+		asked := jsonrpc.Field([]byte(lastSaid(other.comes(token, asksToo).all())), "result")
+		state := jsonrpc.String(jsonrpc.Field(asked, "requestState"))
+		for what, wrong := range map[string]reply{
+			"bound to a request": other.modern("tools/call", "hold", params+`,`+answering(asked, strings.TrimSuffix(state, ".free"))+`}`, asksToo),
+			"of another":         you.modern("tools/call", "hold", params+`,`+answering(asked, state)+`}`, asksToo),
+		} {
+			if m := told(t, wrong); m.Error == nil || m.Error.Code != codeParams {
+				t.Errorf("%s the question, %s: %d %s", when, what, wrong.status, wrong.body)
+			}
+		}
+		if r := other.modern("tools/call", "hold", params+`,`+answering(asked, state)+`}`, asksToo); !strings.Contains(lastSaid(r), "accept") || f.runs(when) != 1 {
+			t.Fatalf("%s the question: asked %s, and then %d %s, %d runs", when, asked, r.status, r.body, f.runs(when))
+		}
+	}
+
+	const safe = `{"name":"safe_hold","arguments":{"key":"safe"}`
+	w := at.modernOpen("tools/call", "safe_hold", safe+`}`, asksToo)
+	token := w.token()
+	held := f.nodes[0].release(1)[0]
+	_ = w.c.Close()
+	f.nodes[0].ask(held, "?")
+	asked := jsonrpc.Field([]byte(lastSaid(other.comes(token, asksToo).all())), "result")
+	f.nodes[0].kill()
+	w = other.modernOpen("tools/call", "safe_hold", safe+`,`+answering(asked, jsonrpc.String(jsonrpc.Field(asked, "requestState")))+`}`, asksToo)
+	f.nodes[1].release(1)[0].Result(result("again")) // as it may run again, and did not have the answer
+	if r := w.all(); !strings.Contains(lastSaid(r), "again") || f.runs("safe") != 2 {
+		t.Errorf("after its node was lost: %d %s, %d runs", r.status, r.body, f.runs("safe"))
+	}
+}
+
+// A requestState that is bound to its request cannot be made one that is not.
+func TestModernStateStaysBound(t *testing.T) {
+	t.Parallel()
+	p := &peer{n: newNode(t, config{})}
+	asked := jsonrpc.Field([]byte(lastSaid(p.callModern("ask", `{}`).all())), "result")
+	retry := answering(asked, jsonrpc.String(jsonrpc.Field(asked, "requestState"))+".free")
+	if r := p.modern("tools/call", "ask", `{"name":"ask","arguments":{"other":1},`+retry+`}`, `{"elicitation":{}}`); told(t, r).Error == nil {
+		t.Errorf("another request: %d %s", r.status, r.body)
+	}
+}
