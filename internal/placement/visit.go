@@ -36,6 +36,8 @@ type Visit struct {
 	// Revision is the one that the client speaks, if it is known; its session need
 	// not be the one that the request goes to.
 	Revision string `json:"revision,omitempty"`
+	// Own is the name of the client's own session, if the request may be about a task of another.
+	Own string `json:"own,omitempty"`
 	// Messages is, at the endpoints of revision 2024-11-05, where clients are told to
 	// post; Pair says that it is those endpoints.
 	Messages string `json:"messages,omitempty"`

@@ -9,6 +9,7 @@ import (
 	"holdfast/internal/protocol"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
+	"holdfast/stream"
 )
 
 // This file is the one place where a call begins, for every transport: the rules that
@@ -97,7 +98,7 @@ func (h *Handler) begin(s *session.Session, msgs []jsonrpc.Message, light bool, 
 		}
 		fallthrough // who has taken the session over makes it again already
 	case once.name != "" && once.again:
-		if number := inFlight(s, msgs); number != 0 {
+		if number := inFlight(s, from.Guest, msgs); number != 0 {
 			return begun{session: s, number: number}, nil
 		}
 	}
@@ -119,13 +120,13 @@ func begunOf(s *session.Session, call *session.Call, known *session.ExistingCall
 }
 
 // inFlight returns the number of the stream of the call that the first of the requests
-// is part of, which is stored from now on; 0 if none is in flight.
-func inFlight(s *session.Session, msgs []jsonrpc.Message) uint64 {
+// is part of, which is stored from now on; 0 if none is in flight. guest is as in [session.Origin].
+func inFlight(s *session.Session, guest stream.SessionKey, msgs []jsonrpc.Message) uint64 {
 	for i := range msgs {
 		if msgs[i].Kind != jsonrpc.Request {
 			continue
 		}
-		if c := s.CallOf(msgs[i].ID); c != nil {
+		if c := s.CallFrom(guest, msgs[i].ID); c != nil {
 			c.Promote()
 			return c.Number()
 		}

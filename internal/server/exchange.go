@@ -71,7 +71,8 @@ type exchange struct {
 	batch bool
 	once  runOnce
 
-	modern *modern // what a request of revision 2026-07-28 says of itself; else nil
+	mine   stream.SessionKey // the session of the connection that the exchange came on with others
+	modern *modern           // what a request of revision 2026-07-28 says of itself; else nil
 
 	endpoint string // where the client of 2024-11-05 is told to POST
 	// muxed says that the connection below carries other exchanges: the client is not to

@@ -161,7 +161,7 @@ func (m *mux) status(msg *jsonrpc.Message) {
 
 // exchangeFor returns what a message that came on the connection wants, as an exchange by itself.
 func (m *mux) exchangeFor(what purpose, msg *jsonrpc.Message) exchange {
-	return exchange{purpose: what, r: askFor(m.request()), principal: m.client.principal, msgs: []jsonrpc.Message{*msg}}
+	return exchange{purpose: what, r: askFor(m.request()), principal: m.client.principal, msgs: []jsonrpc.Message{*msg}, mine: m.key}
 }
 
 // errClash refuses what its client could not tell from what is in flight already.
@@ -203,7 +203,9 @@ func (m *mux) send(msg jsonrpc.Message) {
 	}
 	var away *session.Redirect
 	if errors.As(err, &away) {
-		x = m.exchangeFor(forNamed, &msg)
+		if x.session = m.session(); !x.isAboutTask() {
+			x = m.exchangeFor(forNamed, &msg)
+		}
 		_, err = m.h.ask(&x)
 	}
 	if err != nil {

@@ -86,6 +86,9 @@ func (h *Handler) describe(x *exchange, req *placement.Request) {
 		Revision:  h.revision(x),
 		Info:      h.pack(x.r.Context()),
 	}
+	if x.isAboutTask() {
+		req.Visit.Own = string(x.ownSession())
+	}
 	switch {
 	case x.purpose == forModern && x.isListen():
 		req.Wait = placement.ForNews

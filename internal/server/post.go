@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"time"
 
+	"holdfast/internal/placement"
 	"holdfast/internal/protocol"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
@@ -92,7 +93,9 @@ func (h *Handler) startMessages(x *exchange, o *outcome) (err error) {
 // have begun before.
 func (h *Handler) startCall(x *exchange, o *outcome) (err error) {
 	light := x.once.key == "" && h.light(x.r.Context(), x.r.Header, x.session, x.msgs)
-	if o.begun, err = h.begin(x.session, x.msgs, light, x.once, x.origin()); err != nil {
+	from := x.origin()
+	from.Guest = x.guest()
+	if o.begun, err = h.begin(x.session, x.msgs, light, x.once, from); err != nil {
 		if o.begun, err = h.beginInTurn(x, x.msgs, light, err); err != nil {
 			return err
 		}
@@ -127,9 +130,16 @@ func (h *Handler) accepted(w http.ResponseWriter, x *exchange) {
 // is no longer here, or whose backend cannot be opened for now: that is an error.
 func (h *Handler) send(x *exchange) error {
 	ctx := x.values()
+	if guest := x.guest(); guest != "" {
+		x.session.CancelGuest(guest, jsonrpc.Field(x.msgs[0].Params, "requestId"))
+		return nil
+	}
 	for i := range x.msgs {
 		err := x.session.Send(ctx, x.msgs[i], x.r.Header)
 		if errors.Is(err, session.ErrNotDelivered) || errors.Is(err, session.ErrMoved) || errors.Is(err, session.ErrBusy) {
+			return err
+		}
+		if x.isAboutTask() && placement.IsElsewhere(err) { // that of a request which waits elsewhere
 			return err
 		}
 		if err != nil {

@@ -61,10 +61,39 @@ func (m *mux) callTask(s *session.Session, msg *jsonrpc.Message, key string, pas
 	}
 }
 
+// isAboutTask reports whether the exchange may be about a task of another session than its client's.
+func (x *exchange) isAboutTask() bool {
+	return x.purpose == forMessages && len(x.msgs) == 1 && session.IsAboutTask(&x.msgs[0])
+}
+
+// ownSession returns the session of the client of an exchange that may be about a task, or "".
+func (x *exchange) ownSession() stream.SessionKey {
+	switch {
+	case x.from != nil:
+		return stream.SessionKey(x.from.Own)
+	case x.mine != "":
+		return x.mine
+	}
+	return x.name()
+}
+
+// guest returns that session if the exchange is about a task of another one, in which it is served.
+func (x *exchange) guest() stream.SessionKey {
+	if !x.isAboutTask() {
+		return ""
+	}
+	if own := x.ownSession(); own != x.session.Key() {
+		return own
+	}
+	return ""
+}
+
 // callInHome makes a request about a task that is of another session on this node.
 func (m *mux) callInHome(home *session.Session, msg *jsonrpc.Message) {
 	one := []jsonrpc.Message{*msg}
-	call, err := home.Begin(one, false)
+	from := m.origin(nil)
+	from.Guest = m.key
+	call, err := home.Begin(one, false, from)
 	if err != nil {
 		m.elsewhere(one, false, err)
 		return

@@ -336,8 +336,9 @@ func TestLegacyTaskOnAnyNode(t *testing.T) {
 	p.at(f.nodes[1]).becomes(ended.TaskID, "completed")
 	elsewhere := f.nodes[2].connect("2025-11-25", nil)
 	elsewhere.becomes(ended.TaskID, "completed") // from a session on another node
-	w := p.at(f.nodes[1]).open("POST", "/mcp", fmt.Sprintf(`{"jsonrpc":"2.0","id":"r","method":"tasks/result","params":{"taskId":%q}}`, safe.TaskID))
-	eventually(t, "the tasks/result", func() bool { return f.nodes[0].sessions.Calls() == 3 })
+	w := p.at(f.nodes[1]).waits("r", safe.TaskID)
+	same := elsewhere.waits("1", safe.TaskID) // as the call of the task has
+	eventually(t, "the tasks/result", func() bool { return f.nodes[0].sessions.Calls() == 4 })
 
 	f.nodes[0].kill()
 	if m := p.at(f.nodes[1]).of("tasks/result", ended.TaskID); !strings.Contains(string(m.Result.Content), "ended") {
@@ -365,6 +366,9 @@ func TestLegacyTaskOnAnyNode(t *testing.T) {
 	made.Result(result("again"))
 	if m := toldLegacy(t, lastOf(w.all())); string(m.ID) != `"r"` || !strings.Contains(string(m.Result.Content), "again") {
 		t.Errorf("that is safe: %+v", m)
+	}
+	if m := toldLegacy(t, lastOf(same.all())); string(m.ID) != `"1"` || !strings.Contains(string(m.Result.Content), "again") {
+		t.Errorf("that is safe, in another session: %+v", m)
 	}
 	if is := p.at(f.nodes[2]).becomes(safe.TaskID, "completed"); is.CreatedAt != safe.CreatedAt {
 		t.Errorf("that is safe: %+v", is)
@@ -437,4 +441,126 @@ func TestLegacyTaskBothWays(t *testing.T) {
 			t.Errorf("%s, after %s", end.Raw, q.Raw)
 		}
 	})
+}
+
+// waits makes a tasks/result.
+func (p *peer) waits(id, task string) *wire {
+	p.n.t.Helper()
+	return p.open("POST", "/mcp", fmt.Sprintf(`{"jsonrpc":"2.0","id":%q,"method":"tasks/result","params":{"taskId":%q}}`, id, task))
+}
+
+// cancels cancels a request.
+func (p *peer) cancels(id string) {
+	p.n.t.Helper()
+	if r := p.post(cancelling(id)); r.status != http.StatusAccepted {
+		p.n.t.Errorf("cancelled: %d %s", r.status, r.body)
+	}
+}
+
+func cancelling(id string) string {
+	return fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%q}}`, id)
+}
+
+// Requests about a task of another session have the ids of their own session.
+func TestLegacyTaskIDs(t *testing.T) {
+	t.Parallel()
+	f := newFarm(t, 3, legacyTasksConfig())
+	calls := func(n int) bool { return f.nodes[0].sessions.Calls() == n }
+	p := f.nodes[0].connect("2025-11-25", nil)
+	for i, other := range []*peer{f.nodes[0].connect("2025-11-25", nil), f.nodes[1].connect("2025-11-25", nil)} {
+		id := fmt.Sprint(i)
+		task := p.begins(id, "hold", `{}`).TaskID
+		held := f.nodes[0].release(1)[0]
+		for _, via := range f.nodes {
+			q := other.at(via)
+			if m := q.says(id, "tasks/get", fmt.Sprintf(`{"taskId":%q}`, task)); m.Result.Status != "working" {
+				t.Errorf("%s: tasks/get: %+v", id, m)
+			}
+			eventually(t, "the tasks/get to be over", func() bool { return calls(1) })
+			w := q.waits("r", task)
+			eventually(t, "the tasks/result", func() bool { return calls(2) })
+			if r := q.waits("r", task).all(); r.status != http.StatusBadRequest {
+				t.Errorf("%s: with an id in flight: %d %s", id, r.status, r.body)
+			}
+			p.cancels("r")
+			if !calls(2) {
+				t.Errorf("%s: the client of the task's session has cancelled it", id)
+			}
+			q.cancels("r")
+			if !calls(1) {
+				t.Errorf("%s: not cancelled", id)
+			}
+			if r := w.all(); len(r.events()) > 0 && strings.Contains(string(lastOf(r)), `"id":"r"`) {
+				t.Errorf("%s: cancelled, and then %s", id, r.body)
+			}
+		}
+		w := other.waits(id, task)
+		eventually(t, "the tasks/result", func() bool { return calls(2) })
+		held.Result(result("whole"))
+		if m := toldLegacy(t, lastOf(w.all())); string(m.ID) != fmt.Sprintf("%q", id) || !strings.Contains(string(m.Result.Content), "whole") {
+			t.Errorf("%s: tasks/result: %+v", id, m)
+		}
+	}
+}
+
+// The same on a connection that carries many exchanges.
+func TestLegacyTaskIDsBothWays(t *testing.T) {
+	t.Parallel()
+	bothWays(t, func(t *testing.T, open dialer) {
+		f := newFarm(t, 2, legacyTasksConfig())
+		calls := func(n int) func() bool { return func() bool { return f.nodes[0].sessions.Calls() == n } }
+		p := f.nodes[0].connect("2025-11-25", nil)
+		task := p.begins("1", "hold", `{}`).TaskID
+		held := f.nodes[0].release(1)[0]
+		for i, at := range f.nodes {
+			c := open(at.node, 0)
+			c.begin("2025-11-25", `{}`)
+			c.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":"1","method":"tasks/get","params":{"taskId":%q}}`, task))
+			if m := c.message(); string(m.ID) != `"1"` || m.Error != nil {
+				t.Errorf("node %d: tasks/get: %s", i, m.Raw)
+			}
+			wait := fmt.Sprintf(`{"jsonrpc":"2.0","id":"r","method":"tasks/result","params":{"taskId":%q}}`, task)
+			eventually(t, "the tasks/get to be over", calls(1))
+			c.say(wait)
+			eventually(t, "the tasks/result", calls(2))
+			p.cancels("r")
+			if !calls(2)() {
+				t.Errorf("node %d: the client of the task's session has cancelled it", i)
+			}
+			c.say(cancelling("r"))
+			eventually(t, "the tasks/result to be cancelled", calls(1))
+			c.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":"r2","method":"tasks/get","params":{"taskId":%q}}`, task))
+			if m := c.message(); string(m.ID) != `"r2"` || m.Error != nil {
+				t.Errorf("node %d: after that: %s", i, m.Raw)
+			}
+			if i == len(f.nodes)-1 {
+				eventually(t, "the tasks/get to be over", calls(1))
+				c.say(strings.Replace(wait, `"r"`, `"1"`, 1))
+				eventually(t, "the tasks/result", calls(2))
+				held.Result(result("whole"))
+				if m := c.message(); string(m.ID) != `"1"` || !strings.Contains(string(m.Raw), "whole") {
+					t.Errorf("tasks/result: %s", m.Raw)
+				}
+			}
+			c.cut(fin)
+		}
+	})
+}
+
+// An operator can end a tasks/result of another session.
+func TestLegacyTaskGuestCancelledByOperator(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, legacyTasksConfig())
+	p, other := n.connect("2025-11-25", nil), n.connect("2025-11-25", nil)
+	task := p.begins("1", "hold", `{}`).TaskID
+	n.release(1)
+	w := other.waits("r", task)
+	home, err := n.sessions.Find(p.id, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the tasks/result to be cancelled", func() bool { return home.CancelByOperator(`"r"`) })
+	if m := toldLegacy(t, lastOf(w.all())); m.Error == nil || !strings.Contains(m.Error.Message, "operator") {
+		t.Errorf("told %+v", m)
+	}
 }

@@ -99,6 +99,9 @@ var errOperator = jsonrpc.Errorf(jsonrpc.CodeServer, "cancelled by an operator")
 func (s *Session) CancelByOperator(id string) (done bool) {
 	s.mu.Lock()
 	rq := s.inFlight[string(jsonrpc.Key([]byte(id)))]
+	if rq == nil {
+		rq = s.guestRequest(id)
+	}
 	s.mu.Unlock()
 	if rq == nil || rq.call.method == protocol.MethodInitialize {
 		return false

@@ -1,6 +1,10 @@
 package session
 
-import "time"
+import (
+	"time"
+
+	"holdfast/stream"
+)
 
 // A record is what features know of a call beside its stream. Most calls have none.
 type record struct {
@@ -11,6 +15,8 @@ type record struct {
 	task     *task       // nil if nobody may ask for it by a task's id; written with Session.mu and Call.mu held
 	handOff  *handOff    // nil if none of its requests may be handed off, and it is no heir
 	resume   *resume     // nil if its client can't resume it (SEP-975); it does not change after Begin
+	// guest is the session that its requests came from, "" if that is its own; it does not change after Begin.
+	guest stream.SessionKey
 
 	// What was said before the session was taken over, if the call was made again then;
 	// guarded by Session.mu.

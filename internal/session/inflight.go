@@ -37,7 +37,7 @@ func (s *Session) addRequests(c *Call, msgs []jsonrpc.Message, pass *limit.Pass)
 		if m.Kind != jsonrpc.Request {
 			continue
 		}
-		key := jsonrpc.Key(m.ID)
+		key := requestKey(c.guestOf(), m.ID)
 		token := jsonrpc.Field(m.Params, "_meta", "progressToken")
 		if err := checkBounds(m, token); err != nil {
 			s.removeCall(c)
@@ -78,7 +78,7 @@ func (s *Session) addRequests(c *Call, msgs []jsonrpc.Message, pass *limit.Pass)
 		if !c.isHeir() {
 			s.addResumable(c, rq.id, m.Method)
 		}
-		if token != nil {
+		if token != nil && c.guestOf() == "" {
 			c.tokens = append(c.tokens, string(jsonrpc.Key(token)))
 		}
 		s.addWebhook(c, rq, m)
@@ -156,7 +156,7 @@ func (s *Session) removeCall(c *Call) {
 // takeRequest takes a request off the record, if it is there and the call's (nil: of any
 // call). s.mu is held.
 func (s *Session) takeRequest(id []byte, c *Call) *inflight {
-	key := jsonrpc.Key(id)
+	key := requestKey(c.guestOf(), id)
 	rq := s.inFlight[string(key)]
 	if rq == nil || c != nil && rq.call != c && !rq.call.goesOn(c) {
 		return nil
@@ -172,7 +172,7 @@ func (s *Session) markDelivered(in *backend.Inbound) bool {
 	if c == nil {
 		return true
 	}
-	rq := s.inFlight[string(jsonrpc.Key(in.ID))]
+	rq := s.inFlight[string(requestKey(c.guestOf(), in.ID))]
 	if rq == nil || rq.call != c {
 		return false
 	}

@@ -6,6 +6,7 @@ import (
 	"holdfast/internal/limit"
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
+	"holdfast/stream"
 )
 
 // What follows asks internal/limit whether calls may begin. It is asked last, when it is known
@@ -19,6 +20,9 @@ type Origin struct {
 	// they do not begin.
 	Pass     *limit.Pass
 	Admitted bool // they were, also if they take nothing
+	// Guest is the session that they came from, as they are about a task of the one in which they
+	// begin; "": that one.
+	Guest stream.SessionKey
 }
 
 // isLimited reports whether a request is one whose number is bounded: one that begins work. Those

@@ -33,6 +33,7 @@ type callNote struct {
 	Read      []uint64          `json:"read"`
 	Notified  []uint64          `json:"rung"`
 	Began     int64             `json:"began"` // if it may be handed off: when it began, in milliseconds since 1970
+	Guest     stream.SessionKey `json:"guest"` // see [record]
 	Of        uint64            `json:"of"`    // of an heir: the stream, or the journal, of the call whose request it goes on with
 	Spans     []*spanNote       `json:"spans"` // of the requests; none if there are no traces
 	Requests  []json.RawMessage `json:"requests"`
@@ -81,6 +82,9 @@ func (c *Call) appendNote(dst []byte) []byte {
 	}
 	if t := c.legacyTask(); t != nil {
 		dst = strconv.AppendInt(append(dst, `,"task":`...), t.created.UnixMilli(), 10)
+	}
+	if guest := c.guestOf(); guest != "" {
+		dst = append(append(dst, `,"guest":`...), jsonrpc.Quote(string(guest))...)
 	}
 	if c.record != nil && c.record.handOff != nil {
 		if h := c.record.handOff; h.isHeir {

@@ -163,6 +163,7 @@ func (s *Session) restoreCall(ctx context.Context, st *shared.Stream, n callNote
 	if n.Began != 0 && s.m.handsOff() {
 		c.recorded().handOff = &handOff{began: time.UnixMilli(n.Began)}
 	}
+	c.cameAsGuest(n.Guest)
 	var answered map[string]outcome
 	if len(msgs) > 1 {
 		answered = s.answers(ctx, st)

@@ -76,8 +76,9 @@ type Session struct {
 	mu       sync.Mutex
 	revision string
 	noted    uint64               // how far the standalone stream was told, as the store knows
-	inFlight map[string]*inflight // in flight, by the key of their id
-	waiting  turns                // requests that a limit has wait, by the same
+	inFlight map[string]*inflight // in flight, by [requestKey]
+	abroad   []waitAbroad         // oldest first
+	waiting  turns                // requests that a limit has wait, by the key of their id
 	asked    serverRequests
 	backend  conversation
 	tools    toolHints
@@ -196,6 +197,9 @@ func (s *Session) start(c *Call, msgs []jsonrpc.Message, light bool, from []Orig
 			n++
 		}
 	}
+	if len(from) > 0 {
+		c.cameAsGuest(from[0].Guest)
+	}
 	if len(msgs) == 1 && s.AsksForTask(&msgs[0]) {
 		c.recorded().task, light = s.newLegacyTask(time.Now()), false
 	}
@@ -305,8 +309,10 @@ func (s *Session) Send(ctx context.Context, m jsonrpc.Message, header http.Heade
 			return err
 		}
 		// First, so that a request that waits to be delivered is not.
-		if id := jsonrpc.Field(m.Params, "requestId"); id != nil && !s.cancel(id) {
-			return nil
+		if id := jsonrpc.Field(m.Params, "requestId"); id != nil {
+			if taken, err := s.cancelAbroad(id); taken || !s.cancel(id) {
+				return err
+			}
 		}
 	case protocol.MethodInitialized:
 		s.mu.Lock()

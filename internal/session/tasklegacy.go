@@ -10,6 +10,7 @@ import (
 	"holdfast/internal/feature/tasktext"
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
+	"holdfast/stream"
 )
 
 // What follows is for the experimental tasks of revision 2025-11-25 (Tasks). Holdfast offers
@@ -118,8 +119,8 @@ func (t *task) addLegacy(c *Call) {
 func (s *Session) legacyTaskID(number uint64) string { return s.Seal(sealLegacyTask, number, nil) }
 
 // TaskHome returns the session that a request of the session's client is for: another one of
-// the same principal if it is about a task of that one. The error is a [*Redirect], or that
-// of a store which can't tell.
+// the same principal if it is about a task of that one. The error is a [*Redirect], that of a
+// store which can't tell, or [ErrDuplicate].
 func (s *Session) TaskHome(m *jsonrpc.Message) (*Session, error) {
 	if !s.offersTasks.Load() || m.Kind != jsonrpc.Request || !isTaskMethod(m.Method) || m.Method == protocol.MethodTaskList {
 		return s, nil
@@ -128,9 +129,16 @@ func (s *Session) TaskHome(m *jsonrpc.Message) (*Session, error) {
 	if name, _, _, ok := parseSealed(id); !ok || name == s.Name() {
 		return s, nil
 	}
+	if s.InFlight(m.ID) {
+		return nil, ErrDuplicate
+	}
 	home, _, err := s.m.FindSeal(sealLegacyTask, id, nil, s.principal)
 	if errors.Is(err, ErrNotFound) {
 		return s, nil // which says so
+	}
+	if m.Method == protocol.MethodTaskResult { // all others are answered at once
+		name, _, _, _ := parseSealed(id)
+		s.goesAbroad(m.ID, stream.SessionKey(name))
 	}
 	return home, err
 }

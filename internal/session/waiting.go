@@ -3,7 +3,7 @@ package session
 import (
 	"time"
 
-	"holdfast/jsonrpc"
+	"holdfast/stream"
 )
 
 // A Waiter waits for one light call. Most light calls are answered at once, so it is used again.
@@ -79,10 +79,13 @@ func (r *Reader) Behind() bool {
 }
 
 // CallOf returns the call that a request in flight with the id is part of, or nil.
-func (s *Session) CallOf(id []byte) *Call {
+func (s *Session) CallOf(id []byte) *Call { return s.CallFrom("", id) }
+
+// CallFrom is CallOf for a request that came from a session, as [Origin] says.
+func (s *Session) CallFrom(guest stream.SessionKey, id []byte) *Call {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if rq := s.inFlight[string(jsonrpc.Key(id))]; rq != nil {
+	if rq := s.inFlight[string(requestKey(guest, id))]; rq != nil {
 		return rq.call
 	}
 	return nil
