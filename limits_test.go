@@ -523,8 +523,13 @@ func TestQueueOfSession(t *testing.T) {
 	await(t, "two wait", func() bool { return waiting(t, figures) == 2 })
 	req, _ := http.NewRequestWithContext(t.Context(), http.MethodDelete, l.url, nil)
 	req.Header = http.Header{"Mcp-Session-Id": {bob}, "X-User": {"bob"}}
-	if res, err := http.DefaultClient.Do(req); err != nil || res.StatusCode != http.StatusNoContent {
-		t.Errorf("the session of a call that waits: %v %v", res, err)
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	res.Body.Close()
+	if res.StatusCode != http.StatusNoContent {
+		t.Errorf("the session of a call that waits: %s", res.Status)
 	}
 	if got := <-answers; got != "bob404" {
 		t.Errorf("answered %s", got)

@@ -49,11 +49,12 @@ func duplexCalls(t *testing.T, open dialer, mode server.Response) {
 	}
 	c.hears(`"id":4`, "done")
 
-	c.say(callAs("5", "safe_steps", `{"n":0,"pause":1000}`)) // light, and promoted
-	c.say(callAs("6", "safe_steps", `{"n":2}`))              // light until it speaks
+	c.say(callAs("5", "safe_hold", `{}`))       // light, and promoted
+	c.say(callAs("6", "safe_steps", `{"n":2}`)) // light until it speaks
 	c.hears("notifications/progress", `"progress":1,`)
 	c.hears("notifications/progress", `"progress":2,`)
 	c.hears(`"id":6`, "done")
+	n.release(1)[0].Result(result("done"))
 	c.hears(`"id":5`, "done")
 	if n.runs("k") != 1 {
 		t.Errorf("the tool ran %d times", n.runs("k"))
@@ -129,14 +130,19 @@ func TestDuplexCancelled(t *testing.T) {
 		n := newNode(t, config{server: server.Options{UpgradeAfter: time.Hour}})
 		c := open(n, 0)
 		c.begin("2025-11-25", "")
-		for i, tool := range []string{"steps", "safe_steps"} {
-			c.say(callAs(fmt.Sprint(i), tool, `{"n":0,"pause":1000}`),
-				fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%d}}`, i))
+		for i, tool := range []string{"hold", "safe_hold"} {
+			c.say(callAs(fmt.Sprint(i), tool, `{}`))
+		}
+		held := n.release(2)
+		for i := range held {
+			c.say(fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%d}}`, i))
 		}
 		eventually(t, "the calls to end", func() bool { return n.sessions.Calls() == 0 })
 		c.say(`{"jsonrpc":"2.0","id":9,"method":"ping"}`)
 		c.hears(`"id":9`)
-		pass(t, 1200*time.Millisecond)
+		for _, x := range held {
+			x.Result(result("late"))
+		}
 		c.say(`{"jsonrpc":"2.0","id":10,"method":"ping"}`)
 		c.hears(`"id":10`)
 	})

@@ -281,10 +281,10 @@ func TestBatch(t *testing.T) {
 func TestKeepAlive(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{
-		server: server.Options{KeepAlive: 50 * time.Millisecond},
-		http: func(s *http.Server) {
-			s.WriteTimeout = time.Second
-			s.ReadTimeout = time.Second
+		server: server.Options{KeepAlive: 120 * time.Millisecond},
+		http: func(s *http.Server) { // shorter than what is read below takes
+			s.WriteTimeout = 3 * time.Second
+			s.ReadTimeout = 3 * time.Second
 		},
 	})
 	p := n.connect("2025-06-18", nil)

@@ -269,7 +269,7 @@ func TestResumeRefused(t *testing.T) {
 // TestResumeKept is a call of which not all is kept any more.
 func TestResumeKept(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, config{memory: memory.Options{StreamBytes: 8 << 10, Keep: 3 * time.Second}})
+	n := newNode(t, config{memory: memory.Options{StreamBytes: 8 << 10, Keep: 10 * time.Second}})
 	p := n.able("2025-11-25", "")
 	w := p.open("POST", "/mcp", call("hold", `{}`))
 	token := w.token()
