@@ -46,7 +46,9 @@ func newLimited(t *testing.T, b message.Handler, set func(*holdfast.Options)) *l
 	t.Cleanup(func() {
 		web.CloseClientConnections()
 		web.Close()
-		_ = l.handler.Shutdown(context.Background())
+		ctx, stop := context.WithTimeout(context.Background(), 10*time.Second) // what a test that fails leaves behind runs for ever
+		defer stop()
+		_ = l.handler.Shutdown(ctx)
 	})
 	return l
 }
@@ -504,7 +506,7 @@ func TestQueueOfSession(t *testing.T) {
 	t.Parallel()
 	s := &shift{running: make(chan string), release: make(chan struct{})}
 	figures := prometheus.NewRegistry()
-	const ttl = 200 * time.Millisecond
+	const ttl = 3 * time.Second // longer than a busy machine takes from a session to its call
 	l := newLimited(t, s, func(o *holdfast.Options) {
 		o.Limits.ToolCalls, o.Limits.Queue, o.Limits.QueueWait, o.Metrics, o.MaxShare, o.SessionTTL = 1, 3, time.Minute, figures, 1, ttl
 	})
@@ -518,7 +520,7 @@ func TestQueueOfSession(t *testing.T) {
 	bob := l.begin("bob")
 	go call("bob", bob, 2)
 	await(t, "bob's waits", func() bool { return waiting(t, figures) == 1 })
-	time.Sleep(3 * ttl)
+	time.Sleep(ttl * 3 / 2)
 	go call("cat", l.begin("cat"), 3)
 	await(t, "two wait", func() bool { return waiting(t, figures) == 2 })
 	req, _ := http.NewRequestWithContext(t.Context(), http.MethodDelete, l.url, nil)
