@@ -250,6 +250,16 @@ func (n *node) release(count int) []*message.Exchange {
 	return held
 }
 
+// holds waits until so many calls are held. A client may know its call before the server has it.
+func (n *node) holds(count int) {
+	n.t.Helper()
+	eventually(n.t, "calls to be held", func() bool {
+		n.script.mu.Lock()
+		defer n.script.mu.Unlock()
+		return len(n.script.held) >= count
+	})
+}
+
 func (n *node) runs(key string) int {
 	n.script.mu.Lock()
 	defer n.script.mu.Unlock()

@@ -369,8 +369,9 @@ func TestStatusAll(t *testing.T) {
 	n := newNode(t, config{server: server.Options{Principal: bearer}})
 	one, two, bob := n.able("2025-11-25", "alice"), n.able("2025-11-25", "alice"), n.able("2025-11-25", "bob")
 	anyone, anyone2 := n.able("2025-11-25", ""), n.able("2025-11-25", "")
-	for _, p := range []*peer{one, two, bob, anyone} {
+	for i, p := range []*peer{one, two, bob, anyone} {
 		p.open("POST", "/mcp", callAs("5", "hold", `{}`)).token()
+		n.holds(i + 1)
 	}
 	one.post(callAs("6", "steps", `{}`))
 	held := n.release(4)

@@ -374,11 +374,12 @@ func TestDuplexClashes(t *testing.T) {
 	bothWays(t, func(t *testing.T, open dialer) {
 		n := newNode(t, config{server: server.Options{Principal: named}})
 		var tokens []string
-		for range 2 {
+		for i := range 2 {
 			c := open(n, 0, me)
 			c.begin("2025-11-25", resumes)
 			c.say(callAs("1", "hold", `{}`))
 			tokens = append(tokens, c.policy("1"))
+			n.holds(i + 1)
 			c.cut(rst)
 		}
 		held := n.release(2)
