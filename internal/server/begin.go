@@ -91,7 +91,11 @@ func (h *Handler) begin(s *session.Session, msgs []jsonrpc.Message, light bool, 
 	case once.name != "" && (!light || s.SingleStream()):
 		call, known, err := s.BeginNamed(once.name, joined(msgs), msgs, from)
 		if !once.again || !errors.Is(err, session.ErrDuplicate) {
-			return begunOf(s, call, known, err)
+			b, err := begunOf(s, call, known, err)
+			// It may have been light before, without the name: the node that was lost can have
+			// known a tool to be safe that is not known here.
+			b.again = once.again
+			return b, err
 		}
 		if s.SingleStream() { // whose calls have no streams: its client reads the one that the session has
 			return begun{session: s}, nil
@@ -106,7 +110,7 @@ func (h *Handler) begin(s *session.Session, msgs []jsonrpc.Message, light bool, 
 	if err != nil {
 		return begun{}, err
 	}
-	return begun{session: s, call: call, number: call.Number(), again: once.again && light}, nil
+	return begun{session: s, call: call, number: call.Number(), again: once.again}, nil
 }
 
 func begunOf(s *session.Session, call *session.Call, known *session.ExistingCall, err error) (begun, error) {

@@ -1,13 +1,16 @@
 package server_test
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"strings"
 	"sync"
 	"testing"
 
+	"holdfast/backend"
 	"holdfast/backend/message"
 	"holdfast/internal/server"
 )
@@ -153,4 +156,29 @@ func TestVendorOnce(t *testing.T) {
 // vendorCall calls a method of a vendor that does not end by itself.
 func vendorCall(id, key string) string {
 	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":"vendor/call","params":{"name":"hold","arguments":{"key":%q}}}`, id, key)
+}
+
+// unstartable is a server that can't be started.
+type unstartable struct{}
+
+func (unstartable) Open(context.Context, backend.Start, backend.Sink) (backend.Conn, error) {
+	return nil, errors.New("no server today")
+}
+
+// TestRerunUnknown loses the node that runs a light call, of which nothing is kept. The node
+// that makes it again takes it for one that is to be kept, as one does that does not know the
+// tool to be safe; it can't start its server. The call has run, and nobody knows how it ended.
+func TestRerunUnknown(t *testing.T) {
+	t.Parallel()
+	f := newFarm(t, 1, config{})
+	f.start(config{server: server.Options{Response: server.ResponseSSE}, backend: unstartable{}})
+	a, b := f.nodes[0], f.nodes[1]
+	eventually(t, "the nodes to know each other", func() bool { return len(a.member.Peers()) == 1 && len(b.member.Peers()) == 1 })
+	w := a.connect("2025-11-25", nil).at(b).open("POST", "/mcp", call("safe_hold", `{"key":"k"}`))
+	a.release(1)
+	a.kill()
+	r := w.all()
+	if said := r.texts(); len(said) != 1 || !strings.Contains(said[0], nobodyKnows) {
+		t.Errorf("answered %d %s", r.status, r.body)
+	}
 }
