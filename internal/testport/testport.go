@@ -7,16 +7,21 @@ import (
 	"math/rand/v2"
 	"net"
 	"strconv"
+	"sync"
 	"testing"
 )
 
 // Systems give the ports of this range to nobody who asks for any port, nor those 10,000
-// above (the second port of each server of a Redis cluster). Tests ask for any all the
+// above (the second port of each server of a Redis Cluster). Tests ask for any all the
 // time: they would get the port of a server that is about to start, or was killed.
-const first, last = 10_000, 22_000
+const first, last = 10_000, 20_000
 
-// Free returns n different ports of 127.0.0.1 that nobody listens on now. It may be
-// called concurrently.
+// kept are UDP sockets with the numbers of the ports that this process has had.
+var kept sync.Map
+
+// Free returns n different ports of 127.0.0.1 that nobody listens on now. No other caller of
+// Free gets one of them, in this process or in another, until this one ends: a server that a
+// test kills is not to be taken for that of another test. It may be called concurrently.
 func Free(n int) ([]int, error) {
 	const attempts = 1000
 	ports := make([]int, 0, n)
@@ -26,14 +31,27 @@ func Free(n int) ([]int, error) {
 			return ports, nil
 		}
 		port := first + rand.IntN(last-first)
-		var l net.Listener
-		if l, err = net.Listen("tcp", Loopback(port)); err != nil {
-			continue
+		if err = keep(port); err == nil {
+			ports = append(ports, port)
 		}
-		defer l.Close()
-		ports = append(ports, port)
 	}
 	return nil, fmt.Errorf("testport: no free port after %d attempts: %w", attempts, err)
+}
+
+// keep takes a port that is free. No test uses UDP, so its socket of the same number says that
+// the port is taken, and needs no clearing up.
+func keep(port int) error {
+	taken, err := net.ListenPacket("udp", Loopback(port))
+	if err != nil {
+		return err
+	}
+	l, err := net.Listen("tcp", Loopback(port))
+	if err != nil {
+		taken.Close()
+		return err
+	}
+	kept.Store(port, taken)
+	return l.Close()
 }
 
 // Addr returns the address of one such port.
