@@ -24,11 +24,15 @@ type inputReply struct {
 		Content       []struct{ Text string }
 		TaskID        string
 	}
-	Error *struct {
-		Code    int
-		Message string
-	}
+	Error *replyError
 }
+
+type replyError struct {
+	Code    int
+	Message string
+}
+
+func (e *replyError) String() string { return fmt.Sprint(e.Code, " ", e.Message) }
 
 // An inputCall is a request of a user, of revision 2026-07-28, whose tool asks.
 type inputCall struct {

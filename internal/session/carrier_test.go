@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"holdfast/backend"
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 )
@@ -78,6 +79,28 @@ func TestCarrierOfEqualClients(t *testing.T) {
 	long := info + `,{"x":"` + strings.Repeat("x", longSpelling) + `"}`
 	if h.carriers.kindOf(long) == h.carriers.kindOf(strings.Replace(long, `,{"x"`, `, {"x"`, 1)) {
 		t.Error("what a client says of itself is decoded, however long it is")
+	}
+}
+
+// A backend that is opened again for a session which was taken over may hear a request of ours
+// first. That says of the client what the client's own request does: else the backend would not
+// ask it for anything.
+func TestCarrierTakenOverAsks(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, Options{}, nil)
+	defer h.close()
+	b := &lister{asked: make(chan backend.Inbound, 1)}
+	h.backend = b
+	s, err := h.carry(ours, `{"name":"q","version":"1"},{"elicitation":{}}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.taken = true
+	b.last().sink.Closed(errors.New("died"), true)
+	begin(t, s, false, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x","_meta":{"`+protocol.MetaClientCapabilities+`":{"elicitation":{}}}}}`)
+	in := <-b.asked
+	if got := string(jsonrpc.Field(in.Params, "_meta", protocol.MetaClientCapabilities)); got != `{"elicitation":{}}` {
+		t.Errorf("the client's capabilities are %s", got)
 	}
 }
 

@@ -136,12 +136,16 @@ func (s *Session) learnTools(in backend.Inbound) (learning chan struct{}) {
 
 // learnAgain is for a session that was taken over before its tools were known: the
 // call for which its backend was opened is not known as safe, and the next owner
-// should know.
+// should know. Some backends take the first request for all that there is to hear of a modern
+// client, so they are not asked for the sake of a message that says nothing of that.
 func (s *Session) learnAgain(in backend.Inbound) {
+	if s.modern != "" && jsonrpc.Field(in.Params, "_meta", protocol.MetaClientCapabilities) == nil {
+		return
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.taken && !s.tools.complete && len(s.tools.safe) == 0 && s.backend.link != nil && s.backend.link.conn != nil && s.revision != "" {
-		s.learnTools(backend.Inbound{Context: context.WithoutCancel(in.Context), Header: in.Header})
+		s.learnTools(s.askingFor(in.Context, &in.Message, in.Header))
 	}
 }
 
