@@ -63,16 +63,17 @@ var engines = []engine{
 }
 
 // over is a town whose buses are an engine's.
-func over(t testing.TB, e engine, count int) (w *town, names []string, kill, restart func()) {
+func over(t testing.TB, e engine, count int, o cluster.Options) (w *town, names []string, kill, restart func()) {
 	t.Helper()
 	open, kill, restart := e.start(t)
+	o.Logger = quiet
 	w = &town{t: t, nodes: make(map[string]*cluster.Node)}
 	for range count {
 		l, err := open(context.Background())
 		if err != nil {
 			t.Fatal(err)
 		}
-		n, err := cluster.Join(l, cluster.Options{Logger: quiet})
+		n, err := cluster.Join(l, o)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -89,7 +90,7 @@ func over(t testing.TB, e engine, count int) (w *town, names []string, kill, res
 func BenchmarkEngines(b *testing.B) {
 	for _, e := range engines {
 		b.Run(e.name, func(b *testing.B) {
-			w, names, _, _ := over(b, e, 2)
+			w, names, _, _ := over(b, e, 2, cluster.Options{})
 			w.serve(names[1], light())
 			client := w.client(names[0])
 			b.Run("request", func(b *testing.B) {
@@ -120,7 +121,7 @@ func TestEngineMany(t *testing.T) { // alone: a node that is too busy to answer 
 	many := testlong.Either(100, 1000)
 	for _, e := range engines {
 		t.Run(e.name, func(t *testing.T) {
-			w, names, _, _ := over(t, e, 2)
+			w, names, _, _ := over(t, e, 2, cluster.Options{})
 			var stood atomic.Int64
 			w.nodes[names[0]].OnWake(func() { stood.Add(1) })
 			w.serve(names[1], office(make(chan struct{}, many)))
@@ -157,7 +158,7 @@ func TestEngineAway(t *testing.T) {
 	for _, e := range engines {
 		t.Run(e.name, func(t *testing.T) {
 			t.Parallel()
-			w, names, kill, restart := over(t, e, 3)
+			w, names, kill, restart := over(t, e, 3, cluster.Options{})
 			var gone, woken atomic.Int64
 			for _, n := range w.nodes {
 				n.Watch(func(string) { gone.Add(1) })
@@ -212,14 +213,15 @@ func TestEngineAway(t *testing.T) {
 // gone, and requests go through.
 func TestServerDies(t *testing.T) {
 	t.Parallel()
-	testlong.Only(t, "it takes 10 seconds")
+	testlong.Only(t, "it takes 20 seconds")
+	const silence = 5 * time.Second // for nodes to find another server on a busy machine
 	s := natstest.Processes(t)
 	three := engine{"three servers", func(testing.TB) (func(context.Context) (durable.Log, error), func(), func()) {
 		return func(ctx context.Context) (durable.Log, error) {
 			return jetstream.Open(ctx, s.URL(), durable.Options{Logger: quiet})
 		}, nil, nil
 	}}
-	w, names, _, _ := over(t, three, 6)
+	w, names, _, _ := over(t, three, 6, cluster.Options{Silence: silence})
 	var gone atomic.Int64
 	for _, n := range w.nodes {
 		n.Watch(func(string) { gone.Add(1) })
@@ -254,7 +256,7 @@ func TestServerDies(t *testing.T) {
 	}
 	for i := range 2 {
 		s.Kill(i)
-		time.Sleep(4 * time.Second) // for the others to notice
+		time.Sleep(2 * silence) // a node without a server is found gone
 		if err := s.Restart(i); err != nil {
 			t.Error(err)
 		}
