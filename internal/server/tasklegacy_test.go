@@ -219,6 +219,7 @@ func TestLegacyTaskOfAnother(t *testing.T) {
 	who := func(name string) *peer { return n.connect("2025-11-25", http.Header{"Who": {name}}) }
 	me, again, you := who("me"), who("me"), who("you")
 	made := me.begins("1", "ask", `{}`)
+	n.holds(1) // the answer below ends the oldest
 	other := again.begins("1", "hold", `{}`)
 	id := made.TaskID
 	for what, is := range map[string]struct {
