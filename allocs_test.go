@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 
@@ -25,6 +26,7 @@ import (
 // exact is a backend whose tools cost as little as they can.
 type exact struct {
 	step chan struct{} // "paced" says one thing for each
+	pad  string        // further members of what it says
 	held chan struct{} // "held" answers when it is closed
 }
 
@@ -47,7 +49,7 @@ func (e *exact) Serve(x *message.Exchange) {
 			x.Result(done)
 		}()
 	default:
-		said := []byte(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1,"progress":1}}`)
+		said := []byte(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1,"progress":1` + e.pad + `}}`)
 		m, _ := jsonrpc.Parse(said)
 		go func() {
 			for range e.step {
@@ -199,24 +201,59 @@ func TestAllocationsOfStreamEvent(t *testing.T) {
 	if testlong.Race {
 		t.Skip("the race detector allocates, too")
 	}
+	var got float64
+	events(t, "", func(event func()) { got = allocations(event) })
+	if got > 0.1 {
+		t.Errorf("%v allocations for an event of a stream, want none", got)
+	}
+}
+
+// TestStreamEventIsNotParsed guards what an event of a stream costs on its way from the backend to a
+// client: its message was parsed when it came from the server, and is not parsed again. So an event with a
+// long message takes a fraction of the time that it takes to look for a member of it.
+func TestStreamEventIsNotParsed(t *testing.T) {
+	pad := `,"_meta":{"seen":[0` + strings.Repeat(",0", 64<<10) + `]}`
+	params := []byte(`{"progressToken":1` + pad + `}`)
+	fastest := func(f func()) time.Duration {
+		best := time.Hour
+		for range 100 {
+			began := time.Now()
+			f()
+			best = min(best, time.Since(began))
+		}
+		return best
+	}
+	parse := fastest(func() {
+		if jsonrpc.Field(params, "progressToken") == nil {
+			t.Error("there is no progress token")
+		}
+	})
+	var event time.Duration
+	events(t, pad, func(send func()) { event = fastest(send) })
+	if event > parse/4 {
+		t.Errorf("an event of %d bytes takes %v, and to parse it %v: does its way parse what was parsed before?", len(params), event, parse)
+	}
+}
+
+// events runs f with a function that has a backend say one thing in a call, and returns when the call's client
+// has it. pad makes what is said longer.
+func events(t *testing.T, pad string, f func(event func())) {
+	t.Helper()
 	m := newMeasured(t)
-	m.backend.step = make(chan struct{})
+	m.backend.step, m.backend.pad = make(chan struct{}), pad
 	w := &sink{head: http.Header{}, said: make(chan struct{})}
 	over := make(chan struct{})
 	go func() {
 		defer close(over)
 		m.post(toolCall(2, "paced"))(w)
 	}()
-	got := allocations(func() {
+	f(func() {
 		m.backend.step <- struct{}{}
 		<-w.said
 	})
 	close(m.backend.step)
 	<-w.said
 	<-over
-	if got > 0.1 {
-		t.Errorf("%v allocations for an event of a stream, want none", got)
-	}
 }
 
 // TestBytesOfWaitingCall guards what a call costs whose client waits for its answer.

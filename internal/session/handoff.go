@@ -311,14 +311,15 @@ func (c *Call) goesOn(with *Call) bool {
 }
 
 // heir returns the call that a message is about which the backend says is about c: one of its
-// heirs, if that call or the request with the progress token was handed off. c may be nil. s.mu
-// is held.
-func (s *Session) heir(c *Call, token []byte) *Call {
+// heirs, if that call or the request with the progress token was handed off. progress are the params
+// of a progress notification, or nil; a call that was not handed off does not parse them, as each event
+// of a stream comes this way. c may be nil. s.mu is held.
+func (s *Session) heir(c *Call, progress []byte) *Call {
 	if c == nil || c.record == nil || c.record.handOff == nil || len(c.record.handOff.heirs) == 0 {
 		return c
 	}
 	heirs := c.record.handOff.heirs
-	if token != nil {
+	if token := jsonrpc.Field(progress, "progressToken"); token != nil {
 		key := string(jsonrpc.Key(token))
 		for _, h := range heirs {
 			if slices.Contains(h.tokens, key) {

@@ -256,7 +256,7 @@ func (s *Session) notified(l *link, call *Call, m jsonrpc.Message) {
 		if call == nil {
 			call = s.callByToken(jsonrpc.Field(m.Params, "progressToken"))
 		} else {
-			call = s.heir(call, jsonrpc.Field(m.Params, "progressToken"))
+			call = s.heir(call, m.Params)
 		}
 		if call.record != nil && call.record.progress != nil && !call.record.progress.passes(m.Params) {
 			s.mu.Unlock()
