@@ -18,14 +18,16 @@ type toolHints struct {
 	complete bool            // every tool has been seen
 	listed   int             // how often the list has changed
 	learning chan struct{}   // closed when the list has been read; nil if it is not being read
+	asked    time.Duration   // when that began, by the manager's clock
 	safe     map[string]bool // tools that say they may be called again
 	headed   headedTools
 	shaped   map[string]bool // tools, and whether they have an outputSchema; nil if calls are not handed off
 	clash    bool            // there is a tool of the name of one of ours
 }
 
-// Learning of the tools takes hintsTimeout at the most, and a call waits for it
-// no longer than hintsWait: it is stored then.
+// Learning of the tools takes hintsTimeout at the most. Calls wait until it has taken hintsWait, and are
+// stored then: where a server is slow to list its tools, that is lost once, however many calls there are and
+// however often one asks.
 const (
 	hintsTimeout = 10 * time.Second
 	hintsWait    = 50 * time.Millisecond
@@ -103,11 +105,12 @@ func (s *Session) safeTool(ctx context.Context, m *jsonrpc.Message, header http.
 		return safe
 	}
 	learning := s.learnTools(s.askingFor(ctx, m, header))
+	rest := hintsWait - (s.m.clock() - s.tools.asked)
 	s.mu.Unlock()
 	if learning == nil {
 		return false
 	}
-	awaitTools(ctx, learning, hintsWait)
+	awaitTools(ctx, learning, rest)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.tools.safe[name]
@@ -115,6 +118,9 @@ func (s *Session) safeTool(ctx context.Context, m *jsonrpc.Message, header http.
 
 // awaitTools waits until the backend's list of tools was read, but no longer than most.
 func awaitTools(ctx context.Context, learning chan struct{}, most time.Duration) {
+	if most <= 0 {
+		return
+	}
 	t := time.NewTimer(most)
 	defer t.Stop()
 	select {
@@ -128,7 +134,7 @@ func awaitTools(ctx context.Context, learning chan struct{}, most time.Duration)
 // returns what is closed when it is, or nil at the end. s.mu is held.
 func (s *Session) learnTools(in backend.Inbound) (learning chan struct{}) {
 	if s.tools.learning == nil && s.m.startWork() {
-		s.tools.learning = make(chan struct{})
+		s.tools.learning, s.tools.asked = make(chan struct{}), s.m.clock()
 		go s.learnAll(s.backend.link, s.tools.listed, s.tools.learning, in)
 	}
 	return s.tools.learning

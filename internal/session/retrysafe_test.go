@@ -3,6 +3,8 @@ package session
 import (
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"holdfast/jsonrpc"
 )
@@ -86,6 +88,55 @@ func TestLight(t *testing.T) {
 		if tool := strings.Contains(text, "safe"); shared.m.RetrySafe("", []jsonrpc.Message{m}) != (want.shared || m.Method == "tools/call" && tool) {
 			t.Errorf("%s may be made again: %v", text, !want.shared)
 		}
+	}
+}
+
+// A server that is slow to list its tools holds up the first call, and the first call alone, by hintsWait: also where
+// the call is asked about again to be stored, in a batch, and for the calls that come while it lists them.
+func TestSlowToolsHoldUpOnce(t *testing.T) {
+	t.Parallel()
+	for name, open := range map[string]func(t *testing.T) (*Session, *desk){
+		"alone": func(t *testing.T) (*Session, *desk) {
+			h := newHouse(t, Options{}, nil)
+			t.Cleanup(h.close)
+			h.desk.listing = make(chan struct{})
+			return h.open(""), h.desk
+		},
+		"shared store": func(t *testing.T) (*Session, *desk) {
+			n := newShelf().add(t, "a", Options{})
+			n.desk.listing = make(chan struct{})
+			return n.open(""), n.desk
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				s, desk := open(t)
+				began := time.Now()
+				call := func(ids ...int) {
+					light := true
+					var texts []string
+					for _, id := range ids {
+						m := parse(request(id))
+						light = s.Light(t.Context(), &m, nil) && light
+						texts = append(texts, request(id))
+					}
+					begin(t, s, light, texts...)
+					for range ids {
+						<-desk.last().in
+					}
+				}
+				call(1, 2)
+				if took := time.Since(began); took != hintsWait {
+					t.Errorf("the first call has the server after %v, want %v", took, hintsWait)
+				}
+				call(3)
+				if took := time.Since(began); took != hintsWait {
+					t.Errorf("the next one waits for %v more", took-hintsWait)
+				}
+				close(desk.listing)
+			})
+		})
 	}
 }
 
