@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"holdfast/internal/limit"
+	"holdfast/internal/session"
 	"holdfast/stream"
 )
 
@@ -59,7 +60,7 @@ func (n *Nodes) noticed(text []byte) {
 		return
 	}
 	n.leavers.note(says.From)
-	if s, err := n.sessions.FindName(string(says.Left), string(says.Principal)); err == nil {
+	if s, err := n.sessions.FindName(string(says.Left), session.ParsePrincipal(string(says.Principal))); err == nil {
 		s.Disconnected(says.From, time.Time{})
 	}
 }

@@ -50,7 +50,7 @@ type target struct {
 func (p *Placement) hostForwarded() (*session.Session, error) {
 	n, v, ctx := p.nodes, p.req.From, p.req.HTTP.Context()
 	if v.Take && p.key != "" && !n.opts.Door {
-		s, at, err := n.sessions.Locate(ctx, p.key, string(v.Principal))
+		s, at, err := n.sessions.Locate(ctx, p.key, session.ParsePrincipal(string(v.Principal)))
 		if err == nil && s == nil && n.abandoned(ctx, at) {
 			s, err = n.takeOver(ctx, at)
 		}

@@ -75,7 +75,7 @@ type Run struct {
 type Request struct {
 	HTTP      *http.Request
 	Exchange  Exchange
-	Principal string            // who asks
+	Principal session.Principal // who asks
 	Key       stream.SessionKey // of the session that the exchange names; "": of none
 	From      *Visit            // what the node has told that has forwarded it; nil: it came from a client
 	Again     bool              // its requests may have come before

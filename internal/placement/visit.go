@@ -16,8 +16,11 @@ import (
 // read nor forwarded. It has six booleans, as each is a field of its own on the wire, which
 // nodes of other builds read.
 type Visit struct {
-	Principal []byte `json:"principal,omitempty"` // which need not be UTF-8
-	From      string `json:"from,omitempty"`      // the client's address
+	Principal []byte `json:"principal,omitempty"` // its text, which need not be UTF-8
+	// Credential is the [session.Credential] of a request that belongs to no session: its header may
+	// not be forwarded.
+	Credential []byte `json:"credential,omitempty"`
+	From       string `json:"from,omitempty"` // the client's address
 	// Watched says that the sender will tell if the client leaves with bytes unread.
 	Watched bool `json:"watched,omitempty"`
 	// Once names the POST, however often it is sent: its requests run once.

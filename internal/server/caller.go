@@ -19,10 +19,10 @@ func (h *Handler) visit(r *http.Request) *placement.Visit {
 	return placement.VisitOf(r)
 }
 
-// principal returns who makes a request, and for which server: see [session.PrincipalAt].
-func (h *Handler) principal(r *http.Request) string {
+// principal returns who makes a request, and for which server.
+func (h *Handler) principal(r *http.Request) session.Principal {
 	if v := h.visit(r); v != nil {
-		return string(v.Principal)
+		return session.ParsePrincipal(string(v.Principal))
 	}
 	server, _ := r.Context().Value(serverKey{}).(string)
 	return session.PrincipalAt(server, h.asker(r))
@@ -32,6 +32,20 @@ func (h *Handler) principal(r *http.Request) string {
 func (h *Handler) asker(r *http.Request) string {
 	defer panics.Raise(h.logger, "Options.Principal") // it must never be taken for nobody in particular
 	return h.opts.Principal(r)
+}
+
+// client returns who makes a request that belongs to no session.
+func (h *Handler) client(x *exchange) *session.Client {
+	c := h.sessions.ClientOf(x.r, x.principal, x.credential())
+	return &c
+}
+
+// credential returns that of an exchange's client: as another node has seen it, or in its header.
+func (x *exchange) credential() session.Credential {
+	if x.from != nil && len(x.from.Credential) == len(session.Credential{}) {
+		return session.Credential(x.from.Credential)
+	}
+	return session.CredentialOf(x.r.Header)
 }
 
 type serverKey struct{}

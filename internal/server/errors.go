@@ -127,6 +127,9 @@ func (h *Handler) explain(err error) (status int, e *jsonrpc.Error) {
 		return http.StatusUnprocessableEntity, errf(codeInvalid, "%v: use a new key for a new request", err)
 	case errors.Is(err, session.ErrGone):
 		return http.StatusGone, errf(protocol.CodeOutcomeUnknown, "outcome unknown: %v", err)
+	case errors.Is(err, session.ErrOtherCredential):
+		return http.StatusGone, errf(protocol.CodeOutcomeUnknown,
+			"outcome unknown: %v; make it again with that Authorization to get its result, or find out whether it ran and use a new key", err)
 	case errors.Is(err, session.ErrBusy), errors.Is(err, errNoRoom):
 		return http.StatusTooManyRequests, errf(jsonrpc.CodeServer, "%v: try again later", err)
 	case errors.Is(err, session.ErrClosing), errors.Is(err, session.ErrNotDelivered), errors.Is(err, session.ErrMoved),

@@ -53,16 +53,17 @@ func (h *Handler) findCarrier(x *exchange) (err error) {
 			return nil
 		}
 	}
+	client := h.sessions.ClientOf(x.r, x.principal, x.credential())
 	var admit func() error
-	if h.sessions.Limited() && (x.once.key == "" || !h.sessions.BegunHere(x.principal, x.once.key)) {
+	if h.sessions.Limited() && (x.once.key == "" || !h.sessions.BegunHere(&client, x.once.key)) {
 		admit = func() error { return h.admitAlone(x) } // what is refused starts no server
 	}
-	x.session, err = h.sessions.Carrier(x.r, x.principal, x.modern.version, x.modern.client, admit)
+	x.session, err = h.sessions.Carrier(x.r, &client, x.modern.version, x.modern.client, admit)
 	return err
 }
 
 // request returns a request to another node for what concerns a principal.
-func (e elsewhere) request(ctx context.Context, principal, method string, params []byte) (*exchange, error) {
+func (e elsewhere) request(ctx context.Context, principal session.Principal, method string, params []byte) (*exchange, error) {
 	m, err := jsonrpc.Parse(jsonrpc.AppendRequest(nil, []byte("0"), method, params))
 	if err != nil {
 		return nil, err
@@ -72,7 +73,7 @@ func (e elsewhere) request(ctx context.Context, principal, method string, params
 }
 
 // HandedOff implements [session.Elsewhere].
-func (e elsewhere) HandedOff(ctx context.Context, principal string, query []byte) ([]byte, error) {
+func (e elsewhere) HandedOff(ctx context.Context, principal session.Principal, query []byte) ([]byte, error) {
 	x, err := e.request(ctx, principal, methodHandedOff, query)
 	if err != nil {
 		return nil, err

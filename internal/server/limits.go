@@ -27,7 +27,7 @@ func (x *exchange) origin() session.Origin {
 func (h *Handler) admitAlone(x *exchange) (err error) {
 	x.once.pass, err = h.sessions.AdmitAlone(x.principal, x.r.RemoteAddr, x.msgs)
 	if full, ok := waits(err, x.msgs); ok {
-		ctx, over := h.sessions.AwaitKeyedTurn(x.r.Context(), x.principal, x.once.key)
+		ctx, over := h.sessions.AwaitKeyedTurn(x.r.Context(), h.client(x), x.once.key)
 		defer over()
 		x.once.pass, err = h.awaitExchange(ctx, x, full)
 	}
@@ -67,7 +67,7 @@ func (h *Handler) beginModernInTurn(x *exchange, err error) (b begun, _ error) {
 	if !ok {
 		return b, err
 	}
-	ctx, over := h.sessions.AwaitKeyedTurn(x.r.Context(), x.principal, x.once.key)
+	ctx, over := h.sessions.AwaitKeyedTurn(x.r.Context(), h.client(x), x.once.key)
 	defer over()
 	from := x.origin()
 	if from.Pass, err = h.awaitExchange(ctx, x, full); err != nil {

@@ -12,6 +12,7 @@ import (
 
 	"holdfast/internal/engine/memory"
 	"holdfast/internal/server"
+	"holdfast/internal/session"
 	"holdfast/stream"
 )
 
@@ -63,7 +64,7 @@ func (p *peer) resumed(first string) int {
 // kept reports whether the store has anything of the call that an event is of.
 func (p *peer) kept(event string) bool {
 	p.n.t.Helper()
-	s, err := p.n.sessions.Find(p.id, "")
+	s, err := p.n.sessions.Find(p.id, session.Principal{})
 	if err != nil {
 		p.n.t.Fatal(err)
 	}

@@ -46,7 +46,7 @@ func (h *Handler) serveModern(w http.ResponseWriter, of *exchange) (err error) {
 	if x.isListen() {
 		x.once.key = "" // which nobody could come back to
 	}
-	if h.takesNothing() && (x.once.key == "" || !h.sessions.BegunHere(x.principal, x.once.key)) {
+	if h.takesNothing() && (x.once.key == "" || !h.sessions.BegunHere(h.client(x), x.once.key)) {
 		return h.notHere()
 	}
 	var listen *taskListen
@@ -124,7 +124,7 @@ func (h *Handler) checkParams(w http.ResponseWriter, x *exchange) bool {
 // same idempotency key.
 func (h *Handler) beginModern(x *exchange, from session.Origin) (begun, error) {
 	if x.once.key != "" {
-		call, known, err := x.session.BeginKeyed(x.once.key, []byte(sumOf(&x.msgs[0])), x.msgs, from)
+		call, known, err := x.session.BeginKeyedFor(h.client(x), x.once.key, []byte(sumOf(&x.msgs[0])), x.msgs, from)
 		return begunOf(x.session, call, known, err)
 	}
 	// Who can come back for what is not safe to make again is told how before it runs.

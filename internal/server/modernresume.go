@@ -118,8 +118,9 @@ func (h *Handler) cancelModern(w http.ResponseWriter, x *exchange) error {
 		if err != nil {
 			return errf(codeInvalid, "%v", err)
 		}
-		h.sessions.CancelKeyedTurn(x.principal, key) // first: it may begin at any moment
-		if c, err = h.sessions.KeyedCall(x.principal, key); err != nil {
+		client := h.client(x)
+		h.sessions.CancelKeyedTurn(client, key) // first: it may begin at any moment
+		if c, err = h.sessions.KeyedCall(client, key); err != nil {
 			return err
 		}
 	}

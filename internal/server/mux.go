@@ -100,7 +100,7 @@ func (m *mux) become(to muxState) {
 
 // A muxClient is the client of a mux.
 type muxClient struct {
-	principal string
+	principal session.Principal
 	values    context.Context // of the request that began the connection; it does not end with it
 	header    http.Header     // of that request
 	address   string          // of that request

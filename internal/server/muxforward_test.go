@@ -246,7 +246,7 @@ func TestFarEnds(t *testing.T) {
 // take has another node take a session over, and its owner learn of it.
 func (f *farm) take(from, to *farmNode, key string) {
 	f.t.Helper()
-	_, at, err := to.sessions.Locate(f.t.Context(), stream.SessionKey(key), "me")
+	_, at, err := to.sessions.Locate(f.t.Context(), stream.SessionKey(key), session.PrincipalAt("", "me"))
 	if err == nil {
 		_, err = to.sessions.TakeOver(f.t.Context(), at)
 	}

@@ -77,7 +77,7 @@ func (h *Handler) newPlacement(w http.ResponseWriter, x *exchange) *placement.Pl
 func (h *Handler) describe(x *exchange, req *placement.Request) {
 	req.Messages, req.Batch, req.Conn = x.msgs, x.batch, h.watched.At(x.r)
 	req.Visit = placement.Visit{
-		Principal: []byte(x.principal),
+		Principal: []byte(x.principal.Text()),
 		From:      x.r.RemoteAddr,
 		Watched:   req.Conn != nil,
 		Pair:      x.pair(),
@@ -85,6 +85,9 @@ func (h *Handler) describe(x *exchange, req *placement.Request) {
 		Stays:     x.muxed,
 		Revision:  h.revision(x),
 		Info:      h.pack(x.r.Context()),
+	}
+	if x.purpose == forModern {
+		req.Visit.Credential = x.credential().Bytes()
 	}
 	if x.isAboutTask() {
 		req.Visit.Own = string(x.ownSession())

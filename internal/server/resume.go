@@ -26,7 +26,7 @@ func (h *Handler) ours(m *jsonrpc.Message) bool {
 // the event with the id last, or, if that is "", after the one that its _meta
 // names, or else from the oldest message that is kept. The error is one that
 // [Handler.explain] knows.
-func (h *Handler) resumption(ctx context.Context, principal string, m *jsonrpc.Message, last string) (*session.Session, stream.Cursor, error) {
+func (h *Handler) resumption(ctx context.Context, principal session.Principal, m *jsonrpc.Message, last string) (*session.Session, stream.Cursor, error) {
 	token := jsonrpc.String(jsonrpc.Field(m.Params, "resumeToken"))
 	s, number, err := h.sessions.FindResumable(token, m.ID, principal)
 	if err != nil {
@@ -43,7 +43,7 @@ func (h *Handler) resumption(ctx context.Context, principal string, m *jsonrpc.M
 // from a principal that is in the session own (nil: in none). The error is one
 // that [Handler.explain] knows.
 // more are requests that other nodes know of, in the same range of sessions.
-func (h *Handler) status(ctx context.Context, principal string, own *session.Session, m *jsonrpc.Message, more []session.ResumableRequest, in session.Range) (result []byte, err error) {
+func (h *Handler) status(ctx context.Context, principal session.Principal, own *session.Session, m *jsonrpc.Message, more []session.ResumableRequest, in session.Range) (result []byte, err error) {
 	if m.Method == protocol.MethodStatusAll {
 		all := map[string]any{"requests": append(h.sessions.AllResumable(ctx, principal, own, in), more...)}
 		if in.Until != "" {
@@ -93,7 +93,7 @@ func (h *Handler) startRequest(x *exchange, o *outcome) (err error) {
 func (h *Handler) startStatus(x *exchange) (answer []byte, err error) {
 	m := &x.msgs[0]
 	all := m.Method == protocol.MethodStatusAll
-	if all && x.session == nil && session.IsAnonymous(x.principal) && x.from == nil && x.secret != "" && h.nodes != nil {
+	if all && x.session == nil && x.principal.IsAnonymous() && x.from == nil && x.secret != "" && h.nodes != nil {
 		_, at, err := h.sessions.Locate(x.r.Context(), session.KeyOf(x.secret), x.principal)
 		if err == nil && at != nil {
 			return nil, &session.Redirect{Remote: at}
@@ -102,7 +102,7 @@ func (h *Handler) startStatus(x *exchange) (answer []byte, err error) {
 	var more []session.ResumableRequest
 	var in session.Range
 	switch {
-	case !all || session.IsAnonymous(x.principal) || h.nodes == nil:
+	case !all || x.principal.IsAnonymous() || h.nodes == nil:
 	case x.from != nil && x.from.Local != nil:
 		in = *x.from.Local
 	default:

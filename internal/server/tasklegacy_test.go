@@ -557,7 +557,7 @@ func TestLegacyTaskGuestCancelledByOperator(t *testing.T) {
 	task := p.begins("1", "hold", `{}`).TaskID
 	n.release(1)
 	w := other.waits("r", task)
-	home, err := n.sessions.Find(p.id, "")
+	home, err := n.sessions.Find(p.id, session.Principal{})
 	if err != nil {
 		t.Fatal(err)
 	}

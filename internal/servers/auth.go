@@ -62,16 +62,19 @@ func (s *Set) NeedsTokens() bool {
 
 // TakesAuthorization implements what the session manager asks: whether the server of a request gets the
 // client's token itself, and whether a conversation has the rights of the token that it began with. What
-// a merged conversation answers is its own.
+// a merged conversation answers is its own, and it opens its servers with that token.
 func (s *Set) TakesAuthorization(r *http.Request) (takes, keeps bool) {
 	name := front.NameOf(r.Context())
-	for _, one := range s.table.Load().order {
-		conf := one.conf.Load()
-		is := name == one.name
-		takes = takes || is && conf.Auth.Passthrough
-		keeps = keeps || (is || name == config.MergedName) && needsToken(conf) && strings.HasPrefix(conf.URL, "ws")
+	t := s.table.Load()
+	if name == config.MergedName {
+		return false, slices.ContainsFunc(t.order, func(one *server) bool { return needsToken(one.conf.Load()) })
 	}
-	return takes, keeps
+	one := t.byName[name]
+	if one == nil {
+		return false, false
+	}
+	conf := one.conf.Load()
+	return conf.Auth.Passthrough, needsToken(conf) && strings.HasPrefix(conf.URL, "ws")
 }
 
 func needsToken(conf *config.Server) bool {

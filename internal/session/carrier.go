@@ -28,19 +28,18 @@ import (
 // A carrierKey says which requests share a carrier: those of one principal and tenant and
 // of one kind of client, for one server.
 type carrierKey struct {
-	principal, tenant, revision string
-	client                      string // see carriers.kindOf
-	server                      any    // see [perRequest]
-	// credential is of the Authorization header of a client that is nobody in particular: where
-	// the backend gets that header, such clients are told apart by it. It is of that of all
-	// clients where a conversation has the rights of one ([authorizationTaker]).
-	credential [sha256.Size]byte
+	principal        Principal
+	tenant, revision string
+	client           string     // see carriers.kindOf
+	server           any        // see [perRequest]
+	credential       Credential // see Client.apart
 }
 
 // An authorizationTaker is a backend whose servers may get the Authorization header of clients.
 type authorizationTaker interface {
-	// TakesAuthorization reports whether that of a request gets it, and whether its conversation keeps
-	// the rights of the one that it began with, whoever sends a message.
+	// TakesAuthorization reports whether that of a request gets it, and may refuse any request for
+	// it; and whether the conversation keeps the rights of the one that it began with, whoever
+	// sends a message.
 	TakesAuthorization(r *http.Request) (takes, keeps bool)
 }
 
@@ -180,19 +179,11 @@ func (c *carrier) unlink() {
 }
 
 // Carrier returns the session that a modern request is a call of: one that is there for
-// requests like it, or a new one. client is what the request's _meta says of its client.
+// requests like it, or a new one. says is what the request's _meta says of its client.
 // It does not end before the caller has called [Session.Release]. Before a new one is opened, admit is asked, unless it is nil. The
 // errors are its own and those of [Manager.New].
-func (m *Manager) Carrier(r *http.Request, principal, revision, client string, admit func() error) (_ *Session, err error) {
-	key := carrierKey{principal: principal, tenant: TenantOf(principal, r.RemoteAddr), revision: revision, client: m.carriers.kindOf(client)}
-	apart := principal == ""
-	if b, ok := m.backend.(authorizationTaker); ok {
-		_, keeps := b.TakesAuthorization(r)
-		apart = apart || keeps
-	}
-	if value := r.Header["Authorization"]; apart && len(value) > 0 {
-		key.credential = sha256.Sum256([]byte(value[0]))
-	}
+func (m *Manager) Carrier(r *http.Request, client *Client, revision, says string, admit func() error) (_ *Session, err error) {
+	key := carrierKey{principal: client.principal, tenant: client.tenant(), revision: revision, client: m.carriers.kindOf(says), credential: client.apart()}
 	key.server, err = m.serverFor(r)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrRefused, err)
@@ -209,7 +200,7 @@ func (m *Manager) Carrier(r *http.Request, principal, revision, client string, a
 			continue
 		}
 		if !there {
-			c = &carrier{key: key, ready: make(chan struct{}), capabilities: capabilitiesOf([]byte(client))}
+			c = &carrier{key: key, ready: make(chan struct{}), capabilities: capabilitiesOf([]byte(says))}
 			if m.carriers.open == nil {
 				m.carriers.open = make(map[carrierKey]*carrier)
 			}
@@ -354,8 +345,9 @@ func (m *Manager) endIdleCarriers(tenant string) {
 
 // BegunHere reports whether a call of a modern client is known on this node by its idempotency
 // key.
-func (m *Manager) BegunHere(principal, key string) bool {
-	return m.keys.Found(idempotency.KeyID(scopeOf(principal, true), "", key))
+func (m *Manager) BegunHere(client *Client, key string) bool {
+	_, known := m.keys.Find(idempotency.KeyID(client.keys(), key))
+	return known
 }
 
 // Modern returns the revision of the requests that the session carries, or "" if it is a
@@ -377,24 +369,6 @@ func (s *Session) isHeld(now time.Duration) bool { return now < time.Duration(s.
 // clients may use the same ones.
 func (s *Session) NextID() []byte {
 	return strconv.AppendUint(nil, (s.lease.Epoch-1)<<32+s.ids.Add(1), 10)
-}
-
-// keyScope returns whose idempotency keys the session's are: its principal's, or "" if they
-// are its own. The keys of modern clients without a name are those of all such clients: their
-// requests may reach any carrier.
-func (s *Session) keyScope() string { return scopeOf(s.principal, s.modern != "") }
-
-func scopeOf(principal string, modern bool) string {
-	switch server, name := SplitPrincipal(principal); {
-	case name != "":
-		return principal
-	case !modern:
-		return ""
-	case server == "":
-		return "\x00modern"
-	default:
-		return PrincipalAt(server, "\x00modern")
-	}
 }
 
 // modernParams returns the params of a request of our own to a backend that expects a

@@ -21,7 +21,7 @@ func TestCarrierStaysForItsRequest(t *testing.T) {
 	h := newHouse(t, Options{}, nil)
 	defer h.close()
 	carrier := func(kind string) *Session {
-		s, err := h.Carrier(httptest.NewRequest(http.MethodPost, "/", nil), "alice", protocol.V20260728, kind, nil)
+		s, err := h.Carrier(httptest.NewRequest(http.MethodPost, "/", nil), &Client{principal: PrincipalAt("", "alice")}, protocol.V20260728, kind, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -108,7 +108,8 @@ func TestCarrierTakenOverAsks(t *testing.T) {
 func (h *house) carry(from, kind string) (*Session, error) {
 	r := httptest.NewRequest(http.MethodPost, "/", nil)
 	r.RemoteAddr = from + ":1"
-	s, err := h.Carrier(r, "", protocol.V20260728, kind, nil)
+	client := h.ClientOf(r, Principal{}, CredentialOf(r.Header))
+	s, err := h.Carrier(r, &client, protocol.V20260728, kind, nil)
 	if err == nil {
 		defer s.Release()
 	}
@@ -186,7 +187,7 @@ func TestIdleCarriersMakeRoom(t *testing.T) {
 				}
 				synctest.Wait() // conversations are closed
 				for i := range 8 {
-					if _, err := h.New(newRequest(), "alice", false); err != nil {
+					if _, err := h.New(newRequest(), PrincipalAt("", "alice"), false); err != nil {
 						t.Errorf("session %d: %v", i, err)
 					}
 				}

@@ -41,23 +41,23 @@ type handOffAnswer struct {
 type Elsewhere interface {
 	// HandedOff asks the node of a call that was handed off: query is a [HandOffQuery] for
 	// [Manager.HandedOff] there.
-	HandedOff(ctx context.Context, principal string, query []byte) ([]byte, error)
+	HandedOff(ctx context.Context, principal Principal, query []byte) ([]byte, error)
 	// Tasks asks all nodes for [Manager.TasksHere]. It returns their answers, and the range
 	// of sessions after one that they are of.
-	Tasks(ctx context.Context, principal string, after stream.SessionKey, query []byte) ([]json.RawMessage, Range, error)
+	Tasks(ctx context.Context, principal Principal, after stream.SessionKey, query []byte) ([]json.RawMessage, Range, error)
 }
 
 // OnElsewhere sets what asks other nodes. It is called once, before there are sessions.
 func (m *Manager) OnElsewhere(ask Elsewhere) { m.elsewhere = ask }
 
 // HandOffSession returns the session of a handle, as [Manager.FindSeal] does.
-func (m *Manager) HandOffSession(handle, principal string) (*Session, uint64, error) {
+func (m *Manager) HandOffSession(handle string, principal Principal) (*Session, uint64, error) {
 	return m.FindSeal(sealHandOff, handle, nil, principal)
 }
 
 // HandedOff answers a [HandOffQuery] of another node. The error is a [*Redirect] or [ErrMoved]
 // where the call is not here, or that of a store that can't tell.
-func (m *Manager) HandedOff(ctx context.Context, principal string, query []byte) ([]byte, error) {
+func (m *Manager) HandedOff(ctx context.Context, principal Principal, query []byte) ([]byte, error) {
 	var q HandOffQuery
 	if err := json.Unmarshal(query, &q); err != nil {
 		return nil, jsonrpc.Errorf(jsonrpc.CodeInvalidParams, "%v", err)
@@ -71,7 +71,7 @@ func (m *Manager) HandedOff(ctx context.Context, principal string, query []byte)
 
 // askHere answers a query if the call's session is here. of is the call of our tool, if that is
 // in a session of this node, or nil. A handle that is good for nothing is an answer too.
-func (m *Manager) askHere(ctx context.Context, principal string, q *HandOffQuery, of *toolCall) (handOffAnswer, error) {
+func (m *Manager) askHere(ctx context.Context, principal Principal, q *HandOffQuery, of *toolCall) (handOffAnswer, error) {
 	s, number, err := m.HandOffSession(q.Handle, principal)
 	if errors.Is(err, ErrNotFound) || err == nil && !m.handsOff() {
 		return handOffAnswer{State: handoff.State{Status: handoff.Unknown}}, nil

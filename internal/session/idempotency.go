@@ -25,6 +25,10 @@ var (
 	// ErrGone stands for a call that began under its key, and of which nothing is
 	// kept any more.
 	ErrGone = errors.New("the call of this idempotency key began, and what became of it is no longer kept")
+	// ErrOtherCredential refuses a request that was made under its key before, from the same
+	// address and with another Authorization. That may have been the same client, whose token was
+	// renewed, or not: so the request must not run twice, and its result must not be shown.
+	ErrOtherCredential = errors.New("this request may have run: it came under this idempotency key before, with another Authorization")
 )
 
 // ExistingCall is the call that was begun under a key before.
@@ -39,12 +43,25 @@ type keyRecord struct {
 	id      idempotency.ID
 	sum     idempotency.Sum // of what it began with
 	forward bool            // the key is a node's name for a POST
+	// twin names the key and the request, whatever the client's credential is: no other credential
+	// begins the same. Zero: the client's credential does not matter.
+	twin    idempotency.ID
+	twinned bool // this node has claimed the twin, and settles it with the key
 }
 
-// keyID names a key of the session's client.
-func (s *Session) keyID(key string) idempotency.ID {
-	return idempotency.KeyID(s.keyScope(), s.key, key)
+func (k *keyRecord) hasTwin() bool { return k.twin != idempotency.ID{} }
+
+// keys returns whose the idempotency keys are under which the session's client makes requests.
+// Modern clients, who have no session, have keys of their own: [Client].
+func (s *Session) keys() idempotency.Scope {
+	if s.principal.IsAnonymous() {
+		return idempotency.OfSession(s.key)
+	}
+	return idempotency.OfPrincipal(s.principal.Text())
 }
+
+// keepsKeys reports whether the keys that calls of the session begin under are the session's own.
+func (s *Session) keepsKeys() bool { return s.principal.IsAnonymous() && s.modern == "" }
 
 // BeginKeyed opens a stored call as [Session.Begin] does, under an idempotency
 // key. body is what makes two requests the same. Where the call was begun before,
@@ -56,12 +73,31 @@ func (s *Session) keyID(key string) idempotency.ID {
 // [ErrKeyReused], [ErrGone], and a [*Redirect] where the call was begun in a
 // session that is not on this node.
 func (s *Session) BeginKeyed(key string, body []byte, msgs []jsonrpc.Message, from ...Origin) (*Call, *ExistingCall, error) {
-	m, k := s.m, keyRecord{id: s.keyID(key), sum: idempotency.SumOf(body)}
+	return s.beginKeyed(keyRecord{id: idempotency.KeyID(s.keys(), key), sum: idempotency.SumOf(body)}, msgs, from)
+}
+
+// BeginKeyedFor is BeginKeyed in a carrier, for a modern client. Its errors are [ErrOtherCredential],
+// too.
+func (s *Session) BeginKeyedFor(client *Client, key string, body []byte, msgs []jsonrpc.Message, from ...Origin) (*Call, *ExistingCall, error) {
+	k := keyRecord{id: idempotency.KeyID(client.keys(), key), sum: idempotency.SumOf(body)}
+	if client.mayRenew() {
+		k.twin = idempotency.TwinID(idempotency.OfTenant(client.principal.server, client.tenant()), key, k.sum)
+	}
+	return s.beginKeyed(k, msgs, from)
+}
+
+func (s *Session) beginKeyed(k keyRecord, msgs []jsonrpc.Message, from []Origin) (*Call, *ExistingCall, error) {
+	m := s.m
 	s.keyed.Store(true)
 	for {
-		known, mine := m.keys.Claim(k.id, k.sum, s.key, s.keyScope() == "", false)
+		known, mine := m.keys.Claim(k.id, k.sum, s.key, s.keepsKeys(), false)
 		if mine {
 			err := s.claim(&k)
+			if err == nil && k.hasTwin() {
+				if err = s.claimTwin(&k); err != nil {
+					s.unclaim(&k)
+				}
+			}
 			if err == nil {
 				c, err := s.startUnder(k, msgs, false, from)
 				return c, nil, err
@@ -108,9 +144,8 @@ func (s *Session) begunUnder(k *keyRecord, known idempotency.Entry) (*ExistingCa
 // KeyedCall returns the call of a modern client that began under an idempotency key and is in
 // flight, or nil. The error is a [*Redirect] if its session is not on this node, or that of a
 // store which can't tell.
-func (m *Manager) KeyedCall(principal, key string) (*Call, error) {
-	scope := scopeOf(principal, true)
-	id := idempotency.KeyID(scope, "", key)
+func (m *Manager) KeyedCall(client *Client, key string) (*Call, error) {
+	id, principal := idempotency.KeyID(client.keys(), key), client.principal
 	for {
 		known, ok := m.keys.Find(id)
 		if !ok {
@@ -183,7 +218,7 @@ func (m *Manager) claimant(id idempotency.ID) (stream.SessionKey, error) {
 func (s *Session) BeginNamed(name string, body []byte, msgs []jsonrpc.Message, from ...Origin) (*Call, *ExistingCall, error) {
 	m, k := s.m, keyRecord{id: idempotency.ForwardID(s.key, name), sum: idempotency.SumOf(body), forward: true}
 	for {
-		known, mine := m.keys.Claim(k.id, k.sum, s.key, s.keyScope() == "", true)
+		known, mine := m.keys.Claim(k.id, k.sum, s.key, s.keepsKeys(), true)
 		switch {
 		case mine:
 			c, err := s.startUnder(k, msgs, s.single, from)
@@ -202,7 +237,7 @@ func (s *Session) BeginNamed(name string, body []byte, msgs []jsonrpc.Message, f
 
 // startUnder begins the call of a claimed key, or gives the key up.
 func (s *Session) startUnder(k keyRecord, msgs []jsonrpc.Message, light bool, from []Origin) (*Call, error) {
-	keys, c := &s.m.keys, &Call{s: s, record: &record{key: &k}}
+	m, keys, c := s.m, &s.m.keys, &Call{s: s, record: &record{key: &k}}
 	c.cameIn(from)
 	err := s.start(c, msgs, light, from)
 	number := c.Number()
@@ -216,11 +251,14 @@ func (s *Session) startUnder(k keyRecord, msgs []jsonrpc.Message, light bool, fr
 		if !k.forward && !c.isLeft() {
 			s.unclaim(&k)
 		}
-		keys.Free(k.id)
+		m.freeKey(&k)
 		return nil, err
 	}
+	if k.twinned {
+		keys.Begin(k.twin, number)
+	}
 	if keys.Begin(k.id, number) {
-		s.m.sweepKeys()
+		m.sweepKeys()
 	}
 	return c, nil
 }
@@ -268,7 +306,7 @@ const newClaim = time.Minute
 // The error is errHere if the call, or its session, has come here meanwhile.
 func (s *Session) claim(k *keyRecord) error {
 	m := s.m
-	if m.shared == nil || s.keyScope() == "" {
+	if m.shared == nil || s.keepsKeys() {
 		return nil // the session's notes say all
 	}
 	ctx, stop := context.WithTimeout(m.ctx, storeTimeout)
@@ -315,18 +353,69 @@ func (s *Session) claim(k *keyRecord) error {
 	return errHere
 }
 
+// claimTwin takes a key and its request for a client whose credential may change, on all nodes. The
+// error is [ErrOtherCredential] if another credential has them.
+func (s *Session) claimTwin(k *keyRecord) error {
+	m, of := s.m, idempotency.SumOf(k.id[:])
+	for {
+		known, mine := m.keys.Claim(k.twin, of, s.key, false, false)
+		switch {
+		case mine:
+			k.twinned = true
+		case known.Sum == of: // the key itself was forgotten
+		case known.State == idempotency.Claimed:
+			<-known.Settled // which another is about to begin
+			continue
+		default:
+			return ErrOtherCredential
+		}
+		break
+	}
+	if m.shared == nil {
+		return nil
+	}
+	ctx, stop := context.WithTimeout(m.ctx, storeTimeout)
+	defer stop()
+	was, _, err := m.shared.Claim(ctx, shared.ClaimID(k.twin), k.id[:])
+	switch {
+	case err != nil:
+		err = fmt.Errorf("idempotency key not claimed: %w", err)
+	case was != nil && !bytes.Equal(was, k.id[:]):
+		err = ErrOtherCredential
+	default:
+		return nil
+	}
+	if k.twinned {
+		m.keys.Free(k.twin)
+		k.twinned = false
+	}
+	return err
+}
+
+// freeKey forgets a key of this node whose call has not begun, or will not be delivered.
+func (m *Manager) freeKey(k *keyRecord) {
+	if k.twinned {
+		m.keys.Free(k.twin) // first: who finds the key free finds its twin free, too
+	}
+	m.keys.Free(k.id)
+}
+
 // claimed is what the store is told of who began a call, and with what.
 func (s *Session) claimed(sum idempotency.Sum) []byte { return append(sum[:], s.key...) }
 
 // unclaim gives up a key whose call has not begun. If that fails it is known by its
 // age.
 func (s *Session) unclaim(k *keyRecord) {
-	if s.m.shared == nil || s.keyScope() == "" || s.Moved() {
+	if s.m.shared == nil || s.keepsKeys() || s.Moved() {
 		return
 	}
 	ctx, stop := context.WithTimeout(s.m.ctx, storeTimeout)
 	defer stop()
-	if err := s.m.shared.Unclaim(ctx, shared.ClaimID(k.id), s.claimed(k.sum)); err != nil {
+	err := s.m.shared.Unclaim(ctx, shared.ClaimID(k.id), s.claimed(k.sum))
+	if k.hasTwin() {
+		err = errors.Join(err, s.m.shared.Unclaim(ctx, shared.ClaimID(k.twin), k.id[:]))
+	}
+	if err != nil {
 		s.m.logger.Warn("idempotency key not given up", "session", s.Name(), "error", err)
 	}
 }
@@ -344,7 +433,7 @@ func (c *Call) disown() {
 		c.mu.Unlock()
 	}
 	c.s.unclaim(c.record.key)
-	c.s.m.keys.Free(c.record.key.id)
+	c.s.m.freeKey(c.record.key)
 }
 
 // experimental is how a server says that it honours idempotency keys.

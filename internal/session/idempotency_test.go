@@ -426,7 +426,7 @@ func TestAdvertised(t *testing.T) {
 				}
 				h := newHouse(t, o, nil)
 				h.desk.initialized = result
-				s, err := h.New(newRequest(), "", single)
+				s, err := h.New(newRequest(), Principal{}, single)
 				if err != nil {
 					t.Fatal(err)
 				}

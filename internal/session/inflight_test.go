@@ -234,7 +234,7 @@ func TestAskedBounded(t *testing.T) {
 func TestSingleDisconnect(t *testing.T) {
 	h := newHouse(t, Options{}, nil)
 	defer h.close()
-	s, err := h.New(newRequest(), "", true)
+	s, err := h.New(newRequest(), Principal{}, true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -355,7 +355,7 @@ func TestConcurrentClose(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 2 {
 			wg.Go(func() {
-				if s, err := h.New(newRequest(), "", false); err == nil {
+				if s, err := h.New(newRequest(), Principal{}, false); err == nil {
 					h.End(s)
 				}
 			})

@@ -55,7 +55,7 @@ func TestKeyLookupLost(t *testing.T) {
 			nodes := []*Manager{keyNode(t, e, false), keyNode(t, e, false)}
 			var sessions []*Session
 			for _, m := range nodes {
-				s, err := m.New(newRequest(), "alice", false)
+				s, err := m.New(newRequest(), PrincipalAt("", "alice"), false)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -64,7 +64,7 @@ func TestKeyLookupLost(t *testing.T) {
 			const rounds, each = 20, 4
 			key := func(round int) string { return fmt.Sprint("k", round) }
 			for round := range rounds {
-				if c, err := lost.KeyedCall("alice", key(round)); c != nil || !errors.Is(err, stream.ErrUnavailable) {
+				if c, err := lost.KeyedCall(&Client{principal: PrincipalAt("", "alice")}, key(round)); c != nil || !errors.Is(err, stream.ErrUnavailable) {
 					t.Fatalf("looked up by a node that is lost: %v, %v", c, err)
 				}
 			}

@@ -82,7 +82,7 @@ func (s *Session) passLimits(msgs []jsonrpc.Message, from []Origin) (*limit.Pass
 		if from[0].Admitted || from[0].Pass != nil {
 			return from[0].Pass, nil
 		}
-		by.Address = TenantOf("", from[0].Address)
+		by.Address = TenantOf(Principal{}, from[0].Address)
 	}
 	return s.m.admitCaller(by, msgs)
 }
@@ -92,12 +92,11 @@ func (m *Manager) Limited() bool { return m.opts.Limits.Bounds() }
 
 // AdmitAlone asks whether a call may begin that has no session of its own yet, and needs one for itself
 // alone. It does so before anything is opened for it. The error is a [*limit.Refusal].
-func (m *Manager) AdmitAlone(principal, address string, msgs []jsonrpc.Message) (*limit.Pass, error) {
+func (m *Manager) AdmitAlone(principal Principal, address string, msgs []jsonrpc.Message) (*limit.Pass, error) {
 	if !m.opts.Limits.Bounds() {
 		return nil, nil
 	}
-	server, _ := SplitPrincipal(principal)
-	return m.admitCaller(limit.Caller{Server: server, Client: TenantOf(principal, address), Address: TenantOf("", address)}, msgs)
+	return m.admitCaller(limit.Caller{Server: principal.server, Client: TenantOf(principal, address), Address: TenantOf(Principal{}, address)}, msgs)
 }
 
 func (m *Manager) admitCaller(by limit.Caller, msgs []jsonrpc.Message) (*limit.Pass, error) {

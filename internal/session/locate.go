@@ -19,7 +19,7 @@ func (m *Manager) Shared() bool { return m.shared != nil }
 type Remote struct {
 	shared.Session        // whose it is; Owner is "" if nobody's, or if it was this node's
 	ID             string // its secret id: to make requests as its client; it must not be logged
-	Principal      string
+	Principal      Principal
 	Tenant         string // see [TenantOf]
 	SingleStream   bool
 	Modern         string // see [Session.Modern]
@@ -38,7 +38,7 @@ func (e *Redirect) Error() string { return "the session is on another node" }
 // Locate finds a session of the principal: on this node, or where it is. The error
 // is [ErrNotFound], whatever the reason, or that of a store which can't tell. A
 // session that is being taken over here is waited for.
-func (m *Manager) Locate(ctx context.Context, key stream.SessionKey, principal string) (*Session, *Remote, error) {
+func (m *Manager) Locate(ctx context.Context, key stream.SessionKey, principal Principal) (*Session, *Remote, error) {
 	s, err := m.FindName(string(key), principal)
 	if err == nil && !s.isLingering() {
 		s.Touch()
@@ -93,7 +93,7 @@ var errHere = errors.New("the session has come here")
 
 // redirect returns the error of what concerns a session that is not here: an
 // [*Redirect], or why not.
-func (m *Manager) redirect(key stream.SessionKey, principal string) error {
+func (m *Manager) redirect(key stream.SessionKey, principal Principal) error {
 	if m.shared == nil {
 		return ErrNotFound
 	}
@@ -112,7 +112,7 @@ func (m *Manager) redirect(key stream.SessionKey, principal string) error {
 // findSealed returns the principal's session with the public name, if good says so of its
 // secret id. The error is [ErrNotFound], whatever the reason, a [*Redirect], or
 // that of the store.
-func (m *Manager) findSealed(name, principal string, good func(secret string) bool) (*Session, error) {
+func (m *Manager) findSealed(name string, principal Principal, good func(secret string) bool) (*Session, error) {
 	for {
 		s, err := m.FindName(name, principal)
 		if err == nil {
@@ -152,9 +152,9 @@ type Locations struct {
 // it has found most of which nobody looks after: the rest is for another time. gone
 // says of a node whether it is gone. The error is that of the store, or ctx's: as all
 // records are looked through, it is done for one caller at a time.
-func (m *Manager) LocateAll(ctx context.Context, principal string, after stream.SessionKey, gone func(node string) bool, most int) (Locations, error) {
+func (m *Manager) LocateAll(ctx context.Context, principal Principal, after stream.SessionKey, gone func(node string) bool, most int) (Locations, error) {
 	found := Locations{Range: Range{After: after}}
-	if m.shared == nil || IsAnonymous(principal) {
+	if m.shared == nil || principal.IsAnonymous() {
 		return found, nil
 	}
 	select {

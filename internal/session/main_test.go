@@ -140,9 +140,12 @@ func (h *house) close() {
 }
 
 // open begins a session that is initialized.
-func (h *house) open(principal string) *Session {
+func (h *house) open(principal string) *Session { h.t.Helper(); return h.openAt("", principal) }
+
+// openAt begins a session at a server.
+func (h *house) openAt(server, principal string) *Session {
 	h.t.Helper()
-	s, err := h.New(newRequest(), principal, false)
+	s, err := h.New(newRequest(), PrincipalAt(server, principal), false)
 	if err != nil {
 		h.t.Fatal(err)
 	}

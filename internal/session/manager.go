@@ -77,9 +77,9 @@ type running struct {
 // sessionTables are the sessions. They are guarded by Manager.mu.
 type sessionTables struct {
 	sessions map[stream.SessionKey]*Session
-	tenants  map[string]*tenant               // of those, by their names
-	resumers map[string]map[*Session]struct{} // those whose clients can resume requests, by their named principals
-	ending   map[stream.SessionKey]struct{}   // those that have ended, and that the store has still to delete
+	tenants  map[string]*tenant                  // of those, by their names
+	resumers map[Principal]map[*Session]struct{} // those whose clients can resume requests, by their named principals
+	ending   map[stream.SessionKey]struct{}      // those that have ended, and that the store has still to delete
 }
 
 // takeOvers are the sessions that come here from other nodes. taking and nextRetry are guarded
@@ -147,7 +147,7 @@ func (m *Manager) storeCrowded() bool {
 //
 // The errors are [ErrBusy], [ErrClosing], [stream.ErrFull], and one that wraps
 // [ErrRefused].
-func (m *Manager) New(r *http.Request, principal string, single bool) (*Session, error) {
+func (m *Manager) New(r *http.Request, principal Principal, single bool) (*Session, error) {
 	return m.begin(r, principal, kind{single: single}, func(s *Session) error {
 		return s.open(r.Context(), r)
 	})
@@ -155,7 +155,7 @@ func (m *Manager) New(r *http.Request, principal string, single bool) (*Session,
 
 // Reserve begins a session as New does, for a client that is still to send its
 // initialize: the backend is opened for that, and not before, and is shown r then.
-func (m *Manager) Reserve(r *http.Request, principal string, single bool) (*Session, error) {
+func (m *Manager) Reserve(r *http.Request, principal Principal, single bool) (*Session, error) {
 	return m.begin(r, principal, kind{single: single}, func(s *Session) error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -172,12 +172,12 @@ type kind struct {
 }
 
 // begin begins a session, of which open is told when it is on record.
-func (m *Manager) begin(r *http.Request, principal string, kind kind, open func(*Session) error) (*Session, error) {
+func (m *Manager) begin(r *http.Request, principal Principal, kind kind, open func(*Session) error) (*Session, error) {
 	if m.storeCrowded() {
 		return nil, stream.ErrFull
 	}
 	if m.opts.Limits != nil && kind.modern == "" && !m.opts.Stateless {
-		if err := m.opts.Limits.AdmitAddress(TenantOf("", r.RemoteAddr)); err != nil {
+		if err := m.opts.Limits.AdmitAddress(TenantOf(Principal{}, r.RemoteAddr)); err != nil {
 			return nil, err
 		}
 	}
@@ -248,7 +248,7 @@ func (m *Manager) list(s *Session) error {
 
 // session makes a session that is not known to anybody yet. It is counted for its
 // tenant.
-func (m *Manager) session(id, principal, tenant string, kind kind) *Session {
+func (m *Manager) session(id string, principal Principal, tenant string, kind kind) *Session {
 	s := &Session{m: m, identity: identity{id: id, key: KeyOf(id), principal: principal, tenant: m.countIn(tenant), kind: kind}, revision: kind.modern}
 	s.standalone = &Call{s: s}
 	s.standalone.become(callStored)
@@ -262,7 +262,7 @@ func (m *Manager) session(id, principal, tenant string, kind kind) *Session {
 
 // Find returns the session with the secret id, if it is the principal's.
 // Otherwise it is [ErrNotFound], whatever the reason; [ErrEnded] is one, too.
-func (m *Manager) Find(id, principal string) (*Session, error) {
+func (m *Manager) Find(id string, principal Principal) (*Session, error) {
 	s, err := m.FindName(string(KeyOf(id)), principal)
 	if err != nil || s.isLingering() {
 		return nil, ErrNotFound
@@ -277,7 +277,7 @@ func (m *Manager) Find(id, principal string) (*Session, error) {
 // FindName returns the session with the public name, if it is the principal's. A
 // name alone opens nothing: the caller has to ask for a secret of the stream. The
 // session may have ended, with streams to be read yet.
-func (m *Manager) FindName(name, principal string) (*Session, error) {
+func (m *Manager) FindName(name string, principal Principal) (*Session, error) {
 	m.mu.RLock()
 	s := m.sessions[stream.SessionKey(name)]
 	m.mu.RUnlock()

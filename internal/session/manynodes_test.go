@@ -204,12 +204,12 @@ func (v *visitor) find() {
 		}
 		n := v.any()
 		ctx, stop := context.WithTimeout(context.Background(), 20*time.Second)
-		s, away, err := n.Locate(ctx, v.key, "")
+		s, away, err := n.Locate(ctx, v.key, Principal{})
 		stop()
 		if err == nil && s == nil {
 			if owner := v.named(away.Owner); owner != nil && rand.N(10) > 0 {
 				n = owner
-				if s, err = n.FindName(string(v.key), ""); err != nil {
+				if s, err = n.FindName(string(v.key), Principal{}); err != nil {
 					continue // it is about to go, or to come
 				}
 			} else {
@@ -402,10 +402,10 @@ func (f *fleet) run(visitors, calls, kills int) {
 	for range visitors {
 		group.Go(func() {
 			n := f.any()
-			s, err := n.New(newRequest(), "", false)
+			s, err := n.New(newRequest(), Principal{}, false)
 			for err != nil && f.named(n.name) != n { // it was stopped just now
 				n = f.any()
-				s, err = n.New(newRequest(), "", false)
+				s, err = n.New(newRequest(), Principal{}, false)
 			}
 			if err != nil {
 				f.t.Error(err)

@@ -28,6 +28,7 @@ type callNote struct {
 	Unsent    bool              `json:"unsent"` // its owner has left without having handed it to a backend
 	Key       []byte            `json:"key"`    // the idempotency key that it began under, hashed
 	Sum       []byte            `json:"sum"`    // of its body
+	Twin      []byte            `json:"twin"`   // see keyRecord
 	Forwarded bool              `json:"once"`
 	Task      int64             `json:"task"` // when it was made a task of 2025-11-25, in milliseconds; 0: it is none
 	Read      []uint64          `json:"read"`
@@ -46,6 +47,9 @@ func (n *callNote) key() *keyRecord {
 		return nil
 	}
 	k.id, k.sum = idempotency.ID(n.Key), idempotency.Sum(n.Sum)
+	if len(n.Twin) == len(k.twin) {
+		k.twin = idempotency.ID(n.Twin)
+	}
 	return k
 }
 
@@ -76,6 +80,10 @@ func (c *Call) appendNote(dst []byte) []byte {
 		dst = append(dst, `","sum":"`...)
 		dst = base64.StdEncoding.AppendEncode(dst, c.record.key.sum[:])
 		dst = append(dst, '"')
+		if c.record.key.hasTwin() {
+			dst = append(dst, `,"twin":"`...)
+			dst = append(base64.StdEncoding.AppendEncode(dst, c.record.key.twin[:]), '"')
+		}
 		if c.record.key.forward {
 			dst = append(dst, `,"once":true`...)
 		}

@@ -22,8 +22,7 @@ import (
 
 // observed is what observers know of the session.
 func (s *Session) observed() observe.Session {
-	server, principal := SplitPrincipal(s.principal)
-	return observe.Session{Name: s.Name(), Server: server, Principal: principal, Carrier: s.modern != ""}
+	return observe.Session{Name: s.Name(), Server: s.Server(), Principal: s.Principal(), Carrier: s.modern != ""}
 }
 
 // happened tells observers, of which there are some, of an event.
@@ -106,9 +105,8 @@ func (s *Session) watch(c *Call, msgs []jsonrpc.Message) {
 
 // watchRequest has observers told of one. known is what was known before, or nil.
 func (s *Session) watchRequest(c *Call, m *jsonrpc.Message, known *observe.Watch) {
-	server, principal := SplitPrincipal(s.principal)
 	w := &observe.Watch{Call: observe.Call{
-		Session: s.Name(), Server: server, Principal: principal, ID: string(m.ID), Method: m.Method,
+		Session: s.Name(), Server: s.Server(), Principal: s.Principal(), ID: string(m.ID), Method: m.Method,
 		Revision: s.revision, BytesIn: len(m.Raw), Carrier: s.modern != "", Again: s.taken && s.life.state() == sessionOpening,
 	}}
 	if m.Method == protocol.MethodCallTool {

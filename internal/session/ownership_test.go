@@ -57,7 +57,7 @@ func TestLoseFenced(t *testing.T) {
 		}
 	}
 	a.End(s)
-	if here, at, err := a.Locate(t.Context(), s.key, "alice"); err != nil || here != nil || at.Owner != "b" {
+	if here, at, err := a.Locate(t.Context(), s.key, PrincipalAt("", "alice")); err != nil || here != nil || at.Owner != "b" {
 		t.Errorf("located %v, %+v, %v", here, at, err)
 	}
 	wantTexts(t, "there", readAll(t, taken, c.Number()), lostWith)
@@ -118,7 +118,7 @@ func TestLoseUnavailable(t *testing.T) {
 	for _, single := range []bool{false, true} {
 		f := newShelf()
 		a := f.add(t, "a", safeTools())
-		s, err := a.New(newRequest(), "", single)
+		s, err := a.New(newRequest(), Principal{}, single)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -143,11 +143,11 @@ func TestLoseUnavailable(t *testing.T) {
 		}
 		r.Detach(false, true, false)
 		eventually(t, "the session to be lost", func() bool { return a.Sessions() == 0 && a.Calls() == 0 })
-		if _, _, err := a.Locate(t.Context(), s.key, ""); !errors.Is(err, stream.ErrUnavailable) {
+		if _, _, err := a.Locate(t.Context(), s.key, Principal{}); !errors.Is(err, stream.ErrUnavailable) {
 			t.Errorf("located while the store is away: %v", err)
 		}
 		a.node.dead.Store(false)
-		_, at, err := a.Locate(t.Context(), s.key, "")
+		_, at, err := a.Locate(t.Context(), s.key, Principal{})
 		if err != nil || at.Owner != "" {
 			t.Fatalf("located %+v, %v", at, err)
 		}
@@ -253,7 +253,7 @@ func TestHandOver(t *testing.T) {
 		t.Error(err)
 	}
 	wantTexts(t, "what ended here", readAll(t, b.take(busy), c.Number()), "done")
-	_, at, err := a.Locate(t.Context(), quiet.key, "alice")
+	_, at, err := a.Locate(t.Context(), quiet.key, PrincipalAt("", "alice"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -536,7 +536,7 @@ func TestSweepGivesWay(t *testing.T) {
 		begin(t, s, false, request(1))
 		begin(t, other, false, request(1))
 		a.kill()
-		_, at, err := b.Locate(t.Context(), s.key, "alice")
+		_, at, err := b.Locate(t.Context(), s.key, PrincipalAt("", "alice"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -613,7 +613,7 @@ func TestKeysOnManyNodes(t *testing.T) {
 		t.Errorf("for another request: %v", err)
 	}
 	// A claim whose call never began is of no weight, once its session is here.
-	if _, _, err := b.node.Claim(t.Context(), shared.ClaimID(s.keyID("early")), s.claimed(idempotency.SumOf([]byte("body")))); err != nil {
+	if _, _, err := b.node.Claim(t.Context(), shared.ClaimID(idempotency.KeyID(s.keys(), "early")), s.claimed(idempotency.SumOf([]byte("body")))); err != nil {
 		t.Fatal(err)
 	}
 	a.kill()
@@ -649,7 +649,7 @@ func TestKeysOnManyNodes(t *testing.T) {
 	}
 	// So may one that is older than what is kept.
 	f.mu.Lock()
-	id := shared.ClaimID(other.keyID("old"))
+	id := shared.ClaimID(idempotency.KeyID(other.keys(), "old"))
 	f.claims[id] = claimed{other.claimed(idempotency.SumOf([]byte("body"))), time.Now().Add(-time.Hour)}
 	f.mu.Unlock()
 	if _, _, err := keyed(other, "old", "body"); !errors.Is(err, ErrGone) {
@@ -728,7 +728,7 @@ func TestBeginUnavailable(t *testing.T) {
 			a, b := f.add(t, "a", safeTools()), f.add(t, "b", safeTools())
 			defer b.Close()
 			defer a.Close()
-			s, err := a.New(newRequest(), "alice", single)
+			s, err := a.New(newRequest(), PrincipalAt("", "alice"), single)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -779,7 +779,7 @@ func TestNewUnavailable(t *testing.T) {
 	f := newShelf()
 	a := f.add(t, "a", safeTools())
 	a.kill()
-	if _, err := a.New(newRequest(), "", false); !errors.Is(err, stream.ErrUnavailable) {
+	if _, err := a.New(newRequest(), Principal{}, false); !errors.Is(err, stream.ErrUnavailable) {
 		t.Errorf("got %v", err)
 	}
 	eventually(t, "nothing to be left", func() bool { return a.Sessions() == 0 })

@@ -2,35 +2,55 @@ package session
 
 import (
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"testing"
 
 	"holdfast/internal/engine/shared"
+	"holdfast/internal/feature/idempotency"
 	"holdfast/internal/protocol"
 )
 
-// A server and a principal come out as they were put in, and no two pairs are the same.
-func TestPrincipalAt(t *testing.T) {
+// A server and a principal come out of their text as they were put in, and no two pairs are the
+// same. Nobody in particular has one spelling at each server.
+func TestPrincipalText(t *testing.T) {
 	t.Parallel()
-	seen := make(map[string][2]string)
+	texts, all := make(map[string]bool), make(map[Principal]bool)
 	for _, server := range []string{"", "files", "a b/c", "*"} {
 		for _, name := range []string{"", "alice", "\x00", "\x00files\x00alice", "a\x00b", "\x00\x00x"} {
 			p := PrincipalAt(server, name)
-			if s, n := SplitPrincipal(p); s != server || n != name {
-				t.Errorf("PrincipalAt(%q, %q) comes out as %q, %q", server, name, s, n)
+			if got := ParsePrincipal(p.Text()); got != p || got.Server() != server || got.Name() != name {
+				t.Errorf("PrincipalAt(%q, %q) comes out as %q, %q", server, name, got.Server(), got.Name())
 			}
-			if was, ok := seen[p]; ok {
-				t.Errorf("%q, %q is the same as %q", server, name, was)
+			if texts[p.Text()] || all[p] {
+				t.Errorf("%q, %q is the same as another", server, name)
 			}
-			seen[p] = [2]string{server, name}
-			if IsAnonymous(p) != (name == "") {
-				t.Errorf("IsAnonymous(%q) = %v", p, name != "")
+			texts[p.Text()], all[p] = true, true
+			if p.IsAnonymous() != (name == "") {
+				t.Errorf("%q is nobody in particular: %v", p.Text(), name != "")
 			}
 		}
 	}
-	if got := PrincipalAt("", "alice"); got != "alice" { // as older records have it
+	if got := PrincipalAt("", "alice").Text(); got != "alice" { // as older records have it
 		t.Errorf("without servers alice is %q", got)
+	}
+	if ParsePrincipal("\x00\x00") != (Principal{}) || ParsePrincipal("") != (Principal{}) {
+		t.Error("nobody in particular has two spellings")
+	}
+}
+
+// A credential is told apart by all of the header that a server gets, and none is none.
+func TestCredential(t *testing.T) {
+	t.Parallel()
+	of := func(values ...string) Credential { return CredentialOf(http.Header{"Authorization": values}) }
+	none := Credential{}
+	if CredentialOf(nil) != none || of() != none || of("") != none || none.Bytes() != nil {
+		t.Error("no Authorization is a credential")
+	}
+	a := of("Bearer a")
+	if a == none || a != of("Bearer a", "Bearer b") || a == of("Bearer b") || a == of("bearer a") || a == of("Bearer a ") || Credential(a.Bytes()) != a {
+		t.Error("credentials are not told apart")
 	}
 }
 
@@ -41,13 +61,13 @@ func TestServersAreApart(t *testing.T) {
 	h := newHouse(t, Options{}, nil)
 	defer h.close()
 	files, memory := PrincipalAt("files", "alice"), PrincipalAt("memory", "alice")
-	s, other := h.open(files), h.open(memory)
+	s, other := h.openAt("files", "alice"), h.openAt("memory", "alice")
 	if s.Server() != "files" || s.Principal() != "alice" {
 		t.Errorf("the session is of %q, and of %q", s.Server(), s.Principal())
 	}
-	for _, who := range []string{memory, "alice", "", PrincipalAt("files", "")} {
+	for _, who := range []Principal{memory, PrincipalAt("", "alice"), {}, PrincipalAt("files", "")} {
 		if _, err := h.Find(s.ID(), who); !errors.Is(err, ErrNotFound) {
-			t.Errorf("found by %q: %v", who, err)
+			t.Errorf("found by %q: %v", who.Text(), err)
 		}
 	}
 	if _, err := h.Find(s.ID(), files); err != nil {
@@ -56,22 +76,42 @@ func TestServersAreApart(t *testing.T) {
 	if s.tenant != other.tenant || s.Tenant() != "user alice" {
 		t.Errorf("tenants %q and %q", s.Tenant(), other.Tenant())
 	}
-	if s.keyID("k") == other.keyID("k") {
-		t.Error("two servers share an idempotency key")
+	if s.keys() == other.keys() {
+		t.Error("two servers share idempotency keys")
 	}
-	carrier := func(server, name string) *Session {
-		c, err := h.Carrier(httptest.NewRequest(http.MethodPost, "/", nil), PrincipalAt(server, name), protocol.V20260728, "x", nil)
+	clients := func(server string) (all []Client) {
+		for _, token := range []string{"", "Bearer a", "Bearer b"} {
+			for _, name := range []string{"", "alice"} {
+				r := httptest.NewRequest(http.MethodPost, "/", nil)
+				r.Header.Set("Authorization", token)
+				all = append(all, h.ClientOf(r, PrincipalAt(server, name), CredentialOf(r.Header)))
+			}
+		}
+		return all
+	}
+	carrier := func(c *Client) *Session {
+		s, err := h.Carrier(httptest.NewRequest(http.MethodPost, "/", nil), c, protocol.V20260728, "x", nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		c.Release()
-		return c
+		s.Release()
+		return s
 	}
-	if a, b := carrier("files", ""), carrier("memory", ""); a == b || a.keyID("k") == b.keyID("k") {
-		t.Error("two servers share a carrier, or the keys of one")
+	seen, keys := make(map[*Session]string), make(map[idempotency.Scope]string)
+	for _, server := range []string{"", "files", "memory"} {
+		for _, c := range clients(server) {
+			who := fmt.Sprintf("%q %x", c.principal.Text(), c.apart())
+			if was, ok := seen[carrier(&c)]; ok && was != who {
+				t.Errorf("%s and %s share a carrier", who, was)
+			}
+			if was, ok := keys[c.keys()]; ok && was != who {
+				t.Errorf("%s and %s share idempotency keys", who, was)
+			}
+			seen[carrier(&c)], keys[c.keys()] = who, who
+		}
 	}
-	if a, b := carrier("files", ""), carrier("files", ""); a != b {
-		t.Error("one server has two carriers for the same client")
+	if len(seen) != 3*(3+1) || len(keys) != len(seen) { // alice is one, whatever her token is
+		t.Errorf("%d carriers, and keys of %d", len(seen), len(keys))
 	}
 }
 
@@ -80,11 +120,11 @@ func TestServerOnRecord(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, Options{}, nil)
 	defer h.close()
-	for _, who := range []string{"", "alice", PrincipalAt("files", ""), PrincipalAt("files", "alice")} {
-		s := h.open(who)
+	for _, who := range []Principal{{}, PrincipalAt("", "alice"), PrincipalAt("files", ""), PrincipalAt("files", "alice")} {
+		s := h.openAt(who.Server(), who.Name())
 		at, err := parseAbout(shared.Session{Key: s.key, About: s.about()})
 		if err != nil || at.Principal != who || at.Tenant != s.Tenant() {
-			t.Errorf("%q is on record as %q of %q: %v", who, at.Principal, at.Tenant, err)
+			t.Errorf("%q is on record as %q of %q: %v", who.Text(), at.Principal, at.Tenant, err)
 		}
 	}
 }

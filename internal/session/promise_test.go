@@ -69,7 +69,7 @@ func TestTakeOverSafePanics(t *testing.T) {
 	s := a.open("alice")
 	begin(t, s, false, request(1))
 	a.kill()
-	_, at, err := b.Locate(t.Context(), s.key, "alice")
+	_, at, err := b.Locate(t.Context(), s.key, PrincipalAt("", "alice"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -76,7 +76,7 @@ func (s *Session) restore(ctx context.Context, streams []shared.Stream) restored
 			s.streams.setBlind(st.Number)
 		}
 		if k := n.key(); k != nil {
-			s.m.keys.Restore(k.id, k.sum, s.key, st.Number, s.keyScope() == "", k.forward)
+			s.m.keys.Restore(k.id, k.sum, s.key, st.Number, s.keepsKeys(), k.forward)
 		}
 		switch {
 		case !st.Ended:

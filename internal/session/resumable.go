@@ -116,11 +116,11 @@ func (s *Session) takeCapabilities(params []byte) {
 func (m *Manager) resumer(s *Session) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if IsAnonymous(s.principal) || m.sessions[s.key] != s {
+	if s.principal.IsAnonymous() || m.sessions[s.key] != s {
 		return
 	}
 	if m.resumers == nil {
-		m.resumers = make(map[string]map[*Session]struct{})
+		m.resumers = make(map[Principal]map[*Session]struct{})
 	}
 	if m.resumers[s.principal] == nil {
 		m.resumers[s.principal] = make(map[*Session]struct{})
@@ -278,7 +278,7 @@ func (c *Call) requestOf(id []byte) *resumable {
 //
 // The error is [ErrBadToken], whatever the reason, a [*Redirect] if the token is
 // good and its session not on this node, or that of a store which can't tell.
-func (m *Manager) FindResumable(token string, id []byte, principal string) (*Session, uint64, error) {
+func (m *Manager) FindResumable(token string, id []byte, principal Principal) (*Session, uint64, error) {
 	name, mark, number, ok := parseSealed(token)
 	if !ok {
 		return nil, 0, ErrBadToken
@@ -337,9 +337,9 @@ func (c *Call) statusOf(q *resumable) RequestStatus {
 // all its sessions on this node that are in a range, or, for nobody in particular,
 // those of the session that asks, which may be nil. They are in the order of their sessions' names, and within a
 // session as they were stored. That counts as a sign of their clients.
-func (m *Manager) AllResumable(_ context.Context, principal string, own *Session, in Range) []ResumableRequest {
+func (m *Manager) AllResumable(_ context.Context, principal Principal, own *Session, in Range) []ResumableRequest {
 	var of []*Session
-	if !IsAnonymous(principal) {
+	if !principal.IsAnonymous() {
 		m.mu.RLock()
 		for s := range m.resumers[principal] {
 			if in.has(s.key) {

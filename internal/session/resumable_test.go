@@ -18,7 +18,7 @@ import (
 // openAs begins a session whose client has the given capabilities.
 func (h *house) openAs(principal, capabilities string) *Session {
 	h.t.Helper()
-	s, err := h.New(newRequest(), principal, false)
+	s, err := h.New(newRequest(), PrincipalAt("", principal), false)
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -152,7 +152,7 @@ func TestNoPolicy(t *testing.T) {
 			t.Errorf("%s: event ids are wanted: %v", capabilities, s.EventIDs())
 		}
 	}
-	single, err := h.New(newRequest(), "", true)
+	single, err := h.New(newRequest(), Principal{}, true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -173,7 +173,7 @@ func TestTokens(t *testing.T) {
 	others := tokenOf(t, begin(t, other, false, strings.Replace(request(1), "1,", `"a/b",`, 1)))
 	plain := begin(t, h.open("alice"), false, request(1))
 	for _, id := range []string{`"a/b"`, `"a\/b"`} {
-		if got, number, err := h.FindResumable(token, []byte(id), "alice"); err != nil || got != s || number != c.Number() {
+		if got, number, err := h.FindResumable(token, []byte(id), PrincipalAt("", "alice")); err != nil || got != s || number != c.Number() {
 			t.Errorf("%s: %v, %d, %v", id, got, number, err)
 		}
 	}
@@ -201,7 +201,7 @@ func TestTokens(t *testing.T) {
 		"of what is not there": {s.token(99, []byte(`"a/b"`)), `"a/b"`, "alice"},
 		"of one without":       {plain.Session().token(1, []byte("1")), `1`, "alice"},
 	} {
-		got, number, err := h.FindResumable(is.token, []byte(is.id), is.principal)
+		got, number, err := h.FindResumable(is.token, []byte(is.id), PrincipalAt("", is.principal))
 		if !errors.Is(err, ErrBadToken) || err.Error() != ErrBadToken.Error() || got != nil || number != 0 {
 			t.Errorf("%s: %v, %d, %v", what, got, number, err)
 		}
@@ -213,7 +213,7 @@ func TestTokens(t *testing.T) {
 		t.Error("a token makes a request's id")
 	}
 	h.End(s)
-	if _, _, err := h.FindResumable(token, []byte(`"a/b"`), "alice"); !errors.Is(err, ErrBadToken) {
+	if _, _, err := h.FindResumable(token, []byte(`"a/b"`), PrincipalAt("", "alice")); !errors.Is(err, ErrBadToken) {
 		t.Errorf("after the session: %v", err)
 	}
 }
@@ -315,14 +315,14 @@ func TestResumablesForgotten(t *testing.T) {
 		one, two := tokenOf(t, ended), tokenOf(t, running)
 		h.desk.last().say(ended, answer(1))
 		time.Sleep(9 * time.Minute)
-		if _, _, err := h.FindResumable(one, []byte("1"), "alice"); err != nil {
+		if _, _, err := h.FindResumable(one, []byte("1"), PrincipalAt("", "alice")); err != nil {
 			t.Error(err)
 		}
 		time.Sleep(2 * time.Minute)
-		if _, _, err := h.FindResumable(one, []byte("1"), "alice"); !errors.Is(err, ErrBadToken) {
+		if _, _, err := h.FindResumable(one, []byte("1"), PrincipalAt("", "alice")); !errors.Is(err, ErrBadToken) {
 			t.Errorf("dropped by the store: %v", err)
 		}
-		if _, _, err := h.FindResumable(two, []byte("2"), "alice"); err != nil {
+		if _, _, err := h.FindResumable(two, []byte("2"), PrincipalAt("", "alice")); err != nil {
 			t.Error(err)
 		}
 		time.Sleep(20 * time.Minute)
@@ -350,7 +350,7 @@ func TestResumablesBounded(t *testing.T) {
 	if most > 2*callsCrowd {
 		t.Errorf("%d calls were known", most)
 	}
-	if n := len(h.AllResumable(t.Context(), "alice", nil, Range{})); n == 0 || n > 200 {
+	if n := len(h.AllResumable(t.Context(), PrincipalAt("", "alice"), nil, Range{})); n == 0 || n > 200 {
 		t.Errorf("%d requests can be resumed", n)
 	}
 }
@@ -373,8 +373,8 @@ func TestAllResumable(t *testing.T) {
 	tokenOf(t, c)
 	ask := func(principal string, own *Session) string {
 		var ids []string
-		for _, r := range h.AllResumable(t.Context(), principal, own, Range{}) {
-			s, number, err := h.FindResumable(r.ResumeToken, r.RequestID, principal)
+		for _, r := range h.AllResumable(t.Context(), PrincipalAt("", principal), own, Range{}) {
+			s, number, err := h.FindResumable(r.ResumeToken, r.RequestID, PrincipalAt("", principal))
 			if err != nil {
 				t.Errorf("%s: %v", jsonOf(r), err)
 				continue

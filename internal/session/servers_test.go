@@ -47,7 +47,7 @@ func TestServersChange(t *testing.T) {
 		h.Close()
 		h.desk, h.Manager = d.desk, NewManager(h.store, backend.Backend(d), Options{Logger: h.logger})
 		defer h.close()
-		files, memory := h.open(PrincipalAt("files", "")), h.open(PrincipalAt("memory", ""))
+		files, memory := h.openAt("files", ""), h.openAt("memory", "")
 		isOpen := func(s *Session) bool {
 			synctest.Wait()
 			s.mu.Lock()
@@ -112,13 +112,13 @@ func TestServersPlaces(t *testing.T) {
 	h.desk, h.Manager = d.desk, NewManager(h.store, backend.Backend(d), Options{Logger: h.logger, MaxProcesses: 1})
 	defer h.close()
 	for range 3 {
-		h.use(h.open(PrincipalAt("remote", "")), 1)
+		h.use(h.openAt("remote", ""), 1)
 	}
 	if taken, links := h.processes(); taken != 0 || links != 0 {
 		t.Errorf("%d places are taken, of %d conversations", taken, links)
 	}
-	h.use(h.open(PrincipalAt("files", "")), 1)
-	h.use(h.open(PrincipalAt("remote", "")), 1)
+	h.use(h.openAt("files", ""), 1)
+	h.use(h.openAt("remote", ""), 1)
 	_, err := h.New(from("192.0.2.9"), PrincipalAt("files", ""), false)
 	wantBusy(t, "a second process", err, "--max-processes")
 	for _, s := range h.all() {

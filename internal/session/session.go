@@ -88,7 +88,7 @@ type Session struct {
 type identity struct {
 	id        string // secret
 	key       stream.SessionKey
-	principal string
+	principal Principal
 	tenant    *tenant // whom its use is counted against
 	kind
 	taken bool // it was taken over from another node; set before it is known

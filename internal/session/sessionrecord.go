@@ -23,8 +23,8 @@ type about struct {
 
 // about returns what the store is told when the session is created.
 func (s *Session) about() []byte {
-	a := about{ID: s.id, Principal: []byte(s.principal), Single: s.single, Modern: s.modern}
-	if IsAnonymous(s.principal) {
+	a := about{ID: s.id, Principal: []byte(s.principal.Text()), Single: s.single, Modern: s.modern}
+	if s.principal.IsAnonymous() {
 		a.Tenant = s.tenant.name
 	}
 	text, _ := json.Marshal(a)
@@ -40,10 +40,11 @@ func parseAbout(at shared.Session) (*Remote, error) {
 	if KeyOf(a.ID) != at.Key {
 		return nil, fmt.Errorf("record of session %s is of another", at.Key)
 	}
-	if !IsAnonymous(string(a.Principal)) {
-		a.Tenant = TenantOf(string(a.Principal), "")
+	principal := ParsePrincipal(string(a.Principal))
+	if !principal.IsAnonymous() {
+		a.Tenant = TenantOf(principal, "")
 	}
-	return &Remote{Session: at, ID: a.ID, Principal: string(a.Principal), Tenant: a.Tenant, SingleStream: a.Single, Modern: a.Modern, was: at}, nil
+	return &Remote{Session: at, ID: a.ID, Principal: principal, Tenant: a.Tenant, SingleStream: a.Single, Modern: a.Modern, was: at}, nil
 }
 
 // LogValue implements [slog.LogValuer]: no log has the secret id.

@@ -78,7 +78,7 @@ func TestSessionStates(t *testing.T) {
 			s = n.open("alice")
 			steps = steps[1:]
 		} else {
-			s = n.session("secret", "alice", TenantOf("alice", ""), kind{})
+			s = n.session("secret", PrincipalAt("", "alice"), TenantOf(PrincipalAt("", "alice"), ""), kind{})
 			if s.life.state() != sessionOpening {
 				t.Errorf("%s: begins as %d", what, s.life.state())
 			}

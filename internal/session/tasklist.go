@@ -54,7 +54,7 @@ func (s *Session) listTasks(ctx context.Context, m *jsonrpc.Message) []byte {
 	}
 	var list []*legacyTaskText
 	var in Range
-	if IsAnonymous(s.principal) {
+	if s.principal.IsAnonymous() {
 		list = tasksOf(ctx, []*Session{s}, after)
 	} else {
 		var err error
@@ -87,7 +87,7 @@ func (t *legacyTaskText) place() taskPlace {
 
 // tasksElsewhere returns what other nodes know of a page of tasks, and of which sessions that
 // is.
-func (m *Manager) tasksElsewhere(ctx context.Context, principal string, after taskPlace) (all []*legacyTaskText, in Range, err error) {
+func (m *Manager) tasksElsewhere(ctx context.Context, principal Principal, after taskPlace) (all []*legacyTaskText, in Range, err error) {
 	if m.elsewhere == nil {
 		return nil, in, nil
 	}
@@ -109,7 +109,7 @@ func (m *Manager) tasksElsewhere(ctx context.Context, principal string, after ta
 
 // TasksHere returns what another node has asked for: the tasks of a page, and one more if there
 // are more, in the principal's sessions on this node that are in a range.
-func (m *Manager) TasksHere(ctx context.Context, principal string, in Range, query []byte) []byte {
+func (m *Manager) TasksHere(ctx context.Context, principal Principal, in Range, query []byte) []byte {
 	var after taskPlace
 	_ = json.Unmarshal(query, &after) // else it is the first page
 	text, _ := json.Marshal(tasksOf(ctx, m.taskSessions(principal, in), after))
@@ -137,7 +137,7 @@ func tasksOf(ctx context.Context, sessions []*Session, after taskPlace) []*legac
 }
 
 // taskSessions returns the sessions of a named principal on this node that may have tasks.
-func (m *Manager) taskSessions(principal string, in Range) (all []*Session) {
+func (m *Manager) taskSessions(principal Principal, in Range) (all []*Session) {
 	m.mu.RLock()
 	for s := range m.resumers[principal] {
 		if s.modern == "" && in.has(s.key) {

@@ -28,9 +28,9 @@ type tenant struct {
 // the port, of which an IPv6 address counts with its /64, as one host has all of that.
 // The name is "" where neither says who it is: a pipe, or a Unix socket. The two kinds
 // have names of their own, so that no principal can pass for an address.
-func TenantOf(principal, remote string) string {
-	if _, name := SplitPrincipal(principal); name != "" { // one for all servers
-		return "user " + name
+func TenantOf(principal Principal, remote string) string {
+	if !principal.IsAnonymous() { // one for all servers
+		return "user " + principal.name
 	}
 	host, _, err := net.SplitHostPort(remote)
 	if err != nil {

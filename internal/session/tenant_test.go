@@ -18,7 +18,7 @@ func TestTenantOf(t *testing.T) {
 		{"", "@", ""},
 		{"", "pipe", ""},
 	} {
-		if got := TenantOf(test.principal, test.remote); got != test.want {
+		if got := TenantOf(PrincipalAt("", test.principal), test.remote); got != test.want {
 			t.Errorf("TenantOf(%q, %q) = %q; want %q", test.principal, test.remote, got, test.want)
 		}
 	}

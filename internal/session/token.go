@@ -137,7 +137,7 @@ func IsSeal(text string) bool {
 // FindSeal returns the session and the stream that a text of [Session.Seal] names, if it is
 // the principal's. The error is [ErrNotFound], whatever the reason, a [*Redirect] if
 // the session is not on this node, or that of a store which can't tell.
-func (m *Manager) FindSeal(purpose, text string, bound []byte, principal string) (*Session, uint64, error) {
+func (m *Manager) FindSeal(purpose, text string, bound []byte, principal Principal) (*Session, uint64, error) {
 	name, mark, number, ok := parseSealed(text)
 	if !ok {
 		return nil, 0, ErrNotFound

@@ -107,14 +107,14 @@ type keyedTurns struct {
 
 // AwaitKeyedTurn is [Session.AwaitTurn] for a modern request, whose client can cancel it by its idempotency key
 // ("": it has none). It need not have a session yet.
-func (m *Manager) AwaitKeyedTurn(parent context.Context, principal, key string) (_ context.Context, over func()) {
+func (m *Manager) AwaitKeyedTurn(parent context.Context, client *Client, key string) (_ context.Context, over func()) {
 	if key == "" {
 		return parent, func() {}
 	}
 	w := &m.keyedTurns
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	ctx, remove := w.all.add(parent, nameOfTurn(principal, key))
+	ctx, remove := w.all.add(parent, nameOfTurn(client, key))
 	return ctx, func() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
@@ -123,14 +123,14 @@ func (m *Manager) AwaitKeyedTurn(parent context.Context, principal, key string) 
 }
 
 // CancelKeyedTurn cancels what waits under an idempotency key of a modern client.
-func (m *Manager) CancelKeyedTurn(principal, key string) {
+func (m *Manager) CancelKeyedTurn(client *Client, key string) {
 	w := &m.keyedTurns
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.all.cancel(nameOfTurn(principal, key))
+	w.all.cancel(nameOfTurn(client, key))
 }
 
-func nameOfTurn(principal, key string) string {
-	id := idempotency.KeyID(scopeOf(principal, true), "", key)
+func nameOfTurn(client *Client, key string) string {
+	id := idempotency.KeyID(client.keys(), key)
 	return string(id[:])
 }

@@ -28,16 +28,41 @@ func SumOf(body []byte) Sum {
 	return Sum(sum[:16])
 }
 
-// KeyID names the key of a client: of the principal in all its sessions, or, where that
-// is "", of the session.
-func KeyID(principal string, session stream.SessionKey, key string) ID {
-	kind, scope := byte('p'), principal
-	if principal == "" {
-		kind, scope = 's', string(session)
-	}
-	text := append(make([]byte, 0, 128), kind)
-	text = binary.BigEndian.AppendUint64(text, uint64(len(scope)))
-	return sha256.Sum256(append(append(text, scope...), key...))
+// A Scope is whose keys are: the same key of another scope is another one.
+type Scope struct {
+	kind byte
+	of   string
+}
+
+// OfPrincipal returns the scope of a named principal, in all its sessions.
+func OfPrincipal(text string) Scope { return Scope{'p', text} }
+
+// OfSession returns the scope of a session whose client is nobody in particular.
+func OfSession(session stream.SessionKey) Scope { return Scope{'s', string(session)} }
+
+// OfCredential returns the scope of clients without a name or a session that have the same
+// credential, at a server. Its name has no NUL.
+func OfCredential(server string, credential []byte) Scope {
+	return Scope{'c', server + "\x00" + string(credential)}
+}
+
+// OfTenant returns the scope of those that have no credential either: the tenant's, at a server.
+func OfTenant(server, tenant string) Scope { return Scope{'t', server + "\x00" + tenant} }
+
+// KeyID names a key in a scope.
+func KeyID(scope Scope, key string) ID {
+	text := append(make([]byte, 0, 128), scope.kind)
+	text = binary.BigEndian.AppendUint64(text, uint64(len(scope.of)))
+	return sha256.Sum256(append(append(text, scope.of...), key...))
+}
+
+// TwinID names a key with a request that is made under it, in a scope: what two requests have in
+// common that are made under the same key with different credentials.
+func TwinID(scope Scope, key string, sum Sum) ID {
+	text := append(make([]byte, 0, 128), 'w', scope.kind)
+	text = binary.BigEndian.AppendUint64(text, uint64(len(scope.of)))
+	text = append(append(text, scope.of...), sum[:]...)
+	return sha256.Sum256(append(text, key...))
 }
 
 // ForwardID names a POST to the session that another node has sent on under the name,

@@ -29,7 +29,7 @@ func isClosed(c <-chan struct{}) bool {
 func TestStates(t *testing.T) {
 	t.Parallel()
 	var r Registry
-	id := KeyID("alice", "s", "k")
+	id := KeyID(OfPrincipal("alice"), "k")
 	state := func(what string, want State) Entry {
 		t.Helper()
 		e, mine := r.Claim(id, sum, "s", false, false)
@@ -79,7 +79,7 @@ func TestStates(t *testing.T) {
 func TestFound(t *testing.T) {
 	t.Parallel()
 	var r Registry
-	id := KeyID("alice", "s", "k")
+	id := KeyID(OfPrincipal("alice"), "k")
 	r.Claim(id, sum, "s", false, false)
 	if r.Found(id) {
 		t.Error("found too early")
@@ -120,7 +120,7 @@ func TestTombstones(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var r Registry
 		for i := range mostTombstones + 10 {
-			id := KeyID("alice", "s", fmt.Sprint(i))
+			id := KeyID(OfPrincipal("alice"), fmt.Sprint(i))
 			r.Claim(id, sum, "s", false, false)
 			r.Begin(id, 1)
 			r.Expire(id, time.Now())
@@ -142,14 +142,24 @@ func TestTombstones(t *testing.T) {
 	})
 }
 
-// Nobody's keys are those of their session, and no client's key is a node's name.
+// A key of one scope is no key of another, and no client's key is a node's name or a twin.
 func TestScope(t *testing.T) {
 	t.Parallel()
-	ids := map[ID]bool{
-		KeyID("alice", "s", "k"): true, KeyID("alice", "other", "k"): true, KeyID("", "s", "k"): true,
-		KeyID("", "other", "k"): true, KeyID("s", "s", "k"): true, ForwardID("s", "k"): true,
+	credential := []byte("s")
+	all := []ID{
+		KeyID(OfPrincipal("s"), "k"), KeyID(OfSession("s"), "k"), KeyID(OfSession("other"), "k"),
+		KeyID(OfCredential("", credential), "k"), KeyID(OfCredential("s", credential), "k"), KeyID(OfTenant("", "s"), "k"), KeyID(OfTenant("s", "s"), "k"),
+		KeyID(OfTenant("s", ""), "k"), ForwardID("s", "k"),
+		TwinID(OfTenant("", "s"), "k", Sum{}), TwinID(OfTenant("", "s"), "k", Sum{1}), TwinID(OfTenant("", "s"), "l", Sum{}), TwinID(OfTenant("", "t"), "k", Sum{}),
 	}
-	if len(ids) != 5 { // a principal's key is the same in all its sessions
-		t.Errorf("%d ids", len(ids))
+	ids := make(map[ID]bool)
+	for _, id := range all {
+		ids[id] = true
+	}
+	if len(ids) != len(all) {
+		t.Errorf("%d ids of %d keys", len(ids), len(all))
+	}
+	if KeyID(OfPrincipal("s"), "k") != KeyID(OfPrincipal("s"), "k") {
+		t.Error("a key has two ids")
 	}
 }
