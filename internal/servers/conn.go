@@ -20,10 +20,9 @@ type conn struct {
 	sink  backend.Sink
 	inner backend.Conn
 
-	watched atomic.Int32 // requests in asked and late: else no response is looked at
+	watched atomic.Int32 // requests in asked: else no response is looked at
 	mu      sync.Mutex
 	asked   map[string]*asked // requests in flight whose responses matter, by the keys of their ids
-	late    map[string]bool   // requests that were answered because of their time, and may be answered yet
 	hinted  map[string]bool   // tools that say they may be called again, in the lists that came by, by the server's names
 	closed  bool
 }
@@ -89,15 +88,13 @@ func (c *conn) watch(conf *config.Server, in backend.Inbound) bool {
 		return false
 	}
 	if c.asked == nil {
-		c.asked, c.late = make(map[string]*asked), make(map[string]bool)
+		c.asked = make(map[string]*asked)
 	}
 	key := string(jsonrpc.Key(in.ID))
-	if c.late[key] {
-		delete(c.late, key)
-		c.watched.Add(-1)
+	if c.asked[key] == nil {
+		c.watched.Add(1)
 	}
 	c.asked[key] = a
-	c.watched.Add(1)
 	if timed {
 		if in.Method == protocol.MethodCallTool {
 			a.tool = jsonrpc.String(jsonrpc.Field(in.Params, "name"))
@@ -108,26 +105,23 @@ func (c *conn) watch(conf *config.Server, in backend.Inbound) bool {
 }
 
 // take returns a request that is noted, and forgets it.
-func (c *conn) take(id []byte) (a *asked, late bool) {
+func (c *conn) take(id []byte) *asked {
 	key := string(jsonrpc.Key(id))
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if late = c.late[key]; late {
-		delete(c.late, key)
-		c.watched.Add(-1)
-		return nil, true
-	}
-	if a = c.asked[key]; a != nil {
+	a := c.asked[key]
+	if a != nil {
 		delete(c.asked, key)
 		c.watched.Add(-1)
 		if a.timer != nil {
 			a.timer.Stop()
 		}
 	}
-	return a, false
+	return a
 }
 
-// expire answers a request that has taken too long, and tells the server.
+// expire answers a request that has taken too long, and tells the server. What that answers later is dropped where the
+// answers of cancelled requests are: nothing is kept of the request.
 func (c *conn) expire(key string, a *asked, after time.Duration) {
 	c.mu.Lock()
 	if c.closed || c.asked[key] != a {
@@ -135,7 +129,7 @@ func (c *conn) expire(key string, a *asked, after time.Duration) {
 		return
 	}
 	delete(c.asked, key)
-	c.late[key] = true
+	c.watched.Add(-1)
 	safe := c.hinted[a.tool]
 	c.mu.Unlock()
 	code, text := jsonrpc.CodeServer, ""
@@ -153,20 +147,17 @@ func (c *conn) expire(key string, a *asked, after time.Duration) {
 	}
 }
 
-// ruled returns a message of the server as clients get it. It is false if they do not.
-func (c *conn) ruled(m jsonrpc.Message) (jsonrpc.Message, bool) {
+// ruled returns a message of the server as clients get it.
+func (c *conn) ruled(m jsonrpc.Message) jsonrpc.Message {
 	if m.Method == protocol.MethodToolsListChanged {
 		c.forget()
 	}
 	if m.Kind != jsonrpc.Response || c.watched.Load() == 0 {
-		return m, true
+		return m
 	}
-	a, late := c.take(m.ID)
-	if late {
-		return m, false
-	}
+	a := c.take(m.ID)
 	if a == nil || m.Result == nil {
-		return m, true
+		return m
 	}
 	if _, list := listed[a.method]; list {
 		if a.method == protocol.MethodToolsList && !a.stale {
@@ -175,7 +166,7 @@ func (c *conn) ruled(m jsonrpc.Message) (jsonrpc.Message, bool) {
 		m.Result = ruledList(c.s.conf.Load(), a.method, m.Result)
 		m.Raw = jsonrpc.AppendResult(nil, m.ID, m.Result)
 	}
-	return m, true
+	return m
 }
 
 // learn takes in which tools of a list say that they may be called again.
@@ -201,16 +192,12 @@ func (c *conn) forget() {
 
 // Emit implements [backend.Sink].
 func (c *conn) Emit(call backend.Call, m jsonrpc.Message) {
-	if m, ok := c.ruled(m); ok {
-		c.sink.Emit(call, m)
-	}
+	c.sink.Emit(call, c.ruled(m))
 }
 
 // EmitUnrelated implements [backend.Sink].
 func (c *conn) EmitUnrelated(m jsonrpc.Message) {
-	if m, ok := c.ruled(m); ok {
-		c.sink.EmitUnrelated(m)
-	}
+	c.sink.EmitUnrelated(c.ruled(m))
 }
 
 // Closed implements [backend.Sink].

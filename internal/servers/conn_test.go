@@ -72,3 +72,32 @@ func TestTimeoutOutcome(t *testing.T) {
 		want("after another list", map[string]bool{"reads": true, "writes": false})
 	})
 }
+
+// Nothing is kept of calls that took too long, at a server that never answers them.
+func TestTimeoutForgets(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{name: "a", log: slog.New(slog.DiscardHandler), inner: &script{}, idle: make(chan struct{})}
+		s.conf.Store(&config.Server{Name: "a", Settings: config.Settings{Timeout: time.Minute}})
+		r := &reader{t: t, call: &struct{ backend.Call }{}}
+		opened, err := s.Open(t.Context(), backend.Start{}, r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.conn = opened
+		defer r.leave()
+		const calls = 100
+		for id := range calls {
+			if got := r.say(toolCall(id)); got != "" {
+				t.Fatal(got)
+			}
+		}
+		time.Sleep(time.Minute)
+		if got := r.say(`{"jsonrpc":"2.0","method":"notifications/initialized"}`); strings.Count(got, "did not answer within 1m0s") != calls {
+			t.Errorf("the calls ended with %s", got)
+		}
+		if n := opened.(*conn).watched.Load(); n != 0 {
+			t.Errorf("%d calls are kept that are over", n)
+		}
+	})
+}
