@@ -87,7 +87,7 @@ func TestAuditRefused(t *testing.T) {
 // The figures of the process are beside the probes.
 func TestServeMetrics(t *testing.T) {
 	t.Parallel()
-	a, err := listenAdmin("127.0.0.1:0", false)
+	a, err := listenAdmin("127.0.0.1:0", false, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +102,7 @@ func TestServeMetrics(t *testing.T) {
 	if err := a.close(); err != nil {
 		t.Error(err)
 	}
-	if none, err := listenAdmin("", false); err != nil || none.serveMetrics() != nil {
+	if none, err := listenAdmin("", false, nil); err != nil || none.serveMetrics() != nil {
 		t.Errorf("without --admin: %v", err)
 	}
 }

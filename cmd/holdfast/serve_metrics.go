@@ -37,11 +37,11 @@ func (a *admin) serveMetrics() *prometheus.Registry {
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		collectors.NewBuildInfoCollector(),
 	)
-	a.mux.Handle("GET /metrics", promhttp.HandlerFor(all, promhttp.HandlerOpts{
+	a.mux.Handle("GET /metrics", a.guard(promhttp.HandlerFor(all, promhttp.HandlerOpts{
 		ErrorLog:            slog.NewLogLogger(slog.Default().Handler(), slog.LevelWarn),
 		ErrorHandling:       promhttp.ContinueOnError,
 		MaxRequestsInFlight: 4,
 		EnableOpenMetrics:   true, // which has exemplars
-	}))
+	}).ServeHTTP))
 	return all
 }

@@ -13,6 +13,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"holdfast/internal/server/guard"
 )
 
 // admin answers probes: whether the process is alive (/healthz), and whether it is ready for
@@ -20,6 +22,7 @@ import (
 type admin struct {
 	server *http.Server // nil: there are no probes
 	mux    *http.ServeMux
+	guards *guard.Guard
 	audit  *auditLog     // or nil
 	traces *tracing      // or nil
 	addr   string        // that it listens on
@@ -59,8 +62,8 @@ func (a *admin) retire(ctx context.Context, drain time.Duration) {
 var errStarting = errors.New("starting")
 
 // listenAdmin starts to answer probes at an address; "": there are none. If elsewhere is set and the
-// address is taken, it is a free port.
-func listenAdmin(addr string, elsewhere bool) (*admin, error) {
+// address is taken, it is a free port. hosts are allowed in the Host of requests to a loopback address.
+func listenAdmin(addr string, elsewhere bool, hosts []string) (*admin, error) {
 	a := &admin{failed: make(chan error, 1), drain: make(chan struct{})}
 	if addr == "" {
 		return a, nil
@@ -77,9 +80,9 @@ func listenAdmin(addr string, elsewhere bool) (*admin, error) {
 		return nil, fmt.Errorf("--admin %s: %w", addr, err)
 	}
 	mux := http.NewServeMux()
-	a.mux, a.addr = mux, l.Addr().String()
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { answerProbe(w, nil) })
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) { answerProbe(w, a.isReady()) })
+	a.mux, a.addr, a.guards = mux, l.Addr().String(), guard.New(nil, hosts, nil)
+	mux.Handle("GET /healthz", a.guard(func(w http.ResponseWriter, _ *http.Request) { answerProbe(w, nil) }))
+	mux.Handle("GET /readyz", a.guard(func(w http.ResponseWriter, _ *http.Request) { answerProbe(w, a.isReady()) }))
 	a.server = &http.Server{
 		Handler:           http.HandlerFunc(a.serve),
 		ReadHeaderTimeout: 5 * time.Second,
@@ -102,6 +105,17 @@ func (a *admin) place() string {
 		return a.addr
 	}
 	return net.JoinHostPort("localhost", strconv.Itoa(int(at.Port())))
+}
+
+// guard refuses requests of a web page whose name leads to a loopback address of this machine (DNS rebinding).
+func (a *admin) guard(next http.HandlerFunc) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if refusal := a.guards.CheckProbe(r); refusal != nil {
+			http.Error(w, refusal.Message, http.StatusForbidden)
+			return
+		}
+		next(w, r)
+	})
 }
 
 // serve answers a request.

@@ -26,9 +26,9 @@ const demoPage = "127.0.0.1:9090"
 // listenAdmin listens where the flags say, or where the demo has its page.
 func (f *serveFlags) listenAdmin() (*admin, error) {
 	if f.ownPage {
-		return listenAdmin(demoPage, true)
+		return listenAdmin(demoPage, true, f.hosts)
 	}
-	return listenAdmin(f.admin, false)
+	return listenAdmin(f.admin, false, f.hosts)
 }
 
 // show has the demo make its call for who opens the page, and says so. The function that it returns

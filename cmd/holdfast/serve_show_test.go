@@ -60,7 +60,7 @@ func TestShow(t *testing.T) {
 		_ = served.Close()
 		_ = handler.Shutdown(context.Background())
 	})
-	page, err := listenAdmin("127.0.0.1:0", false)
+	page, err := listenAdmin("127.0.0.1:0", false, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

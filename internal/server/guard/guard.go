@@ -49,7 +49,7 @@ var allowedHeaders = map[string]bool{
 func (g *Guard) Check(w http.ResponseWriter, r *http.Request, methods string) (passes bool, refusal *jsonrpc.Error) {
 	local := onLoopback(r)
 	if !g.hostAllowed(r.Host, local) {
-		return refuse("Host %.80q is not allowed: it is no name of this server (allow it with --allow-host or AllowedHosts)", r.Host)
+		return refuse(foreignHost, r.Host)
 	}
 	origin := r.Header["Origin"]
 	if len(origin) == 0 {
@@ -78,6 +78,18 @@ func (g *Guard) Check(w http.ResponseWriter, r *http.Request, methods string) (p
 	head.Set("Access-Control-Max-Age", "600")
 	w.WriteHeader(http.StatusNoContent)
 	return false, nil
+}
+
+const foreignHost = "Host %.80q is not allowed: it is no name of this server (allow it with --allow-host or AllowedHosts)"
+
+// CheckProbe checks the Host of a request of a probe or of Prometheus, which is no browser's. On a loopback address
+// the rule is that of [Guard.Check]. Elsewhere any host passes: Kubernetes and Prometheus know a node by an address that
+// no flag names. So does a request without a Host (HTTP/1.0), which no browser makes.
+func (g *Guard) CheckProbe(r *http.Request) (refusal *jsonrpc.Error) {
+	if r.Host != "" && onLoopback(r) && !g.hostAllowed(r.Host, true) {
+		_, refusal = refuse(foreignHost, r.Host)
+	}
+	return refusal
 }
 
 // refuse returns that a request is refused.
