@@ -33,13 +33,11 @@ import (
 	"time"
 
 	"holdfast/backend"
+	"holdfast/internal/redact"
 )
 
 // tagVariable names the environment variable that marks a session's processes.
 const tagVariable = "HOLDFAST_PROCESS_TAG"
-
-// ownVariables begins the names of those that set up Holdfast.
-const ownVariables = "HOLDFAST_"
 
 // ErrClosed is the error of [Backend.Open] after [Backend.Close].
 var ErrClosed = errors.New("backend is closed")
@@ -51,7 +49,8 @@ type Options struct {
 	// A command that is a relative path is looked up in Dir, as with [exec.Cmd].
 	Dir string
 	// Env is the whole environment of the processes ("KEY=value"). By default it is that
-	// of this program without the variables that configure Holdfast (HOLDFAST_*).
+	// of this program without the variables that configure Holdfast (HOLDFAST_*) or hold its
+	// credentials for traces (OTEL_EXPORTER_*HEADERS, and OTEL_EXPORTER_* with a password in a URL).
 	Env []string
 	// Logger logs the stderr of the processes, and failures; slog.Default().
 	Logger *slog.Logger
@@ -111,9 +110,7 @@ func (o *Options) setDefaults() {
 		o.Logger = slog.Default()
 	}
 	if o.Env == nil {
-		o.Env = slices.DeleteFunc((&exec.Cmd{Dir: o.Dir}).Environ(), func(v string) bool { // with PWD, if Dir is given
-			return strings.HasPrefix(v, ownVariables)
-		})
+		o.Env = redact.Environ((&exec.Cmd{Dir: o.Dir}).Environ()) // with PWD, if Dir is given
 	}
 	o.Env = slices.Clone(o.Env)
 	if o.Grace <= 0 {

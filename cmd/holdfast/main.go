@@ -28,6 +28,7 @@ const (
 )
 
 func main() {
+	beUnreadable()
 	if code, ok := asFirstProcess(); ok {
 		os.Exit(code)
 	}

@@ -15,6 +15,7 @@ import (
 	"holdfast/backend/remote"
 	"holdfast/client"
 	"holdfast/internal/config"
+	"holdfast/internal/redact"
 )
 
 // A runner is a backend that can be closed.
@@ -91,13 +92,13 @@ func (c *command) close() {
 	}
 }
 
-// environment returns the whole environment of a command: this program's, without what sets
-// Holdfast up, and what the file says.
+// environment returns the whole environment of a command: this program's, without what is its own
+// ([redact.Environ]), and what the file says.
 func environment(conf *config.Server) []string {
-	env := slices.DeleteFunc(os.Environ(), func(v string) bool {
+	env := slices.DeleteFunc(redact.Environ(os.Environ()), func(v string) bool {
 		name, _, _ := strings.Cut(v, "=")
 		_, replaced := conf.Env[name]
-		return replaced || strings.HasPrefix(name, "HOLDFAST_") || name == "PWD" && conf.Dir != ""
+		return replaced || name == "PWD" && conf.Dir != ""
 	})
 	if conf.Dir != "" {
 		env = append(env, "PWD="+conf.Dir)
