@@ -99,7 +99,7 @@ func (l *Log) Close(ctx context.Context) error {
 func (l *Log) Began(c *observe.Call, params []byte) observe.CallObserver {
 	if l.opts.Arguments && (c.Method == protocol.MethodCallTool || c.Method == protocol.MethodGetPrompt) {
 		if arguments := jsonrpc.Field(params, "arguments"); arguments != nil {
-			return &withArguments{l, bytes.Clone(arguments[:min(len(arguments), mostArguments+1)])}
+			return &withArguments{l, masked(bytes.Clone(arguments[:min(len(arguments), mostArguments+1)]))}
 		}
 	}
 	return (*withoutArguments)(l)

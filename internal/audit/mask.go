@@ -1,0 +1,62 @@
+package audit
+
+import (
+	"bytes"
+	"regexp"
+
+	"holdfast/jsonrpc"
+)
+
+// sealed is a text of a client that names one of its calls and is enough to get its result: the handle of a hand-off, the
+// id of a task, a resume token (session.Session.Seal).
+var sealed = regexp.MustCompile(`(^|[^A-Za-z0-9_-])[A-Za-z0-9_-]{16}\.[A-Za-z0-9_-]{16}[0-9a-z]{1,13}([^A-Za-z0-9_-]|$)`)
+
+const mask = "***"
+
+// masked returns JSON, which may be cut, with such texts masked in its strings, however they are spelled. It may return
+// raw itself.
+func masked(raw []byte) []byte {
+	var out []byte // nil: all of raw up to done
+	done := 0
+	for at := 0; ; {
+		begin := bytes.IndexByte(raw[at:], '"')
+		if begin < 0 {
+			break
+		}
+		begin += at
+		at = afterString(raw, begin)
+		text := raw[begin:at]
+		if bytes.IndexByte(text, '\\') >= 0 {
+			if plain := jsonrpc.String(text); plain != "" {
+				text = []byte(plain)
+			}
+		} else {
+			text = bytes.Trim(text, `"`)
+		}
+		if bytes.IndexByte(text, '.') < 0 || !sealed.Match(text) {
+			continue
+		}
+		for sealed.Match(text) { // neighbours share what is between them
+			text = sealed.ReplaceAll(text, []byte("${1}"+mask+"${2}"))
+		}
+		out = append(append(out, raw[done:begin]...), jsonrpc.Quote(string(text))...)
+		done = at
+	}
+	if out == nil {
+		return raw
+	}
+	return append(out, raw[done:]...)
+}
+
+// afterString returns where the string that begins at an index ends, or the text.
+func afterString(raw []byte, begin int) int {
+	for i := begin + 1; i < len(raw); i++ {
+		switch raw[i] {
+		case '\\':
+			i++
+		case '"':
+			return i + 1
+		}
+	}
+	return len(raw)
+}
