@@ -31,7 +31,7 @@ type Live struct {
 	serial   atomic.Uint64
 	changed  atomic.Uint64 // on this node
 	news     atomic.Uint64 // of other nodes
-	viewers  atomic.Int32
+	viewers  viewers
 	requests atomic.Int32
 	closed   chan struct{}
 	once     sync.Once

@@ -26,7 +26,7 @@ const (
 	mostBody    = 4 << 10
 )
 
-// HeaderToken has the token of an action.
+// HeaderToken has the token of an action, or of a page that is to have a place before others.
 const HeaderToken = "Holdfast-Admin-Token"
 
 // Register adds the page to a mux, at /. It is called once.
@@ -100,12 +100,17 @@ func (l *Live) knowsHost(host string) bool {
 
 // serveEvents sends what the page shows, whenever it changes, until the page is closed.
 func (l *Live) serveEvents(w http.ResponseWriter, r *http.Request) {
-	if l.viewers.Add(1) > mostViewers {
-		l.viewers.Add(-1)
-		http.Error(w, "too many pages are open", http.StatusServiceUnavailable)
+	operator := l.hasToken(r)
+	if !operator && r.Header.Get(HeaderToken) != "" {
+		refuseToken(w)
 		return
 	}
-	defer l.viewers.Add(-1)
+	place, ok := l.viewers.enter(operator)
+	if !ok {
+		http.Error(w, "too many pages are open: who has the token of the node gets a place", http.StatusServiceUnavailable)
+		return
+	}
+	defer l.viewers.leave(place)
 	defer l.watchOthers()()
 	var held holding
 	defer func() { l.keep(&held, nil, "") }()
@@ -128,6 +133,8 @@ func (l *Live) serveEvents(w http.ResponseWriter, r *http.Request) {
 		select {
 		case <-t.C:
 		case <-r.Context().Done():
+			return
+		case <-place.gone:
 			return
 		case <-l.closed:
 			return

@@ -2,7 +2,7 @@
 // Everything that a server or a client said is put in as text, never as HTML.
 const $ = (id) => document.getElementById(id);
 const SVG = "http://www.w3.org/2000/svg";
-let source, last, skew = 0, chosen = "", byHand = false;
+let source, last, skew = 0, chosen = "", byHand = false, token = "";
 
 function el(name, cls, text) {
   const e = document.createElement(name);
@@ -28,24 +28,39 @@ const now = () => Date.now() + skew;
 const title = (c) => c.tool || c.method;
 const who = (c) => [c.principal, c.server && "at " + c.server].filter(Boolean).join(" ") || "–";
 
-// connect asks for the state of the node, with the life of the chosen call.
+// connect asks for the state of the node, with the life of the chosen call. An operator who has given the token has a
+// place before others.
 function connect() {
-  if (source) source.close();
-  const own = source = new EventSource("/live/events?call=" + encodeURIComponent(chosen));
-  own.onmessage = (e) => {
-    if (own !== source) return;
-    last = JSON.parse(e.data);
-    skew = last.at - Date.now();
-    const c = byHand ? undefined : pick(last.calls || []);
-    if (c && c.uid !== chosen) return choose(c.uid, false);
-    show();
-  };
-  own.onerror = () => {
+  if (source) source.abort();
+  const own = source = new AbortController();
+  read(own, token ? { "Holdfast-Admin-Token": token } : {}).catch(() => "no connection").then((why) => {
     if (own !== source) return;
     document.body.classList.add("stale");
-    state("bad", last ? "no connection since " + new Date(last.at).toLocaleTimeString() : "no connection");
-    if (own.readyState === EventSource.CLOSED) setTimeout(() => own === source && connect(), 2000);
-  };
+    state("bad", why + (last ? " since " + new Date(last.at).toLocaleTimeString() : ""));
+    setTimeout(() => own === source && connect(), 2000);
+  });
+}
+// read shows what the node sends until it sends no more, and returns why that is.
+async function read(own, headers) {
+  const r = await fetch("/live/events?call=" + encodeURIComponent(chosen), { signal: own.signal, credentials: "omit", cache: "no-store", headers });
+  $("enter").hidden = r.status !== 503;
+  if (r.status === 403) token = "";
+  if (!r.ok) return r.status === 503 ? "too many pages are open" : "refused";
+  const body = r.body.pipeThrough(new TextDecoderStream()).getReader();
+  for (let text = ""; ;) {
+    const { value, done } = await body.read();
+    if (done) return "no connection";
+    text += value;
+    for (let end; (end = text.indexOf("\n\n")) >= 0; text = text.slice(end + 2)) if (own === source) heard(JSON.parse(text.slice("data: ".length, end)));
+  }
+}
+// heard takes in what the node has sent.
+function heard(v) {
+  last = v;
+  skew = last.at - Date.now();
+  const c = byHand ? undefined : pick(last.calls || []);
+  if (c && c.uid !== chosen) return choose(c.uid, false);
+  show();
 }
 // pick returns the call that is shown while nobody has chosen one: one in flight, of a tool if there is
 // one. What has ended stays for a while.
@@ -337,12 +352,20 @@ function ask(question, text, action) {
 }
 async function act() {
   $("ask-error").textContent = "";
+  if (asked.action === "enter") {
+    token = $("token").value;
+    $("ask").close();
+    return connect();
+  }
   try {
     const r = await fetch("/live/action", {
       method: "POST", credentials: "omit", body: JSON.stringify(asked),
       headers: { "Content-Type": "application/json", "Holdfast-Admin-Token": $("token").value },
     });
-    if (r.ok) $("ask").close();
+    if (r.ok) {
+      token = $("token").value;
+      $("ask").close();
+    }
     else $("ask-error").textContent = await r.text();
   } catch {
     $("ask-error").textContent = "The node does not answer.";
@@ -352,6 +375,7 @@ $("yes").onclick = act;
 $("token").onkeydown = (e) => { if (e.key === "Enter") { e.preventDefault(); act(); } };
 $("cut").onclick = () => ask("Cut the connection?", "The call goes on. Its client is to come back, and misses nothing.", { action: "cut", call: last.life.uid });
 $("cancel").onclick = () => ask("Cancel this call?", "Its server is told so, and its client that an operator has cancelled it.", { action: "cancel", call: last.life.uid });
+$("enter").onclick = () => ask("Too many pages are open", "With the token this page gets a place. The oldest page without it is sent away.", { action: "enter" });
 $("drain").onclick = () => ask("Drain this node?", "It hands its sessions over to other nodes, if there are any, and ends.", { action: "drain" });
 setInterval(() => { if (last && last.life && !last.life.state && !document.body.classList.contains("stale")) draw(); }, 250);
 chosen = decodeURIComponent((location.hash.match(/^#call=([^&]+)$/) || [])[1] || "");

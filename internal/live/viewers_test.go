@@ -1,0 +1,132 @@
+package live
+
+import (
+	"bufio"
+	"io"
+	"net/http"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"holdfast/internal/testlong"
+)
+
+// A watching is a page that is open, without a browser.
+type watching struct {
+	status int
+	text   string // of a refusal
+	gone   chan struct{}
+}
+
+// watch opens a page.
+func watch(t *testing.T, url string, headers ...string) *watching {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url+"/live/events", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i < len(headers); i += 2 {
+		r.Header.Set(headers[i], headers[i+1])
+	}
+	resp, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &watching{status: resp.StatusCode, gone: make(chan struct{})}
+	if resp.StatusCode != http.StatusOK {
+		text, _ := io.ReadAll(resp.Body)
+		p.text = string(text)
+		_ = resp.Body.Close()
+		return p
+	}
+	lines := bufio.NewReader(resp.Body)
+	if line, err := lines.ReadString('\n'); err != nil || !strings.HasPrefix(line, "data: {") {
+		t.Fatalf("the page is sent %q, %v", line, err)
+	}
+	t.Cleanup(func() { _ = resp.Body.Close() })
+	go func() {
+		defer close(p.gone)
+		_, _ = io.Copy(io.Discard, lines)
+	}()
+	return p
+}
+
+// isGone waits until the page is sent nothing any more.
+func (p *watching) isGone(t *testing.T) {
+	t.Helper()
+	select {
+	case <-p.gone:
+	case <-time.After(time.Minute):
+		t.Error("a page that another has the place of is not sent away")
+	}
+}
+
+// isThere fails if it is not.
+func (p *watching) isThere(t *testing.T) {
+	t.Helper()
+	select {
+	case <-p.gone:
+		t.Error("a page was sent away that should have stayed")
+	default:
+	}
+}
+
+// Whoever opens all pages that there may be does not shut an operator out.
+func TestOperatorHasAPlace(t *testing.T) {
+	t.Parallel()
+	s := serve(t, New(Options{Token: "secret"}), Source{})
+	var strangers []*watching
+	for range mostViewers {
+		strangers = append(strangers, watch(t, s.URL))
+	}
+	if p := watch(t, s.URL); p.status != http.StatusServiceUnavailable || !strings.Contains(p.text, "token") {
+		t.Errorf("one page more: %d %s", p.status, p.text)
+	}
+	if p := watch(t, s.URL, HeaderToken, "wrong"); p.status != http.StatusForbidden {
+		t.Errorf("with a wrong token: %d %s", p.status, p.text)
+	}
+	var operators []*watching
+	for i := range mostViewers {
+		operators = append(operators, watch(t, s.URL, HeaderToken, "secret"))
+		strangers[i].isGone(t)
+		for _, p := range strangers[i+1:] {
+			p.isThere(t)
+		}
+	}
+	if p := watch(t, s.URL); p.status != http.StatusServiceUnavailable {
+		t.Errorf("a page without the token beside those of operators: %d", p.status)
+	}
+	newest := watch(t, s.URL, HeaderToken, "secret")
+	operators[0].isGone(t)
+	for _, p := range append(operators[1:], newest) {
+		p.isThere(t)
+	}
+}
+
+// The page offers a place for the token, and shows what there is then.
+func TestOperatorHasAPlaceInBrowser(t *testing.T) {
+	t.Parallel()
+	testlong.Only(t, "it starts a browser")
+	chromium, err := exec.LookPath("chromium")
+	if err != nil {
+		t.Skip("there is no chromium")
+	}
+	l := New(Options{Token: "secret"})
+	s := serve(t, l, Source{})
+	var strangers []*watching
+	for range mostViewers {
+		strangers = append(strangers, watch(t, s.URL))
+	}
+	begin(l, "s", "count")
+	page := open(t, chromium, s.URL)
+	page.until(`document.querySelector("#state").textContent.startsWith("too many pages are open") && !document.querySelector("#enter").hidden`)
+	enter := func(token string) {
+		page.until(`(document.querySelector("#enter").click(), document.querySelector("#token").value = "` + token + `", document.querySelector("#yes").click(), true)`)
+	}
+	enter("wrong")
+	page.until(`document.querySelector("#state").textContent.startsWith("too many pages are open") && !document.querySelector("#enter").hidden`)
+	enter("secret")
+	page.until(`document.querySelectorAll("#calls tr").length === 1 && document.querySelector("#enter").hidden && document.querySelector("#state").className === "pill good"`)
+	strangers[0].isGone(t)
+}
