@@ -335,22 +335,22 @@ func (c *conn) resource(in backend.Inbound, uri string) {
 		return
 	}
 	c.gather(in, func(ctx context.Context, in backend.Inbound) ([]byte, *jsonrpc.Error) {
-		switch {
-		case owner != nil:
-			return c.tryEach(ctx, in, uri, []*link{owner})
-		case in.Method == protocol.MethodSubscribe || in.Method == protocol.MethodUnsubscribe:
-			return c.subscribeAll(ctx, in, uri)
+		links := c.links()
+		if owner != nil {
+			links = []*link{owner}
 		}
-		return c.tryEach(ctx, in, uri, c.links())
+		if in.Method == protocol.MethodSubscribe || in.Method == protocol.MethodUnsubscribe {
+			return c.subscribeAll(ctx, in, uri, links)
+		}
+		return c.tryEach(ctx, in, uri, links)
 	})
 }
 
-// subscribeAll subscribes to a resource that no server has listed, or ends that: at all servers,
-// as some accept any URI.
-func (c *conn) subscribeAll(ctx context.Context, in backend.Inbound, uri string) ([]byte, *jsonrpc.Error) {
+// subscribeAll subscribes to a resource, or ends that: at the server that has listed it or, if none has, at all servers,
+// as some accept any URI. One that does not answer in time is told that nobody waits for it.
+func (c *conn) subscribeAll(ctx context.Context, in backend.Inbound, uri string, links []*link) ([]byte, *jsonrpc.Error) {
 	ctx, stop := context.WithTimeout(ctx, partFor)
 	defer stop()
-	links := c.links()
 	refused := make([]*jsonrpc.Error, len(links))
 	each(links, func(i int, l *link) {
 		_, refused[i] = c.tryEach(ctx, in, uri, []*link{l})

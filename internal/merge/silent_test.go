@@ -163,3 +163,34 @@ func TestAsksInItsCall(t *testing.T) {
 		}
 	})
 }
+
+// A subscription that the server of a resource never answers ends with an error, and nothing is kept of it.
+func TestSubscriptionNotAnswered(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		a := &fake{tool: "x", mute: []string{"resources/subscribe", "resources/unsubscribe"}}
+		c := newClient(t, New(func() []Member {
+			return []Member{{Name: "a", Backend: a, Prefix: "a_"}, {Name: "b", Backend: &fake{tool: "y"}, Prefix: "b_"}}
+		}, slog.New(slog.DiscardHandler)))
+		c.ask(t, "initialize")
+		of, _ := c.conn.(*conn)
+		of.claim("a://1", of.links()[0])
+		for i, method := range []string{"resources/subscribe", "resources/unsubscribe"} {
+			id := fmt.Sprint(10 + i)
+			c.tell(t, id, method, `{"uri":"a://1"}`)
+			if !c.hears(id) {
+				t.Errorf("%s is not answered, as the server is silent", method)
+			}
+		}
+		synctest.Wait()
+		if n := a.cancelled.Load(); n != 2 {
+			t.Errorf("the server was told of %d cancelled requests, want 2", n)
+		}
+		l := of.links()[0]
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if len(l.pending) != 0 || len(l.subs) != 0 {
+			t.Errorf("%d requests and %d subscriptions are kept", len(l.pending), len(l.subs))
+		}
+	})
+}

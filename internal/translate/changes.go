@@ -102,7 +102,11 @@ func (c *modernServer) renew(in backend.Inbound) {
 		text = []byte("{}")
 	}
 	params := append(appendMember(appendMember([]byte{'{'}, "notifications", text), "_meta", meta), '}')
-	timer := c.after(subscribeTimeout, func() { c.own.fail(w.id, fmt.Errorf("not acknowledged within %v", subscribeTimeout)) })
+	timer := c.after(subscribeTimeout, func() {
+		if c.own.fail(w.id, fmt.Errorf("not acknowledged within %v", subscribeTimeout)) {
+			c.out.later(withdrawn(w.id)) // or the server would go on with it, over HTTP on a connection
+		}
+	})
 	c.mu.Lock()
 	w.timer = timer
 	c.mu.Unlock()
@@ -115,8 +119,7 @@ func (c *modernServer) unwatch(w *watch) {
 		return
 	}
 	c.own.drop(w.id)
-	params := append(appendMember([]byte{'{'}, "requestId", w.id), '}')
-	c.out.later(backend.Inbound{Message: newRequest(nil, protocol.MethodCancelled, params)})
+	c.out.later(withdrawn(w.id))
 }
 
 // unwatched handles the end of a listen: the server's response to it.

@@ -1,7 +1,6 @@
 package translate
 
 import (
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -184,6 +183,9 @@ func (c *legacyServer) Closed(why error, reopen bool) {
 
 // stopTimers stops what bounds the server's answers. c.mu is held.
 func (c *legacyServer) stopTimers() {
+	if c.phase == over {
+		c.own.end()
+	}
 	if c.timer != nil {
 		c.timer.Stop()
 	}
@@ -344,59 +346,4 @@ func initializeParams(m meta) []byte {
 	dst := appendMember([]byte{'{'}, "protocolVersion", jsonrpc.Quote(protocol.V20251125))
 	dst = appendMember(dst, "capabilities", capabilities)
 	return append(appendMember(dst, "clientInfo", info), '}')
-}
-
-// ownRequests are our own requests to the server. Its methods may be called concurrently.
-type ownRequests struct {
-	prefix string // begins their ids
-
-	mu      sync.Mutex
-	count   int
-	waiting map[string]func(jsonrpc.Message) // by their ids
-}
-
-func newOwnRequests() ownRequests {
-	return ownRequests{prefix: "translate-" + rand.Text()[:12], waiting: make(map[string]func(jsonrpc.Message))}
-}
-
-// add puts a request on record and returns its id. answered is told of the response; it may
-// be nil.
-func (o *ownRequests) add(answered func(jsonrpc.Message)) (id []byte) {
-	id = o.newID()
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.waiting[string(id)] = answered
-	return id
-}
-
-// newID returns an id that nobody else uses.
-func (o *ownRequests) newID() []byte {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.count++
-	return fmt.Appendf(nil, `"%s-%d"`, o.prefix, o.count)
-}
-
-// answer reports whether a response is to one of these requests, and hands it over.
-func (o *ownRequests) answer(m jsonrpc.Message) bool {
-	o.mu.Lock()
-	answered, ok := o.waiting[string(m.ID)]
-	delete(o.waiting, string(m.ID))
-	o.mu.Unlock()
-	if answered != nil {
-		answered(m)
-	}
-	return ok
-}
-
-// fail does what answer does, for a request that the server has not taken.
-func (o *ownRequests) fail(id []byte, why error) bool {
-	return o.answer(newError(id, jsonrpc.CodeServer, "not delivered: %v", why))
-}
-
-// drop forgets a request: its response is not wanted.
-func (o *ownRequests) drop(id []byte) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	delete(o.waiting, string(id))
 }

@@ -16,6 +16,9 @@ import (
 // resources/subscribe.
 const subscribeTimeout = 20 * time.Second
 
+// answerTimeout bounds how long an answer of the server is waited for that no client waits for any more.
+const answerTimeout = time.Minute
+
 // mostSubscriptions bounds the resources of one listen: each is a request to the server.
 const mostSubscriptions = 1000
 
@@ -151,9 +154,16 @@ func (c *legacyServer) step(s *subscription) []backend.Inbound {
 		return nil
 	}
 	id := c.own.add(func(m jsonrpc.Message) { c.stepped(s, m.Error == nil) })
+	c.own.bound(id, answerTimeout, func() { c.out.later(withdrawn(id)) })
 	in := about(s.changes, newRequest(id, method, jsonrpc.Object("uri", s.uri)))
 	s.changes = backend.Inbound{}
 	return []backend.Inbound{in}
+}
+
+// withdrawn returns the cancellation of a request of ours.
+func withdrawn(id []byte) backend.Inbound {
+	params := append(appendMember([]byte{'{'}, "requestId", id), '}')
+	return backend.Inbound{Message: newRequest(nil, protocol.MethodCancelled, params)}
 }
 
 // stepped takes the server's answer to such a request.

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
@@ -107,6 +109,66 @@ func TestListenUnanswered(t *testing.T) {
 	if len(c.subs) != 0 {
 		t.Errorf("still subscribed: %v", c.subs)
 	}
+}
+
+// Nothing is kept of subscriptions that a server never answers, whether or not their client stays.
+func TestListenNeverAnswered(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h, s := modernConversation(t)
+		c := h.conn.(*legacyServer)
+		const listens = 10
+		a := &call{"a"}
+		kept := func() (subs, own int) {
+			synctest.Wait()
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			c.own.mu.Lock()
+			defer c.own.mu.Unlock()
+			return len(c.subs), len(c.own.waiting)
+		}
+		for i := range listens {
+			uri := fmt.Sprintf("r:/%d", i)
+			h.deliver(a, listenTo(fmt.Sprint(i), `{"toolsListChanged":true,"resourceSubscriptions":["`+uri+`"]}`))
+			s.hears(fmt.Sprintf(asks, uri))
+			if i%2 == 0 { // it does not wait
+				h.deliver(nil, fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%d}}`, i))
+			}
+		}
+		if subs, own := kept(); subs != listens || own != listens {
+			t.Errorf("%d subscriptions and %d requests wait", subs, own)
+		}
+		time.Sleep(subscribeTimeout)
+		synctest.Wait()
+		for range listens / 2 { // in any order
+			if got := h.next(); got.m.Method != protocol.MethodAcknowledged || string(jsonrpc.Field(got.m.Params, "notifications")) != `{"toolsListChanged":true}` {
+				t.Errorf("a client is told %s", got.m.Raw)
+			}
+		}
+		time.Sleep(answerTimeout)
+		if subs, own := kept(); subs != 0 || own != 0 {
+			t.Errorf("%d subscriptions and %d requests are kept", subs, own)
+		}
+		for range listens {
+			if in := <-s.heard; in.Method != protocol.MethodCancelled {
+				t.Errorf("the server hears %s", in.Raw)
+			}
+		}
+
+		// A resource that was given up can be subscribed to again, and one whose unsubscription is not answered, too.
+		h.deliver(a, listenTo("20", `{"resourceSubscriptions":["r:/1"]}`))
+		s.say(nil, fmt.Sprintf(done, s.hears(fmt.Sprintf(asks, "r:/1"))))
+		h.expect(a, acknowledged("20", `{"resourceSubscriptions":["r:/1"]}`))
+		h.deliver(nil, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":20}}`)
+		s.hears(fmt.Sprintf(leaves, "r:/1"))
+		time.Sleep(answerTimeout)
+		if subs, own := kept(); subs != 0 || own != 0 {
+			t.Errorf("%d subscriptions and %d requests are kept", subs, own)
+		}
+		if in := <-s.heard; in.Method != protocol.MethodCancelled {
+			t.Errorf("the server hears %s", in.Raw)
+		}
+	})
 }
 
 func TestFilter(t *testing.T) {

@@ -230,6 +230,7 @@ func (c *modernServer) finish() bool {
 	defer c.mu.Unlock()
 	first := !c.over
 	c.over = true
+	c.own.end()
 	for timer := range c.timers {
 		timer.Stop()
 	}

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"holdfast/backend"
 	"holdfast/internal/protocol"
@@ -275,6 +277,31 @@ func TestListenTorn(t *testing.T) {
 			s.hears(listens(`{"toolsListChanged":true}`))
 		})
 	}
+}
+
+// A listen that a modern server does not acknowledge is given up, and the server is told so: over HTTP each has a connection.
+func TestListenNotAcknowledged(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h, s := legacyConversation(t)
+		c := h.conn.(*modernServer)
+		for i := range 3 {
+			h.deliver(&call{"a"}, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"resources/subscribe","params":{"uri":"r:/1"}}`, i))
+			id := s.hears(listens(`{"resourceSubscriptions":["r:/1"]}`))
+			time.Sleep(subscribeTimeout)
+			synctest.Wait()
+			if got := h.next(); got.m.Error == nil {
+				t.Errorf("the client is told %s", got.m.Raw)
+			}
+			s.hears(fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%s}}`, id))
+			s.untold()
+		}
+		c.own.mu.Lock()
+		defer c.own.mu.Unlock()
+		if n := len(c.own.waiting); n != 0 {
+			t.Errorf("%d requests are kept", n)
+		}
+	})
 }
 
 func TestDiscoverFails(t *testing.T) {

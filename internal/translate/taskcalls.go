@@ -54,8 +54,9 @@ type taskCall struct {
 	in    backend.Inbound
 	id    string // of the task; "" until it is known
 	poll  *time.Timer
-	asked bool // tasks/result was sent
-	ended bool // its client has cancelled it
+	own   []byte // the id of our last request in it
+	asked bool   // tasks/result was sent
+	ended bool   // its client has cancelled it
 }
 
 // openTasks opens a conversation of a legacy server whose tools may need tasks.
@@ -140,6 +141,7 @@ func (t *calledTasks) close() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.closed = true
+	t.own.end()
 	for _, call := range t.tasks {
 		if call.poll != nil {
 			call.poll.Stop()
@@ -182,6 +184,7 @@ func (t *calledTasks) list(in backend.Inbound, cursor []byte) {
 		params, _ = jsonrpc.Set(params, cursor, "cursor")
 	}
 	id := t.own.add(func(m jsonrpc.Message) { t.listed(in, m) })
+	t.own.bound(id, answerTimeout, nil) // calls wait for it
 	t.out.later(about(in, newRequest(id, protocol.MethodToolsList, params)))
 }
 
@@ -270,6 +273,13 @@ func (t *calledTasks) begin(in backend.Inbound) {
 // ask makes a request of our own in a call.
 func (t *calledTasks) ask(call *taskCall, method string, params []byte, answered func(*taskCall, jsonrpc.Message)) {
 	id := t.own.add(func(m jsonrpc.Message) { answered(call, m) })
+	t.mu.Lock()
+	call.own = id
+	ended := call.ended
+	t.mu.Unlock()
+	if ended {
+		t.own.bound(id, answerTimeout, nil)
+	}
 	in := about(call.in, newRequest(id, method, params))
 	in.Call = call.in.Call
 	t.out.later(in)
@@ -386,8 +396,9 @@ func (t *calledTasks) cancelled(in backend.Inbound) bool {
 	if call.poll != nil {
 		call.poll.Stop()
 	}
-	known := call.id != ""
+	known, own := call.id != "", call.own
 	t.mu.Unlock()
+	t.own.bound(own, answerTimeout, nil)
 	if known {
 		t.cancel(call)
 	}

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"holdfast/backend"
 	"holdfast/internal/protocol"
@@ -103,6 +105,48 @@ func TestTaskCallCancelled(t *testing.T) {
 	const other = `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":3}}`
 	h.deliver(nil, other)
 	s.hears(other)
+}
+
+// Nothing is kept of calls that were cancelled, of whose tasks the server says nothing more; and a server that does not list
+// its tools is called without.
+func TestTaskCallNeverAnswered(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h, s := needsTasks(t)
+		const slow = `{"jsonrpc":"2.0","id":ID,"method":"tools/call","params":{"name":"slow","task":{}}}`
+		for i := range 3 {
+			h.deliver(&call{"a"}, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"slow"}}`, i))
+			made := s.hears(slow)
+			if i > 0 {
+				s.say(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"task":`+aTask+`}}`, made, "working"))
+				s.hears(`{"jsonrpc":"2.0","id":ID,"method":"tasks/get","params":{"taskId":"T"}}`)
+			}
+			h.deliver(nil, fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%d}}`, i))
+			if i > 0 {
+				s.hears(`{"jsonrpc":"2.0","id":ID,"method":"tasks/cancel","params":{"taskId":"T"}}`)
+			}
+		}
+		time.Sleep(answerTimeout)
+		synctest.Wait()
+		calls := h.conn.(*taskCaller).calls.Load()
+		calls.own.mu.Lock()
+		n := len(calls.own.waiting)
+		calls.own.mu.Unlock()
+		if n != 0 {
+			t.Errorf("%d requests are kept", n)
+		}
+
+		s.mu.Lock()
+		s.answer = nil
+		s.mu.Unlock()
+		s.say(nil, `{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`)
+		h.next()
+		const plain = `{"jsonrpc":"2.0","id":9,"method":"tools/call","params":{"name":"plain"}}`
+		h.deliver(&call{"a"}, plain)
+		s.hears(`{"jsonrpc":"2.0","id":ID,"method":"tools/list","params":{}}`)
+		time.Sleep(answerTimeout)
+		s.hears(plain)
+	})
 }
 
 // The id of a cancelled call may be used again. What the server says of the first call then does

@@ -1,0 +1,116 @@
+package translate
+
+import (
+	"crypto/rand"
+	"fmt"
+	"sync"
+	"time"
+
+	"holdfast/jsonrpc"
+)
+
+// ownRequests are our own requests to the server. Its methods may be called concurrently.
+type ownRequests struct {
+	prefix string // begins their ids
+
+	mu      sync.Mutex
+	count   int
+	waiting map[string]ownRequest // by their ids
+	over    bool
+}
+
+// An ownRequest is one that the server has not answered.
+type ownRequest struct {
+	answered func(jsonrpc.Message)
+	timer    *time.Timer // see [ownRequests.bound]; or nil
+}
+
+func newOwnRequests() ownRequests {
+	return ownRequests{prefix: "translate-" + rand.Text()[:12], waiting: make(map[string]ownRequest)}
+}
+
+// add puts a request on record and returns its id. answered is told of the response; it may
+// be nil.
+func (o *ownRequests) add(answered func(jsonrpc.Message)) (id []byte) {
+	id = o.newID()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.waiting[string(id)] = ownRequest{answered: answered}
+	return id
+}
+
+// newID returns an id that nobody else uses.
+func (o *ownRequests) newID() []byte {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.count++
+	return fmt.Appendf(nil, `"%s-%d"`, o.prefix, o.count)
+}
+
+// bound has a request fail that is not answered within a time: a server that never answers would have it kept for ever.
+// late is called before that; it may be nil.
+func (o *ownRequests) bound(id []byte, within time.Duration, late func()) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	rq, ok := o.waiting[string(id)]
+	if !ok || o.over {
+		return
+	}
+	stopTimer(rq.timer)
+	rq.timer = time.AfterFunc(within, func() {
+		o.mu.Lock()
+		_, open := o.waiting[string(id)]
+		o.mu.Unlock()
+		if !open {
+			return
+		}
+		if late != nil {
+			late()
+		}
+		o.answer(newError(id, jsonrpc.CodeServer, "not answered within %v", within))
+	})
+	o.waiting[string(id)] = rq
+}
+
+// answer reports whether a response is to one of these requests, and hands it over.
+func (o *ownRequests) answer(m jsonrpc.Message) bool {
+	rq, ok := o.take(m.ID)
+	if rq.answered != nil {
+		rq.answered(m)
+	}
+	return ok
+}
+
+func (o *ownRequests) take(id []byte) (rq ownRequest, ok bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	rq, ok = o.waiting[string(id)]
+	delete(o.waiting, string(id))
+	stopTimer(rq.timer)
+	return rq, ok
+}
+
+// fail does what answer does, for a request that the server has not taken.
+func (o *ownRequests) fail(id []byte, why error) bool {
+	return o.answer(newError(id, jsonrpc.CodeServer, "not delivered: %v", why))
+}
+
+// drop forgets a request: its response is not wanted.
+func (o *ownRequests) drop(id []byte) { o.take(id) }
+
+// end has no request fail any more: the conversation is over.
+func (o *ownRequests) end() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.over = true
+	for _, rq := range o.waiting {
+		stopTimer(rq.timer)
+	}
+}
+
+// stopTimer stops a timer, which may be nil.
+func stopTimer(t *time.Timer) {
+	if t != nil {
+		t.Stop()
+	}
+}
