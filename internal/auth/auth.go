@@ -170,7 +170,7 @@ func (p *Policy) verify(r *http.Request, token string) (*verified, error) {
 	if p.Issuer == nil {
 		return nil, errors.New("there is no issuer")
 	}
-	v, err := p.Issuer.verify(r.Context(), token)
+	v, err := p.Issuer.verify(r.Context(), token, addressOf(r))
 	if err != nil {
 		return nil, err
 	}

@@ -73,6 +73,9 @@ func TestToken(t *testing.T) {
 	}
 	for name, token := range map[string]string{
 		"good": as.Token(good), "refreshed": as.Token(good), "scp": as.Token(with(authtest.Claims{"scope": nil, "scp": []string{"mcp"}})),
+		"of RFC 9068": as.Typed("at+jwt", good), "its whole type": as.Typed("application/AT+jwt", good), "a JWT": as.Typed("JWT", good), "another spelling": as.Typed("jwt", good),
+		"by a clock that is ahead": as.Token(with(authtest.Claims{"iat": time.Now().Add(time.Minute).Unix(), "nbf": time.Now().Add(time.Minute).Unix()})),
+		"says its use":             as.Token(with(authtest.Claims{"token_use": "access"})), "says its kind": as.Token(with(authtest.Claims{"typ": "Bearer"})), "kind of its own": as.Token(with(authtest.Claims{"typ": 1})),
 	} {
 		if w := call(token); w.Code != http.StatusOK || w.Body.String() != as.URL+" ada" {
 			t.Errorf("%s: %d %s", name, w.Code, w.Body)
@@ -100,6 +103,22 @@ func TestToken(t *testing.T) {
 		"expired":            as.Token(with(authtest.Claims{"exp": time.Now().Add(-time.Second).Unix()})),
 		"without expiry":     as.Token(with(authtest.Claims{"exp": nil})),
 		"not yet valid":      as.Token(with(authtest.Claims{"nbf": time.Now().Add(time.Hour).Unix()})),
+		"not yet, huge":      as.Token(with(authtest.Claims{"nbf": 1e300})),
+		"from tomorrow":      as.Token(with(authtest.Claims{"iat": time.Now().Add(24 * time.Hour).Unix()})),
+		"issued at no time":  as.Token(with(authtest.Claims{"iat": "x"})),
+		"an ID token":        as.Typed("id_token+jwt", good),
+		"for DPoP":           as.Typed("dpop+jwt", good),
+		"for a logout":       as.Typed("logout+jwt", good),
+		"an event":           as.Typed("application/secevent+jwt", good),
+		"an introspection":   as.Typed("token-introspection+jwt", good),
+		"an assertion":       as.Typed("oauth-authz-req+jwt", good),
+		"type in capitals":   as.Typed("LOGOUT+JWT", good),
+		"type of no text":    as.Typed(1, good),
+		"empty type":         as.Typed("", good),
+		"events":             as.Token(with(authtest.Claims{"events": map[string]any{"http://schemas.openid.net/event/backchannel-logout": map[string]any{}}})),
+		"use of an ID":       as.Token(with(authtest.Claims{"token_use": "id"})),
+		"kind of an ID":      as.Token(with(authtest.Claims{"typ": "ID"})),
+		"kind to refresh":    as.Token(with(authtest.Claims{"typ": "Refresh"})),
 		"foreign audience":   as.Token(with(authtest.Claims{"aud": "https://other.example.com/mcp"})),
 		"another endpoint":   as.Token(with(authtest.Claims{"aud": resource + "/other/mcp"})),
 		"no audience":        as.Token(with(authtest.Claims{"aud": nil})),

@@ -37,6 +37,16 @@ func (c *cache[V]) get(token string) (v V, ok bool) {
 	return one.value, true
 }
 
+// has reports whether there is a value for a token, however old.
+func (c *cache[V]) has(token string) bool {
+	key := sha256.Sum256([]byte(token))
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, now := c.now[key]
+	_, old := c.old[key]
+	return now || old
+}
+
 // put keeps a value until a time.
 func (c *cache[V]) put(token string, value V, until time.Time) {
 	key := sha256.Sum256([]byte(token))

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"net/url"
 	"strings"
@@ -20,17 +21,14 @@ type introspection struct {
 	id, secret string // of Holdfast there
 
 	asking singleflight.Group
-	places chan struct{} // one is held by each request to the issuer
+	places struct{ proven, others places } // of requests to the issuer: about tokens that were good before, and all others
 
 	good cache[*verified]
-	bad  cache[error] // in a place of their own: whoever sends wrong tokens does not drop good ones
+	bad  cache[error] // in a place of their own: a client that sends wrong tokens does not drop good ones
 }
 
-// The bounds of introspection.
-const (
-	answerKept = 30 * time.Second // for so long no other answer is asked for
-	asksAtOnce = 32
-)
+// answerKept is for how long no other answer is asked for.
+const answerKept = 30 * time.Second
 
 // Introspect has the issuer asked about tokens that are no JWTs (RFC 7662), as a client with an
 // id and a secret. Without an endpoint, the issuer's metadata says which. It is called before the
@@ -39,7 +37,7 @@ func (i *Issuer) Introspect(endpoint, id, secret string) error {
 	if u, err := url.Parse(endpoint); endpoint != "" && (err != nil || u.Host == "" || u.Fragment != "" || u.User != nil || !secure(u)) {
 		return fmt.Errorf("introspection endpoint %q: want a URL like https://auth.example.com/introspect, over https because a secret is sent there", endpoint)
 	}
-	i.introspection = &introspection{endpoint: endpoint, id: id, secret: secret, places: make(chan struct{}, asksAtOnce)}
+	i.introspection = &introspection{endpoint: endpoint, id: id, secret: secret}
 	return nil
 }
 
@@ -50,9 +48,9 @@ func opaque(token string) bool {
 	return strings.Count(rest, ".") != 1 || err != nil || !strings.HasPrefix(string(text), "{")
 }
 
-// introspect checks an opaque token. The answer is kept for a short time. Requests with the same
-// token wait for it together.
-func (i *Issuer) introspect(ctx context.Context, token string) (*verified, error) {
+// introspect checks an opaque token of a client at an address. The answer is kept for a short time, unless it
+// is that there was none. Requests with the same token wait for it together.
+func (i *Issuer) introspect(ctx context.Context, token, address string) (*verified, error) {
 	in := i.introspection
 	if v, ok := in.good.get(token); ok {
 		return v, nil
@@ -63,11 +61,12 @@ func (i *Issuer) introspect(ctx context.Context, token string) (*verified, error
 	got := in.asking.DoChan(token, func() (any, error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), fetchWithin)
 		defer cancel()
-		v, err := i.askAbout(ctx, token)
+		v, err := i.askAbout(ctx, token, address)
 		until := time.Now().Add(answerKept)
 		switch {
 		case errors.Is(err, errUnavailable):
 		case err != nil:
+			in.good.drop(token)
 			in.bad.put(token, err, until)
 		default:
 			if !v.expires.IsZero() && v.expires.Before(until) {
@@ -103,14 +102,16 @@ func (i *Issuer) introspector(ctx context.Context) (endpoint string, byForm bool
 }
 
 // askAbout asks the issuer about a token.
-func (i *Issuer) askAbout(ctx context.Context, token string) (*verified, error) {
+func (i *Issuer) askAbout(ctx context.Context, token, address string) (*verified, error) {
 	in := i.introspection
-	select {
-	case in.places <- struct{}{}:
-	case <-ctx.Done():
-		return nil, fmt.Errorf("%w: %w", errUnavailable, ctx.Err())
+	at := &in.places.others
+	if in.good.has(token) {
+		at = &in.places.proven
 	}
-	defer func() { <-in.places }()
+	if err := at.take(ctx, address); err != nil {
+		return nil, fmt.Errorf("%w: %w", errUnavailable, err)
+	}
+	defer at.give(address)
 	endpoint, byForm, err := i.introspector(ctx)
 	if err != nil {
 		return nil, err
@@ -146,24 +147,21 @@ type introspected struct {
 	Type         string       `json:"token_type"`
 	Use          string       `json:"token_use"` // of some issuers, which say so of refresh tokens
 	Expires      *json.Number `json:"exp"`
-	NotBefore    *json.Number `json:"nbf"`
 	Confirmation confirmation `json:"cnf"`
+	begins
 }
 
 // check returns what a token says that is valid, as [Issuer.verify] does for a JWT.
 func (t *introspected) check(issuer string) (*verified, error) {
 	expires, err1 := seconds(t.Expires)
-	begins, err2 := seconds(t.NotBefore)
-	now := time.Now()
+	err2 := t.begins.check()
 	switch {
 	case !t.Active:
 		return nil, errors.New("the token is not active")
 	case err1 != nil || err2 != nil:
 		return nil, errors.Join(err1, err2)
-	case t.Expires != nil && !now.Before(expires):
+	case t.Expires != nil && !time.Now().Before(expires):
 		return nil, errors.New("the token has expired")
-	case t.NotBefore != nil && now.Before(begins):
-		return nil, errors.New("the token is not valid yet")
 	case t.Issuer != "" && t.Issuer != issuer:
 		return nil, fmt.Errorf("the token is of the issuer %.200q", t.Issuer)
 	case t.Subject == "":
@@ -177,6 +175,31 @@ func (t *introspected) check(issuer string) (*verified, error) {
 	}, nil
 }
 
+// clockSkew is how far the clock of an issuer may be ahead of ours.
+const clockSkew = 5 * time.Minute
+
+// begins is what a token says of when it begins to be valid.
+type begins struct {
+	NotBefore *json.Number `json:"nbf"`
+	IssuedAt  *json.Number `json:"iat"`
+}
+
+// check returns an error for a token that is not valid yet, or is from the future.
+func (b *begins) check() error {
+	from, err1 := seconds(b.NotBefore)
+	issued, err2 := seconds(b.IssuedAt)
+	latest := time.Now().Add(clockSkew)
+	switch {
+	case err1 != nil || err2 != nil:
+		return errors.Join(err1, err2)
+	case from.After(latest):
+		return errors.New("the token is not valid yet")
+	case issued.After(latest):
+		return errors.New("the token was issued in the future")
+	}
+	return nil
+}
+
 // seconds returns the time of a number, in seconds since 1970; the zero time for nil.
 func seconds(n *json.Number) (time.Time, error) {
 	if n == nil {
@@ -185,6 +208,9 @@ func seconds(n *json.Number) (time.Time, error) {
 	f, err := n.Float64()
 	if err != nil {
 		return time.Time{}, fmt.Errorf("a time of the token is no number: %w", err)
+	}
+	if math.Abs(f) > 1e15 { // which is no time, and might not fit
+		return time.Time{}, fmt.Errorf("a time of the token is out of range: %v", n)
 	}
 	return time.Unix(int64(f), 0), nil
 }

@@ -283,10 +283,11 @@ type verified struct {
 	confirmation confirmation // nil: any client may have the token
 }
 
-// verify checks a token: a JWT's signature, issuer and times. What it is for is the caller's.
-func (i *Issuer) verify(ctx context.Context, token string) (*verified, error) {
+// verify checks a token of a client at an address: a JWT's signature, type, issuer and times. What it is for
+// is the caller's.
+func (i *Issuer) verify(ctx context.Context, token, address string) (*verified, error) {
 	if i.introspection != nil && opaque(token) {
-		return i.introspect(ctx, token)
+		return i.introspect(ctx, token, address)
 	}
 	asked := &signature{issuer: i}
 	// The audience is checked by the caller: there may be several.
@@ -306,8 +307,13 @@ func (i *Issuer) verify(ctx context.Context, token string) (*verified, error) {
 		Scp   scopes `json:"scp"`   // of other issuers
 
 		Confirmation confirmation `json:"cnf"`
+		purpose
+		begins
 	}
 	if err := t.Claims(&claims); err != nil {
+		return nil, err
+	}
+	if err := errors.Join(claims.purpose.check(), claims.begins.check()); err != nil {
 		return nil, err
 	}
 	return &verified{
@@ -350,7 +356,10 @@ func (s *signature) VerifySignature(ctx context.Context, token string) ([]byte, 
 	if err != nil {
 		return nil, err
 	}
-	head := jws.Signatures[0].Header
+	head := jws.Signatures[0].Protected
+	if err := checkType(head.ExtraHeaders[jose.HeaderType]); err != nil {
+		return nil, err
+	}
 	keys, err := s.issuer.find(ctx, head.KeyID)
 	if err != nil {
 		s.err = err

@@ -33,7 +33,10 @@ type Server struct {
 	Down    atomic.Bool  // answers nothing but errors
 	Fetched atomic.Int32 // how often the keys were
 	Asked   atomic.Int32 // how often it was asked about a token, by who may
-	ByForm  atomic.Bool  // it takes the secret of who asks in the form only
+	// Slow, if it is not nil, is called before an answer about a token, which ok says that there is. It is set
+	// before the server is used.
+	Slow   func(ok bool)
+	ByForm atomic.Bool // it takes the secret of who asks in the form only
 
 	t      testing.TB
 	mu     sync.Mutex
@@ -148,6 +151,9 @@ func (s *Server) introspect(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	claims, ok := s.opaque[r.PostFormValue("token")]
 	s.mu.Unlock()
+	if s.Slow != nil {
+		s.Slow(ok)
+	}
 	if !ok {
 		claims = Claims{"active": false}
 	}
@@ -200,22 +206,31 @@ func (s *Server) Public() jose.JSONWebKey {
 }
 
 // Token returns a token of this issuer, valid for an hour, with some claims changed.
-func (s *Server) Token(change Claims) string {
+func (s *Server) Token(change Claims) string { return s.Typed(nil, change) }
+
+// Typed returns what Token does, with a type in its header.
+func (s *Server) Typed(typ any, change Claims) string {
 	s.mu.Lock()
 	key := jose.JSONWebKey{Key: s.key, KeyID: fmt.Sprint(s.keyID)}
 	s.mu.Unlock()
-	return s.Sign(jose.SigningKey{Algorithm: jose.ES256, Key: key}, change)
+	return s.sign(jose.SigningKey{Algorithm: jose.ES256, Key: key}, typ, change)
 }
 
 // Sign returns what Token does, signed with any key.
-func (s *Server) Sign(key jose.SigningKey, change Claims) string {
+func (s *Server) Sign(key jose.SigningKey, change Claims) string { return s.sign(key, nil, change) }
+
+func (s *Server) sign(key jose.SigningKey, typ any, change Claims) string {
 	claims := Claims{"iss": s.URL, "sub": "ada", "exp": time.Now().Add(time.Hour).Unix(), "iat": time.Now().Unix(), "jti": rand.Text()}
 	maps.Copy(claims, change)
 	payload, err := json.Marshal(claims)
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	signer, err := jose.NewSigner(key, nil)
+	var opts *jose.SignerOptions
+	if typ != nil {
+		opts = (&jose.SignerOptions{}).WithHeader(jose.HeaderType, typ)
+	}
+	signer, err := jose.NewSigner(key, opts)
 	if err != nil {
 		s.t.Fatal(err)
 	}
