@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
+	"sync"
 	"testing"
 
 	"holdfast/internal/auth/authtest"
@@ -49,4 +51,58 @@ func TestAuthOpaque(t *testing.T) {
 	if r := post(t, p.URL, as.Opaque(claims), session, call("down")); r.status != http.StatusServiceUnavailable || r.header.Get("Retry-After") == "" {
 		t.Errorf("while the issuer is down: %d", r.status)
 	}
+}
+
+// TestAuthMadeUpTokens has clients that make tokens up, about which the issuer takes its time. A client of another
+// address is served meanwhile.
+func TestAuthMadeUpTokens(t *testing.T) {
+	t.Parallel()
+	as := authtest.New(t)
+	made, end := make(chan struct{}, 1000), make(chan struct{})
+	as.Slow = func(ok bool) {
+		if !ok {
+			made <- struct{}{}
+			<-end
+		}
+	}
+	secret := filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(secret, []byte(authtest.Secret+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := serveGuarded(t, as, "--auth-client-id", authtest.ID, "--auth-client-secret-file", secret, "--trust-proxy", "127.0.0.1")
+	ask := func(token, address string) (status int) {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, p.URL, strings.NewReader(begins))
+		if err != nil {
+			t.Error(err)
+			return 0
+		}
+		for name, value := range map[string]string{
+			"Authorization": "Bearer " + token, "X-Forwarded-For": address, "Content-Type": "application/json", "Accept": "application/json, text/event-stream",
+		} {
+			req.Header.Set(name, value)
+		}
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Error(err)
+			return 0
+		}
+		_ = resp.Body.Close()
+		return resp.StatusCode
+	}
+	var work sync.WaitGroup
+	for i := range 40 { // more than are asked about at once
+		work.Go(func() {
+			if status := ask(fmt.Sprint("made-up-", i), "203.0.113.1"); status != http.StatusUnauthorized {
+				t.Errorf("a token that was made up: %d", status)
+			}
+		})
+	}
+	for range 8 {
+		<-made
+	}
+	if status := ask(as.Opaque(authtest.Claims{"aud": p.URL, "scope": "mcp"}), "203.0.113.2"); status != http.StatusOK {
+		t.Errorf("a good token of another address: %d", status)
+	}
+	close(end)
+	work.Wait()
 }

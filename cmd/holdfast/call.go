@@ -120,7 +120,9 @@ func (f *callFlags) call(cmd *cobra.Command, args []string) error {
 			return fmt.Errorf("%s: %w", name, err)
 		}
 	}
-	f.follow.save(follow.SavedCallsIn(f.follow.state), w)
+	calls := follow.SavedCallsIn(f.follow.state)
+	calls.Remember(to)
+	f.follow.save(calls, w)
 	if err := sendRequest(ctx, conn, w.ID, method, params); err != nil {
 		return err
 	}

@@ -15,12 +15,12 @@ import (
 
 // cancelFlags are the flags of holdfast cancel.
 type cancelFlags struct {
-	remoteFlags
+	callTokenFlags
 	state string
 }
 
 func newCancel() *cobra.Command {
-	f := cancelFlags{remoteFlags: newRemoteFlags()}
+	f := cancelFlags{callTokenFlags: callTokenFlags{remoteFlags: newRemoteFlags()}}
 	cmd := &cobra.Command{
 		Use:   "cancel [flags] [TOKEN | URL TASK]",
 		Short: "Cancel a call",
@@ -29,6 +29,8 @@ reads it from stdin. A task is named by the server's URL and its id. Without eit
 is the newest call that is saved here and that no other command follows.
 
 The server may end the call later, or not at all: holdfast status shows that.
+
+` + trustHelp + `
 
 Exit codes: 0 the server was told, or the call has ended, 1 it could not be told, 2 wrong
 command line, 3 the outcome of the call is unknown.`,
@@ -46,8 +48,12 @@ command line, 3 the outcome of the call is unknown.`,
 const cancelWithin = 10 * time.Second
 
 func (f *cancelFlags) cancel(cmd *cobra.Command, args []string) error {
-	state, err := find(cmd, args, follow.SavedCallsIn(f.state), true)
+	calls := follow.SavedCallsIn(f.state)
+	state, err := find(cmd, args, calls, true)
 	if err != nil {
+		return err
+	}
+	if err := f.trust(cmd.Context(), args, state, calls, prompterFor(cmd, args, state.URL)); err != nil {
 		return err
 	}
 	opts, err := f.options(slog.New(slog.DiscardHandler))

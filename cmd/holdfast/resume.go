@@ -16,12 +16,12 @@ import (
 
 // resumeFlags are the flags of holdfast resume.
 type resumeFlags struct {
-	remoteFlags
+	callTokenFlags
 	follow followFlags
 }
 
 func newResume() *cobra.Command {
-	f := resumeFlags{remoteFlags: newRemoteFlags()}
+	f := resumeFlags{callTokenFlags: callTokenFlags{remoteFlags: newRemoteFlags()}}
 	cmd := &cobra.Command{
 		Use:   "resume [flags] [TOKEN | URL TASK]",
 		Short: "Resume a call, on this machine or another",
@@ -30,8 +30,9 @@ prints the result like holdfast call. TOKEN is what holdfast call has printed; -
 reads it from stdin. A task is named by the server's URL and its id. Without either, it
 is the newest call that is saved here and that no other command follows.
 
-Give the same --header as for the call. Ctrl-C and the exit codes are those of
-holdfast call.`,
+Give the same --header as for the call. ` + trustHelp + `
+
+Ctrl-C and the exit codes are those of holdfast call.`,
 		Example:           `  holdfast resume`,
 		Args:              tokenArg,
 		ValidArgsFunction: cobra.NoFileCompletions,
@@ -54,6 +55,14 @@ func (f *resumeFlags) resume(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
+	w.Prompter = f.follow.prompter(cmd, show, state.URL, len(args) == 1 && args[0] == "-")
+	asked := w.Prompter
+	if !terminal.IsTerminal(cmd.InOrStdin()) {
+		asked = nil // stdin has answers for the server
+	}
+	if err := f.trust(cmd.Context(), args, state, calls, asked); err != nil {
+		return err
+	}
 	opts.State, opts.NoListen = &state, true
 	if !cmd.Flag("log-level").Changed {
 		opts.Logger = slog.New(slog.DiscardHandler) // the session does not matter
@@ -67,8 +76,6 @@ func (f *resumeFlags) resume(cmd *cobra.Command, args []string) error {
 		return err
 	}
 	defer w.Conn.Detach()
-	stdin := len(args) == 1 && args[0] == "-"
-	w.Prompter = f.follow.prompter(cmd, show, state.URL, stdin)
 	w.Settled = settled(w.Conn, call)
 	f.follow.save(calls, w)
 	m, err := f.follow.run(cmd.Context(), w)

@@ -20,12 +20,12 @@ const statusWithin = 30 * time.Second
 
 // statusFlags are the flags of holdfast status.
 type statusFlags struct {
-	remoteFlags
+	callTokenFlags
 	state string
 }
 
 func newStatus() *cobra.Command {
-	f := statusFlags{remoteFlags: newRemoteFlags()}
+	f := statusFlags{callTokenFlags: callTokenFlags{remoteFlags: newRemoteFlags()}}
 	cmd := &cobra.Command{
 		Use:   "status [flags] [TOKEN | URL TASK]",
 		Short: "Print the status of a call",
@@ -36,6 +36,8 @@ newest call that is saved here.
 
 It prints "processing", "completed" or "failed", and "waits for input" if the server
 needs an answer to continue.
+
+` + trustHelp + `
 
 Exit codes: 0 the status is known, 1 it is not, 2 wrong command line, 3 the outcome
 of the call is unknown.`,
@@ -50,8 +52,12 @@ of the call is unknown.`,
 }
 
 func (f *statusFlags) status(cmd *cobra.Command, args []string) error {
-	state, err := find(cmd, args, follow.SavedCallsIn(f.state), false)
+	calls := follow.SavedCallsIn(f.state)
+	state, err := find(cmd, args, calls, false)
 	if err != nil {
+		return err
+	}
+	if err := f.trust(cmd.Context(), args, state, calls, prompterFor(cmd, args, state.URL)); err != nil {
 		return err
 	}
 	call := state.Calls[0]

@@ -82,6 +82,17 @@ func (p *Prompter) openURL(ctx context.Context, to string) (answer, error) {
 	return answer{Action: "accept"}, nil
 }
 
+// Consents asks a question of holdfast's own with the answers yes and no, of which no is that of a user who
+// only presses Return. It fails only when ctx ends, with the cause of that.
+func (p *Prompter) Consents(ctx context.Context, what string) (bool, error) {
+	text, err := p.read(ctx, what+" [y/N]: ")
+	if errors.Is(err, io.EOF) {
+		return false, nil
+	}
+	yes, _ := yesOrNo(text)
+	return yes, err
+}
+
 // confirm asks a question with the answers yes and no.
 func (p *Prompter) confirm(ctx context.Context, what string) (bool, error) {
 	for {
