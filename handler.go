@@ -17,6 +17,7 @@ import (
 	"holdfast/internal/cluster"
 	"holdfast/internal/engine/memory"
 	"holdfast/internal/live"
+	"holdfast/internal/lograte"
 	"holdfast/internal/observe"
 	"holdfast/internal/server"
 	"holdfast/internal/session"
@@ -47,6 +48,7 @@ type Handler struct {
 	unregister func()         // takes the metrics back; nil if there are none
 	traces     *traces.Traces // or nil
 	page       *live.Live     // or nil
+	log        *lograte.Handler
 }
 
 // NewHandler returns a handler for servers of the official go-sdk. It takes the place of
@@ -54,11 +56,14 @@ type Handler struct {
 // return the same server each time, and nil refuses the session with status 400. It may be
 // called concurrently. opts may be nil. The caller must call [Handler.Shutdown].
 func NewHandler(getServer func(*http.Request) *mcp.Server, opts *Options) *Handler {
-	b := sdk.New(getServer)
+	var o Options
 	if opts != nil {
-		b.Logger = opts.Logger
+		o = *opts
 	}
-	return NewBackendHandler(b, opts)
+	o.boundLog()
+	b := sdk.New(getServer)
+	b.Logger = o.Logger
+	return NewBackendHandler(b, &o)
 }
 
 // NewBackendHandler returns a handler for any backend: commands that speak MCP on stdio
@@ -72,6 +77,7 @@ func NewBackendHandler(b backend.Backend, opts *Options) *Handler {
 		o = *opts
 	}
 	o.defaults(b)
+	h.log = lograte.New(o.Logger.Handler())
 	handOff := handOffAfter(b, o.HandoffAfter)
 	limits := limiter(&o, b)
 	b = translate.New(b, o.Logger)
@@ -270,7 +276,9 @@ func (h *Handler) Shutdown(ctx context.Context) error {
 		err = errors.Join(err, h.store.Close())
 		h.store = nil
 	}
-	return errors.Join(err, h.stopObserving(ctx))
+	err = errors.Join(err, h.stopObserving(ctx))
+	h.log.Flush()
+	return err
 }
 
 // webhookGrace is how long webhooks of calls that were cut short are tried.

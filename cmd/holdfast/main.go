@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"holdfast/internal/lograte"
 	"holdfast/internal/terminal"
 )
 
@@ -46,6 +47,7 @@ func run(ctx context.Context, args []string) int {
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	cmd, err := root.ExecuteContextC(ctx)
+	flushLog()
 	if err == nil {
 		return exitOK
 	}
@@ -139,6 +141,7 @@ func newHelp() *cobra.Command {
 }
 
 // logHandler returns the handler for the log, with the level and format of the command line.
+// Lines of one text are bounded.
 func logHandler(cmd *cobra.Command, w io.Writer) slog.Handler {
 	opts := &slog.HandlerOptions{}
 	var least slog.Level
@@ -146,7 +149,7 @@ func logHandler(cmd *cobra.Command, w io.Writer) slog.Handler {
 		opts.Level = least
 	}
 	if cmd.Flag("log-format").Value.String() == "json" {
-		return slog.NewJSONHandler(w, opts)
+		return lograte.New(slog.NewJSONHandler(w, opts))
 	}
-	return slog.NewTextHandler(w, opts)
+	return lograte.New(slog.NewTextHandler(w, opts))
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"log/slog"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -38,7 +37,7 @@ func (a *admin) serveMetrics() *prometheus.Registry {
 		collectors.NewBuildInfoCollector(),
 	)
 	a.mux.Handle("GET /metrics", a.guard(promhttp.HandlerFor(all, promhttp.HandlerOpts{
-		ErrorLog:            slog.NewLogLogger(slog.Default().Handler(), slog.LevelWarn),
+		ErrorLog:            newHTTPLog(),
 		ErrorHandling:       promhttp.ContinueOnError,
 		MaxRequestsInFlight: 4,
 		EnableOpenMetrics:   true, // which has exemplars

@@ -89,7 +89,7 @@ func listenAdmin(addr string, elsewhere bool, hosts []string) (*admin, error) {
 		WriteTimeout:      5 * time.Second,
 		IdleTimeout:       time.Minute,
 		MaxHeaderBytes:    16 << 10,
-		ErrorLog:          slog.NewLogLogger(slog.Default().Handler(), slog.LevelWarn),
+		ErrorLog:          newHTTPLog(),
 	}
 	if !elsewhere { // else nobody has asked for them
 		slog.Info("answering probes", "healthz", "http://"+l.Addr().String()+"/healthz", "readyz", "http://"+l.Addr().String()+"/readyz")

@@ -30,7 +30,7 @@ func serveUntil(ctx context.Context, l net.Listener, mux http.Handler, handler *
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    32 << 10,
-		ErrorLog:          slog.NewLogLogger(slog.Default().Handler(), slog.LevelWarn),
+		ErrorLog:          newHTTPLog(),
 	}
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(l) }()

@@ -1,0 +1,78 @@
+package e2e
+
+import (
+	"net"
+	"net/http"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"holdfast/internal/auth/authtest"
+)
+
+// TestLogBounded has clients that each cause a line in the log as often as they like: with connections that are not
+// TLS, and with tokens while the issuer fails. Some are logged, and all are counted.
+func TestLogBounded(t *testing.T) {
+	t.Parallel()
+	const each = 100
+	as, ca := authtest.New(t), authtest.NewCA(t, "ca")
+	cert, key := ca.Server("one")
+	names := authtest.Files(t, cert, key)
+	as.Down.Store(true)
+	p := serve(t, "--demo", "--tls-cert", names[0], "--tls-key", names[1], "--auth-issuer", as.URL, "--auth-audience", "us")
+	token := as.Token(authtest.Claims{"aud": "us"})
+	web := ca.Browse()
+	var work sync.WaitGroup
+	for range 10 {
+		work.Go(func() {
+			for range each / 10 {
+				c, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", p.Addr)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				_, _ = c.Write([]byte("this is no TLS\r\n\r\n"))
+				_, _ = c.Read(make([]byte, 100)) // until it was refused
+				_ = c.Close()
+			}
+		})
+	}
+	for range each {
+		work.Go(func() {
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, p.URL, strings.NewReader(begins))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			req.Header.Set("Authorization", "Bearer "+token)
+			resp, err := web.Do(req)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if _ = resp.Body.Close(); resp.StatusCode != http.StatusServiceUnavailable {
+				t.Errorf("a token that cannot be checked: %d", resp.StatusCode)
+			}
+		})
+	}
+	work.Wait()
+	if err := p.stop(t); err != nil {
+		t.Error(err)
+	}
+	log := p.log.String()
+	for _, text := range []string{"a TLS connection failed", "a token cannot be checked"} {
+		n := strings.Count(log, `msg="`+text+`"`)
+		if n > each/2 {
+			t.Errorf("%q is logged %d times", text, n)
+		}
+		for _, more := range regexp.MustCompile(`msg="`+text+`: and (\d+) more in the last minute"`).FindAllStringSubmatch(log, -1) {
+			m, _ := strconv.Atoi(more[1])
+			n += m
+		}
+		if n != each {
+			t.Errorf("%q is counted %d times, not %d", text, n, each)
+		}
+	}
+}

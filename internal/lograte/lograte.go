@@ -1,0 +1,164 @@
+// Package lograte bounds what a log gets: of lines with one text, some are logged each minute, and the others
+// are counted. So no client can fill a log, whatever it sends, and no line is lost without a number.
+package lograte
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+)
+
+// The bounds.
+const (
+	window    = time.Minute
+	mostBad   = 30    // lines of one text, of level Warn or higher, in a window
+	mostElse  = 1_000 // those of level Info
+	mostTexts = 1_000 // texts that are counted apart; any more share one count
+)
+
+// A Handler is a [slog.Handler] that passes lines on to another one. Lines below Info are not bounded: an operator
+// has asked for them.
+type Handler struct {
+	next  slog.Handler
+	lines *lines
+}
+
+// lines are the counts of a log, which all handlers share that come from one.
+type lines struct {
+	out slog.Handler // for what is told of lines that were not logged
+
+	mu   sync.Mutex
+	last map[line]*count
+	full time.Time // until then there is no room in last for more texts
+}
+
+// A line is what lines have in common that count as the same.
+type line struct {
+	level slog.Level
+	text  string // "": of texts beyond mostTexts
+}
+
+// A count is of the lines of one window.
+type count struct {
+	end   time.Time
+	n     int // that were logged
+	more  int // that were not
+	timer *time.Timer
+}
+
+// New returns a handler over another one; that itself if it is a Handler.
+func New(next slog.Handler) *Handler {
+	if h, ok := next.(*Handler); ok {
+		return h
+	}
+	return &Handler{next: next, lines: &lines{out: next, last: make(map[line]*count)}}
+}
+
+// Enabled implements [slog.Handler].
+func (h *Handler) Enabled(ctx context.Context, level slog.Level) bool {
+	return h.next.Enabled(ctx, level)
+}
+
+// WithAttrs implements [slog.Handler].
+func (h *Handler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return &Handler{next: h.next.WithAttrs(attrs), lines: h.lines}
+}
+
+// WithGroup implements [slog.Handler].
+func (h *Handler) WithGroup(name string) slog.Handler {
+	return &Handler{next: h.next.WithGroup(name), lines: h.lines}
+}
+
+// Handle implements [slog.Handler].
+func (h *Handler) Handle(ctx context.Context, r slog.Record) error {
+	if r.Level >= slog.LevelInfo && !h.lines.pass(line{r.Level, r.Message}) {
+		return nil
+	}
+	return h.next.Handle(ctx, r)
+}
+
+// pass counts a line, and reports whether it is to be logged.
+func (l *lines) pass(is line) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	c := l.last[is]
+	if c == nil && !l.hasRoom(now) {
+		is.text = ""
+		c = l.last[is]
+	}
+	if c == nil {
+		c = &count{}
+		l.last[is] = c
+	}
+	if c.more == 0 && now.After(c.end) {
+		c.end, c.n = now.Add(window), 0
+	}
+	most := mostElse
+	if is.level >= slog.LevelWarn {
+		most = mostBad
+	}
+	if c.n < most {
+		c.n++
+		return true
+	}
+	if c.more++; c.more == 1 {
+		c.timer = time.AfterFunc(c.end.Sub(now), func() { l.tell(is) })
+	}
+	return false
+}
+
+// hasRoom reports whether there is room for another text. l.mu is held.
+func (l *lines) hasRoom(now time.Time) bool {
+	if len(l.last) < mostTexts {
+		return true
+	}
+	if now.Before(l.full) {
+		return false
+	}
+	l.full = now.Add(time.Second)
+	for old, c := range l.last {
+		if c.more == 0 && now.After(c.end) {
+			delete(l.last, old)
+		}
+	}
+	return len(l.last) < mostTexts
+}
+
+// tell logs how many lines were not, and begins a new window.
+func (l *lines) tell(is line) {
+	l.mu.Lock()
+	c := l.last[is]
+	if c == nil || c.more == 0 {
+		l.mu.Unlock()
+		return
+	}
+	more := c.more
+	c.timer.Stop()
+	delete(l.last, is)
+	l.mu.Unlock()
+	text := fmt.Sprintf("%s: and %d more in the last minute", is.text, more)
+	if is.text == "" {
+		text = fmt.Sprintf("and %d more lines of other texts in the last minute", more)
+	}
+	r := slog.NewRecord(time.Now(), is.level, text, 0)
+	r.AddAttrs(slog.Int("lines", more))
+	_ = l.out.Handle(context.Background(), r)
+}
+
+// Flush logs how many lines were not logged until now.
+func (h *Handler) Flush() {
+	h.lines.mu.Lock()
+	var all []line
+	for is, c := range h.lines.last {
+		if c.more > 0 {
+			all = append(all, is)
+		}
+	}
+	h.lines.mu.Unlock()
+	for _, is := range all {
+		h.lines.tell(is)
+	}
+}
