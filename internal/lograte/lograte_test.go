@@ -45,7 +45,7 @@ func TestRate(t *testing.T) {
 		}
 		log.Error("other")
 		all := out.take()
-		for text, want := range map[string]int{"msg=bad ": mostBad, "msg=wanted": 2 * mostBad, "msg=other": 1, "more": 0} {
+		for text, want := range map[string]int{"msg=bad client=": mostBad, "msg=wanted": 2 * mostBad, "msg=other": 1, "more": 0} {
 			if n := strings.Count(all, text); n != want {
 				t.Errorf("%d times %q: want %d", n, text, want)
 			}

@@ -1,0 +1,3 @@
+package lograte
+
+import _ "holdfast/internal/testlong" // the flag -long
