@@ -167,9 +167,9 @@ func (k *call) mirror(h http.Header) {
 	if len(headers) == 0 {
 		return
 	}
-	arguments := jsonrpc.Field(params, "arguments")
-	for _, p := range headers {
-		if value, ok := p.Value(arguments); ok {
+	arguments := protocol.Arguments(headers, jsonrpc.Field(params, "arguments"))
+	for i, p := range headers {
+		if value, ok := p.Value(arguments[i]); ok {
 			h.Set(protocol.HeaderParam+p.Name, value)
 		}
 	}

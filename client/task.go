@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"holdfast/internal/protocol"
@@ -296,22 +298,29 @@ func (k *call) gatherInput(requests []byte) ([]byte, error) {
 			n++
 		}
 	})
-	var input []byte
+	results := make(map[string][]byte, n)
 	for range n {
 		select {
 		case r := <-replies:
 			if r.err != nil {
 				return nil, final("the call needs input: %w", r.err)
 			}
-			if input == nil {
-				input = []byte(`{}`)
-			}
-			input, _ = jsonrpc.Set(input, r.result, r.key)
+			results[r.key] = r.result
 		case <-k.ctx.Done():
 			return nil, context.Cause(k.ctx)
 		}
 	}
-	return input, nil
+	if n == 0 {
+		return nil, nil
+	}
+	input := []byte{'{'}
+	for i, key := range slices.Sorted(maps.Keys(results)) {
+		if i > 0 {
+			input = append(input, ',')
+		}
+		input = append(append(append(input, jsonrpc.Quote(key)...), ':'), results[key]...)
+	}
+	return append(input, '}'), nil
 }
 
 // askHost gives an input request to the host as a request of the server, and returns its

@@ -3,9 +3,9 @@ package jsonrpc
 import (
 	"bytes"
 	"encoding/binary"
-	"encoding/json"
 	"fmt"
 	"math/bits"
+	"unicode/utf16"
 	"unicode/utf8"
 )
 
@@ -202,11 +202,68 @@ func unquote(raw []byte) (string, bool) {
 	if bytes.IndexByte(raw, '\\') < 0 {
 		return intern(raw[1 : len(raw)-1]), true
 	}
-	var s string
-	if json.Unmarshal(raw, &s) != nil {
-		return "", false
+	return string(unescape(raw[1 : len(raw)-1])), true
+}
+
+// unescape returns what stands between the quotes of a JSON string that is known to be well-formed.
+// Half of a surrogate pair becomes U+FFFD, as in encoding/json, which takes ten times as long.
+func unescape(text []byte) []byte {
+	dst := make([]byte, 0, len(text))
+	for {
+		i := bytes.IndexByte(text, '\\')
+		if i < 0 || i+1 >= len(text) {
+			return append(dst, text...)
+		}
+		dst = append(dst, text[:i]...)
+		c := text[i+1]
+		text = text[i+2:]
+		switch c {
+		case 'b':
+			c = '\b'
+		case 'f':
+			c = '\f'
+		case 'n':
+			c = '\n'
+		case 'r':
+			c = '\r'
+		case 't':
+			c = '\t'
+		case 'u':
+			r := rune4(text)
+			text = text[min(4, len(text)):]
+			if utf16.IsSurrogate(r) {
+				low := rune(-1)
+				if len(text) >= 6 && text[0] == '\\' && text[1] == 'u' {
+					low = rune4(text[2:])
+				}
+				if r = utf16.DecodeRune(r, low); r != utf8.RuneError {
+					text = text[6:]
+				}
+			}
+			dst = utf8.AppendRune(dst, r)
+			continue
+		}
+		dst = append(dst, c)
 	}
-	return s, true
+}
+
+// rune4 returns what four hexadecimal digits stand for, or U+FFFD.
+func rune4(digits []byte) (r rune) {
+	if len(digits) < 4 {
+		return utf8.RuneError
+	}
+	for _, c := range digits[:4] {
+		switch {
+		case !hex(c):
+			return utf8.RuneError
+		case c <= '9':
+			c -= '0'
+		default:
+			c = c | 0x20 - 'a' + 10
+		}
+		r = r<<4 | rune(c)
+	}
+	return r
 }
 
 // intern returns b as a string, without an allocation for the most frequent methods.
@@ -251,11 +308,7 @@ func (p *parser) object(depth int, member func(key []byte) error) error {
 		}
 		key := p.b[from+1 : p.i-1]
 		if bytes.IndexByte(key, '\\') >= 0 {
-			s, ok := unquote(p.b[from:p.i])
-			if !ok {
-				return p.fail("a name")
-			}
-			key = []byte(s)
+			key = unescape(key)
 		}
 		p.space()
 		if p.i >= len(p.b) || p.b[p.i] != ':' {

@@ -80,7 +80,7 @@ func TestIDs(t *testing.T) {
 	send(`{"jsonrpc":"2.0","id":"w\u0061its","method":"unknown"}`)
 	send(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"wa\u0069ts","reason":"r"}}`)
 	m := within(t, soon, "cancellation", r.said)
-	if got := string(m.Params); m.Method != "saw" || got != `{"reason":"r","requestId":"holdfast-id-5"}` {
+	if got := string(m.Params); m.Method != "saw" || got != `{"requestId":"holdfast-id-5","reason":"r"}` {
 		t.Errorf("the cancellation arrived as %s %s", m.Method, got)
 	}
 	send(`{"jsonrpc":"2.0","id":"plain","method":"unknown"}`)

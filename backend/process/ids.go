@@ -1,7 +1,6 @@
 package process
 
 import (
-	"encoding/json"
 	"fmt"
 	"sync"
 
@@ -41,22 +40,26 @@ func (s *ids) outbound(in *backend.Inbound) (line []byte, substitute string) {
 
 // cancelled returns a cancellation with the id that the process knows.
 func (s *ids) cancelled(in *backend.Inbound) []byte {
-	key := string(jsonrpc.Key(jsonrpc.Field(in.Params, "requestId")))
+	substitute := s.takeOpen(string(jsonrpc.Key(jsonrpc.Field(in.Params, "requestId"))))
+	if substitute == "" {
+		return in.Raw
+	}
+	params, _ := jsonrpc.Set(in.Params, []byte(substitute), "requestId")
+	return jsonrpc.AppendRequest(nil, nil, in.Method, params)
+}
+
+// takeOpen returns the substitute for an id of the client, by its key, and forgets it: nobody waits for
+// the answer any more. It is "" if there is none.
+func (s *ids) takeOpen(key string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for substitute, id := range s.open {
-		if string(jsonrpc.Key([]byte(id))) != key {
-			continue
-		}
-		delete(s.open, substitute) // nobody waits for the answer any more
-		params := map[string]json.RawMessage{}
-		_ = json.Unmarshal(in.Params, &params) // well-formed: it was parsed
-		params["requestId"] = json.RawMessage(substitute)
-		if text, err := json.Marshal(params); err == nil {
-			return jsonrpc.AppendRequest(nil, nil, in.Method, text)
+		if string(jsonrpc.Key([]byte(id))) == key {
+			delete(s.open, substitute)
+			return substitute
 		}
 	}
-	return in.Raw
+	return ""
 }
 
 // inbound returns a message of the process with the client's id.

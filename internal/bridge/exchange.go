@@ -104,16 +104,19 @@ func (x *exchange) question(id []byte) int {
 
 // inputRequests returns the questions as InputRequiredResult and tasks have them.
 func (x *exchange) inputRequests() []byte {
-	requests := []byte(`{}`)
-	for _, q := range x.questions {
+	requests := []byte{'{'}
+	for _, q := range x.questions { // no two of which have one id
 		params := q.Params
 		if params == nil { // without which the go-sdk's client cannot read it
 			params = []byte(`{}`)
 		}
 		text, _ := jsonrpc.Set(jsonrpc.Object("method", q.Method), params, "params")
-		requests, _ = jsonrpc.Set(requests, text, inputKey(q.ID))
+		if len(requests) > 1 {
+			requests = append(requests, ',')
+		}
+		requests = append(append(append(requests, jsonrpc.Quote(inputKey(q.ID))...), ':'), text...)
 	}
-	return requests
+	return append(requests, '}')
 }
 
 // inputKey returns the key of a question in inputRequests. It is of the server's id, so that a

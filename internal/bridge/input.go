@@ -137,10 +137,12 @@ func sameRequest(x *exchange, m jsonrpc.Message) bool {
 // have no response yet.
 func (h *modernHost) reply(x *exchange, m jsonrpc.Message) (missing int) {
 	var replies []jsonrpc.Message
+	results := make(map[string][]byte)
+	jsonrpc.Each(jsonrpc.Field(m.Params, "inputResponses"), func(name, value []byte) { results[string(name)] = value })
 	h.mu.Lock()
 	rest := x.questions[:0:0]
 	for _, q := range x.questions {
-		result := jsonrpc.Field(m.Params, "inputResponses", inputKey(q.ID))
+		result := results[inputKey(q.ID)]
 		if len(result) == 0 || result[0] != '{' {
 			rest = append(rest, q)
 			continue

@@ -36,13 +36,15 @@ func (h *modernHost) listenToTasks(x *exchange, m jsonrpc.Message) (_ jsonrpc.Me
 		return m, true
 	}
 	l := &listen{said: make(map[*exchange]string)}
+	named := make(map[*exchange]bool)
 	h.mu.Lock()
 	for _, id := range ids {
 		t := h.tasks[id]
 		switch {
 		case !strings.HasPrefix(id, taskPrefix):
 			rest = append(rest, id)
-		case t != nil && t.task.found && !slices.Contains(l.tasks, t):
+		case t != nil && t.task.found && !named[t]:
+			named[t] = true
 			l.tasks = append(l.tasks, t)
 		}
 	}

@@ -19,27 +19,48 @@ func TakesInput(method string) bool {
 // MayAsk says why a client with these capabilities must not be asked something, and which it
 // has not declared, or nil (2026-07-28, Multi Round-Trip Requests).
 func MayAsk(capabilities []byte, method string, params []byte) (required string, _ *jsonrpc.Error) {
+	return QuestionOf(method, params).MayAsk(capabilities)
+}
+
+// A Question is what decides of a request to a client whether the client may be asked it.
+type Question struct {
+	method     string
+	url, tools bool // it is about a URL; it has tools
+}
+
+// QuestionOf returns what decides whether a client may be asked something.
+func QuestionOf(method string, params []byte) Question {
+	q := Question{method: method}
+	switch method {
+	case MethodElicit:
+		q.url = jsonrpc.String(jsonrpc.Field(params, "mode")) == "url"
+	case MethodSample:
+		q.tools = jsonrpc.Field(params, "tools") != nil || jsonrpc.Field(params, "toolChoice") != nil
+	}
+	return q
+}
+
+// MayAsk is what the function of that name is for a question.
+func (q Question) MayAsk(capabilities []byte) (required string, _ *jsonrpc.Error) {
 	has := func(path ...string) bool { return jsonrpc.Field(capabilities, path...) != nil }
 	refused := func(code int, what, required string) (string, *jsonrpc.Error) {
 		return required, jsonrpc.Errorf(code, "the client has not declared %s", what)
 	}
-	switch method {
+	switch q.method {
 	case MethodElicit:
-		url := jsonrpc.String(jsonrpc.Field(params, "mode")) == "url"
 		switch {
 		case !has("elicitation"):
 			return refused(jsonrpc.CodeMethodNotFound, "elicitation", `{"elicitation":{}}`)
-		case url && !has("elicitation", "url"):
+		case q.url && !has("elicitation", "url"):
 			return refused(jsonrpc.CodeInvalidParams, "elicitation.url", `{"elicitation":{"url":{}}}`)
-		case !url && has("elicitation", "url") && !has("elicitation", "form"): // {} stands for forms
+		case !q.url && has("elicitation", "url") && !has("elicitation", "form"): // {} stands for forms
 			return refused(jsonrpc.CodeInvalidParams, "elicitation.form", `{"elicitation":{"form":{}}}`)
 		}
 	case MethodSample:
-		tools := jsonrpc.Field(params, "tools") != nil || jsonrpc.Field(params, "toolChoice") != nil
 		switch {
 		case !has("sampling"):
 			return refused(jsonrpc.CodeMethodNotFound, "sampling", `{"sampling":{}}`)
-		case tools && !has("sampling", "tools"):
+		case q.tools && !has("sampling", "tools"):
 			return refused(jsonrpc.CodeInvalidParams, "sampling.tools", `{"sampling":{"tools":{}}}`)
 		}
 	case MethodListRoots:

@@ -90,7 +90,7 @@ func ParamHeaders(schema []byte) ([]ParamHeader, error) {
 	if !strings.Contains(string(schema), xMCPHeader) {
 		return nil, nil // searching is cheaper than parsing
 	}
-	s := headerScan{seen: make(map[string]bool)}
+	s := headerScan{seen: make(map[string]bool), room: manyReadings*len(schema) + shortReading}
 	s.schema(schema, nil, true)
 	return s.found, s.err
 }
@@ -101,10 +101,16 @@ type headerScan struct {
 	seen  map[string]bool // names, in lower case
 	err   error           // the first
 	depth int             // of the schema that is looked at
+	room  int             // how many bytes may still be read
 }
 
-// deepest is how deep a schema may be nested: each level is read once more.
-const deepest = 100
+// deepest is how deep a schema may be nested: each level is read once more. So that a large one does not
+// take that much longer, no more is read than shortReading bytes and manyReadings times the schema.
+const (
+	deepest      = 100
+	manyReadings = 16
+	shortReading = 4 << 20
+)
 
 // fail notes why the schema is invalid.
 func (s *headerScan) fail(path []string, format string, args ...any) {
@@ -120,14 +126,17 @@ func (s *headerScan) schema(raw []byte, path []string, direct bool) {
 	}
 	s.depth++
 	defer func() { s.depth-- }()
-	if s.depth > deepest {
-		s.fail(path, "the schema is nested deeper than %d levels", deepest)
+	if s.room -= len(raw); s.depth > deepest || s.room < 0 {
+		s.fail(path, "the schema is nested deeper than %d levels, or too large for its depth", deepest)
 		return
 	}
+	var annotation, typ []byte
 	jsonrpc.Each(raw, func(key, value []byte) {
 		switch string(key) {
 		case xMCPHeader:
-			s.annotation(value, jsonrpc.Field(raw, "type"), path, direct)
+			annotation = value
+		case "type":
+			typ = value
 		case "properties", "patternProperties", "$defs", "definitions", "dependentSchemas":
 			direct := direct && string(key) == "properties"
 			jsonrpc.Each(value, func(name, sub []byte) {
@@ -138,6 +147,9 @@ func (s *headerScan) schema(raw []byte, path []string, direct bool) {
 			s.others(value, path)
 		}
 	})
+	if annotation != nil {
+		s.annotation(annotation, typ, path, direct)
+	}
 }
 
 // others looks at the schemas in a keyword's value, in which there may be no annotations.
@@ -210,18 +222,55 @@ func isToken(text string) bool {
 	return text != ""
 }
 
-// Value returns the header's value for a call's arguments. It reports false where the header
-// must be absent.
-func (h ParamHeader) Value(arguments []byte) (value string, ok bool) {
-	text, err := ParamText(jsonrpc.Field(arguments, h.Path...))
+// Arguments returns the arguments of a call that headers repeat, in the order of the headers: nil for one
+// that is not there. It reads each object of the arguments once, however many headers there are.
+func Arguments(headers []ParamHeader, arguments []byte) [][]byte {
+	found, all := make([][]byte, len(headers)), make([]int, len(headers))
+	for i := range all {
+		all[i] = i
+	}
+	findArguments(headers, all, 0, arguments, found)
+	return found
+}
+
+// findArguments finds those of some headers in an object, whose names stand at a place of their paths.
+func findArguments(headers []ParamHeader, some []int, at int, object []byte, found [][]byte) {
+	values := make(map[string][]byte, len(some))
+	for _, i := range some {
+		values[headers[i].Path[at]] = nil
+	}
+	if !jsonrpc.Each(object, func(name, value []byte) {
+		if _, wanted := values[string(name)]; wanted {
+			values[string(name)] = value
+		}
+	}) {
+		return
+	}
+	deeper := make(map[string][]int)
+	for _, i := range some {
+		name := headers[i].Path[at]
+		if len(headers[i].Path) == at+1 {
+			found[i] = values[name]
+		} else if values[name] != nil {
+			deeper[name] = append(deeper[name], i)
+		}
+	}
+	for name, some := range deeper {
+		findArguments(headers, some, at+1, values[name], found)
+	}
+}
+
+// Value returns the header's value for an argument of a call, nil if that is not there. It reports false
+// where the header must be absent.
+func (h ParamHeader) Value(argument []byte) (value string, ok bool) {
+	text, err := ParamText(argument)
 	return EncodeHeader(text), err == nil
 }
 
 // Check returns an error unless the header, with the values it has in a request, repeats the
-// argument of the request (2026-07-28, Streamable HTTP, "Server Behavior for Custom Headers",
+// argument of the request, nil if that is not there (2026-07-28, Streamable HTTP, "Server Behavior for Custom Headers",
 // "Server Validation").
-func (h ParamHeader) Check(values []string, arguments []byte) error {
-	raw := jsonrpc.Field(arguments, h.Path...)
+func (h ParamHeader) Check(values []string, raw []byte) error {
 	want, err := ParamText(raw)
 	switch absent := err != nil; {
 	case absent && len(values) == 0:

@@ -90,7 +90,7 @@ func TestParamValues(t *testing.T) {
 		{`{}`, "absent"},
 		{`["x"]`, "absent"},
 	} {
-		got, ok := h.Value(fmt.Appendf(nil, `{"a":{"b":%s}}`, tt.value))
+		got, ok := h.Value(Arguments([]ParamHeader{h}, fmt.Appendf(nil, `{"a":{"b":%s}}`, tt.value))[0])
 		if !ok {
 			got = "absent"
 		}
@@ -98,7 +98,7 @@ func TestParamValues(t *testing.T) {
 			t.Errorf("%s: %q, want %q", tt.value, got, tt.want)
 		}
 	}
-	if _, ok := h.Value([]byte(`{"a":"b"}`)); ok {
+	if _, ok := h.Value(Arguments([]ParamHeader{h}, []byte(`{"a":"b"}`))[0]); ok {
 		t.Error("an argument that is absent has a header")
 	}
 }
@@ -145,7 +145,7 @@ func TestParamHeaderCheck(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			h := ParamHeader{Name: "Region", Path: []string{"a", "b"}}
-			if err := h.Check(tt.values, []byte(tt.arguments)); (err == nil) != tt.ok {
+			if err := h.Check(tt.values, Arguments([]ParamHeader{h}, []byte(tt.arguments))[0]); (err == nil) != tt.ok {
 				t.Errorf("Check(%q, %s) = %v", tt.values, tt.arguments, err)
 			}
 		})

@@ -2,6 +2,7 @@ package server
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"mime"
 	"net/http"
@@ -232,10 +233,16 @@ func (h *Handler) readMessages(w http.ResponseWriter, r *http.Request) (msgs []j
 	return msgs, batch, err == nil
 }
 
+// mostBatch is how many messages a batch may have: as many as a session may have requests in flight.
+const mostBatch = 1000
+
 // parse returns the messages that a client has sent, which mean the same to every server. The errors
 // are [jsonrpc.ErrParse] and [jsonrpc.ErrInvalid].
 func parse(data []byte) (msgs []jsonrpc.Message, batch bool, err error) {
 	msgs, batch, err = jsonrpc.ParseBody(data)
+	if err == nil && len(msgs) > mostBatch {
+		return nil, true, fmt.Errorf("%w: a batch of %d messages: send at most %d at a time", jsonrpc.ErrInvalid, len(msgs), mostBatch)
+	}
 	for i := 0; err == nil && i < len(msgs); i++ {
 		err = protocol.CheckClear(&msgs[i])
 	}

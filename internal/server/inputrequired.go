@@ -54,11 +54,13 @@ func (p *reply) inputRequired() []byte {
 	if c := p.s.CallAt(at.Stream.Number); c != nil {
 		c.AwaitReturn(wait, "its client did not answer in time")
 	}
-	result := []byte(`{"resultType":"` + protocol.ResultInputRequired + `"}`)
+	questions := []byte{'{'}
 	for _, q := range p.asked {
 		m := jsonrpc.Message{Raw: q.message}
-		result, _ = jsonrpc.Set(result, inputText(&m), "inputRequests", inputKey(q.id))
+		questions = appendInput(questions, q.id, &m)
 	}
+	result := []byte(`{"resultType":"` + protocol.ResultInputRequired + `"}`)
+	result, _ = jsonrpc.Set(result, append(questions, '}'), "inputRequests")
 	s := waitingState{number: at.Stream.Number, told: at.Seq, until: time.Now().Add(wait)}
 	result, _ = jsonrpc.Set(result, jsonrpc.Quote(s.seal(p.s, p.x.modern.sum)), "requestState")
 	return jsonrpc.AppendResult(nil, p.x.modern.id, result)
@@ -74,6 +76,15 @@ func inputText(m *jsonrpc.Message) []byte {
 	request, _ := jsonrpc.Set([]byte(`{}`), jsonrpc.Field(m.Raw, "method"), "method")
 	request, _ = jsonrpc.Set(request, params, "params")
 	return request
+}
+
+// appendInput appends a request of the backend to inputRequests, whose end is not written yet. No two
+// have one key.
+func appendInput(dst, id []byte, m *jsonrpc.Message) []byte {
+	if len(dst) > 1 {
+		dst = append(dst, ',')
+	}
+	return append(append(append(dst, jsonrpc.Quote(inputKey(id))...), ':'), inputText(m)...)
 }
 
 // inputKey returns the key of a request of the backend in inputRequests. It is used once in
@@ -194,10 +205,18 @@ func (h *Handler) continueModern(w http.ResponseWriter, x *exchange) error {
 
 // respond hands the client's input to the backend, and returns what is missing of it.
 func respond(ctx context.Context, s *session.Session, m *jsonrpc.Message, open []jsonrpc.Message) (missing []inputRequest, err error) {
-	header := http.Header{}
+	header, results := http.Header{}, make(map[string][]byte, len(open))
+	for i := range open {
+		results[inputKey(open[i].ID)] = nil
+	}
+	jsonrpc.Each(jsonrpc.Field(m.Params, "inputResponses"), func(name, value []byte) {
+		if _, wanted := results[string(name)]; wanted {
+			results[string(name)] = value
+		}
+	})
 	for i := range open {
 		q := &open[i]
-		result := jsonrpc.Field(m.Params, "inputResponses", inputKey(q.ID))
+		result := results[inputKey(q.ID)]
 		if len(result) == 0 || result[0] != '{' {
 			missing = append(missing, inputRequest{q.ID, q.Raw})
 			continue

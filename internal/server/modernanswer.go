@@ -73,6 +73,9 @@ func (h *Handler) callModern(w http.ResponseWriter, x *exchange, came []jsonrpc.
 	if !h.checkParams(w, x) {
 		return nil
 	}
+	if x.once.key == "" && !x.modern.resumes && x.r.Context().Err() != nil {
+		return nil // its client has left, which cancels it, before it has begun
+	}
 	id := s.NextID()
 	x.msgs[0].Raw = x.msgs[0].WithID(id)
 	x.msgs[0].ID = id

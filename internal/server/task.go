@@ -157,10 +157,11 @@ func (h *Handler) tellTask(id *taskID, st *session.TaskState, resultType string)
 	}
 	switch {
 	case st.Running && len(st.Asked) > 0:
-		t.Status, t.Asked = protocol.TaskInputRequired, []byte(`{}`)
+		t.Status, t.Asked = protocol.TaskInputRequired, []byte{'{'}
 		for i := range st.Asked {
-			t.Asked, _ = jsonrpc.Set(t.Asked, inputText(&st.Asked[i]), inputKey(st.Asked[i].ID))
+			t.Asked = appendInput(t.Asked, st.Asked[i].ID, &st.Asked[i])
 		}
+		t.Asked = append(t.Asked, '}')
 	case st.Running:
 	case st.Response == nil:
 		t.Status = protocol.TaskCancelled
@@ -183,6 +184,9 @@ func (p *reply) becomesTask(a *alarm) bool {
 // one.
 func (p *reply) createTask() []byte {
 	p.tasks = false
+	if p.x.r.Context().Err() != nil { // nobody would learn of the task, and the call is cancelled
+		return nil
+	}
 	number := p.r.Cursor().Stream.Number
 	since, err := p.s.MakeTask(number)
 	if err != nil {

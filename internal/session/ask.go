@@ -57,13 +57,19 @@ func (s *Session) checkInput(id, result []byte) (refusal []byte) {
 		jsonrpc.String(jsonrpc.Field(result, "resultType")) != protocol.ResultInputRequired {
 		return nil
 	}
+	known := make(map[protocol.Question]bool) // the kinds of questions that it may ask: they are few
 	jsonrpc.Each(jsonrpc.Field(result, "inputRequests"), func(_, value []byte) {
 		if refusal != nil {
 			return
 		}
 		method := jsonrpc.String(jsonrpc.Field(value, "method"))
-		required, err := protocol.MayAsk(s.carrier.capabilities, method, jsonrpc.Field(value, "params"))
+		kind := protocol.QuestionOf(method, jsonrpc.Field(value, "params"))
+		if known[kind] {
+			return
+		}
+		required, err := kind.MayAsk(s.carrier.capabilities)
 		if err == nil {
+			known[kind] = true
 			return
 		}
 		e := jsonrpc.Errorf(protocol.CodeMissingCapability, "the server asks the client for %.100s: %s", method, err.Message)

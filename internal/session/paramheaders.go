@@ -17,11 +17,19 @@ const headersWait = 2 * time.Second
 // headedTools are the tools with arguments that headers repeat. Nothing is kept of others.
 type headedTools map[string][]protocol.ParamHeader
 
-// learn takes in the inputSchema of a tool. Clients do not show a tool whose annotations are
-// invalid, so there is nothing to check.
-func (t *headedTools) learn(name string, schema []byte) {
+// headersOf returns the arguments that headers repeat, by the inputSchema of a tool. Clients do not show a
+// tool whose annotations are invalid, so there is nothing to check.
+func headersOf(schema []byte) []protocol.ParamHeader {
 	headers, err := protocol.ParamHeaders(schema)
-	if err != nil || len(headers) == 0 {
+	if err != nil {
+		return nil
+	}
+	return headers
+}
+
+// learn takes in what of a tool's arguments headers repeat.
+func (t *headedTools) learn(name string, headers []protocol.ParamHeader) {
+	if len(headers) == 0 {
 		delete(*t, name)
 		return
 	}
@@ -38,8 +46,13 @@ func (s *Session) CheckParamHeaders(ctx context.Context, m *jsonrpc.Message, hea
 	if m.Method != protocol.MethodCallTool {
 		return nil
 	}
-	for _, h := range s.paramHeaders(ctx, m, header) {
-		if err := h.Check(header.Values(protocol.HeaderParam+h.Name), jsonrpc.Field(m.Params, "arguments")); err != nil {
+	headers := s.paramHeaders(ctx, m, header)
+	if len(headers) == 0 {
+		return nil
+	}
+	arguments := protocol.Arguments(headers, jsonrpc.Field(m.Params, "arguments"))
+	for i, h := range headers {
+		if err := h.Check(header.Values(protocol.HeaderParam+h.Name), arguments[i]); err != nil {
 			return err
 		}
 	}

@@ -47,32 +47,60 @@ type toolList struct {
 	NextCursor string `json:"nextCursor"`
 }
 
-// learn takes in one page of a tools/list result. It returns the cursor of the next, and
-// whether it is such a page. shapes says that it matters which tools have an outputSchema.
-func (h *toolHints) learn(result []byte, shapes bool) (next string, ok bool) {
+// A toolPage is what matters here of one page of a tools/list result.
+type toolPage struct {
+	tools []toolHint
+	next  string // the cursor of the next page
+	ok    bool   // it is such a page
+}
+
+// A toolHint is what matters of a tool.
+type toolHint struct {
+	name         string
+	headers      []protocol.ParamHeader
+	shaped, safe bool
+}
+
+// readPage reads one page of a tools/list result. That takes long if there are many tools: no lock is to
+// be held.
+func readPage(result []byte) (p toolPage) {
 	var page toolList
 	if json.Unmarshal(result, &page) != nil {
-		return "", false
+		return p
 	}
-	for _, t := range page.Tools {
-		h.headed.learn(t.Name, t.InputSchema)
-		h.clash = h.clash || handoff.IsTool(t.Name)
+	p.next, p.ok = page.NextCursor, page.Tools != nil
+	p.tools = make([]toolHint, len(page.Tools))
+	for i := range page.Tools {
+		t := &page.Tools[i]
+		p.tools[i] = toolHint{
+			name: t.Name, headers: headersOf(t.InputSchema),
+			shaped: len(t.Output) > 0, safe: t.Annotations.ReadOnly || t.Annotations.Idempotent,
+		}
+	}
+	return p
+}
+
+// learn takes in a page. shapes says that it matters which tools have an outputSchema.
+func (h *toolHints) learn(p *toolPage, shapes bool) {
+	for i := range p.tools {
+		t := &p.tools[i]
+		h.headed.learn(t.name, t.headers)
+		h.clash = h.clash || handoff.IsTool(t.name)
 		if shapes {
 			if h.shaped == nil {
 				h.shaped = make(map[string]bool)
 			}
-			h.shaped[t.Name] = len(t.Output) > 0
+			h.shaped[t.name] = t.shaped
 		}
-		if !t.Annotations.ReadOnly && !t.Annotations.Idempotent {
-			delete(h.safe, t.Name)
+		if !t.safe {
+			delete(h.safe, t.name)
 			continue
 		}
 		if h.safe == nil {
 			h.safe = make(map[string]bool)
 		}
-		h.safe[t.Name] = true
+		h.safe[t.name] = true
 	}
-	return page.NextCursor, page.Tools != nil
 }
 
 // Light reports whether a request may start light, answered with nothing kept of it. For a
@@ -184,10 +212,17 @@ func allSafe(msgs []jsonrpc.Message, tool func(*jsonrpc.Message) bool) bool {
 }
 
 // learnPage takes in what a client is answered that asked for tools: no others need be asked for
-// if that is all of them. It reports whether the next owner of the session should know. s.mu is held.
-func (s *Session) learnPage(rq *inflight, result []byte) (news bool) {
-	next, ok := s.tools.learn(result, s.m.handsOff())
-	if !ok || next != "" || !rq.list || s.tools.complete {
+// if that is all of them, and the list is still the one of when the answer came. It reports whether the
+// next owner of the session should know.
+func (s *Session) learnPage(rq *inflight, result []byte, listed int) (news bool) {
+	page := readPage(result)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.tools.listed != listed { // it has changed while the page was read
+		return false
+	}
+	s.tools.learn(&page, s.m.handsOff())
+	if !page.ok || page.next != "" || !rq.list || s.tools.complete {
 		return false
 	}
 	s.tools.complete = true
@@ -210,11 +245,12 @@ func (s *Session) learnAll(l *link, listed int, done chan struct{}, in backend.I
 			break
 		}
 		s.observeTools(m.Result)
-		cursor, _ := all.learn(m.Result, s.m.handsOff())
-		if cursor == "" {
+		page := readPage(m.Result)
+		all.learn(&page, s.m.handsOff())
+		if page.next == "" {
 			break
 		}
-		params, _ = json.Marshal(map[string]string{"cursor": cursor})
+		params, _ = json.Marshal(map[string]string{"cursor": page.next})
 	}
 	s.mu.Lock()
 	current := s.tools.listed == listed // else it is an old list

@@ -99,18 +99,21 @@ func (s *Session) responded(l *link, call *Call, m jsonrpc.Message) {
 		s.mu.Unlock()
 		return // it was cancelled, and nobody wants it
 	}
-	noted, listed := false, false
-	switch rq.call.method {
-	case protocol.MethodInitialize:
+	noted, listed, list := false, false, s.tools.listed
+	if rq.call.method == protocol.MethodInitialize {
 		s.revision = jsonrpc.String(jsonrpc.Field(m.Result, "protocolVersion"))
 		s.offerTasks(m.Result)
 		noted = s.revision != "" && s.m.shared != nil
-	case protocol.MethodToolsList:
-		listed = s.learnPage(rq, m.Result)
-		s.observeTools(m.Result)
 	}
-	adds := rq.adds && !s.tools.clash
 	s.mu.Unlock()
+	adds := false
+	if rq.call.method == protocol.MethodToolsList {
+		listed = s.learnPage(rq, m.Result, list)
+		s.observeTools(m.Result)
+		s.mu.Lock()
+		adds = rq.adds && !s.tools.clash
+		s.mu.Unlock()
+	}
 	if noted {
 		// Who knows the session from its answer finds it on any node, and after the
 		// machine has lost its power: as it is, or, if that fails, not at all.

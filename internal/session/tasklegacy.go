@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 	"time"
 
 	"holdfast/internal/feature/tasktext"
@@ -53,21 +54,30 @@ func (s *Session) AsksForTask(m *jsonrpc.Message) bool {
 
 // withoutTask returns a request as the backend gets it, which knows no tasks.
 func withoutTask(m jsonrpc.Message) jsonrpc.Message {
-	params := []byte{'{'}
-	jsonrpc.Each(m.Params, func(name, value []byte) {
-		if string(name) == "task" {
-			return
-		}
-		if len(params) > 1 {
-			params = append(params, ',')
-		}
-		params = append(append(append(params, jsonrpc.Quote(string(name))...), ':'), value...)
-	})
-	bare, err := jsonrpc.Parse(jsonrpc.AppendRequest(nil, m.ID, m.Method, append(params, '}')))
+	bare, err := jsonrpc.Parse(jsonrpc.AppendRequest(nil, m.ID, m.Method, without(m.Params, "task")))
 	if err != nil {
 		return m
 	}
 	return bare
+}
+
+// without returns an object without some of its members.
+func without(object []byte, names ...string) []byte {
+	rest := append(make([]byte, 0, len(object)), '{')
+	jsonrpc.Each(object, func(name, value []byte) {
+		if !slices.Contains(names, string(name)) {
+			rest = appendMember(rest, string(name), value)
+		}
+	})
+	return append(rest, '}')
+}
+
+// appendMember appends a member to an object whose end is not written yet.
+func appendMember(dst []byte, name string, value []byte) []byte {
+	if len(dst) > 1 {
+		dst = append(dst, ',')
+	}
+	return append(append(append(dst, jsonrpc.Quote(name)...), ':'), value...)
 }
 
 // supportTasks returns the response to a tools/list with all tools callable as tasks. What they

@@ -2,7 +2,9 @@ package session
 
 import (
 	"bytes"
+	"maps"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -32,8 +34,8 @@ type round struct {
 	state []byte // requestState, as JSON, or nil
 
 	mu     sync.Mutex
-	inputs []byte // the client's answers so far, an object
-	open   int    // questions without an answer
+	inputs map[string][]byte // the client's answers so far
+	open   int               // questions without an answer
 }
 
 // KeepRequest keeps the request of a task, so that it can be made again if its server asks for
@@ -43,11 +45,11 @@ func (s *Session) KeepRequest(number uint64, m *jsonrpc.Message, header http.Hea
 	if c == nil {
 		return
 	}
-	t := s.addTask(c, number)
+	t, made := s.addTask(c, number), newRounds(m, header)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if t.rounds == nil { // else the request was made again, under its idempotency key
-		t.rounds = newRounds(m, header)
+		t.rounds = made
 	}
 }
 
@@ -56,12 +58,7 @@ func (s *Session) KeepRequest(number uint64, m *jsonrpc.Message, header http.Hea
 func newRounds(m *jsonrpc.Message, header http.Header) *rounds {
 	request := *m
 	if jsonrpc.Field(m.Params, "inputResponses") != nil || jsonrpc.Field(m.Params, "requestState") != nil {
-		request.Params = []byte(`{}`)
-		jsonrpc.Each(m.Params, func(name, value []byte) {
-			if n := string(name); n != "inputResponses" && n != "requestState" {
-				request.Params, _ = jsonrpc.Set(request.Params, value, n)
-			}
-		})
+		request.Params = without(m.Params, "inputResponses", "requestState")
 	}
 	return &rounds{request: request, header: header}
 }
@@ -72,6 +69,17 @@ func (s *Session) asksInTask(l *link, call *Call, m *jsonrpc.Message) bool {
 	if s.modern == "" || s.tasks.Load() == nil || jsonrpc.String(jsonrpc.Field(m.Result, "resultType")) != protocol.ResultInputRequired {
 		return false
 	}
+	mayNot := s.checkInput(m.ID, m.Result) != nil
+	type question struct {
+		name, method string
+		params       []byte
+	}
+	var asked []question
+	jsonrpc.Each(jsonrpc.Field(m.Result, "inputRequests"), func(name, value []byte) {
+		if len(asked) <= mostServerRequests { // more than those cannot be asked
+			asked = append(asked, question{string(name), jsonrpc.String(jsonrpc.Field(value, "method")), jsonrpc.Field(value, "params")})
+		}
+	})
 	s.mu.Lock()
 	rq := s.inFlight[string(jsonrpc.Key(m.ID))]
 	if l.over || rq == nil || call != nil && rq.call != call || rq.call.record == nil || rq.call.record.task == nil {
@@ -79,23 +87,22 @@ func (s *Session) asksInTask(l *link, call *Call, m *jsonrpc.Message) bool {
 		return false
 	}
 	c, of := rq.call, rq.call.record.task.rounds
-	if of == nil || s.checkInput([]byte(rq.id), m.Result) != nil {
+	if of == nil || mayNot {
 		s.mu.Unlock()
 		return false // it ends with that
 	}
 	of.made++
 	var questions [][]byte
-	w := &round{c: c, of: of, state: bytes.Clone(jsonrpc.Field(m.Result, "requestState")), inputs: []byte(`{}`)}
+	w := &round{c: c, of: of, state: bytes.Clone(jsonrpc.Field(m.Result, "requestState")), inputs: make(map[string][]byte)}
 	full := of.made > mostTaskRounds
-	jsonrpc.Each(jsonrpc.Field(m.Result, "inputRequests"), func(name, value []byte) {
+	for _, q := range asked {
 		if full = full || s.asked.isFull(); full {
-			return
+			break
 		}
-		id := s.asked.add(serverRequest{link: l, call: c, round: w, name: string(name)}, s.lease.Epoch)
-		method, params := jsonrpc.String(jsonrpc.Field(value, "method")), jsonrpc.Field(value, "params")
-		questions = append(questions, jsonrpc.AppendRequest(nil, s.askedIDIn(c, id), method, params))
+		id := s.asked.add(serverRequest{link: l, call: c, round: w, name: q.name}, s.lease.Epoch)
+		questions = append(questions, jsonrpc.AppendRequest(nil, s.askedIDIn(c, id), q.method, q.params))
 		w.open++
-	})
+	}
 	made := of.made
 	s.mu.Unlock()
 	if full {
@@ -118,8 +125,9 @@ func (w *round) answered(name string, m *jsonrpc.Message) {
 			jsonrpc.String(jsonrpc.Field(m.Error, "message"))))
 		return
 	}
+	result := bytes.Clone(m.Result) // and not the body with it
 	w.mu.Lock()
-	w.inputs, _ = jsonrpc.Set(w.inputs, m.Result, name)
+	w.inputs[name] = result
 	w.open--
 	last := w.open == 0
 	w.mu.Unlock()
@@ -150,8 +158,12 @@ func (w *round) later(after time.Duration) {
 func (w *round) again() {
 	request := w.of.request
 	params := request.Params
-	if len(w.inputs) > len(`{}`) {
-		params, _ = jsonrpc.Set(params, w.inputs, "inputResponses")
+	if len(w.inputs) > 0 {
+		inputs := []byte{'{'}
+		for _, name := range slices.Sorted(maps.Keys(w.inputs)) {
+			inputs = appendMember(inputs, name, w.inputs[name])
+		}
+		params, _ = jsonrpc.Set(params, append(inputs, '}'), "inputResponses")
 	}
 	if w.state != nil {
 		params, _ = jsonrpc.Set(params, w.state, "requestState")

@@ -218,6 +218,10 @@ func (c *modernServer) watched(id string, agreed []byte) {
 		c.mu.Unlock()
 		return
 	}
+	told := make(map[string]bool, len(f.URIs))
+	for _, uri := range f.URIs {
+		told[uri] = true
+	}
 	old := c.changes.current
 	c.changes.current, c.changes.next = w, nil
 	w.vain = f.empty()
@@ -225,7 +229,7 @@ func (c *modernServer) watched(id string, agreed []byte) {
 	settled := c.changes.settle(w)
 	timer := w.timer
 	for _, in := range settled {
-		if uri := jsonrpc.String(jsonrpc.Field(in.Params, "uri")); !slices.Contains(f.URIs, uri) {
+		if uri := jsonrpc.String(jsonrpc.Field(in.Params, "uri")); !told[uri] {
 			delete(c.changes.wanted, uri)
 		}
 	}
@@ -234,7 +238,7 @@ func (c *modernServer) watched(id string, agreed []byte) {
 	c.unwatch(old)
 	for _, in := range settled {
 		uri := jsonrpc.String(jsonrpc.Field(in.Params, "uri"))
-		if slices.Contains(f.URIs, uri) {
+		if told[uri] {
 			c.sink.Emit(in.Call, newResult(in.ID, nil))
 		} else {
 			c.sink.Emit(in.Call, newError(in.ID, jsonrpc.CodeInvalidParams, "%s: the server does not tell of changes of %s", in.Method, uri))

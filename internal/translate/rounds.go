@@ -13,6 +13,10 @@ import (
 // mostRounds bounds how often one request is made again because the server wants more input.
 const mostRounds = 20
 
+// mostQuestions bounds how many questions one result of a server asks its client: no more than that wait
+// for a client's answers in a session.
+const mostQuestions = 1000
+
 // An exchange is a request of a legacy client to a modern server, with all the rounds that it
 // takes (2026-07-28, Multi Round-Trip Requests). Guarded by modernServer.mu.
 type exchange struct {
@@ -162,7 +166,11 @@ func (c *modernServer) responded(m jsonrpc.Message) {
 func (c *modernServer) ask(x *exchange, result []byte) {
 	var questions []jsonrpc.Message
 	open := make(map[string]string)
+	many := false
 	jsonrpc.Each(jsonrpc.Field(result, "inputRequests"), func(name, value []byte) {
+		if many = len(questions) == mostQuestions; many {
+			return
+		}
 		id := c.own.newID()
 		open[key(id)] = string(name)
 		method, params := jsonrpc.String(jsonrpc.Field(value, "method")), jsonrpc.Field(value, "params")
@@ -177,6 +185,11 @@ func (c *modernServer) ask(x *exchange, result []byte) {
 		return // it was cancelled
 	}
 	c.drop(x)
+	if many {
+		c.mu.Unlock()
+		c.fail(x, "%s: the server asks its client more than %d questions at once", x.in.Method, mostQuestions)
+		return
+	}
 	if x.rounds++; x.rounds > mostRounds {
 		c.mu.Unlock()
 		c.fail(x, "%s: the server asks for input again and again", x.in.Method)

@@ -32,12 +32,12 @@ func (c *legacyServer) mustVisit(rq *request, failure []byte) {
 	if json.Unmarshal(jsonrpc.Field(failure, "data", "elicitations"), &urls) != nil {
 		urls = nil
 	}
-	for _, params := range urls {
+	for _, params := range urls[:min(len(urls), mostQuestions+1)] {
 		questions = append(questions, newRequest(c.own.newID(), methodElicit, params))
 	}
 	c.mu.Lock()
 	v.rounds++
-	ok := len(questions) > 0 && v.rounds <= mostRounds
+	ok := len(questions) > 0 && len(questions) <= mostQuestions && v.rounds <= mostRounds
 	if ok {
 		for _, q := range questions {
 			v.open[key(q.ID)] = true
