@@ -27,6 +27,7 @@ var layers = []struct {
 }{
 	{"internal/testlong", nil}, // the flag -long of tests
 	{"internal/testport", nil}, // ports for tests
+	{"internal/testwork", nil}, // how work grows, for tests
 	{"internal/panics", nil},
 	{"jsonrpc", nil},
 	{"internal/sse", nil},
@@ -117,6 +118,7 @@ var modules = map[string][]string{
 	"golang.org/x/time":                      {"internal/limit"},
 	"golang.org/x/sync":                      {"internal/auth", "internal/engine/durable", "internal/engine/jetstream"},
 	"github.com/schollz/progressbar/v3":      {"internal/terminal"},
+	"golang.org/x/sys":                       {"internal/testwork"}, // else tests only
 	"golang.org/x/term":                      {"internal/terminal", "cmd/...", "examples/..."},
 	"github.com/tailscale/hujson":            {"internal/config"},
 	"github.com/joho/godotenv":               {"internal/config"},

@@ -48,6 +48,7 @@ var modes = map[string]func(args []string){
 	"node":   libraryNode,
 	"piped":  piped,
 	"eras":   eraStdio,
+	"bodies": bodyStdio,
 	"keep":   keep,
 }
 

@@ -293,9 +293,13 @@ func cancelled(id, params []byte) []byte {
 // callByToken returns the call that gave a progress token. s.mu is held.
 func (s *Session) callByToken(token []byte) *Call {
 	key := string(jsonrpc.Key(token))
+	var looked *Call // the call of a batch has many requests, and the tokens of all
 	for _, rq := range s.inFlight {
-		if slices.Contains(rq.call.tokens, key) {
-			return rq.call
+		if rq.call == looked {
+			continue
+		}
+		if looked = rq.call; slices.Contains(looked.tokens, key) {
+			return looked
 		}
 	}
 	return s.standalone

@@ -1,0 +1,454 @@
+package e2e
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"holdfast/internal/testlong"
+)
+
+// A bigBody is a message of a client with very many members somewhere, or whose answer has them.
+type bigBody struct {
+	name   string
+	method string // "tools/call" if it is ""
+	eras   string // "": both
+	of     string // what it is about, as the header Mcp-Name repeats it
+
+	// Texts of members, with a comma at the end, that are put where their names say.
+	top, params, meta, arguments, capabilities, info func(n int) string
+	whole                                            func(n int) string // instead of all that
+	revision                                         string             // of the legacy session; "": 2025-11-25
+}
+
+// many returns a function that writes n members.
+func many(text string) func(int) string {
+	return func(n int) string {
+		if n == 0 {
+			return ""
+		}
+		return repeated(n, text) + ","
+	}
+}
+
+// within is many, inside of something.
+func within(from, text, to string) func(int) string {
+	return func(n int) string { return from + repeated(n, text) + to + "," }
+}
+
+// constantly writes the same for each n.
+func constantly(text string) func(int) string { return func(int) string { return text } }
+
+// said asks a bodyServer for an answer.
+func answering(what string) func(int) string {
+	return func(n int) string { return fmt.Sprintf(`"case":%q,"n":%d,`, what, n) }
+}
+
+// page asks for a page of a list, by a cursor that one server knows, or all as one do.
+func page(kind string) func(int) string {
+	return func(n int) string {
+		cursor := fmt.Sprintf("%s-%d", kind, n)
+		return `"cursor":"` + cursor + `",`
+	}
+}
+
+const member = `"x%d":0`
+
+var bigBodies = []bigBody{
+	{name: "top", top: many(member)},
+	{name: "params", params: many(member)},
+	{name: "params, one name", params: many(`"x":0`)},
+	{name: "params, escaped", params: many(`"\u0078%d":0`)},
+	{name: "params, name escaped", params: many(`"\u006eame":"say"`)},
+	{name: "_meta", meta: many(member)},
+	{name: "_meta, one name", meta: many(`"x":{}`)},
+	{name: "arguments", arguments: many(member)},
+	{name: "nested arguments", arguments: within(`"a":{"b":{`, member, `}}`)},
+	{name: "array", arguments: within(`"a":[`, `0`, `]`)},
+	{name: "array of objects", arguments: within(`"a":[`, `{"x":0}`, `]`)},
+	{name: "array of arrays", arguments: within(`"a":[`, `[[]]`, `]`)},
+	{name: "array of texts", arguments: within(`"a":[`, `"\u00e4"`, `]`)},
+	{name: "state", params: func(n int) string { return `"requestState":"s",` + many(member)(n) }, arguments: constantly(`"ms":400,`)},
+	{name: "inputResponses", params: within(`"inputResponses":{`, member, `}`), arguments: constantly(`"ms":400,`)},
+	{name: "task", params: func(n int) string { return `"task":{},` + many(member)(n) }, arguments: constantly(`"ms":400,`)},
+	{name: "in task", params: within(`"task":{`, member, `}`), arguments: constantly(`"ms":400,`)},
+	{name: "slow", params: many(member), arguments: constantly(`"ms":400,`)},
+	{name: "capabilities", eras: "modern", capabilities: many(member)},
+	{name: "extensions", eras: "modern", capabilities: within(`"extensions":{"io.modelcontextprotocol/tasks":{},`, member, `}`), arguments: constantly(`"ms":400,`)},
+	{name: "clientInfo", eras: "modern", info: many(member)},
+	{name: "initialize", eras: "legacy", whole: func(n int) string {
+		return `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{` + repeated(n, member) + `},"clientInfo":{"name":"a","version":"1"}}}`
+	}},
+	{name: "list params", method: "tools/list", params: many(member)},
+	{name: "read", method: "resources/read", of: "r:1", params: many(member)},
+	{name: "prompt arguments", method: "prompts/get", of: "p1", params: within(`"arguments":{`, `"x%d":""`, `}`)},
+	{name: "completion", method: "completion/complete", params: within(`"ref":{"type":"ref/resource","uri":"r:1"},"context":{"arguments":{`, `"x%d":""`, `}}`)},
+	{name: "subscribe", eras: "legacy", method: "resources/subscribe", params: func(n int) string { return `"uri":"r:1",` + many(member)(n) }},
+	{name: "unknown method", method: "x/y", params: many(member)},
+	{name: "listen", eras: "modern", method: "subscriptions/listen", params: within(`"notifications":{`, member, `}`)},
+	{name: "listen, taskIds", eras: "modern", method: "subscriptions/listen", params: within(`"notifications":{"taskIds":[`, `"x%d"`, `]}`)},
+	{name: "listen, resources", eras: "modern", method: "subscriptions/listen", params: within(`"notifications":{"resourceSubscriptions":[`, `"r:%d"`, `]}`)},
+	{name: "tasks/get", method: "tasks/get", of: "x.1.1.1", params: many(member)},
+	{name: "tasks/update", method: "tasks/update", of: "x.1.1.1", params: within(`"inputResponses":{`, member, `}`)},
+	{name: "resume", method: "requests/resume", params: func(n int) string { return `"resumeToken":"x.1.1",` + many(member)(n) }},
+	{name: "notification", eras: "legacy", whole: func(n int) string {
+		return `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"t","progress":1,` + repeated(n, member) + `}}`
+	}},
+	{name: "cancellation", eras: "legacy", whole: func(n int) string {
+		return `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"none",` + repeated(n, member) + `}}`
+	}},
+	{name: "response", eras: "legacy", whole: func(n int) string { return `{"jsonrpc":"2.0","id":"none","result":{` + repeated(n, member) + `}}` }},
+	{name: "batch of pings", eras: "legacy", revision: "2025-03-26", whole: func(n int) string {
+		return `[` + repeated(n/3, `{"jsonrpc":"2.0","id":%d,"method":"ping"}`) + `]`
+	}},
+	{name: "batch of notifications", eras: "legacy", revision: "2025-03-26", whole: func(n int) string {
+		return `[` + repeated(n/3, `{"jsonrpc":"2.0","method":"n/n"}`) + `]`
+	}},
+	{name: "batch of responses", eras: "legacy", revision: "2025-03-26", whole: func(n int) string {
+		return `[` + repeated(n/3, `{"jsonrpc":"2.0","id":%d,"result":{}}`) + `]`
+	}},
+	{name: "batch of nothing", eras: "legacy", revision: "2025-03-26", whole: func(n int) string { return `[` + repeated(n, `0`) + `]` }},
+	{name: "batch of one", eras: "legacy", revision: "2025-03-26", whole: func(n int) string {
+		return `[{"jsonrpc":"2.0","id":9,"method":"ping","params":{` + repeated(n, member) + `}}]`
+	}},
+
+	{name: "result", arguments: answering("result")},
+	{name: "result, one name", arguments: answering("same")},
+	{name: "result, _meta", arguments: answering("meta")},
+	{name: "structuredContent", arguments: answering("structured")},
+	{name: "content", arguments: answering("content")},
+	{name: "error", arguments: answering("error")},
+	{name: "top of the response", arguments: answering("top")},
+	{name: "questions", arguments: answering("questions")},
+	{name: "URLs to visit", arguments: answering("visits"), capabilities: constantly(`"elicitation":{"form":{},"url":{}},`)},
+	{name: "progress", meta: constantly(`"progressToken":"t",`), arguments: answering("progress")},
+	{name: "log", arguments: answering("log"), meta: constantly(`"io.modelcontextprotocol/logLevel":"debug",`)},
+	{name: "list changed", arguments: answering("changed")},
+	{name: "resource updated", arguments: answering("updated")},
+	{name: "cancelled by the server", arguments: answering("cancelled")},
+	{name: "asked", arguments: answering("asked"), capabilities: constantly(`"elicitation":{},`)},
+	{name: "tools", method: "tools/list", params: page("tools")},
+	{name: "members of a tool", method: "tools/list", params: page("members")},
+	{name: "properties of a tool", method: "tools/list", params: page("properties")},
+	{name: "headers of a tool", method: "tools/list", params: page("headers")},
+	{name: "annotations of a property", method: "tools/list", params: page("annotations")},
+	{name: "deep schema", method: "tools/list", params: page("deep")},
+	{name: "prompts", method: "prompts/list", params: page("p")},
+	{name: "resources", method: "resources/list", params: page("r")},
+	{name: "templates", method: "resources/templates/list", params: page("t")},
+}
+
+func texts(f func(int) string, n int) string {
+	if f == nil {
+		return ""
+	}
+	return f(n)
+}
+
+// text returns the message with n members.
+func (b *bigBody) text(modern bool, n int, prefix string, servers []string) string {
+	if b.whole != nil {
+		return b.whole(n)
+	}
+	method, params := b.method, texts(b.params, n)
+	of := b.of
+	switch method {
+	case "", "tools/call":
+		method = "tools/call"
+		params += fmt.Sprintf(`"name":"%ssay","arguments":{%s"z":0},`, prefix, texts(b.arguments, n))
+	case "resources/read":
+		params += `"uri":"` + of + `",`
+	case "prompts/get":
+		params += `"name":"` + prefix + of + `",`
+	case "tasks/get", "tasks/update":
+		params += `"taskId":"` + of + `",`
+	}
+	if rest, ok := strings.CutPrefix(params, `"cursor":"`); ok && len(servers) > 0 {
+		cursor, rest, _ := strings.Cut(rest, `"`)
+		cursors := `{"` + servers[0] + `":"` + cursor + `"}`
+		params = `"cursor":"` + base64.RawURLEncoding.EncodeToString([]byte(cursors)) + `"` + rest
+	}
+	meta := texts(b.meta, n)
+	if modern {
+		meta += `"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{` + texts(b.info, n) + `"name":"a","version":"1"},` +
+			`"io.modelcontextprotocol/clientCapabilities":{` + texts(b.capabilities, n)
+		if b.name != "extensions" {
+			meta += `"extensions":{"io.modelcontextprotocol/tasks":{}},`
+		}
+		meta += `"roots":{}},`
+	}
+	return `{"jsonrpc":"2.0","id":7,"method":"` + method + `",` + texts(b.top, n) + `"params":{` + params + `"_meta":{` + meta + `"z":0}}}`
+}
+
+// A bodySetup is a Holdfast before servers.
+type bodySetup struct {
+	p       *program
+	url     string
+	prefix  string   // of the names of tools
+	servers []string // that are merged
+	client  *http.Client
+	session map[string]string // by revision
+}
+
+func (s *bodySetup) post(t *testing.T, modern bool, method, name, session, body string) (status int, header http.Header, text string) {
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.url, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := req.Header
+	h.Set("Content-Type", "application/json")
+	h.Set("Accept", "application/json, text/event-stream")
+	if modern {
+		h.Set("MCP-Protocol-Version", "2026-07-28")
+		h.Set("Mcp-Method", method)
+		if name != "" {
+			h.Set("Mcp-Name", name)
+		}
+	} else if session != "" {
+		h.Set("Mcp-Session-Id", session)
+	}
+	res, err := s.client.Do(req)
+	if err != nil {
+		t.Logf("post: %v", err)
+		return 0, nil, err.Error()
+	}
+	defer res.Body.Close()
+	all, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Logf("read: %v", err)
+	}
+	return res.StatusCode, res.Header, string(all)
+}
+
+func (s *bodySetup) begin(t *testing.T, revision string) string {
+	_, h, text := s.post(t, false, "", "", "", `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"`+revision+`","capabilities":{"elicitation":{}},"clientInfo":{"name":"a","version":"1"}}}`)
+	id := h.Get("Mcp-Session-Id")
+	if id == "" {
+		t.Fatal(text)
+	}
+	s.post(t, false, "", "", id, `{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+	return id
+}
+
+// cpu returns the processor time that the program has used.
+func (p *program) cpu(t *testing.T) time.Duration {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
+	ticks := 0
+	for _, f := range fields[11:13] {
+		n, err := strconv.Atoi(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ticks += n
+	}
+	return time.Duration(ticks) * 10 * time.Millisecond
+}
+
+// A bodyCost is what a message took.
+type bodyCost struct {
+	status int
+	cpu    time.Duration
+	took   time.Duration
+	others time.Duration // the longest that another client has waited meanwhile
+	text   string
+}
+
+// cost sends a message with n members, and has another client ask meanwhile.
+func (s *bodySetup) cost(t *testing.T, b *bigBody, modern bool, n int) (c bodyCost) {
+	session := ""
+	if !modern {
+		session = s.begin(t, "2025-11-25")
+		if b.revision != "" {
+			session = s.begin(t, b.revision)
+		}
+		if b.name == "initialize" {
+			session = ""
+		}
+	}
+	body := b.text(modern, n, s.prefix, s.servers)
+	other := s.begin(t, "2025-11-25")
+	stop, done := atomic.Bool{}, make(chan time.Duration)
+	go func() {
+		var most time.Duration
+		for !stop.Load() {
+			began := time.Now()
+			status, _, text := s.post(t, false, "", "", other, `{"jsonrpc":"2.0","id":1,"method":"ping"}`)
+			if status != 200 {
+				t.Errorf("ping: %d %s", status, text)
+				break
+			}
+			most = max(most, time.Since(began))
+			time.Sleep(time.Millisecond)
+		}
+		done <- most
+	}()
+	method, name := b.method, b.of
+	if method == "" {
+		method = "tools/call"
+	}
+	if method == "tools/call" {
+		name = s.prefix + "say"
+	}
+	if method == "prompts/get" {
+		name = s.prefix + b.of
+	}
+	before, began := s.p.cpu(t), time.Now()
+	c.status, _, c.text = s.post(t, modern, method, name, session, body)
+	c.took = time.Since(began)
+	c.cpu = s.p.cpu(t) - before
+	stop.Store(true)
+	c.others = <-done
+	return c
+}
+
+// maxBody* are what a message with 200,000 members may take. On a machine that does nothing else it is a fifth of that.
+const (
+	bodyCPU    = 10 * time.Second
+	bodyOthers = 2 * time.Second
+	// bodySlack is how much a message may take beside what grows with it: processor time is told in
+	// steps of 10 ms, and memory that is collected is that of others too.
+	bodySlack = 300 * time.Millisecond
+)
+
+// Messages with 200,000 members, wherever these are, take no more than five times of what those with a
+// quarter take, and others are served meanwhile.
+func TestBodies(t *testing.T) {
+	testlong.Only(t, "it sends a thousand large messages")
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	legacy, modern := httptest.NewServer(newBodyServer(false)), httptest.NewServer(newBodyServer(true))
+	t.Cleanup(legacy.Close)
+	t.Cleanup(modern.Close)
+	merged := filepath.Join(t.TempDir(), "mcp.json")
+	text := fmt.Sprintf(`{"mcpServers":{"a":{"url":%q},"b":{"command":%q,"args":["bodies"],"holdfast":{"share":true}},"c":{"url":%q}},"holdfast":{"merge":true}}`, legacy.URL, self, modern.URL)
+	if err := os.WriteFile(merged, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	setups := []struct {
+		name, prefix string
+		servers      []string
+		args         []string
+	}{
+		{name: "process", args: []string{"--", self, "bodies"}},
+		{name: "shared", args: []string{"--share", "--", self, "bodies"}},
+		{name: "handed off", args: []string{"--handoff-after", "100ms", "--upstream", legacy.URL}},
+		{name: "legacy upstream", args: []string{"--upstream", legacy.URL}},
+		{name: "modern upstream", args: []string{"--upstream", modern.URL}},
+		{name: "merged", args: []string{"--config", merged}, prefix: "a_", servers: []string{"a"}},
+	}
+	for _, x := range setups {
+		t.Run(x.name, func(t *testing.T) {
+			p := serve(t, append([]string{"--task-after", "100ms", "--audit", os.DevNull, "--audit-arguments"}, x.args...)...)
+			s := &bodySetup{p: p, url: p.URL, prefix: x.prefix, servers: x.servers, client: &http.Client{Timeout: time.Minute}}
+			for i := range bigBodies {
+				for _, modern := range []bool{false, true} {
+					era := map[bool]string{false: "legacy", true: "modern"}[modern]
+					if b := &bigBodies[i]; b.eras == "" || b.eras == era {
+						t.Run(era+" "+b.name, func(t *testing.T) { s.linear(t, b, modern) })
+					}
+				}
+			}
+		})
+	}
+}
+
+// linear demands that a message takes as much as its members need.
+func (s *bodySetup) linear(t *testing.T, b *bigBody, modern bool) {
+	one := s.cost(t, b, modern, 50_000)
+	four := s.cost(t, b, modern, 200_000)
+	t.Logf("status %d, %v and %v of the processor, took %v, others %v", four.status, one.cpu, four.cpu, four.took.Round(time.Millisecond), four.others.Round(time.Millisecond))
+	if four.status == 0 {
+		t.Errorf("no answer: %s", four.text)
+	}
+	if four.cpu > 5*one.cpu+bodySlack || four.cpu > bodyCPU {
+		t.Errorf("50,000 members take %v of the processor, and 200,000 %v", one.cpu, four.cpu)
+	}
+	if four.others > bodyOthers {
+		t.Errorf("another client has waited %v", four.others)
+	}
+}
+
+// A call that becomes a task, whose params have very many members and a requestState of its server, takes
+// no lock for long and does not keep the program from ending.
+func TestBodyOfTask(t *testing.T) {
+	t.Parallel()
+	upstream := httptest.NewServer(newBodyServer(true))
+	t.Cleanup(upstream.Close)
+	p := serve(t, "--task-after", "20ms", "--drain", "1s", "--upstream", upstream.URL)
+	s := &bodySetup{p: p, url: p.URL, client: &http.Client{Timeout: time.Minute}}
+	b := bigBody{params: func(n int) string { return `"requestState":"s",` + many(member)(n) }, arguments: constantly(`"ms":3000,`)}
+	before := p.cpu(t)
+	status, _, text := s.post(t, true, "tools/call", "say", "", b.text(true, 60_000, "", nil))
+	if status != http.StatusOK || !strings.Contains(text, `"resultType":"task"`) {
+		t.Errorf("the call was answered with status %d: %.300s", status, text)
+	}
+	used, began := p.cpu(t)-before, time.Now()
+	if err := p.stop(t); err != nil {
+		t.Error(err)
+	}
+	t.Logf("%v of the processor; it ended %v after it was told to", used, time.Since(began).Round(time.Millisecond))
+	if used > bodyCPU || time.Since(began) > 20*time.Second {
+		t.Errorf("the call took %v of the processor, and the program %v to end", used, time.Since(began))
+	}
+}
+
+// Questions of a server, and a client's answers to them, take as much as they are many.
+func TestBodyQuestions(t *testing.T) {
+	t.Parallel()
+	upstream := httptest.NewServer(newBodyServer(false))
+	t.Cleanup(upstream.Close)
+	p := serve(t, "--upstream", upstream.URL, "--task-after", "0")
+	s := &bodySetup{p: p, url: p.URL, client: &http.Client{Timeout: time.Minute}}
+	ask := func(n int) time.Duration {
+		before := p.cpu(t)
+		b := bigBody{arguments: answering("ask"), capabilities: constantly(`"elicitation":{},`)}
+		for rounds := 0; ; rounds++ {
+			status, _, text := s.post(t, true, "tools/call", "say", "", b.text(true, n, "", nil))
+			if _, data, ok := strings.Cut(text, "data: "); ok {
+				text = data
+			}
+			var m struct {
+				Result struct {
+					ResultType, RequestState string
+					InputRequests            map[string]json.RawMessage
+				}
+			}
+			if err := json.Unmarshal([]byte(text), &m); err != nil || status != http.StatusOK {
+				t.Fatalf("status %d, %v: %.300s", status, err, text)
+			}
+			if m.Result.ResultType == "complete" {
+				if rounds == 0 {
+					t.Error("it did not ask")
+				}
+				return p.cpu(t) - before
+			}
+			var answers []string
+			for key := range m.Result.InputRequests {
+				answers = append(answers, fmt.Sprintf(`%q:{"action":"accept","content":{"a":"%s"}}`, key, strings.Repeat("!", 2000)))
+			}
+			params := fmt.Sprintf(`"requestState":%q,"inputResponses":{%s},`, m.Result.RequestState, strings.Join(answers, ","))
+			b.params = constantly(params)
+		}
+	}
+	one, four := ask(240), ask(960)
+	t.Logf("%v and %v of the processor", one, four)
+	if four > 5*one+bodySlack {
+		t.Errorf("240 questions take %v of the processor, and 960 %v", one, four)
+	}
+}

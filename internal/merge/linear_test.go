@@ -1,0 +1,57 @@
+package merge
+
+import (
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"holdfast/backend"
+	"holdfast/internal/testwork"
+)
+
+// many returns n texts with commas in between; %d stands for their number.
+func many(n int, text string) string {
+	all := make([]string, n)
+	for i := range all {
+		all[i] = strings.ReplaceAll(text, "%d", fmt.Sprint(i))
+	}
+	return strings.Join(all, ",")
+}
+
+// What is merged grows with the lists of servers and what they can, and no faster.
+func TestLinear(t *testing.T) {
+	b := New(func() []Member {
+		return []Member{{Name: "a", Backend: &fake{}, Prefix: "a_"}, {Name: "b", Backend: &fake{}, Prefix: "a_x"}}
+	}, slog.New(slog.DiscardHandler))
+	of, err := b.Open(t.Context(), backend.Start{}, &client{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = of.Close() })
+	c := of.(*conn)
+	list := func(method, member, item string) func(n int) func() {
+		return func(n int) func() {
+			page := []byte(`{"` + member + `":[` + many(n, item) + `]}`)
+			return func() { c.itemsOf(listings[method], c.lineup.Load(), 0, page) }
+		}
+	}
+	tests := map[string]func(n int) func(){
+		"tools":         list("tools/list", "tools", `{"name":"t%d"}`),
+		"equal tools":   list("tools/list", "tools", `{"name":"t"}`),
+		"tools of both": list("tools/list", "tools", `{"name":"x%d"}`),
+		"resources":     list("resources/list", "resources", `{"uri":"r:%d"}`),
+		"members of a tool": func(n int) func() {
+			page := []byte(`{"tools":[{"name":"t",` + many(n, `"x%d":0`) + `}]}`)
+			return func() { c.itemsOf(listings["tools/list"], c.lineup.Load(), 0, page) }
+		},
+		"capabilities": func(n int) func() {
+			of := []byte(`{"tools":{` + many(n, `"x%d":0`) + `},` + many(n, `"tools":{}`) + `}`)
+			return func() { addCapabilities(map[string]map[string]json.RawMessage{}, of) }
+		},
+	}
+	for name, prepare := range tests {
+		t.Run(name, func(t *testing.T) { testwork.Linear(t, 1000, prepare) })
+	}
+}

@@ -1,0 +1,72 @@
+package protocol
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"holdfast/internal/testwork"
+	"holdfast/jsonrpc"
+)
+
+// many returns n texts with commas in between; %d stands for their number.
+func many(n int, text string) string {
+	all := make([]string, n)
+	for i := range all {
+		all[i] = strings.ReplaceAll(text, "%d", fmt.Sprint(i))
+	}
+	return strings.Join(all, ",")
+}
+
+// What is done with params and schemas grows with their members, and no faster.
+func TestLinear(t *testing.T) {
+	schema := func(text string) func() { return func() { _, _ = ParamHeaders([]byte(text)) } }
+	tests := map[string]func(n int) func(){
+		"CheckClear": func(n int) func() {
+			m := jsonrpc.Message{Kind: jsonrpc.Request, Method: MethodCallTool, Params: []byte(`{"name":"a",` + many(n, `"NAME%d":0`) + `}`)}
+			return func() { _ = CheckClear(&m) }
+		},
+		"annotated arguments": func(n int) func() {
+			return schema(`{"properties":{` + many(n, `"x%d":{"type":"string","x-mcp-header":"X%d"}`) + `}}`)
+		},
+		"annotations of one argument": func(n int) func() {
+			return schema(`{"properties":{"a":{"type":"string",` + many(n, `"x-mcp-header":"X"`) + `}}}`)
+		},
+		"types of one argument": func(n int) func() {
+			return schema(`{"properties":{"a":{"x-mcp-header":"X","type":[` + many(n, `"null"`) + `]}}}`)
+		},
+		"schemas beside": func(n int) func() { return schema(`{"x-mcp-header":0,"allOf":[` + many(n, `{"type":"string"}`) + `]}`) },
+		"headers and arguments": func(n int) func() {
+			headers := make([]ParamHeader, n)
+			for i := range headers {
+				headers[i].Path = []string{"a", fmt.Sprint("x", i)}
+			}
+			arguments := []byte(`{"a":{` + many(n, `"x%d":""`) + `}}`)
+			return func() { Arguments(headers, arguments) }
+		},
+		"headers that arguments do not have": func(n int) func() {
+			headers := make([]ParamHeader, n)
+			for i := range headers {
+				headers[i].Path = []string{fmt.Sprint("y", i), "a"}
+			}
+			arguments := []byte(`{` + many(n, `"x%d":{}`) + `}`)
+			return func() { Arguments(headers, arguments) }
+		},
+	}
+	for name, prepare := range tests {
+		t.Run(name, func(t *testing.T) { testwork.Linear(t, 1000, prepare) })
+	}
+}
+
+// A large schema is read only as often as its size allows; a small one may be nested deeply.
+func TestDeepSchema(t *testing.T) {
+	deep := func(more string) []byte {
+		return []byte(strings.Repeat(`{"properties":{"a":`, 90) + `{"type":"string","x-mcp-header":"X"` + more + `}` + strings.Repeat(`}}`, 90))
+	}
+	if found, err := ParamHeaders(deep("")); err != nil || len(found) != 1 || len(found[0].Path) != 90 {
+		t.Errorf("a small one: %v, %v", found, err)
+	}
+	if _, err := ParamHeaders(deep(`,"enum":[` + many(100_000, `"x%d"`) + `]`)); err == nil {
+		t.Error("a large one is read 90 times")
+	}
+}

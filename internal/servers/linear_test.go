@@ -1,0 +1,64 @@
+package servers
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"holdfast/internal/config"
+	"holdfast/internal/testwork"
+	"holdfast/jsonrpc"
+)
+
+// many returns n texts with commas in between; %d stands for their number.
+func many(n int, text string) string {
+	all := make([]string, n)
+	for i := range all {
+		all[i] = strings.ReplaceAll(text, "%d", fmt.Sprint(i))
+	}
+	return strings.Join(all, ",")
+}
+
+// What the settings of a server do grows with the members of a message, and no faster.
+func TestLinear(t *testing.T) {
+	prefix := "p_"
+	conf := &config.Server{}
+	conf.Prefix, conf.Deny = &prefix, []string{"*x*y*"}
+	tests := map[string]func(n int) func(){
+		"list": func(n int) func() {
+			result := []byte(`{"tools":[` + many(n, `{"name":"t%d"}`) + `]}`)
+			return func() { ruledList(conf, "tools/list", result) }
+		},
+		"hints": func(n int) func() {
+			result := []byte(`{"tools":[` + many(n, `{"name":"t%d"}`) + `]}`)
+			return func() { safeTools(result) }
+		},
+		"members of a tool": func(n int) func() {
+			result := []byte(`{"tools":[{"name":"t",` + many(n, `"x%d":0`) + `}]}`)
+			return func() { ruledList(conf, "tools/list", result) }
+		},
+		"call": func(n int) func() {
+			m := jsonrpc.Message{Kind: jsonrpc.Request, ID: []byte("1"), Method: "tools/call", Params: []byte(`{"name":"p_a",` + many(n, `"x%d":0`) + `}`)}
+			return func() {
+				if _, err := ruledRequest(conf, m); err != nil {
+					t.Fatal(err)
+				}
+			}
+		},
+		"long name": func(n int) func() {
+			m := jsonrpc.Message{Kind: jsonrpc.Request, ID: []byte("1"), Method: "tools/call", Params: []byte(`{"name":"p_` + strings.Repeat("x", 8*n) + `"}`)}
+			return func() {
+				if _, err := ruledRequest(conf, m); err != nil {
+					t.Fatal(err)
+				}
+			}
+		},
+		"what a shared server can": func(n int) func() {
+			result := []byte(`{"capabilities":{"tools":{},` + many(n, `"x%d":{}`) + `}}`)
+			return func() { offered(result) }
+		},
+	}
+	for name, prepare := range tests {
+		t.Run(name, func(t *testing.T) { testwork.Linear(t, 1000, prepare) })
+	}
+}

@@ -1,0 +1,79 @@
+package session
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"holdfast/internal/protocol"
+	"holdfast/internal/testwork"
+	"holdfast/jsonrpc"
+)
+
+// many returns n texts with commas in between; %d stands for their number.
+func many(n int, text string) string {
+	all := make([]string, n)
+	for i := range all {
+		all[i] = strings.ReplaceAll(text, "%d", fmt.Sprint(i))
+	}
+	return strings.Join(all, ",")
+}
+
+// What a session does with messages grows with their members, and no faster.
+func TestLinear(t *testing.T) {
+	request := func(params string) jsonrpc.Message {
+		raw := []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":` + params + `}`)
+		m, err := jsonrpc.Parse(raw)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m
+	}
+	tests := map[string]func(n int) func(){
+		"request of a task with a state": func(n int) func() {
+			m := request(`{"requestState":"s",` + many(n, `"x%d":0`) + `}`)
+			return func() { newRounds(&m, http.Header{}) }
+		},
+		"request of a task with answers": func(n int) func() {
+			m := request(`{` + many(n, `"x%d":0`) + `,"inputResponses":{` + many(n, `"x%d":{}`) + `}}`)
+			return func() { newRounds(&m, http.Header{}) }
+		},
+		"request of a legacy task": func(n int) func() {
+			m := request(`{"task":{},` + many(n, `"x%d":0`) + `}`)
+			return func() { withoutTask(m) }
+		},
+		"answers to the questions of a task": func(n int) func() {
+			answer := jsonrpc.Message{Kind: jsonrpc.Response, Result: []byte(`{"action":"accept"}`)}
+			return func() {
+				w := &round{inputs: make(map[string][]byte), open: n + 1}
+				for i := range n {
+					w.answered(fmt.Sprint("q", i), &answer)
+				}
+			}
+		},
+		"questions, and what a client can": func(n int) func() {
+			s := &Session{identity: identity{kind: kind{modern: protocol.V20260728, carrier: &carrier{capabilities: []byte(`{` + many(n, `"x%d":0`) + `,"elicitation":{}}`)}}}}
+			result := []byte(`{"resultType":"input_required","inputRequests":{` + many(n, `"q%d":{"method":"elicitation/create","params":{}}`) + `}}`)
+			return func() {
+				if refusal := s.checkInput([]byte("1"), result); refusal != nil {
+					t.Fatal(string(refusal))
+				}
+			}
+		},
+		"list of tools": func(n int) func() {
+			result := []byte(`{"tools":[` + many(n, `{"name":"t%d","inputSchema":{"properties":{"a":{"type":"string","x-mcp-header":"A"}}},"annotations":{"readOnlyHint":true}}`) + `]}`)
+			return func() {
+				page := readPage(result)
+				new(toolHints).learn(&page, true)
+			}
+		},
+		"list of tools that can be tasks": func(n int) func() {
+			response := []byte(`{"jsonrpc":"2.0","id":1,"result":{"tools":[` + many(n, `{"name":"t%d","execution":{}}`) + `]}}`)
+			return func() { supportTasks(response) }
+		},
+	}
+	for name, prepare := range tests {
+		t.Run(name, func(t *testing.T) { testwork.Linear(t, 500, prepare) })
+	}
+}
