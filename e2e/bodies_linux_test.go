@@ -440,7 +440,7 @@ func TestBodyQuestions(t *testing.T) {
 			}
 			var answers []string
 			for key := range m.Result.InputRequests {
-				answers = append(answers, fmt.Sprintf(`%q:{"action":"accept","content":{"a":"%s"}}`, key, strings.Repeat("!", 2000)))
+				answers = append(answers, fmt.Sprintf(`%q:{"action":"accept","content":{"a":"%s"}}`, key, strings.Repeat("!", 3500)))
 			}
 			params := fmt.Sprintf(`"requestState":%q,"inputResponses":{%s},`, m.Result.RequestState, strings.Join(answers, ","))
 			b.params = constantly(params)

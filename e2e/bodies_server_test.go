@@ -220,7 +220,7 @@ func (s bodyServer) call(m *bodyRequest, say, result func(string)) {
 		note("notifications/cancelled", `"requestId":"nothing"`+comma+members)
 	case "ask":
 		for i := range n {
-			say(fmt.Sprintf(`{"jsonrpc":"2.0","id":"ask-%d","method":"elicitation/create","params":{"message":"%s","requestedSchema":{"type":"object","properties":{}}}}`, i, strings.Repeat("?", 2000)))
+			say(fmt.Sprintf(`{"jsonrpc":"2.0","id":"ask-%d","method":"elicitation/create","params":{"message":"%s","requestedSchema":{"type":"object","properties":{}}}}`, i, strings.Repeat("?", 3500)))
 		}
 		for range n {
 			<-s.answers
