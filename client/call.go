@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"holdfast/internal/protocol"
+	"holdfast/internal/rpc"
 	"holdfast/jsonrpc"
 )
 
@@ -372,14 +373,54 @@ func (k *call) fail(err error) {
 	}
 }
 
-// callNamed returns the call in flight whose request was sent under an id, or nil.
+// callNamed returns the call in flight whose request was sent under an id, or nil. Some servers write an integer as a
+// string, or a string as an integer.
 func (c *Conn) callNamed(id []byte) *call {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, k := range c.calls {
-		if k.named(id) {
-			return k
+	for _, id := range [][]byte{id, rpc.Respelled(jsonrpc.Key(id))} {
+		for _, k := range c.calls {
+			if k.named(id) {
+				return k
+			}
 		}
 	}
 	return nil
+}
+
+// unreadable returns what takes the messages of the server on a connection that cannot be read.
+func (c *Conn) unreadable() *rpc.Unreadable { return rpc.NewUnreadable(sent{c}) }
+
+// sent are the requests that the server may answer.
+type sent struct{ c *Conn }
+
+// Named implements [rpc.Requests].
+func (s sent) Named(id []byte) rpc.Request {
+	if k := s.c.callNamed(id); k != nil {
+		return k
+	}
+	return nil
+}
+
+// InFlight implements [rpc.Requests].
+func (s sent) InFlight() (all []rpc.Request) {
+	s.c.mu.Lock()
+	defer s.c.mu.Unlock()
+	for _, k := range s.c.calls {
+		if !k.done() { // an answer may come before it is known that the request was sent
+			all = append(all, k)
+		}
+	}
+	return all
+}
+
+// Unreadable implements [rpc.Request].
+func (k *call) Unreadable(err error) {
+	if own, ok := errors.AsType[*jsonrpc.Error](err); ok {
+		err = &refusal{rpc: own, text: own.Message}
+	} else {
+		err = &unknownOutcome{err}
+	}
+	k.fail(err)
+	k.cancel(nil)
 }

@@ -21,7 +21,6 @@ package client
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"hash/maphash"
@@ -29,11 +28,11 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
-	"strings"
 	"sync"
 	"sync/atomic"
 
 	"holdfast/internal/redact"
+	"holdfast/internal/rpc"
 	"holdfast/jsonrpc"
 )
 
@@ -46,7 +45,8 @@ type Conn struct {
 	remote remote
 	opts   Options
 	logger *slog.Logger
-	ids    ids
+	ids    rpc.OwnIDs  // of our own requests, which no host uses
+	noise  atomic.Bool // the server has sent what is no message
 	running
 	messages
 
@@ -93,12 +93,6 @@ type remote struct {
 	secrets *redact.Secrets // of the URL and the headers; errors must not show them
 }
 
-// ids are those of our own requests, which no host uses.
-type ids struct {
-	prefix string
-	count  atomic.Uint64
-}
-
 // New returns a Conn to the server at rawURL, which begins with http://, https://, ws://
 // or wss://. opts may be nil. Nothing is sent before the first [Conn.Send] or
 // [Conn.Receive]. The caller ends the Conn with [Conn.Close] or [Conn.Detach].
@@ -133,7 +127,6 @@ func New(rawURL string, opts *Options) (*Conn, error) {
 	c.remote.secrets = secretsOf(rawURL, c.opts.Header)
 	c.logger = c.opts.Logger
 	c.seen.seed = maphash.MakeSeed()
-	c.ids.prefix = "holdfast-" + strings.ToLower(rand.Text()[:10])
 	c.remote.http, c.remote.own = newHTTPClient(c.opts.HTTPClient)
 	c.workers.calls = make(chan *call)
 	c.requests.init()

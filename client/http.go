@@ -2,6 +2,7 @@ package client
 
 import (
 	"bytes"
+	"compress/gzip"
 	"context"
 	"errors"
 	"fmt"
@@ -273,11 +274,43 @@ func (c *Conn) send(ctx context.Context, x exchange) (*http.Request, *response, 
 		cancel(err)
 		return nil, nil, plainly(err)
 	}
+	unpack(resp)
 	if c.remote.own == nil && resp.StatusCode != http.StatusSwitchingProtocols {
 		resp.Body = &body{resp.Body, c}
 	}
 	return req, &response{Response: resp, cancel: cancel, watch: watch, ctx: ctx, quiet: x.wait}, nil
 }
+
+// unpack has a body decoded that the server has compressed with gzip, although it was not asked to. How long the body
+// may be is a matter of those who read it.
+func unpack(resp *http.Response) {
+	if !strings.EqualFold(resp.Header.Get("Content-Encoding"), "gzip") {
+		return
+	}
+	resp.Header.Del("Content-Encoding")
+	resp.Header.Del("Content-Length")
+	resp.ContentLength = -1
+	resp.Body = &unpacked{packed: resp.Body}
+}
+
+// unpacked is the body of a response without its compression.
+type unpacked struct {
+	packed io.ReadCloser
+	gzip   *gzip.Reader // nil before the first Read: to make one waits for the body
+}
+
+// Read implements io.Reader.
+func (u *unpacked) Read(p []byte) (n int, err error) {
+	if u.gzip == nil {
+		if u.gzip, err = gzip.NewReader(u.packed); err != nil {
+			return 0, err
+		}
+	}
+	return u.gzip.Read(p)
+}
+
+// Close implements io.Closer.
+func (u *unpacked) Close() error { return u.packed.Close() }
 
 // plainly returns net/http's error for an answer that is not HTTP in plainer words.
 func plainly(err error) error {

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"holdfast/internal/rpc"
 	"holdfast/internal/sse"
 	"holdfast/jsonrpc"
 )
@@ -163,6 +164,8 @@ func (p *ssePair) note(ev *sse.Event) bool {
 // read implements [muxConn].
 func (p *ssePair) read(take func(jsonrpc.Message)) error {
 	r := p.stream
+	unreadable := p.c.unreadable()
+	defer unreadable.Close()
 	for {
 		ev, err := p.events.Next()
 		p.keepAlives = p.keepAlives || p.body.seen
@@ -174,9 +177,11 @@ func (p *ssePair) read(take func(jsonrpc.Message)) error {
 		}
 		r.pause(true)
 		if p.note(&ev) && len(ev.Data) > 0 && (ev.Name == "" || ev.Name == "message") {
-			msgs, _, err := jsonrpc.ParseBody(ev.Data)
+			msgs, err := rpc.Parse(ev.Data)
+			unreadable.Read() // an event is a message as a whole
 			if err != nil {
-				p.c.logger.Warn("message of the server dropped", "error", err)
+				p.c.dropped(ev.Data, err)
+				unreadable.Take(ev.Data, err)
 			}
 			for _, m := range msgs {
 				take(m)

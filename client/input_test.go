@@ -19,6 +19,27 @@ const (
 	useless  = unknown + "the server sends what cannot be used: "
 )
 
+// An error under the request's own id is the server's answer, whatever the status: its code and message arrive as they
+// are, and the session goes on.
+func TestOwnErrors(t *testing.T) {
+	t.Parallel()
+	for _, status := range []int{400, 404, 405, 406, 410, 413, 422, 500, 501, 502, 503} {
+		for _, id := range []string{`1`, `1.0`, `"1"`} {
+			t.Run(fmt.Sprint(status, " ", id), func(t *testing.T) {
+				t.Parallel()
+				s := &bad{answer: says(status, typeJSON, `{"jsonrpc":"2.0","id":`+id+`,"error":{"code":-32602,"message":"no such session or file","data":[1]}}`)}
+				e := s.call(t, client.Options{})
+				if e == nil || e.Code != -32602 || e.Message != "no such session or file" || string(e.Data) != "[1]" {
+					t.Errorf("the call ended with %+v", e)
+				}
+				if n := s.posts.Load(); n != 1 {
+					t.Errorf("the request was sent %d times", n)
+				}
+			})
+		}
+	}
+}
+
 // Whatever a server answers to one call, the call ends with a clear error, or continues, and
 // other calls are not disturbed. A request that may have run is sent once.
 func TestInputAnswers(t *testing.T) {
@@ -38,12 +59,12 @@ func TestInputAnswers(t *testing.T) {
 		{"no JSON", whole(""), useless, "malformed JSON"},
 		{"half of it", whole(good[:20]), useless, "malformed JSON"},
 		{"two messages in a row", whole(good + good), useless, "text after the message"},
-		{"no UTF-8", whole(`{"jsonrpc":"2.0","id":1,"result":{"x":"` + "\xff\xfe" + `"}}`), useless, "expected UTF-8"},
-		{"no UTF-8 in a name", whole(`{"jsonrpc":"2.0","id":1,"result":{"` + "\xc0\x80" + `":1}}`), useless, "expected UTF-8"},
-		{"no UTF-8 in an event", stream("data: {\"jsonrpc\":\"2.0\",\"id\":1,\"result\":\"\xff\"}\n\n"), useless, "expected UTF-8"},
+		{"no UTF-8", whole(`{"jsonrpc":"2.0","id":1,"result":{"x":"` + "\xff\xfe" + `"}}`), succeeds, ""},
+		{"no UTF-8 in a name", whole(`{"jsonrpc":"2.0","id":1,"result":{"` + "\xc0\x80" + `":1}}`), succeeds, ""},
+		{"no UTF-8 in an event", stream("data: {\"jsonrpc\":\"2.0\",\"id\":1,\"result\":\"\xff\"}\n\n"), succeeds, ""},
 		{"nested deeply", whole(`{"jsonrpc":"2.0","id":1,"result":` + strings.Repeat("[", 1e6)), useless, "nested deeper than"},
-		{"the id as a string", whole(`{"jsonrpc":"2.0","id":"1","result":{}}`), useless, "for another request"},
-		{"the id as a fraction", whole(`{"jsonrpc":"2.0","id":1.0,"result":{}}`), useless, "neither a string nor an integer"},
+		{"the id as a string", whole(`{"jsonrpc":"2.0","id":"1","result":{}}`), succeeds, ""},
+		{"the id as a fraction", whole(`{"jsonrpc":"2.0","id":1.0,"result":{}}`), succeeds, ""},
 		{"the id as an object", whole(`{"jsonrpc":"2.0","id":{"x":1},"result":{}}`), useless, "neither a string nor an integer"},
 		{"the id null", whole(`{"jsonrpc":"2.0","id":null,"result":{}}`), useless, "neither a string nor an integer"},
 		{"no id", whole(`{"jsonrpc":"2.0","result":{}}`), useless, "without an id"},
@@ -51,7 +72,7 @@ func TestInputAnswers(t *testing.T) {
 		{"an error without an id", whole(`{"jsonrpc":"2.0","error":{"code":-32600,"message":"too odd"}}`), "too odd", ""},
 		{"an event with an error without an id", stream("data: {\"jsonrpc\":\"2.0\",\"id\":null,\"error\":{\"code\":-32600,\"message\":\"too odd\"}}\n\n"), "too odd", ""},
 		{"another's answer", whole(`{"jsonrpc":"2.0","id":77,"result":{}}`), useless, "for another request"},
-		{"another's answer in a stream", stream("data: {\"jsonrpc\":\"2.0\",\"id\":\"1\",\"result\":{}}\n\n"), unknown, "ended before the answer"},
+		{"another's answer in a stream", stream("data: {\"jsonrpc\":\"2.0\",\"id\":\"one\",\"result\":{}}\n\n"), unknown, "ended before the answer"},
 		{"others' answers, and its own", stream("data: {\"jsonrpc\":\"2.0\",\"id\":77,\"result\":{}}\n\ndata: " + good + "\n\n"), succeeds, ""},
 		{"two answers", stream("data: " + good + "\n\ndata: " + good + "\n\n"), succeeds, ""},
 		{"two answers in an array", whole("[" + good + "," + good + "]"), succeeds, ""},
@@ -61,7 +82,12 @@ func TestInputAnswers(t *testing.T) {
 		{"no version", whole(`{"id":1,"result":{}}`), useless, `"jsonrpc" is not "2.0"`},
 		{"an error that is text", whole(`{"jsonrpc":"2.0","id":1,"error":"bad"}`), useless, `"error" is not an object`},
 		{"garbage for events", stream(strings.Repeat("\x00\xff\x01garbage\n\r\r\n", 100)), unknown, "ended before the answer"},
-		{"garbage in an event", stream("id: 1\ndata: garbage\n\n"), useless, "malformed JSON"},
+		{"garbage in an event", stream("id: 1\ndata: garbage\n\n"), unknown, "HTTP 405"},
+		{"heartbeats before the answer", stream("data: ping\n\ndata: [DONE]\n\ndata: {}\n\ndata: null\n\ndata: 1\n\ndata: {\"jsonrpc\":\"2.0\",\"id\":null,\"method\":\"x\"}\n\ndata: " + good + "\n\n"), succeeds, ""},
+		{"another's answer that cannot be read", stream("data: {\"jsonrpc\":\"2.0\",\"id\":77,\"result\":NaN}\n\ndata: " + good + "\n\n"), succeeds, ""},
+		{"its answer cannot be read", stream("data: {\"jsonrpc\":\"2.0\",\"id\":1,\"result\":NaN}\n\n"), useless, "NaN"},
+		{"an answer without an id that cannot be read", stream("data: {\"jsonrpc\":\"2.0\",\"result\":NaN}\n\n"), useless, "NaN"},
+		{"a byte order mark", whole("\xef\xbb\xbf" + good), succeeds, ""},
 		{"an event with an id that no header can hold", stream("id: \x01\x7f\ndata: {}\n\n"), unknown, "ended before the answer"},
 		{"taken, and no answer", says(202, "", ""), useless, "took the request and gave no answer"},
 		{"no content", says(204, "", ""), useless, "took the request and gave no answer"},
@@ -69,7 +95,11 @@ func TestInputAnswers(t *testing.T) {
 		{"odd spelling of JSON", says(200, "Application/JSON ; Charset=\"utf-8\";x=y", good), succeeds, ""},
 		{"odd spelling of a stream", says(200, "TEXT/Event-Stream;charset=UTF-8", "data: "+good+"\n\n"), succeeds, ""},
 		{"a type with half a parameter", says(200, "application/json; charset", good), succeeds, ""},
-		{"packed", with("Content-Encoding", "gzip", whole(gzipped(good))), useless, `compressed ("gzip")`},
+		{"packed", with("Content-Encoding", "gzip", whole(gzipped(good))), succeeds, ""},
+		{"an event, packed", with("Content-Encoding", "GZIP", stream(gzipped("data: "+good+"\n\n"))), succeeds, ""},
+		{"packed, and none of it", with("Content-Encoding", "gzip", whole("no gzip")), unknown, "ended before the answer"},
+		{"packed, and longer than may be", with("Content-Encoding", "gzip", whole(gzipped(`{"jsonrpc":"2.0","id":1,"result":"`+strings.Repeat("x", 17<<20)+`"}`))), useless, "too large"},
+		{"packed in another way", with("Content-Encoding", "br", whole(good)), useless, `compressed ("br")`},
 		{"packed for who says nothing", packs(whole(gzipped(good)), whole(good)), succeeds, ""},
 		{"packed to nothing", with("Content-Encoding", "identity", whole(good)), succeeds, ""},
 		{"less than was announced", wire(head + "Content-Length: 1000\r\n\r\n" + good), unknown, "connection ended"},

@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -133,7 +134,8 @@ func errorIn(t *testing.T, m jsonrpc.Message) *jsonrpc.Error {
 	if m.Error == nil {
 		return nil
 	}
-	e := &jsonrpc.Error{Message: jsonrpc.String(jsonrpc.Field(m.Error, "message"))}
+	e := &jsonrpc.Error{Message: jsonrpc.String(jsonrpc.Field(m.Error, "message")), Data: jsonrpc.Field(m.Error, "data")}
+	e.Code, _ = strconv.Atoi(string(jsonrpc.Field(m.Error, "code")))
 	for _, jargon := range []string{"net/http", "http: ", "json: ", "%!", "EOF", "context ", "refusal", "errC", "[]byte", "0x"} {
 		if strings.Contains(e.Message, jargon) {
 			t.Errorf("the message is for nobody outside: %q", e.Message)

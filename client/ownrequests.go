@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"fmt"
 
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
@@ -48,9 +47,7 @@ func (c *Conn) await(ctx context.Context, k *call) (jsonrpc.Message, error) {
 }
 
 // newID returns an id for a request of our own, which no host uses.
-func (c *Conn) newID() []byte {
-	return fmt.Appendf(nil, `"%s-%d"`, c.ids.prefix, c.ids.count.Add(1))
-}
+func (c *Conn) newID() []byte { return c.ids.Next() }
 
 // newKey returns an idempotency key: 130 random bits.
 func newKey() string { return rand.Text() }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"holdfast/internal/rpc"
 	"holdfast/jsonrpc"
 )
 
@@ -18,6 +19,8 @@ type refusal struct {
 	after  time.Duration // how long to wait before the next request; 0: it does not say
 	later  bool          // it says when the next request may come
 	why    error         // where code of the user has failed
+
+	response jsonrpc.Message // that its body is, if it has an id; or none
 }
 
 // forgot reports whether the server does not know the session any more. That is 404,
@@ -97,6 +100,9 @@ func (c *Conn) refused(r *response) *refusal {
 	}
 	if raw := jsonrpc.Field(data, "error"); raw != nil && raw[0] == '{' { // with an id or without
 		e.rpc = errorOf([]byte(c.remote.secrets.Text(string(raw))))
+		if msgs, err := rpc.Parse([]byte(c.remote.secrets.Text(string(data)))); err == nil && len(msgs) == 1 {
+			e.response = msgs[0]
+		}
 		return e
 	}
 	if strings.HasPrefix(r.media(), "text/plain") {

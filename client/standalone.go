@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"holdfast/internal/protocol"
+	"holdfast/internal/rpc"
 	"holdfast/internal/sse"
 	"holdfast/jsonrpc"
 )
@@ -50,6 +51,9 @@ func (c *Conn) listen() {
 	case <-c.ctx.Done():
 	}
 }
+
+// errBatch says why an event of the standalone stream is dropped.
+var errBatch = errors.New("a batch")
 
 // longSilence is how many times Options.Silence a standalone stream may be silent
 // on which nothing has come, and which can be asked for again.
@@ -246,11 +250,15 @@ func (l *listener) event(ev *sse.Event, session string, replay bool) {
 		return
 	}
 	again := c.repeated(ev)
-	m, err := jsonrpc.Parse(ev.Data)
+	msgs, err := rpc.Parse(ev.Data)
+	if err == nil && len(msgs) > 1 {
+		err = errBatch
+	}
 	if err != nil {
-		c.logger.Warn("message of the server dropped", "error", err)
+		c.dropped(ev.Data, err)
 		return
 	}
+	m := msgs[0]
 	if again && (replay || m.Kind != jsonrpc.Notification || m.Method == protocol.MethodProgress) {
 		return // of these each is another, if the server does not repeat itself
 	}

@@ -4,11 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"slices"
 	"strings"
 
 	"holdfast/internal/protocol"
+	"holdfast/internal/rpc"
 	"holdfast/internal/sse"
 	"holdfast/jsonrpc"
 )
@@ -37,7 +39,12 @@ func (k *call) read(r *response) error {
 		k.taken()
 		return unusable("it took the request and gave no answer (HTTP %d)", r.StatusCode)
 	default:
-		return k.c.refused(r)
+		no := k.c.refused(r)
+		if k.isAnswer(no) {
+			k.taken()
+			return k.message(no.response)
+		}
+		return no
 	}
 	if packed := r.Header.Get("Content-Encoding"); packed != "" && !strings.EqualFold(packed, "identity") {
 		return unusable("its answer is compressed (%.20q), which it was not asked for", packed)
@@ -54,6 +61,26 @@ func (k *call) read(r *response) error {
 		return unusable("it answered with %.60q, not JSON or an event stream: is this the URL of an MCP server?", media)
 	}
 }
+
+// isAnswer reports whether a refusal is the server's answer to the request: it has the request's id. The first
+// request of a conversation tells in which era the server speaks, and is refused then; a refusal that says when to try
+// again, or how, is followed; and what is answered to a request that is sent again says nothing of the first one.
+func (k *call) isAnswer(no *refusal) bool {
+	switch {
+	case k.kind != attemptRequest, no.response.ID == nil, !k.named(no.response.ID) && !k.named(rpc.Respelled(jsonrpc.Key(no.response.ID))), k.opens():
+		return false
+	case no.rpc.Code == protocol.CodeHeaderMismatch, no.rpc.Code == protocol.CodeUnsupportedVersion, no.rpc.Code == codeNoSession:
+		return false
+	}
+	switch no.status {
+	case http.StatusUnauthorized, http.StatusForbidden, http.StatusConflict, http.StatusTooManyRequests:
+		return false
+	}
+	return !no.later
+}
+
+// codeNoSession is the code that the official SDKs' examples give the error of an unknown session.
+const codeNoSession = -32001
 
 // readJSON reads an answer that is JSON.
 func (k *call) readJSON(r *response) error {
@@ -91,7 +118,7 @@ func (k *call) readJSON(r *response) error {
 // messages parses what has come for the call. An error without an id, or with the id null,
 // concerns the request as a whole (JSON-RPC 2.0, section 5), and becomes its response.
 func (k *call) messages(data []byte) ([]jsonrpc.Message, error) {
-	msgs, _, err := jsonrpc.ParseBody(data)
+	msgs, err := rpc.Parse(data)
 	if !errors.Is(err, jsonrpc.ErrInvalid) {
 		return msgs, err
 	}
@@ -237,13 +264,29 @@ func (k *call) parse(ev *sse.Event, replay bool) ([]jsonrpc.Message, error) {
 			msgs = slices.DeleteFunc(msgs, func(m jsonrpc.Message) bool { return m.Method == protocol.MethodProgress })
 		}
 		return msgs, nil
-	case errors.Is(err, jsonrpc.ErrInvalid) && jsonrpc.Field(ev.Data, "id") == nil:
-		// Not the response. Some servers replay events without a message as {}.
+	case !k.answeredBy(ev.Data):
+		// Some servers send heartbeats and the like as data, and replay events without a message as {}.
 		k.backoff.progress()
-		k.c.logger.Warn("message of the server dropped", "error", err)
+		k.c.dropped(ev.Data, err)
 		return nil, nil
 	}
-	return nil, unusable("%w", err)
+	return nil, unusable("%w", rpc.CannotRead(ev.Data, err))
+}
+
+// answeredBy reports whether a text that is no message was to be the call's response.
+func (k *call) answeredBy(text []byte) bool {
+	answer, ids := rpc.Try(text)
+	return answer && (len(ids) == 0 || slices.ContainsFunc(ids, k.named))
+}
+
+// dropped logs what a server has sent that is no message: the first time as a warning, as a heartbeat comes again
+// and again.
+func (c *Conn) dropped(text []byte, why error) {
+	level := slog.LevelDebug
+	if c.noise.CompareAndSwap(false, true) {
+		level = slog.LevelWarn
+	}
+	c.logger.Log(c.ctx, level, "what the server sent is no message, and is dropped; more of that is logged at level debug", "text", rpc.Quote(text), "error", why)
 }
 
 // message handles one message of the call's stream.
@@ -300,14 +343,7 @@ func (c *Conn) response(k *call, m jsonrpc.Message) {
 		k.deliver(m)
 		return
 	}
-	c.mu.Lock()
-	var other *call
-	for _, o := range c.calls {
-		if o != k && o.named(m.ID) {
-			other = o
-		}
-	}
-	c.mu.Unlock()
+	other := c.callNamed(m.ID)
 	if other == nil {
 		c.logger.Debug("response to no request in flight", "id", string(m.ID))
 		return

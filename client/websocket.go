@@ -13,6 +13,7 @@ import (
 	"github.com/coder/websocket"
 
 	"holdfast/internal/protocol"
+	"holdfast/internal/rpc"
 	"holdfast/jsonrpc"
 )
 
@@ -144,6 +145,8 @@ func (s *webSocket) read(take func(jsonrpc.Message)) error {
 	conn := s.conn
 	s.mu.Unlock()
 	s.c.spawn(func() { s.ping(ctx, conn) })
+	unreadable := s.c.unreadable()
+	defer unreadable.Close()
 	for {
 		kind, r, err := conn.Reader(ctx)
 		if err != nil {
@@ -160,9 +163,11 @@ func (s *webSocket) read(take func(jsonrpc.Message)) error {
 		if kind != websocket.MessageText || data == nil {
 			continue
 		}
-		msgs, _, err := jsonrpc.ParseBody(data)
+		msgs, err := rpc.Parse(data)
+		unreadable.Read() // a frame is a message as a whole
 		if err != nil {
-			s.c.logger.Warn("message of the server dropped", "error", err)
+			s.c.dropped(data, err)
+			unreadable.Take(data, err)
 		}
 		for _, m := range msgs {
 			take(m)

@@ -1,6 +1,7 @@
 package jsonrpc
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"testing"
@@ -80,19 +81,49 @@ func TestKind(t *testing.T) {
 	}
 }
 
-// Some libraries write both fields of a response. The null one does not count, and
-// is not passed on.
-func TestSloppyResponse(t *testing.T) {
+// Some libraries write all members of a message. One that is null where it may be left out counts as absent, and is
+// not passed on, so that a peer that looks only for its name does not take the message for another.
+func TestNullMembers(t *testing.T) {
 	for text, want := range map[string]string{
-		`{"jsonrpc":"2.0","id":1,"result":null,"error":{"code":1,"message":"m"}}`: `{"jsonrpc":"2.0","id":1,"error":{"code":1,"message":"m"}}`,
-		`{"jsonrpc":"2.0","id":1,"result":{},"error":null}`:                       `{"jsonrpc":"2.0","id":1,"result":{}}`,
+		`{"jsonrpc":"2.0","id":1,"result":null,"error":{"code":1,"message":"m"}}`:                     `{"jsonrpc":"2.0","id":1,"error":{"code":1,"message":"m"}}`,
+		`{"jsonrpc":"2.0","id":1,"result":{},"error":null}`:                                           `{"jsonrpc":"2.0","id":1,"result":{}}`,
+		`{"jsonrpc":"2.0","id":1,"result":null,"error":null}`:                                         `{"jsonrpc":"2.0","id":1,"result":null}`,
+		`{"jsonrpc":"2.0","id":7.0,"method":null,"params":null,"result":{},"error":null}`:             `{"jsonrpc":"2.0","id":7.0,"result":{}}`,
+		`{"jsonrpc":"2.0","id":1,"method":"m","params":null}`:                                         `{"jsonrpc":"2.0","id":1,"method":"m"}`,
+		`{"jsonrpc":"2.0","id":"r","method":"m","params":{},"result":null,"error":null}`:              `{"jsonrpc":"2.0","id":"r","method":"m","params":{}}`,
+		`{"jsonrpc":"2.0","id":null,"method":"notifications/progress","params":{"progressToken":1}}`:  `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1}}`,
+		`{"id":null,"jsonrpc":"2.0","params":null,"method":"notifications/initialized"}`:              `{"jsonrpc":"2.0","method":"notifications/initialized"}`,
+		`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":null},"x":[null]}`: `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":null},"x":[null]}`,
 	} {
 		m, err := Parse([]byte(text))
-		if err != nil || m.Kind != Response || string(m.Raw) != want {
+		if err != nil || string(m.Raw) != want {
 			t.Errorf("%s: got %s, %v", text, m.Raw, err)
 		}
+		again, err := Parse(bytes.Clone(m.Raw))
+		if err != nil || again.Kind != m.Kind || again.Method != m.Method || string(again.Params) != string(m.Params) {
+			t.Errorf("%s: parsed again it is %+v, %v", text, again, err)
+		}
 	}
-	if _, err := Parse([]byte(`{"jsonrpc":"2.0","id":1,"result":{},"error":{}}`)); err == nil {
-		t.Error("a result and an error are taken")
+	for _, text := range []string{
+		`{"jsonrpc":"2.0","id":1,"result":{},"error":{}}`,
+		`{"jsonrpc":"2.0","id":1,"method":"m","result":{}}`,
+		`{"jsonrpc":"2.0","id":null,"method":"tools/call"}`,
+	} {
+		if _, err := Parse([]byte(text)); err == nil {
+			t.Errorf("%s is taken", text)
+		}
+	}
+}
+
+// An integer that is written as 7.0 is an id, which keeps its spelling.
+func TestIntegerIDs(t *testing.T) {
+	for _, id := range []string{"7.0", "-7.00", "0.0", "7e0", "1E3", "70e-1"} {
+		m, err := Parse([]byte(`{"jsonrpc":"2.0","id":` + id + `,"method":"m"}`))
+		if err != nil || m.Kind != Request || string(m.ID) != id {
+			t.Errorf("%s: %s, %v", id, m.ID, err)
+		}
+	}
+	if key := string(Key([]byte("70e-1"))); key != "7" {
+		t.Errorf("the key of 70e-1 is %s", key)
 	}
 }

@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"math"
 	"math/bits"
+	"strconv"
 	"unicode/utf16"
 	"unicode/utf8"
 )
@@ -132,15 +134,8 @@ func classify(f *[failure + 1][]byte, raw []byte) (Message, error) {
 	if string(f[version]) != `"2.0"` {
 		return Message{}, fmt.Errorf(`%w: "jsonrpc" is not "2.0"`, ErrInvalid)
 	}
+	absent := dropNulls(f)
 	m := Message{ID: f[id], Raw: raw}
-	// Some libraries write both fields of a response, one of them null.
-	sloppy := f[method] == nil && f[result] != nil && f[failure] != nil
-	switch {
-	case sloppy && string(f[result]) == "null":
-		f[result] = nil
-	case sloppy && string(f[failure]) == "null":
-		f[failure] = nil
-	}
 	if m.ID != nil && !validID(m.ID) {
 		return Message{}, fmt.Errorf(`%w: "id" is neither a string nor an integer`, ErrInvalid)
 	}
@@ -168,6 +163,9 @@ func classify(f *[failure + 1][]byte, raw []byte) (Message, error) {
 		if m.ID != nil {
 			m.Kind = Request
 		}
+		if absent {
+			m.Raw = AppendRequest(nil, m.ID, m.Method, m.Params)
+		}
 	case (f[result] != nil) != (f[failure] != nil):
 		if m.ID == nil {
 			return Message{}, fmt.Errorf("%w: a response without an id", ErrInvalid)
@@ -176,7 +174,7 @@ func classify(f *[failure + 1][]byte, raw []byte) (Message, error) {
 			return Message{}, fmt.Errorf(`%w: "error" is not an object`, ErrInvalid)
 		}
 		m.Kind, m.Result, m.Error = Response, f[result], f[failure]
-		if sloppy {
+		if absent {
 			m.Raw = m.WithID(m.ID)
 		}
 	default:
@@ -185,13 +183,41 @@ func classify(f *[failure + 1][]byte, raw []byte) (Message, error) {
 	return m, nil
 }
 
+// dropNulls takes members away that are null where they may be left out, as some libraries write all members of a
+// message: method, params, result and error, and the id of a notification. It reports whether there were
+// some. Of a response the result may be null.
+func dropNulls(f *[failure + 1][]byte) (absent bool) {
+	drop := func(m member) {
+		if string(f[m]) == "null" {
+			f[m], absent = nil, true
+		}
+	}
+	drop(method)
+	drop(params)
+	drop(failure)
+	if f[method] != nil || f[failure] != nil {
+		drop(result)
+	}
+	if bytes.HasPrefix(f[method], []byte(`"notifications/`)) {
+		drop(id)
+	}
+	return absent
+}
+
 // validID reports whether raw is a string or an integer, which is what MCP
-// allows (revision 2025-06-18, Base Protocol, Requests: never null).
+// allows (revision 2025-06-18, Base Protocol, Requests: never null). Some peers write an integer as 7.0.
 func validID(raw []byte) bool {
 	if raw[0] == '"' {
 		return true
 	}
-	return (raw[0] == '-' || raw[0] >= '0' && raw[0] <= '9') && !bytes.ContainsAny(raw, ".eE")
+	if raw[0] != '-' && (raw[0] < '0' || raw[0] > '9') {
+		return false
+	}
+	if !bytes.ContainsAny(raw, ".eE") {
+		return true
+	}
+	n, err := strconv.ParseFloat(string(raw), 64)
+	return err == nil && n == math.Trunc(n) && math.Abs(n) < 1<<53
 }
 
 // unquote returns the value of a JSON string that is known to be well-formed.

@@ -12,6 +12,9 @@ import (
 	"time"
 
 	"holdfast/backend"
+	"holdfast/internal/protocol"
+	"holdfast/internal/rpc"
+	"holdfast/jsonrpc"
 )
 
 // drainWait is how long output is awaited after the process is gone: first
@@ -34,7 +37,8 @@ type conn struct {
 	stdin          *os.File
 	stdout, stderr *output
 	queue          queue
-	ids            ids
+	requests       rpc.Table[struct{}]
+	unreadable     *rpc.Unreadable // used by readMessages
 
 	closeOnce sync.Once     // closes closing
 	closing   chan struct{} // closed: Close was called
@@ -65,6 +69,7 @@ func (b *Backend) start(tag string, start backend.Start, sink backend.Sink) (*co
 		done:    make(chan struct{}),
 	}
 	c.queue.init(b.opts.MaxQueue)
+	c.unreadable = rpc.NewUnreadable(inFlight{c})
 	c.cmd = &exec.Cmd{Path: b.path, Args: b.args, Dir: b.opts.Dir, Env: b.environment(tag)}
 	c.cmd.SysProcAttr = ownGroup()
 	// Not the pipes of os/exec: its Wait closes them before they are read empty.
@@ -145,6 +150,7 @@ func (c *conn) supervise() {
 	c.stdout.endBy(deadline)
 	c.stderr.endBy(deadline)
 	c.readers.Wait()
+	c.unreadable.Close()
 	c.signal(syscall.SIGKILL)
 	c.b.guard.remove(c.pid)
 	status := c.reap()
@@ -204,9 +210,17 @@ func (c *conn) exitsInTime() bool {
 // Deliver queues a message for the stdin of the process. It does not wait. It fails if the
 // conversation has ended, or if the process does not read its stdin.
 func (c *conn) Deliver(in backend.Inbound) error {
-	line, substitute := c.ids.outbound(&in)
-	if err := c.queue.put(line); err != nil {
-		c.ids.forget(substitute)
+	m := in.Message
+	switch {
+	case m.Kind == jsonrpc.Request:
+		m = c.requests.Add(m, struct{}{})
+	case m.Kind == jsonrpc.Notification && m.Method == protocol.MethodCancelled:
+		m = c.requests.Cancelled(m)
+	}
+	if err := c.queue.put(m.Raw); err != nil {
+		if m.Kind == jsonrpc.Request {
+			c.requests.End(m.ID)
+		}
 		return fmt.Errorf("deliver to the server process: %w", err)
 	}
 	return nil

@@ -78,9 +78,12 @@ func serve(in io.Reader, out io.Writer) {
 		case "notifications/cancelled": // told back
 			_, _ = fmt.Fprintf(out, "%s\n", jsonrpc.AppendRequest(nil, nil, "saw", m.Params))
 		case "print": // its parameter, as it stands
-			var p struct{ Text string }
+			var p struct {
+				Text string
+				Raw  []byte
+			}
 			_ = json.Unmarshal(m.Params, &p)
-			_, _ = fmt.Fprintln(out, p.Text)
+			_, _ = fmt.Fprintf(out, "%s%s\n", p.Text, p.Raw)
 		case "complain":
 			fmt.Fprintf(os.Stderr, "a complaint\n\n%s\nthe last word\n", strings.Repeat("x", 3*maxLogLine))
 		case "burst": // and exit

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"holdfast/internal/rpc"
 	"holdfast/jsonrpc"
 )
 
@@ -111,31 +112,37 @@ func readLine(r *bufio.Reader, limit int64) ([]byte, error) {
 	}
 }
 
-// emit passes on the message or batch of a line. A line that is none is logged, and the
-// session continues.
+// emit passes on the message or batch of a line. A line that is none is logged, and ends the request whose answer it
+// is meant to be; the session continues.
 func (c *conn) emit(line []byte) {
-	line = bytes.TrimPrefix(line, []byte("\xef\xbb\xbf")) // some begin with a byte order mark
 	if len(line) == 0 {
 		return
 	}
-	var one [1]jsonrpc.Message
-	msgs := one[:]
-	var err error
-	if line[0] == '[' {
-		msgs, _, err = jsonrpc.ParseBody(line)
-	} else {
-		one[0], err = jsonrpc.Parse(line)
-	}
+	msgs, err := rpc.Parse(line)
 	if err != nil {
 		c.log.Warn("server wrote a line on stdout that is no message", "line", quote(line), "error", err)
+		c.unreadable.Take(line, err)
 		return
 	}
+	c.unreadable.Read()
 	for _, m := range msgs {
 		if len(msgs) > 1 { // one that is kept must not hold all
 			m, _ = jsonrpc.Parse(bytes.Clone(m.Raw))
 		}
-		c.sink.Emit(nil, c.ids.inbound(m))
+		c.sink.Emit(nil, c.answered(m))
 	}
+}
+
+// answered returns a message of the process; if it is a response, with the id that its client knows.
+func (c *conn) answered(m jsonrpc.Message) jsonrpc.Message {
+	if m.Kind != jsonrpc.Response {
+		return m
+	}
+	e := c.requests.End(m.ID)
+	if e != nil && string(e.ID) != string(m.ID) {
+		m.Raw, m.ID = m.WithID(e.ID), e.ID
+	}
+	return m
 }
 
 // quote returns the beginning of a line as a quoted string.

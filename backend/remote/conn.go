@@ -12,6 +12,7 @@ import (
 	"holdfast/backend"
 	"holdfast/client"
 	"holdfast/internal/protocol"
+	"holdfast/internal/rpc"
 	"holdfast/jsonrpc"
 )
 
@@ -20,7 +21,7 @@ import (
 type conn struct {
 	sink     backend.Sink
 	up       *client.Conn
-	requests requests
+	requests rpc.Table[request]
 	pass     bool          // the client's Authorization
 	socket   bool          // the server is reached over a WebSocket
 	closed   chan struct{} // closed by Close
@@ -40,12 +41,12 @@ func (c *conn) Deliver(in backend.Inbound) error {
 	case m.Kind == jsonrpc.Request && opens(m.Method):
 		return c.open(ctx, in)
 	case m.Kind == jsonrpc.Request:
-		m = c.requests.add(m, in.Call)
+		m = c.requests.Add(m, request{call: in.Call})
 		if c.pass {
 			ctx = context.WithValue(ctx, requestKey{}, string(jsonrpc.Key(m.ID)))
 		}
 	case m.Method == protocol.MethodCancelled:
-		m = c.requests.cancelled(m)
+		m = c.requests.Cancelled(m)
 	}
 	return c.send(ctx, m)
 }
@@ -57,7 +58,7 @@ func (c *conn) send(ctx context.Context, m jsonrpc.Message) error {
 		return nil
 	}
 	if m.Kind == jsonrpc.Request {
-		c.requests.end(m.ID)
+		c.requests.End(m.ID)
 	}
 	return fmt.Errorf("send to the upstream server: %w", err)
 }
@@ -81,7 +82,7 @@ func (c *conn) open(ctx context.Context, in backend.Inbound) error {
 	c.mu.Lock()
 	c.refused, c.opening = nil, answered
 	c.mu.Unlock()
-	if err := c.send(ctx, c.requests.add(m, in.Call)); err != nil {
+	if err := c.send(ctx, c.requests.Add(m, request{call: in.Call, opens: true})); err != nil {
 		return err
 	}
 	t := time.NewTimer(refusalWait)
@@ -106,16 +107,17 @@ func (c *conn) open(ctx context.Context, in backend.Inbound) error {
 // came, or nil.
 func (c *conn) receive(request []byte, m jsonrpc.Message) {
 	if m.Kind != jsonrpc.Response {
-		c.sink.Emit(c.requests.call(request), m)
+		c.sink.Emit(c.callOf(request), m)
 		return
 	}
-	rq, ok := c.requests.end(m.ID)
-	switch {
-	case !ok:
+	e := c.requests.End(m.ID)
+	if e == nil {
 		return // it was cancelled
-	case rq.id != nil:
-		m.Raw, m.ID = m.WithID(rq.id), rq.id
 	}
+	if string(e.ID) != string(m.ID) {
+		m.Raw, m.ID = m.WithID(e.ID), e.ID
+	}
+	rq := e.Value
 	if rq.opens {
 		c.opened(rq.call, m)
 		return
@@ -124,6 +126,17 @@ func (c *conn) receive(request []byte, m jsonrpc.Message) {
 		of.Refused(rq.refused)
 	}
 	c.sink.Emit(rq.call, m)
+}
+
+// callOf returns the call of a request, by the id that the server knows; nil: there is none.
+func (c *conn) callOf(id []byte) backend.Call {
+	if id == nil {
+		return nil
+	}
+	if e := c.requests.Named(id); e != nil {
+		return e.Value.call
+	}
+	return nil
 }
 
 // Sessionless reports whether the server has answered initialize over Streamable HTTP, and keeps no
@@ -210,7 +223,7 @@ func (c *conn) Authorization(ctx context.Context) (string, error) {
 func (c *conn) Authorize(ctx context.Context, _ *http.Request, resp *http.Response) error {
 	err := &protocol.Unauthorized{Status: resp.StatusCode, Challenge: resp.Header.Values("WWW-Authenticate")}
 	if key, ok := ctx.Value(requestKey{}).(string); ok {
-		c.requests.refuse(key, err)
+		c.requests.Update([]byte(key), func(rq *request) { rq.refused = err })
 	}
 	c.mu.Lock()
 	c.refused = err

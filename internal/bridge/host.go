@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"sync"
 
+	"holdfast/internal/rpc"
 	"holdfast/jsonrpc"
 )
 
@@ -44,7 +45,9 @@ func (b *bridge) readMessages(ctx context.Context, line []byte) {
 		if errors.Is(err, jsonrpc.ErrParse) {
 			code = jsonrpc.CodeParse
 		}
-		b.host.fail(nil, jsonrpc.Errorf(code, "%v", err))
+		if id, answered := rpc.RequestID(line); answered {
+			b.host.fail(id, jsonrpc.Errorf(code, "%v", err))
+		}
 		return
 	}
 	for _, m := range msgs {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"sync"
 	"time"
 
@@ -13,8 +12,6 @@ import (
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 )
-
-func appendInt(dst []byte, n int) []byte { return strconv.AppendInt(dst, int64(n), 10) }
 
 // A linkState says how far the conversation with a server is.
 //

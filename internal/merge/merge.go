@@ -11,7 +11,6 @@ package merge
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"log/slog"
 	"net/http"
@@ -24,6 +23,7 @@ import (
 
 	"holdfast/backend"
 	"holdfast/internal/protocol"
+	"holdfast/internal/rpc"
 	"holdfast/jsonrpc"
 )
 
@@ -89,7 +89,7 @@ func (b *Backend) setLate(name string, late bool) {
 
 // Open implements [backend.Backend]. The servers are opened by the client's first request.
 func (b *Backend) Open(_ context.Context, start backend.Start, sink backend.Sink) (backend.Conn, error) {
-	c := &conn{b: b, start: start, sink: sink, log: b.log.With("session", start.Session), own: "holdfast-" + rand.Text()[:12] + "-"}
+	c := &conn{b: b, start: start, sink: sink, log: b.log.With("session", start.Session)}
 	c.start.HTTP = nil
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	b.mu.Lock() // else a change could pass between the two
@@ -137,15 +137,14 @@ type conn struct {
 	sink   backend.Sink
 	log    *slog.Logger
 	lineup atomic.Pointer[lineup]
-	own    string // begins the ids of our own requests
+	ids    rpc.OwnIDs // of our own requests
 	ctx    context.Context
 	cancel context.CancelFunc
 	work   sync.WaitGroup // what ends by itself
 
 	mu          sync.Mutex
 	closed      bool
-	leaving     []*link // of servers that are members no longer, with requests in flight
-	ids         int
+	leaving     []*link                       // of servers that are members no longer, with requests in flight
 	initialize  []byte                        // the params of the client's request
 	initialized bool                          // the client has sent the notification
 	level       []byte                        // the params of the last logging/setLevel
@@ -221,12 +220,7 @@ func (c *conn) allLinks() []*link {
 }
 
 // nextID returns an id of our own.
-func (c *conn) nextID() []byte {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.ids++
-	return jsonrpc.Quote(c.own + string(appendInt(nil, c.ids)))
-}
+func (c *conn) nextID() []byte { return c.ids.Next() }
 
 // Deliver implements [backend.Conn].
 func (c *conn) Deliver(in backend.Inbound) error {

@@ -13,6 +13,7 @@ import (
 
 	"holdfast/internal/budget"
 	"holdfast/internal/protocol"
+	"holdfast/internal/rpc"
 	"holdfast/jsonrpc"
 )
 
@@ -223,7 +224,7 @@ func (h *Handler) readMessages(w http.ResponseWriter, r *http.Request) (msgs []j
 	case errors.Is(err, jsonrpc.ErrParse):
 		h.reject(w, http.StatusBadRequest, errf(jsonrpc.CodeParse, "%v", err))
 	case err != nil:
-		h.reject(w, http.StatusBadRequest, errf(codeInvalid, "%v", err))
+		h.rejectInvalid(w, data, errf(codeInvalid, "%v", err))
 	default:
 		var not *jsonrpc.Message
 		if not, err = h.permitted(r.Context(), msgs); err != nil {
@@ -235,6 +236,14 @@ func (h *Handler) readMessages(w http.ResponseWriter, r *http.Request) (msgs []j
 
 // mostBatch is how many messages a batch may have: as many as a session may have requests in flight.
 const mostBatch = 1000
+
+// rejectInvalid is reject with status 400, for JSON that is no message. The error has the id of a request if that can be
+// read (JSON-RPC 2.0, section 5).
+func (h *Handler) rejectInvalid(w http.ResponseWriter, data []byte, e *jsonrpc.Error) {
+	id, _ := rpc.RequestID(data)
+	h.tellRefused(http.StatusBadRequest, e)
+	h.rejectAs(w, http.StatusBadRequest, jsonrpc.AppendError(nil, id, e))
+}
 
 // parse returns the messages that a client has sent, which mean the same to every server. The errors
 // are [jsonrpc.ErrParse] and [jsonrpc.ErrInvalid].

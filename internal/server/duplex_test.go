@@ -165,14 +165,19 @@ func TestDuplexRefused(t *testing.T) {
 		c.begin("2025-11-25", "")
 		c.say(`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}`)
 		c.fails("1", codeInvalid, "initialized already")
-		for _, bad := range []string{`{"jsonrpc":"2.0"`, `nonsense`, `{"jsonrpc":"2.0","id":1,"method":"ping"}}`, "{\"a\":\"\xff\"}"} {
+		c.say(`{"jsonrpc":"2.0","method":"notifications/initialized","params":1}`) // no answer
+		for _, bad := range []string{`{"jsonrpc":"2.0"`, `nonsense`, "{\"a\":\"\xff\"}"} {
 			c.say(bad)
 			c.fails("", codeParse, "")
 		}
-		for _, bad := range []string{`{}`, `1`, `[]`, `{"jsonrpc":"2.0","id":null,"method":"ping"}`, `{"jsonrpc":"1.0","id":1,"method":"ping"}`} {
+		for _, bad := range []string{`{}`, `1`, `[]`, `{"jsonrpc":"2.0","id":null,"method":"ping"}`} {
 			c.say(bad)
 			c.fails("", codeInvalid, "")
 		}
+		c.say(`{"jsonrpc":"2.0","id":1,"method":"ping"}}`)
+		c.fails("1", codeParse, "")
+		c.say(`{"jsonrpc":"1.0","id":1,"method":"ping"}`)
+		c.fails("1", codeInvalid, "")
 		c.say(`[{"jsonrpc":"2.0","id":1,"method":"ping"},{"jsonrpc":"2.0","id":2,"method":"ping"}]`)
 		c.fails("1", codeInvalid, "has no batches")
 		c.fails("2", codeInvalid, "has no batches")

@@ -92,9 +92,12 @@ func refused(t testing.TB, what string, r reply, status, code int, says string) 
 	if got := r.header.Get("Content-Type"); got != "application/json" {
 		t.Errorf("%s: content type %q", what, got)
 	}
-	if err := json.Unmarshal(r.body, &e); err != nil || e.JSONRPC != "2.0" || e.ID != nil || e.Result != nil || e.Error == nil {
+	if err := json.Unmarshal(r.body, &e); err != nil || e.JSONRPC != "2.0" || e.Result != nil || e.Error == nil {
 		t.Errorf("%s: the body is no error of a request (%v): %.300s", what, err, r.body)
 		return
+	}
+	if e.ID != nil && string(e.ID) != "1" { // which all requests have whose id can be read
+		t.Errorf("%s: the error has the id %s", what, e.ID)
 	}
 	if e.Error.Code != code {
 		t.Errorf("%s: code %d, want %d", what, e.Error.Code, code)

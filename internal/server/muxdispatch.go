@@ -12,6 +12,7 @@ import (
 	"holdfast/internal/observe"
 	"holdfast/internal/panics"
 	"holdfast/internal/placement"
+	"holdfast/internal/rpc"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
@@ -51,10 +52,10 @@ func (m *mux) take(data []byte) bool {
 	msgs, batch, err := parse(data)
 	switch {
 	case errors.Is(err, jsonrpc.ErrParse):
-		m.queue.text(jsonrpc.AppendError(nil, nil, errf(jsonrpc.CodeParse, "%v", err)))
+		m.reject(data, errf(jsonrpc.CodeParse, "%v", err))
 		return true
 	case err != nil:
-		m.queue.text(jsonrpc.AppendError(nil, nil, errf(codeInvalid, "%v", err)))
+		m.reject(data, errf(codeInvalid, "%v", err))
 		return true
 	}
 	if err := m.fits(msgs, batch); err != nil {
@@ -63,6 +64,13 @@ func (m *mux) take(data []byte) bool {
 	}
 	m.dispatch(msgs, batch, nil)
 	return true
+}
+
+// reject answers a text that is no message. The error has the id of a request if that can be read.
+func (m *mux) reject(data []byte, e *jsonrpc.Error) {
+	if id, answered := rpc.RequestID(data); answered {
+		m.queue.text(jsonrpc.AppendError(nil, id, e))
+	}
 }
 
 // dispatch handles messages, whose array it uses. before is the exchange that had them, if

@@ -1,9 +1,7 @@
 package session
 
 import (
-	"crypto/rand"
-	"fmt"
-
+	"holdfast/internal/rpc"
 	"holdfast/jsonrpc"
 )
 
@@ -11,18 +9,13 @@ import (
 // by Session.mu.
 type ownRequests struct {
 	waiting map[string]chan jsonrpc.Message // by their ids
-	count   int
-	prefix  string // begins their ids
+	ids     rpc.OwnIDs
 }
 
 // add puts a request on record. answer is told of its response, and closed if there will
 // be none.
 func (o *ownRequests) add() (id []byte, answer chan jsonrpc.Message) {
-	if o.prefix == "" {
-		o.prefix = "holdfast-" + rand.Text()[:12] // which no client uses, even if it is a Holdfast itself
-	}
-	o.count++
-	id = fmt.Appendf(nil, `"%s-%d"`, o.prefix, o.count)
+	id = o.ids.Next()
 	if o.waiting == nil {
 		o.waiting = make(map[string]chan jsonrpc.Message)
 	}

@@ -21,7 +21,7 @@ type legacyProbe struct {
 	sink    backend.Sink
 	session string
 	out     outbox // until it is known that the server is modern
-	own     ownRequests
+	own     *ownRequests
 	path    atomic.Pointer[path] // nil until the era is known
 
 	mu    sync.Mutex

@@ -30,7 +30,7 @@ type legacyServer struct {
 	sink backend.Sink
 	log  *slog.Logger
 	out  outbox
-	own  ownRequests
+	own  *ownRequests
 	// instead is asked before the conversation ends because the server cannot be
 	// initialized. answer is what it has said to initialize, or nothing. If it returns true it
 	// takes over what waits; it may be nil.

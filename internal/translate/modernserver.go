@@ -21,7 +21,7 @@ type modernServer struct {
 	sink backend.Sink
 	log  *slog.Logger
 	out  outbox
-	own  ownRequests
+	own  *ownRequests
 	// doubt is told that the server does not answer server/discover. It may be nil.
 	doubt func()
 

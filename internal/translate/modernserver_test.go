@@ -118,7 +118,7 @@ func TestRounds(t *testing.T) {
 	if want := fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":"elicitation/create","params":{"message":"?"}}`, who.m.ID); string(who.m.Raw) != want || who.call != a {
 		t.Errorf("asked %s", who.m.Raw)
 	}
-	if want := fmt.Sprintf(`{"mode":"url","url":"u:","elicitationId":%s}`, url.m.ID); string(url.m.Params) != want || url.call != a {
+	if want := fmt.Sprintf(`{"mode":"url","url":"u:","elicitationId":"%s"}`, url.m.ID); string(url.m.Params) != want || url.call != a {
 		t.Errorf("asked %s", url.m.Raw)
 	}
 	h.deliver(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"action":"accept"}}`, url.m.ID))

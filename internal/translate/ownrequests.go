@@ -1,20 +1,18 @@
 package translate
 
 import (
-	"crypto/rand"
-	"fmt"
 	"sync"
 	"time"
 
+	"holdfast/internal/rpc"
 	"holdfast/jsonrpc"
 )
 
 // ownRequests are our own requests to the server. Its methods may be called concurrently.
 type ownRequests struct {
-	prefix string // begins their ids
+	ids rpc.OwnIDs
 
 	mu      sync.Mutex
-	count   int
 	waiting map[string]ownRequest // by their ids
 	over    bool
 }
@@ -25,9 +23,7 @@ type ownRequest struct {
 	timer    *time.Timer // see [ownRequests.bound]; or nil
 }
 
-func newOwnRequests() ownRequests {
-	return ownRequests{prefix: "translate-" + rand.Text()[:12], waiting: make(map[string]ownRequest)}
-}
+func newOwnRequests() *ownRequests { return &ownRequests{waiting: make(map[string]ownRequest)} }
 
 // add puts a request on record and returns its id. answered is told of the response; it may
 // be nil.
@@ -40,12 +36,7 @@ func (o *ownRequests) add(answered func(jsonrpc.Message)) (id []byte) {
 }
 
 // newID returns an id that nobody else uses.
-func (o *ownRequests) newID() []byte {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.count++
-	return fmt.Appendf(nil, `"%s-%d"`, o.prefix, o.count)
-}
+func (o *ownRequests) newID() []byte { return o.ids.Next() }
 
 // bound has a request fail that is not answered within a time: a server that never answers would have it kept for ever.
 // late is called before that; it may be nil.

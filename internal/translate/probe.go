@@ -31,7 +31,7 @@ type modernProbe struct {
 	sink    backend.Sink
 	session string
 	out     outbox // until the era is known, and then of a modern server
-	own     ownRequests
+	own     *ownRequests
 	path    atomic.Pointer[path] // nil until the era is known
 	done    chan struct{}        // closed when the conversation is over
 	asking  atomic.Bool          // server/discover is not answered yet

@@ -175,7 +175,7 @@ func (c *modernServer) ask(x *exchange, result []byte) {
 		open[key(id)] = string(name)
 		method, params := jsonrpc.String(jsonrpc.Field(value, "method")), jsonrpc.Field(value, "params")
 		if jsonrpc.String(jsonrpc.Field(params, "mode")) == "url" && jsonrpc.Field(params, "elicitationId") == nil {
-			params, _ = jsonrpc.Set(params, id, "elicitationId") // which 2025-11-25 requires
+			params, _ = jsonrpc.Set(params, jsonrpc.Quote(string(id)), "elicitationId") // which 2025-11-25 requires
 		}
 		questions = append(questions, newRequest(id, method, params))
 	})

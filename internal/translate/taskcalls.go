@@ -30,7 +30,7 @@ type taskCaller struct {
 type calledTasks struct {
 	sink backend.Sink
 	out  outbox
-	own  ownRequests
+	own  *ownRequests
 
 	mu       sync.Mutex
 	listing  tasksListing

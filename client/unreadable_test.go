@@ -1,0 +1,117 @@
+package client_test
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/coder/websocket"
+
+	"holdfast/client"
+	"holdfast/internal/sse"
+	"holdfast/jsonrpc"
+)
+
+// Over a connection that all calls share, an answer that breaks JSON or JSON-RPC a little is read, or ends its call with an
+// error that quotes it. Noise ends no call.
+func TestUnreadableAnswers(t *testing.T) {
+	t.Parallel()
+	const result = `{"content":[]}`
+	servers := map[string]func(t *testing.T, say func(id string) []string) *raw{
+		"HTTP+SSE":  dialOddSSE,
+		"WebSocket": dialOddWebSocket,
+	}
+	for name, of := range map[string]struct {
+		texts string // with ID for the id of the call
+		want  string // is in the answer
+	}{
+		"an id as a string":       {`{"jsonrpc":"2.0","id":"ID","result":` + result + `}`, result},
+		"an id as a fraction":     {`{"jsonrpc":"2.0","id":ID.0,"result":` + result + `}`, result},
+		"null beside the result":  {`{"jsonrpc":"2.0","id":ID,"error":null,"result":` + result + `}`, result},
+		"noise, then the answer":  {`ping|[DONE]|{}|{"jsonrpc":"2.0","id":99,"result":NaN}|{"jsonrpc":"2.0","id":ID,"result":` + result + `}`, result},
+		"NaN":                     {`{"jsonrpc":"2.0","id":ID,"result":NaN}`, "NaN"},
+		"an error that is text":   {`{"jsonrpc":"2.0","id":ID,"error":"no luck"}`, "no luck"},
+		"an error with id null":   {`{"jsonrpc":"2.0","id":null,"error":{"code":-32602,"message":"bad"}}`, `{"code":-32602,"message":"bad"}`},
+		"an error without an id":  {`{"jsonrpc":"2.0","error":{"code":-32602,"message":"bad"}}`, `{"code":-32602,"message":"bad"}`},
+		"text before the message": {`INFO {"jsonrpc":"2.0","id":ID,"result":` + result + `}`, "INFO"},
+	} {
+		for transport, dial := range servers {
+			t.Run(transport+", "+name, func(t *testing.T) {
+				t.Parallel()
+				r := dial(t, func(id string) []string { return strings.Split(strings.ReplaceAll(of.texts, "ID", id), "|") })
+				r.open()
+				r.send(`{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"odd"}}`)
+				if m := r.answer("7"); !strings.Contains(strings.ReplaceAll(string(m.Raw), `\"`, `"`), of.want) {
+					t.Errorf("the answer is %s", m.Raw)
+				}
+				r.send(`{"jsonrpc":"2.0","id":8,"method":"ping"}`)
+				if m := r.answer("8"); m.Error != nil {
+					t.Errorf("then it is %s", m.Raw)
+				}
+			})
+		}
+	}
+}
+
+// dialOddWebSocket returns a client of a server that says what say returns to the call of a tool with an id.
+func dialOddWebSocket(t *testing.T, say func(id string) []string) *raw {
+	url, _ := wsSessions(t, func(int32) string { return "s" }, func(ws *websocket.Conn, _ int32, m jsonrpc.Message) bool {
+		for _, text := range oddly(m, say) {
+			utter(ws, "%s", text)
+		}
+		return true
+	})
+	return newRaw(t, url, client.Options{})
+}
+
+// oddly returns what such a server says to a message.
+func oddly(m jsonrpc.Message, say func(id string) []string) []string {
+	switch {
+	case m.Kind != jsonrpc.Request:
+		return nil
+	case m.Method == "tools/call":
+		return say(string(m.ID))
+	}
+	return []string{fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{}}`, m.ID)}
+}
+
+// dialOddSSE does the same over HTTP+SSE.
+func dialOddSSE(t *testing.T, say func(id string) []string) *raw {
+	said := make(chan string, 100)
+	url := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPost {
+			body, err := io.ReadAll(r.Body)
+			if err != nil {
+				return
+			}
+			m, err := jsonrpc.Parse(body)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if m.Method == "initialize" {
+				said <- strings.Replace(hello, `"id":0`, `"id":`+string(m.ID), 1)
+			} else {
+				for _, text := range oddly(m, say) {
+					said <- text
+				}
+			}
+			w.WriteHeader(http.StatusAccepted)
+			return
+		}
+		w.Header().Set("Content-Type", sse.ContentType)
+		fmt.Fprint(w, "event: endpoint\ndata: /\n\n")
+		for {
+			_ = http.NewResponseController(w).Flush()
+			select {
+			case text := <-said:
+				fmt.Fprintf(w, "data: %s\n\n", text)
+			case <-r.Context().Done():
+				return
+			}
+		}
+	}))
+	return newRaw(t, url, client.Options{Transport: client.SSE})
+}

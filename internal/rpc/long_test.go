@@ -1,0 +1,3 @@
+package rpc
+
+import _ "holdfast/internal/testlong" // the flag -long

@@ -1,0 +1,200 @@
+package rpc
+
+import (
+	"bytes"
+	"strings"
+
+	"holdfast/jsonrpc"
+)
+
+// A scanner looks for what can be told of a text that is no message: it knows strings and the nesting of braces, and
+// nothing else of JSON. It reads a text that comes in several lines.
+type scanner struct {
+	depth   int
+	mark    byte // of strings: " or '; 0: none has come
+	inside  bool // a string
+	escaped bool
+	word    []byte // the string, or the number or name, that is being read at depth 1
+	value   bool   // it is a member's value
+	key     string // of that member
+
+	at    try // the message that is being read
+	tries []try
+}
+
+// A try is what is known of one try at a message: names of its members, and its id.
+type try struct {
+	version, method, outcome bool
+	id                       []byte // as raw JSON, nil if there is none that could be read
+	named                    bool   // it has an id, which may be null
+	twice                    bool   // it has another
+}
+
+// isAnswer reports whether it is a try at a response.
+func (t *try) isAnswer() bool { return !t.method && (t.version || t.named && t.outcome) }
+
+// begun reports whether a message has begun and not ended.
+func (s *scanner) begun() bool { return s.depth > 0 }
+
+// answer reports whether one of the tries is at a response, and returns the ids that could be read in such.
+func (s *scanner) answer() (answer bool, ids [][]byte) {
+	look := func(t *try) {
+		if t.isAnswer() {
+			answer = true
+			if t.id != nil {
+				ids = append(ids, t.id)
+			}
+		}
+	}
+	for i := range s.tries {
+		look(&s.tries[i])
+	}
+	if s.begun() {
+		at := s.at
+		if !s.inside {
+			at.id = s.idOf(at.id) // it may be the last that has come
+		}
+		look(&at)
+	}
+	return answer, ids
+}
+
+// take reads a line.
+func (s *scanner) take(line []byte) {
+	for i := 0; i < len(line); i++ {
+		c := line[i]
+		switch {
+		case s.depth == 0:
+			if c == '{' && opens(line[i+1:]) {
+				s.depth, s.at = 1, try{}
+				s.value, s.inside, s.word = false, false, s.word[:0]
+			}
+		case s.inside && s.escaped:
+			s.escaped = false
+			s.add(c)
+		case s.inside && c == '\\':
+			s.escaped = true
+			s.add(c)
+		case s.inside && c == s.mark:
+			s.add(c)
+			s.inside = false
+		case s.inside:
+			s.add(c)
+		case c == s.mark || s.mark == 0 && (c == '"' || c == '\''):
+			s.mark, s.inside = c, true
+			if s.depth == 1 {
+				s.word = s.word[:0]
+			}
+			s.add(c)
+		default:
+			s.plain(c)
+		}
+	}
+	if s.inside && s.mark == '\'' {
+		s.inside = false // an apostrophe
+	}
+}
+
+// opens reports whether what follows a brace can be the inside of an object: a name, or the end of the line.
+func opens(rest []byte) bool {
+	rest = bytes.TrimLeft(rest, " \t\r")
+	return len(rest) == 0 || rest[0] == '"' || rest[0] == '\''
+}
+
+// plain reads a character outside of strings.
+func (s *scanner) plain(c byte) {
+	switch c {
+	case '{', '[':
+		s.end()
+		s.depth++
+	case '}', ']':
+		s.end()
+		if s.depth--; s.depth == 0 {
+			s.tries = append(s.tries, s.at)
+		}
+	case ':':
+		if s.depth == 1 && !s.value {
+			s.name()
+		}
+	case ',':
+		s.end()
+	case ' ', '\t', '\r', '\n':
+	default:
+		s.add(c)
+	}
+}
+
+// add adds to the word that is being read.
+func (s *scanner) add(c byte) {
+	if s.depth == 1 && len(s.word) <= jsonrpc.MaxName {
+		s.word = append(s.word, c)
+	}
+}
+
+// name notes the name of a member, whose value follows.
+func (s *scanner) name() {
+	s.key, s.value = string(bytes.Trim(s.word, `"'`)), true
+	s.word = s.word[:0]
+	switch s.key {
+	case "jsonrpc":
+		s.at.version = true
+	case "method":
+		s.at.method = true
+	case "result", "error":
+		s.at.outcome = true
+	case "id":
+		s.at.twice = s.at.named
+		s.at.named = true
+	}
+}
+
+// end ends a member's value.
+func (s *scanner) end() {
+	if s.depth != 1 {
+		return
+	}
+	s.at.id = s.idOf(s.at.id)
+	s.value, s.word = false, s.word[:0]
+}
+
+// idOf returns the id that was read last, if it is one, and else the id that was read before.
+func (s *scanner) idOf(before []byte) []byte {
+	switch {
+	case before != nil, s.depth != 1, !s.value, s.key != "id", len(s.word) == 0:
+		return before
+	case !strings.ContainsRune("\"'-0123456789", rune(s.word[0])): // null, or NaN
+		return before
+	case s.word[0] == '\'':
+		return jsonrpc.Quote(string(bytes.Trim(s.word, "'")))
+	}
+	return bytes.Clone(s.word)
+}
+
+// RequestID returns the id that the error for a text has which is no message: nil if it is no request whose id can be
+// read, or is part of a batch. answered is false for a notification, to which nothing is answered (JSON-RPC 2.0,
+// sections 4.1 and 5).
+func RequestID(text []byte) (id []byte, answered bool) {
+	if text = bytes.TrimSpace(text); len(text) > 0 && text[0] == '[' {
+		return nil, true
+	}
+	var s scanner
+	s.take(text)
+	all := s.tries
+	if s.begun() {
+		s.at.id = s.idOf(s.at.id)
+		all = append(all, s.at)
+	}
+	switch {
+	case len(all) != 1:
+		return nil, true
+	case !all[0].named:
+		return nil, !all[0].method
+	case !all[0].method || all[0].twice || all[0].id == nil:
+		return nil, true
+	}
+	m, err := jsonrpc.Parse(jsonrpc.AppendRequest(nil, all[0].id, "x", nil))
+	if err != nil { // it is none
+		return nil, true
+	}
+	return m.ID, true
+}
