@@ -26,16 +26,21 @@ func Linear(t *testing.T, n int, prepare func(n int) (work func())) {
 	t.Helper()
 	var why string
 	for range 3 {
-		if why = grows(n, prepare); why == "" {
+		far := false
+		if why, far = grows(n, prepare); why == "" {
 			return
+		}
+		if far {
+			break
 		}
 		n *= 4
 	}
 	t.Error(why)
 }
 
-// grows says what work takes for n and for 4n, if that is too much, or "".
-func grows(n int, prepare func(n int) (work func())) (why string) {
+// grows says what work takes for n and for 4n, if that is too much, or "". far says that it is so much
+// that no cache can be why.
+func grows(n int, prepare func(n int) (work func())) (why string, far bool) {
 	var parts [4]func()
 	for i := range parts {
 		parts[i] = prepare(n)
@@ -55,12 +60,18 @@ func grows(n int, prepare func(n int) (work func())) (why string) {
 	least, most := time.Duration(1<<62), time.Duration(1<<62)
 	for round := range mostRounds {
 		least, most = min(least, measure(times, apart)), min(most, measure(times, whole))
-		if round+1 >= leastRounds && most <= least/4*mostGrowth {
-			return ""
+		if round+1 < leastRounds {
+			continue
+		}
+		if most <= least/4*mostGrowth {
+			return "", false
+		}
+		if far = most > least/4*2*mostGrowth; far {
+			break
 		}
 	}
 	one := time.Duration(4 * times)
-	return fmt.Sprintf("%d take %v, and %d take %v: more than %d times as long", n, least/one, 4*n, 4*most/one, mostGrowth)
+	return fmt.Sprintf("%d take %v, and %d take %v: more than %d times as long", n, least/one, 4*n, 4*most/one, mostGrowth), far
 }
 
 // measure returns the processor time of doing work some times.
