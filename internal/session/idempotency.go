@@ -43,8 +43,8 @@ type keyRecord struct {
 	id      idempotency.ID
 	sum     idempotency.Sum // of what it began with
 	forward bool            // the key is a node's name for a POST
-	// twin names the key and the request, whatever the client's credential is: no other credential
-	// begins the same. Zero: the client's credential does not matter.
+	// twin is [Client.twin]: it is claimed with the key, so that no other credential begins the
+	// same request.
 	twin    idempotency.ID
 	twinned bool // this node has claimed the twin, and settles it with the key
 }
@@ -80,9 +80,7 @@ func (s *Session) BeginKeyed(key string, body []byte, msgs []jsonrpc.Message, fr
 // too.
 func (s *Session) BeginKeyedFor(client *Client, key string, body []byte, msgs []jsonrpc.Message, from ...Origin) (*Call, *ExistingCall, error) {
 	k := keyRecord{id: idempotency.KeyID(client.keys(), key), sum: idempotency.SumOf(body)}
-	if client.mayRenew() {
-		k.twin = idempotency.TwinID(idempotency.OfTenant(client.principal.server, client.tenant()), key, k.sum)
-	}
+	k.twin = client.twin(key, k.sum)
 	return s.beginKeyed(k, msgs, from)
 }
 
@@ -353,8 +351,7 @@ func (s *Session) claim(k *keyRecord) error {
 	return errHere
 }
 
-// claimTwin takes a key and its request for a client whose credential may change, on all nodes. The
-// error is [ErrOtherCredential] if another credential has them.
+// claimTwin takes the twin of a claimed key, on all nodes. The error is [ErrOtherCredential] if another credential has them.
 func (s *Session) claimTwin(k *keyRecord) error {
 	m, of := s.m, idempotency.SumOf(k.id[:])
 	for {

@@ -117,10 +117,14 @@ func (c *Client) apart() (credential Credential) {
 	return credential
 }
 
-// mayRenew reports whether the client may come back with another credential and be no other client:
-// nobody knows.
-func (c *Client) mayRenew() bool {
-	return c.principal.IsAnonymous() && (c.taken || c.credential != Credential{})
+// twin names a key of the client and a request, whatever its credential is; zero for a named
+// principal. One that is nobody in particular may come back with another credential, or without one,
+// and nobody knows whether it is the same client.
+func (c *Client) twin(key string, sum idempotency.Sum) (id idempotency.ID) {
+	if c.principal.IsAnonymous() {
+		id = idempotency.TwinID(idempotency.OfTenant(c.principal.server, c.tenant()), key, sum)
+	}
+	return id
 }
 
 // Server returns the name of the server that the session belongs to, or "" where there is
