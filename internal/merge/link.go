@@ -148,11 +148,17 @@ func (l *link) fail(p *pending, why error, ran bool) {
 		return
 	}
 	failure := jsonrpc.Errorf(jsonrpc.CodeServer, "the server %q did not take the request: %v", l.name, why)
+	if of, ok := p.call.(notTaken); ok && !ran {
+		of.NotTaken()
+	}
 	if ran {
 		failure = jsonrpc.Errorf(protocol.CodeOutcomeUnknown, "%s: the server %q: %v", protocol.TextOutcomeUnknown, l.name, why)
 	}
 	l.c.sink.Emit(p.call, response(p.id, nil, failure))
 }
+
+// A notTaken is a [backend.Call] that can be told that no server has its request.
+type notTaken interface{ NotTaken() }
 
 // open begins to open the server, unless that is being done. l.mu is held.
 func (l *link) open(in backend.Inbound) {

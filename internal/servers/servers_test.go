@@ -23,6 +23,10 @@ func TestMain(m *testing.M) {
 		runStandIn()
 		return
 	}
+	if os.Getenv(diaryProcess) != "" {
+		runDiary()
+		return
+	}
 	goleak.VerifyTestMain(m)
 }
 

@@ -188,6 +188,17 @@ func (c *Call) Refused(err error) {
 	}
 }
 
+// NotTaken notes that no server has taken the request of the call, and none will: its client may make
+// it again under the same idempotency key. A backend says so before it answers the request.
+func (c *Call) NotTaken() {
+	c.mu.Lock()
+	over := c.isOver()
+	c.mu.Unlock()
+	if !over {
+		c.disown()
+	}
+}
+
 // MayRefuse reports whether the server that a request is for may refuse any request of a client,
 // because it gets the client's token.
 func (m *Manager) MayRefuse(r *http.Request) bool {

@@ -310,8 +310,15 @@ func (c *legacyServer) notTaken(in backend.Inbound, why error) {
 		c.forget(rq)
 	}
 	c.mu.Unlock()
+	if of, ok := in.Call.(notTaken); ok {
+		of.NotTaken()
+	}
 	c.sink.Emit(in.Call, newError(id, jsonrpc.CodeServer, "%s was not delivered: %v", in.Method, why))
 }
+
+// A notTaken is a [backend.Call] that can be told that no server has its request: its client may make it
+// again under the same idempotency key.
+type notTaken interface{ NotTaken() }
 
 // forget takes a request off the record. rq may be nil; c.mu is held.
 func (c *legacyServer) forget(rq *request) {

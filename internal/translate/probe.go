@@ -246,6 +246,9 @@ func names(list []byte, ok func(revision string) bool) bool {
 // notTaken answers a request that the server has not taken.
 func (p *modernProbe) notTaken(in backend.Inbound, why error) {
 	if in.Kind == jsonrpc.Request && !p.own.fail(in.ID, why) {
+		if of, ok := in.Call.(notTaken); ok {
+			of.NotTaken()
+		}
 		p.sink.Emit(in.Call, newError(in.ID, jsonrpc.CodeServer, "%s was not delivered: %v", in.Method, why))
 	}
 }

@@ -1,0 +1,998 @@
+package servers_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"holdfast"
+	"holdfast/backend"
+	"holdfast/backend/remote"
+	"holdfast/internal/config"
+	"holdfast/internal/protocol"
+	"holdfast/internal/servers"
+	"holdfast/internal/sse"
+	"holdfast/internal/testlong"
+	"holdfast/jsonrpc"
+)
+
+// What follows shows that no client reads, hears or ends what is another's: for every transport, every
+// kind of server and every way in which two clients may differ, one client does all that a client can
+// do, and keeps it going, while another does the same with the same ids, keys and params, and with what
+// it could guess of the first.
+
+// A diary is a server that keeps, in each conversation, what its clients have written there, and says
+// all of that with whatever it says. So who shares a conversation gets another's notes.
+//
+//	write  answers
+//	hold   tells its progress, and answers when it is released
+//	ask    asks the client, and answers what that says
+//	touch  tells of a change of the resource "test://x", and answers
+type diary struct {
+	stateless bool // it keeps nothing, as a server that is shared
+	anybody   bool // it is told of no tokens
+
+	mu      sync.Mutex
+	pages   []*diaryPage
+	held    map[string]func() // by their notes
+	strange []string          // requests that came in a conversation that began with another Authorization
+}
+
+// A diaryPage is a conversation.
+type diaryPage struct {
+	d     *diary
+	owner string // the Authorization that it began with
+	sink  backend.Sink
+
+	// Guarded by diary.mu.
+	notes []string
+	asked map[string]func(answer []byte)
+}
+
+func (d *diary) Open(_ context.Context, start backend.Start, sink backend.Sink) (backend.Conn, error) {
+	p := &diaryPage{d: d, sink: sink, asked: make(map[string]func([]byte))}
+	if start.HTTP != nil {
+		p.owner = start.HTTP.Header.Get("Authorization")
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.pages = append(d.pages, p)
+	return p, nil
+}
+
+// release has a call end that is held.
+func (d *diary) release(note string) bool {
+	d.mu.Lock()
+	say := d.held[note]
+	d.mu.Unlock()
+	if say == nil {
+		return false
+	}
+	say()
+	return true
+}
+
+// mixed returns what two clients have written in one conversation.
+func (d *diary) mixed() (all []string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, p := range d.pages {
+		who := ""
+		for _, note := range p.notes {
+			name, _, ok := strings.Cut(note, ":")
+			if ok && who != "" && name != who {
+				all = append(all, fmt.Sprint(p.notes))
+			}
+			if ok {
+				who = name
+			}
+		}
+	}
+	return append(all, d.strange...)
+}
+
+func (p *diaryPage) Close() error { return nil }
+
+func (p *diaryPage) Deliver(in backend.Inbound) error {
+	d := p.d
+	note := jsonrpc.String(jsonrpc.Field(in.Params, "arguments", "note"))
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if in.Kind == jsonrpc.Request && in.Header != nil && !d.stateless && in.Header.Get("Authorization") != p.owner {
+		d.strange = append(d.strange, fmt.Sprintf("%s with %q in the conversation of %q", in.Method, in.Header.Get("Authorization"), p.owner))
+	}
+	if note != "" && !d.stateless {
+		p.notes = append(p.notes, note)
+	}
+	said := func() string { // in this conversation, so far
+		if d.stateless {
+			return note
+		}
+		return strings.Join(p.notes, "|")
+	}
+	say := func(result string) {
+		p.sink.Emit(in.Call, parse(string(jsonrpc.AppendResult(nil, in.ID, []byte(result)))))
+	}
+	text := func(said string) string {
+		return fmt.Sprintf(`{"content":[{"type":"text","text":%q}]}`, said)
+	}
+	switch tool := jsonrpc.String(jsonrpc.Field(in.Params, "name")); {
+	case in.Kind == jsonrpc.Response:
+		if answered := p.asked[string(in.ID)]; answered != nil {
+			delete(p.asked, string(in.ID))
+			go answered(in.Result)
+		}
+	case in.Kind != jsonrpc.Request:
+	case in.Method == "initialize":
+		say(fmt.Sprintf(`{"protocolVersion":%s,"capabilities":{"tools":{"listChanged":true},"resources":{"subscribe":true}},"serverInfo":{"name":"diary","version":"1"},"instructions":"for %s"}`,
+			jsonrpc.Field(in.Params, "protocolVersion"), p.owner))
+	case in.Method == "tools/list":
+		list := `{"tools":[`
+		for i, name := range []string{"write", "hold", "ask", "touch"} {
+			list += ","[:min(i, 1)] + fmt.Sprintf(`{"name":%q,"description":%q,"inputSchema":{"type":"object"}}`, name, said())
+		}
+		say(list + `]}`)
+	case tool == "hold":
+		if token := jsonrpc.Field(in.Params, "_meta", "progressToken"); token != nil {
+			p.sink.Emit(in.Call, parse(fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%s,"progress":1,"message":%q}}`, token, said())))
+		}
+		d.held[note] = func() { say(text(said())) }
+	case tool == "ask":
+		id := fmt.Sprintf(`"ask %d"`, len(p.notes))
+		p.asked[id] = func(answer []byte) { say(text("answered " + string(answer))) }
+		p.sink.Emit(in.Call, parse(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":"elicitation/create","params":{"message":%q,"requestedSchema":{"type":"object","properties":{}}}}`, id, said())))
+	case tool == "touch":
+		p.sink.EmitUnrelated(parse(fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"test://x","note":%q}}`, said())))
+		say(text(said()))
+	case in.Method == "tools/call":
+		say(text(said()))
+	default:
+		say(`{}`)
+	}
+	return nil
+}
+
+func parse(text string) jsonrpc.Message {
+	m, err := jsonrpc.Parse([]byte(text))
+	if err != nil {
+		panic(err)
+	}
+	return m
+}
+
+// diaryProcess is set for a process that is a diary on stdio.
+const diaryProcess = "DIARY_PROCESS"
+
+func runDiary() {
+	page, _ := newDiary().Open(context.Background(), backend.Start{}, &diaryPipe{})
+	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
+		if m, err := jsonrpc.Parse(bytes.Clone(lines.Bytes())); err == nil {
+			_ = page.Deliver(backend.Inbound{Message: m})
+		}
+	}
+}
+
+// A diaryPipe is the sink of its page.
+type diaryPipe struct{ mu sync.Mutex }
+
+func (p *diaryPipe) Emit(_ backend.Call, m jsonrpc.Message) { p.EmitUnrelated(m) }
+func (p *diaryPipe) EmitUnrelated(m jsonrpc.Message) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	fmt.Println(string(m.Raw))
+}
+func (*diaryPipe) Closed(error, bool) {}
+
+func newDiary() *diary { return &diary{held: make(map[string]func())} }
+
+// A stage is a kind of server that a matrix is played on.
+type stage struct {
+	endpoint, pair string // paths
+	prefix         string // of its tools
+	shared         bool   // one conversation is for all clients: nothing is kept, nobody is asked
+	checks         bool   // the server gets the clients' tokens, and checks them
+	process        bool   // it is a process, which this one cannot look into
+	ownTasks       bool   // it has tasks of its own, which are those of a token
+	begin          func(t *testing.T, d *diary, o *holdfast.Options) http.Handler
+}
+
+// stages are the kinds. In a configuration "$" stands for the URL of a server, and "!" for a command.
+func stages() map[string]stage {
+	all := map[string]stage{
+		"upstream": {endpoint: "/mcp", pair: "/sse", checks: true, begin: func(t *testing.T, d *diary, o *holdfast.Options) http.Handler {
+			return alone(t, remote.New(upstream(t, d), &remote.Options{PassAuthorization: true, Logger: o.Logger}), o)
+		}},
+		"process": {endpoint: "/mcp", pair: "/sse", begin: func(t *testing.T, d *diary, o *holdfast.Options) http.Handler {
+			return alone(t, d, o)
+		}},
+		"shared": {endpoint: "/mcp", pair: "/sse", shared: true, begin: func(t *testing.T, d *diary, o *holdfast.Options) http.Handler {
+			d.stateless = true
+			b, end := servers.Share(d, o.Logger)
+			t.Cleanup(end)
+			return alone(t, b, o)
+		}},
+		"config path": {endpoint: "/a/mcp", pair: "/a/sse", checks: true, begin: configured(`{"mcpServers": {"a": {"url": "$", "holdfast": {"auth": "passthrough"}}}}`)},
+		"path without tokens": {endpoint: "/a/mcp", pair: "/a/sse", begin: func(t *testing.T, d *diary, o *holdfast.Options) http.Handler {
+			d.anybody = true
+			return configured(`{"mcpServers": {"a": {"url": "$"}}}`)(t, d, o)
+		}},
+		"merged": {endpoint: "/mcp", pair: "/sse", prefix: "a_", checks: true, begin: configured(
+			`{"mcpServers": {"a": {"url": "$", "holdfast": {"auth": "passthrough"}}, "b": {"url": "$", "holdfast": {"auth": "passthrough"}}}, "holdfast": {"merge": true}}`)},
+	}
+	if testlong.Wanted() {
+		all["command of a path"] = stage{endpoint: "/a/mcp", pair: "/a/sse", process: true, begin: configured(`{"mcpServers": {"a": !}}`)}
+		all["merged command"] = stage{endpoint: "/mcp", pair: "/sse", prefix: "a_", process: true, begin: configured(`{"mcpServers": {"a": !}, "holdfast": {"merge": true}}`)}
+		all["shared path"] = stage{endpoint: "/a/mcp", pair: "/a/sse", shared: true, begin: configured(`{"mcpServers": {"a": {"url": "$", "holdfast": {"share": true}}}}`)}
+		all["socket"] = stage{endpoint: "/mcp", pair: "/sse", checks: true, ownTasks: true, begin: func(t *testing.T, d *diary, o *holdfast.Options) http.Handler {
+			return alone(t, remote.New(socket(t, d), &remote.Options{PassAuthorization: true, Logger: o.Logger}), o)
+		}}
+	}
+	return all
+}
+
+// upstream serves a diary over Streamable HTTP, to clients with a token of somebody.
+func upstream(t *testing.T, d *diary) string {
+	t.Helper()
+	all := &diaryHTTP{d: d, sessions: make(map[string]*diarySession)}
+	up := httptest.NewServer(all)
+	t.Cleanup(func() {
+		up.CloseClientConnections()
+		up.Close()
+	})
+	return up.URL
+}
+
+// A diaryHTTP is a diary over Streamable HTTP. It knows no tasks and resumes nothing.
+type diaryHTTP struct {
+	d        *diary
+	mu       sync.Mutex
+	sessions map[string]*diarySession
+}
+
+// A diarySession is a conversation with it: the sink of its page.
+type diarySession struct {
+	conn backend.Conn
+	said chan []byte // that belongs to no request
+}
+
+// A diaryCall is a request in flight.
+type diaryCall struct {
+	backend.Call
+	said chan []byte
+}
+
+func (s *diarySession) Emit(call backend.Call, m jsonrpc.Message) { call.(*diaryCall).said <- m.Raw }
+func (s *diarySession) EmitUnrelated(m jsonrpc.Message)           { s.said <- m.Raw }
+func (s *diarySession) Closed(error, bool)                        {}
+
+func (all *diaryHTTP) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if token := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "); (token == "" || token == "wrong") && !all.d.stateless && !all.d.anybody {
+		w.Header().Set("WWW-Authenticate", "Bearer")
+		w.WriteHeader(http.StatusUnauthorized)
+		return
+	}
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return
+	}
+	m, _ := jsonrpc.Parse(body)
+	all.mu.Lock()
+	id := r.Header.Get("Mcp-Session-Id")
+	if m.Method == "initialize" {
+		id = fmt.Sprint("session-", len(all.sessions))
+		s := &diarySession{said: make(chan []byte, 1000)}
+		s.conn, _ = all.d.Open(r.Context(), backend.Start{HTTP: r}, s)
+		all.sessions[id] = s
+	}
+	s := all.sessions[id]
+	all.mu.Unlock()
+	switch {
+	case m.Method == "server/discover":
+		w.WriteHeader(http.StatusBadRequest) // it knows no modern clients
+	case s == nil:
+		w.WriteHeader(http.StatusNotFound)
+	case r.Method == http.MethodDelete:
+	case r.Method == http.MethodGet:
+		pour(w, r, s.said, false)
+	case m.Kind == jsonrpc.Request:
+		w.Header().Set("Mcp-Session-Id", id)
+		call := &diaryCall{said: make(chan []byte, 1000)}
+		_ = s.conn.Deliver(backend.Inbound{Message: m, Call: call, Header: r.Header})
+		pour(w, r, call.said, true)
+	default:
+		_ = s.conn.Deliver(backend.Inbound{Message: m, Header: r.Header})
+		w.WriteHeader(http.StatusAccepted)
+	}
+}
+
+// pour writes messages as events, until the client leaves, or a response if one ends them.
+func pour(w http.ResponseWriter, r *http.Request, said chan []byte, ends bool) {
+	w.Header().Set("Content-Type", "text/event-stream")
+	_ = http.NewResponseController(w).Flush()
+	for {
+		select {
+		case text := <-said:
+			_, _ = fmt.Fprintf(w, "data: %s\n\n", text)
+			_ = http.NewResponseController(w).Flush()
+			if m := parse(string(text)); ends && m.Kind == jsonrpc.Response {
+				return
+			}
+		case <-r.Context().Done():
+			return
+		}
+	}
+}
+
+// socket serves a diary over a WebSocket.
+func socket(t *testing.T, d *diary) string {
+	t.Helper()
+	h := holdfast.NewBackendHandler(d, &holdfast.Options{Logger: slog.New(slog.DiscardHandler), LegacyOnly: true, Principal: func(r *http.Request) string { return r.Header.Get("Authorization") }})
+	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if token := r.Header.Get("Authorization"); token == "" || token == "Bearer wrong" {
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		h.ServeHTTP(w, r)
+	}))
+	t.Cleanup(func() {
+		shutdown(h)
+		up.CloseClientConnections()
+		up.Close()
+	})
+	return "ws" + strings.TrimPrefix(up.URL, "http")
+}
+
+func shutdown(h *holdfast.Handler) {
+	ctx, stop := context.WithCancel(context.Background())
+	stop() // calls are in flight that nobody ends
+	_ = h.Shutdown(ctx)
+}
+
+// alone serves one backend.
+func alone(t *testing.T, b backend.Backend, o *holdfast.Options) http.Handler {
+	h := holdfast.NewBackendHandler(b, o)
+	t.Cleanup(func() { shutdown(h) })
+	mux := http.NewServeMux()
+	mux.Handle("/mcp", h)
+	pair := h.SSE("/messages")
+	mux.Handle("/sse", pair)
+	mux.Handle("/messages", pair)
+	return mux
+}
+
+// configured serves the servers of a configuration.
+func configured(text string) func(*testing.T, *diary, *holdfast.Options) http.Handler {
+	return func(t *testing.T, d *diary, o *holdfast.Options) http.Handler {
+		t.Helper()
+		exe, err := os.Executable()
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.stateless = strings.Contains(text, `"share"`)
+		text := text
+		if strings.Contains(text, "$") {
+			text = strings.ReplaceAll(text, "$", upstream(t, d))
+		}
+		text = strings.ReplaceAll(text, "!", fmt.Sprintf(`{"command": %q, "env": {%q: "1"}}`, exe, diaryProcess))
+		file, err := config.Parse("test.json", []byte(text), config.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		set := servers.New(file, o.Logger)
+		h := holdfast.NewBackendHandler(set, o)
+		t.Cleanup(func() {
+			shutdown(h)
+			_ = set.Close()
+		})
+		return set.Handler(h, true)
+	}
+}
+
+// An identity is what tells a client apart.
+type identity struct{ who, token string }
+
+func (id identity) String() string { return fmt.Sprintf("%s with token %q", id.who, id.token) }
+
+// A party is a client.
+type party struct {
+	t         *testing.T
+	is        identity
+	name      string // begins its notes
+	transport string
+	at        *stage
+	base      string
+	ctx       context.Context
+	in        bool // it has begun: the server has not refused it
+
+	session  string          // its id
+	endpoint string          // where it posts
+	socket   *websocket.Conn // or nil
+	ids      int             // of its requests, so far
+
+	mu     sync.Mutex
+	heard  []jsonrpc.Message // with the responses that were no messages
+	all    bytes.Buffer      // all that it was sent, as it was
+	change chan struct{}     // closed when it has heard something
+}
+
+// transports are the ways in which clients come.
+var transports = []string{"legacy", "modern", "WebSocket", "HTTP+SSE"}
+
+func (p *party) modern() bool { return p.transport == "modern" }
+
+// hear takes in what came.
+func (p *party) hear(data []byte) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.all.Write(append(bytes.Clone(data), '\n'))
+	if m, err := jsonrpc.Parse(bytes.Clone(data)); err == nil {
+		p.heard = append(p.heard, m)
+	}
+	close(p.change)
+	p.change = make(chan struct{})
+}
+
+// has reports whether it was sent a text.
+func (p *party) has(text string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return bytes.Contains(p.all.Bytes(), []byte(text))
+}
+
+// await waits for a message.
+func (p *party) await(what string, is func(*jsonrpc.Message) bool) jsonrpc.Message {
+	p.t.Helper()
+	return p.awaitMore(what, 1, is)
+}
+
+// awaitMore waits for the n-th of some messages.
+func (p *party) awaitMore(what string, n int, is func(*jsonrpc.Message) bool) (found jsonrpc.Message) {
+	p.t.Helper()
+	late := time.After(patience)
+	for {
+		p.mu.Lock()
+		changed := p.change
+		seen := 0
+		for i := 0; i < len(p.heard) && seen < n; i++ {
+			if is(&p.heard[i]) {
+				seen, found = seen+1, p.heard[i]
+			}
+		}
+		p.mu.Unlock()
+		if seen == n {
+			return found
+		}
+		select {
+		case <-changed:
+		case <-late:
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			p.t.Fatalf("%s (%v) over %s: no %s in %s", p.name, p.is, p.transport, what, p.all.Bytes())
+		}
+	}
+}
+
+// response waits for that to a request.
+func (p *party) response(id string) jsonrpc.Message {
+	p.t.Helper()
+	return p.await("response "+id, func(m *jsonrpc.Message) bool { return m.Kind == jsonrpc.Response && string(m.ID) == id })
+}
+
+// headers are those of a request.
+func (p *party) headers() http.Header {
+	h := http.Header{"Content-Type": {"application/json"}, "Accept": {"application/json, text/event-stream"}}
+	if p.is.token != "" {
+		h.Set("Authorization", "Bearer "+p.is.token)
+	}
+	if p.is.who != "" {
+		h.Set("Who", p.is.who)
+	}
+	if p.session != "" {
+		h.Set("Mcp-Session-Id", p.session)
+	}
+	return h
+}
+
+// do makes an HTTP request, and has what comes be heard in the background. The status is that of its answer.
+func (p *party) do(method, path string, h http.Header, body string) (status int, head http.Header) {
+	p.t.Helper()
+	r, err := http.NewRequestWithContext(p.ctx, method, p.base+path, strings.NewReader(body))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	r.Header = h
+	res, err := http.DefaultClient.Do(r)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	if !strings.HasPrefix(res.Header.Get("Content-Type"), "text/event-stream") {
+		defer res.Body.Close()
+		text, err := io.ReadAll(res.Body)
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		p.hear(text)
+		return res.StatusCode, res.Header
+	}
+	go func() {
+		defer res.Body.Close()
+		for events := sse.NewReader(res.Body, 1<<20); ; {
+			ev, err := events.Next()
+			if err != nil {
+				return
+			}
+			if ev.Name == "endpoint" {
+				ev.Data = jsonrpc.AppendRequest(nil, nil, "endpoint", jsonrpc.Object("at", string(ev.Data)))
+			}
+			p.hear(ev.Data)
+		}
+	}()
+	return res.StatusCode, res.Header
+}
+
+// send sends a message. It does not wait for what a request is answered.
+func (p *party) send(text string, key string) {
+	p.t.Helper()
+	if p.socket != nil {
+		if key != "" {
+			set, _ := jsonrpc.Set([]byte(text), jsonrpc.Quote(key), "params", "_meta", "holdfast/idempotencyKey")
+			text = string(set)
+		}
+		if err := p.socket.Write(p.ctx, websocket.MessageText, []byte(text)); err != nil {
+			p.t.Fatal(err)
+		}
+		return
+	}
+	h := p.headers()
+	if key != "" {
+		h.Set("Idempotency-Key", fmt.Sprintf("%q", key))
+	}
+	if p.modern() {
+		m := parse(text)
+		meta := jsonrpc.Field(m.Params, "_meta")
+		if meta == nil {
+			meta = []byte(`{}`)
+		}
+		meta, _ = jsonrpc.Set(meta, []byte(`"2026-07-28"`), "io.modelcontextprotocol/protocolVersion")
+		if jsonrpc.Field(meta, "io.modelcontextprotocol/clientCapabilities") == nil {
+			meta, _ = jsonrpc.Set(meta, []byte(`{"elicitation":{}}`), "io.modelcontextprotocol/clientCapabilities")
+		}
+		set, _ := jsonrpc.Set([]byte(text), meta, "params", "_meta")
+		text = string(set)
+		h.Set("Mcp-Protocol-Version", "2026-07-28")
+		h.Set("Mcp-Method", m.Method)
+		for _, field := range []string{"name", "uri", "taskId"} {
+			if name := jsonrpc.String(jsonrpc.Field(m.Params, field)); name != "" {
+				h.Set("Mcp-Name", name)
+			}
+		}
+	}
+	p.do(http.MethodPost, p.endpoint, h, text)
+}
+
+// ask makes a request, and returns its id. Parties use the same ones.
+func (p *party) ask(method, params, key string) (id string) {
+	p.t.Helper()
+	p.ids++
+	id = fmt.Sprint(p.ids)
+	p.send(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":%q,"params":%s}`, id, method, params), key)
+	return id
+}
+
+// tool calls a tool. Some params are those of all parties.
+func (p *party) tool(name, note, more, key string) (id string) {
+	p.t.Helper()
+	return p.ask("tools/call", fmt.Sprintf(`{"name":%q,"arguments":{"note":%q}%s,"_meta":{"progressToken":1}}`, p.at.prefix+name, note, more), key)
+}
+
+// join begins.
+func (p *party) join() {
+	p.t.Helper()
+	p.endpoint = p.at.endpoint
+	hello := fmt.Sprintf(`{"protocolVersion":"%s","capabilities":{"elicitation":{},"resumableRequests":{}},"clientInfo":{"name":"same","version":"1"}}`,
+		map[string]string{"legacy": "2025-11-25", "WebSocket": "2025-11-25", "HTTP+SSE": "2024-11-05"}[p.transport])
+	if p.is.who == "" { // ids of questions can be guessed
+		hello = strings.Replace(hello, `,"resumableRequests":{}`, "", 1)
+	}
+	switch p.transport {
+	case "modern":
+		id := p.ask("server/discover", `{"_meta":{}}`, "")
+		p.in = p.response(id).Result != nil
+		return
+	case "legacy":
+		p.ids++
+		status, head := p.do(http.MethodPost, p.endpoint, p.headers(), fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"initialize","params":%s}`, p.ids, hello))
+		if p.in = status == http.StatusOK && p.response(fmt.Sprint(p.ids)).Result != nil; !p.in {
+			return
+		}
+		p.session = head.Get("Mcp-Session-Id")
+	case "WebSocket":
+		h := p.headers()
+		ws, res, err := websocket.Dial(p.ctx, "ws"+strings.TrimPrefix(p.base, "http")+p.endpoint, &websocket.DialOptions{HTTPHeader: h, Subprotocols: []string{"mcp"}})
+		if err != nil {
+			p.t.Fatalf("%v: %v", res, err)
+		}
+		p.socket = ws
+		p.t.Cleanup(func() { _ = ws.CloseNow() })
+		go func() {
+			for {
+				_, data, err := ws.Read(p.ctx)
+				if err != nil {
+					return
+				}
+				p.hear(data)
+			}
+		}()
+	case "HTTP+SSE":
+		if status, _ := p.do(http.MethodGet, p.at.pair, p.headers(), ""); status != http.StatusOK {
+			return
+		}
+		p.endpoint = jsonrpc.String(jsonrpc.Field(p.await("endpoint", func(m *jsonrpc.Message) bool { return m.Method == "endpoint" }).Params, "at"))
+	}
+	if p.transport != "legacy" {
+		p.in = p.response(p.ask("initialize", hello, "")).Result != nil
+	}
+	if !p.in {
+		return
+	}
+	p.send(`{"jsonrpc":"2.0","method":"notifications/initialized"}`, "")
+	if p.transport == "legacy" {
+		p.do(http.MethodGet, p.endpoint, p.headers(), "")
+	}
+}
+
+// listen has the party hear of changes.
+func (p *party) listen() {
+	p.t.Helper()
+	if p.modern() {
+		p.ask("subscriptions/listen", `{"notifications":{"resourceSubscriptions":["test://x"],"toolsListChanged":true}}`, "")
+		p.await("acknowledgement", func(m *jsonrpc.Message) bool { return m.Method == "notifications/subscriptions/acknowledged" })
+		return
+	}
+	p.response(p.ask("resources/subscribe", `{"uri":"test://x"}`, ""))
+}
+
+// touch has the party's conversation tell of a change, which the party hears.
+func (p *party) touch(note string) {
+	p.t.Helper()
+	p.response(p.tool("touch", p.name+":"+note, "", ""))
+	p.await("change "+note, func(m *jsonrpc.Message) bool {
+		return m.Method == "notifications/resources/updated" && bytes.Contains(m.Params, []byte(p.name+":"+note))
+	})
+}
+
+// asked waits for a question to the party: its id, or, in the new era, the result that has it.
+func (p *party) asked(call string) (question jsonrpc.Message) {
+	p.t.Helper()
+	if p.modern() {
+		return p.response(call)
+	}
+	return p.await("question", func(m *jsonrpc.Message) bool { return m.Method == "elicitation/create" })
+}
+
+// answer answers a question.
+func (p *party) answer(question jsonrpc.Message, note string) (call string) {
+	p.t.Helper()
+	if !p.modern() {
+		p.send(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"action":"accept","content":{"by":%q}}}`, question.ID, p.name), "")
+		return ""
+	}
+	answers := []byte(`{}`)
+	jsonrpc.Each(jsonrpc.Field(question.Result, "inputRequests"), func(name, _ []byte) {
+		answers, _ = jsonrpc.Set(answers, fmt.Appendf(nil, `{"action":"accept","content":{"by":%q}}`, p.name), string(bytes.Clone(name)))
+	})
+	return p.tool("ask", note, fmt.Sprintf(`,"requestState":%s,"inputResponses":%s`, jsonrpc.Field(question.Result, "requestState"), answers), "")
+}
+
+// task begins a call that is a task, and returns its id, if it began.
+func (p *party) task(note string) (id string) {
+	p.t.Helper()
+	switch p.transport {
+	case "HTTP+SSE":
+		return ""
+	case "modern":
+		more := `{"name":%q,"arguments":{"note":%q},"_meta":{"io.modelcontextprotocol/clientCapabilities":{"extensions":{"io.modelcontextprotocol/tasks":{}}}}}`
+		m := p.response(p.ask("tools/call", fmt.Sprintf(more, p.at.prefix+"hold", note), ""))
+		return jsonrpc.String(jsonrpc.Field(m.Result, "taskId"))
+	}
+	m := p.response(p.tool("hold", note, `,"task":{"ttl":60000}`, ""))
+	return jsonrpc.String(jsonrpc.Field(m.Result, "task", "taskId"))
+}
+
+// about makes a request about a task.
+func (p *party) about(method, task string) jsonrpc.Message {
+	p.t.Helper()
+	return p.response(p.ask(method, fmt.Sprintf(`{"taskId":%q,"_meta":{"io.modelcontextprotocol/clientCapabilities":{"extensions":{"io.modelcontextprotocol/tasks":{}}}}}`, task), ""))
+}
+
+// keyed is the id of the request that all parties make under the same key.
+const keyed = "100"
+
+// underKey makes that request, for the n-th time. It returns the response to that.
+func (p *party) underKey(n int) jsonrpc.Message {
+	p.t.Helper()
+	last := p.ids
+	p.ids = 99
+	p.tool("write", "same", "", "key")
+	p.ids = max(p.ids, last)
+	return p.awaitMore("response under the key", n, func(m *jsonrpc.Message) bool { return m.Kind == jsonrpc.Response && string(m.ID) == keyed })
+}
+
+// known is what another party could have found out of the first, or guess.
+type known struct {
+	call, asking string // ids of its requests
+	question     jsonrpc.Message
+	task         string
+	session      string
+}
+
+// begins has the first party do all that a client can, and keep it going.
+func (p *party) begins() (k known) {
+	p.t.Helper()
+	if p.join(); !p.in {
+		p.t.Fatalf("%s is refused over %s: %s", p.name, p.transport, p.all.Bytes())
+	}
+	p.response(p.tool("write", p.name+":secret", "", ""))
+	p.response(p.ask("tools/list", `{"_meta":{}}`, ""))
+	p.underKey(1)
+	k.call = p.tool("hold", p.name+":held", "", "held")
+	p.await("progress", func(m *jsonrpc.Message) bool { return m.Method == "notifications/progress" })
+	if !p.at.shared {
+		p.listen()
+		if !p.at.process || !p.modern() { // on stdio a question does not say which call it is of
+			k.asking = p.tool("ask", p.name+":asks", "", "")
+			k.question = p.asked(k.asking)
+		}
+		if !p.at.ownTasks {
+			k.task = p.task(p.name + ":task")
+		}
+	}
+	k.session = p.session
+	return k
+}
+
+// tries has another party do the same, and what it can with what it knows of the first. knows says that it
+// knows the secrets of the first, too: those of a principal are of no use to others.
+func (p *party) tries(k *known, knows bool) {
+	p.t.Helper()
+	if p.join(); !p.in && !p.modern() {
+		return // it has no session
+	}
+	p.in = p.response(p.tool("write", p.name+":mine", "", "")).Result != nil
+	p.response(p.ask("tools/list", `{"_meta":{}}`, ""))
+	p.underKey(1)
+	cancels := fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%s}}`, k.call)
+	p.send(cancels, "held")
+	if k.asking != "" {
+		p.send(strings.Replace(cancels, k.call, k.asking, 1), "")
+	}
+	if !p.modern() {
+		p.response(p.ask("requests/getStatus/all", `{}`, ""))
+		for id := range 5 {
+			p.send(fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"result":{"action":"accept","content":{"by":%q}}}`, id, p.name), "")
+		}
+		if !p.at.shared && !p.at.ownTasks && p.transport != "HTTP+SSE" {
+			p.response(p.ask("tasks/list", `{}`, ""))
+		}
+	}
+	if p.in && !p.at.shared {
+		p.listen()
+	}
+	if !knows {
+		return
+	}
+	if k.asking != "" {
+		p.answer(k.question, "victim:asks")
+	}
+	if k.task != "" {
+		for _, method := range []string{"tasks/get", "tasks/cancel"} {
+			if m := p.about(method, k.task); m.Error == nil {
+				p.t.Errorf("%s of another's: %s", method, m.Raw)
+			}
+		}
+	}
+	if k.session != "" {
+		h := p.headers()
+		h.Set("Mcp-Session-Id", k.session)
+		for method, body := range map[string]string{http.MethodGet: "", http.MethodPost: `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`, http.MethodDelete: ""} {
+			if status, _ := p.do(method, p.endpoint, h, body); status != http.StatusNotFound {
+				p.t.Errorf("%s with another's session id: %d", method, status)
+			}
+		}
+	}
+}
+
+// ends has the first party see the end of all that it began.
+func (p *party) ends(d *diary, k *known) {
+	p.t.Helper()
+	if !p.at.process {
+		eventually(p.t, "the call to be held", func() bool { return d.release(p.name + ":held") })
+		if m := p.response(k.call); !bytes.Contains(m.Result, []byte(p.name+":held")) {
+			p.t.Errorf("%s: the call ends with %s", p.name, m.Raw)
+		}
+	}
+	first := p.response(keyed)
+	if again := p.underKey(2); p.transport != "HTTP+SSE" && (again.Result == nil || !bytes.Equal(again.Result, first.Result)) {
+		p.t.Errorf("%s: under the key %s, and first %s", p.name, again.Raw, first.Raw)
+	}
+	if p.at.shared {
+		return
+	}
+	if call := k.asking; call != "" {
+		if again := p.answer(k.question, p.name+":asks"); again != "" {
+			call = again
+		}
+		m := p.await("result", func(m *jsonrpc.Message) bool {
+			return string(m.ID) == call && bytes.Contains(m.Result, []byte("answered"))
+		})
+		if !bytes.Contains(m.Result, []byte(p.name)) {
+			p.t.Errorf("%s: its question was answered: %s", p.name, m.Raw)
+		}
+	}
+	if k.task != "" {
+		if m := p.about("tasks/get", k.task); !bytes.Contains(m.Result, []byte(`"working"`)) {
+			p.t.Errorf("%s: its task: %s", p.name, m.Raw)
+		}
+	}
+}
+
+// TestApart plays the matrix.
+func TestApart(t *testing.T) {
+	t.Parallel()
+	firsts := map[identity][]identity{
+		{"", "victim"}:      {{"", ""}, {"", "wrong"}, {"", "other"}, {"mallory", "other"}},
+		{"alice", "victim"}: {{"", "other"}, {"", "victim"}, {"mallory", "other"}, {"trudy", "victim"}},
+	}
+	for name, on := range stages() {
+		for _, transport := range transports {
+			for first, others := range firsts {
+				t.Run(fmt.Sprintf("%s, %s, %v", name, transport, first), func(t *testing.T) {
+					t.Parallel()
+					play(t, &on, transport, first, others)
+				})
+			}
+		}
+	}
+}
+
+// Clients of one principal with two tokens are one, and have conversations of their own where the server
+// gets the tokens: what it says to one may not be for the rights of the other.
+func TestApartByToken(t *testing.T) {
+	t.Parallel()
+	for name, on := range stages() {
+		if !on.checks {
+			continue
+		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := newDiary()
+			in := enter(t, &on, d, "modern")
+			for _, token := range []string{"victim", "other", "victim"} {
+				p := in(token, identity{"alice", token})
+				p.join()
+				p.response(p.tool("write", token+":mine", "", ""))
+				for _, other := range []string{"victim", "other"} {
+					if other != token && p.has(other) {
+						t.Errorf("%v: %s", p.is, p.all.Bytes())
+					}
+				}
+			}
+			for _, what := range d.mixed() {
+				t.Errorf("in one conversation: %s", what)
+			}
+		})
+	}
+}
+
+// A request that the server did not take, for the client's token, may be made again under its key with
+// another token. One that it took may have run.
+func TestApartRefreshed(t *testing.T) {
+	t.Parallel()
+	for name, on := range stages() {
+		if !on.checks {
+			continue
+		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := newDiary()
+			in := enter(t, &on, d, "modern")
+			p := in("client", identity{"", "wrong"})
+			p.endpoint = on.endpoint
+			if m := p.response(p.tool("write", "same", "", "key")); m.Error == nil {
+				t.Fatalf("with a token that has expired: %s", m.Raw)
+			}
+			p.is.token = "new"
+			first := p.response(p.tool("write", "same", "", "key"))
+			again := p.response(p.tool("write", "same", "", "key"))
+			if first.Result == nil || !bytes.Equal(first.Result, again.Result) {
+				t.Errorf("with a new token: %s, and again: %s", first.Raw, again.Raw)
+			}
+			p.is.token = "newer"
+			if m := p.response(p.tool("write", "same", "", "key")); string(jsonrpc.Field(m.Error, "code")) != fmt.Sprint(protocol.CodeOutcomeUnknown) {
+				t.Errorf("with a newer token: %s", m.Raw)
+			}
+			p.is.token = "new"
+			if m := p.response(p.tool("write", "same", "", "key")); !bytes.Equal(first.Result, m.Result) {
+				t.Errorf("with the token that it was made with: %s", m.Raw)
+			}
+			if n := strings.Count(fmt.Sprint(d.written()), "same"); n != 1 {
+				t.Errorf("it ran %d times", n)
+			}
+		})
+	}
+}
+
+// written returns all that clients have written.
+func (d *diary) written() (all []string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, p := range d.pages {
+		all = append(all, p.notes...)
+	}
+	return all
+}
+
+// enter begins a stage. in makes a client of it.
+func enter(t *testing.T, on *stage, d *diary, transport string) (in func(name string, is identity) *party) {
+	t.Helper()
+	front := httptest.NewServer(on.begin(t, d, &holdfast.Options{
+		Logger: slog.New(slog.DiscardHandler), TaskAfter: time.Millisecond, Principal: func(r *http.Request) string { return r.Header.Get("Who") },
+	}))
+	ctx, stop := context.WithCancel(context.Background())
+	t.Cleanup(func() {
+		stop()
+		front.CloseClientConnections()
+		front.Close()
+	})
+	return func(name string, is identity) *party {
+		return &party{t: t, is: is, name: name, transport: transport, at: on, base: front.URL, ctx: ctx, change: make(chan struct{})}
+	}
+}
+
+func play(t *testing.T, on *stage, transport string, first identity, others []identity) {
+	d := newDiary()
+	in := enter(t, on, d, transport)
+	one := in("victim", first)
+	k := one.begins()
+	var all []*party
+	for i, is := range others {
+		p := in(fmt.Sprint("other", i), is)
+		all = append(all, p)
+		p.tries(&k, first.who != "")
+	}
+	if !on.shared { // what would have been heard, was heard before the own change
+		one.touch("secret change")
+		for _, p := range all {
+			if p.in {
+				p.touch("own change")
+			}
+		}
+	}
+	one.ends(d, &k)
+	for _, p := range all {
+		if p.has("victim:") {
+			t.Errorf("%v has got what is another's: %s", p.is, p.all.Bytes())
+		}
+		if may := !on.checks || p.is.token != "" && p.is.token != "wrong"; p.in != may {
+			t.Errorf("%v has begun: %v; %s", p.is, p.in, p.all.Bytes())
+		}
+		if one.has(p.name) {
+			t.Errorf("the first has got what is of %v: %s", p.is, one.all.Bytes())
+		}
+	}
+	for _, what := range d.mixed() {
+		t.Errorf("in one conversation: %s", what)
+	}
+}
