@@ -98,7 +98,7 @@ type measured struct {
 func newMeasured(t *testing.T, with ...func(*holdfast.Options)) *measured {
 	t.Helper()
 	m := &measured{backend: &exact{held: make(chan struct{})}}
-	o := &holdfast.Options{Logger: slog.New(slog.DiscardHandler), UpgradeAfter: time.Minute, KeepAlive: -1}
+	o := &holdfast.Options{Logger: slog.New(slog.DiscardHandler), UpgradeAfter: time.Minute, KeepAlive: -1, Eras: holdfast.ErasBoth}
 	for _, set := range with {
 		set(o)
 	}
@@ -181,6 +181,7 @@ func TestAllocationsOfModernCall(t *testing.T) {
 	server.AddTool(&mcp.Tool{Name: "echo", InputSchema: map[string]any{"type": "object"}},
 		func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) { return done, nil })
 	m := &measured{Handler: holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, &holdfast.Options{
+		Eras:   holdfast.ErasBoth,
 		Logger: slog.New(slog.DiscardHandler),
 	})}
 	t.Cleanup(func() { _ = m.Shutdown(t.Context()) })

@@ -12,8 +12,8 @@
 //
 //	handler := holdfast.NewHandler(getServer, nil)
 //
-// Clients need no change: they resume with the means of the protocol, such as
-// Last-Event-ID. [NewBackendHandler] serves what is not a go-sdk server: commands that
+// Clients need no change, and keep their sessions: they resume with the means of the protocol, such as
+// Last-Event-ID. docs/go-sdk.md has the counterpart of each option of the go-sdk's handler. [NewBackendHandler] serves what is not a go-sdk server: commands that
 // speak MCP on stdio, or functions that answer raw messages. [Options] has the limits, the
 // store, authorization and webhooks. A call whose outcome cannot be known, because its
 // server was lost while it ran, fails with an error that says so.

@@ -52,7 +52,8 @@ type Handler struct {
 }
 
 // NewHandler returns a handler for servers of the official go-sdk. It takes the place of
-// mcp.NewStreamableHTTPHandler: getServer returns the server of a new session. It may
+// mcp.NewStreamableHTTPHandler, and clients have the era and the sessions that they had there
+// (Options.Eras): getServer returns the server of a new session. It may
 // return the same server each time, and nil refuses the session with status 400. It may be
 // called concurrently. opts may be nil. The caller must call [Handler.Shutdown].
 func NewHandler(getServer func(*http.Request) *mcp.Server, opts *Options) *Handler {
@@ -123,7 +124,7 @@ func NewBackendHandler(b backend.Backend, opts *Options) *Handler {
 		MaxBody:         o.MaxBody,
 		Flight:          flight,
 		Stateless:       o.Stateless,
-		LegacyOnly:      o.LegacyOnly,
+		Eras:            serverEras(&o),
 		AllowedOrigins:  o.AllowedOrigins,
 		AllowedHosts:    o.AllowedHosts,
 		TrustedProxies:  o.TrustedProxies,

@@ -37,7 +37,7 @@ type limited struct {
 func newLimited(t *testing.T, b message.Handler, set func(*holdfast.Options)) *limited {
 	t.Helper()
 	l := &limited{t: t}
-	o := &holdfast.Options{Logger: slog.New(slog.DiscardHandler), UpgradeAfter: time.Minute,
+	o := &holdfast.Options{Logger: slog.New(slog.DiscardHandler), UpgradeAfter: time.Minute, Eras: holdfast.ErasBoth,
 		Principal: func(r *http.Request) string { return r.Header.Get("X-User") }}
 	set(o)
 	l.handler = holdfast.NewBackendHandler(message.New(b), o)

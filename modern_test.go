@@ -26,7 +26,7 @@ func TestEras(t *testing.T) {
 		}
 		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: "thanks"}}}, nil, nil
 	})
-	for revision, o := range map[string]*holdfast.Options{"2026-07-28": nil, "2025-11-25": {LegacyOnly: true}} {
+	for revision, o := range map[string]*holdfast.Options{"2026-07-28": {Eras: holdfast.ErasBoth}, "2025-11-25": nil} {
 		t.Run(revision, func(t *testing.T) {
 			t.Parallel()
 			h := holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, o)

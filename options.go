@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -13,6 +14,7 @@ import (
 	"holdfast/backend"
 	"holdfast/internal/budget"
 	"holdfast/internal/lograte"
+	"holdfast/internal/server"
 	"holdfast/stream"
 	"holdfast/webhook"
 )
@@ -50,6 +52,24 @@ const (
 	// RoleWorker owns sessions, and is reached through the Store's engine alone: requests that
 	// come to [Handler.ServeHTTP] are answered with status 503.
 	RoleWorker = "worker"
+)
+
+// Which clients are served in which era of the protocol: the values of Options.Eras. In the legacy era
+// (revisions up to 2025-11-25) a client has a session, and its calls survive the connection. In the
+// modern era (2026-07-28 and later) each request stands alone, and the end of its connection cancels
+// it, unless it has become a task.
+const (
+	// ErasAuto serves every request in its era, except that server/discover, by which clients choose
+	// the modern era, is refused. A client that knows both eras then goes on with initialize. It
+	// is answered if the client declares tasks (the extension io.modelcontextprotocol/tasks), or
+	// if there are no sessions (Stateless).
+	ErasAuto = "auto"
+	// ErasBoth serves every request in its era.
+	ErasBoth = "both"
+	// ErasLegacy refuses modern requests.
+	ErasLegacy = "legacy"
+	// ErasModern refuses legacy requests, and with them HTTP+SSE, WebSockets and pipes.
+	ErasModern = "modern"
 )
 
 // Options configure a [Handler]. The zero value is useful, and the zero value of each
@@ -142,9 +162,11 @@ type Options struct {
 	// machine's memory), and at most 1 GiB. A Store that is given bounds what it keeps
 	// by itself: give [holdfast/engine.Options] the same Memory and MaxShare.
 	Memory int64
-	// LegacyOnly refuses revision 2026-07-28 and later, so that clients that know older
-	// revisions too fall back on those: their calls outlive a connection, which by the
-	// rules of 2026-07-28 ends the call that it is made on.
+	// Eras says which clients are served in which era of the protocol: ErasAuto, ErasBoth, ErasLegacy
+	// or ErasModern. By default it is ErasLegacy, and ErasBoth if Stateless is set: the era in which
+	// the go-sdk's handler would answer the same client. docs/eras.md has what each client gets.
+	Eras string
+	// LegacyOnly is the same as ErasLegacy, for programs that were written before Eras.
 	LegacyOnly bool
 	// Stateless serves without sessions: each POST stands alone, and nothing can be
 	// resumed.
@@ -243,9 +265,33 @@ func (o *Options) boundLog() {
 	o.Logger = slog.New(lograte.New(o.Logger.Handler()))
 }
 
+// eras returns what Eras stands for.
+func (o *Options) eras() string {
+	switch {
+	case o.LegacyOnly:
+		return ErasLegacy
+	case slices.Contains([]string{ErasAuto, ErasBoth, ErasLegacy, ErasModern}, o.Eras):
+		return o.Eras
+	case o.Eras != "":
+		o.Logger.Error("Options.Eras is not one that is known: the default holds", "eras", o.Eras)
+	}
+	if o.Stateless {
+		return ErasBoth
+	}
+	return ErasLegacy
+}
+
+// serverEras returns the choice that Options.Eras names, once its default is set.
+func serverEras(o *Options) server.Eras {
+	return map[string]server.Eras{
+		ErasAuto: server.ErasAuto, ErasBoth: server.ErasBoth, ErasLegacy: server.ErasLegacy, ErasModern: server.ErasModern,
+	}[o.Eras]
+}
+
 // defaults sets the fields that were not given and whose default is not known below.
 func (o *Options) defaults(b backend.Backend) {
 	o.boundLog()
+	o.Eras = o.eras()
 	if o.Principal == nil {
 		o.Principal = tokenUser
 	}

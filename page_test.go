@@ -38,7 +38,7 @@ func TestOperatorCancels(t *testing.T) {
 			var audit bytes.Buffer
 			mux := http.NewServeMux()
 			h := holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, &holdfast.Options{
-				Logger: slog.New(slog.DiscardHandler), Audit: slog.NewJSONHandler(&audit, nil), Page: mux, PageToken: "secret", Response: holdfast.ResponseSSE,
+				Logger: slog.New(slog.DiscardHandler), Audit: slog.NewJSONHandler(&audit, nil), Page: mux, PageToken: "secret", Response: holdfast.ResponseSSE, Eras: holdfast.ErasBoth,
 			})
 			mux.Handle("/mcp", h)
 			s := httptest.NewServer(mux)

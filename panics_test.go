@@ -177,6 +177,7 @@ func newPanicNodes(t *testing.T, kind string) *panicNodes {
 	}
 	for range 2 {
 		o := &holdfast.Options{
+			Eras:   holdfast.ErasBoth,
 			Store:  durable.New(engine.Open(), durable.Options{Logger: slog.New(slog.DiscardHandler)}),
 			Logger: slog.New(panicLog{slog.DiscardHandler, &n.logged}),
 			Principal: func(r *http.Request) string {

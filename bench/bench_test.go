@@ -108,8 +108,8 @@ var rivals = []rival{
 func both(newHandler func(*holdfast.Options) *holdfast.Handler) (http.Handler, func()) {
 	mux := http.NewServeMux()
 	quiet := slog.New(slog.DiscardHandler)
-	auto := newHandler(&holdfast.Options{Logger: quiet})
-	sse := newHandler(&holdfast.Options{Response: holdfast.ResponseSSE, Logger: quiet})
+	auto := newHandler(&holdfast.Options{Logger: quiet, Eras: holdfast.ErasBoth})
+	sse := newHandler(&holdfast.Options{Response: holdfast.ResponseSSE, Logger: quiet, Eras: holdfast.ErasBoth})
 	mux.Handle("/auto", auto)
 	mux.Handle("/sse", sse)
 	return mux, func() {

@@ -82,7 +82,7 @@ func observed(b *testing.B, kind string) func() {
 	if !ok {
 		backend, kind = "message", backend
 	}
-	o := &holdfast.Options{Logger: slog.New(slog.DiscardHandler)}
+	o := &holdfast.Options{Logger: slog.New(slog.DiscardHandler), Eras: holdfast.ErasBoth}
 	switch kind {
 	case "none":
 	case "page":

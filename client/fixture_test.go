@@ -143,6 +143,7 @@ func newWorld(t *testing.T, way way, seed uint64) *world {
 	mcp.AddTool(w.server, &mcp.Tool{Name: "work"}, w.work)
 	mcp.AddTool(w.server, &mcp.Tool{Name: "safe", Annotations: &mcp.ToolAnnotations{IdempotentHint: true}}, w.work)
 	o := way.server
+	o.Eras = holdfast.ErasBoth
 	o.Retry, o.KeepAlive, o.Logger = 10*time.Millisecond, 200*time.Millisecond, w.trace.logger("server")
 	w.handler = holdfast.NewHandler(func(*http.Request) *mcp.Server { return w.server }, &o)
 	mux := http.NewServeMux()

@@ -233,10 +233,13 @@ func TestCutAtBytes(t *testing.T) {
 // go on with the newest that both know: without a word of it as an error, and whatever the
 // answers look like.
 func TestProbe(t *testing.T) {
-	for _, flags := range [][]string{nil, {"--response", "json"}, {"--response", "sse"}, {"--stateless"}, {"--legacy-only"}} {
-		revision := "2026-07-28"
-		if slices.Contains(flags, "--legacy-only") {
-			revision = "2025-11-25"
+	for _, flags := range [][]string{
+		nil, {"--response", "json"}, {"--response", "sse"}, {"--legacy-only"}, {"--eras", "legacy"},
+		{"--stateless"}, {"--eras", "both"}, {"--eras", "both", "--response", "json"}, {"--eras", "both", "--response", "sse"}, {"--eras", "modern"},
+	} {
+		revision := "2025-11-25" // in which its calls survive a cut
+		if slices.Contains(flags, "both") || slices.Contains(flags, "modern") || slices.Contains(flags, "--stateless") {
+			revision = "2026-07-28"
 		}
 		t.Run(strings.Join(append(flags, "serve"), " "), func(t *testing.T) {
 			t.Parallel()

@@ -133,7 +133,7 @@ func libraryNode(args []string) {
 	role := fs.String("role", holdfast.RoleBoth, "")
 	_ = fs.Parse(args) // exits
 	err := serveLibrary(*listen, *admin, *store, *drain, fs.Arg(0), &holdfast.Options{
-		Retry: *retry, SessionTTL: *ttl, Keep: *keep, TaskAfter: *taskAfter, MaxWait: *maxWait, Role: *role,
+		Retry: *retry, SessionTTL: *ttl, Keep: *keep, TaskAfter: *taskAfter, MaxWait: *maxWait, Role: *role, Eras: holdfast.ErasBoth,
 		Principal: func(r *http.Request) string { return r.Header.Get("User") },
 	})
 	if err != nil {

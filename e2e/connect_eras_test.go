@@ -62,10 +62,10 @@ func reachedServers() map[string]struct {
 	}
 	return map[string]server{
 		"holdfast": {peer: eraPeer{checks: fixture()}, url: func(t *testing.T) string {
-			return servePeer(t, &eraPeer{}, nil)
+			return servePeer(t, &eraPeer{}, &holdfast.Options{Eras: holdfast.ErasBoth})
 		}},
 		"holdfast, legacy only": {legacy: true, peer: eraPeer{checks: fixture()}, url: func(t *testing.T) string {
-			return servePeer(t, &eraPeer{}, &holdfast.Options{LegacyOnly: true})
+			return servePeer(t, &eraPeer{}, &holdfast.Options{Eras: holdfast.ErasLegacy})
 		}},
 		"go-sdk": {legacy: true, peer: eraPeer{checks: fixture()}, url: func(t *testing.T) string { return eraURL(t, false, nil) }},
 		"go-sdk, modern only": {modern: true, peer: eraPeer{checks: fixture()}, url: func(t *testing.T) string {

@@ -95,7 +95,7 @@ func TestErasAuthorization(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			g := newGuarded(t, o)
-			p := serve(t, "--upstream", g.url, "--upstream-auth", "passthrough")
+			p := serve(t, "--eras", "both", "--upstream", g.url, "--upstream-auth", "passthrough")
 			g.resource.Store(&p.URL)
 			_, challenge := challenged(t, g.url, "", false)
 			if !strings.Contains(challenge, "resource_metadata=") {

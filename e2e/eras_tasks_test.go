@@ -33,7 +33,7 @@ func TestErasTasks(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			url := servePeer(t, &eraPeer{open: test.open}, &holdfast.Options{TaskAfter: 300 * time.Millisecond})
+			url := servePeer(t, &eraPeer{open: test.open}, &holdfast.Options{TaskAfter: 300 * time.Millisecond, Eras: holdfast.ErasAuto})
 			config, err := json.Marshal(map[string]string{"url": url})
 			if err != nil {
 				t.Fatal(err)

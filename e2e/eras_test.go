@@ -144,7 +144,7 @@ func TestErasMatrix(t *testing.T) {
 				t.Parallel()
 				few <- struct{}{}
 				defer func() { <-few }()
-				url := servePeer(t, &peer, nil)
+				url := servePeer(t, &peer, &holdfast.Options{Eras: holdfast.ErasBoth})
 				all := make(map[string]eraSeen)
 				for who, client := range eraClients() {
 					if strings.Contains(who, "TypeScript") {

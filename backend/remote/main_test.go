@@ -75,7 +75,7 @@ func front(t *testing.T, url string, opts *remote.Options, hopts *holdfast.Optio
 	if hopts != nil {
 		ho = *hopts
 	}
-	ho.Logger = o.Logger
+	ho.Logger, ho.Eras = o.Logger, holdfast.ErasBoth
 	h := holdfast.NewBackendHandler(remote.New(url, &o), &ho)
 	server := httptest.NewServer(h)
 	t.Cleanup(func() {

@@ -118,7 +118,7 @@ func TestAuthorizationOfWebSocket(t *testing.T) {
 	t.Parallel()
 	var inner *holdfast.Handler
 	w := begin(t, nil, func(s *mcp.Server) http.Handler {
-		inner = holdfast.NewHandler(func(*http.Request) *mcp.Server { return s }, nil)
+		inner = holdfast.NewHandler(func(*http.Request) *mcp.Server { return s }, &holdfast.Options{Eras: holdfast.ErasBoth})
 		return inner
 	})
 	t.Cleanup(func() { shutdown(inner) })

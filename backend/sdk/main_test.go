@@ -33,6 +33,7 @@ func serve(t *testing.T, server *mcp.Server, wrap func(http.Handler) http.Handle
 func serveFunc(t *testing.T, getServer func(*http.Request) *mcp.Server, wrap func(http.Handler) http.Handler) string {
 	t.Helper()
 	h := holdfast.NewHandler(getServer, &holdfast.Options{
+		Eras:   holdfast.ErasBoth,
 		Retry:  20 * time.Millisecond,
 		Logger: slog.New(slog.DiscardHandler),
 	})

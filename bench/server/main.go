@@ -77,7 +77,7 @@ func serve(addr, backend string, retry time.Duration, observed bool, sampled flo
 		"/mcp-json": holdfast.ResponseJSON,
 		"/mcp-sse":  holdfast.ResponseSSE,
 	} {
-		o := &holdfast.Options{Response: response, Retry: retry, TaskAfter: taskAfter}
+		o := &holdfast.Options{Response: response, Retry: retry, TaskAfter: taskAfter, Eras: holdfast.ErasBoth}
 		observe(o, path)
 		traced(o)
 		h := newHandler(o)

@@ -57,7 +57,8 @@ type serveFlags struct {
 	memory          byteSize // 0: the default of [holdfast.Options]
 	origins, hosts  []string
 	stateless       bool
-	legacyOnly      bool
+	eras            choice
+	legacyOnly      bool // --eras legacy
 	upstream        upstreamFlags
 	config          configFlags
 	command         commandFlags
@@ -72,7 +73,7 @@ type serveFlags struct {
 }
 
 func newServe() *cobra.Command {
-	f := serveFlags{maxBody: 4 << 20, response: choice{"auto", []string{"auto", "json", "sse"}}, upstream: newUpstreamFlags(), role: newRoleFlags()}
+	f := serveFlags{maxBody: 4 << 20, response: choice{"auto", []string{"auto", "json", "sse"}}, eras: newEras(), upstream: newUpstreamFlags(), role: newRoleFlags()}
 	cmd := &cobra.Command{
 		Use:   "serve [flags] --demo\n  holdfast serve [flags] --upstream URL\n  holdfast serve [flags] --config FILE\n  holdfast serve [flags] -- COMMAND ARG...",
 		Short: "Serve an MCP server over Streamable HTTP",
@@ -128,7 +129,8 @@ With --config it serves all servers of a host's configuration file, each at /NAM
 	fs.StringArrayVar(&f.origins, "allow-origin", nil, "web `origin` whose pages may connect (can be repeated; * for any)")
 	fs.StringArrayVar(&f.hosts, "allow-host", nil, "`host` name that clients may use (can be repeated; * for any)")
 	fs.BoolVar(&f.stateless, "stateless", false, "serve without sessions: requests are independent")
-	fs.BoolVar(&f.legacyOnly, "legacy-only", false, "refuse revision 2026-07-28: clients use an older one, in which a call outlives its connection")
+	fs.Var(&f.eras, "eras", "which clients may speak revision 2026-07-28, in which a cut connection ends a call; auto: all, but those that also know an older one and no tasks are led to that; both: all; legacy: none; modern: it is the only one")
+	fs.BoolVar(&f.legacyOnly, "legacy-only", false, "the same as --eras legacy")
 	f.upstream.add(cmd)
 	f.config.add(cmd)
 	f.command.add(fs)
@@ -141,6 +143,7 @@ With --config it serves all servers of a host's configuration file, each at /NAM
 	f.webhook.add(fs)
 	groupFlags(cmd, serveGroups())
 	_ = cmd.RegisterFlagCompletionFunc("response", f.response.complete) // fails for unknown flags only
+	_ = cmd.RegisterFlagCompletionFunc("eras", f.eras.complete)
 	return cmd
 }
 
@@ -151,6 +154,12 @@ func (f *serveFlags) check(command []string) error {
 	}
 	if err := errors.Join(f.upstream.check(&f.role), f.config.check(), f.command.check(command), f.tls.check(), f.auth.check(&f.upstream, &f.tls, &f.role), f.limits.check(), f.audit.check(), f.role.check(f.store, f.stateless)); err != nil {
 		return err
+	}
+	if f.legacyOnly {
+		if f.eras.value != "auto" && f.eras.value != "legacy" {
+			return usagef("--legacy-only stands for --eras legacy, and not for --eras %s: choose one", f.eras.value)
+		}
+		f.eras.value = "legacy"
 	}
 	for name, p := range map[string]string{"--path": f.path, "--sse-path": f.ssePath} {
 		if p != "" && (!strings.HasPrefix(p, "/") || path.Clean(p) != p || strings.ContainsAny(p, " ?#{}")) {
@@ -205,6 +214,16 @@ func (f *serveFlags) check(command []string) error {
 	return err
 }
 
+// newEras returns the value of --eras.
+func newEras() choice {
+	return choice{holdfast.ErasAuto, []string{holdfast.ErasAuto, holdfast.ErasBoth, holdfast.ErasLegacy, holdfast.ErasModern}}
+}
+
+// hasPair reports whether clients of revision 2024-11-05 are served, which need a session.
+func (f *serveFlags) hasPair() bool {
+	return f.ssePath != "" && !f.stateless && f.eras.value != holdfast.ErasModern
+}
+
 // messagesPath returns the path to which clients of revision 2024-11-05 post messages.
 func (f *serveFlags) messagesPath() string { return path.Join(path.Dir(f.ssePath), "messages") }
 
@@ -239,7 +258,7 @@ func (f *serveFlags) options() *holdfast.Options {
 		MaxBody:         int64(f.maxBody),
 		Memory:          int64(f.memory),
 		Stateless:       f.stateless,
-		LegacyOnly:      f.legacyOnly,
+		Eras:            f.eras.value,
 		AllowedOrigins:  f.origins,
 		AllowedHosts:    f.hosts,
 		Webhooks:        f.webhooks,
@@ -355,7 +374,7 @@ func (f *serveFlags) greet(out io.Writer, at net.Addr, many *configured) {
 	}
 	url := f.tls.scheme() + "://" + addr + f.path
 	fmt.Fprintf(out, "Serving MCP at %s\n", url)
-	if f.ssePath != "" && !f.stateless {
+	if f.hasPair() {
 		fmt.Fprintf(out, "  and for 2024-11-05 clients at %s://%s%s\n", f.tls.scheme(), addr, f.ssePath)
 	}
 	if f.upstream.url != "" {

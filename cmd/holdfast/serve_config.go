@@ -282,7 +282,7 @@ func (f *serveFlags) checkServed(command []string) error {
 // routes returns what is served at which path. It begins to watch a configuration file, until
 // ctx ends.
 func (f *serveFlags) routes(ctx context.Context, handler *holdfast.Handler, many *configured) http.Handler {
-	pairs := f.ssePath != "" && !f.stateless
+	pairs := f.hasPair()
 	if many != nil {
 		many.watch(ctx)
 		return f.auth.routes(func(path string) bool { return many.set.Serves(path, pairs) }, many.set, many.set.Handler(handler, pairs))

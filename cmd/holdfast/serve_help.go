@@ -26,7 +26,7 @@ func serveGroups() []flagGroup {
 		{"The server behind --upstream", "upstream-wait upstream-header upstream-auth upstream-token-url upstream-client-id upstream-client-secret-file upstream-scopes upstream-audience upstream-resource"},
 		{"Variables of --config", "input workspace"},
 		{"For operators", "admin admin-token audit audit-arguments trace-parent webhook-secret webhook-allow"},
-		{"Protocol", "response upgrade-after retry keepalive ping-after legacy-only"},
+		{"Protocol", "eras response upgrade-after retry keepalive ping-after legacy-only"},
 	}
 }
 

@@ -20,7 +20,7 @@ import (
 func TestFixture(t *testing.T) {
 	ctx := t.Context()
 	fixture := newServer()
-	handler := holdfast.NewHandler(func(*http.Request) *mcp.Server { return fixture }, nil)
+	handler := holdfast.NewHandler(func(*http.Request) *mcp.Server { return fixture }, options())
 	server := httptest.NewServer(handler)
 	defer server.Close()
 	defer func() { _ = handler.Shutdown(ctx) }()

@@ -15,7 +15,7 @@ import (
 // A modern request of a fixture's tool, as a client without the SDK makes it.
 func TestPerRequest(t *testing.T) {
 	fixture := newServer()
-	handler := holdfast.NewHandler(func(*http.Request) *mcp.Server { return fixture }, nil)
+	handler := holdfast.NewHandler(func(*http.Request) *mcp.Server { return fixture }, options())
 	server := httptest.NewServer(handler)
 	defer server.Close()
 	defer func() { _ = handler.Shutdown(t.Context()) }()

@@ -21,8 +21,10 @@ const (
 
 const extensionTasks = "io.modelcontextprotocol/tasks"
 
-// options has calls be tasks soon, as the suite waits for each.
-func options() *holdfast.Options { return &holdfast.Options{TaskAfter: taskAfter} }
+// options serve all revisions of the suite, and have calls be tasks soon, as the suite waits for each.
+func options() *holdfast.Options {
+	return &holdfast.Options{TaskAfter: taskAfter, Eras: holdfast.ErasBoth}
+}
 
 type greetArgs struct {
 	Name string `json:"name"`

@@ -8,6 +8,9 @@
 // to call, its arguments and what its result must say; "seen" in the report has by the same
 // names "yes", or what went wrong.
 //
+// With "tasks" the client of sdk 2 declares that it knows tasks. With "refusable" a client that does
+// not get a connection reports the revision "refused", and its error.
+//
 // If "command" is there, an array, the server is that process, on stdio.
 //
 // The client answers every question with {"name": "Ada"}, has the root file:///home, and a model
@@ -28,7 +31,8 @@ const answers = {
   "sampling/createMessage": () => ({ model: "m", role: "assistant", content: { type: "text", text: "hello" } }),
   "roots/list": () => ({ roots: [{ uri: "file:///home" }] }),
 };
-const capabilities = { elicitation: { form: {} }, sampling: {}, roots: {} };
+const extensions = config.tasks ? { extensions: { "io.modelcontextprotocol/tasks": {} } } : {};
+const capabilities = { elicitation: { form: {} }, sampling: {}, roots: {}, ...extensions };
 const heard = { logs: [], updated: [], lists: 0 };
 const hears = {
   "notifications/message": (n) => heard.logs.push(n.params.data),
@@ -67,7 +71,11 @@ function connected() {
 }
 
 const { client, transport } = connected();
-await client.connect(transport);
+await client.connect(transport).catch((error) => {
+  if (!config.refusable) throw error;
+  console.log(JSON.stringify({ revision: "refused", error: error.message }));
+  process.exit(0);
+});
 const revision = config.sdk === 2 ? client.getNegotiatedProtocolVersion() : transport.protocolVersion;
 const modern = revision >= "2026";
 

@@ -47,7 +47,8 @@ async function rawDispatch(request, options = {}) {
 }
 
 async function open() {
-  const client = new Client(clientInfo, { capabilities: clientCapabilities, versionNegotiation: { mode: { pin: protocolVersion } } });
+  const capabilities = { ...clientCapabilities, extensions: { "io.modelcontextprotocol/tasks": {} } };
+  const client = new Client(clientInfo, { capabilities, versionNegotiation: { mode: { pin: protocolVersion } } });
   await client.connect(new StreamableHTTPClientTransport(new URL(url)));
   const session = createTaskSessionFromClient(client, {
     endpointId: "holdfast",

@@ -296,7 +296,7 @@ func TestCancelTakenOver(t *testing.T) {
 		}
 		return nil, nil, ctx.Err()
 	})
-	h := holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, &holdfast.Options{Retry: 10 * time.Millisecond})
+	h := holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, &holdfast.Options{Retry: 10 * time.Millisecond, Eras: holdfast.ErasBoth})
 	s := httptest.NewServer(h)
 	t.Cleanup(func() {
 		close(tested)

@@ -60,7 +60,7 @@ func countServer(t *testing.T) (url string, halt *atomic.Bool) {
 // serve serves a server over HTTP until the test ends.
 func serve(t *testing.T, server *mcp.Server) string {
 	t.Helper()
-	h := holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, &holdfast.Options{Retry: 10 * time.Millisecond})
+	h := holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, &holdfast.Options{Retry: 10 * time.Millisecond, Eras: holdfast.ErasBoth})
 	s := httptest.NewServer(h)
 	t.Cleanup(func() {
 		ctx, stop := context.WithCancel(context.Background())

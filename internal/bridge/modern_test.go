@@ -95,7 +95,7 @@ func kinds(t *testing.T, let, late <-chan struct{}) map[string]string {
 		return server
 	}
 	urls := map[string]string{"holdfast": serve(t, make())}
-	old := holdfast.NewHandler(func(*http.Request) *mcp.Server { return make() }, &holdfast.Options{LegacyOnly: true, Retry: 10 * time.Millisecond})
+	old := holdfast.NewHandler(func(*http.Request) *mcp.Server { return make() }, &holdfast.Options{Eras: holdfast.ErasLegacy, Retry: 10 * time.Millisecond})
 	urls["legacy"] = serveHandler(t, old, old.Shutdown)
 	server := make()
 	only := mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, &mcp.StreamableHTTPOptions{Stateless: true})

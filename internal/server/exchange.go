@@ -162,13 +162,14 @@ func (h *Handler) endpoint(w http.ResponseWriter, r *http.Request) {
 func (h *Handler) decode(w http.ResponseWriter, x *exchange) bool {
 	r := x.r
 	switch {
-	case r.Method != http.MethodPost && isModernHeader(r) && h.opts.LegacyOnly:
+	case r.Method != http.MethodPost && isModernHeader(r) && h.opts.Eras == ErasLegacy:
 		h.reject(w, http.StatusBadRequest, unsupported(protocol.V20260728))
 		return false
 	case r.Method != http.MethodPost && isModernHeader(r):
 		w.Header().Set("Allow", "POST, OPTIONS")
 		h.reject(w, http.StatusMethodNotAllowed, errf(codeInvalid, "protocol revision %s has POST only", protocol.V20260728))
 		return false
+	case r.Method != http.MethodPost && h.refusesLegacy() && x.from == nil: // all of it is about sessions
 	case r.Method == http.MethodPost && r.URL.RawQuery != "" && streamParam(r) != "":
 		return h.decodeAnswers(w, x)
 	case r.Method == http.MethodPost:

@@ -228,8 +228,8 @@ func (h *Handler) startStream(x *exchange, o *outcome) (err error) {
 // the stream that waits for them (SEP-1335, "Multi-turn requests"). If it is false the
 // request was answered.
 func (h *Handler) decodeAnswers(w http.ResponseWriter, x *exchange) (ok bool) {
-	if h.opts.Stateless {
-		h.reject(w, http.StatusNotFound, errf(codeInvalid, "a stateless endpoint has no stream URLs"))
+	if h.opts.Stateless || h.refusesLegacy() && x.from == nil {
+		h.reject(w, http.StatusNotFound, errf(codeInvalid, "an endpoint without sessions has no stream URLs"))
 		return false
 	}
 	if x.msgs, x.batch, ok = h.readPost(w, x.r); !ok {

@@ -65,7 +65,7 @@ type Options struct {
 	MaxBody         int64          // bytes of a request body, or of a message; 4 MiB
 	Flight          *budget.Flight // counts the bytes of requests on their way; nil: nobody does
 	Stateless       bool           // no sessions: each POST stands alone
-	LegacyOnly      bool           // revision 2026-07-28 is refused
+	Eras            Eras           // which clients are served in which era; ErasBoth
 	AllowedOrigins  []string       // beside the server's own; "*" allows any
 	AllowedHosts    []string       // beside loopback names on a loopback address; "*" allows any
 	TrustedProxies  []netip.Prefix // who are believed what address their client has
@@ -227,9 +227,12 @@ func (h *Handler) guard(w http.ResponseWriter, r *http.Request, methods string) 
 	return passes
 }
 
+// hasNoSessions reports whether clients have no sessions here.
+func (h *Handler) hasNoSessions() bool { return h.opts.Stateless || h.refusesLegacy() }
+
 // allow lists the methods that the endpoint has.
 func (h *Handler) allow() string {
-	if h.opts.Stateless {
+	if h.hasNoSessions() {
 		return "POST, OPTIONS"
 	}
 	return "GET, POST, DELETE, OPTIONS"

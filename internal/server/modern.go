@@ -28,6 +28,7 @@ type modern struct {
 	name         string // of what it is about, as its header repeats it, or ""
 	task         taskID // that it is about, if that is Holdfast's
 	tasks        bool   // calls become tasks here, if their clients know tasks
+	alone        bool   // legacy clients are refused here
 	resumes      bool   // its client can come back for it, see modernresume.go
 	follows      bool   // it is Holdfast's own, see taskfollow.go
 }
@@ -61,12 +62,13 @@ func isModernHeader(r *http.Request) bool {
 // answered.
 func (h *Handler) decodeModern(w http.ResponseWriter, x *exchange) bool {
 	x.purpose, x.secret, x.last = forModern, "", ""
-	x.modern = &modern{tasks: h.hasTasks()}
-	if h.opts.LegacyOnly {
+	x.modern = &modern{tasks: h.hasTasks(), alone: h.refusesLegacy()}
+	if e := h.refusesModern(x); e != nil {
 		if x.msgs[0].Kind == jsonrpc.Request {
 			x.modern.id = x.msgs[0].ID
 		}
-		h.rejectModern(w, x, http.StatusBadRequest, unsupported(protocol.V20260728))
+		h.sessions.RefusedModern(&x.msgs[0])
+		h.rejectModern(w, x, http.StatusBadRequest, e)
 		return false
 	}
 	if x.batch {
@@ -140,7 +142,7 @@ func (q *modern) read(header http.Header, m *jsonrpc.Message) (status int, _ *js
 		return http.StatusBadRequest, errf(protocol.CodeHeaderMismatch,
 			"the header MCP-Protocol-Version says %.40q, and params._meta %.40q", named[0], q.version)
 	case q.version != protocol.V20260728:
-		return http.StatusBadRequest, unsupportedModern(q.version)
+		return http.StatusBadRequest, q.unsupported()
 	}
 	switch {
 	case len(q.capabilities) == 0 || q.capabilities[0] != '{':
@@ -272,13 +274,14 @@ func statusOf(response, id []byte) int {
 	return http.StatusOK
 }
 
-// unsupportedModern is the error for a revision that is not served, of a client that knows
+// unsupported is the error for a revision that is not served, of a client that knows
 // server/discover.
-func unsupportedModern(version string) *jsonrpc.Error {
-	e := unsupported(version)
-	e.Data, _ = json.Marshal(map[string]any{
-		"supported": append([]string{protocol.V20260728}, protocol.Supported()...),
-		"requested": fmt.Sprintf("%.40s", version),
-	})
+func (q *modern) unsupported() *jsonrpc.Error {
+	supported := []string{protocol.V20260728}
+	if !q.alone {
+		supported = append(supported, protocol.Supported()...)
+	}
+	e := unsupported(q.version)
+	e.Data, _ = json.Marshal(map[string]any{"supported": supported, "requested": fmt.Sprintf("%.40s", q.version)})
 	return e
 }

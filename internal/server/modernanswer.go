@@ -195,10 +195,9 @@ func (x *exchange) own(response []byte) []byte {
 	switch method := x.method(); {
 	case method == protocol.MethodSubscriptions:
 		response = x.subscribed(response, "result")
-	case !x.modern.tasks:
 	case method == protocol.MethodDiscover:
-		response = withResume(withTasks(response))
-	case isTaskMethod(method):
+		response = x.modern.discovered(response)
+	case x.modern.tasks && isTaskMethod(method):
 		response = notMethod(response)
 	}
 	// As a rule the response begins as ours do, and has the id there.

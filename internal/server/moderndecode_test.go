@@ -190,17 +190,18 @@ func TestModernRefused(t *testing.T) {
 func TestModernSupported(t *testing.T) {
 	t.Parallel()
 	for what, c := range map[string]struct {
-		legacy bool
-		want   string
+		eras  server.Eras
+		asked string
+		want  string
 	}{
-		"both":   {false, `["2026-07-28","2025-11-25","2025-06-18","2025-03-26","2024-11-05"]`},
-		"legacy": {true, `["2025-11-25","2025-06-18","2025-03-26","2024-11-05"]`},
+		"both":            {server.ErasBoth, "2031-01-01", `["2026-07-28","2025-11-25","2025-06-18","2025-03-26","2024-11-05"]`},
+		"modern":          {server.ErasModern, "2031-01-01", `["2026-07-28"]`},
+		"legacy":          {server.ErasLegacy, "2026-07-28", `["2025-11-25","2025-06-18","2025-03-26","2024-11-05"]`},
+		"auto":            {server.ErasAuto, "2026-07-28", `["2025-11-25","2025-06-18","2025-03-26","2024-11-05"]`},
+		"auto, a new one": {server.ErasAuto, "2031-01-01", `["2025-11-25","2025-06-18","2025-03-26","2024-11-05"]`},
 	} {
-		n := newNode(t, config{server: server.Options{LegacyOnly: c.legacy}})
-		asked := "2031-01-01"
-		if c.legacy {
-			asked = "2026-07-28"
-		}
+		n := newNode(t, config{server: server.Options{Eras: c.eras}})
+		asked := c.asked
 		head := modernHead("server/discover", "")
 		head["MCP-Protocol-Version"] = "MCP-Protocol-Version: " + asked
 		r := (&peer{n: n}).craft(crafted{head: head, body: strings.ReplaceAll(modernBody("server/discover", "{}", "{}"), "2026-07-28", asked)}).all()
@@ -351,7 +352,7 @@ func TestModernParamsAgain(t *testing.T) {
 // TestModernLegacyOnly is what is answered to a modern request that is no POST.
 func TestModernLegacyOnly(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, config{server: server.Options{LegacyOnly: true}})
+	n := newNode(t, config{server: server.Options{Eras: server.ErasLegacy}})
 	for _, method := range []string{"GET", "DELETE"} {
 		r := (&peer{n: n}).open(method, "/mcp", "", "MCP-Protocol-Version: 2026-07-28").all()
 		if r.status != 400 || string(jsonrpc.Field(r.body, "error", "code")) != fmt.Sprint(codeUnsupported) {

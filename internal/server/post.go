@@ -27,6 +27,10 @@ func (h *Handler) decodePost(w http.ResponseWriter, x *exchange) bool {
 		x.principal = h.principal(x.r)
 		return h.decodeModern(w, x)
 	}
+	if h.refusesLegacy() && x.from == nil {
+		h.rejectLegacy(w, x)
+		return false
+	}
 	if !h.identify(w, x) {
 		return false
 	}

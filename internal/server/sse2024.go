@@ -24,7 +24,7 @@ func (h *Handler) SSE(messages string) http.Handler {
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		allow := "GET, POST, OPTIONS"
-		if h.opts.Stateless {
+		if h.hasNoSessions() {
 			allow = "OPTIONS" // the pair is nothing without a session
 		}
 		defer h.caught(w)
@@ -36,7 +36,7 @@ func (h *Handler) SSE(messages string) http.Handler {
 		if !h.guard(w, r, allow) {
 			return
 		}
-		if h.opts.Stateless || r.Method != http.MethodGet && r.Method != http.MethodPost {
+		if h.hasNoSessions() || r.Method != http.MethodGet && r.Method != http.MethodPost {
 			w.Header().Set("Allow", allow)
 			h.reject(w, http.StatusMethodNotAllowed, errf(codeInvalid, "method %s is not allowed here", r.Method))
 			return

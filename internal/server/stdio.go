@@ -31,6 +31,9 @@ func (h *Handler) ServeConn(ctx context.Context, r io.Reader, w io.Writer) (err 
 	if h.opts.Stateless {
 		return errors.New("a stateless handler has no sessions, and cannot serve a pair of pipes")
 	}
+	if h.refusesLegacy() {
+		return errors.New("a pair of pipes is served in the legacy era, which Options.Eras refuses")
+	}
 	if h.opts.Role != RoleBoth {
 		return errors.New("a door has no sessions, and a worker no clients: neither can serve a pair of pipes")
 	}

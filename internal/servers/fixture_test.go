@@ -51,7 +51,7 @@ func newFarm(t testing.TB, conf string, names ...string) *farm {
 	}
 	t.Cleanup(f.release)
 	f.set = servers.New(f.parse(conf), slog.New(slog.DiscardHandler))
-	handler := holdfast.NewBackendHandler(f.set, &holdfast.Options{Logger: slog.New(slog.DiscardHandler), Retry: 20 * time.Millisecond})
+	handler := holdfast.NewBackendHandler(f.set, &holdfast.Options{Logger: slog.New(slog.DiscardHandler), Retry: 20 * time.Millisecond, Eras: holdfast.ErasBoth})
 	front := httptest.NewServer(f.set.Handler(handler, true))
 	f.base = front.URL
 	t.Cleanup(func() {

@@ -25,7 +25,7 @@ func TestNodes(t *testing.T) {
 	begin := func() (n *farm, leave func()) {
 		n = &farm{t: t, set: servers.New(f.parse(`{"mcpServers": {"a": "$a", "b": "$b"}, "holdfast": {"merge": true}}`), quiet)}
 		store := durable.New(engine.Open(), durable.Options{Logger: quiet})
-		handler := holdfast.NewBackendHandler(n.set, &holdfast.Options{Logger: quiet, Store: store, Retry: 20 * time.Millisecond})
+		handler := holdfast.NewBackendHandler(n.set, &holdfast.Options{Logger: quiet, Store: store, Retry: 20 * time.Millisecond, Eras: holdfast.ErasBoth})
 		front := httptest.NewServer(n.set.Handler(handler, true))
 		n.base = front.URL
 		left := false

@@ -208,7 +208,7 @@ func (m *Manager) Carrier(r *http.Request, client *Client, revision, says string
 		}
 		m.carriers.mu.Unlock()
 		if !there {
-			m.beginCarrier(c, r)
+			m.beginCarrier(c, r, says)
 			return c.s, c.err
 		}
 		select {
@@ -270,8 +270,8 @@ func (m *Manager) serverFor(r *http.Request) (server any, err error) {
 	return b.ServerFor(r), nil
 }
 
-// beginCarrier begins the session of a carrier.
-func (m *Manager) beginCarrier(c *carrier, r *http.Request) {
+// beginCarrier begins the session of a carrier. says is as in [Manager.Carrier].
+func (m *Manager) beginCarrier(c *carrier, r *http.Request, says string) {
 	defer close(c.ready)
 	m.endIdleCarriers(c.key.tenant)
 	// Others wait for it too, if its first client leaves.
@@ -289,6 +289,7 @@ func (m *Manager) beginCarrier(c *carrier, r *http.Request) {
 		return
 	}
 	c.s.use.reserved.Add(1)
+	m.kinds.spoke(m.logger, time.Now(), infoOf(says), c.key.revision)
 	m.carriers.mu.Lock()
 	defer m.carriers.mu.Unlock()
 	if m.carriers.open[c.key] == c { // else it has ended

@@ -37,6 +37,8 @@ type Manager struct {
 	drain drain
 	running
 
+	kinds clientKinds
+
 	mu sync.RWMutex
 	sessionTables
 	places     places

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"slices"
+	"time"
 
 	"holdfast/backend"
 	"holdfast/internal/feature/handoff"
@@ -100,12 +101,19 @@ func (s *Session) responded(l *link, call *Call, m jsonrpc.Message) {
 		return // it was cancelled, and nobody wants it
 	}
 	noted, listed, list := false, false, s.tools.listed
+	var initialize []byte // if the session has begun with this
 	if rq.call.method == protocol.MethodInitialize {
 		s.revision = jsonrpc.String(jsonrpc.Field(m.Result, "protocolVersion"))
+		if s.revision != "" {
+			initialize = s.backend.initialize
+		}
 		s.offerTasks(m.Result)
 		noted = s.revision != "" && s.m.shared != nil
 	}
 	s.mu.Unlock()
+	if initialize != nil {
+		s.m.kinds.spoke(s.m.logger, time.Now(), jsonrpc.Field(initialize, "params", "clientInfo"), s.Revision())
+	}
 	adds := false
 	if rq.call.method == protocol.MethodToolsList {
 		listed = s.learnPage(rq, m.Result, list)

@@ -127,7 +127,7 @@ func result(t *testing.T, url, method, params string) (result []byte, before int
 // A modern client speaks with a legacy server, through all of Holdfast.
 func TestModernClient(t *testing.T) {
 	t.Parallel()
-	handler := holdfast.NewBackendHandler(message.New(&legacy{}), &holdfast.Options{Logger: slog.New(slog.DiscardHandler), Retry: time.Millisecond})
+	handler := holdfast.NewBackendHandler(message.New(&legacy{}), &holdfast.Options{Logger: slog.New(slog.DiscardHandler), Retry: time.Millisecond, Eras: holdfast.ErasBoth})
 	ts := httptest.NewServer(handler)
 	t.Cleanup(func() {
 		http.DefaultClient.CloseIdleConnections()

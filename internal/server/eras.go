@@ -1,0 +1,110 @@
+package server
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+
+	"holdfast/internal/protocol"
+	"holdfast/jsonrpc"
+)
+
+// Eras says which clients are served in which era. See docs/decisions/0032-eras-by-name.md.
+type Eras int
+
+// The choices.
+const (
+	// ErasBoth serves each client in the era in which it asks.
+	ErasBoth Eras = iota
+	// ErasAuto does so too, with one exception: a server/discover is refused if its client's calls
+	// survive a cut in the legacy era only. A client that knows both eras goes on with initialize.
+	ErasAuto
+	// ErasLegacy refuses all modern requests.
+	ErasLegacy
+	// ErasModern refuses all others.
+	ErasModern
+)
+
+// refusesModern returns the error for a modern request that is not served in its era, or nil.
+// x.modern need not be read yet.
+func (h *Handler) refusesModern(x *exchange) *jsonrpc.Error {
+	if x.from != nil { // the node that sends it has decided
+		return nil
+	}
+	m := &x.msgs[0]
+	switch h.opts.Eras {
+	case ErasLegacy:
+		return unserved(requestedBy(x), protocol.Supported(), "begin with initialize, or start the server with --eras both (Options.Eras)")
+	case ErasAuto:
+		if m.Method != protocol.MethodDiscover || h.survivesCuts(m) {
+			return nil
+		}
+		return unserved(requestedBy(x), protocol.Supported(), "in it a call ends with its connection, and this client has no tasks: "+
+			"begin with initialize, or start the server with --eras both (Options.Eras)")
+	}
+	return nil
+}
+
+// survivesCuts reports whether the calls of a client survive a cut in the modern era as well as in the
+// legacy one, by the capabilities that its request declares.
+func (h *Handler) survivesCuts(m *jsonrpc.Message) bool {
+	if h.opts.Stateless {
+		return true // in none
+	}
+	q := modern{capabilities: jsonrpc.Field(m.Params, "_meta", protocol.MetaClientCapabilities)}
+	return h.hasTasks() && q.knowsTasks() || q.declares("extensions", protocol.ExtensionResume)
+}
+
+// requestedBy returns the revision that a modern request asks for.
+func requestedBy(x *exchange) string {
+	if v := jsonrpc.String(metaVersion(&x.msgs[0])); v != "" {
+		return v
+	}
+	return protocol.V20260728
+}
+
+// unserved is the error for a revision whose era is not served to a client. next says what to do.
+func unserved(version string, served []string, next string) *jsonrpc.Error {
+	e := errf(protocol.CodeUnsupportedVersion, "unsupported protocol version %.40q: %s", version, next)
+	e.Data, _ = json.Marshal(map[string]any{"supported": served, "requested": fmt.Sprintf("%.40s", version)})
+	return e
+}
+
+// discovered returns the response to server/discover with what the endpoint adds to it, and without the
+// revisions that it refuses.
+func (q *modern) discovered(response []byte) []byte {
+	if q.tasks {
+		response = withResume(withTasks(response))
+	}
+	var offered []string
+	if !q.alone || json.Unmarshal(jsonrpc.Field(response, "result", "supportedVersions"), &offered) != nil {
+		return response
+	}
+	offered = slices.DeleteFunc(offered, func(version string) bool { return !protocol.Modern(version) })
+	if list, err := json.Marshal(offered); err == nil {
+		response, _ = jsonrpc.Set(response, list, "result", "supportedVersions")
+	}
+	return response
+}
+
+// refusesLegacy reports whether legacy clients are refused.
+func (h *Handler) refusesLegacy() bool { return h.opts.Eras == ErasModern }
+
+// rejectLegacy answers a POST of a legacy client where those are refused.
+func (h *Handler) rejectLegacy(w http.ResponseWriter, x *exchange) {
+	version := protocol.V20250326
+	if v := x.r.Header[protocol.HeaderVersion]; len(v) > 0 {
+		version = v[0]
+	}
+	var id []byte
+	if m := &x.msgs[0]; m.Kind == jsonrpc.Request {
+		id = m.ID
+		if v := jsonrpc.String(jsonrpc.Field(m.Params, "protocolVersion")); m.Method == protocol.MethodInitialize && v != "" {
+			version = v
+		}
+	}
+	e := unserved(version, []string{protocol.V20260728}, "this server has no sessions: begin with server/discover, or start the server with --eras both (Options.Eras)")
+	h.tellRefused(http.StatusBadRequest, e)
+	h.rejectAs(w, http.StatusBadRequest, modernError(id, e))
+}
