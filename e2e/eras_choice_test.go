@@ -1,0 +1,321 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"holdfast"
+	"holdfast/internal/testlong"
+)
+
+// A choosing is a client of the table in docs/eras.md: it returns the revision that it speaks with a
+// server, or "refused".
+type choosing func(t *testing.T, url string) string
+
+// choosingClients are these clients, by their names in the table.
+func choosingClients() map[string]choosing {
+	return map[string]choosing{
+		"go-sdk 1.8.0":                                         officialChoice("", ""),
+		"go-sdk 1.8.0, 2025-11-25 asked for":                   officialChoice("", "2025-11-25"),
+		"go-sdk 1.8.0 over `NewClientTransport`":               officialChoice("library:", ""),
+		"go-sdk 1.8.0 through `holdfast connect`":              officialChoice("connect:", ""),
+		"TypeScript 1.x":                                       typeScriptChoice(1, "", false),
+		"TypeScript 2.x, its default":                          typeScriptChoice(2, "legacy", false),
+		"TypeScript 2.x, `auto`":                               typeScriptChoice(2, "auto", false),
+		"TypeScript 2.x, `auto`, declares tasks":               typeScriptChoice(2, "auto", true),
+		"TypeScript 2.x, pinned to 2026-07-28":                 typeScriptChoice(2, "2026-07-28", false),
+		"TypeScript 2.x, pinned to 2026-07-28, declares tasks": typeScriptChoice(2, "2026-07-28", true),
+		"a modern request without `server/discover`":           rawChoice,
+		"Claude Code 2.1.332":                                  claudeChoice,
+	}
+}
+
+// officialChoice is the go-sdk's client. through is "library:" for a ClientTransport, "connect:" for holdfast
+// connect, or "".
+func officialChoice(through, revision string) choosing {
+	return func(t *testing.T, url string) string {
+		t.Helper()
+		client := mcp.NewClient(&mcp.Implementation{Name: "choosing", Version: "1"}, nil)
+		var transport mcp.Transport = holdfast.NewClientTransport(url, nil)
+		if through != "library:" {
+			transport = eraTransport(t, through+url, revision)
+		}
+		ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+		defer stop()
+		s, err := client.Connect(ctx, transport, &mcp.ClientSessionOptions{ProtocolVersion: revision})
+		if err != nil {
+			wantReason(t, err.Error())
+			return "refused"
+		}
+		defer s.Close()
+		if _, err := s.ListTools(ctx, nil); err != nil {
+			t.Errorf("it lists no tools: %v", err)
+		}
+		return s.InitializeResult().ProtocolVersion
+	}
+}
+
+// typeScriptChoice is a TypeScript client.
+func typeScriptChoice(sdk int, mode string, tasks bool) choosing {
+	return func(t *testing.T, url string) string {
+		t.Helper()
+		testlong.Only(t, "it starts node")
+		npm(t, sdk1, sdk2)
+		config, err := json.Marshal(map[string]any{
+			"url": url, "sdk": sdk, "mode": mode, "tasks": tasks, "refusable": true, "checks": map[string]eraCheck{"list": {}},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got struct {
+			eraSeen
+			Error string
+		}
+		unmarshal(t, run(t, "node", "clients/eras.mjs", string(config)), &got)
+		switch {
+		case got.Revision == "refused":
+			wantReason(t, got.Error)
+		case got.Seen["list"] != "yes":
+			t.Errorf("it lists no tools: %v", got.Seen)
+		}
+		return got.Revision
+	}
+}
+
+// rawChoice makes a modern request that nothing comes before.
+func rawChoice(t *testing.T, url string) string {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(`{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"_meta":{`+
+		`"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"raw","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}}}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, value := range map[string]string{
+		"Content-Type": "application/json", "Accept": "application/json, text/event-stream", "Mcp-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/list",
+	} {
+		r.Header.Set(name, value)
+	}
+	response, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	switch {
+	case err != nil:
+		t.Error(err)
+	case response.StatusCode == http.StatusBadRequest:
+		wantReason(t, string(body))
+		return "refused"
+	case response.StatusCode != http.StatusOK || !strings.Contains(string(body), `"tools":[`):
+		t.Errorf("%d %s", response.StatusCode, body)
+	}
+	return "2026-07-28"
+}
+
+// wantReason checks what a client is told that is refused.
+func wantReason(t *testing.T, said string) {
+	t.Helper()
+	if !strings.Contains(said, "--eras both") {
+		t.Errorf("it is told %q", said)
+	}
+}
+
+// choiceTable returns the rows of the table in docs/eras.md: what clients get, by their names and the
+// choice.
+func choiceTable(t *testing.T) map[string]map[string]string {
+	t.Helper()
+	text, err := os.ReadFile("../docs/eras.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rows, ok := strings.Cut(string(text), "| client | `auto` | `both` | `legacy` | `modern` |\n|---|---|---|---|---|\n")
+	if !ok {
+		t.Fatal("docs/eras.md has no such table")
+	}
+	rows, _, _ = strings.Cut(rows, "\n\n")
+	table := make(map[string]map[string]string)
+	for row := range strings.SplitSeq(strings.TrimSpace(rows), "\n") {
+		cells := strings.Split(strings.Trim(row, "| "), " | ")
+		table[cells[0]] = map[string]string{"auto": cells[1], "both": cells[2], "legacy": cells[3], "modern": cells[4]}
+	}
+	return table
+}
+
+// TestErasChoice has clients choose their era at holdfast serve: each gets what docs/eras.md says, and
+// one that is refused is told which flag serves it. The log has a line for each kind of client.
+func TestErasChoice(t *testing.T) {
+	t.Parallel()
+	table, clients := choiceTable(t), choosingClients()
+	if len(table) != len(clients) {
+		t.Errorf("the table has %d clients, and the test %d", len(table), len(clients))
+	}
+	for _, eras := range []string{"auto", "both", "legacy", "modern"} {
+		t.Run(eras, func(t *testing.T) {
+			t.Parallel()
+			flags := []string{"--eras", eras, "--demo"}
+			if eras == "auto" {
+				flags = flags[2:] // it is the default
+			}
+			p := serve(t, flags...)
+			for name, choose := range clients {
+				t.Run(name, func(t *testing.T) {
+					if got, want := choose(t, p.URL), table[name][eras]; got != want {
+						t.Errorf("it speaks %s, want %s", got, want)
+					}
+				})
+			}
+			log := p.log.String()
+			for _, want := range map[string][]string{
+				"auto":   {"speaks the legacy era", "speaks the modern era"},
+				"both":   {"speaks the legacy era", "speaks the modern era"},
+				"legacy": {"speaks the legacy era"},
+				"modern": {"speaks the modern era"},
+			}[eras] {
+				// Some of the clients are of this kind. That of connect is named after the host.
+				if n := len(regexp.MustCompile(want+`" client=choosing version=1 `).FindAllString(log, -1)); n > 1 || n == 0 && !strings.Contains(want, "modern") {
+					t.Errorf("%q is in the log %d times:\n%s", want, n, log)
+				}
+			}
+		})
+	}
+}
+
+// TestErasLog has a client that falls back on no older revision come again and again: the operator is
+// told once, and which flag serves it.
+func TestErasLog(t *testing.T) {
+	t.Parallel()
+	p := serve(t, "--eras", "legacy", "--demo")
+	for range 10 {
+		if got := rawChoice(t, p.URL); got != "refused" {
+			t.Errorf("it speaks %s", got)
+		}
+	}
+	eventually(t, "the warning", time.Minute, func() bool { return strings.Contains(p.log.String(), "--eras both") })
+	if n := strings.Count(p.log.String(), "--eras both"); n != 1 || !strings.Contains(p.log.String(), "client=raw version=1") {
+		t.Errorf("it is in the log %d times:\n%s", n, p.log.String())
+	}
+}
+
+// TestErasCut has the go-sdk's own client make a long call through a proxy that cuts each stream after a
+// while: it gets every step once, from a handler that has taken the place of the go-sdk's, and from
+// holdfast serve.
+func TestErasCut(t *testing.T) {
+	t.Parallel()
+	every := testlong.Either(300*time.Millisecond, 700*time.Millisecond)
+	count := testlong.Either(15, 60)
+	least := testlong.Either(1, 2)
+	for name, open := range map[string]func(t *testing.T) string{
+		"library": countingLibrary,
+		"program": func(t *testing.T) string { return serve(t, "--retry", "100ms", "--demo").URL },
+		"program, --upstream": func(t *testing.T) string {
+			return serve(t, "--retry", "100ms", "--upstream", serve(t, "--retry", "100ms", "--demo").URL).URL
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			address := open(t)
+			u, err := url.Parse(address)
+			if err != nil {
+				t.Fatal(err)
+			}
+			cut := func(request string) Cut {
+				if has(request, "mcp-session-id") || strings.Contains(request, "tools/call") {
+					return Cut{After: every}
+				}
+				return Cut{} // initialize, for which no client comes back
+			}
+			proxy, err := NewProxy(u.Host, cut)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = proxy.Close() })
+			var mu sync.Mutex
+			var steps []float64
+			all := make(chan struct{})
+			client := mcp.NewClient(&mcp.Implementation{Name: "cut", Version: "1"}, &mcp.ClientOptions{
+				ProgressNotificationHandler: func(_ context.Context, r *mcp.ProgressNotificationClientRequest) {
+					mu.Lock()
+					defer mu.Unlock()
+					if steps = append(steps, r.Params.Progress); len(steps) == count {
+						close(all)
+					}
+				},
+			})
+			ctx, stop := context.WithTimeout(t.Context(), 2*time.Minute)
+			defer stop()
+			s, err := client.Connect(ctx, &mcp.StreamableClientTransport{Endpoint: strings.Replace(address, u.Host, proxy.Addr(), 1)}, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.Close()
+			params := &mcp.CallToolParams{Name: "count", Arguments: map[string]any{"to": count, "delay_ms": 100}}
+			params.SetProgressToken("p")
+			if r, err := s.CallTool(ctx, params); err != nil || r.IsError {
+				t.Fatalf("%+v, %v, after %v", r, err, steps)
+			}
+			select {
+			case <-all:
+			case <-ctx.Done():
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			var want []float64
+			for i := range count {
+				want = append(want, float64(i+1))
+			}
+			if !slices.Equal(steps, want) {
+				t.Errorf("steps %v", steps)
+			}
+			if n := proxy.Cuts(); n < least {
+				t.Errorf("%d connections were cut, want %d at least", n, least)
+			}
+		})
+	}
+}
+
+// countingLibrary serves a tool that counts, by a handler in the place of the go-sdk's.
+func countingLibrary(t *testing.T) string {
+	t.Helper()
+	server := mcp.NewServer(&mcp.Implementation{Name: "counts", Version: "1"}, nil)
+	mcp.AddTool(server, &mcp.Tool{Name: "count"}, func(ctx context.Context, r *mcp.CallToolRequest, in struct {
+		To      int `json:"to"`
+		DelayMS int `json:"delay_ms"`
+	}) (*mcp.CallToolResult, any, error) {
+		for i := range in.To {
+			select {
+			case <-time.After(time.Duration(in.DelayMS) * time.Millisecond): // it is work
+			case <-ctx.Done():
+				return nil, nil, ctx.Err()
+			}
+			if err := r.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: r.Params.GetProgressToken(), Progress: float64(i + 1)}); err != nil {
+				return nil, nil, err
+			}
+		}
+		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: fmt.Sprint(in.To)}}}, nil, nil
+	})
+	h := holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, nil)
+	web := httptest.NewServer(h)
+	t.Cleanup(func() {
+		ctx, stop := context.WithTimeout(context.Background(), time.Second)
+		defer stop()
+		_ = h.Shutdown(ctx)
+		web.CloseClientConnections()
+		web.Close()
+	})
+	return web.URL
+}
