@@ -321,7 +321,7 @@ const (
 	bodyOthers = 2 * time.Second
 	// bodySlack is how much a message may take beside what grows with it: processor time is told in
 	// steps of 10 ms, and memory that is collected is that of others too.
-	bodySlack = 300 * time.Millisecond
+	bodySlack = time.Second
 )
 
 // Messages with 200,000 members, wherever these are, take no more than five times of what those with a
