@@ -40,7 +40,7 @@ func TestLinear(t *testing.T) {
 		},
 		"_meta": func(n int) func() {
 			meta := []byte(`{"progressToken":1,` + many(n, `"x%d":0`) + `}`)
-			return func() { without(meta, "progressToken") }
+			return func() { withoutToken(meta) }
 		},
 	}
 	for name, prepare := range tests {

@@ -81,7 +81,7 @@ func (k *call) resumption() (body []byte, headers func(http.Header)) {
 		return jsonrpc.AppendRequest(nil, k.id, protocol.MethodResume, params), nil
 	}
 	if meta := jsonrpc.Field(k.body, "params", "_meta"); meta != nil {
-		params, _ = jsonrpc.Set(params, without(meta, "progressToken"), "_meta")
+		params, _ = jsonrpc.Set(params, withoutToken(meta), "_meta")
 	}
 	return jsonrpc.AppendRequest(nil, k.id, protocol.MethodResume, params), func(h http.Header) {
 		mirror(h, k.revision, protocol.MethodResume, nil)
@@ -246,7 +246,7 @@ const mostPages = 100
 func (k *call) listAgain() error {
 	params := []byte(`{}`)
 	if meta := jsonrpc.Field(k.body, "params", "_meta"); meta != nil {
-		params, _ = jsonrpc.Set(params, without(meta, "progressToken"), "_meta")
+		params, _ = jsonrpc.Set(params, withoutToken(meta), "_meta")
 	}
 	tool := jsonrpc.String(jsonrpc.Field(k.body, "params", "name"))
 	for range mostPages {
@@ -279,18 +279,21 @@ func (k *call) listAgain() error {
 	return fmt.Errorf("the server lists no tool %q", tool)
 }
 
-// without returns an object without a member.
-func without(object []byte, name string) []byte {
-	var members map[string]json.RawMessage
-	if json.Unmarshal(object, &members) != nil {
-		return object
+// withoutToken returns a _meta without the progress token, which is one request's.
+func withoutToken(meta []byte) []byte {
+	rest := append(make([]byte, 0, len(meta)), '{')
+	if !jsonrpc.Each(meta, func(name, value []byte) {
+		if string(name) == "progressToken" {
+			return
+		}
+		if len(rest) > 1 {
+			rest = append(rest, ',')
+		}
+		rest = append(append(append(rest, jsonrpc.Quote(string(name))...), ':'), value...)
+	}) {
+		return meta
 	}
-	delete(members, name)
-	text, err := json.Marshal(members)
-	if err != nil {
-		return object
-	}
-	return text
+	return append(rest, '}')
 }
 
 // discovered takes the answer to the host's server/discover, and returns what the host gets.

@@ -187,7 +187,7 @@ func (k *call) meta() []byte {
 		meta, _ = jsonrpc.Set(meta, []byte(`{"name":"holdfast","version":"1"}`), protocol.MetaClientInfo)
 		meta, _ = jsonrpc.Set(meta, []byte(`{"elicitation":{"form":{},"url":{}},"extensions":{"`+protocol.ExtensionTasks+`":{}}}`), protocol.MetaClientCapabilities)
 	}
-	return without(meta, "progressToken")
+	return withoutToken(meta)
 }
 
 // askForTask gives the host the input requests of the task that it has not got yet. Each

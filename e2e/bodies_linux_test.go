@@ -197,7 +197,6 @@ type bodySetup struct {
 	prefix  string   // of the names of tools
 	servers []string // that are merged
 	client  *http.Client
-	session map[string]string // by revision
 }
 
 func (s *bodySetup) post(t *testing.T, modern bool, method, name, session, body string) (status int, header http.Header, text string) {

@@ -24,18 +24,14 @@ const (
 // enough, more are looked at.
 func Linear(t *testing.T, n int, prepare func(n int) (work func())) {
 	t.Helper()
-	var why string
-	for range 3 {
-		far := false
-		if why, far = grows(n, prepare); why == "" {
-			return
-		}
-		if far {
-			break
-		}
+	why, far := grows(n, prepare)
+	for i := 0; i < 2 && why != "" && !far; i++ {
 		n *= 4
+		why, far = grows(n, prepare)
 	}
-	t.Error(why)
+	if why != "" {
+		t.Error(why)
+	}
 }
 
 // grows says what work takes for n and for 4n, if that is too much, or "". far says that it is so much
