@@ -67,12 +67,14 @@ func (h *Handler) failDenied(w http.ResponseWriter, err error, denied *observe.D
 }
 
 // failMessages is fail for messages of which nobody may know what became of them, or that a limit
-// has refused: then each request is told so.
+// has refused, or whose params are not taken: then each request is told so.
 func (h *Handler) failMessages(w http.ResponseWriter, err error, msgs []jsonrpc.Message, batch bool) {
 	var answers [][]byte
 	var limited *limit.Refusal
+	var known *jsonrpc.Error
 	status, unknown := http.StatusBadGateway, errors.Is(err, placement.ErrUnknown)
-	if unknown || errors.As(err, &limited) {
+	params := errors.As(err, &known) && known.Code == jsonrpc.CodeInvalidParams
+	if unknown || params || errors.As(err, &limited) {
 		var says *jsonrpc.Error
 		if status, says = h.explain(err); unknown {
 			status = http.StatusBadGateway
@@ -108,6 +110,8 @@ func (h *Handler) explain(err error) (status int, e *jsonrpc.Error) {
 		return http.StatusInternalServerError, errf(jsonrpc.CodeInternal, "internal error: %v", panicked)
 	case errors.Is(err, session.ErrInitialize):
 		return http.StatusRequestEntityTooLarge, session.ErrInitialize
+	case errors.Is(err, session.ErrClient):
+		return http.StatusRequestEntityTooLarge, session.ErrClient
 	case errors.As(err, &known):
 		return http.StatusBadRequest, known
 	case errors.Is(err, placement.ErrUnknown):

@@ -150,6 +150,9 @@ func (q *modern) read(header http.Header, m *jsonrpc.Message) (status int, _ *js
 	case info != nil && info[0] != '{':
 		return http.StatusBadRequest, errf(jsonrpc.CodeInvalidParams, "%q in params._meta must be an object", protocol.MetaClientInfo)
 	}
+	if len(info)+len(q.capabilities) > session.MaxInitialize {
+		return http.StatusRequestEntityTooLarge, session.ErrClient
+	}
 	q.client = string(info) + "," + string(q.capabilities)
 	q.name = jsonrpc.String(about)
 	if err := mirrors(header, m.Method, q.name); err != nil {

@@ -108,6 +108,7 @@ var reasons = []struct {
 	{stream.ErrConflict, "moved"},
 	{stream.ErrTooLarge, "too_large"},
 	{session.ErrInitialize, "too_large"},
+	{session.ErrClient, "too_large"},
 	{stream.ErrFull, "store_full"},
 	{session.ErrRefused, "backend_refused"},
 	{session.ErrBadID, "bad_event_id"},

@@ -20,6 +20,7 @@ type link struct {
 	s       *Session
 	conn    backend.Conn // nil until Open has returned
 	over    bool         // guarded by s.mu
+	held    int64        // bytes that the conversation holds; guarded by s.mu
 	version uint64       // of the server, where there are many
 }
 
@@ -303,6 +304,10 @@ func (l *link) finish() backend.Conn {
 		l.s.backend.link = nil // the next delivery opens another
 	}
 	l.s.backend.own.endAll()
+	if l.held != 0 {
+		l.s.mustKeep(-l.held) // which only counts
+		l.held = 0
+	}
 	if l.conn != nil {
 		l.s.observeClosed()
 	}

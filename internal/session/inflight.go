@@ -136,6 +136,8 @@ func checkBounds(m *jsonrpc.Message, token []byte) error {
 		return jsonrpc.Errorf(jsonrpc.CodeInvalidParams, "progressToken is longer than %d bytes", jsonrpc.MaxName)
 	case m.Method == protocol.MethodInitialize && len(m.Raw) > MaxInitialize:
 		return ErrInitialize
+	case protocol.NamesLongURI(m):
+		return jsonrpc.Errorf(jsonrpc.CodeInvalidParams, "%s: a URI is longer than %d bytes", m.Method, protocol.MaxURI)
 	}
 	return nil
 }
@@ -143,6 +145,10 @@ func checkBounds(m *jsonrpc.Message, token []byte) error {
 // ErrInitialize refuses an initialize request over [MaxInitialize].
 var ErrInitialize = jsonrpc.Errorf(jsonrpc.CodeInvalidRequest,
 	"the initialize request is larger than %d bytes, which is all that is kept of a client", MaxInitialize)
+
+// ErrClient refuses a modern request whose clientInfo and clientCapabilities are together longer than [MaxInitialize].
+var ErrClient = jsonrpc.Errorf(jsonrpc.CodeInvalidRequest,
+	"what params._meta says of the client is larger than %d bytes, which is all that is kept of a client", MaxInitialize)
 
 // removeCall takes back what enter did. s.mu is held.
 func (s *Session) removeCall(c *Call) {

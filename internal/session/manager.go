@@ -52,6 +52,7 @@ type Manager struct {
 type limits struct {
 	streamBytes int64        // how much of a stream the store keeps, in bytes; 0: not known
 	room        room         // the store, if it has a bound in all; else nil
+	keeper      keeper       // the store, if it counts what sessions hold; else nil
 	callShare   int64        // requests in flight of one tenant
 	mostQueued  int          // see the constant
 	calls       atomic.Int64 // requests in flight
@@ -117,6 +118,7 @@ func NewManager(store stream.Store, backend backend.Backend, opts Options) *Mana
 		m.streamBytes = bounded.StreamBytes()
 	}
 	m.room, _ = store.(room)
+	m.keeper, _ = store.(keeper)
 	m.mostQueued = int(min(mostQueued, opts.Flight.Most()/8))
 	m.many, _ = backend.(manyServers)
 	m.ctx, m.stop = context.WithCancel(context.Background())
@@ -219,7 +221,13 @@ func (m *Manager) begin(r *http.Request, principal Principal, kind kind, open fu
 		s.mu.Unlock()
 		m.store.Count(lease, s.tenant.name)
 		s.use.renewed.Store(int64(m.clock()))
-		err = open(s)
+		err = s.keep(sessionCost + s.carrierCost())
+		if errors.Is(err, ErrBusy) && m.endUnused(s.tenant) {
+			err = s.keep(sessionCost + s.carrierCost())
+		}
+		if err == nil {
+			err = open(s)
+		}
 	}
 	if err != nil {
 		m.end(s, err)

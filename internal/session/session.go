@@ -82,6 +82,7 @@ type Session struct {
 	asked    serverRequests
 	backend  conversation
 	tools    toolHints
+	subs     subscriptions // nil if there are none
 }
 
 // An identity is what of a session does not change.
@@ -98,8 +99,8 @@ type identity struct {
 type usage struct {
 	renewed   atomic.Int64 // when the store was last told that it is used, by the manager's clock; 0: never
 	lastSeen  atomic.Int64 // when the client last sent something, by the manager's clock
-	reserved  atomic.Int32 // requests that have it as their carrier, and may not have begun
 	heldUntil atomic.Int64 // until when it does not expire, by the manager's clock
+	reserved  atomic.Int32 // requests that have it as their carrier, and may not have begun
 	calls     atomic.Int32 // requests in flight
 	readers   atomic.Int32 // that are connected
 	left      atomic.Bool  // its client has ended it, and calls in it that were handed off are kept
@@ -222,7 +223,12 @@ func (s *Session) start(c *Call, msgs []jsonrpc.Message, light bool, from []Orig
 	if err != nil {
 		return err
 	}
-	err = s.record(c, msgs, n, light, pass)
+	undo, err := s.keepState(msgs)
+	if err == nil {
+		if err = s.record(c, msgs, n, light, pass); err != nil && undo != nil {
+			undo()
+		}
+	}
 	if err != nil {
 		pass.Release()
 		s.m.breakPromise(s)

@@ -212,6 +212,7 @@ func (m *Manager) restored(ctx context.Context, at *Remote, was shared.Session, 
 	s.use.calls.Store(1) // not idle, until it is done
 	m.store.Count(s.lease, s.tenant.name)
 	found := s.restore(ctx, taken.Streams)
+	s.mustKeep(sessionCost + initializeCost(len(s.backend.initialize)))
 	if s.step(sessionOpen) {
 		s.observeBegan()
 	}

@@ -175,6 +175,15 @@ func (st *Store) Acknowledge(id stream.ID) { st.front.Acknowledge(id) }
 // Count implements [stream.Store], for what this node keeps in memory.
 func (st *Store) Count(lease stream.Lease, tenant string) { st.front.Count(lease, tenant) }
 
+// Hold counts what a session that is owned here holds in this node's memory, if there is room.
+func (st *Store) Hold(lease stream.Lease, n int64) bool { return st.front.Hold(lease, n) }
+
+// MustHold is Hold, whether there is room or not.
+func (st *Store) MustHold(lease stream.Lease, n int64) { st.front.MustHold(lease, n) }
+
+// Held returns how many bytes sessions hold in this node's memory.
+func (st *Store) Held() int64 { return st.front.Held() }
+
 // Keys of the engine's.
 func recordKey(key stream.SessionKey) string { return "s." + string(key) }
 func framesKey(key stream.SessionKey) string { return "e." + string(key) }

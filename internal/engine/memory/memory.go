@@ -62,6 +62,7 @@ type Store struct {
 	opts  Options
 	total atomic.Int64
 	spare atomic.Int64 // of that, what may be dropped
+	held  atomic.Int64 // of that, what sessions hold; see [Store.Hold]
 
 	mu       sync.RWMutex
 	sessions map[stream.SessionKey]*session
@@ -83,6 +84,7 @@ type session struct {
 	deleted  bool
 	bytes    int64
 	beside   int64 // of those, what is kept beside streams
+	held     int64 // of those, what was counted by Hold
 	logs     map[uint64]*log
 	finished queue   // those that were acknowledged first
 	tenant   *tenant // changes under both mu and Store.fin
@@ -312,7 +314,8 @@ func (st *Store) clear(s *session) {
 		l.tell()
 	}
 	st.give(s.tenant, s.beside)
-	s.bytes, s.beside = s.bytes-s.beside, 0
+	st.unhold(s.tenant, s.held)
+	s.bytes, s.beside, s.held = s.bytes-s.beside, 0, 0
 	t := s.tenant
 	s.mu.Unlock()
 	st.leave(t)

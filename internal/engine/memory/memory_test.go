@@ -35,10 +35,11 @@ func consistent(t *testing.T, st *Store) {
 	t.Helper()
 	st.mu.RLock()
 	defer st.mu.RUnlock()
-	total, finished := int64(0), 0
+	total, held, finished := int64(0), int64(0), 0
 	for key, s := range st.sessions {
 		s.mu.Lock()
-		kept := int64(0)
+		kept := s.beside
+		held += s.held
 		for number, l := range s.logs {
 			n := int64(0)
 			if l.next > 1 {
@@ -61,6 +62,9 @@ func consistent(t *testing.T, st *Store) {
 	}
 	if got := st.Bytes(); got != total {
 		t.Errorf("the store keeps %d bytes and counts %d", total, got)
+	}
+	if got := st.Held(); got != held {
+		t.Errorf("sessions hold %d bytes, and %d are counted", held, got)
 	}
 	st.fin.Lock()
 	defer st.fin.Unlock()

@@ -13,6 +13,7 @@ type tenant struct {
 	sessions int // guarded by Store.mu; not counted for the nameless one
 	bytes    atomic.Int64
 	spare    atomic.Int64 // of those, what may be dropped
+	held     atomic.Int64 // of those, what its sessions hold
 
 	// Guarded by Store.fin.
 	ranked ranking[*session] // those that have finished streams
@@ -47,6 +48,8 @@ func (st *Store) Count(lease stream.Lease, name string) {
 		for l := s.finished.oldest; l != nil; l = l.places[inSession].newer {
 			spare += l.bytes
 		}
+		st.nobody.held.Add(-s.held)
+		t.held.Add(s.held)
 		st.nobody.bytes.Add(-s.bytes)
 		st.nobody.spare.Add(-spare)
 		t.bytes.Add(s.bytes)

@@ -1,0 +1,54 @@
+package protocol
+
+import (
+	"bytes"
+
+	"holdfast/jsonrpc"
+)
+
+// MaxURI bounds a URI of a resource in a request, in bytes: subscriptions, and what is known of who has a resource, are
+// kept for as long as a session.
+const MaxURI = 8 << 10
+
+// NamesLongURI reports whether a request names a URI longer than [MaxURI], in any of the methods that name some.
+func NamesLongURI(m *jsonrpc.Message) bool {
+	if len(m.Params) <= MaxURI {
+		return false
+	}
+	switch m.Method {
+	case MethodReadResource, MethodSubscribe, MethodUnsubscribe:
+		return isLongURI(jsonrpc.Field(m.Params, "uri"))
+	case "completion/complete":
+		return isLongURI(jsonrpc.Field(m.Params, "ref", "uri"))
+	case MethodSubscriptions:
+		return hasLongURI(jsonrpc.Field(m.Params, "notifications", "resourceSubscriptions"))
+	}
+	return false
+}
+
+// isLongURI reports whether a URI, as raw JSON, is too long. What is no string is no shorter than it is written.
+func isLongURI(raw []byte) bool {
+	return len(raw) > MaxURI+2 && (raw[0] != '"' || len(jsonrpc.String(raw)) > MaxURI)
+}
+
+// hasLongURI reports whether one of the strings in a list, as raw JSON, is too long a URI.
+func hasLongURI(list []byte) bool {
+	for len(list) > MaxURI {
+		from := bytes.IndexByte(list, '"')
+		if from < 0 {
+			return false
+		}
+		to := from + 1
+		for ; to < len(list) && list[to] != '"'; to++ {
+			if list[to] == '\\' {
+				to++
+			}
+		}
+		to = min(to+1, len(list))
+		if isLongURI(list[from:to]) {
+			return true
+		}
+		list = list[to:]
+	}
+	return false
+}
