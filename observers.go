@@ -54,7 +54,7 @@ func (h *Handler) startMetrics(o *Options, flight *budget.Flight, limits *limit.
 	source := metrics.Source{
 		Ready: h.Ready,
 		Memory: func() []metrics.Memory {
-			all := []metrics.Memory{{Part: "in_flight", Used: flight.Used(), Most: flight.Most()}}
+			all := []metrics.Memory{{Part: "in_flight", Used: flight.Used() + flight.Arriving(), Most: flight.Most()}}
 			if kept != nil {
 				bytes, most := kept.Kept()
 				all = append(all, metrics.Memory{Part: "kept", Used: bytes, Most: most})

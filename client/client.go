@@ -31,6 +31,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"holdfast/internal/budget"
 	"holdfast/internal/redact"
 	"holdfast/internal/rpc"
 	"holdfast/jsonrpc"
@@ -42,11 +43,12 @@ import (
 // Locks are taken in this order: Conn.mu, then mux.mu or serverRequests.mu, then call.mu,
 // then turns.mu. None is held during I/O, or while code of the user runs.
 type Conn struct {
-	remote remote
-	opts   Options
-	logger *slog.Logger
-	ids    rpc.OwnIDs  // of our own requests, which no host uses
-	noise  atomic.Bool // the server has sent what is no message
+	remote  remote
+	opts    Options
+	logger  *slog.Logger
+	account budget.Account
+	ids     rpc.OwnIDs  // of our own requests, which no host uses
+	noise   atomic.Bool // the server has sent what is no message
 	running
 	messages
 
@@ -126,6 +128,7 @@ func New(rawURL string, opts *Options) (*Conn, error) {
 	c.opts.defaults()
 	c.remote.secrets = secretsOf(rawURL, c.opts.Header)
 	c.logger = c.opts.Logger
+	c.account = budget.Of(c.opts.Auth) // of the conversation of a backend
 	c.seen.seed = maphash.MakeSeed()
 	c.remote.http, c.remote.own = newHTTPClient(c.opts.HTTPClient)
 	c.workers.calls = make(chan *call)

@@ -17,6 +17,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"holdfast/internal/budget"
 	"holdfast/internal/redact"
 	"holdfast/internal/sse"
 )
@@ -372,16 +373,13 @@ const mostAfter = 1 << 31 * time.Second
 // errTooLarge refuses a message larger than Options.MaxMessage.
 var errTooLarge = errors.New("message is too large")
 
-// all reads a body of at most max bytes.
-func (r *response) all(max int) ([]byte, error) {
-	if n := r.ContentLength; n > int64(max) {
+// all reads a body of at most max bytes. arrival counts it; nil: nothing does.
+func (r *response) all(max int, arrival *budget.Arrival) ([]byte, error) {
+	n := r.ContentLength
+	if n > int64(max) {
 		return nil, fmt.Errorf("%w: %d bytes, and at most %d are taken", errTooLarge, n, max)
-	} else if n >= 0 && n <= 64<<10 {
-		data := make([]byte, n)
-		_, err := io.ReadFull(r, data)
-		return data, err
 	}
-	data, err := io.ReadAll(io.LimitReader(r, int64(max)+1))
+	data, err := arrival.ReadAll(r, n, int64(max)+1)
 	if err == nil && len(data) > max {
 		err = fmt.Errorf("%w: at most %d bytes are taken", errTooLarge, max)
 	}

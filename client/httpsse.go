@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"holdfast/internal/budget"
 	"holdfast/internal/rpc"
 	"holdfast/internal/sse"
 	"holdfast/jsonrpc"
@@ -166,9 +167,22 @@ func (p *ssePair) read(take func(jsonrpc.Message)) error {
 	r := p.stream
 	unreadable := p.c.unreadable()
 	defer unreadable.Close()
+	arrival := p.c.count(p.events)
+	defer arrival.Done()
 	for {
+		arrival.Done()
 		ev, err := p.events.Next()
 		p.keepAlives = p.keepAlives || p.body.seen
+		if budget.Full(err) || errors.Is(err, sse.ErrTooLong) {
+			if errors.Is(err, sse.ErrTooLong) {
+				err = p.c.errTooLong()
+			}
+			unreadable.Read()
+			if err = p.c.skip(p.events, err, p.write, take); err != nil {
+				return err
+			}
+			continue
+		}
 		if errors.Is(err, io.EOF) {
 			return errCut
 		}

@@ -1,8 +1,12 @@
 package client
 
 import (
+	"context"
 	"fmt"
 
+	"holdfast/internal/budget"
+	"holdfast/internal/skim"
+	"holdfast/internal/sse"
 	"holdfast/jsonrpc"
 )
 
@@ -15,93 +19,46 @@ func (o *oversize) Error() string {
 	return fmt.Sprintf("the server does not take a message as large as this, of %d bytes", len(o.raw))
 }
 
-// A scanner finds the kind and the id of a message that is too large to be stored. The
-// message, one JSON object, is written to it.
-type scanner struct {
-	depth int
-	text  textState
-	value bool // after a colon of the outermost object
-	key   []byte
-	id    []byte
-	kind  scannedKind
-}
-
-// A textState is where a scanner is: outside of strings, in one, or after a backslash in it.
-type textState uint8
-
-const (
-	outsideString textState = iota
-	inString
-	afterBackslash
-)
-
-// A scannedKind is what a scanner has found so far.
-type scannedKind uint8
-
-const (
-	foundNothing  scannedKind = iota
-	foundResponse             // a result or an error
-	foundMethod               // a request or a notification, whatever else is in it
-)
-
-// A longer key is not looked for, and a longer id is not used.
-const (
-	mostScannedKey = 16
-	mostScannedID  = 1 << 10
-)
-
-// Write implements io.Writer.
-func (s *scanner) Write(p []byte) (int, error) {
-	for _, b := range p {
-		s.next(b)
-	}
-	return len(p), nil
-}
-
-// next takes one byte.
-func (s *scanner) next(b byte) {
-	was := s.text
-	switch {
-	case was == afterBackslash:
-		s.text = inString
-	case was == inString && b == '\\':
-		s.text = afterBackslash
-	case was == inString && b == '"':
-		s.text = outsideString
-	case was == inString:
-	case b == '"':
-		s.text = inString
-	case b == '{', b == '[':
-		s.depth++
-	case b == '}', b == ']':
-		s.depth--
-	}
-	if s.depth != 1 {
-		return
-	}
-	switch {
-	case was == outsideString && b == ',':
-		s.key, s.value = nil, false
-	case was == outsideString && b == ':':
-		s.value = true
-		switch string(s.key) {
-		case `"method"`:
-			s.kind = foundMethod
-		case `"result"`, `"error"`:
-			s.kind = max(s.kind, foundResponse)
+// skipped handles a message of the server that was not kept, because of err, over a connection that carries many: over
+// another one the server would send it again. So the request that it answers fails, and a request of the server is
+// refused.
+func (c *Conn) skipped(found *skim.Message, err error, write func(ctx context.Context, raw []byte) error, take func(jsonrpc.Message)) {
+	c.logger.Warn("message of the server dropped", "error", err)
+	id := found.ID()
+	switch kind, ok := found.Kind(); {
+	case !ok, kind == jsonrpc.Response && id == nil:
+		c.failSent(err) // it may be the response to any of them
+	case kind == jsonrpc.Request:
+		raw := jsonrpc.AppendError(nil, id, jsonrpc.Errorf(jsonrpc.CodeInternal, "the request was not read: %v", err))
+		c.spawn(func() { _ = write(c.ctx, raw) })
+	case kind == jsonrpc.Response:
+		raw := jsonrpc.AppendError(nil, id, failure(&unknownOutcome{err}, false))
+		if m, err := jsonrpc.Parse(raw); err == nil {
+			take(m)
 		}
-	case s.value && string(s.key) == `"id"` && len(s.id) <= mostScannedID:
-		s.id = append(s.id, b)
-	case !s.value && (was != outsideString || b == '"') && len(s.key) <= mostScannedKey:
-		s.key = append(s.key, b)
 	}
 }
 
-// messageID returns the id, or nil if the message has none or null.
-func (s *scanner) messageID() []byte {
-	m, err := jsonrpc.Parse(append(append([]byte(`{"jsonrpc":"2.0","method":"x","id":`), s.id...), '}'))
-	if err != nil || len(s.id) > mostScannedID || m.Kind != jsonrpc.Request {
-		return nil
+// count has the messages of a stream counted while they are read.
+func (c *Conn) count(events *sse.Reader) *budget.Arrival {
+	arrival := c.account.Arrive(c.ctx.Done())
+	if arrival != nil {
+		events.Room = func(size int) error { return arrival.Grow(int64(size), int64(c.opts.MaxMessage)) }
 	}
-	return m.ID
+	return arrival
+}
+
+// skip skips the rest of an event that was not read, because of why.
+func (c *Conn) skip(events *sse.Reader, why error, write func(ctx context.Context, raw []byte) error, take func(jsonrpc.Message)) error {
+	var found skim.Message
+	if err := events.Skip(&found); err != nil {
+		return err
+	}
+	c.skipped(&found, why, write, take)
+	return nil
+}
+
+// errTooLong is why a message was not read.
+func (c *Conn) errTooLong() error {
+	return fmt.Errorf("a message of the server is larger than %d bytes", c.opts.MaxMessage)
 }

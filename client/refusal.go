@@ -94,7 +94,7 @@ func (c *Conn) refused(r *response) *refusal {
 	r.events = true // all of it is to come in that time
 	r.expect(c.opts.ConnectTimeout)
 	e := &refusal{status: r.StatusCode, after: r.retryAfter(), later: r.Header.Get("Retry-After") != ""}
-	data, err := r.all(64 << 10)
+	data, err := r.all(64<<10, nil)
 	if err != nil || len(data) == 0 {
 		return e
 	}

@@ -166,7 +166,7 @@ const mostSettings = 1000
 
 // remember notes what a request that has succeeded has set.
 func (c *Conn) remember(method string, params []byte) {
-	s := setting{method: method, key: method, params: params}
+	s := setting{method: method, key: method, params: protocol.Setting(params)}
 	switch method {
 	case protocol.MethodSubscribe, protocol.MethodUnsubscribe:
 		s.key = "resources/subscribe " + jsonrpc.String(jsonrpc.Field(params, "uri"))

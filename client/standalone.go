@@ -1,6 +1,7 @@
 package client
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -8,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"holdfast/internal/budget"
 	"holdfast/internal/protocol"
 	"holdfast/internal/rpc"
 	"holdfast/internal/sse"
@@ -207,11 +209,19 @@ func (l *listener) read(r *response) error {
 	}
 	body := &keepAliveReader{r: r, silence: l.c.opts.Silence}
 	events := sse.NewReader(body, l.c.opts.MaxMessage)
+	arrival := l.c.count(events)
+	defer arrival.Done()
 	for {
+		arrival.Done()
 		ev, err := events.Next()
 		l.keepAlives = l.keepAlives || body.seen
 		switch {
 		case err == nil:
+		case budget.Full(err):
+			if err = l.c.skip(events, err, l.c.answer, func(m jsonrpc.Message) { l.c.response(nil, m) }); err != nil {
+				return fmt.Errorf("%w: %w", errCut, err)
+			}
+			continue
 		case errors.Is(err, io.EOF):
 			return errCut
 		default:
@@ -278,6 +288,11 @@ func (l *listener) event(ev *sse.Event, session string, replay bool) {
 		}
 		c.notification(nil, m)
 	}
+}
+
+// answer sends a response to the server.
+func (c *Conn) answer(ctx context.Context, raw []byte) error {
+	return exchanges{c}.send(ctx, nil, raw, c.opts.ConnectTimeout)
 }
 
 // notification handles a notification that did not come on a call's own stream, and

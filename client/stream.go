@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"holdfast/internal/budget"
 	"holdfast/internal/protocol"
 	"holdfast/internal/rpc"
 	"holdfast/internal/sse"
@@ -86,10 +87,14 @@ const codeNoSession = -32001
 func (k *call) readJSON(r *response) error {
 	r.expect(k.c.opts.Silence)
 	k.taken()
-	data, err := r.all(k.c.opts.MaxMessage)
+	arrival := k.c.account.Arrive(k.c.ctx.Done())
+	defer arrival.Done()
+	data, err := r.all(k.c.opts.MaxMessage, arrival)
 	switch {
 	case errors.Is(err, errTooLarge):
 		return unusable("%w", err)
+	case budget.Full(err):
+		return final("%w", err)
 	case err != nil:
 		return fmt.Errorf("%w: %w", errCut, err)
 	}
@@ -185,10 +190,15 @@ func (k *call) readStream(r *response) error {
 	replay := k.kind != attemptRequest || k.session.keys
 	k.mu.Unlock()
 	events := sse.NewReader(&keepAliveReader{r: r, silence: k.c.opts.Silence}, k.c.opts.MaxMessage)
+	arrival := k.c.count(events)
+	defer arrival.Done()
 	for {
+		arrival.Done()
 		ev, err := events.Next()
 		switch {
 		case err == nil:
+		case budget.Full(err):
+			return final("%w", err)
 		case errors.Is(err, sse.ErrTooLong):
 			return unusable("an event is larger than %d bytes", k.c.opts.MaxMessage)
 		case errors.Is(err, io.EOF):

@@ -12,8 +12,10 @@ import (
 
 	"github.com/coder/websocket"
 
+	"holdfast/internal/budget"
 	"holdfast/internal/protocol"
 	"holdfast/internal/rpc"
+	"holdfast/internal/skim"
 	"holdfast/jsonrpc"
 )
 
@@ -147,20 +149,33 @@ func (s *webSocket) read(take func(jsonrpc.Message)) error {
 	s.c.spawn(func() { s.ping(ctx, conn) })
 	unreadable := s.c.unreadable()
 	defer unreadable.Close()
+	arrival := s.c.account.Arrive(s.c.ctx.Done())
+	defer arrival.Done()
 	for {
 		kind, r, err := conn.Reader(ctx)
 		if err != nil {
 			return s.ended(err)
 		}
-		data, err := io.ReadAll(io.LimitReader(r, int64(s.c.opts.MaxMessage)+1))
+		data, err := arrival.ReadAll(r, -1, int64(s.c.opts.MaxMessage)+1)
+		full := budget.Full(err)
 		if err == nil && len(data) > s.c.opts.MaxMessage {
-			err = s.tooLarge(data, r, take)
-			data = nil
+			err, full = s.c.errTooLong(), true
+		}
+		if full {
+			var found skim.Message
+			_, _ = found.Write(data)
+			if _, cut := io.Copy(&found, r); cut != nil {
+				return s.ended(cut)
+			}
+			unreadable.Read()
+			s.c.skipped(&found, err, s.write, take)
+			data, err = nil, nil
 		}
 		if err != nil {
 			return s.ended(err)
 		}
 		if kind != websocket.MessageText || data == nil {
+			arrival.Done()
 			continue
 		}
 		msgs, err := rpc.Parse(data)
@@ -172,35 +187,8 @@ func (s *webSocket) read(take func(jsonrpc.Message)) error {
 		for _, m := range msgs {
 			take(m)
 		}
+		arrival.Done()
 	}
-}
-
-// tooLarge skips a message that is too large: data is its beginning, rest the rest. Over
-// another connection the server would send it again, so the request that it answers fails,
-// and a request of the server is refused.
-func (s *webSocket) tooLarge(data []byte, rest io.Reader, take func(jsonrpc.Message)) error {
-	var found scanner
-	_, _ = found.Write(data)
-	if _, err := io.Copy(&found, rest); err != nil {
-		return err
-	}
-	c, id := s.c, found.messageID()
-	err := fmt.Errorf("a message of the server is larger than %d bytes", c.opts.MaxMessage)
-	c.logger.Warn("message of the server dropped", "error", err)
-	switch {
-	case found.kind == foundMethod && id != nil:
-		raw := jsonrpc.AppendError(nil, id, jsonrpc.Errorf(jsonrpc.CodeInternal, "the request is larger than %d bytes", c.opts.MaxMessage))
-		c.spawn(func() { _ = s.write(c.ctx, raw) })
-	case found.kind == foundMethod: // a notification
-	case found.kind == foundResponse && id != nil:
-		raw := jsonrpc.AppendError(nil, id, failure(&unknownOutcome{err}, false))
-		if m, err := jsonrpc.Parse(raw); err == nil {
-			take(m)
-		}
-	default:
-		c.failSent(err) // it may be the response to any of them
-	}
-	return nil
 }
 
 // ended returns why a connection ended: a message may have been too large for the server.

@@ -11,7 +11,10 @@ import (
 	"strings"
 	"time"
 
+	"holdfast/internal/budget"
+	"holdfast/internal/protocol"
 	"holdfast/internal/rpc"
+	"holdfast/internal/skim"
 	"holdfast/jsonrpc"
 )
 
@@ -76,14 +79,23 @@ func closePipes(ends ...*os.File) {
 
 // readMessages passes what the process writes to stdout to the sink.
 func (c *conn) readMessages() {
-	r := bufio.NewReaderSize(c.stdout, readBuffer)
+	l := &lines{r: bufio.NewReaderSize(c.stdout, readBuffer), limit: c.b.opts.MaxMessage, arrival: budget.Of(c.sink).Arrive(c.closing)}
+	defer l.arrival.Done()
 	for {
-		line, err := readLine(r, c.b.opts.MaxMessage)
-		if errors.Is(err, errTooLong) {
+		line, err := l.next()
+		switch {
+		case errors.Is(err, errTooLong):
 			c.faults <- fault{why: fmt.Errorf("server process wrote a message of more than %d bytes", c.b.opts.MaxMessage)}
 			return
+		case budget.Full(err):
+			var known bool
+			if known, err = c.skip(l, err); !known {
+				return
+			}
+			line = nil
 		}
-		c.emit(bytes.TrimSpace(line))
+		c.emit(bytes.TrimSpace(line)) // which does nothing for an empty one
+		l.arrival.Done()
 		if err != nil {
 			// Nothing more can be answered, whether or not the process lives on.
 			c.faults <- fault{why: errors.New("server process closed its stdout"), patient: true}
@@ -92,24 +104,83 @@ func (c *conn) readMessages() {
 	}
 }
 
-// readLine reads a line, with its end, into bytes of its own. It fails with
-// errTooLong for one of more than limit bytes, not counting its end. The last
-// line comes with io.EOF.
-func readLine(r *bufio.Reader, limit int64) ([]byte, error) {
-	var line []byte
+// lines are those that a process writes.
+type lines struct {
+	r       *bufio.Reader
+	limit   int64
+	arrival *budget.Arrival // counts the line that is read
+	pieces  budget.Pieces   // of a line for which there was no room
+}
+
+// next reads a line, with its end, into bytes of its own. It fails with errTooLong for one of more than limit bytes, not
+// counting its end, and where there is no room for a line with the error of [budget.Arrival.Grow]; then skip is to
+// follow. The last line comes with io.EOF.
+func (l *lines) next() ([]byte, error) {
+	part, err := l.r.ReadSlice('\n')
+	if !errors.Is(err, bufio.ErrBufferFull) {
+		if int64(len(bytes.TrimRight(part, "\r\n"))) > l.limit {
+			return nil, errTooLong
+		}
+		return bytes.Clone(part), err
+	}
 	for {
-		part, err := r.ReadSlice('\n')
-		line = append(line, part...)
-		if int64(len(bytes.TrimRight(line, "\r\n"))) > limit {
+		l.pieces.Add(part)
+		size := l.pieces.Size()
+		if size > l.limit+2 { // with its end
 			return nil, errTooLong
 		}
 		if !errors.Is(err, bufio.ErrBufferFull) {
-			if cap(line)-len(line) > readBuffer { // it may be kept for long
-				line = bytes.Clone(line)
+			line := l.pieces.Join()
+			if int64(len(bytes.TrimRight(line, "\r\n"))) > l.limit {
+				return nil, errTooLong
 			}
 			return line, err
 		}
+		if err := l.arrival.Grow(size+readBuffer, l.limit); err != nil {
+			return nil, err
+		}
+		part, err = l.r.ReadSlice('\n')
 	}
+}
+
+// skip reads the rest of a line for which there was no room, and writes all of it to w.
+func (l *lines) skip(w io.Writer) error {
+	_, _ = w.Write(l.pieces.Join())
+	l.arrival.Done()
+	for {
+		part, err := l.r.ReadSlice('\n')
+		_, _ = w.Write(part)
+		if !errors.Is(err, bufio.ErrBufferFull) {
+			return err
+		}
+	}
+}
+
+// skip handles a message for which there was no room, because of why: the request that it answers fails, and a request
+// is refused. The error is that of reading on. If known is false it cannot be told what the message was, and the process
+// is to end.
+func (c *conn) skip(l *lines, why error) (known bool, err error) {
+	var found skim.Message
+	err = l.skip(&found)
+	c.log.Warn("message of the server dropped", "error", why)
+	c.unreadable.Read()
+	id := found.ID()
+	switch kind, ok := found.Kind(); {
+	case !ok, kind == jsonrpc.Response && id == nil: // it may be the answer to any request
+		c.faults <- fault{why: why}
+		return false, err
+	case kind == jsonrpc.Response:
+		raw := jsonrpc.AppendError(nil, id, jsonrpc.Errorf(protocol.CodeOutcomeUnknown, "%s: %v", protocol.TextOutcomeUnknown, why))
+		if m, bad := jsonrpc.Parse(raw); bad == nil {
+			c.sink.Emit(nil, c.answered(m))
+		}
+	case kind == jsonrpc.Request:
+		raw := jsonrpc.AppendError(nil, id, jsonrpc.Errorf(jsonrpc.CodeInternal, "the request was not read: %v", why))
+		if lost := c.queue.put(raw); lost != nil {
+			c.log.Warn("refusal not delivered", "error", lost)
+		}
+	}
+	return true, err
 }
 
 // emit passes on the message or batch of a line. A line that is none is logged, and ends the request whose answer it

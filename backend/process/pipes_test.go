@@ -59,18 +59,22 @@ func TestOutputEndless(t *testing.T) {
 func TestReadLine(t *testing.T) {
 	const limit = 40
 	full := strings.Repeat("f", limit)
-	r := bufio.NewReaderSize(strings.NewReader("a\n\n"+full+"\r\n"+full+"\nlast"), 16)
+	read := func(text string) *lines {
+		return &lines{r: bufio.NewReaderSize(strings.NewReader(text), 16), limit: limit}
+	}
+	l := read("a\n\n" + full + "\r\n" + full + "\nlast")
 	for _, want := range []string{"a\n", "\n", full + "\r\n", full + "\n"} {
-		if got, err := readLine(r, limit); string(got) != want || err != nil {
+		if got, err := l.next(); string(got) != want || err != nil {
 			t.Errorf("got %q, %v, want %q", got, err, want)
 		}
 	}
-	if got, err := readLine(r, limit); string(got) != "last" || !errors.Is(err, io.EOF) {
+	if got, err := l.next(); string(got) != "last" || !errors.Is(err, io.EOF) {
 		t.Errorf("got %q, %v", got, err)
 	}
-	r = bufio.NewReaderSize(strings.NewReader(full+"f\n"), 16)
-	if _, err := readLine(r, limit); !errors.Is(err, errTooLong) {
-		t.Errorf("got %v, want %v", err, errTooLong)
+	for _, long := range []string{full + "f\n", full + "f\r\n", full + full + full} {
+		if _, err := read(long).next(); !errors.Is(err, errTooLong) {
+			t.Errorf("%q: got %v, want %v", long, err, errTooLong)
+		}
 	}
 }
 

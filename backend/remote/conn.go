@@ -11,6 +11,7 @@ import (
 
 	"holdfast/backend"
 	"holdfast/client"
+	"holdfast/internal/budget"
 	"holdfast/internal/protocol"
 	"holdfast/internal/rpc"
 	"holdfast/jsonrpc"
@@ -207,6 +208,9 @@ func (c *conn) note(header http.Header, call bool) context.Context {
 	}
 	return context.WithValue(ctx, tokenKey{}, token)
 }
+
+// Account implements [budget.Accounted], for the client, of whose Options this is the Auth.
+func (c *conn) Account() budget.Account { return budget.Of(c.sink) }
 
 // Authorization implements [client.Authorizer].
 func (c *conn) Authorization(ctx context.Context) (string, error) {

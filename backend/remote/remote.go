@@ -81,6 +81,10 @@ func New(url string, opts *Options) *Backend {
 	return b
 }
 
+// conversationCost is what a conversation counts for as kept, in bytes: it takes about three times as much, with its
+// connection for the server's stream.
+const conversationCost = 16 << 10
+
 // mostIdle is how many connections to the server are kept that nothing uses. A call has a
 // connection of its own while it runs.
 const mostIdle = 512
@@ -107,6 +111,9 @@ func (b *Backend) socket() bool {
 // Holdfast, with the same WWW-Authenticate header, unless it has begun a stream by then.
 func (b *Backend) Open(_ context.Context, start backend.Start, sink backend.Sink) (backend.Conn, error) {
 	c := &conn{sink: sink, pass: b.opts.PassAuthorization, socket: b.socket(), closed: make(chan struct{})}
+	if err := c.Account().Hold(conversationCost); err != nil {
+		return nil, err
+	}
 	c.note(start.HTTP.Header, false)
 	era := client.AnyEra
 	if protocol.Modern(start.Revision) {

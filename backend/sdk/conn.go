@@ -13,6 +13,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"holdfast/backend"
+	"holdfast/internal/budget"
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 )
@@ -263,14 +264,26 @@ func (c *conn) respond(m *sdkrpc.Response) error {
 	case m.Error != nil:
 		c.sink.Emit(r.call, failure(r.id, m.Error))
 	case c.modern != nil:
-		c.sink.Emit(r.call, success(r.id, typed(m.Result)))
+		c.emit(r.call, success(r.id, typed(m.Result)))
 	default:
-		c.sink.Emit(r.call, success(r.id, m.Result))
+		c.emit(r.call, success(r.id, m.Result))
 	}
 	if c.listener != nil {
 		c.listener()
 	}
 	return nil
+}
+
+// emit passes a response on. One that is long waits for its turn.
+func (c *conn) emit(call backend.Call, m jsonrpc.Message) {
+	if n := int64(len(m.Raw)); n > budget.Uncounted {
+		arrival := budget.Of(c.sink).Arrive(c.done)
+		defer arrival.Done()
+		if err := arrival.Grow(n, n); err != nil {
+			m = failure(m.ID, &sdkrpc.Error{Code: protocol.CodeOutcomeUnknown, Message: protocol.TextOutcomeUnknown + ": " + err.Error()})
+		}
+	}
+	c.sink.Emit(call, m)
 }
 
 func success(id, result []byte) jsonrpc.Message {

@@ -56,7 +56,7 @@ func (c *conn) run(ctx context.Context, n int64, id []byte, req *mcp.CallToolReq
 			if answer.Kind == 0 { // the handler has ended the goroutine (runtime.Goexit)
 				answer = failure(r.id, errNoAnswer)
 			}
-			c.sink.Emit(r.call, answer)
+			c.emit(r.call, answer)
 		}
 	}()
 	c.answer(ctx, id, req, &answer)

@@ -14,6 +14,7 @@ type Flight struct {
 
 	mu      sync.Mutex
 	tenants map[string]int64 // bytes that are read for each
+	arriving
 }
 
 // NewFlight returns a count against the in-flight part of a budget, or against so many
@@ -26,6 +27,7 @@ func NewFlight(budget, largest int64, share float64) *Flight {
 		f.reads = int64(share / 3 * float64(f.most))
 		f.runs = int64(share * 2 / 3 * float64(f.most))
 	}
+	f.arriving = arriving{newPlaces(f.most, share), arrivalWait}
 	return f
 }
 

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"holdfast/backend"
+	"holdfast/internal/budget"
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 )
@@ -253,9 +254,6 @@ func (c *conn) itemsOf(what listing, from *lineup, i int, page []byte) (items []
 	return items
 }
 
-// mostOwners bounds how many resources are remembered with their servers.
-const mostOwners = 10_000
-
 // claim notes that a server has a resource, unless another has it.
 func (c *conn) claim(uri string, l *link) bool {
 	c.mu.Lock()
@@ -263,16 +261,13 @@ func (c *conn) claim(uri string, l *link) bool {
 	if owner := c.ownerOf(uri); owner != nil {
 		return owner == l
 	}
-	if c.owners == nil || len(c.owners) >= mostOwners {
-		c.owners = make(map[string]*link)
-	}
-	c.owners[uri] = l
+	c.owners.put(uri, l, budget.Of(c.sink))
 	return true
 }
 
 // ownerOf returns the link of the server that has a resource, or nil. c.mu is held.
 func (c *conn) ownerOf(uri string) *link {
-	owner := c.owners[uri]
+	owner := c.owners.of[uri]
 	if owner != nil && !slices.Contains(c.links(), owner) {
 		return nil // it was a member when it listed the resource
 	}
@@ -431,7 +426,9 @@ func (l *link) noteSubscription(method, uri string, params []byte) {
 		if l.subs == nil {
 			l.subs = make(map[string][]byte)
 		}
-		l.subs[uri] = params
+		if len(l.subs) < mostSubscriptions || l.subs[uri] != nil {
+			l.subs[uri] = protocol.Setting(params)
+		}
 	case protocol.MethodUnsubscribe:
 		delete(l.subs, uri)
 	}

@@ -10,6 +10,7 @@
 package merge
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"log/slog"
@@ -144,11 +145,11 @@ type conn struct {
 
 	mu          sync.Mutex
 	closed      bool
-	leaving     []*link                       // of servers that are members no longer, with requests in flight
-	initialize  []byte                        // the params of the client's request
-	initialized bool                          // the client has sent the notification
-	level       []byte                        // the params of the last logging/setLevel
-	owners      map[string]*link              // of resources, by URI
+	leaving     []*link // of servers that are members no longer, with requests in flight
+	initialize  []byte  // the params of the client's request
+	initialized bool    // the client has sent the notification
+	level       []byte  // the params of the last logging/setLevel
+	owners      owners
 	asked       map[string]asked              // requests of servers to the client, by our ids
 	gathering   map[string]context.CancelFunc // requests of the client that several servers answer, by their ids
 }
@@ -246,7 +247,7 @@ func (c *conn) request(in backend.Inbound) {
 	switch in.Method {
 	case protocol.MethodInitialize:
 		c.mu.Lock()
-		c.initialize = in.Params
+		c.initialize = bytes.Clone(in.Params) // and not the body with it
 		c.mu.Unlock()
 		c.gather(in, c.initializeAll)
 	case protocol.MethodPing:
@@ -265,7 +266,7 @@ func (c *conn) request(in backend.Inbound) {
 		c.resource(in, jsonrpc.String(jsonrpc.Field(in.Params, "uri")))
 	case protocol.MethodSetLevel:
 		c.mu.Lock()
-		c.level = in.Params
+		c.level = protocol.Setting(in.Params)
 		c.mu.Unlock()
 		c.gather(in, c.setLevel)
 	default:

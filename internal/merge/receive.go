@@ -2,6 +2,7 @@ package merge
 
 import (
 	"holdfast/backend"
+	"holdfast/internal/budget"
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 )
@@ -11,6 +12,9 @@ type linkSink struct {
 	l *link
 	n int
 }
+
+// Account implements [budget.Accounted].
+func (s *linkSink) Account() budget.Account { return budget.Of(s.l.c.sink) }
 
 // Emit implements [backend.Sink].
 func (s *linkSink) Emit(call backend.Call, m jsonrpc.Message) { s.l.receive(s.n, call, m, false) }

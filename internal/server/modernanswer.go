@@ -140,6 +140,7 @@ func (h *Handler) beginModern(x *exchange, from session.Origin) (begun, error) {
 func (h *Handler) waitLight(w http.ResponseWriter, x *exchange, call *session.Call) (done bool) {
 	ctx, wait, over := x.r.Context(), h.sessions.Waiter(h.patience(x)), false
 	defer func() { wait.Stop(over) }() // else it may be told yet
+	defer call.Answered()
 	call.Notify(wait.Ready)
 	<-wait.Ready // of what has happened before
 	for {

@@ -289,6 +289,7 @@ func (m *mux) close(err error) {
 	m.stop(errOver)
 	for _, x := range append(m.lights, m.queue.close()...) {
 		x.light.call.ConnectionLost()
+		x.light.call.Answered()
 	}
 	m.lights = nil
 	m.work.Wait()

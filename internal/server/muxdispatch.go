@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"holdfast/internal/budget"
 	"holdfast/internal/limit"
 	"holdfast/internal/observe"
 	"holdfast/internal/panics"
@@ -286,7 +287,7 @@ func (m *mux) callLight(x *muxExchange, l *lightCall, msgs []jsonrpc.Message) {
 	}
 	l.since = time.Now()
 	l.call.Deliver(m.client.values, msgs, m.client.header)
-	if answers, done, _ := l.call.Answers(); done {
+	if answers, done, _ := l.call.Answers(); done && sizeOf(answers) <= budget.Uncounted {
 		switch {
 		case m.madeAgain(x):
 		case len(answers) > 0: // else it was cancelled
@@ -297,7 +298,16 @@ func (m *mux) callLight(x *muxExchange, l *lightCall, msgs []jsonrpc.Message) {
 	l.call.Notify(m.ready)
 	if !m.queue.light(x) {
 		l.call.ConnectionLost()
+		l.call.Answered()
 	}
+}
+
+// sizeOf returns how many bytes answers have.
+func sizeOf(answers [][]byte) (n int) {
+	for _, a := range answers {
+		n += len(a)
+	}
+	return n
 }
 
 // attach goes on with a call that is there already, for a request.

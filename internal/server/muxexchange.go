@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"time"
 
+	"holdfast/internal/budget"
 	"holdfast/internal/protocol"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
@@ -240,15 +241,21 @@ func (m *mux) answerLights() (more bool, err error) {
 	for _, answer := range texts {
 		text = append(append(text, answer...), '\n')
 	}
-	waiting := m.lights[:0]
+	waiting, written := m.lights[:0], []*session.Call(nil)
 	for _, x := range m.lights {
 		if len(text) >= mostText {
 			waiting, more = append(waiting, x), true
 			continue
 		}
 		var waits bool
-		if text, waits = m.answerLight(text, x); waits {
+		before, call := len(text), x.light.call
+		switch text, waits = m.answerLight(text, x); {
+		case waits:
 			waiting = append(waiting, x)
+		case len(text)-before > budget.Uncounted: // which counts until it is written
+			written = append(written, call)
+		default:
+			call.Answered()
 		}
 	}
 	clear(m.lights[len(waiting):])
@@ -259,6 +266,9 @@ func (m *mux) answerLights() (more bool, err error) {
 		err = m.out.write(text)
 	}
 	p.release(text)
+	for _, call := range written {
+		call.Answered()
+	}
 	return more, err
 }
 

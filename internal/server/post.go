@@ -158,6 +158,7 @@ func (h *Handler) send(x *exchange) error {
 //
 //go:noinline
 func (h *Handler) answerLight(w http.ResponseWriter, x *exchange, o *outcome) (stored bool, err error) {
+	defer o.call.Answered()
 	o.deliver(x.values(), x.msgs, x.r.Header)
 	x.confirmDelivery(w)
 	after := h.opts.UpgradeAfter

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"holdfast/backend"
+	"holdfast/internal/budget"
 	"holdfast/internal/config"
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
@@ -40,6 +41,9 @@ type asked struct {
 func newConn(s *server, sink backend.Sink) *conn {
 	return &conn{s: s, sink: sink}
 }
+
+// Account implements [budget.Accounted].
+func (c *conn) Account() budget.Account { return budget.Of(c.sink) }
 
 // Deliver implements [backend.Conn].
 func (c *conn) Deliver(in backend.Inbound) error {

@@ -106,7 +106,7 @@ func (s *shared) get(c *sharedConn) (*sharing, error) {
 		case opening == nil:
 			opening = &sharedOpening{done: make(chan struct{})}
 			s.opening[revision] = opening
-			s.wait.Go(func() { s.begin(c.start, revision, opening) })
+			s.wait.Go(func() { s.begin(c, revision, opening) })
 		}
 		s.mu.Unlock()
 		select {
@@ -128,8 +128,8 @@ type sharedOpening struct {
 }
 
 // begin opens the server for all who wait.
-func (s *shared) begin(start backend.Start, revision string, o *sharedOpening) {
-	now, err := s.open(start, revision)
+func (s *shared) begin(c *sharedConn, revision string, o *sharedOpening) {
+	now, err := s.open(c.start, c.sink, revision)
 	s.mu.Lock()
 	if err == nil && (now.over || s.closed) {
 		err = errStopped

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"holdfast/backend"
+	"holdfast/internal/budget"
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 )
@@ -22,6 +23,7 @@ type sharing struct {
 	s      *shared
 	conn   backend.Conn // set when opened is closed; nil: it could not be opened
 	opened chan struct{}
+	budget budget.Account // of the session that the server was opened for; see Account
 
 	// Guarded by s.mu; the first two are not changed once the server is open.
 	result   []byte // of initialize
@@ -48,10 +50,10 @@ type sharedRequest struct {
 }
 
 // open opens the server, and initializes it for clients of a revision.
-func (s *shared) open(start backend.Start, revision string) (*sharing, error) {
+func (s *shared) open(start backend.Start, sink backend.Sink, revision string) (*sharing, error) {
 	ctx, cancel := context.WithTimeout(s.ctx, sharedOpen)
 	defer cancel()
-	now := &sharing{s: s, opened: make(chan struct{}), asked: make(map[string]*sharedRequest)}
+	now := &sharing{s: s, opened: make(chan struct{}), budget: budget.Of(sink), asked: make(map[string]*sharedRequest)}
 	start.HTTP = (&http.Request{Method: http.MethodPost, URL: &url.URL{Path: "/"}, Header: make(http.Header)}).WithContext(ctx)
 	conn, err := s.inner.Open(ctx, start, now)
 	now.conn = conn
@@ -176,6 +178,18 @@ func (n *sharing) take(id []byte) *sharedRequest {
 	n.used = time.Now()
 	return rq
 }
+
+// Account implements [budget.Accounted]: what the server sends is of no session in particular.
+func (n *sharing) Account() budget.Account { return forAll{n.budget} }
+
+// forAll counts what is read for several sessions.
+type forAll struct{ of budget.Account }
+
+// Hold implements [budget.Account]: the server's conversation is kept for nobody in particular.
+func (forAll) Hold(int64) error { return nil }
+
+// Arrive implements [budget.Account].
+func (a forAll) Arrive(done <-chan struct{}) *budget.Arrival { return a.of.Arrive(done).Unnamed() }
 
 // Emit implements [backend.Sink].
 func (n *sharing) Emit(_ backend.Call, m jsonrpc.Message) { n.receive(m) }

@@ -247,6 +247,9 @@ func (c *Call) respondLocked(rq *inflight, data []byte) {
 	}
 	last := len(c.pending) == 0
 	c.settle(rq, data)
+	if c.isLight() && !c.sharesStream() && !c.holdAnswer(data) {
+		c.promote()
+	}
 	switch {
 	case c.sharesStream():
 		c.s.standalone.mu.Lock()

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"hash/maphash"
 
+	"holdfast/internal/budget"
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
@@ -147,7 +148,15 @@ func (s *Session) carrierCost() int64 {
 	return decoded * int64(len(s.carrier.capabilities)+len(s.carrier.key.client))
 }
 
-// Hold implements [budget.Holder], for the conversation.
+// Account implements [budget.Accounted].
+func (l *link) Account() budget.Account { return l }
+
+// Arrive implements [budget.Account].
+func (l *link) Arrive(done <-chan struct{}) *budget.Arrival {
+	return l.s.m.opts.Flight.Arrive(l.s.tenant.name, done)
+}
+
+// Hold implements [budget.Account].
 func (l *link) Hold(n int64) error {
 	s := l.s
 	s.mu.Lock()

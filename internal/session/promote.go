@@ -3,6 +3,8 @@ package session
 import (
 	"context"
 	"time"
+
+	"holdfast/internal/budget"
 )
 
 // Wait waits for a light call to answer. It returns the responses and true, or
@@ -81,6 +83,31 @@ func (c *Call) promote() {
 	for _, data := range c.light {
 		c.push(data, false)
 	}
-	c.light = nil
+	c.dropAnswers()
 	c.wake()
+}
+
+// holdAnswer counts a response as on its way until it is written, if it is long. It is false if there is no room for
+// that: then the call is to be stored, which has a bound of its own. c.mu is held.
+func (c *Call) holdAnswer(data []byte) bool {
+	n := int64(len(data))
+	return n <= budget.Uncounted || c.s.m.opts.Flight.Read(c.s.tenant.name, n)
+}
+
+// dropAnswers forgets the responses of a light call, which count no more. c.mu is held.
+func (c *Call) dropAnswers() {
+	for _, data := range c.light {
+		if n := int64(len(data)); n > budget.Uncounted {
+			c.s.m.opts.Flight.Done(c.s.tenant.name, n)
+		}
+	}
+	c.light = nil
+}
+
+// Answered says that the responses of a light call, if it has any, were written, or will not be. Whoever waits for a
+// light call calls it at the end.
+func (c *Call) Answered() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.dropAnswers()
 }

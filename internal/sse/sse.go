@@ -89,6 +89,11 @@ type Reader struct {
 	buf   []byte // of the last line
 	first bool
 	skipN bool // the last line ended in CR: a LF that follows belongs to it
+
+	// Room, if it is set, is called as an event grows beyond 4 KiB, with its size so far, in bytes. Its error is that of
+	// Next.
+	Room func(size int) error
+	left []byte // the data of an event that was not read to its end
 }
 
 // mostKept is how large a buffer for lines a reader keeps.
@@ -108,8 +113,9 @@ func (r *Reader) Next() (Event, error) {
 	var seen bool
 	size := 0
 	for {
-		line, err := r.line(r.max - size)
+		line, err := r.line(r.max-size, size)
 		if err != nil {
+			r.left = ev.Data
 			return Event{}, err
 		}
 		if len(line) == 0 {
@@ -133,10 +139,14 @@ func (r *Reader) Next() (Event, error) {
 func (ev *Event) set(name string, value []byte) bool {
 	switch name {
 	case "data":
-		if ev.HasData {
-			ev.Data = append(ev.Data, '\n')
+		switch {
+		case ev.HasData:
+			ev.Data = append(append(ev.Data, '\n'), value...)
+		case len(value) > mostKept: // whose buffer is not used again
+			ev.Data = value
+		default:
+			ev.Data = append(ev.Data, value...)
 		}
-		ev.Data = append(ev.Data, value...)
 		ev.HasData = true
 	case "id":
 		if bytes.IndexByte(value, 0) >= 0 {
@@ -164,7 +174,7 @@ func (ev *Event) set(name string, value []byte) bool {
 
 // line returns the next line without its end, which is LF, CR or CRLF, and which
 // is of at most max bytes, or a comment. The bytes are good until the next call.
-func (r *Reader) line(max int) ([]byte, error) {
+func (r *Reader) line(max, before int) ([]byte, error) {
 	if cap(r.buf) > mostKept {
 		r.buf = nil
 	}
@@ -186,7 +196,14 @@ func (r *Reader) line(max int) ([]byte, error) {
 			max = r.max
 		}
 		if len(line)+n > max {
+			r.buf = line
 			return nil, ErrTooLong
+		}
+		if size := before + len(line) + n; r.Room != nil && size > roomless {
+			if err := r.Room(size); err != nil {
+				r.buf = line
+				return nil, err
+			}
 		}
 		line = append(line, part[:n]...)
 		r.buf = line
@@ -214,4 +231,82 @@ func end(part []byte) int {
 		part = part[:n]
 	}
 	return len(part)
+}
+
+// roomless is how large an event is, in bytes, before [Reader.Room] is called.
+const roomless = 4 << 10
+
+// Skip reads the rest of an event that Next has not read to its end, because it was too long or there was no room. The
+// event's data, from its beginning, is written to w, whose errors do not count. Then Next goes on with the next event.
+func (r *Reader) Skip(w io.Writer) error {
+	s := skipper{w: w}
+	_, _ = w.Write(r.left)
+	s.write(r.buf)
+	r.left, r.buf = nil, nil
+	for {
+		if _, err := r.r.Peek(1); err != nil {
+			return err
+		}
+		part, _ := r.r.Peek(r.r.Buffered())
+		if r.skipN {
+			if r.skipN = false; part[0] == '\n' {
+				_, _ = r.r.Discard(1)
+				continue
+			}
+		}
+		n := end(part)
+		s.write(part[:n])
+		if n == len(part) {
+			_, _ = r.r.Discard(n)
+			continue
+		}
+		r.skipN = part[n] == '\r'
+		_, _ = r.r.Discard(n + 1)
+		if s.line() {
+			return nil
+		}
+	}
+}
+
+// A skipper writes what lines have that are data.
+type skipper struct {
+	w     io.Writer
+	begin []byte // of the line, as long as it is not known whether that is data
+	known bool
+	data  bool
+}
+
+// write takes a part of a line.
+func (s *skipper) write(b []byte) {
+	const most = len("data: ")
+	if !s.known {
+		n := min(most-len(s.begin), len(b))
+		s.begin = append(s.begin, b[:n]...)
+		if b = b[n:]; len(s.begin) < most {
+			return
+		}
+		s.look()
+	}
+	if s.data {
+		_, _ = s.w.Write(b)
+	}
+}
+
+// look finds out whether the line is data.
+func (s *skipper) look() {
+	var value []byte
+	if value, s.data = bytes.CutPrefix(s.begin, []byte("data:")); s.data {
+		_, _ = s.w.Write(bytes.TrimPrefix(value, []byte(" ")))
+	}
+	s.known = true
+}
+
+// line ends a line, and reports whether that ends the event.
+func (s *skipper) line() (blank bool) {
+	if !s.known {
+		s.look()
+	}
+	blank = len(s.begin) == 0
+	s.begin, s.known, s.data = s.begin[:0], false, false
+	return blank
 }

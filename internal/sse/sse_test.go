@@ -269,3 +269,56 @@ func BenchmarkReader(b *testing.B) {
 		}
 	}
 }
+
+// Of an event that is too long, or for which there is no room, all data can be looked at, and the next event follows.
+func TestSkip(t *testing.T) {
+	long := strings.Repeat("y", 5000)
+	tests := []struct{ name, event, data string }{
+		{"one line", "data: " + long + "\n", long},
+		{"no blank", "data:" + long + "\n", long},
+		{"an id before it", "id: 1\nevent: message\ndata: " + long + "\n", long},
+		{"an id after it", "data: " + long + "\nid: 1\n", long},
+		{"several lines", "data: " + long + "\ndata: a\ndata:b\nid: 2\ndata: " + long + "\n", long + "ab" + long},
+		{"short lines", strings.Repeat("data: 0123456789\n", 1000), strings.Repeat("0123456789", 1000)},
+		{"a comment in it", "data: " + long + "\n: data: x\ndata: z\n", long + "z"},
+		{"nothing that is data", "x: " + long + "\n", ""},
+		{"CRLF", "data: " + long + "\r\ndata: a\r\n", long + "a"},
+		{"CR", "data: " + long + "\rdata: a\r", long + "a"},
+	}
+	for _, test := range tests {
+		for _, how := range []string{"too long", "no room"} {
+			blank := "\n"
+			if strings.Contains(test.name, "CR") {
+				if strings.HasSuffix(test.event, "\r\n") {
+					blank = "\r\n"
+				} else {
+					blank = "\r"
+				}
+			}
+			r := NewReader(iotest.OneByteReader(strings.NewReader("data: first\n\n"+test.event+blank+"data: next\n\n")), 4100)
+			full := errors.New("full")
+			if how == "no room" {
+				r.max = 1 << 20
+				r.Room = func(size int) error {
+					if size > 4500 {
+						return full
+					}
+					return nil
+				}
+			}
+			if ev, err := r.Next(); err != nil || string(ev.Data) != "first" {
+				t.Fatalf("%s, %s: the first event: %q, %v", test.name, how, ev.Data, err)
+			}
+			if _, err := r.Next(); !errors.Is(err, ErrTooLong) && !errors.Is(err, full) {
+				t.Fatalf("%s, %s: %v", test.name, how, err)
+			}
+			var data bytes.Buffer
+			if err := r.Skip(&data); err != nil || strings.ReplaceAll(data.String(), "\n", "") != test.data {
+				t.Errorf("%s, %s: %d bytes of data, want %d: %v", test.name, how, data.Len(), len(test.data), err)
+			}
+			if ev, err := r.Next(); err != nil || string(ev.Data) != "next" {
+				t.Errorf("%s, %s: the next event: %q, %v", test.name, how, ev.Data, err)
+			}
+		}
+	}
+}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"holdfast/backend"
+	"holdfast/internal/budget"
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 )
@@ -29,6 +30,9 @@ type legacyProbe struct {
 	asked []byte           // the id of server/discover, or nil
 	timer *time.Timer
 }
+
+// Account implements [budget.Accounted].
+func (p *legacyProbe) Account() budget.Account { return budget.Of(p.sink) }
 
 func newLegacyProbe(t *translator, start backend.Start, sink backend.Sink) *legacyProbe {
 	p := &legacyProbe{t: t, sink: sink, session: start.Session, own: newOwnRequests()}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"holdfast/backend"
+	"holdfast/internal/budget"
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 )
@@ -93,6 +94,9 @@ type request struct {
 func (r *request) takesInput() bool {
 	return r.call != nil && protocol.TakesInput(r.method)
 }
+
+// Account implements [budget.Accounted].
+func (c *legacyServer) Account() budget.Account { return budget.Of(c.sink) }
 
 func newLegacyServer(sink backend.Sink, log *slog.Logger) *legacyServer {
 	c := &legacyServer{

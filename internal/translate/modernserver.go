@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"holdfast/backend"
+	"holdfast/internal/budget"
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 )
@@ -42,6 +43,9 @@ type clientFacts struct {
 	info         []byte
 	capabilities []byte
 }
+
+// Account implements [budget.Accounted].
+func (c *modernServer) Account() budget.Account { return budget.Of(c.sink) }
 
 func newModernServer(sink backend.Sink, log *slog.Logger) *modernServer {
 	c := &modernServer{

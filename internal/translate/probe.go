@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"holdfast/backend"
+	"holdfast/internal/budget"
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 )
@@ -42,6 +43,9 @@ type modernProbe struct {
 	over    bool
 	late    bool // the server is modern, but has said so after the timeout
 }
+
+// Account implements [budget.Accounted].
+func (p *modernProbe) Account() budget.Account { return budget.Of(p.sink) }
 
 func newModernProbe(t *translator, start backend.Start, sink backend.Sink) *modernProbe {
 	p := &modernProbe{t: t, sink: sink, session: start.Session, own: newOwnRequests(), done: make(chan struct{})}

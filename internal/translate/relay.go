@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"holdfast/backend"
+	"holdfast/internal/budget"
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 )
@@ -23,6 +24,9 @@ type relay struct {
 	tokens   map[string]*request // by the tokens that the server knows them by
 	count    int                 // of tokens
 }
+
+// Account implements [budget.Accounted].
+func (r *relay) Account() budget.Account { return budget.Of(r.sink) }
 
 func newRelay(sink backend.Sink) *relay {
 	return &relay{sink: sink, inFlight: make(map[string]*request), tokens: make(map[string]*request)}

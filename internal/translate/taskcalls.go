@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"holdfast/backend"
+	"holdfast/internal/budget"
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 )
@@ -124,6 +125,9 @@ func (c *taskCaller) Closed(why error, reopen bool) {
 	}
 	c.sink.Closed(why, reopen)
 }
+
+// Account implements [budget.Accounted].
+func (c *taskCaller) Account() budget.Account { return budget.Of(c.sink) }
 
 func newCalledTasks(sink backend.Sink, conn backend.Conn) *calledTasks {
 	t := &calledTasks{sink: sink, own: newOwnRequests(), required: make(map[string]bool), tasks: make(map[string]*taskCall)}

@@ -4,7 +4,11 @@ import "holdfast/stream"
 
 // What sessions hold is all that is kept for a client beside the messages of its calls: what it says of itself, its
 // subscriptions, and the like. It cannot be dropped. So it may be three quarters of what is kept at the most, in all
-// and for a tenant, and half of what a session may keep: the rest is always left to messages.
+// and for a tenant: the rest is always left to messages. A session may hold half as much as it may keep of messages, or
+// leastHeld.
+
+// leastHeld is how many bytes any session may hold, if there is room.
+const leastHeld = 64 << 10
 
 // Hold counts n bytes more that a session holds, if there is room for them: ended streams are dropped for that. They
 // are counted until Hold is given the same number below 0, which always succeeds, or the session is deleted. It
@@ -17,7 +21,7 @@ func (st *Store) Hold(lease stream.Lease, n int64) bool {
 	s.mu.Lock()
 	t := s.tenant
 	here := s.epoch == lease.Epoch && !s.deleted
-	fits := n < 0 || s.held+n <= st.opts.SessionBytes/2
+	fits := n < 0 || s.held+n <= max(st.opts.SessionBytes/2, leastHeld)
 	s.mu.Unlock()
 	switch {
 	case !here:
@@ -38,8 +42,6 @@ func (st *Store) Hold(lease stream.Lease, n int64) bool {
 		st.unhold(t, n)
 		return true
 	}
-	s.bytes += n
-	s.beside += n
 	s.held += n
 	return true
 }
@@ -57,8 +59,6 @@ func (st *Store) MustHold(lease stream.Lease, n int64) {
 	}
 	st.take(s.tenant, n, true)
 	st.unhold(s.tenant, -n)
-	s.bytes += n
-	s.beside += n
 	s.held += n
 }
 

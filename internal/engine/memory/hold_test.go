@@ -10,7 +10,7 @@ import (
 // What sessions hold is bounded, in all, for a tenant and for a session, and leaves room for messages.
 func TestHold(t *testing.T) {
 	t.Parallel()
-	const total = 64 << 10
+	const total = 512 << 10
 	for _, c := range []struct {
 		what            string
 		tenants, each   int   // sessions of each tenant

@@ -84,7 +84,7 @@ type session struct {
 	deleted  bool
 	bytes    int64
 	beside   int64 // of those, what is kept beside streams
-	held     int64 // of those, what was counted by Hold
+	held     int64 // what was counted by Hold, beside those
 	logs     map[uint64]*log
 	finished queue   // those that were acknowledged first
 	tenant   *tenant // changes under both mu and Store.fin
@@ -147,8 +147,8 @@ func (st *Store) Close() error {
 // Kept returns how many bytes are kept in all, and how many may be.
 func (st *Store) Kept() (bytes, most int64) { return st.total.Load(), st.opts.TotalBytes }
 
-// Bytes returns how much is kept in all.
-func (st *Store) Bytes() int64 { return st.total.Load() }
+// Bytes returns how much is kept in all of what calls have said.
+func (st *Store) Bytes() int64 { return st.total.Load() - st.held.Load() }
 
 // Create implements [stream.Store].
 func (st *Store) Create(_ context.Context, key stream.SessionKey, _ []byte) (stream.Lease, error) {
@@ -313,7 +313,7 @@ func (st *Store) clear(s *session) {
 		delete(s.logs, n)
 		l.tell()
 	}
-	st.give(s.tenant, s.beside)
+	st.give(s.tenant, s.beside+s.held)
 	st.unhold(s.tenant, s.held)
 	s.bytes, s.beside, s.held = s.bytes-s.beside, 0, 0
 	t := s.tenant

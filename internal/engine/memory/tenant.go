@@ -50,9 +50,9 @@ func (st *Store) Count(lease stream.Lease, name string) {
 		}
 		st.nobody.held.Add(-s.held)
 		t.held.Add(s.held)
-		st.nobody.bytes.Add(-s.bytes)
+		st.nobody.bytes.Add(-s.bytes - s.held)
 		st.nobody.spare.Add(-spare)
-		t.bytes.Add(s.bytes)
+		t.bytes.Add(s.bytes + s.held)
 		t.spare.Add(spare)
 		st.rankSession(s)
 		st.fin.Unlock()
