@@ -366,7 +366,7 @@ func endings(ids [][]byte, err error) []stream.Entry {
 func StoreErrorText(err error) string {
 	switch {
 	case errors.Is(err, stream.ErrFull):
-		return "the store is full"
+		return "the store is full (--memory, or the bound of the engine)"
 	case errors.Is(err, stream.ErrTooLarge):
 		return stream.ErrTooLarge.Error()
 	case errors.Is(err, stream.ErrUnavailable), errors.Is(err, context.DeadlineExceeded):
