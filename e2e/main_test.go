@@ -50,6 +50,7 @@ var modes = map[string]func(args []string){
 	"eras":   eraStdio,
 	"bodies": bodyStdio,
 	"keep":   keep,
+	"big":    bigStdio,
 }
 
 // built is where the program is built, once, by the first test that needs it.

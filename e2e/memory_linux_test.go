@@ -1,0 +1,457 @@
+package e2e
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"holdfast/internal/testlong"
+)
+
+// What a program may use that these tests load, in bytes: GOMEMLIMIT, and the most that the system has ever counted.
+const (
+	goMemory   = 256 << 20
+	mostMemory = goMemory / 100 * 135
+)
+
+// A load is of one kind, over one bound of docs/operators.md ("Bounds").
+type load struct {
+	kind  string
+	args  []string // of holdfast serve
+	run   func(t *testing.T, l *loaded)
+	error string // what clients over the bound are told
+}
+
+// A loaded is a program under load, and what its clients were told.
+type loaded struct {
+	*program
+	mu   sync.Mutex
+	fine int
+	told map[string]int // errors, by their text
+}
+
+var messageOf = regexp.MustCompile(`"message":"((?:[^"\\]|\\.)*)"`)
+
+// hears takes in what a client was told: an error, or something else.
+func (l *loaded) hears(status int, text string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if found := messageOf.FindStringSubmatch(text); found != nil {
+		l.told[fmt.Sprintf("%d %s", status, found[1])]++
+		return
+	}
+	if status >= 300 {
+		l.told[fmt.Sprintf("%d %.100s", status, text)]++
+		return
+	}
+	l.fine++
+}
+
+// at makes requests from several addresses at a time, each of which makes so many.
+func (l *loaded) at(t *testing.T, addresses, each int, request func(s *stranger, address, n int)) {
+	var all sync.WaitGroup
+	for a := range addresses {
+		all.Go(func() {
+			s := l.stranger(t, fmt.Sprintf("127.0.%d.%d", 1+a/250, 1+a%250))
+			for n := range each {
+				request(s, a, n)
+			}
+		})
+	}
+	all.Wait()
+}
+
+// posts posts a message, with more headers, and returns the answer. It does not end the test.
+func (s *stranger) posts(url, session, body string, header ...string) (status int, answer http.Header, text string) {
+	req, err := http.NewRequestWithContext(s.t.Context(), http.MethodPost, url, strings.NewReader(body))
+	if err != nil {
+		return 0, nil, err.Error()
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Accept", "application/json, text/event-stream")
+	if session != "" {
+		req.Header.Set("Mcp-Session-Id", session)
+	}
+	for i := 0; i+1 < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+	}
+	res, err := s.http.Do(req)
+	if err != nil {
+		return 0, nil, err.Error()
+	}
+	defer res.Body.Close()
+	var head bytes.Buffer // of what may be long
+	if _, err := io.CopyN(&head, res.Body, 8<<10); err == nil {
+		_, _ = io.Copy(io.Discard, res.Body)
+	}
+	return res.StatusCode, res.Header, head.String()
+}
+
+// session begins a session, or returns "".
+func (l *loaded) session(s *stranger, initialize string) string {
+	status, header, text := s.posts(l.URL, "", initialize)
+	l.hears(status, text)
+	return header.Get("Mcp-Session-Id")
+}
+
+func initializeOf(size int) string {
+	return fmt.Sprintf(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"experimental":{"x":{"y":%q}}},"clientInfo":{"name":"s","version":"1"}}}`, strings.Repeat("y", size))
+}
+
+// modernOf is a request of revision 2026-07-28.
+func modernOf(method, params, capabilities string) (body string, header []string) {
+	return fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":%q,"params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"s","version":"1"},"io.modelcontextprotocol/clientCapabilities":%s}%s}}`, method, capabilities, params),
+		[]string{"MCP-Protocol-Version", "2026-07-28", "Mcp-Method", method}
+}
+
+// says is how the messages of a server come.
+type says int
+
+const (
+	saysJSON says = iota
+	saysStream
+	saysSocket
+	saysPair // 2024-11-05
+)
+
+// bigServer is an MCP server over HTTP whose tool answers with as many bytes as it is asked for.
+func bigServer(t *testing.T, how says) string {
+	var mu sync.Mutex
+	streams := make(map[string]chan []byte)
+	next := 0
+	serve := func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			return
+		}
+		answer := bigAnswer(body)
+		if how == saysPair && r.URL.RawQuery == "" {
+			w.WriteHeader(http.StatusMethodNotAllowed) // it is not of Streamable HTTP
+			return
+		}
+		switch {
+		case answer == nil:
+			w.WriteHeader(http.StatusAccepted)
+		case how == saysStream:
+			w.Header().Set("Content-Type", "text/event-stream")
+			_, _ = fmt.Fprintf(w, "event: message\ndata: %s\n\n", answer)
+		case how == saysPair:
+			w.WriteHeader(http.StatusAccepted)
+			mu.Lock()
+			to := streams[r.URL.Query().Get("s")]
+			mu.Unlock()
+			go func() {
+				select {
+				case to <- answer:
+				case <-t.Context().Done():
+				}
+			}()
+		default:
+			w.Header().Set("Content-Type", "application/json")
+			if bytes.Contains(body, []byte(`"initialize"`)) {
+				w.Header().Set("Mcp-Session-Id", "s")
+			}
+			_, _ = w.Write(answer)
+		}
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /", serve)
+	mux.HandleFunc("DELETE /", func(http.ResponseWriter, *http.Request) {})
+	mux.HandleFunc("GET /", func(w http.ResponseWriter, r *http.Request) {
+		switch how {
+		case saysSocket:
+			ws, err := websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: []string{"mcp"}})
+			if err != nil {
+				return
+			}
+			ws.SetReadLimit(-1)
+			for {
+				_, body, err := ws.Read(r.Context())
+				if err != nil {
+					return
+				}
+				if answer := bigAnswer(body); answer != nil && ws.Write(r.Context(), websocket.MessageText, answer) != nil {
+					return
+				}
+			}
+		case saysPair:
+			mu.Lock()
+			next++
+			name, mine := strconv.Itoa(next), make(chan []byte)
+			streams[name] = mine
+			mu.Unlock()
+			w.Header().Set("Content-Type", "text/event-stream")
+			_, _ = fmt.Fprintf(w, "event: endpoint\ndata: /?s=%s\n\n", name)
+			_ = http.NewResponseController(w).Flush()
+			for {
+				select {
+				case answer := <-mine:
+					_, _ = fmt.Fprintf(w, "event: message\ndata: %s\n\n", answer)
+					_ = http.NewResponseController(w).Flush()
+				case <-r.Context().Done():
+					return
+				}
+			}
+		default:
+			w.WriteHeader(http.StatusMethodNotAllowed)
+		}
+	})
+	ts := httptest.NewServer(mux)
+	t.Cleanup(func() { ts.CloseClientConnections(); ts.Close() })
+	if how == saysSocket {
+		return "ws" + strings.TrimPrefix(ts.URL, "http") + "/mcp"
+	}
+	if how == saysPair {
+		return ts.URL + "/sse"
+	}
+	return ts.URL + "/mcp"
+}
+
+// bigAnswer answers a message; nil: it has no answer. A tool answers with as many bytes as its argument n says.
+func bigAnswer(body []byte) []byte {
+	var m struct {
+		ID     json.RawMessage
+		Method string
+		Params struct {
+			ProtocolVersion string
+			URI             string
+			Arguments       struct{ N int }
+		}
+	}
+	if json.Unmarshal(body, &m) != nil || m.ID == nil {
+		return nil
+	}
+	result := `{}`
+	switch m.Method {
+	case "initialize":
+		result = `{"protocolVersion":"2025-11-25","capabilities":{"tools":{},"resources":{"subscribe":true}},"serverInfo":{"name":"big","version":"1"}}`
+	case "tools/list":
+		result = `{"tools":[{"name":"big","inputSchema":{"type":"object"},"annotations":{"readOnlyHint":true}}]}`
+	case "resources/list":
+		result = `{"resources":[]}`
+	case "resources/read":
+		result = `{"contents":[]}`
+	case "server/discover":
+		return fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"no server/discover"}}`, m.ID)
+	case "tools/call":
+		return fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":{"content":[{"type":"text","text":"%s"}]}}`, m.ID, bytes.Repeat([]byte("x"), m.Params.Arguments.N))
+	}
+	return fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":%s}`, m.ID, result)
+}
+
+// bigStdio is the same server on stdio.
+func bigStdio([]string) {
+	in := json.NewDecoder(os.Stdin)
+	for {
+		var body json.RawMessage
+		if in.Decode(&body) != nil {
+			return
+		}
+		if answer := bigAnswer(body); answer != nil {
+			_, _ = os.Stdout.Write(append(answer, '\n'))
+		}
+	}
+}
+
+// results has clients call the tool at the same time, each so often, for results of so many bytes.
+func results(clients, each, size int) func(t *testing.T, l *loaded) {
+	return func(t *testing.T, l *loaded) {
+		l.at(t, clients, 1, func(s *stranger, _, _ int) {
+			id := l.session(s, anInitialize)
+			var all sync.WaitGroup
+			for n := range each {
+				all.Go(func() {
+					status, _, text := s.posts(l.URL, id, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"big","arguments":{"n":%d}}}`, n+1, size))
+					l.hears(status, text)
+				})
+			}
+			all.Wait()
+		})
+	}
+}
+
+// modernResults is results for clients of 2026-07-28.
+func modernResults(clients, size int) func(t *testing.T, l *loaded) {
+	return func(t *testing.T, l *loaded) {
+		l.at(t, clients, 1, func(s *stranger, _, _ int) {
+			body, header := modernOf("tools/call", fmt.Sprintf(`,"name":"big","arguments":{"n":%d}`, size), `{}`)
+			status, _, text := s.posts(l.URL, "", body, append(header, "Mcp-Name", "big")...)
+			l.hears(status, text)
+		})
+	}
+}
+
+// loads are of each kind. What no client of them may be told is "outcome unknown" or an error without the reason.
+func loads(t *testing.T) []load {
+	uri := func(a, n, size int) string { return fmt.Sprintf("x:%d/%d/%s", a, n, strings.Repeat("u", size)) }
+	about := func(method string, addresses, sessions, each, size int) func(t *testing.T, l *loaded) {
+		return func(t *testing.T, l *loaded) {
+			l.at(t, addresses, sessions, func(s *stranger, a, n int) {
+				id := l.session(s, anInitialize)
+				for i := range each {
+					status, _, text := s.posts(l.URL, id, fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":%q,"params":{"uri":%q}}`, method, uri(a, n*each+i, size)))
+					l.hears(status, text)
+				}
+			})
+		}
+	}
+	process := []string{"--", os.Args[0], "big"}
+	upstream := func(how says) []string { return []string{"--upstream", bigServer(t, how)} }
+	merged := filepath.Join(t.TempDir(), "merged.json")
+	conf := fmt.Sprintf(`{"mcpServers":{"a":{"url":%q},"b":{"url":%q}},"holdfast":{"merge":true}}`, bigServer(t, saysJSON), bigServer(t, saysJSON))
+	if err := os.WriteFile(merged, []byte(conf), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return []load{
+		{"12,000 sessions from 4 addresses", []string{"--demo"}, func(t *testing.T, l *loaded) {
+			l.at(t, 4, 3000, func(s *stranger, _, _ int) { l.session(s, anInitialize) })
+		}, "429 .*--memory"},
+		{"2,000 initialize requests of 60 KB", []string{"--demo"}, func(t *testing.T, l *loaded) {
+			l.at(t, 4, 500, func(s *stranger, _, _ int) { l.session(s, initializeOf(60_000)) })
+		}, "429 .*--memory"},
+		{"3,000 sessions with an upstream server", upstream(saysJSON), func(t *testing.T, l *loaded) {
+			l.at(t, 4, 750, func(s *stranger, _, _ int) { l.session(s, anInitialize) })
+		}, "429 .*--memory"},
+		{"what clients of 2026-07-28 say of themselves, 1 MB", []string{"--demo"}, func(t *testing.T, l *loaded) {
+			l.at(t, 8, 50, func(s *stranger, a, n int) {
+				body, header := modernOf("tools/list", "", fmt.Sprintf(`{"x":"%d/%d/%s"}`, a, n, strings.Repeat("c", 1<<20)))
+				status, _, text := s.posts(l.URL, "", body, header...)
+				l.hears(status, text)
+			})
+		}, "413 .*65536 bytes|429 .*--memory"},
+		{"the same, 60 KB, of 400 kinds from 8 addresses", []string{"--demo"}, func(t *testing.T, l *loaded) {
+			l.at(t, 8, 50, func(s *stranger, a, n int) {
+				body, header := modernOf("tools/list", "", fmt.Sprintf(`{"x":"%d/%d/%s"}`, a, n, strings.Repeat("c", 60_000)))
+				status, _, text := s.posts(l.URL, "", body, header...)
+				l.hears(status, text)
+			})
+		}, ""},
+		{"300 subscriptions of 1 MB", upstream(saysJSON), about("resources/subscribe", 4, 1, 75, 1<<20), "400 .*longer than 8192 bytes|429 .*--memory"},
+		{"8,000 subscriptions of 8 KB", upstream(saysJSON), about("resources/subscribe", 4, 10, 200, 8000), "429 .*--memory"},
+		{"400 merged reads of 1 MB", []string{"--config", merged}, about("resources/read", 4, 1, 100, 1<<20), "400 .*longer than 8192 bytes|429 .*--memory"},
+		{"8,000 merged reads of 8 KB", []string{"--config", merged}, about("resources/read", 4, 8, 250, 8000), ""},
+		{"20 results of 30 MB, a process", process, results(20, 1, 30_000_000), "--memory"},
+		{"20 results of 14 MB, HTTP with JSON", upstream(saysJSON), results(20, 1, 14_000_000), "--memory"},
+		{"20 results of 14 MB, HTTP with streams", upstream(saysStream), results(20, 1, 14_000_000), "--memory"},
+		{"20 results of 14 MB, a WebSocket", upstream(saysSocket), results(20, 1, 14_000_000), "--memory"},
+		{"20 results of 14 MB, HTTP+SSE", upstream(saysPair), results(20, 1, 14_000_000), "--memory"},
+		{"20 results of 30 MB, a process and clients of 2026-07-28", process, modernResults(20, 30_000_000), "--memory"},
+		{"20 results of 12 MB, HTTP with JSON", upstream(saysJSON), results(20, 1, 12_000_000), ""},
+		{"100 results of 4 MB, a process", process, results(20, 5, 4_000_000), ""},
+		{"100 results of 4 MB, HTTP with JSON", upstream(saysJSON), results(20, 5, 4_000_000), ""},
+		{"300 clients that do not read results of 1 MB", process, unread(300, 1_000_000), ""},
+	}
+}
+
+// unread has clients call a tool and not read the answer.
+func unread(clients, size int) func(t *testing.T, l *loaded) {
+	return func(t *testing.T, l *loaded) {
+		s := l.stranger(t, "127.0.0.1")
+		id := l.session(s, anInitialize)
+		var conns []net.Conn
+		for n := range clients {
+			c, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 2, byte(1+n%200))}}).DialContext(t.Context(), "tcp", l.Addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			_ = c.(*net.TCPConn).SetReadBuffer(4 << 10)
+			conns = append(conns, c)
+			body := fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"big","arguments":{"n":%d}}}`, n+1, size)
+			_, err = fmt.Fprintf(c, "POST /mcp HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nAccept: application/json, text/event-stream\r\nMcp-Session-Id: %s\r\nContent-Length: %d\r\n\r\n%s", l.Addr, id, len(body), body)
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, c := range conns { // all answers have begun
+			_ = c.SetReadDeadline(time.Now().Add(time.Minute))
+			if _, err := c.Read(make([]byte, 16)); err != nil {
+				t.Error(err)
+			}
+		}
+		for n := range 20 { // others are answered meanwhile
+			status, _, text := s.posts(l.URL, id, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"ping"}`, clients+n+1))
+			l.hears(status, text)
+		}
+	}
+}
+
+// Under load of each kind the program stays within its memory, and clients over a bound are told which it is.
+func TestMemoryUnderLoad(t *testing.T) {
+	testlong.Only(t, "it takes two minutes")
+	var table strings.Builder
+	for _, load := range loads(t) {
+		t.Run(load.kind, func(t *testing.T) {
+			if err := build(); err != nil {
+				t.Fatal(err)
+			}
+			cmd := exec.Command(built, append([]string{"serve", "--listen", "127.0.0.1:0", "--drain", "1s", "--memory", "64MiB"}, load.args...)...)
+			cmd.Env = append(os.Environ(), "GOMEMLIMIT="+strconv.Itoa(goMemory))
+			l := &loaded{program: serveBy(t, cmd), told: make(map[string]int)}
+			began := time.Now()
+			load.run(t, l)
+			peak := l.peak(t)
+			if peak > mostMemory {
+				t.Errorf("%d MB of memory, and %d are allowed", peak>>20, mostMemory>>20)
+			}
+			seen, want := "", regexp.MustCompile(load.error)
+			for text := range l.told {
+				if load.error != "" && want.MatchString(text) {
+					seen = text
+				} else if !strings.Contains(text, "--memory") && !strings.Contains(text, "store is full") {
+					t.Errorf("a client was told: %s", text)
+				}
+			}
+			if load.error != "" && seen == "" {
+				t.Errorf("no client was told of the bound (%s): %d were served, others told %v", load.error, l.fine, l.told)
+			}
+			if load.error == "" && l.fine == 0 {
+				t.Errorf("no client was served: %v", l.told)
+			}
+			fmt.Fprintf(&table, "%-60s %5d served, %4d refused %6.1f s %4d MB  %.110s\n", load.kind, l.fine, refusals(l.told), time.Since(began).Seconds(), peak>>20, seen)
+
+			// The load is over: an ordinary client is served.
+			status, _, text := l.stranger(t, "127.0.9.9").posts(l.URL, "", anInitialize)
+			if status != http.StatusOK {
+				t.Errorf("another client, afterwards: %d %s", status, text)
+			}
+		})
+	}
+	t.Logf("of %d MB at the most:\n%s", mostMemory>>20, table.String())
+}
+
+func refusals(told map[string]int) (n int) {
+	for _, count := range told {
+		n += count
+	}
+	return n
+}
+
+// peak returns the most memory that the program has had.
+func (p *program) peak(t *testing.T) int64 {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := regexp.MustCompile(`VmHWM:\s+(\d+) kB`).FindSubmatch(status)
+	if found == nil {
+		t.Fatalf("no VmHWM: %s", status)
+	}
+	kib, _ := strconv.ParseInt(string(found[1]), 10, 64)
+	return kib << 10
+}
