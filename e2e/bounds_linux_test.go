@@ -2,15 +2,20 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net"
 	"net/http"
 	"os"
 	"strings"
+	"sync"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/coder/websocket"
+
+	"holdfast/internal/testlong"
 )
 
 // A stranger is a client at an address of its own, as far as the server can tell.
@@ -169,4 +174,39 @@ func TestUnusedProcess(t *testing.T) {
 		t.Errorf("%d processes run for two sessions", len(got))
 	}
 	s.works(used)
+}
+
+// A connection whose request does not come, and one that is not used, is closed.
+func TestSlowConnections(t *testing.T) {
+	t.Parallel()
+	testlong.Only(t, "it waits for two minutes")
+	p := serve(t, "--demo")
+	var all sync.WaitGroup
+	for what, c := range map[string]struct {
+		says string
+		most time.Duration // that the bound is
+	}{
+		"a header that does not come to its end": {"POST /mcp HTTP/1.1\r\nHost: " + p.Addr + "\r\nX-Slow: ", 10 * time.Second},
+		"a connection that is not used":          {"GET /nothing HTTP/1.1\r\nHost: " + p.Addr + "\r\n\r\n", 2 * time.Minute},
+	} {
+		all.Go(func() {
+			conn, err := net.Dial("tcp", p.Addr)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer conn.Close()
+			began := time.Now()
+			_, _ = conn.Write([]byte(c.says))
+			_ = conn.SetReadDeadline(began.Add(c.most + 5*time.Minute))
+			_, err = io.Copy(io.Discard, conn)
+			if err != nil && !errors.Is(err, syscall.ECONNRESET) {
+				t.Errorf("%s: after %v: %v", what, time.Since(began), err)
+			}
+			if took := time.Since(began); took < c.most/2 {
+				t.Errorf("%s was closed after %v", what, took)
+			}
+		})
+	}
+	all.Wait()
 }

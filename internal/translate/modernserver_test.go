@@ -207,6 +207,23 @@ func TestRoundsEnd(t *testing.T) {
 	}
 }
 
+// A result with more questions than a client may be asked at once ends its call.
+func TestManyQuestions(t *testing.T) {
+	t.Parallel()
+	h, s := legacyConversation(t)
+	a := &call{"a"}
+	h.deliver(a, `{"jsonrpc":"2.0","id":1,"method":"prompts/get"}`)
+	s.hears(`{"jsonrpc":"2.0","id":1,"method":"prompts/get","params":{"_meta":{` + theClient + `}}}`)
+	var questions strings.Builder
+	for i := range mostQuestions + 1 {
+		fmt.Fprintf(&questions, `"q%d":{"method":"roots/list"},`, i)
+	}
+	s.say(nil, `{"jsonrpc":"2.0","id":1,"result":{"resultType":"input_required","inputRequests":{`+strings.TrimSuffix(questions.String(), ",")+`}}}`)
+	if said := h.next(); !strings.Contains(string(said.m.Error), "more than 1000 questions") {
+		t.Errorf("the client hears %.200s", said.m.Raw)
+	}
+}
+
 func TestLegacySubscriptions(t *testing.T) {
 	t.Parallel()
 	h, s := legacyConversation(t)

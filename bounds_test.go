@@ -1,0 +1,115 @@
+package holdfast_test
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// boundTests are the tests that go over the bounds of docs/operators.md ("Bounds"), by how the rows of the table begin. A test is
+// named with the directory that it is in.
+var boundTests = map[string][]string{
+	"sessions that are open on a node":                            {"internal/session TestLimits", "internal/server TestAdmission"},
+	"requests in flight on a node":                                {"internal/session TestLimits", "internal/server TestAdmission"},
+	"calls that one client begins in a time":                      {". TestRate", ". TestAddressRate"},
+	"calls in flight of one client; of one tool":                  {". TestQueue", "internal/limit TestCalls"},
+	"sessions on a node with processes":                           {"e2e TestMaxProcesses"},
+	"the part of `--max-sessions`":                                {"e2e TestMaxProcesses", "internal/session TestMaxShare", ". TestMaxShareOfMemory"},
+	"how long a process runs whose session did nothing":           {"e2e TestUnusedProcess"},
+	"requests in flight in one session":                           {"internal/session TestLimits"},
+	"how long a session lives":                                    {"internal/server TestExpiry"},
+	"how long an ended call can be read":                          {"internal/server TestExpiredEventID"},
+	"how long a client of SEP-975":                                {"internal/session TestAwayForTooLong"},
+	"a request's body":                                            {"internal/server TestBadLength", "internal/server TestDuplexTooLarge"},
+	"a request's header":                                          {"internal/server TestHugeHeader"},
+	"how long the header of a request may take":                   {"e2e TestSlowConnections"},
+	"how long a body, or a message of a WebSocket":                {"internal/server TestSlowBody", "internal/server TestDrippingBody"},
+	"memory for messages of calls and for requests":               {"e2e TestMemoryUnderLoad"},
+	"– messages of calls":                                         {"e2e TestMemoryUnderLoad", "internal/server TestOneClientLeavesRoom", ". TestMaxShareOfMemory"},
+	"– what sessions keep":                                        {"e2e TestMemoryUnderLoad", "internal/server TestSessionsWithinMemory", "internal/server TestSubscriptionsWithinMemory", "internal/server TestCarriersWithinMemory"},
+	"– messages of servers that are being read":                   {"e2e TestMemoryUnderLoad", "internal/budget TestArrivalWaits"},
+	"– requests that are read or run":                             {"internal/server TestBodiesWithinBudget", "internal/server TestCallsWithinBudget"},
+	"how long an ended call is kept after its client has read it": {"internal/server TestAcknowledged"},
+	"an id, a method, a progress token":                           {"internal/server TestWordsAreBounded"},
+	"messages in a batch":                                         {"internal/server TestBatchBound"},
+	"questions of a server in one result":                         {"internal/translate TestManyQuestions"},
+	"lines in the log of one text":                                {"internal/lograte TestRate", "internal/lograte TestTexts"},
+	"tokens that the issuer is asked about at a time":             {"e2e TestAuthMadeUpTokens"},
+	"an `initialize` request; what a client of 2026-07-28 says":   {"internal/server TestWordsAreBounded", "internal/server TestLongClient"},
+	"a URI in a request":                                          {"internal/server TestLongURIs"},
+	"an idempotency key":                                          {"internal/server TestKeyInMessage"},
+	"how long one write waits for a client that does not read":    {"internal/server TestSlowReader"},
+	"how long an upstream server may be out of reach":             {"cmd/holdfast TestScripts"}, // testdata/upstream.txtar
+	"how long an upstream server may take to begin its answer":    {"client TestInputSilence"},
+	"a line of a stdio server":                                    {"backend/process TestFaults"},
+	"messages that wait until a stdio server reads them":          {"backend/process TestNeverReads"},
+	"webhooks that wait to be sent":                               {"internal/webhook TestFull"},
+	"messages of a server to Holdfast's client":                   {"client TestWebSocketTooLarge", "client TestInputComments"},
+}
+
+// Each bound that operators are told of has a test that goes over it.
+func TestBoundsHaveTests(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile(filepath.Join("docs", "operators.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(text), "\n## Bounds\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	used := make(map[string]bool)
+	rows := 0
+	for line := range strings.Lines(section) {
+		row, ok := strings.CutPrefix(line, "| ")
+		if !ok || strings.HasPrefix(row, "bound |") {
+			continue
+		}
+		rows++
+		found := ""
+		for begins := range boundTests {
+			if strings.HasPrefix(row, begins) && len(begins) > len(found) {
+				found = begins
+			}
+		}
+		if found == "" {
+			t.Errorf("no test goes over the bound of the row that begins %.80q", row)
+		}
+		used[found] = true
+	}
+	if rows < len(boundTests) {
+		t.Errorf("the table has %d rows, and %d have tests", rows, len(boundTests))
+	}
+	for begins, tests := range boundTests {
+		if !used[begins] {
+			t.Errorf("no row begins %q", begins)
+		}
+		for _, test := range tests {
+			dir, name, _ := strings.Cut(test, " ")
+			if !slices.Contains(testsIn(t, dir), name) {
+				t.Errorf("%s: there is no %s in %s", begins, name, dir)
+			}
+		}
+	}
+}
+
+var testFunction = regexp.MustCompile(`(?m)^func (Test\w+)\(`)
+
+// testsIn returns the names of the tests in a directory.
+func testsIn(t *testing.T, dir string) (names []string) {
+	files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, found := range testFunction.FindAllSubmatch(text, -1) {
+			names = append(names, string(found[1]))
+		}
+	}
+	return names
+}
