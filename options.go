@@ -156,7 +156,8 @@ type Options struct {
 	// backends too.
 	UnusedProcess time.Duration
 	// Memory is the maximum size of what is kept for clients, in bytes: three quarters
-	// for the messages of calls, and a quarter for requests that are being read or run.
+	// for the messages of calls and what sessions keep beside them, and a quarter for requests that
+	// are being read or run. Messages of servers that are being read have three sixteenths more.
 	// A request beyond it is answered with status 429. By default it is a quarter of
 	// the memory that the process may use (GOMEMLIMIT, the limit of its cgroup, or the
 	// machine's memory), and at most 1 GiB. A Store that is given bounds what it keeps

@@ -15,12 +15,14 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/coder/websocket"
 
 	"holdfast/internal/testlong"
+	"holdfast/internal/testport"
 )
 
 // What a program may use that these tests load, in bytes: GOMEMLIMIT, and the most that the system has ever counted.
@@ -230,7 +232,10 @@ func bigAnswer(body []byte) []byte {
 		Params struct {
 			ProtocolVersion string
 			URI             string
-			Arguments       struct{ N int }
+			Arguments       struct {
+				N     int
+				Stall bool // after so many bytes, for ever
+			}
 		}
 	}
 	if json.Unmarshal(body, &m) != nil || m.ID == nil {
@@ -249,6 +254,9 @@ func bigAnswer(body []byte) []byte {
 	case "server/discover":
 		return fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"no server/discover"}}`, m.ID)
 	case "tools/call":
+		if m.Params.Arguments.Stall {
+			return fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":{"text":"%s`, m.ID, bytes.Repeat([]byte("x"), m.Params.Arguments.N))
+		}
 		return fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":{"content":[{"type":"text","text":"%s"}]}}`, m.ID, bytes.Repeat([]byte("x"), m.Params.Arguments.N))
 	}
 	return fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":%s}`, m.ID, result)
@@ -262,8 +270,10 @@ func bigStdio([]string) {
 		if in.Decode(&body) != nil {
 			return
 		}
-		if answer := bigAnswer(body); answer != nil {
+		if answer := bigAnswer(body); answer != nil && answer[len(answer)-1] == '}' {
 			_, _ = os.Stdout.Write(append(answer, '\n'))
+		} else {
+			_, _ = os.Stdout.Write(answer)
 		}
 	}
 }
@@ -454,4 +464,115 @@ func (p *program) peak(t *testing.T) int64 {
 	}
 	kib, _ := strconv.ParseInt(string(found[1]), 10, 64)
 	return kib << 10
+}
+
+// memory returns what the program counts against --memory, by its parts.
+func memory(t *testing.T, admin string) map[string]float64 {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+admin+"/metrics", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	parts := make(map[string]float64)
+	for _, found := range regexp.MustCompile(`holdfast_memory_bytes{part="(\w+)"} (\S+)`).FindAllSubmatch(text, -1) {
+		parts[string(found[1])], _ = strconv.ParseFloat(string(found[2]), 64)
+	}
+	return parts
+}
+
+// All that was counted is given back, however calls and sessions end: answered, cancelled, cut, with their server
+// killed, deleted, or expired.
+func TestMemoryIsGivenBack(t *testing.T) {
+	t.Parallel()
+	command, pids := marked(`exec "$1" big`, os.Args[0])
+	admin := testport.Addr(t)
+	p := serve(t, append([]string{"--admin", admin, "--session-ttl", "2s", "--drain", "1s"}, command...)...)
+	s := p.stranger(t, "127.0.0.1")
+	call := func(id int, arguments string) string {
+		return fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"big","arguments":%s}}`, id, arguments)
+	}
+	// begin makes a request, and returns the connection once the answer has begun.
+	begin := func(session, body string, header ...string) net.Conn {
+		t.Helper()
+		c, err := net.Dial("tcp", p.Addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		head := "Content-Type: application/json\r\nAccept: application/json, text/event-stream\r\n"
+		if session != "" {
+			head += "Mcp-Session-Id: " + session + "\r\n"
+		}
+		for i := 0; i+1 < len(header); i += 2 {
+			head += header[i] + ": " + header[i+1] + "\r\n"
+		}
+		fmt.Fprintf(c, "POST /mcp HTTP/1.1\r\nHost: %s\r\n%sContent-Length: %d\r\n\r\n%s", p.Addr, head, len(body), body)
+		return c
+	}
+	stalled := call(7, `{"n":300000,"stall":true}`)
+	sessions := []string{s.begin(true), s.begin(true), s.begin(true), s.begin(true)}
+	if got := memory(t, admin); got["kept"] < 4*4<<10 {
+		t.Errorf("four sessions count for %v bytes", got)
+	}
+	for i, id := range sessions {
+		s.posts(p.URL, id, fmt.Sprintf(`{"jsonrpc":"2.0","id":2,"method":"resources/subscribe","params":{"uri":"x:%d"}}`, i))
+		if status, _, text := s.posts(p.URL, id, call(3, `{"n":2000000}`)); status != http.StatusOK || !strings.Contains(text, "xxx") {
+			t.Fatalf("a call: %d %.200s", status, text)
+		}
+	}
+	var conns []net.Conn
+	for _, id := range sessions {
+		conns = append(conns, begin(id, stalled))
+	}
+	eventually(t, "four messages to be read", time.Minute, func() bool { return memory(t, admin)["in_flight"] > 4*300_000 })
+	if status, _, text := s.posts(p.URL, sessions[0], `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":7}}`); status != http.StatusAccepted {
+		t.Errorf("cancel: %d %s", status, text)
+	}
+	conns[1].Close() // the call goes on, and its session is deleted below
+	for _, pid := range pids()[2:] {
+		_ = syscall.Kill(pid, syscall.SIGKILL)
+	}
+	// Clients without a session: one that reads, one that does not, and one that listens, and is cut.
+	body, header := modernOf("tools/call", `,"name":"big","arguments":{"n":2000000}`, `{}`)
+	if status, _, text := s.posts(p.URL, "", body, append(header, "Mcp-Name", "big")...); status != http.StatusOK || !strings.Contains(text, "xxx") {
+		t.Errorf("a call without a session: %d %.200s", status, text)
+	}
+	conns = append(conns, begin("", body, append(header, "Mcp-Name", "big")...))
+	_, _ = conns[4].Read(make([]byte, 16))
+	conns[4].Close()
+	body, header = modernOf("subscriptions/listen", `,"notifications":{"resourceSubscriptions":["x:1"]}`, `{}`)
+	conns = append(conns, begin("", body, header...))
+	_, _ = conns[5].Read(make([]byte, 16))
+	conns[5].Close()
+	for _, id := range sessions[:3] { // the last one expires
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodDelete, p.URL, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Mcp-Session-Id", id)
+		res, err := s.http.Do(req)
+		if err != nil || res.StatusCode != http.StatusNoContent {
+			t.Fatalf("DELETE: %v %v", res, err)
+		}
+		res.Body.Close()
+	}
+	conns[3].Close()
+	var left map[string]float64
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		if left = memory(t, admin); left["kept"] == 0 && left["in_flight"] == 0 {
+			break
+		}
+	}
+	if len(left) != 2 || left["kept"] != 0 || left["in_flight"] != 0 {
+		t.Errorf("in the end the program counts %v", left)
+	}
 }

@@ -125,7 +125,7 @@ With --config it serves all servers of a host's configuration file, each at /NAM
 	fs.IntVar(&f.maxProcesses, "max-processes", 256, "maximum number of processes of the command")
 	fs.Float64Var(&f.maxShare, "max-share", 0.75, "share of --memory and of each maximum number that one client may use (a principal, or else an IP address); 1: all, for clients behind a proxy")
 	fs.DurationVar(&f.unusedProcess, "unused-process", time.Minute, "how long a process is kept whose client has only initialized the session and is not connected; 0: as long as the session")
-	fs.Var(&f.memory, "memory", "maximum memory for messages that are kept or sent (default a quarter of the memory of the process, but not more than 1GiB)")
+	fs.Var(&f.memory, "memory", "maximum memory for messages and sessions that are kept, and for messages on their way (default a quarter of the memory of the process, but not more than 1GiB)")
 	fs.StringArrayVar(&f.origins, "allow-origin", nil, "web `origin` whose pages may connect (can be repeated; * for any)")
 	fs.StringArrayVar(&f.hosts, "allow-host", nil, "`host` name that clients may use (can be repeated; * for any)")
 	fs.BoolVar(&f.stateless, "stateless", false, "serve without sessions: requests are independent")

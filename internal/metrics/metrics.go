@@ -95,7 +95,7 @@ func (m *Metrics) Collect(to chan<- prometheus.Metric) {
 }
 
 var (
-	memoryUsed = prometheus.NewDesc("holdfast_memory_bytes", "Bytes used of a part of the memory budget: kept (messages of calls) or in_flight (requests, and messages on their way to the store).", []string{"part"}, nil)
+	memoryUsed = prometheus.NewDesc("holdfast_memory_bytes", "Bytes used of a part of the memory budget: kept (messages of calls, and what sessions keep) or in_flight (requests, and messages on their way).", []string{"part"}, nil)
 	memoryMost = prometheus.NewDesc("holdfast_memory_limit_bytes", "Bytes that a part of the memory budget has.", []string{"part"}, nil)
 	auditLost  = prometheus.NewDesc("holdfast_audit_lost_total", "Lines of the audit that could not be written.", nil, nil)
 	waiting    = prometheus.NewDesc("holdfast_queue_calls", "Calls that wait for others to end, because of a limit.", nil, nil)
