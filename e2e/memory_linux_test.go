@@ -278,10 +278,10 @@ func bigStdio([]string) {
 	}
 }
 
-// results has clients call the tool at the same time, each so often, for results of so many bytes.
-func results(clients, each, size int) func(t *testing.T, l *loaded) {
+// results has 20 clients call the tool at the same time, each so often, for results of so many bytes.
+func results(each, size int) func(t *testing.T, l *loaded) {
 	return func(t *testing.T, l *loaded) {
-		l.at(t, clients, 1, func(s *stranger, _, _ int) {
+		l.at(t, 20, 1, func(s *stranger, _, _ int) {
 			id := l.session(s, anInitialize)
 			var all sync.WaitGroup
 			for n := range each {
@@ -309,9 +309,9 @@ func modernResults(clients, size int) func(t *testing.T, l *loaded) {
 // loads are of each kind. What no client of them may be told is "outcome unknown" or an error without the reason.
 func loads(t *testing.T) []load {
 	uri := func(a, n, size int) string { return fmt.Sprintf("x:%d/%d/%s", a, n, strings.Repeat("u", size)) }
-	about := func(method string, addresses, sessions, each, size int) func(t *testing.T, l *loaded) {
+	about := func(method string, sessions, each, size int) func(t *testing.T, l *loaded) {
 		return func(t *testing.T, l *loaded) {
-			l.at(t, addresses, sessions, func(s *stranger, a, n int) {
+			l.at(t, 4, sessions, func(s *stranger, a, n int) {
 				id := l.session(s, anInitialize)
 				for i := range each {
 					status, _, text := s.posts(l.URL, id, fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":%q,"params":{"uri":%q}}`, method, uri(a, n*each+i, size)))
@@ -351,19 +351,19 @@ func loads(t *testing.T) []load {
 				l.hears(status, text)
 			})
 		}, ""},
-		{"300 subscriptions of 1 MB", upstream(saysJSON), about("resources/subscribe", 4, 1, 75, 1<<20), "400 .*longer than 8192 bytes|429 .*--memory"},
-		{"8,000 subscriptions of 8 KB", upstream(saysJSON), about("resources/subscribe", 4, 10, 200, 8000), "429 .*--memory"},
-		{"400 merged reads of 1 MB", []string{"--config", merged}, about("resources/read", 4, 1, 100, 1<<20), "400 .*longer than 8192 bytes|429 .*--memory"},
-		{"8,000 merged reads of 8 KB", []string{"--config", merged}, about("resources/read", 4, 8, 250, 8000), ""},
-		{"20 results of 30 MB, a process", process, results(20, 1, 30_000_000), "--memory"},
-		{"20 results of 14 MB, HTTP with JSON", upstream(saysJSON), results(20, 1, 14_000_000), "--memory"},
-		{"20 results of 14 MB, HTTP with streams", upstream(saysStream), results(20, 1, 14_000_000), "--memory"},
-		{"20 results of 14 MB, a WebSocket", upstream(saysSocket), results(20, 1, 14_000_000), "--memory"},
-		{"20 results of 14 MB, HTTP+SSE", upstream(saysPair), results(20, 1, 14_000_000), "--memory"},
+		{"300 subscriptions of 1 MB", upstream(saysJSON), about("resources/subscribe", 1, 75, 1<<20), "400 .*longer than 8192 bytes|429 .*--memory"},
+		{"8,000 subscriptions of 8 KB", upstream(saysJSON), about("resources/subscribe", 10, 200, 8000), "429 .*--memory"},
+		{"400 merged reads of 1 MB", []string{"--config", merged}, about("resources/read", 1, 100, 1<<20), "400 .*longer than 8192 bytes|429 .*--memory"},
+		{"8,000 merged reads of 8 KB", []string{"--config", merged}, about("resources/read", 8, 250, 8000), ""},
+		{"20 results of 30 MB, a process", process, results(1, 30_000_000), "--memory"},
+		{"20 results of 14 MB, HTTP with JSON", upstream(saysJSON), results(1, 14_000_000), "--memory"},
+		{"20 results of 14 MB, HTTP with streams", upstream(saysStream), results(1, 14_000_000), "--memory"},
+		{"20 results of 14 MB, a WebSocket", upstream(saysSocket), results(1, 14_000_000), "--memory"},
+		{"20 results of 14 MB, HTTP+SSE", upstream(saysPair), results(1, 14_000_000), "--memory"},
 		{"20 results of 30 MB, a process and clients of 2026-07-28", process, modernResults(20, 30_000_000), "--memory"},
-		{"20 results of 12 MB, HTTP with JSON", upstream(saysJSON), results(20, 1, 12_000_000), ""},
-		{"100 results of 4 MB, a process", process, results(20, 5, 4_000_000), ""},
-		{"100 results of 4 MB, HTTP with JSON", upstream(saysJSON), results(20, 5, 4_000_000), ""},
+		{"20 results of 12 MB, HTTP with JSON", upstream(saysJSON), results(1, 12_000_000), ""},
+		{"100 results of 4 MB, a process", process, results(5, 4_000_000), ""},
+		{"100 results of 4 MB, HTTP with JSON", upstream(saysJSON), results(5, 4_000_000), ""},
 		{"300 clients that do not read results of 1 MB", process, unread(300, 1_000_000), ""},
 	}
 }
