@@ -53,7 +53,7 @@ func (x *mux) locate(id string, m jsonrpc.Message) (*call, bool) {
 	c := x.c
 	name, _, _ := strings.Cut(id, ".")
 	var policyFor []byte // the id of a request whose stream has the name
-	if m.Method == protocol.MethodResumePolicy {
+	if m.Kind == jsonrpc.Notification && m.Method == protocol.MethodResumePolicy {
 		policyFor = jsonrpc.Field(m.Params, "requestId")
 	}
 	defer c.changed()

@@ -46,7 +46,7 @@ func (c *conn) Deliver(in backend.Inbound) error {
 		if c.pass {
 			ctx = context.WithValue(ctx, requestKey{}, string(jsonrpc.Key(m.ID)))
 		}
-	case m.Method == protocol.MethodCancelled:
+	case m.Kind == jsonrpc.Notification && m.Method == protocol.MethodCancelled:
 		m = c.requests.Cancelled(m)
 	}
 	return c.send(ctx, m)

@@ -300,7 +300,7 @@ func (b *bridge) fromServer(request []byte, m jsonrpc.Message) {
 		b.mu.Unlock()
 	}
 	switch {
-	case m.Method == protocol.MethodProgress:
+	case m.Kind == jsonrpc.Notification && m.Method == protocol.MethodProgress:
 		raw, of := b.requests.progress(m)
 		if raw == nil {
 			return // of a request that no host waits for

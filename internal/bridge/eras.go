@@ -154,9 +154,12 @@ func (c *conversation) close() {
 	}
 }
 
-// fromHost handles a message of the host.
+// fromHost handles a message of the host. What is named like a message of another kind is none.
 func (b *bridge) fromHost(ctx context.Context, m jsonrpc.Message) {
+	why := protocol.CheckKind(&m)
 	switch {
+	case why != nil:
+		b.host.fail(m.ID, why)
 	case isModern(m):
 		b.eras.modern.request(m)
 	case m.Method == protocol.MethodCancelled && b.eras.modern.cancel(jsonrpc.Field(m.Params, "requestId")):

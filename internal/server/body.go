@@ -221,6 +221,9 @@ func (h *Handler) readMessages(w http.ResponseWriter, r *http.Request) (msgs []j
 	}
 	msgs, batch, err = parse(data)
 	switch {
+	case err != nil && isUnclear(err) != nil:
+		h.tellRefused(http.StatusBadRequest, isUnclear(err).why)
+		h.rejectAs(w, http.StatusBadRequest, isUnclear(err).answer(msgs, batch))
 	case errors.Is(err, jsonrpc.ErrParse):
 		h.reject(w, http.StatusBadRequest, errf(jsonrpc.CodeParse, "%v", err))
 	case err != nil:
@@ -246,16 +249,53 @@ func (h *Handler) rejectInvalid(w http.ResponseWriter, data []byte, e *jsonrpc.E
 }
 
 // parse returns the messages that a client has sent, which mean the same to every server. The errors
-// are [jsonrpc.ErrParse] and [jsonrpc.ErrInvalid].
+// are [jsonrpc.ErrParse], [jsonrpc.ErrInvalid] and an [*unclear].
 func parse(data []byte) (msgs []jsonrpc.Message, batch bool, err error) {
 	msgs, batch, err = jsonrpc.ParseBody(data)
 	if err == nil && len(msgs) > mostBatch {
 		return nil, true, fmt.Errorf("%w: a batch of %d messages: send at most %d at a time", jsonrpc.ErrInvalid, len(msgs), mostBatch)
 	}
 	for i := 0; err == nil && i < len(msgs); i++ {
-		err = protocol.CheckClear(&msgs[i])
+		if why := protocol.CheckClear(&msgs[i]); why != nil {
+			err = &unclear{&msgs[i], why}
+		}
 	}
 	return msgs, batch, err
+}
+
+// An unclear is the error of messages of which one is not clear: none of them is taken.
+type unclear struct {
+	at  *jsonrpc.Message
+	why *jsonrpc.Error
+}
+
+// Error implements error.
+func (e *unclear) Error() string { return e.why.Message }
+
+// isUnclear returns what an error says is not clear, or nil.
+func isUnclear(err error) *unclear {
+	var e *unclear
+	errors.As(err, &e)
+	return e
+}
+
+// answer returns what the messages are answered with: each request gets an error under its id.
+func (e *unclear) answer(msgs []jsonrpc.Message, batch bool) []byte {
+	var answers [][]byte
+	for i := range msgs {
+		m := &msgs[i]
+		switch {
+		case m.Kind != jsonrpc.Request:
+		case m == e.at:
+			answers = append(answers, jsonrpc.AppendError(nil, m.ID, e.why))
+		default:
+			answers = append(answers, jsonrpc.AppendError(nil, m.ID, errf(codeInvalid, "not taken, because of another message of the batch: %s", e.why.Message)))
+		}
+	}
+	if answers == nil {
+		return jsonrpc.AppendError(nil, nil, e.why)
+	}
+	return appendAnswers(nil, answers, batch)
 }
 
 // usualAccept is what most clients accept.

@@ -52,6 +52,9 @@ func (m *mux) take(data []byte) bool {
 	m.touch()
 	msgs, batch, err := parse(data)
 	switch {
+	case err != nil && isUnclear(err) != nil:
+		m.queue.text(isUnclear(err).answer(msgs, batch))
+		return true
 	case errors.Is(err, jsonrpc.ErrParse):
 		m.reject(data, errf(jsonrpc.CodeParse, "%v", err))
 		return true

@@ -68,7 +68,7 @@ func (c *conn) Deliver(in backend.Inbound) error {
 		}
 		return err
 	}
-	if in.Method == protocol.MethodCancelled {
+	if in.Kind == jsonrpc.Notification && in.Method == protocol.MethodCancelled {
 		c.take(jsonrpc.Field(in.Params, "requestId"))
 	}
 	return c.inner.Deliver(in)
@@ -153,7 +153,7 @@ func (c *conn) expire(key string, a *asked, after time.Duration) {
 
 // ruled returns a message of the server as clients get it.
 func (c *conn) ruled(m jsonrpc.Message) jsonrpc.Message {
-	if m.Method == protocol.MethodToolsListChanged {
+	if m.Kind == jsonrpc.Notification && m.Method == protocol.MethodToolsListChanged {
 		c.forget()
 	}
 	if m.Kind != jsonrpc.Response || c.watched.Load() == 0 {

@@ -35,6 +35,7 @@ func (c *sharedConn) Deliver(in backend.Inbound) error {
 		c.fail(in.Call, in.ID, jsonrpc.Errorf(jsonrpc.CodeMethodNotFound, "the server is shared by many clients: it has no %s", in.Method))
 	case in.Kind == jsonrpc.Request:
 		return c.ask(in)
+	case in.Kind == jsonrpc.Response: // to a question that is not passed on
 	case in.Method == protocol.MethodInitialized:
 		c.s.mu.Lock()
 		defer c.s.mu.Unlock()
@@ -44,7 +45,7 @@ func (c *sharedConn) Deliver(in backend.Inbound) error {
 	case in.Method == protocol.MethodCancelled:
 		c.cancel(in)
 	}
-	return nil // roots, and responses to questions that are not passed on
+	return nil // of roots
 }
 
 // ask makes a request of the session. It waits for nothing: if the server is not open, the

@@ -228,18 +228,16 @@ func (s *Session) failAll(lost []*inflight, e *jsonrpc.Error) {
 }
 
 // cancel ends a request, also one that waits for its turn. The backend is told by the one who calls, if it is to know, and
-// whatever it still says of it is dropped. Of a request that was handed off nothing is cancelled.
+// whatever it still says of it is dropped. Of a request that was handed off nothing is cancelled, and neither is initialize.
 func (s *Session) cancel(id []byte) (tell bool) {
 	s.mu.Lock()
 	rq := s.inFlight[string(jsonrpc.Key(id))]
 	switch {
-	case rq == nil && s.waiting.cancel(string(jsonrpc.Key(id))):
+	case rq == nil:
+		s.waiting.cancel(string(jsonrpc.Key(id)))
 		s.mu.Unlock()
 		return false
-	case rq == nil || rq.call.method == protocol.MethodInitialize:
-		s.mu.Unlock()
-		return true
-	case rq.call.isHeir():
+	case rq.call.method == protocol.MethodInitialize || rq.call.isHeir(): // the first must not be cancelled (2025-11-25, Cancellation)
 		s.mu.Unlock()
 		return false
 	}

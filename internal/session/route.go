@@ -22,12 +22,22 @@ func (l *link) Emit(of backend.Call, m jsonrpc.Message) {
 		l.s.m.logger.Error("message dropped: the backend sent it in a call that is not one of its session", "session", l.s.Name(), "method", m.Method)
 		return
 	}
-	switch m.Kind {
-	case jsonrpc.Response:
+	l.take(call, m)
+}
+
+// take takes a message of the backend, of a call or of none (nil). What is named like a message of another kind
+// is none: a request is refused, and a notification dropped.
+func (l *link) take(call *Call, m jsonrpc.Message) {
+	switch why := protocol.CheckKind(&m); {
+	case m.Kind == jsonrpc.Response:
 		l.s.responded(l, call, m)
-	case jsonrpc.Request:
+	case why != nil && m.Kind == jsonrpc.Request:
+		l.s.refuseWith(l, m, jsonrpc.CodeMethodNotFound, why.Message)
+	case why != nil:
+		l.s.m.logger.Warn("message dropped", "session", l.s.Name(), "error", why)
+	case m.Kind == jsonrpc.Request:
 		l.s.request(l, call, m)
-	case jsonrpc.Notification:
+	default:
 		l.s.notified(l, call, m)
 	}
 }
@@ -37,14 +47,11 @@ func (l *link) EmitUnrelated(m jsonrpc.Message) {
 	if !l.repair(&m) {
 		return
 	}
-	switch m.Kind {
-	case jsonrpc.Request:
-		l.s.request(l, l.s.standalone, m)
-	case jsonrpc.Notification:
-		l.s.notified(l, l.s.standalone, m)
-	case jsonrpc.Response:
-		l.s.responded(l, nil, m)
+	call := l.s.standalone
+	if m.Kind == jsonrpc.Response {
+		call = nil // it is matched by its id
 	}
+	l.take(call, m)
 }
 
 // repair makes good what a backend has left out of a message, or got wrong in a way
@@ -216,8 +223,12 @@ func (s *Session) request(l *link, call *Call, m jsonrpc.Message) {
 
 // refuse answers a request of the backend in the client's place.
 func (s *Session) refuse(l *link, m jsonrpc.Message, why string) {
-	back, err := jsonrpc.Parse(jsonrpc.AppendError(nil, m.ID,
-		jsonrpc.Errorf(jsonrpc.CodeInvalidRequest, "%s: %s", m.Method, why)))
+	s.refuseWith(l, m, jsonrpc.CodeInvalidRequest, m.Method+": "+why)
+}
+
+// refuseWith is refuse with a code and a text.
+func (s *Session) refuseWith(l *link, m jsonrpc.Message, code int, text string) {
+	back, err := jsonrpc.Parse(jsonrpc.AppendError(nil, m.ID, jsonrpc.Errorf(code, "%s", text)))
 	if err != nil || !s.m.startWork() {
 		return
 	}

@@ -314,11 +314,11 @@ func (s *Session) Send(ctx context.Context, m jsonrpc.Message, header http.Heade
 		if taken, err := s.m.Cancel(s.principal, m, header); taken {
 			return err
 		}
-		// First, so that a request that waits to be delivered is not.
-		if id := jsonrpc.Field(m.Params, "requestId"); id != nil {
-			if taken, err := s.cancelAbroad(id); taken || !s.cancel(id) {
-				return err
-			}
+		// First, so that a request that waits to be delivered is not. The backend hears of requests that were in
+		// flight here, and of no others: what it may know under another's id, or in other words, goes on.
+		id := jsonrpc.Field(m.Params, "requestId")
+		if taken, err := s.cancelAbroad(id); taken || !s.cancel(id) {
+			return err
 		}
 	case protocol.MethodInitialized:
 		s.mu.Lock()

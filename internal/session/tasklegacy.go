@@ -45,7 +45,7 @@ func isTaskMethod(method string) bool {
 // AsksForTask reports whether a request of the session's client is to become a task of
 // 2025-11-25, which [Session.Begin] makes of it.
 func (s *Session) AsksForTask(m *jsonrpc.Message) bool {
-	if !s.offersTasks.Load() || m.Kind != jsonrpc.Request || m.Method != protocol.MethodCallTool || !bytes.Contains(m.Params, []byte(`"task"`)) {
+	if !s.offersTasks.Load() || m.Kind != jsonrpc.Request || m.Method != protocol.MethodCallTool {
 		return false
 	}
 	asks := jsonrpc.Field(m.Params, "task")

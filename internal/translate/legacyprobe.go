@@ -45,7 +45,7 @@ func (p *legacyProbe) Deliver(in backend.Inbound) error {
 	if path := p.path.Load(); path != nil {
 		return path.down.Deliver(in)
 	}
-	if in.Method == protocol.MethodInitialize {
+	if in.Kind == jsonrpc.Request && in.Method == protocol.MethodInitialize {
 		p.mu.Lock()
 		p.first = &in
 		p.mu.Unlock()

@@ -116,7 +116,7 @@ func (c *legacyServer) Deliver(in backend.Inbound) error {
 	case in.Kind == jsonrpc.Response: // to a request of the server
 		c.settled(in.ID)
 		return c.out.Deliver(in)
-	case in.Method == protocol.MethodCancelled:
+	case in.Kind == jsonrpc.Notification && in.Method == protocol.MethodCancelled:
 		return c.cancelled(in, c.out.Deliver, false)
 	}
 	c.mu.Lock()
@@ -268,7 +268,7 @@ func (c *legacyServer) initialized(m jsonrpc.Message) {
 		in := c.waiting[0]
 		c.waiting = c.waiting[1:]
 		c.mu.Unlock()
-		if in.Method == protocol.MethodCancelled {
+		if in.Kind == jsonrpc.Notification && in.Method == protocol.MethodCancelled {
 			_ = c.cancelled(in, send, true)
 			continue
 		}

@@ -45,7 +45,7 @@ func (r *relay) Deliver(in backend.Inbound) error {
 // outgoing takes down a message of a client, and returns it as the server gets it.
 func (r *relay) outgoing(in backend.Inbound) backend.Inbound {
 	switch {
-	case in.Method == protocol.MethodCancelled:
+	case in.Kind == jsonrpc.Notification && in.Method == protocol.MethodCancelled:
 		r.end(jsonrpc.Field(in.Params, "requestId"))
 		return in
 	case in.Kind != jsonrpc.Request:
@@ -123,10 +123,13 @@ func (r *relay) progressed(m jsonrpc.Message) {
 }
 
 // cancelled takes in that the server ends a listen (2026-07-28, stdio): its client gets the
-// result.
+// result. Any other request has to be answered: it stays on record.
 func (r *relay) cancelled(m jsonrpc.Message) {
-	rq := r.end(jsonrpc.Field(m.Params, "requestId"))
-	if rq == nil || rq.method != protocol.MethodSubscriptions {
+	id := jsonrpc.Field(m.Params, "requestId")
+	r.mu.Lock()
+	rq := r.inFlight[key(id)]
+	r.mu.Unlock()
+	if rq == nil || rq.method != protocol.MethodSubscriptions || r.end(id) == nil {
 		return
 	}
 	result, _ := jsonrpc.Set([]byte("{}"), rq.id, "_meta", protocol.MetaSubscriptionID)

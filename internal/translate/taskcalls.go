@@ -156,7 +156,7 @@ func (t *calledTasks) close() {
 // deliver takes a message of the client.
 func (t *calledTasks) deliver(in backend.Inbound) error {
 	switch {
-	case in.Method == protocol.MethodCancelled && (t.waits(in) || t.cancelled(in)):
+	case in.Kind == jsonrpc.Notification && in.Method == protocol.MethodCancelled && (t.waits(in) || t.cancelled(in)):
 		return nil
 	case in.Kind != jsonrpc.Request || in.Method != protocol.MethodCallTool || jsonrpc.Field(in.Params, "task") != nil:
 		return t.out.Deliver(in)
@@ -228,7 +228,7 @@ func (t *calledTasks) release() {
 		required := t.required[jsonrpc.String(jsonrpc.Field(in.Params, "name"))]
 		t.mu.Unlock()
 		switch {
-		case in.Method == protocol.MethodCancelled:
+		case in.Kind == jsonrpc.Notification && in.Method == protocol.MethodCancelled:
 			if !t.cancelled(in) {
 				t.out.later(in)
 			}
@@ -426,7 +426,7 @@ func (t *calledTasks) takes(m jsonrpc.Message) bool {
 	if m.Kind == jsonrpc.Response {
 		return t.own.answer(m)
 	}
-	if m.Method == protocol.MethodToolsListChanged {
+	if m.Kind == jsonrpc.Notification && m.Method == protocol.MethodToolsListChanged {
 		t.mu.Lock()
 		if t.listing == listedTools {
 			t.listing = unlisted
@@ -435,14 +435,15 @@ func (t *calledTasks) takes(m jsonrpc.Message) bool {
 		return false
 	}
 	id := jsonrpc.String(jsonrpc.Field(m.Params, "_meta", protocol.MetaRelatedTask, "taskId"))
-	if m.Method == protocol.MethodLegacyTaskStatus {
+	status := m.Kind == jsonrpc.Notification && m.Method == protocol.MethodLegacyTaskStatus
+	if status {
 		id = jsonrpc.String(jsonrpc.Field(m.Params, "taskId"))
 	}
 	call := t.find(id)
 	if call == nil {
 		return false
 	}
-	if m.Method != protocol.MethodLegacyTaskStatus { // which the client knows nothing of
+	if !status { // which the client knows nothing of
 		t.sink.Emit(call.in.Call, newRequest(m.ID, m.Method, withoutRelated(m.Params)))
 	}
 	return true
