@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -54,6 +55,7 @@ type pending struct {
 	call   backend.Call
 	id     []byte
 	method string
+	token  string               // the key of the client's progress token, or ""
 	answer chan jsonrpc.Message // of our own request; nil: the client's
 	why    error                // that our own request has no answer, if it is known when answer is closed
 	timer  *time.Timer          // while it waits for the server to open; or nil. Guarded by mu
@@ -96,7 +98,7 @@ func (l *link) send(in backend.Inbound, own *pending) {
 	l.mu.Lock()
 	p := own
 	if p == nil && in.Kind == jsonrpc.Request {
-		p = &pending{call: in.Call, id: in.ID, method: in.Method}
+		p = &pending{call: in.Call, id: in.ID, method: in.Method, token: tokenOf(in.Params)}
 	}
 	if l.finished {
 		l.mu.Unlock()
@@ -123,6 +125,11 @@ func (l *link) deliver(conn backend.Conn, in backend.Inbound, p *pending) {
 	if err := conn.Deliver(in); err != nil && p != nil && l.take(p.id) == p {
 		l.fail(p, err, false)
 	}
+}
+
+// tokenOf returns the key of the progress token that the params of a request have, or "".
+func tokenOf(params []byte) string {
+	return string(jsonrpc.Key(jsonrpc.Field(params, "_meta", "progressToken")))
 }
 
 // take returns a request in flight, and forgets it.
@@ -294,7 +301,7 @@ func (l *link) askOn(ctx context.Context, conn backend.Conn, method string, para
 
 // ask makes a request of our own to the server, which is opened if it is not.
 func (l *link) ask(ctx context.Context, in backend.Inbound, params []byte) (jsonrpc.Message, error) {
-	p := &pending{id: l.c.nextID(), method: in.Method, answer: make(chan jsonrpc.Message, 1)}
+	p := &pending{id: l.c.nextID(), method: in.Method, token: tokenOf(params), answer: make(chan jsonrpc.Message, 1)}
 	in.Message = jsonrpc.Message{Kind: jsonrpc.Request, ID: p.id, Method: in.Method, Params: params, Raw: jsonrpc.AppendRequest(nil, p.id, in.Method, params)}
 	in.Call = nil
 	l.send(in, p)
@@ -422,17 +429,15 @@ func (l *link) close() {
 	l.conn = nil
 	lost := l.pending
 	l.pending = make(map[string]*pending)
-	l.unqueueAll()
+	unsent := l.unqueueAll()
 	if l.state == linkOpening {
 		close(l.ready)
 	}
 	l.state = linkClosed
 	l.mu.Unlock()
 	l.c.dropAsked(l)
-	for _, p := range lost {
-		if p.answer != nil {
-			close(p.answer)
-		}
+	for _, p := range lost { // which was routed to the server at the last moment, or the conversation ends
+		l.fail(p, errClosed, !slices.ContainsFunc(unsent, func(w waiting) bool { return w.p == p }))
 	}
 	if conn != nil {
 		_ = conn.Close()

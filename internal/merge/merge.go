@@ -151,6 +151,7 @@ type conn struct {
 	level       []byte  // the params of the last logging/setLevel
 	owners      owners
 	asked       map[string]asked              // requests of servers to the client, by our ids
+	visits      map[string]*link              // servers that want the client to visit a URL, by the elicitation's id
 	gathering   map[string]context.CancelFunc // requests of the client that several servers answer, by their ids
 }
 

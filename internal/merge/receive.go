@@ -1,6 +1,8 @@
 package merge
 
 import (
+	"encoding/json"
+
 	"holdfast/backend"
 	"holdfast/internal/budget"
 	"holdfast/internal/protocol"
@@ -35,6 +37,7 @@ func (l *link) receive(n int, call backend.Call, m jsonrpc.Message, unrelated bo
 	}
 	switch m.Kind {
 	case jsonrpc.Response:
+		l.c.noteVisits(l, m.Error)
 		p := l.take(m.ID)
 		switch {
 		case p == nil: // it was cancelled
@@ -50,9 +53,12 @@ func (l *link) receive(n int, call backend.Call, m jsonrpc.Message, unrelated bo
 		}
 		m = l.c.ask(l, m)
 	case jsonrpc.Notification:
-		if m.Method == protocol.MethodCancelled {
-			m = l.c.cancelAsked(l, m)
-		} else if call == nil && m.Method == protocol.MethodLog {
+		var ok bool
+		if m, ok = l.about(m); !ok {
+			l.c.log.Debug("notification of a merged server dropped: it is about nothing of its own", "server", l.name, "method", m.Method)
+			return
+		}
+		if call == nil && m.Method == protocol.MethodLog {
 			call = l.onlyCall()
 		}
 	}
@@ -61,6 +67,77 @@ func (l *link) receive(n int, call backend.Call, m jsonrpc.Message, unrelated bo
 	} else {
 		l.c.sink.Emit(call, m)
 	}
+}
+
+// about returns a notification of the server as the client gets it, and false if it is about what is another
+// server's: a progress token, a request to the client, a resource or a visit of a URL. Tasks have no merged servers.
+func (l *link) about(m jsonrpc.Message) (jsonrpc.Message, bool) {
+	if protocol.CheckClear(&m) != nil { // the client could read another id or token in it
+		return m, false
+	}
+	switch m.Method {
+	case protocol.MethodCancelled:
+		return l.c.cancelAsked(l, m)
+	case protocol.MethodProgress:
+		return m, l.hasToken(jsonrpc.Field(m.Params, "progressToken"))
+	case protocol.MethodTaskStatus, protocol.MethodLegacyTaskStatus:
+		return m, false
+	case protocol.MethodResourceUpdated:
+		l.c.mu.Lock()
+		owner := l.c.ownerOf(jsonrpc.String(jsonrpc.Field(m.Params, "uri")))
+		l.c.mu.Unlock()
+		return m, owner == nil || owner == l
+	case "notifications/elicitation/complete":
+		l.c.mu.Lock()
+		defer l.c.mu.Unlock()
+		return m, l.c.visits[jsonrpc.String(jsonrpc.Field(m.Params, "elicitationId"))] == l
+	}
+	return m, true
+}
+
+// codeURLRequired is the error of a server that wants its client to visit URLs (2025-11-25, Elicitation).
+const codeURLRequired = "-32042"
+
+// noteVisits notes the URLs that an error of a server, which may be nil, wants visited.
+func (c *conn) noteVisits(l *link, failure []byte) {
+	if failure == nil || string(jsonrpc.Field(failure, "code")) != codeURLRequired {
+		return
+	}
+	var all []json.RawMessage
+	_ = json.Unmarshal(jsonrpc.Field(failure, "data", "elicitations"), &all) // else there are none
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, one := range all {
+		c.noteVisit(l, one)
+	}
+}
+
+// mostVisits bounds how many URLs are remembered with their servers.
+const mostVisits = 1000
+
+// noteVisit notes an elicitation that may have an id. c.mu is held.
+func (c *conn) noteVisit(l *link, params []byte) {
+	id := jsonrpc.String(jsonrpc.Field(params, "elicitationId"))
+	if id == "" || len(id) > jsonrpc.MaxName || c.visits[id] != nil { // the first that names it has it
+		return
+	}
+	if c.visits == nil || len(c.visits) >= mostVisits {
+		c.visits = make(map[string]*link)
+	}
+	c.visits[id] = l
+}
+
+// hasToken reports whether a request in flight at the server has a progress token.
+func (l *link) hasToken(token []byte) bool {
+	key := string(jsonrpc.Key(token))
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, p := range l.pending {
+		if p.token != "" && p.token == key {
+			return true
+		}
+	}
+	return false
 }
 
 // ask notes a request of a server to the client, which gets it under an id of ours: servers
@@ -72,14 +149,18 @@ func (c *conn) ask(l *link, m jsonrpc.Message) jsonrpc.Message {
 		c.asked = make(map[string]asked)
 	}
 	c.asked[string(jsonrpc.Key(id))] = asked{l, m.ID}
+	if m.Method == protocol.MethodElicit {
+		c.noteVisit(l, m.Params)
+	}
 	c.mu.Unlock()
 	m.Raw = m.WithID(id)
 	m.ID = id
 	return m
 }
 
-// cancelAsked returns the cancellation of a server's request with the id that the client knows.
-func (c *conn) cancelAsked(l *link, m jsonrpc.Message) jsonrpc.Message {
+// cancelAsked returns the cancellation of a server's request with the id that the client knows, and false if
+// the client knows none.
+func (c *conn) cancelAsked(l *link, m jsonrpc.Message) (jsonrpc.Message, bool) {
 	id := string(jsonrpc.Key(jsonrpc.Field(m.Params, "requestId")))
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -88,10 +169,10 @@ func (c *conn) cancelAsked(l *link, m jsonrpc.Message) jsonrpc.Message {
 			delete(c.asked, known)
 			m.Params, _ = jsonrpc.Set(m.Params, []byte(known), "requestId")
 			m.Raw = jsonrpc.AppendRequest(nil, nil, m.Method, m.Params)
-			break
+			return m, true
 		}
 	}
-	return m
+	return m, false
 }
 
 // dropAsked forgets the requests of a server that has ended.

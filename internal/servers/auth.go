@@ -48,7 +48,7 @@ func (s *Set) ToolScopes(name, tool string) (scopes, known []string) {
 	own, ok := unprefixed(conf, tool)
 	for _, p := range conf.Auth.Tools {
 		known = append(known, p.Scopes...)
-		if ok && matchesOne(p.Pattern, own) {
+		if ok && restricts(p.Pattern, own) {
 			scopes = append(scopes, p.Scopes...)
 		}
 	}

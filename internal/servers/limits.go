@@ -1,6 +1,8 @@
 package servers
 
 import (
+	"golang.org/x/text/unicode/norm"
+
 	"holdfast/internal/config"
 	"holdfast/internal/limit"
 	"holdfast/internal/merge"
@@ -34,9 +36,11 @@ func (s *Set) Limits(name, tool string) limit.Own {
 	if tool == "" {
 		return own
 	}
-	own.Tool, _ = unprefixed(conf, tool)
+	if own.Tool, _ = unprefixed(conf, tool); !isASCII(own.Tool) {
+		own.Tool = norm.NFKC.String(own.Tool) // all spellings are counted as one
+	}
 	for _, p := range conf.ToolCalls {
-		if matchesOne(p.Pattern, own.Tool) {
+		if restricts(p.Pattern, own.Tool) {
 			own.ToolCalls = p.Most
 			break
 		}

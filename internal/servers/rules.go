@@ -4,6 +4,9 @@ import (
 	"encoding/json"
 	"slices"
 	"strings"
+	"unicode/utf8"
+
+	"golang.org/x/text/unicode/norm"
 
 	"holdfast/internal/config"
 	"holdfast/jsonrpc"
@@ -42,9 +45,25 @@ func matchesOne(pattern, name string) bool {
 	return strings.HasSuffix(name, last)
 }
 
+// restricts is matchesOne for a pattern that takes something from a client: it also matches other spellings of a
+// name. To a server that normalizes text (Unicode, NFKC) é is one character or two, and ｗ is w.
+func restricts(pattern, name string) bool {
+	return matchesOne(pattern, name) || !isASCII(name) && matchesOne(norm.NFKC.String(pattern), norm.NFKC.String(name))
+}
+
+func isASCII(text string) bool {
+	for i := range len(text) {
+		if text[i] >= utf8.RuneSelf {
+			return false
+		}
+	}
+	return true
+}
+
 // allowed reports whether clients may know a tool, by the server's own name for it.
 func allowed(conf *config.Server, tool string) bool {
-	return (conf.Allow == nil || matches(conf.Allow, tool)) && !matches(conf.Deny, tool)
+	return (conf.Allow == nil || matches(conf.Allow, tool)) &&
+		!slices.ContainsFunc(conf.Deny, func(pattern string) bool { return restricts(pattern, tool) })
 }
 
 // listsLike reports whether clients may know the same tools by two settings.

@@ -56,6 +56,9 @@ type command struct {
 // Eras implements [backend.EraSpeaker].
 func (*command) Eras() backend.Eras { return backend.Unknown }
 
+// Processes implements [backend.ProcessStarter]: a server that says everything on one pipe.
+func (*command) Processes() bool { return true }
+
 // Open implements [backend.Backend].
 func (c *command) Open(ctx context.Context, start backend.Start, sink backend.Sink) (backend.Conn, error) {
 	b, err := c.backend()

@@ -19,7 +19,12 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if os.Getenv(standIn) != "" {
+	switch os.Getenv(standIn) {
+	case "":
+	case "loose", "loose modern":
+		runLoose(os.Getenv(standIn) == "loose modern")
+		return
+	default:
 		runStandIn()
 		return
 	}

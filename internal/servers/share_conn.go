@@ -126,7 +126,7 @@ func (c *sharedConn) withdraw(which func(*sharedRequest) bool, note func(id stri
 			if rq.from != c || !which(rq) {
 				continue
 			}
-			delete(now.asked, key)
+			now.forget(key)
 			in := note(key)
 			if rq.gone = true; rq.sent {
 				notes = append(notes, in)

@@ -15,6 +15,7 @@ import (
 	"holdfast/backend"
 	"holdfast/internal/budget"
 	"holdfast/internal/protocol"
+	"holdfast/internal/translate"
 	"holdfast/jsonrpc"
 )
 
@@ -26,11 +27,12 @@ type sharing struct {
 	budget budget.Account // of the session that the server was opened for; see Account
 
 	// Guarded by s.mu; the first two are not changed once the server is open.
-	result   []byte // of initialize
-	revision string // that the result says
-	asked    map[string]*sharedRequest
-	used     time.Time   // when a message of a call was last passed on
-	idle     *time.Timer // ends it; nil: it is not about to end
+	result   []byte                    // of initialize
+	revision string                    // that the result says
+	asked    map[string]*sharedRequest // by the keys of their ids
+	tokens   map[string]*sharedRequest // by the progress tokens that the server knows
+	used     time.Time                 // when a message of a call was last passed on
+	idle     *time.Timer               // ends it; nil: it is not about to end
 	over     bool
 }
 
@@ -40,6 +42,7 @@ type sharedRequest struct {
 	call   backend.Call
 	id     []byte // the session's
 	token  []byte // the session's, or nil
+	ours   string // the token that the server knows, or ""
 	method string
 	answer chan jsonrpc.Message // of our own
 
@@ -53,7 +56,7 @@ type sharedRequest struct {
 func (s *shared) open(start backend.Start, sink backend.Sink, revision string) (*sharing, error) {
 	ctx, cancel := context.WithTimeout(s.ctx, sharedOpen)
 	defer cancel()
-	now := &sharing{s: s, opened: make(chan struct{}), budget: budget.Of(sink), asked: make(map[string]*sharedRequest)}
+	now := &sharing{s: s, opened: make(chan struct{}), budget: budget.Of(sink), asked: make(map[string]*sharedRequest), tokens: make(map[string]*sharedRequest)}
 	start.HTTP = (&http.Request{Method: http.MethodPost, URL: &url.URL{Path: "/"}, Header: make(http.Header)}).WithContext(ctx)
 	conn, err := s.inner.Open(ctx, start, now)
 	now.conn = conn
@@ -122,6 +125,9 @@ func isOffered(method string) bool {
 // is not made.
 func (n *sharing) send(in backend.Inbound, rq *sharedRequest) error {
 	rq.token = jsonrpc.Field(in.Params, "_meta", "progressToken")
+	if rq.token != nil {
+		rq.ours = string(translate.NewToken())
+	}
 	n.s.mu.Lock()
 	switch {
 	case rq.gone:
@@ -134,6 +140,9 @@ func (n *sharing) send(in backend.Inbound, rq *sharedRequest) error {
 	n.s.last++
 	id := strconv.AppendUint(nil, n.s.last, 10)
 	n.asked[string(id)] = rq
+	if rq.ours != "" {
+		n.tokens[rq.ours] = rq
+	}
 	if rq.from != nil {
 		delete(rq.from.waiting, rq)
 	}
@@ -141,7 +150,7 @@ func (n *sharing) send(in backend.Inbound, rq *sharedRequest) error {
 	n.s.mu.Unlock()
 	in.ID = id
 	if rq.token != nil {
-		in.Params, _ = jsonrpc.Set(in.Params, id, "_meta", "progressToken")
+		in.Params, _ = jsonrpc.Set(in.Params, []byte(rq.ours), "_meta", "progressToken")
 	}
 	in.Raw = jsonrpc.AppendRequest(nil, id, in.Method, in.Params)
 	err := n.conn.Deliver(in)
@@ -172,10 +181,17 @@ func (n *sharing) tell(in backend.Inbound) {
 func (n *sharing) take(id []byte) *sharedRequest {
 	n.s.mu.Lock()
 	defer n.s.mu.Unlock()
-	key := string(jsonrpc.Key(id))
-	rq := n.asked[key]
-	delete(n.asked, key)
 	n.used = time.Now()
+	return n.forget(string(jsonrpc.Key(id)))
+}
+
+// forget takes a request off the record, and returns it; nil: there is none. n.s.mu is held.
+func (n *sharing) forget(key string) *sharedRequest {
+	rq := n.asked[key]
+	if rq != nil {
+		delete(n.asked, key)
+		delete(n.tokens, rq.ours)
+	}
 	return rq
 }
 
@@ -219,9 +235,9 @@ func (n *sharing) receive(m jsonrpc.Message) {
 		n.s.mu.Unlock()
 	case m.Method == protocol.MethodProgress:
 		n.s.mu.Lock()
-		rq := n.asked[string(jsonrpc.Key(jsonrpc.Field(m.Params, "progressToken")))]
+		rq := n.tokens[string(jsonrpc.Key(jsonrpc.Field(m.Params, "progressToken")))]
 		n.s.mu.Unlock()
-		if rq == nil || rq.from == nil || rq.token == nil {
+		if rq == nil || protocol.CheckClear(&m) != nil { // of which a client could read another token than ours
 			return
 		}
 		m.Params, _ = jsonrpc.Set(m.Params, rq.token, "progressToken")
@@ -268,7 +284,7 @@ func (n *sharing) Closed(why error, _ bool) {
 	over := n.over
 	n.over = true
 	lost := n.asked
-	n.asked = make(map[string]*sharedRequest)
+	n.asked, n.tokens = make(map[string]*sharedRequest), make(map[string]*sharedRequest)
 	was := s.current[n.revision] == n
 	if was {
 		delete(s.current, n.revision)

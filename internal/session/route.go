@@ -309,19 +309,30 @@ func cancelled(id, params []byte) []byte {
 	return jsonrpc.AppendRequest(nil, nil, protocol.MethodCancelled, params)
 }
 
-// callByToken returns the call that gave a progress token. s.mu is held.
+// callByToken returns the call that gave a progress token, or the standalone stream. Clients of a carrier may
+// have chosen the same: then it is no call's. s.mu is held.
 func (s *Session) callByToken(token []byte) *Call {
 	key := string(jsonrpc.Key(token))
-	var looked *Call // the call of a batch has many requests, and the tokens of all
+	var found, looked *Call // the call of a batch has many requests, and the tokens of all
 	for _, rq := range s.inFlight {
 		if rq.call == looked {
 			continue
 		}
-		if looked = rq.call; slices.Contains(looked.tokens, key) {
+		looked = rq.call
+		switch {
+		case !slices.Contains(looked.tokens, key):
+		case s.modern == "":
 			return looked
+		case found != nil && found != looked:
+			return s.standalone
+		default:
+			found = looked
 		}
 	}
-	return s.standalone
+	if found == nil {
+		return s.standalone
+	}
+	return found
 }
 
 // guessCall returns the call that a message belongs to whose backend does not say

@@ -3,7 +3,6 @@ package translate
 import (
 	"errors"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -59,8 +58,7 @@ func (c *legacyServer) forward(in backend.Inbound, send func(backend.Inbound) er
 	c.mu.Lock()
 	visits := jsonrpc.Field(c.client, "elicitation", "url") != nil && rq.takesInput()
 	if m.token != nil {
-		c.count++
-		token = strconv.AppendInt(nil, int64(c.count), 10)
+		token = NewToken()
 		rq.ours = string(token)
 	}
 	c.mu.Unlock()

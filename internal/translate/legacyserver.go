@@ -49,7 +49,6 @@ type legacyServer struct {
 	asking   map[string]*request // by the ids of the server's questions, until they are answered
 	visits   map[string]*request // that wait for the client, by the ids of the questions
 	tokens   map[string]*request // by the tokens that the server knows them by
-	count    int                 // of tokens
 	level    int                 // that the server was told last, or noLevel
 	leveling int                 // how often it was told that, and has not answered
 	held     []backend.Inbound   // requests that wait for these answers

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -169,7 +171,8 @@ type script struct {
 
 	mu     sync.Mutex
 	sink   backend.Sink
-	refuse error // of Deliver
+	refuse error    // of Deliver
+	tokens []string // that requests had, which nobody can guess: in tests they are 1, 2, and so on
 }
 
 func newScript(t *testing.T, eras backend.Eras) *script {
@@ -181,7 +184,7 @@ func (s *script) Eras() backend.Eras { return s.eras }
 func (s *script) Open(_ context.Context, start backend.Start, sink backend.Sink) (backend.Conn, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.sink = sink
+	s.sink, s.tokens = sink, nil
 	s.opened <- start
 	return &scriptConn{s, sink}, nil
 }
@@ -220,6 +223,13 @@ func (s *script) say(of *call, text string) {
 	}
 	s.mu.Lock()
 	sink := s.sink
+	for i, token := range s.tokens {
+		if string(jsonrpc.Field(m.Params, "progressToken")) == strconv.Itoa(i+1) {
+			m.Params, _ = jsonrpc.Set(m.Params, []byte(token), "progressToken")
+			m.Raw, _ = jsonrpc.Set(m.Raw, m.Params, "params")
+			break
+		}
+	}
 	s.mu.Unlock()
 	if of == nil {
 		sink.Emit(nil, m)
@@ -234,7 +244,18 @@ func (s *script) hears(text string) (id []byte) {
 	select {
 	case in := <-s.heard:
 		want := strings.ReplaceAll(text, `"id":ID`, `"id":`+string(in.ID))
-		if string(in.Raw) != want {
+		raw := string(in.Raw)
+		if token := string(jsonrpc.Field(in.Params, "_meta", "progressToken")); len(token) == 16 {
+			s.mu.Lock()
+			i := slices.Index(s.tokens, token)
+			if i < 0 {
+				i = len(s.tokens)
+				s.tokens = append(s.tokens, token)
+			}
+			s.mu.Unlock()
+			raw = strings.ReplaceAll(raw, token, strconv.Itoa(i+1))
+		}
+		if raw != want {
 			s.t.Errorf("heard:\n%s\nwant:\n%s", in.Raw, want)
 		}
 		return in.ID

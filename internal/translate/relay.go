@@ -1,7 +1,6 @@
 package translate
 
 import (
-	"strconv"
 	"sync"
 
 	"holdfast/backend"
@@ -22,7 +21,6 @@ type relay struct {
 	mu       sync.Mutex
 	inFlight map[string]*request // by the keys of their ids
 	tokens   map[string]*request // by the tokens that the server knows them by
-	count    int                 // of tokens
 }
 
 // Account implements [budget.Accounted].
@@ -63,8 +61,7 @@ func (r *relay) outgoing(in backend.Inbound) backend.Inbound {
 	if m.token == nil {
 		return in
 	}
-	r.count++
-	rq.ours = strconv.Itoa(r.count)
+	rq.ours = string(NewToken())
 	r.tokens[rq.ours] = rq
 	params, _ := jsonrpc.Set(in.Params, []byte(rq.ours), "_meta", progressToken)
 	in.Message = newRequest(in.ID, in.Method, params)
@@ -152,8 +149,8 @@ func (r *relay) notified(of backend.Call, m jsonrpc.Message) {
 		r.mu.Lock()
 		rq := r.inFlight[key(id)]
 		r.mu.Unlock()
-		if rq == nil {
-			return // it has ended
+		if rq == nil || rq.method != protocol.MethodSubscriptions {
+			return // it has ended, or is no listen
 		}
 		of = rq.call
 	}

@@ -2,7 +2,10 @@ package translate
 
 import (
 	"bytes"
+	"crypto/rand"
+	"encoding/binary"
 	"slices"
+	"strconv"
 
 	"holdfast/backend"
 	"holdfast/internal/protocol"
@@ -197,6 +200,15 @@ func newError(id []byte, code int, format string, args ...any) jsonrpc.Message {
 // about returns a message of our own for the server, made because of another.
 func about(in backend.Inbound, m jsonrpc.Message) backend.Inbound {
 	return backend.Inbound{Message: m, Context: in.Context, Header: in.Header}
+}
+
+// NewToken returns a progress token for a request of a client that shares a conversation with others. Clients
+// cannot guess it: some have a server say progress of a token that they name in words which Holdfast does not
+// know. It is an integer that fits a float64.
+func NewToken() []byte {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return strconv.AppendUint(nil, binary.BigEndian.Uint64(b[:])>>11|1<<52, 10)
 }
 
 // key returns an id or a token as the key of a map.

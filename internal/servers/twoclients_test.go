@@ -1,0 +1,669 @@
+package servers_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"holdfast"
+	"holdfast/backend"
+	"holdfast/backend/process"
+	"holdfast/backend/remote"
+	"holdfast/internal/config"
+	"holdfast/internal/protocol"
+	"holdfast/internal/servers"
+	"holdfast/jsonrpc"
+)
+
+// A stage is a Holdfast, in front of loose servers or of an mcp.Server, that two clients use. All of them are of
+// one kind and have no name, so that modern ones share a conversation with the server.
+type stage struct {
+	url  string // of the endpoint
+	tool string // begins the names of tools
+}
+
+// stages are how a Holdfast may serve, by name.
+var stages = map[string]func(t testing.TB) *stage{
+	"shared": func(t testing.TB) *stage {
+		b, stop := servers.Share(newLoose(t, "loose"), slog.New(slog.DiscardHandler))
+		return newStage(t, b, stop)
+	},
+	"process": func(t testing.TB) *stage { return newStage(t, newLoose(t, "loose"), func() {}) },
+	"modern":  func(t testing.TB) *stage { return newStage(t, newLoose(t, "loose modern"), func() {}) },
+	"remote": func(t testing.TB) *stage {
+		up := newStage(t, newLoose(t, "loose"), func() {})
+		return newStage(t, remote.New(up.url, &remote.Options{Logger: slog.New(slog.DiscardHandler)}), func() {})
+	},
+	"sdk":    newSDKStage,
+	"merged": func(t testing.TB) *stage { return newSetStage(t, "/mcp", "a_", "loose", `"prefix": "a_"`) },
+	"merged shared": func(t testing.TB) *stage {
+		return newSetStage(t, "/mcp", "a_", "loose", `"prefix": "a_", "share": true`)
+	},
+	"path": func(t testing.TB) *stage { return newSetStage(t, "/a/mcp", "", "loose modern", `"prefix": ""`) },
+	"denied": func(t testing.TB) *stage {
+		return newSetStage(t, "/a/mcp", "", "loose", `"tools": {"deny": ["write_*", "caf\u00e9"]}`)
+	},
+}
+
+// quiet are the options of a stage's handlers.
+func quiet() *holdfast.Options {
+	return &holdfast.Options{Logger: slog.New(slog.DiscardHandler), MaxShare: 1}
+}
+
+func newLoose(t testing.TB, kind string) *process.Backend {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := process.New([]string{exe}, &process.Options{Env: append(os.Environ(), standIn+"="+kind), Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = b.Close() })
+	return b
+}
+
+func newStage(t testing.TB, b backend.Backend, stop func()) *stage {
+	t.Helper()
+	h := holdfast.NewBackendHandler(b, quiet())
+	return serveStage(t, h, h, stop)
+}
+
+func serveStage(t testing.TB, front http.Handler, h *holdfast.Handler, stop func()) *stage {
+	web := httptest.NewServer(front)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		_ = h.Shutdown(ctx)
+		stop()
+		web.CloseClientConnections()
+		web.Close()
+	})
+	return &stage{url: web.URL + "/mcp"}
+}
+
+// newSetStage serves a configuration of two loose servers, of which the first has settings.
+func newSetStage(t testing.TB, path, tool, kind, settings string) *stage {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := fmt.Sprintf(`{"mcpServers": {"a": {"command": %q, "env": {%q: %q}, "holdfast": {%s}}, "b": {"command": %[1]q, "env": {%[2]q: "loose"}}}, "holdfast": {"merge": true}}`, exe, standIn, kind, settings)
+	file, err := config.Parse("test.json", []byte(text), config.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	set := servers.New(file, slog.New(slog.DiscardHandler))
+	h := holdfast.NewBackendHandler(set, quiet())
+	s := serveStage(t, set.Handler(h, true), h, func() { _ = set.Close() })
+	s.url, s.tool = strings.TrimSuffix(s.url, "/mcp")+path, tool
+	return s
+}
+
+func newSDKStage(t testing.TB) *stage {
+	s := mcp.NewServer(&mcp.Implementation{Name: "s", Version: "1"}, nil)
+	mcp.AddTool(s, &mcp.Tool{Name: "work"}, func(ctx context.Context, r *mcp.CallToolRequest, in struct {
+		Text  string `json:"text"`
+		Steps int    `json:"steps"`
+	}) (*mcp.CallToolResult, any, error) {
+		for i := range min(in.Steps, 10) {
+			if token := r.Params.GetProgressToken(); token != nil {
+				_ = r.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: token, Progress: float64(i + 1), Message: in.Text})
+			}
+			select {
+			case <-ctx.Done():
+				return nil, nil, ctx.Err()
+			case <-time.After(time.Millisecond):
+			}
+		}
+		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: in.Text}}}, nil, nil
+	})
+	h := holdfast.NewHandler(func(*http.Request) *mcp.Server { return s }, quiet())
+	return serveStage(t, h, h, func() {})
+}
+
+// modernMeta is what each modern client says of itself.
+const modernMeta = `"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"c","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}`
+
+// An errand is a message on its way to the stage, and how it goes there.
+type errand struct {
+	session string // "": it is a modern one's
+	method  string // that the header of a modern one repeats
+	name    string // that its header repeats; "": none
+	body    string
+}
+
+// post makes a request, and returns what it is answered with. It ends with ctx.
+func (s *stage) post(ctx context.Context, e errand) (status int, text string, head http.Header, err error) {
+	var all strings.Builder
+	status, head, err = s.postTo(ctx, e, &all)
+	return status, all.String(), head, err
+}
+
+// postTo makes a request, and writes what it is answered with.
+func (s *stage) postTo(ctx context.Context, e errand, answer io.Writer) (status int, head http.Header, err error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, s.url, strings.NewReader(e.body))
+	if err != nil {
+		return 0, nil, err
+	}
+	r.Header = http.Header{"Content-Type": {"application/json"}, "Accept": {"application/json, text/event-stream"}}
+	switch {
+	case e.session != "":
+		r.Header.Set(protocol.HeaderSession, e.session)
+	case e.method != "":
+		r.Header.Set(protocol.HeaderVersion, protocol.V20260728)
+		r.Header.Set(protocol.HeaderMethod, e.method)
+		if e.name != "" {
+			r.Header.Set(protocol.HeaderName, protocol.EncodeHeader(e.name))
+		}
+	}
+	res, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer res.Body.Close()
+	_, err = io.Copy(answer, res.Body)
+	return res.StatusCode, res.Header, err
+}
+
+// begin begins a legacy session.
+func (s *stage) begin(t testing.TB) (session string) {
+	t.Helper()
+	_, text, head, err := s.post(t.Context(), errand{body: hello})
+	if err != nil || head.Get(protocol.HeaderSession) == "" {
+		t.Fatalf("initialize: %s %v", text, err)
+	}
+	session = head.Get(protocol.HeaderSession)
+	if _, _, _, err := s.post(t.Context(), errand{session: session, body: `{"jsonrpc":"2.0","method":"notifications/initialized"}`}); err != nil {
+		t.Fatal(err)
+	}
+	return session
+}
+
+// dial begins a session over a WebSocket.
+func (s *stage) dial(t testing.TB) *websocket.Conn {
+	t.Helper()
+	c, _, err := websocket.Dial(t.Context(), "ws"+strings.TrimPrefix(s.url, "http"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.CloseNow() })
+	for _, text := range []string{hello, `{"jsonrpc":"2.0","method":"notifications/initialized"}`} {
+		if err := c.Write(t.Context(), websocket.MessageText, []byte(text)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, text, err := c.Read(t.Context()); err != nil || !strings.Contains(string(text), `"result"`) {
+		t.Fatalf("initialize: %s %v", text, err)
+	}
+	return c
+}
+
+// messagesOf returns the messages of an answer.
+func messagesOf(text string) (all []string) {
+	if strings.HasPrefix(text, "{") || strings.HasPrefix(text, "[") {
+		return []string{text}
+	}
+	for line := range strings.Lines(text) {
+		if data, ok := strings.CutPrefix(strings.TrimSpace(line), "data: "); ok && data != "" {
+			all = append(all, data)
+		}
+	}
+	return all
+}
+
+// toolCall returns a call of a tool. meta are members of its _meta.
+func (s *stage) toolCall(id, tool, arguments, meta string) string {
+	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":"tools/call","params":{"name":%q,"arguments":%s,"_meta":{%s}}}`, id, s.tool+tool, arguments, meta)
+}
+
+// callOf returns such a call as the client of a session sends it, or, without one, a modern client. meta are
+// members of its _meta.
+func (s *stage) callOf(session, id, tool, arguments, meta string) errand {
+	e := errand{session: session, method: "tools/call", name: s.tool + tool}
+	if session == "" {
+		if meta != "" {
+			meta = "," + meta
+		}
+		meta = modernMeta + meta
+	}
+	e.body = s.toolCall(id, tool, arguments, meta)
+	return e
+}
+
+// textOf returns the text that the result of a call has.
+func textOf(message string) string {
+	content := jsonrpc.Field([]byte(message), "result", "content")
+	_, rest, _ := strings.Cut(string(content), `"text":"`)
+	text, _, _ := strings.Cut(rest, `"`)
+	return text
+}
+
+const steps = 4
+
+// A victim makes calls, and checks that each ends rightly, with its own result and progress.
+type victim struct {
+	s       *stage
+	session string          // of a legacy one
+	socket  *websocket.Conn // nil: it speaks HTTP
+	calls   int
+}
+
+// call makes one call. The error says what was wrong with its answer.
+func (v *victim) call(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	v.calls++
+	id, own := fmt.Sprint(v.calls%20), fmt.Sprintf("own-%p-%d", v, v.calls)
+	e := v.s.callOf(v.session, id, "work", fmt.Sprintf(`{"text":%q,"steps":%d}`, own, steps), `"progressToken":`+id)
+	var said []string
+	if v.socket != nil {
+		e.body = v.s.toolCall(id, "work", fmt.Sprintf(`{"text":%q,"steps":%d}`, own, steps), `"progressToken":`+id)
+		if err := v.socket.Write(ctx, websocket.MessageText, []byte(e.body)); err != nil {
+			return err
+		}
+		for {
+			_, text, err := v.socket.Read(ctx)
+			if err != nil {
+				return fmt.Errorf("call %s: %w; got %q", own, err, said)
+			}
+			said = append(said, string(text))
+			if string(jsonrpc.Field(text, "id")) == id {
+				break
+			}
+		}
+	} else {
+		status, text, _, err := v.s.post(ctx, e)
+		if err != nil || status != http.StatusOK {
+			return fmt.Errorf("call %s: %d %q %w", own, status, text, err)
+		}
+		said = messagesOf(text)
+	}
+	return checkSaid(said, id, own)
+}
+
+// checkSaid checks what a victim's call was told.
+func checkSaid(said []string, id, own string) error {
+	told := 0
+	for i, message := range said {
+		m, err := jsonrpc.Parse([]byte(message))
+		last := i == len(said)-1
+		switch {
+		case err != nil:
+			return fmt.Errorf("%s: %w", message, err)
+		case m.Method == protocol.MethodProgress && !last:
+			told++
+			if string(jsonrpc.Field(m.Params, "progressToken")) != id || jsonrpc.String(jsonrpc.Field(m.Params, "message")) != own ||
+				string(jsonrpc.Field(m.Params, "progress")) != fmt.Sprint(told) {
+				return fmt.Errorf("call %s with the token %s is told %s", own, id, message)
+			}
+		case last && m.Kind == jsonrpc.Response && string(m.ID) == id && textOf(message) == own:
+		default:
+			return fmt.Errorf("call %s with the id %s is told %s", own, id, message)
+		}
+	}
+	if told != steps {
+		return fmt.Errorf("call %s is told of %d steps: %q", own, told, said)
+	}
+	return nil
+}
+
+// victims returns one of each kind.
+func (s *stage) victims(t testing.TB) map[string]*victim {
+	t.Helper()
+	return map[string]*victim{
+		"legacy": {s: s, session: s.begin(t)},
+		"modern": {s: s},
+		"socket": {s: s, socket: s.dial(t)},
+	}
+}
+
+// Without anybody else all is well, on each stage.
+func TestTwoClientsAlone(t *testing.T) {
+	t.Parallel()
+	for name, begin := range stages {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for kind, v := range begin(t).victims(t) {
+				for range 3 {
+					if err := v.call(t.Context()); err != nil {
+						t.Errorf("%s: %v", kind, err)
+					}
+				}
+			}
+		})
+	}
+}
+
+// refusals are messages with which a client could reach what is another's, for an id: the kind of one is decided
+// before its method, and members that look like others are refused.
+func refusals(id int) []string {
+	n := fmt.Sprint(id)
+	all := []string{
+		`{"jsonrpc":"2.0","id":"a` + n + `","method":"notifications/cancelled","params":{"requestId":` + n + `}}`,
+		`{"jsonrpc":"2.0","id":"p` + n + `","method":"notifications/progress","params":{"progressToken":` + n + `,"progress":99}}`,
+		`{"jsonrpc":"2.0","id":"c` + n + `","method":"Notifications/Cancelled","params":{"requestId":` + n + `}}`,
+	}
+	for _, name := range []string{"RequestId", "REQUESTID", `\u0052equestId`, `reque\u017ftId`, "reque\u017ftId"} {
+		all = append(all,
+			`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"`+name+`":`+n+`}}`,
+			`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"mine","`+name+`":`+n+`}}`,
+			`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"`+name+`":`+n+`,"requestId":"mine"}}`)
+	}
+	all = append(all, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"mine","requestId":`+n+`}}`)
+	for _, name := range []string{"ProgressToken", `progressTo\u212aen`, "progressTo\u212aen", `progres\u0073Token":"x","progressToken`, "PROGRESSTOKEN"} {
+		all = append(all,
+			`{"jsonrpc":"2.0","id":"t`+n+`","method":"tools/call","params":{"name":"TOOLwork","arguments":{"text":"theirs","steps":1},"_meta":{"`+name+`":`+n+`}}}`,
+			`{"jsonrpc":"2.0","id":"u`+n+`","method":"vendor/thing","params":{"_meta":{"progressToken":"x","`+name+`":`+n+`}}}`)
+	}
+	for _, name := range []string{"_Meta", "_META", `\u005fMeta`} {
+		all = append(all, `{"jsonrpc":"2.0","id":"m`+n+`","method":"tools/call","params":{"name":"TOOLwork","arguments":{"text":"theirs","steps":1},"_meta":{},"`+name+`":{"progressToken":`+n+`}}}`)
+	}
+	return all
+}
+
+// What is taken for another's, however it is spelled, is refused, and the other's call ends rightly. Whoever makes such
+// a request has an answer.
+func TestTwoClientsRefused(t *testing.T) {
+	t.Parallel()
+	for name, begin := range stages {
+		if name == "sdk" || name == "denied" {
+			continue // a call cannot be held there, or is tested elsewhere
+		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := begin(t)
+			for kind, v := range s.victims(t) {
+				ended := make(chan error, 1)
+				hold := fmt.Sprintf(`{"text":"held-%s","steps":%d}`, kind, steps)
+				const id = "7"
+				begun := s.callOf(v.session, id, "work", hold, `"progressToken":7`)
+				if v.socket != nil {
+					begun.body = s.toolCall(id, "work", hold, `"progressToken":7`)
+				}
+				read, told := s.follow(t, v, begun, "held-"+kind, ended)
+				select {
+				case <-read: // all of its progress
+				case <-time.After(patience):
+					t.Fatalf("%s: the call does not begin", kind)
+				}
+				hostile := s.begin(t)
+				socket := s.dial(t)
+				for _, body := range refusals(7) {
+					body = strings.ReplaceAll(body, "TOOL", s.tool)
+					s.refuses(t, errand{session: hostile, body: body})
+					s.refuses(t, modernOf(body))
+					s.refusesSocket(t, socket, body)
+				}
+				for n := range 30 { // whatever id the server knows it by
+					for _, body := range refusals(n)[:5] {
+						s.refuses(t, errand{session: hostile, body: body})
+						s.refuses(t, modernOf(body))
+					}
+				}
+				select {
+				case err := <-ended:
+					t.Errorf("%s: the call has ended: %v", kind, err)
+				default:
+					release := fmt.Sprintf(`{"text":"held-%s"}`, kind)
+					if v.socket != nil {
+						if err := v.socket.Write(t.Context(), websocket.MessageText, []byte(s.toolCall(`"r"`, "release", release, ""))); err != nil {
+							t.Fatal(err)
+						}
+					} else if _, text, _, err := s.post(t.Context(), s.callOf(v.session, `"r"`, "release", release, "")); err != nil || !strings.Contains(text, `"result"`) {
+						t.Fatal(text, err)
+					}
+					select {
+					case err := <-ended:
+						if err == nil {
+							err = checkSaid(*told, id, "held-"+kind)
+						}
+						if err != nil {
+							t.Errorf("%s: %v", kind, err)
+						}
+					case <-time.After(patience):
+						t.Errorf("%s: the call hangs", kind)
+					}
+				}
+			}
+		})
+	}
+}
+
+// modernOf returns a message as a modern client sends it that says what it is in its headers.
+func modernOf(body string) errand {
+	e := errand{body: body}
+	e.method = jsonrpc.String(jsonrpc.Field([]byte(body), "method"))
+	e.name = jsonrpc.String(jsonrpc.Field([]byte(body), "params", "name"))
+	if jsonrpc.Field([]byte(body), "id") != nil {
+		e.body = strings.Replace(body, `"_meta":{`, `"_meta":{`+modernMeta+`,`, 1)
+		if e.body == body {
+			e.body = strings.Replace(body, `"params":{`, `"params":{"_meta":{`+modernMeta+`},`, 1)
+		}
+		e.body = strings.Replace(e.body, `,}`, `}`, 1)
+	}
+	return e
+}
+
+// refuses checks that a message is refused.
+func (s *stage) refuses(t *testing.T, e errand) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	status, text, _, err := s.post(ctx, e)
+	if err != nil || status != http.StatusBadRequest || !strings.Contains(text, `"error"`) {
+		t.Errorf("%s is answered with %d %s %v", e.body, status, text, err)
+	}
+	if id := jsonrpc.Field([]byte(e.body), "id"); id != nil && string(jsonrpc.Field([]byte(text), "id")) != string(id) {
+		t.Errorf("%s is answered with %s, which has another id", e.body, text)
+	}
+}
+
+func (s *stage) refusesSocket(t *testing.T, c *websocket.Conn, body string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if err := c.Write(ctx, websocket.MessageText, []byte(body)); err != nil {
+		t.Errorf("%s: %v", body, err)
+		return
+	}
+	if _, text, err := c.Read(ctx); err != nil || !strings.Contains(string(text), `"error"`) {
+		t.Errorf("%s is answered with %s %v", body, text, err)
+	}
+}
+
+// follow makes a call, and reads what it is told: read is closed when that was all its progress, and ended is told
+// when it has ended.
+func (s *stage) follow(t *testing.T, v *victim, e errand, text string, ended chan<- error) (read <-chan struct{}, told *[]string) {
+	t.Helper()
+	var said []string
+	progressed := make(chan struct{})
+	took := func(message string) {
+		if said = append(said, message); len(said) == steps {
+			close(progressed)
+		}
+	}
+	if v.socket != nil {
+		if err := v.socket.Write(t.Context(), websocket.MessageText, []byte(e.body)); err != nil {
+			t.Fatal(err)
+		}
+		go func() {
+			for {
+				_, message, err := v.socket.Read(t.Context())
+				switch {
+				case err != nil:
+					ended <- fmt.Errorf("%s: %w", text, err)
+					return
+				case string(jsonrpc.Field(message, "id")) == `"r"`: // of what lets it go
+					continue
+				}
+				took(string(message))
+				if jsonrpc.Field(message, "id") != nil {
+					ended <- nil
+					return
+				}
+			}
+		}()
+		return progressed, &said
+	}
+	pipe, out := io.Pipe()
+	go func() {
+		status, _, err := s.postTo(t.Context(), e, out)
+		if err == nil && status != http.StatusOK {
+			err = fmt.Errorf("%s: status %d", text, status)
+		}
+		_ = out.CloseWithError(err)
+	}()
+	go func() {
+		lines := bufio.NewScanner(pipe)
+		for lines.Scan() {
+			for _, message := range messagesOf(lines.Text()) {
+				took(message)
+			}
+		}
+		ended <- lines.Err()
+	}()
+	return progressed, &said
+}
+
+// A name is a string, and what looks like a denied one is denied, whatever a loose server would take it for. The server
+// hears of none of it.
+func TestNamesRefused(t *testing.T) {
+	t.Parallel()
+	s := stages["denied"](t)
+	session := s.begin(t)
+	for name, code := range map[string]string{
+		`"write_file"`:           "-32602",
+		`"write\u005ffile"`:      "-32602",
+		`["write_file"]`:         "-32602",
+		`{"x":"write_file"}`:     "-32602",
+		`7`:                      "-32602",
+		`null`:                   "-32602",
+		`true`:                   "-32602",
+		`"write_file\u0000"`:     "-32602",
+		`"caf\u00e9"`:            "-32602",
+		`"cafe\u0301"`:           "-32602",
+		`"\uff57rite_file"`:      "-32602",
+		`"write\ud800_file"`:     "-32602",
+		`"work","Name":"seen"`:   "-32600",
+		`"work","name":"seen"`:   "-32600",
+		`"work","\u004eame":"x"`: "-32600",
+	} {
+		for _, where := range []string{"legacy", "modern", "socket"} {
+			body := `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":` + name + `,"arguments":{"text":"x"}}}`
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			var text string
+			var err error
+			switch where {
+			case "legacy":
+				_, text, _, err = s.post(ctx, errand{session: session, body: body})
+			case "modern":
+				_, text, _, err = s.post(ctx, modernOf(body))
+			default:
+				c := s.dial(t)
+				if err = c.Write(ctx, websocket.MessageText, []byte(body)); err == nil {
+					var answer []byte
+					_, answer, err = c.Read(ctx)
+					text = string(answer)
+				}
+			}
+			cancel()
+			all := messagesOf(text)
+			if err != nil || len(all) == 0 {
+				t.Fatalf("%s of %s: %q %v", name, where, text, err)
+			}
+			if got := string(jsonrpc.Field([]byte(all[len(all)-1]), "error", "code")); got != code {
+				t.Errorf("%s of %s: %s, want an error %s", name, where, text, code)
+			}
+		}
+	}
+	for _, session := range []string{session, ""} { // each has a process
+		_, text, _, err := s.post(t.Context(), s.callOf(session, "2", "seen", `{}`, ""))
+		all := messagesOf(text)
+		if err != nil || len(all) == 0 || textOf(all[len(all)-1]) != "seen" {
+			t.Errorf("the server has seen %s %v", text, err)
+		}
+	}
+}
+
+// A merged server says of the ids and tokens of another what it wants: nobody hears of it.
+func TestMergedServersApart(t *testing.T) {
+	t.Parallel()
+	for _, session := range []string{"legacy", "modern"} {
+		t.Run(session, func(t *testing.T) {
+			t.Parallel()
+			s := stages["merged"](t)
+			v := &victim{s: s}
+			if session == "legacy" {
+				v.session = s.begin(t)
+			}
+			ended := make(chan error, 1)
+			read, told := s.follow(t, v, s.callOf(v.session, "7", "work", fmt.Sprintf(`{"text":"held","steps":%d}`, steps), `"progressToken":"mine"`), "held", ended)
+			select {
+			case <-read:
+			case <-time.After(patience):
+				t.Fatal("the call does not begin")
+			}
+			var lines []string
+			for id := range 30 {
+				for _, of := range []string{fmt.Sprint(id), fmt.Sprintf("%q", fmt.Sprint(id))} {
+					lines = append(lines,
+						`{"jsonrpc":"2.0","id":`+of+`,"result":{"content":[{"type":"text","text":"theirs"}]}}`,
+						`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":`+of+`}}`,
+						`{"jsonrpc":"2.0","id":`+of+`,"method":"notifications/cancelled","params":{"requestId":`+of+`}}`,
+						`{"jsonrpc":"2.0","method":"tools/call","params":{"name":`+of+`}}`,
+						`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":`+of+`,"progress":50}}`)
+				}
+			}
+			lines = append(lines,
+				`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"mine","progress":50}}`,
+				`{"jsonrpc":"2.0","method":"notifications/progress","params":{"ProgressToken":"mine","progressToken":"other","progress":51}}`,
+				`{"jsonrpc":"2.0","method":"notifications/tasks/status","params":{"taskId":"x","status":"failed"}}`,
+				`{"jsonrpc":"2.0","method":"notifications/elicitation/complete","params":{"elicitationId":"x"}}`)
+			quoted := make([]string, len(lines))
+			for i, line := range lines {
+				quoted[i] = string(jsonrpc.Quote(line))
+			}
+			other := *s
+			other.tool = "b_"
+			if _, text, _, err := s.post(t.Context(), other.callOf(v.session, `"spray"`, "spray", `{"text":"sprayed","lines":[`+strings.Join(quoted, ",")+`]}`, "")); err != nil || !strings.Contains(text, `"result"`) || strings.Contains(text, "notifications/") {
+				t.Errorf("%s %v", text, err)
+			}
+			if _, text, _, err := s.post(t.Context(), s.callOf(v.session, `"r"`, "release", `{"text":"held"}`, "")); err != nil || !strings.Contains(text, `"result"`) {
+				t.Errorf("%s %v", text, err)
+			}
+			select {
+			case err := <-ended:
+				if err == nil {
+					err = checkMine(*told)
+				}
+				if err != nil {
+					t.Error(err)
+				}
+			case <-time.After(patience):
+				t.Error("the call hangs")
+			}
+		})
+	}
+}
+
+// checkMine checks what a call was told whose token is "mine".
+func checkMine(said []string) error {
+	for i := range said {
+		said[i] = strings.Replace(said[i], `"progressToken":"mine"`, `"progressToken":7`, 1)
+	}
+	return checkSaid(said, "7", "held")
+}
