@@ -53,7 +53,9 @@ func (m *mux) take(data []byte) bool {
 	msgs, batch, err := parse(data)
 	switch {
 	case err != nil && isUnclear(err) != nil:
-		m.queue.text(isUnclear(err).answer(msgs, batch))
+		if requests(msgs) > 0 { // else nobody waits for an answer
+			m.queue.text(isUnclear(err).answer(msgs, batch))
+		}
 		return true
 	case errors.Is(err, jsonrpc.ErrParse):
 		m.reject(data, errf(jsonrpc.CodeParse, "%v", err))

@@ -480,7 +480,15 @@ func (s *stage) refusesSocket(t *testing.T, c *websocket.Conn, body string) {
 		t.Errorf("%s: %v", body, err)
 		return
 	}
-	if _, text, err := c.Read(ctx); err != nil || !strings.Contains(string(text), `"error"`) {
+	want := `"error"`
+	if jsonrpc.Field([]byte(body), "id") == nil { // a notification has no answer
+		want = `{"jsonrpc":"2.0","id":"ping","result":{}}`
+		if err := c.Write(ctx, websocket.MessageText, []byte(`{"jsonrpc":"2.0","id":"ping","method":"ping"}`)); err != nil {
+			t.Errorf("%s: %v", body, err)
+			return
+		}
+	}
+	if _, text, err := c.Read(ctx); err != nil || !strings.Contains(string(text), want) {
 		t.Errorf("%s is answered with %s %v", body, text, err)
 	}
 }
