@@ -119,6 +119,7 @@ var modules = map[string][]string{
 	"github.com/gofrs/flock":                 {"internal/bridge", "internal/follow", "internal/statefile", "internal/engine/jetstream"},
 	"golang.org/x/time":                      {"internal/limit"},
 	"golang.org/x/sync":                      {"internal/auth", "internal/engine/durable", "internal/engine/jetstream"},
+	"golang.org/x/text":                      {"internal/servers"},
 	"github.com/schollz/progressbar/v3":      {"internal/terminal"},
 	"golang.org/x/sys":                       {"internal/testwork"}, // else tests only
 	"golang.org/x/term":                      {"internal/terminal", "cmd/...", "examples/..."},
