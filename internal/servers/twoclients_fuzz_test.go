@@ -67,7 +67,7 @@ func (d *dice) member(name string, value func() string) string {
 func (d *dice) meta() string { return "{" + d.member("progressToken", d.id) + "}" }
 
 // message returns a message of a hostile client.
-func (d *dice) message(s *stage) string {
+func (d *dice) message(s *ground) string {
 	method := d.any(protocol.MethodCancelled, "tools/call", protocol.MethodProgress, protocol.MethodInitialized, "initialize", "tools/list", "ping", "vendor/thing",
 		protocol.MethodTaskStatus, "tasks/cancel", "resources/read", "logging/setLevel", "Notifications/Cancelled", "tools/call\\u0000", "server/discover", "subscriptions/listen", "completion/complete", "requests/resume")
 	var params []string
@@ -113,9 +113,9 @@ func (d *dice) message(s *stage) string {
 	return fmt.Sprintf(`{"jsonrpc":"2.0",%s,%s}`, d.member("id", d.id), body)
 }
 
-// An arena is a stage with two clients.
+// An arena is a ground with two clients.
 type arena struct {
-	s       *stage
+	s       *ground
 	victims []*victim
 
 	mu      sync.Mutex
@@ -123,8 +123,8 @@ type arena struct {
 	socket  *websocket.Conn
 }
 
-func newArena(t testing.TB, stage string) *arena {
-	a := &arena{s: stages[stage](t)}
+func newArena(t testing.TB, ground string) *arena {
+	a := &arena{s: grounds[ground](t)}
 	all := a.s.victims(t)
 	a.victims = []*victim{all["legacy"], all["modern"], all["socket"]}
 	a.session = a.s.begin(t)
@@ -179,7 +179,7 @@ func (a *arena) fight(t testing.TB, data []byte) {
 	}
 }
 
-// fought are the stages of the two clients.
+// fought are the grounds of the two clients.
 var fought = []string{"shared", "merged", "merged shared", "process", "modern", "path", "remote", "sdk"}
 
 // Whatever a client says of the ids and tokens of another, the other's calls end rightly, each with its own result and
@@ -187,11 +187,11 @@ var fought = []string{"shared", "merged", "merged shared", "process", "modern", 
 func TestTwoClientsHostile(t *testing.T) {
 	t.Parallel()
 	rounds := testlong.Either(25, 2000)
-	for _, stage := range fought {
-		t.Run(stage, func(t *testing.T) {
+	for _, ground := range fought {
+		t.Run(ground, func(t *testing.T) {
 			t.Parallel()
-			a := newArena(t, stage)
-			r := rand.New(rand.NewPCG(1, uint64(slices.Index(fought, stage)))) //nolint:gosec // the same each time
+			a := newArena(t, ground)
+			r := rand.New(rand.NewPCG(1, uint64(slices.Index(fought, ground)))) //nolint:gosec // the same each time
 			for range rounds {
 				data := make([]byte, 300)
 				for i := range data {
@@ -205,11 +205,11 @@ func TestTwoClientsHostile(t *testing.T) {
 	}
 }
 
-// FuzzTwoClients is TestTwoClientsHostile for inputs that are found. The first byte chooses the stage.
+// FuzzTwoClients is TestTwoClientsHostile for inputs that are found. The first byte chooses the ground.
 func FuzzTwoClients(f *testing.F) {
 	arenas := make([]*arena, len(fought))
-	for i, stage := range fought {
-		arenas[i] = newArena(f, stage)
+	for i, ground := range fought {
+		arenas[i] = newArena(f, ground)
 		for v := range byte(3) {
 			f.Add([]byte{byte(i), v, 11, 0, 0, 0, 5, 1, 2, 3, 1, 0, 7, 7, 7, 3, 4, 2, 1, 0, 9, 8, 1, 2, 3})
 		}

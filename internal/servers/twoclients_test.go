@@ -26,37 +26,37 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// A stage is a Holdfast, in front of loose servers or of an mcp.Server, that two clients use. All of them are of
+// A ground is a Holdfast, in front of loose servers or of an mcp.Server, that two clients use. All of them are of
 // one kind and have no name, so that modern ones share a conversation with the server.
-type stage struct {
+type ground struct {
 	url  string // of the endpoint
 	tool string // begins the names of tools
 }
 
-// stages are how a Holdfast may serve, by name.
-var stages = map[string]func(t testing.TB) *stage{
-	"shared": func(t testing.TB) *stage {
+// grounds are how a Holdfast may serve, by name.
+var grounds = map[string]func(t testing.TB) *ground{
+	"shared": func(t testing.TB) *ground {
 		b, stop := servers.Share(newLoose(t, "loose"), slog.New(slog.DiscardHandler))
-		return newStage(t, b, stop)
+		return newGround(t, b, stop)
 	},
-	"process": func(t testing.TB) *stage { return newStage(t, newLoose(t, "loose"), func() {}) },
-	"modern":  func(t testing.TB) *stage { return newStage(t, newLoose(t, "loose modern"), func() {}) },
-	"remote": func(t testing.TB) *stage {
-		up := newStage(t, newLoose(t, "loose"), func() {})
-		return newStage(t, remote.New(up.url, &remote.Options{Logger: slog.New(slog.DiscardHandler)}), func() {})
+	"process": func(t testing.TB) *ground { return newGround(t, newLoose(t, "loose"), func() {}) },
+	"modern":  func(t testing.TB) *ground { return newGround(t, newLoose(t, "loose modern"), func() {}) },
+	"remote": func(t testing.TB) *ground {
+		up := newGround(t, newLoose(t, "loose"), func() {})
+		return newGround(t, remote.New(up.url, &remote.Options{Logger: slog.New(slog.DiscardHandler)}), func() {})
 	},
-	"sdk":    newSDKStage,
-	"merged": func(t testing.TB) *stage { return newSetStage(t, "/mcp", "a_", "loose", `"prefix": "a_"`) },
-	"merged shared": func(t testing.TB) *stage {
-		return newSetStage(t, "/mcp", "a_", "loose", `"prefix": "a_", "share": true`)
+	"sdk":    newSDKGround,
+	"merged": func(t testing.TB) *ground { return newSetGround(t, "/mcp", "a_", "loose", `"prefix": "a_"`) },
+	"merged shared": func(t testing.TB) *ground {
+		return newSetGround(t, "/mcp", "a_", "loose", `"prefix": "a_", "share": true`)
 	},
-	"path": func(t testing.TB) *stage { return newSetStage(t, "/a/mcp", "", "loose modern", `"prefix": ""`) },
-	"denied": func(t testing.TB) *stage {
-		return newSetStage(t, "/a/mcp", "", "loose", `"tools": {"deny": ["write_*", "caf\u00e9"]}`)
+	"path": func(t testing.TB) *ground { return newSetGround(t, "/a/mcp", "", "loose modern", `"prefix": ""`) },
+	"denied": func(t testing.TB) *ground {
+		return newSetGround(t, "/a/mcp", "", "loose", `"tools": {"deny": ["write_*", "caf\u00e9"]}`)
 	},
 }
 
-// quiet are the options of a stage's handlers.
+// quiet are the options of a ground's handlers.
 func quiet() *holdfast.Options {
 	return &holdfast.Options{Logger: slog.New(slog.DiscardHandler), MaxShare: 1}
 }
@@ -75,13 +75,13 @@ func newLoose(t testing.TB, kind string) *process.Backend {
 	return b
 }
 
-func newStage(t testing.TB, b backend.Backend, stop func()) *stage {
+func newGround(t testing.TB, b backend.Backend, stop func()) *ground {
 	t.Helper()
 	h := holdfast.NewBackendHandler(b, quiet())
-	return serveStage(t, h, h, stop)
+	return serveGround(t, h, h, stop)
 }
 
-func serveStage(t testing.TB, front http.Handler, h *holdfast.Handler, stop func()) *stage {
+func serveGround(t testing.TB, front http.Handler, h *holdfast.Handler, stop func()) *ground {
 	web := httptest.NewServer(front)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
@@ -91,11 +91,11 @@ func serveStage(t testing.TB, front http.Handler, h *holdfast.Handler, stop func
 		web.CloseClientConnections()
 		web.Close()
 	})
-	return &stage{url: web.URL + "/mcp"}
+	return &ground{url: web.URL + "/mcp"}
 }
 
-// newSetStage serves a configuration of two loose servers, of which the first has settings.
-func newSetStage(t testing.TB, path, tool, kind, settings string) *stage {
+// newSetGround serves a configuration of two loose servers, of which the first has settings.
+func newSetGround(t testing.TB, path, tool, kind, settings string) *ground {
 	t.Helper()
 	exe, err := os.Executable()
 	if err != nil {
@@ -108,12 +108,12 @@ func newSetStage(t testing.TB, path, tool, kind, settings string) *stage {
 	}
 	set := servers.New(file, slog.New(slog.DiscardHandler))
 	h := holdfast.NewBackendHandler(set, quiet())
-	s := serveStage(t, set.Handler(h, true), h, func() { _ = set.Close() })
+	s := serveGround(t, set.Handler(h, true), h, func() { _ = set.Close() })
 	s.url, s.tool = strings.TrimSuffix(s.url, "/mcp")+path, tool
 	return s
 }
 
-func newSDKStage(t testing.TB) *stage {
+func newSDKGround(t testing.TB) *ground {
 	s := mcp.NewServer(&mcp.Implementation{Name: "s", Version: "1"}, nil)
 	mcp.AddTool(s, &mcp.Tool{Name: "work"}, func(ctx context.Context, r *mcp.CallToolRequest, in struct {
 		Text  string `json:"text"`
@@ -132,13 +132,13 @@ func newSDKStage(t testing.TB) *stage {
 		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: in.Text}}}, nil, nil
 	})
 	h := holdfast.NewHandler(func(*http.Request) *mcp.Server { return s }, quiet())
-	return serveStage(t, h, h, func() {})
+	return serveGround(t, h, h, func() {})
 }
 
 // modernMeta is what each modern client says of itself.
 const modernMeta = `"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"c","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}`
 
-// An errand is a message on its way to the stage, and how it goes there.
+// An errand is a message on its way to the ground, and how it goes there.
 type errand struct {
 	session string // "": it is a modern one's
 	method  string // that the header of a modern one repeats
@@ -147,14 +147,14 @@ type errand struct {
 }
 
 // post makes a request, and returns what it is answered with. It ends with ctx.
-func (s *stage) post(ctx context.Context, e errand) (status int, text string, head http.Header, err error) {
+func (s *ground) post(ctx context.Context, e errand) (status int, text string, head http.Header, err error) {
 	var all strings.Builder
 	status, head, err = s.postTo(ctx, e, &all)
 	return status, all.String(), head, err
 }
 
 // postTo makes a request, and writes what it is answered with.
-func (s *stage) postTo(ctx context.Context, e errand, answer io.Writer) (status int, head http.Header, err error) {
+func (s *ground) postTo(ctx context.Context, e errand, answer io.Writer) (status int, head http.Header, err error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, s.url, strings.NewReader(e.body))
 	if err != nil {
 		return 0, nil, err
@@ -180,7 +180,7 @@ func (s *stage) postTo(ctx context.Context, e errand, answer io.Writer) (status 
 }
 
 // begin begins a legacy session.
-func (s *stage) begin(t testing.TB) (session string) {
+func (s *ground) begin(t testing.TB) (session string) {
 	t.Helper()
 	_, text, head, err := s.post(t.Context(), errand{body: hello})
 	if err != nil || head.Get(protocol.HeaderSession) == "" {
@@ -194,7 +194,7 @@ func (s *stage) begin(t testing.TB) (session string) {
 }
 
 // dial begins a session over a WebSocket.
-func (s *stage) dial(t testing.TB) *websocket.Conn {
+func (s *ground) dial(t testing.TB) *websocket.Conn {
 	t.Helper()
 	c, _, err := websocket.Dial(t.Context(), "ws"+strings.TrimPrefix(s.url, "http"), nil)
 	if err != nil {
@@ -226,13 +226,13 @@ func messagesOf(text string) (all []string) {
 }
 
 // toolCall returns a call of a tool. meta are members of its _meta.
-func (s *stage) toolCall(id, tool, arguments, meta string) string {
+func (s *ground) toolCall(id, tool, arguments, meta string) string {
 	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":"tools/call","params":{"name":%q,"arguments":%s,"_meta":{%s}}}`, id, s.tool+tool, arguments, meta)
 }
 
 // callOf returns such a call as the client of a session sends it, or, without one, a modern client. meta are
 // members of its _meta.
-func (s *stage) callOf(session, id, tool, arguments, meta string) errand {
+func (s *ground) callOf(session, id, tool, arguments, meta string) errand {
 	e := errand{session: session, method: "tools/call", name: s.tool + tool}
 	if session == "" {
 		if meta != "" {
@@ -256,7 +256,7 @@ const steps = 4
 
 // A victim makes calls, and checks that each ends rightly, with its own result and progress.
 type victim struct {
-	s       *stage
+	s       *ground
 	session string          // of a legacy one
 	socket  *websocket.Conn // nil: it speaks HTTP
 	calls   int
@@ -322,7 +322,7 @@ func checkSaid(said []string, id, own string) error {
 }
 
 // victims returns one of each kind.
-func (s *stage) victims(t testing.TB) map[string]*victim {
+func (s *ground) victims(t testing.TB) map[string]*victim {
 	t.Helper()
 	return map[string]*victim{
 		"legacy": {s: s, session: s.begin(t)},
@@ -331,10 +331,10 @@ func (s *stage) victims(t testing.TB) map[string]*victim {
 	}
 }
 
-// Without anybody else all is well, on each stage.
+// Without anybody else all is well, on each ground.
 func TestTwoClientsAlone(t *testing.T) {
 	t.Parallel()
-	for name, begin := range stages {
+	for name, begin := range grounds {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			for kind, v := range begin(t).victims(t) {
@@ -379,7 +379,7 @@ func refusals(id int) []string {
 // a request has an answer.
 func TestTwoClientsRefused(t *testing.T) {
 	t.Parallel()
-	for name, begin := range stages {
+	for name, begin := range grounds {
 		if name == "sdk" || name == "denied" {
 			continue // a call cannot be held there, or is tested elsewhere
 		}
@@ -459,7 +459,7 @@ func modernOf(body string) errand {
 }
 
 // refuses checks that a message is refused.
-func (s *stage) refuses(t *testing.T, e errand) {
+func (s *ground) refuses(t *testing.T, e errand) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -472,7 +472,7 @@ func (s *stage) refuses(t *testing.T, e errand) {
 	}
 }
 
-func (s *stage) refusesSocket(t *testing.T, c *websocket.Conn, body string) {
+func (s *ground) refusesSocket(t *testing.T, c *websocket.Conn, body string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -495,7 +495,7 @@ func (s *stage) refusesSocket(t *testing.T, c *websocket.Conn, body string) {
 
 // follow makes a call, and reads what it is told: read is closed when that was all its progress, and ended is told
 // when it has ended.
-func (s *stage) follow(t *testing.T, v *victim, e errand, text string, ended chan<- error) (read <-chan struct{}, told *[]string) {
+func (s *ground) follow(t *testing.T, v *victim, e errand, text string, ended chan<- error) (read <-chan struct{}, told *[]string) {
 	t.Helper()
 	var said []string
 	progressed := make(chan struct{})
@@ -551,7 +551,7 @@ func (s *stage) follow(t *testing.T, v *victim, e errand, text string, ended cha
 // hears of none of it.
 func TestNamesRefused(t *testing.T) {
 	t.Parallel()
-	s := stages["denied"](t)
+	s := grounds["denied"](t)
 	session := s.begin(t)
 	for name, code := range map[string]string{
 		`"write_file"`:           "-32602",
@@ -613,7 +613,7 @@ func TestMergedServersApart(t *testing.T) {
 	for _, session := range []string{"legacy", "modern"} {
 		t.Run(session, func(t *testing.T) {
 			t.Parallel()
-			s := stages["merged"](t)
+			s := grounds["merged"](t)
 			v := &victim{s: s}
 			if session == "legacy" {
 				v.session = s.begin(t)
