@@ -137,10 +137,10 @@ func TestRate(t *testing.T) {
 		t.Errorf("a batch: %d %s", status, text)
 	}
 	for what, body := range map[string]string{
-		"a task's status":    `{"jsonrpc":"2.0","id":9,"method":"tasks/list","params":{}}`,
+		"a task's status":    `{"jsonrpc":"2.0","id":9,"method":"tasks/get","params":{"taskId":"x"}}`,
 		"a cancellation":     `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":99}}`,
 		"a client's answer":  `{"jsonrpc":"2.0","id":1,"result":{}}`,
-		"a resume":           `{"jsonrpc":"2.0","id":10,"method":"requests/getStatus/all","params":{}}`,
+		"a resume":           `{"jsonrpc":"2.0","id":10,"method":"requests/getStatus","params":{"resumeToken":"x","requestId":1}}`,
 		"another initialize": initialize,
 	} {
 		session := ann
@@ -184,6 +184,113 @@ func firstID(events string) string {
 	_, rest, _ := strings.Cut(events, "id: ")
 	id, _, _ := strings.Cut(rest, "\n")
 	return id
+}
+
+// What looks for all calls or tasks of a client is work, and counts, over each transport.
+func TestListsCount(t *testing.T) {
+	t.Parallel()
+	for _, method := range []string{"requests/getStatus/all", "tasks/list"} {
+		t.Run(method, func(t *testing.T) {
+			t.Parallel()
+			l := newLimited(t, &exact{}, func(o *holdfast.Options) { o.Limits.Rate, o.Limits.Burst, o.TaskAfter = 0.01, 3, time.Hour })
+			ann, bob := l.begin("ann"), l.begin("bob")
+			list := func(user, session string, id int) (int, http.Header, string) {
+				return l.post(user, session, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":%q,"params":{}}`, id, method))
+			}
+			for id := range 3 {
+				if status, _, text := list("ann", ann, id); status != http.StatusOK || strings.Contains(text, "nothing was begun") {
+					t.Errorf("within the rate: %d %s", status, text)
+				}
+			}
+			status, head, text := list("ann", ann, 3)
+			refused(t, status, head, text, "3")
+			if status, _, text := list("bob", bob, 1); status != http.StatusOK {
+				t.Errorf("another client: %d %s", status, text)
+			}
+		})
+	}
+}
+
+// A subscribed is a server with resources, which counts the requests to subscribe to one.
+type subscribed struct{ requests atomic.Int32 }
+
+// Serve implements [message.Handler].
+func (s *subscribed) Serve(x *message.Exchange) {
+	switch x.Method {
+	case "initialize":
+		x.Result([]byte(`{"protocolVersion":"2025-11-25","capabilities":{"tools":{"listChanged":true},"resources":{"subscribe":true}},"serverInfo":{"name":"s","version":"1"}}`))
+	case "resources/subscribe", "resources/unsubscribe":
+		s.requests.Add(1)
+		x.Result([]byte(`{}`))
+	case "tools/list":
+		x.Result([]byte(`{"tools":[]}`))
+	}
+}
+
+// A listen counts as what it makes, and one that is refused makes nothing.
+func TestListenCounts(t *testing.T) {
+	t.Parallel()
+	s := &subscribed{}
+	l := newLimited(t, s, func(o *holdfast.Options) { o.Limits.Rate, o.Limits.Burst = 1.0/3600, 10 })
+	const revision = "2026-07-28"
+	listen := func(id int, filter string) (status int, head http.Header, text string) {
+		ctx, stop := context.WithTimeout(t.Context(), 20*time.Second)
+		defer stop()
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, l.url, strings.NewReader(fmt.Sprintf(
+			`{"jsonrpc":"2.0","id":%d,"method":"subscriptions/listen","params":{"notifications":%s,"_meta":{`+
+				`"io.modelcontextprotocol/protocolVersion":%q,"io.modelcontextprotocol/clientCapabilities":{}}}}`, id, filter, revision)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header = http.Header{"Accept": {"application/json, text/event-stream"}, "Content-Type": {"application/json"}, "X-User": {"ann"},
+			"Mcp-Protocol-Version": {revision}, "Mcp-Method": {"subscriptions/listen"}}
+		res, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		if res.StatusCode != http.StatusOK {
+			all, _ := io.ReadAll(res.Body)
+			return res.StatusCode, res.Header, string(all)
+		}
+		for lines := bufio.NewScanner(res.Body); lines.Scan(); {
+			if text = lines.Text(); strings.Contains(text, "acknowledged") {
+				break
+			}
+		}
+		return res.StatusCode, res.Header, text
+	}
+	uris := func(n int) string {
+		all := make([]string, n)
+		for i := range all {
+			all[i] = fmt.Sprintf(`"x:%d"`, i)
+		}
+		return "[" + strings.Join(all, ",") + "]"
+	}
+	for id, member := range []string{"resourceSubscriptions", "ResourceSubscriptions"} { // which the translation reads, too
+		status, _, text := listen(id, fmt.Sprintf(`{%q:%s}`, member, uris(1000)))
+		if status != http.StatusBadRequest || !strings.Contains(text, "counts as 1000 calls") {
+			t.Errorf("more than the burst: %d %.300s", status, text)
+		}
+	}
+	if n := s.requests.Load(); n != 0 {
+		t.Errorf("what was refused has made %d requests", n)
+	}
+	if status, _, text := listen(2, `{"resourceSubscriptions":`+uris(6)+`}`); status != http.StatusOK {
+		t.Errorf("within the burst: %d %.300s", status, text)
+	}
+	status, head, text := listen(3, `{"resourceSubscriptions":`+uris(5)+`}`)
+	refused(t, status, head, text, "3")
+	if n := s.requests.Load(); n < 6 || n > 12 { // with those that end them
+		t.Errorf("%d requests", n)
+	}
+	for id := 4; id < 8; id++ {
+		if status, _, text := listen(id, `{"toolsListChanged":true}`); status != http.StatusOK {
+			t.Errorf("of lists: %d %.300s", status, text)
+		}
+	}
+	status, head, text = listen(8, `{"toolsListChanged":true}`)
+	refused(t, status, head, text, "8")
 }
 
 // An address has a rate of its own, for sessions too, whoever its clients are.

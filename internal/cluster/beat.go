@@ -185,7 +185,10 @@ func (n *Node) onBeat(p *peer, body []byte) {
 	}
 	n.mu.Lock()
 	p.beats = true
-	p.draining = body[0]&beatDraining != 0
+	was := p.draining
+	if p.draining = body[0]&beatDraining != 0; p.draining && !was {
+		n.changes++
+	}
 	p.onLoad(reader{b: body[1:]})
 	n.mu.Unlock()
 	if body[0]&beatHello != 0 && p.name != n.name {

@@ -83,6 +83,7 @@ type Node struct {
 	callbacks
 	closing bool
 	drained bool
+	changes uint64 // see Homes
 }
 
 // queues are worked off by a goroutine each.

@@ -115,6 +115,7 @@ func (n *Node) lose(p *peer, g sign, how string) {
 		return
 	}
 	p.beats, p.asked, p.nameless, p.lostAt = false, 0, 0, n.now()
+	n.changes++
 	p.announce()
 	var lost []*conn
 	for _, c := range n.conns {
@@ -224,6 +225,26 @@ func (n *Node) Peers() []string {
 	}
 	slices.Sort(names)
 	return names
+}
+
+// Homes returns the names of the other nodes that live and may have sessions, sorted: no doors. changes is how often
+// a node was lost, or began to drain. settled is false while a node drains that has sessions.
+func (n *Node) Homes() (names []string, changes uint64, settled bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	settled = true
+	for name, p := range n.peers {
+		switch {
+		case name == n.name || !p.beats || p.lost():
+			continue
+		case p.draining && p.load.told && p.load.last.Sessions == 0: // and it gets no more, as a door gets none
+			continue
+		}
+		names = append(names, name)
+		settled = settled && !p.draining
+	}
+	slices.Sort(names)
+	return names, n.changes, settled
 }
 
 // Watch has f called with the name of each peer that is gone from now on, one at a

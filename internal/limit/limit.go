@@ -142,6 +142,7 @@ func short(name string) string {
 // A demand is what one request needs.
 type demand struct {
 	client string
+	work   int // how many calls it counts as; 0: one
 	counts [3]struct {
 		key
 		most int
@@ -214,6 +215,22 @@ func (l *Limiter) Admit(c Caller, tools ...string) (*Pass, error) {
 		return nil, no
 	}
 	return pass, nil
+}
+
+// AdmitWork admits a request that counts as some calls, none of which is in flight for as long as the request
+// is. The error is a *[Refusal].
+func (l *Limiter) AdmitWork(c Caller, work int) error {
+	if l == nil || work == 0 {
+		return nil
+	}
+	d := l.demand(c, "")
+	d.work = work
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if no := l.charge([]demand{d}, time.Now()); no != nil {
+		return no
+	}
+	return nil
 }
 
 // AdmitAddress admits a new session of an address. The error is a *[Refusal].

@@ -78,20 +78,23 @@ func (b *buckets) drop(now time.Time) {
 	b.sweep, b.swept = min(2*len(b.all), mostBuckets), now
 }
 
+// calls returns how many calls a request counts as.
+func (d *demand) calls() int { return max(d.work, 1) }
+
 // charge takes of all rates what requests need, or nothing. l.mu is held.
 func (l *Limiter) charge(demands []demand, now time.Time) *Refusal {
 	for i := range demands {
 		for _, r := range demands[i].rates[:demands[i].m] {
-			n := 0 // how many of them need it
+			n := 0 // how many calls need it
 			for j := range demands {
 				for _, other := range demands[j].rates[:demands[j].m] {
 					if other.key == r.key {
-						n++
+						n += demands[j].calls()
 					}
 				}
 			}
 			if n > r.burst() {
-				return tooMany(r.kind, n, r.Rate)
+				return tooMany(r.kind, n, r.Rate, demands[i].work > 0)
 			}
 			b := l.buckets.of(r.key, r.Rate, now)
 			if has := b.TokensAt(now); has < float64(n) {
@@ -102,8 +105,8 @@ func (l *Limiter) charge(demands []demand, now time.Time) *Refusal {
 	for i := range demands {
 		for _, r := range demands[i].rates[:demands[i].m] {
 			b := l.buckets.of(r.key, r.Rate, now)
-			b.AllowN(now, 1)
-			l.use(r.key, b)
+			b.AllowN(now, demands[i].calls())
+			l.use(r.key, b, demands[i].calls())
 		}
 	}
 	return nil

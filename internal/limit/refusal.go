@@ -61,8 +61,11 @@ func tooFast(kind kind, r Rate, after time.Duration) *Refusal {
 	return &Refusal{reason: reason, after: after, text: fmt.Sprintf("%s may begin %s, and %d at once", text, r, r.burst())}
 }
 
-func tooMany(kind kind, n int, r Rate) *Refusal {
+func tooMany(kind kind, n int, r Rate, isOne bool) *Refusal {
 	reason, text := whose(kind)
+	if isOne {
+		return &Refusal{reason: reason, never: true, text: fmt.Sprintf("the request counts as %d calls, of which %s may begin %d at once (--rate-burst): ask for less at a time", n, text, r.burst())}
+	}
 	return &Refusal{reason: reason, never: true, text: fmt.Sprintf("a batch of %d calls, of which %s may begin %d at once", n, text, r.burst())}
 }
 

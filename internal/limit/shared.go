@@ -56,10 +56,10 @@ func (l *Limiter) Share() {
 	l.shared.used, l.shared.known = make(map[key]struct{}), make(map[nodeKey]elsewhere)
 }
 
-// use notes that a call has begun that others are to be told of. l.mu is held.
-func (l *Limiter) use(k key, b *bucket) {
+// use notes that calls have begun that others are to be told of. l.mu is held.
+func (l *Limiter) use(k key, b *bucket, calls int) {
 	if l.shared.used != nil && l.buckets.all[k] == b { // else it is one that keys share
-		b.used++
+		b.used += calls
 		l.shared.used[k] = struct{}{}
 	}
 }

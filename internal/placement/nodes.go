@@ -125,6 +125,10 @@ func (n *Nodes) Start() {
 		n.opts.Limits.Share()
 		n.work.Go(n.tellLimits)
 	}
+	n.sessions.OnHomes(func() session.Homes {
+		names, changes, settled := n.node.Homes()
+		return session.Homes{Nodes: names, Changes: changes, Settled: settled}
+	})
 	n.node.Watch(func(gone string) {
 		n.locations.forgetNode(gone)
 		n.direct.forget(gone)

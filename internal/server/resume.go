@@ -99,6 +99,16 @@ func (h *Handler) startStatus(x *exchange) (answer []byte, err error) {
 			return nil, &session.Redirect{Remote: at}
 		}
 	}
+	if all && (x.from == nil || x.from.Local == nil) { // else it was counted where it was asked
+		if err := h.sessions.AdmitList(x.principal, x.r.RemoteAddr); err != nil {
+			return nil, err
+		}
+		done, err := h.sessions.ListTurn(x.r.Context(), x.principal, x.r.RemoteAddr)
+		if err != nil {
+			return nil, err
+		}
+		defer done()
+	}
 	var more []session.ResumableRequest
 	var in session.Range
 	switch {

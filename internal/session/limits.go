@@ -1,8 +1,10 @@
 package session
 
 import (
+	"encoding/json"
 	"net/http"
 
+	"holdfast/internal/feature/tasktext"
 	"holdfast/internal/limit"
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
@@ -26,14 +28,14 @@ type Origin struct {
 }
 
 // isLimited reports whether a request is one whose number is bounded: one that begins work. Those
-// that open a session, ask for what goes on, or listen, are not.
+// that open a session, or ask for what goes on, are not. One that listens counts as what it makes: see [listenWork].
 func (m *Manager) isLimited(x *jsonrpc.Message) bool {
 	if x.Kind != jsonrpc.Request {
 		return false
 	}
 	switch x.Method {
 	case protocol.MethodInitialize, protocol.MethodDiscover, protocol.MethodPing, protocol.MethodSubscriptions,
-		protocol.MethodTaskGet, protocol.MethodTaskUpdate, protocol.MethodTaskCancel, protocol.MethodTaskList, protocol.MethodTaskResult:
+		protocol.MethodTaskGet, protocol.MethodTaskUpdate, protocol.MethodTaskCancel, protocol.MethodTaskResult:
 		return false
 	}
 	return !protocol.Resumes(x.Method) && !m.callsOurTool(x)
@@ -100,6 +102,9 @@ func (m *Manager) AdmitAlone(principal Principal, address string, msgs []jsonrpc
 }
 
 func (m *Manager) admitCaller(by limit.Caller, msgs []jsonrpc.Message) (*limit.Pass, error) {
+	if work := listenWork(msgs); work > 0 {
+		return nil, m.opts.Limits.AdmitWork(by, work)
+	}
 	var one [1]string
 	tools := m.limited(one[:0], msgs)
 	if len(tools) > 0 {
@@ -109,6 +114,32 @@ func (m *Manager) admitCaller(by limit.Caller, msgs []jsonrpc.Message) (*limit.P
 		return nil, m.opts.Limits.AdmitAddress(by.Address)
 	}
 	return nil, nil
+}
+
+// listenWork returns how many calls a subscriptions/listen counts as: one for each resource that it subscribes
+// to, and one if it asks for nothing but lists. 0: it is another request, or is about tasks of ours only.
+func listenWork(msgs []jsonrpc.Message) int {
+	if len(msgs) != 1 || msgs[0].Kind != jsonrpc.Request || msgs[0].Method != protocol.MethodSubscriptions {
+		return 0
+	}
+	raw := jsonrpc.Field(msgs[0].Params, "notifications")
+	var filter struct { // decoded as it is by package translate: members in other letters count, too
+		URIs []json.RawMessage `json:"resourceSubscriptions"`
+	}
+	_ = json.Unmarshal(raw, &filter) // what is wrong begins nothing
+	if len(filter.URIs) == 0 && jsonrpc.Field(raw, "taskIds") != nil && tasktext.AsksForNothingElse(raw) {
+		return 0
+	}
+	return max(len(filter.URIs), 1)
+}
+
+// AdmitList asks whether a request may be served that looks for all calls or tasks of a client. The error is a
+// [*limit.Refusal].
+func (m *Manager) AdmitList(principal Principal, address string) error {
+	if !m.opts.Limits.Bounds() {
+		return nil
+	}
+	return m.opts.Limits.AdmitWork(limit.Caller{Server: principal.server, Client: TenantOf(principal, address), Address: TenantOf(Principal{}, address)}, 1)
 }
 
 // beginsSession reports whether messages begin with a request that opens a session, and for which

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"strings"
 
 	"holdfast/internal/engine/shared"
 	"holdfast/stream"
@@ -139,70 +137,4 @@ type Range struct{ After, Until stream.SessionKey }
 
 func (r Range) has(key stream.SessionKey) bool {
 	return key > r.After && (r.Until == "" || key <= r.Until)
-}
-
-// Locations says where sessions of a principal are that are not on this node.
-type Locations struct {
-	Range
-	Owners  []string  // the other nodes that own some; they may be gone
-	Orphans []*Remote // those that nobody owns, or whose owner is gone
-}
-
-// LocateAll looks where the principal's sessions are, in the order of their keys, until
-// it has found most of which nobody looks after: the rest is for another time. gone
-// says of a node whether it is gone. The error is that of the store, or ctx's: as all
-// records are looked through, it is done for one caller at a time.
-func (m *Manager) LocateAll(ctx context.Context, principal Principal, after stream.SessionKey, gone func(node string) bool, most int) (Locations, error) {
-	found := Locations{Range: Range{After: after}}
-	if m.shared == nil || principal.IsAnonymous() {
-		return found, nil
-	}
-	select {
-	case m.looking <- struct{}{}:
-		defer func() { <-m.looking }()
-	case <-ctx.Done():
-		return found, ctx.Err()
-	}
-	var all []*Remote
-	err := m.shared.Sessions(ctx, func(was shared.Session) bool {
-		if found.has(was.Key) {
-			if at, err := parseAbout(was); err == nil && at.Principal == principal && !at.SingleStream {
-				all = append(all, at)
-			}
-		}
-		return true
-	})
-	slices.SortFunc(all, func(a, b *Remote) int { return strings.Compare(string(a.Key), string(b.Key)) })
-	me := m.shared.Node()
-	lost := map[string]bool{"": true, me: true}
-	for _, at := range all {
-		if at.Owner == me && m.isHere(at.Key) {
-			continue
-		}
-		abandoned, known := lost[at.Owner]
-		if !known {
-			abandoned = gone(at.Owner)
-			lost[at.Owner] = abandoned
-			if !abandoned {
-				found.Owners = append(found.Owners, at.Owner)
-			}
-		}
-		if !abandoned {
-			continue
-		}
-		found.Orphans = append(found.Orphans, at)
-		if len(found.Orphans) == most && at != all[len(all)-1] {
-			found.Until = at.Key
-			break
-		}
-	}
-	return found, err
-}
-
-// isHere reports whether a session is here, or about to end.
-func (m *Manager) isHere(key stream.SessionKey) bool {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
-	_, ending := m.ending[key]
-	return m.sessions[key] != nil || ending
 }

@@ -88,9 +88,10 @@ type sessionTables struct {
 // takeOvers are the sessions that come here from other nodes. taking and nextRetry are guarded
 // by Manager.mu.
 type takeOvers struct {
-	takers    chan struct{}                 // places of those who take sessions over
-	wanted    atomic.Int32                  // take-overs that clients wait for
-	looking   chan struct{}                 // held by who looks through all records
+	takers    chan struct{} // places of those who take sessions over
+	wanted    atomic.Int32  // take-overs that clients wait for
+	orphans   orphanage
+	lists     lists
 	taking    map[stream.SessionKey]*taking // those that are being taken over
 	nextRetry time.Time                     // when the next session that was taken over makes its calls again
 }
@@ -108,7 +109,7 @@ func NewManager(store stream.Store, backend backend.Backend, opts Options) *Mana
 		running:       running{quit: make(chan struct{})},
 		sessionTables: sessionTables{sessions: make(map[stream.SessionKey]*Session), tenants: make(map[string]*tenant)},
 		places:        places{links: make(map[*link]struct{})},
-		takeOvers:     takeOvers{takers: make(chan struct{}, takers), looking: make(chan struct{}, 1)},
+		takeOvers:     takeOvers{takers: make(chan struct{}, takers), orphans: orphanage{looking: make(chan struct{}, 1)}},
 	}
 	m.callShare = int64(m.shareOf(opts.MaxCalls))
 	if !opts.Stateless { // whose sessions nobody could want to take over

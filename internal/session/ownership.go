@@ -108,6 +108,7 @@ func (m *Manager) leaveNode(s *Session, linger time.Duration) {
 	m.mu.Lock()
 	m.unlist(s)
 	m.mu.Unlock()
+	m.orphans.shed.Add(1)
 	m.dropRequests(s, had.inFlight)
 	if had.conn != nil {
 		m.closeBackend(had.conn)

@@ -204,6 +204,7 @@ func (m *Manager) restored(ctx context.Context, at *Remote, was shared.Session, 
 	case errors.Is(err, stream.ErrNotFound):
 		return nil, restored{}, ErrNotFound
 	case err != nil:
+		m.orphans.shed.Add(1) // it may be this node's by now
 		return nil, restored{}, fmt.Errorf("session not taken over: %w", err)
 	}
 	s := m.session(at.ID, at.Principal, at.Tenant, kind{single: at.SingleStream, modern: at.Modern})

@@ -57,7 +57,11 @@ func (s *Session) listTasks(ctx context.Context, m *jsonrpc.Message) []byte {
 	if s.principal.IsAnonymous() {
 		list = tasksOf(ctx, []*Session{s}, after)
 	} else {
-		var err error
+		done, err := s.m.lists.await(ctx, s.tenant.name)
+		if err != nil {
+			return taskFailure(m.ID, jsonrpc.Errorf(jsonrpc.CodeServer, "%v: try again", err))
+		}
+		defer done()
 		if list, in, err = s.m.tasksElsewhere(ctx, s.principal, after); err != nil {
 			s.m.logger.Warn("tasks not listed", "session", s.Name(), "error", err)
 			return taskFailure(m.ID, jsonrpc.Errorf(jsonrpc.CodeInternal, "the tasks on other nodes cannot be listed: try again later"))

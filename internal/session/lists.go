@@ -1,0 +1,63 @@
+package session
+
+import (
+	"context"
+	"fmt"
+	"sync"
+)
+
+// mostLists is how many requests of one client may wait for their turn that look for all its calls or tasks.
+const mostLists = 8
+
+// lists has the requests that look for all calls or tasks of a client, on all nodes: one of each client is
+// served at a time. The zero value is ready.
+type lists struct {
+	mu sync.Mutex
+	of map[string]*list // by tenants
+}
+
+// A list is what requests of one client wait for.
+type list struct {
+	turn chan struct{} // held by the one that is served
+	n    int           // requests; guarded by lists.mu
+}
+
+// ListTurn waits until no other request of a client is served that looks for all its calls or tasks. Then done must
+// be called. The error is [ErrBusy], or ctx's.
+func (m *Manager) ListTurn(ctx context.Context, principal Principal, address string) (done func(), err error) {
+	return m.lists.await(ctx, TenantOf(principal, address))
+}
+
+func (l *lists) await(ctx context.Context, tenant string) (done func(), err error) {
+	if tenant == "" {
+		return func() {}, nil // who has neither a name nor an address has a pipe, and few sessions
+	}
+	l.mu.Lock()
+	one := l.of[tenant]
+	if one == nil {
+		if one = (&list{turn: make(chan struct{}, 1)}); l.of == nil {
+			l.of = make(map[string]*list)
+		}
+		l.of[tenant] = one
+	}
+	if one.n > mostLists {
+		l.mu.Unlock()
+		return nil, fmt.Errorf("%w: %d requests of this client that look for all its calls or tasks wait already", ErrBusy, mostLists)
+	}
+	one.n++
+	l.mu.Unlock()
+	leave := func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if one.n--; one.n == 0 {
+			delete(l.of, tenant)
+		}
+	}
+	select {
+	case one.turn <- struct{}{}:
+		return func() { <-one.turn; leave() }, nil
+	case <-ctx.Done():
+		leave()
+		return nil, ctx.Err()
+	}
+}

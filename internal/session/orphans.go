@@ -1,0 +1,253 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"holdfast/internal/engine/shared"
+	"holdfast/stream"
+)
+
+// What follows finds all sessions of a principal, on all nodes, without a look through the records of all sessions
+// for each request. Nodes that live know their own sessions by principal, and are asked. What nobody knows is the
+// sessions without an owner: those are found by a look through all records, which is kept, by principal, until a
+// node is lost or gives sessions up. docs/decisions has the reasons.
+
+// Homes is where sessions may be that are not on this node.
+type Homes struct {
+	Nodes   []string // the other nodes that live, but doors
+	Changes uint64   // grows whenever one of them is lost, or begins to give its sessions up
+	Settled bool     // none gives sessions up just now
+}
+
+// OnHomes sets what knows the other nodes. It is called once, before there are sessions. Without it, each look for
+// the sessions of a principal is a look through all records.
+func (m *Manager) OnHomes(homes func() Homes) { m.orphans.homes = homes }
+
+// orphanage finds the sessions without an owner.
+type orphanage struct {
+	homes   func() Homes // or nil
+	looking chan struct{}
+	pause   time.Time     // before that nobody looks again; guarded by looking
+	shed    atomic.Uint64 // grows whenever this node may have lost a session that no other node has
+	last    atomic.Pointer[orphans]
+}
+
+// mostOrphans bounds how many sessions without an owner are kept by their principals. If there are more, each look
+// for the sessions of a principal is one through all records.
+const mostOrphans = 1 << 17
+
+// lookShare is the part of the time, as its denominator, that looks may take which follow each other, and longestPause
+// how long one waits for that at the most.
+const (
+	lookShare    = 20
+	longestPause = time.Second
+)
+
+// orphans are the sessions without an owner that a look has found.
+type orphans struct {
+	at     Homes  // before it
+	shed   uint64 // before it
+	kept   bool   // it may be used again
+	owners []string
+
+	mu  sync.Mutex
+	all map[Principal][]stream.SessionKey // sorted
+}
+
+// now returns where sessions may be now.
+func (o *orphanage) now() Homes {
+	if o.homes == nil {
+		return Homes{}
+	}
+	return o.homes()
+}
+
+// isCurrent reports whether nothing can have lost its owner since a look.
+func (o *orphanage) isCurrent(l *orphans) bool {
+	return l != nil && l.kept && l.at.Changes == o.now().Changes && o.shed.Load() == l.shed
+}
+
+// findOrphans returns the sessions without an owner: as they were found, if nothing can have lost its owner since,
+// or by a look through all records, one at a time. Those of the principal are among them in any case.
+func (m *Manager) findOrphans(ctx context.Context, principal Principal, gone func(node string) bool) (*orphans, error) {
+	o := &m.orphans
+	if l := o.last.Load(); o.isCurrent(l) {
+		return l, nil
+	}
+	select {
+	case o.looking <- struct{}{}:
+		defer func() { <-o.looking }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	if l := o.last.Load(); o.isCurrent(l) {
+		return l, nil
+	}
+	if wait := time.Until(o.pause); wait > 0 {
+		t := time.NewTimer(wait)
+		defer t.Stop()
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	began := time.Now()
+	l, err := m.lookForOrphans(ctx, principal, gone)
+	if o.homes != nil {
+		ended := time.Now()
+		o.pause = ended.Add(min(lookShare*ended.Sub(began), longestPause))
+	}
+	if err == nil && l.kept {
+		o.last.Store(l)
+	}
+	return l, err
+}
+
+// lookForOrphans looks through all records.
+func (m *Manager) lookForOrphans(ctx context.Context, principal Principal, gone func(node string) bool) (*orphans, error) {
+	l := &orphans{at: m.orphans.now(), shed: m.orphans.shed.Load(), all: make(map[Principal][]stream.SessionKey)}
+	l.kept = m.orphans.homes != nil && l.at.Settled && !m.drain.is(handingOver)
+	me := m.shared.Node()
+	others := make(map[string]map[Principal][]stream.SessionKey) // by owners that are not known to live
+	n := 0
+	err := m.shared.Sessions(ctx, func(was shared.Session) bool {
+		of := l.all
+		switch {
+		case was.Owner == me && m.isHere(was.Key), slices.Contains(l.at.Nodes, was.Owner):
+			return true
+		case was.Owner != "" && was.Owner != me:
+			if of = others[was.Owner]; of == nil {
+				of = make(map[Principal][]stream.SessionKey)
+				others[was.Owner] = of
+			}
+		}
+		at, err := parseAbout(was)
+		if err != nil || at.Principal.IsAnonymous() || at.SingleStream {
+			return true
+		}
+		if n++; n > mostOrphans && at.Principal != principal {
+			l.kept = false
+			return true
+		}
+		of[at.Principal] = append(of[at.Principal], was.Key)
+		return true
+	})
+	for owner, all := range others {
+		if !gone(owner) {
+			l.owners = append(l.owners, owner)
+			continue
+		}
+		for p, keys := range all {
+			l.all[p] = append(l.all[p], keys...)
+		}
+	}
+	for _, keys := range l.all {
+		slices.Sort(keys)
+	}
+	return l, err
+}
+
+// of returns the sessions of a principal that come after one.
+func (l *orphans) of(p Principal, after stream.SessionKey) []stream.SessionKey {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	i, there := slices.BinarySearch(l.all[p], after)
+	if there {
+		i++
+	}
+	return slices.Clone(l.all[p][i:])
+}
+
+// drop forgets a session that has an owner, or is no more.
+func (l *orphans) drop(p Principal, key stream.SessionKey) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if i, there := slices.BinarySearch(l.all[p], key); there {
+		l.all[p] = slices.Delete(l.all[p], i, i+1)
+	}
+	if len(l.all[p]) == 0 {
+		delete(l.all, p)
+	}
+}
+
+// Locations says where sessions of a principal are that are not on this node.
+type Locations struct {
+	Range
+	Owners  []string  // the other nodes that may own some; they may be gone
+	Orphans []*Remote // those that nobody owns, or whose owner is gone
+}
+
+// LocateAll looks where the principal's sessions are, in the order of their keys, until
+// it has found most of which nobody looks after: the rest is for another time. gone
+// says of a node whether it is gone. The error is that of the store, or ctx's.
+func (m *Manager) LocateAll(ctx context.Context, principal Principal, after stream.SessionKey, gone func(node string) bool, most int) (Locations, error) {
+	found := Locations{Range: Range{After: after}}
+	if m.shared == nil || principal.IsAnonymous() {
+		return found, nil
+	}
+	l, err := m.findOrphans(ctx, principal, gone)
+	if err != nil {
+		return found, err
+	}
+	found.Owners = append(found.Owners, l.owners...)
+	for _, node := range l.at.Nodes {
+		if !slices.Contains(found.Owners, node) {
+			found.Owners = append(found.Owners, node)
+		}
+	}
+	for _, node := range m.orphans.now().Nodes {
+		if !slices.Contains(found.Owners, node) {
+			found.Owners = append(found.Owners, node)
+		}
+	}
+	keys := l.of(principal, after)
+	for i, key := range keys {
+		at, err := m.orphan(ctx, key, principal, gone)
+		switch {
+		case err != nil:
+			return found, err
+		case at == nil:
+			l.drop(principal, key)
+			continue
+		}
+		found.Orphans = append(found.Orphans, at)
+		if len(found.Orphans) == most && i < len(keys)-1 {
+			found.Until = key
+			break
+		}
+	}
+	slices.SortFunc(found.Owners, strings.Compare)
+	return found, nil
+}
+
+// orphan returns a session that had no owner, or nil if it has one by now, or is no more.
+func (m *Manager) orphan(ctx context.Context, key stream.SessionKey, principal Principal, gone func(node string) bool) (*Remote, error) {
+	if m.isHere(key) {
+		return nil, nil
+	}
+	at, err := m.lookup(ctx, key)
+	switch {
+	case errors.Is(err, ErrNotFound):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	case at.Principal != principal, at.Owner != "" && !gone(at.Owner):
+		return nil, nil
+	}
+	return at, nil
+}
+
+// isHere reports whether a session is here, or about to end.
+func (m *Manager) isHere(key stream.SessionKey) bool {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	_, ending := m.ending[key]
+	return m.sessions[key] != nil || ending
+}
