@@ -137,6 +137,9 @@ func (m *Manager) forget(s *Session) {
 	if err := m.store.Delete(ctx, s.key); err != nil {
 		m.logger.Warn("session not deleted", "session", s.Name(), "error", err)
 	}
+	if m.shared != nil && (s.keyed.Load() || s.taken) && !s.keepsKeys() {
+		m.claims.end(s)
+	}
 }
 
 // closeStandalone ends the connection of the standalone stream's reader.
@@ -177,9 +180,10 @@ func (m *Manager) expire() {
 		case at := <-t.C:
 			now := m.clock()
 			m.noteStandstill(now, next)
-			if m.keys.Due(at) {
+			if m.keys.Due(at) || m.shared != nil && m.keys.SweptBefore(at.Add(-m.claimsKept()/2)) {
 				m.sweepKeys()
 			}
+			m.dropClaims(m.claims.due(at.Add(-m.claimsKept())))
 			var due []*Session
 			for _, s := range m.all() {
 				s.sweepResumable(at)

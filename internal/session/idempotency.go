@@ -281,11 +281,24 @@ func (m *Manager) holder(name stream.SessionKey, number uint64) *Session {
 
 // sweepKeys forgets the keys of calls of which nothing is kept.
 func (m *Manager) sweepKeys() {
-	m.keys.Sweep(func(session stream.SessionKey, number uint64) bool {
-		return m.holder(session, number) != nil
+	ended := m.claims.endedHere()
+	left := m.keys.Sweep(func(session stream.SessionKey, number uint64) bool {
+		return m.holder(session, number) != nil || m.shared != nil && m.isEnding(session)
 	}, func(session stream.SessionKey, scoped bool) bool {
-		return (scoped || m.shared != nil) && m.hasEnded(session) // nobody could use it, or the store knows it
+		_, here := ended[session]
+		return (scoped || m.shared != nil && !here) && m.hasEnded(session) // nobody could use it, or the store knows it
 	})
+	if m.shared != nil {
+		m.leaveClaims(left, ended)
+	}
+}
+
+// isEnding reports whether a session has ended here that the store has still to delete.
+func (m *Manager) isEnding(name stream.SessionKey) bool {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	_, ending := m.ending[name]
+	return ending
 }
 
 // hasEnded reports whether there is no session of the name any more.

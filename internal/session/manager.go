@@ -44,6 +44,7 @@ type Manager struct {
 	places     places
 	carriers   carriers // which have a lock of their own
 	keyedTurns keyedTurns
+	claims     claims // of keys of calls that are over, in a store that nodes share
 	takeOvers
 }
 

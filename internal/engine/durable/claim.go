@@ -85,3 +85,8 @@ func (st *Store) Unclaim(ctx context.Context, id shared.ClaimID, value []byte) e
 		return err
 	})
 }
+
+// DropClaim removes a claim, whichever value it has: nobody is to need it any more.
+func (st *Store) DropClaim(ctx context.Context, id shared.ClaimID) error {
+	return st.ask(ctx, func(ctx context.Context) error { return st.log.Remove(ctx, claimKey(id), 0) })
+}

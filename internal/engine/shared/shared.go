@@ -98,7 +98,8 @@ type Store interface {
 	// newer state comes after that.
 	Sessions(ctx context.Context, yield func(Session) bool) error
 	// Claim stores the value for id if it has none, and returns nil. Otherwise it
-	// returns the value that id has, and its age. A claim is kept for a day.
+	// returns the value that id has, and its age. A claim is kept for a day, or,
+	// in a store with a method DropClaim, until it is dropped.
 	Claim(ctx context.Context, id ClaimID, value []byte) (was []byte, age time.Duration, err error)
 	// Unclaim removes the claim of id if it still has this value.
 	Unclaim(ctx context.Context, id ClaimID, value []byte) error

@@ -274,11 +274,24 @@ func (r *Registry) Due(now time.Time) bool {
 	return r.known != nil && now.Sub(r.swept) >= SweepEvery
 }
 
+// SweptBefore reports whether there are entries, and when they were swept last was before a time.
+func (r *Registry) SweptBefore(at time.Time) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.known != nil && r.swept.Before(at)
+}
+
+// A Left is a key of a client of whose call nothing is kept, and that the session is not the scope of.
+type Left struct {
+	ID      ID
+	Session stream.SessionKey
+}
+
 // Sweep looks through the entries for calls of which nothing is kept, as kept says of a
 // call's stream. unclaimable says of a session that has no stream left whether nobody
 // could use a key of it, or the store knows it; then no tombstone is needed. Both are
-// called without a lock.
-func (r *Registry) Sweep(kept func(stream.SessionKey, uint64) bool, unclaimable func(session stream.SessionKey, scoped bool) bool) {
+// called without a lock. It returns the keys that it has found so.
+func (r *Registry) Sweep(kept func(stream.SessionKey, uint64) bool, unclaimable func(session stream.SessionKey, scoped bool) bool) (left []Left) {
 	type place struct {
 		id ID
 		entry
@@ -297,10 +310,14 @@ func (r *Registry) Sweep(kept func(stream.SessionKey, uint64) bool, unclaimable 
 		switch forward := !p.forward.IsZero(); {
 		case kept(p.Session, p.Number), forward && time.Since(p.forward) < forwardFor: // it may come again
 			stay++
+			continue
 		case forward, unclaimable(p.Session, p.scoped):
 			r.Free(p.id)
 		default:
 			r.Expire(p.id, time.Now())
+		}
+		if p.forward.IsZero() && !p.scoped {
+			left = append(left, Left{p.id, p.Session})
 		}
 	}
 	r.mu.Lock()
@@ -315,6 +332,7 @@ func (r *Registry) Sweep(kept func(stream.SessionKey, uint64) bool, unclaimable 
 	if len(r.known) == 0 {
 		r.known, r.tombstones = nil, nil
 	}
+	return left
 }
 
 // Len returns how many keys are known, and how many of them are tombstones.
