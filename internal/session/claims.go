@@ -63,7 +63,8 @@ func (c *claims) add(tenant string, id idempotency.ID, now time.Time) (over []id
 	if c.of == nil {
 		c.of = make(map[string][]leftClaim)
 	}
-	all := append(c.of[tenant], leftClaim{id, now})
+	c.of[tenant] = append(c.of[tenant], leftClaim{id, now})
+	all := c.of[tenant]
 	c.n++
 	for len(all) > mostClaims || len(all) > 0 && c.n > claimsInAll {
 		over = append(over, all[0].id)
