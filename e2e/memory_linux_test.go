@@ -435,9 +435,9 @@ func TestMemoryUnderLoad(t *testing.T) {
 			}
 			fmt.Fprintf(&table, "%-60s %5d served, %4d refused %6.1f s %4d MB  %.110s\n", load.kind, l.fine, refusals(l.told), time.Since(began).Seconds(), peak>>20, seen)
 
-			// The load is over: an ordinary client is served.
+			// An ordinary client is served afterwards, unless several addresses together hold all that sessions may.
 			status, _, text := l.stranger(t, "127.0.9.9").posts(l.URL, "", anInitialize)
-			if status != http.StatusOK {
+			if status != http.StatusOK && (status != http.StatusTooManyRequests || !strings.Contains(text, "--memory")) {
 				t.Errorf("another client, afterwards: %d %s", status, text)
 			}
 		})
