@@ -338,7 +338,7 @@ func pour(w http.ResponseWriter, r *http.Request, said chan []byte, ends bool) {
 // socket serves a diary over a WebSocket.
 func socket(t *testing.T, d *diary) string {
 	t.Helper()
-	h := holdfast.NewBackendHandler(d, &holdfast.Options{Logger: slog.New(slog.DiscardHandler), LegacyOnly: true, Principal: func(r *http.Request) string { return r.Header.Get("Authorization") }})
+	h := holdfast.NewBackendHandler(d, &holdfast.Options{Logger: slog.New(slog.DiscardHandler), Eras: holdfast.ErasLegacy, Principal: func(r *http.Request) string { return r.Header.Get("Authorization") }})
 	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if token := r.Header.Get("Authorization"); token == "" || token == "Bearer wrong" {
 			w.WriteHeader(http.StatusUnauthorized)
@@ -948,6 +948,7 @@ func (d *diary) written() (all []string) {
 func enter(t *testing.T, on *stage, d *diary, transport string) (in func(name string, is identity) *party) {
 	t.Helper()
 	front := httptest.NewServer(on.begin(t, d, &holdfast.Options{
+		Eras:   holdfast.ErasBoth,
 		Logger: slog.New(slog.DiscardHandler), TaskAfter: time.Millisecond, Principal: func(r *http.Request) string { return r.Header.Get("Who") },
 	}))
 	ctx, stop := context.WithCancel(context.Background())
