@@ -58,7 +58,7 @@ var grounds = map[string]func(t testing.TB) *ground{
 
 // quiet are the options of a ground's handlers.
 func quiet() *holdfast.Options {
-	return &holdfast.Options{Logger: slog.New(slog.DiscardHandler), MaxShare: 1}
+	return &holdfast.Options{Logger: slog.New(slog.DiscardHandler), MaxShare: 1, Eras: holdfast.ErasBoth}
 }
 
 func newLoose(t testing.TB, kind string) *process.Backend {
