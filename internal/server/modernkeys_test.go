@@ -92,7 +92,7 @@ func TestModernKeysOfNobody(t *testing.T) {
 // inFlight returns how many calls are in flight on all nodes.
 func inFlight(f *farm) (n int) {
 	for _, one := range f.nodes {
-		n += int(one.sessions.Calls())
+		n += one.sessions.Calls()
 	}
 	return n
 }

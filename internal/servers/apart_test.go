@@ -513,7 +513,7 @@ func (p *party) do(method, path string, h http.Header, body string) (status int,
 		p.t.Fatal(err)
 	}
 	r.Header = h
-	res, err := http.DefaultClient.Do(r)
+	res, err := http.DefaultClient.Do(r) //nolint:bodyclose // it is closed where it has ended
 	if err != nil {
 		p.t.Fatal(err)
 	}
@@ -620,7 +620,7 @@ func (p *party) join() {
 		p.session = head.Get("Mcp-Session-Id")
 	case "WebSocket":
 		h := p.headers()
-		ws, res, err := websocket.Dial(p.ctx, "ws"+strings.TrimPrefix(p.base, "http")+p.endpoint, &websocket.DialOptions{HTTPHeader: h, Subprotocols: []string{"mcp"}})
+		ws, res, err := websocket.Dial(p.ctx, "ws"+strings.TrimPrefix(p.base, "http")+p.endpoint, &websocket.DialOptions{HTTPHeader: h, Subprotocols: []string{"mcp"}}) //nolint:bodyclose // the handshake has none
 		if err != nil {
 			p.t.Fatalf("%v: %v", res, err)
 		}

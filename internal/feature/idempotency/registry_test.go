@@ -159,7 +159,4 @@ func TestScope(t *testing.T) {
 	if len(ids) != len(all) {
 		t.Errorf("%d ids of %d keys", len(ids), len(all))
 	}
-	if KeyID(OfPrincipal("s"), "k") != KeyID(OfPrincipal("s"), "k") {
-		t.Error("a key has two ids")
-	}
 }
