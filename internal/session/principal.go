@@ -16,7 +16,7 @@ import (
 //
 // Principals are compared with ==. Nobody in particular has one spelling at each server: the
 // empty name. It is not compared with "", which the compiler refuses, but asked for by
-// [Principal.IsAnonymous]. See docs/decisions/0032-principals-and-credentials.md.
+// [Principal.IsAnonymous]. See docs/decisions/0034-principals-and-credentials.md.
 type Principal struct{ server, name string }
 
 // PrincipalAt returns the principal of clients of a server. server is its name, which has no
