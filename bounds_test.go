@@ -40,6 +40,9 @@ var boundTests = map[string][]string{
 	"tokens that the issuer is asked about at a time":             {"e2e TestAuthMadeUpTokens"},
 	"an `initialize` request; what a client of 2026-07-28 says":   {"internal/server TestWordsAreBounded", "internal/server TestLongClient"},
 	"a URI in a request":                                          {"internal/server TestLongURIs"},
+	"requests of one client that look for all its calls":          {"internal/session TestListsBounded"},
+	"sessions without an owner that a node remembers":             {"internal/session TestOrphansBounded"},
+	"how long a store that nodes share has the claim":             {". TestClaimsLeave", "internal/session TestClaimsBounded"},
 	"an idempotency key":                                          {"internal/server TestKeyInMessage"},
 	"how long one write waits for a client that does not read":    {"internal/server TestSlowReader"},
 	"how long an upstream server may be out of reach":             {"cmd/holdfast TestScripts"}, // testdata/upstream.txtar
