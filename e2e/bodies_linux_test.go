@@ -353,7 +353,7 @@ func TestBodies(t *testing.T) {
 	}
 	for _, x := range setups {
 		t.Run(x.name, func(t *testing.T) {
-			p := serve(t, append([]string{"--task-after", "100ms", "--audit", os.DevNull, "--audit-arguments"}, x.args...)...)
+			p := serve(t, append([]string{"--eras", "both", "--task-after", "100ms", "--audit", os.DevNull, "--audit-arguments"}, x.args...)...)
 			s := &bodySetup{p: p, url: p.URL, prefix: x.prefix, servers: x.servers, client: &http.Client{Timeout: time.Minute}}
 			for i := range bigBodies {
 				for _, modern := range []bool{false, true} {
@@ -389,7 +389,7 @@ func TestBodyOfTask(t *testing.T) {
 	t.Parallel()
 	upstream := httptest.NewServer(newBodyServer(true))
 	t.Cleanup(upstream.Close)
-	p := serve(t, "--task-after", "20ms", "--drain", "1s", "--upstream", upstream.URL)
+	p := serve(t, "--eras", "both", "--task-after", "20ms", "--drain", "1s", "--upstream", upstream.URL)
 	s := &bodySetup{p: p, url: p.URL, client: &http.Client{Timeout: time.Minute}}
 	b := bigBody{params: func(n int) string { return `"requestState":"s",` + many(member)(n) }, arguments: constantly(`"ms":3000,`)}
 	before := p.cpu(t)
@@ -412,7 +412,7 @@ func TestBodyQuestions(t *testing.T) {
 	t.Parallel()
 	upstream := httptest.NewServer(newBodyServer(false))
 	t.Cleanup(upstream.Close)
-	p := serve(t, "--upstream", upstream.URL, "--task-after", "0")
+	p := serve(t, "--eras", "both", "--upstream", upstream.URL, "--task-after", "0")
 	s := &bodySetup{p: p, url: p.URL, client: &http.Client{Timeout: time.Minute}}
 	ask := func(n int) time.Duration {
 		before := p.cpu(t)

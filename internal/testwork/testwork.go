@@ -29,13 +29,16 @@ func Linear(t *testing.T, n int, prepare func(n int) (work func())) {
 		n *= 4
 		why, far = grows(n, prepare)
 	}
-	if why != "" {
+	switch {
+	case far:
 		t.Error(why)
+	case why != "":
+		t.Log(why, "(on a busy machine, whose caches are others' too)")
 	}
 }
 
 // grows says what work takes for n and for 4n, if that is too much, or "". far says that it is so much
-// that no cache can be why.
+// that no cache can be why: eight times. What is quadratic takes sixteen times as long.
 func grows(n int, prepare func(n int) (work func())) (why string, far bool) {
 	var parts [4]func()
 	for i := range parts {
@@ -62,7 +65,7 @@ func grows(n int, prepare func(n int) (work func())) (why string, far bool) {
 		if most <= least/4*mostGrowth {
 			return "", false
 		}
-		if far = most > least/4*2*mostGrowth; far {
+		if far = most > least/4*8; far {
 			break
 		}
 	}
